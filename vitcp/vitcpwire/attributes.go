@@ -1,0 +1,26 @@
+package vitcpwire
+
+// Attributes are the properties of a VI that its provider states when it
+// establishes a connection. [VIT-3.2-2] [V-05]
+type Attributes uint16
+
+// The attribute bits. Reliable alone means Reliable Reception, in which the
+// draft merges the two reliable levels; ReliableDelivery is an extension that
+// tells them apart between peers that know it. [V-10]
+const (
+	Reliable         Attributes = 0x0001
+	RDMAWrite        Attributes = 0x0002 // the peer may write into this side's memory
+	RDMARead         Attributes = 0x0004 // the peer may read this side's memory
+	FlowControl      Attributes = 0x0008 // descriptor flow control
+	PeerToPeer       Attributes = 0x0010 // peer-to-peer establishment
+	ReliableDelivery Attributes = 0x0020 // with Reliable: Reliable Delivery [V-10]
+
+	KnownAttributes = Reliable | RDMAWrite | RDMARead | FlowControl | PeerToPeer | ReliableDelivery
+)
+
+var attributeNames = [...]string{
+	"reliable", "rdma-write", "rdma-read", "flow-control", "peer-to-peer", "reliable-delivery",
+}
+
+// String lists the attributes that are set, unknown bits as hex.
+func (a Attributes) String() string { return bitNames(uint16(a), attributeNames[:]) }

@@ -1,0 +1,161 @@
+package vitcpwire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+)
+
+// CELen is the length in bytes of the fixed part of a CE header; what follows
+// it in the segment is security information. [VIT-3.2-1] [V-04]
+const CELen = 44
+
+// MaxDiscriminator is the greatest length in bytes of a discriminator; the
+// header has no room for a longer one. [V-04]
+const MaxDiscriminator = 16
+
+// MaxSecurity is the greatest length in bytes of the security information,
+// which is the rest of the one segment of a connect message. [V-06]
+const MaxSecurity = MaxSegment - HeaderLen - CELen
+
+// ErrDiscriminator is the error for a discriminator length above
+// MaxDiscriminator. A request that gives one matches nobody. [V-04]
+var ErrDiscriminator = errors.New("vitcpwire: discriminator longer than 16 bytes")
+
+// A Discriminator tells the VI applications of one host apart. It is a
+// comparable value: equal lengths and equal bytes, what pads it does not
+// count. [VIT-3.2-3] [V-04]
+type Discriminator struct {
+	n uint8
+	b [MaxDiscriminator]byte
+}
+
+// MakeDiscriminator copies b, which may be empty and at most
+// MaxDiscriminator bytes long; the error is ErrDiscriminator.
+func MakeDiscriminator(b []byte) (d Discriminator, err error) {
+	if len(b) > MaxDiscriminator {
+		return d, ErrDiscriminator
+	}
+	d.n = uint8(copy(d.b[:], b))
+	return d, nil
+}
+
+// Len returns the length of d in bytes.
+func (d Discriminator) Len() int { return int(d.n) }
+
+// Append appends the bytes of d, without padding, to b.
+func (d Discriminator) Append(b []byte) []byte { return append(b, d.b[:d.n]...) }
+
+// Compare orders discriminators by their bytes padded with zeros and then by
+// length: -1 if d comes before e, 0 if they are equal, else 1. [V-32]
+func (d Discriminator) Compare(e Discriminator) int {
+	for i, v := range d.b {
+		if w := e.b[i]; v != w {
+			return sign(int(v) - int(w))
+		}
+	}
+	return sign(int(d.n) - int(e.n))
+}
+
+func sign(v int) int {
+	switch {
+	case v < 0:
+		return -1
+	case v > 0:
+		return 1
+	}
+	return 0
+}
+
+// String shows d as quoted text if it is printable ASCII, else as hex.
+func (d Discriminator) String() string {
+	for _, c := range d.b[:d.n] {
+		if c < 0x20 || c > 0x7e {
+			return fmt.Sprintf("0x%x", d.b[:d.n])
+		}
+	}
+	return fmt.Sprintf("%q", d.b[:d.n])
+}
+
+// A CE is the header of a message that establishes a connection. "Calling" is
+// the side that sends it, in each direction: a Connect Accept states the
+// acceptor's own attributes and window as the calling ones. [VIT 3.2] [V-16]
+//
+//	 0               1               2               3
+//	+-------------------------------+-------------------------------+
+//	|      Calling Attributes       | Calling Discriminator Length  |
+//	+-------------------------------+-------------------------------+
+//	|                           MTU Size                            |
+//	+---------------------------------------------------------------+
+//	|               Calling Discriminator (16 bytes)                |
+//	+-------------------------------+-------------------------------+
+//	|   Calling RDMA Read Window    |  Called Discriminator Length  |
+//	+-------------------------------+-------------------------------+
+//	|                Called Discriminator (16 bytes)                |
+//	+---------------------------------------------------------------+
+//	|                   Security Information ...                    |
+type CE struct {
+	Attributes Attributes
+	MTU        uint32        // bytes, greatest message; proposed in a request, agreed in an accept [VIT-3.2-4] [V-14]
+	Calling    Discriminator // of the sender
+	ReadWindow uint16        // RDMA Reads that the sender will serve at once [V-26]
+	Called     Discriminator // of the receiver
+}
+
+// Append appends the CELen bytes of c to b. Security information, if any, is
+// for the caller to append.
+func (c CE) Append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint16(b, uint16(c.Attributes))
+	b = binary.BigEndian.AppendUint16(b, uint16(c.Calling.n))
+	b = binary.BigEndian.AppendUint32(b, c.MTU)
+	b = append(b, c.Calling.b[:]...)
+	b = binary.BigEndian.AppendUint16(b, c.ReadWindow)
+	b = binary.BigEndian.AppendUint16(b, uint16(c.Called.n))
+	return append(b, c.Called.b[:]...)
+}
+
+// ParseCE decodes the header at the front of b and reports its length. The
+// error is io.ErrUnexpectedEOF if b is short, ErrDiscriminator if a
+// discriminator is too long; in that case c holds the other fields.
+func ParseCE(b []byte) (c CE, n int, err error) {
+	if len(b) < CELen {
+		return CE{}, 0, io.ErrUnexpectedEOF
+	}
+	c.Attributes = Attributes(binary.BigEndian.Uint16(b))
+	c.MTU = binary.BigEndian.Uint32(b[4:])
+	c.ReadWindow = binary.BigEndian.Uint16(b[24:])
+	callingOK := c.Calling.set(binary.BigEndian.Uint16(b[2:]), b[8:24])
+	calledOK := c.Called.set(binary.BigEndian.Uint16(b[26:]), b[28:44])
+	if !callingOK || !calledOK {
+		return c, CELen, ErrDiscriminator
+	}
+	return c, CELen, nil
+}
+
+// set takes the first n of the 16 bytes of field, so that padding is lost. It
+// reports whether n is in range.
+func (d *Discriminator) set(n uint16, field []byte) bool {
+	if n > MaxDiscriminator {
+		return false
+	}
+	d.n = uint8(copy(d.b[:], field[:n]))
+	return true
+}
+
+// String describes c in one line.
+func (c CE) String() string {
+	return fmt.Sprintf("calling=%v called=%v mtu=%d window=%d %v", c.Calling, c.Called, c.MTU, c.ReadWindow, c.Attributes)
+}
+
+// LogValue describes c for logs.
+func (c CE) LogValue() slog.Value {
+	return slog.GroupValue(
+		slog.String("calling", c.Calling.String()),
+		slog.String("called", c.Called.String()),
+		slog.Uint64("mtu", uint64(c.MTU)),
+		slog.Int("window", int(c.ReadWindow)),
+		slog.String("attributes", c.Attributes.String()),
+	)
+}

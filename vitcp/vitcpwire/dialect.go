@@ -1,0 +1,73 @@
+package vitcpwire
+
+import "errors"
+
+// Version is the value of the version field. Zero is avoided so that zeroed
+// memory does not look like a segment. [V-01] [VIT-3.1-2]
+const Version = 1
+
+// Port is the TCP port for VI/TCP where nothing else is configured. No port
+// was ever assigned.
+const Port = 3936
+
+// Errors of the parsers in this package; a short input gives
+// io.ErrUnexpectedEOF instead.
+var (
+	ErrVersion = errors.New("vitcpwire: unknown version")
+	ErrType    = errors.New("vitcpwire: unknown message type")
+	ErrLength  = errors.New("vitcpwire: segment length shorter than its headers")
+)
+
+// A Dialect holds the numbers and habits that the draft leaves open and in
+// which another implementation may differ. The zero value is what this
+// project speaks; a Dialect that differs must be configured at both ends.
+type Dialect struct {
+	// TypeOffset is added to each of the draft's nine types on the wire:
+	// 1 for a peer that counts them from one. At most 22, so that the
+	// Disconnect extension stays apart. [V-02]
+	TypeOffset uint8
+
+	// BareReadResponse leaves the RDMA header out of Read Responses. [V-23]
+	BareReadResponse bool
+}
+
+// Valid reports whether d can be spoken.
+func (d Dialect) Valid() bool { return d.TypeOffset <= uint8(Disconnect)-draftTypes }
+
+// encodeType returns the five bits for t on the wire.
+func (d Dialect) encodeType(t Type) uint8 {
+	if t < draftTypes {
+		return uint8(t) + d.TypeOffset
+	}
+	return uint8(t)
+}
+
+// decodeType is the inverse of encodeType; ok is false for a type without a
+// meaning.
+func (d Dialect) decodeType(v uint8) (t Type, ok bool) {
+	if Type(v) == Disconnect {
+		return Disconnect, true
+	}
+	if v -= d.TypeOffset; v < draftTypes {
+		return Type(v), true
+	}
+	return Type(v), false
+}
+
+// HeaderLen returns the length in bytes of all headers of a segment of type t:
+// the least that its Segment Length may be.
+func (d Dialect) HeaderLen(t Type) int {
+	switch {
+	case t.HasCE():
+		return HeaderLen + CELen
+	case t == ReadResponse && d.BareReadResponse:
+		return HeaderLen
+	case t.HasRDMA():
+		return HeaderLen + RDMALen
+	}
+	return HeaderLen
+}
+
+// MaxPayload returns the most payload bytes that one segment of type t holds:
+// the Segment Length is 16 bits and counts the headers. [V-07] [VIT-3.1-7]
+func (d Dialect) MaxPayload(t Type) int { return MaxSegment - d.HeaderLen(t) }

@@ -1,0 +1,29 @@
+package vitcpwire
+
+// A Number is a message number. Numbers rise by one and wrap at 2^32, so they
+// are compared in serial arithmetic: of two numbers less than 2^31 apart the
+// later one is the greater. [VIT-3.1-10] [V-37]
+type Number uint32
+
+// Less reports whether n comes before m.
+func (n Number) Less(m Number) bool { return int32(n-m) < 0 }
+
+// Add returns the number k messages after n.
+func (n Number) Add(k int) Number { return n + Number(uint32(k)) }
+
+// Sub returns how many messages n comes after m, negative if it comes before.
+func (n Number) Sub(m Number) int { return int(int32(n - m)) }
+
+// A Count counts the receive descriptors posted over the life of a
+// connection, modulo 2^16. [VIT-3.1-16] [V-20]
+type Count uint16
+
+// Less reports whether c is the earlier of two counts that are less than
+// 2^15 apart.
+func (c Count) Less(d Count) bool { return int16(c-d) < 0 }
+
+// Add returns the count after k more.
+func (c Count) Add(k int) Count { return c + Count(uint16(k)) }
+
+// Sub returns how much further c is than d, negative if it is behind.
+func (c Count) Sub(d Count) int { return int(int16(c - d)) }

@@ -1,0 +1,74 @@
+package vitcpwire
+
+import "fmt"
+
+// A RemoteError is the Remote Error Code of a segment: the VI Error Type in
+// the high byte, an implementation-specific code in the low byte. Both are
+// about the message that the Message ACK field names. [VIT-3.1-ERR-1] [V-13]
+type RemoteError uint16
+
+// The VI Error Types. [VIT-3.1-ERR-3]
+const (
+	NoError         uint8 = 0
+	ProtectionError uint8 = 1 // RDMA memory protection error
+	DescriptorError uint8 = 2 // VI descriptor error
+)
+
+// The implementation-specific codes of a Connect Reject. A peer that is not
+// ours may leave the field zero. [V-46]
+const (
+	RejectAttributes  uint8 = 1 // the attributes do not go together
+	RejectApplication uint8 = 2 // the VI consumer refused
+	RejectResources   uint8 = 3 // too many connections, or no memory
+	RejectVersion     uint8 = 4 // unknown version of the protocol
+	RejectCrossed     uint8 = 5 // peer-to-peer: the other of two crossing connections is kept [V-33]
+)
+
+// MakeRemoteError joins a VI Error Type and an implementation-specific code.
+func MakeRemoteError(vi, is uint8) RemoteError {
+	return RemoteError(vi)<<8 | RemoteError(is)
+}
+
+// VI returns the VI Error Type.
+func (e RemoteError) VI() uint8 { return uint8(e >> 8) }
+
+// IS returns the implementation-specific code.
+func (e RemoteError) IS() uint8 { return uint8(e) }
+
+// String names the VI Error Type and shows the other code in hex if it is set.
+func (e RemoteError) String() string {
+	var s string
+	switch e.VI() {
+	case NoError:
+		s = "no error"
+	case ProtectionError:
+		s = "RDMA memory protection error"
+	case DescriptorError:
+		s = "VI descriptor error"
+	default:
+		s = fmt.Sprintf("VI error %#x", e.VI())
+	}
+	if e.IS() != 0 {
+		s += fmt.Sprintf(" (%#x)", e.IS())
+	}
+	return s
+}
+
+// RejectReason describes the code of a Connect Reject in words.
+func (e RemoteError) RejectReason() string {
+	switch e.IS() {
+	case 0:
+		return "no reason given"
+	case RejectAttributes:
+		return "attributes do not match"
+	case RejectApplication:
+		return "refused by the VI consumer"
+	case RejectResources:
+		return "out of resources"
+	case RejectVersion:
+		return "unknown version"
+	case RejectCrossed:
+		return "crossed by the kept connection"
+	}
+	return fmt.Sprintf("reason %#x", e.IS())
+}

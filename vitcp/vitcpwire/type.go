@@ -1,0 +1,99 @@
+package vitcpwire
+
+import "fmt"
+
+// A Type is the kind of a message; every segment of a message carries it.
+// It is five bits wide on the wire. [VIT 3.1] [VIT-3.1-3]
+type Type uint8
+
+// The nine message types of the draft, in the order in which it lists them,
+// and one extension. [V-02]
+const (
+	Send           Type = 0
+	ReadRequest    Type = 1
+	ReadResponse   Type = 2
+	Write          Type = 3
+	NOP            Type = 4
+	ConnectRequest Type = 5
+	ConnectAccept  Type = 6
+	ConnectReject  Type = 7
+	ConnectNoMatch Type = 8
+
+	// Disconnect announces an orderly end. It is not in the draft and is
+	// sent only to a peer that said it knows it. [V-17]
+	Disconnect Type = 31
+)
+
+// draftTypes is the number of types that the draft names; a [Dialect] may
+// shift these.
+const draftTypes = 9
+
+var typeNames = [draftTypes]string{
+	"Send", "RDMA Read Request", "RDMA Read Response", "RDMA Write", "NOP",
+	"Connect Request", "Connect Accept", "Connect Reject", "Connect No Match",
+}
+
+// String names t in the draft's words; an unknown type prints as hex.
+func (t Type) String() string {
+	switch {
+	case t < draftTypes:
+		return typeNames[t]
+	case t == Disconnect:
+		return "Disconnect"
+	}
+	return fmt.Sprintf("Type(%#x)", uint8(t))
+}
+
+// Known reports whether t is one of the constants above.
+func (t Type) Known() bool { return t < draftTypes || t == Disconnect }
+
+// HasCE reports whether segments of type t carry a CE header: those that
+// establish a connection. Connect Reject and Connect No Match answer a
+// request that the caller remembers, but belong to connection establishment
+// and carry it too. [VIT-3-4]
+func (t Type) HasCE() bool { return t >= ConnectRequest && t <= ConnectNoMatch }
+
+// HasRDMA reports whether segments of type t carry an RDMA header. For a Read
+// Response the [Dialect] has the last word. [VIT-3-3] [V-23]
+func (t Type) HasRDMA() bool { return t >= ReadRequest && t <= Write }
+
+// Numbered reports whether each message of type t takes the next message
+// number of its sender. A Read Response carries the number of its request; a
+// NOP repeats the last one. [V-11] [V-37]
+func (t Type) Numbered() bool { return t == Send || t == Write || t == ReadRequest }
+
+// Flags are the three flag bits beside the type. [VIT 3.1] [V-03]
+type Flags uint8
+
+// The flags of the draft, its bits 1 to 3.
+const (
+	ImmediateValid Flags = 0x01 // the Immediate field holds the consumer's value [VIT-3.1-4]
+	EndOfMessage   Flags = 0x02 // the last segment of its message [VIT-3.1-5]
+	TransmitError  Flags = 0x04 // the sender could not supply the rest; the bytes are void [VIT-3.1-6]
+)
+
+// String lists the flags that are set, "-" if there are none.
+func (f Flags) String() string {
+	return bitNames(uint16(f), flagNames[:])
+}
+
+var flagNames = [...]string{"immediate", "end", "transmit-error"}
+
+// bitNames lists the names of the bits set in v, lowest first, joined by "|",
+// and what has no name as hex.
+func bitNames(v uint16, names []string) string {
+	if v == 0 {
+		return "-"
+	}
+	s := ""
+	for i, name := range names {
+		if v&(1<<i) != 0 {
+			v &^= 1 << i
+			s += "|" + name
+		}
+	}
+	if v != 0 {
+		s += fmt.Sprintf("|%#x", v)
+	}
+	return s[1:]
+}
