@@ -1,0 +1,186 @@
+package sdpwire
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Sizes in bytes that the draft fixes.
+const (
+	BSDHLen      = 16 // Base Sockets Direct Header [SDP-6.1-1]
+	HelloLen     = 32 // BSDH and HH [SDP-6.2.1-1]
+	HelloAckLen  = 28 // BSDH and HAH [SDP-6.2.2-1]
+	SrcAvailLen  = 32 // BSDH and SrcAH [SDP-6.3.2-1]
+	SinkAvailLen = 36 // BSDH and SinkAH, the largest header [SDP-6.3.3-1]
+	complLen     = 20 // BSDH and RWCH, RRCH, MCH, CRBH or CRBAH
+	suspLen      = 24 // BSDH and SuspCH [SDP-6.5.1-1]
+
+	MaxHeaderLen  = SinkAvailLen
+	MinBufferSize = MaxHeaderLen + 1 // least size of a Private Buffer [SDP-10-5]
+	MaxSize       = 1 << 31          // greatest buffer or advertisement [SDP-6.3.2.1-2]
+	MinBuffers    = 3                // least number of Private Buffers [SDP-10-2]
+)
+
+// A MID names the type of a message. [SDP-6.1.1-1]
+type MID uint8
+
+// The message types of Figure 3. [SDP-6.1.1-2]
+const (
+	HelloMID        MID = 0x00
+	HelloAckMID     MID = 0x01
+	DisConn         MID = 0x02
+	AbortConn       MID = 0x03
+	SendSm          MID = 0x04
+	RdmaWrCompl     MID = 0x05
+	RdmaRdCompl     MID = 0x06
+	ModeChange      MID = 0x07
+	SrcAvailCancel  MID = 0x08
+	SinkAvailCancel MID = 0x09
+	SinkCancelAck   MID = 0x0A
+	ChRcvBuf        MID = 0x0B
+	ChRcvBufAck     MID = 0x0C
+	SuspComm        MID = 0x0D
+	SuspCommAck     MID = 0x0E
+	SinkAvail       MID = 0xFD
+	SrcAvail        MID = 0xFE
+	Data            MID = 0xFF
+)
+
+var midNames = map[MID]string{
+	HelloMID: "Hello", HelloAckMID: "HelloAck", DisConn: "DisConn", AbortConn: "AbortConn",
+	SendSm: "SendSm", RdmaWrCompl: "RdmaWrCompl", RdmaRdCompl: "RdmaRdCompl",
+	ModeChange: "ModeChange", SrcAvailCancel: "SrcAvailCancel", SinkAvailCancel: "SinkAvailCancel",
+	SinkCancelAck: "SinkCancelAck", ChRcvBuf: "ChRcvBuf", ChRcvBufAck: "ChRcvBufAck",
+	SuspComm: "SuspComm", SuspCommAck: "SuspCommAck",
+	SinkAvail: "SinkAvail", SrcAvail: "SrcAvail", Data: "Data",
+}
+
+// String returns the name of the draft, or the number in hex.
+func (m MID) String() string {
+	if s, ok := midNames[m]; ok {
+		return s
+	}
+	return fmt.Sprintf("MID(%#02x)", uint8(m))
+}
+
+// Reserved reports whether m is one of the values kept for later versions of
+// the protocol; they are never sent. [SDP-6.1.1-3]
+func (m MID) Reserved() bool { return m >= 0x0F && m <= 0x3F || m >= 0x80 && m <= 0xFC }
+
+// Experimental reports whether m is in the range for experiments. Nothing here
+// assigns one, and receiving one is an error. [SDP-6.1.1-4] [D-76]
+func (m MID) Experimental() bool { return m >= 0x40 && m <= 0x7F }
+
+// HeaderLen returns the length in bytes of BSDH and extended header of m, or 0
+// if m is not assigned.
+func (m MID) HeaderLen() int {
+	switch m {
+	case HelloMID:
+		return HelloLen
+	case HelloAckMID:
+		return HelloAckLen
+	case DisConn, AbortConn, SendSm, SrcAvailCancel, SinkAvailCancel, SinkCancelAck, SuspCommAck, Data:
+		return BSDHLen
+	case RdmaWrCompl, RdmaRdCompl, ModeChange, ChRcvBuf, ChRcvBufAck:
+		return complLen
+	case SuspComm:
+		return suspLen
+	case SrcAvail:
+		return SrcAvailLen
+	case SinkAvail:
+		return SinkAvailLen
+	}
+	return 0
+}
+
+// MayCarryPayload reports whether ULP bytes may follow the headers of m. [SDP-6.3.1-4]
+func (m MID) MayCarryPayload() bool { return m == Data || m == SrcAvail || m == SinkAvail }
+
+// Solicited reports whether a message of type m with the given flags travels
+// by Send with Solicited Event. [SDP-14.2-1] [SDP-14.2-2]
+func (m MID) Solicited(f Flags) bool {
+	switch m {
+	case AbortConn, SuspComm, SuspCommAck, SendSm, SrcAvailCancel, SinkAvailCancel, HelloAckMID,
+		RdmaWrCompl, RdmaRdCompl, SinkCancelAck:
+		return true
+	case Data:
+		return f&(OOBPres|OOBPend) != 0
+	}
+	return false
+}
+
+// Flags are the flag bits of a BSDH. [SDP-6.1.2-1]
+//
+//	 7   6   5   4   3      2          1          0
+//	|    reserved    | REQ_PIPE | OOB_PEND | OOB_PRES |
+type Flags uint8
+
+const (
+	OOBPres Flags = 1 << iota // the last payload byte of this Data is urgent
+	OOBPend                   // urgent data was sent by the peer's ULP
+	ReqPipe                   // the Mode Slave would prefer Pipelined Mode
+
+	flagsKnown = OOBPres | OOBPend | ReqPipe
+)
+
+// String lists the flags, joined by "|"; reserved bits appear in hex.
+func (f Flags) String() string {
+	if f == 0 {
+		return "0"
+	}
+	var s []string
+	for _, x := range [...]struct {
+		f Flags
+		s string
+	}{{OOBPres, "OOB_PRES"}, {OOBPend, "OOB_PEND"}, {ReqPipe, "REQ_PIPE"}} {
+		if f&x.f != 0 {
+			s = append(s, x.s)
+		}
+	}
+	if r := f &^ flagsKnown; r != 0 {
+		s = append(s, fmt.Sprintf("%#x", uint8(r)))
+	}
+	return strings.Join(s, "|")
+}
+
+// A bsdh is a Base Sockets Direct Header.
+type bsdh struct {
+	mid           MID
+	flags         Flags
+	bufs          uint16
+	len, seq, ack uint32
+}
+
+// append appends h in layout l. Integers are big-endian in both. [SDP-6-4]
+// [SDP-6.1-1] Reserved flag bits go out as zero. [SDP-6.1.2-2]
+func (h bsdh) append(b []byte, l Layout) []byte {
+	f := uint8(h.flags & flagsKnown)
+	if l == IBTA {
+		b = append(b, byte(h.mid), f)
+		b = binary.BigEndian.AppendUint16(b, h.bufs)
+	} else {
+		b = binary.BigEndian.AppendUint16(b, h.bufs)
+		b = append(b, f, byte(h.mid))
+	}
+	b = binary.BigEndian.AppendUint32(b, h.len)
+	b = binary.BigEndian.AppendUint32(b, h.seq)
+	return binary.BigEndian.AppendUint32(b, h.ack)
+}
+
+func parseBSDH(b []byte, l Layout) (h bsdh, err error) {
+	if len(b) < BSDHLen {
+		return h, io.ErrUnexpectedEOF
+	}
+	if l == IBTA {
+		h.mid, h.flags, h.bufs = MID(b[0]), Flags(b[1]), binary.BigEndian.Uint16(b[2:])
+	} else {
+		h.bufs, h.flags, h.mid = binary.BigEndian.Uint16(b), Flags(b[2]), MID(b[3])
+	}
+	h.flags &= flagsKnown // bits 3-7 are not examined [SDP-6.1.2-3]
+	h.len = binary.BigEndian.Uint32(b[4:])
+	h.seq = binary.BigEndian.Uint32(b[8:])
+	h.ack = binary.BigEndian.Uint32(b[12:])
+	return h, nil
+}
