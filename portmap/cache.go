@@ -1,0 +1,77 @@
+package portmap
+
+import (
+	"net/netip"
+	"time"
+)
+
+// cacheKey: a request's answer is good for the same question only. [D-64]
+type cacheKey struct {
+	server, service netip.AddrPort
+	local           netip.Addr // the source the answer was given to
+}
+
+// A cacheEntry is an answer or the lack of one.
+type cacheEntry struct {
+	m   Mapped
+	err error // ErrDenied or ErrNoAnswer
+	end time.Time
+}
+
+// A cache remembers outcomes. It takes the time as an argument. It is bounded:
+// a full cache forgets what has expired, else an arbitrary entry. Not safe for
+// concurrent use.
+type cache struct {
+	m   map[cacheKey]cacheEntry
+	max int
+}
+
+// get returns a live entry and flushes a dead one. [SDP-7.3.1.4-2] [SDP-7.3.1.4-3]
+func (c *cache) get(now time.Time, k cacheKey) (cacheEntry, bool) {
+	e, ok := c.m[k]
+	if !ok {
+		return cacheEntry{}, false
+	}
+	if !now.Before(e.end) {
+		delete(c.m, k)
+		return cacheEntry{}, false
+	}
+	e.m.Cached = true
+	return e, true
+}
+
+// put remembers e for its time. A lifetime of zero is for one connection only
+// and is not kept. [SDP-7.3.1.4-1] [SDP-7.3.1.4-4]
+func (c *cache) put(now time.Time, k cacheKey, e cacheEntry) {
+	if !now.Before(e.end) {
+		delete(c.m, k)
+		return
+	}
+	if _, ok := c.m[k]; !ok && len(c.m) >= c.max {
+		c.shrink(now)
+	}
+	c.m[k] = e
+}
+
+func (c *cache) shrink(now time.Time) {
+	for k, e := range c.m {
+		if !now.Before(e.end) {
+			delete(c.m, k)
+		}
+	}
+	for k := range c.m {
+		if len(c.m) < c.max {
+			return
+		}
+		delete(c.m, k)
+	}
+}
+
+// forget drops every entry of a service, whoever asked and whatever it says.
+func (c *cache) forget(service netip.AddrPort) {
+	for k := range c.m {
+		if k.service == service {
+			delete(c.m, k)
+		}
+	}
+}

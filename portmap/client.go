@@ -1,0 +1,208 @@
+package portmap
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// ClientConfig is the policy of a client. The zero value is usable.
+type ClientConfig struct {
+	// Server is asked instead of the host of the service. With port 0 it is
+	// asked at Port.
+	Server netip.AddrPort
+
+	// DeniedFor and SilentFor are how long a denial, or the lack of an answer,
+	// is remembered, so that every dial does not pay for it again. 0 means the
+	// defaults, 30 s and 60 s; negative means not at all. [D-64]
+	DeniedFor, SilentFor time.Duration
+
+	// MaxCache bounds the answers remembered; 0 means 4096.
+	MaxCache int
+
+	// Logger gets one line per question; nil is silent.
+	Logger *slog.Logger
+}
+
+// A Client asks Port Mappers and remembers the answers. It holds no socket
+// between questions. It is safe for concurrent use.
+type Client struct {
+	cfg ClientConfig
+	log *slog.Logger
+
+	mu    sync.Mutex
+	cache cache // guarded by mu
+}
+
+// A Query is what a dialer wants to know.
+type Query struct {
+	// Service is the conventional address of the service.
+	Service netip.AddrPort
+	// Local is where the connection will come from. A dialer binds its TCP
+	// socket first and puts that port here; port 0 is for servers known not
+	// to care [D-57]. Without an address the routing table chooses [D-58].
+	Local netip.AddrPort
+}
+
+// NewClient returns a client with cfg.
+func NewClient(cfg ClientConfig) *Client {
+	if cfg.DeniedFor == 0 {
+		cfg.DeniedFor = 30 * time.Second
+	}
+	if cfg.SilentFor == 0 {
+		cfg.SilentFor = 60 * time.Second
+	}
+	if cfg.MaxCache <= 0 {
+		cfg.MaxCache = 4096
+	}
+	log := cfg.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Client{cfg: cfg, log: log, cache: cache{m: make(map[cacheKey]cacheEntry), max: cfg.MaxCache}}
+}
+
+// Resolve finds the SDP Address of a service. The error is ErrDenied or
+// ErrNoAnswer when the conventional address should be used, the context's when
+// it ended first, or that of a socket. An answer with PmTime Once should be
+// connected to at once [SDP-7.3.1.4-5].
+func (c *Client) Resolve(ctx context.Context, q Query) (Mapped, error) {
+	q.Service = netip.AddrPortFrom(q.Service.Addr().Unmap(), q.Service.Port())
+	server := c.cfg.Server
+	if !server.IsValid() || server.Addr().IsUnspecified() {
+		server = netip.AddrPortFrom(q.Service.Addr(), server.Port())
+	}
+	if server.Port() == 0 {
+		server = netip.AddrPortFrom(server.Addr(), Port)
+	}
+
+	// A connected socket takes datagrams from the server alone [D-66], and
+	// shows which source address the routing table chooses [D-58].
+	var d net.Dialer
+	if a := q.Local.Addr(); a.IsValid() && !a.IsUnspecified() && a.Unmap().Is4() == server.Addr().Unmap().Is4() {
+		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 0))
+	}
+	conn, err := d.DialContext(ctx, "udp", server.String())
+	if err != nil {
+		return Mapped{}, fmt.Errorf("portmap: %w", err)
+	}
+	defer conn.Close()
+	local := q.Local.Addr().Unmap()
+	if !local.IsValid() || local.IsUnspecified() {
+		if local, err = c.source(ctx, conn, server, q.Service); err != nil {
+			return Mapped{}, err
+		}
+	}
+
+	key := cacheKey{server: server, service: q.Service, local: local.WithZone("")}
+	c.mu.Lock()
+	e, ok := c.cache.get(time.Now(), key)
+	c.mu.Unlock()
+	if ok {
+		return e.m, e.err
+	}
+
+	var h [8]byte
+	rand.Read(h[:]) // 64 random bits make it unique and hard to guess [SDP-7.3.1.8-1] [SDP-7.4-11] [SDP-7.5.1-1] [SDP-7.5.1-5] [SDP-7.5.1-6]
+	t, err := NewTransaction(binary.BigEndian.Uint64(h[:]), netip.AddrPortFrom(local, q.Local.Port()), q.Service)
+	if err != nil {
+		return Mapped{}, err
+	}
+	m, err := run(ctx, conn, t)
+	c.log.Debug("port mapper asked", "server", server, "service", q.Service, "sdp", m.Address, "err", err)
+	c.remember(key, m, err)
+	return m, err
+}
+
+// source is the address a connection to the service would come from.
+func (c *Client) source(ctx context.Context, asked net.Conn, server, service netip.AddrPort) (netip.Addr, error) {
+	if server.Addr() != service.Addr() {
+		var d net.Dialer
+		probe, err := d.DialContext(ctx, "udp", service.String()) // sends nothing
+		if err != nil {
+			return netip.Addr{}, fmt.Errorf("portmap: %w", err)
+		}
+		defer probe.Close()
+		asked = probe
+	}
+	return asked.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
+}
+
+func (c *Client) remember(key cacheKey, m Mapped, err error) {
+	now := time.Now()
+	e := cacheEntry{m: m, err: err}
+	switch {
+	case err == nil:
+		e.end = m.At.Add(m.PmTime.Duration())
+	case errors.Is(err, ErrDenied):
+		e.end = now.Add(c.cfg.DeniedFor)
+	case errors.Is(err, ErrNoAnswer):
+		e.end = now.Add(c.cfg.SilentFor)
+	default:
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cache.put(now, key, e)
+}
+
+// Forget drops what is remembered about a service. A dialer calls it when the
+// SDP Address refused the connection. [D-64] [SDP-7.5.1-8]
+func (c *Client) Forget(service netip.AddrPort) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cache.forget(netip.AddrPortFrom(service.Addr().Unmap(), service.Port()))
+}
+
+// run drives a transaction over a connected socket. [SDP-7.4-3] [SDP-7.4-26]
+func run(ctx context.Context, conn net.Conn, t *Transaction) (Mapped, error) {
+	stop := context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	out := t.Start(time.Now())
+	buf := make([]byte, MessageLen+1) // the rest of a longer datagram counts for nothing [D-61]
+	for {
+		if out != nil {
+			if _, err := conn.Write(out); err != nil && !nobodyListens(err) {
+				return Mapped{}, fmt.Errorf("portmap: %w", err)
+			} else if err != nil {
+				t.Unreachable(time.Now())
+			}
+			out = nil
+		}
+		m, done, err := t.Done()
+		if done {
+			return m, err
+		}
+		at, _ := t.Deadline()
+		conn.SetReadDeadline(at)
+		if err := ctx.Err(); err != nil { // after SetReadDeadline: AfterFunc's must win
+			return Mapped{}, fmt.Errorf("portmap: asking %v: %w", conn.RemoteAddr(), context.Cause(ctx))
+		}
+		n, err := conn.Read(buf)
+		switch now := time.Now(); {
+		case err == nil:
+			out = t.Receive(now, buf[:n])
+		case isTimeout(err):
+			out = t.Timeout(now)
+		case nobodyListens(err):
+			t.Unreachable(now)
+		default:
+			return Mapped{}, fmt.Errorf("portmap: %w", err)
+		}
+	}
+}
+
+func isTimeout(err error) bool {
+	ne, ok := errors.AsType[net.Error](err)
+	return ok && ne.Timeout()
+}
+
+func nobodyListens(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }

@@ -1,0 +1,354 @@
+package portmap
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Limits that we chose.
+const (
+	// DefaultLifetime is how long a request waits for its PMAck. [D-62]
+	DefaultLifetime = 10 * time.Second
+	// DefaultMaxPending bounds the requests waiting for PMAck. An entry is
+	// about 200 bytes, so a full table is some 3 MiB.
+	DefaultMaxPending = 16384
+	// DefaultRate and DefaultBurst bound the datagrams taken from one source
+	// (an IPv4 address or an IPv6 /64). A host that dials faster than this
+	// without caching is a flood.
+	DefaultRate  = 200
+	DefaultBurst = 400
+	// limiterSources bounds the sources remembered, about 150 bytes each.
+	limiterSources = 16384
+	// maxPendingPerSource bounds the per-request ports of one source.
+	maxPendingPerSource = 256
+)
+
+// MachineConfig is the policy of a server. The zero value of a field means its
+// default.
+type MachineConfig struct {
+	Registry   *Registry     // required
+	Lifetime   time.Duration // of a request without PMAck; DefaultLifetime
+	MaxPending int           // requests waiting for PMAck; DefaultMaxPending
+	Rate       float64       // datagrams a second from one source; DefaultRate, negative means no limit
+	Burst      int           // datagrams at once from one source; DefaultBurst
+}
+
+// Stats are the counters of a server; each moves once per datagram unless its
+// comment says otherwise.
+type Stats struct {
+	Received    uint64 // datagrams that reached the machine
+	Accepts     uint64 // answered with PMAccept
+	Denies      uint64 // answered with PMDeny
+	Acks        uint64 // PMAck that matched a pending request
+	Duplicates  uint64 // requests equal to a pending one
+	Replaced    uint64 // pending requests replaced by a new AssocHandle
+	Malformed   uint64 // dropped: short, unknown version or IP version
+	RateLimited uint64 // dropped: the source is over its rate
+	Unmatched   uint64 // dropped: PMAck without state, or a server's message
+	Expired     uint64 // pending requests given up, not datagrams
+	Evicted     uint64 // pending requests pushed out by newer ones, not datagrams
+	Pending     uint64 // requests waiting for PMAck now
+}
+
+// A Machine is the Port Mapper server without socket and clock: datagrams and
+// times go in, answers come out. Times must not go backwards. It is not safe
+// for concurrent use. [SDP 7.4] [SDP 7.5.2]
+type Machine struct {
+	cfg     MachineConfig
+	lim     *limiter
+	pending map[fourTuple]*request
+	head    request // ring in order of deadline: every deadline is now+Lifetime
+	// byHandle finds the request of a PMAck, which repeats the address granted
+	// and not the one asked for.
+	byHandle map[assoc]*request
+	perSrc   map[netip.Prefix]int // pending requests with a port of their own, by source
+	stats    Stats
+}
+
+// A fourTuple names what a client wants to connect from and to; together with
+// the AssocHandle it is the draft's 5-tuple. [SDP-7.5-3]
+type fourTuple struct{ cp, ap netip.AddrPort }
+
+// An assoc is how a client names its transaction.
+type assoc struct {
+	handle uint64
+	cp     netip.AddrPort
+}
+
+// A request has been accepted and waits for its PMAck.
+type request struct {
+	prev, next *request
+	key        fourTuple
+	handle     uint64
+	source     netip.Addr     // of the datagram
+	target     netip.AddrPort // what we answered
+	deadline   time.Time
+	release    func(confirmed bool) // of a port made for this request, else nil
+}
+
+// NewMachine returns a server machine with cfg.
+func NewMachine(cfg MachineConfig) *Machine {
+	if cfg.Registry == nil {
+		cfg.Registry = NewRegistry()
+	}
+	if cfg.Lifetime <= 0 {
+		cfg.Lifetime = DefaultLifetime
+	}
+	if cfg.MaxPending <= 0 {
+		cfg.MaxPending = DefaultMaxPending
+	}
+	if cfg.Rate == 0 {
+		cfg.Rate = DefaultRate
+	}
+	if cfg.Burst <= 0 {
+		cfg.Burst = DefaultBurst
+	}
+	m := &Machine{
+		cfg:     cfg,
+		lim:     newLimiter(cfg.Rate, float64(cfg.Burst), limiterSources),
+		pending: make(map[fourTuple]*request),
+		perSrc:  make(map[netip.Prefix]int),
+
+		byHandle: make(map[assoc]*request),
+	}
+	m.head.prev, m.head.next = &m.head, &m.head
+	return m
+}
+
+// Handle takes one datagram that came from an address and appends the answer,
+// if there is one, to reply. The answer goes back the way the datagram came.
+// [SDP-7.4-15] [SDP-7.4-34]
+func (m *Machine) Handle(now time.Time, from netip.Addr, b, reply []byte) []byte {
+	m.Expire(now)
+	m.stats.Received++
+	if !m.lim.allow(now, from) {
+		m.stats.RateLimited++ // silence, so that we amplify nothing [D-61]
+		return reply
+	}
+	msg, err := Parse(b)
+	if err != nil {
+		m.stats.Malformed++ // [SDP-7.3.1.1-1] [SDP-7.3.1.3-1] [D-61]
+		return reply
+	}
+	switch msg.Type {
+	case Request:
+		return m.handleRequest(now, from, msg, reply)
+	case Ack:
+		m.handleAck(msg)
+	case Accept, Deny: // a server's messages; we are no client
+		m.stats.Unmatched++
+	}
+	return reply
+}
+
+func (m *Machine) handleRequest(now time.Time, from netip.Addr, msg Message, reply []byte) []byte {
+	msg.PmTime = 0 // means nothing in a request [SDP-7.4-8]
+	key := fourTuple{msg.Cp, msg.Ap}
+	old := m.pending[key]
+	if old != nil && old.handle == msg.AssocHandle {
+		m.stats.Duplicates++ // [SDP-7.5-3]
+	}
+
+	// Every request is answered from the newest state of the service, a
+	// duplicate too. [SDP-7.5.2-7] [SDP-7.5.2-4]
+	svc, ok := m.cfg.Registry.lookup(msg.Ap)
+	if !ok || msg.Ap.Port() == 0 {
+		if old != nil {
+			m.drop(old, false)
+		}
+		return m.deny(msg, reply) // [SDP-7.4-33]
+	}
+	if old != nil && old.handle == msg.AssocHandle && (old.release != nil || svc.Open == nil) {
+		// Same answer, timer restarted. [SDP-7.5.2-5]
+		if svc.Open != nil || svc.serves(old.target, msg.Ap) {
+			m.arm(old, now)
+			return m.accept(msg, old.target, svc.PmTime, reply)
+		}
+	}
+
+	target, release, ok := m.open(svc, old, from, msg)
+	if old != nil {
+		if old.handle != msg.AssocHandle {
+			m.stats.Replaced++ // the newer request wins [SDP-7.5.2-8]
+		}
+		m.drop(old, false)
+	}
+	if !ok {
+		return m.deny(msg, reply)
+	}
+	m.add(&request{key: key, handle: msg.AssocHandle, source: from, target: target, release: release}, now)
+	return m.accept(msg, target, svc.PmTime, reply) // [SDP-7.4-14]
+}
+
+// open chooses the address to answer with; old is the request of the same
+// four-tuple that this one replaces, or nil. Its port is kept when the service
+// is still the same, so that a connection on its way is not cut off. [D-67]
+func (m *Machine) open(svc *service, old *request, from netip.Addr, msg Message) (netip.AddrPort, func(bool), bool) {
+	if svc.Open == nil {
+		t, ok := svc.pick(msg.Ap)
+		return t, nil, ok
+	}
+	if old != nil && old.release != nil {
+		release := old.release
+		m.unlinkPort(old)
+		return old.target, release, true
+	}
+	// Ports of their own are a resource: a full table denies rather than
+	// closing somebody's port early, and no source gets more than its share.
+	if len(m.pending) >= m.cfg.MaxPending || m.perSrc[sourceOf(from)] >= maxPendingPerSource {
+		return netip.AddrPort{}, nil, false
+	}
+	t, release, err := svc.Open(msg)
+	if err != nil {
+		return netip.AddrPort{}, nil, false
+	}
+	t = netip.AddrPortFrom(t.Addr().Unmap().WithZone(""), t.Port())
+	if !t.Addr().IsValid() || t.Addr().IsUnspecified() {
+		t = netip.AddrPortFrom(msg.Ap.Addr(), t.Port())
+	}
+	if release == nil {
+		release = func(bool) {}
+	}
+	if t.Port() == 0 || t.Addr().Is4() != msg.Ap.Addr().Is4() {
+		release(false)
+		return netip.AddrPort{}, nil, false
+	}
+	return t, release, true
+}
+
+// serves reports whether target is still one of the service's answers for ap.
+func (s *service) serves(target, ap netip.AddrPort) bool {
+	for _, t := range s.Targets {
+		a := t.Addr().Unmap().WithZone("")
+		if a.IsUnspecified() {
+			a = ap.Addr()
+		}
+		if target == netip.AddrPortFrom(a, t.Port()) {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *Machine) handleAck(msg Message) {
+	// A PMAck repeats the PMAccept, so its Ap is what we granted; the request
+	// is found by handle and client. [SDP-7.4-30]
+	if r := m.byHandle[assoc{msg.AssocHandle, msg.Cp}]; r != nil && r.target == msg.Ap {
+		m.stats.Acks++
+		m.drop(r, true)
+		return
+	}
+	m.stats.Unmatched++ // [SDP-7.5.2-6]
+}
+
+// Connected tells the machine that a connection from cp arrived at the SDP
+// address ap; it does what a PMAck would have done. [SDP-7.5.2-1]
+func (m *Machine) Connected(cp, ap netip.AddrPort) {
+	for r := m.head.next; r != &m.head; r = r.next {
+		if r.key.cp == cp && r.target == ap {
+			m.drop(r, true)
+			return
+		}
+	}
+}
+
+// Expire gives up every request whose time is over. Handle calls it too. What
+// a request held is released; connections that exist are nobody's business
+// here. [SDP-7.5.2-2] [SDP-7.5.2-3] [SDP-7.5-1]
+func (m *Machine) Expire(now time.Time) {
+	for r := m.head.next; r != &m.head && !now.Before(r.deadline); r = m.head.next {
+		m.stats.Expired++
+		m.drop(r, false)
+	}
+}
+
+// Deadline is when Expire has something to do; ok is false if never.
+func (m *Machine) Deadline() (t time.Time, ok bool) {
+	if m.head.next == &m.head {
+		return time.Time{}, false
+	}
+	return m.head.next.deadline, true
+}
+
+// Close releases everything that is pending.
+func (m *Machine) Close() {
+	for m.head.next != &m.head {
+		m.drop(m.head.next, false)
+	}
+}
+
+// Stats returns the counters.
+func (m *Machine) Stats() Stats {
+	s := m.stats
+	s.Pending = uint64(len(m.pending))
+	return s
+}
+
+func (m *Machine) accept(req Message, target netip.AddrPort, t PmTime, reply []byte) []byte {
+	m.stats.Accepts++
+	req.Type, req.PmTime, req.Ap = Accept, t, target
+	return req.Append(reply) // the rest as asked [SDP-7.4-16] [SDP-7.4-17] [SDP-7.4-20] [SDP-7.4-21] [SDP-7.4-22]
+}
+
+// deny repeats the request, ApPort included. [SDP-7.4-35] [SDP-7.4-36] [SDP-7.4-37] [SDP-7.4-38] [D-60]
+func (m *Machine) deny(req Message, reply []byte) []byte {
+	m.stats.Denies++
+	req.Type = Deny
+	return req.Append(reply)
+}
+
+// add enters r. A full table gives up its oldest entry without a port of its
+// own; nothing depends on those but the counters.
+func (m *Machine) add(r *request, now time.Time) {
+	if len(m.pending) >= m.cfg.MaxPending {
+		for o := m.head.next; o != &m.head; o = o.next {
+			if o.release == nil {
+				m.stats.Evicted++
+				m.drop(o, false)
+				break
+			}
+		}
+		if len(m.pending) >= m.cfg.MaxPending {
+			return // only ports are pending; a static answer needs no entry
+		}
+	}
+	if r.release != nil {
+		m.perSrc[sourceOf(r.source)]++
+	}
+	m.pending[r.key] = r
+	m.byHandle[assoc{r.handle, r.key.cp}] = r
+	m.arm(r, now)
+}
+
+// arm starts or restarts the timer of r. [SDP-7.5.2-1]
+func (m *Machine) arm(r *request, now time.Time) {
+	if r.next != nil {
+		r.prev.next, r.next.prev = r.next, r.prev
+	}
+	r.deadline = now.Add(m.cfg.Lifetime)
+	r.prev, r.next = m.head.prev, &m.head
+	r.prev.next, r.next.prev = r, r
+}
+
+// drop forgets r and releases its port.
+func (m *Machine) drop(r *request, confirmed bool) {
+	r.prev.next, r.next.prev = r.next, r.prev
+	delete(m.pending, r.key)
+	if k := (assoc{r.handle, r.key.cp}); m.byHandle[k] == r {
+		delete(m.byHandle, k)
+	}
+	if r.release != nil {
+		release := r.release
+		m.unlinkPort(r)
+		release(confirmed)
+	}
+}
+
+// unlinkPort takes the port away from r without releasing it.
+func (m *Machine) unlinkPort(r *request) {
+	r.release = nil
+	k := sourceOf(r.source)
+	if m.perSrc[k]--; m.perSrc[k] <= 0 {
+		delete(m.perSrc, k)
+	}
+}

@@ -1,0 +1,150 @@
+package portmap
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+)
+
+// Numbers fixed by the draft.
+const (
+	// Port is the UDP port of a server unless told otherwise. [SDP-16-1] [SDP-7.4-1]
+	Port = 3935
+	// MessageLen is the length in bytes of every message. [SDP-7.3-1]
+	MessageLen = 48
+)
+
+// A Type says which of the four messages this is. [SDP-7.3.1.2-1]
+type Type uint8
+
+// The four message types. [SDP 7.3.1.2]
+const (
+	Request Type = 0 // PMReq, client to server
+	Accept  Type = 1 // PMAccept, server to client
+	Ack     Type = 2 // PMAck, client to server
+	Deny    Type = 3 // PMDeny, server to client
+)
+
+// String returns the name the draft uses.
+func (t Type) String() string {
+	switch t {
+	case Request:
+		return "PMReq"
+	case Accept:
+		return "PMAccept"
+	case Ack:
+		return "PMAck"
+	case Deny:
+		return "PMDeny"
+	}
+	return fmt.Sprintf("Type(%#x)", uint8(t))
+}
+
+// Errors of Parse. A short message is io.ErrUnexpectedEOF.
+var (
+	ErrVersion   = errors.New("portmap: unknown version")
+	ErrIPVersion = errors.New("portmap: IP version is neither 4 nor 6")
+)
+
+// A Message is one datagram of the protocol. [SDP 7.3]
+//
+//	 0                   1                   2                   3
+//	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//	+---+---+-------+---------------+-------------------------------+
+//	|Ver|MT |  IPV  |    PmTime     |           reserved            |
+//	+---+---+-------+---------------+-------------------------------+
+//	|            ApPort             |            CpPort             |
+//	+-------------------------------+-------------------------------+
+//	|                     AssocHandle, 64 bits                      |
+//	+---------------------------------------------------------------+
+//	|                      CpIPAddr, 128 bits                       |
+//	+---------------------------------------------------------------+
+//	|                      ApIPAddr, 128 bits                       |
+//	+---------------------------------------------------------------+
+//
+// Both addresses are of one family. The figure is read left to right, most
+// significant bit first, as [D-01] decides for these messages.
+type Message struct {
+	Type        Type
+	PmTime      PmTime         // lifetime of an answer; zero in everything but PMAccept
+	AssocHandle uint64         // names the transaction of this client [SDP-7.3.1.8-2]
+	Cp          netip.AddrPort // where the client connects from [SDP-7.3.1.7-1] [SDP-7.3.1.9-1]
+	Ap          netip.AddrPort // the service: asked for, or granted [SDP-7.3.1.6-1] [SDP-7.3.1.10-1]
+}
+
+// Append appends the MessageLen bytes of m to b. The addresses must be valid
+// and of one family; IPv4 mapped into IPv6 counts as IPv4 and zones are left
+// out [D-58]. It panics if they are not: such a message is our own mistake.
+func (m Message) Append(b []byte) []byte {
+	cp, ap := m.Cp.Addr().Unmap(), m.Ap.Addr().Unmap()
+	if !cp.IsValid() || !ap.IsValid() || cp.Is4() != ap.Is4() {
+		panic(fmt.Sprintf("portmap: addresses %v and %v are not of one family", cp, ap))
+	}
+	ipv := byte(6)
+	if cp.Is4() {
+		ipv = 4 // [SDP-7.3.1.3-1]
+	}
+	// Version 0 in the top two bits [SDP-7.3.1.1-1], reserved bits zero [SDP-7.3.1.5-1].
+	b = append(b, byte(m.Type&3)<<4|ipv, byte(m.PmTime), 0, 0)
+	b = binary.BigEndian.AppendUint16(b, m.Ap.Port())
+	b = binary.BigEndian.AppendUint16(b, m.Cp.Port())
+	b = binary.BigEndian.AppendUint64(b, m.AssocHandle)
+	b = appendAddr(b, cp)
+	return appendAddr(b, ap)
+}
+
+// appendAddr writes 16 bytes; an IPv4 address leads and zeros follow. [SDP-7.3.1.3-2]
+func appendAddr(b []byte, a netip.Addr) []byte {
+	if a.Is4() {
+		v := a.As4()
+		b = append(b, v[:]...)
+		return append(b, make([]byte, 12)...)
+	}
+	v := a.As16()
+	return append(b, v[:]...)
+}
+
+// Parse decodes the message at the front of b. Bytes beyond MessageLen are
+// ignored [D-61], and so are the reserved bits [SDP-7.3.1.5-2] and the tail of
+// an IPv4 address field [SDP-7.3.1.3-3]. The error is io.ErrUnexpectedEOF if b
+// is short, ErrVersion or ErrIPVersion if those fields are unknown.
+func Parse(b []byte) (Message, error) {
+	if len(b) < MessageLen {
+		return Message{}, fmt.Errorf("portmap: %d bytes, want %d: %w", len(b), MessageLen, io.ErrUnexpectedEOF)
+	}
+	if v := b[0] >> 6; v != 0 {
+		return Message{}, fmt.Errorf("%w: %d, want 0", ErrVersion, v)
+	}
+	ipv := b[0] & 0xf
+	if ipv != 4 && ipv != 6 {
+		return Message{}, fmt.Errorf("%w: %d", ErrIPVersion, ipv)
+	}
+	return Message{
+		Type:        Type(b[0] >> 4 & 3),
+		PmTime:      PmTime(b[1]),
+		AssocHandle: binary.BigEndian.Uint64(b[8:]),
+		Cp:          netip.AddrPortFrom(parseAddr(b[16:32], ipv), binary.BigEndian.Uint16(b[6:])),
+		Ap:          netip.AddrPortFrom(parseAddr(b[32:48], ipv), binary.BigEndian.Uint16(b[4:])),
+	}, nil
+}
+
+func parseAddr(b []byte, ipv byte) netip.Addr {
+	if ipv == 4 {
+		return netip.AddrFrom4([4]byte(b))
+	}
+	return netip.AddrFrom16([16]byte(b)) // all 128 bits count [SDP-7.3.1.3-4]
+}
+
+// LogValue describes m for logs and for decoders.
+func (m Message) LogValue() slog.Value {
+	return slog.GroupValue(
+		slog.String("type", m.Type.String()),
+		slog.String("handle", fmt.Sprintf("%#016x", m.AssocHandle)),
+		slog.String("cp", m.Cp.String()),
+		slog.String("ap", m.Ap.String()),
+		slog.Int("pmtime", int(m.PmTime)),
+	)
+}

@@ -1,0 +1,66 @@
+package portmap
+
+import (
+	"encoding/binary"
+	"net"
+
+	"golang.org/x/sys/unix"
+)
+
+// oobLen is room for one control message of either family.
+const oobLen = 128
+
+// wantDestination asks the kernel to say where each datagram was sent, so that
+// the answer can come from there: on a socket bound to every address the
+// routing table might choose another one. [SDP-7.4-15]
+func wantDestination(c *net.UDPConn, bound net.IP) error {
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var serr error
+	err = rc.Control(func(fd uintptr) {
+		sa, err := unix.Getsockname(int(fd))
+		if err != nil {
+			serr = err
+			return
+		}
+		if _, is6 := sa.(*unix.SockaddrInet6); is6 {
+			serr = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
+			if serr != nil {
+				return
+			}
+			// Datagrams of mapped IPv4 carry the older form as well.
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
+			return
+		}
+		serr = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
+	})
+	if err != nil {
+		return err
+	}
+	return serr
+}
+
+// replyFrom turns the control message of a datagram into that of its answer.
+func replyFrom(oob []byte) []byte {
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil
+	}
+	for _, m := range msgs {
+		switch {
+		case m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_PKTINFO && len(m.Data) >= unix.SizeofInet4Pktinfo:
+			// struct in_pktinfo: ifindex, spec_dst (where it arrived), addr.
+			// The interface is left to routing.
+			return unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: [4]byte(m.Data[4:8])})
+		case m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_PKTINFO && len(m.Data) >= unix.SizeofInet6Pktinfo:
+			info := &unix.Inet6Pktinfo{Addr: [16]byte(m.Data[:16])}
+			if ip := net.IP(m.Data[:16]); ip.IsLinkLocalUnicast() {
+				info.Ifindex = binary.NativeEndian.Uint32(m.Data[16:])
+			}
+			return unix.PktInfo6(info)
+		}
+	}
+	return nil
+}

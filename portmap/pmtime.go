@@ -1,0 +1,52 @@
+package portmap
+
+import "time"
+
+// A PmTime is the lifetime of an answer as it stands on the wire: two scales
+// with a hole between them. [SDP 7.3.1.4]
+//
+//	0         for one connection, not to be kept
+//	1..127    in units of 250 ms, up to 31.75 s   [SDP-7.3.1.4-6]
+//	128..254  in seconds, 128 s to 254 s          [SDP-7.3.1.4-7]
+//	255       for ever                            [SDP-7.3.1.4-8]
+type PmTime uint8
+
+const (
+	// Once permits one connection and no caching.
+	Once PmTime = 0
+	// Forever permits caching without limit.
+	Forever PmTime = 255
+	// DefaultPmTime is 30 s, long enough for any connection set-up
+	// [SDP-7.3.1.4-9] and short enough for a moved service [D-68].
+	DefaultPmTime PmTime = 120
+)
+
+// forever stands for PmTime 255: answers are kept until they fail and asked
+// for again once a day. [D-64]
+const forever = 24 * time.Hour
+
+// Duration is how long an answer may be kept after its receipt: 0 for Once,
+// one day for Forever.
+func (p PmTime) Duration() time.Duration {
+	switch {
+	case p == Forever:
+		return forever
+	case p >= 128:
+		return time.Duration(p) * time.Second
+	}
+	return time.Duration(p) * 250 * time.Millisecond
+}
+
+// PmTimeFor returns the largest lifetime that does not exceed d; anything
+// above 254 s is 254 s, since Forever is a promise and not a length of time.
+func PmTimeFor(d time.Duration) PmTime {
+	switch {
+	case d < 250*time.Millisecond:
+		return Once
+	case d >= 254*time.Second:
+		return 254
+	case d >= 128*time.Second:
+		return PmTime(d / time.Second)
+	}
+	return PmTime(min(d/(250*time.Millisecond), 127))
+}

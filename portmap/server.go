@@ -1,0 +1,131 @@
+package portmap
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// ServerConfig configures a Server.
+type ServerConfig struct {
+	MachineConfig
+	Logger *slog.Logger // nil is silent
+}
+
+// A Server answers requests on one UDP socket. Its methods are safe for
+// concurrent use.
+type Server struct {
+	conn *net.UDPConn
+	log  *slog.Logger
+
+	mu sync.Mutex
+	m  *Machine // guarded by mu
+}
+
+// Listen opens the UDP address addr (host:port; ":3935" is every address of
+// both families) for this process alone. An address already in use is said so
+// with what to do about it: on Linux iWARP hosts the daemon iwpmd holds this
+// port. [D-70] [SDP-16-1]
+func Listen(addr string, cfg ServerConfig) (*Server, error) {
+	ua, err := net.ResolveUDPAddr("udp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("portmap: %w", err)
+	}
+	conn, err := net.ListenUDP("udp", ua)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("portmap: %w (another mapper, perhaps iwpmd, has this port: choose another one)", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("portmap: %w", err)
+	}
+	if err := wantDestination(conn, ua.IP); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("portmap: %w", err)
+	}
+	log := cfg.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Server{conn: conn, log: log, m: NewMachine(cfg.MachineConfig)}, nil
+}
+
+// Addr returns the address of the socket.
+func (s *Server) Addr() netip.AddrPort {
+	a := s.conn.LocalAddr().(*net.UDPAddr).AddrPort()
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+// Stats returns the counters.
+func (s *Server) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.m.Stats()
+}
+
+// Connected tells the server that a connection from cp came in at the SDP
+// address ap, which stands for a lost PMAck.
+func (s *Server) Connected(cp, ap netip.AddrPort) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.m.Connected(cp, ap)
+}
+
+// Close ends Serve and releases what is pending.
+func (s *Server) Close() error { return s.conn.Close() }
+
+// Serve answers until Close; it then returns an error that matches
+// net.ErrClosed. It may be called once.
+func (s *Server) Serve() error {
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.m.Close()
+	}()
+	buf := make([]byte, MessageLen) // a longer datagram is cut, and that is meant [D-61]
+	oob := make([]byte, oobLen)
+	var reply []byte
+	for {
+		s.armRead()
+		n, on, _, from, err := s.conn.ReadMsgUDPAddrPort(buf, oob)
+		switch {
+		case err == nil:
+		case errors.Is(err, net.ErrClosed):
+			return fmt.Errorf("portmap: %w", net.ErrClosed)
+		case isTimeout(err):
+			s.mu.Lock()
+			s.m.Expire(time.Now())
+			s.mu.Unlock()
+			continue
+		default:
+			// An earlier answer met a closed port, or the system is short of
+			// something: the socket is still good.
+			s.log.Debug("read failed", "err", err)
+			continue
+		}
+		s.mu.Lock()
+		reply = s.m.Handle(time.Now(), from.Addr(), buf[:n], reply[:0])
+		s.mu.Unlock()
+		if len(reply) == 0 {
+			continue
+		}
+		if _, _, err := s.conn.WriteMsgUDPAddrPort(reply, replyFrom(oob[:on]), from); err != nil && !errors.Is(err, net.ErrClosed) {
+			s.log.Debug("answer not sent", "to", from, "err", err)
+		}
+	}
+}
+
+// armRead lets the read end when the oldest pending request expires.
+func (s *Server) armRead() {
+	s.mu.Lock()
+	at, ok := s.m.Deadline()
+	s.mu.Unlock()
+	if !ok {
+		at = time.Time{}
+	}
+	s.conn.SetReadDeadline(at)
+}

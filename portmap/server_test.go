@@ -1,0 +1,261 @@
+package portmap
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func startServer(t *testing.T, addr string, cfg ServerConfig) *Server {
+	t.Helper()
+	s, err := Listen(addr, cfg)
+	if err != nil {
+		t.Skipf("SKIPPED: cannot listen on %s: %v", addr, err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Serve() }()
+	t.Cleanup(func() {
+		s.Close()
+		if err := <-done; !errors.Is(err, net.ErrClosed) {
+			t.Errorf("Serve ended with %v", err)
+		}
+	})
+	return s
+}
+
+// eventually waits for a condition that the other side of a socket brings about.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !ok(); {
+		if time.Now().After(end) {
+			t.Fatalf("never happened: %s", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestResolve(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		t.Run(host, func(t *testing.T) { // [SDP-7.3.1.3-4]
+			reg := NewRegistry()
+			reg.Set(ap("0.0.0.0:80"), NewMapping(ap("0.0.0.0:8080")))
+			reg.Set(ap("0.0.0.0:81"), Mapping{Targets: []netip.AddrPort{ap("0.0.0.0:8081")}, PmTime: Once})
+			s := startServer(t, net.JoinHostPort(host, "0"), ServerConfig{MachineConfig: MachineConfig{Registry: reg}})
+			c := NewClient(ClientConfig{Server: s.Addr()})
+			q := Query{Service: netip.AddrPortFrom(s.Addr().Addr(), 80)}
+			m, err := c.Resolve(t.Context(), q)
+			if err != nil || m.Address != netip.AddrPortFrom(s.Addr().Addr(), 8080) || m.Cached {
+				t.Fatalf("%+v, %v", m, err)
+			}
+			eventually(t, "PMAck", func() bool { return s.Stats().Acks == 1 }) // [SDP-7.4-25]
+			m, err = c.Resolve(t.Context(), q)
+			if err != nil || !m.Cached || s.Stats().Received != 2 { // [SDP-7.3.1.4-1]
+				t.Errorf("second time: %+v, %v, server got %d", m, err, s.Stats().Received)
+			}
+			c.Forget(q.Service)
+			if m, err = c.Resolve(t.Context(), q); err != nil || m.Cached {
+				t.Errorf("after Forget: %+v, %v", m, err)
+			}
+
+			for range 2 { // [SDP-7.3.1.4-4]
+				m, err = c.Resolve(t.Context(), Query{Service: netip.AddrPortFrom(s.Addr().Addr(), 81)})
+				if err != nil || m.Cached {
+					t.Errorf("answer for one connection: %+v, %v", m, err)
+				}
+			}
+			for range 2 {
+				_, err = c.Resolve(t.Context(), Query{Service: netip.AddrPortFrom(s.Addr().Addr(), 82)})
+				if !errors.Is(err, ErrDenied) {
+					t.Errorf("unmapped service: %v", err)
+				}
+			}
+			eventually(t, "all PMAcks", func() bool { return s.Stats().Acks == 4 })
+			if st := s.Stats(); st.Denies != 1 || st.Pending != 0 { // the denial is remembered
+				t.Errorf("%+v", st)
+			}
+		})
+	}
+}
+
+func TestNobodyListens(t *testing.T) {
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := conn.LocalAddr().(*net.UDPAddr).AddrPort()
+	conn.Close()
+	c := NewClient(ClientConfig{Server: at})
+	begin := time.Now()
+	_, err = c.Resolve(t.Context(), Query{Service: ap("127.0.0.1:80")})
+	if !errors.Is(err, ErrNoAnswer) {
+		t.Errorf("%v", err)
+	}
+	if d := time.Since(begin); d < unreachableRetry || d > 1500*time.Millisecond { // [D-63]
+		t.Errorf("took %v", d)
+	}
+}
+
+func TestResolveCancelled(t *testing.T) {
+	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	c := NewClient(ClientConfig{Server: silent.LocalAddr().(*net.UDPAddr).AddrPort()})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	if _, err := c.Resolve(ctx, Query{Service: ap("127.0.0.1:80")}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	if _, err := c.Resolve(t.Context(), Query{Service: ap("127.0.0.1:80")}); !errors.Is(err, ErrNoAnswer) {
+		t.Errorf("%v", err) // 1.75 s; and the cancelled question was not remembered
+	}
+}
+
+// TestReplySource: on a socket bound to every address the answer comes from
+// the address that was asked; a connected client hears nothing else.
+// [SDP-7.4-15] [SDP-7.4-34] [D-66]
+func TestReplySource(t *testing.T) {
+	reg := NewRegistry()
+	reg.Set(ap("0.0.0.0:80"), NewMapping(ap("0.0.0.0:8080")))
+	for _, bind := range []string{"0.0.0.0:0", "[::]:0"} {
+		s := startServer(t, bind, ServerConfig{MachineConfig: MachineConfig{Registry: reg}})
+		for _, host := range []string{"127.0.0.1", "127.0.0.5"} {
+			c := NewClient(ClientConfig{Server: netip.AddrPortFrom(netip.MustParseAddr(host), s.Addr().Port())})
+			m, err := c.Resolve(t.Context(), Query{Service: ap(host + ":80"), Local: ap("127.0.0.1:5555")})
+			if err != nil || m.Address.String() != host+":8080" {
+				t.Errorf("%s asked on %s: %+v, %v", host, bind, m, err)
+			}
+		}
+	}
+}
+
+func TestPortTaken(t *testing.T) {
+	s := startServer(t, "127.0.0.1:0", ServerConfig{})
+	_, err := Listen(s.Addr().String(), ServerConfig{})
+	if err == nil || !strings.Contains(err.Error(), "iwpmd") { // [D-70]
+		t.Errorf("%v", err)
+	}
+}
+
+// TestSDP_7_2_restart: the server dies between PMAccept and PMAck, another one
+// takes its place; the client still finishes, and so does the next. [SDP-7.2-4] [D-72]
+func TestSDP_7_2_restart(t *testing.T) {
+	first := testMachine(nil)
+	tx := newTx(t)
+	accept := first.Handle(t0, from, tx.Start(t0), nil)
+	ack := tx.Receive(t0, accept)
+	second := testMachine(nil)
+	if out := second.Handle(t0, from, ack, nil); len(out) != 0 {
+		t.Error("unknown PMAck was answered")
+	}
+	if _, done, err := tx.Done(); !done || err != nil {
+		t.Errorf("%v %v", done, err)
+	}
+	if a, ok := ask(t, second, t0, req(43, "10.0.0.1:80")); !ok || a.Type != Accept {
+		t.Error("the new server does not serve")
+	}
+}
+
+// TestFloodLoopback: one source floods a real socket; a client at another
+// address is answered. [SDP-7.2-1]
+func TestFloodLoopback(t *testing.T) {
+	reg := NewRegistry()
+	reg.Set(ap("0.0.0.0:80"), NewMapping(ap("0.0.0.0:8080")))
+	s := startServer(t, "127.0.0.1:0", ServerConfig{MachineConfig: MachineConfig{Registry: reg}})
+	var d net.Dialer
+	d.LocalAddr = &net.UDPAddr{IP: net.IPv4(127, 0, 0, 9)}
+	flood, err := d.DialContext(t.Context(), "udp", s.Addr().String())
+	if err != nil {
+		t.Skipf("SKIPPED: no second loopback address: %v", err)
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := uint64(0); ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			flood.Write(Message{Request, 0, i, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.9"), uint16(i)), ap("127.0.0.1:80")}.Append(nil))
+		}
+	})
+	defer func() { close(stop); wg.Wait(); flood.Close() }()
+	eventually(t, "rate limit", func() bool { return s.Stats().RateLimited > 1000 })
+	good := 0
+	for range 20 {
+		c := NewClient(ClientConfig{Server: s.Addr()})
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		if _, err := c.Resolve(ctx, Query{Service: ap("127.0.0.1:80"), Local: ap("127.0.0.1:7")}); err == nil {
+			good++
+		} else {
+			t.Log(err)
+		}
+		cancel()
+	}
+	if good < 18 {
+		t.Errorf("%d of 20 honest questions were answered", good)
+	}
+	if st := s.Stats(); st.Pending > DefaultMaxPending {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestHandles: questions asked at once carry different handles. [SDP-7.4-11] [SDP-7.5.1-1] [SDP-7.5.1-5] [SDP-7.3.1.8-1]
+func TestHandles(t *testing.T) {
+	probe, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer probe.Close()
+	c := NewClient(ClientConfig{Server: probe.LocalAddr().(*net.UDPAddr).AddrPort()})
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			c.Resolve(ctx, Query{Service: ap("127.0.0.1:80"), Local: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(i+1))})
+		})
+	}
+	handles, byPort := map[uint64]bool{}, map[uint16][]byte{}
+	buf := make([]byte, 100)
+	probe.SetReadDeadline(time.Now().Add(10 * time.Second))
+	for len(byPort) < 8 {
+		n, _, err := probe.ReadFrom(buf) // [SDP-7.4-3]
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := Parse(buf[:n])
+		if err != nil || m.Type != Request || n != MessageLen { // [SDP-7.4-2] [SDP-7.3-1]
+			t.Fatalf("%d bytes, %+v, %v", n, m, err)
+		}
+		if old := byPort[m.Cp.Port()]; old != nil {
+			if string(old) != string(buf[:n]) { // [SDP-7.5.1-4]
+				t.Errorf("retransmission differs")
+			}
+			continue
+		}
+		byPort[m.Cp.Port()] = append([]byte(nil), buf[:n]...)
+		if handles[m.AssocHandle] {
+			t.Errorf("handle %#x used twice", m.AssocHandle)
+		}
+		handles[m.AssocHandle] = true
+	}
+	cancel()
+	wg.Wait()
+}
+
+func TestDefaultPort(t *testing.T) {
+	if Port != 3935 { // [SDP-16-1] [SDP-7.4-1]
+		t.Error("not the port of the draft")
+	}
+}

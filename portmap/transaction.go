@@ -1,0 +1,201 @@
+package portmap
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// Timers of a client. [D-62] [D-63]
+var retryAfter = [...]time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second}
+
+// unreachableRetry is the pause after the first report that nobody listens.
+const unreachableRetry = 50 * time.Millisecond
+
+// Errors of a transaction that ends without an SDP Address.
+var (
+	// ErrDenied means that the server has no mapping: use the conventional address.
+	ErrDenied = errors.New("portmap: the mapper denied the request")
+	// ErrNoAnswer means that nobody answered: use the conventional address.
+	ErrNoAnswer = errors.New("portmap: no answer from the mapper")
+)
+
+// A clientState is where a transaction stands. [SDP 7.5.1]
+type clientState uint8
+
+const (
+	idle     clientState = iota // nothing sent
+	asking                      // a PMReq is out and its timer runs
+	refused                     // told that nobody listens; one pause, one more try
+	accepted                    // finished: PMAccept came and was acknowledged
+	denied                      // finished: PMDeny came
+	gaveUp                      // finished: no answer
+)
+
+// String names the state.
+func (s clientState) String() string {
+	switch s {
+	case idle:
+		return "idle"
+	case asking:
+		return "asking"
+	case refused:
+		return "refused"
+	case accepted:
+		return "accepted"
+	case denied:
+		return "denied"
+	case gaveUp:
+		return "gave up"
+	}
+	return fmt.Sprintf("clientState(%d)", uint8(s))
+}
+
+// A Transaction is one question of a client, without socket and clock: each
+// event returns the datagram to send, if any. After Done it takes events and
+// ignores them. It is not safe for concurrent use.
+type Transaction struct {
+	req      Message
+	wire     []byte // the PMReq: every retransmission is equal to it [SDP-7.5.1-4]
+	state    clientState
+	sent     int // PMReqs sent
+	deadline time.Time
+	answer   Message
+	at       time.Time // receipt of the answer
+	icmp     bool      // the one retry of D-63 is used up
+}
+
+// NewTransaction returns the question for the service at ap by a client that
+// will connect from cp. Both must be of one family. handle must be random and
+// fresh. [SDP-7.4-4] [SDP-7.4-5] [SDP-7.4-6] [SDP-7.4-7] [SDP-7.4-9] [SDP-7.4-10] [SDP-7.4-12] [SDP-7.4-13]
+func NewTransaction(handle uint64, cp, ap netip.AddrPort) (*Transaction, error) {
+	cp = netip.AddrPortFrom(cp.Addr().Unmap().WithZone(""), cp.Port())
+	ap = netip.AddrPortFrom(ap.Addr().Unmap().WithZone(""), ap.Port())
+	switch {
+	case !ap.Addr().IsValid() || ap.Addr().IsUnspecified() || ap.Addr().IsMulticast() || ap.Port() == 0:
+		return nil, fmt.Errorf("portmap: %v is not the address of a service", ap)
+	case !cp.Addr().IsValid() || cp.Addr().Is4() != ap.Addr().Is4():
+		return nil, fmt.Errorf("portmap: local address %v does not match the family of %v", cp, ap)
+	}
+	m := Message{Type: Request, AssocHandle: handle, Cp: cp, Ap: ap}
+	return &Transaction{req: m, wire: m.Append(nil)}, nil
+}
+
+// Start returns the first PMReq. [SDP-7.4-2] [SDP-7.5.1-2]
+func (t *Transaction) Start(now time.Time) []byte {
+	if t.state != idle {
+		panic("portmap: transaction started twice")
+	}
+	return t.send(now)
+}
+
+// Timeout takes the passing of Deadline; out is a retransmission, or nil.
+// [SDP-7.5.1-3] [SDP-7.5-2]
+func (t *Transaction) Timeout(now time.Time) (out []byte) {
+	switch t.state {
+	case idle, accepted, denied, gaveUp:
+		return nil
+	case asking, refused:
+		if now.Before(t.deadline) {
+			return nil
+		}
+		if t.sent == len(retryAfter) {
+			t.state = gaveUp // [SDP-7.5.1-7]
+			return nil
+		}
+		return t.send(now)
+	}
+	return nil
+}
+
+// Unreachable takes the news (ICMP) that nobody listens there. It is no denial,
+// since anybody can forge it: it ends the wait for this answer. [D-63]
+func (t *Transaction) Unreachable(now time.Time) {
+	if t.state != asking {
+		return
+	}
+	if t.icmp || t.sent == len(retryAfter) {
+		t.state = gaveUp
+		return
+	}
+	t.icmp = true
+	t.state, t.deadline = refused, now.Add(unreachableRetry)
+}
+
+func (t *Transaction) send(now time.Time) []byte {
+	t.state = asking
+	t.deadline = now.Add(retryAfter[t.sent])
+	t.sent++
+	return t.wire
+}
+
+// Receive takes a datagram from the server; out is the PMAck to return, or
+// nil. Whatever does not belong to this transaction, and every answer after
+// the first, is dropped. [SDP-7.5-4] [SDP-7.5.1-9] [SDP-7.5.1-10]
+func (t *Transaction) Receive(now time.Time, b []byte) (out []byte) {
+	switch t.state {
+	case idle, accepted, denied, gaveUp:
+		return nil
+	case asking, refused:
+	}
+	m, err := Parse(b)
+	if err != nil || m.AssocHandle != t.req.AssocHandle || m.Cp != t.req.Cp {
+		return nil
+	}
+	switch m.Type {
+	case Accept:
+		if !t.plausible(m.Ap) {
+			return nil
+		}
+		t.state, t.answer, t.at = accepted, m, now
+		ack := m // everything from ApPort on as granted [SDP-7.4-25] [SDP-7.4-27] [SDP-7.4-28] [SDP-7.4-29] [SDP-7.4-30] [D-65]
+		ack.Type, ack.PmTime = Ack, 0
+		return ack.Append(nil)
+	case Deny: // finished, and nothing is sent [SDP-7.4-39] [SDP-7.4-40]
+		t.state, t.at = denied, now
+	case Request, Ack: // a client's messages
+	}
+	return nil
+}
+
+// plausible refuses an answer that would send us where no server should. [D-66]
+func (t *Transaction) plausible(ap netip.AddrPort) bool {
+	a := ap.Addr()
+	if ap.Port() == 0 || a.IsUnspecified() || a.IsMulticast() || a.Is4() != t.req.Ap.Addr().Is4() {
+		return false
+	}
+	if a.Is4In6() {
+		return false
+	}
+	return !a.IsLoopback() || t.req.Ap.Addr().IsLoopback()
+}
+
+// Deadline is when Timeout is due; ok is false once the transaction is over.
+func (t *Transaction) Deadline() (at time.Time, ok bool) {
+	return t.deadline, t.state == asking || t.state == refused
+}
+
+// Done reports whether the transaction is over. There is exactly one outcome:
+// an address to connect to with SDP (err nil), ErrDenied or ErrNoAnswer, both
+// of which mean the conventional address. [SDP-7-1]
+func (t *Transaction) Done() (m Mapped, done bool, err error) {
+	switch t.state {
+	case accepted:
+		return Mapped{Address: t.answer.Ap, PmTime: t.answer.PmTime, At: t.at}, true, nil
+	case denied:
+		return Mapped{}, true, ErrDenied
+	case gaveUp:
+		return Mapped{}, true, fmt.Errorf("%w after %d requests", ErrNoAnswer, t.sent)
+	case idle, asking, refused:
+	}
+	return Mapped{}, false, nil
+}
+
+// Mapped is a server's answer.
+type Mapped struct {
+	Address netip.AddrPort // the SDP Address
+	PmTime  PmTime         // how long it may be kept
+	At      time.Time      // when it came
+	Cached  bool           // it was remembered; nothing was sent for it
+}
