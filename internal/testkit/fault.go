@@ -1,0 +1,101 @@
+package testkit
+
+import (
+	"io"
+	"math"
+	"math/rand/v2"
+)
+
+// A Fault changes what happens to the bytes one end of a [Pipe] sends. See
+// [Conn.Fault].
+type Fault func(*stream)
+
+// CutAfter ends the stream after n bytes, as an orderly close in the middle of
+// whatever was being sent: the peer reads n bytes and then io.EOF. Later bytes
+// vanish without an error for the sender.
+func CutAfter(n int64) Fault {
+	return func(s *stream) { s.cutAt, s.cutReset = n, false; s.cutLocked() }
+}
+
+// ResetAfter resets the stream, both ways seen from the reader and the writer
+// of this direction, once n bytes were sent. Bytes not yet read are lost.
+func ResetAfter(n int64) Fault {
+	return func(s *stream) { s.cutAt, s.cutReset = n, true; s.cutLocked() }
+}
+
+// StallAfter holds back every byte after the first n until [Conn.Resume]. The
+// sender goes on until the window is full.
+func StallAfter(n int64) Fault { return func(s *stream) { s.stallAt = n } }
+
+// CorruptAt changes the byte at offset n, if it was not sent yet: its bits in
+// mask are flipped.
+func CorruptAt(n int64, mask byte) Fault {
+	return func(s *stream) {
+		if s.flips == nil {
+			s.flips = make(map[int64]byte)
+		}
+		s.flips[n] ^= mask
+	}
+}
+
+// SplitReads makes every Read return a piece of random size, often small; the
+// same seed gives the same pieces if the reads are the same.
+func SplitReads(seed uint64) Fault {
+	return func(s *stream) { s.split = rand.New(rand.NewPCG(seed, 0x5eed)) }
+}
+
+// MaxRead limits every Read to n bytes; n is at least 1.
+func MaxRead(n int) Fault { return func(s *stream) { s.maxRead = n } }
+
+// never is an offset that no stream reaches.
+const never = math.MaxInt64
+
+type faults struct {
+	cutAt    int64
+	cutReset bool
+	stallAt  int64
+	flips    map[int64]byte
+	split    *rand.Rand
+	maxRead  int
+}
+
+func noFaults() faults { return faults{cutAt: never, stallAt: never, maxRead: math.MaxInt} }
+
+// pieceLocked returns how much one Read into n bytes may return at most.
+func (s *stream) pieceLocked(n int) int {
+	n = min(n, s.maxRead)
+	if s.split == nil || n <= 1 {
+		return n
+	}
+	if s.split.IntN(2) == 0 {
+		return 1 + s.split.IntN(min(n, 8)) // borders of headers
+	}
+	return 1 + s.split.IntN(n)
+}
+
+// takeLocked moves p from the writer into the stream.
+func (s *stream) takeLocked(p []byte) {
+	keep := min(int64(len(p)), max(0, s.cutAt-s.written))
+	from := len(s.buf)
+	s.buf = append(s.buf, p[:keep]...)
+	for at, mask := range s.flips {
+		if i := at - s.written; i >= 0 && i < keep {
+			s.buf[from+int(i)] ^= mask
+		}
+	}
+	s.written += int64(len(p))
+	s.cutLocked()
+}
+
+// cutLocked ends the stream if its cut was reached.
+func (s *stream) cutLocked() {
+	if s.written < s.cutAt || s.cutAt == never {
+		return
+	}
+	if s.cutReset {
+		s.resetLocked()
+	} else if s.readErr == nil {
+		s.readErr = io.EOF
+	}
+	s.wake.Broadcast()
+}
