@@ -1,0 +1,91 @@
+package mpa
+
+import "fmt"
+
+// Layer and error type that RDMAP's Terminate uses for errors of MPA.
+// [MPA 8] [REG 3.3]
+const (
+	TerminateLayer = 2
+	TerminateType  = 0
+)
+
+// A Code is an error code of MPA as it appears in a Terminate message.
+// [MPA 8] [MPA2 8] [MPA2-8-2]
+type Code uint8
+
+// Error codes. 1 to 4 are those of RFC 5044 [MPA-8-1], the others those of
+// RFC 6581.
+const (
+	CodeClosed          Code = 0x01 // TCP closed, terminated or lost
+	CodeCRC             Code = 0x02 // the received CRC does not match
+	CodeMarker          Code = 0x03 // marker and ULPDU_Length disagree
+	CodeFrame           Code = 0x04 // invalid Request or Reply Frame
+	CodeCatastrophic    Code = 0x05 // local catastrophic error
+	CodeInsufficientIRD Code = 0x06 // the peer asks for more reads than we can serve
+	CodeNoRTR           Code = 0x07 // no RTR kind in common
+)
+
+// String returns a short description, or the number in hex if the code is unknown.
+func (c Code) String() string {
+	switch c {
+	case CodeClosed:
+		return "TCP connection closed or lost"
+	case CodeCRC:
+		return "CRC error"
+	case CodeMarker:
+		return "marker and ULPDU length mismatch"
+	case CodeFrame:
+		return "invalid Request or Reply Frame"
+	case CodeCatastrophic:
+		return "local catastrophic error"
+	case CodeInsufficientIRD:
+		return "insufficient IRD resources"
+	case CodeNoRTR:
+		return "no matching RTR option"
+	}
+	return fmt.Sprintf("code 0x%02x", uint8(c))
+}
+
+// An Error is an error found by MPA together with the code that tells the peer
+// and the layer above what kind it is. [MPA-8-2]
+type Error struct {
+	Code   Code
+	Reason string // what exactly was wrong; may be empty
+	Err    error  // the cause, if there is one
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	s := "mpa: " + e.Code.String()
+	if e.Reason != "" {
+		s += ": " + e.Reason
+	}
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Is reports whether target is an *Error of the same code.
+func (e *Error) Is(target error) bool {
+	t, ok := target.(*Error)
+	return ok && t.Code == e.Code && t.Reason == "" && t.Err == nil
+}
+
+// A CRCError says that the CRC of a received FPDU does not match. It is wrapped
+// in an [Error] of [CodeCRC].
+type CRCError struct {
+	Field    uint32 // the CRC field as received
+	Computed uint32 // what it should have been
+	// ULPDU is what the FPDU seemed to hold. It may be looked at to explain the
+	// failure and for nothing else. [I-31]
+	ULPDU []byte
+}
+
+// Error implements error.
+func (e *CRCError) Error() string {
+	return fmt.Sprintf("received 0x%08x, computed 0x%08x", e.Field, e.Computed)
+}

@@ -1,0 +1,242 @@
+package mpa
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+)
+
+// castagnoli makes the CRC32c of iSCSI digests. [MPA-4.4-1] [MPA-4.4-11]
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// CRC returns the CRC of b continued from crc, which is 0 at the start of an
+// FPDU. On the wire it stands with its least significant byte first. [MPA 4.4]
+func CRC(crc uint32, b []byte) uint32 { return crc32.Update(crc, castagnoli, b) }
+
+// TrailerLen is the greatest length in bytes of pad and CRC.
+const TrailerLen = 3 + crcLen
+
+// An Encoder frames ULPDUs for one direction of a connection. The zero value
+// makes neither CRCs nor markers. It is not safe for concurrent use.
+//
+//	+--------------+---------------------------+---------+------------+
+//	| ULPDU_Length |           ULPDU           |   PAD   |    CRC     |
+//	|      2       |            n              |   0-3   |     4      |
+//	+--------------+---------------------------+---------+------------+
+//
+// An FPDU carries exactly one ULPDU. [MPA-3-1] [MPA-4.1-1] [MPA-4.4-10]
+type Encoder struct {
+	CRC     bool // make CRCs; otherwise the field is zero [I-29]
+	Markers bool // insert markers every 512 bytes, because the peer asked for them
+
+	pos uint32 // stream position of the next byte, modulo 2^32
+}
+
+// AppendLength appends the length field of an FPDU whose ULPDU has n bytes.
+// Together with [Encoder.AppendTrailer] it serves a sender that gathers the
+// ULPDU from several places; it is for encoders without markers.
+func (e *Encoder) AppendLength(b []byte, n int) []byte {
+	return binary.BigEndian.AppendUint16(b, uint16(n)) // [MPA-4.1-2]
+}
+
+// AppendTrailer appends pad and CRC of the FPDU that consists of head (length
+// field and the first bytes of the ULPDU) and payload (its other bytes). It is
+// for encoders without markers.
+func (e *Encoder) AppendTrailer(b, head, payload []byte) []byte {
+	var zero [3]byte
+	pad := zero[:-(len(head)+len(payload))&3] // [MPA-4.1-3]
+	b = append(b, pad...)
+	var crc uint32
+	if e.CRC { // [MPA-4.1-6]
+		crc = CRC(CRC(CRC(0, head), payload), pad)
+	}
+	return binary.LittleEndian.AppendUint32(b, crc)
+}
+
+// Append appends the whole FPDU of the ULPDU that is the concatenation of the
+// parts, with markers if the Encoder makes them. The ULPDU has at most MaxULPDU
+// bytes.
+//
+// The bytes appended must all be sent, in the order of the calls: the Encoder
+// counts them to know where markers belong. Positions are counted from the
+// first byte of full operation, not from anything in the TCP header, and the
+// count may wrap. [MPA-4.3-4] [MPA-4.3-8] [MPA-4.3-9]
+func (e *Encoder) Append(b []byte, parts ...[]byte) []byte {
+	n := 0
+	for _, p := range parts {
+		n += len(p)
+	}
+	start := len(b)
+	if e.Markers && e.pos%MarkerInterval == 0 {
+		b = e.appendMarker(b, 0) // belongs to this FPDU, is in its CRC [MPA-4.3-5] [MPA-4.4-13]
+	}
+	fpdu := e.pos
+	b = binary.BigEndian.AppendUint16(b, uint16(n))
+	e.pos += lengthLen
+	for _, p := range parts {
+		b = e.appendBody(b, p, fpdu)
+	}
+	var zero [3]byte
+	b = e.appendBody(b, zero[:PadLen(n)], fpdu)
+	if e.Markers && e.pos%MarkerInterval == 0 {
+		// Before the CRC: still inside, and covered by it. [MPA-4.4-12]
+		b = e.appendMarker(b, uint16(e.pos-fpdu))
+	}
+	var crc uint32
+	if e.CRC {
+		crc = CRC(0, b[start:])
+	}
+	e.pos += crcLen
+	return binary.LittleEndian.AppendUint32(b, crc)
+}
+
+// appendBody appends p with markers pointing back to the ULPDU_Length at
+// stream position fpdu. [MPA-4.3-1] [MPA-4.3-2] [MPA-4.3-3] [MPA-4.3-10]
+func (e *Encoder) appendBody(b, p []byte, fpdu uint32) []byte {
+	if !e.Markers { // [MPA-7.1.1-5]
+		e.pos += uint32(len(p))
+		return append(b, p...)
+	}
+	for len(p) > 0 {
+		if e.pos%MarkerInterval == 0 {
+			b = e.appendMarker(b, uint16(e.pos-fpdu)) // [MPA-4.2-4]
+		}
+		k := min(len(p), int(MarkerInterval-e.pos%MarkerInterval))
+		b = append(b, p[:k]...)
+		e.pos += uint32(k)
+		p = p[k:]
+	}
+	return b
+}
+
+// appendMarker appends a marker: 16 reserved bits that are zero, then FPDUPTR,
+// whose low two bits are zero because positions are on a grid of four.
+// [MPA-4.2-1] [MPA-4.2-2] [MPA-4.2-5]
+func (e *Encoder) appendMarker(b []byte, ptr uint16) []byte {
+	e.pos += MarkerLen
+	return append(b, 0, 0, byte(ptr>>8), byte(ptr))
+}
+
+// A Decoder takes FPDUs of one direction apart. The zero value checks neither
+// CRCs nor markers, and takes ULPDUs of any size. It is not safe for concurrent
+// use.
+//
+// FPDUs are found by ULPDU_Length alone, starting from the first byte of full
+// operation [MPA-5.2-1] [MPA-6-2] [MPA-6-4]. After an error the Decoder is of no
+// further use: nothing behind a bad FPDU is ever delivered [MPA-8-8].
+type Decoder struct {
+	CRC     bool // verify CRCs; otherwise the field is not looked at [MPA-4.1-7]
+	Markers bool // markers are in the stream, because we asked for them
+	Max     int  // greatest ULPDU taken; 0 means MaxRecvULPDU
+
+	pos uint32
+	err error
+}
+
+// Need looks at the front of b and returns the length of the first FPDU, the
+// marker before it included, and that of its ULPDU. It returns 0, 0 if b is too
+// short to tell. The length field is believed only up to the Decoder's Max.
+func (d *Decoder) Need(b []byte) (fpdu, ulpdu int, err error) {
+	if d.err != nil {
+		return 0, 0, d.err
+	}
+	lead := d.lead()
+	if len(b) < lead+lengthLen {
+		return 0, 0, nil
+	}
+	n := int(binary.BigEndian.Uint16(b[lead:]))
+	if d.Max > 0 && n > d.Max { // [I-25]
+		d.err = &Error{Code: CodeMarker, Reason: fmt.Sprintf("ULPDU length %d, at most %d", n, d.Max)}
+		return 0, 0, d.err
+	}
+	total := lead + FPDULen(n)
+	if d.Markers {
+		total += MarkerLen * markers(d.pos+uint32(lead), n)
+	}
+	return total, n, nil
+}
+
+func (d *Decoder) lead() int {
+	if d.Markers && d.pos%MarkerInterval == 0 {
+		return MarkerLen
+	}
+	return 0
+}
+
+// Next takes the first FPDU off b. It returns the ULPDU, which aliases b, and
+// the number of bytes of b that were used. If b does not hold the whole FPDU
+// yet, ulpdu is nil, n is 0 and err is nil [MPA-6-5]; Need says how much it will
+// be. With markers b is written to: they are squeezed out in place, so that the
+// ULPDU comes without them [MPA-4.3-13].
+//
+// The FPDU is verified before anything of it is returned [MPA-6-1] [MPA-6-3]:
+// first the CRC [MPA-4.4-14], then the markers. The error is an *Error with
+// CodeCRC or CodeMarker.
+func (d *Decoder) Next(b []byte) (ulpdu []byte, n int, err error) {
+	total, ulen, err := d.Need(b)
+	if err != nil || total == 0 || len(b) < total {
+		return nil, 0, err
+	}
+	lead := d.lead()
+	if d.CRC { // [MPA-4.4-14] [MPA-4.4-12] [MPA-4.4-13]
+		want := CRC(0, b[:total-crcLen])
+		got := binary.LittleEndian.Uint32(b[total-crcLen:])
+		if got != want { // [MPA-4.4-15]
+			ce := &CRCError{Field: got, Computed: want}
+			if !d.Markers {
+				ce.ULPDU = b[lengthLen : lengthLen+ulen]
+			}
+			d.err = &Error{Code: CodeCRC, Err: ce}
+			return nil, 0, d.err
+		}
+	}
+	if !d.Markers {
+		return b[lengthLen : lengthLen+ulen : lengthLen+ulen], total, nil
+	}
+	ulpdu, err = d.unmark(b[:total], lead, ulen)
+	if err != nil {
+		d.err = err
+		return nil, 0, err
+	}
+	d.pos += uint32(total)
+	return ulpdu, total, nil
+}
+
+// unmark checks every marker of the FPDU b and moves the ULPDU together.
+// The reserved half and the two low bits of a pointer are not looked at
+// [MPA-4.2-3] [MPA-4.2-6] [MPA-4.3-7]; a pointer that leads elsewhere is error
+// 3 [MPA-8-3] [MPA-8-4] [I-24].
+func (d *Decoder) unmark(b []byte, lead, ulen int) ([]byte, error) {
+	if lead > 0 { // [MPA-4.3-6]
+		if err := checkMarker(b, 0); err != nil {
+			return nil, err
+		}
+	}
+	to := lead + lengthLen
+	from := to
+	next := MarkerInterval - int((d.pos+uint32(lead))%MarkerInterval) + lead // offset of the next marker in b
+	end := len(b) - crcLen
+	for from < end {
+		if from == next {
+			if err := checkMarker(b[from:], uint16(from-lead)); err != nil {
+				return nil, err
+			}
+			from += MarkerLen
+			next += MarkerInterval
+			continue
+		}
+		k := min(next, end) - from
+		copy(b[to:], b[from:from+k])
+		to += k
+		from += k
+	}
+	ulpdu := b[lead+lengthLen:]
+	return ulpdu[:ulen:ulen], nil
+}
+
+func checkMarker(b []byte, want uint16) error {
+	if got := binary.BigEndian.Uint16(b[2:]) &^ 3; got != want {
+		return &Error{Code: CodeMarker, Reason: fmt.Sprintf("marker points %d bytes back, the FPDU began %d bytes back", got, want)}
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+package mpa
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Numbers of our choice for start-up.
+const (
+	// DefaultDepth is how many RDMA Reads we serve and want to have outstanding
+	// unless told otherwise. [I-18]
+	DefaultDepth = 16
+	// DefaultMaxDepth is how far either number may be raised. [I-18]
+	DefaultMaxDepth = 128
+	// PlainORD is the ORD of revision 1, which can't negotiate one: what the
+	// poorest peer takes. [I-19]
+	PlainORD = 1
+	// DefaultMaxPrivate is the greatest PD_Length we send. More is legal but
+	// some peers close, or worse, above it. [I-12]
+	DefaultMaxPrivate = 256
+)
+
+// An Action is what the driver of a start-up machine has to do next.
+type Action uint8
+
+// The actions.
+const (
+	// Wait: read more of the stream.
+	Wait Action = iota
+	// Ask: show the Request to the ULP, then call Accept or Reject.
+	Ask
+	// Operate: full operation begins, with the agreed [Params]. For an
+	// Initiator in the peer-to-peer model the first FPDU is Params.Ready.
+	Operate
+	// Terminate: the first FPDU is a Terminate with Err's code, then close.
+	Terminate
+	// Leave: the peer's ULP rejected; MPA is over and TCP belongs to our ULP.
+	Leave
+	// Close: close TCP at once, send nothing. [MPA-8-6]
+	Close
+)
+
+var actionNames = [...]string{"wait", "ask", "operate", "terminate", "leave", "close"}
+
+// String returns the name of the action in lower case.
+func (a Action) String() string {
+	if int(a) < len(actionNames) {
+		return actionNames[a]
+	}
+	return fmt.Sprintf("action 0x%02x", uint8(a))
+}
+
+// A State is where the start-up of one side is.
+type State uint8
+
+// The states. The names and arrows are those of the table in RFC 5044 7.1.2,
+// told as a machine:
+//
+//	Initiator: Idle -> AwaitReply -> Full | Ended
+//	Responder: AwaitRequest -> AwaitULP -> AwaitFPDU -> Full | Ended
+const (
+	Idle         State = iota // Initiator: nothing was sent
+	AwaitReply                // Initiator: the Request is out, no valid Reply has come
+	AwaitRequest              // Responder: no valid Request has come
+	AwaitULP                  // Responder: the ULP has to accept or reject
+	AwaitFPDU                 // Responder: the Reply is out; may receive, must not send
+	Full                      // full operation in both directions
+	Ended                     // MPA is over on this connection
+)
+
+var stateNames = [...]string{"idle", "await reply", "await request", "await ULP", "await FPDU", "full", "ended"}
+
+// String returns the name of the state in lower case.
+func (s State) String() string {
+	if int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return fmt.Sprintf("state 0x%02x", uint8(s))
+}
+
+// Params are what start-up agreed on, seen from one side.
+type Params struct {
+	Rev         uint8 // revision of both frames [MPA-7.1.1-18] [MPA-3-13]
+	SendMarkers bool  // the peer asked for markers [MPA-7.1.1-6] [MPA-7.1.1-7]
+	RecvMarkers bool  // we asked for markers
+	CRC         bool  // CRCs are made and checked in both directions [MPA-7.1.1-9]
+	Enhanced    bool  // depths and model were negotiated
+	PeerToPeer  bool  // an RTR opens the Initiator's direction
+	RTR         RTR   // the kinds agreed on
+	Ready       RTR   // Initiator: the kind it has to send first
+
+	IRD, ORD         uint16 // our own depths after the exchange
+	PeerIRD, PeerORD uint16 // the fields of the peer's frame; 0 in revision 1 [MPA2-9.1-4] [MPA2-9.1-14]
+
+	Private []byte // private data of the peer's ULP [MPA-7.1.1-21]
+}
+
+// ErrTwoInitiators says that the answer to a Request was a Request.
+// [MPA-7.1.2-20]
+var ErrTwoInitiators = errors.New("mpa: both sides act as Initiator")
+
+// ErrTwoResponders says that a Reply came instead of a Request.
+var ErrTwoResponders = errors.New("mpa: received a Reply, expected a Request")
+
+// ErrTrailing says that bytes followed a Request before it was answered.
+// [MPA-7.1.2-24] [I-11]
+var ErrTrailing = errors.New("mpa: data behind the Request")
+
+// ErrRejected is the error of an Initiator whose peer's ULP rejected.
+var ErrRejected = errors.New("mpa: connection rejected by the peer")
+
+// ErrTimeout is the error of a start-up that took too long. [MPA-7.1.2-21] [MPA-7.1.2-25]
+var ErrTimeout = errors.New("mpa: start-up timed out")
+
+// ErrPrivateTooLong says that the ULP's private data does not fit.
+var ErrPrivateTooLong = errors.New("mpa: private data too long")
+
+func badFrame(err error) error { return &Error{Code: CodeFrame, Err: err} }
+
+// checkPrivate refuses private data before anything is sent. [MPA-7.1.1-22] [I-12]
+func checkPrivate(n int, enhanced bool, limit int) error {
+	if limit <= 0 {
+		limit = DefaultMaxPrivate
+	}
+	limit = min(limit, MaxPrivate)
+	if enhanced {
+		limit -= EnhancedLen
+	}
+	if n > limit {
+		return fmt.Errorf("%w: %d bytes, at most %d", ErrPrivateTooLong, n, limit)
+	}
+	return nil
+}
