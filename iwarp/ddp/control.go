@@ -1,0 +1,69 @@
+package ddp
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Version is the protocol version in every segment. [DDP-4.1-10] [DDP-4.1-11]
+const Version = 1
+
+// MaxMessage is the greatest length in bytes of a message. [DDP-5.2-2] [DDP-1.2-2]
+const MaxMessage = 1<<32 - 1
+
+// The DDP control octet. Reserved bits are sent zero and not looked at.
+// [DDP-4.1-8] [DDP-4.1-9] [I-30]
+//
+//	 0 1 2 3 4 5 6 7
+//	+-+-+-------+---+
+//	|T|L| Rsvd  |DV |
+//	+-+-+-------+---+
+const (
+	ctrlTagged  = 0x80
+	ctrlLast    = 0x40
+	ctrlVersion = 0x03
+)
+
+// ErrVersion says that a segment has another DDP version than Version.
+var ErrVersion = errors.New("ddp: unknown version")
+
+// ErrModel says that a header is of the other buffer model than the parser's.
+var ErrModel = errors.New("ddp: header of the other buffer model")
+
+// IsTagged reports whether the segment whose control octet is c uses the
+// Tagged Buffer Model. This bit is the one thing that may be believed if the
+// version is unknown. [DDP-4.1-1] [DDP-4.1-2] [I-44]
+func IsTagged(c byte) bool { return c&ctrlTagged != 0 }
+
+// IsLast reports whether the segment whose control octet is c ends its
+// message. [DDP-4.1-3]
+func IsLast(c byte) bool { return c&ctrlLast != 0 }
+
+// HeaderLen returns the header length of a segment whose control octet is c.
+func HeaderLen(c byte) int {
+	if IsTagged(c) {
+		return TaggedLen
+	}
+	return UntaggedLen
+}
+
+func control(tagged, last bool) byte {
+	c := byte(Version)
+	if tagged {
+		c |= ctrlTagged
+	}
+	if last {
+		c |= ctrlLast
+	}
+	return c
+}
+
+func checkControl(c byte, tagged bool) error {
+	if c&ctrlVersion != Version {
+		return fmt.Errorf("%w %d", ErrVersion, c&ctrlVersion)
+	}
+	if IsTagged(c) != tagged {
+		return ErrModel
+	}
+	return nil
+}

@@ -1,0 +1,42 @@
+package ddp
+
+// A Cutter cuts a message into segments. Every segment but the last carries as
+// much as MULPDU allows; offsets rise; a message without payload takes exactly
+// one segment. [DDP-5.2-1] [DDP-5.2-3] [DDP-5.2-8] [DDP-5.3-2]
+type Cutter struct {
+	left uint64
+	off  uint64
+	room uint64
+	done bool
+}
+
+// NewCutter returns a Cutter for a message of n bytes. mulpdu is the greatest
+// ULPDU in bytes, header included, and header is TaggedLen or UntaggedLen.
+func NewCutter(n uint64, mulpdu, header int) Cutter {
+	if mulpdu <= header {
+		panic("ddp: MULPDU without room for payload")
+	}
+	return Cutter{left: n, room: uint64(mulpdu - header)}
+}
+
+// Next returns the offset and length of the next segment's payload and whether
+// it is the last one. ok is false when there is no further segment. Offsets go
+// into MO, or are added to the TO of the message. [DDP-5.2-5] [DDP-5.2-7]
+// [DDP-4.1-3] [DDP-4.1-4] [DDP-4.1-5] [DDP-4.1-6] [DDP-4.3-10]
+func (c *Cutter) Next() (off uint64, n int, last, ok bool) {
+	if c.done {
+		return 0, 0, false, false
+	}
+	k := min(c.left, c.room)
+	off = c.off
+	c.off += k
+	c.left -= k
+	c.done = c.left == 0
+	return off, int(k), c.done, true
+}
+
+// Segments returns how many segments a message of n bytes takes.
+func Segments(n uint64, mulpdu, header int) uint64 {
+	room := uint64(mulpdu - header)
+	return max(1, (n+room-1)/room)
+}
