@@ -1,0 +1,162 @@
+package frameio
+
+import (
+	"sync"
+
+	"viaduct/internal/regmem"
+)
+
+const (
+	// CopyLimit is the payload length in bytes up to which copying into the
+	// send buffer is cheaper than one more vector entry.
+	CopyLimit = 1024
+
+	// slabSize holds the headers, trailers and short payloads of one batch.
+	slabSize = 64 << 10
+
+	// maxVecs keeps a batch below the kernel's 1024 vector entries.
+	maxVecs = 512
+
+	// batchBytes ends a batch: more per call gains nothing, and the peer
+	// could have started on the first frames.
+	batchBytes = 256 << 10
+
+	// frameSlack is what must be free in the slab for Full to say no: a
+	// frame's headers, a short payload and a trailer.
+	frameSlack = CopyLimit + 512 + trailerSlack
+
+	// trailerSlack is never taken by payload, so that a frame of many short
+	// pieces has room for its trailer.
+	trailerSlack = 64
+)
+
+// A Batch gathers frames for one write. It is filled in [Protocol.Fill]: for
+// each frame, Header, then Data for each piece of payload, then Header again
+// for a trailer.
+type Batch struct {
+	slab  []byte       // copied bytes; capacity never changes, so that vecs stay valid
+	start int          // of the slab bytes that are not yet in vecs
+	vecs  [][]byte     // what is to be written, in order
+	pins  []regmem.Ref // memory referenced by vecs
+	bytes int          // total length
+
+	guarded bool           // some of vecs may fault
+	iov     [maxVecs]iovec // scratch of the system call
+}
+
+var batches = sync.Pool{New: func() any {
+	return &Batch{slab: make([]byte, 0, slabSize), vecs: make([][]byte, 0, maxVecs)}
+}}
+
+// Full tells that no further frame should be added.
+func (b *Batch) Full() bool {
+	return b.bytes >= batchBytes || len(b.vecs) > maxVecs-4 || cap(b.slab)-len(b.slab) < frameSlack
+}
+
+// Len returns how many bytes the batch holds.
+func (b *Batch) Len() int { return b.bytes }
+
+// Room returns how many payload bytes the batch still takes before Full.
+func (b *Batch) Room() int { return max(0, batchBytes-b.bytes) }
+
+// Header returns n bytes, n at most 512, to be filled with a header or a
+// trailer before the next call. Their contents are undefined.
+func (b *Batch) Header(n int) []byte {
+	b.bytes += n
+	at := len(b.slab)
+	b.slab = b.slab[:at+n]
+	return b.slab[at : at+n : at+n]
+}
+
+// Data appends the bytes of ref, which are copied now if they are short and
+// referenced otherwise. The batch takes the pin over. A frame may have at
+// most [Batch.Pieces] pieces.
+//
+// The error is regmem.ErrFault if guarded memory is gone.
+func (b *Batch) Data(ref regmem.Ref) error {
+	if len(ref.B) <= CopyLimit && len(ref.B) <= cap(b.slab)-len(b.slab)-trailerSlack {
+		h := b.Header(len(ref.B))
+		err := regmem.Copy(h, ref.B, ref.Guarded())
+		ref.Release()
+		return err
+	}
+	b.close()
+	b.vecs = append(b.vecs, ref.B)
+	b.pins = append(b.pins, ref)
+	b.guarded = b.guarded || ref.Guarded()
+	b.bytes += len(ref.B)
+	return nil
+}
+
+// Bytes is Data for memory that needs no pin and stays untouched until Sent.
+func (b *Batch) Bytes(p []byte) {
+	b.Data(regmem.Ref{B: p})
+}
+
+// Pieces returns how many more pieces of payload fit.
+func (b *Batch) Pieces() int { return (maxVecs - 2 - len(b.vecs)) / 2 }
+
+// close moves the open end of the slab to the vectors.
+func (b *Batch) close() {
+	if b.start < len(b.slab) {
+		b.vecs = append(b.vecs, b.slab[b.start:len(b.slab):len(b.slab)])
+		b.start = len(b.slab)
+	}
+}
+
+// written drops n bytes from the front and tells whether all are gone.
+func (b *Batch) written(n int) bool {
+	b.bytes -= n
+	i := 0
+	for i < len(b.vecs) && n >= len(b.vecs[i]) {
+		n -= len(b.vecs[i])
+		i++
+	}
+	if i == len(b.vecs) {
+		return true
+	}
+	b.vecs[i] = b.vecs[i][n:]
+	if i > 0 {
+		b.vecs = b.vecs[:copy(b.vecs, b.vecs[i:])]
+	}
+	return false
+}
+
+func (b *Batch) release() {
+	for i := range b.pins {
+		b.pins[i].Release()
+	}
+	clear(b.pins)
+	b.pins = b.pins[:0]
+}
+
+// reset empties the batch for the next Fill.
+func (b *Batch) reset() {
+	b.release()
+	clear(b.vecs[:cap(b.vecs)][:len(b.vecs)])
+	b.vecs = b.vecs[:0]
+	b.slab = b.slab[:0]
+	b.start, b.bytes, b.guarded = 0, 0, false
+}
+
+// own copies whatever of the referenced memory is not written yet and gives
+// the pins back.
+func (b *Batch) own() {
+	for i, v := range b.vecs {
+		if len(v) == 0 || b.inSlab(v) {
+			continue
+		}
+		c := make([]byte, len(v))
+		// A fault leaves zeros; the write of guarded memory would have failed
+		// as well, and the region is being taken away anyhow.
+		regmem.Copy(c, v, b.guarded)
+		b.vecs[i] = c
+	}
+	b.release()
+}
+
+func (b *Batch) inSlab(v []byte) bool {
+	s := regmem.Address(b.slab)
+	a := regmem.Address(v)
+	return a >= s && a < s+slabSize
+}

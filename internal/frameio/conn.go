@@ -1,0 +1,173 @@
+package frameio
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// A Protocol is what a Conn drives: it builds the frames that leave and takes
+// the frames that arrive. Methods of one role are never called concurrently
+// with each other; the two roles run independently. No method may block or
+// call Close.
+type Protocol interface {
+	// Fill appends frames to b until [Batch.Full] or until nothing is left to
+	// send. [send role]
+	Fill(b *Batch)
+
+	// Sent reports that the kernel took everything the last Fill appended:
+	// the memory behind it may be reused. [send role]
+	Sent()
+
+	// Receive takes the complete frames at the front of p and returns how
+	// many bytes that were. If what follows them is the beginning of a long
+	// frame and mayDirect is set, it may take that beginning too, place the
+	// payload it has, and return in direct how many bytes of payload are
+	// missing: those are then read straight to where Direct says. p is
+	// reused after the call. An error ends the connection. [receive role]
+	Receive(p []byte, mayDirect bool) (n, direct int, err error)
+
+	// Direct appends to iov where the next missing bytes of the frame belong,
+	// at most as many as are missing. It is asked before each read, since
+	// rights may have gone since; it pins what it returns until DirectDone.
+	// [receive role]
+	Direct(iov [][]byte) ([][]byte, error)
+
+	// DirectDone tells that n bytes were read to the places of the last
+	// Direct. It is called for n = 0 too. [receive role]
+	DirectDone(n int) error
+
+	// Drained tells that everything which had arrived was handled: the moment
+	// for acknowledgements. [receive role]
+	Drained()
+
+	// Failed tells, once, that the connection can't go on: io.EOF after an
+	// orderly end between frames, io.ErrUnexpectedEOF after an end inside
+	// one, the error of Receive or Direct, or that of the stream. It is not
+	// called after Close or Abort. No role is held. Frames not yet sent may
+	// still be sent if only the peer's direction ended.
+	Failed(err error)
+}
+
+// Options for New. The zero value is right for most.
+type Options struct {
+	// Portable forces the portable path even where the fast path would work.
+	Portable bool
+}
+
+// A Conn is a framed connection. All methods may be called from any
+// goroutine.
+type Conn struct {
+	nc    net.Conn
+	proto Protocol
+	raw   syscall.RawConn // nil: portable path
+	fd    int             // with raw; valid while the receive role is held and !closed
+
+	tx sender
+	rx receiver
+
+	failOnce sync.Once
+	closing  atomic.Bool // Close or Abort was called
+	torn     sync.Once
+	wg       sync.WaitGroup
+}
+
+// New wraps nc, which the Conn owns from then on. Nothing is read before
+// Start and nothing is written before the first Kick.
+func New(nc net.Conn, p Protocol, o Options) *Conn {
+	c := &Conn{nc: nc, proto: p}
+	if !o.Portable {
+		c.raw, c.fd = rawConn(nc)
+	}
+	c.rx.resume = make(chan struct{}, 1)
+	c.tx.init(c)
+	c.rx.init(c)
+	return c
+}
+
+// Start begins to receive. early holds bytes that were read from the stream
+// before; they are handled first, in the passive goroutine.
+func (c *Conn) Start(early []byte) {
+	if len(early) > 0 {
+		c.rx.keep(early)
+	}
+	if c.raw != nil {
+		c.wg.Go(c.passive)
+	} else {
+		c.wg.Go(c.readLoop)
+	}
+}
+
+// NetConn returns the stream below, for addresses and socket options. Do not
+// read or write it.
+func (c *Conn) NetConn() net.Conn { return c.nc }
+
+// fail reports the first failure to the protocol.
+func (c *Conn) fail(err error) {
+	if c.closing.Load() {
+		return
+	}
+	c.failOnce.Do(func() { c.proto.Failed(err) })
+}
+
+// Shutdown ends the sending direction in an orderly way as soon as everything
+// that is queued was sent. Receiving goes on. It does not block.
+func (c *Conn) Shutdown() {
+	c.tx.finishing.Store(true)
+	c.Kick()
+}
+
+// Abort resets the connection and forgets what is queued. It does not block
+// and may be called from a Protocol's methods. The protocol hears nothing
+// more after the roles in progress have ended; [Conn.Close] waits for that.
+func (c *Conn) Abort() {
+	if c.closing.Swap(true) {
+		return
+	}
+	if tc, ok := c.nc.(interface{ SetLinger(int) error }); ok {
+		tc.SetLinger(0)
+	}
+	go c.tearDown()
+}
+
+// Close closes the stream at once (queued bytes that the kernel has are still
+// delivered, as for any socket) and waits until no method of the protocol
+// runs any more. It must not be called from one.
+func (c *Conn) Close() error {
+	c.closing.Store(true)
+	c.tearDown()
+	c.wg.Wait()
+	c.tx.waitIdle()
+	return nil
+}
+
+// CloseAfter waits until the peer has ended its direction too, at most for d,
+// then closes. For use after Shutdown, when everything received meanwhile is
+// of no interest any more.
+func (c *Conn) CloseAfter(d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-c.rx.ended:
+	case <-t.C:
+	}
+	return c.Close()
+}
+
+// tearDown closes the descriptor when no poller can be using it.
+func (c *Conn) tearDown() {
+	c.torn.Do(func() {
+		c.rx.mu.Lock()
+		c.rx.closed = true
+		c.rx.mu.Unlock()
+		c.nc.Close()
+		c.Unpoll()
+		c.tx.stop()
+	})
+}
+
+// errShort is never seen by callers: a read or write that would block.
+var errWouldBlock = errors.New("frameio: would block")

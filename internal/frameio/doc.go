@@ -1,0 +1,32 @@
+// Package frameio moves framed bytes over a stream: queued frames leave in
+// batched gather writes, arriving bytes are read into one staging buffer and
+// handed over many frames at a time. It knows no protocol; a [Protocol] builds
+// and parses the frames.
+//
+// # Sending
+//
+// Whoever rings [Conn.Kick] while nobody sends becomes the sender and drains
+// the protocol's queue through [Protocol.Fill]; everybody else returns at
+// once, and what they queued goes out with the current sender's next batch.
+// So load batches by itself, and a lone frame is in the kernel before Kick
+// returns. Kick never blocks: when the socket is full, a goroutine takes the
+// role over.
+//
+// # Receiving
+//
+// At any moment at most one goroutine reads: a consumer inside [Conn.Poll],
+// or the passive goroutine that waits for the socket to become readable so
+// that one-sided traffic needs no consumer. While somebody polls, the passive
+// goroutine steps aside, and comes back about a millisecond after the last
+// poll or as soon as [Conn.Unpoll] is called.
+//
+// On Linux a connection with a file descriptor of its own takes the fast path
+// (readv and writev on it). Any other net.Conn (TLS, captures, pipes, other
+// systems) is read by a goroutine and written by one, through its methods.
+//
+// # Ownership
+//
+// The send role owns the batch and everything behind Fill and Sent; the
+// receive role owns the staging buffer and everything behind Receive, Direct,
+// DirectDone and Drained. The two never wait for each other.
+package frameio

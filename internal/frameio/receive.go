@@ -1,0 +1,334 @@
+package frameio
+
+import (
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// stageSize is what one read takes at most. It fits in the second-level
+	// cache, so that copying out of it is cheap.
+	stageSize = 256 << 10
+
+	// maxFrame is the longest frame a protocol may wait for in staging.
+	maxFrame = 80 << 10
+
+	// reads bounds how long one Poll keeps reading from a peer that never
+	// pauses.
+	reads = 16
+)
+
+type stage [stageSize]byte
+
+var stages = sync.Pool{New: func() any { return new(stage) }}
+
+// A receiver is the receiving half of a Conn.
+type receiver struct {
+	// mu is the receive role. It is only held while reading without
+	// blocking and handling what was read.
+	mu      sync.Mutex
+	closed  bool   // the descriptor is closed
+	done    bool   // the peer's direction has ended or failed
+	stage   *stage // staging buffer; nil if nothing is staged and nobody reads
+	fill    int    // bytes staged
+	early   []byte // bytes from before, or put aside to free the stage
+	direct  int    // payload bytes to be read straight into place
+	iov     [][]byte
+	scratch []iovec
+
+	polls  atomic.Uint32 // moves with every Poll
+	resume chan struct{} // tells the passive goroutine to come back
+	ended  chan struct{} // closed when done
+}
+
+func (r *receiver) init(*Conn) { r.ended = make(chan struct{}) }
+
+// keep puts bytes aside that were received before the role started.
+func (r *receiver) keep(p []byte) { r.early = append([]byte(nil), p...) }
+
+// Poll reads what the socket has, without blocking, and handles it. It tells
+// whether anything came. If another goroutine is receiving it returns at
+// once. A consumer that polls keeps the passive goroutine away from the
+// socket; one that is about to wait calls Unpoll.
+func (c *Conn) Poll() bool {
+	r := &c.rx
+	if c.raw == nil || !r.mu.TryLock() {
+		return false
+	}
+	if r.closed || r.done {
+		r.mu.Unlock()
+		return false
+	}
+	r.polls.Add(1)
+	got, err := c.receive(uintptr(c.fd))
+	c.unlock(err)
+	return got
+}
+
+// Unpoll gives the socket back to the passive goroutine.
+func (c *Conn) Unpoll() {
+	select {
+	case c.rx.resume <- struct{}{}:
+	default:
+	}
+}
+
+// unlock gives the receive role back after a receive, and reports how the
+// direction ended if it did.
+func (c *Conn) unlock(err error) {
+	r := &c.rx
+	if err != nil && !r.done {
+		r.done = true
+		close(r.ended)
+	} else {
+		err = nil
+	}
+	if r.stage != nil && (r.fill == 0 || r.done) {
+		stages.Put(r.stage)
+		r.stage = nil
+	}
+	r.mu.Unlock()
+	if err != nil {
+		c.fail(err)
+	}
+}
+
+// receive reads and handles until the socket is empty. The caller has the
+// receive role.
+func (c *Conn) receive(fd uintptr) (got bool, err error) {
+	r := &c.rx
+	if err := r.restage(); err != nil {
+		return false, err
+	}
+	if r.fill > 0 && r.direct == 0 {
+		// Bytes from before the start, not looked at yet, or the beginning
+		// of a frame: looking again costs little.
+		if err := c.handle(true); err != nil {
+			return false, err
+		}
+	}
+	for range reads {
+		n, room, err := c.read(fd)
+		if err == errWouldBlock {
+			c.proto.Drained()
+			return got, nil
+		}
+		if err != nil {
+			return got, err
+		}
+		got = true
+		if err := c.handle(true); err != nil {
+			return got, err
+		}
+		if n < room {
+			// A short read: the socket is empty, and asking it again would
+			// be a call for nothing.
+			c.proto.Drained()
+			return got, nil
+		}
+	}
+	c.proto.Drained()
+	return got, nil
+}
+
+// restage makes sure that there is a staging buffer.
+func (r *receiver) restage() error {
+	if r.stage == nil {
+		r.stage = stages.Get().(*stage)
+		r.fill = 0
+	}
+	if len(r.early) > 0 {
+		r.fill = copy(r.stage[:], r.early)
+		if r.fill < len(r.early) {
+			return io.ErrShortBuffer
+		}
+		r.early = nil
+	}
+	return nil
+}
+
+// read makes one read call: into place what belongs there, and the rest into
+// staging. It returns how much came and how much there was room for.
+func (c *Conn) read(fd uintptr) (n, room int, err error) {
+	r := &c.rx
+	if r.direct == 0 {
+		n, err = sysRead(fd, r.stage[r.fill:])
+		room = stageSize - r.fill
+		if err == nil && n == 0 {
+			err = c.eof()
+		}
+		r.fill += max(n, 0)
+		return n, room, err
+	}
+	iov, err := c.proto.Direct(r.iov[:0])
+	if err != nil {
+		return 0, 0, err
+	}
+	want := 0
+	for _, v := range iov {
+		want += len(v)
+	}
+	room = want
+	if want == r.direct {
+		// What follows the frame goes to staging in the same call.
+		iov = append(iov, r.stage[:])
+		room += stageSize
+	}
+	n, err = c.sysReadv(fd, iov)
+	clear(iov)
+	r.iov = iov[:0]
+	placed := min(max(n, 0), want)
+	if derr := c.proto.DirectDone(placed); derr != nil {
+		return n, room, derr
+	}
+	if err == nil && n == 0 {
+		err = c.eof()
+	}
+	if err != nil {
+		return n, room, err
+	}
+	r.direct -= placed
+	r.fill = n - placed
+	return n, room, nil
+}
+
+// handle lets the protocol take what is staged.
+func (c *Conn) handle(mayDirect bool) error {
+	r := &c.rx
+	if r.direct > 0 || r.fill == 0 {
+		return nil
+	}
+	n, direct, err := c.proto.Receive(r.stage[:r.fill], mayDirect)
+	if err != nil {
+		return err
+	}
+	r.direct = direct
+	if n > 0 {
+		r.fill = copy(r.stage[:], r.stage[n:r.fill])
+	}
+	if r.fill == stageSize {
+		return io.ErrShortBuffer
+	}
+	return nil
+}
+
+// eof tells an orderly end from one inside a frame.
+func (c *Conn) eof() error {
+	if c.rx.fill > 0 || c.rx.direct > 0 {
+		return io.ErrUnexpectedEOF
+	}
+	return io.EOF
+}
+
+// absence is how long nobody must have polled for the passive goroutine to
+// come back to the socket.
+const absence = time.Millisecond
+
+// passive waits for the socket on behalf of everybody who does not poll.
+func (c *Conn) passive() {
+	r := &c.rx
+	var (
+		failed error
+		ended  bool
+		seen   = r.polls.Load()
+		timer  *time.Timer
+	)
+	wait := func(fd uintptr) bool {
+		if p := r.polls.Load(); p != seen {
+			// Somebody polls: being woken for each of its messages would
+			// cost it more than the whole rest of the path.
+			seen = p
+			return true
+		}
+		if !r.mu.TryLock() {
+			return true
+		}
+		if r.closed || r.done {
+			ended = true
+			r.mu.Unlock()
+			return true
+		}
+		_, err := c.receive(fd)
+		ended = err != nil || r.done
+		if err == nil {
+			r.park()
+		}
+		c.unlock(err)
+		return ended
+	}
+	for !ended {
+		if failed = c.raw.Read(wait); failed != nil {
+			return // the socket was closed under us: Close or Abort
+		}
+		for !ended {
+			if timer == nil {
+				timer = time.NewTimer(absence)
+			} else {
+				timer.Reset(absence)
+			}
+			select {
+			case <-r.resume:
+				timer.Stop()
+				seen = r.polls.Load()
+			case <-timer.C:
+				if p := r.polls.Load(); p != seen {
+					seen = p
+					continue
+				}
+			}
+			break
+		}
+		if c.closing.Load() {
+			return
+		}
+	}
+}
+
+// park frees the staging buffer before a wait that may be long: a partial
+// frame is put aside in a buffer of its size.
+func (r *receiver) park() {
+	if r.fill > 0 && r.direct == 0 {
+		r.early = append([]byte(nil), r.stage[:r.fill]...)
+		r.fill = 0
+	}
+}
+
+// readLoop receives from a portable stream. Nothing is read straight into
+// place, since the read may wait for the peer and nothing may stay pinned.
+func (c *Conn) readLoop() {
+	r := &c.rx
+	buf := make([]byte, maxFrame)
+	n := copy(buf, r.early)
+	r.early = nil
+	for first := n > 0; ; first = false {
+		var err error
+		if !first {
+			var m int
+			m, err = c.nc.Read(buf[n:])
+			n += m
+		}
+		r.mu.Lock()
+		if r.closed {
+			r.mu.Unlock()
+			return
+		}
+		if n > 0 {
+			k, _, herr := c.proto.Receive(buf[:n], false)
+			if herr != nil {
+				err = herr
+			} else if n = copy(buf, buf[k:n]); n == len(buf) {
+				err = io.ErrShortBuffer
+			}
+			c.proto.Drained()
+		}
+		if err == io.EOF && n > 0 {
+			err = io.ErrUnexpectedEOF
+		}
+		c.unlock(err)
+		if err != nil {
+			return
+		}
+	}
+}

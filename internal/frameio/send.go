@@ -1,0 +1,372 @@
+package frameio
+
+import (
+	"io"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"viaduct/internal/regmem"
+)
+
+// The states of the send role.
+const (
+	idle  = iota // nobody sends and nothing is known to be queued
+	busy         // somebody has the role
+	again        // somebody has the role and must look at the queue once more
+	dead         // the connection is gone; nobody takes the role any more
+)
+
+// turns is how many batches a caller of Kick sends before a goroutine takes
+// over: a poster should not be kept sending what others post.
+const turns = 8
+
+// A sender is the sending half of a Conn.
+type sender struct {
+	state     atomic.Int32
+	finishing atomic.Bool // Shutdown was called
+
+	// Owned by the role. mu is held while the batch is filled and written,
+	// and free while the role's holder waits for the socket, so that
+	// Relinquish and Quiesce can get at the batch.
+	mu       sync.Mutex
+	batch    *Batch
+	err      error
+	finished bool               // FIN was sent
+	tryOnce  func(uintptr) bool // bound methods, made once so that a write allocates nothing
+	tryUntil func(uintptr) bool
+	waiting  bool               // for the socket; guarded by mu
+	held     []*regmem.Registry // where this sender is listed as a holder
+
+	left  chan struct{} // closed when a stopped sender's role is free
+	leave sync.Once
+}
+
+func (t *sender) init(c *Conn) {
+	t.left = make(chan struct{})
+	t.tryOnce = func(fd uintptr) bool {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.err = c.writeBatch(fd)
+		return true
+	}
+	t.tryUntil = func(fd uintptr) bool {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.err = c.writeBatch(fd); t.err == errWouldBlock {
+			t.holdLocked()
+			return false
+		}
+		return true
+	}
+}
+
+// Kick is the doorbell: it tells that there may be something to send. It
+// returns without waiting for the peer.
+func (c *Conn) Kick() {
+	for {
+		switch s := c.tx.state.Load(); s {
+		case idle:
+			if c.tx.state.CompareAndSwap(idle, busy) {
+				c.drain()
+				return
+			}
+		case busy:
+			if c.tx.state.CompareAndSwap(busy, again) {
+				return
+			}
+		default: // again, dead
+			return
+		}
+	}
+}
+
+// drain sends until nothing is queued. The caller has the role; drain gives
+// it back or hands it to a goroutine.
+func (c *Conn) drain() {
+	t := &c.tx
+	if c.raw == nil {
+		// A portable stream's Write may block.
+		go c.sendLoop()
+		return
+	}
+	for n := 0; ; n++ {
+		if !c.fill() {
+			if c.giveBack() {
+				return
+			}
+			continue
+		}
+		if n == turns {
+			go c.sendLoop()
+			return
+		}
+		if err := c.raw.Write(t.tryOnce); err != nil {
+			t.err = err
+		}
+		switch t.err {
+		case nil:
+			t.sent()
+			c.proto.Sent()
+		case errWouldBlock:
+			go c.sendLoop()
+			return
+		default:
+			go c.sendFailed(t.err)
+			return
+		}
+	}
+}
+
+// sendLoop is drain in a goroutine that may wait for the socket. A batch may
+// be pending already.
+func (c *Conn) sendLoop() {
+	t := &c.tx
+	for {
+		if !c.fill() {
+			if c.giveBack() {
+				return
+			}
+			continue
+		}
+		var err error
+		if c.raw != nil {
+			if err = c.raw.Write(t.tryUntil); err == nil {
+				err = t.err
+			}
+			t.release()
+		} else {
+			err = c.writePortable()
+		}
+		if err != nil {
+			c.sendFailed(err)
+			return
+		}
+		t.sent()
+		c.proto.Sent()
+	}
+}
+
+// fill makes sure that there is a batch to write, unless nothing is queued.
+func (c *Conn) fill() bool {
+	t := &c.tx
+	if t.batch == nil {
+		t.mu.Lock()
+		t.batch = batches.Get().(*Batch)
+		t.mu.Unlock()
+	}
+	if t.batch.bytes == 0 && !t.finished && !c.closing.Load() {
+		t.mu.Lock()
+		c.proto.Fill(t.batch)
+		t.batch.close()
+		t.mu.Unlock()
+	}
+	if t.batch.bytes > 0 {
+		return !c.closing.Load()
+	}
+	if t.finishing.Load() && !t.finished {
+		t.finished = true
+		if cw, ok := c.nc.(interface{ CloseWrite() error }); ok {
+			cw.CloseWrite()
+		}
+	}
+	return false
+}
+
+// giveBack ends the role; false if something was queued meanwhile.
+func (c *Conn) giveBack() bool {
+	t := &c.tx
+	t.drop()
+	if c.closing.Load() {
+		t.die()
+		return true
+	}
+	if t.state.CompareAndSwap(busy, idle) {
+		if c.closing.Load() && t.state.CompareAndSwap(idle, dead) {
+			t.die()
+		}
+		return true
+	}
+	t.state.Store(busy)
+	return false
+}
+
+// sent empties the batch after its last byte was written.
+func (t *sender) sent() {
+	t.mu.Lock()
+	t.batch.reset()
+	t.mu.Unlock()
+}
+
+func (t *sender) drop() {
+	t.mu.Lock()
+	b := t.batch
+	t.batch = nil
+	b.reset()
+	t.mu.Unlock()
+	batches.Put(b)
+}
+
+// sendFailed ends the role for good. The peer may have said why before it
+// closed the connection, so what has arrived is handled first.
+func (c *Conn) sendFailed(err error) {
+	t := &c.tx
+	t.drop()
+	t.state.Store(dead)
+	c.hearOut()
+	c.fail(err)
+	t.die()
+}
+
+// lastWords is how long a portable stream is given to deliver what the peer
+// said before it closed.
+const lastWords = 250 * time.Millisecond
+
+func (c *Conn) hearOut() {
+	r := &c.rx
+	if c.raw == nil {
+		select {
+		case <-r.ended:
+		case <-time.After(lastWords):
+		}
+		return
+	}
+	for more := true; more; {
+		r.mu.Lock()
+		if r.closed || r.done {
+			r.mu.Unlock()
+			return
+		}
+		got, err := c.receive(uintptr(c.fd))
+		c.unlock(err)
+		more = got && err == nil
+	}
+}
+
+func (t *sender) die() {
+	t.state.Store(dead)
+	t.leave.Do(func() { close(t.left) })
+}
+
+// stop makes the role unavailable; whoever has it ends soon, since the stream
+// is closed.
+func (t *sender) stop() {
+	if t.state.CompareAndSwap(idle, dead) {
+		t.die()
+	}
+}
+
+func (t *sender) waitIdle() { <-t.left }
+
+// flats holds what portable streams are given: one Write per batch, so that a
+// record layer below makes the most of it.
+var flats = sync.Pool{New: func() any { return new(flat) }}
+
+type flat [batchBytes + slabSize + maxFrame]byte
+
+// writePortable writes the batch through the net.Conn. The bytes are copied
+// first, since the write may wait for the peer and nothing may stay pinned.
+func (c *Conn) writePortable() error {
+	b := c.tx.batch
+	if len(b.vecs) == 1 && len(b.pins) == 0 {
+		return c.writeAll(b.vecs[0])
+	}
+	f := flats.Get().(*flat)
+	defer flats.Put(f)
+	p, err := c.tx.flatten(f[:0])
+	if err != nil {
+		return err
+	}
+	return c.writeAll(p)
+}
+
+// flatten appends the batch to p and gives its pins back.
+func (t *sender) flatten(p []byte) ([]byte, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, v := range t.batch.vecs {
+		n := len(p)
+		if cap(p)-n < len(v) { // a frame longer than any of ours
+			p = slices.Grow(p, len(v))
+		}
+		p = p[:n+len(v)]
+		if err := regmem.Copy(p[n:], v, t.batch.guarded); err != nil {
+			return nil, err
+		}
+	}
+	t.batch.release()
+	return p, nil
+}
+
+func (c *Conn) writeAll(p []byte) error {
+	n, err := c.nc.Write(p)
+	if err == nil && n < len(p) {
+		err = io.ErrShortWrite
+	}
+	return err
+}
+
+// holdLocked lists the sender as holder of the pins of its batch while it
+// waits for the socket.
+func (t *sender) holdLocked() {
+	if t.waiting {
+		return
+	}
+	t.waiting = true
+	var last *regmem.Registry
+	for _, ref := range t.batch.pins {
+		if g := ref.Registry(); g != nil && g != last {
+			if !slices.Contains(t.held, g) {
+				t.held = append(t.held, g)
+				g.AddHolder(t)
+			}
+			last = g
+		}
+	}
+	for _, ref := range t.batch.pins {
+		if ref.Closing() {
+			t.batch.own()
+			break
+		}
+	}
+}
+
+// release undoes holdLocked.
+func (t *sender) release() {
+	t.mu.Lock()
+	t.waiting = false
+	held := t.held
+	t.held = t.held[:0]
+	t.mu.Unlock()
+	for i, g := range held {
+		g.RemoveHolder(t)
+		held[i] = nil
+	}
+}
+
+// Relinquish implements [regmem.Holder].
+func (t *sender) Relinquish() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.waiting {
+		t.batch.own()
+	}
+}
+
+// Quiesce waits until no method of the protocol that began before runs any
+// more, and makes queued bytes independent of registered memory. A protocol
+// that first marks itself stopped, and looks at the mark in its methods,
+// touches no memory of its consumer after Quiesce. It does not wait for the
+// peer, and must not be called from a method of the protocol other than
+// Failed.
+func (c *Conn) Quiesce() {
+	t := &c.tx
+	t.mu.Lock()
+	if t.batch != nil {
+		t.batch.own()
+	}
+	t.mu.Unlock()
+	c.rx.mu.Lock()
+	c.rx.mu.Unlock() //lint:ignore SA2001 the point is to have waited
+}

@@ -1,0 +1,108 @@
+package frameio
+
+import (
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+type iovec = unix.Iovec
+
+// rawConn returns access to the descriptor of nc if it has one of its own.
+func rawConn(nc net.Conn) (syscall.RawConn, int) {
+	sc, ok := nc.(syscall.Conn)
+	if !ok {
+		return nil, -1
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return nil, -1
+	}
+	fd := -1
+	if err := raw.Control(func(p uintptr) { fd = int(p) }); err != nil {
+		return nil, -1
+	}
+	return raw, fd
+}
+
+// The calls below use RawSyscall: the descriptor is non-blocking, so the call
+// never waits, and telling the scheduler about it would cost more than it
+// saves.
+
+func sysRead(fd uintptr, p []byte) (int, error) {
+	for {
+		n, _, e := unix.RawSyscall(unix.SYS_READ, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+		switch e {
+		case 0:
+			return int(n), nil
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return 0, errWouldBlock
+		default:
+			return 0, os.NewSyscallError("read", e)
+		}
+	}
+}
+
+func (c *Conn) sysReadv(fd uintptr, vs [][]byte) (int, error) {
+	v := c.rx.scratch[:0]
+	for _, p := range vs {
+		if len(p) > 0 {
+			v = append(v, unix.Iovec{Base: unsafe.SliceData(p), Len: uint64(len(p))})
+		}
+	}
+	c.rx.scratch = v[:0]
+	defer clear(v)
+	for {
+		n, _, e := unix.RawSyscall(unix.SYS_READV, fd, uintptr(unsafe.Pointer(unsafe.SliceData(v))), uintptr(min(len(v), 1024)))
+		switch e {
+		case 0:
+			return int(n), nil
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return 0, errWouldBlock
+		default:
+			return 0, os.NewSyscallError("readv", e)
+		}
+	}
+}
+
+// writeBatch writes as much of the batch as the socket takes: nil when all is
+// gone, errWouldBlock when the socket is full.
+func (c *Conn) writeBatch(fd uintptr) error {
+	b := c.tx.batch
+	for {
+		v := b.iov[:0]
+		for _, p := range b.vecs {
+			if len(v) == cap(v) {
+				break
+			}
+			v = append(v, unix.Iovec{Base: unsafe.SliceData(p), Len: uint64(len(p))})
+		}
+		var n uintptr
+		var e unix.Errno
+		if len(v) == 1 {
+			n, _, e = unix.RawSyscall(unix.SYS_WRITE, fd, uintptr(unsafe.Pointer(v[0].Base)), uintptr(v[0].Len))
+		} else {
+			n, _, e = unix.RawSyscall(unix.SYS_WRITEV, fd, uintptr(unsafe.Pointer(unsafe.SliceData(v))), uintptr(len(v)))
+		}
+		switch e {
+		case 0:
+			if n == 0 {
+				return io.ErrShortWrite
+			}
+			if b.written(int(n)) {
+				return nil
+			}
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return errWouldBlock
+		default:
+			return os.NewSyscallError("writev", e)
+		}
+	}
+}

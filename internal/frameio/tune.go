@@ -1,0 +1,41 @@
+package frameio
+
+import (
+	"net"
+	"time"
+)
+
+// Tuning is what can be set on the socket of a connection.
+type Tuning struct {
+	// Congestion names the congestion control algorithm, "" leaves the
+	// system's. Between processes of one host "reno" is often much faster
+	// than "bbr". An algorithm the system does not have is an error.
+	Congestion string
+
+	// KeepAlive is the TCP keepalive period; 0 leaves the default of package
+	// net (15 s), negative turns keepalive off.
+	KeepAlive time.Duration
+}
+
+// Tune applies t and turns Nagle's algorithm off, since batches are made
+// here. A stream that is no TCP socket is left alone.
+func Tune(nc net.Conn, t Tuning) error {
+	tc, ok := nc.(*net.TCPConn)
+	if !ok {
+		return nil
+	}
+	if err := tc.SetNoDelay(true); err != nil {
+		return err
+	}
+	if t.KeepAlive != 0 {
+		if err := tc.SetKeepAliveConfig(net.KeepAliveConfig{
+			Enable: t.KeepAlive > 0, Idle: t.KeepAlive, Interval: t.KeepAlive,
+		}); err != nil {
+			return err
+		}
+	}
+	if t.Congestion != "" {
+		return setCongestion(tc, t.Congestion)
+	}
+	return nil
+}

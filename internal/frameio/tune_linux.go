@@ -1,0 +1,25 @@
+package frameio
+
+import (
+	"fmt"
+	"net"
+
+	"golang.org/x/sys/unix"
+)
+
+func setCongestion(tc *net.TCPConn, name string) error {
+	raw, err := tc.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var serr error
+	if err := raw.Control(func(fd uintptr) {
+		serr = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
+	}); err != nil {
+		return err
+	}
+	if serr != nil {
+		return fmt.Errorf("frameio: congestion control %q: %w", name, serr)
+	}
+	return nil
+}

@@ -1,0 +1,218 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// Errors of a completion queue.
+var (
+	ErrClosed   = errors.New("queue: completion queue is closed")
+	ErrCapacity = errors.New("queue: more entries than the new capacity")
+)
+
+// Completions is a completion queue. Its capacity is a reservation: a
+// completion is never lost, the ring grows when a consumer undersized it.
+//
+// An entry goes to the first Notify registration if there is one, else to
+// one waiter, else it is kept until polled.
+type Completions[E any] struct {
+	mu       sync.Mutex
+	ring     []E // length 0 or a power of two
+	head, n  int
+	capacity int
+	closed   bool
+	waiters  Waiters
+	notify   []func(E)
+}
+
+// NewCompletions returns a queue with room for capacity entries before it
+// grows.
+func NewCompletions[E any](capacity int) *Completions[E] {
+	return &Completions[E]{capacity: capacity}
+}
+
+// Push appends an entry. On a closed queue it is dropped.
+func (c *Completions[E]) Push(e E) { c.PushN(e, 1) }
+
+// PushN appends the same entry n times.
+func (c *Completions[E]) PushN(e E, n int) {
+	if n == 0 {
+		return
+	}
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return
+	}
+	var fs []func(E)
+	if len(c.notify) > 0 {
+		k := min(n, len(c.notify))
+		fs = append(fs, c.notify[:k]...)
+		c.notify = append(c.notify[:0], c.notify[k:]...)
+		n -= k
+	}
+	for range n {
+		c.appendLocked(e)
+	}
+	c.waiters.WakeLocked(n)
+	c.mu.Unlock()
+	for _, f := range fs {
+		f(e)
+	}
+}
+
+// PushAll appends entries under one lock.
+func (c *Completions[E]) PushAll(es []E) {
+	if len(es) == 0 {
+		return
+	}
+	c.mu.Lock()
+	if !c.closed && len(c.notify) == 0 {
+		for _, e := range es {
+			c.appendLocked(e)
+		}
+		c.waiters.WakeLocked(len(es))
+		c.mu.Unlock()
+		return
+	}
+	c.mu.Unlock()
+	for _, e := range es {
+		c.Push(e)
+	}
+}
+
+func (c *Completions[E]) appendLocked(e E) {
+	if c.n == len(c.ring) {
+		ring := make([]E, max(firstSlots, 2*len(c.ring)))
+		for i := range c.n {
+			ring[i] = c.ring[(c.head+i)&(len(c.ring)-1)]
+		}
+		c.ring, c.head = ring, 0
+	}
+	c.ring[(c.head+c.n)&(len(c.ring)-1)] = e
+	c.n++
+}
+
+func (c *Completions[E]) popLocked() E {
+	var zero E
+	e := c.ring[c.head]
+	c.ring[c.head] = zero
+	c.head = (c.head + 1) & (len(c.ring) - 1)
+	c.n--
+	return e
+}
+
+// Poll takes the first entry if there is one.
+func (c *Completions[E]) Poll() (e E, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n == 0 {
+		return e, false
+	}
+	return c.popLocked(), true
+}
+
+// PollN takes up to len(buf) entries and returns how many.
+func (c *Completions[E]) PollN(buf []E) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := min(len(buf), c.n)
+	for i := range n {
+		buf[i] = c.popLocked()
+	}
+	return n
+}
+
+// Wait takes the first entry, waiting for one. A result that is there wins
+// over a cancelled context. p may be nil. The error is the context's or
+// ErrClosed.
+func (c *Completions[E]) Wait(ctx context.Context, p Progress) (e E, err error) {
+	c.mu.Lock()
+	if err := await(ctx, &c.mu, &c.waiters, (*completionSource[E])(c), p); err != nil {
+		return e, err
+	}
+	e = c.popLocked()
+	c.mu.Unlock()
+	return e, nil
+}
+
+type completionSource[E any] Completions[E]
+
+func (s *completionSource[E]) readyLocked() (bool, error) {
+	if s.n > 0 {
+		return true, nil
+	}
+	if s.closed {
+		return false, ErrClosed
+	}
+	return false, nil
+}
+
+// Notify hands one entry to f: the first that is there, at once, or else one
+// that is pushed later. Registrations are served in order. f is called
+// without a lock, by the caller of Notify or of Push, and must not block.
+func (c *Completions[E]) Notify(f func(E)) error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return ErrClosed
+	}
+	if c.n == 0 {
+		c.notify = append(c.notify, f)
+		c.mu.Unlock()
+		return nil
+	}
+	e := c.popLocked()
+	c.mu.Unlock()
+	f(e)
+	return nil
+}
+
+// Len returns how many entries wait to be polled.
+func (c *Completions[E]) Len() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n
+}
+
+// Cap returns the capacity last asked for.
+func (c *Completions[E]) Cap() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.capacity
+}
+
+// Resize changes the capacity; entries that are present stay. The error is
+// ErrCapacity if there are more than that.
+func (c *Completions[E]) Resize(capacity int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n > capacity {
+		return fmt.Errorf("%w: %d present, capacity %d", ErrCapacity, c.n, capacity)
+	}
+	c.capacity = capacity
+	return nil
+}
+
+// Discard removes the entries for which drop returns true.
+func (c *Completions[E]) Discard(drop func(E) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for range c.n {
+		if e := c.popLocked(); !drop(e) {
+			c.appendLocked(e)
+		}
+	}
+}
+
+// Close drops entries and registrations, and wakes waiters with ErrClosed.
+func (c *Completions[E]) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	c.ring, c.head, c.n, c.notify = nil, 0, 0, nil
+	c.waiters.WakeAllLocked()
+}

@@ -1,0 +1,137 @@
+package queue
+
+import (
+	"context"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A Progress lets a waiting consumer drive the connections that fill its
+// queue: reading the socket itself costs a tenth of waiting for a goroutine
+// that was parked on it.
+type Progress interface {
+	// Poll handles what has arrived, without blocking, and tells whether
+	// anything had.
+	Poll() bool
+
+	// Unpoll tells that the consumer is going to sleep: something else has
+	// to receive from now on.
+	Unpoll()
+}
+
+// spin is how long a consumer polls before it sleeps. Waking a goroutine
+// whose processor went idle takes about as long.
+const spin = 30 * time.Microsecond
+
+// processors tells whether spinning keeps the other side from running.
+var processors = runtime.GOMAXPROCS(0)
+
+type source interface {
+	// readyLocked tells whether waiting is over, with an error if it is for
+	// want of anything to wait for.
+	readyLocked() (bool, error)
+}
+
+// await returns nil, with mu held, once s is ready; or an error, with mu
+// free. It is called with mu held.
+func await(ctx context.Context, mu *sync.Mutex, ws *Waiters, s source, p Progress) error {
+	if ok, err := s.readyLocked(); ok || err != nil {
+		return held(mu, err)
+	}
+	if p != nil {
+		mu.Unlock()
+		for start := time.Now(); ; {
+			got := p.Poll()
+			mu.Lock()
+			if ok, err := s.readyLocked(); ok || err != nil {
+				return held(mu, err)
+			}
+			mu.Unlock()
+			if !got && (processors == 1 || time.Since(start) > spin) {
+				break
+			}
+		}
+		p.Unpoll()
+		mu.Lock()
+	}
+	for {
+		if ok, err := s.readyLocked(); ok || err != nil {
+			return held(mu, err)
+		}
+		w := ws.AddLocked()
+		mu.Unlock()
+		var err error
+		select {
+		case <-w.wake:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+		mu.Lock()
+		ws.RemoveLocked(w)
+		if err != nil {
+			if ok, _ := s.readyLocked(); ok {
+				return nil // a result wins over the context
+			}
+			mu.Unlock()
+			return err
+		}
+	}
+}
+
+func held(mu *sync.Mutex, err error) error {
+	if err != nil {
+		mu.Unlock()
+	}
+	return err
+}
+
+// Waiters is a list of sleeping goroutines. Its methods are called with the
+// lock of what they wait for held.
+type Waiters struct {
+	list []*Waiter
+}
+
+// A Waiter is one sleeping goroutine.
+type Waiter struct {
+	wake chan struct{}
+}
+
+var waiterPool = sync.Pool{New: func() any { return &Waiter{wake: make(chan struct{}, 1)} }}
+
+// AddLocked appends a waiter.
+func (ws *Waiters) AddLocked() *Waiter {
+	w := waiterPool.Get().(*Waiter)
+	ws.list = append(ws.list, w)
+	return w
+}
+
+// WakeLocked wakes the n first waiters, or as many as there are.
+func (ws *Waiters) WakeLocked(n int) {
+	k := min(n, len(ws.list))
+	for i, w := range ws.list[:k] {
+		w.wake <- struct{}{}
+		ws.list[i] = nil
+	}
+	if k > 0 {
+		ws.list = ws.list[:copy(ws.list, ws.list[k:])]
+	}
+}
+
+// WakeAllLocked wakes everybody.
+func (ws *Waiters) WakeAllLocked() { ws.WakeLocked(len(ws.list)) }
+
+// RemoveLocked ends a wait: w was woken, or gave up. A wake-up that w did not
+// use goes to the next.
+func (ws *Waiters) RemoveLocked(w *Waiter) {
+	if i := slices.Index(ws.list, w); i >= 0 {
+		ws.list = slices.Delete(ws.list, i, i+1)
+	}
+	select {
+	case <-w.wake:
+		ws.WakeLocked(1)
+	default:
+	}
+	waiterPool.Put(w)
+}

@@ -1,0 +1,227 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+// ErrFull tells that a work queue holds as many requests as it may.
+var ErrFull = errors.New("queue: work queue is full")
+
+// A Work is a work queue. Its requests pass through four positions, each at
+// or behind the one before:
+//
+//	posted    the request is in the queue
+//	started   the engine has begun with it
+//	done      it and all before it are finished
+//	reaped    the consumer has taken it out
+//
+// The zero value is an empty queue that takes any number of requests.
+type Work[T any] struct {
+	// Limit is how many requests may be in the queue, from post to reap;
+	// 0 means no limit. Set it before use.
+	Limit int
+
+	mu      sync.Mutex
+	slots   []slot[T] // ring; length 0 or a power of two
+	posted  uint64    // sequence numbers: how many ever were
+	started uint64
+	done    uint64
+	reaped  uint64
+	waiters Waiters
+}
+
+type slot[T any] struct {
+	v        T
+	finished bool
+}
+
+const firstSlots = 8
+
+func (w *Work[T]) at(seq uint64) *slot[T] { return &w.slots[seq&uint64(len(w.slots)-1)] }
+
+// Post appends v and returns its sequence number, which counts from 0.
+func (w *Work[T]) Post(v T) (seq uint64, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := w.posted - w.reaped
+	if w.Limit > 0 && n >= uint64(w.Limit) {
+		return 0, ErrFull
+	}
+	if n == uint64(len(w.slots)) {
+		w.growLocked()
+	}
+	seq = w.posted
+	*w.at(seq) = slot[T]{v: v}
+	w.posted++
+	return seq, nil
+}
+
+func (w *Work[T]) growLocked() {
+	old := w.slots
+	w.slots = make([]slot[T], max(firstSlots, 2*len(old)))
+	for seq := w.reaped; seq < w.posted; seq++ {
+		*w.at(seq) = old[seq&uint64(len(old)-1)]
+	}
+}
+
+// Peek returns the next request to start, and its number, without starting
+// it.
+func (w *Work[T]) Peek() (v T, seq uint64, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.started == w.posted {
+		return v, 0, false
+	}
+	return w.at(w.started).v, w.started, true
+}
+
+// Start starts the next request and returns it with its number.
+func (w *Work[T]) Start() (v T, seq uint64, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.started == w.posted {
+		return v, 0, false
+	}
+	seq = w.started
+	w.started++
+	return w.at(seq).v, seq, true
+}
+
+// StartN starts up to len(buf) requests, stores them in buf, and returns how
+// many there were and the number of the first.
+func (w *Work[T]) StartN(buf []T) (n int, first uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	first = w.started
+	for n < len(buf) && w.started < w.posted {
+		buf[n] = w.at(w.started).v
+		n++
+		w.started++
+	}
+	return n, first
+}
+
+// Finish marks request seq as finished and appends to out, in order, the
+// requests that are done by it: none if an earlier one is not finished. A
+// request that was finished before, or flushed, is left alone, so an engine
+// may finish what a flush has overtaken.
+func (w *Work[T]) Finish(seq uint64, out []T) []T {
+	return w.FinishRange(seq, seq+1, out)
+}
+
+// FinishRange is Finish for the requests first to end-1.
+func (w *Work[T]) FinishRange(first, end uint64, out []T) []T {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for seq := max(first, w.done); seq < min(end, w.posted); seq++ {
+		w.at(seq).finished = true
+	}
+	return w.advanceLocked(out)
+}
+
+func (w *Work[T]) advanceLocked(out []T) []T {
+	n := len(out)
+	for w.done < w.posted && w.at(w.done).finished {
+		out = append(out, w.at(w.done).v)
+		w.done++
+	}
+	if w.started < w.done {
+		w.started = w.done // flushed before they were started
+	}
+	if d := len(out) - n; d > 0 {
+		w.waiters.WakeLocked(d)
+	}
+	return out
+}
+
+// Update calls f for request seq under the queue's lock if it is not
+// finished yet, and tells whether it did: f may then set the request's
+// status without racing a flush.
+func (w *Work[T]) Update(seq uint64, f func(*T)) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if seq < w.done || seq >= w.posted || w.at(seq).finished {
+		return false
+	}
+	f(&w.at(seq).v)
+	return true
+}
+
+// Flush finishes every request that is not, calling f with each in order and
+// whether it had been started, and appends what is done by it to out. f runs
+// under the queue's lock.
+func (w *Work[T]) Flush(out []T, f func(v *T, started bool)) []T {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for seq := w.done; seq < w.posted; seq++ {
+		if s := w.at(seq); !s.finished {
+			f(&s.v, seq < w.started)
+			s.finished = true
+		}
+	}
+	return w.advanceLocked(out)
+}
+
+// A Head tells what is at the front of a work queue.
+type Head uint8
+
+const (
+	Empty   Head = iota // nothing is in the queue
+	NotDone             // the first request is not done
+	Done                // the first request is done
+)
+
+// Reap takes the first request out if it is done.
+func (w *Work[T]) Reap() (v T, h Head) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.reapLocked()
+}
+
+func (w *Work[T]) reapLocked() (v T, h Head) {
+	switch {
+	case w.reaped < w.done:
+		s := w.at(w.reaped)
+		v = s.v
+		*s = slot[T]{}
+		w.reaped++
+		return v, Done
+	case w.reaped < w.posted:
+		return v, NotDone
+	}
+	return v, Empty
+}
+
+// Wait is Reap that waits until the first request is done; a queue that is
+// empty at the call, or becomes so, answers Empty at once. A result that is
+// there wins over a cancelled context. p may be nil.
+func (w *Work[T]) Wait(ctx context.Context, p Progress) (v T, h Head, err error) {
+	w.mu.Lock()
+	if err := await(ctx, &w.mu, &w.waiters, (*workSource[T])(w), p); err != nil {
+		return v, NotDone, err
+	}
+	v, h = w.reapLocked()
+	w.mu.Unlock()
+	return v, h, nil
+}
+
+type workSource[T any] Work[T]
+
+func (s *workSource[T]) readyLocked() (bool, error) {
+	return s.reaped < s.done || s.reaped == s.posted, nil
+}
+
+// Counts are the positions of a work queue, as numbers of requests since it
+// was made.
+type Counts struct {
+	Posted, Started, Done, Reaped uint64
+}
+
+// Counts returns the positions at one moment.
+func (w *Work[T]) Counts() Counts {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return Counts{w.posted, w.started, w.done, w.reaped}
+}

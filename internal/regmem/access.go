@@ -1,0 +1,109 @@
+package regmem
+
+import "fmt"
+
+// An Outcome says how an access check ended. Protocols map it to their own
+// status or wire code.
+type Outcome uint8
+
+const (
+	OK          Outcome = iota
+	NoRegion            // the handle names no region
+	WrongDomain         // the region belongs to another protection domain
+	WrongOwner          // the region belongs to another connection
+	NoRights            // the region does not allow this kind of access
+	Wrap                // address plus length exceeds 2^64
+	OutOfBounds         // the range leaves the region
+)
+
+// String names the outcome.
+func (o Outcome) String() string {
+	switch o {
+	case OK:
+		return "ok"
+	case NoRegion:
+		return "no such region"
+	case WrongDomain:
+		return "wrong protection domain"
+	case WrongOwner:
+		return "wrong connection"
+	case NoRights:
+		return "access right missing"
+	case Wrap:
+		return "address wraps around"
+	case OutOfBounds:
+		return "out of bounds"
+	}
+	return fmt.Sprintf("Outcome(%#x)", uint8(o))
+}
+
+// Access checks that length bytes from address addr of the region named by
+// handle may be used in the way need says, by a connection of domain d and
+// identity owner, and pins them. The checks are made in the order of the
+// Outcome constants and the first that fails is returned; the bytes are
+// untouched then and nothing is pinned. Every bit of need must be granted.
+//
+// A range of length 0 passes if addr lies in the region or right behind it.
+func (g *Registry) Access(handle uint32, addr, length uint64, d *Domain, owner any, need Rights) (Ref, Outcome) {
+	r := g.live.get(handle)
+	if r == nil {
+		return Ref{}, NoRegion
+	}
+	return r.Access(addr, length, d, owner, need)
+}
+
+// Access is [Registry.Access] for a region already looked up. A region that
+// was deregistered answers NoRegion.
+func (r *Region) Access(addr, length uint64, d *Domain, owner any, need Rights) (Ref, Outcome) {
+	off, out := r.check(addr, length, d, owner, need)
+	if out != OK {
+		return Ref{}, out
+	}
+	// The parent is pinned first: while a window is registered its parent
+	// can't be deregistered, and a window's last unpin must not come after
+	// its parent's memory went away.
+	if p := r.parent; p != nil && !p.pin() {
+		return Ref{}, NoRegion
+	}
+	if !r.pin() {
+		if r.parent != nil {
+			r.parent.unpin()
+		}
+		return Ref{}, NoRegion
+	}
+	end := off + length
+	return Ref{B: r.mem[off:end:end], region: r}, OK
+}
+
+// Check is Access without the pin: it tells whether a range could be used
+// now, for checks at the start of a message whose bytes are placed later.
+func (g *Registry) Check(handle uint32, addr, length uint64, d *Domain, owner any, need Rights) Outcome {
+	r := g.live.get(handle)
+	if r == nil {
+		return NoRegion
+	}
+	_, out := r.check(addr, length, d, owner, need)
+	return out
+}
+
+func (r *Region) check(addr, length uint64, d *Domain, owner any, need Rights) (off uint64, _ Outcome) {
+	a := r.attrs.Load()
+	if a.domain != d && a.domain != nil && d != nil {
+		return 0, WrongDomain
+	}
+	if a.owner != nil && a.owner != owner {
+		return 0, WrongOwner
+	}
+	if need&^a.rights != 0 {
+		return 0, NoRights
+	}
+	if length != 0 && addr+(length-1) < addr {
+		return 0, Wrap
+	}
+	// Only trusted numbers are subtracted from: nothing here can wrap.
+	size := uint64(len(r.mem))
+	if addr < r.base || addr-r.base > size || length > size-(addr-r.base) {
+		return 0, OutOfBounds
+	}
+	return addr - r.base, OK
+}

@@ -1,0 +1,173 @@
+package regmem
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// Rights is a set of things that may be done to a region through its handle.
+type Rights uint8
+
+const (
+	LocalRead    Rights = 1 << iota // gather: source of Sends and Writes
+	LocalWrite                      // scatter: receives and Read results
+	RemoteRead                      // source of a peer's RDMA Read
+	RemoteWrite                     // target of a peer's RDMA Write
+	RemoteAtomic                    // target of a peer's atomic operation
+
+	// Local is what every region allows its owner.
+	Local = LocalRead | LocalWrite
+)
+
+// String lists the rights, "local-read|remote-write".
+func (r Rights) String() string {
+	names := [...]string{"local-read", "local-write", "remote-read", "remote-write", "remote-atomic"}
+	s := ""
+	for i, n := range names {
+		if r&(1<<i) != 0 {
+			if s != "" {
+				s += "|"
+			}
+			s += n
+		}
+	}
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+// A Domain is a protection tag (VI) or protection domain (iWARP). Domains are
+// compared by identity. The nil *Domain matches every other: a protocol that
+// has no such wildcard never passes nil.
+type Domain struct {
+	_ byte // distinct domains need distinct addresses
+}
+
+// NewDomain returns a domain that equals no other.
+func NewDomain() *Domain { return new(Domain) }
+
+// attributes is what can be changed while a region is registered. It is
+// replaced as a whole, so that a lookup sees one consistent set.
+type attributes struct {
+	rights Rights
+	domain *Domain
+	owner  any
+}
+
+// closing is the bit of Region.state that tells that no new pin is granted.
+// The bits below it count pins.
+const closing = 1 << 62
+
+// A Region is a range of memory under one handle. It is made by
+// [Registry.Register] or [Registry.Bind] and stays valid until deregistered.
+type Region struct {
+	handle  uint32
+	guarded bool
+	base    uint64
+	mem     []byte
+	parent  *Region // of a window: the region it looks into
+	reg     *Registry
+	attrs   atomic.Pointer[attributes]
+
+	state   atomic.Int64 // pins, and the closing bit
+	drained chan struct{}
+
+	windows int // guarded by Registry.mu; windows bound to this region
+}
+
+// Handle returns the memory handle or STag. It is never 0.
+func (r *Region) Handle() uint32 { return r.handle }
+
+// Base returns the address of the first byte as peers name it: the virtual
+// address, or what [Options].Base said.
+func (r *Region) Base() uint64 { return r.base }
+
+// Len returns the length in bytes.
+func (r *Region) Len() int { return len(r.mem) }
+
+// Bytes returns the memory itself.
+func (r *Region) Bytes() []byte { return r.mem }
+
+// Rights returns what the region allows now.
+func (r *Region) Rights() Rights { return r.attrs.Load().rights }
+
+// Domain returns the protection tag or domain of the region.
+func (r *Region) Domain() *Domain { return r.attrs.Load().domain }
+
+// Owner returns the connection that alone may use the region, nil for any of
+// the domain.
+func (r *Region) Owner() any { return r.attrs.Load().owner }
+
+// Parent returns the region that this window looks into, nil if r is no
+// window.
+func (r *Region) Parent() *Region { return r.parent }
+
+// pin keeps the memory in place; false if the region is being deregistered.
+func (r *Region) pin() bool {
+	if r.state.Add(1)&closing != 0 {
+		r.unpin()
+		return false
+	}
+	return true
+}
+
+func (r *Region) unpin() {
+	if r.state.Add(-1) == closing {
+		// The last pin of a region that is being deregistered. A pin that
+		// failed may bring the count up and down again, so the signal can be
+		// given more than once.
+		select {
+		case r.drained <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// A Ref is a pinned range of a region. The zero Ref pins nothing.
+type Ref struct {
+	B      []byte // the bytes; do not keep them past Release
+	region *Region
+}
+
+// Guarded tells that touching B may fault, since the memory is a mapped file
+// that somebody can truncate. Copy such bytes with [Copy].
+func (ref Ref) Guarded() bool { return ref.region != nil && ref.region.guarded }
+
+// Region returns the region the range belongs to.
+func (ref Ref) Region() *Region { return ref.region }
+
+// Release gives the pin back. Call it once per successful access.
+func (ref Ref) Release() {
+	if r := ref.region; r != nil {
+		p := r.parent
+		r.unpin()
+		if p != nil {
+			p.unpin()
+		}
+	}
+}
+
+// Closing tells that the region is being deregistered and somebody waits for
+// the pin.
+func (ref Ref) Closing() bool {
+	r := ref.region
+	return r != nil && (r.state.Load()&closing != 0 || r.parent != nil && r.parent.state.Load()&closing != 0)
+}
+
+// Registry returns where the region is registered, nil for the zero Ref.
+func (ref Ref) Registry() *Registry {
+	if ref.region == nil {
+		return nil
+	}
+	return ref.region.reg
+}
+
+// Address returns the virtual address of the first byte of b, 0 for an empty
+// slice. It is how Go memory is named in a VI data segment.
+func Address(b []byte) uint64 {
+	if cap(b) == 0 {
+		return 0
+	}
+	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b))))
+}

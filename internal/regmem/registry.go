@@ -1,0 +1,282 @@
+package regmem
+
+import (
+	crand "crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"unsafe"
+)
+
+// Errors of registration. Wrapped with details; test with errors.Is.
+var (
+	ErrLimit    = errors.New("regmem: limit reached")
+	ErrInvalid  = errors.New("regmem: invalid argument")
+	ErrBusy     = errors.New("regmem: windows are bound to the region")
+	ErrNoRegion = errors.New("regmem: not registered")
+)
+
+// Limits bounds a Registry. A zero field means no limit of its own.
+type Limits struct {
+	Regions     int    // registrations at one time
+	Bytes       uint64 // their lengths together
+	RegionBytes uint64 // the longest single one
+}
+
+// A Registry holds the regions of one NIC or device. The zero value is not
+// usable; call [New].
+type Registry struct {
+	limits Limits
+	live   table // read without a lock
+
+	mu      sync.Mutex
+	bytes   uint64   // guarded by mu
+	retired []uint32 // guarded by mu; ring of handles not to be given out again soon
+	next    int      // guarded by mu; position in retired
+	random  [512]byte
+	unread  []byte // guarded by mu; what is left of random
+
+	holdersMu sync.Mutex
+	holders   map[Holder]struct{} // guarded by holdersMu
+}
+
+// A Holder keeps pins while it waits for a peer (a sender whose socket is
+// full), and can be asked to let go of them.
+type Holder interface {
+	// Relinquish copies what is still needed of pinned memory elsewhere and
+	// releases the pins. It does not wait for a peer.
+	Relinquish()
+}
+
+// AddHolder makes Deregister ask h to relinquish. A holder adds itself first
+// and looks at [Ref.Closing] of its pins afterwards, so that it can't miss a
+// deregistration that is under way.
+func (g *Registry) AddHolder(h Holder) {
+	g.holdersMu.Lock()
+	if g.holders == nil {
+		g.holders = make(map[Holder]struct{})
+	}
+	g.holders[h] = struct{}{}
+	g.holdersMu.Unlock()
+}
+
+// RemoveHolder undoes AddHolder.
+func (g *Registry) RemoveHolder(h Holder) {
+	g.holdersMu.Lock()
+	delete(g.holders, h)
+	g.holdersMu.Unlock()
+}
+
+func (g *Registry) askHolders() {
+	g.holdersMu.Lock()
+	hs := make([]Holder, 0, len(g.holders))
+	for h := range g.holders {
+		hs = append(hs, h)
+	}
+	g.holdersMu.Unlock()
+	for _, h := range hs {
+		h.Relinquish()
+	}
+}
+
+// quarantine is how many deregistrations must pass before a handle may be
+// drawn again. A stale handle in a peer's hands then names nothing for long,
+// which plays the part of a generation number without giving up random bits.
+const quarantine = 4096
+
+// New returns an empty registry.
+func New(l Limits) *Registry {
+	g := &Registry{limits: l}
+	g.live.init()
+	return g
+}
+
+// Options says how memory is registered. The zero value gives local rights
+// only, virtual addressing and the wildcard domain.
+type Options struct {
+	Rights Rights  // remote rights; local ones are always added
+	Domain *Domain // protection tag or domain
+	Owner  any     // a comparable value; if not nil, only accesses with the same owner succeed
+
+	// ZeroBased makes addresses run from 0 instead of from the memory's
+	// virtual address.
+	ZeroBased bool
+
+	// Guarded says that the memory may fault when touched (a mapped file
+	// that can be truncated); see [Copy].
+	Guarded bool
+
+	// Key, if KeySet, fixes the low eight bits of the handle.
+	Key    uint8
+	KeySet bool
+}
+
+// Register makes mem usable under a new handle. The memory must stay where it
+// is until Deregister; for Go memory the registry's own reference sees to
+// that. Zero-length regions are refused.
+//
+// Errors: ErrInvalid, ErrLimit.
+func (g *Registry) Register(mem []byte, o Options) (*Region, error) {
+	if len(mem) == 0 {
+		return nil, fmt.Errorf("%w: region of length 0", ErrInvalid)
+	}
+	r := &Region{mem: mem[:len(mem):len(mem)], guarded: o.Guarded, reg: g}
+	if !o.ZeroBased {
+		r.base = Address(mem)
+	}
+	r.attrs.Store(&attributes{o.Rights | Local, o.Domain, o.Owner})
+	if err := g.add(r, o, true); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// RegisterPointer is Register for memory that Go does not own: n bytes at p,
+// from C or from a mapping. The caller keeps it in place until Deregister.
+func (g *Registry) RegisterPointer(p unsafe.Pointer, n uint64, o Options) (*Region, error) {
+	if p == nil || n == 0 || n > math.MaxInt || uint64(uintptr(p))+n < n {
+		return nil, fmt.Errorf("%w: %d bytes at %p", ErrInvalid, n, p)
+	}
+	return g.Register(unsafe.Slice((*byte)(p), int(n)), o)
+}
+
+// Bind opens a window: a new handle for n bytes at offset off of r, with
+// rights and owner of its own. The window is closed by Deregister, and r
+// can't be deregistered before. A window's addresses are those of r, unless
+// o.ZeroBased makes them start at 0.
+//
+// Errors: ErrInvalid if the range is empty or leaves r or r is a window
+// itself, ErrNoRegion if r is gone, ErrLimit.
+func (g *Registry) Bind(r *Region, off, n uint64, o Options) (*Region, error) {
+	size := uint64(len(r.mem))
+	if r.parent != nil || n == 0 || off > size || n > size-off {
+		return nil, fmt.Errorf("%w: window of %d bytes at %d in a region of %d", ErrInvalid, n, off, size)
+	}
+	w := &Region{mem: r.mem[off : off+n : off+n], guarded: r.guarded, parent: r, reg: g}
+	if !o.ZeroBased {
+		w.base = r.base + off
+	}
+	w.attrs.Store(&attributes{o.Rights, o.Domain, o.Owner})
+	if err := g.add(w, o, false); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+func (g *Registry) add(r *Region, o Options, counted bool) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := uint64(len(r.mem))
+	switch l := g.limits; {
+	case l.Regions > 0 && g.live.count >= l.Regions:
+		return fmt.Errorf("%w: %d regions", ErrLimit, l.Regions)
+	case l.RegionBytes > 0 && n > l.RegionBytes:
+		return fmt.Errorf("%w: region of %d bytes, at most %d", ErrLimit, n, l.RegionBytes)
+	case counted && l.Bytes > 0 && n > l.Bytes-g.bytes:
+		return fmt.Errorf("%w: %d bytes on top of %d, at most %d", ErrLimit, n, g.bytes, l.Bytes)
+	}
+	if p := r.parent; p != nil {
+		if g.live.get(p.handle) != p {
+			return ErrNoRegion
+		}
+		p.windows++
+	}
+	if counted {
+		g.bytes += n
+	}
+	r.drained = make(chan struct{}, 1)
+	r.handle = g.drawLocked(o)
+	g.live.put(r)
+	return nil
+}
+
+// drawLocked picks a handle that is not 0, not in use and not in quarantine.
+// Handles are drawn from the system's generator, so that a peer can't guess
+// the handle of a region it was not told about.
+func (g *Registry) drawLocked(o Options) uint32 {
+	for {
+		if len(g.unread) < 4 {
+			crand.Read(g.random[:]) // never fails
+			g.unread = g.random[:]
+		}
+		h := binary.NativeEndian.Uint32(g.unread)
+		g.unread = g.unread[4:]
+		if o.KeySet {
+			h = h&^0xff | uint32(o.Key)
+		}
+		if h == 0 || g.live.get(h) != nil || g.isRetiredLocked(h) {
+			continue
+		}
+		return h
+	}
+}
+
+func (g *Registry) isRetiredLocked(h uint32) bool {
+	for _, old := range g.retired {
+		if old == h {
+			return true
+		}
+	}
+	return false
+}
+
+// Deregister takes r out of the registry and waits until nobody uses its
+// memory. Afterwards accesses with its handle answer [NoRegion].
+//
+// Errors: ErrNoRegion if r is not, or no longer, registered here; ErrBusy if
+// windows are bound to it.
+func (g *Registry) Deregister(r *Region) error {
+	g.mu.Lock()
+	if g.live.get(r.handle) != r {
+		g.mu.Unlock()
+		return ErrNoRegion
+	}
+	if r.windows > 0 {
+		g.mu.Unlock()
+		return ErrBusy
+	}
+	g.live.remove(r)
+	if r.parent != nil {
+		r.parent.windows--
+	} else {
+		g.bytes -= uint64(len(r.mem))
+	}
+	if len(g.retired) < quarantine {
+		g.retired = append(g.retired, r.handle)
+	} else {
+		g.retired[g.next] = r.handle
+		g.next = (g.next + 1) % quarantine
+	}
+	pins := r.state.Add(closing)
+	g.mu.Unlock()
+	if pins != closing {
+		g.askHolders()
+		pins = r.state.Load()
+	}
+	for pins != closing {
+		<-r.drained
+		pins = r.state.Load()
+	}
+	return nil
+}
+
+// SetAttributes replaces rights, domain and owner of r for accesses that
+// start from now on. Local rights of a region that is no window stay.
+func (g *Registry) SetAttributes(r *Region, rights Rights, d *Domain, owner any) {
+	if r.parent == nil {
+		rights |= Local
+	}
+	r.attrs.Store(&attributes{rights, d, owner})
+}
+
+// Lookup returns the region of a handle, nil if there is none.
+func (g *Registry) Lookup(handle uint32) *Region { return g.live.get(handle) }
+
+// Count returns how many regions and windows are registered.
+func (g *Registry) Count() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.live.count
+}

@@ -1,0 +1,93 @@
+package regmem
+
+import (
+	"math/bits"
+	"sync/atomic"
+)
+
+// A table maps handles to regions. Readers take no lock and may run beside
+// one writer; writers are kept apart by Registry.mu.
+//
+// It is an open-addressed hash table whose slots are atomic pointers. A
+// removed region leaves a tombstone, so that probe sequences through it stay
+// whole; growing copies the live regions into a new array and publishes that.
+// A reader that still holds the old array can find a region which was removed
+// meanwhile: pinning it fails then.
+type table struct {
+	slots atomic.Pointer[[]atomic.Pointer[Region]]
+
+	// Fields of the writer.
+	count int // live regions
+	used  int // live regions and tombstones
+}
+
+var tombstone = new(Region)
+
+const minSlots = 16
+
+func (t *table) init() {
+	s := make([]atomic.Pointer[Region], minSlots)
+	t.slots.Store(&s)
+}
+
+// home is where the probe for h starts: the high bits of a multiplication by
+// the golden ratio, which spread handles that share their low or high bits.
+func home(h uint32, size int) int {
+	return int(uint64(h*0x9e3779b1) >> (32 - bits.TrailingZeros(uint(size))))
+}
+
+func (t *table) get(h uint32) *Region {
+	s := *t.slots.Load()
+	for i := home(h, len(s)); ; i++ {
+		r := s[i&(len(s)-1)].Load()
+		if r == nil || r.handle == h && r != tombstone {
+			return r
+		}
+	}
+}
+
+func (t *table) put(r *Region) {
+	s := *t.slots.Load()
+	if 2*(t.used+1) > len(s) {
+		s = t.rebuild()
+	}
+	t.place(s, r)
+	t.count++
+	t.used++
+}
+
+func (t *table) place(s []atomic.Pointer[Region], r *Region) {
+	i := home(r.handle, len(s))
+	for s[i&(len(s)-1)].Load() != nil {
+		i++
+	}
+	s[i&(len(s)-1)].Store(r)
+}
+
+// rebuild drops the tombstones and makes room for twice the live regions.
+func (t *table) rebuild() []atomic.Pointer[Region] {
+	old := *t.slots.Load()
+	size := minSlots
+	for size < 4*(t.count+1) {
+		size *= 2
+	}
+	s := make([]atomic.Pointer[Region], size)
+	for i := range old {
+		if r := old[i].Load(); r != nil && r != tombstone {
+			t.place(s, r)
+		}
+	}
+	t.used = t.count
+	t.slots.Store(&s)
+	return s
+}
+
+func (t *table) remove(r *Region) {
+	s := *t.slots.Load()
+	i := home(r.handle, len(s))
+	for s[i&(len(s)-1)].Load() != r {
+		i++
+	}
+	s[i&(len(s)-1)].Store(tombstone)
+	t.count--
+}
