@@ -1,0 +1,199 @@
+package fc
+
+// A class2Frame is a copy of a frame that may have to be sent again.
+type class2Frame struct {
+	f     Frame
+	buf   []byte
+	timer *Timer
+	tries int
+}
+
+// maxBusy is how often a frame answered BSY is sent again. [FCVI 8.4]
+const maxBusy = 8
+
+// FailTimeout is the reason given to Upper.Failed when no ACK came at all.
+const FailTimeout = 0
+
+// Room reports whether another class 2 data frame to r would go out at once.
+func (r *Remote) Room() bool { return len(r.waiting) == 0 && len(r.out) < r.credit }
+
+// Send transmits a data frame to r in the given class: addresses and
+// delimiters are filled in here, everything else by the caller. It reports
+// false, and sends nothing, if r is not ready. A class 2 frame beyond the
+// end-to-end credit waits for it.
+func (p *NPort) Send(now Time, r *Remote, class Class, first bool, f *Frame) bool {
+	if !r.Ready() {
+		return false
+	}
+	f.SID, f.DID = p.id, r.Addr
+	f.SOF, f.EOF = class.Delimiters(first, f.Last())
+	if class != Class2 {
+		p.stats.SentFrames++
+		p.out.Send(f)
+		return true
+	}
+	f.FCtl |= FCtlACK1
+	var c *class2Frame
+	if n := len(r.free); n > 0 {
+		c, r.free = r.free[n-1], r.free[:n-1]
+	} else {
+		c = &class2Frame{}
+		c.timer = p.timers.New(func(now Time) { r.overdue(now, c) })
+	}
+	c.f, c.tries = f.Clone(c.buf), 0
+	c.buf = c.f.Opt[:0:cap(c.f.Opt)]
+	r.waiting = append(r.waiting, c)
+	r.pump(now)
+	return true
+}
+
+func (r *Remote) pump(now Time) {
+	for len(r.waiting) > 0 && len(r.out) < r.credit {
+		c := r.waiting[0]
+		r.waiting = append(r.waiting[:0], r.waiting[1:]...)
+		r.out = append(r.out, c)
+		c.timer.Set(now + r.p.edtov)
+		r.p.transmit(&c.f)
+	}
+}
+
+// take removes the unacknowledged frame that an answer names.
+func (r *Remote) take(f *Frame) *class2Frame {
+	for i, c := range r.out {
+		h := &c.f.Header
+		if h.OXID == f.OXID && h.SeqID == f.SeqID && h.SeqCnt == f.SeqCnt &&
+			(h.FCtl^f.FCtl)&FCtlExchResponder != 0 {
+			r.out = append(r.out[:i], r.out[i+1:]...)
+			c.timer.Stop()
+			return c
+		}
+	}
+	return nil
+}
+
+func (r *Remote) recycle(c *class2Frame) {
+	if len(r.free) < 64 {
+		r.free = append(r.free, c)
+	}
+}
+
+func (r *Remote) dropClass2() {
+	for _, c := range r.out {
+		c.timer.Stop()
+	}
+	r.out, r.waiting = nil, nil
+}
+
+// overdue gives up a frame whose ACK did not come within E_D_TOV, or sends it
+// again if it was answered BSY. [FCVI B.2.6]
+func (r *Remote) overdue(now Time, c *class2Frame) {
+	p := r.p
+	if c.tries > 0 && c.tries <= maxBusy {
+		p.stats.Busy++
+		c.timer.Set(now + p.edtov)
+		p.transmit(&c.f)
+		return
+	}
+	r.remove(c)
+	oxid := c.f.OXID
+	r.recycle(c)
+	r.failed(now, oxid, FailTimeout)
+}
+
+func (r *Remote) remove(c *class2Frame) {
+	for i, o := range r.out {
+		if o == c {
+			r.out = append(r.out[:i], r.out[i+1:]...)
+			return
+		}
+	}
+}
+
+func (r *Remote) failed(now Time, oxid uint16, reason uint8) {
+	if u := r.p.upper[TypeFCVI]; u != nil {
+		u.Failed(now, r, oxid, reason)
+	}
+	r.pump(now)
+}
+
+// Forget drops class 2 frames of an exchange that is given up.
+func (p *NPort) Forget(now Time, r *Remote, oxid uint16) {
+	keep := func(s []*class2Frame) []*class2Frame {
+		n := 0
+		for _, c := range s {
+			if c.f.OXID == oxid {
+				c.timer.Stop()
+				r.recycle(c)
+				continue
+			}
+			s[n] = c
+			n++
+		}
+		return s[:n]
+	}
+	r.out, r.waiting = keep(r.out), keep(r.waiting)
+	r.pump(now)
+}
+
+// receiveLinkControl takes ACK_1, P_RJT, F_RJT, P_BSY and F_BSY.
+func (p *NPort) receiveLinkControl(now Time, f *Frame) {
+	r := p.remotes[f.SID]
+	if r == nil {
+		p.stats.UnknownExchange++
+		return
+	}
+	switch f.RCtl {
+	case RCtlACK1:
+		c := r.take(f)
+		if c == nil {
+			p.stats.UnknownExchange++
+			return
+		}
+		oxid, seq, cnt := c.f.OXID, c.f.SeqID, c.f.SeqCnt
+		r.recycle(c)
+		r.pump(now)
+		if u := p.upper[c.f.Type]; u != nil {
+			u.Acked(now, r, oxid, seq, cnt)
+		}
+	case RCtlPRJT, RCtlFRJT:
+		c := r.take(f)
+		if c == nil {
+			p.stats.UnknownExchange++
+			return
+		}
+		oxid := c.f.OXID
+		r.recycle(c)
+		r.failed(now, oxid, max(1, uint8(f.Param>>16)))
+	case RCtlPBSY, RCtlFBSYData:
+		c := r.take(f)
+		if c == nil {
+			p.stats.UnknownExchange++
+			return
+		}
+		c.tries++
+		r.out = append(r.out, c)
+		c.timer.Set(now + p.edtov/8)
+	default:
+		p.stats.UnknownType++
+	}
+}
+
+// ack sends ACK_1 for a class 2 data frame. The ACK to the last frame of a
+// sequence ends in EOFt.
+func (p *NPort) ack(f *Frame) { p.linkControl(f, RCtlACK1, 1) }
+
+// reject sends P_RJT for a class 2 data frame.
+func (p *NPort) reject(f *Frame, reason uint8) {
+	p.linkControl(f, RCtlPRJT, 1<<24|uint32(reason)<<16)
+}
+
+func (p *NPort) linkControl(f *Frame, rctl RCtl, param uint32) {
+	tx := p.reply(f, rctl, TypeBLS)
+	tx.SOF, tx.EOF = SOFn2, EOFn
+	tx.FCtl |= FCtlSeqRecipient | f.FCtl&(FCtlFirstSeq|FCtlLastSeq|FCtlEndSeq)
+	tx.SeqCnt, tx.Param = f.SeqCnt, param
+	if f.Last() {
+		tx.EOF = EOFt
+	}
+	p.transmit(tx)
+}

@@ -1,0 +1,144 @@
+package fc
+
+// farpTries is how often a FARP-REQ is broadcast, E_D_TOV apart. [FCVI 7.5]
+const farpTries = 3
+
+// A farpSearch is a FARP-REQ of ours that waits for its reply.
+type farpSearch struct {
+	req   FARP
+	tries int
+	timer *Timer
+	done  func(now Time, found FARP, err error)
+}
+
+// farpSeen remembers a request that was answered.
+type farpSeen struct {
+	from Addr
+	oxid uint16
+	at   Time
+}
+
+// FARP broadcasts a search for the port that match and want describe (the
+// Responder fields of want count) and calls done once, with the reply or
+// ErrNoMatch. Only replies that answer this request are taken.
+func (p *NPort) FARP(now Time, match uint8, want FARP, flags uint8, done func(now Time, found FARP, err error)) {
+	if !p.up || p.state != Online {
+		done(now, FARP{}, ErrOffline)
+		return
+	}
+	if len(p.farps) >= 256 {
+		done(now, FARP{}, ErrOffline)
+		return
+	}
+	s := &farpSearch{req: want, tries: farpTries, done: done}
+	s.req.Cmd, s.req.Match, s.req.Flags = ELSFARPReq, match, flags
+	s.req.ReqID, s.req.RespID = p.id, 0
+	s.req.ReqPortName, s.req.ReqNode = p.cfg.PortName, p.cfg.NodeName
+	s.req.ReqIP = [16]byte{}
+	if len(p.ips) > 0 {
+		s.req.ReqIP = p.ips[0]
+	}
+	s.timer = p.timers.New(func(now Time) { p.farpSend(now, s) })
+	p.farps = append(p.farps, s)
+	p.farpSend(now, s)
+}
+
+func (p *NPort) farpSend(now Time, s *farpSearch) {
+	if s.tries == 0 {
+		p.farpEnd(now, s, FARP{}, ErrNoMatch)
+		return
+	}
+	if s.tries < farpTries {
+		p.stats.Retries++
+	}
+	s.tries--
+	s.timer.Set(now + p.edtov)
+	s.req.ReqID = p.id
+	tx := Frame{SOF: SOFi3, EOF: EOFt, Payload: s.req.Append(nil), Header: Header{
+		RCtl: RCtlELSReq, DID: AddrBroadcast, SID: p.id, Type: TypeELS, SeqID: p.seqID(AddrBroadcast),
+		// It passes no Sequence Initiative: no reply sequence belongs to it.
+		FCtl: FCtlFirstSeq | FCtlLastSeq | FCtlEndSeq, OXID: p.allocOX(), RXID: Unassigned,
+	}}
+	p.transmit(&tx)
+}
+
+func (p *NPort) farpEnd(now Time, s *farpSearch, found FARP, err error) {
+	for i, o := range p.farps {
+		if o == s {
+			p.farps = append(p.farps[:i], p.farps[i+1:]...)
+			break
+		}
+	}
+	s.timer.Stop()
+	s.done(now, found, err)
+}
+
+// receiveFARPReq answers a search that means this port, at most once, and
+// stays silent otherwise. [FCVI 7.5]
+func (p *NPort) receiveFARPReq(now Time, f *Frame) {
+	q, _, err := ParseFARP(f.Payload)
+	if err != nil {
+		p.stats.Malformed++
+		return
+	}
+	if q.ReqID != f.SID || f.SID == 0 || q.ReqPortName == p.cfg.PortName {
+		p.stats.FARPForged++
+		return
+	}
+	ip, ok := q.matches(p.cfg.PortName, p.cfg.NodeName, p.ips)
+	if !ok || p.state != Online {
+		return
+	}
+	n := 0
+	for _, s := range p.farpAns {
+		if s.from == f.SID && s.oxid == f.OXID && now-s.at < p.ratov {
+			p.stats.Duplicates++
+			return
+		}
+		if now-s.at < p.ratov {
+			p.farpAns[n] = s
+			n++
+		}
+	}
+	p.farpAns = p.farpAns[:n]
+	if n < 256 {
+		p.farpAns = append(p.farpAns, farpSeen{f.SID, f.OXID, now})
+	}
+	if q.Flags&FARPInitReply != 0 {
+		a := q
+		a.Cmd, a.RespID = ELSFARPReply, p.id
+		a.RespPortName, a.RespNode, a.RespIP = p.cfg.PortName, p.cfg.NodeName, ip
+		p.request(now, f.SID, TypeELS, a.Append(nil), 1, func(Time, []byte, error) {})
+	}
+	if q.Flags&FARPInitPLOGI != 0 {
+		p.Login(now, f.SID, func(Time, *Remote, error) {})
+	}
+}
+
+// receiveFARPReply takes a reply to a search of ours. A reply that nobody
+// asked for, or whose claims do not fit the request or its own source address,
+// is refused and changes nothing.
+func (p *NPort) receiveFARPReply(now Time, f *Frame) {
+	a, _, err := ParseFARP(f.Payload)
+	if err != nil {
+		p.malformedELS(f)
+		return
+	}
+	for _, s := range p.farps {
+		q := &s.req
+		if a.Match != q.Match || a.ReqID != p.id || a.ReqPortName != q.ReqPortName || a.ReqNode != q.ReqNode || a.ReqIP != q.ReqIP {
+			continue
+		}
+		if a.RespID != f.SID || f.SID == 0 || f.SID.WellKnown() || a.RespPortName == 0 {
+			continue
+		}
+		if _, ok := q.matches(a.RespPortName, a.RespNode, [][16]byte{a.RespIP}); !ok {
+			continue
+		}
+		p.accept(f, AppendCmd(nil, ELSAcc))
+		p.farpEnd(now, s, a, nil)
+		return
+	}
+	p.stats.FARPForged++
+	p.rejectELS(f, RjtLogical, ExplNone)
+}

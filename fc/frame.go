@@ -1,0 +1,181 @@
+package fc
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"log/slog"
+)
+
+// Errors of the frame parser.
+var (
+	ErrCRC    = errors.New("fc: frame check sequence does not match")
+	ErrFormat = errors.New("fc: malformed frame")
+)
+
+// A Header is the frame header.
+//
+//	         byte 0        byte 1        byte 2        byte 3
+//	 0 |    R_CTL    |                 D_ID                  |
+//	 4 |   CS_CTL    |                 S_ID                  |
+//	 8 |    TYPE     |                 F_CTL                 |
+//	12 |   SEQ_ID    |   DF_CTL    |         SEQ_CNT         |
+//	16 |          OX_ID            |          RX_ID          |
+//	20 |                       Parameter                     |
+type Header struct {
+	RCtl   RCtl
+	DID    Addr
+	CSCtl  uint8
+	SID    Addr
+	Type   Type
+	FCtl   FCtl
+	SeqID  uint8
+	DFCtl  uint8
+	SeqCnt uint16
+	OXID   uint16
+	RXID   uint16 // 0xFFFF until the responder assigned one
+	Param  uint32
+}
+
+// Unassigned is the RX_ID (or OX_ID) of an exchange side that has not chosen one.
+const Unassigned = 0xFFFF
+
+// Append appends the HeaderLen bytes of h to b.
+func (h *Header) Append(b []byte) []byte {
+	return append(b,
+		byte(h.RCtl), byte(h.DID>>16), byte(h.DID>>8), byte(h.DID),
+		h.CSCtl, byte(h.SID>>16), byte(h.SID>>8), byte(h.SID),
+		byte(h.Type), byte(h.FCtl>>16), byte(h.FCtl>>8), byte(h.FCtl),
+		h.SeqID, h.DFCtl, byte(h.SeqCnt>>8), byte(h.SeqCnt),
+		byte(h.OXID>>8), byte(h.OXID), byte(h.RXID>>8), byte(h.RXID),
+		byte(h.Param>>24), byte(h.Param>>16), byte(h.Param>>8), byte(h.Param))
+}
+
+// ParseHeader decodes the header at the front of b.
+// The error is io.ErrUnexpectedEOF if b is short.
+func ParseHeader(b []byte) (h Header, n int, err error) {
+	if len(b) < HeaderLen {
+		return h, 0, io.ErrUnexpectedEOF
+	}
+	h.parse(b)
+	return h, HeaderLen, nil
+}
+
+func (h *Header) parse(b []byte) {
+	_ = b[HeaderLen-1]
+	w0 := binary.BigEndian.Uint32(b)
+	w1 := binary.BigEndian.Uint32(b[4:])
+	w2 := binary.BigEndian.Uint32(b[8:])
+	h.RCtl, h.DID = RCtl(w0>>24), Addr(w0&0xFFFFFF)
+	h.CSCtl, h.SID = uint8(w1>>24), Addr(w1&0xFFFFFF)
+	h.Type, h.FCtl = Type(w2>>24), FCtl(w2&0xFFFFFF)
+	h.SeqID, h.DFCtl = b[12], b[13]
+	h.SeqCnt = binary.BigEndian.Uint16(b[14:])
+	h.OXID = binary.BigEndian.Uint16(b[16:])
+	h.RXID = binary.BigEndian.Uint16(b[18:])
+	h.Param = binary.BigEndian.Uint32(b[20:])
+}
+
+// A Frame is one frame between its delimiters. Opt and Payload together are
+// the Data_Field without its fill bytes; on a received frame they point into
+// the receiver's buffer and are valid during the call that hands the frame
+// over, not longer.
+type Frame struct {
+	SOF SOF
+	EOF EOF
+	Header
+	Opt     []byte // optional headers, as DF_CTL announces them
+	Payload []byte
+}
+
+// Class returns the class of service of f.
+func (f *Frame) Class() Class { return f.SOF.Class() }
+
+// Last reports whether f ends its sequence.
+func (f *Frame) Last() bool { return f.FCtl&FCtlEndSeq != 0 }
+
+// FromResponder reports whether the exchange responder sent f.
+func (f *Frame) FromResponder() bool { return f.FCtl&FCtlExchResponder != 0 }
+
+// DataLen returns the bytes of the Data_Field without fill.
+func (f *Frame) DataLen() int { return len(f.Opt) + len(f.Payload) }
+
+// WireLen returns the bytes from the header to the CRC, fill included.
+func (f *Frame) WireLen() int { return HeaderLen + (f.DataLen()+3)&^3 + CRCLen }
+
+// Append appends f from header to CRC to b: fill bytes are added to make a
+// whole number of words and counted in F_CTL, the CRC is computed. The
+// delimiters are the link's business.
+func (f *Frame) Append(b []byte) []byte {
+	start := len(b)
+	fill := -f.DataLen() & 3
+	h := f.Header
+	h.FCtl = h.FCtl&^FCtlFill | FCtl(fill)
+	b = h.Append(b)
+	b = append(b, f.Opt...)
+	b = append(b, f.Payload...)
+	b = append(b, zeros[:fill]...)
+	return binary.LittleEndian.AppendUint32(b, crc32.ChecksumIEEE(b[start:]))
+}
+
+var zeros [4]byte
+
+// ParseFrame decodes b, which holds exactly one frame from its header to its
+// CRC. The delimiters are left zero. The result refers to b.
+//
+// Errors: io.ErrUnexpectedEOF if b is too short to be a frame, ErrFormat if
+// the lengths contradict each other, ErrCRC.
+func ParseFrame(b []byte) (f Frame, err error) {
+	return f, f.Parse(b)
+}
+
+// Parse is ParseFrame into an existing value; the delimiters stay as they are.
+func (f *Frame) Parse(b []byte) error {
+	if len(b) < HeaderLen+CRCLen {
+		return io.ErrUnexpectedEOF
+	}
+	if len(b)&3 != 0 || len(b) > HeaderLen+MaxData+CRCLen {
+		return fmt.Errorf("%w: length %d", ErrFormat, len(b))
+	}
+	end := len(b) - CRCLen
+	if crc32.ChecksumIEEE(b[:end]) != binary.LittleEndian.Uint32(b[end:]) {
+		return ErrCRC
+	}
+	f.parse(b)
+	opt, fill := OptionalLen(f.DFCtl), int(f.FCtl&FCtlFill)
+	data := b[HeaderLen:end]
+	if len(data) < opt+fill || f.DFCtl&DFCtlESP != 0 {
+		return fmt.Errorf("%w: DF_CTL 0x%02x and %d fill bytes in a Data_Field of %d",
+			ErrFormat, f.DFCtl, fill, len(data))
+	}
+	data = data[:len(data)-fill]
+	f.Opt, f.Payload = data[:opt:opt], data[opt:]
+	return nil
+}
+
+// Clone returns a copy of f that owns its bytes, stored in buf if that is
+// large enough.
+func (f *Frame) Clone(buf []byte) Frame {
+	n := *f
+	buf = append(buf[:0], f.Opt...)
+	buf = append(buf, f.Payload...)
+	n.Opt, n.Payload = buf[:len(f.Opt):len(f.Opt)], buf[len(f.Opt):]
+	return n
+}
+
+// String is a one-line description for logs and failing tests.
+func (f *Frame) String() string {
+	return fmt.Sprintf("%v %v>%v %v %v ox=%04x rx=%04x seq=%02x cnt=%d f_ctl=%06x param=%08x df=%02x len=%d %v",
+		f.SOF, f.SID, f.DID, f.Type, f.RCtl, f.OXID, f.RXID, f.SeqID, f.SeqCnt, uint32(f.FCtl), f.Param, f.DFCtl, f.DataLen(), f.EOF)
+}
+
+// LogValue describes f for structured logs.
+func (f *Frame) LogValue() slog.Value {
+	return slog.GroupValue(
+		slog.String("sof", f.SOF.String()), slog.String("s_id", f.SID.String()), slog.String("d_id", f.DID.String()),
+		slog.String("type", f.Type.String()), slog.String("r_ctl", f.RCtl.String()),
+		slog.Int("ox_id", int(f.OXID)), slog.Int("rx_id", int(f.RXID)), slog.Int("seq_id", int(f.SeqID)),
+		slog.Int("seq_cnt", int(f.SeqCnt)), slog.Int("len", f.DataLen()), slog.String("eof", f.EOF.String()))
+}

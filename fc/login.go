@@ -1,0 +1,250 @@
+package fc
+
+import "time"
+
+// params returns this port's service parameters for FLOGI, PLOGI and answers.
+func (p *NPort) params(cmd ELSCmd) Login {
+	l := Login{
+		Cmd: cmd, VersionHigh: 0x20, VersionLow: 0x20, BBCredit: 16,
+		RxSize: uint16(p.cfg.RxSize), EDTOV: uint32(p.edtov / time.Millisecond),
+		PortName: p.cfg.PortName, NodeName: p.cfg.NodeName,
+	}
+	class := ClassParams{Options: ClassValid, RxSize: uint16(p.cfg.RxSize), Concurrent: 255, OpenSeqs: 1}
+	if cmd == ELSFLOGI {
+		l.EDTOV = 0
+		class.Options |= ClassInOrder
+	} else {
+		l.Features = FeatCIRO | FeatRandomRO | FeatCISeqCnt // [FCVI 5.5]
+		l.Word3 = 255<<16 | 0x00FF
+	}
+	l.Class[2] = class
+	if p.cfg.Class2 {
+		class.EECredit = uint16(p.cfg.EECredit)
+		l.Class[1] = class
+	}
+	return l
+}
+
+// flogi asks the other end of the link who it is: a fabric gives us an
+// address, an N_Port tells its name.
+func (p *NPort) flogi(now Time) {
+	p.setState(now, LoggingIn)
+	l := p.params(ELSFLOGI)
+	epoch := p.epoch
+	x := &exchange{p: p, peer: AddrFPort, typ: TypeELS, payload: l.Append(nil), tries: 3, every: 2 * p.ratov}
+	if p.link.Loop {
+		x.src = Addr(p.link.ALPA)
+	}
+	x.done = func(now Time, reply []byte, err error) {
+		if p.epoch != epoch || p.state != LoggingIn {
+			return
+		}
+		var l Login
+		if err == nil {
+			l, _, err = ParseLogin(reply)
+		}
+		if err != nil {
+			p.log("flogi failed", "err", err)
+			p.timers.After(now+p.ratov, func(now Time) {
+				if p.epoch == epoch && p.state == LoggingIn {
+					p.flogi(now)
+				}
+			})
+			return
+		}
+		if l.Features&FeatFPort == 0 {
+			p.pointToPoint(now, &l)
+			return
+		}
+		p.fabricLogin(now, &l)
+	}
+	x.timer = p.timers.New(x.expired)
+	x.send(now)
+}
+
+// fabricLogin takes the F_Port's LS_ACC. If this port, the F_Port and the
+// fabric are what they were, logins and exchanges go on. [FCVI 7.7.4] [FCVI 7.7.5]
+func (p *NPort) fabricLogin(now Time, l *Login) {
+	same := p.id == p.accepted && p.fabricPort == l.PortName && p.fabricName == l.NodeName && p.topo >= PublicLoop
+	if !same && p.id != 0 {
+		p.logoutAll(now, p.id == p.accepted)
+	}
+	p.id, p.fabricPort, p.fabricName = p.accepted, l.PortName, l.NodeName
+	p.topo = FabricAttached
+	if p.link.Loop {
+		p.topo = PublicLoop
+	}
+	p.inOrder = l.Class[2].Options&ClassInOrder != 0
+	if l.Word3 != 0 {
+		p.ratov = time.Duration(l.Word3) * time.Millisecond
+	}
+	if l.EDTOV != 0 {
+		p.edtov = time.Duration(l.EDTOV) * time.Millisecond
+		if l.Features&FeatEDTOVns != 0 {
+			p.edtov = time.Duration(l.EDTOV)
+		}
+	}
+	p.setState(now, Registering)
+	p.register(now)
+}
+
+// register tells the directory who is here, one request after the other, then
+// asks the fabric controller for state changes. A fabric without a directory
+// leaves the port online all the same. [FCVI 7.6]
+func (p *NPort) register(now Time) {
+	p.directory = false
+	type step struct {
+		cmd  CTCmd
+		body NSBody
+	}
+	steps := []step{
+		{NSRPNID, NSBody{}.ID(p.id).Name(p.cfg.PortName)},
+		{NSRNNID, NSBody{}.ID(p.id).Name(p.cfg.NodeName)},
+	}
+	var types FC4Map
+	for t := range p.upper {
+		types.Set(t)
+	}
+	steps = append(steps, step{NSRFTID, NSBody{}.ID(p.id).Bytes(types[:]...)})
+	for t := range 256 {
+		if _, ok := p.upper[Type(t)]; ok {
+			steps = append(steps, step{NSRFFID, NSBody{}.ID(p.id).Bytes(0, 0, 0, byte(t))})
+		}
+	}
+	for _, ip := range p.ips {
+		steps = append(steps, step{NSRIPPID, NSBody{}.ID(p.id).Bytes(ip[:]...)})
+	}
+	if len(p.ips) > 0 {
+		steps = append(steps, step{NSRIPNN, NSBody{}.Name(p.cfg.NodeName).Bytes(p.ips[0][:]...)})
+	}
+	epoch := p.epoch
+	var next func(now Time, i int)
+	next = func(now Time, i int) {
+		if p.epoch != epoch {
+			return
+		}
+		if i == len(steps) {
+			p.directory = true
+			p.registered(now)
+			return
+		}
+		p.Query(now, steps[i].cmd, steps[i].body, func(now Time, _ []byte, err error) {
+			if p.epoch != epoch {
+				return
+			}
+			if err != nil {
+				p.log("registration failed", "command", steps[i].cmd.String(), "err", err)
+				p.registered(now)
+				return
+			}
+			next(now, i+1)
+		})
+	}
+	next(now, 0)
+}
+
+func (p *NPort) registered(now Time) {
+	if !p.cfg.NoSCR {
+		p.request(now, AddrFabricController, TypeELS, SCR{SCRFull}.Append(nil), 3, func(now Time, _ []byte, err error) {
+			if err != nil {
+				p.log("state change registration failed", "err", err)
+			}
+		})
+	}
+	p.setState(now, Online)
+	for _, r := range p.sortedRemotes() {
+		if r.suspended && !r.verifying {
+			if p.topo == PublicLoop && r.Addr>>8 == 0 {
+				p.verify(now, r) // a neighbour on our own loop [FCVI 7.7.4]
+				continue
+			}
+			p.resume(now, r)
+		}
+	}
+}
+
+// pointToPoint is reached when the peer turned out to be an N_Port. The higher
+// Port_Name gives both their addresses, by its PLOGI.
+func (p *NPort) pointToPoint(now Time, peer *Login) {
+	if p.topo == PointToPoint && p.state >= Registering {
+		return
+	}
+	p.topo, p.inOrder, p.directory = PointToPoint, true, false
+	p.fabricPort, p.fabricName = 0, 0
+	p.ratov = 2 * p.edtov
+	if p.cfg.PortName <= peer.PortName {
+		return // wait for its PLOGI
+	}
+	if p.state == Registering {
+		return
+	}
+	p.id = 1
+	p.setState(now, Registering)
+	epoch := p.epoch
+	var try func(now Time)
+	try = func(now Time) {
+		p.Login(now, 2, func(now Time, _ *Remote, err error) {
+			if p.epoch != epoch {
+				return
+			}
+			if err != nil {
+				p.timers.After(now+p.edtov, func(now Time) {
+					if p.epoch == epoch && p.state == Registering {
+						try(now)
+					}
+				})
+				return
+			}
+			p.setState(now, Online)
+		})
+	}
+	try(now)
+}
+
+// loopUp follows a LIP on a private loop. No data goes to a port until ADISC
+// showed that it is still the same. [FCVI 7.7.3]
+func (p *NPort) loopUp(now Time, info LinkInfo) {
+	id := Addr(info.ALPA)
+	if p.id != 0 && (p.id != id || p.topo != PrivateLoop) {
+		p.id = id
+		p.logoutAll(now, true)
+	}
+	p.id, p.topo, p.inOrder, p.directory = id, PrivateLoop, true, false
+	p.fabricPort, p.fabricName = 0, 0
+	p.failExchanges(now, ErrOffline)
+	p.setState(now, Online)
+	for _, r := range p.sortedRemotes() {
+		p.verify(now, r)
+	}
+}
+
+// publicLoopUp follows a LIP on a loop with a fabric port: a FAN that tells of
+// the fabric we know lets everything go on, otherwise FLOGI decides. [FCVI 7.7.4]
+func (p *NPort) publicLoopUp(now Time, info LinkInfo) {
+	p.suspendAll()
+	p.failExchanges(now, ErrOffline)
+	if p.topo == PublicLoop && p.id.ALPA() == info.ALPA {
+		p.setState(now, LoggingIn)
+		epoch := p.epoch
+		p.timers.After(now+p.edtov, func(now Time) {
+			if p.epoch == epoch && p.state == LoggingIn {
+				p.flogi(now)
+			}
+		})
+		return
+	}
+	p.flogi(now)
+}
+
+// fan takes a FAN after a LIP.
+func (p *NPort) fan(now Time, f FAN) {
+	if p.topo != PublicLoop || p.state != LoggingIn {
+		return
+	}
+	if f.PortName == p.fabricPort && f.FabricName == p.fabricName && f.LoopFabric>>8 == p.id>>8 {
+		p.setState(now, Registering)
+		p.register(now)
+		return
+	}
+	p.flogi(now)
+}

@@ -1,0 +1,275 @@
+package fc
+
+import (
+	"cmp"
+	"slices"
+)
+
+// maxRemotes bounds the logins a port keeps.
+const maxRemotes = 4096
+
+// A Remote is another N_Port that this one is logged in with, or is logging in
+// to. Its fields are read-only for others.
+type Remote struct {
+	Addr     Addr
+	PortName WWN
+	NodeName WWN
+	RxSize   int  // its receive data field size, bytes
+	Class2   bool // it takes class 2
+	CISeqCnt bool // both sides count SEQ_CNT continuously
+
+	p         *NPort
+	loggedIn  bool
+	gone      bool // logged out, no longer in the table
+	suspended bool // no data until the link or the mapping is verified
+	verifying bool
+	since     Time // of the login
+	loginOX   uint16
+	nextSeq   uint8
+	waiters   []func(now Time, r *Remote, err error)
+	plogi     bool // our PLOGI is under way
+
+	credit  int
+	out     []*class2Frame // transmitted, not acknowledged
+	waiting []*class2Frame // no credit yet
+	free    []*class2Frame
+}
+
+// LoggedIn reports whether the login is in force.
+func (r *Remote) LoggedIn() bool { return r.loggedIn && !r.gone }
+
+// Ready reports whether data may be sent to r now: logged in, the link up and
+// the mapping verified. [FCVI 7.7.1]
+func (r *Remote) Ready() bool { return r.LoggedIn() && !r.suspended && r.p.up }
+
+// Remote returns the login with the port at a, nil if there is none.
+func (p *NPort) Remote(a Addr) *Remote {
+	if r := p.remotes[a]; r != nil && r.LoggedIn() {
+		return r
+	}
+	return nil
+}
+
+// RemoteByName returns the login with the port of that name, nil if none.
+func (p *NPort) RemoteByName(w WWN) *Remote {
+	for _, r := range p.remotes {
+		if r.PortName == w && r.LoggedIn() {
+			return r
+		}
+	}
+	return nil
+}
+
+func (p *NPort) sortedRemotes() []*Remote {
+	all := make([]*Remote, 0, len(p.remotes))
+	for _, r := range p.remotes {
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b *Remote) int { return cmp.Compare(a.Addr, b.Addr) })
+	return all
+}
+
+// seqID steps the SEQ_ID towards a port. [FCVI 5.5]
+func (p *NPort) seqID(a Addr) uint8 {
+	if r := p.remotes[a]; r != nil {
+		r.nextSeq++
+		return r.nextSeq
+	}
+	p.seq++
+	return p.seq
+}
+
+// NextSeqID returns the SEQ_ID of the next sequence towards r.
+func (r *Remote) NextSeqID() uint8 {
+	r.nextSeq++
+	return r.nextSeq
+}
+
+// Login logs in to the port at a unless that is done already, and calls done
+// once, possibly before it returns.
+func (p *NPort) Login(now Time, a Addr, done func(now Time, r *Remote, err error)) {
+	r := p.remotes[a]
+	if r != nil && r.LoggedIn() && !r.suspended {
+		done(now, r, nil)
+		return
+	}
+	if !p.up || p.state < Registering || a == p.id || a == 0 {
+		done(now, nil, ErrOffline)
+		return
+	}
+	if r == nil {
+		if len(p.remotes) >= maxRemotes {
+			done(now, nil, ErrOffline)
+			return
+		}
+		r = &Remote{Addr: a, p: p, loginOX: Unassigned}
+		p.remotes[a] = r
+	}
+	r.waiters = append(r.waiters, done)
+	if r.plogi || r.verifying {
+		return
+	}
+	r.plogi = true
+	l := p.params(ELSPLOGI)
+	p.request(now, a, TypeELS, l.Append(nil), 3, func(now Time, reply []byte, err error) {
+		r.plogi = false
+		if r.gone {
+			return
+		}
+		if err == nil {
+			l, _, err = ParseLogin(reply)
+		}
+		if err != nil {
+			if r.loggedIn && !r.suspended {
+				return // the peer's own PLOGI came through
+			}
+			p.drop(now, r, err)
+			return
+		}
+		if r.loggedIn && r.PortName != l.PortName {
+			p.logout(now, r, ErrLoggedOut)
+			return
+		}
+		r.login(now, &l)
+	})
+}
+
+// login puts the peer's parameters in force and wakes those who wait.
+func (r *Remote) login(now Time, l *Login) {
+	r.PortName, r.NodeName = l.PortName, l.NodeName
+	r.RxSize = MaxData
+	if n := int(l.RxSize); n >= MinRxSize && n < MaxData {
+		r.RxSize = n
+	}
+	if c := l.Class[2]; c.Options&ClassValid != 0 && int(c.RxSize) >= MinRxSize && int(c.RxSize) < r.RxSize {
+		r.RxSize = int(c.RxSize)
+	}
+	c2 := l.Class[1]
+	r.Class2 = c2.Options&ClassValid != 0 && r.p.cfg.Class2
+	r.credit = max(1, int(c2.EECredit))
+	r.CISeqCnt = l.Features&FeatCISeqCnt != 0
+	if !r.loggedIn {
+		r.since = now
+	}
+	r.loggedIn = true
+	wasSuspended := r.suspended
+	r.suspended = false
+	r.wake(now, nil)
+	if wasSuspended {
+		r.p.resume(now, r)
+	}
+}
+
+func (r *Remote) wake(now Time, err error) {
+	w := r.waiters
+	r.waiters = nil
+	for _, done := range w {
+		if err != nil {
+			done(now, nil, err)
+		} else {
+			done(now, r, nil)
+		}
+	}
+}
+
+// drop removes a remote that never was, or is no longer, logged in.
+func (p *NPort) drop(now Time, r *Remote, err error) {
+	was := r.loggedIn
+	r.gone, r.loggedIn = true, false
+	r.dropClass2()
+	if p.remotes[r.Addr] == r {
+		delete(p.remotes, r.Addr)
+	}
+	r.wake(now, err)
+	if was {
+		p.log("logged out", "remote", r.Addr.String())
+		for _, u := range p.upper {
+			u.LoggedOut(now, r)
+		}
+	}
+}
+
+// logout ends the login with r at this side; the caller sends the LOGO if one
+// is due.
+func (p *NPort) logout(now Time, r *Remote, err error) { p.drop(now, r, err) }
+
+// Logout sends LOGO to r and ends the login. [FCVI 7.7.1]
+func (p *NPort) Logout(now Time, r *Remote) {
+	if r.gone {
+		return
+	}
+	p.sendLOGO(now, r.Addr)
+	p.drop(now, r, ErrLoggedOut)
+}
+
+func (p *NPort) sendLOGO(now Time, a Addr) {
+	p.stats.LogosSent++
+	p.request(now, a, TypeELS, LOGO{ID: p.id, PortName: p.cfg.PortName}.Append(nil), 2, func(Time, []byte, error) {})
+}
+
+// logoutAll ends every login, with LOGO to each if tell says so.
+func (p *NPort) logoutAll(now Time, tell bool) {
+	for _, r := range p.sortedRemotes() {
+		if tell && r.loggedIn && !r.Addr.WellKnown() {
+			p.sendLOGO(now, r.Addr)
+		}
+		p.drop(now, r, ErrLoggedOut)
+	}
+}
+
+// suspendAll stops data to every port until its mapping is verified. Logins to
+// fabric services end: they are made anew with each registration.
+func (p *NPort) suspendAll() {
+	for _, r := range p.sortedRemotes() {
+		r.suspended = true
+		if r.Addr.WellKnown() {
+			r.gone, r.loggedIn = true, false
+			delete(p.remotes, r.Addr)
+		}
+	}
+}
+
+func (p *NPort) resume(now Time, r *Remote) {
+	r.suspended = false
+	r.wake(now, nil)
+	for _, u := range p.upper {
+		u.Resumed(now, r)
+	}
+}
+
+// verify asks r by ADISC whether it is still the port we logged in with; a
+// change or no answer ends the login. [FCVI 7.7.3] [FCVI 7.7.5]
+func (p *NPort) verify(now Time, r *Remote) {
+	if r.verifying || r.gone {
+		return
+	}
+	if !r.loggedIn {
+		if !r.plogi {
+			p.drop(now, r, ErrOffline)
+		}
+		return
+	}
+	r.suspended, r.verifying = true, true
+	req := ADISC{Cmd: ELSADISC, PortName: p.cfg.PortName, NodeName: p.cfg.NodeName, ID: p.id}
+	if p.link.Loop {
+		req.HardAddr = Addr(p.link.ALPA)
+	}
+	p.request(now, r.Addr, TypeELS, req.Append(nil), 3, func(now Time, reply []byte, err error) {
+		r.verifying = false
+		if r.gone {
+			return
+		}
+		var a ADISC
+		if err == nil {
+			a, _, err = ParseADISC(reply)
+		}
+		if err == ErrOffline {
+			return // the link went again; what follows will verify anew
+		}
+		if err != nil || a.PortName != r.PortName || a.NodeName != r.NodeName || a.ID != r.Addr {
+			p.Logout(now, r)
+			return
+		}
+		p.resume(now, r)
+	})
+}

@@ -1,0 +1,127 @@
+package fc
+
+import "time"
+
+// A Time is a point in a machine's time: the span since an epoch that its
+// driver chose. Machines compare times and add to them; they never read a
+// clock, so the same code runs in virtual time.
+type Time = time.Duration
+
+// Never is later than every event.
+const Never Time = 1<<63 - 1
+
+// A Timer is one pending event. The zero value is not usable: get one from
+// [Timers.New].
+type Timer struct {
+	at  Time
+	seq uint64
+	pos int // index in the heap, -1 if not set
+	fn  func(now Time)
+	set *Timers
+}
+
+// Timers is the set of pending events of one machine. The zero value is empty
+// and ready. It is not safe for concurrent use.
+type Timers struct {
+	heap []*Timer
+	seq  uint64
+}
+
+// New returns a timer that calls fn when it expires. It is not set yet.
+func (ts *Timers) New(fn func(now Time)) *Timer { return &Timer{pos: -1, fn: fn, set: ts} }
+
+// After sets a new timer for time at.
+func (ts *Timers) After(at Time, fn func(now Time)) *Timer {
+	t := ts.New(fn)
+	t.Set(at)
+	return t
+}
+
+// Set sets or moves t to time at.
+func (t *Timer) Set(at Time) {
+	ts := t.set
+	ts.seq++
+	t.at, t.seq = at, ts.seq
+	if t.pos < 0 {
+		t.pos = len(ts.heap)
+		ts.heap = append(ts.heap, t)
+	}
+	ts.down(ts.up(t.pos))
+}
+
+// Stop takes t out of the set. Stopping a timer that is not set does nothing,
+// and so does stopping a nil one.
+func (t *Timer) Stop() {
+	if t == nil || t.pos < 0 {
+		return
+	}
+	ts, i := t.set, t.pos
+	last := len(ts.heap) - 1
+	ts.swap(i, last)
+	ts.heap[last] = nil
+	ts.heap = ts.heap[:last]
+	t.pos = -1
+	if i < last {
+		ts.down(ts.up(i))
+	}
+}
+
+// Active reports whether t is set.
+func (t *Timer) Active() bool { return t != nil && t.pos >= 0 }
+
+// Deadline returns when the next timer expires, Never if none is set.
+func (ts *Timers) Deadline() Time {
+	if len(ts.heap) == 0 {
+		return Never
+	}
+	return ts.heap[0].at
+}
+
+// Run calls every timer that has expired at now, in the order of their times.
+func (ts *Timers) Run(now Time) {
+	for len(ts.heap) > 0 && ts.heap[0].at <= now {
+		t := ts.heap[0]
+		t.Stop()
+		t.fn(now)
+	}
+}
+
+func (ts *Timers) less(i, j int) bool {
+	a, b := ts.heap[i], ts.heap[j]
+	return a.at < b.at || a.at == b.at && a.seq < b.seq
+}
+
+func (ts *Timers) swap(i, j int) {
+	h := ts.heap
+	h[i], h[j] = h[j], h[i]
+	h[i].pos, h[j].pos = i, j
+}
+
+func (ts *Timers) up(i int) int {
+	for i > 0 {
+		p := (i - 1) / 2
+		if !ts.less(i, p) {
+			break
+		}
+		ts.swap(i, p)
+		i = p
+	}
+	return i
+}
+
+func (ts *Timers) down(i int) {
+	for {
+		c := 2*i + 1
+		if c >= len(ts.heap) {
+			return
+		}
+		if c+1 < len(ts.heap) && ts.less(c+1, c) {
+			c++
+		}
+		if !ts.less(c, i) {
+			return
+		}
+		ts.swap(i, c)
+		i = c
+	}
+}
