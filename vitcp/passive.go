@@ -1,0 +1,179 @@
+package vitcp
+
+import "time"
+
+// A passiveState is a state of the called side while it sets a connection up.
+// [VIT 4.3]
+//
+//	+--------------+
+//	|  Listening   |
+//	+--------------+
+//	       | TCP connection arrives - accept it
+//	       v
+//	+--------------+  timeout, TCP closes, violation       +--------------+
+//	|   Incoming   |-------------------------------------->|              |
+//	+--------------+  - close TCP                          |              |
+//	       | Connect Request                               |              |
+//	       v                                               |              |
+//	+--------------+  no matching discriminator            |              |
+//	|   Matching   |-------------------------------------->|              |
+//	+--------------+  - Connect No Match; close TCP        | Disconnected |
+//	       | discriminator match                           |              |
+//	       v                                               |              |
+//	+--------------+  refused - Connect Reject; close TCP  |              |
+//	|Pending Accept|-------------------------------------->|              |
+//	+--------------+  TCP closes - close TCP               |              |
+//	       | accepted - Connect Accept                     |              |
+//	       v                                               |              |
+//	+--------------+  VI or TCP disconnect - close TCP     |              |
+//	|  Connected   |-------------------------------------->|              |
+//	+--------------+                                       +--------------+
+//
+// Refusals that come before anybody is asked (limits, attributes, Matching)
+// take the arrow of Connect Reject too, and a caller that goes away while the
+// VI consumer still decides ends in Disconnected; the draft's figure is silent
+// about both.
+type passiveState uint8
+
+const (
+	passiveListening    passiveState = iota // nothing has arrived
+	passiveIncoming                         // TCP is accepted, the request is awaited
+	passiveMatching                         // the request is in, somebody is sought who waits for it
+	passivePending                          // the VI consumer decides
+	passiveConnected                        // the Connect Accept is out; the VI connection exists
+	passiveDisconnected                     // over
+)
+
+var passiveStateNames = [...]string{"Listening", "Incoming", "Matching", "Pending Accept", "Connected", "Disconnected"}
+
+func (s passiveState) String() string { return passiveStateNames[s] }
+
+// A passive is the called side of one incoming connection in the
+// client-server model: the machine of [VIT 4.3] without sockets or clocks.
+// Its methods are the events; each returns what is to be done.
+type passive struct {
+	requestTimeout time.Duration // from TCP accept to a whole Connect Request; zero: none [V-35]
+
+	state    passiveState
+	deadline time.Time // in passiveIncoming
+}
+
+func (p *passive) to(s passiveState) { p.state = s }
+
+// end moves to Disconnected after the given steps.
+func (p *passive) end(steps ...setupStep) []setupStep {
+	p.to(passiveDisconnected)
+	return steps
+}
+
+// wakeAt returns when timer is to be called, zero for never.
+func (p *passive) wakeAt() time.Time {
+	if p.state == passiveIncoming {
+		return p.deadline
+	}
+	return time.Time{}
+}
+
+// tcpAccepted: a connection has arrived and was accepted. [VIT-4.3-2]
+// [VIT-2.2.2.2.2-5]
+func (p *passive) tcpAccepted(now time.Time) []setupStep {
+	switch p.state {
+	case passiveListening:
+		if p.requestTimeout > 0 {
+			p.deadline = now.Add(p.requestTimeout)
+		}
+		p.to(passiveIncoming)
+		return nil
+	case passiveIncoming, passiveMatching, passivePending, passiveConnected, passiveDisconnected:
+	}
+	panic("vitcp: TCP accepted in state " + p.state.String())
+}
+
+// request: a whole and proper Connect Request is in.
+func (p *passive) request() []setupStep {
+	switch p.state {
+	case passiveIncoming:
+		p.to(passiveMatching)
+		return []setupStep{{do: stepMatch}}
+	case passiveListening, passiveMatching, passivePending, passiveConnected, passiveDisconnected:
+	}
+	panic("vitcp: request in state " + p.state.String())
+}
+
+// violated: something came that is no Connect Request. It gets no answer.
+// [V-01]
+func (p *passive) violated() []setupStep {
+	switch p.state {
+	case passiveIncoming, passivePending:
+		return p.end(setupStep{do: stepCloseIn})
+	case passiveListening, passiveMatching, passiveConnected, passiveDisconnected:
+	}
+	panic("vitcp: violation in state " + p.state.String())
+}
+
+// noMatch: nobody waits for the discriminator. [VIT-4.3-3]
+func (p *passive) noMatch() []setupStep {
+	switch p.state {
+	case passiveMatching:
+		return p.end(setupStep{do: stepSendNoMatch}, setupStep{do: stepCloseIn})
+	case passiveListening, passiveIncoming, passivePending, passiveConnected, passiveDisconnected:
+	}
+	panic("vitcp: no match in state " + p.state.String())
+}
+
+// match: somebody waits for the discriminator. [VIT-4.3-4]
+func (p *passive) match() []setupStep {
+	switch p.state {
+	case passiveMatching:
+		p.to(passivePending)
+		return []setupStep{{do: stepOffer}}
+	case passiveListening, passiveIncoming, passivePending, passiveConnected, passiveDisconnected:
+	}
+	panic("vitcp: match in state " + p.state.String())
+}
+
+// reject: the VI consumer, or a limit of ours, refuses. [VIT-4.3-5]
+func (p *passive) reject(code uint8) []setupStep {
+	switch p.state {
+	case passiveMatching, passivePending:
+		return p.end(setupStep{do: stepSendReject, code: code}, setupStep{do: stepCloseIn})
+	case passiveListening, passiveIncoming, passiveConnected, passiveDisconnected:
+	}
+	panic("vitcp: reject in state " + p.state.String())
+}
+
+// accept: the VI consumer accepts. [VIT-4.3-6]
+func (p *passive) accept() []setupStep {
+	switch p.state {
+	case passivePending:
+		p.to(passiveConnected)
+		return []setupStep{{do: stepSendAccept}}
+	case passiveListening, passiveIncoming, passiveMatching, passiveConnected, passiveDisconnected:
+	}
+	panic("vitcp: accept in state " + p.state.String())
+}
+
+// timer: the time of wakeAt has come, or may have. [VIT-4.3-2] [V-35]
+func (p *passive) timer(now time.Time) []setupStep {
+	switch p.state {
+	case passiveIncoming:
+		if !p.deadline.IsZero() && !now.Before(p.deadline) {
+			return p.end(setupStep{do: stepCloseIn})
+		}
+	case passiveListening, passiveMatching, passivePending, passiveConnected, passiveDisconnected:
+	}
+	return nil
+}
+
+// closed: the peer closed or reset TCP, or the VI consumer disconnects or no
+// longer wants the connection. [VIT-2.2.2.2.2-2] [VIT-2.2.2.2.2-3]
+func (p *passive) closed() []setupStep {
+	switch p.state {
+	case passiveIncoming, passiveMatching, passivePending, passiveConnected:
+		return p.end(setupStep{do: stepCloseIn})
+	case passiveListening:
+		return p.end()
+	case passiveDisconnected:
+	}
+	return nil
+}

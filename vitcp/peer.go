@@ -1,0 +1,305 @@
+package vitcp
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"viaduct/vitcp/vitcpwire"
+)
+
+// A peerState is a state of one peer-to-peer request. [VIT 4] [V-33]
+//
+//	                 request - dial
+//	                      |
+//	                      v
+//	+---------+ retry  +---------+  TCP established    +-----------+
+//	|         |------->| Dialing |-------------------->| Requested |
+//	|         |        +---------+  - Connect Request  +-----------+
+//	|         |  TCP fails  |                             |  |  |
+//	| Waiting |<------------+     No Match, crossed,      |  |  |
+//	|         |<------------------closed------------------+  |  |
+//	|         |                                              |  |
+//	|         |  their request - accept it                   |  |
+//	|         |----------------------+                       |  |
+//	+---------+                      v                       |  |
+//	               (Dialing too) +-----------+ Accept, or    |  |
+//	                             | Connected |<--------------+  |
+//	                             +-----------+ their request,   |
+//	                                           we are lower     |
+//	     timeout, cancelled, refused, violation  +------+       |
+//	         (from every state but Connected) -->| Over |<------+
+//	                                             +------+
+type peerState uint8
+
+const (
+	peerIdle      peerState = iota // not yet requested
+	peerDialing                    // TCP is being set up; nothing was sent
+	peerRequested                  // our Connect Request is out
+	peerWaiting                    // no connection of ours exists; the next attempt waits for its time
+	peerConnected                  // one connection is chosen, its Connect Accept is in or out
+	peerOver                       // failed
+)
+
+var peerStateNames = [...]string{"Idle", "Dialing", "Requested", "Waiting", "Connected", "Over"}
+
+func (s peerState) String() string { return peerStateNames[s] }
+
+// The random pause when two crossing requests cannot be told apart. [V-32]
+const (
+	minTiePause = 10 * time.Millisecond
+	maxTiePause = 100 * time.Millisecond
+)
+
+// An incomingRequest is a Connect Request of the peer that matches our own.
+type incomingRequest struct {
+	conn          int            // how the driver names the connection it came on
+	local, remote netip.AddrPort // the ends of that connection; local is ours
+	mismatch      bool           // the attributes do not go together
+}
+
+// A peer is one peer-to-peer connection request without sockets or clocks. Its
+// methods are the events; each returns what is to be done. It always ends with
+// one connection or none: ours if the peer accepted it, theirs if we did.
+type peer struct {
+	local, remote vitcpwire.Discriminator
+	deadline      time.Time    // zero: none
+	random        *rand.Rand   // for the pause of [V-32]
+	state         peerState    //
+	from          netip.Addr   // in peerRequested: our end of the outgoing connection
+	fromPort      uint16       // likewise
+	retryAt       time.Time    // in peerWaiting
+	backoff       backoff      //
+	tied          bool         // in peerRequested: the requests could not be told apart
+	last          setupOutcome // what a timeout is to report
+	lastErr       error        //
+}
+
+func (p *peer) to(s peerState) { p.state = s }
+
+func (p *peer) end(out setupOutcome, err error, first ...setupStep) []setupStep {
+	p.to(peerOver)
+	return append(first, setupStep{do: stepDone, out: out, err: err})
+}
+
+// wait begins a pause before the next attempt: a growing one, or a random one
+// after a tie.
+func (p *peer) wait(now time.Time, steps ...setupStep) []setupStep {
+	pause := minTiePause
+	if p.tied {
+		pause += time.Duration(p.random.Int64N(int64(maxTiePause - minTiePause)))
+	} else {
+		pause = p.backoff.next()
+	}
+	p.tied = false
+	p.retryAt = now.Add(pause)
+	p.to(peerWaiting)
+	return steps
+}
+
+// wakeAt returns when timer is to be called, zero for never.
+func (p *peer) wakeAt() time.Time {
+	switch p.state {
+	case peerDialing, peerRequested:
+		return p.deadline
+	case peerWaiting:
+		return earlier(p.retryAt, p.deadline)
+	case peerIdle, peerConnected, peerOver:
+	}
+	return time.Time{}
+}
+
+// request is the VI consumer's request.
+func (p *peer) request() []setupStep {
+	switch p.state {
+	case peerIdle:
+		p.last = outcomeTimeout
+		p.to(peerDialing)
+		return []setupStep{{do: stepDial}}
+	case peerDialing, peerRequested, peerWaiting, peerConnected, peerOver:
+	}
+	panic("vitcp: peer request in state " + p.state.String())
+}
+
+// tcpEstablished: our connection is there, from the given address.
+func (p *peer) tcpEstablished(from netip.AddrPort) []setupStep {
+	switch p.state {
+	case peerDialing:
+		p.from, p.fromPort = plainAddr(from.Addr()), from.Port()
+		p.to(peerRequested)
+		return []setupStep{{do: stepSendRequest}}
+	case peerIdle, peerRequested, peerWaiting, peerConnected, peerOver:
+	}
+	panic("vitcp: TCP established in state " + p.state.String())
+}
+
+// tcpFailed: our connection could not be set up. The peer may not be up yet.
+// [VIT-4-2]
+func (p *peer) tcpFailed(now time.Time, err error) []setupStep {
+	switch p.state {
+	case peerDialing:
+		p.last, p.lastErr = outcomeNotReachable, err
+		return p.wait(now)
+	case peerIdle, peerRequested, peerWaiting, peerConnected, peerOver:
+	}
+	panic("vitcp: TCP failed in state " + p.state.String())
+}
+
+// tcpClosed: the peer closed our connection without an answer. [V-34]
+func (p *peer) tcpClosed(now time.Time, err error) []setupStep {
+	switch p.state {
+	case peerRequested:
+		p.last, p.lastErr = outcomeTimeout, err
+		return p.wait(now, setupStep{do: stepClose})
+	case peerIdle, peerDialing, peerWaiting, peerConnected, peerOver:
+	}
+	panic("vitcp: TCP closed in state " + p.state.String())
+}
+
+// accepted: a proper Connect Accept came on our connection.
+func (p *peer) accepted() []setupStep {
+	switch p.state {
+	case peerRequested:
+		p.to(peerConnected)
+		return []setupStep{{do: stepDone, out: outcomeConnected}}
+	case peerIdle, peerDialing, peerWaiting, peerConnected, peerOver:
+	}
+	panic("vitcp: accepted in state " + p.state.String())
+}
+
+// rejected: a Connect Reject came on our connection. It may mean that the peer
+// prefers its own connection, whose request must then be under way; if it is
+// not, we try again. [V-33]
+func (p *peer) rejected(now time.Time, code uint8) []setupStep {
+	switch p.state {
+	case peerRequested:
+		switch code {
+		case 0: // a peer without reasons
+			p.last, p.lastErr = outcomeRejected, nil
+		case rejectCrossed:
+			p.last, p.lastErr = outcomeTimeout, nil
+		default:
+			return p.end(rejectOutcome(code), nil, setupStep{do: stepClose})
+		}
+		return p.wait(now, setupStep{do: stepClose})
+	case peerIdle, peerDialing, peerWaiting, peerConnected, peerOver:
+	}
+	panic("vitcp: rejected in state " + p.state.String())
+}
+
+// noMatch: a Connect No Match came: the peer has not requested yet. [VIT-4-2]
+func (p *peer) noMatch(now time.Time) []setupStep {
+	switch p.state {
+	case peerRequested:
+		p.last, p.lastErr = outcomeTimeout, nil
+		return p.wait(now, setupStep{do: stepClose})
+	case peerIdle, peerDialing, peerWaiting, peerConnected, peerOver:
+	}
+	panic("vitcp: no match in state " + p.state.String())
+}
+
+// violated: something came on our connection that is no answer.
+func (p *peer) violated(err error) []setupStep {
+	switch p.state {
+	case peerRequested:
+		return p.end(outcomeViolation, err, setupStep{do: stepClose})
+	case peerIdle, peerDialing, peerWaiting, peerConnected, peerOver:
+	}
+	panic("vitcp: violation in state " + p.state.String())
+}
+
+// incoming: a request of the peer matches ours. As long as ours is not out
+// there is no conflict and theirs is accepted; else the lower side gives way.
+// [VIT-4-1] [V-32] [V-33]
+func (p *peer) incoming(in incomingRequest) []setupStep {
+	accept := []setupStep{{do: stepSendAccept, conn: in.conn}, {do: stepDone, out: outcomeConnected, conn: in.conn}}
+	switch p.state {
+	case peerDialing, peerRequested, peerWaiting:
+		if in.mismatch {
+			steps := []setupStep{{do: stepSendReject, conn: in.conn, code: rejectAttributes}}
+			if p.state != peerWaiting {
+				steps = append(steps, setupStep{do: stepClose})
+			}
+			return p.end(outcomeAttributes, nil, steps...)
+		}
+		if p.state == peerWaiting {
+			p.to(peerConnected)
+			return accept
+		}
+		order := -1
+		if p.state == peerRequested {
+			order = p.order(in)
+		}
+		switch {
+		case order < 0:
+			p.to(peerConnected)
+			return append([]setupStep{{do: stepClose}}, accept...)
+		case order > 0:
+			return []setupStep{{do: stepSendReject, conn: in.conn, code: rejectCrossed}}
+		}
+		// Our own request is still answered by the peer, in the same way. It
+		// is not withdrawn: the peer may no longer be tied when it sees it.
+		p.tied = true
+		return []setupStep{{do: stepSendNoMatch, conn: in.conn}}
+	case peerConnected, peerOver, peerIdle:
+	}
+	// Too late: the driver had found us before we left the table.
+	return []setupStep{{do: stepSendNoMatch, conn: in.conn}}
+}
+
+// order compares our end with the peer's: less than zero if ours is the lower
+// one. The IP addresses are those of the incoming connection, which both sides
+// see alike. [V-32]
+func (p *peer) order(in incomingRequest) int {
+	if c := plainAddr(in.local.Addr()).Compare(plainAddr(in.remote.Addr())); c != 0 {
+		return c
+	}
+	if c := p.local.Compare(p.remote); c != 0 {
+		return c
+	}
+	return int(p.fromPort) - int(in.remote.Port())
+}
+
+// isOwn reports whether a request that arrived from the given address is our
+// own one: who calls the very address and discriminator from which it calls
+// must not be connected to itself.
+func (p *peer) isOwn(from netip.AddrPort) bool {
+	return p.state == peerRequested && from.Port() == p.fromPort && plainAddr(from.Addr()) == p.from
+}
+
+// plainAddr returns a without zone, and an IPv4 address in IPv6 clothes as
+// IPv4: the order compares IPv4 as 4 bytes, and the shorter family is lower.
+func plainAddr(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+
+// timer: the time of wakeAt has come, or may have.
+func (p *peer) timer(now time.Time) []setupStep {
+	late := !p.deadline.IsZero() && !now.Before(p.deadline)
+	switch p.state {
+	case peerDialing, peerRequested:
+		if late {
+			return p.end(p.last, p.lastErr, setupStep{do: stepClose})
+		}
+	case peerWaiting:
+		if late {
+			return p.end(p.last, p.lastErr)
+		}
+		if !now.Before(p.retryAt) {
+			p.to(peerDialing)
+			return []setupStep{{do: stepDial}}
+		}
+	case peerIdle, peerConnected, peerOver:
+	}
+	return nil
+}
+
+// cancel: the VI consumer gives up.
+func (p *peer) cancel() []setupStep {
+	switch p.state {
+	case peerDialing, peerRequested:
+		return p.end(outcomeCancelled, nil, setupStep{do: stepClose})
+	case peerWaiting, peerIdle:
+		return p.end(outcomeCancelled, nil)
+	case peerConnected, peerOver:
+	}
+	return nil
+}

@@ -1,0 +1,12 @@
+package vitcp
+
+import "viaduct/vitcp/vitcpwire"
+
+// The reasons of a Connect Reject under short names. [V-46]
+const (
+	rejectAttributes  = vitcpwire.RejectAttributes
+	rejectApplication = vitcpwire.RejectApplication
+	rejectResources   = vitcpwire.RejectResources
+	rejectVersion     = vitcpwire.RejectVersion
+	rejectCrossed     = vitcpwire.RejectCrossed
+)
