@@ -23,6 +23,12 @@ type Work[T any] struct {
 	// 0 means no limit. Set it before use.
 	Limit int
 
+	// OnDone, if set, is called for each request at the moment it is done,
+	// in order and before it can be reaped. It runs under the queue's lock:
+	// it may write the request's status or push to a completion queue, and
+	// must not call this queue. Set it before use.
+	OnDone func(T)
+
 	mu      sync.Mutex
 	slots   []slot[T] // ring; length 0 or a power of two
 	posted  uint64    // sequence numbers: how many ever were
@@ -103,37 +109,38 @@ func (w *Work[T]) StartN(buf []T) (n int, first uint64) {
 	return n, first
 }
 
-// Finish marks request seq as finished and appends to out, in order, the
-// requests that are done by it: none if an earlier one is not finished. A
-// request that was finished before, or flushed, is left alone, so an engine
-// may finish what a flush has overtaken.
-func (w *Work[T]) Finish(seq uint64, out []T) []T {
-	return w.FinishRange(seq, seq+1, out)
-}
+// Finish marks request seq as finished and returns how many requests are done
+// by it, which is none if an earlier one is not finished. A request that was
+// finished before, or flushed, is left alone, so an engine may finish what a
+// flush has overtaken.
+func (w *Work[T]) Finish(seq uint64) int { return w.FinishRange(seq, seq+1) }
 
 // FinishRange is Finish for the requests first to end-1.
-func (w *Work[T]) FinishRange(first, end uint64, out []T) []T {
+func (w *Work[T]) FinishRange(first, end uint64) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for seq := max(first, w.done); seq < min(end, w.posted); seq++ {
 		w.at(seq).finished = true
 	}
-	return w.advanceLocked(out)
+	return w.advanceLocked()
 }
 
-func (w *Work[T]) advanceLocked(out []T) []T {
-	n := len(out)
+func (w *Work[T]) advanceLocked() int {
+	n := 0
 	for w.done < w.posted && w.at(w.done).finished {
-		out = append(out, w.at(w.done).v)
+		if w.OnDone != nil {
+			w.OnDone(w.at(w.done).v)
+		}
 		w.done++
+		n++
 	}
 	if w.started < w.done {
 		w.started = w.done // flushed before they were started
 	}
-	if d := len(out) - n; d > 0 {
-		w.waiters.WakeLocked(d)
+	if n > 0 {
+		w.waiters.WakeLocked(n)
 	}
-	return out
+	return n
 }
 
 // Update calls f for request seq under the queue's lock if it is not
@@ -150,9 +157,9 @@ func (w *Work[T]) Update(seq uint64, f func(*T)) bool {
 }
 
 // Flush finishes every request that is not, calling f with each in order and
-// whether it had been started, and appends what is done by it to out. f runs
+// whether it had been started, and returns how many are done by it. f runs
 // under the queue's lock.
-func (w *Work[T]) Flush(out []T, f func(v *T, started bool)) []T {
+func (w *Work[T]) Flush(f func(v *T, started bool)) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for seq := w.done; seq < w.posted; seq++ {
@@ -161,7 +168,7 @@ func (w *Work[T]) Flush(out []T, f func(v *T, started bool)) []T {
 			s.finished = true
 		}
 	}
-	return w.advanceLocked(out)
+	return w.advanceLocked()
 }
 
 // A Head tells what is at the front of a work queue.
