@@ -1,0 +1,37 @@
+// Cite ties the code to the requirement matrices of docs/requirements.
+//
+// It reads every citation in the Go files of the module, checks that each one
+// names a row or a recorded decision that exists, and reports the rows that no
+// code keeps and the rows that no test guards:
+//
+//	go run ./internal/tools/cite              # the rows still open
+//	go run ./internal/tools/cite -only MPA    # those of one document
+//	go run ./internal/tools/cite -summary     # one line per document
+//	go run ./internal/tools/cite -write       # write docs/conformance.md and its pages
+//	go run ./internal/tools/cite -check       # fail if those are stale
+//
+// # What counts as a citation
+//
+// In comments, a tag in square brackets:
+//
+//	[SDP-9.5.1-3]              a row
+//	[SDP-9.1-1..4]             the rows 1 to 4 of a section
+//	[SDP-9.1-1, SDP-9.2-3]     several
+//	[SDP-9.1-1/3]              rows 1 and 3 of a section
+//	[D-40]                     a recorded decision
+//	[SDP 9.5.1]                a section; only its key is checked
+//
+// In test files also the first words of a string, so that names of subtests
+// count: t.Run("SDP-12.4-3", ...).
+//
+// A citation in a file whose name ends in _test.go, or anywhere under interop,
+// counts as a test; any other as code. Directories called testdata, and this
+// tool itself, are not read.
+//
+// A row needs no code and no test if its matrix marks it "n/a:", or if
+// docs/requirements/exceptions.md has a line for it that begins with "n/a" or
+// "deviates"; see there.
+//
+// The exit status is 1 if a citation or an exception names nothing, or if
+// -check finds a stale page; rows that are merely open do not change it.
+package main
