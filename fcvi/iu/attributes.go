@@ -1,0 +1,98 @@
+package iu
+
+import (
+	"encoding/binary"
+	"io"
+)
+
+// A Reliability is a VI reliability level, one-hot as in VIPL. [FCVI-7.3-2]
+type Reliability uint8
+
+// Reliability levels.
+const (
+	Unreliable        Reliability = 1
+	ReliableDelivery  Reliability = 2
+	ReliableReception Reliability = 4
+)
+
+// Valid reports whether exactly one level is named.
+func (r Reliability) Valid() bool {
+	return r == Unreliable || r == ReliableDelivery || r == ReliableReception
+}
+
+func (r Reliability) String() string {
+	switch r {
+	case Unreliable:
+		return "unreliable delivery"
+	case ReliableDelivery:
+		return "reliable delivery"
+	case ReliableReception:
+		return "reliable reception"
+	}
+	return "reliability(?)"
+}
+
+// QoS is FCVI_QOS. All zero is best effort.
+type QoS struct {
+	Class     uint8 // class of service wanted: 0 any, 2, 3
+	CSCtl     uint8
+	Flags     uint16 // QoSStrict
+	Bandwidth uint32 // kB/s
+	Latency   uint32 // microseconds
+	Vendor    uint32
+}
+
+// Attributes is FCVI_ATTRIBUTES: what an endpoint offers. [FCVI-7.3-1]
+type Attributes struct {
+	Reliability Reliability
+	Write       bool   // RDMA Write enabled: I accept writes
+	Read        bool   // RDMA Read enabled: I accept reads
+	InOrder     bool   // my port requires in-order delivery
+	Streaming   bool   // I understand and send CUM responses
+	Class2      bool   // class 2 wanted
+	MaxTransfer uint32 // largest message, bytes
+	MaxReads    uint16 // reads I accept outstanding
+	MaxUnacked  uint16 // Reliable Reception requests I accept unanswered, at least 1
+	QoS         QoS
+}
+
+// Append appends the AttributesLen bytes of a to b.
+func (a *Attributes) Append(b []byte) []byte {
+	f := uint32(a.Reliability) & attrReliability
+	for _, bit := range [...]struct {
+		on  bool
+		bit uint32
+	}{{a.Write, attrWrite}, {a.Read, attrRead}, {a.InOrder, attrInOrder}, {a.Streaming, attrStreaming}, {a.Class2, attrClass2}} {
+		if bit.on {
+			f |= bit.bit
+		}
+	}
+	b = binary.BigEndian.AppendUint32(b, f)
+	b = binary.BigEndian.AppendUint32(b, a.MaxTransfer)
+	b = binary.BigEndian.AppendUint16(b, a.MaxReads)
+	b = binary.BigEndian.AppendUint16(b, a.MaxUnacked)
+	b = append(b, 0, 0, 0, 0, a.QoS.Class, a.QoS.CSCtl)
+	b = binary.BigEndian.AppendUint16(b, a.QoS.Flags)
+	b = binary.BigEndian.AppendUint32(b, a.QoS.Bandwidth)
+	b = binary.BigEndian.AppendUint32(b, a.QoS.Latency)
+	return binary.BigEndian.AppendUint32(b, a.QoS.Vendor)
+}
+
+// ParseAttributes decodes the attributes at the front of b.
+func ParseAttributes(b []byte) (a Attributes, n int, err error) {
+	if len(b) < AttributesLen {
+		return a, 0, io.ErrUnexpectedEOF
+	}
+	f := binary.BigEndian.Uint32(b)
+	a = Attributes{
+		Reliability: Reliability(f & attrReliability),
+		Write:       f&attrWrite != 0, Read: f&attrRead != 0, InOrder: f&attrInOrder != 0,
+		Streaming: f&attrStreaming != 0, Class2: f&attrClass2 != 0,
+		MaxTransfer: binary.BigEndian.Uint32(b[4:]),
+		MaxReads:    binary.BigEndian.Uint16(b[8:]), MaxUnacked: binary.BigEndian.Uint16(b[10:]),
+		QoS: QoS{Class: b[16], CSCtl: b[17], Flags: binary.BigEndian.Uint16(b[18:]),
+			Bandwidth: binary.BigEndian.Uint32(b[20:]), Latency: binary.BigEndian.Uint32(b[24:]),
+			Vendor: binary.BigEndian.Uint32(b[28:])},
+	}
+	return a, AttributesLen, nil
+}

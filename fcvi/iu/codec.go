@@ -1,0 +1,145 @@
+package iu
+
+import "errors"
+
+// Errors of the parsers, besides io.ErrUnexpectedEOF for short input.
+var (
+	ErrVersion = errors.New("iu: unknown codec version")
+	ErrFormat  = errors.New("iu: malformed payload")
+)
+
+// A Codec is one assignment of values to the fields of FC-VI. The state
+// machines use nothing but this interface and the names of this package.
+type Codec interface {
+	// Name identifies the codec in tests and logs.
+	Name() string
+
+	AppendHeader(b []byte, h *Header) []byte
+	ParseHeader(b []byte) (Header, int, error)
+	AppendConnectRqst(b []byte, p *ConnectPayload) []byte
+	ParseConnectRqst(b []byte) (ConnectPayload, int, error)
+	AppendConnectResp1(b []byte, p *AcceptPayload) []byte
+	ParseConnectResp1(b []byte) (AcceptPayload, int, error)
+
+	// RCtl returns the R_CTL of an IU.
+	RCtl(o Opcode) uint8
+	// FCtl returns the F_CTL of a frame, without fill bytes and ACK form.
+	FCtl(o Opcode, u Use) uint32
+	// DFCtl returns the DF_CTL of an IU.
+	DFCtl(o Opcode) uint8
+
+	// Beats says which of two matching peer requests goes on.
+	Beats(aName, bName uint64, aDisc, bDisc []byte, aHandle, bHandle uint32) bool
+}
+
+// A Use says how a frame is used, as far as its F_CTL depends on that.
+type Use struct {
+	Last     bool // last frame of its sequence
+	Answered bool // a message request that expects a response
+	Stream   StreamPos
+	Pending  bool // RESP1: a final RESP1 follows
+	End      bool // RESP1: rejected or yielded; RESP2: cancelled
+}
+
+// A StreamPos is the place of a one-way request in a stream Exchange.
+// [FCVI-5.2.1-5]
+type StreamPos uint8
+
+// Places in a stream Exchange.
+const (
+	NoStream    StreamPos = iota // an Exchange of its own
+	StreamFirst                  // first message of several
+	StreamNext
+	StreamLast // closes the Exchange
+)
+
+// ProjectV1 is the codec of this project.
+type ProjectV1 struct{}
+
+var _ Codec = ProjectV1{}
+
+// Name returns "ProjectV1".
+func (ProjectV1) Name() string { return "ProjectV1" }
+
+// AppendHeader appends h.
+func (ProjectV1) AppendHeader(b []byte, h *Header) []byte { return h.Append(b) }
+
+// ParseHeader decodes a Device_Header.
+func (ProjectV1) ParseHeader(b []byte) (Header, int, error) { return ParseHeader(b) }
+
+// AppendConnectRqst appends p, its version set.
+func (ProjectV1) AppendConnectRqst(b []byte, p *ConnectPayload) []byte {
+	p.Version = ProjectVersion
+	return p.Append(b)
+}
+
+// ParseConnectRqst decodes the payload of a CONNECT_RQST.
+func (ProjectV1) ParseConnectRqst(b []byte) (ConnectPayload, int, error) { return ParseConnectRqst(b) }
+
+// AppendConnectResp1 appends p, its version set.
+func (ProjectV1) AppendConnectResp1(b []byte, p *AcceptPayload) []byte {
+	p.Version = ProjectVersion
+	return p.Append(b)
+}
+
+// ParseConnectResp1 decodes the payload of an accepting CONNECT_RESP1.
+func (ProjectV1) ParseConnectResp1(b []byte) (AcceptPayload, int, error) { return ParseConnectResp1(b) }
+
+// RCtl returns the R_CTL of o. [FCVI-5.1-4]
+func (ProjectV1) RCtl(o Opcode) uint8 {
+	switch o {
+	case SendRqst, WriteRqst:
+		return rctlUnsolData
+	case ReadRqst, ConnectRqst, DisconnectRqst:
+		return rctlUnsolCtl
+	case ReadResp:
+		return rctlSolData
+	}
+	return rctlSolCtl
+}
+
+// DFCtl returns the DF_CTL of o: the size of its Device_Header and no other
+// optional header. [FCVI-5.8-4]
+func (ProjectV1) DFCtl(o Opcode) uint8 { return uint8(o.HeaderLen() / ShortLen) }
+
+// FCtl returns the F_CTL of a frame of o. [FCVI-5.8-7] [FCVI-5.8-8] [FCVI-5.8-9]
+func (ProjectV1) FCtl(o Opcode, u Use) uint32 {
+	switch o {
+	case SendRqst, WriteRqst:
+		switch {
+		case u.Stream >= StreamNext && !u.Last:
+			return fctlStreamMore
+		case u.Stream == StreamLast:
+			return fctlStreamLast
+		case u.Stream == StreamNext:
+			return fctlStreamEnd
+		case !u.Last:
+			return fctlRqstMore
+		case u.Stream == StreamFirst:
+			return fctlStreamFirst
+		case u.Answered:
+			return fctlRqstAnswered
+		}
+		return fctlRqstOneWay
+	case ReadRqst, ConnectRqst, DisconnectRqst:
+		return fctlControlRqst
+	case ReadResp:
+		if u.Last {
+			return fctlReadLast
+		}
+		return fctlReadMore
+	case ConnectResp1:
+		switch {
+		case u.Pending:
+			return fctlResp1Pending
+		case !u.End:
+			return fctlResp1Accept
+		}
+	case ConnectResp2:
+		if u.End {
+			return fctlResp2Cancel
+		}
+		return fctlResp2Confirm
+	}
+	return fctlLastResp
+}

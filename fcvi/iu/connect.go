@@ -1,0 +1,116 @@
+package iu
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+)
+
+// NoTimeout in a CONNECT_RQST means that the originator waits for ever.
+const NoTimeout = 0xFFFFFFFF
+
+// A ConnectPayload is the payload of CONNECT_RQST. [FCVI-6.8-1]
+type ConnectPayload struct {
+	Version      uint8
+	Handle       uint32 // the originator's FCVI_HANDLE
+	InitialMsgID MsgID  // of messages from originator to responder
+	Timeout      uint32 // remaining, milliseconds; NoTimeout
+	Local        NetAddress
+	Remote       NetAddress
+	Attributes   Attributes
+}
+
+// Append appends the ConnectRqstLen bytes of p to b.
+func (p *ConnectPayload) Append(b []byte) []byte {
+	b = append(b, p.Version, 0)
+	b = binary.BigEndian.AppendUint16(b, ConnectRqstLen)
+	b = binary.BigEndian.AppendUint32(b, p.Handle)
+	b = binary.BigEndian.AppendUint32(b, uint32(p.InitialMsgID))
+	b = binary.BigEndian.AppendUint32(b, p.Timeout)
+	b = p.Local.Append(b)
+	b = p.Remote.Append(b)
+	return p.Attributes.Append(b)
+}
+
+// ParseConnectRqst decodes the payload of a CONNECT_RQST. If the error is not
+// nil, Handle is set as far as it could be read, so that a rejection can be
+// addressed. A payload that is longer than we know is read in its known
+// prefix. [FCVI-6.9-2] [FCVI-6.9-3]
+//
+// Errors: io.ErrUnexpectedEOF, ErrVersion, ErrFormat.
+func ParseConnectRqst(b []byte) (p ConnectPayload, n int, err error) {
+	if len(b) >= 8 {
+		p.Version, p.Handle = b[0], binary.BigEndian.Uint32(b[4:])
+	}
+	n, err = checkPayload(b, ConnectRqstLen)
+	if err != nil {
+		return p, 0, err
+	}
+	p.InitialMsgID = MsgID(binary.BigEndian.Uint32(b[8:]))
+	p.Timeout = binary.BigEndian.Uint32(b[12:])
+	if p.Local, _, err = ParseNetAddress(b[16:]); err != nil {
+		return p, 0, err
+	}
+	if p.Remote, _, err = ParseNetAddress(b[16+NetAddressLen:]); err != nil {
+		return p, 0, err
+	}
+	p.Attributes, _, err = ParseAttributes(b[16+2*NetAddressLen:])
+	return p, n, err
+}
+
+// An AcceptPayload is the payload of an accepting CONNECT_RESP1. [FCVI-6.9-1]
+type AcceptPayload struct {
+	Version      uint8
+	Handle       uint32 // the responder's FCVI_HANDLE
+	InitialMsgID MsgID  // of messages from responder to originator
+	Local        NetAddress
+	Attributes   Attributes
+}
+
+// Append appends the ConnectResp1Len bytes of p to b.
+func (p *AcceptPayload) Append(b []byte) []byte {
+	b = append(b, p.Version, 0)
+	b = binary.BigEndian.AppendUint16(b, ConnectResp1Len)
+	b = binary.BigEndian.AppendUint32(b, p.Handle)
+	b = binary.BigEndian.AppendUint32(b, uint32(p.InitialMsgID))
+	b = append(b, 0, 0, 0, 0)
+	b = p.Local.Append(b)
+	return p.Attributes.Append(b)
+}
+
+// ParseConnectResp1 decodes the payload of an accepting CONNECT_RESP1, with the
+// errors of ParseConnectRqst.
+func ParseConnectResp1(b []byte) (p AcceptPayload, n int, err error) {
+	if len(b) >= 8 {
+		p.Version, p.Handle = b[0], binary.BigEndian.Uint32(b[4:])
+	}
+	n, err = checkPayload(b, ConnectResp1Len)
+	if err != nil {
+		return p, 0, err
+	}
+	p.InitialMsgID = MsgID(binary.BigEndian.Uint32(b[8:]))
+	if p.Local, _, err = ParseNetAddress(b[16:]); err != nil {
+		return p, 0, err
+	}
+	p.Attributes, _, err = ParseAttributes(b[16+NetAddressLen:])
+	return p, n, err
+}
+
+// checkPayload checks version and length of a set-up payload of at least want
+// bytes and returns how long it says it is.
+func checkPayload(b []byte, want int) (int, error) {
+	if len(b) < 4 {
+		return 0, io.ErrUnexpectedEOF
+	}
+	if b[0] != ProjectVersion {
+		return 0, fmt.Errorf("%w: %d", ErrVersion, b[0])
+	}
+	n := int(binary.BigEndian.Uint16(b[2:]))
+	if len(b) < want {
+		return 0, io.ErrUnexpectedEOF
+	}
+	if n < want || n > len(b) {
+		return 0, fmt.Errorf("%w: length field %d in a payload of %d bytes", ErrFormat, n, len(b))
+	}
+	return n, nil
+}

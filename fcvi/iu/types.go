@@ -1,0 +1,191 @@
+package iu
+
+import "fmt"
+
+// An Opcode is FCVI_OPCODE: it names the Information Unit.
+type Opcode uint8
+
+// Opcodes lists the twelve Information Units. [FCVI-5.1-1]
+var Opcodes = [...]Opcode{SendRqst, WriteRqst, ReadRqst, SendResp, WriteResp, ReadResp,
+	ConnectRqst, ConnectResp1, ConnectResp2, ConnectResp3, DisconnectRqst, DisconnectResp}
+
+func (o Opcode) String() string {
+	switch o {
+	case SendRqst:
+		return "SEND_RQST"
+	case WriteRqst:
+		return "WRITE_RQST"
+	case ReadRqst:
+		return "READ_RQST"
+	case SendResp:
+		return "SEND_RESP"
+	case WriteResp:
+		return "WRITE_RESP"
+	case ReadResp:
+		return "READ_RESP"
+	case ConnectRqst:
+		return "CONNECT_RQST"
+	case ConnectResp1:
+		return "CONNECT_RESP1"
+	case ConnectResp2:
+		return "CONNECT_RESP2"
+	case ConnectResp3:
+		return "CONNECT_RESP3"
+	case DisconnectRqst:
+		return "DISCONNECT_RQST"
+	case DisconnectResp:
+		return "DISCONNECT_RESP"
+	}
+	return fmt.Sprintf("FCVI_OPCODE(0x%02x)", uint8(o))
+}
+
+// Valid reports whether o is one of the twelve. [FCVI-5.9.3-2]
+func (o Opcode) Valid() bool {
+	switch o {
+	case SendRqst, WriteRqst, ReadRqst, SendResp, WriteResp, ReadResp,
+		ConnectRqst, ConnectResp1, ConnectResp2, ConnectResp3, DisconnectRqst, DisconnectResp:
+		return true
+	}
+	return false
+}
+
+// IsRequest reports whether o is a message request.
+func (o Opcode) IsRequest() bool { return o == SendRqst || o == WriteRqst || o == ReadRqst }
+
+// IsResponse reports whether o is a message response.
+func (o Opcode) IsResponse() bool { return o == SendResp || o == WriteResp || o == ReadResp }
+
+// HasData reports whether o carries message data, and so a relative offset.
+func (o Opcode) HasData() bool { return o == SendRqst || o == WriteRqst || o == ReadResp }
+
+// Response returns the response IU of a message request.
+func (o Opcode) Response() Opcode {
+	switch o {
+	case SendRqst:
+		return SendResp
+	case WriteRqst:
+		return WriteResp
+	}
+	return ReadResp
+}
+
+// HeaderLen returns the length in bytes of o's Device_Header: 16 for message
+// data and responses, 32 where an address or a connection id is needed.
+// [FCVI-5.1-2]
+func (o Opcode) HeaderLen() int {
+	switch o {
+	case SendRqst, SendResp, WriteResp, ReadResp:
+		return ShortLen
+	}
+	return LongLen
+}
+
+// Flags is FCVI_FLAGS. Its bits mean different things in different IUs.
+// Reserved bits are sent 0 and ignored. [FCVI-5.9.4-1]
+type Flags uint8
+
+// A Mode is CONN_MODE.
+type Mode uint8
+
+func (m Mode) String() string {
+	switch m {
+	case ClientServer:
+		return "client-server"
+	case PeerToPeer:
+		return "peer-to-peer"
+	}
+	return fmt.Sprintf("CONN_MODE(%d)", uint8(m))
+}
+
+// Mode returns the connection mode in the flags of a connect IU.
+func (f Flags) Mode() Mode { return Mode(f & FlagModeMask) }
+
+// Flags returns m in its place.
+func (m Mode) Flags() Flags { return Flags(m) & FlagModeMask }
+
+// A Reason is CONN_STS: why a set-up, a message or a connection ended as it did.
+type Reason uint8
+
+var reasonNames = map[Reason]string{
+	Accepted: "ACCEPTED", Confirmed: "CONFIRMED", PeerYield: "PEER_YIELD", Pending: "PENDING",
+	AlreadyConnected: "ALREADY_CONNECTED", NoMatch: "NO_MATCH", ULPReject: "ULP_REJECT", ULPTimeout: "ULP_TIMEOUT",
+	InvalidReliability: "INVALID_RELIABILITY", InvalidMTS: "INVALID_MTS", InvalidQoS: "INVALID_QOS",
+	InvalidRDMARead: "INVALID_RDMA_READ", NoResources: "NO_RESOURCES", BadState: "BAD_STATE", BadMode: "BAD_MODE",
+	BadFormat: "BAD_FORMAT", Stale: "STALE", Cancelled: "CANCELLED", AddressMismatch: "ADDRESS_MISMATCH",
+	NoRecvDesc: "NO_RECV_DESC", LengthError: "LENGTH", RecvProt: "RECV_PROT", RecvFormat: "RECV_FORMAT",
+	RDMAWriteProt: "RDMA_WRITE_PROT", RDMAWriteOff: "RDMA_WRITE_OFF", RDMAReadProt: "RDMA_READ_PROT",
+	RDMAReadOff: "RDMA_READ_OFF", TooLong: "TOO_LONG", ULPDisconnect: "ULP_DISCONNECT", MsgLost: "MSG_LOST",
+	FrameLost: "FRAME_LOST", RespTimeout: "RESP_TIMEOUT", NotConnected: "NOT_CONNECTED", Protocol: "PROTOCOL",
+	UnexpectedResp: "UNEXPECTED_RESP", PortInternal: "PORT_INTERNAL", PortResources: "PORT_RESOURCES",
+	LoggedOut: "LOGGED_OUT", Class2Fail: "CLASS2_FAIL", DataError: "DATA_ERROR",
+}
+
+func (r Reason) String() string {
+	if s, ok := reasonNames[r]; ok {
+		return s
+	}
+	return fmt.Sprintf("CONN_STS(0x%02x)", uint8(r))
+}
+
+// A ReasonClass is one of the six ranges of reason codes. [FCVI-5.9.7-4]
+type ReasonClass uint8
+
+// Classes of reasons.
+const (
+	ConnectGood ReasonClass = iota
+	ConnectError
+	DescriptorError
+	PortError
+	ReservedReason
+	VendorReason
+)
+
+// Class returns the range r lies in.
+func (r Reason) Class() ReasonClass {
+	switch {
+	case r < firstConnectError:
+		return ConnectGood
+	case r < firstDescError:
+		return ConnectError
+	case r < firstPortError:
+		return DescriptorError
+	case r < firstReserved:
+		return PortError
+	case r < firstVendor:
+		return ReservedReason
+	}
+	return VendorReason
+}
+
+// Known maps codes without a name here to PORT_INTERNAL, as a receiver must
+// treat them. [FCVI-5.9.7-9]
+func (r Reason) Known() Reason {
+	if _, ok := reasonNames[r]; ok {
+		return r
+	}
+	return PortInternal
+}
+
+// Status is FCVI_PARAMETER in connect responses, disconnects and error
+// responses. [FCVI-5.9.7-2]
+type Status struct {
+	Reason    Reason
+	Qualifier uint8
+	Diag      uint16 // never interpreted [FCVI-5.9.7-3]
+}
+
+// Param returns s as FCVI_PARAMETER.
+func (s Status) Param() uint32 {
+	return uint32(s.Reason)<<reasonShift | uint32(s.Qualifier)<<qualifierShift | uint32(s.Diag)
+}
+
+// ParseStatus splits FCVI_PARAMETER.
+func ParseStatus(p uint32) Status {
+	return Status{Reason(p >> reasonShift), uint8(p >> qualifierShift), uint16(p)}
+}
+
+// A MsgID is FCVI_MSG_ID, compared by serial-number arithmetic. [FCVI-5.9.6-2]
+type MsgID uint32
+
+// After reports whether a is later than b.
+func (a MsgID) After(b MsgID) bool { d := a - b; return d != 0 && d < 1<<31 }
