@@ -1,0 +1,90 @@
+package vitcp
+
+import (
+	"fmt"
+
+	"viaduct/vitcp/vitcpwire"
+)
+
+// A framingError is a fault that no honest peer makes; it ends the connection
+// by a reset. [V-41]
+type framingError struct{ reason string }
+
+func (e *framingError) Error() string { return "vitcp: framing: " + e.reason }
+
+func framingf(format string, args ...any) error {
+	return &framingError{fmt.Sprintf(format, args...)}
+}
+
+// An assembly follows the segments of the messages that arrive. Messages do
+// not interleave, with one exception: segments of Read Responses may come
+// between those of other messages. So there is one progress for responses and
+// one for the rest. [VIT-2.2.2.2.3-5] [VIT-2.2.2.2.3-6] [V-28] [V-37] [V-38]
+type assembly struct {
+	started bool             // a numbered message has been seen
+	last    vitcpwire.Number // of the message begun last
+	data    progress         // Send, RDMA Write, RDMA Read Request
+	resp    progress         // RDMA Read Response
+}
+
+// A progress is how far one message has come.
+type progress struct {
+	active bool             // begun and not ended
+	typ    vitcpwire.Type   //
+	number vitcpwire.Number //
+	offset uint32           // payload bytes so far: the Data Offset of the next segment
+}
+
+// segment checks the next segment against what came before it and reports
+// whether it begins its message. payload is its length without headers. For a
+// Read Response, awaited is the number of the oldest request without a
+// complete response; ok is false if there is none. The error is a
+// *framingError.
+func (a *assembly) segment(h *vitcpwire.Header, payload int, awaited vitcpwire.Number, ok bool) (first bool, err error) {
+	p := &a.data
+	switch h.Type {
+	case vitcpwire.ReadResponse:
+		p = &a.resp
+		if !ok {
+			return false, framingf("read response %d without a request", uint32(h.Number))
+		}
+		if h.Number != awaited { // responses come in request order [V-37]
+			return false, framingf("read response %d, awaited %d", uint32(h.Number), uint32(awaited))
+		}
+	case vitcpwire.Send, vitcpwire.Write, vitcpwire.ReadRequest:
+		if !p.active {
+			// The first number may be anything; then each is one more.
+			if a.started && h.Number != a.last.Add(1) { // [VIT-3.1-10] [VIT-3.1-11] [V-37]
+				return false, framingf("message %d after %d", uint32(h.Number), uint32(a.last))
+			}
+		}
+	}
+	end := h.Flags&vitcpwire.EndOfMessage != 0
+	if first = !p.active; first {
+		if h.Offset != 0 { // [VIT-3.1-8]
+			return false, framingf("message %d begins at offset %d", uint32(h.Number), h.Offset)
+		}
+		if h.Type.Numbered() {
+			a.started, a.last = true, h.Number
+		}
+		*p = progress{active: true, typ: h.Type, number: h.Number}
+	} else {
+		switch {
+		case h.Type != p.typ:
+			return false, framingf("%v inside %v %d", h.Type, p.typ, uint32(p.number))
+		case h.Number != p.number: // [VIT-3.1-13]
+			return false, framingf("message %d inside message %d", uint32(h.Number), uint32(p.number))
+		case h.Offset != p.offset: // [V-38]
+			return false, framingf("offset %d in message %d, expected %d", h.Offset, uint32(p.number), p.offset)
+		}
+	}
+	if uint64(p.offset)+uint64(payload) > 1<<32-1 { // [V-08]
+		return false, framingf("message %d is longer than 2^32-1 bytes", uint32(p.number))
+	}
+	p.offset += uint32(payload)
+	p.active = !end
+	return first, nil
+}
+
+// inside reports whether a message is incomplete.
+func (a *assembly) inside() bool { return a.data.active || a.resp.active }

@@ -1,0 +1,127 @@
+package vitcp
+
+import (
+	"fmt"
+
+	"viaduct/vitcp/vitcpwire"
+)
+
+// A reliability is one of the three levels of the VI Architecture.
+type reliability uint8
+
+const (
+	unreliable reliability = iota // Unreliable Delivery
+	delivery                      // Reliable Delivery
+	reception                     // Reliable Reception
+)
+
+var reliabilityNames = [...]string{"unreliable delivery", "reliable delivery", "reliable reception"}
+
+func (r reliability) String() string { return reliabilityNames[r] }
+
+// habits are the settings by which a connection meets peers that read the
+// draft in another way.
+type habits struct {
+	reliableIsDelivery bool // the one reliable bit means Reliable Delivery [V-10]
+	tolerant           bool // unknown attribute bits are ignored [V-05]
+	strict             bool // differing RDMA enables are refused [V-15]
+}
+
+// attributes returns the bits that say level r. With reliableIsDelivery there
+// is no way to say Reliable Reception, and ok is false. [V-10]
+func (h habits) attributes(r reliability) (a vitcpwire.Attributes, ok bool) {
+	switch r {
+	case delivery:
+		if h.reliableIsDelivery {
+			return vitcpwire.Reliable, true
+		}
+		return vitcpwire.Reliable | vitcpwire.ReliableDelivery, true
+	case reception:
+		return vitcpwire.Reliable, !h.reliableIsDelivery
+	}
+	return 0, true
+}
+
+// level returns the level that the bits say; ok is false for the extension bit
+// without the draft's bit.
+func (h habits) level(a vitcpwire.Attributes) (r reliability, ok bool) {
+	switch a & (vitcpwire.Reliable | vitcpwire.ReliableDelivery) {
+	case vitcpwire.Reliable:
+		if h.reliableIsDelivery {
+			return delivery, true
+		}
+		return reception, true
+	case vitcpwire.Reliable | vitcpwire.ReliableDelivery:
+		return delivery, true
+	case 0:
+		return unreliable, true
+	}
+	return unreliable, false
+}
+
+// A mismatch says which attribute keeps two VIs from being connected.
+type mismatch uint8
+
+const (
+	matching            mismatch = iota
+	mismatchReliability          // the levels differ
+	mismatchFlowControl          // one side wants descriptor flow control, the other not
+	mismatchModel                // one side connects peer-to-peer, the other not
+	mismatchRDMA                 // the RDMA enables differ, and that is not tolerated
+	mismatchUnknown              // a bit without a known meaning is set
+	mismatchMTU                  // the peer offers no or a greater MTU
+)
+
+var mismatchNames = [...]string{"none", "reliability level", "descriptor flow control", "connection model",
+	"RDMA enables", "unknown attribute", "MTU"}
+
+func (m mismatch) String() string { return mismatchNames[m] }
+
+// match compares the attributes of both sides: reliability, flow control and
+// the connection model must agree; the RDMA enables are what each side allows
+// the other and may differ. [VIT-2.2.1-4] [V-05] [V-15]
+func (h habits) match(ours, theirs vitcpwire.Attributes) mismatch {
+	if theirs&^vitcpwire.KnownAttributes != 0 && !h.tolerant {
+		return mismatchUnknown
+	}
+	a, aok := h.level(ours)
+	b, bok := h.level(theirs)
+	differ := ours ^ theirs
+	switch {
+	case !aok || !bok || a != b:
+		return mismatchReliability
+	case differ&vitcpwire.FlowControl != 0:
+		return mismatchFlowControl
+	case differ&vitcpwire.PeerToPeer != 0:
+		return mismatchModel
+	case h.strict && differ&(vitcpwire.RDMAWrite|vitcpwire.RDMARead) != 0:
+		return mismatchRDMA
+	}
+	return matching
+}
+
+// agreeMTU is what the called side answers to a proposal: the lesser of both.
+// A proposal of zero is refused. [VIT-3.2-5] [V-14]
+func agreeMTU(ours, proposed uint32) (mtu uint32, ok bool) {
+	return min(ours, proposed), proposed != 0
+}
+
+// checkMTU is what the calling side makes of the agreed value: it cannot be
+// zero nor exceed what was proposed.
+func checkMTU(proposed, agreed uint32) bool { return agreed != 0 && agreed <= proposed }
+
+// A MismatchError says which attribute kept two VIs from being connected. It
+// is found here, or (Remote) told by the peer, which does not say which one.
+type MismatchError struct {
+	Remote    bool
+	Attribute string // "" if the peer told
+	Ours      vitcpwire.Attributes
+	Theirs    vitcpwire.Attributes
+}
+
+func (e *MismatchError) Error() string {
+	if e.Remote {
+		return "vitcp: the peer refused our attributes"
+	}
+	return fmt.Sprintf("vitcp: attributes do not match: %s (ours %v, the peer's %v)", e.Attribute, e.Ours, e.Theirs)
+}

@@ -1,0 +1,30 @@
+package vitcp
+
+import "sync/atomic"
+
+// A readWindow bounds the RDMA Reads of one direction. On the side that asks,
+// take is called by the send role and done by the receive role; on the side
+// that serves it is the other way round. [VIT-2.2.2.2.6-2] [VIT-2.2.2.2.6-3]
+// [V-26]
+type readWindow struct {
+	limit uint32 // requests outstanding at one time; fixed at set-up
+	taken atomic.Uint32
+	given atomic.Uint32
+}
+
+// outstanding returns how many requests are without a complete response.
+func (w *readWindow) outstanding() int { return int(w.taken.Load() - w.given.Load()) }
+
+// take counts one more request; false, and nothing counted, if the window is
+// full. [V-27]
+func (w *readWindow) take() bool {
+	n := w.taken.Load()
+	if n-w.given.Load() >= w.limit {
+		return false
+	}
+	w.taken.Store(n + 1)
+	return true
+}
+
+// done counts one complete response.
+func (w *readWindow) done() { w.given.Add(1) }
