@@ -1,0 +1,173 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A pkg is what go list says about one package of the module.
+type pkg struct {
+	ImportPath   string
+	Imports      []string
+	TestImports  []string
+	XTestImports []string
+}
+
+// check returns the offences of the packages against the rules, as lines, in
+// order and without repetition.
+func check(module string, pkgs []pkg) []string {
+	c := checker{module: module}
+	for _, p := range pkgs {
+		c.pkg(p)
+	}
+	slices.Sort(c.offences)
+	return slices.Compact(c.offences)
+}
+
+type checker struct {
+	module   string
+	offences []string
+}
+
+func (c *checker) offend(from, to, why string) {
+	c.offences = append(c.offences, fmt.Sprintf("%s -> %s: %s", from, to, why))
+}
+
+// path is the import path below the module; ok is false for other modules.
+func (c *checker) path(importPath string) (path string, ok bool) {
+	if importPath == c.module {
+		return ".", true
+	}
+	return strings.CutPrefix(importPath, c.module+"/")
+}
+
+func (c *checker) pkg(p pkg) {
+	at, ok := c.path(p.ImportPath)
+	if !ok {
+		return
+	}
+	r := ruleFor(at)
+	if r == nil {
+		c.offences = append(c.offences, at+": has no place in the picture (internal/tools/archcheck/rules.go)")
+		return
+	}
+	for _, to := range p.Imports {
+		c.arrow(at, r, to)
+	}
+	for _, to := range slices.Concat(p.TestImports, p.XTestImports) {
+		c.testArrow(at, r, to)
+	}
+}
+
+// arrow judges one import of a package that is not a test.
+func (c *checker) arrow(at string, r *rule, importPath string) {
+	to, ours := c.path(importPath)
+	switch {
+	case !ours && isStandard(importPath):
+		if (r.kind == codec || r.kind == core) && notInCodecs[importPath] {
+			c.offend(at, importPath, "codecs and cores do no input or output and share nothing")
+		}
+		if r.kind == docs {
+			c.offend(at, importPath, "the front page imports nothing")
+		}
+	case !ours:
+		if r.kind == root || r.kind == tool || r.kind == testOnly && within(importPath, inTests) {
+			return
+		}
+		if !within(importPath, inLibraries) {
+			c.offend(at, importPath, "a library imports the standard library and "+strings.Join(inLibraries, ", "))
+		}
+	default:
+		c.ours(at, r, to)
+	}
+}
+
+// ours judges an import of another package of the module.
+func (c *checker) ours(at string, r *rule, to string) {
+	t := ruleFor(to)
+	switch {
+	case t == nil:
+		return // reported where it stands
+	case t.kind == root:
+		if r.kind != root || top(at) != top(to) {
+			c.offend(at, to, "nobody imports a program")
+		}
+	case t.kind == tool:
+		c.offend(at, to, "nobody imports a tool")
+	case t.kind == testOnly:
+		if r.kind != testOnly {
+			c.offend(at, to, "only tests import it")
+		}
+	case t.kind == docs:
+		c.offend(at, to, "the front page is not to be imported")
+	case !fitsAny(to, r.imports):
+		c.offend(at, to, "no such arrow in the picture")
+	}
+}
+
+// testArrow judges one import of a test. A test may do what its package may,
+// and use the test kit, its own package, any codec and any internal package.
+func (c *checker) testArrow(at string, r *rule, importPath string) {
+	to, ours := c.path(importPath)
+	switch {
+	case !ours:
+		if !isStandard(importPath) && !within(importPath, inTests) {
+			c.arrow(at, r, importPath)
+		}
+	case to == at:
+	default:
+		if t := ruleFor(to); t != nil && (t.kind == testOnly || t.kind == codec || t.kind == internal) && r.kind != tool {
+			return
+		}
+		c.ours(at, r, to)
+	}
+}
+
+// ruleFor returns the rule with the longest place that fits path.
+func ruleFor(path string) *rule {
+	var best *rule
+	for i := range rules {
+		if r := &rules[i]; fits(path, r.place) && (best == nil || r.narrower(best)) {
+			best = r
+		}
+	}
+	return best
+}
+
+// narrower reports whether r is the better rule for a package that fits both.
+func (r *rule) narrower(than *rule) bool {
+	a, below := strings.CutSuffix(r.place, "/...")
+	b, _ := strings.CutSuffix(than.place, "/...")
+	return len(a) > len(b) || len(a) == len(b) && !below
+}
+
+// fits reports whether a place such as "vi" or "vi/..." means path.
+func fits(path, place string) bool {
+	if place == "..." {
+		return true
+	}
+	base, below := strings.CutSuffix(place, "/...")
+	return path == base || below && strings.HasPrefix(path, base+"/")
+}
+
+func fitsAny(path string, places []string) bool {
+	return slices.ContainsFunc(places, func(place string) bool { return fits(path, place) })
+}
+
+// within reports whether importPath is one of the paths or below one.
+func within(importPath string, paths []string) bool {
+	return slices.ContainsFunc(paths, func(p string) bool { return fits(importPath, p+"/...") })
+}
+
+// isStandard tells the standard library by its import paths: their first
+// element has no dot.
+func isStandard(importPath string) bool {
+	first, _, _ := strings.Cut(importPath, "/")
+	return !strings.Contains(first, ".")
+}
+
+func top(path string) string {
+	first, _, _ := strings.Cut(path, "/")
+	return first
+}

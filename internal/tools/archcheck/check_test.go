@@ -1,0 +1,152 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestArrows(t *testing.T) {
+	for _, tc := range []struct {
+		from, to string
+		why      string // part of the offence; empty if the arrow is right
+	}{
+		// codecs
+		{"iwarp/mpa", "encoding/binary", ""},
+		{"iwarp/rdmap", "m/iwarp/ddp", ""},
+		{"iwarp/ddp", "m/iwarp/rdmap", "no such arrow"},
+		{"iwarp/mpa", "m/iwarp", "no such arrow"},
+		{"iwarp/mpa", "m/internal/regmem", "no such arrow"},
+		{"sdp/sdpwire", "net", "codecs and cores"},
+		{"sdp/sdpwire", "net/netip", ""},
+		{"fcvi/iu", "os", "codecs and cores"},
+		{"fcvi/iu", "m/fcvi", "no such arrow"},
+		{"vitcp/vitcpwire", "m/vi", "no such arrow"},
+		// cores
+		{"sdp/sdpcore", "m/sdp/sdpwire", ""},
+		{"sdp/sdpcore", "time", ""},
+		{"sdp/sdpcore", "net", "codecs and cores"},
+		{"sdp/sdpcore", "m/iwarp", "no such arrow"},
+		// internal
+		{"internal/frameio", "m/internal/regmem", ""},
+		{"internal/frameio", "golang.org/x/sys/unix", ""},
+		{"internal/regmem", "m/iwarp/ddp", "no such arrow"},
+		{"internal/queue", "m/vi", "no such arrow"},
+		{"internal/queue", "m/internal/testkit", "only tests import it"},
+		// engines
+		{"iwarp", "m/iwarp/mpa", ""},
+		{"iwarp", "m/internal/queue", ""},
+		{"iwarp", "m/sdp", "no such arrow"},
+		{"iwarp", "m/vi", "no such arrow"},
+		{"iwarp", "m/fc", "no such arrow"},
+		{"vi", "m/vitcp", "no such arrow"},
+		{"vi", "m/fcvi", "no such arrow"},
+		{"vi", "m/iwarp", "no such arrow"},
+		{"vi/vitest", "m/vi", ""},
+		{"fc", "m/vi", "no such arrow"},
+		{"fc/fcip", "m/fc", ""},
+		// protocols
+		{"sdp", "m/iwarp", ""},
+		{"sdp", "m/sdp/sdpcore", ""},
+		{"sdp", "m/portmap", "no such arrow"},
+		{"sdp", "m/vi", "no such arrow"},
+		{"vitcp", "m/vi", ""},
+		{"vitcp", "m/iwarp", "no such arrow"},
+		{"fcvi", "m/vi", ""},
+		{"fcvi", "m/fc", ""},
+		{"fcvi", "m/vitcp", "no such arrow"},
+		{"portmap", "m/internal/frameio", ""},
+		{"portmap", "m/sdp", "no such arrow"},
+		{"portmap", "golang.org/x/sys/unix", ""},
+		{"portmap", "golang.org/x/net/ipv4", "a library imports"},
+		{"vi", "github.com/google/go-cmp/cmp", "a library imports"},
+		{"sdp", "golang.org/x/sysx", "a library imports"},
+		// programs
+		{"cmd/viaduct", "m/sdp", ""},
+		{"cmd/viaduct", "m/portmap", ""},
+		{"cmd/viaduct", "m/sdp/sdpwire", ""},
+		{"cmd/viaduct", "github.com/spf13/cobra", ""},
+		{"cmd/viaduct", "m/cmd/viaduct/internal/addr", ""},
+		{"sdp", "m/cmd/viaduct/internal/addr", "nobody imports a program"},
+		{"bench", "m/iwarp", ""},
+		{"cmd/viaduct", "m/bench", "nobody imports a program"},
+		{"interop/siw", "m/cmd/viaduct", "nobody imports a program"},
+		{"interop/siw", "m/internal/testkit", "only tests import it"},
+		{"internal/testkit", "go.uber.org/goleak", ""},
+		{"internal/testkit", "m/internal/queue", "no such arrow"},
+		{"internal/testkit", "github.com/spf13/cobra", "a library imports"},
+		{"internal/tools/cite", "go/ast", ""},
+		{"internal/tools/cite", "m/iwarp/mpa", "no such arrow"},
+		{"cmd/viaduct", "m/internal/tools/cite", "nobody imports a tool"},
+		{".", "net", "the front page imports nothing"},
+		{"sdp", "m", "not to be imported"},
+		// places
+		{"rds", "fmt", "has no place in the picture"},
+		{"sdp/extra", "fmt", "has no place in the picture"},
+	} {
+		path := "m/" + tc.from
+		if tc.from == "." {
+			path = "m"
+		}
+		got := check("m", []pkg{{ImportPath: path, Imports: []string{tc.to}}})
+		if tc.why == "" && len(got) > 0 {
+			t.Errorf("%s -> %s: %q, want no offence", tc.from, tc.to, got)
+		}
+		if tc.why != "" && (len(got) != 1 || !strings.Contains(got[0], tc.why) || !strings.HasPrefix(got[0], tc.from)) {
+			t.Errorf("%s -> %s: %q, want one offence with %q", tc.from, tc.to, got, tc.why)
+		}
+	}
+}
+
+func TestTestArrows(t *testing.T) {
+	for _, tc := range []struct {
+		from, to string
+		why      string
+	}{
+		{"iwarp/mpa", "m/internal/testkit", ""},
+		{"iwarp/mpa", "pgregory.net/rapid", ""},
+		{"iwarp/mpa", "os", ""},
+		{"vi", "m/vi", ""},
+		{"vi", "m/vitcp", "no such arrow"},
+		{"iwarp", "m/sdp/sdpwire", ""},
+		{"sdp", "golang.org/x/net/nettest", ""},
+		{"sdp", "golang.org/x/net/ipv4", "a library imports"},
+		{"sdp", "github.com/spf13/cobra", "a library imports"},
+		{"sdp", "m/internal/regmem", ""},
+		{"sdp", "m/portmap", "no such arrow"},
+		{"sdp", "m/cmd/viaduct/internal/addr", "nobody imports a program"},
+		{"cmd/viaduct", "github.com/spf13/cobra", ""},
+		{"interop/siw", "m/internal/testkit", ""},
+	} {
+		for _, p := range []pkg{
+			{ImportPath: "m/" + tc.from, TestImports: []string{tc.to}},
+			{ImportPath: "m/" + tc.from, XTestImports: []string{tc.to}},
+		} {
+			got := check("m", []pkg{p})
+			if tc.why == "" && len(got) > 0 {
+				t.Errorf("test of %s -> %s: %q, want no offence", tc.from, tc.to, got)
+			}
+			if tc.why != "" && (len(got) != 1 || !strings.Contains(got[0], tc.why)) {
+				t.Errorf("test of %s -> %s: %q, want one offence with %q", tc.from, tc.to, got, tc.why)
+			}
+		}
+	}
+}
+
+func TestSameOffenceOnce(t *testing.T) {
+	p := pkg{ImportPath: "m/vi", Imports: []string{"m/vitcp", "m/iwarp"}}
+	got := check("m", []pkg{p, p, {ImportPath: "other/vi", Imports: []string{"m/vitcp"}}})
+	if len(got) != 2 || !strings.HasPrefix(got[0], "vi -> iwarp") {
+		t.Errorf("offences %q", got)
+	}
+}
+
+// TestList reads this package's own imports through the go command.
+func TestList(t *testing.T) {
+	pkgs, err := list("linux")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(pkgs) != 1 || !strings.HasSuffix(pkgs[0].ImportPath, "internal/tools/archcheck") || len(pkgs[0].Imports) < 3 {
+		t.Errorf("go list says %+v", pkgs)
+	}
+}
