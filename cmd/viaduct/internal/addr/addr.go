@@ -1,0 +1,269 @@
+// Package addr reads and writes the addresses of the viaduct command.
+//
+//	vitcp://HOST[:PORT]/DISCRIMINATOR[/PATH]
+//	iwarp://HOST:PORT[/PATH]
+//	sdp://HOST:PORT[/PATH][?portmap=HOST[:PORT]]
+//	fcvi://HOST[:PORT]/DISCRIMINATOR[/PATH]
+//	tcp://HOST:PORT[/PATH]
+package addr
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// A Scheme is what addr knows about one transport.
+type Scheme struct {
+	Name        string
+	DefaultPort uint16   // 0: the port must be given
+	HasDisc     bool     // a discriminator follows the host
+	Params      []string // query parameters it takes
+}
+
+var viParams = []string{"reliability", "flow", "mtu", "window"}
+
+// Schemes lists the transports an address can name; a command may have fewer.
+var Schemes = []Scheme{
+	{Name: "vitcp", DefaultPort: 3936, HasDisc: true, Params: viParams},
+	{Name: "iwarp", Params: []string{"mtu", "window", "crc", "markers", "fpdu", "mpa", "p2p"}},
+	{Name: "sdp", Params: []string{"portmap", "mode", "crc", "layout", "hello", "policy", "buffers", "bufsize"}},
+	{Name: "fcvi", DefaultPort: 3225, HasDisc: true, Params: slices.Concat(viParams, []string{"wwpn", "wwnn", "peer", "class", "domain", "frame"})},
+	{Name: "tcp"},
+}
+
+// MaxDiscriminator is the length in bytes of the longest discriminator.
+const MaxDiscriminator = 16
+
+// A URL is an address taken apart.
+type URL struct {
+	Scheme string
+	Host   string // without brackets; empty means every address, in a listening URL
+	Port   uint16 // 0 in a listening URL means that the system picks one
+	Disc   []byte // 1 to 16 bytes where the scheme has a discriminator, else nil
+	Path   string // cleaned of the leading slash; empty if there is none
+	Query  url.Values
+}
+
+// Parse reads an address. The error says what is wrong with it and shows the
+// form that was expected.
+func Parse(s string) (*URL, error) {
+	u, err := url.Parse(s)
+	if err != nil {
+		if ue, ok := errors.AsType[*url.Error](err); ok {
+			err = ue.Err
+		}
+		return nil, fmt.Errorf("address %q: %w", s, err)
+	}
+	i := slices.IndexFunc(Schemes, func(c Scheme) bool { return c.Name == u.Scheme })
+	if i < 0 || u.Opaque != "" {
+		return nil, fmt.Errorf("address %q: it must start with vitcp://, iwarp://, sdp://, fcvi:// or tcp://", s)
+	}
+	sc := Schemes[i]
+	if u.User != nil || u.Fragment != "" {
+		return nil, fmt.Errorf("address %q: neither a user name nor a # part belongs here", s)
+	}
+	r := &URL{Scheme: sc.Name, Host: u.Hostname(), Port: sc.DefaultPort}
+	if err := checkHost(r.Host); err != nil {
+		return nil, fmt.Errorf("address %q: %w", s, err)
+	}
+	switch p := u.Port(); {
+	case p != "":
+		n, err := strconv.ParseUint(p, 10, 16)
+		if err != nil {
+			return nil, fmt.Errorf("address %q: port %s is not between 0 and 65535", s, p)
+		}
+		r.Port = uint16(n)
+	case strings.HasSuffix(u.Host, ":") || sc.DefaultPort == 0:
+		return nil, fmt.Errorf("address %q: the port is missing (%s://HOST:PORT)", s, sc.Name)
+	}
+	rest := strings.TrimPrefix(u.EscapedPath(), "/")
+	if sc.HasDisc {
+		var first string
+		first, rest, _ = strings.Cut(rest, "/")
+		if r.Disc, err = parseDisc(first); err != nil {
+			return nil, fmt.Errorf("address %q: %w", s, err)
+		}
+	}
+	if r.Path, err = url.PathUnescape(rest); err != nil {
+		return nil, fmt.Errorf("address %q: %w", s, err)
+	}
+	if r.Query, err = url.ParseQuery(u.RawQuery); err != nil {
+		return nil, fmt.Errorf("address %q: %w", s, err)
+	}
+	for k, v := range r.Query {
+		if !slices.Contains(sc.Params, k) {
+			return nil, fmt.Errorf("address %q: %s has no parameter %q (it has: %s)", s, sc.Name, k, orNone(sc.Params))
+		}
+		if len(v) != 1 || v[0] == "" {
+			return nil, fmt.Errorf("address %q: parameter %q wants exactly one value", s, k)
+		}
+	}
+	return r, nil
+}
+
+// checkHost takes an IP address or what can be a name.
+func checkHost(h string) error {
+	if strings.Contains(h, ":") {
+		if a, err := netip.ParseAddr(h); err != nil || !a.Is6() {
+			return fmt.Errorf("host %q is no IPv6 address (write it in brackets, the port after them)", h)
+		}
+		return nil
+	}
+	if strings.ContainsFunc(h, func(r rune) bool {
+		return r <= ' ' || r == 0x7f || strings.ContainsRune("/?#%@[]\\<>\"", r)
+	}) {
+		return fmt.Errorf("host %q is neither a name nor an IP address", h)
+	}
+	return nil
+}
+
+func orNone(p []string) string {
+	if len(p) == 0 {
+		return "none"
+	}
+	return strings.Join(p, ", ")
+}
+
+// parseDisc reads text, or 0x and hex.
+func parseDisc(s string) ([]byte, error) {
+	if s == "" {
+		return nil, errors.New("the discriminator is missing (//HOST:PORT/DISCRIMINATOR)")
+	}
+	var d []byte
+	if h, ok := strings.CutPrefix(s, "0x"); ok {
+		b, err := hex.DecodeString(h)
+		if err != nil {
+			return nil, fmt.Errorf("discriminator %q is not hex after 0x", s)
+		}
+		d = b
+	} else {
+		t, err := url.PathUnescape(s)
+		if err != nil {
+			return nil, fmt.Errorf("discriminator: %w", err)
+		}
+		d = []byte(t)
+	}
+	if len(d) == 0 || len(d) > MaxDiscriminator {
+		return nil, fmt.Errorf("discriminator %q has %d bytes, it must have 1 to %d", s, len(d), MaxDiscriminator)
+	}
+	return d, nil
+}
+
+// HostPort is the address to give to net.Dial or net.Listen.
+func (u *URL) HostPort() string {
+	return net.JoinHostPort(u.Host, strconv.Itoa(int(u.Port)))
+}
+
+// WithPort returns a copy of u with another port, and with the host of a
+// listener that was not told one.
+func (u *URL) WithPort(a net.Addr) *URL {
+	v := *u
+	host, port, err := net.SplitHostPort(a.String())
+	if err != nil {
+		return &v
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err == nil {
+		v.Port = uint16(n)
+	}
+	if v.Host == "" {
+		v.Host = host
+	}
+	return &v
+}
+
+// WithPath returns a copy of u that names a file.
+func (u *URL) WithPath(p string) *URL {
+	v := *u
+	v.Path = p
+	return &v
+}
+
+// String is the address in the form that Parse reads.
+func (u *URL) String() string {
+	var b strings.Builder
+	b.WriteString(u.Scheme)
+	b.WriteString("://")
+	b.WriteString(strings.ReplaceAll(u.HostPort(), "%", "%25"))
+	if u.Disc != nil {
+		b.WriteString("/" + DiscString(u.Disc))
+	}
+	if u.Path != "" {
+		b.WriteString("/" + (&url.URL{Path: u.Path}).EscapedPath())
+	}
+	if len(u.Query) > 0 {
+		b.WriteString("?" + u.Query.Encode())
+	}
+	return b.String()
+}
+
+// DiscString is a discriminator as it stands in an address: text where it
+// reads well and comes back the same, else hex.
+func DiscString(d []byte) string {
+	s := string(d)
+	plain := utf8.ValidString(s) && !strings.HasPrefix(s, "0x") &&
+		!strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("/?#%", r) })
+	if plain && s != "." && s != ".." {
+		return s
+	}
+	return "0x" + hex.EncodeToString(d)
+}
+
+// Bytes returns a query parameter that counts bytes or pieces: digits with an
+// optional K, M or G (1024s), at least lo and at most hi; def if it is absent.
+func (u *URL) Bytes(name string, def, lo, hi uint64) (uint64, error) {
+	s := u.Query.Get(name)
+	if s == "" {
+		return def, nil
+	}
+	n, err := ParseSize(s)
+	if err != nil || n < lo || n > hi {
+		return 0, fmt.Errorf("parameter %s=%s must be a number from %d to %d", name, s, lo, hi)
+	}
+	return n, nil
+}
+
+// Choice returns a query parameter that must be one of the words; def if it is
+// absent.
+func (u *URL) Choice(name, def string, words ...string) (string, error) {
+	s := u.Query.Get(name)
+	if s == "" {
+		return def, nil
+	}
+	if !slices.Contains(words, s) {
+		return "", fmt.Errorf("parameter %s=%s must be one of %s", name, s, strings.Join(words, ", "))
+	}
+	return s, nil
+}
+
+// Bool returns a query parameter that is on or off.
+func (u *URL) Bool(name string, def bool) (bool, error) {
+	w := map[bool]string{true: "on", false: "off"}
+	s, err := u.Choice(name, w[def], "on", "off")
+	return s == "on", err
+}
+
+// ParseSize reads a count of bytes: digits with an optional K, M or G, each
+// 1024 of the one before, and an optional iB or B.
+func ParseSize(s string) (uint64, error) {
+	t := strings.TrimSuffix(strings.TrimSuffix(strings.ToUpper(s), "IB"), "B")
+	shift := 0
+	for i, suffix := range []string{"K", "M", "G", "T"} {
+		if v, ok := strings.CutSuffix(t, suffix); ok {
+			t, shift = v, 10*(i+1)
+			break
+		}
+	}
+	n, err := strconv.ParseUint(t, 10, 64)
+	if err != nil || n > 1<<63>>shift {
+		return 0, fmt.Errorf("%q is not a size (digits, then K, M or G)", s)
+	}
+	return n << shift, nil
+}

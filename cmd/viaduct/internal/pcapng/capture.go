@@ -1,0 +1,120 @@
+// Package pcapng writes what a process sends and receives on its connections
+// as a capture file, without privileges: it stands between the process and its
+// sockets and makes up the frames that could have carried the bytes, with the
+// real addresses and ports and right sequence numbers, so that any analyser
+// follows the streams. What it cannot show is how TCP really cut and repeated
+// the segments.
+package pcapng
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
+)
+
+// A Capture is an open capture file. Its methods are safe for concurrent use.
+type Capture struct {
+	mu    sync.Mutex
+	f     *os.File
+	w     *pcapgo.NgWriter
+	frame []byte
+	err   error // the first failure to write; later frames are dropped
+	stop  chan struct{}
+	done  sync.WaitGroup
+}
+
+// flushEvery bounds what a killed process loses.
+const flushEvery = 100 * time.Millisecond
+
+// Create opens or truncates the file at path.
+func Create(path, application string) (*Capture, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("capture: %w", err)
+	}
+	w, err := pcapgo.NewNgWriterInterface(f, pcapgo.NgInterface{
+		Name:                "viaduct",
+		Comment:             "frames made from what the process read and wrote; segmentation is not that of the network",
+		LinkType:            layers.LinkTypeEthernet,
+		SnapLength:          0,
+		TimestampResolution: 9,
+	}, pcapgo.NgWriterOptions{SectionInfo: pcapgo.NgSectionInfo{Application: application}})
+	if err == nil {
+		err = w.Flush()
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("capture: %w", err)
+	}
+	c := &Capture{f: f, w: w, stop: make(chan struct{})}
+	c.done.Go(c.flusher)
+	return c, nil
+}
+
+func (c *Capture) flusher() {
+	t := time.NewTicker(flushEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-c.stop:
+			return
+		case <-t.C:
+			c.mu.Lock()
+			c.flushLocked()
+			c.mu.Unlock()
+		}
+	}
+}
+
+func (c *Capture) flushLocked() {
+	if err := c.w.Flush(); err != nil && c.err == nil {
+		c.err = err
+	}
+}
+
+// Close writes out what is left and reports the first error there was.
+func (c *Capture) Close() error {
+	close(c.stop)
+	c.done.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.flushLocked()
+	if err := c.f.Close(); c.err == nil {
+		c.err = err
+	}
+	if c.err != nil {
+		return fmt.Errorf("capture: %w", c.err)
+	}
+	return nil
+}
+
+// writeLocked writes the frame in c.frame.
+func (c *Capture) writeLocked() {
+	if c.err != nil {
+		return
+	}
+	c.err = c.w.WritePacket(gopacket.CaptureInfo{
+		Timestamp: time.Now(), CaptureLength: len(c.frame), Length: len(c.frame), InterfaceIndex: 0,
+	}, c.frame)
+}
+
+func (c *Capture) segment(s segment) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.frame = appendTCP(c.frame[:0], s)
+	c.writeLocked()
+}
+
+// Datagram records one UDP datagram; out says that this process sent it.
+func (c *Capture) Datagram(out bool, src, dst netip.AddrPort, payload []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.frame = appendUDP(c.frame[:0], src, dst, out, payload[:min(len(payload), maxSegment)])
+	c.writeLocked()
+}

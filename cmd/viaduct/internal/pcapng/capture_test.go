@@ -1,0 +1,204 @@
+package pcapng
+
+import (
+	"bytes"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
+)
+
+// record makes a capture of a conversation over loopback and returns its path
+// and what went each way.
+func record(t *testing.T, network string) (path string, out, in []byte, local net.Addr) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "x.pcapng")
+	c, err := Create(path, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen(network, ":0")
+	if err != nil {
+		t.Skipf("SKIPPED: no %s here: %v", network, err)
+	}
+	defer l.Close()
+	out = make([]byte, 700_001)
+	in = make([]byte, 123_457)
+	for i := range out {
+		out[i] = byte(rand.Uint32())
+	}
+	for i := range in {
+		in[i] = byte(rand.Uint32())
+	}
+	done := make(chan []byte, 1)
+	go func() {
+		p, err := l.Accept()
+		if err != nil {
+			done <- nil
+			return
+		}
+		defer p.Close()
+		b, _ := io.ReadAll(p)
+		p.Write(in)
+		done <- b
+	}()
+	raw, err := net.Dial(network, l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := c.Conn(raw, true)
+	if _, err := w.Write(out[:5]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(out[5:]); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.(*Conn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(w)
+	if err != nil || !bytes.Equal(got, in) {
+		t.Fatalf("read %d bytes, %v", len(got), err)
+	}
+	w.Close()
+	if !bytes.Equal(<-done, out) {
+		t.Fatal("the peer got something else")
+	}
+	c.Datagram(true, netip.MustParseAddrPort("127.0.0.1:9"), netip.MustParseAddrPort("127.0.0.1:3935"), []byte("hello"))
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return path, out, in, raw.LocalAddr()
+}
+
+func TestCapture(t *testing.T) {
+	for _, network := range []string{"tcp4", "tcp6"} {
+		t.Run(network, func(t *testing.T) {
+			path, out, in, local := record(t, network)
+			f, err := os.Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			r, err := pcapgo.NewNgReader(f, pcapgo.DefaultNgReaderOptions)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var a, b []byte
+			next := map[bool]uint32{}
+			fins := 0
+			for {
+				data, _, err := r.ReadPacketData()
+				if err == io.EOF {
+					break
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				p := gopacket.NewPacket(data, layers.LayerTypeEthernet, gopacket.Default)
+				if p.ErrorLayer() != nil {
+					t.Fatal(p.ErrorLayer().Error())
+				}
+				if l4, ok := p.TransportLayer().(*layers.TCP); ok {
+					l4.SetNetworkLayerForChecksum(p.NetworkLayer())
+				}
+				if l4, ok := p.TransportLayer().(*layers.UDP); ok {
+					l4.SetNetworkLayerForChecksum(p.NetworkLayer())
+				}
+				if err, mism := p.VerifyChecksums(); err != nil || len(mism) != 0 {
+					t.Fatalf("checksums: %v %v", err, mism)
+				}
+				tcp, ok := p.TransportLayer().(*layers.TCP)
+				if !ok {
+					continue
+				}
+				mine := int(tcp.SrcPort) == local.(*net.TCPAddr).Port
+				if tcp.SYN {
+					next[mine] = tcp.Seq + 1
+					continue
+				}
+				if tcp.Seq != next[mine] || tcp.Ack != next[!mine] {
+					t.Fatalf("seq %d ack %d, want %d %d", tcp.Seq, tcp.Ack, next[mine], next[!mine])
+				}
+				next[mine] += uint32(len(tcp.Payload))
+				if tcp.FIN {
+					next[mine]++
+					fins++
+				}
+				if mine {
+					a = append(a, tcp.Payload...)
+				} else {
+					b = append(b, tcp.Payload...)
+				}
+			}
+			if !bytes.Equal(a, out) || !bytes.Equal(b, in) || fins != 2 {
+				t.Errorf("the capture holds %d and %d bytes and %d ends, want %d, %d, 2", len(a), len(b), fins, len(out), len(in))
+			}
+		})
+	}
+}
+
+func TestReset(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.pcapng")
+	c, err := Create(path, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	raw, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := c.Conn(raw, true).(*Conn)
+	w.SetLinger(0)
+	w.Close()
+	p.Close()
+	if !w.reset || w.finOut {
+		t.Error("the reset is not in the capture")
+	}
+	c.Close()
+}
+
+// TestTshark lets the analyser people use judge the file.
+func TestTshark(t *testing.T) {
+	tshark, err := exec.LookPath("tshark")
+	if err != nil {
+		t.Skip("SKIPPED: tshark is not installed")
+	}
+	path, out, _, _ := record(t, "tcp4")
+	cmd := exec.Command(tshark, "-r", path, "-o", "tcp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE",
+		"-Y", "_ws.malformed or tcp.analysis.flags or tcp.checksum.status==0 or ip.checksum.status==0")
+	if b, err := cmd.Output(); err != nil || len(b) != 0 {
+		t.Errorf("tshark complains: %v\n%s", err, b)
+	}
+	b, err := exec.Command(tshark, "-r", path, "-q", "-z", "follow,tcp,raw,0").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hex := 0
+	for line := range strings.Lines(string(b)) {
+		if !strings.HasPrefix(line, "\t") && len(line) > 200 {
+			hex += len(strings.TrimSpace(line)) / 2
+		}
+	}
+	if hex < len(out)-100 {
+		t.Errorf("tshark followed %d bytes of %d", hex, len(out))
+	}
+}

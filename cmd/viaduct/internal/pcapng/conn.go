@@ -1,0 +1,227 @@
+package pcapng
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// ackEvery is how many bytes may flow one way before the other side's
+// acknowledgement is shown.
+const ackEvery = 256 << 10
+
+// Conn returns c with everything that passes through it recorded; dialed says
+// that this process opened the connection. The connection is seen from its set-up on. A
+// connection that is not TCP over IP is returned as it is.
+func (c *Capture) Conn(conn net.Conn, dialed bool) net.Conn {
+	local, ok1 := addrPort(conn.LocalAddr())
+	remote, ok2 := addrPort(conn.RemoteAddr())
+	if !ok1 || !ok2 {
+		return conn
+	}
+	w := &Conn{Conn: conn, c: c, local: local, remote: remote}
+	// Initial numbers say which side is which and are otherwise arbitrary.
+	w.sent, w.got = 1000, 2000
+	first := w.seg(dialed, syn, nil)
+	first.ack = 0
+	c.segment(first)
+	w.bump(dialed, 1)
+	c.segment(w.seg(!dialed, syn|ack, nil))
+	w.bump(!dialed, 1)
+	c.segment(w.seg(dialed, ack, nil))
+	return w
+}
+
+func addrPort(a net.Addr) (netip.AddrPort, bool) {
+	t, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.AddrPort{}, false
+	}
+	p := t.AddrPort()
+	return netip.AddrPortFrom(p.Addr().Unmap().WithZone(""), p.Port()), true
+}
+
+// A Conn records what passes. Of the wrapped connection it offers the methods
+// of net.Conn, CloseWrite, SetLinger and SetNoDelay.
+type Conn struct {
+	net.Conn
+	c             *Capture
+	local, remote netip.AddrPort
+
+	wmu sync.Mutex // one Write at a time, so that frames stand in the order of the bytes
+
+	mu             sync.Mutex
+	sent, got      uint32 // next sequence number out and in; guarded by mu
+	unackedOut     int    // bytes since the last frame that acknowledged them; guarded by mu
+	unackedIn      int    // guarded by mu
+	finOut, finIn  bool   // guarded by mu
+	reset, aborted bool   // guarded by mu
+}
+
+// seg makes the frame of one direction with the numbers of the moment.
+func (w *Conn) seg(out bool, flags byte, p []byte) segment {
+	s := segment{src: w.remote, dst: w.local, seq: w.got, ack: w.sent, flags: flags, payload: p}
+	if out {
+		s = segment{src: w.local, dst: w.remote, seq: w.sent, ack: w.got, flags: flags, payload: p, out: true}
+	}
+	return s
+}
+
+func (w *Conn) bump(out bool, n int) {
+	if out {
+		w.sent += uint32(n)
+	} else {
+		w.got += uint32(n)
+	}
+}
+
+// data records bytes that went one way.
+func (w *Conn) data(out bool, p []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(p) > 0 {
+		n := min(len(p), maxSegment)
+		w.c.segment(w.seg(out, ack|psh, p[:n]))
+		w.bump(out, n)
+		mine, other := &w.unackedIn, &w.unackedOut
+		if out {
+			mine, other = other, mine
+		}
+		*other = 0 // this frame acknowledged the other direction
+		if *mine += n; *mine >= ackEvery {
+			*mine = 0
+			w.c.segment(w.seg(!out, ack, nil))
+		}
+		p = p[n:]
+	}
+}
+
+func (w *Conn) end(out bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.endLocked(out)
+}
+
+func (w *Conn) endLocked(out bool) {
+	done := &w.finIn
+	if out {
+		done = &w.finOut
+	}
+	if *done || w.reset {
+		return
+	}
+	*done = true
+	w.c.segment(w.seg(out, ack|fin, nil))
+	w.bump(out, 1)
+	w.c.segment(w.seg(!out, ack, nil))
+}
+
+func (w *Conn) resetBy(out bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.reset {
+		return
+	}
+	w.reset = true
+	w.c.segment(w.seg(out, ack|rst, nil))
+}
+
+// Read reads and records what came.
+func (w *Conn) Read(p []byte) (int, error) {
+	n, err := w.Conn.Read(p)
+	w.data(false, p[:n])
+	switch {
+	case err == io.EOF:
+		w.end(false)
+	case errors.Is(err, syscall.ECONNRESET):
+		w.resetBy(false)
+	}
+	return n, err
+}
+
+// Write records and writes. The frames stand in the file before the peer can
+// answer them.
+func (w *Conn) Write(p []byte) (int, error) {
+	w.wmu.Lock()
+	defer w.wmu.Unlock()
+	for off := 0; off < len(p); {
+		// In pieces, so that a write that fails halfway shows at most one
+		// piece that was not sent.
+		piece := p[off:min(len(p), off+maxSegment)]
+		w.data(true, piece)
+		n, err := w.Conn.Write(piece)
+		off += n
+		if err != nil {
+			if errors.Is(err, syscall.ECONNRESET) {
+				w.resetBy(false)
+			}
+			return off, err
+		}
+	}
+	return len(p), nil
+}
+
+// CloseWrite ends the outgoing direction.
+func (w *Conn) CloseWrite() error {
+	h, ok := w.Conn.(interface{ CloseWrite() error })
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	w.end(true)
+	return h.CloseWrite()
+}
+
+// SetLinger is that of *net.TCPConn; with 0, Close shows a reset.
+func (w *Conn) SetLinger(sec int) error {
+	h, ok := w.Conn.(interface{ SetLinger(int) error })
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	w.mu.Lock()
+	w.aborted = sec == 0
+	w.mu.Unlock()
+	return h.SetLinger(sec)
+}
+
+// SetNoDelay is that of *net.TCPConn.
+func (w *Conn) SetNoDelay(on bool) error {
+	if h, ok := w.Conn.(interface{ SetNoDelay(bool) error }); ok {
+		return h.SetNoDelay(on)
+	}
+	return errors.ErrUnsupported
+}
+
+// SetKeepAlive and SetKeepAlivePeriod are those of *net.TCPConn.
+func (w *Conn) SetKeepAlive(on bool) error {
+	if h, ok := w.Conn.(interface{ SetKeepAlive(bool) error }); ok {
+		return h.SetKeepAlive(on)
+	}
+	return errors.ErrUnsupported
+}
+
+// SetKeepAlivePeriod sets the time between probes.
+func (w *Conn) SetKeepAlivePeriod(d time.Duration) error {
+	if h, ok := w.Conn.(interface {
+		SetKeepAlivePeriod(time.Duration) error
+	}); ok {
+		return h.SetKeepAlivePeriod(d)
+	}
+	return errors.ErrUnsupported
+}
+
+// Close closes the connection and records it.
+func (w *Conn) Close() error {
+	w.mu.Lock()
+	if w.aborted && !w.reset {
+		w.reset = true
+		w.c.segment(w.seg(true, ack|rst, nil))
+	} else {
+		w.endLocked(true)
+	}
+	w.mu.Unlock()
+	return w.Conn.Close()
+}
