@@ -1,0 +1,360 @@
+// Package store is the directory that a server offers: files can be read, and
+// written so that a file appears under its name only when it is complete and
+// verified. Nothing outside the directory can be reached, by symbolic links
+// neither, and nothing unfinished stays behind, whoever dies in between.
+package store
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// Errors that are told to the peer as they are.
+var (
+	ErrNotFound = errors.New("not found")
+	ErrReadOnly = errors.New("read-only")
+	ErrBadPath  = errors.New("bad path")
+	ErrIsDir    = errors.New("is a directory")
+	ErrNotFile  = errors.New("not a regular file")
+	ErrTooLarge = errors.New("too large")
+	ErrRange    = errors.New("offset or length beyond the end of the file")
+	ErrShrank   = errors.New("the file shrank while it was being served")
+	ErrSum      = errors.New("sha256 does not match")
+	ErrNoSpace  = errors.New("no space left")
+)
+
+// A Store is safe for concurrent use.
+type Store struct {
+	root     *os.Root
+	name     string // of the root directory
+	writable bool
+	maxFile  int64
+}
+
+// Open opens the directory. maxFile bounds the length of a file that is
+// written; 0 means no bound but the disk's. A writable store first clears away
+// what a predecessor that was killed may have left.
+func Open(dir string, writable bool, maxFile int64) (*Store, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{root: root, name: dir, writable: writable, maxFile: maxFile}
+	if writable {
+		s.sweep()
+	}
+	return s, nil
+}
+
+// Close releases the directory. Open files stay usable.
+func (s *Store) Close() error { return s.root.Close() }
+
+// clean makes a peer's path relative and clean; "" is the root itself.
+func clean(p string) (string, error) {
+	if !utf8.ValidString(p) || strings.ContainsAny(p, "\x00\\") || strings.HasPrefix(p, "/") || len(p) > 4000 {
+		return "", ErrBadPath
+	}
+	c := path.Clean(p)
+	if p == "" || c == "." {
+		return ".", nil
+	}
+	if !fs.ValidPath(c) || isTemp(path.Base(c)) {
+		return "", ErrBadPath
+	}
+	return c, nil
+}
+
+// tell turns an error of the file system into one that says no more than a
+// peer should know.
+func tell(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		return ErrNotFound
+	case errors.Is(err, fs.ErrPermission):
+		return errors.New("permission denied")
+	case isNoSpace(err):
+		return ErrNoSpace
+	}
+	for _, e := range []error{ErrBadPath, ErrReadOnly, ErrIsDir, ErrNotFile, ErrTooLarge, ErrRange, ErrShrank, ErrSum, ErrNoSpace} {
+		if errors.Is(err, e) {
+			return err
+		}
+	}
+	if strings.Contains(err.Error(), "escapes") {
+		return ErrBadPath
+	}
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		return pe.Err
+	}
+	return err
+}
+
+// OpenFile opens a regular file for reading.
+func (s *Store) OpenFile(p string) (*os.File, fs.FileInfo, error) {
+	c, err := clean(p)
+	if err != nil {
+		return nil, nil, err
+	}
+	st, err := s.root.Stat(c) // before opening: opening a pipe would block
+	if err != nil {
+		return nil, nil, tell(err)
+	}
+	if st.IsDir() {
+		return nil, nil, ErrIsDir
+	}
+	if !st.Mode().IsRegular() {
+		return nil, nil, ErrNotFile
+	}
+	f, err := s.root.OpenFile(c, os.O_RDONLY|nonblock, 0)
+	if err != nil {
+		return nil, nil, tell(err)
+	}
+	if st, err = f.Stat(); err != nil || !st.Mode().IsRegular() {
+		f.Close()
+		return nil, nil, ErrNotFile
+	}
+	return f, st, nil
+}
+
+// A View is a range of a file as it was when it was opened: a private copy in
+// memory backed by a nameless file, so that whatever happens to the original
+// can neither change nor fault it.
+type View struct {
+	Data []byte
+	Size int64 // of the whole file
+
+	file *os.File
+	end  int64
+	m    mapping
+}
+
+// View opens length bytes at offset; length 0 is to the end of the file.
+func (s *Store) View(p string, offset, length int64) (*View, error) {
+	f, st, err := s.OpenFile(p)
+	if err != nil {
+		return nil, err
+	}
+	v := &View{file: f, Size: st.Size()}
+	if offset < 0 || length < 0 || offset > v.Size || length > v.Size-offset {
+		f.Close()
+		return nil, ErrRange
+	}
+	if length == 0 {
+		length = v.Size - offset
+	}
+	v.end = offset + length
+	if err := v.fill(s, offset, length); err != nil {
+		f.Close()
+		return nil, tell(err)
+	}
+	return v, nil
+}
+
+func (v *View) fill(s *Store, offset, length int64) error {
+	if length == 0 {
+		return nil
+	}
+	m, err := s.scratch(length)
+	if err != nil {
+		return err
+	}
+	// From file to file the kernel copies, or shares the blocks.
+	n, err := io.Copy(m.file, io.NewSectionReader(v.file, offset, length))
+	if err == nil && n < length {
+		err = ErrShrank
+	}
+	if err == nil {
+		err = m.mmap(length, false)
+	}
+	if err != nil {
+		m.close()
+		return err
+	}
+	v.m, v.Data = m, m.data
+	return nil
+}
+
+// Sum is the SHA-256 of the range, and ErrShrank if the file no longer holds it.
+func (v *View) Sum() ([32]byte, error) {
+	st, err := v.file.Stat()
+	if err != nil {
+		return [32]byte{}, tell(err)
+	}
+	if st.Size() < v.end {
+		return [32]byte{}, ErrShrank
+	}
+	return sha256.Sum256(v.Data), nil
+}
+
+// Close releases the memory; Data must not be used after.
+func (v *View) Close() {
+	v.Data = nil
+	v.m.close()
+	v.file.Close()
+}
+
+// An Entry is one line of a listing.
+type Entry struct {
+	Name string `json:"name"`
+	Dir  bool   `json:"dir,omitempty"`
+	Size *int64 `json:"size,omitempty"` // of files
+}
+
+// List lists a directory by name: regular files and directories, and symbolic
+// links to those that stay inside.
+func (s *Store) List(p string) ([]Entry, error) {
+	c, err := clean(p)
+	if err != nil {
+		return nil, err
+	}
+	d, err := s.root.OpenFile(c, os.O_RDONLY|nonblock, 0)
+	if err != nil {
+		return nil, tell(err)
+	}
+	defer d.Close()
+	if st, err := d.Stat(); err != nil || !st.IsDir() {
+		return nil, errors.New("not a directory")
+	}
+	names, err := d.Readdirnames(maxList)
+	if err != nil && err != io.EOF {
+		return nil, tell(err)
+	}
+	slices.Sort(names)
+	out := make([]Entry, 0, len(names))
+	for _, n := range names {
+		if isTemp(n) || !utf8.ValidString(n) {
+			continue
+		}
+		st, err := s.root.Stat(path.Join(c, n))
+		switch {
+		case err != nil:
+		case st.IsDir():
+			out = append(out, Entry{Name: n, Dir: true})
+		case st.Mode().IsRegular():
+			size := st.Size()
+			out = append(out, Entry{Name: n, Size: &size})
+		}
+	}
+	return out, nil
+}
+
+// maxList bounds the names read of one directory.
+const maxList = 100_000
+
+// Writable reports whether Create can succeed.
+func (s *Store) Writable() bool { return s.writable }
+
+// An Upload is a file that is being written.
+type Upload struct {
+	Data []byte // of the whole file, if it was created with a length
+
+	s         *Store
+	dir, base string
+	f         *os.File
+	temp      string // name of the temporary file in dir; empty if it has none
+	m         mapping
+	done      bool
+}
+
+// Create begins a file. With length >= 0 its bytes are reserved on the disk and
+// mapped into Data; with -1 it is written by Write.
+func (s *Store) Create(p string, length int64) (*Upload, error) {
+	if !s.writable {
+		return nil, ErrReadOnly
+	}
+	c, err := clean(p)
+	if err != nil {
+		return nil, err
+	}
+	if c == "." || strings.HasSuffix(p, "/") {
+		return nil, ErrIsDir
+	}
+	if s.maxFile > 0 && length > s.maxFile {
+		return nil, fmt.Errorf("%w: at most %d bytes", ErrTooLarge, s.maxFile)
+	}
+	if st, err := s.root.Stat(c); err == nil && st.IsDir() {
+		return nil, ErrIsDir
+	} else if err == nil && !st.Mode().IsRegular() {
+		return nil, ErrNotFile
+	}
+	u := &Upload{s: s, dir: path.Dir(c), base: path.Base(c)}
+	if err := s.root.MkdirAll(u.dir, 0o755); err != nil {
+		return nil, tell(err)
+	}
+	if u.f, u.temp, err = s.temp(u.dir); err != nil {
+		return nil, tell(err)
+	}
+	if length > 0 {
+		u.m.file = u.f
+		if err = reserve(u.f, length); err == nil {
+			err = u.m.mmap(length, true)
+		}
+		if err != nil {
+			u.Abort()
+			return nil, tell(err)
+		}
+		u.Data = u.m.data
+	}
+	return u, nil
+}
+
+// Write appends to a file created without a length.
+func (u *Upload) Write(p []byte) (int, error) {
+	if u.s.maxFile > 0 {
+		at, err := u.f.Seek(0, io.SeekCurrent)
+		if err != nil || at+int64(len(p)) > u.s.maxFile {
+			return 0, fmt.Errorf("%w: at most %d bytes", ErrTooLarge, u.s.maxFile)
+		}
+	}
+	n, err := u.f.Write(p)
+	return n, tell(err)
+}
+
+// Sum is the SHA-256 of Data.
+func (u *Upload) Sum() [32]byte { return sha256.Sum256(u.Data) }
+
+// Commit makes the file visible under its name, after its bytes are safe on
+// the disk. Whatever had the name is replaced.
+func (u *Upload) Commit() error {
+	if u.done {
+		return fs.ErrClosed
+	}
+	u.m.unmap()
+	u.Data = nil
+	if err := u.f.Sync(); err != nil {
+		u.Abort()
+		return tell(err)
+	}
+	if err := u.publish(); err != nil {
+		u.Abort()
+		return tell(err)
+	}
+	u.done = true
+	u.f.Close()
+	return nil
+}
+
+// Abort leaves nothing behind. It may follow Commit, and then does nothing.
+func (u *Upload) Abort() {
+	if u.done {
+		return
+	}
+	u.done = true
+	u.m.unmap()
+	u.Data = nil
+	if u.temp != "" {
+		u.s.root.Remove(path.Join(u.dir, u.temp))
+	}
+	u.f.Close()
+}

@@ -1,0 +1,162 @@
+package store
+
+import (
+	"errors"
+	"os"
+	"path"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// nonblock keeps an open from waiting for the other end of a pipe that took
+// the place of a file.
+const nonblock = unix.O_NONBLOCK
+
+func isNoSpace(err error) bool {
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
+}
+
+// tryLock marks a temporary file as in use for as long as it is open.
+func tryLock(f *os.File) bool {
+	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
+}
+
+// temp makes a file without a name where the file system can: a process that
+// dies leaves nothing at all. name is empty then.
+func (s *Store) temp(dir string) (f *os.File, name string, err error) {
+	if f, err = s.nameless(dir); err == nil {
+		return f, "", nil
+	}
+	return s.named(dir)
+}
+
+func (s *Store) nameless(dir string) (*os.File, error) {
+	d, err := s.root.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	fd, err := unix.Openat(int(d.Fd()), ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), path.Join(dir, "(nameless)")), nil
+}
+
+// publish gives the file its name. A free name is taken by one link, so that
+// there is no moment with a temporary name; a name in use is replaced by
+// rename.
+func (u *Upload) publish() error {
+	d, err := u.s.root.Open(u.dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if u.temp == "" {
+		link := func(name string) error {
+			return unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(int(u.f.Fd())), int(d.Fd()), name, unix.AT_SYMLINK_FOLLOW)
+		}
+		err := link(u.base)
+		if err == nil {
+			return d.Sync()
+		}
+		if !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+		if !tryLock(u.f) {
+			return errors.New("cannot lock a new file")
+		}
+		temp := tempName()
+		if err := link(temp); err != nil {
+			return err
+		}
+		u.temp = temp
+	}
+	if err := u.rename(); err != nil {
+		return err
+	}
+	return d.Sync()
+}
+
+// reserve makes f length bytes long with all blocks present, so that writing
+// to the mapped file cannot fault for want of space.
+func reserve(f *os.File, length int64) error {
+	err := ignoringEINTR(func() error { return unix.Fallocate(int(f.Fd()), 0, 0, length) })
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
+		return fillZero(f, length)
+	}
+	return err
+}
+
+func ignoringEINTR(f func() error) error {
+	for {
+		if err := f(); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// A mapping is a file in memory.
+type mapping struct {
+	file *os.File
+	data []byte
+}
+
+// mmap maps the first n bytes of the file.
+func (m *mapping) mmap(n int64, write bool) error {
+	if int64(int(n)) != n {
+		return ErrTooLarge
+	}
+	prot := unix.PROT_READ
+	if write {
+		prot |= unix.PROT_WRITE
+	}
+	b, err := unix.Mmap(int(m.file.Fd()), 0, int(n), prot, unix.MAP_SHARED)
+	if err != nil {
+		return os.NewSyscallError("mmap", err)
+	}
+	m.data = b
+	return nil
+}
+
+func (m *mapping) unmap() {
+	if m.data != nil {
+		unix.Munmap(m.data)
+		m.data = nil
+	}
+}
+
+func (m *mapping) close() {
+	m.unmap()
+	if m.file != nil {
+		m.file.Close()
+		m.file = nil
+	}
+}
+
+// scratch opens a nameless file for a private copy: beside the original where
+// blocks can be shared, else where temporary files live.
+func (s *Store) scratch(length int64) (mapping, error) {
+	for _, dir := range []string{s.name, os.TempDir(), "/dev/shm"} {
+		fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+		if err != nil {
+			continue
+		}
+		f := os.NewFile(uintptr(fd), dir+"/(nameless)")
+		if reserve(f, length) == nil {
+			return mapping{file: f}, nil
+		}
+		f.Close()
+	}
+	f, err := os.CreateTemp("", "viaduct-*")
+	if err != nil {
+		return mapping{}, err
+	}
+	os.Remove(f.Name())
+	if err := reserve(f, length); err != nil {
+		f.Close()
+		return mapping{}, err
+	}
+	return mapping{file: f}, nil
+}

@@ -1,0 +1,79 @@
+//go:build !linux
+
+package store
+
+import (
+	"io"
+	"os"
+	"path"
+)
+
+const nonblock = 0
+
+func isNoSpace(error) bool { return false }
+
+// tryLock: without locks a starting server takes every temporary file for a
+// dead one's.
+func tryLock(*os.File) bool { return true }
+
+func (s *Store) temp(dir string) (*os.File, string, error) { return s.named(dir) }
+
+func (u *Upload) publish() error {
+	// Some systems do not rename an open file.
+	if err := u.f.Close(); err != nil {
+		return err
+	}
+	if err := u.rename(); err != nil {
+		return err
+	}
+	d, err := u.s.root.Open(path.Clean(u.dir))
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	d.Sync()
+	return nil
+}
+
+func reserve(f *os.File, length int64) error { return fillZero(f, length) }
+
+// A mapping is, on these systems, a copy in memory; it is written to the file
+// when it is unmapped.
+type mapping struct {
+	file  *os.File
+	data  []byte
+	write bool
+}
+
+func (m *mapping) mmap(n int64, write bool) error {
+	if int64(int(n)) != n {
+		return ErrTooLarge
+	}
+	m.data, m.write = make([]byte, n), write
+	if write {
+		return nil
+	}
+	_, err := io.ReadFull(io.NewSectionReader(m.file, 0, n), m.data)
+	return err
+}
+
+func (m *mapping) unmap() {
+	if m.write && m.data != nil {
+		m.file.WriteAt(m.data, 0)
+	}
+	m.data = nil
+}
+
+func (m *mapping) close() {
+	m.data = nil
+	if m.file != nil {
+		m.file.Close()
+		os.Remove(m.file.Name())
+		m.file = nil
+	}
+}
+
+func (s *Store) scratch(int64) (mapping, error) {
+	f, err := os.CreateTemp("", "viaduct-*")
+	return mapping{file: f}, err
+}

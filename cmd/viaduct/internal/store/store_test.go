@@ -1,0 +1,238 @@
+package store
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func open(t *testing.T, writable bool) (*Store, string) {
+	t.Helper()
+	dir := t.TempDir()
+	s, err := Open(dir, writable, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s, dir
+}
+
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	es, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, e := range es {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+func TestView(t *testing.T) {
+	s, dir := open(t, false)
+	body := bytes.Repeat([]byte("0123456789abcdef"), 5000)
+	os.WriteFile(filepath.Join(dir, "f"), body, 0o600)
+	v, err := s.View("f", 16, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(v.Data, body[16:]) || v.Size != int64(len(body)) {
+		t.Error("wrong bytes")
+	}
+	if sum, err := v.Sum(); err != nil || sum != sha256.Sum256(body[16:]) {
+		t.Error("wrong sum", err)
+	}
+	// The file changes and shrinks: the view keeps what it had, and says so.
+	os.Truncate(filepath.Join(dir, "f"), 100)
+	if !bytes.Equal(v.Data, body[16:]) {
+		t.Error("the view changed")
+	}
+	if _, err := v.Sum(); !errors.Is(err, ErrShrank) {
+		t.Error(err)
+	}
+	v.Close()
+	v, err = s.View("f", 100, 0) // exactly the end
+	if err != nil || len(v.Data) != 0 {
+		t.Fatal(err)
+	}
+	v.Close()
+	for _, r := range [][2]int64{{101, 0}, {-1, 0}, {0, -1}, {0, 101}, {50, 51}, {1, 1<<63 - 1}} {
+		if _, err := s.View("f", r[0], r[1]); !errors.Is(err, ErrRange) {
+			t.Errorf("%v: %v", r, err)
+		}
+	}
+}
+
+func TestPaths(t *testing.T) {
+	s, dir := open(t, true)
+	outside := t.TempDir()
+	os.WriteFile(filepath.Join(outside, "secret"), []byte("x"), 0o600)
+	os.Symlink(filepath.Join(outside, "secret"), filepath.Join(dir, "link"))
+	os.Symlink(outside, filepath.Join(dir, "dirlink"))
+	os.Symlink("../"+filepath.Base(outside), filepath.Join(dir, "rel"))
+	os.WriteFile(filepath.Join(dir, "in"), []byte("in"), 0o600)
+	os.Symlink("in", filepath.Join(dir, "good"))
+	os.Mkdir(filepath.Join(dir, "d"), 0o700)
+	for _, p := range []string{"link", "dirlink/secret", "rel/secret", "../" + filepath.Base(outside) + "/secret", "/etc/passwd", "a\\b", "a\x00",
+		"d/../../x", "..", "\xff", ".viaduct-x.partial", "missing", "d", ""} {
+		if v, err := s.View(p, 0, 0); err == nil {
+			v.Close()
+			t.Errorf("%q could be read", p)
+		}
+	}
+	for _, p := range []string{"link", "dirlink/new", "rel/new", "../x", "/tmp/x", "", ".", "d", "d/", "..", ".viaduct-x.partial"} {
+		if u, err := s.Create(p, 1); err == nil {
+			// A link as the last element is replaced, never followed.
+			if err := u.Commit(); err == nil && p != "link" {
+				t.Errorf("%q could be written", p)
+			}
+			u.Abort()
+		}
+	}
+	if b, _ := os.ReadFile(filepath.Join(outside, "secret")); string(b) != "x" || len(names(t, outside)) != 1 {
+		t.Error("the world outside changed")
+	}
+	v, err := s.View("./d/../good", 0, 0)
+	if err != nil || string(v.Data) != "in" {
+		t.Fatal(err)
+	}
+	v.Close()
+	es, err := s.List("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range es {
+		if e.Name == "dirlink" || e.Name == "rel" {
+			t.Errorf("listing shows %s", e.Name)
+		}
+	}
+	if _, err := s.List("in"); err == nil {
+		t.Error("a file was listed")
+	}
+}
+
+func TestUpload(t *testing.T) {
+	for _, named := range []bool{false, true} {
+		s, dir := open(t, true)
+		create := func(p string, n int64) *Upload {
+			t.Helper()
+			u, err := s.Create(p, n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if named && u.temp == "" { // as on a file system without nameless files
+				u.Abort()
+				u = &Upload{s: s, dir: filepath.Dir(p), base: filepath.Base(p)}
+				if u.f, u.temp, err = s.named(u.dir); err != nil {
+					t.Fatal(err)
+				}
+				u.m.file = u.f
+				if n > 0 {
+					if err := errors.Join(reserve(u.f, n), u.m.mmap(n, true)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				u.Data = u.m.data
+			}
+			return u
+		}
+		u := create("sub/x", 5)
+		copy(u.Data, "hello")
+		if _, err := os.Stat(filepath.Join(dir, "sub/x")); err == nil {
+			t.Error("visible before its time")
+		}
+		if u.Sum() != sha256.Sum256([]byte("hello")) {
+			t.Error("sum")
+		}
+		if err := u.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		u.Abort() // does nothing any more
+		u = create("sub/x", 3)
+		copy(u.Data, "new")
+		if err := u.Commit(); err != nil { // replaces
+			t.Fatal(err)
+		}
+		if b, err := os.ReadFile(filepath.Join(dir, "sub/x")); err != nil || string(b) != "new" {
+			t.Errorf("%q %v", b, err)
+		}
+		u = create("sub/y", 3)
+		u.Abort()
+		u = create("empty", 0)
+		if err := u.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if n := names(t, filepath.Join(dir, "sub")); len(n) != 1 {
+			t.Errorf("left behind: %v", n)
+		}
+		if n := names(t, dir); len(n) != 2 {
+			t.Errorf("left behind: %v", n)
+		}
+	}
+}
+
+func TestStream(t *testing.T) {
+	s, dir := open(t, true)
+	u, err := s.Create("s", -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Write([]byte("ab"))
+	u.Write([]byte("cd"))
+	if _, err := u.Write(make([]byte, 1<<20)); !errors.Is(err, ErrTooLarge) {
+		t.Error(err)
+	}
+	if err := u.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if b, _ := os.ReadFile(filepath.Join(dir, "s")); string(b) != "abcd" {
+		t.Errorf("%q", b)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	s, dir := open(t, true)
+	if _, err := s.Create("big", 1<<20+1); !errors.Is(err, ErrTooLarge) {
+		t.Error(err)
+	}
+	s.maxFile = 0
+	if u, err := s.Create("huge", 1<<62); err == nil { // no disk holds it
+		u.Abort()
+		t.Error("reserved 4 EiB")
+	}
+	if n := names(t, dir); len(n) != 0 {
+		t.Errorf("left behind: %v", n)
+	}
+	s.writable = false
+	if _, err := s.Create("x", 1); !errors.Is(err, ErrReadOnly) {
+		t.Error(err)
+	}
+}
+
+func TestSweep(t *testing.T) {
+	s, dir := open(t, true)
+	live, name, err := s.named(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer live.Close()
+	os.Mkdir(filepath.Join(dir, "d"), 0o700)
+	os.WriteFile(filepath.Join(dir, "d", tempName()), []byte("dead"), 0o600)
+	os.WriteFile(filepath.Join(dir, "d", "mine.partial"), []byte("keep"), 0o600)
+	again, err := Open(dir, true, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Close()
+	if n := names(t, filepath.Join(dir, "d")); len(n) != 1 || n[0] != "mine.partial" {
+		t.Errorf("after the sweep: %v", n)
+	}
+	if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+		t.Error("a file in use was removed")
+	}
+}
