@@ -1,0 +1,227 @@
+// Testsum reads the output of go test -json, prints what a reader wants of it
+// (packages as they end, the output of what failed, what was skipped and why),
+// and closes with a count:
+//
+//	go test -json ./... | go run ./internal/tools/testsum
+//	...
+//	1234 passed, 0 failed, 2 skipped
+//
+// With -o FILE it adds one line "result package test" per test to FILE, and
+// with -total it reads such lines instead and prints one count over all of
+// them, each test once: a test that failed anywhere counts as failed.
+//
+// The exit status is 1 if anything failed, a build or a crash included.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+)
+
+func main() {
+	out := flag.String("o", "", "file to add one line per test to")
+	total := flag.Bool("total", false, "count such lines instead of reading go test -json")
+	flag.Parse()
+	var ok bool
+	var err error
+	if *total {
+		ok, err = sum(os.Stdin, os.Stdout)
+	} else {
+		ok, err = follow(os.Stdin, os.Stdout, *out)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "testsum:", err)
+	}
+	if err != nil || !ok {
+		os.Exit(1)
+	}
+}
+
+// An event is one line of go test -json.
+type event struct {
+	Action      string
+	Package     string
+	ImportPath  string // of a build
+	Test        string
+	Elapsed     float64
+	Output      string
+	FailedBuild string
+}
+
+// A test is named by its package and, unless the package as a whole is meant,
+// its own name.
+type test struct{ pkg, name string }
+
+// A run is what is known of a go test -json so far.
+type run struct {
+	w       io.Writer
+	output  map[test]*strings.Builder // until the test ends
+	build   map[string]*strings.Builder
+	results map[test]string // pass, fail, skip
+	failed  bool            // a package failed
+}
+
+func follow(in io.Reader, w io.Writer, file string) (ok bool, err error) {
+	r := &run{w: w, output: make(map[test]*strings.Builder), build: make(map[string]*strings.Builder), results: make(map[test]string)}
+	sc := bufio.NewScanner(in)
+	sc.Buffer(nil, 16<<20)
+	for sc.Scan() {
+		var e event
+		if err := json.Unmarshal(sc.Bytes(), &e); err != nil {
+			fmt.Fprintln(w, sc.Text()) // the go command itself speaks
+			continue
+		}
+		r.event(e)
+	}
+	if err := sc.Err(); err != nil {
+		return false, err
+	}
+	if file != "" {
+		if err := r.save(file); err != nil {
+			return false, err
+		}
+	}
+	passed, failed, skipped := tally(r.results)
+	fmt.Fprintf(w, "%d passed, %d failed, %d skipped\n", passed, failed, skipped)
+	return !r.failed && failed == 0, nil
+}
+
+func (r *run) event(e event) {
+	t := test{e.Package, e.Test}
+	switch e.Action {
+	case "build-output":
+		add(r.build, e.ImportPath, e.Output)
+	case "output":
+		add(r.output, t, e.Output)
+	case "pass", "skip", "fail":
+		if e.Test == "" {
+			r.packageEnds(e)
+			return
+		}
+		r.results[t] = e.Action
+		switch e.Action {
+		case "fail":
+			fmt.Fprintf(r.w, "--- FAIL: %s %s\n%s", e.Package, e.Test, indent(text(r.output, t)))
+		case "skip":
+			fmt.Fprintf(r.w, "--- SKIP: %s %s\n%s", e.Package, e.Test, indent(text(r.output, t)))
+		}
+		delete(r.output, t)
+	}
+}
+
+// packageEnds prints the line of a package. If it failed it also prints the
+// output of tests that never ended, which is where a crash shows.
+func (r *run) packageEnds(e event) {
+	t := test{pkg: e.Package}
+	if e.Action != "fail" {
+		if e.Action == "pass" {
+			fmt.Fprintf(r.w, "ok   %s %.1fs\n", e.Package, e.Elapsed)
+		}
+		delete(r.output, t)
+		return
+	}
+	r.failed = true
+	if e.FailedBuild != "" {
+		fmt.Fprint(r.w, text(r.build, e.FailedBuild))
+	}
+	for o := range r.output {
+		if o.pkg == e.Package && o.name != "" {
+			fmt.Fprintf(r.w, "--- did not end: %s %s\n%s", o.pkg, o.name, indent(text(r.output, o)))
+			r.results[o] = "fail"
+			delete(r.output, o)
+		}
+	}
+	fmt.Fprintf(r.w, "%sFAIL %s %.1fs\n", text(r.output, t), e.Package, e.Elapsed)
+	delete(r.output, t)
+}
+
+func add[K comparable](m map[K]*strings.Builder, k K, s string) {
+	b := m[k]
+	if b == nil {
+		b = new(strings.Builder)
+		m[k] = b
+	}
+	b.WriteString(s)
+}
+
+// text returns what was gathered under k, without the lines that only mark
+// the course of a test.
+func text[K comparable](m map[K]*strings.Builder, k K) string {
+	b := m[k]
+	if b == nil {
+		return ""
+	}
+	var out strings.Builder
+	for line := range strings.Lines(b.String()) {
+		if !strings.HasPrefix(line, "=== ") {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
+}
+
+func indent(s string) string {
+	var out strings.Builder
+	for line := range strings.Lines(s) {
+		out.WriteString("    " + line)
+	}
+	return out.String()
+}
+
+func tally(results map[test]string) (passed, failed, skipped int) {
+	for _, r := range results {
+		switch r {
+		case "pass":
+			passed++
+		case "fail":
+			failed++
+		case "skip":
+			skipped++
+		}
+	}
+	return passed, failed, skipped
+}
+
+// save adds the results to a file, in order.
+func (r *run) save(file string) (err error) {
+	var lines []string
+	for t, result := range r.results {
+		lines = append(lines, fmt.Sprintf("%s %s %s\n", result, t.pkg, t.name))
+	}
+	slices.Sort(lines)
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(strings.Join(lines, ""))
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	return err
+}
+
+// sum counts lines written by save.
+func sum(in io.Reader, w io.Writer) (ok bool, err error) {
+	rank := map[string]int{"skip": 1, "pass": 2, "fail": 3}
+	results := make(map[test]string)
+	sc := bufio.NewScanner(in)
+	sc.Buffer(nil, 1<<20)
+	for sc.Scan() {
+		f := strings.SplitN(sc.Text(), " ", 3)
+		if len(f) != 3 || rank[f[0]] == 0 {
+			return false, fmt.Errorf("no result: %q", sc.Text())
+		}
+		if t := (test{f[1], f[2]}); rank[f[0]] > rank[results[t]] {
+			results[t] = f[0]
+		}
+	}
+	passed, failed, _ := tally(results)
+	fmt.Fprintf(w, "%d passed, %d failed\n", passed, failed)
+	return failed == 0, sc.Err()
+}
