@@ -158,7 +158,7 @@ func TestDDP_5_2(t *testing.T) {
 			t.Errorf("%+v: %s", c, d)
 		}
 	}
-	if n := Segments(MaxMessage, 64766, TaggedLen); n != 66331 { // [DDP-1.2-2]
+	if n := Segments(MaxMessage, 64766, TaggedLen); n != 66330 { // [DDP-1.2-2]
 		t.Errorf("longest message: %d segments", n)
 	}
 	defer func() {

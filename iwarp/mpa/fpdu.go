@@ -39,16 +39,18 @@ func (e *Encoder) AppendLength(b []byte, n int) []byte {
 	return binary.BigEndian.AppendUint16(b, uint16(n)) // [MPA-4.1-2]
 }
 
-// AppendTrailer appends pad and CRC of the FPDU that consists of head (length
-// field and the first bytes of the ULPDU) and payload (its other bytes). It is
-// for encoders without markers.
-func (e *Encoder) AppendTrailer(b, head, payload []byte) []byte {
+// AppendTrailer appends pad and CRC of an FPDU whose ULPDU has n bytes. crc is
+// that of everything before the pad, as CRC continued over the pieces gave it;
+// it is not looked at if the Encoder makes none. It is for encoders without
+// markers.
+func (e *Encoder) AppendTrailer(b []byte, n int, crc uint32) []byte {
 	var zero [3]byte
-	pad := zero[:-(len(head)+len(payload))&3] // [MPA-4.1-3]
+	pad := zero[:PadLen(n)] // [MPA-4.1-3]
 	b = append(b, pad...)
-	var crc uint32
 	if e.CRC { // [MPA-4.1-6]
-		crc = CRC(CRC(CRC(0, head), payload), pad)
+		crc = CRC(crc, pad)
+	} else {
+		crc = 0
 	}
 	return binary.LittleEndian.AppendUint32(b, crc)
 }

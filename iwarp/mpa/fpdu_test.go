@@ -76,7 +76,7 @@ func TestFPDUVectors(t *testing.T) {
 					head := e.AppendLength(nil, len(ulpdu))
 					head = append(head, ulpdu[:14]...)
 					got := append(bytes.Clone(head), ulpdu[14:]...)
-					got = e.AppendTrailer(got, head, ulpdu[14:])
+					got = e.AppendTrailer(got, len(ulpdu), CRC(CRC(0, head), ulpdu[14:]))
 					if !bytes.Equal(got, wire) {
 						t.Errorf("AppendTrailer:\n got %x\nwant %x", got, wire)
 					}
