@@ -1,0 +1,72 @@
+package vi
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"unicode"
+)
+
+// An Address is a VI network address: a host part, whose form is the
+// provider's business, and a discriminator chosen by the application.
+// [VIA 7]
+type Address struct {
+	Host          []byte
+	Discriminator []byte
+}
+
+// Equal tells whether lengths and bytes are equal; trailing zeros count.
+func (a Address) Equal(b Address) bool {
+	return bytes.Equal(a.Host, b.Host) && bytes.Equal(a.Discriminator, b.Discriminator)
+}
+
+// IPAddress returns the address of a VI at an IP address and port. A port of
+// 0 stands for the provider's default and is left out of the host part.
+func IPAddress(ap netip.AddrPort, discriminator string) Address {
+	h := ap.Addr().Unmap().AsSlice()
+	if ap.Port() != 0 {
+		h = binary.BigEndian.AppendUint16(h, ap.Port())
+	}
+	return Address{Host: h, Discriminator: []byte(discriminator)}
+}
+
+// AddrPort reads an IP host part: 4 or 16 bytes of address, then optionally 2
+// of port, which is 0 if absent. [VIA 6.6]
+func (a Address) AddrPort() (ap netip.AddrPort, ok bool) {
+	h := a.Host
+	var port uint16
+	if n := len(h); n == 6 || n == 18 {
+		port = binary.BigEndian.Uint16(h[n-2:])
+		h = h[:n-2]
+	}
+	ip, ok := netip.AddrFromSlice(h)
+	return netip.AddrPortFrom(ip, port), ok
+}
+
+// String shows IP host parts as such and others in hex.
+func (a Address) String() string {
+	host := fmt.Sprintf("%x", a.Host)
+	if ap, ok := a.AddrPort(); ok {
+		host = ap.String()
+		if ap.Port() == 0 {
+			host = ap.Addr().String()
+		}
+	}
+	return host + "/" + FormatDiscriminator(a.Discriminator)
+}
+
+// FormatDiscriminator shows a discriminator as text if it is printable and as
+// 0x and hex otherwise.
+func FormatDiscriminator(d []byte) string {
+	for _, r := range string(d) {
+		if !unicode.IsGraphic(r) || r == unicode.ReplacementChar {
+			return "0x" + fmt.Sprintf("%x", d)
+		}
+	}
+	if s := strconv.Quote(string(d)); s[1:len(s)-1] != string(d) {
+		return "0x" + fmt.Sprintf("%x", d)
+	}
+	return string(d)
+}

@@ -1,0 +1,134 @@
+package vi
+
+import (
+	"fmt"
+	"log/slog"
+	"sync"
+)
+
+// An ErrorCode is the kind of an asynchronous error. [VIA 5.2]
+type ErrorCode uint32
+
+const (
+	ErrorPostDesc      ErrorCode = iota // address or handle of a posted descriptor is invalid
+	ErrorConnLost                       // a connected VI has lost its peer; its state is Error
+	ErrorRecvQEmpty                     // an incoming message found no receive descriptor
+	ErrorVIOverrun                      // more descriptors posted than a work queue can hold
+	ErrorRDMAWProt                      // protection error on an incoming RDMA Write without immediate data
+	ErrorRDMAWData                      // corrupted data on one
+	ErrorRDMAWAbort                     // one was incomplete
+	ErrorRDMARProt                      // protection error on an incoming RDMA Read
+	ErrorCompProt                       // a completion could not be written
+	ErrorRDMATransport                  // transport problem during an RDMA, found late or at the target
+	ErrorCatastrophic                   // NIC or VI unusable
+)
+
+// String names the code.
+func (c ErrorCode) String() string {
+	names := [...]string{
+		"post descriptor error", "connection lost", "receive queue empty", "VI overrun",
+		"RDMA Write protection error", "RDMA Write data error", "RDMA Write abort",
+		"RDMA Read protection error", "completion protection error", "RDMA transport error",
+		"catastrophic error",
+	}
+	if int(c) < len(names) {
+		return names[c]
+	}
+	return fmt.Sprintf("ErrorCode(%#x)", uint32(c))
+}
+
+// A Resource says which fields of an ErrorDescriptor mean something.
+// [VIA 5.2]
+type Resource uint32
+
+const (
+	ResourceNIC Resource = iota
+	ResourceVI
+	ResourceCQ
+	ResourceDescriptor
+)
+
+// An ErrorDescriptor describes an asynchronous error. NIC is always set, VI
+// for ResourceVI and ResourceDescriptor, CQ for ResourceCQ, Descriptor for
+// ResourceDescriptor. [VIA 5.2]
+type ErrorDescriptor struct {
+	NIC        *NIC
+	VI         *VI
+	CQ         *CompletionQueue
+	Descriptor *Descriptor
+	OpCode     Control // the operation concerned, if known
+	Resource   Resource
+	Code       ErrorCode
+}
+
+// String describes the error.
+func (d ErrorDescriptor) String() string { return "vi: " + d.Code.String() }
+
+// async delivers asynchronous errors, one at a time and in order.
+type async struct {
+	nic *NIC
+	d   dispatcher
+
+	mu      sync.Mutex
+	handler func(ErrorDescriptor) // guarded by mu; nil is the default
+}
+
+func (a *async) init(n *NIC) { a.nic = n }
+
+// ErrorCallback sets the handler of asynchronous errors; nil restores the
+// default, which writes one line to the NIC's logger. The handler runs in a
+// goroutine of its own, one error at a time and in order, with no lock held:
+// it may call anything, also tear everything down. [VIA 5.1] [VIA 5.4]
+func (n *NIC) ErrorCallback(handler func(ErrorDescriptor)) {
+	n.async.mu.Lock()
+	n.async.handler = handler
+	n.async.mu.Unlock()
+}
+
+func (a *async) raise(d ErrorDescriptor) {
+	d.NIC = a.nic
+	a.d.add(func() {
+		a.mu.Lock()
+		h := a.handler
+		a.mu.Unlock()
+		if h != nil {
+			h(d)
+			return
+		}
+		a.nic.cfg.Logger.Error("asynchronous error", slog.String("code", d.Code.String()), slog.Uint64("resource", uint64(d.Resource)))
+	})
+}
+
+// A dispatcher runs functions one after the other in a goroutine that exists
+// while there are any.
+type dispatcher struct {
+	mu      sync.Mutex
+	queue   []func() // guarded by mu
+	running bool     // guarded by mu
+}
+
+func (d *dispatcher) add(f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.queue = append(d.queue, f)
+	if !d.running {
+		d.running = true
+		go d.run()
+	}
+}
+
+func (d *dispatcher) run() {
+	for {
+		d.mu.Lock()
+		if len(d.queue) == 0 {
+			d.queue = nil
+			d.running = false
+			d.mu.Unlock()
+			return
+		}
+		f := d.queue[0]
+		d.queue = d.queue[1:]
+		d.mu.Unlock()
+		f()
+	}
+}

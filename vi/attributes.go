@@ -1,0 +1,116 @@
+package vi
+
+import "fmt"
+
+// A Reliability is a reliability level, or in NIC attributes a set of them.
+// The bits are those of VIPL. [VIA 4.5]
+type Reliability uint16
+
+const (
+	UnreliableDelivery Reliability = 1 << iota
+	ReliableDelivery
+	ReliableReception
+
+	allLevels = UnreliableDelivery | ReliableDelivery | ReliableReception
+)
+
+// String names the level or lists the set.
+func (r Reliability) String() string {
+	names := [...]string{"unreliable delivery", "reliable delivery", "reliable reception"}
+	s := ""
+	for i, n := range names {
+		if r&(1<<i) != 0 {
+			if s != "" {
+				s += "|"
+			}
+			s += n
+		}
+	}
+	if rest := r &^ allLevels; rest != 0 || s == "" {
+		s += fmt.Sprintf("%#x", uint16(rest))
+	}
+	return s
+}
+
+// one tells whether exactly one known level is set.
+func (r Reliability) one() bool {
+	return r == UnreliableDelivery || r == ReliableDelivery || r == ReliableReception
+}
+
+// reliable tells whether an error breaks the connection. [VIA 4.6]
+func (r Reliability) reliable() bool { return r != UnreliableDelivery }
+
+// NICAttributes describe a NIC. They do not change while it is open.
+// Lengths are in bytes. [VIA 6.2]
+type NICAttributes struct {
+	Name                   string
+	HardwareVersion        uint32
+	ProviderVersion        uint32
+	LocalAddress           []byte // host part of the NIC's own address; do not modify
+	ThreadSafe             bool
+	MaxDiscriminatorLen    int
+	MaxRegisterBytes       uint64
+	MaxRegisterRegions     int
+	MaxRegisterBlockBytes  uint64
+	MaxVI                  int
+	MaxDescriptorsPerQueue int
+	MaxSegmentsPerDesc     int
+	MaxCQ                  int
+	MaxCQEntries           int
+	MaxTransferSize        uint32
+	NativeMTU              uint32
+	MaxPtags               int
+	ReliabilityLevels      Reliability // supported levels
+	RDMAReadSupport        Reliability // levels at which RDMA Read works
+}
+
+// Attributes are those of a VI. [VIA 6.2]
+type Attributes struct {
+	// Reliability has exactly one level.
+	Reliability Reliability
+
+	// MaxTransferSize is the longest message in bytes; 0 means the NIC's
+	// maximum. While connected it is what was agreed.
+	MaxTransferSize uint32
+
+	// QoS is carried and has no meaning of its own.
+	QoS uintptr
+
+	// Ptag is the protection tag; nil matches every region of the NIC,
+	// unless the NIC is strict. [VIA 6.6]
+	Ptag *Ptag
+
+	// EnableRDMAWrite and EnableRDMARead say what the remote side may do to
+	// memory through this VI. They do not limit the local consumer.
+	EnableRDMAWrite bool
+	EnableRDMARead  bool
+
+	// FlowControl asks for Descriptor Flow Control: the provider holds
+	// messages back until the remote side has posted the receive they
+	// consume. Both sides must ask for it. [VIT 2.2.1]
+	FlowControl bool
+
+	// ReadWindow is how many RDMA Reads of the peer this VI serves at once;
+	// 0 means the provider's default if EnableRDMARead is set. [V-26]
+	ReadWindow int
+
+	// Security is sent with a connection request or its acceptance, for the
+	// other side's decision. [VIT 3.2]
+	Security []byte
+}
+
+// MemAttributes are those of a region. [VIA 6.2]
+type MemAttributes struct {
+	// Ptag is the protection tag; nil matches every VI of the NIC, unless
+	// the NIC is strict.
+	Ptag *Ptag
+
+	// EnableRDMAWrite and EnableRDMARead let the remote side of a VI with
+	// the same tag write or read the region.
+	EnableRDMAWrite bool
+	EnableRDMARead  bool
+
+	// MayFault says that the memory is a mapped file which somebody may
+	// truncate: touching it then fails the transfer and nothing else.
+	MayFault bool
+}

@@ -1,0 +1,98 @@
+package vi
+
+import "viaduct/internal/regmem"
+
+// checkSend applies the rules of section 3 to a send-queue descriptor and
+// returns the error bits it earns.
+func (e *Endpoint) checkSend(d *Descriptor) Status {
+	op := d.Control.Op()
+	if d.Control&controlReserved != 0 || op == opReserved || op == OpRDMARead && d.Control&Immediate != 0 {
+		return StatusFormatError // [VIA 3.2] [VIA 3.6]
+	}
+	if op == OpRDMARead && e.attrs.Reliability&e.v.nic.attrs.RDMAReadSupport == 0 {
+		return StatusFormatError // [VIA 4.3]
+	}
+	if bad := e.checkSegments(d, op != OpSendReceive, op == OpRDMARead); bad != 0 {
+		return bad
+	}
+	if d.Capacity() != uint64(d.Length) || d.Length > e.agreed.MaxTransferSize {
+		return StatusLengthError // [VIA 3.5]
+	}
+	return 0
+}
+
+// checkRecv does the same for a receive. Immediate and fence bits have no
+// meaning there, and Length is only a convention. [VIA 3.2] [VIA 3.5]
+func (e *Endpoint) checkRecv(d *Descriptor) Status {
+	if d.Control.Op() != OpSendReceive || d.Control&controlReserved != 0 {
+		return StatusFormatError
+	}
+	return e.checkSegments(d, false, true)
+}
+
+func (e *Endpoint) checkSegments(d *Descriptor, rdma, write bool) Status {
+	n := len(d.Segments)
+	if rdma {
+		n++ // the address segment counts [VIA 3.4]
+	}
+	if m := e.v.nic.attrs.MaxSegmentsPerDesc; m > 0 && n > m {
+		return StatusFormatError
+	}
+	need := regmem.LocalRead
+	if write {
+		need = regmem.LocalWrite
+	}
+	for i := range d.Segments {
+		s := &d.Segments[i]
+		if s.Length == 0 {
+			continue // needs no valid handle [VIA 3.4]
+		}
+		if e.v.nic.memory.Check(uint32(s.Handle), s.Address, uint64(s.Length), e.domain, nil, need) != regmem.OK {
+			return StatusProtectionError // [VIA 1.5]
+		}
+	}
+	return 0
+}
+
+// A Cursor walks the segments of a descriptor. The zero Cursor is at the
+// front.
+type Cursor struct {
+	seg int
+	off uint32
+}
+
+// Gather pins the next piece of d's memory, at most limit bytes of one
+// segment, and moves the cursor behind it. An empty Ref with status 0 is the
+// end.
+func (e *Endpoint) Gather(d *Descriptor, c *Cursor, limit int) (regmem.Ref, Status) {
+	return e.piece(d, c, limit, regmem.LocalRead)
+}
+
+// Scatter is Gather for memory that will be written.
+func (e *Endpoint) Scatter(d *Descriptor, c *Cursor, limit int) (regmem.Ref, Status) {
+	return e.piece(d, c, limit, regmem.LocalWrite)
+}
+
+func (e *Endpoint) piece(d *Descriptor, c *Cursor, limit int, need regmem.Rights) (regmem.Ref, Status) {
+	for c.seg < len(d.Segments) {
+		s := &d.Segments[c.seg]
+		n := min(uint64(s.Length-c.off), uint64(limit))
+		if n == 0 {
+			if limit == 0 {
+				break
+			}
+			c.seg, c.off = c.seg+1, 0
+			continue
+		}
+		ref, out := e.v.nic.memory.Access(uint32(s.Handle), s.Address+uint64(c.off), n, e.domain, nil, need)
+		if out != regmem.OK {
+			return regmem.Ref{}, StatusProtectionError
+		}
+		c.off += uint32(n)
+		if c.off == s.Length {
+			c.seg, c.off = c.seg+1, 0
+		}
+		return ref, 0
+	}
+	return regmem.Ref{}, 0
+}

@@ -1,0 +1,338 @@
+package vi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// An attempt is a connection being made for a VI.
+type attempt struct {
+	cancel context.CancelCauseFunc
+	done   chan struct{} // closed when remote and err are set
+	remote Attributes
+	err    error
+}
+
+// begin moves an Idle VI to Connect Pending. [VIA 2.2]
+func (v *VI) begin(ctx context.Context) (context.Context, *attempt, *Endpoint, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.gone {
+		return nil, nil, nil, ErrClosed
+	}
+	if v.State() != Idle {
+		return nil, nil, nil, fmt.Errorf("%w: %v", ErrInvalidState, v.State())
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	v.attempt = &attempt{cancel: cancel, done: make(chan struct{})}
+	v.peer = nil
+	v.setStateLocked(ConnectPending)
+	return ctx, v.attempt, &Endpoint{
+		v: v, attrs: v.attrs, domain: v.domain,
+		recvBase: v.recv.q.Counts().Started,
+	}, nil
+}
+
+// end concludes an attempt: Connected, or back to Idle with the receives
+// still posted. [VIA 2.2]
+func (v *VI) end(ctx context.Context, a *attempt, ep *Endpoint, l Link, g Agreement, err error) (Attributes, error) {
+	v.mu.Lock()
+	if v.attempt != a {
+		// Disconnect or Close overtook us.
+		v.mu.Unlock()
+		if l != nil {
+			l.Stop(StopDisconnect)
+			l.Wait()
+		}
+		err = ErrInvalidState
+	} else {
+		v.attempt = nil
+		if err == nil {
+			ep.link, ep.agreed, ep.remote = l, g, g.RemoteAddress
+			v.conn.Store(ep)
+			v.setStateLocked(Connected)
+		} else {
+			v.setStateLocked(Idle)
+			err = connectError(ctx, err)
+		}
+		v.mu.Unlock()
+	}
+	a.remote, a.err = g.Remote, err
+	close(a.done)
+	a.cancel(nil)
+	if err == nil {
+		l.Start()
+	}
+	return g.Remote, err
+}
+
+// connectError names the end of a context as VIPL does.
+func connectError(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, cause)) {
+		return waitError(cause)
+	}
+	return err
+}
+
+// ConnectRequest connects the VI to one that is being waited for at remote,
+// in the client-server model, and returns the remote VI's attributes. local
+// names the caller to the other side. It blocks until answered or ctx ends.
+// [VIA 6.4.5]
+//
+// Errors: ErrTimeout, ErrReject, ErrNoMatch, ErrNotReachable,
+// ErrInvalidState, ErrInvalidReliability, ErrInvalidMTU, ErrInvalidParameter,
+// ErrResource, ErrClosed, or the context's. The VI is Idle again after an
+// error but ErrInvalidState.
+func (v *VI) ConnectRequest(ctx context.Context, local, remote Address) (Attributes, error) {
+	return v.connect(ctx, local, remote, v.nic.dev.Connect)
+}
+
+type connector func(context.Context, *Endpoint, Address, Address) (Link, Agreement, error)
+
+func (v *VI) connect(ctx context.Context, local, remote Address, via connector) (Attributes, error) {
+	if err := v.nic.checkAddresses(local, remote); err != nil {
+		return Attributes{}, err
+	}
+	ctx, a, ep, err := v.begin(ctx)
+	if err != nil {
+		return Attributes{}, err
+	}
+	l, g, err := via(ctx, ep, local, remote)
+	return v.end(ctx, a, ep, l, g, err)
+}
+
+func (n *NIC) checkAddresses(as ...Address) error {
+	for _, a := range as {
+		if len(a.Discriminator) > n.attrs.MaxDiscriminatorLen {
+			return fmt.Errorf("%w: discriminator of %d bytes, at most %d", ErrInvalidParameter, len(a.Discriminator), n.attrs.MaxDiscriminatorLen)
+		}
+	}
+	return nil
+}
+
+// ConnectPeerRequest asks for a connection in the peer-to-peer model, with a
+// VI that asks for one with the two addresses exchanged. It returns at once;
+// the VI is Connect Pending until PeerDone or PeerWait tell the result, at
+// the latest after timeout (0 or less: no limit). [VIA 6.4.6]
+//
+// Errors: ErrInvalidState, ErrInvalidParameter, ErrClosed.
+func (v *VI) ConnectPeerRequest(local, remote Address, timeout time.Duration) error {
+	if err := v.nic.checkAddresses(local, remote); err != nil {
+		return err
+	}
+	ctx, stop := context.Background(), context.CancelFunc(func() {})
+	if timeout > 0 {
+		ctx, stop = context.WithTimeout(ctx, timeout)
+	}
+	ctx, a, ep, err := v.begin(ctx)
+	if err != nil {
+		stop()
+		return err
+	}
+	v.mu.Lock()
+	v.peer = a
+	v.mu.Unlock()
+	go func() {
+		defer stop()
+		l, g, err := v.nic.dev.ConnectPeer(ctx, ep, local, remote)
+		v.end(ctx, a, ep, l, g, err)
+	}()
+	return nil
+}
+
+// ConnectPeerDone tells the result of ConnectPeerRequest, once, or
+// ErrNotDone. Without a request it is ErrInvalidState. [VIA 6.4.6]
+func (v *VI) ConnectPeerDone() (Attributes, error) {
+	v.mu.Lock()
+	a := v.peer
+	v.mu.Unlock()
+	if a == nil {
+		return Attributes{}, fmt.Errorf("%w: no peer request", ErrInvalidState)
+	}
+	select {
+	case <-a.done:
+		return v.peerResult(a)
+	default:
+		return Attributes{}, ErrNotDone
+	}
+}
+
+// ConnectPeerWait waits for the result of ConnectPeerRequest. Ending ctx ends
+// only the wait. [VIA 6.4.6]
+func (v *VI) ConnectPeerWait(ctx context.Context) (Attributes, error) {
+	v.mu.Lock()
+	a := v.peer
+	v.mu.Unlock()
+	if a == nil {
+		return Attributes{}, fmt.Errorf("%w: no peer request", ErrInvalidState)
+	}
+	select {
+	case <-a.done:
+	case <-ctx.Done():
+		select {
+		case <-a.done:
+		default:
+			return Attributes{}, waitError(context.Cause(ctx))
+		}
+	}
+	return v.peerResult(a)
+}
+
+func (v *VI) peerResult(a *attempt) (Attributes, error) {
+	v.mu.Lock()
+	if v.peer == a {
+		v.peer = nil
+	}
+	v.mu.Unlock()
+	return a.remote, a.err
+}
+
+// Disconnect ends the VI's connection, or cancels the one being made. The VI
+// is Idle at once; every descriptor that had not completed is flushed, and
+// all are still to be dequeued. Data of sends that completed is still
+// delivered. On an Idle VI posted receives are flushed. [VIA 6.4.5]
+func (v *VI) Disconnect() error {
+	v.mu.Lock()
+	gone := v.gone
+	v.mu.Unlock()
+	if gone {
+		return ErrClosed
+	}
+	v.disconnect()
+	return nil
+}
+
+func (v *VI) disconnect() Link {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var l Link
+	if a := v.attempt; a != nil {
+		v.attempt = nil
+		a.cancel(ErrInvalidState)
+	}
+	if ep := v.conn.Load(); ep != nil {
+		l = ep.link
+		v.conn.Store(nil)
+		l.Stop(StopDisconnect)
+	}
+	if v.State() != Idle {
+		v.setStateLocked(Idle)
+	}
+	v.send.flush(StatusFlushed)
+	v.recv.flush(StatusFlushed)
+	return l
+}
+
+// Link returns the provider's side of the connection, nil if there is none:
+// for statistics and the like.
+func (v *VI) Link() Link {
+	if ep := v.conn.Load(); ep != nil {
+		return ep.link
+	}
+	return nil
+}
+
+// RemoteAddress returns the address of the connected peer and whether there
+// is one.
+func (v *VI) RemoteAddress() (Address, bool) {
+	if ep := v.conn.Load(); ep != nil {
+		return ep.remote, true
+	}
+	return Address{}, false
+}
+
+// A ConnRequest is an incoming connection request: VIPL's connection handle.
+// It must be accepted or rejected. [VIA 6.4.5]
+type ConnRequest struct {
+	nic *NIC
+	req Request
+
+	mu      sync.Mutex
+	decided bool // guarded by mu
+}
+
+// ConnectWait waits for a connection request for local's discriminator.
+// Requests that come while nobody waits are answered with No Match.
+// [VIA 6.4.5]
+//
+// Errors: ErrTimeout, ErrInvalidParameter, ErrResource, ErrClosed, or the
+// context's.
+func (n *NIC) ConnectWait(ctx context.Context, local Address) (*ConnRequest, error) {
+	if err := n.checkAddresses(local); err != nil {
+		return nil, err
+	}
+	req, err := n.dev.Wait(ctx, local)
+	if err != nil {
+		return nil, connectError(ctx, err)
+	}
+	return &ConnRequest{nic: n, req: req}, nil
+}
+
+// Remote returns the caller's address.
+func (r *ConnRequest) Remote() Address { return r.req.Remote() }
+
+// Local returns the address that was called.
+func (r *ConnRequest) Local() Address { return r.req.Local() }
+
+// RemoteAttributes returns the attributes of the caller's VI.
+func (r *ConnRequest) RemoteAttributes() Attributes { return r.req.RemoteAttributes() }
+
+// Security returns the security information of the request. [VIT 3.2]
+func (r *ConnRequest) Security() []byte { return r.req.Security() }
+
+// Accept connects v with the caller. v's reliability level and flow control
+// must be the caller's; the transfer size becomes the lesser of both. After
+// ErrInvalidReliability, ErrInvalidMTU, ErrInvalidState and
+// ErrInvalidParameter the request is still open. [VIA 6.4.5]
+//
+// Errors: those, ErrTimeout if the caller gave up, ErrResource, ErrClosed, or
+// the context's.
+func (r *ConnRequest) Accept(ctx context.Context, v *VI) error {
+	if v == nil || v.nic != r.nic {
+		return fmt.Errorf("%w: VI", ErrInvalidParameter)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.decided {
+		return fmt.Errorf("%w: the request was answered", ErrInvalidParameter)
+	}
+	ctx, a, ep, err := v.begin(ctx)
+	if err != nil {
+		return err
+	}
+	if err := ep.match(r.req.RemoteAttributes()); err != nil {
+		_, err = v.end(ctx, a, ep, nil, Agreement{}, err)
+		return err
+	}
+	r.decided = true
+	l, g, err := r.req.Accept(ctx, ep)
+	_, err = v.end(ctx, a, ep, l, g, err)
+	return err
+}
+
+// match tells whether the VI can be connected to one with the attributes
+// remote. [VIA 6.4.5] [V-15]
+func (e *Endpoint) match(remote Attributes) error {
+	if e.attrs.Reliability != remote.Reliability {
+		return fmt.Errorf("%w: %v, the caller's is %v", ErrInvalidReliability, e.attrs.Reliability, remote.Reliability)
+	}
+	if e.attrs.FlowControl != remote.FlowControl {
+		return fmt.Errorf("%w: descriptor flow control %v, the caller's is %v", ErrInvalidReliability, e.attrs.FlowControl, remote.FlowControl)
+	}
+	return nil
+}
+
+// Reject answers the request with a refusal. Errors: ErrInvalidParameter if
+// it was answered already.
+func (r *ConnRequest) Reject() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.decided {
+		return fmt.Errorf("%w: the request was answered", ErrInvalidParameter)
+	}
+	r.decided = true
+	return r.req.Reject()
+}

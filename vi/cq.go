@@ -1,0 +1,187 @@
+package vi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"viaduct/internal/queue"
+)
+
+// A Completion says that a descriptor of a work queue has completed. The
+// descriptor itself is taken with SendDone or RecvDone. [VIA 6.4.7]
+type Completion struct {
+	VI   *VI
+	Recv bool // the receive queue, else the send queue
+}
+
+// A CompletionQueue gathers the completions of any number of work queues.
+type CompletionQueue struct {
+	nic *NIC
+	q   *queue.Completions[Completion]
+
+	vis  atomic.Pointer[[]*VI] // attached; replaced with nic.mu held
+	gone bool                  // guarded by nic.mu
+}
+
+// CreateCQ makes a completion queue with room for entries completions. The
+// room is a reservation: a completion is never lost. [VIA 6.4.7] [VIA 1.6]
+//
+// Errors: ErrInvalidParameter for 0 or more than MaxCQEntries, ErrResource,
+// ErrClosed.
+func (n *NIC) CreateCQ(entries int) (*CompletionQueue, error) {
+	if err := n.checkEntries(entries); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil, ErrClosed
+	}
+	if n.attrs.MaxCQ > 0 && len(n.cqs) >= n.attrs.MaxCQ {
+		return nil, fmt.Errorf("%w: %d completion queues", ErrResource, len(n.cqs))
+	}
+	c := &CompletionQueue{nic: n, q: queue.NewCompletions[Completion](entries)}
+	c.vis.Store(new([]*VI))
+	n.cqs[c] = struct{}{}
+	return c, nil
+}
+
+func (n *NIC) checkEntries(entries int) error {
+	if entries <= 0 || n.attrs.MaxCQEntries > 0 && entries > n.attrs.MaxCQEntries {
+		return fmt.Errorf("%w: %d entries, at most %d", ErrInvalidParameter, entries, n.attrs.MaxCQEntries)
+	}
+	return nil
+}
+
+// Destroy ends the queue and cancels its notify registrations. Errors:
+// ErrResource while a VI is attached, ErrClosed. [VIA 6.4.7]
+func (c *CompletionQueue) Destroy() error {
+	n := c.nic
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case c.gone || n.closed:
+		return ErrClosed
+	case len(*c.vis.Load()) > 0:
+		return fmt.Errorf("%w: VIs are attached", ErrResource)
+	}
+	c.gone = true
+	delete(n.cqs, c)
+	c.q.Close()
+	return nil
+}
+
+// Resize changes the room; entries that are present stay. It may be called
+// while the queue is in use. Errors: ErrResource if more are present,
+// ErrInvalidParameter. [VIA 6.4.7]
+func (c *CompletionQueue) Resize(entries int) error {
+	if err := c.nic.checkEntries(entries); err != nil {
+		return err
+	}
+	if err := c.q.Resize(entries); err != nil {
+		return fmt.Errorf("%w: %w", ErrResource, err)
+	}
+	return nil
+}
+
+// Done takes one entry, or returns ErrNotDone. It never blocks.
+// [VIA 6.4.7]
+func (c *CompletionQueue) Done() (Completion, error) {
+	if e, ok := c.q.Poll(); ok {
+		return e, nil
+	}
+	if (*cqProgress)(c).Poll() {
+		if e, ok := c.q.Poll(); ok {
+			return e, nil
+		}
+	}
+	return Completion{}, ErrNotDone
+}
+
+// DoneN takes up to len(buf) entries and returns how many.
+func (c *CompletionQueue) DoneN(buf []Completion) int {
+	n := c.q.PollN(buf)
+	if n == 0 && (*cqProgress)(c).Poll() {
+		n = c.q.PollN(buf)
+	}
+	return n
+}
+
+// Wait takes one entry, waiting for it. One entry wakes one waiter. Errors:
+// ErrTimeout, the context's, ErrClosed. [VIA 6.4.7]
+func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) {
+	e, err := c.q.Wait(ctx, (*cqProgress)(c))
+	if errors.Is(err, queue.ErrClosed) {
+		err = ErrClosed
+	} else if err != nil {
+		err = waitError(err)
+	}
+	return e, err
+}
+
+// Notify calls handler once, with an entry that is taken out of the queue,
+// as soon as there is one. Registrations are served in order and before
+// waiters; destroying the queue cancels them. The handler runs in a
+// goroutine of the NIC, one at a time. [VIA 6.4.7]
+func (c *CompletionQueue) Notify(handler func(Completion)) error {
+	if handler == nil {
+		return fmt.Errorf("%w: no handler", ErrInvalidParameter)
+	}
+	if err := c.q.Notify(func(e Completion) {
+		c.nic.notify.add(func() { handler(e) })
+	}); err != nil {
+		return ErrClosed
+	}
+	return nil
+}
+
+func (c *CompletionQueue) attachLocked(v *VI) {
+	vis := append(slices.Clone(*c.vis.Load()), v)
+	c.vis.Store(&vis)
+}
+
+// detachLocked removes v, once for each of its queues, and its entries.
+func (c *CompletionQueue) detachLocked(v *VI) {
+	vis := slices.Clone(*c.vis.Load())
+	if i := slices.Index(vis, v); i >= 0 {
+		vis = slices.Delete(vis, i, i+1)
+	}
+	c.vis.Store(&vis)
+	c.q.Discard(func(e Completion) bool { return e.VI == v })
+}
+
+// pollable is up to how many VIs a consumer of their completion queue reads
+// the sockets itself. Beyond, the calls that find nothing cost more than
+// being woken by the goroutines that wait for the sockets.
+const pollable = 8
+
+// cqProgress drives the connections behind a completion queue.
+type cqProgress CompletionQueue
+
+func (p *cqProgress) Poll() (got bool) {
+	vis := *p.vis.Load()
+	if len(vis) > pollable {
+		return false
+	}
+	var last *VI
+	for _, v := range vis {
+		if v != last && v.Poll() { // both queues of a VI stand side by side
+			got = true
+		}
+		last = v
+	}
+	return got
+}
+
+func (p *cqProgress) Unpoll() {
+	vis := *p.vis.Load()
+	if len(vis) > pollable {
+		return
+	}
+	for _, v := range vis {
+		v.Unpoll()
+	}
+}

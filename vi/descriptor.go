@@ -1,0 +1,132 @@
+package vi
+
+import (
+	"sync/atomic"
+)
+
+// A MemHandle names a registered region. 0 is never a valid one.
+type MemHandle uint32
+
+// A Segment is a range of local registered memory. [VIA 3.1]
+type Segment struct {
+	Address uint64 // virtual address of the first byte
+	Handle  MemHandle
+	Length  uint32 // bytes
+}
+
+// A RemoteSegment is where an RDMA begins in the peer's memory: the address
+// segment of an RDMA descriptor. [VIA 3.1]
+type RemoteSegment struct {
+	Address uint64
+	Handle  MemHandle
+}
+
+// A Descriptor describes one data transfer. The consumer fills the exported
+// fields and posts it; until it has come back it belongs to the NIC. It must
+// not be copied while posted.
+type Descriptor struct {
+	// Control is the operation with its flags.
+	Control Control
+
+	// ImmediateData travels with a Send or RDMA Write that has the
+	// Immediate flag, as a number. In a completed receive it is what came if
+	// the status has StatusImmediate, and 0 otherwise.
+	ImmediateData uint32
+
+	// Length is the number of bytes to transfer, which must be the sum of
+	// the segments' lengths. In a completed receive it is the number of
+	// bytes that came. [VIA 3.5]
+	Length uint32
+
+	// Remote is the remote memory of an RDMA.
+	Remote RemoteSegment
+
+	// Segments is the local memory to gather from or to scatter to, in
+	// order. A segment of length 0 needs no valid handle. [VIA 3.4]
+	Segments []Segment
+
+	// Context is the consumer's own.
+	Context any
+
+	// OnDone, if set, is called when the descriptor completes, before it can
+	// be dequeued, under a lock of the engine: it may look at Status and
+	// store what it finds elsewhere, and must not call this package.
+	OnDone func(*Descriptor)
+
+	status atomic.Uint32
+	result Status // owned by the NIC while posted; becomes status
+}
+
+// Status returns how the descriptor ended; StatusDone is clear while it is
+// posted. Everything a completion brings is visible once StatusDone is seen.
+func (d *Descriptor) Status() Status { return Status(d.status.Load()) }
+
+// NewSend returns a Send of segs.
+func NewSend(segs ...Segment) *Descriptor { return newDescriptor(OpSendReceive, segs) }
+
+// NewRecv returns a Receive into segs.
+func NewRecv(segs ...Segment) *Descriptor { return newDescriptor(OpSendReceive, segs) }
+
+// NewRDMAWrite returns an RDMA Write of segs to remote.
+func NewRDMAWrite(remote RemoteSegment, segs ...Segment) *Descriptor {
+	d := newDescriptor(OpRDMAWrite, segs)
+	d.Remote = remote
+	return d
+}
+
+// NewRDMARead returns an RDMA Read from remote into segs.
+func NewRDMARead(remote RemoteSegment, segs ...Segment) *Descriptor {
+	d := newDescriptor(OpRDMARead, segs)
+	d.Remote = remote
+	return d
+}
+
+func newDescriptor(c Control, segs []Segment) *Descriptor {
+	d := &Descriptor{Control: c, Segments: segs}
+	for _, s := range segs {
+		d.Length += s.Length
+	}
+	return d
+}
+
+// WithImmediate sets the immediate data and its flag, and returns d.
+func (d *Descriptor) WithImmediate(v uint32) *Descriptor {
+	d.Control |= Immediate
+	d.ImmediateData = v
+	return d
+}
+
+// WithFence sets the queue fence, and returns d.
+func (d *Descriptor) WithFence() *Descriptor {
+	d.Control |= QueueFence
+	return d
+}
+
+// Capacity returns the sum of the segments' lengths: what a receive can
+// take.
+func (d *Descriptor) Capacity() uint64 {
+	var n uint64
+	for i := range d.Segments {
+		n += uint64(d.Segments[i].Length)
+	}
+	return n
+}
+
+// publish makes the result the status. It runs under the queue's lock.
+func (d *Descriptor) publish() {
+	d.status.Store(uint32(d.result | StatusDone))
+	if d.OnDone != nil {
+		d.OnDone(d)
+	}
+}
+
+// sendOp is the status op of a send-queue descriptor.
+func (c Control) sendOp() Status {
+	switch c.Op() {
+	case OpRDMAWrite:
+		return StatusOpRDMAWrite
+	case OpRDMARead:
+		return StatusOpRDMARead
+	}
+	return StatusOpSend
+}

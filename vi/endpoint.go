@@ -1,0 +1,201 @@
+package vi
+
+import (
+	"sync/atomic"
+
+	"viaduct/internal/regmem"
+)
+
+// An Endpoint is a VI as its provider sees it during one connection. The
+// provider takes send descriptors from it, delivers messages into receive
+// descriptors, and checks memory accesses.
+//
+// The methods for the send queue's front (NextSend, StartSend) are for one
+// goroutine at a time, likewise StartRecv. The others may be called from any
+// goroutine. None blocks. After Link.Stop has returned none may be called
+// but Break, which does nothing then.
+type Endpoint struct {
+	v      *VI
+	link   Link
+	attrs  Attributes // of the VI, fixed while connected
+	domain *regmem.Domain
+	agreed Agreement
+	remote Address
+
+	recvBase  uint64       // receives consumed before this connection
+	readsOut  atomic.Int32 // RDMA Reads started and not finished
+	stopSends atomic.Bool  // a send failed at a reliable level: start no more
+	badSend   atomic.Int64 // the number of the first such send plus one
+	failed    atomic.Bool  // an error was published at a reliable level
+}
+
+// Attributes returns those of the local VI.
+func (e *Endpoint) Attributes() Attributes { return e.attrs }
+
+// NIC returns the NIC of the VI.
+func (e *Endpoint) NIC() *NIC { return e.v.nic }
+
+// VI returns the VI.
+func (e *Endpoint) VI() *VI { return e.v }
+
+// RecvPosted returns how many receive descriptors were posted for this
+// connection so far, those before it was set up included.
+func (e *Endpoint) RecvPosted() uint64 { return e.v.recv.q.Counts().Posted - e.recvBase }
+
+// NextSend returns the send descriptor to be started next, nil if there is
+// none or if it has to wait for RDMA Reads because of its fence.
+func (e *Endpoint) NextSend() *Descriptor {
+	if e.stopSends.Load() {
+		return nil
+	}
+	d, _, ok := e.v.send.q.Peek()
+	if !ok || d.Control&QueueFence != 0 && e.readsOut.Load() > 0 {
+		return nil
+	}
+	return d
+}
+
+// StartSend starts what NextSend returned. seq names it until FinishSend. bad
+// has the error bits that a check of the descriptor found: if it is not 0,
+// the provider sends nothing of it and passes bad to FinishSend.
+func (e *Endpoint) StartSend() (d *Descriptor, seq uint64, bad Status) {
+	d, seq, ok := e.v.send.q.Start()
+	if !ok {
+		panic("vi: StartSend without NextSend")
+	}
+	bad = e.checkSend(d)
+	if bad != 0 && e.attrs.Reliability.reliable() {
+		e.stopSends.Store(true)
+	}
+	if d.Control.Op() == OpRDMARead {
+		e.readsOut.Add(1)
+	}
+	return d, seq, bad
+}
+
+// FinishSend completes a started send descriptor with error bits, 0 for a
+// success. It completes in order: an earlier one that is not finished holds
+// it back. broken tells that an error was published at a reliable level: the
+// provider must then stop handling messages and call Break.
+func (e *Endpoint) FinishSend(d *Descriptor, seq uint64, bad Status) (broken bool) {
+	if d.Control.Op() == OpRDMARead {
+		e.readsOut.Add(-1)
+	}
+	if bad != 0 {
+		d.result |= bad
+		if e.attrs.Reliability.reliable() {
+			e.badSend.CompareAndSwap(0, int64(seq)+1)
+			e.stopSends.Store(true)
+		}
+	}
+	return e.FinishSends(seq, seq+1)
+}
+
+// FinishSends completes the started Sends and RDMA Writes first to end-1
+// successfully. None of them may be an RDMA Read.
+func (e *Endpoint) FinishSends(first, end uint64) (broken bool) {
+	q := &e.v.send.q
+	e.v.send.completed(q.FinishRange(first, end))
+	if bad := e.badSend.Load(); bad != 0 && q.Counts().Done >= uint64(bad) {
+		e.failed.Store(true)
+	}
+	return e.failed.Load()
+}
+
+// Fenced tells that sends wait behind a queue fence: after the last read was
+// finished the provider has to look at the send queue again.
+func (e *Endpoint) Fenced() bool {
+	d, _, ok := e.v.send.q.Peek()
+	return ok && d.Control&QueueFence != 0
+}
+
+// StartRecv takes the next receive descriptor. seq names it until
+// FinishRecv. bad has the error bits that a check of the descriptor found.
+func (e *Endpoint) StartRecv() (d *Descriptor, seq uint64, bad Status, ok bool) {
+	d, seq, ok = e.v.recv.q.Start()
+	if !ok {
+		return nil, 0, 0, false
+	}
+	return d, seq, e.checkRecv(d), true
+}
+
+// A Delivery is how a receive descriptor ends.
+type Delivery struct {
+	Length      uint32 // bytes that came
+	Immediate   bool
+	Data        uint32 // immediate data
+	RemoteWrite bool   // consumed by the peer's RDMA Write
+	Status      Status // error bits, 0 for success
+}
+
+// FinishRecv completes a receive descriptor. All bytes of the message must be
+// in place. broken is as for FinishSend.
+func (e *Endpoint) FinishRecv(d *Descriptor, seq uint64, r Delivery) (broken bool) {
+	d.Length = r.Length
+	d.ImmediateData = 0
+	d.result = StatusOpReceive | r.Status
+	if r.RemoteWrite {
+		d.result = StatusOpRemoteRDMAWrite | r.Status
+	}
+	if r.Immediate {
+		d.ImmediateData = r.Data
+		d.result |= StatusImmediate
+	}
+	e.v.recv.completed(e.v.recv.q.Finish(seq))
+	if r.Status != 0 && e.attrs.Reliability.reliable() {
+		e.failed.Store(true)
+	}
+	return e.failed.Load()
+}
+
+// Target checks that length bytes at addr of the region handle may be
+// written (or, with write false, read) by the peer, and pins them. The VI's
+// own enables count too. [VIA 1.5]
+func (e *Endpoint) Target(handle MemHandle, addr uint64, length uint64, write bool) (regmem.Ref, regmem.Outcome) {
+	need, enabled := regmem.RemoteRead, e.attrs.EnableRDMARead
+	if write {
+		need, enabled = regmem.RemoteWrite, e.attrs.EnableRDMAWrite
+	}
+	if !enabled {
+		return regmem.Ref{}, regmem.NoRights
+	}
+	return e.v.nic.memory.Access(uint32(handle), addr, length, e.domain, nil, need)
+}
+
+// CheckTarget is Target without the pin.
+func (e *Endpoint) CheckTarget(handle MemHandle, addr uint64, length uint64, write bool) regmem.Outcome {
+	ref, out := e.Target(handle, addr, length, write)
+	ref.Release()
+	return out
+}
+
+// AsyncError raises an asynchronous error of the VI. [VIA 5]
+func (e *Endpoint) AsyncError(code ErrorCode, op Control) {
+	e.v.nic.async.raise(ErrorDescriptor{VI: e.v, OpCode: op, Resource: ResourceVI, Code: code})
+}
+
+// Break ends the connection from the provider's side: the VI goes to Error,
+// what is posted is flushed, and the consumer is told by the asynchronous
+// error Connection Lost. orderly says that the peer disconnected; otherwise
+// sends that were started become transport errors. The Link is stopped with
+// StopBroken in the course of it. Must not be called from a goroutine that
+// runs a method of the provider's data path. [VIA 2.2]
+func (e *Endpoint) Break(orderly bool) {
+	v := e.v
+	v.mu.Lock()
+	if v.conn.Load() != e {
+		v.mu.Unlock()
+		return // disconnected, or broken already
+	}
+	v.conn.Store(nil)
+	v.setStateLocked(Error)
+	e.link.Stop(StopBroken)
+	started := StatusTransportError
+	if orderly || !e.attrs.Reliability.reliable() {
+		started = StatusFlushed
+	}
+	v.send.flush(started)
+	v.recv.flush(StatusFlushed)
+	v.mu.Unlock()
+	v.nic.async.raise(ErrorDescriptor{VI: v, Resource: ResourceVI, Code: ErrorConnLost})
+}

@@ -1,0 +1,124 @@
+package vi
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+)
+
+// The sentinel errors, one for each VIPL return code. [VIA 6.3] Returned
+// errors wrap them with details.
+var (
+	ErrNotDone                  = errors.New("vi: not done")
+	ErrInvalidParameter         = errors.New("vi: invalid parameter")
+	ErrResource                 = errors.New("vi: insufficient or still used resource")
+	ErrTimeout            error = &timeoutError{}
+	ErrReject                   = errors.New("vi: connection rejected by the remote consumer")
+	ErrInvalidReliability       = errors.New("vi: reliability level not supported or not that of the remote VI")
+	ErrInvalidMTU               = errors.New("vi: maximum transfer size not supported")
+	ErrInvalidQoS               = errors.New("vi: quality of service not supported")
+	ErrInvalidPtag              = errors.New("vi: invalid protection tag")
+	ErrInvalidRDMARead          = errors.New("vi: RDMA Read not supported")
+	ErrDescriptor               = errors.New("vi: descriptor completed in error")
+	ErrInvalidState             = errors.New("vi: VI is in the wrong state")
+	ErrNameService              = errors.New("vi: name not found")
+	ErrNoMatch                  = errors.New("vi: nobody waits for this discriminator at the remote host")
+	ErrNotReachable             = errors.New("vi: host not reachable")
+	ErrNotSupported             = errors.New("vi: not supported")
+
+	// ErrQueueEmpty is the empty work queue: VIPL's DESCRIPTOR_ERROR with a
+	// nil descriptor, which it matches.
+	ErrQueueEmpty error = &emptyError{}
+
+	// ErrOverrun is a post to a full work queue. [VIA 5.2]
+	ErrOverrun = errors.New("vi: more descriptors posted than the work queue holds")
+)
+
+// ErrClosed matches net.ErrClosed: the NIC, VI or completion queue is gone.
+// As a VIPL return code it is INVALID_PARAMETER, a stale handle.
+var ErrClosed = closedError{}
+
+type closedError struct{}
+
+func (closedError) Error() string { return "vi: object is closed" }
+func (closedError) Is(target error) bool {
+	return target == net.ErrClosed || target == ErrInvalidParameter
+}
+
+type emptyError struct{}
+
+func (*emptyError) Error() string        { return "vi: work queue is empty" }
+func (*emptyError) Is(target error) bool { return target == ErrDescriptor }
+
+type timeoutError struct{}
+
+var _ net.Error = (*timeoutError)(nil)
+
+func (*timeoutError) Error() string   { return "vi: timeout" }
+func (*timeoutError) Timeout() bool   { return true }
+func (*timeoutError) Temporary() bool { return true }
+func (*timeoutError) Is(target error) bool {
+	return target == context.DeadlineExceeded || target == os.ErrDeadlineExceeded
+}
+
+// A ReturnCode is a VIPL return code. [VIA 6.3]
+type ReturnCode int
+
+// The values of the VIPL header.
+const (
+	Success ReturnCode = iota
+	NotDone
+	InvalidParameter
+	ErrorResource
+	Timeout
+	Reject
+	InvalidReliabilityLevel
+	InvalidMTU
+	InvalidQoS
+	InvalidPtag
+	InvalidRDMARead
+	DescriptorError
+	InvalidState
+	ErrorNameService
+	NoMatch
+	NotReachable
+	ErrorNotSupported
+)
+
+// CodeOf returns the VIPL return code of an error of this package.
+func CodeOf(err error) ReturnCode {
+	if err == nil {
+		return Success
+	}
+	for _, c := range codes {
+		if errors.Is(err, c.err) {
+			return c.code
+		}
+	}
+	return ErrorResource
+}
+
+var codes = []struct {
+	err  error
+	code ReturnCode
+}{
+	{ErrOverrun, Success}, // reported asynchronously [VIA 5.3]
+	{ErrNotDone, NotDone},
+	{ErrInvalidParameter, InvalidParameter},
+	{ErrTimeout, Timeout},
+	{context.DeadlineExceeded, Timeout},
+	{ErrReject, Reject},
+	{ErrInvalidReliability, InvalidReliabilityLevel},
+	{ErrInvalidMTU, InvalidMTU},
+	{ErrInvalidQoS, InvalidQoS},
+	{ErrInvalidPtag, InvalidPtag},
+	{ErrInvalidRDMARead, InvalidRDMARead},
+	{ErrDescriptor, DescriptorError},
+	{ErrInvalidState, InvalidState},
+	{ErrNameService, ErrorNameService},
+	{ErrNoMatch, NoMatch},
+	{ErrNotReachable, NotReachable},
+	{ErrNotSupported, ErrorNotSupported},
+	{ErrResource, ErrorResource},
+}

@@ -1,0 +1,144 @@
+package vi
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"viaduct/internal/regmem"
+)
+
+// A Region is registered memory. [VIA 1.4]
+type Region struct {
+	nic   *NIC
+	r     *regmem.Region
+	attrs MemAttributes // guarded by nic.mu
+}
+
+// RegisterMem registers buf, which must stay allocated and in place until
+// DeregisterMem; Go memory does. The same memory may be registered several
+// times. [VIA 6.4.2]
+//
+// Errors: ErrInvalidParameter for no memory, ErrInvalidPtag,
+// ErrInvalidRDMARead, ErrResource beyond a limit of the NIC, ErrClosed.
+func (n *NIC) RegisterMem(buf []byte, a MemAttributes) (*Region, error) {
+	return n.register(a, func(o regmem.Options) (*regmem.Region, error) {
+		return n.memory.Register(buf, o)
+	})
+}
+
+// RegisterPointer is RegisterMem for length bytes at p that Go does not own.
+func (n *NIC) RegisterPointer(p unsafe.Pointer, length uint64, a MemAttributes) (*Region, error) {
+	return n.register(a, func(o regmem.Options) (*regmem.Region, error) {
+		return n.memory.RegisterPointer(p, length, o)
+	})
+}
+
+func (n *NIC) register(a MemAttributes, add func(regmem.Options) (*regmem.Region, error)) (*Region, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil, ErrClosed
+	}
+	if a.EnableRDMARead && n.attrs.RDMAReadSupport == 0 {
+		return nil, ErrInvalidRDMARead
+	}
+	d, err := n.usePtagLocked(a.Ptag)
+	if err != nil {
+		return nil, err
+	}
+	r, err := add(regmem.Options{Rights: a.rights(), Domain: d, Guarded: a.MayFault})
+	if err != nil {
+		n.dropPtagLocked(a.Ptag)
+		if errors.Is(err, regmem.ErrLimit) {
+			return nil, fmt.Errorf("%w: %w", ErrResource, err)
+		}
+		return nil, fmt.Errorf("%w: %w", ErrInvalidParameter, err)
+	}
+	return &Region{nic: n, r: r, attrs: a}, nil
+}
+
+func (a MemAttributes) rights() regmem.Rights {
+	var r regmem.Rights
+	if a.EnableRDMAWrite {
+		r |= regmem.RemoteWrite
+	}
+	if a.EnableRDMARead {
+		r |= regmem.RemoteRead
+	}
+	return r
+}
+
+// DeregisterMem ends a registration. It waits for accesses in progress, so
+// that afterwards nobody touches the memory; descriptors that are posted with
+// its handle fail with a protection error when their turn comes. [VIA 6.4.2]
+//
+// Errors: ErrInvalidParameter if r is not registered with this NIC.
+func (n *NIC) DeregisterMem(r *Region) error {
+	if r == nil || r.nic != n {
+		return fmt.Errorf("%w: region", ErrInvalidParameter)
+	}
+	if err := n.memory.Deregister(r.r); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalidParameter, err)
+	}
+	n.mu.Lock()
+	n.dropPtagLocked(r.attrs.Ptag)
+	n.mu.Unlock()
+	return nil
+}
+
+// QueryMem returns the attributes of a region. [VIA 6.4.2]
+func (n *NIC) QueryMem(r *Region) (MemAttributes, error) {
+	if r == nil || r.nic != n || n.memory.Lookup(r.r.Handle()) != r.r {
+		return MemAttributes{}, fmt.Errorf("%w: region", ErrInvalidParameter)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return r.attrs, nil
+}
+
+// SetMemAttributes changes the attributes of a region for operations that
+// start afterwards. MayFault can't be changed. [VIA 6.4.2]
+//
+// Errors: ErrInvalidParameter, ErrInvalidPtag, ErrInvalidRDMARead.
+func (n *NIC) SetMemAttributes(r *Region, a MemAttributes) error {
+	if r == nil || r.nic != n || n.memory.Lookup(r.r.Handle()) != r.r || a.MayFault != r.attrs.MayFault {
+		return fmt.Errorf("%w: region", ErrInvalidParameter)
+	}
+	if a.EnableRDMARead && n.attrs.RDMAReadSupport == 0 {
+		return ErrInvalidRDMARead
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	d, err := n.usePtagLocked(a.Ptag)
+	if err != nil {
+		return err
+	}
+	n.dropPtagLocked(r.attrs.Ptag)
+	r.attrs = a
+	n.memory.SetAttributes(r.r, a.rights(), d, nil)
+	return nil
+}
+
+// Handle returns the memory handle, which is never 0.
+func (r *Region) Handle() MemHandle { return MemHandle(r.r.Handle()) }
+
+// Address returns the virtual address of the first byte.
+func (r *Region) Address() uint64 { return r.r.Base() }
+
+// Len returns the length in bytes.
+func (r *Region) Len() int { return r.r.Len() }
+
+// Bytes returns the memory.
+func (r *Region) Bytes() []byte { return r.r.Bytes() }
+
+// Segment names n bytes at offset off as a local data segment. It checks
+// nothing: the NIC does when the descriptor's turn comes.
+func (r *Region) Segment(off, n int) Segment {
+	return Segment{Address: r.r.Base() + uint64(off), Handle: r.Handle(), Length: uint32(n)}
+}
+
+// Remote names offset off of the region as a peer has to: to be told to it.
+func (r *Region) Remote(off int) RemoteSegment {
+	return RemoteSegment{Address: r.r.Base() + uint64(off), Handle: r.Handle()}
+}

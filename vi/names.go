@@ -1,0 +1,135 @@
+package vi
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// nameService resolves host names: an own hosts file first, then the
+// system's resolver. [VIA 7]
+type nameService struct {
+	mu    sync.Mutex
+	open  bool        // guarded by mu
+	hosts []hostEntry // guarded by mu
+}
+
+type hostEntry struct {
+	host  []byte
+	names []string
+}
+
+// NSInit opens the name service. It may be called again, and reads the hosts
+// text of the configuration each time. Errors: ErrNameService for a line that
+// can't be read. [VIA 6.4.9]
+func (n *NIC) NSInit() error {
+	hosts, err := n.parseHosts(n.cfg.Hosts)
+	if err != nil {
+		return err
+	}
+	n.names.mu.Lock()
+	defer n.names.mu.Unlock()
+	n.names.open, n.names.hosts = true, hosts
+	return nil
+}
+
+func (n *NIC) parseHosts(text []byte) ([]hostEntry, error) {
+	var hosts []hostEntry
+	sc := bufio.NewScanner(bytes.NewReader(text))
+	for line := 1; sc.Scan(); line++ {
+		s, _, _ := strings.Cut(sc.Text(), "#")
+		f := strings.Fields(s)
+		if len(f) == 0 {
+			continue
+		}
+		host, err := n.dev.ParseHost(f[0])
+		if err != nil || len(f) < 2 {
+			return nil, fmt.Errorf("%w: hosts line %d: %q", ErrNameService, line, sc.Text())
+		}
+		hosts = append(hosts, hostEntry{host, f[1:]})
+	}
+	if err := sc.Err(); err != nil {
+		return nil, fmt.Errorf("%w: hosts: %w", ErrNameService, err)
+	}
+	return hosts, nil
+}
+
+// NSShutdown closes the name service. Addresses obtained stay usable.
+func (n *NIC) NSShutdown() error {
+	n.names.mu.Lock()
+	defer n.names.mu.Unlock()
+	n.names.open = false
+	return nil
+}
+
+func (n *NIC) hostsFile() ([]hostEntry, error) {
+	n.names.mu.Lock()
+	defer n.names.mu.Unlock()
+	if !n.names.open {
+		return nil, fmt.Errorf("%w: the name service is not initialised", ErrNameService)
+	}
+	return n.names.hosts, nil
+}
+
+// NSGetHostByName returns the host part of the index-th address of a name,
+// counted from 0. A host that is written as an address is its own name.
+// Errors: ErrNameService for an unknown name or an index past the end.
+// [VIA 6.4.9]
+func (n *NIC) NSGetHostByName(ctx context.Context, name string, index int) ([]byte, error) {
+	hosts, err := n.hostsFile()
+	if err != nil {
+		return nil, err
+	}
+	var found [][]byte
+	for _, h := range hosts {
+		if slices.ContainsFunc(h.names, func(s string) bool { return strings.EqualFold(s, name) }) {
+			found = append(found, h.host)
+		}
+	}
+	if found == nil {
+		if h, err := n.dev.ParseHost(name); err == nil {
+			found = [][]byte{h}
+		} else if found, err = n.dev.LookupHost(ctx, name); err != nil {
+			return nil, fmt.Errorf("%w: %q: %w", ErrNameService, name, err)
+		}
+	}
+	if index < 0 || index >= len(found) {
+		return nil, fmt.Errorf("%w: %q has %d addresses, asked for number %d", ErrNameService, name, len(found), index)
+	}
+	return slices.Clone(found[index]), nil
+}
+
+// NSGetHostByAddr returns the name of a host part. Errors: ErrNameService.
+// [VIA 6.4.9]
+func (n *NIC) NSGetHostByAddr(ctx context.Context, host []byte) (string, error) {
+	hosts, err := n.hostsFile()
+	if err != nil {
+		return "", err
+	}
+	for _, h := range hosts {
+		if bytes.Equal(h.host, host) {
+			return h.names[0], nil
+		}
+	}
+	name, err := n.dev.LookupAddr(ctx, host)
+	if err != nil {
+		return "", fmt.Errorf("%w: %x: %w", ErrNameService, host, err)
+	}
+	return name, nil
+}
+
+// KnownHosts returns the host parts of the hosts file, the answer to VIPL's
+// autodiscovery query. [VIA 6.4.8]
+func (n *NIC) KnownHosts() [][]byte {
+	n.names.mu.Lock()
+	defer n.names.mu.Unlock()
+	var all [][]byte
+	for _, h := range n.names.hosts {
+		all = append(all, slices.Clone(h.host))
+	}
+	return all
+}

@@ -1,0 +1,184 @@
+package vi
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"viaduct/internal/regmem"
+)
+
+// Config is how a NIC is opened. The zero value and nil mean the same.
+type Config struct {
+	// Logger gets events of connections; nil means silence.
+	Logger *slog.Logger
+
+	// StrictPtags refuses the nil protection tag, which otherwise matches
+	// everything of the same NIC. [VIA 6.6]
+	StrictPtags bool
+
+	// Hosts is the text of a hosts file for the name service, which is asked
+	// before the system's. Each line has an address and one or more names;
+	// # begins a comment. See [NIC.NSInit].
+	Hosts []byte
+}
+
+// A NIC is an open VI NIC. Objects made on it belong to it: mixing those of
+// two NICs in one call is ErrInvalidParameter. [VIA 1.1]
+type NIC struct {
+	dev    Device
+	cfg    Config
+	attrs  NICAttributes
+	memory *regmem.Registry
+	async  async
+	notify dispatcher
+	names  nameService
+
+	mu     sync.Mutex
+	closed bool                          // guarded by mu
+	vis    map[*VI]struct{}              // guarded by mu
+	cqs    map[*CompletionQueue]struct{} // guarded by mu
+	ptags  int                           // guarded by mu
+}
+
+// Open opens the device called name of a provider. Opening one device
+// several times gives independent handles to it. [VIA 6.4.1]
+//
+// Errors: ErrInvalidParameter for an unknown name, ErrResource.
+func Open(p Provider, name string, cfg *Config) (*NIC, error) {
+	if p == nil {
+		return nil, fmt.Errorf("%w: no provider", ErrInvalidParameter)
+	}
+	n := &NIC{vis: make(map[*VI]struct{}), cqs: make(map[*CompletionQueue]struct{})}
+	if cfg != nil {
+		n.cfg = *cfg
+	}
+	if n.cfg.Logger == nil {
+		n.cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	n.async.init(n)
+	dev, err := p.Open(name, n)
+	if err != nil {
+		return nil, err
+	}
+	n.dev = dev
+	n.attrs = dev.Attributes()
+	n.memory = regmem.New(regmem.Limits{
+		Regions:     n.attrs.MaxRegisterRegions,
+		Bytes:       n.attrs.MaxRegisterBytes,
+		RegionBytes: n.attrs.MaxRegisterBlockBytes,
+	})
+	return n, nil
+}
+
+// Query returns the attributes of the NIC. [VIA 6.4.1]
+func (n *NIC) Query() NICAttributes {
+	a := n.attrs
+	a.LocalAddress = slices.Clone(a.LocalAddress)
+	return a
+}
+
+// Device returns the provider's side of the NIC, for what a provider offers
+// beyond the architecture.
+func (n *NIC) Device() Device { return n.dev }
+
+// Logger returns the logger of the NIC, never nil. For providers.
+func (n *NIC) Logger() *slog.Logger { return n.cfg.Logger }
+
+// Close ends everything that is left of the NIC: connections as by
+// Disconnect, completion queues, regions. It may be called twice, and from
+// an error handler, but not from a Notify handler. It waits for the
+// provider's goroutines. [VIA 6.4.1]
+func (n *NIC) Close() error {
+	n.mu.Lock()
+	if n.closed {
+		n.mu.Unlock()
+		return nil
+	}
+	n.closed = true
+	vis := make([]*VI, 0, len(n.vis))
+	for v := range n.vis {
+		vis = append(vis, v)
+	}
+	cqs := make([]*CompletionQueue, 0, len(n.cqs))
+	for c := range n.cqs {
+		cqs = append(cqs, c)
+	}
+	n.mu.Unlock()
+	var links []Link
+	for _, v := range vis {
+		if l := v.close(); l != nil {
+			links = append(links, l)
+		}
+	}
+	for _, c := range cqs {
+		c.q.Close()
+	}
+	err := n.dev.Close()
+	for _, l := range links {
+		l.Wait()
+	}
+	return err
+}
+
+// A Ptag is a protection tag: a VI may use the regions that have its tag.
+// [VIA 1.5]
+type Ptag struct {
+	nic    *NIC
+	domain *regmem.Domain
+	uses   int  // guarded by nic.mu; VIs and regions
+	gone   bool // guarded by nic.mu
+}
+
+// CreatePtag makes a protection tag. Errors: ErrResource, ErrClosed.
+func (n *NIC) CreatePtag() (*Ptag, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil, ErrClosed
+	}
+	if n.attrs.MaxPtags > 0 && n.ptags >= n.attrs.MaxPtags {
+		return nil, fmt.Errorf("%w: %d protection tags", ErrResource, n.ptags)
+	}
+	n.ptags++
+	return &Ptag{nic: n, domain: regmem.NewDomain()}, nil
+}
+
+// DestroyPtag ends a protection tag. Errors: ErrInvalidParameter if it is not
+// one of this NIC, ErrResource while a VI or region has it.
+func (n *NIC) DestroyPtag(p *Ptag) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case p == nil || p.nic != n || p.gone:
+		return fmt.Errorf("%w: protection tag", ErrInvalidParameter)
+	case p.uses > 0:
+		return fmt.Errorf("%w: protection tag in use %d times", ErrResource, p.uses)
+	}
+	p.gone = true
+	n.ptags--
+	return nil
+}
+
+// usePtagLocked takes a use of p for a VI or region and returns what regions
+// are matched by.
+func (n *NIC) usePtagLocked(p *Ptag) (*regmem.Domain, error) {
+	if p == nil {
+		if n.cfg.StrictPtags {
+			return nil, fmt.Errorf("%w: none given", ErrInvalidPtag)
+		}
+		return nil, nil
+	}
+	if p.nic != n || p.gone {
+		return nil, ErrInvalidPtag
+	}
+	p.uses++
+	return p.domain, nil
+}
+
+func (n *NIC) dropPtagLocked(p *Ptag) {
+	if p != nil {
+		p.uses--
+	}
+}

@@ -1,0 +1,172 @@
+package vi
+
+import "context"
+
+// PostSend posts a descriptor to the send queue. It never blocks. On a VI
+// that is not connected the descriptor completes at once as flushed.
+// [VIA 6.4.4] [VIA 2.3]
+//
+// Errors in the descriptor show in its status. ErrOverrun: the queue already
+// holds as many as it may; the VI goes to Error and d was not posted.
+func (v *VI) PostSend(d *Descriptor) error {
+	if err := v.send.post(d); err != nil {
+		return err
+	}
+	v.sendDoorbell()
+	return nil
+}
+
+// PostSends posts descriptors in order and rings the doorbell once, which is
+// faster than one by one. It stops at the first error and returns how many
+// were posted.
+func (v *VI) PostSends(ds []*Descriptor) (n int, err error) {
+	for _, d := range ds {
+		if err = v.send.post(d); err != nil {
+			break
+		}
+		n++
+	}
+	if n > 0 {
+		v.sendDoorbell()
+	}
+	return n, err
+}
+
+func (v *VI) sendDoorbell() {
+	if ep := v.conn.Load(); ep != nil {
+		ep.link.SendPosted()
+		return
+	}
+	v.flushUnconnected()
+}
+
+// PostRecv posts a descriptor to the receive queue. It never blocks. Before
+// a connection it waits there for one; in state Error it completes at once
+// as flushed. [VIA 6.4.4] [VIA 2.3]
+func (v *VI) PostRecv(d *Descriptor) error {
+	if err := v.recv.post(d); err != nil {
+		return err
+	}
+	v.recvDoorbell()
+	return nil
+}
+
+// PostRecvs is PostSends for the receive queue.
+func (v *VI) PostRecvs(ds []*Descriptor) (n int, err error) {
+	for _, d := range ds {
+		if err = v.recv.post(d); err != nil {
+			break
+		}
+		n++
+	}
+	if n > 0 {
+		v.recvDoorbell()
+	}
+	return n, err
+}
+
+func (v *VI) recvDoorbell() {
+	if ep := v.conn.Load(); ep != nil {
+		ep.link.RecvPosted()
+		return
+	}
+	if v.State() == Error {
+		v.flushUnconnected()
+	}
+}
+
+// flushUnconnected completes what must not wait for a connection. A post
+// looks at the connection after its descriptor is in the queue, and the end
+// of a connection flushes after it was taken away: one of the two sees the
+// other.
+func (v *VI) flushUnconnected() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.conn.Load() != nil {
+		// Connected meanwhile: an ordinary post after all.
+		v.conn.Load().link.SendPosted()
+		return
+	}
+	v.send.flush(StatusFlushed)
+	if v.State() == Error {
+		v.recv.flush(StatusFlushed)
+	}
+}
+
+// overrun is what a post to a full queue does. [VIA 5.3]
+func (v *VI) overrun(d *Descriptor) {
+	v.nic.async.raise(ErrorDescriptor{VI: v, OpCode: d.Control.Op(), Resource: ResourceVI, Code: ErrorVIOverrun})
+	v.toError()
+}
+
+// ReportPostError does what posting a descriptor does whose own memory is
+// misaligned, not registered or of another protection tag: it raises the
+// asynchronous error Post Descriptor and moves the VI to Error. In Go
+// descriptors need no registration; a consumer interface whose descriptors
+// lie in registered memory checks them and calls this. [VIA 5.3]
+func (v *VI) ReportPostError(d *Descriptor) {
+	v.nic.async.raise(ErrorDescriptor{VI: v, Descriptor: d, Resource: ResourceDescriptor, Code: ErrorPostDesc})
+	v.toError()
+}
+
+// toError breaks the connection; without one an Idle VI goes to Error.
+func (v *VI) toError() {
+	if ep := v.conn.Load(); ep != nil {
+		ep.Break(false)
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.State() == Idle {
+		v.setStateLocked(Error)
+		v.send.flush(StatusFlushed)
+		v.recv.flush(StatusFlushed)
+	}
+}
+
+// SendDone returns the descriptor at the head of the send queue if it has
+// completed. It never blocks, also not behind a waiter. [VIA 6.4.4]
+//
+// Errors: ErrNotDone, ErrQueueEmpty, or with the descriptor a *StatusError.
+func (v *VI) SendDone() (*Descriptor, error) { return v.send.done() }
+
+// RecvDone is SendDone for the receive queue.
+func (v *VI) RecvDone() (*Descriptor, error) { return v.recv.done() }
+
+// SendWait is SendDone that waits until the head has completed. An empty
+// queue is ErrQueueEmpty at once, a deadline that passes ErrTimeout, and a
+// queue attached to a completion queue ErrResource. [VIA 6.4.4]
+func (v *VI) SendWait(ctx context.Context) (*Descriptor, error) { return v.send.wait(ctx) }
+
+// RecvWait is SendWait for the receive queue.
+func (v *VI) RecvWait(ctx context.Context) (*Descriptor, error) { return v.recv.wait(ctx) }
+
+// SendNotify calls handler once, with the descriptor at the head of the send
+// queue as soon as it has completed; it is dequeued then. Registrations are
+// served in order. The handler runs in a goroutine of the NIC, one at a time;
+// destroying the VI cancels it. [VIA 6.4.4]
+//
+// Errors: ErrResource on a queue attached to a completion queue,
+// ErrInvalidParameter.
+func (v *VI) SendNotify(handler func(*Descriptor)) error { return v.send.addNotify(handler) }
+
+// RecvNotify is SendNotify for the receive queue.
+func (v *VI) RecvNotify(handler func(*Descriptor)) error { return v.recv.addNotify(handler) }
+
+// Poll handles what has arrived on the VI's connection, without blocking,
+// and tells whether anything had. Done and Wait do it by themselves; it is
+// for consumers that watch memory for RDMA Writes.
+func (v *VI) Poll() bool {
+	if ep := v.conn.Load(); ep != nil {
+		return ep.link.Poll()
+	}
+	return false
+}
+
+// Unpoll tells that the consumer will not poll for a while. Not calling it
+// delays what arrives next by about a millisecond.
+func (v *VI) Unpoll() {
+	if ep := v.conn.Load(); ep != nil {
+		ep.link.Unpoll()
+	}
+}

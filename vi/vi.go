@@ -1,0 +1,232 @@
+package vi
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"viaduct/internal/regmem"
+)
+
+// A State is that of a VI. The values are those of VIPL. [VIA 2.1]
+type State uint32
+
+const (
+	Idle           State = iota // no connection and none being made
+	Connected                   // descriptors are processed
+	ConnectPending              // a connection is being made
+	Error                       // the connection broke; Disconnect leads back to Idle
+)
+
+// String names the state.
+func (s State) String() string {
+	switch s {
+	case Idle:
+		return "Idle"
+	case Connected:
+		return "Connected"
+	case ConnectPending:
+		return "Connect Pending"
+	case Error:
+		return "Error"
+	}
+	return fmt.Sprintf("State(%#x)", uint32(s))
+}
+
+// A VI is a Virtual Interface: one end of a connection, with a send queue and
+// a receive queue. [VIA 1]
+//
+// Locks: mu before the locks of the queues. What the provider calls on the
+// data path (the Endpoint's methods but Break) takes only the latter, so that
+// a Link can be stopped with mu held.
+type VI struct {
+	nic  *NIC
+	send side
+	recv side
+
+	state atomic.Uint32            // a State; written with mu held
+	conn  atomic.Pointer[Endpoint] // the connection; written with mu held
+
+	mu       sync.Mutex
+	attrs    Attributes     // guarded by mu
+	domain   *regmem.Domain // guarded by mu; of attrs.Ptag
+	attempt  *attempt       // guarded by mu; the connection being made
+	peer     *attempt       // guarded by mu; peer-to-peer request whose result was not asked for yet
+	gone     bool           // guarded by mu; destroyed
+	userData any            // guarded by mu
+}
+
+// CreateVI makes a VI in state Idle. Either work queue may be attached to a
+// completion queue, both to the same one too; nil attaches it to none.
+// [VIA 6.4.3]
+//
+// Errors: ErrInvalidParameter, ErrResource, ErrInvalidReliability,
+// ErrInvalidMTU, ErrInvalidPtag, ErrInvalidRDMARead, ErrClosed.
+func (n *NIC) CreateVI(a Attributes, sendCQ, recvCQ *CompletionQueue) (*VI, error) {
+	if err := n.checkAttributes(&a); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil, ErrClosed
+	}
+	for _, c := range [...]*CompletionQueue{sendCQ, recvCQ} {
+		if c != nil && (c.nic != n || c.gone) {
+			return nil, fmt.Errorf("%w: completion queue", ErrInvalidParameter)
+		}
+	}
+	if n.attrs.MaxVI > 0 && len(n.vis) >= n.attrs.MaxVI {
+		return nil, fmt.Errorf("%w: %d VIs", ErrResource, len(n.vis))
+	}
+	d, err := n.usePtagLocked(a.Ptag)
+	if err != nil {
+		return nil, err
+	}
+	v := &VI{nic: n, attrs: a, domain: d}
+	v.send.init(v, sendCQ, false, n.attrs.MaxDescriptorsPerQueue)
+	v.recv.init(v, recvCQ, true, n.attrs.MaxDescriptorsPerQueue)
+	n.vis[v] = struct{}{}
+	for _, c := range [...]*CompletionQueue{sendCQ, recvCQ} {
+		if c != nil {
+			c.attachLocked(v)
+		}
+	}
+	return v, nil
+}
+
+// checkAttributes applies the rules of VI attributes and fills defaults in.
+func (n *NIC) checkAttributes(a *Attributes) error {
+	if !a.Reliability.one() || a.Reliability&n.attrs.ReliabilityLevels == 0 {
+		return fmt.Errorf("%w: %v", ErrInvalidReliability, a.Reliability)
+	}
+	if a.MaxTransferSize > n.attrs.MaxTransferSize {
+		return fmt.Errorf("%w: %d, at most %d", ErrInvalidMTU, a.MaxTransferSize, n.attrs.MaxTransferSize)
+	}
+	if a.MaxTransferSize == 0 {
+		a.MaxTransferSize = n.attrs.MaxTransferSize
+	}
+	if a.EnableRDMARead && a.Reliability&n.attrs.RDMAReadSupport == 0 {
+		return fmt.Errorf("%w at %v", ErrInvalidRDMARead, a.Reliability)
+	}
+	if a.ReadWindow < 0 {
+		return fmt.Errorf("%w: read window %d", ErrInvalidParameter, a.ReadWindow)
+	}
+	return nil
+}
+
+// Destroy ends a VI that is Idle and whose queues hold no descriptor, not
+// even a completed one. Notify registrations and its entries in completion
+// queues go with it. [VIA 6.4.3]
+//
+// Errors: ErrInvalidState, ErrResource, ErrClosed.
+func (v *VI) Destroy() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	switch {
+	case v.gone:
+		return ErrClosed
+	case v.State() != Idle:
+		return fmt.Errorf("%w: %v", ErrInvalidState, v.State())
+	case !v.send.empty() || !v.recv.empty():
+		return fmt.Errorf("%w: work queues are not empty", ErrResource)
+	}
+	v.removeLocked()
+	return nil
+}
+
+func (v *VI) removeLocked() {
+	v.gone = true
+	v.send.cancelNotify()
+	v.recv.cancelNotify()
+	n := v.nic
+	n.mu.Lock()
+	delete(n.vis, v)
+	n.dropPtagLocked(v.attrs.Ptag)
+	for _, c := range [...]*CompletionQueue{v.send.cq, v.recv.cq} {
+		if c != nil {
+			c.detachLocked(v)
+		}
+	}
+	n.mu.Unlock()
+}
+
+// close disconnects for good, whatever is in the queues, and returns the
+// link that was stopped, if any.
+func (v *VI) close() Link {
+	l := v.disconnect()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.gone {
+		v.removeLocked()
+	}
+	return l
+}
+
+// State returns the VI's state at this moment.
+func (v *VI) State() State { return State(v.state.Load()) }
+
+// Query returns the VI's state, its attributes in force (while connected with
+// the agreed MaxTransferSize), and whether its queues hold no descriptor at
+// all. [VIA 6.4.3]
+func (v *VI) Query() (s State, a Attributes, sendEmpty, recvEmpty bool) {
+	v.mu.Lock()
+	s, a = v.State(), v.attrs
+	if ep := v.conn.Load(); ep != nil {
+		a.MaxTransferSize = ep.agreed.MaxTransferSize
+	}
+	v.mu.Unlock()
+	return s, a, v.send.empty(), v.recv.empty()
+}
+
+// SetAttributes replaces the attributes of an Idle VI. [VIA 6.4.3]
+//
+// Errors: as CreateVI, and ErrInvalidState.
+func (v *VI) SetAttributes(a Attributes) error {
+	n := v.nic
+	if err := n.checkAttributes(&a); err != nil {
+		return err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.gone {
+		return ErrClosed
+	}
+	if v.State() != Idle {
+		return fmt.Errorf("%w: %v", ErrInvalidState, v.State())
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	d, err := n.usePtagLocked(a.Ptag)
+	if err != nil {
+		return err
+	}
+	n.dropPtagLocked(v.attrs.Ptag)
+	v.attrs, v.domain = a, d
+	return nil
+}
+
+// NIC returns the NIC the VI was made on.
+func (v *VI) NIC() *NIC { return v.nic }
+
+// SetUserData and UserData keep a value of the consumer's with the VI.
+// [VIA 6.5]
+func (v *VI) SetUserData(x any) {
+	v.mu.Lock()
+	v.userData = x
+	v.mu.Unlock()
+}
+
+// UserData returns what SetUserData stored.
+func (v *VI) UserData() any {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.userData
+}
+
+// setStateLocked is the only place that changes the state.
+func (v *VI) setStateLocked(s State) {
+	old := v.State()
+	v.state.Store(uint32(s))
+	v.nic.cfg.Logger.Debug("vi state", "from", old.String(), "to", s.String())
+}
