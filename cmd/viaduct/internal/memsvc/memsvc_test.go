@@ -1,0 +1,255 @@
+package memsvc
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"viaduct/cmd/viaduct/internal/msg"
+	"viaduct/cmd/viaduct/internal/msg/msgfake"
+	"viaduct/cmd/viaduct/internal/store"
+)
+
+// start runs a server on one end of a pair and returns the other, the root,
+// and the server's outcome.
+func start(t *testing.T, writable bool) (*msgfake.Conn, *msgfake.Conn, string, chan error) {
+	t.Helper()
+	dir := t.TempDir()
+	s, err := store.Open(dir, writable, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := msgfake.Pair(1 << 16)
+	done := make(chan error, 1)
+	go func() {
+		done <- Serve(context.Background(), b, s, slog.New(slog.DiscardHandler))
+		s.Close()
+	}()
+	t.Cleanup(func() { a.Close() })
+	return a, b, dir, done
+}
+
+func random(n int) []byte {
+	r := rand.NewChaCha8([32]byte{1})
+	b := make([]byte, n)
+	r.Read(b)
+	return b
+}
+
+// exchange sends text as it is and returns the answer.
+func exchange(t *testing.T, c msg.Conn, text string) map[string]any {
+	t.Helper()
+	if err := c.Send(t.Context(), msg.Message{Data: []byte(text)}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := c.Recv(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.Data) > MaxMessage {
+		t.Fatalf("answer of %d bytes", len(m.Data))
+	}
+	var v map[string]any
+	if err := json.Unmarshal(m.Data, &v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestGet(t *testing.T) {
+	c, srv, dir, done := start(t, false)
+	for _, n := range []int{0, 1, pieceBytes, pieceBytes*7 + 5} {
+		body := random(n)
+		os.WriteFile(filepath.Join(dir, "f"), body, 0o600)
+		cl, _ := NewClient(c)
+		for _, off := range []int{0, n / 3, n} {
+			var out bytes.Buffer
+			told, size := int64(-1), int64(-1)
+			moved := 0
+			err := cl.Get(t.Context(), "f", int64(off), &out, sha256.New(), func(l, s int64) { told, size = l, s }, func(n int) { moved += n })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(out.Bytes(), body[off:]) || told != int64(n-off) || size != int64(n) || moved != n-off {
+				t.Errorf("%d from %d: wrong bytes or figures (%d of %d, %d moved)", n, off, told, size, moved)
+			}
+		}
+		if n > 1 {
+			if sum, err := cl.Sum(t.Context(), "f", int64(n/2)); err != nil || sum != sha256.Sum256(body[:n/2]) {
+				t.Errorf("sum of the first half: %v", err)
+			}
+		}
+		cl.Close()
+		if srv.Regions() != 0 || c.Regions() != 0 {
+			t.Errorf("%d and %d regions left", srv.Regions(), c.Regions())
+		}
+	}
+	cl, _ := NewClient(c)
+	if err := cl.Get(t.Context(), "none", 0, io.Discard, sha256.New(), nil, nil); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "not found") {
+		t.Error(err)
+	}
+	c.Close()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestShrinkingFile(t *testing.T) {
+	c, _, dir, _ := start(t, false)
+	os.WriteFile(filepath.Join(dir, "f"), random(1<<20), 0o600)
+	cl, _ := NewClient(c)
+	defer cl.Close()
+	err := cl.Get(t.Context(), "f", 0, io.Discard, sha256.New(), func(int64, int64) { os.Truncate(filepath.Join(dir, "f"), 5) }, nil)
+	if err == nil || !strings.Contains(err.Error(), "shrank") {
+		t.Error(err)
+	}
+	// Nobody else is harmed, and this client neither.
+	if err := cl.Get(t.Context(), "f", 0, io.Discard, sha256.New(), nil, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPut(t *testing.T) {
+	c, srv, dir, _ := start(t, true)
+	cl, _ := NewClient(c)
+	for _, n := range []int{0, 1, pieceBytes*6 + 1} {
+		body := random(n)
+		moved := 0
+		if err := cl.Put(t.Context(), "d/new", int64(n), bytes.NewReader(body), sha256.New(), func(n int) { moved += n }); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(filepath.Join(dir, "d/new")); err != nil || !bytes.Equal(got, body) || moved != n {
+			t.Errorf("%d bytes stored, %d moved, %v", len(got), moved, err)
+		}
+	}
+	cl.Close()
+	if srv.Regions() != 0 {
+		t.Errorf("%d regions left", srv.Regions())
+	}
+}
+
+// TestNothingLeft: whatever ends a put early, the directory stays as it was.
+func TestNothingLeft(t *testing.T) {
+	for name, end := range map[string]func(c *msgfake.Conn){
+		"closed": func(c *msgfake.Conn) { c.Close() },
+		"broken": func(c *msgfake.Conn) { c.Break() },
+	} {
+		c, srv, dir, done := start(t, true)
+		if r := exchange(t, c, `{"op":"open","path":"x","mode":"write","length":100}`); r["ok"] != true {
+			t.Fatal(r)
+		}
+		end(c)
+		<-done
+		es, _ := os.ReadDir(dir)
+		if len(es) != 0 || srv.Regions() != 0 {
+			t.Errorf("%s: left %v and %d regions", name, es, srv.Regions())
+		}
+	}
+	c, _, dir, _ := start(t, true)
+	exchange(t, c, `{"op":"open","path":"x","mode":"write","length":100}`)
+	for _, bad := range []string{`""`, `"zz"`, `"` + strings.Repeat("00", 32) + `"`} {
+		r := exchange(t, c, `{"op":"close","path":"x","mode":"write","sha256":`+bad+`}`)
+		if r["ok"] != false {
+			t.Error(r)
+		}
+	}
+	if es, _ := os.ReadDir(dir); len(es) != 0 {
+		t.Errorf("left %v", es)
+	}
+}
+
+func TestWire(t *testing.T) {
+	c, _, dir, _ := start(t, false)
+	os.WriteFile(filepath.Join(dir, "x.bin"), []byte("hello, world"), 0o600)
+	os.Mkdir(filepath.Join(dir, "a"), 0o700)
+	r := exchange(t, c, `{"op":"open","path":"x.bin","mode":"read","offset":0,"length":0}`)
+	if r["ok"] != true || r["length"] != 12.0 || r["size"] != 12.0 || !strings.HasPrefix(r["address"].(string), "0x") || r["handle"] == nil {
+		t.Error(r)
+	}
+	if r := exchange(t, c, `{"op":"close","path":"x.bin","mode":"read"}`); r["sha256"] != fmt.Sprintf("%x", sha256.Sum256([]byte("hello, world"))) {
+		t.Error(r)
+	}
+	r = exchange(t, c, `{"op":"list","path":""}`)
+	want := []any{map[string]any{"name": "a", "dir": true}, map[string]any{"name": "x.bin", "size": 12.0}}
+	if fmt.Sprint(r["entries"]) != fmt.Sprint(want) || r["more"] != nil {
+		t.Error(r)
+	}
+	for _, bad := range []string{``, `{`, `[]`, `{"op":"x"}`, `{"op":"open","path":"x.bin"}`, `{"op":"open","path":"x.bin","mode":"append"}`,
+		`{"op":"open","path":"x.bin","mode":"write","length":5}`, `{"op":"open","path":"../x","mode":"read"}`, `{"op":"open","path":"a","mode":"read"}`,
+		`{"op":"open","path":"x.bin","mode":"read","offset":-1}`, `{"op":"open","path":"x.bin","mode":"read","offset":13}`,
+		`{"op":"open","path":"x.bin","mode":"read","length":13}`, `{"op":"open","path":"x.bin","mode":"read","length":99999999999999999999}`,
+		`{"op":"close","path":"x.bin","mode":"read"}`, `{"op":"list","path":"x.bin"}`, `{"op":"list","path":"/"}`, `{"op":"open","path":"` + strings.Repeat("y", 5000) + `"}`} {
+		r := exchange(t, c, bad)
+		if e, _ := r["error"].(string); r["ok"] != false || e == "" || strings.Contains(e, dir) {
+			t.Errorf("%.60q: %v", bad, r)
+		}
+	}
+	// One range per name and mode, and not too many.
+	exchange(t, c, `{"op":"open","path":"x.bin","mode":"read"}`)
+	if r := exchange(t, c, `{"op":"open","path":"./x.bin","mode":"read"}`); r["error"] != "already open" {
+		t.Error(r)
+	}
+	full := false
+	for i := range maxOpen + 1 {
+		n := fmt.Sprintf("n%d", i)
+		os.WriteFile(filepath.Join(dir, n), []byte("x"), 0o600)
+		r := exchange(t, c, `{"op":"open","path":"`+n+`","mode":"read"}`)
+		full = full || r["ok"] == false
+	}
+	if !full {
+		t.Error("any number of ranges can be open")
+	}
+}
+
+func TestLongListing(t *testing.T) {
+	c, _, dir, _ := start(t, false)
+	for i := range 500 {
+		os.WriteFile(filepath.Join(dir, fmt.Sprintf("file-%04d-%s", i, strings.Repeat("\"", i%40))), nil, 0o600)
+	}
+	cl, _ := NewClient(c)
+	es, more, err := cl.List(t.Context(), "")
+	if err != nil || !more || len(es) < 20 || es[0].Name != "file-0000-" {
+		t.Errorf("%d entries, more %v, %v", len(es), more, err)
+	}
+}
+
+func FuzzRequest(f *testing.F) {
+	f.Add(`{"op":"open","path":"f","mode":"read","offset":0,"length":0}`)
+	f.Add(`{"op":"open","path":"n","mode":"write","length":7}`)
+	f.Add(`{"op":"close","path":"n","mode":"write","sha256":"00"}`)
+	f.Add(`{"op":"list","path":""}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		dir := t.TempDir()
+		os.WriteFile(filepath.Join(dir, "f"), []byte("content"), 0o600)
+		s, err := store.Open(dir, true, 1<<16)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		_, b := msgfake.Pair(1 << 16)
+		ses := &session{conn: b, store: s, log: slog.New(slog.DiscardHandler), open: map[openKey]*opened{}}
+		var q request
+		if json.Unmarshal([]byte(text), &q) != nil {
+			return
+		}
+		if out, err := ses.handle(q); err == nil && len(out) > MaxMessage {
+			t.Errorf("answer of %d bytes", len(out))
+		}
+		for k := range ses.open {
+			ses.drop(k)
+		}
+		if es, _ := os.ReadDir(dir); q.Op != "open" && len(es) != 1 {
+			t.Errorf("left %v", es)
+		}
+	})
+}

@@ -1,0 +1,71 @@
+// Package memsvc is the memory service of the command: a client asks by
+// messages for a range of a file, gets an address and a handle, and moves the
+// bytes itself by RDMA Read or RDMA Write. It knows no transport.
+package memsvc
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"viaduct/cmd/viaduct/internal/store"
+)
+
+// MaxMessage is the longest message of the service, either way.
+const MaxMessage = 4096
+
+// A request is what a client asks.
+type request struct {
+	Op     string `json:"op"`
+	Path   string `json:"path"`
+	Mode   string `json:"mode,omitempty"`
+	Offset int64  `json:"offset,omitempty"`
+	Length int64  `json:"length,omitempty"`
+	SHA256 string `json:"sha256,omitempty"`
+}
+
+// A reply is what the server answers; which fields are there depends on the
+// question.
+type reply struct {
+	OK      bool           `json:"ok"`
+	Error   string         `json:"error,omitempty"`
+	Address string         `json:"address,omitempty"`
+	Handle  *uint32        `json:"handle,omitempty"`
+	Length  *int64         `json:"length,omitempty"`
+	Size    *int64         `json:"size,omitempty"`
+	SHA256  string         `json:"sha256,omitempty"`
+	Entries *[]store.Entry `json:"entries,omitempty"`
+	More    bool           `json:"more,omitempty"`
+}
+
+// ErrRefused wraps what the server said no to.
+var ErrRefused = errors.New("the server refused")
+
+func hexAddress(a uint64) string { return "0x" + strconv.FormatUint(a, 16) }
+
+func parseAddress(s string) (uint64, error) {
+	if len(s) < 3 || s[:2] != "0x" {
+		return 0, fmt.Errorf("address %q is not hex text", s)
+	}
+	return strconv.ParseUint(s[2:], 16, 64)
+}
+
+func parseSum(s string) (sum [32]byte, err error) {
+	b, err := hex.DecodeString(s)
+	if err != nil || len(b) != len(sum) {
+		return sum, errors.New("sha256 must be 64 hex digits")
+	}
+	return [32]byte(b), nil
+}
+
+// encode turns v into a message; v is ours and always fits, but for listings,
+// which the caller cuts.
+func encode(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // a struct of plain fields
+	}
+	return b
+}

@@ -1,0 +1,248 @@
+package memsvc
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path"
+
+	"viaduct/cmd/viaduct/internal/msg"
+	"viaduct/cmd/viaduct/internal/store"
+)
+
+// maxOpen bounds the ranges one client may have open.
+const maxOpen = 16
+
+// Serve answers one client until it goes away, ctx ends or something fails. It
+// closes conn, gives back all memory and removes what was not finished. The
+// error is nil after an orderly end by the client.
+func Serve(ctx context.Context, conn msg.Conn, s *store.Store, log *slog.Logger) error {
+	ses := &session{conn: conn, store: s, log: log, open: make(map[openKey]*opened)}
+	err := ses.run(ctx)
+	conn.Close() // first, so that nothing is placed any more
+	for k := range ses.open {
+		ses.drop(k)
+	}
+	return err
+}
+
+// A session is one client's.
+type session struct {
+	conn  msg.Conn
+	store *store.Store
+	log   *slog.Logger
+	open  map[openKey]*opened
+}
+
+type openKey struct{ path, mode string }
+
+// An opened range is a view or an upload, and its registration.
+type opened struct {
+	view   *store.View
+	upload *store.Upload
+	region msg.Region
+}
+
+func (s *session) run(ctx context.Context) error {
+	for {
+		m, err := s.conn.Recv(ctx)
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		var out []byte
+		var q request
+		if len(m.Data) > MaxMessage {
+			out = fail(fmt.Errorf("message of %d bytes, at most %d", len(m.Data), MaxMessage))
+		} else if err := json.Unmarshal(m.Data, &q); err != nil {
+			out = fail(errors.New("not a request in JSON"))
+		} else if out, err = s.handle(q); err != nil {
+			s.log.Info("request refused", "op", q.Op, "path", q.Path, "mode", q.Mode, "err", err)
+			out = fail(err)
+		}
+		if err := s.conn.Send(ctx, msg.Message{Data: out}); err != nil {
+			return err
+		}
+	}
+}
+
+func fail(err error) []byte {
+	text := err.Error()
+	if len(text) > 1000 { // a path may be in it
+		text = text[:1000]
+	}
+	return encode(reply{Error: text})
+}
+
+func (s *session) handle(q request) ([]byte, error) {
+	switch {
+	case q.Op == "open" && q.Mode == "read":
+		return s.openRead(q)
+	case q.Op == "open" && q.Mode == "write":
+		return s.openWrite(q)
+	case q.Op == "close" && (q.Mode == "read" || q.Mode == "write"):
+		return s.close(q)
+	case q.Op == "list":
+		return s.list(q)
+	case q.Op == "open" || q.Op == "close":
+		return nil, fmt.Errorf("mode %q is neither read nor write", q.Mode)
+	}
+	return nil, fmt.Errorf("unknown op %q", q.Op)
+}
+
+// admit checks that one more range may be opened under q's name.
+func (s *session) admit(q request) (openKey, error) {
+	k := openKey{path.Clean(q.Path), q.Mode}
+	if _, ok := s.open[k]; ok {
+		return k, errors.New("already open")
+	}
+	if len(s.open) >= maxOpen {
+		return k, fmt.Errorf("too many open files, at most %d", maxOpen)
+	}
+	return k, nil
+}
+
+func (s *session) openRead(q request) ([]byte, error) {
+	k, err := s.admit(q)
+	if err != nil {
+		return nil, err
+	}
+	v, err := s.store.View(q.Path, q.Offset, q.Length)
+	if err != nil {
+		return nil, err
+	}
+	o := &opened{view: v}
+	if err := s.register(o, v.Data, msg.RemoteRead); err != nil {
+		v.Close()
+		return nil, err
+	}
+	s.open[k] = o
+	s.log.Info("opened", "path", k.path, "mode", "read", "offset", q.Offset, "bytes", len(v.Data))
+	r := o.reply(int64(len(v.Data)))
+	r.Size = &v.Size
+	return encode(r), nil
+}
+
+func (s *session) openWrite(q request) ([]byte, error) {
+	k, err := s.admit(q)
+	if err != nil {
+		return nil, err
+	}
+	if q.Length < 0 || q.Offset != 0 {
+		return nil, store.ErrRange
+	}
+	u, err := s.store.Create(q.Path, q.Length)
+	if err != nil {
+		return nil, err
+	}
+	o := &opened{upload: u}
+	if err := s.register(o, u.Data, msg.RemoteWrite); err != nil {
+		u.Abort()
+		return nil, err
+	}
+	s.open[k] = o
+	s.log.Info("opened", "path", k.path, "mode", "write", "bytes", q.Length)
+	return encode(o.reply(q.Length)), nil
+}
+
+// register lends b to the client; an empty range needs no memory.
+func (s *session) register(o *opened, b []byte, a msg.Access) (err error) {
+	if len(b) > 0 {
+		o.region, err = s.conn.Register(b, a)
+	}
+	return err
+}
+
+func (o *opened) reply(length int64) reply {
+	var at msg.Remote
+	if o.region != nil {
+		at = o.region.Remote()
+	}
+	return reply{OK: true, Address: hexAddress(at.Address), Handle: &at.Handle, Length: &length}
+}
+
+// unregister takes the memory back from the client.
+func (o *opened) unregister() {
+	if o.region != nil {
+		o.region.Close()
+		o.region = nil
+	}
+}
+
+// drop forgets a range without success.
+func (s *session) drop(k openKey) {
+	o := s.open[k]
+	delete(s.open, k)
+	o.unregister()
+	if o.view != nil {
+		o.view.Close()
+	}
+	if o.upload != nil {
+		o.upload.Abort()
+		s.log.Info("unfinished file removed", "path", k.path)
+	}
+}
+
+func (s *session) close(q request) ([]byte, error) {
+	k := openKey{path.Clean(q.Path), q.Mode}
+	o := s.open[k]
+	if o == nil {
+		return nil, errors.New("not open")
+	}
+	// The client must not change what is being hashed.
+	o.unregister()
+	if o.view != nil {
+		sum, err := o.view.Sum()
+		s.drop(k)
+		if err != nil {
+			return nil, err
+		}
+		return encode(reply{OK: true, SHA256: hex.EncodeToString(sum[:])}), nil
+	}
+	want, err := parseSum(q.SHA256)
+	if err != nil {
+		s.drop(k)
+		return nil, err
+	}
+	sum := o.upload.Sum()
+	if sum != want {
+		s.drop(k)
+		return nil, fmt.Errorf("%w: stored bytes have %x", store.ErrSum, sum)
+	}
+	delete(s.open, k)
+	if err := o.upload.Commit(); err != nil {
+		return nil, err
+	}
+	s.log.Info("stored", "path", k.path, "sha256", hex.EncodeToString(sum[:]))
+	return encode(reply{OK: true, SHA256: hex.EncodeToString(sum[:])}), nil
+}
+
+func (s *session) list(q request) ([]byte, error) {
+	es, err := s.store.List(q.Path)
+	if err != nil {
+		return nil, err
+	}
+	// Cut to what a message holds: half until it fits, then add while it does.
+	r := reply{OK: true, Entries: &es}
+	if b := encode(r); len(b) <= MaxMessage {
+		return b, nil
+	}
+	r.More = true
+	size := len(encode(reply{OK: true, Entries: &[]store.Entry{}, More: true}))
+	n := 0
+	for n < len(es) {
+		size += len(encode(es[n])) + 1
+		if size > MaxMessage {
+			break
+		}
+		n++
+	}
+	es = es[:n]
+	return encode(r), nil
+}

@@ -1,0 +1,207 @@
+// Package msgfake is a pair of message connections within one process, for
+// tests of what stands above them. It checks handles, ranges and rights as a
+// real transport does, and refuses memory after its region was closed.
+package msgfake
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+
+	"viaduct/cmd/viaduct/internal/msg"
+)
+
+// Errors of misuse.
+var (
+	ErrAccess = errors.New("msgfake: access refused")
+	ErrBroken = errors.New("msgfake: connection broken")
+)
+
+type shared struct {
+	mu     sync.Mutex
+	broken chan struct{}
+	once   sync.Once
+}
+
+// A Conn is one end.
+type Conn struct {
+	s       *shared
+	peer    *Conn
+	in      chan msg.Message
+	closed  chan struct{}
+	once    sync.Once
+	max     int
+	regions map[uint32]*region // guarded by s.mu
+	next    uint32             // guarded by s.mu
+	posted  []error
+}
+
+// Pair returns two connected ends that take messages of up to max bytes.
+func Pair(max int) (a, b *Conn) {
+	s := &shared{broken: make(chan struct{})}
+	mk := func(h uint32) *Conn {
+		return &Conn{s: s, in: make(chan msg.Message, 16), closed: make(chan struct{}), max: max, regions: map[uint32]*region{}, next: h}
+	}
+	a, b = mk(100), mk(500)
+	a.peer, b.peer = b, a
+	return a, b
+}
+
+type region struct {
+	c    *Conn
+	b    []byte
+	a    msg.Access
+	h    uint32
+	addr uint64
+}
+
+func (r *region) Remote() msg.Remote { return msg.Remote{Address: r.addr, Handle: r.h} }
+
+func (r *region) Close() error {
+	r.c.s.mu.Lock()
+	defer r.c.s.mu.Unlock()
+	delete(r.c.regions, r.h)
+	return nil
+}
+
+// Break cuts the connection as a dead host would.
+func (c *Conn) Break() { c.s.once.Do(func() { close(c.s.broken) }) }
+
+// Regions is the number of regions registered at this end.
+func (c *Conn) Regions() int {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	return len(c.regions)
+}
+
+type fakeAddr string
+
+func (fakeAddr) Network() string  { return "fake" }
+func (a fakeAddr) String() string { return string(a) }
+
+// LocalAddr is a made-up address.
+func (c *Conn) LocalAddr() net.Addr { return fakeAddr("local") }
+
+// RemoteAddr is a made-up address.
+func (c *Conn) RemoteAddr() net.Addr { return fakeAddr("remote") }
+
+// MaxMessage is what Pair was given.
+func (c *Conn) MaxMessage() int { return c.max }
+
+// HasImm is true.
+func (c *Conn) HasImm() bool { return true }
+
+// Send copies the message to the peer.
+func (c *Conn) Send(ctx context.Context, m msg.Message) error {
+	if len(m.Data) > c.max {
+		return msg.ErrTooLong
+	}
+	m.Data = append([]byte(nil), m.Data...)
+	select {
+	case <-c.s.broken:
+		return ErrBroken
+	default:
+	}
+	select {
+	case c.peer.in <- m:
+		return nil
+	case <-c.s.broken:
+		return ErrBroken
+	case <-c.peer.closed:
+		return ErrBroken
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Recv waits for a message.
+func (c *Conn) Recv(ctx context.Context) (msg.Message, error) {
+	select {
+	case m := <-c.in:
+		return m, nil
+	default:
+	}
+	select {
+	case m := <-c.in:
+		return m, nil
+	case <-c.s.broken:
+		return msg.Message{}, ErrBroken
+	case <-c.peer.closed:
+		return msg.Message{}, io.EOF
+	case <-c.closed:
+		return msg.Message{}, net.ErrClosed
+	case <-ctx.Done():
+		return msg.Message{}, ctx.Err()
+	}
+}
+
+// Register makes b reachable for the peer.
+func (c *Conn) Register(b []byte, a msg.Access) (msg.Region, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	c.next++
+	r := &region{c: c, b: b, a: a, h: c.next, addr: uint64(c.next) << 32}
+	c.regions[r.h] = r
+	return r, nil
+}
+
+// PostWrite copies at once.
+func (c *Conn) PostWrite(local msg.Region, off, n int, remote msg.Remote) error {
+	return c.post(local, off, n, remote, msg.RemoteWrite)
+}
+
+// PostRead copies at once.
+func (c *Conn) PostRead(local msg.Region, off, n int, remote msg.Remote) error {
+	return c.post(local, off, n, remote, msg.RemoteRead)
+}
+
+func (c *Conn) post(local msg.Region, off, n int, remote msg.Remote, want msg.Access) error {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	select {
+	case <-c.s.broken:
+		c.posted = append(c.posted, ErrBroken)
+		return nil
+	default:
+	}
+	l := local.(*region)
+	r := c.peer.regions[remote.Handle]
+	if c.regions[l.h] != l || r == nil || r.a&want == 0 || remote.Address < r.addr || remote.Address-r.addr > uint64(len(r.b)) ||
+		uint64(n) > uint64(len(r.b))-(remote.Address-r.addr) {
+		c.posted = append(c.posted, ErrAccess)
+		return nil
+	}
+	far := r.b[remote.Address-r.addr:][:n]
+	near := l.b[off:][:n]
+	if want == msg.RemoteWrite {
+		copy(far, near)
+	} else {
+		copy(near, far)
+	}
+	c.posted = append(c.posted, nil)
+	return nil
+}
+
+// Reap returns the outcome of the oldest copy.
+func (c *Conn) Reap(context.Context) error {
+	if len(c.posted) == 0 {
+		return errors.New("msgfake: nothing posted")
+	}
+	err := c.posted[0]
+	c.posted = c.posted[1:]
+	return err
+}
+
+// Depth is small, to exercise the limits.
+func (c *Conn) Depth() (writes, reads int) { return 5, 3 }
+
+// Shutdown does nothing: what was sent is with the peer.
+func (c *Conn) Shutdown(context.Context) error { return nil }
+
+// Close ends both directions.
+func (c *Conn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return nil
+}
