@@ -88,12 +88,13 @@ func New(nc net.Conn, p Protocol, o Options) *Conn {
 	return c
 }
 
-// Start begins to receive. early holds bytes that were read from the stream
+// Start begins to receive; until then Poll does nothing. early holds bytes that were read from the stream
 // before; they are handled first, in the passive goroutine.
 func (c *Conn) Start(early []byte) {
-	if len(early) > 0 {
-		c.rx.keep(early)
-	}
+	c.rx.mu.Lock()
+	c.rx.keep(early)
+	c.rx.started = true
+	c.rx.mu.Unlock()
 	if c.raw != nil {
 		c.wg.Go(c.passive)
 	} else {

@@ -15,7 +15,7 @@ const (
 	// maxFrame is the longest frame a protocol may wait for in staging.
 	maxFrame = 80 << 10
 
-	// reads bounds how long one Poll keeps reading from a peer that never
+	// reads bounds how long the receive role is kept for a peer that never
 	// pauses.
 	reads = 16
 )
@@ -29,6 +29,7 @@ type receiver struct {
 	// mu is the receive role. It is only held while reading without
 	// blocking and handling what was read.
 	mu      sync.Mutex
+	started bool   // Start was called
 	closed  bool   // the descriptor is closed
 	done    bool   // the peer's direction has ended or failed
 	stage   *stage // staging buffer; nil if nothing is staged and nobody reads
@@ -57,12 +58,12 @@ func (c *Conn) Poll() bool {
 	if c.raw == nil || !r.mu.TryLock() {
 		return false
 	}
-	if r.closed || r.done {
+	if !r.started || r.closed || r.done {
 		r.mu.Unlock()
 		return false
 	}
 	r.polls.Add(1)
-	got, err := c.receive(uintptr(c.fd))
+	got, _, err := c.receive(uintptr(c.fd), true)
 	c.unlock(err)
 	return got
 }
@@ -95,42 +96,51 @@ func (c *Conn) unlock(err error) {
 	}
 }
 
-// receive reads and handles until the socket is empty. The caller has the
-// receive role.
-func (c *Conn) receive(fd uintptr) (got bool, err error) {
+// receive reads and handles what the socket has. The caller has the receive
+// role. A poller is content with a short read, since it will be back; the
+// passive goroutine must see the socket empty before it waits, because what
+// has arrived already (an end of stream behind the last bytes, too) wakes
+// nobody. more tells that it stopped for being long at it.
+func (c *Conn) receive(fd uintptr, polling bool) (got, more bool, err error) {
 	r := &c.rx
 	if err := r.restage(); err != nil {
-		return false, err
+		return false, false, err
 	}
+	undrained := false
 	if r.fill > 0 && r.direct == 0 {
 		// Bytes from before the start, not looked at yet, or the beginning
 		// of a frame: looking again costs little.
 		if err := c.handle(true); err != nil {
-			return false, err
+			return false, false, err
 		}
+		undrained = true
 	}
 	for range reads {
 		n, room, err := c.read(fd)
 		if err == errWouldBlock {
-			c.proto.Drained()
-			return got, nil
+			if undrained {
+				c.proto.Drained()
+			}
+			return got, false, nil
 		}
 		if err != nil {
-			return got, err
+			return got, false, err
 		}
-		got = true
+		got, undrained = true, true
 		if err := c.handle(true); err != nil {
-			return got, err
+			return got, false, err
 		}
 		if n < room {
-			// A short read: the socket is empty, and asking it again would
-			// be a call for nothing.
 			c.proto.Drained()
-			return got, nil
+			if undrained = false; polling {
+				return got, false, nil
+			}
 		}
 	}
-	c.proto.Drained()
-	return got, nil
+	if undrained {
+		c.proto.Drained()
+	}
+	return got, true, nil
 }
 
 // restage makes sure that there is a staging buffer.
@@ -232,6 +242,7 @@ func (c *Conn) passive() {
 	var (
 		failed error
 		ended  bool
+		more   bool
 		seen   = r.polls.Load()
 		timer  *time.Timer
 	)
@@ -250,17 +261,22 @@ func (c *Conn) passive() {
 			r.mu.Unlock()
 			return true
 		}
-		_, err := c.receive(fd)
+		var err error
+		_, more, err = c.receive(fd, false)
 		ended = err != nil || r.done
-		if err == nil {
+		if err == nil && !more {
 			r.park()
 		}
 		c.unlock(err)
-		return ended
+		return ended || more
 	}
 	for !ended {
 		if failed = c.raw.Read(wait); failed != nil {
 			return // the socket was closed under us: Close or Abort
+		}
+		if more {
+			more = false
+			continue
 		}
 		for !ended {
 			if timer == nil {

@@ -238,7 +238,7 @@ func (c *Conn) hearOut() {
 			r.mu.Unlock()
 			return
 		}
-		got, err := c.receive(uintptr(c.fd))
+		got, _, err := c.receive(uintptr(c.fd), true)
 		c.unlock(err)
 		more = got && err == nil
 	}
