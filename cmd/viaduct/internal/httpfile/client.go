@@ -1,0 +1,166 @@
+package httpfile
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// ErrChanged means that the bytes received are not those the server has.
+var ErrChanged = errors.New("SHA-256 differs from the server's: the file changed, or was damaged on the way")
+
+// ErrNoDigest means that the server cannot say what it has.
+var ErrNoDigest = errors.New("the server gives no SHA-256 to verify with (is it viaduct serve?)")
+
+// A Client fetches and stores files on one server.
+type Client struct {
+	HTTP *http.Client
+	Host string // of the Host header
+}
+
+func (c *Client) request(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
+	u := url.URL{Scheme: "http", Host: c.Host, Path: "/" + path}
+	return http.NewRequestWithContext(ctx, method, u.String(), body)
+}
+
+// refused turns an answer that is not a success into an error.
+func refused(r *http.Response) error {
+	b, _ := io.ReadAll(io.LimitReader(r.Body, 1000))
+	text := strings.TrimSpace(string(b))
+	if text == "" {
+		text = "no reason given"
+	}
+	return fmt.Errorf("the server refused (%s): %s", r.Status, text)
+}
+
+// Get fetches a file from offset to its end, writes the bytes to w in order,
+// and feeds them to h, which must hold the bytes before offset already. The
+// whole file was compared with the server's SHA-256 when the error is nil.
+func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer, h hash.Hash, begin func(length, size int64), progress func(n int)) error {
+	q, err := c.request(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return err
+	}
+	if offset > 0 {
+		q.Header.Set("Range", fmt.Sprintf("bytes=%d-", offset))
+	}
+	q.Header.Set("Accept-Encoding", "identity")
+	r, err := c.HTTP.Do(q)
+	if err != nil {
+		return unwrapURL(err)
+	}
+	defer r.Body.Close()
+	length := r.ContentLength
+	switch {
+	case r.StatusCode == http.StatusOK && offset == 0:
+	case r.StatusCode == http.StatusPartialContent && offset > 0:
+		if !strings.HasPrefix(r.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", offset)) {
+			return fmt.Errorf("the server sent range %q instead of one from %d", r.Header.Get("Content-Range"), offset)
+		}
+	case r.StatusCode == http.StatusRequestedRangeNotSatisfiable && strings.HasSuffix(r.Header.Get("Content-Range"), fmt.Sprintf("*/%d", offset)):
+		length = 0 // nothing is missing
+	default:
+		return refused(r)
+	}
+	if length < 0 {
+		return errors.New("the server does not say how long the file is")
+	}
+	if begin != nil {
+		begin(length, offset+length)
+	}
+	if length > 0 {
+		n, err := io.CopyBuffer(struct{ io.Writer }{w}, &meter{r.Body, h, progress}, make([]byte, 256<<10))
+		if err == nil && n != length {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return fmt.Errorf("after %d of %d bytes: %w", n, length, err)
+		}
+	}
+
+	// The digest is asked for after the bytes, so that the server does not
+	// have to read the file twice before it begins.
+	if q, err = c.request(ctx, http.MethodHead, path, nil); err != nil {
+		return err
+	}
+	q.Header.Set(wantDigest, "sha-256=10")
+	if r, err = c.HTTP.Do(q); err != nil {
+		return unwrapURL(err)
+	}
+	r.Body.Close()
+	sum, ok := parseDigest(r.Header.Get(reprDigest))
+	switch {
+	case r.StatusCode == http.StatusOK && !ok:
+		return ErrNoDigest
+	case r.StatusCode != http.StatusOK:
+		return fmt.Errorf("the file is gone: %s", r.Status)
+	case !bytes.Equal(sum[:], h.Sum(nil)):
+		return ErrChanged
+	}
+	return nil
+}
+
+// Put stores length bytes of r, whose SHA-256 is sum, under path. The file
+// appears only if what the server stored has that sum.
+func (c *Client) Put(ctx context.Context, path string, length int64, r io.Reader, sum [32]byte, progress func(n int)) error {
+	if length == 0 {
+		r = http.NoBody
+	} else {
+		r = io.NopCloser(&meter{r, nil, progress})
+	}
+	q, err := c.request(ctx, http.MethodPut, path, r)
+	if err != nil {
+		return err
+	}
+	q.ContentLength = length
+	q.Header.Set(reprDigest, formatDigest(sum))
+	q.Header.Set("Expect", "100-continue") // a refusal comes before the bytes
+	a, err := c.HTTP.Do(q)
+	if err != nil {
+		return unwrapURL(err)
+	}
+	defer a.Body.Close()
+	if a.StatusCode != http.StatusCreated && a.StatusCode != http.StatusOK && a.StatusCode != http.StatusNoContent {
+		return refused(a)
+	}
+	stored, ok := parseDigest(a.Header.Get(reprDigest))
+	if !ok {
+		return ErrNoDigest
+	}
+	if stored != sum {
+		return ErrChanged
+	}
+	return nil
+}
+
+// A meter hashes and counts what is read.
+type meter struct {
+	r        io.Reader
+	h        hash.Hash
+	progress func(int)
+}
+
+func (m *meter) Read(p []byte) (int, error) {
+	n, err := m.r.Read(p)
+	if m.h != nil {
+		m.h.Write(p[:n])
+	}
+	if m.progress != nil && n > 0 {
+		m.progress(n)
+	}
+	return n, err
+}
+
+// unwrapURL drops the made-up http:// address from an error.
+func unwrapURL(err error) error {
+	if ue, ok := errors.AsType[*url.Error](err); ok {
+		return ue.Err
+	}
+	return err
+}

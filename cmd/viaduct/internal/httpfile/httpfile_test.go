@@ -1,0 +1,149 @@
+package httpfile
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"viaduct/cmd/viaduct/internal/store"
+)
+
+func start(t *testing.T, writable bool) (*Client, string, *httptest.Server) {
+	t.Helper()
+	dir := t.TempDir()
+	s, err := store.Open(dir, writable, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(NewHandler(s, slog.New(slog.DiscardHandler)))
+	t.Cleanup(func() { srv.Close(); s.Close() })
+	return &Client{HTTP: srv.Client(), Host: strings.TrimPrefix(srv.URL, "http://")}, dir, srv
+}
+
+func TestGet(t *testing.T) {
+	c, dir, _ := start(t, false)
+	body := bytes.Repeat([]byte("viaduct "), 60000)
+	os.WriteFile(filepath.Join(dir, "a b%c"), body, 0o600)
+	for _, off := range []int{0, 1, 77777, len(body)} {
+		h := sha256.New()
+		h.Write(body[:off])
+		var out bytes.Buffer
+		var length, size int64
+		if err := c.Get(t.Context(), "a b%c", int64(off), &out, h, func(l, s int64) { length, size = l, s }, nil); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(out.Bytes(), body[off:]) || length != int64(len(body)-off) || size != int64(len(body)) {
+			t.Errorf("from %d: %d bytes, told %d of %d", off, out.Len(), length, size)
+		}
+	}
+	h := sha256.New() // without the prefix the sum must differ
+	if err := c.Get(t.Context(), "a b%c", 5, io.Discard, h, nil, nil); !errors.Is(err, ErrChanged) {
+		t.Error(err)
+	}
+	// A file that changes in between is noticed.
+	err := c.Get(t.Context(), "a b%c", 0, io.Discard, sha256.New(), nil, func(int) { os.WriteFile(filepath.Join(dir, "a b%c"), []byte("other"), 0o600) })
+	if err == nil {
+		t.Error("a changing file passed")
+	}
+	for _, p := range []string{"none", "../x", "."} {
+		if err := c.Get(t.Context(), p, 0, io.Discard, sha256.New(), nil, nil); err == nil {
+			t.Errorf("%q was served", p)
+		}
+	}
+}
+
+func TestPut(t *testing.T) {
+	c, dir, _ := start(t, true)
+	for _, n := range []int{0, 1, 300_000} {
+		body := bytes.Repeat([]byte{7}, n)
+		if err := c.Put(t.Context(), "d/x", int64(n), bytes.NewReader(body), sha256.Sum256(body), nil); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := os.ReadFile(filepath.Join(dir, "d/x")); !bytes.Equal(got, body) {
+			t.Errorf("stored %d bytes of %d", len(got), n)
+		}
+	}
+	if err := c.Put(t.Context(), "y", 3, strings.NewReader("abc"), sha256.Sum256([]byte("abd")), nil); err == nil {
+		t.Error("a wrong digest was stored")
+	}
+	if err := c.Put(t.Context(), "y", 3, strings.NewReader("ab"), sha256.Sum256([]byte("ab")), nil); err == nil {
+		t.Error("a short body was stored")
+	}
+	big := make([]byte, 1<<20+1)
+	if err := c.Put(t.Context(), "y", int64(len(big)), bytes.NewReader(big), sha256.Sum256(big), nil); err == nil || !strings.Contains(err.Error(), "too large") {
+		t.Error(err)
+	}
+	if es, _ := os.ReadDir(dir); len(es) != 1 {
+		t.Errorf("left %v", es)
+	}
+	ro, _, _ := start(t, false)
+	if err := ro.Put(t.Context(), "y", 0, nil, sha256.Sum256(nil), nil); err == nil || !strings.Contains(err.Error(), "read-only") {
+		t.Error(err)
+	}
+}
+
+// TestTornPut: a client that vanishes in the middle leaves nothing.
+func TestTornPut(t *testing.T) {
+	c, dir, srv := start(t, true)
+	nc, err := net.Dial("tcp", c.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(nc, "PUT /x HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nsome")
+	nc.(*net.TCPConn).SetLinger(0)
+	nc.Close()
+	srv.Close() // waits for the handler
+	if es, _ := os.ReadDir(dir); len(es) != 0 {
+		t.Errorf("left %v", es)
+	}
+}
+
+func TestOtherPrograms(t *testing.T) {
+	c, dir, srv := start(t, true)
+	os.MkdirAll(filepath.Join(dir, "sub"), 0o700)
+	os.WriteFile(filepath.Join(dir, "index.html"), []byte("<p>"), 0o600)
+	os.WriteFile(filepath.Join(dir, "a&b"), nil, 0o600)
+	get := func(path, accept string) (*http.Response, string) {
+		t.Helper()
+		q, _ := http.NewRequest("GET", srv.URL+path, nil)
+		q.Header.Set("Accept", accept)
+		r, err := c.HTTP.Do(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		b, _ := io.ReadAll(r.Body)
+		return r, string(b)
+	}
+	if r, b := get("/index.html", ""); r.StatusCode != 200 || b != "<p>" {
+		t.Error(r.Status, b)
+	}
+	if _, b := get("/", ""); !strings.Contains(b, "a&amp;b") || !strings.Contains(b, "sub/") {
+		t.Error(b)
+	}
+	if _, b := get("/", "application/json"); !strings.Contains(b, `{"name":"sub","dir":true}`) {
+		t.Error(b)
+	}
+	q, _ := http.NewRequest("DELETE", srv.URL+"/a&b", nil)
+	if r, err := c.HTTP.Do(q); err != nil || r.StatusCode != http.StatusMethodNotAllowed {
+		t.Error(r, err)
+	}
+}
+
+func TestDigest(t *testing.T) {
+	sum := sha256.Sum256([]byte("x"))
+	for s, want := range map[string]bool{formatDigest(sum): true, "md5=:xx:, " + formatDigest(sum): true, "": false, "sha-256=:xx:": false} {
+		if got, ok := parseDigest(s); ok != want || ok && got != sum {
+			t.Errorf("%q: %v", s, ok)
+		}
+	}
+}

@@ -1,0 +1,211 @@
+// Package httpfile serves and fetches files over HTTP, for the transports that
+// carry byte streams. Digests travel as RFC 9530 says (Repr-Digest), so that
+// other HTTP programs can use both sides.
+package httpfile
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"viaduct/cmd/viaduct/internal/store"
+)
+
+// Digest header fields. [RFC 9530]
+const (
+	reprDigest = "Repr-Digest"
+	wantDigest = "Want-Repr-Digest"
+)
+
+func formatDigest(sum [32]byte) string {
+	return "sha-256=:" + base64.StdEncoding.EncodeToString(sum[:]) + ":"
+}
+
+// parseDigest finds the SHA-256 in a digest field.
+func parseDigest(s string) (sum [32]byte, ok bool) {
+	for part := range strings.SplitSeq(s, ",") {
+		v, found := strings.CutPrefix(strings.TrimSpace(part), "sha-256=:")
+		if !found {
+			continue
+		}
+		b, err := base64.StdEncoding.DecodeString(strings.TrimSuffix(v, ":"))
+		if err == nil && len(b) == len(sum) {
+			return [32]byte(b), true
+		}
+	}
+	return sum, false
+}
+
+// NewHandler serves the files of s: GET and HEAD with ranges, listings of
+// directories as HTML or JSON, and PUT if s is writable.
+func NewHandler(s *store.Store, log *slog.Logger) http.Handler {
+	h := &handler{s: s, log: log, sums: map[sumKey][32]byte{}}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Server", "viaduct")
+		p := strings.TrimPrefix(r.URL.Path, "/")
+		switch r.Method {
+		case http.MethodGet, http.MethodHead:
+			h.get(w, r, p)
+		case http.MethodPut:
+			h.put(w, r, p)
+		default:
+			w.Header().Set("Allow", "GET, HEAD, PUT")
+			http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
+		}
+	})
+}
+
+type handler struct {
+	s   *store.Store
+	log *slog.Logger
+
+	mu   sync.Mutex
+	sums map[sumKey][32]byte // guarded by mu; at most maxSums
+}
+
+// maxSums bounds the remembered digests.
+const maxSums = 1024
+
+// A sumKey changes when the file does.
+type sumKey struct {
+	path  string
+	size  int64
+	mtime time.Time
+}
+
+func (h *handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	code := http.StatusBadRequest
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		code = http.StatusNotFound
+	case errors.Is(err, store.ErrReadOnly), errors.Is(err, store.ErrNotFile):
+		code = http.StatusForbidden
+	case errors.Is(err, store.ErrTooLarge):
+		code = http.StatusRequestEntityTooLarge
+	case errors.Is(err, store.ErrNoSpace):
+		code = http.StatusInsufficientStorage
+	}
+	h.log.Info("request refused", "method", r.Method, "path", r.URL.Path, "err", err)
+	http.Error(w, err.Error(), code)
+}
+
+func (h *handler) get(w http.ResponseWriter, r *http.Request, p string) {
+	f, st, err := h.s.OpenFile(p)
+	if errors.Is(err, store.ErrIsDir) {
+		h.list(w, r, p)
+		return
+	}
+	if err != nil {
+		h.refuse(w, r, err)
+		return
+	}
+	defer f.Close()
+	w.Header().Set("ETag", fmt.Sprintf(`"%x-%x"`, st.ModTime().UnixNano(), st.Size()))
+	if w.Header().Get("Content-Type") == "" {
+		w.Header().Set("Content-Type", "application/octet-stream")
+	}
+	if r.Header.Get(wantDigest) != "" {
+		sum, err := h.sum(sumKey{p, st.Size(), st.ModTime()}, f)
+		if err != nil {
+			h.refuse(w, r, err)
+			return
+		}
+		w.Header().Set(reprDigest, formatDigest(sum))
+	}
+	h.log.Info("served", "method", r.Method, "path", p, "size", st.Size())
+	http.ServeContent(w, r, "", st.ModTime(), f)
+}
+
+// sum hashes a whole file, once per version of it.
+func (h *handler) sum(k sumKey, f io.ReadSeeker) ([32]byte, error) {
+	h.mu.Lock()
+	sum, ok := h.sums[k]
+	h.mu.Unlock()
+	if ok {
+		return sum, nil
+	}
+	hash := sha256.New()
+	n, err := io.Copy(hash, f)
+	if err == nil && n != k.size {
+		err = errors.New("the file changed while it was being read")
+	}
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		return sum, err
+	}
+	sum = [32]byte(hash.Sum(nil))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.sums) >= maxSums {
+		clear(h.sums)
+	}
+	h.sums[k] = sum
+	return sum, nil
+}
+
+func (h *handler) list(w http.ResponseWriter, r *http.Request, p string) {
+	es, err := h.s.List(p)
+	if err != nil {
+		h.refuse(w, r, err)
+		return
+	}
+	if strings.Contains(r.Header.Get("Accept"), "application/json") {
+		w.Header().Set("Content-Type", "application/json")
+		json.NewEncoder(w).Encode(map[string]any{"entries": es})
+		return
+	}
+	if p != "" && !strings.HasSuffix(p, "/") {
+		http.Redirect(w, r, (&url.URL{Path: "/" + p + "/"}).String(), http.StatusMovedPermanently)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	io.WriteString(w, "<!doctype html>\n<pre>\n")
+	for _, e := range es {
+		n := e.Name
+		if e.Dir {
+			n += "/"
+		}
+		fmt.Fprintf(w, "<a href=\"%s\">%s</a>\n", (&url.URL{Path: "./" + n}).String(), html.EscapeString(n))
+	}
+	io.WriteString(w, "</pre>\n")
+}
+
+func (h *handler) put(w http.ResponseWriter, r *http.Request, p string) {
+	u, err := h.s.Create(p, -1)
+	if err != nil {
+		h.refuse(w, r, err)
+		return
+	}
+	defer u.Abort()
+	want, given := parseDigest(r.Header.Get(reprDigest))
+	hash := sha256.New()
+	n, err := io.Copy(io.MultiWriter(hash, u), r.Body)
+	if err != nil {
+		h.refuse(w, r, err)
+		return
+	}
+	sum := [32]byte(hash.Sum(nil))
+	if given && sum != want {
+		h.refuse(w, r, fmt.Errorf("%w: stored bytes have %x", store.ErrSum, sum))
+		return
+	}
+	if err := u.Commit(); err != nil {
+		h.refuse(w, r, err)
+		return
+	}
+	h.log.Info("stored", "path", p, "bytes", n)
+	w.Header().Set(reprDigest, formatDigest(sum))
+	w.WriteHeader(http.StatusCreated)
+}
