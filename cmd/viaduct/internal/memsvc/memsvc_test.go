@@ -109,13 +109,17 @@ func TestShrinkingFile(t *testing.T) {
 	os.WriteFile(filepath.Join(dir, "f"), random(1<<20), 0o600)
 	cl, _ := NewClient(c)
 	defer cl.Close()
-	err := cl.Get(t.Context(), "f", 0, io.Discard, sha256.New(), func(int64, int64) { os.Truncate(filepath.Join(dir, "f"), 5) }, nil)
-	if err == nil || !strings.Contains(err.Error(), "shrank") {
-		t.Error(err)
+	shrink := func(int64, int64) { os.Truncate(filepath.Join(dir, "f"), 5) }
+	if err := cl.Get(t.Context(), "f", 0, io.Discard, sha256.New(), shrink, nil); err == nil {
+		t.Error("a shrinking file arrived")
 	}
-	// Nobody else is harmed, and this client neither.
-	if err := cl.Get(t.Context(), "f", 0, io.Discard, sha256.New(), nil, nil); err != nil {
-		t.Error(err)
+	// The service says so when it is asked...
+	if r := exchange(t, c, `{"op":"close","path":"f","mode":"read"}`); !strings.Contains(fmt.Sprint(r["error"]), "shrank") {
+		t.Error(r)
+	}
+	// ... and goes on.
+	if r := exchange(t, c, `{"op":"open","path":"f","mode":"read"}`); r["length"] != 5.0 {
+		t.Error(r)
 	}
 }
 

@@ -118,7 +118,7 @@ func (s *session) openRead(q request) ([]byte, error) {
 		return nil, err
 	}
 	o := &opened{view: v}
-	if err := s.register(o, v.Data, msg.RemoteRead); err != nil {
+	if err := s.register(o, v.Data, msg.RemoteRead|msg.MayFault); err != nil {
 		v.Close()
 		return nil, err
 	}

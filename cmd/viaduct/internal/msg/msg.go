@@ -16,6 +16,9 @@ type Access uint8
 const (
 	RemoteRead Access = 1 << iota
 	RemoteWrite
+	// MayFault says that the memory is a mapped file which somebody may
+	// truncate: touching it then fails that transfer and nothing else.
+	MayFault
 )
 
 // A Region is registered memory of one connection.

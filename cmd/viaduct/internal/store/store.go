@@ -127,16 +127,16 @@ func (s *Store) OpenFile(p string) (*os.File, fs.FileInfo, error) {
 	return f, st, nil
 }
 
-// A View is a range of a file as it was when it was opened: a private copy in
-// memory backed by a nameless file, so that whatever happens to the original
-// can neither change nor fault it.
+// A View is a range of a file in memory. Data is the file itself: if somebody
+// truncates the file, touching Data faults. It may be given to a registry of
+// memory that expects that, and is read by nobody here.
 type View struct {
 	Data []byte
-	Size int64 // of the whole file
+	Size int64 // of the whole file when it was opened
 
-	file *os.File
-	end  int64
-	m    mapping
+	file   *os.File
+	offset int64
+	m      mapping
 }
 
 // View opens length bytes at offset; length 0 is to the end of the file.
@@ -145,7 +145,7 @@ func (s *Store) View(p string, offset, length int64) (*View, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &View{file: f, Size: st.Size()}
+	v := &View{file: f, Size: st.Size(), offset: offset}
 	if offset < 0 || length < 0 || offset > v.Size || length > v.Size-offset {
 		f.Close()
 		return nil, ErrRange
@@ -153,54 +153,35 @@ func (s *Store) View(p string, offset, length int64) (*View, error) {
 	if length == 0 {
 		length = v.Size - offset
 	}
-	v.end = offset + length
-	if err := v.fill(s, offset, length); err != nil {
-		f.Close()
-		return nil, tell(err)
+	if length > 0 {
+		v.m.file = f
+		if err := v.m.mmap(offset, length, false); err != nil {
+			f.Close()
+			return nil, tell(err)
+		}
+		v.Data = v.m.data
 	}
 	return v, nil
 }
 
-func (v *View) fill(s *Store, offset, length int64) error {
-	if length == 0 {
-		return nil
-	}
-	m, err := s.scratch(length)
-	if err != nil {
-		return err
-	}
-	// From file to file the kernel copies, or shares the blocks.
-	n, err := io.Copy(m.file, io.NewSectionReader(v.file, offset, length))
-	if err == nil && n < length {
-		err = ErrShrank
-	}
-	if err == nil {
-		err = m.mmap(length, false)
-	}
-	if err != nil {
-		m.close()
-		return err
-	}
-	v.m, v.Data = m, m.data
-	return nil
-}
-
-// Sum is the SHA-256 of the range, and ErrShrank if the file no longer holds it.
+// Sum is the SHA-256 of the range as it is now, and ErrShrank if the file no
+// longer holds it.
 func (v *View) Sum() ([32]byte, error) {
-	st, err := v.file.Stat()
+	h := sha256.New()
+	n, err := io.CopyBuffer(struct{ io.Writer }{h}, io.NewSectionReader(v.file, v.offset, int64(len(v.Data))), make([]byte, 256<<10))
 	if err != nil {
 		return [32]byte{}, tell(err)
 	}
-	if st.Size() < v.end {
+	if n < int64(len(v.Data)) {
 		return [32]byte{}, ErrShrank
 	}
-	return sha256.Sum256(v.Data), nil
+	return [32]byte(h.Sum(nil)), nil
 }
 
 // Close releases the memory; Data must not be used after.
 func (v *View) Close() {
 	v.Data = nil
-	v.m.close()
+	v.m.unmap()
 	v.file.Close()
 }
 
@@ -298,7 +279,7 @@ func (s *Store) Create(p string, length int64) (*Upload, error) {
 	if length > 0 {
 		u.m.file = u.f
 		if err = reserve(u.f, length); err == nil {
-			err = u.m.mmap(length, true)
+			err = u.m.mmap(0, length, true)
 		}
 		if err != nil {
 			u.Abort()

@@ -97,66 +97,34 @@ func ignoringEINTR(f func() error) error {
 	}
 }
 
-// A mapping is a file in memory.
+// A mapping is a range of a file in memory.
 type mapping struct {
-	file *os.File
-	data []byte
+	file  *os.File
+	data  []byte
+	pages []byte // data from the start of its first page
 }
 
-// mmap maps the first n bytes of the file.
-func (m *mapping) mmap(n int64, write bool) error {
-	if int64(int(n)) != n {
+// mmap maps n bytes of the file at offset.
+func (m *mapping) mmap(offset, n int64, write bool) error {
+	skip := offset % int64(os.Getpagesize())
+	if int64(int(n+skip)) != n+skip {
 		return ErrTooLarge
 	}
 	prot := unix.PROT_READ
 	if write {
 		prot |= unix.PROT_WRITE
 	}
-	b, err := unix.Mmap(int(m.file.Fd()), 0, int(n), prot, unix.MAP_SHARED)
+	b, err := unix.Mmap(int(m.file.Fd()), offset-skip, int(n+skip), prot, unix.MAP_SHARED)
 	if err != nil {
 		return os.NewSyscallError("mmap", err)
 	}
-	m.data = b
+	m.pages, m.data = b, b[skip:]
 	return nil
 }
 
 func (m *mapping) unmap() {
-	if m.data != nil {
-		unix.Munmap(m.data)
-		m.data = nil
+	if m.pages != nil {
+		unix.Munmap(m.pages)
+		m.pages, m.data = nil, nil
 	}
-}
-
-func (m *mapping) close() {
-	m.unmap()
-	if m.file != nil {
-		m.file.Close()
-		m.file = nil
-	}
-}
-
-// scratch opens a nameless file for a private copy: beside the original where
-// blocks can be shared, else where temporary files live.
-func (s *Store) scratch(length int64) (mapping, error) {
-	for _, dir := range []string{s.name, os.TempDir(), "/dev/shm"} {
-		fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
-		if err != nil {
-			continue
-		}
-		f := os.NewFile(uintptr(fd), dir+"/(nameless)")
-		if reserve(f, length) == nil {
-			return mapping{file: f}, nil
-		}
-		f.Close()
-	}
-	f, err := os.CreateTemp("", "viaduct-*")
-	if err != nil {
-		return mapping{}, err
-	}
-	os.Remove(f.Name())
-	if err := reserve(f, length); err != nil {
-		f.Close()
-		return mapping{}, err
-	}
-	return mapping{file: f}, nil
 }

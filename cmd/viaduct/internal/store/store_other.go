@@ -45,7 +45,7 @@ type mapping struct {
 	write bool
 }
 
-func (m *mapping) mmap(n int64, write bool) error {
+func (m *mapping) mmap(offset, n int64, write bool) error {
 	if int64(int(n)) != n {
 		return ErrTooLarge
 	}
@@ -53,8 +53,10 @@ func (m *mapping) mmap(n int64, write bool) error {
 	if write {
 		return nil
 	}
-	_, err := io.ReadFull(io.NewSectionReader(m.file, 0, n), m.data)
-	return err
+	if _, err := io.ReadFull(io.NewSectionReader(m.file, offset, n), m.data); err != nil {
+		return ErrShrank
+	}
+	return nil
 }
 
 func (m *mapping) unmap() {
@@ -62,18 +64,4 @@ func (m *mapping) unmap() {
 		m.file.WriteAt(m.data, 0)
 	}
 	m.data = nil
-}
-
-func (m *mapping) close() {
-	m.data = nil
-	if m.file != nil {
-		m.file.Close()
-		os.Remove(m.file.Name())
-		m.file = nil
-	}
-}
-
-func (s *Store) scratch(int64) (mapping, error) {
-	f, err := os.CreateTemp("", "viaduct-*")
-	return mapping{file: f}, err
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"runtime/debug"
 	"sync"
 
 	"viaduct/cmd/viaduct/internal/msg"
@@ -176,11 +177,21 @@ func (c *Conn) post(local msg.Region, off, n int, remote msg.Remote, want msg.Ac
 	far := r.b[remote.Address-r.addr:][:n]
 	near := l.b[off:][:n]
 	if want == msg.RemoteWrite {
-		copy(far, near)
-	} else {
-		copy(near, far)
+		far, near = near, far
 	}
-	c.posted = append(c.posted, nil)
+	c.posted = append(c.posted, place(near, far))
+	return nil
+}
+
+// place copies memory that may have gone away.
+func place(to, from []byte) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if recover() != nil {
+			err = ErrAccess
+		}
+	}()
+	copy(to, from)
 	return nil
 }
 

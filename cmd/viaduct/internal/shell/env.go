@@ -1,0 +1,130 @@
+package shell
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"runtime/debug"
+	"strings"
+	"sync"
+
+	"golang.org/x/term"
+
+	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/cmd/viaduct/internal/pcapng"
+)
+
+// An Env is the surroundings of one run of the command.
+type Env struct {
+	Stdin  io.Reader
+	Stdout io.Writer
+	Stderr io.Writer
+
+	// Set by flags.
+	JSON      bool
+	LogLevel  string
+	LogFormat string
+	PcapFile  string
+	MetricsAt string
+
+	Log     *slog.Logger
+	Capture *pcapng.Capture
+	Metrics *Metrics
+
+	mu sync.Mutex // one writer of stdout at a time
+}
+
+// NewEnv returns the environment of the process.
+func NewEnv() *Env {
+	return &Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Log: slog.New(slog.DiscardHandler)}
+}
+
+// Open acts on the flags. Close must follow.
+func (e *Env) Open() error {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(e.LogLevel)); err != nil || !strings.Contains("debug info warn error", e.LogLevel) {
+		return Usagef("--log-level %q is none of debug, info, warn, error", e.LogLevel)
+	}
+	o := &slog.HandlerOptions{Level: level}
+	switch e.LogFormat {
+	case "text":
+		e.Log = slog.New(slog.NewTextHandler(e.Stderr, o))
+	case "json":
+		e.Log = slog.New(slog.NewJSONHandler(e.Stderr, o))
+	default:
+		return Usagef("--log-format %q is neither text nor json", e.LogFormat)
+	}
+	if e.PcapFile != "" {
+		c, err := pcapng.Create(e.PcapFile, "viaduct "+Version())
+		if err != nil {
+			return err
+		}
+		e.Capture = c
+	}
+	e.Metrics = newMetrics()
+	if e.MetricsAt != "" {
+		if err := e.Metrics.serve(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close writes out the capture and ends the metrics server.
+func (e *Env) Close() error {
+	if e.Metrics != nil {
+		e.Metrics.close()
+	}
+	if e.Capture != nil {
+		c := e.Capture
+		e.Capture = nil
+		return c.Close()
+	}
+	return nil
+}
+
+// Wrap records the connection if a capture is wanted. dialed says that this
+// process opened it.
+func (e *Env) Wrap(c net.Conn, dialed bool) net.Conn {
+	if e.Capture == nil {
+		return c
+	}
+	return e.Capture.Conn(c, dialed)
+}
+
+// Listening prints the line that says where a command listens.
+func (e *Env) Listening(u *addr.URL) { e.Printf("listening %s\n", u) }
+
+// Printf writes to stdout in one piece.
+func (e *Env) Printf(format string, a ...any) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	fmt.Fprintf(e.Stdout, format, a...)
+}
+
+// PrintJSON writes one document to stdout.
+func (e *Env) PrintJSON(v any) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	enc := json.NewEncoder(e.Stdout)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// IsTerminal reports whether progress can be shown on stderr.
+func (e *Env) IsTerminal() bool {
+	f, ok := e.Stderr.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// Version is the version of the module, "devel" for a build from a checkout.
+func Version() string {
+	if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" && b.Main.Version != "(devel)" {
+		return b.Main.Version
+	}
+	return "devel"
+}

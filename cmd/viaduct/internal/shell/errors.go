@@ -1,0 +1,118 @@
+// Package shell is what every verb of the command shares: where results, logs
+// and progress go, exit codes, captures, metrics.
+package shell
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+)
+
+// Exit codes.
+const (
+	ExitDone   = 0
+	ExitFailed = 1
+	ExitUsage  = 2
+)
+
+// A usageError is a mistake in how the command was called.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// Usage marks err as wrong usage.
+func Usage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &usageError{err}
+}
+
+// Usagef makes an error of wrong usage.
+func Usagef(format string, a ...any) error { return &usageError{fmt.Errorf(format, a...)} }
+
+// A hinted error says what to do about it.
+type hinted struct {
+	err  error
+	hint string
+}
+
+func (e *hinted) Error() string { return e.err.Error() }
+func (e *hinted) Unwrap() error { return e.err }
+
+// Hint adds what to do about err. The innermost hint is the one that is shown.
+func Hint(err error, hint string) error {
+	var h *hinted
+	if err == nil || errors.As(err, &h) {
+		return err
+	}
+	return &hinted{err, hint}
+}
+
+// ErrInterrupted is the cause of a context that a signal ended.
+var ErrInterrupted = errors.New("interrupted")
+
+// ExitCode is what the process returns for err.
+func ExitCode(err error) int {
+	if err == nil {
+		return ExitDone
+	}
+	if _, ok := errors.AsType[*usageError](err); ok {
+		return ExitUsage
+	}
+	return ExitFailed
+}
+
+// LastLine is what stderr ends with: the reason, and what to do about it, in
+// one line.
+func LastLine(verb string, err error) string {
+	reason := strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", "; ")), " ")
+	return fmt.Sprintf("viaduct %s: %s (%s)", verb, reason, advice(verb, err))
+}
+
+// advice says what to do about an error: its own hint, else what usually helps.
+func advice(verb string, err error) string {
+	if h, ok := errors.AsType[*hinted](err); ok {
+		return h.hint
+	}
+	var dns *net.DNSError
+	var unknown x509.UnknownAuthorityError
+	var wrongHost x509.HostnameError
+	switch {
+	case ExitCode(err) == ExitUsage:
+		return "see viaduct " + verb + " --help"
+	case errors.Is(err, ErrInterrupted):
+		return "run it again to start anew"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "check that the server is running and that host and port are right"
+	case errors.Is(err, syscall.EADDRINUSE):
+		return "choose another port, or port 0 to let the system pick one"
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return "listen on an address of this host"
+	case errors.Is(err, syscall.EACCES) || errors.Is(err, fs.ErrPermission):
+		return "check the permissions, or use a port above 1023"
+	case errors.Is(err, syscall.ENOSPC):
+		return "make room on the disk and run it again"
+	case errors.As(err, &dns):
+		return "check the host name, or give an IP address"
+	case errors.As(err, &unknown), errors.As(err, &wrongHost):
+		return "give the server's certificate authority by --tls-ca, or its fingerprint by --tls-pin"
+	case errors.Is(err, fs.ErrNotExist):
+		return "check the name of the file"
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT):
+		return "check that the host can be reached and answers"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return "the other side ended the connection: look at its log"
+	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH):
+		return "check the route to that host"
+	}
+	return "run it again with --log-level debug to see more"
+}
