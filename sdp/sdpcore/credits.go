@@ -1,0 +1,131 @@
+package sdpcore
+
+// credits number the messages of both directions and count Private Buffers.
+// [SDP 10]
+type credits struct {
+	// Sending.
+	first    serial // MSeq of the first message sent
+	next     serial // MSeq of the next message sent
+	acked    serial // messages before this one have reached the peer
+	ackSure  bool   // MSeqAck was once different from zero
+	bufs     int    // Bufs of the last message received
+	idleBufs int    // lowest Bufs while nothing had been sent
+	lastReal serial // MSeq after the last message sent that was not an empty Data
+	nudged   bool   // an empty Data was spent to have credits refreshed
+	nudgedAt Time   // when
+
+	// Receiving.
+	rfirst  serial
+	expect  serial // MSeq of the next message to come
+	pool    int    // own Private Buffers announced
+	free    int    // own Private Buffers posted; -1 when the spare is used
+	hold    bool   // MSeqAck is held for a SrcAvailCancel [SDP-9.5.4-5]
+	holdAt  serial // value it is held at
+	toldAck serial // what the peer knows: messages of its own before this one were acknowledged
+	told    int    // and this many buffers were posted then
+	ackTold bool   // an MSeqAck other than zero was sent
+	empties int    // empty Data received since the last message sent
+}
+
+func (c *credits) start(p Params) {
+	*c = credits{
+		first: serial(p.FirstSend), next: serial(p.FirstSend), acked: serial(p.FirstSend), lastReal: serial(p.FirstSend),
+		bufs: p.PeerBufs, idleBufs: p.PeerBufs, ackSure: p.FirstSend != 0,
+		rfirst: serial(p.FirstRecv), expect: serial(p.FirstRecv), toldAck: serial(p.FirstRecv),
+		pool: p.RecvBufs, free: p.RecvBufs, told: p.RecvBufs,
+	}
+}
+
+// credit returns how many messages may be sent: Bufs less the messages that
+// the peer had not received when it said so. [SDP-10.2-1] Message 0 counts as
+// unreceived until that is certain [D-08]; a hold makes the result too low,
+// which is harmless [D-12].
+func (c *credits) credit() int { return max(0, c.bufs-int(c.next.sub(c.acked))) }
+
+// unacked returns the number of own messages not yet acknowledged.
+func (c *credits) unacked() int { return int(c.next.sub(c.acked)) }
+
+// received takes Bufs and MSeqAck of a message that has come. It reports
+// whether the acknowledgement makes sense: it neither goes back nor names a
+// message that was never sent. [D-09]
+func (c *credits) received(bufs int, ack serial) bool {
+	upTo := ack + 1
+	if !c.ackSure && ack == 0 {
+		// Zero says "message 0" as well as "nothing". Fewer buffers than there
+		// ever were while nothing was sent prove the former. [D-08]
+		upTo = c.acked
+		if c.next != c.first && bufs < c.idleBufs {
+			upTo = max(upTo, c.first+1)
+		}
+	} else {
+		c.ackSure = true
+	}
+	if upTo.less(c.acked) || c.next.less(upTo) {
+		return false
+	}
+	c.acked, c.bufs = upTo, bufs
+	if c.next == c.first {
+		c.idleBufs = min(c.idleBufs, bufs)
+	}
+	return true
+}
+
+// ack returns the MSeqAck to send: the number of the last message received
+// [SDP-6.1.6-1], zero before the first [SDP-6.1.6-2], or the held value.
+func (c *credits) ack() serial {
+	switch {
+	case c.hold:
+		return c.holdAt
+	case c.expect == c.rfirst && c.rfirst == 0:
+		return 0
+	}
+	return c.expect - 1
+}
+
+// ackNext is ack()+1 as a careful peer understands it: as long as only message
+// 0 has come, the zero that is sent proves nothing. [D-08]
+func (c *credits) ackNext() serial {
+	v := c.expect
+	if c.hold {
+		v = c.holdAt + 1
+	}
+	if v == 1 && c.rfirst == 0 && !c.ackTold {
+		return 0
+	}
+	return v
+}
+
+// announce returns Bufs for the next message: buffers posted over all time
+// less messages received over all time. [SDP-6.1.3-1] [D-13]
+func (c *credits) announce() int { return max(0, c.free) }
+
+// gain returns by how many messages a message sent now would raise the
+// credit that the peer computes. [D-11]
+func (c *credits) gain() int { return c.announce() - c.told + int(c.ackNext().sub(c.toldAck)) }
+
+// peerHas returns the credits the peer has left, by what it was told and has
+// used since.
+func (c *credits) peerHas() int { return c.told - int(c.expect.sub(c.toldAck)) }
+
+// mustRefresh reports whether the peer is down to one credit and there is more
+// to give: that message may take the last credit and waits for nothing.
+// [SDP-10.5-8] [SDP-10.5-9]
+func (c *credits) mustRefresh() bool { return c.peerHas() <= 1 && c.gain() >= 1 }
+
+// shouldRefresh reports whether an empty Data is worth its cost: the peer is
+// down to two credits, where its payload stops, or half of the pool is new.
+// What only empty Data messages have used up is not given back by one.
+// [SDP-10.4-1] [D-10]
+func (c *credits) shouldRefresh() bool {
+	gain := c.gain() - c.empties
+	return gain >= 1 && (c.peerHas() <= 2 || gain >= (c.pool+1)/2)
+}
+
+// mayPayload, mayControl and mayRefresh report whether a message may go that
+// carries payload, that carries none, or that carries none and gives credit.
+// [SDP-10.5-1] [SDP-10.5-2] [SDP-10.5-3] [SDP-10.5-4]
+func (c *credits) mayPayload() bool { return c.credit() >= 3 } // [SDP-10.5-7]
+func (c *credits) mayControl() bool {
+	n := c.credit()                          // with none nothing goes [SDP-10.5-5]
+	return n >= 2 || n == 1 && c.gain() >= 1 // [SDP-10.5-6]
+}
