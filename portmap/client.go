@@ -30,6 +30,10 @@ type ClientConfig struct {
 
 	// Logger gets one line per question; nil is silent.
 	Logger *slog.Logger
+
+	// Dial, if set, opens the UDP socket of a question with d instead of
+	// d.DialContext. The connection must have UDP addresses.
+	Dial func(ctx context.Context, d *net.Dialer, network, address string) (net.Conn, error)
 }
 
 // A Client asks Port Mappers and remembers the answers. It holds no socket
@@ -90,7 +94,13 @@ func (c *Client) Resolve(ctx context.Context, q Query) (Mapped, error) {
 	if a := q.Local.Addr(); a.IsValid() && !a.IsUnspecified() && a.Unmap().Is4() == server.Addr().Unmap().Is4() {
 		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 0))
 	}
-	conn, err := d.DialContext(ctx, "udp", server.String())
+	dial := c.cfg.Dial
+	if dial == nil {
+		dial = func(ctx context.Context, d *net.Dialer, network, address string) (net.Conn, error) {
+			return d.DialContext(ctx, network, address)
+		}
+	}
+	conn, err := dial(ctx, &d, "udp", server.String())
 	if err != nil {
 		return Mapped{}, fmt.Errorf("portmap: %w", err)
 	}

@@ -3,6 +3,7 @@ package portmap
 import (
 	"encoding/binary"
 	"net"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 )
@@ -63,4 +64,21 @@ func replyFrom(oob []byte) []byte {
 		}
 	}
 	return nil
+}
+
+// destination is where a datagram with this control message was sent.
+func destination(oob []byte) netip.Addr {
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return netip.Addr{}
+	}
+	for _, m := range msgs {
+		switch {
+		case m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_PKTINFO && len(m.Data) >= unix.SizeofInet4Pktinfo:
+			return netip.AddrFrom4([4]byte(m.Data[8:12]))
+		case m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_PKTINFO && len(m.Data) >= unix.SizeofInet6Pktinfo:
+			return netip.AddrFrom16([16]byte(m.Data[:16])).Unmap()
+		}
+	}
+	return netip.Addr{}
 }

@@ -2,7 +2,10 @@
 
 package portmap
 
-import "net"
+import (
+	"net"
+	"net/netip"
+)
 
 const oobLen = 0
 
@@ -11,3 +14,5 @@ const oobLen = 0
 func wantDestination(*net.UDPConn, net.IP) error { return nil }
 
 func replyFrom([]byte) []byte { return nil }
+
+func destination([]byte) netip.Addr { return netip.Addr{} }

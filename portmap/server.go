@@ -15,6 +15,10 @@ import (
 type ServerConfig struct {
 	MachineConfig
 	Logger *slog.Logger // nil is silent
+
+	// Tap, if set, sees every datagram that is taken or sent (out). It must
+	// not keep b.
+	Tap func(out bool, src, dst netip.AddrPort, b []byte)
 }
 
 // A Server answers requests on one UDP socket. Its methods are safe for
@@ -22,6 +26,7 @@ type ServerConfig struct {
 type Server struct {
 	conn *net.UDPConn
 	log  *slog.Logger
+	tap  func(out bool, src, dst netip.AddrPort, b []byte)
 
 	mu sync.Mutex
 	m  *Machine // guarded by mu
@@ -51,7 +56,7 @@ func Listen(addr string, cfg ServerConfig) (*Server, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Server{conn: conn, log: log, m: NewMachine(cfg.MachineConfig)}, nil
+	return &Server{conn: conn, log: log, tap: cfg.Tap, m: NewMachine(cfg.MachineConfig)}, nil
 }
 
 // Addr returns the address of the socket.
@@ -107,11 +112,17 @@ func (s *Server) Serve() error {
 			s.log.Debug("read failed", "err", err)
 			continue
 		}
+		if s.tap != nil {
+			s.tap(false, from, s.at(oob[:on]), buf[:n])
+		}
 		s.mu.Lock()
 		reply = s.m.Handle(time.Now(), from.Addr(), buf[:n], reply[:0])
 		s.mu.Unlock()
 		if len(reply) == 0 {
 			continue
+		}
+		if s.tap != nil {
+			s.tap(true, s.at(oob[:on]), from, reply)
 		}
 		if _, _, err := s.conn.WriteMsgUDPAddrPort(reply, replyFrom(oob[:on]), from); err != nil && !errors.Is(err, net.ErrClosed) {
 			s.log.Debug("answer not sent", "to", from, "err", err)
@@ -128,4 +139,13 @@ func (s *Server) armRead() {
 		at = time.Time{}
 	}
 	s.conn.SetReadDeadline(at)
+}
+
+// at is the address a datagram was sent to.
+func (s *Server) at(oob []byte) netip.AddrPort {
+	a := s.Addr()
+	if d := destination(oob); d.IsValid() {
+		return netip.AddrPortFrom(d, a.Port())
+	}
+	return a
 }

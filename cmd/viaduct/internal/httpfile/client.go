@@ -29,6 +29,9 @@ func (c *Client) request(ctx context.Context, method, path string, body io.Reade
 	return http.NewRequestWithContext(ctx, method, u.String(), body)
 }
 
+// ErrRefused is what the server said no to.
+var ErrRefused = errors.New("the server refused")
+
 // refused turns an answer that is not a success into an error.
 func refused(r *http.Response) error {
 	b, _ := io.ReadAll(io.LimitReader(r.Body, 1000))
@@ -36,7 +39,7 @@ func refused(r *http.Response) error {
 	if text == "" {
 		text = "no reason given"
 	}
-	return fmt.Errorf("the server refused (%s): %s", r.Status, text)
+	return fmt.Errorf("%w (%s): %s", ErrRefused, r.Status, text)
 }
 
 // Get fetches a file from offset to its end, writes the bytes to w in order,

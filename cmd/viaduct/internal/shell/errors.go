@@ -74,8 +74,12 @@ func ExitCode(err error) int {
 // LastLine is what stderr ends with: the reason, and what to do about it, in
 // one line.
 func LastLine(verb string, err error) string {
+	at := "viaduct"
+	if verb != "command" {
+		at += " " + verb
+	}
 	reason := strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", "; ")), " ")
-	return fmt.Sprintf("viaduct %s: %s (%s)", verb, reason, advice(verb, err))
+	return fmt.Sprintf("%s: %s (%s)", at, reason, advice(verb, err))
 }
 
 // advice says what to do about an error: its own hint, else what usually helps.
@@ -88,7 +92,10 @@ func advice(verb string, err error) string {
 	var wrongHost x509.HostnameError
 	switch {
 	case ExitCode(err) == ExitUsage:
-		return "see viaduct " + verb + " --help"
+		if verb == "command" {
+			verb = ""
+		}
+		return strings.Join(strings.Fields("see viaduct "+verb+" --help"), " ")
 	case errors.Is(err, ErrInterrupted):
 		return "run it again to start anew"
 	case errors.Is(err, syscall.ECONNREFUSED):

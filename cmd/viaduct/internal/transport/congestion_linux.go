@@ -1,0 +1,26 @@
+package transport
+
+import (
+	"fmt"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// congestionControl returns a hook that sets the algorithm on a socket before
+// it is used; nil for the system's own.
+func congestionControl(name string) func(network, address string, c syscall.RawConn) error {
+	if name == "" {
+		return nil
+	}
+	return func(_, _ string, c syscall.RawConn) error {
+		var serr error
+		err := c.Control(func(fd uintptr) {
+			serr = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
+		})
+		if err == nil && serr != nil {
+			err = fmt.Errorf("congestion control %q: %w", name, serr)
+		}
+		return err
+	}
+}

@@ -1,0 +1,122 @@
+package transport
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/big"
+	"os"
+	"strings"
+	"time"
+
+	"viaduct/cmd/viaduct/internal/shell"
+)
+
+// TLSFlags are the choices of a user about TLS.
+type TLSFlags struct {
+	On   bool
+	Cert string // file with our certificate chain
+	Key  string // file with its key
+	CA   string // file with the authorities that the peer's certificate must come from
+	Pin  string // SHA-256 of the peer's certificate, in hex
+}
+
+// Given reports whether any choice was made.
+func (f *TLSFlags) Given() bool {
+	return f.On || f.Cert != "" || f.Key != "" || f.CA != "" || f.Pin != ""
+}
+
+// Configs returns the settings for connections made and accepted, nil without
+// TLS. A listener without certificate gets one made for this run, whose
+// fingerprint is logged, for --tls-pin of the other side. With an authority
+// given, a listener asks its clients for certificates too.
+func (f *TLSFlags) Configs(e *shell.Env, listens bool) (dial, listen *tls.Config, err error) {
+	if !f.Given() {
+		return nil, nil, nil
+	}
+	if (f.Cert == "") != (f.Key == "") {
+		return nil, nil, shell.Usagef("--tls-cert and --tls-key belong together")
+	}
+	dial = &tls.Config{MinVersion: tls.VersionTLS13}
+	listen = &tls.Config{MinVersion: tls.VersionTLS13}
+	if f.Cert != "" {
+		c, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+		if err != nil {
+			return nil, nil, fmt.Errorf("certificate: %w", err)
+		}
+		dial.Certificates, listen.Certificates = []tls.Certificate{c}, []tls.Certificate{c}
+	} else if listens {
+		c, err := selfSigned()
+		if err != nil {
+			return nil, nil, err
+		}
+		listen.Certificates = []tls.Certificate{c}
+		e.Log.Warn("made a certificate for this run", "tls-pin", fingerprint(c.Certificate[0]))
+	}
+	if f.CA != "" {
+		pem, err := os.ReadFile(f.CA)
+		if err != nil {
+			return nil, nil, err
+		}
+		pool := x509.NewCertPool()
+		if !pool.AppendCertsFromPEM(pem) {
+			return nil, nil, fmt.Errorf("%s holds no certificate in PEM form", f.CA)
+		}
+		dial.RootCAs, listen.ClientCAs = pool, pool
+		listen.ClientAuth = tls.RequireAndVerifyClientCert
+		if f.Cert == "" {
+			// A dialler with an authority and no certificate of its own, and
+			// a listener that wants to be known by --tls-pin alone.
+			listen.ClientAuth = tls.VerifyClientCertIfGiven
+		}
+	}
+	if f.Pin != "" {
+		want, err := hex.DecodeString(strings.ReplaceAll(f.Pin, ":", ""))
+		if err != nil || len(want) != sha256.Size {
+			return nil, nil, shell.Usagef("--tls-pin %q is not 64 hex digits", f.Pin)
+		}
+		check := func(cs tls.ConnectionState) error {
+			if len(cs.PeerCertificates) > 0 && fingerprint(cs.PeerCertificates[0].Raw) == hex.EncodeToString(want) {
+				return nil
+			}
+			return errors.New("the peer's certificate is not the one that --tls-pin names")
+		}
+		// The pin takes the place of the authorities.
+		dial.InsecureSkipVerify, dial.VerifyConnection = true, check
+		listen.ClientAuth, listen.VerifyConnection = tls.RequireAnyClientCert, check
+	}
+	return dial, listen, nil
+}
+
+func fingerprint(der []byte) string {
+	sum := sha256.Sum256(der)
+	return hex.EncodeToString(sum[:])
+}
+
+func selfSigned() (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	t := x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: "viaduct"}, DNSNames: []string{"localhost"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &t, &t, key.Public(), key)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
+}

@@ -1,0 +1,202 @@
+package verbs
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/cmd/viaduct/internal/httpfile"
+	"viaduct/cmd/viaduct/internal/memsvc"
+	"viaduct/cmd/viaduct/internal/shell"
+)
+
+// A transferResult is what get and put report.
+type transferResult struct {
+	Verb      string  `json:"verb"`
+	URL       string  `json:"url"`
+	File      string  `json:"file"`
+	Transport string  `json:"transport"`
+	Mechanism string  `json:"mechanism"`
+	Size      int64   `json:"size"`   // of the whole file
+	Offset    int64   `json:"offset"` // bytes that were there before
+	Bytes     int64   `json:"bytes"`  // bytes that were moved
+	Seconds   float64 `json:"seconds"`
+	Rate      float64 `json:"bytes_per_second"`
+	SHA256    string  `json:"sha256"`
+	Verified  bool    `json:"verified"`
+}
+
+func (r *transferResult) print(e *shell.Env) error {
+	if r.Seconds > 0 {
+		r.Rate = float64(r.Bytes) / r.Seconds
+	}
+	if e.JSON {
+		return e.PrintJSON(r)
+	}
+	e.Printf("%s %s: %d bytes by %s in %.3f s (%s), sha256 %s verified\n", r.Verb, r.File, r.Bytes, r.Mechanism, r.Seconds, shell.Rate(r.Rate), r.SHA256)
+	return nil
+}
+
+func getCommand(e *shell.Env) *cobra.Command {
+	var out string
+	var resume bool
+	var cf connFlags
+	c := &cobra.Command{
+		Use:   "get URL/PATH [-o FILE]",
+		Short: "fetch a file by RDMA Read (vitcp, iwarp, fcvi) or HTTP (sdp, tcp)",
+		Long: `Fetch a file and verify its SHA-256. It is written to FILE.part and gets its name
+when it is complete; without -o, FILE is the last element of PATH. "-o -" writes
+to standard output.`,
+		Args: usageArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			u, t, err := parse(args[0])
+			if err != nil {
+				return err
+			}
+			if u.Path == "" {
+				return shell.Usagef("address %q: the path of a file is missing", u)
+			}
+			if out == "" {
+				out = path.Base(u.Path)
+			}
+			if out == "-" && (resume || e.JSON) {
+				return shell.Usagef("-o - goes with neither --resume nor --json")
+			}
+			o, err := cf.options(e, false, u)
+			if err != nil {
+				return err
+			}
+			fc, err := dialFiles(cmd.Context(), e, u, t, o)
+			if err != nil {
+				return err
+			}
+			defer fc.Close()
+			r := &transferResult{Verb: "get", URL: u.String(), File: out, Transport: u.Scheme}
+			r.Mechanism, _ = fc.Mechanisms()
+			if out == "-" {
+				_, err := fetch(cmd.Context(), e, fc, u, 0, e.Stdout, sha256.New(), r)
+				return err
+			}
+			return getFile(cmd.Context(), e, fc, u, out, resume, r)
+		},
+	}
+	c.Flags().StringVarP(&out, "output", "o", "", "write to `FILE`; - is standard output")
+	c.Flags().BoolVar(&resume, "resume", false, "go on with FILE.part, or with an incomplete FILE")
+	cf.add(c)
+	return c
+}
+
+// getFile fetches into a file that gets its name when it is complete.
+func getFile(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, out string, resume bool, r *transferResult) error {
+	part := out + ".part"
+	f, err := openPart(out, part, resume)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if resume {
+		if r.Offset, err = prefix(ctx, e, fc, u, f, h); err != nil {
+			return err
+		}
+	}
+	n, err := fetch(ctx, e, fc, u, r.Offset, f, h, r)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err == nil {
+		err = f.Close()
+	}
+	if err == nil {
+		err = os.Rename(part, out)
+	}
+	if err == nil {
+		return r.print(e)
+	}
+	switch {
+	case errors.Is(err, memsvc.ErrChanged), errors.Is(err, httpfile.ErrChanged):
+		os.Remove(part)
+		return shell.Hint(err, "nothing was kept; run it again")
+	case r.Offset+n == 0:
+		os.Remove(part)
+		return err
+	}
+	return shell.Hint(err, fmt.Sprintf("%d bytes are in %s; run it again with --resume to go on", r.Offset+n, part))
+}
+
+// openPart opens the file to write to. To resume, what is there is kept: the
+// part, or else an incomplete file with the final name, which becomes the part.
+func openPart(out, part string, resume bool) (*os.File, error) {
+	if st, err := os.Stat(out); err == nil && !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", out)
+	}
+	if !resume {
+		return os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o644)
+	}
+	f, err := os.OpenFile(part, os.O_RDWR, 0)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return f, err
+	}
+	if err := os.Rename(out, part); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return os.OpenFile(part, os.O_CREATE|os.O_RDWR, 0o644)
+}
+
+// prefix hashes what is there and makes sure that it is how the server's file
+// begins; otherwise the transfer starts anew.
+func prefix(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, f *os.File, h hash.Hash) (int64, error) {
+	n, err := io.Copy(h, f)
+	if err != nil || n == 0 {
+		return 0, err
+	}
+	sum, known, err := fc.PrefixSum(ctx, u.Path, n)
+	if !known && err == nil || known && sum == [32]byte(h.Sum(nil)) {
+		return n, nil
+	}
+	if err != nil && !errors.Is(err, memsvc.ErrRefused) {
+		return 0, err
+	}
+	e.Log.Warn("what is there is not how the server's file begins, starting anew", "file", f.Name(), "err", err)
+	h.Reset()
+	if err := f.Truncate(0); err != nil {
+		return 0, err
+	}
+	_, err = f.Seek(0, io.SeekStart)
+	return 0, err
+}
+
+// fetch moves the bytes, shows progress and fills in r; n is what was written.
+func fetch(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, offset int64, w io.Writer, h hash.Hash, r *transferResult) (n int64, err error) {
+	var bar *shell.Bar
+	in := e.Metrics.Bytes(u.Scheme, "in")
+	start := time.Now()
+	last := start
+	err = fc.Get(ctx, u.Path, offset, w, h, func(length, size int64) {
+		r.Size = size
+		bar = e.Progress(path.Base(u.Path), size, offset)
+	}, func(k int) {
+		n += int64(k)
+		in.Add(float64(k))
+		bar.Add(k)
+		last = time.Now()
+	})
+	bar.Done()
+	r.Bytes, r.Seconds = n, last.Sub(start).Seconds()
+	if err != nil {
+		return n, err
+	}
+	r.SHA256, r.Verified = hex.EncodeToString(h.Sum(nil)), true
+	return n, nil
+}

@@ -1,0 +1,225 @@
+package verbs
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/cmd/viaduct/internal/msg"
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/cmd/viaduct/internal/transport"
+)
+
+// pingTimeout bounds the wait for one echo.
+const pingTimeout = 10 * time.Second
+
+// A pingResult is what ping reports; times are in microseconds.
+type pingResult struct {
+	URL       string  `json:"url"`
+	Transport string  `json:"transport"`
+	Bytes     int     `json:"bytes"`
+	Sent      int     `json:"sent"`
+	Received  int     `json:"received"`
+	Min       float64 `json:"min_us"`
+	Median    float64 `json:"median_us"`
+	P90       float64 `json:"p90_us"`
+	P99       float64 `json:"p99_us"`
+	Max       float64 `json:"max_us"`
+}
+
+func pingCommand(e *shell.Env) *cobra.Command {
+	var count int
+	var size string
+	var interval time.Duration
+	var quiet bool
+	var cf connFlags
+	c := &cobra.Command{
+		Use:   "ping URL [-c COUNT] [-s BYTES] [-i INTERVAL]",
+		Short: "measure round trips to an echo server",
+		Args:  usageArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			u, t, err := parse(args[0])
+			if err != nil {
+				return err
+			}
+			if err := noPath(u); err != nil {
+				return err
+			}
+			n, err := addr.ParseSize(size)
+			switch {
+			case err != nil:
+				return shell.Usage(fmt.Errorf("-s: %w", err))
+			case count < 0 || interval < 0:
+				return shell.Usagef("-c and -i must not be negative")
+			case n > 1<<30:
+				return shell.Usagef("-s %s is more than 1 GiB", size)
+			case t.IsStream() && n == 0:
+				return shell.Usagef("-s 0 needs a transport with messages")
+			}
+			o, err := cf.options(e, false, u)
+			if err != nil {
+				return err
+			}
+			return runPing(cmd.Context(), e, u, t, o, pingPlan{count, int(n), interval, quiet || e.JSON})
+		},
+	}
+	c.Flags().IntVarP(&count, "count", "c", 10, "round trips to make; 0 goes on until interrupted (`COUNT`)")
+	c.Flags().StringVarP(&size, "size", "s", "64", "bytes of each message (`BYTES`)")
+	c.Flags().DurationVarP(&interval, "interval", "i", 100*time.Millisecond, "`INTERVAL` from one to the next; 0 sends at once")
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print the summary alone")
+	cf.add(c)
+	return c
+}
+
+type pingPlan struct {
+	count    int
+	size     int
+	interval time.Duration
+	quiet    bool
+}
+
+// A roundTrip sends b and returns the bytes that came back, in a buffer that is
+// good until the next call.
+type roundTrip func(ctx context.Context, b []byte) ([]byte, error)
+
+func runPing(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transport, o *transport.Options, p pingPlan) error {
+	trip, closeConn, err := dialPing(ctx, u, t, o, p.size)
+	if err != nil {
+		e.Metrics.Failed(u.Scheme)
+		return err
+	}
+	defer e.Metrics.Connection(u.Scheme, "dial")()
+	defer closeConn()
+	r := pingResult{URL: u.String(), Transport: u.Scheme, Bytes: p.size}
+	b := make([]byte, p.size)
+	var times []time.Duration
+	next := time.Now()
+	for p.count == 0 || r.Sent < p.count {
+		if d := time.Until(next); d > 0 {
+			select {
+			case <-time.After(d):
+			case <-ctx.Done():
+			}
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		next = time.Now().Add(p.interval)
+		stamp(b, uint64(r.Sent))
+		r.Sent++
+		tctx, cancel := context.WithTimeout(ctx, pingTimeout)
+		start := time.Now()
+		got, err := trip(tctx, b)
+		d := time.Since(start)
+		cancel()
+		if ctx.Err() != nil {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("round trip %d: %w", r.Sent, err)
+		}
+		if !bytes.Equal(got, b) {
+			return shell.Hint(fmt.Errorf("round trip %d: what came back is not what was sent", r.Sent), "check that the other side is viaduct echo")
+		}
+		r.Received++
+		if len(times) < 1<<24 {
+			times = append(times, d)
+		}
+		if !p.quiet {
+			e.Printf("%d bytes from %s: seq=%d time=%.1f us\n", p.size, u.HostPort(), r.Sent, micros(d))
+		}
+	}
+	if r.Received == 0 {
+		return context.Cause(ctx)
+	}
+	r.fill(times)
+	if e.JSON {
+		return e.PrintJSON(r)
+	}
+	e.Printf("%d sent, %d received; round trip min/median/p90/p99/max = %.1f/%.1f/%.1f/%.1f/%.1f us\n",
+		r.Sent, r.Received, r.Min, r.Median, r.P90, r.P99, r.Max)
+	return nil
+}
+
+func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
+
+func (r *pingResult) fill(t []time.Duration) {
+	slices.Sort(t)
+	at := func(q float64) float64 { return micros(t[min(len(t)-1, int(q*float64(len(t))))]) }
+	r.Min, r.Median, r.P90, r.P99, r.Max = at(0), at(0.5), at(0.9), at(0.99), micros(t[len(t)-1])
+}
+
+// stamp makes each message differ from the one before.
+func stamp(b []byte, n uint64) {
+	for i := range b {
+		b[i] = byte(n) + byte(i)
+	}
+	if len(b) >= 8 {
+		binary.BigEndian.PutUint64(b, n)
+	}
+}
+
+func dialPing(ctx context.Context, u *addr.URL, t *transport.Transport, o *transport.Options, size int) (roundTrip, func(), error) {
+	if t.IsStream() {
+		c, err := t.DialStream(ctx, u, o)
+		if err != nil {
+			return nil, nil, err
+		}
+		return streamTrip(c, size), func() { c.Close() }, nil
+	}
+	c, err := t.DialMsg(ctx, u, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	if size > c.MaxMessage() {
+		c.Close()
+		return nil, nil, shell.Usagef("-s %d is more than the %d bytes a message can have here", size, c.MaxMessage())
+	}
+	return func(ctx context.Context, b []byte) ([]byte, error) {
+		if err := c.Send(ctx, msg.Message{Data: b}); err != nil {
+			return nil, err
+		}
+		m, err := c.Recv(ctx)
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return m.Data, err
+	}, func() { c.Close() }, nil
+}
+
+// streamTrip reads while it writes, so that a message larger than all buffers
+// on the way comes round too.
+func streamTrip(c net.Conn, size int) roundTrip {
+	in := make([]byte, size)
+	return func(ctx context.Context, b []byte) ([]byte, error) {
+		stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
+		defer stop()
+		werr := make(chan error, 1)
+		write := func() { _, err := c.Write(b); werr <- err }
+		if size > 32<<10 {
+			go write()
+		} else {
+			write() // every buffer holds that much, and a goroutine costs time
+		}
+		_, err := io.ReadFull(c, in)
+		if err != nil {
+			c.SetDeadline(time.Unix(1, 0)) // the writer need not go on
+		}
+		if e := <-werr; e != nil {
+			err = e
+		}
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return in, err
+	}
+}

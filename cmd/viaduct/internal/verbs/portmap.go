@@ -1,0 +1,282 @@
+package verbs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/portmap"
+)
+
+func portmapCommand(e *shell.Env) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "portmap serve|query",
+		Short: "the SDP Port Mapper, server and client",
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(_ *cobra.Command, args []string) error {
+			return shell.Usagef("one of serve and query is wanted, got %q", strings.Join(args, " "))
+		},
+	}
+	c.AddCommand(portmapServe(e), portmapQuery(e))
+	return c
+}
+
+func portmapServe(e *shell.Env) *cobra.Command {
+	var listen, file string
+	var maps []string
+	var cache string
+	c := &cobra.Command{
+		Use:   "serve [--listen UDPADDR] [--map CONVENTIONAL=SDPADDR[,SDPADDR...] ...] [--file FILE]",
+		Short: "answer which address speaks SDP for a service",
+		Long: `Answer which address speaks SDP for a service. A conventional address without
+host (":80") or with host * stands for every address of this host; an SDP
+address without host for the address that was asked for. Several SDP addresses
+are handed out in turn. FILE holds one mapping per line (CONVENTIONAL SDPADDR,...
+[cache=TIME]) and is watched for changes.`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			reg := portmap.NewRegistry()
+			life, err := portmap.ParsePmTime(cache)
+			if err != nil {
+				return shell.Usage(fmt.Errorf("--cache: %w", err))
+			}
+			for _, m := range maps {
+				if err := addMapping(reg, m, life); err != nil {
+					return shell.Usage(fmt.Errorf("--map %s: %w", m, err))
+				}
+			}
+			if file != "" && len(maps) > 0 {
+				return shell.Usagef("--file and --map exclude each other")
+			}
+			return runPortmapServe(cmd.Context(), e, listen, file, reg)
+		},
+	}
+	c.Flags().StringVar(&listen, "listen", ":"+strconv.Itoa(portmap.Port), "UDP address to listen on (`UDPADDR`)")
+	c.Flags().StringArrayVar(&maps, "map", nil, "a mapping, `CONVENTIONAL=SDPADDR`; may be repeated")
+	c.Flags().StringVar(&file, "file", "", "read the mappings from `FILE` and follow its changes")
+	c.Flags().StringVar(&cache, "cache", "30s", "how long clients may keep an answer of --map: never, forever or a `TIME` up to 254s")
+	return c
+}
+
+func addMapping(reg *portmap.Registry, s string, life portmap.PmTime) error {
+	conv, targets, ok := strings.Cut(s, "=")
+	if !ok {
+		return errors.New("want CONVENTIONAL=SDPADDR")
+	}
+	a, err := portmap.ParseHostPort(conv)
+	if err != nil {
+		return err
+	}
+	m := portmap.Mapping{PmTime: life}
+	for t := range strings.SplitSeq(targets, ",") {
+		b, err := portmap.ParseHostPort(t)
+		if err != nil {
+			return err
+		}
+		m.Targets = append(m.Targets, b)
+	}
+	return reg.Set(a, m)
+}
+
+func runPortmapServe(ctx context.Context, e *shell.Env, listen, file string, reg *portmap.Registry) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cfg := portmap.ServerConfig{MachineConfig: portmap.MachineConfig{Registry: reg}, Logger: e.Log}
+	if e.Capture != nil {
+		cfg.Tap = e.Capture.Datagram
+	}
+	watch := make(chan error, 1)
+	if file != "" {
+		ready := make(chan struct{})
+		go func() {
+			watch <- reg.WatchFile(ctx, file, 0, ready, func(n int, err error) {
+				if err != nil {
+					e.Log.Warn("mappings kept as they were", "file", file, "err", err)
+					return
+				}
+				e.Log.Info("mappings read", "file", file, "services", n)
+			})
+		}()
+		select {
+		case err := <-watch:
+			return err
+		case <-ready:
+		}
+	}
+	s, err := portmap.Listen(listen, cfg)
+	if err != nil {
+		return err
+	}
+	if err := e.Metrics.Register(portmapStats{s}); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { s.Close() })
+	defer stop()
+	host, _, _ := net.SplitHostPort(listen)
+	if host == "" {
+		host = s.Addr().Addr().String()
+	}
+	e.Printf("listening udp://%s\n", net.JoinHostPort(host, strconv.Itoa(int(s.Addr().Port()))))
+	err = s.Serve()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// portmapStats exports the counters of a server.
+type portmapStats struct{ s *portmap.Server }
+
+var portmapDesc = prometheus.NewDesc("viaduct_portmap_events_total", "Events of the Port Mapper, by kind.", []string{"kind"}, nil)
+var portmapPending = prometheus.NewDesc("viaduct_portmap_pending", "Requests waiting for their acknowledgement.", nil, nil)
+
+func (p portmapStats) Describe(ch chan<- *prometheus.Desc) { ch <- portmapDesc; ch <- portmapPending }
+
+func (p portmapStats) Collect(ch chan<- prometheus.Metric) {
+	st := p.s.Stats()
+	for kind, n := range map[string]uint64{"received": st.Received, "accept": st.Accepts, "deny": st.Denies, "ack": st.Acks, "duplicate": st.Duplicates,
+		"malformed": st.Malformed, "rate_limited": st.RateLimited, "unmatched": st.Unmatched, "expired": st.Expired, "evicted": st.Evicted} {
+		ch <- prometheus.MustNewConstMetric(portmapDesc, prometheus.CounterValue, float64(n), kind)
+	}
+	ch <- prometheus.MustNewConstMetric(portmapPending, prometheus.GaugeValue, float64(st.Pending))
+}
+
+func portmapQuery(e *shell.Env) *cobra.Command {
+	var server string
+	c := &cobra.Command{
+		Use:   "query HOST:PORT [--server HOST[:PORT]]",
+		Short: "ask which address speaks SDP for a service",
+		Args:  usageArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			service, err := resolveTCP(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			var cfg portmap.ClientConfig
+			cfg.Logger = e.Log
+			if server != "" {
+				if cfg.Server, err = ResolveMapper(cmd.Context(), server, service.Addr()); err != nil {
+					return err
+				}
+			}
+			cfg.Dial = func(ctx context.Context, d *net.Dialer, network, address string) (net.Conn, error) {
+				c, err := d.DialContext(ctx, network, address)
+				if err != nil || e.Capture == nil {
+					return c, err
+				}
+				return &tappedUDP{c, e}, nil
+			}
+			// A bound port is what a dialer would ask with.
+			l, err := net.ListenTCP("tcp", nil)
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+			port := l.Addr().(*net.TCPAddr).AddrPort().Port()
+			start := time.Now()
+			m, err := portmap.NewClient(cfg).Resolve(cmd.Context(), portmap.Query{Service: service, Local: netip.AddrPortFrom(netip.Addr{}, port)})
+			took := time.Since(start)
+			switch {
+			case errors.Is(err, portmap.ErrDenied):
+				return shell.Hint(fmt.Errorf("%v has no SDP address: %w", service, err), "connect to it by plain TCP, or map it with viaduct portmap serve --map")
+			case errors.Is(err, portmap.ErrNoAnswer):
+				return shell.Hint(fmt.Errorf("%v: %w", service, err), "connect to it by plain TCP, or check that a Port Mapper runs there")
+			case err != nil:
+				return err
+			}
+			if e.JSON {
+				return e.PrintJSON(map[string]any{"service": service.String(), "sdp": m.Address.String(), "pmtime": m.PmTime,
+					"cache_seconds": m.PmTime.Duration().Seconds(), "milliseconds": float64(took.Microseconds()) / 1000})
+			}
+			keep := fmt.Sprintf("to be kept for %v", m.PmTime.Duration())
+			switch m.PmTime {
+			case portmap.Once:
+				keep = "for one connection"
+			case portmap.Forever:
+				keep = "to be kept until it fails"
+			}
+			e.Printf("%v speaks SDP at %v (%s)\n", service, m.Address, keep)
+			return nil
+		},
+	}
+	c.Flags().StringVar(&server, "server", "", "ask the mapper at `HOST[:PORT]` instead of the service's own host")
+	return c
+}
+
+// resolveTCP turns HOST:PORT into an address and a port.
+func resolveTCP(ctx context.Context, s string) (netip.AddrPort, error) {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return netip.AddrPort{}, shell.Usagef("%q is not HOST:PORT", s)
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || n == 0 {
+		return netip.AddrPort{}, shell.Usagef("%q has no port between 1 and 65535", s)
+	}
+	a, err := lookup(ctx, host, netip.Addr{})
+	return netip.AddrPortFrom(a, uint16(n)), err
+}
+
+// lookup finds an address of a host, of the family of like if that is valid.
+func lookup(ctx context.Context, host string, like netip.Addr) (netip.Addr, error) {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return a.Unmap(), nil
+	}
+	as, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	for _, a := range as {
+		if a = a.Unmap(); !like.IsValid() || a.Is4() == like.Is4() {
+			return a, nil
+		}
+	}
+	return as[0].Unmap(), nil
+}
+
+// ResolveMapper turns HOST[:PORT] into the address of a Port Mapper.
+func ResolveMapper(ctx context.Context, s string, service netip.Addr) (netip.AddrPort, error) {
+	host, port := s, uint64(portmap.Port)
+	if h, p, err := net.SplitHostPort(s); err == nil {
+		if port, err = strconv.ParseUint(p, 10, 16); err != nil || port == 0 {
+			return netip.AddrPort{}, shell.Usagef("%q has no port between 1 and 65535", s)
+		}
+		host = h
+	}
+	a, err := lookup(ctx, strings.Trim(host, "[]"), service)
+	return netip.AddrPortFrom(a, uint16(port)), err
+}
+
+// A tappedUDP puts the datagrams of a connected socket into the capture.
+type tappedUDP struct {
+	net.Conn
+	e *shell.Env
+}
+
+func (t *tappedUDP) ends() (local, remote netip.AddrPort) {
+	return t.LocalAddr().(*net.UDPAddr).AddrPort(), t.RemoteAddr().(*net.UDPAddr).AddrPort()
+}
+
+func (t *tappedUDP) Write(b []byte) (int, error) {
+	local, remote := t.ends()
+	t.e.Capture.Datagram(true, local, remote, b)
+	return t.Conn.Write(b)
+}
+
+func (t *tappedUDP) Read(b []byte) (int, error) {
+	n, err := t.Conn.Read(b)
+	if err == nil {
+		local, remote := t.ends()
+		t.e.Capture.Datagram(false, remote, local, b[:n])
+	}
+	return n, err
+}

@@ -1,0 +1,82 @@
+package verbs
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"viaduct/cmd/viaduct/internal/shell"
+)
+
+func putCommand(e *shell.Env) *cobra.Command {
+	var cf connFlags
+	c := &cobra.Command{
+		Use:   "put FILE URL/PATH",
+		Short: "store a file by RDMA Write (vitcp, iwarp, fcvi) or HTTP PUT (sdp, tcp)",
+		Long: `Store a file. It appears at the server only when its SHA-256 was verified there;
+otherwise nothing is left. A PATH that is empty or ends in / gets FILE's name.`,
+		Args: usageArgs(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			u, t, err := parse(args[1])
+			if err != nil {
+				return err
+			}
+			if u.Path == "" || strings.HasSuffix(u.Path, "/") {
+				u = u.WithPath(path.Join(u.Path, filepath.Base(args[0])))
+			}
+			o, err := cf.options(e, false, u)
+			if err != nil {
+				return err
+			}
+			f, err := os.Open(args[0])
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			st, err := f.Stat()
+			if err != nil {
+				return err
+			}
+			if !st.Mode().IsRegular() {
+				return shell.Hint(fmt.Errorf("%s is not a regular file", args[0]), "give a file whose length is known")
+			}
+			fc, err := dialFiles(cmd.Context(), e, u, t, o)
+			if err != nil {
+				return err
+			}
+			defer fc.Close()
+			r := &transferResult{Verb: "put", URL: u.String(), File: args[0], Transport: u.Scheme, Size: st.Size(), Bytes: st.Size()}
+			_, r.Mechanism = fc.Mechanisms()
+			bar := e.Progress(filepath.Base(args[0]), st.Size(), 0)
+			out := e.Metrics.Bytes(u.Scheme, "out")
+			h := sha256.New()
+			start := time.Now()
+			last, first := start, true
+			err = fc.Put(cmd.Context(), u.Path, st.Size(), f, h, func(n int) {
+				if first && t.IsStream() {
+					start = time.Now() // HTTP has read the file once for its digest
+				}
+				first = false
+				out.Add(float64(n))
+				bar.Add(n)
+				last = time.Now()
+			})
+			bar.Done()
+			if err != nil {
+				return err
+			}
+			r.Seconds = last.Sub(start).Seconds()
+			r.SHA256, r.Verified = hex.EncodeToString(h.Sum(nil)), true
+			return r.print(e)
+		},
+	}
+	cf.add(c)
+	return c
+}

@@ -1,0 +1,188 @@
+// Package verbs is the viaduct command: one file per verb.
+package verbs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/cmd/viaduct/internal/httpfile"
+	"viaduct/cmd/viaduct/internal/memsvc"
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/cmd/viaduct/internal/transport"
+)
+
+// Main runs the command of this process and returns its exit code.
+func Main() int {
+	e := shell.NewEnv()
+	ctx, stop := interruptible()
+	defer stop()
+	return Run(ctx, e, os.Args[1:])
+}
+
+// interruptible returns a context that the first SIGINT or SIGTERM ends, with
+// ErrInterrupted as its cause; a second one kills the process as usual.
+func interruptible() (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	ch := make(chan os.Signal, 1)
+	signal.Notify(ch, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		select {
+		case <-ch:
+			signal.Stop(ch)
+			cancel(shell.ErrInterrupted)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { signal.Stop(ch); cancel(nil) }
+}
+
+// Run runs one command line.
+func Run(ctx context.Context, e *shell.Env, args []string) int {
+	root := newRoot(e)
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	if cerr := e.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		return shell.ExitDone
+	}
+	if errors.Is(context.Cause(ctx), shell.ErrInterrupted) && !errors.Is(err, shell.ErrInterrupted) && shell.ExitCode(err) != shell.ExitUsage {
+		err = fmt.Errorf("%w (%w)", shell.ErrInterrupted, err)
+	}
+	verb := strings.TrimPrefix(strings.TrimPrefix(cmd.CommandPath(), "viaduct"), " ")
+	if verb == "" {
+		verb = "command"
+	}
+	if errors.Is(err, httpfile.ErrRefused) || errors.Is(err, memsvc.ErrRefused) {
+		err = shell.Hint(err, "check the path, and for put that the server runs with --writable")
+	}
+	fmt.Fprintln(e.Stderr, shell.LastLine(verb, err))
+	return shell.ExitCode(err)
+}
+
+func newRoot(e *shell.Env) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "viaduct",
+		Short: "RDMA over ordinary TCP, in user space",
+		Long: `viaduct moves memory between processes by RDMA Write and RDMA Read over ordinary
+TCP, without special hardware, kernel modules or privileges.
+
+Addresses:
+  vitcp://HOST[:PORT]/DISCRIMINATOR  a VI over TCP (port 3936)
+  iwarp://HOST:PORT                  an RDMAP Stream (MPA, DDP, RDMAP)
+  sdp://HOST:PORT                    a byte stream over SDP [?portmap=HOST[:PORT]]
+  fcvi://HOST[:PORT]/DISCRIMINATOR   a VI over Fibre Channel in an FCIP link (port 3225)
+  tcp://HOST:PORT                    plain TCP, the baseline
+A file's path follows the rest. Port 0 lets a listener pick one.
+This build has: ` + strings.Join(transport.Names(), ", "),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return shell.Usagef("unknown verb %q", args[0])
+			}
+			return shell.Usagef("a verb is missing: %s", strings.Join(verbNames(cmd), ", "))
+		},
+		PersistentPreRunE: func(*cobra.Command, []string) error { return e.Open() },
+	}
+	f := root.PersistentFlags()
+	f.BoolVar(&e.JSON, "json", false, "print one JSON document on stdout instead of text")
+	f.StringVar(&e.LogLevel, "log-level", "warn", "log `LEVEL`: debug, info, warn or error")
+	f.StringVar(&e.LogFormat, "log-format", "text", "log `FORMAT`: text or json")
+	f.StringVar(&e.PcapFile, "pcap", "", "write what this process sends and receives to `FILE` as pcapng")
+	f.StringVar(&e.MetricsAt, "metrics", "", "serve Prometheus metrics and pprof at `ADDR` (host:port)")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return shell.Usage(err) })
+	root.SetOut(e.Stdout)
+	root.SetErr(e.Stderr)
+	root.CompletionOptions.HiddenDefaultCmd = true
+	for _, c := range commands(e) {
+		if c.Args == nil {
+			c.Args = usageArgs(cobra.NoArgs)
+		}
+		root.AddCommand(c)
+	}
+	return root
+}
+
+func commands(e *shell.Env) []*cobra.Command {
+	return []*cobra.Command{
+		serveCommand(e), getCommand(e), putCommand(e),
+		echoCommand(e), pingCommand(e), ncCommand(e), proxyCommand(e),
+		portmapCommand(e), versionCommand(e),
+	}
+}
+
+func verbNames(root *cobra.Command) (names []string) {
+	for _, c := range root.Commands() {
+		if c.IsAvailableCommand() && c.Name() != "help" {
+			names = append(names, c.Name())
+		}
+	}
+	return names
+}
+
+// usageArgs marks a complaint about arguments as wrong usage.
+func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error { return shell.Usage(check(cmd, args)) }
+}
+
+// parse reads an address and finds its transport.
+func parse(s string) (*addr.URL, *transport.Transport, error) {
+	u, err := addr.Parse(s)
+	if err != nil {
+		return nil, nil, shell.Usage(err)
+	}
+	t, err := transport.For(u)
+	return u, t, err
+}
+
+// noPath refuses an address with a file's path where none belongs.
+func noPath(u *addr.URL) error {
+	if u.Path != "" {
+		return shell.Usagef("address %q: a path means nothing here", u)
+	}
+	return nil
+}
+
+// A connFlags is what the verbs with connections have in common.
+type connFlags struct {
+	tls        transport.TLSFlags
+	congestion string
+}
+
+func (c *connFlags) add(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.BoolVar(&c.tls.On, "tls", false, "put TLS under the transport (vitcp, iwarp, tcp)")
+	f.StringVar(&c.tls.Cert, "tls-cert", "", "our certificate chain, PEM `FILE`")
+	f.StringVar(&c.tls.Key, "tls-key", "", "the key of --tls-cert, PEM `FILE`")
+	f.StringVar(&c.tls.CA, "tls-ca", "", "authorities the peer's certificate must come from, PEM `FILE`")
+	f.StringVar(&c.tls.Pin, "tls-pin", "", "SHA-256 of the peer's certificate in `HEX`, instead of an authority")
+	f.StringVar(&c.congestion, "congestion", "", "congestion control `ALGORITHM` of the sockets (Linux)")
+}
+
+// options makes the options of connections; listens says that the verb accepts
+// some. TLS is refused for transports that have none.
+func (c *connFlags) options(e *shell.Env, listens bool, us ...*addr.URL) (*transport.Options, error) {
+	if c.tls.Given() {
+		for _, u := range us {
+			if u.Scheme == "sdp" || u.Scheme == "fcvi" {
+				return nil, shell.Usagef("%s:// does not take TLS", u.Scheme)
+			}
+		}
+	}
+	dial, listen, err := c.tls.Configs(e, listens)
+	if err != nil {
+		return nil, err
+	}
+	return &transport.Options{Env: e, TLSDial: dial, TLSListen: listen, Congestion: c.congestion, MTU: 1 << 20, RecvCount: 16}, nil
+}

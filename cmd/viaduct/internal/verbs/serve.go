@@ -1,0 +1,185 @@
+package verbs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/cmd/viaduct/internal/httpfile"
+	"viaduct/cmd/viaduct/internal/memsvc"
+	"viaduct/cmd/viaduct/internal/msg"
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/cmd/viaduct/internal/store"
+	"viaduct/cmd/viaduct/internal/transport"
+)
+
+// memReceives are the receives of the memory service: one request is
+// outstanding at a time, and a request that is too long still arrives, to be
+// answered.
+const (
+	memReceives    = 4
+	memReceiveSize = 2 * memsvc.MaxMessage
+)
+
+// shutdownTime bounds how long a server waits for requests in progress.
+const shutdownTime = 3 * time.Second
+
+func serveCommand(e *shell.Env) *cobra.Command {
+	var root, maxFile string
+	var writable bool
+	var listen []string
+	var cf connFlags
+	c := &cobra.Command{
+		Use:   "serve --root DIR [--writable] --listen URL ...",
+		Short: "serve the files of a directory: by RDMA (vitcp, iwarp, fcvi) or HTTP (sdp, tcp)",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if root == "" || len(listen) == 0 {
+				return shell.Usagef("--root DIR and at least one --listen URL are needed")
+			}
+			max, err := addr.ParseSize(maxFile)
+			if err != nil {
+				return shell.Usage(fmt.Errorf("--max-file: %w", err))
+			}
+			s := &server{e: e}
+			var us []*addr.URL
+			for _, l := range listen {
+				u, t, err := parse(l)
+				if err != nil {
+					return err
+				}
+				if err := noPath(u); err != nil {
+					return err
+				}
+				us = append(us, u)
+				s.ts = append(s.ts, t)
+			}
+			o, err := cf.options(e, true, us...)
+			if err != nil {
+				return err
+			}
+			o.MTU, o.RecvCount, o.RecvSize = 0, memReceives, memReceiveSize
+			if s.store, err = store.Open(root, writable, int64(min(max, 1<<62))); err != nil {
+				return fmt.Errorf("--root: %w", err)
+			}
+			defer s.store.Close()
+			return s.run(cmd.Context(), us, o)
+		},
+	}
+	c.Flags().StringVar(&root, "root", "", "the directory to serve (`DIR`)")
+	c.Flags().BoolVar(&writable, "writable", false, "let clients store files")
+	c.Flags().StringArrayVar(&listen, "listen", nil, "`URL` to listen on; may be repeated")
+	c.Flags().StringVar(&maxFile, "max-file", "1T", "longest file a client may store, `BYTES`")
+	cf.add(c)
+	return c
+}
+
+// A server serves one directory on any number of listeners.
+type server struct {
+	e     *shell.Env
+	store *store.Store
+	ts    []*transport.Transport
+	wg    sync.WaitGroup
+}
+
+func (s *server) run(ctx context.Context, us []*addr.URL, o *transport.Options) error {
+	var closers []func() error
+	defer func() {
+		for _, c := range closers {
+			c()
+		}
+		s.wg.Wait()
+	}()
+	fail := make(chan error, len(us))
+	for i, u := range us {
+		if s.ts[i].IsStream() {
+			l, err := s.ts[i].ListenStream(u, o)
+			if err != nil {
+				return fmt.Errorf("listen on %s: %w", u, err)
+			}
+			h := s.serveHTTP(l, u.Scheme, fail)
+			closers = append(closers, func() error {
+				end, cancel := context.WithTimeout(context.Background(), shutdownTime)
+				defer cancel()
+				h.Shutdown(end)
+				return h.Close()
+			})
+			s.e.Listening(u.WithPort(l.Addr()))
+			continue
+		}
+		l, err := s.ts[i].ListenMsg(u, o)
+		if err != nil {
+			return fmt.Errorf("listen on %s: %w", u, err)
+		}
+		closers = append(closers, l.Close)
+		s.wg.Go(func() { s.serveMemory(ctx, l, u.Scheme, fail) })
+		s.e.Listening(u.WithPort(l.Addr()))
+	}
+	select {
+	case <-ctx.Done():
+		s.e.Log.Info("ending", "cause", context.Cause(ctx))
+		return nil
+	case err := <-fail:
+		return err
+	}
+}
+
+func (s *server) serveHTTP(l net.Listener, scheme string, fail chan<- error) *http.Server {
+	var mu sync.Mutex
+	ended := map[net.Conn]func(){}
+	h := &http.Server{
+		Handler:           httpfile.NewHandler(s.store, s.e.Log.With("transport", scheme)),
+		ReadHeaderTimeout: 30 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ConnState: func(c net.Conn, st http.ConnState) {
+			mu.Lock()
+			defer mu.Unlock()
+			switch st {
+			case http.StateNew:
+				ended[c] = s.e.Metrics.Connection(scheme, "accept")
+			case http.StateClosed, http.StateHijacked:
+				if f := ended[c]; f != nil {
+					f()
+					delete(ended, c)
+				}
+			}
+		},
+	}
+	s.wg.Go(func() {
+		if err := h.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			fail <- err
+		}
+	})
+	return h
+}
+
+func (s *server) serveMemory(ctx context.Context, l msg.Listener, scheme string, fail chan<- error) {
+	for {
+		c, err := l.Accept(ctx)
+		if err != nil {
+			if ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
+				fail <- err
+			}
+			return
+		}
+		s.wg.Go(func() {
+			defer s.e.Metrics.Connection(scheme, "accept")()
+			log := s.e.Log.With("transport", scheme, "remote", c.RemoteAddr().String())
+			log.Info("connected")
+			err := memsvc.Serve(ctx, c, s.store, log)
+			if err != nil && ctx.Err() == nil {
+				s.e.Metrics.Failed(scheme)
+				log.Warn("connection failed", "err", err)
+				return
+			}
+			log.Info("disconnected")
+		})
+	}
+}

@@ -1,0 +1,153 @@
+package verbs
+
+import (
+	"context"
+	"crypto/sha256"
+	"hash"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/cmd/viaduct/internal/httpfile"
+	"viaduct/cmd/viaduct/internal/memsvc"
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/cmd/viaduct/internal/transport"
+)
+
+// A fileClient fetches and stores files on one server, by whatever means the
+// transport has.
+type fileClient interface {
+	// Get fetches path from offset on. h holds the bytes before offset; it is
+	// fed with the rest. An error of nil says that all bytes fetched are
+	// verified.
+	Get(ctx context.Context, path string, offset int64, w io.Writer, h hash.Hash, begin func(length, size int64), progress func(n int)) error
+	// Put stores length bytes of r. again reads them once more from the start.
+	Put(ctx context.Context, path string, length int64, r io.ReadSeeker, h hash.Hash, progress func(n int)) error
+	// PrefixSum is the SHA-256 of the first n bytes at the server, ok false
+	// if it cannot tell without sending them.
+	PrefixSum(ctx context.Context, path string, n int64) (sum [32]byte, ok bool, err error)
+	Close()
+	// Mechanisms name how bytes come and go.
+	Mechanisms() (get, put string)
+}
+
+// dialFiles connects to a server.
+func dialFiles(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transport, o *transport.Options) (fileClient, error) {
+	if t.IsStream() {
+		return dialHTTP(ctx, e, u, t, o)
+	}
+	o.MTU, o.RecvCount, o.RecvSize = 0, memReceives, memReceiveSize
+	c, err := t.DialMsg(ctx, u, o)
+	if err != nil {
+		e.Metrics.Failed(u.Scheme)
+		return nil, err
+	}
+	m, err := memsvc.NewClient(c)
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	ended := e.Metrics.Connection(u.Scheme, "dial")
+	return &memFiles{m, func() { m.Close(); c.Close(); ended() }}, nil
+}
+
+type memFiles struct {
+	*memsvc.Client
+	close func()
+}
+
+func (m *memFiles) Close() { m.close() }
+
+func (m *memFiles) Get(ctx context.Context, path string, offset int64, w io.Writer, h hash.Hash, begin func(length, size int64), progress func(n int)) error {
+	if offset == 0 {
+		return m.Client.Get(ctx, path, 0, w, h, begin, progress)
+	}
+	// The service hashes the range alone, h the whole file.
+	return m.Client.Get(ctx, path, offset, io.MultiWriter(w, h), sha256.New(), begin, progress)
+}
+
+func (m *memFiles) Put(ctx context.Context, path string, length int64, r io.ReadSeeker, h hash.Hash, progress func(n int)) error {
+	return m.Client.Put(ctx, path, length, r, h, progress)
+}
+
+func (m *memFiles) PrefixSum(ctx context.Context, path string, n int64) ([32]byte, bool, error) {
+	sum, err := m.Client.Sum(ctx, path, n)
+	return sum, err == nil, err
+}
+
+func (*memFiles) Mechanisms() (get, put string) { return "RDMA Read", "RDMA Write" }
+
+// An httpFiles keeps one connection of its transport.
+type httpFiles struct {
+	httpfile.Client
+	tr *http.Transport
+}
+
+// dialHTTP connects at once, so that a server that cannot be reached is an
+// error of its own.
+func dialHTTP(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transport, o *transport.Options) (fileClient, error) {
+	dial := func(ctx context.Context) (net.Conn, error) {
+		c, err := t.DialStream(ctx, u, o)
+		if err != nil {
+			e.Metrics.Failed(u.Scheme)
+			return nil, err
+		}
+		return &countedConn{Conn: c, ended: e.Metrics.Connection(u.Scheme, "dial")}, nil
+	}
+	first, err := dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ready := make(chan net.Conn, 1)
+	ready <- first
+	tr := &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			select {
+			case c := <-ready:
+				return c, nil
+			default:
+				return dial(ctx)
+			}
+		},
+		DisableCompression:    true,
+		MaxIdleConns:          1,
+		ExpectContinueTimeout: 10 * time.Second,
+		ReadBufferSize:        64 << 10,
+		WriteBufferSize:       256 << 10,
+	}
+	return &httpFiles{httpfile.Client{HTTP: &http.Client{Transport: tr}, Host: u.HostPort()}, tr}, nil
+}
+
+func (h *httpFiles) Close() { h.tr.CloseIdleConnections() }
+
+func (h *httpFiles) Put(ctx context.Context, path string, length int64, r io.ReadSeeker, sum hash.Hash, progress func(n int)) error {
+	// The digest goes first, so the file is read twice.
+	if _, err := io.CopyN(sum, r, length); err != nil {
+		return err
+	}
+	if _, err := r.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	return h.Client.Put(ctx, path, length, r, [32]byte(sum.Sum(nil)), progress)
+}
+
+func (h *httpFiles) PrefixSum(context.Context, string, int64) ([32]byte, bool, error) {
+	return [32]byte{}, false, nil // the digest of the whole file tells in the end
+}
+
+func (*httpFiles) Mechanisms() (get, put string) { return "HTTP GET", "HTTP PUT" }
+
+// A countedConn tells the metrics when it ends.
+type countedConn struct {
+	net.Conn
+	ended func()
+	once  sync.Once
+}
+
+func (c *countedConn) Close() error {
+	c.once.Do(c.ended)
+	return c.Conn.Close()
+}

@@ -1,0 +1,79 @@
+package verbs
+
+import (
+	"runtime"
+	"runtime/debug"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/cmd/viaduct/internal/transport"
+)
+
+// A protocol is something this program speaks, and where it is written down.
+type protocol struct {
+	Name     string `json:"name"`
+	Revision string `json:"revision"`
+	// Needs is the transport that brings it in; "" is always there.
+	needs string
+}
+
+var protocols = []protocol{
+	{"VI Architecture", "1.0 (1997)", "vitcp"},
+	{"VI/TCP", "draft-dicecco-vitcp-00 (2000)", "vitcp"},
+	{"MPA", "RFC 5044 and RFC 6581, revisions 1 and 2", "iwarp"},
+	{"DDP", "RFC 5041, version 1", "iwarp"},
+	{"RDMAP", "RFC 5040 and RFC 7306, version 1", "iwarp"},
+	{"SDP", "draft-pinkerton-iwarp-sdp-01 (2004), version 1.1", "sdp"},
+	{"SDP Port Mapper", "draft-pinkerton-iwarp-sdp-01 (2004), version 0", ""},
+	{"FC-VI", "ISO/IEC 14165-331, as far as public, with assigned code points", "fcvi"},
+	{"FCIP", "RFC 3821 and RFC 3643", "fcvi"},
+	{"HTTP", "1.1, with digests of RFC 9530", ""},
+}
+
+func versionCommand(e *shell.Env) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "version, commit, Go version, protocols and revisions spoken",
+		RunE: func(*cobra.Command, []string) error {
+			v := struct {
+				Version   string     `json:"version"`
+				Commit    string     `json:"commit"`
+				Modified  bool       `json:"modified"`
+				Go        string     `json:"go"`
+				Platform  string     `json:"platform"`
+				Protocols []protocol `json:"protocols"`
+			}{Version: shell.Version(), Commit: "unknown", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+			if b, ok := debug.ReadBuildInfo(); ok {
+				for _, s := range b.Settings {
+					switch s.Key {
+					case "vcs.revision":
+						v.Commit = s.Value
+					case "vcs.modified":
+						v.Modified = s.Value == "true"
+					}
+				}
+			}
+			for _, p := range protocols {
+				if p.needs == "" || slices.Contains(transport.Names(), p.needs) {
+					v.Protocols = append(v.Protocols, p)
+				}
+			}
+			if e.JSON {
+				return e.PrintJSON(v)
+			}
+			commit := v.Commit
+			if v.Modified {
+				commit += ", with changes"
+			}
+			e.Printf("viaduct %s (commit %s, %s, %s)\n", v.Version, commit, v.Go, v.Platform)
+			rows := [][]string{{"protocol", "revision"}}
+			for _, p := range v.Protocols {
+				rows = append(rows, []string{p.Name, p.Revision})
+			}
+			e.Printf("%s", shell.Table(rows))
+			return nil
+		},
+	}
+}
