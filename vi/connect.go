@@ -146,11 +146,9 @@ func (v *VI) ConnectPeerRequest(local, remote Address, timeout time.Duration) er
 // ConnectPeerDone tells the result of ConnectPeerRequest, once, or
 // ErrNotDone. Without a request it is ErrInvalidState. [VIA 6.4.6]
 func (v *VI) ConnectPeerDone() (Attributes, error) {
-	v.mu.Lock()
-	a := v.peer
-	v.mu.Unlock()
-	if a == nil {
-		return Attributes{}, fmt.Errorf("%w: no peer request", ErrInvalidState)
+	a, err := v.peerAttempt()
+	if err != nil {
+		return Attributes{}, err
 	}
 	select {
 	case <-a.done:
@@ -163,11 +161,9 @@ func (v *VI) ConnectPeerDone() (Attributes, error) {
 // ConnectPeerWait waits for the result of ConnectPeerRequest. Ending ctx ends
 // only the wait. [VIA 6.4.6]
 func (v *VI) ConnectPeerWait(ctx context.Context) (Attributes, error) {
-	v.mu.Lock()
-	a := v.peer
-	v.mu.Unlock()
-	if a == nil {
-		return Attributes{}, fmt.Errorf("%w: no peer request", ErrInvalidState)
+	a, err := v.peerAttempt()
+	if err != nil {
+		return Attributes{}, err
 	}
 	select {
 	case <-a.done:
@@ -179,6 +175,18 @@ func (v *VI) ConnectPeerWait(ctx context.Context) (Attributes, error) {
 		}
 	}
 	return v.peerResult(a)
+}
+
+func (v *VI) peerAttempt() (*attempt, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	switch {
+	case v.gone:
+		return nil, ErrClosed
+	case v.peer == nil:
+		return nil, fmt.Errorf("%w: no peer request", ErrInvalidState)
+	}
+	return v.peer, nil
 }
 
 func (v *VI) peerResult(a *attempt) (Attributes, error) {

@@ -22,8 +22,9 @@ type CompletionQueue struct {
 	nic *NIC
 	q   *queue.Completions[Completion]
 
-	vis  atomic.Pointer[[]*VI] // attached; replaced with nic.mu held
-	gone bool                  // guarded by nic.mu
+	vis    atomic.Pointer[[]*VI] // attached; replaced with nic.mu held
+	gone   bool                  // guarded by nic.mu
+	closed atomic.Bool           // as gone, or the NIC is closed
 }
 
 // CreateCQ makes a completion queue with room for entries completions. The
@@ -70,14 +71,22 @@ func (c *CompletionQueue) Destroy() error {
 	}
 	c.gone = true
 	delete(n.cqs, c)
-	c.q.Close()
+	c.close()
 	return nil
+}
+
+func (c *CompletionQueue) close() {
+	c.closed.Store(true)
+	c.q.Close()
 }
 
 // Resize changes the room; entries that are present stay. It may be called
 // while the queue is in use. Errors: ErrResource if more are present,
-// ErrInvalidParameter. [VIA 6.4.7]
+// ErrInvalidParameter, ErrClosed. [VIA 6.4.7]
 func (c *CompletionQueue) Resize(entries int) error {
+	if c.closed.Load() {
+		return ErrClosed
+	}
 	if err := c.nic.checkEntries(entries); err != nil {
 		return err
 	}
@@ -87,33 +96,50 @@ func (c *CompletionQueue) Resize(entries int) error {
 	return nil
 }
 
-// Done takes one entry, or returns ErrNotDone. It never blocks.
-// [VIA 6.4.7]
+// Done takes one entry, or returns ErrNotDone. It never blocks. Errors: that
+// and ErrClosed. [VIA 6.4.7]
 func (c *CompletionQueue) Done() (Completion, error) {
-	if e, ok := c.q.Poll(); ok {
-		return e, nil
+	var e [1]Completion
+	if c.DoneN(e[:]) == 1 {
+		return e[0], nil
 	}
-	if (*cqProgress)(c).Poll() {
-		if e, ok := c.q.Poll(); ok {
-			return e, nil
-		}
+	if c.closed.Load() {
+		return Completion{}, ErrClosed
 	}
 	return Completion{}, ErrNotDone
 }
 
 // DoneN takes up to len(buf) entries and returns how many.
 func (c *CompletionQueue) DoneN(buf []Completion) int {
-	n := c.q.PollN(buf)
+	n := c.poll(buf)
 	if n == 0 && (*cqProgress)(c).Poll() {
-		n = c.q.PollN(buf)
+		n = c.poll(buf)
 	}
 	return n
 }
+
+// poll takes entries but those of VIs that were destroyed: one can be
+// published a moment after its descriptor was reaped, when the VI is gone
+// already. [VIA-4.7-3]
+func (c *CompletionQueue) poll(buf []Completion) int {
+	for {
+		n := c.q.PollN(buf)
+		live := slices.DeleteFunc(buf[:n], Completion.stale)
+		if len(live) > 0 || n == 0 {
+			return len(live)
+		}
+	}
+}
+
+func (e Completion) stale() bool { return e.VI.closed.Load() }
 
 // Wait takes one entry, waiting for it. One entry wakes one waiter. Errors:
 // ErrTimeout, the context's, ErrClosed. [VIA 6.4.7]
 func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) {
 	e, err := c.q.Wait(ctx, (*cqProgress)(c))
+	for err == nil && e.stale() {
+		e, err = c.q.Wait(ctx, nil)
+	}
 	if errors.Is(err, queue.ErrClosed) {
 		err = ErrClosed
 	} else if err != nil {
@@ -130,9 +156,15 @@ func (c *CompletionQueue) Notify(handler func(Completion)) error {
 	if handler == nil {
 		return fmt.Errorf("%w: no handler", ErrInvalidParameter)
 	}
-	if err := c.q.Notify(func(e Completion) {
+	var serve func(Completion)
+	serve = func(e Completion) {
+		if e.stale() {
+			c.q.Notify(serve)
+			return
+		}
 		c.nic.notify.add(func() { handler(e) })
-	}); err != nil {
+	}
+	if err := c.q.Notify(serve); err != nil {
 		return ErrClosed
 	}
 	return nil

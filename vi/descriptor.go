@@ -53,6 +53,7 @@ type Descriptor struct {
 	// store what it finds elsewhere, and must not call this package.
 	OnDone func(*Descriptor)
 
+	posted atomic.Bool // from the post until it was reaped
 	status atomic.Uint32
 	result Status // owned by the NIC while posted; becomes status
 }

@@ -113,7 +113,7 @@ func (n *NIC) Close() error {
 		}
 	}
 	for _, c := range cqs {
-		c.q.Close()
+		c.close()
 	}
 	err := n.dev.Close()
 	for _, l := range links {

@@ -82,9 +82,10 @@ func (v *VI) recvDoorbell() {
 func (v *VI) flushUnconnected() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.conn.Load() != nil {
+	if ep := v.conn.Load(); ep != nil {
 		// Connected meanwhile: an ordinary post after all.
-		v.conn.Load().link.SendPosted()
+		ep.link.SendPosted()
+		ep.link.RecvPosted()
 		return
 	}
 	v.send.flush(StatusFlushed)

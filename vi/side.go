@@ -49,17 +49,24 @@ func (s *side) completed(n int) {
 }
 
 // post appends d, which belongs to the NIC until it is reaped.
+// [VIA-1.2-1]
 func (s *side) post(d *Descriptor) error {
-	if d == nil {
-		return fmt.Errorf("%w: no descriptor", ErrInvalidParameter)
+	switch {
+	case d == nil:
+		return fmt.Errorf("%w: no descriptor", ErrInvalidParameter) // [VIA-5.3-1]
+	case s.v.closed.Load():
+		return ErrClosed
+	case !d.posted.CompareAndSwap(false, true):
+		return fmt.Errorf("%w: the descriptor is posted already", ErrInvalidParameter)
 	}
-	d.status.Store(0)
+	d.status.Store(0) // whatever the consumer left there [VIA-3.3-5]
 	if s.isRecv {
 		d.result = StatusOpReceive
 	} else {
 		d.result = d.Control.sendOp()
 	}
 	if _, err := s.q.Post(d); err != nil {
+		d.posted.Store(false)
 		if errors.Is(err, queue.ErrFull) {
 			s.v.overrun(d)
 			return ErrOverrun
@@ -74,11 +81,25 @@ func (s *side) reap() (*Descriptor, error) {
 	d, h := s.q.Reap()
 	switch h {
 	case queue.Done:
-		return d, d.Status().Err()
+		return d.reaped()
 	case queue.Empty:
-		return nil, ErrQueueEmpty
+		return nil, s.emptyError()
 	}
 	return nil, ErrNotDone
+}
+
+// reaped gives the descriptor back to the consumer. [VIA-4.7-1]
+func (d *Descriptor) reaped() (*Descriptor, error) {
+	err := d.Status().Err()
+	d.posted.Store(false)
+	return d, err
+}
+
+func (s *side) emptyError() error {
+	if s.v.closed.Load() {
+		return ErrClosed
+	}
+	return ErrQueueEmpty
 }
 
 // done is reap for a consumer that polls: it drives the connection first if
@@ -93,17 +114,17 @@ func (s *side) done() (*Descriptor, error) {
 }
 
 func (s *side) wait(ctx context.Context) (*Descriptor, error) {
-	if s.cq != nil {
-		return nil, fmt.Errorf("%w: the queue is attached to a completion queue", ErrResource)
+	if s.cq != nil && !s.v.closed.Load() {
+		return nil, fmt.Errorf("%w: the queue is attached to a completion queue", ErrResource) // [VIA-6.4-10]
 	}
 	d, h, err := s.q.Wait(ctx, s.v)
 	if err != nil {
 		return nil, waitError(err)
 	}
 	if h == queue.Empty {
-		return nil, ErrQueueEmpty
+		return nil, s.emptyError() // at once [VIA-6.4-9]
 	}
-	return d, d.Status().Err()
+	return d.reaped()
 }
 
 // waitError turns the end of a context into what VIPL calls it.
@@ -119,10 +140,17 @@ func (s *side) addNotify(f func(*Descriptor)) error {
 	if f == nil {
 		return fmt.Errorf("%w: no handler", ErrInvalidParameter)
 	}
+	if s.v.closed.Load() {
+		return ErrClosed
+	}
 	if s.cq != nil {
-		return fmt.Errorf("%w: the queue is attached to a completion queue", ErrResource)
+		return fmt.Errorf("%w: the queue is attached to a completion queue", ErrResource) // [VIA-6.4-10]
 	}
 	s.mu.Lock()
+	if s.v.closed.Load() { // cancelNotify was, or waits for mu
+		s.mu.Unlock()
+		return ErrClosed
+	}
 	s.notify = append(s.notify, f)
 	s.registered.Store(true)
 	s.mu.Unlock()
@@ -141,6 +169,7 @@ func (s *side) serveNotify() {
 		}
 		f := s.notify[0]
 		s.notify = s.notify[1:]
+		d.reaped()
 		s.v.nic.notify.add(func() { f(d) })
 	}
 	s.registered.Store(false)

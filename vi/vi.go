@@ -47,6 +47,8 @@ type VI struct {
 	state atomic.Uint32            // a State; written with mu held
 	conn  atomic.Pointer[Endpoint] // the connection; written with mu held
 
+	closed atomic.Bool // as gone, for those who don't take mu
+
 	mu       sync.Mutex
 	attrs    Attributes     // guarded by mu
 	domain   *regmem.Domain // guarded by mu; of attrs.Ptag
@@ -137,6 +139,7 @@ func (v *VI) Destroy() error {
 
 func (v *VI) removeLocked() {
 	v.gone = true
+	v.closed.Store(true)
 	v.send.cancelNotify()
 	v.recv.cancelNotify()
 	n := v.nic
