@@ -1,0 +1,34 @@
+package vi_test
+
+import (
+	"testing"
+
+	"viaduct/internal/testkit"
+	"viaduct/vi"
+	"viaduct/vi/vitest"
+	"viaduct/vi/vitest/memvi"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+var nodes = [...]string{"mem0", "mem1"}
+
+func harness(network *memvi.Network) vitest.Harness {
+	return vitest.Harness{
+		Open: func(side int, cfg *vi.Config) (*vi.NIC, error) {
+			return vi.Open(network, nodes[side], cfg)
+		},
+		Address: func(n *vi.NIC, discriminator []byte) vi.Address {
+			return vi.Address{Host: n.Query().LocalAddress, Discriminator: discriminator}
+		},
+		Unreachable: func() vi.Address { return vi.Address{Host: []byte{1, 2, 3, 4}} },
+		FlowControl: true,
+		Faults: vitest.Faults{
+			Cut: memvi.Cut, Corrupt: memvi.CorruptNext, Truncate: memvi.TruncateNext,
+		},
+	}
+}
+
+// TestSuite proves the provider-independent suite with the reference
+// provider, and package vi with both.
+func TestSuite(t *testing.T) { vitest.Run(t, harness(memvi.New())) }

@@ -1,0 +1,287 @@
+package vitest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"viaduct/vi"
+)
+
+// A Harness is how the suite reaches a provider.
+type Harness struct {
+	// Open opens a NIC of side 0 or 1: of two nodes that reach each other.
+	// It is called many times and from one test more than once for a side;
+	// NICs of different calls must not get in each other's way. The suite
+	// closes them.
+	Open func(side int, cfg *vi.Config) (*vi.NIC, error)
+
+	// Address returns the address by which other NICs reach n, with a
+	// discriminator.
+	Address func(n *vi.NIC, discriminator []byte) vi.Address
+
+	// Unreachable, if set, returns an address with nobody behind it, where
+	// a connection attempt fails at once.
+	Unreachable func() vi.Address
+
+	// FlowControl tells that descriptor flow control is supported.
+	FlowControl bool
+
+	// Lossy tells that messages at unreliable delivery may vanish. The suite
+	// runs only the families that bear it at that level.
+	Lossy bool
+
+	// Scale multiplies the suite's patience; 0 means 1. A network that loses
+	// and repeats frames needs more.
+	Scale int
+
+	// Faults injects what a healthy network does not do.
+	Faults Faults
+}
+
+// Faults are injections on the connection of a VI. Those that are nil have
+// their tests skipped.
+type Faults struct {
+	// Cut breaks the transport without a word to either side.
+	Cut func(v *vi.VI)
+
+	// Corrupt makes the payload of the next message v sends arrive damaged,
+	// and Truncate only in part.
+	Corrupt, Truncate func(v *vi.VI)
+}
+
+// A family is one line of the checklist. [VIA 8.3]
+type family struct {
+	name string
+	run  func(*env)
+
+	once    bool // does not depend on the reliability level
+	lossy   bool // bears lost messages
+	read    bool // needs RDMA Read
+	flow    bool // needs descriptor flow control
+	skipped func(Harness) string
+}
+
+// Run runs the suite.
+func Run(t *testing.T, h Harness) {
+	probe, err := h.Open(0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	attrs := probe.Query()
+	if err := probe.Close(); err != nil {
+		t.Fatal(err)
+	}
+	first := true
+	for _, level := range []vi.Reliability{vi.ReliableReception, vi.ReliableDelivery, vi.UnreliableDelivery} {
+		if attrs.ReliabilityLevels&level == 0 {
+			continue
+		}
+		t.Run(levelNames[level], func(t *testing.T) {
+			for _, f := range families {
+				switch {
+				case f.once && !first,
+					f.read && attrs.RDMAReadSupport&level == 0,
+					f.flow && !h.FlowControl,
+					h.Lossy && level == vi.UnreliableDelivery && !f.lossy:
+					continue // no such thing there
+				}
+				t.Run(f.name, func(t *testing.T) {
+					if f.skipped != nil {
+						if why := f.skipped(h); why != "" {
+							t.Skip(why)
+						}
+					}
+					f.run(newEnv(t, h, level))
+				})
+			}
+		})
+		first = false
+	}
+	if first {
+		t.Fatalf("the NIC supports no reliability level: %v", attrs.ReliabilityLevels)
+	}
+}
+
+var levelNames = map[vi.Reliability]string{
+	vi.UnreliableDelivery: "UD", vi.ReliableDelivery: "RD", vi.ReliableReception: "RR",
+}
+
+// An env is what one test works in: two NICs.
+type env struct {
+	*testing.T
+	Harness
+	level vi.Reliability
+	nics  [2]*vi.NIC
+	async [2]*recorder
+	names int
+}
+
+func newEnv(t *testing.T, h Harness, level vi.Reliability) *env {
+	e := &env{T: t, Harness: h, level: level}
+	for side := range e.nics {
+		e.nics[side] = e.open(side, nil)
+		e.async[side] = newRecorder(e.nics[side])
+	}
+	return e
+}
+
+// on is e for a subtest.
+func (e *env) sub(name string, f func(*env)) {
+	e.Helper()
+	e.Run(name, func(t *testing.T) { f(newEnv(t, e.Harness, e.level)) })
+}
+
+func (e *env) open(side int, cfg *vi.Config) *vi.NIC {
+	e.Helper()
+	n, err := e.Open(side, cfg)
+	if err != nil {
+		e.Fatal(err)
+	}
+	e.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			e.Errorf("closing NIC %d: %v", side, err)
+		}
+	})
+	return n
+}
+
+func (e *env) reliable() bool { return e.level != vi.UnreliableDelivery }
+func (e *env) reception() bool {
+	return e.level == vi.ReliableReception
+}
+
+func (e *env) canRead() bool { return e.nics[0].Query().RDMAReadSupport&e.level != 0 }
+
+// patience is how long the suite waits for what has to happen.
+func (e *env) patience() time.Duration { return 10 * time.Second * time.Duration(max(1, e.Scale)) }
+
+// moment is how long it watches for what must not happen.
+const moment = 3 * time.Millisecond
+
+// ctx ends when patience does.
+func (e *env) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), e.patience())
+	e.Cleanup(cancel)
+	return ctx
+}
+
+// eventually waits until ok.
+func (e *env) eventually(what string, ok func() bool) {
+	e.Helper()
+	for end := time.Now().Add(e.patience()); !ok(); time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(end) {
+			e.Fatalf("not within %v: %s", e.patience(), what)
+		}
+	}
+}
+
+func (e *env) must(err error) {
+	e.Helper()
+	if err != nil {
+		e.Fatal(err)
+	}
+}
+
+func (e *env) wantErr(what string, got, want error) {
+	e.Helper()
+	if want == nil && got != nil || !errors.Is(got, want) {
+		e.Errorf("%s: error %v, want %v", what, got, want)
+	}
+}
+
+// address returns one of side with a discriminator that this test has not
+// used yet.
+func (e *env) address(side int) vi.Address {
+	e.names++
+	return e.Address(e.nics[side], fmt.Appendf(nil, "d%d", e.names))
+}
+
+// attrs are VI attributes of the level with everything enabled.
+func (e *env) attrs() vi.Attributes {
+	return vi.Attributes{Reliability: e.level, MaxTransferSize: e.mtu(), EnableRDMAWrite: true, EnableRDMARead: e.canRead()}
+}
+
+// mtu is a transfer size at which messages take several frames on most
+// networks, and odd.
+func (e *env) mtu() uint32 {
+	return min(40961, e.nics[0].Query().MaxTransferSize, e.nics[1].Query().MaxTransferSize)
+}
+
+func (e *env) vi(side int, opts ...func(*vi.Attributes)) *vi.VI {
+	e.Helper()
+	a := e.attrs()
+	for _, o := range opts {
+		o(&a)
+	}
+	v, err := e.nics[side].CreateVI(a, nil, nil)
+	e.must(err)
+	return v
+}
+
+// region registers n bytes on a side, open to everything.
+func (e *env) region(side, n int) *vi.Region {
+	e.Helper()
+	return e.regionOf(side, make([]byte, n), vi.MemAttributes{EnableRDMAWrite: true, EnableRDMARead: e.nics[side].Query().RDMAReadSupport != 0})
+}
+
+func (e *env) regionOf(side int, b []byte, a vi.MemAttributes) *vi.Region {
+	e.Helper()
+	r, err := e.nics[side].RegisterMem(b, a)
+	e.must(err)
+	return r
+}
+
+// A recorder keeps the asynchronous errors of a NIC.
+type recorder struct {
+	mu     sync.Mutex
+	events []vi.ErrorDescriptor // guarded by mu; not claimed yet
+}
+
+func newRecorder(n *vi.NIC) *recorder {
+	r := &recorder{}
+	n.ErrorCallback(func(d vi.ErrorDescriptor) {
+		r.mu.Lock()
+		r.events = append(r.events, d)
+		r.mu.Unlock()
+	})
+	return r
+}
+
+func (r *recorder) codes() []vi.ErrorCode {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var cs []vi.ErrorCode
+	for _, d := range r.events {
+		cs = append(cs, d.Code)
+	}
+	return cs
+}
+
+// claim waits until exactly these errors of v have come to a side, in this order.
+func (e *env) claim(side int, v *vi.VI, want ...vi.ErrorCode) {
+	e.Helper()
+	r := e.async[side]
+	deadline := time.Now().Add(e.patience())
+	for {
+		got := r.codes()
+		if len(got) >= len(want) || time.Now().After(deadline) {
+			break
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ok := len(r.events) == len(want)
+	for i := 0; ok && i < len(want); i++ {
+		d := r.events[i]
+		ok = d.Code == want[i] && d.VI == v && d.NIC == e.nics[side] && (d.Resource == vi.ResourceVI || d.Resource == vi.ResourceDescriptor)
+	}
+	if !ok {
+		e.Errorf("side %d: asynchronous errors %v, want %v of the VI", side, r.events, want)
+	}
+	r.events = nil
+}

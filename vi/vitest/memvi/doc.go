@@ -1,0 +1,13 @@
+// Package memvi is a VI provider whose network is the memory of one process.
+// It is the smallest thing that keeps every promise package vi asks of a
+// provider: all three reliability levels, RDMA Write and Read, descriptor
+// flow control, the error matrix, both connection models. Read it to learn
+// what a provider has to do, and use it to test what is built on package vi.
+//
+//	network := memvi.New()
+//	nic, err := vi.Open(network, "mem0", nil)
+//
+// Device names are mem0 to mem255, and "" means mem0. Each is a node of the
+// network; one opened twice gives two NICs at the same address. Messages are
+// copied once into a message and once out of it.
+package memvi

@@ -1,0 +1,438 @@
+package memvi
+
+import (
+	"sync"
+
+	"viaduct/internal/regmem"
+	"viaduct/vi"
+)
+
+// A link is one side of a connection. Everything that concerns its Endpoint
+// happens in step, under mu: the worker goroutine runs it, and a consumer
+// that polls does.
+type link struct {
+	net  *Network
+	ep   *vi.Endpoint
+	peer *link
+	wire wire // from the peer
+
+	reliability vi.Reliability
+	flow        bool // descriptor flow control
+	window      int  // RDMA Reads this side may have outstanding
+
+	wake chan struct{} // one slot
+	quit chan struct{} // closed by Stop
+	wg   sync.WaitGroup
+
+	mu      sync.Mutex
+	started bool                      // guarded by mu
+	stopped bool                      // guarded by mu: no more calls of ep
+	dead    bool                      // guarded by mu: Break is on its way
+	open    map[uint64]*vi.Descriptor // guarded by mu; sends that wait for an answer
+	reads   int                       // guarded by mu; Reads among them
+	credits uint64                    // guarded by mu; receives the peer has posted
+	used    uint64                    // guarded by mu; messages sent that consume one
+	granted uint64                    // guarded by mu; receives the peer was told of
+	fault   fault                     // guarded by mu; for the next message
+}
+
+type fault uint8
+
+const (
+	noFault fault = iota
+	corruptFault
+	partialFault
+)
+
+// join makes the two links of a connection.
+func (n *Network) join(a, b *vi.Endpoint) (la, lb *link) {
+	la, lb = n.newLink(a, b), n.newLink(b, a)
+	la.peer, lb.peer = lb, la
+	return la, lb
+}
+
+func (n *Network) newLink(ep, remote *vi.Endpoint) *link {
+	a := ep.Attributes()
+	return &link{
+		net: n, ep: ep, reliability: a.Reliability, flow: a.FlowControl,
+		window: window(remote.Attributes()),
+		wake:   make(chan struct{}, 1), quit: make(chan struct{}),
+		open: make(map[uint64]*vi.Descriptor),
+	}
+}
+
+func (l *link) Start() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.stopped {
+		l.started = true
+		l.wg.Go(l.work)
+	}
+}
+
+func (l *link) work() {
+	for {
+		l.mu.Lock()
+		l.step()
+		l.mu.Unlock()
+		select {
+		case <-l.wake:
+		case <-l.quit:
+			return
+		}
+	}
+}
+
+func (l *link) ring() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (l *link) SendPosted() { l.ring() }
+func (l *link) RecvPosted() { l.ring() }
+
+func (l *link) Poll() bool {
+	if !l.mu.TryLock() {
+		return false // the worker is at it
+	}
+	defer l.mu.Unlock()
+	return l.step()
+}
+
+func (l *link) Unpoll() {} // the worker never sleeps through a message
+
+func (l *link) Stop(reason vi.StopReason) {
+	l.mu.Lock()
+	l.stopped = true
+	l.mu.Unlock()
+	close(l.quit)
+	l.tell(message{kind: byeMsg, orderly: reason == vi.StopDisconnect})
+}
+
+func (l *link) Wait() { l.wg.Wait() }
+
+// tell sends a message to the peer.
+func (l *link) tell(m message) {
+	l.peer.wire.push(m)
+	l.peer.ring()
+}
+
+// breakLater calls Break, which can't be done from here.
+func (l *link) breakLater(orderly bool) {
+	l.dead = true
+	l.wg.Go(func() { l.ep.Break(orderly) })
+}
+
+func (l *link) ready() bool { return l.started && !l.stopped && !l.dead }
+
+// step handles what has arrived and sends what is posted, and tells whether
+// there was anything of the former.
+func (l *link) step() (got bool) {
+	l.grant()
+	for l.ready() {
+		m, room, ok := l.wire.pop()
+		if !ok {
+			break
+		}
+		got = true
+		if room {
+			l.peer.ring()
+		}
+		l.handle(m)
+	}
+	for l.ready() && l.sendNext() {
+	}
+	return got
+}
+
+// grant tells the peer of receives it may use up.
+func (l *link) grant() {
+	if !l.flow || !l.ready() {
+		return
+	}
+	if n := l.ep.RecvPosted(); n != l.granted {
+		l.granted = n
+		l.tell(message{kind: creditMsg, length: n})
+	}
+}
+
+// sendNext sends one descriptor if there is one that may go.
+func (l *link) sendNext() bool {
+	d := l.ep.NextSend()
+	if d == nil || l.peer.wire.full() {
+		return false
+	}
+	op := d.Control.Op()
+	consumes := op == vi.OpSendReceive || op == vi.OpRDMAWrite && d.Control&vi.Immediate != 0
+	if l.flow && consumes && l.used >= l.credits {
+		return false // held back [VIA-4.1-3]
+	}
+	if op == vi.OpRDMARead && l.reads >= l.window {
+		return false // [VIA-4.3-4]
+	}
+	d, seq, bad := l.ep.StartSend()
+	m := message{seq: seq, immediate: d.Control&vi.Immediate != 0, data: d.ImmediateData, remote: d.Remote}
+	if bad == 0 && op != vi.OpRDMARead {
+		m.payload, bad = l.gather(d)
+	}
+	if bad != 0 {
+		l.finishSend(d, seq, bad)
+		return true
+	}
+	switch op {
+	case vi.OpSendReceive:
+		m.kind = sendMsg
+	case vi.OpRDMAWrite:
+		m.kind = writeMsg
+	case vi.OpRDMARead:
+		m.kind, m.length = readMsg, uint64(d.Length)
+		l.reads++
+	}
+	if consumes {
+		l.used++
+	}
+	switch l.fault {
+	case corruptFault:
+		m.corrupt = true
+	case partialFault:
+		m.partial, m.payload = true, m.payload[:len(m.payload)/2]
+	}
+	l.fault = noFault
+	answered := op == vi.OpRDMARead || l.reliability == vi.ReliableReception
+	if answered {
+		l.open[seq] = d
+	}
+	if l.reliability != vi.UnreliableDelivery || l.net.Lose == nil || !l.net.Lose() {
+		l.tell(m)
+	}
+	if !answered {
+		l.finishSend(d, seq, 0) // the payload was copied: the buffers are free
+	}
+	return true
+}
+
+func (l *link) gather(d *vi.Descriptor) ([]byte, vi.Status) {
+	b := make([]byte, 0, d.Length)
+	var c vi.Cursor
+	for {
+		ref, bad := l.ep.Gather(d, &c, int(d.Length))
+		if bad != 0 || len(ref.B) == 0 {
+			return b, bad
+		}
+		n := len(b)
+		b = b[:n+len(ref.B)]
+		err := regmem.Copy(b[n:], ref.B, ref.Guarded())
+		ref.Release()
+		if err != nil {
+			return nil, vi.StatusProtectionError
+		}
+	}
+}
+
+func (l *link) scatter(d *vi.Descriptor, b []byte) vi.Status {
+	var c vi.Cursor
+	for len(b) > 0 {
+		ref, bad := l.ep.Scatter(d, &c, len(b))
+		if bad != 0 {
+			return bad
+		}
+		err := regmem.Copy(ref.B, b[:len(ref.B)], ref.Guarded())
+		b = b[len(ref.B):]
+		ref.Release()
+		if err != nil {
+			return vi.StatusProtectionError
+		}
+	}
+	return 0
+}
+
+// finishSend completes a send. An error at a reliable level ends the
+// connection.
+func (l *link) finishSend(d *vi.Descriptor, seq uint64, bad vi.Status) {
+	if l.ep.FinishSend(d, seq, bad) {
+		l.breakLater(false)
+	}
+}
+
+func (l *link) handle(m message) {
+	switch m.kind {
+	case sendMsg:
+		l.handleSend(m)
+	case writeMsg:
+		l.handleWrite(m)
+	case readMsg:
+		l.handleRead(m)
+	case readDataMsg, ackMsg:
+		d := l.open[m.seq]
+		delete(l.open, m.seq)
+		if d.Control.Op() == vi.OpRDMARead {
+			l.reads--
+			if m.status == 0 {
+				m.status = l.scatter(d, m.payload)
+			}
+		}
+		l.finishSend(d, m.seq, m.status)
+	case creditMsg:
+		l.credits = m.length
+	case byeMsg:
+		l.breakLater(m.orderly)
+	}
+}
+
+// conclude tells the sender how its message ended: nothing at unreliable
+// delivery; at reliable delivery nothing but the end of the connection; at
+// reliable reception everything. [VIA 4.5]
+func (l *link) conclude(m message, remote vi.Status) {
+	if l.reliability == vi.ReliableReception {
+		l.tell(message{kind: ackMsg, seq: m.seq, status: remote})
+	}
+	if remote != 0 && l.reliability != vi.UnreliableDelivery && !l.dead {
+		l.breakLater(false)
+	}
+}
+
+// finishRecv completes a receive and the message that consumed it.
+func (l *link) finishRecv(m message, d *vi.Descriptor, seq uint64, r vi.Delivery, remote vi.Status) {
+	if l.ep.FinishRecv(d, seq, r) {
+		l.dead = true // no more messages; conclude breaks
+		defer l.breakLater(false)
+	}
+	l.conclude(m, remote)
+}
+
+func (l *link) handleSend(m message) {
+	if m.corrupt && l.reliability == vi.UnreliableDelivery {
+		return // never delivered as good [VIA-4.5-2]
+	}
+	d, seq, bad, ok := l.ep.StartRecv()
+	if !ok {
+		l.ep.AsyncError(vi.ErrorRecvQEmpty, vi.OpSendReceive)
+		l.conclude(m, vi.StatusRemoteDescriptor)
+		return
+	}
+	r := vi.Delivery{Immediate: m.immediate, Data: m.data}
+	remote := vi.StatusRemoteDescriptor
+	switch {
+	case bad != 0:
+		r.Status = bad
+	case m.corrupt:
+		r.Status, remote = vi.StatusTransportError, vi.StatusTransportError
+	case uint64(len(m.payload)) > d.Capacity():
+		r.Status = vi.StatusLengthError
+	default:
+		if r.Status = l.scatter(d, m.payload); r.Status == 0 {
+			r.Length, remote = uint32(len(m.payload)), 0
+		}
+		if m.partial {
+			r.Status, remote = r.Status|vi.StatusPartialError, vi.StatusTransportError
+		}
+	}
+	l.finishRecv(m, d, seq, r, remote)
+}
+
+// place puts the payload of an RDMA Write into the target, and returns the
+// error bits of it.
+func (l *link) place(m message) vi.Status {
+	if m.corrupt {
+		return vi.StatusTransportError
+	}
+	if len(m.payload) == 0 {
+		return 0
+	}
+	ref, out := l.ep.Target(m.remote.Handle, m.remote.Address, uint64(len(m.payload)), true)
+	if out != regmem.OK {
+		return vi.StatusRDMAProtection
+	}
+	defer ref.Release()
+	if regmem.Copy(ref.B, m.payload, ref.Guarded()) != nil {
+		return vi.StatusRDMAProtection
+	}
+	if m.partial {
+		return vi.StatusPartialError
+	}
+	return 0
+}
+
+func (l *link) handleWrite(m message) {
+	bad := l.place(m)
+	remote := bad
+	if bad == vi.StatusPartialError {
+		remote = vi.StatusTransportError
+	}
+	if !m.immediate {
+		switch bad {
+		case vi.StatusRDMAProtection:
+			l.ep.AsyncError(vi.ErrorRDMAWProt, vi.OpRDMAWrite)
+		case vi.StatusTransportError:
+			l.ep.AsyncError(vi.ErrorRDMAWData, vi.OpRDMAWrite)
+		case vi.StatusPartialError:
+			l.ep.AsyncError(vi.ErrorRDMAWAbort, vi.OpRDMAWrite)
+		}
+		l.conclude(m, remote)
+		return
+	}
+	d, seq, badRecv, ok := l.ep.StartRecv()
+	if !ok {
+		l.ep.AsyncError(vi.ErrorRecvQEmpty, vi.OpRDMAWrite)
+		l.conclude(m, vi.StatusRemoteDescriptor)
+		return
+	}
+	r := vi.Delivery{RemoteWrite: true, Immediate: m.immediate, Data: m.data, Status: bad}
+	switch {
+	case bad != 0:
+	case badRecv != 0:
+		r.Status, remote = badRecv, vi.StatusRemoteDescriptor
+	default:
+		r.Length = uint32(len(m.payload))
+	}
+	l.finishRecv(m, d, seq, r, remote)
+}
+
+func (l *link) handleRead(m message) {
+	answer := message{kind: readDataMsg, seq: m.seq}
+	if m.length > 0 {
+		ref, out := l.ep.Target(m.remote.Handle, m.remote.Address, m.length, false)
+		if out == regmem.OK {
+			answer.payload = make([]byte, m.length)
+			if regmem.Copy(answer.payload, ref.B, ref.Guarded()) != nil {
+				out = regmem.NoRights
+			}
+			ref.Release()
+		}
+		if out != regmem.OK {
+			l.ep.AsyncError(vi.ErrorRDMARProt, vi.OpRDMARead)
+			answer.payload, answer.status = nil, vi.StatusRDMAProtection
+			l.tell(answer)
+			l.breakLater(false)
+			return
+		}
+	}
+	l.tell(answer)
+}
+
+// Cut breaks the transport under the connection of v: what is on its way
+// vanishes, and both sides find the connection dead.
+func Cut(v *vi.VI) {
+	if l, ok := v.Link().(*link); ok {
+		l.wire.lose()
+		l.peer.wire.lose()
+		l.ring()
+		l.peer.ring()
+	}
+}
+
+// CorruptNext makes the next message that v sends arrive damaged.
+func CorruptNext(v *vi.VI) { setFault(v, corruptFault) }
+
+// TruncateNext makes the next message that v sends arrive in part.
+func TruncateNext(v *vi.VI) { setFault(v, partialFault) }
+
+func setFault(v *vi.VI, f fault) {
+	if l, ok := v.Link().(*link); ok {
+		l.mu.Lock()
+		l.fault = f
+		l.mu.Unlock()
+	}
+}

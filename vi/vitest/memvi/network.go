@@ -1,0 +1,331 @@
+package memvi
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"viaduct/vi"
+)
+
+// readWindow is how many RDMA Reads a side serves at once if its VI does not
+// say.
+const readWindow = 4
+
+// A Network joins the NICs opened on it. It implements vi.Provider. Set its
+// exported fields before the first Open.
+type Network struct {
+	// Limits, if set, changes the attributes of the NICs.
+	Limits func(*vi.NICAttributes)
+
+	// Lose, if set, is asked for each message at unreliable delivery
+	// whether it vanishes. It is called from any goroutine.
+	Lose func() bool
+
+	mu    sync.Mutex
+	waits []*wait    // guarded by mu; in order of arrival
+	peers []*peerReq // guarded by mu
+}
+
+var _ vi.Provider = (*Network)(nil)
+
+// New returns a network without NICs.
+func New() *Network { return &Network{} }
+
+// Open opens the node called name. [VIA 6.4.1]
+func (n *Network) Open(name string, nic *vi.NIC) (vi.Device, error) {
+	if name == "" {
+		name = "mem0"
+	}
+	host, err := parseHost(name)
+	if err != nil {
+		return nil, err
+	}
+	d := &device{net: n, host: host, name: name, requests: make(map[*request]struct{})}
+	d.done, d.cancel = context.WithCancelCause(context.Background())
+	return d, nil
+}
+
+func parseHost(s string) ([]byte, error) {
+	rest, ok := strings.CutPrefix(s, "mem")
+	if k, err := strconv.ParseUint(rest, 10, 8); ok && err == nil {
+		return []byte{'m', 'e', 'm', byte(k)}, nil
+	}
+	return nil, fmt.Errorf("%w: memvi: no node %q", vi.ErrInvalidParameter, s)
+}
+
+// A device is an open NIC.
+type device struct {
+	net    *Network
+	host   []byte
+	name   string
+	done   context.Context // ends with the device
+	cancel context.CancelCauseFunc
+
+	requests map[*request]struct{} // guarded by net.mu; arrived and not answered
+}
+
+func (d *device) Attributes() vi.NICAttributes {
+	a := vi.NICAttributes{
+		Name:                   d.name,
+		LocalAddress:           d.host,
+		ThreadSafe:             true,
+		MaxDiscriminatorLen:    16,
+		MaxRegisterBytes:       1 << 40,
+		MaxRegisterRegions:     1 << 16,
+		MaxRegisterBlockBytes:  1 << 40,
+		MaxVI:                  1024,
+		MaxDescriptorsPerQueue: 1024,
+		MaxSegmentsPerDesc:     252,
+		MaxCQ:                  1024,
+		MaxCQEntries:           1 << 16,
+		MaxTransferSize:        1 << 20,
+		NativeMTU:              32768,
+		MaxPtags:               1024,
+		ReliabilityLevels:      vi.UnreliableDelivery | vi.ReliableDelivery | vi.ReliableReception,
+		RDMAReadSupport:        vi.ReliableDelivery | vi.ReliableReception,
+	}
+	if d.net.Limits != nil {
+		d.net.Limits(&a)
+	}
+	return a
+}
+
+func (d *device) FormatHost(host []byte) string {
+	if len(host) == 4 && string(host[:3]) == "mem" {
+		return "mem" + strconv.Itoa(int(host[3]))
+	}
+	return fmt.Sprintf("%x", host)
+}
+
+func (d *device) ParseHost(s string) ([]byte, error) { return parseHost(s) }
+
+func (d *device) LookupHost(context.Context, string) ([][]byte, error) {
+	return nil, fmt.Errorf("%w: memvi has no name service of its own", vi.ErrNameService)
+}
+
+func (d *device) LookupAddr(context.Context, []byte) (string, error) {
+	return "", fmt.Errorf("%w: memvi has no name service of its own", vi.ErrNameService)
+}
+
+// Close ends waits, peer requests, and requests that were not answered.
+func (d *device) Close() error {
+	d.cancel(vi.ErrClosed)
+	d.net.mu.Lock()
+	defer d.net.mu.Unlock()
+	for r := range d.requests {
+		r.answerLocked(answer{err: vi.ErrNotReachable})
+	}
+	return nil
+}
+
+// own returns a with the node's host part, whatever the consumer wrote there.
+func (d *device) own(a vi.Address) vi.Address { a.Host = d.host; return a }
+
+// A wait is a pending Device.Wait.
+type wait struct {
+	d     *device
+	local vi.Address
+	got   *request      // guarded by Network.mu
+	ready chan struct{} // closed when got is set
+}
+
+// Wait waits for a request for local's discriminator; waits on equal ones are
+// served in order. [VIA 6.4.5]
+func (d *device) Wait(ctx context.Context, local vi.Address) (vi.Request, error) {
+	w := &wait{d: d, local: d.own(local), ready: make(chan struct{})}
+	n := d.net
+	n.mu.Lock()
+	n.waits = append(n.waits, w)
+	n.mu.Unlock()
+	var err error
+	select {
+	case <-w.ready:
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-d.done.Done():
+		err = vi.ErrClosed
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if w.got != nil && err != vi.ErrClosed {
+		return w.got, nil // a request that is there wins over the context
+	}
+	if w.got != nil {
+		w.got.answerLocked(answer{err: vi.ErrNotReachable})
+	}
+	n.waits = slices.DeleteFunc(n.waits, func(o *wait) bool { return o == w })
+	return nil, err
+}
+
+// An answer concludes a connection request or a peer request.
+type answer struct {
+	l   *link
+	g   vi.Agreement
+	err error
+}
+
+// A request is a connection request that found its wait.
+type request struct {
+	d             *device // where it arrived
+	ep            *vi.Endpoint
+	local, remote vi.Address // as the side that waited sees them
+
+	answered bool        // guarded by Network.mu
+	answer   chan answer // one slot
+}
+
+func (r *request) answerLocked(a answer) bool {
+	if r.answered {
+		return false
+	}
+	r.answered = true
+	delete(r.d.requests, r)
+	r.answer <- a
+	return true
+}
+
+// Connect finds the wait, hands it the request, and waits for the answer.
+func (d *device) Connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.Address) (vi.Link, vi.Agreement, error) {
+	n := d.net
+	if !isNode(remote.Host) {
+		return nil, vi.Agreement{}, vi.ErrNotReachable
+	}
+	n.mu.Lock()
+	i := slices.IndexFunc(n.waits, func(w *wait) bool { return w.local.Equal(remote) })
+	if i < 0 {
+		n.mu.Unlock()
+		return nil, vi.Agreement{}, vi.ErrNoMatch // at once [VIA-6.4-14]
+	}
+	w := n.waits[i]
+	n.waits = slices.Delete(n.waits, i, i+1)
+	r := &request{d: w.d, ep: ep, local: w.local, remote: d.own(local), answer: make(chan answer, 1)}
+	w.d.requests[r] = struct{}{}
+	w.got = r
+	close(w.ready)
+	n.mu.Unlock()
+	return d.conclude(ctx, r.answer, func() bool { return r.answerLocked(answer{err: ctx.Err()}) })
+}
+
+func isNode(host []byte) bool { return len(host) == 4 && string(host[:3]) == "mem" }
+
+// conclude waits for an answer. withdraw makes one of its own, unless there
+// is one.
+func (d *device) conclude(ctx context.Context, answers chan answer, withdraw func() bool) (vi.Link, vi.Agreement, error) {
+	select {
+	case a := <-answers:
+		return a.result()
+	case <-ctx.Done():
+	case <-d.done.Done():
+	}
+	d.net.mu.Lock()
+	withdraw()
+	d.net.mu.Unlock()
+	a := <-answers
+	if a.err == nil || ctx.Err() != nil {
+		return a.result()
+	}
+	return nil, vi.Agreement{}, vi.ErrClosed
+}
+
+func (a answer) result() (vi.Link, vi.Agreement, error) {
+	if a.err != nil {
+		return nil, vi.Agreement{}, a.err
+	}
+	return a.l, a.g, nil
+}
+
+func (r *request) Remote() vi.Address              { return r.remote }
+func (r *request) Local() vi.Address               { return r.local }
+func (r *request) RemoteAttributes() vi.Attributes { return told(r.ep) }
+func (r *request) Security() []byte                { return bytes.Clone(r.ep.Attributes().Security) }
+
+// Accept makes the connection, unless the caller has given up.
+func (r *request) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.Agreement, error) {
+	mine, theirs := r.d.net.join(ep, r.ep)
+	r.d.net.mu.Lock()
+	defer r.d.net.mu.Unlock()
+	if !r.answerLocked(answer{l: theirs, g: agree(r.ep, ep, r.local)}) {
+		return nil, vi.Agreement{}, vi.ErrTimeout
+	}
+	return mine, agree(ep, r.ep, r.remote), nil
+}
+
+func (r *request) Reject() error {
+	r.d.net.mu.Lock()
+	defer r.d.net.mu.Unlock()
+	r.answerLocked(answer{err: vi.ErrReject})
+	return nil
+}
+
+// told is what a VI's attributes look like to the other side.
+func told(ep *vi.Endpoint) vi.Attributes {
+	a := ep.Attributes()
+	a.Ptag = nil // means nothing there
+	a.Security = bytes.Clone(a.Security)
+	return a
+}
+
+// agree is the agreement of the side self.
+func agree(self, remote *vi.Endpoint, addr vi.Address) vi.Agreement {
+	a, b := self.Attributes(), told(remote)
+	g := vi.Agreement{Remote: b, RemoteAddress: addr, MaxTransferSize: min(a.MaxTransferSize, b.MaxTransferSize)}
+	g.ReadWindow = window(b)
+	return g
+}
+
+// window is how many RDMA Reads a VI serves at once. One that serves none
+// still gets to refuse them, one at a time.
+func window(a vi.Attributes) int {
+	switch {
+	case a.ReadWindow > 0:
+		return a.ReadWindow
+	case a.EnableRDMARead:
+		return readWindow
+	}
+	return 1
+}
+
+// A peerReq is a pending peer-to-peer request.
+type peerReq struct {
+	ep            *vi.Endpoint
+	local, remote vi.Address
+	answer        chan answer // one slot
+}
+
+// ConnectPeer looks for the request that mirrors this one, or leaves it to be
+// found by that. [VIA 6.4.6]
+func (d *device) ConnectPeer(ctx context.Context, ep *vi.Endpoint, local, remote vi.Address) (vi.Link, vi.Agreement, error) {
+	n := d.net
+	p := &peerReq{ep: ep, local: d.own(local), remote: remote, answer: make(chan answer, 1)}
+	n.mu.Lock()
+	i := slices.IndexFunc(n.peers, func(o *peerReq) bool { return o.local.Equal(p.remote) && o.remote.Equal(p.local) })
+	if i < 0 {
+		n.peers = append(n.peers, p)
+	} else {
+		o := n.peers[i]
+		n.peers = slices.Delete(n.peers, i, i+1)
+		if a, b := ep.Attributes(), o.ep.Attributes(); a.Reliability != b.Reliability || a.FlowControl != b.FlowControl {
+			o.answer <- answer{err: vi.ErrInvalidReliability}
+			p.answer <- answer{err: vi.ErrInvalidReliability}
+		} else {
+			mine, theirs := n.join(ep, o.ep)
+			o.answer <- answer{l: theirs, g: agree(o.ep, ep, p.local)}
+			p.answer <- answer{l: mine, g: agree(ep, o.ep, o.local)}
+		}
+	}
+	n.mu.Unlock()
+	return d.conclude(ctx, p.answer, func() bool {
+		i := slices.Index(n.peers, p)
+		if i < 0 {
+			return false
+		}
+		n.peers = slices.Delete(n.peers, i, i+1)
+		p.answer <- answer{err: ctx.Err()}
+		return true
+	})
+}

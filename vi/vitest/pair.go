@@ -1,0 +1,188 @@
+package vitest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"viaduct/vi"
+)
+
+// A pair is two connected VIs with some memory: v[0] asked for the connection.
+type pair struct {
+	*env
+	v   [2]*vi.VI
+	mem [2]*vi.Region
+}
+
+// memSize is the length of the region each side of a pair has.
+const memSize = 1 << 17
+
+// connected returns a pair.
+func (e *env) connected(opts ...func(*vi.Attributes)) *pair {
+	e.Helper()
+	p := e.unconnected(opts...)
+	p.connect()
+	return p
+}
+
+// unconnected returns a pair that is not connected yet.
+func (e *env) unconnected(opts ...func(*vi.Attributes)) *pair {
+	e.Helper()
+	p := &pair{env: e}
+	for side := range p.v {
+		p.v[side] = e.vi(side, opts...)
+		p.mem[side] = e.region(side, memSize)
+	}
+	return p
+}
+
+func (p *pair) connect() {
+	p.Helper()
+	p.must(p.connectVIs(p.v[0], p.v[1]))
+}
+
+// connectVIs connects a VI of side 0 with one of side 1 by a request of the former.
+func (e *env) connectVIs(a, b *vi.VI) error {
+	local, remote := e.address(0), e.address(1)
+	accepted := make(chan error, 1)
+	ctx := e.ctx()
+	go func() {
+		r, err := e.nics[1].ConnectWait(ctx, remote)
+		if err == nil {
+			err = r.Accept(ctx, b)
+		}
+		accepted <- err
+	}()
+	err := e.request(ctx, a, local, remote)
+	return errors.Join(err, <-accepted)
+}
+
+// request asks for a connection until somebody waits.
+func (e *env) request(ctx context.Context, v *vi.VI, local, remote vi.Address) error {
+	for {
+		_, err := v.ConnectRequest(ctx, local, remote)
+		if !errors.Is(err, vi.ErrNoMatch) || ctx.Err() != nil {
+			return err
+		}
+		time.Sleep(200 * time.Microsecond)
+	}
+}
+
+// reap takes the descriptor at the head of a queue and says which one it has
+// to be.
+func (e *env) reap(what string, wait func(context.Context) (*vi.Descriptor, error), want *vi.Descriptor) vi.Status {
+	e.Helper()
+	d, err := wait(e.ctx())
+	if d == nil {
+		e.Fatalf("%s: %v", what, err)
+	}
+	if want != nil && d != want {
+		e.Errorf("%s: another descriptor came back than the one posted", what) // [VIA-3.1-2]
+	}
+	s := d.Status()
+	if s&vi.StatusDone == 0 || s.Failed() != (err != nil) || err != nil && !errors.Is(err, vi.ErrDescriptor) {
+		e.Errorf("%s: status %v with error %v", what, s, err)
+	}
+	return s
+}
+
+func (e *env) reapSend(v *vi.VI, want *vi.Descriptor) vi.Status {
+	e.Helper()
+	return e.reap("send queue", v.SendWait, want)
+}
+
+func (e *env) reapRecv(v *vi.VI, want *vi.Descriptor) vi.Status {
+	e.Helper()
+	return e.reap("receive queue", v.RecvWait, want)
+}
+
+// wantStatus compares a status, but for the immediate bit, with those allowed.
+func (e *env) wantStatus(what string, got vi.Status, want ...vi.Status) {
+	e.Helper()
+	if !slices.Contains(want, got&^(vi.StatusImmediate|vi.StatusDone)) {
+		e.Errorf("%s: status %v (%#x), want %v", what, got, uint32(got), want)
+	}
+}
+
+// post posts to the send queue of a side and returns d.
+func (p *pair) post(side int, d *vi.Descriptor) *vi.Descriptor {
+	p.Helper()
+	p.must(p.v[side].PostSend(d))
+	return d
+}
+
+func (p *pair) postRecv(side int, d *vi.Descriptor) *vi.Descriptor {
+	p.Helper()
+	p.must(p.v[side].PostRecv(d))
+	return d
+}
+
+// seg is a segment of a side's memory.
+func (p *pair) seg(side, off, n int) vi.Segment { return p.mem[side].Segment(off, n) }
+
+// fill writes a pattern into a side's memory and returns it.
+func (p *pair) fill(side, off, n int, seed uint64) []byte {
+	b := p.mem[side].Bytes()[off : off+n]
+	pattern(b, seed)
+	return b
+}
+
+// pattern fills b with bytes that depend on seed and place.
+func pattern(b []byte, seed uint64) {
+	r := rand.NewPCG(seed, 0x5eed)
+	for len(b) > 0 {
+		x := r.Uint64()
+		for i := 0; i < 8 && len(b) > 0; i++ {
+			b[0] = byte(x >> (8 * i))
+			b = b[1:]
+		}
+	}
+}
+
+// works sends a message each way over the pair.
+func (p *pair) works() {
+	p.Helper()
+	for from := range 2 {
+		to := 1 - from
+		r := p.postRecv(to, vi.NewRecv(p.seg(to, memSize-512, 512)))
+		want := p.fill(from, memSize-1024, 200, uint64(from)+77)
+		s := p.post(from, vi.NewSend(p.seg(from, memSize-1024, 200)).WithImmediate(0xfeed))
+		p.wantStatus("send", p.reapSend(p.v[from], s), vi.StatusOpSend)
+		p.wantStatus("receive", p.reapRecv(p.v[to], r), vi.StatusOpReceive)
+		if got := p.mem[to].Bytes()[memSize-512:][:200]; r.Length != 200 || r.ImmediateData != 0xfeed || !bytes.Equal(got, want) {
+			p.Errorf("message of %d bytes with immediate data %#x came wrong", r.Length, r.ImmediateData)
+		}
+	}
+}
+
+// drain reaps everything in the queues of v, which must complete.
+func (e *env) drain(v *vi.VI) {
+	e.Helper()
+	for _, wait := range []func(context.Context) (*vi.Descriptor, error){v.SendWait, v.RecvWait} {
+		for {
+			d, err := wait(e.ctx())
+			if d == nil {
+				if !errors.Is(err, vi.ErrQueueEmpty) {
+					e.Fatal(err)
+				}
+				break
+			}
+		}
+	}
+}
+
+// waitState waits until a VI is in a state, as a consumer does that only asks.
+// [VIA-2.2-16]
+func (e *env) waitState(v *vi.VI, want vi.State) {
+	e.Helper()
+	e.eventually(want.String(), func() bool {
+		s, _, _, _ := v.Query()
+		return s == want
+	})
+}
+
+func flow(a *vi.Attributes) { a.FlowControl = true }
