@@ -1,0 +1,18 @@
+// Command peers compares this project with what people would use instead:
+// UCX, libfabric, and plain TCP written in C and in Go. Everything runs on
+// one machine over loopback, two processes each, interleaved, with the same
+// congestion control and the same footprint of buffers; medians are compared
+// with targets. See docs/performance.md for what the figures mean.
+//
+//	bench/peers.sh                  the whole comparison, under five minutes
+//	bench/peers.sh --only Latency   contests whose title matches
+//	bench/peers.sh --markdown       a table for a document; --json for programs
+//
+// Missing peers are installed from Debian's packages when it is run by root;
+// without them their rows say so.
+//
+//	peers drive --transport vitcp --op write --size 65536 --depth 16 --bell 4
+//
+// runs one measurement of our own alone, for tuning; --profile PREFIX writes
+// CPU profiles of both processes.
+package main

@@ -1,0 +1,391 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"runtime/pprof"
+	"slices"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+// A measure is one thing to be measured with this project's own packages, in
+// two processes: this one initiates, a copy of it is the peer.
+type measure struct {
+	Transport  string        `json:"transport"` // vitcp, iwarp, tcp, sdp
+	Op         string        `json:"op"`        // see ops
+	Size       int           `json:"size"`      // bytes of a message
+	Depth      int           `json:"depth"`     // messages outstanding, of one connection
+	Bell       int           `json:"bell"`      // messages posted per doorbell
+	Footprint  int           `json:"footprint"` // bytes of buffer that messages cycle through
+	Conns      int           `json:"conns"`
+	Time       time.Duration `json:"time"`
+	Congestion string        `json:"congestion"`
+	CRC        bool          `json:"crc"`
+	FPDU       int           `json:"fpdu"`  // bytes of the longest FPDU, 0 for the greatest
+	Level      string        `json:"level"` // of reliability, vitcp: delivery or reception
+	Wait       bool          `json:"wait"`  // completions are waited for, not polled
+
+	OneCPU bool `json:"one_cpu"` // both processes on one processor
+
+	profile string
+}
+
+// The operations.
+const (
+	opWrite  = "write"  // RDMA Writes, rate
+	opRead   = "read"   // RDMA Reads, rate
+	opSend   = "send"   // Sends, rate
+	opStream = "stream" // bytes of a net.Conn, rate
+	opPing   = "ping"   // Send and Send back, one-way latency
+	opIdle   = "idle"   // memory of connections that do nothing
+	opSetup  = "setup"  // connections made and closed per second
+)
+
+// A result is what one run found. Fields that an operation does not measure
+// are 0.
+type result struct {
+	Bytes     float64 `json:"bytes,omitempty"`
+	Seconds   float64 `json:"seconds"`
+	Messages  float64 `json:"messages"`
+	LatencyUS float64 `json:"latency_us,omitempty"` // one way, median
+	TxCPU     float64 `json:"tx_cpu,omitempty"`     // seconds
+	RxCPU     float64 `json:"rx_cpu,omitempty"`
+	TxAllocs  float64 `json:"tx_allocs"` // heap objects per message
+	RxAllocs  float64 `json:"rx_allocs"`
+	TxMemory  float64 `json:"tx_memory,omitempty"` // bytes per connection
+	RxMemory  float64 `json:"rx_memory,omitempty"`
+}
+
+// endpoint is how a transport takes part: dial in this process, serve in the
+// other.
+type endpoint interface {
+	// serve takes part as the peer: it prints what dial needs by announce,
+	// and returns when the initiator has closed its connections. mark is
+	// called when the measured part begins.
+	serve(m measure, announce func(v any) error, mark func()) error
+
+	// dial connects to the peer that announced hello and measures.
+	dial(m measure, hello json.RawMessage) (result, error)
+}
+
+var endpoints = map[string]endpoint{
+	"tcp": streamEndpoint{},
+}
+
+// driveMain is the command line of one measurement, for tuning by hand and
+// for the harness, which runs every measurement in fresh processes.
+func driveMain(args []string) error {
+	var m measure
+	var peer bool
+	var times int
+	fs := flag.NewFlagSet("drive", flag.ContinueOnError)
+	fs.StringVar(&m.Transport, "transport", "vitcp", "vitcp, iwarp, sdp or tcp")
+	fs.StringVar(&m.Op, "op", opWrite, "write, read, send, stream, ping, idle or setup")
+	fs.IntVar(&m.Size, "size", 64<<10, "bytes of a message")
+	fs.IntVar(&m.Depth, "depth", 16, "messages outstanding on a connection")
+	fs.IntVar(&m.Bell, "bell", 1, "messages posted per doorbell")
+	fs.IntVar(&m.Footprint, "footprint", 0, "bytes of buffer (default: one doorbell's messages)")
+	fs.IntVar(&m.Conns, "conns", 1, "connections")
+	fs.DurationVar(&m.Time, "time", 400*time.Millisecond, "how long to measure")
+	fs.StringVar(&m.Congestion, "congestion", "reno", "congestion control, empty for the system's")
+	fs.BoolVar(&m.CRC, "crc", false, "iwarp: CRC on")
+	fs.IntVar(&m.FPDU, "fpdu", 0, "iwarp: bytes of the longest FPDU")
+	fs.StringVar(&m.Level, "level", "reception", "vitcp: delivery or reception")
+	fs.BoolVar(&m.Wait, "wait", false, "wait for completions instead of polling")
+	fs.BoolVar(&peer, "peer", false, "be the peer (internal)")
+	fs.IntVar(&times, "times", 1, "how often")
+	fs.StringVar(&m.profile, "profile", "", "write CPU profiles to `PREFIX`.tx and .rx")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	m.fill()
+	e, ok := endpoints[m.Transport]
+	if !ok {
+		return fmt.Errorf("unknown transport %q", m.Transport)
+	}
+	if peer {
+		return drivePeer(e, m)
+	}
+	for range times {
+		r, err := drive(m)
+		if err != nil {
+			return err
+		}
+		if err := json.NewEncoder(os.Stdout).Encode(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *measure) fill() {
+	m.Size = max(m.Size, 1)
+	m.Bell = max(m.Bell, 1)
+	m.Depth = max(m.Depth, m.Bell)
+	m.Depth -= m.Depth % m.Bell
+	m.Conns = max(m.Conns, 1)
+	m.Footprint = max(m.Footprint, m.Size)
+	m.Footprint -= m.Footprint % m.Size
+}
+
+// slots is how many messages lie side by side in the footprint.
+func (m *measure) slots() int { return m.Footprint / m.Size }
+
+func (m *measure) args() []string {
+	return []string{
+		"drive", "-transport", m.Transport, "-op", m.Op, "-size", fmt.Sprint(m.Size),
+		"-depth", fmt.Sprint(m.Depth), "-bell", fmt.Sprint(m.Bell), "-footprint", fmt.Sprint(m.Footprint),
+		"-conns", fmt.Sprint(m.Conns), "-time", m.Time.String(), "-congestion", m.Congestion,
+		fmt.Sprintf("-crc=%t", m.CRC), "-fpdu", fmt.Sprint(m.FPDU), "-level", m.Level,
+		fmt.Sprintf("-wait=%t", m.Wait), "-profile", m.profile,
+	}
+}
+
+// drive starts the peer and measures.
+func drive(m measure) (result, error) {
+	m.fill()
+	self, err := os.Executable()
+	if err != nil {
+		return result{}, err
+	}
+	cmd := exec.Command(self, append(m.args(), "-peer")...)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return result{}, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return result{}, err
+	}
+	if err := cmd.Start(); err != nil {
+		return result{}, err
+	}
+	defer func() {
+		in.Close()
+		done := make(chan struct{})
+		go func() { cmd.Wait(); close(done) }()
+		select {
+		case <-done:
+		case <-time.After(5 * time.Second):
+			cmd.Process.Kill()
+			<-done
+		}
+	}()
+	lines := bufio.NewReader(out)
+	hello, err := lines.ReadBytes('\n')
+	if err != nil {
+		return result{}, fmt.Errorf("the peer did not start: %w", err)
+	}
+	stop := profile(m.profile, ".tx")
+	r, err := endpoints[m.Transport].dial(m, hello)
+	stop()
+	if err != nil {
+		return r, err
+	}
+	last, err := lines.ReadBytes('\n')
+	if err != nil {
+		return r, fmt.Errorf("the peer did not report: %w", err)
+	}
+	var u usage
+	if err := json.Unmarshal(last, &u); err != nil {
+		return r, err
+	}
+	r.RxCPU = u.CPU
+	if r.Messages > 0 {
+		r.RxAllocs = u.Allocs / r.Messages
+	}
+	if m.Op == opIdle {
+		r.RxMemory = u.Memory / float64(m.Conns)
+	}
+	return r, nil
+}
+
+// driveApart is drive in a process of its own, on one processor if the
+// measurement asks for it.
+func driveApart(m measure) (result, error) {
+	m.fill()
+	self, err := os.Executable()
+	if err != nil {
+		return result{}, err
+	}
+	cmd := exec.Command(self, m.args()...)
+	if m.OneCPU {
+		last := fmt.Sprint(runtime.NumCPU() - 1)
+		cmd = exec.Command("taskset", append([]string{"-c", last, self}, m.args()...)...)
+	}
+	return jsonOf(output(cmd))
+}
+
+// drivePeer is the other process.
+func drivePeer(e endpoint, m measure) error {
+	go func() {
+		// The initiator is gone, or done long ago.
+		io.Copy(io.Discard, os.Stdin)
+		time.Sleep(3 * time.Second)
+		os.Exit(1)
+	}()
+	enc := json.NewEncoder(os.Stdout)
+	start := now()
+	stop := profile(m.profile, ".rx")
+	var end usage
+	ended := false
+	err := e.serve(m, func(v any) error { return enc.Encode(v) }, func() {
+		if m.Op == opIdle {
+			// The second mark is made when all connections are there.
+			if u := now().sub(start); !ended && start.marked {
+				end, ended = u, true
+			}
+		}
+		if !ended {
+			start = now()
+			start.marked = true
+		}
+	})
+	if !ended {
+		end = now().sub(start)
+	}
+	stop()
+	if err != nil {
+		return err
+	}
+	return enc.Encode(end)
+}
+
+// usage is what a process has used.
+type usage struct {
+	CPU    float64 `json:"cpu"`    // seconds
+	Allocs float64 `json:"allocs"` // heap objects
+	Memory float64 `json:"memory"` // bytes
+
+	marked bool
+}
+
+func now() usage {
+	var ru syscall.Rusage
+	syscall.Getrusage(syscall.RUSAGE_SELF, &ru)
+	var ms runtime.MemStats
+	runtime.ReadMemStats(&ms)
+	return usage{
+		CPU:    float64(ru.Utime.Nano()+ru.Stime.Nano()) / 1e9,
+		Allocs: float64(ms.Mallocs),
+		Memory: memoryInUse(),
+	}
+}
+
+func (u usage) sub(v usage) usage {
+	return usage{CPU: u.CPU - v.CPU, Allocs: u.Allocs - v.Allocs, Memory: u.Memory - v.Memory}
+}
+
+// memoryInUse is what the runtime needs after a collection: heap, stacks and
+// its own books.
+func memoryInUse() float64 {
+	debug.FreeOSMemory()
+	var ms runtime.MemStats
+	runtime.ReadMemStats(&ms)
+	return float64(ms.Sys - ms.HeapReleased)
+}
+
+func profile(prefix, suffix string) (stop func()) {
+	if prefix == "" {
+		return func() {}
+	}
+	f, err := os.Create(prefix + suffix)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return func() {}
+	}
+	runtime.SetCPUProfileRate(1000)
+	pprof.StartCPUProfile(f)
+	return func() { pprof.StopCPUProfile(); f.Close() }
+}
+
+// buffer returns n bytes at the beginning of a page, touched.
+func buffer(n int) []byte {
+	const page = 4096
+	b := make([]byte, n+page)
+	off := 0
+	if r := int(uintptr(unsafe.Pointer(&b[0])) % page); r != 0 {
+		off = page - r
+	}
+	b = b[off : off+n : off+n]
+	for i := range b {
+		b[i] = byte(i)
+	}
+	return b
+}
+
+// A stopwatch tells when the time is up without asking the clock for every
+// message.
+type stopwatch struct {
+	start time.Time
+	limit time.Duration
+	n, of int
+	over  bool
+	used  usage
+}
+
+// watch starts a stopwatch that looks at the clock every messages messages.
+func watch(limit time.Duration, messages int) *stopwatch {
+	w := &stopwatch{limit: limit, of: max(messages, 1), used: now()}
+	w.start = time.Now()
+	return w
+}
+
+func (w *stopwatch) up(n int) bool {
+	if w.n += n; w.n >= w.of {
+		w.n = 0
+		w.over = w.over || time.Since(w.start) > w.limit
+	}
+	return w.over
+}
+
+// every is how often to look at the clock for messages of size bytes.
+func every(size int) int { return max(1, 256<<10/size) }
+
+// result makes a result of what was done since the start.
+func (w *stopwatch) result(messages, size int) result {
+	s := time.Since(w.start).Seconds()
+	u := now().sub(w.used)
+	return result{
+		Bytes: float64(messages) * float64(size), Seconds: s, Messages: float64(messages),
+		TxCPU: u.CPU, TxAllocs: u.Allocs / float64(max(messages, 1)),
+	}
+}
+
+// roundTrips measures ping once per round trip and makes a result of the
+// median.
+func roundTrips(limit time.Duration, ping func() error) (result, error) {
+	for range 100 { // warm up
+		if err := ping(); err != nil {
+			return result{}, err
+		}
+	}
+	rtt := make([]time.Duration, 0, 1<<20)
+	w := watch(limit, 1)
+	last := w.start
+	for len(rtt) < cap(rtt) && last.Sub(w.start) < limit {
+		if err := ping(); err != nil {
+			return result{}, err
+		}
+		t := time.Now()
+		rtt = append(rtt, t.Sub(last))
+		last = t
+	}
+	r := w.result(len(rtt), 0)
+	slices.Sort(rtt)
+	r.LatencyUS = float64(rtt[len(rtt)/2].Nanoseconds()) / 2e3
+	return r, nil
+}
+
+var errUnsupported = errors.New("this transport does not have the operation")

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"viaduct/internal/frameio"
+)
+
+// streamEndpoint measures byte streams: plain Go TCP, and what looks like it.
+type streamEndpoint struct{}
+
+type streamHello struct {
+	Address string `json:"address"`
+}
+
+func (e streamEndpoint) serve(m measure, announce func(any) error, mark func()) error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	return serveStreams(m, l, announce, mark)
+}
+
+func (e streamEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
+	return dialStreams(m, hello, func(addr string) (net.Conn, error) { return net.Dial("tcp", addr) })
+}
+
+func serveStreams(m measure, l net.Listener, announce func(any) error, mark func()) error {
+	defer l.Close()
+	if err := announce(streamHello{l.Addr().String()}); err != nil {
+		return err
+	}
+	if m.Op == opSetup {
+		end := time.AfterFunc(m.Time+time.Second, func() { l.Close() })
+		defer end.Stop()
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return nil
+			}
+			go func() { io.Copy(c, c); c.Close() }()
+		}
+	}
+	if m.Op == opIdle {
+		mark()
+	}
+	var wg sync.WaitGroup
+	for i := range m.Conns {
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		if err := tuneStream(c, m); err != nil {
+			return err
+		}
+		if m.Op == opIdle {
+			wg.Go(func() { c.Read(make([]byte, 1)); c.Close() })
+			continue
+		}
+		if i == m.Conns-1 {
+			mark()
+		}
+		wg.Go(func() { serveStream(c, m) })
+	}
+	if m.Op == opIdle {
+		time.Sleep(200 * time.Millisecond)
+		mark()
+		return nil
+	}
+	wg.Wait()
+	return nil
+}
+
+func tuneStream(c net.Conn, m measure) error {
+	return frameio.Tune(c, frameio.Tuning{Congestion: m.Congestion})
+}
+
+func serveStream(c net.Conn, m measure) {
+	defer c.Close()
+	if m.Op == opPing {
+		b := buffer(m.Size)
+		for {
+			if _, err := io.ReadFull(c, b); err != nil {
+				return
+			}
+			if _, err := c.Write(b); err != nil {
+				return
+			}
+		}
+	}
+	b := buffer(max(m.Footprint, 256<<10))
+	for {
+		if _, err := c.Read(b); err != nil {
+			break
+		}
+	}
+	c.Write(b[:1])
+}
+
+func dialStreams(m measure, hello json.RawMessage, dial func(addr string) (net.Conn, error)) (result, error) {
+	var h streamHello
+	if err := json.Unmarshal(hello, &h); err != nil {
+		return result{}, err
+	}
+	if m.Op == opSetup {
+		n := 0
+		w := watch(m.Time, 1)
+		b := make([]byte, 1)
+		for !w.up(1) {
+			// One byte there and back: as VI/TCP's, a connection counts
+			// when both sides know of it.
+			c, err := dial(h.Address)
+			if err != nil {
+				return result{}, err
+			}
+			if err := tuneStream(c, m); err != nil {
+				return result{}, err
+			}
+			if _, err := c.Write(b); err != nil {
+				return result{}, err
+			}
+			if _, err := io.ReadFull(c, b); err != nil {
+				return result{}, err
+			}
+			c.Close()
+			n++
+		}
+		return w.result(n, 0), nil
+	}
+	before := now()
+	cs := make([]net.Conn, m.Conns)
+	for i := range cs {
+		c, err := dial(h.Address)
+		if err != nil {
+			return result{}, err
+		}
+		defer c.Close()
+		if err := tuneStream(c, m); err != nil {
+			return result{}, err
+		}
+		cs[i] = c
+		if m.Op == opIdle {
+			go c.Read(make([]byte, 1))
+		}
+	}
+	b := buffer(m.Footprint)
+	switch m.Op {
+	case opIdle:
+		time.Sleep(50 * time.Millisecond)
+		u := now().sub(before)
+		time.Sleep(300 * time.Millisecond)
+		return result{Seconds: 1, Messages: float64(m.Conns), TxMemory: u.Memory / float64(m.Conns)}, nil
+	case opPing:
+		return roundTrips(m.Time, func() error {
+			if _, err := cs[0].Write(b[:m.Size]); err != nil {
+				return err
+			}
+			_, err := io.ReadFull(cs[0], b[:m.Size])
+			return err
+		})
+	case opStream:
+		return streamOut(m, cs, b)
+	}
+	return result{}, errUnsupported
+}
+
+// streamOut writes on all connections, each from a goroutine of its own, and
+// ends when the peer has seen the end of each.
+func streamOut(m measure, cs []net.Conn, b []byte) (result, error) {
+	w := watch(m.Time, 1)
+	end := w.start.Add(m.Time)
+	counts := make([]int, len(cs))
+	errs := make([]error, len(cs))
+	var wg sync.WaitGroup
+	for i, c := range cs {
+		wg.Go(func() {
+			k := 0
+			for time.Now().Before(end) {
+				for range max(1, every(m.Size)) {
+					if _, err := c.Write(b[k*m.Size : (k+1)*m.Size]); err != nil {
+						errs[i] = err
+						return
+					}
+					counts[i]++
+					k = (k + 1) % m.slots()
+				}
+			}
+			if cw, ok := c.(interface{ CloseWrite() error }); ok {
+				cw.CloseWrite()
+			}
+			_, errs[i] = io.ReadFull(c, make([]byte, 1))
+		})
+	}
+	wg.Wait()
+	n := 0
+	for i := range cs {
+		if errs[i] != nil && !os.IsTimeout(errs[i]) {
+			return result{}, errs[i]
+		}
+		n += counts[i]
+	}
+	return w.result(n, m.Size), nil
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// machine describes what we run on, without telling which machine it is.
+func machine() string {
+	cpu := "unknown processor"
+	virtual := ""
+	if f, err := os.Open("/proc/cpuinfo"); err == nil {
+		defer f.Close()
+		s := bufio.NewScanner(f)
+		s.Buffer(nil, 1<<20)
+		for s.Scan() {
+			k, v, _ := strings.Cut(s.Text(), ":")
+			switch strings.TrimSpace(k) {
+			case "model name":
+				cpu = strings.TrimSpace(v)
+			case "flags":
+				if strings.Contains(v, " hypervisor") {
+					virtual = ", virtual machine"
+				}
+			}
+		}
+	}
+	kernel := ""
+	if b, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
+		release, _, _ := strings.Cut(strings.TrimSpace(string(b)), "-")
+		kernel = ", Linux " + release
+	}
+	return fmt.Sprintf("%s, %d processors%s%s, %s", cpu, runtime.NumCPU(), virtual, kernel, runtime.Version())
+}
+
+// busy returns which part of the processors' time was used during d.
+func busy(d time.Duration) float64 {
+	idle0, total0 := cpuTimes()
+	time.Sleep(d)
+	idle1, total1 := cpuTimes()
+	if total1 == total0 {
+		return 0
+	}
+	return 1 - float64(idle1-idle0)/float64(total1-total0)
+}
+
+func cpuTimes() (idle, total uint64) {
+	b, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, 0
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	for i, f := range strings.Fields(line)[1:] {
+		var n uint64
+		fmt.Sscan(f, &n)
+		if i >= 8 {
+			break // guest time is counted in user time
+		}
+		total += n
+		if i == 3 || i == 4 {
+			idle += n
+		}
+	}
+	return idle, total
+}
+
+// A calm waits for a quiet machine.
+type calm struct {
+	patience time.Duration // what may be spent on waiting altogether
+	loads    []float64     // what was found before each round
+}
+
+// quiet is up to how much of the processors others may use.
+const quiet = 0.08
+
+func (c *calm) wait() {
+	for {
+		b := busy(100 * time.Millisecond)
+		if b <= quiet || c.patience <= 0 {
+			c.loads = append(c.loads, b)
+			return
+		}
+		c.patience -= 100 * time.Millisecond
+	}
+}
+
+// verdict tells whether the figures can be trusted.
+func (c *calm) verdict() (text string, ok bool) {
+	noisy := 0
+	worst := 0.0
+	for _, l := range c.loads {
+		if l > quiet {
+			noisy++
+		}
+		worst = max(worst, l)
+	}
+	if noisy == 0 {
+		return "The machine was quiet before every round.", true
+	}
+	return fmt.Sprintf("THE MACHINE WAS NOT QUIET: other programs used up to %.0f %% of the processors, more than %.0f %% before %d of %d rounds. Take ratios with care.",
+		100*worst, 100*quiet, noisy, len(c.loads)), false
+}

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// samples are the results of one side, one per round.
+type samples []result
+
+// spread returns median, least and greatest of a quantity.
+func (s samples) spread(q quantity) (median, least, greatest float64) {
+	if len(s) == 0 {
+		return 0, 0, 0
+	}
+	v := make([]float64, len(s))
+	for i, r := range s {
+		v[i] = q.of(r)
+	}
+	slices.Sort(v)
+	return v[len(v)/2], v[0], v[len(v)-1]
+}
+
+// A line is a row with what was found.
+type line struct {
+	Contest string  `json:"contest"`
+	Metric  string  `json:"metric"`
+	Ours    string  `json:"ours"`
+	Value   string  `json:"value"`
+	Theirs  string  `json:"theirs,omitempty"`
+	Their   string  `json:"their_value,omitempty"`
+	Ratio   float64 `json:"ratio,omitempty"`
+	Range   string  `json:"range,omitempty"` // of ours, least to greatest
+	Goal    string  `json:"goal,omitempty"`
+	Floor   string  `json:"floor,omitempty"`
+	Verdict string  `json:"verdict"`
+}
+
+// The verdicts.
+const (
+	goalMet  = "goal"
+	floorMet = "floor"
+	missed   = "MISSED"
+	shown    = ""
+)
+
+// judge makes the line of a row.
+func (r row) judge(title string, got map[string]samples, why map[string]string) line {
+	l := line{Contest: title, Metric: r.metric, Ours: r.ours, Theirs: r.theirs}
+	sign := map[bool]string{true: "<= ", false: ">= "}[r.least]
+	limit := func(v float64) string {
+		if r.theirs == "" {
+			return sign + r.what.format(v)
+		}
+		return fmt.Sprintf("%s%.4g", sign, v)
+	}
+	if r.goal > 0 {
+		l.Goal, l.Floor = limit(r.goal), limit(r.floor)
+	}
+	for _, name := range []string{r.ours, r.theirs} {
+		if why[name] != "" {
+			l.Verdict = "not available: " + why[name]
+			return l
+		}
+	}
+	mine, least, greatest := got[r.ours].spread(r.what)
+	l.Value = r.what.format(mine)
+	l.Range = r.what.format(least) + " to " + r.what.format(greatest)
+	x := mine
+	if r.theirs != "" {
+		their, _, _ := got[r.theirs].spread(r.what)
+		l.Their = r.what.format(their)
+		if their == 0 || mine == 0 {
+			l.Verdict = "not available: no result"
+			return l
+		}
+		l.Ratio = mine / their
+		x = l.Ratio
+	}
+	better := func(limit float64) bool { return r.least && x <= limit || !r.least && x >= limit }
+	switch {
+	case r.goal == 0:
+		l.Verdict = shown
+	case better(r.goal):
+		l.Verdict = goalMet
+	case better(r.floor):
+		l.Verdict = floorMet
+	default:
+		l.Verdict = missed
+	}
+	return l
+}
+
+// A report is everything one run found.
+type report struct {
+	Date       string   `json:"date"`
+	Machine    string   `json:"machine"`
+	Congestion string   `json:"congestion"`
+	Rounds     int      `json:"rounds"`
+	Peers      []string `json:"peers"`
+	Quiet      bool     `json:"quiet"`
+	Note       string   `json:"note"`
+	Lines      []line   `json:"rows"`
+
+	Samples map[string]map[string]samples `json:"samples"` // by contest and side
+}
+
+func (r *report) head(t *toolbox, m measure, rounds int) {
+	r.Date = time.Now().UTC().Format("2006-01-02")
+	r.Machine = machine()
+	r.Congestion = m.Congestion
+	if r.Congestion == "" {
+		r.Congestion = "system default"
+	}
+	r.Rounds = rounds
+	r.Peers = t.versions
+	r.Samples = make(map[string]map[string]samples)
+}
+
+// counts returns how often each verdict was given.
+func (r *report) counts() map[string]int {
+	n := make(map[string]int)
+	for _, l := range r.Lines {
+		v, _, _ := strings.Cut(l.Verdict, ":")
+		n[v]++
+	}
+	return n
+}
+
+func (r *report) summary() string {
+	n := r.counts()
+	delete(n, shown)
+	var parts []string
+	for _, v := range slices.Sorted(maps.Keys(n)) {
+		parts = append(parts, fmt.Sprintf("%s %d", v, n[v]))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// text writes the report for people at a terminal.
+func (r *report) text(w io.Writer) error {
+	fmt.Fprintf(w, "%s\n%s; congestion control %s; %d rounds, medians\n", r.Date, r.Machine, r.Congestion, r.Rounds)
+	fmt.Fprintf(w, "peers: %s\n", strings.Join(r.Peers, ", "))
+	title := ""
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, l := range r.Lines {
+		if l.Contest != title {
+			tw.Flush()
+			title = l.Contest
+			fmt.Fprintf(w, "\n%s\n", title)
+		}
+		fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			l.Ours, l.Value, beside(l), ratio(l), l.Goal, l.Floor, l.Verdict)
+	}
+	tw.Flush()
+	_, err := fmt.Fprintf(w, "\nColumns: ours, median; theirs, median; ratio; goal; floor; verdict.\n%s\n%s\n", r.summary(), r.Note)
+	return err
+}
+
+// markdown writes the table for a document.
+func (r *report) markdown(w io.Writer) error {
+	fmt.Fprintf(w, "Measured %s on %s. Congestion control %s on every socket, %d interleaved rounds, medians.\nPeers: %s.\n%s\n\n",
+		r.Date, r.Machine, r.Congestion, r.Rounds, strings.Join(r.Peers, ", "), r.Note)
+	fmt.Fprintln(w, "| what | ours | | compared with | | ratio | goal | floor | verdict |")
+	fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|---|")
+	for _, l := range r.Lines {
+		fmt.Fprintf(w, "| %s: %s | %s | %s | %s | %s | %s | %s | %s | %s |\n",
+			l.Contest, l.Metric, l.Ours, l.Value, l.Theirs, l.Their, ratio(l), l.Goal, l.Floor, l.Verdict)
+	}
+	_, err := fmt.Fprintf(w, "\n%s.\n", r.summary())
+	return err
+}
+
+func beside(l line) string {
+	if l.Theirs == "" {
+		return l.Metric
+	}
+	return strings.TrimSpace(l.Theirs + " " + l.Their)
+}
+
+func ratio(l line) string {
+	if l.Ratio == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.2f", l.Ratio)
+}
