@@ -52,6 +52,14 @@ type Protocol interface {
 	Failed(err error)
 }
 
+// A SendFailer is a Protocol that wants to hear when its sending direction
+// fails, also after Failed has told of an orderly end of the other one.
+type SendFailer interface {
+	// SendFailed tells that nothing can be sent any more. If it is the first
+	// failure, Failed was called just before. No role is held.
+	SendFailed(err error)
+}
+
 // Options for New. The zero value is right for most.
 type Options struct {
 	// Portable forces the portable path even where the fast path would work.

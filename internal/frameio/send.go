@@ -216,6 +216,9 @@ func (c *Conn) sendFailed(err error) {
 	t.state.Store(dead)
 	c.hearOut()
 	c.fail(err)
+	if sf, ok := c.proto.(SendFailer); ok && !c.closing.Load() {
+		sf.SendFailed(err)
+	}
 	t.die()
 }
 
