@@ -1,0 +1,96 @@
+package iwarp
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+)
+
+// A Status says how a request ended.
+type Status uint8
+
+// The statuses.
+const (
+	StatusOK          Status = iota
+	StatusFlushed            // not done, because the stream ended
+	StatusLocalAccess        // local memory of the request was not, or no longer, registered
+	StatusLength             // receive: the message was longer than the buffer
+	StatusRemote             // the peer refused this request with a Terminate
+)
+
+// Errors of statuses; see [Status.Err].
+var (
+	ErrFlushed     = errors.New("iwarp: request flushed")
+	ErrLocalAccess = errors.New("iwarp: local memory of the request is not accessible")
+	ErrLength      = errors.New("iwarp: message longer than the receive buffer")
+	ErrRemote      = errors.New("iwarp: request refused by the peer")
+)
+
+// String returns the name of the status.
+func (s Status) String() string {
+	switch s {
+	case StatusOK:
+		return "ok"
+	case StatusFlushed:
+		return "flushed"
+	case StatusLocalAccess:
+		return "local access error"
+	case StatusLength:
+		return "length error"
+	case StatusRemote:
+		return "remote error"
+	}
+	return fmt.Sprintf("status 0x%02x", uint8(s))
+}
+
+// Err returns the error of the status, nil for StatusOK.
+func (s Status) Err() error {
+	switch s {
+	case StatusOK:
+		return nil
+	case StatusLocalAccess:
+		return ErrLocalAccess
+	case StatusLength:
+		return ErrLength
+	case StatusRemote:
+		return ErrRemote
+	}
+	return ErrFlushed
+}
+
+// A Completion tells the end of a request. [RDMAP-3.2-2]
+type Completion struct {
+	ID     uint64 // of the request
+	QP     *QueuePair
+	Op     Op // OpRecv for a receive
+	Status Status
+
+	// Len is the number of bytes received or read. [DDP-5.4-3] [RDMAP-5.3-3]
+	Len uint32
+
+	// For receives.
+	Solicited   bool    // the peer asked for an event
+	Invalidated bool    // the message invalidated STag
+	HasImm      bool    // the message was Immediate Data; the buffer is untouched [I-66]
+	STag        uint32  // with Invalidated
+	Imm         [8]byte // with HasImm
+
+	// Value is what the word was before an Atomic Operation.
+	Value uint64
+
+	credit *atomic.Int64 // slot to give back when the completion is taken
+	share  *atomic.Int64 // likewise, of a shared receive queue
+}
+
+// Err returns the error of the status, nil if the request succeeded. Why the
+// stream ended, if it has, is told by [QueuePair.Err].
+func (c *Completion) Err() error { return c.Status.Err() }
+
+func (c *Completion) taken() {
+	if c.credit != nil {
+		c.credit.Add(-1)
+	}
+	if c.share != nil {
+		c.share.Add(-1)
+	}
+}

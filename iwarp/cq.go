@@ -1,0 +1,187 @@
+package iwarp
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"viaduct/internal/queue"
+)
+
+// A CompletionQueue collects the completions of one or more queues. Its
+// capacity is fixed, and queues whose depths together exceed it are not
+// attached, so that it can't overflow. [SEC-6.4.3.2-1] [SEC-6.4.3.2-2]
+// [RDMAP-8.1.1-11] [RDMAP-8.1.2-4] [SEC-6.4.6-1]
+//
+// A queue is shared by streams only if the caller passes it to several; do so
+// only if they may know about each other. [RDMAP-8.1.1-10] [SEC-7.1-1]
+//
+// Safe for concurrent use.
+type CompletionQueue struct {
+	q        *queue.Completions[Completion]
+	capacity int
+	users    atomic.Pointer[[]*QueuePair]
+	armed    atomic.Int32
+	events   chan struct{}
+
+	mu       sync.Mutex
+	reserved int // guarded by mu
+}
+
+// What a completion queue is armed for.
+const (
+	armedNot = iota
+	armedSolicited
+	armedAny
+)
+
+// NewCQ returns a completion queue for at most capacity completions.
+func (d *Device) NewCQ(capacity int) (*CompletionQueue, error) {
+	if capacity <= 0 || capacity > d.cfg.Limits.CQEntries {
+		return nil, fmt.Errorf("%w: completion queue of %d entries, at most %d", ErrLimit, capacity, d.cfg.Limits.CQEntries)
+	}
+	c := &CompletionQueue{
+		q:        queue.NewCompletions[Completion](capacity),
+		capacity: capacity,
+		events:   make(chan struct{}, 1),
+	}
+	c.users.Store(new([]*QueuePair))
+	return c, nil
+}
+
+// Cap returns the capacity.
+func (c *CompletionQueue) Cap() int { return c.capacity }
+
+// Poll takes the first completion if there is one. If there is none it looks
+// at the connections of the streams attached to the queue, without waiting.
+// Polling in a loop is the fastest way to learn of a completion.
+func (c *CompletionQueue) Poll() (Completion, bool) {
+	e, ok := c.q.Poll()
+	if !ok && (*progress)(c).Poll() {
+		e, ok = c.q.Poll()
+	}
+	if ok {
+		e.taken()
+	}
+	return e, ok
+}
+
+// PollN takes up to len(buf) completions and returns how many.
+func (c *CompletionQueue) PollN(buf []Completion) int {
+	n := c.q.PollN(buf)
+	if n == 0 && len(buf) > 0 && (*progress)(c).Poll() {
+		n = c.q.PollN(buf)
+	}
+	for i := range buf[:n] {
+		buf[i].taken()
+	}
+	return n
+}
+
+// Wait takes the first completion and waits for one if there is none. It polls
+// for a moment before it sleeps. The error is that of the context.
+func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) {
+	e, err := c.q.Wait(ctx, (*progress)(c))
+	if err == nil {
+		e.taken()
+	}
+	return e, err
+}
+
+// Len returns how many completions wait to be polled.
+func (c *CompletionQueue) Len() int { return c.q.Len() }
+
+// Arm asks for one signal on [CompletionQueue.Events]: at the next completion,
+// or, if solicited is set, at the next that is of a message with Solicited
+// Event or of a request that failed. Poll until the queue is empty after
+// arming and before waiting, since completions that were there before give no
+// signal. [RDMAP-5.3-6] [I-72]
+func (c *CompletionQueue) Arm(solicited bool) {
+	v := int32(armedAny)
+	if solicited {
+		v = armedSolicited
+	}
+	for {
+		old := c.armed.Load()
+		if old >= v || c.armed.CompareAndSwap(old, v) {
+			break
+		}
+	}
+	(*progress)(c).Unpoll()
+}
+
+// Events returns the channel of signals. It holds at most one.
+func (c *CompletionQueue) Events() <-chan struct{} { return c.events }
+
+func (c *CompletionQueue) push(e *Completion) {
+	c.q.Push(*e)
+	if a := c.armed.Load(); a != armedNot {
+		c.signal(a, e)
+	}
+}
+
+func (c *CompletionQueue) pushAll(es []Completion) {
+	c.q.PushAll(es)
+	if a := c.armed.Load(); a != armedNot {
+		for i := range es {
+			c.signal(a, &es[i])
+		}
+	}
+}
+
+func (c *CompletionQueue) signal(a int32, e *Completion) {
+	if a == armedSolicited && !e.Solicited && e.Status == StatusOK {
+		return
+	}
+	if c.armed.CompareAndSwap(a, armedNot) {
+		select {
+		case c.events <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// attach reserves room for depth completions of q.
+func (c *CompletionQueue) attach(q *QueuePair, depth int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if depth > c.capacity-c.reserved {
+		return fmt.Errorf("%w: completion queue of %d entries has %d left, %d needed", ErrLimit, c.capacity, c.capacity-c.reserved, depth)
+	}
+	c.reserved += depth
+	if us := *c.users.Load(); !slices.Contains(us, q) {
+		us = append(slices.Clip(us), q)
+		c.users.Store(&us)
+	}
+	return nil
+}
+
+func (c *CompletionQueue) detach(q *QueuePair, depth int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reserved -= depth
+	us := slices.DeleteFunc(slices.Clone(*c.users.Load()), func(u *QueuePair) bool { return u == q })
+	c.users.Store(&us)
+}
+
+// progress drives the connections behind a completion queue.
+type progress CompletionQueue
+
+// Poll implements [queue.Progress].
+func (p *progress) Poll() (got bool) {
+	for _, q := range *p.users.Load() {
+		if q.poll() {
+			got = true
+		}
+	}
+	return got
+}
+
+// Unpoll implements [queue.Progress].
+func (p *progress) Unpoll() {
+	for _, q := range *p.users.Load() {
+		q.unpoll()
+	}
+}

@@ -1,0 +1,197 @@
+package iwarp
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"viaduct/internal/regmem"
+)
+
+// Limits of a [Device]. Zero means the default. [I-70] [SEC-6.4.1-1] [RDMAP-8.1.2-5] [DDP-8.3.2-4]
+type Limits struct {
+	Streams     int    // streams at a time; default 65536
+	Regions     int    // regions and windows at a time; default 1<<20
+	Bytes       uint64 // registered bytes at a time; 0: no limit
+	RegionBytes uint64 // bytes of one region; 0: no limit
+	QueueDepth  int    // greatest depth of a send or receive queue; default 1024
+	CQEntries   int    // greatest capacity of a completion queue; default 1<<20
+}
+
+// DeviceConfig is the configuration that belongs to whoever runs a program
+// rather than to its connections.
+type DeviceConfig struct {
+	Limits Limits
+
+	// OmitCRC says that MPA's CRCs are not wanted. They are then left out on
+	// connections whose peer does not want them either. It is for the
+	// administrator to set, and only where the whole path protects data at
+	// least as well as a CRC32c would: a TCP checksum does not.
+	// [MPA-4.4-2] [MPA-4.4-3] [MPA-4.4-5] [MPA-1.2-2] [I-05]
+	OmitCRC bool
+}
+
+// A Device is what an RDMA adapter would be: the table of registered memory
+// and the limits that all its streams share. It is the privileged resource
+// manager of RFC 5042. Safe for concurrent use.
+type Device struct {
+	cfg DeviceConfig
+	reg *regmem.Registry
+
+	mu      sync.Mutex
+	streams map[*QueuePair]struct{} // guarded by mu
+}
+
+// Errors of objects of a Device. Test with errors.Is.
+var (
+	ErrLimit      = errors.New("iwarp: limit of the device reached")
+	ErrInvalid    = errors.New("iwarp: invalid argument")
+	ErrWindows    = errors.New("iwarp: windows are bound to the region")
+	ErrRegistered = errors.New("iwarp: region is not, or no longer, registered")
+)
+
+// NewDevice returns a Device. Dial and Listen make one for themselves unless
+// told to use another.
+func NewDevice(cfg DeviceConfig) *Device {
+	def := func(v *int, d int) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	def(&cfg.Limits.Streams, 65536)
+	def(&cfg.Limits.Regions, 1<<20)
+	def(&cfg.Limits.QueueDepth, 1024)
+	def(&cfg.Limits.CQEntries, 1<<20)
+	return &Device{
+		cfg: cfg,
+		reg: regmem.New(regmem.Limits{
+			Regions:     cfg.Limits.Regions,
+			Bytes:       cfg.Limits.Bytes,
+			RegionBytes: cfg.Limits.RegionBytes,
+		}),
+		streams: make(map[*QueuePair]struct{}),
+	}
+}
+
+// Streams returns the streams that are in use, for an administrator who looks
+// for idle or greedy ones; see [QueuePair.Stats] and [QueuePair.Abort].
+// [SEC-6.4.1-2] [SEC-6.4.2-1] [SEC-6.4.4-1]
+func (d *Device) Streams() []*QueuePair {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := make([]*QueuePair, 0, len(d.streams))
+	for q := range d.streams {
+		s = append(s, q)
+	}
+	return s
+}
+
+// Regions returns how many regions and windows are registered.
+func (d *Device) Regions() int { return d.reg.Count() }
+
+func (d *Device) add(q *QueuePair) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.streams) >= d.cfg.Limits.Streams {
+		return fmt.Errorf("%w: %d streams", ErrLimit, d.cfg.Limits.Streams)
+	}
+	d.streams[q] = struct{}{}
+	return nil
+}
+
+func (d *Device) remove(q *QueuePair) {
+	d.mu.Lock()
+	delete(d.streams, q)
+	d.mu.Unlock()
+}
+
+// A ProtectionDomain groups streams and memory: a region is usable only by
+// streams of its domain. Streams of one domain must trust each other.
+// [SEC-2.2.4-2] [RDMAP-8.1.1-1] Safe for concurrent use.
+type ProtectionDomain struct {
+	dev *Device
+	dom *regmem.Domain
+}
+
+// NewPD returns a new, empty domain.
+func (d *Device) NewPD() *ProtectionDomain {
+	return &ProtectionDomain{dev: d, dom: regmem.NewDomain()}
+}
+
+// Device returns the device of the domain.
+func (p *ProtectionDomain) Device() *Device { return p.dev }
+
+// RegionOptions are further choices at registration. The zero value is right
+// for most.
+type RegionOptions struct {
+	// Virtual makes tagged offsets run from the virtual address of the memory
+	// instead of from 0. It shows addresses of this process to the peer.
+	// [I-57]
+	Virtual bool
+	// Guarded says that the memory may fault when it is touched, as a mapped
+	// file does that somebody truncates. Transfers then fail instead of the
+	// program.
+	Guarded bool
+	// Key, if KeySet, fixes the low eight bits of the STag.
+	Key    uint8
+	KeySet bool
+}
+
+// Register makes mem usable by all streams of the domain: locally without
+// further ado, by their peers as far as access says. The slice may be of Go
+// memory or of a mapping; it must stay until [MemoryRegion.Close]. Grant the
+// exact bytes that are meant, by slicing; zero memory before you let a peer
+// read it. [DDP-8.3-1] [SEC-6.3.4-1] [SEC-6.3.2-1] [RDMAP-8.1.1-4]
+//
+// A region of a domain can't be invalidated by a peer [RDMAP-8.1.1-7].
+//
+// Errors: ErrInvalid, ErrLimit.
+func (p *ProtectionDomain) Register(mem []byte, access Access, opt ...RegionOptions) (*MemoryRegion, error) {
+	return p.register(mem, access, nil, opt)
+}
+
+// RegisterPointer is Register for n bytes at ptr that Go does not manage, such
+// as C memory. The caller keeps them in place until Close.
+func (p *ProtectionDomain) RegisterPointer(ptr unsafe.Pointer, n int, access Access, opt ...RegionOptions) (*MemoryRegion, error) {
+	if ptr == nil || n <= 0 {
+		return nil, fmt.Errorf("%w: %d bytes at %p", ErrInvalid, n, ptr)
+	}
+	return p.register(unsafe.Slice((*byte)(ptr), n), access, nil, opt)
+}
+
+func (p *ProtectionDomain) register(mem []byte, access Access, owner *QueuePair, opt []RegionOptions) (*MemoryRegion, error) {
+	var o RegionOptions
+	if len(opt) > 0 {
+		o = opt[0]
+	}
+	ro := regmem.Options{
+		Rights:    access.rights(),
+		Domain:    p.dom,
+		ZeroBased: !o.Virtual,
+		Guarded:   o.Guarded,
+		Key:       o.Key,
+		KeySet:    o.KeySet,
+	}
+	if owner != nil { // a nil *QueuePair in an interface would be an owner
+		ro.Owner = owner
+	}
+	r, err := p.dev.reg.Register(mem, ro)
+	if err != nil {
+		return nil, wrapRegistry(err)
+	}
+	return &MemoryRegion{pd: p, r: r, owner: owner}, nil
+}
+
+// wrapRegistry turns errors of the registry into ours.
+func wrapRegistry(err error) error {
+	for _, m := range [...]struct{ from, to error }{
+		{regmem.ErrLimit, ErrLimit}, {regmem.ErrInvalid, ErrInvalid},
+		{regmem.ErrBusy, ErrWindows}, {regmem.ErrNoRegion, ErrRegistered},
+	} {
+		if errors.Is(err, m.from) {
+			return fmt.Errorf("%w (%v)", m.to, err)
+		}
+	}
+	return err
+}

@@ -1,0 +1,44 @@
+package iwarp
+
+import (
+	"context"
+	"net"
+)
+
+// Dial connects to addr, host:port, and starts a stream as Initiator. cfg may
+// be nil. See [Client] for the errors.
+func Dial(ctx context.Context, addr string, cfg *Config) (*QueuePair, error) {
+	c := cfg.clone()
+	q, silent, err := dial(ctx, addr, c)
+	if silent && c.PlainFallback && !c.Plain { // [MPA2-10-8] [I-02]
+		c = cfg.clone()
+		c.Plain = true
+		q, _, err = dial(ctx, addr, c)
+	}
+	return q, err
+}
+
+func dial(ctx context.Context, addr string, c *Config) (_ *QueuePair, silent bool, err error) {
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, false, err
+	}
+	q, in, err := client(ctx, nc, c, nil)
+	if err == nil {
+		return q, false, nil
+	}
+	if in != nil && in.MayRetryPlain() {
+		return nil, true, &plainHint{err}
+	}
+	return nil, false, err
+}
+
+// plainHint adds to an error that an old peer may be the reason.
+type plainHint struct{ err error }
+
+func (e *plainHint) Error() string {
+	return e.err.Error() + "; the peer closed without a word and may know revision 1 only (Config.Plain, Config.PlainFallback)"
+}
+
+func (e *plainHint) Unwrap() error { return e.err }

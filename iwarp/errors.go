@@ -1,0 +1,40 @@
+package iwarp
+
+import (
+	"fmt"
+	"net"
+	"os"
+)
+
+// closedError is the error of everything after Close.
+type closedError struct{}
+
+func (closedError) Error() string        { return "iwarp: stream is closed" }
+func (closedError) Is(target error) bool { return target == net.ErrClosed }
+
+// timeoutError is the error of start-up and idle timers.
+type timeoutError struct{}
+
+func (timeoutError) Error() string        { return "iwarp: timed out" }
+func (timeoutError) Timeout() bool        { return true }
+func (timeoutError) Temporary() bool      { return false }
+func (timeoutError) Is(target error) bool { return target == os.ErrDeadlineExceeded }
+
+var _ net.Error = timeoutError{}
+
+// A RejectedError is the error of Dial and Client if the peer's ULP rejected
+// the connection. [MPA-7.1.1-12] [MPA-7.1.2-13]
+type RejectedError struct {
+	Private  []byte // private data of the peer
+	IRD, ORD int    // depths of its Reply: what it would have needed [MPA2-9.1-14]
+
+	// Conn is the TCP connection, if Config.KeepConn is set; it then belongs to
+	// the caller, who reads Unread first.
+	Conn   net.Conn
+	Unread []byte
+}
+
+// Error implements error.
+func (e *RejectedError) Error() string {
+	return fmt.Sprintf("iwarp: connection rejected by the peer (%d bytes of private data, IRD %d, ORD %d)", len(e.Private), e.IRD, e.ORD)
+}

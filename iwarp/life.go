@@ -1,0 +1,326 @@
+package iwarp
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"time"
+
+	"viaduct/iwarp/ddp"
+	"viaduct/iwarp/mpa"
+	"viaduct/iwarp/rdmap"
+)
+
+// How a stream ends on the wire.
+type ending uint8
+
+const (
+	endTerminate ending = iota // our Terminate, then FIN [RDMAP-6.2.1-4]
+	endQuiet                   // FIN [I-37]
+	endAbort                   // reset
+)
+
+var errNoAnswer = errors.New("iwarp: request of the peer after our direction was closed")
+
+// fault ends the stream with an error of our own finding, told to the peer if
+// that is possible. The first fault is kept. [RDMAP-6.2.1-1] [RDMAP-7-1] [RDMAP-7.1-1]
+// [RDMAP-7.1-5] [DDP-6.2.2-1] [DDP-6.2.2-3] [DDP-6.2.2-4] [DDP-6.2-1] [DDP-7-1] [I-34] [I-41]
+func (q *QueuePair) fault(t rdmap.Terminate, cause error) {
+	body := t.Append(nil)
+	err := terminateError(t, false, body, cause)
+	how := endQuiet
+	if q.sendOpen.Load() && !q.ourEnd() { // [I-38]
+		how = endTerminate
+		q.term.CompareAndSwap(nil, &body)
+	}
+	q.endWith(err, how)
+}
+
+// endWith ends the stream, once. No method of the protocol has to have
+// returned; what has to wait is done elsewhere.
+func (q *QueuePair) endWith(err error, how ending) {
+	q.mu.Lock()
+	if q.err != nil {
+		q.mu.Unlock()
+		q.log.Debug("later cause ignored", "err", err)
+		return
+	}
+	q.err = err
+	q.state = StateEnded
+	for _, t := range q.timers {
+		t.Stop()
+	}
+	q.timers = nil
+	q.mu.Unlock()
+
+	q.gate.Store(gateEnded)
+	q.halted.Store(true)
+	q.dead.Store(true)
+	q.logEnd(err, how)
+	close(q.ended)
+	go q.tearDown(how)
+}
+
+func (q *QueuePair) logEnd(err error, how ending) {
+	switch {
+	case errors.Is(err, ErrClosed) || errors.Is(err, io.EOF):
+		q.log.Info("stream closed", "remote", q.RemoteAddr())
+	case how == endTerminate:
+		q.log.Warn("terminate sent", "remote", q.RemoteAddr(), "err", err)
+	default:
+		q.log.Warn("stream ended", "remote", q.RemoteAddr(), "err", err)
+	}
+}
+
+// tearDown ends the connection and releases everything. The peer's windows are
+// closed first, then what is posted is flushed, then the wire is ended.
+// [DDP-6.2.2-2] [RDMAP-5.4-7] [RDMAP-6.2.1-2] [RDMAP-6.2.1-3] [RDMAP-7-2] [RDMAP-7-3]
+// [DDP-3-3] [DDP-3-9] [DDP-3-11] [DDP-6.2-2] [I-36]
+func (q *QueuePair) tearDown(how ending) {
+	if q.ready.Load() {
+		if how == endTerminate {
+			q.fc.Kick()
+		}
+		q.fc.Quiesce()
+	}
+	q.closeWindows()
+	q.flushAll()
+	if q.ready.Load() {
+		q.endWire(how)
+	}
+	q.wg.Wait()
+	q.flushAll() // a local invalidation may have been in progress
+	q.sendCQ.detach(q, q.cfg.SendDepth)
+	q.recvCQ.detach(q, q.cfg.RecvDepth)
+	q.dev.remove(q)
+	close(q.gone)
+}
+
+// flushAll completes whatever is posted. Whoever posts from now on flushes.
+func (q *QueuePair) flushAll() {
+	q.gate.Store(gateFlushed)
+	q.flushSends()
+	if w := q.rx.recv; w != nil { // a message was in progress
+		q.completeRecv(StatusFlushed, 0, ddp.Untagged{})
+	}
+	if len(q.rx.done) > 0 {
+		q.recvCQ.pushAll(q.rx.done)
+		q.rx.done = nil
+	}
+	q.flushRecvs()
+}
+
+func (q *QueuePair) endWire(how ending) {
+	switch how {
+	case endTerminate:
+		t := time.NewTimer(terminateTimeout)
+		defer t.Stop()
+		select {
+		case <-q.termSent:
+		case <-q.txFailed:
+		case <-t.C:
+			q.fc.Abort()
+		}
+		fallthrough
+	case endQuiet:
+		// What still comes is read and dropped: closing a socket with unread
+		// input would reset it and destroy the Terminate on its way.
+		q.fc.Shutdown()
+		q.fc.CloseAfter(drainTimeout)
+	default:
+		q.fc.Abort()
+		q.fc.Close()
+	}
+}
+
+// Failed implements [frameio.Protocol]. An end between messages is half of an
+// orderly one; anything else is a loss. [I-32] [MPA-8-1]
+func (e *engine) Failed(err error) {
+	q := (*QueuePair)(e)
+	if q.dead.Load() {
+		q.sendFailed()
+		return
+	}
+	if err == io.EOF {
+		_, open := q.rx.queues[rdmap.QueueSend].Open()
+		if !open && q.reads.len() == 0 {
+			q.peerClosed()
+			return
+		}
+		err = io.ErrUnexpectedEOF
+	}
+	if err == io.ErrUnexpectedEOF { // our half is still open
+		q.fault(rdmap.TerminateMPA(uint8(mpa.CodeClosed)), err)
+		return
+	}
+	q.sendFailed()
+	q.endWith(lostError(err), endAbort)
+}
+
+// SendFailed tells that the sending direction failed after the peer had ended
+// its own.
+func (e *engine) SendFailed(err error) {
+	q := (*QueuePair)(e)
+	q.sendFailed()
+	if !q.dead.Load() {
+		q.endWith(lostError(err), endAbort)
+	}
+}
+
+func (q *QueuePair) sendFailed() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	select {
+	case <-q.txFailed:
+	default:
+		close(q.txFailed)
+	}
+}
+
+// peerClosed notes that the peer has closed its direction in order. Ours goes
+// on until it is closed. [DDP-6.2.1-4] [DDP-6.2.1-5] [I-32]
+func (q *QueuePair) peerClosed() {
+	q.mu.Lock()
+	if q.state == StateRunning {
+		q.state = StatePeerClosed
+	}
+	finished := q.finished
+	q.mu.Unlock()
+	close(q.peerEnd)
+	q.log.Debug("peer closed", "remote", q.RemoteAddr())
+	q.flushRecvs()
+	if finished {
+		q.endWith(io.EOF, endQuiet)
+	}
+}
+
+// ourEnd reports whether our direction is closed.
+func (q *QueuePair) ourEnd() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.finished
+}
+
+// CloseWrite closes our direction in order: what is posted is still sent,
+// Reads wait for their data, requests of the peer that have come are answered,
+// then TCP's FIN follows. Nothing more can be posted to the send queue;
+// receiving goes on. It does not wait. [DDP-6.2.1-1] [DDP-6.2.1-6] [DDP-6.2.1-7] [MPA-7.2-1] [I-33]
+func (q *QueuePair) CloseWrite() error {
+	if !q.gate.CompareAndSwap(gateOpen, gateClosing) {
+		if q.gate.Load() >= gateEnded {
+			return q.closedErr()
+		}
+		return nil
+	}
+	q.mu.Lock()
+	if q.state == StateRunning || q.state == StatePeerClosed {
+		q.state = StateClosing
+	}
+	q.mu.Unlock()
+	q.Flush()
+	q.maybeFinish()
+	return nil
+}
+
+// maybeFinish ends our direction if it is closing and nothing is left to do.
+func (q *QueuePair) maybeFinish() {
+	if c := q.sq.Counts(); c.Done != c.Posted || q.inbound.len() > 0 {
+		return
+	}
+	q.mu.Lock()
+	if q.finished || q.state == StateIdle {
+		q.mu.Unlock()
+		return
+	}
+	q.finished = true
+	q.mu.Unlock()
+	q.fc.Shutdown()
+	close(q.drained)
+	select {
+	case <-q.peerEnd:
+		q.endWith(io.EOF, endQuiet)
+	default:
+	}
+}
+
+// Close ends the stream in order and waits for it: our direction as
+// [QueuePair.CloseWrite] does, then the peer's, which may go on sending until
+// it closes too. It takes Config.CloseTimeout at most; what is not done then is
+// flushed. When Close returns nothing completes any more. Closing again waits
+// for the first. [RDMAP-6.2-1] [I-33]
+func (q *QueuePair) Close() error {
+	q.CloseWrite()
+	var late <-chan time.Time
+	if d := duration(q.cfg.CloseTimeout, DefaultCloseTimeout); d > 0 {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		late = t.C
+	}
+	if !q.ready.Load() {
+		q.endWith(ErrClosed, endAbort)
+	}
+	how := endQuiet
+	select {
+	case <-q.drained:
+		select {
+		case <-q.peerEnd:
+		case <-q.ended:
+		case <-late:
+		}
+	case <-q.ended:
+	case <-late:
+		how = endAbort
+	}
+	q.endWith(ErrClosed, how)
+	<-q.gone
+	return nil
+}
+
+// Abort resets the connection at once, without a Terminate. What is posted is
+// flushed. It does not wait; Close does.
+func (q *QueuePair) Abort() {
+	q.gate.CompareAndSwap(gateOpen, gateClosing)
+	q.endWith(ErrClosed, endAbort)
+}
+
+// after runs f once after d unless the stream has ended before.
+func (q *QueuePair) after(d time.Duration, f func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.err == nil {
+		q.timers = append(q.timers, time.AfterFunc(d, f))
+	}
+}
+
+// watchIdle ends the stream when nothing was sent or received for d.
+// [SEC-6.4.2-1] [I-71]
+func (q *QueuePair) watchIdle(d time.Duration) {
+	q.after(d, func() {
+		idle := time.Since(q.lastActivity())
+		if idle >= d {
+			q.endWith(ErrTimeout, endAbort)
+			return
+		}
+		q.watchIdle(d - idle)
+	})
+}
+
+// firstSent is called after the first FPDU left. If it stays alone for a
+// while, another follows: some Linux versions leave a first FPDU unread that
+// comes too early. [I-10]
+func (q *QueuePair) firstSent() {
+	if q.responder != nil || q.cfg.NoNudge {
+		return
+	}
+	q.after(nudgeDelay, func() {
+		if q.stats.sentFPDUs.Load() == 1 && q.stats.recvFPDUs.Load() == 0 {
+			q.nudge.Store(true)
+			q.kick()
+		}
+	})
+}
+
+var (
+	_ error          = (*TerminateError)(nil)
+	_ slog.LogValuer = (*TerminateError)(nil)
+)

@@ -1,0 +1,189 @@
+package iwarp
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+
+	"viaduct/iwarp/mpa"
+)
+
+// Limits of our choice for start-ups in progress. [I-70]
+const (
+	DefaultMaxPending        = 256
+	DefaultMaxPendingPerHost = 32
+)
+
+// A Listener accepts streams. Start-ups run side by side, so that a slow peer
+// holds nobody up, and within limits, so that many slow peers do not either.
+// [SEC-6.4.1-1] [SEC-6.4.1-2] Safe for concurrent use.
+type Listener struct {
+	l     net.Listener
+	cfg   *Config
+	ready chan *Request
+	ctx   context.Context
+	stop  context.CancelFunc
+	wg    sync.WaitGroup
+
+	mu      sync.Mutex
+	err     error          // guarded by mu
+	pending int            // guarded by mu
+	hosts   map[string]int // guarded by mu
+	refused uint64         // guarded by mu
+}
+
+// Listen listens for TCP connections on addr, host:port, port 0 for any free
+// one. cfg may be nil; all streams share its queues and domain if it names
+// some.
+func Listen(addr string, cfg *Config) (*Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	return NewListener(l, cfg), nil
+}
+
+// NewListener returns a Listener for the connections of l, which it closes.
+func NewListener(l net.Listener, cfg *Config) *Listener {
+	ln := &Listener{l: l, cfg: cfg.clone(), ready: make(chan *Request), hosts: make(map[string]int)}
+	if ln.cfg.MaxPending <= 0 {
+		ln.cfg.MaxPending = DefaultMaxPending
+	}
+	if ln.cfg.MaxPendingPerHost <= 0 {
+		ln.cfg.MaxPendingPerHost = DefaultMaxPendingPerHost
+	}
+	ln.ctx, ln.stop = context.WithCancel(context.Background())
+	ln.wg.Go(ln.serve)
+	return ln
+}
+
+// Addr returns the address listened on.
+func (l *Listener) Addr() net.Addr { return l.l.Addr() }
+
+// Refused returns how many connections were closed because of the limits or
+// the filter.
+func (l *Listener) Refused() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.refused
+}
+
+func (l *Listener) serve() {
+	for {
+		nc, err := l.l.Accept()
+		if err != nil {
+			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
+				continue
+			}
+			l.mu.Lock()
+			l.err = err
+			l.mu.Unlock()
+			l.stop()
+			return
+		}
+		host := hostOf(nc.RemoteAddr())
+		if !l.admit(nc, host) {
+			nc.Close()
+			continue
+		}
+		l.wg.Go(func() { l.startUp(nc, host) })
+	}
+}
+
+func hostOf(a net.Addr) string {
+	if t, ok := a.(*net.TCPAddr); ok {
+		return t.IP.String()
+	}
+	return a.String()
+}
+
+// admit counts a start-up in, unless there are too many.
+func (l *Listener) admit(nc net.Conn, host string) bool {
+	ok := l.cfg.Filter == nil || l.cfg.Filter(nc.RemoteAddr())
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !ok || l.pending >= l.cfg.MaxPending || l.hosts[host] >= l.cfg.MaxPendingPerHost {
+		l.refused++
+		return false
+	}
+	l.pending++
+	l.hosts[host]++
+	return true
+}
+
+func (l *Listener) settled(host string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pending--
+	if l.hosts[host]--; l.hosts[host] == 0 {
+		delete(l.hosts, host)
+	}
+}
+
+func (l *Listener) startUp(nc net.Conn, host string) {
+	r, err := ReadRequest(l.ctx, nc, l.cfg)
+	if err != nil {
+		l.settled(host)
+		return
+	}
+	r.done = sync.OnceFunc(func() { l.settled(host) })
+	select {
+	case l.ready <- r:
+	case <-l.ctx.Done():
+		r.settle()
+		r.nc.Close()
+		r.q.discard(ErrClosed)
+	}
+}
+
+// AcceptRequest waits for the next Request. The error is the context's, or
+// ErrClosed.
+func (l *Listener) AcceptRequest(ctx context.Context) (*Request, error) {
+	select {
+	case r := <-l.ready:
+		return r, nil
+	default:
+	}
+	select {
+	case r := <-l.ready:
+		return r, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-l.ctx.Done():
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.err != nil && !errors.Is(l.err, net.ErrClosed) {
+			return nil, l.err
+		}
+		return nil, ErrClosed
+	}
+}
+
+// Accept waits for the next Request and accepts it, with Config.Private as
+// private data. Requests that can't be accepted any more are passed over.
+func (l *Listener) Accept(ctx context.Context) (*QueuePair, error) {
+	for {
+		r, err := l.AcceptRequest(ctx)
+		if err != nil {
+			return nil, err
+		}
+		q, err := r.Accept(l.cfg.Private)
+		if err == nil {
+			return q, nil
+		}
+		if errors.Is(err, mpa.ErrPrivateTooLong) {
+			r.Reject(nil)
+			return nil, err
+		}
+	}
+}
+
+// Close stops listening and ends start-ups that nobody has accepted. Streams
+// go on.
+func (l *Listener) Close() error {
+	l.stop()
+	err := l.l.Close()
+	l.wg.Wait()
+	return err
+}

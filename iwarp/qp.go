@@ -1,0 +1,573 @@
+package iwarp
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"viaduct/internal/frameio"
+	"viaduct/internal/queue"
+	"viaduct/internal/regmem"
+	"viaduct/iwarp/mpa"
+	"viaduct/iwarp/rdmap"
+)
+
+// A QueuePair is one RDMAP Stream: a send queue, a receive queue and a TCP
+// connection of its own. It is made by [Dial], [Client], [Server] or a
+// [Listener]. All methods may be called by any goroutine at any time.
+//
+// Errors of its methods match ErrClosed (and so net.ErrClosed) after Close or
+// after the stream has ended; [QueuePair.Err] tells why it did.
+type QueuePair struct {
+	cfg    Config
+	dev    *Device
+	pd     *ProtectionDomain
+	ext    rdmap.Extensions
+	log    *slog.Logger
+	sendCQ *CompletionQueue
+	recvCQ *CompletionQueue
+
+	sq      queue.Work[*sendWQE]
+	sqUsed  atomic.Int64 // posted, and the completion not yet polled
+	rq      recvQueue
+	srq     *SharedReceiveQueue
+	srqHeld atomic.Int64
+
+	// Set by start, before any role begins.
+	fc        *frameio.Conn
+	conn      net.Conn
+	params    mpa.Params
+	responder *mpa.Responder // nil for an Initiator
+	ready     atomic.Bool    // fc and what stands above are set
+
+	reads   readRing
+	inbound inboundRing
+	ord     atomic.Int32 // our Reads outstanding at most
+	ird     atomic.Int32 // the peer's
+
+	gate     atomic.Uint32          // whether requests may be posted
+	sendOpen atomic.Bool            // we may send FPDUs [MPA-7.1.2-15]
+	halted   atomic.Bool            // no message leaves any more, but for term
+	dead     atomic.Bool            // what comes in is dropped [DDP-7.1-16]
+	term     atomic.Pointer[[]byte] // the Terminate to be sent: its RDMAP header
+	blocked  atomic.Bool            // the send queue waits for Reads to complete
+	waiting  atomic.Bool            // requests were posted with More and not announced
+	nudge    atomic.Bool            // a zero-length Write is to be sent [I-10]
+
+	invalidated atomic.Bool  // a local invalidation that the send queue waits for is done
+	moved       atomic.Int64 // time of the last activity, since born
+	born        time.Time
+
+	tx    txState
+	rx    rxState
+	stats counters
+
+	mu       sync.Mutex
+	state    State   // guarded by mu
+	err      error   // guarded by mu; why the stream ended
+	win      windows // guarded by mu
+	finished bool    // guarded by mu; our direction was ended
+	timers   []*time.Timer
+	ended    chan struct{} // closed when err is set
+	drained  chan struct{} // closed when our direction was ended
+	peerEnd  chan struct{} // closed when the peer has ended its direction
+	termSent chan struct{} // closed when the Terminate is in the socket
+	txFailed chan struct{} // closed when nothing can be sent any more
+	gone     chan struct{} // closed when everything is released
+	wg       sync.WaitGroup
+}
+
+// Values of gate.
+const (
+	gateOpen    = iota
+	gateClosing // Close or CloseWrite was called
+	gateEnded   // the stream has ended
+	gateFlushed // and its queues were flushed
+)
+
+// A State is where a stream is in its life.
+type State uint8
+
+// The states. [RDMAP 6.2]
+const (
+	StateIdle       State = iota // start-up is not complete
+	StateRunning                 // both directions are open
+	StateClosing                 // our direction is closed, or will be when the queue is empty
+	StatePeerClosed              // the peer has closed its direction; ours is open [DDP-6.2.1-4]
+	StateEnded                   // nothing goes on any more; see Err
+)
+
+var stateNames = [...]string{"idle", "running", "closing", "peer closed", "ended"}
+
+// String returns the name of the state.
+func (s State) String() string {
+	if int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return fmt.Sprintf("state 0x%02x", uint8(s))
+}
+
+// newQueuePair makes a stream that is not connected yet. cfg is owned by it.
+func newQueuePair(cfg *Config) (*QueuePair, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	q := &QueuePair{
+		cfg: *cfg, dev: cfg.Device, pd: cfg.PD, ext: cfg.extensions(), log: cfg.logger(),
+		sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ, srq: cfg.SRQ,
+		born:     time.Now(),
+		ended:    make(chan struct{}),
+		drained:  make(chan struct{}),
+		peerEnd:  make(chan struct{}),
+		termSent: make(chan struct{}),
+		txFailed: make(chan struct{}),
+		gone:     make(chan struct{}),
+	}
+	q.rq.depth = cfg.RecvDepth
+	q.sq.OnDone = q.sendDone
+	q.reads.init(max(int(cfg.ord()), 1))
+	q.ord.Store(int32(cfg.ord()))
+	if err := q.dev.add(q); err != nil {
+		return nil, err
+	}
+	if err := q.attach(); err != nil {
+		q.dev.remove(q)
+		return nil, err
+	}
+	return q, nil
+}
+
+// attach makes the completion queues that were left out, and reserves room.
+func (q *QueuePair) attach() (err error) {
+	if q.sendCQ == nil {
+		if q.sendCQ, err = q.dev.NewCQ(q.cfg.SendDepth); err != nil {
+			return err
+		}
+	}
+	if q.recvCQ == nil {
+		if q.recvCQ, err = q.dev.NewCQ(q.cfg.RecvDepth); err != nil {
+			return err
+		}
+	}
+	if err := q.sendCQ.attach(q, q.cfg.SendDepth); err != nil {
+		return err
+	}
+	if err := q.recvCQ.attach(q, q.cfg.RecvDepth); err != nil {
+		q.sendCQ.detach(q, q.cfg.SendDepth)
+		return err
+	}
+	return nil
+}
+
+// SendCQ returns the completion queue of the send queue.
+func (q *QueuePair) SendCQ() *CompletionQueue { return q.sendCQ }
+
+// RecvCQ returns the completion queue of the receive queue.
+func (q *QueuePair) RecvCQ() *CompletionQueue { return q.recvCQ }
+
+// PD returns the Protection Domain of the stream.
+func (q *QueuePair) PD() *ProtectionDomain { return q.pd }
+
+// Register makes mem usable by this stream only. See
+// [ProtectionDomain.Register]. [DDP-8.2-2] [DDP-8.2-4] [DDP-8.3-3] [RDMAP-8.1.1-2]
+// [SEC-6.4.5-1] [I-60]
+func (q *QueuePair) Register(mem []byte, access Access, opt ...RegionOptions) (*MemoryRegion, error) {
+	return q.pd.register(mem, access, q, opt)
+}
+
+// IRD returns how many Reads of the peer are served at a time, and ORD how
+// many of ours may be outstanding, as start-up agreed. [RDMAP-6.1-4]
+func (q *QueuePair) IRD() int { return int(q.ird.Load()) }
+
+// ORD returns how many Reads may be outstanding; see IRD.
+func (q *QueuePair) ORD() int { return int(q.ord.Load()) }
+
+// PeerDepths returns the IRD and ORD of the peer's start-up frame, 0 and 0 in
+// revision 1, 0x3fff if the ULPs settle them. [MPA2-9.1-4] [MPA2-9.1-14]
+func (q *QueuePair) PeerDepths() (ird, ord int) {
+	return int(q.params.PeerIRD), int(q.params.PeerORD)
+}
+
+// SetORD changes ORD to what the ULPs settled by their own means, up to the
+// ORD of the configuration.
+func (q *QueuePair) SetORD(n int) error {
+	if n < 0 || n > int(q.cfg.ord()) {
+		return fmt.Errorf("%w: ORD %d, configured %d", ErrInvalid, n, q.cfg.ord())
+	}
+	q.ord.Store(int32(n))
+	q.kick()
+	return nil
+}
+
+// SetIRD changes IRD to what the ULPs settled by their own means, up to the
+// IRD of the configuration or that of start-up, whichever is greater.
+func (q *QueuePair) SetIRD(n int) error {
+	if n < 0 || n > len(q.inbound.slots)/2 {
+		return fmt.Errorf("%w: IRD %d, room for %d", ErrInvalid, n, len(q.inbound.slots)/2)
+	}
+	q.ird.Store(int32(n))
+	return nil
+}
+
+// Params returns everything that start-up agreed on. [MPA-7.1.1-18] [MPA-3-13]
+func (q *QueuePair) Params() mpa.Params { return q.params }
+
+// PeerPrivate returns the private data of the peer's start-up frame. Treat it
+// as what it is, input from the network. [MPA-7.1.1-21]
+func (q *QueuePair) PeerPrivate() []byte { return q.params.Private }
+
+// MULPDU returns the size in bytes of the ULPDUs that are sent. [MPA-3-2] [DDP-3-1]
+func (q *QueuePair) MULPDU() int { return int(q.tx.mulpdu.Load()) }
+
+// LocalAddr returns the local address of the connection.
+func (q *QueuePair) LocalAddr() net.Addr {
+	if q.conn == nil {
+		return nil
+	}
+	return q.conn.LocalAddr()
+}
+
+// RemoteAddr returns the peer's address.
+func (q *QueuePair) RemoteAddr() net.Addr {
+	if q.conn == nil {
+		return nil
+	}
+	return q.conn.RemoteAddr()
+}
+
+// State returns where the stream is in its life.
+func (q *QueuePair) State() State {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.state
+}
+
+// Err returns why the stream ended: a *TerminateError, ErrClosed after Close,
+// io.EOF after both sides closed in order; nil as long as it has not ended.
+func (q *QueuePair) Err() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.err
+}
+
+// Ended returns a channel that is closed when the stream has ended, for
+// whatever reason. Completions of flushed requests may follow.
+func (q *QueuePair) Ended() <-chan struct{} { return q.ended }
+
+// PeerClosed returns a channel that is closed when the peer has closed its
+// direction: nothing will be received any more, Reads can't be posted, Sends
+// and Writes can. [DDP-6.2.1-4] [DDP-3-10] [MPA-3-12] [MPA-7.2-2]
+func (q *QueuePair) PeerClosed() <-chan struct{} { return q.peerEnd }
+
+func (q *QueuePair) closedErr() error {
+	if err := q.Err(); err != nil && !errors.Is(err, ErrClosed) {
+		return fmt.Errorf("%w: %w", ErrClosed, err)
+	}
+	return ErrClosed
+}
+
+func (q *QueuePair) lastActivity() time.Time {
+	return q.born.Add(time.Duration(q.moved.Load()))
+}
+
+func (q *QueuePair) touch() { q.moved.Store(int64(time.Since(q.born))) }
+
+// poll looks at the connection without waiting.
+func (q *QueuePair) poll() bool {
+	if !q.ready.Load() {
+		return false
+	}
+	if q.waiting.Load() && q.waiting.Swap(false) {
+		q.fc.Kick()
+	}
+	return q.fc.Poll()
+}
+
+func (q *QueuePair) unpoll() {
+	if q.ready.Load() {
+		if q.waiting.Load() && q.waiting.Swap(false) {
+			q.fc.Kick()
+		}
+		q.fc.Unpoll()
+	}
+}
+
+func (q *QueuePair) kick() {
+	if q.ready.Load() {
+		q.fc.Kick()
+	}
+}
+
+var (
+	sendWQEs = sync.Pool{New: func() any { return new(sendWQE) }}
+	recvWQEs = sync.Pool{New: func() any { return new(recvWQE) }}
+)
+
+func freeRecvWQE(w *recvWQE) {
+	w.reset()
+	recvWQEs.Put(w)
+}
+
+// Post adds a request to the send queue. It never waits for the peer. The
+// errors, all of them found before anything happened:
+//
+//   - ErrQueueFull: SendDepth requests are posted whose completions were not
+//     polled;
+//   - ErrInvalid, ErrRegistered: local memory is not what the request says;
+//   - ErrTooLong: longer than MaxMessage, or than MaxInline with Inline;
+//   - ErrNoReads, ErrNotEnabled: the stream does not have the operation;
+//   - ErrPeerClosed: a Read after the peer has closed its direction;
+//   - ErrClosed. [DDP-6.2.1-2]
+func (q *QueuePair) Post(wr SendWR) error {
+	if err := q.post(&wr); err != nil {
+		return err
+	}
+	if wr.More {
+		q.waiting.Store(true)
+	} else {
+		q.kick()
+	}
+	return nil
+}
+
+// PostBatch posts requests with one doorbell. It returns how many were posted,
+// and the error of the next one if that was not all.
+func (q *QueuePair) PostBatch(wrs []SendWR) (n int, err error) {
+	for n = range wrs {
+		if err = q.post(&wrs[n]); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		n = len(wrs)
+	}
+	if n > 0 {
+		q.kick()
+	}
+	return n, err
+}
+
+// Flush sends what was posted with More.
+func (q *QueuePair) Flush() {
+	q.waiting.Store(false)
+	q.kick()
+}
+
+func (q *QueuePair) post(wr *SendWR) error {
+	if q.gate.Load() != gateOpen {
+		return q.closedErr()
+	}
+	if err := q.checkPost(wr); err != nil {
+		return err
+	}
+	if q.sqUsed.Add(1) > int64(q.cfg.SendDepth) {
+		q.sqUsed.Add(-1)
+		return ErrQueueFull
+	}
+	w := sendWQEs.Get().(*sendWQE)
+	w.id, w.op, w.fence, w.signaled = wr.ID, wr.Op, wr.Fence, !wr.Unsignaled
+	w.remote, w.stag, w.imm, w.atomic = wr.Remote, wr.Invalidate, wr.Immediate, wr.Atomic
+	w.length = 0
+	for i := range wr.SG {
+		w.length += wr.SG[i].length()
+	}
+	if wr.Inline {
+		if err := q.inlineData(w, wr); err != nil {
+			q.sqUsed.Add(-1)
+			w.reset()
+			sendWQEs.Put(w)
+			return err
+		}
+	} else {
+		w.nsg = copy(w.sg[:], wr.SG)
+	}
+	q.sq.Post(w) // has no limit of its own
+	if q.gate.Load() == gateFlushed {
+		q.flushSends() // the stream ended meanwhile
+	}
+	return nil
+}
+
+func (q *QueuePair) checkPost(wr *SendWR) error {
+	if len(wr.SG) > MaxSGE {
+		return fmt.Errorf("%w: %d elements, at most %d", ErrInvalid, len(wr.SG), MaxSGE)
+	}
+	n := uint64(0)
+	for i := range wr.SG {
+		if err := wr.SG[i].check(q); err != nil {
+			return err
+		}
+		n += wr.SG[i].length()
+	}
+	switch wr.Op {
+	case OpSend, OpSendInvalidate, OpSendSE, OpSendSEInvalidate, OpWrite:
+		if n > MaxMessage || wr.Inline && n > MaxInline { // [DDP-5.2-2] [DDP-1.2-2]
+			return fmt.Errorf("%w: %d bytes", ErrTooLong, n)
+		}
+		return nil
+	case OpImmediate, OpImmediateSE:
+		if !q.ext.Immediate { // [RDMAPX-1.1-2]
+			return fmt.Errorf("%w: immediate data", ErrNotEnabled)
+		}
+	case OpFetchAdd, OpCmpSwap:
+		if !q.ext.Atomic {
+			return fmt.Errorf("%w: atomic operations", ErrNotEnabled)
+		}
+	case OpRead:
+		if n > MaxMessage {
+			return fmt.Errorf("%w: %d bytes", ErrTooLong, n)
+		}
+	case OpLocalInvalidate:
+	default:
+		return fmt.Errorf("%w: %v can't be posted", ErrInvalid, wr.Op)
+	}
+	if wr.Inline || n > 0 && wr.Op != OpRead {
+		return fmt.Errorf("%w: %v has no payload", ErrInvalid, wr.Op)
+	}
+	if wr.Op.reads() {
+		if q.ord.Load() == 0 {
+			return ErrNoReads
+		}
+		select {
+		case <-q.peerEnd:
+			return ErrPeerClosed
+		default:
+		}
+	}
+	return nil
+}
+
+// inlineData copies the payload of a request into its entry.
+func (q *QueuePair) inlineData(w *sendWQE, wr *SendWR) error {
+	for i := range wr.SG {
+		s := &wr.SG[i]
+		n := s.length()
+		ref, out := s.pin(q, 0, n, regmem.LocalRead)
+		if out != regmem.OK {
+			return fmt.Errorf("%w: %v", ErrInvalid, out)
+		}
+		err := regmem.Copy(w.inline[w.inlineLen:], ref.B, ref.Guarded())
+		ref.Release()
+		if err != nil {
+			return err
+		}
+		w.inlineLen += int(n)
+	}
+	return nil
+}
+
+// sendDone tells the end of a request. It runs under the lock of the queue, in
+// the order of posting. [RDMAP-5.5-12]
+func (q *QueuePair) sendDone(w *sendWQE) {
+	if !w.signaled && w.status == StatusOK {
+		q.sqUsed.Add(-1)
+		return
+	}
+	c := Completion{ID: w.id, QP: q, Op: w.op, Status: w.status, Value: w.value, credit: &q.sqUsed}
+	if w.op == OpRead && w.status == StatusOK {
+		c.Len = uint32(w.length)
+	}
+	q.sendCQ.push(&c)
+}
+
+// finish marks requests first to end-1 as done and recycles entries.
+func (q *QueuePair) finish(first, end uint64) {
+	if q.sq.FinishRange(first, end) == 0 {
+		return
+	}
+	for {
+		w, h := q.sq.Reap()
+		if h != queue.Done {
+			return
+		}
+		w.reset()
+		sendWQEs.Put(w)
+	}
+}
+
+func (q *QueuePair) flushSends() {
+	q.sq.Flush(func(w **sendWQE, _ bool) {
+		if (*w).status == StatusOK {
+			(*w).status = StatusFlushed
+		}
+	})
+	q.finish(0, 0)
+	for {
+		w, h := q.sq.Reap()
+		if h != queue.Done {
+			return
+		}
+		w.reset()
+		sendWQEs.Put(w)
+	}
+}
+
+// PostRecv adds a buffer to the receive queue. Messages take buffers in the
+// order of posting. A message that finds none ends the stream. With a shared
+// receive queue, post there instead.
+//
+// Errors: ErrQueueFull, ErrInvalid, ErrRegistered, ErrPeerClosed, ErrClosed.
+func (q *QueuePair) PostRecv(wr RecvWR) error {
+	if q.srq != nil {
+		return fmt.Errorf("%w: the stream has a shared receive queue", ErrInvalid)
+	}
+	if q.gate.Load() >= gateEnded {
+		return q.closedErr()
+	}
+	select {
+	case <-q.peerEnd:
+		return ErrPeerClosed
+	default:
+	}
+	w, err := newRecvWQE(&wr, q)
+	if err != nil {
+		return err
+	}
+	if err := q.rq.post(w); err != nil {
+		freeRecvWQE(w)
+		return err
+	}
+	select {
+	case <-q.peerEnd:
+		q.flushRecvs()
+	default:
+		if q.gate.Load() == gateFlushed {
+			q.flushRecvs()
+		}
+	}
+	return nil
+}
+
+func newRecvWQE(wr *RecvWR, q *QueuePair) (*recvWQE, error) {
+	if len(wr.SG) > MaxSGE {
+		return nil, fmt.Errorf("%w: %d elements, at most %d", ErrInvalid, len(wr.SG), MaxSGE)
+	}
+	n := uint64(0)
+	for i := range wr.SG {
+		if err := wr.SG[i].check(q); err != nil {
+			return nil, err
+		}
+		n += wr.SG[i].length()
+	}
+	w := recvWQEs.Get().(*recvWQE)
+	w.id, w.length = wr.ID, n
+	w.nsg = copy(w.sg[:], wr.SG)
+	return w, nil
+}
+
+// flushRecvs completes what is left in the receive queue.
+func (q *QueuePair) flushRecvs() {
+	for {
+		w, ok := q.rq.take()
+		if !ok {
+			return
+		}
+		c := Completion{ID: w.id, QP: q, Op: OpRecv, Status: StatusFlushed, credit: &q.rq.used}
+		freeRecvWQE(w)
+		q.recvCQ.push(&c)
+	}
+}

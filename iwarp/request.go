@@ -1,0 +1,238 @@
+package iwarp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"time"
+
+	"viaduct/iwarp/mpa"
+)
+
+// A Request is a start-up in progress: the peer has asked for a stream and
+// waits for an answer. Call exactly one of Accept, Reject and RejectKeep, and
+// soon: some peers give up after 10 s.
+type Request struct {
+	q    *QueuePair
+	nc   net.Conn
+	r    *mpa.Responder
+	late *time.Timer
+	done func() // tells the listener
+}
+
+// slowAnswer is when the log tells that the ULP has not answered. [I-14]
+const slowAnswer = 8 * time.Second
+
+// ReadRequest starts a stream as Responder on a connection that is there
+// already, and returns what the peer asks for. The connection belongs to the
+// stream from the call on, also if it fails. Nothing is sent before the Request
+// is complete and answered. [MPA-7.1.2-3] [MPA-7.1-4] [I-74]
+//
+// Errors: *mpa.Error if the Request is malformed, ErrTimeout, the error of the
+// context, that of Config.Prepare.
+func ReadRequest(ctx context.Context, nc net.Conn, cfg *Config) (*Request, error) {
+	return readRequest(ctx, nc, cfg, nil)
+}
+
+func readRequest(ctx context.Context, nc net.Conn, cfg *Config, read []byte) (_ *Request, err error) {
+	c := cfg.clone()
+	if nc, err = c.wrap(ctx, nc, true); err != nil {
+		return nil, err
+	}
+	fail := func(err error) (*Request, error) {
+		nc.Close() // [MPA-8-6]
+		return nil, err
+	}
+	if err := c.complete(); err != nil {
+		return fail(err)
+	}
+	r, err := mpa.NewResponder(mpa.ResponderConfig{
+		PlainOnly: c.PlainOnly, Markers: c.Markers, CRC: !c.Device.cfg.OmitCRC, // [MPA-4.4-3]
+		RTR: c.RTR, ForceRTR: c.ForceRTR,
+		IRD: c.ird(), ORD: c.ord(), MaxIRD: c.maxIRD(), MinORD: depth(c.MinORD, 0),
+		MaxPrivate: c.MaxPrivate, SendEarly: c.EarlyResponder,
+	})
+	if err != nil {
+		return fail(err)
+	}
+	if err := await(ctx, nc, r, duration(c.RequestTimeout, DefaultRequestTimeout), read); err != nil {
+		c.logger().Info("start-up failed", "remote", nc.RemoteAddr(), "err", err)
+		return fail(err)
+	}
+	q, err := newQueuePair(c)
+	if err != nil {
+		return fail(err)
+	}
+	q.params = r.Params()
+	q.conn = nc
+	if err := q.prepare(); err != nil {
+		return fail(err)
+	}
+	req := &Request{q: q, nc: nc, r: r, done: func() {}}
+	req.late = time.AfterFunc(slowAnswer, func() {
+		q.log.Warn("start-up waits for the application", "remote", nc.RemoteAddr())
+	})
+	return req, nil
+}
+
+// await reads the Request. One read takes all that there is: what is behind the
+// frame makes it malformed. [I-11]
+func await(ctx context.Context, nc net.Conn, r *mpa.Responder, limit time.Duration, read []byte) error {
+	stop := bound(ctx, nc, limit)
+	defer stop()
+	buf := append(make([]byte, 0, startupBuffer+len(read)), read...)
+	for {
+		switch _, act := r.Receive(buf); act {
+		case mpa.Ask:
+			return nil
+		case mpa.Wait:
+		default:
+			return r.Err()
+		}
+		n, err := nc.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		if err != nil && n == 0 {
+			if isTimeout(err) && ctx.Err() == nil {
+				r.Timeout()
+			} else {
+				if errors.Is(err, io.EOF) {
+					err = io.ErrUnexpectedEOF
+				}
+				r.Lost(err)
+			}
+			return startupError(ctx, r.Err())
+		}
+	}
+}
+
+// Private returns the private data of the peer: input from the network.
+// [MPA-7.1.1-21]
+func (r *Request) Private() []byte { return r.r.Params().Private }
+
+// Depths returns IRD and ORD of the Request, 0 and 0 in revision 1, 0x3fff if
+// the ULPs settle them. [MPA2-9.1-4]
+func (r *Request) Depths() (ird, ord int) {
+	p := r.r.Params()
+	return int(p.PeerIRD), int(p.PeerORD)
+}
+
+// Params returns everything the Request says.
+func (r *Request) Params() mpa.Params { return r.r.Params() }
+
+// RemoteAddr returns the peer's address.
+func (r *Request) RemoteAddr() net.Addr { return r.nc.RemoteAddr() }
+
+// QueuePair returns the stream to be, for posting receives and registering
+// memory before Accept.
+func (r *Request) QueuePair() *QueuePair { return r.q }
+
+// Accept answers with the private data and starts the stream. The stream
+// belongs to the caller. Sends may be posted at once; they leave when the peer's
+// first FPDU has come. [MPA-7.1.2-8] [MPA-7.1.2-9] [MPA-7.1.2-10] [MPA-7.1.2-15]
+//
+// If the error wraps mpa.ErrPrivateTooLong the Request is still open. If the
+// peer serves fewer Reads than Config.MinORD it is rejected, and the error is an
+// *mpa.Error of code mpa.CodeInsufficientIRD.
+func (r *Request) Accept(private []byte) (*QueuePair, error) {
+	return r.AcceptWith(mpa.Decision{Private: private})
+}
+
+// AcceptWith is Accept with bounds for the depths.
+func (r *Request) AcceptWith(d mpa.Decision) (*QueuePair, error) {
+	reply, err := r.r.Accept(d)
+	if errors.Is(err, mpa.ErrPrivateTooLong) {
+		return nil, err
+	}
+	r.settle()
+	q := r.q
+	if err != nil {
+		r.writeFrame(reply)
+		r.linger()
+		q.discard(err)
+		return nil, err
+	}
+	// The stream is complete before the Reply goes out: what the peer sends at
+	// once finds it ready. [MPA-7.1-6]
+	if err = q.start(r.nc, r.r.Params(), r.r, nil); err == nil {
+		err = r.writeFrame(reply)
+	}
+	if err != nil {
+		r.nc.Close()
+		q.discard(err)
+		return nil, err
+	}
+	q.begin(true, nil)
+	return q, nil
+}
+
+// Reject answers with a rejection that carries the private data, and closes the
+// connection after the peer has, or after a second. [MPA-7.1.2-5] [MPA-7.1.4.2-1] [I-15]
+func (r *Request) Reject(private []byte) error {
+	err := r.reject(private)
+	if !errors.Is(err, mpa.ErrPrivateTooLong) {
+		r.linger()
+		r.q.discard(ErrClosed)
+	}
+	return err
+}
+
+// RejectKeep answers with a rejection and hands the TCP connection over,
+// which goes on outside of MPA. [MPA-7.1.2-7]
+func (r *Request) RejectKeep(private []byte) (net.Conn, error) {
+	if err := r.reject(private); err != nil {
+		if !errors.Is(err, mpa.ErrPrivateTooLong) {
+			r.nc.Close()
+			r.q.discard(ErrClosed)
+		}
+		return nil, err
+	}
+	r.q.discard(ErrClosed)
+	return r.nc, nil
+}
+
+func (r *Request) reject(private []byte) error {
+	frame, err := r.r.Reject(private)
+	if err != nil {
+		return err
+	}
+	r.settle()
+	return r.writeFrame(frame)
+}
+
+func (r *Request) settle() {
+	r.late.Stop()
+	r.done()
+}
+
+func (r *Request) writeFrame(frame []byte) error {
+	r.nc.SetWriteDeadline(time.Now().Add(terminateTimeout))
+	_, err := r.nc.Write(frame)
+	r.nc.SetWriteDeadline(time.Time{})
+	return err
+}
+
+// linger ends our direction and waits for the peer, so that the rejection
+// arrives.
+func (r *Request) linger() {
+	if cw, ok := r.nc.(interface{ CloseWrite() error }); ok {
+		cw.CloseWrite()
+		r.nc.SetReadDeadline(time.Now().Add(rejectTimeout))
+		io.Copy(io.Discard, r.nc)
+	}
+	r.nc.Close()
+}
+
+// Server starts a stream as Responder and accepts whatever is asked, with
+// Config.Private as private data. See [ReadRequest] for a decision.
+func Server(ctx context.Context, nc net.Conn, cfg *Config) (*QueuePair, error) {
+	r, err := ReadRequest(ctx, nc, cfg)
+	if err != nil {
+		return nil, err
+	}
+	q, err := r.Accept(cfg.clone().Private)
+	if errors.Is(err, mpa.ErrPrivateTooLong) {
+		r.Reject(nil)
+	}
+	return q, err
+}

@@ -1,0 +1,309 @@
+package iwarp
+
+import (
+	"errors"
+	"fmt"
+
+	"viaduct/internal/regmem"
+	"viaduct/iwarp/ddp"
+	"viaduct/iwarp/mpa"
+	"viaduct/iwarp/rdmap"
+)
+
+// rxState belongs to the receive role of frameio.
+type rxState struct {
+	dec    mpa.Decoder
+	first  bool         // the first FPDU was seen
+	queues [4]ddp.Queue // by queue number
+	op     rdmap.Opcode // of the message in progress on queue 0
+	recv   *recvWQE     // its buffer
+	done   []Completion // receives to be published
+	kick   bool         // something may be sent because of what came
+	long   longSegment
+}
+
+// Receive implements [frameio.Protocol]: it takes whole FPDUs, verifies each
+// before anything of it is believed, and places and delivers what they hold.
+// With CRCs off, a long one may be begun before all of it has come.
+// [MPA-6-1] [MPA-6-5] [MPA-3-8] [DDP-3-4] [DDP-3-8] [I-22]
+func (e *engine) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
+	q := (*QueuePair)(e)
+	r := &q.rx
+	q.touch()
+	for !q.dead.Load() {
+		if r.long.trailer > 0 {
+			if len(p)-n < r.long.trailer {
+				break
+			}
+			n += r.long.trailer
+			r.long.trailer = 0
+			q.endLong()
+			continue
+		}
+		u, k, err := r.dec.Next(p[n:])
+		if err != nil {
+			q.badFPDU(err)
+			break
+		}
+		if k == 0 {
+			if mayDirect {
+				direct = q.beginLong(p[n:])
+			}
+			if direct > 0 {
+				n = len(p)
+			}
+			break
+		}
+		n += k
+		q.fpdu(u)
+	}
+	if q.dead.Load() { // nothing that follows is looked at [DDP-7.1-16] [MPA-8-8]
+		n, direct = len(p), 0
+		q.dropLong()
+	}
+	q.publish()
+	return n, direct, nil
+}
+
+// Drained implements [frameio.Protocol].
+func (e *engine) Drained() {}
+
+// publish shows what one read has brought: completions, and answers to be
+// sent.
+func (q *QueuePair) publish() {
+	r := &q.rx
+	if len(r.done) > 0 {
+		q.recvCQ.pushAll(r.done)
+		clear(r.done)
+		r.done = r.done[:0]
+	}
+	if r.kick {
+		r.kick = false
+		q.fc.Kick()
+	}
+}
+
+// badFPDU ends the stream after an invalid FPDU. As Responder no Terminate can
+// be sent before a valid one came. [MPA-8-2] [MPA-8-9] [MPA-8-10] [I-23] [I-38]
+func (q *QueuePair) badFPDU(err error) {
+	code := mpa.CodeCRC
+	if me, ok := errors.AsType[*mpa.Error](err); ok {
+		code = me.Code
+	}
+	if ce, ok := errors.AsType[*mpa.CRCError](err); ok && !q.rx.first && ce.Field == 0 {
+		// Linux sends the Terminate of a failed start-up without CRC. [I-31]
+		if h, n, perr := ddp.ParseUntagged(ce.ULPDU); perr == nil && h.QN == rdmap.QueueTerminate {
+			if t, _, perr := rdmap.ParseTerminate(ce.ULPDU[n:]); perr == nil {
+				err = fmt.Errorf("%w; it looks like a Terminate: %w", err, terminateError(t, true, ce.ULPDU[n:], nil))
+			}
+		}
+	}
+	q.fault(rdmap.TerminateMPA(uint8(code)), err)
+}
+
+// fpdu handles the ULPDU of a valid FPDU.
+func (q *QueuePair) fpdu(u []byte) {
+	q.stats.recvFPDUs.Add(1)
+	if len(u) == 0 || len(u) < ddp.HeaderLen(u[0]) { // [I-25]
+		q.fault(rdmap.TerminateMPA(uint8(mpa.CodeMarker)), fmt.Errorf("iwarp: ULPDU of %d bytes", len(u)))
+		return
+	}
+	swallow := false
+	if !q.rx.first {
+		q.rx.first = true
+		swallow = q.firstFPDU(u)
+	}
+	if ddp.IsTagged(u[0]) {
+		q.tagged(u)
+	} else {
+		q.untagged(u, swallow)
+	}
+}
+
+// firstFPDU opens the way for our FPDUs. It reports whether u is a ready
+// message that must not use up a receive. [MPA-7.1.2-15] [I-08] [I-21]
+func (q *QueuePair) firstFPDU(u []byte) (swallow bool) {
+	if q.responder == nil {
+		return false
+	}
+	kind := rtrKind(u)
+	rtr := q.responder.FirstFPDU(kind)
+	q.sendOpen.Store(true)
+	q.rx.kick = true
+	return rtr && kind == mpa.RTRSend
+}
+
+// rtrKind returns which kind of ready message u could be, 0 if none.
+func rtrKind(u []byte) mpa.RTR {
+	if ddp.IsTagged(u[0]) {
+		h, n, err := ddp.ParseTagged(u)
+		if _, op := rdmap.ParseControl(h.RsvdULP); err == nil && len(u) == n && op == rdmap.Write {
+			return mpa.RTRWrite
+		}
+		return 0
+	}
+	h, n, err := ddp.ParseUntagged(u)
+	_, op := rdmap.ParseControl(h.RsvdULP[0])
+	switch {
+	case err != nil || !h.Last || h.MSN != ddp.FirstMSN:
+	case op == rdmap.Send && h.QN == rdmap.QueueSend && len(u) == n:
+		return mpa.RTRSend
+	case op == rdmap.ReadRequestOp && h.QN == rdmap.QueueReadRequest:
+		if r, _, err := rdmap.ParseReadRequest(u[n:]); err == nil && r.Size == 0 {
+			return mpa.RTRRead
+		}
+	}
+	return 0
+}
+
+// ddpFault and rdmapFault end the stream because of the segment u.
+// [DDP-7.1-14] [DDP-7.1-15] [DDP-7.1-17] [RDMAP-7.1-3] [RDMAP-7.1-4]
+func (q *QueuePair) ddpFault(f ddp.Fault, u []byte) { q.fault(rdmap.TerminateDDP(f, u), nil) }
+
+func (q *QueuePair) rdmapFault(f rdmap.Fault, u []byte) { q.fault(rdmap.TerminateRDMAP(f, u), nil) }
+
+// tagged handles a Tagged segment: a piece of an RDMA Write or of a Read
+// Response. The order of checks is version, opcode, then what the opcode
+// needs. [DDP-4.1-1] [I-42] [I-47]
+func (q *QueuePair) tagged(u []byte) {
+	h, n, err := ddp.ParseTagged(u)
+	if err != nil { // [DDP-4.1-11] [I-44]
+		q.ddpFault(ddp.VersionFault(u[0]), u)
+		return
+	}
+	op, f := rdmap.CheckTagged(h.RsvdULP)
+	if f != rdmap.OK {
+		q.rdmapFault(f, u)
+		return
+	}
+	p := u[n:]
+	q.count(len(p), h.Last)
+	if op == rdmap.ReadResponse {
+		q.readResponse(h, p, u)
+		return
+	}
+	if len(p) == 0 { // neither STag nor TO is looked at [DDP-5.2-10] [DDP-5.2-9] [RDMAP-5.1-8]
+		return
+	}
+	// Everything is checked, for this segment as for each, before its first
+	// byte is placed. Nothing is told to the ULP. [DDP-7.1-14] [RDMAP-5.1-2]
+	// [RDMAP-3.2-4] [RDMAP-8.1.1-3] [SEC-6.2.1-1] [RDMAP-5.1-3]
+	ref, out := q.dev.reg.Access(h.STag, h.TO, uint64(len(p)), q.pd.dom, q, regmem.RemoteWrite)
+	if out != regmem.OK {
+		q.ddpFault(writeFault(refine(out, h.TO, uint64(len(p)))), u)
+		return
+	}
+	err = regmem.Copy(ref.B, p, ref.Guarded())
+	ref.Release()
+	if err != nil {
+		q.ddpFault(ddp.InvalidSTag, u)
+		return
+	}
+	q.stats.placed.Add(uint64(len(p)))
+}
+
+// count moves the counters for a segment with n bytes of payload.
+func (q *QueuePair) count(n int, last bool) {
+	c := &q.stats
+	c.recvBytes.Add(uint64(n))
+	if last {
+		c.recvMessages.Add(1)
+		if n == 0 {
+			c.empty.Add(1)
+		}
+	} else if n < 64 {
+		c.tiny.Add(1)
+	}
+}
+
+// checkResponse judges a segment of n bytes of a Read Response: it must be the
+// next piece of the answer to our oldest request. [RDMAP-5.2.2-7] [RDMAP-5.2.2-4]
+// [RDMAP-7.2-2] [I-45] [I-46]
+func (q *QueuePair) checkResponse(h ddp.Tagged, n int) (*pendingRead, ddp.Fault, rdmap.Fault) {
+	p := q.reads.first()
+	if p == nil || p.atomic {
+		return nil, ddp.OK, rdmap.UnexpectedOpcode
+	}
+	if n > 0 {
+		switch {
+		case h.STag != p.stag:
+			return nil, ddp.InvalidSTag, rdmap.OK
+		case h.TO != p.to+uint64(p.got), uint64(n) > uint64(p.size-p.got):
+			return nil, ddp.OutOfBounds, rdmap.OK
+		}
+	}
+	if h.Last != (uint64(p.got)+uint64(n) == uint64(p.size)) && (n > 0 || h.Last || p.size == 0) {
+		return nil, ddp.OK, rdmap.Unspecified
+	}
+	return p, ddp.OK, rdmap.OK
+}
+
+// readResponse places a segment of a Read Response where the request said, and
+// completes the request with the last. [RDMAP-5.2.2-3] [RDMAP-5.5-16] [RDMAP-5.5-19]
+func (q *QueuePair) readResponse(h ddp.Tagged, b, u []byte) {
+	p, df, rf := q.checkResponse(h, len(b))
+	switch {
+	case df != ddp.OK:
+		q.ddpFault(df, u)
+		return
+	case rf != rdmap.OK:
+		q.rdmapFault(rf, u)
+		return
+	}
+	if !q.scatterRead(p, b) {
+		return
+	}
+	if h.Last {
+		q.readDone()
+	}
+}
+
+// scatterRead places the next bytes of a Read Response.
+func (q *QueuePair) scatterRead(p *pendingRead, b []byte) bool {
+	if len(b) == 0 {
+		return true
+	}
+	if !q.scatter(p.w.sg[:p.w.nsg], uint64(p.got), b) { // our own memory is gone [I-34]
+		q.sq.Update(p.seq, func(w **sendWQE) { (*w).status = StatusLocalAccess })
+		q.finish(p.seq, p.seq+1)
+		q.reads.pop()
+		q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
+		return false
+	}
+	p.got += uint32(len(b))
+	return true
+}
+
+// scatter copies b to the memory of a list, from offset off on.
+func (q *QueuePair) scatter(sg []SGE, off uint64, b []byte) bool {
+	ok := true
+	walk(sg, off, uint64(len(b)), func(s *SGE, off, n uint64) bool {
+		ref, out := s.pin(q, off, n, regmem.LocalWrite)
+		if out != regmem.OK {
+			ok = false
+			return false
+		}
+		err := regmem.Copy(ref.B, b[:n], ref.Guarded())
+		ref.Release()
+		b = b[n:]
+		ok = err == nil
+		return ok
+	})
+	return ok
+}
+
+// readDone completes our oldest Read or Atomic.
+func (q *QueuePair) readDone() {
+	p := q.reads.first()
+	w, seq := p.w, p.seq
+	q.reads.pop()
+	if w != nil {
+		q.finish(seq, seq+1)
+	}
+	if q.blocked.Load() && q.blocked.Swap(false) {
+		q.rx.kick = true
+	}
+	if q.gate.Load() == gateClosing {
+		q.maybeFinish()
+	}
+}

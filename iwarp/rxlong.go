@@ -1,0 +1,230 @@
+package iwarp
+
+import (
+	"viaduct/internal/regmem"
+	"viaduct/iwarp/ddp"
+	"viaduct/iwarp/mpa"
+	"viaduct/iwarp/rdmap"
+)
+
+// longMin is how much payload must be missing for a segment to be begun before
+// all of it is there: below, another look at the staging buffer is cheaper.
+const longMin = 32 << 10
+
+// A longSegment is a segment whose payload is read straight into place. That
+// is done only while CRCs are off, when the header of an FPDU may be believed
+// at once. Its checks are those of a whole segment, made before the first byte
+// is placed, and again for each read. [I-22] [MPA-4.4-8]
+type longSegment struct {
+	active  bool
+	kind    rdmap.Opcode
+	tagged  ddp.Tagged
+	un      ddp.Untagged
+	size    int // of the payload
+	placed  int
+	trailer int // bytes of pad and CRC to skip
+	pins    []regmem.Ref
+	iov     [][]byte // scratch
+	dropped []byte   // where the rest of a segment goes if its place is gone
+}
+
+// beginLong takes the beginning of an FPDU, if it is one worth it, and returns
+// how many bytes of payload are missing. If anything is wrong with it, it is
+// left for the usual way to find out.
+func (q *QueuePair) beginLong(p []byte) (direct int) {
+	r := &q.rx
+	l := &r.long
+	const lengthLen = 2
+	if r.dec.CRC || r.dec.Markers || !r.first || len(p) <= lengthLen {
+		return 0
+	}
+	total, ulpdu, err := r.dec.Need(p)
+	if err != nil || total == 0 {
+		return 0
+	}
+	u := p[lengthLen:]
+	hl := ddp.HeaderLen(u[0])
+	size := ulpdu - hl
+	have := len(u) - hl
+	if have < 0 || size-have < longMin {
+		return 0
+	}
+	*l = longSegment{size: size, pins: l.pins, iov: l.iov, dropped: l.dropped}
+	if ddp.IsTagged(u[0]) {
+		h, _, err := ddp.ParseTagged(u)
+		op, f := rdmap.CheckTagged(h.RsvdULP)
+		if err != nil || f != rdmap.OK {
+			return 0
+		}
+		if op == rdmap.ReadResponse {
+			if _, df, rf := q.checkResponse(h, size); df != ddp.OK || rf != rdmap.OK {
+				return 0
+			}
+		} else if q.dev.reg.Check(h.STag, h.TO, uint64(size), q.pd.dom, q, regmem.RemoteWrite) != regmem.OK {
+			return 0
+		}
+		l.kind, l.tagged = op, h
+	} else {
+		h, _, err := ddp.ParseUntagged(u)
+		if err != nil || rdmap.CheckQueue(h.QN, q.ext) != ddp.OK {
+			return 0
+		}
+		op, f := rdmap.CheckUntagged(h, size, q.ext)
+		if f != rdmap.OK || !op.IsSend() {
+			return 0
+		}
+		if df, rf := q.beginSend(op, h, size); df != ddp.OK || rf != rdmap.OK {
+			return 0
+		}
+		l.kind, l.un = op, h
+	}
+	l.active = true
+	q.stats.recvFPDUs.Add(1)
+	q.count(size, l.tagged.Last || l.un.Last)
+	for from := u[hl:]; len(from) > 0 && l.active; {
+		iov := q.longPlaces(l.iov[:0], len(from))
+		n := 0
+		for i, b := range iov {
+			if err := regmem.Copy(b, from[n:n+len(b)], l.pins[i].Guarded()); err != nil {
+				q.failLong(err)
+				return 0
+			}
+			n += len(b)
+		}
+		q.longPlaced(n)
+		if n == 0 {
+			q.failLong(nil)
+			return 0
+		}
+		from = from[n:]
+	}
+	return l.size - l.placed
+}
+
+// longPlaces appends to iov the places of the next max bytes, pinned.
+func (q *QueuePair) longPlaces(iov [][]byte, max int) [][]byte {
+	l := &q.rx.long
+	n := uint64(min(max, l.size-l.placed))
+	if l.kind == rdmap.Write {
+		ref, out := q.dev.reg.Access(l.tagged.STag, l.tagged.TO+uint64(l.placed), n, q.pd.dom, q, regmem.RemoteWrite)
+		if out == regmem.OK {
+			l.pins = append(l.pins, ref)
+			iov = append(iov, ref.B)
+		}
+		return iov
+	}
+	var sg []SGE
+	var off uint64
+	if l.kind == rdmap.ReadResponse {
+		p := q.reads.first()
+		sg, off = p.w.sg[:p.w.nsg], uint64(p.got)+uint64(l.placed)
+	} else {
+		w := q.rx.recv
+		sg, off = w.sg[:w.nsg], uint64(l.un.MO)+uint64(l.placed)
+	}
+	walk(sg, off, n, func(s *SGE, off, n uint64) bool {
+		ref, out := s.pin(q, off, n, regmem.LocalWrite)
+		if out != regmem.OK {
+			return false
+		}
+		l.pins = append(l.pins, ref)
+		iov = append(iov, ref.B)
+		return true
+	})
+	return iov
+}
+
+// longPlaced notes that n bytes are in place, and gives the pins back.
+func (q *QueuePair) longPlaced(n int) {
+	l := &q.rx.long
+	for i := range l.pins {
+		l.pins[i].Release()
+		l.pins[i] = regmem.Ref{}
+	}
+	l.pins = l.pins[:0]
+	l.placed += n
+	if l.placed == l.size {
+		hl := ddp.TaggedLen
+		if !l.kind.Tagged() {
+			hl = ddp.UntaggedLen
+		}
+		l.trailer = mpa.FPDULen(hl+l.size) - 2 - hl - l.size
+	}
+}
+
+// Direct implements [frameio.Protocol].
+func (e *engine) Direct(iov [][]byte) ([][]byte, error) {
+	q := (*QueuePair)(e)
+	l := &q.rx.long
+	n := len(iov)
+	if !q.dead.Load() {
+		if iov = q.longPlaces(iov, l.size-l.placed); len(iov) == n {
+			q.failLong(nil)
+		}
+	}
+	if len(iov) == n { // the rest is read and dropped, so that our Terminate gets through [I-36]
+		if l.dropped == nil {
+			l.dropped = make([]byte, longMin)
+		}
+		iov = append(iov, l.dropped[:min(longMin, l.size-l.placed)])
+	}
+	return iov, nil
+}
+
+// DirectDone implements [frameio.Protocol].
+func (e *engine) DirectDone(n int) error {
+	q := (*QueuePair)(e)
+	q.touch()
+	q.longPlaced(n)
+	return nil
+}
+
+// endLong delivers a long segment after its trailer has come.
+func (q *QueuePair) endLong() {
+	l := &q.rx.long
+	l.active = false
+	switch l.kind {
+	case rdmap.Write:
+		q.stats.placed.Add(uint64(l.size))
+	case rdmap.ReadResponse:
+		q.reads.first().got += uint32(l.size)
+		if l.tagged.Last {
+			q.readDone()
+		}
+	default:
+		h := l.un
+		u := h.Append(make([]byte, 0, ddp.UntaggedLen)[:0])
+		if n, done := q.rx.queues[rdmap.QueueSend].Placed(h, l.size); done {
+			q.deliver(l.kind, h, nil, u, n)
+		}
+	}
+}
+
+// dropLong forgets a long segment because the stream ended.
+func (q *QueuePair) dropLong() {
+	if l := &q.rx.long; l.active {
+		q.longPlaced(0)
+		l.active, l.trailer = false, 0
+	}
+}
+
+// failLong ends the stream because memory of a long segment is gone since it
+// was checked.
+func (q *QueuePair) failLong(err error) {
+	l := &q.rx.long
+	q.longPlaced(0)
+	l.active, l.trailer = false, 0
+	switch l.kind {
+	case rdmap.Write:
+		t := rdmap.TerminateDDP(ddp.InvalidSTag, l.tagged.Append(nil))
+		t.SegLen = uint16(ddp.TaggedLen + l.size)
+		q.fault(t, err)
+	case rdmap.ReadResponse:
+		p := q.reads.first()
+		q.sq.Update(p.seq, func(w **sendWQE) { (*w).status = StatusLocalAccess })
+		q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
+	default:
+		q.completeRecv(StatusLocalAccess, 0, l.un)
+		q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
+	}
+}

@@ -1,0 +1,95 @@
+package iwarp
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"viaduct/internal/queue"
+)
+
+// A recvQueue holds receive buffers. TCP delivers in order, so a buffer is
+// taken at the first segment of a message and completes before the next is
+// taken.
+type recvQueue struct {
+	work   queue.Work[*recvWQE]
+	depth  int
+	used   atomic.Int64 // posted and not yet polled
+	posted atomic.Int64 // posted and not yet taken
+}
+
+func (r *recvQueue) post(w *recvWQE) error {
+	if r.used.Add(1) > int64(r.depth) {
+		r.used.Add(-1)
+		return ErrQueueFull
+	}
+	r.posted.Add(1)
+	if _, err := r.work.Post(w); err != nil {
+		r.used.Add(-1)
+		r.posted.Add(-1)
+		return ErrQueueFull
+	}
+	return nil
+}
+
+func (r *recvQueue) take() (*recvWQE, bool) {
+	w, ok := r.work.Take()
+	if ok {
+		r.posted.Add(-1)
+	}
+	return w, ok
+}
+
+// A SharedReceiveQueue is a receive queue that several streams take buffers
+// from. How many each stream took and still holds is in its statistics, a
+// stream can be bounded with Config.SRQShare, and a notice comes when buffers
+// run low: a peer that takes more than its share can be found.
+// [SEC-6.4.3.1-1] [DDP-8.3.2-5] [RDMAP-8.1.2-7] Safe for concurrent use.
+type SharedReceiveQueue struct {
+	pd  *ProtectionDomain
+	q   recvQueue
+	low atomic.Int64
+	sig chan struct{}
+}
+
+// NewSRQ returns a shared receive queue of the domain for at most depth
+// buffers.
+func (p *ProtectionDomain) NewSRQ(depth int) (*SharedReceiveQueue, error) {
+	if depth <= 0 || depth > p.dev.cfg.Limits.QueueDepth {
+		return nil, fmt.Errorf("%w: receive queue of %d, at most %d", ErrLimit, depth, p.dev.cfg.Limits.QueueDepth)
+	}
+	return &SharedReceiveQueue{pd: p, q: recvQueue{depth: depth}, sig: make(chan struct{}, 1)}, nil
+}
+
+// Post adds a buffer. Errors: ErrInvalid, ErrRegistered, ErrQueueFull.
+func (s *SharedReceiveQueue) Post(wr RecvWR) error {
+	w, err := newRecvWQE(&wr, &QueuePair{pd: s.pd, dev: s.pd.dev})
+	if err != nil {
+		return err
+	}
+	if err := s.q.post(w); err != nil {
+		freeRecvWQE(w)
+		return err
+	}
+	return nil
+}
+
+// Len returns how many buffers are left.
+func (s *SharedReceiveQueue) Len() int { return int(s.q.posted.Load()) }
+
+// ArmLow asks for one signal on [SharedReceiveQueue.Low] when fewer than n
+// buffers are left.
+func (s *SharedReceiveQueue) ArmLow(n int) { s.low.Store(int64(n)) }
+
+// Low returns the channel of low-water signals. It holds at most one.
+func (s *SharedReceiveQueue) Low() <-chan struct{} { return s.sig }
+
+func (s *SharedReceiveQueue) take() (*recvWQE, bool) {
+	w, ok := s.q.take()
+	if n := s.low.Load(); n > 0 && s.q.posted.Load() < n && s.low.CompareAndSwap(n, 0) {
+		select {
+		case s.sig <- struct{}{}:
+		default:
+		}
+	}
+	return w, ok
+}

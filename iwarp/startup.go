@@ -1,0 +1,288 @@
+package iwarp
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"viaduct/internal/frameio"
+	"viaduct/iwarp/ddp"
+	"viaduct/iwarp/mpa"
+	"viaduct/iwarp/rdmap"
+)
+
+// Client starts a stream as Initiator on a connection that is there already,
+// at the byte the caller has reached in both directions. Either end of the TCP
+// connection may be the Initiator. The connection belongs to the stream from
+// the call on, also if it fails. [MPA-7.1-1] [MPA-7.1-3] [MPA-7.1-4] [MPA-7.1-7] [I-74]
+//
+// Errors: *RejectedError; *mpa.Error for what goes wrong in start-up, of
+// code mpa.CodeFrame if the peer does not speak the protocol; *TerminateError if start-up
+// ended with a Terminate; the error of the context; that of Config.Prepare.
+func Client(ctx context.Context, nc net.Conn, cfg *Config) (*QueuePair, error) {
+	c := cfg.clone()
+	q, _, err := client(ctx, nc, c, nil)
+	return q, err
+}
+
+func client(ctx context.Context, nc net.Conn, c *Config, read []byte) (_ *QueuePair, in *mpa.Initiator, err error) {
+	if nc, err = c.wrap(ctx, nc, false); err != nil {
+		return nil, nil, err
+	}
+	rtr := c.RTR
+	if rtr == 0 {
+		rtr = mpa.RTRWrite | mpa.RTRRead // [I-06]
+	}
+	if err := c.complete(); err != nil {
+		nc.Close()
+		return nil, nil, err
+	}
+	in, err = mpa.NewInitiator(mpa.InitiatorConfig{
+		Plain: c.Plain, Markers: c.Markers, CRC: !c.Device.cfg.OmitCRC, // [MPA-4.4-3]
+		PeerToPeer: !c.ClientServer, RTR: rtr,
+		IRD: c.ird(), ORD: c.ord(), MaxIRD: c.maxIRD(), ULPDepth: c.ULPDepth,
+		Private: c.Private, MaxPrivate: c.MaxPrivate,
+	})
+	if err != nil {
+		nc.Close()
+		return nil, nil, err
+	}
+	q, err := newQueuePair(c)
+	if err != nil {
+		nc.Close()
+		return nil, nil, err
+	}
+	if err := q.prepare(); err != nil {
+		nc.Close()
+		return nil, nil, err
+	}
+	act, rest, err := exchange(ctx, nc, in, duration(c.ReplyTimeout, DefaultReplyTimeout), read)
+	switch {
+	case err != nil:
+	case act == mpa.Leave:
+		err = q.rejected(nc, in.Params(), rest)
+		if c.KeepConn {
+			nc = nil
+		}
+	case act == mpa.Operate, act == mpa.Terminate:
+		if err = q.start(nc, in.Params(), nil, rest); err != nil && act == mpa.Operate {
+			act, err = in.Fail(err), nil
+		}
+		if act == mpa.Terminate && err == nil {
+			// The error is told as the first FPDU. [MPA2-8-1] [MPA2-9.3-2] [I-38]
+			q.begin(false, rest)
+			q.terminateStartup(in.Err())
+			<-q.gone
+			return nil, in, q.Err()
+		}
+	default:
+		err = in.Err()
+	}
+	if err != nil {
+		if nc != nil {
+			nc.Close()
+		}
+		q.discard(err)
+		return nil, in, err
+	}
+	q.begin(true, rest)
+	return q, in, nil
+}
+
+// exchange sends the Request and waits for the Reply. rest is what came behind
+// it.
+func exchange(ctx context.Context, nc net.Conn, in *mpa.Initiator, limit time.Duration, read []byte) (_ mpa.Action, rest []byte, err error) {
+	stop := bound(ctx, nc, limit)
+	defer stop()
+	if _, err := nc.Write(in.Start()); err != nil {
+		in.Lost(err)
+		return mpa.Close, nil, startupError(ctx, in.Err())
+	}
+	buf := append(make([]byte, 0, startupBuffer+len(read)), read...)
+	for {
+		if n, act := in.Receive(buf); act != mpa.Wait {
+			return act, buf[n:], nil
+		}
+		n, err := nc.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		if err != nil && n == 0 {
+			if isTimeout(err) && ctx.Err() == nil {
+				in.Timeout()
+			} else {
+				in.Lost(err)
+			}
+			return mpa.Close, nil, startupError(ctx, in.Err())
+		}
+	}
+}
+
+// startupBuffer holds the longest frame and what may come behind it.
+const startupBuffer = mpa.FrameLen + mpa.MaxPrivate + 4096
+
+func startupError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if errors.Is(err, mpa.ErrTimeout) {
+		return fmt.Errorf("%w: %w", ErrTimeout, err)
+	}
+	return err
+}
+
+func isTimeout(err error) bool {
+	ne, ok := errors.AsType[net.Error](err)
+	return ok && ne.Timeout()
+}
+
+// bound limits all reads and writes of start-up together, by time and by the
+// context; the returned function lifts the bound. [MPA-7.1.2-25]
+func bound(ctx context.Context, nc net.Conn, limit time.Duration) (stop func()) {
+	if limit > 0 {
+		nc.SetDeadline(time.Now().Add(limit))
+	}
+	done := make(chan struct{})
+	cancel := context.AfterFunc(ctx, func() {
+		nc.SetDeadline(time.Unix(1, 0))
+		close(done)
+	})
+	return func() {
+		if !cancel() {
+			<-done
+		}
+		nc.SetDeadline(time.Time{})
+	}
+}
+
+// wrap applies what the configuration puts between the stream and TCP.
+func (c *Config) wrap(ctx context.Context, nc net.Conn, server bool) (net.Conn, error) {
+	if err := frameio.Tune(nc, frameio.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive}); err != nil {
+		nc.Close()
+		return nil, err
+	}
+	if c.WrapConn != nil {
+		nc = c.WrapConn(nc)
+	}
+	if c.TLS == nil {
+		return nc, nil
+	}
+	var tc *tls.Conn
+	if server {
+		tc = tls.Server(nc, c.TLS)
+	} else {
+		tc = tls.Client(nc, c.TLS)
+	}
+	if d := duration(c.RequestTimeout, DefaultRequestTimeout); d > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d)
+		defer cancel()
+	}
+	if err := tc.HandshakeContext(ctx); err != nil {
+		nc.Close()
+		return nil, err
+	}
+	return tc, nil
+}
+
+func (q *QueuePair) prepare() error {
+	if q.cfg.Prepare == nil {
+		return nil
+	}
+	if err := q.cfg.Prepare(q); err != nil {
+		q.discard(err)
+		return err
+	}
+	return nil
+}
+
+// discard ends a stream that never ran.
+func (q *QueuePair) discard(err error) {
+	q.endWith(err, endAbort)
+	<-q.gone
+}
+
+// rejected makes the error of a rejection and deals with the connection.
+// [MPA-7.1.2-13] [I-15]
+func (q *QueuePair) rejected(nc net.Conn, p mpa.Params, rest []byte) error {
+	e := &RejectedError{Private: p.Private, IRD: int(p.PeerIRD), ORD: int(p.PeerORD)}
+	if q.cfg.KeepConn {
+		e.Conn, e.Unread = nc, rest
+	}
+	return e
+}
+
+// start ties the stream to its connection, before any FPDU can be sent or
+// received. [MPA-7.1-6] [DDP-6.1-1]
+func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder, rest []byte) error {
+	q.conn, q.params, q.responder = nc, p, r
+	q.ird.Store(int32(p.IRD))
+	q.ord.Store(min(int32(p.ORD), int32(q.cfg.ord())))
+	n := max(int(p.IRD), int(q.cfg.ird()), 1)
+	q.inbound.init(2 * n) // Reads, and as many Atomics [I-64]
+	t := &q.tx
+	t.enc = mpa.Encoder{CRC: p.CRC, Markers: p.SendMarkers}
+	t.rtr = p.Ready
+	if q.cfg.FPDUSize != 0 {
+		t.mulpdu.Store(int32(q.cfg.FPDUSize))
+	} else {
+		q.refreshMSS()
+	}
+	q.rx.dec = mpa.Decoder{CRC: p.CRC, Markers: p.RecvMarkers, Max: q.cfg.MaxFPDU}
+	for i := range t.msn {
+		first := ddp.MSN(max(q.cfg.firstMSN[i], uint32(ddp.FirstMSN)))
+		t.msn[i], q.rx.queues[i] = first, ddp.NewQueue(first)
+	}
+	q.fc = frameio.New(nc, (*engine)(q), frameio.Options{Portable: q.cfg.portable})
+	return nil
+}
+
+// begin opens the stream. run is false if all it will do is send a Terminate.
+func (q *QueuePair) begin(run bool, rest []byte) {
+	q.mu.Lock()
+	if q.state == StateIdle && run {
+		q.state = StateRunning
+	}
+	if !run {
+		q.tx.rtr = 0
+	}
+	q.mu.Unlock()
+	q.ready.Store(true)
+	q.touch()
+	if q.responder == nil && (q.cfg.FirstFPDUDelay <= 0 || !run) || q.cfg.EarlyResponder {
+		q.sendOpen.Store(true)
+	}
+	q.fc.Start(rest)
+	if !run {
+		return
+	}
+	q.log.Info("stream up", "local", q.LocalAddr(), "remote", q.RemoteAddr(), "rev", q.params.Rev,
+		"crc", q.params.CRC, "ird", q.IRD(), "ord", q.ORD(), "mulpdu", q.MULPDU())
+	if q.responder == nil && q.cfg.FirstFPDUDelay > 0 {
+		q.after(q.cfg.FirstFPDUDelay, func() {
+			q.sendOpen.Store(true)
+			q.kick()
+		})
+	}
+	if d := duration(q.cfg.FirstFPDUTimeout, DefaultFirstFPDUTimeout); d > 0 && q.responder != nil && q.params.PeerToPeer { // [I-14]
+		q.after(d, func() {
+			if q.stats.recvFPDUs.Load() == 0 {
+				q.endWith(ErrTimeout, endAbort)
+			}
+		})
+	}
+	if q.cfg.IdleTimeout > 0 {
+		q.watchIdle(q.cfg.IdleTimeout)
+	}
+	q.kick()
+}
+
+// terminateStartup tells the peer why start-up failed after its Reply.
+func (q *QueuePair) terminateStartup(err error) {
+	code := mpa.CodeCatastrophic
+	if e, ok := errors.AsType[*mpa.Error](err); ok {
+		code = e.Code
+	}
+	q.fault(rdmap.TerminateMPA(uint8(code)), err)
+}

@@ -1,0 +1,54 @@
+package iwarp
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Stats are counters of a stream. They only grow, except SRQHeld.
+type Stats struct {
+	SentFPDUs, ReceivedFPDUs       uint64 // moves when an FPDU is handed to TCP, or was found valid
+	SentBytes, ReceivedBytes       uint64 // payload bytes in them
+	SentMessages, ReceivedMessages uint64 // moves with the last segment
+	PlacedBytes                    uint64 // bytes written to registered memory by the peer's Writes
+	ServedReads, ServedReadBytes   uint64 // the peer's Reads that were answered
+	ServedAtomics                  uint64
+
+	// Slow paths that keep a stream alive; a peer that does nothing else can
+	// be ended by whoever watches. [SEC-6.4.4-1]
+	ReceivedEmpty uint64 // messages without payload
+	ReceivedTiny  uint64 // segments that are not the last of their message and carry less than 64 bytes
+	NoReceive     uint64 // messages for which no receive was posted [DDP-7.1-3]
+
+	SRQTaken uint64 // buffers taken from a shared receive queue
+	SRQHeld  uint64 // of these, how many are not polled yet
+
+	LastActivity time.Time // when something was last sent or received
+}
+
+type counters struct {
+	// moved by the send role
+	sentFPDUs, sentBytes, sentMessages      atomic.Uint64
+	servedReads, servedBytes, servedAtomics atomic.Uint64
+	_                                       [64]byte // keep the roles' counters apart
+	// moved by the receive role
+	recvFPDUs, recvBytes, recvMessages, placed atomic.Uint64
+	empty, tiny, noReceive                     atomic.Uint64
+	srqTaken                                   atomic.Uint64
+}
+
+// Stats returns the counters at this moment.
+func (q *QueuePair) Stats() Stats {
+	c := &q.stats
+	return Stats{
+		SentFPDUs: c.sentFPDUs.Load(), ReceivedFPDUs: c.recvFPDUs.Load(),
+		SentBytes: c.sentBytes.Load(), ReceivedBytes: c.recvBytes.Load(),
+		SentMessages: c.sentMessages.Load(), ReceivedMessages: c.recvMessages.Load(),
+		PlacedBytes: c.placed.Load(),
+		ServedReads: c.servedReads.Load(), ServedReadBytes: c.servedBytes.Load(),
+		ServedAtomics: c.servedAtomics.Load(),
+		ReceivedEmpty: c.empty.Load(), ReceivedTiny: c.tiny.Load(), NoReceive: c.noReceive.Load(),
+		SRQTaken: c.srqTaken.Load(), SRQHeld: uint64(max(0, q.srqHeld.Load())),
+		LastActivity: q.lastActivity(),
+	}
+}

@@ -1,0 +1,113 @@
+package iwarp
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"viaduct/iwarp/mpa"
+	"viaduct/iwarp/rdmap"
+)
+
+// A TerminateError says that a stream ended with an error of RDMAP, DDP or
+// MPA: one that the peer reported with a Terminate message, or one that we
+// found, and reported if that was possible. [RDMAP-7.1-1] [RDMAP-5.4-5]
+// [DDP-6.2.2-1] [MPA-8-2] [RDMAP-3.2-3] [RDMAP-3.2-5]
+type TerminateError struct {
+	Remote bool // the peer told us; otherwise we found it
+	Layer  rdmap.Layer
+	Type   uint8 // error type
+	Code   uint8
+
+	SegLen int    // length in bytes of the offending segment, -1 if unknown
+	DDP    []byte // its DDP header, if known
+	RDMAP  []byte // its RDMAP header, if it was a Read Request
+
+	Raw   []byte // the Terminate message without its DDP header, as sent or received
+	Hint  string // another reading of Raw, for people
+	Cause error  // what led to it here, if there is more to say
+}
+
+// Error implements error.
+func (e *TerminateError) Error() string {
+	who := "found"
+	if e.Remote {
+		who = "reported by peer"
+	}
+	text, _ := rdmap.Describe(e.Layer, e.Type, e.Code)
+	s := fmt.Sprintf("iwarp: %s: %v error %d/%d/%02x, %s", who, e.Layer, uint8(e.Layer), e.Type, e.Code, text)
+	if e.Hint != "" {
+		s += " (" + e.Hint + ")"
+	}
+	if e.Cause != nil {
+		s += ": " + e.Cause.Error()
+	}
+	return s
+}
+
+// Unwrap returns the cause.
+func (e *TerminateError) Unwrap() error { return e.Cause }
+
+// Is reports whether target is a *TerminateError with the same layer, type,
+// code and origin and nothing else set.
+func (e *TerminateError) Is(target error) bool {
+	t, ok := target.(*TerminateError)
+	return ok && t.Remote == e.Remote && t.Layer == e.Layer && t.Type == e.Type && t.Code == e.Code &&
+		t.Cause == nil && t.Raw == nil
+}
+
+// LogValue describes the error.
+func (e *TerminateError) LogValue() slog.Value {
+	return slog.GroupValue(
+		slog.Bool("remote", e.Remote),
+		slog.String("code", fmt.Sprintf("%d/%d/%02x", uint8(e.Layer), e.Type, e.Code)),
+		slog.String("text", e.Error()),
+	)
+}
+
+// terminateError makes the error of a Terminate that is sent or was received.
+func terminateError(t rdmap.Terminate, remote bool, raw []byte, cause error) *TerminateError {
+	e := &TerminateError{Remote: remote, Layer: t.Layer, Type: t.Type, Code: t.Code, SegLen: -1, Cause: cause}
+	if t.Length {
+		e.SegLen = int(t.SegLen)
+	}
+	e.DDP, e.RDMAP, e.Raw = bytes.Clone(t.DDP), bytes.Clone(t.RDMAP), bytes.Clone(raw)
+	if remote {
+		e.Hint = hint(t)
+	}
+	return e
+}
+
+// hint explains what known peers mean by codes they use in their own way.
+// Nothing depends on it. [I-40] [I-75]
+func hint(t rdmap.Terminate) string {
+	if s, ok := t.Swapped(); ok {
+		return fmt.Sprintf("fields swapped, probably Linux siw: %v error %d/%d/%02x, %s", s.Layer, uint8(s.Layer), s.Type, s.Code, s.Text())
+	}
+	switch [3]uint8{uint8(t.Layer), t.Type, t.Code} {
+	case [3]uint8{1, 2, 2}:
+		return "no receive posted, or, from some peers, message longer than the receive"
+	case [3]uint8{0, 2, 7}:
+		return "too many reads outstanding, or misaligned atomic"
+	}
+	return ""
+}
+
+// lostError says that the connection went away.
+func lostError(cause error) *TerminateError {
+	t := rdmap.TerminateMPA(uint8(mpa.CodeClosed))
+	return terminateError(t, false, nil, cause)
+}
+
+// Errors of a stream. Test with errors.Is.
+var (
+	// ErrClosed matches net.ErrClosed.
+	ErrClosed     error = closedError{}
+	ErrQueueFull        = errors.New("iwarp: queue is full")
+	ErrNoReads          = errors.New("iwarp: peer serves no reads")
+	ErrNotEnabled       = errors.New("iwarp: extension is not enabled")
+	ErrTooLong          = errors.New("iwarp: message too long")
+	ErrPeerClosed       = errors.New("iwarp: peer has closed its direction")
+	ErrTimeout    error = timeoutError{}
+)

@@ -1,0 +1,410 @@
+package iwarp
+
+import (
+	"sync/atomic"
+	"time"
+
+	"viaduct/internal/frameio"
+	"viaduct/internal/regmem"
+	"viaduct/iwarp/ddp"
+	"viaduct/iwarp/mpa"
+	"viaduct/iwarp/rdmap"
+)
+
+// txState belongs to the send role of frameio, except mulpdu, which others
+// may read.
+type txState struct {
+	enc    mpa.Encoder
+	mulpdu atomic.Int32
+	msn    [4]ddp.MSN // next of each queue
+	cur    txMessage
+	turn   bool    // whose turn it is: the peer's requests or our queue [I-54]
+	rtr    mpa.RTR // the ready message that has to go first
+	opID   uint32  // identifier of the next Atomic Request [I-68]
+
+	// What the batch in progress will have done when it is sent.
+	done     []uint64 // requests of the send queue
+	answered int      // requests of the peer
+	over     bool     // the Terminate is in it, nothing may follow
+	first    bool     // it holds the first FPDU of all
+
+	asked   time.Time // when the MSS was last looked at
+	since   int       // bytes sent since then
+	hdr     [ddp.UntaggedLen]byte
+	refs    [MaxSGE]regmem.Ref
+	parts   [MaxSGE + 1][]byte
+	marked  []byte // FPDUs with markers of the batch in progress
+	invalid bool   // a local invalidation is in progress
+}
+
+// A txMessage is the message that is being cut into segments.
+type txMessage struct {
+	active bool
+	op     rdmap.Opcode
+	cut    ddp.Cutter
+	last   bool         // the segment with L is in a batch
+	w      *sendWQE     // own message
+	seq    uint64       // of w
+	in     *inboundRead // Read Response
+	msn    ddp.MSN
+}
+
+// engine is the face of a QueuePair towards frameio.
+type engine QueuePair
+
+var _ frameio.Protocol = (*engine)(nil)
+
+// Fill implements [frameio.Protocol]: it adds FPDUs to the batch. A Terminate
+// goes before everything else and ends the direction [RDMAP-7.1-3]
+// [RDMAP-5.4-8] [I-35]; then the RTR [MPA2-5-2]; then the message in progress,
+// whole; then, by turns, answers to the peer's requests and our own queue
+// [I-52] [I-54].
+func (e *engine) Fill(b *frameio.Batch) {
+	q := (*QueuePair)(e)
+	t := &q.tx
+	t.marked = t.marked[:0]
+	q.refreshMSS()
+	for !b.Full() && !t.over {
+		if !q.sendOpen.Load() { // [MPA-7.1.2-15]
+			return
+		}
+		if t.enc.Markers && !q.markRoom() {
+			return
+		}
+		if p := q.term.Load(); p != nil {
+			h := rdmap.TerminateOp.UntaggedHeader(ddp.FirstMSN, 0, true, 0)
+			q.control(b, h, *p)
+			t.over = true
+			return
+		}
+		if q.halted.Load() {
+			return
+		}
+		switch {
+		case t.rtr != 0:
+			q.sendRTR(b)
+		case q.nudge.Load() && !t.cur.active:
+			q.nudge.Store(false)
+			q.frame(b, rdmap.Write.TaggedHeader(1, 0, true).Append(t.hdr[:0]), nil, 0)
+		case t.cur.active:
+			if !q.segment(b) {
+				return
+			}
+		default:
+			if !q.next(b) {
+				return
+			}
+		}
+	}
+}
+
+// Sent implements [frameio.Protocol]: Sends and Writes complete when TCP has
+// all of their bytes [RDMAP-5.5-4] [RDMAP-5.5-11] [DDP-5.4-1], and slots of
+// the peer's requests are free when TCP has their answers [I-20].
+func (e *engine) Sent() {
+	q := (*QueuePair)(e)
+	t := &q.tx
+	q.touch()
+	if t.answered > 0 {
+		q.inbound.free(t.answered)
+		t.answered = 0
+	}
+	for i := 0; i < len(t.done); {
+		j := i + 1
+		for j < len(t.done) && t.done[j] == t.done[j-1]+1 {
+			j++
+		}
+		q.finish(t.done[i], t.done[j-1]+1)
+		i = j
+	}
+	t.done = t.done[:0]
+	if t.over {
+		select {
+		case <-q.termSent:
+		default:
+			close(q.termSent)
+		}
+	}
+	if t.first {
+		t.first = false
+		q.firstSent()
+	}
+	if q.gate.Load() == gateClosing {
+		q.maybeFinish()
+	}
+}
+
+// next begins the next message. It reports whether there was one.
+func (q *QueuePair) next(b *frameio.Batch) bool {
+	t := &q.tx
+	for range 2 {
+		t.turn = !t.turn
+		if t.turn {
+			if in := q.inbound.start(); in != nil {
+				q.answer(b, in)
+				return true
+			}
+		} else if q.nextRequest(b) {
+			return true
+		}
+	}
+	return false
+}
+
+// nextRequest begins the request at the head of the send queue, if it may
+// begin. Requests begin in the order of posting. [RDMAP-5.5-10] [RDMAP-5.1-5]
+// [RDMAP-5.2.1-7] [RDMAP-5.3-9] [DDP-5.3-1] [RDMAPX-5.2.1-12] [RDMAPX-6.3-6] [I-53]
+func (q *QueuePair) nextRequest(b *frameio.Batch) bool {
+	t := &q.tx
+	if t.invalid {
+		if !q.invalidated.Swap(false) {
+			return false
+		}
+		t.invalid = false
+	}
+	w, seq, ok := q.sq.Peek()
+	if !ok {
+		return false
+	}
+	if (w.fence || w.op == OpLocalInvalidate) && !q.mayPass(0) { // [RDMAP-5.5-9]
+		return false
+	}
+	if w.op.reads() {
+		ord := int(q.ord.Load())
+		if ord == 0 { // posted before start-up told so
+			q.sq.Start()
+			w.status = StatusFlushed
+			q.finish(seq, seq+1)
+			return true
+		}
+		if !q.mayPass(ord - 1) { // [RDMAP-6.1-5] [RDMAP-6.1-3] [MPA2-9.1-3] [I-20]
+			return false
+		}
+	}
+	if _, got, ok := q.sq.Start(); !ok || got != seq {
+		return ok // flushed between Peek and Start
+	}
+	msg := ops[w.op].msg
+	switch w.op {
+	case OpRead:
+		q.sendRead(b, w, seq)
+	case OpFetchAdd, OpCmpSwap:
+		q.sendAtomic(b, w, seq)
+	case OpImmediate, OpImmediateSE:
+		q.control(b, msg.UntaggedHeader(q.nextMSN(rdmap.QueueSend), 0, true, 0), w.imm[:])
+		t.done = append(t.done, seq)
+	case OpLocalInvalidate:
+		q.localInvalidate(w.stag, seq)
+	default:
+		hl := ddp.UntaggedLen
+		if msg.Tagged() {
+			hl = ddp.TaggedLen
+		}
+		t.cur = txMessage{active: true, op: msg, w: w, seq: seq, cut: ddp.NewCutter(w.length, int(t.mulpdu.Load()), hl)}
+		if !msg.Tagged() {
+			t.cur.msn = q.nextMSN(rdmap.QueueSend)
+		}
+	}
+	return true
+}
+
+// mayPass reports whether no more than n Reads and Atomics are outstanding. If
+// not, whoever completes one rings the doorbell.
+func (q *QueuePair) mayPass(n int) bool {
+	if q.reads.len() <= n {
+		return true
+	}
+	q.blocked.Store(true)
+	return q.reads.len() <= n
+}
+
+// nextMSN returns the number of the next message of a queue. [DDP-4.3-6]
+func (q *QueuePair) nextMSN(qn int) ddp.MSN {
+	m := q.tx.msn[qn]
+	q.tx.msn[qn] = m.Next()
+	return m
+}
+
+// segment adds the next segment of the message in progress. It reports whether
+// more may be added.
+func (q *QueuePair) segment(b *frameio.Batch) bool {
+	t := &q.tx
+	m := &t.cur
+	if b.Pieces() < MaxSGE {
+		return false
+	}
+	off, n, last, _ := m.cut.Next()
+	refs := t.refs[:0]
+	var h []byte
+	switch {
+	case m.in != nil: // Read Response: source checked again for each segment [I-43] [RDMAP-5.2.2-8]
+		r := &m.in.read
+		if n > 0 {
+			ref, out := q.dev.reg.Access(r.SourceSTag, r.SourceTO+off, uint64(n), q.pd.dom, q, regmem.RemoteRead)
+			if out == regmem.OK && !touchable(ref) {
+				ref.Release()
+				out = regmem.NoRegion
+			}
+			if out != regmem.OK {
+				q.failAnswer(m.in, uint32(off), readFault(refine(out, r.SourceTO+off, uint64(n))))
+				return false
+			}
+			refs = append(refs, ref)
+		}
+		h = m.op.TaggedHeader(r.SinkSTag, r.SinkTO+off, last).Append(t.hdr[:0]) // [RDMAP-4.4-2]
+	case m.op.Tagged():
+		h = m.op.TaggedHeader(m.w.remote.STag, m.w.remote.TO+off, last).Append(t.hdr[:0]) // [DDP-5.2-7] [DDP-4.2-6]
+	default: // the STag to invalidate is in each segment [DDP-4.3-2] [DDP-4.3-5] [DDP-4.3-9]
+		h = m.op.UntaggedHeader(m.msn, uint32(off), last, m.w.stag).Append(t.hdr[:0])
+	}
+	if m.w != nil && n > 0 {
+		if refs = q.gather(refs, m.w, off, uint64(n)); refs == nil {
+			return false
+		}
+	}
+	q.frame(b, h, refs, n)
+	if !last {
+		return true
+	}
+	q.stats.sentMessages.Add(1)
+	if m.in != nil {
+		t.answered++
+		q.stats.servedReads.Add(1)
+		q.stats.servedBytes.Add(uint64(m.in.read.Size))
+	} else {
+		t.done = append(t.done, m.seq)
+	}
+	t.cur = txMessage{}
+	return true
+}
+
+// gather pins n bytes at offset off of the payload of a request. If its memory
+// is gone the request fails, and the stream with it: nil. [I-34] [RDMAP-7.1-2]
+func (q *QueuePair) gather(refs []regmem.Ref, w *sendWQE, off, n uint64) []regmem.Ref {
+	if w.inlineLen > 0 {
+		return append(refs, regmem.Ref{B: w.inline[off : off+n : off+n]})
+	}
+	ok := true
+	walk(w.sg[:w.nsg], off, n, func(s *SGE, off, n uint64) bool {
+		ref, out := s.pin(q, off, n, regmem.LocalRead)
+		if out == regmem.OK && !touchable(ref) {
+			ref.Release()
+			out = regmem.NoRegion
+		}
+		ok = out == regmem.OK
+		if ok {
+			refs = append(refs, ref)
+		}
+		return ok
+	})
+	if ok {
+		return refs
+	}
+	for i := range refs {
+		refs[i].Release()
+	}
+	q.failRequest(w)
+	return nil
+}
+
+// touchable tells whether memory that may fault can be read now.
+func touchable(ref regmem.Ref) bool {
+	return !ref.Guarded() || regmem.Guard(func() { mpa.CRC(0, ref.B) }) == nil
+}
+
+// failRequest ends the stream because local memory of a request is gone.
+func (q *QueuePair) failRequest(w *sendWQE) {
+	w.status = StatusLocalAccess
+	seq := q.tx.cur.seq
+	q.tx.cur = txMessage{}
+	q.finish(seq, seq+1)
+	q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
+}
+
+// frame adds one FPDU: the DDP header and n bytes of payload. It takes the
+// pins over.
+func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int) {
+	t := &q.tx
+	if q.stats.sentFPDUs.Add(1) == 1 {
+		t.first = true
+	}
+	q.stats.sentBytes.Add(uint64(n))
+	t.since += n
+	ulpdu := len(hdr) + n
+	if t.enc.Markers {
+		q.frameMarked(b, hdr, refs)
+		return
+	}
+	h := b.Header(2 + len(hdr))
+	t.enc.AppendLength(h[:0], ulpdu)
+	copy(h[2:], hdr)
+	var crc uint32
+	if t.enc.CRC { // while it is about to be used anyway
+		crc = mpa.CRC(0, h)
+		for i := range refs {
+			crc = mpa.CRC(crc, refs[i].B)
+		}
+	}
+	for i := range refs {
+		b.Data(refs[i])
+		refs[i] = regmem.Ref{}
+	}
+	tr := b.Header(mpa.PadLen(ulpdu) + 4)
+	t.enc.AppendTrailer(tr[:0], ulpdu, crc)
+}
+
+// frameMarked is frame for a peer that wants markers. They cut payload at
+// every 512 bytes, so it is copied.
+func (q *QueuePair) frameMarked(b *frameio.Batch, hdr []byte, refs []regmem.Ref) {
+	t := &q.tx
+	parts := append(t.parts[:0], hdr)
+	for i := range refs {
+		parts = append(parts, refs[i].B)
+	}
+	at := len(t.marked)
+	t.marked = t.enc.Append(t.marked, parts...)
+	for i := range refs {
+		refs[i].Release()
+		refs[i] = regmem.Ref{}
+	}
+	clear(t.parts[:])
+	b.Bytes(t.marked[at:])
+}
+
+// markRoom makes sure that one more FPDU fits the buffer for marked FPDUs,
+// which must not move while a batch refers to it.
+func (q *QueuePair) markRoom() bool {
+	t := &q.tx
+	if t.marked == nil {
+		t.marked = make([]byte, 0, 2*mpa.MaxFPDU)
+	}
+	return cap(t.marked)-len(t.marked) >= mpa.MaxFPDU
+}
+
+// control adds a message whose payload is an RDMAP header: one segment.
+func (q *QueuePair) control(b *frameio.Batch, h ddp.Untagged, body []byte) {
+	var refs []regmem.Ref
+	if len(body) > 0 {
+		q.tx.refs[0] = regmem.Ref{B: body}
+		refs = q.tx.refs[:1]
+	}
+	q.frame(b, h.Append(q.tx.hdr[:0]), refs, len(body))
+	q.stats.sentMessages.Add(1)
+}
+
+// mssBytes and mssAge say how long a size is believed. [I-27]
+const (
+	mssBytes = 4 << 20
+	mssAge   = time.Second
+)
+
+// refreshMSS fits MULPDU to the TCP segments of the moment; the message in
+// progress keeps its size. [MPA-4.5-6] [MPA-4.5-3] [DDP-3-1] [DDP-3-2] [I-27]
+func (q *QueuePair) refreshMSS() {
+	t := &q.tx
+	if q.cfg.FPDUSize != 0 || t.since < mssBytes && time.Since(t.asked) < mssAge {
+		return
+	}
+	t.since, t.asked = 0, time.Now()
+	t.mulpdu.Store(int32(mpa.MULPDU(segmentSize(q.conn), t.enc.Markers)))
+}

@@ -1,0 +1,165 @@
+package iwarp
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"viaduct/internal/frameio"
+	"viaduct/internal/regmem"
+	"viaduct/iwarp/ddp"
+	"viaduct/iwarp/mpa"
+	"viaduct/iwarp/rdmap"
+)
+
+// sendRTR sends the ready message that start-up agreed on: a zero-length
+// message of its kind, the first FPDU of all. [MPA2-9.2-10] [MPA2-5-2] [I-08]
+func (q *QueuePair) sendRTR(b *frameio.Batch) {
+	t := &q.tx
+	kind := t.rtr
+	t.rtr = 0
+	switch kind {
+	case mpa.RTRWrite:
+		q.frame(b, rdmap.Write.TaggedHeader(1, 0, true).Append(t.hdr[:0]), nil, 0)
+	case mpa.RTRRead: // uses up MSN 1 and a place among our Reads
+		p := q.reads.add()
+		*p = pendingRead{msn: q.nextMSN(rdmap.QueueReadRequest)}
+		q.reads.push()
+		r := rdmap.ReadRequest{SourceSTag: 1}
+		q.control(b, rdmap.ReadRequestOp.UntaggedHeader(p.msn, 0, true, 0), r.Append(nil))
+	default:
+		q.control(b, rdmap.Send.UntaggedHeader(q.nextMSN(rdmap.QueueSend), 0, true, 0), nil)
+	}
+}
+
+// sendRead sends a Read Request. The sink is named by the region's STag if the
+// request has a single registered piece, otherwise by a number of this request
+// alone: only the answer we wait for may use it. [RDMAP-5.2-1] [I-58]
+func (q *QueuePair) sendRead(b *frameio.Batch, w *sendWQE, seq uint64) {
+	p := q.reads.add()
+	*p = pendingRead{w: w, seq: seq, msn: q.nextMSN(rdmap.QueueReadRequest), size: uint32(w.length)}
+	if w.nsg == 1 && w.sg[0].Region != nil {
+		m := w.sg[0].Region
+		p.stag, p.to = m.STag(), m.TO()+w.sg[0].Off
+	} else {
+		p.stag, p.to = uint32(seq)<<8|0x5a, 0
+	}
+	r := rdmap.ReadRequest{SinkSTag: p.stag, SinkTO: p.to, Size: p.size, SourceSTag: w.remote.STag, SourceTO: w.remote.TO}
+	q.reads.push()
+	q.control(b, rdmap.ReadRequestOp.UntaggedHeader(p.msn, 0, true, 0), r.Append(w.inline[:0])) // inline is free in a Read
+}
+
+// sendAtomic sends an Atomic Request.
+func (q *QueuePair) sendAtomic(b *frameio.Batch, w *sendWQE, seq uint64) {
+	t := &q.tx
+	p := q.reads.add()
+	t.opID++
+	*p = pendingRead{w: w, seq: seq, msn: q.nextMSN(rdmap.QueueReadRequest), atomic: true, id: t.opID}
+	a := w.atomic
+	r := rdmap.NewFetchAdd(w.remote.STag, w.remote.TO, a.Data, a.Mask)
+	if w.op == OpCmpSwap {
+		r = rdmap.NewCmpSwap(w.remote.STag, w.remote.TO, a.Compare, a.CompareMask, a.Data, a.Mask)
+	}
+	r.ID = p.id
+	q.reads.push()
+	q.control(b, rdmap.AtomicRequestOp.UntaggedHeader(p.msn, 0, true, 0), r.Append(w.inline[:0]))
+}
+
+// answer begins the answer to a request of the peer. Requests are processed in
+// the order they were delivered, and an Atomic only when all before it were
+// answered. [RDMAP-5.2.2-6] [RDMAP-5.5-17] [RDMAPX-5.2.2-7] [RDMAPX-5.4-8] [RDMAPX-7-3]
+func (q *QueuePair) answer(b *frameio.Batch, in *inboundRead) {
+	t := &q.tx
+	if !in.atomic {
+		t.cur = txMessage{active: true, op: rdmap.ReadResponse, in: in,
+			cut: ddp.NewCutter(uint64(in.read.Size), int(t.mulpdu.Load()), ddp.TaggedLen)} // [RDMAP-5.2.1-11] [RDMAP-5.2.1-15]
+		return
+	}
+	old, f := q.atomic(&in.op)
+	if f != rdmap.OK {
+		q.failAnswer(in, 0, f)
+		return
+	}
+	r := rdmap.AtomicResponse{ID: in.op.ID, Value: old}
+	var body [rdmap.AtomicResponseLen]byte
+	copy(in.ulpdu[:], r.Append(body[:0])) // the slot stays ours until the answer is sent
+	q.control(b, rdmap.AtomicResponseOp.UntaggedHeader(q.nextMSN(rdmap.QueueAtomicResponse), 0, true, 0),
+		in.ulpdu[:rdmap.AtomicResponseLen])
+	t.answered++
+	q.stats.servedAtomics.Add(1)
+}
+
+// failAnswer ends the stream because the source of a Read or the word of an
+// Atomic is gone since the request was checked. The request comes back moved
+// on by what was sent. [RDMAP-4.8-12] [I-43]
+func (q *QueuePair) failAnswer(in *inboundRead, sent uint32, f rdmap.Fault) {
+	u := in.ulpdu[:in.n]
+	if !in.atomic && sent > 0 {
+		u = in.read.Advance(sent).Append(append([]byte(nil), u[:ddp.UntaggedLen]...))
+	}
+	q.tx.cur = txMessage{}
+	q.fault(rdmap.TerminateRDMAP(f, u), nil)
+}
+
+// atomicTarget checks the word of an Atomic Operation and pins it: rights as
+// for a Read and a Write, or the right to atomics alone; then the alignment of
+// the real address. [RDMAPX-8.2-2] [RDMAPX-8.2-3] [RDMAPX-5.1.1-3] [RDMAPX-5.1.2-5] [I-67]
+func (q *QueuePair) atomicTarget(r *rdmap.AtomicRequest) (regmem.Ref, rdmap.Fault) {
+	const word = 8
+	ref, out := q.dev.reg.Access(r.STag, r.TO, word, q.pd.dom, q, regmem.RemoteAtomic)
+	if out == regmem.NoRights {
+		ref, out = q.dev.reg.Access(r.STag, r.TO, word, q.pd.dom, q, regmem.RemoteRead|regmem.RemoteWrite)
+	}
+	if out != regmem.OK {
+		return regmem.Ref{}, readFault(refine(out, r.TO, word))
+	}
+	if uintptr(unsafe.Pointer(&ref.B[0]))%word != 0 { // [RDMAPX-5.2.1-4] [RDMAPX-5.1.1-4] [RDMAPX-5.1.2-4]
+		ref.Release()
+		return regmem.Ref{}, rdmap.StreamCatastrophic
+	}
+	return ref, rdmap.OK
+}
+
+// atomic performs an Atomic Operation on memory in the order of bytes of this
+// machine, with the processor's atomic instructions: no other Atomic of any
+// stream, and no use of sync/atomic, comes between. [RDMAPX-5-1] [RDMAPX-5.3-1]
+// [RDMAPX-5.4-2] [RDMAPX-5.1.1-7] [RDMAPX-5-2] [I-65]
+func (q *QueuePair) atomic(r *rdmap.AtomicRequest) (old uint64, _ rdmap.Fault) {
+	ref, f := q.atomicTarget(r)
+	if f != rdmap.OK {
+		return 0, f
+	}
+	defer ref.Release()
+	p := (*uint64)(unsafe.Pointer(&ref.B[0]))
+	do := func() {
+		for {
+			old = atomic.LoadUint64(p)
+			word, changed := r.Apply(old)
+			if !changed || atomic.CompareAndSwapUint64(p, old, word) {
+				return
+			}
+		}
+	}
+	if !ref.Guarded() {
+		do()
+	} else if regmem.Guard(do) != nil {
+		return 0, rdmap.InvalidSTag
+	}
+	return old, rdmap.OK
+}
+
+// localInvalidate closes a window as a request of the send queue. Closing
+// waits for the window's users, so it can't be done in the send role.
+func (q *QueuePair) localInvalidate(stag uint32, seq uint64) {
+	w, _ := q.findWindow(stag)
+	if w == nil {
+		q.finish(seq, seq+1)
+		return
+	}
+	q.tx.invalid = true
+	q.wg.Go(func() {
+		w.invalidate()
+		q.finish(seq, seq+1)
+		q.invalidated.Store(true)
+		q.kick()
+	})
+}

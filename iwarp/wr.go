@@ -1,0 +1,227 @@
+package iwarp
+
+import (
+	"fmt"
+
+	"viaduct/internal/regmem"
+	"viaduct/iwarp/ddp"
+	"viaduct/iwarp/rdmap"
+)
+
+// MaxSGE is the greatest number of elements in the gather or scatter list of a
+// request.
+const MaxSGE = 8
+
+// MaxInline is the greatest payload in bytes of a request with Inline.
+const MaxInline = 256
+
+// MaxMessage is the greatest length in bytes of a message. [I-62] [DDP-5.2-2]
+const MaxMessage = ddp.MaxMessage
+
+// An SGE names a piece of local memory: Len bytes at offset Off of Region, or
+// the slice Buf if Region is nil. Memory that no peer is to touch need not be
+// registered.
+type SGE struct {
+	Region *MemoryRegion
+	Off    uint64
+	Len    uint64
+	Buf    []byte
+}
+
+// Buf returns the SGE of memory that is not registered.
+func Buf(b []byte) SGE { return SGE{Buf: b} }
+
+func (s *SGE) length() uint64 {
+	if s.Region == nil {
+		return uint64(len(s.Buf))
+	}
+	return s.Len
+}
+
+// check judges the element when a request is posted.
+func (s *SGE) check(q *QueuePair) error {
+	m := s.Region
+	if m == nil {
+		return nil
+	}
+	if m.pd != q.pd || m.owner != nil && m.owner != q {
+		return fmt.Errorf("%w: region of another domain or stream", ErrInvalid)
+	}
+	if size := uint64(m.r.Len()); s.Off > size || s.Len > size-s.Off {
+		return fmt.Errorf("%w: %d bytes at %d of a region of %d", ErrInvalid, s.Len, s.Off, size)
+	}
+	if q.dev.reg.Lookup(m.r.Handle()) != m.r {
+		return ErrRegistered
+	}
+	return nil
+}
+
+// pin gives access to n bytes at offset off of the element.
+func (s *SGE) pin(q *QueuePair, off, n uint64, need regmem.Rights) (regmem.Ref, regmem.Outcome) {
+	if s.Region == nil {
+		return regmem.Ref{B: s.Buf[off : off+n : off+n]}, regmem.OK
+	}
+	return s.Region.r.Access(s.Region.r.Base()+s.Off+off, n, q.pd.dom, q, need)
+}
+
+// An Op is the operation of a send request.
+type Op uint8
+
+// The operations. Names are those of the messages they make.
+const (
+	OpSend Op = iota
+	OpSendInvalidate
+	OpSendSE
+	OpSendSEInvalidate
+	OpWrite
+	OpRead
+	OpImmediate       // RFC 7306, must be enabled
+	OpImmediateSE     // RFC 7306, must be enabled
+	OpFetchAdd        // RFC 7306, must be enabled
+	OpCmpSwap         // RFC 7306, must be enabled
+	OpLocalInvalidate // makes no message
+
+	// OpRecv is the operation of the completion of a receive.
+	OpRecv
+	numOps
+)
+
+var ops = [numOps]struct {
+	name string
+	msg  rdmap.Opcode
+}{
+	OpSend:             {"send", rdmap.Send},
+	OpSendInvalidate:   {"send with invalidate", rdmap.SendInvalidate},
+	OpSendSE:           {"send with SE", rdmap.SendSE},
+	OpSendSEInvalidate: {"send with SE and invalidate", rdmap.SendSEInvalidate},
+	OpWrite:            {"write", rdmap.Write},
+	OpRead:             {"read", rdmap.ReadRequestOp},
+	OpImmediate:        {"immediate", rdmap.Immediate},
+	OpImmediateSE:      {"immediate with SE", rdmap.ImmediateSE},
+	OpFetchAdd:         {"fetch and add", rdmap.AtomicRequestOp},
+	OpCmpSwap:          {"compare and swap", rdmap.AtomicRequestOp},
+	OpLocalInvalidate:  {"local invalidate", 0},
+	OpRecv:             {"receive", 0},
+}
+
+// String returns the name of the operation.
+func (o Op) String() string {
+	if o < numOps {
+		return ops[o].name
+	}
+	return fmt.Sprintf("op 0x%02x", uint8(o))
+}
+
+// reads tells operations that wait for an answer of the peer.
+func (o Op) reads() bool { return o == OpRead || o == OpFetchAdd || o == OpCmpSwap }
+
+// RemoteAddr is a place in the peer's memory, as the peer told it.
+type RemoteAddr struct {
+	STag uint32
+	TO   uint64
+}
+
+// Atomic holds the operands of an Atomic Operation. For OpFetchAdd, Data is
+// added and Mask marks the top bits of fields (0: one field of 64 bits). For
+// OpCmpSwap, the bits of SwapMask are replaced by those of Data if the word
+// equals Compare in the bits of CompareMask.
+type Atomic struct {
+	Data        uint64
+	Mask        uint64
+	Compare     uint64
+	CompareMask uint64
+}
+
+// A SendWR is a request to send, write, read or change the peer's memory. The
+// zero value is a Send of zero bytes. [RDMAP-3.2-1]
+type SendWR struct {
+	ID uint64 // comes back in the completion
+	Op Op
+
+	// SG is the memory to send or write from, or to read into. The list is
+	// copied, the memory it names is lent until the completion was polled. At
+	// most MaxSGE elements.
+	SG []SGE
+
+	Remote     RemoteAddr // OpWrite: target; OpRead: source; atomics: the word, whose address must be a multiple of 8
+	Invalidate uint32     // STag that OpSendInvalidate, OpSendSEInvalidate or OpLocalInvalidate invalidates
+	Immediate  [8]byte    // OpImmediate, OpImmediateSE
+	Atomic     Atomic     // OpFetchAdd, OpCmpSwap
+
+	// Fence holds this request and all behind it back until every Read and
+	// Atomic posted earlier is complete. [RDMAP-5.5-9]
+	Fence bool
+	// Unsignaled asks for no completion unless the request fails. It is known
+	// to be complete when a later one completes.
+	Unsignaled bool
+	// Inline copies the payload, at most MaxInline bytes, when the request is
+	// posted, so that its memory is free at once.
+	Inline bool
+	// More says that another request follows soon: nothing is sent for this
+	// one until one without More is posted, [QueuePair.Flush] is called or a
+	// completion queue of the stream is polled.
+	More bool
+}
+
+// A RecvWR is a buffer for one message of Send type or of Immediate Data.
+type RecvWR struct {
+	ID uint64
+	SG []SGE // as in SendWR; the pieces are filled in order
+}
+
+// sendWQE is a SendWR in the queue.
+type sendWQE struct {
+	id        uint64
+	op        Op
+	fence     bool
+	signaled  bool
+	nsg       int
+	length    uint64
+	remote    RemoteAddr
+	stag      uint32 // to invalidate
+	imm       [8]byte
+	atomic    Atomic
+	status    Status
+	value     uint64 // original value of an atomic
+	err       error
+	sg        [MaxSGE]SGE
+	inline    [MaxInline]byte
+	inlineLen int
+}
+
+func (w *sendWQE) reset() {
+	clear(w.sg[:w.nsg])
+	w.nsg, w.status, w.value, w.err, w.inlineLen = 0, StatusOK, 0, nil, 0
+}
+
+// recvWQE is a RecvWR in a queue.
+type recvWQE struct {
+	id     uint64
+	nsg    int
+	length uint64
+	sg     [MaxSGE]SGE
+}
+
+func (w *recvWQE) reset() {
+	clear(w.sg[:w.nsg])
+	w.nsg = 0
+}
+
+// walk calls f for the pieces of the list that make up n bytes at offset off.
+func walk(sg []SGE, off, n uint64, f func(s *SGE, off, n uint64) bool) {
+	for i := range sg {
+		l := sg[i].length()
+		if off >= l {
+			off -= l
+			continue
+		}
+		k := min(l-off, n)
+		if k > 0 && !f(&sg[i], off, k) {
+			return
+		}
+		off = 0
+		if n -= k; n == 0 {
+			return
+		}
+	}
+}
