@@ -156,6 +156,15 @@ func transfer(t *testing.T, a, b *QueuePair, n int) {
 	if c := wantOK(t, a.SendCQ()); c.ID != 4 || c.Len != uint32(n) {
 		t.Fatalf("Read: %+v", c)
 	}
+	// A Write is visible when a later Send is. [RDMAP-5.1-6]
+	if err := b.PostRecv(RecvWR{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Post(SendWR{}); err != nil {
+		t.Fatal(err)
+	}
+	wantOK(t, a.SendCQ())
+	wantOK(t, b.RecvCQ())
 	if !bytes.Equal(back, data) || !bytes.Equal(mr.Bytes()[8:8+n], data) {
 		t.Fatal("Write or Read: wrong data")
 	}

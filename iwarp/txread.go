@@ -21,11 +21,11 @@ func (q *QueuePair) sendRTR(b *frameio.Batch) {
 	case mpa.RTRWrite:
 		q.frame(b, rdmap.Write.TaggedHeader(1, 0, true).Append(t.hdr[:0]), nil, 0)
 	case mpa.RTRRead: // uses up MSN 1 and a place among our Reads
-		p := q.reads.add()
-		*p = pendingRead{msn: q.nextMSN(rdmap.QueueReadRequest)}
+		msn := q.nextMSN(rdmap.QueueReadRequest)
+		*q.reads.add() = pendingRead{msn: msn}
 		q.reads.push()
 		r := rdmap.ReadRequest{SourceSTag: 1}
-		q.control(b, rdmap.ReadRequestOp.UntaggedHeader(p.msn, 0, true, 0), r.Append(nil))
+		q.control(b, rdmap.ReadRequestOp.UntaggedHeader(msn, 0, true, 0), r.Append(nil))
 	default:
 		q.control(b, rdmap.Send.UntaggedHeader(q.nextMSN(rdmap.QueueSend), 0, true, 0), nil)
 	}
@@ -35,8 +35,7 @@ func (q *QueuePair) sendRTR(b *frameio.Batch) {
 // request has a single registered piece, otherwise by a number of this request
 // alone: only the answer we wait for may use it. [RDMAP-5.2-1] [I-58]
 func (q *QueuePair) sendRead(b *frameio.Batch, w *sendWQE, seq uint64) {
-	p := q.reads.add()
-	*p = pendingRead{w: w, seq: seq, msn: q.nextMSN(rdmap.QueueReadRequest), size: uint32(w.length)}
+	p := pendingRead{w: w, seq: seq, msn: q.nextMSN(rdmap.QueueReadRequest), size: uint32(w.length)}
 	if w.nsg == 1 && w.sg[0].Region != nil {
 		m := w.sg[0].Region
 		p.stag, p.to = m.STag(), m.TO()+w.sg[0].Off
@@ -44,22 +43,23 @@ func (q *QueuePair) sendRead(b *frameio.Batch, w *sendWQE, seq uint64) {
 		p.stag, p.to = uint32(seq)<<8|0x5a, 0
 	}
 	r := rdmap.ReadRequest{SinkSTag: p.stag, SinkTO: p.to, Size: p.size, SourceSTag: w.remote.STag, SourceTO: w.remote.TO}
-	q.reads.push()
+	*q.reads.add() = p
+	q.reads.push() // from here on it belongs to the receive role
 	q.control(b, rdmap.ReadRequestOp.UntaggedHeader(p.msn, 0, true, 0), r.Append(w.inline[:0])) // inline is free in a Read
 }
 
 // sendAtomic sends an Atomic Request.
 func (q *QueuePair) sendAtomic(b *frameio.Batch, w *sendWQE, seq uint64) {
 	t := &q.tx
-	p := q.reads.add()
 	t.opID++
-	*p = pendingRead{w: w, seq: seq, msn: q.nextMSN(rdmap.QueueReadRequest), atomic: true, id: t.opID}
+	p := pendingRead{w: w, seq: seq, msn: q.nextMSN(rdmap.QueueReadRequest), atomic: true, id: t.opID}
 	a := w.atomic
 	r := rdmap.NewFetchAdd(w.remote.STag, w.remote.TO, a.Data, a.Mask)
 	if w.op == OpCmpSwap {
 		r = rdmap.NewCmpSwap(w.remote.STag, w.remote.TO, a.Compare, a.CompareMask, a.Data, a.Mask)
 	}
 	r.ID = p.id
+	*q.reads.add() = p
 	q.reads.push()
 	q.control(b, rdmap.AtomicRequestOp.UntaggedHeader(p.msn, 0, true, 0), r.Append(w.inline[:0]))
 }
