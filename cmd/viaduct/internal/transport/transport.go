@@ -47,7 +47,7 @@ type Transport struct {
 }
 
 // All lists the transports that are built.
-func All() []*Transport { return []*Transport{&tcpTransport} }
+func All() []*Transport { return []*Transport{&vitcpTransport, &tcpTransport} }
 
 // Names lists their schemes.
 func Names() []string {

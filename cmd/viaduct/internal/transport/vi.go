@@ -1,0 +1,448 @@
+package transport
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net"
+	"net/netip"
+	"sync"
+
+	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/cmd/viaduct/internal/msg"
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/vi"
+)
+
+// checkVI looks at the VI attributes in an address.
+func checkVI(u *addr.URL) error {
+	_, err := viAttributes(u, &Options{})
+	return err
+}
+
+// viAttributes are the attributes of the VIs at an address: reliable
+// reception, both RDMA directions, flow control, unless it says otherwise.
+func viAttributes(u *addr.URL, o *Options) (a vi.Attributes, err error) {
+	level, err := u.Choice("reliability", "reception", "unreliable", "delivery", "reception")
+	if err != nil {
+		return a, err
+	}
+	a.Reliability = map[string]vi.Reliability{
+		"unreliable": vi.UnreliableDelivery, "delivery": vi.ReliableDelivery, "reception": vi.ReliableReception,
+	}[level]
+	if a.FlowControl, err = u.Bool("flow", true); err != nil {
+		return a, err
+	}
+	def := uint64(o.MTU)
+	if def == 0 {
+		def = math.MaxUint32
+	}
+	mtu, err := u.Bytes("mtu", def, 1, math.MaxUint32)
+	if err != nil {
+		return a, err
+	}
+	window, err := u.Bytes("window", 0, 1, 65535)
+	if err != nil {
+		return a, err
+	}
+	a.MaxTransferSize, a.ReadWindow = uint32(mtu), int(window)
+	a.EnableRDMAWrite = true
+	a.EnableRDMARead = level != "unreliable" // there it does not exist
+	return a, nil
+}
+
+// resolveHost finds the address that a name stands for.
+func resolveHost(ctx context.Context, u *addr.URL) (netip.AddrPort, error) {
+	if u.Host == "" {
+		return netip.AddrPort{}, shell.Usagef("address %q: the host is missing", u)
+	}
+	if a, err := netip.ParseAddr(u.Host); err == nil {
+		return netip.AddrPortFrom(a.Unmap(), u.Port), nil
+	}
+	as, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Host)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	for _, a := range as { // IPv4 first, as dialling by name does on most hosts
+		if a.Unmap().Is4() {
+			return netip.AddrPortFrom(a.Unmap(), u.Port), nil
+		}
+	}
+	return netip.AddrPortFrom(as[0], u.Port), nil
+}
+
+// A viConn is a connected VI as a message connection.
+type viConn struct {
+	nic           *vi.NIC
+	v             *vi.VI
+	ptag          *vi.Ptag
+	log           *slog.Logger
+	local, remote net.Addr
+	mtu           int
+	done          func() // what else ends with the connection
+
+	slab    *vi.Region // of the receives
+	slabMem []byte
+	held    *vi.Descriptor // the receive that the caller is looking at
+
+	out    *vi.Region // of the message being sent
+	outMem []byte
+
+	once sync.Once
+}
+
+// newVI makes a VI with receives posted, not yet connected.
+func newVI(nic *vi.NIC, a vi.Attributes, o *Options) (c *viConn, err error) {
+	c = &viConn{nic: nic, log: o.Env.Log, done: func() {}}
+	if c.ptag, err = nic.CreatePtag(); err != nil {
+		return nil, err
+	}
+	a.Ptag = c.ptag
+	if c.v, err = nic.CreateVI(a, nil, nil); err != nil {
+		nic.DestroyPtag(c.ptag)
+		return nil, err
+	}
+	size := o.RecvSize
+	if size == 0 {
+		size = int(a.MaxTransferSize)
+	}
+	if c.slab, c.slabMem, err = c.memory(size * o.RecvCount); err != nil {
+		c.Close()
+		return nil, err
+	}
+	for i := range o.RecvCount {
+		if err := c.v.PostRecv(recvDescriptor(c.slab, i*size, size)); err != nil {
+			c.Close()
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+func recvDescriptor(r *vi.Region, off, n int) *vi.Descriptor {
+	d := vi.NewRecv(r.Segment(off, n))
+	d.Context = off
+	return d
+}
+
+// memory registers n bytes that only this side uses.
+func (c *viConn) memory(n int) (*vi.Region, []byte, error) {
+	b := make([]byte, max(n, 1))
+	r, err := c.nic.RegisterMem(b, vi.MemAttributes{Ptag: c.ptag})
+	return r, b, err
+}
+
+// connected takes down what the two sides agreed on.
+func (c *viConn) connected(local, remote net.Addr) {
+	_, a, _, _ := c.v.Query()
+	c.mtu = int(min(uint64(a.MaxTransferSize), math.MaxInt32))
+	c.local, c.remote = local, remote
+}
+
+func (c *viConn) LocalAddr() net.Addr  { return c.local }
+func (c *viConn) RemoteAddr() net.Addr { return c.remote }
+func (c *viConn) MaxMessage() int      { return c.mtu }
+func (c *viConn) HasImm() bool         { return true }
+
+// Depth leaves the pacing to the read window and the socket.
+func (c *viConn) Depth() (writes, reads int) { return 16, 16 }
+
+// failure says what ended the connection: an orderly end is io.EOF.
+func (c *viConn) failure(err error) error {
+	var st *vi.StatusError
+	switch {
+	case errors.As(err, &st) && st.Status&vi.StatusErrorMask == vi.StatusFlushed, errors.Is(err, vi.ErrQueueEmpty):
+		if c.v.State() == vi.Idle {
+			return net.ErrClosed // we ended it ourselves
+		}
+		return fmt.Errorf("the connection ended: %w", io.EOF)
+	}
+	return err
+}
+
+func (c *viConn) Send(ctx context.Context, m msg.Message) error {
+	n := len(m.Data)
+	if n > c.mtu {
+		return fmt.Errorf("%w: %d bytes, at most %d", msg.ErrTooLong, n, c.mtu)
+	}
+	if len(c.outMem) < n || c.out == nil {
+		if c.out != nil {
+			c.nic.DeregisterMem(c.out)
+			c.out = nil
+		}
+		var err error
+		if c.out, c.outMem, err = c.memory(max(n, 4096)); err != nil {
+			return err
+		}
+	}
+	copy(c.outMem, m.Data)
+	d := vi.NewSend(c.out.Segment(0, n))
+	if m.HasImm {
+		d.WithImmediate(m.Imm)
+	}
+	if err := c.v.PostSend(d); err != nil {
+		return err
+	}
+	return c.Reap(ctx)
+}
+
+func (c *viConn) Recv(ctx context.Context) (msg.Message, error) {
+	if c.held != nil {
+		d := c.held
+		c.held = nil
+		if err := c.v.PostRecv(recvDescriptor(c.slab, d.Context.(int), int(d.Capacity()))); err != nil {
+			return msg.Message{}, err
+		}
+	}
+	d, err := c.v.RecvWait(ctx)
+	if err != nil {
+		return msg.Message{}, c.failure(err)
+	}
+	c.held = d
+	off := d.Context.(int)
+	m := msg.Message{Data: c.slabMem[off:][:d.Length]}
+	if d.Status()&vi.StatusImmediate != 0 {
+		m.Imm, m.HasImm = d.ImmediateData, true
+	}
+	return m, nil
+}
+
+// A viRegion is memory lent to one connection.
+type viRegion struct {
+	nic *vi.NIC
+	r   *vi.Region
+}
+
+func (r *viRegion) Remote() msg.Remote {
+	return msg.Remote{Address: r.r.Address(), Handle: uint32(r.r.Handle())}
+}
+
+func (r *viRegion) Close() error { return r.nic.DeregisterMem(r.r) }
+
+func (c *viConn) Register(b []byte, a msg.Access) (msg.Region, error) {
+	r, err := c.nic.RegisterMem(b, vi.MemAttributes{
+		Ptag: c.ptag, EnableRDMARead: a&msg.RemoteRead != 0, EnableRDMAWrite: a&msg.RemoteWrite != 0, MayFault: a&msg.MayFault != 0,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &viRegion{c.nic, r}, nil
+}
+
+func (c *viConn) PostWrite(local msg.Region, off, n int, remote msg.Remote) error {
+	return c.v.PostSend(vi.NewRDMAWrite(viRemote(remote), local.(*viRegion).r.Segment(off, n)))
+}
+
+func (c *viConn) PostRead(local msg.Region, off, n int, remote msg.Remote) error {
+	return c.v.PostSend(vi.NewRDMARead(viRemote(remote), local.(*viRegion).r.Segment(off, n)))
+}
+
+func viRemote(r msg.Remote) vi.RemoteSegment {
+	return vi.RemoteSegment{Address: r.Address, Handle: vi.MemHandle(r.Handle)}
+}
+
+func (c *viConn) Reap(ctx context.Context) error {
+	if _, err := c.v.SendWait(ctx); err != nil {
+		return c.failure(err)
+	}
+	return nil
+}
+
+// Shutdown has nothing to wait for: a send completes when the peer has it, or
+// is handed over by Disconnect.
+func (c *viConn) Shutdown(context.Context) error { return nil }
+
+func (c *viConn) Close() error {
+	c.once.Do(func() {
+		c.v.Disconnect()
+		for { // everything was flushed; Destroy wants the queues empty
+			if _, err := c.v.SendDone(); errors.Is(err, vi.ErrQueueEmpty) || errors.Is(err, vi.ErrNotDone) {
+				break
+			}
+		}
+		for {
+			if _, err := c.v.RecvDone(); errors.Is(err, vi.ErrQueueEmpty) || errors.Is(err, vi.ErrNotDone) {
+				break
+			}
+		}
+		for _, r := range []*vi.Region{c.slab, c.out} {
+			if r != nil {
+				c.nic.DeregisterMem(r)
+			}
+		}
+		if err := c.v.Destroy(); err != nil {
+			c.log.Debug("vi not destroyed", "err", err)
+		}
+		c.nic.DestroyPtag(c.ptag) // refused while a region of the caller's is left
+		c.done()
+	})
+	return nil
+}
+
+// openNIC opens a NIC whose asynchronous errors go to the log, the expected
+// end of a connection quietly.
+func openNIC(p vi.Provider, name string, o *Options) (*vi.NIC, error) {
+	nic, err := vi.Open(p, name, &vi.Config{Logger: o.Env.Log})
+	if err != nil {
+		return nil, err
+	}
+	nic.ErrorCallback(func(d vi.ErrorDescriptor) {
+		level := slog.LevelWarn
+		if d.Code == vi.ErrorConnLost {
+			level = slog.LevelDebug
+		}
+		o.Env.Log.Log(context.Background(), level, "asynchronous error", "err", d.String())
+	})
+	return nic, nil
+}
+
+// calling is the discriminator by which a client is told apart.
+func calling() []byte { return []byte("c-" + rand.Text()[:12]) }
+
+// dialVI connects a VI of nic, which ends with the connection.
+func dialVI(ctx context.Context, nic *vi.NIC, u *addr.URL, o *Options, remoteHost []byte, remote net.Addr) (msg.Conn, error) {
+	a, err := viAttributes(u, o)
+	if err != nil {
+		nic.Close()
+		return nil, shell.Usage(err)
+	}
+	c, err := newVI(nic, a, o)
+	if err != nil {
+		nic.Close()
+		return nil, err
+	}
+	c.done = func() { nic.Close() }
+	here := vi.Address{Host: nic.Query().LocalAddress, Discriminator: calling()}
+	there := vi.Address{Host: remoteHost, Discriminator: u.Disc}
+	if _, err := c.v.ConnectRequest(ctx, here, there); err != nil {
+		c.Close()
+		return nil, connectFailure(u, err)
+	}
+	c.connected(viAddr(here.String()), remote)
+	return c, nil
+}
+
+// connectFailure adds what usually helps.
+func connectFailure(u *addr.URL, err error) error {
+	wrapped := fmt.Errorf("connect to %s: %w", u, err)
+	switch {
+	case errors.Is(err, vi.ErrNoMatch):
+		return shell.Hint(wrapped, "check the discriminator, and that the server is listening with it")
+	case errors.Is(err, vi.ErrReject), errors.Is(err, vi.ErrInvalidReliability), errors.Is(err, vi.ErrInvalidMTU):
+		return shell.Hint(wrapped, "give the address the same reliability and flow parameters as the server's")
+	case errors.Is(err, vi.ErrNotReachable):
+		return shell.Hint(wrapped, "check that the server is running and that host and port are right")
+	}
+	return wrapped
+}
+
+// A viAddr is an address that is not one of TCP.
+type viAddr string
+
+func (viAddr) Network() string  { return "vi" }
+func (a viAddr) String() string { return string(a) }
+
+// viWaits is how many requests may arrive at the same moment without any being
+// told that nobody listens.
+const viWaits = 16
+
+// A viListener accepts VIs of one discriminator.
+type viListener struct {
+	nic   *vi.NIC
+	u     *addr.URL
+	o     *Options
+	a     vi.Attributes
+	at    net.Addr
+	local vi.Address
+	ready chan *viConn
+	fail  chan error
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+func listenVI(nic *vi.NIC, u *addr.URL, o *Options, at net.Addr) (msg.Listener, error) {
+	a, err := viAttributes(u, o)
+	if err != nil {
+		nic.Close()
+		return nil, shell.Usage(err)
+	}
+	l := &viListener{nic: nic, u: u, o: o, a: a, at: at, ready: make(chan *viConn), fail: make(chan error, 1),
+		local: vi.Address{Host: nic.Query().LocalAddress, Discriminator: u.Disc}}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	for range viWaits {
+		l.wg.Go(l.wait)
+	}
+	return l, nil
+}
+
+// wait takes requests, one at a time, and hands over what they become.
+func (l *viListener) wait() {
+	for {
+		r, err := l.nic.ConnectWait(l.ctx, l.local)
+		if l.ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			select {
+			case l.fail <- err:
+			default:
+			}
+			return
+		}
+		c, err := l.accept(r)
+		if err != nil {
+			l.o.Env.Log.Warn("connection not accepted", "remote", r.Remote().String(), "err", err)
+			continue
+		}
+		select {
+		case l.ready <- c:
+		case <-l.ctx.Done():
+			c.Close()
+			return
+		}
+	}
+}
+
+func (l *viListener) accept(r *vi.ConnRequest) (*viConn, error) {
+	c, err := newVI(l.nic, l.a, l.o)
+	if err != nil {
+		r.Reject()
+		return nil, err
+	}
+	if err := r.Accept(l.ctx, c.v); err != nil {
+		r.Reject() // if it is still open
+		c.Close()
+		return nil, err
+	}
+	c.connected(viAddr(l.local.String()), viAddr(r.Remote().String()))
+	return c, nil
+}
+
+func (l *viListener) Accept(ctx context.Context) (msg.Conn, error) {
+	select {
+	case c := <-l.ready:
+		return c, nil
+	case err := <-l.fail:
+		return nil, err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-l.ctx.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *viListener) Addr() net.Addr { return l.at }
+
+// Close ends the listener and, with its NIC, every connection that it accepted
+// and that is still open.
+func (l *viListener) Close() error {
+	l.cancel()
+	l.wg.Wait()
+	return l.nic.Close()
+}
