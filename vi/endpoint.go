@@ -102,6 +102,17 @@ func (e *Endpoint) FinishSends(first, end uint64) (broken bool) {
 	return e.failed.Load()
 }
 
+// FailSend is FinishSend for a provider that knows only the number of the
+// descriptor, with error bits. A descriptor that is finished already is left
+// alone.
+func (e *Endpoint) FailSend(seq uint64, bad Status) (broken bool) {
+	var d *Descriptor
+	if e.v.send.q.Update(seq, func(p **Descriptor) { d = *p }) {
+		return e.FinishSend(d, seq, bad)
+	}
+	return e.failed.Load()
+}
+
 // Fenced tells that sends wait behind a queue fence: after the last read was
 // finished the provider has to look at the send queue again.
 func (e *Endpoint) Fenced() bool {
