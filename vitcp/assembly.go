@@ -1,20 +1,6 @@
 package vitcp
 
-import (
-	"fmt"
-
-	"viaduct/vitcp/vitcpwire"
-)
-
-// A framingError is a fault that no honest peer makes; it ends the connection
-// by a reset. [V-41]
-type framingError struct{ reason string }
-
-func (e *framingError) Error() string { return "vitcp: framing: " + e.reason }
-
-func framingf(format string, args ...any) error {
-	return &framingError{fmt.Sprintf(format, args...)}
-}
+import "viaduct/vitcp/vitcpwire"
 
 // An assembly follows the segments of the messages that arrive. Messages do
 // not interleave, with one exception: segments of Read Responses may come
@@ -39,7 +25,7 @@ type progress struct {
 // whether it begins its message. payload is its length without headers. For a
 // Read Response, awaited is the number of the oldest request without a
 // complete response; ok is false if there is none. The error is a
-// *framingError.
+// *ProtocolError.
 func (a *assembly) segment(h *vitcpwire.Header, payload int, awaited vitcpwire.Number, ok bool) (first bool, err error) {
 	p := &a.data
 	switch h.Type {

@@ -59,6 +59,16 @@ type recvCredits struct {
 // post counts n more descriptors.
 func (c *recvCredits) post(n int) { c.posted.Add(uint64(n)) }
 
+// reach raises the count of posted descriptors to n, if it is less.
+func (c *recvCredits) reach(n uint64) {
+	for {
+		old := c.posted.Load()
+		if n <= old || c.posted.CompareAndSwap(old, n) {
+			return
+		}
+	}
+}
+
 // ahead returns the count that may be told now.
 func (c *recvCredits) ahead() uint64 {
 	return min(c.posted.Load(), c.consumed.Load()+maxCredits)

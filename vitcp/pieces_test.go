@@ -283,7 +283,7 @@ func TestVIT_3_1_Assembly(t *testing.T) {
 			bad = slices.Insert(bad, i, *s)
 		}
 		err := check(bad)
-		if fe := (*framingError)(nil); !errors.As(err, &fe) {
+		if _, ok := errors.AsType[*ProtocolError](err); !ok {
 			t.Fatalf("the fault passed: %v", err)
 		}
 	})

@@ -2,42 +2,16 @@ package vitcp
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"viaduct/internal/testkit"
 	"viaduct/vitcp/vitcpwire"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
-
-// golden compares got with testdata/name.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.MkdirAll("testdata", 0o777); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(got), 0o666); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s differs; run with -update and look at the change\n%s", path, got)
-	}
-}
 
 // A matrix gathers what each event does in each state, as text and as a
 // drawing for graphviz.
@@ -124,7 +98,7 @@ func TestVIT_4_2(t *testing.T) {
 			})
 		}
 	}
-	golden(t, "active.golden", m.String())
+	testkit.Golden(t, "active.golden", []byte(m.String()))
 }
 
 // The pauses before TCP is re-established double from 100 ms to 1 s. Without a
@@ -191,7 +165,7 @@ func TestVIT_4_3(t *testing.T) {
 			})
 		}
 	}
-	golden(t, "passive.golden", m.String())
+	testkit.Golden(t, "passive.golden", []byte(m.String()))
 }
 
 func disc(s string) vitcpwire.Discriminator {
@@ -246,7 +220,7 @@ func TestVIT_4(t *testing.T) {
 			})
 		}
 	}
-	golden(t, "peer.golden", m.String())
+	testkit.Golden(t, "peer.golden", []byte(m.String()))
 }
 
 // What a timeout reports is the last thing that was learned.

@@ -1,0 +1,226 @@
+package vitcp
+
+import (
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"time"
+
+	"viaduct/internal/frameio"
+	"viaduct/vi"
+	"viaduct/vitcp/vitcpwire"
+)
+
+// A Segments says how messages are cut into segments. [V-40]
+type Segments uint8
+
+const (
+	// SegmentsMax makes segments as long as the header allows, 65535 bytes,
+	// and hands many to the kernel at once.
+	SegmentsMax Segments = iota
+
+	// SegmentsMSS makes segments that fit one TCP segment, and writes them
+	// one by one, as the draft recommends. It costs a system call per
+	// segment. [VIT-2.2.2.2.3-4]
+	SegmentsMSS
+)
+
+// The defaults of a Config.
+const (
+	DefaultRequestTimeout = 10 * time.Second // [V-35]
+	DefaultDrainTimeout   = 5 * time.Second  // [V-18]
+	DefaultReadWindow     = 16               // [V-26]
+	DefaultHalfOpen       = 128
+	DefaultMaxSecurity    = 4096 // [V-06]
+	DefaultMaxTransfer    = 1<<32 - 1
+)
+
+// A Config holds the settings of a provider. The zero value is what this
+// project speaks with itself. It must not be changed after New.
+type Config struct {
+	// Listen is the address, host and port, on which a device begins to
+	// listen when it is opened; port 0 picks a free one, which the NIC's
+	// LocalAddress tells. If it is empty the first wait or peer-to-peer
+	// request opens the address that it names. [V-31]
+	Listen string
+
+	// ImplicitListen makes a device without Listen open its own address as
+	// soon as it is opened, as the draft's figure says of the first VI.
+	// [V-31] [VIT-4.3-1]
+	ImplicitListen bool
+
+	// Port is the TCP port of addresses that name none; 0 means
+	// vitcpwire.Port.
+	Port uint16
+
+	// Dialect holds the numbers on the wire.
+	Dialect vitcpwire.Dialect
+
+	// ReliableIsDelivery says that the draft's one reliable bit means
+	// Reliable Delivery. Reliable Reception cannot be offered then. [V-10]
+	ReliableIsDelivery bool
+
+	// TolerantAttributes ignores attribute bits without a meaning instead of
+	// refusing the connection. [V-05]
+	TolerantAttributes bool
+
+	// StrictEnables refuses a connection if the RDMA enables of the two
+	// sides differ. [V-15]
+	StrictEnables bool
+
+	// Disconnect offers the Disconnect message to the peer and uses it if
+	// the peer offers it too. The offer takes the first 8 bytes of the
+	// security information. [V-17]
+	Disconnect bool
+
+	// MaxTransferSize is the greatest message in bytes that VIs of this
+	// provider can be given; 0 means 2^32-1. [V-14]
+	MaxTransferSize uint32
+
+	// Segments says how messages are cut. [V-40]
+	Segments Segments
+
+	// FirstMessage is the number before that of the first message sent on
+	// each connection. Any will do. [VIT-3.1-11]
+	FirstMessage uint32
+
+	// CreditThreshold is below how many unused receive descriptors known to
+	// the peer a NOP tells of new ones although input is at hand; 0 means
+	// half of the most it ever knew. [VIT-3.1-NOP-4] [V-21]
+	CreditThreshold int
+
+	// ReadWindow is how many RDMA Reads of its peer a VI serves at once if
+	// its attributes do not say; 0 means DefaultReadWindow. At most 65535.
+	ReadWindow int
+
+	// RequestTimeout bounds the time from the arrival of a TCP connection to
+	// that of its whole Connect Request, TLS handshake included; 0 means
+	// DefaultRequestTimeout. [V-35]
+	RequestTimeout time.Duration
+
+	// DrainTimeout bounds how long a disconnected connection waits for the
+	// peer to take what completed sends have handed to TCP; 0 means
+	// DefaultDrainTimeout. [V-18]
+	DrainTimeout time.Duration
+
+	// Grace keeps a request that nobody waits for, for so long, before it is
+	// answered with No Match. 0 answers at once. [VIA 6.4.5]
+	Grace time.Duration
+
+	// HalfOpen is how many arrived connections may be without a verdict at a
+	// time on one listening address; 0 means DefaultHalfOpen. One more is
+	// closed at once.
+	HalfOpen int
+
+	// PerPeer is how many connections, established or not, one IP address
+	// may have to this provider's listeners; 0 means no limit.
+	PerPeer int
+
+	// MaxSecurity is how many bytes of security information are accepted; 0
+	// means DefaultMaxSecurity. At most vitcpwire.MaxSecurity. [V-06]
+	MaxSecurity int
+
+	// Security, if set, adds its own security information to what VIs send
+	// and checks that of the peer before anybody is asked. [VIT-3.2-6]
+	Security Authenticator
+
+	// Allow, if set, is asked for each arriving connection; false closes it
+	// at once. [V-43]
+	Allow func(remote netip.Addr) bool
+
+	// TLSDial and TLSListen, if set, put TLS under VI/TCP for connections
+	// made and accepted. The peer must do the same; there is no negotiation,
+	// so another port should be used than for connections without. [V-43]
+	TLSDial   *tls.Config
+	TLSListen *tls.Config
+
+	// Congestion names the congestion control algorithm of the sockets; ""
+	// leaves the system's. An algorithm that the system lacks is ignored.
+	Congestion string
+
+	// KeepAlive is the TCP keepalive period; 0 means 15 s, negative none.
+	// [V-35]
+	KeepAlive time.Duration
+
+	// UserTimeout bounds how long sent bytes may stay unacknowledged by the
+	// peer's TCP; 0 leaves it to the system. Linux only. [V-35]
+	UserTimeout time.Duration
+
+	// WrapConn, if set, is given every connection before anything of VI/TCP
+	// was sent or received, above TLS, and what it returns is used instead.
+	// A stream that is no *net.TCPConn takes a slower path.
+	WrapConn func(net.Conn) net.Conn
+
+	// Broken, if set, is called when a connection breaks, with the reason: a
+	// *ProtocolError, a *RemoteError, an error of the stream, or one that
+	// tells what was wrong here. The VI is about to go to Error. It must not
+	// block and must not call the VI.
+	Broken func(v *vi.VI, cause error)
+
+	// Logger gets the life of connections at Info and messages at Debug; nil
+	// means silence.
+	Logger *slog.Logger
+}
+
+// check fills in defaults and refuses what cannot be.
+func (c *Config) check() error {
+	def := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&c.ReadWindow, DefaultReadWindow)
+	def(&c.HalfOpen, DefaultHalfOpen)
+	def(&c.MaxSecurity, DefaultMaxSecurity)
+	if c.RequestTimeout == 0 {
+		c.RequestTimeout = DefaultRequestTimeout
+	}
+	if c.DrainTimeout == 0 {
+		c.DrainTimeout = DefaultDrainTimeout
+	}
+	if c.MaxTransferSize == 0 {
+		c.MaxTransferSize = DefaultMaxTransfer
+	}
+	if c.Port == 0 {
+		c.Port = vitcpwire.Port
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	switch {
+	case !c.Dialect.Valid():
+		return fmt.Errorf("vitcp: type offset %d is out of range", c.Dialect.TypeOffset)
+	case c.ReadWindow < 0 || c.ReadWindow > 65535:
+		return fmt.Errorf("vitcp: read window %d is not in 0 to 65535", c.ReadWindow)
+	case c.MaxSecurity < 0 || c.MaxSecurity > vitcpwire.MaxSecurity:
+		return fmt.Errorf("vitcp: security limit %d is not in 0 to %d", c.MaxSecurity, vitcpwire.MaxSecurity)
+	case c.CreditThreshold < 0 || c.CreditThreshold > maxCredits:
+		return fmt.Errorf("vitcp: credit threshold %d is not in 0 to %d", c.CreditThreshold, maxCredits)
+	case c.Segments > SegmentsMSS:
+		return fmt.Errorf("vitcp: unknown segment mode %d", c.Segments)
+	}
+	return nil
+}
+
+func (c *Config) habits() habits {
+	return habits{c.ReliableIsDelivery, c.TolerantAttributes, c.StrictEnables}
+}
+
+// tune sets the options of a fresh socket. Only what was asked for and is not
+// a mere wish can fail.
+func (c *Config) tune(nc net.Conn) error {
+	if err := frameio.Tune(nc, frameio.Tuning{KeepAlive: c.KeepAlive}); err != nil {
+		return err
+	}
+	if c.Congestion != "" {
+		if err := frameio.Tune(nc, frameio.Tuning{Congestion: c.Congestion}); err != nil {
+			c.Logger.Debug("congestion control not set", "algorithm", c.Congestion, "err", err)
+		}
+	}
+	if c.UserTimeout > 0 {
+		return setUserTimeout(nc, c.UserTimeout)
+	}
+	return nil
+}

@@ -1,0 +1,457 @@
+package vitcp
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"viaduct/vi"
+	"viaduct/vitcp/vitcpwire"
+)
+
+// A call is what one side says about itself when a connection is set up.
+type call struct {
+	d      *device
+	ep     *vi.Endpoint
+	attrs  vitcpwire.Attributes
+	mtu    uint32
+	window uint16 // RDMA Reads we serve at once
+	local  vitcpwire.Discriminator
+	remote vitcpwire.Discriminator
+	target netip.AddrPort // for callers
+	from   netip.Addr     // for callers: our end; may be invalid or unspecified
+}
+
+// newCall checks what the VI wants against what can be said on the wire.
+func (d *device) newCall(ep *vi.Endpoint, local, remote vi.Address, peer bool) (*call, error) {
+	c := &call{d: d, ep: ep}
+	var err error
+	if c.local, err = discriminator(local.Discriminator); err != nil {
+		return nil, err
+	}
+	if c.remote, err = discriminator(remote.Discriminator); err != nil {
+		return nil, err
+	}
+	if len(local.Host) > 0 {
+		if ap, ok := local.AddrPort(); ok {
+			c.from = ap.Addr().Unmap()
+		}
+	}
+	return c, c.setAttributes(peer)
+}
+
+func (c *call) setAttributes(peer bool) error {
+	cfg := &c.d.p.cfg
+	a := c.ep.Attributes()
+	var level reliability
+	switch a.Reliability {
+	case vi.ReliableDelivery:
+		level = delivery
+	case vi.ReliableReception:
+		level = reception
+	}
+	var ok bool
+	if c.attrs, ok = cfg.habits().attributes(level); !ok {
+		return fmt.Errorf("%w: reliable reception cannot be told apart from reliable delivery here", vi.ErrInvalidReliability)
+	}
+	if a.EnableRDMAWrite {
+		c.attrs |= vitcpwire.RDMAWrite
+	}
+	if a.EnableRDMARead {
+		// The window says how many reads of the peer we serve; without the
+		// enable it is none. [V-26]
+		c.attrs |= vitcpwire.RDMARead
+		w := a.ReadWindow
+		if w == 0 {
+			w = cfg.ReadWindow
+		}
+		if w > 65535 {
+			return fmt.Errorf("%w: read window %d, at most 65535", vi.ErrInvalidParameter, w)
+		}
+		c.window = uint16(w)
+	}
+	if a.FlowControl {
+		c.attrs |= vitcpwire.FlowControl
+	}
+	if peer {
+		c.attrs |= vitcpwire.PeerToPeer
+	}
+	c.mtu = a.MaxTransferSize
+	return nil
+}
+
+// greeting is what we send: the calling fields are ours in both directions.
+// The descriptors posted so far are told at once. [V-09] [V-16] [V-20]
+func (c *call) greeting(t vitcpwire.Type, mtu uint32, security []byte) greeting {
+	return greeting{
+		h: vitcpwire.Header{
+			Type:   t,
+			Number: vitcpwire.Number(c.d.p.cfg.FirstMessage),
+			Posted: vitcpwire.Count(min(c.ep.RecvPosted(), maxCredits)),
+		},
+		ce: vitcpwire.CE{
+			Attributes: c.attrs, MTU: mtu, Calling: c.local, ReadWindow: c.window, Called: c.remote,
+		},
+		security: security,
+	}
+}
+
+// security makes the security information of a message of ours.
+func (c *call) security(about Call) ([]byte, error) {
+	cfg := &c.d.p.cfg
+	info := c.ep.Attributes().Security
+	if cfg.Security != nil {
+		var err error
+		if info, err = cfg.Security.Sign(about, info); err != nil {
+			return nil, err
+		}
+	}
+	var bits uint16
+	if cfg.Disconnect {
+		bits |= extensionDisconnect
+	}
+	info = append(appendExtensions(nil, bits), info...)
+	if len(info) > vitcpwire.MaxSecurity {
+		return nil, fmt.Errorf("%w: %d bytes of security information, at most %d", vi.ErrInvalidParameter, len(info), vitcpwire.MaxSecurity)
+	}
+	return info, nil
+}
+
+// openSecurity checks the peer's security information and returns its
+// extensions and its consumer's part.
+func (p *Provider) openSecurity(about Call, wire []byte) (bits uint16, info []byte, err error) {
+	bits, info = cutExtensions(wire)
+	if p.cfg.Security != nil {
+		if info, err = p.cfg.Security.Verify(about, info); err != nil {
+			p.count.secur.Add(1)
+			if !errors.Is(err, ErrSecurity) {
+				err = fmt.Errorf("%w: %w", ErrSecurity, err)
+			}
+			return 0, nil, err
+		}
+	}
+	if len(info) == 0 {
+		info = nil
+	}
+	return bits, info, nil
+}
+
+// dial sets TCP up, and TLS above it.
+func (c *call) dial(ctx context.Context) (net.Conn, error) {
+	cfg := &c.d.p.cfg
+	dialer := net.Dialer{KeepAlive: -1}
+	if c.from.IsValid() && !c.from.IsUnspecified() {
+		// The port is the system's choice, and another one each time.
+		// [VIT-2.2.2.2.1-3]
+		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.from, 0))
+	}
+	nc, err := dialer.DialContext(ctx, "tcp", c.target.String())
+	if err != nil {
+		return nil, err
+	}
+	if err := cfg.tune(nc); err != nil {
+		nc.Close()
+		return nil, err
+	}
+	if cfg.TLSDial != nil {
+		tc := cfg.TLSDial
+		if tc.ServerName == "" && !tc.InsecureSkipVerify {
+			tc = tc.Clone()
+			tc.ServerName = c.target.Addr().String()
+		}
+		t := tls.Client(nc, tc)
+		if err := t.HandshakeContext(ctx); err != nil {
+			nc.Close()
+			return nil, err
+		}
+		nc = t
+	}
+	if cfg.WrapConn != nil {
+		nc = cfg.WrapConn(nc)
+	}
+	return nc, nil
+}
+
+// about describes the call for authenticators.
+func (c *call) about(nc net.Conn, request []byte) Call {
+	return Call{
+		Caller: addrPort(nc.LocalAddr()).Addr(), Callee: addrPort(nc.RemoteAddr()).Addr(),
+		Calling: plain(c.local), Called: plain(c.remote), Request: request,
+	}
+}
+
+// An answer is what came back for a Connect Request.
+type answer struct {
+	g        greeting
+	sawBytes bool
+	request  []byte          // our security information
+	told     vitcpwire.Count // what we told of our receive descriptors
+	err      error
+}
+
+// ask sends the Connect Request and reads the answer. It returns early if the
+// connection is closed.
+func (c *call) ask(nc net.Conn) (a answer) {
+	about := c.about(nc, nil)
+	if a.request, a.err = c.security(about); a.err != nil {
+		return a
+	}
+	g := c.greeting(vitcpwire.ConnectRequest, c.mtu, a.request)
+	a.told = g.h.Posted
+	if a.err = writeGreeting(nc, c.d.p.cfg.Dialect, g); a.err != nil {
+		return a
+	}
+	n := 0
+	a.g, n, a.err = readGreeting(nc, c.d.p.cfg.Dialect, c.d.p.cfg.MaxSecurity)
+	a.sawBytes = n > 0
+	if errors.Is(a.err, vitcpwire.ErrDiscriminator) {
+		a.err = &ProtocolError{Reason: "answer to a connect request", Err: a.err}
+	}
+	if a.err == nil && a.g.h.Type == vitcpwire.ConnectRequest {
+		a.err = framingf("%v as an answer", a.g.h.Type)
+	}
+	return a
+}
+
+// take makes a link of an accepted call. The error is typed; the connection
+// is left to the caller then.
+func (c *call) take(nc net.Conn, a answer) (vi.Link, vi.Agreement, error) {
+	p := c.d.p
+	ce := &a.g.ce
+	if m := p.cfg.habits().match(c.attrs, ce.Attributes); m != matching {
+		err := &MismatchError{Attribute: m.String(), Ours: c.attrs, Theirs: ce.Attributes}
+		return nil, vi.Agreement{}, fmt.Errorf("%w: %w", vi.ErrInvalidReliability, err)
+	}
+	if !checkMTU(c.mtu, ce.MTU) {
+		return nil, vi.Agreement{}, fmt.Errorf("%w: proposed %d, the peer agreed to %d", vi.ErrInvalidMTU, c.mtu, ce.MTU)
+	}
+	request := a.request
+	if request == nil {
+		request = []byte{}
+	}
+	bits, info, err := p.openSecurity(c.about(nc, request), a.g.security)
+	if err != nil {
+		return nil, vi.Agreement{}, fmt.Errorf("%w: %w", vi.ErrReject, err)
+	}
+	l, g := c.link(nc, a.g, a.told, ce.MTU, bits, info)
+	return l, g, nil
+}
+
+// link makes the connection's data path from what both sides said.
+func (c *call) link(nc net.Conn, theirs greeting, told vitcpwire.Count, mtu uint32, bits uint16, info []byte) (*link, vi.Agreement) {
+	ce := &theirs.ce
+	g := vi.Agreement{
+		Remote:          c.d.p.remoteAttributes(ce, info),
+		RemoteAddress:   vi.Address{Host: c.d.hostOf(nc), Discriminator: plain(ce.Calling)},
+		MaxTransferSize: mtu,
+	}
+	if ce.Attributes&vitcpwire.RDMARead != 0 {
+		g.ReadWindow = int(ce.ReadWindow)
+	}
+	l := newLink(c, nc, linkTerms{
+		mtu:        mtu,
+		asks:       g.ReadWindow,
+		serves:     int(c.window),
+		peerPosted: theirs.h.Posted,
+		told:       told,
+		peerFirst:  theirs.h.Number,
+		disconnect: c.d.p.cfg.Disconnect && bits&extensionDisconnect != 0,
+	})
+	c.d.p.count.connections.Add(1)
+	return l, g
+}
+
+// hostOf is the host part of the peer's address: its IP address, for its port
+// says nothing.
+func (d *device) hostOf(nc net.Conn) []byte {
+	return vi.IPAddress(netip.AddrPortFrom(addrPort(nc.RemoteAddr()).Addr(), 0), "").Host
+}
+
+// remoteAttributes reads what the peer told of its VI.
+func (p *Provider) remoteAttributes(ce *vitcpwire.CE, info []byte) vi.Attributes {
+	a := vi.Attributes{
+		MaxTransferSize: ce.MTU,
+		EnableRDMAWrite: ce.Attributes&vitcpwire.RDMAWrite != 0,
+		EnableRDMARead:  ce.Attributes&vitcpwire.RDMARead != 0,
+		FlowControl:     ce.Attributes&vitcpwire.FlowControl != 0,
+		ReadWindow:      int(ce.ReadWindow),
+		Security:        info,
+	}
+	switch level, _ := p.cfg.habits().level(ce.Attributes); level {
+	case unreliable:
+		a.Reliability = vi.UnreliableDelivery
+	case delivery:
+		a.Reliability = vi.ReliableDelivery
+	case reception:
+		a.Reliability = vi.ReliableReception
+	}
+	return a
+}
+
+// callTarget resolves the address that is called.
+func (d *device) callTarget(remote vi.Address) (netip.AddrPort, error) {
+	ap, ok := remote.AddrPort()
+	if !ok {
+		return ap, fmt.Errorf("%w: host part %x is no IP address", vi.ErrInvalidParameter, remote.Host)
+	}
+	port := ap.Port()
+	if port == 0 {
+		port = d.p.cfg.Port
+	}
+	return netip.AddrPortFrom(ap.Addr().Unmap(), port), nil
+}
+
+// Connect implements vi.Device: it drives an active machine. [VIT 4.2]
+func (d *device) Connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.Address) (vi.Link, vi.Agreement, error) {
+	if err := d.enter(); err != nil {
+		return nil, vi.Agreement{}, err
+	}
+	defer d.wg.Done()
+	c, err := d.newCall(ep, local, remote, false)
+	if err != nil {
+		return nil, vi.Agreement{}, err
+	}
+	if c.target, err = d.callTarget(remote); err != nil {
+		return nil, vi.Agreement{}, err
+	}
+	ctx, cancel := d.join(ctx)
+	defer cancel()
+	d.p.count.activeRequests.Add(1)
+	l, g, err := c.connect(ctx)
+	if err != nil {
+		d.p.count.activeFailures.Add(1)
+		if errors.Is(err, vi.ErrNoMatch) {
+			d.pace(ctx, c.target)
+		}
+		d.p.cfg.Logger.Info("connect failed", "remote", c.target.String(), "called", c.remote.String(), "err", err)
+		return nil, vi.Agreement{}, err
+	}
+	d.noteMatch(c.target, false)
+	return l, g, nil
+}
+
+// connect runs the machine until it reports.
+func (c *call) connect(ctx context.Context) (vi.Link, vi.Agreement, error) {
+	var m active
+	m.deadline, _ = ctx.Deadline()
+	var (
+		nc    net.Conn
+		a     answer
+		stop  = func() bool { return true }
+		steps = m.connect()
+	)
+	for {
+		var next []setupStep
+		for _, s := range steps {
+			switch s.do {
+			case stepDial:
+				var err error
+				nc, err = c.dial(ctx)
+				switch {
+				case ctx.Err() != nil:
+					if err == nil {
+						nc.Close()
+					}
+					nc = nil
+					next = c.gaveUp(ctx, &m)
+				case err != nil:
+					next = m.tcpFailed(err)
+				default:
+					next = m.tcpEstablished()
+				}
+			case stepSendRequest:
+				// The end of ctx unblocks the read.
+				stop = context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })
+				a = c.ask(nc)
+				if !stop() {
+					next = c.gaveUp(ctx, &m)
+				} else {
+					next = m.answered(time.Now(), a)
+				}
+			case stepClose:
+				if nc != nil {
+					nc.Close()
+					nc = nil
+				}
+			case stepDone:
+				if s.out == outcomeConnected {
+					l, g, err := c.take(nc, a)
+					if err != nil {
+						m.disconnect()
+						nc.Close()
+						return nil, g, err
+					}
+					return l, g, nil
+				}
+				return nil, vi.Agreement{}, outcomeError(ctx, s, a.g.h.Error)
+			}
+		}
+		for next == nil { // backing off
+			t := time.NewTimer(time.Until(m.wakeAt()))
+			select {
+			case <-t.C:
+				next = m.timer(time.Now())
+			case <-ctx.Done():
+				next = c.gaveUp(ctx, &m)
+			}
+			t.Stop()
+		}
+		steps = next
+	}
+}
+
+// gaveUp is the end of the caller's context: its deadline, or a cancellation.
+func (c *call) gaveUp(ctx context.Context, m *active) []setupStep {
+	if !m.deadline.IsZero() && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return m.timer(m.deadline)
+	}
+	return m.disconnect()
+}
+
+// answered turns what came back into the machine's event.
+func (m *active) answered(now time.Time, a answer) []setupStep {
+	if a.err != nil {
+		if _, ok := errors.AsType[*ProtocolError](a.err); ok {
+			return m.violated(a.err)
+		}
+		return m.tcpClosed(now, a.sawBytes, a.err)
+	}
+	switch a.g.h.Type {
+	case vitcpwire.ConnectAccept:
+		return m.accepted()
+	case vitcpwire.ConnectReject:
+		return m.rejected(a.g.h.Error.IS())
+	}
+	return m.noMatch()
+}
+
+// outcomeError is how a failed attempt looks to the engine.
+func outcomeError(ctx context.Context, s setupStep, code vitcpwire.RemoteError) error {
+	switch s.out {
+	case outcomeTimeout:
+		if s.err != nil {
+			return fmt.Errorf("%w: %w", vi.ErrTimeout, s.err)
+		}
+		return vi.ErrTimeout
+	case outcomeRejected, outcomeResources, outcomeVersion:
+		return &RejectError{code}
+	case outcomeAttributes:
+		return fmt.Errorf("%w: %w", vi.ErrReject, &MismatchError{Remote: true})
+	case outcomeNoMatch:
+		return vi.ErrNoMatch
+	case outcomeNotReachable:
+		return dialError(s.err)
+	case outcomeLost:
+		return fmt.Errorf("%w: connection closed instead of an answer: %w", vi.ErrNotReachable, s.err)
+	case outcomeViolation:
+		return fmt.Errorf("%w: %w", vi.ErrNotReachable, s.err)
+	}
+	if ctx.Err() != nil {
+		return contextError(ctx)
+	}
+	return vi.ErrInvalidState
+}

@@ -1,0 +1,76 @@
+package vitcp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+
+	"viaduct/vi"
+	"viaduct/vitcp/vitcpwire"
+)
+
+// A ProtocolError says what the peer did that no honest peer does. It ends
+// the connection by a reset. [V-41]
+type ProtocolError struct {
+	Reason string
+	Err    error // of the parser, may be nil
+}
+
+func (e *ProtocolError) Error() string {
+	if e.Err != nil {
+		return "vitcp: peer against the protocol: " + e.Reason + ": " + e.Err.Error()
+	}
+	return "vitcp: peer against the protocol: " + e.Reason
+}
+
+func (e *ProtocolError) Unwrap() error { return e.Err }
+
+func framingf(format string, args ...any) error {
+	return &ProtocolError{Reason: fmt.Sprintf(format, args...)}
+}
+
+// A RejectError is the peer's Connect Reject. It matches vi.ErrReject, or
+// vi.ErrResource if the peer gave that as its reason. [V-46]
+type RejectError struct {
+	Code vitcpwire.RemoteError
+}
+
+func (e *RejectError) Error() string {
+	return "vitcp: connection rejected: " + e.Code.RejectReason()
+}
+
+func (e *RejectError) Is(target error) bool {
+	if e.Code.IS() == rejectResources {
+		return target == vi.ErrResource
+	}
+	return target == vi.ErrReject
+}
+
+// A RemoteError is the peer's report that a message of ours could not be
+// taken: the connection is broken by it. [VIT-3.1-ERR-1]
+type RemoteError struct {
+	Code   vitcpwire.RemoteError
+	Number uint32 // of the message
+}
+
+func (e *RemoteError) Error() string {
+	return fmt.Sprintf("vitcp: peer reports %v for message %d", e.Code, e.Number)
+}
+
+// errPeerDisconnected is the orderly end by the peer.
+var errPeerDisconnected = errors.New("vitcp: the peer disconnected")
+
+// dialError translates a failure to set TCP up. A refusal means that the host
+// is up and nobody listens. [VIA 6.3]
+func dialError(err error) error {
+	var ne net.Error
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("%w: %w", vi.ErrNoMatch, err)
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &ne) && ne.Timeout():
+		return fmt.Errorf("%w: %w", vi.ErrTimeout, err)
+	}
+	return fmt.Errorf("%w: %w", vi.ErrNotReachable, err)
+}

@@ -1,0 +1,75 @@
+package vitcp
+
+import (
+	"errors"
+	"io"
+
+	"viaduct/vitcp/vitcpwire"
+)
+
+// A greeting is a connect message: one segment with a CE header.
+type greeting struct {
+	h        vitcpwire.Header
+	ce       vitcpwire.CE
+	security []byte // as on the wire
+}
+
+// writeGreeting writes g as one segment. It fills in what all connect
+// messages have in common. [V-06] [V-09]
+func writeGreeting(w io.Writer, d vitcpwire.Dialect, g greeting) error {
+	g.h.Flags = vitcpwire.EndOfMessage
+	g.h.Length = uint16(vitcpwire.HeaderLen + vitcpwire.CELen + len(g.security))
+	b := make([]byte, 0, g.h.Length)
+	b = d.AppendHeader(b, g.h)
+	b = g.ce.Append(b)
+	b = append(b, g.security...)
+	_, err := w.Write(b)
+	return err
+}
+
+// readGreeting reads one connect message and not a byte more: data may follow
+// a Connect Accept at once. [V-45] n is how many bytes came. The error is that
+// of the stream (io.EOF only if it ended before the first byte), a
+// *ProtocolError, or vitcpwire.ErrDiscriminator, with which g is usable but
+// for the discriminators.
+func readGreeting(r io.Reader, d vitcpwire.Dialect, maxSecurity int) (g greeting, n int, err error) {
+	var head [vitcpwire.HeaderLen + vitcpwire.CELen]byte
+	n, err = io.ReadFull(r, head[:vitcpwire.HeaderLen])
+	if err != nil {
+		return g, n, err
+	}
+	g.h, _, err = d.ParseHeader(head[:vitcpwire.HeaderLen])
+	if err != nil {
+		return g, n, &ProtocolError{Reason: "connect message", Err: err}
+	}
+	if !g.h.Type.HasCE() {
+		return g, n, framingf("%v before a connection is set up", g.h.Type)
+	}
+	security := int(g.h.Length) - len(head)
+	if security > maxSecurity {
+		return g, n, framingf("%d bytes of security information, at most %d", security, maxSecurity)
+	}
+	m, err := io.ReadFull(r, head[vitcpwire.HeaderLen:])
+	n += m
+	if err != nil {
+		return g, n, tornStream(err)
+	}
+	g.ce, _, err = vitcpwire.ParseCE(head[vitcpwire.HeaderLen:])
+	if security > 0 {
+		g.security = make([]byte, security)
+		m, rerr := io.ReadFull(r, g.security)
+		n += m
+		if rerr != nil {
+			return g, n, tornStream(rerr)
+		}
+	}
+	return g, n, err
+}
+
+// tornStream makes an end of the stream inside a message recognisable as such.
+func tornStream(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}

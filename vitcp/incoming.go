@@ -1,0 +1,385 @@
+package vitcp
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"viaduct/vi"
+	"viaduct/vitcp/vitcpwire"
+)
+
+// answerTimeout bounds how long an answer may take to leave: it is the first
+// thing on a fresh connection, so only a broken peer makes it wait.
+const answerTimeout = 5 * time.Second
+
+// A request is a Connect Request that arrived. It drives the passive machine
+// of its connection. [VIT 4.3]
+type request struct {
+	l             *listener
+	d             *device // who waited; set when handed over
+	nc            net.Conn
+	tcp           net.Conn // below wrappers; what the listener knows
+	g             greeting
+	bits          uint16 // extensions that the caller offers
+	info          []byte // the consumer's part of its security information
+	local, remote netip.AddrPort
+
+	watched chan struct{} // closed when nobody reads ahead any more
+	mu      sync.Mutex
+	m       passive // guarded by mu once offered
+}
+
+// serve takes one connection from its arrival to a verdict. Connections that
+// are handed over to a wait or a peer-to-peer request live on elsewhere.
+func (l *listener) serve(tcp net.Conn, remote netip.Addr) {
+	r := &request{l: l, tcp: tcp, nc: tcp, m: passive{requestTimeout: l.p.cfg.RequestTimeout}}
+	r.m.tcpAccepted(time.Now())
+	tcp.SetDeadline(r.m.wakeAt())
+	if !l.receive(r) {
+		r.end()
+	}
+	l.verdict(tcp)
+}
+
+// end closes the connection.
+func (r *request) end() {
+	r.nc.Close()
+	r.l.p.leavePeer(addrPort(r.tcp.RemoteAddr()).Addr())
+}
+
+// receive reads the request and finds somebody for it; false: the connection
+// is to be closed.
+func (l *listener) receive(r *request) (handedOver bool) {
+	p := l.p
+	if err := l.prepare(r); err != nil {
+		l.note(r, err)
+		return false
+	}
+	g, n, err := readGreeting(r.nc, p.cfg.Dialect, p.cfg.MaxSecurity)
+	badDiscriminator := errors.Is(err, vitcpwire.ErrDiscriminator)
+	if err == nil && g.h.Type != vitcpwire.ConnectRequest {
+		err = framingf("%v instead of a connect request", g.h.Type)
+	}
+	if err != nil && !badDiscriminator {
+		if n > 0 || !errors.Is(err, net.ErrClosed) {
+			l.note(r, err)
+		}
+		return false
+	}
+	r.g = g
+	r.tcp.SetDeadline(time.Now().Add(answerTimeout))
+	r.m.request()
+	if badDiscriminator {
+		r.run(r.m.noMatch()) // too long to be anybody's [V-04]
+		return false
+	}
+	ce := &g.ce
+	r.local, r.remote = addrPort(r.nc.LocalAddr()), addrPort(r.nc.RemoteAddr())
+	if r.bits, r.info, err = p.openSecurity(r.about(nil), g.security); err != nil {
+		p.cfg.Logger.Info("connect request refused", "remote", r.remote.String(), "err", err)
+		r.run(r.m.reject(rejectApplication))
+		return false
+	}
+	// What no VI could match is refused before anybody is asked. [V-05] [V-14]
+	_, levelOK := p.cfg.habits().level(ce.Attributes)
+	if unknown := ce.Attributes &^ vitcpwire.KnownAttributes; ce.MTU == 0 || !levelOK || unknown != 0 && !p.cfg.TolerantAttributes {
+		r.run(r.m.reject(rejectAttributes))
+		return false
+	}
+	if ce.Attributes&vitcpwire.PeerToPeer != 0 {
+		return l.offerPeer(r)
+	}
+	return l.offerWait(r)
+}
+
+// prepare sets the socket up and does the TLS handshake.
+func (l *listener) prepare(r *request) error {
+	cfg := &l.p.cfg
+	if err := cfg.tune(r.tcp); err != nil {
+		return err
+	}
+	if cfg.TLSListen != nil {
+		t := tls.Server(r.tcp, cfg.TLSListen)
+		if err := t.Handshake(); err != nil {
+			return err
+		}
+		r.nc = t
+	}
+	if cfg.WrapConn != nil {
+		r.nc = cfg.WrapConn(r.nc)
+	}
+	return nil
+}
+
+// note counts and logs a connection that sent no proper request.
+func (l *listener) note(r *request, err error) {
+	c := &l.p.count
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		c.incomingTimeouts.Add(1)
+		r.m.timer(time.Now())
+	} else {
+		c.incomingInvalid.Add(1)
+		if _, ok := errors.AsType[*ProtocolError](err); ok {
+			r.m.violated()
+		} else {
+			r.m.closed()
+		}
+	}
+	l.p.cfg.Logger.Info("no connect request", "remote", addrPort(r.tcp.RemoteAddr()).String(), "err", err)
+}
+
+// offerWait looks for a wait, and if there is none, for the time of grace.
+func (l *listener) offerWait(r *request) bool {
+	// The caller may hear nothing for long: it is watched from before it is
+	// handed over.
+	r.nc.SetDeadline(time.Time{})
+	r.watch()
+	var grace <-chan time.Time
+	if l.p.cfg.Grace > 0 {
+		t := time.NewTimer(l.p.cfg.Grace)
+		defer t.Stop()
+		grace = t.C
+	}
+	for {
+		r.mu.Lock()
+		taken, later := l.offer(r, grace != nil)
+		if taken {
+			r.m.match()
+		}
+		r.mu.Unlock()
+		if taken {
+			return true
+		}
+		if grace != nil {
+			select {
+			case <-later:
+				continue
+			case <-grace:
+			case <-r.watched:
+			}
+			l.unhold(r.g.ce.Called, later)
+		}
+		r.unwatch()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.m.state == passiveMatching {
+			r.run(r.m.noMatch())
+		}
+		return false
+	}
+}
+
+// unhold takes a request in its grace off the list.
+func (l *listener) unhold(d vitcpwire.Discriminator, ch <-chan bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, c := range l.held[d] {
+		if (<-chan bool)(c) == ch { // the same channel
+			l.held[d] = append(l.held[d][:i:i], l.held[d][i+1:]...)
+			break
+		}
+	}
+	if len(l.held[d]) == 0 {
+		delete(l.held, d)
+	}
+}
+
+// run carries out what the machine wants of a connection that is answered
+// here. The caller closes it.
+func (r *request) run(steps []setupStep) {
+	for _, s := range steps {
+		switch s.do {
+		case stepSendNoMatch:
+			r.l.p.count.noMatches.Add(1)
+			r.reply(vitcpwire.ConnectNoMatch, 0)
+		case stepSendReject:
+			r.l.p.count.rejects.Add(1)
+			r.reply(vitcpwire.ConnectReject, s.code)
+		}
+	}
+}
+
+// reply sends a refusal. It repeats the request's fields from the other side;
+// errors do not matter any more.
+func (r *request) reply(t vitcpwire.Type, code uint8) {
+	g := greeting{
+		h: vitcpwire.Header{Type: t, Error: vitcpwire.MakeRemoteError(vitcpwire.NoError, code)},
+		ce: vitcpwire.CE{
+			Attributes: r.g.ce.Attributes & vitcpwire.PeerToPeer, MTU: r.g.ce.MTU,
+			Calling: r.g.ce.Called, Called: r.g.ce.Calling,
+		},
+	}
+	r.nc.SetWriteDeadline(time.Now().Add(answerTimeout))
+	writeGreeting(r.nc, r.l.p.cfg.Dialect, g)
+	r.lingerClose()
+}
+
+// lingerClose ends our direction, so that what we said is not lost to a reset
+// if the peer has sent more than we read.
+func (r *request) lingerClose() {
+	if cw, ok := r.nc.(interface{ CloseWrite() error }); ok {
+		cw.CloseWrite()
+	}
+}
+
+// about describes the call for authenticators.
+func (r *request) about(request []byte) Call {
+	return Call{
+		Caller: addrPort(r.nc.RemoteAddr()).Addr(), Callee: addrPort(r.nc.LocalAddr()).Addr(),
+		Calling: plain(r.g.ce.Calling), Called: plain(r.g.ce.Called), Request: request,
+	}
+}
+
+// watch reads ahead while the consumer decides: a caller that is patient
+// sends nothing, so whatever comes ends the request.
+func (r *request) watch() {
+	r.watched = make(chan struct{})
+	go func() {
+		defer close(r.watched)
+		var b [1]byte
+		n, err := r.nc.Read(b[:])
+		if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+			return // unwatch
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.m.state == passiveMatching || r.m.state == passivePending {
+			r.m.closed()
+			r.nc.Close()
+		}
+	}()
+}
+
+// unwatch stops reading ahead.
+func (r *request) unwatch() {
+	r.nc.SetReadDeadline(time.Unix(1, 0))
+	<-r.watched
+	r.nc.SetReadDeadline(time.Time{})
+}
+
+// Remote implements vi.Request.
+func (r *request) Remote() vi.Address {
+	return vi.Address{Host: vi.IPAddress(netip.AddrPortFrom(r.remote.Addr(), 0), "").Host, Discriminator: plain(r.g.ce.Calling)}
+}
+
+// Local implements vi.Request.
+func (r *request) Local() vi.Address {
+	ap := r.local
+	if ap.Port() == vitcpwire.Port {
+		ap = netip.AddrPortFrom(ap.Addr(), 0)
+	}
+	return vi.Address{Host: vi.IPAddress(ap, "").Host, Discriminator: plain(r.g.ce.Called)}
+}
+
+// RemoteAttributes implements vi.Request.
+func (r *request) RemoteAttributes() vi.Attributes { return r.l.p.remoteAttributes(&r.g.ce, r.info) }
+
+// Security implements vi.Request.
+func (r *request) Security() []byte { return r.info }
+
+// Accept implements vi.Request. [VIT-4.3-6]
+func (r *request) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.Agreement, error) {
+	if err := r.d.enter(); err != nil {
+		return nil, vi.Agreement{}, err
+	}
+	defer r.d.wg.Done()
+	c := &call{d: r.d, ep: ep, local: r.g.ce.Called, remote: r.g.ce.Calling}
+	defer r.d.forget(r)
+	if err := c.setAttributes(false); err != nil {
+		r.refuse(rejectAttributes)
+		return nil, vi.Agreement{}, err
+	}
+	if m := r.l.p.cfg.habits().match(c.attrs, r.g.ce.Attributes); m != matching {
+		r.refuse(rejectAttributes)
+		err := &MismatchError{Attribute: m.String(), Ours: c.attrs, Theirs: r.g.ce.Attributes}
+		return nil, vi.Agreement{}, fmt.Errorf("%w: %w", vi.ErrInvalidReliability, err)
+	}
+	r.unwatch()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.m.state != passivePending {
+		r.end()
+		return nil, vi.Agreement{}, fmt.Errorf("%w: the caller has gone", vi.ErrTimeout)
+	}
+	r.m.accept()
+	l, g, err := r.answer(ctx, c)
+	if err != nil {
+		r.m.closed()
+		r.end()
+	}
+	return l, g, err
+}
+
+// answer sends the Connect Accept and makes the link. The machine is
+// Connected already; on an error it is for the caller to end it.
+func (r *request) answer(ctx context.Context, c *call) (vi.Link, vi.Agreement, error) {
+	mtu, _ := agreeMTU(c.mtu, r.g.ce.MTU)
+	request := r.g.security
+	if request == nil {
+		request = []byte{}
+	}
+	security, err := c.security(r.about(request))
+	if err != nil {
+		return nil, vi.Agreement{}, err
+	}
+	deadline := time.Now().Add(answerTimeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	r.nc.SetWriteDeadline(deadline)
+	g := c.greeting(vitcpwire.ConnectAccept, mtu, security)
+	if err := writeGreeting(r.nc, r.l.p.cfg.Dialect, g); err != nil {
+		return nil, vi.Agreement{}, fmt.Errorf("%w: %w", vi.ErrTimeout, err)
+	}
+	r.nc.SetDeadline(time.Time{})
+	l, agreed := c.link(r.nc, r.g, g.h.Posted, mtu, r.bits, r.info)
+	remote := addrPort(r.tcp.RemoteAddr()).Addr()
+	l.onEnd = func() { r.l.p.leavePeer(remote) }
+	return l, agreed, nil
+}
+
+// Reject implements vi.Request. [VIT-4.3-5]
+func (r *request) Reject() error {
+	r.refuse(rejectApplication)
+	r.d.forget(r)
+	return nil
+}
+
+func (r *request) refuse(code uint8) {
+	r.unwatch()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.m.state == passivePending {
+		r.run(r.m.reject(code))
+	}
+	r.end()
+}
+
+// remember keeps track of a request that the consumer decides about, so that
+// closing the device ends it. It fails if the device is closed.
+func (d *device) remember(r *request) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return false
+	}
+	r.d = d
+	d.pending[r] = struct{}{}
+	return true
+}
+
+func (d *device) forget(r *request) {
+	d.mu.Lock()
+	delete(d.pending, r)
+	d.mu.Unlock()
+}
+
+// drop refuses a request that reached a wait too late.
+func (r *request) drop() { r.refuse(rejectResources) }

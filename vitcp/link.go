@@ -1,0 +1,387 @@
+package vitcp
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"viaduct/internal/frameio"
+	"viaduct/vi"
+	"viaduct/vitcp/vitcpwire"
+)
+
+const (
+	// maxPieces is how many data segments a descriptor may have.
+	maxPieces = 252
+
+	// maxAsked bounds the RDMA Reads outstanding in one direction whatever
+	// window the peer grants: its number must not size memory of ours.
+	maxAsked = 256
+
+	// idleNOP is how long news may wait for a segment to ride on: of receive
+	// descriptors posted on an idle connection while the peer still has
+	// plenty, and of messages taken by a consumer that polls.
+	idleNOP = time.Millisecond
+)
+
+// linkTerms are what set-up has agreed on.
+type linkTerms struct {
+	mtu        uint32           // bytes of the longest message
+	asks       int              // RDMA Reads of ours outstanding
+	serves     int              // RDMA Reads of the peer outstanding
+	peerPosted vitcpwire.Count  // receive descriptors the peer had posted
+	peerFirst  vitcpwire.Number // the number before that of its first message
+	told       vitcpwire.Count  // what we told of our descriptors
+	disconnect bool             // both sides know the Disconnect message [V-17]
+}
+
+// A link is an established connection: the data path between a VI's work
+// queues and TCP. It is driven by a frameio.Conn, in two roles that run at
+// once: the send role (Fill, Sent; fields of tx) and the receive role
+// (Receive, Direct, DirectDone, Drained; fields of rx). What both need is
+// atomic. Two marks end its work: dying, after which no message is begun or
+// taken and only the report of an error is still sent, and stopped, after
+// which nothing of the consumer may be touched any more.
+type link struct {
+	p       *Provider
+	ep      *vi.Endpoint
+	c       *frameio.Conn
+	dialect vitcpwire.Dialect
+	level   reliability
+	flow    bool // descriptor flow control
+	terms   linkTerms
+	maxSeg  int  // bytes of the longest segment
+	single  bool // segments are written one by one [V-40]
+	log     *slog.Logger
+	onEnd   func() // may be nil
+
+	credits sendCredits // the peer's receive descriptors
+	mine    recvCredits // ours
+	acks    acker
+	asked   readWindow
+	served  readWindow
+	reads   ring[readOut] // pushed by the send role, popped by the receive role
+	jobs    ring[readJob] // the other way round
+	begun   atomic.Uint32 // Number: of the message of ours begun last
+	whole   atomic.Uint32 // Number: of the last one all of which is in a batch or beyond
+	seqOff  atomic.Uint64 // sequence number of a send descriptor less its message number
+	nop     atomic.Bool   // a NOP is wanted if there is news
+	blocked atomic.Bool   // the send role waits for a credit or the read window
+	pollers atomic.Int32  // consumers inside Poll
+	dying   atomic.Bool   //
+	stopped atomic.Bool   //
+	reset   atomic.Bool   // the end is a reset [V-41]
+	left    atomic.Bool   // the peer's Disconnect has arrived
+	reason  vi.StopReason // valid once stopped
+	fault   atomic.Pointer[fault]
+
+	gate    sync.Mutex // held while Sent, Failed and the like call the endpoint; Stop waits for it
+	started bool       // guarded by gate
+	once    sync.Once  // of the cause
+	cause   error      // why it broke; written once before the engine is told
+	done    chan struct{}
+	timerMu sync.Mutex
+	timer   *time.Timer // guarded by timerMu: of idleNOP; nil until needed
+	armed   atomic.Bool
+
+	tx    txState
+	rx    rxState
+	count linkCounters
+}
+
+// A readOut is an RDMA Read of ours without a complete response.
+type readOut struct {
+	d      *vi.Descriptor
+	seq    uint64
+	number vitcpwire.Number
+	cur    vi.Cursor
+}
+
+// A readJob is an RDMA Read of the peer to be answered. One that must be
+// refused waits its turn too, so that those before it are answered.
+type readJob struct {
+	r       vitcpwire.RDMA
+	number  vitcpwire.Number
+	refused bool
+}
+
+// A fault is what a peer at Reliable Reception is told of the message that
+// broke the connection. [VIT-3.1-ACK-6] [V-13]
+type fault struct {
+	number vitcpwire.Number
+	code   uint8
+}
+
+// linkCounters are the counters of one connection. Each has one writer.
+type linkCounters struct {
+	sentMessages, sentSegments, sentBytes, sentNOPs, servedReads       atomic.Uint64 // send role
+	receivedMessages, receivedSegments, receivedBytes, droppedMessages atomic.Uint64 // receive role
+}
+
+func bump(c *atomic.Uint64, n uint64) { c.Store(c.Load() + n) }
+
+func (c *linkCounters) addTo(s *Stats) {
+	s.SentMessages += c.sentMessages.Load()
+	s.SentSegments += c.sentSegments.Load()
+	s.SentBytes += c.sentBytes.Load()
+	s.SentNOPs += c.sentNOPs.Load()
+	s.ServedReads += c.servedReads.Load()
+	s.ReceivedMessages += c.receivedMessages.Load()
+	s.ReceivedSegments += c.receivedSegments.Load()
+	s.ReceivedBytes += c.receivedBytes.Load()
+	s.DroppedMessages += c.droppedMessages.Load()
+}
+
+var (
+	_ vi.Link          = (*link)(nil)
+	_ frameio.Protocol = (*link)(nil)
+)
+
+// newLink makes the data path of a connection that was set up on nc.
+func newLink(c *call, nc net.Conn, t linkTerms) *link {
+	p := c.d.p
+	l := &link{
+		p: p, ep: c.ep, dialect: p.cfg.Dialect, terms: t,
+		flow:   c.attrs&vitcpwire.FlowControl != 0,
+		maxSeg: vitcpwire.MaxSegment,
+		done:   make(chan struct{}),
+		log: p.cfg.Logger.With("local", addrPort(nc.LocalAddr()).String(), "remote", addrPort(nc.RemoteAddr()).String(),
+			"calling", c.local.String(), "called", c.remote.String()),
+	}
+	l.level, _ = p.cfg.habits().level(c.attrs)
+	if p.cfg.Segments == SegmentsMSS {
+		l.single = true
+		l.maxSeg = defaultMSS
+		if mss := maxSegmentSize(nc); mss >= minMSS {
+			l.maxSeg = min(mss, vitcpwire.MaxSegment)
+		}
+	}
+	l.asked.limit = uint32(min(t.asks, maxAsked))
+	l.served.limit = uint32(t.serves)
+	l.reads.size, l.jobs.size = l.asked.limit, l.served.limit
+	l.mine.threshold = uint64(p.cfg.CreditThreshold)
+	l.tx.last = vitcpwire.Number(p.cfg.FirstMessage)
+	l.begun.Store(p.cfg.FirstMessage)
+	l.whole.Store(p.cfg.FirstMessage)
+	l.rx.acked = vitcpwire.Number(p.cfg.FirstMessage)
+	l.acks.begin(t.peerFirst)
+	l.told(t.told)
+	l.c = frameio.New(nc, l, frameio.Options{})
+	p.mu.Lock()
+	p.links[l] = struct{}{}
+	p.mu.Unlock()
+	l.log.Info("connected", "level", l.level.String(), "flow", l.flow, "mtu", t.mtu, "reads", t.asks)
+	return l
+}
+
+// The segment length where the path's cannot be told, and the least that is
+// believed.
+const (
+	defaultMSS = 1400
+	minMSS     = 256
+)
+
+// told notes what the connect message told of our receive descriptors.
+func (l *link) told(n vitcpwire.Count) {
+	l.mine.posted.Store(uint64(n))
+	l.mine.tell()
+}
+
+// Start implements vi.Link.
+func (l *link) Start() {
+	l.gate.Lock()
+	if l.stopped.Load() {
+		l.gate.Unlock()
+		return
+	}
+	l.started = true
+	l.gate.Unlock()
+	l.c.Start(nil)
+	if l.flow && !l.credits.told(l.terms.peerPosted) {
+		l.violated(framingf("%d receive descriptors before the connection, at most %d", l.terms.peerPosted, maxCredits))
+		return
+	}
+	l.RecvPosted()
+	l.c.Kick()
+}
+
+// SendPosted implements vi.Link.
+func (l *link) SendPosted() { l.c.Kick() }
+
+// RecvPosted implements vi.Link. Without flow control the count rides on
+// whatever is sent. With it the peer is told at once if it is running out,
+// and soon if nothing else happens. [VIT-3.1-NOP-2] [VIT-3.1-NOP-3] [V-21]
+func (l *link) RecvPosted() {
+	if !l.flow || l.stopped.Load() {
+		return
+	}
+	l.mine.reach(l.ep.RecvPosted())
+	switch {
+	case l.mine.urgent():
+		l.tell()
+	case l.mine.news():
+		l.tellSoon()
+	}
+}
+
+// tellSoon has the news told within idleNOP, should nothing else do it.
+func (l *link) tellSoon() {
+	if !l.armed.CompareAndSwap(false, true) {
+		return
+	}
+	l.timerMu.Lock()
+	defer l.timerMu.Unlock()
+	switch {
+	case l.stopped.Load():
+	case l.timer == nil:
+		l.timer = time.AfterFunc(idleNOP, l.idle)
+	default:
+		l.timer.Reset(idleNOP)
+	}
+}
+
+// idle is the timer of tellSoon.
+func (l *link) idle() {
+	l.armed.Store(false)
+	if l.hasNews() {
+		l.tell()
+	}
+}
+
+// tell asks for a segment with the current counts, a NOP if nothing else is
+// to be sent.
+func (l *link) tell() {
+	l.nop.Store(true)
+	l.c.Kick()
+}
+
+// Poll implements vi.Link.
+func (l *link) Poll() bool {
+	l.pollers.Add(1)
+	got := l.c.Poll()
+	l.pollers.Add(-1)
+	return got
+}
+
+// Unpoll implements vi.Link.
+func (l *link) Unpoll() { l.c.Unpoll() }
+
+// Stop implements vi.Link. [V-18]
+func (l *link) Stop(reason vi.StopReason) {
+	l.reason = reason
+	l.stopped.Store(true)
+	l.c.Quiesce()
+	l.gate.Lock()
+	started := l.started
+	l.gate.Unlock()
+	l.timerMu.Lock()
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	l.timerMu.Unlock()
+	go l.wind(started)
+}
+
+// wind ends the wire and what is left of the link.
+func (l *link) wind(started bool) {
+	switch {
+	case l.reset.Load():
+		l.c.Abort()
+		l.c.Close()
+	case started:
+		// FIN after what is queued; then the peer's, so that what completed
+		// sends have left in the kernel is not lost to a reset. [V-17] [V-18]
+		l.c.Shutdown()
+		l.c.CloseAfter(l.p.cfg.DrainTimeout)
+	default:
+		l.c.Shutdown()
+		l.c.Close()
+	}
+	p := l.p
+	p.mu.Lock()
+	delete(p.links, l)
+	l.count.addTo(&p.ended)
+	p.mu.Unlock()
+	if l.onEnd != nil {
+		l.onEnd()
+	}
+	l.log.Info("connection ended")
+	close(l.done)
+}
+
+// Wait implements vi.Link.
+func (l *link) Wait() { <-l.done }
+
+// breaks tells why the connection breaks and has the engine break it. Only
+// the first cause counts. after, if not nil, runs before that, when no role
+// touches the consumer's memory any more; it may call the endpoint.
+func (l *link) breaks(cause error, orderly bool, after func()) {
+	l.once.Do(func() {
+		l.cause = cause
+		l.log.Info("connection broken", "err", cause)
+		if f := l.p.cfg.Broken; f != nil {
+			f(l.ep.VI(), cause)
+		}
+		go func() {
+			if after != nil {
+				l.c.Quiesce()
+				l.gate.Lock()
+				if !l.stopped.Load() {
+					after()
+				}
+				l.gate.Unlock()
+			}
+			l.ep.Break(orderly)
+		}()
+	})
+}
+
+// die ends the connection from within a role: no message is begun or taken
+// any more. f, if not nil, is what the peer is told. Whoever calls it must
+// touch nothing of the consumer afterwards.
+func (l *link) die(cause error, f *fault, after func()) {
+	if l.dying.Load() {
+		return
+	}
+	if f != nil && l.level == reception { // [VIT-3.1-ERR-5]
+		l.fault.Store(f)
+	}
+	l.dying.Store(true)
+	l.c.Shutdown()
+	l.breaks(cause, false, after)
+}
+
+// violated ends the connection by a reset. [V-41]
+func (l *link) violated(err error) {
+	l.p.count.protocolErrors.Add(1)
+	l.dying.Store(true)
+	l.reset.Store(true)
+	l.c.Abort()
+	l.breaks(err, false, nil)
+}
+
+// Failed implements frameio.Protocol: the stream has ended, or what came was
+// against the protocol. [VIT-2.2.2.2.2-3]
+func (l *link) Failed(err error) {
+	if l.dying.Swap(true) {
+		return // that an error of ours is followed by the end is no news
+	}
+	if _, ok := errors.AsType[*ProtocolError](err); ok {
+		l.violated(err)
+		return
+	}
+	l.c.Quiesce()
+	orderly := err == io.EOF && !l.rx.asm.inside()
+	if orderly {
+		err = errPeerDisconnected
+		if l.terms.disconnect && !l.left.Load() {
+			// A peer that knows the message uses it; TCP ended without.
+			orderly, err = false, io.ErrUnexpectedEOF
+		}
+	}
+	l.breaks(err, orderly, l.tornMessage)
+}

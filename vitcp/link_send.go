@@ -1,0 +1,392 @@
+package vitcp
+
+import (
+	"fmt"
+
+	"viaduct/internal/frameio"
+	"viaduct/internal/regmem"
+	"viaduct/vi"
+	"viaduct/vitcp/vitcpwire"
+)
+
+// txState belongs to the send role.
+type txState struct {
+	last  vitcpwire.Number // of the message begun last
+	turn  bool             // the next segment is a response's if there is one
+	ended bool             // nothing more may be sent
+
+	// The message being sent, if active. Its segments follow each other, but
+	// for Read Responses. [VIT-2.2.2.2.3-5]
+	active bool
+	typ    vitcpwire.Type
+	flags  vitcpwire.Flags
+	d      *vi.Descriptor
+	seq    uint64
+	cur    vi.Cursor
+	offset uint32
+	rdma   vitcpwire.RDMA
+
+	jobOffset uint32 // of the response being sent
+
+	runs []run // descriptors that complete with this batch
+}
+
+// A run is a range of send descriptors without RDMA Reads among them.
+type run struct{ first, end uint64 }
+
+// Fill implements frameio.Protocol.
+func (l *link) Fill(b *frameio.Batch) {
+	if l.stopped.Load() || l.dying.Load() {
+		l.fillLast(b)
+		return
+	}
+	l.mine.reach(l.ep.RecvPosted())
+	sent := false
+	for !b.Full() && l.fillSegment(b) {
+		sent = true
+		if l.single || l.dying.Load() {
+			break
+		}
+	}
+	if !sent && l.nop.Swap(false) && l.hasNews() {
+		l.putBare(b, vitcpwire.NOP, 0, 0)
+		bump(&l.count.sentNOPs, 1)
+	}
+}
+
+// hasNews reports whether a NOP would tell the peer something. [V-12]
+func (l *link) hasNews() bool {
+	return l.level == reception && l.acks.pending() || l.flow && l.mine.news()
+}
+
+// fillSegment appends one segment: of a response and of other messages by
+// turns, if both wait. [V-28]
+func (l *link) fillSegment(b *frameio.Batch) bool {
+	t := &l.tx
+	job := l.jobs.front()
+	if job != nil && t.turn {
+		t.turn = false
+		l.putResponse(b, job)
+		return true
+	}
+	if t.active || l.startMessage(b) {
+		t.turn = true
+		if t.active {
+			l.putData(b)
+		}
+		return true
+	}
+	if job != nil {
+		l.putResponse(b, job)
+		return true
+	}
+	return false
+}
+
+// startMessage begins with the next send descriptor. It returns false if
+// there is none, or if it has to wait. An RDMA Read is sent as a whole.
+func (l *link) startMessage(b *frameio.Batch) bool {
+	for !l.dying.Load() {
+		d := l.ep.NextSend()
+		if d == nil || !l.maySend(d) {
+			return false
+		}
+		d, seq, bad := l.ep.StartSend()
+		op := d.Control.Op()
+		if bad == 0 && op == vi.OpRDMARead && l.asked.limit == 0 {
+			bad = vi.StatusRDMAProtection // the peer serves no reads [V-26]
+		}
+		if bad != 0 {
+			l.finishSend(d, seq, bad)
+			continue
+		}
+		t := &l.tx
+		t.last = t.last.Add(1) // [VIT-3.1-10]
+		l.seqOff.Store(seq - uint64(uint32(t.last)))
+		l.begun.Store(uint32(t.last))
+		bump(&l.count.sentMessages, 1)
+		t.typ, t.flags = vitcpwire.Send, 0
+		t.d, t.seq, t.cur, t.offset = d, seq, vi.Cursor{}, 0
+		t.rdma = vitcpwire.RDMA{}
+		if op != vi.OpSendReceive {
+			t.typ = vitcpwire.Write
+			t.rdma = vitcpwire.RDMA{Address: d.Remote.Address, Handle: uint32(d.Remote.Handle), Length: d.Length}
+		}
+		if d.Control&vi.Immediate != 0 {
+			t.flags = vitcpwire.ImmediateValid
+		}
+		if op == vi.OpRDMARead {
+			l.putReadRequest(b)
+		} else {
+			t.active = true
+			if l.flow && (op == vi.OpSendReceive || d.Control&vi.Immediate != 0) {
+				l.credits.take()
+			}
+		}
+		return true
+	}
+	return false
+}
+
+// maySend reports whether d may go now. A Send, or an RDMA Write with
+// immediate data, waits for a receive descriptor of the peer; an RDMA Read
+// waits for the window, and what follows waits behind it. [VIT-3.1-17] [V-20]
+// [V-27]
+func (l *link) maySend(d *vi.Descriptor) bool {
+	ready := func() bool { return true }
+	switch op := d.Control.Op(); {
+	case op == vi.OpRDMARead:
+		if l.asked.limit > 0 {
+			ready = func() bool { return l.asked.outstanding() < int(l.asked.limit) }
+		}
+	case l.flow && (op == vi.OpSendReceive || d.Control&vi.Immediate != 0):
+		ready = func() bool { return l.credits.available() > 0 }
+	}
+	if ready() {
+		return true
+	}
+	l.blocked.Store(true)
+	return ready() // the receive role may have looked at blocked before
+}
+
+// header fills in what all segments have in common.
+func (l *link) header(h vitcpwire.Header) vitcpwire.Header {
+	h.Posted = l.mine.tell()
+	if l.level != unreliable { // [V-10]
+		h.Ack = l.acks.tell()
+	}
+	bump(&l.count.sentSegments, 1)
+	return h
+}
+
+// putData appends the next segment of the active message.
+func (l *link) putData(b *frameio.Batch) {
+	t := &l.tx
+	d := t.d
+	hl := l.dialect.HeaderLen(t.typ)
+	want := int(min(uint32(l.maxSeg-hl), d.Length-t.offset))
+	// The header is written last, when its length is known; the batch keeps
+	// its bytes in place.
+	head := b.Header(hl)
+	n, bad := 0, vi.Status(0)
+	for pieces := b.Pieces(); n < want && pieces > 0; pieces-- {
+		ref, st := l.ep.Gather(d, &t.cur, want-n)
+		if st != 0 {
+			bad = st
+			break
+		}
+		if len(ref.B) == 0 {
+			bad = vi.StatusFormatError // the descriptor was changed under us
+			break
+		}
+		n += len(ref.B)
+		if err := b.Data(ref); err != nil {
+			bad = vi.StatusProtectionError
+			break
+		}
+	}
+	h := vitcpwire.Header{Type: t.typ, Flags: t.flags, Length: uint16(hl + n), Offset: t.offset, Number: t.last}
+	if t.flags&vitcpwire.ImmediateValid != 0 { // in all segments [V-29]
+		h.Immediate = d.ImmediateData
+	}
+	t.offset += uint32(n)
+	bump(&l.count.sentBytes, uint64(n))
+	switch {
+	case bad != 0:
+		h.Flags |= vitcpwire.EndOfMessage | vitcpwire.TransmitError // [V-30]
+	case t.offset == d.Length:
+		h.Flags |= vitcpwire.EndOfMessage
+	}
+	l.encode(head, h, t.rdma)
+	if h.Flags&vitcpwire.EndOfMessage == 0 {
+		return
+	}
+	t.active, t.d = false, nil
+	if bad != 0 {
+		l.finishSend(d, t.seq, bad)
+		return
+	}
+	l.whole.Store(uint32(t.last))
+	if l.level != reception {
+		l.runs(t.seq)
+	}
+}
+
+// runs notes that descriptor seq completes when the batch is in the kernel.
+func (l *link) runs(seq uint64) {
+	t := &l.tx
+	if n := len(t.runs); n > 0 && t.runs[n-1].end == seq {
+		t.runs[n-1].end++
+		return
+	}
+	t.runs = append(t.runs, run{seq, seq + 1})
+}
+
+// encode writes the headers of a segment into head.
+func (l *link) encode(head []byte, h vitcpwire.Header, r vitcpwire.RDMA) {
+	out := l.dialect.AppendHeader(head[:0], l.header(h))
+	if len(head) > vitcpwire.HeaderLen { // in every segment [V-24]
+		r.Append(out)
+	}
+}
+
+// putReadRequest appends the one segment of an RDMA Read.
+func (l *link) putReadRequest(b *frameio.Batch) {
+	t := &l.tx
+	l.reads.push(readOut{d: t.d, seq: t.seq, number: t.last})
+	l.asked.take()
+	t.d = nil
+	head := b.Header(l.dialect.HeaderLen(vitcpwire.ReadRequest))
+	l.encode(head, vitcpwire.Header{
+		Type: vitcpwire.ReadRequest, Flags: vitcpwire.EndOfMessage, Length: uint16(len(head)), Number: t.last,
+	}, t.rdma)
+	l.whole.Store(uint32(t.last))
+}
+
+// putResponse appends the next segment of the response to a peer's RDMA Read.
+// The memory is looked up and pinned anew for each segment, until the kernel
+// has its bytes. [V-23] [VIT-2.2.2.2.6-1]
+func (l *link) putResponse(b *frameio.Batch, job *readJob) {
+	t := &l.tx
+	hl := l.dialect.HeaderLen(vitcpwire.ReadResponse)
+	n := min(uint32(l.maxSeg-hl), job.r.Length-t.jobOffset)
+	h := vitcpwire.Header{Type: vitcpwire.ReadResponse, Offset: t.jobOffset, Number: job.number}
+	bad := job.refused
+	var ref regmem.Ref
+	if !bad && n > 0 {
+		var out regmem.Outcome
+		ref, out = l.ep.Target(vi.MemHandle(job.r.Handle), job.r.Address+uint64(t.jobOffset), uint64(n), false)
+		if bad = out != regmem.OK; bad {
+			l.ep.AsyncError(vi.ErrorRDMARProt, vi.OpRDMARead)
+		}
+	}
+	head := b.Header(hl)
+	if !bad && n > 0 {
+		if err := b.Data(ref); err != nil {
+			// The bytes are part of the segment already, and void.
+			bad = true
+			h.Length = uint16(n)
+			l.ep.AsyncError(vi.ErrorRDMARProt, vi.OpRDMARead)
+		}
+	}
+	if bad {
+		l.refuseRead(head, h, job)
+		return
+	}
+	t.jobOffset += n
+	bump(&l.count.sentBytes, uint64(n))
+	h.Length = uint16(hl + int(n))
+	if t.jobOffset == job.r.Length {
+		h.Flags = vitcpwire.EndOfMessage
+		t.jobOffset = 0
+	}
+	l.encode(head, h, job.r)
+	if h.Flags != 0 {
+		// The peer may ask for the next as soon as it has seen this segment.
+		l.jobs.pop()
+		l.served.done()
+		bump(&l.count.servedReads, 1)
+	}
+}
+
+// refuseRead ends a response with the Transmit Error flag: so also a peer at
+// Reliable Delivery learns what became of its read. At Reliable Reception the
+// error code says it too. Either way the connection breaks. [V-30] [V-42]
+func (l *link) refuseRead(head []byte, h vitcpwire.Header, job *readJob) {
+	h.Length += uint16(len(head))
+	h.Flags = vitcpwire.EndOfMessage | vitcpwire.TransmitError
+	h = l.header(h)
+	if l.level == reception {
+		h.Ack, h.Error = job.number, vitcpwire.MakeRemoteError(vitcpwire.ProtectionError, 0)
+	}
+	out := l.dialect.AppendHeader(head[:0], h)
+	if len(head) > vitcpwire.HeaderLen {
+		job.r.Append(out)
+	}
+	l.tx.jobOffset = 0
+	l.jobs.pop()
+	l.die(fmt.Errorf("vitcp: RDMA Read %d of the peer: memory is not to be read", uint32(job.number)), nil, nil)
+}
+
+// putBare appends a segment without payload that begins and ends a message of
+// its own.
+func (l *link) putBare(b *frameio.Batch, typ vitcpwire.Type, ack vitcpwire.Number, code uint8) {
+	h := l.header(vitcpwire.Header{Type: typ, Flags: vitcpwire.EndOfMessage, Length: vitcpwire.HeaderLen, Number: l.tx.last})
+	if code != 0 {
+		h.Ack, h.Error = ack, vitcpwire.MakeRemoteError(code, 0)
+	}
+	l.dialect.AppendHeader(b.Header(vitcpwire.HeaderLen)[:0], h)
+}
+
+// finishSend completes a descriptor that failed here.
+func (l *link) finishSend(d *vi.Descriptor, seq uint64, bad vi.Status) {
+	if l.ep.FinishSend(d, seq, bad) {
+		l.die(fmt.Errorf("vitcp: send descriptor in error: %w", (bad|vi.StatusDone).Err()), nil, nil)
+	}
+}
+
+// fillLast appends what is still to be said when the connection ends, once: a
+// message that was begun is ended as void, the peer is told its error, or
+// that we leave. Nothing of the consumer is touched.
+func (l *link) fillLast(b *frameio.Batch) {
+	t := &l.tx
+	if t.ended {
+		return
+	}
+	t.ended = true
+	var ack vitcpwire.Number
+	var code uint8
+	f := l.fault.Load()
+	if f != nil {
+		ack, code = f.number, f.code
+	}
+	torn := t.active && t.offset > 0
+	if torn {
+		// Between the segments of a message nothing else may go; the report
+		// rides on its last one. [V-30]
+		t.active = false
+		head := b.Header(l.dialect.HeaderLen(t.typ))
+		h := l.header(vitcpwire.Header{
+			Type: t.typ, Flags: vitcpwire.EndOfMessage | vitcpwire.TransmitError,
+			Length: uint16(len(head)), Offset: t.offset, Number: t.last,
+		})
+		if code != 0 {
+			h.Ack, h.Error = ack, vitcpwire.MakeRemoteError(code, 0)
+		}
+		out := l.dialect.AppendHeader(head[:0], h)
+		if len(head) > vitcpwire.HeaderLen {
+			t.rdma.Append(out)
+		}
+		return
+	}
+	switch {
+	case code != 0:
+		l.putBare(b, vitcpwire.NOP, ack, code)
+	case l.stopped.Load() && l.reason == vi.StopDisconnect && l.terms.disconnect:
+		l.putBare(b, vitcpwire.Disconnect, 0, 0) // [V-17]
+	case l.level == reception && l.acks.pending():
+		l.putBare(b, vitcpwire.NOP, 0, 0)
+	}
+}
+
+// Sent implements frameio.Protocol: the kernel has the batch, so its Sends
+// and RDMA Writes are complete, but at Reliable Reception. [V-10]
+// [VIT-2.2.2.2.5-1]
+func (l *link) Sent() {
+	t := &l.tx
+	if len(t.runs) == 0 {
+		return
+	}
+	broken := false
+	l.gate.Lock()
+	if !l.stopped.Load() {
+		for _, r := range t.runs {
+			broken = l.ep.FinishSends(r.first, r.end)
+		}
+	}
+	l.gate.Unlock()
+	t.runs = t.runs[:0]
+	if broken {
+		l.die(fmt.Errorf("vitcp: a send descriptor is in error"), nil, nil)
+	}
+}

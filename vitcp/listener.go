@@ -1,0 +1,318 @@
+package vitcp
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"viaduct/vi"
+	"viaduct/vitcp/vitcpwire"
+)
+
+// A listener is one listening TCP address of the process. It leads each
+// Connect Request to who waits for its discriminator. [VIT-2.2.2.2.1-2]
+type listener struct {
+	p    *Provider
+	l    net.Listener
+	addr netip.AddrPort // as bound
+	refs int            // guarded by Provider.mu: devices that hold it
+	stop chan struct{}  // closed with the listener
+	wg   sync.WaitGroup
+
+	mu       sync.Mutex
+	closed   bool                                    // guarded by mu, as all below
+	halfOpen map[net.Conn]struct{}                   // connections without a verdict
+	waits    map[vitcpwire.Discriminator][]*wait     // in order of arrival
+	peers    map[peerKey][]*peerCall                 // pending peer-to-peer requests
+	held     map[vitcpwire.Discriminator][]chan bool // requests in their grace: told when a wait appears
+}
+
+// A wait is one call of Device.Wait.
+type wait struct {
+	local netip.Addr    // only connections to this address; invalid: any
+	got   chan *request // one slot; filled by whoever takes the wait off the list
+}
+
+// listenString opens a new listening address, host:port, for one device.
+func (p *Provider) listenString(addr string) (*listener, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, listenError(err)
+	}
+	if host == "" || port == "0" {
+		return p.open(addr)
+	}
+	ip, err := netip.ParseAddr(host)
+	n, perr := strconv.ParseUint(port, 10, 16)
+	if err != nil || perr != nil {
+		return p.open(addr) // names are for package net
+	}
+	return p.acquire(netip.AddrPortFrom(ip.Unmap(), uint16(n)))
+}
+
+func (p *Provider) open(addr string) (*listener, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.openLocked(addr)
+}
+
+// acquire returns the listener that serves ap, a new one if there is none.
+func (p *Provider) acquire(ap netip.AddrPort) (*listener, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.listeners {
+		if l.serves(ap) {
+			l.refs++
+			return l, nil
+		}
+	}
+	addr := ap.String()
+	if ap.Addr() == netip.IPv6Unspecified() {
+		addr = ":" + strconv.Itoa(int(ap.Port())) // both families
+	}
+	return p.openLocked(addr)
+}
+
+func (p *Provider) openLocked(addr string) (*listener, error) {
+	nl, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, listenError(err)
+	}
+	ap := nl.Addr().(*net.TCPAddr).AddrPort()
+	l := &listener{
+		p: p, l: nl, addr: netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()), refs: 1, stop: make(chan struct{}),
+		halfOpen: make(map[net.Conn]struct{}),
+		waits:    make(map[vitcpwire.Discriminator][]*wait),
+		peers:    make(map[peerKey][]*peerCall),
+		held:     make(map[vitcpwire.Discriminator][]chan bool),
+	}
+	p.listeners[l] = struct{}{}
+	l.wg.Go(l.acceptLoop)
+	p.cfg.Logger.Info("listening", "local", l.addr.String())
+	return l, nil
+}
+
+// serves reports whether connections to ap arrive here.
+func (l *listener) serves(ap netip.AddrPort) bool {
+	return ap.Port() == l.addr.Port() && (ap.Addr() == l.addr.Addr() || l.addr.Addr() == netip.IPv6Unspecified() ||
+		l.addr.Addr() == netip.IPv4Unspecified() && ap.Addr().Is4())
+}
+
+// release gives up one hold on l; the last closes it.
+func (p *Provider) release(l *listener) {
+	p.mu.Lock()
+	l.refs--
+	last := l.refs == 0
+	if last {
+		delete(p.listeners, l)
+	}
+	p.mu.Unlock()
+	if !last {
+		return
+	}
+	close(l.stop)
+	l.l.Close()
+	l.mu.Lock()
+	l.closed = true
+	for c := range l.halfOpen {
+		c.Close()
+	}
+	l.mu.Unlock()
+	l.wg.Wait()
+}
+
+// acceptLoop takes connections until the listener is closed.
+func (l *listener) acceptLoop() {
+	pause := time.Duration(0)
+	for {
+		c, err := l.l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			// Out of descriptors, or a connection that went away at once: it
+			// passes.
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			l.p.cfg.Logger.Warn("accept failed", "local", l.addr.String(), "err", err)
+			select {
+			case <-time.After(pause):
+			case <-l.stop:
+				return
+			}
+			continue
+		}
+		pause = 0
+		l.admit(c)
+	}
+}
+
+// admit lets a connection in if the limits allow it.
+func (l *listener) admit(c net.Conn) {
+	p := l.p
+	p.count.incoming.Add(1)
+	remote := addrPort(c.RemoteAddr()).Addr()
+	if a := p.cfg.Allow; a != nil && !a(remote) {
+		p.count.incomingLimited.Add(1)
+		c.Close()
+		return
+	}
+	l.mu.Lock()
+	full := l.closed || len(l.halfOpen) >= p.cfg.HalfOpen
+	if !full {
+		l.halfOpen[c] = struct{}{}
+	}
+	l.mu.Unlock()
+	if full || !p.enterPeer(remote) {
+		if !full {
+			l.verdict(c)
+		}
+		p.count.incomingLimited.Add(1)
+		p.cfg.Logger.Info("connection over the limit", "remote", remote.String())
+		c.Close()
+		return
+	}
+	l.wg.Go(func() { l.serve(c, remote) })
+}
+
+// verdict takes c out of the half-open ones.
+func (l *listener) verdict(c net.Conn) {
+	l.mu.Lock()
+	delete(l.halfOpen, c)
+	l.mu.Unlock()
+}
+
+// enterPeer counts one more connection from remote; false if it has its share.
+func (p *Provider) enterPeer(remote netip.Addr) bool {
+	if p.cfg.PerPeer <= 0 {
+		return true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.perPeer[remote] >= p.cfg.PerPeer {
+		return false
+	}
+	p.perPeer[remote]++
+	return true
+}
+
+func (p *Provider) leavePeer(remote netip.Addr) {
+	if p.cfg.PerPeer <= 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.perPeer[remote]--; p.perPeer[remote] <= 0 {
+		delete(p.perPeer, remote)
+	}
+}
+
+// addrPort reads the address of a socket, without zone and with IPv4 plain.
+func addrPort(a net.Addr) netip.AddrPort {
+	if t, ok := a.(*net.TCPAddr); ok {
+		ap := t.AddrPort()
+		return netip.AddrPortFrom(plainAddr(ap.Addr()), ap.Port())
+	}
+	if a == nil {
+		return netip.AddrPort{}
+	}
+	ap, _ := netip.ParseAddrPort(a.String())
+	return netip.AddrPortFrom(plainAddr(ap.Addr()), ap.Port())
+}
+
+// offer hands r to the first wait for its discriminator, or reports false. If
+// grace is set it registers for a wait to come and returns that channel.
+func (l *listener) offer(r *request, grace bool) (taken bool, later <-chan bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d := r.g.ce.Called
+	for i, w := range l.waits[d] {
+		if !fits(w.local, r.local.Addr()) {
+			continue
+		}
+		l.dropWaitLocked(d, i)
+		w.got <- r
+		return true, nil
+	}
+	if grace && !l.closed {
+		ch := make(chan bool, 1)
+		l.held[d] = append(l.held[d], ch)
+		return false, ch
+	}
+	return false, nil
+}
+
+func (l *listener) dropWaitLocked(d vitcpwire.Discriminator, i int) {
+	ws := l.waits[d]
+	if len(ws) == 1 {
+		delete(l.waits, d)
+		return
+	}
+	l.waits[d] = append(ws[:i:i], ws[i+1:]...)
+}
+
+// wait registers w and wakes one request in its grace.
+func (l *listener) wait(d vitcpwire.Discriminator, w *wait) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waits[d] = append(l.waits[d], w)
+	for _, ch := range l.held[d] {
+		ch <- true // one slot, told once
+	}
+	delete(l.held, d)
+}
+
+// unwait takes w off the list again. If a request was given to it meanwhile
+// that is returned.
+func (l *listener) unwait(d vitcpwire.Discriminator, w *wait) *request {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, x := range l.waits[d] {
+		if x == w {
+			l.dropWaitLocked(d, i)
+			return nil
+		}
+	}
+	return <-w.got
+}
+
+// Wait implements vi.Device.
+func (d *device) Wait(ctx context.Context, local vi.Address) (vi.Request, error) {
+	if err := d.enter(); err != nil {
+		return nil, err
+	}
+	defer d.wg.Done()
+	dis, err := discriminator(local.Discriminator)
+	if err != nil {
+		return nil, err
+	}
+	ap, err := d.place(local)
+	if err != nil {
+		return nil, err
+	}
+	l, err := d.listen(ap)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := d.join(ctx)
+	defer cancel()
+	w := &wait{local: ap.Addr(), got: make(chan *request, 1)}
+	l.wait(dis, w)
+	var r *request
+	select {
+	case r = <-w.got:
+	case <-ctx.Done():
+		r = l.unwait(dis, w) // a result wins over the context
+	}
+	if r == nil {
+		return nil, contextError(ctx)
+	}
+	if !d.remember(r) {
+		r.drop()
+		return nil, vi.ErrClosed
+	}
+	return r, nil
+}

@@ -1,0 +1,326 @@
+package vitcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"viaduct/vi"
+	"viaduct/vitcp/vitcpwire"
+)
+
+// A peerKey is how an incoming peer-to-peer request finds ours: their calling
+// discriminator is the one we call and the other way round.
+type peerKey struct {
+	calling, called vitcpwire.Discriminator // as the incoming request spells them
+}
+
+// A peerCall drives the machine of one peer-to-peer request. Everything that
+// happens to it happens in one goroutine, that of ConnectPeer.
+type peerCall struct {
+	*call
+	l       *listener
+	m       peer
+	results chan peerResult
+	inbox   chan peerOffer
+	over    chan struct{} // closed when ConnectPeer returns
+
+	// The outgoing connection, if any.
+	attempt int
+	cancel  context.CancelFunc
+	nc      net.Conn
+
+	// The result.
+	done bool
+	link vi.Link
+	g    vi.Agreement
+	err  error
+}
+
+// A peerResult is what became of an outgoing connection: it was set up or
+// not, or its answer is there.
+type peerResult struct {
+	attempt int
+	nc      net.Conn // set up
+	err     error    // not set up
+	answer  *answer
+}
+
+// A peerOffer is an incoming request that matches ours. reply tells whether
+// it was taken care of.
+type peerOffer struct {
+	r     *request
+	last  bool // nobody else is asked after us
+	reply chan bool
+}
+
+// ConnectPeer implements vi.Device. [VIT 4] [V-33]
+func (d *device) ConnectPeer(ctx context.Context, ep *vi.Endpoint, local, remote vi.Address) (vi.Link, vi.Agreement, error) {
+	if err := d.enter(); err != nil {
+		return nil, vi.Agreement{}, err
+	}
+	defer d.wg.Done()
+	c, err := d.newCall(ep, local, remote, true)
+	if err != nil {
+		return nil, vi.Agreement{}, err
+	}
+	if c.target, err = d.callTarget(remote); err != nil {
+		return nil, vi.Agreement{}, err
+	}
+	at, err := d.place(local)
+	if err != nil {
+		return nil, vi.Agreement{}, err
+	}
+	l, err := d.listen(at)
+	if err != nil {
+		return nil, vi.Agreement{}, err
+	}
+	ctx, cancel := d.join(ctx)
+	defer cancel()
+	pc := &peerCall{
+		call: c, l: l,
+		m:       peer{local: c.local, remote: c.remote, random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))},
+		results: make(chan peerResult), inbox: make(chan peerOffer), over: make(chan struct{}),
+	}
+	pc.m.deadline, _ = ctx.Deadline()
+	d.p.count.activeRequests.Add(1)
+	link, g, err := pc.run(ctx)
+	if err != nil {
+		d.p.count.activeFailures.Add(1)
+		d.p.cfg.Logger.Info("peer connect failed", "remote", c.target.String(), "called", c.remote.String(), "err", err)
+	}
+	return link, g, err
+}
+
+// run is the event loop.
+func (pc *peerCall) run(ctx context.Context) (vi.Link, vi.Agreement, error) {
+	key := peerKey{calling: pc.remote, called: pc.local}
+	pc.l.addPeer(key, pc)
+	defer close(pc.over)
+	defer pc.l.removePeer(key, pc)
+	defer pc.drop()
+
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	pc.do(ctx, pc.m.request(), nil)
+	for !pc.done {
+		wait := time.Hour
+		if w := pc.m.wakeAt(); !w.IsZero() {
+			wait = time.Until(w)
+		}
+		timer.Reset(wait)
+		select {
+		case r := <-pc.results:
+			pc.result(ctx, r)
+		case o := <-pc.inbox:
+			pc.offered(ctx, o)
+		case <-timer.C:
+			pc.do(ctx, pc.m.timer(time.Now()), nil)
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) && !pc.m.deadline.IsZero() {
+				pc.do(ctx, pc.m.timer(pc.m.deadline), nil)
+			} else {
+				pc.do(ctx, pc.m.cancel(), nil)
+			}
+		}
+	}
+	return pc.link, pc.g, pc.err
+}
+
+// result handles news of the outgoing connection. That of one we gave up is
+// ignored.
+func (pc *peerCall) result(ctx context.Context, r peerResult) {
+	if r.attempt != pc.attempt || pc.cancel == nil {
+		if r.nc != nil {
+			r.nc.Close()
+		}
+		return
+	}
+	now := time.Now()
+	switch {
+	case r.err != nil:
+		pc.drop()
+		pc.do(ctx, pc.m.tcpFailed(now, r.err), nil)
+	case r.nc != nil:
+		pc.nc = r.nc
+		pc.do(ctx, pc.m.tcpEstablished(addrPort(r.nc.LocalAddr())), nil)
+	case r.answer.err != nil:
+		if _, ok := errors.AsType[*ProtocolError](r.answer.err); ok {
+			pc.do(ctx, pc.m.violated(r.answer.err), nil)
+		} else {
+			pc.do(ctx, pc.m.tcpClosed(now, r.answer.err), nil)
+		}
+	case r.answer.g.h.Type == vitcpwire.ConnectAccept:
+		link, g, err := pc.take(pc.nc, *r.answer)
+		if err == nil {
+			pc.link, pc.g = link, g
+			pc.cancel()
+			pc.cancel, pc.nc = nil, nil // the link's from now on
+		}
+		pc.do(ctx, pc.m.accepted(), nil)
+		pc.err = err
+	case r.answer.g.h.Type == vitcpwire.ConnectReject:
+		pc.do(ctx, pc.m.rejected(now, r.answer.g.h.Error.IS()), r.answer)
+	default:
+		pc.do(ctx, pc.m.noMatch(now), nil)
+	}
+}
+
+// offered handles an incoming request.
+func (pc *peerCall) offered(ctx context.Context, o peerOffer) {
+	r := o.r
+	if pc.m.isOwn(r.remote) && !o.last {
+		o.reply <- false
+		return
+	}
+	steps := pc.m.incoming(incomingRequest{
+		local: r.local, remote: r.remote,
+		mismatch: pc.d.p.cfg.habits().match(pc.attrs, r.g.ce.Attributes) != matching,
+	})
+	for _, s := range steps {
+		switch s.do {
+		case stepSendAccept:
+			r.m.match()
+			r.m.accept()
+			r.d = pc.d
+			link, g, err := r.answer(ctx, pc.call)
+			if err != nil {
+				r.end()
+			} else {
+				pc.link, pc.g = link, g
+			}
+			pc.err = err
+		case stepSendReject:
+			r.run(r.m.reject(s.code))
+			r.end()
+		case stepSendNoMatch:
+			r.run(r.m.noMatch())
+			r.end()
+		default:
+			pc.do(ctx, []setupStep{s}, nil)
+		}
+	}
+	o.reply <- true
+}
+
+// do carries out what the machine wants of the outgoing connection.
+func (pc *peerCall) do(ctx context.Context, steps []setupStep, a *answer) {
+	for _, s := range steps {
+		switch s.do {
+		case stepDial:
+			var actx context.Context
+			actx, pc.cancel = context.WithCancel(ctx)
+			pc.attempt++
+			n := pc.attempt
+			pc.d.wg.Go(func() {
+				nc, err := pc.dial(actx)
+				pc.report(peerResult{attempt: n, nc: nc, err: err})
+			})
+		case stepSendRequest:
+			n, nc := pc.attempt, pc.nc
+			pc.d.wg.Go(func() {
+				a := pc.ask(nc)
+				pc.report(peerResult{attempt: n, answer: &a})
+			})
+		case stepClose:
+			pc.drop()
+		case stepDone:
+			pc.done = true
+			if s.out != outcomeConnected {
+				pc.err = peerError(ctx, s, a)
+			}
+		}
+	}
+}
+
+// peerError is outcomeError for a peer-to-peer request: a host that refuses
+// TCP may only be late, so in the end the time was up.
+func peerError(ctx context.Context, s setupStep, a *answer) error {
+	var code vitcpwire.RemoteError
+	if a != nil {
+		code = a.g.h.Error
+	}
+	if s.out == outcomeNotReachable && errors.Is(s.err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("%w: %w", vi.ErrTimeout, s.err)
+	}
+	return outcomeError(ctx, s, code)
+}
+
+// report tells the event loop, if it still runs.
+func (pc *peerCall) report(r peerResult) {
+	select {
+	case pc.results <- r:
+	case <-pc.over:
+		if r.nc != nil {
+			r.nc.Close()
+		}
+	}
+}
+
+// drop gives the outgoing connection up, whatever its stage.
+func (pc *peerCall) drop() {
+	if pc.cancel != nil {
+		pc.cancel()
+		pc.cancel = nil
+	}
+	if pc.nc != nil {
+		pc.nc.Close()
+		pc.nc = nil
+	}
+}
+
+func (l *listener) addPeer(k peerKey, pc *peerCall) {
+	l.mu.Lock()
+	l.peers[k] = append(l.peers[k], pc)
+	l.mu.Unlock()
+}
+
+func (l *listener) removePeer(k peerKey, pc *peerCall) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, x := range l.peers[k] {
+		if x == pc {
+			l.peers[k] = append(l.peers[k][:i:i], l.peers[k][i+1:]...)
+			break
+		}
+	}
+	if len(l.peers[k]) == 0 {
+		delete(l.peers, k)
+	}
+}
+
+// offerPeer shows r to the pending requests that match it. It returns true if
+// one took care of it.
+func (l *listener) offerPeer(r *request) bool {
+	l.mu.Lock()
+	var cs []*peerCall
+	for _, pc := range l.peers[peerKey{calling: r.g.ce.Calling, called: r.g.ce.Called}] {
+		if pc.target.Addr() == r.remote.Addr() && fits(pc.from, r.local.Addr()) {
+			cs = append(cs, pc)
+		}
+	}
+	l.mu.Unlock()
+	for i, pc := range cs {
+		o := peerOffer{r: r, last: i == len(cs)-1, reply: make(chan bool, 1)}
+		select {
+		case pc.inbox <- o:
+			if <-o.reply {
+				return true
+			}
+		case <-pc.over:
+		}
+	}
+	r.run(r.m.noMatch())
+	return false
+}
+
+// fits reports whether a connection to the local address at is for who asked
+// for want: nothing in particular, all addresses, or this one.
+func fits(want, at netip.Addr) bool {
+	return !want.IsValid() || want.IsUnspecified() || want == at
+}

@@ -1,0 +1,229 @@
+package vitcp
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"viaduct/vitcp/vitcpwire"
+)
+
+// A Call describes a connection that is being set up, for those who decide
+// about it.
+type Call struct {
+	Caller, Callee netip.Addr // the IP addresses of the two sides
+	Calling        []byte     // the caller's discriminator
+	Called         []byte     // the discriminator it asks for
+
+	// Request is the security information of the Connect Request, as it was
+	// on the wire, when that of the Connect Accept is made or checked; nil
+	// when that of the request itself is. It ties the answer to the
+	// question.
+	Request []byte
+}
+
+// An Authenticator adds its own part to the security information that VIs
+// send, and checks and removes that of the peer. Methods are called
+// concurrently. [VIT-2.2.1-3] [VIT-3.2-6]
+type Authenticator interface {
+	// Sign returns the security information to send: info, which is the VI
+	// consumer's own and may be empty, with the authenticator's part.
+	Sign(c Call, info []byte) ([]byte, error)
+
+	// Verify checks what arrived and returns the VI consumer's part of it,
+	// which may share memory with the argument. An error refuses the
+	// connection.
+	Verify(c Call, security []byte) (info []byte, err error)
+}
+
+// ErrSecurity is what connecting fails with if the peer's security
+// information was not accepted.
+var ErrSecurity = errors.New("vitcp: security information not accepted")
+
+// Layout of the part that an HMAC adds in front of the consumer's own.
+//
+//	"VIHM" | version 1 | 3 bytes zero | time, ns since 1970 | nonce, 16 bytes | HMAC-SHA-256, 32 bytes
+const (
+	hmacMagic   = "VIHM\x01\x00\x00\x00"
+	hmacTimeAt  = len(hmacMagic)
+	hmacNonceAt = hmacTimeAt + 8
+	hmacSumAt   = hmacNonceAt + 16
+	hmacLen     = hmacSumAt + sha256.Size
+
+	// hmacNonces bounds the memory for nonces seen; when so many are young
+	// enough to matter, further connections are refused.
+	hmacNonces = 1 << 16
+)
+
+// An HMAC is the ready-made Authenticator: both sides share a key, and each
+// proves that it has it with an HMAC-SHA-256 over both IP addresses, both
+// discriminators, a nonce, the time and the consumer's own information. It
+// keeps strangers from connecting; what is sent afterwards is neither
+// encrypted nor authenticated (TLS does that). Clocks of the two sides must
+// agree within MaxSkew; within that time nonces are remembered, so that a
+// request which was overheard cannot be used again at the same provider.
+type HMAC struct {
+	// Key is the shared secret; at least 16 bytes.
+	Key []byte
+
+	// MaxSkew is how far the peer's clock may be from ours; 0 means a minute.
+	MaxSkew time.Duration
+
+	// IgnoreAddresses leaves the IP addresses out, for peers behind address
+	// translation. Both sides must agree.
+	IgnoreAddresses bool
+
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+
+	mu   sync.Mutex
+	seen map[[16]byte]time.Time // guarded by mu: nonce to when it is too old to matter
+}
+
+var _ Authenticator = (*HMAC)(nil)
+
+func (h *HMAC) now() time.Time {
+	if h.Now != nil {
+		return h.Now()
+	}
+	return time.Now()
+}
+
+func (h *HMAC) skew() time.Duration {
+	if h.MaxSkew > 0 {
+		return h.MaxSkew
+	}
+	return time.Minute
+}
+
+// Sign implements Authenticator.
+func (h *HMAC) Sign(c Call, info []byte) ([]byte, error) {
+	if len(h.Key) < 16 {
+		return nil, fmt.Errorf("vitcp: HMAC key of %d bytes, need 16", len(h.Key))
+	}
+	b := make([]byte, hmacLen, hmacLen+len(info))
+	copy(b, hmacMagic)
+	binary.BigEndian.PutUint64(b[hmacTimeAt:], uint64(h.now().UnixNano()))
+	rand.Read(b[hmacNonceAt:hmacSumAt]) // never fails
+	copy(b[hmacSumAt:], h.sum(c, b[:hmacSumAt], info))
+	return append(b, info...), nil
+}
+
+// Verify implements Authenticator. Errors wrap ErrSecurity.
+func (h *HMAC) Verify(c Call, b []byte) ([]byte, error) {
+	if len(h.Key) < 16 {
+		return nil, fmt.Errorf("vitcp: HMAC key of %d bytes, need 16", len(h.Key))
+	}
+	if len(b) < hmacLen || string(b[:hmacTimeAt]) != hmacMagic {
+		return nil, fmt.Errorf("%w: no HMAC", ErrSecurity)
+	}
+	info := b[hmacLen:]
+	if !hmac.Equal(b[hmacSumAt:hmacLen], h.sum(c, b[:hmacSumAt], info)) {
+		return nil, fmt.Errorf("%w: wrong HMAC", ErrSecurity)
+	}
+	now := h.now()
+	at := time.Unix(0, int64(binary.BigEndian.Uint64(b[hmacTimeAt:])))
+	if d := now.Sub(at); d > h.skew() || d < -h.skew() {
+		return nil, fmt.Errorf("%w: made at %v, which is more than %v from now", ErrSecurity, at.UTC(), h.skew())
+	}
+	if !h.fresh([16]byte(b[hmacNonceAt:]), now, at.Add(h.skew())) {
+		return nil, fmt.Errorf("%w: used before", ErrSecurity)
+	}
+	return info, nil
+}
+
+// sum is the HMAC over everything of variable length with its length, so that
+// no two calls yield the same input.
+func (h *HMAC) sum(c Call, head, info []byte) []byte {
+	m := hmac.New(sha256.New, h.Key)
+	field := func(b []byte) {
+		m.Write(binary.BigEndian.AppendUint32(nil, uint32(len(b))))
+		m.Write(b)
+	}
+	field(head)
+	for _, a := range []netip.Addr{c.Caller, c.Callee} {
+		if h.IgnoreAddresses {
+			field(nil)
+		} else {
+			field(plainAddr(a).AsSlice())
+		}
+	}
+	field(c.Calling)
+	field(c.Called)
+	request := sha256.Sum256(c.Request)
+	if c.Request == nil {
+		field(nil)
+	} else {
+		field(request[:])
+	}
+	field(info)
+	return m.Sum(nil)
+}
+
+// fresh notes the nonce until the given time and reports whether it is new.
+func (h *HMAC) fresh(nonce [16]byte, now, until time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if old, ok := h.seen[nonce]; ok && !old.Before(now) {
+		return false
+	}
+	if h.seen == nil {
+		h.seen = make(map[[16]byte]time.Time)
+	}
+	if len(h.seen) >= hmacNonces {
+		for n, t := range h.seen {
+			if t.Before(now) {
+				delete(h.seen, n)
+			}
+		}
+		if len(h.seen) >= hmacNonces {
+			return false
+		}
+	}
+	h.seen[nonce] = until
+	return true
+}
+
+// The block with which a provider offers its extensions, in front of all
+// other security information. [V-17]
+//
+//	"VITX" | bits, 16 | length of the block, 16
+const (
+	extensionMagic = "VITX"
+	extensionLen   = 8
+
+	extensionDisconnect uint16 = 0x0001
+)
+
+// appendExtensions appends the block if there is anything to offer.
+func appendExtensions(b []byte, bits uint16) []byte {
+	if bits == 0 {
+		return b
+	}
+	b = append(b, extensionMagic...)
+	b = binary.BigEndian.AppendUint16(b, bits)
+	return binary.BigEndian.AppendUint16(b, extensionLen)
+}
+
+// cutExtensions returns what the block at the front of b offers and what
+// follows it. Anything else than a proper block is left alone: it belongs to
+// the consumer.
+func cutExtensions(b []byte) (bits uint16, rest []byte) {
+	if len(b) < extensionLen || string(b[:4]) != extensionMagic {
+		return 0, b
+	}
+	n := int(binary.BigEndian.Uint16(b[6:]))
+	if n < extensionLen || n > len(b) {
+		return 0, b
+	}
+	return binary.BigEndian.Uint16(b[4:]), b[n:]
+}
+
+// plain returns the bytes of a discriminator.
+func plain(d vitcpwire.Discriminator) []byte { return d.Append(nil) }

@@ -1,0 +1,43 @@
+package vitcp
+
+import (
+	"net"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// setUserTimeout sets TCP_USER_TIMEOUT.
+func setUserTimeout(nc net.Conn, d time.Duration) error {
+	return control(nc, func(fd int) error {
+		return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(max(1, d.Milliseconds())))
+	})
+}
+
+// maxSegmentSize returns what TCP puts into one of its segments, 0 if it
+// cannot be told.
+func maxSegmentSize(nc net.Conn) int {
+	mss := 0
+	control(nc, func(fd int) (err error) {
+		mss, err = unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG)
+		return err
+	})
+	return mss
+}
+
+func control(nc net.Conn, f func(fd int) error) error {
+	sc, ok := nc.(syscall.Conn)
+	if !ok {
+		return nil
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var ferr error
+	if err := raw.Control(func(fd uintptr) { ferr = f(int(fd)) }); err != nil {
+		return err
+	}
+	return ferr
+}

@@ -1,0 +1,17 @@
+//go:build !linux
+
+package vitcp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"time"
+)
+
+func setUserTimeout(net.Conn, time.Duration) error {
+	return fmt.Errorf("vitcp: user timeout: %w", errors.ErrUnsupported)
+}
+
+// maxSegmentSize cannot be told here.
+func maxSegmentSize(net.Conn) int { return 0 }

@@ -1,0 +1,37 @@
+package vitcp
+
+import "sync/atomic"
+
+// Stats counts what has happened in a provider since it was made.
+type Stats struct {
+	Connections      uint64 // set up, either side
+	ActiveRequests   uint64 // attempts to connect begun, client-server and peer-to-peer
+	ActiveFailures   uint64 // of those, failed
+	Incoming         uint64 // TCP connections that arrived
+	IncomingLimited  uint64 // of those, closed at once by a limit or by Allow
+	IncomingTimeouts uint64 // of those, closed since no whole Connect Request came in time
+	IncomingInvalid  uint64 // of those, closed since what came was no Connect Request, or was torn
+	NoMatches        uint64 // Connect No Match sent
+	Rejects          uint64 // Connect Reject sent
+	SecurityRefusals uint64 // peers whose security information was not accepted, either side
+	ProtocolErrors   uint64 // connections reset since the peer was against the protocol
+	RemoteErrors     uint64 // connections broken by an error that the peer reported
+
+	SentMessages     uint64 // numbered messages begun
+	SentSegments     uint64 // segments of any kind handed to TCP
+	SentBytes        uint64 // payload handed to TCP
+	SentNOPs         uint64 // of the segments, NOPs
+	ReceivedMessages uint64 // numbered messages taken in full
+	ReceivedSegments uint64 // segments of any kind
+	ReceivedBytes    uint64 // payload placed or dropped
+	DroppedMessages  uint64 // taken and thrown away, at Unreliable Delivery
+	ServedReads      uint64 // RDMA Reads of peers answered in full
+}
+
+// counters is Stats as it is counted. Connections count their messages by
+// themselves and add them up when they end, see linkCounters.
+type counters struct {
+	connections, activeRequests, activeFailures                                             atomic.Uint64
+	incoming, incomingLimited, incomingTimeouts, incomingInvalid, noMatches, rejects, secur atomic.Uint64
+	protocolErrors, remoteErrors                                                            atomic.Uint64
+}
