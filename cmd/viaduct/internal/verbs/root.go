@@ -116,7 +116,7 @@ This build has: ` + strings.Join(transport.Names(), ", "),
 
 func commands(e *shell.Env) []*cobra.Command {
 	return []*cobra.Command{
-		serveCommand(e), getCommand(e), putCommand(e),
+		demoCommand(e), serveCommand(e), getCommand(e), putCommand(e),
 		echoCommand(e), pingCommand(e), ncCommand(e), proxyCommand(e),
 		portmapCommand(e), versionCommand(e),
 	}

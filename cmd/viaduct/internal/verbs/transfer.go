@@ -125,11 +125,13 @@ func (h *httpFiles) Close() { h.tr.CloseIdleConnections() }
 
 func (h *httpFiles) Put(ctx context.Context, path string, length int64, r io.ReadSeeker, sum hash.Hash, progress func(n int)) error {
 	// The digest goes first, so the file is read twice.
-	if _, err := io.CopyN(sum, r, length); err != nil {
-		return err
-	}
-	if _, err := r.Seek(0, io.SeekStart); err != nil {
-		return err
+	if _, later := sum.(*laterHash); !later {
+		if _, err := io.CopyN(sum, r, length); err != nil {
+			return err
+		}
+		if _, err := r.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
 	}
 	return h.Client.Put(ctx, path, length, r, [32]byte(sum.Sum(nil)), progress)
 }

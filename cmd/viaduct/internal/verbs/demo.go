@@ -1,0 +1,315 @@
+package verbs
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"net/http/httptrace"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/cmd/viaduct/internal/transport"
+)
+
+// demoBytes is what the demo moves when it is given no file.
+const demoBytes = 64 << 20
+
+// demoRounds: each way is gone this often and the best time counts, since the
+// first one pays for cold caches.
+const demoRounds = 2
+
+// A demoRow is one line of the demo's table.
+type demoRow struct {
+	Transport string  `json:"transport"`
+	Direction string  `json:"direction"` // get or put
+	Mechanism string  `json:"mechanism"`
+	Bytes     int64   `json:"bytes"`
+	Seconds   float64 `json:"seconds"`
+	Rate      float64 `json:"bytes_per_second"`
+	Relative  float64 `json:"relative_to_tcp"`
+	SHA256    string  `json:"sha256"`
+	OK        bool    `json:"ok"`
+	Error     string  `json:"error,omitempty"`
+}
+
+func (r *demoRow) verdict() string {
+	if r.OK {
+		return "verified"
+	}
+	return "FAILED: " + r.Error
+}
+
+func demoCommand(e *shell.Env) *cobra.Command {
+	return &cobra.Command{
+		Use:   "demo [FILE]",
+		Short: "the tour: move a file over every transport, both ways, and verify it",
+		Long: `Start a server in a process of its own and move FILE, or 64 MiB of random bytes,
+over every transport, both ways. Seconds are those of the movement; hashing is
+done apart from it. The table compares each transport with plain TCP.`,
+		Args: usageArgs(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dir, err := os.MkdirTemp("", "viaduct-demo-*")
+			if err != nil {
+				return err
+			}
+			defer os.RemoveAll(dir)
+			return runDemo(cmd.Context(), e, dir, args)
+		},
+	}
+}
+
+func runDemo(ctx context.Context, e *shell.Env, dir string, args []string) error {
+	root := filepath.Join(dir, "root")
+	if err := os.Mkdir(root, 0o700); err != nil {
+		return err
+	}
+	source := filepath.Join(root, "file")
+	size, sum, err := demoSource(source, args)
+	if err != nil {
+		return err
+	}
+	serve := []string{"serve", "--root", root, "--writable", "--log-level", "error"}
+	ts := demoOrder()
+	for _, t := range ts {
+		serve = append(serve, "--listen", demoURL(t.Scheme))
+	}
+	c, err := startChild(ctx, e, serve...)
+	if err != nil {
+		return err
+	}
+	defer c.stop()
+	urls, err := c.listening(ctx, len(ts))
+	if err != nil {
+		return err
+	}
+	var rows []demoRow
+	base := map[string]float64{}
+	failed := 0
+	for i, t := range ts {
+		for _, dir2 := range []string{"get", "put"} {
+			r := demoRow{Transport: t.Scheme, Direction: dir2, Bytes: size}
+			if err := demoWay(ctx, e, t, urls[i], dir, source, size, sum, &r); err != nil {
+				if ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
+				r.Error = err.Error()
+				failed++
+			} else {
+				r.OK = true
+			}
+			if r.Seconds > 0 && r.OK {
+				r.Rate = float64(size) / r.Seconds
+				if t.Scheme == "tcp" {
+					base[dir2] = r.Rate
+				}
+				if base[dir2] > 0 {
+					r.Relative = r.Rate / base[dir2]
+				}
+			}
+			rows = append(rows, r)
+		}
+	}
+	if err := printDemo(e, rows); err != nil {
+		return err
+	}
+	if failed > 0 {
+		return shell.Hint(fmt.Errorf("%d of %d rows failed", failed, len(rows)), "run viaduct demo --log-level debug to see why")
+	}
+	return nil
+}
+
+// demoOrder puts plain TCP first, since the others are compared with it.
+func demoOrder() (ts []*transport.Transport) {
+	for _, t := range transport.All() {
+		if t.Scheme == "tcp" {
+			ts = append([]*transport.Transport{t}, ts...)
+		} else {
+			ts = append(ts, t)
+		}
+	}
+	return ts
+}
+
+// demoURL is where the demo's server listens.
+func demoURL(scheme string) string {
+	for _, s := range addr.Schemes {
+		if s.Name == scheme && s.HasDisc {
+			return scheme + "://127.0.0.1:0/demo"
+		}
+	}
+	return scheme + "://127.0.0.1:0"
+}
+
+// demoSource puts the file to move into the root.
+func demoSource(path string, args []string) (int64, [32]byte, error) {
+	f, err := os.Create(path)
+	if err != nil {
+		return 0, [32]byte{}, err
+	}
+	defer f.Close()
+	var from io.Reader = io.LimitReader(rand.Reader, demoBytes)
+	if len(args) == 1 {
+		g, err := os.Open(args[0])
+		if err != nil {
+			return 0, [32]byte{}, err
+		}
+		defer g.Close()
+		if st, err := g.Stat(); err != nil || !st.Mode().IsRegular() {
+			return 0, [32]byte{}, shell.Usagef("%s is not a regular file", args[0])
+		}
+		from = g
+	}
+	h := sha256.New()
+	n, err := io.CopyBuffer(struct{ io.Writer }{io.MultiWriter(f, h)}, from, make([]byte, 1<<20))
+	if err != nil {
+		return 0, [32]byte{}, err
+	}
+	return n, [32]byte(h.Sum(nil)), f.Close()
+}
+
+// demoWay goes one way over one transport.
+func demoWay(ctx context.Context, e *shell.Env, t *transport.Transport, at, dir, source string, size int64, sum [32]byte, r *demoRow) error {
+	u, err := addr.Parse(at)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute+time.Duration(size>>20)*100*time.Millisecond)
+	defer cancel()
+	fc, err := dialFiles(ctx, e, u, t, &transport.Options{Env: e})
+	if err != nil {
+		return err
+	}
+	defer fc.Close()
+	get, put := fc.Mechanisms()
+	r.Mechanism = get
+	if r.Direction == "put" {
+		r.Mechanism = put
+	}
+	bar := e.Progress(fmt.Sprintf("%-5s %s", t.Scheme, r.Direction), size*demoRounds, 0)
+	defer bar.Done()
+	for round := range demoRounds {
+		var d time.Duration
+		var got [32]byte
+		if r.Direction == "get" {
+			d, got, err = demoGet(ctx, fc, filepath.Join(dir, "got"), bar)
+		} else {
+			name := fmt.Sprintf("put-%s-%d", t.Scheme, round)
+			d, err = demoPut(ctx, fc, source, name, size, bar)
+			if err == nil {
+				got, err = fileSum(filepath.Join(filepath.Dir(source), name))
+				os.Remove(filepath.Join(filepath.Dir(source), name))
+			}
+		}
+		if err != nil {
+			return err
+		}
+		r.SHA256 = fmt.Sprintf("%x", got)
+		if got != sum {
+			return errors.New("SHA-256 differs")
+		}
+		if s := d.Seconds(); round == 0 || s < r.Seconds {
+			r.Seconds = s
+		}
+	}
+	return nil
+}
+
+func demoGet(ctx context.Context, fc fileClient, to string, bar *shell.Bar) (time.Duration, [32]byte, error) {
+	f, err := os.Create(to)
+	if err != nil {
+		return 0, [32]byte{}, err
+	}
+	defer os.Remove(to)
+	defer f.Close()
+	h := &laterHash{Hash: sha256.New(), f: f}
+	start := time.Now()
+	last := start
+	err = fc.Get(ctx, "file", 0, f, h, nil, func(n int) { bar.Add(n); last = time.Now() })
+	if err != nil {
+		return 0, [32]byte{}, err
+	}
+	return last.Sub(start), [32]byte(h.Sum(nil)), nil
+}
+
+func demoPut(ctx context.Context, fc fileClient, source, name string, size int64, bar *shell.Bar) (time.Duration, error) {
+	f, err := os.Open(source)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	again, err := os.Open(source)
+	if err != nil {
+		return 0, err
+	}
+	defer again.Close()
+	// An RDMA Write is timed from the request on to the last completion. HTTP
+	// tells when the head was written (the digest was made before) and when
+	// the body was.
+	start := time.Now()
+	last := start
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		WroteHeaders: func() { start = time.Now() },
+		WroteRequest: func(httptrace.WroteRequestInfo) { last = time.Now() },
+	})
+	_, http := fc.(*httpFiles)
+	err = fc.Put(ctx, name, size, f, &laterHash{Hash: sha256.New(), f: again}, func(n int) {
+		bar.Add(n)
+		if !http {
+			last = time.Now()
+		}
+	})
+	return last.Sub(start), err
+}
+
+func fileSum(path string) (sum [32]byte, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return sum, err
+	}
+	defer f.Close()
+	h := &laterHash{Hash: sha256.New(), f: f}
+	return [32]byte(h.Sum(nil)), nil
+}
+
+// A laterHash hashes a file when it is asked for the sum, and not while the
+// bytes pass: their movement is what is being timed.
+type laterHash struct {
+	hash.Hash
+	f *os.File
+}
+
+func (h *laterHash) Write(p []byte) (int, error) { return len(p), nil }
+
+func (h *laterHash) Sum(b []byte) []byte {
+	h.Hash.Reset()
+	io.CopyBuffer(struct{ io.Writer }{h.Hash}, io.NewSectionReader(h.f, 0, 1<<62), make([]byte, 256<<10))
+	return h.Hash.Sum(b)
+}
+
+func printDemo(e *shell.Env, rows []demoRow) error {
+	if e.JSON {
+		return e.PrintJSON(map[string]any{"rows": rows})
+	}
+	t := [][]string{{"transport", "mechanism", "bytes>", "seconds>", "rate>", "to TCP>", "verdict"}}
+	for _, r := range rows {
+		sec, rate, rel := "-", "-", "-"
+		if r.OK {
+			sec, rate = fmt.Sprintf("%.3f", r.Seconds), shell.Rate(r.Rate)
+			if r.Relative > 0 {
+				rel = fmt.Sprintf("%.2f", r.Relative)
+			}
+		}
+		t = append(t, []string{r.Transport, r.Mechanism, fmt.Sprint(r.Bytes), sec, rate, rel, r.verdict()})
+	}
+	e.Printf("%s", shell.Table(t))
+	return nil
+}
