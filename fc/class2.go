@@ -40,8 +40,7 @@ func (p *NPort) Send(now Time, r *Remote, class Class, first bool, f *Frame) boo
 		c = &class2Frame{}
 		c.timer = p.timers.New(func(now Time) { r.overdue(now, c) })
 	}
-	c.f, c.tries = f.Clone(c.buf), 0
-	c.buf = c.f.Opt[:0:cap(c.f.Opt)]
+	c.buf, c.tries = f.CloneTo(&c.f, c.buf), 0
 	r.waiting = append(r.waiting, c)
 	r.pump(now)
 	return true

@@ -155,14 +155,14 @@ func (f *Frame) Parse(b []byte) error {
 	return nil
 }
 
-// Clone returns a copy of f that owns its bytes, stored in buf if that is
-// large enough.
-func (f *Frame) Clone(buf []byte) Frame {
-	n := *f
+// CloneTo makes dst a copy of f that owns its bytes, stored in buf if that is
+// large enough, and returns the buffer to be reused.
+func (f *Frame) CloneTo(dst *Frame, buf []byte) []byte {
+	*dst = *f
 	buf = append(buf[:0], f.Opt...)
 	buf = append(buf, f.Payload...)
-	n.Opt, n.Payload = buf[:len(f.Opt):len(f.Opt)], buf[len(f.Opt):]
-	return n
+	dst.Opt, dst.Payload = buf[:len(f.Opt):len(f.Opt)], buf[len(f.Opt):]
+	return buf
 }
 
 // String is a one-line description for logs and failing tests.

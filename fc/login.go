@@ -59,6 +59,7 @@ func (p *NPort) flogi(now Time) {
 		p.fabricLogin(now, &l)
 	}
 	x.timer = p.timers.New(x.expired)
+	p.flogiX = x
 	x.send(now)
 }
 
@@ -170,6 +171,11 @@ func (p *NPort) pointToPoint(now Time, peer *Login) {
 		return
 	}
 	p.topo, p.inOrder, p.directory = PointToPoint, true, false
+	if x := p.flogiX; x != nil { // nobody needs the answer any more
+		x.timer.Stop()
+		delete(p.exch, x.oxid)
+		p.flogiX = nil
+	}
 	p.fabricPort, p.fabricName = 0, 0
 	p.ratov = 2 * p.edtov
 	if p.cfg.PortName <= peer.PortName {

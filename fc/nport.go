@@ -181,6 +181,7 @@ type NPort struct {
 	aborts   map[abortKey]*abort
 	accepted Addr // where the answer to FLOGI was sent to
 	p2pOX    uint16
+	flogiX   *exchange // our FLOGI
 	seq      uint8
 	logoAt   map[Addr]Time // last LOGO to a port that was not logged in
 	epoch    uint32        // counts link events: work of older epochs is void

@@ -125,3 +125,6 @@ func (ts *Timers) down(i int) {
 		i = c
 	}
 }
+
+// At returns when t expires.
+func (t *Timer) At() Time { return t.at }

@@ -106,7 +106,10 @@ func (n *Net) judge(e *End, f *fc.Frame) verdict {
 	}
 	hit := func(p float64) bool { return p > 0 && n.rng.Float64() < p }
 	late := func() time.Duration {
-		return time.Duration(1 + n.rng.Int64N(int64(max(x.MaxDelay, 100*time.Microsecond))))
+		if x.MaxDelay <= 0 {
+			return 100 * time.Microsecond
+		}
+		return time.Duration(1 + n.rng.Int64N(int64(x.MaxDelay)))
 	}
 	if hit(x.Loss) {
 		v.copies = 0

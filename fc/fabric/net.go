@@ -31,6 +31,10 @@ type Stalled interface {
 // DefaultDelay is how long a frame takes over a link.
 const DefaultDelay = 5 * time.Microsecond
 
+// DefaultFrameTime is how long a link is busy with a frame: the full frames of
+// a 16 Gbit/s link.
+const DefaultFrameTime = time.Microsecond
+
 // DefaultCredit is the buffer-to-buffer credit of a link end: frames under way
 // before End.Room says no. [FCFS-2.9-1]
 const DefaultCredit = 64
@@ -118,10 +122,12 @@ type End struct {
 	up     bool
 	Faulty bool // the fault plan applies to what this end sends
 	Delay  time.Duration
+	Frame  time.Duration // the link is busy with each frame so long
 	Credit int
 
 	inFlight int // guarded by net.mu
 	stalled  bool
+	busy     fc.Time // the link is sending until then
 	last     fc.Time // latest delivery, keeps order
 }
 
@@ -131,8 +137,7 @@ func (e *End) Send(f *fc.Frame) {
 	n.mu.Lock()
 	p := n.get()
 	p.from = e
-	p.f = f.Clone(p.buf)
-	p.buf = p.f.Opt[:0:cap(p.f.Opt)]
+	p.buf = f.CloneTo(&p.f, p.buf)
 	e.inFlight++
 	n.pending = append(n.pending, p)
 	n.mu.Unlock()
@@ -186,7 +191,7 @@ func (n *Net) push(p *packet) {
 }
 
 func (n *Net) end(name string, dev Device) *End {
-	e := &End{Name: name, net: n, dev: dev, Delay: DefaultDelay, Credit: DefaultCredit}
+	e := &End{Name: name, net: n, dev: dev, Delay: DefaultDelay, Frame: DefaultFrameTime, Credit: DefaultCredit}
 	n.ends = append(n.ends, e)
 	return e
 }
@@ -443,21 +448,21 @@ func (n *Net) copyTo(p *packet, to *End) *packet {
 	p.from.inFlight++
 	n.mu.Unlock()
 	c.from, c.to = p.from, to
-	c.f = p.f.Clone(c.buf)
-	c.buf = c.f.Opt[:0:cap(c.f.Opt)]
+	c.buf = p.f.CloneTo(&c.f, c.buf)
 	return c
 }
 
 // hop schedules the arrival of p at to, as often as the fault plan says.
 func (n *Net) hop(p *packet, to *End) {
 	e := p.from
+	e.busy = max(e.busy, n.now) + e.Frame
 	what := verdict{copies: 1}
 	if e.Faulty {
 		what = n.judge(e, &p.f)
 	}
 	for i := range what.copies {
 		c := n.copyTo(p, to)
-		c.at = n.now + e.Delay
+		c.at = e.busy + e.Delay
 		switch {
 		case i == 0 && what.delay > 0:
 			c.at += what.delay // overtaken by what comes after

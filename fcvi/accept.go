@@ -1,0 +1,402 @@
+package fcvi
+
+import (
+	"time"
+
+	"viaduct/fc"
+	"viaduct/fcvi/iu"
+)
+
+// A wait is a consumer that waits for a connection request.
+type wait struct {
+	disc  []byte
+	match func(c *conn) // gets a held request; it decides by accept or reject
+}
+
+// addWait registers w; a request that lingers for want of it is given to it at
+// once. [FCVI-5.3.2-6]
+func (p *port) addWait(now fc.Time, w *wait) {
+	for _, c := range p.handles.all() {
+		if c.state == stHeld && c.lingering && string(c.local.Discriminator) == string(w.disc) {
+			c.lingering, c.taken = false, true
+			w.match(c)
+			return
+		}
+	}
+	p.waits = append(p.waits, w)
+}
+
+// removeWait takes w back; false if it has matched already.
+func (p *port) removeWait(w *wait) bool {
+	for i, o := range p.waits {
+		if o == w {
+			p.waits = append(p.waits[:i], p.waits[i+1:]...)
+			return true
+		}
+	}
+	return false
+}
+
+func (p *port) takeWait(disc []byte) *wait {
+	for i, w := range p.waits {
+		if string(w.disc) == string(disc) {
+			p.waits = append(p.waits[:i], p.waits[i+1:]...)
+			return w
+		}
+	}
+	return nil
+}
+
+// isMine reports whether a host address is one of this port's.
+func (p *port) isMine(a iu.NetAddress) bool {
+	if n, ok := a.PortName(); ok {
+		return fc.WWN(n) == p.np.Name()
+	}
+	ip := a.IP()
+	if !ip.IsValid() {
+		return true // unspecified
+	}
+	want := fc.FARPIP(ip)
+	for _, h := range p.np.IPForms() {
+		if h == want {
+			return true
+		}
+	}
+	return false
+}
+
+// connectRqst takes a CONNECT_RQST. [FCVI 5.3.2] [FCVI 5.3.3] [FCVI 5.3.4]
+func (p *port) connectRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header) {
+	defer p.pump(now)
+	key := setupKey{r.PortName, h.Total}
+	if s := p.setups[key]; s != nil {
+		if h.Flags&iu.FlagRetry == 0 {
+			p.stats.DupRqst++
+		}
+		p.repeated(now, r, f, h, s)
+		return
+	}
+	q, _, err := p.cfg.codec.ParseConnectRqst(f.Payload)
+	refuse := func(reason iu.Reason) {
+		p.stats.Rejected++
+		p.refuse(now, r, f, h, q.Handle, reason)
+		if len(p.setups) < maxSetups {
+			p.remember(now, key, reason)
+		}
+	}
+	mode := h.Flags.Mode()
+	switch {
+	case err != nil || q.Handle == 0 || mode != iu.ClientServer && mode != iu.PeerToPeer:
+		p.stats.Malformed++
+		refuse(iu.BadFormat) // [FCVI-6.9-3]
+		return
+	case !p.isMine(q.Remote):
+		refuse(iu.AddressMismatch)
+		return
+	case !q.Attributes.Reliability.Valid():
+		refuse(iu.InvalidReliability)
+		return
+	case q.Attributes.Reliability == iu.Unreliable && q.Attributes.Read: // [FCVI-7.3-8]
+		refuse(iu.InvalidRDMARead)
+		return
+	case len(p.setups) >= maxSetups:
+		p.stats.SetupLimit++
+		p.refuse(now, r, f, h, q.Handle, iu.NoResources)
+		return
+	}
+	if mode == iu.PeerToPeer {
+		p.peerRqst(now, r, f, h, &q, refuse)
+		return
+	}
+	w := p.takeWait(q.Remote.Discriminator)
+	if w == nil && p.cfg.linger == 0 {
+		for _, c := range p.handles.conns {
+			if c.mode == iu.PeerToPeer && c.state != stHeld && c.matches(q.Remote, q.Local) {
+				refuse(iu.BadMode) // [FCVI-5.3.3-5]
+				return
+			}
+		}
+		refuse(iu.NoMatch) // [FCVI-5.3.2-5]
+		return
+	}
+	c := p.hold(now, r, f, h, &q)
+	if c == nil {
+		p.stats.SetupLimit++
+		p.refuse(now, r, f, h, q.Handle, iu.NoResources)
+		return
+	}
+	if w == nil {
+		c.lingering = true
+		c.timer.Set(min(c.deadline, now+p.cfg.linger))
+		c.sendResp1(now, iu.Pending)
+		return
+	}
+	c.taken = true
+	c.timer.Set(min(c.deadline, now+p.np.EDTOV()))
+	w.match(c)
+}
+
+// peerRqst takes a request of peer mode: it is matched with a local request,
+// or held until one comes.
+func (p *port) peerRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *iu.ConnectPayload, refuse func(iu.Reason)) {
+	var c *conn
+	for _, o := range p.handles.conns {
+		if o.matches(q.Remote, q.Local) && o.state != stHeld && o.state != stDiscSent && o.state != stError && (o.remote == nil || o.remote == r) {
+			c = o
+			break
+		}
+	}
+	yield := func() {
+		p.refuse(now, r, f, h, q.Handle, iu.PeerYield) // [FCVI-5.3.4-2]
+	}
+	switch {
+	case c == nil: // [FCVI-5.3.3-1]
+		if c = p.hold(now, r, f, h, q); c == nil {
+			p.stats.SetupLimit++
+			p.refuse(now, r, f, h, q.Handle, iu.NoResources)
+			return
+		}
+		c.timer.Set(c.deadline)
+		c.sendResp1(now, iu.Pending)
+	case c.state == stResolve, c.state == stConceded, c.state == stRqst && !c.own.open && !c.sentResp2:
+		c.take(now, r, f, h, q)
+	case c.state == stRqst && !c.sentResp2 && !c.beats(r.PortName, q.Local.Discriminator, q.Handle):
+		c.take(now, r, f, h, q) // we concede [FCVI-5.3.4-3]
+	case c.state == stResp1 || c.state == stConnected && c.responder:
+		// Another request of a peer whose first one we answer: it began anew.
+		if c.state == stResp1 {
+			c.remember(now, iu.Stale)
+			c.their.attempt = 0
+			c.take(now, r, f, h, q)
+			return
+		}
+		refuse(iu.BadState)
+	default: // [FCVI-A-7]
+		yield()
+	}
+}
+
+// take makes c the responder of a peer's request.
+func (c *conn) take(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *iu.ConnectPayload) {
+	c.remote, c.class = r, f.Class()
+	c.caller(now, r, f, h, q)
+	c.respond(now)
+}
+
+// caller notes what a CONNECT_RQST says and registers the set-up.
+func (c *conn) caller(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *iu.ConnectPayload) {
+	p := c.p
+	c.rHandle, c.rattrs, c.initRx = q.Handle, q.Attributes, q.InitialMsgID
+	c.key, c.hasKey = setupKey{r.PortName, h.Total}, true
+	p.setups[c.key] = &setup{conn: c}
+	c.their = leg{id: h.Total}
+	c.onExchange(f, h)
+}
+
+// onExchange adopts the Exchange that a request came on.
+func (c *conn) onExchange(f *fc.Frame, h *iu.Header) {
+	if c.their.open && c.their.oxid == f.OXID && c.their.attempt == h.MsgID {
+		return // the same frame again
+	}
+	c.their.attempt, c.their.oxid, c.their.cnt, c.their.open = h.MsgID, f.OXID, 0, true
+	c.their.rxid = c.p.rxid(f)
+}
+
+// hold makes an endpoint for a request that waits for a decision. [FCVI-6.8-3]
+func (p *port) hold(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *iu.ConnectPayload) *conn {
+	c := p.newConn(now, h.Flags.Mode())
+	if c == nil {
+		return nil
+	}
+	c.remote, c.class = r, f.Class()
+	c.local, c.want = q.Remote, q.Local
+	c.caller(now, r, f, h, q)
+	hold := p.ulpTimeout()
+	if q.Timeout != iu.NoTimeout {
+		hold = min(hold, time.Duration(q.Timeout)*time.Millisecond)
+	}
+	c.deadline = now + hold
+	c.setState(stHeld)
+	return c
+}
+
+// heldTooLong runs when a held request was not decided in time.
+func (c *conn) heldTooLong(now fc.Time) {
+	switch {
+	case now < c.deadline && c.taken: // the consumer takes its time
+		c.timer.Set(c.deadline)
+		c.sendResp1(now, iu.Pending)
+	case c.taken:
+		c.reject(now, iu.ULPTimeout)
+	default:
+		c.reject(now, iu.NoMatch) // [FCVI-5.3.3-3]
+	}
+}
+
+// reject answers a held request negatively. [FCVI-5.3.2-7]
+func (c *conn) reject(now fc.Time, reason iu.Reason) {
+	if c.state != stHeld {
+		return
+	}
+	c.p.stats.Rejected++
+	c.sendResp1(now, reason)
+	c.setState(stIdle)
+	c.release(now, c.p.np.RATOV())
+	c.remember(now, reason)
+	c.tellAccept(now, reason)
+}
+
+func (c *conn) tellAccept(now fc.Time, reason iu.Reason) {
+	if fn := c.accepted; fn != nil {
+		c.accepted = nil
+		fn(now, reason)
+	}
+}
+
+// accept answers a held request for the consumer up; done is called once. It
+// reports false if the request is gone.
+func (c *conn) accept(now fc.Time, attrs iu.Attributes, up consumer, holds bool, done func(now fc.Time, reason iu.Reason)) bool {
+	if c.state != stHeld {
+		return false
+	}
+	c.attrs, c.up, c.done, c.holds = attrs, up, done, holds
+	c.accepted = nil
+	c.respond(now)
+	c.p.pump(now)
+	return true
+}
+
+// respond answers the peer's request with RESP1(ACCEPTED), or refuses it if
+// the attributes do not match.
+func (c *conn) respond(now fc.Time) {
+	p := c.p
+	mts, reason := matchAttributes(&c.attrs, &c.rattrs)
+	if reason != iu.Accepted {
+		c.sendResp1(now, reason)
+		p.stats.Rejected++
+		c.timer.Stop()
+		if c.own.open {
+			p.oxids.abort(now, c.remote, c.class, c.own.oxid, c.own.rxid)
+			c.own.open = false
+		}
+		c.up = nil
+		c.setState(stIdle)
+		c.release(now, p.np.RATOV())
+		c.remember(now, reason)
+		c.tellDone(now, reason)
+		return
+	}
+	c.mts = mts
+	c.setState(stResp1)
+	total := time.Duration(0)
+	for _, b := range backoff {
+		total += b * p.tRqst()
+	}
+	c.timer.Set(now + p.np.RATOV() + total) // T_RESP2
+	c.sendResp1(now, iu.Accepted)
+}
+
+// sendResp1 sends RESP1 on the peer's Exchange.
+func (c *conn) sendResp1(now fc.Time, reason iu.Reason) {
+	p := c.p
+	h := iu.Header{Op: iu.ConnectResp1, Handle: c.rHandle, Flags: c.mode.Flags(), MsgID: c.their.attempt,
+		Total: c.their.id, Param: iu.Status{Reason: reason}.Param()}
+	if c.their.attempt > 1 {
+		h.Flags |= iu.FlagRetry
+	}
+	var u iu.Use
+	var payload []byte
+	switch reason {
+	case iu.Accepted, iu.AlreadyConnected:
+		h.Flags |= iu.FlagPos
+		local := c.local
+		payload = p.cfg.codec.AppendConnectResp1(nil, &iu.AcceptPayload{Handle: c.handle, InitialMsgID: c.initTx, Local: local, Attributes: c.attrs})
+	case iu.Pending:
+		h.Flags |= iu.FlagPend
+		u.Pending = true
+	default:
+		u.End = true
+	}
+	c.sendSetup(now, &c.their, &h, u, payload)
+}
+
+// refuse answers a request for which there is no endpoint.
+func (p *port) refuse(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, handle uint32, reason iu.Reason) {
+	a := iu.Header{Op: iu.ConnectResp1, Handle: handle, Flags: h.Flags & (iu.FlagModeMask | iu.FlagRetry),
+		MsgID: h.MsgID, Total: h.Total, Param: iu.Status{Reason: reason}.Param()}
+	p.sendIU(now, r, f.Class(), &a, iu.Use{Last: true, End: true}, f.OXID, p.rxid(f), 0, nil)
+}
+
+// repeated takes a request whose set-up is known. [FCVI-C-3] [FCVI-C-5] [FCVI-C-6]
+func (p *port) repeated(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, s *setup) {
+	c := s.conn
+	if c == nil {
+		q, _, _ := p.cfg.codec.ParseConnectRqst(f.Payload)
+		p.refuse(now, r, f, h, q.Handle, s.reason)
+		return
+	}
+	if c.their.attempt.After(h.MsgID) || c.remote != r {
+		p.stats.StaleResponses++
+		return // a late copy of an attempt that was given up
+	}
+	c.onExchange(f, h)
+	switch c.state {
+	case stHeld:
+		c.sendResp1(now, iu.Pending)
+	case stResp1:
+		c.sendResp1(now, iu.Accepted)
+	case stConnected:
+		c.sendResp1(now, iu.AlreadyConnected)
+	case stDiscSent, stError:
+		c.sendResp1(now, iu.Stale)
+	case stIdle, stResolve, stRqst, stConceded, stResp2:
+	}
+}
+
+// resp2 takes CONNECT_RESP2: the originator is ready, or withdraws.
+// [FCVI-5.3.2-10]
+func (c *conn) resp2(now fc.Time, f *fc.Frame, h *iu.Header) {
+	if h.Total != c.their.id || h.MsgID != c.their.attempt || !c.hasKey { // [FCVI-C-7]
+		c.p.stats.StaleResponses++
+		return
+	}
+	reason := h.Status().Reason
+	switch c.state {
+	case stResp1:
+		if reason != iu.Confirmed || h.Flags&iu.FlagPos == 0 {
+			if c.own.open {
+				c.p.oxids.abort(now, c.remote, c.class, c.own.oxid, c.own.rxid)
+				c.own.open = false
+			}
+			c.giveUp(now, reason.Known())
+			return
+		}
+		c.responder = true
+		c.startStreams()
+		c.sendResp3(now)
+		c.connected(now)
+	case stConnected:
+		if reason == iu.Confirmed {
+			c.sendResp3(now)
+		}
+	case stIdle, stResolve, stRqst, stConceded, stHeld, stResp2, stDiscSent, stError:
+		c.p.stats.StaleResponses++
+	}
+}
+
+func (c *conn) sendResp3(now fc.Time) {
+	h := iu.Header{Op: iu.ConnectResp3, Handle: c.rHandle, Flags: c.mode.Flags() | iu.FlagPos, MsgID: c.their.attempt,
+		Total: c.their.id, Param: iu.Status{Reason: iu.Confirmed}.Param()}
+	c.sendSetup(now, &c.their, &h, iu.Use{End: true}, nil)
+	c.their.open = false
+}
+
+// aborted takes an ABTS for an Exchange that the peer originated and reports
+// whether it is one of this endpoint.
+func (c *conn) aborted(now fc.Time, oxid uint16) bool {
+	if c.their.open && c.their.oxid == oxid {
+		c.their.open = false
+		return true
+	}
+	return c.abortedMessage(now, oxid)
+}

@@ -1,0 +1,190 @@
+package fcvi
+
+import (
+	"viaduct/fc"
+	"viaduct/fcvi/iu"
+	"viaduct/vi"
+)
+
+// disconnect ends the connection for the local consumer, which is detached:
+// nothing of it is called any more. [FCVI-5.3.5-1]
+func (c *conn) disconnect(now fc.Time) {
+	c.up = nil
+	switch c.state {
+	case stConnected:
+		c.setState(stDiscSent)
+		c.stopStreams(now)
+		c.sendDisconnect(now, iu.ULPDisconnect, 0, false)
+	case stResolve, stRqst, stResp2, stConceded, stResp1, stHeld:
+		c.abandon(now)
+	case stIdle, stDiscSent, stError:
+	}
+	c.p.pump(now)
+}
+
+// fail breaks the connection for an error found here and tells the peer.
+// [FCVI-8.4-16]
+func (c *conn) fail(now fc.Time, reason iu.Reason, msg iu.MsgID, named bool) {
+	if c.state != stConnected {
+		return
+	}
+	c.breakNow(now, false)
+	c.setState(stError)
+	c.sendDisconnect(now, reason, msg, named)
+}
+
+// breakNow detaches the consumer. orderly is as for consumer.broken.
+func (c *conn) breakNow(now fc.Time, orderly bool) {
+	c.p.stats.Broken++
+	c.abortPending(now)
+	up := c.up
+	c.up = nil
+	if up != nil {
+		c.rx.abandon(up)
+	}
+	c.stopStreams(now)
+	if up != nil {
+		up.broken(orderly)
+	}
+}
+
+// violation answers a frame that breaks the rules of its IU: at the reliable
+// levels the connection ends. [FCVI-6.1-4]
+func (c *conn) violation(now fc.Time, msg iu.MsgID) {
+	c.p.stats.Malformed++
+	if c.reliable() {
+		c.fail(now, iu.Protocol, msg, true)
+	}
+}
+
+// sendDisconnect sends a DISCONNECT_RQST on a new Exchange. [FCVI-6.12-1]
+func (c *conn) sendDisconnect(now fc.Time, reason iu.Reason, msg iu.MsgID, named bool) {
+	h := iu.Header{Op: iu.DisconnectRqst, Handle: c.rHandle, RmtHandle: c.handle, Total: c.connID(),
+		Param: iu.Status{Reason: reason}.Param()}
+	if reason != iu.ULPDisconnect {
+		h.Flags |= iu.FlagErr
+	}
+	if named {
+		h.Flags |= iu.FlagMsgID
+		h.MsgID = msg
+	}
+	c.discHdr = h
+	c.tries = 0
+	c.sendDiscAttempt(now)
+}
+
+func (c *conn) connID() uint32 {
+	if c.responder {
+		return c.their.id
+	}
+	return c.own.id
+}
+
+func (c *conn) sendDiscAttempt(now fc.Time) {
+	p := c.p
+	c.tries++
+	c.timer.Set(now + p.np.RATOV()) // T_DISC
+	if c.tries > 1 {
+		c.discHdr.Flags |= iu.FlagRetry
+		p.stats.Retries++
+	}
+	ox, ok := p.oxids.alloc(c)
+	if !ok {
+		return // the timer tries again
+	}
+	c.disc = leg{oxid: ox, rxid: fc.Unassigned, open: true}
+	p.sendIU(now, c.remote, c.class, &c.discHdr, iu.Use{Last: true}, ox, fc.Unassigned, 0, nil)
+}
+
+// discExpired runs when DISCONNECT_RESP did not come, or when a peer that was
+// told of an error did not disconnect. [FCVI-8.6-1] [FCVI-5.2.2-9]
+func (c *conn) discExpired(now fc.Time) {
+	if c.disc.open {
+		c.p.oxids.abort(now, c.remote, c.class, c.disc.oxid, c.disc.rxid)
+		c.disc.open = false
+	}
+	switch {
+	case c.discHdr.Op == 0 && c.rx.failed != iu.Accepted: // the ERR response had no effect
+		c.sendDisconnect(now, c.rx.failed, c.rx.failedID, true)
+	case c.discHdr.Op != 0 && c.tries < discTries:
+		c.sendDiscAttempt(now)
+	default:
+		c.finish(now)
+	}
+}
+
+// finish ends the endpoint for good. [FCVI-D-1]
+func (c *conn) finish(now fc.Time) {
+	if c.disc.open {
+		c.disc.open = false
+		c.p.oxids.lock(now, c.disc.oxid)
+	}
+	c.setState(stIdle)
+	c.release(now, c.p.np.RATOV())
+	c.remember(now, iu.Stale)
+}
+
+// disconnectRqst takes a DISCONNECT_RQST for this endpoint: it is answered in
+// every state. [FCVI-5.3.5-2] [FCVI-5.3.5-5]
+func (c *conn) disconnectRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header) {
+	st := h.Status()
+	if h.RmtHandle != 0 && h.Handle != 0 && c.rHandle != 0 && h.RmtHandle != c.rHandle {
+		c.p.answerDisconnect(now, r, f, h) // of another endpoint of that port
+		return
+	}
+	c.p.answerDisconnect(now, r, f, h)
+	switch c.state {
+	case stConnected:
+		orderly := h.Flags&iu.FlagErr == 0
+		if !orderly && h.Flags&iu.FlagMsgID != 0 {
+			orderly = c.failedAt(now, h.MsgID, st.Reason.Known())
+		}
+		c.breakNow(now, orderly)
+		c.setState(stError)
+		c.finish(now)
+	case stRqst, stResp2, stConceded, stResp1:
+		// The peer withdraws from the set-up, or was connected and is gone.
+		if c.own.open {
+			c.p.oxids.abort(now, c.remote, c.class, c.own.oxid, c.own.rxid)
+			c.own.open = false
+		}
+		c.sentResp2 = false
+		c.giveUp(now, iu.Cancelled)
+	case stHeld:
+		c.setState(stIdle)
+		c.release(now, c.p.np.RATOV())
+		c.remember(now, iu.Cancelled)
+		c.tellAccept(now, iu.Cancelled)
+	case stDiscSent, stError: // crossed, or what the ERR response asked for [FCVI-5.3.5-4]
+		c.finish(now)
+	case stIdle, stResolve:
+	}
+}
+
+// disconnectResp takes a DISCONNECT_RESP.
+func (c *conn) disconnectResp(now fc.Time, f *fc.Frame, h *iu.Header) {
+	if !c.disc.open || f.OXID != c.disc.oxid {
+		c.p.stats.StaleResponses++
+		return
+	}
+	c.disc.open = false
+	c.p.oxids.release(c.disc.oxid)
+	switch c.state {
+	case stDiscSent, stError:
+		c.finish(now)
+	case stIdle, stResolve, stRqst, stConceded, stHeld, stResp1, stResp2, stConnected:
+		c.p.stats.StaleResponses++
+	}
+}
+
+// descriptorStatus maps a reason to the status of the originator's
+// descriptor. [FCVI-5.9.7-7]
+func descriptorStatus(r iu.Reason) vi.Status {
+	switch r {
+	case iu.RDMAWriteProt, iu.RDMAWriteOff, iu.RDMAReadProt, iu.RDMAReadOff:
+		return vi.StatusRDMAProtection
+	case iu.NoRecvDesc, iu.LengthError, iu.RecvProt, iu.RecvFormat, iu.TooLong:
+		return vi.StatusRemoteDescriptor
+	}
+	return vi.StatusTransportError
+}

@@ -1,0 +1,530 @@
+package fcvi
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"viaduct/fc"
+	"viaduct/fcvi/iu"
+)
+
+// Limits of the assignment and defaults. [FCVI-5.7-5] [FCVI-8.3-2]
+const (
+	DefaultMaxTransfer = 1 << 20
+	LimitMaxTransfer   = 64 << 20
+	DefaultULPTimeout  = 30 * time.Second
+	DefaultMaxReads    = 16
+	DefaultMaxUnacked  = 32
+
+	window      = 64      // messages a receive stream holds [FCVI-8.4-6]
+	streamLimit = 256     // messages of a stream Exchange [FCVI-5.2.1-6]
+	askEvery    = 8       // a streamed message asks for a response this often [FCVI-E-2]
+	maxHeld     = 1 << 28 // bytes a connection may hold of messages that wait, at most
+	maxAttempts = 4       // [FCVI-8.5-3]
+	discTries   = 3       // [FCVI-8.6-1]
+	maxSetups   = 4096    // set-ups a port keeps in mind, finished ones included
+)
+
+// A machineConfig is what the state machines of a port are configured with.
+type machineConfig struct {
+	codec       iu.Codec
+	ulpTimeout  time.Duration
+	linger      time.Duration // a request without waiter is held so long
+	stream      bool          // policy X2 for one-way messages
+	class       fc.Class
+	maxUnacked  int // own window of Reliable Reception requests
+	static      map[netip.Addr]fc.WWN
+	farpOnly    bool
+	seed        uint64
+	logger      *slog.Logger
+	onConnState func(c *conn, from, to state)
+}
+
+// Stats counts what an FC-VI port saw and did. Every counter only grows.
+type Stats struct {
+	SentMessages, SentBytes         uint64 // requests and read answers transmitted
+	DeliveredMessages               uint64
+	PlacedBytes                     uint64
+	SentIUs, RecvFrames             uint64
+	RCtlMismatch                    uint64 // [FCVI-5.1-6]
+	Synonyms                        uint64 // [FCVI-5.6-2]
+	LateFrames                      uint64 // of messages before Mexp, or offsets seen before
+	UnknownHandle                   uint64
+	WrongSource                     uint64 // right handle, wrong S_ID [FCVI-4-1]
+	WrongState                      uint64 // message IUs of connections that are not Connected
+	BadOpcode                       uint64 // [FCVI-5.9.3-3]
+	Malformed                       uint64 // header or payload against the rules of the IU
+	Discarded                       uint64 // messages given up at Unreliable Delivery
+	NoReceive                       uint64 // messages that met no receive descriptor
+	Gaps                            uint64 // losses detected
+	WindowFull                      uint64 // [FCVI-8.4-9]
+	DupRqst                         uint64 // connection requests seen before
+	Retries                         uint64 // set-up and disconnect IUs sent again
+	Connected, Rejected, SetupsLost uint64
+	Broken                          uint64 // connections that ended in error
+	Aborts                          uint64 // ABTS sent
+	StaleResponses                  uint64
+	SetupLimit                      uint64 // requests refused for want of room
+}
+
+// A port is the FC-VI side of one N_Port: endpoints, set-ups, the address
+// cache. It is a state machine driven by the N_Port below and by the calls of
+// the provider above; it does no input or output and is not safe for
+// concurrent use.
+type port struct {
+	cfg   machineConfig
+	np    *fc.NPort
+	room  func() bool // the link takes another frame
+	rng   *rand.Rand
+	stats Stats
+
+	handles  handleTable
+	oxids    oxidPool
+	nextRX   uint16
+	setups   map[setupKey]*setup
+	waits    []*wait
+	cache    map[hostKey]mapping
+	told     map[tellKey]fc.Time // unknown handles answered
+	connSeq  uint32
+	active   []*conn // have something to send, in turn
+	opt      [iu.LongLen]byte
+	scratch  [fc.MaxData]byte
+	payload  []byte
+	tx       fc.Frame
+	onlineFn []func(now fc.Time)
+}
+
+type setupKey struct {
+	name fc.WWN
+	id   uint32
+}
+
+// A setup is what a responder remembers of a connection request. [FCVI-5.9.10-3]
+type setup struct {
+	conn   *conn     // nil once it is over
+	reason iu.Reason // how it was answered then
+	until  fc.Time   // forgotten afterwards
+}
+
+type tellKey struct {
+	addr   fc.Addr
+	handle uint32
+}
+
+func newPort(np *fc.NPort, cfg machineConfig, room func() bool) *port {
+	if cfg.codec == nil {
+		cfg.codec = iu.ProjectV1{}
+	}
+	if cfg.class == 0 {
+		cfg.class = fc.Class3
+	}
+	if cfg.maxUnacked == 0 {
+		cfg.maxUnacked = DefaultMaxUnacked
+	}
+	p := &port{
+		cfg: cfg, np: np, room: room, rng: rand.New(rand.NewPCG(cfg.seed, uint64(np.Name()))),
+		setups: map[setupKey]*setup{}, cache: map[hostKey]mapping{}, told: map[tellKey]fc.Time{},
+	}
+	p.connSeq = p.rng.Uint32()
+	p.handles.init()
+	p.oxids.init(p)
+	np.Register(fc.TypeFCVI, p)
+	return p
+}
+
+// ulpTimeout is FCVI_ULP_TIMEOUT: at least 2 x R_A_TOV. [FCVI-8.3-2]
+func (p *port) ulpTimeout() time.Duration {
+	t := p.cfg.ulpTimeout
+	if t == 0 {
+		t = DefaultULPTimeout
+		if r := p.np.RATOV(); r < fc.DefaultRATOV {
+			t = 3 * r // timers scaled down together [FCVI-8.3-5]
+		}
+	}
+	return max(t, 2*p.np.RATOV())
+}
+
+func (p *port) log(msg string, args ...any) {
+	if p.cfg.logger != nil {
+		p.cfg.logger.Info(msg, args...)
+	}
+}
+
+// PortOnline is told by the N_Port.
+func (p *port) PortOnline(now fc.Time) {
+	w := p.onlineFn
+	p.onlineFn = nil
+	for _, fn := range w {
+		fn(now)
+	}
+}
+
+// Resumed is told by the N_Port when data may flow to r again.
+func (p *port) Resumed(now fc.Time, r *fc.Remote) {
+	for _, c := range p.handles.all() {
+		if c.remote == r {
+			p.activate(c)
+		}
+	}
+	p.pump(now)
+}
+
+// LoggedOut ends everything with r. [FCVI-7.7-2] [FCFS-2.10-7]
+func (p *port) LoggedOut(now fc.Time, r *fc.Remote) {
+	for k, m := range p.cache {
+		if m.addr == r.Addr {
+			delete(p.cache, k)
+		}
+	}
+	for _, c := range p.handles.all() {
+		if c.remote == r {
+			c.loggedOut(now)
+		}
+	}
+}
+
+// Acked is told by the N_Port of a class 2 acknowledgement.
+func (p *port) Acked(now fc.Time, r *fc.Remote, oxid uint16, seqID uint8, cnt uint16) {
+	if c := p.oxids.owner(oxid); c != nil && c.remote == r {
+		c.acked(now, oxid, cnt)
+	}
+	if r.Room() { // credit is the port's: any connection with r may go on
+		for _, c := range p.handles.conns {
+			if c.remote == r {
+				p.activate(c)
+			}
+		}
+	}
+	p.pump(now)
+}
+
+// Failed is told by the N_Port when a class 2 frame was rejected or not
+// acknowledged. [FCVI-8.4-15]
+func (p *port) Failed(now fc.Time, r *fc.Remote, oxid uint16, reason uint8) {
+	if c := p.oxids.owner(oxid); c != nil && c.remote == r {
+		c.class2Failed(now, oxid)
+	}
+}
+
+// Abort takes an ABTS for an exchange that the peer originated, or for one of
+// ours that it gives up.
+func (p *port) Abort(now fc.Time, r *fc.Remote, f *fc.Frame) bool {
+	if f.FromResponder() {
+		c := p.oxids.owner(f.OXID)
+		return c != nil && c.remote == r
+	}
+	for _, c := range p.handles.all() {
+		if c.remote == r && c.aborted(now, f.OXID) {
+			return true
+		}
+	}
+	return false
+}
+
+// Frame takes an FC-VI frame from a port that is logged in.
+func (p *port) Frame(now fc.Time, r *fc.Remote, f *fc.Frame) {
+	p.stats.RecvFrames++
+	h, n, err := p.cfg.codec.ParseHeader(f.Opt)
+	if err != nil || n > len(f.Opt) {
+		p.stats.Malformed++ // [FCVI-6.1-3]
+		return
+	}
+	if !h.Op.Valid() {
+		p.stats.BadOpcode++
+		if c := p.handles.get(h.Handle); c != nil && c.remote == r && c.state == stConnected && c.reliable() {
+			c.fail(now, iu.Protocol, h.MsgID, true) // [FCVI-5.9.3-4]
+		}
+		return
+	}
+	if n != len(f.Opt) || f.DFCtl != p.cfg.codec.DFCtl(h.Op) {
+		p.stats.Malformed++
+		if c := p.handles.get(h.Handle); c != nil && c.remote == r && c.state == stConnected {
+			c.violation(now, h.MsgID)
+		}
+		return
+	}
+	if f.RCtl != fc.RCtl(p.cfg.codec.RCtl(h.Op)) { // [FCVI-5.1-5] [FCVI-5.1-6]
+		p.stats.RCtlMismatch++
+	}
+	if h.Op == iu.ConnectRqst {
+		p.connectRqst(now, r, f, &h)
+		return
+	}
+	c := p.handles.get(h.Handle) // [FCVI-4-3]
+	if c == nil {
+		p.unknown(now, r, f, &h)
+		return
+	}
+	if c.remote == nil || c.remote != r { // [FCVI-4-1]
+		p.stats.WrongSource++
+		return
+	}
+	switch {
+	case h.Op.IsRequest():
+		c.request(now, f, &h)
+	case h.Op.IsResponse():
+		c.response(now, f, &h)
+	case h.Op == iu.ConnectResp1:
+		c.resp1(now, f, &h)
+	case h.Op == iu.ConnectResp2:
+		c.resp2(now, f, &h)
+	case h.Op == iu.ConnectResp3:
+		c.resp3(now, f, &h)
+	case h.Op == iu.DisconnectRqst:
+		c.disconnectRqst(now, r, f, &h)
+	case h.Op == iu.DisconnectResp:
+		c.disconnectResp(now, f, &h)
+	}
+	p.pump(now)
+}
+
+// unknown answers IUs for handles that name no endpoint.
+func (p *port) unknown(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header) {
+	p.stats.UnknownHandle++
+	switch {
+	case h.Op == iu.DisconnectRqst && h.Handle == 0:
+		// The peer does not know the handle it quotes. [FCVI-6.12-2]
+		for _, c := range p.handles.all() {
+			if c.remote == r && c.rHandle == h.RmtHandle && c.rHandle != 0 {
+				c.disconnectRqst(now, r, f, h)
+				p.pump(now)
+				return
+			}
+		}
+		p.answerDisconnect(now, r, f, h)
+	case h.Op == iu.DisconnectRqst: // [FCVI-5.3.5-5]
+		p.answerDisconnect(now, r, f, h)
+	case h.Op == iu.ConnectResp1 && h.Flags&iu.FlagPos != 0:
+		// An acceptance for a request that was given up. [FCVI-C-1]
+		if a, _, err := p.cfg.codec.ParseConnectResp1(f.Payload); err == nil {
+			p.cancel(now, r, a.Handle, h.Handle, h.Total)
+		}
+	case h.Op.IsRequest() && h.Handle != 0 && !p.handles.quarantined(h.Handle, now): // [FCVI-8.2-3] [FCVI-8.2-4]
+		k := tellKey{r.Addr, h.Handle}
+		if t, ok := p.told[k]; ok && now-t < p.np.RATOV() {
+			return
+		}
+		if len(p.told) > 1024 {
+			clear(p.told)
+		}
+		p.told[k] = now
+		p.sendOnce(now, r, &iu.Header{Op: iu.DisconnectRqst, Flags: iu.FlagErr, RmtHandle: h.Handle,
+			Param: iu.Status{Reason: iu.NotConnected}.Param()})
+	}
+}
+
+// cancel clears a peer that may be connected to an endpoint of ours that gave
+// up.
+func (p *port) cancel(now fc.Time, r *fc.Remote, theirs, ours, id uint32) {
+	p.sendOnce(now, r, &iu.Header{Op: iu.DisconnectRqst, Handle: theirs, RmtHandle: ours, Total: id,
+		Flags: iu.FlagErr, Param: iu.Status{Reason: iu.Cancelled}.Param()})
+}
+
+// sendOnce sends a request IU on a new Exchange that nobody waits for.
+func (p *port) sendOnce(now fc.Time, r *fc.Remote, h *iu.Header) {
+	ox, ok := p.oxids.alloc(nil)
+	if !ok {
+		return
+	}
+	p.sendIU(now, r, p.classFor(r), h, iu.Use{Last: true}, ox, fc.Unassigned, 0, nil)
+	p.oxids.lock(now, ox)
+}
+
+// answerDisconnect answers a DISCONNECT_RQST. [FCVI-6.13-1]
+func (p *port) answerDisconnect(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header) {
+	a := iu.Header{Op: iu.DisconnectResp, Handle: h.RmtHandle, RmtHandle: h.Handle, MsgID: h.MsgID, Total: h.Total,
+		Flags: h.Flags & iu.FlagRetry, Param: iu.Status{Reason: iu.ULPDisconnect}.Param()}
+	p.sendIU(now, r, f.Class(), &a, iu.Use{Last: true}, f.OXID, p.rxid(f), 0, nil)
+}
+
+// rxid returns the RX_ID for an answer to f: the one assigned before, or a new
+// one. [FCVI-5.4-5]
+func (p *port) rxid(f *fc.Frame) uint16 {
+	if f.RXID != fc.Unassigned {
+		return f.RXID
+	}
+	p.nextRX = (p.nextRX + 1) & iu.LastOXID
+	return p.nextRX
+}
+
+// classFor returns the class of service towards r. [FCVI-5.2.1-11]
+func (p *port) classFor(r *fc.Remote) fc.Class {
+	if p.cfg.class == fc.Class2 && r.Class2 {
+		return fc.Class2
+	}
+	return fc.Class3
+}
+
+// sendIU sends an IU that is a single frame. It reports whether r could be
+// sent to.
+func (p *port) sendIU(now fc.Time, r *fc.Remote, class fc.Class, h *iu.Header, u iu.Use, oxid, rxid uint16, cnt uint16, payload []byte) bool {
+	f := &p.tx
+	*f = fc.Frame{Payload: payload, Header: fc.Header{
+		RCtl: fc.RCtl(p.cfg.codec.RCtl(h.Op)), Type: fc.TypeFCVI, DFCtl: p.cfg.codec.DFCtl(h.Op),
+		FCtl: fc.FCtl(p.cfg.codec.FCtl(h.Op, u)), SeqID: r.NextSeqID(), SeqCnt: cnt, OXID: oxid, RXID: rxid,
+	}}
+	f.Opt = p.cfg.codec.AppendHeader(p.opt[:0], h)
+	ok := p.np.Send(now, r, class, true, f)
+	if ok {
+		p.stats.SentIUs++
+	}
+	return ok
+}
+
+// activate puts c among the connections that have something to send.
+func (p *port) activate(c *conn) {
+	if !c.queued {
+		c.queued = true
+		p.active = append(p.active, c)
+	}
+}
+
+// quantum is how many frames a connection may send before the next has its
+// turn.
+const quantum = 32
+
+// pump sends what there is to send as long as the link takes it.
+func (p *port) pump(now fc.Time) {
+	for len(p.active) > 0 && p.room() {
+		c := p.active[0]
+		copy(p.active, p.active[1:])
+		p.active = p.active[:len(p.active)-1]
+		c.queued = false
+		sent := 0
+		for sent < quantum && p.room() && c.step(now) {
+			sent++
+		}
+		if sent == quantum || !p.room() {
+			p.activate(c)
+		}
+	}
+}
+
+// handleTable maps FCVI_HANDLEs to connections: bits 31..12 are the index,
+// 11..0 a generation. Handle 0 is never given out. [FCVI-4-4] [FCVI-4-5]
+type handleTable struct {
+	slots []handleSlot
+	free  []uint32 // released, oldest first
+	conns []*conn  // in order of creation
+}
+
+type handleSlot struct {
+	c     *conn
+	gen   uint32
+	until fc.Time // not reused before [FCVI-4-6]
+}
+
+const (
+	genBits  = 12
+	genMask  = 1<<genBits - 1
+	maxIndex = 1<<20 - 1
+)
+
+func (t *handleTable) init() { t.slots = make([]handleSlot, 1) } // index 0 stays empty
+
+func (t *handleTable) alloc(now fc.Time, c *conn) (uint32, bool) {
+	var i uint32
+	if len(t.free) > 0 && t.slots[t.free[0]].until <= now {
+		i = t.free[0]
+		t.free = t.free[1:]
+		t.slots[i].gen = (t.slots[i].gen + 1) & genMask
+	} else {
+		if len(t.slots) > maxIndex {
+			return 0, false
+		}
+		i = uint32(len(t.slots))
+		t.slots = append(t.slots, handleSlot{gen: 1})
+	}
+	t.slots[i].c = c
+	t.conns = append(t.conns, c)
+	return i<<genBits | t.slots[i].gen, true
+}
+
+func (t *handleTable) get(h uint32) *conn {
+	if i := h >> genBits; int(i) < len(t.slots) && t.slots[i].gen == h&genMask {
+		return t.slots[i].c
+	}
+	return nil
+}
+
+// quarantined reports whether h named a connection until a moment ago.
+func (t *handleTable) quarantined(h uint32, now fc.Time) bool {
+	i := h >> genBits
+	return int(i) < len(t.slots) && t.slots[i].gen == h&genMask && t.slots[i].c == nil && now < t.slots[i].until
+}
+
+func (t *handleTable) release(h uint32, until fc.Time) {
+	i := h >> genBits
+	c := t.slots[i].c
+	t.slots[i].c, t.slots[i].until = nil, until
+	t.free = append(t.free, i)
+	for k, o := range t.conns {
+		if o == c {
+			t.conns = append(t.conns[:k], t.conns[k+1:]...)
+			break
+		}
+	}
+}
+
+// all returns the connections; the caller may release some while it looks.
+func (t *handleTable) all() []*conn { return append([]*conn(nil), t.conns...) }
+
+// oxidPool gives out the OX_IDs of FC-VI, round robin. [FCVI-5.4-1] [FCVI-5.4-2]
+type oxidPool struct {
+	p      *port
+	next   uint32
+	owners map[uint16]*conn // Exchanges that are open or locked; nil owner: locked
+}
+
+func (o *oxidPool) init(p *port) {
+	o.p, o.owners = p, map[uint16]*conn{}
+	o.next = p.rng.Uint32() & iu.LastOXID
+}
+
+// alloc takes the next free OX_ID for c. An id is used again when the pool has
+// gone round, which is safe because every frame carries MSG_ID and a handle
+// with a generation; ids of open and of aborted Exchanges are passed over.
+// [FCVI-5.4-3]
+func (o *oxidPool) alloc(c *conn) (uint16, bool) {
+	for range iu.LastOXID - iu.FirstOXID + 1 {
+		ox := uint16(o.next)
+		o.next = (o.next + 1) & iu.LastOXID
+		if _, used := o.owners[ox]; !used {
+			o.owners[ox] = c
+			return ox, true
+		}
+	}
+	return 0, false
+}
+
+func (o *oxidPool) owner(ox uint16) *conn { return o.owners[ox] }
+
+// release frees the id of an Exchange that ended normally.
+func (o *oxidPool) release(ox uint16) { delete(o.owners, ox) }
+
+// lock keeps an id out of use for R_A_TOV.
+func (o *oxidPool) lock(now fc.Time, ox uint16) {
+	o.owners[ox] = nil
+	o.p.np.Timers().After(now+o.p.np.RATOV(), func(fc.Time) { o.release(ox) })
+}
+
+// abort sends ABTS for an Exchange of ours. Its id stays locked until R_A_TOV
+// after the answer, then RRQ releases the Recovery Qualifier. [FCVI-5.4-4]
+func (o *oxidPool) abort(now fc.Time, r *fc.Remote, class fc.Class, ox, rx uint16) {
+	p := o.p
+	o.owners[ox] = nil
+	p.stats.Aborts++
+	p.np.Abort(now, r, class, ox, rx, r.NextSeqID(), false, func(now fc.Time, accepted bool) {
+		p.np.Timers().After(now+p.np.RATOV(), func(now fc.Time) {
+			o.release(ox)
+			if accepted {
+				p.np.ReleaseRecovery(now, r, ox, rx)
+			}
+		})
+	})
+}
+
+func (p *port) String() string { return fmt.Sprintf("fcvi port %v at %v", p.np.Name(), p.np.ID()) }
