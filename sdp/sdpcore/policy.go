@@ -10,7 +10,6 @@ import (
 type srcPolicy struct {
 	target    sdpwire.Mode
 	wanted    bool // target is to be reached
-	pinned    bool // target was asked for by SetSendPolicy or the driver
 	changed   bool
 	changedAt time.Duration
 	sendSms   int           // in a row

@@ -124,11 +124,13 @@ func (m *Machine) stepAnswers() bool {
 	return true
 }
 
-// stepRelease sends the message that ends the hold of a SrcAvailCancel with the
-// last credit. While MSeqAck is held, nothing gives the peer credit [D-12]; this
-// message does, as it carries the true number. [SDP-10.5-2] For a SendSm that
-// is the rule; the last RdmaRdCompl would keep the held one [D-33], but both
-// ends might then wait for credit until the cancel times out.
+// stepRelease sends an answer to a SrcAvailCancel with the last credit. While
+// MSeqAck is held, nothing gives the peer credit [D-12]; this message does, as
+// it carries the true number. [SDP-10.5-2] For a SendSm that is the rule. An
+// RdmaRdCompl would keep the held number [D-33], but with pools of three both
+// ends might then wait for credit until the cancel times out; what ends the
+// cancel for the peer is the SendSm, or that nothing is left open, not MSeqAck
+// of another message.
 func (m *Machine) stepRelease() bool {
 	c := &m.cr
 	if !c.hold || c.credit() != 1 || m.life != lifeOpen {
@@ -144,7 +146,7 @@ func (m *Machine) stepRelease() bool {
 		m.sendSm()
 		return true
 	}
-	if m.rdComplReady() && m.snk.adverts.len() == 1 && m.snk.adverts.at(0).done == m.snk.adverts.at(0).size {
+	if m.rdComplReady() {
 		c.hold = false
 		m.rdCompl()
 		return true

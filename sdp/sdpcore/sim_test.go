@@ -41,14 +41,13 @@ const (
 )
 
 type item struct {
-	kind   itemKind
-	msg    sdpwire.Message
-	spans  []span
-	inv    bool
-	stag   uint32
-	to     uint64
-	n      int
-	urgent bool
+	kind  itemKind
+	msg   sdpwire.Message
+	spans []span
+	inv   bool
+	stag  uint32
+	to    uint64
+	n     int
 }
 
 type simRegion struct {
@@ -58,14 +57,13 @@ type simRegion struct {
 }
 
 type simWrite struct {
-	ord, n    int
-	done      bool
-	count     int // as OpWriteDone says
-	got       int // bytes the other end has read
-	urgent    bool
-	started   bool
-	cancelled bool
-	detached  bool
+	ord, n   int
+	done     bool
+	count    int // as OpWriteDone says
+	got      int // bytes the other end has read
+	urgent   bool
+	started  bool
+	detached bool
 }
 
 type simRead struct {
@@ -102,8 +100,7 @@ type simEnd struct {
 		off   int
 		local bool
 	}
-	localGot []span
-	open     int // reads outstanding
+	open int // reads outstanding
 
 	nextID   uint64
 	nextStag uint32
@@ -141,7 +138,6 @@ type sim struct {
 	ladder []string
 	fail   string
 	suspOK bool
-	onWire int // bytes, for the urgent distance
 }
 
 func (s *sim) errorf(format string, args ...any) {
@@ -644,6 +640,17 @@ func (s *sim) program(e *simEnd) {
 	}
 	low := e.nextID - min(e.nextID, 24)
 	switch x := r.IntN(100); {
+	case x < 3:
+		if e.m.SendQueue() < 6000 && !e.closing && len(e.reads) < 5 {
+			n, rn := 1+r.IntN(40), size()
+			w := &simWrite{ord: len(e.order), n: n}
+			e.writes[e.nextID+1] = w
+			e.order = append(e.order, w)
+			e.reads[e.nextID+2] = &simRead{n: rn}
+			e.nextID += 2
+			s.note(e, "exchange")
+			s.run(e, e.m.Exchange(s.now, e.nextID-1, n, e.nextID, rn, e.acts[:0]))
+		}
 	case x < 34:
 		if e.m.SendQueue() < 6000 && !e.closing {
 			s.write(e, size(), false)

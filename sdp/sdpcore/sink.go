@@ -340,22 +340,20 @@ func (m *Machine) accept(mid sdpwire.MID, n int, apart bool) bool {
 	}
 	s.expected = max(0, s.expected-n)
 	s.pol.bcopied += n
-	advertised := s.offers.len() > 0
-	if advertised {
-		// The oldest SinkAvail is used up by this message and by no other.
-		// [SDP-9.5.1-4] [SDP-9.5.1-5] The peer's counter will tell it so.
-		m.endOffer(0, false)
-		m.checkSinkCancel()
-	} else {
+	if s.offers.len() == 0 {
 		s.count++ // [SDP-6.3.3.4-3]
+		m.hold(n, apart)
+		return true
 	}
+	// The oldest SinkAvail is used up by this message and by no other.
+	// [SDP-9.5.1-4] [SDP-9.5.1-5] The peer's counter will tell it so.
+	r := m.endOffer(0, false)
 	m.hold(n, apart)
-	if advertised && s.reads.len() > 0 && s.held > 0 {
-		if r := s.reads.at(0); !r.offered && r.inflight == 0 {
-			m.take(r, min(r.n-r.off, s.held))
-			m.endRead(0, nil)
-		}
+	if r != nil && r == s.reads.at(0) && s.held > 0 {
+		m.take(r, min(r.n-r.off, s.held))
+		m.endRead(0, nil)
 	}
+	m.checkSinkCancel()
 	return true
 }
 
@@ -556,7 +554,7 @@ func (m *Machine) handleSrcAvailCancel(msg *sdpwire.Message) {
 	for i := range s.adverts.len() {
 		s.adverts.at(i).wantSm = false
 	}
-	m.cr.hold, m.cr.holdAt = true, serial(msg.MSeq)-1 // [SDP-9.5.4-5] [D-33]
+	m.cr.hold, m.cr.holdAt = m.life == lifeOpen, serial(msg.MSeq)-1 // [SDP-9.5.4-5] [D-33]
 }
 
 // mayOffer returns the index of the read to advertise by a SinkAvail, or -1.

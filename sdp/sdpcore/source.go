@@ -128,6 +128,24 @@ func (m *Machine) Write(now time.Duration, id uint64, n int, urgent bool, out []
 	return m.end()
 }
 
+// Exchange queues a write and posts the read for its answer together, so that
+// one message can carry both the bytes and the SinkAvail where the modes allow
+// it; otherwise it is Write and Read. [SDP-9.4-1]
+func (m *Machine) Exchange(now Time, wid uint64, wn int, rid uint64, rn int, out []Action) []Action {
+	m.begin(now, out)
+	s := &m.src
+	if wn <= 0 || rn <= 0 || s.closing || m.life == lifeDead || m.snk.closed {
+		out, m.out = m.out, nil
+		return m.Read(now, rid, rn, false, m.Write(now, wid, wn, false, out))
+	}
+	s.writes.push(write{id: wid, n: wn})
+	s.queued += wn
+	m.noteWrite(wn)
+	m.snk.reads.push(read{id: rid, n: rn})
+	m.noteRead(rn)
+	return m.end()
+}
+
 // Extend makes the newest write n bytes longer if it is id and still waits to
 // be sent, and reports whether it was. A driver uses it to gather small writes.
 func (m *Machine) Extend(id uint64, n int) bool {

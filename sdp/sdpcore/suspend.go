@@ -29,8 +29,16 @@ func (m *Machine) Suspend(now Time, port uint16, out []Action) ([]Action, error)
 		return m.end(), ErrNoSuspend
 	}
 	m.sus.local, m.sus.port = true, port
-	m.life, m.sus.at = lifeSuspending, now
+	m.beginSuspend()
 	return m.end(), nil
+}
+
+// beginSuspend starts to finish what is In-Process. A SrcAvailCancel is not
+// answered any more, as the suspension cancels everything; holding MSeqAck for
+// it would only keep credit from the peer, which needs one to answer.
+func (m *Machine) beginSuspend() {
+	m.life, m.sus.at = lifeSuspending, m.now
+	m.cr.hold = false
 }
 
 // stepSuspend sends SuspComm or SuspCommAck once nothing is In-Process.
@@ -83,7 +91,7 @@ func (m *Machine) handleSuspComm(msg *sdpwire.Message) {
 	}
 	u.retry = u.local // [SDP-13.1.2-2] [SDP-13.1.2-3]
 	u.local, u.remote, u.peerPort, u.peerDone = false, true, msg.Port, true
-	m.life, u.at = lifeSuspending, m.now
+	m.beginSuspend()
 }
 
 // tooOften counts suspensions by the peer within a minute. [D-55]
