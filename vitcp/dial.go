@@ -144,8 +144,9 @@ func (p *Provider) openSecurity(about Call, wire []byte) (bits uint16, info []by
 func (c *call) dial(ctx context.Context) (net.Conn, error) {
 	cfg := &c.d.p.cfg
 	dialer := net.Dialer{KeepAlive: -1}
-	if c.from.IsValid() && !c.from.IsUnspecified() {
-		// The port is the system's choice, and another one each time.
+	if c.from.IsValid() && !c.from.IsUnspecified() && c.from.Is4() == c.target.Addr().Unmap().Is4() {
+		// A caller names its NIC's address, which need not be of the target's
+		// family; then the system chooses. [V-36] The port is the system's choice, and another one each time.
 		// [VIT-2.2.2.2.1-3]
 		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.from, 0))
 	}
