@@ -1,6 +1,7 @@
 package vi_test
 
 import (
+	"sync/atomic"
 	"testing"
 
 	"viaduct/internal/testkit"
@@ -32,3 +33,13 @@ func harness(network *memvi.Network) vitest.Harness {
 // TestSuite proves the provider-independent suite with the reference
 // provider, and package vi with both.
 func TestSuite(t *testing.T) { vitest.Run(t, harness(memvi.New())) }
+
+// TestSuiteLossy is the same where messages at unreliable delivery vanish.
+func TestSuiteLossy(t *testing.T) {
+	network := memvi.New()
+	var n atomic.Uint32
+	network.Lose = func() bool { return n.Add(1)%3 == 0 }
+	h := harness(network)
+	h.Lossy = true
+	vitest.Run(t, h)
+}
