@@ -1,0 +1,90 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+)
+
+// A reading is what tshark finds in a capture.
+type reading struct {
+	requests, replies int // MPA start-up frames
+	fpdus             int
+	goodCRC, badCRC   int
+	malformed         []string // the first few, one line each
+}
+
+// dissect reads the capture of the tests, which has to show a start-up for
+// each conversation, FPDUs, and nothing broken.
+func (r *runner) dissect(ctx context.Context) error {
+	if err := need("tshark"); err != nil {
+		r.logf("*** SKIPPED: the capture was not read: %v ***", err)
+		return nil
+	}
+	r.check("tshark reads the capture", func() error {
+		d, err := readCapture(ctx, r.capture)
+		if err != nil {
+			return err
+		}
+		r.logf("        tshark: %d start-ups, %d FPDUs, %d with a good CRC, %d with a bad one, %d malformed", d.replies, d.fpdus, d.goodCRC, d.badCRC, len(d.malformed))
+		switch {
+		case len(d.malformed) > 0:
+			return fmt.Errorf("malformed:\n%s", strings.Join(d.malformed, "\n"))
+		case d.badCRC > 0:
+			return fmt.Errorf("%d FPDUs with a bad CRC", d.badCRC)
+		case d.requests < r.talks || d.replies < r.talks:
+			return fmt.Errorf("%d requests and %d replies for %d conversations", d.requests, d.replies, r.talks)
+		case d.fpdus < 6*r.count*r.talks:
+			return fmt.Errorf("%d FPDUs for %d conversations of %d round trips", d.fpdus, r.talks, r.count)
+		case d.goodCRC < 6*r.count*r.withCRC:
+			return fmt.Errorf("%d FPDUs with CRC for %d such conversations of %d round trips", d.goodCRC, r.withCRC, r.count)
+		}
+		return nil
+	})
+	return nil
+}
+
+// readCapture lets tshark read a pcap.
+func readCapture(ctx context.Context, file string) (*reading, error) {
+	out, err := command(ctx, "", "tshark", "-r", file, "-Y", "iwarp_mpa", "-O", "iwarp_mpa")
+	if err != nil {
+		return nil, err
+	}
+	d := parseReading(out)
+	// The text of the layers above is left out there, and with it their
+	// complaints.
+	out, err = command(ctx, "", "tshark", "-r", file, "-Y", "iwarp_mpa && _ws.malformed")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(out)) {
+		if len(d.malformed) < 10 {
+			d.malformed = append(d.malformed, strings.TrimSpace(line))
+		}
+	}
+	return d, nil
+}
+
+func parseReading(out []byte) *reading {
+	d := new(reading)
+	sc := bufio.NewScanner(bytes.NewReader(out))
+	sc.Buffer(nil, 1<<20)
+	for sc.Scan() {
+		line := strings.TrimSpace(sc.Text())
+		switch {
+		case strings.HasPrefix(line, "Request frame header"):
+			d.requests++
+		case strings.HasPrefix(line, "Reply frame header"):
+			d.replies++
+		case line == "FPDU":
+			d.fpdus++
+		case strings.Contains(line, "(Good CRC32)"):
+			d.goodCRC++
+		case strings.Contains(line, "(Bad CRC32"):
+			d.badCRC++
+		}
+	}
+	return d
+}

@@ -1,0 +1,38 @@
+// Siw runs Viaduct against an implementation of iWARP that is not ours: the
+// software iWARP of the Linux kernel ("siw"), with rping of rdma-core on top.
+//
+//	go run ./interop/siw              # everything
+//	go run ./interop/siw -v           # with the console of the guest
+//	go run ./interop/siw -keep DIR    # and keep the captures
+//	go run ./interop/siw -record      # renew interop/testdata, to be reviewed
+//
+// siw needs a kernel module and root, so it lives in a small virtual machine:
+// Debian's kernel, siw compiled from Debian's kernel source, a busybox, rping
+// and perftest in an initial RAM disk. The machine is built on the first run
+// (a minute, some 230 MB from the Debian mirror) and kept in the user's cache
+// directory, so that later runs take only the boot, a few seconds.
+//
+// Nothing needs root and nothing is installed. What has to be there: QEMU,
+// busybox-static, gcc, make, xz and kmod to build the module, rping
+// (rdmacm-utils), perftest and the verbs libraries (rdma-core,
+// ibverbs-providers) to put in the machine, and tshark to look at captures. If
+// something is missing the program says loudly what it skips, and exits 0; with
+// -require it exits 1.
+//
+// # What is run
+//
+// In the guest the host is 10.0.2.2; on the host the guest's port 7174 is a
+// port of 127.0.0.1. QEMU's user network ends TCP on both sides, which keeps
+// the byte stream and not the segment borders.
+//
+//   - control: rping against rping inside the guest, so that a failure of the
+//     environment is not taken for one of ours; and a look at the first bytes
+//     the guest sends to a plain listener of the host.
+//   - client: the guest's rping -c against viaduct rping -s.
+//   - server: viaduct rping -c against the guest's rping -s.
+//
+// Both directions run with data verification, at sizes from 64 bytes to 64
+// KiB, with siw as it is shipped and with its CRC and peer-to-peer start-up
+// turned on. The card's traffic is captured and read by tshark, which has to
+// find iWARP in it, nothing malformed and no bad CRC.
+package main

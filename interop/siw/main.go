@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	o := &options{}
+	flag.BoolVar(&o.verbose, "v", false, "say more, and show the guest's console at the end")
+	flag.StringVar(&o.keep, "keep", "", "directory to keep captures and consoles in")
+	flag.StringVar(&o.cache, "cache", "", "directory of built guests (default: viaduct/siw in the user's cache directory)")
+	flag.StringVar(&o.viaduct, "viaduct", "", "viaduct to test (default: built from this module)")
+	flag.IntVar(&o.count, "count", 100, "round trips at each size")
+	flag.BoolVar(&o.imageOnly, "image", false, "build the guest and stop")
+	flag.BoolVar(&o.record, "record", false, "renew the recorded conversations in interop/testdata and stop")
+	flag.DurationVar(&o.limit, "timeout", 6*time.Minute, "time for everything but building the guest")
+	require := flag.Bool("require", false, "fail if something is missing, instead of skipping")
+	flag.Parse()
+	err := o.run(ctx)
+	stop()
+	var s skip
+	switch {
+	case err == nil:
+	case errors.As(err, &s) && !*require:
+		fmt.Printf("\n*** SKIPPED: %v ***\n*** Nothing was tested against the kernel's iWARP. ***\n", err)
+	default:
+		fmt.Fprintln(os.Stderr, "siw:", err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	verbose, imageOnly, record bool
+	keep, cache, viaduct       string
+	count                      int
+	limit                      time.Duration
+}
+
+func (o *options) logf(format string, a ...any) { fmt.Printf(format+"\n", a...) }
+
+func (o *options) run(ctx context.Context) error {
+	if err := need("qemu-system-x86_64"); err != nil {
+		return err
+	}
+	if o.cache == "" {
+		c, err := os.UserCacheDir()
+		if err != nil {
+			return err
+		}
+		o.cache = filepath.Join(c, "viaduct", "siw")
+	}
+	begin := time.Now()
+	im, err := ensureImage(ctx, o.cache, o.logf)
+	if err != nil {
+		return err
+	}
+	o.logf("guest: ready in %.1f s: %s", time.Since(begin).Seconds(), strings.ReplaceAll(strings.TrimSpace(im.about), "\n", ", "))
+	if o.imageOnly {
+		return nil
+	}
+	dir := o.keep
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "viaduct-siw."); err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+	} else if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.limit)
+	defer cancel()
+	acc := chooseAccelerator(ctx)
+	o.logf("guest: processor by %s", acc.accel)
+	if o.record {
+		return o.recordAll(ctx, im, acc, dir)
+	}
+	return o.test(ctx, im, acc, dir)
+}
+
+// test runs every conversation in one guest, and then looks at the capture.
+func (o *options) test(ctx context.Context, im *image, acc accelerator, dir string) error {
+	if o.viaduct == "" {
+		o.viaduct = filepath.Join(dir, "viaduct")
+		build := exec.CommandContext(ctx, "go", "build", "-o", o.viaduct, "viaduct/cmd/viaduct")
+		build.Stderr = os.Stderr
+		if err := build.Run(); err != nil {
+			return fmt.Errorf("building viaduct: %w", err)
+		}
+	}
+	r, err := newRunner(ctx, o, im, acc, dir)
+	if err != nil {
+		return err
+	}
+	err = r.all(ctx)
+	r.guest.stop()
+	if o.verbose || err != nil {
+		o.logf("--- the guest's console ends with:\n%s", r.guest.consoleTail(40))
+	}
+	if err != nil {
+		return err
+	}
+	if err := r.dissect(ctx); err != nil {
+		r.fail(err)
+	}
+	if r.failures > 0 {
+		return fmt.Errorf("%d of %d checks failed", r.failures, r.checks)
+	}
+	o.logf("\n%d passed, 0 failed: %.1f s", r.checks, time.Since(r.begin).Seconds())
+	return nil
+}
