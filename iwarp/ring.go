@@ -103,14 +103,16 @@ func (r *inboundRing) start() *inboundRead {
 	return &r.slots[(r.next-1)&uint32(len(r.slots)-1)]
 }
 
-// free removes the n oldest. [send role]
-func (r *inboundRing) free(n int) {
-	for range n {
-		if r.slots[r.head.Load()&uint32(len(r.slots)-1)].atomic {
-			r.atomics.Add(-1)
-		} else {
-			r.reads.Add(-1)
-		}
-		r.head.Add(1)
+// answered gives the peer its place back: once the last segment is about to be
+// sent, the peer may have it and ask for more before the send call returns here.
+// [send role]
+func (r *inboundRing) answered(atomic bool) {
+	if atomic {
+		r.atomics.Add(-1)
+	} else {
+		r.reads.Add(-1)
 	}
 }
+
+// free removes the n oldest. [send role]
+func (r *inboundRing) free(n int) { r.head.Add(uint32(n)) }

@@ -269,6 +269,7 @@ func (q *QueuePair) segment(b *frameio.Batch) bool {
 	q.stats.sentMessages.Add(1)
 	if m.in != nil {
 		t.answered++
+		q.inbound.answered(false)
 		q.stats.servedReads.Add(1)
 		q.stats.servedBytes.Add(uint64(m.in.read.Size))
 	} else {

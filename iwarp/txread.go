@@ -44,7 +44,7 @@ func (q *QueuePair) sendRead(b *frameio.Batch, w *sendWQE, seq uint64) {
 	}
 	r := rdmap.ReadRequest{SinkSTag: p.stag, SinkTO: p.to, Size: p.size, SourceSTag: w.remote.STag, SourceTO: w.remote.TO}
 	*q.reads.add() = p
-	q.reads.push() // from here on it belongs to the receive role
+	q.reads.push()                                                                              // from here on it belongs to the receive role
 	q.control(b, rdmap.ReadRequestOp.UntaggedHeader(p.msn, 0, true, 0), r.Append(w.inline[:0])) // inline is free in a Read
 }
 
@@ -85,6 +85,7 @@ func (q *QueuePair) answer(b *frameio.Batch, in *inboundRead) {
 	q.control(b, rdmap.AtomicResponseOp.UntaggedHeader(q.nextMSN(rdmap.QueueAtomicResponse), 0, true, 0),
 		in.ulpdu[:rdmap.AtomicResponseLen])
 	t.answered++
+	q.inbound.answered(true)
 	q.stats.servedAtomics.Add(1)
 }
 

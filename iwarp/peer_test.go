@@ -1,0 +1,248 @@
+package iwarp
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"viaduct/internal/testkit"
+	"viaduct/iwarp/ddp"
+	"viaduct/iwarp/mpa"
+	"viaduct/iwarp/rdmap"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// A peer is the other side of a stream, played by hand: it frames what the test
+// tells it to, right or wrong, and shows what comes back.
+type peer struct {
+	t   testing.TB
+	c   net.Conn
+	enc mpa.Encoder
+	dec mpa.Decoder
+	buf []byte
+}
+
+const patience = 10 * time.Second
+
+// asInitiator makes q a Responder with configuration cfg, and plays the
+// Initiator. It has opened the stream with a zero-length Write.
+func asInitiator(t testing.TB, cfg *Config) (*peer, *QueuePair) {
+	t.Helper()
+	p, q := asSilentInitiator(t, cfg, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 16, ORD: 16}, false)
+	p.ulpdu(rdmap.Write.TaggedHeader(0xffffffff, 1<<64-1, true).Append(nil)) // [DDP-5.2-10]
+	return p, q
+}
+
+// asSilentInitiator is asInitiator before the first FPDU.
+func asSilentInitiator(t testing.TB, cfg *Config, e mpa.Enhanced, markers bool) (*peer, *QueuePair) {
+	t.Helper()
+	a, b := tcpPair(t)
+	p := &peer{t: t, c: a}
+	t.Cleanup(func() { a.Close() })
+	type result struct {
+		q   *QueuePair
+		err error
+	}
+	ch := make(chan result, 1)
+	go func() {
+		q, err := Server(ctxt(t), b, cfg)
+		ch <- result{q, err}
+	}()
+	p.raw(mpa.Frame{Kind: mpa.Request, Rev: 2, CRC: true, Markers: markers, Enhanced: true, Conn: e}.Append(nil))
+	f := p.frame()
+	r := <-ch
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	p.enc = mpa.Encoder{CRC: true, Markers: f.Markers}
+	p.dec = mpa.Decoder{CRC: true, Markers: markers}
+	t.Cleanup(func() { a.Close(); r.q.Abort(); r.q.Close() })
+	return p, r.q
+}
+
+// asResponder makes q an Initiator with configuration cfg, and plays the
+// Responder. The ready message has been received.
+func asResponder(t testing.TB, cfg *Config) (*peer, *QueuePair) {
+	t.Helper()
+	p, q := asResponderWith(t, cfg, mpa.Frame{Kind: mpa.Reply, Rev: 2, CRC: true, Enhanced: true,
+		Conn: mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 16, ORD: 16}})
+	u := p.next()
+	if got := hex.EncodeToString(u); got != "c140000000010000000000000000" {
+		t.Fatalf("ready message %s", got)
+	}
+	return p, q
+}
+
+// asResponderWith is asResponder with a Reply of the test's, before the first
+// FPDU.
+func asResponderWith(t testing.TB, cfg *Config, reply mpa.Frame) (*peer, *QueuePair) {
+	t.Helper()
+	a, b := tcpPair(t)
+	p := &peer{t: t, c: a}
+	t.Cleanup(func() { a.Close() })
+	type result struct {
+		q   *QueuePair
+		err error
+	}
+	ch := make(chan result, 1)
+	go func() {
+		q, err := Client(ctxt(t), b, cfg)
+		ch <- result{q, err}
+	}()
+	f := p.frame()
+	p.raw(reply.Append(nil))
+	p.enc = mpa.Encoder{CRC: f.CRC || reply.CRC, Markers: f.Markers}
+	p.dec = mpa.Decoder{CRC: f.CRC || reply.CRC, Markers: reply.Markers}
+	r := <-ch
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	t.Cleanup(func() { a.Close(); r.q.Abort(); r.q.Close() })
+	return p, r.q
+}
+
+func (p *peer) raw(b []byte) {
+	p.t.Helper()
+	p.c.SetWriteDeadline(time.Now().Add(patience))
+	if _, err := p.c.Write(b); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// more reads what there is.
+func (p *peer) more() error {
+	var b [4096]byte
+	p.c.SetReadDeadline(time.Now().Add(patience))
+	n, err := p.c.Read(b[:])
+	p.buf = append(p.buf, b[:n]...)
+	return err
+}
+
+// frame reads a start-up frame.
+func (p *peer) frame() mpa.Frame {
+	p.t.Helper()
+	for {
+		f, n, err := mpa.ParseFrame(p.buf)
+		if err == nil {
+			f.Private = bytes.Clone(f.Private)
+			p.buf = p.buf[n:]
+			return f
+		}
+		if !errors.Is(err, io.ErrUnexpectedEOF) {
+			p.t.Fatal(err)
+		}
+		if err := p.more(); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+// ulpdu sends FPDUs.
+func (p *peer) ulpdu(us ...[]byte) {
+	p.t.Helper()
+	var b []byte
+	for _, u := range us {
+		b = p.enc.Append(b, u)
+	}
+	p.raw(b)
+}
+
+// next returns the next ULPDU.
+func (p *peer) next() []byte {
+	p.t.Helper()
+	u, err := p.tryNext()
+	if err != nil {
+		p.t.Fatalf("expected an FPDU: %v", err)
+	}
+	return u
+}
+
+func (p *peer) tryNext() ([]byte, error) {
+	for {
+		u, n, err := p.dec.Next(p.buf)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		if n > 0 {
+			u = bytes.Clone(u)
+			p.buf = p.buf[n:]
+			return u, nil
+		}
+		if err := p.more(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// silence fails the test if anything comes within d.
+func (p *peer) silence(d time.Duration) {
+	p.t.Helper()
+	var b [1]byte
+	p.c.SetReadDeadline(time.Now().Add(d))
+	if n, err := p.c.Read(b[:]); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		p.t.Fatalf("expected silence, got %d bytes, %v", n, err)
+	}
+}
+
+// terminate expects a Terminate as next FPDU, whose RDMAP header is as given,
+// and then FIN, not RST. [RDMAP-5.4-8] [RDMAP-6.2.1-4] [DDP-6.2.2-4]
+func (p *peer) terminate(want []byte) {
+	p.t.Helper()
+	u := p.next()
+	const head = "41470000000000000002" + "00000001" + "00000000" // QN 2, MSN 1, MO 0
+	if got := hex.EncodeToString(u); got != head+hex.EncodeToString(want) {
+		p.t.Fatalf("Terminate\n got %s\nwant %s%x", got, head, want)
+	}
+	p.fin()
+}
+
+// fin expects the orderly end of the stream.
+func (p *peer) fin() {
+	p.t.Helper()
+	if u, err := p.tryNext(); err != io.EOF {
+		p.t.Fatalf("expected FIN, got %x, %v", u, err)
+	}
+	p.c.Close()
+}
+
+// ended waits for the end of q and returns why.
+func ended(t testing.TB, q *QueuePair) error {
+	t.Helper()
+	select {
+	case <-q.Ended():
+	case <-time.After(patience):
+		t.Fatal("stream did not end")
+	}
+	return q.Err()
+}
+
+func wantTerminate(t testing.TB, err error, remote bool, layer, typ, code uint8) *TerminateError {
+	t.Helper()
+	e, ok := errors.AsType[*TerminateError](err)
+	if !ok || e.Remote != remote || uint8(e.Layer) != layer || e.Type != typ || e.Code != code {
+		t.Fatalf("error %v (%T), want Terminate %d/%d/%02x, remote %t", err, err, layer, typ, code, remote)
+	}
+	return e
+}
+
+// seg makes an Untagged ULPDU.
+func seg(o rdmap.Opcode, qn uint32, msn ddp.MSN, mo uint32, last bool, body []byte) []byte {
+	h := o.UntaggedHeader(msn, mo, last, 0)
+	h.QN = qn
+	return append(h.Append(nil), body...)
+}
+
+// tag makes a Tagged ULPDU.
+func tag(o rdmap.Opcode, stag uint32, to uint64, last bool, body []byte) []byte {
+	return append(o.TaggedHeader(stag, to, last).Append(nil), body...)
+}
+
+func readReq(msn ddp.MSN, r rdmap.ReadRequest) []byte {
+	return seg(rdmap.ReadRequestOp, 1, msn, 0, true, r.Append(nil))
+}
