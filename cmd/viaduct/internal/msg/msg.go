@@ -38,8 +38,11 @@ type Remote struct {
 // A Message is one received message.
 type Message struct {
 	Data   []byte // valid until the next Recv
-	Imm    uint32 // immediate data, if HasImm
+	Imm    uint32 // immediate data, if HasImm (vitcp, fcvi)
 	HasImm bool
+	// Wide is a message that is immediate data alone, if IsWide (iwarp).
+	Wide   [8]byte
+	IsWide bool
 }
 
 // ErrTooLong is what Send returns for a message longer than MaxMessage.
@@ -54,9 +57,6 @@ type Conn interface {
 
 	// MaxMessage is the longest message in bytes.
 	MaxMessage() int
-	// HasImm reports whether messages carry immediate data.
-	HasImm() bool
-
 	// Send sends a message and returns when data may be used again.
 	Send(ctx context.Context, m Message) error
 	// Recv waits for a message.

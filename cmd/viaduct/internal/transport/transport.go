@@ -47,7 +47,7 @@ type Transport struct {
 }
 
 // All lists the transports that are built.
-func All() []*Transport { return []*Transport{&vitcpTransport, &tcpTransport} }
+func All() []*Transport { return []*Transport{&vitcpTransport, &iwarpTransport, &tcpTransport} }
 
 // Names lists their schemes.
 func Names() []string {

@@ -146,7 +146,6 @@ func (c *viConn) connected(local, remote net.Addr) {
 func (c *viConn) LocalAddr() net.Addr  { return c.local }
 func (c *viConn) RemoteAddr() net.Addr { return c.remote }
 func (c *viConn) MaxMessage() int      { return c.mtu }
-func (c *viConn) HasImm() bool         { return true }
 
 // Depth leaves the pacing to the read window and the socket.
 func (c *viConn) Depth() (writes, reads int) { return 16, 16 }
@@ -316,7 +315,7 @@ func dialVI(ctx context.Context, nic *vi.NIC, u *addr.URL, o *Options, remoteHos
 		return nil, err
 	}
 	c.done = func() { nic.Close() }
-	here := vi.Address{Host: nic.Query().LocalAddress, Discriminator: calling()}
+	here := vi.Address{Discriminator: calling()} // the system chooses the host part
 	there := vi.Address{Host: remoteHost, Discriminator: u.Disc}
 	if _, err := c.v.ConnectRequest(ctx, here, there); err != nil {
 		c.Close()

@@ -91,9 +91,6 @@ func (c *Conn) RemoteAddr() net.Addr { return fakeAddr("remote") }
 // MaxMessage is what Pair was given.
 func (c *Conn) MaxMessage() int { return c.max }
 
-// HasImm is true.
-func (c *Conn) HasImm() bool { return true }
-
 // Send copies the message to the peer.
 func (c *Conn) Send(ctx context.Context, m msg.Message) error {
 	if len(m.Data) > c.max {

@@ -1,0 +1,331 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"sync"
+	"time"
+
+	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/cmd/viaduct/internal/msg"
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/iwarp"
+)
+
+// iwarpTransport is an RDMAP Stream: MPA, DDP, RDMAP.
+var iwarpTransport = Transport{
+	Scheme:    "iwarp",
+	Check:     func(u *addr.URL) error { _, err := IWARPConfig(u, nil); return err },
+	DialMsg:   dialIWARP,
+	ListenMsg: listenIWARP,
+}
+
+// iwarpClose bounds the wait for the peer's end of a stream.
+const iwarpClose = 2 * time.Second
+
+// IWARPConfig is the configuration that an address asks for. CRCs are on, FPDUs
+// fit TCP's segments and MPA is of revision 2 unless it says otherwise.
+func IWARPConfig(u *addr.URL, o *Options) (*iwarp.Config, error) {
+	crc, err := u.Bool("crc", true)
+	if err != nil {
+		return nil, err
+	}
+	markers, err := u.Bool("markers", false)
+	if err != nil {
+		return nil, err
+	}
+	fpdu, err := u.Bytes("fpdu", 0, 128, 64766)
+	if err != nil {
+		return nil, err
+	}
+	window, err := u.Bytes("window", 0, 1, 16383)
+	if err != nil {
+		return nil, err
+	}
+	revision, err := u.Choice("mpa", "2", "1", "2")
+	if err != nil {
+		return nil, err
+	}
+	p2p, err := u.Bool("p2p", true)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := u.Bytes("mtu", 0, 1, math.MaxUint32); err != nil {
+		return nil, err
+	}
+	c := &iwarp.Config{
+		Device:  iwarp.NewDevice(iwarp.DeviceConfig{OmitCRC: !crc}),
+		Markers: markers, FPDUSize: int(fpdu), IRD: int(window), ORD: int(window), Plain: revision == "1", ClientServer: !p2p,
+		Immediate: true, CloseTimeout: iwarpClose,
+	}
+	if o != nil {
+		c.Congestion, c.Logger = o.Congestion, o.Env.Log
+	}
+	return c, nil
+}
+
+// An iwarpConn is a queue pair as a message connection.
+type iwarpConn struct {
+	q    *iwarp.QueuePair
+	mtu  int
+	size int // of each receive
+	slab []byte
+	held int // index of the receive that the caller is looking at, -1 if none
+
+	gone context.Context // ends when nothing will be received any more
+	once sync.Once
+}
+
+// receives is how long and how many the receives are.
+func receives(u *addr.URL, o *Options) (size, mtu int, err error) {
+	def := uint64(o.MTU)
+	if def == 0 {
+		def = math.MaxUint32
+	}
+	n, err := u.Bytes("mtu", def, 1, math.MaxUint32)
+	if err != nil {
+		return 0, 0, shell.Usage(err)
+	}
+	size = o.RecvSize
+	if size == 0 {
+		size = int(n)
+	}
+	return size, int(min(n, math.MaxInt32)), nil
+}
+
+// prepare posts the receives before the peer can send.
+func (c *iwarpConn) prepare(size, count int) func(*iwarp.QueuePair) error {
+	return func(q *iwarp.QueuePair) error {
+		c.q, c.size, c.held = q, size, -1
+		c.slab = make([]byte, size*count)
+		for i := range count {
+			if err := q.PostRecv(iwarp.RecvWR{ID: uint64(i), SG: []iwarp.SGE{iwarp.Buf(c.slab[i*size:][:size])}}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// started begins to watch for the peer's end.
+func (c *iwarpConn) started() {
+	ctx, cancel := context.WithCancel(context.Background())
+	c.gone = ctx
+	go func() {
+		defer cancel()
+		select {
+		case <-c.q.PeerClosed():
+		case <-c.q.Ended():
+		}
+	}()
+}
+
+func dialIWARP(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
+	cfg, err := IWARPConfig(u, o)
+	if err != nil {
+		return nil, shell.Usage(err)
+	}
+	size, mtu, err := receives(u, o)
+	if err != nil {
+		return nil, err
+	}
+	c := &iwarpConn{mtu: mtu}
+	cfg.Prepare = c.prepare(size, o.RecvCount)
+	if o.TLSDial != nil {
+		cfg.TLS = serverName(o.TLSDial, u.Host)
+	}
+	if o.Env.Capture != nil {
+		cfg.WrapConn = func(nc net.Conn) net.Conn { return o.Env.Wrap(nc, true) }
+	}
+	if _, err := iwarp.Dial(ctx, u.HostPort(), cfg); err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", u, err)
+	}
+	c.started()
+	return c, nil
+}
+
+// An iwarpListener accepts streams.
+type iwarpListener struct {
+	l     *iwarp.Listener
+	size  int
+	mtu   int
+	count int
+}
+
+func listenIWARP(u *addr.URL, o *Options) (msg.Listener, error) {
+	cfg, err := IWARPConfig(u, o)
+	if err != nil {
+		return nil, shell.Usage(err)
+	}
+	size, mtu, err := receives(u, o)
+	if err != nil {
+		return nil, err
+	}
+	cfg.TLS = o.TLSListen
+	if o.Env.Capture != nil {
+		cfg.WrapConn = func(nc net.Conn) net.Conn { return o.Env.Wrap(nc, false) }
+	}
+	l, err := iwarp.Listen(u.HostPort(), cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &iwarpListener{l, size, mtu, o.RecvCount}, nil
+}
+
+func (l *iwarpListener) Accept(ctx context.Context) (msg.Conn, error) {
+	for {
+		r, err := l.l.AcceptRequest(ctx)
+		if err != nil {
+			return nil, err
+		}
+		c := &iwarpConn{mtu: l.mtu}
+		if err := c.prepare(l.size, l.count)(r.QueuePair()); err != nil {
+			r.Reject(nil)
+			continue
+		}
+		if _, err := r.Accept(nil); err != nil {
+			continue // the caller is gone
+		}
+		c.started()
+		return c, nil
+	}
+}
+
+func (l *iwarpListener) Addr() net.Addr { return l.l.Addr() }
+func (l *iwarpListener) Close() error   { return l.l.Close() }
+
+func (c *iwarpConn) LocalAddr() net.Addr  { return c.q.LocalAddr() }
+func (c *iwarpConn) RemoteAddr() net.Addr { return c.q.RemoteAddr() }
+func (c *iwarpConn) MaxMessage() int      { return c.mtu }
+
+// Depth: more Reads than the peer serves wait here, and need not be posted.
+func (c *iwarpConn) Depth() (writes, reads int) { return 16, max(1, c.q.ORD()) }
+
+// failure says what ended the stream: an orderly end is io.EOF.
+func (c *iwarpConn) failure(err error) error {
+	if !errors.Is(err, iwarp.ErrFlushed) && !errors.Is(err, iwarp.ErrClosed) && !errors.Is(err, iwarp.ErrPeerClosed) {
+		return err
+	}
+	select {
+	case <-c.q.Ended():
+	case <-time.After(iwarpClose): // the reason is on its way
+	}
+	why := c.q.Err()
+	if why == nil || errors.Is(why, io.EOF) {
+		return fmt.Errorf("the connection ended: %w", io.EOF)
+	}
+	return why
+}
+
+func (c *iwarpConn) Send(ctx context.Context, m msg.Message) error {
+	if len(m.Data) > c.mtu {
+		return fmt.Errorf("%w: %d bytes, at most %d", msg.ErrTooLong, len(m.Data), c.mtu)
+	}
+	wr := iwarp.SendWR{Op: iwarp.OpSend, SG: []iwarp.SGE{iwarp.Buf(m.Data)}}
+	if m.IsWide {
+		wr = iwarp.SendWR{Op: iwarp.OpImmediate, Immediate: m.Wide}
+	}
+	if err := c.q.Post(wr); err != nil {
+		return c.failure(err)
+	}
+	return c.Reap(ctx)
+}
+
+func (c *iwarpConn) Recv(ctx context.Context) (msg.Message, error) {
+	if c.held >= 0 {
+		i := c.held
+		c.held = -1
+		err := c.q.PostRecv(iwarp.RecvWR{ID: uint64(i), SG: []iwarp.SGE{iwarp.Buf(c.slab[i*c.size:][:c.size])}})
+		if err != nil && !errors.Is(err, iwarp.ErrPeerClosed) && !errors.Is(err, iwarp.ErrClosed) {
+			return msg.Message{}, err
+		}
+	}
+	done, ok := c.q.RecvCQ().Poll()
+	if !ok {
+		both, cancel := context.WithCancelCause(ctx)
+		stop := context.AfterFunc(c.gone, func() { cancel(io.EOF) })
+		var err error
+		done, err = c.q.RecvCQ().Wait(both)
+		stop()
+		cancel(nil)
+		if err != nil && ctx.Err() != nil {
+			return msg.Message{}, context.Cause(ctx)
+		}
+		if err != nil {
+			return msg.Message{}, c.failure(iwarp.ErrFlushed)
+		}
+	}
+	if err := done.Err(); err != nil {
+		return msg.Message{}, c.failure(err)
+	}
+	c.held = int(done.ID)
+	m := msg.Message{Data: c.slab[c.held*c.size:][:done.Len]}
+	if done.HasImm {
+		m = msg.Message{Wide: done.Imm, IsWide: true}
+	}
+	return m, nil
+}
+
+// An iwarpRegion is memory lent to one stream.
+type iwarpRegion struct{ r *iwarp.MemoryRegion }
+
+func (r *iwarpRegion) Remote() msg.Remote {
+	return msg.Remote{Address: r.r.TO(), Handle: r.r.STag()}
+}
+
+func (r *iwarpRegion) Close() error { return r.r.Close() }
+
+func (c *iwarpConn) Register(b []byte, a msg.Access) (msg.Region, error) {
+	var access iwarp.Access
+	if a&msg.RemoteRead != 0 {
+		access |= iwarp.RemoteRead
+	}
+	if a&msg.RemoteWrite != 0 {
+		access |= iwarp.RemoteWrite
+	}
+	r, err := c.q.Register(b, access, iwarp.RegionOptions{Guarded: a&msg.MayFault != 0})
+	if err != nil {
+		return nil, err
+	}
+	return &iwarpRegion{r}, nil
+}
+
+func (c *iwarpConn) PostWrite(local msg.Region, off, n int, remote msg.Remote) error {
+	return c.postRDMA(iwarp.OpWrite, local, off, n, remote)
+}
+
+func (c *iwarpConn) PostRead(local msg.Region, off, n int, remote msg.Remote) error {
+	return c.postRDMA(iwarp.OpRead, local, off, n, remote)
+}
+
+func (c *iwarpConn) postRDMA(op iwarp.Op, local msg.Region, off, n int, remote msg.Remote) error {
+	err := c.q.Post(iwarp.SendWR{Op: op, SG: []iwarp.SGE{local.(*iwarpRegion).r.SGE(off, n)}, Remote: iwarp.RemoteAddr{STag: remote.Handle, TO: remote.Address}})
+	if err != nil {
+		return c.failure(err)
+	}
+	return nil
+}
+
+func (c *iwarpConn) Reap(ctx context.Context) error {
+	done, err := c.q.SendCQ().Wait(ctx)
+	if err != nil {
+		return err
+	}
+	if err := done.Err(); err != nil {
+		return c.failure(err)
+	}
+	return nil
+}
+
+// Shutdown closes our direction; what was sent is delivered by TCP.
+func (c *iwarpConn) Shutdown(context.Context) error { return c.q.CloseWrite() }
+
+func (c *iwarpConn) Close() error {
+	var err error
+	c.once.Do(func() { err = c.q.Close() })
+	return err
+}
