@@ -179,8 +179,8 @@ func testConnectFailures(e *env) {
 	var took time.Duration
 	err = vi.ErrNoMatch
 	for errors.Is(err, vi.ErrNoMatch) {
-		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		begin := time.Now()
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		_, err = v.ConnectRequest(ctx, e.address(0), at)
 		took = time.Since(begin)
 		cancel()
@@ -242,11 +242,12 @@ func testConnectFailures(e *env) {
 	}
 }
 
-// accurate checks that something took as long as it was allowed to. How late
-// is fine depends on the load of the machine. [VIA-6.4-19]
+// accurate checks that something took as long as it was allowed to. How much
+// later is still fine depends on the load of the machine, which in a test may
+// be anything. [VIA-6.4-19]
 func (e *env) accurate(what string, took, limit time.Duration) {
 	e.Helper()
-	if took < limit-time.Millisecond || took > limit+250*time.Millisecond*time.Duration(max(1, e.Scale)) {
+	if took < limit-time.Millisecond || took > limit+time.Second*time.Duration(max(1, e.Scale)) {
 		e.Errorf("%s with a limit of %v took %v", what, limit, took)
 	}
 }
@@ -255,9 +256,9 @@ func (e *env) accurate(what string, took, limit time.Duration) {
 // [VIA-6.4-15] [VIA-6.4-19]
 func testWaits(e *env) {
 	const limit = 30 * time.Millisecond
+	begin := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	begin := time.Now()
 	_, err := e.nics[1].ConnectWait(ctx, e.address(1))
 	e.wantErr("nobody calls", err, vi.ErrTimeout)
 	e.accurate("ConnectWait", time.Since(begin), limit)

@@ -113,6 +113,7 @@ func testPeer(e *env) {
 		p.ask(0, addr, e.patience()) // again, and now with somebody
 		p.ask(1, addr, e.patience())
 		p.waitState(p.v[0], vi.Connected)
+		p.waitState(p.v[1], vi.Connected)
 		p.post(1, vi.NewSend(p.seg(1, 0, 10)))
 		p.wantStatus("receive", p.reapRecv(p.v[0], r), vi.StatusOpReceive)
 		p.wantStatus("send", p.reapSend(p.v[1], nil), vi.StatusOpSend)

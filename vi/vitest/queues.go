@@ -26,8 +26,8 @@ func testDoneWait(e *env) {
 		e.Errorf("not done: %v", err)
 	}
 	for _, limit := range []time.Duration{0, 30 * time.Millisecond} {
-		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		begin := time.Now()
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		d, err := v.RecvWait(ctx)
 		cancel()
 		if d != nil || !errors.Is(err, vi.ErrTimeout) || vi.CodeOf(err) != vi.Timeout {
@@ -238,9 +238,9 @@ func testCQ(e *env) {
 		e.Errorf("an empty queue: %v", err)
 	}
 	const limit = 30 * time.Millisecond
+	begin := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	begin := time.Now()
 	_, err = q.Wait(ctx)
 	e.wantErr("an empty queue", err, vi.ErrTimeout)
 	e.accurate("CQ.Wait", time.Since(begin), limit)
