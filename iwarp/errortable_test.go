@@ -271,7 +271,7 @@ func TestExtensionsOff(t *testing.T) {
 	p, q := asInitiator(t, nil) // queue 3 is not in use then
 	bad := seg(rdmap.AtomicResponseOp, 3, 1, 0, true, make([]byte, 12))
 	p.ulpdu(bad)
-	p.terminate(append(append([]byte{0x12, 1, 0xc0, 0, 0, 30}, bad[:18]...)))
+	p.terminate(append([]byte{0x12, 1, 0xc0, 0, 0, 30}, bad[:18]...))
 	wantTerminate(t, ended(t, q), false, 1, 2, 1)
 	if err := q.Post(SendWR{Op: OpFetchAdd}); err == nil {
 		t.Error("atomic posted")

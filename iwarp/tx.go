@@ -42,7 +42,6 @@ type txMessage struct {
 	active bool
 	op     rdmap.Opcode
 	cut    ddp.Cutter
-	last   bool         // the segment with L is in a batch
 	w      *sendWQE     // own message
 	seq    uint64       // of w
 	in     *inboundRead // Read Response

@@ -1,0 +1,98 @@
+package rping
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"viaduct/internal/testkit"
+	"viaduct/iwarp"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+func TestRounds(t *testing.T) {
+	l, err := iwarp.Listen("127.0.0.1:0", Config(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	for _, v := range []struct {
+		name string
+		cfg  iwarp.Config
+	}{{"default", iwarp.Config{}}, {"plain", iwarp.Config{Plain: true}}, {"client-server", iwarp.Config{ClientServer: true}}} {
+		for _, size := range []int{MinSize, DefaultSize, 4096, MaxSize} {
+			t.Run(fmt.Sprintf("%s/%d", v.name, size), func(t *testing.T) {
+				served := make(chan error, 1)
+				n := 0
+				go func() {
+					r, err := l.AcceptRequest(ctx)
+					if err == nil {
+						var rounds int
+						rounds, err = Serve(ctx, r, Options{OnRound: func(i int, data []byte) {
+							if i != n || len(data) != size || !strings.HasPrefix(string(data), fmt.Sprintf("rdma-ping-%d: ", i)) {
+								t.Errorf("round %d: %.30q", i, data)
+							}
+							n++
+						}})
+						if rounds != 50 {
+							err = fmt.Errorf("server saw %d rounds: %w", rounds, err)
+						}
+					}
+					served <- err
+				}()
+				rounds, err := Dial(ctx, l.Addr().String(), &v.cfg, Options{Size: size, Count: 50, Verify: true})
+				if err != nil || rounds != 50 {
+					t.Errorf("client: %d rounds, %v", rounds, err)
+				}
+				if err := <-served; err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+func TestMismatch(t *testing.T) {
+	a, b := make([]byte, 64), make([]byte, 64)
+	fill(a, 3)
+	fill(b, 3)
+	if err := compare(a, b, 3); err != nil {
+		t.Error(err)
+	}
+	b[40]++
+	if err := compare(a, b, 3); !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), "byte 40") {
+		t.Error(err)
+	}
+}
+
+// TestText: the text of the original, as captured. Round 0 and 1 of 64 bytes.
+func TestText(t *testing.T) {
+	for n, want := range []string{
+		"rdma-ping-0: ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqr\x00",
+		"rdma-ping-1: BCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrs\x00",
+	} {
+		b := make([]byte, 64)
+		fill(b, n)
+		if string(b) != want {
+			t.Errorf("round %d: %q, want %q", n, b, want)
+		}
+	}
+	b := make([]byte, 64)
+	if fill(b, 58); b[14] != 'A' || string(text([]byte("ab\x00c"))) != "ab\x00" || string(text([]byte("ab"))) != "ab" {
+		t.Errorf("%q", b)
+	}
+}
+
+func TestSize(t *testing.T) {
+	for _, n := range []int{1, MinSize - 1, MaxSize + 1} {
+		if _, err := New(nil, Options{Size: n}); err == nil {
+			t.Errorf("size %d accepted", n)
+		}
+	}
+}
