@@ -34,12 +34,14 @@ var rules = []rule{
 	{"capi/...", []string{"..."}, root},
 	{"interop/...", []string{"..."}, root},
 	{"bench/...", []string{"..."}, root},
+	{"examples/...", []string{"..."}, root},
 
 	{"sdp", []string{"sdp/...", "iwarp/...", "internal/..."}, protocol},
 	{"vitcp", []string{"vitcp/...", "vi/...", "internal/..."}, protocol},
 	{"fcvi", []string{"fcvi/...", "vi/...", "fc/...", "internal/..."}, protocol},
 	{"fcvi/...", []string{"fcvi/...", "vi/...", "fc/...", "internal/..."}, protocol},
 	{"portmap", []string{"internal/..."}, protocol},
+	{"iwarp/rping", []string{"iwarp/...", "internal/..."}, protocol},
 
 	{"iwarp", []string{"iwarp/...", "internal/..."}, engine},
 	{"vi/...", []string{"vi/...", "internal/..."}, engine},
