@@ -1,0 +1,32 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"viaduct/vi"
+	"viaduct/vitcp"
+)
+
+func main() {
+	ctx := context.Background()
+	nic := must(vi.Open(must(vitcp.New(vitcp.Config{Listen: "127.0.0.1:0"})), "", nil))
+	attrs := vi.Attributes{Reliability: vi.ReliableReception, EnableRDMAWrite: true}
+	client, server := must(nic.CreateVI(attrs, nil, nil)), must(nic.CreateVI(attrs, nil, nil))
+	addr := vi.Address{Host: nic.Query().LocalAddress, Discriminator: []byte("first")}
+	go func() { must(0, must(nic.ConnectWait(ctx, addr)).Accept(ctx, server)) }()
+	must(client.ConnectRequest(ctx, vi.Address{Host: addr.Host, Discriminator: []byte("me")}, addr))
+	from := must(nic.RegisterMem([]byte("hello, memory"), vi.MemAttributes{}))
+	to := must(nic.RegisterMem(make([]byte, 13), vi.MemAttributes{EnableRDMAWrite: true}))
+	must(0, client.PostSend(vi.NewRDMAWrite(to.Remote(0), from.Segment(0, 13))))
+	must(client.SendWait(ctx))
+	fmt.Printf("%s\n", to.Bytes())
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		log.Fatal(err)
+	}
+	return v
+}
