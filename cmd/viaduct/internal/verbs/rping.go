@@ -1,0 +1,178 @@
+package verbs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/cmd/viaduct/internal/transport"
+	"viaduct/iwarp"
+	"viaduct/iwarp/rping"
+)
+
+// An rpingPlan is what the flags ask for; they are those of rdma-core's rping.
+type rpingPlan struct {
+	server, client, persistent bool
+	host                       string
+	port                       uint16
+	count, size                int
+	verbose, validate          bool
+	noCRC                      bool
+}
+
+// An rpingResult is what rping reports.
+type rpingResult struct {
+	Role     string  `json:"role"`
+	Remote   string  `json:"remote"`
+	Rounds   int     `json:"rounds"`
+	Bytes    int     `json:"bytes_per_round,omitempty"`
+	Seconds  float64 `json:"seconds"`
+	Verified bool    `json:"verified"`
+}
+
+func rpingCommand(e *shell.Env) *cobra.Command {
+	var p rpingPlan
+	c := &cobra.Command{
+		Use:   "rping -s | rping -c -a HOST [-p PORT] [-C COUNT] [-S SIZE] [-v] [-V]",
+		Short: "speak the rping exchange of rdma-core over iwarp, as server or client",
+		Long: `Speak the rping exchange of rdma-core: each round the server reads the client's
+buffer by RDMA Read and writes it back by RDMA Write. A server ends after its
+first client, unless -P is given.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case p.server == p.client:
+				return shell.Usagef("exactly one of -s and -c is wanted")
+			case p.client && p.host == "":
+				return shell.Usagef("-c needs -a HOST")
+			case p.count < 0:
+				return shell.Usagef("-C %d is negative", p.count)
+			case p.size < rping.MinSize || p.size > rping.MaxSize:
+				return shell.Usagef("-S %d is not between %d and %d", p.size, rping.MinSize, rping.MaxSize)
+			}
+			if p.server {
+				return rpingServer(cmd.Context(), e, p)
+			}
+			return rpingClient(cmd.Context(), e, p)
+		},
+	}
+	f := c.Flags()
+	f.BoolVarP(&p.server, "server", "s", false, "be the server")
+	f.BoolVarP(&p.client, "client", "c", false, "be the client")
+	f.BoolVarP(&p.persistent, "persistent", "P", false, "server: take any number of clients")
+	f.StringVarP(&p.host, "addr", "a", "", "address to connect to, or to listen on (`HOST`)")
+	f.Uint16VarP(&p.port, "port", "p", rping.Port, "TCP `PORT`")
+	f.IntVarP(&p.count, "count", "C", 0, "client: rounds to make; 0 goes on until interrupted (`COUNT`)")
+	f.IntVarP(&p.size, "size", "S", rping.DefaultSize, "client: bytes of each round (`SIZE`)")
+	f.BoolVarP(&p.verbose, "verbose", "v", false, "print the data of each round")
+	f.BoolVarP(&p.validate, "validate", "V", false, "client: verify what comes back")
+	f.BoolVar(&p.noCRC, "no-crc", false, "do without MPA's CRC if the peer agrees")
+	return c
+}
+
+// config is that of the streams; the address has no parameters, so the flags
+// speak for it.
+func (p *rpingPlan) config(e *shell.Env, dials bool) (*iwarp.Config, error) {
+	u := &addr.URL{Scheme: "iwarp", Query: map[string][]string{"crc": {"on"}}}
+	if p.noCRC {
+		u.Query.Set("crc", "off")
+	}
+	c, err := transport.IWARPConfig(u, &transport.Options{Env: e})
+	if err != nil {
+		return nil, err
+	}
+	if e.Capture != nil {
+		c.WrapConn = func(nc net.Conn) net.Conn { return e.Wrap(nc, dials) }
+	}
+	return rping.Config(c), nil
+}
+
+// options print the rounds as rdma-core's program does.
+func (p *rpingPlan) options(e *shell.Env, label string) rping.Options {
+	o := rping.Options{Size: p.size, Count: p.count, Verify: p.validate}
+	if p.verbose && !e.JSON {
+		o.OnRound = func(_ int, data []byte) {
+			text, _, _ := bytes.Cut(data, []byte{0})
+			e.Printf("%s: %s\n", label, text)
+		}
+	}
+	return o
+}
+
+func rpingClient(ctx context.Context, e *shell.Env, p rpingPlan) error {
+	cfg, err := p.config(e, true)
+	if err != nil {
+		return err
+	}
+	at := net.JoinHostPort(p.host, strconv.Itoa(int(p.port)))
+	start := time.Now()
+	n, err := rping.Dial(ctx, at, cfg, p.options(e, "ping data"))
+	took := time.Since(start)
+	if err != nil && (ctx.Err() == nil || p.count > 0 || n == 0) {
+		return fmt.Errorf("rping with %s after %d rounds: %w", at, n, err)
+	}
+	return rpingReport(e, rpingResult{"client", at, n, p.size, took.Seconds(), p.validate})
+}
+
+func rpingReport(e *shell.Env, r rpingResult) error {
+	if e.JSON {
+		return e.PrintJSON(r)
+	}
+	verified := ""
+	if r.Verified {
+		verified = ", data verified"
+	}
+	e.Printf("rping %s: %d rounds with %s in %.3f s%s\n", r.Role, r.Rounds, r.Remote, r.Seconds, verified)
+	return nil
+}
+
+func rpingServer(ctx context.Context, e *shell.Env, p rpingPlan) error {
+	cfg, err := p.config(e, false)
+	if err != nil {
+		return err
+	}
+	l, err := iwarp.Listen(net.JoinHostPort(p.host, strconv.Itoa(int(p.port))), cfg)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	u := &addr.URL{Scheme: "iwarp", Host: p.host}
+	e.Listening(u.WithPort(l.Addr()))
+	serve := func(r *iwarp.Request) error {
+		defer e.Metrics.Connection("iwarp", "accept")()
+		start := time.Now()
+		n, err := rping.Serve(ctx, r, p.options(e, "server ping data"))
+		if err != nil && ctx.Err() == nil {
+			return fmt.Errorf("rping with %s after %d rounds: %w", r.RemoteAddr(), n, err)
+		}
+		return rpingReport(e, rpingResult{Role: "server", Remote: r.RemoteAddr().String(), Rounds: n, Seconds: time.Since(start).Seconds()})
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for {
+		r, err := l.AcceptRequest(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if !p.persistent {
+			return serve(r)
+		}
+		wg.Go(func() {
+			if err := serve(r); err != nil && !errors.Is(err, net.ErrClosed) {
+				e.Metrics.Failed("iwarp")
+				e.Log.Warn("client failed", "err", err)
+			}
+		})
+	}
+}
