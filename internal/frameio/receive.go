@@ -12,6 +12,10 @@ const (
 	// cache, so that copying out of it is cheap.
 	stageSize = 256 << 10
 
+	// glimpse is how much is staged of what follows a long frame: enough to
+	// tell whether another long frame begins there.
+	glimpse = 8 << 10
+
 	// maxFrame is the longest frame a protocol may wait for in staging.
 	maxFrame = 80 << 10
 
@@ -36,6 +40,7 @@ type receiver struct {
 	fill    int    // bytes staged
 	early   []byte // bytes from before, or put aside to free the stage
 	direct  int    // payload bytes to be read straight into place
+	large   bool   // the last frame was long enough to be read straight into place
 	iov     [][]byte
 	scratch []iovec
 
@@ -164,8 +169,8 @@ func (r *receiver) restage() error {
 func (c *Conn) read(fd uintptr) (n, room int, err error) {
 	r := &c.rx
 	if r.direct == 0 {
-		n, err = sysRead(fd, r.stage[r.fill:])
-		room = stageSize - r.fill
+		n, err = sysRead(fd, r.stage[r.fill:r.end()])
+		room = r.end() - r.fill
 		if err == nil && n == 0 {
 			err = c.eof()
 		}
@@ -183,8 +188,8 @@ func (c *Conn) read(fd uintptr) (n, room int, err error) {
 	room = want
 	if want == r.direct {
 		// What follows the frame goes to staging in the same call.
-		iov = append(iov, r.stage[:])
-		room += stageSize
+		iov = append(iov, r.stage[:glimpse])
+		room += glimpse
 	}
 	n, err = c.sysReadv(fd, iov)
 	clear(iov)
@@ -204,6 +209,15 @@ func (c *Conn) read(fd uintptr) (n, room int, err error) {
 	return n, room, nil
 }
 
+// end is up to where the next read fills the stage. After a long frame
+// another is likely, whose payload should not pass through here.
+func (r *receiver) end() int {
+	if r.large && r.fill < glimpse {
+		return glimpse
+	}
+	return stageSize
+}
+
 // handle lets the protocol take what is staged.
 func (c *Conn) handle(mayDirect bool) error {
 	r := &c.rx
@@ -215,6 +229,12 @@ func (c *Conn) handle(mayDirect bool) error {
 		return err
 	}
 	r.direct = direct
+	switch {
+	case direct > 0:
+		r.large = true
+	case r.fill >= glimpse:
+		r.large = false
+	}
 	if n > 0 {
 		r.fill = copy(r.stage[:], r.stage[n:r.fill])
 	}
