@@ -186,7 +186,7 @@ func (c *conn) take(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *iu.
 // caller notes what a CONNECT_RQST says and registers the set-up.
 func (c *conn) caller(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *iu.ConnectPayload) {
 	p := c.p
-	c.rHandle, c.rattrs, c.initRx = q.Handle, q.Attributes, q.InitialMsgID
+	c.rHandle, c.rattrs, c.initRx, c.security = q.Handle, q.Attributes, q.InitialMsgID, q.Security
 	c.key, c.hasKey = setupKey{r.PortName, h.Total}, true
 	p.setups[c.key] = &setup{conn: c}
 	c.their = leg{id: h.Total}
@@ -310,7 +310,7 @@ func (c *conn) sendResp1(now fc.Time, reason iu.Reason) {
 	case iu.Accepted, iu.AlreadyConnected:
 		h.Flags |= iu.FlagPos
 		local := c.local
-		payload = p.cfg.codec.AppendConnectResp1(nil, &iu.AcceptPayload{Handle: c.handle, InitialMsgID: c.initTx, Local: local, Attributes: c.attrs})
+		payload = p.cfg.codec.AppendConnectResp1(nil, &iu.AcceptPayload{Handle: c.handle, InitialMsgID: c.initTx, Local: local, Attributes: c.attrs, Security: c.sec})
 	case iu.Pending:
 		h.Flags |= iu.FlagPend
 		u.Pending = true

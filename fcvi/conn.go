@@ -85,6 +85,11 @@ type conn struct {
 	mts       uint32        // agreed
 	responder bool
 	queued    bool // in port.active
+	stalled   bool // waits for room on its link
+	paused    bool // the consumer has not started: what arrives is kept
+	early     []earlyFrame
+	security  []byte // of the peer's set-up payload
+	sec       []byte // of ours
 
 	own       leg // the set-up we originated
 	their     leg // the one the peer originated
@@ -125,6 +130,42 @@ func (p *port) newConn(now fc.Time, mode iu.Mode) *conn {
 	return c
 }
 
+// An earlyFrame arrived before the consumer had started.
+type earlyFrame struct {
+	f   fc.Frame
+	buf []byte
+}
+
+// maxEarly bounds the frames kept for a consumer that has not started.
+const maxEarly = 4096
+
+func (c *conn) stash(now fc.Time, f *fc.Frame) {
+	if len(c.early) >= maxEarly {
+		c.paused, c.early = false, nil
+		c.fail(now, iu.PortResources, 0, false)
+		return
+	}
+	c.early = append(c.early, earlyFrame{})
+	e := &c.early[len(c.early)-1]
+	e.buf = f.CloneTo(&e.f, nil)
+}
+
+// begin handles what arrived before the consumer had started.
+func (c *conn) begin(now fc.Time) {
+	c.paused = false
+	early := c.early
+	c.early = nil
+	for i := range early {
+		f := &early[i].f
+		h, _, err := c.p.cfg.codec.ParseHeader(f.Opt)
+		if err == nil && !c.gone {
+			c.p.dispatch(now, c.remote, c, f, &h)
+		}
+	}
+	c.p.activate(c)
+	c.p.pump(now)
+}
+
 func (c *conn) reliable() bool { return c.attrs.Reliability != iu.Unreliable }
 func (c *conn) rr() bool       { return c.attrs.Reliability == iu.ReliableReception }
 
@@ -159,6 +200,8 @@ type connectArgs struct {
 	deadline fc.Time
 	up       consumer
 	holds    bool
+	paused   bool
+	security []byte
 	done     func(now fc.Time, reason iu.Reason) // Confirmed, or why not
 }
 
@@ -170,7 +213,7 @@ func (p *port) connect(now fc.Time, a connectArgs) *conn {
 		return nil
 	}
 	c.local, c.want, c.attrs, c.deadline = a.local, a.remote, a.attrs, a.deadline
-	c.up, c.done, c.holds = a.up, a.done, a.holds
+	c.up, c.done, c.holds, c.paused, c.sec = a.up, a.done, a.holds, a.paused, a.security
 	if c.deadline != fc.Never {
 		c.limit.Set(c.deadline)
 	}
@@ -224,7 +267,7 @@ func sameLocal(ours, called iu.NetAddress) bool {
 
 // adopt takes the Exchange over that a held request came on.
 func (c *conn) adopt(now fc.Time, h *conn) {
-	c.remote, c.class, c.rHandle, c.rattrs, c.initRx = h.remote, h.class, h.rHandle, h.rattrs, h.initRx
+	c.remote, c.class, c.rHandle, c.rattrs, c.initRx, c.security = h.remote, h.class, h.rHandle, h.rattrs, h.initRx, h.security
 	c.their, c.key, c.hasKey = h.their, h.key, true
 	c.p.setups[c.key].conn = c
 	h.hasKey = false
@@ -253,7 +296,7 @@ func (c *conn) sendRqst(now fc.Time) {
 		p.stats.Retries++
 	}
 	q := iu.ConnectPayload{Handle: c.handle, InitialMsgID: c.initTx, Timeout: iu.NoTimeout,
-		Local: c.local, Remote: c.want, Attributes: c.attrs}
+		Local: c.local, Remote: c.want, Attributes: c.attrs, Security: c.sec}
 	if c.deadline != fc.Never {
 		q.Timeout = uint32(min(max(c.deadline-now, 0)/time.Millisecond, iu.NoTimeout-1))
 	}
@@ -491,7 +534,7 @@ func (c *conn) acceptedBy(now fc.Time, f *fc.Frame, h *iu.Header) {
 		c.giveUp(now, reason)
 		return
 	}
-	c.rHandle, c.rattrs, c.mts = a.Handle, a.Attributes, mts
+	c.rHandle, c.rattrs, c.mts, c.security = a.Handle, a.Attributes, mts, a.Security
 	if !c.sentResp2 {
 		c.initRx = a.InitialMsgID
 		c.startStreams()
@@ -598,6 +641,7 @@ func (c *conn) loggedOut(now fc.Time) {
 		c.remember(now, iu.ULPTimeout)
 		c.tellAccept(now, iu.ULPTimeout)
 	case stConnected:
+		c.paused, c.early = false, nil
 		c.breakNow(now, false)
 		c.setState(stError)
 		c.setState(stIdle)

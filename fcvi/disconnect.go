@@ -22,6 +22,23 @@ func (c *conn) disconnect(now fc.Time) {
 	c.p.pump(now)
 }
 
+// stop detaches the consumer, for whom the connection ended: the peer is told
+// so, or that it broke.
+func (c *conn) stop(now fc.Time, broken bool) {
+	if c.state == stConnected && broken {
+		c.paused, c.early = false, nil
+		c.up = nil
+		c.abortPending(now)
+		c.stopStreams(now)
+		c.setState(stError)
+		c.sendDisconnect(now, iu.PortInternal, 0, false)
+		c.p.pump(now)
+		return
+	}
+	c.paused, c.early = false, nil
+	c.disconnect(now)
+}
+
 // fail breaks the connection for an error found here and tells the peer.
 // [FCVI-8.4-16]
 func (c *conn) fail(now fc.Time, reason iu.Reason, msg iu.MsgID, named bool) {

@@ -19,13 +19,12 @@ const (
 	DefaultMaxReads    = 16
 	DefaultMaxUnacked  = 32
 
-	window      = 64      // messages a receive stream holds [FCVI-8.4-6]
-	streamLimit = 256     // messages of a stream Exchange [FCVI-5.2.1-6]
-	askEvery    = 8       // a streamed message asks for a response this often [FCVI-E-2]
-	maxHeld     = 1 << 28 // bytes a connection may hold of messages that wait, at most
-	maxAttempts = 4       // [FCVI-8.5-3]
-	discTries   = 3       // [FCVI-8.6-1]
-	maxSetups   = 4096    // set-ups a port keeps in mind, finished ones included
+	window      = 64   // messages a receive stream holds [FCVI-8.4-6]
+	streamLimit = 256  // messages of a stream Exchange [FCVI-5.2.1-6]
+	askEvery    = 8    // a streamed message asks for a response this often [FCVI-E-2]
+	maxAttempts = 4    // [FCVI-8.5-3]
+	discTries   = 3    // [FCVI-8.6-1]
+	maxSetups   = 4096 // set-ups a port keeps in mind, finished ones included
 )
 
 // A machineConfig is what the state machines of a port are configured with.
@@ -77,7 +76,7 @@ type Stats struct {
 type port struct {
 	cfg   machineConfig
 	np    *fc.NPort
-	room  func() bool // the link takes another frame
+	room  func(dst fc.Addr) bool // the link takes another frame
 	rng   *rand.Rand
 	stats Stats
 
@@ -114,7 +113,7 @@ type tellKey struct {
 	handle uint32
 }
 
-func newPort(np *fc.NPort, cfg machineConfig, room func() bool) *port {
+func newPort(np *fc.NPort, cfg machineConfig, room func(dst fc.Addr) bool) *port {
 	if cfg.codec == nil {
 		cfg.codec = iu.ProjectV1{}
 	}
@@ -262,23 +261,32 @@ func (p *port) Frame(now fc.Time, r *fc.Remote, f *fc.Frame) {
 		p.stats.WrongSource++
 		return
 	}
+	if c.paused && c.state == stConnected {
+		c.stash(now, f)
+		return
+	}
+	p.dispatch(now, r, c, f, &h)
+	p.pump(now)
+}
+
+// dispatch hands an IU to its endpoint.
+func (p *port) dispatch(now fc.Time, r *fc.Remote, c *conn, f *fc.Frame, h *iu.Header) {
 	switch {
 	case h.Op.IsRequest():
-		c.request(now, f, &h)
+		c.request(now, f, h)
 	case h.Op.IsResponse():
-		c.response(now, f, &h)
+		c.response(now, f, h)
 	case h.Op == iu.ConnectResp1:
-		c.resp1(now, f, &h)
+		c.resp1(now, f, h)
 	case h.Op == iu.ConnectResp2:
-		c.resp2(now, f, &h)
+		c.resp2(now, f, h)
 	case h.Op == iu.ConnectResp3:
-		c.resp3(now, f, &h)
+		c.resp3(now, f, h)
 	case h.Op == iu.DisconnectRqst:
-		c.disconnectRqst(now, r, f, &h)
+		c.disconnectRqst(now, r, f, h)
 	case h.Op == iu.DisconnectResp:
-		c.disconnectResp(now, f, &h)
+		c.disconnectResp(now, f, h)
 	}
-	p.pump(now)
 }
 
 // unknown answers IUs for handles that name no endpoint.
@@ -386,21 +394,42 @@ func (p *port) activate(c *conn) {
 // turn.
 const quantum = 32
 
-// pump sends what there is to send as long as the link takes it.
+// pump sends what there is to send as long as the links take it.
 func (p *port) pump(now fc.Time) {
-	for len(p.active) > 0 && p.room() {
+	for len(p.active) > 0 {
 		c := p.active[0]
 		copy(p.active, p.active[1:])
 		p.active = p.active[:len(p.active)-1]
 		c.queued = false
+		if c.gone || c.remote == nil {
+			continue
+		}
 		sent := 0
-		for sent < quantum && p.room() && c.step(now) {
+		for sent < quantum {
+			if !p.room(c.remote.Addr) {
+				c.stalled = true // linkRoom comes back to it [FCFS-2.9-1]
+				break
+			}
+			if !c.step(now) {
+				break
+			}
 			sent++
 		}
-		if sent == quantum || !p.room() {
+		if sent == quantum {
 			p.activate(c)
 		}
 	}
+}
+
+// linkRoom is told when a link that had no room has room again.
+func (p *port) linkRoom(now fc.Time) {
+	for _, c := range p.handles.conns {
+		if c.stalled {
+			c.stalled = false
+			p.activate(c)
+		}
+	}
+	p.pump(now)
 }
 
 // handleTable maps FCVI_HANDLEs to connections: bits 31..12 are the index,

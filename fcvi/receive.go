@@ -9,8 +9,11 @@ import (
 
 // maxHold is how many bytes of messages a connection holds that cannot be
 // placed yet: on an out-of-order fabric, or while a receive descriptor is
-// awaited.
-const maxHold = 16 << 20
+// awaited. It is enough for what a peer may send unanswered at the default
+// transfer size.
+func (c *conn) maxHold() int {
+	return min(64<<20, max(16<<20, int(c.mts)*int(c.attrs.MaxUnacked)))
+}
 
 // An rxMsg is a message request that is arriving.
 type rxMsg struct {
@@ -336,7 +339,7 @@ func (c *conn) placeFrame(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
 			}
 		}
 		m.held = true
-		if r.hold+len(b) > maxHold {
+		if r.hold+len(b) > c.maxHold() {
 			p.stats.WindowFull++
 			c.reject1(now, m, iu.PortResources)
 			return false

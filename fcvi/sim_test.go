@@ -54,7 +54,7 @@ func newSim(t testing.TB, cfg simConfig) *sim {
 			sp.end = out.(*fabric.End)
 			np := fc.NewNPort(fc.PortConfig{PortName: fc.PortName(mac, 1), NodeName: fc.NodeName(mac), RxSize: cfg.rxSize,
 				Class2: cfg.class2, OXSeed: uint16(i * 100), IPs: []netip.Addr{addrOf(i + 1)}}, out)
-			sp.port = newPort(np, machineConfig{seed: cfg.seed, class: cfg.class, stream: cfg.stream, linger: cfg.linger, maxUnacked: cfg.unacked}, sp.end.Room)
+			sp.port = newPort(np, machineConfig{seed: cfg.seed, class: cfg.class, stream: cfg.stream, linger: cfg.linger, maxUnacked: cfg.unacked}, func(fc.Addr) bool { return sp.end.Room() })
 			return roomy{np, sp}
 		}
 	}
@@ -84,7 +84,7 @@ type roomy struct {
 	p *simPort
 }
 
-func (r roomy) LinkRoom(now fc.Time) { r.p.pump(now) }
+func (r roomy) LinkRoom(now fc.Time) { r.p.linkRoom(now) }
 
 func addrOf(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, 0, byte(n)}) }
 

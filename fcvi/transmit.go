@@ -141,7 +141,7 @@ func (c *conn) step(now fc.Time) bool {
 	if t.turn && len(t.answers) > 0 {
 		return c.sendAnswer(now)
 	}
-	if c.state == stConnected && c.up != nil && (t.busy || c.startMessage(now)) {
+	if c.state == stConnected && c.up != nil && !c.paused && (t.busy || c.startMessage(now)) {
 		return c.sendFrame(now)
 	}
 	if len(t.answers) > 0 {
@@ -170,9 +170,6 @@ func (c *conn) startMessage(now fc.Time) bool {
 		w := &t.cur
 		*w = work{}
 		c.up.next(w)
-		if read && w.bad == 0 && c.rattrs.MaxReads == 0 {
-			w.bad = vi.StatusRDMAProtection
-		}
 		if w.bad == 0 {
 			break
 		}

@@ -518,3 +518,40 @@ func (s *Switch) directoryRequest(now fc.Time, p *SwitchPort, f *fc.Frame) {
 		s.changed(now, changed, fc.RSCNPort)
 	}
 }
+
+// Lookup returns the way out for a frame that came in at p, nil if the frame
+// is for the switch itself, for several, for nobody, or not from who it says.
+// The caller sends it there; the switch's state is not touched but for the
+// count.
+func (p *SwitchPort) Lookup(f *fc.Frame) fc.Sender {
+	s := p.sw
+	if !p.up || f.EOF.Invalid() || f.DID.WellKnown() || f.SOF.Class() == fc.ClassF || f.Type == fc.TypeSWILS {
+		return nil
+	}
+	if p.kind != portE && p.logins[f.SID] == nil {
+		return nil
+	}
+	out := p.Route(f.DID)
+	if out != nil {
+		s.stats.Forwarded++
+	}
+	return out
+}
+
+// Route returns the way out of the switch towards an N_Port other than those
+// behind p, nil if there is none.
+func (p *SwitchPort) Route(dst fc.Addr) fc.Sender {
+	s := p.sw
+	var to *SwitchPort
+	if dst.Domain() == s.cfg.Domain {
+		if q := s.ports[dst.Area()]; q != nil && q.logins[dst] != nil {
+			to = q
+		}
+	} else {
+		to = s.state.route(dst.Domain())
+	}
+	if to == nil || to == p {
+		return nil
+	}
+	return to.out
+}

@@ -136,6 +136,7 @@ const (
 	attrInOrder     = 0x20
 	attrStreaming   = 0x40
 	attrClass2      = 0x80
+	attrHolds       = 0x100
 )
 
 // QoSStrict is the flag of FCVI_QOS that forbids a lesser service.

@@ -18,18 +18,25 @@ type ConnectPayload struct {
 	Local        NetAddress
 	Remote       NetAddress
 	Attributes   Attributes
+	Security     []byte // opaque to FC-VI, at most MaxSecurity bytes
 }
 
-// Append appends the ConnectRqstLen bytes of p to b.
+// MaxSecurity bounds the opaque bytes behind the fixed part of a set-up
+// payload, which stays one frame.
+const MaxSecurity = 1600
+
+// Append appends p to b: ConnectRqstLen bytes and the security information.
 func (p *ConnectPayload) Append(b []byte) []byte {
+	sec := p.Security[:min(len(p.Security), MaxSecurity)]
 	b = append(b, p.Version, 0)
-	b = binary.BigEndian.AppendUint16(b, ConnectRqstLen)
+	b = binary.BigEndian.AppendUint16(b, uint16(ConnectRqstLen+len(sec)))
 	b = binary.BigEndian.AppendUint32(b, p.Handle)
 	b = binary.BigEndian.AppendUint32(b, uint32(p.InitialMsgID))
 	b = binary.BigEndian.AppendUint32(b, p.Timeout)
 	b = p.Local.Append(b)
 	b = p.Remote.Append(b)
-	return p.Attributes.Append(b)
+	b = p.Attributes.Append(b)
+	return append(b, sec...)
 }
 
 // ParseConnectRqst decodes the payload of a CONNECT_RQST. If the error is not
@@ -54,8 +61,11 @@ func ParseConnectRqst(b []byte) (p ConnectPayload, n int, err error) {
 	if p.Remote, _, err = ParseNetAddress(b[16+NetAddressLen:]); err != nil {
 		return p, 0, err
 	}
-	p.Attributes, _, err = ParseAttributes(b[16+2*NetAddressLen:])
-	return p, n, err
+	if p.Attributes, _, err = ParseAttributes(b[16+2*NetAddressLen:]); err != nil {
+		return p, 0, err
+	}
+	p.Security = security(b[ConnectRqstLen:n])
+	return p, n, nil
 }
 
 // An AcceptPayload is the payload of an accepting CONNECT_RESP1. [FCVI-6.9-1]
@@ -65,17 +75,20 @@ type AcceptPayload struct {
 	InitialMsgID MsgID  // of messages from responder to originator
 	Local        NetAddress
 	Attributes   Attributes
+	Security     []byte // as in ConnectPayload
 }
 
-// Append appends the ConnectResp1Len bytes of p to b.
+// Append appends p to b: ConnectResp1Len bytes and the security information.
 func (p *AcceptPayload) Append(b []byte) []byte {
+	sec := p.Security[:min(len(p.Security), MaxSecurity)]
 	b = append(b, p.Version, 0)
-	b = binary.BigEndian.AppendUint16(b, ConnectResp1Len)
+	b = binary.BigEndian.AppendUint16(b, uint16(ConnectResp1Len+len(sec)))
 	b = binary.BigEndian.AppendUint32(b, p.Handle)
 	b = binary.BigEndian.AppendUint32(b, uint32(p.InitialMsgID))
 	b = append(b, 0, 0, 0, 0)
 	b = p.Local.Append(b)
-	return p.Attributes.Append(b)
+	b = p.Attributes.Append(b)
+	return append(b, sec...)
 }
 
 // ParseConnectResp1 decodes the payload of an accepting CONNECT_RESP1, with the
@@ -92,8 +105,16 @@ func ParseConnectResp1(b []byte) (p AcceptPayload, n int, err error) {
 	if p.Local, _, err = ParseNetAddress(b[16:]); err != nil {
 		return p, 0, err
 	}
-	p.Attributes, _, err = ParseAttributes(b[16+NetAddressLen:])
-	return p, n, err
+	if p.Attributes, _, err = ParseAttributes(b[16+NetAddressLen:]); err != nil {
+		return p, 0, err
+	}
+	p.Security = security(b[ConnectResp1Len:n])
+	return p, n, nil
+}
+
+// security copies what follows the fixed part of a payload, nil if nothing.
+func security(b []byte) []byte {
+	return append([]byte(nil), b[:min(len(b), MaxSecurity)]...)
 }
 
 // checkPayload checks version and length of a set-up payload of at least want
