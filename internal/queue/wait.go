@@ -49,7 +49,12 @@ func await(ctx context.Context, mu *sync.Mutex, ws *Waiters, s source, p Progres
 				return held(mu, err)
 			}
 			mu.Unlock()
-			if !got && (processors == 1 || time.Since(start) > spin) {
+			if got {
+				// Other traffic may go on for ever.
+				if ctx.Err() != nil {
+					break
+				}
+			} else if processors == 1 || time.Since(start) > spin {
 				break
 			}
 		}
@@ -91,6 +96,7 @@ func held(mu *sync.Mutex, err error) error {
 // lock of what they wait for held.
 type Waiters struct {
 	list []*Waiter
+	free []*Waiter // for reuse; not shared between queues, whose channels may belong to different test bubbles
 }
 
 // A Waiter is one sleeping goroutine.
@@ -98,11 +104,18 @@ type Waiter struct {
 	wake chan struct{}
 }
 
-var waiterPool = sync.Pool{New: func() any { return &Waiter{wake: make(chan struct{}, 1)} }}
+// spareWaiters is how many a queue keeps for reuse.
+const spareWaiters = 8
 
 // AddLocked appends a waiter.
 func (ws *Waiters) AddLocked() *Waiter {
-	w := waiterPool.Get().(*Waiter)
+	var w *Waiter
+	if n := len(ws.free); n > 0 {
+		w = ws.free[n-1]
+		ws.free = ws.free[:n-1]
+	} else {
+		w = &Waiter{wake: make(chan struct{}, 1)}
+	}
 	ws.list = append(ws.list, w)
 	return w
 }
@@ -133,5 +146,7 @@ func (ws *Waiters) RemoveLocked(w *Waiter) {
 		ws.WakeLocked(1)
 	default:
 	}
-	waiterPool.Put(w)
+	if len(ws.free) < spareWaiters {
+		ws.free = append(ws.free, w)
+	}
 }

@@ -194,6 +194,9 @@ func (w *Work[T]) reapLocked() (v T, h Head) {
 		v = s.v
 		*s = slot[T]{}
 		w.reaped++
+		if w.reaped == w.posted {
+			w.waiters.WakeAllLocked() // nothing is left to wait for
+		}
 		return v, Done
 	case w.reaped < w.posted:
 		return v, NotDone
