@@ -76,7 +76,7 @@ func (d *device) Attributes() vi.NICAttributes {
 		ThreadSafe:             true,
 		MaxDiscriminatorLen:    16,
 		MaxRegisterBytes:       1 << 40,
-		MaxRegisterRegions:     1 << 16,
+		MaxRegisterRegions:     1 << 13,
 		MaxRegisterBlockBytes:  1 << 40,
 		MaxVI:                  1024,
 		MaxDescriptorsPerQueue: 1024,
