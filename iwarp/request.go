@@ -35,6 +35,12 @@ func ReadRequest(ctx context.Context, nc net.Conn, cfg *Config) (*Request, error
 	return readRequest(ctx, nc, cfg, nil)
 }
 
+// ReadRequestWith is ReadRequest for a caller that has read some bytes of the
+// Request already. [MPA-7.1.5-1]
+func ReadRequestWith(ctx context.Context, nc net.Conn, read []byte, cfg *Config) (*Request, error) {
+	return readRequest(ctx, nc, cfg, read)
+}
+
 func readRequest(ctx context.Context, nc net.Conn, cfg *Config, read []byte) (_ *Request, err error) {
 	c := cfg.clone()
 	if nc, err = c.wrap(ctx, nc, true); err != nil {
@@ -50,7 +56,7 @@ func readRequest(ctx context.Context, nc net.Conn, cfg *Config, read []byte) (_ 
 	r, err := mpa.NewResponder(mpa.ResponderConfig{
 		PlainOnly: c.PlainOnly, Markers: c.Markers, CRC: !c.Device.cfg.OmitCRC, // [MPA-4.4-3]
 		RTR: c.RTR, ForceRTR: c.ForceRTR,
-		IRD: c.ird(), ORD: c.ord(), MaxIRD: c.maxIRD(), MinORD: depth(c.MinORD, 0),
+		IRD: c.ird(), ORD: c.ord(), MaxIRD: c.maxIRD(), NoReads: c.maxIRD() == 0, MinORD: depth(c.MinORD, 0),
 		MaxPrivate: c.MaxPrivate, SendEarly: c.EarlyResponder,
 	})
 	if err != nil {

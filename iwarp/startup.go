@@ -28,6 +28,13 @@ func Client(ctx context.Context, nc net.Conn, cfg *Config) (*QueuePair, error) {
 	return q, err
 }
 
+// ClientWith is Client for a caller that has read some bytes of the Reply
+// already: octets that a buffered reader took too far. [MPA-7.1.5-1]
+func ClientWith(ctx context.Context, nc net.Conn, read []byte, cfg *Config) (*QueuePair, error) {
+	q, _, err := client(ctx, nc, cfg.clone(), read)
+	return q, err
+}
+
 func client(ctx context.Context, nc net.Conn, c *Config, read []byte) (_ *QueuePair, in *mpa.Initiator, err error) {
 	if nc, err = c.wrap(ctx, nc, false); err != nil {
 		return nil, nil, err

@@ -18,7 +18,9 @@ type ResponderConfig struct {
 	IRD    uint16 // reads we serve when the peer's wish is unknown, 0..MaxDepth
 	ORD    uint16 // reads we want outstanding, 0..MaxDepth
 	MaxIRD uint16 // the most reads we serve; 0 means DefaultMaxDepth
-	MinORD uint16 // reject a peer that serves fewer reads than this [MPA2-9.1-8]
+	// NoReads says that none are served, but for a Read used as RTR.
+	NoReads bool
+	MinORD  uint16 // reject a peer that serves fewer reads than this [MPA2-9.1-8]
 
 	MaxPrivate int // greatest PD_Length to send; 0 means DefaultMaxPrivate
 
@@ -50,6 +52,9 @@ func NewResponder(cfg ResponderConfig) (*Responder, error) {
 		cfg.MaxIRD = DefaultMaxDepth
 	}
 	cfg.MaxIRD = max(cfg.MaxIRD, cfg.IRD)
+	if cfg.NoReads {
+		cfg.IRD, cfg.MaxIRD = 0, 0
+	}
 	return &Responder{cfg: cfg, state: AwaitRequest}, nil
 }
 
