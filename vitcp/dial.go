@@ -62,9 +62,12 @@ func (c *call) setAttributes(peer bool) error {
 		c.attrs |= vitcpwire.RDMAWrite
 	}
 	if a.EnableRDMARead {
-		// The window says how many reads of the peer we serve; without the
-		// enable it is none. [V-26]
 		c.attrs |= vitcpwire.RDMARead
+	}
+	if level != unreliable {
+		// The window says how many reads of the peer we serve at once. It is
+		// stated without the enable too: the peer's reads are then refused
+		// one by one, as protection errors, and both sides are told. [V-26]
 		w := a.ReadWindow
 		if w == 0 {
 			w = cfg.ReadWindow
@@ -249,9 +252,7 @@ func (c *call) link(nc net.Conn, theirs greeting, told vitcpwire.Count, mtu uint
 		Remote:          c.d.p.remoteAttributes(ce, info),
 		RemoteAddress:   vi.Address{Host: c.d.hostOf(nc), Discriminator: plain(ce.Calling)},
 		MaxTransferSize: mtu,
-	}
-	if ce.Attributes&vitcpwire.RDMARead != 0 {
-		g.ReadWindow = int(ce.ReadWindow)
+		ReadWindow:      int(ce.ReadWindow),
 	}
 	l := newLink(c, nc, linkTerms{
 		mtu:        mtu,

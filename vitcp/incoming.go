@@ -304,6 +304,10 @@ func (r *request) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.Agre
 	r.unwatch()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	// Who looked ahead may have been stopped with the end in sight.
+	if r.m.state == passivePending && r.nc == r.tcp && hungUp(r.tcp) {
+		r.m.closed()
+	}
 	if r.m.state != passivePending {
 		r.end()
 		return nil, vi.Agreement{}, fmt.Errorf("%w: the caller has gone", vi.ErrTimeout)

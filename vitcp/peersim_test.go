@@ -315,7 +315,7 @@ func TestVIT_4_RandomInterleavings(t *testing.T) {
 		for _, short := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/short=%v", name, short), func(t *testing.T) {
 				connected := 0
-				const runs = 4000
+				const runs = 800
 				for seed := range uint64(runs) {
 					r := rand.New(rand.NewPCG(seed, uint64(equality)))
 					deadline := time.Minute

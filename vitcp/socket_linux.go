@@ -41,3 +41,16 @@ func control(nc net.Conn, f func(fd int) error) error {
 	}
 	return ferr
 }
+
+// hungUp reports whether the peer of a connection on which nothing is
+// expected has ended it already, or has sent something, without waiting.
+func hungUp(nc net.Conn) bool {
+	gone := false
+	control(nc, func(fd int) error {
+		var b [1]byte
+		_, _, err := unix.Recvfrom(fd, b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		gone = err != unix.EAGAIN && err != unix.EINTR
+		return nil
+	})
+	return gone
+}

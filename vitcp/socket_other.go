@@ -15,3 +15,7 @@ func setUserTimeout(net.Conn, time.Duration) error {
 
 // maxSegmentSize cannot be told here.
 func maxSegmentSize(net.Conn) int { return 0 }
+
+// hungUp cannot be told here without waiting; the first use of the connection
+// will.
+func hungUp(net.Conn) bool { return false }

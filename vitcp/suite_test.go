@@ -1,0 +1,60 @@
+package vitcp
+
+import (
+	"net/netip"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/vi"
+	"viaduct/vi/vitest"
+)
+
+// cut resets the TCP connection of a VI under both sides: neither has closed
+// anything.
+func cut(v *vi.VI) {
+	raw, err := v.Link().(*link).c.NetConn().(syscall.Conn).SyscallConn()
+	if err != nil {
+		panic(err)
+	}
+	raw.Control(func(fd uintptr) {
+		// Connecting a TCP socket to nowhere sends a reset.
+		sa := unix.RawSockaddr{Family: unix.AF_UNSPEC}
+		rawConnect(fd, &sa)
+	})
+}
+
+// TestVI_Suite runs what every VI provider has to pass, the error matrix
+// included. [VIT-2.2.1-1]
+func TestVI_Suite(t *testing.T) {
+	vitest.Run(t, suiteHarness(t, Config{}))
+}
+
+// The same through TLS-like streams: no descriptor, no gather writes.
+func TestVI_SuitePortable(t *testing.T) {
+	vitest.Run(t, suiteHarness(t, Config{WrapConn: hideDescriptor}))
+}
+
+func suiteHarness(t *testing.T, cfg Config) vitest.Harness {
+	return vitest.Harness{
+		Open: func(_ int, c *vi.Config) (*vi.NIC, error) {
+			return vi.Open(openProvider(t, cfg), "127.0.0.1", c)
+		},
+		Address: func(n *vi.NIC, d []byte) vi.Address {
+			return vi.Address{Host: n.Query().LocalAddress, Discriminator: d}
+		},
+		Unreachable: func() vi.Address {
+			return vi.IPAddress(netip.MustParseAddrPort("240.0.0.1:3936"), "x")
+		},
+		FlowControl: true,
+		Faults:      vitest.Faults{Cut: cutFor(cfg)},
+	}
+}
+
+func cutFor(cfg Config) func(*vi.VI) {
+	if cfg.WrapConn != nil {
+		return nil
+	}
+	return cut
+}
