@@ -1,0 +1,297 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"viaduct/cmd/viaduct/internal/transport"
+	"viaduct/cmd/viaduct/internal/verbs"
+)
+
+// The test binary is the command itself when this is set: the processes of
+// these tests are real ones, with the race detector if the tests have it.
+const asCommand = "VIADUCT_TEST_AS_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		os.Exit(verbs.Main())
+	}
+	os.Exit(m.Run())
+}
+
+// patience bounds everything that should take moments.
+const patience = 60 * time.Second
+
+func command(ctx context.Context, args ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, os.Args[0], args...)
+	c.Env = append(os.Environ(), asCommand+"=1")
+	c.WaitDelay = 5 * time.Second
+	return c
+}
+
+// A result is how a command ended.
+type result struct {
+	stdout, stderr string
+	code           int
+}
+
+// last is the last line of stderr.
+func (r result) last() string {
+	lines := strings.Split(strings.TrimRight(r.stderr, "\n"), "\n")
+	return lines[len(lines)-1]
+}
+
+// run runs a command to its end.
+func run(t *testing.T, args ...string) result {
+	t.Helper()
+	return runIn(t, "", nil, args...)
+}
+
+func runIn(t *testing.T, dir string, stdin io.Reader, args ...string) result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c := command(ctx, args...)
+	var out, errs bytes.Buffer
+	c.Stdout, c.Stderr, c.Stdin, c.Dir = &out, &errs, stdin, dir
+	err := c.Run()
+	if ctx.Err() != nil {
+		t.Fatalf("viaduct %s did not end:\n%s%s", strings.Join(args, " "), out.String(), errs.String())
+	}
+	r := result{out.String(), errs.String(), c.ProcessState.ExitCode()}
+	if _, isExit := err.(*exec.ExitError); err != nil && !isExit {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// good is run for a command that must succeed.
+func good(t *testing.T, args ...string) result {
+	t.Helper()
+	r := run(t, args...)
+	if r.code != 0 {
+		t.Fatalf("viaduct %s: exit %d\n%s%s", strings.Join(args, " "), r.code, r.stdout, r.stderr)
+	}
+	return r
+}
+
+// fails is run for a command that must end with a code and a reason.
+func fails(t *testing.T, code int, reason string, args ...string) {
+	t.Helper()
+	r := run(t, args...)
+	if r.code != code || !strings.HasPrefix(r.last(), "viaduct") || !strings.Contains(r.last(), reason) || !strings.HasSuffix(r.last(), ")") {
+		t.Errorf("viaduct %s: exit %d, want %d; last line %q, want %q in it", strings.Join(args, " "), r.code, code, r.last(), reason)
+	}
+}
+
+// A proc is a command that goes on.
+type proc struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	out  chan string // lines of stdout
+	mu   sync.Mutex
+	errs strings.Builder // guarded by mu
+	done chan struct{}
+}
+
+// start runs a command that listens, and returns the addresses it prints.
+func start(t *testing.T, n int, args ...string) (*proc, []string) {
+	t.Helper()
+	p := &proc{t: t, cmd: command(context.Background(), args...), out: make(chan string, 1000), done: make(chan struct{})}
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stderr, err := p.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		sc := bufio.NewScanner(stdout)
+		sc.Buffer(nil, 1<<24)
+		for sc.Scan() {
+			p.out <- sc.Text()
+		}
+		close(p.out)
+	})
+	wg.Go(func() {
+		sc := bufio.NewScanner(stderr)
+		for sc.Scan() {
+			p.mu.Lock()
+			p.errs.WriteString(sc.Text() + "\n")
+			p.mu.Unlock()
+		}
+	})
+	go func() { wg.Wait(); p.cmd.Wait(); close(p.done) }()
+	t.Cleanup(func() {
+		p.cmd.Process.Kill()
+		<-p.done
+		if t.Failed() {
+			t.Logf("stderr of viaduct %s:\n%s", strings.Join(args, " "), p.stderr())
+		}
+	})
+	var urls []string
+	for len(urls) < n {
+		u, ok := strings.CutPrefix(p.line(), "listening ")
+		if !ok {
+			t.Fatalf("no listening line\n%s", p.stderr())
+		}
+		urls = append(urls, u)
+	}
+	return p, urls
+}
+
+func (p *proc) line() string {
+	p.t.Helper()
+	select {
+	case l, ok := <-p.out:
+		if !ok {
+			p.t.Fatalf("the process ended\n%s", p.stderr())
+		}
+		return l
+	case <-time.After(patience):
+		p.t.Fatalf("no line came\n%s", p.stderr())
+		return ""
+	}
+}
+
+func (p *proc) stderr() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.errs.String()
+}
+
+// waitStderr waits until the log has some text.
+func (p *proc) waitStderr(text string) {
+	p.t.Helper()
+	eventually(p.t, "log line with "+text, func() bool { return strings.Contains(p.stderr(), text) })
+}
+
+// stop sends a signal and returns the exit code.
+func (p *proc) stop(s syscall.Signal) int {
+	p.t.Helper()
+	p.cmd.Process.Signal(s)
+	return p.wait()
+}
+
+func (p *proc) wait() int {
+	p.t.Helper()
+	select {
+	case <-p.done:
+		return p.cmd.ProcessState.ExitCode()
+	case <-time.After(patience):
+		p.t.Fatalf("the process does not end\n%s", p.stderr())
+		return -1
+	}
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// each runs f for every transport that is built, on both families.
+func each(t *testing.T, f func(t *testing.T, scheme, listen string)) {
+	for _, scheme := range transport.Names() {
+		for _, host := range []string{"127.0.0.1", "[::1]"} {
+			t.Run(scheme+"/"+host, func(t *testing.T) { f(t, scheme, listenURL(scheme, host)) })
+		}
+	}
+}
+
+func listenURL(scheme, host string) string {
+	u := scheme + "://" + host + ":0"
+	if hasDisc(scheme) {
+		u += "/test"
+	}
+	return u
+}
+
+func hasDisc(scheme string) bool  { return scheme == "vitcp" || scheme == "fcvi" }
+func isStream(scheme string) bool { return scheme == "tcp" || scheme == "sdp" }
+
+// withQuery adds a parameter to an address.
+func withQuery(u, q string) string {
+	if strings.Contains(u, "?") {
+		return u + "&" + q
+	}
+	return u + "?" + q
+}
+
+// at puts a path into an address.
+func at(u, path string) string {
+	base, query, ok := strings.Cut(u, "?")
+	if ok {
+		query = "?" + query
+	}
+	return base + "/" + path + query
+}
+
+func random(t *testing.T, path string, n int) []byte {
+	t.Helper()
+	b := make([]byte, n)
+	rand.NewChaCha8([32]byte{byte(n)}).Read(b)
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func same(t *testing.T, path string, want []byte) {
+	t.Helper()
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%s: %d bytes, %v, want %d equal ones", path, len(got), err, len(want))
+	}
+}
+
+// files lists what is in a directory, hidden files too.
+func files(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			rel, _ := filepath.Rel(dir, p)
+			names = append(names, rel)
+		}
+		return nil
+	})
+	slices.Sort(names)
+	return names
+}
+
+func document(t *testing.T, r result) map[string]any {
+	t.Helper()
+	d := json.NewDecoder(strings.NewReader(r.stdout))
+	var v map[string]any
+	if err := d.Decode(&v); err != nil {
+		t.Fatalf("stdout is no JSON: %v\n%s", err, r.stdout)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		t.Fatalf("more than one document on stdout:\n%s", r.stdout)
+	}
+	return v
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestUsage(t *testing.T) {
+	for _, c := range []struct{ args, reason string }{
+		{"", "a verb is missing"},
+		{"frobnicate", `unknown verb "frobnicate"`},
+		{"get", "accepts 1 arg"},
+		{"get --nonsense tcp://h:1/x", "unknown flag"},
+		{"get http://h:1/x", "it must start with"},
+		{"get tcp://h/x", "the port is missing"},
+		{"get tcp://h:1", "the path of a file is missing"},
+		{"get tcp://h:1/x -o - --json", "-o -"},
+		{"get vitcp://h", "the discriminator is missing"},
+		{"get vitcp://h/12345678901234567/x", "17 bytes"},
+		{"get vitcp://h/d/x?mtu=0", "mtu"},
+		{"get vitcp://h/d/x?reliability=perhaps", "reliability"},
+		{"get vitcp://h/d/x?colour=red", `no parameter "colour"`},
+		{"get iwarp://h:1/x?crc=maybe", "crc"},
+		{"put x", "accepts 2 arg"},
+		{"serve", "--root"},
+		{"serve --root . --listen tcp://:0/path", "a path means nothing"},
+		{"serve --root . --listen tcp://:0 --max-file lots", "--max-file"},
+		{"echo", "--listen"},
+		{"ping", "accepts 1 arg"},
+		{"ping tcp://h:1 -s 0", "-s 0"},
+		{"ping tcp://h:1 -c -1", "negative"},
+		{"ping tcp://h:1 -i soon", "-i"},
+		{"nc", "one URL is wanted"},
+		{"nc -l --peer vitcp://h/d", "exclude each other"},
+		{"nc --peer tcp://h:1 tcp://h:2", "no peer-to-peer"},
+		{"nc --peer vitcp://h/d", "LOCALURL"},
+		{"nc --peer vitcp://h/d tcp://h:1", "two transports"},
+		{"proxy --listen tcp://:0", "--to"},
+		{"proxy --listen vitcp://:0/x --to tcp://h:1", "messages, not streams"},
+		{"rping", "exactly one of"},
+		{"rping -s -c", "exactly one of"},
+		{"rping -c", "-a HOST"},
+		{"rping -c -a h -S 1", "-S 1"},
+		{"portmap", "serve and query"},
+		{"portmap serve --map x", "--map x"},
+		{"portmap serve --map :1=:2 --file f", "exclude"},
+		{"portmap query nonsense", "HOST:PORT"},
+		{"version extra", "unknown command"},
+		{"version --log-level loud", "--log-level"},
+		{"version --log-format runes", "--log-format"},
+		{"echo --listen tcp://:0 --tls-cert x", "belong together"},
+	} {
+		r := run(t, strings.Fields(c.args)...)
+		if r.code != 2 || r.stdout != "" || !strings.Contains(r.last(), c.reason) || !strings.Contains(r.last(), "--help") {
+			t.Errorf("viaduct %s: exit %d, stdout %q, last line %q, want 2 and %q", c.args, r.code, r.stdout, r.last(), c.reason)
+		}
+	}
+}
+
+func TestHelp(t *testing.T) {
+	r := good(t, "help")
+	for _, v := range []string{"demo", "serve", "get", "put", "echo", "ping", "nc", "proxy", "rping", "portmap", "version", "bench"} {
+		if !strings.Contains(r.stdout, "\n  "+v+" ") {
+			t.Errorf("help does not list %s", v)
+		}
+		if h := good(t, v, "--help"); !strings.Contains(h.stdout, "Usage:") {
+			t.Errorf("%s has no help", v)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	if r := good(t, "version"); !strings.Contains(r.stdout, "go1.") || !strings.Contains(r.stdout, "RFC 5044") {
+		t.Error(r.stdout)
+	}
+	d := document(t, good(t, "version", "--json"))
+	for _, k := range []string{"version", "commit", "go", "platform", "protocols"} {
+		if d[k] == nil {
+			t.Errorf("no %s in %v", k, d)
+		}
+	}
+}
