@@ -208,6 +208,26 @@ func (c *Config) habits() habits {
 	return habits{c.ReliableIsDelivery, c.TolerantAttributes, c.StrictEnables}
 }
 
+// wrap applies WrapConn. A wrapper that cannot end one direction gets that
+// from what it wraps: an orderly end needs it.
+func (c *Config) wrap(nc net.Conn) net.Conn {
+	if c.WrapConn == nil {
+		return nc
+	}
+	type closeWriter interface{ CloseWrite() error }
+	w := c.WrapConn(nc)
+	if _, ok := w.(closeWriter); ok {
+		return w
+	}
+	if cw, ok := nc.(closeWriter); ok {
+		return struct {
+			net.Conn
+			closeWriter
+		}{w, cw}
+	}
+	return w
+}
+
 // tune sets the options of a fresh socket. Only what was asked for and is not
 // a mere wish can fail.
 func (c *Config) tune(nc net.Conn) error {

@@ -174,10 +174,7 @@ func (c *call) dial(ctx context.Context) (net.Conn, error) {
 		}
 		nc = t
 	}
-	if cfg.WrapConn != nil {
-		nc = cfg.WrapConn(nc)
-	}
-	return nc, nil
+	return cfg.wrap(nc), nil
 }
 
 // about describes the call for authenticators.

@@ -112,9 +112,7 @@ func (l *listener) prepare(r *request) error {
 		}
 		r.nc = t
 	}
-	if cfg.WrapConn != nil {
-		r.nc = cfg.WrapConn(r.nc)
-	}
+	r.nc = cfg.wrap(r.nc)
 	return nil
 }
 
