@@ -212,6 +212,7 @@ func (c *iwarpConn) failure(err error) error {
 	}
 	select {
 	case <-c.q.Ended():
+	case <-c.q.PeerClosed(): // in order: a Terminate would have come before
 	case <-time.After(iwarpClose): // the reason is on its way
 	}
 	why := c.q.Err()
