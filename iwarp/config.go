@@ -115,7 +115,7 @@ type Config struct {
 
 	// FirstFPDUDelay delays the first FPDU of an Initiator. NoNudge switches
 	// off the zero-length RDMA Write that follows a first FPDU to which nothing
-	// came back for 20 ms; some peers leave a lone first FPDU unread. [I-10]
+	// came back for 20 ms; some peers leave a first FPDU unread. [I-10]
 	FirstFPDUDelay time.Duration
 	NoNudge        bool
 

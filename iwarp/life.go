@@ -305,15 +305,15 @@ func (q *QueuePair) watchIdle(d time.Duration) {
 	})
 }
 
-// firstSent is called after the first FPDU left. If it stays alone for a
-// while, another follows: some Linux versions leave a first FPDU unread that
-// comes too early. [I-10]
+// firstSent is called after the first FPDU left. If nothing comes back for a
+// while, an empty one follows: some Linux versions leave unread what comes too
+// early, be it the first FPDU or several at once. [I-10]
 func (q *QueuePair) firstSent() {
 	if q.responder != nil || q.cfg.NoNudge {
 		return
 	}
 	q.after(nudgeDelay, func() {
-		if q.stats.sentFPDUs.Load() == 1 && q.stats.recvFPDUs.Load() == 0 {
+		if q.stats.recvFPDUs.Load() == 0 {
 			q.nudge.Store(true)
 			q.kick()
 		}

@@ -289,7 +289,7 @@ func TestReadyMessages(t *testing.T) {
 		{mpa.RTRSend, mpa.RTRSend, "414300000000" + "00000000" + "00000001" + "00000000", "00000002"},
 	} {
 		t.Run(c.answer.String(), func(t *testing.T) {
-			p, q := asResponderWith(t, &Config{RTR: c.offer, Prepare: func(q *QueuePair) error { return q.Post(SendWR{}) }},
+			p, q := asResponderWith(t, &Config{RTR: c.offer, NoNudge: true, Prepare: func(q *QueuePair) error { return q.Post(SendWR{}) }},
 				mpa.Frame{Kind: mpa.Reply, Rev: 2, CRC: true, Enhanced: true,
 					Conn: mpa.Enhanced{PeerToPeer: true, RTR: c.answer, IRD: 2}})
 			if got := hex.EncodeToString(p.next()); got != c.want {
@@ -314,8 +314,8 @@ func TestReadyMessages(t *testing.T) {
 	}
 }
 
-// TestNudge: a first FPDU that stays alone is followed by a zero-length Write;
-// one that is answered is not. [I-10] [RDMAP-5.1-8]
+// TestNudge: first FPDUs that nothing comes back for are followed by a
+// zero-length Write; those that are answered are not. [I-10] [RDMAP-5.1-8]
 func TestNudge(t *testing.T) {
 	const empty = "c140000000010000000000000000"
 	p, _ := asResponder(t, nil)
@@ -323,6 +323,11 @@ func TestNudge(t *testing.T) {
 		t.Errorf("second FPDU %s", got)
 	}
 	p.silence(2 * nudgeDelay) // once
+	p, _ = asResponder(t, &Config{Prepare: func(q *QueuePair) error { return q.Post(SendWR{}) }})
+	p.next() // the Send left together with the ready message
+	if got := hex.EncodeToString(p.next()); got != empty {
+		t.Errorf("FPDU after the first two: %s", got)
+	}
 	p, _ = asResponder(t, &Config{NoNudge: true})
 	p.silence(2 * nudgeDelay)
 	p, q := asResponder(t, &Config{Prepare: func(q *QueuePair) error { return q.PostRecv(RecvWR{}) }})
