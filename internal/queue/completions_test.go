@@ -200,6 +200,17 @@ func TestCompletionsWait(t *testing.T) {
 		sleep(6, bg)
 		expect(result{6, 60, nil})
 
+		sleep(10, bg)
+		sleep(11, bg)
+		c.PushAll([]int{61, 62})
+		synctest.Wait()
+		if len(results) != 2 {
+			t.Errorf("%d waiters of 2 were woken for 2 entries", len(results))
+		}
+		for range len(results) {
+			<-results
+		}
+
 		dl, stop := context.WithTimeout(bg, time.Second)
 		defer stop()
 		sleep(7, dl)

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -254,6 +255,24 @@ func TestWaitEnds(t *testing.T) {
 				synctest.Wait()
 				if r := <-cs[i]; r != (result{i + 1, Done, nil}) { // first come, first served
 					t.Errorf("waiter %d: %+v", i, r)
+				}
+			}
+		},
+		"with a result that comes while it gives up": func(t *testing.T) {
+			for range 20 {
+				w := post(t, 1)
+				ctx, cancel := context.WithCancel(bg)
+				c := wait(ctx, w)
+				w.mu.Lock()
+				cancel()
+				for range 100 {
+					runtime.Gosched() // the waiter has seen it and wants the lock
+				}
+				w.at(0).finished = true
+				w.advanceLocked()
+				w.mu.Unlock()
+				if r := <-c; r != (result{1, Done, nil}) {
+					t.Fatalf("%+v", r)
 				}
 			}
 		},
