@@ -40,7 +40,6 @@ var (
 	rprot  = []vi.Status{vi.StatusRDMAProtection}
 	trans  = []vi.Status{vi.StatusTransportError}
 	part   = []vi.Status{vi.StatusPartialError}
-	gone   = []vi.Status{vi.StatusFlushed} // never reached by the message
 
 	// A sender's fault may end a message that has begun to arrive.
 	goneOrPart = []vi.Status{vi.StatusFlushed, vi.StatusPartialError}

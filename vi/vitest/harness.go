@@ -129,7 +129,7 @@ func newEnv(t *testing.T, h Harness, level vi.Reliability) *env {
 	return e
 }
 
-// on is e for a subtest.
+// sub runs a subtest with an env of its own.
 func (e *env) sub(name string, f func(*env)) {
 	e.Helper()
 	e.Run(name, func(t *testing.T) { f(newEnv(t, e.Harness, e.level)) })
@@ -150,9 +150,6 @@ func (e *env) open(side int, cfg *vi.Config) *vi.NIC {
 }
 
 func (e *env) reliable() bool { return e.level != vi.UnreliableDelivery }
-func (e *env) reception() bool {
-	return e.level == vi.ReliableReception
-}
 
 func (e *env) canRead() bool { return e.nics[0].Query().RDMAReadSupport&e.level != 0 }
 
