@@ -212,6 +212,23 @@ func (m *Machine) Readable() bool {
 // Stats returns a copy of the counters.
 func (m *Machine) Stats() Stats { return m.stats }
 
+// SetBudgets changes Params.SendBudget and RecvBudget.
+func (m *Machine) SetBudgets(send, recv int) { m.p.SendBudget, m.p.RecvBudget = send, recv }
+
+// Detachable returns the offset from which write id is still queued, and
+// whether the driver may copy its bytes from there and let the caller go: they
+// are not advertised.
+func (m *Machine) Detachable(id uint64) (off int, ok bool) {
+	s := &m.src
+	for i := range s.writes.len() {
+		if w := s.writes.at(i); w.id == id {
+			advertised := i >= s.nforced && i < s.covered()
+			return w.off, !advertised
+		}
+	}
+	return 0, false
+}
+
 // begin and end bracket every event.
 func (m *Machine) begin(now time.Duration, out []Action) {
 	m.now, m.out = max(now, m.now), out

@@ -1,0 +1,356 @@
+package sdp
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"viaduct/iwarp"
+	"viaduct/sdp/sdpcore"
+	"viaduct/sdp/sdpwire"
+)
+
+// A Conn is a stream socket over SDP. It is a net.Conn: all methods may be
+// called by any goroutine; writes are atomic with respect to each other, reads
+// are served in the order of the calls. [D-84] [SDP-4.1-1]
+//
+// Errors are *net.OpError. They match net.ErrClosed after a local Close,
+// os.ErrDeadlineExceeded for deadlines, ErrReset where the peer or the network
+// ended the connection, *ProtocolError where the peer broke the protocol, and
+// *iwarp.TerminateError where the layers below did.
+type Conn struct {
+	opt    Options
+	layout Layout
+	path   Path
+	role   sdpcore.Role
+	token  []byte
+
+	rd, wd *deadline
+
+	mu     sync.Mutex // guards everything below
+	m      *sdpcore.Machine
+	qp     *iwarp.QueuePair
+	cq     *iwarp.CompletionQueue
+	acts   []sdpcore.Action
+	comps  [32]iwarp.Completion
+	born   time.Time
+	wops   []*op // writes in the machine
+	rops   []*op // reads in the machine
+	ending []*op // writes done but for their Sends
+	nextID uint64
+	closed bool // Close was called
+	ownErr error
+	onEnd  []func()
+
+	recv sideRecv
+	send sideSend
+	drv  driver
+	urg  urgent
+
+	linger   time.Duration // as SetLinger; negative for the default
+	gone     chan struct{} // closed when the connection and all its resources are gone
+	released bool
+
+	suspendTo chan error       // waits for OpSuspended
+	resumeAt  *sdpwire.Message // where OpReconnect says to go
+	suspended bool
+}
+
+var (
+	_ net.Conn      = (*Conn)(nil)
+	_ io.ReaderFrom = (*Conn)(nil)
+	_ io.WriterTo   = (*Conn)(nil)
+)
+
+// An op is a read or write in the machine.
+type op struct {
+	id     uint64
+	buf    []byte // for a write: bytes from base on
+	base   int
+	n      int   // bytes done, at the end
+	err    error // of the end
+	done   bool
+	read   bool
+	own    bool   // a write whose bytes the connection has copied; nobody waits
+	held   int    // bytes of the send buffer an own write occupies
+	after  uint64 // a write is free when this Send is complete
+	cancel bool
+	lent   bool // belongs to a Transfer
+	waited bool // a call still looks at it although own is set
+	ended  bool // an own write whose call has to let go of it
+	wake   chan struct{}
+	onDone func()
+}
+
+var opPool = sync.Pool{New: func() any { return &op{wake: make(chan struct{}, 1)} }}
+
+func newOp() *op {
+	o := opPool.Get().(*op)
+	select {
+	case <-o.wake:
+	default:
+	}
+	*o = op{wake: o.wake}
+	return o
+}
+
+func freeOp(o *op) {
+	o.buf, o.onDone = nil, nil
+	opPool.Put(o)
+}
+
+func (o *op) signal() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// newConn makes the connection of a set-up that is complete.
+func newConn(opt Options, layout Layout, s *setup, p sdpcore.Params) *Conn {
+	c := &Conn{opt: opt, layout: layout, role: p.Role, rd: newDeadline(), wd: newDeadline(), linger: -1, born: time.Now(),
+		gone: make(chan struct{})}
+	c.m = sdpcore.New(p)
+	c.attach(s)
+	return c
+}
+
+// attach gives the connection the stream of a set-up.
+func (c *Conn) attach(s *setup) {
+	c.qp, c.cq = s.qp, s.cq
+	c.recv.bufs = s.bufs
+	c.send.init(s.sendDepth)
+	c.drv.done = make(chan struct{})
+}
+
+func (c *Conn) now() sdpcore.Time { return time.Since(c.born) }
+
+// LocalAddr and RemoteAddr return the addresses of the TCP connection.
+func (c *Conn) LocalAddr() net.Addr  { return c.path.Local }
+func (c *Conn) RemoteAddr() net.Addr { return c.path.Remote }
+
+// SetDeadline sets both deadlines.
+func (c *Conn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+// SetReadDeadline ends reads that are still waiting at t. A zero t means never.
+func (c *Conn) SetReadDeadline(t time.Time) error {
+	if c.isClosed() {
+		return c.opError("set", net.ErrClosed)
+	}
+	c.rd.set(t)
+	c.wakeAll()
+	return nil
+}
+
+// SetWriteDeadline ends writes that are still waiting at t. A zero t means never.
+func (c *Conn) SetWriteDeadline(t time.Time) error {
+	if c.isClosed() {
+		return c.opError("set", net.ErrClosed)
+	}
+	c.wd.set(t)
+	c.wakeAll()
+	return nil
+}
+
+// wakeAll lets waiting calls look at their deadlines again.
+func (c *Conn) wakeAll() {
+	c.mu.Lock()
+	for _, o := range c.rops {
+		o.signal()
+	}
+	for _, o := range c.wops {
+		o.signal()
+	}
+	c.mu.Unlock()
+}
+
+func (c *Conn) isClosed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
+}
+
+// SetLinger says what Close does with bytes not yet delivered. With sec < 0, the
+// default, they are delivered in the background. With 0 they are dropped and the
+// connection is reset. With sec > 0 Close waits that many seconds at most for
+// the delivery, then resets. [D-78] [SDP-8.2.1-11]
+func (c *Conn) SetLinger(sec int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.opError("set", net.ErrClosed)
+	}
+	c.linger = time.Duration(sec) * time.Second
+	return nil
+}
+
+// SetReadBuffer and SetWriteBuffer bound the bytes held in either direction
+// beside the Private Buffers; they hold for what comes from now on. [D-79]
+func (c *Conn) SetReadBuffer(bytes int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.opError("set", net.ErrClosed)
+	}
+	c.opt.ReceiveBuffer = max(0, bytes)
+	c.m.SetBudgets(c.opt.SendBuffer, c.opt.ReceiveBuffer)
+	return nil
+}
+
+// SetWriteBuffer bounds the bytes that Write copies before it blocks.
+func (c *Conn) SetWriteBuffer(bytes int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.opError("set", net.ErrClosed)
+	}
+	c.opt.SendBuffer = max(0, bytes)
+	c.m.SetBudgets(c.opt.SendBuffer, c.opt.ReceiveBuffer)
+	return nil
+}
+
+// SetKeepAlive and SetKeepAlivePeriod control TCP's own keepalive; SDP has no
+// messages for it. [SDP-14.3-1] [SDP-14.3-2] [D-77]
+func (c *Conn) SetKeepAlive(on bool) error {
+	if tc, ok := c.path.tcp.(*net.TCPConn); ok {
+		return tc.SetKeepAlive(on)
+	}
+	return c.opError("set", ErrUnsupported)
+}
+
+// SetKeepAlivePeriod sets the period of TCP's keepalive.
+func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
+	if tc, ok := c.path.tcp.(*net.TCPConn); ok {
+		return tc.SetKeepAlivePeriod(d)
+	}
+	return c.opError("set", ErrUnsupported)
+}
+
+// SetNoDelay does nothing: messages are never held back to be filled, only
+// small writes that wait for credit travel together. [D-78]
+func (c *Conn) SetNoDelay(bool) error { return nil }
+
+// SetPolicies changes the policies of the two halves.
+func (c *Conn) SetPolicies(send, recv Policy) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.exec(c.m.SetPolicy(c.now(), send, recv, c.acts[:0]))
+	c.leave()
+}
+
+// SetThresholds changes Options.SendThreshold and RecvThreshold of this connection.
+func (c *Conn) SetThresholds(send, recv int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.exec(c.m.SetThresholds(c.now(), threshold(send), recv, c.acts[:0]))
+}
+
+// RequestPeerBufferSize asks the peer to make its Private Buffers n bytes each.
+// It reports whether the peer is asked. [SDP-10.6-1]
+func (c *Conn) RequestPeerBufferSize(n int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	acts, ok := c.m.RequestPeerSize(c.now(), n, c.acts[:0])
+	c.exec(acts)
+	c.leave()
+	return ok
+}
+
+func threshold(n int) int {
+	if n < 0 {
+		return sdpcore.Infinite
+	}
+	return n
+}
+
+// CloseWrite ends the outgoing stream: what was written is delivered, then the
+// peer reads io.EOF. Reading goes on. [SDP-4.1-3] [SDP-8.2.1-1]
+func (c *Conn) CloseWrite() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.opError("close", net.ErrClosed)
+	}
+	c.exec(c.m.CloseWrite(c.now(), c.acts[:0]))
+	c.leave()
+	return nil
+}
+
+// CloseRead ends reading. Data that comes afterwards resets the connection, as
+// with TCP. [D-49]
+func (c *Conn) CloseRead() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.opError("close", net.ErrClosed)
+	}
+	c.exec(c.m.CloseRead(c.now(), false, c.acts[:0]))
+	c.leave()
+	return nil
+}
+
+// Close ends both directions. Blocked calls return. What was written is still
+// delivered, see SetLinger. The error is that of a linger that ran out.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return c.opError("close", net.ErrClosed)
+	}
+	c.closed = true
+	linger := c.linger
+	c.rd.set(time.Unix(1, 0))
+	c.wd.set(time.Unix(1, 0))
+	if linger == 0 {
+		c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.acts[:0]))
+	} else {
+		c.exec(c.m.CloseRead(c.now(), false, c.acts[:0]))
+		c.exec(c.m.CloseWrite(c.now(), c.acts[:0]))
+	}
+	for _, o := range append(c.rops, c.wops...) {
+		o.signal()
+	}
+	c.drv.closeBy = time.Now().Add(defaultLingerTimeout)
+	c.leave()
+	gone := c.gone
+	c.mu.Unlock()
+	if linger <= 0 {
+		return nil
+	}
+	t := time.NewTimer(linger)
+	defer t.Stop()
+	select {
+	case <-gone:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if err := c.ownErr; err != nil && !errors.Is(err, sdpcore.ErrClosed) {
+			return c.opError("close", err) // [SDP-8.2.1-5] [SDP-8.2.1-7]
+		}
+		return nil
+	case <-t.C: // [SDP-8.2.1-11]
+		c.mu.Lock()
+		c.exec(c.m.Abort(c.now(), errDeadline, c.acts[:0]))
+		c.leave()
+		c.mu.Unlock()
+		return c.opError("close", errDeadline)
+	}
+}
+
+// Abort resets the connection: bytes not yet delivered are dropped. [SDP-8.2.2-5]
+func (c *Conn) Abort() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	c.rd.set(time.Unix(1, 0))
+	c.wd.set(time.Unix(1, 0))
+	c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.acts[:0]))
+	c.leave()
+}
+
+// Done returns a channel that is closed when the connection has ended and holds
+// nothing any more.
+func (c *Conn) Done() <-chan struct{} { return c.gone }

@@ -1,0 +1,261 @@
+package sdp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+)
+
+// A Resolver maps the conventional address of a service to that where it speaks
+// SDP: a client of the Port Mapper. [D-71]
+type Resolver interface {
+	// Resolve returns the SDP address of service. The connection will come from
+	// local, which is bound already [D-57]. An error means that there is none,
+	// or that nobody knows.
+	Resolve(ctx context.Context, local, service netip.AddrPort) (netip.AddrPort, error)
+	// Forget is told that the address given for service did not work. [D-64]
+	Forget(service netip.AddrPort)
+}
+
+// A ResolveMode says what a dialer does with its Resolver. [D-71]
+type ResolveMode uint8
+
+// The modes.
+const (
+	ResolveOff     ResolveMode = iota // the address is one that speaks SDP
+	ResolvePrefer                     // ask, try SDP, else plain TCP to the conventional address
+	ResolveRequire                    // ask, SDP or an error
+)
+
+// A Dialer makes connections. The zero value dials addresses that speak SDP.
+// It is safe for concurrent use as long as it is not changed.
+type Dialer struct {
+	Options
+
+	// Net dials TCP; Timeout, Deadline and LocalAddr have their usual meaning.
+	Net net.Dialer
+
+	Resolve  ResolveMode
+	Resolver Resolver // needed unless Resolve is ResolveOff
+
+	// Layout of the headers; the listener follows. [D-01]
+	Layout Layout
+	// RawHello sends the Hello ahead of MPA's start-up instead of within. [D-02]
+	RawHello bool
+	// NoCpPort leaves the local port open when the Resolver is asked. [D-57]
+	NoCpPort bool
+}
+
+// Dial connects to an address that speaks SDP. opt may be nil.
+func Dial(address string, opt *Options) (*Conn, error) {
+	return DialContext(context.Background(), address, opt)
+}
+
+// DialContext is Dial with a context for the set-up.
+func DialContext(ctx context.Context, address string, opt *Options) (*Conn, error) {
+	d := Dialer{}
+	if opt != nil {
+		d.Options = *opt
+	}
+	c, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	return c.(*Conn), nil
+}
+
+// DialContext connects to address, host and port, over network "tcp", "tcp4" or
+// "tcp6". The connection is a *Conn; with ResolvePrefer it may also be a
+// *TCPConn. Both have a method Path that says how it came about. [SDP-7-1]
+//
+// Errors are *net.OpError; inside may be *RefusedError, *ProtocolError, those
+// of package iwarp and of the Resolver.
+func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	opt, err := d.complete()
+	if err != nil {
+		return nil, err
+	}
+	if d.Net.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d.Net.Timeout)
+		defer cancel()
+	}
+	var c net.Conn
+	switch {
+	case d.Resolve == ResolveOff:
+		c, err = d.dialSDP(ctx, d.Net, network, address, opt, "dialled as an SDP address", false)
+	case d.Resolver == nil:
+		err = errors.New("sdp: Dialer.Resolve is set and Dialer.Resolver is not")
+	default:
+		c, err = d.dialResolved(ctx, network, address, opt)
+	}
+	if err != nil {
+		var oe *net.OpError
+		if errors.As(err, &oe) {
+			return nil, err
+		}
+		return nil, &net.OpError{Op: "dial", Net: "sdp", Addr: addrString(address), Err: err}
+	}
+	return c, nil
+}
+
+type addrString string
+
+func (addrString) Network() string  { return "sdp" }
+func (a addrString) String() string { return string(a) }
+
+// dialSDP connects to an SDP address.
+func (d *Dialer) dialSDP(ctx context.Context, nd net.Dialer, network, address string, opt Options, why string, mapped bool) (*Conn, error) {
+	nc, err := nd.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return d.client(ctx, nc, opt, Path{SDP: true, Why: why, Mapped: mapped}, nil)
+}
+
+func (d *Dialer) client(ctx context.Context, nc net.Conn, opt Options, path Path, token []byte) (*Conn, error) {
+	path.Local, path.Remote, path.tcp = nc.LocalAddr(), nc.RemoteAddr(), nc
+	path.Layout, path.RawHello = d.Layout, d.RawHello
+	s, p, err := connect(ctx, nc, opt, d.Layout, d.RawHello, token)
+	if err != nil {
+		return nil, err
+	}
+	path.CRC = s.qp.Params().CRC
+	c := newConn(s.opt, d.Layout, s, p)
+	c.path, c.token = path, token
+	opt.Logger.Info("connection up", "local", path.Local, "remote", path.Remote, "why", path.Why, "crc", path.CRC)
+	c.mu.Lock()
+	c.leave()
+	c.mu.Unlock()
+	return c, nil
+}
+
+// Client makes a connection, as Connecting Peer, of a TCP connection that is
+// there already. It belongs to the connection from the call on.
+func (d *Dialer) Client(ctx context.Context, nc net.Conn) (*Conn, error) {
+	opt, err := d.complete()
+	if err != nil {
+		nc.Close()
+		return nil, err
+	}
+	return d.client(ctx, nc, opt, Path{SDP: true, Why: "on a given TCP connection"}, nil)
+}
+
+// dialResolved asks the Resolver first. [D-71]
+func (d *Dialer) dialResolved(ctx context.Context, network, address string, opt Options) (net.Conn, error) {
+	services, err := lookup(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	var last error
+	for _, service := range services {
+		c, err := d.dialService(ctx, network, service, opt)
+		if err == nil {
+			return c, nil
+		}
+		if last = err; ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, last
+}
+
+// lookup returns the addresses of host and port.
+func lookup(ctx context.Context, network, address string) ([]netip.AddrPort, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	n, err := net.DefaultResolver.LookupPort(ctx, network, port)
+	if err != nil {
+		return nil, err
+	}
+	if host == "" {
+		host = "localhost"
+	}
+	ipnet := "ip"
+	if len(network) > 3 {
+		ipnet += network[3:]
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, ipnet, host)
+	if err != nil {
+		return nil, err
+	}
+	var out []netip.AddrPort
+	for _, ip := range ips {
+		out = append(out, netip.AddrPortFrom(ip.Unmap(), uint16(n)))
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("sdp: no address for %q", host)
+	}
+	return out, nil
+}
+
+// dialService asks for one service and connects, over SDP or, if that is
+// allowed, over plain TCP. Only half of the time there is may pass before the
+// fall-back begins.
+func (d *Dialer) dialService(ctx context.Context, network string, service netip.AddrPort, opt Options) (net.Conn, error) {
+	first := ctx
+	if at, ok := ctx.Deadline(); ok && d.Resolve == ResolvePrefer {
+		var cancel context.CancelFunc
+		first, cancel = context.WithTimeout(ctx, time.Until(at)/2)
+		defer cancel()
+	}
+	local, release, err := d.reserve(service)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	nd := d.Net
+	nd.Timeout = 0
+	bound := nd
+	if local.Port() != 0 {
+		bound.LocalAddr = net.TCPAddrFromAddrPort(local)
+		bound.Control = reuse
+	}
+	c, err := d.dialMapped(first, bound, network, local, service, opt)
+	if err == nil {
+		return c, nil
+	}
+	if d.Resolve == ResolveRequire || ctx.Err() != nil {
+		return nil, err
+	}
+	opt.Logger.Info("falling back to tcp", "service", service, "err", err)
+	release()
+	nc, terr := bound.DialContext(ctx, network, service.String())
+	if terr != nil && bound.LocalAddr != nil { // the port may linger in a state that forbids using it again
+		nc, terr = nd.DialContext(ctx, network, service.String())
+	}
+	if terr != nil {
+		return nil, terr
+	}
+	tc, ok := nc.(*net.TCPConn)
+	if !ok {
+		nc.Close()
+		return nil, fmt.Errorf("sdp: %T is not TCP", nc)
+	}
+	return &TCPConn{tc, Path{Why: "no SDP there: " + err.Error(), Err: err, Local: nc.LocalAddr(), Remote: nc.RemoteAddr(), tcp: nc}}, nil
+}
+
+// dialMapped asks the Resolver and tries what it says. Whatever fails before
+// the first byte of the ULP is a reason to fall back: no answer, a denial, a
+// reset or timeout, no MPA or no Hello there. [SDP-7.5.1-7] [SDP-7.5.1-8]
+func (d *Dialer) dialMapped(ctx context.Context, nd net.Dialer, network string, local, service netip.AddrPort, opt Options) (*Conn, error) {
+	ask := local
+	if d.NoCpPort {
+		ask = netip.AddrPortFrom(local.Addr(), 0)
+	}
+	at, err := d.Resolver.Resolve(ctx, ask, service)
+	if err != nil {
+		return nil, fmt.Errorf("sdp: asking for %v: %w", service, err)
+	}
+	c, err := d.dialSDP(ctx, nd, network, at.String(), opt, fmt.Sprintf("%v is mapped to %v", service, at), true)
+	if err != nil {
+		d.Resolver.Forget(service)
+		return nil, err
+	}
+	return c, nil
+}

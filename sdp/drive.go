@@ -1,0 +1,422 @@
+package sdp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"viaduct/iwarp"
+	"viaduct/sdp/sdpcore"
+	"viaduct/sdp/sdpwire"
+)
+
+// Who drives a connection changes hands. A call that waits polls the completion
+// queue itself, for a moment, then sleeps on its events: no other goroutine is
+// in the way of the message it waits for. When no call waits, a goroutine of
+// the connection's own takes over, but only after the calls have been away for
+// a while, so that a program that calls in turn never meets it. All of them
+// hold mu while they take completions and carry out actions, so that events
+// reach the machine in order.
+type driver struct {
+	sleepers  int       // calls that wait
+	spinning  bool      // one of them is polling
+	attended  time.Time // when a call last drove the connection
+	scheduled bool      // look is due
+	own       bool      // the goroutine of the connection runs
+	timer     *time.Timer
+	done      chan struct{} // closed when the stream has ended and was dealt with
+	closeBy   time.Time     // a closed connection is reset then
+	resized   bool
+	fail      error
+	llp       bool // the end of the stream has been dealt with
+}
+
+const (
+	spinTime   = 30 * time.Microsecond // waking a sleeper takes about as long
+	attendTime = time.Millisecond
+)
+
+// poll takes completions and deals with them. It reports whether there were
+// any. Called with mu held.
+func (c *Conn) poll() bool {
+	if c.suspended {
+		return false
+	}
+	n := c.cq.PollN(c.comps[:])
+	for i := range c.comps[:n] {
+		c.completion(&c.comps[i])
+	}
+	return n > 0
+}
+
+// completion deals with the end of a request.
+func (c *Conn) completion(e *iwarp.Completion) {
+	if e.QP != c.qp {
+		return // of the stream before the last move
+	}
+	if e.Status != iwarp.StatusOK {
+		c.streamEnded()
+		return
+	}
+	switch e.Op {
+	case iwarp.OpRecv:
+		c.received(e)
+	case iwarp.OpRead:
+		b := c.recv.local[0]
+		c.recv.local = c.recv.local[1:]
+		if b != nil {
+			c.recv.holds = append(c.recv.holds, hold{b, -1})
+		}
+		c.sendsDone(e.ID)
+		c.exec(c.m.ReadDone(c.now(), c.acts[:0]))
+	default:
+		c.sendsDone(e.ID)
+		if c.send.rang {
+			c.exec(c.acts[:0])
+		}
+	}
+}
+
+// received hands a message to the machine.
+func (c *Conn) received(e *iwarp.Completion) {
+	r := &c.recv
+	b := r.bufs[e.ID][:e.Len]
+	msg, n, err := sdpwire.Parse(b, c.layout)
+	if err != nil {
+		c.exec(c.m.ReceiveBad(c.now(), msg.MID, err, c.acts[:0]))
+		return
+	}
+	if c.opt.Logger.Enabled(context.Background(), slog.LevelDebug) {
+		c.opt.Logger.Debug("received", "conn", c.path.Remote, "msg", &msg)
+	}
+	r.cur, r.index, r.kept = b[n:], int(e.ID), false
+	if len(r.cur) == 0 {
+		c.repost(r.index) // before a message says so
+		r.kept = true
+	}
+	c.exec(c.m.Receive(c.now(), &msg, e.STag, e.Invalidated, c.acts[:0]))
+	if !r.kept {
+		c.repost(r.index)
+	}
+	r.cur = nil
+}
+
+// streamEnded tells the machine that the stream below has ended, once, and why.
+func (c *Conn) streamEnded() {
+	if c.drv.llp || c.suspended {
+		return
+	}
+	c.drv.llp = true
+	reset, err := true, error(nil)
+	select {
+	case <-c.qp.Ended():
+		err = c.qp.Err()
+	default:
+		reset = false // the peer's FIN
+	}
+	var te *iwarp.TerminateError
+	switch {
+	case errors.As(err, &te): // [D-49]
+		err = fmt.Errorf("%w: %w", ErrReset, te)
+	case err == nil || errors.Is(err, iwarp.ErrClosed):
+		err = nil
+	default:
+		err = fmt.Errorf("%w: %w", ErrReset, err)
+	}
+	c.exec(c.m.LLPClosed(c.now(), reset, err, c.acts[:0]))
+	if c.m.Dead() {
+		c.abortNow(err)
+	}
+}
+
+// finish ends the stream in order, both directions being closed. [D-49]
+// [SDP-8.2.1-23]
+func (c *Conn) finish() { c.release(false, nil) }
+
+// abortNow resets the stream, once what was posted has gone. [SDP-8.2.2-1]
+func (c *Conn) abortNow(err error) {
+	if c.ownErr == nil {
+		c.ownErr = err
+	}
+	c.release(true, err)
+}
+
+// release lets go of the stream and of all that belongs to it, in the
+// background, as it may take the peer two seconds. [SDP-8.2.1-14] [SDP-8.2.1-24]
+func (c *Conn) release(reset bool, err error) {
+	if c.released {
+		return
+	}
+	c.released = true
+	c.send.rang = false
+	qp, cq := c.qp, c.cq
+	qp.Flush()
+	c.opt.Logger.Info("connection down", "conn", c.path.Remote, "err", err)
+	go func() {
+		if reset {
+			// AbortConn, if there is one, goes into the socket before the reset.
+			for i := 0; i < 20 && cq.Len() == 0; i++ {
+				if _, ok := cq.Poll(); ok {
+					break
+				}
+				time.Sleep(50 * time.Microsecond)
+			}
+			qp.Abort()
+		}
+		_ = qp.Close()
+		c.mu.Lock()
+		c.drained()
+		c.mu.Unlock()
+	}()
+}
+
+// drained is called when nothing completes any more.
+func (c *Conn) drained() {
+	for n := c.cq.PollN(c.comps[:]); n > 0; n = c.cq.PollN(c.comps[:]) {
+	}
+	if !c.m.Dead() && !c.m.Finished() {
+		c.exec(c.m.LLPClosed(c.now(), true, nil, c.acts[:0]))
+	}
+	c.sendsDone(^uint64(0))
+	for len(c.send.advs) > 0 {
+		c.revoke(c.send.advs[0].key)
+	}
+	if !c.heldBytes() {
+		c.giveBack()
+	}
+	if c.drv.timer != nil {
+		c.drv.timer.Stop()
+	}
+	for _, f := range c.onEnd {
+		f()
+	}
+	close(c.drv.done)
+	close(c.gone)
+	for _, o := range c.rops {
+		o.signal()
+	}
+}
+
+func (c *Conn) heldBytes() bool { return len(c.recv.holds) > c.recv.head }
+
+// giveBack returns the Private Buffers for the next connection.
+func (c *Conn) giveBack() {
+	if c.recv.bufs != nil {
+		putBuffers(c.recv.bufs)
+		c.recv.bufs = nil
+	}
+}
+
+// tick lets the machine do what time has made due.
+func (c *Conn) tick() {
+	if at, ok := c.m.Deadline(); ok && c.now() >= at {
+		c.exec(c.m.Tick(c.now(), c.acts[:0]))
+	}
+	if c.closed && !c.released && !c.drv.closeBy.IsZero() && time.Now().After(c.drv.closeBy) {
+		c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.acts[:0]))
+	}
+}
+
+// await waits until o is done, or stop says so; a passed deadline cancels o.
+// Called with mu held, returns with it held.
+func (c *Conn) await(o *op, d *deadline, stop func() bool) {
+	dr := &c.drv
+	defer func() {
+		dr.attended = time.Now()
+		c.leave()
+	}()
+	for !o.done && !(stop != nil && stop()) {
+		if c.poll() {
+			continue
+		}
+		c.tick()
+		if d != nil && !o.cancel && d.passed() {
+			c.cancel(o)
+			continue
+		}
+		if !dr.spinning && c.spin(o, d, stop) {
+			continue
+		}
+		c.sleep(o, d, stop)
+	}
+}
+
+// spin polls for a moment and reports whether something came.
+func (c *Conn) spin(o *op, d *deadline, stop func() bool) bool {
+	if spinTime == 0 || processors == 1 {
+		return false
+	}
+	dr := &c.drv
+	dr.spinning = true
+	defer func() { dr.spinning = false }()
+	for start := time.Now(); time.Since(start) < spinTime; {
+		c.mu.Unlock()
+		c.mu.Lock()
+		if c.poll() || o.done {
+			return true
+		}
+	}
+	return false
+}
+
+// sleep waits for an event.
+func (c *Conn) sleep(o *op, d *deadline, stop func() bool) {
+	dr := &c.drv
+	if c.suspended || dr.llp || c.released {
+		c.mu.Unlock()
+		var expired <-chan struct{}
+		if d != nil && !o.cancel {
+			expired = d.wait()
+		}
+		select {
+		case <-o.wake:
+		case <-expired:
+		case <-time.After(100 * time.Millisecond):
+		}
+		c.mu.Lock()
+		return
+	}
+	dr.sleepers++
+	c.cq.Arm(false)
+	if c.poll() || o.done || stop != nil && stop() {
+		dr.sleepers--
+		return
+	}
+	var expired <-chan struct{}
+	if d != nil && !o.cancel {
+		expired = d.wait()
+	}
+	var due <-chan time.Time
+	if at, ok := c.m.Deadline(); ok {
+		t := time.NewTimer(max(at-c.now(), 0))
+		defer t.Stop()
+		due = t.C
+	}
+	events, done := c.cq.Events(), dr.done
+	c.mu.Unlock()
+	select {
+	case <-events:
+	case <-o.wake:
+	case <-expired:
+	case <-due:
+	case <-done:
+	}
+	c.mu.Lock()
+	dr.sleepers--
+}
+
+// cancel asks the machine to give o back.
+func (c *Conn) cancel(o *op) {
+	o.cancel = true
+	if o.own {
+		return
+	}
+	if o.read {
+		c.exec(c.m.CancelRead(c.now(), o.id, c.acts[:0]))
+	} else {
+		c.exec(c.m.CancelWrite(c.now(), o.id, c.acts[:0]))
+	}
+}
+
+// leave sees to it that somebody drives the connection after a call. Called
+// with mu held, at the end of every call.
+func (c *Conn) leave() {
+	dr := &c.drv
+	switch {
+	case c.suspended || dr.llp || c.released:
+	case dr.sleepers > 0:
+		// The others sleep on the events that this call may have used up.
+		c.cq.Arm(false)
+		for c.poll() {
+		}
+	case dr.own:
+	case c.m.SendQueue() > 0 || c.closed || len(c.ending) > 0 || c.hasLent():
+		c.startOwn()
+	case !dr.scheduled:
+		dr.scheduled = true
+		if dr.timer == nil {
+			dr.timer = time.AfterFunc(attendTime, c.look)
+		} else {
+			dr.timer.Reset(attendTime)
+		}
+	}
+}
+
+func (c *Conn) hasLent() bool {
+	for _, o := range c.rops {
+		if o.lent {
+			return true
+		}
+	}
+	return false
+}
+
+// look starts the connection's own goroutine when calls have stayed away.
+func (c *Conn) look() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	dr := &c.drv
+	dr.scheduled = false
+	switch {
+	case dr.own || dr.sleepers > 0 || c.suspended || dr.llp || c.released:
+	case time.Since(dr.attended) < attendTime:
+		dr.scheduled = true
+		dr.timer.Reset(attendTime)
+	default:
+		c.startOwn()
+	}
+}
+
+func (c *Conn) startOwn() {
+	c.drv.own = true
+	go c.runOwn()
+}
+
+// runOwn drives the connection while no call does.
+func (c *Conn) runOwn() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	dr := &c.drv
+	defer func() { dr.own = false }()
+	for {
+		if c.suspended || dr.llp || c.released {
+			return
+		}
+		c.cq.Arm(false)
+		for c.poll() {
+		}
+		c.tick()
+		if c.suspended || dr.llp || c.released {
+			return
+		}
+		if dr.sleepers > 0 {
+			return // whoever leaves last sees to the rest
+		}
+		var due <-chan time.Time
+		var t *time.Timer
+		wait := time.Duration(-1)
+		if at, ok := c.m.Deadline(); ok {
+			wait = max(at-c.now(), 0)
+		}
+		if c.closed && (wait < 0 || wait > time.Second) {
+			wait = time.Second
+		}
+		if wait >= 0 {
+			t = time.NewTimer(wait)
+			due = t.C
+		}
+		events, done := c.cq.Events(), dr.done
+		c.mu.Unlock()
+		select {
+		case <-events:
+		case <-due:
+		case <-done:
+		}
+		if t != nil {
+			t.Stop()
+		}
+		c.mu.Lock()
+	}
+}

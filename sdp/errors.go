@@ -1,0 +1,76 @@
+package sdp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"viaduct/sdp/sdpcore"
+)
+
+// A ProtocolError says which rule of the protocol the peer broke. [SDP-8.2.2-6]
+type ProtocolError = sdpcore.Violation
+
+// Errors of connections; all of them come in a *net.OpError.
+var (
+	ErrReset       = sdpcore.ErrReset      // the peer, or the network, ended the connection abortively
+	ErrReadClosed  = sdpcore.ErrReadClosed // data came after CloseRead, so the connection was reset
+	ErrDeadPeer    = sdpcore.ErrDeadPeer   // the peer does not answer a cancel
+	ErrSuspend     = sdpcore.ErrNoSuspend  // a suspension was refused or took too long
+	ErrUnsupported = errors.ErrUnsupported // the connection can't do that
+	ErrNoUrgent    = errors.New("sdp: no urgent byte has come")
+)
+
+// A RefusedError is the error of a dial that the peer turned down. [D-16]
+type RefusedError struct {
+	Reason Reason // why, if the peer said
+}
+
+// Error implements error.
+func (e *RefusedError) Error() string { return "sdp: refused by peer: " + e.Reason.String() }
+
+// A Reason is why a Hello was refused. On the wire it is two bytes in the
+// private data of the MPA reply. [D-16]
+type Reason uint16
+
+// The reasons.
+const (
+	ReasonUnknown Reason = iota
+	ReasonHello          // no Hello, or one that is malformed [D-02]
+	ReasonVersion        // the major version is not supported [SDP-6.2.1.1-2]
+	ReasonAdverts        // MaxAdverts is zero [SDP-6.2.1.3-3]
+	ReasonDepth          // LocIRD or LocORD is zero [SDP-8.1.1-12]
+	ReasonBuffers        // too few Private Buffers, or of impossible size [D-07]
+	ReasonBusy           // a limit on set-ups or connections [D-17]
+	ReasonFilter         // the listener's filter [SDP-8.1.1-13]
+	ReasonToken          // a token that does not fit [D-50]
+)
+
+var reasonNames = [...]string{"no reason given", "malformed Hello", "major version not supported", "MaxAdverts is zero",
+	"LocIRD or LocORD is zero", "Private Buffers too few or of impossible size", "too many connections", "filtered", "wrong token"}
+
+// String describes the reason.
+func (r Reason) String() string {
+	if int(r) < len(reasonNames) {
+		return reasonNames[r]
+	}
+	return fmt.Sprintf("reason %#04x", uint16(r))
+}
+
+var (
+	errDeadline error = os.ErrDeadlineExceeded
+	_           error = (*RefusedError)(nil)
+	_           error = (*ProtocolError)(nil)
+)
+
+// opError wraps err as the error of an operation, except io.EOF and nil.
+func (c *Conn) opError(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, sdpcore.ErrClosed) || errors.Is(err, sdpcore.ErrWriteClosed) || errors.Is(err, sdpcore.ErrCancelled) {
+		err = net.ErrClosed
+	}
+	return &net.OpError{Op: op, Net: "sdp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
+}

@@ -1,0 +1,287 @@
+package sdp
+
+import (
+	"errors"
+	"io"
+	"net"
+	"runtime"
+	"sync"
+
+	"viaduct/sdp/sdpcore"
+)
+
+var processors = runtime.GOMAXPROCS(0)
+
+// Read takes at least one byte of the stream, io.EOF at its end. While it
+// blocks, p may be offered to the peer for RDMA Write. [D-40]
+func (c *Conn) Read(p []byte) (int, error) { return c.read(p, false) }
+
+// ReadFull fills p, like io.ReadFull, in one call: as MSG_WAITALL, for which p
+// is never offered for RDMA Write. [SDP-9.3-15] At the end of the stream the
+// error is io.ErrUnexpectedEOF, or io.EOF if there was not a byte; the count of
+// bytes is exact whatever the error.
+func (c *Conn) ReadFull(p []byte) (int, error) {
+	n, err := c.read(p, true)
+	switch {
+	case n == len(p):
+		err = nil
+	case n > 0 && (err == nil || err == io.EOF):
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+func (c *Conn) read(p []byte, full bool) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return 0, c.opError("read", net.ErrClosed)
+	}
+	if c.rd.passed() {
+		return 0, c.opError("read", errDeadline)
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	o := newOp()
+	o.buf, o.read = p, true
+	c.nextID++
+	o.id = c.nextID
+	c.rops = append(c.rops, o)
+	c.exec(c.m.Read(c.now(), o.id, len(p), full, c.acts[:0]))
+	if !o.done {
+		c.await(o, c.rd, nil)
+	} else {
+		c.attend()
+	}
+	n, err := o.n, o.err
+	freeOp(o)
+	c.urg.advance(n)
+	if c.released && c.recv.bufs != nil && !c.heldBytes() {
+		select {
+		case <-c.gone:
+			c.giveBack()
+		default:
+		}
+	}
+	if errors.Is(err, sdpcore.ErrCancelled) {
+		if n > 0 && !full {
+			return n, nil
+		}
+		if c.closed {
+			return n, c.opError("read", net.ErrClosed)
+		}
+		return n, c.opError("read", errDeadline)
+	}
+	if n > 0 && !full || err == nil {
+		return n, nil
+	}
+	if err == io.EOF {
+		return n, io.EOF
+	}
+	if c.closed {
+		err = net.ErrClosed
+	}
+	return n, c.opError("read", err)
+}
+
+// attend keeps the connection going behind a call that did not wait: nothing
+// has to be done if one did so a moment ago.
+func (c *Conn) attend() {
+	if !c.drv.scheduled && !c.drv.own {
+		c.leave()
+	}
+}
+
+// Write sends p. It returns when the bytes are with TCP or with the peer, or
+// have been copied; p is free then. It blocks while more than Options.SendBuffer
+// bytes wait to be sent. With an error the count says how many bytes have been,
+// or will be, delivered. [D-32] [D-40] [SDP-4.2-1]
+func (c *Conn) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return 0, c.opError("write", net.ErrClosed)
+	}
+	if c.wd.passed() {
+		return 0, c.opError("write", errDeadline)
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if c.join(p) {
+		return len(p), nil
+	}
+	return c.write(p, false)
+}
+
+// join adds p to bytes that wait to be sent already. [D-78]
+func (c *Conn) join(p []byte) bool {
+	k := len(c.wops)
+	if k == 0 {
+		return false
+	}
+	o := c.wops[k-1]
+	if !o.own || c.send.held+len(p) > c.opt.SendBuffer || len(p) > 32<<10 || len(o.buf) > 64<<10 {
+		return false
+	}
+	if !c.m.Extend(o.id, len(p)) {
+		return false
+	}
+	o.buf = append(o.buf, p...)
+	o.held += len(p)
+	c.send.held += len(p)
+	c.poll()
+	c.attend()
+	return true
+}
+
+func (c *Conn) write(p []byte, urgent bool) (int, error) {
+	o := newOp()
+	o.buf, o.waited = p, true
+	c.nextID++
+	o.id = c.nextID
+	c.wops = append(c.wops, o)
+	c.exec(c.m.Write(c.now(), o.id, len(p), urgent, c.acts[:0]))
+	if !o.done {
+		c.poll() // what went straight to TCP is complete by now
+	}
+	if !o.done {
+		c.await(o, c.wd, func() bool { return c.mayLeave(o) })
+	} else {
+		c.attend()
+	}
+	return c.written(o, len(p))
+}
+
+// mayLeave reports whether the caller of a write can go because its bytes have
+// been copied, and copies them if there is room. [SDP-9.5.6-2]
+func (c *Conn) mayLeave(o *op) bool {
+	if !o.own {
+		off, ok := c.m.Detachable(o.id)
+		if !ok || c.send.held+len(o.buf)+o.base-off > c.opt.SendBuffer && len(o.buf)+o.base-off > 0 {
+			return false
+		}
+		o.n = o.base + len(o.buf)
+		c.detach(o, off)
+		c.m.KeepByCopy(o.id)
+	}
+	return o.after <= c.send.done || o.ended
+}
+
+// written ends the call of a write. With o not done its bytes were copied and o
+// lives on in the connection.
+func (c *Conn) written(o *op, want int) (int, error) {
+	if o.own {
+		if o.waited = false; o.ended {
+			freeOp(o)
+		}
+		return want, nil
+	}
+	n, err := o.n, o.err
+	freeOp(o)
+	switch {
+	case err == nil:
+		return n, nil
+	case errors.Is(err, sdpcore.ErrCancelled) && !c.closed:
+		err = errDeadline
+	case c.closed:
+		err = net.ErrClosed
+	}
+	return n, c.opError("write", err)
+}
+
+// Exchange writes req and reads the answer into resp, at least one byte. Where
+// the modes allow it, one message carries both the request and the offer of
+// resp for RDMA Write, which saves one: the Transaction mechanism. [SDP-9.4-1]
+func (c *Conn) Exchange(req, resp []byte) (int, error) {
+	c.mu.Lock()
+	switch {
+	case c.closed || c.rd.passed() || c.wd.passed() || len(req) == 0 || len(resp) == 0 || len(c.wops) > 0:
+		c.mu.Unlock()
+		if _, err := c.Write(req); err != nil {
+			return 0, err
+		}
+		return c.Read(resp)
+	}
+	w, r := newOp(), newOp()
+	w.id, r.id = c.nextID+1, c.nextID+2
+	c.nextID += 2
+	w.buf, w.waited, r.buf, r.read = req, true, resp, true
+	c.wops, c.rops = append(c.wops, w), append(c.rops, r)
+	c.exec(c.m.Exchange(c.now(), w.id, len(req), r.id, len(resp), c.acts[:0]))
+	if !w.done {
+		c.await(w, c.wd, func() bool { return c.mayLeave(w) })
+	}
+	if _, err := c.written(w, len(req)); err != nil {
+		c.cancel(r)
+		c.await(r, nil, nil)
+		freeOp(r)
+		c.mu.Unlock()
+		return 0, err
+	}
+	c.await(r, c.rd, nil)
+	n, err := r.n, r.err
+	freeOp(r)
+	c.urg.advance(n)
+	defer c.mu.Unlock()
+	switch {
+	case n > 0 || err == nil || err == io.EOF:
+		if n > 0 {
+			err = nil
+		}
+		return n, err
+	case errors.Is(err, sdpcore.ErrCancelled) && !c.closed:
+		err = errDeadline
+	}
+	return n, c.opError("read", err)
+}
+
+var copyBuffers = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}
+
+// ReadFrom sends what r has until io.EOF; io.Copy uses it.
+func (c *Conn) ReadFrom(r io.Reader) (n int64, err error) {
+	b := copyBuffers.Get().(*[]byte)
+	defer copyBuffers.Put(b)
+	for {
+		k, rerr := r.Read(*b)
+		if k > 0 {
+			w, err := c.Write((*b)[:k])
+			n += int64(w)
+			if err != nil {
+				return n, err
+			}
+		}
+		if rerr == io.EOF {
+			return n, nil
+		}
+		if rerr != nil {
+			return n, rerr
+		}
+	}
+}
+
+// WriteTo hands the stream to w until its end; io.Copy uses it.
+func (c *Conn) WriteTo(w io.Writer) (n int64, err error) {
+	b := copyBuffers.Get().(*[]byte)
+	defer copyBuffers.Put(b)
+	for {
+		k, rerr := c.Read(*b)
+		if k > 0 {
+			x, err := w.Write((*b)[:k])
+			n += int64(x)
+			if err != nil {
+				return n, err
+			}
+			if x < k {
+				return n, io.ErrShortWrite
+			}
+		}
+		if rerr == io.EOF {
+			return n, nil
+		}
+		if rerr != nil {
+			return n, rerr
+		}
+	}
+}

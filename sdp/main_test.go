@@ -1,0 +1,91 @@
+package sdp
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"golang.org/x/net/nettest"
+
+	"viaduct/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// pair returns two ends of a connection.
+func pair(t testing.TB, d Options, l Options) (dialled, accepted *Conn) {
+	t.Helper()
+	ln, err := Listen("127.0.0.1:0", &l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return pairOn(t, ln, &Dialer{Options: d})
+}
+
+func pairOn(t testing.TB, ln *Listener, d *Dialer) (dialled, accepted *Conn) {
+	t.Helper()
+	type result struct {
+		c   *Conn
+		err error
+	}
+	ch := make(chan result, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		c, err := ln.AcceptConn(ctx)
+		ch <- result{c, err}
+	}()
+	c, err := d.DialContext(context.Background(), "tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := <-ch
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	return c.(*Conn), r.c
+}
+
+// shut closes both ends and waits until nothing of them is left.
+func shut(t testing.TB, cs ...*Conn) {
+	t.Helper()
+	for _, c := range cs {
+		c.Close()
+	}
+	for _, c := range cs {
+		select {
+		case <-c.Done():
+		case <-time.After(10 * time.Second):
+			t.Error("connection lives on")
+			c.Abort()
+			<-c.Done()
+		}
+	}
+}
+
+var variants = []struct {
+	name string
+	opt  Options
+}{
+	{"plain", Options{}},
+	{"buffered", Options{SendPolicy: PinBuffered, RecvPolicy: PinBuffered}},
+	{"combined", Options{SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 100, RecvBufferSize: 1024}},
+	{"pipelined", Options{SendPolicy: PinPipelined, RecvPolicy: PinPipelined, SendThreshold: 100, RecvBufferSize: 1024}},
+	{"tiny", Options{RecvBuffers: 3, RecvBufferSize: 37, SendBuffer: 64, ReceiveBuffer: 64}},
+	{"tiny pipelined", Options{RecvBuffers: 3, RecvBufferSize: 37, SendBuffer: 64, ReceiveBuffer: 64, SendPolicy: PinPipelined, RecvPolicy: PinPipelined, SendThreshold: 50}},
+}
+
+// The contract of net.Conn, with every mode pinned and with the smallest
+// buffers there are. [SDP-4.1-1] [SDP-10-5] [D-84]
+func TestNetConn(t *testing.T) {
+	for _, v := range variants {
+		t.Run(v.name, func(t *testing.T) {
+			nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
+				a, b := pair(t, v.opt, v.opt)
+				return a, b, func() { shut(t, a, b) }, nil
+			})
+		})
+	}
+}

@@ -1,0 +1,390 @@
+package sdp
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"viaduct/sdp/sdpcore"
+)
+
+// Socket duplication: a live connection moves to another process, or to
+// another end of this host, without the program at the other end noticing. The
+// old holder calls Suspend with the port the new holder listens at, hands the
+// State over by whatever means they have, and the new holder gets the
+// connection from Listener.Resume. [SDP 13]
+
+// ResumeTimeout is how long a suspended connection is waited for. [D-50]
+const ResumeTimeout = 30 * time.Second
+
+// A State is a suspended connection on its way to another holder: what the
+// draft wants passed, and the bytes that were not read or not delivered yet.
+// [SDP-13.1.1-11]
+type State struct {
+	Core   sdpcore.State
+	Local  netip.AddrPort // of the suspended TCP connection
+	Remote netip.AddrPort
+	Held   []byte // received, not read
+	Unsent []byte // written, not delivered
+	Token  []byte // the peer shows it when it comes back, if it was given one [D-50]
+}
+
+// MarshalBinary encodes the state for a pipe or a file.
+func (s *State) MarshalBinary() ([]byte, error) {
+	b := []byte("vdsdp1")
+	flags := byte(0)
+	if s.Core.EOF {
+		flags |= 1
+	}
+	if s.Core.Closing {
+		flags |= 2
+	}
+	b = append(b, flags, byte(s.Core.Role))
+	for _, v := range []int{s.Core.RecvSize, s.Core.RecvBufs, s.Core.ORD} {
+		b = binary.BigEndian.AppendUint32(b, uint32(v))
+	}
+	b = binary.BigEndian.AppendUint64(b, s.Core.RecvPos)
+	for _, p := range [][]byte{[]byte(s.Local.String()), []byte(s.Remote.String()), s.Token, s.Held, s.Unsent} {
+		b = binary.BigEndian.AppendUint32(b, uint32(len(p)))
+		b = append(b, p...)
+	}
+	return b, nil
+}
+
+var errState = errors.New("sdp: not the state of a suspended connection")
+
+// UnmarshalBinary decodes what MarshalBinary made.
+func (s *State) UnmarshalBinary(b []byte) error {
+	const head = 6 + 2 + 12 + 8
+	if len(b) < head || string(b[:6]) != "vdsdp1" || b[7] > 1 {
+		return errState
+	}
+	n := func(i int) int { return int(binary.BigEndian.Uint32(b[8+4*i:])) }
+	t := State{Core: sdpcore.State{EOF: b[6]&1 != 0, Closing: b[6]&2 != 0, Role: sdpcore.Role(b[7]),
+		RecvSize: n(0), RecvBufs: n(1), ORD: n(2), RecvPos: binary.BigEndian.Uint64(b[20:])}}
+	b = b[head:]
+	var local, remote []byte
+	for _, p := range []*[]byte{&local, &remote, &t.Token, &t.Held, &t.Unsent} {
+		if len(b) < 4 {
+			return errState
+		}
+		n := binary.BigEndian.Uint32(b)
+		b = b[4:]
+		if uint64(n) > uint64(len(b)) {
+			return errState
+		}
+		*p, b = append([]byte(nil), b[:n]...), b[n:]
+	}
+	var err error
+	if t.Local, err = netip.ParseAddrPort(string(local)); err != nil {
+		return errState
+	}
+	if t.Remote, err = netip.ParseAddrPort(string(remote)); err != nil || len(b) > 0 {
+		return errState
+	}
+	t.Core.Held, t.Core.Unsent = len(t.Held), len(t.Unsent)
+	*s = t
+	return nil
+}
+
+// Suspend stops the connection so that it can go on elsewhere: the peer is
+// asked to come back to the given port of this host. [SDP-13.1.1-3]
+// [SDP-13.1.1-4] [SDP-13.1.1-5] When Suspend returns without error the
+// connection is finished here, and the State is all there is of it. Calls that
+// wait meanwhile end with net.ErrClosed; bytes they had not got rid of are
+// counted as not written. The new holder must listen already. [SDP-13.1.1-1]
+// [SDP-13.2-3]
+func (c *Conn) Suspend(ctx context.Context, port uint16) (*State, error) {
+	c.mu.Lock()
+	if c.closed || c.suspendTo != nil {
+		c.mu.Unlock()
+		return nil, c.opError("suspend", net.ErrClosed)
+	}
+	for _, o := range append(append([]*op(nil), c.rops...), c.wops...) {
+		c.cancel(o) // the bytes of callers do not move, those copied do
+	}
+	acts, err := c.m.Suspend(c.now(), port, c.acts[:0])
+	ch := make(chan error, 1)
+	c.suspendTo = ch
+	c.exec(acts)
+	c.startOwnIfIdle()
+	c.mu.Unlock()
+	if err == nil {
+		select {
+		case err = <-ch:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		case <-c.gone:
+			err = ErrSuspend
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil && !c.m.Suspended() {
+		err = ErrSuspend
+	}
+	if err != nil {
+		c.exec(c.m.Abort(c.now(), err, c.acts[:0]))
+		return nil, c.opError("suspend", err)
+	}
+	return c.export(), nil
+}
+
+func (c *Conn) startOwnIfIdle() {
+	if !c.drv.own {
+		c.startOwn()
+	}
+}
+
+// suspendedNow is called when the peer has acknowledged SuspComm.
+func (c *Conn) suspendedNow(err error) {
+	c.suspended = true
+	if c.suspendTo != nil {
+		c.suspendTo <- err
+	}
+}
+
+// export takes the connection apart.
+func (c *Conn) export() *State {
+	st := &State{Core: c.m.State(), Token: c.token}
+	st.Local, _ = netip.ParseAddrPort(c.path.Local.String())
+	st.Remote, _ = netip.ParseAddrPort(c.path.Remote.String())
+	for _, h := range c.recv.holds[c.recv.head:] {
+		st.Held = append(st.Held, h.b...)
+	}
+	for _, o := range c.wops {
+		if off, ok := c.m.Detachable(o.id); ok && o.own {
+			st.Unsent = append(st.Unsent, o.buf[off-o.base:]...)
+		}
+	}
+	st.Core.Held, st.Core.Unsent = len(st.Held), len(st.Unsent)
+	c.closed = true
+	c.recv.holds, c.recv.head = nil, 0
+	qp := c.qp
+	c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.acts[:0])) // for what still waits here
+	c.release(false, nil)
+	_ = qp
+	return st
+}
+
+// reconnect follows a peer that has moved: the stream is closed once the
+// SuspCommAck is out, and a new one is made to the same address and the port it
+// named. [SDP-13.1.1-8] [SDP-13.1.1-9] [D-51] [D-56]
+func (c *Conn) reconnect() {
+	c.suspended = true
+	qp, port := c.qp, c.resumeAt.Port
+	qp.Flush()
+	go func() {
+		_ = qp.Close()
+		err := c.comeBack(port)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if err != nil {
+			c.suspended = false
+			c.exec(c.m.Abort(c.now(), fmt.Errorf("%w: %w", ErrReset, err), c.acts[:0]))
+			c.abortNow(err)
+		}
+		for _, o := range append(append([]*op(nil), c.rops...), c.wops...) {
+			o.signal()
+		}
+	}()
+}
+
+// comeBack connects to the new holder.
+func (c *Conn) comeBack(port uint16) error {
+	ctx, cancel := context.WithTimeout(context.Background(), ResumeTimeout)
+	defer cancel()
+	remote, err := netip.ParseAddrPort(c.path.Remote.String())
+	if err != nil {
+		return err
+	}
+	to := netip.AddrPortFrom(remote.Addr(), port)
+	local := c.path.Local.(*net.TCPAddr)
+	// From the same address and port if that can be had; the new holder may
+	// look at it. [SDP-13.1.1-2] [D-51]
+	nd := net.Dialer{LocalAddr: &net.TCPAddr{IP: local.IP, Port: local.Port, Zone: local.Zone}, Control: reuse}
+	nc, err := nd.DialContext(ctx, "tcp", to.String())
+	if err != nil {
+		nd = net.Dialer{LocalAddr: &net.TCPAddr{IP: local.IP, Zone: local.Zone}}
+		if nc, err = nd.DialContext(ctx, "tcp", to.String()); err != nil {
+			return err
+		}
+	}
+	c.mu.Lock()
+	opt := c.opt
+	c.mu.Unlock()
+	s, p, err := connect(ctx, nc, opt, c.layout, c.path.RawHello, c.token) // [SDP-13.1.1-10]
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.path.Local, c.path.Remote, c.path.tcp = nc.LocalAddr(), nc.RemoteAddr(), nc
+	c.resume(s, p)
+	return nil
+}
+
+// resume goes on over a new stream. [SDP-13.1.1-17]
+func (c *Conn) resume(s *setup, p sdpcore.Params) {
+	c.sendsDone(^uint64(0))
+	for i := c.recv.head; i < len(c.recv.holds); i++ { // what is held leaves the old buffers
+		h := &c.recv.holds[i]
+		if h.index >= 0 {
+			h.b, h.index = append([]byte(nil), h.b...), -1
+		}
+	}
+	c.giveBack()
+	local := c.recv.local
+	c.attach(s)
+	_ = local
+	c.recv.local = nil
+	c.suspended, c.drv.llp = false, false
+	c.exec(c.m.Resume(c.now(), p, c.acts[:0]))
+	c.startOwnIfIdle()
+}
+
+// moveKey is by what a returning peer is known. [SDP-13.1.1-2] [D-50]
+type moveKey struct{ local, remote netip.Addr }
+
+// A move is a connection expected to come back to this listener.
+type move struct {
+	key    moveKey
+	strict netip.AddrPort // the source address, if it must be the old one
+	token  []byte
+	ready  chan struct{} // closed when the state has been handed over
+	taken  bool
+	got    chan *arrival
+	state  *State
+}
+
+type arrival struct {
+	s      *setup
+	layout Layout
+	p      sdpcore.Params
+	path   Path
+}
+
+// An Expectation is a connection that will come back to a listener.
+type Expectation struct {
+	l *Listener
+	m *move
+}
+
+// Expect prepares the listener for a suspended connection between the given
+// addresses, before the old holder suspends it: whoever comes from that address
+// first is taken to be its peer; others from there are refused meanwhile. With
+// strict the source port has to be the old one too. A token, if not nil, has to
+// be shown by the peer. [SDP-13.1.1-1] [SDP-13.1.1-2] [D-50]
+func (l *Listener) Expect(local, remote netip.AddrPort, strict bool, token []byte) (*Expectation, error) {
+	m := &move{key: moveKey{local.Addr().Unmap(), remote.Addr().Unmap()}, token: token, ready: make(chan struct{}), got: make(chan *arrival, 1)}
+	if strict {
+		m.strict = netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.closed:
+		return nil, net.ErrClosed
+	case l.moves[m.key] != nil:
+		return nil, errors.New("sdp: another connection of these addresses is expected")
+	}
+	l.moves[m.key] = m
+	return &Expectation{l, m}, nil
+}
+
+// Cancel gives up.
+func (e *Expectation) Cancel() {
+	e.l.mu.Lock()
+	delete(e.l.moves, e.m.key)
+	e.l.mu.Unlock()
+}
+
+// Resume waits for the peer of a suspended connection, whose state has been
+// handed over, and returns the connection where it stopped: what was received
+// is read first, what was not delivered is sent. [SDP-13.1.1-12]
+// [SDP-13.1.1-13] [SDP-13.1.1-16] [SDP-13.1.1-17]
+func (e *Expectation) Resume(ctx context.Context, st *State) (*Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, ResumeTimeout)
+	defer cancel()
+	defer e.Cancel()
+	e.m.state = st
+	close(e.m.ready)
+	var a *arrival
+	select {
+	case a = <-e.m.got:
+	case <-ctx.Done():
+		return nil, &net.OpError{Op: "resume", Net: "sdp", Err: context.Cause(ctx)}
+	case <-e.l.dead:
+		return nil, &net.OpError{Op: "resume", Net: "sdp", Err: net.ErrClosed}
+	}
+	c := newConn(a.s.opt, a.layout, a.s, a.p)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.m = sdpcore.Restore(a.p, st.Core)
+	c.path, c.token = a.path, st.Token
+	c.path.Why = "moved here from another holder"
+	if len(st.Held) > 0 { // [SDP-13.1.1-16]
+		c.recv.holds = append(c.recv.holds, hold{append([]byte(nil), st.Held...), -1})
+	}
+	c.urg.readPos = st.Core.RecvPos - uint64(len(st.Held))
+	if len(st.Unsent) > 0 {
+		o := newOp()
+		c.nextID++
+		o.id, o.buf, o.own, o.held = c.nextID, append([]byte(nil), st.Unsent...), true, len(st.Unsent)
+		c.send.held += o.held
+		c.wops = append(c.wops, o)
+		c.exec(c.m.Write(c.now(), o.id, len(o.buf), false, c.acts[:0]))
+		c.m.KeepByCopy(o.id)
+	}
+	if st.Core.Closing {
+		c.exec(c.m.CloseWrite(c.now(), c.acts[:0]))
+	}
+	c.leave()
+	return c, nil
+}
+
+// expected reports whether a Hello is that of a connection that comes back. The
+// HelloAck waits until the state has been handed over, and its buffer size is
+// the one handed over. [SDP-13.1.1-13] [SDP-13.1.1-14] [SDP-13.1.1-15]
+func (l *Listener) expected(s *setup, g greeting, path Path) (*move, Reason) {
+	local, _ := netip.ParseAddrPort(path.Local.String())
+	remote, _ := netip.ParseAddrPort(path.Remote.String())
+	l.mu.Lock()
+	m := l.moves[moveKey{local.Addr().Unmap(), remote.Addr().Unmap()}]
+	if m != nil && m.taken {
+		m = nil
+	}
+	switch {
+	case m == nil:
+		l.mu.Unlock()
+		if len(g.token) > 0 {
+			return nil, ReasonToken // nobody is expected with one [D-07]
+		}
+		return nil, ReasonUnknown
+	case m.strict.IsValid() && m.strict != netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port()), string(m.token) != string(g.token):
+		l.mu.Unlock()
+		return nil, ReasonToken
+	}
+	m.taken = true
+	l.mu.Unlock()
+	select {
+	case <-m.ready:
+	case <-l.dead:
+		return nil, ReasonBusy
+	case <-time.After(ResumeTimeout):
+		return nil, ReasonBusy
+	}
+	if n := m.state.Core.RecvSize; n >= 37 && n <= s.opt.maxRecvSize() {
+		s.opt.RecvBufferSize = n
+	}
+	s.opt.RecvThreshold = max(s.opt.RecvThreshold, s.opt.RecvBufferSize)
+	return m, ReasonUnknown
+}
+
+func (m *move) arrive(s *setup, layout Layout, p sdpcore.Params, path Path) {
+	m.got <- &arrival{s, layout, p, path}
+}

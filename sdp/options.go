@@ -1,0 +1,239 @@
+package sdp
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"viaduct/sdp/sdpcore"
+	"viaduct/sdp/sdpwire"
+)
+
+// A Policy says which flow control mode a half of the connection is steered to.
+type Policy = sdpcore.Policy
+
+// The policies. [D-42]
+const (
+	Auto         = sdpcore.Auto         // by what the traffic looks like
+	PinBuffered  = sdpcore.PinBuffered  // copies only
+	PinCombined  = sdpcore.PinCombined  // copies, and one RDMA Read at a time
+	PinPipelined = sdpcore.PinPipelined // everything, many at a time
+)
+
+// Layout is the reading of the header figures a dialer uses; a listener takes
+// both. [D-01]
+type Layout = sdpwire.Layout
+
+// The layouts.
+const (
+	Figure = sdpwire.Figure // literal
+	IBTA   = sdpwire.IBTA   // as on InfiniBand
+)
+
+// Defaults. Sizes and thresholds were chosen by measurement; see
+// docs/performance.md.
+const (
+	DefaultRecvBuffers    = 32        // [SDP-10-3]
+	DefaultRecvBufferSize = 32 << 10  // bytes
+	DefaultSendThreshold  = 512 << 10 // bytes
+	DefaultSocketBuffer   = 256 << 10 // bytes, of each direction
+	DefaultMaxAdverts     = 16
+	DefaultReadDepth      = 16
+	DefaultSetupTimeout   = 10 * time.Second // [D-17]
+	defaultLingerTimeout  = 60 * time.Second // a closed connection whose peer does not close
+)
+
+// Options are the properties of connections that a Dialer and a ListenConfig
+// share. The zero value means the defaults. They are read when a connection is
+// made and must not change meanwhile.
+type Options struct {
+	// SendPolicy and RecvPolicy steer the modes of the two halves.
+	SendPolicy, RecvPolicy Policy
+
+	// SendThreshold is the size in bytes above which a write is moved by zero
+	// copy; negative means never. RecvThreshold is the size above which a read
+	// suits it; it is never below RecvBufferSize [SDP-9-1] [SDP-10-6]. [D-39]
+	SendThreshold, RecvThreshold int
+
+	// RecvBuffers is the number of Private Buffers messages are received in, 3
+	// to 1000, and RecvBufferSize the bytes of each, 37 to 1 MiB. [SDP-10-2]
+	// [SDP-10-5] [D-14]
+	RecvBuffers, RecvBufferSize int
+
+	// SendBuffer and ReceiveBuffer are how many bytes may wait on either side
+	// of the connection, as SO_SNDBUF and SO_RCVBUF. [SDP-9.5.6-1]
+	// [SDP-9.5.6-2] [D-79]
+	SendBuffer, ReceiveBuffer int
+
+	// MaxAdverts is how many advertisements the peer may have open, 1 to 65535.
+	MaxAdverts int
+	// ReadDepth is how many RDMA Reads each side may have outstanding, 1 to 128.
+	ReadDepth int
+
+	NoRDMARead         bool // never fetch: answer every SrcAvail by SendSm [SDP-9-5]
+	NoSinkAvail        bool // never advertise reads
+	NoRemoteInvalidate bool // complete transfers with Send with SE only [D-41]
+	BigPrefix          bool // fill the messages that advertise writes with payload [D-82]
+	NoResize           bool // keep RecvBufferSize whatever the peer asks [SDP-10.6-14]
+	NoSuspend          bool // refuse to follow a peer that moves [D-55]
+	UrgentApart        bool // keep urgent bytes out of the stream, for ReadUrgent [D-29]
+
+	// NoCRC leaves MPA's checksum out if the peer agrees. Do so only where the
+	// whole path protects data otherwise.
+	NoCRC bool
+
+	// SetupTimeout bounds the set-up after TCP has connected. [D-17]
+	SetupTimeout time.Duration
+	// KeepAlive is the TCP keepalive period: 0 as Go's default of 15 s,
+	// negative for none. [SDP-14.3-1] [SDP-14.3-2] [D-77]
+	KeepAlive time.Duration
+	// Congestion names the congestion control of the sockets; "" leaves the
+	// system's.
+	Congestion string
+	// Timers are the times the protocol acts on by itself.
+	Timers sdpcore.Timers
+
+	// WrapConn, if set, is given each TCP connection before anything was sent
+	// or received, and returns what to use instead: a capture, a shaper.
+	WrapConn func(net.Conn) net.Conn
+
+	// Logger gets the life of connections at Info and messages at Debug; nil is
+	// silent.
+	Logger *slog.Logger
+}
+
+// complete returns o with defaults filled in, or what is wrong with it.
+func (o *Options) complete() (Options, error) {
+	c := *o
+	def := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&c.RecvBuffers, DefaultRecvBuffers)
+	def(&c.RecvBufferSize, DefaultRecvBufferSize)
+	def(&c.SendThreshold, DefaultSendThreshold)
+	def(&c.RecvThreshold, c.RecvBufferSize)
+	def(&c.SendBuffer, DefaultSocketBuffer)
+	def(&c.ReceiveBuffer, DefaultSocketBuffer)
+	def(&c.MaxAdverts, DefaultMaxAdverts)
+	def(&c.ReadDepth, DefaultReadDepth)
+	if c.SetupTimeout == 0 {
+		c.SetupTimeout = DefaultSetupTimeout
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	check := func(name string, v, lo, hi int) error {
+		if v < lo || v > hi {
+			return fmt.Errorf("sdp: %s is %d, must be %d to %d", name, v, lo, hi)
+		}
+		return nil
+	}
+	err := errors.Join(
+		check("RecvBuffers", c.RecvBuffers, sdpwire.MinBuffers, 1000),
+		check("RecvBufferSize", c.RecvBufferSize, sdpwire.MinBufferSize, 1<<20),
+		check("MaxAdverts", c.MaxAdverts, 1, 65535),
+		check("ReadDepth", c.ReadDepth, 1, 128),
+		check("SendBuffer", c.SendBuffer, 0, 1<<30),
+		check("ReceiveBuffer", c.ReceiveBuffer, 0, 1<<30))
+	return c, err
+}
+
+// Setting names of Options.Set, in the order of the documentation.
+const settingNames = "send-policy recv-policy send-threshold recv-threshold recv-buffers recv-buffer-size " +
+	"send-buffer receive-buffer max-adverts read-depth crc keepalive setup-timeout congestion"
+
+// Set changes options by name and text, as a program reads them from its
+// environment or configuration; a name that is not known, or a value that does
+// not suit it, is an error and changes nothing. The names are send-policy,
+// recv-policy (auto, buffered, combined, pipelined), send-threshold,
+// recv-threshold, recv-buffers, recv-buffer-size, send-buffer, receive-buffer,
+// max-adverts, read-depth (numbers, sizes also with k, m or g), crc (on, off),
+// keepalive, setup-timeout (durations) and congestion. A send-threshold of 0
+// means that zero copy is never begun. [D-39] [D-42]
+func (o *Options) Set(settings map[string]string) error {
+	c := *o
+	for name, v := range settings {
+		if err := c.set(name, v); err != nil {
+			return fmt.Errorf("sdp: setting %s=%q: %w", name, v, err)
+		}
+	}
+	if _, err := c.complete(); err != nil {
+		return err
+	}
+	*o = c
+	return nil
+}
+
+func (o *Options) set(name, v string) (err error) {
+	switch name {
+	case "send-policy":
+		o.SendPolicy, err = parsePolicy(v)
+	case "recv-policy":
+		o.RecvPolicy, err = parsePolicy(v)
+	case "send-threshold":
+		if o.SendThreshold, err = parseSize(v); o.SendThreshold == 0 {
+			o.SendThreshold = -1
+		}
+	case "recv-threshold":
+		o.RecvThreshold, err = parseSize(v)
+	case "recv-buffers":
+		o.RecvBuffers, err = parseSize(v)
+	case "recv-buffer-size":
+		o.RecvBufferSize, err = parseSize(v)
+	case "send-buffer":
+		o.SendBuffer, err = parseSize(v)
+	case "receive-buffer":
+		o.ReceiveBuffer, err = parseSize(v)
+	case "max-adverts":
+		o.MaxAdverts, err = parseSize(v)
+	case "read-depth":
+		o.ReadDepth, err = parseSize(v)
+	case "crc":
+		switch v {
+		case "on":
+			o.NoCRC = false
+		case "off":
+			o.NoCRC = true
+		default:
+			err = errors.New("must be on or off")
+		}
+	case "keepalive":
+		o.KeepAlive, err = time.ParseDuration(v)
+	case "setup-timeout":
+		o.SetupTimeout, err = time.ParseDuration(v)
+	case "congestion":
+		o.Congestion = v
+	default:
+		err = fmt.Errorf("unknown; settings are %s", settingNames)
+	}
+	return err
+}
+
+func parsePolicy(v string) (Policy, error) {
+	for _, p := range []Policy{Auto, PinBuffered, PinCombined, PinPipelined} {
+		if p.String() == v {
+			return p, nil
+		}
+	}
+	return 0, errors.New("must be auto, buffered, combined or pipelined")
+}
+
+func parseSize(v string) (int, error) {
+	shift := 0
+	if n := len(v); n > 0 {
+		if i := strings.IndexByte("kmg", v[n-1]|0x20); i >= 0 {
+			shift, v = 10*(i+1), v[:n-1]
+		}
+	}
+	n, err := strconv.Atoi(v)
+	if err == nil && (n < 0 || n > 1<<30>>shift) {
+		err = strconv.ErrRange
+	}
+	return n << shift, err
+}

@@ -1,0 +1,60 @@
+package sdp
+
+import (
+	"fmt"
+	"net"
+
+	"viaduct/iwarp"
+	"viaduct/sdp/sdpcore"
+)
+
+// A Path says how a connection came about, and why in that way. [SDP-7-1] [D-71]
+type Path struct {
+	SDP      bool     // over SDP; otherwise plain TCP
+	Why      string   // in a sentence
+	Err      error    // what kept SDP from being used
+	Mapped   bool     // a resolver gave the address
+	Local    net.Addr // of the TCP connection
+	Remote   net.Addr
+	Accepted bool   // by a listener, not by a dialer
+	Layout   Layout // of headers
+	RawHello bool   // the Hello came ahead of MPA's start-up
+	CRC      bool   // MPA's checksum is on
+	tcp      net.Conn
+}
+
+// String returns the path on one line.
+func (p Path) String() string {
+	if !p.SDP {
+		return fmt.Sprintf("tcp %v -> %v: %s", p.Local, p.Remote, p.Why)
+	}
+	return fmt.Sprintf("sdp %v -> %v: %s (layout %v, crc %t)", p.Local, p.Remote, p.Why, p.Layout, p.CRC)
+}
+
+// Path tells how the connection came about.
+func (c *Conn) Path() Path { return c.path }
+
+// Stats are counters of a connection.
+type Stats struct {
+	sdpcore.Stats
+	SendMode, RecvMode string
+	Stream             iwarp.Stats
+}
+
+// Stats returns the counters at this moment: bytes by mechanism, mode changes,
+// credit stalls, advertisements, cancels.
+func (c *Conn) Stats() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return Stats{Stats: c.m.Stats(), SendMode: c.m.SendMode().String(), RecvMode: c.m.RecvMode().String(), Stream: c.qp.Stats()}
+}
+
+// A TCPConn is what a dial with fallback, or a listener for both, returns where
+// SDP was not used: plain TCP that tells why.
+type TCPConn struct {
+	*net.TCPConn
+	path Path
+}
+
+// Path tells how the connection came about.
+func (c *TCPConn) Path() Path { return c.path }

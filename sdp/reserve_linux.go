@@ -1,0 +1,87 @@
+package sdp
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// reuse lets the connection's socket take the address that reserve holds.
+func reuse(_, _ string, raw syscall.RawConn) (err error) {
+	cerr := raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	})
+	if cerr != nil {
+		return cerr
+	}
+	return err
+}
+
+// reserve binds the local address a connection to service will come from, so
+// that the Port Mapper can be told its port; no other program gets it as long
+// as it is held. [D-57] [D-58] [SDP-7.5.1-6]
+func (d *Dialer) reserve(service netip.AddrPort) (local netip.AddrPort, release func(), err error) {
+	release = func() {}
+	if d.NoCpPort {
+		return local, release, nil
+	}
+	ip := netip.Addr{}
+	port := uint16(0)
+	if la, ok := d.Net.LocalAddr.(*net.TCPAddr); ok && la != nil {
+		ap := la.AddrPort()
+		ip, port = ap.Addr().Unmap(), ap.Port()
+	}
+	if !ip.IsValid() || ip.IsUnspecified() {
+		// The address the routing table would choose; nothing is sent.
+		uc, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(service))
+		if err != nil {
+			return local, release, err
+		}
+		ip = uc.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
+		uc.Close()
+	}
+	family := unix.AF_INET
+	if ip.Is6() {
+		family = unix.AF_INET6
+	}
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return local, release, err
+	}
+	release = sync.OnceFunc(func() { unix.Close(fd) })
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+		release()
+		return local, release, err
+	}
+	var sa unix.Sockaddr
+	if ip.Is4() {
+		sa = &unix.SockaddrInet4{Port: int(port), Addr: ip.As4()}
+	} else {
+		s6 := &unix.SockaddrInet6{Port: int(port), Addr: ip.As16()}
+		if z := ip.Zone(); z != "" {
+			if ifi, err := net.InterfaceByName(z); err == nil {
+				s6.ZoneId = uint32(ifi.Index)
+			}
+		}
+		sa = s6
+	}
+	if err := unix.Bind(fd, sa); err != nil {
+		release()
+		return local, release, &net.OpError{Op: "bind", Net: "tcp", Err: err}
+	}
+	got, err := unix.Getsockname(fd)
+	if err != nil {
+		release()
+		return local, release, err
+	}
+	switch sa := got.(type) {
+	case *unix.SockaddrInet4:
+		port = uint16(sa.Port)
+	case *unix.SockaddrInet6:
+		port = uint16(sa.Port)
+	}
+	return netip.AddrPortFrom(ip, port), release, nil
+}

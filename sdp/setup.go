@@ -1,0 +1,426 @@
+package sdp
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"viaduct/iwarp"
+	"viaduct/sdp/sdpcore"
+	"viaduct/sdp/sdpwire"
+)
+
+// sendDepth is the depth of the send queue: more is kept in the connection.
+const sendDepth = 256
+
+// A setup is a stream on its way to be a connection.
+type setup struct {
+	opt       Options
+	qp        *iwarp.QueuePair
+	cq        *iwarp.CompletionQueue
+	dev       *iwarp.Device
+	bufs      [][]byte
+	sendDepth int
+}
+
+// newSetup makes what a stream needs. dev may be nil.
+func newSetup(opt Options, dev *iwarp.Device) (*setup, error) {
+	if dev == nil {
+		dev = newDevice(&opt)
+	}
+	s := &setup{opt: opt, dev: dev, sendDepth: sendDepth}
+	cq, err := dev.NewCQ(sendDepth + opt.RecvBuffers + 1)
+	if err != nil {
+		return nil, err
+	}
+	s.cq = cq
+	return s, nil
+}
+
+func newDevice(opt *Options) *iwarp.Device {
+	return iwarp.NewDevice(iwarp.DeviceConfig{OmitCRC: opt.NoCRC, Limits: iwarp.Limits{QueueDepth: max(sendDepth, 1024)}})
+}
+
+// maxRecvSize is what the Private Buffers can grow to without new memory.
+func (o *Options) maxRecvSize() int {
+	if o.NoResize {
+		return o.RecvBufferSize
+	}
+	return max(o.RecvBufferSize, 64<<10)
+}
+
+// config returns the iwarp configuration. The Private Buffers are posted before
+// anything is said to the peer, and one more as a spare. [SDP-8.1.1-5]
+// [SDP-8.1.1-6] [SDP-8.1.1-7] [SDP-8.1.1-18] [D-08]
+func (s *setup) config() *iwarp.Config {
+	o := &s.opt
+	return &iwarp.Config{
+		Device: s.dev, SendCQ: s.cq, RecvCQ: s.cq, SendDepth: s.sendDepth, RecvDepth: o.RecvBuffers + 1,
+		IRD: o.ReadDepth, ORD: o.ReadDepth, CloseTimeout: 2 * time.Second, // [D-49]
+		RequestTimeout: o.SetupTimeout, ReplyTimeout: o.SetupTimeout, FirstFPDUTimeout: o.SetupTimeout,
+		KeepAlive: o.KeepAlive, Congestion: o.Congestion, WrapConn: o.WrapConn,
+		Prepare: func(qp *iwarp.QueuePair) error {
+			s.qp = qp
+			s.bufs = getBuffers(o.RecvBuffers+1, o.maxRecvSize())
+			for i, b := range s.bufs {
+				if err := qp.PostRecv(iwarp.RecvWR{ID: uint64(i), SG: []iwarp.SGE{iwarp.Buf(b)}}); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// discard lets go of a set-up that failed. [SDP-8.1.2-1] [SDP-8.1.2-2]
+func (s *setup) discard() {
+	if s.qp != nil {
+		s.qp.Abort()
+		_ = s.qp.Close()
+	}
+	if s.bufs != nil {
+		putBuffers(s.bufs)
+		s.bufs = nil
+	}
+}
+
+func (s *setup) hello(des int) sdpwire.Hello {
+	o := &s.opt
+	return sdpwire.Hello{
+		Bufs: uint16(o.RecvBuffers), MajV: sdpwire.MajV, MinV: sdpwire.MinV, MaxAdverts: uint16(o.MaxAdverts), // [SDP-6.2.1.3-2] [SDP-10.3-1]
+		DesRemRcvSz: uint32(des), LocalRcvSz: uint32(o.RecvBufferSize), // [SDP-6.2.1.4-1] [SDP-6.2.1.5-1]
+		LocIRD: uint16(o.ReadDepth), LocORD: uint16(o.ReadDepth), // [SDP-6.2.1.6-1] [SDP-6.2.1.7-1] [SDP-8.1.1-8] [D-04]
+	}
+}
+
+// params puts together what the machine needs.
+func (s *setup) params(role sdpcore.Role, bufs, size, adverts, ord int) sdpcore.Params {
+	o := &s.opt
+	return sdpcore.Params{
+		Role: role, RecvBufs: o.RecvBuffers, RecvSize: o.RecvBufferSize, PeerBufs: bufs, PeerSize: size,
+		MaxAdverts: o.MaxAdverts, PeerMaxAdverts: adverts, ORD: ord,
+		SendPolicy: o.SendPolicy, RecvPolicy: o.RecvPolicy, SendThreshold: threshold(o.SendThreshold), RecvThreshold: o.RecvThreshold,
+		NoRead: o.NoRDMARead, NoSinkAvail: o.NoSinkAvail, NoInvalidate: o.NoRemoteInvalidate, BigPrefix: o.BigPrefix, UrgentApart: o.UrgentApart,
+		RecvBudget: o.ReceiveBuffer, SendBudget: o.SendBuffer, MaxRecvSize: o.maxRecvSize(), NoResize: o.NoResize,
+		NoSuspend: o.NoSuspend, MinSuspendPort: 1024, Timers: o.Timers,
+	}
+}
+
+// connect makes a connection of a TCP connection as Connecting Peer. The TCP
+// connection is closed on failure.
+func connect(ctx context.Context, nc net.Conn, opt Options, layout Layout, raw bool, token []byte) (*setup, sdpcore.Params, error) {
+	ctx, cancel := context.WithTimeout(ctx, opt.SetupTimeout) // [D-17]
+	defer cancel()
+	s, err := newSetup(opt, nil)
+	if err != nil {
+		nc.Close()
+		return nil, sdpcore.Params{}, err
+	}
+	hello := append(s.hello(opt.RecvBufferSize).Append(nil, layout), token...)
+	cfg := s.config()
+	if raw {
+		// 32 bytes ahead of the MPA Request. [D-02]
+		if d, ok := ctx.Deadline(); ok {
+			nc.SetWriteDeadline(d)
+		}
+		if _, err := nc.Write(hello); err != nil {
+			nc.Close()
+			return nil, sdpcore.Params{}, err
+		}
+		nc.SetWriteDeadline(time.Time{})
+	} else {
+		// In the private data of the MPA Request: still streaming mode, and
+		// atomic with the change to iWARP. [SDP-8.1.1-2] [SDP-8.1.1-9]
+		// [SDP-8.1.1-10] [D-02]
+		cfg.Private = hello
+	}
+	// Until HelloAck comes, nothing but MPA's ready message is sent. [SDP-8.1.1-11] [D-03]
+	qp, err := iwarp.Client(ctx, nc, cfg)
+	if err != nil {
+		s.qp = nil
+		s.discard()
+		var rej *iwarp.RejectedError
+		if errors.As(err, &rej) {
+			e := &RefusedError{}
+			if len(rej.Private) >= 2 {
+				e.Reason = Reason(binary.BigEndian.Uint16(rej.Private))
+			}
+			err = e
+		}
+		return nil, sdpcore.Params{}, err
+	}
+	s.qp = qp
+	p, err := s.awaitHelloAck(ctx, layout)
+	if err != nil {
+		s.discard()
+		return nil, sdpcore.Params{}, err
+	}
+	return s, p, nil
+}
+
+// awaitHelloAck takes the first message of the Accepting Peer. [SDP-8.1.1-25]
+func (s *setup) awaitHelloAck(ctx context.Context, layout Layout) (p sdpcore.Params, err error) {
+	if priv := s.qp.PeerPrivate(); len(priv) > 0 {
+		if _, _, err := sdpwire.ParseHelloAck(priv, layout); err == nil {
+			return p, errors.New("sdp: the peer put its HelloAck into the MPA reply, which is not a form spoken here") // [D-02]
+		}
+	}
+	e, err := s.cq.Wait(ctx)
+	if err != nil {
+		return p, fmt.Errorf("sdp: waiting for HelloAck: %w", err)
+	}
+	if e.Status != iwarp.StatusOK || e.Op != iwarp.OpRecv {
+		err := s.qp.Err()
+		if err == nil {
+			err = ErrReset
+		}
+		return p, fmt.Errorf("sdp: connection lost before HelloAck: %w", err)
+	}
+	b := s.bufs[e.ID][:e.Len]
+	a, n, err := sdpwire.ParseHelloAck(b, layout)
+	switch {
+	case err != nil:
+		return p, fmt.Errorf("sdp: first message of the peer is no HelloAck: %w", err)
+	case n != len(b): // [SDP-6.2.2-1]
+		return p, &ProtocolError{Row: "SDP-6.2.2-1", MID: sdpwire.HelloAckMID, What: fmt.Sprintf("%d bytes", len(b))}
+	case a.MajV != sdpwire.MajV: // [SDP-6.2.2.1-2]; MinV is no ground [SDP-6.2.2.2-2] [SDP-8.1.1-26] and rules the same today [SDP-8.1.1-27]
+		return p, &ProtocolError{Row: "SDP-6.2.2.1-2", MID: sdpwire.HelloAckMID, What: fmt.Sprintf("major version %d", a.MajV)}
+	case a.MaxAdverts == 0: // [SDP-6.2.2.3-2]
+		return p, &ProtocolError{Row: "SDP-6.2.2.3-2", MID: sdpwire.HelloAckMID, What: "MaxAdverts is zero"}
+	case a.LocIRD == 0 || a.LocORD == 0:
+		return p, &ProtocolError{Row: "SDP-8.1.1-25", MID: sdpwire.HelloAckMID, What: "LocIRD or LocORD is zero"}
+	case a.Bufs < sdpwire.MinBuffers || a.ActRcvSz < sdpwire.MinBufferSize || a.ActRcvSz > sdpwire.MaxSize: // [D-07]
+		return p, &ProtocolError{Row: "D-07", MID: sdpwire.HelloAckMID, What: fmt.Sprintf("%d buffers of %d bytes", a.Bufs, a.ActRcvSz)}
+	}
+	if err := s.qp.PostRecv(iwarp.RecvWR{ID: e.ID, SG: []iwarp.SGE{iwarp.Buf(s.bufs[e.ID])}}); err != nil {
+		return p, err
+	}
+	ord := s.settleORD(int(a.LocIRD)) // [SDP-8.1.1-29]
+	return s.params(sdpcore.Connecting, int(a.Bufs), int(a.ActRcvSz), int(a.MaxAdverts), ord), nil
+}
+
+// settleORD lowers the outbound depth to what the peer serves. The inbound one
+// stays, which is allowed. [SDP-8.1.1-20] [SDP-8.1.1-28] [D-04]
+func (s *setup) settleORD(peerIRD int) int {
+	ord := max(1, min(s.opt.ReadDepth, peerIRD, max(1, s.qp.ORD())))
+	_ = s.qp.SetORD(ord)
+	return ord
+}
+
+// judge decides about a Hello. [SDP-8.1.1-12] A minor version of any kind is
+// taken. [SDP-6.2.1.2-2] [SDP-8.1.1-14] [SDP-8.1.1-15]
+func judge(h sdpwire.Hello) Reason {
+	switch {
+	case h.MajV != sdpwire.MajV: // [SDP-6.2.1.1-2]
+		return ReasonVersion
+	case h.MaxAdverts == 0: // [SDP-6.2.1.3-3]
+		return ReasonAdverts
+	case h.LocIRD == 0 || h.LocORD == 0:
+		return ReasonDepth
+	case h.Bufs < sdpwire.MinBuffers, h.LocalRcvSz < sdpwire.MinBufferSize, h.LocalRcvSz > sdpwire.MaxSize: // [SDP-10.3-1] [SDP-10-5] [D-07]
+		return ReasonBuffers
+	}
+	return ReasonUnknown
+}
+
+// recvSizeFor takes the peer's wish into account, within bounds of our own; a
+// wish out of range is none. [SDP-6.2.1.4-2] [SDP-6.2.1.4-3] [D-07] [D-14]
+func recvSizeFor(o *Options, des uint32) int {
+	if o.NoResize || des < 4<<10 || des > 64<<10 || o.RecvBufferSize < 4<<10 || o.RecvBufferSize > 64<<10 {
+		return o.RecvBufferSize
+	}
+	return int(des)
+}
+
+// A greeting is a Hello and where it came from.
+type greeting struct {
+	hello  sdpwire.Hello
+	layout Layout
+	raw    bool
+	token  []byte
+}
+
+const tokenLen = 16 // [D-50]
+
+// readGreeting parses a Hello with nothing behind it but perhaps a token. The
+// layout is detected. [D-01] [SDP-6.2.1-1]
+func readGreeting(b []byte) (g greeting, ok bool) {
+	if g.layout, ok = sdpwire.DetectLayout(b); !ok {
+		// Flags may be anything in private data [D-07]; the place of the MID
+		// tells as well, as it is zero and Bufs is not.
+		return g, false
+	}
+	h, n, err := sdpwire.ParseHello(b, g.layout)
+	if err != nil || len(b) != n && len(b) != n+tokenLen {
+		return g, false
+	}
+	g.hello, g.token = h, b[n:]
+	return g, true
+}
+
+// accept makes a connection of a TCP connection as Accepting Peer. decide is
+// asked once the Hello is there. The TCP connection is closed on failure.
+func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, decide func(*setup, greeting) Reason) (*setup, greeting, sdpcore.Params, error) {
+	var g greeting
+	fail := func(s *setup, err error) (*setup, greeting, sdpcore.Params, error) {
+		if s != nil {
+			s.discard()
+		}
+		return nil, g, sdpcore.Params{}, err
+	}
+	first, err := sniff(ctx, nc, sniffLen, opt.SetupTimeout)
+	if err != nil {
+		nc.Close()
+		return fail(nil, fmt.Errorf("sdp: waiting for Hello: %w", err))
+	}
+	if !isMPA(first) { // a raw Hello, and the MPA Request behind it [D-02]
+		b, err := readRaw(ctx, nc, opt.SetupTimeout)
+		if err == nil {
+			var ok bool
+			if g, ok = readGreeting(b); !ok {
+				err = &RefusedError{ReasonHello}
+			} else if r := judge(g.hello); r != ReasonUnknown {
+				err = &RefusedError{r}
+			}
+		}
+		if err == nil {
+			first, err = sniff(ctx, nc, sniffLen, opt.SetupTimeout)
+		}
+		if err != nil {
+			reset(nc) // [D-16]
+			return fail(nil, err)
+		}
+		g.raw = true
+	}
+	s, err := newSetup(opt, dev)
+	if err != nil {
+		nc.Close()
+		return fail(nil, err)
+	}
+	cfg := s.config()
+	if isMPA(first) && first[17] == 1 {
+		// Revision 1 has no ready message: SDP obliges the dialler to be ready.
+		// [D-03]
+		cfg.EarlyResponder = true
+	}
+	req, err := iwarp.ReadRequest(ctx, nc, cfg)
+	if err != nil {
+		s.qp = nil
+		return fail(s, err)
+	}
+	if !g.raw {
+		var ok bool
+		if g, ok = readGreeting(req.Private()); !ok {
+			return fail(s, refuse(s, req, ReasonHello))
+		}
+		if r := judge(g.hello); r != ReasonUnknown {
+			return fail(s, refuse(s, req, r))
+		}
+	}
+	// The sizes may still move: nothing has been announced.
+	s.opt.RecvBufferSize = recvSizeFor(&s.opt, g.hello.DesRemRcvSz)
+	s.opt.RecvThreshold = max(s.opt.RecvThreshold, s.opt.RecvBufferSize)
+	if r := decide(s, g); r != ReasonUnknown {
+		return fail(s, refuse(s, req, r))
+	}
+	qp, err := req.Accept(nil)
+	if err != nil {
+		s.qp = nil
+		return fail(s, err)
+	}
+	s.qp = qp
+	ord := s.settleORD(int(g.hello.LocIRD)) // [SDP-8.1.1-21]
+	ack := sdpwire.HelloAck{
+		Bufs: uint16(s.opt.RecvBuffers), MajV: sdpwire.MajV, MinV: min(sdpwire.MinV, max(g.hello.MinV, sdpwire.MinV)), // [SDP-6.2.2.2-1]
+		MaxAdverts: uint16(s.opt.MaxAdverts), ActRcvSz: uint32(s.opt.RecvBufferSize), // [SDP-6.2.2.3-1] [SDP-6.2.2.4-1]
+		LocIRD: uint16(s.opt.ReadDepth), LocORD: uint16(ord), // [SDP-6.2.2.5-1] [SDP-6.2.2.6-1] [SDP-8.1.1-19] [D-04]
+	}
+	// [SDP-8.1.1-16] [SDP-8.1.1-17] [SDP-8.1.1-22]
+	err = qp.Post(iwarp.SendWR{Op: iwarp.OpSendSE, SG: []iwarp.SGE{iwarp.Buf(ack.Append(nil, g.layout))}, Inline: true, Unsignaled: true})
+	if err != nil {
+		return fail(s, err)
+	}
+	h := g.hello
+	return s, g, s.params(sdpcore.Accepting, int(h.Bufs), int(h.LocalRcvSz), int(h.MaxAdverts), ord), nil
+}
+
+// refuse rejects an MPA Request with the reason in its private data. [D-16]
+func refuse(s *setup, req *iwarp.Request, r Reason) error {
+	s.qp = nil
+	_ = req.Reject(binary.BigEndian.AppendUint16(nil, uint16(r)))
+	return &RefusedError{r}
+}
+
+// sniffLen bytes tell what is coming: the key and the revision of an MPA
+// Request, or a Hello.
+const sniffLen = 18
+
+func isMPA(b []byte) bool { return len(b) >= sniffLen && string(b[:len(mpaKey)]) == mpaKey }
+
+const mpaKey = "MPA ID Req Frame" // begins an MPA Request
+
+// readRaw reads a raw Hello: 32 bytes. [SDP-8.1.1-10]
+func readRaw(ctx context.Context, nc net.Conn, limit time.Duration) ([]byte, error) {
+	b := make([]byte, sdpwire.HelloLen)
+	stop := bound(ctx, nc, limit)
+	defer stop()
+	for n := 0; n < len(b); {
+		k, err := nc.Read(b[n:])
+		if err != nil {
+			return nil, err
+		}
+		n += k
+	}
+	return b, nil
+}
+
+// bound limits reads of set-up by time and by the context.
+func bound(ctx context.Context, nc net.Conn, limit time.Duration) (stop func()) {
+	nc.SetReadDeadline(time.Now().Add(limit))
+	cancel := context.AfterFunc(ctx, func() { nc.SetReadDeadline(time.Unix(1, 0)) })
+	return func() {
+		if cancel() {
+			nc.SetReadDeadline(time.Time{})
+		}
+	}
+}
+
+// reset closes a TCP connection by a reset.
+func reset(nc net.Conn) {
+	if tc, ok := nc.(*net.TCPConn); ok {
+		_ = tc.SetLinger(0)
+	}
+	nc.Close()
+}
+
+// Private Buffers are used again: clearing them for every connection costs more
+// than the rest of its set-up.
+type bufferKey struct{ n, size int }
+
+var bufferPools sync.Map // of bufferKey to *sync.Pool
+
+func getBuffers(n, size int) [][]byte {
+	if p, ok := bufferPools.Load(bufferKey{n, size}); ok {
+		if b, ok := p.(*sync.Pool).Get().(*[][]byte); ok {
+			return *b
+		}
+	}
+	slab := make([]byte, n*size)
+	b := make([][]byte, n)
+	for i := range b {
+		b[i] = slab[i*size : (i+1)*size : (i+1)*size]
+	}
+	return b
+}
+
+func putBuffers(b [][]byte) {
+	p, ok := bufferPools.Load(bufferKey{len(b), len(b[0])})
+	if !ok {
+		p, _ = bufferPools.LoadOrStore(bufferKey{len(b), len(b[0])}, new(sync.Pool))
+	}
+	p.(*sync.Pool).Put(&b)
+}

@@ -1,0 +1,128 @@
+package sdp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+
+	"viaduct/sdp/sdpcore"
+)
+
+// A Transfer is a read or write that goes on after the call that started it. It
+// borrows the slice until it has ended. [D-40]
+type Transfer struct {
+	c    *Conn
+	o    *op
+	done chan struct{}
+	n    int
+	err  error
+}
+
+// StartWrite begins to send p, which belongs to the connection until Wait
+// returns. Several may be under way: the peer can then fetch them all at once.
+func (c *Conn) StartWrite(p []byte) (*Transfer, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, c.opError("write", net.ErrClosed)
+	}
+	t := c.startTransfer(p, false)
+	if len(p) > 0 {
+		c.wops = append(c.wops, t.o)
+		c.exec(c.m.Write(c.now(), t.o.id, len(p), false, c.acts[:0]))
+	}
+	c.poll()
+	c.leave()
+	return t, nil
+}
+
+// StartRead begins a read of at least one byte into p, which belongs to the
+// connection until Wait returns; meanwhile it may be offered to the peer for
+// RDMA Write.
+func (c *Conn) StartRead(p []byte) (*Transfer, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, c.opError("read", net.ErrClosed)
+	}
+	t := c.startTransfer(p, true)
+	if len(p) > 0 {
+		c.rops = append(c.rops, t.o)
+		c.exec(c.m.Read(c.now(), t.o.id, len(p), false, c.acts[:0]))
+	}
+	c.leave()
+	return t, nil
+}
+
+func (c *Conn) startTransfer(p []byte, read bool) *Transfer {
+	o := newOp()
+	c.nextID++
+	o.id, o.buf, o.read, o.lent = c.nextID, p, read, true
+	t := &Transfer{c: c, o: o, done: make(chan struct{})}
+	o.onDone = func() {
+		t.n, t.err = o.n, o.err
+		if read {
+			c.urg.advance(o.n)
+		}
+		close(t.done)
+	}
+	if len(p) == 0 {
+		o.done = true
+		o.onDone()
+	}
+	return t
+}
+
+// Done returns a channel that is closed when the transfer has ended.
+func (t *Transfer) Done() <-chan struct{} { return t.done }
+
+// Cancel asks to end the transfer early. It ends with the exact count of bytes
+// moved, perhaps all of them.
+func (t *Transfer) Cancel() {
+	t.c.mu.Lock()
+	defer t.c.mu.Unlock()
+	if !t.o.done && !t.o.cancel {
+		t.c.cancel(t.o)
+		t.c.leave()
+	}
+}
+
+// Wait returns when the transfer has ended: its count, and nil, io.EOF, or why
+// it is short. If the context ends first the transfer is cancelled, and Wait
+// returns, when it has ended, the cause of the context together with the count.
+func (t *Transfer) Wait(ctx context.Context) (int, error) {
+	cause := error(nil)
+	t.c.mu.Lock()
+	for !t.o.done && cause == nil {
+		// Drive the connection for a moment before sleeping.
+		if t.c.poll() || t.c.spin(t.o, nil, nil) {
+			continue
+		}
+		break
+	}
+	t.c.leave()
+	t.c.mu.Unlock()
+	select {
+	case <-t.done:
+	case <-ctx.Done():
+		cause = context.Cause(ctx)
+		t.Cancel()
+		<-t.done
+	}
+	name := "write"
+	if t.o.read {
+		name = "read"
+	}
+	switch {
+	case t.err == nil, t.o.read && t.n > 0:
+		return t.n, nil
+	case t.err == io.EOF:
+		return t.n, io.EOF
+	case errors.Is(t.err, sdpcore.ErrCancelled) && cause != nil:
+		return t.n, t.c.opError(name, cause)
+	case errors.Is(t.err, sdpcore.ErrCancelled):
+		return t.n, t.c.opError(name, context.Canceled)
+	}
+	return t.n, t.c.opError(name, t.err)
+}

@@ -1,0 +1,101 @@
+package sdp
+
+import (
+	"net"
+
+	"viaduct/sdp/sdpcore"
+)
+
+// urgent is what the receiving side knows of urgent data. [D-29]
+type urgent struct {
+	pending int    // announced so far
+	newest  uint64 // stream position of the newest urgent byte
+	seen    bool
+	readPos uint64 // stream position of the next byte to be read
+	apart   []byte // urgent bytes kept out of the stream
+	ch      chan struct{}
+}
+
+func (u *urgent) notify() {
+	if u.ch != nil {
+		select {
+		case u.ch <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (u *urgent) advance(n int) { u.readPos += uint64(n) }
+
+// urgentCame notes an urgent byte.
+func (c *Conn) urgentCame(a *sdpcore.Action) {
+	c.urg.newest, c.urg.seen = a.Pos, true
+	if a.Local {
+		c.urg.apart = append(c.urg.apart, c.recv.cur[len(c.recv.cur)-1])
+		c.urg.newest -= uint64(len(c.urg.apart) - 1)
+		if len(c.urg.apart) > 16 { // like TCP, only the newest matter
+			c.urg.apart = c.urg.apart[len(c.urg.apart)-16:]
+		}
+	}
+	c.urg.notify()
+}
+
+// WriteUrgent sends p; its last byte is urgent data, announced to the peer ahead
+// of what waits to be sent. [SDP-9.5.3-2] [SDP-9.5.3-3]
+func (c *Conn) WriteUrgent(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return 0, c.opError("write", net.ErrClosed)
+	}
+	if c.wd.passed() {
+		return 0, c.opError("write", errDeadline)
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	return c.write(p, true)
+}
+
+// Urgent returns a channel that gets a value when the peer announces an urgent
+// byte, and when one arrives. [SDP-9.5.3-9] It holds at most one value.
+func (c *Conn) Urgent() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.urg.ch == nil {
+		c.urg.ch = make(chan struct{}, 1)
+		if c.urg.pending > 0 {
+			c.urg.notify()
+		}
+	}
+	c.attend()
+	return c.urg.ch
+}
+
+// UrgentMark returns how many bytes are to be read before the newest urgent
+// byte that has come, and whether one has come that was not read yet.
+func (c *Conn) UrgentMark() (before int, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.poll()
+	c.attend()
+	if !c.urg.seen || c.urg.newest < c.urg.readPos {
+		return 0, false
+	}
+	return int(c.urg.newest - c.urg.readPos), true
+}
+
+// ReadUrgent takes the oldest urgent byte that was kept out of the stream, see
+// Options.UrgentApart. The error is ErrNoUrgent if there is none.
+func (c *Conn) ReadUrgent() (byte, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.poll()
+	c.attend()
+	if len(c.urg.apart) == 0 {
+		return 0, c.opError("read", ErrNoUrgent)
+	}
+	b := c.urg.apart[0]
+	c.urg.apart = c.urg.apart[1:]
+	return b, nil
+}
