@@ -34,6 +34,7 @@ type backlogged struct {
 type advert struct {
 	key uint64
 	mr  *iwarp.MemoryRegion
+	win *iwarp.Window // of all of it: the peer may invalidate it
 }
 
 func (s *sideSend) init(depth int) {
@@ -287,14 +288,20 @@ func (c *Conn) advertise(a *sdpcore.Action) bool {
 	} else {
 		_, b = c.bytes(a.ID, a.Off, int(a.Msg.Size))
 	}
-	mr, err := c.qp.Register(b, access)
+	mr, err := c.qp.Register(b, iwarp.LocalOnly)
 	if err != nil {
 		c.drv.fail = err
 		return false
 	}
-	c.send.advs = append(c.send.advs, advert{a.Adv, mr})
-	a.Msg.STag, a.Msg.VA = mr.STag(), mr.TO()
-	c.m.Bind(a.Adv, mr.STag())
+	win, err := c.qp.Bind(mr, 0, len(b), access)
+	if err != nil {
+		_ = mr.Close()
+		c.drv.fail = err
+		return false
+	}
+	c.send.advs = append(c.send.advs, advert{a.Adv, mr, win})
+	a.Msg.STag, a.Msg.VA = win.STag(), win.TO()
+	c.m.Bind(a.Adv, win.STag())
 	return true
 }
 
@@ -302,7 +309,8 @@ func (c *Conn) advertise(a *sdpcore.Action) bool {
 func (c *Conn) revoke(key uint64) {
 	for i, ad := range c.send.advs {
 		if ad.key == key {
-			_ = ad.mr.Close() // the peer may have invalidated it already
+			_ = ad.win.Close() // the peer may have invalidated it already
+			_ = ad.mr.Close()
 			c.send.advs[i] = c.send.advs[len(c.send.advs)-1]
 			c.send.advs[len(c.send.advs)-1] = advert{}
 			c.send.advs = c.send.advs[:len(c.send.advs)-1]
