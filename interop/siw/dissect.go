@@ -24,9 +24,11 @@ func (r *runner) dissect(ctx context.Context) error {
 		return nil
 	}
 	r.check("tshark reads the capture", func() error {
-		d, err := readCapture(ctx, r.capture)
-		if err != nil {
-			return err
+		d := new(reading)
+		for _, file := range r.captures {
+			if err := d.read(ctx, file); err != nil {
+				return err
+			}
 		}
 		r.logf("        tshark: %d start-ups, %d FPDUs, %d with a good CRC, %d with a bad one, %d malformed", d.replies, d.fpdus, d.goodCRC, d.badCRC, len(d.malformed))
 		switch {
@@ -46,29 +48,28 @@ func (r *runner) dissect(ctx context.Context) error {
 	return nil
 }
 
-// readCapture lets tshark read a pcap.
-func readCapture(ctx context.Context, file string) (*reading, error) {
+// read lets tshark read a pcap and adds what it finds.
+func (d *reading) read(ctx context.Context, file string) error {
 	out, err := command(ctx, "", "tshark", "-r", file, "-Y", "iwarp_mpa", "-O", "iwarp_mpa")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	d := parseReading(out)
+	d.parse(out)
 	// The text of the layers above is left out there, and with it their
 	// complaints.
 	out, err = command(ctx, "", "tshark", "-r", file, "-Y", "iwarp_mpa && _ws.malformed")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for line := range strings.Lines(string(out)) {
 		if len(d.malformed) < 10 {
 			d.malformed = append(d.malformed, strings.TrimSpace(line))
 		}
 	}
-	return d, nil
+	return nil
 }
 
-func parseReading(out []byte) *reading {
-	d := new(reading)
+func (d *reading) parse(out []byte) {
 	sc := bufio.NewScanner(bytes.NewReader(out))
 	sc.Buffer(nil, 1<<20)
 	for sc.Scan() {
@@ -86,5 +87,4 @@ func parseReading(out []byte) *reading {
 			d.badCRC++
 		}
 	}
-	return d
 }

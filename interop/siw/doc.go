@@ -32,7 +32,7 @@
 //   - server: viaduct rping -c against the guest's rping -s.
 //
 // Both directions run with data verification, at sizes from 64 bytes to 64
-// KiB, with siw as it is shipped and with its CRC and peer-to-peer start-up
-// turned on. The card's traffic is captured and read by tshark, which has to
+// KiB, with siw as it is shipped, without CRC, and with its CRC and its
+// peer-to-peer start-up turned on. The card's traffic is captured and read by tshark, which has to
 // find iWARP in it, nothing malformed and no bad CRC.
 package main

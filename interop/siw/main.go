@@ -98,14 +98,13 @@ func (o *options) test(ctx context.Context, im *image, acc accelerator, dir stri
 			return fmt.Errorf("building viaduct: %w", err)
 		}
 	}
-	r, err := newRunner(ctx, o, im, acc, dir)
-	if err != nil {
-		return err
-	}
-	err = r.all(ctx)
-	r.guest.stop()
-	if o.verbose || err != nil {
-		o.logf("--- the guest's console ends with:\n%s", r.guest.consoleTail(40))
+	r := &runner{options: o, image: im, acc: acc, dir: dir, begin: time.Now()}
+	err := r.all(ctx)
+	if r.guest != nil {
+		r.guest.stop()
+		if o.verbose {
+			o.logf("--- the guest's console ends with:\n%s", r.guest.consoleTail(40))
+		}
 	}
 	if err != nil {
 		return err

@@ -128,7 +128,8 @@ func TestParseAnswer(t *testing.T) {
 }
 
 func TestParseReading(t *testing.T) {
-	d := parseReading([]byte(`
+	d := new(reading)
+	d.parse([]byte(`
 Frame 4: 90 bytes on wire
 iWARP Marker Protocol data unit Aligned framing
     Request frame header
