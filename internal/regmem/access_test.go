@@ -1,6 +1,7 @@
 package regmem
 
 import (
+	"encoding/binary"
 	"errors"
 	"math"
 	"testing"
@@ -328,13 +329,47 @@ func TestHandles(t *testing.T) {
 	if or != math.MaxUint32 || and != 0 {
 		t.Errorf("bits that never change: %#x, %#x", ^or, and)
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	for h := range recent {
 		if !g.isRetiredLocked(h) {
 			t.Fatalf("handle %#x may be drawn again", h)
 		}
 	}
+}
+
+// What the generator draws is passed over if it is 0, in use, or retired; the
+// oldest retired handles come free again.
+func TestDraw(t *testing.T) {
+	g := New(Limits{})
+	mem := make([]byte, 1)
+	draw := func(hs ...uint32) *Region {
+		t.Helper()
+		g.unread = nil
+		for _, h := range hs {
+			g.unread = binary.NativeEndian.AppendUint32(g.unread, h)
+		}
+		r, err := g.Register(mem, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := hs[len(hs)-1]; r.Handle() != want {
+			t.Fatalf("drew %d of %v", r.Handle(), hs)
+		}
+		return r
+	}
+	draw(0, 1)
+	two := draw(1, 2)
+	if err := g.Deregister(two); err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint32(quarantine - 1) {
+		if err := g.Deregister(draw(2, 100+i)); err != nil { // 2 is still retired
+			t.Fatal(err)
+		}
+	}
+	if err := g.Deregister(draw(3)); err != nil {
+		t.Fatal(err)
+	}
+	draw(100, 3, 2) // 2 is free, the one after it not yet
 }
 
 // The table against a map, through growth and tombstones.
@@ -380,6 +415,15 @@ func TestTableAgainstMap(t *testing.T) {
 					}
 				}
 				slots := *tab.slots.Load()
+				used := 0
+				for i := range slots {
+					if slots[i].Load() != nil {
+						used++
+					}
+				}
+				if tab.used != used {
+					t.Fatalf("%d slots counted as used, %d are", tab.used, used)
+				}
 				if len(slots) > max(minSlots, 16*(len(model)+1)) && tab.used == tab.count {
 					t.Fatalf("%d slots for %d regions", len(slots), len(model))
 				}
