@@ -100,9 +100,12 @@ func New(nc net.Conn, p Protocol, o Options) *Conn {
 // before; they are handled first, in the passive goroutine.
 func (c *Conn) Start(early []byte) {
 	c.rx.mu.Lock()
+	defer c.rx.mu.Unlock()
+	if c.rx.closed {
+		return // Close may be waiting for goroutines already
+	}
 	c.rx.keep(early)
 	c.rx.started = true
-	c.rx.mu.Unlock()
 	if c.raw != nil {
 		c.wg.Go(c.passive)
 	} else {

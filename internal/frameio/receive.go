@@ -335,7 +335,7 @@ func (r *receiver) park() {
 // place, since the read may wait for the peer and nothing may stay pinned.
 func (c *Conn) readLoop() {
 	r := &c.rx
-	buf := make([]byte, maxFrame)
+	buf := make([]byte, max(maxFrame, len(r.early)+1))
 	n := copy(buf, r.early)
 	r.early = nil
 	for first := n > 0; ; first = false {

@@ -298,6 +298,9 @@ func (t *sender) flatten(p []byte) ([]byte, error) {
 			return nil, err
 		}
 	}
+	// The memory behind the vectors is the consumer's again.
+	clear(t.batch.vecs)
+	t.batch.vecs = t.batch.vecs[:0]
 	t.batch.release()
 	return p, nil
 }
