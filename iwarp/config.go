@@ -203,6 +203,9 @@ func (c *Config) logger() *slog.Logger {
 
 // complete fills in what was left out and checks the rest.
 func (c *Config) complete() error {
+	if c.PD == nil && c.SRQ != nil {
+		c.PD = c.SRQ.pd
+	}
 	switch {
 	case c.Device == nil && c.PD != nil:
 		c.Device = c.PD.dev
@@ -210,11 +213,7 @@ func (c *Config) complete() error {
 		c.Device = NewDevice(DeviceConfig{})
 	}
 	if c.PD == nil {
-		if c.SRQ != nil {
-			c.PD = c.SRQ.pd
-		} else {
-			c.PD = c.Device.NewPD()
-		}
+		c.PD = c.Device.NewPD()
 	}
 	if c.PD.dev != c.Device || c.SRQ != nil && c.SRQ.pd != c.PD {
 		return fmt.Errorf("%w: device, domain and shared receive queue do not belong together", ErrInvalid)

@@ -68,8 +68,8 @@ type Window struct {
 }
 
 // Bind opens a window of n bytes at offset off of m for the peer of q, with
-// tagged offsets from 0. Bind is done when it returns: the STag may be told to
-// the peer. The region stays registered at least as long as the window.
+// tagged offsets from 0, or with RegionOptions.Virtual with those of the region.
+// Bind is done when it returns: the STag may be told to the peer. The region stays registered at least as long as the window.
 //
 // Errors: ErrInvalid if the range is empty or leaves the region or the region
 // belongs to another domain or stream, ErrRegistered, ErrLimit, ErrClosed.

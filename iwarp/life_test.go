@@ -1,0 +1,487 @@
+package iwarp
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"viaduct/iwarp/ddp"
+	"viaduct/iwarp/rdmap"
+)
+
+// TestClose: Close sends what was accepted, lets Reads finish, and ends with
+// FIN, not with a reset; afterwards everything is an error. [DDP-6.2.1-1]
+// [DDP-6.2.1-2] [DDP-6.2.1-5] [DDP-6.2.1-6] [MPA-7.2-1] [RDMAP-6.2-1] [RDMAP-7-3] [DDP-3-10] [DDP-3-11] [DDP-6.2-2] [I-33]
+func TestClose(t *testing.T) {
+	p, q := asResponder(t, &Config{NoNudge: true, FPDUSize: 64766})
+	big := pattern(8<<20, 1)
+	mr, _ := q.Register(make([]byte, 1<<20), RemoteRead)
+	q.PostRecv(RecvWR{ID: 9})
+	p.ulpdu(readReq(1, rdmap.ReadRequest{Size: 1 << 20, SourceSTag: mr.STag()})) // a Read that has come is answered
+	for deadline := time.Now().Add(patience); q.Stats().ReceivedFPDUs == 0 && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	q.Post(SendWR{ID: 1, SG: []SGE{Buf(big)}})
+	q.Post(readInto(2, make([]byte, 4)))
+	closed := make(chan error, 1)
+	go func() { closed <- q.Close() }()
+	sizes := map[rdmap.Opcode]int{}
+	for range 3 {
+		op, head, body := p.message(64766)
+		sizes[op] += len(body)
+		if op == rdmap.ReadRequestOp {
+			p.respond(append(head, body...), []byte("last"))
+		}
+	}
+	if sizes[rdmap.Send] != len(big) || sizes[rdmap.ReadResponse] != 1<<20 {
+		t.Errorf("%v", sizes)
+	}
+	if u, err := p.tryNext(); err != io.EOF {
+		t.Errorf("%x, %v", u, err)
+	}
+	p.ulpdu(seg(rdmap.Send, 0, 1, 0, true, nil)) // reception goes on until the peer closes [DDP-6.2.1-7]
+	p.c.Close()
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	for i := uint64(1); i <= 2; i++ {
+		if c := wantOK(t, q.SendCQ()); c.ID != i {
+			t.Errorf("%+v", c)
+		}
+	}
+	if c := wantOK(t, q.RecvCQ()); c.ID != 9 {
+		t.Errorf("%+v", c)
+	}
+	if q.State() != StateEnded || !errors.Is(q.Err(), ErrClosed) && q.Err() != io.EOF {
+		t.Error(q.State(), q.Err())
+	}
+	if err := q.Post(SendWR{}); !errors.Is(err, ErrClosed) || !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+	if err := q.PostRecv(RecvWR{}); !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+	if err := q.CloseWrite(); !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+	if _, err := q.Bind(mr, 0, 1, RemoteRead); !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+	q.Close() // again
+	q.Abort()
+	if n := len(q.dev.Streams()); n != 0 {
+		t.Errorf("%d streams left", n)
+	}
+}
+
+// TestHalfClose: either direction ends on its own. [DDP-6.2.1-4] [DDP-6.2.1-7]
+// [MPA-3-12] [MPA-7.2-2] [DDP-3-10] [I-32]
+func TestHalfClose(t *testing.T) {
+	a, b := connect(t, nil, nil)
+	sink := make([]byte, 10)
+	b.PostRecv(RecvWR{ID: 1, SG: []SGE{Buf(sink)}})
+	b.PostRecv(RecvWR{ID: 2})
+	a.PostRecv(RecvWR{ID: 3})
+	a.Post(SendWR{SG: []SGE{Buf([]byte("bye"))}})
+	if err := a.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.CloseWrite(); err != nil {
+		t.Error(err)
+	}
+	if err := a.Post(SendWR{}); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+	if c := wantOK(t, b.RecvCQ()); c.ID != 1 || string(sink[:c.Len]) != "bye" {
+		t.Errorf("%+v", c)
+	}
+	<-b.PeerClosed()
+	if c, err := b.RecvCQ().Wait(ctxt(t)); err != nil || c.ID != 2 || c.Status != StatusFlushed {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if b.State() != StatePeerClosed || b.Err() != nil || a.State() != StateClosing {
+		t.Error(b.State(), b.Err(), a.State())
+	}
+	if err := b.PostRecv(RecvWR{}); !errors.Is(err, ErrPeerClosed) {
+		t.Error(err)
+	}
+	if err := b.Post(readInto(1, sink)); !errors.Is(err, ErrPeerClosed) {
+		t.Error(err)
+	}
+	if err := b.Post(SendWR{ID: 4, SG: []SGE{Buf([]byte("after"))}}); err != nil { // still open
+		t.Fatal(err)
+	}
+	wantOK(t, b.SendCQ())
+	a.PostRecv(RecvWR{ID: 5, SG: []SGE{Buf(sink)}})
+	if c, err := a.RecvCQ().Wait(ctxt(t)); err != nil || c.ID != 3 { // too short on purpose: see below
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+// TestHalfCloseReset: a reset after the peer's orderly half is noticed when
+// something is sent. [DDP-6.2.2-1] [DDP-3-3]
+func TestHalfCloseReset(t *testing.T) {
+	p, q := asResponder(t, &Config{NoNudge: true})
+	p.c.(*net.TCPConn).CloseWrite()
+	<-q.PeerClosed()
+	p.c.(*net.TCPConn).SetLinger(0)
+	p.c.Close()
+	for q.Post(SendWR{SG: []SGE{Buf(make([]byte, 100000))}}) == nil {
+		if c, err := q.SendCQ().Wait(ctxt(t)); err != nil || c.Status != StatusOK {
+			break
+		}
+	}
+	wantTerminate(t, ended(t, q), false, 2, 0, 1)
+}
+
+// TestLost: the connection goes away. A FIN inside an FPDU or a message, or
+// while we wait for a Read, is a loss too, told to the peer whose other half is
+// open. [MPA-8-1] [MPA-8-2] [DDP-6.2.2-1] [DDP-6.2.2-2] [DDP-7-1] [DDP-3-3] [RDMAP-6.2-2]
+// [RDMAP-7.1-1] [DDP-6.2.1-3] [I-32] [I-34]
+func TestLost(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		do   func(p *peer, q *QueuePair)
+		told bool
+	}{
+		{"reset", func(p *peer, q *QueuePair) { p.c.(*net.TCPConn).SetLinger(0); p.c.Close() }, false},
+		{"FIN inside an FPDU", func(p *peer, q *QueuePair) {
+			b := p.enc.Append(nil, seg(rdmap.Send, 0, 1, 0, true, nil))
+			p.raw(b[:len(b)-1])
+			p.c.(*net.TCPConn).CloseWrite()
+		}, true},
+		{"FIN inside a message", func(p *peer, q *QueuePair) {
+			p.ulpdu(seg(rdmap.Send, 0, 1, 0, false, []byte("half")))
+			p.c.(*net.TCPConn).CloseWrite()
+		}, true},
+		{"FIN instead of a Read Response", func(p *peer, q *QueuePair) {
+			q.Post(readInto(7, make([]byte, 4)))
+			p.next()
+			p.c.(*net.TCPConn).CloseWrite()
+		}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, q := asResponder(t, &Config{NoNudge: true, RecvDepth: 4})
+			for i := range 3 {
+				q.PostRecv(RecvWR{ID: uint64(i), SG: []SGE{Buf(make([]byte, 8))}})
+			}
+			c.do(p, q)
+			if c.told {
+				p.terminate([]byte{0x20, 1, 0, 0})
+			}
+			wantTerminate(t, ended(t, q), false, 2, 0, 1)
+			<-q.gone
+			for i := range 3 { // in order
+				if c, ok := q.RecvCQ().Poll(); !ok || c.ID != uint64(i) || c.Status != StatusFlushed {
+					t.Errorf("%+v, %t", c, ok)
+				}
+			}
+			if c, ok := q.SendCQ().Poll(); ok && (c.ID != 7 || c.Status != StatusFlushed) {
+				t.Errorf("%+v", c)
+			}
+		})
+	}
+}
+
+// TestTerminateReceived: in every state of a stream, with every form of
+// Terminate. It is understood without a receive, ends sending, flushes what is
+// posted, and is not answered. [RDMAP-5.4-3] [RDMAP-5.4-4] [RDMAP-5.4-5] [RDMAP-5.4-7]
+// [RDMAP-5.4-9] [RDMAP-3.2-3] [RDMAP-3.2-5] [RDMAP-6.2.1-2] [RDMAP-6.2.1-3] [MPA-8-10] [I-37] [I-40]
+func TestTerminateReceived(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		body string
+		hint bool
+		l    [3]uint8
+	}{
+		{"plain", "\x20\x02\x00\x00", false, [3]uint8{2, 0, 2}},
+		{"with DDP header", "\x11\x01\xc0\x00\x00\x40\xc1\x40" + "\x00\x00\x00\x01" + "\x00\x00\x00\x00\x00\x00\x00\x02", false, [3]uint8{1, 1, 1}},
+		{"R without header", "\x01\x09\x20\x00", false, [3]uint8{0, 1, 9}},
+		{"reserved bits", "\x02\x06\x1f\xff", true, [3]uint8{0, 2, 6}},
+		{"swapped, as Linux does", "\x02\x02\x00\x00", true, [3]uint8{0, 2, 2}},
+		{"unknown", "\xff\xff\x00\x00", false, [3]uint8{15, 15, 255}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for state, prepare := range map[string]func(p *peer, q *QueuePair){
+				"idle":           func(*peer, *QueuePair) {},
+				"inside a Send":  func(p *peer, q *QueuePair) { p.ulpdu(seg(rdmap.Send, 0, 1, 0, false, nil)) },
+				"Read waiting":   func(p *peer, q *QueuePair) { q.Post(readInto(3, make([]byte, 4))); p.next() },
+				"socket full":    func(p *peer, q *QueuePair) { q.Post(SendWR{ID: 3, SG: []SGE{Buf(make([]byte, 32<<20))}}) },
+				"serving a Read": func(p *peer, q *QueuePair) { p.ulpdu(readReq(1, rdmap.ReadRequest{})) },
+				"closing":        func(p *peer, q *QueuePair) { q.CloseWrite() },
+			} {
+				t.Run(state, func(t *testing.T) {
+					p, q := asResponder(t, &Config{NoNudge: true})
+					q.PostRecv(RecvWR{ID: 1, SG: []SGE{Buf(make([]byte, 4))}})
+					prepare(p, q)
+					p.ulpdu(seg(rdmap.TerminateOp, 2, 1, 0, true, []byte(c.body)),
+						seg(rdmap.Send, 0, 1, 0, true, nil)) // nothing behind it counts
+					e := wantTerminate(t, ended(t, q), true, c.l[0], c.l[1], c.l[2])
+					if string(e.Raw) != c.body || e.Error() == "" {
+						t.Errorf("%+v", e)
+					}
+					if c.hint && c.name != "reserved bits" && e.Hint == "" {
+						t.Error("no hint")
+					}
+					p.c.Close()
+					<-q.gone
+					if c, ok := q.RecvCQ().Poll(); !ok || c.Status != StatusFlushed {
+						t.Errorf("%+v, %t", c, ok)
+					}
+					if c, ok := q.SendCQ().Poll(); ok && c.Status != StatusFlushed {
+						t.Errorf("%+v", c)
+					}
+				})
+			}
+		})
+	}
+	t.Run("not answered", func(t *testing.T) {
+		p, q := asResponder(t, &Config{NoNudge: true})
+		p.ulpdu(seg(rdmap.TerminateOp, 2, 1, 0, true, []byte("\x20\x02\x00\x00")))
+		p.fin()
+		ended(t, q)
+	})
+	t.Run("names the Read", func(t *testing.T) {
+		p, q := asResponder(t, &Config{NoNudge: true})
+		for i := range 3 {
+			q.Post(readInto(uint64(i), make([]byte, 4)))
+		}
+		p.next()
+		u := p.next()
+		tm := rdmap.TerminateRDMAP(rdmap.AccessRights, u)
+		p.ulpdu(seg(rdmap.TerminateOp, 2, 1, 0, true, tm.Append(nil)))
+		e := wantTerminate(t, ended(t, q), true, 0, 1, 2)
+		if !bytes.Equal(e.RDMAP, u[18:]) || !bytes.Equal(e.DDP, u[:18]) || e.SegLen != len(u) {
+			t.Errorf("%+v", e)
+		}
+		p.c.Close()
+		<-q.gone
+		for i, want := range []Status{StatusFlushed, StatusRemote, StatusFlushed} {
+			if c, ok := q.SendCQ().Poll(); !ok || c.ID != uint64(i) || c.Status != want {
+				t.Errorf("%+v, %t", c, ok)
+			}
+		}
+	})
+}
+
+// TestTerminateArrives: with unread input in our socket and a full socket in
+// the other direction the Terminate still reaches the peer, after the FPDU
+// that was being written and ahead of what was queued. [RDMAP-6.2.1-1] [RDMAP-6.2.1-4]
+// [RDMAP-7.1-3] [RDMAP-7.1-5] [RDMAP-5.4-7] [RDMAP-5.4-8] [DDP-3-9] [DDP-6.2-1] [DDP-6.2.2-3] [DDP-6.2.2-4] [DDP-7.1-17]
+// [MPA-8-9] [I-35] [I-36] [I-41]
+func TestTerminateArrives(t *testing.T) {
+	p, q := asResponder(t, &Config{NoNudge: true})
+	for i := range 20 {
+		q.Post(SendWR{ID: uint64(i), Op: OpWrite, SG: []SGE{Buf(make([]byte, 4<<20))}})
+	}
+	bad := tag(rdmap.Write, 1, 0, true, []byte("x"))
+	var b []byte
+	b = p.enc.Append(b, bad)
+	b = p.enc.Append(b, seg(rdmap.Send, 99, 1, 0, true, nil)) // a second error, not reported
+	for range 2000 {
+		b = p.enc.Append(b, tag(rdmap.Write, 1, 0, true, make([]byte, 500)))
+	}
+	go p.c.Write(b)
+	wantTerminate(t, ended(t, q), false, 1, 1, 0)
+	n := 0
+	for {
+		u, err := p.tryNext()
+		if err != nil {
+			t.Fatalf("no Terminate, but %v", err)
+		}
+		if !ddp.IsTagged(u[0]) {
+			if want := append([]byte{0x11, 0, 0xc0, 0, 0, 15}, bad[:14]...); !bytes.Equal(u[18:], want) {
+				t.Errorf("%x", u)
+			}
+			break
+		}
+		n += len(u)
+	}
+	if n > 60<<20 {
+		t.Errorf("%d bytes went before the Terminate", n)
+	}
+	p.fin()
+	<-q.gone
+	flushed := 0
+	for i := range 20 {
+		c, ok := q.SendCQ().Poll()
+		if !ok || c.ID != uint64(i) {
+			t.Fatalf("%+v, %t", c, ok)
+		}
+		if c.Status == StatusFlushed {
+			flushed++
+		}
+	}
+	if flushed == 0 {
+		t.Error("nothing was flushed")
+	}
+}
+
+// TestStuckPeer: a peer that reads nothing does not hold the end up for ever.
+// [I-36] [I-33]
+func TestStuckPeer(t *testing.T) {
+	p, q := asResponder(t, &Config{NoNudge: true, CloseTimeout: 100 * time.Millisecond})
+	q.Post(SendWR{ID: 1, SG: []SGE{Buf(make([]byte, 32<<20))}})
+	start := time.Now()
+	q.Close()
+	if d := time.Since(start); d > 5*time.Second {
+		t.Errorf("Close took %v", d)
+	}
+	if c, ok := q.SendCQ().Poll(); !ok || c.Status != StatusFlushed {
+		t.Errorf("%+v, %t", c, ok)
+	}
+	_ = p
+}
+
+// TestAbort resets, and flushes in the order of posting. [DDP-6.2.2-2]
+func TestAbort(t *testing.T) {
+	p, q := asResponder(t, &Config{NoNudge: true})
+	for i := range 5 {
+		q.PostRecv(RecvWR{ID: uint64(i)})
+		q.Post(readInto(uint64(i), make([]byte, 4)))
+	}
+	q.Abort()
+	q.Close()
+	for i := range 5 {
+		if c, ok := q.RecvCQ().Poll(); !ok || c.ID != uint64(i) || c.Status != StatusFlushed {
+			t.Errorf("%+v, %t", c, ok)
+		}
+		if c, ok := q.SendCQ().Poll(); !ok || c.ID != uint64(i) || c.Status != StatusFlushed || c.Err() == nil {
+			t.Errorf("%+v, %t", c, ok)
+		}
+	}
+	if !errors.Is(q.Err(), net.ErrClosed) {
+		t.Error(q.Err())
+	}
+	for {
+		if _, err := p.tryNext(); err != nil {
+			if err == io.EOF {
+				t.Error("FIN instead of a reset")
+			}
+			break
+		}
+	}
+}
+
+func TestIdleTimeout(t *testing.T) {
+	_, q := asResponder(t, &Config{NoNudge: true, IdleTimeout: 50 * time.Millisecond})
+	if err := ended(t, q); !errors.Is(err, ErrTimeout) {
+		t.Error(err)
+	}
+	if q.Stats().LastActivity.IsZero() {
+		t.Error("no time of activity")
+	}
+}
+
+// TestLocalFaults: local memory that goes away after posting fails the request
+// with its own status, then ends the stream with a Terminate without headers.
+// [RDMAP-7.1-2] [RDMAPX-8.1-1] [RDMAP-4.8-9] [RDMAP-5.4-7] [I-34]
+func TestLocalFaults(t *testing.T) {
+	check := func(t *testing.T, p *peer, q *QueuePair, cq *CompletionQueue, id uint64) {
+		t.Helper()
+		p.terminate([]byte{0, 0, 0, 0})
+		wantTerminate(t, ended(t, q), false, 0, 0, 0)
+		if !errors.Is(q.Err(), ErrLocalAccess) {
+			t.Error(q.Err())
+		}
+		<-q.gone
+		c, ok := cq.Poll()
+		if !ok || c.ID != id || c.Status != StatusLocalAccess || !errors.Is(c.Err(), ErrLocalAccess) {
+			t.Errorf("%+v, %t", c, ok)
+		}
+		if c, ok := cq.Poll(); !ok || c.Status != StatusFlushed {
+			t.Errorf("%+v, %t", c, ok)
+		}
+	}
+	t.Run("Send", func(t *testing.T) {
+		p, q := asResponder(t, &Config{NoNudge: true})
+		mr, _ := q.Register(make([]byte, 10), LocalOnly)
+		q.Post(SendWR{ID: 1, More: true, SG: []SGE{mr.SGE(0, 10)}})
+		q.Post(SendWR{ID: 2, More: true})
+		mr.Close()
+		q.Flush()
+		check(t, p, q, q.SendCQ(), 1)
+	})
+	t.Run("Read", func(t *testing.T) {
+		p, q := asResponder(t, &Config{NoNudge: true})
+		mr, _ := q.Register(make([]byte, 10), LocalOnly)
+		q.Post(SendWR{ID: 1, Op: OpRead, SG: []SGE{mr.SGE(0, 10)}})
+		q.Post(SendWR{ID: 2, Op: OpRead})
+		u := p.next()
+		p.next()
+		mr.Close()
+		p.respond(u, make([]byte, 10))
+		check(t, p, q, q.SendCQ(), 1)
+	})
+	t.Run("receive", func(t *testing.T) {
+		p, q := asResponder(t, &Config{NoNudge: true})
+		mr, _ := q.Register(make([]byte, 10), LocalOnly)
+		q.PostRecv(RecvWR{ID: 1, SG: []SGE{mr.SGE(0, 10)}})
+		q.PostRecv(RecvWR{ID: 2})
+		mr.Close()
+		p.ulpdu(seg(rdmap.Send, 0, 1, 0, true, []byte("x")))
+		check(t, p, q, q.RecvCQ(), 1)
+	})
+}
+
+// TestSourceRevoked: the source of a Read goes away in the middle of a long
+// response: the header that comes back is moved on by what was sent.
+// [RDMAP-4.8-12] [SEC-6.2.2-2] [SEC-6.3.1-1] [SEC-6.3.3-1] [I-43]
+func TestSourceRevoked(t *testing.T) {
+	p, q := asInitiator(t, &Config{FPDUSize: 1442})
+	const size = 64 << 20
+	mr, _ := q.Register(make([]byte, size), RemoteRead)
+	req := readReq(1, rdmap.ReadRequest{SinkSTag: 5, SinkTO: 1000, Size: size, SourceSTag: mr.STag()})
+	p.ulpdu(req)
+	sent := 0
+	for sent < 1<<20 {
+		sent += len(p.next()) - 14
+	}
+	if err := mr.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var u []byte
+	for {
+		if u = p.next(); !ddp.IsTagged(u[0]) {
+			break
+		}
+		sent += len(u) - 14
+	}
+	want := rdmap.ReadRequest{SinkSTag: 5, SinkTO: 1000, Size: size, SourceSTag: mr.STag()}.Advance(uint32(sent))
+	body := append([]byte{0x01, 0, 0xe0, 0, 0, 46}, req[:18]...)
+	if body = want.Append(body); !bytes.Equal(u[18:], body) {
+		t.Errorf("Terminate\n got %x\nwant %x", u[18:], body)
+	}
+	wantTerminate(t, ended(t, q), false, 0, 1, 0)
+}
+
+// TestBothSidesLearn runs the faults between two real streams: the typed error
+// is the same on both sides. [RDMAP-3.2-3] [RDMAP-3.2-5] [RDMAP-7-1] [RDMAP-7.1-1] [MPA-8-2]
+func TestBothSidesLearn(t *testing.T) {
+	for _, c := range []struct {
+		wr        SendWR
+		l, ty, co uint8
+	}{
+		{SendWR{SG: []SGE{Buf([]byte("long"))}}, 1, 2, 5},
+		{SendWR{Op: OpWrite, Remote: RemoteAddr{STag: 1}, SG: []SGE{Buf([]byte("x"))}}, 1, 1, 0},
+		{SendWR{Op: OpRead, Remote: RemoteAddr{STag: 1}, SG: []SGE{Buf([]byte("x"))}}, 0, 1, 0},
+		{SendWR{Op: OpSendInvalidate, Invalidate: 1}, 0, 1, 9},
+	} {
+		t.Run(fmt.Sprintf("%d.%d.%02x", c.l, c.ty, c.co), func(t *testing.T) {
+			a, b := connect(t, nil, nil)
+			b.PostRecv(RecvWR{SG: []SGE{Buf(make([]byte, 2))}})
+			if err := a.Post(c.wr); err != nil {
+				t.Fatal(err)
+			}
+			eb := wantTerminate(t, ended(t, b), false, c.l, c.ty, c.co)
+			ea := wantTerminate(t, ended(t, a), true, c.l, c.ty, c.co)
+			if !bytes.Equal(ea.Raw, eb.Raw) || ea.SegLen != eb.SegLen || errors.Is(ea, &TerminateError{Layer: rdmap.Layer(c.l), Type: c.ty, Code: c.co}) || !errors.Is(ea, &TerminateError{Remote: true, Layer: rdmap.Layer(c.l), Type: c.ty, Code: c.co}) {
+				t.Errorf("%v, %v", ea, eb)
+			}
+		})
+	}
+}

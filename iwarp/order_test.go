@@ -1,0 +1,515 @@
+package iwarp
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"viaduct/iwarp/ddp"
+	"viaduct/iwarp/rdmap"
+)
+
+func readInto(id uint64, b []byte) SendWR {
+	return SendWR{ID: id, Op: OpRead, SG: []SGE{Buf(b)}, Remote: RemoteAddr{STag: 77, TO: 1000 * id}}
+}
+
+// respond answers a Read Request.
+func (p *peer) respond(u []byte, data []byte) {
+	p.t.Helper()
+	r, _, err := rdmap.ParseReadRequest(u[ddp.UntaggedLen:])
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.ulpdu(tag(rdmap.ReadResponse, r.SinkSTag, r.SinkTO, true, data))
+}
+
+// TestORD: Reads wait at the head of the queue, and everything behind them
+// waits too, until fewer than ORD are outstanding. [RDMAP-6.1-3] [RDMAP-6.1-5]
+// [MPA2-9.1-3] [MPA2-9.1-11] [I-20]
+func TestORD(t *testing.T) {
+	p, q := asResponder(t, &Config{ORD: 2, NoNudge: true})
+	if q.ORD() != 2 {
+		t.Fatalf("ORD %d", q.ORD())
+	}
+	bufs := [4][]byte{}
+	for i := range bufs {
+		bufs[i] = make([]byte, 4)
+		if err := q.Post(readInto(uint64(i), bufs[i])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q.Post(SendWR{ID: 4})
+	r0, r1 := p.next(), p.next()
+	p.silence(30 * time.Millisecond)
+	p.respond(r0, []byte("zero"))
+	r2 := p.next()
+	p.silence(20 * time.Millisecond)
+	p.respond(r1, []byte("one."))
+	r3 := p.next()
+	if u := p.next(); hex.EncodeToString(u[:2]) != "4143" { // the Send passes as soon as the last Read was written [I-53]
+		t.Errorf("%x", u)
+	}
+	p.respond(r2, []byte("two."))
+	p.silence(20 * time.Millisecond)
+	if got := q.SendCQ().Len(); got != 3 { // 0, 1 and 2; the Send is behind Read 3 [RDMAP-5.5-12]
+		t.Errorf("%d completions", got)
+	}
+	p.respond(r3, []byte("3333"))
+	for i := range 5 {
+		if c := wantOK(t, q.SendCQ()); c.ID != uint64(i) || i < 4 && c.Len != 4 {
+			t.Errorf("%+v, want %d", c, i)
+		}
+	}
+	if string(bytes.Join(bufs[:], nil)) != "zeroone.two.3333" {
+		t.Errorf("%q", bufs)
+	}
+	for i, u := range [][]byte{r0, r1, r2, r3} { // [RDMAP-5.2.1-7]
+		if binary.BigEndian.Uint32(u[10:]) != uint32(i+1) {
+			t.Errorf("MSN of Read %d: %x", i, u[10:14])
+		}
+	}
+}
+
+// TestFence: a request with Fence waits for all Reads before it. [RDMAP-5.5-9]
+// [RDMAP-5.5-8]
+func TestFence(t *testing.T) {
+	p, q := asResponder(t, &Config{NoNudge: true})
+	q.Post(readInto(1, make([]byte, 4)))
+	q.Post(SendWR{ID: 2, Op: OpWrite})              // does not wait
+	q.Post(SendWR{ID: 3, Op: OpWrite, Fence: true}) // waits
+	q.Post(SendWR{ID: 4})                           // behind it
+	r := p.next()
+	if u := p.next(); u[0] != 0xc1 {
+		t.Errorf("%x", u)
+	}
+	p.silence(30 * time.Millisecond)
+	p.respond(r, []byte("data"))
+	if u := p.next(); hex.EncodeToString(u[:2]) != "c140" {
+		t.Errorf("%x", u)
+	}
+	if u := p.next(); hex.EncodeToString(u[:2]) != "4143" {
+		t.Errorf("%x", u)
+	}
+	for i := uint64(1); i <= 4; i++ {
+		if c := wantOK(t, q.SendCQ()); c.ID != i {
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
+// TestReadCompletes: not before the last octet of its response was delivered.
+// [RDMAP-5.5-16] [RDMAP-5.5-6] [RDMAP-5.5-19] [RDMAP-5.2.2-3] [RDMAP-5.2-1]
+func TestReadCompletes(t *testing.T) {
+	p, q := asResponder(t, &Config{NoNudge: true})
+	sink := make([]byte, 8)
+	q.Post(readInto(1, sink))
+	u := p.next()
+	r, _, _ := rdmap.ParseReadRequest(u[18:])
+	p.ulpdu(tag(rdmap.ReadResponse, r.SinkSTag, r.SinkTO, false, []byte("half")))
+	b := p.enc.Append(nil, tag(rdmap.ReadResponse, r.SinkSTag, r.SinkTO+4, true, []byte("full")))
+	p.raw(b[:len(b)-1])
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	if c, err := q.SendCQ().Wait(ctx); err == nil {
+		t.Errorf("%+v", c)
+	}
+	p.raw(b[len(b)-1:])
+	if c := wantOK(t, q.SendCQ()); c.Len != 8 || string(sink) != "halffull" {
+		t.Errorf("%+v, %q", c, sink)
+	}
+	if _, ok := q.RecvCQ().Poll(); ok { // [RDMAP-3.2-6]
+		t.Error("completion for a Read Response")
+	}
+}
+
+// TestReadResponses: what is not the next piece of the answer to our oldest
+// Read ends the stream, and nothing is placed. [RDMAP-5.2.2-4] [RDMAP-5.2.2-7]
+// [RDMAP-7.2-2] [DDP-4.2-7] [SEC-6.2.1-1] [I-45] [I-46] [I-58]
+func TestReadResponses(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		bad            func(r rdmap.ReadRequest, other *MemoryRegion) []byte
+		layer, typ, co uint8
+	}{
+		{"other region", func(r rdmap.ReadRequest, o *MemoryRegion) []byte {
+			return tag(rdmap.ReadResponse, o.STag(), 0, true, []byte("12345678"))
+		}, 1, 1, 0},
+		{"offset", func(r rdmap.ReadRequest, _ *MemoryRegion) []byte {
+			return tag(rdmap.ReadResponse, r.SinkSTag, r.SinkTO+1, false, []byte("1"))
+		}, 1, 1, 1},
+		{"too long", func(r rdmap.ReadRequest, _ *MemoryRegion) []byte {
+			return tag(rdmap.ReadResponse, r.SinkSTag, r.SinkTO, true, []byte("123456789"))
+		}, 1, 1, 1},
+		{"L too early", func(r rdmap.ReadRequest, _ *MemoryRegion) []byte {
+			return tag(rdmap.ReadResponse, r.SinkSTag, r.SinkTO, true, []byte("1234567"))
+		}, 0, 2, 0xff},
+		{"L missing", func(r rdmap.ReadRequest, _ *MemoryRegion) []byte {
+			return tag(rdmap.ReadResponse, r.SinkSTag, r.SinkTO, false, []byte("12345678"))
+		}, 0, 2, 0xff},
+		{"empty", func(r rdmap.ReadRequest, _ *MemoryRegion) []byte {
+			return tag(rdmap.ReadResponse, 0, 0, true, nil)
+		}, 0, 2, 0xff},
+		{"Write to the sink", func(r rdmap.ReadRequest, _ *MemoryRegion) []byte {
+			return tag(rdmap.Write, r.SinkSTag, r.SinkTO, true, []byte("12345678"))
+		}, 1, 1, 0},
+		{"for a Read already answered", func(r rdmap.ReadRequest, _ *MemoryRegion) []byte { return nil }, 0, 2, 6},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, q := asResponder(t, &Config{NoNudge: true})
+			other, _ := q.Register(make([]byte, 8), RemoteWrite)
+			mr, _ := q.Register(bytes.Repeat([]byte{0xaa}, 8), LocalOnly)
+			q.Post(SendWR{Op: OpRead, SG: []SGE{mr.SGE(0, 8)}})
+			u := p.next()
+			r, _, _ := rdmap.ParseReadRequest(u[18:])
+			bad := c.bad(r, other)
+			want := StatusFlushed
+			if bad == nil {
+				bad = tag(rdmap.ReadResponse, r.SinkSTag, r.SinkTO, true, []byte("12345678"))
+				p.ulpdu(bad)
+				want = StatusOK
+			}
+			p.ulpdu(bad)
+			body := binary.BigEndian.AppendUint16([]byte{c.layer<<4 | c.typ, c.co, 0xc0, 0}, uint16(len(bad)))
+			p.terminate(append(body, bad[:14]...))
+			wantTerminate(t, ended(t, q), false, c.layer, c.typ, c.co)
+			<-q.gone
+			if comp, ok := q.SendCQ().Poll(); !ok || comp.Status != want {
+				t.Errorf("%+v, %t", comp, ok)
+			}
+			if want != StatusOK && !bytes.Equal(mr.Bytes(), bytes.Repeat([]byte{0xaa}, 8)) || other.Bytes()[0] != 0 {
+				t.Errorf("memory was changed: %q, %q", mr.Bytes(), other.Bytes())
+			}
+		})
+	}
+}
+
+// TestServing: Reads of the peer are answered in order, without the ULP, and
+// see what was written before them. [RDMAP-5.2.1-3] [RDMAP-5.2.1-4] [RDMAP-5.2.1-8]
+// [RDMAP-5.2.1-10] [RDMAP-5.2.1-11] [RDMAP-5.2.1-12] [RDMAP-5.2.2-2] [RDMAP-5.2.2-5] [RDMAP-5.2.2-6] [RDMAP-5.5-7]
+// [RDMAP-5.5-14] [RDMAP-5.5-17] [RDMAP-4.4-2] [RDMAP-4.4-3] [RDMAP-3.2-6] [RDMAP-6.1-2] [MPA2-9.1-2] [MPA2-9.1-10]
+func TestServing(t *testing.T) {
+	p, q := asInitiator(t, &Config{FPDUSize: 32000})
+	mr, _ := q.Register(make([]byte, 300000), RemoteRead|RemoteWrite)
+	n := 0
+	for round := range 200 {
+		p.ulpdu(tag(rdmap.Write, mr.STag(), 5, true, []byte{byte(round)}))
+		var want []rdmap.ReadRequest
+		for i := range q.IRD() { // as many as agreed
+			r := rdmap.ReadRequest{SinkSTag: uint32(round), SinkTO: uint64(i) * 3, Size: uint32(i), SourceSTag: mr.STag(), SourceTO: 5}
+			n++
+			p.ulpdu(readReq(ddp.MSN(n), r))
+			want = append(want, r)
+		}
+		for _, r := range want {
+			op, head, body := p.message(q.MULPDU())
+			if op != rdmap.ReadResponse || binary.BigEndian.Uint32(head[2:]) != r.SinkSTag || binary.BigEndian.Uint64(head[6:]) != r.SinkTO ||
+				len(body) != int(r.Size) || len(body) > 0 && body[0] != byte(round) {
+				t.Fatalf("%v %x %x, want %+v", op, head, body, r)
+			}
+		}
+	}
+	p.ulpdu(readReq(ddp.MSN(n+1), rdmap.ReadRequest{SinkSTag: 9, SinkTO: 1, Size: 300000, SourceSTag: mr.STag()}))
+	want := make([]byte, 300000)
+	want[5] = 199
+	if _, _, body := p.message(q.MULPDU()); !bytes.Equal(body, want) {
+		t.Error("long Read: wrong data")
+	}
+	if _, ok := q.RecvCQ().Poll(); ok {
+		t.Error("the ULP saw a Read")
+	}
+	if s := q.Stats(); s.ServedReads != uint64(n+1) {
+		t.Errorf("%d Reads served, want %d", s.ServedReads, n+1)
+	}
+}
+
+// TestFairness: answers to the peer and our own messages take turns, whole
+// messages each; Sends are delivered while answers wait. [I-54] [RDMAP-5.5-15] [I-52]
+func TestFairness(t *testing.T) {
+	p, q := asInitiator(t, &Config{FPDUSize: 64766})
+	big := make([]byte, 8<<20)
+	mr, _ := q.Register(big, RemoteRead)
+	for i := ddp.MSN(1); i <= 3; i++ {
+		p.ulpdu(readReq(i, rdmap.ReadRequest{Size: 8 << 20, SourceSTag: mr.STag()}))
+	}
+	for range 3 {
+		q.Post(SendWR{Op: OpWrite, SG: []SGE{Buf(big)}})
+	}
+	q.PostRecv(RecvWR{})
+	p.ulpdu(seg(rdmap.Send, 0, 1, 0, true, nil)) // the peer has read nothing yet
+	wantOK(t, q.RecvCQ())
+	reads, writes := 0, 0
+	for range 6 {
+		switch op, _, _ := p.message(q.MULPDU()); op {
+		case rdmap.ReadResponse:
+			reads++
+		case rdmap.Write:
+			writes++
+		}
+		if reads-writes > 2 || writes-reads > 2 {
+			t.Errorf("%d answers, %d messages of ours", reads, writes)
+		}
+	}
+}
+
+// TestSendCompletes: when TCP has taken it, whether or not the peer has read
+// it, and not before. [DDP-5.4-1] [RDMAP-5.5-4] [RDMAP-5.5-11] [RDMAP-5.5-10]
+// [RDMAP-5.1-5] [RDMAP-5.3-9] [DDP-5.3-1] [DDP-4.3-6] [DDP-4.3-7]
+func TestSendCompletes(t *testing.T) {
+	p, q := asResponder(t, &Config{NoNudge: true, FPDUSize: 64766})
+	q.Post(SendWR{ID: 1, SG: []SGE{Buf([]byte("small"))}})
+	if c := wantOK(t, q.SendCQ()); c.ID != 1 {
+		t.Errorf("%+v", c)
+	}
+	big := make([]byte, 32<<20)
+	q.Post(SendWR{ID: 2, SG: []SGE{Buf(big)}})
+	for i := range 20 {
+		q.Post(SendWR{ID: 3 + uint64(i), Op: []Op{OpWrite, OpSend}[i%2], SG: []SGE{Buf([]byte{byte(i)})}})
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+	defer cancel()
+	if c, err := q.SendCQ().Wait(ctx); err == nil {
+		t.Errorf("%+v although the socket is full", c)
+	}
+	go func() {
+		for i := range 22 {
+			c, err := q.SendCQ().Wait(context.Background())
+			if err != nil || c.ID != 2+uint64(i) && i < 21 {
+				t.Errorf("%+v, %v", c, err)
+			}
+			if i == 20 {
+				return
+			}
+		}
+	}()
+	p.message(q.MULPDU())
+	_, _, body := p.message(q.MULPDU())
+	if len(body) != len(big) {
+		t.Errorf("%d bytes", len(body))
+	}
+	msn := uint32(3)
+	for i := range 20 { // the order of posting
+		op, head, body := p.message(q.MULPDU())
+		if len(body) != 1 || body[0] != byte(i) || (op == rdmap.Write) != (i%2 == 0) {
+			t.Errorf("message %d: %v %x", i, op, body)
+		}
+		if op == rdmap.Send {
+			if binary.BigEndian.Uint32(head[10:]) != msn {
+				t.Errorf("MSN %x, want %d", head[10:14], msn)
+			}
+			msn++
+		}
+	}
+}
+
+// TestPosting: limits, batches, More, Unsignaled, Inline, and errors that are
+// told at once. [RDMAP-3.2-1] [I-34]
+func TestPosting(t *testing.T) {
+	p, q := asResponder(t, &Config{NoNudge: true, SendDepth: 4, RecvDepth: 2})
+	for i := range 4 {
+		if err := q.Post(SendWR{ID: uint64(i), More: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := q.Post(SendWR{}); !errors.Is(err, ErrQueueFull) {
+		t.Error(err)
+	}
+	p.silence(30 * time.Millisecond) // More: not announced yet
+	q.Flush()
+	for range 4 {
+		p.next()
+	}
+	if err := q.Post(SendWR{}); !errors.Is(err, ErrQueueFull) { // completions not polled
+		t.Error(err)
+	}
+	for i := range 4 {
+		if c := wantOK(t, q.SendCQ()); c.ID != uint64(i) {
+			t.Errorf("%+v", c)
+		}
+	}
+	n, err := q.PostBatch(make([]SendWR, 6))
+	if n != 4 || !errors.Is(err, ErrQueueFull) {
+		t.Errorf("%d, %v", n, err)
+	}
+	for range 4 {
+		p.next()
+		wantOK(t, q.SendCQ())
+	}
+	for i := range 20 { // Unsignaled: no completion, but room
+		if err := q.Post(SendWR{ID: 99, Unsignaled: true}); err != nil {
+			t.Fatalf("%d: %v", i, err)
+		}
+		p.next()
+		for deadline := time.Now().Add(patience); q.sqUsed.Load() > 0 && time.Now().Before(deadline); {
+			time.Sleep(100 * time.Microsecond)
+		}
+	}
+	if c, ok := q.SendCQ().Poll(); ok {
+		t.Errorf("%+v", c)
+	}
+	b := []byte("inline")
+	q.Post(SendWR{Inline: true, More: true, SG: []SGE{Buf(b[:2]), Buf(b[2:])}})
+	copy(b, "xxxxxx")
+	q.SendCQ().Poll() // polling announces what More held back
+	if u := p.next(); string(u[18:]) != "inline" {
+		t.Errorf("%q", u[18:])
+	}
+	wantOK(t, q.SendCQ())
+
+	mr, _ := q.Register(make([]byte, 10), LocalOnly)
+	foreign, _ := q.dev.NewPD().Register(make([]byte, 10), LocalOnly)
+	gone, _ := q.Register(make([]byte, 10), LocalOnly)
+	gone.Close()
+	_, q2 := asResponder(t, &Config{NoNudge: true})
+	others, _ := q2.Register(make([]byte, 10), LocalOnly)
+	for i, c := range []struct {
+		wr   SendWR
+		want error
+	}{
+		{SendWR{SG: []SGE{mr.SGE(5, 6)}}, ErrInvalid},
+		{SendWR{SG: []SGE{mr.SGE(11, 0)}}, ErrInvalid},
+		{SendWR{SG: []SGE{{Region: mr, Off: 1<<64 - 1, Len: 2}}}, ErrInvalid},
+		{SendWR{SG: []SGE{foreign.SGE(0, 1)}}, ErrInvalid},
+		{SendWR{SG: []SGE{others.SGE(0, 1)}}, ErrInvalid},
+		{SendWR{SG: []SGE{gone.SGE(0, 1)}}, ErrRegistered},
+		{SendWR{SG: make([]SGE, MaxSGE+1)}, ErrInvalid},
+		{SendWR{Inline: true, SG: []SGE{Buf(make([]byte, MaxInline+1))}}, ErrTooLong},
+		{SendWR{Op: OpLocalInvalidate, SG: []SGE{Buf(b)}}, ErrInvalid},
+		{SendWR{Op: OpRecv}, ErrInvalid},
+		{SendWR{Op: 99}, ErrInvalid},
+	} {
+		if err := q.Post(c.wr); !errors.Is(err, c.want) {
+			t.Errorf("%d: %v, want %v", i, err, c.want)
+		}
+	}
+	if err := q.PostRecv(RecvWR{SG: []SGE{mr.SGE(5, 6)}}); !errors.Is(err, ErrInvalid) {
+		t.Error(err)
+	}
+	if err := q.PostRecv(RecvWR{SG: make([]SGE, MaxSGE+1)}); !errors.Is(err, ErrInvalid) {
+		t.Error(err)
+	}
+	q.PostRecv(RecvWR{})
+	q.PostRecv(RecvWR{})
+	if err := q.PostRecv(RecvWR{}); !errors.Is(err, ErrQueueFull) {
+		t.Error(err)
+	}
+	if q.State() != StateRunning { // a caller's mistake does no harm
+		t.Error(q.Err())
+	}
+	if big := make([]SGE, 8); true { // 2^32 bytes, without having them [DDP-5.2-2] [DDP-1.2-2]
+		b := make([]byte, 1<<29)
+		for i := range big {
+			big[i] = Buf(b)
+		}
+		if err := q.Post(SendWR{SG: big}); !errors.Is(err, ErrTooLong) {
+			t.Error(err)
+		}
+	}
+}
+
+// TestManyPosters: any goroutine may post; nothing is lost or doubled, and
+// each poster's messages keep their order. [DDP-5.3-5] [DDP-5.3-6] [RDMAP-5.3-5]
+func TestManyPosters(t *testing.T) {
+	a, b := connect(t, nil, nil)
+	const posters, each = 8, 300
+	bufs := make([][]byte, 128)
+	for i := range bufs {
+		bufs[i] = make([]byte, 8)
+		b.PostRecv(RecvWR{ID: uint64(i), SG: []SGE{Buf(bufs[i])}})
+	}
+	var wg sync.WaitGroup
+	credit := make(chan struct{}, 64) // at most so many not received
+	for p := range posters {
+		wg.Go(func() {
+			for i := range each {
+				credit <- struct{}{}
+				m := make([]byte, 8)
+				binary.BigEndian.PutUint32(m, uint32(p))
+				binary.BigEndian.PutUint32(m[4:], uint32(i))
+				for {
+					err := a.Post(SendWR{Unsignaled: true, Inline: true, SG: []SGE{Buf(m)}, More: i%3 == 0 && i+1 < each})
+					if err == nil {
+						break
+					}
+					if !errors.Is(err, ErrQueueFull) {
+						t.Error(err)
+						return
+					}
+					a.Flush()
+					time.Sleep(time.Millisecond)
+				}
+			}
+			a.Flush()
+		})
+	}
+	var next [posters]uint32
+	flush := time.AfterFunc(50*time.Millisecond, a.Flush)
+	defer flush.Stop()
+	for range posters * each {
+		a.Flush()
+		c := wantOK(t, b.RecvCQ())
+		m := bufs[c.ID]
+		p, i := binary.BigEndian.Uint32(m), binary.BigEndian.Uint32(m[4:])
+		if i != next[p] {
+			t.Fatalf("poster %d: message %d, want %d", p, i, next[p])
+		}
+		next[p]++
+		b.PostRecv(RecvWR{ID: c.ID, SG: []SGE{Buf(m)}})
+		<-credit
+	}
+	wg.Wait()
+}
+
+// TestSolicited: an armed queue signals once, for what it was armed for.
+// [RDMAP-5.3-6] [RDMAP-3.2-2] [I-72]
+func TestSolicited(t *testing.T) {
+	p, q := asInitiator(t, nil)
+	for range 4 {
+		q.PostRecv(RecvWR{})
+	}
+	cq := q.RecvCQ()
+	signal := func(want bool) {
+		t.Helper()
+		d := 5 * time.Millisecond
+		if want {
+			d = patience
+		}
+		select {
+		case <-cq.Events():
+			if !want {
+				t.Error("signal")
+			}
+		case <-time.After(d):
+			if want {
+				t.Error("no signal")
+			}
+		}
+	}
+	cq.Arm(true)
+	p.ulpdu(seg(rdmap.Send, 0, 1, 0, true, nil))
+	wantOK(t, cq)
+	signal(false)
+	p.ulpdu(seg(rdmap.SendSE, 0, 2, 0, true, nil))
+	signal(true)
+	if c := wantOK(t, cq); !c.Solicited {
+		t.Errorf("%+v", c)
+	}
+	p.ulpdu(seg(rdmap.SendSE, 0, 3, 0, true, nil)) // armed once only
+	wantOK(t, cq)
+	signal(false)
+	cq.Arm(false)
+	p.ulpdu(seg(rdmap.Send, 0, 4, 0, true, nil))
+	signal(true)
+	wantOK(t, cq)
+	q.PostRecv(RecvWR{})
+	cq.Arm(true)
+	q.Abort() // errors never sleep
+	signal(true)
+	if c, ok := cq.Poll(); !ok || c.Status != StatusFlushed || !errors.Is(c.Err(), ErrFlushed) {
+		t.Errorf("%+v", c)
+	}
+}

@@ -1,0 +1,470 @@
+package iwarp
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"math/bits"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"viaduct/iwarp/rdmap"
+)
+
+// TestSTags: values are not to be guessed, spread over all 32 bits, and not
+// given out again soon. [RDMAP-8.1.1-8] [RDMAP-8.1.1-9] [SEC-6.1.1-4] [SEC-6.1.1-5] [I-56]
+func TestSTags(t *testing.T) {
+	pd := NewDevice(DeviceConfig{}).NewPD()
+	seen := make(map[uint32]int)
+	var ones [32]int
+	last, close := uint32(0), 0
+	mem := make([]byte, 8)
+	const n = 10000
+	for i := range n {
+		mr, err := pd.Register(mem, RemoteWrite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := mr.STag()
+		if at, ok := seen[s]; ok && i-at < 4096 {
+			t.Fatalf("STag %08x again after %d", s, i-at)
+		}
+		seen[s] = i
+		for b := range ones {
+			ones[b] += int(s >> b & 1)
+		}
+		if d := int32(s - last); bits.Len32(uint32(max(d, -d))) < 16 {
+			close++
+		}
+		last = s
+		mr.Close()
+	}
+	for b, k := range ones {
+		if k < n*45/100 || k > n*55/100 {
+			t.Errorf("bit %d is set in %d of %d", b, k, n)
+		}
+	}
+	if close > 10 {
+		t.Errorf("%d of %d STags close to the one before", close, n)
+	}
+}
+
+// TestRevoke: after Close of a region or window, and after a peer's
+// invalidation, its bytes do not change any more, whatever is on its way.
+// [RDMAP-8.1.1-6] [RDMAP-8.1.1-4] [SEC-6.2.2-1] [SEC-6.2.2-2] [DDP-8.3-1] [DDP-8.3-2] [RDMAP-3.2-8] [SEC-A-1]
+func TestRevoke(t *testing.T) {
+	for _, how := range []string{"region", "window", "rights"} {
+		t.Run(how, func(t *testing.T) {
+			p, q := asInitiator(t, nil)
+			mem := make([]byte, 64<<10)
+			mr, _ := q.Register(mem, LocalOnly)
+			stag := mr.STag()
+			var revoke func()
+			switch how {
+			case "region":
+				mr.SetAccess(RemoteWrite)
+				revoke = func() { mr.Close() }
+			case "rights":
+				mr.SetAccess(RemoteWrite)
+				revoke = func() { mr.SetAccess(RemoteRead); <-q.Ended(); q.fc.Quiesce() }
+			case "window":
+				w, err := q.Bind(mr, 0, len(mem), RemoteWrite)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := mr.Close(); !errors.Is(err, ErrWindows) {
+					t.Errorf("region closed under its window: %v", err)
+				}
+				stag = w.STag()
+				revoke = func() { w.Close() }
+			}
+			var stop atomic.Bool
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				p.c.SetWriteDeadline(time.Now().Add(patience))
+				for i := byte(1); !stop.Load(); i++ {
+					if _, err := p.c.Write(p.enc.Append(nil, tag(rdmap.Write, stag, 0, true, bytes.Repeat([]byte{i}, 60000)))); err != nil {
+						return
+					}
+				}
+			}()
+			for q.Stats().PlacedBytes < 1<<20 {
+				time.Sleep(100 * time.Microsecond)
+			}
+			revoke()
+			before := bytes.Clone(mem)
+			for range 20 {
+				time.Sleep(time.Millisecond)
+				if !bytes.Equal(before, mem) {
+					t.Fatal("memory changed after it was revoked")
+				}
+			}
+			stop.Store(true)
+			wantTerminate(t, ended(t, q), false, 1, 1, 0)
+			p.c.Close()
+			<-done
+			<-q.gone
+		})
+	}
+}
+
+// TestScope: a region is of one stream, or of all streams of a domain, as it
+// was registered; domains are not shared unless asked for. [DDP-8.2-3] [DDP-8.2-4] [DDP-8.3-3]
+// [RDMAP-8.1.1-1] [RDMAP-8.1.1-2] [RDMAP-8.1.2-2] [SEC-2.2.4-1] [SEC-2.2.4-2] [SEC-3-2] [SEC-6.1.1-1] [SEC-6.1.1-2]
+// [SEC-6.1.1-3] [SEC-6.1.1-6] [DDP-8.3.2-2] [DDP-4.2-5] [DDP-8.3-4] [I-60]
+func TestScope(t *testing.T) {
+	_, q1 := asInitiator(t, nil)
+	_, q2 := asInitiator(t, nil)
+	if q1.PD() == q2.PD() || q1.dev == q2.dev || q1.SendCQ() == q2.SendCQ() || q1.RecvCQ() == q2.RecvCQ() {
+		t.Error("streams share something by default")
+	}
+	pd := NewDevice(DeviceConfig{}).NewPD()
+	cfg := &Config{PD: pd}
+	for _, c := range []struct {
+		name string
+		reg  func(own *QueuePair) (*MemoryRegion, error)
+		ok   bool
+	}{
+		{"of the domain", func(*QueuePair) (*MemoryRegion, error) { return pd.Register(make([]byte, 8), RemoteWrite) }, true},
+		{"of another stream", func(own *QueuePair) (*MemoryRegion, error) { return own.Register(make([]byte, 8), RemoteWrite) }, false},
+		{"of another domain", func(*QueuePair) (*MemoryRegion, error) {
+			return pd.Device().NewPD().Register(make([]byte, 8), RemoteWrite)
+		}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, q := asInitiator(t, cfg)
+			_, own := asInitiator(t, cfg)
+			mr, err := c.reg(own)
+			if err != nil {
+				t.Fatal(err)
+			}
+			q.PostRecv(RecvWR{})
+			p.ulpdu(tag(rdmap.Write, mr.STag(), 0, true, []byte("12345678")), seg(rdmap.Send, 0, 1, 0, true, nil))
+			if c.ok {
+				wantOK(t, q.RecvCQ())
+				if string(mr.Bytes()) != "12345678" {
+					t.Errorf("%q", mr.Bytes())
+				}
+				return
+			}
+			wantTerminate(t, ended(t, q), false, 1, 1, 2)
+		})
+	}
+}
+
+// TestInvalidate: a peer closes a window with a Send; the ULP is told which;
+// afterwards the STag is dead. What is closed already may be invalidated again,
+// unless the stream is strict. [RDMAP-5.3-12] [RDMAP-5.3-13] [RDMAP-5.3-14] [DDP-4.3-3] [DDP-5.4-4]
+// [RDMAP-4.1-3] [RDMAP-3.2-2] [I-55]
+func TestInvalidate(t *testing.T) {
+	for _, op := range []rdmap.Opcode{rdmap.SendInvalidate, rdmap.SendSEInvalidate} {
+		for _, strict := range []bool{false, true} {
+			p, q := asInitiator(t, &Config{StrictInvalidate: strict})
+			mem := make([]byte, 32)
+			mr, _ := q.Register(mem, LocalOnly)
+			w, err := q.Bind(mr, 8, 8, RemoteWrite)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if w.Len() != 8 || w.TO() != 0 || !w.Valid() || w.STag() == mr.STag() {
+				t.Errorf("%+v", w)
+			}
+			for range 3 {
+				q.PostRecv(RecvWR{})
+			}
+			inv := func(msn uint32) []byte {
+				u := op.UntaggedHeader(1, 0, true, w.STag()).Append(nil)
+				u[13] = byte(msn)
+				return u
+			}
+			p.ulpdu(tag(rdmap.Write, w.STag(), 0, true, []byte("exactly8")), inv(1))
+			c := wantOK(t, q.RecvCQ())
+			if !c.Invalidated || c.STag != w.STag() || c.Solicited != (op == rdmap.SendSEInvalidate) || w.Valid() {
+				t.Errorf("%+v, valid %t", c, w.Valid())
+			}
+			if string(mem[8:16]) != "exactly8" || mem[7] != 0 || mem[16] != 0 {
+				t.Errorf("%q", mem)
+			}
+			if err := mr.Close(); err != nil { // nothing holds it any more
+				t.Error(err)
+			}
+			p.ulpdu(inv(2))
+			if strict {
+				wantTerminate(t, ended(t, q), false, 0, 1, 9)
+				continue
+			}
+			if c := wantOK(t, q.RecvCQ()); !c.Invalidated {
+				t.Errorf("%+v", c)
+			}
+			p.ulpdu(tag(rdmap.Write, w.STag(), 0, true, []byte("x")))
+			wantTerminate(t, ended(t, q), false, 1, 1, 0)
+		}
+	}
+}
+
+// TestWindows: an exact range, rights of its own, local invalidation as a
+// request that waits for the Reads before it, and no window survives its stream. [I-53]
+func TestWindows(t *testing.T) {
+	p, q := asResponder(t, &Config{NoNudge: true})
+	mr, _ := q.Register(make([]byte, 32), RemoteRead)
+	_, q2 := asResponder(t, &Config{NoNudge: true})
+	foreign, _ := q2.Register(make([]byte, 32), LocalOnly)
+	for _, c := range []struct {
+		m      *MemoryRegion
+		off, n int
+	}{{mr, 0, 0}, {mr, 30, 3}, {mr, -1, 2}, {mr, 0, -1}, {mr, 33, 1}, {foreign, 0, 1}} {
+		if _, err := q.Bind(c.m, c.off, c.n, RemoteRead); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	w, _ := q.Bind(mr, 4, 4, RemoteWrite)
+	q.Post(readInto(1, make([]byte, 4)))
+	q.Post(SendWR{ID: 2, Op: OpLocalInvalidate, Invalidate: w.STag()})
+	q.Post(SendWR{ID: 3, Op: OpWrite})
+	u := p.next()
+	p.silence(20 * time.Millisecond)
+	if !w.Valid() {
+		t.Error("invalidated before the Read was complete")
+	}
+	p.respond(u, []byte("data"))
+	if u := p.next(); hex.EncodeToString(u[:2]) != "c140" {
+		t.Errorf("%x", u)
+	}
+	for i := uint64(1); i <= 3; i++ {
+		if c := wantOK(t, q.SendCQ()); c.ID != i {
+			t.Errorf("%+v", c)
+		}
+	}
+	if w.Valid() {
+		t.Error("still valid")
+	}
+	q.Post(SendWR{ID: 4, Op: OpLocalInvalidate, Invalidate: w.STag()}) // again
+	wantOK(t, q.SendCQ())
+	virtual, _ := q.Register(make([]byte, 8), LocalOnly, RegionOptions{Virtual: true})
+	v, _ := q.Bind(virtual, 2, 6, RemoteRead, RegionOptions{Virtual: true})
+	if v.TO() != virtual.TO()+2 || virtual.TO() != uint64(uintptr(unsafe.Pointer(&virtual.Bytes()[0]))) { // [I-57]
+		t.Errorf("%x", v.TO())
+	}
+	q.Abort()
+	q.Close()
+	if v.Valid() {
+		t.Error("window outlives its stream")
+	}
+	if err := mr.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRegions: registration, rights, addressing, limits. [RDMAP-3.2-7] [RDMAP-8.1.1-5]
+// [SEC-6.3.4-1] [SEC-6.3.5-1] [SEC-6.4.1-1] [DDP-8.3.2-4] [RDMAP-8.1.2-5] [I-57] [I-70]
+func TestRegions(t *testing.T) {
+	dev := NewDevice(DeviceConfig{Limits: Limits{Regions: 2, Bytes: 100, RegionBytes: 60, QueueDepth: 8, CQEntries: 8, Streams: 1}})
+	pd := dev.NewPD()
+	mem := make([]byte, 200)
+	a, err := pd.Register(mem[3:53], RemoteRead|RemoteWrite|RemoteAtomic, RegionOptions{Key: 0x42, KeySet: true})
+	if err != nil || a.STag()&0xff != 0x42 || a.TO() != 0 || a.Len() != 50 {
+		t.Errorf("%+v, %v", a, err)
+	}
+	for _, n := range []int{0, 51, 61} { // nothing, too many bytes together, too long
+		if _, err := pd.Register(mem[:n], 0); err == nil {
+			t.Errorf("%d bytes registered", n)
+		}
+	}
+	b, err := pd.RegisterPointer(unsafe.Pointer(&mem[60]), 10, RemoteRead, RegionOptions{Virtual: true})
+	if err != nil || b.TO() != uint64(uintptr(unsafe.Pointer(&mem[60]))) {
+		t.Error(err)
+	}
+	if _, err := pd.RegisterPointer(nil, 10, 0); !errors.Is(err, ErrInvalid) {
+		t.Error(err)
+	}
+	if _, err := pd.Register(mem[:1], 0); !errors.Is(err, ErrLimit) || dev.Regions() != 2 {
+		t.Error(err)
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := b.Close(); !errors.Is(err, ErrRegistered) {
+		t.Error(err)
+	}
+	if got := (RemoteRead | RemoteWrite | RemoteAtomic).String(); got != "remote-read|remote-write|remote-atomic" {
+		t.Error(got)
+	}
+	if _, err := dev.NewCQ(9); !errors.Is(err, ErrLimit) {
+		t.Error(err)
+	}
+	if _, err := pd.NewSRQ(9); !errors.Is(err, ErrLimit) {
+		t.Error(err)
+	}
+	cfg := &Config{PD: pd, SendDepth: 4, RecvDepth: 4}
+	_, q := asResponder(t, cfg)
+	if s := dev.Streams(); len(s) != 1 || s[0] != q {
+		t.Errorf("%v", s)
+	}
+	x, y := net.Pipe()
+	defer y.Close()
+	if _, err := Client(ctxt(t), x, cfg); !errors.Is(err, ErrLimit) {
+		t.Error(err)
+	}
+	if q.cfg.Device.Streams()[0].Abort(); true { // an administrator ends a stream [SEC-6.4.2-1] [SEC-6.4.4-1]
+		ended(t, q)
+	}
+}
+
+// TestSharedCQ: a completion queue takes only what it has room for, so that it
+// can't overflow, and a flood on one stream leaves others alone. [SEC-6.4.3.2-1] [SEC-6.4.3.2-2]
+// [SEC-6.4.3.2-3] [SEC-6.4.6-1] [SEC-7.1-1] [RDMAP-8.1.1-10] [RDMAP-8.1.1-11] [RDMAP-8.1.2-4]
+func TestSharedCQ(t *testing.T) {
+	dev := NewDevice(DeviceConfig{})
+	cq, err := dev.NewCQ(20)
+	if err != nil || cq.Cap() != 20 {
+		t.Fatal(err)
+	}
+	cfg := &Config{Device: dev, SendCQ: cq, RecvCQ: cq, SendDepth: 4, RecvDepth: 4}
+	p1, q1 := asInitiator(t, cfg)
+	p2, q2 := asInitiator(t, cfg)
+	x, y := tcpPair(t)
+	if _, err := Client(ctxt(t), x, cfg); !errors.Is(err, ErrLimit) {
+		t.Errorf("third stream: %v", err)
+	}
+	y.Close()
+	for range 4 {
+		q1.PostRecv(RecvWR{})
+	}
+	q2.PostRecv(RecvWR{ID: 2})
+	var flood [][]byte
+	for i := range 100 {
+		u := seg(rdmap.Send, 0, 1, 0, true, []byte{})
+		u[13] = byte(i + 1)
+		flood = append(flood, u)
+	}
+	p1.ulpdu(flood...) // four are received, the fifth finds no buffer
+	p1.terminate(append([]byte{0x12, 2, 0xc0, 0, 0, 18}, flood[4]...))
+	if cq.Len() > 20 {
+		t.Errorf("%d completions in a queue of 20", cq.Len())
+	}
+	p2.ulpdu(seg(rdmap.Send, 0, 1, 0, true, nil))
+	for {
+		if c := wantOK(t, cq); c.QP == q2 {
+			break
+		}
+	}
+	if s := q1.Stats(); s.NoReceive != 1 { // [DDP-7.1-3]
+		t.Errorf("%+v", s)
+	}
+	<-q1.gone
+	if _, err := func() (*QueuePair, error) { // its room is free again
+		_, q := asInitiator(t, cfg)
+		return q, nil
+	}(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSRQ: streams share receives; each is counted, can be bounded, and a
+// notice comes when they run low. [SEC-6.4.3.1-1] [SEC-6.4.3.1-2] [DDP-8.3.2-5] [RDMAP-8.1.2-7]
+func TestSRQ(t *testing.T) {
+	pd := NewDevice(DeviceConfig{}).NewPD()
+	srq, err := pd.NewSRQ(10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bufs := make([][]byte, 10)
+	for i := range bufs {
+		bufs[i] = make([]byte, 8)
+		if err := srq.Post(RecvWR{ID: uint64(i), SG: []SGE{Buf(bufs[i])}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := srq.Post(RecvWR{}); !errors.Is(err, ErrQueueFull) {
+		t.Error(err)
+	}
+	foreign, _ := NewDevice(DeviceConfig{}).NewPD().Register(make([]byte, 4), LocalOnly)
+	if err := srq.Post(RecvWR{SG: []SGE{foreign.SGE(0, 4)}}); !errors.Is(err, ErrInvalid) {
+		t.Error(err)
+	}
+	srq.ArmLow(8)
+	cfg := &Config{SRQ: srq, SRQShare: 3}
+	p1, q1 := asInitiator(t, cfg)
+	p2, q2 := asInitiator(t, cfg)
+	if err := q1.PostRecv(RecvWR{}); !errors.Is(err, ErrInvalid) {
+		t.Error(err)
+	}
+	p1.ulpdu(seg(rdmap.Send, 0, 1, 0, true, []byte("one")))
+	c1 := wantOK(t, q1.RecvCQ())
+	p2.ulpdu(seg(rdmap.Send, 0, 1, 0, true, []byte("two")))
+	c2 := wantOK(t, q2.RecvCQ())
+	if string(bufs[c1.ID][:c1.Len]) != "one" || string(bufs[c2.ID][:c2.Len]) != "two" || srq.Len() != 8 {
+		t.Errorf("%+v, %+v, %d left", c1, c2, srq.Len())
+	}
+	select {
+	case <-srq.Low():
+		t.Error("low too early")
+	default:
+	}
+	p1.ulpdu(seg(rdmap.Send, 0, 2, 0, false, []byte("part"))) // an unfinished message holds one
+	<-srq.Low()
+	p1.ulpdu(seg(rdmap.Send, 0, 2, 4, true, nil), seg(rdmap.Send, 0, 3, 0, true, nil), seg(rdmap.Send, 0, 4, 0, true, nil))
+	for q1.RecvCQ().Len() < 3 {
+		q1.poll()
+		time.Sleep(time.Millisecond)
+	}
+	if s := q1.Stats(); s.SRQTaken != 4 || s.SRQHeld != 3 {
+		t.Errorf("%+v", s)
+	}
+	p1.ulpdu(seg(rdmap.Send, 0, 5, 0, true, nil)) // more than its share
+	wantTerminate(t, ended(t, q1), false, 1, 2, 2)
+	p2.ulpdu(seg(rdmap.Send, 0, 2, 0, true, []byte("on"))) // the other goes on
+	wantOK(t, q2.RecvCQ())
+	p1.c.Close()
+	<-q1.gone
+	for range 3 {
+		wantOK(t, q1.RecvCQ())
+	}
+	if s := q1.Stats(); s.SRQHeld != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestIsolation: a stream at its limits does not touch another. [RDMAP-8.1.2-6]
+// [SEC-6.4.3.3-1] [SEC-6.4.3.3-2] [RDMAP-8.1.1-12] [SEC-7.2-1] [SEC-7.2-2] [SEC-A-3]
+func TestIsolation(t *testing.T) {
+	pd := NewDevice(DeviceConfig{}).NewPD()
+	big, _ := pd.Register(make([]byte, 16<<20), RemoteRead)
+	p1, q1 := asInitiator(t, &Config{PD: pd, IRD: 1, MaxIRD: 1})
+	p2, q2 := asInitiator(t, &Config{PD: pd, IRD: 1, MaxIRD: 1})
+	p1.ulpdu(readReq(1, rdmap.ReadRequest{Size: 16 << 20, SourceSTag: big.STag()}))
+	p2.ulpdu(readReq(1, rdmap.ReadRequest{Size: 5, SourceSTag: big.STag()}))
+	if u := p2.next(); len(u) != 14+5 {
+		t.Errorf("%x", u)
+	}
+	p1.ulpdu(readReq(2, rdmap.ReadRequest{}))
+	wantTerminate(t, ended(t, q1), false, 1, 2, 2)
+	if q2.Err() != nil {
+		t.Error(q2.Err())
+	}
+}
+
+// TestMaxRead: a policy bounds what one Read may ask for. [I-62]
+func TestMaxRead(t *testing.T) {
+	p, q := asInitiator(t, &Config{MaxRead: 100})
+	mr, _ := q.Register(make([]byte, 200), RemoteRead)
+	p.ulpdu(readReq(1, rdmap.ReadRequest{Size: 100, SourceSTag: mr.STag()}))
+	p.next()
+	p.ulpdu(readReq(2, rdmap.ReadRequest{Size: 101, SourceSTag: mr.STag()}))
+	wantTerminate(t, ended(t, q), false, 0, 2, 0xff)
+}
+
+// TestEmptyRead works on a region without the right to be read. [SEC-6.3.5-2] [RDMAP-5.2.1-12]
+// [RDMAP-5.2.1-14] [RDMAP-5.2.1-15]
+func TestEmptyRead(t *testing.T) {
+	a, b := connect(t, nil, nil)
+	mr, _ := b.Register(make([]byte, 8), RemoteWrite)
+	a.Post(SendWR{Op: OpRead, Remote: RemoteAddr{STag: mr.STag(), TO: 1 << 60}})
+	if c := wantOK(t, a.SendCQ()); c.Len != 0 {
+		t.Errorf("%+v", c)
+	}
+}
