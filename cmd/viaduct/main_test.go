@@ -69,7 +69,7 @@ func runIn(t *testing.T, dir string, stdin io.Reader, args ...string) result {
 	c.Stdout, c.Stderr, c.Stdin, c.Dir = &out, &errs, stdin, dir
 	err := c.Run()
 	if ctx.Err() != nil {
-		t.Fatalf("viaduct %s did not end:\n%s%s", strings.Join(args, " "), out.String(), errs.String())
+		t.Fatalf("viaduct %s did not end:\n%.1000q\n%s", strings.Join(args, " "), out.String(), errs.String())
 	}
 	r := result{out.String(), errs.String(), c.ProcessState.ExitCode()}
 	if _, isExit := err.(*exec.ExitError); err != nil && !isExit {
@@ -83,7 +83,7 @@ func good(t *testing.T, args ...string) result {
 	t.Helper()
 	r := run(t, args...)
 	if r.code != 0 {
-		t.Fatalf("viaduct %s: exit %d\n%s%s", strings.Join(args, " "), r.code, r.stdout, r.stderr)
+		t.Fatalf("viaduct %s: exit %d\n%.1000q\n%s", strings.Join(args, " "), r.code, r.stdout, r.stderr)
 	}
 	return r
 }

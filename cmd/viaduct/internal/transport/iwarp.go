@@ -76,6 +76,7 @@ type iwarpConn struct {
 	slab []byte
 	held int // index of the receive that the caller is looking at, -1 if none
 
+	pace *pace
 	gone context.Context // ends when nothing will be received any more
 	once sync.Once
 }
@@ -134,6 +135,11 @@ func dialIWARP(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
 		return nil, err
 	}
 	c := &iwarpConn{mtu: mtu}
+	cfg.PD = cfg.Device.NewPD()
+	if c.pace, err = newPace(o.RecvCount, cfg.PD.Register); err != nil {
+		return nil, err
+	}
+	cfg.Private = c.pace.private()
 	cfg.Prepare = c.prepare(size, o.RecvCount)
 	if o.TLSDial != nil {
 		cfg.TLS = serverName(o.TLSDial, u.Host)
@@ -142,8 +148,10 @@ func dialIWARP(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
 		cfg.WrapConn = func(nc net.Conn) net.Conn { return o.Env.Wrap(nc, true) }
 	}
 	if _, err := iwarp.Dial(ctx, u.HostPort(), cfg); err != nil {
+		c.pace.close()
 		return nil, fmt.Errorf("connect to %s: %w", u, err)
 	}
+	c.pace.learn(c.q.PeerPrivate())
 	c.started()
 	return c, nil
 }
@@ -183,11 +191,16 @@ func (l *iwarpListener) Accept(ctx context.Context) (msg.Conn, error) {
 			return nil, err
 		}
 		c := &iwarpConn{mtu: l.mtu}
-		if err := c.prepare(l.size, l.count)(r.QueuePair()); err != nil {
+		if err = c.prepare(l.size, l.count)(r.QueuePair()); err == nil {
+			c.pace, err = newPace(l.count, r.QueuePair().Register)
+		}
+		if err != nil {
 			r.Reject(nil)
 			continue
 		}
-		if _, err := r.Accept(nil); err != nil {
+		c.pace.learn(r.Private())
+		if _, err := r.Accept(c.pace.private()); err != nil {
+			c.pace.close()
 			continue // the caller is gone
 		}
 		c.started()
@@ -226,6 +239,9 @@ func (c *iwarpConn) Send(ctx context.Context, m msg.Message) error {
 	if len(m.Data) > c.mtu {
 		return fmt.Errorf("%w: %d bytes, at most %d", msg.ErrTooLong, len(m.Data), c.mtu)
 	}
+	if err := c.pace.take(ctx, c); err != nil {
+		return err
+	}
 	wr := iwarp.SendWR{Op: iwarp.OpSend, SG: []iwarp.SGE{iwarp.Buf(m.Data)}}
 	if m.IsWide {
 		wr = iwarp.SendWR{Op: iwarp.OpImmediate, Immediate: m.Wide}
@@ -243,6 +259,9 @@ func (c *iwarpConn) Recv(ctx context.Context) (msg.Message, error) {
 		err := c.q.PostRecv(iwarp.RecvWR{ID: uint64(i), SG: []iwarp.SGE{iwarp.Buf(c.slab[i*c.size:][:c.size])}})
 		if err != nil && !errors.Is(err, iwarp.ErrPeerClosed) && !errors.Is(err, iwarp.ErrClosed) {
 			return msg.Message{}, err
+		}
+		if err == nil {
+			c.pace.reposted()
 		}
 	}
 	done, ok := c.q.RecvCQ().Poll()
@@ -327,6 +346,9 @@ func (c *iwarpConn) Shutdown(context.Context) error { return c.q.CloseWrite() }
 
 func (c *iwarpConn) Close() error {
 	var err error
-	c.once.Do(func() { err = c.q.Close() })
+	c.once.Do(func() {
+		err = c.q.Close()
+		c.pace.close()
+	})
 	return err
 }

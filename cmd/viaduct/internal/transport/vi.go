@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"crypto/rand"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -333,6 +334,8 @@ func connectFailure(u *addr.URL, err error) error {
 		return shell.Hint(wrapped, "check the discriminator, and that the server is listening with it")
 	case errors.Is(err, vi.ErrReject), errors.Is(err, vi.ErrInvalidReliability), errors.Is(err, vi.ErrInvalidMTU):
 		return shell.Hint(wrapped, "give the address the same reliability and flow parameters as the server's")
+	case errors.As(err, new(x509.UnknownAuthorityError)), errors.As(err, new(x509.HostnameError)):
+		return wrapped
 	case errors.Is(err, vi.ErrNotReachable):
 		return shell.Hint(wrapped, "check that the server is running and that host and port are right")
 	}

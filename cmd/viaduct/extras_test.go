@@ -1,0 +1,235 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"viaduct/cmd/viaduct/internal/transport"
+)
+
+// certificate writes a certificate for 127.0.0.1 and its key.
+func certificate(t *testing.T, dir string) (cert, key string) {
+	t.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl := x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, &tmpl, &tmpl, k.Public(), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kd, err := x509.MarshalPKCS8PrivateKey(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600)
+	os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: kd}), 0o600)
+	return cert, key
+}
+
+func TestTLS(t *testing.T) {
+	work := t.TempDir()
+	cert, key := certificate(t, work)
+	for _, scheme := range []string{"vitcp", "iwarp", "tcp"} {
+		t.Run(scheme, func(t *testing.T) {
+			root := t.TempDir()
+			body := random(t, filepath.Join(root, "f"), 2<<20)
+			out := filepath.Join(t.TempDir(), "out")
+			_, urls := start(t, 1, "serve", "--root", root, "--writable", "--listen", listenURL(scheme, "127.0.0.1"), "--tls", "--tls-cert", cert, "--tls-key", key)
+			good(t, "get", at(urls[0], "f"), "-o", out, "--tls", "--tls-ca", cert)
+			same(t, out, body)
+			good(t, "put", out, at(urls[0], "g"), "--tls", "--tls-ca", cert)
+			same(t, filepath.Join(root, "g"), body)
+			fails(t, 1, "--tls-ca", "get", at(urls[0], "f"), "-o", out, "--tls") // nobody vouches for it
+			if r := run(t, "get", at(urls[0], "f"), "-o", out); r.code != 1 {
+				t.Errorf("without TLS: exit %d", r.code)
+			}
+
+			// A certificate made for the run, known by its fingerprint.
+			srv, urls := start(t, 1, "echo", "--listen", listenURL(scheme, "127.0.0.1"), "--tls")
+			srv.waitStderr("tls-pin=")
+			pin := regexp.MustCompile("tls-pin=([0-9a-f]{64})").FindStringSubmatch(srv.stderr())[1]
+			good(t, "ping", urls[0], "-c", "2", "--tls-pin", pin)
+			fails(t, 1, "not the one", "ping", urls[0], "-c", "2", "--tls-pin", strings.Repeat("0", 64))
+		})
+	}
+}
+
+// TestPcap lets tshark judge what both sides of a transfer recorded.
+func TestPcap(t *testing.T) {
+	tshark, err := exec.LookPath("tshark")
+	if err != nil {
+		t.Skip("SKIPPED: tshark is not installed")
+	}
+	for _, scheme := range transport.Names() {
+		t.Run(scheme, func(t *testing.T) {
+			root, work := t.TempDir(), t.TempDir()
+			body := random(t, filepath.Join(root, "f"), 600_000)
+			a, b := filepath.Join(work, "server.pcapng"), filepath.Join(work, "client.pcapng")
+			srv, urls := start(t, 1, "serve", "--root", root, "--listen", listenURL(scheme, "127.0.0.1"), "--pcap", a)
+			good(t, "get", at(urls[0], "f"), "-o", filepath.Join(work, "out"), "--pcap", b)
+			same(t, filepath.Join(work, "out"), body)
+			if code := srv.stop(syscall.SIGTERM); code != 0 {
+				t.Errorf("exit %d", code)
+			}
+			for _, f := range []string{a, b} {
+				out, err := exec.Command(tshark, "-r", f, "-Y", "_ws.malformed or tcp.analysis.lost_segment or tcp.analysis.ack_lost_segment").Output()
+				if err != nil || len(out) != 0 {
+					t.Errorf("tshark on %s: %v\n%s", filepath.Base(f), err, out)
+				}
+				out, err = exec.Command(tshark, "-r", f, "-T", "fields", "-e", "tcp.len").Output()
+				if err != nil || len(strings.Fields(string(out))) < 10 {
+					t.Errorf("tshark sees %d frames with %v", len(strings.Fields(string(out))), err)
+				}
+				if scheme == "iwarp" {
+					out, _ := exec.Command(tshark, "-r", f, "-Y", "iwarp_ddp", "-T", "fields", "-e", "_ws.col.Info").Output()
+					if !strings.Contains(string(out), "Read Response") {
+						t.Errorf("tshark sees no RDMA in %s", filepath.Base(f))
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	p, urls := start(t, 1, "echo", "--listen", "tcp://127.0.0.1:0", "--metrics", "127.0.0.1:0")
+	p.waitStderr("/metrics")
+	m := regexp.MustCompile(`http://[^ "]*/metrics`).FindString(p.stderr())
+	good(t, "ping", urls[0], "-c", "3", "-i", "0")
+	get := func(u string) string {
+		r, err := http.Get(u)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		b, _ := io.ReadAll(r.Body)
+		if r.StatusCode != 200 {
+			t.Errorf("%s: %s", u, r.Status)
+		}
+		return string(b)
+	}
+	eventually(t, "the connection in the metrics", func() bool {
+		return strings.Contains(get(m), `viaduct_connections_total{role="accept",transport="tcp"} 1`)
+	})
+	if s := get(m); !strings.Contains(s, "go_goroutines") || !strings.Contains(s, "viaduct_connections_active") {
+		t.Error(s)
+	}
+	get(strings.Replace(m, "/metrics", "/debug/pprof/", 1))
+}
+
+func TestLogs(t *testing.T) {
+	p, urls := start(t, 1, "echo", "--listen", "tcp://127.0.0.1:0", "--log-level", "info", "--log-format", "json")
+	good(t, "ping", urls[0], "-c", "1")
+	p.waitStderr("disconnected")
+	p.stop(syscall.SIGTERM)
+	for line := range strings.Lines(p.stderr()) {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("log line %q", line)
+		}
+	}
+}
+
+func TestPortmap(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "[::1]"} {
+		p, urls := start(t, 1, "portmap", "serve", "--listen", host+":0", "--map", ":80=:8080", "--map", host+":81="+host+":1,"+host+":2")
+		server, ok := strings.CutPrefix(urls[0], "udp://")
+		if !ok {
+			t.Fatalf("prints %q", urls[0])
+		}
+		if r := good(t, "portmap", "query", host+":80", "--server", server); !strings.Contains(r.stdout, host+":8080") {
+			t.Error(r.stdout)
+		}
+		d := document(t, good(t, "portmap", "query", host+":81", "--server", server, "--json"))
+		if s := d["sdp"].(string); s != host+":1" && s != host+":2" {
+			t.Errorf("%v", d)
+		}
+		fails(t, 1, "denied", "portmap", "query", host+":82", "--server", server)
+		p.stop(syscall.SIGTERM)
+		fails(t, 1, "no answer", "portmap", "query", host+":80", "--server", server)
+	}
+	file := filepath.Join(t.TempDir(), "map")
+	os.WriteFile(file, []byte("*:80 :8080\n"), 0o600)
+	_, urls := start(t, 1, "portmap", "serve", "--listen", "127.0.0.1:0", "--file", file)
+	server := strings.TrimPrefix(urls[0], "udp://")
+	good(t, "portmap", "query", "127.0.0.1:80", "--server", server)
+	os.WriteFile(file, []byte("*:80 :8080\n*:90 :9090 cache=never\n"), 0o600)
+	eventually(t, "the changed file", func() bool { return run(t, "portmap", "query", "127.0.0.1:90", "--server", server).code == 0 })
+	os.WriteFile(file, []byte("nonsense\n"), 0o600)
+	fails(t, 1, "line 1", "portmap", "serve", "--listen", "127.0.0.1:0", "--file", file)
+}
+
+func TestRping(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		p, urls := start(t, 1, "rping", "-s", "-a", host, "-p", "0", "-v")
+		port := urls[0][strings.LastIndex(urls[0], ":")+1:]
+		r := good(t, "rping", "-c", "-a", host, "-p", port, "-C", "10", "-S", "100", "-v", "-V")
+		if strings.Count(r.stdout, "ping data: rdma-ping-") != 10 || !strings.Contains(r.stdout, "10 rounds") {
+			t.Error(r.stdout)
+		}
+		if code := p.wait(); code != 0 {
+			t.Errorf("server: exit %d", code)
+		}
+	}
+	p, urls := start(t, 1, "rping", "-s", "-P", "-a", "127.0.0.1", "-p", "0")
+	port := urls[0][strings.LastIndex(urls[0], ":")+1:]
+	for _, size := range []string{"27", "64", "65536"} {
+		d := document(t, good(t, "rping", "-c", "-a", "127.0.0.1", "-p", port, "-C", "100", "-S", size, "-V", "--json"))
+		if d["rounds"] != 100.0 || d["verified"] != true {
+			t.Errorf("%v", d)
+		}
+	}
+	if code := p.stop(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+	fails(t, 1, "refused", "rping", "-c", "-a", "127.0.0.1", "-p", "1", "-C", "1")
+}
+
+func TestDemo(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "f")
+	random(t, file, 3<<20)
+	d := document(t, good(t, "demo", file, "--json"))
+	rows := d["rows"].([]any)
+	if len(rows) != 2*len(transport.Names()) {
+		t.Errorf("%d rows", len(rows))
+	}
+	var seen []string
+	for _, r := range rows {
+		m := r.(map[string]any)
+		if m["ok"] != true || m["bytes"] != float64(3<<20) || m["relative_to_tcp"].(float64) <= 0 {
+			t.Errorf("%v", m)
+		}
+		seen = append(seen, m["transport"].(string))
+	}
+	for _, n := range transport.Names() {
+		if !slices.Contains(seen, n) {
+			t.Errorf("no row for %s", n)
+		}
+	}
+	if r := good(t, "demo", file); strings.Count(r.stdout, "verified") != len(rows) {
+		t.Error(r.stdout)
+	}
+	fails(t, 1, "no such file", "demo", filepath.Join(t.TempDir(), "none"))
+}
