@@ -445,3 +445,10 @@ func (p *NPort) logoStranger(now Time, a Addr) {
 	p.logoAt[a] = now
 	p.sendLOGO(now, a)
 }
+
+// LinkLost is LinkDown for a link that will not come back: every login ends
+// at once.
+func (p *NPort) LinkLost(now Time) {
+	p.LinkDown(now)
+	p.logoutAll(now, false)
+}

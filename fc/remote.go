@@ -2,6 +2,8 @@ package fc
 
 import (
 	"cmp"
+	"encoding/binary"
+	"errors"
 	"slices"
 )
 
@@ -235,6 +237,35 @@ func (p *NPort) resume(now Time, r *Remote) {
 	for _, u := range p.upper {
 		u.Resumed(now, r)
 	}
+}
+
+// inquire asks the directory whether r is still there under its name, which
+// answers at once also if the port is gone; without a directory it asks r.
+// [FCVI 7.7.5]
+func (p *NPort) inquire(now Time, r *Remote) {
+	if !p.directory || !r.loggedIn || r.verifying {
+		p.verify(now, r)
+		return
+	}
+	r.suspended, r.verifying = true, true
+	p.Query(now, NSGPNID, NSBody{}.ID(r.Addr), func(now Time, reply []byte, err error) {
+		r.verifying = false
+		if r.gone {
+			return
+		}
+		var rejected *CTError
+		switch {
+		case errors.As(err, &rejected):
+			p.drop(now, r, ErrLoggedOut) // nobody is there to be told
+		case err == ErrOffline:
+		case err != nil || len(reply) < 8:
+			p.verify(now, r)
+		case WWN(binary.BigEndian.Uint64(reply)) != r.PortName:
+			p.Logout(now, r)
+		default:
+			p.resume(now, r)
+		}
+	})
 }
 
 // verify asks r by ADISC whether it is still the port we logged in with; a

@@ -201,7 +201,7 @@ func (p *NPort) receiveRSCN(now Time, f *Frame) {
 	for _, r := range p.sortedRemotes() {
 		for _, pg := range pages {
 			if !r.Addr.WellKnown() && pg.Covers(r.Addr) {
-				p.verify(now, r)
+				p.inquire(now, r)
 				break
 			}
 		}

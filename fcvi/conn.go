@@ -228,12 +228,25 @@ func (p *port) connect(now fc.Time, a connectArgs) *conn {
 			}
 		}
 	}
-	p.resolve(now, a.remote, func(now fc.Time, r *fc.Remote, err error) {
+	c.lookUp(now)
+	p.pump(now)
+	return c
+}
+
+// lookUp resolves the address and sends the first CONNECT_RQST. A peer that
+// cannot be found may come later, or may find us.
+func (c *conn) lookUp(now fc.Time) {
+	p := c.p
+	p.resolve(now, c.want, func(now fc.Time, r *fc.Remote, err error) {
 		if c.state != stResolve {
 			return
 		}
 		if err != nil {
-			c.p.log("not reachable", "remote", a.remote.String(), "err", err)
+			p.log("not reachable", "remote", c.want.String(), "err", err)
+			if c.mode == iu.PeerToPeer {
+				c.timer.Set(now + p.np.EDTOV())
+				return
+			}
 			c.giveUp(now, notReachable)
 			return
 		}
@@ -241,9 +254,8 @@ func (p *port) connect(now fc.Time, a connectArgs) *conn {
 		p.connSeq++
 		c.own.id = p.rng.Uint32()<<16 | p.connSeq&0xFFFF // [FCVI-5.9.10-2]
 		c.sendRqst(now)
+		p.pump(now)
 	})
-	p.pump(now)
-	return c
 }
 
 // notReachable is what a set-up ends with when the address could not be
@@ -326,7 +338,9 @@ func (c *conn) expired(now fc.Time) {
 		c.heldTooLong(now)
 	case stDiscSent, stError:
 		c.discExpired(now)
-	case stIdle, stResolve, stConceded, stConnected:
+	case stResolve:
+		c.lookUp(now)
+	case stIdle, stConceded, stConnected:
 	}
 	c.p.pump(now)
 }

@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -50,7 +51,8 @@ type NetStats struct {
 
 // A Net is a set of links between devices.
 type Net struct {
-	mu      sync.Mutex // guards pending, ends' inFlight and free
+	mu      sync.Mutex // guards calls, pending, ends' inFlight and free
+	calls   []func()
 	pending []*packet
 	free    []*packet
 	kick    chan struct{}
@@ -284,6 +286,37 @@ func (n *Net) bringUp(e *End) {
 	})
 }
 
+// Do runs fn where the Net runs: the way to change a Net that is being served.
+func (n *Net) Do(fn func()) {
+	n.mu.Lock()
+	n.calls = append(n.calls, fn)
+	n.mu.Unlock()
+	n.wake()
+}
+
+// BringUp brings a link up that was made after Start.
+func (n *Net) BringUp(e *End) {
+	for _, o := range append([]*End{e}, e.peers...) {
+		n.bringUp(o)
+	}
+}
+
+// Remove takes a device off its link for good; it is not called any more.
+func (n *Net) Remove(e *End) {
+	n.purge(e)
+	e.up = false
+	n.ends = slices.DeleteFunc(n.ends, func(o *End) bool { return o == e })
+	n.devs = slices.DeleteFunc(n.devs, func(o Device) bool { return o == e.dev })
+	for _, o := range e.peers {
+		o.up = false
+		if p, ok := o.dev.(*SwitchPort); ok {
+			p.Remove(n.now)
+			n.ends = slices.DeleteFunc(n.ends, func(x *End) bool { return x == o })
+			n.devs = slices.DeleteFunc(n.devs, func(x Device) bool { return x == o.dev })
+		}
+	}
+}
+
 // Initialize repeats the link initialisation at both ends of e's link, or of
 // all on its loop (NOS/OLS, LIP), losing what is under way.
 func (n *Net) Initialize(e *End) {
@@ -367,9 +400,12 @@ func (n *Net) credit(from *End) {
 // collect moves what was sent into the event queue.
 func (n *Net) collect() {
 	n.mu.Lock()
-	sent := n.pending
-	n.pending = nil
+	sent, calls := n.pending, n.calls
+	n.pending, n.calls = nil, nil
 	n.mu.Unlock()
+	for _, fn := range calls {
+		fn()
+	}
 	for _, p := range sent {
 		n.route(p)
 	}
@@ -389,7 +425,7 @@ func (n *Net) route(p *packet) {
 	}
 	var to *End
 	switch {
-	case !e.up:
+	case !e.up || e.dev == nil:
 	case !e.loop:
 		if e.peers[0].up {
 			to = e.peers[0]

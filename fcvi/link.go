@@ -1,0 +1,423 @@
+package fcvi
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"viaduct/fc"
+	"viaduct/fc/fabric"
+	"viaduct/fc/fabricd"
+	"viaduct/fcvi/iu"
+	"viaduct/vi"
+)
+
+// A link is a connection as the engine of package vi drives it.
+type link struct {
+	s    *station
+	c    *conn // under s.mu
+	v    *viConsumer
+	poll poller
+	gone chan struct{} // closed when the endpoint is gone
+
+	breaking sync.Once
+}
+
+var _ vi.Link = (*link)(nil)
+
+func newLink(s *station, ep *vi.Endpoint) *link {
+	l := &link{s: s, v: &viConsumer{ep: ep}, gone: make(chan struct{})}
+	l.v.end = func(orderly bool) {
+		// Break takes the VI's lock and stops this link: not from here.
+		l.breaking.Do(func() { s.breaks.Go(func() { ep.Break(orderly) }) })
+	}
+	return l
+}
+
+// attach ties the link to its endpoint, under the station's lock.
+func (l *link) attach(c *conn) {
+	l.c = c
+	if c == nil || c.gone {
+		close(l.gone)
+		return
+	}
+	c.ended = append(c.ended, func() { close(l.gone) })
+}
+
+// Start implements vi.Link.
+func (l *link) Start() { l.s.do(func(now fc.Time) { l.c.begin(now) }) }
+
+// SendPosted implements vi.Link.
+func (l *link) SendPosted() { l.s.do(func(now fc.Time) { l.c.posted(now) }) }
+
+// RecvPosted implements vi.Link: it matters only if a message waits.
+func (l *link) RecvPosted() {
+	if l.v.waiting.Load() {
+		l.s.do(func(now fc.Time) { l.c.recvPosted(now) })
+	}
+}
+
+// Poll implements vi.Link.
+func (l *link) Poll() bool { return l.poll != nil && l.poll.Poll() }
+
+// Unpoll implements vi.Link.
+func (l *link) Unpoll() {
+	if l.poll != nil {
+		l.poll.Unpoll()
+	}
+}
+
+// Stop implements vi.Link. The machines touch memory under the lock only and
+// copy what they send, so nothing is touched when it returns.
+func (l *link) Stop(reason vi.StopReason) {
+	now := l.s.enter()
+	if l.s.dead {
+		l.c.up = nil
+	} else {
+		l.c.stop(now, reason == vi.StopBroken)
+	}
+	l.s.leave()
+}
+
+// Wait implements vi.Link.
+func (l *link) Wait() { <-l.gone }
+
+// attributes are those of a VI on the wire.
+func (d *device) attributes(ep *vi.Endpoint) iu.Attributes {
+	a := ep.Attributes()
+	w := iu.Attributes{
+		Reliability: iu.Reliability(a.Reliability), Write: a.EnableRDMAWrite, Read: a.EnableRDMARead,
+		Streaming: !d.p.cfg.NoStreaming, Class2: d.p.cfg.Class2, Holds: a.FlowControl,
+		MaxTransfer: min(a.MaxTransferSize, d.p.cfg.MaxTransferSize), MaxUnacked: uint16(d.p.cfg.MaxUnacked),
+	}
+	if a.MaxTransferSize == 0 {
+		w.MaxTransfer = d.p.cfg.MaxTransferSize
+	}
+	if w.Reliability != iu.Unreliable { // [FCVI-3-9]
+		// Announced also while reads are not enabled: such a read is answered
+		// with its reason.
+		w.MaxReads = uint16(min(max(1, cmpOr(a.ReadWindow, d.p.cfg.MaxReads)), window))
+	} else {
+		w.Read = false
+	}
+	return w
+}
+
+func cmpOr(a, b int) int {
+	if a != 0 {
+		return a
+	}
+	return b
+}
+
+// remoteAttributes are what the peer told.
+func remoteAttributes(c *conn) vi.Attributes {
+	w := &c.rattrs
+	return vi.Attributes{Reliability: vi.Reliability(w.Reliability), MaxTransferSize: w.MaxTransfer,
+		EnableRDMAWrite: w.Write, EnableRDMARead: w.Read, FlowControl: w.Holds, ReadWindow: int(w.MaxReads), Security: c.security}
+}
+
+func agreement(c *conn, host []byte) vi.Agreement {
+	g := vi.Agreement{Remote: remoteAttributes(c), RemoteAddress: viAddress(c.want), MaxTransferSize: c.mts,
+		ReadWindow: int(c.rattrs.MaxReads)}
+	if host != nil {
+		g.RemoteAddress.Host = host
+	}
+	return g
+}
+
+// Connect implements vi.Device.
+func (d *device) Connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.Address) (vi.Link, vi.Agreement, error) {
+	return d.connect(ctx, ep, local, remote, iu.ClientServer)
+}
+
+// ConnectPeer implements vi.Device.
+func (d *device) ConnectPeer(ctx context.Context, ep *vi.Endpoint, local, remote vi.Address) (vi.Link, vi.Agreement, error) {
+	return d.connect(ctx, ep, local, remote, iu.PeerToPeer)
+}
+
+func (d *device) connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.Address, mode iu.Mode) (vi.Link, vi.Agreement, error) {
+	ctx, stop := d.join(ctx)
+	defer stop()
+	none := vi.Agreement{}
+	s, err := d.stationFor(ctx, remote, mode)
+	for err != nil && mode == iu.PeerToPeer && ctx.Err() == nil {
+		// The peer may come later. [VIA 6.4.6]
+		select {
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+			s, err = d.stationFor(ctx, remote, mode)
+		}
+	}
+	if err != nil {
+		return nil, none, contextError(ctx, err)
+	}
+	from, err := netAddress(local)
+	if err != nil {
+		return nil, none, err
+	}
+	if ip := from.IP(); from.HostLen == 0 || ip.IsValid() && !slices.Contains(d.ips, ip) {
+		from = d.ownAddress(local.Discriminator)
+	}
+	to, err := netAddress(remote)
+	if err != nil {
+		return nil, none, err
+	}
+	args := connectArgs{mode: mode, local: from, remote: to, attrs: d.attributes(ep), deadline: fc.Never, paused: true,
+		security: ep.Attributes().Security, holds: ep.Attributes().FlowControl}
+	if len(args.security) > iu.MaxSecurity {
+		return nil, none, fmt.Errorf("%w: security information of %d bytes, at most %d", vi.ErrInvalidParameter, len(args.security), iu.MaxSecurity)
+	}
+	l := newLink(s, ep)
+	args.up = l.v
+	result := make(chan iu.Reason, 1)
+	args.done = func(_ fc.Time, r iu.Reason) { result <- r }
+	now := s.enter()
+	if s.dead {
+		s.leave()
+		return nil, none, vi.ErrClosed
+	}
+	if t, ok := ctx.Deadline(); ok {
+		args.deadline = max(now, now+time.Until(t))
+	}
+	c := s.p.connect(now, args)
+	l.attach(c)
+	s.leave()
+	select {
+	case r := <-result:
+		if err := setupError(r); err != nil {
+			return nil, none, contextError(ctx, err)
+		}
+	case <-ctx.Done():
+		var r iu.Reason
+		s.do(func(now fc.Time) {
+			select {
+			case r = <-result:
+			default:
+				c.abandon(now)
+			}
+		})
+		if r != iu.Confirmed {
+			return nil, none, context.Cause(ctx)
+		}
+	}
+	return l.connected(remote.Host)
+}
+
+// connected returns the link of a set-up that succeeded.
+func (l *link) connected(host []byte) (vi.Link, vi.Agreement, error) {
+	s := l.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.c.remote != nil {
+		l.poll = s.out.poller(l.c.remote.Addr)
+	}
+	return l, agreement(l.c, host), nil
+}
+
+// ownAddress is the NIC's own with a discriminator.
+func (d *device) ownAddress(disc []byte) iu.NetAddress {
+	if len(d.ips) > 0 {
+		return iu.IPAddress(d.ips[0], disc)
+	}
+	return iu.NetAddress{Discriminator: disc}
+}
+
+// Wait implements vi.Device.
+func (d *device) Wait(ctx context.Context, local vi.Address) (vi.Request, error) {
+	ctx, stop := d.join(ctx)
+	defer stop()
+	s := d.home
+	if s == nil {
+		return nil, fmt.Errorf("%w: %w", vi.ErrNotSupported, errNoPort)
+	}
+	found := make(chan *conn, 1)
+	w := &wait{disc: local.Discriminator, match: func(c *conn) { found <- c }}
+	s.do(func(now fc.Time) { s.p.addWait(now, w) })
+	select {
+	case c := <-found:
+		return d.request(s, c), nil
+	case <-ctx.Done():
+	}
+	var c *conn
+	s.do(func(now fc.Time) {
+		if !s.p.removeWait(w) {
+			c = <-found
+		}
+	})
+	if c != nil { // a ready result wins over a cancelled context
+		return d.request(s, c), nil
+	}
+	return nil, context.Cause(ctx)
+}
+
+// A request is an incoming connection request.
+type request struct {
+	d        *device
+	s        *station
+	c        *conn
+	remote   vi.Address
+	local    vi.Address
+	attrs    vi.Attributes
+	security []byte
+}
+
+var _ vi.Request = (*request)(nil)
+
+func (d *device) request(s *station, c *conn) *request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &request{d: d, s: s, c: c, remote: viAddress(c.want), local: viAddress(c.local), attrs: remoteAttributes(c), security: c.security}
+}
+
+func (r *request) Remote() vi.Address              { return r.remote }
+func (r *request) Local() vi.Address               { return r.local }
+func (r *request) RemoteAttributes() vi.Attributes { return r.attrs }
+func (r *request) Security() []byte                { return r.security }
+
+// Reject implements vi.Request. [FCVI-5.3.2-7]
+func (r *request) Reject() error {
+	r.s.do(func(now fc.Time) { r.c.reject(now, iu.ULPReject) })
+	return nil
+}
+
+// Accept implements vi.Request.
+func (r *request) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.Agreement, error) {
+	ctx, stop := r.d.join(ctx)
+	defer stop()
+	none := vi.Agreement{}
+	l := newLink(r.s, ep)
+	result := make(chan iu.Reason, 1)
+	ok := false
+	r.s.do(func(now fc.Time) {
+		r.c.paused = true
+		r.c.sec = ep.Attributes().Security
+		l.attach(r.c)
+		ok = r.c.accept(now, r.d.attributes(ep), l.v, ep.Attributes().FlowControl, func(_ fc.Time, x iu.Reason) { result <- x })
+	})
+	if !ok {
+		return nil, none, vi.ErrTimeout // the caller gave up
+	}
+	select {
+	case x := <-result:
+		if err := setupError(x); err != nil {
+			return nil, none, err
+		}
+	case <-ctx.Done():
+		var x iu.Reason
+		r.s.do(func(now fc.Time) {
+			select {
+			case x = <-result:
+			default:
+				r.c.abandon(now)
+			}
+		})
+		if x != iu.Confirmed {
+			return nil, none, context.Cause(ctx)
+		}
+	}
+	return l.connected(nil)
+}
+
+// join returns a context that ends with the device too.
+func (d *device) join(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(d.ctx, func() { cancel(vi.ErrClosed) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+func contextError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// InProcess returns the Network of a simulated Net that is being served: each
+// NIC becomes an N_Port of sw.
+func InProcess(n *fabric.Net, sw *fabric.Switch) Network { return &inProcess{n, sw} }
+
+type inProcess struct {
+	n  *fabric.Net
+	sw *fabric.Switch
+}
+
+func (x *inProcess) Attach(_ func() fc.Time, dev func(out fc.Sender) fabricd.LocalDevice) (func(), error) {
+	var end *fabric.End
+	done := make(chan error, 1)
+	x.n.Do(func() {
+		var w *netDevice
+		end = x.n.Attach(x.sw, func(out fc.Sender) fabric.Device {
+			w = &netDevice{dev: dev(out)}
+			return w
+		})
+		x.n.BringUp(end)
+		done <- nil
+	})
+	err := <-done
+	return func() {
+		gone := make(chan struct{})
+		x.n.Do(func() {
+			x.n.Remove(end)
+			close(gone)
+		})
+		<-gone
+	}, err
+}
+
+// netDevice locks around what a Net calls.
+type netDevice struct{ dev fabricd.LocalDevice }
+
+func (w *netDevice) LinkUp(_ fc.Time, i fc.LinkInfo) {
+	w.dev.Enter()
+	w.dev.LinkUp(w.dev.(*station).now(), i)
+	w.dev.Leave()
+}
+
+func (w *netDevice) LinkDown(fc.Time) {
+	w.dev.Enter()
+	w.dev.LinkDown(w.dev.(*station).now())
+	w.dev.Leave()
+}
+
+func (w *netDevice) Receive(_ fc.Time, f *fc.Frame) {
+	w.dev.Enter()
+	w.dev.Receive(w.dev.(*station).now(), f)
+	w.dev.Leave()
+}
+
+func (w *netDevice) LinkRoom(fc.Time) {
+	w.dev.Enter()
+	w.dev.(*station).LinkRoom(w.dev.(*station).now())
+	w.dev.Leave()
+}
+
+// netOutlet attaches a station to a Network.
+type netOutlet struct {
+	n      Network
+	out    fc.Sender
+	detach func()
+}
+
+func (o *netOutlet) begin(s *station) error {
+	detach, err := o.n.Attach(s.now, func(out fc.Sender) fabricd.LocalDevice {
+		o.out = out
+		s.mu.Lock()
+		s.out = o
+		s.mu.Unlock()
+		return s
+	})
+	o.detach = detach
+	return err
+}
+
+func (o *netOutlet) Send(f *fc.Frame) { o.out.Send(f) }
+func (o *netOutlet) room(fc.Addr) bool {
+	r, ok := o.out.(interface{ Room() bool })
+	return !ok || r.Room()
+}
+func (o *netOutlet) flush()                {}
+func (o *netOutlet) poller(fc.Addr) poller { return nil }
+func (o *netOutlet) close()                { o.detach() }

@@ -1,0 +1,238 @@
+package fcvi
+
+import (
+	"sync"
+	"time"
+
+	"viaduct/fc"
+	"viaduct/fc/fabricd"
+	"viaduct/fc/fcip"
+)
+
+// A station is an FC-VI port in real time: the machines with their lock, their
+// clock and their link. One goroutine at a time is in the machines: whoever
+// posts, whoever receives, or the timer. What they send is queued by the link
+// and written by Flush after the lock was given back.
+type station struct {
+	start time.Time
+
+	mu    sync.Mutex
+	np    *fc.NPort
+	p     *port
+	armed fc.Time // when timer fires; guarded by mu
+	timer *time.Timer
+	dead  bool // closed; guarded by mu
+	out   outlet
+
+	target string // FCIP address this station was made for, "" if none
+	breaks sync.WaitGroup
+}
+
+// An outlet is the link of a station.
+type outlet interface {
+	fc.Sender
+	room(dst fc.Addr) bool
+	flush()
+	poller(dst fc.Addr) poller // nil if there is nothing to poll
+	close()
+}
+
+type poller interface {
+	Poll() bool
+	Unpoll()
+}
+
+func newStation(pc fc.PortConfig, mc machineConfig, out func(s *station) (outlet, error)) (*station, error) {
+	s := &station{start: time.Now(), armed: fc.Never}
+	s.mu.Lock()
+	s.timer = time.AfterFunc(time.Hour, s.tick)
+	s.np = fc.NewNPort(pc, (*sender)(s))
+	s.p = newPort(s.np, mc, func(dst fc.Addr) bool { return s.out == nil || s.out.room(dst) })
+	s.mu.Unlock()
+	o, err := out(s)
+	if err != nil {
+		s.timer.Stop()
+		return nil, err
+	}
+	return s, o.(starter).begin(s)
+}
+
+// A starter is an outlet that begins to deliver when the station has it.
+type starter interface{ begin(s *station) error }
+
+// sender passes frames to the outlet, once there is one.
+type sender station
+
+func (s *sender) Send(f *fc.Frame) {
+	if s.out != nil {
+		s.out.Send(f)
+	}
+}
+
+func (s *station) now() fc.Time { return time.Since(s.start) }
+
+// enter takes the machines over; leave gives them back, sets the timer and
+// writes what was queued.
+func (s *station) enter() fc.Time {
+	s.mu.Lock()
+	return s.now()
+}
+
+func (s *station) leave() {
+	if at := s.np.Deadline(); at < s.armed && !s.dead {
+		s.armed = at
+		s.timer.Reset(max(0, at-s.now()))
+	}
+	out := s.out
+	s.mu.Unlock()
+	if out != nil {
+		out.flush()
+	}
+}
+
+func (s *station) tick() {
+	now := s.enter()
+	s.armed = fc.Never
+	if !s.dead {
+		s.np.Tick(now)
+	}
+	s.leave()
+}
+
+// do runs fn in the machines.
+func (s *station) do(fn func(now fc.Time)) {
+	now := s.enter()
+	if !s.dead {
+		fn(now)
+	}
+	s.leave()
+}
+
+// drainTime bounds how long a station that is closed waits for peers to answer
+// its disconnects.
+const drainTime = 5 * time.Second
+
+// close ends the station: set-ups are given up, disconnects under way get a
+// while to be answered. No machine runs afterwards.
+func (s *station) close() {
+	done := make(chan struct{}, 1)
+	left := 0
+	now := s.enter()
+	if s.dead {
+		s.leave()
+		return
+	}
+	for _, c := range s.p.handles.all() {
+		c.abandon(now)
+		if c.state == stConnected { // its link was not stopped: nobody owns it
+			c.up = nil
+			c.disconnect(now)
+		}
+		if !c.gone {
+			left++
+			c.ended = append(c.ended, func() {
+				if left--; left == 0 {
+					done <- struct{}{}
+				}
+			})
+		}
+	}
+	wait := left > 0
+	s.leave()
+	if wait {
+		select {
+		case <-done:
+		case <-time.After(drainTime):
+		}
+	}
+	now = s.enter()
+	s.dead = true
+	for _, c := range s.p.handles.all() {
+		c.release(now, 0)
+	}
+	s.leave()
+	s.timer.Stop()
+	s.out.close()
+	s.breaks.Wait()
+}
+
+// --- the station as a device of a fabric in this process
+
+func (s *station) Enter() { s.mu.Lock() }
+func (s *station) Leave() { s.leave() }
+
+// LinkUp, LinkDown, Receive and LinkRoom are called between Enter and Leave.
+func (s *station) LinkUp(now fc.Time, info fc.LinkInfo) { s.np.LinkUp(now, info) }
+func (s *station) LinkDown(now fc.Time)                 { s.np.LinkDown(now) }
+func (s *station) Receive(now fc.Time, f *fc.Frame)     { s.np.Receive(now, f) }
+func (s *station) LinkRoom(now fc.Time)                 { s.p.linkRoom(now) }
+
+// localOutlet attaches a station to the switch of a daemon in this process.
+type localOutlet struct {
+	d *fabricd.Daemon
+	l *fabricd.Local
+}
+
+func (o *localOutlet) begin(s *station) error {
+	l, err := o.d.Attach(s.now, func(out fc.Sender) fabricd.LocalDevice {
+		o.l = out.(*fabricd.Local)
+		s.mu.Lock()
+		s.out = o
+		s.mu.Unlock()
+		return s
+	})
+	o.l = l
+	return err
+}
+
+func (o *localOutlet) Send(f *fc.Frame)      { o.l.Send(f) }
+func (o *localOutlet) room(dst fc.Addr) bool { return o.l.Room(dst) }
+func (o *localOutlet) flush()                { o.l.Flush() }
+func (o *localOutlet) close()                { o.l.Close() }
+func (o *localOutlet) poller(dst fc.Addr) poller {
+	if l := o.l.Link(dst); l != nil {
+		return l
+	}
+	return nil
+}
+
+// linkOutlet attaches a station to an FCIP link: its N_Port logs in to the
+// fabric at the other end.
+type linkOutlet struct {
+	l *fcip.Link
+	s *station
+}
+
+func (o *linkOutlet) begin(s *station) error {
+	o.s = s
+	now := s.enter()
+	s.out = o
+	s.np.LinkUp(now, fc.LinkInfo{})
+	o.l.Start(o)
+	s.leave()
+	return nil
+}
+
+func (o *linkOutlet) Send(f *fc.Frame)      { o.l.Send(f) }
+func (o *linkOutlet) room(fc.Addr) bool     { return o.l.Room() }
+func (o *linkOutlet) flush()                { o.l.Flush() }
+func (o *linkOutlet) close()                { o.l.Close() }
+func (o *linkOutlet) poller(fc.Addr) poller { return o.l }
+
+// Frames takes a batch under one lock.
+func (o *linkOutlet) Frames(recv func(yield func(f *fc.Frame))) {
+	s := o.s
+	now := s.enter()
+	if !s.dead {
+		recv(func(f *fc.Frame) { s.np.Receive(now, f) })
+	}
+	s.leave()
+}
+
+// Room lets the connections that wait for the link go on.
+func (o *linkOutlet) Room() { o.s.do(o.s.p.linkRoom) }
+
+// Down ends every login: whoever was behind the link is out of reach.
+func (o *linkOutlet) Down(error) {
+	o.s.do(func(now fc.Time) { o.s.np.LinkLost(now) })
+}

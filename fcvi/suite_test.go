@@ -1,0 +1,81 @@
+package fcvi
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"viaduct/fc"
+	"viaduct/fc/fabric"
+	"viaduct/vi"
+	"viaduct/vi/vitest"
+)
+
+// TestVI_SuiteFCIP runs what every VI provider has to pass over FCIP links.
+func TestVI_SuiteFCIP(t *testing.T) {
+	vitest.Run(t, vitest.Harness{
+		Open: func(_ int, c *vi.Config) (*vi.NIC, error) {
+			p, err := New(Config{Listen: "127.0.0.1:0", Logger: testLogger})
+			if err != nil {
+				return nil, err
+			}
+			return vi.Open(p, "", c)
+		},
+		Address: func(n *vi.NIC, d []byte) vi.Address {
+			return vi.Address{Host: n.Query().LocalAddress, Discriminator: d}
+		},
+		Unreachable: func() vi.Address {
+			return vi.IPAddress(netip.MustParseAddrPort("127.0.0.1:1"), "x")
+		},
+		FlowControl: true,
+	})
+}
+
+var nextHost atomic.Uint32
+
+// network serves a simulated fabric in real time until the test ends.
+func network(t *testing.T, outOfOrder bool, noise fabric.Noise, scale time.Duration) Config {
+	n := fabric.NewNet(1)
+	sw := fabric.NewSwitch(fabric.SwitchConfig{Name: fc.NodeName(0x020000002001), Domain: 1, OutOfOrder: outOfOrder,
+		EDTOV: 20 * time.Millisecond * scale, RATOV: 100 * time.Millisecond * scale})
+	n.SetNoise(noise)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { n.Serve(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+	return Config{Network: InProcess(n, sw), EDTOV: 20 * time.Millisecond * scale, RATOV: 100 * time.Millisecond * scale}
+}
+
+func netHarness(cfg Config) vitest.Harness {
+	return vitest.Harness{
+		Open: func(_ int, c *vi.Config) (*vi.NIC, error) {
+			p, err := New(cfg)
+			if err != nil {
+				return nil, err
+			}
+			i := nextHost.Add(1)
+			return vi.Open(p, fmt.Sprintf("10.%d.%d.%d", i>>16&255, i>>8&255, i&255), c)
+		},
+		Address: func(n *vi.NIC, d []byte) vi.Address {
+			return vi.Address{Host: n.Query().LocalAddress, Discriminator: d}
+		},
+		Unreachable: func() vi.Address {
+			return vi.IPAddress(netip.MustParseAddrPort("203.0.113.9:0"), "x")
+		},
+		FlowControl: true,
+		Scale:       3,
+	}
+}
+
+// TestVI_SuiteFabric runs it over a fabric in this process that keeps order,
+// at all three levels.
+func TestVI_SuiteFabric(t *testing.T) {
+	vitest.Run(t, netHarness(network(t, false, fabric.Noise{}, 1)))
+}
