@@ -25,9 +25,9 @@
 // port of 127.0.0.1. QEMU's user network ends TCP on both sides, which keeps
 // the byte stream and not the segment borders.
 //
-//   - control: rping against rping inside the guest, so that a failure of the
-//     environment is not taken for one of ours; and a look at the first bytes
-//     the guest sends to a plain listener of the host.
+//   - control: rping against rping inside the guest, and a plain connection from
+//     the guest to the host, so that a failure of the environment is not taken
+//     for one of ours.
 //   - client: the guest's rping -c against viaduct rping -s.
 //   - server: viaduct rping -c against the guest's rping -s.
 //

@@ -174,6 +174,7 @@ func (r *runner) control(ctx context.Context) error {
 		return err
 	}
 	defer l.Close()
+	const greeting = "from the guest\n"
 	first := make(chan error, 1)
 	go func() {
 		c, err := l.Accept()
@@ -183,16 +184,14 @@ func (r *runner) control(ctx context.Context) error {
 		}
 		defer c.Close()
 		c.SetReadDeadline(time.Now().Add(talkLimit))
-		var key [16]byte
-		if _, err := io.ReadFull(c, key[:]); err == nil && string(key[:]) != "MPA ID Req Frame" {
-			err = fmt.Errorf("the guest begins with % x", key)
-			first <- err
-			return
+		got, err := io.ReadAll(c)
+		if err == nil && string(got) != greeting {
+			err = fmt.Errorf("the guest said %q", got)
 		}
 		first <- err
 	}()
-	if out, err := r.guest.run(ctx, talkLimit, fmt.Sprintf("! rping -c -a 10.0.2.2 -p %d -C 1", port(l.Addr()))); err != nil {
-		return fmt.Errorf("rping succeeded with a peer that hung up: %w %s", err, out)
+	if _, err := r.guest.run(ctx, talkLimit, fmt.Sprintf("printf '%s' | nc 10.0.2.2 %d", strings.ReplaceAll(greeting, "\n", `\n`), port(l.Addr()))); err != nil {
+		return err
 	}
 	l.Close()
 	return <-first
