@@ -154,6 +154,7 @@ func TestMPA_1(t *testing.T) {
 }
 `,
 		"interop/siw/main.go":        "package main\n\n// [RDMAP-1-1]\nfunc main() {}\n",
+		"p/ptest/suite.go":           "package ptest\n\n// [RDMAP-1-2]\nfunc All() {}\n",
 		"p/testdata/x.go":            "package x // [MPA-99-99]\n",
 		"internal/tools/cite/x.go":   "package x // [MPA-99-99]\n",
 		".hidden/x.go":               "package x // [MPA-99-99]\n",
@@ -175,6 +176,7 @@ func TestMPA_1(t *testing.T) {
 		"DDP-1-4":   {{{"p/p.go", "T.M"}}, nil},
 		"D-01":      {nil, {{"p/p_test.go", "TestMPA_1"}}},
 		"RDMAP-1-1": {nil, {{"interop/siw/main.go", "main"}}},
+		"RDMAP-1-2": {nil, {{"p/ptest/suite.go", "All"}}},
 		"SDP-1-1":   {{{"p/generic.go", "G.N"}}, nil},
 	} {
 		r := g.byID[id]

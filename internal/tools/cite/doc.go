@@ -24,9 +24,10 @@
 // In test files also the first words of a string, so that names of subtests
 // count: t.Run("SDP-12.4-3", ...).
 //
-// A citation in a file whose name ends in _test.go, or anywhere under interop,
-// counts as a test; any other as code. Directories called testdata, and this
-// tool itself, are not read.
+// A citation in a file whose name ends in _test.go, in a package of a test suite
+// (its directory ends in "test", as vitest), or anywhere under interop, counts
+// as a test; any other as code. Directories called testdata, and this tool
+// itself, are not read.
 //
 // A row needs no code and no test if its matrix marks it "n/a:", or if
 // docs/requirements/exceptions.md has a line for it that begins with "n/a" or

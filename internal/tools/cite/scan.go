@@ -6,6 +6,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -16,25 +17,25 @@ import (
 // scan reads every Go file under root and enters its citations into the
 // register. It returns what is wrong with them, as lines "file:line: ...".
 func (g *register) scan(root string) (problems []string, err error) {
-	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+	err = filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		rel, err := filepath.Rel(root, path)
+		rel, err := filepath.Rel(root, file)
 		if err != nil {
 			return err
 		}
 		rel = filepath.ToSlash(rel)
 		if d.IsDir() {
-			if path != root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "vendor" || rel == "internal/tools") {
+			if file != root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "vendor" || rel == "internal/tools") {
 				return fs.SkipDir
 			}
 			return nil
 		}
-		if !strings.HasSuffix(path, ".go") {
+		if !strings.HasSuffix(file, ".go") {
 			return nil
 		}
-		p, err := g.scanFile(path, rel)
+		p, err := g.scanFile(file, rel)
 		problems = append(problems, p...)
 		return err
 	})
@@ -51,10 +52,16 @@ type source struct {
 	problems []string
 }
 
-func (g *register) scanFile(path, rel string) (problems []string, err error) {
+// isTest reports whether citations in a file speak of tests: test files, the
+// interop programs, and packages of test suites, named like nettest or vitest.
+func isTest(rel string) bool {
+	return strings.HasSuffix(rel, "_test.go") || strings.HasPrefix(rel, "interop/") || strings.HasSuffix(path.Dir(rel), "test")
+}
+
+func (g *register) scanFile(file, rel string) (problems []string, err error) {
 	s := &source{g: g, fset: token.NewFileSet(), rel: rel}
-	s.test = strings.HasSuffix(rel, "_test.go") || strings.HasPrefix(rel, "interop/")
-	s.file, err = parser.ParseFile(s.fset, path, nil, parser.ParseComments|parser.SkipObjectResolution)
+	s.test = isTest(rel)
+	s.file, err = parser.ParseFile(s.fset, file, nil, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
 		return []string{fmt.Sprintf("%s: does not parse: %v", rel, err)}, nil
 	}
