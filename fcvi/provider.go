@@ -47,9 +47,11 @@ type Config struct {
 	// Stream sends one-way messages in stream Exchanges. [FCVI-5.2.1-4]
 	Stream bool
 
-	// NoStreaming asks for a response to every message at Reliable
-	// Reception. [FCVI-E-2]
-	NoStreaming bool
+	// Streaming asks for a response to every few messages only at Reliable
+	// Reception, if the peer does too. It saves frames; when a descriptor
+	// then fails here, up to seven good ones before it end as flushed.
+	// [FCVI-E-2]
+	Streaming bool
 
 	MaxTransferSize uint32        // longest message, bytes; 0 means 1 MiB, at most 64 MiB [FCVI-5.7-5]
 	MaxReads        int           // RDMA Reads of a peer served at once; 0 means 16

@@ -611,7 +611,12 @@ func (c *conn) serveRead(now fc.Time, m *rxMsg) bool {
 		return false
 	}
 	c.p.stats.DeliveredMessages++
-	c.answer(answer{op: iu.ReadResp, id: h.MsgID, oxid: m.oxid, rxid: m.rxid, va: h.RmtVA, mh: h.RmtHandle, n: h.Total})
+	a := answer{op: iu.ReadResp, id: h.MsgID, oxid: m.oxid, rxid: m.rxid, va: h.RmtVA, mh: h.RmtHandle, n: h.Total}
+	if c.rx.unasked { // it answers the streamed messages before it
+		a.flags |= iu.FlagCum
+		c.rx.unasked = false
+	}
+	c.answer(a)
 	return true
 }
 

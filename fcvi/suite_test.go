@@ -31,7 +31,6 @@ func TestVI_SuiteFCIP(t *testing.T) {
 		Unreachable: func() vi.Address {
 			return vi.IPAddress(netip.MustParseAddrPort("127.0.0.1:1"), "x")
 		},
-		FlowControl: true,
 	})
 }
 
@@ -69,8 +68,7 @@ func netHarness(cfg Config) vitest.Harness {
 		Unreachable: func() vi.Address {
 			return vi.IPAddress(netip.MustParseAddrPort("203.0.113.9:0"), "x")
 		},
-		FlowControl: true,
-		Scale:       3,
+		Scale: 3,
 	}
 }
 

@@ -74,6 +74,8 @@ type txState struct {
 	timer   *fc.Timer // of responses
 	respGap fc.Time   // when the gap in the response stream is declared a loss
 	stopped bool
+
+	draining bool // a descriptor failed here: wait for the answers before it
 }
 
 // An ackWait is a class 2 message that completes with its last ACK.
@@ -154,7 +156,7 @@ func (c *conn) step(now fc.Time) bool {
 // request. [FCVI-F-2]
 func (c *conn) startMessage(now fc.Time) bool {
 	t := &c.tx
-	for {
+	for !t.draining {
 		ctl, ok := c.up.peek()
 		if !ok {
 			return false
@@ -171,15 +173,29 @@ func (c *conn) startMessage(now fc.Time) bool {
 		*w = work{}
 		c.up.next(w)
 		if w.bad == 0 {
-			break
+			return c.openMessage(now)
 		}
-		bad := w.bad
-		c.up.finish(w, bad)
+		c.up.finish(w, w.bad)
 		if c.reliable() {
-			c.fail2(now, iu.PortInternal, true)
+			c.drain(now)
 			return false
 		}
 	}
+	return false
+}
+
+// drain ends the connection for an error in a descriptor of ours as soon as
+// the requests before it are answered, so that they keep their good ends.
+func (c *conn) drain(now fc.Time) {
+	c.tx.draining = true
+	if len(c.tx.pending) == 0 {
+		c.fail2(now, iu.PortInternal, true)
+	}
+}
+
+// openMessage prepares the transmission of the descriptor in hand.
+func (c *conn) openMessage(now fc.Time) bool {
+	t := &c.tx
 	w := &t.cur
 	t.curID = t.nextID
 	t.nextID++ // [FCVI-5.9.6-1]
@@ -281,9 +297,9 @@ func (c *conn) sendFrame(now fc.Time) bool {
 				p.oxids.lock(now, t.oxid)
 				c.up.finish(w, bad)
 				if c.reliable() {
-					c.fail2(now, iu.PortInternal, true)
+					c.drain(now)
 				}
-				return c.state == stConnected
+				return false
 			}
 		}
 		use.Last = t.off+n == w.n
@@ -683,6 +699,10 @@ func (c *conn) retire(now fc.Time) {
 			}
 		}
 		p.activate(c)
+		if t.draining && len(t.pending) == 0 {
+			c.fail2(now, iu.PortInternal, true)
+			return
+		}
 	}
 	c.armResponses(now)
 }
