@@ -18,7 +18,6 @@ type sideSend struct {
 	done    uint64     // number of the last one known to be complete
 	backlog []backlogged
 	held    int // bytes of the send buffer in use
-	quiet   int // posted since the last one with a completion
 	rang    bool
 	sg      [iwarp.MaxSGE]iwarp.SGE
 	advs    []advert
@@ -181,12 +180,10 @@ func (c *Conn) sendMessage(acts []sdpcore.Action, i int) int {
 		wr.Inline = true
 	} else {
 		s.lent = s.posted
-		s.quiet++
-		// A completion is asked for where somebody will wait for it, and often
-		// enough to keep the queue moving.
-		if last := i + 1 + a.Parts; last >= len(acts) || acts[last].Op != sdpcore.OpSend || s.quiet >= 16 {
-			wr.Unsignaled = false
-		}
+		// Somebody may wait for this memory. The completion of the Data behind
+		// it will do, if that is of the same kind.
+		next := i + 1 + a.Parts
+		wr.Unsignaled = next < len(acts) && acts[next].Op == sdpcore.OpSend && acts[next].N > iwarp.MaxInline
 	}
 	if s.posted%32 == 0 {
 		wr.Unsignaled = false
@@ -232,9 +229,6 @@ func (c *Conn) gather(acts []sdpcore.Action, i, payload, n int) int {
 func (c *Conn) post(wr *iwarp.SendWR) {
 	s := &c.send
 	s.rang = true
-	if !wr.Unsignaled {
-		s.quiet = 0
-	}
 	if len(s.backlog) == 0 {
 		err := c.qp.Post(*wr)
 		if err == nil {
