@@ -1,0 +1,668 @@
+package vitcp
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"viaduct/vi"
+	"viaduct/vitcp/vitcpwire"
+)
+
+// Section 3: encapsulation.
+func TestVIT_3_Encapsulation(t *testing.T) {
+	// Every PDU starts with the segment header and has the header of its
+	// kind. [VIT-3-1] [VIT-3-2] [VIT-3-3] [VIT-3-4] [V-23] [V-24] [V-25]
+	s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 10})
+	r, buf := register(t, s.n, 200000, allRights)
+	fill(buf, 3)
+	to := vi.RemoteSegment{Address: 0x1122334455667788, Handle: 0x99aabbcc}
+	want := vitcpwire.RDMA{Address: to.Address, Handle: uint32(to.Handle), Length: 200000}
+
+	// An RDMA Write repeats the header in all its segments.
+	must(t, s.v.PostSend(vi.NewRDMAWrite(to, segment(r, 0, 100000), segment(r, 100000, 100000))))
+	var got []byte
+	for len(got) < len(buf) {
+		x := s.want(vitcpwire.Write)
+		if x.rdma != want || int(x.h.Offset) != len(got) {
+			t.Fatalf("%v %v after %d bytes", x.h, x.rdma, len(got))
+		}
+		got = append(got, x.payload...)
+	}
+	if !bytes.Equal(got, buf) {
+		t.Error("bytes differ")
+	}
+
+	// An RDMA Read has one source range, and fills its segments in order.
+	// [V-25]
+	must(t, s.v.PostSend(vi.NewRDMARead(to, segment(r, 100, 10), segment(r, 0, 20))))
+	q := s.want(vitcpwire.ReadRequest)
+	want.Length = 30
+	if q.rdma != want || len(q.payload) != 0 || q.h.Flags != vitcpwire.EndOfMessage || q.h.Number != 2 {
+		t.Errorf("%v %v", q.h, q.rdma)
+	}
+	// Address and handle of a response are ignored. [V-23]
+	answer := []byte("abcdefghijABCDEFGHIJ0123456789")
+	s.send(vitcpwire.Header{Type: vitcpwire.ReadResponse, Number: 2, Ack: 2}, &vitcpwire.RDMA{Address: 7, Handle: 8, Length: 9}, answer[:15])
+	s.send(vitcpwire.Header{Type: vitcpwire.ReadResponse, Number: 2, Ack: 2, Offset: 15, Flags: vitcpwire.EndOfMessage}, &vitcpwire.RDMA{}, answer[15:])
+	for range 2 {
+		_, err := waitSend(t, s.v)
+		must(t, err)
+	}
+	if string(buf[100:110])+string(buf[:20]) != string(answer) {
+		t.Error("scattered otherwise")
+	}
+}
+
+// A peer that counts types from one, or leaves the RDMA header of responses
+// out, is met by a setting. [V-02] [V-23]
+func TestVIT_3_Dialects(t *testing.T) {
+	for _, d := range []vitcpwire.Dialect{{TypeOffset: 1}, {BareReadResponse: true}, {TypeOffset: 7, BareReadResponse: true}} {
+		t.Run(fmt.Sprintf("%+v", d), func(t *testing.T) {
+			s := serveProbe(t, sessionOpts{cfg: Config{Dialect: d}, dialect: d, attrs: reliableAll, posted: 10})
+			r, buf := register(t, s.n, 100, allRights)
+			fill(buf, 1)
+			s.message(vitcpwire.ReadRequest, &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 100}, nil)
+			if x := s.want(vitcpwire.ReadResponse); !bytes.Equal(x.payload, buf) {
+				t.Errorf("%v with %d bytes", x.h, len(x.payload))
+			}
+			p := connectPair(t, Config{Dialect: d}, reliableAll)
+			ra, ba := register(t, p.na, 100000, vi.MemAttributes{})
+			rb, bb := register(t, p.nb, 100000, allRights)
+			fill(bb, 2)
+			must(t, p.a.PostSend(vi.NewRDMARead(rb.Remote(0), segment(ra, 0, len(ba)))))
+			_, err := waitSend(t, p.a)
+			must(t, err)
+			if !bytes.Equal(ba, bb) {
+				t.Error("bytes differ")
+			}
+		})
+	}
+}
+
+// Section 3.1: numbers.
+func TestVIT_3_1_Numbers(t *testing.T) {
+	// The first number may be anything, and numbers wrap, in both directions.
+	// [VIT-3.1-10] [VIT-3.1-11] [VIT-3.1-15] [V-09] [V-37]
+	for _, first := range []uint32{0, 0x7ffffffe, 0xfffffff0, 0xffffffff} {
+		t.Run(fmt.Sprintf("%#x", first), func(t *testing.T) {
+			const count = 40
+			s := serveProbe(t, sessionOpts{cfg: Config{FirstMessage: first}, attrs: reliableAll, posted: count, first: vitcpwire.Number(first),
+				before: func(s *session) {
+					for range count {
+						must(t, s.v.PostRecv(vi.NewRecv()))
+					}
+				}})
+			for i := range count {
+				n := s.message(vitcpwire.Send, nil, nil, immediate(uint32(i)))
+				if n == vitcpwire.Number(first)+count {
+					s.wantAck(n)
+				}
+			}
+			for i := range count {
+				d, err := waitRecv(t, s.v)
+				if err != nil || d.ImmediateData != uint32(i) {
+					t.Fatalf("message %d: %v, %v", i, d.ImmediateData, err)
+				}
+			}
+			for i := range count {
+				must(t, s.v.PostSend(vi.NewSend().WithImmediate(uint32(i))))
+				x := s.want(vitcpwire.Send)
+				if want := vitcpwire.Number(first).Add(i + 1); x.h.Number != want {
+					t.Fatalf("number %d, want %d", x.h.Number, want)
+				}
+				s.nop(ack(x.h.Number))
+				_, err := waitSend(t, s.v)
+				must(t, err)
+			}
+		})
+	}
+	t.Run("unannounced", func(t *testing.T) {
+		// A first number that the connect message did not tell. [V-09]
+		s := serveProbe(t, sessionOpts{attrs: reliableAll, before: func(s *session) { must(t, s.v.PostRecv(vi.NewRecv())) }})
+		s.last = 77
+		s.message(vitcpwire.Send, nil, nil)
+		_, err := waitRecv(t, s.v)
+		must(t, err)
+		s.wantAck(78)
+	})
+}
+
+// Immediate data is 32 bits of anything, valid only with its flag.
+// [VIT-3.1-4] [VIT-3.1-9] [V-29]
+func TestVIT_3_1_Immediate(t *testing.T) {
+	s := serveProbe(t, sessionOpts{attrs: reliableAll, before: func(s *session) {
+		for range 10 {
+			must(t, s.v.PostRecv(vi.NewRecv()))
+		}
+	}})
+	r, buf := register(t, s.n, 100, allRights)
+	for _, v := range []uint32{0, 1, 0x80000000, 0xffffffff} {
+		s.message(vitcpwire.Send, nil, nil, immediate(v))
+		d, err := waitRecv(t, s.v)
+		if err != nil || d.ImmediateData != v || d.Status()&vi.StatusImmediate == 0 {
+			t.Errorf("%#x: %#x, %v", v, d.ImmediateData, d.Status())
+		}
+	}
+	// Without the flag the field means nothing.
+	s.message(vitcpwire.Send, nil, nil, func(h *vitcpwire.Header) { h.Immediate = 5 })
+	d, err := waitRecv(t, s.v)
+	if err != nil || d.ImmediateData != 0 || d.Status()&vi.StatusImmediate != 0 {
+		t.Errorf("%#x, %v", d.ImmediateData, d.Status())
+	}
+	// Of an RDMA Write in several segments the last one counts.
+	h := vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 30}
+	s.last++
+	s.send(vitcpwire.Header{Type: vitcpwire.Write, Number: s.last}, &h, make([]byte, 10))
+	s.send(vitcpwire.Header{Type: vitcpwire.Write, Number: s.last, Offset: 10, Flags: vitcpwire.ImmediateValid, Immediate: 1}, &h, make([]byte, 10))
+	s.send(vitcpwire.Header{Type: vitcpwire.Write, Number: s.last, Offset: 20, Flags: vitcpwire.ImmediateValid | vitcpwire.EndOfMessage, Immediate: 2}, &h, []byte("0123456789"))
+	d, err = waitRecv(t, s.v)
+	if err != nil || d.ImmediateData != 2 || d.Length != 30 || d.Status()&vi.StatusOpMask != vi.StatusOpRemoteRDMAWrite || string(buf[20:30]) != "0123456789" {
+		t.Errorf("%#x, %v, %d", d.ImmediateData, d.Status(), d.Length)
+	}
+	// On messages that cannot have it the flag is ignored.
+	s.nop(immediate(9))
+	s.message(vitcpwire.ReadRequest, &h, nil, immediate(9))
+	s.want(vitcpwire.ReadResponse)
+}
+
+// Descriptor flow control on the wire. [VIT-3.1-16] [VIT-3.1-17] [V-20]
+// [V-22]
+func TestVIT_3_1_FlowControl(t *testing.T) {
+	t.Run("sender", func(t *testing.T) {
+		// The probe has k descriptors; exactly k consuming messages come, and
+		// the count wraps.
+		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 3})
+		r, _ := register(t, s.n, 10, vi.MemAttributes{})
+		for range 8 {
+			must(t, s.v.PostSend(vi.NewSend()))
+		}
+		for range 3 {
+			s.want(vitcpwire.Send)
+		}
+		s.silent()
+		s.post(2)
+		for range 2 {
+			s.want(vitcpwire.Send)
+		}
+		s.silent()
+		s.post(3)
+		for range 3 {
+			s.want(vitcpwire.Send)
+		}
+		// An RDMA Write without immediate data needs none, one with needs one.
+		must(t, s.v.PostSend(vi.NewRDMAWrite(vi.RemoteSegment{}, segment(r, 0, 1))))
+		s.want(vitcpwire.Write)
+		must(t, s.v.PostSend(vi.NewRDMAWrite(vi.RemoteSegment{}, segment(r, 0, 1)).WithImmediate(1)))
+		s.silent()
+		s.post(32000)
+		s.want(vitcpwire.Write)
+	})
+	t.Run("wrap", func(t *testing.T) {
+		s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, vi.UnreliableDelivery), posted: 10})
+		const count = 70000
+		sent := 0
+		ctx := testContext(t)
+		posted := make(chan struct{})
+		go func() {
+			defer close(posted)
+			for range count {
+				if err := s.v.PostSend(vi.NewSend()); err != nil {
+					t.Error(err)
+					return
+				}
+				if _, err := s.v.SendWait(ctx); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		}()
+		for ; sent < count; sent++ {
+			s.want(vitcpwire.Send)
+			if sent%5 == 4 {
+				s.post(5)
+			}
+		}
+		<-posted
+	})
+	t.Run("receiver", func(t *testing.T) {
+		// [V-20]: a message without a credit ends the connection.
+		for _, typ := range []vitcpwire.Type{vitcpwire.Send, vitcpwire.Write} {
+			s := serveProbe(t, sessionOpts{attrs: reliableAll, before: func(s *session) { must(t, s.v.PostRecv(vi.NewRecv())) }})
+			var r *vitcpwire.RDMA
+			if typ == vitcpwire.Write {
+				r = &vitcpwire.RDMA{}
+			}
+			s.message(typ, r, nil, immediate(1))
+			s.message(typ, r, nil, immediate(2))
+			s.wantEnd(errReset)
+			s.n.expectAsync(t, vi.ErrorConnLost)
+		}
+	})
+	t.Run("backwards", func(t *testing.T) {
+		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 10})
+		s.posted = 9
+		s.nop()
+		s.wantEnd(errReset)
+	})
+	t.Run("too many", func(t *testing.T) {
+		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 10})
+		s.posted = 32768
+		s.nop()
+		s.wantEnd(errReset)
+	})
+}
+
+// Section 3.1, notes on NOP.
+func TestVIT_3_1_NOP(t *testing.T) {
+	t.Run("VIT-3.1-NOP-1", func(t *testing.T) {
+		// A NOP is a bare header with both counts. [VIT-3.1-NOP-1]
+		// [VIT-3.1-NOP-2] [V-11] [V-21] [V-22]
+		s := serveProbe(t, sessionOpts{attrs: reliableAll, first: 5})
+		must(t, s.v.PostRecv(vi.NewRecv()))
+		x := s.recv()
+		if x.h != (vitcpwire.Header{Type: vitcpwire.NOP, Flags: vitcpwire.EndOfMessage, Length: 24, Ack: 5, Posted: 1}) {
+			t.Errorf("%v", x.h)
+		}
+		s.message(vitcpwire.Send, nil, nil)
+		if x := s.recv(); x.h.Type != vitcpwire.NOP || x.h.Ack != 6 || x.h.Posted != 1 || x.h.Length != 24 {
+			t.Errorf("%v", x.h)
+		}
+		// No NOP answers a NOP that changes nothing.
+		s.nop()
+		s.silent()
+	})
+	t.Run("VIT-3.1-NOP-2", func(t *testing.T) {
+		// On an idle connection even news that is not urgent is told.
+		// [VIT-3.1-NOP-2]
+		s := serveProbe(t, sessionOpts{attrs: reliableAll, before: func(s *session) {
+			for range 10 {
+				must(t, s.v.PostRecv(vi.NewRecv()))
+			}
+		}})
+		must(t, s.v.PostRecv(vi.NewRecv()))
+		if x := s.recv(); x.h.Type != vitcpwire.NOP || x.h.Posted != 11 {
+			t.Errorf("%v", x.h)
+		}
+	})
+	t.Run("VIT-3.1-NOP-3", func(t *testing.T) {
+		// While messages keep coming the threshold decides. [VIT-3.1-NOP-3]
+		// [VIT-3.1-NOP-4] [V-21]
+		s := serveProbe(t, sessionOpts{cfg: Config{CreditThreshold: 3}, attrs: withLevel(reliableAll, vi.UnreliableDelivery), before: func(s *session) {
+			for range 10 {
+				must(t, s.v.PostRecv(vi.NewRecv()))
+			}
+		}})
+		l := s.v.Link().(*link)
+		if l.mine.threshold != 3 {
+			t.Errorf("threshold %d", l.mine.threshold)
+		}
+		for i := range 10 {
+			s.message(vitcpwire.Send, nil, nil)
+			_, err := waitRecv(t, s.v)
+			must(t, err)
+			must(t, s.v.PostRecv(vi.NewRecv()))
+			if i == 9 {
+				for s.recv().h.Posted != 20 {
+				}
+			}
+		}
+	})
+	t.Run("V-09", func(t *testing.T) {
+		// Whatever else a NOP holds is ignored.
+		s := serveProbe(t, sessionOpts{attrs: reliableAll})
+		s.raw(s.bytes(vitcpwire.Header{Type: vitcpwire.NOP, Flags: 7, Offset: 9, Immediate: 8, Number: 1234}, nil, nil, []byte("surplus")))
+		s.message(vitcpwire.Write, &vitcpwire.RDMA{}, nil)
+		s.wantAck(s.last)
+	})
+}
+
+// Section 3.1, Message ACK.
+func TestVIT_3_1_MessageACK(t *testing.T) {
+	t.Run("VIT-3.1-ACK-1", func(t *testing.T) {
+		// Before the first message the number is that before it; then the
+		// last one received well; a burst is acknowledged as one.
+		// [VIT-3.1-ACK-1] [V-09] [V-12]
+		s := serveProbe(t, sessionOpts{attrs: reliableAll, first: 100, posted: 5})
+		must(t, s.v.PostSend(vi.NewSend()))
+		if x := s.want(vitcpwire.Send); x.h.Ack != 100 {
+			t.Errorf("%v", x.h)
+		}
+		var burst []byte
+		for range 20 {
+			s.last++
+			burst = append(burst, s.bytes(vitcpwire.Header{Type: vitcpwire.Write, Flags: vitcpwire.EndOfMessage, Number: s.last}, nil, &vitcpwire.RDMA{}, nil)...)
+		}
+		s.raw(burst)
+		n := 1
+		for x := s.recv(); x.h.Ack != 120; x = s.recv() {
+			n++
+		}
+		if n > 3 {
+			t.Errorf("%d acknowledgements for one burst", n)
+		}
+	})
+	t.Run("VIT-3.1-ACK-2", func(t *testing.T) {
+		// The acknowledgement comes after the bytes and the completion.
+		// [VIT-3.1-ACK-2] [VIT-2.2.2.2.3-1]
+		s := serveProbe(t, sessionOpts{attrs: reliableAll})
+		r, buf := register(t, s.n, 100, vi.MemAttributes{})
+		must(t, s.v.PostRecv(vi.NewRecv(segment(r, 0, 100))))
+		s.recv()
+		s.message(vitcpwire.Send, nil, []byte("here"))
+		s.wantAck(1)
+		d, err := s.v.RecvDone()
+		if err != nil || d.Length != 4 || string(buf[:4]) != "here" {
+			t.Errorf("%v, %q", err, buf[:4])
+		}
+	})
+	t.Run("VIT-3.1-ACK-3", func(t *testing.T) {
+		// It rides on any segment, both ways. [VIT-3.1-ACK-3]
+		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9, before: func(s *session) { must(t, s.v.PostRecv(vi.NewRecv())) }})
+		r, _ := register(t, s.n, 10, allRights)
+		must(t, s.v.PostSend(vi.NewSend()))
+		s.want(vitcpwire.Send)
+		s.message(vitcpwire.Send, nil, nil, ack(1))
+		_, err := waitSend(t, s.v)
+		must(t, err)
+		s.message(vitcpwire.ReadRequest, &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 1}, nil)
+		if x := s.want(vitcpwire.ReadResponse); x.h.Ack != 2 {
+			t.Errorf("%v", x.h)
+		}
+	})
+	t.Run("VIT-3.1-ACK-4", func(t *testing.T) {
+		// Without it a Send does not complete; one covers all before it, one
+		// from nowhere none. [VIT-3.1-ACK-4] [V-10] [V-11]
+		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9})
+		for range 3 {
+			must(t, s.v.PostSend(vi.NewSend()))
+			s.want(vitcpwire.Send)
+		}
+		pending := func() {
+			t.Helper()
+			s.nop(ack(0))
+			time.Sleep(5 * time.Millisecond)
+			if _, err := s.v.SendDone(); !errors.Is(err, vi.ErrNotDone) {
+				t.Errorf("completed: %v", err)
+			}
+		}
+		pending()
+		s.nop(ack(4)) // not sent yet
+		s.nop(ack(0xfffffff0))
+		pending()
+		s.nop(ack(2))
+		for range 2 {
+			_, err := waitSend(t, s.v)
+			must(t, err)
+		}
+		pending()
+		s.nop(ack(3))
+		_, err := waitSend(t, s.v)
+		must(t, err)
+	})
+	t.Run("VIT-3.1-ACK-5", func(t *testing.T) {
+		// A read completes on its response, not on an acknowledgement; what
+		// was acknowledged behind it waits for it. [VIT-3.1-ACK-5] [V-11]
+		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9})
+		r, _ := register(t, s.n, 10, vi.MemAttributes{})
+		must(t, s.v.PostSend(vi.NewSend()))
+		must(t, s.v.PostSend(vi.NewRDMARead(vi.RemoteSegment{}, segment(r, 0, 1))))
+		must(t, s.v.PostSend(vi.NewSend()))
+		s.want(vitcpwire.Send)
+		q := s.want(vitcpwire.ReadRequest)
+		s.want(vitcpwire.Send)
+		s.nop(ack(3))
+		_, err := waitSend(t, s.v)
+		must(t, err)
+		time.Sleep(5 * time.Millisecond)
+		if _, err := s.v.SendDone(); !errors.Is(err, vi.ErrNotDone) {
+			t.Errorf("the read completed: %v", err)
+		}
+		s.send(vitcpwire.Header{Type: vitcpwire.ReadResponse, Flags: vitcpwire.EndOfMessage, Number: q.h.Number, Ack: 3}, &q.rdma, []byte{1})
+		for range 2 {
+			_, err := waitSend(t, s.v)
+			must(t, err)
+		}
+	})
+	t.Run("VIT-3.1-ACK-7", func(t *testing.T) {
+		// Elsewhere it is ignored, and so are error codes; completions do not
+		// wait. [VIT-3.1-ACK-7] [VIT-3.1-ERR-5] [V-10]
+		for _, level := range levels[:2] {
+			s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, level), posted: 9})
+			must(t, s.v.PostSend(vi.NewSend()))
+			_, err := waitSend(t, s.v)
+			must(t, err)
+			if x := s.want(vitcpwire.Send); x.h.Error != 0 {
+				t.Errorf("%v", x.h)
+			}
+			s.nop(ack(0xdeadbeef), fails(vitcpwire.ProtectionError))
+			s.nop(ack(1), fails(vitcpwire.DescriptorError))
+			s.message(vitcpwire.ReadRequest, &vitcpwire.RDMA{}, nil)
+			if level == vi.ReliableDelivery {
+				s.want(vitcpwire.ReadResponse)
+				if s.v.State() != vi.Connected {
+					t.Errorf("state %v", s.v.State())
+				}
+			}
+		}
+	})
+	t.Run("V-10", func(t *testing.T) {
+		// Where the one bit means Reliable Delivery nothing waits for an
+		// acknowledgement, and Reliable Reception is not to be had.
+		attrs := withLevel(reliableAll, vi.ReliableDelivery)
+		s := serveProbe(t, sessionOpts{cfg: Config{ReliableIsDelivery: true}, attrs: attrs, posted: 9, ce: func(ce *vitcpwire.CE) {
+			ce.Attributes &^= vitcpwire.ReliableDelivery
+		}})
+		must(t, s.v.PostSend(vi.NewSend()))
+		_, err := waitSend(t, s.v)
+		must(t, err)
+		if _, err := s.n.CreateVI(reliableAll, nil, nil); !errors.Is(err, vi.ErrInvalidReliability) {
+			t.Errorf("reliable reception: %v", err)
+		}
+	})
+}
+
+// Section 3.1, Remote Error Code.
+func TestVIT_3_1_RemoteErrorCode(t *testing.T) {
+	t.Run("VIT-3.1-ERR-4", func(t *testing.T) {
+		// The code sets the status of the message it names; those before it
+		// are well, those behind it flushed. [VIT-3.1-ERR-1] [VIT-3.1-ERR-3]
+		// [VIT-3.1-ERR-4] [VIT-3.1-ACK-1] [V-13]
+		for code, want := range map[uint8]vi.Status{
+			vitcpwire.ProtectionError: vi.StatusRDMAProtection,
+			vitcpwire.DescriptorError: vi.StatusRemoteDescriptor,
+		} {
+			cause := make(chan error, 1)
+			s := serveProbe(t, sessionOpts{cfg: Config{Broken: func(_ *vi.VI, err error) { cause <- err }}, attrs: reliableAll, posted: 9})
+			r, _ := register(t, s.n, 10, vi.MemAttributes{})
+			for range 4 {
+				must(t, s.v.PostSend(vi.NewRDMAWrite(vi.RemoteSegment{}, segment(r, 0, 1))))
+				s.want(vitcpwire.Write)
+			}
+			s.nop(ack(3), fails(code))
+			for i := range 4 {
+				d, _ := waitSend(t, s.v)
+				st := d.Status() & vi.StatusErrorMask
+				switch {
+				case i < 2 && st != 0, i == 2 && st != want, i == 3 && st != vi.StatusTransportError && st != vi.StatusFlushed:
+					t.Errorf("code %d, message %d: %v", code, i+1, d.Status())
+				}
+			}
+			s.n.expectAsync(t, vi.ErrorConnLost)
+			if err, ok := errors.AsType[*RemoteError](<-cause); !ok || err.Number != 3 || err.Code.VI() != code {
+				t.Errorf("cause %v", err)
+			}
+			s.wantEnd(io.EOF)
+		}
+	})
+	t.Run("VIT-3.1-ERR-2", func(t *testing.T) {
+		// A code of its own, without a VI error, is supplementary.
+		// [VIT-3.1-ERR-2]
+		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9})
+		must(t, s.v.PostSend(vi.NewSend()))
+		s.want(vitcpwire.Send)
+		s.nop(ack(1), func(h *vitcpwire.Header) { h.Error = vitcpwire.MakeRemoteError(0, 0x42) })
+		_, err := waitSend(t, s.v)
+		must(t, err)
+	})
+	t.Run("VIT-3.1-ACK-6", func(t *testing.T) {
+		// Our own reports: a descriptor error, with the number of the
+		// message. [VIT-3.1-ACK-6] [V-13] [V-19]
+		attrs := reliableAll
+		attrs.FlowControl = false
+		for name, post := range map[string]func(*session){
+			"no descriptor": func(*session) {},
+			"too short": func(s *session) {
+				r, _ := register(t, s.n, 10, vi.MemAttributes{})
+				must(t, s.v.PostRecv(vi.NewRecv(segment(r, 0, 3))))
+			},
+		} {
+			s := serveProbe(t, sessionOpts{attrs: attrs, before: post})
+			s.message(vitcpwire.Write, &vitcpwire.RDMA{}, nil)
+			s.message(vitcpwire.Send, nil, []byte("four"))
+			s.message(vitcpwire.Write, &vitcpwire.RDMA{}, nil)
+			var told *seg
+			for _, x := range s.wantEnd(io.EOF) {
+				if x.h.Error != 0 {
+					told = &x
+				}
+			}
+			if told == nil || told.h.Ack != 2 || told.h.Error != vitcpwire.MakeRemoteError(vitcpwire.DescriptorError, 0) {
+				t.Errorf("%s: told %v", name, told)
+			}
+		}
+	})
+	t.Run("V-19", func(t *testing.T) {
+		// At Unreliable Delivery a message without a descriptor is dropped.
+		// [V-19] [V-44]
+		attrs := withLevel(reliableAll, vi.UnreliableDelivery)
+		attrs.FlowControl = false
+		s := serveProbe(t, sessionOpts{attrs: attrs})
+		s.last++
+		s.send(vitcpwire.Header{Type: vitcpwire.Send, Number: s.last}, nil, []byte("lo"))
+		s.send(vitcpwire.Header{Type: vitcpwire.Send, Number: s.last, Offset: 2, Flags: vitcpwire.EndOfMessage}, nil, []byte("st"))
+		s.n.expectAsync(t, vi.ErrorRecvQEmpty)
+		must(t, s.v.PostRecv(vi.NewRecv()))
+		s.message(vitcpwire.Send, nil, nil, immediate(7))
+		d, err := waitRecv(t, s.v)
+		if err != nil || d.ImmediateData != 7 {
+			t.Errorf("%v, %v", d.ImmediateData, err)
+		}
+	})
+}
+
+// The Transmit Error flag. [VIT-3.1-6] [VIT-2.2.2.2.5-5] [V-30]
+func TestVIT_3_1_TransmitError(t *testing.T) {
+	void := func(h *vitcpwire.Header) { h.Flags |= vitcpwire.TransmitError }
+	for _, level := range levels {
+		t.Run("Send/"+level.String(), func(t *testing.T) {
+			attrs := withLevel(reliableAll, level)
+			attrs.FlowControl = false
+			s := serveProbe(t, sessionOpts{attrs: attrs})
+			r, _ := register(t, s.n, 10, vi.MemAttributes{})
+			must(t, s.v.PostRecv(vi.NewRecv(segment(r, 0, 10))))
+			s.message(vitcpwire.Send, nil, []byte("half"), void)
+			d, _ := waitRecv(t, s.v)
+			if d.Status()&vi.StatusErrorMask != vi.StatusPartialError || d.Length != 4 {
+				t.Errorf("%v, %d bytes", d.Status(), d.Length)
+			}
+			voidEnd(t, s, level)
+		})
+		t.Run("Write/"+level.String(), func(t *testing.T) {
+			s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, level)})
+			r, _ := register(t, s.n, 10, allRights)
+			s.message(vitcpwire.Write, &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 10}, []byte("half"), void)
+			if level == vi.UnreliableDelivery {
+				s.n.expectAsync(t, vi.ErrorRDMAWAbort)
+			} else {
+				s.n.expectAsync(t, vi.ErrorRDMAWAbort, vi.ErrorConnLost)
+			}
+			voidEnd(t, s, level)
+		})
+	}
+	t.Run("Response", func(t *testing.T) {
+		s := serveProbe(t, sessionOpts{attrs: reliableAll})
+		r, _ := register(t, s.n, 10, vi.MemAttributes{})
+		must(t, s.v.PostSend(vi.NewRDMARead(vi.RemoteSegment{}, segment(r, 0, 10))))
+		q := s.want(vitcpwire.ReadRequest)
+		s.send(vitcpwire.Header{Type: vitcpwire.ReadResponse, Flags: vitcpwire.EndOfMessage | vitcpwire.TransmitError, Number: q.h.Number}, &q.rdma, nil)
+		if d, _ := waitSend(t, s.v); d.Status()&vi.StatusErrorMask != vi.StatusRDMAProtection {
+			t.Errorf("%v", d.Status())
+		}
+		s.wantEnd(io.EOF)
+	})
+	t.Run("sender", func(t *testing.T) {
+		// Memory that goes away in the middle of a message ends it as void.
+		// [V-30] [VIT-2.2.2.2.5-5]
+		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 3, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
+		r, _ := register(t, s.n, 64<<20, vi.MemAttributes{})
+		must(t, s.v.PostSend(vi.NewSend(segment(r, 0, 64<<20))))
+		s.want(vitcpwire.Send)
+		must(t, s.n.DeregisterMem(r))
+		segs := s.wantEnd(io.EOF)
+		last := segs[len(segs)-1]
+		if last.h.Type == vitcpwire.NOP {
+			last = segs[len(segs)-2]
+		}
+		if last.h.Flags&(vitcpwire.TransmitError|vitcpwire.EndOfMessage) != vitcpwire.TransmitError|vitcpwire.EndOfMessage {
+			t.Errorf("ended with %v", last.h)
+		}
+		if d, _ := waitSend(t, s.v); d.Status()&vi.StatusProtectionError == 0 {
+			t.Errorf("%v", d.Status())
+		}
+	})
+}
+
+// voidEnd: a void message ends the connection at the reliable levels, with a
+// report at Reliable Reception, and nothing at Unreliable Delivery.
+func voidEnd(t *testing.T, s *session, level vi.Reliability) {
+	t.Helper()
+	if level == vi.UnreliableDelivery {
+		s.silent()
+		if s.v.State() != vi.Connected {
+			t.Errorf("state %v", s.v.State())
+		}
+		return
+	}
+	told := false
+	for _, x := range s.wantEnd(io.EOF) {
+		told = told || x.h.Error.VI() == vitcpwire.DescriptorError && x.h.Ack == s.last
+	}
+	if told != (level == vi.ReliableReception) {
+		t.Errorf("told: %v", told)
+	}
+}
+
+// The agreed MTU is enforced on both sides. [V-14]
+func TestVIT_3_2_MTUEnforced(t *testing.T) {
+	mtu := func(ce *vitcpwire.CE) { ce.MTU = 100 }
+	s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, vi.UnreliableDelivery), posted: 9, ce: mtu})
+	r, _ := register(t, s.n, 1000, allRights)
+	must(t, s.v.PostSend(vi.NewSend(segment(r, 0, 101))))
+	if d, _ := waitSend(t, s.v); d.Status()&vi.StatusLengthError == 0 {
+		t.Errorf("%v", d.Status())
+	}
+	must(t, s.v.PostSend(vi.NewSend(segment(r, 0, 100))))
+	if x := s.want(vitcpwire.Send); len(x.payload) != 100 {
+		t.Errorf("%v", x.h)
+	}
+	s = serveProbe(t, sessionOpts{attrs: reliableAll, ce: mtu})
+	r, _ = register(t, s.n, 1000, allRights)
+	must(t, s.v.PostRecv(vi.NewRecv(segment(r, 0, 1000))))
+	s.recv()
+	s.message(vitcpwire.Send, nil, make([]byte, 101))
+	if d, _ := waitRecv(t, s.v); d.Status()&vi.StatusLengthError == 0 {
+		t.Errorf("%v", d.Status())
+	}
+	s.wantEnd(io.EOF)
+	s = serveProbe(t, sessionOpts{attrs: reliableAll, ce: mtu})
+	r, buf := register(t, s.n, 1000, allRights)
+	s.message(vitcpwire.Write, &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 101}, bytes.Repeat([]byte{1}, 101))
+	s.wantEnd(io.EOF)
+	if buf[0] != 0 {
+		t.Error("memory was touched")
+	}
+}
