@@ -25,7 +25,8 @@ type longSegment struct {
 	trailer int // bytes of pad and CRC to skip
 	pins    []regmem.Ref
 	iov     [][]byte // scratch
-	dropped []byte   // where the rest of a segment goes if its place is gone
+	hdr     [ddp.UntaggedLen]byte
+	dropped []byte // where the rest of a segment goes if its place is gone
 }
 
 // beginLong takes the beginning of an FPDU, if it is one worth it, and returns
@@ -91,6 +92,8 @@ func (q *QueuePair) beginLong(p []byte) (direct int) {
 			}
 			n += len(b)
 		}
+		clear(iov)
+		l.iov = iov[:0]
 		q.longPlaced(n)
 		if n == 0 {
 			q.failLong(nil)
@@ -193,7 +196,7 @@ func (q *QueuePair) endLong() {
 		}
 	default:
 		h := l.un
-		u := h.Append(make([]byte, 0, ddp.UntaggedLen)[:0])
+		u := h.Append(l.hdr[:0])
 		if n, done := q.rx.queues[rdmap.QueueSend].Placed(h, l.size); done {
 			q.deliver(l.kind, h, nil, u, n)
 		}

@@ -1,6 +1,7 @@
 package iwarp
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,7 +34,8 @@ type txState struct {
 	hdr     [ddp.UntaggedLen]byte
 	refs    [MaxSGE]regmem.Ref
 	parts   [MaxSGE + 1][]byte
-	marked  []byte // FPDUs with markers of the batch in progress
+	arena   *arena // FPDUs and payload that the batch in progress refers to
+	used    int    // bytes of it
 	invalid bool   // a local invalidation is in progress
 }
 
@@ -61,13 +63,13 @@ var _ frameio.Protocol = (*engine)(nil)
 func (e *engine) Fill(b *frameio.Batch) {
 	q := (*QueuePair)(e)
 	t := &q.tx
-	t.marked = t.marked[:0]
+	t.used = 0
 	q.refreshMSS()
 	for !b.Full() && !t.over {
 		if !q.sendOpen.Load() { // [MPA-7.1.2-15]
 			return
 		}
-		if t.enc.Markers && !q.markRoom() {
+		if t.used > arenaSize-mpa.MaxFPDU {
 			return
 		}
 		if p := q.term.Load(); p != nil {
@@ -84,7 +86,7 @@ func (e *engine) Fill(b *frameio.Batch) {
 			q.sendRTR(b)
 		case q.nudge.Load() && !t.cur.active:
 			q.nudge.Store(false)
-			q.frame(b, rdmap.Write.TaggedHeader(1, 0, true).Append(t.hdr[:0]), nil, 0)
+			q.frame(b, rdmap.Write.TaggedHeader(1, 0, true).Append(t.hdr[:0]), nil, 0, false)
 		case t.cur.active:
 			if !q.segment(b) {
 				return
@@ -104,6 +106,10 @@ func (e *engine) Sent() {
 	q := (*QueuePair)(e)
 	t := &q.tx
 	q.touch()
+	if t.arena != nil {
+		arenas.Put(t.arena)
+		t.arena = nil
+	}
 	if t.answered > 0 {
 		q.inbound.free(t.answered)
 		t.answered = 0
@@ -261,7 +267,7 @@ func (q *QueuePair) segment(b *frameio.Batch) bool {
 			return false
 		}
 	}
-	q.frame(b, h, refs, n)
+	q.frame(b, h, refs, n, m.in != nil || changeable(refs))
 	if !last {
 		return true
 	}
@@ -322,8 +328,9 @@ func (q *QueuePair) failRequest(w *sendWQE) {
 }
 
 // frame adds one FPDU: the DDP header and n bytes of payload. It takes the
-// pins over.
-func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int) {
+// pins over. moving says that the payload may change before it is sent: what
+// has a CRC is then copied first, so that a change can't spoil it.
+func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int, moving bool) {
 	t := &q.tx
 	if q.stats.sentFPDUs.Add(1) == 1 {
 		t.first = true
@@ -331,16 +338,27 @@ func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int
 	q.stats.sentBytes.Add(uint64(n))
 	t.since += n
 	ulpdu := len(hdr) + n
-	if t.enc.Markers {
+	switch total := mpa.FPDULen(ulpdu); {
+	case t.enc.Markers:
 		q.frameMarked(b, hdr, refs)
 		return
+	case total <= smallFPDU: // in one piece
+		h := b.Header(total)
+		p := append(t.enc.AppendLength(h[:0], ulpdu), hdr...)
+		p = take(p, refs)
+		t.enc.AppendTrailer(p, ulpdu, t.crc(p))
+		return
+	case moving && t.enc.CRC:
+		a := t.room()
+		refs[0] = regmem.Ref{B: take(a[:0], refs)}
+		refs = refs[:1]
+		t.used += n
 	}
 	h := b.Header(2 + len(hdr))
 	t.enc.AppendLength(h[:0], ulpdu)
 	copy(h[2:], hdr)
-	var crc uint32
+	crc := t.crc(h)
 	if t.enc.CRC { // while it is about to be used anyway
-		crc = mpa.CRC(0, h)
 		for i := range refs {
 			crc = mpa.CRC(crc, refs[i].B)
 		}
@@ -353,6 +371,60 @@ func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int
 	t.enc.AppendTrailer(tr[:0], ulpdu, crc)
 }
 
+// smallFPDU is the longest FPDU that is made in one piece: what a batch gives
+// out at a time.
+const smallFPDU = 512
+
+func (t *txState) crc(b []byte) uint32 {
+	if t.enc.CRC {
+		return mpa.CRC(0, b)
+	}
+	return 0
+}
+
+// take appends what is pinned to p and gives the pins back. Bytes of a mapping
+// that has gone are zero.
+func take(p []byte, refs []regmem.Ref) []byte {
+	for i := range refs {
+		n := len(p)
+		p = p[:n+len(refs[i].B)]
+		if regmem.Copy(p[n:], refs[i].B, refs[i].Guarded()) != nil {
+			clear(p[n:])
+		}
+		refs[i].Release()
+		refs[i] = regmem.Ref{}
+	}
+	return p
+}
+
+// changeable tells whether a peer may write to the memory, by a region's own
+// STag. Whoever sends from under a window that a peer may write to, or changes
+// what is posted, has to expect a CRC error.
+func changeable(refs []regmem.Ref) bool {
+	for i := range refs {
+		if r := refs[i].Region(); r != nil && r.Rights()&(regmem.RemoteWrite|regmem.RemoteAtomic) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// arenaSize is room for a few of the largest FPDUs: about a batch.
+const arenaSize = 320 << 10
+
+// An arena holds bytes that a batch refers to until it is sent.
+type arena [arenaSize]byte
+
+var arenas = sync.Pool{New: func() any { return new(arena) }}
+
+// room returns what is left of the arena.
+func (t *txState) room() []byte {
+	if t.arena == nil {
+		t.arena = arenas.Get().(*arena)
+	}
+	return t.arena[t.used:]
+}
+
 // frameMarked is frame for a peer that wants markers. They cut payload at
 // every 512 bytes, so it is copied.
 func (q *QueuePair) frameMarked(b *frameio.Batch, hdr []byte, refs []regmem.Ref) {
@@ -361,24 +433,14 @@ func (q *QueuePair) frameMarked(b *frameio.Batch, hdr []byte, refs []regmem.Ref)
 	for i := range refs {
 		parts = append(parts, refs[i].B)
 	}
-	at := len(t.marked)
-	t.marked = t.enc.Append(t.marked, parts...)
+	p := t.enc.Append(t.room()[:0], parts...)
+	t.used += len(p)
 	for i := range refs {
 		refs[i].Release()
 		refs[i] = regmem.Ref{}
 	}
 	clear(t.parts[:])
-	b.Bytes(t.marked[at:])
-}
-
-// markRoom makes sure that one more FPDU fits the buffer for marked FPDUs,
-// which must not move while a batch refers to it.
-func (q *QueuePair) markRoom() bool {
-	t := &q.tx
-	if t.marked == nil {
-		t.marked = make([]byte, 0, 2*mpa.MaxFPDU)
-	}
-	return cap(t.marked)-len(t.marked) >= mpa.MaxFPDU
+	b.Bytes(p)
 }
 
 // control adds a message whose payload is an RDMAP header: one segment.
@@ -388,7 +450,7 @@ func (q *QueuePair) control(b *frameio.Batch, h ddp.Untagged, body []byte) {
 		q.tx.refs[0] = regmem.Ref{B: body}
 		refs = q.tx.refs[:1]
 	}
-	q.frame(b, h.Append(q.tx.hdr[:0]), refs, len(body))
+	q.frame(b, h.Append(q.tx.hdr[:0]), refs, len(body), false)
 	q.stats.sentMessages.Add(1)
 }
 

@@ -19,7 +19,7 @@ func (q *QueuePair) sendRTR(b *frameio.Batch) {
 	t.rtr = 0
 	switch kind {
 	case mpa.RTRWrite:
-		q.frame(b, rdmap.Write.TaggedHeader(1, 0, true).Append(t.hdr[:0]), nil, 0)
+		q.frame(b, rdmap.Write.TaggedHeader(1, 0, true).Append(t.hdr[:0]), nil, 0, false)
 	case mpa.RTRRead: // uses up MSN 1 and a place among our Reads
 		msn := q.nextMSN(rdmap.QueueReadRequest)
 		*q.reads.add() = pendingRead{msn: msn}
@@ -131,18 +131,26 @@ func (q *QueuePair) atomic(r *rdmap.AtomicRequest) (old uint64, _ rdmap.Fault) {
 	}
 	defer ref.Release()
 	p := (*uint64)(unsafe.Pointer(&ref.B[0]))
-	do := func() {
-		for {
-			old = atomic.LoadUint64(p)
-			word, changed := r.Apply(old)
-			if !changed || atomic.CompareAndSwapUint64(p, old, word) {
-				return
-			}
+	if !ref.Guarded() {
+		return apply(p, r), rdmap.OK
+	}
+	return guarded(p, r)
+}
+
+// apply performs the operation on a word and returns what it was.
+func apply(p *uint64, r *rdmap.AtomicRequest) uint64 {
+	for {
+		old := atomic.LoadUint64(p)
+		word, changed := r.Apply(old)
+		if !changed || atomic.CompareAndSwapUint64(p, old, word) {
+			return old
 		}
 	}
-	if !ref.Guarded() {
-		do()
-	} else if regmem.Guard(do) != nil {
+}
+
+// guarded is apply for a word that may be gone.
+func guarded(p *uint64, r *rdmap.AtomicRequest) (old uint64, _ rdmap.Fault) {
+	if regmem.Guard(func() { old = apply(p, r) }) != nil {
 		return 0, rdmap.InvalidSTag
 	}
 	return old, rdmap.OK

@@ -13,6 +13,9 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // FPDU. On the wire it stands with its least significant byte first. [MPA 4.4]
 func CRC(crc uint32, b []byte) uint32 { return crc32.Update(crc, castagnoli, b) }
 
+// zeros is what pads are made of; nobody writes to it.
+var zeros [3]byte
+
 // TrailerLen is the greatest length in bytes of pad and CRC.
 const TrailerLen = 3 + crcLen
 
@@ -44,8 +47,7 @@ func (e *Encoder) AppendLength(b []byte, n int) []byte {
 // it is not looked at if the Encoder makes none. It is for encoders without
 // markers.
 func (e *Encoder) AppendTrailer(b []byte, n int, crc uint32) []byte {
-	var zero [3]byte
-	pad := zero[:PadLen(n)] // [MPA-4.1-3]
+	pad := zeros[:PadLen(n)] // [MPA-4.1-3]
 	b = append(b, pad...)
 	if e.CRC { // [MPA-4.1-6]
 		crc = CRC(crc, pad)
@@ -78,8 +80,7 @@ func (e *Encoder) Append(b []byte, parts ...[]byte) []byte {
 	for _, p := range parts {
 		b = e.appendBody(b, p, fpdu)
 	}
-	var zero [3]byte
-	b = e.appendBody(b, zero[:PadLen(n)], fpdu)
+	b = e.appendBody(b, zeros[:PadLen(n)], fpdu)
 	if e.Markers && e.pos%MarkerInterval == 0 {
 		// Before the CRC: still inside, and covered by it. [MPA-4.4-12]
 		b = e.appendMarker(b, uint16(e.pos-fpdu))

@@ -1,0 +1,82 @@
+package iwarp
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+)
+
+// drive waits for a completion by polling both ends, as a consumer in a hurry
+// does.
+func drive(t testing.TB, q *CompletionQueue, others ...*CompletionQueue) Completion {
+	for i := 0; ; i++ {
+		if c, ok := q.Poll(); ok {
+			if c.Status != StatusOK {
+				t.Fatalf("%+v: %v", c, c.QP.Err())
+			}
+			return c
+		}
+		for _, o := range others {
+			o.Poll()
+		}
+		if i%64 == 63 {
+			runtime.Gosched()
+		}
+	}
+}
+
+// TestAllocs: in steady state a message costs no allocation on either side,
+// whatever the operation and the framing.
+func TestAllocs(t *testing.T) {
+	for _, v := range []struct {
+		name   string
+		ci, cr Config
+		noCRC  bool
+	}{
+		{name: "CRC"}, {name: "no CRC", noCRC: true},
+		{name: "markers", ci: Config{Markers: true}, cr: Config{Markers: true}},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			v.ci.Device, v.cr.Device = NewDevice(DeviceConfig{OmitCRC: v.noCRC}), NewDevice(DeviceConfig{OmitCRC: v.noCRC})
+			v.ci.Atomic, v.cr.Atomic, v.ci.Immediate, v.cr.Immediate = true, true, true, true
+			a, b := connect(t, &v.ci, &v.cr)
+			for _, n := range []int{8, 4096, 200000} {
+				t.Run(fmt.Sprint(n), func(t *testing.T) { allocs(t, a, b, n) })
+			}
+		})
+	}
+}
+
+func allocs(t *testing.T, a, b *QueuePair, n int) {
+	src, dst := make([]byte, n), make([]byte, n)
+	from, _ := a.Register(src, LocalOnly)
+	to, _ := b.Register(dst, RemoteRead|RemoteWrite|RemoteAtomic)
+	defer from.Close()
+	defer to.Close()
+	at := RemoteAddr{STag: to.STag()}
+	round := func() {
+		b.PostRecv(RecvWR{SG: []SGE{to.SGE(0, n)}})
+		b.PostRecv(RecvWR{})
+		a.Post(SendWR{SG: []SGE{from.SGE(0, n)}, More: true})
+		a.Post(SendWR{Op: OpWrite, SG: []SGE{from.SGE(0, n/2), from.SGE(n/2, n-n/2)}, Remote: at, Unsignaled: true})
+		a.Post(SendWR{Op: OpRead, SG: []SGE{from.SGE(0, n)}, Remote: at})
+		a.Post(SendWR{Op: OpFetchAdd, Remote: at, Atomic: Atomic{Data: 1}})
+		a.Post(SendWR{Op: OpImmediate})
+		for range 4 {
+			drive(t, a.SendCQ(), b.RecvCQ())
+		}
+	}
+	recv := func() {
+		for b.RecvCQ().Len() > 0 {
+			b.RecvCQ().Poll()
+		}
+	}
+	for range 20 {
+		round()
+		recv()
+	}
+	// Goroutines of the runtime and of other tests allocate now and then.
+	if got := testing.AllocsPerRun(50, func() { round(); recv() }); got >= 1 {
+		t.Errorf("%v allocations per round of 5 messages", got)
+	}
+}
