@@ -1,0 +1,526 @@
+package vitcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"viaduct/vi"
+	"viaduct/vitcp/vitcpwire"
+)
+
+// The calling side against a probe that answers in every way.
+// [VIT-4.2-2] [VIT-4.2-4] [VIT-4.2-5] [VIT-2.2.2.2.2-4] [V-34] [V-46]
+func TestVIT_4_2_Caller(t *testing.T) {
+	n := openNIC(t, openProvider(t, Config{}))
+	answer := func(typ vitcpwire.Type, code uint8) func(*probe) {
+		return func(p *probe) {
+			ce := ceOf(reliableAll, "x", "caller")
+			p.greet(typ, vitcpwire.Header{Error: vitcpwire.MakeRemoteError(0, code)}, ce, nil)
+		}
+	}
+	raw := func(b ...byte) func(*probe) { return func(p *probe) { p.raw(b) } }
+	for _, v := range []struct {
+		name   string
+		answer func(*probe)
+		want   error
+	}{
+		{"accept", answer(vitcpwire.ConnectAccept, 0), nil},
+		{"reject", answer(vitcpwire.ConnectReject, 0), vi.ErrReject},
+		{"reject, application", answer(vitcpwire.ConnectReject, rejectApplication), vi.ErrReject},
+		{"reject, attributes", answer(vitcpwire.ConnectReject, rejectAttributes), vi.ErrReject},
+		{"reject, resources", answer(vitcpwire.ConnectReject, rejectResources), vi.ErrResource},
+		{"reject, version", answer(vitcpwire.ConnectReject, rejectVersion), vi.ErrReject},
+		{"no match", answer(vitcpwire.ConnectNoMatch, 0), vi.ErrNoMatch},
+		{"request", answer(vitcpwire.ConnectRequest, 0), vi.ErrNotReachable},
+		{"data", func(p *probe) { p.nop() }, vi.ErrNotReachable},
+		{"another version", raw(append([]byte{2}, make([]byte, 100)...)...), vi.ErrNotReachable},
+		{"garbage", raw([]byte("HTTP/1.1 400 Bad Request\r\n\r\n                 ")...), vi.ErrNotReachable},
+		{"torn", func(p *probe) { p.raw([]byte{1, 0x32, 0}); p.nc.Close() }, vi.ErrNotReachable},
+		{"MTU 0", func(p *probe) {
+			ce := ceOf(reliableAll, "x", "caller")
+			ce.MTU = 0
+			p.greet(vitcpwire.ConnectAccept, vitcpwire.Header{}, ce, nil)
+		}, vi.ErrInvalidMTU},
+		{"oversize security", func(p *probe) {
+			p.greet(vitcpwire.ConnectAccept, vitcpwire.Header{}, ceOf(reliableAll, "x", "caller"), make([]byte, 5000))
+		}, vi.ErrNotReachable},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			c := listenProbe(t)
+			w := newVI(t, n, reliableAll)
+			done := callVI(t, n, w, c.addr("x"), patience)
+			p, req := c.accept()
+			if req.ce.Calling != disc("caller") || req.ce.Called != disc("x") || req.h.Flags != vitcpwire.EndOfMessage ||
+				req.ce.Attributes != vitcpwire.Reliable|vitcpwire.RDMAWrite|vitcpwire.RDMARead|vitcpwire.FlowControl {
+				t.Errorf("request %v %v", req.h, req.ce)
+			}
+			p.silent() // nothing more before the answer
+			v.answer(p)
+			err := <-done
+			if !errors.Is(err, v.want) || v.want == nil && err != nil {
+				t.Errorf("got %v, want %v", err, v.want)
+			}
+			if v.want == nil {
+				if w.State() != vi.Connected {
+					t.Errorf("state %v", w.State())
+				}
+				return
+			}
+			if w.State() != vi.Idle {
+				t.Errorf("state %v", w.State())
+			}
+			p.wantEndAny()
+			c.none()
+		})
+	}
+	t.Run("timeout", func(t *testing.T) {
+		c := listenProbe(t)
+		w := newVI(t, n, reliableAll)
+		done := callVI(t, n, w, c.addr("x"), 30*time.Millisecond)
+		p, _ := c.accept()
+		if err := <-done; !errors.Is(err, vi.ErrTimeout) {
+			t.Errorf("%v", err)
+		}
+		p.wantEndAny()
+	})
+	t.Run("cancel", func(t *testing.T) {
+		c := listenProbe(t)
+		w := newVI(t, n, reliableAll)
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() {
+			_, err := w.ConnectRequest(ctx, n.addr("a"), c.addr("x"))
+			done <- err
+		}()
+		p, _ := c.accept()
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("%v", err)
+		}
+		p.wantEndAny()
+	})
+	t.Run("VIT-4.2-3", func(t *testing.T) {
+		// TCP that closes before any byte is set up again. [VIT-4.2-3] [V-34]
+		c := listenProbe(t)
+		w := newVI(t, n, reliableAll)
+		done := callVI(t, n, w, c.addr("x"), patience)
+		for range 2 {
+			p, _ := c.accept()
+			p.nc.Close()
+		}
+		p, _ := c.accept()
+		answer(vitcpwire.ConnectAccept, 0)(p)
+		must(t, <-done)
+	})
+	t.Run("V-45", func(t *testing.T) {
+		// Data right behind the accept, in the same TCP segment. [V-45]
+		c := listenProbe(t)
+		w := newVI(t, n, reliableAll)
+		must(t, w.PostRecv(vi.NewRecv()))
+		done := callVI(t, n, w, c.addr("x"), patience)
+		p, req := c.accept()
+		if req.h.Posted != 1 { // told at once [V-20]
+			t.Errorf("%v", req.h)
+		}
+		ce := ceOf(reliableAll, "x", "caller")
+		b := p.bytes(vitcpwire.Header{Type: vitcpwire.ConnectAccept, Flags: vitcpwire.EndOfMessage}, &ce, nil, []byte("security"))
+		b = append(b, p.bytes(vitcpwire.Header{Type: vitcpwire.Send, Flags: vitcpwire.EndOfMessage, Number: 1}, nil, nil, nil)...)
+		p.raw(b)
+		must(t, <-done)
+		_, err := waitRecv(t, w)
+		must(t, err)
+	})
+	t.Run("V-16", func(t *testing.T) {
+		// An accept that mirrors the request. [V-16]
+		c := listenProbe(t)
+		w := newVI(t, n, reliableAll)
+		done := callVI(t, n, w, c.addr("x"), patience)
+		p, req := c.accept()
+		p.greet(vitcpwire.ConnectAccept, vitcpwire.Header{}, req.ce, nil)
+		must(t, <-done)
+		a, _ := w.RemoteAddress()
+		if w.State() != vi.Connected {
+			t.Errorf("state %v, peer %v", w.State(), a)
+		}
+	})
+}
+
+// The called side against a probe that calls in every way. [VIT-4.3-2]
+// [VIT-4.3-3] [VIT-4.3-5] [VIT-4.3-6] [V-01] [V-04] [V-05] [V-14] [V-35]
+func TestVIT_4_3_Called(t *testing.T) {
+	p := openProvider(t, Config{RequestTimeout: 50 * time.Millisecond, MaxSecurity: 100})
+	n := openNIC(t, p)
+	ctx := testContext(t)
+	request := func(change func(*vitcpwire.CE)) func(*probe) {
+		return func(p *probe) {
+			ce := ceOf(reliableAll, "probe", "vi")
+			change(&ce)
+			p.greet(vitcpwire.ConnectRequest, vitcpwire.Header{}, ce, nil)
+		}
+	}
+	for _, v := range []struct {
+		name string
+		call func(*probe)
+		want vitcpwire.Type // the answer; 255: none
+		code uint8
+	}{
+		{"no match", request(func(*vitcpwire.CE) {}), vitcpwire.ConnectNoMatch, 0},
+		{"discriminator too long", func(p *probe) {
+			ce := ceOf(reliableAll, "probe", "vi")
+			b := p.bytes(vitcpwire.Header{Type: vitcpwire.ConnectRequest}, &ce, nil, nil)
+			b[24+27] = 17
+			p.raw(b)
+		}, vitcpwire.ConnectNoMatch, 0},
+		{"peer-to-peer", request(func(ce *vitcpwire.CE) { ce.Attributes |= vitcpwire.PeerToPeer }), vitcpwire.ConnectNoMatch, 0},
+		{"MTU 0", request(func(ce *vitcpwire.CE) { ce.MTU = 0 }), vitcpwire.ConnectReject, rejectAttributes},
+		{"unknown attribute", request(func(ce *vitcpwire.CE) { ce.Attributes |= 0x100 }), vitcpwire.ConnectReject, rejectAttributes},
+		{"no level", request(func(ce *vitcpwire.CE) { ce.Attributes = vitcpwire.ReliableDelivery }), vitcpwire.ConnectReject, rejectAttributes},
+		{"silence", func(*probe) {}, 255, 0},
+		{"slow", func(p *probe) { p.raw([]byte{1, 0x2a, 0, 68}) }, 255, 0},
+		{"another version", func(p *probe) {
+			ce := ceOf(reliableAll, "probe", "vi")
+			b := p.bytes(vitcpwire.Header{Type: vitcpwire.ConnectRequest}, &ce, nil, nil)
+			b[0] = 2
+			p.raw(b)
+		}, 255, 0},
+		{"data", func(p *probe) { p.nop() }, 255, 0},
+		{"accept", func(p *probe) {
+			p.greet(vitcpwire.ConnectAccept, vitcpwire.Header{}, ceOf(reliableAll, "probe", "vi"), nil)
+		}, 255, 0},
+		{"garbage", func(p *probe) { p.raw([]byte("GET / HTTP/1.1\r\nHost: example.com\r\n\r\n")) }, 255, 0},
+		{"oversize security", func(p *probe) {
+			p.greet(vitcpwire.ConnectRequest, vitcpwire.Header{}, ceOf(reliableAll, "probe", "vi"), make([]byte, 101))
+		}, 255, 0},
+		{"torn", func(p *probe) {
+			ce := ceOf(reliableAll, "probe", "vi")
+			p.raw(p.bytes(vitcpwire.Header{Type: vitcpwire.ConnectRequest}, &ce, nil, nil)[:50])
+			p.nc.(*net.TCPConn).CloseWrite()
+		}, 255, 0},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			p := dialProbe(t, n)
+			v.call(p)
+			segs := p.wantEndAny()
+			if v.want == 255 {
+				if len(segs) != 0 {
+					t.Errorf("answered %v", segs[0].h)
+				}
+				return
+			}
+			if len(segs) != 1 || segs[0].h.Type != v.want || segs[0].h.Error.IS() != v.code {
+				t.Errorf("answered %v", segs)
+			}
+		})
+	}
+	if s := p.Stats(); s.IncomingTimeouts != 2 || s.IncomingInvalid < 5 || s.NoMatches != 3 || s.Rejects != 3 {
+		t.Errorf("stats %+v", s)
+	}
+
+	t.Run("one byte at a time", func(t *testing.T) {
+		p := openNIC(t, openProvider(t, Config{}))
+		done := make(chan error, 1)
+		go func() {
+			req, err := p.ConnectWait(ctx, p.addr("vi"))
+			if err == nil {
+				err = req.Reject()
+			}
+			done <- err
+		}()
+		for {
+			q := dialProbe(t, p)
+			ce := ceOf(reliableAll, "probe", "vi")
+			for _, b := range q.bytes(vitcpwire.Header{Type: vitcpwire.ConnectRequest, Flags: vitcpwire.EndOfMessage}, &ce, nil, []byte("abc")) {
+				q.raw([]byte{b})
+			}
+			x := q.recv()
+			if x.h.Type == vitcpwire.ConnectNoMatch {
+				continue
+			}
+			// [VIT-4.3-5] [V-46]
+			if x.h.Type != vitcpwire.ConnectReject || x.h.Error.IS() != rejectApplication {
+				t.Errorf("answer %v", x.h)
+			}
+			q.wantEnd(io.EOF)
+			break
+		}
+		must(t, <-done)
+	})
+	t.Run("offer", func(t *testing.T) {
+		// What the application is shown, and what the accept says.
+		// [VIT-4.3-4] [VIT-4.3-6] [VIT-3.2-3] [VIT-3.2-4] [VIT-3.2-5] [V-16]
+		n := openNIC(t, openProvider(t, Config{}))
+		a := reliableAll
+		a.MaxTransferSize, a.ReadWindow, a.EnableRDMAWrite = 5000, 3, false
+		v := newVI(t, n, a)
+		for range 4 {
+			must(t, v.PostRecv(vi.NewRecv()))
+		}
+		got := make(chan *vi.ConnRequest, 1)
+		go func() {
+			req, err := n.ConnectWait(ctx, n.addr("vi"))
+			if err != nil {
+				t.Error(err)
+			}
+			got <- req
+		}()
+		var p *probe
+		var req *vi.ConnRequest
+		for req == nil {
+			p = dialProbe(t, n)
+			ce := ceOf(reliableAll, "probe", "vi")
+			ce.MTU = 9000
+			p.greet(vitcpwire.ConnectRequest, vitcpwire.Header{Number: 41}, ce, nil)
+			select {
+			case req = <-got:
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+		ra := req.RemoteAttributes()
+		if ra.Reliability != vi.ReliableReception || !ra.EnableRDMAWrite || !ra.EnableRDMARead || !ra.FlowControl || ra.MaxTransferSize != 9000 || ra.ReadWindow != 4 {
+			t.Errorf("attributes %+v", ra)
+		}
+		if string(req.Remote().Discriminator) != "probe" || string(req.Local().Discriminator) != "vi" {
+			t.Errorf("%v called %v", req.Remote(), req.Local())
+		}
+		must(t, req.Accept(ctx, v))
+		x := p.recv()
+		if x.h.Type != vitcpwire.ConnectAccept || x.ce.Calling != disc("vi") || x.ce.Called != disc("probe") || x.ce.MTU != 5000 || x.ce.ReadWindow != 3 ||
+			x.ce.Attributes != vitcpwire.Reliable|vitcpwire.RDMARead|vitcpwire.FlowControl || x.h.Posted != 4 {
+			t.Errorf("accept %v %v", x.h, x.ce)
+		}
+	})
+	t.Run("caller leaves", func(t *testing.T) {
+		n := openNIC(t, openProvider(t, Config{}))
+		got := make(chan *vi.ConnRequest, 1)
+		go func() {
+			req, _ := n.ConnectWait(ctx, n.addr("vi"))
+			got <- req
+		}()
+		var p *probe
+		var req *vi.ConnRequest
+		for req == nil {
+			p = dialProbe(t, n)
+			p.greet(vitcpwire.ConnectRequest, vitcpwire.Header{}, ceOf(reliableAll, "probe", "vi"), nil)
+			select {
+			case req = <-got:
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+		p.nc.Close()
+		if err := req.Accept(ctx, newVI(t, n, reliableAll)); !errors.Is(err, vi.ErrTimeout) {
+			t.Errorf("accept: %v", err)
+		}
+	})
+}
+
+// When the port is opened. [VIT-4.3-1] [V-31]
+func TestVIT_4_3_Listening(t *testing.T) {
+	free := func() uint16 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		must(t, err)
+		defer l.Close()
+		return addrPort(l.Addr()).Port()
+	}
+	open := func(port uint16) bool {
+		c, err := net.Dial("tcp", netip.AddrPortFrom(loopback, port).String())
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	}
+	for _, implicit := range []bool{false, true} {
+		t.Run(fmt.Sprintf("implicit=%v", implicit), func(t *testing.T) {
+			port := free()
+			p, err := New(Config{Port: port, ImplicitListen: implicit})
+			must(t, err)
+			nic, err := vi.Open(p, "127.0.0.1", nil)
+			must(t, err)
+			defer nic.Close()
+			if open(port) != implicit {
+				t.Errorf("open before a wait: %v", !implicit)
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			done := make(chan struct{})
+			go func() {
+				nic.ConnectWait(ctx, vi.Address{Discriminator: []byte("x")})
+				close(done)
+			}()
+			for end := time.Now().Add(patience); !open(port); time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("never opened")
+				}
+			}
+			cancel()
+			<-done
+			nic.Close()
+			if open(port) {
+				t.Error("open after the end")
+			}
+		})
+	}
+	t.Run("shared", func(t *testing.T) {
+		// Two NICs of one provider share a port; another provider cannot
+		// have it.
+		p := openProvider(t, Config{})
+		n := openNIC(t, p)
+		ap, _ := n.addr("").AddrPort()
+		q, err := New(Config{Port: ap.Port()})
+		must(t, err)
+		m, err := vi.Open(q, "127.0.0.1", nil)
+		must(t, err)
+		defer m.Close()
+		if _, err := m.ConnectWait(context.Background(), vi.Address{Discriminator: []byte("x")}); !errors.Is(err, vi.ErrResource) {
+			t.Errorf("second provider: %v", err)
+		}
+		o, err := vi.Open(p, "127.0.0.1", nil)
+		must(t, err)
+		defer o.Close()
+	})
+}
+
+// Peer-to-peer over real sockets: either first, both at once, in every
+// relation of the addresses. [VIT-4-1] [VIT-4-2] [V-32] [V-33]
+func TestVIT_4_PeerToPeer(t *testing.T) {
+	for _, v := range []struct {
+		name         string
+		ipA, ipB     string
+		discA, discB string
+		delay        time.Duration // of B
+	}{
+		{"A lower", "127.0.0.1", "127.0.0.2", "x", "y", 0},
+		{"A higher", "127.0.0.2", "127.0.0.1", "x", "y", 0},
+		{"equal addresses", "127.0.0.1", "127.0.0.1", "x", "y", 0},
+		{"all equal but ports", "127.0.0.1", "127.0.0.1", "x", "x", 0},
+		{"A first", "127.0.0.1", "127.0.0.2", "x", "y", 150 * time.Millisecond},
+		{"A first, higher", "127.0.0.2", "127.0.0.1", "x", "y", 150 * time.Millisecond},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			for range 5 {
+				na := openNIC(t, openProvider(t, Config{Listen: v.ipA + ":0"}))
+				nb := openNIC(t, openProvider(t, Config{Listen: v.ipB + ":0"}))
+				a, b := newVI(t, na, reliableAll), newVI(t, nb, reliableAll)
+				must(t, b.PostRecv(vi.NewRecv()))
+				must(t, a.ConnectPeerRequest(na.addr(v.discA), nb.addr(v.discB), patience))
+				time.Sleep(v.delay)
+				must(t, b.ConnectPeerRequest(nb.addr(v.discB), na.addr(v.discA), patience))
+				for _, w := range []*vi.VI{a, b} {
+					_, err := w.ConnectPeerWait(testContext(t))
+					must(t, err)
+				}
+				must(t, a.PostSend(vi.NewSend()))
+				_, err := waitSend(t, a)
+				must(t, err)
+				_, err = waitRecv(t, b)
+				must(t, err)
+				if v.delay > 0 {
+					break
+				}
+			}
+		})
+	}
+	t.Run("one NIC", func(t *testing.T) {
+		// Two VIs of one NIC, with the very same addresses: not to be
+		// connected each with itself.
+		n := openNIC(t, openProvider(t, Config{}))
+		a, b := newVI(t, n, reliableAll), newVI(t, n, reliableAll)
+		must(t, a.ConnectPeerRequest(n.addr("x"), n.addr("x"), patience))
+		must(t, b.ConnectPeerRequest(n.addr("x"), n.addr("x"), patience))
+		for _, w := range []*vi.VI{a, b} {
+			_, err := w.ConnectPeerWait(testContext(t))
+			must(t, err)
+		}
+		if a.Link().(*link).c.NetConn().LocalAddr().String() != b.Link().(*link).c.NetConn().RemoteAddr().String() {
+			t.Error("not with each other")
+		}
+	})
+	t.Run("mismatch", func(t *testing.T) {
+		na, nb := openNIC(t, openProvider(t, Config{})), openNIC(t, openProvider(t, Config{}))
+		a, b := newVI(t, na, reliableAll), newVI(t, nb, withLevel(reliableAll, vi.ReliableDelivery))
+		must(t, a.ConnectPeerRequest(na.addr("x"), nb.addr("y"), patience))
+		must(t, b.ConnectPeerRequest(nb.addr("y"), na.addr("x"), patience))
+		for _, w := range []*vi.VI{a, b} {
+			if _, err := w.ConnectPeerWait(testContext(t)); err == nil {
+				t.Error("connected")
+			} else if _, ok := errors.AsType[*MismatchError](err); !ok {
+				t.Errorf("%v", err)
+			}
+		}
+	})
+	t.Run("VIT-4-2", func(t *testing.T) {
+		// No Match is tried again, in growing pauses, until the time is up.
+		// [VIT-4-2] [V-33]
+		n := openNIC(t, openProvider(t, Config{}))
+		c := listenProbe(t)
+		v := newVI(t, n, reliableAll)
+		must(t, v.ConnectPeerRequest(n.addr("x"), c.addr("y"), 500*time.Millisecond))
+		var at []time.Time
+		for range 2 {
+			p, req := c.accept()
+			at = append(at, time.Now())
+			if req.ce.Attributes&vitcpwire.PeerToPeer == 0 {
+				t.Errorf("attributes %v", req.ce.Attributes)
+			}
+			p.greet(vitcpwire.ConnectNoMatch, vitcpwire.Header{}, req.ce, nil)
+		}
+		if d := at[1].Sub(at[0]); d < 90*time.Millisecond {
+			t.Errorf("tried again after %v", d)
+		}
+		if _, err := v.ConnectPeerWait(testContext(t)); !errors.Is(err, vi.ErrTimeout) {
+			t.Errorf("%v", err)
+		}
+		if v.State() != vi.Idle {
+			t.Errorf("state %v", v.State())
+		}
+	})
+	t.Run("crossed", func(t *testing.T) {
+		// The probe's request crosses ours: it is 127.0.0.1 at both ends, so
+		// discriminators decide. [VIT-4-1] [V-32]
+		for _, higher := range []bool{false, true} {
+			n := openNIC(t, openProvider(t, Config{}))
+			c := listenProbe(t)
+			v := newVI(t, n, reliableAll)
+			ours, theirs := "a", "b"
+			if higher {
+				ours, theirs = "b", "a"
+			}
+			must(t, v.ConnectPeerRequest(n.addr(ours), c.addr(theirs), patience))
+			out, _ := c.accept()
+			in := dialProbe(t, n)
+			ce := ceOf(reliableAll, theirs, ours)
+			ce.Attributes |= vitcpwire.PeerToPeer
+			in.greet(vitcpwire.ConnectRequest, vitcpwire.Header{}, ce, nil)
+			x := in.recv()
+			if higher {
+				if x.h.Type != vitcpwire.ConnectReject {
+					t.Errorf("higher answers %v", x.h)
+				}
+				out.greet(vitcpwire.ConnectAccept, vitcpwire.Header{}, ce, nil)
+			} else {
+				if x.h.Type != vitcpwire.ConnectAccept {
+					t.Errorf("lower answers %v", x.h)
+				}
+				out.wantEndAny()
+			}
+			_, err := v.ConnectPeerWait(testContext(t))
+			must(t, err)
+		}
+	})
+	t.Run("cancel", func(t *testing.T) {
+		n := openNIC(t, openProvider(t, Config{}))
+		c := listenProbe(t)
+		v := newVI(t, n, reliableAll)
+		must(t, v.ConnectPeerRequest(n.addr("x"), c.addr("y"), patience))
+		p, _ := c.accept()
+		must(t, v.Disconnect())
+		if _, err := v.ConnectPeerWait(testContext(t)); !errors.Is(err, vi.ErrInvalidState) {
+			t.Errorf("%v", err)
+		}
+		p.wantEndAny()
+	})
+}
