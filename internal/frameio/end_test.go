@@ -11,26 +11,28 @@ import (
 // more bytes than one turn of the receive role takes may have arrived before
 // anybody looked. Neither wakes a waiting goroutine again.
 func TestEndBehindDataIsSeen(t *testing.T) {
-	a, b := pair(t, false)
+	a, b := kinds[0].connect(t)
 	const frames = 40
 	for range frames {
 		p := make([]byte, 100<<10)
-		if _, err := a.c.nc.Write(binary.BigEndian.AppendUint32(nil, uint32(len(p)))); err != nil {
-			t.Fatal(err)
-		}
 		sent := make(chan error, 1)
-		go func() { _, err := a.c.nc.Write(p); sent <- err }()
+		go func() {
+			_, err := a.c.nc.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(p))), p...))
+			sent <- err
+		}()
 		select {
 		case err := <-sent:
 			if err != nil {
 				t.Fatal(err)
 			}
 			continue
-		case <-time.After(time.Second):
+		case <-time.After(50 * time.Millisecond):
 			// The socket is full: let the reader begin.
 		}
-		b.c.Start(nil)
-		if err := <-sent; err != nil {
+		if !b.c.rx.started {
+			b.c.Start(nil)
+		}
+		if err := await(t, "the reader makes room", sent); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -38,12 +40,7 @@ func TestEndBehindDataIsSeen(t *testing.T) {
 	if !b.c.rx.started {
 		b.c.Start(nil)
 	}
-	select {
-	case err := <-b.failed:
-		if err != io.EOF {
-			t.Errorf("%v, want EOF", err)
-		}
-	case <-time.After(10 * time.Second):
-		t.Fatal("the end of the stream was not seen")
+	if err := await(t, "the end of the stream", b.failed); err != io.EOF {
+		t.Errorf("%v, want EOF", err)
 	}
 }

@@ -1,0 +1,100 @@
+package frameio
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/regmem"
+)
+
+// A mapped file that shrinks while frames of it are queued ends the
+// connection that sends them, and nothing else.
+func TestFaultWhileSending(t *testing.T) {
+	const size = 1 << 20
+	everyKind(t, func(t *testing.T, k kind) {
+		f, err := os.Create(filepath.Join(t.TempDir(), "f"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if err := f.Truncate(size); err != nil {
+			t.Fatal(err)
+		}
+		mem, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Munmap(mem)
+		g := regmem.New(regmem.Limits{})
+		r, err := g.Register(mem, regmem.Options{Guarded: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, b := k.connect(t)
+		got := b.expect(t, [][]byte{make([]byte, 50000)})
+		a.c.Start(nil)
+		b.c.Start(nil)
+		send := func(off, n uint64) {
+			ref, out := r.Access(r.Base()+off, n, nil, nil, regmem.LocalRead)
+			if out != regmem.OK {
+				t.Fatal(out)
+			}
+			a.postRef(ref)
+			a.c.Kick()
+		}
+		send(0, 50000)
+		await(t, "a frame of the whole file", got)
+		if err := f.Truncate(4096); err != nil {
+			t.Fatal(err)
+		}
+		send(size/2, 50000)
+		err = await(t, "the failure", a.failed)
+		if !errors.Is(err, syscall.EFAULT) && !errors.Is(err, regmem.ErrFault) {
+			t.Errorf("failed with %v", err)
+		}
+		if err := g.Deregister(r); err != nil { // no pin is left
+			t.Error(err)
+		}
+	})
+}
+
+// Short frames are copied while the batch is filled, where the protocol can
+// still do something about it.
+func TestFaultWhileFilling(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Truncate(8192); err != nil {
+		t.Fatal(err)
+	}
+	mem, err := unix.Mmap(int(f.Fd()), 0, 8192, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(mem)
+	g := regmem.New(regmem.Limits{})
+	r, err := g.Register(mem, regmem.Options{Guarded: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Truncate(0); err != nil {
+		t.Fatal(err)
+	}
+	ref, _ := r.Access(r.Base(), 100, nil, nil, regmem.LocalRead)
+	b := batches.Get().(*Batch)
+	if err := b.Data(ref); !errors.Is(err, regmem.ErrFault) {
+		t.Errorf("data of a file that is gone: %v", err)
+	}
+	b.reset()
+	batches.Put(b)
+	if err := g.Deregister(r); err != nil {
+		t.Error(err)
+	}
+}

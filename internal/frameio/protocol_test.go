@@ -1,0 +1,315 @@
+package frameio
+
+import (
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"viaduct/internal/regmem"
+	"viaduct/internal/testkit"
+)
+
+// lengthFramed is a protocol for tests: a frame is a 4-byte length and that
+// many bytes. Frames of at least directMin bytes are read straight into
+// place. It allocates nothing per frame.
+type lengthFramed struct {
+	c *Conn
+
+	mu      sync.Mutex
+	queue   []regmem.Ref // guarded by mu
+	head    int          // guarded by mu: of queue
+	pending int          // guarded by mu: frames of the last Fill
+	sent    int          // guarded by mu: frames the kernel has taken
+
+	got     func([]byte)
+	place   []byte // of the frame that is read straight into place
+	at      int
+	missing int
+	calls   int // of Direct
+	drained int
+
+	refuse atomic.Pointer[error] // what Receive returns from now on
+	over   atomic.Bool           // Close has returned
+	late   atomic.Int32          // calls since
+	fails  atomic.Int32
+	failed chan error
+	noSend chan error
+}
+
+const (
+	directMin = 2048
+	maxTest   = 2 << 20 // longest frame of these tests
+)
+
+func newFramed(nc net.Conn, o Options) *lengthFramed {
+	p := &lengthFramed{failed: make(chan error, 1), noSend: make(chan error, 1), got: func([]byte) {}}
+	p.c = New(nc, p, o)
+	return p
+}
+
+func (p *lengthFramed) check() {
+	if p.over.Load() {
+		p.late.Add(1)
+	}
+}
+
+func (p *lengthFramed) Fill(b *Batch) {
+	p.check()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.head < len(p.queue) && !b.Full() {
+		r := p.queue[p.head]
+		p.queue[p.head] = regmem.Ref{}
+		p.head++
+		binary.BigEndian.PutUint32(b.Header(4), uint32(len(r.B)))
+		if b.Data(r) != nil {
+			clear(r.B) // not reached: guarded memory of these tests is long
+		}
+		p.pending++
+	}
+	if p.head == len(p.queue) {
+		p.queue, p.head = p.queue[:0], 0
+	}
+}
+
+func (p *lengthFramed) Sent() {
+	p.check()
+	p.mu.Lock()
+	p.sent += p.pending
+	p.pending = 0
+	p.mu.Unlock()
+}
+
+func (p *lengthFramed) Receive(b []byte, mayDirect bool) (n, direct int, err error) {
+	p.check()
+	if e := p.refuse.Load(); e != nil {
+		return 0, 0, *e
+	}
+	for len(b)-n >= 4 {
+		l := int(binary.BigEndian.Uint32(b[n:]))
+		have := len(b) - n - 4
+		if have >= l {
+			p.got(b[n+4 : n+4+l])
+			n += 4 + l
+			continue
+		}
+		if mayDirect && l >= directMin {
+			if cap(p.place) < l {
+				p.place = make([]byte, maxTest)
+			}
+			p.at = copy(p.place[:l], b[n+4:])
+			p.missing = l - have
+			return len(b), p.missing, nil
+		}
+		break
+	}
+	return n, 0, nil
+}
+
+// Direct gives the missing bytes in two pieces, and at times only some.
+func (p *lengthFramed) Direct(iov [][]byte) ([][]byte, error) {
+	p.check()
+	if e := p.refuse.Load(); e != nil {
+		return nil, *e
+	}
+	end := p.at + p.missing
+	mid := p.at + p.missing/2
+	if p.calls++; p.calls%5 == 0 && mid > p.at {
+		return append(iov, p.place[p.at:mid:mid]), nil
+	}
+	return append(iov, p.place[p.at:mid:mid], p.place[mid:end:end]), nil
+}
+
+func (p *lengthFramed) DirectDone(n int) error {
+	p.check()
+	p.at += n
+	if p.missing -= n; p.missing == 0 {
+		p.got(p.place[:p.at])
+	}
+	return nil
+}
+
+func (p *lengthFramed) Drained() { p.check(); p.drained++ }
+
+func (p *lengthFramed) Failed(err error) {
+	p.check()
+	if p.fails.Add(1) == 1 {
+		p.failed <- err
+	}
+}
+
+func (p *lengthFramed) SendFailed(err error) {
+	p.check()
+	select {
+	case p.noSend <- err:
+	default:
+	}
+}
+
+func (p *lengthFramed) post(b []byte) { p.postRef(regmem.Ref{B: b}) }
+
+func (p *lengthFramed) postRef(r regmem.Ref) {
+	p.mu.Lock()
+	p.queue = append(p.queue, r)
+	p.mu.Unlock()
+}
+
+func (p *lengthFramed) sentFrames() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.sent
+}
+
+// close closes and checks that nothing of the protocol is called afterwards.
+func (p *lengthFramed) close(t testing.TB) {
+	t.Helper()
+	if err := p.c.Close(); err != nil {
+		t.Errorf("closing: %v", err)
+	}
+	p.over.Store(true)
+	p.c.Kick()
+	p.c.Poll()
+	p.c.Unpoll()
+	if n := p.late.Load(); n > 0 {
+		t.Errorf("%d calls of the protocol after Close", n)
+	}
+	if n := p.fails.Load(); n > 1 {
+		t.Errorf("Failed was called %d times", n)
+	}
+}
+
+// tcpPair returns the two ends of a TCP connection.
+func tcpPair(t testing.TB) (a, b net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	type result struct {
+		c   net.Conn
+		err error
+	}
+	accepted := make(chan result, 1)
+	go func() { c, err := l.Accept(); accepted <- result{c, err} }()
+	a, err = net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := <-accepted
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	return a, r.c
+}
+
+// A kind is a way to connect two Conns.
+type kind struct {
+	name string
+	opt  Options
+	pair func(t testing.TB) (a, b net.Conn)
+}
+
+var kinds = []kind{
+	{"tcp", Options{}, tcpPair},
+	{"portable", Options{Portable: true}, tcpPair},
+	{"pipe", Options{}, func(testing.TB) (a, b net.Conn) { return testkit.Pipe() }},
+}
+
+func (k kind) connect(t testing.TB) (a, b *lengthFramed) {
+	t.Helper()
+	x, y := k.pair(t)
+	a, b = newFramed(x, k.opt), newFramed(y, k.opt)
+	t.Cleanup(func() { a.close(t); b.close(t) })
+	return a, b
+}
+
+// everyKind runs f for each kind.
+func everyKind(t *testing.T, f func(t *testing.T, k kind)) {
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) { f(t, k) })
+	}
+}
+
+const patience = 20 * time.Second
+
+func await[T any](t testing.TB, what string, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(patience):
+		t.Fatalf("not within %v: %s", patience, what)
+	}
+	return v
+}
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+// frame makes the payload of frame i: empty, short, around the limits, or
+// long.
+func frame(i int) []byte {
+	sizes := [...]int{0, 1, 3, 100, CopyLimit, CopyLimit + 1, directMin - 1, directMin, 5000, 17, 40000, 9, 70000}
+	b := make([]byte, sizes[i%len(sizes)]+i%3)
+	r := rand.NewPCG(uint64(i), 1)
+	for at := range b {
+		if at%8 == 0 {
+			binary.NativeEndian.PutUint64(scratch8[:], r.Uint64())
+			copy(b[at:], scratch8[:])
+		}
+	}
+	return b
+}
+
+var scratch8 [8]byte // frames are made in one goroutine, before the test begins
+
+// frames are the first n.
+func frames(n int) [][]byte {
+	fs := make([][]byte, n)
+	for i := range fs {
+		fs[i] = frame(i)
+	}
+	return fs
+}
+
+// stream is how frames look on the wire.
+func stream(fs [][]byte) (s []byte) {
+	for _, f := range fs {
+		s = binary.BigEndian.AppendUint32(s, uint32(len(f)))
+		s = append(s, f...)
+	}
+	return s
+}
+
+// expect makes p compare what it gets with fs; the channel is closed after
+// the last.
+func (p *lengthFramed) expect(t testing.TB, fs [][]byte) <-chan struct{} {
+	done := make(chan struct{})
+	n := 0
+	p.got = func(b []byte) {
+		switch {
+		case n >= len(fs):
+			t.Errorf("a frame of %d bytes too many", len(b))
+			return
+		case string(b) != string(fs[n]):
+			t.Errorf("frame %d differs (%d bytes, want %d)", n, len(b), len(fs[n]))
+		}
+		if n++; n == len(fs) {
+			close(done)
+		}
+	}
+	return done
+}
+
+var errRefused = errors.New("refused by the test")

@@ -1,0 +1,5 @@
+//go:build race
+
+package frameio
+
+const raceEnabled = true

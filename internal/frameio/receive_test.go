@@ -1,0 +1,340 @@
+package frameio
+
+import (
+	"context"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"viaduct/internal/testkit"
+)
+
+// Any splitting of a stream gives the same frames: on the portable path by a
+// stream that reads in pieces.
+func TestAnySplittingPortable(t *testing.T) {
+	fs := frames(14)
+	for name, faults := range map[string][]testkit.Fault{
+		"whole":   nil,
+		"pieces1": {testkit.SplitReads(1)},
+		"pieces2": {testkit.SplitReads(2)},
+		"seven":   {testkit.MaxRead(7)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := testkit.PipeSize(3000)
+			a.Fault(faults...)
+			p, q := newFramed(a, Options{}), newFramed(b, Options{})
+			done := q.expect(t, fs)
+			p.c.Start(nil)
+			q.c.Start(nil)
+			for i, f := range fs {
+				p.post(f)
+				if i%3 == 0 {
+					p.c.Kick()
+				}
+			}
+			p.c.Kick()
+			await(t, "all frames", done)
+			p.close(t)
+			q.close(t)
+		})
+	}
+}
+
+// The same on the fast path: the peer writes pieces of all sizes, and the
+// reader sees many of the cuts.
+func TestAnySplitting(t *testing.T) {
+	fs := frames(30)
+	s := stream(fs)
+	for _, polling := range []bool{false, true} {
+		for seed := range uint64(4) {
+			nc, peer := tcpPair(t)
+			p := newFramed(nc, Options{})
+			done := p.expect(t, fs)
+			p.c.Start(nil)
+			stop := make(chan struct{})
+			polled := make(chan struct{})
+			go func() {
+				defer close(polled)
+				for polling {
+					select {
+					case <-stop:
+						return
+					default:
+						p.c.Poll()
+					}
+				}
+			}()
+			rnd := rand.New(rand.NewPCG(seed, 3))
+			for rest := s; len(rest) > 0; {
+				n := min(len(rest), 1+rnd.IntN([]int{3, 60, 3000, 90000}[rnd.IntN(4)]))
+				if _, err := peer.Write(rest[:n]); err != nil {
+					t.Fatal(err)
+				}
+				rest = rest[n:]
+				if n < 100 {
+					time.Sleep(time.Duration(rnd.IntN(3)) * 20 * time.Microsecond) // let some cuts be seen
+				}
+			}
+			await(t, "all frames", done)
+			close(stop)
+			<-polled
+			peer.Close()
+			if err := await(t, "the end", p.failed); err != io.EOF {
+				t.Errorf("end of stream: %v", err)
+			}
+			p.close(t)
+		}
+	}
+}
+
+// Each single cut, exactly where it is: the reader has taken all before it.
+func TestEveryCut(t *testing.T) {
+	fs := [][]byte{frame(3), frame(7), {}, frame(8), frame(1)} // a long one between short ones
+	s := stream(fs)
+	nc, peer := tcpPair(t)
+	defer peer.Close()
+	p := newFramed(nc, Options{})
+	p.c.Start(nil)
+	poll := func() {
+		for end := time.Now().Add(patience); !p.c.Poll(); {
+			if time.Now().After(end) {
+				t.Fatal("nothing comes")
+			}
+		}
+	}
+	for cut := 1; cut < len(s); cut++ {
+		if cut > 300 && cut < len(s)-20 && cut%61 != 0 {
+			continue
+		}
+		done := p.expect(t, fs)
+		if _, err := peer.Write(s[:cut]); err != nil {
+			t.Fatal(err)
+		}
+		poll()
+		if _, err := peer.Write(s[cut:]); err != nil {
+			t.Fatal(err)
+		}
+		for more := true; more; {
+			select {
+			case <-done:
+				more = false
+			default:
+				p.c.Poll()
+			}
+		}
+		if t.Failed() {
+			t.Fatalf("cut at %d of %d", cut, len(s))
+		}
+	}
+	if p.calls == 0 {
+		t.Error("nothing was read straight into place")
+	}
+	p.close(t)
+}
+
+// Bytes that were read before the start come first.
+func TestEarlyBytes(t *testing.T) {
+	fs := frames(40)
+	s := stream(fs)
+	everyKind(t, func(t *testing.T, k kind) {
+		for _, n := range []int{0, 1, 5, 200, 6000, 100000, 200000} {
+			x, peer := k.pair(t)
+			p := newFramed(x, k.opt)
+			done := p.expect(t, fs)
+			p.c.Start(slices.Clone(s[:n]))
+			if _, err := peer.Write(s[n:]); err != nil {
+				t.Fatal(err)
+			}
+			await(t, "all frames", done)
+			p.close(t)
+			peer.Close()
+		}
+		// Nothing else may have to come for them to be handled.
+		x, peer := k.pair(t)
+		p := newFramed(x, k.opt)
+		done := p.expect(t, fs[:2])
+		p.c.Start(stream(fs[:2]))
+		await(t, "early frames", done)
+		p.close(t)
+		peer.Close()
+	})
+}
+
+// How a receiving direction ends is told once, and rightly.
+func TestEnds(t *testing.T) {
+	long := stream([][]byte{make([]byte, 50000)})
+	everyKind(t, func(t *testing.T, k kind) {
+		for name, c := range map[string]struct {
+			write []byte
+			want  error
+		}{
+			"between frames": {stream(frames(3)), io.EOF},
+			"at once":        {nil, io.EOF},
+			"in a header":    {long[:3], io.ErrUnexpectedEOF},
+			"in a payload":   {long[:100], io.ErrUnexpectedEOF},
+			"in a long one":  {long[:40000], io.ErrUnexpectedEOF},
+		} {
+			for _, polling := range []bool{false, true} {
+				x, peer := k.pair(t)
+				p := newFramed(x, k.opt)
+				p.c.Start(nil)
+				if _, err := peer.Write(c.write); err != nil {
+					t.Fatal(err)
+				}
+				peer.Close()
+				var err error
+				for end := time.Now().Add(patience); err == nil && time.Now().Before(end); {
+					if polling {
+						p.c.Poll()
+					}
+					select {
+					case err = <-p.failed:
+					case <-time.After(time.Millisecond):
+					}
+				}
+				if err != c.want {
+					t.Errorf("%s (polling %t): %v, want %v", name, polling, err, c.want)
+				}
+				p.close(t)
+			}
+		}
+	})
+}
+
+// An error of the protocol ends the direction.
+func TestRefused(t *testing.T) {
+	everyKind(t, func(t *testing.T, k kind) {
+		for _, first := range []int{0, 3000} { // in Receive, in Direct
+			x, peer := k.pair(t)
+			p := newFramed(x, k.opt)
+			p.c.Start(nil)
+			s := stream([][]byte{make([]byte, 60000)})
+			if _, err := peer.Write(s[:first]); err != nil {
+				t.Fatal(err)
+			}
+			if first > 0 && k.name == "tcp" {
+				eventually(t, "the long frame begins", func() bool {
+					p.c.rx.mu.Lock()
+					defer p.c.rx.mu.Unlock()
+					return p.missing > 0
+				})
+			}
+			p.refuse.Store(&errRefused)
+			if _, err := peer.Write(s[first:]); err != nil {
+				t.Fatal(err)
+			}
+			if err := await(t, "the failure", p.failed); err != errRefused {
+				t.Errorf("%v", err)
+			}
+			p.close(t)
+			peer.Close()
+		}
+	})
+}
+
+// TestPassiveTakesOver: one who polls keeps the passive goroutine away, and
+// when he stops it is back about a millisecond later, or at once after
+// Unpoll.
+func TestPassiveTakesOver(t *testing.T) {
+	for _, unpoll := range []bool{false, true} {
+		nc, peer := tcpPair(t)
+		p := newFramed(nc, Options{})
+		got := make(chan time.Time, 1)
+		p.got = func([]byte) { got <- time.Now() }
+		p.c.Start(nil)
+		one := stream([][]byte{{1, 2, 3}})
+		var took []time.Duration
+		for range 15 {
+			for begin := time.Now(); time.Since(begin) < 3*time.Millisecond; {
+				p.c.Poll()
+			}
+			if _, err := peer.Write(one); err != nil {
+				t.Fatal(err)
+			}
+			for len(got) == 0 { // the poller gets it
+				p.c.Poll()
+			}
+			<-got
+			if unpoll {
+				p.c.Unpoll()
+			}
+			begin := time.Now()
+			if _, err := peer.Write(one); err != nil {
+				t.Fatal(err)
+			}
+			took = append(took, await(t, "a frame with nobody polling", got).Sub(begin))
+		}
+		slices.Sort(took)
+		// The best of them, since the machine may be busy with anything.
+		if limit := 5 * time.Millisecond; took[0] > limit {
+			t.Errorf("unpoll %t: the passive goroutine took %v at best", unpoll, took[0])
+		}
+		if unpoll && took[0] > absence {
+			t.Logf("after Unpoll it took %v at best", took[0])
+		}
+		p.close(t)
+		peer.Close()
+	}
+}
+
+// Polling from several goroutines beside the passive one: frames come whole
+// and in order.
+func TestPollersShare(t *testing.T) {
+	fs := frames(300)
+	nc, peer := tcpPair(t)
+	p := newFramed(nc, Options{})
+	done := p.expect(t, fs)
+	p.c.Start(nil)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	for i := range 3 {
+		go func() {
+			defer func() { ended <- struct{}{} }()
+			for ctx.Err() == nil {
+				p.c.Poll()
+				if i == 0 {
+					p.c.Unpoll()
+				}
+				time.Sleep(time.Duration(i) * 300 * time.Microsecond)
+			}
+		}()
+	}
+	if _, err := peer.Write(stream(fs)); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "all frames", done)
+	stop()
+	for range 3 {
+		<-ended
+	}
+	p.close(t)
+	peer.Close()
+}
+
+// A frame longer than a protocol may wait for ends the connection instead of
+// filling memory.
+func TestFrameTooLong(t *testing.T) {
+	everyKind(t, func(t *testing.T, k kind) {
+		x, peer := k.pair(t)
+		p := &hoarder{lengthFramed: newFramed(x, k.opt)}
+		p.c.proto = p
+		p.c.Start(nil)
+		go io.Copy(peer, &io.LimitedReader{R: zeros{}, N: 1 << 20})
+		if err := await(t, "the failure", p.failed); err != io.ErrShortBuffer {
+			t.Errorf("%v", err)
+		}
+		p.close(t)
+		peer.Close()
+	})
+}
+
+// hoarder never takes anything.
+type hoarder struct{ *lengthFramed }
+
+func (hoarder) Receive([]byte, bool) (int, int, error) { return 0, 0, nil }
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }

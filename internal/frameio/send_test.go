@@ -1,0 +1,325 @@
+package frameio
+
+import (
+	"bytes"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"viaduct/internal/regmem"
+)
+
+// TestEveryByteArrives sends both ways at once, from several goroutines.
+func TestEveryByteArrives(t *testing.T) {
+	const n = 600
+	fs := frames(n)
+	everyKind(t, func(t *testing.T, k kind) {
+		a, b := k.connect(t)
+		doneA, doneB := a.expect(t, fs), b.expect(t, fs)
+		a.c.Start(nil)
+		b.c.Start(nil)
+		var wg sync.WaitGroup
+		for _, p := range []*lengthFramed{a, b} {
+			wg.Go(func() {
+				for i, f := range fs {
+					p.post(f)
+					if i%7 == 0 {
+						p.c.Kick()
+					}
+				}
+				p.c.Kick()
+			})
+			wg.Go(func() {
+				for range 200 {
+					p.c.Kick()
+				}
+			})
+		}
+		await(t, "all frames one way", doneB)
+		await(t, "all frames the other way", doneA)
+		wg.Wait()
+		a.c.Shutdown()
+		if err := await(t, "the end", b.failed); err != io.EOF {
+			t.Errorf("after Shutdown: %v", err)
+		}
+		b.c.Shutdown() // its direction still works
+		if err := await(t, "the end", a.failed); err != io.EOF {
+			t.Errorf("after Shutdown: %v", err)
+		}
+		eventually(t, "everything is reported as sent", func() bool { return a.sentFrames() == n && b.sentFrames() == n })
+	})
+}
+
+// A lone frame is with the kernel when Kick returns, and Kick does not wait
+// when the socket is full: the role goes to a goroutine, and nothing is lost.
+func TestSocketFull(t *testing.T) {
+	everyKind(t, func(t *testing.T, k kind) {
+		a, b := k.connect(t)
+		a.c.Start(nil)
+		a.post([]byte("first"))
+		a.c.Kick()
+		if k.name == "tcp" && a.sentFrames() != 1 {
+			t.Error("Kick returned before the frame was sent")
+		}
+		fs := [][]byte{[]byte("first")}
+		const piece, total = 64 << 10, 24 << 20
+		begin := time.Now()
+		for i := range total / piece {
+			f := bytes.Repeat([]byte{byte(i + 1)}, piece)
+			fs = append(fs, f)
+			a.post(f)
+			a.c.Kick()
+		}
+		if took := time.Since(begin); took > patience/2 {
+			t.Errorf("posting took %v", took)
+		}
+		if a.sentFrames() == len(fs) {
+			t.Fatal("the socket is not full")
+		}
+		n := len(fs)
+		done := b.expect(t, append(fs, []byte("last")))
+		b.c.Start(nil)
+		eventually(t, "everything is reported as sent", func() bool { return a.sentFrames() == n })
+		// And the role is free again: the next frame goes at once.
+		eventually(t, "the role is free", func() bool { return a.c.tx.state.Load() == idle })
+		a.post([]byte("last"))
+		a.c.Kick()
+		if k.name == "tcp" && a.sentFrames() != n+1 {
+			t.Error("Kick returned before the frame was sent")
+		}
+		await(t, "all frames", done)
+	})
+}
+
+// fullSocket posts pieces of r's memory, pinned, until the sender waits for
+// the peer. Pins of frames that are not in a batch yet are given back, as by
+// an engine that looks its memory up when it builds the frame. It returns how
+// many frames are in the batch or were sent.
+func fullSocket(t *testing.T, a *lengthFramed, r *regmem.Region, piece int) int {
+	t.Helper()
+	for off := 0; off+piece <= r.Len(); off += piece {
+		ref, out := r.Access(r.Base()+uint64(off), uint64(piece), nil, nil, regmem.LocalRead)
+		if out != regmem.OK {
+			t.Fatal(out)
+		}
+		a.postRef(ref)
+	}
+	a.c.Start(nil)
+	a.c.Kick()
+	eventually(t, "the socket is full", func() bool {
+		a.c.tx.mu.Lock()
+		defer a.c.tx.mu.Unlock()
+		return a.c.tx.waiting || a.c.raw == nil && a.c.tx.batch != nil && len(a.c.tx.batch.pins) == 0 && a.c.tx.batch.bytes > 0
+	})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := a.sent + a.pending
+	for _, ref := range a.queue[a.head:] {
+		ref.Release()
+	}
+	a.queue, a.head = a.queue[:0], 0
+	return n
+}
+
+// While a peer does not read, neither Deregister nor Quiesce waits for it,
+// and what was on its way is what was posted.
+func TestMemoryIsLetGo(t *testing.T) {
+	for name, letGo := range map[string]func(a *lengthFramed, g *regmem.Registry, r *regmem.Region) error{
+		"Deregister": func(_ *lengthFramed, g *regmem.Registry, r *regmem.Region) error { return g.Deregister(r) },
+		"Quiesce": func(a *lengthFramed, g *regmem.Registry, r *regmem.Region) error {
+			a.c.Quiesce()
+			return g.Deregister(r) // has no pins left
+		},
+		"Both": func(a *lengthFramed, g *regmem.Registry, r *regmem.Region) error {
+			go a.c.Quiesce()
+			return g.Deregister(r)
+		},
+	} {
+		everyKind(t, func(t *testing.T, k kind) {
+			t.Run(name, func(t *testing.T) {
+				a, b := k.connect(t)
+				g := regmem.New(regmem.Limits{})
+				const piece = 70000
+				mem := make([]byte, 240*piece)
+				for i := range mem {
+					mem[i] = byte(i / piece)
+				}
+				r, err := g.Register(mem, regmem.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				n := fullSocket(t, a, r, piece)
+				if n == mem2frames(mem, piece) {
+					t.Fatal("everything was sent")
+				}
+				done := make(chan error, 1)
+				go func() { done <- letGo(a, g, r) }()
+				if err := await(t, "the memory is let go", done); err != nil {
+					t.Error(err)
+				}
+				for i := range mem {
+					mem[i] = 0xff // ours again
+				}
+				var fs [][]byte
+				for i := range n {
+					fs = append(fs, bytes.Repeat([]byte{byte(i)}, piece))
+				}
+				got := b.expect(t, fs)
+				b.c.Start(nil)
+				await(t, "what was on its way", got)
+			})
+		})
+	}
+}
+
+func mem2frames(mem []byte, piece int) int { return len(mem) / piece }
+
+// Quiesce waits for methods that run.
+func TestQuiesceWaits(t *testing.T) {
+	everyKind(t, func(t *testing.T, k kind) {
+		a, b := k.connect(t)
+		inside, leave := make(chan struct{}), make(chan struct{})
+		b.got = func([]byte) { close(inside); <-leave }
+		b.c.Start(nil)
+		a.c.Start(nil)
+		a.post([]byte("x"))
+		a.c.Kick()
+		await(t, "Receive runs", inside)
+		quiet := make(chan struct{})
+		go func() { b.c.Quiesce(); close(quiet) }()
+		select {
+		case <-quiet:
+			t.Error("Quiesce returned while Receive runs")
+		case <-time.After(5 * time.Millisecond):
+		}
+		close(leave)
+		await(t, "Quiesce", quiet)
+	})
+}
+
+// When sending fails the protocol is told, after it has heard what the peer
+// said last.
+func TestSendFails(t *testing.T) {
+	everyKind(t, func(t *testing.T, k kind) {
+		x, peer := k.pair(t)
+		p := newFramed(x, k.opt)
+		last := p.expect(t, [][]byte{[]byte("because")})
+		p.c.Start(nil)
+		if _, err := peer.Write(stream([][]byte{[]byte("because")})); err != nil {
+			t.Fatal(err)
+		}
+		peer.Close()
+		err := error(nil)
+		for end := time.Now().Add(patience); err == nil && time.Now().Before(end); {
+			p.post(make([]byte, 5000))
+			p.c.Kick()
+			select {
+			case err = <-p.noSend:
+			case <-time.After(time.Millisecond):
+			}
+		}
+		if err == nil {
+			t.Fatal("sending to a peer that is gone does not fail")
+		}
+		await(t, "the peer's last words", last)
+		await(t, "Failed", p.failed)
+		p.c.Kick() // no harm
+		p.close(t)
+	})
+}
+
+// A batch says that it is full before it overflows.
+func TestBatchBounds(t *testing.T) {
+	b := batches.Get().(*Batch)
+	defer func() { b.reset(); batches.Put(b) }()
+	headers := 0
+	for !b.Full() {
+		b.Header(512)
+		headers++
+	}
+	if headers < 100 {
+		t.Errorf("full after %d headers", headers)
+	}
+	b.reset()
+	long := make([]byte, CopyLimit+1)
+	n := 0
+	for !b.Full() {
+		b.Header(20)
+		b.Bytes(long)
+		b.Header(4)
+		n++
+	}
+	b.close()
+	if len(b.vecs) > maxVecs || b.Len() != n*(20+len(long)+4) {
+		t.Errorf("%d vectors, %d bytes for %d frames", len(b.vecs), b.Len(), n)
+	}
+	b.reset()
+	for range 10 {
+		b.Header(8)
+		for range min(b.Pieces(), 20) {
+			b.Bytes(make([]byte, 100))
+		}
+	}
+	if b.Room() != batchBytes-b.Len() {
+		t.Errorf("room %d after %d bytes", b.Room(), b.Len())
+	}
+}
+
+// Whatever the kernel takes at a time, the bytes of a batch leave in order,
+// also if its memory is taken away in between.
+func TestPartialWrites(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := batches.Get().(*Batch)
+		defer func() { b.reset(); batches.Put(b) }()
+		var want []byte
+		var mems [][]byte
+		for i := range rapid.IntRange(1, 30).Draw(t, "pieces") {
+			if rapid.Bool().Draw(t, "header") {
+				n := rapid.IntRange(1, 512).Draw(t, "n")
+				h := b.Header(n)
+				for j := range h {
+					h[j] = byte(i)
+				}
+				want = append(want, h...)
+			} else {
+				m := bytes.Repeat([]byte{byte(i)}, rapid.IntRange(0, 3*CopyLimit).Draw(t, "m"))
+				mems = append(mems, m)
+				b.Bytes(m)
+				want = append(want, m...)
+			}
+		}
+		b.close()
+		if b.Len() != len(want) {
+			t.Fatalf("length %d, want %d", b.Len(), len(want))
+		}
+		var got []byte
+		for {
+			if rapid.IntRange(0, 5).Draw(t, "own") == 0 {
+				b.own()
+				for _, m := range mems {
+					clear(m)
+				}
+			}
+			n := rapid.IntRange(0, b.Len()).Draw(t, "taken")
+			left := n
+			for _, v := range b.vecs {
+				k := min(left, len(v))
+				got = append(got, v[:k]...)
+				left -= k
+			}
+			done := b.written(n)
+			if done != (len(got) == len(want)) || b.Len() != len(want)-len(got) {
+				t.Fatalf("after %d of %d bytes: done %t, %d left", len(got), len(want), done, b.Len())
+			}
+			if done {
+				break
+			}
+		}
+		if !bytes.Equal(got, want) {
+			t.Fatal("the bytes are not those posted")
+		}
+	})
+}
