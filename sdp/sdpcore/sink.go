@@ -199,7 +199,11 @@ func (m *Machine) serve() {
 			continue
 		}
 		if m.life == lifeDead {
-			m.endRead(i, m.verdict())
+			if r.off > 0 && !r.all {
+				m.endRead(i, nil)
+			} else {
+				m.endRead(i, m.verdict())
+			}
 			continue
 		}
 		// Once the reads behind it may have been served, r gets no more.
