@@ -26,6 +26,8 @@ func (v *VI) begin(ctx context.Context) (context.Context, *attempt, *Endpoint, e
 	if v.State() != Idle {
 		return nil, nil, nil, fmt.Errorf("%w: %v", ErrInvalidState, v.State())
 	}
+	v.nic.attempts.Add(1)
+	v.send.failed.Store(false)
 	ctx, cancel := context.WithCancelCause(ctx)
 	v.attempt = &attempt{cancel: cancel, done: make(chan struct{})}
 	v.peer = nil
@@ -39,6 +41,7 @@ func (v *VI) begin(ctx context.Context) (context.Context, *attempt, *Endpoint, e
 // end concludes an attempt: Connected, or back to Idle with the receives
 // still posted. [VIA 2.2]
 func (v *VI) end(ctx context.Context, a *attempt, ep *Endpoint, l Link, g Agreement, err error) (Attributes, error) {
+	defer v.nic.attempts.Done()
 	v.mu.Lock()
 	if v.attempt != a {
 		// Disconnect or Close overtook us.

@@ -56,6 +56,7 @@ type Descriptor struct {
 	posted atomic.Bool // from the post until it was reaped
 	status atomic.Uint32
 	result Status // owned by the NIC while posted; becomes status
+	fatal  bool   // owned by the NIC while posted: its error ends the connection
 }
 
 // Status returns how the descriptor ended; StatusDone is clear while it is

@@ -84,8 +84,13 @@ func (e *Endpoint) FinishSend(d *Descriptor, seq uint64, bad Status) (broken boo
 	if bad != 0 {
 		d.result |= bad
 		if e.attrs.Reliability.reliable() {
-			e.badSend.CompareAndSwap(0, int64(seq)+1)
+			d.fatal = true
 			e.stopSends.Store(true)
+			for old := e.badSend.Load(); old == 0 || old > int64(seq)+1; old = e.badSend.Load() {
+				if e.badSend.CompareAndSwap(old, int64(seq)+1) {
+					break
+				}
+			}
 		}
 	}
 	return e.FinishSends(seq, seq+1)

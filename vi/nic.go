@@ -35,6 +35,8 @@ type NIC struct {
 	notify dispatcher
 	names  nameService
 
+	attempts sync.WaitGroup // connections being made
+
 	mu     sync.Mutex
 	closed bool                          // guarded by mu
 	vis    map[*VI]struct{}              // guarded by mu
@@ -115,6 +117,7 @@ func (n *NIC) Close() error {
 	for _, c := range cqs {
 		c.close()
 	}
+	n.attempts.Wait() // they were cancelled
 	err := n.dev.Close()
 	for _, l := range links {
 		l.Wait()

@@ -16,6 +16,7 @@ type side struct {
 	q      queue.Work[*Descriptor]
 	cq     *CompletionQueue
 	isRecv bool
+	failed atomic.Bool // an error of this connection's was published
 
 	registered atomic.Bool // there are Notify registrations
 	mu         sync.Mutex
@@ -25,7 +26,20 @@ type side struct {
 func (s *side) init(v *VI, cq *CompletionQueue, isRecv bool, limit int) {
 	s.v, s.cq, s.isRecv = v, cq, isRecv
 	s.q.Limit = limit
-	s.q.OnDone = (*Descriptor).publish
+	s.q.OnDone = s.publish
+}
+
+// publish makes a descriptor's result its status. It runs under the queue's
+// lock, in posting order. After an error that ends the connection everything
+// is flushed, also what had finished while the one in error was under way.
+// [VIA-4.4-5]
+func (s *side) publish(d *Descriptor) {
+	if s.failed.Load() {
+		d.result = d.result&^StatusErrorMask | StatusFlushed
+	} else if d.fatal {
+		s.failed.Store(true)
+	}
+	d.publish()
 }
 
 func (s *side) empty() bool {
@@ -59,6 +73,7 @@ func (s *side) post(d *Descriptor) error {
 	case !d.posted.CompareAndSwap(false, true):
 		return fmt.Errorf("%w: the descriptor is posted already", ErrInvalidParameter)
 	}
+	d.fatal = false
 	d.status.Store(0) // whatever the consumer left there [VIA-3.3-5]
 	if s.isRecv {
 		d.result = StatusOpReceive

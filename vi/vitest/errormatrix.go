@@ -549,3 +549,54 @@ func testCut(e *env) {
 		}
 	}
 }
+
+// testNothingAfterError: behind an error everything is flushed, also what was
+// on its way or had finished already when the error came back. [VIA-4.4-5]
+func testNothingAfterError(e *env) {
+	if !e.reliable() {
+		return
+	}
+	rest := func(p *pair, bad *vi.Descriptor, want vi.Status) {
+		e.Helper()
+		ds := []*vi.Descriptor{bad}
+		for i := range 12 {
+			d := vi.NewSend(p.seg(0, 0, 10))
+			if i%3 == 1 {
+				d = vi.NewRDMAWrite(p.mem[1].Remote(0), p.seg(0, 0, 2000))
+			}
+			ds = append(ds, d)
+			p.postRecv(1, vi.NewRecv(p.seg(1, 4096, 10)))
+		}
+		if _, err := p.v[0].PostSends(ds); err != nil {
+			e.Fatal(err)
+		}
+		p.wantStatus("the one in error", p.reapSend(p.v[0], bad), want)
+		for _, d := range ds[1:] {
+			op := vi.StatusOpSend
+			if d.Control.Op() == vi.OpRDMAWrite {
+				op = vi.StatusOpRDMAWrite
+			}
+			p.wantStatus("one behind it", p.reapSend(p.v[0], d), op|vi.StatusFlushed)
+		}
+		p.waitState(p.v[0], vi.Error)
+		p.must(p.v[0].Disconnect())
+		p.waitState(p.v[1], vi.Error)
+		p.must(p.v[1].Disconnect())
+		p.drain(p.v[1])
+		p.connect() // and it leaves no trace
+		p.works()
+		for _, r := range e.async {
+			r.take()
+		}
+	}
+	if e.level == vi.ReliableReception {
+		p := e.connected()
+		p.postRecv(1, vi.NewRecv(p.seg(1, 0, 5)))
+		rest(p, vi.NewSend(p.seg(0, 0, 10)), vi.StatusOpSend|vi.StatusRemoteDescriptor)
+		rest(e.connected(), vi.NewRDMAWrite(vi.RemoteSegment{}, p.seg(0, 0, 10)), vi.StatusOpRDMAWrite|vi.StatusRDMAProtection)
+	}
+	if e.canRead() {
+		p := e.connected()
+		rest(p, vi.NewRDMARead(vi.RemoteSegment{}, p.seg(0, 0, 10)), vi.StatusOpRDMARead|vi.StatusRDMAProtection)
+	}
+}

@@ -60,6 +60,7 @@ var families = []family{
 	{name: "ErrorMatrix", run: testErrorMatrix},
 	{name: "CorruptUnreliable", run: testCorruptUnreliable, skipped: needsCorrupt},
 	{name: "ErrorOrder", run: testErrorOrder},
+	{name: "NothingAfterError", run: testNothingAfterError},
 	{name: "RemoteDisconnect", run: testRemoteDisconnect, lossy: true},
 	{name: "Cut", run: testCut, skipped: needsCut, lossy: true},
 }
