@@ -1,0 +1,61 @@
+package vitcp
+
+import (
+	"fmt"
+	"testing"
+
+	"viaduct/vi"
+)
+
+// In steady state a message allocates nothing, on neither side, at any level,
+// with flow control and without.
+func TestAllocs(t *testing.T) {
+	for _, level := range levels {
+		for _, flow := range []bool{false, true} {
+			for _, size := range []int{64, 100000} {
+				t.Run(fmt.Sprintf("%v/flow=%v/%d", level, flow, size), func(t *testing.T) {
+					attrs := withLevel(reliableAll, level)
+					attrs.FlowControl = flow
+					p := connectPair(t, Config{}, attrs)
+					ra, _ := register(t, p.na, size, allRights)
+					rb, _ := register(t, p.nb, size, allRights)
+					ctx := testContext(t)
+					send, recv := vi.NewSend(segment(ra, 0, size)), vi.NewRecv(segment(rb, 0, size))
+					write := vi.NewRDMAWrite(rb.Remote(0), segment(ra, 0, size)).WithImmediate(1)
+					read := vi.NewRDMARead(rb.Remote(0), segment(ra, 0, size))
+					step := func(d *vi.Descriptor, consumes bool) {
+						if consumes {
+							if err := p.b.PostRecv(recv); err != nil {
+								t.Fatal(err)
+							}
+						}
+						if err := p.a.PostSend(d); err != nil {
+							t.Fatal(err)
+						}
+						if consumes {
+							if _, err := p.b.RecvWait(ctx); err != nil {
+								t.Fatal(err)
+							}
+						}
+						if _, err := p.a.SendWait(ctx); err != nil {
+							t.Fatal(err)
+						}
+					}
+					all := func() {
+						step(send, true)
+						step(write, true)
+						if level != vi.UnreliableDelivery {
+							step(read, false)
+						}
+					}
+					for range 50 {
+						all()
+					}
+					if n := testing.AllocsPerRun(200, all); n >= 1 {
+						t.Errorf("%v allocations for three messages", n)
+					}
+				})
+			}
+		}
+	}
+}

@@ -1,0 +1,293 @@
+package vitcp
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"syscall"
+	"testing"
+
+	"viaduct/vi"
+)
+
+var benchSizes = []int{64, 4 << 10, 64 << 10, 1 << 20}
+
+// A pump keeps a send queue busy with copies of one descriptor.
+type pump struct {
+	t    testing.TB
+	v    *vi.VI
+	free []*vi.Descriptor
+	out  int
+}
+
+func newPump(t testing.TB, v *vi.VI, depth int, build func() *vi.Descriptor) *pump {
+	p := &pump{t: t, v: v}
+	for range depth {
+		p.free = append(p.free, build())
+	}
+	return p
+}
+
+// post posts n descriptors with one doorbell, waiting for room first.
+func (p *pump) post(n int) {
+	for len(p.free) < n {
+		p.reap()
+	}
+	ds := p.free[len(p.free)-n:]
+	if _, err := p.v.PostSends(ds); err != nil {
+		p.t.Fatal(err)
+	}
+	p.free = p.free[:len(p.free)-n]
+	p.out += n
+}
+
+// reap takes completed descriptors back, at least one.
+func (p *pump) reap() {
+	for got := false; !got; {
+		for {
+			d, err := p.v.SendDone()
+			if errors.Is(err, vi.ErrNotDone) || errors.Is(err, vi.ErrQueueEmpty) {
+				break
+			}
+			if err != nil {
+				p.t.Fatal(err)
+			}
+			p.free = append(p.free, d)
+			p.out--
+			got = true
+		}
+		if !got {
+			runtime.Gosched()
+		}
+	}
+}
+
+func (p *pump) drain() {
+	for p.out > 0 {
+		p.reap()
+	}
+}
+
+// batchFor is how many messages are posted with one doorbell.
+func batchFor(size int) int { return max(1, min(16, 256<<10/size)) }
+
+func BenchmarkWrite(b *testing.B) { benchRDMA(b, false) }
+func BenchmarkRead(b *testing.B)  { benchRDMA(b, true) }
+
+func benchRDMA(b *testing.B, read bool) {
+	for _, level := range []vi.Reliability{vi.ReliableDelivery, vi.ReliableReception} {
+		for _, size := range benchSizes {
+			b.Run(fmt.Sprintf("%v/%d", level, size), func(b *testing.B) {
+				p := connectPair(b, Config{Congestion: "reno"}, withLevel(reliableAll, level))
+				ra, _ := register(b, p.na, size, vi.MemAttributes{})
+				rb, _ := register(b, p.nb, size, allRights)
+				n := batchFor(size)
+				pump := newPump(b, p.a, 4*n, func() *vi.Descriptor {
+					if read {
+						return vi.NewRDMARead(rb.Remote(0), segment(ra, 0, size))
+					}
+					return vi.NewRDMAWrite(rb.Remote(0), segment(ra, 0, size))
+				})
+				b.SetBytes(int64(size * n))
+				b.ReportAllocs()
+				for b.Loop() {
+					pump.post(n)
+				}
+				pump.drain()
+				b.ReportMetric(float64(b.N*n)/b.Elapsed().Seconds(), "msg/s")
+			})
+		}
+	}
+}
+
+func BenchmarkSend(b *testing.B) {
+	for _, level := range []vi.Reliability{vi.ReliableDelivery, vi.ReliableReception} {
+		for _, size := range benchSizes {
+			b.Run(fmt.Sprintf("%v/%d", level, size), func(b *testing.B) {
+				p := connectPair(b, Config{Congestion: "reno"}, withLevel(reliableAll, level))
+				ra, _ := register(b, p.na, size, vi.MemAttributes{})
+				rb, _ := register(b, p.nb, size, allRights)
+				stop := make(chan struct{})
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					for range 64 {
+						p.b.PostRecv(vi.NewRecv(segment(rb, 0, size)))
+					}
+					for {
+						d, err := p.b.RecvDone()
+						if err == nil {
+							p.b.PostRecv(d)
+							continue
+						}
+						select {
+						case <-stop:
+							return
+						default:
+							runtime.Gosched()
+						}
+					}
+				}()
+				n := batchFor(size)
+				pump := newPump(b, p.a, 4*n, func() *vi.Descriptor { return vi.NewSend(segment(ra, 0, size)) })
+				b.SetBytes(int64(size * n))
+				b.ReportAllocs()
+				for b.Loop() {
+					pump.post(n)
+				}
+				pump.drain()
+				b.ReportMetric(float64(b.N*n)/b.Elapsed().Seconds(), "msg/s")
+				close(stop)
+				<-done
+			})
+		}
+	}
+}
+
+// BenchmarkPingPong measures round trips of two consumers that poll.
+func BenchmarkPingPong(b *testing.B) {
+	for _, level := range []vi.Reliability{vi.ReliableDelivery, vi.ReliableReception} {
+		for _, size := range benchSizes[:3] {
+			b.Run(fmt.Sprintf("%v/%d", level, size), func(b *testing.B) {
+				p := connectPair(b, Config{Congestion: "reno"}, withLevel(reliableAll, level))
+				ra, _ := register(b, p.na, 2*size, vi.MemAttributes{})
+				rb, _ := register(b, p.nb, 2*size, vi.MemAttributes{})
+				side := func(v *vi.VI, r *vi.Region) func(first bool) error {
+					s, d := vi.NewSend(segment(r, 0, size)), vi.NewRecv(segment(r, size, size))
+					spin := func(f func() (*vi.Descriptor, error)) error {
+						for {
+							if _, err := f(); !errors.Is(err, vi.ErrNotDone) {
+								return err
+							}
+						}
+					}
+					v.PostRecv(d)
+					return func(first bool) error {
+						if !first {
+							if err := spin(v.RecvDone); err != nil {
+								return err
+							}
+							v.PostRecv(d)
+						}
+						v.PostSend(s)
+						if first {
+							if err := spin(v.RecvDone); err != nil {
+								return err
+							}
+							v.PostRecv(d)
+						}
+						return spin(v.SendDone)
+					}
+				}
+				a, e := side(p.a, ra), side(p.b, rb)
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					for e(false) == nil {
+					}
+				}()
+				b.ReportAllocs()
+				for b.Loop() {
+					if err := a(true); err != nil {
+						b.Fatal(err)
+					}
+				}
+				p.a.Disconnect()
+				<-done
+			})
+		}
+	}
+}
+
+// BenchmarkTCP is the neighbour of all of the above: plain TCP with the same
+// sizes, one write per message, or 16 small ones in one.
+func BenchmarkTCP(b *testing.B) {
+	pair := func(b *testing.B) (c, s net.Conn) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		must(b, err)
+		defer l.Close()
+		c, err = net.Dial("tcp", l.Addr().String())
+		must(b, err)
+		s, err = l.Accept()
+		must(b, err)
+		cfg := Config{Congestion: "reno"}
+		must(b, cfg.check())
+		must(b, cfg.tune(c))
+		must(b, cfg.tune(s))
+		b.Cleanup(func() { c.Close(); s.Close() })
+		return c, s
+	}
+	for _, size := range benchSizes {
+		b.Run(fmt.Sprintf("stream/%d", size), func(b *testing.B) {
+			c, s := pair(b)
+			go io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{s}, make([]byte, 256<<10))
+			n := batchFor(size)
+			buf := make([]byte, size*n)
+			b.SetBytes(int64(len(buf)))
+			for b.Loop() {
+				if _, err := c.Write(buf); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.N*n)/b.Elapsed().Seconds(), "msg/s")
+		})
+	}
+	for _, size := range benchSizes[:3] {
+		b.Run(fmt.Sprintf("pingpong/%d", size), func(b *testing.B) {
+			c, s := pair(b)
+			go func() {
+				buf := make([]byte, size)
+				for {
+					if readSpinning(s, buf) != nil {
+						return
+					}
+					if _, err := s.Write(buf); err != nil {
+						return
+					}
+				}
+			}()
+			buf := make([]byte, size)
+			for b.Loop() {
+				if _, err := c.Write(buf); err != nil {
+					b.Fatal(err)
+				}
+				if err := readSpinning(c, buf); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// readSpinning is io.ReadFull that never sleeps, as the consumers above.
+func readSpinning(c net.Conn, buf []byte) error {
+	raw, err := c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	var rerr error
+	got := 0
+	err = raw.Read(func(fd uintptr) bool {
+		for got < len(buf) {
+			n, err := syscall.Read(int(fd), buf[got:])
+			switch {
+			case err == syscall.EAGAIN || err == syscall.EINTR:
+			case err != nil:
+				rerr = err
+				return true
+			case n == 0:
+				rerr = io.EOF
+				return true
+			default:
+				got += n
+			}
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	return rerr
+}
