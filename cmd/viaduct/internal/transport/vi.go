@@ -448,3 +448,28 @@ func (l *viListener) Close() error {
 	l.wg.Wait()
 	return l.nic.Close()
 }
+
+// VIAttributes are the attributes that an address asks for, with mtu where it
+// says nothing. For measurements, which use VIs directly.
+func VIAttributes(u *addr.URL, mtu uint32) (vi.Attributes, error) {
+	return viAttributes(u, &Options{MTU: mtu})
+}
+
+// VIAddress is the VI address that a URL names.
+func VIAddress(ctx context.Context, u *addr.URL) (vi.Address, error) {
+	ap, err := resolveHost(ctx, u)
+	return vi.Address{Host: vi.IPAddress(ap, "").Host, Discriminator: u.Disc}, err
+}
+
+// OpenVINIC opens a NIC for a URL; one that listens tells where.
+func OpenVINIC(u *addr.URL, o *Options, listens bool) (*vi.NIC, net.Addr, error) {
+	listen := ""
+	if listens {
+		listen = u.HostPort()
+	}
+	nic, err := vitcpNIC(o, listen, u.Host, !listens)
+	if err != nil {
+		return nil, nil, err
+	}
+	return nic, nicAddr(nic), nil
+}

@@ -118,7 +118,7 @@ func commands(e *shell.Env) []*cobra.Command {
 	return []*cobra.Command{
 		demoCommand(e), serveCommand(e), getCommand(e), putCommand(e),
 		echoCommand(e), pingCommand(e), ncCommand(e), proxyCommand(e),
-		rpingCommand(e), portmapCommand(e), versionCommand(e),
+		benchCommand(e), rpingCommand(e), portmapCommand(e), versionCommand(e),
 	}
 }
 

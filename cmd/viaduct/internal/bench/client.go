@@ -1,0 +1,282 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A Client drives measurements against a server.
+type Client struct {
+	c   net.Conn
+	in  *json.Decoder
+	out *json.Encoder
+	// host is where the server's lanes listen.
+	host string
+}
+
+// Dial connects to the control address of a server.
+func Dial(ctx context.Context, at string) (*Client, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", at)
+	if err != nil {
+		return nil, err
+	}
+	host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
+	if ip := net.ParseIP(host); ip != nil && ip.To4() == nil {
+		host = "[" + host + "]"
+	}
+	return &Client{c: c, in: json.NewDecoder(c), out: json.NewEncoder(c), host: host}, nil
+}
+
+// Close ends the control connection; the server ends what was open.
+func (c *Client) Close() error { return c.c.Close() }
+
+func (c *Client) ask(q request) (answer, error) {
+	if err := c.out.Encode(q); err != nil {
+		return answer{}, err
+	}
+	return c.hear()
+}
+
+func (c *Client) hear() (a answer, err error) {
+	if err := c.in.Decode(&a); err != nil {
+		return a, fmt.Errorf("bench: the server is gone: %w", err)
+	}
+	if a.Error != "" {
+		return a, errors.New("bench: server: " + a.Error)
+	}
+	return a, nil
+}
+
+// A sample is the outcome of one measurement.
+type sample struct {
+	value     float64 // in the unit of the operation
+	bytes     float64
+	messages  float64
+	seconds   float64
+	cpuClient float64 // seconds
+	cpuServer float64
+}
+
+// measureTime bounds a measurement beyond the time asked for.
+const measureTime = 60 * time.Second
+
+// measure runs one spec for about d.
+func (c *Client) measure(ctx context.Context, s spec, d time.Duration) (m sample, err error) {
+	ctx, cancel := context.WithTimeout(ctx, d+measureTime)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { c.c.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	defer func() {
+		if ctx.Err() != nil && err != nil {
+			err = context.Cause(ctx)
+		}
+	}()
+	s.Host = c.host
+	a, err := c.ask(request{Cmd: "open", Spec: s})
+	if err != nil {
+		return m, err
+	}
+	defer c.ask(request{Cmd: "close"})
+	before := memory()
+	var serverBefore int64
+	if s.Op == OpIdle {
+		b, err := c.ask(request{Cmd: "memory"})
+		if err != nil {
+			return m, err
+		}
+		serverBefore = b.Memory
+	}
+	dl, err := newDialer(s, a.URL)
+	if err != nil {
+		return m, err
+	}
+	defer dl.close()
+	if s.Op == OpSetup {
+		return c.setup(ctx, dl, d)
+	}
+	var lanes []dialed
+	defer func() {
+		for _, l := range lanes {
+			l.close()
+		}
+	}()
+	for range s.Conns {
+		l, err := c.connect(ctx, dl)
+		if err != nil {
+			return m, err
+		}
+		lanes = append(lanes, l)
+	}
+	if s.Op == OpIdle {
+		b, err := c.ask(request{Cmd: "memory"})
+		if err != nil {
+			return m, err
+		}
+		// Both sides together serve both ends of each connection.
+		m.value = float64(memory()-before+b.Memory-serverBefore) / float64(2*s.Conns)
+		return m, nil
+	}
+	return c.drive(ctx, s, lanes, d)
+}
+
+// connect opens one lane and learns its target.
+func (c *Client) connect(ctx context.Context, dl dialer) (dialed, error) {
+	if err := c.out.Encode(request{Cmd: "accept"}); err != nil {
+		return nil, err
+	}
+	l, err := dl.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	a, err := c.hear()
+	if err != nil {
+		l.close()
+		return nil, err
+	}
+	l.use(a.Target)
+	return l, nil
+}
+
+// setup makes and ends connections, one after the other.
+func (c *Client) setup(ctx context.Context, dl dialer, d time.Duration) (m sample, err error) {
+	if _, err := c.ask(request{Cmd: "churn"}); err != nil {
+		return m, err
+	}
+	cpu, start := cpuSeconds(), time.Now()
+	n := 0
+	for time.Since(start) < d {
+		l, err := dl.dial(ctx)
+		if err != nil {
+			return m, err
+		}
+		l.close()
+		n++
+	}
+	m.seconds, m.messages, m.cpuClient = time.Since(start).Seconds(), float64(n), cpuSeconds()-cpu
+	m.value = m.messages / m.seconds
+	a, err := c.ask(request{Cmd: "finish"})
+	m.cpuServer = a.CPU
+	return m, err
+}
+
+// drive plays the client's part on all lanes at once.
+func (c *Client) drive(ctx context.Context, s spec, lanes []dialed, d time.Duration) (m sample, err error) {
+	if _, err := c.ask(request{Cmd: "go"}); err != nil {
+		return m, err
+	}
+	counts := make([]int, len(lanes))
+	trips := make([][]time.Duration, len(lanes))
+	errs := make([]error, len(lanes))
+	var wg sync.WaitGroup
+	cpu, start := cpuSeconds(), time.Now()
+	for i, l := range lanes {
+		wg.Go(func() {
+			switch s.Op {
+			case OpPoll, OpWait:
+				trips[i], errs[i] = pingPong(ctx, s, l, start.Add(d))
+				counts[i] = len(trips[i])
+			default:
+				counts[i], errs[i] = push(ctx, s, l, start.Add(d))
+			}
+		})
+	}
+	wg.Wait()
+	m.seconds, m.cpuClient = time.Since(start).Seconds(), cpuSeconds()-cpu
+	if err := errors.Join(errs...); err != nil {
+		return m, err
+	}
+	a, err := c.ask(request{Cmd: "finish"})
+	if err != nil {
+		return m, err
+	}
+	m.cpuServer = a.CPU
+	for _, n := range counts {
+		m.messages += float64(n)
+	}
+	m.bytes = m.messages * float64(s.Size)
+	switch s.Op {
+	case OpPoll, OpWait:
+		all := slices.Concat(trips...)
+		if len(all) == 0 {
+			return m, errShort
+		}
+		slices.Sort(all)
+		m.value = float64(all[len(all)/2].Nanoseconds()) / 1000
+	case OpRate:
+		m.value = m.messages / m.seconds
+	default:
+		m.value = m.bytes / m.seconds
+	}
+	return m, nil
+}
+
+// push keeps the window full until the time is over, and returns how many
+// operations the other side has confirmed.
+func push(ctx context.Context, s spec, l lane, end time.Time) (n int, err error) {
+	w, batch, out := s.window(), max(1, s.Doorbell), 0
+	for i := 0; ; i++ {
+		if i&15 == 0 && time.Now().After(end) {
+			break
+		}
+		for out+batch > w {
+			k, err := l.reap(ctx, false)
+			if err != nil {
+				return n, err
+			}
+			out -= k
+		}
+		if err := l.post(batch); err != nil {
+			return n, err
+		}
+		out += batch
+		n += batch
+	}
+	for out > 0 {
+		k, err := l.reap(ctx, false)
+		if err != nil {
+			return n, err
+		}
+		out -= k
+	}
+	return n, finish(ctx, l)
+}
+
+// finish ends a measurement and waits until the other side has everything.
+func finish(ctx context.Context, l lane) error {
+	if err := l.send(ctx, endSize, false); err != nil {
+		return err
+	}
+	for {
+		n, err := l.recv(ctx, false)
+		if err != nil {
+			return err
+		}
+		if n == endSize {
+			return nil
+		}
+	}
+}
+
+// pingPong measures round trips until the time is over.
+func pingPong(ctx context.Context, s spec, l lane, end time.Time) (trips []time.Duration, err error) {
+	poll := s.Op == OpPoll
+	for was := time.Now(); was.Before(end); {
+		if err := l.send(ctx, s.Size, poll); err != nil {
+			return nil, err
+		}
+		if _, err := l.recv(ctx, poll); err != nil {
+			return nil, err
+		}
+		now := time.Now()
+		trips = append(trips, now.Sub(was))
+		was = now
+	}
+	return trips, finish(ctx, l)
+}

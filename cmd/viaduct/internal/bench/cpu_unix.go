@@ -1,0 +1,14 @@
+//go:build unix
+
+package bench
+
+import "golang.org/x/sys/unix"
+
+// cpuSeconds is the processor time that this process has used.
+func cpuSeconds() float64 {
+	var r unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &r) != nil {
+		return 0
+	}
+	return float64(r.Utime.Nano()+r.Stime.Nano()) / 1e9
+}

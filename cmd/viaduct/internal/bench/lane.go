@@ -1,0 +1,150 @@
+// Package bench measures the transports side by side: two processes, rounds
+// that take turns, plain TCP always in the same run.
+package bench
+
+import (
+	"context"
+	"errors"
+
+	"viaduct/cmd/viaduct/internal/addr"
+)
+
+// Ops, in the words of the command line.
+const (
+	OpWrite  = "write"  // RDMA Write, one-sided
+	OpRead   = "read"   // RDMA Read, one-sided
+	OpSend   = "send"   // messages into posted receives
+	OpStream = "stream" // bytes of a stream
+	OpPoll   = "poll"   // ping-pong, both sides polling
+	OpWait   = "wait"   // ping-pong, both sides waiting
+	OpRate   = "rate"   // small RDMA Writes (small writes of a stream), by doorbell
+	OpSetup  = "setup"  // connections made and ended
+	OpIdle   = "idle"   // memory of an idle connection
+)
+
+// Ops lists all operations, in the order of the report.
+var Ops = []string{OpWrite, OpRead, OpSend, OpStream, OpPoll, OpWait, OpRate, OpSetup, OpIdle}
+
+// A spec is one thing to measure.
+type spec struct {
+	Transport  string `json:"transport"` // a scheme, with parameters behind a ?
+	Op         string `json:"op"`
+	Size       int    `json:"size"`
+	Doorbell   int    `json:"doorbell"` // messages per doorbell
+	Conns      int    `json:"conns"`
+	Congestion string `json:"congestion,omitempty"`
+	Host       string `json:"host"` // where the server listens
+}
+
+func (s spec) scheme() string {
+	for i, c := range s.Transport {
+		if c == '?' {
+			return s.Transport[:i]
+		}
+	}
+	return s.Transport
+}
+
+func (s spec) query() string { return s.Transport[len(s.scheme()):] }
+
+func (s spec) stream() bool { return s.scheme() == "tcp" || s.scheme() == "sdp" }
+
+// applies tells whether a transport has the operation. For a stream, write,
+// read and send are the same: bytes that go one way.
+func (s spec) applies() bool {
+	switch s.Op {
+	case OpStream:
+		return s.stream()
+	case OpRead, OpWrite, OpSend:
+		return !s.stream()
+	case OpPoll:
+		return s.scheme() != "sdp"
+	}
+	return true
+}
+
+// window is how many operations are outstanding: enough to fill the pipe, and
+// no more memory than what stays in a cache.
+func (s spec) window() int {
+	switch s.Op {
+	case OpPoll, OpWait, OpSetup, OpIdle:
+		return 1
+	case OpRate:
+		return max(256, 4*s.Doorbell)
+	}
+	return max(4, min(128, footprint/max(1, s.Size)))
+}
+
+// footprint is the memory that each side of a connection works in.
+const footprint = 1 << 20
+
+// endSize is the length of the message that ends a measurement. Measured
+// messages are longer.
+const endSize = 1
+
+// A target is memory of the server that a client may use.
+type target struct {
+	Address uint64 `json:"address"`
+	Handle  uint32 `json:"handle"`
+}
+
+// A lane is one connection of a measurement, as close to its transport's own
+// interface as it gets. Methods are for one goroutine. poll asks to burn the
+// processor instead of sleeping.
+type lane interface {
+	// post starts n operations of the spec with one doorbell.
+	post(n int) error
+	// reap takes completions, at least one, of what was posted.
+	reap(ctx context.Context, poll bool) (int, error)
+	// send sends one message of n bytes and waits until it is complete.
+	send(ctx context.Context, n int, poll bool) error
+	// recv takes one message and returns its length.
+	recv(ctx context.Context, poll bool) (int, error)
+	close()
+}
+
+// A host accepts lanes, on the server's side.
+type host interface {
+	url() string
+	accept(ctx context.Context) (lane, target, error)
+	close()
+}
+
+var errShort = errors.New("bench: the connection ended during the measurement")
+
+// open listens for the lanes of a spec.
+func open(s spec) (host, error) {
+	switch s.scheme() {
+	case "vitcp", "fcvi":
+		return openVI(s)
+	case "iwarp":
+		return openIWARP(s)
+	}
+	return openStream(s)
+}
+
+// A dialer makes lanes to one host.
+type dialer interface {
+	dial(ctx context.Context) (dialed, error)
+	close()
+}
+
+func newDialer(s spec, at string) (dialer, error) {
+	u, err := addr.Parse(at)
+	if err != nil {
+		return nil, err
+	}
+	switch s.scheme() {
+	case "vitcp", "fcvi":
+		return newVIDialer(s, u)
+	case "iwarp":
+		return newIWARPDialer(s, u)
+	}
+	return newStreamDialer(s, u)
+}
+
+// A dialed lane learns the memory it may use.
+type dialed interface {
+	lane
+	use(t target)
+}

@@ -1,0 +1,238 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// A Plan says what to measure.
+type Plan struct {
+	Transports []string // schemes, with parameters behind a ? where wanted
+	Ops        []string
+	Sizes      []int
+	Doorbells  []int
+	Conns      []int
+	IdleConns  int
+	Rounds     int
+	Time       time.Duration // of one measurement
+	Congestion string
+
+	// Progress, if set, is told of each measurement before it begins.
+	Progress func(done, all int, what string)
+}
+
+// A Row is one line of the report. Values are in Unit; for microseconds and
+// bytes less is better.
+type Row struct {
+	Transport string  `json:"transport"`
+	Op        string  `json:"op"`
+	Size      int     `json:"size"`
+	Doorbell  int     `json:"doorbell,omitempty"`
+	Conns     int     `json:"connections"`
+	Unit      string  `json:"unit"`
+	Median    float64 `json:"median"`
+	Min       float64 `json:"min"`
+	Max       float64 `json:"max"`
+	Rounds    int     `json:"rounds"`
+	ToTCP     float64 `json:"ratio_to_tcp"` // of the medians; 0 if there is no baseline
+	// Processor time per 10^9 bytes moved, on either side.
+	ClientCPU float64 `json:"client_cpu_seconds_per_gb,omitempty"`
+	ServerCPU float64 `json:"server_cpu_seconds_per_gb,omitempty"`
+	Error     string  `json:"error,omitempty"`
+}
+
+// Unit is what an operation is measured in.
+func Unit(op string) string {
+	switch op {
+	case OpPoll, OpWait:
+		return "us"
+	case OpRate:
+		return "messages/s"
+	case OpSetup:
+		return "connections/s"
+	case OpIdle:
+		return "bytes"
+	}
+	return "bytes/s"
+}
+
+// rateSize is the size of the small messages of OpRate.
+const rateSize = 64
+
+// latencySizes are those for which a round trip is worth measuring.
+func latencySizes(sizes []int) (out []int) {
+	for _, s := range sizes {
+		if s <= 64<<10 {
+			out = append(out, s)
+		}
+	}
+	if len(out) == 0 {
+		out = []int{64}
+	}
+	return out
+}
+
+// specs lists what the plan asks of one transport, in the order of the report.
+func (p *Plan) specs(transport string) (out []spec) {
+	for _, op := range p.Ops {
+		base := spec{Transport: transport, Op: op, Doorbell: 1, Congestion: p.Congestion}
+		if !base.applies() {
+			continue
+		}
+		sizes, doorbells, conns := p.Sizes, []int{1}, p.Conns
+		switch op {
+		case OpPoll, OpWait:
+			sizes, conns = latencySizes(p.Sizes), []int{1}
+		case OpRate:
+			sizes, doorbells, conns = []int{rateSize}, p.Doorbells, []int{1}
+		case OpSetup:
+			sizes, conns = []int{rateSize}, []int{1}
+		case OpIdle:
+			sizes, conns = []int{rateSize}, []int{p.IdleConns}
+		}
+		for _, c := range conns {
+			for _, size := range sizes {
+				for _, d := range doorbells {
+					s := base
+					s.Size, s.Doorbell, s.Conns = size, d, c
+					out = append(out, s)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// baseline is the measurement of plain TCP that a spec is compared with.
+func (s spec) baseline() spec {
+	b := s
+	b.Transport = "tcp"
+	switch s.Op {
+	case OpWrite, OpRead, OpSend:
+		b.Op = OpStream
+	}
+	return b
+}
+
+// group puts what is compared side by side, so that it runs side by side.
+func (p *Plan) group() (out []spec) {
+	add := func(s spec) {
+		if !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	var all []spec
+	for _, t := range p.Transports {
+		all = append(all, p.specs(t)...)
+	}
+	for _, s := range all {
+		b := s.baseline()
+		if slices.Contains(out, b) {
+			continue
+		}
+		add(b)
+		for _, o := range all {
+			if o.baseline() == b {
+				add(o)
+			}
+		}
+	}
+	return out
+}
+
+// Run measures everything in the plan, round by round, so that what changes on
+// the machine meanwhile hits all alike. A measurement that fails is a row with
+// an error. The error is the context's, or the loss of the server.
+func (c *Client) Run(ctx context.Context, p *Plan) ([]Row, error) {
+	specs := p.group()
+	samples := make([][]sample, len(specs))
+	failed := make([]error, len(specs))
+	all, done := len(specs)*p.Rounds, 0
+	for round := range p.Rounds {
+		for i, s := range specs {
+			if failed[i] != nil {
+				done++
+				continue
+			}
+			if s.Op == OpIdle && round > 0 { // memory does not scatter
+				done++
+				continue
+			}
+			if p.Progress != nil {
+				p.Progress(done, all, s.String())
+			}
+			m, err := c.measure(ctx, s, p.Time)
+			done++
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			if err != nil {
+				failed[i] = err
+				if _, err := c.ask(request{Cmd: "close"}); err != nil {
+					return nil, fmt.Errorf("%v: %w", s, failed[i])
+				}
+				continue
+			}
+			samples[i] = append(samples[i], m)
+		}
+	}
+	if p.Progress != nil {
+		p.Progress(all, all, "")
+	}
+	rows := make([]Row, len(specs))
+	medians := map[spec]float64{}
+	for i, s := range specs {
+		rows[i] = row(s, samples[i], failed[i])
+		if s.Transport == "tcp" {
+			medians[s] = rows[i].Median
+		}
+	}
+	for i, s := range specs {
+		if b := medians[s.baseline()]; b > 0 {
+			rows[i].ToTCP = rows[i].Median / b
+		}
+	}
+	return rows, nil
+}
+
+// String names a spec for people.
+func (s spec) String() string {
+	t := fmt.Sprintf("%s %s %d bytes", s.Transport, s.Op, s.Size)
+	if s.Op == OpRate {
+		t += fmt.Sprintf(", %d per doorbell", s.Doorbell)
+	}
+	if s.Conns > 1 {
+		t += fmt.Sprintf(", %d connections", s.Conns)
+	}
+	return t
+}
+
+func row(s spec, ms []sample, err error) Row {
+	r := Row{Transport: s.Transport, Op: s.Op, Size: s.Size, Conns: s.Conns, Unit: Unit(s.Op), Rounds: len(ms)}
+	if s.Op == OpRate {
+		r.Doorbell = s.Doorbell
+	}
+	if err != nil {
+		r.Error = err.Error()
+	}
+	if len(ms) == 0 {
+		return r
+	}
+	slices.SortFunc(ms, func(a, b sample) int {
+		switch {
+		case a.value < b.value:
+			return -1
+		case a.value > b.value:
+			return 1
+		}
+		return 0
+	})
+	m := ms[len(ms)/2]
+	r.Median, r.Min, r.Max = m.value, ms[0].value, ms[len(ms)-1].value
+	if m.bytes > 0 && Unit(s.Op) == "bytes/s" {
+		r.ClientCPU, r.ServerCPU = m.cpuClient/(m.bytes/1e9), m.cpuServer/(m.bytes/1e9)
+	}
+	return r
+}

@@ -1,0 +1,310 @@
+package verbs
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/cmd/viaduct/internal/bench"
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/cmd/viaduct/internal/transport"
+)
+
+// quietEnough is the part of the machine that others may use.
+const quietEnough = 0.1
+
+func benchCommand(e *shell.Env) *cobra.Command {
+	var transports, ops, sizes, doorbells, conns, server, client, plot string
+	var p bench.Plan
+	c := &cobra.Command{
+		Use:   "bench [--transports LIST] [--ops LIST] [--sizes LIST] [--time D]",
+		Short: "measure the transports beside plain TCP in the same run",
+		Long: `Measure bandwidth, message rate, latency and processor time of the transports,
+always with plain TCP in the same run. There are two processes on this host, or
+two hosts: one runs --server URL, the other --client with the URL it prints.
+Rounds take turns; the table has medians. Operations:
+
+  write, read, send  RDMA Writes, RDMA Reads and Sends, many outstanding
+  stream             a byte stream, one write call per message
+  poll, wait         round trips, both sides polling or waiting
+  rate               64-byte RDMA Writes (for streams: writes) by --doorbells
+  setup              connections made and ended, one after the other
+  idle               memory of an idle connection, for --idle-conns of them
+
+A transport may have parameters, such as iwarp?crc=off.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if server != "" {
+				if client != "" || plot != "" {
+					return shell.Usagef("--server goes with neither --client nor --plot")
+				}
+				return benchServer(cmd.Context(), e, server)
+			}
+			var err error
+			if p.Transports, err = benchTransports(transports); err != nil {
+				return err
+			}
+			if p.Ops, err = benchOps(ops); err != nil {
+				return err
+			}
+			if p.Sizes, err = benchNumbers("--sizes", sizes, 8, 64<<20); err != nil {
+				return err
+			}
+			if p.Doorbells, err = benchNumbers("--doorbells", doorbells, 1, 1024); err != nil {
+				return err
+			}
+			if p.Conns, err = benchNumbers("--conns", conns, 1, 10000); err != nil {
+				return err
+			}
+			if p.Rounds < 1 || p.Rounds > 1000 || p.Time < time.Millisecond || p.Time > time.Hour || p.IdleConns < 1 || p.IdleConns > 10000 {
+				return shell.Usagef("--rounds, --time or --idle-conns is out of range")
+			}
+			return runBench(cmd.Context(), e, &p, client, plot)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&transports, "transports", strings.Join(benchDefault(), ","), "`LIST` of transports")
+	f.StringVar(&ops, "ops", "write,read,send,stream,poll,wait,rate", "`LIST` of operations, or all")
+	f.StringVar(&sizes, "sizes", "64,4K,64K,1M", "`LIST` of message sizes")
+	f.StringVar(&doorbells, "doorbells", "1,16,64", "`LIST` of messages per doorbell for rate")
+	f.StringVar(&conns, "conns", "1", "`LIST` of connection counts for write, read, send and stream")
+	f.IntVar(&p.IdleConns, "idle-conns", 1000, "connections for idle (`N`)")
+	f.DurationVar(&p.Time, "time", 400*time.Millisecond, "`D`uration of each measurement")
+	f.IntVar(&p.Rounds, "rounds", 5, "how often each measurement is made (`N`)")
+	f.StringVar(&p.Congestion, "congestion", "", "congestion control `ALGORITHM` of all sockets (Linux)")
+	f.StringVar(&server, "server", "", "be the other side of a measurement: listen at `URL` (tcp://HOST:PORT)")
+	f.StringVar(&client, "client", "", "measure against the server at `URL` instead of a process of our own")
+	f.StringVar(&plot, "plot", "", "draw bandwidth and latency over size into `FILE.svg`")
+	return c
+}
+
+// benchDefault are the transports worth comparing: all, and what switching
+// CRCs off gives.
+func benchDefault() (out []string) {
+	for _, n := range transport.Names() {
+		out = append(out, n)
+		if n == "iwarp" {
+			out = append(out, "iwarp?crc=off")
+		}
+	}
+	return out
+}
+
+func benchTransports(list string) (out []string, err error) {
+	for _, t := range split(list) {
+		scheme, _, _ := strings.Cut(t, "?")
+		if !slices.Contains(transport.Names(), scheme) {
+			return nil, shell.Usagef("--transports: %q is none of %s", scheme, strings.Join(transport.Names(), ", "))
+		}
+		s := scheme + "://h:1"
+		if hasDisc(scheme) {
+			s += "/d"
+		}
+		if _, _, err := parse(s + t[len(scheme):]); err != nil {
+			return nil, err
+		}
+		if t != "tcp" {
+			out = append(out, t)
+		}
+	}
+	return append([]string{"tcp"}, out...), nil
+}
+
+func hasDisc(scheme string) bool {
+	i := slices.IndexFunc(addr.Schemes, func(s addr.Scheme) bool { return s.Name == scheme })
+	return i >= 0 && addr.Schemes[i].HasDisc
+}
+
+func split(list string) []string {
+	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+func benchOps(list string) ([]string, error) {
+	if list == "all" {
+		return bench.Ops, nil
+	}
+	ops := split(list)
+	for _, o := range ops {
+		if !slices.Contains(bench.Ops, o) {
+			return nil, shell.Usagef("--ops: %q is none of %s", o, strings.Join(bench.Ops, ", "))
+		}
+	}
+	if len(ops) == 0 {
+		return nil, shell.Usagef("--ops names none")
+	}
+	return ops, nil
+}
+
+func benchNumbers(flag, list string, lo, hi uint64) (out []int, err error) {
+	for _, s := range split(list) {
+		n, err := addr.ParseSize(s)
+		if err != nil || n < lo || n > hi {
+			return nil, shell.Usagef("%s: %q is not between %d and %d", flag, s, lo, hi)
+		}
+		out = append(out, int(n))
+	}
+	if len(out) == 0 {
+		return nil, shell.Usagef("%s names none", flag)
+	}
+	return out, nil
+}
+
+// control reads the address of a control connection.
+func control(s string) (*addr.URL, error) {
+	u, _, err := parse(s)
+	if err != nil {
+		return nil, err
+	}
+	if u.Scheme != "tcp" || u.Path != "" {
+		return nil, shell.Usagef("%s: the control connection is tcp://HOST:PORT", s)
+	}
+	return u, nil
+}
+
+func benchServer(ctx context.Context, e *shell.Env, at string) error {
+	u, err := control(at)
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", u.HostPort())
+	if err != nil {
+		return err
+	}
+	e.Listening(u.WithPort(l.Addr()))
+	return bench.Serve(ctx, l)
+}
+
+// A benchReport is the document that --json prints.
+type benchReport struct {
+	Machine    string      `json:"machine"`
+	Processors int         `json:"processors"`
+	Go         string      `json:"go"`
+	Date       string      `json:"date"`
+	Congestion string      `json:"congestion,omitempty"`
+	Busy       float64     `json:"busy_before"`
+	Rounds     int         `json:"rounds"`
+	Seconds    float64     `json:"seconds_per_measurement"`
+	Rows       []bench.Row `json:"rows"`
+}
+
+func runBench(ctx context.Context, e *shell.Env, p *bench.Plan, at, plotFile string) error {
+	if at == "" {
+		c, err := startChild(ctx, e, "bench", "--server", "tcp://127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		defer c.stop()
+		urls, err := c.listening(ctx, 1)
+		if err != nil {
+			return err
+		}
+		at = urls[0]
+	}
+	u, err := control(at)
+	if err != nil {
+		return err
+	}
+	r := benchReport{Machine: bench.Machine(), Processors: runtime.NumCPU(), Go: runtime.Version(), Date: time.Now().UTC().Format(time.DateOnly),
+		Congestion: p.Congestion, Rounds: p.Rounds, Seconds: p.Time.Seconds()}
+	if busy, ok := bench.Busy(); ok {
+		if r.Busy = busy; busy > quietEnough {
+			fmt.Fprintf(e.Stderr, "warning: the machine is not quiet, %.0f%% of its processors are busy: figures will scatter\n", busy*100)
+		}
+	}
+	c, err := bench.Dial(ctx, u.HostPort())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	p.Progress = benchProgress(e)
+	if r.Rows, err = c.Run(ctx, p); err != nil {
+		return err
+	}
+	if plotFile != "" {
+		if err := bench.Plot(plotFile, r.Machine+", "+r.Date, r.Rows); err != nil {
+			return err
+		}
+	}
+	if e.JSON {
+		err = e.PrintJSON(r)
+	} else {
+		printBench(e, &r)
+	}
+	failed := 0
+	for _, row := range r.Rows {
+		if row.Error != "" {
+			failed++
+		}
+	}
+	if err == nil && failed > 0 {
+		err = shell.Hint(fmt.Errorf("%d of %d measurements failed", failed, len(r.Rows)), "the table says which and why")
+	}
+	return err
+}
+
+// benchProgress shows on a terminal what is being measured.
+func benchProgress(e *shell.Env) func(done, all int, what string) {
+	if !e.IsTerminal() {
+		return nil
+	}
+	return func(done, all int, what string) {
+		fmt.Fprintf(e.Stderr, "\r\x1b[K%d of %d  %s", done, all, what)
+		if done == all {
+			fmt.Fprint(e.Stderr, "\r\x1b[K")
+		}
+	}
+}
+
+func printBench(e *shell.Env, r *benchReport) {
+	t := [][]string{{"op", "size>", "conns>", "transport", "median>", "min>", "max>", "to TCP>", "CPU s/GB client>", "server>"}}
+	var last [2]string
+	for _, row := range r.Rows {
+		op := row.Op
+		if row.Doorbell > 0 {
+			op += fmt.Sprintf(" x%d", row.Doorbell)
+		}
+		if k := [2]string{op, strconv.Itoa(row.Size)}; k != last && len(t) > 1 && row.Transport == "tcp" {
+			t = append(t, make([]string, len(t[0])))
+			last = k
+		}
+		if row.Error != "" {
+			t = append(t, []string{op, strconv.Itoa(row.Size), strconv.Itoa(row.Conns), row.Transport, "FAILED: " + row.Error, "", "", "", "", ""})
+			continue
+		}
+		ratio, cc, cs := "-", "-", "-"
+		if row.ToTCP > 0 {
+			ratio = fmt.Sprintf("%.2f", row.ToTCP)
+		}
+		if row.ClientCPU > 0 {
+			cc, cs = fmt.Sprintf("%.2f", row.ClientCPU), fmt.Sprintf("%.2f", row.ServerCPU)
+		}
+		t = append(t, []string{op, strconv.Itoa(row.Size), strconv.Itoa(row.Conns), row.Transport,
+			figure(row.Unit, row.Median), figure(row.Unit, row.Min), figure(row.Unit, row.Max), ratio, cc, cs})
+	}
+	e.Printf("%s; %d processors; %s; %s; %d rounds of %gs\n\n%s", r.Machine, r.Processors, r.Go, r.Date, r.Rounds, r.Seconds, shell.Table(t))
+}
+
+// figure prints a value of a unit.
+func figure(unit string, v float64) string {
+	switch unit {
+	case "us":
+		return fmt.Sprintf("%.1f us", v)
+	case "bytes/s":
+		return shell.Rate(v)
+	case "bytes":
+		return shell.Size(v)
+	case "messages/s":
+		if v >= 1e6 {
+			return fmt.Sprintf("%.2f M/s", v/1e6)
+		}
+		return fmt.Sprintf("%.0f k/s", v/1e3)
+	}
+	return fmt.Sprintf("%.0f /s", v)
+}
