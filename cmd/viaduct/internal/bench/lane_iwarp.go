@@ -54,7 +54,7 @@ func (l *iwarpLane) prepare(q *iwarp.QueuePair) error {
 	}
 	count, size := receivesFor(l.s)
 	l.size, l.slab = size, make([]byte, count*size)
-	l.allow = count
+	l.allow = count - 2 // one for the end, one to be even
 	l.done = make([]iwarp.Completion, 64)
 	for i := range count {
 		if err := l.repost(uint64(i)); err != nil {
