@@ -156,6 +156,47 @@ func TestEndsFromEverywhere(t *testing.T) {
 	})
 }
 
+// slow is a protocol whose Fill waits.
+type slow struct {
+	*lengthFramed
+	inside, leave chan struct{}
+}
+
+func (p *slow) Fill(b *Batch) {
+	p.inside <- struct{}{}
+	<-p.leave
+	p.lengthFramed.Fill(b)
+}
+
+// Close waits for the methods of the protocol that run, in either role.
+func TestCloseWaits(t *testing.T) {
+	everyKind(t, func(t *testing.T, k kind) {
+		for _, role := range []string{"send", "receive"} {
+			a, b := k.connect(t)
+			inside, leave := make(chan struct{}, 1), make(chan struct{})
+			if role == "send" {
+				a.c.proto = &slow{a, inside, leave}
+				go a.c.Kick()
+			} else {
+				a.got = func([]byte) { inside <- struct{}{}; <-leave }
+				b.post([]byte("x"))
+				b.c.Kick()
+			}
+			a.c.Start(nil)
+			await(t, "the method runs", inside)
+			closed := make(chan struct{})
+			go func() { a.c.Close(); close(closed) }()
+			select {
+			case <-closed:
+				t.Errorf("%s: Close did not wait", role)
+			case <-time.After(5 * time.Millisecond):
+			}
+			close(leave)
+			await(t, "Close", closed)
+		}
+	})
+}
+
 // What was queued before Shutdown is delivered, the end behind it.
 func TestShutdownDelivers(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {

@@ -77,7 +77,7 @@ func TestIdleMemory(t *testing.T) {
 	}
 	time.Sleep(5 * absence) // everybody is parked again
 	after := measure()
-	per := float64(after-before) / (2 * conns)
+	per := (float64(after) - float64(before)) / (2 * conns)
 	t.Logf("%.0f bytes per idle connection, goroutine and net.Conn included", per)
 	if per > 8<<10 {
 		t.Errorf("%.0f bytes per idle connection, want at most 8 KiB", per)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -288,6 +289,44 @@ func TestPassiveTakesOver(t *testing.T) {
 		p.close(t)
 		peer.Close()
 	}
+}
+
+// TestPollerIsLeftAlone: as long as somebody polls, he and not the passive
+// goroutine handles what comes.
+func TestPollerIsLeftAlone(t *testing.T) {
+	nc, peer := tcpPair(t)
+	defer peer.Close()
+	p := newFramed(nc, Options{})
+	var polling atomic.Bool
+	var mine, others atomic.Int32
+	p.got = func([]byte) {
+		if polling.Load() {
+			mine.Add(1)
+		} else {
+			others.Add(1)
+		}
+	}
+	p.c.Start(nil)
+	one := stream([][]byte{{1}})
+	const n = 400
+	for i := range int32(n) {
+		if _, err := peer.Write(one); err != nil {
+			t.Fatal(err)
+		}
+		for mine.Load()+others.Load() <= i {
+			polling.Store(true)
+			p.c.Poll()
+			polling.Store(false)
+			// Nobody is in Poll for a moment: a passive goroutine that
+			// stays would often be first.
+			for begin := time.Now(); time.Since(begin) < 20*time.Microsecond; {
+			}
+		}
+	}
+	if others.Load() > n/4 {
+		t.Errorf("the passive goroutine took %d frames of %d", others.Load(), n)
+	}
+	p.close(t)
 }
 
 // Polling from several goroutines beside the passive one: frames come whole

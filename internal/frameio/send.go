@@ -237,7 +237,7 @@ func (c *Conn) hearOut() {
 	}
 	for more := true; more; {
 		r.mu.Lock()
-		if r.closed || r.done {
+		if !r.started || r.closed || r.done {
 			r.mu.Unlock()
 			return
 		}

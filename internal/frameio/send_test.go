@@ -231,6 +231,103 @@ func TestSendFails(t *testing.T) {
 	})
 }
 
+// What the peer said before the connection broke is heard before the failure
+// is told, whatever keeps the receiver.
+func TestLastWords(t *testing.T) {
+	everyKind(t, func(t *testing.T, k kind) {
+		x, peer := k.pair(t)
+		p := newFramed(x, k.opt)
+		last := p.expect(t, [][]byte{[]byte("because")})
+		p.c.Start(nil)
+		time.Sleep(2 * absence) // the passive goroutine waits for the socket
+		p.c.rx.mu.Lock()
+		if _, err := peer.Write(stream([][]byte{[]byte("because")})); err != nil {
+			t.Fatal(err)
+		}
+		peer.Close()
+		eventually(t, "sending fails", func() bool {
+			p.post(make([]byte, 5000))
+			p.c.Kick()
+			return p.c.tx.state.Load() == dead
+		})
+		select {
+		case err := <-p.failed:
+			t.Errorf("failed with %v before the last words were heard", err)
+		case <-time.After(5 * time.Millisecond):
+		}
+		p.c.rx.mu.Unlock()
+		await(t, "Failed", p.failed)
+		select {
+		case <-last:
+		default:
+			t.Error("the last words were not heard")
+		}
+		p.close(t)
+	})
+}
+
+// late is a protocol to which something is posted, with a Kick, at the very
+// moment when Fill has found nothing more.
+type late struct {
+	*lengthFramed
+	left int // guarded by the send role
+}
+
+func (p *late) Fill(b *Batch) {
+	p.lengthFramed.Fill(b)
+	if b.Len() == 0 && p.left > 0 {
+		p.left--
+		p.post([]byte("late"))
+		p.c.Kick()
+	}
+}
+
+func TestKickWhileRoleEnds(t *testing.T) {
+	everyKind(t, func(t *testing.T, k kind) {
+		a, b := k.connect(t)
+		a.c.proto = &late{lengthFramed: a, left: 3}
+		w := []byte("late")
+		done := b.expect(t, [][]byte{w, w, w})
+		b.c.Start(nil)
+		a.c.Kick()
+		await(t, "what was posted late", done)
+	})
+}
+
+// A deregistration that began before the sender was listed as a holder finds
+// its pins given back all the same.
+func TestHoldSeesClosing(t *testing.T) {
+	g := regmem.New(regmem.Limits{})
+	mem := make([]byte, 3*CopyLimit)
+	for i := range mem {
+		mem[i] = 7
+	}
+	r, err := g.Register(mem, regmem.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref, _ := r.Access(r.Base(), uint64(len(mem)), nil, nil, regmem.LocalRead)
+	b := batches.Get().(*Batch)
+	b.Data(ref)
+	s := &sender{batch: b}
+	done := make(chan error, 1)
+	go func() { done <- g.Deregister(r) }()
+	eventually(t, "the deregistration waits", ref.Closing)
+	s.mu.Lock()
+	s.holdLocked()
+	s.mu.Unlock()
+	if err := await(t, "Deregister", done); err != nil {
+		t.Error(err)
+	}
+	clear(mem)
+	if !bytes.Equal(b.vecs[0], bytes.Repeat([]byte{7}, len(mem))) {
+		t.Error("the batch lost its bytes")
+	}
+	s.release()
+	b.reset()
+	batches.Put(b)
+}
+
 // A batch says that it is full before it overflows.
 func TestBatchBounds(t *testing.T) {
 	b := batches.Get().(*Batch)
