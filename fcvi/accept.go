@@ -363,6 +363,10 @@ func (c *conn) resp2(now fc.Time, f *fc.Frame, h *iu.Header) {
 	reason := h.Status().Reason
 	switch c.state {
 	case stResp1:
+		if reason == iu.Cancelled && c.mode == iu.PeerToPeer {
+			c.restart(now)
+			return
+		}
 		if reason != iu.Confirmed || h.Flags&iu.FlagPos == 0 {
 			if c.own.open {
 				c.p.oxids.abort(now, c.remote, c.class, c.own.oxid, c.own.rxid)
@@ -396,6 +400,15 @@ func (c *conn) sendResp3(now fc.Time) {
 func (c *conn) aborted(now fc.Time, oxid uint16) bool {
 	if c.their.open && c.their.oxid == oxid {
 		c.their.open = false
+		if c.state == stHeld && c.mode == iu.PeerToPeer {
+			// Nobody waits for the answer, unless it is asked again.
+			c.setState(stIdle)
+			c.release(now, c.p.np.RATOV())
+			if c.hasKey {
+				c.hasKey = false
+				delete(c.p.setups, c.key)
+			}
+		}
 		return true
 	}
 	return c.abortedMessage(now, oxid)

@@ -111,6 +111,7 @@ type conn struct {
 	up      consumer
 	tx      txState
 	rx      rxState
+	late    *lateDisc // the peer's disconnect, held back
 	disc    leg       // our DISCONNECT_RQST
 	discHdr iu.Header // as sent
 	ended   []func()  // told when the endpoint is gone
@@ -438,6 +439,9 @@ func (c *conn) release(now fc.Time, quarantine time.Duration) {
 	c.timer.Stop()
 	c.limit.Stop()
 	c.stopStreams(now)
+	if c.late != nil {
+		c.late.timer.Stop()
+	}
 	p := c.p
 	for ox, o := range p.oxids.owners {
 		if o == c {

@@ -14,7 +14,8 @@ func (c *conn) disconnect(now fc.Time) {
 	case stConnected:
 		c.setState(stDiscSent)
 		c.stopStreams(now)
-		c.sendDisconnect(now, iu.ULPDisconnect, 0, false)
+		// Where frames overtake each other the peer is told what was sent.
+		c.sendDisconnect(now, iu.ULPDisconnect, c.tx.nextID, c.reliable() && !c.p.np.InOrder())
 	case stResolve, stRqst, stResp2, stConceded, stResp1, stHeld:
 		c.abandon(now)
 	case stIdle, stDiscSent, stError:
@@ -149,6 +150,9 @@ func (c *conn) disconnectRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Head
 		c.p.answerDisconnect(now, r, f, h) // of another endpoint of that port
 		return
 	}
+	if c.state == stConnected && c.disconnectEarly(now, f, h) {
+		return
+	}
 	c.p.answerDisconnect(now, r, f, h)
 	switch c.state {
 	case stConnected:
@@ -161,6 +165,10 @@ func (c *conn) disconnectRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Head
 		c.finish(now)
 	case stRqst, stResp2, stConceded, stResp1:
 		// The peer withdraws from the set-up, or was connected and is gone.
+		if c.state == stResp1 && c.mode == iu.PeerToPeer {
+			c.restart(now)
+			return
+		}
 		if c.own.open {
 			c.p.oxids.abort(now, c.remote, c.class, c.own.oxid, c.own.rxid)
 			c.own.open = false
@@ -176,6 +184,55 @@ func (c *conn) disconnectRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Head
 		c.finish(now)
 	case stIdle, stResolve:
 	}
+}
+
+// A lateDisc is an orderly DISCONNECT_RQST that overtook messages.
+type lateDisc struct {
+	early  earlyFrame
+	before iu.MsgID // messages up to here were sent
+	timer  *fc.Timer
+}
+
+// disconnectEarly holds an orderly disconnect back, on a fabric that reorders,
+// while messages sent before it have not arrived, for E_D_TOV at most. Without
+// ERR, FCVI_MSG_ID names the first message that will not come.
+func (c *conn) disconnectEarly(now fc.Time, f *fc.Frame, h *iu.Header) bool {
+	if h.Flags&(iu.FlagErr|iu.FlagMsgID) != iu.FlagMsgID || c.p.np.InOrder() || c.up == nil || !h.MsgID.After(c.rx.mexp) {
+		return false
+	}
+	if d := c.late; d != nil {
+		return d.timer.Active() // sent again meanwhile, or time is up
+	}
+	d := &lateDisc{before: h.MsgID}
+	d.early.buf = f.CloneTo(&d.early.f, nil)
+	d.timer = c.p.np.Timers().After(now+c.p.np.EDTOV(), func(now fc.Time) { c.disconnectNow(now) })
+	c.late = d
+	return true
+}
+
+// disconnectNow handles the disconnect that was held back.
+func (c *conn) disconnectNow(now fc.Time) {
+	d := c.late
+	if d == nil || c.gone {
+		return
+	}
+	d.timer.Stop()
+	if h, _, err := c.p.cfg.codec.ParseHeader(d.early.f.Opt); err == nil {
+		c.disconnectRqst(now, c.remote, &d.early.f, &h)
+		c.p.pump(now)
+	}
+}
+
+// restart makes a peer request, whose match withdrew, look for another.
+func (c *conn) restart(now fc.Time) {
+	c.remember(now, iu.Cancelled)
+	if c.own.open {
+		c.p.oxids.abort(now, c.remote, c.class, c.own.oxid, c.own.rxid)
+		c.own.open = false
+	}
+	c.their, c.own.attempt, c.tries = leg{}, 0, 0
+	c.setState(stResolve)
+	c.timer.Set(now + c.p.np.EDTOV())
 }
 
 // disconnectResp takes a DISCONNECT_RESP.

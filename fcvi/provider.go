@@ -187,6 +187,10 @@ func (p *Provider) Open(name string, nic *vi.NIC) (vi.Device, error) {
 	if err != nil {
 		return nil, err
 	}
+	if d.home != nil && !d.home.online(onlineTime) {
+		d.Close()
+		return nil, fmt.Errorf("%w: the fabric does not take the port", vi.ErrNotReachable)
+	}
 	own := netip.IPv6Loopback()
 	if len(d.ips) > 0 {
 		own = d.ips[0]
@@ -201,6 +205,27 @@ func (p *Provider) Open(name string, nic *vi.NIC) (vi.Device, error) {
 	p.open[d] = struct{}{}
 	p.mu.Unlock()
 	return d, nil
+}
+
+// onlineTime bounds how long Open waits for the port to be known to the fabric.
+const onlineTime = 10 * time.Second
+
+// online waits until the port can be reached by others.
+func (s *station) online(limit time.Duration) bool {
+	up := make(chan struct{})
+	s.do(func(now fc.Time) {
+		if s.np.State() == fc.Online {
+			close(up)
+			return
+		}
+		s.p.onlineFn = append(s.p.onlineFn, func(fc.Time) { close(up) })
+	})
+	select {
+	case <-up:
+		return true
+	case <-time.After(limit):
+		return false
+	}
 }
 
 // listen starts the NIC's own fabric.

@@ -32,7 +32,6 @@ type rxMsg struct {
 	end      int64  // length, -1 until the last frame came
 	buf      []byte // bytes that have no place yet
 	bad      iu.Reason
-	badOut   regmem.Outcome
 }
 
 // rxState is the request stream of a connection. [FCVI-5.2.5-1]
@@ -305,54 +304,70 @@ func (c *conn) gapExpired(now fc.Time) {
 	p.pump(now)
 }
 
-// placeFrame puts the bytes of a frame where they belong, or holds them. It
-// reports whether the message goes on.
+// placeFrame puts the bytes of a frame where they belong if it is the turn of
+// their message, and holds them otherwise: a later Write must not be overtaken
+// in memory by an earlier one. It reports whether the message goes on.
 func (c *conn) placeFrame(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
-	r, p := &c.rx, c.p
-	switch m.h.Op {
-	case iu.WriteRqst:
-		if !m.checked { // all of the message before its first byte [FCVI-5.2.3-3]
-			m.checked = true
-			if out := c.up.check(m.h.RmtHandle, m.h.RmtVA, m.h.Total, true); out != regmem.OK {
-				m.bad, m.badOut = iu.RDMAWriteProt, out
-				if !c.attrs.Write {
-					m.bad = iu.RDMAWriteOff
-				}
-			}
-		}
-		if m.bad != 0 || len(b) == 0 {
-			return true // told when its turn comes
-		}
-		if out := c.up.place(m.h.RmtHandle, m.h.RmtVA+uint64(off), b); out != regmem.OK {
-			m.bad = iu.RDMAWriteProt
+	r := &c.rx
+	if m.h.Op == iu.ReadRqst {
+		return true
+	}
+	if !m.held && m.h.MsgID == r.mexp && !r.waiting {
+		if m.h.Op == iu.WriteRqst {
+			c.placeWrite(m, off, b)
 			return true
 		}
-		p.stats.PlacedBytes += uint64(len(b))
-	case iu.SendRqst:
-		if !m.held && m.h.MsgID == r.mexp && !r.waiting {
-			if !m.taken && !c.takeRecv(now, m) {
-				if !m.held {
-					return false
-				}
-			} else if m.taken {
-				return c.scatter(now, m, off, b)
+		if m.taken || c.takeRecv(now, m) {
+			return c.scatter(now, m, off, b)
+		}
+		if !m.held {
+			return false
+		}
+	}
+	return c.hold(now, m, off, b)
+}
+
+// placeWrite places bytes of a Write. Its rights and bounds are checked as a
+// whole before its first byte; an error is told when the message is complete.
+// [FCVI-5.2.3-3]
+func (c *conn) placeWrite(m *rxMsg, off uint32, b []byte) {
+	if !m.checked {
+		m.checked = true
+		if out := c.up.check(m.h.RmtHandle, m.h.RmtVA, m.h.Total, true); out != regmem.OK {
+			m.bad = iu.RDMAWriteProt
+			if !c.attrs.Write {
+				m.bad = iu.RDMAWriteOff
 			}
 		}
-		m.held = true
-		if r.hold+len(b) > c.maxHold() {
-			p.stats.WindowFull++
+	}
+	if m.bad != 0 || len(b) == 0 {
+		return
+	}
+	if out := c.up.place(m.h.RmtHandle, m.h.RmtVA+uint64(off), b); out != regmem.OK {
+		m.bad = iu.RDMAWriteProt
+		return
+	}
+	c.p.stats.PlacedBytes += uint64(len(b))
+}
+
+// hold keeps bytes until their message's turn.
+func (c *conn) hold(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
+	r := &c.rx
+	m.held = true
+	need := int(off) + len(b)
+	if more := need - len(m.buf); more > 0 {
+		if r.hold+more > c.maxHold() {
+			c.p.stats.WindowFull++
 			c.reject1(now, m, iu.PortResources)
 			return false
 		}
-		if need := int(off) + len(b); need > len(m.buf) {
-			r.hold += need - len(m.buf)
-			if need > cap(m.buf) {
-				m.buf = append(make([]byte, 0, max(need, min(2*cap(m.buf), int(c.mts)))), m.buf...)
-			}
-			m.buf = m.buf[:need]
+		r.hold += more
+		if need > cap(m.buf) {
+			m.buf = append(make([]byte, 0, max(need, min(2*cap(m.buf), int(c.mts)))), m.buf...)
 		}
-		copy(m.buf[off:], b)
+		m.buf = m.buf[:need]
 	}
+	copy(m.buf[off:], b)
 	return true
 }
 
@@ -489,6 +504,10 @@ func (c *conn) deliver(now fc.Time) {
 	if c.state != stConnected || c.up == nil {
 		return
 	}
+	if c.late != nil && !c.late.before.After(r.mexp) {
+		c.disconnectNow(now)
+		return
+	}
 	// Is there anything beyond a hole, or a message that has begun?
 	r.stallAt = 0
 	for id := r.mexp; id-r.mexp < window; id++ {
@@ -527,6 +546,12 @@ func (c *conn) deliverOne(now fc.Time, m *rxMsg) bool {
 		c.rx.haveRecv = false
 		c.up.finishRecv(d)
 	case iu.WriteRqst:
+		if m.held {
+			c.placeWrite(m, 0, m.buf[:n])
+			m.held = false
+			c.rx.hold -= len(m.buf)
+			m.buf = m.buf[:0]
+		}
 		if m.bad != 0 {
 			return c.writeError(now, m, d)
 		}

@@ -43,8 +43,12 @@ type simConfig struct {
 	unacked int
 }
 
-func newSim(t testing.TB, cfg simConfig) *sim {
+func newSim(t testing.TB, cfg simConfig) *sim { return newSimNoise(t, cfg, fabric.Noise{}) }
+
+// newSimNoise has noise on the fabric from the first frame on.
+func newSimNoise(t testing.TB, cfg simConfig, noise fabric.Noise) *sim {
 	s := &sim{t: t, net: fabric.NewNet(cfg.seed)}
+	s.net.SetNoise(noise)
 	var mk [2]func(fc.Sender) fabric.Device
 	for i := range 2 {
 		sp := &simPort{n: i + 1}

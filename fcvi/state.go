@@ -40,7 +40,7 @@ var arrows = [numStates][numStates]bool{
 	stRqst:      {stResp2: true, stConceded: true, stResp1: true, stConnected: true, stIdle: true},
 	stConceded:  {stResp1: true, stRqst: true, stIdle: true},
 	stHeld:      {stResp1: true, stIdle: true},
-	stResp1:     {stConnected: true, stIdle: true},
+	stResp1:     {stConnected: true, stIdle: true, stResolve: true}, // the last: a peer withdrew, look for it again
 	stResp2:     {stConnected: true, stRqst: true, stIdle: true, stError: true},
 	stConnected: {stDiscSent: true, stError: true},
 	stDiscSent:  {stIdle: true, stError: true},

@@ -77,3 +77,11 @@ func netHarness(cfg Config) vitest.Harness {
 func TestVI_SuiteFabric(t *testing.T) {
 	vitest.Run(t, netHarness(network(t, false, fabric.Noise{}, 1)))
 }
+
+// TestVI_SuiteLossy runs it over a fabric that loses 1% of the frames, doubles
+// and reorders others: at the levels that promise delivery a message arrives
+// or the connection breaks, and no data is ever wrong.
+func TestVI_SuiteOutOfOrder(t *testing.T) {
+	h := netHarness(network(t, true, fabric.Noise{Reorder: 0.05, Duplicate: 0.01, MaxDelay: 30 * time.Microsecond}, 1))
+	vitest.Run(t, h)
+}

@@ -75,8 +75,9 @@ type SwitchPort struct {
 
 type login struct {
 	port, node fc.WWN
-	scr        bool // wants to be told of state changes
-	dirLogin   bool // logged in with the directory server
+	ox         uint16 // of the FLOGI
+	scr        bool   // wants to be told of state changes
+	dirLogin   bool   // logged in with the directory server
 }
 
 // NewSwitch returns a switch without ports.
@@ -334,7 +335,9 @@ func (p *SwitchPort) flogi(now fc.Time, f *fc.Frame) {
 		return
 	}
 	id := fc.DomainAddr(s.cfg.Domain, p.area, f.SID.ALPA())
-	if old := p.logins[id]; old != nil {
+	old := p.logins[id]
+	again := old != nil && old.port == l.PortName && old.ox == f.OXID // the same frame twice
+	if old != nil && !again {
 		if s.dir.remove(id) { // it registers anew
 			s.state.withdraw(now, id)
 		}
@@ -350,8 +353,10 @@ func (p *SwitchPort) flogi(now fc.Time, f *fc.Frame) {
 			}
 		}
 	}
-	p.logins[id] = &login{port: l.PortName, node: l.NodeName}
-	s.stats.Logins++
+	if !again {
+		p.logins[id] = &login{port: l.PortName, node: l.NodeName, ox: f.OXID}
+		s.stats.Logins++
+	}
 	acc := fc.Login{
 		Cmd: fc.ELSAcc, VersionHigh: 0x20, VersionLow: 0x20, BBCredit: DefaultCredit,
 		Features: fc.FeatFPort | fc.FeatBroadcast, RxSize: fc.MaxData,
