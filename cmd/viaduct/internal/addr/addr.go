@@ -34,7 +34,8 @@ var viParams = []string{"reliability", "flow", "mtu", "window"}
 var Schemes = []Scheme{
 	{Name: "vitcp", DefaultPort: 3936, HasDisc: true, Params: viParams},
 	{Name: "iwarp", Params: []string{"mtu", "window", "crc", "markers", "fpdu", "mpa", "p2p"}},
-	{Name: "sdp", Params: []string{"portmap", "mode", "crc", "layout", "hello", "policy", "buffers", "bufsize"}},
+	{Name: "sdp", Params: []string{"portmap", "resolve", "layout", "hello", "policy", "send-policy", "recv-policy", "send-threshold", "recv-threshold",
+		"recv-buffers", "recv-buffer-size", "send-buffer", "receive-buffer", "max-adverts", "read-depth", "crc"}},
 	{Name: "fcvi", DefaultPort: 3225, HasDisc: true, Params: slices.Concat(viParams, []string{"wwpn", "wwnn", "peer", "class", "domain", "frame"})},
 	{Name: "tcp"},
 }

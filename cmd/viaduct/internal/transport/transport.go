@@ -47,7 +47,9 @@ type Transport struct {
 }
 
 // All lists the transports that are built.
-func All() []*Transport { return []*Transport{&vitcpTransport, &iwarpTransport, &tcpTransport} }
+func All() []*Transport {
+	return []*Transport{&vitcpTransport, &iwarpTransport, &sdpTransport, &tcpTransport}
+}
 
 // Names lists their schemes.
 func Names() []string {

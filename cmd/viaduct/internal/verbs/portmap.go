@@ -168,13 +168,7 @@ func portmapQuery(e *shell.Env) *cobra.Command {
 					return err
 				}
 			}
-			cfg.Dial = func(ctx context.Context, d *net.Dialer, network, address string) (net.Conn, error) {
-				c, err := d.DialContext(ctx, network, address)
-				if err != nil || e.Capture == nil {
-					return c, err
-				}
-				return &tappedUDP{c, e}, nil
-			}
+			cfg.Dial = e.DialUDP
 			// A bound port is what a dialer would ask with.
 			l, err := net.ListenTCP("tcp", nil)
 			if err != nil {
@@ -254,29 +248,4 @@ func ResolveMapper(ctx context.Context, s string, service netip.Addr) (netip.Add
 	}
 	a, err := lookup(ctx, strings.Trim(host, "[]"), service)
 	return netip.AddrPortFrom(a, uint16(port)), err
-}
-
-// A tappedUDP puts the datagrams of a connected socket into the capture.
-type tappedUDP struct {
-	net.Conn
-	e *shell.Env
-}
-
-func (t *tappedUDP) ends() (local, remote netip.AddrPort) {
-	return t.LocalAddr().(*net.UDPAddr).AddrPort(), t.RemoteAddr().(*net.UDPAddr).AddrPort()
-}
-
-func (t *tappedUDP) Write(b []byte) (int, error) {
-	local, remote := t.ends()
-	t.e.Capture.Datagram(true, local, remote, b)
-	return t.Conn.Write(b)
-}
-
-func (t *tappedUDP) Read(b []byte) (int, error) {
-	n, err := t.Conn.Read(b)
-	if err == nil {
-		local, remote := t.ends()
-		t.e.Capture.Datagram(false, remote, local, b[:n])
-	}
-	return n, err
 }

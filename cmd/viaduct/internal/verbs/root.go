@@ -82,7 +82,8 @@ Addresses:
   sdp://HOST:PORT                    a byte stream over SDP [?portmap=HOST[:PORT]]
   fcvi://HOST[:PORT]/DISCRIMINATOR   a VI over Fibre Channel in an FCIP link (port 3225)
   tcp://HOST:PORT                    plain TCP, the baseline
-A file's path follows the rest. Port 0 lets a listener pick one.
+VIADUCT_SDP=NAME=VALUE,... in the environment sets properties of SDP connections,
+with the names of sdp's query parameters. A file's path follows the rest. Port 0 lets a listener pick one.
 This build has: ` + strings.Join(transport.Names(), ", "),
 		SilenceErrors: true,
 		SilenceUsage:  true,

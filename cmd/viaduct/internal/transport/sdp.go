@@ -1,0 +1,136 @@
+package transport
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+
+	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/portmap"
+	"viaduct/sdp"
+)
+
+// sdpTransport is a byte stream over SDP.
+var sdpTransport = Transport{
+	Scheme:       "sdp",
+	Check:        func(u *addr.URL) error { _, err := sdpOptions(u, nil); return err },
+	DialStream:   dialSDP,
+	ListenStream: listenSDP,
+}
+
+// SDPEnvironment is the variable that sets properties of all SDP connections:
+// NAME=VALUE separated by commas, with the names of the query parameters.
+const SDPEnvironment = "VIADUCT_SDP"
+
+// sdpOwn are the query parameters that are not names of sdp.Options.Set.
+var sdpOwn = map[string]bool{"portmap": true, "resolve": true, "layout": true, "hello": true, "policy": true}
+
+// sdpOptions are the properties that an address and the environment ask for.
+func sdpOptions(u *addr.URL, o *Options) (opt sdp.Options, err error) {
+	if o != nil {
+		opt.Congestion, opt.Logger = o.Congestion, o.Env.Log
+	}
+	set := map[string]string{}
+	for pair := range strings.SplitSeq(os.Getenv(SDPEnvironment), ",") {
+		if k, v, ok := strings.Cut(strings.TrimSpace(pair), "="); ok {
+			set[k] = v
+		} else if pair != "" {
+			return opt, fmt.Errorf("%s: %q is not NAME=VALUE", SDPEnvironment, pair)
+		}
+	}
+	for k, v := range u.Query {
+		if !sdpOwn[k] {
+			set[k] = v[0]
+		}
+	}
+	if p := u.Query.Get("policy"); p != "" {
+		set["send-policy"], set["recv-policy"] = p, p
+	}
+	for name, words := range map[string][]string{"resolve": {"prefer", "require"}, "layout": {"figure", "ibta"}, "hello": {"private", "raw"}} {
+		if _, err := u.Choice(name, words[0], words...); err != nil {
+			return opt, err
+		}
+	}
+	return opt, opt.Set(set)
+}
+
+// A mapper asks Port Mappers on behalf of an SDP dialer.
+type mapper struct{ c *portmap.Client }
+
+func (m mapper) Resolve(ctx context.Context, local, service netip.AddrPort) (netip.AddrPort, error) {
+	a, err := m.c.Resolve(ctx, portmap.Query{Service: service, Local: local})
+	return a.Address, err
+}
+
+func (m mapper) Forget(service netip.AddrPort) { m.c.Forget(service) }
+
+// mapperAt is HOST[:PORT] of a Port Mapper.
+func mapperAt(ctx context.Context, s string) (netip.AddrPort, error) {
+	u := &addr.URL{Host: strings.Trim(s, "[]"), Port: portmap.Port}
+	if h, p, err := net.SplitHostPort(s); err == nil {
+		n, err := strconv.ParseUint(p, 10, 16)
+		if err != nil || n == 0 {
+			return netip.AddrPort{}, shell.Usagef("portmap=%s has no port between 1 and 65535", s)
+		}
+		u.Host, u.Port = h, uint16(n)
+	}
+	return resolveHost(ctx, u)
+}
+
+func dialSDP(ctx context.Context, u *addr.URL, o *Options) (net.Conn, error) {
+	opt, err := sdpOptions(u, o)
+	if err != nil {
+		return nil, shell.Usage(err)
+	}
+	if o.Env.Capture != nil {
+		opt.WrapConn = func(nc net.Conn) net.Conn { return o.Env.Wrap(nc, true) }
+	}
+	d := sdp.Dialer{Options: opt, RawHello: u.Query.Get("hello") == "raw"}
+	if u.Query.Get("layout") == "ibta" {
+		d.Layout = sdp.IBTA
+	}
+	if s := u.Query.Get("portmap"); s != "" {
+		at, err := mapperAt(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		cfg := portmap.ClientConfig{Server: at, Logger: o.Env.Log}
+		if o.Env.Capture != nil {
+			cfg.Dial = o.Env.DialUDP
+		}
+		d.Resolver, d.Resolve = mapper{portmap.NewClient(cfg)}, sdp.ResolvePrefer
+		if u.Query.Get("resolve") == "require" {
+			d.Resolve = sdp.ResolveRequire
+		}
+	}
+	c, err := d.DialContext(ctx, "tcp", u.HostPort())
+	if err != nil {
+		return nil, err
+	}
+	if p, ok := c.(interface{ Path() sdp.Path }); ok {
+		o.Env.Log.Info("connected", "path", p.Path().String())
+	}
+	return c, nil
+}
+
+func listenSDP(u *addr.URL, o *Options) (net.Listener, error) {
+	for _, name := range []string{"portmap", "resolve", "layout", "hello"} {
+		if u.Query.Has(name) {
+			return nil, shell.Usagef("address %q: %s belongs to the side that connects", u, name)
+		}
+	}
+	opt, err := sdpOptions(u, o)
+	if err != nil {
+		return nil, shell.Usage(err)
+	}
+	if o.Env.Capture != nil {
+		opt.WrapConn = func(nc net.Conn) net.Conn { return o.Env.Wrap(nc, false) }
+	}
+	lc := sdp.ListenConfig{Options: opt}
+	return lc.Listen(context.Background(), "tcp", u.HostPort())
+}
