@@ -19,6 +19,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -63,12 +64,13 @@ type run struct {
 	w       io.Writer
 	output  map[test]*strings.Builder // until the test ends
 	build   map[string]*strings.Builder
-	results map[test]string // pass, fail, skip
-	failed  bool            // a package failed
+	results map[test]string                // pass, fail, skip
+	skips   map[string]map[string][]string // package, reason, tests
+	failed  bool                           // a package failed
 }
 
 func follow(in io.Reader, w io.Writer, file string) (ok bool, err error) {
-	r := &run{w: w, output: make(map[test]*strings.Builder), build: make(map[string]*strings.Builder), results: make(map[test]string)}
+	r := &run{w: w, output: make(map[test]*strings.Builder), build: make(map[string]*strings.Builder), results: make(map[test]string), skips: make(map[string]map[string][]string)}
 	sc := bufio.NewScanner(in)
 	sc.Buffer(nil, 16<<20)
 	for sc.Scan() {
@@ -109,9 +111,37 @@ func (r *run) event(e event) {
 		case "fail":
 			fmt.Fprintf(r.w, "--- FAIL: %s %s\n%s", e.Package, e.Test, indent(text(r.output, t)))
 		case "skip":
-			fmt.Fprintf(r.w, "--- SKIP: %s %s\n%s", e.Package, e.Test, indent(text(r.output, t)))
+			r.skip(t, text(r.output, t))
 		}
 		delete(r.output, t)
+	}
+}
+
+// skip notes a skipped test under its reason, which is the first line of its
+// output behind the place in the source.
+func (r *run) skip(t test, output string) {
+	reason, _, _ := strings.Cut(strings.TrimSpace(output), "\n")
+	if _, after, ok := strings.Cut(reason, ".go:"); ok {
+		_, reason, _ = strings.Cut(after, ": ")
+	}
+	if strings.HasPrefix(reason, "---") || reason == "" {
+		reason = "no reason given"
+	}
+	if r.skips[t.pkg] == nil {
+		r.skips[t.pkg] = make(map[string][]string)
+	}
+	r.skips[t.pkg][reason] = append(r.skips[t.pkg][reason], t.name)
+}
+
+// skipsOf prints what a package skipped, a line for each reason.
+func (r *run) skipsOf(pkg string) {
+	for _, reason := range slices.Sorted(maps.Keys(r.skips[pkg])) {
+		tests := r.skips[pkg][reason]
+		others := ""
+		if n := len(tests) - 1; n > 0 {
+			others = fmt.Sprintf(" and %d more", n)
+		}
+		fmt.Fprintf(r.w, "SKIP %s: %s (%s%s)\n", pkg, reason, tests[0], others)
 	}
 }
 
@@ -119,6 +149,7 @@ func (r *run) event(e event) {
 // output of tests that never ended, which is where a crash shows.
 func (r *run) packageEnds(e event) {
 	t := test{pkg: e.Package}
+	r.skipsOf(e.Package)
 	if e.Action != "fail" {
 		if e.Action == "pass" {
 			fmt.Fprintf(r.w, "ok   %s %.1fs\n", e.Package, e.Elapsed)

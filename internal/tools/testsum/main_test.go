@@ -49,8 +49,10 @@ func TestFollow(t *testing.T) {
 	}{
 		{"passes", map[string]string{"p/p_test.go": head + `
 			func TestA(t *testing.T) { t.Run("sub", func(t *testing.T) {}) }
-			func TestB(t *testing.T) { t.Skip("no card") }`},
-			true, []string{"ok   m/p", "--- SKIP: m/p TestB", "no card", "2 passed, 0 failed, 1 skipped\n"}},
+			func TestB(t *testing.T) { t.Skip("no card") }
+			func TestC(t *testing.T) { t.Skip("no card") }
+			func TestD(t *testing.T) { t.SkipNow() }`},
+			true, []string{"ok   m/p", "SKIP m/p: no card (TestB and 1 more)\n", "SKIP m/p: no reason given (TestD)\n", "2 passed, 0 failed, 3 skipped\n"}},
 		{"fails", map[string]string{"p/p_test.go": head + `
 			func TestA(t *testing.T) { t.Log("quiet") }
 			func TestB(t *testing.T) { t.Error("seven is not eight") }`},
