@@ -19,7 +19,7 @@ type Address struct {
 
 // Equal tells whether lengths and bytes are equal; trailing zeros count.
 func (a Address) Equal(b Address) bool {
-	return bytes.Equal(a.Host, b.Host) && bytes.Equal(a.Discriminator, b.Discriminator)
+	return bytes.Equal(a.Host, b.Host) && bytes.Equal(a.Discriminator, b.Discriminator) // [VIA-7-1] [VIA-7-2]
 }
 
 // IPAddress returns the address of a VI at an IP address and port. A port of

@@ -10,7 +10,7 @@ import (
 type ErrorCode uint32
 
 const (
-	ErrorPostDesc      ErrorCode = iota // address or handle of a posted descriptor is invalid
+	ErrorPostDesc      ErrorCode = iota // address or handle of a posted descriptor is invalid [VIA-5.2-1]
 	ErrorConnLost                       // a connected VI has lost its peer; its state is Error
 	ErrorRecvQEmpty                     // an incoming message found no receive descriptor
 	ErrorVIOverrun                      // more descriptors posted than a work queue can hold
@@ -64,7 +64,7 @@ type ErrorDescriptor struct {
 // String describes the error.
 func (d ErrorDescriptor) String() string { return "vi: " + d.Code.String() }
 
-// async delivers asynchronous errors, one at a time and in order.
+// async delivers asynchronous errors, one at a time and in order. [VIA-5.4-2]
 type async struct {
 	nic *NIC
 	d   dispatcher
@@ -78,7 +78,7 @@ func (a *async) init(n *NIC) { a.nic = n }
 // ErrorCallback sets the handler of asynchronous errors; nil restores the
 // default, which writes one line to the NIC's logger. The handler runs in a
 // goroutine of its own, one error at a time and in order, with no lock held:
-// it may call anything, also tear everything down. [VIA 5.1] [VIA 5.4]
+// it may call anything, also tear everything down. [VIA 5.1] [VIA 5.4] [VIA-5.4-1] [VIA-5.1-1] [VIA-8.3-19]
 func (n *NIC) ErrorCallback(handler func(ErrorDescriptor)) {
 	n.async.mu.Lock()
 	n.async.handler = handler

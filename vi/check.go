@@ -7,24 +7,24 @@ import "viaduct/internal/regmem"
 func (e *Endpoint) checkSend(d *Descriptor) Status {
 	op := d.Control.Op()
 	if d.Control&controlReserved != 0 || op == opReserved || op == OpRDMARead && d.Control&Immediate != 0 {
-		return StatusFormatError // [VIA 3.2] [VIA 3.6]
+		return StatusFormatError // [VIA 3.2] [VIA 3.6] [VIA-3.2-1] [VIA-3.2-3] [VIA-3.6-1] [VIA-4.6-1] [VIA-5.3-4]
 	}
 	if op == OpRDMARead && e.attrs.Reliability&e.v.nic.attrs.RDMAReadSupport == 0 {
-		return StatusFormatError // [VIA 4.3]
+		return StatusFormatError // [VIA 4.3] [VIA-4.3-2]
 	}
 	if bad := e.checkSegments(d, op != OpSendReceive, op == OpRDMARead); bad != 0 {
 		return bad
 	}
 	if d.Capacity() != uint64(d.Length) || d.Length > e.agreed.MaxTransferSize {
-		return StatusLengthError // [VIA 3.5]
+		return StatusLengthError // [VIA 3.5] [VIA-3.5-1] [VIA-3.5-2] [VIA-4.6-3]
 	}
 	return 0
 }
 
 // checkRecv does the same for a receive. Immediate and fence bits have no
-// meaning there, and Length is only a convention. [VIA 3.2] [VIA 3.5]
+// meaning there, and Length is only a convention. [VIA 3.2] [VIA 3.5] [VIA-3.2-2]
 func (e *Endpoint) checkRecv(d *Descriptor) Status {
-	if d.Control.Op() != OpSendReceive || d.Control&controlReserved != 0 {
+	if d.Control.Op() != OpSendReceive || d.Control&controlReserved != 0 { // [VIA-4.6-6]
 		return StatusFormatError
 	}
 	return e.checkSegments(d, false, true)
@@ -33,9 +33,9 @@ func (e *Endpoint) checkRecv(d *Descriptor) Status {
 func (e *Endpoint) checkSegments(d *Descriptor, rdma, write bool) Status {
 	n := len(d.Segments)
 	if rdma {
-		n++ // the address segment counts [VIA 3.4]
+		n++ // the address segment counts [VIA 3.4] [VIA-3.4-2]
 	}
-	if m := e.v.nic.attrs.MaxSegmentsPerDesc; m > 0 && n > m {
+	if m := e.v.nic.attrs.MaxSegmentsPerDesc; m > 0 && n > m { // [VIA-3.4-1]
 		return StatusFormatError
 	}
 	need := regmem.LocalRead
@@ -45,17 +45,17 @@ func (e *Endpoint) checkSegments(d *Descriptor, rdma, write bool) Status {
 	for i := range d.Segments {
 		s := &d.Segments[i]
 		if s.Length == 0 {
-			continue // needs no valid handle [VIA 3.4]
+			continue // needs no valid handle [VIA 3.4] [VIA-3.4-3] [VIA-3.4-4]
 		}
 		if e.v.nic.memory.Check(uint32(s.Handle), s.Address, uint64(s.Length), e.domain, nil, need) != regmem.OK {
-			return StatusProtectionError // [VIA 1.5]
+			return StatusProtectionError // [VIA 1.5] [VIA-1.5-4] [VIA-1.5-5] [VIA-1.5-6] [VIA-4.6-2]
 		}
 	}
 	return 0
 }
 
 // A Cursor walks the segments of a descriptor. The zero Cursor is at the
-// front.
+// front. [VIA-3.5-7] [VIA-8.3-11]
 type Cursor struct {
 	seg int
 	off uint32

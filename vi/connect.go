@@ -23,7 +23,7 @@ func (v *VI) begin(ctx context.Context) (context.Context, *attempt, *Endpoint, e
 	if v.gone {
 		return nil, nil, nil, ErrClosed
 	}
-	if v.State() != Idle {
+	if v.State() != Idle { // [VIA-2.3-4] [VIA-2.2-10] [VIA-1.1-4]
 		return nil, nil, nil, fmt.Errorf("%w: %v", ErrInvalidState, v.State())
 	}
 	v.nic.attempts.Add(1)
@@ -31,7 +31,7 @@ func (v *VI) begin(ctx context.Context) (context.Context, *attempt, *Endpoint, e
 	ctx, cancel := context.WithCancelCause(ctx)
 	v.attempt = &attempt{cancel: cancel, done: make(chan struct{})}
 	v.peer = nil
-	v.setStateLocked(ConnectPending)
+	v.setStateLocked(ConnectPending) // [VIA-2.2-2] [VIA-2.2-3] [VIA-2.2-4]
 	return ctx, v.attempt, &Endpoint{
 		v: v, attrs: v.attrs, domain: v.domain,
 		recvBase: v.recv.q.Counts().Started,
@@ -56,9 +56,9 @@ func (v *VI) end(ctx context.Context, a *attempt, ep *Endpoint, l Link, g Agreem
 		if err == nil {
 			ep.link, ep.agreed, ep.remote = l, g, g.RemoteAddress
 			v.conn.Store(ep)
-			v.setStateLocked(Connected)
+			v.setStateLocked(Connected) // [VIA-2.2-5]
 		} else {
-			v.setStateLocked(Idle)
+			v.setStateLocked(Idle) // [VIA-2.2-6] [VIA-6.4-22] [VIA-8.3-6]
 			err = connectError(ctx, err)
 		}
 		v.mu.Unlock()
@@ -75,7 +75,7 @@ func (v *VI) end(ctx context.Context, a *attempt, ep *Endpoint, l Link, g Agreem
 // connectError names the end of a context as VIPL does.
 func connectError(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, cause)) {
-		return waitError(cause)
+		return waitError(cause) // [VIA-6.4-19]
 	}
 	return err
 }
@@ -88,7 +88,7 @@ func connectError(ctx context.Context, err error) error {
 // Errors: ErrTimeout, ErrReject, ErrNoMatch, ErrNotReachable,
 // ErrInvalidState, ErrInvalidReliability, ErrInvalidMTU, ErrInvalidParameter,
 // ErrResource, ErrClosed, or the context's. The VI is Idle again after an
-// error but ErrInvalidState.
+// error but ErrInvalidState. [VIA-6.4-18] [VIA-8.3-9]
 func (v *VI) ConnectRequest(ctx context.Context, local, remote Address) (Attributes, error) {
 	return v.connect(ctx, local, remote, v.nic.dev.Connect)
 }
@@ -109,7 +109,7 @@ func (v *VI) connect(ctx context.Context, local, remote Address, via connector) 
 
 func (n *NIC) checkAddresses(as ...Address) error {
 	for _, a := range as {
-		if len(a.Discriminator) > n.attrs.MaxDiscriminatorLen {
+		if len(a.Discriminator) > n.attrs.MaxDiscriminatorLen { // [VIA-7-3]
 			return fmt.Errorf("%w: discriminator of %d bytes, at most %d", ErrInvalidParameter, len(a.Discriminator), n.attrs.MaxDiscriminatorLen)
 		}
 	}
@@ -138,7 +138,7 @@ func (v *VI) ConnectPeerRequest(local, remote Address, timeout time.Duration) er
 	v.mu.Lock()
 	v.peer = a
 	v.mu.Unlock()
-	go func() {
+	go func() { // [VIA-6.4-21] [VIA-8.3-8]
 		defer stop()
 		l, g, err := v.nic.dev.ConnectPeer(ctx, ep, local, remote)
 		v.end(ctx, a, ep, l, g, err)
@@ -216,13 +216,13 @@ func (v *VI) Disconnect() error {
 	return nil
 }
 
-func (v *VI) disconnect() Link {
+func (v *VI) disconnect() Link { // [VIA-2.2-8] [VIA-2.2-12] [VIA-2.2-13] [VIA-2.3-5]
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	var l Link
 	if a := v.attempt; a != nil {
 		v.attempt = nil
-		a.cancel(ErrInvalidState)
+		a.cancel(ErrInvalidState) // [VIA-2.2-7] [VIA-6.4-22]
 	}
 	if ep := v.conn.Load(); ep != nil {
 		l = ep.link
@@ -275,7 +275,7 @@ func (n *NIC) ConnectWait(ctx context.Context, local Address) (*ConnRequest, err
 	if err := n.checkAddresses(local); err != nil {
 		return nil, err
 	}
-	req, err := n.dev.Wait(ctx, local)
+	req, err := n.dev.Wait(ctx, local) // [VIA-6.4-13] [VIA-6.4-15]
 	if err != nil {
 		return nil, connectError(ctx, err)
 	}
@@ -325,7 +325,7 @@ func (r *ConnRequest) Accept(ctx context.Context, v *VI) error {
 }
 
 // match tells whether the VI can be connected to one with the attributes
-// remote. [VIA 6.4.5] [V-15]
+// remote. [VIA 6.4.5] [V-15] [VIA-6.4-16] [VIA-8.3-7]
 func (e *Endpoint) match(remote Attributes) error {
 	if e.attrs.Reliability != remote.Reliability {
 		return fmt.Errorf("%w: %v, the caller's is %v", ErrInvalidReliability, e.attrs.Reliability, remote.Reliability)
@@ -345,5 +345,5 @@ func (r *ConnRequest) Reject() error {
 		return fmt.Errorf("%w: the request was answered", ErrInvalidParameter)
 	}
 	r.decided = true
-	return r.req.Reject()
+	return r.req.Reject() // [VIA-6.4-17]
 }

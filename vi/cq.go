@@ -42,7 +42,7 @@ func (n *NIC) CreateCQ(entries int) (*CompletionQueue, error) {
 		return nil, ErrClosed
 	}
 	if n.attrs.MaxCQ > 0 && len(n.cqs) >= n.attrs.MaxCQ {
-		return nil, fmt.Errorf("%w: %d completion queues", ErrResource, len(n.cqs))
+		return nil, fmt.Errorf("%w: %d completion queues", ErrResource, len(n.cqs)) // [VIA-8.2-1] [VIA-8.3-2]
 	}
 	c := &CompletionQueue{nic: n, q: queue.NewCompletions[Completion](entries)}
 	c.vis.Store(new([]*VI))
@@ -67,7 +67,7 @@ func (c *CompletionQueue) Destroy() error {
 	case c.gone || n.closed:
 		return ErrClosed
 	case len(*c.vis.Load()) > 0:
-		return fmt.Errorf("%w: VIs are attached", ErrResource)
+		return fmt.Errorf("%w: VIs are attached", ErrResource) // [VIA-6.4-24] [VIA-8.3-17]
 	}
 	c.gone = true
 	delete(n.cqs, c)
@@ -90,7 +90,7 @@ func (c *CompletionQueue) Resize(entries int) error {
 	if err := c.nic.checkEntries(entries); err != nil {
 		return err
 	}
-	if err := c.q.Resize(entries); err != nil {
+	if err := c.q.Resize(entries); err != nil { // [VIA-6.4-25]
 		return fmt.Errorf("%w: %w", ErrResource, err)
 	}
 	return nil
@@ -98,7 +98,7 @@ func (c *CompletionQueue) Resize(entries int) error {
 
 // Done takes one entry, or returns ErrNotDone. It never blocks. Errors: that
 // and ErrClosed. [VIA 6.4.7]
-func (c *CompletionQueue) Done() (Completion, error) {
+func (c *CompletionQueue) Done() (Completion, error) { // [VIA-6.4-26]
 	var e [1]Completion
 	if c.DoneN(e[:]) == 1 {
 		return e[0], nil
@@ -136,7 +136,7 @@ func (e Completion) stale() bool { return e.VI.closed.Load() }
 // Wait takes one entry, waiting for it. One entry wakes one waiter. Errors:
 // ErrTimeout, the context's, ErrClosed. [VIA 6.4.7]
 func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) {
-	e, err := c.q.Wait(ctx, (*cqProgress)(c))
+	e, err := c.q.Wait(ctx, (*cqProgress)(c)) // [VIA-6.4-26] [VIA-6.7-2]
 	for err == nil && e.stale() {
 		e, err = c.q.Wait(ctx, nil)
 	}
@@ -162,7 +162,7 @@ func (c *CompletionQueue) Notify(handler func(Completion)) error {
 			c.q.Notify(serve)
 			return
 		}
-		c.nic.notify.add(func() { handler(e) })
+		c.nic.notify.add(func() { handler(e) }) // [VIA-6.4-27]
 	}
 	if err := c.q.Notify(serve); err != nil {
 		return ErrClosed

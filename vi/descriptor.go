@@ -23,7 +23,7 @@ type RemoteSegment struct {
 
 // A Descriptor describes one data transfer. The consumer fills the exported
 // fields and posts it; until it has come back it belongs to the NIC. It must
-// not be copied while posted.
+// not be copied while posted. [VIA-3.1-1]
 type Descriptor struct {
 	// Control is the operation with its flags.
 	Control Control
@@ -35,7 +35,7 @@ type Descriptor struct {
 
 	// Length is the number of bytes to transfer, which must be the sum of
 	// the segments' lengths. In a completed receive it is the number of
-	// bytes that came. [VIA 3.5]
+	// bytes that came. [VIA 3.5] [VIA-3.5-3] [VIA-3.5-5]
 	Length uint32
 
 	// Remote is the remote memory of an RDMA.
@@ -105,7 +105,7 @@ func (d *Descriptor) WithFence() *Descriptor {
 }
 
 // Capacity returns the sum of the segments' lengths: what a receive can
-// take.
+// take. [VIA-3.5-4]
 func (d *Descriptor) Capacity() uint64 {
 	var n uint64
 	for i := range d.Segments {
@@ -116,13 +116,13 @@ func (d *Descriptor) Capacity() uint64 {
 
 // publish makes the result the status. It runs under the queue's lock.
 func (d *Descriptor) publish() {
-	d.status.Store(uint32(d.result | StatusDone))
+	d.status.Store(uint32(d.result | StatusDone)) // [VIA-3.3-4]
 	if d.OnDone != nil {
 		d.OnDone(d)
 	}
 }
 
-// sendOp is the status op of a send-queue descriptor.
+// sendOp is the status op of a send-queue descriptor. [VIA-3.3-2]
 func (c Control) sendOp() Status {
 	switch c.Op() {
 	case OpRDMAWrite:

@@ -37,7 +37,7 @@
 // [NIC.ErrorCallback], one at a time.
 //
 // All methods may be called concurrently [VIA 6.7], also from handlers,
-// except that NIC.Close must not be called from a Notify handler.
+// except that NIC.Close must not be called from a Notify handler. [VIA-6.7-1]
 //
 // What the architecture leaves open, and where its documents were not to be
 // had, is decided in docs/requirements/vi-requirements.md, row by row.

@@ -22,7 +22,7 @@ type Endpoint struct {
 	agreed Agreement
 	remote Address
 
-	recvBase  uint64       // receives consumed before this connection
+	recvBase  uint64       // receives consumed before this connection [VIA-2.3-8]
 	readsOut  atomic.Int32 // RDMA Reads started and not finished
 	stopSends atomic.Bool  // a send failed at a reliable level: start no more
 	badSend   atomic.Int64 // the number of the first such send plus one
@@ -49,7 +49,7 @@ func (e *Endpoint) NextSend() *Descriptor {
 		return nil
 	}
 	d, _, ok := e.v.send.q.Peek()
-	if !ok || d.Control&QueueFence != 0 && e.readsOut.Load() > 0 {
+	if !ok || d.Control&QueueFence != 0 && e.readsOut.Load() > 0 { // [VIA-3.7-1] [VIA-8.3-13]
 		return nil
 	}
 	return d
@@ -59,7 +59,7 @@ func (e *Endpoint) NextSend() *Descriptor {
 // has the error bits that a check of the descriptor found: if it is not 0,
 // the provider sends nothing of it and passes bad to FinishSend.
 func (e *Endpoint) StartSend() (d *Descriptor, seq uint64, bad Status) {
-	d, seq, ok := e.v.send.q.Start()
+	d, seq, ok := e.v.send.q.Start() // [VIA-4.4-1]
 	if !ok {
 		panic("vi: StartSend without NextSend")
 	}
@@ -76,7 +76,7 @@ func (e *Endpoint) StartSend() (d *Descriptor, seq uint64, bad Status) {
 // FinishSend completes a started send descriptor with error bits, 0 for a
 // success. It completes in order: an earlier one that is not finished holds
 // it back. broken tells that an error was published at a reliable level: the
-// provider must then stop handling messages and call Break.
+// provider must then stop handling messages and call Break. [VIA-4.4-4] [VIA-1.2-2] [VIA-4.3-3]
 func (e *Endpoint) FinishSend(d *Descriptor, seq uint64, bad Status) (broken bool) {
 	if d.Control.Op() == OpRDMARead {
 		e.readsOut.Add(-1)
@@ -128,7 +128,7 @@ func (e *Endpoint) Fenced() bool {
 // StartRecv takes the next receive descriptor. seq names it until
 // FinishRecv. bad has the error bits that a check of the descriptor found.
 func (e *Endpoint) StartRecv() (d *Descriptor, seq uint64, bad Status, ok bool) {
-	d, seq, ok = e.v.recv.q.Start()
+	d, seq, ok = e.v.recv.q.Start() // [VIA-4.1-1]
 	if !ok {
 		return nil, 0, 0, false
 	}
@@ -148,14 +148,14 @@ type Delivery struct {
 // in place. broken is as for FinishSend.
 func (e *Endpoint) FinishRecv(d *Descriptor, seq uint64, r Delivery) (broken bool) {
 	d.Length = r.Length
-	d.ImmediateData = 0
+	d.ImmediateData = 0 // [VIA-3.6-3]
 	d.result = StatusOpReceive | r.Status
 	if r.RemoteWrite {
-		d.result = StatusOpRemoteRDMAWrite | r.Status
+		d.result = StatusOpRemoteRDMAWrite | r.Status // [VIA-3.5-6]
 	}
 	if r.Immediate {
 		d.ImmediateData = r.Data
-		d.result |= StatusImmediate
+		d.result |= StatusImmediate // [VIA-3.3-3] [VIA-3.6-2] [VIA-8.3-12]
 	}
 	e.v.recv.completed(e.v.recv.q.Finish(seq))
 	if r.Status != 0 && e.attrs.Reliability.reliable() {
@@ -172,7 +172,7 @@ func (e *Endpoint) Target(handle MemHandle, addr uint64, length uint64, write bo
 	if write {
 		need, enabled = regmem.RemoteWrite, e.attrs.EnableRDMAWrite
 	}
-	if !enabled {
+	if !enabled { // [VIA-1.5-7] [VIA-1.5-8] [VIA-1.5-9]
 		return regmem.Ref{}, regmem.NoRights
 	}
 	return e.v.nic.memory.Access(uint32(handle), addr, length, e.domain, nil, need)
@@ -204,7 +204,7 @@ func (e *Endpoint) Break(orderly bool) {
 		return // disconnected, or broken already
 	}
 	v.conn.Store(nil)
-	v.setStateLocked(Error)
+	v.setStateLocked(Error) // [VIA-2.2-9] [VIA-5.2-3]
 	e.link.Stop(StopBroken)
 	started := StatusTransportError
 	if orderly || !e.attrs.Reliability.reliable() {
@@ -213,5 +213,5 @@ func (e *Endpoint) Break(orderly bool) {
 	v.send.flush(started)
 	v.recv.flush(StatusFlushed)
 	v.mu.Unlock()
-	v.nic.async.raise(ErrorDescriptor{VI: v, Resource: ResourceVI, Code: ErrorConnLost})
+	v.nic.async.raise(ErrorDescriptor{VI: v, Resource: ResourceVI, Code: ErrorConnLost}) // [VIA-4.6-16] [VIA-4.6-17]
 }

@@ -37,7 +37,7 @@ var (
 
 // ErrClosed matches net.ErrClosed: the NIC, VI or completion queue is gone.
 // As a VIPL return code it is INVALID_PARAMETER, a stale handle.
-var ErrClosed = closedError{}
+var ErrClosed = closedError{} // [VIA-8.3-1]
 
 type closedError struct{}
 
@@ -67,7 +67,7 @@ type ReturnCode int
 
 // The values of the VIPL header.
 const (
-	Success ReturnCode = iota
+	Success ReturnCode = iota // [VIA-6.3-1]
 	NotDone
 	InvalidParameter
 	ErrorResource

@@ -17,7 +17,7 @@ type Region struct {
 
 // RegisterMem registers buf, which must stay allocated and in place until
 // DeregisterMem; Go memory does. The same memory may be registered several
-// times. [VIA 6.4.2]
+// times. [VIA 6.4.2] [VIA-1.4-1] [VIA-1.4-2] [VIA-1.4-4]
 //
 // Errors: ErrInvalidParameter for no memory, ErrInvalidPtag,
 // ErrInvalidRDMARead, ErrResource beyond a limit of the NIC, ErrClosed.
@@ -47,11 +47,11 @@ func (n *NIC) register(a MemAttributes, add func(regmem.Options) (*regmem.Region
 	if err != nil {
 		return nil, err
 	}
-	r, err := add(regmem.Options{Rights: a.rights(), Domain: d, Guarded: a.MayFault})
+	r, err := add(regmem.Options{Rights: a.rights(), Domain: d, Guarded: a.MayFault}) // [VIA-1.1-5]
 	if err != nil {
 		n.dropPtagLocked(a.Ptag)
 		if errors.Is(err, regmem.ErrLimit) {
-			return nil, fmt.Errorf("%w: %w", ErrResource, err)
+			return nil, fmt.Errorf("%w: %w", ErrResource, err) // [VIA-8.2-1]
 		}
 		return nil, fmt.Errorf("%w: %w", ErrInvalidParameter, err)
 	}
@@ -71,7 +71,7 @@ func (a MemAttributes) rights() regmem.Rights {
 
 // DeregisterMem ends a registration. It waits for accesses in progress, so
 // that afterwards nobody touches the memory; descriptors that are posted with
-// its handle fail with a protection error when their turn comes. [VIA 6.4.2]
+// its handle fail with a protection error when their turn comes. [VIA 6.4.2] [VIA-6.4-3] [VIA-8.3-16]
 //
 // Errors: ErrInvalidParameter if r is not registered with this NIC.
 func (n *NIC) DeregisterMem(r *Region) error {
@@ -116,7 +116,7 @@ func (n *NIC) SetMemAttributes(r *Region, a MemAttributes) error {
 	}
 	n.dropPtagLocked(r.attrs.Ptag)
 	r.attrs = a
-	n.memory.SetAttributes(r.r, a.rights(), d, nil)
+	n.memory.SetAttributes(r.r, a.rights(), d, nil) // [VIA-6.4-4] [VIA-1.5-3] [VIA-8.3-14]
 	return nil
 }
 

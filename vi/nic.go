@@ -60,7 +60,7 @@ func Open(p Provider, name string, cfg *Config) (*NIC, error) {
 		n.cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	n.async.init(n)
-	dev, err := p.Open(name, n)
+	dev, err := p.Open(name, n) // [VIA-1.1-1]
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func (n *NIC) Logger() *slog.Logger { return n.cfg.Logger }
 // Close ends everything that is left of the NIC: connections as by
 // Disconnect, completion queues, regions. It may be called twice, and from
 // an error handler, but not from a Notify handler. It waits for the
-// provider's goroutines. [VIA 6.4.1]
+// provider's goroutines. [VIA 6.4.1] [VIA-6.4-1]
 func (n *NIC) Close() error {
 	n.mu.Lock()
 	if n.closed {
@@ -142,10 +142,10 @@ func (n *NIC) CreatePtag() (*Ptag, error) {
 		return nil, ErrClosed
 	}
 	if n.attrs.MaxPtags > 0 && n.ptags >= n.attrs.MaxPtags {
-		return nil, fmt.Errorf("%w: %d protection tags", ErrResource, n.ptags)
+		return nil, fmt.Errorf("%w: %d protection tags", ErrResource, n.ptags) // [VIA-8.2-1] [VIA-8.3-2]
 	}
 	n.ptags++
-	return &Ptag{nic: n, domain: regmem.NewDomain()}, nil
+	return &Ptag{nic: n, domain: regmem.NewDomain()}, nil // [VIA-1.5-1]
 }
 
 // DestroyPtag ends a protection tag. Errors: ErrInvalidParameter if it is not
@@ -157,7 +157,7 @@ func (n *NIC) DestroyPtag(p *Ptag) error {
 	case p == nil || p.nic != n || p.gone:
 		return fmt.Errorf("%w: protection tag", ErrInvalidParameter)
 	case p.uses > 0:
-		return fmt.Errorf("%w: protection tag in use %d times", ErrResource, p.uses)
+		return fmt.Errorf("%w: protection tag in use %d times", ErrResource, p.uses) // [VIA-6.4-2]
 	}
 	p.gone = true
 	n.ptags--
@@ -173,7 +173,7 @@ func (n *NIC) usePtagLocked(p *Ptag) (*regmem.Domain, error) {
 		}
 		return nil, nil
 	}
-	if p.nic != n || p.gone {
+	if p.nic != n || p.gone { // [VIA-1.1-2]
 		return nil, ErrInvalidPtag
 	}
 	p.uses++

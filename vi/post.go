@@ -9,7 +9,7 @@ import "context"
 // Errors in the descriptor show in its status. ErrOverrun: the queue already
 // holds as many as it may; the VI goes to Error and d was not posted.
 func (v *VI) PostSend(d *Descriptor) error {
-	if err := v.send.post(d); err != nil {
+	if err := v.send.post(d); err != nil { // [VIA-1.3-1] [VIA-2.3-2]
 		return err
 	}
 	v.sendDoorbell()
@@ -37,7 +37,7 @@ func (v *VI) sendDoorbell() {
 		ep.link.SendPosted()
 		return
 	}
-	v.flushUnconnected()
+	v.flushUnconnected() // [VIA-2.2-11]
 }
 
 // PostRecv posts a descriptor to the receive queue. It never blocks. Before
@@ -70,7 +70,7 @@ func (v *VI) recvDoorbell() {
 		ep.link.RecvPosted()
 		return
 	}
-	if v.State() == Error {
+	if v.State() == Error { // [VIA-2.3-1] [VIA-2.2-11]
 		v.flushUnconnected()
 	}
 }
@@ -94,7 +94,7 @@ func (v *VI) flushUnconnected() {
 	}
 }
 
-// overrun is what a post to a full queue does. [VIA 5.3]
+// overrun is what a post to a full queue does. [VIA 5.3] [VIA-5.2-5] [VIA-8.3-22]
 func (v *VI) overrun(d *Descriptor) {
 	v.nic.async.raise(ErrorDescriptor{VI: v, OpCode: d.Control.Op(), Resource: ResourceVI, Code: ErrorVIOverrun})
 	v.toError()
@@ -104,7 +104,7 @@ func (v *VI) overrun(d *Descriptor) {
 // misaligned, not registered or of another protection tag: it raises the
 // asynchronous error Post Descriptor and moves the VI to Error. In Go
 // descriptors need no registration; a consumer interface whose descriptors
-// lie in registered memory checks them and calls this. [VIA 5.3]
+// lie in registered memory checks them and calls this. [VIA 5.3] [VIA-5.2-2] [VIA-5.3-2]
 func (v *VI) ReportPostError(d *Descriptor) {
 	v.nic.async.raise(ErrorDescriptor{VI: v, Descriptor: d, Resource: ResourceDescriptor, Code: ErrorPostDesc})
 	v.toError()
@@ -129,7 +129,7 @@ func (v *VI) toError() {
 // completed. It never blocks, also not behind a waiter. [VIA 6.4.4]
 //
 // Errors: ErrNotDone, ErrQueueEmpty, or with the descriptor a *StatusError.
-func (v *VI) SendDone() (*Descriptor, error) { return v.send.done() }
+func (v *VI) SendDone() (*Descriptor, error) { return v.send.done() } // [VIA-2.3-3]
 
 // RecvDone is SendDone for the receive queue.
 func (v *VI) RecvDone() (*Descriptor, error) { return v.recv.done() }

@@ -25,7 +25,7 @@ type side struct {
 
 func (s *side) init(v *VI, cq *CompletionQueue, isRecv bool, limit int) {
 	s.v, s.cq, s.isRecv = v, cq, isRecv
-	s.q.Limit = limit
+	s.q.Limit = limit // [VIA-1.6-1] [VIA-8.2-1]
 	s.q.OnDone = s.publish
 }
 
@@ -54,7 +54,7 @@ func (s *side) completed(n int) {
 		return
 	}
 	if s.cq != nil {
-		s.cq.q.PushN(Completion{VI: s.v, Recv: s.isRecv}, n)
+		s.cq.q.PushN(Completion{VI: s.v, Recv: s.isRecv}, n) // [VIA-4.7-2] [VIA-1.6-3] [VIA-1.6-4]
 		return
 	}
 	if s.registered.Load() {
@@ -83,7 +83,7 @@ func (s *side) post(d *Descriptor) error {
 	if _, err := s.q.Post(d); err != nil {
 		d.posted.Store(false)
 		if errors.Is(err, queue.ErrFull) {
-			s.v.overrun(d)
+			s.v.overrun(d) // [VIA-5.3-3]
 			return ErrOverrun
 		}
 		return err
@@ -91,7 +91,7 @@ func (s *side) post(d *Descriptor) error {
 	return nil
 }
 
-// reap takes the first descriptor if it is done. [VIA 6.4.4]
+// reap takes the first descriptor if it is done. [VIA 6.4.4] [VIA-6.4-7] [VIA-3.1-2] [VIA-8.3-4]
 func (s *side) reap() (*Descriptor, error) {
 	d, h := s.q.Reap()
 	switch h {
@@ -118,7 +118,7 @@ func (s *side) emptyError() error {
 }
 
 // done is reap for a consumer that polls: it drives the connection first if
-// there is nothing yet.
+// there is nothing yet. [VIA-6.4-8] [VIA-8.3-5]
 func (s *side) done() (*Descriptor, error) {
 	d, err := s.reap()
 	if err == ErrNotDone {
@@ -132,7 +132,7 @@ func (s *side) wait(ctx context.Context) (*Descriptor, error) {
 	if s.cq != nil && !s.v.closed.Load() {
 		return nil, fmt.Errorf("%w: the queue is attached to a completion queue", ErrResource) // [VIA-6.4-10]
 	}
-	d, h, err := s.q.Wait(ctx, s.v)
+	d, h, err := s.q.Wait(ctx, s.v) // [VIA-6.4-9] [VIA-6.4-11] [VIA-8.3-4]
 	if err != nil {
 		return nil, waitError(err)
 	}
@@ -145,7 +145,7 @@ func (s *side) wait(ctx context.Context) (*Descriptor, error) {
 // waitError turns the end of a context into what VIPL calls it.
 func waitError(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return ErrTimeout
+		return ErrTimeout // [VIA-6.4-19] [VIA-8.3-9]
 	}
 	return err
 }
@@ -182,7 +182,7 @@ func (s *side) serveNotify() {
 		if h != queue.Done {
 			return
 		}
-		f := s.notify[0]
+		f := s.notify[0] // [VIA-6.4-12] [VIA-8.3-18]
 		s.notify = s.notify[1:]
 		d.reaped()
 		s.v.nic.notify.add(func() { f(d) })
@@ -201,9 +201,9 @@ func (s *side) cancelNotify() {
 // connection that broke under it is a transport error. [VIA 2.3]
 func (s *side) flush(started Status) {
 	s.completed(s.q.Flush(func(d **Descriptor, wasStarted bool) {
-		bits := StatusFlushed
+		bits := StatusFlushed // [VIA-2.3-9]
 		if wasStarted && !s.isRecv {
-			bits = started
+			bits = started // [VIA-2.3-10]
 		}
 		(*d).result |= bits
 		if s.isRecv {

@@ -10,7 +10,7 @@ import (
 type Control uint16
 
 const (
-	OpSendReceive Control = 0x0000 // Send on the send queue, Receive on the receive queue
+	OpSendReceive Control = 0x0000 // Send on the send queue, Receive on the receive queue [VIA-3.2-1]
 	OpRDMAWrite   Control = 0x0001
 	OpRDMARead    Control = 0x0002
 	opReserved    Control = 0x0003
@@ -45,7 +45,7 @@ func (c Control) String() string {
 type Status uint32
 
 const (
-	StatusDone             Status = 0x00000001 // completed, successfully or not
+	StatusDone             Status = 0x00000001 // completed, successfully or not [VIA-3.3-1]
 	StatusFormatError      Status = 0x00000002 // malformed descriptor
 	StatusProtectionError  Status = 0x00000004 // local memory check failed
 	StatusLengthError      Status = 0x00000008 // length rule violated

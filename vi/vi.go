@@ -12,7 +12,7 @@ import (
 type State uint32
 
 const (
-	Idle           State = iota // no connection and none being made
+	Idle           State = iota // no connection and none being made [VIA-2.1-1]
 	Connected                   // descriptors are processed
 	ConnectPending              // a connection is being made
 	Error                       // the connection broke; Disconnect leads back to Idle
@@ -74,18 +74,18 @@ func (n *NIC) CreateVI(a Attributes, sendCQ, recvCQ *CompletionQueue) (*VI, erro
 		return nil, ErrClosed
 	}
 	for _, c := range [...]*CompletionQueue{sendCQ, recvCQ} {
-		if c != nil && (c.nic != n || c.gone) {
+		if c != nil && (c.nic != n || c.gone) { // [VIA-1.1-2]
 			return nil, fmt.Errorf("%w: completion queue", ErrInvalidParameter)
 		}
 	}
 	if n.attrs.MaxVI > 0 && len(n.vis) >= n.attrs.MaxVI {
-		return nil, fmt.Errorf("%w: %d VIs", ErrResource, len(n.vis))
+		return nil, fmt.Errorf("%w: %d VIs", ErrResource, len(n.vis)) // [VIA-8.2-1] [VIA-8.3-2]
 	}
 	d, err := n.usePtagLocked(a.Ptag)
 	if err != nil {
 		return nil, err
 	}
-	v := &VI{nic: n, attrs: a, domain: d}
+	v := &VI{nic: n, attrs: a, domain: d} // [VIA-2.2-1] [VIA-1.1-3]
 	v.send.init(v, sendCQ, false, n.attrs.MaxDescriptorsPerQueue)
 	v.recv.init(v, recvCQ, true, n.attrs.MaxDescriptorsPerQueue)
 	n.vis[v] = struct{}{}
@@ -97,9 +97,9 @@ func (n *NIC) CreateVI(a Attributes, sendCQ, recvCQ *CompletionQueue) (*VI, erro
 	return v, nil
 }
 
-// checkAttributes applies the rules of VI attributes and fills defaults in.
+// checkAttributes applies the rules of VI attributes and fills defaults in. [VIA-6.4-5]
 func (n *NIC) checkAttributes(a *Attributes) error {
-	if !a.Reliability.one() || a.Reliability&n.attrs.ReliabilityLevels == 0 {
+	if !a.Reliability.one() || a.Reliability&n.attrs.ReliabilityLevels == 0 { // [VIA-4.5-1]
 		return fmt.Errorf("%w: %v", ErrInvalidReliability, a.Reliability)
 	}
 	if a.MaxTransferSize > n.attrs.MaxTransferSize {
@@ -108,7 +108,7 @@ func (n *NIC) checkAttributes(a *Attributes) error {
 	if a.MaxTransferSize == 0 {
 		a.MaxTransferSize = n.attrs.MaxTransferSize
 	}
-	if a.EnableRDMARead && a.Reliability&n.attrs.RDMAReadSupport == 0 {
+	if a.EnableRDMARead && a.Reliability&n.attrs.RDMAReadSupport == 0 { // [VIA-4.3-2]
 		return fmt.Errorf("%w at %v", ErrInvalidRDMARead, a.Reliability)
 	}
 	if a.ReadWindow < 0 {
@@ -119,7 +119,7 @@ func (n *NIC) checkAttributes(a *Attributes) error {
 
 // Destroy ends a VI that is Idle and whose queues hold no descriptor, not
 // even a completed one. Notify registrations and its entries in completion
-// queues go with it. [VIA 6.4.3]
+// queues go with it. [VIA 6.4.3] [VIA-2.2-14]
 //
 // Errors: ErrInvalidState, ErrResource, ErrClosed.
 func (v *VI) Destroy() error {
@@ -128,9 +128,9 @@ func (v *VI) Destroy() error {
 	switch {
 	case v.gone:
 		return ErrClosed
-	case v.State() != Idle:
+	case v.State() != Idle: // [VIA-2.2-15]
 		return fmt.Errorf("%w: %v", ErrInvalidState, v.State())
-	case !v.send.empty() || !v.recv.empty():
+	case !v.send.empty() || !v.recv.empty(): // [VIA-2.2-17]
 		return fmt.Errorf("%w: work queues are not empty", ErrResource)
 	}
 	v.removeLocked()
@@ -140,7 +140,7 @@ func (v *VI) Destroy() error {
 func (v *VI) removeLocked() {
 	v.gone = true
 	v.closed.Store(true)
-	v.send.cancelNotify()
+	v.send.cancelNotify() // [VIA-8.3-18]
 	v.recv.cancelNotify()
 	n := v.nic
 	n.mu.Lock()
@@ -148,7 +148,7 @@ func (v *VI) removeLocked() {
 	n.dropPtagLocked(v.attrs.Ptag)
 	for _, c := range [...]*CompletionQueue{v.send.cq, v.recv.cq} {
 		if c != nil {
-			c.detachLocked(v)
+			c.detachLocked(v) // [VIA-4.7-3] [VIA-8.3-17]
 		}
 	}
 	n.mu.Unlock()
@@ -171,12 +171,12 @@ func (v *VI) State() State { return State(v.state.Load()) }
 
 // Query returns the VI's state, its attributes in force (while connected with
 // the agreed MaxTransferSize), and whether its queues hold no descriptor at
-// all. [VIA 6.4.3]
+// all. [VIA 6.4.3] [VIA-6.4-6] [VIA-2.3-7]
 func (v *VI) Query() (s State, a Attributes, sendEmpty, recvEmpty bool) {
 	v.mu.Lock()
 	s, a = v.State(), v.attrs
 	if ep := v.conn.Load(); ep != nil {
-		a.MaxTransferSize = ep.agreed.MaxTransferSize
+		a.MaxTransferSize = ep.agreed.MaxTransferSize // [VIA-6.4-6]
 	}
 	v.mu.Unlock()
 	return s, a, v.send.empty(), v.recv.empty()
@@ -195,7 +195,7 @@ func (v *VI) SetAttributes(a Attributes) error {
 	if v.gone {
 		return ErrClosed
 	}
-	if v.State() != Idle {
+	if v.State() != Idle { // [VIA-2.3-6]
 		return fmt.Errorf("%w: %v", ErrInvalidState, v.State())
 	}
 	n.mu.Lock()
@@ -205,7 +205,7 @@ func (v *VI) SetAttributes(a Attributes) error {
 		return err
 	}
 	n.dropPtagLocked(v.attrs.Ptag)
-	v.attrs, v.domain = a, d
+	v.attrs, v.domain = a, d // [VIA-1.5-3]
 	return nil
 }
 
@@ -230,6 +230,6 @@ func (v *VI) UserData() any {
 // setStateLocked is the only place that changes the state.
 func (v *VI) setStateLocked(s State) {
 	old := v.State()
-	v.state.Store(uint32(s))
+	v.state.Store(uint32(s)) // [VIA-2.2-16]
 	v.nic.cfg.Logger.Debug("vi state", "from", old.String(), "to", s.String())
 }

@@ -86,7 +86,7 @@ func (c *Completions[E]) PushAll(es []E) {
 
 func (c *Completions[E]) appendLocked(e E) {
 	if c.n == len(c.ring) {
-		ring := make([]E, max(firstSlots, 2*len(c.ring)))
+		ring := make([]E, max(firstSlots, 2*len(c.ring))) // [VIA-1.6-2]
 		for i := range c.n {
 			ring[i] = c.ring[(c.head+i)&(len(c.ring)-1)]
 		}

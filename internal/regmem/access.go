@@ -89,7 +89,7 @@ func (g *Registry) Check(handle uint32, addr, length uint64, d *Domain, owner an
 func (r *Region) check(addr, length uint64, d *Domain, owner any, need Rights) (off uint64, _ Outcome) {
 	a := r.attrs.Load()
 	if a.domain != d && a.domain != nil && d != nil {
-		return 0, WrongDomain
+		return 0, WrongDomain // [VIA-1.4-7] [VIA-1.5-2]
 	}
 	if a.owner != nil && a.owner != owner {
 		return 0, WrongOwner
@@ -102,7 +102,7 @@ func (r *Region) check(addr, length uint64, d *Domain, owner any, need Rights) (
 	}
 	// Only trusted numbers are subtracted from: nothing here can wrap.
 	size := uint64(len(r.mem))
-	if addr < r.base || addr-r.base > size || length > size-(addr-r.base) {
+	if addr < r.base || addr-r.base > size || length > size-(addr-r.base) { // [VIA-1.4-3] [VIA-8.3-15]
 		return 0, OutOfBounds
 	}
 	return addr - r.base, OK

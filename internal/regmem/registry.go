@@ -206,7 +206,7 @@ func (g *Registry) drawLocked(o Options) uint32 {
 		if o.KeySet {
 			h = h&^0xff | uint32(o.Key)
 		}
-		if h == 0 || g.live.get(h) != nil || g.isRetiredLocked(h) {
+		if h == 0 || g.live.get(h) != nil || g.isRetiredLocked(h) { // [VIA-1.4-5] [VIA-1.4-6]
 			continue
 		}
 		return h

@@ -9,7 +9,7 @@ import (
 
 // A link is one side of a connection. Everything that concerns its Endpoint
 // happens in step, under mu: the worker goroutine runs it, and a consumer
-// that polls does.
+// that polls does. [VIA-4.4-2]
 type link struct {
 	net  *Network
 	ep   *vi.Endpoint
@@ -108,7 +108,7 @@ func (l *link) Stop(reason vi.StopReason) {
 	l.stopped = true
 	l.mu.Unlock()
 	close(l.quit)
-	l.tell(message{kind: byeMsg, orderly: reason == vi.StopDisconnect})
+	l.tell(message{kind: byeMsg, orderly: reason == vi.StopDisconnect}) // [VIA-6.4-20]
 }
 
 func (l *link) Wait() { l.wg.Wait() }
@@ -207,7 +207,7 @@ func (l *link) sendNext() bool {
 	if l.reliability != vi.UnreliableDelivery || l.net.Lose == nil || !l.net.Lose() {
 		l.tell(m)
 	}
-	if !answered {
+	if !answered { // [VIA-4.5-3]
 		l.finishSend(d, seq, 0) // the payload was copied: the buffers are free
 	}
 	return true
@@ -217,7 +217,7 @@ func (l *link) gather(d *vi.Descriptor) ([]byte, vi.Status) {
 	b := make([]byte, 0, d.Length)
 	var c vi.Cursor
 	for {
-		ref, bad := l.ep.Gather(d, &c, int(d.Length))
+		ref, bad := l.ep.Gather(d, &c, int(d.Length)) // [VIA-4.6-2] [VIA-1.5-4]
 		if bad != 0 || len(ref.B) == 0 {
 			return b, bad
 		}
@@ -234,7 +234,7 @@ func (l *link) gather(d *vi.Descriptor) ([]byte, vi.Status) {
 func (l *link) scatter(d *vi.Descriptor, b []byte) vi.Status {
 	var c vi.Cursor
 	for len(b) > 0 {
-		ref, bad := l.ep.Scatter(d, &c, len(b))
+		ref, bad := l.ep.Scatter(d, &c, len(b)) // [VIA-4.6-7] [VIA-1.5-5] [VIA-1.5-6]
 		if bad != 0 {
 			return bad
 		}
@@ -270,7 +270,7 @@ func (l *link) handle(m message) {
 		if d.Control.Op() == vi.OpRDMARead {
 			l.reads--
 			if m.status == 0 {
-				m.status = l.scatter(d, m.payload)
+				m.status = l.scatter(d, m.payload) // [VIA-4.6-15] [VIA-4.5-5]
 			}
 		}
 		l.finishSend(d, m.seq, m.status)
@@ -283,7 +283,7 @@ func (l *link) handle(m message) {
 
 // conclude tells the sender how its message ended: nothing at unreliable
 // delivery; at reliable delivery nothing but the end of the connection; at
-// reliable reception everything. [VIA 4.5]
+// reliable reception everything. [VIA 4.5] [VIA-4.5-4] [VIA-4.5-6]
 func (l *link) conclude(m message, remote vi.Status) {
 	if l.reliability == vi.ReliableReception {
 		l.tell(message{kind: ackMsg, seq: m.seq, status: remote})
@@ -308,7 +308,7 @@ func (l *link) handleSend(m message) {
 	}
 	d, seq, bad, ok := l.ep.StartRecv()
 	if !ok {
-		l.ep.AsyncError(vi.ErrorRecvQEmpty, vi.OpSendReceive)
+		l.ep.AsyncError(vi.ErrorRecvQEmpty, vi.OpSendReceive) // [VIA-4.6-4] [VIA-5.2-4]
 		l.conclude(m, vi.StatusRemoteDescriptor)
 		return
 	}
@@ -318,15 +318,15 @@ func (l *link) handleSend(m message) {
 	case bad != 0:
 		r.Status = bad
 	case m.corrupt:
-		r.Status, remote = vi.StatusTransportError, vi.StatusTransportError
-	case uint64(len(m.payload)) > d.Capacity():
+		r.Status, remote = vi.StatusTransportError, vi.StatusTransportError // [VIA-4.6-13]
+	case uint64(len(m.payload)) > d.Capacity(): // [VIA-4.1-2] [VIA-4.6-5]
 		r.Status = vi.StatusLengthError
 	default:
 		if r.Status = l.scatter(d, m.payload); r.Status == 0 {
 			r.Length, remote = uint32(len(m.payload)), 0
 		}
 		if m.partial {
-			r.Status, remote = r.Status|vi.StatusPartialError, vi.StatusTransportError
+			r.Status, remote = r.Status|vi.StatusPartialError, vi.StatusTransportError // [VIA-4.6-12]
 		}
 	}
 	l.finishRecv(m, d, seq, r, remote)
@@ -341,12 +341,12 @@ func (l *link) place(m message) vi.Status {
 	if len(m.payload) == 0 {
 		return 0
 	}
-	ref, out := l.ep.Target(m.remote.Handle, m.remote.Address, uint64(len(m.payload)), true)
+	ref, out := l.ep.Target(m.remote.Handle, m.remote.Address, uint64(len(m.payload)), true) // [VIA-4.2-1] [VIA-1.5-7]
 	if out != regmem.OK {
 		return vi.StatusRDMAProtection
 	}
 	defer ref.Release()
-	if regmem.Copy(ref.B, m.payload, ref.Guarded()) != nil {
+	if regmem.Copy(ref.B, m.payload, ref.Guarded()) != nil { // [VIA-4.2-5]
 		return vi.StatusRDMAProtection
 	}
 	if m.partial {
@@ -361,25 +361,25 @@ func (l *link) handleWrite(m message) {
 	if bad == vi.StatusPartialError {
 		remote = vi.StatusTransportError
 	}
-	if !m.immediate {
+	if !m.immediate { // [VIA-4.2-2]
 		switch bad {
 		case vi.StatusRDMAProtection:
-			l.ep.AsyncError(vi.ErrorRDMAWProt, vi.OpRDMAWrite)
+			l.ep.AsyncError(vi.ErrorRDMAWProt, vi.OpRDMAWrite) // [VIA-4.6-8] [VIA-5.2-6]
 		case vi.StatusTransportError:
-			l.ep.AsyncError(vi.ErrorRDMAWData, vi.OpRDMAWrite)
+			l.ep.AsyncError(vi.ErrorRDMAWData, vi.OpRDMAWrite) // [VIA-4.6-10] [VIA-5.2-7]
 		case vi.StatusPartialError:
-			l.ep.AsyncError(vi.ErrorRDMAWAbort, vi.OpRDMAWrite)
+			l.ep.AsyncError(vi.ErrorRDMAWAbort, vi.OpRDMAWrite) // [VIA-4.6-11]
 		}
 		l.conclude(m, remote)
 		return
 	}
 	d, seq, badRecv, ok := l.ep.StartRecv()
 	if !ok {
-		l.ep.AsyncError(vi.ErrorRecvQEmpty, vi.OpRDMAWrite)
+		l.ep.AsyncError(vi.ErrorRecvQEmpty, vi.OpRDMAWrite) // [VIA-4.6-18]
 		l.conclude(m, vi.StatusRemoteDescriptor)
 		return
 	}
-	r := vi.Delivery{RemoteWrite: true, Immediate: m.immediate, Data: m.data, Status: bad}
+	r := vi.Delivery{RemoteWrite: true, Immediate: m.immediate, Data: m.data, Status: bad} // [VIA-4.2-3] [VIA-4.2-4] [VIA-4.6-9] [VIA-5.2-10]
 	switch {
 	case bad != 0:
 	case badRecv != 0:
@@ -390,7 +390,7 @@ func (l *link) handleWrite(m message) {
 	l.finishRecv(m, d, seq, r, remote)
 }
 
-func (l *link) handleRead(m message) {
+func (l *link) handleRead(m message) { // [VIA-4.3-1] [VIA-4.4-3]
 	answer := message{kind: readDataMsg, seq: m.seq}
 	if m.length > 0 {
 		ref, out := l.ep.Target(m.remote.Handle, m.remote.Address, m.length, false)
@@ -402,7 +402,7 @@ func (l *link) handleRead(m message) {
 			ref.Release()
 		}
 		if out != regmem.OK {
-			l.ep.AsyncError(vi.ErrorRDMARProt, vi.OpRDMARead)
+			l.ep.AsyncError(vi.ErrorRDMARProt, vi.OpRDMARead) // [VIA-4.6-14] [VIA-5.2-8] [VIA-1.5-8]
 			answer.payload, answer.status = nil, vi.StatusRDMAProtection
 			l.tell(answer)
 			l.breakLater(false)

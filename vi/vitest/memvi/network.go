@@ -80,13 +80,13 @@ func (d *device) Attributes() vi.NICAttributes {
 		MaxRegisterBlockBytes:  1 << 40,
 		MaxVI:                  1024,
 		MaxDescriptorsPerQueue: 1024,
-		MaxSegmentsPerDesc:     252,
+		MaxSegmentsPerDesc:     252, // [VIA-3.4-5]
 		MaxCQ:                  1024,
 		MaxCQEntries:           1 << 16,
 		MaxTransferSize:        1 << 20,
 		NativeMTU:              32768,
 		MaxPtags:               1024,
-		ReliabilityLevels:      vi.UnreliableDelivery | vi.ReliableDelivery | vi.ReliableReception,
+		ReliabilityLevels:      vi.UnreliableDelivery | vi.ReliableDelivery | vi.ReliableReception, // [VIA-4.5-1]
 		RDMAReadSupport:        vi.ReliableDelivery | vi.ReliableReception,
 	}
 	if d.net.Limits != nil {
@@ -298,7 +298,7 @@ type peerReq struct {
 }
 
 // ConnectPeer looks for the request that mirrors this one, or leaves it to be
-// found by that. [VIA 6.4.6]
+// found by that. [VIA 6.4.6] [VIA-6.4-21] [VIA-6.4-23]
 func (d *device) ConnectPeer(ctx context.Context, ep *vi.Endpoint, local, remote vi.Address) (vi.Link, vi.Agreement, error) {
 	n := d.net
 	p := &peerReq{ep: ep, local: d.own(local), remote: remote, answer: make(chan answer, 1)}
