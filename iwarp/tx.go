@@ -39,7 +39,8 @@ type txState struct {
 	invalid bool   // a local invalidation is in progress
 }
 
-// A txMessage is the message that is being cut into segments.
+// A txMessage is the message that is being cut into segments: one of RDMAP, one
+// of DDP. [RDMAP-3.1-3]
 type txMessage struct {
 	active bool
 	op     rdmap.Opcode
@@ -59,7 +60,8 @@ var _ frameio.Protocol = (*engine)(nil)
 // goes before everything else and ends the direction [RDMAP-7.1-3]
 // [RDMAP-5.4-8] [I-35]; then the RTR [MPA2-5-2]; then the message in progress,
 // whole; then, by turns, answers to the peer's requests and our own queue
-// [I-52] [I-54].
+// [I-52] [I-54]. Nothing but messages of RDMAP in segments of DDP is ever sent
+// [RDMAP-3.1-1] [RDMAP-6.1-1]; many may go into one TCP segment [MPA-5.1-4].
 func (e *engine) Fill(b *frameio.Batch) {
 	q := (*QueuePair)(e)
 	t := &q.tx
@@ -242,7 +244,7 @@ func (q *QueuePair) segment(b *frameio.Batch) bool {
 	refs := t.refs[:0]
 	var h []byte
 	switch {
-	case m.in != nil: // Read Response: source checked again for each segment [I-43] [RDMAP-5.2.2-8]
+	case m.in != nil: // Read Response: source checked and read for each segment [I-43] [I-61] [RDMAP-5.2.2-8]
 		r := &m.in.read
 		if n > 0 {
 			ref, out := q.dev.reg.Access(r.SourceSTag, r.SourceTO+off, uint64(n), q.pd.dom, q, regmem.RemoteRead)
@@ -259,7 +261,7 @@ func (q *QueuePair) segment(b *frameio.Batch) bool {
 		h = m.op.TaggedHeader(r.SinkSTag, r.SinkTO+off, last).Append(t.hdr[:0]) // [RDMAP-4.4-2]
 	case m.op.Tagged():
 		h = m.op.TaggedHeader(m.w.remote.STag, m.w.remote.TO+off, last).Append(t.hdr[:0]) // [DDP-5.2-7] [DDP-4.2-6]
-	default: // the STag to invalidate is in each segment [DDP-4.3-2] [DDP-4.3-5] [DDP-4.3-9]
+	default: // all but MO and L as in the first [DDP-4.3-2] [DDP-4.3-5] [DDP-4.3-9] [DDP-4.2-4]
 		h = m.op.UntaggedHeader(m.msn, uint32(off), last, m.w.stag).Append(t.hdr[:0])
 	}
 	if m.w != nil && n > 0 {
@@ -285,7 +287,7 @@ func (q *QueuePair) segment(b *frameio.Batch) bool {
 }
 
 // gather pins n bytes at offset off of the payload of a request. If its memory
-// is gone the request fails, and the stream with it: nil. [I-34] [RDMAP-7.1-2]
+// is gone the request fails, and the stream with it: nil. [I-34] [RDMAP-7.1-2] [RDMAPX-8.1-1]
 func (q *QueuePair) gather(refs []regmem.Ref, w *sendWQE, off, n uint64) []regmem.Ref {
 	if w.inlineLen > 0 {
 		return append(refs, regmem.Ref{B: w.inline[off : off+n : off+n]})
@@ -327,7 +329,7 @@ func (q *QueuePair) failRequest(w *sendWQE) {
 	q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
 }
 
-// frame adds one FPDU: the DDP header and n bytes of payload. It takes the
+// frame adds one FPDU: the DDP header [DDP-4.4-1] and n bytes of payload. It takes the
 // pins over. moving says that the payload may change before it is sent: what
 // has a CRC is then copied first, so that a change can't spoil it.
 func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int, moving bool) {
@@ -468,5 +470,9 @@ func (q *QueuePair) refreshMSS() {
 		return
 	}
 	t.since, t.asked = 0, time.Now()
-	t.mulpdu.Store(int32(mpa.MULPDU(segmentSize(q.conn), t.enc.Markers)))
+	conn := q.conn
+	if q.fc != nil {
+		conn = q.fc.NetConn()
+	}
+	t.mulpdu.Store(int32(mpa.MULPDU(segmentSize(conn), t.enc.Markers)))
 }

@@ -183,7 +183,7 @@ func TestMarkersOnTheWire(t *testing.T) {
 		if _, _, body := p.message(q.MULPDU()); !bytes.Equal(body, data) { // the Decoder checks every marker
 			t.Error("wrong data")
 		}
-		for range 600 { // several FPDUs in one interval
+		for range 600 { // several FPDUs in one interval [MPA-5.1-4]
 			q.Post(SendWR{Op: OpWrite, Unsignaled: true})
 		}
 		for range 128 {
@@ -212,7 +212,7 @@ func TestMarkersOnTheWire(t *testing.T) {
 // [MPA-5.1-1] [MPA-5.1-3] [DDP-3-1] [DDP-3-2] [I-26] [I-27]
 func TestSegmentSizes(t *testing.T) {
 	a, b := connect(t, nil, nil)
-	mss := segmentSize(a.conn)
+	mss := segmentSize(a.fc.NetConn())
 	if a.MULPDU() != mpa.MULPDU(mss, false) || mss < 1000 {
 		t.Errorf("MSS %d, MULPDU %d", mss, a.MULPDU())
 	}
@@ -225,7 +225,7 @@ func TestSegmentSizes(t *testing.T) {
 		c.Close()
 		d.Close()
 		p, q := withMSS(t, mss)
-		got := segmentSize(q.conn)
+		got := segmentSize(q.fc.NetConn())
 		if got > max(mss, 128) {
 			t.Errorf("MSS %d, segment size %d", mss, got)
 		}
@@ -281,7 +281,7 @@ func TestRefreshMSS(t *testing.T) {
 }
 
 // TestCuts: the stream may be cut anywhere. [MPA-5.1-5] [MPA-A.4-1] [MPA-5.2-1]
-// [MPA-6-2] [MPA-6-4] [MPA-6-5] [MPA-4.3-12] [MPA-3-6] [DDP-3-4] [DDP-3-8]
+// [DDP-4.2-8] [MPA-6-2] [MPA-6-4] [MPA-6-5] [MPA-4.3-12] [MPA-3-6] [DDP-3-4] [DDP-3-8]
 func TestCuts(t *testing.T) {
 	for _, markers := range []bool{false, true} {
 		for _, piece := range []int{1, 2, 3, 7, 1000} {

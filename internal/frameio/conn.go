@@ -5,7 +5,6 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 )
 
@@ -71,25 +70,26 @@ type Options struct {
 type Conn struct {
 	nc    net.Conn
 	proto Protocol
-	raw   syscall.RawConn // nil: portable path
-	fd    int             // with raw; valid while the receive role is held and !closed
+	sock  atomic.Pointer[socket] // nil: portable path; see take
+
+	portable bool
+	taken    sync.Once
 
 	tx sender
 	rx receiver
 
 	failOnce sync.Once
 	closing  atomic.Bool // Close or Abort was called
+	reset    atomic.Bool // it was Abort
 	torn     sync.Once
 	wg       sync.WaitGroup
 }
 
 // New wraps nc, which the Conn owns from then on. Nothing is read before
-// Start and nothing is written before the first Kick.
+// Start and nothing is written before the first Kick; until then nc may still
+// be used.
 func New(nc net.Conn, p Protocol, o Options) *Conn {
-	c := &Conn{nc: nc, proto: p}
-	if !o.Portable {
-		c.raw, c.fd = rawConn(nc)
-	}
+	c := &Conn{nc: nc, proto: p, portable: o.Portable}
 	c.rx.resume = make(chan struct{}, 1)
 	c.tx.init(c)
 	c.rx.init(c)
@@ -99,6 +99,7 @@ func New(nc net.Conn, p Protocol, o Options) *Conn {
 // Start begins to receive; until then Poll does nothing. early holds bytes that were read from the stream
 // before; they are handled first, in the passive goroutine.
 func (c *Conn) Start(early []byte) {
+	c.take()
 	c.rx.mu.Lock()
 	defer c.rx.mu.Unlock()
 	if c.rx.closed {
@@ -106,16 +107,31 @@ func (c *Conn) Start(early []byte) {
 	}
 	c.rx.keep(early)
 	c.rx.started = true
-	if c.raw != nil {
+	if c.sock.Load() != nil {
 		c.wg.Go(c.passive)
 	} else {
 		c.wg.Go(c.readLoop)
 	}
 }
 
+// take decides between the fast path and the portable one, before the first
+// byte is read or written.
+func (c *Conn) take() {
+	c.taken.Do(func() {
+		if !c.portable {
+			c.sock.Store(takeSocket(c.nc))
+		}
+	})
+}
+
 // NetConn returns the stream below, for addresses and socket options. Do not
 // read or write it.
-func (c *Conn) NetConn() net.Conn { return c.nc }
+func (c *Conn) NetConn() net.Conn {
+	if s := c.sock.Load(); s != nil {
+		return handle{c.nc, s}
+	}
+	return c.nc
+}
 
 // fail reports the first failure to the protocol.
 func (c *Conn) fail(err error) {
@@ -139,9 +155,7 @@ func (c *Conn) Abort() {
 	if c.closing.Swap(true) {
 		return
 	}
-	if tc, ok := c.nc.(interface{ SetLinger(int) error }); ok {
-		tc.SetLinger(0)
-	}
+	c.reset.Store(true)
 	go c.tearDown()
 }
 
@@ -175,7 +189,18 @@ func (c *Conn) tearDown() {
 		c.rx.mu.Lock()
 		c.rx.closed = true
 		c.rx.mu.Unlock()
-		c.nc.Close()
+		c.taken.Do(func() {}) // not any more
+		if s := c.sock.Load(); s != nil {
+			c.tx.mu.Lock()
+			c.tx.closed = true
+			c.tx.mu.Unlock()
+			s.close(c.reset.Load())
+		} else {
+			if tc, ok := c.nc.(interface{ SetLinger(int) error }); ok && c.reset.Load() {
+				tc.SetLinger(0)
+			}
+			c.nc.Close()
+		}
 		c.Unpoll()
 		c.tx.stop()
 	})

@@ -13,7 +13,7 @@ func TestNoAllocations(t *testing.T) {
 		t.Skip("under the race detector pools forget at random")
 	}
 	a, b := kinds[0].connect(t)
-	if a.c.raw == nil {
+	if a.c.sock.Load() == nil {
 		t.Skip("no fast path on this system")
 	}
 	var got atomic.Int64

@@ -60,7 +60,7 @@ func (r *receiver) keep(p []byte) { r.early = append([]byte(nil), p...) }
 // socket; one that is about to wait calls Unpoll.
 func (c *Conn) Poll() bool {
 	r := &c.rx
-	if c.raw == nil || !r.mu.TryLock() {
+	if c.sock.Load() == nil || !r.mu.TryLock() {
 		return false
 	}
 	if !r.started || r.closed || r.done {
@@ -68,7 +68,7 @@ func (c *Conn) Poll() bool {
 		return false
 	}
 	r.polls.Add(1)
-	got, _, err := c.receive(uintptr(c.fd), true)
+	got, _, err := c.receive()
 	c.unlock(err)
 	return got
 }
@@ -102,11 +102,10 @@ func (c *Conn) unlock(err error) {
 }
 
 // receive reads and handles what the socket has. The caller has the receive
-// role. A poller is content with a short read, since it will be back; the
-// passive goroutine must see the socket empty before it waits, because what
-// has arrived already (an end of stream behind the last bytes, too) wakes
-// nobody. more tells that it stopped for being long at it.
-func (c *Conn) receive(fd uintptr, polling bool) (got, more bool, err error) {
+// role. A short read ends it: who waits for the socket next is woken by what
+// has arrived meanwhile, an end of stream behind the last bytes too. more
+// tells that it stopped for being long at it.
+func (c *Conn) receive() (got, more bool, err error) {
 	r := &c.rx
 	if err := r.restage(); err != nil {
 		return false, false, err
@@ -121,7 +120,7 @@ func (c *Conn) receive(fd uintptr, polling bool) (got, more bool, err error) {
 		undrained = true
 	}
 	for range reads {
-		n, room, err := c.read(fd)
+		n, room, err := c.read()
 		if err == errWouldBlock {
 			if undrained {
 				c.proto.Drained()
@@ -137,9 +136,7 @@ func (c *Conn) receive(fd uintptr, polling bool) (got, more bool, err error) {
 		}
 		if n < room {
 			c.proto.Drained()
-			if undrained = false; polling {
-				return got, false, nil
-			}
+			return got, false, nil
 		}
 	}
 	if undrained {
@@ -166,8 +163,9 @@ func (r *receiver) restage() error {
 
 // read makes one read call: into place what belongs there, and the rest into
 // staging. It returns how much came and how much there was room for.
-func (c *Conn) read(fd uintptr) (n, room int, err error) {
+func (c *Conn) read() (n, room int, err error) {
 	r := &c.rx
+	fd := c.sock.Load().fd
 	if r.direct == 0 {
 		n, err = sysRead(fd, r.stage[r.fill:r.end()])
 		room = r.end() - r.fill
@@ -266,7 +264,10 @@ func (c *Conn) passive() {
 		seen   = r.polls.Load()
 		timer  *time.Timer
 	)
-	wait := func(fd uintptr) bool {
+	sock := c.sock.Load()
+	in := &sock.in
+	wait := func(uintptr) bool {
+		in.forget()
 		if p := r.polls.Load(); p != seen {
 			// Somebody polls: being woken for each of its messages would
 			// cost it more than the whole rest of the path.
@@ -282,16 +283,18 @@ func (c *Conn) passive() {
 			return true
 		}
 		var err error
-		_, more, err = c.receive(fd, false)
-		ended = err != nil || r.done
-		if err == nil && !more {
+		_, more, err = c.receive()
+		if ended = err != nil || r.done; !ended && !more {
 			r.park()
+			if !in.arm(sock.fd) {
+				err, ended = io.ErrClosedPipe, true
+			}
 		}
 		c.unlock(err)
 		return ended || more
 	}
 	for !ended {
-		if failed = c.raw.Read(wait); failed != nil {
+		if failed = in.raw.Read(wait); failed != nil {
 			return // the socket was closed under us: Close or Abort
 		}
 		if more {

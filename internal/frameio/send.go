@@ -2,6 +2,7 @@ package frameio
 
 import (
 	"io"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -32,10 +33,8 @@ type sender struct {
 	// Relinquish and Quiesce can get at the batch.
 	mu       sync.Mutex
 	batch    *Batch
-	err      error
 	finished bool               // FIN was sent
-	tryOnce  func(uintptr) bool // bound methods, made once so that a write allocates nothing
-	tryUntil func(uintptr) bool
+	closed   bool               // the descriptor is closed; guarded by mu
 	waiting  bool               // for the socket; guarded by mu
 	held     []*regmem.Registry // where this sender is listed as a holder
 
@@ -43,23 +42,22 @@ type sender struct {
 	leave sync.Once
 }
 
-func (t *sender) init(c *Conn) {
-	t.left = make(chan struct{})
-	t.tryOnce = func(fd uintptr) bool {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.err = c.writeBatch(fd)
-		return true
+func (t *sender) init(*Conn) { t.left = make(chan struct{}) }
+
+// try writes what the socket takes of the batch. If it is full and the caller
+// is going to wait for it, the batch's pins can be taken away meanwhile.
+func (c *Conn) try(wait bool) error {
+	t := &c.tx
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return net.ErrClosed
 	}
-	t.tryUntil = func(fd uintptr) bool {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if t.err = c.writeBatch(fd); t.err == errWouldBlock {
-			t.holdLocked()
-			return false
-		}
-		return true
+	err := c.writeBatch(c.sock.Load().fd)
+	if wait && err == errWouldBlock {
+		t.holdLocked()
 	}
+	return err
 }
 
 // Kick is the doorbell: it tells that there may be something to send. It
@@ -86,7 +84,7 @@ func (c *Conn) Kick() {
 // it back or hands it to a goroutine.
 func (c *Conn) drain() {
 	t := &c.tx
-	if c.raw == nil {
+	if c.take(); c.sock.Load() == nil {
 		// A portable stream's Write may block.
 		go c.sendLoop()
 		return
@@ -102,10 +100,7 @@ func (c *Conn) drain() {
 			go c.sendLoop()
 			return
 		}
-		if err := c.raw.Write(t.tryOnce); err != nil {
-			t.err = err
-		}
-		switch t.err {
+		switch err := c.try(false); err {
 		case nil:
 			t.sent()
 			c.proto.Sent()
@@ -113,7 +108,7 @@ func (c *Conn) drain() {
 			go c.sendLoop()
 			return
 		default:
-			go c.sendFailed(t.err)
+			go c.sendFailed(err)
 			return
 		}
 	}
@@ -131,9 +126,9 @@ func (c *Conn) sendLoop() {
 			continue
 		}
 		var err error
-		if c.raw != nil {
-			if err = c.raw.Write(t.tryUntil); err == nil {
-				err = t.err
+		if s := c.sock.Load(); s != nil {
+			for err = c.try(true); err == errWouldBlock; err = c.try(true) {
+				s.waitWritable()
 			}
 			t.release()
 		} else {
@@ -167,7 +162,9 @@ func (c *Conn) fill() bool {
 	}
 	if t.finishing.Load() && !t.finished {
 		t.finished = true
-		if cw, ok := c.nc.(interface{ CloseWrite() error }); ok {
+		if s := c.sock.Load(); s != nil {
+			s.closeWrite()
+		} else if cw, ok := c.nc.(interface{ CloseWrite() error }); ok {
 			cw.CloseWrite()
 		}
 	}
@@ -228,7 +225,7 @@ const lastWords = 250 * time.Millisecond
 
 func (c *Conn) hearOut() {
 	r := &c.rx
-	if c.raw == nil {
+	if c.sock.Load() == nil {
 		select {
 		case <-r.ended:
 		case <-time.After(lastWords):
@@ -237,11 +234,11 @@ func (c *Conn) hearOut() {
 	}
 	for more := true; more; {
 		r.mu.Lock()
-		if !r.started || r.closed || r.done {
+		if r.closed || r.done {
 			r.mu.Unlock()
 			return
 		}
-		got, _, err := c.receive(uintptr(c.fd), true)
+		got, _, err := c.receive()
 		c.unlock(err)
 		more = got && err == nil
 	}

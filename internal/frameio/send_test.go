@@ -112,7 +112,7 @@ func fullSocket(t *testing.T, a *lengthFramed, r *regmem.Region, piece int) int 
 	eventually(t, "the socket is full", func() bool {
 		a.c.tx.mu.Lock()
 		defer a.c.tx.mu.Unlock()
-		return a.c.tx.waiting || a.c.raw == nil && a.c.tx.batch != nil && len(a.c.tx.batch.pins) == 0 && a.c.tx.batch.bytes > 0
+		return a.c.tx.waiting || a.c.sock.Load() == nil && a.c.tx.batch != nil && len(a.c.tx.batch.pins) == 0 && a.c.tx.batch.bytes > 0
 	})
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -2,9 +2,7 @@ package frameio
 
 import (
 	"io"
-	"net"
 	"os"
-	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -12,32 +10,16 @@ import (
 
 type iovec = unix.Iovec
 
-// rawConn returns access to the descriptor of nc if it has one of its own.
-func rawConn(nc net.Conn) (syscall.RawConn, int) {
-	sc, ok := nc.(syscall.Conn)
-	if !ok {
-		return nil, -1
-	}
-	raw, err := sc.SyscallConn()
-	if err != nil {
-		return nil, -1
-	}
-	fd := -1
-	if err := raw.Control(func(p uintptr) { fd = int(p) }); err != nil {
-		return nil, -1
-	}
-	return raw, fd
-}
-
 // The calls below use RawSyscall: the descriptor is non-blocking, so the call
 // never waits, and telling the scheduler about it would cost more than it
 // saves.
 
-func sysRead(fd uintptr, p []byte) (int, error) {
+func sysRead(fd int, p []byte) (int, error) {
 	for {
-		n, _, e := unix.RawSyscall(unix.SYS_READ, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+		n, _, e := unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
 		switch e {
 		case 0:
+			raceAcquire(fd)
 			return int(n), nil
 		case unix.EINTR:
 		case unix.EAGAIN:
@@ -48,7 +30,7 @@ func sysRead(fd uintptr, p []byte) (int, error) {
 	}
 }
 
-func (c *Conn) sysReadv(fd uintptr, vs [][]byte) (int, error) {
+func (c *Conn) sysReadv(fd int, vs [][]byte) (int, error) {
 	v := c.rx.scratch[:0]
 	for _, p := range vs {
 		if len(p) > 0 {
@@ -58,9 +40,10 @@ func (c *Conn) sysReadv(fd uintptr, vs [][]byte) (int, error) {
 	c.rx.scratch = v[:0]
 	defer clear(v)
 	for {
-		n, _, e := unix.RawSyscall(unix.SYS_READV, fd, uintptr(unsafe.Pointer(unsafe.SliceData(v))), uintptr(min(len(v), 1024)))
+		n, _, e := unix.RawSyscall(unix.SYS_READV, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(v))), uintptr(min(len(v), 1024)))
 		switch e {
 		case 0:
+			raceAcquire(fd)
 			return int(n), nil
 		case unix.EINTR:
 		case unix.EAGAIN:
@@ -73,7 +56,7 @@ func (c *Conn) sysReadv(fd uintptr, vs [][]byte) (int, error) {
 
 // writeBatch writes as much of the batch as the socket takes: nil when all is
 // gone, errWouldBlock when the socket is full.
-func (c *Conn) writeBatch(fd uintptr) error {
+func (c *Conn) writeBatch(fd int) error {
 	b := c.tx.batch
 	for {
 		v := b.iov[:0]
@@ -85,10 +68,11 @@ func (c *Conn) writeBatch(fd uintptr) error {
 		}
 		var n uintptr
 		var e unix.Errno
+		raceRelease(fd)
 		if len(v) == 1 {
-			n, _, e = unix.RawSyscall(unix.SYS_WRITE, fd, uintptr(unsafe.Pointer(v[0].Base)), uintptr(v[0].Len))
+			n, _, e = unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(v[0].Base)), uintptr(v[0].Len))
 		} else {
-			n, _, e = unix.RawSyscall(unix.SYS_WRITEV, fd, uintptr(unsafe.Pointer(unsafe.SliceData(v))), uintptr(len(v)))
+			n, _, e = unix.RawSyscall(unix.SYS_WRITEV, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(v))), uintptr(len(v)))
 		}
 		switch e {
 		case 0:

@@ -9,11 +9,29 @@ import (
 
 type iovec struct{}
 
-// rawConn tells that there is no fast path on this system.
-func rawConn(net.Conn) (syscall.RawConn, int) { return nil, -1 }
+// A socket stands for the fast path, which this system does not have.
+type socket struct {
+	fd int
+	in watch
+}
 
-// The fast path's calls are never reached without a rawConn.
+type watch struct{ raw syscall.RawConn }
 
-func sysRead(uintptr, []byte) (int, error)              { panic("frameio: no fast path") }
-func (c *Conn) sysReadv(uintptr, [][]byte) (int, error) { panic("frameio: no fast path") }
-func (c *Conn) writeBatch(uintptr) error                { panic("frameio: no fast path") }
+func takeSocket(net.Conn) *socket { return nil }
+
+type handle struct {
+	net.Conn
+	s *socket
+}
+
+// The fast path's methods are never reached without a socket.
+
+func (*socket) close(bool)    {}
+func (*socket) closeWrite()   {}
+func (*socket) waitWritable() {}
+func (*watch) arm(int) bool   { return false }
+func (*watch) forget()        {}
+
+func sysRead(int, []byte) (int, error)              { panic("frameio: no fast path") }
+func (c *Conn) sysReadv(int, [][]byte) (int, error) { panic("frameio: no fast path") }
+func (c *Conn) writeBatch(int) error                { panic("frameio: no fast path") }

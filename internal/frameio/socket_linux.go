@@ -1,0 +1,194 @@
+package frameio
+
+import (
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A socket is a stream's descriptor, taken away from the runtime. The runtime
+// watches every descriptor of package net all the time, and each message to
+// or from a consumer that polls would wake a thread for nothing, which costs
+// as much as the message. Here a descriptor is watched only while somebody
+// sleeps on it.
+type socket struct {
+	fd      int
+	in, out watch
+
+	mu     sync.RWMutex // held while fd is closed, or used by those without a role
+	closed bool         // guarded by mu
+}
+
+// takeSocket makes the descriptor of nc ours and closes nc; nil if nc has
+// none, or none can be made. Nothing may be under way on nc.
+func takeSocket(nc net.Conn) *socket {
+	sc, ok := nc.(syscall.Conn)
+	if !ok {
+		return nil
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	s := &socket{fd: -1}
+	raw.Control(func(fd uintptr) {
+		if s.fd, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0); err != nil {
+			s.fd = -1
+		}
+	})
+	if s.fd < 0 {
+		return nil
+	}
+	if !s.in.open(s.fd, unix.EPOLLIN|unix.EPOLLRDHUP) {
+		unix.Close(s.fd)
+		return nil
+	}
+	nc.Close() // the stream lives on in the other descriptor
+	return s
+}
+
+// close gives the descriptors back. Nobody uses fd any more; who sleeps is
+// woken.
+func (s *socket) close(reset bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.closed = true
+	s.in.close()
+	s.out.close()
+	if reset {
+		unix.SetsockoptLinger(s.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	}
+	unix.Close(s.fd)
+}
+
+func (s *socket) closeWrite() {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if !s.closed {
+		unix.Shutdown(s.fd, unix.SHUT_WR)
+	}
+}
+
+// waitWritable sleeps until the socket may have room, or is closed. [send
+// role]
+func (s *socket) waitWritable() {
+	s.mu.RLock()
+	ok := !s.closed && (s.out.raw != nil || s.out.open(s.fd, unix.EPOLLOUT))
+	s.mu.RUnlock()
+	if !ok {
+		time.Sleep(time.Millisecond) // closed, or the process has no descriptor left
+		return
+	}
+	s.out.raw.Read(func(uintptr) bool {
+		if s.out.armed {
+			s.out.forget()
+			return true
+		}
+		return !s.out.arm(s.fd)
+	})
+}
+
+// A watch waits for one kind of readiness of a descriptor: an epoll instance
+// which the runtime's poller watches in turn. It reports once per arm.
+type watch struct {
+	f      *os.File
+	raw    syscall.RawConn
+	epfd   int
+	events uint32
+
+	// Owned by who waits.
+	armed bool // arm was called since the last forget
+	stale bool // the kernel may still report what was asked for before
+}
+
+func (w *watch) open(fd int, events uint32) bool {
+	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return false
+	}
+	unix.SetNonblock(epfd, true)
+	w.epfd, w.events = epfd, events|unix.EPOLLONESHOT
+	f := os.NewFile(uintptr(epfd), "epoll")
+	ev := unix.EpollEvent{} // not armed yet
+	ev.Events = unix.EPOLLONESHOT
+	if err = unix.EpollCtl(epfd, unix.EPOLL_CTL_ADD, fd, &ev); err == nil {
+		w.raw, err = f.SyscallConn()
+	}
+	if err != nil {
+		f.Close()
+		return false
+	}
+	w.f = f
+	return true
+}
+
+func (w *watch) close() {
+	if w.f != nil {
+		w.f.Close()
+	}
+}
+
+// arm asks to be woken as soon as fd is ready, which may be now. It is false
+// if that can't be done. It is called from where the waiter can't miss what
+// the runtime's poller reports meanwhile.
+func (w *watch) arm(fd int) bool {
+	if w.stale {
+		// A report that nobody has taken would keep the next one from
+		// being made.
+		w.stale = false
+		w.take()
+	}
+	ev := unix.EpollEvent{Events: w.events}
+	_, _, e := unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(w.epfd), unix.EPOLL_CTL_MOD, uintptr(fd), uintptr(unsafe.Pointer(&ev)), 0, 0)
+	w.armed = e == 0
+	return w.armed
+}
+
+// forget ends what arm has begun, whether it was reported or not.
+func (w *watch) forget() {
+	if w.armed {
+		w.armed = false
+		w.stale = !w.take()
+	}
+}
+
+// take tells whether there was a report.
+func (w *watch) take() bool {
+	var ev unix.EpollEvent
+	n, _, e := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(w.epfd), uintptr(unsafe.Pointer(&ev)), 1, 0, 0, 0)
+	return e == 0 && n == 1
+}
+
+// A handle is what remains of a net.Conn whose descriptor was taken:
+// addresses and socket options.
+type handle struct {
+	net.Conn
+	s *socket
+}
+
+var _ syscall.Conn = handle{}
+
+func (h handle) SyscallConn() (syscall.RawConn, error) { return rawHandle(h), nil }
+
+type rawHandle handle
+
+func (h rawHandle) Control(f func(fd uintptr)) error {
+	h.s.mu.RLock()
+	defer h.s.mu.RUnlock()
+	if h.s.closed {
+		return net.ErrClosed
+	}
+	f(uintptr(h.s.fd))
+	return nil
+}
+
+func (rawHandle) Read(func(uintptr) bool) error  { return net.ErrClosed }
+func (rawHandle) Write(func(uintptr) bool) error { return net.ErrClosed }
