@@ -12,9 +12,11 @@ type Access uint8
 
 // Access rights. Give no more than the transfer needs. [SEC-6.3.5-1]
 const (
-	RemoteRead   Access = 1 << iota // source of the peer's RDMA Reads
-	RemoteWrite                     // target of the peer's RDMA Writes
-	RemoteAtomic                    // target of the peer's Atomic Operations
+	RemoteRead  Access = 1 << iota // source of the peer's RDMA Reads
+	RemoteWrite                    // target of the peer's RDMA Writes
+	// RemoteAtomic makes a region the target of the peer's Atomic Operations.
+	// Words used so are best used for nothing else. [RDMAPX-5-4]
+	RemoteAtomic
 
 	LocalOnly Access = 0 // nothing; enough for the sink of an own RDMA Read [I-58]
 )

@@ -32,7 +32,8 @@ const DefaultDepth = 128
 // it is in use.
 type Config struct {
 	// Where the stream belongs. Nil means an own one for each stream, so that
-	// nothing is shared [I-60] [SEC-2.2.4-1] [SEC-6.1.1-1] [SEC-3-2] [RDMAP-8.1.2-2].
+	// nothing is shared [I-60] [SEC-2.2.4-1] [SEC-6.1.1-1] [SEC-3-2] [RDMAP-8.1.2-2]
+	// [DDP-8.3.2-2].
 	Device *Device
 	PD     *ProtectionDomain
 	SendCQ *CompletionQueue
@@ -44,7 +45,7 @@ type Config struct {
 	SendDepth, RecvDepth int
 	// SRQShare is how many buffers of SRQ this stream may hold that were not
 	// polled yet; 0 means no limit of its own. A peer that needs more ends its
-	// stream. [SEC-6.4.3.1-1]
+	// stream, and an unfinished message holds one. [SEC-6.4.3.1-1] [SEC-6.4.3.1-2]
 	SRQShare int
 
 	// Prepare, if set, is called with the new stream before start-up frames
@@ -62,7 +63,7 @@ type Config struct {
 	// IRD is how many Reads of the peer are served at a time, ORD how many of
 	// ours may be outstanding. Zero means 16, negative none. What holds after
 	// start-up is told by QueuePair.IRD and ORD [RDMAP-6.1-2] [RDMAP-6.1-3]
-	// [RDMAP-8.1.1-12] [SEC-7.2-1] [SEC-7.2-2].
+	// [RDMAP-8.1.1-12] [SEC-6.4.3.3-2] [SEC-7.2-1] [SEC-7.2-2].
 	IRD, ORD int
 	// MaxIRD is how far IRD may be raised if the peer wants it; 0 means 128.
 	MaxIRD int
@@ -129,7 +130,10 @@ type Config struct {
 
 	// TLS, if set, puts the stream into a TLS connection. No RFC says how; it
 	// works between peers of this package. Dial needs ServerName or
-	// InsecureSkipVerify as for crypto/tls. [I-73]
+	// InsecureSkipVerify as for crypto/tls. With certificates on both sides it
+	// is authentication, integrity, replay protection and confidentiality;
+	// without it, or IPsec of the hosts, whoever is on the path owns the memory
+	// that is exposed. [SEC-5.1-1] [SEC-5.3-1] [SEC-5.4-1] [DDP-8.4-1] [DDP-8.4-2] [I-73]
 	TLS *tls.Config
 	// WrapConn, if set, is given each connection before anything was sent, and
 	// returns what to use instead: a capture, a shaper.

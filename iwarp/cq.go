@@ -13,7 +13,7 @@ import (
 // A CompletionQueue collects the completions of one or more queues. Its
 // capacity is fixed, and queues whose depths together exceed it are not
 // attached, so that it can't overflow. [SEC-6.4.3.2-1] [SEC-6.4.3.2-2]
-// [RDMAP-8.1.1-11] [RDMAP-8.1.2-4] [SEC-6.4.6-1]
+// [RDMAP-8.1.1-11] [RDMAP-8.1.2-4] [SEC-6.4.6-1] [SEC-6.4.3.2-3]
 //
 // A queue is shared by streams only if the caller passes it to several; do so
 // only if they may know about each other. [RDMAP-8.1.1-10] [SEC-7.1-1]
@@ -81,7 +81,8 @@ func (c *CompletionQueue) PollN(buf []Completion) int {
 }
 
 // Wait takes the first completion and waits for one if there is none. It polls
-// for a moment before it sleeps. The error is that of the context.
+// for a moment before it sleeps. The error is that of the context, which is how
+// a wait is bounded. [MPA-7.1.2-26]
 func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) {
 	e, err := c.q.Wait(ctx, (*progress)(c))
 	if err == nil {

@@ -27,7 +27,8 @@ type DeviceConfig struct {
 	// OmitCRC says that MPA's CRCs are not wanted. They are then left out on
 	// connections whose peer does not want them either. It is for the
 	// administrator to set, and only where the whole path protects data at
-	// least as well as a CRC32c would: a TCP checksum does not.
+	// least as well as a CRC32c would: a TCP checksum does not. Nothing else
+	// that a program sees depends on it [MPA-4.4-6].
 	// [MPA-4.4-2] [MPA-4.4-3] [MPA-4.4-5] [MPA-1.2-2] [I-05]
 	OmitCRC bool
 }
@@ -138,11 +139,13 @@ type RegionOptions struct {
 	KeySet bool
 }
 
-// Register makes mem usable by all streams of the domain: locally without
+// Register makes mem usable by all streams of the domain, and by no others
+// [DDP-8.2-3] [SEC-6.1.1-2]: locally without
 // further ado, by their peers as far as access says. The slice may be of Go
 // memory or of a mapping; it must stay until [MemoryRegion.Close]. Grant the
 // exact bytes that are meant, by slicing; zero memory before you let a peer
-// read it. [DDP-8.3-1] [SEC-6.3.4-1] [SEC-6.3.2-1] [RDMAP-8.1.1-4]
+// read it. Do not give peers that distrust each other the right to write to the
+// same bytes through different regions. [DDP-8.3-1] [SEC-6.3.6-1] [SEC-6.3.4-1] [SEC-6.3.2-1] [RDMAP-8.1.1-4]
 //
 // A region of a domain can't be invalidated by a peer [RDMAP-8.1.1-7].
 //

@@ -73,7 +73,8 @@ const (
 // is answered by the Terminate whose every byte is known, with the headers that
 // Figure 10 gives it, then by FIN; a good Write behind the bad segment has no
 // effect; the local ULP gets the same as a typed error, and what was posted
-// comes back flushed. Both as Initiator and as Responder.
+// comes back flushed. Both as Initiator and as Responder. [DDP-1.2-1] [RDMAP-5.2.1-5]
+// [RDMAP-5.3-4] [RDMAP-5.3-7] [RDMAP-7.2-1] [RDMAP-8.1.1-3] [RDMAPX-5.1.1-5] [RDMAPX-8.2-2] [I-42] [I-44] [I-69]
 func TestErrorTable(t *testing.T) {
 	to := func(m *MemoryRegion, off int64) uint64 { return m.TO() + uint64(off) }
 	x := func(n int) []byte { return bytes.Repeat([]byte{0xee}, n) }
@@ -254,7 +255,7 @@ func TestErrorTable(t *testing.T) {
 }
 
 // TestExtensionsOff: without being enabled the messages of RFC 7306 do not
-// exist. [RDMAPX-1.1-3] [I-63]
+// exist. [RDMAPX-1.1-1] [RDMAPX-1.1-3] [I-63]
 func TestExtensionsOff(t *testing.T) {
 	for op, v := range map[rdmap.Opcode]struct{ qn, n int }{
 		rdmap.Immediate: {0, 8}, rdmap.ImmediateSE: {0, 8}, rdmap.AtomicRequestOp: {1, 52},
@@ -286,7 +287,7 @@ func TestExtensionsOff(t *testing.T) {
 
 // TestMPAErrors: a bad CRC anywhere in an FPDU, early or late in the stream, a
 // wrong marker, and a length above the limit. [MPA-4.4-14] [MPA-4.4-15] [MPA-4.4-7]
-// [MPA-6-1] [MPA-8-1] [MPA-8-2] [MPA-8-3] [MPA-8-8] [MPA-8-9] [MPA-8-10] [I-23]
+// [MPA-6-1] [MPA-8-1] [MPA-8-2] [MPA-8-3] [MPA-8-8] [MPA-8-9] [MPA-8-10] [I-22] [I-23]
 func TestMPAErrors(t *testing.T) {
 	for _, at := range []int{0, 2, 10, 30, -1} {
 		t.Run(fmt.Sprintf("CRC, byte %d", at), func(t *testing.T) {
@@ -342,7 +343,7 @@ func TestMPAErrors(t *testing.T) {
 }
 
 // TestReadLimits: each Read Request beyond IRD finds no buffer on queue 1.
-// [RDMAP-6.1-6] [RDMAP-6.1-2] [RDMAP-5.2.2-2] [MPA2-9.1-2] [SEC-6.4.3.3-3] [I-20]
+// [RDMAP-5.2.1-2] [RDMAP-6.1-6] [RDMAP-6.1-2] [RDMAP-5.2.2-2] [MPA2-9.1-2] [SEC-6.4.3.3-3] [I-20]
 func TestReadLimits(t *testing.T) {
 	p, q := asInitiator(t, &Config{IRD: 2, MaxIRD: 2})
 	if q.IRD() != 2 {

@@ -122,7 +122,9 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
-// transfer moves n bytes by Send, Write and Read and compares.
+// transfer moves n bytes by Send, Write and Read and compares. The Send is
+// shorter than its buffer, the Write goes into the middle of a region.
+// [DDP-1.2-1] [DDP-5.2-4] [RDMAP-5.1-4] [RDMAP-5.3-3]
 func transfer(t *testing.T, a, b *QueuePair, n int) {
 	data := pattern(n, 1)
 	sink := make([]byte, n+2)

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"time"
 
-	"viaduct/iwarp/ddp"
 	"viaduct/iwarp/mpa"
 	"viaduct/iwarp/rdmap"
 )
@@ -20,6 +19,7 @@ const (
 	endAbort                   // reset
 )
 
+// errNoAnswer is the cause if a request came too late.
 var errNoAnswer = errors.New("iwarp: request of the peer after our direction was closed")
 
 // fault ends the stream with an error of our own finding, told to the peer if
@@ -101,7 +101,7 @@ func (q *QueuePair) flushAll() {
 	q.gate.Store(gateFlushed)
 	q.flushSends()
 	if w := q.rx.recv; w != nil { // a message was in progress
-		q.completeRecv(StatusFlushed, 0, ddp.Untagged{})
+		q.completeRecv(StatusFlushed, 0)
 	}
 	if len(q.rx.done) > 0 {
 		q.recvCQ.pushAll(q.rx.done)
@@ -134,7 +134,7 @@ func (q *QueuePair) endWire(how ending) {
 }
 
 // Failed implements [frameio.Protocol]. An end between messages is half of an
-// orderly one; anything else is a loss. [I-32] [MPA-8-1]
+// orderly one; anything else is a loss. [I-32] [MPA-8-1] [RDMAP-6.2-2]
 func (e *engine) Failed(err error) {
 	q := (*QueuePair)(e)
 	if q.dead.Load() {

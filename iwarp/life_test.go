@@ -190,7 +190,7 @@ func TestLost(t *testing.T) {
 // TestTerminateReceived: in every state of a stream, with every form of
 // Terminate. It is understood without a receive, ends sending, flushes what is
 // posted, and is not answered. [RDMAP-5.4-3] [RDMAP-5.4-4] [RDMAP-5.4-5] [RDMAP-5.4-7]
-// [RDMAP-5.4-9] [RDMAP-3.2-3] [RDMAP-3.2-5] [RDMAP-6.2.1-2] [RDMAP-6.2.1-3] [MPA-8-10] [I-37] [I-40]
+// [RDMAP-5.4-9] [RDMAP-3.2-3] [RDMAP-3.2-5] [RDMAP-6.2.1-2] [RDMAP-6.2.1-3] [MPA-8-10] [I-37] [I-40] [I-75]
 func TestTerminateReceived(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -367,6 +367,7 @@ func TestAbort(t *testing.T) {
 	}
 }
 
+// TestIdleTimeout [I-71]
 func TestIdleTimeout(t *testing.T) {
 	_, q := asResponder(t, &Config{NoNudge: true, IdleTimeout: 50 * time.Millisecond})
 	if err := ended(t, q); !errors.Is(err, ErrTimeout) {
@@ -460,7 +461,7 @@ func TestSourceRevoked(t *testing.T) {
 }
 
 // TestBothSidesLearn runs the faults between two real streams: the typed error
-// is the same on both sides. [RDMAP-3.2-3] [RDMAP-3.2-5] [RDMAP-7-1] [RDMAP-7.1-1] [MPA-8-2]
+// is the same on both sides. [RDMAP-5.1-3] [RDMAP-3.2-3] [RDMAP-3.2-5] [RDMAP-7-1] [RDMAP-7.1-1] [MPA-8-2]
 func TestBothSidesLearn(t *testing.T) {
 	for _, c := range []struct {
 		wr        SendWR

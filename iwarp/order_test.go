@@ -103,7 +103,7 @@ func TestFence(t *testing.T) {
 }
 
 // TestReadCompletes: not before the last octet of its response was delivered.
-// [RDMAP-5.5-16] [RDMAP-5.5-6] [RDMAP-5.5-19] [RDMAP-5.2.2-3] [RDMAP-5.2-1]
+// [DDP-4.1-7] [MPA-7.1.2-26] [RDMAP-5.5-16] [RDMAP-5.5-6] [RDMAP-5.5-19] [RDMAP-5.2.2-3] [RDMAP-5.2-1]
 func TestReadCompletes(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true})
 	sink := make([]byte, 8)
@@ -189,7 +189,8 @@ func TestReadResponses(t *testing.T) {
 }
 
 // TestServing: Reads of the peer are answered in order, without the ULP, and
-// see what was written before them. [RDMAP-5.2.1-3] [RDMAP-5.2.1-4] [RDMAP-5.2.1-8]
+// see what was written before them; Writes are not shown to the ULP either.
+// [RDMAP-3.2-4] [RDMAP-5.1-2] [RDMAP-5.2.1-3] [RDMAP-5.2.1-4] [RDMAP-5.2.1-8]
 // [RDMAP-5.2.1-10] [RDMAP-5.2.1-11] [RDMAP-5.2.1-12] [RDMAP-5.2.2-2] [RDMAP-5.2.2-5] [RDMAP-5.2.2-6] [RDMAP-5.5-7]
 // [RDMAP-5.5-14] [RDMAP-5.5-17] [RDMAP-4.4-2] [RDMAP-4.4-3] [RDMAP-3.2-6] [RDMAP-6.1-2] [MPA2-9.1-2] [MPA2-9.1-10]
 func TestServing(t *testing.T) {
@@ -225,6 +226,45 @@ func TestServing(t *testing.T) {
 	if s := q.Stats(); s.ServedReads != uint64(n+1) {
 		t.Errorf("%d Reads served, want %d", s.ServedReads, n+1)
 	}
+}
+
+// TestMovingSource: memory that is read by one stream while another changes it
+// gives whatever it holds at the moment, never a CRC error. [I-61] [RDMAP-5.5-8]
+func TestMovingSource(t *testing.T) {
+	if raceEnabled {
+		t.Skip("memory is changed while it is read, on purpose: the race detector says so")
+	}
+	dev := NewDevice(DeviceConfig{})
+	pd := dev.NewPD()
+	const size = 200000
+	mr, _ := pd.Register(make([]byte, size), RemoteRead|RemoteWrite)
+	at := RemoteAddr{STag: mr.STag()}
+	reader, _ := connect(t, nil, &Config{PD: pd})
+	writer, _ := connect(t, nil, &Config{PD: pd})
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := byte(0); ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if writer.Post(SendWR{Op: OpWrite, SG: []SGE{Buf(bytes.Repeat([]byte{i}, size))}, Remote: at}) != nil {
+				return
+			}
+			wantOK(t, writer.SendCQ())
+		}
+	}()
+	sink := make([]byte, size)
+	for range 100 {
+		if err := reader.Post(SendWR{Op: OpRead, SG: []SGE{Buf(sink)}, Remote: at}); err != nil {
+			t.Fatal(err, reader.Err())
+		}
+		wantOK(t, reader.SendCQ())
+	}
+	close(stop)
+	<-done
 }
 
 // TestFairness: answers to the peer and our own messages take turns, whole
@@ -465,6 +505,7 @@ func TestManyPosters(t *testing.T) {
 }
 
 // TestSolicited: an armed queue signals once, for what it was armed for.
+// Zero-length Sends use up receives. [RDMAP-5.3-2] [RDMAP-5.3-11]
 // [RDMAP-5.3-6] [RDMAP-3.2-2] [I-72]
 func TestSolicited(t *testing.T) {
 	p, q := asInitiator(t, nil)

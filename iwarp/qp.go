@@ -173,7 +173,7 @@ func (q *QueuePair) RecvCQ() *CompletionQueue { return q.recvCQ }
 func (q *QueuePair) PD() *ProtectionDomain { return q.pd }
 
 // Register makes mem usable by this stream only. See
-// [ProtectionDomain.Register]. [DDP-8.2-2] [DDP-8.2-4] [DDP-8.3-3] [RDMAP-8.1.1-2]
+// [ProtectionDomain.Register]. [DDP-8.2-2] [SEC-6.1.1-3] [DDP-8.2-4] [DDP-8.3-3] [RDMAP-8.1.1-2]
 // [SEC-6.4.5-1] [I-60]
 func (q *QueuePair) Register(mem []byte, access Access, opt ...RegionOptions) (*MemoryRegion, error) {
 	return q.pd.register(mem, access, q, opt)
@@ -217,7 +217,8 @@ func (q *QueuePair) SetIRD(n int) error {
 func (q *QueuePair) Params() mpa.Params { return q.params }
 
 // PeerPrivate returns the private data of the peer's start-up frame. Treat it
-// as what it is, input from the network. [MPA-7.1.1-21]
+// as what it is, input from the network; who dislikes it closes the stream.
+// [MPA-7.1.1-21] [MPA-7.1.2-17]
 func (q *QueuePair) PeerPrivate() []byte { return q.params.Private }
 
 // MULPDU returns the size in bytes of the ULPDUs that are sent. [MPA-3-2] [DDP-3-1]

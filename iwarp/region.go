@@ -17,7 +17,8 @@ type MemoryRegion struct {
 }
 
 // STag returns the name by which peers know the region: an unpredictable
-// number. [RDMAP-8.1.1-8] [RDMAP-8.1.1-9] [SEC-6.1.1-4]
+// number, which names nothing else for long after the region is gone.
+// [RDMAP-8.1.1-8] [RDMAP-8.1.1-9] [SEC-6.1.1-4] [SEC-6.1.1-5] [I-56]
 func (m *MemoryRegion) STag() uint32 { return m.r.Handle() }
 
 // TO returns the tagged offset of the first byte: 0, or its virtual address.
@@ -42,7 +43,8 @@ func (m *MemoryRegion) Close() error {
 	return nil
 }
 
-// SetAccess replaces the rights of peers, for accesses that begin from now on.
+// SetAccess replaces the rights of peers, for accesses that begin from now on:
+// a right is best given no longer than it is needed. [SEC-6.3.3-1]
 func (m *MemoryRegion) SetAccess(access Access) {
 	var owner any
 	if m.owner != nil {
@@ -111,7 +113,8 @@ func (w *Window) Len() int { return w.r.Len() }
 func (w *Window) Valid() bool { return !w.closed.Load() }
 
 // Close invalidates the window locally. When it returns the peer can't touch
-// the memory through it any more. Closing again does nothing. [SEC-6.2.2-1]
+// the memory through it any more: the moment to look at what it has written.
+// Closing again does nothing. [SEC-6.2.2-1] [SEC-A-1]
 func (w *Window) Close() error {
 	w.invalidate()
 	return nil

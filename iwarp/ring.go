@@ -67,7 +67,8 @@ type inboundRead struct {
 
 // An inboundRing keeps the peer's requests in the order they were delivered.
 // The receive role adds, the send role answers and, when TCP has taken the
-// last byte of an answer, removes. [RDMAP-5.2.1-8] [RDMAP-5.5-17] [I-20]
+// last byte of an answer, removes. Each stream has its own. [RDMAP-5.2.1-8]
+// [RDMAP-5.5-17] [RDMAP-8.1.2-6] [SEC-6.4.3.3-1] [SEC-A-3] [I-20]
 type inboundRing struct {
 	slots      []inboundRead
 	head, tail atomic.Uint32

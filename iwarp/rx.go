@@ -16,6 +16,7 @@ type rxState struct {
 	first  bool         // the first FPDU was seen
 	queues [4]ddp.Queue // by queue number
 	op     rdmap.Opcode // of the message in progress on queue 0
+	head   ddp.Untagged // its first header, whose RsvdULP counts [DDP-4.3-4] [I-47]
 	recv   *recvWQE     // its buffer
 	done   []Completion // receives to be published
 	kick   bool         // something may be sent because of what came
@@ -156,8 +157,8 @@ func rtrKind(u []byte) mpa.RTR {
 	return 0
 }
 
-// ddpFault and rdmapFault end the stream because of the segment u.
-// [DDP-7.1-14] [DDP-7.1-15] [DDP-7.1-17] [RDMAP-7.1-3] [RDMAP-7.1-4]
+// ddpFault and rdmapFault end the stream because of the segment u, and tell both
+// ULPs. [DDP-8.3-4] [SEC-6.1.1-6] [RDMAPX-6.1-2] [RDMAPX-8.1-2] [DDP-7.1-14] [DDP-7.1-15] [DDP-7.1-17] [RDMAP-7.1-3] [RDMAP-7.1-4]
 func (q *QueuePair) ddpFault(f ddp.Fault, u []byte) { q.fault(rdmap.TerminateDDP(f, u), nil) }
 
 func (q *QueuePair) rdmapFault(f rdmap.Fault, u []byte) { q.fault(rdmap.TerminateRDMAP(f, u), nil) }
@@ -186,7 +187,8 @@ func (q *QueuePair) tagged(u []byte) {
 		return
 	}
 	// Everything is checked, for this segment as for each, before its first
-	// byte is placed. Nothing is told to the ULP. [DDP-7.1-14] [RDMAP-5.1-2]
+	// byte is placed, at whatever offset. Nothing is told to the ULP. [DDP-4.2-5]
+	// [DDP-4.2-8] [DDP-5.2-4] [DDP-8.3.1-1] [RDMAP-5.1-4] [RDMAP-5.1-6] [DDP-7.1-14] [RDMAP-5.1-2]
 	// [RDMAP-3.2-4] [RDMAP-8.1.1-3] [SEC-6.2.1-1] [RDMAP-5.1-3]
 	ref, out := q.dev.reg.Access(h.STag, h.TO, uint64(len(p)), q.pd.dom, q, regmem.RemoteWrite)
 	if out != regmem.OK {
@@ -217,7 +219,7 @@ func (q *QueuePair) count(n int, last bool) {
 }
 
 // checkResponse judges a segment of n bytes of a Read Response: it must be the
-// next piece of the answer to our oldest request. [RDMAP-5.2.2-7] [RDMAP-5.2.2-4]
+// next piece of the answer to our oldest request. [DDP-4.2-7] [RDMAP-5.2.2-5] [RDMAP-5.2.2-7] [RDMAP-5.2.2-4]
 // [RDMAP-7.2-2] [I-45] [I-46]
 func (q *QueuePair) checkResponse(h ddp.Tagged, n int) (*pendingRead, ddp.Fault, rdmap.Fault) {
 	p := q.reads.first()
@@ -239,7 +241,8 @@ func (q *QueuePair) checkResponse(h ddp.Tagged, n int) (*pendingRead, ddp.Fault,
 }
 
 // readResponse places a segment of a Read Response where the request said, and
-// completes the request with the last. [RDMAP-5.2.2-3] [RDMAP-5.5-16] [RDMAP-5.5-19]
+// completes the request with the last: here alone, the ULP of the other side
+// sees nothing. [RDMAP-3.2-6] [RDMAP-5.5-6] [RDMAP-5.2.2-3] [RDMAP-5.5-16] [RDMAP-5.5-19]
 func (q *QueuePair) readResponse(h ddp.Tagged, b, u []byte) {
 	p, df, rf := q.checkResponse(h, len(b))
 	switch {

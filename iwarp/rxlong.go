@@ -198,7 +198,7 @@ func (q *QueuePair) endLong() {
 		h := l.un
 		u := h.Append(l.hdr[:0])
 		if n, done := q.rx.queues[rdmap.QueueSend].Placed(h, l.size); done {
-			q.deliver(l.kind, h, nil, u, n)
+			q.deliver(l.kind, nil, u, n)
 		}
 	}
 }
@@ -227,7 +227,7 @@ func (q *QueuePair) failLong(err error) {
 		q.sq.Update(p.seq, func(w **sendWQE) { (*w).status = StatusLocalAccess })
 		q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
 	default:
-		q.completeRecv(StatusLocalAccess, 0, l.un)
+		q.completeRecv(StatusLocalAccess, 0)
 		q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
 	}
 }

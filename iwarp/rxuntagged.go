@@ -59,7 +59,7 @@ func (q *QueuePair) beginSend(op rdmap.Opcode, h ddp.Untagged, n int) (ddp.Fault
 			return ddp.OK, rdmap.UnexpectedOpcode
 		}
 	} else {
-		r.op = op
+		r.op, r.head = op, h
 		if r.recv == nil {
 			if f := s.Check(h, 0, 0, false); f != ddp.InvalidMSNNoBuffer {
 				return f, rdmap.OK
@@ -104,7 +104,7 @@ func (q *QueuePair) send(op rdmap.Opcode, h ddp.Untagged, p, u []byte) {
 	df, rf := q.beginSend(op, h, len(p))
 	switch {
 	case df == ddp.MessageTooLong: // [RDMAP-5.3-4] [DDP-1.2-1]
-		q.completeRecv(StatusLength, 0, h)
+		q.completeRecv(StatusLength, 0)
 		q.ddpFault(df, u)
 		return
 	case df != ddp.OK:
@@ -116,7 +116,7 @@ func (q *QueuePair) send(op rdmap.Opcode, h ddp.Untagged, p, u []byte) {
 	}
 	r := &q.rx
 	if !op.IsImmediate() && !q.scatter(r.recv.sg[:r.recv.nsg], uint64(h.MO), p) {
-		q.completeRecv(StatusLocalAccess, 0, h) // memory of a receive is gone
+		q.completeRecv(StatusLocalAccess, 0) // memory of a receive is gone
 		q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
 		return
 	}
@@ -130,15 +130,15 @@ func (q *QueuePair) placedSend(op rdmap.Opcode, h ddp.Untagged, p, u []byte) {
 	if !done {
 		return
 	}
-	q.deliver(op, h, p, u, n)
+	q.deliver(op, p, u, n)
 }
 
 // deliver completes the receive of a message. What it invalidates is
-// invalidated before. [RDMAP-5.3-13] [RDMAP-5.3-14]
-func (q *QueuePair) deliver(op rdmap.Opcode, h ddp.Untagged, p, u []byte, n uint32) {
-	if stag, ok := rdmap.InvalidateSTag(h); ok {
+// invalidated before. [DDP-5.3-6] [DDP-5.4-4] [RDMAP-5.3-13] [RDMAP-5.3-14]
+func (q *QueuePair) deliver(op rdmap.Opcode, p, u []byte, n uint32) {
+	if stag, ok := rdmap.InvalidateSTag(q.rx.head); ok {
 		if !q.invalidateByPeer(stag) {
-			q.completeRecv(StatusFlushed, 0, h)
+			q.completeRecv(StatusFlushed, 0)
 			q.rdmapFault(rdmap.CannotInvalidate, u)
 			return
 		}
@@ -146,7 +146,7 @@ func (q *QueuePair) deliver(op rdmap.Opcode, h ddp.Untagged, p, u []byte, n uint
 	if op.IsImmediate() {
 		n = 0
 	}
-	q.completeRecv(StatusOK, n, h)
+	q.completeRecv(StatusOK, n)
 	if op.IsImmediate() { // [RDMAPX-6.1-1]
 		c := &q.rx.done[len(q.rx.done)-1]
 		c.HasImm = true
@@ -155,7 +155,7 @@ func (q *QueuePair) deliver(op rdmap.Opcode, h ddp.Untagged, p, u []byte, n uint
 }
 
 // completeRecv completes the receive in use.
-func (q *QueuePair) completeRecv(st Status, n uint32, h ddp.Untagged) {
+func (q *QueuePair) completeRecv(st Status, n uint32) {
 	r := &q.rx
 	w := r.recv
 	r.recv = nil
@@ -164,9 +164,8 @@ func (q *QueuePair) completeRecv(st Status, n uint32, h ddp.Untagged) {
 		c.credit, c.share = &q.srq.q.used, &q.srqHeld
 	}
 	if st == StatusOK {
-		_, op := rdmap.ParseControl(h.RsvdULP[0])
-		c.Solicited = op.Solicited() // [RDMAP-5.3-6]
-		c.STag, c.Invalidated = rdmap.InvalidateSTag(h)
+		c.Solicited = r.op.Solicited() // [RDMAP-5.3-6]
+		c.STag, c.Invalidated = rdmap.InvalidateSTag(r.head)
 	}
 	freeRecvWQE(w)
 	r.done = append(r.done, c)
@@ -226,7 +225,7 @@ func (q *QueuePair) request(op rdmap.Opcode, h ddp.Untagged, p, u []byte) {
 }
 
 // checkSource judges the source of a Read. A Read of zero bytes has none.
-// [RDMAP-5.2.1-13] [RDMAP-5.2.1-14] [RDMAP-7.2-7] [RDMAP-7.2-12] [SEC-6.3.1-1] [SEC-6.3.5-2] [I-43]
+// [RDMAP-5.2.1-10] [RDMAP-5.2.1-13] [RDMAP-5.2.1-14] [RDMAP-7.2-7] [RDMAP-7.2-12] [SEC-6.3.1-1] [SEC-6.3.5-2] [I-43]
 func (q *QueuePair) checkSource(r *rdmap.ReadRequest) rdmap.Fault {
 	if r.Size == 0 {
 		return rdmap.OK

@@ -54,7 +54,7 @@ func TestSTags(t *testing.T) {
 
 // TestRevoke: after Close of a region or window, and after a peer's
 // invalidation, its bytes do not change any more, whatever is on its way.
-// [RDMAP-8.1.1-6] [RDMAP-8.1.1-4] [SEC-6.2.2-1] [SEC-6.2.2-2] [DDP-8.3-1] [DDP-8.3-2] [RDMAP-3.2-8] [SEC-A-1]
+// [DDP-8.3.1-1] [RDMAP-8.1.1-6] [RDMAP-8.1.1-4] [SEC-6.2.2-1] [SEC-6.2.2-2] [DDP-8.3-1] [DDP-8.3-2] [RDMAP-3.2-8] [SEC-A-1]
 func TestRevoke(t *testing.T) {
 	for _, how := range []string{"region", "window", "rights"} {
 		t.Run(how, func(t *testing.T) {
@@ -206,6 +206,20 @@ func TestInvalidate(t *testing.T) {
 	}
 }
 
+// TestInvalidateFirstCounts: if the field changes inside a message, the first
+// segment's is meant. [DDP-4.3-4] [I-47]
+func TestInvalidateFirstCounts(t *testing.T) {
+	p, q := asInitiator(t, nil)
+	mr, _ := q.Register(make([]byte, 8), LocalOnly)
+	w, _ := q.Bind(mr, 0, 8, RemoteWrite)
+	q.PostRecv(RecvWR{})
+	p.ulpdu(rdmap.SendInvalidate.UntaggedHeader(1, 0, false, w.STag()).Append(nil),
+		rdmap.SendInvalidate.UntaggedHeader(1, 0, true, w.STag()+1).Append(nil))
+	if c := wantOK(t, q.RecvCQ()); !c.Invalidated || c.STag != w.STag() || w.Valid() {
+		t.Errorf("%+v, valid %t", c, w.Valid())
+	}
+}
+
 // TestWindows: an exact range, rights of its own, local invalidation as a
 // request that waits for the Reads before it, and no window survives its stream. [I-53]
 func TestWindows(t *testing.T) {
@@ -315,7 +329,7 @@ func TestRegions(t *testing.T) {
 }
 
 // TestSharedCQ: a completion queue takes only what it has room for, so that it
-// can't overflow, and a flood on one stream leaves others alone. [SEC-6.4.3.2-1] [SEC-6.4.3.2-2]
+// can't overflow, and a flood on one stream leaves others alone. [DDP-7.1-5] [I-50] [SEC-6.4.3.2-1] [SEC-6.4.3.2-2]
 // [SEC-6.4.3.2-3] [SEC-6.4.6-1] [SEC-7.1-1] [RDMAP-8.1.1-10] [RDMAP-8.1.1-11] [RDMAP-8.1.2-4]
 func TestSharedCQ(t *testing.T) {
 	dev := NewDevice(DeviceConfig{})

@@ -48,7 +48,7 @@ func client(ctx context.Context, nc net.Conn, c *Config, read []byte) (_ *QueueP
 		return nil, nil, err
 	}
 	in, err = mpa.NewInitiator(mpa.InitiatorConfig{
-		Plain: c.Plain, Markers: c.Markers, CRC: !c.Device.cfg.OmitCRC, // [MPA-4.4-3]
+		Plain: c.Plain, Markers: c.Markers, CRC: !c.Device.cfg.OmitCRC, // [MPA-4.4-3] [DDP-3-7]
 		PeerToPeer: !c.ClientServer, RTR: rtr,
 		IRD: c.ird(), ORD: c.ord(), MaxIRD: c.maxIRD(), ULPDepth: c.ULPDepth,
 		Private: c.Private, MaxPrivate: c.MaxPrivate,
@@ -163,7 +163,9 @@ func bound(ctx context.Context, nc net.Conn, limit time.Duration) (stop func()) 
 	}
 }
 
-// wrap applies what the configuration puts between the stream and TCP.
+// wrap applies what the configuration puts between the stream and TCP. Nagle's
+// algorithm is off, so that FPDUs begin segments when they can [MPA-5.1-3]; the
+// buffers are the system's, which fits them to the path [DDP-A-1].
 func (c *Config) wrap(ctx context.Context, nc net.Conn, server bool) (net.Conn, error) {
 	if err := frameio.Tune(nc, frameio.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive}); err != nil {
 		nc.Close()

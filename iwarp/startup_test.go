@@ -395,7 +395,7 @@ func TestReject(t *testing.T) {
 			}
 		})
 	}
-	t.Run("too few reads", func(t *testing.T) { // [MPA2-9.1-8]
+	t.Run("too few reads", func(t *testing.T) { // [MPA2-9.1-8] [I-17]
 		a, b := tcpPair(t)
 		got := make(chan error, 1)
 		go func() {

@@ -66,7 +66,9 @@ func (q *QueuePair) sendAtomic(b *frameio.Batch, w *sendWQE, seq uint64) {
 
 // answer begins the answer to a request of the peer. Requests are processed in
 // the order they were delivered, and an Atomic only when all before it were
-// answered. [RDMAP-5.2.2-6] [RDMAP-5.5-17] [RDMAPX-5.2.2-7] [RDMAPX-5.4-8] [RDMAPX-7-3]
+// answered. What came behind a request may be placed and delivered before the
+// answer is made. [RDMAP-5.2.2-6] [RDMAP-5.5-17] [RDMAP-5.5-8] [RDMAPX-5.2.2-7] [RDMAPX-5.2.1-13]
+// [RDMAPX-5.2.1-14] [RDMAPX-5.4-4] [RDMAPX-5.4-6] [RDMAPX-5.4-8] [RDMAPX-7-3] [RDMAPX-7-4]
 func (q *QueuePair) answer(b *frameio.Batch, in *inboundRead) {
 	t := &q.tx
 	if !in.atomic {
@@ -115,7 +117,7 @@ func (q *QueuePair) atomicTarget(r *rdmap.AtomicRequest) (regmem.Ref, rdmap.Faul
 	}
 	if uintptr(unsafe.Pointer(&ref.B[0]))%word != 0 { // [RDMAPX-5.2.1-4] [RDMAPX-5.1.1-4] [RDMAPX-5.1.2-4]
 		ref.Release()
-		return regmem.Ref{}, rdmap.StreamCatastrophic
+		return regmem.Ref{}, rdmap.StreamCatastrophic // [RDMAPX-5.1.1-5]
 	}
 	return ref, rdmap.OK
 }

@@ -121,7 +121,9 @@ type RemoteAddr struct {
 	TO   uint64
 }
 
-// Atomic holds the operands of an Atomic Operation. For OpFetchAdd, Data is
+// Atomic holds the operands of an Atomic Operation. The zero value with
+// OpFetchAdd changes nothing and shows whether the peer has them [RDMAPX-1.1-4].
+// For OpFetchAdd, Data is
 // added and Mask marks the top bits of fields (0: one field of 64 bits). For
 // OpCmpSwap, the bits of SwapMask are replaced by those of Data if the word
 // equals Compare in the bits of CompareMask.
@@ -133,7 +135,8 @@ type Atomic struct {
 }
 
 // A SendWR is a request to send, write, read or change the peer's memory. The
-// zero value is a Send of zero bytes. [RDMAP-3.2-1]
+// zero value is a Send of zero bytes, which is as good as any [RDMAP-5.3-10]; so
+// are Writes and Reads of zero bytes [RDMAP-5.2.1-12]. [RDMAP-3.2-1]
 type SendWR struct {
 	ID uint64 // comes back in the completion
 	Op Op
@@ -143,10 +146,13 @@ type SendWR struct {
 	// most MaxSGE elements.
 	SG []SGE
 
-	Remote     RemoteAddr // OpWrite: target; OpRead: source; atomics: the word, whose address must be a multiple of 8
-	Invalidate uint32     // STag that OpSendInvalidate, OpSendSEInvalidate or OpLocalInvalidate invalidates
-	Immediate  [8]byte    // OpImmediate, OpImmediateSE
-	Atomic     Atomic     // OpFetchAdd, OpCmpSwap
+	// Remote is the one place in the peer's memory: the target of OpWrite, the
+	// source of OpRead, the word of an atomic, whose address must be a multiple
+	// of 8. [DDP-5.2-6] [RDMAP-5.1-7] [RDMAP-5.2.1-9]
+	Remote     RemoteAddr
+	Invalidate uint32  // STag that OpSendInvalidate, OpSendSEInvalidate or OpLocalInvalidate invalidates
+	Immediate  [8]byte // OpImmediate, OpImmediateSE
+	Atomic     Atomic  // OpFetchAdd, OpCmpSwap
 
 	// Fence holds this request and all behind it back until every Read and
 	// Atomic posted earlier is complete. [RDMAP-5.5-9]

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Version is the protocol version in every segment. [DDP-4.1-10] [DDP-4.1-11]
+// Version is the protocol version in every segment. [DDP-4.1-10] [DDP-4.1-11] [MPA-C-1]
 const Version = 1
 
 // MaxMessage is the greatest length in bytes of a message. [DDP-5.2-2] [DDP-1.2-2]

@@ -22,7 +22,7 @@ func NewCutter(n uint64, mulpdu, header int) Cutter {
 // Next returns the offset and length of the next segment's payload and whether
 // it is the last one. ok is false when there is no further segment. Offsets go
 // into MO, or are added to the TO of the message. [DDP-5.2-5] [DDP-5.2-7]
-// [DDP-4.1-3] [DDP-4.1-4] [DDP-4.1-5] [DDP-4.1-6] [DDP-4.3-10]
+// [DDP-4.1-3] [DDP-4.1-4] [DDP-4.1-5] [DDP-4.1-6] [DDP-4.3-10] [MPA-3-3] [MPA-4.5-5]
 func (c *Cutter) Next() (off uint64, n int, last, ok bool) {
 	if c.done {
 		return 0, 0, false, false

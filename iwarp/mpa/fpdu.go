@@ -29,7 +29,7 @@ const TrailerLen = 3 + crcLen
 //
 // An FPDU carries exactly one ULPDU. [MPA-3-1] [MPA-4.1-1] [MPA-4.4-10]
 type Encoder struct {
-	CRC     bool // make CRCs; otherwise the field is zero [I-29]
+	CRC     bool // make CRCs; otherwise the field is zero [MPA-4.4-4] [I-29]
 	Markers bool // insert markers every 512 bytes, because the peer asked for them
 
 	pos uint32 // stream position of the next byte, modulo 2^32
@@ -59,7 +59,7 @@ func (e *Encoder) AppendTrailer(b []byte, n int, crc uint32) []byte {
 
 // Append appends the whole FPDU of the ULPDU that is the concatenation of the
 // parts, with markers if the Encoder makes them. The ULPDU has at most MaxULPDU
-// bytes.
+// bytes, and any number up to that. [MPA-3-6]
 //
 // The bytes appended must all be sent, in the order of the calls: the Encoder
 // counts them to know where markers belong. Positions are counted from the
@@ -72,7 +72,8 @@ func (e *Encoder) Append(b []byte, parts ...[]byte) []byte {
 	}
 	start := len(b)
 	if e.Markers && e.pos%MarkerInterval == 0 {
-		b = e.appendMarker(b, 0) // belongs to this FPDU, is in its CRC [MPA-4.3-5] [MPA-4.4-13]
+		// Belongs to this FPDU, is in its CRC. [MPA-4.3-5] [MPA-4.3-11] [MPA-4.4-13] [MPA-7.1.2-19]
+		b = e.appendMarker(b, 0)
 	}
 	fpdu := e.pos
 	b = binary.BigEndian.AppendUint16(b, uint16(n))
@@ -94,7 +95,7 @@ func (e *Encoder) Append(b []byte, parts ...[]byte) []byte {
 }
 
 // appendBody appends p with markers pointing back to the ULPDU_Length at
-// stream position fpdu. [MPA-4.3-1] [MPA-4.3-2] [MPA-4.3-3] [MPA-4.3-10]
+// stream position fpdu. [MPA-4.3-1] [MPA-4.3-2] [MPA-4.3-3] [MPA-4.3-10] [MPA-4.3-11]
 func (e *Encoder) appendBody(b, p []byte, fpdu uint32) []byte {
 	if !e.Markers { // [MPA-7.1.1-5]
 		e.pos += uint32(len(p))
@@ -126,9 +127,11 @@ func (e *Encoder) appendMarker(b []byte, ptr uint16) []byte {
 //
 // FPDUs are found by ULPDU_Length alone, starting from the first byte of full
 // operation [MPA-5.2-1] [MPA-6-2] [MPA-6-4]. After an error the Decoder is of no
-// further use: nothing behind a bad FPDU is ever delivered [MPA-8-8].
+// further use: nothing behind a bad FPDU is ever delivered [MPA-8-8]. It does not
+// matter how TCP has cut the stream; ULPDUs come out as they went in [MPA-4.3-12]
+// [MPA-5.1-5] [MPA-A.4-1].
 type Decoder struct {
-	CRC     bool // verify CRCs; otherwise the field is not looked at [MPA-4.1-7]
+	CRC     bool // verify CRCs; otherwise the field is not looked at [MPA-4.1-7] [MPA-7.1.1-10]
 	Markers bool // markers are in the stream, because we asked for them
 	Max     int  // greatest ULPDU taken; 0 means MaxRecvULPDU
 
@@ -193,7 +196,7 @@ func (d *Decoder) Next(b []byte) (ulpdu []byte, n int, err error) {
 			return nil, 0, d.err
 		}
 	}
-	if !d.Markers {
+	if !d.Markers { // the pad is dropped unseen [MPA-4.1-4]
 		return b[lengthLen : lengthLen+ulen : lengthLen+ulen], total, nil
 	}
 	ulpdu, err = d.unmark(b[:total], lead, ulen)
@@ -208,7 +211,7 @@ func (d *Decoder) Next(b []byte) (ulpdu []byte, n int, err error) {
 // unmark checks every marker of the FPDU b and moves the ULPDU together.
 // The reserved half and the two low bits of a pointer are not looked at
 // [MPA-4.2-3] [MPA-4.2-6] [MPA-4.3-7]; a pointer that leads elsewhere is error
-// 3 [MPA-8-3] [MPA-8-4] [I-24].
+// 3 [MPA-8-3] [MPA-8-4] [MPA-5.2-2] [I-24].
 func (d *Decoder) unmark(b []byte, lead, ulen int) ([]byte, error) {
 	if lead > 0 { // [MPA-4.3-6]
 		if err := checkMarker(b, 0); err != nil {

@@ -61,7 +61,7 @@ func ulpduOf(wire []byte, pos uint32, marked bool) []byte {
 
 // TestFPDUVectors: layout [MPA-4.1-1], length field [MPA-4.1-2], CRC and its byte
 // order [MPA-4.4-11] [MPA-4.1-6], markers [MPA-4.3-8] [MPA-4.2-4], rule 7
-// [MPA-7.1.2-19].
+// [MPA-7.1.2-19] [MPA-4.3-6].
 func TestFPDUVectors(t *testing.T) {
 	for _, v := range fpduVectors {
 		t.Run(v.name, func(t *testing.T) {

@@ -156,7 +156,7 @@ func ParseFrame(b []byte) (f Frame, n int, err error) {
 	if f.Rev < 1 || f.Rev > 2 { // [MPA-7.1.1-16] [I-03] [MPA-C-2]
 		return f, 0, fmt.Errorf("%w %d", ErrRevision, f.Rev)
 	}
-	f.Enhanced = flags&flagS != 0 && f.Rev >= 2
+	f.Enhanced = flags&flagS != 0 && f.Rev >= 2 // else it is as in RFC 5044 [MPA2-6-4]
 	pd := int(binary.BigEndian.Uint16(b[18:]))
 	if pd > MaxPrivate { // [MPA-7.1.1-22] [MPA-7.1.2-22]
 		return f, 0, fmt.Errorf("%w: %d, at most %d", ErrPrivate, pd, MaxPrivate)

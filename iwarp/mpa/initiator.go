@@ -43,7 +43,7 @@ func NewInitiator(cfg InitiatorConfig) (*Initiator, error) {
 	if err := checkPrivate(len(cfg.Private), !cfg.Plain, cfg.MaxPrivate); err != nil {
 		return nil, err
 	}
-	if cfg.IRD > MaxDepth || cfg.ORD > MaxDepth || cfg.MaxIRD > MaxDepth {
+	if cfg.IRD > MaxDepth || cfg.ORD > MaxDepth || cfg.MaxIRD > MaxDepth { // [MPA2-12-1]
 		return nil, fmt.Errorf("mpa: depth above %d", MaxDepth)
 	}
 	if cfg.PeerToPeer && !cfg.Plain && cfg.RTR == 0 {
@@ -55,7 +55,7 @@ func NewInitiator(cfg InitiatorConfig) (*Initiator, error) {
 		Kind:    Request,
 		Markers: cfg.Markers,
 		CRC:     cfg.CRC,
-		Rev:     1,
+		Rev:     1, // [MPA-7.1.1-15]
 		Private: bytes.Clone(cfg.Private),
 	}
 	if !cfg.Plain { // [I-01]
@@ -176,7 +176,7 @@ func (in *Initiator) agree(f Frame) Action {
 	}
 	// Ours is the choice among what is common. Write uses up neither MSN nor
 	// depth, hence it goes first. [MPA2-1.1-1] [MPA2-9.2-10] [I-06]
-	both := p.RTR & q.Conn.RTR
+	both := p.RTR & q.Conn.RTR // kinds beyond the offer do no harm [MPA2-9.2-8]
 	switch {
 	case both&RTRWrite != 0:
 		p.Ready = RTRWrite

@@ -107,7 +107,8 @@ func (r *Responder) Receive(b []byte) (n int, act Action) {
 	return n, Ask
 }
 
-// depths works out IRD and ORD. [I-18]
+// depths works out IRD and ORD; no value of the peer's goes beyond what the
+// configuration allows. [MPA2-12-1] [I-18]
 func (r *Responder) depths() {
 	p, c := &r.params, r.req.Conn
 	p.IRD, p.ORD = r.cfg.IRD, r.cfg.ORD
@@ -125,7 +126,7 @@ func (r *Responder) depths() {
 
 // model works out the RTR kinds: those offered that we understand; if there is
 // none, the offer does not matter and we name what we do understand.
-// [MPA2-9.2-4] [MPA2-9.2-5] [MPA2-9.2-7] [MPA2-9.2-9] [I-07]
+// [MPA2-9.2-4] [MPA2-9.2-5] [MPA2-9.2-6] [MPA2-9.2-7] [MPA2-9.2-9] [I-07]
 func (r *Responder) model() {
 	p, c := &r.params, r.req.Conn
 	if !r.req.Enhanced || !c.PeerToPeer { // B, C, D are not looked at [MPA2-9.2-14] [MPA2-9.2-16]
@@ -164,7 +165,8 @@ type Decision struct {
 // found valid [MPA-7.1.2-15].
 //
 // If the peer serves fewer reads than MinORD the frame is a rejection that says
-// so, and the error is an *Error of CodeInsufficientIRD. If the private data
+// so, without a Terminate [I-17], and the error is an *Error of
+// CodeInsufficientIRD. If the private data
 // does not fit, the error wraps ErrPrivateTooLong, there is no frame and the
 // decision is still open.
 func (r *Responder) Accept(d Decision) ([]byte, error) {

@@ -386,7 +386,7 @@ func TestMPA2_9_1(t *testing.T) {
 
 func TestMPA2_9_2(t *testing.T) {
 	all := []RTR{0, RTRSend, RTRWrite, RTRRead, RTRSend | RTRWrite, RTRSend | RTRRead, RTRWrite | RTRRead, RTRSend | RTRWrite | RTRRead}
-	t.Run("MPA2-9.2-5", func(t *testing.T) { // [MPA2-9.2-3] [MPA2-9.2-4] [MPA2-9.2-7] [MPA2-9.2-8] [MPA2-9.2-9] [I-07]
+	t.Run("MPA2-9.2-5", func(t *testing.T) { // [MPA2-9.2-3] [MPA2-9.2-4] [MPA2-9.2-6] [MPA2-9.2-7] [MPA2-9.2-8] [MPA2-9.2-9] [I-07]
 		want := []RTR{RTRWrite | RTRRead, RTRSend, RTRWrite, RTRRead, RTRWrite, RTRRead, RTRWrite | RTRRead, RTRWrite | RTRRead}
 		for i, offer := range all {
 			r := newResponder(t, ResponderConfig{})

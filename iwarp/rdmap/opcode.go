@@ -7,7 +7,7 @@ import (
 	"viaduct/iwarp/ddp"
 )
 
-// Version is the RDMAP version in every message. [RDMAP-4.1-7]
+// Version is the RDMAP version in every message. [RDMAP-4.1-7] [MPA-C-1]
 const Version = 1
 
 // Queue numbers of Untagged messages. [RDMAP-3.1-2] [RDMAPX-4-3]
@@ -43,7 +43,10 @@ const (
 )
 
 // messages is the table of RFC 5040 Figure 4 and RFC 7306 Figure 2.
-// [RDMAP-4.1-4] [RDMAP-4.1-6] [RDMAP-4.2-1] [RDMAPX-4.1-4]
+// [RDMAP-4.1-4] [RDMAP-4.1-6] [RDMAP-4.2-1] [RDMAP-5.1-1] [RDMAP-5.2.1-1] [RDMAP-5.2.1-6]
+// [RDMAP-5.2.2-1] [RDMAP-5.3-1] [RDMAP-5.4-1] [RDMAP-5.4-2] [RDMAPX-4.1-4] [RDMAPX-5-5]
+// [RDMAPX-5.2-1] [RDMAPX-5.2-2] [RDMAPX-5.2.1-6] [RDMAPX-5.2.1-11] [RDMAPX-5.2.2-2]
+// [RDMAPX-6.3-1] [RDMAPX-6.3-4]
 var messages = [numOpcodes]struct {
 	name       string
 	tagged     bool
