@@ -241,8 +241,10 @@ func (f *fake) net(disc string) iu.NetAddress { return iu.IPAddress(addrOf(f.p.n
 
 func (f *fake) result1(now fc.Time, r iu.Reason) { f.result = append(f.result, r) }
 
-func (f *fake) post(ctl vi.Control, data []byte) *fakeSend {
-	s := &fakeSend{ctl: ctl, data: data, va: 1000, mh: 7}
+func (f *fake) post(ctl vi.Control, data []byte) *fakeSend { return f.postImm(ctl, data, 0) }
+
+func (f *fake) postImm(ctl vi.Control, data []byte, imm uint32) *fakeSend {
+	s := &fakeSend{ctl: ctl, data: data, imm: imm, va: 1000, mh: 7}
 	f.sends = append(f.sends, s)
 	f.c.posted(f.s.net.Now())
 	return s
@@ -320,10 +322,9 @@ func TestTransfer(t *testing.T) {
 				for i, n := range sizes {
 					want := pattern(n, i)
 					r := b.postRecv(n + 5)
-					snd := a.post(vi.OpSendReceive|vi.Immediate, want)
-					snd.imm = uint32(i)
+					snd := a.postImm(vi.OpSendReceive|vi.Immediate, want, uint32(i))
 					s.net.Run(3 * time.Second)
-					if !snd.done || snd.status != 0 || !r.done || int(r.d.Length) != n || !bytes.Equal(r.buf[:n], want) || r.d.Data != 0 && r.d.Data != uint32(i) {
+					if !snd.done || snd.status != 0 || !r.done || int(r.d.Length) != n || !bytes.Equal(r.buf[:n], want) || r.d.Data != uint32(i) {
 						t.Fatalf("send %d: done %v %v, delivery %v %+v; a %+v b %+v state %v %v", n, snd.done, snd.status, r.done, r.d, a.p.stats, b.p.stats, a.c.state, b.c.state)
 					}
 					r = b.postRecv(0)
