@@ -10,6 +10,9 @@ import (
 // In steady state a message allocates nothing, on neither side, at any level,
 // with flow control and without.
 func TestAllocs(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector makes pools forget")
+	}
 	for _, level := range levels {
 		for _, flow := range []bool{false, true} {
 			for _, size := range []int{64, 100000} {

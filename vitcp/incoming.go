@@ -303,8 +303,11 @@ func (r *request) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.Agre
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	// Who looked ahead may have been stopped with the end in sight.
-	if r.m.state == passivePending && r.nc == r.tcp && hungUp(r.tcp) {
-		r.m.closed()
+	if r.m.state == passivePending {
+		// What a record layer sends by itself is none of our business.
+		if ended, sent := hungUp(r.tcp); ended || sent && r.l.p.cfg.TLSListen == nil {
+			r.m.closed()
+		}
 	}
 	if r.m.state != passivePending {
 		r.end()

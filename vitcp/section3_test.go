@@ -1,6 +1,7 @@
 package vitcp
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -202,31 +203,25 @@ func TestVIT_3_1_FlowControl(t *testing.T) {
 		s.want(vitcpwire.Write)
 	})
 	t.Run("wrap", func(t *testing.T) {
-		s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, vi.UnreliableDelivery), posted: 10})
-		const count = 70000
-		sent := 0
-		ctx := testContext(t)
-		posted := make(chan struct{})
-		go func() {
-			defer close(posted)
-			for range count {
-				if err := s.v.PostSend(vi.NewSend()); err != nil {
-					t.Error(err)
-					return
+		s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, vi.UnreliableDelivery)})
+		const rounds, burst = 70, 1000
+		ds := make([]*vi.Descriptor, burst)
+		for i := range ds {
+			ds[i] = vi.NewSend()
+		}
+		in := bufio.NewReaderSize(s.nc, 1<<16)
+		for range rounds {
+			s.post(burst)
+			_, err := s.v.PostSends(ds)
+			must(t, err)
+			for range burst {
+				if _, err := io.ReadFull(in, make([]byte, vitcpwire.HeaderLen)); err != nil {
+					t.Fatal(err)
 				}
-				if _, err := s.v.SendWait(ctx); err != nil {
-					t.Error(err)
-					return
-				}
-			}
-		}()
-		for ; sent < count; sent++ {
-			s.want(vitcpwire.Send)
-			if sent%5 == 4 {
-				s.post(5)
+				_, err := waitSend(t, s.v)
+				must(t, err)
 			}
 		}
-		<-posted
 	})
 	t.Run("receiver", func(t *testing.T) {
 		// [V-20]: a message without a credit ends the connection.

@@ -42,15 +42,15 @@ func control(nc net.Conn, f func(fd int) error) error {
 	return ferr
 }
 
-// hungUp reports whether the peer of a connection on which nothing is
-// expected has ended it already, or has sent something, without waiting.
-func hungUp(nc net.Conn) bool {
-	gone := false
+// hungUp looks, without waiting, at a connection on which nothing is expected:
+// has the peer ended it, or sent something?
+func hungUp(nc net.Conn) (ended, sent bool) {
 	control(nc, func(fd int) error {
 		var b [1]byte
-		_, _, err := unix.Recvfrom(fd, b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		gone = err != unix.EAGAIN && err != unix.EINTR
+		n, _, err := unix.Recvfrom(fd, b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		sent = err == nil && n > 0
+		ended = err == nil && n == 0 || err != nil && err != unix.EAGAIN && err != unix.EINTR
 		return nil
 	})
-	return gone
+	return ended, sent
 }

@@ -18,4 +18,4 @@ func maxSegmentSize(net.Conn) int { return 0 }
 
 // hungUp cannot be told here without waiting; the first use of the connection
 // will.
-func hungUp(net.Conn) bool { return false }
+func hungUp(net.Conn) (ended, sent bool) { return false, false }

@@ -1,0 +1,5 @@
+//go:build !race
+
+package vitcp
+
+const raceDetector = false
