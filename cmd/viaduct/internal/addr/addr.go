@@ -36,7 +36,7 @@ var Schemes = []Scheme{
 	{Name: "iwarp", Params: []string{"mtu", "window", "crc", "markers", "fpdu", "mpa", "p2p"}},
 	{Name: "sdp", Params: []string{"portmap", "resolve", "layout", "hello", "policy", "send-policy", "recv-policy", "send-threshold", "recv-threshold",
 		"recv-buffers", "recv-buffer-size", "send-buffer", "receive-buffer", "max-adverts", "read-depth", "crc"}},
-	{Name: "fcvi", DefaultPort: 3225, HasDisc: true, Params: slices.Concat(viParams, []string{"wwpn", "wwnn", "peer", "class", "domain", "frame"})},
+	{Name: "fcvi", DefaultPort: 3225, HasDisc: true, Params: slices.Concat(viParams, []string{"fabric", "self", "wwpn", "wwnn", "peer", "class", "streaming"})},
 	{Name: "tcp"},
 }
 

@@ -115,7 +115,29 @@ func dialSDP(ctx context.Context, u *addr.URL, o *Options) (net.Conn, error) {
 	if p, ok := c.(interface{ Path() sdp.Path }); ok {
 		o.Env.Log.Info("connected", "path", p.Path().String())
 	}
-	return c, nil
+	return lingering(c), nil
+}
+
+// sdpLinger bounds how long Close waits until the peer has what was written:
+// the process may end right after, and the stack with it.
+const sdpLinger = 10 // seconds
+
+func lingering(c net.Conn) net.Conn {
+	if s, ok := c.(*sdp.Conn); ok {
+		s.SetLinger(sdpLinger)
+	}
+	return c
+}
+
+// An sdpListener accepts connections whose Close waits.
+type sdpListener struct{ *sdp.Listener }
+
+func (l sdpListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return lingering(c), nil
 }
 
 func listenSDP(u *addr.URL, o *Options) (net.Listener, error) {
@@ -132,5 +154,9 @@ func listenSDP(u *addr.URL, o *Options) (net.Listener, error) {
 		opt.WrapConn = func(nc net.Conn) net.Conn { return o.Env.Wrap(nc, false) }
 	}
 	lc := sdp.ListenConfig{Options: opt}
-	return lc.Listen(context.Background(), "tcp", u.HostPort())
+	l, err := lc.Listen(context.Background(), "tcp", u.HostPort())
+	if err != nil {
+		return nil, err
+	}
+	return sdpListener{l}, nil
 }

@@ -48,7 +48,7 @@ type Transport struct {
 
 // All lists the transports that are built.
 func All() []*Transport {
-	return []*Transport{&vitcpTransport, &iwarpTransport, &sdpTransport, &tcpTransport}
+	return []*Transport{&vitcpTransport, &iwarpTransport, &sdpTransport, &fcviTransport, &tcpTransport}
 }
 
 // Names lists their schemes.

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"time"
 
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/msg"
@@ -103,6 +104,7 @@ func newVI(nic *vi.NIC, a vi.Attributes, o *Options) (c *viConn, err error) {
 		return nil, err
 	}
 	a.Ptag = c.ptag
+	a.MaxTransferSize = min(a.MaxTransferSize, nic.Query().MaxTransferSize)
 	if c.v, err = nic.CreateVI(a, nil, nil); err != nil {
 		nic.DestroyPtag(c.ptag)
 		return nil, err
@@ -458,18 +460,77 @@ func VIAttributes(u *addr.URL, mtu uint32) (vi.Attributes, error) {
 // VIAddress is the VI address that a URL names.
 func VIAddress(ctx context.Context, u *addr.URL) (vi.Address, error) {
 	ap, err := resolveHost(ctx, u)
-	return vi.Address{Host: vi.IPAddress(ap, "").Host, Discriminator: u.Disc}, err
+	if err != nil {
+		return vi.Address{}, err
+	}
+	host := vi.IPAddress(ap, "").Host
+	if u.Scheme == "fcvi" {
+		host = fcviHost(u, ap)
+	}
+	return vi.Address{Host: host, Discriminator: u.Disc}, nil
 }
 
 // OpenVINIC opens a NIC for a URL; one that listens tells where.
-func OpenVINIC(u *addr.URL, o *Options, listens bool) (*vi.NIC, net.Addr, error) {
-	listen := ""
-	if listens {
-		listen = u.HostPort()
+func OpenVINIC(u *addr.URL, o *Options, listens bool) (nic *vi.NIC, at net.Addr, err error) {
+	switch {
+	case u.Scheme == "fcvi":
+		nic, err = fcviNIC(u, o, listens, !listens)
+	case listens:
+		nic, err = vitcpNIC(o, u.HostPort(), "", false)
+	default:
+		nic, err = vitcpNIC(o, "", u.Host, true)
 	}
-	nic, err := vitcpNIC(o, listen, u.Host, !listens)
 	if err != nil {
 		return nil, nil, err
 	}
-	return nic, nicAddr(nic), nil
+	return nic, nicAddr(nic, u), nil
+}
+
+// nicAddr is where a NIC listens.
+func nicAddr(nic *vi.NIC, u *addr.URL) net.Addr {
+	ap, _ := (vi.Address{Host: nic.Query().LocalAddress}).AddrPort()
+	if ap.Port() == 0 {
+		ap = netip.AddrPortFrom(ap.Addr(), u.Port)
+	}
+	return net.TCPAddrFromAddrPort(ap)
+}
+
+// peerVI connects two VIs that call each other.
+func peerVI(ctx context.Context, local, remote *addr.URL, o *Options) (msg.Conn, error) {
+	there, err := VIAddress(ctx, remote)
+	if err != nil {
+		return nil, err
+	}
+	a, err := viAttributes(remote, o)
+	if err != nil {
+		return nil, shell.Usage(err)
+	}
+	nic, at, err := OpenVINIC(local, o, true)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", local, err)
+	}
+	c, err := newVI(nic, a, o)
+	if err != nil {
+		nic.Close()
+		return nil, err
+	}
+	c.done = func() { nic.Close() }
+	here := vi.Address{Host: nic.Query().LocalAddress, Discriminator: local.Disc}
+	o.Env.Listening(local.WithPort(at))
+	var timeout time.Duration
+	if end, ok := ctx.Deadline(); ok {
+		timeout = time.Until(end)
+	}
+	if err = c.v.ConnectPeerRequest(here, there, timeout); err == nil {
+		_, err = c.v.ConnectPeerWait(ctx)
+	}
+	if err != nil {
+		c.Close()
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return nil, connectFailure(remote, err)
+	}
+	c.connected(viAddr(here.String()), viAddr(there.String()))
+	return c, nil
 }

@@ -2,17 +2,13 @@ package transport
 
 import (
 	"context"
-	"fmt"
 	"net"
-	"net/netip"
 	"time"
 
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/msg"
-	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/vi"
 	"viaduct/vitcp"
-	"viaduct/vitcp/vitcpwire"
 )
 
 // vitcpTransport is the VI Architecture over TCP.
@@ -21,7 +17,7 @@ var vitcpTransport = Transport{
 	Check:     checkVI,
 	DialMsg:   dialVITCP,
 	ListenMsg: listenVITCP,
-	PeerMsg:   peerVITCP,
+	PeerMsg:   peerVI,
 }
 
 // vitcpGrace keeps a request that comes between two waits of a busy listener
@@ -62,54 +58,5 @@ func listenVITCP(u *addr.URL, o *Options) (msg.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return listenVI(nic, u, o, nicAddr(nic))
-}
-
-// nicAddr is where a NIC listens.
-func nicAddr(nic *vi.NIC) net.Addr {
-	ap, _ := (vi.Address{Host: nic.Query().LocalAddress}).AddrPort()
-	if ap.Port() == 0 {
-		ap = netip.AddrPortFrom(ap.Addr(), vitcpwire.Port)
-	}
-	return net.TCPAddrFromAddrPort(ap)
-}
-
-func peerVITCP(ctx context.Context, local, remote *addr.URL, o *Options) (msg.Conn, error) {
-	to, err := resolveHost(ctx, remote)
-	if err != nil {
-		return nil, err
-	}
-	a, err := viAttributes(remote, o)
-	if err != nil {
-		return nil, shell.Usage(err)
-	}
-	nic, err := vitcpNIC(o, local.HostPort(), remote.Host, true)
-	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", local, err)
-	}
-	c, err := newVI(nic, a, o)
-	if err != nil {
-		nic.Close()
-		return nil, err
-	}
-	c.done = func() { nic.Close() }
-	here := vi.Address{Host: nic.Query().LocalAddress, Discriminator: local.Disc}
-	there := vi.Address{Host: vi.IPAddress(to, "").Host, Discriminator: remote.Disc}
-	o.Env.Listening(local.WithPort(nicAddr(nic)))
-	var timeout time.Duration
-	if at, ok := ctx.Deadline(); ok {
-		timeout = time.Until(at)
-	}
-	if err = c.v.ConnectPeerRequest(here, there, timeout); err == nil {
-		_, err = c.v.ConnectPeerWait(ctx)
-	}
-	if err != nil {
-		c.Close()
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		return nil, connectFailure(remote, err)
-	}
-	c.connected(viAddr(here.String()), net.TCPAddrFromAddrPort(to))
-	return c, nil
+	return listenVI(nic, u, o, nicAddr(nic, u))
 }

@@ -119,7 +119,7 @@ func commands(e *shell.Env) []*cobra.Command {
 	return []*cobra.Command{
 		demoCommand(e), serveCommand(e), getCommand(e), putCommand(e),
 		echoCommand(e), pingCommand(e), ncCommand(e), proxyCommand(e),
-		benchCommand(e), rpingCommand(e), portmapCommand(e), versionCommand(e),
+		benchCommand(e), rpingCommand(e), fabricCommand(e), portmapCommand(e), versionCommand(e),
 	}
 }
 

@@ -1,0 +1,133 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/cmd/viaduct/internal/msg"
+	"viaduct/fc"
+	"viaduct/fcvi"
+	"viaduct/vi"
+)
+
+// fcviTransport is the VI Architecture over Fibre Channel in an FCIP link.
+var fcviTransport = Transport{
+	Scheme:    "fcvi",
+	Check:     checkFCVI,
+	DialMsg:   dialFCVI,
+	ListenMsg: listenFCVI,
+	PeerMsg:   peerVI,
+}
+
+// FCIPPort is the TCP port of FCIP links.
+const FCIPPort = 3225
+
+func checkFCVI(u *addr.URL) error {
+	_, err := fcviConfig(u)
+	return errors.Join(checkVI(u), err)
+}
+
+// fcviConfig is what the parameters of an address ask for:
+//
+//	fabric=HOST[:PORT]   attach to the fabric daemon there
+//	self=IP              our own host address in that fabric
+//	wwpn=, wwnn=         our port and node names
+//	peer=NAME            the port name of the host that is called
+//	class=2|3            offer class 2
+//	streaming=on|off     answer several messages at once
+func fcviConfig(u *addr.URL) (c fcvi.Config, err error) {
+	for name, to := range map[string]*fc.WWN{"wwpn": &c.PortName, "wwnn": &c.NodeName} {
+		if s := u.Query.Get(name); s != "" {
+			if *to, err = fc.ParseWWN(s); err != nil {
+				return c, fmt.Errorf("parameter %s: %w", name, err)
+			}
+		}
+	}
+	if s := u.Query.Get("peer"); s != "" {
+		w, err := fc.ParseWWN(s)
+		if err != nil {
+			return c, fmt.Errorf("parameter peer: %w", err)
+		}
+		ip, err := netip.ParseAddr(u.Host)
+		if err != nil {
+			return c, errors.New("parameter peer needs an IP address as host")
+		}
+		c.Static = map[netip.Addr]fc.WWN{ip.Unmap(): w}
+	}
+	if s := u.Query.Get("self"); s != "" {
+		if _, err := netip.ParseAddr(s); err != nil {
+			return c, fmt.Errorf("parameter self=%s is no IP address", s)
+		}
+	}
+	class, err := u.Choice("class", "3", "2", "3")
+	if err != nil {
+		return c, err
+	}
+	c.Class2 = class == "2"
+	if c.Streaming, err = u.Bool("streaming", false); err != nil {
+		return c, err
+	}
+	if s := u.Query.Get("fabric"); s != "" {
+		if _, _, err := net.SplitHostPort(s); err != nil {
+			s = net.JoinHostPort(s, fmt.Sprint(FCIPPort))
+		}
+		c.Fabric = s
+	}
+	return c, nil
+}
+
+// fcviNIC opens a NIC for an address.
+func fcviNIC(u *addr.URL, o *Options, listens, dials bool) (*vi.NIC, error) {
+	c, err := fcviConfig(u)
+	if err != nil {
+		return nil, err
+	}
+	name := u.Query.Get("self")
+	if listens && c.Fabric == "" {
+		c.Listen = u.HostPort()
+	}
+	if listens && c.Fabric != "" && name == "" {
+		name = u.Host // where the others will look for us
+	}
+	c.MaxTransferSize, c.Linger, c.Congestion, c.Logger = fcvi.LimitMaxTransfer, vitcpGrace, o.Congestion, o.Env.Log
+	if o.Env.Capture != nil {
+		c.WrapConn = func(nc net.Conn) net.Conn { return o.Env.Wrap(nc, dials) }
+	}
+	p, err := fcvi.New(c)
+	if err != nil {
+		return nil, err
+	}
+	return openNIC(p, name, o)
+}
+
+func dialFCVI(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
+	ap, err := resolveHost(ctx, u)
+	if err != nil {
+		return nil, err
+	}
+	nic, err := fcviNIC(u, o, false, true)
+	if err != nil {
+		return nil, err
+	}
+	return dialVI(ctx, nic, u, o, fcviHost(u, ap), net.TCPAddrFromAddrPort(ap))
+}
+
+// fcviHost is the host part of an address. In a fabric there are no ports.
+func fcviHost(u *addr.URL, ap netip.AddrPort) []byte {
+	if u.Query.Has("fabric") || ap.Port() == FCIPPort {
+		ap = netip.AddrPortFrom(ap.Addr(), 0)
+	}
+	return vi.IPAddress(ap, "").Host
+}
+
+func listenFCVI(u *addr.URL, o *Options) (msg.Listener, error) {
+	nic, err := fcviNIC(u, o, true, false)
+	if err != nil {
+		return nil, err
+	}
+	return listenVI(nic, u, o, nicAddr(nic, u))
+}

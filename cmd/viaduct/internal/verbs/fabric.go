@@ -1,0 +1,109 @@
+package verbs
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/cmd/viaduct/internal/transport"
+	"viaduct/fc"
+	"viaduct/fc/fabricd"
+)
+
+func fabricCommand(e *shell.Env) *cobra.Command {
+	var listen, name, congestion string
+	var join []string
+	var domain uint8
+	c := &cobra.Command{
+		Use:   "fabric [--listen HOST:PORT] [--join HOST:PORT ...]",
+		Short: "a Fibre Channel fabric that processes and hosts join over FCIP",
+		Long: `Run a Fibre Channel fabric: a switch with its directory server, which processes
+and other fabrics join over FCIP links. An address joins it with ?fabric=HOST:PORT:
+
+  viaduct fabric --listen 192.0.2.1:3225
+  viaduct echo --listen 'fcvi://10.0.0.1/echo?fabric=192.0.2.1:3225'
+  viaduct ping 'fcvi://10.0.0.1/echo?fabric=192.0.2.1:3225&self=10.0.0.2'
+
+Hosts of a fabric have addresses of their own there; they need not be those of
+the network below.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg := fabricd.Config{Domain: domain, Congestion: congestion, Logger: e.Log}
+			var err error
+			if cfg.Name, err = switchName(name); err != nil {
+				return err
+			}
+			if domain < 1 || domain > 239 {
+				return shell.Usagef("--domain %d is not between 1 and 239", domain)
+			}
+			if e.Capture != nil {
+				cfg.WrapConn = func(nc net.Conn) net.Conn { return e.Wrap(nc, false) }
+			}
+			return runFabric(cmd.Context(), e, cfg, listen, join)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&listen, "listen", fmt.Sprintf(":%d", transport.FCIPPort), "accept FCIP links at `HOST:PORT`")
+	f.StringArrayVar(&join, "join", nil, "link to the fabric at `HOST:PORT`; may be repeated")
+	f.StringVar(&name, "name", "", "switch name, a `WWN`; made up if left out")
+	f.Uint8Var(&domain, "domain", 1, "domain of the switch, different in each of the fabrics that are linked")
+	f.StringVar(&congestion, "congestion", "", "congestion control `ALGORITHM` of the sockets (Linux)")
+	return c
+}
+
+// switchName reads a name or makes a locally administered one.
+func switchName(s string) (fc.WWN, error) {
+	if s != "" {
+		w, err := fc.ParseWWN(s)
+		if err == nil && w == 0 {
+			err = errors.New("the name is zero")
+		}
+		return w, shell.Usage(err)
+	}
+	var b [8]byte
+	rand.Read(b[2:])
+	b[0], b[1] = 0x10, 0 // IEEE 48-bit
+	b[2] = b[2]&^1 | 2   // locally administered
+	return fc.WWN(binary.BigEndian.Uint64(b[:])), nil
+}
+
+// joinTime bounds the first attempt to link to another fabric.
+const joinTime = 20 * time.Second
+
+func runFabric(ctx context.Context, e *shell.Env, cfg fabricd.Config, listen string, join []string) error {
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return err
+	}
+	d := fabricd.New(cfg)
+	defer d.Close()
+	for _, j := range join {
+		jctx, cancel := context.WithTimeout(ctx, joinTime)
+		err := d.Join(jctx, j)
+		cancel()
+		if err != nil {
+			l.Close()
+			return fmt.Errorf("join %s: %w", j, err)
+		}
+	}
+	host, _, _ := net.SplitHostPort(listen)
+	u := &addr.URL{Scheme: "fcip", Host: host}
+	e.Listening(u.WithPort(l.Addr()))
+	served := make(chan error, 1)
+	go func() { served <- d.Serve(l) }()
+	select {
+	case <-ctx.Done():
+		l.Close()
+		<-served
+		return nil
+	case err := <-served:
+		return err
+	}
+}
