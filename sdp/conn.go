@@ -216,18 +216,29 @@ func (c *Conn) SetWriteBuffer(bytes int) error {
 // SetKeepAlive and SetKeepAlivePeriod control TCP's own keepalive; SDP has no
 // messages for it. [SDP-14.3-1] [SDP-14.3-2] [D-77]
 func (c *Conn) SetKeepAlive(on bool) error {
-	if tc, ok := c.path.tcp.(*net.TCPConn); ok {
-		return tc.SetKeepAlive(on)
-	}
-	return c.opError("set", ErrUnsupported)
+	return c.opError("set", c.sockopt(func(fd uintptr) error { return setKeepAlive(fd, on) }))
 }
 
 // SetKeepAlivePeriod sets the period of TCP's keepalive.
 func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
-	if tc, ok := c.path.tcp.(*net.TCPConn); ok {
-		return tc.SetKeepAlivePeriod(d)
+	return c.opError("set", c.sockopt(func(fd uintptr) error { return setKeepAlivePeriod(fd, d) }))
+}
+
+// sockopt calls f with the descriptor of the TCP socket.
+func (c *Conn) sockopt(f func(fd uintptr) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return net.ErrClosed
 	}
-	return c.opError("set", ErrUnsupported)
+	raw, err := c.qp.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if cerr := raw.Control(func(fd uintptr) { err = f(fd) }); cerr != nil {
+		return cerr
+	}
+	return err
 }
 
 // SetNoDelay does nothing: messages are never held back to be filled, only

@@ -117,7 +117,7 @@ func (d *Dialer) dialSDP(ctx context.Context, nd net.Dialer, network, address st
 }
 
 func (d *Dialer) client(ctx context.Context, nc net.Conn, opt Options, path Path, token []byte) (*Conn, error) {
-	path.Local, path.Remote, path.tcp = nc.LocalAddr(), nc.RemoteAddr(), nc
+	path.Local, path.Remote = nc.LocalAddr(), nc.RemoteAddr()
 	path.Layout, path.RawHello = d.Layout, d.RawHello
 	s, p, err := connect(ctx, nc, opt, d.Layout, d.RawHello, token)
 	if err != nil {
@@ -237,7 +237,7 @@ func (d *Dialer) dialService(ctx context.Context, network string, service netip.
 		nc.Close()
 		return nil, fmt.Errorf("sdp: %T is not TCP", nc)
 	}
-	return &TCPConn{tc, Path{Why: "no SDP there: " + err.Error(), Err: err, Local: nc.LocalAddr(), Remote: nc.RemoteAddr(), tcp: nc}}, nil
+	return &TCPConn{tc, Path{Why: "no SDP there: " + err.Error(), Err: err, Local: nc.LocalAddr(), Remote: nc.RemoteAddr()}}, nil
 }
 
 // dialMapped asks the Resolver and tries what it says. Whatever fails before

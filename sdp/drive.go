@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"time"
 
 	"viaduct/iwarp"
@@ -253,6 +254,9 @@ func (c *Conn) spin(o *op, d *deadline, stop func() bool) bool {
 	defer func() { dr.spinning = false }()
 	for start := time.Now(); time.Since(start) < spinTime; {
 		c.mu.Unlock()
+		// The other end may be a goroutine of this process that waits for this
+		// very processor.
+		runtime.Gosched()
 		c.mu.Lock()
 		if c.poll() || o.done {
 			return true

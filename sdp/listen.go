@@ -222,7 +222,7 @@ func (l *Listener) count(n *uint64) {
 // setUp takes one connection through Hello and HelloAck. One that fails is none
 // of the others' business. [SDP-8.1.2-1]
 func (l *Listener) setUp(nc net.Conn, host netip.Addr) {
-	path := Path{SDP: true, Accepted: true, Why: "accepted", Local: nc.LocalAddr(), Remote: nc.RemoteAddr(), tcp: nc}
+	path := Path{SDP: true, Accepted: true, Why: "accepted", Local: nc.LocalAddr(), Remote: nc.RemoteAddr()}
 	if runtime.GOOS != "linux" {
 		nc = peekable(nc)
 	}

@@ -163,11 +163,8 @@ func (c *Conn) export() *State {
 	}
 	st.Core.Held, st.Core.Unsent = len(st.Held), len(st.Unsent)
 	c.closed = true
-	c.recv.holds, c.recv.head = nil, 0
-	qp := c.qp
 	c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.acts[:0])) // for what still waits here
 	c.release(false, nil)
-	_ = qp
 	return st
 }
 
@@ -223,7 +220,7 @@ func (c *Conn) comeBack(port uint16) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.path.Local, c.path.Remote, c.path.tcp = nc.LocalAddr(), nc.RemoteAddr(), nc
+	c.path.Local, c.path.Remote = nc.LocalAddr(), nc.RemoteAddr()
 	c.resume(s, p)
 	return nil
 }

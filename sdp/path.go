@@ -20,7 +20,6 @@ type Path struct {
 	Layout   Layout // of headers
 	RawHello bool   // the Hello came ahead of MPA's start-up
 	CRC      bool   // MPA's checksum is on
-	tcp      net.Conn
 }
 
 // String returns the path on one line.

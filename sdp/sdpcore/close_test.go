@@ -147,13 +147,13 @@ func TestSDP_13_1_1_Suspend(t *testing.T) {
 		t.Error("numbers did not start afresh")
 	}
 	// The other side. [SDP-13.1-1] [SDP-13.1.1-6] [SDP-13.1.1-7] [SDP-13.1.1-8]
-	p = newProbe(t).recv("SrcAvail size=200 +1").read(1, 200).skip().recv("SuspComm port=6000").want().readDone().
+	newProbe(t).recv("SrcAvail size=200 +1").read(1, 200).skip().recv("SuspComm port=6000").want().readDone().
 		want("got 1 200", "RdmaRdCompl size=199", "SuspCommAck", "reconnect 6000").write(2, 5).want()
 	// [SDP-13-1] no advertisement survives; bytes not delivered are sent again, those delivered are not [D-52] [D-83]
 	p = newProbe(t).write(1, 200).recv("RdmaRdCompl size=99").skip().recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000", "revoke")
 	p.seq, p.ack = 0, 0
 	p.took(p.m.Resume(p.now, params(), nil)).want("Data +84", "Data +16", "wrote 1 200")
-	p = newProbe(t).pipelined(false, true).read(1, 300).skip().recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000", "revoke")
+	newProbe(t).pipelined(false, true).read(1, 300).skip().recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000", "revoke")
 	// DisConn that had gone goes again, one that had come is remembered. [D-52]
 	p = newProbe(t).closeWrite().skip().recv("SuspComm port=6000").skip()
 	p.seq, p.ack = 0, 0
@@ -169,7 +169,7 @@ func TestSDP_13_1_1_Suspend(t *testing.T) {
 	p.took(p.m.Resume(p.now, params(), nil)).want("SuspComm port=5000")
 	// [SDP-13.1.1-5] [D-54] a peer that goes on talking
 	newProbe(t, accepting).write(1, 300).recv("SuspComm port=6000").skip()
-	p = newProbe(t).recv("SrcAvail size=200 +1").read(1, 200).recv("SuspComm port=6000").recv("Data +5").aborted("SDP-13.1.1-5")
+	newProbe(t).recv("SrcAvail size=200 +1").read(1, 200).recv("SuspComm port=6000").recv("Data +5").aborted("SDP-13.1.1-5")
 	newProbe(t).recv("SuspCommAck").aborted("SDP-13.1.1-6")
 	// [D-55]
 	for _, f := range []func(*Params){func(p *Params) { p.NoSuspend = true }, func(p *Params) { p.MinSuspendPort = 6001 }} {

@@ -72,8 +72,7 @@ type source struct {
 
 	closing   bool // no more writes; DisConn to be sent [SDP-8.2.1-2]
 	disSent   bool
-	disLost   bool // DisConn was sent on a connection since suspended [D-52]
-	threshold int  // present zero-copy threshold [D-39]
+	threshold int // present zero-copy threshold [D-39]
 
 	stalled   bool // payload is waiting for credit
 	stalledAt time.Duration

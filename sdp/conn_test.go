@@ -1,0 +1,665 @@
+package sdp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"viaduct/sdp/sdpcore"
+)
+
+func TestD40_Transfers(t *testing.T) {
+	opt := Options{SendThreshold: 1000, RecvBufferSize: 2048, SendPolicy: PinPipelined, RecvPolicy: PinPipelined}
+	a, b := pair(t, opt, opt)
+	ctx := context.Background()
+	data := bytes.Repeat([]byte("0123456789"), 5000)
+	var ts []*Transfer
+	for i := range 5 {
+		x, err := a.StartWrite(data[i*10000 : (i+1)*10000])
+		if err != nil {
+			t.Fatal(err)
+		}
+		ts = append(ts, x)
+	}
+	got := make([]byte, 0, len(data))
+	for len(got) < len(data) {
+		p := make([]byte, 7777)
+		x, err := b.StartRead(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := x.Wait(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, p[:n]...)
+	}
+	for _, x := range ts {
+		if n, err := x.Wait(ctx); n != 10000 || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+	}
+	if !bytes.Equal(got, data) {
+		t.Error("bytes differ")
+	}
+	// A read offered ahead of the write is written directly. [SDP-11.3-8]
+	p := make([]byte, 20000)
+	x, err := b.StartRead(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := a.Write(data[:20000]); n != 20000 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	if n, err := x.Wait(ctx); n == 0 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	} else if _, err := b.ReadFull(p[n:]); err != nil && n < len(p) {
+		t.Error(err)
+	}
+	if !bytes.Equal(p, data[:20000]) {
+		t.Error("bytes differ")
+	}
+	// Cancelled, with an exact count.
+	x, err = b.StartRead(make([]byte, 5000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	if n, err := x.Wait(short); n != 0 || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%d, %v", n, err)
+	}
+	select {
+	case <-x.Done():
+	default:
+		t.Error("not done")
+	}
+	if _, err := a.StartWrite(nil); err != nil {
+		t.Error(err)
+	}
+	shut(t, a, b)
+	if _, err := a.StartWrite(data); !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+}
+
+func TestSDP_9_4_Exchange(t *testing.T) {
+	opt := Options{SendThreshold: 1000, RecvBufferSize: 2048, SendPolicy: PinPipelined, RecvPolicy: PinPipelined}
+	a, b := pair(t, opt, opt)
+	answer := strings.Repeat("answer", 1000)
+	go func() {
+		p := make([]byte, 100)
+		for {
+			n, err := b.Read(p)
+			if err != nil {
+				return
+			}
+			b.Write([]byte(string(p[:n]) + answer))
+		}
+	}()
+	resp := make([]byte, 10000)
+	for range 20 {
+		n, err := a.Exchange([]byte("ask"), resp)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n < 3+len(answer) {
+			k, err := a.Read(resp[n:])
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += k
+		}
+		if string(resp[:n]) != "ask"+answer {
+			t.Fatalf("%d bytes", n)
+		}
+	}
+	if s := a.Stats(); s.SentBytesTransact == 0 || s.RecvBytesWrite == 0 { // [SDP-9.4-1] [SDP-9.4-3] [SDP-9.4-4]
+		t.Errorf("%+v", s.Stats)
+	}
+	shut(t, a, b)
+}
+
+func TestSDP_9_5_3_Conn(t *testing.T) {
+	a, b := pair(t, Options{}, Options{})
+	a.Write([]byte("abc"))
+	if n, err := a.WriteUrgent([]byte("d!")); n != 2 || err != nil {
+		t.Fatal(err)
+	}
+	a.Write([]byte("efg"))
+	a.CloseWrite()
+	select { // [SDP-9.5.3-9]
+	case <-b.Urgent():
+	case <-time.After(10 * time.Second):
+		t.Fatal("no notice")
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		if n, ok := b.UrgentMark(); ok {
+			if n != 4 {
+				t.Errorf("urgent byte is %d ahead", n)
+			}
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("no mark")
+		}
+	}
+	if got, err := io.ReadAll(b); string(got) != "abcd!efg" || err != nil { // [SDP-9.5.3-1] [SDP-4.1-3]
+		t.Errorf("%q, %v", got, err)
+	}
+	if _, ok := b.UrgentMark(); ok {
+		t.Error("mark still there")
+	}
+	shut(t, a, b)
+	// Out of line. [D-29]
+	a, b = pair(t, Options{}, Options{UrgentApart: true})
+	if _, err := b.ReadUrgent(); !errors.Is(err, ErrNoUrgent) {
+		t.Error(err)
+	}
+	a.Write([]byte("abc"))
+	a.WriteUrgent([]byte("!"))
+	a.CloseWrite()
+	if got, err := io.ReadAll(b); string(got) != "abc" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	if u, err := b.ReadUrgent(); u != '!' || err != nil {
+		t.Errorf("%q, %v", u, err)
+	}
+	shut(t, a, b)
+}
+
+// Writes return when their bytes fit the buffers of both ends, with nobody
+// reading. [SDP-9.5.6-1] [SDP-9.5.6-2]
+func TestSDP_9_5_6_Conn(t *testing.T) {
+	opt := Options{SendBuffer: 100_000, ReceiveBuffer: 100_000, RecvBuffers: 8, RecvBufferSize: 1024, NoResize: true}
+	a, b := pair(t, opt, opt)
+	a.SetWriteDeadline(time.Now().Add(20 * time.Second))
+	for range 1000 {
+		if n, err := a.Write(make([]byte, 100)); n != 100 || err != nil {
+			t.Fatalf("%d, %v", n, err)
+		}
+	}
+	// More than that blocks, and the count at the deadline is exact.
+	a.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
+	sent := 100_000
+	for {
+		n, err := a.Write(make([]byte, 10_000))
+		sent += n
+		if err != nil {
+			if !os.IsTimeout(err) {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	a.CloseWrite()
+	got, err := io.Copy(io.Discard, b)
+	if int(got) != sent || err != nil {
+		t.Errorf("%d of %d, %v", got, sent, err)
+	}
+	if s := a.Stats(); s.CreditStalls == 0 {
+		t.Error("no stall counted")
+	}
+	if s := b.Stats(); s.CompactedBytes == 0 { // [D-79]
+		t.Error("nothing compacted")
+	}
+	shut(t, a, b)
+}
+
+func TestSDP_9_2_29_Conn(t *testing.T) {
+	// Both write, then both read: with zero copy alone nothing would move. [D-38]
+	opt := Options{SendThreshold: 1000, SendPolicy: PinCombined, RecvPolicy: PinCombined}
+	a, b := pair(t, opt, opt)
+	run := func(c *Conn, ch chan<- error) {
+		p := make([]byte, 200_000)
+		if _, err := c.Write(p); err != nil {
+			ch <- err
+			return
+		}
+		_, err := c.ReadFull(p)
+		ch <- err
+	}
+	ch := make(chan error, 2)
+	go run(a, ch)
+	go run(b, ch)
+	for range 2 {
+		select {
+		case err := <-ch:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(15 * time.Second):
+			t.Fatal("deadlock")
+		}
+	}
+	shut(t, a, b)
+}
+
+func TestSDP_8_2_Conn(t *testing.T) {
+	t.Run("half close", func(t *testing.T) { // [SDP-4.1-3] [SDP-8.2.1-10] [SDP-8.2.1-16]
+		a, b := pair(t, Options{}, Options{})
+		a.Write([]byte("question"))
+		a.CloseWrite()
+		if p, err := io.ReadAll(b); string(p) != "question" || err != nil {
+			t.Errorf("%q, %v", p, err)
+		}
+		b.Write([]byte("answer"))
+		b.Close()
+		if p, err := io.ReadAll(a); string(p) != "answer" || err != nil {
+			t.Errorf("%q, %v", p, err)
+		}
+		a.Close()
+		<-a.Done()
+		<-b.Done()
+		if n := a.qp.PD().Device().Regions(); n != 0 { // [SDP-8.2.1-14] [SDP-8.2.1-24]
+			t.Errorf("%d regions left", n)
+		}
+	})
+	t.Run("reset", func(t *testing.T) { // [SDP-8.2.2-3] [D-78]
+		a, b := pair(t, Options{}, Options{})
+		a.SetLinger(0)
+		a.Close()
+		if _, err := b.Read(make([]byte, 1)); !errors.Is(err, ErrReset) {
+			t.Error(err)
+		}
+		b.Close()
+		<-a.Done()
+		<-b.Done()
+	})
+	t.Run("linger", func(t *testing.T) { // [SDP-8.2.1-11]
+		a, b := pair(t, Options{SendBuffer: 1 << 20}, Options{RecvBuffers: 4, RecvBufferSize: 512, NoResize: true, ReceiveBuffer: 1})
+		a.Write(make([]byte, 100_000)) // more than the other end holds
+		a.SetLinger(1)
+		start := time.Now()
+		err := a.Close()
+		if !os.IsTimeout(err) || time.Since(start) < 900*time.Millisecond {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		shutOne(t, b)
+		<-a.Done()
+	})
+	t.Run("close read", func(t *testing.T) { // [D-49]
+		a, b := pair(t, Options{}, Options{})
+		b.CloseRead()
+		if _, err := b.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+		a.Write([]byte("unwanted"))
+		if _, err := a.Read(make([]byte, 1)); !errors.Is(err, ErrReset) {
+			t.Error(err)
+		}
+		shutOne(t, a)
+		shutOne(t, b)
+	})
+	t.Run("twice", func(t *testing.T) {
+		a, b := pair(t, Options{}, Options{})
+		shut(t, a, b)
+		for _, err := range []error{a.Close(), a.CloseWrite(), a.CloseRead(), a.SetDeadline(time.Now()), a.SetLinger(1), a.SetReadBuffer(1), a.SetWriteBuffer(1)} {
+			if !errors.Is(err, net.ErrClosed) {
+				t.Error(err)
+			}
+		}
+		if _, err := a.Write([]byte("x")); !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+		if _, err := a.WriteUrgent([]byte("x")); !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestConnSettings(t *testing.T) {
+	a, b := pair(t, Options{}, Options{})
+	for _, err := range []error{a.SetKeepAlive(true), a.SetKeepAlivePeriod(time.Minute), a.SetNoDelay(false), a.SetReadBuffer(1000), a.SetWriteBuffer(1000)} { // [SDP-14.3-1] [SDP-14.3-2]
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	a.SetPolicies(PinBuffered, PinCombined)
+	a.SetThresholds(-1, 5)
+	if !a.RequestPeerBufferSize(40_000) { // [SDP-10.6-1]
+		t.Error("not asked")
+	}
+	if _, err := a.Write(make([]byte, 35_000)); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.ReadFull(make([]byte, 35_000)); err != nil {
+		t.Error(err)
+	}
+	if s := a.Path().String(); !strings.Contains(s, "sdp 127.0.0.1") {
+		t.Error(s)
+	}
+	if n, err := a.Read(nil); n != 0 || err != nil {
+		t.Error(err)
+	}
+	if n, err := a.Write(nil); n != 0 || err != nil {
+		t.Error(err)
+	}
+	shut(t, a, b)
+	if s := b.Stats(); s.Resizes != 1 || s.Stream.ReceivedMessages == 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	var o Options
+	err := o.Set(map[string]string{"send-policy": "pipelined", "recv-policy": "buffered", "send-threshold": "64k", "recv-threshold": "1m", "recv-buffers": "9",
+		"recv-buffer-size": "4096", "send-buffer": "100k", "receive-buffer": "0", "max-adverts": "3", "read-depth": "4", "crc": "off", "keepalive": "1m",
+		"setup-timeout": "3s", "congestion": "reno"})
+	want := Options{SendPolicy: PinPipelined, RecvPolicy: PinBuffered, SendThreshold: 64 << 10, RecvThreshold: 1 << 20, RecvBuffers: 9, RecvBufferSize: 4096,
+		SendBuffer: 100 << 10, MaxAdverts: 3, ReadDepth: 4, NoCRC: true, KeepAlive: time.Minute, SetupTimeout: 3 * time.Second, Congestion: "reno"}
+	if err != nil || o.SendPolicy != want.SendPolicy || o.SendThreshold != want.SendThreshold || o.RecvThreshold != want.RecvThreshold || o.SendBuffer != want.SendBuffer ||
+		!o.NoCRC || o.KeepAlive != want.KeepAlive || o.SetupTimeout != want.SetupTimeout || o.Congestion != "reno" || o.ReadDepth != 4 || o.MaxAdverts != 3 {
+		t.Errorf("%+v, %v", o, err)
+	}
+	for k, v := range map[string]string{"send-policy": "fast", "send-threshold": "-1", "recv-buffers": "2", "recv-buffer-size": "36", "crc": "maybe", "nonsense": "1",
+		"max-adverts": "70000", "send-buffer": "9999g", "keepalive": "soon"} { // [SDP-10-2] [SDP-10-5] [SDP-6.1.3-2]
+		before := o
+		if err := o.Set(map[string]string{k: v}); err == nil || o.RecvBuffers != before.RecvBuffers {
+			t.Errorf("%s=%s accepted", k, v)
+		}
+	}
+	o = Options{}
+	if o.Set(map[string]string{"send-threshold": "0"}); o.SendThreshold != -1 {
+		t.Error("0 does not mean never")
+	}
+	// The sink's threshold is never below its buffers. [SDP-9-1] [SDP-9.5.1-2] [SDP-10-6]
+	c, err := (&Options{RecvThreshold: 5, RecvBufferSize: 100}).complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := setup{opt: c}
+	if m := sdpcore.New(s.params(sdpcore.Connecting, 3, 100, 1, 1)); m == nil {
+		t.Error("no machine")
+	}
+}
+
+func TestIPv6(t *testing.T) { // [SDP-4.1-2]
+	l, err := Listen("[::1]:0", nil)
+	if err != nil {
+		t.Skip("no IPv6 loopback:", err)
+	}
+	defer l.Close()
+	a, b := pairOn(t, l, &Dialer{})
+	a.Write([]byte("six"))
+	p := make([]byte, 3)
+	if _, err := b.ReadFull(p); err != nil || string(p) != "six" {
+		t.Error(err)
+	}
+	shut(t, a, b)
+}
+
+// A fakeMapper is a Resolver with a table.
+type fakeMapper struct {
+	table  map[netip.AddrPort]netip.AddrPort
+	asked  []netip.AddrPort // local addresses
+	forgot int
+	err    error
+}
+
+func (f *fakeMapper) Resolve(ctx context.Context, local, service netip.AddrPort) (netip.AddrPort, error) {
+	f.asked = append(f.asked, local)
+	if a, ok := f.table[service]; ok {
+		return a, nil
+	}
+	if f.err != nil {
+		return netip.AddrPort{}, f.err
+	}
+	return netip.AddrPort{}, errors.New("denied")
+}
+
+func (f *fakeMapper) Forget(netip.AddrPort) { f.forgot++ }
+
+func TestD71_Resolver(t *testing.T) {
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	go func() {
+		for {
+			c, err := tcp.Accept()
+			if err != nil {
+				return
+			}
+			go func() { io.Copy(c, c); c.Close() }()
+		}
+	}()
+	l, err := Listen("127.0.0.1:0", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	dead, err := net.Listen("tcp", "127.0.0.1:0") // a port where nobody listens
+	if err != nil {
+		t.Fatal(err)
+	}
+	deadAddr := dead.Addr().String()
+	dead.Close()
+	service := netip.MustParseAddrPort(tcp.Addr().String())
+	ctx := context.Background()
+
+	// SDP, from the port the mapper was told. [SDP-7-1] [SDP-7.3.1.7-1] [D-57] [D-58] [SDP-7.4-10] [SDP-7.4-12]
+	f := &fakeMapper{table: map[netip.AddrPort]netip.AddrPort{service: netip.MustParseAddrPort(l.Addr().String())}}
+	for _, mode := range []ResolveMode{ResolvePrefer, ResolveRequire} {
+		d := &Dialer{Resolve: mode, Resolver: f}
+		c, err := d.DialContext(ctx, "tcp", service.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		sc := c.(*Conn)
+		if p := sc.Path(); !p.SDP || !p.Mapped || p.Local.String() != f.asked[len(f.asked)-1].String() {
+			t.Errorf("path %+v, asked from %v", p, f.asked)
+		}
+		s, err := l.AcceptConn(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shut(t, sc, s)
+	}
+	// Fall-back: denied, dead port, a port that does not speak SDP. [SDP-7.5.1-7] [SDP-7.5.1-8]
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	for name, f := range map[string]*fakeMapper{
+		"denied": {},
+		"dead":   {table: map[netip.AddrPort]netip.AddrPort{service: netip.MustParseAddrPort(deadAddr)}},
+		"silent": {table: map[netip.AddrPort]netip.AddrPort{service: netip.MustParseAddrPort(silent.Addr().String())}},
+	} {
+		d := &Dialer{Resolve: ResolvePrefer, Resolver: f, Options: Options{SetupTimeout: 100 * time.Millisecond}}
+		c, err := d.DialContext(ctx, "tcp", service.String())
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		tc, ok := c.(*TCPConn)
+		if !ok || tc.Path().SDP || tc.Path().Err == nil || tc.Path().Why == "" {
+			t.Errorf("%s: %T %+v", name, c, tc.Path())
+		}
+		c.Write([]byte("hi"))
+		p := make([]byte, 2)
+		if _, err := io.ReadFull(c, p); err != nil || string(p) != "hi" {
+			t.Errorf("%s: %v", name, err)
+		}
+		c.Close()
+		if name != "denied" && f.forgot != 1 { // [D-64]
+			t.Errorf("%s: mapping kept", name)
+		}
+		d.Resolve = ResolveRequire
+		if c, err := d.DialContext(ctx, "tcp", service.String()); err == nil {
+			t.Errorf("%s: required SDP, got %T", name, c)
+		}
+	}
+	// One deadline for all of it; half of it is left for the fall-back.
+	d := &Dialer{Resolve: ResolvePrefer, Resolver: &slowMapper{}, Net: net.Dialer{Timeout: 400 * time.Millisecond}}
+	start := time.Now()
+	c, err := d.DialContext(ctx, "tcp", service.String())
+	if err != nil || time.Since(start) > 390*time.Millisecond {
+		t.Fatalf("%v after %v", err, time.Since(start))
+	}
+	c.Close()
+	if _, err := (&Dialer{Resolve: ResolvePrefer}).DialContext(ctx, "tcp", service.String()); err == nil {
+		t.Error("no resolver, no error")
+	}
+	d = &Dialer{Resolve: ResolveRequire, Resolver: f, NoCpPort: true}
+	c, err = d.DialContext(ctx, "tcp", service.String())
+	if err != nil || f.asked[len(f.asked)-1].Port() != 0 { // [D-57]
+		t.Fatal(err, f.asked)
+	}
+	s, err := l.AcceptConn(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shut(t, c.(*Conn), s)
+}
+
+type slowMapper struct{}
+
+func (slowMapper) Resolve(ctx context.Context, local, service netip.AddrPort) (netip.AddrPort, error) {
+	<-ctx.Done()
+	return netip.AddrPort{}, ctx.Err()
+}
+func (slowMapper) Forget(netip.AddrPort) {}
+
+// A connection moves to another listener, as it would to another process, while
+// both ends have bytes under way. [SDP-13.1-1] [SDP-13.1-2] [SDP-13.1-3]
+func TestSDP_13_1_Conn(t *testing.T) {
+	for _, who := range []string{"accepted", "dialled"} {
+		t.Run(who, func(t *testing.T) {
+			a, b := pair(t, Options{}, Options{})
+			stays, goes := a, b
+			if who == "dialled" {
+				stays, goes = b, a
+			}
+			for round := range 2 { // moving again later works as well [SDP-13.2-5]
+				nl, err := Listen("127.0.0.1:0", nil) // the new holder [SDP-13.1.1-1] [SDP-13.2-3]
+				if err != nil {
+					t.Fatal(err)
+				}
+				goes.Write([]byte("sent before;"))
+				stays.Write([]byte("unread before;"))
+				first := make([]byte, 7)
+				if _, err := goes.ReadFull(first); err != nil || string(first) != "unread " {
+					t.Fatalf("%q, %v", first, err)
+				}
+				local := netip.MustParseAddrPort(goes.LocalAddr().String())
+				remote := netip.MustParseAddrPort(goes.RemoteAddr().String())
+				exp, err := nl.Expect(local, remote, false, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+				defer cancel()
+				st, err := goes.Suspend(ctx, uint16(nl.Addr().(*net.TCPAddr).Port))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := goes.Write([]byte("x")); !errors.Is(err, net.ErrClosed) { // [SDP-13.1.1-5]
+					t.Errorf("old holder writes: %v", err)
+				}
+				// While nobody holds the connection the peer may write. [SDP-13.1.1-13]
+				wrote := make(chan error, 1)
+				go func() {
+					_, err := stays.Write([]byte("written meanwhile;"))
+					wrote <- err
+				}()
+				blob, err := st.MarshalBinary() // [SDP-13.1.1-11]
+				if err != nil {
+					t.Fatal(err)
+				}
+				var st2 State
+				if err := st2.UnmarshalBinary(blob); err != nil || string(st2.Held) != "before;" || st2.Core != st.Core || st2.Remote != st.Remote {
+					t.Fatalf("%+v, %v", st2, err)
+				}
+				moved, err := exp.Resume(ctx, &st2) // [SDP-13.1.1-12]
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := <-wrote; err != nil {
+					t.Fatal(err)
+				}
+				want := "before;written meanwhile;" // [SDP-13.1.1-16] [SDP-13.1.1-17]
+				got := make([]byte, len(want))
+				if _, err := moved.ReadFull(got); err != nil || string(got) != want {
+					t.Fatalf("%q, %v", got, err)
+				}
+				moved.Write([]byte("sent after"))
+				want = "sent before;sent after"
+				got = make([]byte, len(want))
+				if _, err := stays.ReadFull(got); err != nil || string(got) != want {
+					t.Fatalf("%q, %v", got, err)
+				}
+				if port := stays.RemoteAddr().(*net.TCPAddr).Port; port != nl.Addr().(*net.TCPAddr).Port { // [SDP-13.1.1-4] [SDP-13.1.1-9] [SDP-13.2-1] [SDP-13.2-2] [SDP-13.2-4]
+					t.Errorf("round %d: came back to port %d", round, port)
+				}
+				<-goes.Done()
+				goes = moved
+				nl.Close()
+			}
+			goes.Write(bytes.Repeat([]byte("z"), 300_000))
+			goes.CloseWrite()
+			if n, err := io.Copy(io.Discard, stays); n != 300_000 || err != nil {
+				t.Errorf("%d, %v", n, err)
+			}
+			shut(t, stays, goes)
+		})
+	}
+	var st State
+	for _, b := range [][]byte{nil, []byte("vdsdp1"), make([]byte, 100)} {
+		if err := st.UnmarshalBinary(b); err == nil {
+			t.Errorf("%x accepted", b)
+		}
+	}
+}
+
+// A stranger does not get in: addresses, port, token. [SDP-13.1.1-2] [D-50]
+func TestD50_Expect(t *testing.T) {
+	l, err := Listen("127.0.0.1:0", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	here := netip.MustParseAddrPort("127.0.0.1:1")
+	for _, c := range []struct {
+		strict bool
+		token  []byte
+	}{{true, nil}, {false, []byte("0123456789abcdef")}} {
+		exp, err := l.Expect(here, here, c.strict, c.token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Expect(here, here, false, nil); err == nil {
+			t.Error("two at once")
+		}
+		var ref *RefusedError
+		if _, err := Dial(l.Addr().String(), nil); !errors.As(err, &ref) || ref.Reason != ReasonToken {
+			t.Error(err)
+		}
+		exp.Cancel()
+	}
+	a, b := pairOn(t, l, &Dialer{}) // afterwards all is as before
+	shut(t, a, b)
+}
+
+// A peer that was told not to follow resets. [D-55]
+func TestD55_NoSuspend(t *testing.T) {
+	a, b := pair(t, Options{NoSuspend: true}, Options{})
+	if _, err := b.Suspend(context.Background(), 5000); err == nil {
+		t.Error("suspended")
+	}
+	if _, err := a.Read(make([]byte, 1)); err == nil {
+		t.Error("no error")
+	}
+	shutOne(t, a)
+	shutOne(t, b)
+}

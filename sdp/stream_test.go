@@ -1,0 +1,238 @@
+package sdp
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"flag"
+	"fmt"
+	"hash"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+var streamMiB = flag.Int("sdp.mib", 24, "MiB that TestStreamMixed moves in each direction")
+
+// A long stream in both directions at once, with all mechanisms mixed: sizes
+// from one byte to a MiB, policies and thresholds that change on the way, full
+// reads, exchanges of lent buffers, deadlines that strike in the middle. Every
+// byte arrives once, in order. [SDP-4.1-1] [SDP-9-3] [SDP-9-4] [SDP-11-3]
+func TestStreamMixed(t *testing.T) {
+	opt := Options{NoCRC: true, SendThreshold: 8 << 10, RecvBufferSize: 8 << 10, RecvBuffers: 16, SendBuffer: 64 << 10, ReceiveBuffer: 64 << 10}
+	a, b := pair(t, opt, opt)
+	total := int64(*streamMiB) << 20
+	var wg sync.WaitGroup
+	check := func(err error) {
+		if err != nil {
+			t.Error(err)
+			a.Abort()
+			b.Abort()
+		}
+	}
+	sums := map[string]string{}
+	var mu sync.Mutex
+	note := func(name string, h hash.Hash) {
+		mu.Lock()
+		sums[name] = fmt.Sprintf("%x", h.Sum(nil))
+		mu.Unlock()
+	}
+	for i, c := range []*Conn{a, b} {
+		wg.Go(func() {
+			h := sha256.New()
+			check(sendMixed(c, h, total, uint64(i)))
+			note(fmt.Sprint("sent", i), h)
+			check(c.CloseWrite())
+		})
+		wg.Go(func() {
+			h := sha256.New()
+			n, err := recvMixed(c, h, uint64(i))
+			if err == nil && n != total {
+				err = fmt.Errorf("%d bytes of %d", n, total)
+			}
+			check(err)
+			note(fmt.Sprint("got", 1-i), h)
+		})
+	}
+	wg.Wait()
+	if sums["sent0"] != sums["got0"] || sums["sent1"] != sums["got1"] {
+		t.Errorf("streams differ: %v", sums)
+	}
+	for _, c := range []*Conn{a, b} {
+		s := c.Stats()
+		t.Logf("%+v", s.Stats)
+		if s.SentBytesBcopy == 0 || s.SentBytesRead == 0 || s.SentBytesWrite == 0 || s.ModeChangesSent == 0 {
+			t.Errorf("a mechanism was not used: %+v", s.Stats)
+		}
+	}
+	shut(t, a, b)
+}
+
+func sendMixed(c *Conn, h hash.Hash, total int64, seed uint64) error {
+	r := rand.New(rand.NewPCG(seed, 1))
+	buf := make([]byte, 1<<20)
+	for i := range buf {
+		buf[i] = byte(r.Uint32())
+	}
+	var lent []*Transfer
+	settle := func() error {
+		for _, t := range lent {
+			if _, err := t.Wait(context.Background()); err != nil {
+				return err
+			}
+		}
+		lent = lent[:0]
+		return nil
+	}
+	for total > 0 {
+		n := 1 + r.IntN(64)
+		switch r.IntN(4) {
+		case 0:
+			n = 1 + r.IntN(16<<10)
+		case 1, 2:
+			n = 1 + r.IntN(len(buf))
+		}
+		n = int(min(int64(n), total))
+		off := r.IntN(len(buf) - n + 1)
+		p := buf[off : off+n]
+		switch r.IntN(20) {
+		case 0:
+			c.SetPolicies(Policy(r.IntN(4)), Policy(r.IntN(4)))
+		case 1, 2, 3, 4: // several at once, for Pipelined Mode
+			t, err := c.StartWrite(p)
+			if err != nil {
+				return err
+			}
+			lent = append(lent, t)
+			h.Write(p)
+			total -= int64(n)
+			continue
+		case 5: // a deadline in the middle of it: the count is exact [D-32]
+			if err := settle(); err != nil {
+				return err
+			}
+			c.SetWriteDeadline(time.Now().Add(time.Duration(r.IntN(300)) * time.Microsecond))
+			k, err := c.Write(p)
+			c.SetWriteDeadline(time.Time{})
+			if err != nil && !os.IsTimeout(err) {
+				return err
+			}
+			if err == nil && k != n {
+				return fmt.Errorf("short write of %d without error", k)
+			}
+			h.Write(p[:k])
+			total -= int64(k)
+			continue
+		}
+		if len(lent) > 4 {
+			if err := settle(); err != nil {
+				return err
+			}
+		}
+		k, err := c.Write(p)
+		if err != nil {
+			return err
+		}
+		h.Write(p[:k])
+		total -= int64(k)
+	}
+	return settle()
+}
+
+func recvMixed(c *Conn, h hash.Hash, seed uint64) (total int64, err error) {
+	r := rand.New(rand.NewPCG(seed, 2))
+	buf := make([]byte, 1<<20)
+	for {
+		n := 1 + r.IntN(len(buf))
+		if r.IntN(3) == 0 {
+			n = 1 + r.IntN(9<<10)
+		}
+		k := 0
+		switch r.IntN(12) {
+		case 0:
+			k, err = c.ReadFull(buf[:n])
+			if err == io.ErrUnexpectedEOF {
+				err = io.EOF
+			}
+		case 1:
+			c.SetReadDeadline(time.Now().Add(time.Duration(r.IntN(300)) * time.Microsecond))
+			k, err = c.Read(buf[:n])
+			c.SetReadDeadline(time.Time{})
+			if os.IsTimeout(err) {
+				err = nil
+			}
+		case 2:
+			var t *Transfer
+			if t, err = c.StartRead(buf[:n]); err == nil {
+				k, err = t.Wait(context.Background())
+			}
+		default:
+			k, err = c.Read(buf[:n])
+		}
+		h.Write(buf[:k])
+		total += int64(k)
+		if err == io.EOF {
+			return total, nil
+		}
+		if err != nil {
+			return total, err
+		}
+	}
+}
+
+// net/http over SDP, both sides, without knowing it.
+func TestHTTP(t *testing.T) {
+	l, err := Listen("127.0.0.1:0", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	big := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /big", func(w http.ResponseWriter, r *http.Request) { w.Write(big) })
+	mux.HandleFunc("POST /echo", func(w http.ResponseWriter, r *http.Request) { io.Copy(w, r.Body) })
+	srv := &http.Server{Handler: mux}
+	go srv.Serve(l)
+	d := &Dialer{}
+	tr := &http.Transport{DialContext: d.DialContext}
+	client := &http.Client{Transport: tr, Timeout: 30 * time.Second}
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for range 3 {
+				resp, err := client.Get("http://" + l.Addr().String() + "/big")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				got, err := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				if err != nil || !bytes.Equal(got, big) {
+					t.Errorf("%d bytes, %v", len(got), err)
+				}
+				body := strings.Repeat(fmt.Sprint(i), 300_000)
+				resp, err = client.Post("http://"+l.Addr().String()+"/echo", "text/plain", strings.NewReader(body))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				got, err = io.ReadAll(resp.Body)
+				resp.Body.Close()
+				if err != nil || string(got) != body {
+					t.Errorf("%d bytes, %v", len(got), err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	tr.CloseIdleConnections()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := srv.Shutdown(ctx); err != nil {
+		t.Error(err)
+	}
+}
