@@ -70,14 +70,18 @@ func asSilentInitiator(t testing.TB, cfg *Config, e mpa.Enhanced, markers bool) 
 // Responder. The ready message has been received.
 func asResponder(t testing.TB, cfg *Config) (*peer, *QueuePair) {
 	t.Helper()
-	p, q := asResponderWith(t, cfg, mpa.Frame{Kind: mpa.Reply, Rev: 2, CRC: true, Enhanced: true,
-		Conn: mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 16, ORD: 16}})
+	c := cfg.clone()
+	c.NoNudge = true // a slow machine would nudge at any moment
+	p, q := asResponderWith(t, c, usualReply)
 	u := p.next()
 	if got := hex.EncodeToString(u); got != "c140000000010000000000000000" {
 		t.Fatalf("ready message %s", got)
 	}
 	return p, q
 }
+
+var usualReply = mpa.Frame{Kind: mpa.Reply, Rev: 2, CRC: true, Enhanced: true,
+	Conn: mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 16, ORD: 16}}
 
 // asResponderWith is asResponder with a Reply of the test's, before the first
 // FPDU.
