@@ -93,6 +93,7 @@ type port struct {
 	scratch  [fc.MaxData]byte
 	payload  []byte
 	tx       fc.Frame
+	hdr      iu.Header
 	onlineFn []func(now fc.Time)
 }
 

@@ -201,7 +201,8 @@ func (c *conn) openMessage(now fc.Time) bool {
 	t.nextID++ // [FCVI-5.9.6-1]
 	t.off, t.cnt = 0, 0
 	t.use = iu.Use{}
-	h := iu.Header{Handle: c.rHandle, Op: w.op, MsgID: t.curID, RmtVA: w.va, RmtHandle: w.mh, Total: w.n}
+	h := &c.p.hdr
+	*h = iu.Header{Handle: c.rHandle, Op: w.op, MsgID: t.curID, RmtVA: w.va, RmtHandle: w.mh, Total: w.n}
 	if w.imm {
 		h.Flags |= iu.FlagImm
 		h.Param = w.data
@@ -215,13 +216,13 @@ func (c *conn) openMessage(now fc.Time) bool {
 		h.Flags |= iu.FlagRspRqd
 	}
 	t.use.Answered = t.answered
-	if !c.exchange(now, &h) {
+	if !c.exchange(now, h) {
 		c.up.finish(w, vi.StatusTransportError)
 		c.fail2(now, iu.PortResources, true)
 		return false
 	}
 	t.seq = c.remote.NextSeqID()
-	t.hdrLen = len(c.p.cfg.codec.AppendHeader(t.hdr[:0], &h))
+	t.hdrLen = len(c.p.cfg.codec.AppendHeader(t.hdr[:0], h))
 	t.rctl, t.dfctl = fc.RCtl(c.p.cfg.codec.RCtl(w.op)), c.p.cfg.codec.DFCtl(w.op)
 	t.busy = true
 	if c.class == fc.Class2 {
@@ -466,7 +467,8 @@ func (c *conn) sendAnswer(now fc.Time) bool {
 		a.begun = true
 		a.seq = c.remote.NextSeqID()
 	}
-	h := iu.Header{Handle: c.rHandle, Op: a.op, MsgID: a.id, Flags: a.flags, Param: a.status}
+	h := &p.hdr
+	*h = iu.Header{Handle: c.rHandle, Op: a.op, MsgID: a.id, Flags: a.flags, Param: a.status}
 	var payload []byte
 	var ref regmem.Ref
 	use := iu.Use{Last: true}
@@ -496,7 +498,7 @@ func (c *conn) sendAnswer(now fc.Time) bool {
 	if a.op.HasData() {
 		f.Param = a.off
 	}
-	f.Opt = p.cfg.codec.AppendHeader(p.opt[:0], &h)
+	f.Opt = p.cfg.codec.AppendHeader(p.opt[:0], h)
 	sent := p.np.Send(now, c.remote, c.class, first, f)
 	ref.Release()
 	if !sent {

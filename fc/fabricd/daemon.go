@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"viaduct/fc"
@@ -36,6 +37,7 @@ type Daemon struct {
 	// mu guards the switch. It is never held while a device of this process
 	// is called; links and local ports only queue what is sent to them.
 	mu     sync.Mutex
+	gen    atomic.Uint64 // moves with everything that may change a route
 	sw     *fabric.Switch
 	links  map[*port]struct{}
 	locals []*Local
@@ -202,6 +204,7 @@ func (d *Daemon) attach(l *fcip.Link, isl bool) error {
 		return ErrFull
 	}
 	d.links[p] = struct{}{}
+	d.gen.Add(1)
 	p.sp.LinkUp(d.now(), fc.LinkInfo{})
 	d.mu.Unlock()
 	l.Start(p)
@@ -240,6 +243,12 @@ type port struct {
 	last  flusher
 	local *Local // destination of the run of frames in hand
 	run   bool
+
+	// The last route looked up, good while gen is the daemon's.
+	sid, did fc.Addr
+	out      fc.Sender
+	gen      uint64
+	at       fc.Time // clock of local during a run
 }
 
 type flusher interface{ Flush() }
@@ -252,24 +261,30 @@ func (p *port) Frames(recv func(yield func(f *fc.Frame))) {
 		p.touch = map[flusher]struct{}{}
 	}
 	recv(func(f *fc.Frame) {
-		d.mu.Lock()
-		out := p.sp.Lookup(f)
-		if out == nil {
-			p.sp.Receive(d.now(), f)
+		out := p.out
+		if f.SID != p.sid || f.DID != p.did || p.gen != d.gen.Load() || f.EOF.Invalid() || f.SOF.Class() == fc.ClassF {
+			d.mu.Lock()
+			if out = p.sp.Lookup(f); out == nil {
+				p.out, p.sid, p.did = nil, 0, 0
+				d.gen.Add(1)
+				p.sp.Receive(d.now(), f)
+				d.mu.Unlock()
+				p.leave()
+				p.note(nil)
+				return
+			}
+			p.sid, p.did, p.out, p.gen = f.SID, f.DID, out, d.gen.Load()
 			d.mu.Unlock()
-			p.leave()
-			p.note(nil)
-			return
 		}
-		d.mu.Unlock()
 		if i, ok := out.(*inbox); ok {
 			l := (*Local)(i)
 			if p.local != l {
 				p.leave()
 				p.local = l
 				l.enter()
+				p.at = l.now()
 			}
-			l.dev.Receive(l.now(), f)
+			l.dev.Receive(p.at, f)
 			return
 		}
 		l := out.(*fcip.Link)
@@ -345,6 +360,7 @@ func (p *port) Down(err error) {
 	d := p.d
 	d.mu.Lock()
 	delete(d.links, p)
+	d.gen.Add(1)
 	p.sp.Remove(d.now())
 	d.mu.Unlock()
 	d.cfg.Logger.Info("link down", "peer", p.link.Peer().String(), "err", err)

@@ -3,6 +3,7 @@ package fabricd
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"viaduct/fc"
 	"viaduct/fc/fabric"
@@ -27,6 +28,7 @@ type Local struct {
 	dev LocalDevice
 	now func() fc.Time
 
+	way   atomic.Pointer[way]
 	mu    sync.Mutex
 	in    []queued // from the switch and local ports to this one; guarded by mu
 	out   []queued // from this one to the switch; guarded by mu
@@ -57,6 +59,7 @@ func (d *Daemon) Attach(now func() fc.Time, dev func(out fc.Sender) LocalDevice)
 		d.mu.Unlock()
 		return nil, ErrFull
 	}
+	d.gen.Add(1)
 	l.sp.LinkUp(d.now(), fc.LinkInfo{})
 	d.mu.Unlock()
 	l.dev = dev(l)
@@ -104,11 +107,8 @@ func (l *Local) wake() {
 
 // Send takes a frame from the port, whose lock may be held.
 func (l *Local) Send(f *fc.Frame) {
-	d := l.d
-	d.mu.Lock()
-	out := l.sp.Lookup(f)
-	d.mu.Unlock()
-	if link, ok := out.(*fcip.Link); ok {
+	link := l.route(f.DID)
+	if link != nil && f.SOF.Class() != fc.ClassF {
 		link.Send(f)
 		l.mu.Lock()
 		if len(l.touch) == 0 || l.touch[len(l.touch)-1] != link {
@@ -126,10 +126,26 @@ func (l *Local) Send(f *fc.Frame) {
 }
 
 // Link returns the FCIP link that leads to dst, nil if there is none.
-func (l *Local) Link(dst fc.Addr) *fcip.Link {
+func (l *Local) Link(dst fc.Addr) *fcip.Link { return l.route(dst) }
+
+// A way is a route that was looked up, good while gen is the daemon's.
+type way struct {
+	dst  fc.Addr
+	link *fcip.Link
+	gen  uint64
+}
+
+func (l *Local) route(dst fc.Addr) *fcip.Link {
+	if w := l.way.Load(); w != nil && w.dst == dst && w.gen == l.d.gen.Load() {
+		return w.link
+	}
+	if dst.WellKnown() {
+		return nil
+	}
 	l.d.mu.Lock()
 	defer l.d.mu.Unlock()
 	link, _ := l.sp.Route(dst).(*fcip.Link)
+	l.way.Store(&way{dst, link, l.d.gen.Load()})
 	return link
 }
 
@@ -192,6 +208,7 @@ func (l *Local) serveOnce() bool {
 	for i := range out {
 		f := &out[i].f
 		l.d.mu.Lock()
+		l.d.gen.Add(1)
 		l.sp.Receive(l.d.now(), f)
 		l.d.mu.Unlock()
 	}
@@ -224,6 +241,7 @@ func (l *Local) serveOnce() bool {
 // when it returns. It must not be called from a method of the device.
 func (l *Local) Close() {
 	l.d.mu.Lock()
+	l.d.gen.Add(1)
 	l.sp.Remove(l.d.now())
 	l.d.locals = slices.DeleteFunc(l.d.locals, func(o *Local) bool { return o == l })
 	l.d.mu.Unlock()
