@@ -103,17 +103,39 @@ func (a *async) raise(d ErrorDescriptor) {
 // while there are any.
 type dispatcher struct {
 	mu      sync.Mutex
-	queue   []func() // guarded by mu
-	running bool     // guarded by mu
+	queue   []func()      // guarded by mu
+	running chan struct{} // guarded by mu; closed when the goroutine ends, nil if there is none
+	closed  bool          // guarded by mu
 }
 
 func (d *dispatcher) add(f func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.closed {
+		return
+	}
 	d.queue = append(d.queue, f)
-	if !d.running {
-		d.running = true
+	if d.running == nil {
+		d.running = make(chan struct{})
 		go d.run()
+	}
+}
+
+// close drops what has not begun and what is added later. It does not wait
+// for what runs, which may be the caller.
+func (d *dispatcher) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.queue, d.closed = nil, true
+}
+
+// wait waits until everything that was added has run.
+func (d *dispatcher) wait() {
+	d.mu.Lock()
+	running := d.running
+	d.mu.Unlock()
+	if running != nil {
+		<-running
 	}
 }
 
@@ -122,7 +144,8 @@ func (d *dispatcher) run() {
 		d.mu.Lock()
 		if len(d.queue) == 0 {
 			d.queue = nil
-			d.running = false
+			close(d.running)
+			d.running = nil
 			d.mu.Unlock()
 			return
 		}

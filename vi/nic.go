@@ -91,7 +91,8 @@ func (n *NIC) Logger() *slog.Logger { return n.cfg.Logger }
 // Close ends everything that is left of the NIC: connections as by
 // Disconnect, completion queues, regions. It may be called twice, and from
 // an error handler, but not from a Notify handler. It waits for the
-// provider's goroutines. [VIA 6.4.1] [VIA-6.4-1]
+// provider's goroutines and for Notify handlers; asynchronous errors whose
+// handler has not begun by then are dropped. [VIA 6.4.1] [VIA-6.4-1]
 func (n *NIC) Close() error {
 	n.mu.Lock()
 	if n.closed {
@@ -122,6 +123,8 @@ func (n *NIC) Close() error {
 	for _, l := range links {
 		l.Wait()
 	}
+	n.notify.wait()
+	n.async.d.close()
 	return err
 }
 

@@ -436,3 +436,27 @@ func setFault(v *vi.VI, f fault) {
 		l.mu.Unlock()
 	}
 }
+
+// Stall keeps v from handling anything that arrives until resume is called.
+func Stall(v *vi.VI) (resume func()) {
+	l, ok := v.Link().(*link)
+	if !ok {
+		return func() {}
+	}
+	l.mu.Lock()
+	return func() {
+		l.mu.Unlock()
+		l.ring()
+	}
+}
+
+// Backlog returns how many messages have arrived for v and were not handled.
+func Backlog(v *vi.VI) int {
+	l, ok := v.Link().(*link)
+	if !ok {
+		return 0
+	}
+	l.wire.mu.Lock()
+	defer l.wire.mu.Unlock()
+	return len(l.wire.queue)
+}

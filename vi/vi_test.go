@@ -1,0 +1,518 @@
+package vi_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"viaduct/vi"
+	"viaduct/vi/vitest/memvi"
+)
+
+func open(t testing.TB, network *memvi.Network, name string, cfg *vi.Config) *vi.NIC {
+	t.Helper()
+	n, err := vi.Open(network, name, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.Close() })
+	return n
+}
+
+func create(t testing.TB, n *vi.NIC, a vi.Attributes) *vi.VI {
+	t.Helper()
+	v, err := n.CreateVI(a, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// connected returns two connected VIs of one network.
+func connected(t testing.TB, a vi.Attributes) (x, y *vi.VI) {
+	t.Helper()
+	network := memvi.New()
+	n, m := open(t, network, "mem0", nil), open(t, network, "mem1", nil)
+	x, y = create(t, n, a), create(t, m, a)
+	connect(t, x, y)
+	return x, y
+}
+
+func connect(t testing.TB, x, y *vi.VI) {
+	t.Helper()
+	address := func(v *vi.VI) vi.Address {
+		return vi.Address{Host: v.NIC().Query().LocalAddress, Discriminator: []byte("d")}
+	}
+	for _, c := range [2][2]*vi.VI{{x, y}, {y, x}} {
+		if err := c[0].ConnectPeerRequest(address(c[0]), address(c[1]), 10*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, v := range [...]*vi.VI{x, y} {
+		if _, err := v.ConnectPeerWait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(end) {
+			t.Fatal("never:", what)
+		}
+	}
+}
+
+// The values of VIPL, which C programs are compiled with.
+func TestValues(t *testing.T) {
+	type value struct {
+		got  any
+		want uint32
+		name string
+	}
+	for row, values := range map[string][]value{
+		"VIA-2.1-1": {
+			{vi.Idle, 0, "Idle"}, {vi.Connected, 1, "Connected"}, {vi.ConnectPending, 2, "Connect Pending"},
+			{vi.Error, 3, "Error"}, {vi.State(9), 9, "State(0x9)"},
+		},
+		"VIA-3.2-1": {
+			{vi.OpSendReceive, 0, "send/receive"}, {vi.OpRDMAWrite, 1, "rdma-write"}, {vi.OpRDMARead, 2, "rdma-read"},
+			{vi.OpMask, 3, "reserved"}, {vi.Immediate, 4, "send/receive|immediate"}, {vi.QueueFence, 8, "send/receive|fence"},
+			{vi.Control(0x8001), 0x8001, "rdma-write|0x8000"},
+		},
+		"VIA-3.3-1": {
+			{vi.StatusDone, 1, "send: done"},
+			{vi.StatusDone | vi.StatusFormatError, 1 | 2, "send: format error"},
+			{vi.StatusDone | vi.StatusProtectionError, 1 | 4, "send: protection error"},
+			{vi.StatusDone | vi.StatusLengthError, 1 | 8, "send: length error"},
+			{vi.StatusDone | vi.StatusPartialError, 1 | 0x10, "send: partial packet"},
+			{vi.StatusDone | vi.StatusFlushed, 1 | 0x20, "send: flushed"},
+			{vi.StatusDone | vi.StatusTransportError, 1 | 0x40, "send: transport error"},
+			{vi.StatusDone | vi.StatusRDMAProtection, 1 | 0x80, "send: remote protection error"},
+			{vi.StatusDone | vi.StatusRemoteDescriptor, 1 | 0x100, "send: remote descriptor error"},
+			{vi.StatusErrorMask, 0x1fe, "send: pending"},
+			{vi.StatusOpReceive, 0x10000, "receive: pending"},
+			{vi.StatusOpRDMAWrite | vi.StatusDone, 0x20001, "rdma-write: done"},
+			{vi.StatusOpRemoteRDMAWrite | vi.StatusDone, 0x30001, "remote-rdma-write: done"},
+			{vi.StatusOpRDMARead | vi.StatusDone | vi.StatusLengthError | vi.StatusFlushed, 0x40029, "rdma-read: length error, flushed"},
+			{vi.StatusOpMask | vi.StatusDone, 0x70001, "op 0x70000: done"},
+			{vi.StatusImmediate | vi.StatusDone, 0x80001, "send: done"},
+		},
+		"VIA-4.5-1": {
+			{vi.UnreliableDelivery, 1, "unreliable delivery"}, {vi.ReliableDelivery, 2, "reliable delivery"},
+			{vi.ReliableReception, 4, "reliable reception"},
+			{vi.UnreliableDelivery | vi.ReliableReception, 5, "unreliable delivery|reliable reception"},
+			{vi.Reliability(0), 0, "0x0"}, {vi.Reliability(0x12), 0x12, "reliable delivery0x10"},
+		},
+		"VIA-5.2-1": {
+			{vi.ErrorPostDesc, 0, "post descriptor error"}, {vi.ErrorConnLost, 1, "connection lost"},
+			{vi.ErrorRecvQEmpty, 2, "receive queue empty"}, {vi.ErrorVIOverrun, 3, "VI overrun"},
+			{vi.ErrorRDMAWProt, 4, "RDMA Write protection error"}, {vi.ErrorRDMAWData, 5, "RDMA Write data error"},
+			{vi.ErrorRDMAWAbort, 6, "RDMA Write abort"}, {vi.ErrorRDMARProt, 7, "RDMA Read protection error"},
+			{vi.ErrorCompProt, 8, "completion protection error"}, {vi.ErrorRDMATransport, 9, "RDMA transport error"},
+			{vi.ErrorCatastrophic, 10, "catastrophic error"}, {vi.ErrorCode(11), 11, "ErrorCode(0xb)"},
+			{vi.ResourceNIC, 0, ""}, {vi.ResourceVI, 1, ""}, {vi.ResourceCQ, 2, ""}, {vi.ResourceDescriptor, 3, ""},
+		},
+		"VIA-6.3-1": {
+			{vi.Success, 0, ""}, {vi.NotDone, 1, ""}, {vi.InvalidParameter, 2, ""}, {vi.ErrorResource, 3, ""}, {vi.Timeout, 4, ""},
+			{vi.Reject, 5, ""}, {vi.InvalidReliabilityLevel, 6, ""}, {vi.InvalidMTU, 7, ""}, {vi.InvalidQoS, 8, ""},
+			{vi.InvalidPtag, 9, ""}, {vi.InvalidRDMARead, 10, ""}, {vi.DescriptorError, 11, ""}, {vi.InvalidState, 12, ""},
+			{vi.ErrorNameService, 13, ""}, {vi.NoMatch, 14, ""}, {vi.NotReachable, 15, ""}, {vi.ErrorNotSupported, 16, ""},
+		},
+	} {
+		t.Run(row, func(t *testing.T) {
+			for _, v := range values {
+				if got := fmt.Sprintf("%d", v.got); got != fmt.Sprint(v.want) {
+					t.Errorf("%v is %s, want %d", v.got, got, v.want)
+				}
+				if got := fmt.Sprint(v.got); v.name != "" && got != v.name {
+					t.Errorf("%d is called %q, want %q", v.want, got, v.name)
+				}
+			}
+		})
+	}
+}
+
+// Every error has its VIPL code, bare and wrapped. [VIA-6.3-1]
+func TestCodeOf(t *testing.T) {
+	for err, want := range map[error]vi.ReturnCode{
+		nil: vi.Success, vi.ErrNotDone: vi.NotDone, vi.ErrInvalidParameter: vi.InvalidParameter, vi.ErrClosed: vi.InvalidParameter,
+		vi.ErrResource: vi.ErrorResource, vi.ErrTimeout: vi.Timeout, context.DeadlineExceeded: vi.Timeout, vi.ErrReject: vi.Reject,
+		vi.ErrInvalidReliability: vi.InvalidReliabilityLevel, vi.ErrInvalidMTU: vi.InvalidMTU, vi.ErrInvalidQoS: vi.InvalidQoS,
+		vi.ErrInvalidPtag: vi.InvalidPtag, vi.ErrInvalidRDMARead: vi.InvalidRDMARead, vi.ErrDescriptor: vi.DescriptorError,
+		vi.ErrQueueEmpty: vi.DescriptorError, vi.ErrInvalidState: vi.InvalidState, vi.ErrNameService: vi.ErrorNameService,
+		vi.ErrNoMatch: vi.NoMatch, vi.ErrNotReachable: vi.NotReachable, vi.ErrNotSupported: vi.ErrorNotSupported,
+		vi.ErrOverrun: vi.Success, errors.New("unheard of"): vi.ErrorResource,
+		(vi.StatusDone | vi.StatusFlushed).Err(): vi.DescriptorError, (vi.StatusDone | vi.StatusImmediate).Err(): vi.Success,
+	} {
+		if got := vi.CodeOf(err); got != want {
+			t.Errorf("code of %v is %d, want %d", err, got, want)
+		}
+		if err != nil {
+			if got := vi.CodeOf(fmt.Errorf("while testing: %w", err)); got != want {
+				t.Errorf("code of %v wrapped is %d, want %d", err, got, want)
+			}
+		}
+	}
+	if !errors.Is(vi.ErrClosed, net.ErrClosed) || !errors.Is(vi.ErrTimeout, os.ErrDeadlineExceeded) {
+		t.Error("errors do not match those of package net and os")
+	}
+	var ne net.Error
+	if !errors.As(vi.ErrTimeout, &ne) || !ne.Timeout() {
+		t.Error("a timeout does not say so")
+	}
+	if (vi.StatusDone | vi.StatusFlushed).Err().Error() != "vi: send: flushed" {
+		t.Error("text of a status error")
+	}
+}
+
+func TestAddress(t *testing.T) {
+	a := vi.IPAddress(netip.MustParseAddrPort("10.1.2.3:4711"), "disc")
+	b := vi.IPAddress(netip.MustParseAddrPort("10.1.2.3:4711"), "disc\x00")
+	if !a.Equal(a) || a.Equal(b) || b.Equal(a) { // [VIA-7-1]
+		t.Error("equality")
+	}
+	for _, c := range []struct {
+		ap, text string
+		host     int
+	}{
+		{"10.1.2.3:0", "10.1.2.3/disc", 4},
+		{"10.1.2.3:4711", "10.1.2.3:4711/disc", 6},
+		{"[2001:db8::1]:0", "2001:db8::1/disc", 16},
+		{"[2001:db8::1]:4711", "[2001:db8::1]:4711/disc", 18},
+		{"[::ffff:10.1.2.3]:4711", "10.1.2.3:4711/disc", 6},
+	} {
+		a := vi.IPAddress(netip.MustParseAddrPort(c.ap), "disc")
+		if a.String() != c.text || len(a.Host) != c.host {
+			t.Errorf("%s is %v with %d bytes, want %s with %d", c.ap, a, len(a.Host), c.text, c.host)
+		}
+		got, ok := a.AddrPort()
+		want := netip.MustParseAddrPort(c.ap)
+		if !ok || got != netip.AddrPortFrom(want.Addr().Unmap(), want.Port()) {
+			t.Errorf("%s came back as %v, %t", c.ap, got, ok)
+		}
+	}
+	for _, n := range []int{0, 1, 3, 5, 8, 17, 19} {
+		if ap, ok := (vi.Address{Host: make([]byte, n)}).AddrPort(); ok {
+			t.Errorf("a host of %d bytes is %v", n, ap)
+		}
+	}
+	if s := (vi.Address{Host: []byte{1, 2, 3}, Discriminator: []byte{0, 1}}).String(); s != "010203/0x0001" {
+		t.Error(s)
+	}
+	for d, want := range map[string]string{
+		"": "", "abc": "abc", "a b": "a b", "größe": "größe", "\x00": "0x00", "ab\x00": "0x616200",
+		"\xff": "0xff", "tab\t": "0x74616209", `quote"`: "0x71756f746522", "\ufffd": "0xefbfbd",
+	} {
+		if got := vi.FormatDiscriminator([]byte(d)); got != want {
+			t.Errorf("discriminator %q is shown as %s, want %s", d, got, want)
+		}
+	}
+}
+
+// A descriptor has control and segments in the form of the architecture.
+// [VIA-3.1-1]
+func TestDescriptor(t *testing.T) {
+	s := []vi.Segment{{Address: 1, Handle: 2, Length: 3}, {Address: 4, Handle: 5, Length: 6}}
+	r := vi.RemoteSegment{Address: 7, Handle: 8}
+	for _, c := range []struct {
+		d      *vi.Descriptor
+		op     vi.Control
+		remote vi.RemoteSegment
+	}{
+		{vi.NewSend(s...), vi.OpSendReceive, vi.RemoteSegment{}},
+		{vi.NewRecv(s...), vi.OpSendReceive, vi.RemoteSegment{}},
+		{vi.NewRDMAWrite(r, s...), vi.OpRDMAWrite, r},
+		{vi.NewRDMARead(r, s...), vi.OpRDMARead, r},
+	} {
+		d := c.d.WithImmediate(9).WithFence()
+		if d.Control != c.op|vi.Immediate|vi.QueueFence || d.Control.Op() != c.op || d.ImmediateData != 9 ||
+			d.Remote != c.remote || d.Length != 9 || d.Capacity() != 9 || len(d.Segments) != 2 || d.Status() != 0 {
+			t.Errorf("%+v", d)
+		}
+	}
+	if unsafe.Sizeof(vi.MemHandle(0)) != 4 { // [VIA-1.4-1]
+		t.Error("a memory handle is not 32 bits")
+	}
+}
+
+// Limits are those the NIC advertises, reached and released again.
+// [VIA-8.2-1] [VIA-8.3-2]
+func TestLimits(t *testing.T) {
+	network := memvi.New()
+	network.Limits = func(a *vi.NICAttributes) {
+		a.MaxRegisterBytes, a.MaxRegisterBlockBytes, a.MaxRegisterRegions = 1000, 600, 3
+		a.MaxVI, a.MaxCQ, a.MaxPtags, a.MaxCQEntries, a.MaxDescriptorsPerQueue = 2, 2, 2, 10, 5
+		a.RDMAReadSupport = 0
+	}
+	n := open(t, network, "", nil)
+	reg := func(size int) (*vi.Region, error) { return n.RegisterMem(make([]byte, size), vi.MemAttributes{}) }
+	want := func(what string, err, want error) {
+		t.Helper()
+		if !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", what, err, want)
+		}
+	}
+	_, err := reg(601)
+	want("a region too long", err, vi.ErrResource)
+	a, err := reg(600)
+	want("the longest", err, nil)
+	_, err = reg(401)
+	want("too much together", err, vi.ErrResource)
+	_, err = reg(400)
+	want("all there is", err, nil)
+	want("giving back", n.DeregisterMem(a), nil)
+	_, err = reg(600)
+	want("again", err, nil)
+	_, err = n.RegisterMem(make([]byte, 1), vi.MemAttributes{EnableRDMARead: true})
+	want("read where there is none", err, vi.ErrInvalidRDMARead)
+	for range 2 {
+		if _, err := n.CreateCQ(10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err = n.CreateCQ(1)
+	want("a completion queue too many", err, vi.ErrResource)
+	v := create(t, n, vi.Attributes{Reliability: vi.ReliableDelivery})
+	create(t, n, vi.Attributes{Reliability: vi.ReliableDelivery})
+	_, err = n.CreateVI(vi.Attributes{Reliability: vi.ReliableDelivery}, nil, nil)
+	want("a VI too many", err, vi.ErrResource)
+	for range 5 {
+		want("a receive", v.PostRecv(vi.NewRecv()), nil)
+	}
+	want("a receive too many", v.PostRecv(vi.NewRecv()), vi.ErrOverrun)
+	_, err = n.CreateVI(vi.Attributes{Reliability: vi.ReliableDelivery, ReadWindow: -1}, nil, nil)
+	want("a read window below 0", err, vi.ErrInvalidParameter)
+
+	_, err = vi.Open(network, "no such device", nil)
+	want("an unknown device", err, vi.ErrInvalidParameter)
+	q := n.Query()
+	q.LocalAddress[0] ^= 0xff
+	if bytes.Equal(q.LocalAddress, n.Query().LocalAddress) {
+		t.Error("the NIC's address can be written through Query")
+	}
+}
+
+// A failed connection tells what was started from what was not.
+// [VIA-2.3-10] [VIA-4.6-16]
+func TestTransportFailure(t *testing.T) {
+	x, y := connected(t, vi.Attributes{Reliability: vi.ReliableReception})
+	resume := memvi.Stall(y)
+	const n = 80
+	for range n {
+		if err := x.PostSend(vi.NewSend()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const started = 64 // what memvi's wire takes
+	eventually(t, "the wire is full", func() bool { return memvi.Backlog(y) == started })
+	memvi.Cut(x)
+	for i := range n {
+		d, err := x.SendWait(t.Context())
+		if d == nil {
+			t.Fatal(err)
+		}
+		want := vi.StatusDone | vi.StatusTransportError
+		if i >= started {
+			want = vi.StatusDone | vi.StatusFlushed
+		}
+		if d.Status() != want {
+			t.Errorf("send %d: %v, want %v", i, d.Status(), want)
+		}
+	}
+	resume()
+	eventually(t, "the other side sees it", func() bool { return y.State() == vi.Error })
+}
+
+// A wait that polls, and one that finds its connection stopped meanwhile.
+func TestPollers(t *testing.T) {
+	x, y := connected(t, vi.Attributes{Reliability: vi.ReliableDelivery})
+	if err := y.PostRecv(vi.NewRecv()); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.PostSend(vi.NewSend()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the message", func() bool { y.Poll(); y.Unpoll(); _, err := y.RecvDone(); return err == nil })
+	if err := y.Disconnect(); err != nil {
+		t.Fatal(err)
+	}
+	if y.Poll() || y.Link() != nil {
+		t.Error("something to poll after a disconnect")
+	}
+	y.Unpoll()
+	if _, ok := y.RemoteAddress(); ok {
+		t.Error("a peer after a disconnect")
+	}
+	if y.NIC() == nil || y.NIC().Device() == nil || y.NIC().Logger() == nil {
+		t.Error("accessors")
+	}
+}
+
+// Polling for what is not there costs no memory.
+func TestDoneDoesNotAllocate(t *testing.T) {
+	network := memvi.New()
+	n := open(t, network, "", nil)
+	q, err := n.CreateCQ(10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := n.CreateVI(vi.Attributes{Reliability: vi.ReliableDelivery}, q, q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, r := vi.NewSend(), vi.NewRecv()
+	buf := make([]vi.Completion, 4)
+	if allocs := testing.AllocsPerRun(500, func() {
+		if v.PostSend(d) != nil || v.PostRecv(r) != nil { // the send is flushed at once
+			t.Fatal("posting")
+		}
+		if _, err := v.RecvDone(); err != vi.ErrNotDone {
+			t.Fatal(err)
+		}
+		if c, err := q.Done(); err != nil || c.VI != v {
+			t.Fatal(err)
+		}
+		if _, err := q.Done(); err != vi.ErrNotDone {
+			t.Fatal(err)
+		}
+		q.DoneN(buf)
+		v.SendDone()
+		v.Disconnect()
+		q.DoneN(buf)
+		v.RecvDone()
+	}); allocs > 4 {
+		// The two errors of the flushed descriptors, which are two
+		// allocations at most each.
+		t.Errorf("%v allocations per round", allocs)
+	}
+}
+
+// Errors come in order, one at a time, also to a handler that is slow or sets
+// another one. [VIA-5.4-2]
+func TestErrorOrder(t *testing.T) {
+	n := open(t, memvi.New(), "", nil)
+	var mu sync.Mutex
+	var got []*vi.Descriptor
+	var handler func(vi.ErrorDescriptor)
+	handler = func(e vi.ErrorDescriptor) {
+		time.Sleep(time.Millisecond)
+		mu.Lock()
+		got = append(got, e.Descriptor)
+		mu.Unlock()
+		n.ErrorCallback(handler)
+		if e.String() != "vi: post descriptor error" {
+			t.Error(e)
+		}
+	}
+	n.ErrorCallback(handler)
+	v := create(t, n, vi.Attributes{Reliability: vi.ReliableDelivery})
+	var want []*vi.Descriptor
+	for range 20 {
+		d := vi.NewSend()
+		want = append(want, d)
+		v.ReportPostError(d)
+	}
+	eventually(t, "all errors", func() bool { mu.Lock(); defer mu.Unlock(); return len(got) == len(want) })
+	for i := range want {
+		if got[i] != want[i] {
+			t.Fatalf("error %d is another one", i)
+		}
+	}
+}
+
+// The logger hears of the states of VIs, and nobody else does.
+func TestLogger(t *testing.T) {
+	var buf bytes.Buffer
+	network := memvi.New()
+	n := open(t, network, "", &vi.Config{Logger: slog.New(slog.NewTextHandler(&buf, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	v := create(t, n, vi.Attributes{Reliability: vi.ReliableDelivery})
+	told := make(chan struct{})
+	n.ErrorCallback(func(vi.ErrorDescriptor) { close(told) })
+	v.ReportPostError(vi.NewSend())
+	if err := v.Disconnect(); err != nil {
+		t.Fatal(err)
+	}
+	<-told
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if s := buf.String(); !strings.Contains(s, "from=Idle to=Error") || !strings.Contains(s, "from=Error to=Idle") {
+		t.Error(s)
+	}
+}
+
+// When a NIC is closed its handlers have run: those of what it flushed, too.
+func TestCloseWaitsForNotify(t *testing.T) {
+	n := open(t, memvi.New(), "", nil)
+	v := create(t, n, vi.Attributes{Reliability: vi.ReliableDelivery})
+	ran := 0
+	for range 5 {
+		if err := v.RecvNotify(func(d *vi.Descriptor) {
+			time.Sleep(time.Millisecond)
+			if d.Status() == vi.StatusDone|vi.StatusOpReceive|vi.StatusFlushed {
+				ran++
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if err := v.PostRecv(vi.NewRecv()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if ran != 5 {
+		t.Errorf("%d handlers of 5 had run", ran)
+	}
+}
+
+// Closing from many sides at once, while everything is in use.
+// [VIA-6.4-1] [VIA-6.7-1]
+func TestCloseConcurrently(t *testing.T) {
+	for range 20 {
+		network := memvi.New()
+		a := vi.Attributes{Reliability: vi.ReliableReception}
+		n, m := open(t, network, "mem0", nil), open(t, network, "mem1", nil)
+		x, y := create(t, n, a), create(t, m, a)
+		connect(t, x, y)
+		other := create(t, n, a)
+		var wg sync.WaitGroup
+		for _, v := range []*vi.VI{x, y} {
+			wg.Go(func() {
+				for v.PostRecv(vi.NewRecv()) == nil && v.PostSend(vi.NewSend()) == nil {
+					v.SendDone()
+					v.RecvWait(t.Context())
+				}
+			})
+		}
+		wg.Go(func() {
+			other.ConnectPeerRequest(vi.Address{Host: n.Query().LocalAddress}, vi.Address{Host: m.Query().LocalAddress}, 0)
+		})
+		for _, nic := range []*vi.NIC{n, n, m, m} {
+			wg.Go(func() {
+				if err := nic.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		for _, v := range []*vi.VI{x, y, other} {
+			if err := v.Destroy(); !errors.Is(err, vi.ErrClosed) {
+				t.Errorf("after closing: %v", err)
+			}
+		}
+	}
+}
