@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestMappedService: an address with portmap= is the conventional one. It is
+// reached over SDP where the mapper knows a way, and over plain TCP where it
+// does not, or where nobody answers, or where the way is a dead end. [D-71]
+func TestMappedService(t *testing.T) {
+	root := t.TempDir()
+	body := random(t, filepath.Join(root, "f"), 300_000)
+	_, urls := start(t, 2, "serve", "--root", root, "--listen", "sdp://127.0.0.1:0", "--listen", "tcp://127.0.0.1:0")
+	sdpAt, tcpAt := strings.TrimPrefix(urls[0], "sdp://"), strings.TrimPrefix(urls[1], "tcp://")
+	dead := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	mapper := func(target string) string {
+		_, m := start(t, 1, "portmap", "serve", "--listen", "127.0.0.1:0", "--map", tcpAt+"="+target)
+		return strings.TrimPrefix(m[0], "udp://")
+	}
+	good1, bad := mapper(sdpAt), mapper(dead)
+	nobody := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	for _, c := range []struct{ name, mapper, want string }{
+		{"mapped", good1, "SDP"},
+		{"denied", good1, "TCP"}, // for another service
+		{"dead end", bad, "TCP"},
+		{"no mapper", nobody, "TCP"},
+	} {
+		at := tcpAt
+		if c.name == "denied" {
+			_, more := start(t, 1, "serve", "--root", root, "--listen", "tcp://127.0.0.1:0")
+			at = strings.TrimPrefix(more[0], "tcp://")
+		}
+		out := filepath.Join(t.TempDir(), "out")
+		r := good(t, "get", "sdp://"+at+"/f?portmap="+c.mapper, "-o", out, "--log-level", "info")
+		same(t, out, body)
+		_, path, _ := strings.Cut(r.stderr, "path=")
+		path, _, _ = strings.Cut(path, "\n")
+		if !strings.HasPrefix(strings.TrimPrefix(strings.ToUpper(path), `"`), c.want) {
+			t.Errorf("%s: took %s, want %s", c.name, path, c.want)
+		}
+		if c.want == "TCP" {
+			if r := run(t, "get", "sdp://"+at+"/f?resolve=require&portmap="+c.mapper, "-o", out); r.code != 1 {
+				t.Errorf("%s: SDP was required, exit %d", c.name, r.code)
+			}
+		}
+	}
+	fails(t, 2, "side that connects", "echo", "--listen", "sdp://127.0.0.1:0?portmap=x")
+	fails(t, 2, "recv-buffers", "echo", "--listen", "sdp://127.0.0.1:0?recv-buffers=1")
+}
+
+// TestSDPSettings: each policy, layout and Hello placement carries a file.
+func TestSDPSettings(t *testing.T) {
+	root := t.TempDir()
+	big := random(t, filepath.Join(root, "big"), 2<<20+1)
+	small := random(t, filepath.Join(root, "small"), 20_001)
+	for _, q := range []string{"policy=buffered", "policy=combined", "policy=pipelined", "crc=off", "recv-buffers=3&recv-buffer-size=37"} {
+		_, urls := start(t, 1, "serve", "--root", root, "--listen", "sdp://127.0.0.1:0?"+q)
+		out := filepath.Join(t.TempDir(), "out")
+		name, body := "big", big
+		if strings.Contains(q, "=37") { // 21 bytes to a message
+			name, body = "small", small
+		}
+		for _, d := range []string{"", "layout=ibta", "hello=raw"} {
+			u := at(urls[0], name)
+			if d != "" {
+				u = withQuery(u, d)
+			}
+			good(t, "get", u, "-o", out)
+			same(t, out, body)
+		}
+	}
+}
+
+// TestFabric: two NICs meet in a fabric of its own process, and across two
+// fabrics that are linked.
+func TestFabric(t *testing.T) {
+	_, first := start(t, 1, "fabric", "--listen", "127.0.0.1:0")
+	one := strings.TrimPrefix(first[0], "fcip://")
+	p, second := start(t, 1, "fabric", "--listen", "127.0.0.1:0", "--domain", "2", "--join", one)
+	two := strings.TrimPrefix(second[0], "fcip://")
+	_, urls := start(t, 1, "echo", "--listen", "fcvi://10.0.0.1/echo?fabric="+one)
+	if !strings.Contains(urls[0], "10.0.0.1") {
+		t.Errorf("listens at %s", urls[0])
+	}
+	for _, f := range []string{one, two} {
+		d := document(t, good(t, "ping", "fcvi://10.0.0.1/echo?self=10.0.0.2&fabric="+f, "-c", "5", "-i", "0", "-s", "10000", "--json"))
+		if d["received"] != 5.0 {
+			t.Errorf("%v", d)
+		}
+	}
+	if code := p.stop(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+	fails(t, 2, "--domain", "fabric", "--domain", "0")
+	fails(t, 1, "join", "fabric", "--listen", "127.0.0.1:0", "--join", "127.0.0.1:1")
+}
+
+// program finds a program of the system's, or skips.
+func program(t *testing.T, name string) string {
+	t.Helper()
+	p, err := exec.LookPath(name)
+	if err != nil {
+		t.Skipf("SKIPPED: %s is not installed", name)
+	}
+	return p
+}
+
+func output(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	b, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
+	if err != nil {
+		t.Errorf("%s %s: %v\n%.2000s", filepath.Base(name), strings.Join(args, " "), err, b)
+	}
+	return string(b)
+}
+
+// tunnel starts proxies tcp -> sdp -> tcp and returns the near address.
+func tunnel(t *testing.T, to string) (host, port string) {
+	t.Helper()
+	_, far := start(t, 1, "proxy", "--listen", "sdp://127.0.0.1:0", "--to", "tcp://"+to)
+	_, near := start(t, 1, "proxy", "--listen", "tcp://127.0.0.1:0", "--to", far[0])
+	host, port, err := net.SplitHostPort(hostPort(near[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return host, port
+}
+
+// daemon starts a program that listens at a port.
+func daemon(t *testing.T, port int, name string, args ...string) {
+	t.Helper()
+	c := exec.Command(name, args...)
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Process.Kill(); c.Wait() })
+	eventually(t, name+" to listen", func() bool {
+		n, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err == nil {
+			n.Close()
+		}
+		return err == nil
+	})
+}
+
+// TestCurl: an HTTP client of another make, directly and through the proxy.
+func TestCurl(t *testing.T) {
+	curl := program(t, "curl")
+	root, work := t.TempDir(), t.TempDir()
+	body := random(t, filepath.Join(root, "f"), 1<<20+3)
+	_, urls := start(t, 1, "serve", "--root", root, "--writable", "--listen", "tcp://127.0.0.1:0")
+	host, port := tunnel(t, hostPort(urls[0]))
+	for _, base := range []string{"http://" + hostPort(urls[0]), "http://" + net.JoinHostPort(host, port)} {
+		out := filepath.Join(work, "out")
+		output(t, curl, "-sSf", "-o", out, base+"/f")
+		same(t, out, body)
+		output(t, curl, "-sSf", "-r", "100-199", "-o", out, base+"/f")
+		same(t, out, body[100:200])
+		output(t, curl, "-sSf", "-T", filepath.Join(root, "f"), base+"/up")
+		same(t, filepath.Join(root, "up"), body)
+		os.Remove(filepath.Join(root, "up"))
+	}
+}
+
+// TestRedis: redis-benchmark through SDP, without an error.
+func TestRedis(t *testing.T) {
+	server, bench := program(t, "redis-server"), program(t, "redis-benchmark")
+	cli := program(t, "redis-cli")
+	port := freePort(t)
+	daemon(t, port, server, "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", t.TempDir())
+	host, near := tunnel(t, fmt.Sprintf("127.0.0.1:%d", port))
+	if s := output(t, cli, "-h", host, "-p", near, "set", "key", "value over SDP"); !strings.Contains(s, "OK") {
+		t.Error(s)
+	}
+	if s := output(t, cli, "-h", host, "-p", near, "get", "key"); !strings.Contains(s, "value over SDP") {
+		t.Error(s)
+	}
+	s := output(t, bench, "-h", host, "-p", near, "-n", "3000", "-c", "20", "-P", "4", "-d", "1000", "-q", "-t", "ping,set,get,lpush,lrange_100")
+	if strings.Contains(strings.ToLower(s), "error") || !strings.Contains(s, "requests per second") {
+		t.Errorf("%.2000s", s)
+	}
+}
+
+// TestIperf: both directions and several streams through SDP.
+func TestIperf(t *testing.T) {
+	iperf := program(t, "iperf3")
+	port := freePort(t)
+	c := exec.Command(iperf, "-s", "-p", strconv.Itoa(port), "-B", "127.0.0.1")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Process.Kill(); c.Wait() })
+	host, near := tunnel(t, fmt.Sprintf("127.0.0.1:%d", port))
+	for _, extra := range [][]string{nil, {"-R"}, {"-P", "4"}} {
+		args := append([]string{"-c", host, "-p", near, "-t", "1", "-J"}, extra...)
+		var b []byte
+		var err error
+		// The server takes one client at a time and a moment between two.
+		for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			b, err = exec.CommandContext(ctx, iperf, args...).CombinedOutput()
+			cancel()
+			if err == nil || time.Now().After(end) || !strings.Contains(string(b), "busy") && !strings.Contains(string(b), "unable to") {
+				break
+			}
+		}
+		var r struct {
+			Error string `json:"error"`
+			End   struct {
+				Received struct {
+					Bytes float64 `json:"bytes"`
+				} `json:"sum_received"`
+			} `json:"end"`
+		}
+		if uerr := json.Unmarshal(b, &r); err != nil || uerr != nil || r.Error != "" || r.End.Received.Bytes < 1<<20 {
+			t.Errorf("iperf3 %v: %v %v %q, %.0f bytes", extra, err, uerr, r.Error, r.End.Received.Bytes)
+		}
+	}
+}
