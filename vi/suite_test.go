@@ -38,6 +38,9 @@ func TestSuite(t *testing.T) { vitest.Run(t, harness(memvi.New())) }
 func TestSuiteLossy(t *testing.T) {
 	network := memvi.New()
 	var n atomic.Uint32
+	network.Limits = func(a *vi.NICAttributes) {
+		a.ReliabilityLevels, a.RDMAReadSupport = vi.UnreliableDelivery, 0
+	}
 	network.Lose = func() bool { return n.Add(1)%3 == 0 }
 	h := harness(network)
 	h.Lossy = true

@@ -227,7 +227,7 @@ func (v *VI) UserData() any {
 	return v.userData
 }
 
-// setStateLocked is the only place that changes the state.
+// setStateLocked is the only place that changes the state. [VIA-8.3-3]
 func (v *VI) setStateLocked(s State) {
 	old := v.State()
 	v.state.Store(uint32(s)) // [VIA-2.2-16]

@@ -132,6 +132,7 @@ func testMatching(e *env) {
 
 // testConnectFailures: each end of a request leaves the VI Idle, with its
 // receives posted, and the next attempt uses them. [VIA-2.2-6] [VIA-2.3-8]
+// [VIA-8.3-9]
 // [VIA-6.4-17] [VIA-6.4-18] [VIA-8.3-6]
 func testConnectFailures(e *env) {
 	p := e.unconnected()

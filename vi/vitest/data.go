@@ -240,7 +240,7 @@ func testDescriptor(e *env) {
 	}
 	e.wantErr("posting it again", p.v[1].PostRecv(r), vi.ErrInvalidParameter)
 	e.wantErr("posting it elsewhere", p.v[0].PostSend(r), vi.ErrInvalidParameter)
-	e.wantErr("posting nothing", p.v[0].PostSend(nil), vi.ErrInvalidParameter)
+	e.wantErr("posting nothing", p.v[0].PostSend(nil), vi.ErrInvalidParameter) // [VIA-5.3-1]
 	e.wantErr("posting nothing", p.v[0].PostRecv(nil), vi.ErrInvalidParameter)
 	done := make(chan vi.Status, 1)
 	s := vi.NewSend(p.seg(0, 0, 10))

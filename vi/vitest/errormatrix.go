@@ -294,6 +294,7 @@ func canCorrupt(h Harness) bool  { return h.Faults.Corrupt != nil }
 func canTruncate(h Harness) bool { return h.Faults.Truncate != nil }
 
 // testErrorMatrix tries every row at the level. [VIA-8.3-10] [VIA-4.5-1]
+// [VIA-5.3-4]
 func testErrorMatrix(e *env) {
 	for _, r := range matrix {
 		var x expect

@@ -1,7 +1,7 @@
 // Package memvi is a VI provider whose network is the memory of one process.
 // It is the smallest thing that keeps every promise package vi asks of a
 // provider: all three reliability levels, RDMA Write and Read, descriptor
-// flow control, the error matrix, both connection models. Read it to learn
+// flow control, the error matrix, both connection models. [VIA-8.3-10] Read it to learn
 // what a provider has to do, and use it to test what is built on package vi.
 //
 //	network := memvi.New()
