@@ -168,16 +168,32 @@ func (p *slow) Fill(b *Batch) {
 	p.lengthFramed.Fill(b)
 }
 
-// Close waits for the methods of the protocol that run, in either role.
+// told is a protocol whose Failed waits.
+type told struct {
+	*lengthFramed
+	inside, leave chan struct{}
+}
+
+func (p *told) Failed(error) {
+	p.inside <- struct{}{}
+	<-p.leave
+}
+
+// Close waits for the methods of the protocol that run, in either role or in
+// none.
 func TestCloseWaits(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
-		for _, role := range []string{"send", "receive"} {
+		for _, role := range []string{"send", "receive", "none"} {
 			a, b := k.connect(t)
 			inside, leave := make(chan struct{}, 1), make(chan struct{})
-			if role == "send" {
+			switch role {
+			case "send":
 				a.c.proto = &slow{a, inside, leave}
 				go a.c.Kick()
-			} else {
+			case "none":
+				a.c.proto = &told{a, inside, leave}
+				b.c.Close()
+			default:
 				a.got = func([]byte) { inside <- struct{}{}; <-leave }
 				b.post([]byte("x"))
 				b.c.Kick()
