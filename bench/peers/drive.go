@@ -79,7 +79,9 @@ type endpoint interface {
 }
 
 var endpoints = map[string]endpoint{
-	"tcp": streamEndpoint{},
+	"vitcp": viEndpoint{},
+	"iwarp": iwarpEndpoint{},
+	"tcp":   streamEndpoint{},
 }
 
 // driveMain is the command line of one measurement, for tuning by hand and
@@ -160,6 +162,9 @@ func drive(m measure) (result, error) {
 	}
 	cmd := exec.Command(self, append(m.args(), "-peer")...)
 	cmd.Stderr = os.Stderr
+	if f := os.Getenv("PEERLOG"); f != "" {
+		cmd.Stderr, _ = os.Create(f)
+	}
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return result{}, err

@@ -1,0 +1,404 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"viaduct/iwarp"
+)
+
+// iwarpEndpoint measures package iwarp.
+type iwarpEndpoint struct{}
+
+// iwarpHello is what the peer announces.
+type iwarpHello struct {
+	Address string `json:"address"`
+	STag    uint32 `json:"stag"`
+	TO      uint64 `json:"to"`
+}
+
+const (
+	// iwarpRecvs is how many receives each side keeps posted. iWARP has no
+	// flow control for Sends: after half of them the receiver says so.
+	iwarpRecvs = 256
+
+	// lastLen is the length of the message that ends a stream, and of answers.
+	// No stream has messages of that length.
+	lastLen = 1
+)
+
+func iwarpConfig(m measure) (*iwarp.Config, *iwarp.Device) {
+	dev := iwarp.NewDevice(iwarp.DeviceConfig{OmitCRC: !m.CRC})
+	c := &iwarp.Config{
+		Device: dev, PD: dev.NewPD(), Congestion: m.Congestion, IRD: 64, ORD: 64,
+		SendDepth: 2*m.Depth + 16, RecvDepth: 2 * iwarpRecvs,
+		FPDUSize: 64766,
+	}
+	if m.FPDU > 0 {
+		c.FPDUSize = m.FPDU
+	}
+	if m.Op == opIdle || m.Op == opSetup {
+		c.SendDepth, c.RecvDepth = 0, 0
+	}
+	return c, dev
+}
+
+func (iwarpEndpoint) serve(m measure, announce func(any) error, mark func()) error {
+	cfg, _ := iwarpConfig(m)
+	mr, err := cfg.PD.Register(buffer(m.Footprint), iwarp.RemoteRead|iwarp.RemoteWrite)
+	if err != nil {
+		return err
+	}
+	cfg.Prepare = func(q *iwarp.QueuePair) error { return iwarpPostRecvs(q, mr, m) }
+	l, err := iwarp.Listen("127.0.0.1:0", cfg)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	if err := announce(iwarpHello{l.Addr().String(), mr.STag(), mr.TO()}); err != nil {
+		return err
+	}
+	ctx := context.Background()
+	if m.Op == opSetup {
+		ctx, cancel := context.WithTimeout(ctx, m.Time+time.Second)
+		defer cancel()
+		for {
+			q, err := l.Accept(ctx)
+			if err != nil {
+				return nil // the time is over
+			}
+			go func() { <-q.Ended(); q.Close() }()
+		}
+	}
+	if m.Op == opIdle {
+		mark()
+	}
+	var wg sync.WaitGroup
+	var qs []*iwarp.QueuePair
+	defer func() {
+		for _, q := range qs {
+			q.Abort()
+		}
+	}()
+	for i := range m.Conns {
+		q, err := l.Accept(ctx)
+		if err != nil {
+			return err
+		}
+		qs = append(qs, q)
+		if m.Op == opIdle {
+			continue
+		}
+		if i == m.Conns-1 {
+			mark()
+		}
+		wg.Go(func() { iwarpServeConn(q, mr, m) })
+	}
+	if m.Op == opIdle {
+		time.Sleep(200 * time.Millisecond)
+		mark()
+		time.Sleep(m.Time)
+		return nil
+	}
+	wg.Wait()
+	return nil
+}
+
+func iwarpPostRecvs(q *iwarp.QueuePair, mr *iwarp.MemoryRegion, m measure) error {
+	n := 4
+	switch m.Op {
+	case opIdle, opSetup:
+		n = 0
+	case opPing:
+		n = pingRecvs
+	case opSend:
+		n = iwarpRecvs
+	}
+	for i := range n {
+		if err := iwarpPostRecv(q, mr, m, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func iwarpPostRecv(q *iwarp.QueuePair, mr *iwarp.MemoryRegion, m measure, i int) error {
+	return q.PostRecv(iwarp.RecvWR{ID: uint64(i), SG: []iwarp.SGE{mr.SGE(i%m.slots()*m.Size, m.Size)}})
+}
+
+// iwarpServeConn answers the last message of a stream, every message of a
+// ping-pong, and a stream of Sends now and then.
+func iwarpServeConn(q *iwarp.QueuePair, mr *iwarp.MemoryRegion, m measure) {
+	cq := q.RecvCQ()
+	size := m.Size
+	if m.Op != opPing {
+		size = lastLen
+	}
+	reply := iwarp.SendWR{SG: []iwarp.SGE{mr.SGE(0, size)}}
+	got := 0
+	for {
+		c, err := iwarpTake(cq, m.Wait || m.Op != opPing)
+		if err != nil || c.Err() != nil {
+			return // the initiator is gone
+		}
+		if iwarpPostRecv(q, mr, m, int(c.ID)) != nil {
+			return
+		}
+		got++
+		if m.Op == opPing || c.Len == lastLen || m.Op == opSend && got%(iwarpRecvs/2) == 0 {
+			if q.Post(reply) != nil {
+				return
+			}
+			if c, err = iwarpTake(q.SendCQ(), m.Wait); err != nil || c.Err() != nil {
+				return
+			}
+		}
+	}
+}
+
+// iwarpTake takes a completion, by polling or by waiting.
+func iwarpTake(cq *iwarp.CompletionQueue, wait bool) (c iwarp.Completion, err error) {
+	if wait {
+		return cq.Wait(context.Background())
+	}
+	for {
+		if c, ok := cq.Poll(); ok {
+			return c, nil
+		}
+	}
+}
+
+// iwarpConn is one connection of a stream.
+type iwarpConn struct {
+	q    *iwarp.QueuePair
+	mr   *iwarp.MemoryRegion
+	m    measure
+	wrs  []iwarp.SendWR
+	next int
+	out  int
+	sent int // Sends, since the last answer
+}
+
+func (iwarpEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
+	var h iwarpHello
+	if err := json.Unmarshal(hello, &h); err != nil {
+		return result{}, err
+	}
+	cfg, dev := iwarpConfig(m)
+	mr, err := cfg.PD.Register(buffer(m.Footprint), 0)
+	if err != nil {
+		return result{}, err
+	}
+	cfg.Prepare = func(q *iwarp.QueuePair) error { return iwarpPostRecvs(q, mr, m) }
+	ctx := context.Background()
+	if m.Op == opSetup {
+		n := 0
+		w := watch(m.Time, 1)
+		for !w.up(1) {
+			q, err := iwarp.Dial(ctx, h.Address, cfg)
+			if err != nil {
+				return result{}, err
+			}
+			q.Abort()
+			n++
+		}
+		return w.result(n, 0), nil
+	}
+	if m.Conns > 1 && m.Op != opIdle {
+		if cfg.SendCQ, err = dev.NewCQ(m.Conns * cfg.SendDepth); err != nil {
+			return result{}, err
+		}
+	}
+	before := now()
+	cs := make([]*iwarpConn, m.Conns)
+	byQP := make(map[*iwarp.QueuePair]*iwarpConn, m.Conns)
+	for i := range cs {
+		q, err := iwarp.Dial(ctx, h.Address, cfg)
+		if err != nil {
+			return result{}, fmt.Errorf("connection %d: %w", i, err)
+		}
+		defer q.Abort()
+		c := &iwarpConn{q: q, mr: mr, m: m}
+		cs[i], byQP[q] = c, c
+		if m.Op != opIdle {
+			c.prepare(h)
+		}
+	}
+	switch m.Op {
+	case opIdle:
+		time.Sleep(50 * time.Millisecond)
+		u := now().sub(before)
+		time.Sleep(300 * time.Millisecond)
+		return result{Seconds: 1, Messages: float64(m.Conns), TxMemory: u.Memory / float64(m.Conns)}, nil
+	case opPing:
+		q := cs[0].q
+		return roundTrips(m.Time, func() error {
+			if err := q.Post(cs[0].wrs[0]); err != nil {
+				return err
+			}
+			c, err := iwarpTake(q.RecvCQ(), m.Wait)
+			if err == nil {
+				err = c.Err()
+			}
+			if err == nil {
+				err = iwarpPostRecv(q, mr, m, int(c.ID))
+			}
+			if err == nil {
+				_, err = iwarpTake(q.SendCQ(), m.Wait)
+			}
+			return err
+		})
+	}
+	warm := m
+	warm.Time = m.Time / 8
+	if _, err := iwarpRun(warm, cfg.SendCQ, cs, byQP); err != nil {
+		return result{}, err
+	}
+	return iwarpRun(m, cfg.SendCQ, cs, byQP)
+}
+
+func (c *iwarpConn) prepare(h iwarpHello) {
+	op := map[string]iwarp.Op{opWrite: iwarp.OpWrite, opRead: iwarp.OpRead}[c.m.Op] // else OpSend
+	c.wrs = make([]iwarp.SendWR, c.m.Depth)
+	for i := range c.wrs {
+		off := i % c.m.slots() * c.m.Size
+		c.wrs[i] = iwarp.SendWR{Op: op, SG: []iwarp.SGE{c.mr.SGE(off, c.m.Size)}}
+		if op != iwarp.OpSend {
+			c.wrs[i].Remote = iwarp.RemoteAddr{STag: h.STag, TO: h.TO + uint64(off)}
+		}
+	}
+}
+
+// post posts one doorbell's messages.
+func (c *iwarpConn) post() error {
+	if c.m.Op == opSend {
+		for c.sent+c.m.Bell > iwarpRecvs-2 {
+			if err := c.answer(); err != nil {
+				return err
+			}
+			c.sent -= iwarpRecvs / 2
+		}
+		c.sent += c.m.Bell
+	}
+	n, err := c.q.PostBatch(c.wrs[c.next : c.next+c.m.Bell])
+	c.out += n
+	c.next = (c.next + n) % len(c.wrs)
+	return err
+}
+
+// answer takes a message of the peer.
+func (c *iwarpConn) answer() error {
+	a, err := c.q.RecvCQ().Wait(context.Background())
+	if err == nil {
+		err = a.Err()
+	}
+	if err == nil {
+		err = iwarpPostRecv(c.q, c.mr, c.m, int(a.ID))
+	}
+	return err
+}
+
+// finish asks the peer for the answer that follows everything else.
+func (c *iwarpConn) finish() error {
+	for ; c.m.Op == opSend && c.sent >= iwarpRecvs/2; c.sent -= iwarpRecvs / 2 {
+		if err := c.answer(); err != nil {
+			return err
+		}
+	}
+	if err := c.q.Post(iwarp.SendWR{SG: []iwarp.SGE{c.mr.SGE(0, lastLen)}}); err != nil {
+		return err
+	}
+	c.sent++ // it counts at the receiver too
+	if c.m.Op == opSend && c.sent >= iwarpRecvs/2 {
+		c.sent -= iwarpRecvs / 2
+	}
+	return c.answer()
+}
+
+func iwarpRun(m measure, cq *iwarp.CompletionQueue, cs []*iwarpConn, byQP map[*iwarp.QueuePair]*iwarpConn) (result, error) {
+	w := watch(m.Time, every(m.Size))
+	total := 0
+	buf := make([]iwarp.Completion, 256)
+	if cq == nil {
+		c := cs[0]
+		reap := func() error {
+			n := c.q.SendCQ().PollN(buf)
+			if n == 0 && m.Wait {
+				e, err := c.q.SendCQ().Wait(context.Background())
+				if err != nil {
+					return err
+				}
+				buf[0], n = e, 1
+			}
+			for i := range n {
+				if err := buf[i].Err(); err != nil {
+					return err
+				}
+			}
+			c.out -= n
+			total += n
+			return nil
+		}
+		for !w.up(m.Bell) {
+			for c.out+m.Bell > m.Depth {
+				if err := reap(); err != nil {
+					return result{}, err
+				}
+			}
+			if err := c.post(); err != nil {
+				return result{}, err
+			}
+		}
+		for c.out > 0 {
+			if err := reap(); err != nil {
+				return result{}, err
+			}
+		}
+		if err := c.finish(); err != nil {
+			return result{}, err
+		}
+		r := w.result(total, m.Size)
+		_, err := c.q.SendCQ().Wait(context.Background())
+		return r, err
+	}
+	out := 0
+	for _, c := range cs {
+		for c.out+m.Bell <= m.Depth {
+			if err := c.post(); err != nil {
+				return result{}, err
+			}
+			out += m.Bell
+		}
+	}
+	for out > 0 {
+		e, err := cq.Wait(context.Background())
+		if err == nil {
+			err = e.Err()
+		}
+		if err != nil {
+			return result{}, err
+		}
+		c := byQP[e.QP]
+		c.out--
+		out--
+		total++
+		if c.out+m.Bell <= m.Depth && !w.up(m.Bell) {
+			if err := c.post(); err != nil {
+				return result{}, err
+			}
+			out += m.Bell
+		}
+	}
+	for _, c := range cs {
+		if err := c.finish(); err != nil {
+			return result{}, err
+		}
+		if _, err := cq.Wait(context.Background()); err != nil {
+			return result{}, err
+		}
+	}
+	return w.result(total, m.Size), nil
+}

@@ -1,0 +1,492 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"viaduct/vi"
+	"viaduct/vitcp"
+)
+
+// viEndpoint measures package vi over VI/TCP.
+type viEndpoint struct{}
+
+// viHello is what the peer announces.
+type viHello struct {
+	Port   uint16           `json:"port"`
+	Remote vi.RemoteSegment `json:"remote"`
+}
+
+const discriminator = "bench"
+
+// spareRecvs is how many receives the peer of a Send stream keeps posted on
+// each connection, besides those for the messages that are outstanding.
+const spareRecvs = 256
+
+// pingRecvs is how many receives both sides of a ping-pong keep posted: with
+// a single one, flow control would tell of each new one by a message.
+const pingRecvs = 16
+
+func openVI(m measure, listen string) (*vi.NIC, *vitcp.Provider, error) {
+	p, err := vitcp.New(vitcp.Config{Listen: listen, Congestion: m.Congestion, Grace: 5 * time.Second})
+	if err != nil {
+		return nil, nil, err
+	}
+	nic, err := vi.Open(p, "", nil)
+	return nic, p, err
+}
+
+func viAttributes(m measure) vi.Attributes {
+	a := vi.Attributes{
+		Reliability:     vi.ReliableReception,
+		MaxTransferSize: uint32(max(m.Size, 64<<10)),
+		EnableRDMAWrite: true, EnableRDMARead: true, FlowControl: true,
+		ReadWindow: 64,
+	}
+	if m.Level == "delivery" {
+		a.Reliability = vi.ReliableDelivery
+	}
+	return a
+}
+
+// viPort reads the port a NIC listens on.
+func viPort(nic *vi.NIC) (uint16, error) {
+	ap, ok := (vi.Address{Host: nic.Query().LocalAddress}).AddrPort()
+	if !ok {
+		return 0, errors.New("the NIC's address is no IP address")
+	}
+	if ap.Port() == 0 {
+		return vitcpDefaultPort, nil
+	}
+	return ap.Port(), nil
+}
+
+const vitcpDefaultPort = 3936
+
+func (viEndpoint) serve(m measure, announce func(any) error, mark func()) error {
+	nic, _, err := openVI(m, "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer nic.Close()
+	mem := buffer(m.Footprint)
+	region, err := nic.RegisterMem(mem, vi.MemAttributes{EnableRDMAWrite: true, EnableRDMARead: true})
+	if err != nil {
+		return err
+	}
+	port, err := viPort(nic)
+	if err != nil {
+		return err
+	}
+	if err := announce(viHello{port, region.Remote(0)}); err != nil {
+		return err
+	}
+	if m.Op == opSetup {
+		return viServeSetup(nic, m)
+	}
+	if m.Op == opIdle {
+		mark()
+	}
+	var wg sync.WaitGroup
+	for i := range m.Conns {
+		v, err := nic.CreateVI(viAttributes(m), nil, nil)
+		if err != nil {
+			return err
+		}
+		ds, err := viPostRecvs(v, region, m)
+		if err != nil {
+			return err
+		}
+		req, err := nic.ConnectWait(context.Background(), vi.Address{Discriminator: []byte(discriminator)})
+		if err != nil {
+			return err
+		}
+		if i == m.Conns-1 && m.Op != opIdle {
+			mark()
+		}
+		if err := req.Accept(context.Background(), v); err != nil {
+			return err
+		}
+		if m.Op == opIdle {
+			continue
+		}
+		wg.Go(func() { viServeConn(v, region, m, ds) })
+	}
+	if m.Op == opIdle {
+		// The initiator disconnects one connection when it has measured.
+		time.Sleep(200 * time.Millisecond)
+		mark()
+		time.Sleep(m.Time)
+		return nil
+	}
+	wg.Wait()
+	return nil
+}
+
+func viPostRecvs(v *vi.VI, region *vi.Region, m measure) ([]*vi.Descriptor, error) {
+	n := 4
+	if m.Op == opPing {
+		n = pingRecvs
+	} else if m.Op == opSend {
+		n = m.Depth + spareRecvs
+	} else if m.Op == opIdle {
+		n = 0
+	}
+	ds := make([]*vi.Descriptor, n)
+	for i := range ds {
+		ds[i] = vi.NewRecv(region.Segment(i%m.slots()*m.Size, m.Size))
+	}
+	_, err := v.PostRecvs(ds)
+	return ds, err
+}
+
+// viServeConn answers the last message of a stream, or every message of a
+// ping-pong, until the initiator disconnects.
+func viServeConn(v *vi.VI, region *vi.Region, m measure, ds []*vi.Descriptor) {
+	reply := vi.NewSend(region.Segment(0, min(m.Size, region.Len())))
+	again := make([]*vi.Descriptor, 0, len(ds))
+	for {
+		d, err := viRecv(v, m.Wait || m.Op != opPing)
+		if err != nil {
+			return // disconnected
+		}
+		last := d.Status()&vi.StatusImmediate != 0
+		if m.Op == opPing {
+			if v.PostRecv(d) != nil {
+				return
+			}
+		} else if again = append(again, d); len(again) >= spareRecvs/4 || last {
+			if _, err := v.PostRecvs(again); err != nil {
+				return
+			}
+			again = again[:0]
+		}
+		if last || m.Op == opPing {
+			if err := viSendOne(v, reply, m.Wait); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// viRecv takes a receive, by polling or by waiting.
+func viRecv(v *vi.VI, wait bool) (*vi.Descriptor, error) {
+	if wait {
+		return v.RecvWait(context.Background())
+	}
+	for {
+		d, err := v.RecvDone()
+		if err != vi.ErrNotDone {
+			return d, err
+		}
+	}
+}
+
+func viSendOne(v *vi.VI, d *vi.Descriptor, wait bool) error {
+	if err := v.PostSend(d); err != nil {
+		return err
+	}
+	if wait {
+		_, err := v.SendWait(context.Background())
+		return err
+	}
+	for {
+		if _, err := v.SendDone(); err != vi.ErrNotDone {
+			return err
+		}
+	}
+}
+
+func (viEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
+	var h viHello
+	if err := json.Unmarshal(hello, &h); err != nil {
+		return result{}, err
+	}
+	nic, _, err := openVI(m, "")
+	if err != nil {
+		return result{}, err
+	}
+	defer nic.Close()
+	region, err := nic.RegisterMem(buffer(m.Footprint), vi.MemAttributes{})
+	if err != nil {
+		return result{}, err
+	}
+	target := vi.IPAddress(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), h.Port), discriminator)
+	if m.Op == opSetup {
+		return viSetups(nic, m, target)
+	}
+	var cq *vi.CompletionQueue
+	if m.Conns > 1 && m.Op != opIdle {
+		if cq, err = nic.CreateCQ(m.Conns * m.Depth); err != nil {
+			return result{}, err
+		}
+	}
+	before := now()
+	cs := make([]*viConn, m.Conns)
+	for i := range cs {
+		v, err := nic.CreateVI(viAttributes(m), cq, nil)
+		if err != nil {
+			return result{}, err
+		}
+		if _, err := v.ConnectRequest(context.Background(), vi.Address{}, target); err != nil {
+			return result{}, fmt.Errorf("connection %d: %w", i, err)
+		}
+		cs[i] = &viConn{v: v, m: m, region: region, remote: h.Remote}
+		v.SetUserData(cs[i])
+		if m.Op != opIdle {
+			cs[i].prepare()
+		}
+	}
+	defer func() {
+		for _, c := range cs {
+			c.v.Disconnect()
+		}
+	}()
+	switch m.Op {
+	case opIdle:
+		time.Sleep(50 * time.Millisecond)
+		u := now().sub(before)
+		time.Sleep(300 * time.Millisecond)
+		return result{Seconds: 1, Messages: float64(m.Conns), TxMemory: u.Memory / float64(m.Conns)}, nil
+	case opPing:
+		c := cs[0]
+		recvs := make([]*vi.Descriptor, pingRecvs)
+		for i := range recvs {
+			recvs[i] = vi.NewRecv(region.Segment(0, m.Size))
+		}
+		if _, err := c.v.PostRecvs(recvs); err != nil {
+			return result{}, err
+		}
+		return roundTrips(m.Time, func() error {
+			if err := c.v.PostSend(c.ds[0]); err != nil {
+				return err
+			}
+			d, err := viRecv(c.v, m.Wait)
+			if err != nil {
+				return err
+			}
+			if err := c.v.PostRecv(d); err != nil {
+				return err
+			}
+			for {
+				if _, err := c.v.SendDone(); err != vi.ErrNotDone {
+					return err
+				}
+			}
+		})
+	}
+	return viStream(m, cq, cs)
+}
+
+// viConn is one connection of a stream.
+type viConn struct {
+	v      *vi.VI
+	m      measure
+	region *vi.Region
+	remote vi.RemoteSegment
+	ds     []*vi.Descriptor // as many as may be outstanding
+	next   int
+	out    int
+}
+
+func (c *viConn) prepare() {
+	c.ds = make([]*vi.Descriptor, c.m.Depth)
+	for i := range c.ds {
+		off := i % c.m.slots() * c.m.Size
+		seg := c.region.Segment(off, c.m.Size)
+		remote := c.remote
+		remote.Address += uint64(off)
+		switch c.m.Op {
+		case opWrite:
+			c.ds[i] = vi.NewRDMAWrite(remote, seg)
+		case opRead:
+			c.ds[i] = vi.NewRDMARead(remote, seg)
+		default:
+			c.ds[i] = vi.NewSend(seg)
+		}
+	}
+}
+
+// post posts one doorbell's messages.
+func (c *viConn) post() error {
+	n, err := c.v.PostSends(c.ds[c.next : c.next+c.m.Bell])
+	c.out += n
+	c.next = (c.next + n) % len(c.ds)
+	return err
+}
+
+// finish sends a last message and waits for the answer to it, which comes
+// after everything before has been placed.
+func (c *viConn) finish() error {
+	recv := vi.NewRecv(c.region.Segment(0, c.m.Size))
+	if err := c.v.PostRecv(recv); err != nil {
+		return err
+	}
+	if err := c.v.PostSend(vi.NewSend().WithImmediate(1)); err != nil {
+		return err
+	}
+	_, err := c.v.RecvWait(context.Background())
+	return err
+}
+
+func viStream(m measure, cq *vi.CompletionQueue, cs []*viConn) (result, error) {
+	// Warm up, so that pools are filled and the congestion window is open.
+	warm := m
+	warm.Time = m.Time / 8
+	if _, err := viRun(warm, cq, cs); err != nil {
+		return result{}, err
+	}
+	return viRun(m, cq, cs)
+}
+
+func viRun(m measure, cq *vi.CompletionQueue, cs []*viConn) (result, error) {
+	w := watch(m.Time, every(m.Size))
+	total := 0
+	if cq == nil {
+		c := cs[0]
+		for {
+			for c.out+m.Bell > m.Depth {
+				if m.Wait {
+					if _, err := c.v.SendWait(context.Background()); err != nil {
+						return result{}, err
+					}
+					c.out--
+					total++
+				}
+				n, err := c.reap()
+				if err != nil {
+					return result{}, err
+				}
+				total += n
+			}
+			if w.up(m.Bell) {
+				break
+			}
+			if err := c.post(); err != nil {
+				return result{}, err
+			}
+		}
+		for c.out > 0 {
+			n, err := c.reap()
+			if err != nil {
+				return result{}, err
+			}
+			total += n
+		}
+		if err := c.finish(); err != nil {
+			return result{}, err
+		}
+		r := w.result(total, m.Size)
+		_, err := c.v.SendWait(context.Background())
+		return r, err
+	}
+	out := 0
+	for _, c := range cs {
+		for c.out+m.Bell <= m.Depth {
+			if err := c.post(); err != nil {
+				return result{}, err
+			}
+			out += m.Bell
+		}
+	}
+	for out > 0 {
+		e, err := cq.Wait(context.Background())
+		if err != nil {
+			return result{}, err
+		}
+		if _, err := e.VI.SendDone(); err != nil {
+			return result{}, err
+		}
+		c := e.VI.UserData().(*viConn)
+		c.out--
+		out--
+		total++
+		if c.out+m.Bell <= m.Depth && !w.up(m.Bell) {
+			if err := c.post(); err != nil {
+				return result{}, err
+			}
+			out += m.Bell
+		}
+	}
+	for _, c := range cs {
+		if err := c.finish(); err != nil {
+			return result{}, err
+		}
+		if _, err := cq.Wait(context.Background()); err != nil {
+			return result{}, err
+		}
+		if _, err := c.v.SendDone(); err != nil {
+			return result{}, err
+		}
+	}
+	return w.result(total, m.Size), nil
+}
+
+// reap takes what has completed.
+func (c *viConn) reap() (n int, err error) {
+	for {
+		_, err := c.v.SendDone()
+		if err == vi.ErrNotDone || errors.Is(err, vi.ErrQueueEmpty) {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+		n++
+		c.out--
+	}
+}
+
+func viSetups(nic *vi.NIC, m measure, target vi.Address) (result, error) {
+	n := 0
+	w := watch(m.Time, 1)
+	for !w.up(1) {
+		v, err := nic.CreateVI(viAttributes(m), nil, nil)
+		if err != nil {
+			return result{}, err
+		}
+		if _, err := v.ConnectRequest(context.Background(), vi.Address{}, target); err != nil {
+			return result{}, fmt.Errorf("connection %d: %w", n, err)
+		}
+		if err := v.Disconnect(); err != nil {
+			return result{}, err
+		}
+		if err := v.Destroy(); err != nil {
+			return result{}, err
+		}
+		n++
+	}
+	r := w.result(n, 0)
+	// The end is told by one more connection whose first message says so.
+	return r, nil
+}
+
+func viServeSetup(nic *vi.NIC, m measure) error {
+	ctx, cancel := context.WithTimeout(context.Background(), m.Time+time.Second)
+	defer cancel()
+	for {
+		req, err := nic.ConnectWait(ctx, vi.Address{Discriminator: []byte(discriminator)})
+		if err != nil {
+			return nil // the time is over
+		}
+		v, err := nic.CreateVI(viAttributes(m), nil, nil)
+		if err != nil {
+			return err
+		}
+		if err := req.Accept(ctx, v); err != nil {
+			return err
+		}
+		go func() {
+			for v.State() == vi.Connected {
+				time.Sleep(time.Millisecond)
+			}
+			v.Disconnect()
+			v.Destroy()
+		}()
+	}
+}
