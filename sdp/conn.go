@@ -279,7 +279,7 @@ func threshold(n int) int {
 }
 
 // CloseWrite ends the outgoing stream: what was written is delivered, then the
-// peer reads io.EOF. Reading goes on. [SDP-4.1-3] [SDP-8.2.1-1]
+// peer reads io.EOF. Reading goes on. [SDP-4.1-3] [SDP-8.2.1-1] [SDP-6.2-2]
 func (c *Conn) CloseWrite() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

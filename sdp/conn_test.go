@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"strings"
@@ -215,7 +217,7 @@ func TestSDP_9_5_6_Conn(t *testing.T) {
 }
 
 func TestSDP_9_2_29_Conn(t *testing.T) {
-	// Both write, then both read: with zero copy alone nothing would move. [D-38]
+	// Both write, then both read: with zero copy alone nothing would move. [D-38] [SDP-9.2-29]
 	opt := Options{SendThreshold: 1000, SendPolicy: PinCombined, RecvPolicy: PinCombined}
 	a, b := pair(t, opt, opt)
 	run := func(c *Conn, ch chan<- error) {
@@ -318,14 +320,14 @@ func TestSDP_8_2_Conn(t *testing.T) {
 
 func TestConnSettings(t *testing.T) {
 	a, b := pair(t, Options{}, Options{})
-	for _, err := range []error{a.SetKeepAlive(true), a.SetKeepAlivePeriod(time.Minute), a.SetNoDelay(false), a.SetReadBuffer(1000), a.SetWriteBuffer(1000)} { // [SDP-14.3-1] [SDP-14.3-2]
+	for _, err := range []error{a.SetKeepAlive(true), a.SetKeepAlivePeriod(time.Minute), a.SetNoDelay(false), a.SetReadBuffer(1000), a.SetWriteBuffer(1000)} { // [SDP-14.3-1] [SDP-14.3-2] [D-77]
 		if err != nil {
 			t.Error(err)
 		}
 	}
 	a.SetPolicies(PinBuffered, PinCombined)
 	a.SetThresholds(-1, 5)
-	if !a.RequestPeerBufferSize(40_000) { // [SDP-10.6-1]
+	if !a.RequestPeerBufferSize(40_000) { // [SDP-10.6-1] [SDP-10.6.2-1] [SDP-10.6.2-2] [D-46]
 		t.Error("not asked")
 	}
 	if _, err := a.Write(make([]byte, 35_000)); err != nil {
@@ -418,6 +420,7 @@ func (f *fakeMapper) Resolve(ctx context.Context, local, service netip.AddrPort)
 
 func (f *fakeMapper) Forget(netip.AddrPort) { f.forgot++ }
 
+// [D-71]
 func TestD71_Resolver(t *testing.T) {
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -532,7 +535,7 @@ func (slowMapper) Resolve(ctx context.Context, local, service netip.AddrPort) (n
 func (slowMapper) Forget(netip.AddrPort) {}
 
 // A connection moves to another listener, as it would to another process, while
-// both ends have bytes under way. [SDP-13.1-1] [SDP-13.1-2] [SDP-13.1-3]
+// both ends have bytes under way. [SDP-13.1-1] [SDP-13.1-2] [SDP-13.1-3] [D-51] [D-56]
 func TestSDP_13_1_Conn(t *testing.T) {
 	for _, who := range []string{"accepted", "dialled"} {
 		t.Run(who, func(t *testing.T) {
@@ -542,7 +545,7 @@ func TestSDP_13_1_Conn(t *testing.T) {
 				stays, goes = b, a
 			}
 			for round := range 2 { // moving again later works as well [SDP-13.2-5]
-				nl, err := Listen("127.0.0.1:0", nil) // the new holder [SDP-13.1.1-1] [SDP-13.2-3]
+				nl, err := Listen("127.0.0.1:0", &Options{RecvBufferSize: 9000}) // the new holder [SDP-13.1.1-1] [SDP-13.2-3]
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -584,6 +587,10 @@ func TestSDP_13_1_Conn(t *testing.T) {
 				moved, err := exp.Resume(ctx, &st2) // [SDP-13.1.1-12]
 				if err != nil {
 					t.Fatal(err)
+				}
+				// [SDP-13.1.1-14] [SDP-13.1.1-15]
+				if moved.opt.RecvBufferSize != st.Core.RecvSize || moved.qp.ORD() != st.Core.ORD {
+					t.Errorf("buffers of %d, ORD %d, handed over %+v", moved.opt.RecvBufferSize, moved.qp.ORD(), st.Core)
 				}
 				if err := <-wrote; err != nil {
 					t.Fatal(err)
@@ -662,4 +669,97 @@ func TestD55_NoSuspend(t *testing.T) {
 	}
 	shutOne(t, a)
 	shutOne(t, b)
+}
+
+// TLS runs above the connection as above any other. [SDP-15-3] [D-80]
+func TestTLS(t *testing.T) {
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(w, r.Body) }))
+	l, err := Listen("127.0.0.1:0", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Listener.Close()
+	srv.Listener = l
+	srv.StartTLS()
+	defer srv.Close()
+	client := srv.Client()
+	client.Transport.(*http.Transport).DialContext = (&Dialer{}).DialContext
+	body := strings.Repeat("secret", 50_000)
+	resp, err := client.Post(srv.URL, "text/plain", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if err != nil || string(got) != body {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	client.CloseIdleConnections()
+}
+
+func TestD69_Plain(t *testing.T) {
+	lc := ListenConfig{Plain: true}
+	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, first := range []string{"hi\n", "MP", "GET / HTTP/1.0\r\n\r\n"} {
+		nc, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		nc.Write([]byte(first))
+		if first == "MP" { // may still become either
+			nc.Write([]byte("X"))
+			first += "X"
+		}
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tc, ok := c.(*TCPConn); !ok || tc.Path().SDP {
+			t.Errorf("%q: %T", first, c)
+		}
+		p := make([]byte, len(first))
+		if _, err := io.ReadFull(c, p); err != nil || string(p) != first {
+			t.Errorf("%q, %v", p, err)
+		}
+		c.Close()
+		nc.Close()
+	}
+	a, b := pairOn(t, l, &Dialer{RawHello: true})
+	shut(t, a, b)
+}
+
+func TestListenBoth(t *testing.T) { // [D-71] [SDP-7-1]
+	l, err := (&ListenConfig{}).ListenBoth(context.Background(), "tcp", "127.0.0.1:0", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := l.Accept()
+	if _, ok := c.(*TCPConn); !ok || err != nil {
+		t.Errorf("%T, %v", c, err)
+	}
+	nc.Close()
+	c.Close()
+	sc, err := Dial(l.SDP.Addr().String(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err = l.Accept()
+	if _, ok := c.(*Conn); !ok || err != nil {
+		t.Fatalf("%T, %v", c, err)
+	}
+	shut(t, sc, c.(*Conn))
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
 }

@@ -68,7 +68,7 @@ func DialContext(ctx context.Context, address string, opt *Options) (*Conn, erro
 }
 
 // DialContext connects to address, host and port, over network "tcp", "tcp4" or
-// "tcp6". The connection is a *Conn; with ResolvePrefer it may also be a
+// "tcp6"; IPv4 and IPv6 serve alike. [SDP-4.1-2] The connection is a *Conn; with ResolvePrefer it may also be a
 // *TCPConn. Both have a method Path that says how it came about. [SDP-7-1]
 //
 // Errors are *net.OpError; inside may be *RefusedError, *ProtocolError, those

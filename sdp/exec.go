@@ -57,7 +57,8 @@ type hold struct {
 	index int // of its Private Buffer, or -1
 }
 
-// exec carries out the actions of an event. Called with mu held.
+// exec carries out the actions of an event, all of them by iWARP. [SDP-8.1.1-1]
+// [SDP-8.1.1-32] Called with mu held.
 func (c *Conn) exec(acts []sdpcore.Action) {
 	c.acts = acts
 	for i := 0; i < len(acts); i++ {
@@ -273,7 +274,8 @@ func (c *Conn) catchUp() {
 }
 
 // advertise registers what a SrcAvail or SinkAvail offers to the peer: the
-// exact bytes, for this connection only. [D-80]
+// exact bytes, for this connection only. [D-80] Reads and Writes by the peer are
+// enabled on every connection. [SDP-14.1-1]
 func (c *Conn) advertise(a *sdpcore.Action) bool {
 	var b []byte
 	access := iwarp.RemoteRead

@@ -24,6 +24,11 @@ type ListenConfig struct {
 	// [D-17] [SDP-15-4]
 	MaxPending, MaxPendingPerHost int
 
+	// Plain makes the listener one for both: a connection that begins with
+	// neither an MPA Request nor a Hello is returned by Accept as a *TCPConn. It
+	// suits services whose clients speak first. [D-69]
+	Plain bool
+
 	// Filter, if set, refuses connections by address and by what their Hello
 	// was. [SDP-8.1.1-13] [SDP-7.4-31] [D-59]
 	Filter func(local, remote net.Addr) bool
@@ -38,7 +43,7 @@ type Listener struct {
 	ctx context.Context
 	end context.CancelFunc
 
-	conns chan *Conn
+	conns chan net.Conn
 	dead  chan struct{} // closed by Close
 	wg    sync.WaitGroup
 
@@ -82,7 +87,7 @@ func (lc *ListenConfig) NewListener(l net.Listener) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Listener{lc: *lc, opt: opt, l: l, dev: newDevice(&opt), conns: make(chan *Conn), dead: make(chan struct{}),
+	s := &Listener{lc: *lc, opt: opt, l: l, dev: newDevice(&opt), conns: make(chan net.Conn), dead: make(chan struct{}),
 		pending: make(map[netip.Addr]int), moves: make(map[moveKey]*move)}
 	if s.lc.MaxPending == 0 {
 		s.lc.MaxPending = 256
@@ -117,18 +122,25 @@ func (l *Listener) Failed() uint64 {
 // open.
 func (l *Listener) Regions() int { return l.dev.Regions() }
 
-// Accept waits for the next connection. After Close the error matches
-// net.ErrClosed.
-func (l *Listener) Accept() (net.Conn, error) {
-	c, err := l.AcceptConn(context.Background())
-	if err != nil {
-		return nil, err
+// Accept waits for the next connection, a *Conn, or with ListenConfig.Plain
+// perhaps a *TCPConn. After Close the error matches net.ErrClosed.
+func (l *Listener) Accept() (net.Conn, error) { return l.accept(context.Background()) }
+
+// AcceptConn is Accept with a context, for a *Conn: others are closed.
+func (l *Listener) AcceptConn(ctx context.Context) (*Conn, error) {
+	for {
+		nc, err := l.accept(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if c, ok := nc.(*Conn); ok {
+			return c, nil
+		}
+		nc.Close()
 	}
-	return c, nil
 }
 
-// AcceptConn is Accept with a context, for a *Conn.
-func (l *Listener) AcceptConn(ctx context.Context) (*Conn, error) {
+func (l *Listener) accept(ctx context.Context) (net.Conn, error) {
 	select {
 	case c := <-l.conns:
 		return c, nil
@@ -223,6 +235,7 @@ func (l *Listener) count(n *uint64) {
 // of the others' business. [SDP-8.1.2-1]
 func (l *Listener) setUp(nc net.Conn, host netip.Addr) {
 	path := Path{SDP: true, Accepted: true, Why: "accepted", Local: nc.LocalAddr(), Remote: nc.RemoteAddr()}
+	tcp, _ := nc.(*net.TCPConn)
 	if runtime.GOOS != "linux" {
 		nc = peekable(nc)
 	}
@@ -233,6 +246,10 @@ func (l *Listener) setUp(nc net.Conn, host netip.Addr) {
 		return r
 	})
 	l.leave(host)
+	if err == errPlain {
+		l.plain(nc, tcp, path)
+		return
+	}
 	if err != nil {
 		var ref *RefusedError
 		if errors.As(err, &ref) {
@@ -259,4 +276,100 @@ func (l *Listener) setUp(nc net.Conn, host netip.Addr) {
 	case <-l.dead:
 		c.Abort()
 	}
+}
+
+// plain deals with a connection that does not speak SDP: it is handed on, or
+// reset.
+func (l *Listener) plain(nc net.Conn, tcp *net.TCPConn, path Path) {
+	if _, ahead := nc.(*peekedConn); !l.lc.Plain || tcp == nil || ahead {
+		l.count(&l.refused)
+		reset(nc)
+		return
+	}
+	path.SDP, path.Why = false, "the client speaks neither MPA nor SDP"
+	select {
+	case l.conns <- &TCPConn{tcp, path}:
+	case <-l.dead:
+		tcp.Close()
+	}
+}
+
+// A BothListener accepts SDP at one port and plain TCP at another, as a service
+// does whose conventional port is mapped to its SDP port. [D-71]
+type BothListener struct {
+	SDP *Listener
+	TCP net.Listener
+
+	conns chan net.Conn
+	errs  chan error
+	dead  chan struct{}
+	once  sync.Once
+	wg    sync.WaitGroup
+}
+
+var _ net.Listener = (*BothListener)(nil)
+
+// ListenBoth accepts plain TCP at the conventional address and SDP at the other,
+// whose port may be 0 for a port of the system's choice. Registering the pair with
+// a Port Mapper is left to the caller.
+func (lc *ListenConfig) ListenBoth(ctx context.Context, network, conventional, sdp string) (*BothListener, error) {
+	s, err := lc.Listen(ctx, network, sdp)
+	if err != nil {
+		return nil, err
+	}
+	t, err := lc.Net.Listen(ctx, network, conventional)
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	b := &BothListener{SDP: s, TCP: t, conns: make(chan net.Conn), errs: make(chan error, 2), dead: make(chan struct{})}
+	b.wg.Go(func() { b.run(s) })
+	b.wg.Go(func() { b.run(t) })
+	return b, nil
+}
+
+func (b *BothListener) run(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			b.errs <- err
+			return
+		}
+		if tc, ok := c.(*net.TCPConn); ok {
+			c = &TCPConn{tc, Path{Accepted: true, Why: "came to the conventional port", Local: c.LocalAddr(), Remote: c.RemoteAddr()}}
+		}
+		select {
+		case b.conns <- c:
+		case <-b.dead:
+			c.Close()
+			return
+		}
+	}
+}
+
+// Accept returns the next connection of either kind, a *Conn or a *TCPConn.
+func (b *BothListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-b.conns:
+		return c, nil
+	case err := <-b.errs:
+		b.errs <- err
+		return nil, err
+	case <-b.dead:
+		return nil, &net.OpError{Op: "accept", Net: "sdp", Source: b.Addr(), Err: net.ErrClosed}
+	}
+}
+
+// Addr returns the conventional address.
+func (b *BothListener) Addr() net.Addr { return b.TCP.Addr() }
+
+// Close closes both.
+func (b *BothListener) Close() error {
+	err := error(net.ErrClosed)
+	b.once.Do(func() {
+		close(b.dead)
+		err = errors.Join(b.SDP.Close(), b.TCP.Close())
+		b.wg.Wait()
+	})
+	return err
 }

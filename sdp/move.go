@@ -16,7 +16,10 @@ import (
 // another end of this host, without the program at the other end noticing. The
 // old holder calls Suspend with the port the new holder listens at, hands the
 // State over by whatever means they have, and the new holder gets the
-// connection from Listener.Resume. [SDP 13]
+// connection from Expectation.Resume. [SDP 13] Managed failover is the same thing:
+// the new holder may be anywhere the peer reaches by the old address, moving the
+// address itself is the operator's job, and each end moves by a move of its own.
+// [SDP-13.2-1] [SDP-13.2-2] [SDP-13.2-4] [SDP-13.2-5] [D-56]
 
 // ResumeTimeout is how long a suspended connection is waited for. [D-50]
 const ResumeTimeout = 30 * time.Second

@@ -36,14 +36,14 @@ func (p *peekedConn) CloseWrite() error {
 func peekable(nc net.Conn) net.Conn { return &peekedConn{Conn: nc} }
 
 // sniffWrapped reads ahead on a connection made by peekable.
-func sniffWrapped(ctx context.Context, nc net.Conn, n int, limit time.Duration) ([]byte, error) {
+func sniffWrapped(ctx context.Context, nc net.Conn, n int, enough func([]byte) bool, limit time.Duration) ([]byte, error) {
 	p, ok := nc.(*peekedConn)
 	if !ok {
 		return nil, errors.ErrUnsupported
 	}
 	stop := bound(ctx, nc, limit)
 	defer stop()
-	for len(p.ahead) < n {
+	for len(p.ahead) < n && !enough(p.ahead) {
 		b := make([]byte, n-len(p.ahead))
 		k, err := p.Conn.Read(b)
 		p.ahead = append(p.ahead, b[:k]...)
@@ -54,5 +54,5 @@ func sniffWrapped(ctx context.Context, nc net.Conn, n int, limit time.Duration) 
 			return nil, err
 		}
 	}
-	return p.ahead[:n], nil
+	return p.ahead[:min(n, len(p.ahead))], nil
 }

@@ -110,7 +110,9 @@ func (s *setup) params(role sdpcore.Role, bufs, size, adverts, ord int) sdpcore.
 	}
 }
 
-// connect makes a connection of a TCP connection as Connecting Peer. The TCP
+// connect makes a connection of a TCP connection as Connecting Peer: one stream of
+// its own, with its own Private Buffers, in the order of the draft. [SDP-8.1.1-3]
+// [SDP-8.1.1-4] [SDP-9.1-2] The TCP
 // connection is closed on failure.
 func connect(ctx context.Context, nc net.Conn, opt Options, layout Layout, raw bool, token []byte) (*setup, sdpcore.Params, error) {
 	ctx, cancel := context.WithTimeout(ctx, opt.SetupTimeout) // [D-17]
@@ -199,7 +201,7 @@ func (s *setup) awaitHelloAck(ctx context.Context, layout Layout) (p sdpcore.Par
 	if err := s.qp.PostRecv(iwarp.RecvWR{ID: e.ID, SG: []iwarp.SGE{iwarp.Buf(s.bufs[e.ID])}}); err != nil {
 		return p, err
 	}
-	ord := s.settleORD(int(a.LocIRD)) // [SDP-8.1.1-29]
+	ord := s.settleORD(int(a.LocIRD)) // [SDP-8.1.1-29]; from here on data may go [SDP-8.1.1-31]
 	return s.params(sdpcore.Connecting, int(a.Bufs), int(a.ActRcvSz), int(a.MaxAdverts), ord), nil
 }
 
@@ -272,10 +274,13 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 		}
 		return nil, g, sdpcore.Params{}, err
 	}
-	first, err := sniff(ctx, nc, sniffLen, opt.SetupTimeout)
+	first, err := sniff(ctx, nc, sniffLen, isPlain, opt.SetupTimeout)
 	if err != nil {
 		nc.Close()
 		return fail(nil, fmt.Errorf("sdp: waiting for Hello: %w", err))
+	}
+	if isPlain(first) { // [D-69]
+		return fail(nil, errPlain)
 	}
 	if !isMPA(first) { // a raw Hello, and the MPA Request behind it [D-02]
 		b, err := readRaw(ctx, nc, opt.SetupTimeout)
@@ -288,7 +293,7 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 			}
 		}
 		if err == nil {
-			first, err = sniff(ctx, nc, sniffLen, opt.SetupTimeout)
+			first, err = sniff(ctx, nc, sniffLen, isPlain, opt.SetupTimeout)
 		}
 		if err != nil {
 			reset(nc) // [D-16]
@@ -339,7 +344,7 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 		MaxAdverts: uint16(s.opt.MaxAdverts), ActRcvSz: uint32(s.opt.RecvBufferSize), // [SDP-6.2.2.3-1] [SDP-6.2.2.4-1]
 		LocIRD: uint16(s.opt.ReadDepth), LocORD: uint16(ord), // [SDP-6.2.2.5-1] [SDP-6.2.2.6-1] [SDP-8.1.1-19] [D-04]
 	}
-	// [SDP-8.1.1-16] [SDP-8.1.1-17] [SDP-8.1.1-22]
+	// [SDP-8.1.1-16] [SDP-8.1.1-17] [SDP-8.1.1-22]; data may follow at once [SDP-8.1.1-24]
 	err = qp.Post(iwarp.SendWR{Op: iwarp.OpSendSE, SG: []iwarp.SGE{iwarp.Buf(ack.Append(nil, g.layout))}, Inline: true, Unsignaled: true})
 	if err != nil {
 		return fail(s, err)
@@ -360,6 +365,19 @@ func refuse(s *setup, req *iwarp.Request, r Reason) error {
 const sniffLen = 18
 
 func isMPA(b []byte) bool { return len(b) >= sniffLen && string(b[:len(mpaKey)]) == mpaKey }
+
+// isPlain reports whether a connection that begins with b speaks neither MPA nor
+// SDP.
+func isPlain(b []byte) bool {
+	if n := min(len(b), len(mpaKey)); string(b[:n]) == mpaKey[:n] {
+		return false
+	}
+	zero := func(i int) bool { return i >= len(b) || b[i] == 0 }
+	return !(zero(0) && zero(1)) && !(zero(2) && zero(3))
+}
+
+// errPlain says that a connection is none of ours. Nothing was taken from it.
+var errPlain = &RefusedError{ReasonHello}
 
 const mpaKey = "MPA ID Req Frame" // begins an MPA Request
 

@@ -267,6 +267,20 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 			}
 		}
 	})
+	// [SDP-8.1.1-4] HelloAck, and after it at once as many messages as were announced
+	t.Run("SDP-8.1.1-18", func(t *testing.T) {
+		w, c := connectWire(t, opt)
+		defer w.close()
+		for range 9 - 2 {
+			w.send(sdpwire.Message{MID: sdpwire.Data}, "burst")
+		}
+		if b := make([]byte, 35); true {
+			if n, err := c.ReadFull(b); err != nil || string(b) != strings.Repeat("burst", 7) {
+				t.Errorf("%d bytes, %v", n, err)
+			}
+		}
+		shutOne(t, c)
+	})
 	t.Run("SDP-8.1.2-1", func(t *testing.T) { // the others are served all the same
 		for range 3 {
 			nc, err := net.Dial("tcp", l.Addr().String())
@@ -277,8 +291,11 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 			nc.Close()
 		}
 		accepted(goodHello, Figure, false)
+		if n := l.Regions(); n != 0 { // [SDP-8.1.2-2], and TestMain counts goroutines
+			t.Errorf("%d regions left", n)
+		}
 	})
-	t.Run("SDP-8.1.1-13", func(t *testing.T) {
+	t.Run("SDP-8.1.1-13", func(t *testing.T) { // [D-59]
 		lc := ListenConfig{Filter: func(_, _ net.Addr) bool { return false }}
 		l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
 		if err != nil {
@@ -438,6 +455,7 @@ func TestSDP_8_1_1_Connecting(t *testing.T) {
 		}
 		shutOne(t, c)
 	})
+	// [SDP-8.1.1-5] [SDP-8.1.1-6]
 	t.Run("SDP-8.1.1-7 SDP-8.1.1-9 SDP-8.1.1-24", func(t *testing.T) { // HelloAck and a burst right behind it
 		addr := serveWire(t, goodAck.Append(nil, Figure), nil, func(w *wirePeer) {
 			for range DefaultRecvBuffers - 2 {
@@ -606,7 +624,9 @@ func TestSDP_8_2_2_6(t *testing.T) {
 	})
 }
 
-// The four mechanisms, at the wire, against a peer that plays both parts.
+// The four mechanisms, at the wire, against a peer that plays both parts. The
+// peer's Reads and Writes come without events [SDP-14.2-3], and its Sends without
+// solicitation where that is due [D-73].
 // [SDP-14.1-1] [SDP-8.1.1-1] [SDP-8.1.1-32] [SDP-5-4]
 func TestSDP_9_Wire(t *testing.T) {
 	pinned := Options{SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 1000, RecvBufferSize: 4096, NoResize: true}

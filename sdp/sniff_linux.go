@@ -10,11 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sniff looks at the first n bytes of a connection without taking them.
-func sniff(ctx context.Context, nc net.Conn, n int, limit time.Duration) ([]byte, error) {
+// sniff looks at the first bytes of a connection, at most n, without taking them,
+// until enough says that they tell.
+func sniff(ctx context.Context, nc net.Conn, n int, enough func([]byte) bool, limit time.Duration) ([]byte, error) {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
-		return sniffWrapped(ctx, nc, n, limit)
+		return sniffWrapped(ctx, nc, n, enough, limit)
 	}
 	raw, err := sc.SyscallConn()
 	if err != nil {
@@ -38,8 +39,8 @@ func sniff(ctx context.Context, nc net.Conn, n int, limit time.Duration) ([]byte
 			return nil, rerr
 		case k == 0:
 			return nil, io.ErrUnexpectedEOF
-		case k >= n:
-			return b, nil
+		case k >= n || enough(b[:k]):
+			return b[:k], nil
 		case time.Now().After(late):
 			return nil, errDeadline
 		}

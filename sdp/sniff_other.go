@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// sniff looks at the first n bytes of a connection without taking them.
-func sniff(ctx context.Context, nc net.Conn, n int, limit time.Duration) ([]byte, error) {
-	return sniffWrapped(ctx, nc, n, limit)
+// sniff looks at the first bytes of a connection, at most n, without taking them,
+// until enough says that they tell.
+func sniff(ctx context.Context, nc net.Conn, n int, enough func([]byte) bool, limit time.Duration) ([]byte, error) {
+	return sniffWrapped(ctx, nc, n, enough, limit)
 }

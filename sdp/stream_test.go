@@ -22,7 +22,7 @@ var streamMiB = flag.Int("sdp.mib", 24, "MiB that TestStreamMixed moves in each 
 // A long stream in both directions at once, with all mechanisms mixed: sizes
 // from one byte to a MiB, policies and thresholds that change on the way, full
 // reads, exchanges of lent buffers, deadlines that strike in the middle. Every
-// byte arrives once, in order. [SDP-4.1-1] [SDP-9-3] [SDP-9-4] [SDP-11-3]
+// byte arrives once, in order. [SDP-4.1-1] [SDP-9-3] [SDP-9-4] [SDP-11-3] [SDP-11-2] [D-40]
 func TestStreamMixed(t *testing.T) {
 	opt := Options{NoCRC: true, SendThreshold: 8 << 10, RecvBufferSize: 8 << 10, RecvBuffers: 16, SendBuffer: 64 << 10, ReceiveBuffer: 64 << 10}
 	a, b := pair(t, opt, opt)
@@ -185,7 +185,8 @@ func recvMixed(c *Conn, h hash.Hash, seed uint64) (total int64, err error) {
 	}
 }
 
-// net/http over SDP, both sides, without knowing it.
+// net/http over SDP, both sides, without knowing it, on many connections at once
+// that do not hold each other up. [SDP-9.1-2] [SDP-8.1.1-3]
 func TestHTTP(t *testing.T) {
 	l, err := Listen("127.0.0.1:0", nil)
 	if err != nil {

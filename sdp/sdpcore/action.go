@@ -6,7 +6,8 @@ import "viaduct/sdp/sdpwire"
 type Op uint8
 
 const (
-	// OpSend: send Msg as an iWARP Send. Its payload are N bytes of write ID
+	// OpSend: send Msg as an iWARP Send; nothing else counts as a message.
+	// [SDP-5-4] Its payload are N bytes of write ID
 	// from Off, then those of the Parts actions OpPart that follow directly. If
 	// Adv is not zero, the message advertises: register Msg.Size bytes (of
 	// write ID from Off for a SrcAvail, of read RID from Off for a SinkAvail),
@@ -14,7 +15,8 @@ const (
 	OpSend Op = iota
 	// OpPart: N more payload bytes for the OpSend before it, of write ID from Off.
 	OpPart
-	// OpRDMAWrite: write N bytes of write ID from Off to the peer's STag at TO.
+	// OpRDMAWrite, and OpRDMARead below, carry no solicited event [SDP-14.2-3]:
+	// write N bytes of write ID from Off to the peer's STag at TO.
 	OpRDMAWrite
 	// OpRDMARead: read N bytes from the peer's STag at TO into read ID from
 	// Off, or, if Local is set, into memory of the driver's own, which joins

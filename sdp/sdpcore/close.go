@@ -7,8 +7,9 @@ import (
 )
 
 // CloseWrite ends the outgoing stream after what is queued: the transfers are
-// completed, then DisConn goes. [SDP-8.2.1-4] Reading goes on. [SDP-8.2.1-1]
-// [SDP-8.2.1-3]
+// completed, then DisConn goes. [SDP-8.2.1-4] Reading goes on, until the peer
+// closes too or one of the ends aborts. [SDP-8.2.1-1] [SDP-8.2.1-3] [SDP-8.2.1-9]
+// [SDP-8.2.1-10]
 func (m *Machine) CloseWrite(now Time, out []Action) []Action {
 	m.begin(now, out)
 	m.src.closing = true
@@ -16,7 +17,7 @@ func (m *Machine) CloseWrite(now Time, out []Action) []Action {
 }
 
 // Abort ends the connection at once: unsent data is dropped, AbortConn goes if
-// a DisConn went before. [SDP-8.2.2-1] [SDP-8.2.2-5]
+// a DisConn went before. [SDP-8.2.2-1] [SDP-8.2.2-5] [SDP-8.2.1-18]
 func (m *Machine) Abort(now Time, err error, out []Action) []Action {
 	m.begin(now, out)
 	m.abort(err)

@@ -53,6 +53,7 @@ const Infinite = 1 << 62
 type Params struct {
 	Role Role
 
+	// More of both may be announced by any later message. [SDP-10.3-2]
 	RecvBufs       int // own receive Private Buffers announced, 3 to 65535; the driver posts one more as a spare [D-08]
 	RecvSize       int // bytes of each, at least 37
 	PeerBufs       int // as announced by the peer
@@ -155,7 +156,7 @@ type Machine struct {
 }
 
 // New returns a machine for a connection whose Hello and HelloAck have been
-// exchanged. Both halves begin in Combined Mode. [SDP-8.1.1-23] [SDP-8.1.1-30]
+// exchanged. [SDP-6.2-1] Both halves begin in Combined Mode. [SDP-8.1.1-23] [SDP-8.1.1-30]
 // [SDP-12-11] It panics if p breaks a limit of the protocol; check the peer's
 // values before.
 func New(p Params) *Machine {

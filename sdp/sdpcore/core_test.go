@@ -23,7 +23,7 @@ func TestSDP_5_Serial(t *testing.T) {
 func TestSDP_6_1_Header(t *testing.T) {
 	t.Run("SDP-6.1.5-1 SDP-6.1.6-2", func(t *testing.T) {
 		p := newProbe(t).write(1, 10).write(2, 10)
-		if m := p.msgs[0]; m.MSeq != 0 || m.MSeqAck != 0 {
+		if m := p.msgs[0]; m.MSeq != 0 || m.MSeqAck != 0 { // [D-05]
 			t.Errorf("first message: %v", &m)
 		}
 		if m := p.msgs[1]; m.MSeq != 1 || m.MSeqAck != 0 { // [SDP-6.1.5-2]
@@ -137,6 +137,7 @@ func TestSDP_6_2_Order(t *testing.T) {
 	newProbe(t).recv("Data +1 inv=5").aborted("D-41")
 }
 
+// [SDP-10.5-10] [SDP-10.3-2] windows of all sizes, growing and shrinking
 func TestSDP_10_2_Credit(t *testing.T) {
 	p := newProbe(t, func(p *Params) { p.PeerBufs = 8 })
 	// Message 0 counts until it is certain [D-08]: n-2 payload messages go.
@@ -166,7 +167,7 @@ func TestSDP_10_5_LastCredits(t *testing.T) {
 	p := newProbe(t, func(p *Params) { p.PeerBufs = 3 })
 	p.write(1, 1).recv("Data ack=0 bufs=1").skip() // one left, and of message 0 the peer knows already
 	p.goMode(sdpwire.Pipelined).wantMsgs()
-	// [SDP-10.5-2] It passes when it brings credit along: two messages arrive and are read at once.
+	// [SDP-10.5-2] [D-11] It passes when it brings credit along: two messages arrive and are read at once.
 	p = newProbe(t, func(p *Params) { p.PeerBufs = 3 }).write(1, 1)
 	p.recv("Data ack=0 bufs=2 +5", "Data ack=0 bufs=2 +5", "Data ack=0 bufs=2 +5").skip()
 	p.bufs = 2
@@ -262,7 +263,7 @@ func TestSDP_11_Bcopy(t *testing.T) {
 		p.write(i, 3)
 	}
 	p.skip().recv("Data ack=1 bufs=3").want("Data +12", "wrote 1 3", "wrote 2 3", "wrote 3 3", "wrote 4 3")
-	// [SDP-10-5] the smallest buffers there are
+	// [SDP-10-5] [SDP-10-7] the smallest buffers there are
 	p = newProbe(t, func(p *Params) { p.PeerSize, p.RecvSize = 37, 37 }).write(1, 30)
 	p.want("Data +21", "Data +9", "wrote 1 30")
 }
@@ -351,7 +352,7 @@ func TestSDP_9_2_ReadZcopy_Sink(t *testing.T) {
 	p.recv("SrcAvail size=150", "SrcAvail size=300").read(1, 20).wantMsgs("SendSm")
 	p.readAll(2, 130).read(3, 300).recv("Data +84", "Data +60").wantMsgs() // [SDP-11.3-7] the second one stands
 	p.recv("Data +6").want("hold 6", "copy 2 6@124", "got 2 130", "read 3 300@0 from 0").readDone().wantMsgs("RdmaRdCompl size=300")
-	// [SDP-9.5.2.1-3] [SDP-9.5.2.1-4] in order, each one answered
+	// [D-21] [SDP-11-2] in any mode; [SDP-9.5.2.1-3] [SDP-9.5.2.1-4] in order, each one answered
 	p = newProbe(t).pipelined(false, true).recv("SrcAvail size=200 stag=1", "SrcAvail size=200 stag=2", "SrcAvail size=200 stag=3").skip()
 	p.read(1, 200).read(2, 200).read(3, 200).want("read 1 200@0 from 0", "read 2 200@0 from 0", "read 3 200@0 from 0")
 	for i, a := range p.full {
@@ -422,7 +423,7 @@ func TestSDP_9_3_WriteZcopy_Sink(t *testing.T) {
 	pipe().read(1, 100).want()
 	pipe().read(1, 101).want("SinkAvail size=101 nd=0")                                             // [SDP-9.3-3] [SDP-9.3-4] [SDP-6.3.3.4-1] [SDP-6.3.3.4-2] [SDP-11.3-8]
 	newProbe(t, func(p *Params) { p.RecvThreshold = 5 }).pipelined(false, true).read(1, 100).want() // [SDP-9.5.1-2] [SDP-10-6]
-	// [SDP-9.3-13] in order, short ones too [SDP-6.3.6.1-2] [SDP-9.5.5-8]
+	// [SDP-9.3-13] [SDP-9.3-14] [SDP-6.3.3.2-1] in order, short ones too [SDP-6.3.6.1-2] [SDP-9.5.5-8]
 	pipe().read(1, 300).read(2, 300).skip().recv("RdmaWrCompl size=300").want("revoke", "got 1 300").recv("RdmaWrCompl size=7").want("revoke", "got 2 7")
 	pipe().read(1, 300).recv("RdmaWrCompl size=301").aborted("D-20")
 	pipe().recv("RdmaWrCompl size=1").aborted("SDP-9.3-13")
@@ -446,6 +447,7 @@ func TestSDP_9_3_WriteZcopy_Sink(t *testing.T) {
 	newProbe(t, func(p *Params) { p.PeerMaxAdverts = 1 }).pipelined(false, true).read(1, 300).read(2, 300).want("SinkAvail size=300 nd=0")
 }
 
+// [D-27]
 func TestSDP_9_4_Transaction(t *testing.T) {
 	// A small write and a large read meet: one message. [SDP-9.4-1] [SDP-6.3.3-3]
 	p := newProbe(t).pipelined(false, true)
@@ -467,7 +469,7 @@ func TestSDP_9_4_Transaction(t *testing.T) {
 }
 
 func TestSDP_9_5_1_Stale(t *testing.T) {
-	// The example of the draft: two Data sent, three SinkAvails with 0. [SDP-9.5.1-3] [SDP-9.5.1-8] [SDP-9.5.1-9]
+	// [D-23] The example of the draft: two Data sent, three SinkAvails with 0. [SDP-9.5.1-3] [SDP-9.5.1-8] [SDP-9.5.1-9]
 	p := newProbe(t).pipelined(true, false).write(1, 10).write(2, 10).skip()
 	p.recv("SinkAvail size=300 nd=0", "SinkAvail size=300 nd=0").write(3, 300).want("SrcAvail size=300")
 	p.recv("SinkAvail size=300 nd=0").want("revoke", "write 3 300@0 -> 0", "wrote 3 300", "RdmaWrCompl size=300") // [SDP-11.3-10]
@@ -595,7 +597,7 @@ func TestSDP_9_5_4_SrcCancel_Sink(t *testing.T) {
 	// [SDP-9.5.4-3] [SDP-9.5.4-5] [SDP-9.5.4-6] [SDP-9.5.4-7] In-Process: no new reads, MSeqAck held, completions first
 	p = pipe().read(1, 150).skip().recv("SrcAvailCancel").want()
 	cancel := p.seq - 1
-	p.read(2, 200).want()
+	p.read(2, 200).want() // [D-12] credit is under-counted meanwhile, which does no harm
 	p.write(9, 5)
 	if m := p.msgs[0]; m.MSeqAck != cancel-1 { // [D-33]
 		t.Errorf("MSeqAck %d while %d is held", m.MSeqAck, cancel)

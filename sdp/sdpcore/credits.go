@@ -15,7 +15,7 @@ type credits struct {
 	nudgedAt Time   // when
 
 	// Receiving.
-	rfirst  serial
+	rfirst  serial // the first message after Hello or HelloAck is number 0 in either layout [D-05]
 	expect  serial // MSeq of the next message to come
 	pool    int    // own Private Buffers announced
 	free    int    // own Private Buffers posted; -1 when the spare is used
@@ -124,7 +124,7 @@ func (c *credits) shouldRefresh() bool {
 // mayPayload, mayControl and mayRefresh report whether a message may go that
 // carries payload, that carries none, or that carries none and gives credit.
 // [SDP-10.5-1] [SDP-10.5-2] [SDP-10.5-3] [SDP-10.5-4]
-func (c *credits) mayPayload() bool { return c.credit() >= 3 } // [SDP-10.5-7]
+func (c *credits) mayPayload() bool { return c.credit() >= 3 } // [SDP-10.5-7]; and anything else [SDP-10.5-10]
 func (c *credits) mayControl() bool {
 	n := c.credit()                          // with none nothing goes [SDP-10.5-5]
 	return n >= 2 || n == 1 && c.gain() >= 1 // [SDP-10.5-6]

@@ -58,7 +58,7 @@ func (m *Machine) setRecvMode(to sdpwire.Mode) {
 }
 
 // sendModeChange sends a ModeChange; its sender is in the new mode from then
-// on. [SDP-12-6] S tells the receiver which of its halves is meant. [SDP-6.3.8.1-1]
+// on, which is before the message has arrived. [SDP-12-6] [SDP-12-7] [SDP-12.4-2] S tells the receiver which of its halves is meant. [SDP-6.3.8.1-1]
 func (m *Machine) sendModeChange(to sdpwire.Mode, s bool) {
 	a := m.send(sdpwire.ModeChange, 0)
 	m.out[a].Msg.Mode, m.out[a].Msg.S = to, s

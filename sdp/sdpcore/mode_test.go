@@ -112,7 +112,7 @@ func TestSDP_12_Transitions(t *testing.T) {
 		newProbe(t).pipelined(false, true).read(1, 300).want("SinkAvail size=300 nd=0").
 			recv("ModeChange Combined").want("revoke", "mode recv Combined").read(2, 300).want()
 	})
-	t.Run("SDP-12-6 SDP-12-8", func(t *testing.T) {
+	t.Run("SDP-12-6 SDP-12-7 SDP-12-8", func(t *testing.T) {
 		newProbe(t, func(p *Params) { p.SendPolicy = Auto }).goMode(sdpwire.Buffered).want("ModeChange Buffered", "mode send Buffered").write(1, 200).
 			want("Data +84", "Data +84", "Data +32", "wrote 1 200")
 	})

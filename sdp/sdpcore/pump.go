@@ -33,7 +33,7 @@ func (m *Machine) send(mid sdpwire.MID, flags sdpwire.Flags) int {
 		panic("sdpcore: no credit for " + mid.String())
 	}
 	if m.src.urgents > 0 {
-		if w := m.announceable(); w != nil { // once for each urgent byte [SDP-9.5.3-4]
+		if w := m.announceable(); w != nil { // once for each urgent byte [SDP-9.5.3-4], at the latest with it [SDP-9.5.3-5]
 			flags |= sdpwire.OOBPend // in whatever message goes next [SDP-6.1.2-7] [SDP-9.5.3-2]
 			w.pended = true
 			m.src.urgents--
@@ -232,7 +232,7 @@ func (m *Machine) stepPayload() bool {
 		return true
 	}
 	switch {
-	case s.nforced > 0:
+	case s.nforced > 0: // [SDP-12-8] for this switch: each mode has its mechanisms
 		if c.mayPayload() && !partly {
 			m.data()
 			return true

@@ -41,7 +41,7 @@ func (m *Machine) head(msg *sdpwire.Message, invalidated bool) bool {
 	case c.free < 0: // the spare is gone as well
 		m.violation("SDP-10.5-5", msg.MID, "no credit for it")
 		return false
-	case int64(msg.Len) > int64(m.p.RecvSize):
+	case int64(msg.Len) > int64(m.p.RecvSize): // up to that all is taken [SDP-10-1] [SDP-5-2]
 		m.violation("SDP-10-4", msg.MID, "%d bytes for buffers of %d", msg.Len, m.p.RecvSize)
 		return false
 	case !c.received(int(msg.Bufs), serial(msg.MSeqAck)):

@@ -77,6 +77,8 @@ func (m *Machine) offersExceed(n int) bool {
 	return true
 }
 
+// setPeerSize bounds what is sent; memory for sending is the driver's own
+// business. [SDP-10-7]
 func (m *Machine) setPeerSize(n int) {
 	m.p.PeerSize = n
 	m.do(Action{Op: OpPeerSize, N: n})
@@ -95,10 +97,10 @@ func (m *Machine) handleChRcvBuf(msg *sdpwire.Message) {
 		if m.p.Role == Accepting {
 			return // [SDP-10.6.1-1]
 		}
-		z.sent = false // withdrawn [SDP-10.6.1-2] [D-47]
+		z.sent = false // withdrawn; the driver may ask again [SDP-10.6.1-3] [SDP-10.6.1-2] [D-47]
 	}
 	old, want := m.p.RecvSize, int(min(msg.Size, sdpwire.MaxSize))
-	size := min(max(want, m.p.MinRecvSize), m.p.MaxRecvSize) // as close as possible [SDP-10.6-5] [SDP-10.6-7]
+	size := min(max(want, m.p.MinRecvSize), m.p.MaxRecvSize) // perhaps larger [SDP-10.6-6], as close as possible [SDP-10.6-5] [SDP-10.6-7]
 	switch {
 	case m.p.NoResize: // [SDP-10.6-14] [SDP-6.4.2.1-2]
 		size = old

@@ -17,7 +17,7 @@ import (
 // carry, two random programs, random interleaving. After every step the rules
 // that the draft states about what may be seen on the wire are checked by code
 // that shares nothing with the machines, and every byte is followed from write
-// to read. A seed repeats a run exactly.
+// to read. A seed repeats a run exactly. [SDP-6.1.2-11] [D-28]
 
 var (
 	simSeed  = flag.Uint64("sim.seed", 0, "run the one simulation with this seed, and print its ladder")

@@ -25,7 +25,8 @@ type held struct {
 	private bool // lies in a Private Buffer
 }
 
-// An inAdv is a SrcAvail of the peer that is Unprocessed or In-Process.
+// An inAdv is a SrcAvail of the peer that is Unprocessed, or In-Process once asked
+// is not zero. It is Processed, and gone, when its last message is sent. [SDP-5-1]
 type inAdv struct {
 	key      uint64
 	stag     uint32
@@ -61,7 +62,7 @@ type sinkAdv struct {
 // progress bring, the rest of a SrcAvail that was answered by SendSm
 // (expected), the SrcAvails from oldest to newest.
 type sink struct {
-	mode  sdpwire.Mode
+	mode  sdpwire.Mode // accept, handleSrcAvail and mayOffer allow what it allows [SDP-11-4] [SDP-11.2-3] [SDP-11.3-3]
 	reads deque[read]
 
 	holds     deque[held]
@@ -77,7 +78,7 @@ type sink struct {
 	srcCancel bool // a SrcAvailCancel is being answered [SDP-9.5.4-5]
 
 	offers     deque[sinkAdv]
-	count      serial // NonDiscards [SDP-6.3.3.4-1]
+	count      serial // NonDiscards [SDP-6.3.3.4-1], wraps as 32-bit numbers do [SDP-6.3.3.4-4]
 	cancelWant bool   // SinkAvailCancel to be sent
 	cancelOpen bool   // sent and not Processed
 	cancelSent bool   // one was ever sent
@@ -183,7 +184,8 @@ func (m *Machine) consume(n int) {
 	}
 }
 
-// serve gives held bytes to the reads and starts RDMA Reads for them.
+// serve gives held bytes to the reads, of several messages to one read if that is
+// not advertised [SDP-9.5.1-6], and starts RDMA Reads for them.
 func (m *Machine) serve() {
 	s := &m.snk
 	for i := 0; i < s.reads.len(); {
@@ -234,7 +236,7 @@ func (m *Machine) drained() bool {
 // opsDirect returns the number of RDMA Reads in progress into reads of the ULP.
 func (s *sink) opsDirect() int { return s.ops.len() - s.opsLocal }
 
-// fetch starts an RDMA Read into r from the oldest SrcAvail that has bytes left
+// fetch carries out the peer's request: it starts an RDMA Read into r [SDP-9-4] from the oldest SrcAvail that has bytes left
 // to ask for. [SDP-9.2-7] [SDP-9.5.2.1-3] If r does not suit, that SrcAvail is
 // to be answered by SendSm. [SDP-9.2-6] [SDP-6.3.5-1]
 func (m *Machine) fetch(r *read) bool {
@@ -245,13 +247,14 @@ func (m *Machine) fetch(r *read) bool {
 	}
 	a := s.adverts.at(i)
 	room, left := r.n-r.off-r.inflight, a.size-a.asked
+	// [SDP-9.2-5]
 	if m.p.NoRead || room < left && room <= m.p.RecvThreshold {
 		if i == 0 && r.inflight == 0 && (r.off == 0 || r.all) {
 			a.wantSm = true
 		}
 		return false
 	}
-	n := min(room, left)
+	n := min(room, left) // behind the prefix, from the STag named [SDP-9.2-8] [SDP-6.3.2.3-1] [SDP-11.3-15]
 	m.do(Action{Op: OpRDMARead, ID: r.id, Off: r.off + r.inflight, N: n, STag: a.stag, TO: a.to + uint64(a.asked)})
 	s.ops.push(readOp{adv: a.key, rid: r.id, n: n})
 	a.asked += n
@@ -325,7 +328,7 @@ func (m *Machine) ReadDone(now time.Duration, out []Action) []Action {
 func (m *Machine) accept(mid sdpwire.MID, n int, apart bool) bool {
 	s := &m.snk
 	switch {
-	case s.eof:
+	case s.eof: // [SDP-8.2.1-8]
 		m.violation("SDP-8.2.1-8", mid, "payload after DisConn")
 		return false
 	case s.adverts.len() > 0 && s.expected == 0:
@@ -413,6 +416,7 @@ func (m *Machine) compact() {
 }
 
 // handleSrcAvail takes the advertisement of a SrcAvail with n bytes of payload.
+// Each ends by RDMA or by a SendSm. [SDP-9.5.2.1-4]
 func (m *Machine) handleSrcAvail(msg *sdpwire.Message, n int) {
 	s := &m.snk
 	m.stats.RecvSrcAvails++
@@ -420,7 +424,7 @@ func (m *Machine) handleSrcAvail(msg *sdpwire.Message, n int) {
 	case s.eof:
 		m.violation("SDP-8.2.1-8", msg.MID, "after DisConn")
 		return
-	case s.mode == sdpwire.Buffered:
+	case s.mode == sdpwire.Buffered: // [SDP-11.1-1]
 		m.violation("SDP-11.1-1", msg.MID, "in Buffered Mode")
 		return
 	case s.mode == sdpwire.Combined && n == 0:
@@ -481,7 +485,7 @@ func (m *Machine) rdComplReady() bool {
 
 // rdCompl acknowledges the bytes of the oldest SrcAvail read since the last
 // time. [SDP-9.2-9] [SDP-9.2-11] [SDP-9.2-12] [SDP-9.2-13] [SDP-9.2-28]
-// [SDP-6.3.7.1-1] [SDP-6.3.7.1-2]
+// [SDP-6.3.7.1-1] [SDP-6.3.7.1-2] [SDP-6.3.7.1-3]
 func (m *Machine) rdCompl() {
 	s := &m.snk
 	a := *s.adverts.at(0)
@@ -507,7 +511,7 @@ func (m *Machine) endHold() {
 	}
 }
 
-// sendSmReady reports whether a SendSm is due: for the oldest SrcAvail, whose
+// sendSmReady reports whether a SendSm is due, in whatever mode [SDP-11-2] [D-21]: for the oldest SrcAvail, whose
 // reads are all finished and reported, or for a cancel.
 func (m *Machine) sendSmReady() bool {
 	s := &m.snk
@@ -538,7 +542,7 @@ func (m *Machine) sendSm() {
 	}
 	m.send(sdpwire.SendSm, 0)
 	a := s.adverts.pop()
-	s.expected = a.size - a.reported // [SDP-9.2-27]
+	s.expected = a.size - a.reported // [SDP-9.2-27]; the SrcAvails behind it stay [SDP-11.3-7]
 	s.waitAt = m.now
 	m.stats.SentSendSms++
 }
@@ -588,7 +592,8 @@ func (m *Machine) mayOffer() int {
 	return i
 }
 
-// sinkAvail advertises read i, the whole of it. [SDP-9.3-3] With transact it
+// sinkAvail advertises read i, the whole of it from its first byte on. [SDP-9.3-3]
+// [SDP-6.3.3.1-1] [SDP-6.3.3.2-1] With transact it
 // also carries small writes that wait. [SDP-9.4-1] [SDP-6.3.3-3]
 func (m *Machine) sinkAvail(i int, transact bool) {
 	s := &m.snk
@@ -613,7 +618,8 @@ func (m *Machine) sinkAvail(i int, transact bool) {
 	}
 }
 
-// endOffer ends SinkAvail i. Its read stays where it is.
+// endOffer ends SinkAvail i, which nothing else does: until then the peer may
+// write. [SDP-9.3-14] Its read stays where it is.
 func (m *Machine) endOffer(i int, remote bool) *read {
 	s := &m.snk
 	o := s.offers.remove(i)

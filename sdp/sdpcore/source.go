@@ -40,7 +40,7 @@ type sinkOffer struct {
 
 // source is the half-connection in which this end is the Data Source.
 //
-// Open SrcAvails cover the oldest writes, one each, in order; the writes
+// Open SrcAvails [SDP-11.3-17] cover the oldest writes, one each, in order; the writes
 // before them are those that SendSms have forced to Bcopy. Everything behind is
 // plain: not yet handed to the wire beyond its off.
 type source struct {
@@ -225,13 +225,13 @@ func (m *Machine) advance(i, n int) {
 	}
 }
 
-// data sends one Data message made of the rest of the forced write, or of as
+// data is Bcopy: it sends one Data message made [SDP-9-2] [SDP-11.1-1] of the rest of the forced write, or of as
 // many plain bytes as fit, from several writes if need be. [SDP-9.1-1] [SDP-10-4]
 func (m *Machine) data() {
 	s := &m.src
 	at, end := s.covered(), s.writes.len()
 	if s.nforced > 0 {
-		at, end = 0, s.nforced // nothing but the forced write [SDP-9.2-25] [SDP-9.5.2.1-2]
+		at, end = 0, s.nforced // [SDP-11.3-6] nothing but the forced write [SDP-9.2-25] [SDP-9.5.2.1-2]
 		if s.advs.len() == 0 {
 			end = s.writes.len()
 		}
@@ -304,7 +304,7 @@ func (m *Machine) payload(a, at, end, limit int) (total int) {
 	m.out[a].Msg.Len += uint32(total)
 	// A fresh SinkAvail at hand is used up by this message instead of being
 	// met by the counter; the sum is the same. [D-23]
-	if s.avail.len() > 0 {
+	if s.avail.len() > 0 { // [SDP-9.5.2.2-2]
 		s.avail.pop()
 	} else {
 		s.count++ // [SDP-9.5.1-8]
@@ -319,7 +319,9 @@ func (m *Machine) insertPart(after int, p Action) {
 	m.out[after+1] = p
 }
 
-// srcAvail advertises the rest of the oldest plain write. In Combined Mode it
+// srcAvail begins a Read Zcopy: it advertises the rest of the oldest plain write,
+// at any address, the bytes in the payload included. [SDP-9.2-1] [SDP-9-3]
+// [SDP-6.3.2.1-1] [SDP-6.3.2.2-1] [SDP-6.3.2.2-2] In Combined Mode it
 // carries the first bytes [SDP-9.2-2] [SDP-11.2-6], in Pipelined Mode none
 // [SDP-9.2-3] [SDP-11.3-4]; it describes the whole buffer either way [SDP-9.2-4].
 func (m *Machine) srcAvail() {
@@ -367,7 +369,10 @@ func (m *Machine) Bind(adv uint64, stag uint32) {
 	}
 }
 
-// rdmaWrite moves bytes into the oldest SinkAvail of the peer, from one write.
+// rdmaWrite moves bytes into the oldest SinkAvail of the peer, from one write, by
+// the STag it names and from its address on. [SDP-6.3.3.3-1] [SDP-6.3.3.2-2]
+// What a Transaction asked for is filled this way too, if it suits. [SDP-9.4-3]
+// [SDP-9.4-4] [SDP-9.4-5]
 // [SDP-9.3-1] [SDP-9.3-5] [SDP-11.3-11]
 func (m *Machine) rdmaWrite() {
 	s := &m.src
@@ -433,8 +438,8 @@ func (m *Machine) handleRdmaRdCompl(msg *sdpwire.Message, inv uint32, invalidate
 		return
 	}
 	a := s.advs.at(0)
-	n := int(msg.Size)
-	switch { // [SDP-9.2-17]
+	n := int(msg.Size) // any part of what is left, in any number of rounds [SDP-9.2-14] [SDP-9.2-15]
+	switch {           // [SDP-9.2-17]
 	case n > a.left:
 		m.violation("SDP-9.2-17", msg.MID, "%d bytes of the %d that were left", n, a.left)
 		return
@@ -453,7 +458,7 @@ func (m *Machine) handleRdmaRdCompl(msg *sdpwire.Message, inv uint32, invalidate
 	}
 	m.stats.SentBytesRead += uint64(n)
 	a.left -= n
-	if final { // Otherwise a further answer is awaited. [SDP-9.2-18]
+	if final { // Until here its bytes stayed readable. [SDP-9.2-19] Otherwise a further answer is awaited. [SDP-9.2-18]
 		key := s.advs.at(0).key
 		i := s.nforced
 		s.advs.pop()
@@ -474,7 +479,7 @@ func (m *Machine) handleRdmaRdCompl(msg *sdpwire.Message, inv uint32, invalidate
 func (m *Machine) handleSendSm(msg *sdpwire.Message) {
 	s := &m.src
 	m.stats.RecvSendSms++
-	if s.advs.len() == 0 {
+	if s.advs.len() == 0 { // [SDP-9.2-16]
 		m.violation("SDP-9.2-16", msg.MID, "no SrcAvail is open")
 		return
 	}
@@ -517,7 +522,7 @@ func (m *Machine) handleSinkAvail(msg *sdpwire.Message) {
 		m.violation("D-24", msg.MID, "NonDiscards %d, but only %d messages carried payload", nd, s.count)
 		return
 	}
-	if nd != s.count { // [SDP-9.5.1-9]: crossed by a message with payload; before anything else [SDP-11.3-10]
+	if nd != s.count { // [SDP-9.5.1-3] [SDP-9.5.1-9]: crossed by a message with payload; before anything else [SDP-11.3-10]
 		s.count--
 		m.stats.StaleSinkAvails++
 		return
@@ -527,7 +532,7 @@ func (m *Machine) handleSinkAvail(msg *sdpwire.Message) {
 		return
 	}
 	s.avail.push(sinkOffer{size: int(msg.Size), stag: msg.STag, to: msg.VA})
-	if s.advs.len() > 0 { // they were discarded by the peer [SDP-11.3-12]
+	if s.advs.len() > 0 { // they were discarded by the peer [SDP-11.3-12]; what the SinkAvail leaves over is advertised again [SDP-11.3-13]
 		m.stats.Overrides += uint64(s.advs.len())
 		m.revokeAdvs()
 		m.checkCancel()
@@ -551,7 +556,7 @@ func (m *Machine) lateSinkAvail(nd serial, msg *sdpwire.Message) {
 }
 
 // reissue returns the writes of all SrcAvails sent before the ModeChange to the
-// queue, once. [SDP-12.4-6] Those sent after it stand. [D-26]
+// queue, once, and only if the peer has discarded them. [SDP-12.4-6] [SDP-12.4-8] Those sent after it stand. [D-26]
 func (m *Machine) reissue() {
 	s := &m.src
 	if s.reissued {

@@ -6,7 +6,8 @@ import (
 	"viaduct/sdp/sdpwire"
 )
 
-// suspend is the state of a suspension. [SDP 13.1.1]
+// suspend is the state of a suspension. [SDP 13.1.1] Starting one is an option that
+// is provided. [SDP-13.1-2] [SDP-13.1-3]
 type suspend struct {
 	local    bool   // asked for here
 	remote   bool   // asked for by the peer, to be answered

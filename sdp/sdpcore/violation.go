@@ -7,8 +7,8 @@ import (
 	"viaduct/sdp/sdpwire"
 )
 
-// A Violation says that the peer broke a rule of the protocol. The connection
-// ends abortively. [SDP-8.2.2-6]
+// A Violation says that the peer, which is not trusted [SDP-15-1], broke a rule of
+// the protocol. The connection ends abortively. [SDP-8.2.2-6]
 type Violation struct {
 	Row  string      // of the requirement matrix, or a decision: "SDP-9.2-17", "D-24"
 	MID  sdpwire.MID // type of the message that broke it

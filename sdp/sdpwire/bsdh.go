@@ -81,8 +81,10 @@ func (m MID) HeaderLen() int {
 		return HelloLen
 	case HelloAckMID:
 		return HelloAckLen
+	// [SDP-6.2.3-1] [SDP-6.2.4-1] [SDP-6.3.1-1] [SDP-6.3.5-2] [SDP-6.3.9-1] [SDP-6.3.10-1] [SDP-6.3.11-2] [SDP-6.5.2-1]
 	case DisConn, AbortConn, SendSm, SrcAvailCancel, SinkAvailCancel, SinkCancelAck, SuspCommAck, Data:
 		return BSDHLen
+	// [SDP-6.3.6-2] [SDP-6.3.7-2] [SDP-6.3.8-2] [SDP-6.4.1-1] [SDP-6.4.2-1]
 	case RdmaWrCompl, RdmaRdCompl, ModeChange, ChRcvBuf, ChRcvBufAck:
 		return complLen
 	case SuspComm:
@@ -95,11 +97,13 @@ func (m MID) HeaderLen() int {
 	return 0
 }
 
-// MayCarryPayload reports whether ULP bytes may follow the headers of m. [SDP-6.3.1-4]
+// MayCarryPayload reports whether ULP bytes may follow the headers of m.
+// [SDP-6.3.1-4] [SDP-6.3.1-2] [SDP-6.3.2-2]
 func (m MID) MayCarryPayload() bool { return m == Data || m == SrcAvail || m == SinkAvail }
 
 // Solicited reports whether a message of type m with the given flags travels
-// by Send with Solicited Event. [SDP-14.2-1] [SDP-14.2-2]
+// by Send with Solicited Event. [SDP-14.2-1] [SDP-14.2-2] What a message came by
+// is not looked at. [D-73]
 func (m MID) Solicited(f Flags) bool {
 	switch m {
 	case AbortConn, SuspComm, SuspCommAck, SendSm, SrcAvailCancel, SinkAvailCancel, HelloAckMID,

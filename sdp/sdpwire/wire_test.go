@@ -66,6 +66,7 @@ var messageVectors = []struct {
 		"0040 00 ff 00000010 00000000 00000000", "ff 00 0040 00000010 00000000 00000000"},
 }
 
+// [SDP-6-1] [SDP-6-2] [SDP-6-4] [SDP-6.1-1] [SDP-6.1.1-1]
 func TestSDP_6_Messages(t *testing.T) {
 	for _, v := range messageVectors {
 		for _, l := range []Layout{Figure, IBTA} {
@@ -236,7 +237,7 @@ func TestSDP_6_1_1_MID(t *testing.T) {
 func TestSDP_6_1_2_Flags(t *testing.T) {
 	m := Message{MID: Data, Flags: 0xf8, Bufs: 3, Len: 17}
 	b := append(m.Append(nil, Figure), 'x')
-	if b[2] != 0 {
+	if b[2] != 0 { // [SDP-6.1.2-2]
 		t.Errorf("[SDP-6.1.2-2] reserved flag bits sent: %#x", b[2])
 	}
 	b[2] = 0xf8
@@ -264,7 +265,7 @@ func TestSDP_6_1_2_Flags(t *testing.T) {
 
 func TestSDP_6_3_Ranges(t *testing.T) {
 	for _, mid := range []MID{SrcAvail, SinkAvail} {
-		for _, size := range []uint32{0, MaxSize + 1, 0xffffffff} {
+		for _, size := range []uint32{0, MaxSize + 1, 0xffffffff} { // [SDP-6.3.2.1-2] [SDP-6.3.3.1-2]
 			m := Message{MID: mid, Len: uint32(mid.HeaderLen()), Size: size}
 			if _, _, err := Parse(m.Append(nil, Figure), Figure); !errors.Is(err, ErrSize) {
 				t.Errorf("[SDP-6.3.2.1-2] [SDP-6.3.3.1-2] %v of %d bytes: %v", mid, size, err)
@@ -281,7 +282,7 @@ func TestSDP_6_3_Ranges(t *testing.T) {
 	}
 	b := (&Message{MID: ModeChange, Len: 20, Mode: Pipelined}).Append(nil, Figure)
 	b[16], b[17], b[18], b[19] = 0xff, 0xff, 0xff, b[19]|0xf0
-	if m, _, err := Parse(b, Figure); err != nil || m.Mode != Pipelined || m.S {
+	if m, _, err := Parse(b, Figure); err != nil || m.Mode != Pipelined || m.S { // [SDP-6.3.8.3-2]
 		t.Errorf("[SDP-6.3.8.3-2] reserved bits of ModeChange: %v %v", m, err)
 	}
 	for i := 16; i < 24; i++ {
