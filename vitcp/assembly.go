@@ -38,7 +38,7 @@ func (a *assembly) segment(h *vitcpwire.Header, payload int, awaited vitcpwire.N
 			return false, framingf("read response %d, awaited %d", uint32(h.Number), uint32(awaited))
 		}
 	case vitcpwire.Send, vitcpwire.Write, vitcpwire.ReadRequest:
-		if !p.active {
+		if !p.active { // messages are not reordered [VIT-3.1-15]
 			// The first number may be anything; then each is one more.
 			if a.started && h.Number != a.last.Add(1) { // [VIT-3.1-10] [VIT-3.1-11] [V-37]
 				return false, framingf("message %d after %d", uint32(h.Number), uint32(a.last))

@@ -1,3 +1,52 @@
 // Package vitcp carries VI Architecture connections over TCP, as described in
-// draft-dicecco-vitcp-00 (July 2000).
+// draft-dicecco-vitcp-00 (July 2000). It is a provider for package vi:
+//
+//	p, err := vitcp.New(vitcp.Config{Listen: ":3936"})
+//	nic, err := vi.Open(p, "", nil)
+//	v, err := nic.CreateVI(vi.Attributes{Reliability: vi.ReliableReception}, nil, nil)
+//	_, err = v.ConnectRequest(ctx, local, vi.IPAddress(host, "files"))
+//
+// A VI address is an IP address (4 or 16 bytes, and 2 more of port if it is
+// not the default one) with a discriminator of up to 16 bytes. All NICs that
+// were opened through one [Provider] share its listening ports; requests find
+// their way by discriminator. [VIT-2.2.2.2.1-1] [VIT-2.2.2.2.1-2]
+//
+// # What it does
+//
+// Everything in the draft: Sends, RDMA Writes and RDMA Reads (nothing else is
+// an operation of the architecture, and nothing of the architecture is
+// missing) [VIT-2.2.1-1] [VIT-2.2.2.1-4]; both connection models with the
+// draft's state machines; MTU and read-window negotiation; descriptor flow
+// control; acknowledgements and remote error codes; the security field, with
+// [HMAC] as a ready-made check; the Transmit Error flag. Beyond it: Reliable
+// Delivery told apart from Reliable Reception, an optional Disconnect message,
+// TLS below, and limits on what strangers can occupy.
+//
+// The draft gives hardly any numbers. Ours are decisions V-01 to V-46 of
+// docs/requirements/vitcp-decisions.md; a peer with others is met by
+// [Config.Dialect] and its neighbours. Retransmission, the rules about it and
+// protection against wrapped sequence numbers are the system TCP's.
+// [VIT-2.2.2.2.4-1] [VIT-2.2.2.2.5-1] [VIT-2.2.2.2.5-2] [V-39]
+//
+// # Errors
+//
+// Setting a connection up fails with the errors of package vi, which wrap a
+// [*RejectError], [*MismatchError], [*ProtocolError] or [ErrSecurity] where
+// that says more. A connection that breaks leaves its reason with
+// [Config.Broken]; descriptors and the NIC's error handler get what the
+// architecture says. A peer that is against the protocol is cut off by a
+// reset; nobody else notices.
+//
+// # Concurrency and cancellation
+//
+// All exported methods may be called concurrently. Connecting and waiting end
+// with their context. Closing the NIC ends what is left: half-open
+// connections, undecided requests, links.
+//
+// # What is missing
+//
+// RDMA Reads that wait for the read window hold back what is posted behind
+// them; the setting that decision V-27 allows for letting others overtake does
+// not exist. Handing one port to several processes needs a demultiplexer that
+// does not exist either; they use separate ports.
 package vitcp

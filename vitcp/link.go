@@ -40,7 +40,7 @@ type linkTerms struct {
 }
 
 // A link is an established connection: the data path between a VI's work
-// queues and TCP. It is driven by a frameio.Conn, in two roles that run at
+// queues and one TCP connection of its own. [VIT-2.2.2.2.2-1] It is driven by a frameio.Conn, in two roles that run at
 // once: the send role (Fill, Sent; fields of tx) and the receive role
 // (Receive, Direct, DirectDone, Drained; fields of rx). What both need is
 // atomic. Two marks end its work: dying, after which no message is begun or
@@ -191,7 +191,8 @@ func (l *link) told(n vitcpwire.Count) {
 	l.mine.tell()
 }
 
-// Start implements vi.Link.
+// Start implements vi.Link. Before it nothing moves: the engine calls it when
+// the VI is connected. [VIT-2.2.2.1-1] [VIT-2.2.2.1-2]
 func (l *link) Start() {
 	l.gate.Lock()
 	if l.stopped.Load() {

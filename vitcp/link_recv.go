@@ -408,7 +408,8 @@ func (l *link) place(p []byte) error {
 	return nil
 }
 
-// target pins where the next bytes of the message go: at most n bytes at
+// target pins, by handle and address, where the next bytes of the message go:
+// registered memory or nothing [VIT-2.2.2.1-3]; at most n bytes at
 // offset at. An empty Ref means that they are not wanted. cur is that of a
 // Send; a response has its own.
 func (l *link) target(n int, cur *vi.Cursor, at uint32) (regmem.Ref, error) {

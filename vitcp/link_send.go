@@ -9,7 +9,9 @@ import (
 	"viaduct/vitcp/vitcpwire"
 )
 
-// txState belongs to the send role.
+// txState belongs to the send role. One descriptor becomes one message, of the
+// type of its operation, cut into segments that are sent in order.
+// [VIT-2.2.2.2.3-1] [VIT-2.2.2.2.3-2] [VIT-2.2.2.2.3-3] [VIT-3.1-15]
 type txState struct {
 	last  vitcpwire.Number // of the message begun last
 	turn  bool             // the next segment is a response's if there is one
@@ -84,7 +86,8 @@ func (l *link) fillSegment(b *frameio.Batch) bool {
 }
 
 // startMessage begins with the next send descriptor. It returns false if
-// there is none, or if it has to wait. An RDMA Read is sent as a whole.
+// there is none, or if it has to wait. An RDMA Read is sent as a whole: one
+// source range, and any local segments. [V-25]
 func (l *link) startMessage(b *frameio.Batch) bool {
 	for !l.dying.Load() {
 		d := l.ep.NextSend()
@@ -193,7 +196,7 @@ func (l *link) putData(b *frameio.Batch) {
 	bump(&l.count.sentBytes, uint64(n))
 	switch {
 	case bad != 0:
-		h.Flags |= vitcpwire.EndOfMessage | vitcpwire.TransmitError // [V-30]
+		h.Flags |= vitcpwire.EndOfMessage | vitcpwire.TransmitError // [V-30] [VIT-2.2.2.2.5-5]
 	case t.offset == d.Length:
 		h.Flags |= vitcpwire.EndOfMessage
 	}
@@ -250,7 +253,7 @@ func (l *link) putResponse(b *frameio.Batch, job *readJob) {
 	t := &l.tx
 	hl := l.dialect.HeaderLen(vitcpwire.ReadResponse)
 	n := min(uint32(l.maxSeg-hl), job.r.Length-t.jobOffset)
-	h := vitcpwire.Header{Type: vitcpwire.ReadResponse, Offset: t.jobOffset, Number: job.number}
+	h := vitcpwire.Header{Type: vitcpwire.ReadResponse, Offset: t.jobOffset, Number: job.number} // [VIT-3.1-12]
 	bad := job.refused
 	var ref regmem.Ref
 	if !bad && n > 0 {
@@ -309,7 +312,9 @@ func (l *link) refuseRead(head []byte, h vitcpwire.Header, job *readJob) {
 }
 
 // putBare appends a segment without payload that begins and ends a message of
-// its own.
+// its own. It uses no descriptor of the peer. [V-22] An error code always goes
+// with the number of its message; no code of our own is ever set without one.
+// [VIT-3.1-ERR-2]
 func (l *link) putBare(b *frameio.Batch, typ vitcpwire.Type, ack vitcpwire.Number, code uint8) {
 	h := l.header(vitcpwire.Header{Type: typ, Flags: vitcpwire.EndOfMessage, Length: vitcpwire.HeaderLen, Number: l.tx.last})
 	if code != 0 {

@@ -297,7 +297,8 @@ func (d *device) listen(ap netip.AddrPort) (*listener, error) {
 	return l, nil
 }
 
-// place resolves the host part of a local address: where to listen, and for
+// place resolves the host part of a local address, which is an IP address
+// [VIT-2.2.2.2.1-1]: where to listen, and for
 // connections to which of our addresses (invalid: any).
 func (d *device) place(local vi.Address) (ap netip.AddrPort, err error) {
 	if len(local.Host) == 0 {
