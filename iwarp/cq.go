@@ -170,9 +170,21 @@ func (c *CompletionQueue) detach(q *QueuePair, depth int) {
 // progress drives the connections behind a completion queue.
 type progress CompletionQueue
 
+// maxPolled is how many connections a consumer looks at itself. With more, the
+// calls would cost more than they gain, and the connections' own goroutines do
+// it.
+const maxPolled = 8
+
 // Poll implements [queue.Progress].
 func (p *progress) Poll() (got bool) {
-	for _, q := range *p.users.Load() {
+	users := *p.users.Load()
+	if len(users) > maxPolled {
+		for _, q := range users {
+			q.ring()
+		}
+		return false
+	}
+	for _, q := range users {
 		if q.poll() {
 			got = true
 		}

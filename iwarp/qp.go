@@ -206,8 +206,12 @@ func (q *QueuePair) SetORD(n int) error {
 // SetIRD changes IRD to what the ULPs settled by their own means, up to the
 // IRD of the configuration or that of start-up, whichever is greater.
 func (q *QueuePair) SetIRD(n int) error {
-	if n < 0 || n > len(q.inbound.slots)/2 {
-		return fmt.Errorf("%w: IRD %d, room for %d", ErrInvalid, n, len(q.inbound.slots)/2)
+	room := q.inbound.size / 2
+	if q.ext.Atomic {
+		room /= 2
+	}
+	if n < 0 || n > room {
+		return fmt.Errorf("%w: IRD %d, room for %d", ErrInvalid, n, room)
 	}
 	q.ird.Store(int32(n))
 	return nil
@@ -282,18 +286,21 @@ func (q *QueuePair) poll() bool {
 	if !q.ready.Load() {
 		return false
 	}
-	if q.waiting.Load() && q.waiting.Swap(false) {
-		q.fc.Kick()
-	}
+	q.ring()
 	return q.fc.Poll()
 }
 
 func (q *QueuePair) unpoll() {
 	if q.ready.Load() {
-		if q.waiting.Load() && q.waiting.Swap(false) {
-			q.fc.Kick()
-		}
+		q.ring()
 		q.fc.Unpoll()
+	}
+}
+
+// ring announces what was posted with More.
+func (q *QueuePair) ring() {
+	if q.waiting.Load() && q.waiting.Swap(false) {
+		q.kick()
 	}
 }
 

@@ -24,18 +24,22 @@ type pendingRead struct {
 // A readRing keeps pendingReads in the order of their requests. The send role
 // adds, the receive role removes; neither waits for the other. [RDMAP-5.2.2-6]
 type readRing struct {
-	slots      []pendingRead
+	slots      []pendingRead // made when first needed, by the send role
+	size       int
 	head, tail atomic.Uint32
 }
 
 func powerOf2(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
 
-func (r *readRing) init(n int) { r.slots = make([]pendingRead, powerOf2(n)) }
+func (r *readRing) init(n int) { r.size = powerOf2(n) }
 
 func (r *readRing) len() int { return int(r.tail.Load() - r.head.Load()) }
 
 // add returns the slot to fill; push makes it visible. [send role]
 func (r *readRing) add() *pendingRead {
+	if r.slots == nil {
+		r.slots = make([]pendingRead, r.size)
+	}
 	return &r.slots[r.tail.Load()&uint32(len(r.slots)-1)]
 }
 
@@ -59,10 +63,19 @@ func (r *readRing) pop() {
 // An inboundRead is a Read or Atomic of the peer that is not fully answered.
 type inboundRead struct {
 	atomic bool
-	n      int // length of ulpdu
-	read   rdmap.ReadRequest
-	op     rdmap.AtomicRequest
-	ulpdu  [ddp.UntaggedLen + rdmap.AtomicRequestLen]byte // for a Terminate
+	n      uint8                                          // length of ulpdu
+	ulpdu  [ddp.UntaggedLen + rdmap.AtomicRequestLen]byte // as it came, checked
+}
+
+// read and op return the RDMAP header of each kind.
+func (in *inboundRead) read() rdmap.ReadRequest {
+	r, _, _ := rdmap.ParseReadRequest(in.ulpdu[ddp.UntaggedLen:])
+	return r
+}
+
+func (in *inboundRead) op() rdmap.AtomicRequest {
+	r, _, _ := rdmap.ParseAtomicRequest(in.ulpdu[ddp.UntaggedLen:])
+	return r
 }
 
 // An inboundRing keeps the peer's requests in the order they were delivered.
@@ -70,19 +83,23 @@ type inboundRead struct {
 // last byte of an answer, removes. Each stream has its own. [RDMAP-5.2.1-8]
 // [RDMAP-5.5-17] [RDMAP-8.1.2-6] [SEC-6.4.3.3-1] [SEC-A-3] [I-20]
 type inboundRing struct {
-	slots      []inboundRead
+	slots      []inboundRead // made when first needed, by the receive role
+	size       int
 	head, tail atomic.Uint32
 	next       uint32       // the first that is not answered; send role
 	reads      atomic.Int32 // of each kind
 	atomics    atomic.Int32
 }
 
-func (r *inboundRing) init(n int) { r.slots = make([]inboundRead, powerOf2(n)) }
+func (r *inboundRing) init(n int) { r.size = powerOf2(n) }
 
 func (r *inboundRing) len() int { return int(r.tail.Load() - r.head.Load()) }
 
 // add returns the slot to fill; push makes it visible. [receive role]
 func (r *inboundRing) add() *inboundRead {
+	if r.slots == nil {
+		r.slots = make([]inboundRead, r.size)
+	}
 	return &r.slots[r.tail.Load()&uint32(len(r.slots)-1)]
 }
 

@@ -194,7 +194,7 @@ func (q *QueuePair) request(op rdmap.Opcode, h ddp.Untagged, p, u []byte) {
 	if isAtomic {
 		busy = q.inbound.atomics.Load()
 	}
-	have := busy < q.ird.Load() && q.inbound.len() < len(q.inbound.slots)
+	have := busy < q.ird.Load() && q.inbound.len() < q.inbound.size
 	s := &q.rx.queues[rdmap.QueueReadRequest]
 	if f := s.Check(h, len(p), rdmap.AtomicRequestLen, have); f != ddp.OK {
 		q.ddpFault(f, u)
@@ -202,14 +202,14 @@ func (q *QueuePair) request(op rdmap.Opcode, h ddp.Untagged, p, u []byte) {
 	}
 	in := q.inbound.add()
 	in.atomic = isAtomic
-	in.n = copy(in.ulpdu[:], u)
+	in.n = uint8(copy(in.ulpdu[:], u))
 	f := rdmap.OK
 	if isAtomic {
-		in.op, _, _ = rdmap.ParseAtomicRequest(p)
-		f = q.checkAtomic(&in.op)
+		r := in.op()
+		f = q.checkAtomic(&r)
 	} else {
-		in.read, _, _ = rdmap.ParseReadRequest(p)
-		f = q.checkSource(&in.read)
+		r := in.read()
+		f = q.checkSource(&r)
 	}
 	if f != rdmap.OK {
 		q.rdmapFault(f, u)

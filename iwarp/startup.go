@@ -229,7 +229,11 @@ func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder, rest []by
 	q.ird.Store(int32(p.IRD))
 	q.ord.Store(min(int32(p.ORD), int32(q.cfg.ord())))
 	n := max(int(p.IRD), int(q.cfg.ird()), 1)
-	q.inbound.init(4 * n) // Reads, and as many Atomics [I-64]; as many again whose answers are just being sent
+	n *= 2 // as many again whose answers are just being sent
+	if q.ext.Atomic {
+		n *= 2 // Reads, and as many Atomics [I-64]
+	}
+	q.inbound.init(n)
 	t := &q.tx
 	t.enc = mpa.Encoder{CRC: p.CRC, Markers: p.SendMarkers}
 	t.rtr = p.Ready

@@ -47,7 +47,8 @@ type txMessage struct {
 	cut    ddp.Cutter
 	w      *sendWQE     // own message
 	seq    uint64       // of w
-	in     *inboundRead // Read Response
+	in     *inboundRead // request of a Read Response
+	read   rdmap.ReadRequest
 	msn    ddp.MSN
 }
 
@@ -245,7 +246,7 @@ func (q *QueuePair) segment(b *frameio.Batch) bool {
 	var h []byte
 	switch {
 	case m.in != nil: // Read Response: source checked and read for each segment [I-43] [I-61] [RDMAP-5.2.2-8]
-		r := &m.in.read
+		r := &m.read
 		if n > 0 {
 			ref, out := q.dev.reg.Access(r.SourceSTag, r.SourceTO+off, uint64(n), q.pd.dom, q, regmem.RemoteRead)
 			if out == regmem.OK && !touchable(ref) {
@@ -278,7 +279,7 @@ func (q *QueuePair) segment(b *frameio.Batch) bool {
 		t.answered++
 		q.inbound.answered(false)
 		q.stats.servedReads.Add(1)
-		q.stats.servedBytes.Add(uint64(m.in.read.Size))
+		q.stats.servedBytes.Add(uint64(m.read.Size))
 	} else {
 		t.done = append(t.done, m.seq)
 	}

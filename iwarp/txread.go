@@ -72,16 +72,18 @@ func (q *QueuePair) sendAtomic(b *frameio.Batch, w *sendWQE, seq uint64) {
 func (q *QueuePair) answer(b *frameio.Batch, in *inboundRead) {
 	t := &q.tx
 	if !in.atomic {
-		t.cur = txMessage{active: true, op: rdmap.ReadResponse, in: in,
-			cut: ddp.NewCutter(uint64(in.read.Size), int(t.mulpdu.Load()), ddp.TaggedLen)} // [RDMAP-5.2.1-11] [RDMAP-5.2.1-15]
+		r := in.read()
+		t.cur = txMessage{active: true, op: rdmap.ReadResponse, in: in, read: r,
+			cut: ddp.NewCutter(uint64(r.Size), int(t.mulpdu.Load()), ddp.TaggedLen)} // [RDMAP-5.2.1-11] [RDMAP-5.2.1-15]
 		return
 	}
-	old, f := q.atomic(&in.op)
+	op := in.op()
+	old, f := q.atomic(&op)
 	if f != rdmap.OK {
 		q.failAnswer(in, 0, f)
 		return
 	}
-	r := rdmap.AtomicResponse{ID: in.op.ID, Value: old}
+	r := rdmap.AtomicResponse{ID: op.ID, Value: old}
 	var body [rdmap.AtomicResponseLen]byte
 	copy(in.ulpdu[:], r.Append(body[:0])) // the slot stays ours until the answer is sent
 	q.control(b, rdmap.AtomicResponseOp.UntaggedHeader(q.nextMSN(rdmap.QueueAtomicResponse), 0, true, 0),
@@ -97,7 +99,7 @@ func (q *QueuePair) answer(b *frameio.Batch, in *inboundRead) {
 func (q *QueuePair) failAnswer(in *inboundRead, sent uint32, f rdmap.Fault) {
 	u := in.ulpdu[:in.n]
 	if !in.atomic && sent > 0 {
-		u = in.read.Advance(sent).Append(append([]byte(nil), u[:ddp.UntaggedLen]...))
+		u = in.read().Advance(sent).Append(append([]byte(nil), u[:ddp.UntaggedLen]...))
 	}
 	q.tx.cur = txMessage{}
 	q.fault(rdmap.TerminateRDMAP(f, u), nil)

@@ -1,0 +1,39 @@
+package iwarp
+
+import (
+	"runtime"
+	"testing"
+)
+
+// TestIdleMemory: what an idle stream costs in user memory, both ends in this
+// process: heap and goroutine stacks. The bound is generous; see the log for
+// the figure.
+func TestIdleMemory(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector has memory of its own")
+	}
+	const streams = 100
+	used := func() uint64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc + m.StackInuse
+	}
+	cfg := func() *Config { return &Config{Device: nil, NoNudge: true} }
+	before := used()
+	var qs []*QueuePair
+	for range streams {
+		a, b := connect(t, cfg(), cfg())
+		qs = append(qs, a, b)
+	}
+	per := (used() - before) / (2 * streams)
+	t.Logf("%d bytes per idle stream", per)
+	if per > 24<<10 {
+		t.Errorf("%d bytes per idle stream", per)
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	t.Log(m.HeapAlloc, m.StackInuse)
+	runtime.KeepAlive(qs)
+}
