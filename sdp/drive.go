@@ -228,7 +228,7 @@ func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 		dr.attended = time.Now()
 		c.leave()
 	}()
-	for !o.done && !(stop != nil && stop()) {
+	for !o.done {
 		if c.poll() {
 			continue
 		}
@@ -237,15 +237,18 @@ func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 			c.cancel(o)
 			continue
 		}
-		if !dr.spinning && c.spin(o, d, stop) {
+		if !dr.spinning && c.spin(o) {
 			continue
+		}
+		if stop != nil && stop() {
+			return
 		}
 		c.sleep(o, d, stop)
 	}
 }
 
 // spin polls for a moment and reports whether something came.
-func (c *Conn) spin(o *op, d *deadline, stop func() bool) bool {
+func (c *Conn) spin(o *op) bool {
 	if spinTime == 0 || processors == 1 {
 		return false
 	}

@@ -23,7 +23,6 @@ type wirePeer struct {
 	layout Layout
 	seq    uint32
 	ack    uint32
-	got    []iwarp.Completion
 }
 
 var goodHello = sdpwire.Hello{Bufs: 32, MajV: 1, MinV: 1, MaxAdverts: 8, DesRemRcvSz: 1 << 14, LocalRcvSz: 1 << 14, LocIRD: 8, LocORD: 8}

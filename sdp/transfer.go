@@ -96,7 +96,7 @@ func (t *Transfer) Wait(ctx context.Context) (int, error) {
 	t.c.mu.Lock()
 	for !t.o.done && cause == nil {
 		// Drive the connection for a moment before sleeping.
-		if t.c.poll() || t.c.spin(t.o, nil, nil) {
+		if t.c.poll() || t.c.spin(t.o) {
 			continue
 		}
 		break
