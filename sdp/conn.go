@@ -50,6 +50,7 @@ type Conn struct {
 	urg  urgent
 
 	linger   time.Duration // as SetLinger; negative for the default
+	flushed  chan struct{} // closed when DisConn has been handed to TCP, or never will be
 	gone     chan struct{} // closed when the connection and all its resources are gone
 	released bool
 
@@ -111,7 +112,7 @@ func (o *op) signal() {
 // newConn makes the connection of a set-up that is complete.
 func newConn(opt Options, layout Layout, s *setup, p sdpcore.Params) *Conn {
 	c := &Conn{opt: opt, layout: layout, role: p.Role, rd: newDeadline(), wd: newDeadline(), linger: -1, born: time.Now(),
-		gone: make(chan struct{})}
+		flushed: make(chan struct{}), gone: make(chan struct{})}
 	c.m = sdpcore.New(p)
 	c.attach(s)
 	return c
@@ -176,8 +177,9 @@ func (c *Conn) isClosed() bool {
 
 // SetLinger says what Close does with bytes not yet delivered. With sec < 0, the
 // default, they are delivered in the background. With 0 they are dropped and the
-// connection is reset. With sec > 0 Close waits that many seconds at most for
-// the delivery, then resets. [D-78] [SDP-8.2.1-11]
+// connection is reset. With sec > 0 Close waits that many seconds at most until
+// all of them have gone, and the end of the stream behind them, then resets. A
+// process that ends after such a Close loses nothing. [D-78] [SDP-8.2.1-11]
 func (c *Conn) SetLinger(sec int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -327,7 +329,6 @@ func (c *Conn) Close() error {
 	}
 	c.drv.closeBy = time.Now().Add(defaultLingerTimeout)
 	c.leave()
-	gone := c.gone
 	c.mu.Unlock()
 	if linger <= 0 {
 		return nil
@@ -335,7 +336,7 @@ func (c *Conn) Close() error {
 	t := time.NewTimer(linger)
 	defer t.Stop()
 	select {
-	case <-gone:
+	case <-c.flushed:
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if err := c.ownErr; err != nil && !errors.Is(err, sdpcore.ErrClosed) {

@@ -193,6 +193,7 @@ func (c *Conn) drained() {
 	for _, f := range c.onEnd {
 		f()
 	}
+	c.flush()
 	close(c.drv.done)
 	close(c.gone)
 	for _, o := range c.rops {

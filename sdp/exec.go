@@ -17,7 +17,8 @@ type sideSend struct {
 	lent    uint64     // number of the last one that names memory of others
 	done    uint64     // number of the last one known to be complete
 	backlog []backlogged
-	held    int // bytes of the send buffer in use
+	held    int    // bytes of the send buffer in use
+	last    uint64 // number of the DisConn
 	rang    bool
 	sg      [iwarp.MaxSGE]iwarp.SGE
 	advs    []advert
@@ -185,6 +186,9 @@ func (c *Conn) sendMessage(acts []sdpcore.Action, i int) int {
 		// it will do, if that is of the same kind.
 		next := i + 1 + a.Parts
 		wr.Unsignaled = next < len(acts) && acts[next].Op == sdpcore.OpSend && acts[next].N > iwarp.MaxInline
+	}
+	if a.Msg.MID == sdpwire.DisConn {
+		s.last, wr.Unsignaled = s.posted, false
 	}
 	if s.posted%32 == 0 {
 		wr.Unsignaled = false
@@ -450,6 +454,10 @@ func (c *Conn) endOp(o *op) {
 func (c *Conn) sendsDone(upTo uint64) {
 	s := &c.send
 	s.done = max(s.done, upTo)
+	if s.last != 0 && s.done >= s.last {
+		s.last = 0
+		c.flush()
+	}
 	n := 0
 	for n < len(c.ending) && c.ending[n].after <= s.done {
 		n++
@@ -462,6 +470,15 @@ func (c *Conn) sendsDone(upTo uint64) {
 	}
 	if len(s.backlog) > 0 {
 		c.catchUp()
+	}
+}
+
+// flush says that all of the stream has been handed to TCP, or never will be.
+func (c *Conn) flush() {
+	select {
+	case <-c.flushed:
+	default:
+		close(c.flushed)
 	}
 }
 

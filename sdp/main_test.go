@@ -73,8 +73,8 @@ var variants = []struct {
 	{"buffered", Options{SendPolicy: PinBuffered, RecvPolicy: PinBuffered}},
 	{"combined", Options{SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 100, RecvBufferSize: 1024}},
 	{"pipelined", Options{SendPolicy: PinPipelined, RecvPolicy: PinPipelined, SendThreshold: 100, RecvBufferSize: 1024}},
-	{"tiny", Options{RecvBuffers: 3, RecvBufferSize: 37, SendBuffer: 64, ReceiveBuffer: 64}},
-	{"tiny pipelined", Options{RecvBuffers: 3, RecvBufferSize: 37, SendBuffer: 64, ReceiveBuffer: 64, SendPolicy: PinPipelined, RecvPolicy: PinPipelined, SendThreshold: 50}},
+	{"tiny", Options{RecvBuffers: tinyBuffers, RecvBufferSize: 37, SendBuffer: 64, ReceiveBuffer: 64}},
+	{"tiny pipelined", Options{RecvBuffers: tinyBuffers, RecvBufferSize: 37, SendBuffer: 64, ReceiveBuffer: 64, SendPolicy: PinPipelined, RecvPolicy: PinPipelined, SendThreshold: 50}},
 }
 
 // The contract of net.Conn, with every mode pinned and with the smallest
