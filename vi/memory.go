@@ -102,7 +102,7 @@ func (n *NIC) QueryMem(r *Region) (MemAttributes, error) {
 //
 // Errors: ErrInvalidParameter, ErrInvalidPtag, ErrInvalidRDMARead.
 func (n *NIC) SetMemAttributes(r *Region, a MemAttributes) error {
-	if r == nil || r.nic != n || n.memory.Lookup(r.r.Handle()) != r.r || a.MayFault != r.attrs.MayFault {
+	if r == nil || r.nic != n {
 		return fmt.Errorf("%w: region", ErrInvalidParameter)
 	}
 	if a.EnableRDMARead && n.attrs.RDMAReadSupport == 0 {
@@ -110,6 +110,11 @@ func (n *NIC) SetMemAttributes(r *Region, a MemAttributes) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	// Looked up with the lock held: DeregisterMem drops the tag that it finds
+	// afterwards.
+	if n.memory.Lookup(r.r.Handle()) != r.r || a.MayFault != r.attrs.MayFault {
+		return fmt.Errorf("%w: region", ErrInvalidParameter)
+	}
 	d, err := n.usePtagLocked(a.Ptag)
 	if err != nil {
 		return err

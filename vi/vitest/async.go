@@ -313,6 +313,13 @@ func testThreads(e *env) {
 				e.nics[side].DeregisterMem(r)
 			}
 		})
+		loop(func() {
+			e.nics[side].SetMemAttributes(p.mem[side], vi.MemAttributes{EnableRDMAWrite: true})
+			e.nics[side].QueryMem(p.mem[side])
+		})
+		loop(func() {
+			e.nics[side].SetMemAttributes(p.mem[side], vi.MemAttributes{EnableRDMAWrite: true, MayFault: true}) // refused
+		})
 	}
 	time.AfterFunc(40*time.Millisecond, func() { p.v[0].Disconnect() })
 	wg.Wait()
