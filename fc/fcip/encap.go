@@ -92,10 +92,13 @@ func Parse(b []byte, f *fc.Frame) (n int, err error) {
 	}
 	b = b[:n]
 	eof := b[n-4]
-	if binary.BigEndian.Uint32(b[n-4:]) != delim(eof) || !fc.EOF(eof).Valid() {
+	if b[8]&flagSF == 0 && (binary.BigEndian.Uint32(b[n-4:]) != delim(eof) || !fc.EOF(eof).Valid()) {
 		return 0, fmt.Errorf("%w: end of frame %x", ErrSync, b[n-4:])
 	}
-	if binary.BigEndian.Uint32(b[8:]) != plainSet || binary.BigEndian.Uint32(b[24:]) != 0 { // [FCFS-2.4-6]
+	if b[8]&flagSF != 0 && b[10]&flagSF == 0 { // [FCFS-2.4-4] [FCFS-2.4-6]
+		return 0, fmt.Errorf("%w: a special frame among others", ErrSync)
+	}
+	if binary.BigEndian.Uint32(b[8:]) != plainSet || binary.BigEndian.Uint32(b[24:]) != 0 {
 		return n, fmt.Errorf("%w: flags %x, CRC %x", ErrFrame, b[8:12], b[24:28])
 	}
 	sof := b[28]

@@ -67,7 +67,7 @@ func ParseSpecial(b []byte) (s Special, n int, err error) {
 	flags := w(2) >> 24
 	if w(0) != word0 || w(1) != word0 || w(3) != length<<16|^uint32(length)&0xFFFF || w(6) != 0 ||
 		w(7) != 0x0000FFFF || w(18) != 0x0000FFFF || flags&flagSF == 0 || flags&^(flagSF|flagCh) != 0 ||
-		w(2) != flags<<24|(^flags&0xFF)<<8|0xFF {
+		w(2) != flags<<24|(^flags&0xFF)<<8|0xFF || b[57] != 0 {
 		return s, 0, fmt.Errorf("%w: not a special frame: %x", ErrFrame, b[:16])
 	}
 	u64 := func(i int) uint64 { return binary.BigEndian.Uint64(b[4*i:]) }
