@@ -22,6 +22,7 @@ type Endpoint struct {
 	agreed Agreement
 	remote Address
 
+	ahead     lookahead    // owned by who calls NextSend and StartSend
 	recvBase  uint64       // receives consumed before this connection [VIA-2.3-8]
 	readsOut  atomic.Int32 // RDMA Reads started and not finished
 	stopSends atomic.Bool  // a send failed at a reliable level: start no more
@@ -48,21 +49,44 @@ func (e *Endpoint) NextSend() *Descriptor {
 	if e.stopSends.Load() {
 		return nil
 	}
-	d, _, ok := e.v.send.q.Peek()
-	if !ok || d.Control&QueueFence != 0 && e.readsOut.Load() > 0 { // [VIA-3.7-1] [VIA-8.3-13]
+	if e.ahead.n == 0 && !e.lookAhead() {
+		return nil
+	}
+	d := e.ahead.d[e.ahead.at]
+	if d.Control&QueueFence != 0 && e.readsOut.Load() > 0 { // [VIA-3.7-1] [VIA-8.3-13]
 		return nil
 	}
 	return d
+}
+
+// A lookahead holds send descriptors that are to be started next, so that the
+// queue is locked once for many. It belongs to who starts them.
+type lookahead struct {
+	d     [16]*Descriptor
+	at, n int    // the next, and how many there are
+	seq   uint64 // of the next
+}
+
+// lookAhead fills the lookahead; false if nothing is posted.
+func (e *Endpoint) lookAhead() bool {
+	a := &e.ahead
+	a.at = 0
+	a.n, a.seq = e.v.send.q.PeekN(a.d[:])
+	return a.n > 0
 }
 
 // StartSend starts what NextSend returned. seq names it until FinishSend. bad
 // has the error bits that a check of the descriptor found: if it is not 0,
 // the provider sends nothing of it and passes bad to FinishSend.
 func (e *Endpoint) StartSend() (d *Descriptor, seq uint64, bad Status) {
-	d, seq, ok := e.v.send.q.Start() // [VIA-4.4-1]
-	if !ok {
+	a := &e.ahead
+	if a.n == 0 {
 		panic("vi: StartSend without NextSend")
 	}
+	d, seq = a.d[a.at], a.seq // [VIA-4.4-1]
+	a.d[a.at] = nil
+	a.at, a.n, a.seq = a.at+1, a.n-1, a.seq+1
+	e.v.send.q.MarkStarted(seq)
 	bad = e.checkSend(d)
 	if bad != 0 && e.attrs.Reliability.reliable() {
 		e.stopSends.Store(true)

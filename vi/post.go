@@ -20,13 +20,7 @@ func (v *VI) PostSend(d *Descriptor) error {
 // faster than one by one. It stops at the first error and returns how many
 // were posted.
 func (v *VI) PostSends(ds []*Descriptor) (n int, err error) {
-	for _, d := range ds {
-		if err = v.send.post(d); err != nil {
-			break
-		}
-		n++
-	}
-	if n > 0 {
+	if n, err = v.send.postAll(ds); n > 0 {
 		v.sendDoorbell()
 	}
 	return n, err
@@ -53,13 +47,7 @@ func (v *VI) PostRecv(d *Descriptor) error {
 
 // PostRecvs is PostSends for the receive queue.
 func (v *VI) PostRecvs(ds []*Descriptor) (n int, err error) {
-	for _, d := range ds {
-		if err = v.recv.post(d); err != nil {
-			break
-		}
-		n++
-	}
-	if n > 0 {
+	if n, err = v.recv.postAll(ds); n > 0 {
 		v.recvDoorbell()
 	}
 	return n, err
@@ -110,15 +98,21 @@ func (v *VI) ReportPostError(d *Descriptor) {
 	v.toError()
 }
 
-// toError breaks the connection; without one an Idle VI goes to Error.
+// toError breaks the connection, or the attempt at one; without either an
+// Idle VI goes to Error.
 func (v *VI) toError() {
+	v.mu.Lock()
 	if ep := v.conn.Load(); ep != nil {
+		v.mu.Unlock()
 		ep.Break(false)
 		return
 	}
-	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.State() == Idle {
+	if a := v.attempt; a != nil {
+		v.attempt = nil
+		a.cancel(ErrInvalidState)
+	}
+	if v.State() != Error {
 		v.setStateLocked(Error)
 		v.send.flush(StatusFlushed)
 		v.recv.flush(StatusFlushed)

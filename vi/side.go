@@ -65,6 +65,36 @@ func (s *side) completed(n int) {
 // post appends d, which belongs to the NIC until it is reaped.
 // [VIA-1.2-1]
 func (s *side) post(d *Descriptor) error {
+	if err := s.prepare(d); err != nil {
+		return err
+	}
+	if _, err := s.q.Post(d); err != nil {
+		return s.notPosted(d, err)
+	}
+	return nil
+}
+
+// postAll is post for many, with one look at the queue. It stops at the first
+// error and returns how many were posted.
+func (s *side) postAll(ds []*Descriptor) (n int, err error) {
+	k := 0
+	for ; k < len(ds); k++ {
+		if err = s.prepare(ds[k]); err != nil {
+			break
+		}
+	}
+	n, full := s.q.PostN(ds[:k])
+	if full == nil {
+		return n, err
+	}
+	for _, d := range ds[n+1 : k] {
+		d.posted.Store(false)
+	}
+	return n, s.notPosted(ds[n], full)
+}
+
+// prepare makes d the NIC's.
+func (s *side) prepare(d *Descriptor) error {
 	switch {
 	case d == nil:
 		return fmt.Errorf("%w: no descriptor", ErrInvalidParameter) // [VIA-5.3-1]
@@ -80,15 +110,17 @@ func (s *side) post(d *Descriptor) error {
 	} else {
 		d.result = d.Control.sendOp()
 	}
-	if _, err := s.q.Post(d); err != nil {
-		d.posted.Store(false)
-		if errors.Is(err, queue.ErrFull) {
-			s.v.overrun(d) // [VIA-5.3-3]
-			return ErrOverrun
-		}
-		return err
-	}
 	return nil
+}
+
+// notPosted gives d, which the queue did not take, back.
+func (s *side) notPosted(d *Descriptor, err error) error {
+	d.posted.Store(false)
+	if errors.Is(err, queue.ErrFull) {
+		s.v.overrun(d) // [VIA-5.3-3]
+		return ErrOverrun
+	}
+	return err
 }
 
 // reap takes the first descriptor if it is done. [VIA 6.4.4] [VIA-6.4-7] [VIA-3.1-2] [VIA-8.3-4]

@@ -7,13 +7,14 @@ package queue
 func (w *Work[T]) Take() (v T, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.started == w.posted || w.reaped != w.started {
+	seq := w.started.Load()
+	if seq == w.posted || w.reaped != seq {
 		return v, false
 	}
-	s := w.at(w.started)
+	s := w.at(seq)
 	v = s.v
 	*s = slot[T]{}
-	w.started++
-	w.done, w.reaped = w.started, w.started
+	w.started.Store(seq + 1)
+	w.done, w.reaped = seq+1, seq+1
 	return v, true
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 )
 
 // ErrFull tells that a work queue holds as many requests as it may.
@@ -29,10 +30,12 @@ type Work[T any] struct {
 	// must not call this queue. Set it before use.
 	OnDone func(T)
 
+	// started is written with mu held, but for MarkStarted.
+	started atomic.Uint64
+
 	mu      sync.Mutex
 	slots   []slot[T] // ring; length 0 or a power of two
 	posted  uint64    // sequence numbers: how many ever were
-	started uint64
 	done    uint64
 	reaped  uint64
 	waiters Waiters
@@ -50,7 +53,25 @@ func (w *Work[T]) at(seq uint64) *slot[T] { return &w.slots[seq&uint64(len(w.slo
 // Post appends v and returns its sequence number, which counts from 0.
 func (w *Work[T]) Post(v T) (seq uint64, err error) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
+	seq, err = w.postLocked(v)
+	w.mu.Unlock()
+	return seq, err
+}
+
+// PostN is Post for many, under one lock. It stops at the first that finds
+// the queue full and returns how many were posted.
+func (w *Work[T]) PostN(vs []T) (n int, err error) {
+	w.mu.Lock()
+	for n < len(vs) && err == nil {
+		if _, err = w.postLocked(vs[n]); err == nil {
+			n++
+		}
+	}
+	w.mu.Unlock()
+	return n, err
+}
+
+func (w *Work[T]) postLocked(v T) (seq uint64, err error) {
 	n := w.posted - w.reaped
 	if w.Limit > 0 && n >= uint64(w.Limit) {
 		return 0, ErrFull
@@ -76,23 +97,41 @@ func (w *Work[T]) growLocked() {
 // it.
 func (w *Work[T]) Peek() (v T, seq uint64, ok bool) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.started == w.posted {
-		return v, 0, false
+	if seq = w.started.Load(); seq != w.posted {
+		v, ok = w.at(seq).v, true
 	}
-	return w.at(w.started).v, w.started, true
+	w.mu.Unlock()
+	return v, seq, ok
 }
+
+// PeekN stores up to len(buf) requests that are to be started next in buf,
+// and returns how many there were and the number of the first. It starts
+// none: each is started with MarkStarted when its turn comes.
+func (w *Work[T]) PeekN(buf []T) (n int, first uint64) {
+	w.mu.Lock()
+	first = w.started.Load()
+	for n < len(buf) && first+uint64(n) < w.posted {
+		buf[n] = w.at(first + uint64(n)).v
+		n++
+	}
+	w.mu.Unlock()
+	return n, first
+}
+
+// MarkStarted starts the requests up to and including seq, which PeekN has
+// returned. It is for the one goroutine that starts requests, takes no lock,
+// and must not run beside Flush.
+func (w *Work[T]) MarkStarted(seq uint64) { w.started.Store(seq + 1) }
 
 // Start starts the next request and returns it with its number.
 func (w *Work[T]) Start() (v T, seq uint64, ok bool) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.started == w.posted {
-		return v, 0, false
+	if seq = w.started.Load(); seq != w.posted {
+		w.started.Store(seq + 1)
+		v, ok = w.at(seq).v, true
 	}
-	seq = w.started
-	w.started++
-	return w.at(seq).v, seq, true
+	w.mu.Unlock()
+	return v, seq, ok
 }
 
 // StartN starts up to len(buf) requests, stores them in buf, and returns how
@@ -100,12 +139,12 @@ func (w *Work[T]) Start() (v T, seq uint64, ok bool) {
 func (w *Work[T]) StartN(buf []T) (n int, first uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	first = w.started
-	for n < len(buf) && w.started < w.posted {
-		buf[n] = w.at(w.started).v
+	first = w.started.Load()
+	for n < len(buf) && first+uint64(n) < w.posted {
+		buf[n] = w.at(first + uint64(n)).v
 		n++
-		w.started++
 	}
+	w.started.Store(first + uint64(n))
 	return n, first
 }
 
@@ -118,11 +157,12 @@ func (w *Work[T]) Finish(seq uint64) int { return w.FinishRange(seq, seq+1) }
 // FinishRange is Finish for the requests first to end-1.
 func (w *Work[T]) FinishRange(first, end uint64) int {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	for seq := max(first, w.done); seq < min(end, w.posted); seq++ {
 		w.at(seq).finished = true
 	}
-	return w.advanceLocked()
+	n := w.advanceLocked()
+	w.mu.Unlock()
+	return n
 }
 
 func (w *Work[T]) advanceLocked() int {
@@ -134,8 +174,8 @@ func (w *Work[T]) advanceLocked() int {
 		w.done++
 		n++
 	}
-	if w.started < w.done {
-		w.started = w.done // flushed before they were started
+	if w.started.Load() < w.done {
+		w.started.Store(w.done) // flushed before they were started
 	}
 	if n > 0 {
 		w.waiters.WakeLocked(n)
@@ -164,7 +204,7 @@ func (w *Work[T]) Flush(f func(v *T, started bool)) int {
 	defer w.mu.Unlock()
 	for seq := w.done; seq < w.posted; seq++ {
 		if s := w.at(seq); !s.finished {
-			f(&s.v, seq < w.started)
+			f(&s.v, seq < w.started.Load())
 			s.finished = true
 		}
 	}
@@ -183,8 +223,9 @@ const (
 // Reap takes the first request out if it is done.
 func (w *Work[T]) Reap() (v T, h Head) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.reapLocked()
+	v, h = w.reapLocked()
+	w.mu.Unlock()
+	return v, h
 }
 
 func (w *Work[T]) reapLocked() (v T, h Head) {
@@ -233,5 +274,5 @@ type Counts struct {
 func (w *Work[T]) Counts() Counts {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return Counts{w.posted, w.started, w.done, w.reaped}
+	return Counts{w.posted, w.started.Load(), w.done, w.reaped}
 }
