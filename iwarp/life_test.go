@@ -285,7 +285,16 @@ func TestTerminateArrives(t *testing.T) {
 	for range 2000 {
 		b = p.enc.Append(b, tag(rdmap.Write, 1, 0, true, make([]byte, 500)))
 	}
-	go p.c.Write(b)
+	done := make(chan struct{})
+	go func() { // the peer goes on sending until it has heard
+		defer close(done)
+		for {
+			if _, err := p.c.Write(b); err != nil {
+				return
+			}
+		}
+	}()
+	defer func() { <-done }()
 	wantTerminate(t, ended(t, q), false, 1, 1, 0)
 	n := 0
 	for {

@@ -187,6 +187,9 @@ func (p *peer) tryNext() ([]byte, error) {
 // silence fails the test if anything comes within d.
 func (p *peer) silence(d time.Duration) {
 	p.t.Helper()
+	if len(p.buf) > 0 {
+		p.t.Fatalf("expected silence, have %x", p.buf)
+	}
 	var b [1]byte
 	p.c.SetReadDeadline(time.Now().Add(d))
 	if n, err := p.c.Read(b[:]); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
