@@ -167,6 +167,7 @@ func newLink(c *call, nc net.Conn, t linkTerms) *link {
 	l.tx.last = vitcpwire.Number(p.cfg.FirstMessage)
 	l.begun.Store(p.cfg.FirstMessage)
 	l.whole.Store(p.cfg.FirstMessage)
+	l.tx.whole = vitcpwire.Number(p.cfg.FirstMessage)
 	l.rx.acked = vitcpwire.Number(p.cfg.FirstMessage)
 	l.acks.begin(t.peerFirst)
 	l.told(t.told)

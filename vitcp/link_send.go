@@ -31,6 +31,12 @@ type txState struct {
 	jobOffset uint32 // of the response being sent
 
 	runs []run // descriptors that complete with this batch
+
+	// What Fill has done and not made known yet. An atomic store per segment
+	// and counter would be a good part of what a short message costs.
+	messages, segments, bytes, nops, reads uint64
+	whole                                  vitcpwire.Number
+	seqOff                                 uint64
 }
 
 // A run is a range of send descriptors without RDMA Reads among them.
@@ -38,6 +44,35 @@ type run struct{ first, end uint64 }
 
 // Fill implements frameio.Protocol.
 func (l *link) Fill(b *frameio.Batch) {
+	l.fill(b)
+	l.publish()
+}
+
+// publish makes known what was put into a batch, before any of it leaves.
+func (l *link) publish() {
+	t := &l.tx
+	if t.segments == 0 {
+		return
+	}
+	c := &l.count
+	bump(&c.sentSegments, t.segments)
+	bump(&c.sentBytes, t.bytes)
+	if t.messages > 0 {
+		bump(&c.sentMessages, t.messages)
+		l.seqOff.Store(t.seqOff)
+		l.begun.Store(uint32(t.last))
+	}
+	if t.nops > 0 {
+		bump(&c.sentNOPs, t.nops)
+	}
+	if t.reads > 0 {
+		bump(&c.servedReads, t.reads)
+	}
+	t.messages, t.segments, t.bytes, t.nops, t.reads = 0, 0, 0, 0, 0
+	l.whole.Store(uint32(t.whole))
+}
+
+func (l *link) fill(b *frameio.Batch) {
 	if l.stopped.Load() || l.dying.Load() {
 		l.fillLast(b)
 		return
@@ -52,7 +87,7 @@ func (l *link) Fill(b *frameio.Batch) {
 	}
 	if !sent && l.nop.Swap(false) && l.hasNews() {
 		l.putBare(b, vitcpwire.NOP, 0, 0)
-		bump(&l.count.sentNOPs, 1)
+		l.tx.nops++
 	}
 }
 
@@ -105,9 +140,8 @@ func (l *link) startMessage(b *frameio.Batch) bool {
 		}
 		t := &l.tx
 		t.last = t.last.Add(1) // [VIT-3.1-10]
-		l.seqOff.Store(seq - uint64(uint32(t.last)))
-		l.begun.Store(uint32(t.last))
-		bump(&l.count.sentMessages, 1)
+		t.seqOff = seq - uint64(uint32(t.last))
+		t.messages++
 		t.typ, t.flags = vitcpwire.Send, 0
 		t.d, t.seq, t.cur, t.offset = d, seq, vi.Cursor{}, 0
 		t.rdma = vitcpwire.RDMA{}
@@ -158,7 +192,7 @@ func (l *link) header(h vitcpwire.Header) vitcpwire.Header {
 	if l.level != unreliable { // [V-10]
 		h.Ack = l.acks.tell()
 	}
-	bump(&l.count.sentSegments, 1)
+	l.tx.segments++
 	return h
 }
 
@@ -193,7 +227,7 @@ func (l *link) putData(b *frameio.Batch) {
 		h.Immediate = d.ImmediateData
 	}
 	t.offset += uint32(n)
-	bump(&l.count.sentBytes, uint64(n))
+	t.bytes += uint64(n)
 	switch {
 	case bad != 0:
 		h.Flags |= vitcpwire.EndOfMessage | vitcpwire.TransmitError // [V-30] [VIT-2.2.2.2.5-5]
@@ -209,7 +243,7 @@ func (l *link) putData(b *frameio.Batch) {
 		l.finishSend(d, t.seq, bad)
 		return
 	}
-	l.whole.Store(uint32(t.last))
+	t.whole = t.last
 	if l.level != reception {
 		l.runs(t.seq)
 	}
@@ -243,7 +277,7 @@ func (l *link) putReadRequest(b *frameio.Batch) {
 	l.encode(head, vitcpwire.Header{
 		Type: vitcpwire.ReadRequest, Flags: vitcpwire.EndOfMessage, Length: uint16(len(head)), Number: t.last,
 	}, t.rdma)
-	l.whole.Store(uint32(t.last))
+	t.whole = t.last
 }
 
 // putResponse appends the next segment of the response to a peer's RDMA Read.
@@ -277,7 +311,7 @@ func (l *link) putResponse(b *frameio.Batch, job *readJob) {
 		return
 	}
 	t.jobOffset += n
-	bump(&l.count.sentBytes, uint64(n))
+	t.bytes += uint64(n)
 	h.Length = uint16(hl + int(n))
 	if t.jobOffset == job.r.Length {
 		h.Flags = vitcpwire.EndOfMessage
@@ -288,7 +322,7 @@ func (l *link) putResponse(b *frameio.Batch, job *readJob) {
 		// The peer may ask for the next as soon as it has seen this segment.
 		l.jobs.pop()
 		l.served.done()
-		bump(&l.count.servedReads, 1)
+		t.reads++
 	}
 }
 
