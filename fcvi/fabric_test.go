@@ -1,0 +1,132 @@
+package fcvi
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"viaduct/fc"
+	"viaduct/fc/fabricd"
+	"viaduct/vi"
+)
+
+// TestFabricDaemon lets two NICs meet in a fabric of two daemons on different
+// domains, each reached over FCIP. [FCFS-3.2-4]
+func TestFabricDaemon(t *testing.T) {
+	var addr [2]string
+	var ds [2]*fabricd.Daemon
+	for i := range ds {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr[i] = ln.Addr().String()
+		ds[i] = fabricd.New(fabricd.Config{Name: fc.NodeName(0x020000003001 + uint64(i)), Domain: uint8(i + 1), Logger: testLogger})
+		go ds[i].Serve(ln)
+		t.Cleanup(func() { ds[i].Close() })
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := ds[1].Join(ctx, addr[0]); err != nil {
+		t.Fatal(err)
+	}
+	open := func(i int, host string) *vi.NIC {
+		p, err := New(Config{Fabric: addr[i], Logger: testLogger})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := vi.Open(p, host, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { n.Close() })
+		return n
+	}
+	a, b := open(0, "192.0.2.1"), open(1, "192.0.2.2")
+	v, w, mem := connectNICs(t, a, b, vi.ReliableDelivery)
+	want := pattern(40000, 3)
+	copy(mem[0].Bytes(), want)
+	if err := w.PostRecv(vi.NewRecv()); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.PostSend(vi.NewRDMAWrite(mem[1].Remote(0), mem[0].Segment(0, len(want))).WithImmediate(5)); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := w.RecvWait(ctx); err != nil || d.ImmediateData != 5 || !bytes.Equal(mem[1].Bytes()[:len(want)], want) {
+		t.Errorf("write: %v", err)
+	}
+	if n := ds[0].Logins() + ds[1].Logins(); n != 2 {
+		t.Errorf("%d logins", n)
+	}
+	if s := ds[0].Stats(); s.Forwarded == 0 || s.NoRoute != 0 {
+		t.Errorf("%+v", s)
+	}
+	// A daemon that goes takes its ports with it: the others hear of it.
+	ds[1].Close()
+	for v.State() == vi.Connected {
+		if ctx.Err() != nil {
+			t.Fatal("the connection outlives its fabric")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestOneFabricManyClients: several processes' worth of NICs attached to the
+// fabric of one server, at once.
+func TestOneFabricManyClients(t *testing.T) {
+	server := openNIC(t, Config{Listen: "127.0.0.1:0"})
+	for range 5 {
+		client := openNIC(t, Config{})
+		v, w, mem := connectNICs(t, client, server, vi.ReliableReception)
+		copy(mem[1].Bytes(), "hello")
+		if err := v.PostSend(vi.NewRDMARead(mem[1].Remote(0), mem[0].Segment(0, 5))); err != nil {
+			t.Fatal(err)
+		}
+		if d, err := v.SendWait(context.Background()); err != nil || string(mem[0].Bytes()[:5]) != "hello" {
+			t.Errorf("read: %v, %v", d, err)
+		}
+		_ = w
+	}
+}
+
+// TestCutLink: when TCP goes, both sides hear of it at once.
+func TestCutLink(t *testing.T) {
+	server := openNIC(t, Config{Listen: "127.0.0.1:0"})
+	client := openNIC(t, Config{})
+	v, w, _ := connectNICs(t, client, server, vi.ReliableDelivery)
+	for _, x := range client.Device().(*device).away {
+		x.s.out.(*linkOutlet).l.Abort(net.ErrClosed)
+	}
+	end := time.Now().Add(10 * time.Second)
+	for v.State() == vi.Connected || w.State() == vi.Connected {
+		if time.Now().After(end) {
+			t.Fatalf("states %v, %v", v.State(), w.State())
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestNoAllocation: frames cost no allocation in steady state.
+func TestNoAllocation(t *testing.T) {
+	v, _, src, dst := benchPair(t, vi.ReliableReception, Config{})
+	d := vi.NewRDMAWrite(dst.Remote(0), src.Segment(0, 1<<18))
+	one := func() {
+		if err := v.PostSend(d); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			if _, err := v.SendDone(); err == nil {
+				return
+			}
+		}
+	}
+	for range 20 {
+		one()
+	}
+	const frames = 1 << 18 / 2080
+	if n := testing.AllocsPerRun(50, one); n > frames/10 {
+		t.Errorf("%.1f allocations for a write of %d frames", n, frames)
+	}
+}
