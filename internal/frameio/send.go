@@ -219,8 +219,9 @@ func (c *Conn) sendFailed(err error) {
 	t.die()
 }
 
-// lastWords is how long a portable stream is given to deliver what the peer
-// said before it closed.
+// lastWords is how long a peer is heard that may have said why before it
+// closed. A portable stream may need it to deliver; one that goes on without
+// end has nothing to say about it.
 const lastWords = 250 * time.Millisecond
 
 func (c *Conn) hearOut() {
@@ -232,9 +233,10 @@ func (c *Conn) hearOut() {
 		}
 		return
 	}
-	for more := true; more; {
+	end := time.Now().Add(lastWords)
+	for more := true; more && time.Now().Before(end); {
 		r.mu.Lock()
-		if r.closed || r.done {
+		if !r.started || r.closed || r.done {
 			r.mu.Unlock()
 			return
 		}
@@ -268,9 +270,8 @@ type flat [batchBytes + slabSize + maxFrame]byte
 // writePortable writes the batch through the net.Conn. The bytes are copied
 // first, since the write may wait for the peer and nothing may stay pinned.
 func (c *Conn) writePortable() error {
-	b := c.tx.batch
-	if len(b.vecs) == 1 && len(b.pins) == 0 {
-		return c.writeAll(b.vecs[0])
+	if p := c.tx.single(); p != nil {
+		return c.writeAll(p)
 	}
 	f := flats.Get().(*flat)
 	defer flats.Put(f)
@@ -279,6 +280,17 @@ func (c *Conn) writePortable() error {
 		return err
 	}
 	return c.writeAll(p)
+}
+
+// single returns the batch if it is one piece of memory of our own, so that
+// there is nothing to be copied, and nil otherwise.
+func (t *sender) single() []byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.batch.vecs) == 1 && len(t.batch.pins) == 0 {
+		return t.batch.vecs[0]
+	}
+	return nil
 }
 
 // flatten appends the batch to p and gives its pins back.

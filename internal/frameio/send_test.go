@@ -262,6 +262,28 @@ func TestLastWords(t *testing.T) {
 	})
 }
 
+// Nothing is received before Start, also not when sending fails.
+func TestNothingBeforeStart(t *testing.T) {
+	everyKind(t, func(t *testing.T, k kind) {
+		x, peer := k.pair(t)
+		p := newFramed(x, k.opt)
+		p.got = func([]byte) { t.Error("received before Start") }
+		if _, err := peer.Write(stream([][]byte{[]byte("because")})); err != nil {
+			t.Fatal(err)
+		}
+		peer.Close()
+		if p.c.Poll() {
+			t.Error("polled before Start")
+		}
+		eventually(t, "sending fails", func() bool {
+			p.post(make([]byte, 5000))
+			p.c.Kick()
+			return len(p.noSend) > 0
+		})
+		p.close(t)
+	})
+}
+
 // late is a protocol to which something is posted, with a Kick, at the very
 // moment when Fill has found nothing more.
 type late struct {
