@@ -360,6 +360,36 @@ func TestPollers(t *testing.T) {
 	}
 }
 
+// An error of the VI itself ends an attempt to connect it. [VIA-5.3-3]
+func TestErrorWhilePending(t *testing.T) {
+	network := memvi.New()
+	network.Limits = func(a *vi.NICAttributes) { a.MaxDescriptorsPerQueue = 2 }
+	n := open(t, network, "", nil)
+	v := create(t, n, vi.Attributes{Reliability: vi.ReliableDelivery})
+	here := vi.Address{Host: n.Query().LocalAddress, Discriminator: []byte("a")}
+	there := vi.Address{Host: n.Query().LocalAddress, Discriminator: []byte("b")}
+	if err := v.ConnectPeerRequest(here, there, 0); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := v.PostRecv(vi.NewRecv()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := v.PostRecv(vi.NewRecv()); !errors.Is(err, vi.ErrOverrun) {
+		t.Fatal(err)
+	}
+	if _, err := v.ConnectPeerWait(t.Context()); !errors.Is(err, vi.ErrInvalidState) {
+		t.Errorf("the attempt ended with %v", err)
+	}
+	if s := v.State(); s != vi.Error {
+		t.Errorf("state %v", s)
+	}
+	if d, err := v.RecvDone(); d == nil || !errors.Is(err, vi.ErrDescriptor) {
+		t.Errorf("a receive: %v", err)
+	}
+}
+
 // Polling for what is not there costs no memory.
 func TestDoneDoesNotAllocate(t *testing.T) {
 	network := memvi.New()
