@@ -74,6 +74,35 @@ func TestWorkAgainstModel(t *testing.T) {
 					m.started++
 				}
 			},
+			"post many": func(t *rapid.T) {
+				var vs []int
+				for range rapid.IntRange(0, 6).Draw(t, "n") {
+					vs = append(vs, next)
+					next++
+				}
+				n, err := w.PostN(vs)
+				want := len(vs)
+				if w.Limit > 0 {
+					want = min(want, w.Limit-(len(m.reqs)-m.reaped))
+				}
+				if n != want || errors.Is(err, ErrFull) != (n < len(vs)) {
+					t.Fatalf("posted %d of %d, %v; want %d", n, len(vs), err, want)
+				}
+				m.reqs = append(m.reqs, vs[:n]...)
+				m.finished = append(m.finished, make([]bool, n)...)
+			},
+			"peek many and start some": func(t *rapid.T) {
+				buf := make([]int, rapid.IntRange(0, 5).Draw(t, "n"))
+				n, first := w.PeekN(buf)
+				want := m.reqs[m.started:min(len(m.reqs), m.started+len(buf))]
+				if !slices.Equal(buf[:n], want) || first != uint64(m.started) {
+					t.Fatalf("peeked %v from %d, want %v", buf[:n], first, want)
+				}
+				for range rapid.IntRange(0, n).Draw(t, "start") {
+					w.MarkStarted(uint64(m.started))
+					m.started++
+				}
+			},
 			"start many": func(t *rapid.T) {
 				buf := make([]int, rapid.IntRange(0, 5).Draw(t, "n"))
 				n, first := w.StartN(buf)
