@@ -292,6 +292,10 @@ func (p *port) dispatch(now fc.Time, r *fc.Remote, c *conn, f *fc.Frame, h *iu.H
 
 // unknown answers IUs for handles that name no endpoint.
 func (p *port) unknown(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header) {
+	if h.Op == iu.DisconnectResp {
+		p.stats.StaleResponses++
+		return
+	}
 	p.stats.UnknownHandle++
 	switch {
 	case h.Op == iu.DisconnectRqst && h.Handle == 0:

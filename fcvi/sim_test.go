@@ -200,7 +200,7 @@ func (f *fake) access(h uint32, va uint64, n uint32, write bool) regmem.Outcome 
 		return regmem.NoRegion
 	case write && !f.rights[0], !write && !f.rights[1]:
 		return regmem.NoRights
-	case va < 1000 || uint64(n) > 1000+uint64(len(f.mem))-va:
+	case va < 1000 || va-1000 > uint64(len(f.mem)) || uint64(n) > uint64(len(f.mem))-(va-1000):
 		return regmem.OutOfBounds
 	}
 	return regmem.OK
