@@ -335,6 +335,37 @@ func TestTransportFailure(t *testing.T) {
 	eventually(t, "the other side sees it", func() bool { return y.State() == vi.Error })
 }
 
+// No more RDMA Reads are under way than the peer serves. [VIA-4.3-4]
+func TestReadWindow(t *testing.T) {
+	const window = 3
+	x, y := connected(t, vi.Attributes{Reliability: vi.ReliableDelivery, EnableRDMARead: true, ReadWindow: window})
+	mem, err := y.NIC().RegisterMem(make([]byte, 10), vi.MemAttributes{EnableRDMARead: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	into, err := x.NIC().RegisterMem(make([]byte, 10), vi.MemAttributes{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	resume := memvi.Stall(y)
+	for range 10 {
+		if err := x.PostSend(vi.NewRDMARead(mem.Remote(0), into.Segment(0, 10))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the window is full", func() bool { return memvi.Backlog(y) == window })
+	time.Sleep(3 * time.Millisecond)
+	if n := memvi.Backlog(y); n != window {
+		t.Errorf("%d reads under way", n)
+	}
+	resume()
+	for range 10 {
+		if _, err := x.SendWait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A wait that polls, and one that finds its connection stopped meanwhile.
 func TestPollers(t *testing.T) {
 	x, y := connected(t, vi.Attributes{Reliability: vi.ReliableDelivery})

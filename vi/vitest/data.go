@@ -458,3 +458,32 @@ func testFlowControl(e *env) {
 		p.wantStatus("the next", p.reapRecv(p.v[1], r), vi.StatusOpReceive)
 	}
 }
+
+// testReception: at reliable reception a send has completed when the message
+// is in the target's memory and its receive is complete, not before.
+// [VIA-4.5-4]
+func testReception(e *env) {
+	if e.level != vi.ReliableReception {
+		return
+	}
+	p := e.connected()
+	size := int(p.mtu())
+	for i := range 20 {
+		want := p.fill(0, 0, size, uint64(i)+300)
+		clear(p.mem[1].Bytes())
+		r := p.postRecv(1, vi.NewRecv(p.seg(1, 0, size)))
+		s := p.post(0, vi.NewSend(p.seg(0, 0, size)))
+		p.wantStatus("send", p.reapSend(p.v[0], s), vi.StatusOpSend)
+		if r.Status()&vi.StatusDone == 0 {
+			e.Fatal("a send is complete before its receive")
+		}
+		if d, err := p.v[1].RecvDone(); d != r || err != nil || !bytes.Equal(p.mem[1].Bytes()[:size], want) {
+			e.Fatalf("the receive of a complete send: %v", err)
+		}
+		w := p.post(0, vi.NewRDMAWrite(p.mem[1].Remote(memSize/2), p.seg(0, 0, size)))
+		p.wantStatus("write", p.reapSend(p.v[0], w), vi.StatusOpRDMAWrite)
+		if !bytes.Equal(p.mem[1].Bytes()[memSize/2:][:size], want) {
+			e.Fatal("a write is complete before its data is there")
+		}
+	}
+}

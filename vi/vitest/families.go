@@ -34,6 +34,7 @@ var families = []family{
 	{name: "Segments", run: testSegments},
 	{name: "Immediate", run: testImmediate},
 	{name: "Descriptor", run: testDescriptor},
+	{name: "Reception", run: testReception},
 	{name: "PostingNeverBlocks", run: testPostingNeverBlocks},
 	{name: "Read", run: testRead, read: true},
 	{name: "ReadOrder", run: testReadOrder, read: true},
