@@ -96,8 +96,9 @@ func New(nc net.Conn, p Protocol, o Options) *Conn {
 	return c
 }
 
-// Start begins to receive; until then Poll does nothing. early holds bytes that were read from the stream
-// before; they are handled first, in the passive goroutine.
+// Start begins to receive; until then Poll does nothing. early holds bytes
+// that were read from the stream before; they are handled first, in the
+// passive goroutine.
 func (c *Conn) Start(early []byte) {
 	c.take()
 	c.rx.mu.Lock()
@@ -206,5 +207,5 @@ func (c *Conn) tearDown() {
 	})
 }
 
-// errShort is never seen by callers: a read or write that would block.
+// errWouldBlock is never seen by callers: a read or write that would block.
 var errWouldBlock = errors.New("frameio: would block")
