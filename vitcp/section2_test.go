@@ -55,7 +55,9 @@ func TestVIT_2_2_1(t *testing.T) {
 		w := newVI(t, n, a)
 		ctx := testContext(t)
 		got := make(chan string, 1)
+		accepted := make(chan struct{})
 		go func() {
+			defer close(accepted)
 			req, err := n.ConnectWait(ctx, n.addr("y"))
 			if err == nil {
 				got <- string(req.Security())
@@ -71,6 +73,7 @@ func TestVIT_2_2_1(t *testing.T) {
 			p.greet(vitcpwire.ConnectRequest, vitcpwire.Header{}, ceOf(reliableAll, "p", "y"), []byte("password"))
 			answer = p.recv()
 		}
+		<-accepted
 		if s := <-got; s != "password" || string(answer.payload) != "let me in" {
 			t.Errorf("offered %q, answered %q", s, answer.payload)
 		}

@@ -346,7 +346,7 @@ func TestGrace(t *testing.T) {
 // The Disconnect message goes only where it was agreed on, and then tells an
 // orderly end from a lost connection. [V-17]
 func TestDisconnectMessage(t *testing.T) {
-	cause := make(chan error, 2)
+	cause := make(chan error, 20)
 	cfg := Config{Disconnect: true, Broken: func(_ *vi.VI, err error) { cause <- err }}
 	p := connectPair(t, cfg, reliableAll)
 	must(t, p.b.PostRecv(vi.NewRecv()))
