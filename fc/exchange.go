@@ -20,8 +20,7 @@ type exchange struct {
 	done    func(now Time, reply []byte, err error)
 
 	parts [][]byte // frames of the reply by SEQ_CNT
-	first uint16
-	total int // frames of the reply, 0 while the last is missing
+	total int      // frames of the reply, 0 while the last is missing
 }
 
 // request sends payload and calls done once: with the reply's payload, valid

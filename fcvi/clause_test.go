@@ -557,7 +557,6 @@ func TestFCVI_5_2_1(t *testing.T) {
 func TestFCVI_E(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, b := s.connect(iu.ReliableReception)
-	all := s.record()
 	s.net.AddFault(&fabric.Fault{Match: opcode(iu.SendResp), Do: fabric.Drop, Nth: 1})
 	for range 100 {
 		b.postRecv(10)
@@ -572,7 +571,7 @@ func TestFCVI_E(t *testing.T) {
 	}
 	s = newSim(t, simConfig{seed: 1, order: true})
 	a, b = s.connect(iu.ReliableReception)
-	all = s.record()
+	all := s.record()
 	for range 50 {
 		b.postRecv(10)
 	}
@@ -645,5 +644,34 @@ func TestFCVI_5_4(t *testing.T) {
 	s.net.Run(s.ports[0].np.RATOV() + time.Second)
 	if ox, ok := p.alloc(nil); !ok || ox != 5 {
 		t.Errorf("%04x after R_A_TOV", ox)
+	}
+}
+
+// TestFCVI_8_2 walks the states: which changes exist, and what a consumer sees
+// in each. [FCVI-8.2-1]
+func TestFCVI_8_2(t *testing.T) {
+	want := map[state]string{
+		stIdle: "C_RESOLVE C_RQST C_HELD", stResolve: "IDLE C_RQST C_RESP1", stRqst: "IDLE CONCEDED C_RESP1 C_RESP2 CONNECTED",
+		stConceded: "IDLE C_RQST C_RESP1", stHeld: "IDLE C_RESP1", stResp1: "IDLE C_RESOLVE CONNECTED",
+		stResp2: "IDLE C_RQST CONNECTED ERROR", stConnected: "DISC_SENT ERROR", stDiscSent: "IDLE ERROR", stError: "IDLE",
+	}
+	seen := map[state]vi.State{stIdle: vi.Idle, stHeld: vi.Idle, stConnected: vi.Connected, stDiscSent: vi.Error, stError: vi.Error}
+	for from := range numStates {
+		var to []string
+		for s := range numStates {
+			if arrows[from][s] {
+				to = append(to, s.String())
+			}
+		}
+		if got := strings.Join(to, " "); got != want[from] {
+			t.Errorf("from %v to %s, want %s", from, got, want[from])
+		}
+		v, ok := seen[from]
+		if !ok {
+			v = vi.ConnectPending
+		}
+		if from.vi() != v {
+			t.Errorf("%v is %v to a consumer", from, from.vi())
+		}
 	}
 }

@@ -91,7 +91,6 @@ type port struct {
 	active   []*conn // have something to send, in turn
 	opt      [iu.LongLen]byte
 	scratch  [fc.MaxData]byte
-	payload  []byte
 	tx       fc.Frame
 	hdr      iu.Header
 	onlineFn []func(now fc.Time)

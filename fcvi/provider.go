@@ -191,11 +191,9 @@ func (p *Provider) Open(name string, nic *vi.NIC) (vi.Device, error) {
 		d.Close()
 		return nil, fmt.Errorf("%w: the fabric does not take the port", vi.ErrNotReachable)
 	}
-	own := netip.IPv6Loopback()
+	own := netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	if len(d.ips) > 0 {
 		own = d.ips[0]
-	} else {
-		own = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	}
 	if port == fcip.Port {
 		port = 0

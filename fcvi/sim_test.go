@@ -27,7 +27,6 @@ type sim struct {
 	net   *fabric.Net
 	sw    *fabric.Switch
 	ports []*simPort
-	bad   []string // arrows that should not be, found by the state hook
 }
 
 type simConfig struct {
@@ -109,7 +108,6 @@ type fake struct {
 	result []iu.Reason
 	broke  int
 	order  bool // of the end
-	order2 []int
 }
 
 type fakeSend struct {

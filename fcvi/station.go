@@ -24,7 +24,6 @@ type station struct {
 	dead  bool // closed; guarded by mu
 	out   outlet
 
-	target string // FCIP address this station was made for, "" if none
 	breaks sync.WaitGroup
 }
 
