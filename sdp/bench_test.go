@@ -1,9 +1,11 @@
 package sdp
 
 import (
+	"flag"
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"testing"
 )
 
@@ -38,11 +40,23 @@ var benchVariants = []struct {
 	{"sdp-pipelined", &Options{NoCRC: true, SendPolicy: PinPipelined, RecvPolicy: PinPipelined, SendThreshold: 32 << 10}},
 }
 
+var benchSet = flag.String("sdp.set", "", "settings of the SDP benchmarks, NAME=VALUE separated by commas")
+
 func benchPair(b *testing.B, opt *Options) (c, s net.Conn) {
 	if opt == nil {
 		return tcpPair(b)
 	}
-	return pair(b, *opt, *opt)
+	o := *opt
+	set := map[string]string{}
+	for pair := range strings.SplitSeq(*benchSet, ",") {
+		if k, v, ok := strings.Cut(pair, "="); ok {
+			set[k] = v
+		}
+	}
+	if err := o.Set(set); err != nil {
+		b.Fatal(err)
+	}
+	return pair(b, o, o)
 }
 
 // BenchmarkStream moves a stream one way, with plain TCP as neighbour.

@@ -339,7 +339,7 @@ func (c *Conn) Close() error {
 	case <-c.flushed:
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if err := c.ownErr; err != nil && !errors.Is(err, sdpcore.ErrClosed) {
+		if err := c.m.Err(); err != nil && err != io.EOF && !errors.Is(err, sdpcore.ErrClosed) {
 			return c.opError("close", err) // [SDP-8.2.1-5] [SDP-8.2.1-7]
 		}
 		return nil

@@ -21,11 +21,12 @@ import (
 // hold mu while they take completions and carry out actions, so that events
 // reach the machine in order.
 type driver struct {
-	sleepers  int       // calls that wait
-	spinning  bool      // one of them is polling
-	attended  time.Time // when a call last drove the connection
-	scheduled bool      // look is due
-	own       bool      // the goroutine of the connection runs
+	sleepers  int          // calls that wait
+	due       sdpcore.Time // deadline of the machine that one of them will wake at, or 0
+	spinning  bool         // one of them is polling
+	attended  time.Time    // when a call last drove the connection
+	scheduled bool         // look is due
+	own       bool         // the goroutine of the connection runs
 	timer     *time.Timer
 	done      chan struct{} // closed when the stream has ended and was dealt with
 	closeBy   time.Time     // a closed connection is reset then
@@ -37,6 +38,8 @@ type driver struct {
 const (
 	spinTime   = 30 * time.Microsecond // waking a sleeper takes about as long
 	attendTime = time.Millisecond
+
+	patienceTime = 200 * time.Microsecond // that a write waits before it is copied
 )
 
 // poll takes completions and deals with them. It reports whether there were
@@ -138,9 +141,6 @@ func (c *Conn) finish() { c.release(false, nil) }
 
 // abortNow resets the stream, once what was posted has gone. [SDP-8.2.2-1]
 func (c *Conn) abortNow(err error) {
-	if c.ownErr == nil {
-		c.ownErr = err
-	}
 	c.release(true, err)
 }
 
@@ -225,6 +225,7 @@ func (c *Conn) tick() {
 // Called with mu held, returns with it held.
 func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 	dr := &c.drv
+	start := time.Now()
 	defer func() {
 		dr.attended = time.Now()
 		c.leave()
@@ -241,10 +242,15 @@ func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 		if !dr.spinning && c.spin(o) {
 			continue
 		}
-		if stop != nil && stop() {
-			return
+		patience := time.Duration(-1)
+		if stop != nil {
+			// Credit is on its way, most likely; waiting for it is cheaper than
+			// what stop does.
+			if patience = patienceTime - time.Since(start); patience <= 0 && stop() {
+				return
+			}
 		}
-		c.sleep(o, d, stop)
+		c.sleep(o, d, patience)
 	}
 }
 
@@ -269,8 +275,8 @@ func (c *Conn) spin(o *op) bool {
 	return false
 }
 
-// sleep waits for an event.
-func (c *Conn) sleep(o *op, d *deadline, stop func() bool) {
+// sleep waits for an event, or until patience, if it is positive, is over.
+func (c *Conn) sleep(o *op, d *deadline, patience time.Duration) {
 	dr := &c.drv
 	if c.suspended || dr.llp || c.released {
 		c.mu.Unlock()
@@ -288,7 +294,7 @@ func (c *Conn) sleep(o *op, d *deadline, stop func() bool) {
 	}
 	dr.sleepers++
 	c.cq.Arm(false)
-	if c.poll() || o.done || stop != nil && stop() {
+	if c.poll() || o.done {
 		dr.sleepers--
 		return
 	}
@@ -297,8 +303,17 @@ func (c *Conn) sleep(o *op, d *deadline, stop func() bool) {
 		expired = d.wait()
 	}
 	var due <-chan time.Time
+	wait := patience
+	dr.due = 0
 	if at, ok := c.m.Deadline(); ok {
-		t := time.NewTimer(max(at-c.now(), 0))
+		dr.due = at
+		if left := max(at-c.now(), 0); wait <= 0 || left < wait {
+			wait = left
+			patience = 0
+		}
+	}
+	if wait > 0 || patience == 0 {
+		t := time.NewTimer(wait)
 		defer t.Stop()
 		due = t.C
 	}
@@ -335,10 +350,13 @@ func (c *Conn) leave() {
 	switch {
 	case c.suspended || dr.llp || c.released:
 	case dr.sleepers > 0:
-		// The others sleep on the events that this call may have used up.
+		// The others sleep on the events that this call may have used up, and
+		// know no deadline that was this call's to watch.
 		c.cq.Arm(false)
 		for c.poll() {
 		}
+		dr.due = 0
+		c.rouse()
 	case dr.own:
 	case c.m.SendQueue() > 0 || c.closed || len(c.ending) > 0 || c.hasLent():
 		c.startOwn()
@@ -349,6 +367,22 @@ func (c *Conn) leave() {
 		} else {
 			dr.timer.Reset(attendTime)
 		}
+	}
+}
+
+// rouse wakes those who sleep if the machine has a deadline that none of them
+// will wake for.
+func (c *Conn) rouse() {
+	dr := &c.drv
+	at, ok := c.m.Deadline()
+	if !ok || dr.sleepers == 0 || dr.due != 0 && dr.due <= at {
+		return
+	}
+	for _, o := range c.rops {
+		o.signal()
+	}
+	for _, o := range c.wops {
+		o.signal()
 	}
 }
 
@@ -400,6 +434,7 @@ func (c *Conn) runOwn() {
 			return
 		}
 		if dr.sleepers > 0 {
+			c.rouse()
 			return // whoever leaves last sees to the rest
 		}
 		var due <-chan time.Time

@@ -37,10 +37,10 @@ const (
 // Defaults. Sizes and thresholds were chosen by measurement; see
 // docs/performance.md.
 const (
-	DefaultRecvBuffers    = 32        // [SDP-10-3]
-	DefaultRecvBufferSize = 32 << 10  // bytes
-	DefaultSendThreshold  = 512 << 10 // bytes
-	DefaultSocketBuffer   = 256 << 10 // bytes, of each direction
+	DefaultRecvBuffers    = 32          // [SDP-10-3]
+	DefaultRecvBufferSize = 32<<10 + 64 // bytes: 32 KiB of payload and the largest header
+	DefaultSendThreshold  = 512 << 10   // bytes
+	DefaultSocketBuffer   = 256 << 10   // bytes, of each direction
 	DefaultMaxAdverts     = 16
 	DefaultReadDepth      = 16
 	DefaultSetupTimeout   = 10 * time.Second // [D-17]

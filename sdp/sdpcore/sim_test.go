@@ -844,10 +844,10 @@ func (s *sim) play(steps int) {
 		}
 		s.check()
 		if s.steps > 40000 {
-			s.errorf("no end: A %s; B %s", describe(s.a.m), describe(s.b.m))
+			s.errorf("no end: A %s; B %s", s.a.m, s.b.m)
 		}
 		if idle > 1200 {
-			s.errorf("stuck: A %s; B %s", describe(s.a.m), describe(s.b.m))
+			s.errorf("stuck: A %s; B %s", s.a.m, s.b.m)
 		}
 	}
 	if s.fail != "" {
@@ -863,14 +863,6 @@ func (s *sim) play(steps int) {
 			s.errorf("%s: [SDP-8.2.1-14] %d STags left behind", e.name, len(e.mr))
 		}
 	}
-}
-
-func describe(m *Machine) string {
-	s, k := &m.src, &m.snk
-	return fmt.Sprintf("[%v send=%v recv=%v credit=%d acked=%d next=%d peerHas=%d gain=%d writes=%d forced=%d advs=%d avail=%d cancel=%t/%t leaving=%t closing=%t dis=%t | reads=%d held=%d adverts=%d ops=%d expected=%d offers=%d cancel=%t/%t eof=%t]",
-		m.life, s.mode, k.mode, m.cr.credit(), m.cr.acked, m.cr.next, m.cr.peerHas(), m.cr.gain(), s.writes.len(), s.nforced, s.advs.len(), s.avail.len(),
-		s.cancelWant, s.cancelOpen, s.leaving, s.closing, s.disSent,
-		k.reads.len(), k.held, k.adverts.len(), k.ops.len(), k.expected, k.offers.len(), k.cancelWant, k.cancelOpen, k.eof)
 }
 
 // TestSimulation plays random connections until enough steps have been taken.
