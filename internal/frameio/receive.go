@@ -60,14 +60,17 @@ func (r *receiver) keep(p []byte) { r.early = append([]byte(nil), p...) }
 // socket; one that is about to wait calls Unpoll.
 func (c *Conn) Poll() bool {
 	r := &c.rx
-	if c.sock.Load() == nil || !r.mu.TryLock() {
+	if c.sock.Load() == nil {
+		return false
+	}
+	r.polls.Add(1) // also if somebody else reads just now, who then steps aside
+	if !r.mu.TryLock() {
 		return false
 	}
 	if !r.started || r.closed || r.done {
 		r.mu.Unlock()
 		return false
 	}
-	r.polls.Add(1)
 	got, _, err := c.receive()
 	c.unlock(err)
 	return got
