@@ -75,7 +75,10 @@ func allocs(t *testing.T, a, b *QueuePair, n int) {
 		round()
 		recv()
 	}
-	if got := testing.AllocsPerRun(50, func() { round(); recv() }); got >= 1 && !raceEnabled {
+	if raceEnabled {
+		return // pools drop things on purpose
+	}
+	if got := testing.AllocsPerRun(50, func() { round(); recv() }); got >= 1 {
 		t.Errorf("%v allocations per round of 5 messages", got)
 	}
 }

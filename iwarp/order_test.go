@@ -268,10 +268,10 @@ func TestMovingSource(t *testing.T) {
 // messages each; Sends are delivered while answers wait. [I-54] [RDMAP-5.5-15] [I-52]
 func TestFairness(t *testing.T) {
 	p, q := asInitiator(t, &Config{FPDUSize: 64766})
-	big := make([]byte, 8<<20)
+	big := make([]byte, 3<<20)
 	mr, _ := q.Register(big, RemoteRead)
 	for i := ddp.MSN(1); i <= 3; i++ {
-		p.ulpdu(readReq(i, rdmap.ReadRequest{Size: 8 << 20, SourceSTag: mr.STag()}))
+		p.ulpdu(readReq(i, rdmap.ReadRequest{Size: 3 << 20, SourceSTag: mr.STag()}))
 	}
 	for range 3 {
 		q.Post(SendWR{Op: OpWrite, SG: []SGE{Buf(big)}})
@@ -302,7 +302,7 @@ func TestSendCompletes(t *testing.T) {
 	if c := wantOK(t, q.SendCQ()); c.ID != 1 {
 		t.Errorf("%+v", c)
 	}
-	big := make([]byte, 32<<20)
+	big := make([]byte, 16<<20)
 	q.Post(SendWR{ID: 2, SG: []SGE{Buf(big)}})
 	for i := range 20 {
 		q.Post(SendWR{ID: 3 + uint64(i), Op: []Op{OpWrite, OpSend}[i%2], SG: []SGE{Buf([]byte{byte(i)})}})

@@ -70,7 +70,7 @@ func TestAtomicsTogether(t *testing.T) {
 	pd := dev.NewPD()
 	mem := make([]byte, 8)
 	mr, _ := pd.Register(mem, RemoteRead|RemoteWrite) // both rights do as well
-	const streams, each = 3, 500
+	const streams, each = 3, 300
 	var wg sync.WaitGroup
 	for range streams {
 		cfg := extended()
