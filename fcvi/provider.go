@@ -431,7 +431,7 @@ func (d *device) Attributes() vi.NICAttributes {
 		MaxRegisterRegions:     1 << 20,
 		MaxRegisterBlockBytes:  1 << 47,
 		MaxVI:                  1 << 16,
-		MaxDescriptorsPerQueue: 1 << 16,
+		MaxDescriptorsPerQueue: 1 << 14,
 		MaxSegmentsPerDesc:     252,
 		MaxCQ:                  1 << 16,
 		MaxCQEntries:           1 << 24,

@@ -231,7 +231,11 @@ func (o *linkOutlet) Frames(recv func(yield func(f *fc.Frame))) {
 // Room lets the connections that wait for the link go on.
 func (o *linkOutlet) Room() { o.s.do(o.s.p.linkRoom) }
 
-// Down ends every login: whoever was behind the link is out of reach.
+// Down ends every login: whoever was behind the link is out of reach. The
+// other end waits for ours to close.
 func (o *linkOutlet) Down(error) {
-	o.s.do(func(now fc.Time) { o.s.np.LinkLost(now) })
+	o.s.do(func(now fc.Time) {
+		o.s.np.LinkLost(now)
+		o.s.breaks.Go(func() { o.l.Close() })
+	})
 }
