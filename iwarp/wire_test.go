@@ -214,7 +214,7 @@ func TestMarkersOnTheWire(t *testing.T) {
 func TestSegmentSizes(t *testing.T) {
 	a, b := connect(t, nil, nil)
 	mss := segmentSize(a.fc.NetConn())
-	if a.MULPDU() != mpa.MULPDU(mss, false) || mss < 1000 {
+	if a.MULPDU() < mpa.MULPDU(mss, false)/3 || mss < 1000 { // it grows with the first answers
 		t.Errorf("MSS %d, MULPDU %d", mss, a.MULPDU())
 	}
 	for range 3 { // more than the size is believed for
