@@ -21,6 +21,7 @@ var sdpTransport = Transport{
 	Check:        func(u *addr.URL) error { _, err := sdpOptions(u, nil); return err },
 	DialStream:   dialSDP,
 	ListenStream: listenSDP,
+	OverStream:   overSDP,
 }
 
 // SDPEnvironment is the variable that sets properties of all SDP connections:
@@ -141,6 +142,30 @@ func (l sdpListener) Accept() (net.Conn, error) {
 }
 
 func listenSDP(u *addr.URL, o *Options) (net.Listener, error) {
+	lc, err := sdpListenConfig(u, o)
+	if err != nil {
+		return nil, err
+	}
+	l, err := lc.Listen(context.Background(), "tcp", u.HostPort())
+	if err != nil {
+		return nil, err
+	}
+	return sdpListener{l}, nil
+}
+
+func overSDP(base net.Listener, u *addr.URL, o *Options) (net.Listener, error) {
+	lc, err := sdpListenConfig(u, o)
+	if err != nil {
+		return nil, err
+	}
+	l, err := lc.NewListener(base)
+	if err != nil {
+		return nil, err
+	}
+	return sdpListener{l}, nil
+}
+
+func sdpListenConfig(u *addr.URL, o *Options) (*sdp.ListenConfig, error) {
 	for _, name := range []string{"portmap", "resolve", "layout", "hello"} {
 		if u.Query.Has(name) {
 			return nil, shell.Usagef("address %q: %s belongs to the side that connects", u, name)
@@ -153,10 +178,20 @@ func listenSDP(u *addr.URL, o *Options) (net.Listener, error) {
 	if o.Env.Capture != nil {
 		opt.WrapConn = func(nc net.Conn) net.Conn { return o.Env.Wrap(nc, false) }
 	}
-	lc := sdp.ListenConfig{Options: opt}
-	l, err := lc.Listen(context.Background(), "tcp", u.HostPort())
+	return &sdp.ListenConfig{Options: opt}, nil
+}
+
+// SDPResumer opens a listener for SDP connections that come back from another
+// process.
+func SDPResumer(o *Options) (*sdp.Listener, error) {
+	opt, err := sdpOptions(&addr.URL{Scheme: "sdp"}, o)
 	if err != nil {
 		return nil, err
 	}
-	return sdpListener{l}, nil
+	lc := sdp.ListenConfig{Options: opt}
+	return lc.Listen(context.Background(), "tcp", ":0")
 }
+
+// Lingering makes Close of an SDP connection wait, as for those of this
+// package.
+func Lingering(c net.Conn) net.Conn { return lingering(c) }

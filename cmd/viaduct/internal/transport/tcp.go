@@ -14,6 +14,7 @@ var tcpTransport = Transport{
 	Scheme:       "tcp",
 	DialStream:   dialTCP,
 	ListenStream: listenTCP,
+	OverStream:   overTCP,
 }
 
 func dialTCP(ctx context.Context, u *addr.URL, o *Options) (net.Conn, error) {
@@ -50,6 +51,10 @@ func listenTCP(u *addr.URL, o *Options) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
+	return overTCP(l, u, o)
+}
+
+func overTCP(l net.Listener, _ *addr.URL, o *Options) (net.Listener, error) {
 	l = &wrapListener{l, o}
 	if o.TLSListen != nil {
 		l = tls.NewListener(l, o.TLSListen)

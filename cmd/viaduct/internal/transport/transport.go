@@ -38,6 +38,9 @@ type Transport struct {
 	// Byte streams.
 	DialStream   func(ctx context.Context, u *addr.URL, o *Options) (net.Conn, error)
 	ListenStream func(u *addr.URL, o *Options) (net.Listener, error)
+	// OverStream is ListenStream on the connections of a TCP listener that is
+	// there already and becomes its own.
+	OverStream func(l net.Listener, u *addr.URL, o *Options) (net.Listener, error)
 
 	// Messages and memory.
 	DialMsg   func(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error)

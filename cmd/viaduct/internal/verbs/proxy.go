@@ -21,11 +21,18 @@ const proxyDialTimeout = 30 * time.Second
 
 func proxyCommand(e *shell.Env) *cobra.Command {
 	var listen []string
-	var to string
+	var to, handover string
 	var cf connFlags
 	c := &cobra.Command{
 		Use:   "proxy --listen URL --to URL",
 		Short: "accept streams on one transport and carry them over another (tcp and sdp in any pairing)",
+		Long: `Accept streams on one transport and carry them over another, tcp and sdp in any
+pairing. Half-closes and resets are carried over.
+
+With --handover SOCKET (a path) the proxy can be replaced without dropping a
+connection: start another one with the same flags, and the old one hands its
+listeners and its live connections over (SDP ones by socket duplication) and
+ends.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(listen) == 0 || to == "" {
 				return shell.Usagef("--listen URL and --to URL are needed")
@@ -49,47 +56,201 @@ func proxyCommand(e *shell.Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return runProxy(cmd.Context(), e, us[0], ts[0], us[1:], ts[1:], o)
+			if handover != "" && (cf.tls.Given() || e.Capture != nil) {
+				return shell.Usagef("--handover goes with neither TLS nor --pcap: their state cannot move")
+			}
+			p := &proxy{e: e, o: o, to: us[0], tt: ts[0], us: us[1:], ts: ts[1:], live: map[*duplex]struct{}{}, handover: handover}
+			return p.run(cmd.Context())
 		},
 	}
+	c.Flags().StringVar(&handover, "handover", "", "take over from, and later hand over to, another process by way of `SOCKET`")
 	c.Flags().StringArrayVar(&listen, "listen", nil, "`URL` to accept streams on; may be repeated")
 	c.Flags().StringVar(&to, "to", "", "`URL` to carry them to")
 	cf.add(c)
 	return c
 }
 
-func runProxy(ctx context.Context, e *shell.Env, to *addr.URL, tt *transport.Transport, us []*addr.URL, ts []*transport.Transport, o *transport.Options) error {
+// A proxy carries streams from its listeners to one address.
+type proxy struct {
+	e        *shell.Env
+	o        *transport.Options
+	to       *addr.URL
+	tt       *transport.Transport
+	us       []*addr.URL
+	ts       []*transport.Transport
+	handover string // path of the socket, or empty
+
+	wg    sync.WaitGroup
+	bases []net.Listener            // TCP listeners under those of the transports, with handover
+	given map[string][]net.Listener // from a predecessor, by address without port
+	urls  []*addr.URL               // where it listens
+	ls    []net.Listener
+
+	mu   sync.Mutex
+	live map[*duplex]struct{} // guarded by mu; nil once they were taken
+}
+
+func (p *proxy) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	defer wg.Wait()
+	defer p.wg.Wait()
 	defer cancel()
-	fail := make(chan error, len(us))
-	serve := func(ctx context.Context, e *shell.Env, scheme string, c net.Conn) error {
-		dctx, cancel := context.WithTimeout(ctx, proxyDialTimeout)
-		far, err := tt.DialStream(dctx, to, o)
-		cancel()
-		if err != nil {
-			abort(c) // the client learns it as it would from a dead service
-			return fmt.Errorf("connect to %s: %w", to, err)
+	fail, given := make(chan error, len(p.us)), make(chan error, 1)
+	if p.handover != "" {
+		if _, err := p.takeOver(ctx, p.handover); err != nil {
+			return err
 		}
-		defer e.Metrics.Connection(to.Scheme, "dial")()
-		stop := context.AfterFunc(ctx, func() { far.Close() })
-		defer stop()
-		return splice(e, scheme, c, to.Scheme, far)
+		if err := p.serveHandover(ctx, p.handover, given); err != nil {
+			return err
+		}
 	}
-	for i, u := range us {
-		at, err := acceptAll(ctx, e, &wg, u, ts[i], o, fail, serve, nil)
+	for i, u := range p.us {
+		l, err := p.listen(i, u)
 		if err != nil {
 			return fmt.Errorf("listen on %s: %w", u, err)
 		}
-		e.Listening(u.WithPort(at))
+		at := u.WithPort(l.Addr())
+		p.ls, p.urls = append(p.ls, l), append(p.urls, at)
+		context.AfterFunc(ctx, func() { l.Close() })
+		p.wg.Go(func() { p.accept(ctx, u.Scheme, l, fail) })
+		p.e.Listening(at)
 	}
 	select {
 	case <-ctx.Done():
 		return nil
 	case err := <-fail:
 		return err
+	case err := <-given:
+		return err
 	}
+}
+
+// listen opens a listener, or goes on with that of a predecessor.
+func (p *proxy) listen(i int, u *addr.URL) (net.Listener, error) {
+	if p.handover == "" {
+		return p.ts[i].ListenStream(u, p.o)
+	}
+	var base net.Listener
+	if g := p.given[withoutPort(u)]; len(g) > 0 {
+		base, p.given[withoutPort(u)] = g[0], g[1:]
+	} else {
+		var err error
+		if base, err = net.Listen("tcp", u.HostPort()); err != nil {
+			return nil, err
+		}
+	}
+	p.bases = append(p.bases, base)
+	return p.ts[i].OverStream(base, u, p.o)
+}
+
+// withoutPort names what a predecessor listened for: its port may have been
+// picked by the system.
+func withoutPort(u *addr.URL) string {
+	v := *u
+	v.Port = 0
+	return v.String()
+}
+
+// inherit keeps the listeners of a predecessor for run.
+func (p *proxy) inherit(bases map[string]net.Listener) {
+	p.given = map[string][]net.Listener{}
+	for s, l := range bases {
+		u, err := addr.Parse(s)
+		if err != nil {
+			l.Close()
+			continue
+		}
+		p.given[withoutPort(u)] = append(p.given[withoutPort(u)], l)
+	}
+}
+
+// stopAccepting closes the listeners of this process.
+func (p *proxy) stopAccepting() {
+	for _, l := range p.ls {
+		l.Close()
+	}
+}
+
+// takeAll takes the live pairs away; those that come later are refused.
+func (p *proxy) takeAll() (ds []*duplex) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for d := range p.live {
+		ds = append(ds, d)
+	}
+	p.live = nil
+	return ds
+}
+
+func (p *proxy) accept(ctx context.Context, scheme string, l net.Listener, fail chan<- error) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			if ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
+				fail <- err
+			}
+			return
+		}
+		p.wg.Go(func() {
+			defer p.e.Metrics.Connection(scheme, "accept")()
+			log := p.e.Log.With("transport", scheme, "remote", c.RemoteAddr().String())
+			log.Info("connected")
+			if err := p.serve(ctx, scheme, c); err != nil && ctx.Err() == nil {
+				p.e.Metrics.Failed(scheme)
+				log.Warn("connection failed", "err", err)
+				return
+			}
+			log.Info("disconnected")
+		})
+	}
+}
+
+func (p *proxy) serve(ctx context.Context, scheme string, c net.Conn) error {
+	dctx, cancel := context.WithTimeout(ctx, proxyDialTimeout)
+	far, err := p.tt.DialStream(dctx, p.to, p.o)
+	cancel()
+	if err != nil {
+		abort(c) // the client learns it as it would from a dead service
+		return fmt.Errorf("connect to %s: %w", p.to, err)
+	}
+	defer p.e.Metrics.Connection(p.to.Scheme, "dial")()
+	if p.handover != "" {
+		return p.carry(ctx, newDuplex(scheme, c, p.to.Scheme, far))
+	}
+	stop := context.AfterFunc(ctx, func() { c.Close(); far.Close() })
+	defer stop()
+	return splice(p.e, scheme, c, p.to.Scheme, far)
+}
+
+// carry runs a pair that may be handed over.
+func (p *proxy) carry(ctx context.Context, d *duplex) error {
+	p.mu.Lock()
+	if p.live == nil {
+		p.mu.Unlock()
+		abort(d.near)
+		abort(d.far)
+		return errors.New("came in the middle of a handover")
+	}
+	p.live[d] = struct{}{}
+	p.mu.Unlock()
+	stop := context.AfterFunc(ctx, func() { d.near.Close(); d.far.Close() })
+	err := d.run()
+	p.e.Metrics.Bytes(d.nearName, "in").Add(float64(d.out.n))
+	p.e.Metrics.Bytes(d.nearName, "out").Add(float64(d.back.n))
+	if d.paused.Load() {
+		// The other process has it, or will: these ends are nobody's here.
+		stop()
+		return nil
+	}
+	p.mu.Lock()
+	delete(p.live, d)
+	p.mu.Unlock()
+	stop()
+	d.near.Close()
+	d.far.Close()
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
 }
 
 // splice carries each direction to the other side, its end as a half-close,

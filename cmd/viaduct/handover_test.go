@@ -1,0 +1,137 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"io"
+	"math/rand/v2"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestHandover: either of two proxies is replaced by a new process, twice, while
+// connections are busy in both directions; none is dropped, no byte is lost,
+// and new connections find the successor at the same address.
+func TestHandover(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() { // an echo service behind everything
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				io.Copy(c, c)
+				c.(*net.TCPConn).CloseWrite()
+				c.Close()
+			}()
+		}
+	}()
+	dir := t.TempDir()
+	far := []string{"proxy", "--listen", "sdp://127.0.0.1:0", "--to", "tcp://" + l.Addr().String(), "--handover", filepath.Join(dir, "far")}
+	farProc, farURL := start(t, 1, far...)
+	near := []string{"proxy", "--listen", "tcp://127.0.0.1:0", "--to", farURL[0], "--handover", filepath.Join(dir, "near")}
+	nearProc, nearURL := start(t, 1, near...)
+
+	const busy = 4
+	stop := make(chan struct{})
+	results := make(chan string, busy)
+	moved := make(chan struct{}, 1000)
+	for i := range busy {
+		c, err := net.Dial("tcp", hostPort(nearURL[0]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.SetDeadline(time.Now().Add(patience))
+		go func() {
+			defer c.Close()
+			sent, got := sha256.New(), sha256.New()
+			r := rand.NewChaCha8([32]byte{byte(i)})
+			done := make(chan error, 1)
+			go func() {
+				_, err := io.Copy(got, c)
+				done <- err
+			}()
+			b := make([]byte, 40_000)
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					c.(*net.TCPConn).CloseWrite()
+					switch err := <-done; {
+					case err != nil:
+						results <- err.Error()
+					case !bytes.Equal(sent.Sum(nil), got.Sum(nil)):
+						results <- "other bytes came back"
+					default:
+						results <- ""
+					}
+					return
+				default:
+				}
+				k := 1 + n*7919%len(b)
+				r.Read(b[:k])
+				sent.Write(b[:k])
+				if _, err := c.Write(b[:k]); err != nil {
+					results <- err.Error()
+					return
+				}
+				select {
+				case moved <- struct{}{}:
+				default:
+				}
+			}
+		}()
+	}
+	progress := func() {
+		for range 100 {
+			select {
+			case <-moved:
+			case <-time.After(patience):
+				t.Fatal("nothing moves any more")
+			}
+		}
+	}
+	replace := func(old *proc, was string, args []string) *proc {
+		t.Helper()
+		progress()
+		fresh, urls := start(t, 1, append(args, "--log-level", "info")...)
+		if urls[0] != was {
+			t.Errorf("the successor listens at %s, not at %s", urls[0], was)
+		}
+		if code := old.wait(); code != 0 || !strings.Contains(old.stderr(), "connections=4") {
+			t.Errorf("the predecessor ended with %d: %s", code, old.stderr())
+		}
+		c, err := net.Dial("tcp", hostPort(nearURL[0])) // somebody new
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(patience))
+		if _, err := io.WriteString(c, "hello"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(c, make([]byte, 5)); err != nil {
+			t.Fatalf("a new connection: %v", err)
+		}
+		return fresh
+	}
+	for range 2 {
+		farProc = replace(farProc, farURL[0], far)
+		nearProc = replace(nearProc, nearURL[0], near)
+	}
+	progress()
+	close(stop)
+	for range busy {
+		if r := <-results; r != "" {
+			t.Error(r)
+		}
+	}
+	fails(t, 2, "--handover", "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://127.0.0.1:1", "--handover", filepath.Join(dir, "x"), "--tls")
+}

@@ -1,0 +1,132 @@
+//go:build unix
+
+package verbs
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// A handoverConn carries JSON messages with open files between two processes:
+// length and count of files in 8 bytes, which the files accompany, then the
+// text.
+type handoverConn struct{ c *net.UnixConn }
+
+// maxHandover bounds one message: the buffers of a pair of connections.
+const maxHandover = 64 << 20
+
+func (h *handoverConn) send(v any, files ...*os.File) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	var head [8]byte
+	binary.BigEndian.PutUint32(head[:], uint32(len(b)))
+	binary.BigEndian.PutUint32(head[4:], uint32(len(files)))
+	var fds []int
+	for _, f := range files {
+		fds = append(fds, int(f.Fd()))
+	}
+	var oob []byte
+	if len(fds) > 0 {
+		oob = unix.UnixRights(fds...)
+	}
+	n, on, err := h.c.WriteMsgUnix(head[:], oob, nil)
+	if err != nil {
+		return err
+	}
+	if n != len(head) || on != len(oob) {
+		return io.ErrShortWrite
+	}
+	_, err = h.c.Write(b)
+	return err
+}
+
+func (h *handoverConn) receive(v any) (files []*os.File, err error) {
+	defer func() {
+		if err != nil {
+			for _, f := range files {
+				f.Close()
+			}
+			files = nil
+		}
+	}()
+	var head [8]byte
+	oob := make([]byte, unix.CmsgSpace(4*64))
+	n, on, _, _, err := h.c.ReadMsgUnix(head[:], oob)
+	if err != nil {
+		return nil, err
+	}
+	if on > 0 {
+		if files, err = parseFiles(oob[:on]); err != nil {
+			return files, err
+		}
+	}
+	if n == 0 {
+		return files, io.EOF
+	}
+	if _, err := io.ReadFull(h.c, head[n:]); err != nil {
+		return files, err
+	}
+	size, count := binary.BigEndian.Uint32(head[:]), binary.BigEndian.Uint32(head[4:])
+	if size > maxHandover || int(count) != len(files) {
+		return files, fmt.Errorf("handover: message of %d bytes with %d files, %d came", size, count, len(files))
+	}
+	b := make([]byte, size)
+	if _, err := io.ReadFull(h.c, b); err != nil {
+		return files, err
+	}
+	return files, json.Unmarshal(b, v)
+}
+
+func parseFiles(oob []byte) (files []*os.File, err error) {
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range msgs {
+		fds, err := unix.ParseUnixRights(&m)
+		if err != nil {
+			return files, err
+		}
+		for _, fd := range fds {
+			unix.CloseOnExec(fd)
+			unix.SetNonblock(fd, true)
+			files = append(files, os.NewFile(uintptr(fd), "handed over"))
+		}
+	}
+	return files, nil
+}
+
+// dialHandover finds the process that holds a handover socket; nil if there is
+// none.
+func dialHandover(path string) (*handoverConn, error) {
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("handover: %w", err)
+	}
+	return &handoverConn{c}, nil
+}
+
+// listenHandover takes the socket, also from a process that died.
+func listenHandover(path string) (*net.UnixListener, error) {
+	old := unix.Umask(0o177) // for the owner alone: who can speak here gets our connections
+	defer unix.Umask(old)
+	os.Remove(path)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("handover: %w", err)
+	}
+	l.SetUnlinkOnClose(false) // the successor's socket has the same name
+	return l, nil
+}
