@@ -288,10 +288,29 @@ func TestLimits(t *testing.T) {
 	create(t, n, vi.Attributes{Reliability: vi.ReliableDelivery})
 	_, err = n.CreateVI(vi.Attributes{Reliability: vi.ReliableDelivery}, nil, nil)
 	want("a VI too many", err, vi.ErrResource)
-	for range 5 {
+	for range 3 {
 		want("a receive", v.PostRecv(vi.NewRecv()), nil)
 	}
-	want("a receive too many", v.PostRecv(vi.NewRecv()), vi.ErrOverrun)
+	more := []*vi.Descriptor{vi.NewRecv(), vi.NewRecv(), vi.NewRecv(), vi.NewRecv(), vi.NewRecv()}
+	if posted, err := v.PostRecvs(more); posted != 2 || !errors.Is(err, vi.ErrOverrun) {
+		t.Errorf("posted %d of room for 2: %v", posted, err)
+	}
+	drain := func() {
+		for {
+			if d, _ := v.RecvDone(); d == nil {
+				break
+			}
+		}
+	}
+	drain()
+	for i, d := range more { // those that were not posted are still the consumer's
+		want(fmt.Sprint("descriptor ", i, " again"), v.PostRecv(d), nil)
+	}
+	drain()
+	twice := vi.NewRecv()
+	if posted, err := v.PostRecvs([]*vi.Descriptor{twice, twice}); posted != 1 || !errors.Is(err, vi.ErrInvalidParameter) {
+		t.Errorf("posted %d of one descriptor twice: %v", posted, err)
+	}
 	_, err = n.CreateVI(vi.Attributes{Reliability: vi.ReliableDelivery, ReadWindow: -1}, nil, nil)
 	want("a read window below 0", err, vi.ErrInvalidParameter)
 
