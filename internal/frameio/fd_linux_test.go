@@ -1,0 +1,59 @@
+package frameio
+
+import (
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A descriptor's number may belong to another file as soon as it is closed:
+// neither role touches it after Close.
+func TestClosedDescriptorIsLeftAlone(t *testing.T) {
+	a, b := kinds[0].connect(t)
+	a.c.Start(nil)
+	done := b.expect(t, [][]byte{{1}})
+	b.c.Start(nil)
+	a.post([]byte{1})
+	a.c.Kick()
+	await(t, "traffic", done)
+	a.c.Close()
+	// A pipe takes the number over.
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(p[0])
+	fd := a.c.sock.Load().fd
+	switch {
+	case p[0] == fd:
+		t.Skip("the number was taken by the wrong end")
+	case p[1] != fd:
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil {
+			unix.Close(p[1])
+			t.Skip("the number was taken by another test's file")
+		}
+		if err := unix.Dup3(p[1], fd, unix.O_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
+		unix.Close(p[1])
+	}
+	defer unix.Close(fd)
+	a.c.tx.batch = batches.Get().(*Batch)
+	copy(a.c.tx.batch.Header(5), "stray")
+	a.c.tx.batch.close()
+	if err := a.c.try(true); err == nil {
+		t.Error("a write after Close succeeds")
+	}
+	a.c.Poll()
+	buf := make([]byte, 10)
+	if n, err := unix.Read(p[0], buf); err != unix.EAGAIN {
+		t.Errorf("%q was written to somebody else's file (%v)", buf[:max(n, 0)], err)
+	}
+}
+
+// openFiles is how many descriptors this process has.
+func openFiles() int {
+	entries, _ := os.ReadDir("/proc/self/fd")
+	return len(entries)
+}
