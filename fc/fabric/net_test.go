@@ -160,3 +160,203 @@ func BenchmarkNet(b *testing.B) {
 		pb.data, pb.from = pb.data[:0], pb.from[:0]
 	}
 }
+
+// online builds two ports on a switch and waits until they can speak.
+func online(t *testing.T, class2 bool, change func(n *fabric.Net)) (n *fabric.Net, a, b *testPort) {
+	t.Helper()
+	n = fabric.NewNet(1)
+	a, mka := newPort(1, class2)
+	b, mkb := newPort(2, class2)
+	sw := newSwitch(1)
+	n.Attach(sw, mka)
+	n.Attach(sw, mkb)
+	if change != nil {
+		change(n)
+	}
+	n.Start()
+	if !n.RunUntil(3*time.Minute, func() bool { return a.State() == fc.Online && b.State() == fc.Online }) {
+		t.Fatal(a.State(), b.State())
+	}
+	n.Run(time.Second)
+	return n, a, b
+}
+
+// els sends a link service request and returns the outcome.
+func (u *testPort) els(n *fabric.Net, to fc.Addr, payload []byte) (reply []byte, err error) {
+	u.ELS(n.Now(), to, payload, func(_ fc.Time, r []byte, e error) { reply, err = append([]byte{}, r...), e })
+	n.Run(time.Minute)
+	return reply, err
+}
+
+// TestFCFS_2_7 is what ports and fabric answer to link services.
+func TestFCFS_2_7(t *testing.T) {
+	var flogi, acc fc.Frame
+	n, a, b := online(t, false, func(n *fabric.Net) {
+		n.Tap(func(_ fc.Time, _ *fabric.End, f *fc.Frame) {
+			if f.Type == fc.TypeELS && fc.CmdOf(f.Payload) == fc.ELSFLOGI && flogi.DID == 0 {
+				flogi = *f
+			}
+			if f.Type == fc.TypeELS && fc.CmdOf(f.Payload) == fc.ELSAcc && acc.DID == 0 {
+				acc = *f
+			}
+		})
+	})
+	if flogi.SID != 0 || flogi.DID != fc.AddrFPort || acc.DID != a.ID() || acc.SID != fc.AddrFPort { // [FCFS-2.7-3]
+		t.Errorf("FLOGI %v>%v, answered to %v", flogi.SID, flogi.DID, acc.DID)
+	}
+	rjt := func(payload []byte, reason, explanation uint8) {
+		t.Helper()
+		_, err := a.els(n, b.ID(), payload)
+		if r, ok := err.(fc.LSRjt); !ok || r.Reason != reason || r.Explanation != explanation {
+			t.Errorf("%x: %v", payload[:4], err)
+		}
+	}
+	rjt([]byte{0x20, 0, 0, 0}, fc.RjtNotSupported, fc.ExplUnsupported)      // PRLI [FCFS-2.7-7] [FCFS-2.7-6]
+	rjt([]byte{0x05, 0, 0, 0}, fc.RjtProtocol, fc.ExplNone)                 // a LOGO cut short
+	rjt(fc.ADISC{Cmd: fc.ELSADISC}.Append(nil), fc.RjtUnable, fc.ExplLogin) // [FCFS-2.7-8]
+	if r, err := a.els(n, b.ID(), append(fc.AppendCmd(nil, fc.ELSECHO), "hello"...)); err != nil || string(r[4:]) != "hello" {
+		t.Errorf("ECHO: %q, %v", r, err)
+	}
+	if r, err := a.els(n, fc.AddrFPort, fc.AppendCmd(nil, fc.ELSRTV)); err != nil || len(r) != fc.RTVAccLen {
+		t.Errorf("RTV: %x, %v", r, err)
+	}
+	// Both ADISC and PDISC are answered. [FCVI-7.7-7]
+	a.login(t, n, b.ID())
+	if r, err := a.els(n, b.ID(), fc.ADISC{Cmd: fc.ELSADISC, PortName: a.Name(), NodeName: a.Node(), ID: a.ID()}.Append(nil)); err != nil || len(r) != fc.ADISCLen {
+		t.Errorf("ADISC: %v", err)
+	}
+	l := fc.Login{Cmd: fc.ELSPDISC, PortName: a.Name(), NodeName: a.Node(), RxSize: 2112}
+	if r, err := a.els(n, b.ID(), l.Append(nil)); err != nil || len(r) != fc.LoginLen {
+		t.Errorf("PDISC: %v", err)
+	}
+	// A LOGO speaks for its sender only.
+	if _, err := a.els(n, b.ID(), fc.LOGO{ID: 0x010900, PortName: b.Name()}.Append(nil)); err != nil || b.Remote(a.ID()) == nil {
+		t.Errorf("a forged LOGO ends a login: %v", err)
+	}
+	a.Logout(n.Now(), a.Remote(b.ID()))
+	n.Run(time.Second)
+	if len(a.out) != 1 || len(b.out) != 1 { // [FCFS-2.10-7]
+		t.Errorf("logged out %v, %v", a.out, b.out)
+	}
+	// Data without a login is answered by LOGO, not delivered. [FCVI-6.1-2]
+	r := b.login(t, n, a.ID())
+	a.Logout(n.Now(), a.Remote(b.ID()))
+	b.sendText(n, r, fc.Class3, 1, "too late")
+	n.Run(time.Second)
+	if len(a.data) != 0 {
+		t.Errorf("delivered %q", a.data)
+	}
+}
+
+// TestFCFS_2_8: ABTS without Sequence Initiative, answered by BA_ACC or BA_RJT.
+// [FCFS-2.8-1] [FCFS-2.8-3] [FCFS-2.8-4]
+func TestFCFS_2_8(t *testing.T) {
+	n, a, b := online(t, false, nil)
+	r := a.login(t, n, b.ID())
+	var abts, rjt fc.Frame
+	n.Tap(func(_ fc.Time, _ *fabric.End, f *fc.Frame) {
+		switch f.RCtl {
+		case fc.RCtlABTS:
+			abts = *f
+		case fc.RCtlBARjt:
+			rjt = *f
+			rjt.Payload = append([]byte{}, f.Payload...)
+		}
+	})
+	for ox, want := range map[uint16]bool{7: true, 8: false} { // the upper level knows 7
+		got := !want
+		a.NPort.Abort(n.Now(), r, fc.Class3, ox, 0x1234, 9, false, func(_ fc.Time, accepted bool) { got = accepted })
+		n.Run(time.Second)
+		if got != want || abts.OXID != ox || abts.RXID != 0x1234 || abts.SeqID != 9 || abts.Param != 0 || abts.Type != fc.TypeBLS {
+			t.Errorf("exchange %d: accepted %v, %v", ox, got, abts.String())
+		}
+	}
+	if x, _, err := fc.ParseBARjt(rjt.Payload); err != nil || x.Reason != fc.BARjtLogical || x.Explanation != fc.BARjtInvalidID {
+		t.Errorf("%+v, %v", x, err)
+	}
+}
+
+// TestFCFS_2_9: class 2. [FCFS-2.9-2] [FCFS-2.9-3] [FCFS-2.9-4]
+func TestFCFS_2_9(t *testing.T) {
+	n, a, b := online(t, true, nil)
+	r := a.login(t, n, b.ID())
+	var data, ack fc.Frame
+	unacked, most := 0, 0
+	n.Tap(func(_ fc.Time, e *fabric.End, f *fc.Frame) {
+		if !e.Faulty {
+			return
+		}
+		switch {
+		case f.Type == fc.TypeFCVI:
+			data = *f
+			unacked++
+			most = max(most, unacked)
+		case f.RCtl == fc.RCtlACK1:
+			ack = *f
+			unacked--
+		}
+	})
+	for i := range 100 {
+		a.sendText(n, r, fc.Class2, uint16(i), "x")
+	}
+	n.Run(time.Second)
+	if len(b.data) != 100 || a.acked != 100 || most > 33 {
+		t.Errorf("%d delivered, %d acknowledged, at most %d under way", len(b.data), a.acked, most)
+	}
+	if ack.DID != data.SID || ack.SID != data.DID || ack.OXID != data.OXID || ack.SeqID != data.SeqID || ack.SeqCnt != data.SeqCnt || ack.Param != 1 ||
+		ack.EOF != fc.EOFt || ack.FCtl&(fc.FCtlExchResponder|fc.FCtlSeqRecipient) != fc.FCtlExchResponder|fc.FCtlSeqRecipient {
+		t.Errorf("%v acknowledges %v", ack.String(), data.String())
+	}
+	// A lost ACK is a failure after E_D_TOV.
+	n.AddFault(&fabric.Fault{Match: func(f *fc.Frame) bool { return f.RCtl == fc.RCtlACK1 }, Do: fabric.Drop, Nth: 1})
+	a.sendText(n, r, fc.Class2, 200, "x")
+	n.Run(fc.DefaultEDTOV + time.Second)
+	if len(a.failed) != 1 || a.failed[0] != fc.FailTimeout {
+		t.Errorf("failed %v", a.failed)
+	}
+	// Nobody there: F_RJT with its reason; not logged in: P_RJT.
+	b.Logout(n.Now(), b.Remote(a.ID()))
+	a.failed = nil
+	a.sendText(n, r, fc.Class2, 201, "x")
+	n.Run(time.Millisecond)
+	if len(a.failed) > 0 && a.failed[0] != fc.RejectLogin {
+		t.Errorf("failed %v", a.failed)
+	}
+}
+
+// TestFCFS_2_11: the directory refuses what it must. [FCFS-2.11-2] [FCFS-2.11-3] [FCVI-7.6-5] [FCVI-7.6-2]
+func TestFCFS_2_11(t *testing.T) {
+	n, a, b := online(t, false, nil)
+	ask := func(cmd fc.CTCmd, body []byte) (reply []byte, err error) {
+		a.Query(n.Now(), cmd, body, func(_ fc.Time, r []byte, e error) { reply, err = append([]byte{}, r...), e })
+		n.Run(time.Second)
+		return
+	}
+	rejected := func(cmd fc.CTCmd, body []byte, reason, explanation uint8) {
+		t.Helper()
+		_, err := ask(cmd, body)
+		if e, ok := err.(*fc.CTError); !ok || e.Reason != reason || e.Explanation != explanation || e.Cmd != cmd {
+			t.Errorf("%v: %v", cmd, err)
+		}
+	}
+	rejected(0x0999, nil, fc.CTRsnUnsupported, 0)
+	rejected(fc.NSGIDPN, fc.NSBody{}.Name(99), fc.CTRsnUnable, fc.CTExpPortName)
+	rejected(fc.NSGIDPN, []byte{1, 2}, fc.CTRsnLogical, 0)
+	rejected(fc.NSRPNID, fc.NSBody{}.ID(b.ID()).Name(a.Name()), fc.CTRsnUnable, fc.CTExpPortID) // for somebody else
+	rejected(fc.NSGPNID, fc.NSBody{}.ID(0x010999), fc.CTRsnUnable, fc.CTExpPortID)
+	ip := b.IPForms()[0]
+	for cmd, q := range map[fc.CTCmd]struct{ body, want []byte }{
+		fc.NSGPNID:  {fc.NSBody{}.ID(b.ID()), fc.NSBody{}.Name(b.Name())},
+		fc.NSGNNID:  {fc.NSBody{}.ID(b.ID()), fc.NSBody{}.Name(b.Node())},
+		fc.NSGIPPID: {fc.NSBody{}.ID(b.ID()), ip[:]},
+		fc.NSGNNIP:  {ip[:], fc.NSBody{}.Name(b.Node())},
+		fc.NSGIDNN:  {fc.NSBody{}.Name(b.Node()), []byte{0x80, 1, 2, 0}},
+		fc.NSGIDPN:  {fc.NSBody{}.Name(b.Name()), []byte{0, 1, 2, 0}},
+		fc.NSGIDIPP: {ip[:], []byte{0x80, 1, 2, 0}},
+		fc.NSGIDFT:  {[]byte{0, 0, 0, byte(fc.TypeFCVI)}, []byte{0, 1, 1, 0, 0x80, 1, 2, 0}},
+	} {
+		if got, err := ask(cmd, q.body); err != nil || string(got) != string(q.want) {
+			t.Errorf("%v: %x, %v; want %x", cmd, got, err, q.want)
+		}
+	}
+}
