@@ -92,6 +92,10 @@ func rdma() (ts []string) {
 
 // contests returns everything there is a target for.
 func (t *toolbox) contests(base measure) []contest {
+	const (
+		tcpStream = "C TCP"
+		kib, mib  = 1 << 10, 1 << 20
+	)
 	with := func(f func(m *measure)) measure { m := base; f(&m); return m }
 	each := func(f func(m *measure)) (s []side) {
 		for _, name := range rdma() {
@@ -119,10 +123,6 @@ func (t *toolbox) contests(base measure) []contest {
 			{"libfabric net " + op, func() (result, error) { return t.libfabric("net", op, size) }, t.missing["libfabric"]},
 		}
 	}
-	const (
-		tcpStream = "C TCP"
-		kib, mib  = 1 << 10, 1 << 20
-	)
 	var all []contest
 	add := func(title string, sides []side, rows ...[]row) {
 		ct := contest{title: title, sides: sides}
@@ -135,6 +135,7 @@ func (t *toolbox) contests(base measure) []contest {
 	write := func(size, depth, bell, footprint int) func(*measure) {
 		return func(m *measure) {
 			m.Op, m.Size, m.Depth, m.Bell, m.Footprint = opWrite, size, depth, bell, footprint
+			m.Wait = size >= 64*kib // nobody spins for bulk
 		}
 	}
 	s := each(write(mib, 4, 1, mib))
@@ -146,7 +147,7 @@ func (t *toolbox) contests(base measure) []contest {
 		judge("bandwidth", "libfabric net write", bandwidth, 1.4, 1.0),
 		judge("bandwidth", "UCX ucp_put_bw", bandwidth, 5, 3))
 
-	s = each(func(m *measure) { m.Op, m.Size, m.Depth, m.Bell, m.Footprint = opSend, mib, 4, 1, mib })
+	s = each(func(m *measure) { m.Op, m.Size, m.Depth, m.Bell, m.Footprint, m.Wait = opSend, mib, 4, 1, mib, true })
 	s = append(s, ucx("ucp_am_bw", mib))
 	s = append(s, fi("tagged", mib)...)
 	add("Send and receive, 1 MiB", s,
@@ -173,7 +174,7 @@ func (t *toolbox) contests(base measure) []contest {
 		judge("bandwidth", "UCX ucp_put_bw", bandwidth, 3, 2))
 
 	for _, size := range []int{64 * kib, mib} {
-		s = each(func(m *measure) { m.Op, m.Size, m.Depth, m.Bell, m.Footprint = opRead, size, 8, 4, size })
+		s = each(func(m *measure) { m.Op, m.Size, m.Depth, m.Bell, m.Footprint, m.Wait = opRead, size, 8, 4, size, true })
 		s = append(s, fi("read", size)...)
 		add("RDMA Read, "+human(size), s,
 			judge("bandwidth", "libfabric tcp read", bandwidth, 1.3, 0.9),
@@ -235,6 +236,24 @@ func (t *toolbox) contests(base measure) []contest {
 	s = append(s, waiting("Go net.Conn", "tcp"))
 	add("Latency one way, 8 B, waiting, both on one processor", s, judge("latency", "Go net.Conn", latency, 1.2, 1.5))
 
+	if _, ok := endpoints["vitcp"]; ok {
+		s, rows = nil, nil
+		level := func(name, level string, f func(m *measure)) {
+			s = append(s, ours(name, with(func(m *measure) { m.Transport, m.Level = "vitcp", level; f(m) })))
+		}
+		level("reception, 64 KiB", "reception", write(64*kib, 16, 4, 64*kib))
+		level("delivery, 64 KiB", "delivery", write(64*kib, 16, 4, 64*kib))
+		level("reception, 64 B", "reception", write(64, 256, 16, 16*kib))
+		level("delivery, 64 B", "delivery", write(64, 256, 16, 16*kib))
+		level("reception, 8 B", "reception", ping(8))
+		level("delivery, 8 B", "delivery", ping(8))
+		add("vitcp, Reliable Reception beside Reliable Delivery", s, []row{
+			{"bandwidth", "reception, 64 KiB", "delivery, 64 KiB", bandwidth, 0, 0, false},
+			{"messages, 16 per doorbell", "reception, 64 B", "delivery, 64 B", rate, 0, 0, false},
+			{"latency, polling", "reception, 8 B", "delivery, 8 B", latency, 0, 0, true},
+		})
+	}
+
 	if _, ok := endpoints["iwarp"]; ok {
 		plain := with(func(m *measure) { m.Transport = "iwarp"; write(64*kib, 16, 4, 64*kib)(m) })
 		crc, small := plain, plain
@@ -256,6 +275,7 @@ func (t *toolbox) contests(base measure) []contest {
 		one := with(func(m *measure) { m.Transport = name; write(64*kib, 2, 1, 64*kib)(m); m.Op = op })
 		many := one
 		many.Conns = 1000
+		many.Time *= 2 // every connection has to have its turn, and again
 		s = append(s, ours(name, one), ours(name+", 1000 connections", many))
 		r := row{"total bandwidth", name + ", 1000 connections", name, bandwidth, 0.7, 0.5, false}
 		if name == "tcp" {

@@ -102,7 +102,7 @@ func driveMain(args []string) error {
 	fs.StringVar(&m.Congestion, "congestion", "reno", "congestion control, empty for the system's")
 	fs.BoolVar(&m.CRC, "crc", false, "iwarp: CRC on")
 	fs.IntVar(&m.FPDU, "fpdu", 0, "iwarp: bytes of the longest FPDU")
-	fs.StringVar(&m.Level, "level", "reception", "vitcp: delivery or reception")
+	fs.StringVar(&m.Level, "level", "delivery", "vitcp: delivery or reception")
 	fs.BoolVar(&m.Wait, "wait", false, "wait for completions instead of polling")
 	fs.BoolVar(&peer, "peer", false, "be the peer (internal)")
 	fs.IntVar(&times, "times", 1, "how often")
@@ -162,9 +162,6 @@ func drive(m measure) (result, error) {
 	}
 	cmd := exec.Command(self, append(m.args(), "-peer")...)
 	cmd.Stderr = os.Stderr
-	if f := os.Getenv("PEERLOG"); f != "" {
-		cmd.Stderr, _ = os.Create(f)
-	}
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return result{}, err
@@ -295,7 +292,9 @@ func (u usage) sub(v usage) usage {
 // memoryInUse is what the runtime needs after a collection: heap, stacks and
 // its own books.
 func memoryInUse() float64 {
-	debug.FreeOSMemory()
+	for range 3 {
+		debug.FreeOSMemory() // pools are emptied in two rounds
+	}
 	var ms runtime.MemStats
 	runtime.ReadMemStats(&ms)
 	return float64(ms.Sys - ms.HeapReleased)

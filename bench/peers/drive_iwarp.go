@@ -41,7 +41,7 @@ func iwarpConfig(m measure) (*iwarp.Config, *iwarp.Device) {
 		c.FPDUSize = m.FPDU
 	}
 	if m.Op == opIdle || m.Op == opSetup {
-		c.SendDepth, c.RecvDepth = 0, 0
+		c.SendDepth, c.RecvDepth, c.IRD, c.ORD = 0, 0, 0, 0
 	}
 	return c, dev
 }
@@ -364,14 +364,12 @@ func iwarpRun(m measure, cq *iwarp.CompletionQueue, cs []*iwarpConn, byQP map[*i
 		_, err := c.q.SendCQ().Wait(context.Background())
 		return r, err
 	}
-	out := 0
-	for _, c := range cs {
-		for c.out+m.Bell <= m.Depth {
-			if err := c.post(); err != nil {
-				return result{}, err
-			}
-			out += m.Bell
+	out, turn := 0, 0
+	for ; turn < min(len(cs), window); turn++ {
+		if err := cs[turn].post(); err != nil {
+			return result{}, err
 		}
+		out += m.Bell
 	}
 	for out > 0 {
 		e, err := cq.Wait(context.Background())
@@ -381,10 +379,11 @@ func iwarpRun(m measure, cq *iwarp.CompletionQueue, cs []*iwarpConn, byQP map[*i
 		if err != nil {
 			return result{}, err
 		}
-		c := byQP[e.QP]
-		c.out--
+		byQP[e.QP].out--
 		out--
 		total++
+		c := cs[turn%len(cs)]
+		turn++
 		if c.out+m.Bell <= m.Depth && !w.up(m.Bell) {
 			if err := c.post(); err != nil {
 				return result{}, err

@@ -385,14 +385,12 @@ func viRun(m measure, cq *vi.CompletionQueue, cs []*viConn) (result, error) {
 		_, err := c.v.SendWait(context.Background())
 		return r, err
 	}
-	out := 0
-	for _, c := range cs {
-		for c.out+m.Bell <= m.Depth {
-			if err := c.post(); err != nil {
-				return result{}, err
-			}
-			out += m.Bell
+	out, turn := 0, 0
+	for ; turn < min(len(cs), window); turn++ {
+		if err := cs[turn].post(); err != nil {
+			return result{}, err
 		}
+		out += m.Bell
 	}
 	for out > 0 {
 		e, err := cq.Wait(context.Background())
@@ -402,10 +400,11 @@ func viRun(m measure, cq *vi.CompletionQueue, cs []*viConn) (result, error) {
 		if _, err := e.VI.SendDone(); err != nil {
 			return result{}, err
 		}
-		c := e.VI.UserData().(*viConn)
-		c.out--
+		e.VI.UserData().(*viConn).out--
 		out--
 		total++
+		c := cs[turn%len(cs)]
+		turn++
 		if c.out+m.Bell <= m.Depth && !w.up(m.Bell) {
 			if err := c.post(); err != nil {
 				return result{}, err
@@ -426,6 +425,10 @@ func viRun(m measure, cq *vi.CompletionQueue, cs []*viConn) (result, error) {
 	}
 	return w.result(total, m.Size), nil
 }
+
+// window is how many doorbells' messages are outstanding on many connections
+// together; they take turns.
+const window = 64
 
 // reap takes what has completed.
 func (c *viConn) reap() (n int, err error) {

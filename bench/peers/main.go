@@ -64,7 +64,7 @@ func compareMain(args []string) error {
 		return err
 	}
 	defer t.close()
-	m := measure{Time: time.Duration(o.seconds * float64(time.Second)), Congestion: o.congestion, Level: "reception"}
+	m := measure{Time: time.Duration(o.seconds * float64(time.Second)), Congestion: o.congestion, Level: "delivery"}
 	var r report
 	r.head(t, m, o.rounds)
 	var cs []contest
