@@ -8,11 +8,15 @@ import (
 	"time"
 )
 
-// An accelerator is how QEMU runs the guest's processor.
-type accelerator struct{ accel, cpu string }
+// An accelerator is how QEMU runs the guest's processors.
+type accelerator struct {
+	accel, cpu string
+	cpus       int
+}
 
-// emulated is always there: QEMU's own translator.
-var emulated = accelerator{"tcg,thread=multi", "max"}
+// emulated is always there: QEMU's own translator. With two processors siw now
+// and then sends right data with a wrong CRC there, so the guest gets one.
+var emulated = accelerator{"tcg", "max", 1}
 
 // chooseAccelerator takes KVM where it truly works. That /dev/kvm exists says
 // little: there are KVM back ends without hardware help on which an ordinary
@@ -29,7 +33,7 @@ func chooseAccelerator(ctx context.Context) accelerator {
 	f.Close()
 	for _, cpu := range []string{"host", "host,-arch-capabilities"} { // some hosts refuse a register of the first
 		if probe(ctx, cpu) {
-			return accelerator{"kvm", cpu}
+			return accelerator{"kvm", cpu, 2}
 		}
 	}
 	return emulated

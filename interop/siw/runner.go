@@ -69,7 +69,7 @@ func (r *runner) boot(ctx context.Context) (err error) {
 	capture := filepath.Join(r.dir, name+".pcap")
 	begin := time.Now()
 	r.guest, err = boot(ctx, r.image, machine{
-		name: name, cpus: 2, address: "10.0.2.15/24", gateway: "10.0.2.2", capture: capture,
+		name: name, cpus: r.acc.cpus, address: "10.0.2.15/24", gateway: "10.0.2.2", capture: capture,
 		network: fmt.Sprintf("user,id=n0,ipv6=off,hostfwd=tcp:127.0.0.1:%d-:%d", r.forward, guestPort),
 	}, r.acc, r.dir)
 	if err != nil {
@@ -147,7 +147,7 @@ func (r *runner) all(ctx context.Context) error {
 					}
 					continue
 				}
-				r.logf("    --- the guest's console ends with:\n    %s", strings.ReplaceAll(r.guest.consoleTail(15), "\n", "\n    "))
+				r.diagnose(ctx)
 				if r.failures == maxFailures {
 					return errors.New("enough failures")
 				}
@@ -161,6 +161,16 @@ func (r *runner) all(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// diagnose prints what the guest knows about a conversation that failed.
+func (r *runner) diagnose(ctx context.Context) {
+	const script = `ps | grep -v ' \['; for p in $(pidof rping); do echo "rping $p"; cat /proc/$p/stack; done; netstat -tn; dmesg | tail -n 12`
+	out, err := r.guest.run(ctx, 10*time.Second, script)
+	if err != nil {
+		out += fmt.Sprintf("%v\nits console ends with:\n%s", err, r.guest.consoleTail(15))
+	}
+	r.logf("    --- in the guest:\n    %s", strings.ReplaceAll(strings.TrimSpace(out), "\n", "\n    "))
 }
 
 // control shows that the guest talks iWARP with itself and reaches the host.
