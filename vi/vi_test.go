@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -594,5 +595,100 @@ func TestCloseConcurrently(t *testing.T) {
 				t.Errorf("after closing: %v", err)
 			}
 		}
+	}
+}
+
+// A completion may be reported a moment after its descriptor was reaped, when
+// the VI is destroyed already. [VIA-4.7-3]
+func TestStaleEntries(t *testing.T) {
+	n := open(t, memvi.New(), "", nil)
+	q, err := n.CreateCQ(4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	attached := func() *vi.VI {
+		v, err := n.CreateVI(vi.Attributes{Reliability: vi.ReliableDelivery}, nil, q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	old, live := attached(), attached()
+	if err := old.Destroy(); err != nil {
+		t.Fatal(err)
+	}
+	vi.ReportRecvs(old, 2)
+	if c, err := q.Done(); err != vi.ErrNotDone {
+		t.Errorf("done: %+v, %v", c, err)
+	}
+	want := vi.Completion{VI: live, Recv: true}
+	vi.ReportRecvs(old, 3)
+	vi.ReportRecvs(live, 1)
+	if c, err := q.Done(); err != nil || c != want {
+		t.Errorf("done: %+v, %v", c, err)
+	}
+	vi.ReportRecvs(old, 2)
+	vi.ReportRecvs(live, 1)
+	if c, err := q.Wait(t.Context()); err != nil || c != want {
+		t.Errorf("wait: %+v, %v", c, err)
+	}
+	vi.ReportRecvs(old, 2)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+	defer cancel()
+	if c, err := q.Wait(ctx); !errors.Is(err, vi.ErrTimeout) {
+		t.Errorf("wait: %+v, %v", c, err)
+	}
+	got := make(chan vi.Completion, 1)
+	if err := q.Notify(func(c vi.Completion) { got <- c }); err != nil {
+		t.Fatal(err)
+	}
+	vi.ReportRecvs(old, 1)
+	vi.ReportRecvs(live, 1)
+	if c := <-got; c != want {
+		t.Errorf("notify: %+v", c)
+	}
+}
+
+// slowProvider is a provider whose peer requests end late.
+type slowProvider struct {
+	*memvi.Network
+	ended *atomic.Bool
+}
+
+func (p slowProvider) Open(name string, n *vi.NIC) (vi.Device, error) {
+	d, err := p.Network.Open(name, n)
+	return slowDevice{d, p.ended}, err
+}
+
+type slowDevice struct {
+	vi.Device
+	ended *atomic.Bool
+}
+
+func (d slowDevice) ConnectPeer(ctx context.Context, ep *vi.Endpoint, local, remote vi.Address) (vi.Link, vi.Agreement, error) {
+	l, g, err := d.Device.ConnectPeer(ctx, ep, local, remote)
+	time.Sleep(5 * time.Millisecond)
+	d.ended.Store(true)
+	return l, g, err
+}
+
+// Close waits for attempts that it has cancelled. [VIA-6.4-1]
+func TestCloseWaitsForAttempts(t *testing.T) {
+	var ended atomic.Bool
+	n, err := vi.Open(slowProvider{memvi.New(), &ended}, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := create(t, n, vi.Attributes{Reliability: vi.ReliableDelivery})
+	a := vi.Address{Host: n.Query().LocalAddress, Discriminator: []byte("a")}
+	b := vi.Address{Host: n.Query().LocalAddress, Discriminator: []byte("b")}
+	if err := v.ConnectPeerRequest(a, b, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !ended.Load() {
+		t.Error("Close returned while an attempt was under way")
 	}
 }
