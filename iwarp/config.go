@@ -22,6 +22,7 @@ const (
 	drainTimeout     = 1 * time.Second // for the peer to close after a Terminate
 	rejectTimeout    = 1 * time.Second // for the peer to close after a rejection
 	nudgeDelay       = 20 * time.Millisecond
+	nudges           = 3
 )
 
 // DefaultDepth is the default depth of a send or receive queue.
