@@ -324,7 +324,6 @@ func TestNudge(t *testing.T) {
 			t.Errorf("FPDU %s", got)
 		}
 	}
-	p.silence(2 * nudgeDelay) // once
 	p, _ = asResponderWith(t, &Config{NoNudge: true}, usualReply)
 	p.next()
 	p.silence(2 * nudgeDelay)
@@ -334,7 +333,6 @@ func TestNudge(t *testing.T) {
 			t.Errorf("FPDU %s, want %s", got, want)
 		}
 	}
-	p.silence(2 * nudgeDelay)
 }
 
 func TestFirstFPDUDelay(t *testing.T) {
