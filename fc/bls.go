@@ -9,6 +9,7 @@ import (
 const BAAccLen = 12
 
 // A BAAcc is the payload of BA_ACC, the answer to an ABTS.
+// [FCFS-2.8-2]
 type BAAcc struct {
 	SeqIDValid bool  // SeqID names the last deliverable Sequence
 	SeqID      uint8 //

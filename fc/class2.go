@@ -32,7 +32,7 @@ func (p *NPort) Send(now Time, r *Remote, class Class, first bool, f *Frame) boo
 		p.out.Send(f)
 		return true
 	}
-	f.FCtl |= FCtlACK1
+	f.FCtl |= FCtlACK1 // [FCVI-5.8-11]
 	var c *class2Frame
 	if n := len(r.free); n > 0 {
 		c, r.free = r.free[n-1], r.free[:n-1]
@@ -47,7 +47,7 @@ func (p *NPort) Send(now Time, r *Remote, class Class, first bool, f *Frame) boo
 }
 
 func (r *Remote) pump(now Time) {
-	for len(r.waiting) > 0 && len(r.out) < r.credit {
+	for len(r.waiting) > 0 && len(r.out) < r.credit { // [FCFS-2.9-3]
 		c := r.waiting[0]
 		r.waiting = append(r.waiting[:0], r.waiting[1:]...)
 		r.out = append(r.out, c)
@@ -179,9 +179,11 @@ func (p *NPort) receiveLinkControl(now Time, f *Frame) {
 
 // ack sends ACK_1 for a class 2 data frame. The ACK to the last frame of a
 // sequence ends in EOFt.
+// [FCFS-2.9-2]
 func (p *NPort) ack(f *Frame) { p.linkControl(f, RCtlACK1, 1) }
 
 // reject sends P_RJT for a class 2 data frame.
+// [FCFS-2.9-4]
 func (p *NPort) reject(f *Frame, reason uint8) {
 	p.linkControl(f, RCtlPRJT, 1<<24|uint32(reason)<<16)
 }

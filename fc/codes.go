@@ -12,6 +12,7 @@ const (
 )
 
 // An RCtl is the R_CTL field: routing bits and information category.
+// [FCFS-2.1-2]
 type RCtl uint8
 
 // R_CTL values (FC-FS).
@@ -129,6 +130,7 @@ func (t Type) String() string {
 }
 
 // An FCtl is the 24-bit F_CTL field.
+// [FCFS-2.1-3]
 type FCtl uint32
 
 // F_CTL bits (FC-FS).
@@ -162,6 +164,7 @@ const (
 
 // OptionalLen returns the bytes of optional headers that DF_CTL announces. The
 // ESP header is left out: no port here negotiates it.
+// [FCFS-2.1-5]
 func OptionalLen(dfctl uint8) int {
 	n := 0
 	if dfctl&DFCtlNetwork != 0 {
@@ -177,6 +180,7 @@ func OptionalLen(dfctl uint8) int {
 }
 
 // An SOF is a start-of-frame delimiter in its encapsulated code (RFC 3643).
+// [FCFS-2.2-1]
 type SOF uint8
 
 // SOF codes.
@@ -305,6 +309,7 @@ const (
 // Delimiters returns the SOF and EOF of a data frame of class c that is the
 // first and/or last of its sequence. In class 2 the last data frame still ends
 // in EOFn: the ACK to it carries EOFt.
+// [FCFS-2.2-2] [FCVI-5.7-7]
 func (c Class) Delimiters(first, last bool) (SOF, EOF) {
 	switch c {
 	case Class2:

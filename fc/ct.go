@@ -80,6 +80,7 @@ const (
 )
 
 // A CTHeader is the Common Transport header.
+// [FCFS-2.11-1]
 type CTHeader struct {
 	Revision    uint8
 	InID        Addr
@@ -128,6 +129,7 @@ func (e *CTError) Error() string {
 type FC4Map [32]byte
 
 // Set marks t.
+// [FCVI-7.6-1]
 func (m *FC4Map) Set(t Type) { m[int(t)/32*4+3-int(t)%32/8] |= 1 << (t % 8) }
 
 // Has reports whether t is marked.

@@ -165,6 +165,7 @@ const LoginLen = 116
 // A Login is the payload of FLOGI, PLOGI, PDISC, FDISC and of the LS_ACC to
 // them. All four bytes 12 to 15 are R_A_TOV in an F_Port's LS_ACC and two
 // sixteen-bit fields otherwise.
+// [FCFS-2.7-1]
 type Login struct {
 	Cmd         ELSCmd
 	VersionHigh uint8
@@ -226,6 +227,7 @@ func ParseLogin(b []byte) (l Login, n int, err error) {
 const LOGOLen = 16
 
 // A LOGO is the payload of LOGO.
+// [FCFS-2.7-5]
 type LOGO struct {
 	ID       Addr
 	PortName WWN

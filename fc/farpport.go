@@ -57,7 +57,7 @@ func (p *NPort) farpSend(now Time, s *farpSearch) {
 	tx := Frame{SOF: SOFi3, EOF: EOFt, Payload: s.req.Append(nil), Header: Header{
 		RCtl: RCtlELSReq, DID: AddrBroadcast, SID: p.id, Type: TypeELS, SeqID: p.seqID(AddrBroadcast),
 		// It passes no Sequence Initiative: no reply sequence belongs to it.
-		FCtl: FCtlFirstSeq | FCtlLastSeq | FCtlEndSeq, OXID: p.allocOX(), RXID: Unassigned,
+		FCtl: FCtlFirstSeq | FCtlLastSeq | FCtlEndSeq, OXID: p.allocOX(), RXID: Unassigned, // [FCVI-7.5-7]
 	}}
 	p.transmit(&tx)
 }
@@ -85,13 +85,13 @@ func (p *NPort) receiveFARPReq(now Time, f *Frame) {
 		p.stats.FARPForged++
 		return
 	}
-	ip, ok := q.matches(p.cfg.PortName, p.cfg.NodeName, p.ips)
+	ip, ok := q.matches(p.cfg.PortName, p.cfg.NodeName, p.ips) // [FCVI-7.5-5] [FCVI-7.5-8]
 	if !ok || p.state != Online {
 		return
 	}
 	n := 0
 	for _, s := range p.farpAns {
-		if s.from == f.SID && s.oxid == f.OXID && now-s.at < p.ratov {
+		if s.from == f.SID && s.oxid == f.OXID && now-s.at < p.ratov { // [FCVI-7.5-6]
 			p.stats.Duplicates++
 			return
 		}
@@ -104,7 +104,7 @@ func (p *NPort) receiveFARPReq(now Time, f *Frame) {
 	if n < 256 {
 		p.farpAns = append(p.farpAns, farpSeen{f.SID, f.OXID, now})
 	}
-	if q.Flags&FARPInitReply != 0 {
+	if q.Flags&FARPInitReply != 0 { // [FCVI-7.5-4]
 		a := q
 		a.Cmd, a.RespID = ELSFARPReply, p.id
 		a.RespPortName, a.RespNode, a.RespIP = p.cfg.PortName, p.cfg.NodeName, ip

@@ -43,6 +43,7 @@ type Header struct {
 const Unassigned = 0xFFFF
 
 // Append appends the HeaderLen bytes of h to b.
+// [FCFS-2.1-1]
 func (h *Header) Append(b []byte) []byte {
 	return append(b,
 		byte(h.RCtl), byte(h.DID>>16), byte(h.DID>>8), byte(h.DID),
@@ -110,14 +111,14 @@ func (f *Frame) WireLen() int { return HeaderLen + (f.DataLen()+3)&^3 + CRCLen }
 // delimiters are the link's business.
 func (f *Frame) Append(b []byte) []byte {
 	start := len(b)
-	fill := -f.DataLen() & 3
+	fill := -f.DataLen() & 3 // [FCVI-5.8-10]
 	h := f.Header
 	h.FCtl = h.FCtl&^FCtlFill | FCtl(fill)
 	b = h.Append(b)
 	b = append(b, f.Opt...)
 	b = append(b, f.Payload...)
 	b = append(b, zeros[:fill]...)
-	return binary.LittleEndian.AppendUint32(b, crc32.ChecksumIEEE(b[start:]))
+	return binary.LittleEndian.AppendUint32(b, crc32.ChecksumIEEE(b[start:])) // [FCFS-2.1-4]
 }
 
 var zeros [4]byte
@@ -136,11 +137,11 @@ func (f *Frame) Parse(b []byte) error {
 	if len(b) < HeaderLen+CRCLen {
 		return io.ErrUnexpectedEOF
 	}
-	if len(b)&3 != 0 || len(b) > HeaderLen+MaxData+CRCLen {
+	if len(b)&3 != 0 || len(b) > HeaderLen+MaxData+CRCLen { // [FCFS-2.1-7]
 		return fmt.Errorf("%w: length %d", ErrFormat, len(b))
 	}
 	end := len(b) - CRCLen
-	if crc32.ChecksumIEEE(b[:end]) != binary.LittleEndian.Uint32(b[end:]) {
+	if crc32.ChecksumIEEE(b[:end]) != binary.LittleEndian.Uint32(b[end:]) { // [FCVI-3-1]
 		return ErrCRC
 	}
 	f.parse(b)

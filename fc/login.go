@@ -66,7 +66,7 @@ func (p *NPort) flogi(now Time) {
 // fabricLogin takes the F_Port's LS_ACC. If this port, the F_Port and the
 // fabric are what they were, logins and exchanges go on. [FCVI 7.7.4] [FCVI 7.7.5]
 func (p *NPort) fabricLogin(now Time, l *Login) {
-	same := p.id == p.accepted && p.fabricPort == l.PortName && p.fabricName == l.NodeName && p.topo >= PublicLoop
+	same := p.id == p.accepted && p.fabricPort == l.PortName && p.fabricName == l.NodeName && p.topo >= PublicLoop // [FCVI-7.7-5]
 	if !same && p.id != 0 {
 		p.logoutAll(now, p.id == p.accepted)
 	}
@@ -92,6 +92,7 @@ func (p *NPort) fabricLogin(now Time, l *Login) {
 // register tells the directory who is here, one request after the other, then
 // asks the fabric controller for state changes. A fabric without a directory
 // leaves the port online all the same. [FCVI 7.6]
+// [FCVI-7.6-2]
 func (p *NPort) register(now Time) {
 	p.directory = false
 	type step struct {
@@ -166,6 +167,7 @@ func (p *NPort) registered(now Time) {
 
 // pointToPoint is reached when the peer turned out to be an N_Port. The higher
 // Port_Name gives both their addresses, by its PLOGI.
+// [FCFS-2.7-4]
 func (p *NPort) pointToPoint(now Time, peer *Login) {
 	if p.topo == PointToPoint && p.state >= Registering {
 		return
@@ -209,6 +211,7 @@ func (p *NPort) pointToPoint(now Time, peer *Login) {
 
 // loopUp follows a LIP on a private loop. No data goes to a port until ADISC
 // showed that it is still the same. [FCVI 7.7.3]
+// [FCVI-7.7-3]
 func (p *NPort) loopUp(now Time, info LinkInfo) {
 	id := Addr(info.ALPA)
 	if p.id != 0 && (p.id != id || p.topo != PrivateLoop) {
@@ -243,6 +246,7 @@ func (p *NPort) publicLoopUp(now Time, info LinkInfo) {
 }
 
 // fan takes a FAN after a LIP.
+// [FCVI-7.7-4]
 func (p *NPort) fan(now Time, f FAN) {
 	if p.topo != PublicLoop || p.state != LoggingIn {
 		return

@@ -44,6 +44,7 @@ func DomainAddr(domain, area, port uint8) Addr {
 }
 
 // A WWN is a 64-bit Name_Identifier; its top four bits name the authority.
+// [FCFS-2.6-1]
 type WWN uint64
 
 // String prints w as eight bytes with colons.

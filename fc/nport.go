@@ -10,7 +10,7 @@ import (
 
 // Defaults of the timers (FC-FS). [FCVI 8.3]
 const (
-	DefaultEDTOV = 2 * time.Second
+	DefaultEDTOV = 2 * time.Second // [FCVI-8.3-1]
 	DefaultRATOV = 10 * time.Second
 )
 
@@ -288,7 +288,7 @@ func (p *NPort) setState(now Time, s PortState) {
 // logins survive follows the topology. [FCVI 7.7]
 func (p *NPort) LinkUp(now Time, info LinkInfo) {
 	if p.up && info.Verified {
-		return // link reset: no N_Port_ID changes [FCVI 7.7.1]
+		return // link reset: no N_Port_ID changes [FCVI 7.7.1] [FCVI-7.7-1]
 	}
 	p.up, p.link = true, info
 	p.epoch++
@@ -340,7 +340,7 @@ func (p *NPort) transmit(f *Frame) {
 func (p *NPort) Receive(now Time, f *Frame) {
 	p.stats.RecvFrames++
 	if f.EOF.Invalid() { // [FCVI 8.4] D7
-		p.stats.BadEOF++
+		p.stats.BadEOF++ // [FCVI-8.4-8] [FCFS-2.2-3]
 		return
 	}
 	if !p.up {
@@ -400,7 +400,7 @@ func (p *NPort) receiveData(now Time, f *Frame) {
 		return
 	case r == nil || !r.LoggedIn():
 		// An explicit LOGO tells the sender. [FCVI 6.1] [FCVI 7.7.1]
-		p.stats.NotLoggedIn++
+		p.stats.NotLoggedIn++ // [FCVI-6.1-2] [FCFS-2.7-8]
 		if class2 {
 			p.reject(f, RejectLogin)
 		}

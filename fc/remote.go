@@ -82,6 +82,7 @@ func (p *NPort) seqID(a Addr) uint8 {
 }
 
 // NextSeqID returns the SEQ_ID of the next sequence towards r.
+// [FCVI-5.5-1] [FCVI-5.5-2]
 func (r *Remote) NextSeqID() uint8 {
 	r.nextSeq++
 	return r.nextSeq
@@ -196,6 +197,7 @@ func (p *NPort) drop(now Time, r *Remote, err error) {
 func (p *NPort) logout(now Time, r *Remote, err error) { p.drop(now, r, err) }
 
 // Logout sends LOGO to r and ends the login. [FCVI 7.7.1]
+// [FCVI-7.7-8]
 func (p *NPort) Logout(now Time, r *Remote) {
 	if r.gone {
 		return
@@ -242,6 +244,7 @@ func (p *NPort) resume(now Time, r *Remote) {
 // inquire asks the directory whether r is still there under its name, which
 // answers at once also if the port is gone; without a directory it asks r.
 // [FCVI 7.7.5]
+// [FCVI-7.7-6]
 func (p *NPort) inquire(now Time, r *Remote) {
 	if !p.directory || !r.loggedIn || r.verifying {
 		p.verify(now, r)

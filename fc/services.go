@@ -48,7 +48,7 @@ func (p *NPort) receiveELS(now Time, f *Frame) {
 	case ELSRSCN:
 		p.receiveRSCN(now, f)
 	default:
-		p.rejectELS(f, RjtNotSupported, ExplUnsupported)
+		p.rejectELS(f, RjtNotSupported, ExplUnsupported) // [FCFS-2.7-6] [FCFS-2.7-7]
 	}
 }
 
@@ -150,6 +150,7 @@ func (p *NPort) receivePLOGI(now Time, f *Frame) {
 }
 
 // receiveDISC answers ADISC and PDISC, both of which any port must. [FCVI 7.7.3]
+// [FCVI-7.7-7]
 func (p *NPort) receiveDISC(now Time, f *Frame, cmd ELSCmd) {
 	r := p.remotes[f.SID]
 	if cmd == ELSPDISC {
@@ -222,6 +223,7 @@ type abort struct {
 // Abort sends ABTS for an exchange with r, as its originator or responder, and
 // calls done once: with true on BA_ACC, with false on BA_RJT or when 2 x
 // R_A_TOV passed without either.
+// [FCFS-2.8-1] [FCFS-2.8-3]
 func (p *NPort) Abort(now Time, r *Remote, class Class, oxid, rxid uint16, seqID uint8, responder bool, done func(now Time, accepted bool)) {
 	k := abortKey{r.Addr, oxid, responder}
 	if p.aborts[k] != nil || !p.up || r.gone {
@@ -280,7 +282,7 @@ func (p *NPort) receiveBLS(now Time, f *Frame) {
 	if known {
 		tx.Payload = BAAcc{OXID: f.OXID, RXID: f.RXID, HighCnt: 0xFFFF}.Append(p.txBuf)
 	} else {
-		tx.RCtl = RCtlBARjt
+		tx.RCtl = RCtlBARjt // [FCFS-2.8-4]
 		tx.Payload = BARjt{Reason: BARjtLogical, Explanation: BARjtInvalidID}.Append(p.txBuf)
 	}
 	p.txBuf = tx.Payload[:0]

@@ -138,6 +138,7 @@ func (p *port) connectRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header)
 
 // peerRqst takes a request of peer mode: it is matched with a local request,
 // or held until one comes.
+// [FCVI-A-1] [FCVI-A-2] [FCVI-A-3] [FCVI-A-4] [FCVI-A-5] [FCVI-A-6] [FCVI-A-8]
 func (p *port) peerRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *iu.ConnectPayload, refuse func(iu.Reason)) {
 	var c *conn
 	for _, o := range p.handles.conns {
@@ -388,6 +389,7 @@ func (c *conn) resp2(now fc.Time, f *fc.Frame, h *iu.Header) {
 	}
 }
 
+// [FCVI-6.11-1]
 func (c *conn) sendResp3(now fc.Time) {
 	h := iu.Header{Op: iu.ConnectResp3, Handle: c.rHandle, Flags: c.mode.Flags() | iu.FlagPos, MsgID: c.their.attempt,
 		Total: c.their.id, Param: iu.Status{Reason: iu.Confirmed}.Param()}

@@ -290,6 +290,7 @@ func (c *conn) adopt(now fc.Time, h *conn) {
 
 // sendRqst sends the CONNECT_RQST of the next attempt on a new Exchange.
 // [FCVI-8.5-2]
+// [FCVI-5.3.2-1] [FCVI-5.3.2-3]
 func (c *conn) sendRqst(now fc.Time) {
 	p := c.p
 	if c.own.open {
@@ -319,6 +320,7 @@ func (c *conn) sendRqst(now fc.Time) {
 }
 
 // sendSetup sends a set-up IU on the Exchange of l.
+// [FCVI-5.3.2-2]
 func (c *conn) sendSetup(now fc.Time, l *leg, h *iu.Header, u iu.Use, payload []byte) {
 	u.Last = true
 	c.p.sendIU(now, c.remote, c.class, h, u, l.oxid, l.rxid, l.cnt, payload)
@@ -347,6 +349,7 @@ func (c *conn) expired(now fc.Time) {
 }
 
 // retry sends another CONNECT_RQST unless the attempts are used up.
+// [FCVI-8.5-1] [FCVI-C-2]
 func (c *conn) retry(now fc.Time) {
 	c.tries++
 	if c.tries >= maxAttempts {
@@ -502,7 +505,7 @@ func (c *conn) resp1(now fc.Time, f *fc.Frame, h *iu.Header) {
 		if reason == iu.PeerYield {
 			c.closeOwn()
 		} else if positive {
-			// The peer never sent its own request.
+			// The peer never sent its own request. [FCVI-5.3.4-8]
 			c.setState(stRqst)
 			c.acceptedBy(now, f, h)
 		}
@@ -531,6 +534,7 @@ func (c *conn) closeOwn() {
 
 // acceptedBy takes RESP1(ACCEPTED): check the attributes, enable reception,
 // then confirm. [FCVI-5.3.2-9]
+// [FCVI-5.3.4-4]
 func (c *conn) acceptedBy(now fc.Time, f *fc.Frame, h *iu.Header) {
 	p := c.p
 	a, _, err := p.cfg.codec.ParseConnectResp1(f.Payload)
@@ -563,6 +567,7 @@ func (c *conn) acceptedBy(now fc.Time, f *fc.Frame, h *iu.Header) {
 	c.sendResp2(now, iu.Confirmed, false)
 }
 
+// [FCVI-6.10-1]
 func (c *conn) sendResp2(now fc.Time, reason iu.Reason, end bool) {
 	h := iu.Header{Op: iu.ConnectResp2, Handle: c.rHandle, Flags: c.mode.Flags(), MsgID: c.own.attempt,
 		Total: c.own.id, Param: iu.Status{Reason: reason}.Param()}
@@ -679,9 +684,9 @@ func matchAttributes(a, b *iu.Attributes) (mts uint32, reason iu.Reason) {
 	switch {
 	case a.Reliability != b.Reliability || !a.Reliability.Valid():
 		return 0, iu.InvalidReliability
-	case a.MaxTransfer == 0 || b.MaxTransfer == 0:
+	case a.MaxTransfer == 0 || b.MaxTransfer == 0: // [FCVI-7.3-5]
 		return 0, iu.InvalidMTS
-	case a.QoS != b.QoS && a.QoS != (iu.QoS{}) && b.QoS != (iu.QoS{}):
+	case a.QoS != b.QoS && a.QoS != (iu.QoS{}) && b.QoS != (iu.QoS{}): // [FCVI-7.3-6]
 		return 0, iu.InvalidQoS
 	case a.Reliability == iu.Unreliable && (a.Read || b.Read):
 		return 0, iu.InvalidRDMARead

@@ -52,6 +52,7 @@ func (c *conn) fail(now fc.Time, reason iu.Reason, msg iu.MsgID, named bool) {
 }
 
 // breakNow detaches the consumer. orderly is as for consumer.broken.
+// [FCVI-3-10] [FCVI-3-11] [FCVI-5.3.5-6] [FCVI-5.3.5-7]
 func (c *conn) breakNow(now fc.Time, orderly bool) {
 	c.p.stats.Broken++
 	c.abortPending(now)
@@ -82,7 +83,7 @@ func (c *conn) sendDisconnect(now fc.Time, reason iu.Reason, msg iu.MsgID, named
 	if reason != iu.ULPDisconnect {
 		h.Flags |= iu.FlagErr
 	}
-	if named {
+	if named { // [FCVI-5.9.6-5]
 		h.Flags |= iu.FlagMsgID
 		h.MsgID = msg
 	}
@@ -144,6 +145,7 @@ func (c *conn) finish(now fc.Time) {
 
 // disconnectRqst takes a DISCONNECT_RQST for this endpoint: it is answered in
 // every state. [FCVI-5.3.5-2] [FCVI-5.3.5-5]
+// [FCVI-5.2.5-6]
 func (c *conn) disconnectRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header) {
 	st := h.Status()
 	if h.RmtHandle != 0 && h.Handle != 0 && c.rHandle != 0 && h.RmtHandle != c.rHandle {

@@ -98,7 +98,7 @@ func (d *device) attributes(ep *vi.Endpoint) iu.Attributes {
 	if w.Reliability != iu.Unreliable { // [FCVI-3-9]
 		// Announced also while reads are not enabled: such a read is answered
 		// with its reason.
-		w.MaxReads = uint16(min(max(1, cmpOr(a.ReadWindow, d.p.cfg.MaxReads)), window))
+		w.MaxReads = uint16(min(max(1, cmpOr(a.ReadWindow, d.p.cfg.MaxReads)), window)) // [FCVI-7.3-3]
 	} else {
 		w.Read = false
 	}

@@ -354,6 +354,7 @@ func (p *port) answerDisconnect(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.He
 
 // rxid returns the RX_ID for an answer to f: the one assigned before, or a new
 // one. [FCVI-5.4-5]
+// [FCVI-5.2.1-9]
 func (p *port) rxid(f *fc.Frame) uint16 {
 	if f.RXID != fc.Unassigned {
 		return f.RXID
@@ -372,10 +373,11 @@ func (p *port) classFor(r *fc.Remote) fc.Class {
 
 // sendIU sends an IU that is a single frame. It reports whether r could be
 // sent to.
+// [FCVI-5.1-7]
 func (p *port) sendIU(now fc.Time, r *fc.Remote, class fc.Class, h *iu.Header, u iu.Use, oxid, rxid uint16, cnt uint16, payload []byte) bool {
 	f := &p.tx
 	*f = fc.Frame{Payload: payload, Header: fc.Header{
-		RCtl: fc.RCtl(p.cfg.codec.RCtl(h.Op)), Type: fc.TypeFCVI, DFCtl: p.cfg.codec.DFCtl(h.Op),
+		RCtl: fc.RCtl(p.cfg.codec.RCtl(h.Op)), Type: fc.TypeFCVI, DFCtl: p.cfg.codec.DFCtl(h.Op), // [FCVI-5.8-1] [FCVI-5.8-2] [FCVI-5.8-3]
 		FCtl: fc.FCtl(p.cfg.codec.FCtl(h.Op, u)), SeqID: r.NextSeqID(), SeqCnt: cnt, OXID: oxid, RXID: rxid,
 	}}
 	f.Opt = p.cfg.codec.AppendHeader(p.opt[:0], h)

@@ -71,10 +71,11 @@ func (r *rxState) reset(m *rxMsg) {
 }
 
 // request takes a frame of the request stream. [FCVI 8.4]
+// [FCVI-5.2.1-8] [FCVI-5.3.5-3]
 func (c *conn) request(now fc.Time, f *fc.Frame, h *iu.Header) {
 	p := c.p
 	if c.state == stResp2 || c.state == stRqst && c.sentResp2 {
-		c.connected(now) // the peer would not send unless RESP2 had arrived [FCVI-5.3.2-4]
+		c.connected(now) // the peer would not send unless RESP2 had arrived [FCVI-5.3.2-4] [FCVI-C-8]
 	}
 	if c.state != stConnected || c.up == nil || c.rx.failed != iu.Accepted {
 		p.stats.WrongState++ // [FCVI-8.2-2]
@@ -91,7 +92,7 @@ func (c *conn) request(now fc.Time, f *fc.Frame, h *iu.Header) {
 		return
 	}
 	switch ahead := h.MsgID - r.mexp; {
-	case r.mexp.After(h.MsgID): // D1 [FCVI-8.4-2]
+	case r.mexp.After(h.MsgID): // D1 [FCVI-8.4-2] [FCVI-3-2] [FCVI-B-4]
 		p.stats.LateFrames++
 	case ahead >= window: // D8 [FCVI-8.4-9]
 		p.stats.WindowFull++
@@ -130,8 +131,8 @@ func (c *conn) inOrder(now fc.Time, f *fc.Frame, h *iu.Header) {
 		return
 	}
 	if m.open {
-		p.stats.Discarded++
-		r.reset(m) // the receive descriptor taken for it serves the next [FCVI-B-5]
+		p.stats.Discarded++ // [FCVI-3-3]
+		r.reset(m)          // the receive descriptor taken for it serves the next [FCVI-B-5]
 	}
 	r.stallAt = 0
 	if f.Param != 0 && h.Op.HasData() {
@@ -144,6 +145,7 @@ func (c *conn) inOrder(now fc.Time, f *fc.Frame, h *iu.Header) {
 
 // lost breaks a reliable connection for a hole in the request stream. What
 // was received of the message in hand is reported as partial. [FCVI-8.4-4]
+// [FCVI-3-4]
 func (c *conn) lost(now fc.Time, m *rxMsg, reason iu.Reason, id iu.MsgID) {
 	c.partial(m)
 	c.fail(now, reason, id, true)
@@ -170,7 +172,7 @@ func (c *conn) take1(now fc.Time, f *fc.Frame, h *iu.Header, inOrder bool) {
 		r.reset(m)
 		m.open, m.h, m.oxid, m.seq, m.class, m.end = true, *h, f.OXID, f.SeqID, f.Class(), -1
 		m.rxid = p.rxid(f)
-	} else if m.h != *h || m.oxid != f.OXID || m.seq != f.SeqID || m.class != f.Class() {
+	} else if m.h != *h || m.oxid != f.OXID || m.seq != f.SeqID || m.class != f.Class() { // [FCVI-5.5-3] [FCVI-5.2.1-10] [FCVI-6.1-1] [FCFS-2.10-3]
 		p.stats.Synonyms++ // [FCVI-5.6-1] [FCVI-5.6-2] [FCVI-5.9.1-5]
 		return
 	}
@@ -197,7 +199,7 @@ func (c *conn) take1(now fc.Time, f *fc.Frame, h *iu.Header, inOrder bool) {
 		}
 		return
 	}
-	res := m.got.add(off, n, inOrder)
+	res := m.got.add(off, n, inOrder) // [FCVI-8.4-3]
 	if res == spanSeen && n == 0 && m.end < 0 && f.Last() {
 		res = spanNew
 	}
@@ -211,7 +213,7 @@ func (c *conn) take1(now fc.Time, f *fc.Frame, h *iu.Header, inOrder bool) {
 			c.lost(now, m, iu.FrameLost, h.MsgID)
 			return
 		}
-		p.stats.Discarded++
+		p.stats.Discarded++ // [FCFS-2.10-5]
 		r.reset(m)
 		r.front++
 		r.mexp = r.front
@@ -259,6 +261,7 @@ func (c *conn) stall(now fc.Time, m *rxMsg) {
 }
 
 // gapExpired runs when something may have been missing for E_D_TOV.
+// [FCFS-2.10-4]
 func (c *conn) gapExpired(now fc.Time) {
 	r, p := &c.rx, c.p
 	if r.stallAt == 0 || c.state != stConnected || c.up == nil || r.waiting {
@@ -330,6 +333,7 @@ func (c *conn) placeFrame(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
 // placeWrite places bytes of a Write. Its rights and bounds are checked as a
 // whole before its first byte; an error is told when the message is complete.
 // [FCVI-5.2.3-3]
+// [FCVI-5.2.3-1] [FCVI-5.9.8-2] [FCVI-7.3-7]
 func (c *conn) placeWrite(m *rxMsg, off uint32, b []byte) {
 	if !m.checked {
 		m.checked = true
@@ -385,7 +389,7 @@ func (c *conn) takeRecv(now fc.Time, m *rxMsg) bool {
 			m.held, r.waiting = true, true
 			return false
 		}
-		c.p.stats.NoReceive++
+		c.p.stats.NoReceive++ // [FCVI-5.2.3-4]
 		c.up.async(vi.ErrorRecvQEmpty, controlOf(m.h.Op))
 		c.reject1(now, m, iu.NoRecvDesc)
 		return false
@@ -469,6 +473,7 @@ func (c *conn) reject1(now fc.Time, m *rxMsg, reason iu.Reason) {
 
 // answerError queues an ERR response and ends the connection here; the
 // originator disconnects, or this side does after R_A_TOV. [FCVI-5.2.2-9]
+// [FCVI-5.2.4-5]
 func (c *conn) answerError(now fc.Time, m *rxMsg, reason iu.Reason) {
 	c.rx.failed, c.rx.failedID = reason, m.h.MsgID
 	c.tx.answers = append(c.tx.answers, answer{op: m.h.Op.Response(), id: m.h.MsgID, flags: iu.FlagErr,
@@ -482,6 +487,7 @@ func (c *conn) answerError(now fc.Time, m *rxMsg, reason iu.Reason) {
 
 // deliver completes messages in MSG_ID order as far as they are here.
 // [FCVI-8.4-11]
+// [FCVI-3-5]
 func (c *conn) deliver(now fc.Time) {
 	r := &c.rx
 	for c.state == stConnected && c.up != nil {
@@ -544,7 +550,7 @@ func (c *conn) deliverOne(now fc.Time, m *rxMsg) bool {
 			}
 		}
 		c.rx.haveRecv = false
-		c.up.finishRecv(d)
+		c.up.finishRecv(d) // [FCVI-5.2.2-4]
 	case iu.WriteRqst:
 		if m.held {
 			c.placeWrite(m, 0, m.buf[:n])
@@ -570,7 +576,7 @@ func (c *conn) deliverOne(now fc.Time, m *rxMsg) bool {
 	if c.up == nil {
 		return false
 	}
-	if c.rr() {
+	if c.rr() { // [FCVI-5.1-9] [FCVI-5.2.2-2] [FCVI-5.2.2-3] [FCVI-5.2.2-5]
 		if m.h.Flags&iu.FlagRspRqd == 0 {
 			c.rx.unasked = true
 			return true

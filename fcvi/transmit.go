@@ -88,6 +88,7 @@ type ackWait struct {
 }
 
 // payloadFor is P of an IU: what fits into a frame to the peer. [FCVI-5.7-3]
+// [FCVI-5.7-2]
 func (c *conn) payloadFor(o iu.Opcode) int {
 	return (min(fc.MaxData, c.remote.RxSize) - o.HeaderLen()) &^ 3
 }
@@ -198,12 +199,12 @@ func (c *conn) openMessage(now fc.Time) bool {
 	t := &c.tx
 	w := &t.cur
 	t.curID = t.nextID
-	t.nextID++ // [FCVI-5.9.6-1]
-	t.off, t.cnt = 0, 0
+	t.nextID++          // [FCVI-5.9.6-1]
+	t.off, t.cnt = 0, 0 // [FCVI-5.7-1] [FCVI-5.7-6]
 	t.use = iu.Use{}
 	h := &c.p.hdr
-	*h = iu.Header{Handle: c.rHandle, Op: w.op, MsgID: t.curID, RmtVA: w.va, RmtHandle: w.mh, Total: w.n}
-	if w.imm {
+	*h = iu.Header{Handle: c.rHandle, Op: w.op, MsgID: t.curID, RmtVA: w.va, RmtHandle: w.mh, Total: w.n} // [FCVI-5.2.4-1] [FCVI-5.9.2-1] [FCVI-5.9.2-2] [FCVI-5.9.8-1] [FCVI-5.9.10-1] [FCVI-6.2-1] [FCVI-6.6-1]
+	if w.imm {                                                                                            // [FCVI-5.9.4-3] [FCVI-5.9.7-1]
 		h.Flags |= iu.FlagImm
 		h.Param = w.data
 	}
@@ -281,6 +282,7 @@ func (c *conn) exchange(now fc.Time, h *iu.Header) bool {
 }
 
 // sendFrame sends the next frame of the message in transmission.
+// [FCVI-5.1-3] [FCVI-5.2.5-3] [FCVI-5.2.5-4] [FCVI-8.4-1]
 func (c *conn) sendFrame(now fc.Time) bool {
 	t, p := &c.tx, c.p
 	w := &t.cur
@@ -306,7 +308,7 @@ func (c *conn) sendFrame(now fc.Time) bool {
 		use.Last = t.off+n == w.n
 	}
 	f := &p.tx
-	*f = fc.Frame{Opt: t.hdr[:t.hdrLen], Payload: payload, Header: fc.Header{
+	*f = fc.Frame{Opt: t.hdr[:t.hdrLen], Payload: payload, Header: fc.Header{ // [FCVI-5.9.1-2] [FCVI-5.9.1-4]
 		RCtl: t.rctl, Type: fc.TypeFCVI, DFCtl: t.dfctl, FCtl: fc.FCtl(p.cfg.codec.FCtl(w.op, use)),
 		SeqID: t.seq, SeqCnt: t.cnt, OXID: t.oxid, RXID: fc.Unassigned,
 	}}
@@ -321,7 +323,7 @@ func (c *conn) sendFrame(now fc.Time) bool {
 	if !sent {
 		return false
 	}
-	t.cnt++
+	t.cnt++ // [FCVI-5.8-5]
 	t.off += uint32(len(payload))
 	p.stats.SentBytes += uint64(len(payload))
 	if use.Last {
@@ -468,11 +470,11 @@ func (c *conn) sendAnswer(now fc.Time) bool {
 		a.seq = c.remote.NextSeqID()
 	}
 	h := &p.hdr
-	*h = iu.Header{Handle: c.rHandle, Op: a.op, MsgID: a.id, Flags: a.flags, Param: a.status}
+	*h = iu.Header{Handle: c.rHandle, Op: a.op, MsgID: a.id, Flags: a.flags, Param: a.status} // [FCVI-5.9.6-3] [FCVI-6.3-1] [FCVI-6.5-1]
 	var payload []byte
 	var ref regmem.Ref
 	use := iu.Use{Last: true}
-	if a.op == iu.ReadResp && a.flags&iu.FlagErr == 0 && a.n > 0 {
+	if a.op == iu.ReadResp && a.flags&iu.FlagErr == 0 && a.n > 0 { // [FCVI-5.2.4-3]
 		n := min(uint32(c.payloadFor(a.op)), a.n-a.off)
 		var out regmem.Outcome
 		payload, ref, out = c.up.fetch(a.mh, a.va+uint64(a.off), int(n), p.scratch[:])
@@ -748,7 +750,7 @@ func (c *conn) readData(now fc.Time, f *fc.Frame, q *pending, i int) bool {
 	if f.Last() {
 		q.end = int64(off + n)
 	}
-	q.done = q.end >= 0 && q.got.covers(uint32(q.end))
+	q.done = q.end >= 0 && q.got.covers(uint32(q.end)) // [FCVI-5.2.4-4]
 	return true
 }
 

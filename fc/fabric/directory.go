@@ -210,7 +210,7 @@ func (d *directory) request(from fc.Addr, payload []byte, live func(uint8) bool)
 		return nil, 0
 	}
 	answer := fc.CTHeader{Revision: fc.CTRevision, GSType: h.GSType, GSSubtype: h.GSSubtype, Cmd: fc.CTReject}
-	reject := func(reason, explanation uint8) ([]byte, fc.Addr) {
+	reject := func(reason, explanation uint8) ([]byte, fc.Addr) { // [FCFS-2.11-2]
 		answer.Reason, answer.Explanation = reason, explanation
 		return answer.Append(nil), 0
 	}

@@ -103,6 +103,7 @@ func (ProjectV1) RCtl(o Opcode) uint8 {
 func (ProjectV1) DFCtl(o Opcode) uint8 { return uint8(o.HeaderLen() / ShortLen) }
 
 // FCtl returns the F_CTL of a frame of o. [FCVI-5.8-7] [FCVI-5.8-8] [FCVI-5.8-9]
+// [FCVI-5.1-8] [FCVI-5.2.1-2] [FCVI-5.2.1-3] [FCFS-2.10-2]
 func (ProjectV1) FCtl(o Opcode, u Use) uint32 {
 	switch o {
 	case SendRqst, WriteRqst:

@@ -146,7 +146,7 @@ const QoSStrict = 0x0001
 const (
 	NetAddressLen   = 84
 	AttributesLen   = 32
-	ConnectRqstLen  = 216
+	ConnectRqstLen  = 216 // [FCVI-6.8-4]
 	ConnectResp1Len = 132
 
 	hostIP   = 16 // HostAddressLen of an IP address
