@@ -1,0 +1,125 @@
+package main
+
+import (
+	"os"
+	"testing"
+	"time"
+)
+
+// The initiator of a measurement starts its own program as the peer, which in
+// tests is the test program.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "drive" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// Every operation of every transport gives a figure.
+func TestDrive(t *testing.T) {
+	for _, c := range []measure{
+		{Transport: "vitcp", Op: opWrite, Size: 64, Depth: 64, Bell: 16, Footprint: 1024},
+		{Transport: "vitcp", Op: opWrite, Size: 100000, Depth: 4, Wait: true, Level: "reception"},
+		{Transport: "vitcp", Op: opWrite, Size: 4096, Depth: 2, Conns: 20},
+		{Transport: "vitcp", Op: opRead, Size: 4096, Depth: 8, Bell: 4},
+		{Transport: "vitcp", Op: opSend, Size: 1000, Depth: 16},
+		{Transport: "vitcp", Op: opPing, Size: 8, Wait: true},
+		{Transport: "vitcp", Op: opSetup},
+		{Transport: "vitcp", Op: opIdle, Conns: 20},
+		{Transport: "iwarp", Op: opWrite, Size: 64, Depth: 64, Bell: 16, Footprint: 1024},
+		{Transport: "iwarp", Op: opWrite, Size: 100000, Depth: 4, CRC: true, FPDU: 1460},
+		{Transport: "iwarp", Op: opWrite, Size: 4096, Depth: 2, Conns: 20},
+		{Transport: "iwarp", Op: opRead, Size: 4096, Depth: 8, Bell: 4, Wait: true},
+		{Transport: "iwarp", Op: opSend, Size: 1000, Depth: 16},
+		{Transport: "iwarp", Op: opPing, Size: 8, Wait: true},
+		{Transport: "iwarp", Op: opSetup},
+		{Transport: "iwarp", Op: opIdle, Conns: 20},
+		{Transport: "tcp", Op: opStream, Size: 4096, Conns: 3},
+		{Transport: "tcp", Op: opPing, Size: 8},
+		{Transport: "tcp", Op: opSetup},
+		{Transport: "tcp", Op: opIdle, Conns: 20},
+	} {
+		t.Run(c.Transport+"/"+c.Op, func(t *testing.T) {
+			c.Time = 20 * time.Millisecond
+			r, err := drive(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ok := r.Messages > 0 && r.Seconds > 0
+			switch c.Op {
+			case opPing:
+				ok = ok && r.LatencyUS > 0
+			case opIdle:
+				ok = ok && r.TxMemory > 0 && r.RxMemory > 0
+			case opSetup:
+			default:
+				ok = ok && r.Bytes > 0
+			}
+			if !ok {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+}
+
+// Every row names sides of its contest, and has a floor no harder to reach
+// than its goal.
+func TestContests(t *testing.T) {
+	tools := &toolbox{missing: map[string]string{}}
+	titles := make(map[string]bool)
+	for _, c := range tools.contests(measure{Time: time.Second}) {
+		if titles[c.title] {
+			t.Errorf("two contests %q", c.title)
+		}
+		titles[c.title] = true
+		sides := make(map[string]bool)
+		for _, s := range c.sides {
+			if sides[s.name] {
+				t.Errorf("%s: two sides %q", c.title, s.name)
+			}
+			sides[s.name] = true
+		}
+		for _, r := range c.rows {
+			if !sides[r.ours] || r.theirs != "" && !sides[r.theirs] {
+				t.Errorf("%s: %q beside %q, which are not both measured", c.title, r.ours, r.theirs)
+			}
+			if r.least && r.floor < r.goal || !r.least && r.floor > r.goal {
+				t.Errorf("%s: floor %v, goal %v", c.title, r.floor, r.goal)
+			}
+		}
+	}
+}
+
+func TestJudge(t *testing.T) {
+	of := func(v ...float64) (s samples) {
+		for _, x := range v {
+			s = append(s, result{Bytes: x, Seconds: 1, LatencyUS: x, Messages: 1, TxMemory: x})
+		}
+		return s
+	}
+	for _, c := range []struct {
+		name    string
+		row     row
+		got     map[string]samples
+		verdict string
+		ratio   float64
+		best    float64
+	}{
+		{"goal", row{ours: "a", theirs: "b", what: bandwidth, goal: 1.5, floor: 1}, map[string]samples{"a": of(10, 40, 30), "b": of(20, 10, 30)}, goalMet, 1.5, 40.0 / 30},
+		{"floor", row{ours: "a", theirs: "b", what: bandwidth, goal: 2, floor: 1.5}, map[string]samples{"a": of(30), "b": of(20)}, floorMet, 1.5, 1.5},
+		{"missed", row{ours: "a", theirs: "b", what: bandwidth, goal: 2, floor: 1.6}, map[string]samples{"a": of(30), "b": of(20)}, missed, 1.5, 1.5},
+		{"less is better", row{ours: "a", theirs: "b", what: latency, goal: 1.2, floor: 1.5, least: true}, map[string]samples{"a": of(5, 6, 7), "b": of(5, 5, 4)}, goalMet, 1.2, 1.25},
+		{"shown", row{ours: "a", theirs: "b", what: latency}, map[string]samples{"a": of(5), "b": of(5)}, shown, 1, 1},
+		{"figure", row{ours: "a", what: memory, goal: 8192, floor: 16384, least: true}, map[string]samples{"a": of(9000)}, floorMet, 0, 0},
+		{"nothing", row{ours: "a", theirs: "b", what: bandwidth, goal: 1}, map[string]samples{"a": of(9000)}, "not available: no result", 0, 0},
+	} {
+		l := c.row.judge("x", c.got, nil)
+		if l.Verdict != c.verdict || l.Ratio != c.ratio || l.Best != c.best {
+			t.Errorf("%s: %q, ratio %v, best %v; want %q, %v, %v", c.name, l.Verdict, l.Ratio, l.Best, c.verdict, c.ratio, c.best)
+		}
+	}
+	if l := (row{ours: "a", theirs: "b"}).judge("x", nil, map[string]string{"b": "is not there"}); l.Verdict != "not available: is not there" {
+		t.Errorf("%q", l.Verdict)
+	}
+}
