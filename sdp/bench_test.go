@@ -36,8 +36,8 @@ var benchVariants = []struct {
 	{"sdp", &Options{NoCRC: true}},
 	{"sdp-crc", &Options{}},
 	{"sdp-bcopy", &Options{NoCRC: true, SendThreshold: -1}},
-	{"sdp-combined", &Options{NoCRC: true, SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 32 << 10}},
-	{"sdp-pipelined", &Options{NoCRC: true, SendPolicy: PinPipelined, RecvPolicy: PinPipelined, SendThreshold: 32 << 10}},
+	{"sdp-combined", &Options{NoCRC: true, SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 32 << 10, RecvThreshold: 32 << 10}},
+	{"sdp-pipelined", &Options{NoCRC: true, SendPolicy: PinPipelined, RecvPolicy: PinPipelined, SendThreshold: 32 << 10, RecvThreshold: 32 << 10}},
 }
 
 var benchSet = flag.String("sdp.set", "", "settings of the SDP benchmarks, NAME=VALUE separated by commas")
@@ -61,7 +61,7 @@ func benchPair(b *testing.B, opt *Options) (c, s net.Conn) {
 
 // BenchmarkStream moves a stream one way, with plain TCP as neighbour.
 func BenchmarkStream(b *testing.B) {
-	for _, size := range []int{64, 4 << 10, 64 << 10, 1 << 20} {
+	for _, size := range []int{64, 4 << 10, 64 << 10, 256 << 10, 1 << 20} {
 		for _, v := range benchVariants {
 			b.Run(fmt.Sprintf("size=%d/%s", size, v.name), func(b *testing.B) {
 				c, s := benchPair(b, v.opt)

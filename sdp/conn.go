@@ -41,7 +41,6 @@ type Conn struct {
 	ending []*op // writes done but for their Sends
 	nextID uint64
 	closed bool // Close was called
-	ownErr error
 	onEnd  []func()
 
 	recv sideRecv

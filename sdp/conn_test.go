@@ -18,7 +18,7 @@ import (
 )
 
 func TestD40_Transfers(t *testing.T) {
-	opt := Options{SendThreshold: 1000, RecvBufferSize: 2048, SendPolicy: PinPipelined, RecvPolicy: PinPipelined}
+	opt := Options{SendThreshold: 1000, RecvThreshold: 2048, RecvBufferSize: 2048, SendPolicy: PinPipelined, RecvPolicy: PinPipelined}
 	a, b := pair(t, opt, opt)
 	ctx := context.Background()
 	data := bytes.Repeat([]byte("0123456789"), 5000)
@@ -93,7 +93,7 @@ func TestD40_Transfers(t *testing.T) {
 }
 
 func TestSDP_9_4_Exchange(t *testing.T) {
-	opt := Options{SendThreshold: 1000, RecvBufferSize: 2048, SendPolicy: PinPipelined, RecvPolicy: PinPipelined}
+	opt := Options{SendThreshold: 1000, RecvThreshold: 2048, RecvBufferSize: 2048, SendPolicy: PinPipelined, RecvPolicy: PinPipelined}
 	a, b := pair(t, opt, opt)
 	answer := strings.Repeat("answer", 1000)
 	go func() {
@@ -218,7 +218,7 @@ func TestSDP_9_5_6_Conn(t *testing.T) {
 
 func TestSDP_9_2_29_Conn(t *testing.T) {
 	// Both write, then both read: with zero copy alone nothing would move. [D-38] [SDP-9.2-29]
-	opt := Options{SendThreshold: 1000, SendPolicy: PinCombined, RecvPolicy: PinCombined}
+	opt := Options{SendThreshold: 1000, RecvThreshold: 50_000, SendPolicy: PinCombined, RecvPolicy: PinCombined}
 	a, b := pair(t, opt, opt)
 	run := func(c *Conn, ch chan<- error) {
 		p := make([]byte, 200_000)

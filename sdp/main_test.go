@@ -71,10 +71,10 @@ var variants = []struct {
 }{
 	{"plain", Options{}},
 	{"buffered", Options{SendPolicy: PinBuffered, RecvPolicy: PinBuffered}},
-	{"combined", Options{SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 100, RecvBufferSize: 1024}},
-	{"pipelined", Options{SendPolicy: PinPipelined, RecvPolicy: PinPipelined, SendThreshold: 100, RecvBufferSize: 1024}},
+	{"combined", Options{SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 100, RecvThreshold: 1, RecvBufferSize: 1024}},
+	{"pipelined", Options{SendPolicy: PinPipelined, RecvPolicy: PinPipelined, SendThreshold: 100, RecvThreshold: 1, RecvBufferSize: 1024}},
 	{"tiny", Options{RecvBuffers: tinyBuffers, RecvBufferSize: 37, SendBuffer: 64, ReceiveBuffer: 64}},
-	{"tiny pipelined", Options{RecvBuffers: tinyBuffers, RecvBufferSize: 37, SendBuffer: 64, ReceiveBuffer: 64, SendPolicy: PinPipelined, RecvPolicy: PinPipelined, SendThreshold: 50}},
+	{"tiny pipelined", Options{RecvBuffers: tinyBuffers, RecvBufferSize: 37, SendBuffer: 64, ReceiveBuffer: 64, SendPolicy: PinPipelined, RecvPolicy: PinPipelined, SendThreshold: 50, RecvThreshold: 1}},
 }
 
 // The contract of net.Conn, with every mode pinned and with the smallest

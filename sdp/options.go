@@ -34,12 +34,11 @@ const (
 	IBTA   = sdpwire.IBTA   // as on InfiniBand
 )
 
-// Defaults. Sizes and thresholds were chosen by measurement; see
-// docs/performance.md.
+// Defaults. Sizes and thresholds were chosen by measurement; see docs/sdp.md.
 const (
 	DefaultRecvBuffers    = 32          // [SDP-10-3]
 	DefaultRecvBufferSize = 32<<10 + 64 // bytes: 32 KiB of payload and the largest header
-	DefaultSendThreshold  = 512 << 10   // bytes
+	DefaultThreshold      = 256 << 10   // bytes, of either side [D-39]
 	DefaultSocketBuffer   = 256 << 10   // bytes, of each direction
 	DefaultMaxAdverts     = 16
 	DefaultReadDepth      = 16
@@ -116,8 +115,8 @@ func (o *Options) complete() (Options, error) {
 	}
 	def(&c.RecvBuffers, DefaultRecvBuffers)
 	def(&c.RecvBufferSize, DefaultRecvBufferSize)
-	def(&c.SendThreshold, DefaultSendThreshold)
-	def(&c.RecvThreshold, c.RecvBufferSize)
+	def(&c.SendThreshold, DefaultThreshold)
+	def(&c.RecvThreshold, max(DefaultThreshold, c.RecvBufferSize))
 	def(&c.SendBuffer, DefaultSocketBuffer)
 	def(&c.ReceiveBuffer, DefaultSocketBuffer)
 	def(&c.MaxAdverts, DefaultMaxAdverts)

@@ -628,7 +628,7 @@ func TestSDP_8_2_2_6(t *testing.T) {
 // solicitation where that is due [D-73].
 // [SDP-14.1-1] [SDP-8.1.1-1] [SDP-8.1.1-32] [SDP-5-4]
 func TestSDP_9_Wire(t *testing.T) {
-	pinned := Options{SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 1000, RecvBufferSize: 4096, NoResize: true}
+	pinned := Options{SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 1000, RecvThreshold: 4096, RecvBufferSize: 4096, NoResize: true}
 	t.Run("read zcopy source", func(t *testing.T) {
 		w, c := connectWire(t, pinned)
 		defer w.close()

@@ -24,7 +24,7 @@ var streamMiB = flag.Int("sdp.mib", 24, "MiB that TestStreamMixed moves in each 
 // reads, exchanges of lent buffers, deadlines that strike in the middle. Every
 // byte arrives once, in order. [SDP-4.1-1] [SDP-9-3] [SDP-9-4] [SDP-11-3] [SDP-11-2] [D-40]
 func TestStreamMixed(t *testing.T) {
-	opt := Options{NoCRC: true, SendThreshold: 8 << 10, RecvBufferSize: 8 << 10, RecvBuffers: 16, SendBuffer: 64 << 10, ReceiveBuffer: 64 << 10}
+	opt := Options{NoCRC: true, SendThreshold: 8 << 10, RecvThreshold: 8 << 10, RecvBufferSize: 8 << 10, RecvBuffers: 16, SendBuffer: 64 << 10, ReceiveBuffer: 64 << 10}
 	a, b := pair(t, opt, opt)
 	total := int64(*streamMiB) << 20
 	var wg sync.WaitGroup

@@ -681,6 +681,9 @@ func TestSDP_9_2_29_Deadlock(t *testing.T) {
 	// A lone SrcAvail is fetched into local memory after a while. [D-38]
 	p := newProbe(t).recv("SrcAvail size=500 +1").skip().pass(time.Millisecond).want("read local 499 from 1")
 	p.readDone().want("RdmaRdCompl size=499").read(1, 500).want("copy 1 500@0", "got 1 500")
+	// More than there is room for: as much as fits, and the rest goes by Bcopy. [SDP-9.5.6-1]
+	newProbe(t).recv("SrcAvail size=5000 +1").skip().pass(time.Millisecond).want("read local 1000 from 1").readDone().want("RdmaRdCompl size=1000").
+		pass(time.Second).want()
 	// Too large for that, and both wait: the Accepting Peer gives in first.
 	small := func(p *Params) { p.RecvBudget = 0; p.SendBudget = 0 }
 	newProbe(t, small, accepting).write(1, 500).recv("SrcAvail size=500 +1").skip().pass(10 * time.Millisecond).want("SendSm")

@@ -32,7 +32,7 @@ func (m *Machine) Deadline() (at Time, ok bool) {
 	if m.unansweredFits() {
 		next(s.advs.at(0).at + t.Unanswered)
 	}
-	if m.lonelyFits() {
+	if m.lonelyFits() > 0 {
 		next(k.waitAt + t.LocalRead)
 	}
 	if m.deadlocked() {
@@ -80,8 +80,8 @@ func (m *Machine) Tick(now Time, out []Action) []Action {
 		}
 		s.cancelWant = true
 	}
-	if m.lonelyFits() && m.now >= k.waitAt+t.LocalRead {
-		m.fetchLocal()
+	if n := m.lonelyFits(); n > 0 && m.now >= k.waitAt+t.LocalRead {
+		m.fetchLocal(n)
 	}
 	if m.deadlocked() && m.now >= k.waitAt+m.deadlockAfter() {
 		k.adverts.at(0).wantSm = true // [SDP-9.2-29]
@@ -106,18 +106,27 @@ func (m *Machine) lonely() bool {
 	return !a.wantSm && a.asked < a.size
 }
 
-// lonelyFits reports whether it can be fetched into memory of our own. [D-38]
-func (m *Machine) lonelyFits() bool {
+// lonelyFits returns how many of its bytes can be fetched into memory of our own:
+// all, or as many as the receive buffer has room for, so that a write that fits
+// the buffers of both ends does not wait for a reader. [D-38] [SDP-9.5.6-1]
+func (m *Machine) lonelyFits() int {
 	k := &m.snk
-	return m.lonely() && !m.p.NoRead && k.compacted+k.localN+k.adverts.at(0).size-k.adverts.at(0).asked <= m.p.RecvBudget
+	if m.p.NoRead || !m.lonely() {
+		return 0
+	}
+	left := k.adverts.at(0).size - k.adverts.at(0).asked
+	room := m.p.RecvBudget - k.compacted - k.localN
+	if room < min(left, m.p.RecvSize) {
+		return 0 // not worth a round trip
+	}
+	return min(left, room)
 }
 
-// fetchLocal reads the rest of the oldest SrcAvail into memory of the driver's,
-// for a reader to come. [SDP-9.5.6-1] [SDP-9.2-29]
-func (m *Machine) fetchLocal() {
+// fetchLocal reads n bytes of the oldest SrcAvail into memory of the driver's, for
+// a reader to come. [SDP-9.5.6-1] [SDP-9.2-29]
+func (m *Machine) fetchLocal(n int) {
 	k := &m.snk
 	a := k.adverts.at(0)
-	n := a.size - a.asked
 	m.do(Action{Op: OpRDMARead, Local: true, N: n, STag: a.stag, TO: a.to + uint64(a.asked)})
 	k.ops.push(readOp{adv: a.key, n: n, local: true})
 	k.opsLocal++
