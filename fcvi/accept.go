@@ -271,6 +271,7 @@ func (c *conn) accept(now fc.Time, attrs iu.Attributes, up consumer, holds bool,
 // the attributes do not match.
 func (c *conn) respond(now fc.Time) {
 	p := c.p
+	c.capTransfer()
 	mts, reason := matchAttributes(&c.attrs, &c.rattrs)
 	if reason != iu.Accepted {
 		c.sendResp1(now, reason)

@@ -223,7 +223,7 @@ func injuries() []fabric.Fault {
 
 // TestCampaignSingle injures every IU of every exchange in every way, one at a
 // time. [FCVI-8.5-1] [FCVI-8.6-1] [FCVI-C-2] [FCVI-C-3] [FCVI-C-4] [FCVI-C-5]
-// [FCVI-D-1] [FCVI-A-4] [FCVI-A-5]
+// [FCVI-D-1] [FCVI-A-4] [FCVI-A-5] [FCVI-8.4-15]
 func TestCampaignSingle(t *testing.T) {
 	for _, v := range campaign {
 		t.Run(v.String(), func(t *testing.T) {
@@ -245,7 +245,7 @@ func TestCampaignSingle(t *testing.T) {
 // is played, which still meets every IU with every injury.
 var fullCampaign = flag.Bool("fcvi.campaign", false, "play every pair of the fault campaign")
 
-// TestCampaignPairs injures IUs in pairs.
+// TestCampaignPairs injures IUs in pairs. [FCVI-8.4-7] [FCVI-3-10]
 func TestCampaignPairs(t *testing.T) {
 	turn := 0
 	pair := []fabric.Fault{{Do: fabric.Drop}, {Do: fabric.Duplicate, Late: 3 * time.Second}, {Do: fabric.Delay, Late: 11 * time.Second}}
@@ -270,6 +270,55 @@ func TestCampaignPairs(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestSameSeed: a run is determined by its seed. [FCFS-3.2-3]
+func TestSameSeed(t *testing.T) {
+	run := func(seed uint64) fabric.NetStats {
+		s := newSimNoise(t, simConfig{seed: seed}, fabric.Noise{Loss: 0.02, Duplicate: 0.05, Reorder: 0.1, Corrupt: 0.02, MaxDelay: time.Millisecond})
+		a, b := s.fake(0, iu.Unreliable), s.fake(1, iu.Unreliable)
+		s.serve(b, "x")
+		s.dial(a, b, "x", iu.ClientServer)
+		s.net.RunUntil(10*time.Minute, func() bool { return len(a.result) > 0 })
+		for i := range 200 {
+			b.postRecv(3000)
+			a.post(vi.OpSendReceive, pattern(i*13, i))
+		}
+		s.net.Run(time.Minute)
+		return s.net.Stats()
+	}
+	x, y, z := run(5), run(5), run(6)
+	if x != y {
+		t.Errorf("%+v, then %+v", x, y)
+	}
+	if x == z || x.Dropped == 0 || x.Duplicated == 0 || x.Delayed == 0 || x.BadCRC == 0 {
+		t.Errorf("%+v", x)
+	}
+}
+
+// TestConfig: limits and defaults. [FCVI-5.7-5] [FCVI-7.2-4] [FCFS-2.7-2] [FCVI-5.7-4]
+func TestConfig(t *testing.T) {
+	for _, c := range []Config{{MaxTransferSize: LimitMaxTransfer + 1}, {RxSize: 252}, {RxSize: 2116}, {RxSize: 1025}, {MaxReads: 65}, {MaxUnacked: 65}} {
+		if _, err := New(c); err == nil {
+			t.Errorf("%+v is taken", c)
+		}
+	}
+	n := openNIC(t, Config{})
+	if q := n.Query(); q.MaxTransferSize != 1<<20 || q.MaxDiscriminatorLen != 64 {
+		t.Errorf("%+v", q)
+	}
+	// With the smallest frames a message is still one sequence.
+	s := newSim(t, simConfig{seed: 1, order: true, rxSize: 256})
+	a := s.fake(0, iu.ReliableDelivery)
+	b := s.fake(1, iu.ReliableDelivery)
+	s.serve(b, "x")
+	big := a.attrs()
+	big.MaxTransfer = LimitMaxTransfer
+	a.c = a.p.connect(s.net.Now(), connectArgs{mode: iu.ClientServer, local: a.net("me"), remote: b.net("x"), attrs: big, deadline: fc.Never, up: a, done: a.result1})
+	s.net.Run(time.Second)
+	if want := uint32(fc.MaxSeqCount * (256 - iu.LongLen)); b.c == nil || b.c.rattrs.MaxTransfer != want {
+		t.Errorf("offered %d, want %d", b.c.rattrs.MaxTransfer, want)
 	}
 }
 

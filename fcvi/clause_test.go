@@ -60,7 +60,7 @@ func (s *sim) inject(i int, h iu.Header, payload []byte, change func(f *fc.Frame
 	s.net.Run(time.Millisecond)
 }
 
-// TestFCVI_5_3_2: the handshake on the wire. [FCVI-5.3.2-1] [FCVI-5.3.2-2] [FCVI-5.3.2-3]
+// TestFCVI_5_3_2: the handshake on the wire. [FCVI-5.3.2-9] [FCVI-5.3.2-10] [FCVI-6.8-2] [FCVI-6.10-1] [FCVI-6.11-1] [FCVI-F-1] [FCVI-5.3.2-1] [FCVI-5.3.2-2] [FCVI-5.3.2-3]
 // [FCVI-5.1-7] [FCVI-5.1-8] [FCVI-5.8-1] [FCVI-5.8-2] [FCVI-5.8-5] [FCVI-5.2.1-9]
 func TestFCVI_5_3_2(t *testing.T) {
 	s := newSim(t, simConfig{seed: 3, order: true})
@@ -157,7 +157,8 @@ func TestFCVI_5_3_2(t *testing.T) {
 }
 
 // TestFCVI_A: the cases of annex A, at every distance in time between the two
-// requests, with nothing lost and with each IU lost or doubled.
+// requests, with nothing lost and with each IU lost or doubled. [FCVI-5.3.3-4]
+// [FCVI-5.3.4-2] [FCVI-5.3.4-3] [FCVI-5.3.4-4] [FCVI-5.3.4-6] [FCVI-5.3.4-7] [FCVI-5.3.4-8] [FCVI-A-7]
 func TestFCVI_A(t *testing.T) {
 	run := func(t *testing.T, delta time.Duration, order bool, faults ...*fabric.Fault) string {
 		s := newSim(t, simConfig{seed: 1, order: order})
@@ -251,7 +252,7 @@ func TestFCVI_A(t *testing.T) {
 }
 
 // TestFCVI_B is the table of annex B, each row by each column. [FCVI-B-1] [FCVI-B-2]
-// [FCVI-B-3] [FCVI-B-4] [FCVI-B-5] [FCVI-8.4-2] to [FCVI-8.4-6] [FCVI-3-3] [FCVI-3-4]
+// [FCVI-B-3] [FCVI-B-4] [FCVI-B-5] [FCVI-8.4-2] [FCVI-8.4-3] [FCVI-8.4-4] [FCVI-8.4-5] [FCVI-8.4-6] [FCVI-8.4-16] [FCVI-3-3] [FCVI-3-4]
 func TestFCVI_B(t *testing.T) {
 	// M1, M2, M3 and M4 are sent; M2 has three frames.
 	frame := func(msg, part int) func(*fc.Frame) bool { // part 0: all
@@ -366,12 +367,21 @@ func TestHostileFrames(t *testing.T) {
 		}
 		// Another R_CTL is counted only. [FCVI-5.1-5] [FCVI-5.1-6] [FCVI-5.2.1-8]
 		r := b.postRecv(100)
+		if level == iu.Unreliable { // [FCVI-5.2.4-6]
+			read := good
+			read.Op, read.Flags, read.RmtHandle, read.RmtVA, read.Total = iu.ReadRqst, iu.FlagRspRqd, 7, 1000, 4
+			s.inject(0, read, nil, nil)
+			if st.Malformed != 1 || strings.Contains(ops(*all), "READ_RESP") {
+				t.Errorf("a Read at Unreliable Delivery: %s", ops(*all))
+			}
+		}
+		good.Flags |= 0x40 // reserved: ignored [FCVI-5.9.4-1]
 		s.inject(0, good, []byte("data"), func(f *fc.Frame) { f.RCtl, f.FCtl = fc.RCtlSolData, f.FCtl&^fc.FCtlFirstSeq })
 		if st.RCtlMismatch != 1 || !r.done || string(r.buf[:4]) != "data" {
 			t.Errorf("R_CTL: %+v, delivered %v", st.RCtlMismatch, r.done)
 		}
 		// The same frame again is late; one that claims to belong to a message
-		// in arrival but differs is a synonym. [FCVI-5.6-1] [FCVI-5.6-2]
+		// in arrival but differs is a synonym. [FCVI-5.6-1] [FCVI-5.6-2] [FCVI-5.9.1-5] [FCVI-5.5-3] [FCVI-4-3]
 		s.inject(0, good, []byte("data"), nil)
 		good.MsgID++
 		more := func(f *fc.Frame) { f.FCtl &^= fc.FCtlEndSeq | fc.FCtlLastSeq; f.SeqID = 77 }
@@ -414,7 +424,7 @@ func TestHostileFrames(t *testing.T) {
 			t.Errorf("%v: malformed %d, opcodes %d, state %v", level, st.Malformed, st.BadOpcode, b.c.state)
 		}
 	}
-	// Writes and reads that go where they must not. [FCVI-5.2.3-3] [FCVI-5.9.8-2] [FCVI-6.4-1] [FCVI-5.2.4-2]
+	// Writes and reads that go where they must not. [FCVI-6.1-4] [FCVI-5.2.3-3] [FCVI-5.9.8-2] [FCVI-6.4-1] [FCVI-5.2.4-2]
 	for name, v := range map[string]struct {
 		h      iu.Header
 		data   []byte
@@ -486,7 +496,7 @@ func TestForgedFARP(t *testing.T) {
 	}
 }
 
-// TestFCVI_7_7: what link events do to connections. [FCVI-7.7-1] to [FCVI-7.7-8]
+// TestFCVI_7_7: what link events do to connections. [FCVI-7.7-1] [FCVI-7.7-2] [FCVI-7.7-3] [FCVI-7.7-5] [FCVI-7.7-6] [FCVI-7.7-8]
 func TestFCVI_7_7(t *testing.T) {
 	for _, v := range []struct {
 		name  string

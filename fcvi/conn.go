@@ -252,6 +252,7 @@ func (c *conn) lookUp(now fc.Time) {
 			return
 		}
 		c.remote, c.class = r, p.classFor(r)
+		c.capTransfer()
 		p.connSeq++
 		c.own.id = p.rng.Uint32()<<16 | p.connSeq&0xFFFF // [FCVI-5.9.10-2]
 		c.sendRqst(now)
@@ -263,6 +264,12 @@ func (c *conn) lookUp(now fc.Time) {
 // resolved or logged in to. It is a local outcome and never on the wire.
 // [FCVI-5.9.7-10]
 const notReachable iu.Reason = 0xFF
+
+// capTransfer keeps what is offered within one Sequence of the frames that the
+// two ports take, with either header size. [FCVI-5.7-4]
+func (c *conn) capTransfer() {
+	c.attrs.MaxTransfer = uint32(min(int64(c.attrs.MaxTransfer), fc.MaxSeqCount*int64(c.payloadFor(iu.WriteRqst))))
+}
 
 // matches is the match rule of peer requests. [FCVI-5.3.3-4]
 func (c *conn) matches(theirWant, theirLocal iu.NetAddress) bool {

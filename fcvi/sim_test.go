@@ -302,6 +302,9 @@ func opcode(o iu.Opcode) func(*fc.Frame) bool {
 
 var levels = []iu.Reliability{iu.Unreliable, iu.ReliableDelivery, iu.ReliableReception}
 
+// TestTransfer moves messages of every kind and size, both ways at once, over
+// each topology, class and order. [FCVI-5.2.5-1] [FCVI-5.2.5-2] [FCVI-8.4-11]
+// [FCFS-2.9-5] [FCFS-2.10-2]
 func TestTransfer(t *testing.T) {
 	sizes := []int{0, 1, 3, 2080, 2095, 2096, 2097, 4192, 65536, 1 << 20}
 	for _, topo := range []string{"in order", "out of order", "loop", "point-to-point", "class 2", "stream"} {

@@ -15,7 +15,11 @@ import (
 	"viaduct/vi/vitest"
 )
 
-// TestVI_SuiteFCIP runs what every VI provider has to pass over FCIP links.
+// TestVI_SuiteFCIP runs what every VI provider has to pass over FCIP links. Its
+// error matrix, data and state families hold these rows too: [FCVI-3-8]
+// [FCVI-3-9] [FCVI-3-11] [FCVI-4-2] [FCVI-5.2.2-4] [FCVI-5.2.2-5] [FCVI-5.2.2-7]
+// [FCVI-5.2.3-1] [FCVI-5.2.3-2] [FCVI-5.2.3-4] [FCVI-5.2.4-4] [FCVI-5.3.4-11]
+// [FCVI-5.3.5-7] [FCVI-5.9.7-6] [FCVI-7.3-7] [FCVI-F-2]
 func TestVI_SuiteFCIP(t *testing.T) {
 	vitest.Run(t, vitest.Harness{
 		Open: func(_ int, c *vi.Config) (*vi.NIC, error) {
@@ -36,7 +40,8 @@ func TestVI_SuiteFCIP(t *testing.T) {
 
 var nextHost atomic.Uint32
 
-// network serves a simulated fabric in real time until the test ends.
+// network serves a simulated fabric in real time until the test ends. Its timers
+// are scaled by one factor. [FCVI-8.3-5]
 func network(t *testing.T, outOfOrder bool, noise fabric.Noise, scale time.Duration) Config {
 	n := fabric.NewNet(1)
 	sw := fabric.NewSwitch(fabric.SwitchConfig{Name: fc.NodeName(0x020000002001), Domain: 1, OutOfOrder: outOfOrder,
@@ -78,9 +83,8 @@ func TestVI_SuiteFabric(t *testing.T) {
 	vitest.Run(t, netHarness(network(t, false, fabric.Noise{}, 1)))
 }
 
-// TestVI_SuiteLossy runs it over a fabric that loses 1% of the frames, doubles
-// and reorders others: at the levels that promise delivery a message arrives
-// or the connection breaks, and no data is ever wrong.
+// TestVI_SuiteOutOfOrder runs it over a fabric that doubles and reorders frames.
+// Where frames are lost too see TestLossyTraffic.
 func TestVI_SuiteOutOfOrder(t *testing.T) {
 	h := netHarness(network(t, true, fabric.Noise{Reorder: 0.05, Duplicate: 0.01, MaxDelay: 30 * time.Microsecond}, 1))
 	vitest.Run(t, h)

@@ -15,6 +15,7 @@ import (
 )
 
 // TestWire looks at every frame of a Send, a Write and a Read, at each level
+// [FCVI-3-6] [FCVI-5.2.2-1] [FCVI-5.2.5-5] [FCVI-5.7-1] [FCVI-5.8-10] [FCVI-8.4-1]
 // and in both classes. Rows are cited where they are looked at.
 func TestWire(t *testing.T) {
 	for _, level := range levels {
@@ -225,7 +226,7 @@ func TestFCVI_5_3_5(t *testing.T) {
 	}
 }
 
-// TestFCVI_C: what the set-up rules say beyond "it works in the end".
+// TestFCVI_C: [FCVI-C-8] what the set-up rules say beyond "it works in the end".
 func TestFCVI_C(t *testing.T) {
 	t.Run("FCVI-C-1", func(t *testing.T) { // the client gives up after RESP2 went out
 		s := newSim(t, simConfig{seed: 1, order: true})
@@ -347,7 +348,7 @@ func TestFCVI_C(t *testing.T) {
 	})
 }
 
-// TestFCVI_8_4: what the originator of messages notices. [FCVI-8.4-12] [FCVI-8.4-14] [FCVI-8.4-9] [FCVI-5.2.4-7]
+// TestFCVI_8_4: what the originator of messages notices. [FCVI-8.3-3] [FCVI-8.3-1] [FCVI-8.4-12] [FCVI-8.4-14] [FCVI-8.4-9] [FCVI-5.2.4-7]
 func TestFCVI_8_4(t *testing.T) {
 	told := func(all []sent) iu.Reason {
 		for _, x := range all {
@@ -459,7 +460,7 @@ func TestFCVI_8_4(t *testing.T) {
 	})
 }
 
-// TestFCVI_7_4: names that do not fit, and candidates without FC-VI. [FCVI-7.4-1]
+// TestFCVI_7_4: names that do not fit, addresses by directory, name and FARP. [FCVI-7.6-3] [FCVI-7.4-1]
 // [FCVI-7.4-3] [FCVI-5.9.7-10]
 func TestFCVI_7_4(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
