@@ -22,6 +22,7 @@ type rxState struct {
 	acked vitcpwire.Number // of ours, by the peer
 	fresh bool             // a message was taken since the last Drained
 	kick  bool             // the send role has to look
+	deaf  bool             // a read was refused: nothing behind it counts, the end is near
 
 	// The segment being taken.
 	h       vitcpwire.Header
@@ -51,7 +52,7 @@ type inbound struct {
 // Receive implements frameio.Protocol.
 func (l *link) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
 	x := &l.rx
-	for !l.dying.Load() && !l.stopped.Load() {
+	for !l.dying.Load() && !l.stopped.Load() && !x.deaf {
 		rest := p[n:]
 		if len(rest) < vitcpwire.HeaderLen {
 			break
@@ -94,6 +95,9 @@ func (l *link) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
 		return len(p), 0, nil
 	}
 	l.nudge()
+	if x.deaf {
+		n = len(p)
+	}
 	return n, 0, nil
 }
 
@@ -376,7 +380,10 @@ func (l *link) openRead(r vitcpwire.RDMA) error {
 	if r.Length > l.terms.mtu ||
 		r.Length > 0 && l.ep.CheckTarget(vi.MemHandle(r.Handle), r.Address, uint64(r.Length), false) != regmem.OK {
 		l.ep.AsyncError(vi.ErrorRDMARProt, vi.OpRDMARead)
+		// The reads before it are answered first; the send role ends the
+		// connection when it comes to this one.
 		job.refused = true
+		l.rx.deaf = true
 	}
 	l.jobs.push(job)
 	l.rx.kick = true
@@ -500,7 +507,9 @@ func (l *link) segmentDone() error {
 			return err
 		}
 	case vitcpwire.ReadRequest:
-		l.received(0)
+		if !x.deaf {
+			l.received(0)
+		}
 	case vitcpwire.ReadResponse:
 		read := l.reads.front()
 		if void { // [V-30]

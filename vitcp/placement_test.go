@@ -45,6 +45,33 @@ func TestWriteStaysInItsLength(t *testing.T) {
 	}
 }
 
+// Nothing that comes behind a refused RDMA Read is delivered, and what came
+// before it is answered. [VIT-3.1-ACK-6] [V-42]
+func TestNothingBehindARefusedRead(t *testing.T) {
+	s := serveProbe(t, sessionOpts{attrs: reliableAll, before: func(s *session) { must(t, s.v.PostRecv(vi.NewRecv())) }})
+	r, buf := register(t, s.n, 100, allRights)
+	fill(buf, 1)
+	good := vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 100}
+	bad := good
+	bad.Length = 101
+	s.raw(bytes.Join([][]byte{
+		s.bytes(vitcpwire.Header{Type: vitcpwire.ReadRequest, Flags: vitcpwire.EndOfMessage, Number: 1}, nil, &good, nil),
+		s.bytes(vitcpwire.Header{Type: vitcpwire.ReadRequest, Flags: vitcpwire.EndOfMessage, Number: 2}, nil, &bad, nil),
+		s.bytes(vitcpwire.Header{Type: vitcpwire.Send, Flags: vitcpwire.EndOfMessage, Number: 3}, nil, nil, nil),
+	}, nil))
+	if x := s.want(vitcpwire.ReadResponse); x.h.Number != 1 || !bytes.Equal(x.payload, buf) {
+		t.Errorf("%v", x.h)
+	}
+	for _, x := range s.wantEnd(io.EOF) {
+		if x.h.Error != 0 && x.h.Ack != 2 || x.h.Error == 0 && !x.h.Ack.Less(2) {
+			t.Errorf("%v", x.h)
+		}
+	}
+	if d, _ := waitRecv(t, s.v); d.Status()&vi.StatusFlushed == 0 {
+		t.Errorf("%v", d.Status())
+	}
+}
+
 // A large segment is read straight into place, and a peer that sends its
 // bytes by and by cannot have them placed after the memory was given back.
 // [V-42]

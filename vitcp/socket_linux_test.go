@@ -1,0 +1,50 @@
+package vitcp
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/vi"
+)
+
+// The options of the sockets of both sides: no Nagle, keepalive of 15 s
+// unless configured, the congestion control and user timeout asked for.
+// [V-35] [V-40]
+func TestSocketOptions(t *testing.T) {
+	get := func(nc net.Conn, level, opt int) (v int) {
+		must(t, control(nc, func(fd int) (err error) {
+			v, err = unix.GetsockoptInt(fd, level, opt)
+			return err
+		}))
+		return v
+	}
+	for _, c := range []struct {
+		cfg        Config
+		keep, idle int
+		user       int
+	}{
+		{Config{}, 1, 15, 0},
+		{Config{KeepAlive: 7 * time.Second, UserTimeout: 3 * time.Second, Congestion: "reno"}, 1, 7, 3000},
+		{Config{KeepAlive: -1, Congestion: "no such algorithm"}, 0, 0, 0},
+	} {
+		p := connectPair(t, c.cfg, reliableAll)
+		for _, v := range []*vi.VI{p.a, p.b} {
+			nc := v.Link().(*link).c.NetConn()
+			if get(nc, unix.IPPROTO_TCP, unix.TCP_NODELAY) != 1 {
+				t.Error("Nagle is on")
+			}
+			if got := get(nc, unix.SOL_SOCKET, unix.SO_KEEPALIVE); got != c.keep {
+				t.Errorf("keepalive %d, want %d", got, c.keep)
+			}
+			if got := get(nc, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE); c.idle != 0 && got != c.idle {
+				t.Errorf("keepalive after %d s, want %d", got, c.idle)
+			}
+			if got := get(nc, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT); got != c.user {
+				t.Errorf("user timeout %d, want %d", got, c.user)
+			}
+		}
+	}
+}
