@@ -247,7 +247,10 @@ var fullCampaign = flag.Bool("fcvi.campaign", false, "play every pair of the fau
 
 // TestCampaignPairs injures IUs in pairs. [FCVI-8.4-7] [FCVI-3-10]
 func TestCampaignPairs(t *testing.T) {
-	turn := 0
+	turn, stride := 0, 9
+	if raceEnabled {
+		stride = 97
+	}
 	pair := []fabric.Fault{{Do: fabric.Drop}, {Do: fabric.Duplicate, Late: 3 * time.Second}, {Do: fabric.Delay, Late: 11 * time.Second}}
 	for _, v := range campaign {
 		t.Run(v.String(), func(t *testing.T) {
@@ -256,7 +259,7 @@ func TestCampaignPairs(t *testing.T) {
 				for _, y := range pair {
 					for i := 1; i <= n; i++ {
 						for k := i + 1; k <= n; k++ {
-							if turn++; turn%9 != 0 && !*fullCampaign {
+							if turn++; turn%stride != 0 && !*fullCampaign {
 								continue
 							}
 							f, g := x, y

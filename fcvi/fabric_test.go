@@ -110,6 +110,9 @@ func TestCutLink(t *testing.T) {
 
 // TestNoAllocation: frames cost no allocation in steady state.
 func TestNoAllocation(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
 	v, _, src, dst := benchPair(t, vi.ReliableReception, Config{})
 	d := vi.NewRDMAWrite(dst.Remote(0), src.Segment(0, 1<<18))
 	one := func() {

@@ -173,14 +173,13 @@ type localOutlet struct {
 }
 
 func (o *localOutlet) begin(s *station) error {
-	l, err := o.d.Attach(s.now, func(out fc.Sender) fabricd.LocalDevice {
+	_, err := o.d.Attach(s.now, func(out fc.Sender) fabricd.LocalDevice {
 		o.l = out.(*fabricd.Local)
 		s.mu.Lock()
 		s.out = o
 		s.mu.Unlock()
 		return s
 	})
-	o.l = l
 	return err
 }
 

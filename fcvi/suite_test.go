@@ -80,12 +80,12 @@ func netHarness(cfg Config) vitest.Harness {
 // TestVI_SuiteFabric runs it over a fabric in this process that keeps order,
 // at all three levels.
 func TestVI_SuiteFabric(t *testing.T) {
-	vitest.Run(t, netHarness(network(t, false, fabric.Noise{}, 1)))
+	vitest.Run(t, netHarness(network(t, false, fabric.Noise{}, 10)))
 }
 
 // TestVI_SuiteOutOfOrder runs it over a fabric that doubles and reorders frames.
 // Where frames are lost too see TestLossyTraffic.
 func TestVI_SuiteOutOfOrder(t *testing.T) {
-	h := netHarness(network(t, true, fabric.Noise{Reorder: 0.05, Duplicate: 0.01, MaxDelay: 30 * time.Microsecond}, 1))
+	h := netHarness(network(t, true, fabric.Noise{Reorder: 0.05, Duplicate: 0.01, MaxDelay: 30 * time.Microsecond}, 10))
 	vitest.Run(t, h)
 }

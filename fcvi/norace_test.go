@@ -1,0 +1,5 @@
+//go:build !race
+
+package fcvi
+
+const raceEnabled = false
