@@ -254,7 +254,7 @@ func (m *Machine) Connected(cp, ap netip.AddrPort) {
 
 // Expire gives up every request whose time is over. Handle calls it too. What
 // a request held is released; connections that exist are nobody's business
-// here. [SDP-7.5.2-2] [SDP-7.5.2-3] [SDP-7.5-1]
+// here. Nothing outlives its time, whatever was lost. [SDP-7.2-1] [SDP-7.5.2-2] [SDP-7.5.2-3] [SDP-7.5-1]
 func (m *Machine) Expire(now time.Time) {
 	for r := m.head.next; r != &m.head && !now.Before(r.deadline); r = m.head.next {
 		m.stats.Expired++
@@ -286,7 +286,7 @@ func (m *Machine) Stats() Stats {
 
 func (m *Machine) accept(req Message, target netip.AddrPort, t PmTime, reply []byte) []byte {
 	m.stats.Accepts++
-	req.Type, req.PmTime, req.Ap = Accept, t, target
+	req.Type, req.PmTime, req.Ap = Accept, t, target // [SDP-7.4-18] [SDP-7.4-19] [SDP-7.4-23]
 	return req.Append(reply) // the rest as asked [SDP-7.4-16] [SDP-7.4-17] [SDP-7.4-20] [SDP-7.4-21] [SDP-7.4-22]
 }
 

@@ -21,8 +21,9 @@ type ServerConfig struct {
 	Tap func(out bool, src, dst netip.AddrPort, b []byte)
 }
 
-// A Server answers requests on one UDP socket. Its methods are safe for
-// concurrent use.
+// A Server answers requests on one UDP socket. It keeps nothing over a restart:
+// whoever asks again gets an answer, and a PMAck to its predecessor is dropped.
+// Its methods are safe for concurrent use. [SDP-7.2-4] [D-72]
 type Server struct {
 	conn *net.UDPConn
 	log  *slog.Logger

@@ -56,7 +56,7 @@ func TestResolve(t *testing.T) {
 			if err != nil || m.Address != netip.AddrPortFrom(s.Addr().Addr(), 8080) || m.Cached {
 				t.Fatalf("%+v, %v", m, err)
 			}
-			eventually(t, "PMAck", func() bool { return s.Stats().Acks == 1 }) // [SDP-7.4-25]
+			eventually(t, "PMAck", func() bool { return s.Stats().Acks == 1 }) // [SDP-7.4-25] [SDP-7.4-26]
 			m, err = c.Resolve(t.Context(), q)
 			if err != nil || !m.Cached || s.Stats().Received != 2 { // [SDP-7.3.1.4-1]
 				t.Errorf("second time: %+v, %v, server got %d", m, err, s.Stats().Received)
@@ -211,7 +211,7 @@ func TestFloodLoopback(t *testing.T) {
 	}
 }
 
-// TestHandles: questions asked at once carry different handles. [SDP-7.4-11] [SDP-7.5.1-1] [SDP-7.5.1-5] [SDP-7.3.1.8-1]
+// TestHandles: questions asked at once carry different handles. [SDP-7.5.1-6] [SDP-7.4-11] [SDP-7.5.1-1] [SDP-7.5.1-5] [SDP-7.3.1.8-1]
 func TestHandles(t *testing.T) {
 	probe, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Timers of a client. [D-62] [D-63]
+// Timers of a client: a lost datagram costs one of them, whatever server is at
+// the other end. [SDP-7.2-3] [D-62] [D-63]
 var retryAfter = [...]time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second}
 
 // unreachableRetry is the pause after the first report that nobody listens.
@@ -152,7 +153,7 @@ func (t *Transaction) Receive(now time.Time, b []byte) (out []byte) {
 		ack := m // everything from ApPort on as granted [SDP-7.4-25] [SDP-7.4-27] [SDP-7.4-28] [SDP-7.4-29] [SDP-7.4-30] [D-65]
 		ack.Type, ack.PmTime = Ack, 0
 		return ack.Append(nil)
-	case Deny: // finished, and nothing is sent [SDP-7.4-39] [SDP-7.4-40]
+	case Deny: // finished, and nothing is sent; its ApPort is not looked at [SDP-7.4-39] [SDP-7.4-40] [SDP-7.3.1.6-2]
 		t.state, t.at = denied, now
 	case Request, Ack: // a client's messages
 	}
