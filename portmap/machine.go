@@ -287,7 +287,7 @@ func (m *Machine) Stats() Stats {
 func (m *Machine) accept(req Message, target netip.AddrPort, t PmTime, reply []byte) []byte {
 	m.stats.Accepts++
 	req.Type, req.PmTime, req.Ap = Accept, t, target // [SDP-7.4-18] [SDP-7.4-19] [SDP-7.4-23]
-	return req.Append(reply) // the rest as asked [SDP-7.4-16] [SDP-7.4-17] [SDP-7.4-20] [SDP-7.4-21] [SDP-7.4-22]
+	return req.Append(reply)                         // the rest as asked [SDP-7.4-16] [SDP-7.4-17] [SDP-7.4-20] [SDP-7.4-21] [SDP-7.4-22]
 }
 
 // deny repeats the request, ApPort included. [SDP-7.4-35] [SDP-7.4-36] [SDP-7.4-37] [SDP-7.4-38] [D-60]
