@@ -316,6 +316,32 @@ func FuzzCT(f *testing.F) {
 	})
 }
 
+// TestPortDrops: frames that must not be used, and F_CTL bits. [FCFS-2.2-3] [FCFS-2.1-3]
+func TestPortDrops(t *testing.T) {
+	p := NewNPort(PortConfig{PortName: 1, NodeName: 2}, discard{})
+	p.LinkUp(0, LinkInfo{Loop: true, ALPA: 1})
+	for _, e := range []EOF{EOFni, EOFa, EOFdti, EOFrti} {
+		p.Receive(1, &Frame{SOF: SOFi3, EOF: e, Payload: AppendCmd(nil, ELSECHO), Header: Header{RCtl: RCtlELSReq, DID: 1, SID: 2, Type: TypeELS, FCtl: FCtlEndSeq}})
+	}
+	if s := p.Stats(); s.BadEOF != 4 || s.SentFrames != 0 {
+		t.Errorf("%+v", s)
+	}
+	all := FCtl(0)
+	for i, b := range []FCtl{FCtlExchResponder, FCtlSeqRecipient, FCtlFirstSeq, FCtlLastSeq, FCtlEndSeq} {
+		if b != 1<<(23-i) {
+			t.Errorf("bit %d is %06x", 23-i, uint32(b))
+		}
+		all |= b
+	}
+	for b, want := range map[FCtl]FCtl{FCtlPriority: 1 << 17, FCtlSeqInit: 1 << 16, FCtlACK1: 1 << 12, FCtlRetransmitted: 1 << 9, FCtlContinue: 3 << 6,
+		FCtlAbort: 3 << 4, FCtlRelOffset: 1 << 3, FCtlFill: 3} {
+		if b != want || all&b != 0 {
+			t.Errorf("%06x, want %06x", uint32(b), uint32(want))
+		}
+		all |= b
+	}
+}
+
 type discard struct{}
 
 func (discard) Send(*Frame) {}

@@ -19,7 +19,7 @@ import (
 // error matrix, data and state families hold these rows too: [FCVI-3-8]
 // [FCVI-3-9] [FCVI-3-11] [FCVI-4-2] [FCVI-5.2.2-4] [FCVI-5.2.2-5] [FCVI-5.2.2-7]
 // [FCVI-5.2.3-1] [FCVI-5.2.3-2] [FCVI-5.2.3-4] [FCVI-5.2.4-4] [FCVI-5.3.4-11]
-// [FCVI-5.3.5-7] [FCVI-5.9.7-6] [FCVI-7.3-7] [FCVI-F-2]
+// [FCVI-5.3.3-5] [FCVI-5.3.5-7] [FCVI-5.9.7-6] [FCVI-7.3-7] [FCVI-F-2]
 func TestVI_SuiteFCIP(t *testing.T) {
 	vitest.Run(t, vitest.Harness{
 		Open: func(_ int, c *vi.Config) (*vi.NIC, error) {

@@ -409,7 +409,7 @@ func TestFCVI_8_4(t *testing.T) {
 			}
 		}
 	})
-	t.Run("FCVI-8.4-10", func(t *testing.T) { // a sequence that is not finished
+	t.Run("FCVI-8.4-10", func(t *testing.T) { // a sequence that is not finished [FCFS-2.10-4] [FCFS-2.10-5]
 		for _, level := range levels {
 			s := newSim(t, simConfig{seed: 1, order: true})
 			a, b := s.connect(level)
@@ -497,5 +497,51 @@ func TestFCVI_7_4(t *testing.T) {
 	a.np.Logout(s.net.Now(), a.np.RemoteByName(name)) // [FCVI-7.4-2]
 	if len(a.cache) != 0 {
 		t.Error("a mapping outlives its login")
+	}
+}
+
+// TestFCVI_5_2_5: a disconnect in the middle of a message is handled at once,
+// whatever its diagnostic bits say. [FCVI-5.2.5-6] [FCVI-5.9.7-3]
+func TestFCVI_5_2_5(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	a, b := s.connect(iu.ReliableDelivery)
+	b.postRecv(100)
+	s.inject(0, iu.Header{Handle: b.c.handle, Op: iu.SendRqst, MsgID: a.c.initTx}, []byte("half"), func(f *fc.Frame) { f.FCtl &^= fc.FCtlEndSeq | fc.FCtlLastSeq })
+	s.inject(0, iu.Header{Handle: b.c.handle, RmtHandle: a.c.handle, Op: iu.DisconnectRqst, Total: a.c.own.id,
+		Param: iu.Status{Reason: iu.ULPDisconnect, Diag: 0xFFFF}.Param()}, nil, nil)
+	if b.broke != 1 || !b.order || b.recvs[0].done {
+		t.Errorf("broken %d, orderly %v", b.broke, b.order)
+	}
+}
+
+// TestFCVI_5_9_10: connection ids. [FCVI-5.9.10-2]
+func TestFCVI_5_9_10(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	a, _ := s.connect(iu.ReliableDelivery)
+	b, _ := s.connect(iu.ReliableDelivery)
+	x, y := a.c.own.id, b.c.own.id
+	if x>>16 == y>>16 || uint16(y) != uint16(x)+1 {
+		t.Errorf("%08x, then %08x", x, y)
+	}
+}
+
+// TestFCVI_7_3: a peer that says it accepts nothing unanswered gets one message
+// at a time. [FCVI-7.3-3]
+func TestFCVI_7_3(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	a, b := s.connect(iu.ReliableReception)
+	a.c.rattrs.MaxUnacked = 0
+	for range 5 {
+		b.postRecv(10)
+		a.post(vi.OpSendReceive, []byte("x"))
+		if len(a.c.tx.pending) > 1 {
+			t.Fatal("two at once")
+		}
+	}
+	s.net.Run(time.Second)
+	for _, w := range a.sends {
+		if !w.done || w.status != 0 {
+			t.Errorf("%v %v", w.done, w.status)
+		}
 	}
 }

@@ -107,6 +107,9 @@ func TestTopologies(t *testing.T) {
 			if a.ID() == b.ID() || a.ID() == 0 || b.ID() == 0 {
 				t.Fatalf("addresses %v, %v", a.ID(), b.ID())
 			}
+			if tt.topo == fc.PointToPoint && (b.ID() != 1 || a.ID() != 2) { // b has the higher name [FCFS-2.7-4]
+				t.Errorf("addresses %v, %v", a.ID(), b.ID())
+			}
 			r := a.login(t, n, b.ID())
 			if r.PortName != b.Name() || r.NodeName != b.Node() {
 				t.Errorf("logged in with %v/%v", r.PortName, r.NodeName)
@@ -358,5 +361,134 @@ func TestFCFS_2_11(t *testing.T) {
 		if got, err := ask(cmd, q.body); err != nil || string(got) != string(q.want) {
 			t.Errorf("%v: %x, %v; want %x", cmd, got, err, q.want)
 		}
+	}
+}
+
+// TestFARPRules: silence, at most one reply, the four flag values, no login.
+// [FCVI-7.5-4] [FCVI-7.5-6] [FCVI-7.5-7] [FCVI-7.5-8]
+func TestFARPRules(t *testing.T) {
+	for flags := range uint8(4) {
+		n, a, b := online(t, false, nil)
+		var req, rep fc.Frame
+		reqs, reps, plogis := 0, 0, 0
+		n.Tap(func(_ fc.Time, e *fabric.End, f *fc.Frame) {
+			if !e.Faulty || f.Type != fc.TypeELS {
+				return
+			}
+			switch fc.CmdOf(f.Payload) {
+			case fc.ELSFARPReq:
+				req = *f
+				reqs++
+			case fc.ELSFARPReply:
+				rep = *f
+				reps++
+			case fc.ELSPLOGI:
+				plogis++
+			}
+		})
+		n.AddFault(&fabric.Fault{Match: fabric.ELSOf(fc.ELSFARPReq), Do: fabric.Duplicate, Nth: 1})
+		found := 0
+		a.FARP(n.Now(), fc.FARPMatchIP, fc.FARP{RespIP: b.IPForms()[0]}, flags, func(_ fc.Time, _ fc.FARP, err error) {
+			if err == nil {
+				found++
+			}
+		})
+		n.Run(time.Second)
+		reply, login := int(flags>>1), int(flags&1)
+		if found != reply || reps != reply || plogis != login {
+			t.Errorf("flags %d: found %d, %d replies, %d PLOGI", flags, found, reps, plogis)
+		}
+		if req.FCtl != 0x380000 || req.DID != fc.AddrBroadcast || reps > 0 && rep.FCtl != 0x290000 {
+			t.Errorf("F_CTL %06x, %06x", uint32(req.FCtl), uint32(rep.FCtl))
+		}
+		if b.Remote(a.ID()) != nil != (login == 1) {
+			t.Errorf("flags %d: logged in", flags)
+		}
+	}
+	n, a, _ := online(t, false, nil)
+	answers := 0
+	n.Tap(func(_ fc.Time, e *fabric.End, f *fc.Frame) {
+		if e.Faulty && (f.RCtl == fc.RCtlELSReply || fc.CmdOf(f.Payload) == fc.ELSFARPReply) {
+			answers++
+		}
+	})
+	var err error
+	a.FARP(n.Now(), fc.FARPMatchIP, fc.FARP{RespIP: [16]byte{9}}, 3, func(_ fc.Time, _ fc.FARP, e error) { err = e })
+	n.Run(time.Minute)
+	if answers != 0 || err != fc.ErrNoMatch { // [FCVI-7.5-5]
+		t.Errorf("%d answers, %v", answers, err)
+	}
+}
+
+// TestPublicLoop: after a LIP a FAN, or a FLOGI with the old outcome, lets
+// logins go on; another AL_PA ends them. [FCVI-7.7-4]
+func TestPublicLoop(t *testing.T) {
+	for _, moved := range []bool{false, true} {
+		n := fabric.NewNet(1)
+		a, mka := newPort(1, false)
+		b, mkb := newPort(2, false)
+		ends := n.Loop(newSwitch(1), mka, mkb)
+		n.Start()
+		n.RunUntil(3*time.Minute, func() bool { return a.State() == fc.Online && b.State() == fc.Online })
+		a.login(t, n, b.ID())
+		fans := 0
+		n.Tap(func(_ fc.Time, _ *fabric.End, f *fc.Frame) {
+			if f.Type == fc.TypeELS && fc.CmdOf(f.Payload) == fc.ELSFAN {
+				fans++
+			}
+		})
+		if moved {
+			ends[0].SetALPA(0x25)
+		}
+		n.Initialize(ends[0])
+		n.Run(2 * time.Minute)
+		if fans == 0 || a.State() != fc.Online || moved != (len(a.out) > 0) || moved == (len(a.resumed) > 0) {
+			t.Errorf("moved %v: %d FAN, state %v, logged out %v, resumed %v", moved, fans, a.State(), a.out, a.resumed)
+		}
+	}
+}
+
+// TestCredit: a link end has no room while its credit is under way, and the
+// device hears when it has. [FCFS-2.9-1]
+func TestCredit(t *testing.T) {
+	n, a, b := online(t, false, nil)
+	r := a.login(t, n, b.ID())
+	var end *fabric.End
+	n.Tap(func(_ fc.Time, e *fabric.End, f *fc.Frame) {
+		if f.SID == a.ID() && e.Faulty {
+			end = e
+		}
+	})
+	sent := 0
+	a.sendText(n, r, fc.Class3, 1, "x")
+	n.Run(time.Millisecond)
+	for end.Room() {
+		a.sendText(n, r, fc.Class3, 1, "x")
+		sent++
+	}
+	if sent != fabric.DefaultCredit {
+		t.Errorf("%d frames under way", sent)
+	}
+	n.Run(time.Millisecond)
+	if !end.Room() || len(b.data) != sent+1 {
+		t.Errorf("delivered %d", len(b.data))
+	}
+}
+
+// TestClassNotOffered: a class 2 frame to a port without class 2. [FCVI-6.1-1]
+func TestClassNotOffered(t *testing.T) {
+	n := fabric.NewNet(1)
+	a, mka := newPort(1, true)
+	b, mkb := newPort(2, false)
+	sw := newSwitch(1)
+	n.Attach(sw, mka)
+	n.Attach(sw, mkb)
+	n.Start()
+	n.RunUntil(time.Minute, func() bool { return a.State() == fc.Online && b.State() == fc.Online })
+	r := a.login(t, n, b.ID())
+	a.sendText(n, r, fc.Class2, 1, "x")
+	n.Run(time.Second)
+	if r.Class2 || len(b.data) != 0 || len(a.failed) != 1 || a.failed[0] != fc.RejectClass {
+		t.Errorf("class 2 %v, delivered %q, failed %v", r.Class2, b.data, a.failed)
 	}
 }

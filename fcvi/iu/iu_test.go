@@ -122,6 +122,19 @@ func TestFCVI_5_9_7(t *testing.T) {
 	if Reason(0x90).Known() != PortInternal || Reason(0xF5).Known() != PortInternal || MsgLost.Known() != MsgLost {
 		t.Error("codes without a meaning")
 	}
+	// [FCVI-5.9.7-5] [FCVI-5.9.7-8]
+	for base, names := range map[Reason]string{
+		0x00: "ACCEPTED CONFIRMED PEER_YIELD PENDING ALREADY_CONNECTED",
+		0x10: "NO_MATCH ULP_REJECT ULP_TIMEOUT INVALID_RELIABILITY INVALID_MTS INVALID_QOS INVALID_RDMA_READ NO_RESOURCES BAD_STATE BAD_MODE BAD_FORMAT STALE CANCELLED ADDRESS_MISMATCH",
+		0x40: "NO_RECV_DESC LENGTH RECV_PROT RECV_FORMAT RDMA_WRITE_PROT RDMA_WRITE_OFF RDMA_READ_PROT RDMA_READ_OFF TOO_LONG",
+		0x60: "ULP_DISCONNECT MSG_LOST FRAME_LOST RESP_TIMEOUT NOT_CONNECTED PROTOCOL UNEXPECTED_RESP PORT_INTERNAL PORT_RESOURCES LOGGED_OUT CLASS2_FAIL DATA_ERROR",
+	} {
+		for i, n := range strings.Fields(names) {
+			if r := base + Reason(i); r.String() != n {
+				t.Errorf("%02x is %v, want %s", uint8(r), r, n)
+			}
+		}
+	}
 	s := Status{FrameLost, 0x12, 0x3456}
 	if s.Param() != 0x62123456 || ParseStatus(s.Param()) != s {
 		t.Errorf("%08x", s.Param())
