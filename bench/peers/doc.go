@@ -7,6 +7,7 @@
 //	bench/peers.sh                  the whole comparison, under five minutes
 //	bench/peers.sh --only Latency   contests whose title matches
 //	bench/peers.sh --markdown       a table for a document; --json for programs
+//	bench/peers.sh --update FILE    the same, in place of a document's table
 //
 // Missing peers are installed from Debian's packages when it is run by root;
 // without them their rows say so.

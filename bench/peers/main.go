@@ -35,7 +35,9 @@ type options struct {
 	only     string
 	json     bool
 	markdown bool
+	update   string
 	verbose  bool
+	patience time.Duration
 
 	congestion string
 }
@@ -47,9 +49,11 @@ func compareMain(args []string) error {
 	fs.IntVar(&o.rounds, "rounds", 5, "interleaved rounds")
 	fs.Float64Var(&o.seconds, "seconds", 0.4, "length of one measurement")
 	fs.DurationVar(&o.limit, "limit", 290*time.Second, "no round begins after this time")
+	fs.DurationVar(&o.patience, "patience", 30*time.Second, "how long to wait for a quiet machine, altogether")
 	fs.StringVar(&o.only, "only", "", "only contests whose title matches this `regexp`")
 	fs.BoolVar(&o.json, "json", false, "print JSON")
 	fs.BoolVar(&o.markdown, "markdown", false, "print a Markdown table")
+	fs.StringVar(&o.update, "update", "", "replace the table in this Markdown `FILE`, between its two marks")
 	fs.BoolVar(&o.verbose, "v", false, "tell on stderr what is being measured")
 	fs.StringVar(&o.congestion, "congestion", "reno", "congestion control of every socket, empty for the system's")
 	if err := fs.Parse(args); err != nil {
@@ -77,6 +81,11 @@ func compareMain(args []string) error {
 	for name, why := range t.missing {
 		fmt.Fprintf(os.Stderr, "peers: %s: %s\n", name, why)
 	}
+	if o.update != "" {
+		if err := r.update(o.update); err != nil {
+			return err
+		}
+	}
 	switch {
 	case o.json:
 		e := json.NewEncoder(os.Stdout)
@@ -93,7 +102,7 @@ func compareMain(args []string) error {
 // machine for a while meets both sides of a ratio.
 func (r *report) compare(cs []contest, o options) {
 	end := time.Now().Add(o.limit)
-	c := calm{patience: 30 * time.Second}
+	c := calm{patience: o.patience}
 	why := make([]map[string]string, len(cs))
 	for i, ct := range cs {
 		why[i] = make(map[string]string)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -178,6 +179,32 @@ func (r *report) markdown(w io.Writer) error {
 	}
 	_, err := fmt.Fprintf(w, "\n%s.\n", r.summary())
 	return err
+}
+
+// The marks around the table of a document.
+const (
+	tableBegins = "<!-- table: made by bench/peers.sh -->\n"
+	tableEnds   = "<!-- end of table -->\n"
+)
+
+// update replaces the table of the document in file.
+func (r *report) update(file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	head, rest, ok := strings.Cut(string(text), tableBegins)
+	_, tail, ok2 := strings.Cut(rest, tableEnds)
+	if !ok || !ok2 {
+		return fmt.Errorf("%s has no marks for a table", file)
+	}
+	var b strings.Builder
+	b.WriteString(head + tableBegins + "\n")
+	if err := r.markdown(&b); err != nil {
+		return err
+	}
+	b.WriteString("\n" + tableEnds + tail)
+	return os.WriteFile(file, []byte(b.String()), 0o644)
 }
 
 func beside(l line) string {
