@@ -237,7 +237,11 @@ func TestFCVI_A(t *testing.T) {
 		run(t, 0, false, &fabric.Fault{Match: from(0x010200), Do: fabric.Delay, Late: time.Second, Nth: 1})
 	})
 	t.Run("FCVI-A-8", func(t *testing.T) {
-		for d := -60; d <= 60; d += 3 {
+		step := 3
+		if raceEnabled {
+			step = 20
+		}
+		for d := -60; d <= 60; d += step {
 			delta := time.Duration(d) * time.Microsecond
 			run(t, delta, true)
 			for k := 1; k <= 7; k++ {
