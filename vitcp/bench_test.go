@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"runtime"
-	"syscall"
 	"testing"
 
 	"viaduct/vi"
@@ -259,35 +258,4 @@ func BenchmarkTCP(b *testing.B) {
 			}
 		})
 	}
-}
-
-// readSpinning is io.ReadFull that never sleeps, as the consumers above.
-func readSpinning(c net.Conn, buf []byte) error {
-	raw, err := c.(syscall.Conn).SyscallConn()
-	if err != nil {
-		return err
-	}
-	var rerr error
-	got := 0
-	err = raw.Read(func(fd uintptr) bool {
-		for got < len(buf) {
-			n, err := syscall.Read(int(fd), buf[got:])
-			switch {
-			case err == syscall.EAGAIN || err == syscall.EINTR:
-			case err != nil:
-				rerr = err
-				return true
-			case n == 0:
-				rerr = io.EOF
-				return true
-			default:
-				got += n
-			}
-		}
-		return true
-	})
-	if err != nil {
-		return err
-	}
-	return rerr
 }

@@ -1,16 +1,61 @@
 package vitcp
 
 import (
+	"io"
 	"net"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"viaduct/vi"
 )
+
+// cut resets the TCP connection of a VI under both sides: neither has closed
+// anything.
+func cut(v *vi.VI) {
+	raw, err := v.Link().(*link).c.NetConn().(syscall.Conn).SyscallConn()
+	if err != nil {
+		panic(err)
+	}
+	raw.Control(func(fd uintptr) {
+		// Connecting a TCP socket to nowhere sends a reset.
+		sa := unix.RawSockaddr{Family: unix.AF_UNSPEC}
+		rawConnect(fd, &sa)
+	})
+}
 
 func rawConnect(fd uintptr, sa *unix.RawSockaddr) {
 	unix.Syscall(unix.SYS_CONNECT, fd, uintptr(unsafe.Pointer(sa)), unix.SizeofSockaddrAny)
 }
 
-// hideDescriptor takes the descriptor away from a connection, so that the
-// portable path is used.
-func hideDescriptor(c net.Conn) net.Conn { return struct{ net.Conn }{c} }
+// readSpinning is io.ReadFull that never sleeps, as the consumers above.
+func readSpinning(c net.Conn, buf []byte) error {
+	raw, err := c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	var rerr error
+	got := 0
+	err = raw.Read(func(fd uintptr) bool {
+		for got < len(buf) {
+			n, err := syscall.Read(int(fd), buf[got:])
+			switch {
+			case err == syscall.EAGAIN || err == syscall.EINTR:
+			case err != nil:
+				rerr = err
+				return true
+			case n == 0:
+				rerr = io.EOF
+				return true
+			default:
+				got += n
+			}
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	return rerr
+}

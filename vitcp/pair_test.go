@@ -3,6 +3,7 @@ package vitcp
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"testing"
@@ -229,5 +230,9 @@ func waitState(t testing.TB, v *vi.VI, s vi.State) {
 		}
 	}
 }
+
+// hideDescriptor takes the descriptor away from a connection, so that the
+// portable path is used.
+func hideDescriptor(c net.Conn) net.Conn { return struct{ net.Conn }{c} }
 
 var loopback = netip.MustParseAddr("127.0.0.1")

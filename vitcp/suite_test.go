@@ -2,28 +2,11 @@ package vitcp
 
 import (
 	"net/netip"
-	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"viaduct/vi"
 	"viaduct/vi/vitest"
 )
-
-// cut resets the TCP connection of a VI under both sides: neither has closed
-// anything.
-func cut(v *vi.VI) {
-	raw, err := v.Link().(*link).c.NetConn().(syscall.Conn).SyscallConn()
-	if err != nil {
-		panic(err)
-	}
-	raw.Control(func(fd uintptr) {
-		// Connecting a TCP socket to nowhere sends a reset.
-		sa := unix.RawSockaddr{Family: unix.AF_UNSPEC}
-		rawConnect(fd, &sa)
-	})
-}
 
 // TestVI_Suite runs what every VI provider has to pass, the error matrix
 // included. [VIT-2.2.1-1]
