@@ -223,6 +223,10 @@ func (c *Conn) comeBack(port uint16) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !c.m.Suspended() { // aborted meanwhile
+		go s.discard()
+		return net.ErrClosed
+	}
 	c.path.Local, c.path.Remote = nc.LocalAddr(), nc.RemoteAddr()
 	c.resume(s, p)
 	return nil
@@ -238,9 +242,7 @@ func (c *Conn) resume(s *setup, p sdpcore.Params) {
 		}
 	}
 	c.giveBack()
-	local := c.recv.local
 	c.attach(s)
-	_ = local
 	c.recv.local = nil
 	c.suspended, c.drv.llp = false, false
 	c.exec(c.m.Resume(c.now(), p, c.acts[:0]))
