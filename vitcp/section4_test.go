@@ -82,7 +82,7 @@ func TestVIT_4_2_Caller(t *testing.T) {
 	t.Run("timeout", func(t *testing.T) {
 		c := listenProbe(t)
 		w := newVI(t, n, reliableAll)
-		done := callVI(t, n, w, c.addr("x"), 30*time.Millisecond)
+		done := callVI(t, n, w, c.addr("x"), 250*time.Millisecond)
 		p, _ := c.accept()
 		if err := <-done; !errors.Is(err, vi.ErrTimeout) {
 			t.Errorf("%v", err)
@@ -154,7 +154,7 @@ func TestVIT_4_2_Caller(t *testing.T) {
 // The called side against a probe that calls in every way. [VIT-4.3-2]
 // [VIT-4.3-3] [VIT-4.3-5] [VIT-4.3-6] [V-01] [V-04] [V-05] [V-14] [V-35]
 func TestVIT_4_3_Called(t *testing.T) {
-	p := openProvider(t, Config{RequestTimeout: 50 * time.Millisecond, MaxSecurity: 100})
+	p := openProvider(t, Config{RequestTimeout: 400 * time.Millisecond, MaxSecurity: 100})
 	n := openNIC(t, p)
 	ctx := testContext(t)
 	request := func(change func(*vitcpwire.CE)) func(*probe) {
@@ -458,7 +458,7 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 		n := openNIC(t, openProvider(t, Config{}))
 		c := listenProbe(t)
 		v := newVI(t, n, reliableAll)
-		must(t, v.ConnectPeerRequest(n.addr("x"), c.addr("y"), 500*time.Millisecond))
+		must(t, v.ConnectPeerRequest(n.addr("x"), c.addr("y"), 1500*time.Millisecond))
 		var at []time.Time
 		for range 2 {
 			p, req := c.accept()
