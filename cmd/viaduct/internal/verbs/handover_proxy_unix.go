@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"time"
 
 	"viaduct/cmd/viaduct/internal/transport"
@@ -74,10 +75,11 @@ func (p *proxy) giveAway(ctx context.Context, h *handoverConn) (moved int, err e
 	if hello.Version != handoverVersion {
 		return 0, fmt.Errorf("handover: the successor speaks version %d, not %d", hello.Version, handoverVersion)
 	}
+	p.settle()
 	var urls handoverListeners
 	var files []*os.File
 	for i, b := range p.bases {
-		f, err := b.(*net.TCPListener).File()
+		f, err := b.File()
 		if err != nil {
 			return 0, err
 		}
@@ -87,7 +89,7 @@ func (p *proxy) giveAway(ctx context.Context, h *handoverConn) (moved int, err e
 	if err := h.send(urls, files...); err != nil {
 		return 0, err
 	}
-	p.stopAccepting() // the new process has the listeners: nobody is turned away
+	p.stopAccepting()
 	for _, d := range p.takeAll() {
 		if !d.pause() {
 			d.near.Close()
@@ -300,7 +302,11 @@ func (p *proxy) takePair(ctx context.Context, h *handoverConn, q handoverPair) e
 			return err
 		}
 	}
+	p.began(1)
 	p.wg.Go(func() {
+		var once sync.Once
+		settled := func() { once.Do(func() { p.began(-1) }) }
+		defer settled()
 		var err error
 		for i, r := range ends {
 			if r != nil && err == nil {
@@ -320,6 +326,11 @@ func (p *proxy) takePair(ctx context.Context, h *handoverConn, q handoverPair) e
 		d := newDuplex(st.Ends[0].Scheme, conns[0], st.Ends[1].Scheme, conns[1])
 		d.back.left, d.out.eof, d.out.ended = st.Ends[0].Left, st.Ends[0].EOF, st.Ends[0].Told
 		d.out.left, d.back.eof, d.back.ended = st.Ends[1].Left, st.Ends[1].EOF, st.Ends[1].Told
+		ok := p.enter(d)
+		settled()
+		if !ok {
+			return
+		}
 		if err := p.carry(ctx, d); err != nil && ctx.Err() == nil {
 			p.e.Log.Warn("connection failed", "remote", st.Ends[0].Remote.String(), "err", err)
 		}

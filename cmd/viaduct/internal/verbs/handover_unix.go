@@ -30,23 +30,38 @@ func (h *handoverConn) send(v any, files ...*os.File) error {
 	var head [8]byte
 	binary.BigEndian.PutUint32(head[:], uint32(len(b)))
 	binary.BigEndian.PutUint32(head[4:], uint32(len(files)))
-	var fds []int
-	for _, f := range files {
-		fds = append(fds, int(f.Fd()))
-	}
-	var oob []byte
-	if len(fds) > 0 {
-		oob = unix.UnixRights(fds...)
-	}
-	n, on, err := h.c.WriteMsgUnix(head[:], oob, nil)
-	if err != nil {
+	if err := withFDs(files, nil, func(fds []int) error {
+		var oob []byte
+		if len(fds) > 0 {
+			oob = unix.UnixRights(fds...)
+		}
+		n, on, err := h.c.WriteMsgUnix(head[:], oob, nil)
+		if err == nil && (n != len(head) || on != len(oob)) {
+			err = io.ErrShortWrite
+		}
 		return err
-	}
-	if n != len(head) || on != len(oob) {
-		return io.ErrShortWrite
+	}); err != nil {
+		return err
 	}
 	_, err = h.c.Write(b)
 	return err
+}
+
+// withFDs calls f with the descriptors of files. (File.Fd would make them
+// blocking, and with them the sockets that they share.)
+func withFDs(files []*os.File, fds []int, f func([]int) error) error {
+	if len(files) == 0 {
+		return f(fds)
+	}
+	rc, err := files[0].SyscallConn()
+	if err != nil {
+		return err
+	}
+	var ferr error
+	if err := rc.Control(func(fd uintptr) { ferr = withFDs(files[1:], append(fds, int(fd)), f) }); err != nil {
+		return err
+	}
+	return ferr
 }
 
 func (h *handoverConn) receive(v any) (files []*os.File, err error) {

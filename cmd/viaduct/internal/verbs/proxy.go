@@ -81,13 +81,14 @@ type proxy struct {
 	handover string // path of the socket, or empty
 
 	wg    sync.WaitGroup
-	bases []net.Listener            // TCP listeners under those of the transports, with handover
+	bases []*gate                   // TCP listeners under those of the transports, with handover
 	given map[string][]net.Listener // from a predecessor, by address without port
 	urls  []*addr.URL               // where it listens
 	ls    []net.Listener
 
-	mu   sync.Mutex
-	live map[*duplex]struct{} // guarded by mu; nil once they were taken
+	mu       sync.Mutex
+	live     map[*duplex]struct{} // guarded by mu; nil once they were taken
+	starting int                  // guarded by mu; accepted and not yet in live
 }
 
 func (p *proxy) run(ctx context.Context) error {
@@ -138,8 +139,63 @@ func (p *proxy) listen(i int, u *addr.URL) (net.Listener, error) {
 			return nil, err
 		}
 	}
-	p.bases = append(p.bases, base)
-	return p.ts[i].OverStream(base, u, p.o)
+	t, ok := base.(*net.TCPListener)
+	if !ok {
+		return nil, fmt.Errorf("%T is no TCP listener", base)
+	}
+	g := &gate{TCPListener: t, shut: make(chan struct{}), closed: make(chan struct{})}
+	p.bases = append(p.bases, g)
+	return p.ts[i].OverStream(g, u, p.o)
+}
+
+// A gate is a listener that can stop taking connections without closing: those
+// that come wait in the system's queue, for whoever holds the socket next.
+type gate struct {
+	*net.TCPListener
+	shut, closed chan struct{}
+	once         sync.Once
+}
+
+func (g *gate) Accept() (net.Conn, error) {
+	c, err := g.TCPListener.Accept()
+	if err == nil {
+		return c, nil
+	}
+	select {
+	case <-g.shut:
+		<-g.closed
+		return nil, net.ErrClosed
+	default:
+		return nil, err
+	}
+}
+
+func (g *gate) Close() error {
+	g.once.Do(func() { close(g.closed) })
+	return g.TCPListener.Close()
+}
+
+// How long a handover waits for connections that are being set up.
+const (
+	settleSetup = 300 * time.Millisecond // by their transport, which does not tell
+	settleDial  = 10 * time.Second       // by us, to the other side
+)
+
+// settle takes no new connections and waits for those that are half made.
+func (p *proxy) settle() {
+	for _, g := range p.bases {
+		close(g.shut)
+		g.TCPListener.SetDeadline(time.Unix(1, 0))
+	}
+	time.Sleep(settleSetup)
+	for end := time.Now().Add(settleDial); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		p.mu.Lock()
+		n := p.starting
+		p.mu.Unlock()
+		if n == 0 {
+			return
+		}
+	}
 }
 
 // withoutPort names what a predecessor listened for: its port may have been
@@ -190,6 +246,7 @@ func (p *proxy) accept(ctx context.Context, scheme string, l net.Listener, fail 
 			}
 			return
 		}
+		p.began(1)
 		p.wg.Go(func() {
 			defer p.e.Metrics.Connection(scheme, "accept")()
 			log := p.e.Log.With("transport", scheme, "remote", c.RemoteAddr().String())
@@ -209,29 +266,48 @@ func (p *proxy) serve(ctx context.Context, scheme string, c net.Conn) error {
 	far, err := p.tt.DialStream(dctx, p.to, p.o)
 	cancel()
 	if err != nil {
+		p.began(-1)
 		abort(c) // the client learns it as it would from a dead service
 		return fmt.Errorf("connect to %s: %w", p.to, err)
 	}
 	defer p.e.Metrics.Connection(p.to.Scheme, "dial")()
 	if p.handover != "" {
-		return p.carry(ctx, newDuplex(scheme, c, p.to.Scheme, far))
+		d := newDuplex(scheme, c, p.to.Scheme, far)
+		ok := p.enter(d)
+		p.began(-1)
+		if !ok {
+			return errors.New("came in the middle of a handover")
+		}
+		return p.carry(ctx, d)
 	}
+	p.began(-1)
 	stop := context.AfterFunc(ctx, func() { c.Close(); far.Close() })
 	defer stop()
 	return splice(p.e, scheme, c, p.to.Scheme, far)
 }
 
-// carry runs a pair that may be handed over.
-func (p *proxy) carry(ctx context.Context, d *duplex) error {
+// began counts connections that are half made.
+func (p *proxy) began(n int) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.starting += n
+}
+
+// enter makes a pair known to a handover; false means that it came too late.
+func (p *proxy) enter(d *duplex) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.live == nil {
-		p.mu.Unlock()
 		abort(d.near)
 		abort(d.far)
-		return errors.New("came in the middle of a handover")
+		return false
 	}
 	p.live[d] = struct{}{}
-	p.mu.Unlock()
+	return true
+}
+
+// carry runs a pair that has entered.
+func (p *proxy) carry(ctx context.Context, d *duplex) error {
 	stop := context.AfterFunc(ctx, func() { d.near.Close(); d.far.Close() })
 	err := d.run()
 	p.e.Metrics.Bytes(d.nearName, "in").Add(float64(d.out.n))
