@@ -13,7 +13,6 @@ import (
 	"runtime/debug"
 	"runtime/pprof"
 	"slices"
-	"syscall"
 	"time"
 	"unsafe"
 )
@@ -274,12 +273,10 @@ type usage struct {
 }
 
 func now() usage {
-	var ru syscall.Rusage
-	syscall.Getrusage(syscall.RUSAGE_SELF, &ru)
 	var ms runtime.MemStats
 	runtime.ReadMemStats(&ms)
 	return usage{
-		CPU:    float64(ru.Utime.Nano()+ru.Stime.Nano()) / 1e9,
+		CPU:    cpuSeconds(),
 		Allocs: float64(ms.Mallocs),
 		Memory: memoryInUse(),
 	}
