@@ -1,8 +1,10 @@
 package frameio
 
 import (
+	"net"
 	"os"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -44,6 +46,43 @@ func TestClosedDescriptorIsLeftAlone(t *testing.T) {
 	buf := make([]byte, 10)
 	if n, err := unix.Read(p[0], buf); err != unix.EAGAIN {
 		t.Errorf("%q was written to somebody else's file (%v)", buf[:max(n, 0)], err)
+	}
+}
+
+// A reset between the last look at the socket and the first time that
+// somebody sleeps on it wakes him, in either direction.
+func TestResetBeforeFirstSleep(t *testing.T) {
+	for _, events := range []uint32{unix.EPOLLIN | unix.EPOLLRDHUP, unix.EPOLLOUT} {
+		nc, peer := tcpPair(t)
+		s := takeSocket(nc)
+		if s == nil {
+			t.Fatal("the socket was not taken")
+		}
+		var w watch
+		if !w.open(s.fd, events) {
+			t.Fatal("no watch")
+		}
+		peer.(*net.TCPConn).SetLinger(0)
+		peer.Close()
+		eventually(t, "the reset arrives", func() bool {
+			v, err := unix.GetsockoptTCPInfo(s.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+			return err == nil && v.State == 7 // closed
+		})
+		time.Sleep(5 * time.Millisecond) // the runtime's poller has heard of it
+		woken := make(chan error, 1)
+		go func() {
+			woken <- w.raw.Read(func(uintptr) bool {
+				if w.armed {
+					return true
+				}
+				return !w.arm(s.fd)
+			})
+		}()
+		if err := await(t, "the sleeper is woken", woken); err != nil {
+			t.Error(err)
+		}
+		w.close()
+		s.close(false)
 	}
 }
 

@@ -126,7 +126,9 @@ func (w *watch) open(fd int, events uint32) bool {
 		f.Close()
 		return false
 	}
-	w.f = f
+	// Errors and hang-ups are reported whatever was asked for, so there may
+	// be a report before the first arm.
+	w.f, w.stale = f, true
 	return true
 }
 
