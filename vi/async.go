@@ -76,7 +76,9 @@ type async struct {
 func (a *async) init(n *NIC) { a.nic = n }
 
 // ErrorCallback sets the handler of asynchronous errors; nil restores the
-// default, which writes one line to the NIC's logger. The handler runs in a
+// default, which writes one line to the NIC's logger. Behind a handler that
+// is a thousand errors late, errors of dropped messages are not reported any
+// more. The handler runs in a
 // goroutine of its own, one error at a time and in order, with no lock held:
 // it may call anything, also tear everything down. [VIA 5.1] [VIA 5.4] [VIA-5.4-1] [VIA-5.1-1] [VIA-8.3-19]
 func (n *NIC) ErrorCallback(handler func(ErrorDescriptor)) {
@@ -85,8 +87,17 @@ func (n *NIC) ErrorCallback(handler func(ErrorDescriptor)) {
 	n.async.mu.Unlock()
 }
 
+// maxPendingErrors bounds how many asynchronous errors wait for a handler. At
+// Unreliable Delivery a peer can cause one with every message it sends, so
+// those that leave the VI connected are dropped beyond it; what ends a
+// connection is always told.
+const maxPendingErrors = 1024
+
 func (a *async) raise(d ErrorDescriptor) {
 	d.NIC = a.nic
+	if d.Code != ErrorConnLost && d.Code != ErrorCatastrophic && a.d.pending() >= maxPendingErrors {
+		return
+	}
 	a.d.add(func() {
 		a.mu.Lock()
 		h := a.handler
@@ -119,6 +130,13 @@ func (d *dispatcher) add(f func()) {
 		d.running = make(chan struct{})
 		go d.run()
 	}
+}
+
+// pending returns how many functions wait for their turn.
+func (d *dispatcher) pending() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.queue)
 }
 
 // close drops what has not begun and what is added later. It does not wait

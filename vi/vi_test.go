@@ -513,6 +513,38 @@ func TestErrorOrder(t *testing.T) {
 	}
 }
 
+// A handler that never returns does not let errors pile up without end, and
+// the loss of a connection is told all the same.
+func TestErrorsAreBounded(t *testing.T) {
+	n := open(t, memvi.New(), "", nil)
+	entered, release := make(chan struct{}), make(chan struct{})
+	var first sync.Once
+	var dropped, lost int
+	done := make(chan struct{})
+	n.ErrorCallback(func(e vi.ErrorDescriptor) {
+		first.Do(func() { close(entered); <-release })
+		switch e.Code {
+		case vi.ErrorRecvQEmpty:
+			dropped++
+		case vi.ErrorConnLost:
+			lost++
+			close(done)
+		}
+	})
+	v := create(t, n, vi.Attributes{Reliability: vi.UnreliableDelivery})
+	vi.Raise(v, vi.ErrorRecvQEmpty)
+	<-entered
+	for range 3 * vi.MaxPendingErrors {
+		vi.Raise(v, vi.ErrorRecvQEmpty)
+	}
+	vi.Raise(v, vi.ErrorConnLost)
+	close(release)
+	<-done
+	if dropped != 1+vi.MaxPendingErrors || lost != 1 {
+		t.Errorf("%d errors and %d losses were told, want %d and 1", dropped, lost, 1+vi.MaxPendingErrors)
+	}
+}
+
 // The logger hears of the states of VIs, and nobody else does.
 func TestLogger(t *testing.T) {
 	var buf bytes.Buffer
