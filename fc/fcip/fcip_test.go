@@ -206,6 +206,66 @@ func TestLink(t *testing.T) {
 	}
 }
 
+// TestKeepAlive: an idle link lives as long as the other end answers.
+func TestKeepAlive(t *testing.T) {
+	addr, links, errs := accept(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	x, err := Dial(ctx, addr, Config{FabricName: 1, KATOV: 20 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-errs
+	y := <-links
+	sx, sy := newSink(), newSink()
+	x.Start(sx)
+	y.Start(sy)
+	for y.Stats().RecvFrames < 3 || x.Stats().RecvFrames < 3 { // three LKA and their answers
+		select {
+		case err := <-sx.down:
+			t.Fatal(err)
+		case <-ctx.Done():
+			t.Fatalf("%+v, %+v", x.Stats(), y.Stats())
+		case <-time.After(time.Millisecond):
+		}
+	}
+	if len(sx.frames)+len(sy.frames) != 0 {
+		t.Error("a keep alive reached a device")
+	}
+	x.Close()
+	y.Close()
+	// One that never answers.
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	go func() {
+		nc, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		io.CopyN(nc, nc, SpecialLen)
+		io.Copy(io.Discard, nc)
+		nc.Close()
+	}()
+	z, err := Dial(ctx, ln.Addr().String(), Config{FabricName: 1, Peer: 2, KATOV: 20 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sz := newSink()
+	z.Start(sz)
+	select {
+	case err := <-sz.down:
+		if !errors.Is(err, ErrSilent) {
+			t.Error(err)
+		}
+	case <-ctx.Done():
+		t.Error("a silent link lives for ever")
+	}
+	z.Close()
+}
+
 // TestRefusals: what a peer can send wrong ends its connection. [FCFS-2.4-4] [FCFS-2.4-6] [FCFS-2.3-4]
 func TestRefusals(t *testing.T) {
 	addr, links, errs := accept(t)

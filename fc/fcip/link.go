@@ -48,7 +48,10 @@ type Config struct {
 	WrapConn   func(net.Conn) net.Conn
 	Congestion string // congestion control of the socket, "" leaves the system's
 	Logger     *slog.Logger
-	// KeepAlive is how often an idle link is tried, by TCP; 0 means 15 s.
+	// KATOV is K_A_TOV: a link that is idle for half of it is tried by LKA,
+	// and one that is silent for twice as long is given up. 0 means 60 s.
+	KATOV time.Duration
+	// KeepAlive is the period of TCP's own keepalive; 0 means 15 s.
 	KeepAlive time.Duration
 }
 
@@ -80,9 +83,15 @@ type Link struct {
 	feed   func(yield func(f *fc.Frame))
 	stats  struct{ sentF, recvF, sentB, recvB, crc, bad, over atomic.Uint64 }
 	closed atomic.Bool
-	once   sync.Once
-	down   chan struct{}
-	roomy  chan struct{} // one slot: room has come
+
+	katov    time.Duration
+	watchdog *time.Timer // set by Start
+	heard    uint64      // frames received when the watchdog last looked; its own
+	quiet    int         // how often it heard nothing since; its own
+	answer   bool        // an LKA was answered; owned by the receive role
+	once     sync.Once
+	down     chan struct{}
+	roomy    chan struct{} // one slot: room has come
 }
 
 // Dial opens a link to address, host and port. The link delivers frames after
@@ -122,8 +131,12 @@ func Dial(ctx context.Context, address string, cfg Config) (*Link, error) {
 func newSpecial(cfg *Config, dst fc.WWN) Special {
 	var nonce [8]byte
 	rand.Read(nonce[:]) // [FCFS-2.4-7]
+	katov := uint32(DefaultKATOV)
+	if cfg.KATOV != 0 {
+		katov = uint32(cfg.KATOV / time.Millisecond)
+	}
 	return Special{Source: cfg.FabricName, Entity: cfg.Entity, Nonce: binary.BigEndian.Uint64(nonce[:]),
-		UsageFlags: UsageSOFf | UsageClass2 | UsageClass3, Destination: dst, KATOV: DefaultKATOV}
+		UsageFlags: UsageSOFf | UsageClass2 | UsageClass3, Destination: dst, KATOV: katov}
 }
 
 // exchange sends s and reads the echo.
@@ -235,7 +248,10 @@ func (a *Acceptor) accept(ctx context.Context, nc net.Conn) (*Link, error) {
 }
 
 func newLink(nc net.Conn, cfg Config, peer fc.WWN) (*Link, error) {
-	l := &Link{peer: peer, down: make(chan struct{}), roomy: make(chan struct{}, 1), pend: make([]byte, 0, slabSize+slabSlack), fly: make([]byte, 0, slabSize+slabSlack)}
+	if cfg.KATOV == 0 {
+		cfg.KATOV = DefaultKATOV * time.Millisecond
+	}
+	l := &Link{peer: peer, katov: cfg.KATOV, down: make(chan struct{}), roomy: make(chan struct{}, 1), pend: make([]byte, 0, slabSize+slabSlack), fly: make([]byte, 0, slabSize+slabSlack)}
 	l.feed = l.each
 	if err := frameio.Tune(nc, frameio.Tuning{KeepAlive: cfg.KeepAlive}); err != nil { // [FCFS-2.3-5]
 		nc.Close()
@@ -257,6 +273,7 @@ func (l *Link) NetConn() net.Conn { return l.c.NetConn() }
 // Start begins to deliver frames to dev.
 func (l *Link) Start(dev Device) {
 	l.dev = dev
+	l.watch()
 	l.c.Start(nil)
 }
 
@@ -313,6 +330,9 @@ func (l *Link) Quiesce() { l.c.Quiesce() }
 // runs. The device is not told.
 func (l *Link) Close() error {
 	l.closed.Store(true)
+	if l.watchdog != nil {
+		l.watchdog.Stop()
+	}
 	l.once.Do(func() { close(l.down) })
 	l.c.Kick()
 	l.c.Shutdown()
@@ -331,6 +351,9 @@ func (l *Link) Done() <-chan struct{} { return l.down }
 func (l *Link) fail(err error) {
 	l.once.Do(func() {
 		close(l.down)
+		if l.watchdog != nil {
+			l.watchdog.Stop()
+		}
 		if l.dev != nil && !l.closed.Load() {
 			l.dev.Down(err)
 		}
@@ -405,6 +428,10 @@ func (p *protocol) Receive(b []byte, _ bool) (int, int, error) {
 	l.dev.Frames(l.feed)
 	l.stats.recvB.Add(uint64(l.used))
 	l.batch = nil
+	if l.answer {
+		l.answer = false
+		l.c.Kick()
+	}
 	return l.used, 0, l.rxErr
 }
 
@@ -417,6 +444,9 @@ func (l *Link) each(yield func(f *fc.Frame)) {
 		case err == nil:
 			l.used += n
 			frames++
+			if l.frame.SOF == fc.SOFf && l.keepAlive(&l.frame) {
+				continue
+			}
 			yield(&l.frame)
 		case err == io.ErrUnexpectedEOF:
 			l.stats.recvF.Add(frames)
