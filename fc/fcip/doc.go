@@ -7,7 +7,7 @@
 //	l.Flush()
 //
 // A link keeps the order of its frames. On loss of synchronisation it is
-// closed (RFC 3821, 5.6.2.3 a). Time stamps are sent as "not synchronised".
+// closed (RFC 3821, 5.6.2.3 a); an idle one is kept alive by LKA. Time stamps are sent as "not synchronised".
 // One TCP connection makes one link; the nonce exchange for further
 // connections of the same link is not implemented, such a connection becomes a
 // link of its own.
