@@ -697,6 +697,7 @@ func TestTLS(t *testing.T) {
 	client.CloseIdleConnections()
 }
 
+// [D-69]
 func TestD69_Plain(t *testing.T) {
 	lc := ListenConfig{Plain: true}
 	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")

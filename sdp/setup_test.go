@@ -383,7 +383,12 @@ func serveWire(t testing.TB, ack []byte, change func(*iwarp.Config), then func(*
 		if then != nil {
 			then(w)
 		} else {
-			<-qp.Ended()
+			select {
+			case <-qp.Ended():
+			case <-qp.PeerClosed():
+			case <-time.After(10 * time.Second):
+				t.Error("the dialler kept the connection")
+			}
 		}
 	}()
 	return l.Addr().String()
