@@ -35,6 +35,7 @@ var rules = []rule{
 	{"interop/...", []string{"..."}, root},
 	{"bench/...", []string{"..."}, root},
 	{"examples/...", []string{"..."}, root},
+	{"examples/...", []string{"..."}, root},
 
 	{"sdp", []string{"sdp/...", "iwarp/...", "internal/..."}, protocol},
 	{"vitcp", []string{"vitcp/...", "vi/...", "internal/..."}, protocol},
