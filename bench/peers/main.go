@@ -38,6 +38,7 @@ type options struct {
 	update   string
 	verbose  bool
 	patience time.Duration
+	rest     time.Duration
 
 	congestion string
 }
@@ -50,6 +51,7 @@ func compareMain(args []string) error {
 	fs.Float64Var(&o.seconds, "seconds", 0.4, "length of one measurement")
 	fs.DurationVar(&o.limit, "limit", 290*time.Second, "no round begins after this time")
 	fs.DurationVar(&o.patience, "patience", 30*time.Second, "how long to wait for a quiet machine, altogether")
+	fs.DurationVar(&o.rest, "rest", 0, "pause after each measurement, for the sake of others on the machine")
 	fs.StringVar(&o.only, "only", "", "only contests whose title matches this `regexp`")
 	fs.BoolVar(&o.json, "json", false, "print JSON")
 	fs.BoolVar(&o.markdown, "markdown", false, "print a Markdown table")
@@ -132,6 +134,7 @@ func (r *report) compare(cs []contest, o options) {
 					continue
 				}
 				res, err := s.run()
+				time.Sleep(o.rest)
 				if err != nil {
 					why[i][s.name] = err.Error()
 					continue

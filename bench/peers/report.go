@@ -24,7 +24,7 @@ func (s samples) spread(q quantity) (median, least, greatest float64) {
 		v[i] = q.of(r)
 	}
 	slices.Sort(v)
-	return v[len(v)/2], v[0], v[len(v)-1]
+	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2, v[0], v[len(v)-1]
 }
 
 // A line is a row with what was found.
