@@ -2,8 +2,10 @@ package bench
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"slices"
+	"strconv"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -67,7 +69,7 @@ func panel(rows []Row, unit, label string, scale float64) (*plot.Plot, error) {
 		return p, nil
 	}
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.TickerFunc(sizeTicks)
-	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.TickerFunc(valueTicks)
 	for i, n := range names {
 		xy := lines[n]
 		slices.SortFunc(xy, func(a, b plotter.XY) int { return int(a.X - b.X) })
@@ -81,7 +83,20 @@ func panel(rows []Row, unit, label string, scale float64) (*plot.Plot, error) {
 		p.Legend.Add(n, l, s)
 	}
 	p.Add(plotter.NewGrid())
+	p.Y.Max *= 2 // room for the legend
 	return p, nil
+}
+
+// valueTicks marks 1, 2 and 5 times the powers of ten between two values.
+func valueTicks(lo, hi float64) (ticks []plot.Tick) {
+	for x := math.Pow(10, math.Floor(math.Log10(lo))); x <= hi; x *= 10 {
+		for _, k := range []float64{1, 2, 5} {
+			if v := k * x; v >= lo*0.999 && v <= hi*1.001 {
+				ticks = append(ticks, plot.Tick{Value: v, Label: strconv.FormatFloat(v, 'g', 3, 64)})
+			}
+		}
+	}
+	return ticks
 }
 
 // sizeTicks marks the powers of four between two sizes.

@@ -228,7 +228,11 @@ func runBench(ctx context.Context, e *shell.Env, p *bench.Plan, at, plotFile str
 		return err
 	}
 	if plotFile != "" {
-		if err := bench.Plot(plotFile, r.Machine+", "+r.Date, r.Rows); err != nil {
+		title := r.Machine + ", " + r.Date
+		if r.Congestion != "" {
+			title += ", all sockets " + r.Congestion
+		}
+		if err := bench.Plot(plotFile, title, r.Rows); err != nil {
 			return err
 		}
 	}
