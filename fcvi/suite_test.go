@@ -87,5 +87,6 @@ func TestVI_SuiteFabric(t *testing.T) {
 // Where frames are lost too see TestLossyTraffic.
 func TestVI_SuiteOutOfOrder(t *testing.T) {
 	h := netHarness(network(t, true, fabric.Noise{Reorder: 0.05, Duplicate: 0.01, MaxDelay: 30 * time.Microsecond}, 10))
+	h.Unordered = true
 	vitest.Run(t, h)
 }

@@ -34,6 +34,11 @@ type Harness struct {
 	// runs only the families that bear it at that level.
 	Lossy bool
 
+	// Unordered tells that the bytes of one message may be placed in any
+	// order, as on a fabric that reorders frames. Programs that watch memory
+	// for the last byte can't run there.
+	Unordered bool
+
 	// Scale multiplies the suite's patience; 0 means 1. A network that loses
 	// and repeats frames needs more.
 	Scale int
