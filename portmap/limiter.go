@@ -9,6 +9,7 @@ import (
 // the sources that spoke last: a flood from many made-up addresses pushes out
 // quiet entries, which costs a quiet source nothing (it starts with a full
 // bucket), and a loud real source stays in the table because it keeps speaking.
+// [SDP-15-2]
 type limiter struct {
 	rate  float64 // tokens per second
 	burst float64

@@ -274,7 +274,7 @@ func TestRateLimit(t *testing.T) {
 }
 
 // TestFlood: 200,000 requests with made-up everything leave bounded memory,
-// and an honest client is answered all along.
+// and an honest client is answered all along. [SDP-15-2]
 func TestFlood(t *testing.T) {
 	const total = 200_000
 	m := testMachine(nil)

@@ -131,6 +131,9 @@ func TestSDP_7_3_1_4(t *testing.T) {
 	if DefaultPmTime.Duration() < time.Second { // [SDP-7.3.1.4-9]
 		t.Error("default lifetime is too short to connect")
 	}
+	if DefaultPmTime.Duration() != 30*time.Second { // [D-68]
+		t.Errorf("the default lifetime is %v", DefaultPmTime.Duration())
+	}
 }
 
 func FuzzMessage(f *testing.F) {

@@ -78,7 +78,8 @@ func TestSDP_7_4_ack(t *testing.T) {
 	in := answer(Accept, "10.0.0.9:8080") // another address than asked: allowed [SDP-7.4-24]
 	in[1] = 200
 	out := tx.Receive(t0, in)
-	// [SDP-7.4-25] [SDP-7.4-27] [SDP-7.4-28] [SDP-7.4-29] [SDP-7.4-30]
+	// [SDP-7.4-25] [SDP-7.4-27] [SDP-7.4-28] [SDP-7.4-29] [SDP-7.4-30] Whether
+	// anybody still wants the answer plays no part. [D-65]
 	want := bytes.Clone(in)
 	want[0], want[1] = 0x24, 0
 	if !bytes.Equal(out, want) {
@@ -235,7 +236,7 @@ func TestSDP_7_3_1_4_cache(t *testing.T) {
 	if _, ok := c.get(t0.Add(127*time.Second), k); !ok {
 		t.Error("128 is not 128 seconds")
 	}
-	put(Once) // [SDP-7.3.1.4-4]
+	put(Once) // [SDP-7.3.1.4-4] [D-65]
 	if _, ok := c.get(t0, k); ok {
 		t.Error("an answer for one connection was kept")
 	}

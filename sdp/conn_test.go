@@ -403,6 +403,7 @@ func TestIPv6(t *testing.T) { // [SDP-4.1-2]
 type fakeMapper struct {
 	table  map[netip.AddrPort]netip.AddrPort
 	asked  []netip.AddrPort // local addresses
+	at     time.Time        // of the last answer
 	forgot int
 	err    error
 }
@@ -410,6 +411,7 @@ type fakeMapper struct {
 func (f *fakeMapper) Resolve(ctx context.Context, local, service netip.AddrPort) (netip.AddrPort, error) {
 	f.asked = append(f.asked, local)
 	if a, ok := f.table[service]; ok {
+		f.at = time.Now()
 		return a, nil
 	}
 	if f.err != nil {
@@ -465,6 +467,11 @@ func TestD71_Resolver(t *testing.T) {
 		s, err := l.AcceptConn(ctx)
 		if err != nil {
 			t.Fatal(err)
+		}
+		// The answer is used at once: no other lifetime than that of a
+		// connection set-up lies between. [SDP-7.3.1.4-5]
+		if d := time.Since(f.at); d > 10*time.Second {
+			t.Errorf("connected %v after the answer", d)
 		}
 		shut(t, sc, s)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -304,6 +305,30 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 		if _, err := Dial(l.Addr().String(), nil); err == nil || l.Refused() == 0 {
 			t.Errorf("%v, %d refused", err, l.Refused())
 		}
+	})
+	t.Run("SDP-7.4-31", func(t *testing.T) { // only from the address the mapper was told of
+		told := netip.MustParseAddr("127.0.0.2")
+		lc := ListenConfig{Filter: func(_, remote net.Addr) bool {
+			return remote.(*net.TCPAddr).AddrPort().Addr().Unmap() == told
+		}}
+		l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		if _, err := Dial(l.Addr().String(), nil); err == nil || l.Refused() != 1 {
+			t.Errorf("another source: %v, %d refused", err, l.Refused())
+		}
+		d := &Dialer{Net: net.Dialer{LocalAddr: &net.TCPAddr{IP: told.AsSlice()}}}
+		c, err := d.DialContext(context.Background(), "tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := l.AcceptConn(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		shut(t, c.(*Conn), s)
 	})
 	t.Run("SDP-15-4", func(t *testing.T) { // [D-17] half-open set-ups of one host are limited, and timed out
 		lc := ListenConfig{MaxPendingPerHost: 2, Options: Options{SetupTimeout: 300 * time.Millisecond}}
