@@ -162,6 +162,8 @@ func (c *viConn) failure(err error) error {
 			return net.ErrClosed // we ended it ourselves
 		}
 		return fmt.Errorf("the connection ended: %w", io.EOF)
+	case st != nil && st.Status&vi.StatusTransportError != 0:
+		return shell.Hint(fmt.Errorf("the connection broke: %w", err), "the other side may have died: look at its log, and run this again")
 	}
 	return err
 }
