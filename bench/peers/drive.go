@@ -20,7 +20,7 @@ import (
 // A measure is one thing to be measured with this project's own packages, in
 // two processes: this one initiates, a copy of it is the peer.
 type measure struct {
-	Transport  string        `json:"transport"` // vitcp, iwarp, tcp, sdp
+	Transport  string        `json:"transport"` // see endpoints
 	Op         string        `json:"op"`        // see ops
 	Size       int           `json:"size"`      // bytes of a message
 	Depth      int           `json:"depth"`     // messages outstanding, of one connection
@@ -31,7 +31,7 @@ type measure struct {
 	Congestion string        `json:"congestion"`
 	CRC        bool          `json:"crc"`
 	FPDU       int           `json:"fpdu"`  // bytes of the longest FPDU, 0 for the greatest
-	Level      string        `json:"level"` // of reliability, vitcp: delivery or reception
+	Level      string        `json:"level"` // of reliability, of a VI: delivery or reception
 	Wait       bool          `json:"wait"`  // completions are waited for, not polled
 
 	OneCPU bool `json:"one_cpu"` // both processes on one processor
@@ -78,9 +78,11 @@ type endpoint interface {
 }
 
 var endpoints = map[string]endpoint{
-	"vitcp": viEndpoint{},
+	"vitcp": viEndpoint{openVITCP},
+	"fcvi":  viEndpoint{openFCVI},
 	"iwarp": iwarpEndpoint{},
-	"tcp":   streamEndpoint{},
+	"tcp":   streamEndpoint{dialTCP, listenTCP},
+	"sdp":   streamEndpoint{dialSDP, listenSDP},
 }
 
 // driveMain is the command line of one measurement, for tuning by hand and
@@ -90,7 +92,7 @@ func driveMain(args []string) error {
 	var peer bool
 	var times int
 	fs := flag.NewFlagSet("drive", flag.ContinueOnError)
-	fs.StringVar(&m.Transport, "transport", "vitcp", "vitcp, iwarp, sdp or tcp")
+	fs.StringVar(&m.Transport, "transport", "vitcp", "vitcp, iwarp, fcvi, sdp or tcp")
 	fs.StringVar(&m.Op, "op", opWrite, "write, read, send, stream, ping, idle or setup")
 	fs.IntVar(&m.Size, "size", 64<<10, "bytes of a message")
 	fs.IntVar(&m.Depth, "depth", 16, "messages outstanding on a connection")
@@ -99,9 +101,9 @@ func driveMain(args []string) error {
 	fs.IntVar(&m.Conns, "conns", 1, "connections")
 	fs.DurationVar(&m.Time, "time", 400*time.Millisecond, "how long to measure")
 	fs.StringVar(&m.Congestion, "congestion", "reno", "congestion control, empty for the system's")
-	fs.BoolVar(&m.CRC, "crc", false, "iwarp: CRC on")
+	fs.BoolVar(&m.CRC, "crc", false, "iwarp and sdp: CRC on")
 	fs.IntVar(&m.FPDU, "fpdu", 0, "iwarp: bytes of the longest FPDU")
-	fs.StringVar(&m.Level, "level", "delivery", "vitcp: delivery or reception")
+	fs.StringVar(&m.Level, "level", "delivery", "vitcp and fcvi: delivery or reception")
 	fs.BoolVar(&m.Wait, "wait", false, "wait for completions instead of polling")
 	fs.BoolVar(&peer, "peer", false, "be the peer (internal)")
 	fs.IntVar(&times, "times", 1, "how often")

@@ -9,17 +9,66 @@ import (
 	"time"
 
 	"viaduct/internal/frameio"
+	"viaduct/sdp"
 )
 
 // streamEndpoint measures byte streams: plain Go TCP, and what looks like it.
-type streamEndpoint struct{}
+type streamEndpoint struct {
+	dialer func(m measure, address string) (net.Conn, error)
+	listen func(m measure) (net.Listener, error)
+}
 
 type streamHello struct {
 	Address string `json:"address"`
 }
 
-func (e streamEndpoint) serve(m measure, announce func(any) error, mark func()) error {
+func dialTCP(m measure, address string) (net.Conn, error) {
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	return c, tuneTCP(c, m)
+}
+
+func listenTCP(m measure) (net.Listener, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
+	return tcpListener{l, m}, err
+}
+
+func tuneTCP(c net.Conn, m measure) error {
+	return frameio.Tune(c, frameio.Tuning{Congestion: m.Congestion})
+}
+
+// A tcpListener accepts sockets tuned as all that are compared.
+type tcpListener struct {
+	net.Listener
+	m measure
+}
+
+func (l tcpListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return c, tuneTCP(c, l.m)
+}
+
+func sdpOptions(m measure) sdp.Options {
+	return sdp.Options{NoCRC: !m.CRC, Congestion: m.Congestion}
+}
+
+func dialSDP(m measure, address string) (net.Conn, error) {
+	o := sdpOptions(m)
+	return sdp.Dial(address, &o)
+}
+
+func listenSDP(m measure) (net.Listener, error) {
+	o := sdpOptions(m)
+	return sdp.Listen("127.0.0.1:0", &o)
+}
+
+func (e streamEndpoint) serve(m measure, announce func(any) error, mark func()) error {
+	l, err := e.listen(m)
 	if err != nil {
 		return err
 	}
@@ -27,7 +76,7 @@ func (e streamEndpoint) serve(m measure, announce func(any) error, mark func()) 
 }
 
 func (e streamEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
-	return dialStreams(m, hello, func(addr string) (net.Conn, error) { return net.Dial("tcp", addr) })
+	return dialStreams(m, hello, func(addr string) (net.Conn, error) { return e.dialer(m, addr) })
 }
 
 func serveStreams(m measure, l net.Listener, announce func(any) error, mark func()) error {
@@ -55,9 +104,6 @@ func serveStreams(m measure, l net.Listener, announce func(any) error, mark func
 		if err != nil {
 			return err
 		}
-		if err := tuneStream(c, m); err != nil {
-			return err
-		}
 		if m.Op == opIdle {
 			wg.Go(func() { c.Read(make([]byte, 1)); c.Close() })
 			continue
@@ -74,10 +120,6 @@ func serveStreams(m measure, l net.Listener, announce func(any) error, mark func
 	}
 	wg.Wait()
 	return nil
-}
-
-func tuneStream(c net.Conn, m measure) error {
-	return frameio.Tune(c, frameio.Tuning{Congestion: m.Congestion})
 }
 
 func serveStream(c net.Conn, m measure) {
@@ -118,9 +160,6 @@ func dialStreams(m measure, hello json.RawMessage, dial func(addr string) (net.C
 			if err != nil {
 				return result{}, err
 			}
-			if err := tuneStream(c, m); err != nil {
-				return result{}, err
-			}
 			if _, err := c.Write(b); err != nil {
 				return result{}, err
 			}
@@ -140,9 +179,6 @@ func dialStreams(m measure, hello json.RawMessage, dial func(addr string) (net.C
 			return result{}, err
 		}
 		defer c.Close()
-		if err := tuneStream(c, m); err != nil {
-			return result{}, err
-		}
 		cs[i] = c
 		if m.Op == opIdle {
 			go c.Read(make([]byte, 1))

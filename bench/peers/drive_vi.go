@@ -9,12 +9,16 @@ import (
 	"sync"
 	"time"
 
+	"viaduct/fcvi"
 	"viaduct/vi"
 	"viaduct/vitcp"
 )
 
-// viEndpoint measures package vi over VI/TCP.
-type viEndpoint struct{}
+// viEndpoint measures package vi.
+type viEndpoint struct {
+	// open opens a NIC which listens there, or only dials.
+	open func(m measure, listen string) (*vi.NIC, error)
+}
 
 // viHello is what the peer announces.
 type viHello struct {
@@ -32,13 +36,26 @@ const spareRecvs = 256
 // a single one, flow control would tell of each new one by a message.
 const pingRecvs = 16
 
-func openVI(m measure, listen string) (*vi.NIC, *vitcp.Provider, error) {
-	p, err := vitcp.New(vitcp.Config{Listen: listen, Congestion: m.Congestion, Grace: 5 * time.Second})
+// grace is how long a request for a connection waits for the peer to ask for
+// one.
+const grace = 5 * time.Second
+
+// openVITCP opens a NIC of VI/TCP.
+func openVITCP(m measure, listen string) (*vi.NIC, error) {
+	p, err := vitcp.New(vitcp.Config{Listen: listen, Congestion: m.Congestion, Grace: grace})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	nic, err := vi.Open(p, "", nil)
-	return nic, p, err
+	return vi.Open(p, "", nil)
+}
+
+// openFCVI opens a NIC of FC-VI, with FCIP links to its peers.
+func openFCVI(m measure, listen string) (*vi.NIC, error) {
+	p, err := fcvi.New(fcvi.Config{Listen: listen, Congestion: m.Congestion, Linger: grace})
+	if err != nil {
+		return nil, err
+	}
+	return vi.Open(p, "", nil)
 }
 
 func viAttributes(m measure) vi.Attributes {
@@ -61,15 +78,13 @@ func viPort(nic *vi.NIC) (uint16, error) {
 		return 0, errors.New("the NIC's address is no IP address")
 	}
 	if ap.Port() == 0 {
-		return vitcpDefaultPort, nil
+		return 0, errors.New("the NIC does not tell its port")
 	}
 	return ap.Port(), nil
 }
 
-const vitcpDefaultPort = 3936
-
-func (viEndpoint) serve(m measure, announce func(any) error, mark func()) error {
-	nic, _, err := openVI(m, "127.0.0.1:0")
+func (e viEndpoint) serve(m measure, announce func(any) error, mark func()) error {
+	nic, err := e.open(m, "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
@@ -202,12 +217,12 @@ func viSendOne(v *vi.VI, d *vi.Descriptor, wait bool) error {
 	}
 }
 
-func (viEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
+func (e viEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 	var h viHello
 	if err := json.Unmarshal(hello, &h); err != nil {
 		return result{}, err
 	}
-	nic, _, err := openVI(m, "")
+	nic, err := e.open(m, "")
 	if err != nil {
 		return result{}, err
 	}

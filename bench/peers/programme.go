@@ -1,0 +1,260 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+)
+
+// How the operations of a contest are set up.
+
+func writes(size, depth, bell, footprint int) func(*measure) {
+	return func(m *measure) {
+		m.Op, m.Size, m.Depth, m.Bell, m.Footprint = opWrite, size, depth, bell, footprint
+		m.Wait = size >= 64*kib // nobody spins for bulk
+	}
+}
+
+func reads(size int) func(*measure) {
+	return func(m *measure) {
+		m.Op, m.Size, m.Depth, m.Bell, m.Footprint, m.Wait = opRead, size, 8, 4, size, true
+	}
+}
+
+func sends(size int) func(*measure) {
+	return func(m *measure) {
+		m.Op, m.Size, m.Depth, m.Bell, m.Footprint, m.Wait = opSend, size, 4, 1, size, true
+	}
+}
+
+func pings(size int) func(*measure) {
+	return func(m *measure) { m.Op, m.Size, m.Depth, m.Bell, m.Footprint = opPing, size, 1, 1, size }
+}
+
+// bulk is what bandwidth is about.
+func (p *programme) bulk() {
+	const tcpStream = "C TCP"
+	s := append(p.each(writes(mib, 4, 1, mib)), p.cSide(tcpStream, "stream", mib, 1, mib), p.ucxSide("ucp_put_bw", mib))
+	p.add("RDMA Write, 1 MiB", append(s, p.fiSides("write", mib)...), slices.Concat(
+		judge("bandwidth", tcpStream, bandwidth, 0.85, 0.70),
+		judge("bandwidth", "libfabric tcp write", bandwidth, 1.4, 1.0),
+		judge("bandwidth", "libfabric net write", bandwidth, 0, 0),
+		judge("bandwidth", "UCX ucp_put_bw", bandwidth, 5, 3))...)
+
+	s = append(p.each(sends(mib)), p.ucxSide("ucp_am_bw", mib))
+	p.add("Send and receive, 1 MiB", append(s, p.fiSides("tagged", mib)...), slices.Concat(
+		judge("bandwidth", "libfabric tcp tagged", bandwidth, 0.85, 0.65),
+		judge("bandwidth", "libfabric net tagged", bandwidth, 0, 0),
+		judge("bandwidth", "UCX ucp_am_bw", bandwidth, 0.85, 0.65))...)
+
+	s = append(p.each(writes(64*kib, 16, 4, 64*kib)), p.cSide(tcpStream, "stream", 64*kib, 1, 64*kib), p.ucxSide("ucp_put_bw", 64*kib))
+	p.add("RDMA Write, 64 KiB", append(s, p.fiSides("write", 64*kib)...), slices.Concat(
+		judge("bandwidth", tcpStream, bandwidth, 1.25, 0.9),
+		judge("bandwidth", "libfabric tcp write", bandwidth, 2, 1.2),
+		judge("bandwidth", "libfabric net write", bandwidth, 0, 0),
+		judge("bandwidth", "UCX ucp_put_bw", bandwidth, 4, 2))...)
+
+	const batched = "C TCP, sendmsg of 16"
+	s = append(p.each(writes(4*kib, 64, 16, 64*kib)), p.cSide(batched, "stream", 4*kib, 16, 64*kib), p.ucxSide("ucp_put_bw", 4*kib))
+	p.add("RDMA Write, 4 KiB, 16 per doorbell", append(s, p.fiSides("write", 4*kib)...), slices.Concat(
+		judge("bandwidth", batched, bandwidth, 0.75, 0.6),
+		judge("bandwidth", "libfabric tcp write", bandwidth, 3, 2),
+		judge("bandwidth", "libfabric net write", bandwidth, 0, 0),
+		judge("bandwidth", "UCX ucp_put_bw", bandwidth, 3, 2))...)
+
+	for _, size := range []int{64 * kib, mib} {
+		p.add("RDMA Read, "+human(size), append(p.each(reads(size)), p.fiSides("read", size)...), slices.Concat(
+			judge("bandwidth", "libfabric tcp read", bandwidth, 1.3, 0.9),
+			judge("bandwidth", "libfabric net read", bandwidth, 0, 0))...)
+	}
+}
+
+// small is about how many messages one system call carries.
+func (p *programme) small() {
+	var s []side
+	var rows []row
+	for _, name := range rdma {
+		for _, bell := range []int{64, 16, 1} {
+			s = append(s, p.ours(fmt.Sprintf("%s, %d per doorbell", name, bell), name, writes(64, 256, bell, 16*kib)))
+		}
+	}
+	const each = "C TCP, one send each"
+	s = append(s, p.cSide(each, "stream", 64, 1, 16*kib), p.ucxSide("ucp_put_bw", 64))
+	s = append(s, p.fiSides("write", 64)...)
+	for _, name := range rdma {
+		for _, peer := range []string{"UCX ucp_put_bw", "libfabric tcp write", "libfabric net write"} {
+			judged := 1.0
+			if peer == "libfabric net write" {
+				judged = 0
+			}
+			rows = append(rows,
+				row{"messages, 16 per doorbell", name + ", 16 per doorbell", peer, rate, judged * 8, judged * 5, false},
+				row{"messages, 64 per doorbell", name + ", 64 per doorbell", peer, rate, judged * 20, judged * 10, false},
+				row{"messages, one per doorbell", name + ", 1 per doorbell", peer, rate, judged * 0.85, judged * 0.7, false})
+		}
+		rows = append(rows,
+			row{"messages, one per doorbell", name + ", 1 per doorbell", each, rate, 0.8, 0.7, false},
+			row{"allocations per message", name + ", 16 per doorbell", "", allocs, 0.01, 0.01, true})
+	}
+	p.add("RDMA Write, 64 B", s, rows...)
+}
+
+// waiting is a ping-pong of two programs that sleep between messages, both on
+// one processor: where a sleeper wakes decides more than the code otherwise.
+func (p *programme) waiting(name, transport string) side {
+	s := p.ours(name, transport, func(m *measure) { pings(8)(m); m.Wait, m.OneCPU = true, true })
+	s.why = p.missing["taskset"]
+	return s
+}
+
+func (p *programme) latencies() {
+	const spinning = "C TCP, spinning"
+	s := append(p.each(pings(8)), p.cSide(spinning, "spin", 8, 1, 8), p.ucxSide("tag_lat", 8))
+	p.add("Latency one way, 8 B, polling", append(s, p.fiSides("ping", 8)...), slices.Concat(
+		judge("latency", spinning, latency, 1.25, 1.5),
+		judge("latency", "UCX tag_lat", latency, 1.0, 1.2),
+		judge("latency", "libfabric tcp ping", latency, 1.0, 1.2),
+		judge("latency", "libfabric net ping", latency, 0, 0))...)
+
+	s = append(p.each(pings(64*kib)), p.cSide(spinning, "spin", 64*kib, 1, 64*kib), p.ucxSide("tag_lat", 64*kib))
+	p.add("Latency one way, 64 KiB, polling", s, slices.Concat(
+		judge("latency", spinning, latency, 1.3, 1.6),
+		judge("latency", "UCX tag_lat", latency, 0.6, 1.0))...)
+
+	s = nil
+	for _, name := range rdma {
+		s = append(s, p.waiting(name, name))
+	}
+	p.add("Latency one way, 8 B, waiting, both on one processor", append(s, p.waiting("Go net.Conn", "tcp")),
+		judge("latency", "Go net.Conn", latency, 1.2, 1.5)...)
+}
+
+// settings shows what a choice costs that a user of ours has.
+func (p *programme) settings() {
+	var s []side
+	level := func(name, level string, set func(m *measure)) {
+		s = append(s, p.ours(name, "vitcp", func(m *measure) { m.Level = level; set(m) }))
+	}
+	level("reception, 64 KiB", "reception", writes(64*kib, 16, 4, 64*kib))
+	level("delivery, 64 KiB", "delivery", writes(64*kib, 16, 4, 64*kib))
+	level("reception, 64 B", "reception", writes(64, 256, 16, 16*kib))
+	level("delivery, 64 B", "delivery", writes(64, 256, 16, 16*kib))
+	level("reception, 8 B", "reception", pings(8))
+	level("delivery, 8 B", "delivery", pings(8))
+	p.add("vitcp, Reliable Reception beside Reliable Delivery", s,
+		row{"bandwidth", "reception, 64 KiB", "delivery, 64 KiB", bandwidth, 0, 0, false},
+		row{"messages, 16 per doorbell", "reception, 64 B", "delivery, 64 B", rate, 0, 0, false},
+		row{"latency, polling", "reception, 8 B", "delivery, 8 B", latency, 0, 0, true})
+
+	write := writes(64*kib, 16, 4, 64*kib)
+	p.add("iwarp, RDMA Write, 64 KiB", []side{
+		p.ours("iwarp", "iwarp", write),
+		p.ours("iwarp, CRC32C on", "iwarp", func(m *measure) { write(m); m.CRC = true }),
+		p.ours("iwarp, FPDUs of 1460 bytes", "iwarp", func(m *measure) { write(m); m.FPDU = 1460 }),
+	},
+		row{"bandwidth", "iwarp, CRC32C on", "iwarp", bandwidth, 0.6, 0.5, false},
+		row{"bandwidth", "iwarp, FPDUs of 1460 bytes", "iwarp", bandwidth, 0.6, 0.5, false})
+}
+
+// scale is about many connections. Plain TCP's figures are shown beside.
+func (p *programme) scale() {
+	all := slices.Concat(rdma, []string{"tcp"})
+	var s []side
+	var rows []row
+	for _, name := range all {
+		one := func(m *measure) {
+			writes(64*kib, 2, 1, 64*kib)(m)
+			if name == "tcp" {
+				m.Op = opStream
+			}
+		}
+		s = append(s, p.ours(name, name, one), p.ours(name+", 1000 connections", name, func(m *measure) {
+			one(m)
+			m.Conns = 1000
+			m.Time *= 2 // every connection has to have its turn, and again
+		}))
+		rows = append(rows, unjudged(name, row{"total bandwidth", name + ", 1000 connections", name, bandwidth, 0.7, 0.5, false}))
+	}
+	p.add("1000 connections, 64 KiB", s, rows...)
+
+	s, rows = nil, nil
+	for _, name := range all {
+		s = append(s, p.ours(name, name, func(m *measure) { m.Op, m.Conns = opIdle, 1000 }))
+		rows = append(rows, unjudged(name, row{"memory of an idle connection", name, "", memory, 8 << 10, 16 << 10, true}))
+	}
+	p.add("1000 idle connections", s, rows...)
+
+	s, rows = nil, nil
+	for _, name := range all {
+		s = append(s, p.ours(name, name, func(m *measure) { m.Op = opSetup }))
+		if name != "tcp" {
+			rows = append(rows, row{"connections per second", name, "tcp", rate, 0, 0, false})
+		}
+	}
+	p.add("Connections made one after the other", s, rows...)
+}
+
+// unjudged takes the targets from a row of plain TCP: they are ours alone.
+func unjudged(name string, r row) row {
+	if name == "tcp" {
+		r.goal, r.floor = 0, 0
+	}
+	return r
+}
+
+// streams is sdp beside what it stands in for, the net.Conn of plain TCP.
+func (p *programme) streams() {
+	const tcp = "Go TCP"
+	stream := func(name, transport string, size int, crc bool) side {
+		return p.ours(name, transport, func(m *measure) {
+			m.Op, m.Size, m.Footprint, m.CRC = opStream, size, max(size, 64*kib), crc
+		})
+	}
+	for _, size := range []int{64 * kib, mib} {
+		p.add("Stream, writes of "+human(size), []side{
+			stream("sdp", "sdp", size, false), stream("sdp, CRC32C on", "sdp", size, true), stream(tcp, "tcp", size, false),
+		},
+			row{"bandwidth", "sdp", tcp, bandwidth, 0.9, 0.8, false},
+			row{"bandwidth", "sdp, CRC32C on", tcp, bandwidth, 0.7, 0.6, false})
+	}
+	p.add("Stream, writes of 64 B", []side{stream("sdp", "sdp", 64, false), stream(tcp, "tcp", 64, false)},
+		row{"bandwidth", "sdp", tcp, bandwidth, 0, 0, false})
+
+	ping := func(name, transport string) side {
+		return p.ours(name, transport, func(m *measure) { pings(64)(m); m.Wait = true })
+	}
+	p.add("Stream, latency one way, 64 B", []side{ping("sdp", "sdp"), ping(tcp, "tcp")},
+		row{"latency", "sdp", tcp, latency, 1.3, 1.6, true})
+	p.add("Stream, latency one way, 8 B, both on one processor", []side{p.waiting("sdp", "sdp"), p.waiting(tcp, "tcp")},
+		row{"latency", "sdp", tcp, latency, 1.3, 1.6, true})
+
+	setup := func(name, transport string) side {
+		return p.ours(name, transport, func(m *measure) { m.Op = opSetup })
+	}
+	p.add("Stream, connections made one after the other", []side{setup("sdp", "sdp"), setup(tcp, "tcp")},
+		row{"connections per second", "sdp", tcp, rate, 0.33, 0.2, false})
+}
+
+// fibreChannel is fcvi over an FCIP link beside vitcp: the same programs on
+// the other network mapping.
+func (p *programme) fibreChannel() {
+	beside := func(title, metric string, q quantity, goal, floor float64, set func(m *measure)) {
+		p.add("fcvi beside vitcp, "+title, []side{p.ours("fcvi", "fcvi", set), p.ours("vitcp", "vitcp", set)},
+			row{metric, "fcvi", "vitcp", q, goal, floor, q == latency})
+	}
+	beside("RDMA Write, 1 MiB", "bandwidth", bandwidth, 0.5, 0.4, writes(mib, 4, 1, mib))
+	beside("RDMA Write, 64 KiB", "bandwidth", bandwidth, 0.5, 0.4, writes(64*kib, 16, 4, 64*kib))
+	beside("RDMA Write, 64 B, 16 per doorbell", "messages", rate, 0, 0, writes(64, 256, 16, 16*kib))
+	beside("latency one way, 8 B, polling", "latency", latency, 0, 0, pings(8))
+}
+
+// orientation shows how the plain C programs do beside well-known tools.
+func (p *programme) orientation() {
+	p.add("For orientation", []side{
+		p.cSide("C TCP", "stream", mib, 1, mib),
+		{"iperf3", func() (result, error) { return p.iperf3(mib) }, p.missing["iperf3"]},
+		p.cSide("C TCP, blocking", "wait", 14, 1, 14),
+		{"sockperf", func() (result, error) { return p.sockperf(14) }, p.missing["sockperf"]},
+	},
+		row{"bandwidth, 1 MiB", "C TCP", "iperf3", bandwidth, 0, 0, false},
+		row{"latency, 14 B, blocking", "C TCP, blocking", "sockperf", latency, 0, 0, true})
+}
