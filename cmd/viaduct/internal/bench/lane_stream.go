@@ -65,13 +65,16 @@ func (l *streamLane) send(_ context.Context, n int, _ bool) error {
 	return err
 }
 
-// recv reads one message, or for a bandwidth measurement what there is.
+// recv reads one message, or for a bandwidth measurement all there is until the
+// end: a single read may well bring one byte, as an end message would.
 func (l *streamLane) recv(ctx context.Context, poll bool) (int, error) {
 	var n int
 	var err error
 	switch {
 	case l.s.Op != OpPoll && l.s.Op != OpWait:
-		n, err = l.c.Read(l.buf[:min(len(l.buf), 256<<10)])
+		for err == nil {
+			_, err = l.c.Read(l.buf[:min(len(l.buf), 256<<10)])
+		}
 	case poll && l.raw != nil:
 		n, err = l.raw.readFull(ctx, l.buf[:l.s.Size])
 	default:
