@@ -38,6 +38,7 @@ type Batch struct {
 	start int          // of the slab bytes that are not yet in vecs
 	vecs  [][]byte     // what is to be written, in order
 	pins  []regmem.Ref // memory referenced by vecs
+	last  regmem.Ref   // the pin taken last, one of pins
 	bytes int          // total length
 
 	guarded bool           // some of vecs may fault
@@ -82,10 +83,28 @@ func (b *Batch) Data(ref regmem.Ref) error {
 	}
 	b.close()
 	b.vecs = append(b.vecs, ref.B)
-	b.pins = append(b.pins, ref)
-	b.guarded = b.guarded || ref.Guarded()
+	b.Pin(ref)
 	b.bytes += len(ref.B)
 	return nil
+}
+
+// Pin takes the pin of ref over until the batch is written. Who sends many
+// pieces of one region gets all but the first from [Batch.Pinned], and spares
+// a pin for each.
+func (b *Batch) Pin(ref regmem.Ref) {
+	if ref.Region() == nil {
+		return
+	}
+	b.pins = append(b.pins, ref)
+	b.guarded = b.guarded || ref.Guarded()
+	b.last = ref
+}
+
+// Pinned returns the pin that the batch took last, if it is one of r, whose
+// memory can't fault. Pieces from [regmem.Ref.Access] of it may be given to Data
+// without a pin.
+func (b *Batch) Pinned(r *regmem.Region) (ref regmem.Ref, ok bool) {
+	return b.last, b.last.Region() == r && r != nil && !b.last.Guarded()
 }
 
 // Bytes is Data for memory that needs no pin and stays untouched until Sent.
@@ -128,6 +147,7 @@ func (b *Batch) release() {
 	}
 	clear(b.pins)
 	b.pins = b.pins[:0]
+	b.last = regmem.Ref{}
 }
 
 // reset empties the batch for the next Fill.

@@ -287,8 +287,8 @@ func (c *Conn) writePortable() error {
 func (t *sender) single() []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.batch.vecs) == 1 && len(t.batch.pins) == 0 {
-		return t.batch.vecs[0]
+	if v := t.batch.vecs; len(v) == 1 && t.batch.inSlab(v[0]) {
+		return v[0]
 	}
 	return nil
 }

@@ -438,3 +438,45 @@ func TestPartialWrites(t *testing.T) {
 		}
 	})
 }
+
+// Pieces of one region need one pin, which goes when the batch is written or
+// made independent of it.
+func TestPinned(t *testing.T) {
+	g := regmem.New(regmem.Limits{})
+	mem := make([]byte, 2*CopyLimit+2)
+	r, _ := g.Register(mem, regmem.Options{})
+	other, _ := g.Register(mem, regmem.Options{Guarded: true})
+	b := batches.Get().(*Batch)
+	defer func() { b.reset(); batches.Put(b) }()
+	if _, ok := b.Pinned(r); ok {
+		t.Fatal("an empty batch holds a pin")
+	}
+	ref, _ := g.Access(r.Handle(), r.Base(), CopyLimit+1, nil, nil, regmem.LocalRead)
+	b.Data(ref)
+	pin, ok := b.Pinned(r)
+	if _, also := b.Pinned(other); !ok || also {
+		t.Fatalf("%t, %t", ok, also)
+	}
+	p, _ := pin.Access(r.Base()+CopyLimit+1, CopyLimit+1, nil, nil, regmem.LocalRead)
+	b.Data(regmem.Ref{B: p})
+	if len(b.pins) != 1 || len(b.vecs) != 2 {
+		t.Errorf("%d pins, %d vectors", len(b.pins), len(b.vecs))
+	}
+	copy(mem[CopyLimit+1:], "yes")
+	b.own()
+	if err := g.Deregister(r); err != nil {
+		t.Fatal(err)
+	}
+	clear(mem)
+	if string(b.vecs[1][:3]) != "yes" {
+		t.Error("a piece without a pin of its own was not copied")
+	}
+	if _, ok := b.Pinned(r); ok {
+		t.Error("the pin is still told of")
+	}
+	ref, _ = g.Access(other.Handle(), other.Base(), 1, nil, nil, regmem.LocalRead)
+	b.Pin(ref)
+	if _, ok := b.Pinned(other); ok {
+		t.Error("guarded memory is shared")
+	}
+}

@@ -120,9 +120,15 @@ func (c *Completions[E]) PollN(buf []E) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := min(len(buf), c.n)
-	for i := range n {
-		buf[i] = c.popLocked()
+	for got := 0; got < n; { // twice if the ring's end lies between
+		k := min(n-got, len(c.ring)-c.head)
+		run := c.ring[c.head : c.head+k]
+		copy(buf[got:], run)
+		clear(run)
+		c.head = (c.head + k) & (len(c.ring) - 1)
+		got += k
 	}
+	c.n -= n
 	return n
 }
 

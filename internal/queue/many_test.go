@@ -48,3 +48,32 @@ func TestPeekN(t *testing.T) {
 		t.Errorf("%d from %d after the flush", n, first)
 	}
 }
+
+// What is done by one step is told of together, after each by itself, and
+// taken out by the same step.
+func TestRetire(t *testing.T) {
+	var w Work[int]
+	var told []int
+	batches := 0
+	w.OnDone = func(v int) { told = append(told, v) }
+	w.OnDones = func() { batches++ }
+	for v := range 6 {
+		w.Post(v)
+	}
+	buf := make([]int, 4)
+	if n := w.Retire(1, 3, buf); n != 0 || batches != 0 {
+		t.Errorf("%d retired, %d batches, though the first is not finished", n, batches)
+	}
+	if n := w.Retire(0, 1, buf); n != 3 || !slices.Equal(buf[:3], []int{0, 1, 2}) || batches != 1 {
+		t.Errorf("%d retired, %v, %d batches", n, buf, batches)
+	}
+	if n := w.Retire(3, 6, buf[:2]); n != 2 || buf[0] != 3 || buf[1] != 4 || batches != 2 {
+		t.Errorf("%d retired, %v, %d batches", n, buf, batches)
+	}
+	if n := w.Retire(0, 0, buf); n != 1 || buf[0] != 5 {
+		t.Errorf("%d retired, %v", n, buf)
+	}
+	if !slices.Equal(told, []int{0, 1, 2, 3, 4, 5}) {
+		t.Errorf("told of %v", told)
+	}
+}

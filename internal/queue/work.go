@@ -30,6 +30,11 @@ type Work[T any] struct {
 	// must not call this queue. Set it before use.
 	OnDone func(T)
 
+	// OnDones, if set, is called after the calls of OnDone for requests that
+	// are done at one moment, under the same rules: the place to publish them
+	// together. Set it before use.
+	OnDones func()
+
 	// started is written with mu held, but for MarkStarted.
 	started atomic.Uint64
 
@@ -165,6 +170,25 @@ func (w *Work[T]) FinishRange(first, end uint64) int {
 	return n
 }
 
+// Retire is FinishRange for a queue whose consumer learns of the end of requests
+// by OnDone alone: what is done is reaped in the same step. It stores up to
+// len(buf) requests in buf, and returns how many; if that is len(buf), Reap may
+// have more.
+func (w *Work[T]) Retire(first, end uint64, buf []T) int {
+	w.mu.Lock()
+	for seq := max(first, w.done); seq < min(end, w.posted); seq++ {
+		w.at(seq).finished = true
+	}
+	w.advanceLocked()
+	n := 0
+	for n < len(buf) && w.reaped < w.done {
+		buf[n], _ = w.reapLocked()
+		n++
+	}
+	w.mu.Unlock()
+	return n
+}
+
 func (w *Work[T]) advanceLocked() int {
 	n := 0
 	for w.done < w.posted && w.at(w.done).finished {
@@ -178,6 +202,9 @@ func (w *Work[T]) advanceLocked() int {
 		w.started.Store(w.done) // flushed before they were started
 	}
 	if n > 0 {
+		if w.OnDones != nil {
+			w.OnDones()
+		}
 		w.waiters.WakeLocked(n)
 	}
 	return n

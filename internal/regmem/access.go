@@ -75,6 +75,23 @@ func (r *Region) Access(addr, length uint64, d *Domain, owner any, need Rights) 
 	return Ref{B: r.mem[off:end:end], region: r}, OK
 }
 
+// Access gives another range of the region that ref pins, under the checks of
+// [Region.Access]. It costs no pin of its own: the bytes are not to be used
+// after ref was released. It answers NoRegion as soon as the region is being
+// deregistered.
+func (ref Ref) Access(addr, length uint64, d *Domain, owner any, need Rights) ([]byte, Outcome) {
+	r := ref.region
+	off, out := r.check(addr, length, d, owner, need)
+	if out != OK {
+		return nil, out
+	}
+	if r.state.Load()&closing != 0 {
+		return nil, NoRegion
+	}
+	end := off + length
+	return r.mem[off:end:end], OK
+}
+
 // Check is Access without the pin: it tells whether a range could be used
 // now, for checks at the start of a message whose bytes are placed later.
 func (g *Registry) Check(handle uint32, addr, length uint64, d *Domain, owner any, need Rights) Outcome {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"runtime"
 	"testing"
 	"unsafe"
 
@@ -508,5 +509,46 @@ func BenchmarkAccess(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		ref, _ := g.Access(hs[i%len(hs)], addr, 64, d, nil, RemoteWrite)
 		ref.Release()
+	}
+}
+
+// A pin gives further ranges of its region under the same checks, until the
+// region is being deregistered.
+func TestAccessByPin(t *testing.T) {
+	g := New(Limits{})
+	d := NewDomain()
+	r := register(t, g, 100, Options{Rights: RemoteRead, Domain: d, ZeroBased: true})
+	ref, _ := g.Access(r.Handle(), 0, 1, d, nil, RemoteRead)
+	for _, c := range []struct {
+		addr, n uint64
+		d       *Domain
+		need    Rights
+		want    Outcome
+	}{
+		{90, 10, d, RemoteRead, OK},
+		{90, 11, d, RemoteRead, OutOfBounds},
+		{math.MaxUint64, 2, d, RemoteRead, Wrap},
+		{0, 1, NewDomain(), RemoteRead, WrongDomain},
+		{0, 1, d, RemoteWrite, NoRights},
+	} {
+		b, out := ref.Access(c.addr, c.n, c.d, nil, c.need)
+		if out != c.want || out == OK && (len(b) != int(c.n) || cap(b) != int(c.n) || &b[0] != &r.Bytes()[c.addr]) {
+			t.Errorf("%d bytes at %d: %v, %d bytes; want %v", c.n, c.addr, out, len(b), c.want)
+		}
+	}
+	if !r.Live() {
+		t.Error("a region in use is not live")
+	}
+	done := make(chan error)
+	go func() { done <- g.Deregister(r) }()
+	for r.Live() {
+		runtime.Gosched()
+	}
+	if _, out := ref.Access(0, 1, d, nil, RemoteRead); out != NoRegion {
+		t.Errorf("access to a region that is being deregistered: %v", out)
+	}
+	ref.Release()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

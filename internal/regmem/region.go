@@ -103,6 +103,9 @@ func (r *Region) Owner() any { return r.attrs.Load().owner }
 // window.
 func (r *Region) Parent() *Region { return r.parent }
 
+// Live tells that the region is registered and not being deregistered.
+func (r *Region) Live() bool { return r.state.Load()&closing == 0 }
+
 // pin keeps the memory in place; false if the region is being deregistered.
 func (r *Region) pin() bool {
 	if r.state.Add(1)&closing != 0 {
