@@ -89,6 +89,7 @@ type port struct {
 	told     map[tellKey]fc.Time // unknown handles answered
 	connSeq  uint32
 	active   []*conn // have something to send, in turn
+	kept     []keptIU
 	opt      [iu.LongLen]byte
 	scratch  [fc.MaxData]byte
 	tx       fc.Frame
@@ -163,6 +164,7 @@ func (p *port) PortOnline(now fc.Time) {
 
 // Resumed is told by the N_Port when data may flow to r again.
 func (p *port) Resumed(now fc.Time, r *fc.Remote) {
+	p.sendKept(now, r)
 	for _, c := range p.handles.all() {
 		if c.remote == r {
 			p.activate(c)
@@ -173,6 +175,7 @@ func (p *port) Resumed(now fc.Time, r *fc.Remote) {
 
 // LoggedOut ends everything with r. [FCVI-7.7-2] [FCFS-2.10-7]
 func (p *port) LoggedOut(now fc.Time, r *fc.Remote) {
+	p.takeKept(func(k *keptIU) bool { return k.r == r })
 	for k, m := range p.cache {
 		if m.addr == r.Addr {
 			delete(p.cache, k)
@@ -371,8 +374,8 @@ func (p *port) classFor(r *fc.Remote) fc.Class {
 	return fc.Class3
 }
 
-// sendIU sends an IU that is a single frame. It reports whether r could be
-// sent to.
+// sendIU sends an IU that is a single frame, or keeps it while the mapping of r
+// is verified. It reports whether r is logged in.
 // [FCVI-5.1-7]
 func (p *port) sendIU(now fc.Time, r *fc.Remote, class fc.Class, h *iu.Header, u iu.Use, oxid, rxid uint16, cnt uint16, payload []byte) bool {
 	f := &p.tx
@@ -381,7 +384,7 @@ func (p *port) sendIU(now fc.Time, r *fc.Remote, class fc.Class, h *iu.Header, u
 		FCtl: fc.FCtl(p.cfg.codec.FCtl(h.Op, u)), SeqID: r.NextSeqID(), SeqCnt: cnt, OXID: oxid, RXID: rxid,
 	}}
 	f.Opt = p.cfg.codec.AppendHeader(p.opt[:0], h)
-	ok := p.np.Send(now, r, class, true, f)
+	ok := p.np.Send(now, r, class, true, f) || p.keep(r, class, f)
 	if ok {
 		p.stats.SentIUs++
 	}
@@ -551,6 +554,7 @@ func (o *oxidPool) lock(now fc.Time, ox uint16) {
 func (o *oxidPool) abort(now fc.Time, r *fc.Remote, class fc.Class, ox, rx uint16) {
 	p := o.p
 	o.owners[ox] = nil
+	p.takeKept(func(k *keptIU) bool { return k.r == r && k.f.OXID == ox && !k.f.FromResponder() })
 	p.stats.Aborts++
 	p.np.Abort(now, r, class, ox, rx, r.NextSeqID(), false, func(now fc.Time, accepted bool) {
 		p.np.Timers().After(now+p.np.RATOV(), func(now fc.Time) {

@@ -1,0 +1,57 @@
+package fcvi
+
+import (
+	"slices"
+
+	"viaduct/fc"
+)
+
+// A keptIU is an IU for a port that may not be sent to while its mapping is
+// verified. [FCVI 7.7]
+type keptIU struct {
+	r     *fc.Remote
+	class fc.Class
+	f     fc.Frame
+	buf   []byte
+}
+
+// maxKept bounds the IUs that are kept. What exceeds it is lost, and sent again
+// when its timer expires.
+const maxKept = 1024
+
+// keep puts f, a whole IU, aside until r may be sent to. A set-up must not
+// stand still for T_RQST because a state change was told in the middle of it.
+func (p *port) keep(r *fc.Remote, class fc.Class, f *fc.Frame) bool {
+	if !r.LoggedIn() || len(p.kept) >= maxKept {
+		return false
+	}
+	k := keptIU{r: r, class: class}
+	k.buf = f.CloneTo(&k.f, nil)
+	p.kept = append(p.kept, k)
+	return true
+}
+
+// sendKept sends what was kept for r.
+func (p *port) sendKept(now fc.Time, r *fc.Remote) {
+	mine := p.takeKept(func(k *keptIU) bool { return k.r == r })
+	for i := range mine {
+		if k := &mine[i]; !p.np.Send(now, r, k.class, true, &k.f) {
+			p.keep(r, k.class, &k.f)
+		}
+	}
+}
+
+// takeKept removes the kept IUs that match, and returns them.
+func (p *port) takeKept(match func(k *keptIU) bool) (taken []keptIU) {
+	if len(p.kept) == 0 {
+		return nil
+	}
+	p.kept = slices.DeleteFunc(p.kept, func(k keptIU) bool {
+		if !match(&k) {
+			return false
+		}
+		taken = append(taken, k)
+		return true
+	})
+	return taken
+}

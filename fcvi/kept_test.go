@@ -1,0 +1,103 @@
+package fcvi
+
+import (
+	"testing"
+	"time"
+
+	"viaduct/fc"
+	"viaduct/fc/fabric"
+	"viaduct/fcvi/iu"
+	"viaduct/vi"
+)
+
+// TestVerifiedMeanwhile: a state change that is told while a connection is set
+// up, or ended, costs as long as the verification takes and not a time-out:
+// what may not be sent meanwhile is kept. In real time this happens whenever
+// the fabric's word of a new port is slower than the port itself.
+// [FCVI-7.7-6]
+func TestVerifiedMeanwhile(t *testing.T) {
+	const slow = 30 * time.Millisecond
+	// told lets a port hear of a change of the other one; its question to the
+	// directory takes a while.
+	told := func(s *sim, i int) {
+		name := s.ports[i].np.ID()
+		s.net.AddFault(&fabric.Fault{Nth: 1, Do: fabric.Delay, Late: slow, Match: func(f *fc.Frame) bool {
+			return f.Type == fc.TypeCT && f.RCtl == fc.RCtlUnsolControl && f.SID == name
+		}})
+		p := s.ports[1-i]
+		var types fc.FC4Map
+		types.Set(fc.TypeFCVI)
+		p.np.Query(s.net.Now(), fc.NSRFTID, fc.NSBody{}.ID(p.np.ID()).Bytes(types[:]...), func(fc.Time, []byte, error) {})
+		r := s.ports[i].np.RemoteByName(p.np.Name())
+		if !s.net.RunUntil(slow/2, func() bool { return r != nil && !r.Ready() }) {
+			t.Fatalf("port %d does not verify", i)
+		}
+	}
+	for i, side := range []string{"originator", "responder"} {
+		t.Run(side, func(t *testing.T) {
+			s := newSim(t, simConfig{seed: 5, order: true})
+			x, _ := s.connect(iu.ReliableReception) // so that they are logged in
+			x.c.disconnect(s.net.Now())
+			s.net.Run(time.Second)
+			all := s.record()
+			told(s, i)
+			begin := s.net.Now()
+			a, b := s.connect(iu.ReliableReception)
+			if took := s.net.Now() - begin; took > 2*slow {
+				t.Errorf("set up in %v", took)
+			}
+			if got := ops(*all); got != "CONNECT_RQST CONNECT_RESP1 CONNECT_RESP2 CONNECT_RESP3" {
+				t.Error(got)
+			}
+			told(s, i)
+			begin = s.net.Now()
+			r := b.postRecv(10)
+			w := a.post(vi.OpSendReceive, pattern(10, 1))
+			if !s.net.RunUntil(2*slow, func() bool { return w.done && r.done }) {
+				t.Errorf("a message does not come: %v, %v", w.done, r.done)
+			}
+			told(s, i)
+			[]*fake{a, b}[i].c.disconnect(s.net.Now())
+			if !s.net.RunUntil(2*slow, func() bool { return a.c.gone && b.c.gone }) {
+				t.Errorf("disconnected: %v, %v", a.c.state, b.c.state)
+			}
+			if n := len(s.ports[i].kept); n != 0 {
+				t.Errorf("%d IUs kept for ever", n)
+			}
+		})
+	}
+	t.Run("given up", func(t *testing.T) { // what is kept for an Exchange that is given up is never sent
+		s := newSim(t, simConfig{seed: 5, order: true})
+		x, _ := s.connect(iu.ReliableReception)
+		all := s.record()
+		told(s, 0)
+		p, r := s.ports[0], x.c.remote
+		h := iu.Header{Op: iu.DisconnectRqst, Handle: 1}
+		for ox := range uint16(maxKept + 1) {
+			if ok := p.sendIU(s.net.Now(), r, fc.Class3, &h, iu.Use{Last: true}, ox, fc.Unassigned, 0, nil); ok != (ox < maxKept) {
+				t.Fatalf("IU %d kept: %v", ox, ok)
+			}
+		}
+		for ox := range uint16(maxKept) {
+			p.oxids.abort(s.net.Now(), r, fc.Class3, ox, fc.Unassigned)
+		}
+		s.net.Run(time.Second)
+		if got := ops(*all); got != "" || len(p.kept) != 0 {
+			t.Errorf("sent %q, %d kept", got, len(p.kept))
+		}
+	})
+	t.Run("logged out", func(t *testing.T) {
+		s := newSim(t, simConfig{seed: 5, order: true})
+		x, _ := s.connect(iu.ReliableReception)
+		told(s, 0)
+		x.c.disconnect(s.net.Now())
+		p := s.ports[0]
+		if len(p.kept) != 1 {
+			t.Errorf("%d kept", len(p.kept))
+		}
+		p.np.Logout(s.net.Now(), x.c.remote)
+		if len(p.kept) != 0 {
+			t.Errorf("%d kept for a port that is logged out", len(p.kept))
+		}
+	})
+}
