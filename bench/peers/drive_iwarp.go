@@ -178,8 +178,8 @@ type iwarpConn struct {
 	m    measure
 	wrs  []iwarp.SendWR
 	next int
-	out  int
 	sent int // Sends, since the last answer
+	done []iwarp.Completion
 }
 
 func (iwarpEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
@@ -214,7 +214,8 @@ func (iwarpEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 	}
 	before := now()
 	cs := make([]*iwarpConn, m.Conns)
-	byQP := make(map[*iwarp.QueuePair]*iwarpConn, m.Conns)
+	lanes := make([]lane, m.Conns)
+	byQP := make(map[*iwarp.QueuePair]int, m.Conns)
 	for i := range cs {
 		q, err := iwarp.Dial(ctx, h.Address, cfg)
 		if err != nil {
@@ -222,7 +223,7 @@ func (iwarpEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 		}
 		defer q.Abort()
 		c := &iwarpConn{q: q, mr: mr, m: m}
-		cs[i], byQP[q] = c, c
+		cs[i], lanes[i], byQP[q] = c, c, i
 		if m.Op != opIdle {
 			c.prepare(h)
 		}
@@ -252,17 +253,19 @@ func (iwarpEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 			return err
 		})
 	}
-	warm := m
-	warm.Time = m.Time / 8
-	if _, err := iwarpRun(warm, cfg.SendCQ, cs, byQP); err != nil {
-		return result{}, err
-	}
-	return iwarpRun(m, cfg.SendCQ, cs, byQP)
+	return measured(m, lanes, func() (int, error) {
+		e, err := cfg.SendCQ.Wait(ctx)
+		if err == nil {
+			err = e.Err()
+		}
+		return byQP[e.QP], err
+	})
 }
 
 func (c *iwarpConn) prepare(h iwarpHello) {
 	op := map[string]iwarp.Op{opWrite: iwarp.OpWrite, opRead: iwarp.OpRead}[c.m.Op] // else OpSend
 	c.wrs = make([]iwarp.SendWR, c.m.Depth)
+	c.done = make([]iwarp.Completion, min(c.m.Depth, 256))
 	for i := range c.wrs {
 		off := i % c.m.slots() * c.m.Size
 		c.wrs[i] = iwarp.SendWR{Op: op, SG: []iwarp.SGE{c.mr.SGE(off, c.m.Size)}}
@@ -284,7 +287,6 @@ func (c *iwarpConn) post() error {
 		c.sent += c.m.Bell
 	}
 	n, err := c.q.PostBatch(c.wrs[c.next : c.next+c.m.Bell])
-	c.out += n
 	c.next = (c.next + n) % len(c.wrs)
 	return err
 }
@@ -318,86 +320,28 @@ func (c *iwarpConn) finish() error {
 	return c.answer()
 }
 
-func iwarpRun(m measure, cq *iwarp.CompletionQueue, cs []*iwarpConn, byQP map[*iwarp.QueuePair]*iwarpConn) (result, error) {
-	w := watch(m.Time, every(m.Size))
-	total := 0
-	buf := make([]iwarp.Completion, 256)
-	if cq == nil {
-		c := cs[0]
-		reap := func() error {
-			n := c.q.SendCQ().PollN(buf)
-			if n == 0 && m.Wait {
-				e, err := c.q.SendCQ().Wait(context.Background())
-				if err != nil {
-					return err
-				}
-				buf[0], n = e, 1
-			}
-			for i := range n {
-				if err := buf[i].Err(); err != nil {
-					return err
-				}
-			}
-			c.out -= n
-			total += n
-			return nil
-		}
-		for !w.up(m.Bell) {
-			for c.out+m.Bell > m.Depth {
-				if err := reap(); err != nil {
-					return result{}, err
-				}
-			}
-			if err := c.post(); err != nil {
-				return result{}, err
-			}
-		}
-		for c.out > 0 {
-			if err := reap(); err != nil {
-				return result{}, err
-			}
-		}
-		if err := c.finish(); err != nil {
-			return result{}, err
-		}
-		r := w.result(total, m.Size)
-		_, err := c.q.SendCQ().Wait(context.Background())
-		return r, err
-	}
-	out, turn := 0, 0
-	for ; turn < min(len(cs), window); turn++ {
-		if err := cs[turn].post(); err != nil {
-			return result{}, err
-		}
-		out += m.Bell
-	}
-	for out > 0 {
-		e, err := cq.Wait(context.Background())
-		if err == nil {
-			err = e.Err()
-		}
+// reap takes what has completed.
+func (c *iwarpConn) reap(wait bool) (int, error) {
+	n := c.q.SendCQ().PollN(c.done)
+	if n == 0 && wait {
+		e, err := c.q.SendCQ().Wait(context.Background())
 		if err != nil {
-			return result{}, err
+			return 0, err
 		}
-		byQP[e.QP].out--
-		out--
-		total++
-		c := cs[turn%len(cs)]
-		turn++
-		if c.out+m.Bell <= m.Depth && !w.up(m.Bell) {
-			if err := c.post(); err != nil {
-				return result{}, err
-			}
-			out += m.Bell
+		c.done[0], n = e, 1
+	}
+	for i := range n {
+		if err := c.done[i].Err(); err != nil {
+			return i, err
 		}
 	}
-	for _, c := range cs {
-		if err := c.finish(); err != nil {
-			return result{}, err
-		}
-		if _, err := cq.Wait(context.Background()); err != nil {
-			return result{}, err
-		}
+	return n, nil
+}
+
+func (c *iwarpConn) settle() error {
+	e, err := c.q.SendCQ().Wait(context.Background())
+	if err != nil {
+		return err
 	}
-	return w.result(total, m.Size), nil
+	return e.Err()
 }

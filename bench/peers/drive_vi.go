@@ -243,6 +243,7 @@ func (e viEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 	}
 	before := now()
 	cs := make([]*viConn, m.Conns)
+	lanes := make([]lane, m.Conns)
 	for i := range cs {
 		v, err := nic.CreateVI(viAttributes(m), cq, nil)
 		if err != nil {
@@ -251,7 +252,8 @@ func (e viEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 		if _, err := v.ConnectRequest(context.Background(), vi.Address{}, target); err != nil {
 			return result{}, fmt.Errorf("connection %d: %w", i, err)
 		}
-		cs[i] = &viConn{v: v, m: m, region: region, remote: h.Remote}
+		cs[i] = &viConn{v: v, m: m, region: region, remote: h.Remote, cq: cq, index: i}
+		lanes[i] = cs[i]
 		v.SetUserData(cs[i])
 		if m.Op != opIdle {
 			cs[i].prepare()
@@ -295,7 +297,14 @@ func (e viEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 			}
 		})
 	}
-	return viStream(m, cq, cs)
+	return measured(m, lanes, func() (int, error) {
+		e, err := cq.Wait(context.Background())
+		if err != nil {
+			return 0, err
+		}
+		_, err = e.VI.SendDone()
+		return e.VI.UserData().(*viConn).index, err
+	})
 }
 
 // viConn is one connection of a stream.
@@ -304,9 +313,10 @@ type viConn struct {
 	m      measure
 	region *vi.Region
 	remote vi.RemoteSegment
-	ds     []*vi.Descriptor // as many as may be outstanding
+	cq     *vi.CompletionQueue // of its sends, or nil
+	ds     []*vi.Descriptor    // as many as may be outstanding
 	next   int
-	out    int
+	index  int
 }
 
 func (c *viConn) prepare() {
@@ -330,7 +340,6 @@ func (c *viConn) prepare() {
 // post posts one doorbell's messages.
 func (c *viConn) post() error {
 	n, err := c.v.PostSends(c.ds[c.next : c.next+c.m.Bell])
-	c.out += n
 	c.next = (c.next + n) % len(c.ds)
 	return err
 }
@@ -349,104 +358,14 @@ func (c *viConn) finish() error {
 	return err
 }
 
-func viStream(m measure, cq *vi.CompletionQueue, cs []*viConn) (result, error) {
-	// Warm up, so that pools are filled and the congestion window is open.
-	warm := m
-	warm.Time = m.Time / 8
-	if _, err := viRun(warm, cq, cs); err != nil {
-		return result{}, err
-	}
-	return viRun(m, cq, cs)
-}
-
-func viRun(m measure, cq *vi.CompletionQueue, cs []*viConn) (result, error) {
-	w := watch(m.Time, every(m.Size))
-	total := 0
-	if cq == nil {
-		c := cs[0]
-		for {
-			for c.out+m.Bell > m.Depth {
-				if m.Wait {
-					if _, err := c.v.SendWait(context.Background()); err != nil {
-						return result{}, err
-					}
-					c.out--
-					total++
-				}
-				n, err := c.reap()
-				if err != nil {
-					return result{}, err
-				}
-				total += n
-			}
-			if w.up(m.Bell) {
-				break
-			}
-			if err := c.post(); err != nil {
-				return result{}, err
-			}
-		}
-		for c.out > 0 {
-			n, err := c.reap()
-			if err != nil {
-				return result{}, err
-			}
-			total += n
-		}
-		if err := c.finish(); err != nil {
-			return result{}, err
-		}
-		r := w.result(total, m.Size)
-		_, err := c.v.SendWait(context.Background())
-		return r, err
-	}
-	out, turn := 0, 0
-	for ; turn < min(len(cs), window); turn++ {
-		if err := cs[turn].post(); err != nil {
-			return result{}, err
-		}
-		out += m.Bell
-	}
-	for out > 0 {
-		e, err := cq.Wait(context.Background())
-		if err != nil {
-			return result{}, err
-		}
-		if _, err := e.VI.SendDone(); err != nil {
-			return result{}, err
-		}
-		e.VI.UserData().(*viConn).out--
-		out--
-		total++
-		c := cs[turn%len(cs)]
-		turn++
-		if c.out+m.Bell <= m.Depth && !w.up(m.Bell) {
-			if err := c.post(); err != nil {
-				return result{}, err
-			}
-			out += m.Bell
-		}
-	}
-	for _, c := range cs {
-		if err := c.finish(); err != nil {
-			return result{}, err
-		}
-		if _, err := cq.Wait(context.Background()); err != nil {
-			return result{}, err
-		}
-		if _, err := c.v.SendDone(); err != nil {
-			return result{}, err
-		}
-	}
-	return w.result(total, m.Size), nil
-}
-
-// window is how many doorbells' messages are outstanding on many connections
-// together; they take turns.
-const window = 64
-
 // reap takes what has completed.
-func (c *viConn) reap() (n int, err error) {
+func (c *viConn) reap(wait bool) (n int, err error) {
+	if wait {
+		if _, err := c.v.SendWait(context.Background()); err != nil {
+			return 0, err
+		}
+		n++
+	}
 	for {
 		_, err := c.v.SendDone()
 		if err == vi.ErrNotDone || errors.Is(err, vi.ErrQueueEmpty) {
@@ -456,8 +375,19 @@ func (c *viConn) reap() (n int, err error) {
 			return n, err
 		}
 		n++
-		c.out--
 	}
+}
+
+func (c *viConn) settle() error {
+	if c.cq == nil {
+		_, err := c.v.SendWait(context.Background())
+		return err
+	}
+	if _, err := c.cq.Wait(context.Background()); err != nil {
+		return err
+	}
+	_, err := c.v.SendDone()
+	return err
 }
 
 func viSetups(nic *vi.NIC, m measure, target vi.Address) (result, error) {

@@ -1,0 +1,111 @@
+package main
+
+// A lane is a connection with messages outstanding.
+type lane interface {
+	// post posts one doorbell's messages.
+	post() error
+
+	// reap takes what has completed and says how much; with wait it waits
+	// for something.
+	reap(wait bool) (int, error)
+
+	// finish sends a last message and waits for the answer to it, which
+	// comes after everything before has been placed.
+	finish() error
+
+	// settle takes the completion of that last message.
+	settle() error
+}
+
+// window is how many doorbells' messages are outstanding on many connections
+// together; they take turns.
+const window = 64
+
+// measured streams for a while, so that pools are filled and the congestion
+// window is open, and then in earnest. await waits for a completion on any of
+// many lanes and tells on which.
+func measured(m measure, lanes []lane, await func() (int, error)) (result, error) {
+	run := func(m measure) (result, error) { return streamOne(m, lanes[0]) }
+	if len(lanes) > 1 {
+		run = func(m measure) (result, error) { return streamMany(m, lanes, await) }
+	}
+	warm := m
+	warm.Time = m.Time / 8
+	if _, err := run(warm); err != nil {
+		return result{}, err
+	}
+	return run(m)
+}
+
+func streamOne(m measure, l lane) (result, error) {
+	w := watch(m.Time, every(m.Size))
+	out, total := 0, 0
+	reap := func() error {
+		n, err := l.reap(m.Wait)
+		out -= n
+		total += n
+		return err
+	}
+	for !w.up(m.Bell) {
+		for out+m.Bell > m.Depth {
+			if err := reap(); err != nil {
+				return result{}, err
+			}
+		}
+		if err := l.post(); err != nil {
+			return result{}, err
+		}
+		out += m.Bell
+	}
+	for out > 0 {
+		if err := reap(); err != nil {
+			return result{}, err
+		}
+	}
+	if err := l.finish(); err != nil {
+		return result{}, err
+	}
+	r := w.result(total, m.Size)
+	return r, l.settle()
+}
+
+func streamMany(m measure, lanes []lane, await func() (int, error)) (result, error) {
+	w := watch(m.Time, every(m.Size))
+	outs := make([]int, len(lanes))
+	out, total, turn := 0, 0, 0
+	post := func(i int) error {
+		outs[i] += m.Bell
+		out += m.Bell
+		return lanes[i].post()
+	}
+	for ; turn < min(len(lanes), window); turn++ {
+		if err := post(turn); err != nil {
+			return result{}, err
+		}
+	}
+	for out > 0 {
+		i, err := await()
+		if err != nil {
+			return result{}, err
+		}
+		outs[i]--
+		out--
+		total++
+		i = turn % len(lanes)
+		turn++
+		if outs[i]+m.Bell <= m.Depth && !w.up(m.Bell) {
+			if err := post(i); err != nil {
+				return result{}, err
+			}
+		}
+	}
+	for _, l := range lanes {
+		if err := l.finish(); err != nil {
+			return result{}, err
+		}
+		if err := l.settle(); err != nil {
+			return result{}, err
+		}
+	}
+	return w.result(total, m.Size), nil
+}
