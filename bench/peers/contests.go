@@ -89,10 +89,8 @@ func (t *toolbox) contests(base measure) []contest {
 	p.bulk()
 	p.small()
 	p.latencies()
-	p.settings()
 	p.scale()
 	p.streams()
-	p.fibreChannel()
 	p.orientation()
 	return p.all
 }

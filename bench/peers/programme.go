@@ -30,15 +30,37 @@ func pings(size int) func(*measure) {
 	return func(m *measure) { m.Op, m.Size, m.Depth, m.Bell, m.Footprint = opPing, size, 1, 1, size }
 }
 
+// fcvi is FC-VI over an FCIP link: the same programs as vitcp's on the other
+// network mapping.
+func (p *programme) fcvi(set func(m *measure)) side { return p.ours("fcvi", "fcvi", set) }
+
+// besideVITCP compares it with vitcp.
+func besideVITCP(metric string, q quantity, goal, floor float64) row {
+	return row{metric, "fcvi", "vitcp", q, goal, floor, q == latency}
+}
+
+// reception is vitcp at Reliable Reception, whose completions wait for the
+// peer's acknowledgement.
+func (p *programme) reception(set func(m *measure)) side {
+	return p.ours("vitcp, Reliable Reception", "vitcp", func(m *measure) { set(m); m.Level = "reception" })
+}
+
+// besideDelivery compares it with vitcp at Reliable Delivery.
+func besideDelivery(metric, delivery string, q quantity) row {
+	return row{metric, "vitcp, Reliable Reception", delivery, q, 0, 0, q == latency}
+}
+
 // bulk is what bandwidth is about.
 func (p *programme) bulk() {
 	const tcpStream = "C TCP"
-	s := append(p.each(writes(mib, 4, 1, mib)), p.cSide(tcpStream, "stream", mib, 1, mib), p.ucxSide("ucp_put_bw", mib))
+	write := writes(mib, 4, 1, mib)
+	s := append(p.each(write), p.fcvi(write), p.cSide(tcpStream, "stream", mib, 1, mib), p.ucxSide("ucp_put_bw", mib))
 	p.add("RDMA Write, 1 MiB", append(s, p.fiSides("write", mib)...), slices.Concat(
 		judge("bandwidth", tcpStream, bandwidth, 0.85, 0.70),
 		judge("bandwidth", "libfabric tcp write", bandwidth, 1.4, 1.0),
 		judge("bandwidth", "libfabric net write", bandwidth, 0, 0),
-		judge("bandwidth", "UCX ucp_put_bw", bandwidth, 5, 3))...)
+		judge("bandwidth", "UCX ucp_put_bw", bandwidth, 5, 3),
+		[]row{besideVITCP("bandwidth", bandwidth, 0.5, 0.4)})...)
 
 	s = append(p.each(sends(mib)), p.ucxSide("ucp_am_bw", mib))
 	p.add("Send and receive, 1 MiB", append(s, p.fiSides("tagged", mib)...), slices.Concat(
@@ -46,12 +68,23 @@ func (p *programme) bulk() {
 		judge("bandwidth", "libfabric net tagged", bandwidth, 0, 0),
 		judge("bandwidth", "UCX ucp_am_bw", bandwidth, 0.85, 0.65))...)
 
-	s = append(p.each(writes(64*kib, 16, 4, 64*kib)), p.cSide(tcpStream, "stream", 64*kib, 1, 64*kib), p.ucxSide("ucp_put_bw", 64*kib))
+	write = writes(64*kib, 16, 4, 64*kib)
+	const crc, small = "iwarp, CRC32C on", "iwarp, FPDUs of 1460 bytes"
+	s = append(p.each(write), p.fcvi(write), p.reception(write),
+		p.ours(crc, "iwarp", func(m *measure) { write(m); m.CRC = true }),
+		p.ours(small, "iwarp", func(m *measure) { write(m); m.FPDU = 1460 }),
+		p.cSide(tcpStream, "stream", 64*kib, 1, 64*kib), p.ucxSide("ucp_put_bw", 64*kib))
 	p.add("RDMA Write, 64 KiB", append(s, p.fiSides("write", 64*kib)...), slices.Concat(
 		judge("bandwidth", tcpStream, bandwidth, 1.25, 0.9),
 		judge("bandwidth", "libfabric tcp write", bandwidth, 2, 1.2),
 		judge("bandwidth", "libfabric net write", bandwidth, 0, 0),
-		judge("bandwidth", "UCX ucp_put_bw", bandwidth, 4, 2))...)
+		judge("bandwidth", "UCX ucp_put_bw", bandwidth, 4, 2),
+		[]row{
+			{"bandwidth", crc, "iwarp", bandwidth, 0.6, 0.5, false},
+			{"bandwidth", small, "iwarp", bandwidth, 0.6, 0.5, false},
+			besideDelivery("bandwidth", "vitcp", bandwidth),
+			besideVITCP("bandwidth", bandwidth, 0.5, 0.4),
+		})...)
 
 	const batched = "C TCP, sendmsg of 16"
 	s = append(p.each(writes(4*kib, 64, 16, 64*kib)), p.cSide(batched, "stream", 4*kib, 16, 64*kib), p.ucxSide("ucp_put_bw", 4*kib))
@@ -78,6 +111,8 @@ func (p *programme) small() {
 		}
 	}
 	const each = "C TCP, one send each"
+	batch := writes(64, 256, 16, 16*kib)
+	s = append(s, p.ours("fcvi, 16 per doorbell", "fcvi", batch), p.reception(batch))
 	s = append(s, p.cSide(each, "stream", 64, 1, 16*kib), p.ucxSide("ucp_put_bw", 64))
 	s = append(s, p.fiSides("write", 64)...)
 	for _, name := range rdma {
@@ -95,6 +130,9 @@ func (p *programme) small() {
 			row{"messages, one per doorbell", name + ", 1 per doorbell", each, rate, 0.8, 0.7, false},
 			row{"allocations per message", name + ", 16 per doorbell", "", allocs, 0.01, 0.01, true})
 	}
+	rows = append(rows,
+		besideDelivery("messages, 16 per doorbell", "vitcp, 16 per doorbell", rate),
+		row{"messages, 16 per doorbell", "fcvi, 16 per doorbell", "vitcp, 16 per doorbell", rate, 0, 0, false})
 	p.add("RDMA Write, 64 B", s, rows...)
 }
 
@@ -108,12 +146,14 @@ func (p *programme) waiting(name, transport string) side {
 
 func (p *programme) latencies() {
 	const spinning = "C TCP, spinning"
-	s := append(p.each(pings(8)), p.cSide(spinning, "spin", 8, 1, 8), p.ucxSide("tag_lat", 8))
+	s := append(p.each(pings(8)), p.fcvi(pings(8)), p.reception(pings(8)),
+		p.cSide(spinning, "spin", 8, 1, 8), p.ucxSide("tag_lat", 8))
 	p.add("Latency one way, 8 B, polling", append(s, p.fiSides("ping", 8)...), slices.Concat(
 		judge("latency", spinning, latency, 1.25, 1.5),
 		judge("latency", "UCX tag_lat", latency, 1.0, 1.2),
 		judge("latency", "libfabric tcp ping", latency, 1.0, 1.2),
-		judge("latency", "libfabric net ping", latency, 0, 0))...)
+		judge("latency", "libfabric net ping", latency, 0, 0),
+		[]row{besideDelivery("latency", "vitcp", latency), besideVITCP("latency", latency, 0, 0)})...)
 
 	s = append(p.each(pings(64*kib)), p.cSide(spinning, "spin", 64*kib, 1, 64*kib), p.ucxSide("tag_lat", 64*kib))
 	p.add("Latency one way, 64 KiB, polling", s, slices.Concat(
@@ -124,35 +164,10 @@ func (p *programme) latencies() {
 	for _, name := range rdma {
 		s = append(s, p.waiting(name, name))
 	}
-	p.add("Latency one way, 8 B, waiting, both on one processor", append(s, p.waiting("Go net.Conn", "tcp")),
-		judge("latency", "Go net.Conn", latency, 1.2, 1.5)...)
-}
-
-// settings shows what a choice costs that a user of ours has.
-func (p *programme) settings() {
-	var s []side
-	level := func(name, level string, set func(m *measure)) {
-		s = append(s, p.ours(name, "vitcp", func(m *measure) { m.Level = level; set(m) }))
-	}
-	level("reception, 64 KiB", "reception", writes(64*kib, 16, 4, 64*kib))
-	level("delivery, 64 KiB", "delivery", writes(64*kib, 16, 4, 64*kib))
-	level("reception, 64 B", "reception", writes(64, 256, 16, 16*kib))
-	level("delivery, 64 B", "delivery", writes(64, 256, 16, 16*kib))
-	level("reception, 8 B", "reception", pings(8))
-	level("delivery, 8 B", "delivery", pings(8))
-	p.add("vitcp, Reliable Reception beside Reliable Delivery", s,
-		row{"bandwidth", "reception, 64 KiB", "delivery, 64 KiB", bandwidth, 0, 0, false},
-		row{"messages, 16 per doorbell", "reception, 64 B", "delivery, 64 B", rate, 0, 0, false},
-		row{"latency, polling", "reception, 8 B", "delivery, 8 B", latency, 0, 0, true})
-
-	write := writes(64*kib, 16, 4, 64*kib)
-	p.add("iwarp, RDMA Write, 64 KiB", []side{
-		p.ours("iwarp", "iwarp", write),
-		p.ours("iwarp, CRC32C on", "iwarp", func(m *measure) { write(m); m.CRC = true }),
-		p.ours("iwarp, FPDUs of 1460 bytes", "iwarp", func(m *measure) { write(m); m.FPDU = 1460 }),
-	},
-		row{"bandwidth", "iwarp, CRC32C on", "iwarp", bandwidth, 0.6, 0.5, false},
-		row{"bandwidth", "iwarp, FPDUs of 1460 bytes", "iwarp", bandwidth, 0.6, 0.5, false})
+	p.add("Latency one way, 8 B, waiting, both on one processor",
+		append(s, p.waiting("sdp", "sdp"), p.waiting("Go net.Conn", "tcp")),
+		append(judge("latency", "Go net.Conn", latency, 1.2, 1.5),
+			row{"latency", "sdp", "Go net.Conn", latency, 1.3, 1.6, true})...)
 }
 
 // scale is about many connections. Plain TCP's figures are shown beside.
@@ -184,10 +199,14 @@ func (p *programme) scale() {
 	p.add("1000 idle connections", s, rows...)
 
 	s, rows = nil, nil
-	for _, name := range all {
+	for _, name := range []string{"vitcp", "iwarp", "fcvi", "sdp", "tcp"} {
 		s = append(s, p.ours(name, name, func(m *measure) { m.Op = opSetup }))
+		r := row{"connections per second", name, "tcp", rate, 0, 0, false}
+		if name == "sdp" {
+			r.goal, r.floor = 0.33, 0.2
+		}
 		if name != "tcp" {
-			rows = append(rows, row{"connections per second", name, "tcp", rate, 0, 0, false})
+			rows = append(rows, r)
 		}
 	}
 	p.add("Connections made one after the other", s, rows...)
@@ -224,27 +243,6 @@ func (p *programme) streams() {
 	}
 	p.add("Stream, latency one way, 64 B", []side{ping("sdp", "sdp"), ping(tcp, "tcp")},
 		row{"latency", "sdp", tcp, latency, 1.3, 1.6, true})
-	p.add("Stream, latency one way, 8 B, both on one processor", []side{p.waiting("sdp", "sdp"), p.waiting(tcp, "tcp")},
-		row{"latency", "sdp", tcp, latency, 1.3, 1.6, true})
-
-	setup := func(name, transport string) side {
-		return p.ours(name, transport, func(m *measure) { m.Op = opSetup })
-	}
-	p.add("Stream, connections made one after the other", []side{setup("sdp", "sdp"), setup(tcp, "tcp")},
-		row{"connections per second", "sdp", tcp, rate, 0.33, 0.2, false})
-}
-
-// fibreChannel is fcvi over an FCIP link beside vitcp: the same programs on
-// the other network mapping.
-func (p *programme) fibreChannel() {
-	beside := func(title, metric string, q quantity, goal, floor float64, set func(m *measure)) {
-		p.add("fcvi beside vitcp, "+title, []side{p.ours("fcvi", "fcvi", set), p.ours("vitcp", "vitcp", set)},
-			row{metric, "fcvi", "vitcp", q, goal, floor, q == latency})
-	}
-	beside("RDMA Write, 1 MiB", "bandwidth", bandwidth, 0.5, 0.4, writes(mib, 4, 1, mib))
-	beside("RDMA Write, 64 KiB", "bandwidth", bandwidth, 0.5, 0.4, writes(64*kib, 16, 4, 64*kib))
-	beside("RDMA Write, 64 B, 16 per doorbell", "messages", rate, 0, 0, writes(64, 256, 16, 16*kib))
-	beside("latency one way, 8 B, polling", "latency", latency, 0, 0, pings(8))
 }
 
 // orientation shows how the plain C programs do beside well-known tools.
