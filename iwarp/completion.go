@@ -3,7 +3,6 @@ package iwarp
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
 )
 
 // A Status says how a request ended.
@@ -77,20 +76,32 @@ type Completion struct {
 
 	// Value is what the word was before an Atomic Operation.
 	Value uint64
-
-	credit *atomic.Int64 // slot to give back when the completion is taken
-	share  *atomic.Int64 // likewise, of a shared receive queue
 }
 
 // Err returns the error of the status, nil if the request succeeded. Why the
 // stream ended, if it has, is told by [QueuePair.Err].
 func (c *Completion) Err() error { return c.Status.Err() }
 
-func (c *Completion) taken() {
-	if c.credit != nil {
-		c.credit.Add(-1)
+// taken gives the slots of completions back that a consumer has taken.
+func taken(cs []Completion) {
+	for i := 0; i < len(cs); {
+		c := &cs[i]
+		n := int64(1)
+		for i++; i < len(cs) && cs[i].QP == c.QP && (cs[i].Op == OpRecv) == (c.Op == OpRecv); i++ {
+			n++
+		}
+		c.QP.taken(c.Op, n)
 	}
-	if c.share != nil {
-		c.share.Add(-1)
+}
+
+func (q *QueuePair) taken(op Op, n int64) {
+	switch {
+	case op != OpRecv:
+		q.sqUsed.Add(-n)
+	case q.srq != nil:
+		q.srq.q.used.Add(-n)
+		q.srqHeld.Add(-n)
+	default:
+		q.rq.used.Add(-n)
 	}
 }

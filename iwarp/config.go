@@ -126,7 +126,7 @@ type Config struct {
 	RequestTimeout   time.Duration // Responder: the whole Request
 	ReplyTimeout     time.Duration // Initiator: the whole Reply
 	FirstFPDUTimeout time.Duration // Responder, peer-to-peer: the first FPDU
-	CloseTimeout     time.Duration // Close: draining, and the peer's end
+	CloseTimeout     time.Duration // Close: draining and the peer's end, together
 	IdleTimeout      time.Duration
 
 	// TLS, if set, puts the stream into a TLS connection. No RFC says how; it

@@ -63,7 +63,7 @@ func (c *CompletionQueue) Poll() (Completion, bool) {
 		e, ok = c.q.Poll()
 	}
 	if ok {
-		e.taken()
+		e.QP.taken(e.Op, 1)
 	}
 	return e, ok
 }
@@ -74,9 +74,7 @@ func (c *CompletionQueue) PollN(buf []Completion) int {
 	if n == 0 && len(buf) > 0 && (*progress)(c).Poll() {
 		n = c.q.PollN(buf)
 	}
-	for i := range buf[:n] {
-		buf[i].taken()
-	}
+	taken(buf[:n])
 	return n
 }
 
@@ -86,7 +84,7 @@ func (c *CompletionQueue) PollN(buf []Completion) int {
 func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) {
 	e, err := c.q.Wait(ctx, (*progress)(c))
 	if err == nil {
-		e.taken()
+		e.QP.taken(e.Op, 1)
 	}
 	return e, err
 }

@@ -16,6 +16,7 @@ type ending uint8
 const (
 	endTerminate ending = iota // our Terminate, then FIN [RDMAP-6.2.1-4]
 	endQuiet                   // FIN [I-37]
+	endLate                    // FIN was sent long ago, nothing is waited for [I-33]
 	endAbort                   // reset
 )
 
@@ -127,6 +128,8 @@ func (q *QueuePair) endWire(how ending) {
 		// input would reset it and destroy the Terminate on its way.
 		q.fc.Shutdown()
 		q.fc.CloseAfter(drainTimeout)
+	case endLate:
+		q.fc.Close()
 	default:
 		q.fc.Abort()
 		q.fc.Close()
@@ -245,9 +248,11 @@ func (q *QueuePair) maybeFinish() {
 
 // Close ends the stream in order and waits for it: our direction as
 // [QueuePair.CloseWrite] does, then the peer's, which may go on sending until
-// it closes too. It takes Config.CloseTimeout at most; what is not done then is
-// flushed. When Close returns nothing completes any more. Closing again waits
-// for the first. [RDMAP-6.2-1] [I-33]
+// it closes too. It waits for Config.CloseTimeout at most, 5 s unless set; what
+// is not done then is flushed. A peer that does not close costs its part of that
+// time and loses nothing; if our own direction could not end, the connection is
+// reset. When Close returns nothing completes any more. Closing again waits for
+// the first. [RDMAP-6.2-1] [I-33]
 func (q *QueuePair) Close() error {
 	q.CloseWrite()
 	var late <-chan time.Time
@@ -266,6 +271,7 @@ func (q *QueuePair) Close() error {
 		case <-q.peerEnd:
 		case <-q.ended:
 		case <-late:
+			how = endLate
 		}
 	case <-q.ended:
 	case <-late:

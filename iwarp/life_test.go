@@ -346,6 +346,31 @@ func TestStuckPeer(t *testing.T) {
 	_ = p
 }
 
+// TestPeerStaysOpen: Close waits for a peer that does not close as long as it
+// was told to, and no longer. The peer has everything that was sent, then FIN.
+// [I-33]
+func TestPeerStaysOpen(t *testing.T) {
+	const bound = 200 * time.Millisecond
+	p, q := asResponder(t, &Config{NoNudge: true, CloseTimeout: bound})
+	q.Post(SendWR{ID: 1, SG: []SGE{Buf([]byte("last words"))}})
+	q.PostRecv(RecvWR{ID: 2})
+	start := time.Now()
+	if err := q.Close(); err != nil {
+		t.Error(err)
+	}
+	if d := time.Since(start); d < bound || d > bound+drainTimeout*3/4 {
+		t.Errorf("Close took %v, told to wait for %v", d, bound)
+	}
+	wantOK(t, q.SendCQ())
+	if c, ok := q.RecvCQ().Poll(); !ok || c.ID != 2 || c.Status != StatusFlushed {
+		t.Errorf("%+v, %t", c, ok)
+	}
+	if _, _, body := p.message(64766); string(body) != "last words" {
+		t.Errorf("%q", body)
+	}
+	p.fin()
+}
+
 // TestAbort resets, and flushes in the order of posting. [DDP-6.2.2-2]
 func TestAbort(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true})

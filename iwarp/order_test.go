@@ -6,11 +6,13 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"net"
 	"sync"
 	"testing"
 	"time"
 
 	"viaduct/iwarp/ddp"
+	"viaduct/iwarp/mpa"
 	"viaduct/iwarp/rdmap"
 )
 
@@ -225,6 +227,54 @@ func TestServing(t *testing.T) {
 	}
 	if s := q.Stats(); s.ServedReads != uint64(n+1) {
 		t.Errorf("%d Reads served, want %d", s.ServedReads, n+1)
+	}
+}
+
+// A lateConn is a connection whose writes return long after the peer has their
+// bytes.
+type lateConn struct {
+	net.Conn
+	held chan chan struct{} // takes a channel for each write to wait for
+}
+
+func (c lateConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	select {
+	case gate := <-c.held:
+		<-gate
+	default:
+	}
+	return n, err
+}
+
+// TestReadPlace: a peer that has the last segment of an answer may ask again,
+// also if the send call that brought it the answer has not returned here.
+// [RDMAP-6.1-2] [SEC-6.4.3.3-3] [I-20]
+func TestReadPlace(t *testing.T) {
+	held := make(chan chan struct{}, 1)
+	cfg := &Config{IRD: 1, MaxIRD: 1, FPDUSize: 1000, WrapConn: func(nc net.Conn) net.Conn { return lateConn{nc, held} }}
+	p, q := asSilentInitiator(t, cfg, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 1, ORD: 1}, false)
+	p.ulpdu(tag(rdmap.Write, 1, 0, true, nil))
+	mr, _ := q.Register(pattern(5000, 1), RemoteRead)
+	ask := func(msn ddp.MSN) {
+		p.ulpdu(readReq(msn, rdmap.ReadRequest{SinkSTag: uint32(msn), Size: 5000, SourceSTag: mr.STag()}))
+	}
+	gate := make(chan struct{})
+	held <- gate
+	ask(1)
+	if _, _, body := p.message(q.MULPDU()); !bytes.Equal(body, mr.Bytes()) {
+		t.Error("first Read: wrong data")
+	}
+	ask(2)
+	for deadline := time.Now().Add(patience); q.Stats().ReceivedFPDUs < 3 && q.Err() == nil && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	if q.IRD() != 1 || q.Err() != nil || len(held) != 0 {
+		t.Errorf("IRD %d, %v, %d writes held", q.IRD(), q.Err(), 1-len(held))
+	}
+	close(gate)
+	if _, _, body := p.message(q.MULPDU()); !bytes.Equal(body, mr.Bytes()) {
+		t.Error("second Read: wrong data")
 	}
 }
 
@@ -549,5 +599,52 @@ func TestSolicited(t *testing.T) {
 	signal(true)
 	if c, ok := cq.Poll(); !ok || c.Status != StatusFlushed || !errors.Is(c.Err(), ErrFlushed) {
 		t.Errorf("%+v", c)
+	}
+}
+
+// TestPostBatch: a batch is posted up to the first request that is refused,
+// and what is left of it takes nothing of the queue.
+func TestPostBatch(t *testing.T) {
+	p, q := asResponder(t, &Config{NoNudge: true, SendDepth: 100})
+	wrs := make([]SendWR, 70)
+	for i := range wrs {
+		wrs[i] = SendWR{ID: uint64(i), SG: []SGE{Buf([]byte{byte(i)})}}
+	}
+	take := func(n int) {
+		t.Helper()
+		for i := range n {
+			if u := p.next(); u[18] != byte(i) {
+				t.Fatalf("message %d is %x", i, u[18:])
+			}
+			if c := wantOK(t, q.SendCQ()); c.ID != uint64(i) {
+				t.Fatalf("%+v as completion %d", c, i)
+			}
+		}
+		if n := q.sqUsed.Load(); n != 0 {
+			t.Fatalf("%d places in use", n)
+		}
+	}
+	if n, err := q.PostBatch(wrs); n != len(wrs) || err != nil {
+		t.Fatal(n, err)
+	}
+	take(len(wrs))
+	wrs[37].Op = 99
+	if n, err := q.PostBatch(wrs); n != 37 || !errors.Is(err, ErrInvalid) {
+		t.Fatal(n, err)
+	}
+	take(37)
+	wrs[37].Op = OpSend
+	wrs[0].Inline, wrs[1].Inline = true, true
+	wrs[1].SG[0] = Buf(make([]byte, MaxInline+1))
+	if n, err := q.PostBatch(wrs); n != 1 || !errors.Is(err, ErrTooLong) {
+		t.Fatal(n, err)
+	}
+	take(1)
+	if n, err := q.PostBatch(nil); n != 0 || err != nil {
+		t.Fatal(n, err)
+	}
+	q.CloseWrite()
+	if n, err := q.PostBatch(wrs); n != 0 || !errors.Is(err, ErrClosed) {
+		t.Fatal(n, err)
 	}
 }

@@ -33,6 +33,8 @@ type QueuePair struct {
 
 	sq      queue.Work[*sendWQE]
 	sqUsed  atomic.Int64 // posted, and the completion not yet polled
+	spare   spareWQEs
+	told    []Completion // of the send queue, about to be published; guarded by its lock
 	rq      recvQueue
 	srq     *SharedReceiveQueue
 	srqHeld atomic.Int64
@@ -128,7 +130,7 @@ func newQueuePair(cfg *Config) (*QueuePair, error) {
 		gone:     make(chan struct{}),
 	}
 	q.rq.depth = cfg.RecvDepth
-	q.sq.OnDone = q.sendDone
+	q.sq.OnDone, q.sq.OnDones = q.sendDone, q.sendsDone
 	q.reads.init(max(int(cfg.ord()), 1))
 	q.ord.Store(int32(cfg.ord()))
 	if err := q.dev.add(q); err != nil {
@@ -310,10 +312,7 @@ func (q *QueuePair) kick() {
 	}
 }
 
-var (
-	sendWQEs = sync.Pool{New: func() any { return new(sendWQE) }}
-	recvWQEs = sync.Pool{New: func() any { return new(recvWQE) }}
-)
+var recvWQEs = sync.Pool{New: func() any { return new(recvWQE) }}
 
 func freeRecvWQE(w *recvWQE) {
 	w.reset()
@@ -331,7 +330,8 @@ func freeRecvWQE(w *recvWQE) {
 //   - ErrPeerClosed: a Read after the peer has closed its direction;
 //   - ErrClosed. [DDP-6.2.1-2]
 func (q *QueuePair) Post(wr SendWR) error {
-	if err := q.post(&wr); err != nil {
+	wrs := [1]SendWR{wr}
+	if _, err := q.post(wrs[:]); err != nil {
 		return err
 	}
 	if wr.More {
@@ -345,13 +345,10 @@ func (q *QueuePair) Post(wr SendWR) error {
 // PostBatch posts requests with one doorbell. It returns how many were posted,
 // and the error of the next one if that was not all.
 func (q *QueuePair) PostBatch(wrs []SendWR) (n int, err error) {
-	for n = range wrs {
-		if err = q.post(&wrs[n]); err != nil {
-			break
-		}
-	}
-	if err == nil {
-		n = len(wrs)
+	for n < len(wrs) && err == nil {
+		var k int
+		k, err = q.post(wrs[n:min(n+postRun, len(wrs))])
+		n += k
 	}
 	if n > 0 {
 		q.kick()
@@ -365,52 +362,99 @@ func (q *QueuePair) Flush() {
 	q.kick()
 }
 
-func (q *QueuePair) post(wr *SendWR) error {
+// postRun is how many requests are posted under one lock.
+const postRun = 16
+
+// post posts up to postRun requests without a doorbell. It returns how many
+// were posted, and the error of the next one if that was not all.
+func (q *QueuePair) post(wrs []SendWR) (n int, err error) {
 	if q.gate.Load() != gateOpen {
-		return q.closedErr()
+		return 0, q.closedErr()
 	}
-	if err := q.checkPost(wr); err != nil {
+	room := q.reserve(len(wrs))
+	var ws [postRun]*sendWQE
+	q.spare.get(ws[:room])
+	for n < room && err == nil {
+		if err = q.fillWQE(ws[n], &wrs[n]); err == nil {
+			n++
+		}
+	}
+	if n > 0 {
+		q.sq.PostN(ws[:n]) // has no limit of its own
+		if q.gate.Load() == gateFlushed {
+			q.flushSends() // the stream ended meanwhile
+		}
+	}
+	if n < room {
+		q.sqUsed.Add(int64(n - room))
+		q.spare.put(ws[n:room])
+	} else if n < len(wrs) {
+		if err = q.checkPost(&wrs[n]); err == nil {
+			err = ErrQueueFull
+		}
+	}
+	return n, err
+}
+
+// reserve takes up to n slots of the send queue and returns how many.
+func (q *QueuePair) reserve(n int) int {
+	over := q.sqUsed.Add(int64(n)) - int64(q.cfg.SendDepth)
+	if over <= 0 {
+		return n
+	}
+	over = min(over, int64(n))
+	q.sqUsed.Add(-over)
+	return n - int(over)
+}
+
+// fillWQE makes the entry of a request.
+func (q *QueuePair) fillWQE(w *sendWQE, wr *SendWR) error {
+	n, err := q.checkSG(wr.SG)
+	if err == nil {
+		err = q.checkOp(wr, n)
+	}
+	if err != nil {
 		return err
 	}
-	if q.sqUsed.Add(1) > int64(q.cfg.SendDepth) {
-		q.sqUsed.Add(-1)
-		return ErrQueueFull
-	}
-	w := sendWQEs.Get().(*sendWQE)
 	w.id, w.op, w.fence, w.signaled = wr.ID, wr.Op, wr.Fence, !wr.Unsignaled
-	w.remote, w.stag, w.imm, w.atomic = wr.Remote, wr.Invalidate, wr.Immediate, wr.Atomic
-	w.length = 0
-	for i := range wr.SG {
-		w.length += wr.SG[i].length()
+	w.remote, w.stag, w.length = wr.Remote, wr.Invalidate, n
+	switch wr.Op {
+	case OpImmediate, OpImmediateSE:
+		w.imm = wr.Immediate
+	case OpFetchAdd, OpCmpSwap:
+		w.atomic = wr.Atomic
 	}
 	if wr.Inline {
-		if err := q.inlineData(w, wr); err != nil {
-			q.sqUsed.Add(-1)
-			w.reset()
-			sendWQEs.Put(w)
-			return err
-		}
-	} else {
-		w.nsg = copy(w.sg[:], wr.SG)
+		return q.inlineData(w, wr)
 	}
-	q.sq.Post(w) // has no limit of its own
-	if q.gate.Load() == gateFlushed {
-		q.flushSends() // the stream ended meanwhile
-	}
+	w.nsg = copy(w.sg[:], wr.SG)
 	return nil
 }
 
 func (q *QueuePair) checkPost(wr *SendWR) error {
-	if len(wr.SG) > MaxSGE {
-		return fmt.Errorf("%w: %d elements, at most %d", ErrInvalid, len(wr.SG), MaxSGE)
+	n, err := q.checkSG(wr.SG)
+	if err != nil {
+		return err
 	}
-	n := uint64(0)
-	for i := range wr.SG {
-		if err := wr.SG[i].check(q); err != nil {
-			return err
+	return q.checkOp(wr, n)
+}
+
+// checkSG judges a list of memory and returns its length in bytes.
+func (q *QueuePair) checkSG(sg []SGE) (n uint64, err error) {
+	if len(sg) > MaxSGE {
+		return 0, fmt.Errorf("%w: %d elements, at most %d", ErrInvalid, len(sg), MaxSGE)
+	}
+	for i := range sg {
+		if err := sg[i].check(q); err != nil {
+			return 0, err
 		}
-		n += wr.SG[i].length()
+		n += sg[i].length()
 	}
+	return n, nil
+}
+
+// checkOp judges the rest of a request of n bytes.
+func (q *QueuePair) checkOp(wr *SendWR, n uint64) error {
 	switch wr.Op {
 	case OpSend, OpSendInvalidate, OpSendSE, OpSendSEInvalidate, OpWrite:
 		if n > MaxMessage || wr.Inline && n > MaxInline { // [DDP-5.2-2] [DDP-1.2-2]
@@ -475,25 +519,38 @@ func (q *QueuePair) sendDone(w *sendWQE) {
 		q.sqUsed.Add(-1)
 		return
 	}
-	c := Completion{ID: w.id, QP: q, Op: w.op, Status: w.status, Value: w.value, credit: &q.sqUsed}
+	c := Completion{ID: w.id, QP: q, Op: w.op, Status: w.status, Value: w.value}
 	if w.op == OpRead && w.status == StatusOK {
 		c.Len = uint32(w.length)
 	}
-	q.sendCQ.push(&c)
+	if len(q.told) == cap(q.told) && len(q.told) >= maxTold {
+		q.sendsDone()
+	}
+	q.told = append(q.told, c)
+}
+
+// maxTold is how many completions of the send queue are published together.
+const maxTold = 32
+
+// sendsDone publishes completions, still under the lock.
+func (q *QueuePair) sendsDone() {
+	if len(q.told) > 0 {
+		q.sendCQ.pushAll(q.told)
+		clear(q.told)
+		q.told = q.told[:0]
+	}
 }
 
 // finish marks requests first to end-1 as done and recycles entries.
 func (q *QueuePair) finish(first, end uint64) {
-	if q.sq.FinishRange(first, end) == 0 {
-		return
-	}
+	var ws [lookAhead]*sendWQE
 	for {
-		w, h := q.sq.Reap()
-		if h != queue.Done {
+		n := q.sq.Retire(first, end, ws[:])
+		q.spare.put(ws[:n])
+		if n < len(ws) {
 			return
 		}
-		w.reset()
-		sendWQEs.Put(w)
+		first, end = 0, 0
 	}
 }
 
@@ -504,14 +561,6 @@ func (q *QueuePair) flushSends() {
 		}
 	})
 	q.finish(0, 0)
-	for {
-		w, h := q.sq.Reap()
-		if h != queue.Done {
-			return
-		}
-		w.reset()
-		sendWQEs.Put(w)
-	}
 }
 
 // PostRecv adds a buffer to the receive queue. Messages take buffers in the
@@ -574,7 +623,7 @@ func (q *QueuePair) flushRecvs() {
 		if !ok {
 			return
 		}
-		c := Completion{ID: w.id, QP: q, Op: OpRecv, Status: StatusFlushed, credit: &q.rq.used}
+		c := Completion{ID: w.id, QP: q, Op: OpRecv, Status: StatusFlushed}
 		freeRecvWQE(w)
 		q.recvCQ.push(&c)
 	}

@@ -19,7 +19,9 @@ type rxState struct {
 	head   ddp.Untagged // its first header, whose RsvdULP counts [DDP-4.3-4] [I-47]
 	recv   *recvWQE     // its buffer
 	done   []Completion // receives to be published
-	kick   bool         // something may be sent because of what came
+	n      receivedCounts
+	held   regmem.Ref // pin that serves every access to its region during one Receive
+	kick   bool       // something may be sent because of what came
 	long   longSegment
 }
 
@@ -73,6 +75,8 @@ func (e *engine) Drained() {}
 // sent.
 func (q *QueuePair) publish() {
 	r := &q.rx
+	r.letGo()
+	r.n.publish(&q.stats)
 	if len(r.done) > 0 {
 		q.recvCQ.pushAll(r.done)
 		clear(r.done)
@@ -104,7 +108,7 @@ func (q *QueuePair) badFPDU(err error) {
 
 // fpdu handles the ULPDU of a valid FPDU.
 func (q *QueuePair) fpdu(u []byte) {
-	q.stats.recvFPDUs.Add(1)
+	q.rx.n.fpdus++
 	if len(u) == 0 || len(u) < ddp.HeaderLen(u[0]) { // [I-25]
 		q.fault(rdmap.TerminateMPA(uint8(mpa.CodeMarker)), fmt.Errorf("iwarp: ULPDU of %d bytes", len(u)))
 		return
@@ -163,6 +167,45 @@ func (q *QueuePair) ddpFault(f ddp.Fault, u []byte) { q.fault(rdmap.TerminateDDP
 
 func (q *QueuePair) rdmapFault(f rdmap.Fault, u []byte) { q.fault(rdmap.TerminateRDMAP(f, u), nil) }
 
+// target gives the range that an STag names to whom a right is needed, pinned
+// until letGo. Messages that follow each other use the same memory as a rule,
+// so that one pin serves many.
+func (q *QueuePair) target(stag uint32, to, n uint64, need regmem.Rights) (p []byte, guarded bool, out regmem.Outcome) {
+	r := &q.rx
+	if m := r.held.Region(); m == nil || m.Handle() != stag {
+		r.letGo()
+		ref, out := q.dev.reg.Access(stag, to, n, q.pd.dom, q, need)
+		r.held = ref
+		return ref.B, ref.Guarded(), out
+	}
+	p, out = r.held.Access(to, n, q.pd.dom, q, need)
+	return p, r.held.Guarded(), out
+}
+
+// place is target for memory of a request of ours.
+func (q *QueuePair) place(s *SGE, off, n uint64) (p []byte, guarded bool, out regmem.Outcome) {
+	if s.Region == nil {
+		return s.Buf[off : off+n], false, regmem.OK
+	}
+	r := &q.rx
+	if m := s.Region.r; r.held.Region() == m {
+		p, out = r.held.Access(m.Base()+s.Off+off, n, q.pd.dom, q, regmem.LocalWrite)
+		return p, r.held.Guarded(), out
+	}
+	r.letGo()
+	ref, out := s.pin(q, off, n, regmem.LocalWrite)
+	r.held = ref
+	return ref.B, ref.Guarded(), out
+}
+
+// letGo gives the pin back.
+func (r *rxState) letGo() {
+	if r.held.Region() != nil {
+		r.held.Release()
+		r.held = regmem.Ref{}
+	}
+}
+
 // tagged handles a Tagged segment: a piece of an RDMA Write or of a Read
 // Response. The order of checks is version, opcode, then what the opcode
 // needs. [DDP-4.1-1] [I-42] [I-47]
@@ -190,31 +233,29 @@ func (q *QueuePair) tagged(u []byte) {
 	// byte is placed, at whatever offset. Nothing is told to the ULP. [DDP-4.2-5]
 	// [DDP-4.2-8] [DDP-5.2-4] [DDP-8.3.1-1] [RDMAP-5.1-4] [RDMAP-5.1-6] [DDP-7.1-14] [RDMAP-5.1-2]
 	// [RDMAP-3.2-4] [RDMAP-8.1.1-3] [SEC-6.2.1-1] [RDMAP-5.1-3]
-	ref, out := q.dev.reg.Access(h.STag, h.TO, uint64(len(p)), q.pd.dom, q, regmem.RemoteWrite)
+	to, guarded, out := q.target(h.STag, h.TO, uint64(len(p)), regmem.RemoteWrite)
 	if out != regmem.OK {
 		q.ddpFault(writeFault(refine(out, h.TO, uint64(len(p)))), u)
 		return
 	}
-	err = regmem.Copy(ref.B, p, ref.Guarded())
-	ref.Release()
-	if err != nil {
+	if err := regmem.Copy(to, p, guarded); err != nil {
 		q.ddpFault(ddp.InvalidSTag, u)
 		return
 	}
-	q.stats.placed.Add(uint64(len(p)))
+	q.rx.n.placed += uint64(len(p))
 }
 
 // count moves the counters for a segment with n bytes of payload.
 func (q *QueuePair) count(n int, last bool) {
-	c := &q.stats
-	c.recvBytes.Add(uint64(n))
+	c := &q.rx.n
+	c.bytes += uint64(n)
 	if last {
-		c.recvMessages.Add(1)
+		c.messages++
 		if n == 0 {
-			c.empty.Add(1)
+			c.empty++
 		}
 	} else if n < 64 {
-		c.tiny.Add(1)
+		c.tiny++
 	}
 }
 
@@ -279,20 +320,22 @@ func (q *QueuePair) scatterRead(p *pendingRead, b []byte) bool {
 
 // scatter copies b to the memory of a list, from offset off on.
 func (q *QueuePair) scatter(sg []SGE, off uint64, b []byte) bool {
-	ok := true
-	walk(sg, off, uint64(len(b)), func(s *SGE, off, n uint64) bool {
-		ref, out := s.pin(q, off, n, regmem.LocalWrite)
-		if out != regmem.OK {
-			ok = false
+	for i := 0; len(b) > 0 && i < len(sg); i++ {
+		s := &sg[i]
+		l := s.length()
+		if off >= l {
+			off -= l
+			continue
+		}
+		k := min(l-off, uint64(len(b)))
+		p, guarded, out := q.place(s, off, k)
+		if out != regmem.OK || regmem.Copy(p, b[:k], guarded) != nil {
 			return false
 		}
-		err := regmem.Copy(ref.B, b[:n], ref.Guarded())
-		ref.Release()
-		b = b[n:]
-		ok = err == nil
-		return ok
-	})
-	return ok
+		b = b[k:]
+		off = 0
+	}
+	return true
 }
 
 // readDone completes our oldest Read or Atomic.

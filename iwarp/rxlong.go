@@ -80,7 +80,7 @@ func (q *QueuePair) beginLong(p []byte) (direct int) {
 		l.kind, l.un = op, h
 	}
 	l.active = true
-	q.stats.recvFPDUs.Add(1)
+	q.rx.n.fpdus++
 	q.count(size, l.tagged.Last || l.un.Last)
 	for from := u[hl:]; len(from) > 0 && l.active; {
 		iov := q.longPlaces(l.iov[:0], len(from))
@@ -188,7 +188,7 @@ func (q *QueuePair) endLong() {
 	l.active = false
 	switch l.kind {
 	case rdmap.Write:
-		q.stats.placed.Add(uint64(l.size))
+		q.rx.n.placed += uint64(l.size)
 	case rdmap.ReadResponse:
 		q.reads.first().got += uint32(l.size)
 		if l.tagged.Last {

@@ -159,10 +159,7 @@ func (q *QueuePair) completeRecv(st Status, n uint32) {
 	r := &q.rx
 	w := r.recv
 	r.recv = nil
-	c := Completion{ID: w.id, QP: q, Op: OpRecv, Status: st, Len: n, credit: &q.rq.used}
-	if q.srq != nil {
-		c.credit, c.share = &q.srq.q.used, &q.srqHeld
-	}
+	c := Completion{ID: w.id, QP: q, Op: OpRecv, Status: st, Len: n}
 	if st == StatusOK {
 		c.Solicited = r.op.Solicited() // [RDMAP-5.3-6]
 		c.STag, c.Invalidated = rdmap.InvalidateSTag(r.head)
@@ -176,6 +173,7 @@ func (q *QueuePair) completeRecv(st Status, n uint32) {
 // other streams might use, can't. One that is closed already is no error
 // unless asked for. [RDMAP-5.3-14] [RDMAP-7.2-4] [RDMAP-7.2-5] [RDMAP-8.1.1-7] [SEC-6.4.5-1] [I-55]
 func (q *QueuePair) invalidateByPeer(stag uint32) bool {
+	q.rx.letGo() // closing a window waits for its pins
 	w, former := q.findWindow(stag)
 	if w != nil && w.invalidate() {
 		return true

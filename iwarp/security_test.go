@@ -11,6 +11,7 @@ import (
 	"time"
 	"unsafe"
 
+	"viaduct/iwarp/ddp"
 	"viaduct/iwarp/rdmap"
 )
 
@@ -202,6 +203,26 @@ func TestInvalidate(t *testing.T) {
 			}
 			p.ulpdu(tag(rdmap.Write, w.STag(), 0, true, []byte("x")))
 			wantTerminate(t, ended(t, q), false, 1, 1, 0)
+		}
+	}
+}
+
+// TestInvalidateBehindWrite: what closes a window may come in one read with
+// what was written through it. [RDMAP-5.3-14] [RDMAP-5.1-6]
+func TestInvalidateBehindWrite(t *testing.T) {
+	p, q := asInitiator(t, nil)
+	mr, _ := q.Register(make([]byte, 100), LocalOnly)
+	for msn := range ddp.MSN(50) {
+		w, err := q.Bind(mr, 0, 100, RemoteWrite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.PostRecv(RecvWR{})
+		data := pattern(100, byte(msn))
+		p.ulpdu(tag(rdmap.Write, w.STag(), 0, false, data[:50]), tag(rdmap.Write, w.STag(), 50, true, data[50:]),
+			rdmap.SendInvalidate.UntaggedHeader(1+msn, 0, true, w.STag()).Append(nil))
+		if c := wantOK(t, q.RecvCQ()); !c.Invalidated || w.Valid() || !bytes.Equal(mr.Bytes(), data) {
+			t.Fatalf("%+v", c)
 		}
 	}
 }

@@ -23,11 +23,19 @@ type txState struct {
 	rtr    mpa.RTR // the ready message that has to go first
 	opID   uint32  // identifier of the next Atomic Request [I-68]
 
+	// Requests of the send queue that were looked at and have not begun. Each
+	// belongs to the queue still.
+	ahead    [lookAhead]*sendWQE
+	aheadAt  int // the next of them
+	aheadN   int
+	aheadSeq uint64 // number of ahead[0]
+
 	// What the batch in progress will have done when it is sent.
-	done     []uint64 // requests of the send queue
-	answered int      // requests of the peer
-	over     bool     // the Terminate is in it, nothing may follow
-	first    bool     // it holds the first FPDU of all
+	done     []run // requests of the send queue
+	answered int   // requests of the peer
+	over     bool  // the Terminate is in it, nothing may follow
+	first    bool  // it holds the first FPDU of all
+	n        sentCounts
 
 	asked   time.Time // when the MSS was last looked at
 	since   int       // bytes sent since then
@@ -38,6 +46,12 @@ type txState struct {
 	used    int    // bytes of it
 	invalid bool   // a local invalidation is in progress
 }
+
+// lookAhead is how many requests are taken under one lock of the send queue.
+const lookAhead = 16
+
+// A run is a range of requests of the send queue.
+type run struct{ first, end uint64 }
 
 // A txMessage is the message that is being cut into segments: one of RDMAP, one
 // of DDP. [RDMAP-3.1-3]
@@ -65,6 +79,13 @@ var _ frameio.Protocol = (*engine)(nil)
 // [RDMAP-3.1-1] [RDMAP-6.1-1]; many may go into one TCP segment [MPA-5.1-4].
 func (e *engine) Fill(b *frameio.Batch) {
 	q := (*QueuePair)(e)
+	q.fill(b)
+	if q.tx.n.publish(&q.stats) {
+		q.tx.first = true
+	}
+}
+
+func (q *QueuePair) fill(b *frameio.Batch) {
 	t := &q.tx
 	t.used = 0
 	q.refreshMSS()
@@ -117,13 +138,8 @@ func (e *engine) Sent() {
 		q.inbound.free(t.answered)
 		t.answered = 0
 	}
-	for i := 0; i < len(t.done); {
-		j := i + 1
-		for j < len(t.done) && t.done[j] == t.done[j-1]+1 {
-			j++
-		}
-		q.finish(t.done[i], t.done[j-1]+1)
-		i = j
+	for _, r := range t.done {
+		q.finish(r.first, r.end)
 	}
 	t.done = t.done[:0]
 	if t.over {
@@ -159,6 +175,34 @@ func (q *QueuePair) next(b *frameio.Batch) bool {
 	return false
 }
 
+// sends notes that request seq is complete when the batch is sent.
+func (t *txState) sends(seq uint64) {
+	if n := len(t.done); n > 0 && t.done[n-1].end == seq {
+		t.done[n-1].end++
+		return
+	}
+	t.done = append(t.done, run{seq, seq + 1})
+}
+
+// peek returns the next request of the send queue. It is started by started.
+func (q *QueuePair) peek() (w *sendWQE, seq uint64, ok bool) {
+	t := &q.tx
+	if t.aheadAt == t.aheadN {
+		t.aheadAt = 0
+		if t.aheadN, t.aheadSeq = q.sq.PeekN(t.ahead[:]); t.aheadN == 0 {
+			return nil, 0, false
+		}
+	}
+	return t.ahead[t.aheadAt], t.aheadSeq + uint64(t.aheadAt), true
+}
+
+// started starts the request that peek returned. No flush comes between: the
+// queues are flushed when no Fill runs, and none begins a message afterwards.
+func (q *QueuePair) started(seq uint64) {
+	q.sq.MarkStarted(seq)
+	q.tx.aheadAt++
+}
+
 // nextRequest begins the request at the head of the send queue, if it may
 // begin. Requests begin in the order of posting. [RDMAP-5.5-10] [RDMAP-5.1-5]
 // [RDMAP-5.2.1-7] [RDMAP-5.3-9] [DDP-5.3-1] [RDMAPX-5.2.1-12] [RDMAPX-6.3-6] [I-53]
@@ -170,7 +214,7 @@ func (q *QueuePair) nextRequest(b *frameio.Batch) bool {
 		}
 		t.invalid = false
 	}
-	w, seq, ok := q.sq.Peek()
+	w, seq, ok := q.peek()
 	if !ok {
 		return false
 	}
@@ -180,7 +224,7 @@ func (q *QueuePair) nextRequest(b *frameio.Batch) bool {
 	if w.op.reads() {
 		ord := int(q.ord.Load())
 		if ord == 0 { // posted before start-up told so
-			q.sq.Start()
+			q.started(seq)
 			w.status = StatusFlushed
 			q.finish(seq, seq+1)
 			return true
@@ -189,9 +233,7 @@ func (q *QueuePair) nextRequest(b *frameio.Batch) bool {
 			return false
 		}
 	}
-	if _, got, ok := q.sq.Start(); !ok || got != seq {
-		return ok // flushed between Peek and Start
-	}
+	q.started(seq)
 	msg := ops[w.op].msg
 	switch w.op {
 	case OpRead:
@@ -200,13 +242,16 @@ func (q *QueuePair) nextRequest(b *frameio.Batch) bool {
 		q.sendAtomic(b, w, seq)
 	case OpImmediate, OpImmediateSE:
 		q.control(b, msg.UntaggedHeader(q.nextMSN(rdmap.QueueSend), 0, true, 0), w.imm[:])
-		t.done = append(t.done, seq)
+		t.sends(seq)
 	case OpLocalInvalidate:
 		q.localInvalidate(w.stag, seq)
 	default:
 		hl := ddp.UntaggedLen
 		if msg.Tagged() {
 			hl = ddp.TaggedLen
+		}
+		if q.short(b, w, seq, msg, hl) {
+			return true
 		}
 		t.cur = txMessage{active: true, op: msg, w: w, seq: seq, cut: ddp.NewCutter(w.length, int(t.mulpdu.Load()), hl)}
 		if !msg.Tagged() {
@@ -231,6 +276,64 @@ func (q *QueuePair) nextMSN(qn int) ddp.MSN {
 	m := q.tx.msn[qn]
 	q.tx.msn[qn] = m.Next()
 	return m
+}
+
+// short sends a message that is one short FPDU with at most one piece of
+// payload, which is what there are many of. It reports whether it did; whatever
+// is not plain is left to segment.
+func (q *QueuePair) short(b *frameio.Batch, w *sendWQE, seq uint64, msg rdmap.Opcode, hl int) bool {
+	t := &q.tx
+	if w.length > smallFPDU || w.nsg > 1 || t.enc.Markers {
+		return false
+	}
+	ulpdu := hl + int(w.length)
+	total := mpa.FPDULen(ulpdu)
+	if total > smallFPDU || ulpdu > int(t.mulpdu.Load()) {
+		return false
+	}
+	payload := w.inline[:w.inlineLen]
+	if w.nsg == 1 && w.length > 0 {
+		ref, ok := q.piece(b, &w.sg[0], 0, w.length)
+		if !ok {
+			return false
+		}
+		if ref.Region() != nil {
+			if ref.Guarded() {
+				ref.Release()
+				return false
+			}
+			b.Pin(ref)
+		}
+		payload = ref.B
+	}
+	p := t.enc.AppendLength(b.Header(total)[:0], ulpdu)
+	if msg.Tagged() {
+		p = msg.TaggedHeader(w.remote.STag, w.remote.TO, true).Append(p)
+	} else {
+		p = msg.UntaggedHeader(q.nextMSN(rdmap.QueueSend), 0, true, w.stag).Append(p)
+	}
+	p = append(p, payload...)
+	t.enc.AppendTrailer(p, ulpdu, t.crc(p))
+	t.n.fpdus++
+	t.n.messages++
+	t.n.bytes += uint64(w.length)
+	t.since += int(w.length)
+	t.sends(seq)
+	return true
+}
+
+// piece gives n bytes at offset off of an element of a request. Those of a
+// region that the batch has pinned already come without a pin of their own.
+func (q *QueuePair) piece(b *frameio.Batch, s *SGE, off, n uint64) (ref regmem.Ref, ok bool) {
+	if s.Region != nil {
+		r := s.Region.r
+		if pin, ok := b.Pinned(r); ok {
+			p, out := pin.Access(r.Base()+s.Off+off, n, q.pd.dom, q, regmem.LocalRead)
+			return regmem.Ref{B: p}, out == regmem.OK
+		}
+	}
+	ref, out := s.pin(q, off, n, regmem.LocalRead)
+	return ref, out == regmem.OK
 }
 
 // segment adds the next segment of the message in progress. It reports whether
@@ -266,22 +369,22 @@ func (q *QueuePair) segment(b *frameio.Batch) bool {
 		h = m.op.UntaggedHeader(m.msn, uint32(off), last, m.w.stag).Append(t.hdr[:0])
 	}
 	if m.w != nil && n > 0 {
-		if refs = q.gather(refs, m.w, off, uint64(n)); refs == nil {
+		if refs = q.gather(b, refs, m.w, off, uint64(n)); refs == nil {
 			return false
 		}
 	}
-	q.frame(b, h, refs, n, m.in != nil || changeable(refs))
+	q.frame(b, h, refs, n, t.enc.CRC && (m.in != nil || changeable(m.w)))
 	if !last {
 		return true
 	}
-	q.stats.sentMessages.Add(1)
+	t.n.messages++
 	if m.in != nil {
 		t.answered++
 		q.inbound.answered(false)
-		q.stats.servedReads.Add(1)
-		q.stats.servedBytes.Add(uint64(m.read.Size))
+		t.n.reads++
+		t.n.readBytes += uint64(m.read.Size)
 	} else {
-		t.done = append(t.done, m.seq)
+		t.sends(m.seq)
 	}
 	t.cur = txMessage{}
 	return true
@@ -289,23 +392,30 @@ func (q *QueuePair) segment(b *frameio.Batch) bool {
 
 // gather pins n bytes at offset off of the payload of a request. If its memory
 // is gone the request fails, and the stream with it: nil. [I-34] [RDMAP-7.1-2] [RDMAPX-8.1-1]
-func (q *QueuePair) gather(refs []regmem.Ref, w *sendWQE, off, n uint64) []regmem.Ref {
+func (q *QueuePair) gather(b *frameio.Batch, refs []regmem.Ref, w *sendWQE, off, n uint64) []regmem.Ref {
 	if w.inlineLen > 0 {
 		return append(refs, regmem.Ref{B: w.inline[off : off+n : off+n]})
 	}
 	ok := true
-	walk(w.sg[:w.nsg], off, n, func(s *SGE, off, n uint64) bool {
-		ref, out := s.pin(q, off, n, regmem.LocalRead)
-		if out == regmem.OK && !touchable(ref) {
-			ref.Release()
-			out = regmem.NoRegion
+	for i := 0; ok && n > 0; i++ {
+		s := &w.sg[i]
+		l := s.length()
+		if off >= l {
+			off -= l
+			continue
 		}
-		ok = out == regmem.OK
+		k := min(l-off, n)
+		var ref regmem.Ref
+		if ref, ok = q.piece(b, s, off, k); ok && !touchable(ref) {
+			ref.Release()
+			ok = false
+		}
 		if ok {
 			refs = append(refs, ref)
 		}
-		return ok
-	})
+		off = 0
+		n -= k
+	}
 	if ok {
 		return refs
 	}
@@ -331,14 +441,12 @@ func (q *QueuePair) failRequest(w *sendWQE) {
 }
 
 // frame adds one FPDU: the DDP header [DDP-4.4-1] and n bytes of payload. It takes the
-// pins over. moving says that the payload may change before it is sent: what
-// has a CRC is then copied first, so that a change can't spoil it.
+// pins over. moving says that the payload has a CRC and may change before it is
+// sent: it is then copied first, so that a change can't spoil it.
 func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int, moving bool) {
 	t := &q.tx
-	if q.stats.sentFPDUs.Add(1) == 1 {
-		t.first = true
-	}
-	q.stats.sentBytes.Add(uint64(n))
+	t.n.fpdus++
+	t.n.bytes += uint64(n)
 	t.since += n
 	ulpdu := len(hdr) + n
 	switch total := mpa.FPDULen(ulpdu); {
@@ -351,7 +459,7 @@ func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int
 		p = take(p, refs)
 		t.enc.AppendTrailer(p, ulpdu, t.crc(p))
 		return
-	case moving && t.enc.CRC:
+	case moving:
 		a := t.room()
 		refs[0] = regmem.Ref{B: take(a[:0], refs)}
 		refs = refs[:1]
@@ -403,9 +511,9 @@ func take(p []byte, refs []regmem.Ref) []byte {
 // changeable tells whether a peer may write to the memory, by a region's own
 // STag. Whoever sends from under a window that a peer may write to, or changes
 // what is posted, has to expect a CRC error.
-func changeable(refs []regmem.Ref) bool {
-	for i := range refs {
-		if r := refs[i].Region(); r != nil && r.Rights()&(regmem.RemoteWrite|regmem.RemoteAtomic) != 0 {
+func changeable(w *sendWQE) bool {
+	for i := range w.sg[:w.nsg] {
+		if m := w.sg[i].Region; m != nil && m.r.Rights()&(regmem.RemoteWrite|regmem.RemoteAtomic) != 0 {
 			return true
 		}
 	}
@@ -454,7 +562,7 @@ func (q *QueuePair) control(b *frameio.Batch, h ddp.Untagged, body []byte) {
 		refs = q.tx.refs[:1]
 	}
 	q.frame(b, h.Append(q.tx.hdr[:0]), refs, len(body), false)
-	q.stats.sentMessages.Add(1)
+	q.tx.n.messages++
 }
 
 // mssBytes and mssAge say how long a size is believed. [I-27]

@@ -90,7 +90,7 @@ func (q *QueuePair) answer(b *frameio.Batch, in *inboundRead) {
 		in.ulpdu[:rdmap.AtomicResponseLen])
 	t.answered++
 	q.inbound.answered(true)
-	q.stats.servedAtomics.Add(1)
+	t.n.atomics++
 }
 
 // failAnswer ends the stream because the source of a Read or the word of an

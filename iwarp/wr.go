@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"fmt"
+	"sync"
 
 	"viaduct/internal/regmem"
 	"viaduct/iwarp/ddp"
@@ -50,7 +51,7 @@ func (s *SGE) check(q *QueuePair) error {
 	if size := uint64(m.r.Len()); s.Off > size || s.Len > size-s.Off {
 		return fmt.Errorf("%w: %d bytes at %d of a region of %d", ErrInvalid, s.Len, s.Off, size)
 	}
-	if q.dev.reg.Lookup(m.r.Handle()) != m.r {
+	if !m.r.Live() {
 		return ErrRegistered
 	}
 	return nil
@@ -181,23 +182,62 @@ type sendWQE struct {
 	op        Op
 	fence     bool
 	signaled  bool
+	status    Status
+	stag      uint32 // to invalidate
 	nsg       int
+	inlineLen int
 	length    uint64
 	remote    RemoteAddr
-	stag      uint32 // to invalidate
-	imm       [8]byte
-	atomic    Atomic
-	status    Status
-	value     uint64 // original value of an atomic
-	err       error
 	sg        [MaxSGE]SGE
-	inline    [MaxInline]byte
-	inlineLen int
+
+	value  uint64 // original value of an atomic
+	imm    [8]byte
+	atomic Atomic
+	inline [MaxInline]byte
 }
 
 func (w *sendWQE) reset() {
 	clear(w.sg[:w.nsg])
-	w.nsg, w.status, w.value, w.err, w.inlineLen = 0, StatusOK, 0, nil, 0
+	w.nsg, w.status, w.value, w.inlineLen = 0, StatusOK, 0, 0
+}
+
+// spareWQEs keeps a few entries of a stream's send queue for reuse.
+type spareWQEs struct {
+	mu   sync.Mutex
+	list []*sendWQE // guarded by mu
+}
+
+// maxSpare is how many are kept: as many as leave together in a large batch of
+// short messages. The rest goes back to all streams.
+const maxSpare = 64
+
+var sendWQEs = sync.Pool{New: func() any { return new(sendWQE) }}
+
+// get fills ws.
+func (s *spareWQEs) get(ws []*sendWQE) {
+	s.mu.Lock()
+	k := len(s.list) - min(len(ws), len(s.list))
+	n := copy(ws, s.list[k:])
+	clear(s.list[k:])
+	s.list = s.list[:k]
+	s.mu.Unlock()
+	for i := n; i < len(ws); i++ {
+		ws[i] = sendWQEs.Get().(*sendWQE)
+	}
+}
+
+// put takes entries back that are not in use any more.
+func (s *spareWQEs) put(ws []*sendWQE) {
+	for _, w := range ws {
+		w.reset()
+	}
+	s.mu.Lock()
+	k := min(len(ws), maxSpare-len(s.list))
+	s.list = append(s.list, ws[:k]...)
+	s.mu.Unlock()
+	for _, w := range ws[k:] {
+		sendWQEs.Put(w)
+	}
 }
 
 // recvWQE is a RecvWR in a queue.
