@@ -1,15 +1,27 @@
 package fc
 
+import "time"
+
 // A class2Frame is a copy of a frame that may have to be sent again.
 type class2Frame struct {
-	f     Frame
-	buf   []byte
-	timer *Timer
-	tries int
+	f      Frame
+	buf    []byte
+	timer  *Timer
+	busy   int  // times it was answered BSY
+	again  int  // times its ACK did not come
+	pauses bool // it was answered BSY and not sent since
 }
 
-// maxBusy is how often a frame answered BSY is sent again. [FCVI 8.4]
-const maxBusy = 8
+// Limits of sending a class 2 frame again. [FCVI 8.4]
+const (
+	maxBusy   = 8 // after BSY
+	maxResend = 7 // after E_D_TOV without ACK
+)
+
+// RecoveryTime returns how long a class 2 frame may be under way, sent again as
+// often as that is done, before its sender gives up. Who waits for it must not
+// give up earlier.
+func (p *NPort) RecoveryTime() time.Duration { return (maxResend + 1) * p.edtov }
 
 // FailTimeout is the reason given to Upper.Failed when no ACK came at all.
 const FailTimeout = 0
@@ -40,7 +52,7 @@ func (p *NPort) Send(now Time, r *Remote, class Class, first bool, f *Frame) boo
 		c = &class2Frame{}
 		c.timer = p.timers.New(func(now Time) { r.overdue(now, c) })
 	}
-	c.buf, c.tries = f.CloneTo(&c.f, c.buf), 0
+	c.buf, c.busy, c.again, c.pauses = f.CloneTo(&c.f, c.buf), 0, 0, false
 	r.waiting = append(r.waiting, c)
 	r.pump(now)
 	return true
@@ -83,20 +95,27 @@ func (r *Remote) dropClass2() {
 	r.out, r.waiting = nil, nil
 }
 
-// overdue gives up a frame whose ACK did not come within E_D_TOV, or sends it
-// again if it was answered BSY. [FCVI B.2.6]
+// overdue sends a frame again that was answered BSY a while ago, or whose ACK
+// did not come within E_D_TOV: it may have been lost, or the ACK. A receiver
+// knows what it has by handle, MSG_ID and offset. [FCVI B.2.6]
 func (r *Remote) overdue(now Time, c *class2Frame) {
 	p := r.p
-	if c.tries > 0 && c.tries <= maxBusy {
+	switch {
+	case c.pauses:
 		p.stats.Busy++
-		c.timer.Set(now + p.edtov)
-		p.transmit(&c.f)
+	case c.again < maxResend:
+		c.again++
+		c.f.FCtl |= FCtlRetransmitted
+		p.stats.Resent++
+	default:
+		r.remove(c)
+		r.failed(now, &c.f, FailTimeout)
+		r.recycle(c)
 		return
 	}
-	r.remove(c)
-	oxid := c.f.OXID
-	r.recycle(c)
-	r.failed(now, oxid, FailTimeout)
+	c.pauses = false
+	c.timer.Set(now + p.edtov)
+	p.transmit(&c.f)
 }
 
 func (r *Remote) remove(c *class2Frame) {
@@ -108,9 +127,9 @@ func (r *Remote) remove(c *class2Frame) {
 	}
 }
 
-func (r *Remote) failed(now Time, oxid uint16, reason uint8) {
-	if u := r.p.upper[TypeFCVI]; u != nil {
-		u.Failed(now, r, oxid, reason)
+func (r *Remote) failed(now Time, f *Frame, reason uint8) {
+	if u := r.p.upper[f.Type]; u != nil {
+		u.Failed(now, r, f, reason)
 	}
 	r.pump(now)
 }
@@ -148,28 +167,32 @@ func (p *NPort) receiveLinkControl(now Time, f *Frame) {
 			p.stats.UnknownExchange++
 			return
 		}
-		oxid, seq, cnt := c.f.OXID, c.f.SeqID, c.f.SeqCnt
-		r.recycle(c)
 		r.pump(now)
 		if u := p.upper[c.f.Type]; u != nil {
-			u.Acked(now, r, oxid, seq, cnt)
+			u.Acked(now, r, &c.f)
 		}
+		r.recycle(c)
 	case RCtlPRJT, RCtlFRJT:
 		c := r.take(f)
 		if c == nil {
 			p.stats.UnknownExchange++
 			return
 		}
-		oxid := c.f.OXID
+		r.failed(now, &c.f, max(1, uint8(f.Param>>16)))
 		r.recycle(c)
-		r.failed(now, oxid, max(1, uint8(f.Param>>16)))
 	case RCtlPBSY, RCtlFBSYData:
 		c := r.take(f)
 		if c == nil {
 			p.stats.UnknownExchange++
 			return
 		}
-		c.tries++
+		if c.busy == maxBusy {
+			r.failed(now, &c.f, FailTimeout)
+			r.recycle(c)
+			return
+		}
+		c.busy++
+		c.pauses = true
 		r.out = append(r.out, c)
 		c.timer.Set(now + p.edtov/8)
 	default:

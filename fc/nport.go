@@ -108,10 +108,12 @@ type Upper interface {
 	LoggedOut(now Time, r *Remote)
 	// Resumed is told when data may flow to r again after verification.
 	Resumed(now Time, r *Remote)
-	// Acked is told of each ACK_1 to a class 2 frame.
-	Acked(now Time, r *Remote, oxid uint16, seqID uint8, cnt uint16)
-	// Failed is told when a class 2 frame was rejected or not acknowledged.
-	Failed(now Time, r *Remote, oxid uint16, reason uint8)
+	// Acked is told of each ACK_1 to a class 2 frame f of ours, which is valid
+	// during the call.
+	Acked(now Time, r *Remote, f *Frame)
+	// Failed is told when f, a class 2 frame of ours, was rejected or not
+	// acknowledged, however often it was sent.
+	Failed(now Time, r *Remote, f *Frame, reason uint8)
 	// Abort takes an ABTS for an exchange of the FC-4 and reports whether
 	// the exchange was known.
 	Abort(now Time, r *Remote, f *Frame) bool
@@ -150,6 +152,7 @@ type PortStats struct {
 	Timeouts        uint64 // requests given up
 	Relogins        uint64 // PLOGI from a port that was logged in
 	Busy            uint64 // class 2 frames sent again after BSY
+	Resent          uint64 // class 2 frames sent again for want of an ACK
 }
 
 // An NPort is the state machine of one N_Port or NL_Port. It is not safe for

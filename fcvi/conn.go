@@ -170,6 +170,22 @@ func (c *conn) begin(now fc.Time) {
 func (c *conn) reliable() bool { return c.attrs.Reliability != iu.Unreliable }
 func (c *conn) rr() bool       { return c.attrs.Reliability == iu.ReliableReception }
 
+// recovers reports whether lost frames are made good: in class 2 the sender
+// repeats what is not acknowledged. [FCVI 8.4]
+func (c *conn) recovers() bool { return c.class == fc.Class2 && c.reliable() }
+
+// ordered reports whether a hole is a loss at once: the path keeps the order of
+// frames, and none of them is sent again.
+func (c *conn) ordered() bool { return c.p.np.InOrder() && !c.recovers() }
+
+// gap is T_GAP: how long what is missing may be under way. [FCVI-8.4-10]
+func (c *conn) gap() time.Duration {
+	if c.recovers() {
+		return c.p.np.RecoveryTime()
+	}
+	return c.p.np.EDTOV()
+}
+
 // setState is the only place that changes the state.
 func (c *conn) setState(s state) {
 	if c.state == s {

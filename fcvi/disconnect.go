@@ -15,7 +15,7 @@ func (c *conn) disconnect(now fc.Time) {
 		c.setState(stDiscSent)
 		c.stopStreams(now)
 		// Where frames overtake each other the peer is told what was sent.
-		c.sendDisconnect(now, iu.ULPDisconnect, c.tx.nextID, c.reliable() && !c.p.np.InOrder())
+		c.sendDisconnect(now, iu.ULPDisconnect, c.tx.nextID, c.reliable() && !c.ordered())
 	case stResolve, stRqst, stResp2, stConceded, stResp1, stHeld:
 		c.abandon(now)
 	case stIdle, stDiscSent, stError:
@@ -199,7 +199,7 @@ type lateDisc struct {
 // while messages sent before it have not arrived, for E_D_TOV at most. Without
 // ERR, FCVI_MSG_ID names the first message that will not come.
 func (c *conn) disconnectEarly(now fc.Time, f *fc.Frame, h *iu.Header) bool {
-	if h.Flags&(iu.FlagErr|iu.FlagMsgID) != iu.FlagMsgID || c.p.np.InOrder() || c.up == nil || !h.MsgID.After(c.rx.mexp) {
+	if h.Flags&(iu.FlagErr|iu.FlagMsgID) != iu.FlagMsgID || c.ordered() || c.up == nil || !h.MsgID.After(c.rx.mexp) {
 		return false
 	}
 	if d := c.late; d != nil {
@@ -207,7 +207,7 @@ func (c *conn) disconnectEarly(now fc.Time, f *fc.Frame, h *iu.Header) bool {
 	}
 	d := &lateDisc{before: h.MsgID}
 	d.early.buf = f.CloneTo(&d.early.f, nil)
-	d.timer = c.p.np.Timers().After(now+c.p.np.EDTOV(), func(now fc.Time) { c.disconnectNow(now) })
+	d.timer = c.p.np.Timers().After(now+c.gap(), func(now fc.Time) { c.disconnectNow(now) })
 	c.late = d
 	return true
 }

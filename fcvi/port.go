@@ -189,9 +189,11 @@ func (p *port) LoggedOut(now fc.Time, r *fc.Remote) {
 }
 
 // Acked is told by the N_Port of a class 2 acknowledgement.
-func (p *port) Acked(now fc.Time, r *fc.Remote, oxid uint16, seqID uint8, cnt uint16) {
-	if c := p.oxids.owner(oxid); c != nil && c.remote == r {
-		c.acked(now, oxid, cnt)
+func (p *port) Acked(now fc.Time, r *fc.Remote, f *fc.Frame) {
+	if !f.FromResponder() { // OX_IDs of the peer's are no business of our pool
+		if c := p.oxids.owner(f.OXID); c != nil && c.remote == r {
+			c.acked(now, f.OXID)
+		}
 	}
 	if r.Room() { // credit is the port's: any connection with r may go on
 		for _, c := range p.handles.conns {
@@ -205,9 +207,23 @@ func (p *port) Acked(now fc.Time, r *fc.Remote, oxid uint16, seqID uint8, cnt ui
 
 // Failed is told by the N_Port when a class 2 frame was rejected or not
 // acknowledged. [FCVI-8.4-15]
-func (p *port) Failed(now fc.Time, r *fc.Remote, oxid uint16, reason uint8) {
-	if c := p.oxids.owner(oxid); c != nil && c.remote == r {
-		c.class2Failed(now, oxid)
+func (p *port) Failed(now fc.Time, r *fc.Remote, f *fc.Frame, reason uint8) {
+	if !f.FromResponder() {
+		if c := p.oxids.owner(f.OXID); c != nil && c.remote == r {
+			c.class2Failed(now, f.OXID)
+		}
+		return
+	}
+	h, _, err := p.cfg.codec.ParseHeader(f.Opt)
+	if err != nil || !h.Op.IsResponse() {
+		return // set-up and disconnect have their own timers
+	}
+	for _, c := range p.handles.all() {
+		if c.remote == r && c.rHandle == h.Handle && c.state == stConnected {
+			c.fail(now, iu.Class2Fail, 0, false)
+			p.pump(now)
+			return
+		}
 	}
 }
 

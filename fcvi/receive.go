@@ -87,7 +87,7 @@ func (c *conn) request(now fc.Time, f *fc.Frame, h *iu.Header) {
 		return
 	}
 	r := &c.rx
-	if p.np.InOrder() {
+	if c.ordered() {
 		c.inOrder(now, f, h)
 		return
 	}
@@ -253,7 +253,7 @@ func (c *conn) stall(now fc.Time, m *rxMsg) {
 		return // deliver looks further
 	}
 	if m.h.MsgID == r.mexp || r.stallAt == 0 {
-		r.stallAt = now + c.p.np.EDTOV()
+		r.stallAt = now + c.gap()
 	}
 	if !r.timer.Active() {
 		r.timer.Set(r.stallAt)
@@ -518,13 +518,13 @@ func (c *conn) deliver(now fc.Time) {
 	r.stallAt = 0
 	for id := r.mexp; id-r.mexp < window; id++ {
 		if r.at(id).open {
-			r.stallAt = now + c.p.np.EDTOV()
+			r.stallAt = now + c.gap()
 			if !r.timer.Active() {
 				r.timer.Set(r.stallAt)
 			}
 			break
 		}
-		if c.p.np.InOrder() && id == r.front {
+		if c.ordered() && id == r.front {
 			break
 		}
 	}

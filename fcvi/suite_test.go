@@ -90,3 +90,17 @@ func TestVI_SuiteOutOfOrder(t *testing.T) {
 	h.Unordered = true
 	vitest.Run(t, h)
 }
+
+// TestVI_SuiteLossy runs the levels that promise delivery over a fabric that
+// loses 1% of all frames, and doubles and reorders others. In class 2 the losses
+// are made good: everything passes as if nothing had happened.
+func TestVI_SuiteLossy(t *testing.T) {
+	cfg := network(t, true, lossy, 2)
+	cfg.Class2 = true
+	h := netHarness(cfg)
+	h.Unordered, h.Lossy = true, true
+	vitest.Run(t, h)
+}
+
+// lossy is the worst fabric that Fibre Channel is expected to bear.
+var lossy = fabric.Noise{Loss: 0.01, Reorder: 0.05, Duplicate: 0.01, MaxDelay: 30 * time.Microsecond}

@@ -81,6 +81,7 @@ type txState struct {
 // An ackWait is a class 2 message that completes with its last ACK.
 type ackWait struct {
 	w        work
+	id       iu.MsgID
 	oxid     uint16
 	complete bool // completes by ACK, not by a response
 	left     int
@@ -170,6 +171,9 @@ func (c *conn) startMessage(now fc.Time) bool {
 		if (read || c.rr()) && len(t.pending) >= limit { // [FCVI-E-1]
 			return false
 		}
+		if len(t.acking) > 0 && int(t.nextID-t.acking[0].id) >= limit {
+			return false // a lost frame is sent again: the peer holds what follows it
+		}
 		w := &t.cur
 		*w = work{}
 		c.up.next(w)
@@ -186,12 +190,22 @@ func (c *conn) startMessage(now fc.Time) bool {
 }
 
 // drain ends the connection for an error in a descriptor of ours as soon as
-// the requests before it are answered, so that they keep their good ends.
+// the requests before it are answered, or acknowledged in class 2, so that they
+// keep their good ends.
 func (c *conn) drain(now fc.Time) {
 	c.tx.draining = true
-	if len(c.tx.pending) == 0 {
-		c.fail2(now, iu.PortInternal, true)
+	c.drained(now)
+}
+
+// drained ends a connection that drains if nothing is left. It reports whether
+// it did.
+func (c *conn) drained(now fc.Time) bool {
+	t := &c.tx
+	if !t.draining || len(t.pending) > 0 || len(t.acking) > 0 {
+		return false
 	}
+	c.fail2(now, iu.PortInternal, true)
+	return true
 }
 
 // openMessage prepares the transmission of the descriptor in hand.
@@ -227,7 +241,7 @@ func (c *conn) openMessage(now fc.Time) bool {
 	t.rctl, t.dfctl = fc.RCtl(c.p.cfg.codec.RCtl(w.op)), c.p.cfg.codec.DFCtl(w.op)
 	t.busy = true
 	if c.class == fc.Class2 {
-		t.acking = append(t.acking, ackWait{oxid: t.oxid})
+		t.acking = append(t.acking, ackWait{id: t.curID, oxid: t.oxid})
 	}
 	return true
 }
@@ -373,7 +387,7 @@ func (c *conn) sentMessage(now fc.Time) {
 }
 
 // acked counts an ACK_1; the last of a message may complete it.
-func (c *conn) acked(now fc.Time, oxid uint16, cnt uint16) {
+func (c *conn) acked(now fc.Time, oxid uint16) {
 	t := &c.tx
 	for i := range t.acking {
 		if t.acking[i].oxid == oxid && t.acking[i].left > 0 {
@@ -381,6 +395,9 @@ func (c *conn) acked(now fc.Time, oxid uint16, cnt uint16) {
 			c.settle(i)
 			break
 		}
+	}
+	if c.drained(now) {
+		return
 	}
 	c.p.activate(c)
 }
@@ -548,7 +565,7 @@ func (c *conn) responsesDue() fc.Time {
 	t := &c.tx
 	at := t.pending[0].since + c.p.ulpTimeout()
 	if q := &t.pending[0]; q.started && !q.done {
-		at = min(at, q.progress+c.p.np.EDTOV())
+		at = min(at, q.progress+c.gap())
 	}
 	if t.respGap != 0 {
 		at = min(at, t.respGap)
@@ -568,7 +585,7 @@ func (c *conn) respExpired(now fc.Time) {
 	q := &t.pending[0]
 	reason := iu.RespTimeout
 	switch {
-	case q.started && !q.done && now >= q.progress+c.p.np.EDTOV():
+	case q.started && !q.done && now >= q.progress+c.gap():
 		reason = iu.FrameLost
 	case t.respGap != 0 && now >= t.respGap:
 		reason = iu.MsgLost
@@ -655,13 +672,13 @@ func (c *conn) response(now fc.Time, f *fc.Frame, h *iu.Header) {
 			}
 		}
 		if !c.firstAnswered() {
-			if p.np.InOrder() {
+			if c.ordered() {
 				p.stats.Gaps++
 				c.loseResponse(now, iu.MsgLost)
 				return
 			}
 			if t.respGap == 0 {
-				t.respGap = now + p.np.EDTOV()
+				t.respGap = now + c.gap()
 			}
 		}
 	}
@@ -677,7 +694,11 @@ func (c *conn) retire(now fc.Time) {
 	for n < len(t.pending) && t.pending[n].done {
 		q := &t.pending[n]
 		n++
-		if q.asked {
+		if c.class == fc.Class2 { // what is not acknowledged yet has arrived all the same
+			c.dropAck(q.oxid)
+			p.np.Forget(now, c.remote, q.oxid)
+			p.oxids.release(q.oxid)
+		} else if q.asked {
 			p.oxids.release(q.oxid)
 		}
 		if q.w.op == iu.ReadRqst {
@@ -698,13 +719,12 @@ func (c *conn) retire(now fc.Time) {
 		t.respGap = 0
 		for i := range t.pending {
 			if t.pending[i].done {
-				t.respGap = now + p.np.EDTOV()
+				t.respGap = now + c.gap()
 				break
 			}
 		}
 		p.activate(c)
-		if t.draining && len(t.pending) == 0 {
-			c.fail2(now, iu.PortInternal, true)
+		if c.drained(now) {
 			return
 		}
 	}
@@ -720,7 +740,7 @@ func (c *conn) readData(now fc.Time, f *fc.Frame, q *pending, i int) bool {
 		c.violation(now, q.id)
 		return false
 	}
-	switch q.got.add(off, n, p.np.InOrder()) {
+	switch q.got.add(off, n, c.ordered()) {
 	case spanSeen:
 		if n > 0 || q.end >= 0 {
 			p.stats.LateFrames++

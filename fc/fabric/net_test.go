@@ -26,10 +26,10 @@ func (u *testPort) Frame(_ fc.Time, r *fc.Remote, f *fc.Frame) {
 	u.data = append(u.data, string(f.Payload))
 	u.from = append(u.from, r.Addr)
 }
-func (u *testPort) LoggedOut(_ fc.Time, r *fc.Remote)                { u.out = append(u.out, r.Addr) }
-func (u *testPort) Resumed(_ fc.Time, r *fc.Remote)                  { u.resumed = append(u.resumed, r.Addr) }
-func (u *testPort) Acked(fc.Time, *fc.Remote, uint16, uint8, uint16) { u.acked++ }
-func (u *testPort) Failed(_ fc.Time, _ *fc.Remote, _ uint16, reason uint8) {
+func (u *testPort) LoggedOut(_ fc.Time, r *fc.Remote)    { u.out = append(u.out, r.Addr) }
+func (u *testPort) Resumed(_ fc.Time, r *fc.Remote)      { u.resumed = append(u.resumed, r.Addr) }
+func (u *testPort) Acked(fc.Time, *fc.Remote, *fc.Frame) { u.acked++ }
+func (u *testPort) Failed(_ fc.Time, _ *fc.Remote, _ *fc.Frame, reason uint8) {
 	u.failed = append(u.failed, reason)
 }
 func (u *testPort) Abort(_ fc.Time, _ *fc.Remote, f *fc.Frame) bool { return f.OXID == 7 }
@@ -310,17 +310,48 @@ func TestFCFS_2_9(t *testing.T) {
 		ack.EOF != fc.EOFt || ack.FCtl&(fc.FCtlExchResponder|fc.FCtlSeqRecipient) != fc.FCtlExchResponder|fc.FCtlSeqRecipient {
 		t.Errorf("%v acknowledges %v", ack.String(), data.String())
 	}
-	// A lost ACK is a failure after E_D_TOV.
-	n.AddFault(&fabric.Fault{Match: func(f *fc.Frame) bool { return f.RCtl == fc.RCtlACK1 }, Do: fabric.Drop, Nth: 1})
+	// A frame whose ACK is lost is sent again; if none comes at all it failed.
+	lost := n.AddFault(&fabric.Fault{Match: func(f *fc.Frame) bool { return f.RCtl == fc.RCtlACK1 }, Do: fabric.Drop, Nth: 1})
+	a.acked = 0
 	a.sendText(n, r, fc.Class2, 200, "x")
 	n.Run(fc.DefaultEDTOV + time.Second)
-	if len(a.failed) != 1 || a.failed[0] != fc.FailTimeout {
+	if len(a.failed) != 0 || a.acked != 1 || data.FCtl&fc.FCtlRetransmitted == 0 || a.Stats().Resent != 1 {
+		t.Errorf("failed %v, acknowledged %d, %v", a.failed, a.acked, data.String())
+	}
+	lost.Nth = 0
+	a.sendText(n, r, fc.Class2, 201, "x")
+	if n.Run(a.RecoveryTime() - time.Second); len(a.failed) != 0 {
+		t.Errorf("failed early: %v", a.failed)
+	}
+	if n.Run(2 * time.Second); len(a.failed) != 1 || a.failed[0] != fc.FailTimeout {
 		t.Errorf("failed %v", a.failed)
+	}
+	n.ClearFaults()
+	// One that is busy is asked eight times. [FCVI-8.4-15]
+	for tries, want := range map[int]int{8: 0, 9: 1} {
+		a.failed, a.acked = nil, 0
+		busy := *a.Remote(b.ID())
+		n.AddFault(&fabric.Fault{Match: func(f *fc.Frame) bool { return f.RCtl == fc.RCtlACK1 }, Do: fabric.Drop})
+		a.sendText(n, r, fc.Class2, 202, "x")
+		for i := range tries {
+			n.Run(time.Millisecond)
+			if i == tries-1 {
+				n.ClearFaults()
+			}
+			bsy := fc.Frame{SOF: fc.SOFn2, EOF: fc.EOFt, Header: fc.Header{RCtl: fc.RCtlPBSY, DID: a.ID(), SID: busy.Addr, Type: fc.TypeBLS,
+				FCtl: data.FCtl ^ fc.FCtlExchResponder, SeqID: data.SeqID, SeqCnt: data.SeqCnt, OXID: data.OXID}}
+			a.Receive(n.Now(), &bsy)
+			n.Run(fc.DefaultEDTOV / 8)
+		}
+		n.Run(time.Second)
+		if len(a.failed) != want || a.acked != 1-want {
+			t.Errorf("busy %d times: failed %v, acknowledged %d", tries, a.failed, a.acked)
+		}
 	}
 	// Nobody there: F_RJT with its reason; not logged in: P_RJT.
 	b.Logout(n.Now(), b.Remote(a.ID()))
 	a.failed = nil
-	a.sendText(n, r, fc.Class2, 201, "x")
+	a.sendText(n, r, fc.Class2, 203, "x")
 	n.Run(time.Millisecond)
 	if len(a.failed) > 0 && a.failed[0] != fc.RejectLogin {
 		t.Errorf("failed %v", a.failed)
