@@ -49,7 +49,8 @@ func replayConversation(t *testing.T, c testkit.Conversation) {
 	if !bytes.Equal(in.Start(), c.Client[:n]) {
 		t.Error("our Request for the same wishes differs")
 	}
-	r, _ := mpa.NewResponder(mpa.ResponderConfig{ORD: mpa.DefaultDepth})
+	reply, _, _ := mpa.ParseFrame(c.Server)
+	r, _ := mpa.NewResponder(mpa.ResponderConfig{CRC: reply.CRC, ORD: mpa.DefaultDepth})
 	if _, act := r.Receive(c.Client[:n]); act != mpa.Ask {
 		t.Fatal(act, r.Err())
 	}
@@ -58,7 +59,6 @@ func replayConversation(t *testing.T, c testkit.Conversation) {
 		t.Fatal(act, in.Err())
 	}
 	p := in.Params()
-	reply, _, _ := mpa.ParseFrame(c.Server)
 	ours, err := r.Accept(mpa.Decision{Private: reply.Private})
 	if err != nil {
 		t.Fatal(err)

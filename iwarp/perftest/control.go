@@ -16,6 +16,7 @@ const maxControl = keysLen
 type control struct {
 	q      *iwarp.QueuePair
 	client bool
+	ended  bool // the peer has closed, and everything it sent was taken
 	in     [maxControl]byte
 }
 
@@ -25,8 +26,13 @@ func (c *control) prepare(q *iwarp.QueuePair) error {
 	return c.arm()
 }
 
+// arm posts the next receive. There is none if the peer has closed.
 func (c *control) arm() error {
-	return c.q.PostRecv(iwarp.RecvWR{SG: []iwarp.SGE{iwarp.Buf(c.in[:])}})
+	err := c.q.PostRecv(iwarp.RecvWR{SG: []iwarp.SGE{iwarp.Buf(c.in[:])}})
+	if c.ended = errors.Is(err, iwarp.ErrPeerClosed); c.ended {
+		return nil
+	}
+	return err
 }
 
 // exchange sends own and returns the peer's message, which is as long. The
@@ -58,6 +64,9 @@ func (c *control) send(ctx context.Context, b []byte) error {
 }
 
 func (c *control) receive(ctx context.Context) ([]byte, error) {
+	if c.ended {
+		return nil, errEnded
+	}
 	w, err := c.q.RecvCQ().Wait(ctx)
 	if err != nil {
 		return nil, err
@@ -66,10 +75,7 @@ func (c *control) receive(ctx context.Context) ([]byte, error) {
 		return nil, why(c.q, w.Err())
 	}
 	b := append([]byte(nil), c.in[:w.Len]...)
-	if err := c.arm(); err != nil && !errors.Is(err, iwarp.ErrPeerClosed) {
-		return nil, why(c.q, err)
-	}
-	return b, nil
+	return b, why(c.q, c.arm())
 }
 
 // why replaces the error of a request by that of its stream, if it has one.

@@ -153,34 +153,48 @@ func Config(base *iwarp.Config, opt Options) *iwarp.Config {
 // Dial runs the client's side against the server at addr, and closes. base may
 // be nil.
 func Dial(ctx context.Context, addr string, base *iwarp.Config, opt Options) (*Result, error) {
+	return Client(ctx, func(ctx context.Context) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "tcp", addr)
+	}, base, opt)
+}
+
+// Client is Dial for a caller that makes the TCP connections: connect is called
+// for each of the two streams, and again where the server is not ready.
+func Client(ctx context.Context, connect func(context.Context) (net.Conn, error), base *iwarp.Config, opt Options) (*Result, error) {
 	if err := opt.check(); err != nil {
 		return nil, err
 	}
-	cfg := Config(base, opt)
+	first, second := Config(base, opt), Config(base, opt)
 	s := &session{opt: opt, client: true}
-	cfg.Prepare = s.control.prepare
-	q, err := iwarp.Dial(ctx, addr, cfg)
+	first.Prepare = s.control.prepare
+	q, err := dial(ctx, connect, first)
 	if err != nil {
 		return nil, err
 	}
-	return s.run(ctx, q, func() (*iwarp.QueuePair, error) {
-		cfg := *cfg
-		cfg.Prepare = nil
-		return redial(ctx, addr, &cfg)
-	})
+	return s.run(ctx, q, func() (*iwarp.QueuePair, error) { return redial(ctx, connect, second) })
+}
+
+func dial(ctx context.Context, connect func(context.Context) (net.Conn, error), cfg *iwarp.Config) (*iwarp.QueuePair, error) {
+	nc, err := connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return iwarp.Client(ctx, nc, cfg)
 }
 
 // The server of the tools begins to listen for the second stream after it said
-// so; the client tries again, ten times with this pause.
+// so; their client tries again ten times, with this pause.
 const (
 	redials     = 20
 	redialPause = 100 * time.Millisecond
 )
 
-// redial connects, and again if the peer does not listen yet.
-func redial(ctx context.Context, addr string, cfg *iwarp.Config) (*iwarp.QueuePair, error) {
+// redial connects, and again if the peer does not listen yet. On a forwarded
+// port that is a connection which ends in start-up.
+func redial(ctx context.Context, connect func(context.Context) (net.Conn, error), cfg *iwarp.Config) (*iwarp.QueuePair, error) {
 	for n := 1; ; n++ {
-		q, err := iwarp.Dial(ctx, addr, cfg)
+		q, err := dial(ctx, connect, cfg)
 		if err == nil || n == redials {
 			return q, err
 		}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -132,12 +134,46 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestNobody: the client's second connection finds nobody for long.
-func TestNobody(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 150*time.Millisecond)
+// TestSecondStream: the server listens for the second stream some time after it
+// said so, and a client that finds nobody at all gives up.
+func TestSecondStream(t *testing.T) {
+	opt := Options{Size: 64, Count: 10}
+	ctx := within(t)
+	l, err := iwarp.Listen("127.0.0.1:0", Config(nil, opt))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	served := make(chan error, 1)
+	go func() {
+		_, err := Serve(ctx, l, opt)
+		served <- err
+	}()
+	calls := 0
+	_, err = Client(ctx, func(ctx context.Context) (net.Conn, error) {
+		var d net.Dialer
+		switch calls++; calls {
+		case 2:
+			return nil, syscall.ECONNREFUSED
+		case 3: // as on a forwarded port
+			a, b := net.Pipe()
+			b.Close()
+			return a, nil
+		}
+		return d.DialContext(ctx, "tcp", l.Addr().String())
+	}, nil, opt)
+	if err != nil || calls != 4 {
+		t.Errorf("%d connections: %v", calls, err)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, 150*time.Millisecond)
 	defer cancel()
-	if _, err := redial(ctx, "127.0.0.1:1", nil); err == nil {
-		t.Error("connected to nobody")
+	_, err = redial(ctx, func(context.Context) (net.Conn, error) { return nil, syscall.ECONNREFUSED }, nil)
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("connected to nobody: %v", err)
 	}
 }
 

@@ -66,6 +66,8 @@ type Endpoint struct {
 	opt Options
 	in  []byte // receives
 	out []byte // sends
+
+	ended bool // the peer has closed, and everything it sent was taken
 }
 
 // New returns an Endpoint for q and posts its first receive.
@@ -258,6 +260,9 @@ func (e *Endpoint) arm() error {
 // hear waits for the peer's next message. The error is io.EOF if the peer has
 // closed in order.
 func (e *Endpoint) hear(ctx context.Context) (ad, error) {
+	if e.ended { // no receive is posted that could tell
+		return ad{}, io.EOF
+	}
 	c, err := e.q.RecvCQ().Wait(ctx)
 	if err != nil {
 		return ad{}, err
@@ -269,7 +274,9 @@ func (e *Endpoint) hear(ctx context.Context) (ad, error) {
 		return ad{}, fmt.Errorf("rping: message of %d bytes, want %d", c.Len, adLen)
 	}
 	a := parseAd(e.in)
-	if err := e.arm(); err != nil && !errors.Is(err, iwarp.ErrPeerClosed) {
+	if err := e.arm(); errors.Is(err, iwarp.ErrPeerClosed) {
+		e.ended = true
+	} else if err != nil {
 		return ad{}, e.why(err)
 	}
 	return a, nil

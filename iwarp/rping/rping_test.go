@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -56,6 +57,49 @@ func TestRounds(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestPeerLeaves: a client that has sent and closed before its message is looked
+// at ends the server, which has no receive left to wait for.
+func TestPeerLeaves(t *testing.T) {
+	l, err := iwarp.Listen("127.0.0.1:0", Config(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	go func() {
+		q, err := iwarp.Dial(ctx, l.Addr().String(), Config(nil))
+		if err != nil {
+			return
+		}
+		q.Post(iwarp.SendWR{SG: []iwarp.SGE{iwarp.Buf(make([]byte, adLen))}})
+		q.CloseWrite()
+		<-ctx.Done()
+		q.Close()
+	}()
+	r, err := l.AcceptRequest(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := New(r.QueuePair(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := r.Accept(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-q.PeerClosed()
+	if _, err := e.hear(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.hear(ctx); err != io.EOF {
+		t.Errorf("%v, want EOF", err)
+	}
+	cancel()
+	q.Close()
 }
 
 func TestMismatch(t *testing.T) {

@@ -43,6 +43,7 @@ var rules = []rule{
 	{"fcvi/...", []string{"fcvi/...", "vi/...", "fc/...", "internal/..."}, protocol},
 	{"portmap", []string{"internal/..."}, protocol},
 	{"iwarp/rping", []string{"iwarp/...", "internal/..."}, protocol},
+	{"iwarp/perftest", []string{"iwarp/...", "internal/..."}, protocol},
 
 	{"iwarp", []string{"iwarp/...", "internal/..."}, engine},
 	{"vi/...", []string{"vi/...", "internal/..."}, engine},
