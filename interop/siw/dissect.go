@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 )
 
@@ -25,8 +26,12 @@ func (r *runner) dissect(ctx context.Context) error {
 	}
 	r.check("tshark reads the capture", func() error {
 		d := new(reading)
-		for _, file := range r.captures {
-			if err := d.read(ctx, file); err != nil {
+		for i, file := range r.captures {
+			frames := filepath.Join(r.dir, fmt.Sprintf("frames%d.pcap", i+1))
+			if err := reframe(file, frames); err != nil {
+				return err
+			}
+			if err := d.read(ctx, frames); err != nil {
 				return err
 			}
 		}
@@ -36,12 +41,12 @@ func (r *runner) dissect(ctx context.Context) error {
 			return fmt.Errorf("malformed:\n%s", strings.Join(d.malformed, "\n"))
 		case d.badCRC > 0:
 			return fmt.Errorf("%d FPDUs with a bad CRC", d.badCRC)
-		case d.requests < r.talks || d.replies < r.talks:
-			return fmt.Errorf("%d requests and %d replies for %d conversations", d.requests, d.replies, r.talks)
-		case d.fpdus < 6*r.count*r.talks:
-			return fmt.Errorf("%d FPDUs for %d conversations of %d round trips", d.fpdus, r.talks, r.count)
-		case d.goodCRC < 6*r.count*r.withCRC:
-			return fmt.Errorf("%d FPDUs with CRC for %d such conversations of %d round trips", d.goodCRC, r.withCRC, r.count)
+		case d.requests < r.startUps || d.replies < r.startUps:
+			return fmt.Errorf("%d requests and %d replies, want %d", d.requests, d.replies, r.startUps)
+		case d.fpdus < r.fpdus:
+			return fmt.Errorf("%d FPDUs, want %d", d.fpdus, r.fpdus)
+		case d.goodCRC < r.withCRC:
+			return fmt.Errorf("%d FPDUs with a CRC, want %d", d.goodCRC, r.withCRC)
 		}
 		return nil
 	})
@@ -50,14 +55,16 @@ func (r *runner) dissect(ctx context.Context) error {
 
 // read lets tshark read a pcap and adds what it finds.
 func (d *reading) read(ctx context.Context, file string) error {
-	out, err := command(ctx, "", "tshark", "-r", file, "-Y", "iwarp_mpa", "-O", "iwarp_mpa")
+	// NFS over RDMA is not here, but messages of a few bytes are taken for it.
+	const notNFS = "rpcordma"
+	out, err := command(ctx, "", "tshark", "-r", file, "--disable-protocol", notNFS, "-Y", "iwarp_mpa", "-O", "iwarp_mpa")
 	if err != nil {
 		return err
 	}
 	d.parse(out)
 	// The text of the layers above is left out there, and with it their
 	// complaints.
-	out, err = command(ctx, "", "tshark", "-r", file, "-Y", "iwarp_mpa && _ws.malformed")
+	out, err = command(ctx, "", "tshark", "-r", file, "--disable-protocol", notNFS, "-Y", "iwarp_mpa && _ws.malformed")
 	if err != nil {
 		return err
 	}

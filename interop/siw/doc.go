@@ -22,7 +22,7 @@
 // # What is run
 //
 // In the guest the host is 10.0.2.2; on the host the guest's port 7174 is a
-// port of 127.0.0.1. QEMU's user network ends TCP on both sides, which keeps
+// port of 127.0.0.1, as are the two behind it. QEMU's user network ends TCP on both sides, which keeps
 // the byte stream and not the segment borders.
 //
 //   - control: rping against rping inside the guest, and a plain connection from
@@ -30,9 +30,14 @@
 //     for one of ours.
 //   - client: the guest's rping -c against viaduct rping -s.
 //   - server: viaduct rping -c against the guest's rping -s.
+//   - bandwidth: perftest's ib_write_bw, ib_read_bw and ib_send_bw in the guest, as
+//     clients and as servers, against package iwarp/perftest in this program. The
+//     contents of what arrives here are verified; the guest's tools have to exit
+//     with 0 and report the number of messages.
 //
-// Both directions run with data verification, at sizes from 64 bytes to 64
-// KiB, with siw as it is shipped, without CRC, and with its CRC and its
-// peer-to-peer start-up turned on. The card's traffic is captured and read by tshark, which has to
-// find iWARP in it, nothing malformed and no bad CRC.
+// rping verifies data in both directions. Sizes are from 64 bytes to 64 KiB,
+// with siw as it is shipped, without CRC, and with its CRC and its peer-to-peer
+// start-up turned on. The card's traffic is captured, put into one segment for
+// each frame and read by tshark, which has to find iWARP in it, nothing
+// malformed and no bad CRC.
 package main

@@ -6,8 +6,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
+
+	"viaduct/iwarp/perftest"
 )
 
 // A recording is a conversation between two guests that is kept for replay.
@@ -95,11 +98,90 @@ func (o *options) recordAll(ctx context.Context, im *image, acc accelerator, dir
 	}
 	client.stop()
 	server.stop()
+	if err := o.recordOurs(ctx, im, acc, dir, testdata); err != nil {
+		return err
+	}
 	for i, rec := range recordings {
 		if _, err := command(ctx, "", "tshark", "-r", capture, "-Y", fmt.Sprintf("tcp.port == %d", 7174+i), "-F", "pcap", "-w", filepath.Join(testdata, rec.file)); err != nil {
 			return err
 		}
 		st, err := os.Stat(filepath.Join(testdata, rec.file))
+		if err != nil {
+			return err
+		}
+		o.logf("wrote %s, %d bytes", rec.file, st.Size())
+	}
+	return nil
+}
+
+// ours are the recordings of perftest's tools against our own peer: the file, and
+// who serves.
+var ours = []struct {
+	file  string
+	test  perftest.Test
+	serve bool // the guest is the client
+}{
+	{"siw-write-bw-client.pcap", perftest.WriteBW, true},
+	{"siw-write-bw-server.pcap", perftest.WriteBW, false},
+	{"siw-read-bw-client.pcap", perftest.ReadBW, true},
+	{"siw-read-bw-server.pcap", perftest.ReadBW, false},
+	{"siw-send-bw-client.pcap", perftest.SendBW, true},
+	{"siw-send-bw-server.pcap", perftest.SendBW, false},
+}
+
+// Size and number of the messages in ours: more than one FPDU, and few.
+const ourSize, ourCount = 2000, 6
+
+// recordOurs runs them in a guest and writes their part of its capture, told by
+// the server's port, to testdata.
+func (o *options) recordOurs(ctx context.Context, im *image, acc accelerator, dir, testdata string) error {
+	r := &runner{options: o, image: im, acc: acc, dir: dir, begin: time.Now()}
+	if err := r.boot(ctx); err != nil {
+		return err
+	}
+	defer r.guest.stop()
+	if err := r.load(ctx, modes[0]); err != nil {
+		return err
+	}
+	ports := make([]int, len(ours))
+	for i, rec := range ours {
+		opt := perftest.Options{Test: rec.test, Size: ourSize, Count: ourCount, Verify: true}
+		var err error
+		if rec.serve {
+			l, e := sockets.Listen(ctx, "tcp", "127.0.0.1:0")
+			if e != nil {
+				return e
+			}
+			ports[i] = port(l.Addr())
+			err = r.serveTool(ctx, opt, l)
+		} else {
+			ports[i] = guestPort + int(rec.test)
+			err = r.callTool(ctx, opt, int(rec.test))
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", rec.file, err)
+		}
+		o.logf("recorded %s", rec.file)
+	}
+	r.guest.stop()
+	for i, rec := range ours {
+		// Leave out connections that were refused.
+		on := fmt.Sprintf("tcp.port == %d", ports[i])
+		out, err := command(ctx, "", "tshark", "-r", r.captures[0], "-Y", on+" && tcp.len > 0", "-T", "fields", "-e", "tcp.stream")
+		if err != nil {
+			return err
+		}
+		streams := strings.Fields(string(out))
+		slices.Sort(streams)
+		streams = slices.Compact(streams)
+		if len(streams) != 2 {
+			return fmt.Errorf("%s: %d connections, want 2", rec.file, len(streams))
+		}
+		file := filepath.Join(testdata, rec.file)
+		if _, err := command(ctx, "", "tshark", "-r", r.captures[0], "-Y", "tcp.stream in {"+strings.Join(streams, ", ")+"}", "-F", "pcap", "-w", file); err != nil {
+			return err
+		}
+		st, err := os.Stat(file)
 		if err != nil {
 			return err
 		}

@@ -21,21 +21,31 @@ type mode struct {
 	name, load string
 	args       []string // of viaduct rping, both ways
 	crc        bool     // FPDUs have CRCs
-	sizes      []int
+	sizes      []int    // of rping
+	bandwidth  bandwidth
 }
 
 // Viaduct asks for CRCs unless told otherwise, and siw as it is shipped gives
 // them to who asks. rping takes buffers of up to one byte less than 64 KiB.
 var modes = []mode{
-	{"as shipped", "siw", nil, true, []int{64, 1024, 4096, 16384, 65535}},
-	{"without CRC", "siw", []string{"--no-crc"}, false, []int{64, 65535}},
-	{"siw wants CRC", "siw-param mpa_crc_required=1", nil, true, []int{1000, 65535}},
-	{"CRC, peer-to-peer", "siw-param mpa_crc_required=1 peer_to_peer=1", nil, true, []int{64, 4096, 65535}},
+	{"as shipped", "siw", nil, true, []int{64, 1024, 4096, 16384, 65535}, bandwidth{[]int{64, 4096, 65536}, 100}},
+	{"without CRC", "siw", []string{"--no-crc"}, false, []int{64, 65535}, bandwidth{}},
+	{"siw wants CRC", "siw-param mpa_crc_required=1", nil, true, []int{1000, 65535}, bandwidth{}},
+	{"CRC, peer-to-peer", "siw-param mpa_crc_required=1 peer_to_peer=1", nil, true, []int{64, 4096, 65535}, bandwidth{[]int{1000}, 700}},
+}
+
+// A talk is one conversation with the guest.
+type talk struct {
+	what     string
+	run      func(context.Context) error
+	startUps int // connections that the capture has to show
+	fpdus    int // and FPDUs, at least
 }
 
 const (
-	guestPort = 7174 // of rping in the guest
-	talkLimit = 60 * time.Second
+	guestPort  = 7174 // of servers in the guest
+	guestPorts = 3    // how many from there on can be reached
+	talkLimit  = 60 * time.Second
 )
 
 // A runner holds the guest and the results.
@@ -46,13 +56,13 @@ type runner struct {
 	dir   string
 
 	guest    *guest
-	forward  int      // port of 127.0.0.1 that leads to guestPort
+	forward  []int    // ports of 127.0.0.1 that lead to guestPort and those behind it
 	captures []string // one for each boot
 	begin    time.Time
 	checks   int
 	failures int
-	talks    int // conversations of viaduct that went well, which the capture has to show
-	withCRC  int // those of them with CRC
+	// what the capture has to show, at least, of the talks that went well
+	startUps, fpdus, withCRC int
 }
 
 // boot starts a guest, the first one or one in place of a guest that may have
@@ -62,22 +72,30 @@ func (r *runner) boot(ctx context.Context) (err error) {
 	if r.guest != nil {
 		r.guest.stop()
 	}
-	if r.forward, err = freePort(); err != nil {
-		return err
+	network := "user,id=n0,ipv6=off"
+	r.forward = r.forward[:0]
+	for i := range guestPorts {
+		p, err := freePort()
+		if err != nil {
+			return err
+		}
+		r.forward = append(r.forward, p)
+		network += fmt.Sprintf(",hostfwd=tcp:127.0.0.1:%d-:%d", p, guestPort+i)
 	}
 	name := fmt.Sprintf("guest%d", len(r.captures)+1)
 	capture := filepath.Join(r.dir, name+".pcap")
 	begin := time.Now()
 	r.guest, err = boot(ctx, r.image, machine{
 		name: name, cpus: r.acc.cpus, address: "10.0.2.15/24", gateway: "10.0.2.2", capture: capture,
-		network: fmt.Sprintf("user,id=n0,ipv6=off,hostfwd=tcp:127.0.0.1:%d-:%d", r.forward, guestPort),
+		network: network,
 	}, r.acc, r.dir)
 	if err != nil {
 		return err
 	}
 	r.captures = append(r.captures, capture)
 	r.logf("guest: up in %.1f s", time.Since(begin).Seconds())
-	return nil
+	_, err = r.guest.run(ctx, 10*time.Second, rmem)
+	return err
 }
 
 // load loads siw in a mode.
@@ -127,45 +145,57 @@ func (r *runner) all(ctx context.Context) error {
 				return fmt.Errorf("the environment does not work: %w", err)
 			}
 		}
-		for _, size := range m.sizes {
-			for _, way := range []struct {
-				what string
-				talk func(context.Context, mode, int) error
-			}{
-				{"guest's rping -c, viaduct rping -s", r.viaductServes},
-				{"viaduct rping -c, guest's rping -s", r.viaductCalls},
-			} {
-				ok := r.check(fmt.Sprintf("%s: %s, %d x %d bytes", m.name, way.what, r.count, size),
-					func() error { return way.talk(ctx, m, size) })
-				if err := ctx.Err(); err != nil {
-					return err
+		for _, t := range append(r.pingTalks(m), r.bandwidthTalks(m)...) {
+			ok := r.check(m.name+": "+t.what, func() error { return t.run(ctx) })
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if ok {
+				r.startUps += t.startUps
+				r.fpdus += t.fpdus
+				if m.crc {
+					r.withCRC += t.fpdus
 				}
-				if ok {
-					r.talks++
-					if m.crc {
-						r.withCRC++
-					}
-					continue
-				}
-				r.diagnose(ctx)
-				if r.failures == maxFailures {
-					return errors.New("enough failures")
-				}
-				if err := r.boot(ctx); err != nil {
-					return err
-				}
-				if err := r.load(ctx, m); err != nil {
-					return err
-				}
+				continue
+			}
+			r.diagnose(ctx)
+			if r.failures == maxFailures {
+				return errors.New("enough failures")
+			}
+			if err := r.boot(ctx); err != nil {
+				return err
+			}
+			if err := r.load(ctx, m); err != nil {
+				return err
 			}
 		}
 	}
 	return nil
 }
 
+// pingTalks are the runs of rping in a mode.
+func (r *runner) pingTalks(m mode) (talks []talk) {
+	for _, size := range m.sizes {
+		for _, way := range []struct {
+			what string
+			talk func(context.Context, mode, int) error
+		}{
+			{"guest's rping -c, viaduct rping -s", r.viaductServes},
+			{"viaduct rping -c, guest's rping -s", r.viaductCalls},
+		} {
+			talks = append(talks, talk{
+				what:     fmt.Sprintf("%s, %d x %d bytes", way.what, r.count, size),
+				run:      func(ctx context.Context) error { return way.talk(ctx, m, size) },
+				startUps: 1, fpdus: 6 * r.count,
+			})
+		}
+	}
+	return talks
+}
+
 // diagnose prints what the guest knows about a conversation that failed.
 func (r *runner) diagnose(ctx context.Context) {
-	const script = `ps | grep -v ' \['; for p in $(pidof rping); do echo "rping $p"; cat /proc/$p/stack; done; netstat -tn; dmesg | tail -n 12`
+	const script = `ps | grep -v ' \['; for p in $(pidof rping ib_write_bw ib_read_bw ib_send_bw); do echo "process $p"; cat /proc/$p/stack; done; netstat -tn; dmesg | tail -n 12`
 	out, err := r.guest.run(ctx, 10*time.Second, script)
 	if err != nil {
 		out += fmt.Sprintf("%v\nits console ends with:\n%s", err, r.guest.consoleTail(15))
@@ -242,7 +272,7 @@ func (r *runner) viaductCalls(ctx context.Context, m mode, size int) error {
 	if _, err := r.guest.run(ctx, 40*time.Second, fmt.Sprintf("wait-port %d", guestPort)); err != nil {
 		return err
 	}
-	h, err := r.startViaduct(ctx, append([]string{"rping", "-c", "-a", "127.0.0.1", "-p", strconv.Itoa(r.forward), "-S", strconv.Itoa(size), "-C", strconv.Itoa(r.count), "-V"}, m.args...)...)
+	h, err := r.startViaduct(ctx, append([]string{"rping", "-c", "-a", "127.0.0.1", "-p", strconv.Itoa(r.forward[0]), "-S", strconv.Itoa(size), "-C", strconv.Itoa(r.count), "-V"}, m.args...)...)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,238 @@
+package main
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+// reframe copies the iWARP of a capture to another one in which each start-up
+// frame and each FPDU is one TCP segment. tshark loses its place in a stream
+// where a segment ends in the first few bytes of an FPDU, which happens all the
+// time behind QEMU's user network, and then calls good data broken.
+//
+// Retransmissions are left out. What is not iWARP is, too. A stream that stops
+// making sense is an error.
+func reframe(in, out string) error {
+	f, err := os.Open(in)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	o, err := os.Create(out)
+	if err != nil {
+		return err
+	}
+	defer o.Close()
+	w := bufio.NewWriterSize(o, 1<<20)
+	r := &reframer{w: w, flows: make(map[flowKey]*flow)}
+	if err := r.run(bufio.NewReaderSize(f, 1<<20)); err != nil {
+		return fmt.Errorf("%s: %w", in, err)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return o.Close()
+}
+
+// Lengths of headers, and offsets in them.
+const (
+	pcapHeader, packetHeader      = 24, 16
+	ethernetHeader, ipHeader      = 14, 20
+	tcpHeader, tcpFlags           = 20, 13
+	startUpHeader, fpduAround     = 20, 6
+	synFlag                       = 2
+	capturedLength, privateLength = 8, 18
+)
+
+// A flowKey is both addresses and both ports of one direction.
+type flowKey [12]byte
+
+func (k flowKey) reverse() (r flowKey) {
+	copy(r[0:], k[4:8])
+	copy(r[4:], k[0:4])
+	copy(r[8:], k[10:12])
+	copy(r[10:], k[8:10])
+	return r
+}
+
+// A flow is one direction of a TCP connection.
+type flow struct {
+	next    uint32 // sequence number expected
+	begun   bool   // the start-up frame is complete
+	other   bool   // this is not iWARP
+	late    map[uint32][]byte
+	pending []byte // in order, and not yet a whole frame
+	sent    uint32 // sequence number in the copy
+}
+
+type reframer struct {
+	w     io.Writer
+	flows map[flowKey]*flow
+}
+
+func (r *reframer) run(in io.Reader) error {
+	var h [pcapHeader]byte
+	if _, err := io.ReadFull(in, h[:]); err != nil {
+		return err
+	}
+	if binary.LittleEndian.Uint32(h[:]) != 0xa1b2c3d4 || h[20] != 1 {
+		return errors.New("not a capture of Ethernet frames")
+	}
+	binary.LittleEndian.PutUint32(h[16:], 1<<18) // FPDUs may be long
+	if _, err := r.w.Write(h[:]); err != nil {
+		return err
+	}
+	for {
+		var ph [packetHeader]byte
+		if _, err := io.ReadFull(in, ph[:]); err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		n := binary.LittleEndian.Uint32(ph[capturedLength:])
+		if n > 1<<18 {
+			return fmt.Errorf("packet of %d bytes", n)
+		}
+		p := make([]byte, n)
+		if _, err := io.ReadFull(in, p); err != nil {
+			return err
+		}
+		if err := r.packet(ph[:8], p); err != nil {
+			return err
+		}
+	}
+}
+
+// packet takes one packet of IPv4 and TCP; others are none of our business.
+func (r *reframer) packet(stamp, p []byte) error {
+	if len(p) < ethernetHeader+ipHeader+tcpHeader || p[12] != 8 || p[13] != 0 || p[ethernetHeader+9] != 6 {
+		return nil
+	}
+	ip := p[ethernetHeader:]
+	total, ihl := int(binary.BigEndian.Uint16(ip[2:])), int(ip[0]&15)*4
+	if total > len(ip) || ihl+tcpHeader > total {
+		return nil
+	}
+	tcp := ip[ihl:total]
+	hl := int(tcp[12]>>4) * 4
+	if hl > len(tcp) {
+		return nil
+	}
+	var k flowKey
+	copy(k[:8], ip[12:20])
+	copy(k[8:], tcp[:4])
+	seq, flags, body := binary.BigEndian.Uint32(tcp[4:]), tcp[tcpFlags], tcp[hl:]
+	if flags&synFlag != 0 {
+		if f := r.flows[k]; f == nil || f.next != seq+1 { // new, or the ports are used again
+			r.flows[k] = &flow{next: seq + 1, late: make(map[uint32][]byte)}
+		}
+		return nil
+	}
+	f := r.flows[k]
+	if f == nil || f.other || len(body) == 0 {
+		return nil
+	}
+	f.add(seq, body)
+	if !f.begun && f.strange() {
+		f.other = true
+		return nil
+	}
+	for {
+		n, err := f.frame()
+		if err != nil {
+			return fmt.Errorf("stream %x: %w", k, err)
+		}
+		if n == 0 {
+			return nil
+		}
+		var ack uint32
+		if back := r.flows[k.reverse()]; back != nil {
+			ack = back.sent
+		}
+		if err := r.segment(stamp, p[:12], k, f.sent, ack, f.pending[:n]); err != nil {
+			return err
+		}
+		f.sent += uint32(n)
+		f.pending = f.pending[n:]
+	}
+}
+
+// add takes a segment and puts in order what can be.
+func (f *flow) add(seq uint32, body []byte) {
+	f.late[seq] = append([]byte(nil), body...)
+	for more := true; more; {
+		more = false
+		for at, b := range f.late {
+			gap := int32(f.next - at) // how much of b is known already
+			if gap < 0 {
+				continue
+			}
+			delete(f.late, at)
+			if int(gap) < len(b) {
+				f.pending = append(f.pending, b[gap:]...)
+				f.next += uint32(len(b)) - uint32(gap)
+				more = true
+			}
+		}
+	}
+}
+
+// strange reports that a stream does not begin as MPA does.
+func (f *flow) strange() bool {
+	const prefix = "MPA ID Re"
+	n := min(len(f.pending), len(prefix))
+	return string(f.pending[:n]) != prefix[:n]
+}
+
+// frame returns the length of the first frame, 0 if it is not all there.
+func (f *flow) frame() (n int, err error) {
+	b := f.pending
+	if !f.begun {
+		if len(b) < startUpHeader {
+			return 0, nil
+		}
+		n = startUpHeader + int(binary.BigEndian.Uint16(b[privateLength:]))
+		f.begun = len(b) >= n
+	} else {
+		if len(b) < 2 {
+			return 0, nil
+		}
+		u := int(binary.BigEndian.Uint16(b))
+		if n = (2+u+3)&^3 + 4; n > 65535-ipHeader-tcpHeader {
+			return 0, fmt.Errorf("FPDU of %d bytes", n)
+		}
+	}
+	if len(b) < n {
+		return 0, nil
+	}
+	return n, nil
+}
+
+// segment writes one frame as one segment.
+func (r *reframer) segment(stamp, macs []byte, k flowKey, seq, ack uint32, body []byte) error {
+	p := make([]byte, packetHeader+ethernetHeader+ipHeader+tcpHeader, packetHeader+ethernetHeader+ipHeader+tcpHeader+len(body))
+	copy(p, stamp)
+	length := uint32(cap(p) - packetHeader)
+	binary.LittleEndian.PutUint32(p[8:], length)
+	binary.LittleEndian.PutUint32(p[12:], length)
+	e := p[packetHeader:]
+	copy(e, macs)
+	e[12] = 8
+	ip := e[ethernetHeader:]
+	ip[0], ip[8], ip[9] = 0x45, 64, 6
+	binary.BigEndian.PutUint16(ip[2:], uint16(length-ethernetHeader))
+	copy(ip[12:20], k[:8])
+	tcp := ip[ipHeader:]
+	copy(tcp, k[8:])
+	const first = 1
+	binary.BigEndian.PutUint32(tcp[4:], first+seq)
+	binary.BigEndian.PutUint32(tcp[8:], first+ack)
+	tcp[12], tcp[tcpFlags] = 5<<4, 0x18 // PSH, ACK
+	binary.BigEndian.PutUint16(tcp[14:], 65535)
+	_, err := r.w.Write(append(p, body...))
+	return err
+}
