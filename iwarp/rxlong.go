@@ -147,10 +147,7 @@ func (q *QueuePair) longPlaced(n int) {
 	l.pins = l.pins[:0]
 	l.placed += n
 	if l.placed == l.size {
-		hl := ddp.TaggedLen
-		if !l.kind.Tagged() {
-			hl = ddp.UntaggedLen
-		}
+		hl := headerLen(l.kind)
 		l.trailer = mpa.FPDULen(hl+l.size) - 2 - hl - l.size
 	}
 }

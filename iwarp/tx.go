@@ -184,6 +184,13 @@ func (t *txState) sends(seq uint64) {
 	t.done = append(t.done, run{seq, seq + 1})
 }
 
+func headerLen(op rdmap.Opcode) int {
+	if op.Tagged() {
+		return ddp.TaggedLen
+	}
+	return ddp.UntaggedLen
+}
+
 // peek returns the next request of the send queue. It is started by started.
 func (q *QueuePair) peek() (w *sendWQE, seq uint64, ok bool) {
 	t := &q.tx
@@ -246,10 +253,7 @@ func (q *QueuePair) nextRequest(b *frameio.Batch) bool {
 	case OpLocalInvalidate:
 		q.localInvalidate(w.stag, seq)
 	default:
-		hl := ddp.UntaggedLen
-		if msg.Tagged() {
-			hl = ddp.TaggedLen
-		}
+		hl := headerLen(msg)
 		if q.short(b, w, seq, msg, hl) {
 			return true
 		}
@@ -344,39 +348,42 @@ func (q *QueuePair) segment(b *frameio.Batch) bool {
 	if b.Pieces() < MaxSGE {
 		return false
 	}
+	if _, left, room := m.cut.Rest(); room <= copiedPayload && int(left) > room && q.copied(b) {
+		return true
+	}
 	off, n, last, _ := m.cut.Next()
 	refs := t.refs[:0]
-	var h []byte
-	switch {
-	case m.in != nil: // Read Response: source checked and read for each segment [I-43] [I-61] [RDMAP-5.2.2-8]
+	if m.in != nil && n > 0 { // Read Response: source checked and read for each segment [I-43] [I-61] [RDMAP-5.2.2-8]
 		r := &m.read
-		if n > 0 {
-			ref, out := q.dev.reg.Access(r.SourceSTag, r.SourceTO+off, uint64(n), q.pd.dom, q, regmem.RemoteRead)
-			if out == regmem.OK && !touchable(ref) {
-				ref.Release()
-				out = regmem.NoRegion
-			}
-			if out != regmem.OK {
-				q.failAnswer(m.in, uint32(off), readFault(refine(out, r.SourceTO+off, uint64(n))))
-				return false
-			}
-			refs = append(refs, ref)
+		ref, out := q.dev.reg.Access(r.SourceSTag, r.SourceTO+off, uint64(n), q.pd.dom, q, regmem.RemoteRead)
+		if out == regmem.OK && !touchable(ref) {
+			ref.Release()
+			out = regmem.NoRegion
 		}
-		h = m.op.TaggedHeader(r.SinkSTag, r.SinkTO+off, last).Append(t.hdr[:0]) // [RDMAP-4.4-2]
-	case m.op.Tagged():
-		h = m.op.TaggedHeader(m.w.remote.STag, m.w.remote.TO+off, last).Append(t.hdr[:0]) // [DDP-5.2-7] [DDP-4.2-6]
-	default: // all but MO and L as in the first [DDP-4.3-2] [DDP-4.3-5] [DDP-4.3-9] [DDP-4.2-4]
-		h = m.op.UntaggedHeader(m.msn, uint32(off), last, m.w.stag).Append(t.hdr[:0])
+		if out != regmem.OK {
+			q.failAnswer(m.in, uint32(off), readFault(refine(out, r.SourceTO+off, uint64(n))))
+			return false
+		}
+		refs = append(refs, ref)
 	}
+	h := m.appendHeader(t.hdr[:0], off, last)
 	if m.w != nil && n > 0 {
 		if refs = q.gather(b, refs, m.w, off, uint64(n)); refs == nil {
 			return false
 		}
 	}
 	q.frame(b, h, refs, n, t.enc.CRC && (m.in != nil || changeable(m.w)))
-	if !last {
-		return true
+	if last {
+		q.endMessage()
 	}
+	return true
+}
+
+// endMessage notes that the last segment of the message in progress is in the
+// batch.
+func (q *QueuePair) endMessage() {
+	t := &q.tx
+	m := &t.cur
 	t.n.messages++
 	if m.in != nil {
 		t.answered++
@@ -387,7 +394,6 @@ func (q *QueuePair) segment(b *frameio.Batch) bool {
 		t.sends(m.seq)
 	}
 	t.cur = txMessage{}
-	return true
 }
 
 // gather pins n bytes at offset off of the payload of a request. If its memory
@@ -484,7 +490,7 @@ func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int
 
 // smallFPDU is the longest FPDU that is made in one piece: what a batch gives
 // out at a time.
-const smallFPDU = 512
+const smallFPDU = frameio.MaxHeader
 
 func (t *txState) crc(b []byte) uint32 {
 	if t.enc.CRC {

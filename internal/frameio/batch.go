@@ -11,6 +11,9 @@ const (
 	// send buffer is cheaper than one more vector entry.
 	CopyLimit = 1024
 
+	// MaxHeader is how many bytes Header gives out at a time: a short frame.
+	MaxHeader = CopyLimit + 64
+
 	// slabSize holds the headers, trailers and short payloads of one batch.
 	slabSize = 64 << 10
 
@@ -23,7 +26,7 @@ const (
 
 	// frameSlack is what must be free in the slab for Full to say no: a
 	// frame's headers, a short payload and a trailer.
-	frameSlack = CopyLimit + 512 + trailerSlack
+	frameSlack = MaxHeader + 512 + trailerSlack
 
 	// trailerSlack is never taken by payload, so that a frame of many short
 	// pieces has room for its trailer.
@@ -60,8 +63,8 @@ func (b *Batch) Len() int { return b.bytes }
 // Room returns how many payload bytes the batch still takes before Full.
 func (b *Batch) Room() int { return max(0, batchBytes-b.bytes) }
 
-// Header returns n bytes, n at most 512, to be filled with a header or a
-// trailer before the next call. Their contents are undefined.
+// Header returns n bytes, n at most MaxHeader, to be filled with a header, a
+// trailer, or a short frame as a whole, before the next call. Their contents are undefined.
 func (b *Batch) Header(n int) []byte {
 	b.bytes += n
 	at := len(b.slab)

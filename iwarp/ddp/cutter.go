@@ -35,6 +35,10 @@ func (c *Cutter) Next() (off uint64, n int, last, ok bool) {
 	return off, int(k), c.done, true
 }
 
+// Rest returns the offset from which on nothing was cut, how many bytes are
+// left, and how many go into a segment that is not the last.
+func (c *Cutter) Rest() (off, n uint64, room int) { return c.off, c.left, int(c.room) }
+
 // Segments returns how many segments a message of n bytes takes.
 func Segments(n uint64, mulpdu, header int) uint64 {
 	room := uint64(mulpdu - header)

@@ -1,0 +1,96 @@
+package iwarp
+
+import (
+	"viaduct/internal/frameio"
+	"viaduct/internal/regmem"
+	"viaduct/iwarp/mpa"
+)
+
+const (
+	// copiedPayload is up to how many bytes of payload in each FPDU a long
+	// message is copied together. A short FPDU by reference costs three pieces
+	// of a gather write, which the kernel takes longer to follow than this side
+	// to copy them. FPDUs that fit segments of an Ethernet are that short.
+	copiedPayload = 2048
+
+	// copiedBytes is how much is copied before it is written: half of it would
+	// do as well, and it should still be in the cache when the kernel copies
+	// it again.
+	copiedBytes = 128 << 10
+)
+
+// copied adds segments of the message in progress, as many as there are or
+// have room, with their payload copied: one piece of memory with all that is
+// between them. The memory is checked for all of them at once, at the moment
+// they are copied. It reports false, and has added nothing, if the message is
+// not one to be treated so, or its memory is not all there: segment finds out
+// from where on. [I-43] [I-61]
+func (q *QueuePair) copied(b *frameio.Batch) bool {
+	t := &q.tx
+	m := &t.cur
+	if t.enc.Markers || m.w != nil && m.w.nsg != 1 {
+		return false
+	}
+	out := t.room()
+	off, left, room := m.cut.Rest()
+	hl := headerLen(m.op)
+	longest := mpa.FPDULen(hl + room)
+	count := min(min(len(out), copiedBytes)/longest, int((left+uint64(room)-1)/uint64(room)))
+	n := min(left, uint64(count)*uint64(room))
+	if n == 0 {
+		return false
+	}
+	ref, ok := q.source(m, off, n)
+	if !ok {
+		return false
+	}
+	p := out[:0]
+	from := ref.B
+	for range count {
+		off, n, last, _ := m.cut.Next()
+		at := len(p)
+		p = t.enc.AppendLength(p, hl+n)
+		p = m.appendHeader(p, off, last)
+		p = append(p, from[:n]...)
+		p = t.enc.AppendTrailer(p, hl+n, t.crc(p[at:]))
+		from = from[n:]
+	}
+	ref.Release()
+	t.used += len(p)
+	t.since += int(n)
+	t.n.fpdus += uint64(count)
+	t.n.bytes += n
+	b.Bytes(p)
+	if n == left {
+		q.endMessage()
+	}
+	return true
+}
+
+// source pins n bytes at offset off of the payload of a message, if they can
+// be copied without further ado.
+func (q *QueuePair) source(m *txMessage, off, n uint64) (ref regmem.Ref, ok bool) {
+	var out regmem.Outcome
+	if r := &m.read; m.in != nil {
+		ref, out = q.dev.reg.Access(r.SourceSTag, r.SourceTO+off, n, q.pd.dom, q, regmem.RemoteRead)
+	} else {
+		ref, out = m.w.sg[0].pin(q, off, n, regmem.LocalRead)
+	}
+	if out == regmem.OK && ref.Guarded() {
+		ref.Release()
+		return regmem.Ref{}, false
+	}
+	return ref, out == regmem.OK
+}
+
+// appendHeader appends the DDP header of the segment at offset off.
+func (m *txMessage) appendHeader(p []byte, off uint64, last bool) []byte {
+	switch {
+	case m.in != nil:
+		return m.op.TaggedHeader(m.read.SinkSTag, m.read.SinkTO+off, last).Append(p) // [RDMAP-4.4-2]
+	case m.op.Tagged():
+		return m.op.TaggedHeader(m.w.remote.STag, m.w.remote.TO+off, last).Append(p) // [DDP-5.2-7] [DDP-4.2-6]
+	}
+	// all but MO and L as in the first [DDP-4.3-2] [DDP-4.3-5] [DDP-4.3-9] [DDP-4.2-4]
+	return m.op.UntaggedHeader(m.msn, uint32(off), last, m.w.stag).Append(p)
+}
