@@ -41,7 +41,7 @@ func (e *Endpoint) VI() *VI { return e.v }
 
 // RecvPosted returns how many receive descriptors were posted for this
 // connection so far, those before it was set up included.
-func (e *Endpoint) RecvPosted() uint64 { return e.v.recv.q.Counts().Posted - e.recvBase }
+func (e *Endpoint) RecvPosted() uint64 { return e.v.recv.q.Posted() - e.recvBase }
 
 // NextSend returns the send descriptor to be started next, nil if there is
 // none or if it has to wait for RDMA Reads because of its fence.

@@ -8,13 +8,14 @@ func (w *Work[T]) Take() (v T, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	seq := w.started.Load()
-	if seq == w.posted || w.reaped != seq {
+	if seq == w.posted.Load() || w.reaped.Load() != seq {
 		return v, false
 	}
 	s := w.at(seq)
 	v = s.v
 	*s = slot[T]{}
 	w.started.Store(seq + 1)
-	w.done, w.reaped = seq+1, seq+1
+	w.done.Store(seq + 1)
+	w.reaped.Store(seq + 1)
 	return v, true
 }

@@ -38,11 +38,13 @@ type Work[T any] struct {
 	// started is written with mu held, but for MarkStarted.
 	started atomic.Uint64
 
+	// These are written with mu held too. Reading them without tells who
+	// asks that there is nothing to do, which is the usual answer for one
+	// who polls.
+	posted, done, reaped atomic.Uint64 // sequence numbers: how many ever were
+
 	mu      sync.Mutex
 	slots   []slot[T] // ring; length 0 or a power of two
-	posted  uint64    // sequence numbers: how many ever were
-	done    uint64
-	reaped  uint64
 	waiters Waiters
 }
 
@@ -58,7 +60,10 @@ func (w *Work[T]) at(seq uint64) *slot[T] { return &w.slots[seq&uint64(len(w.slo
 // Post appends v and returns its sequence number, which counts from 0.
 func (w *Work[T]) Post(v T) (seq uint64, err error) {
 	w.mu.Lock()
-	seq, err = w.postLocked(v)
+	seq = w.posted.Load()
+	if err = w.putLocked(seq, v); err == nil {
+		w.posted.Store(seq + 1)
+	}
 	w.mu.Unlock()
 	return seq, err
 }
@@ -67,33 +72,34 @@ func (w *Work[T]) Post(v T) (seq uint64, err error) {
 // the queue full and returns how many were posted.
 func (w *Work[T]) PostN(vs []T) (n int, err error) {
 	w.mu.Lock()
+	seq := w.posted.Load()
 	for n < len(vs) && err == nil {
-		if _, err = w.postLocked(vs[n]); err == nil {
-			n++
+		if err = w.putLocked(seq, vs[n]); err == nil {
+			n, seq = n+1, seq+1
 		}
 	}
+	w.posted.Store(seq)
 	w.mu.Unlock()
 	return n, err
 }
 
-func (w *Work[T]) postLocked(v T) (seq uint64, err error) {
-	n := w.posted - w.reaped
+// putLocked makes v request seq, the next to be posted.
+func (w *Work[T]) putLocked(seq uint64, v T) error {
+	n := seq - w.reaped.Load()
 	if w.Limit > 0 && n >= uint64(w.Limit) {
-		return 0, ErrFull
+		return ErrFull
 	}
 	if n == uint64(len(w.slots)) {
-		w.growLocked()
+		w.growLocked(seq)
 	}
-	seq = w.posted
 	*w.at(seq) = slot[T]{v: v}
-	w.posted++
-	return seq, nil
+	return nil
 }
 
-func (w *Work[T]) growLocked() {
+func (w *Work[T]) growLocked(end uint64) {
 	old := w.slots
 	w.slots = make([]slot[T], max(firstSlots, 2*len(old)))
-	for seq := w.reaped; seq < w.posted; seq++ {
+	for seq := w.reaped.Load(); seq < end; seq++ {
 		*w.at(seq) = old[seq&uint64(len(old)-1)]
 	}
 }
@@ -102,7 +108,7 @@ func (w *Work[T]) growLocked() {
 // it.
 func (w *Work[T]) Peek() (v T, seq uint64, ok bool) {
 	w.mu.Lock()
-	if seq = w.started.Load(); seq != w.posted {
+	if seq = w.started.Load(); seq != w.posted.Load() {
 		v, ok = w.at(seq).v, true
 	}
 	w.mu.Unlock()
@@ -113,9 +119,13 @@ func (w *Work[T]) Peek() (v T, seq uint64, ok bool) {
 // and returns how many there were and the number of the first. It starts
 // none: each is started with MarkStarted when its turn comes.
 func (w *Work[T]) PeekN(buf []T) (n int, first uint64) {
+	if first = w.started.Load(); first == w.posted.Load() {
+		return 0, first
+	}
 	w.mu.Lock()
 	first = w.started.Load()
-	for n < len(buf) && first+uint64(n) < w.posted {
+	end := w.posted.Load()
+	for n < len(buf) && first+uint64(n) < end {
 		buf[n] = w.at(first + uint64(n)).v
 		n++
 	}
@@ -131,7 +141,7 @@ func (w *Work[T]) MarkStarted(seq uint64) { w.started.Store(seq + 1) }
 // Start starts the next request and returns it with its number.
 func (w *Work[T]) Start() (v T, seq uint64, ok bool) {
 	w.mu.Lock()
-	if seq = w.started.Load(); seq != w.posted {
+	if seq = w.started.Load(); seq != w.posted.Load() {
 		w.started.Store(seq + 1)
 		v, ok = w.at(seq).v, true
 	}
@@ -145,7 +155,8 @@ func (w *Work[T]) StartN(buf []T) (n int, first uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	first = w.started.Load()
-	for n < len(buf) && first+uint64(n) < w.posted {
+	end := w.posted.Load()
+	for n < len(buf) && first+uint64(n) < end {
 		buf[n] = w.at(first + uint64(n)).v
 		n++
 	}
@@ -162,9 +173,7 @@ func (w *Work[T]) Finish(seq uint64) int { return w.FinishRange(seq, seq+1) }
 // FinishRange is Finish for the requests first to end-1.
 func (w *Work[T]) FinishRange(first, end uint64) int {
 	w.mu.Lock()
-	for seq := max(first, w.done); seq < min(end, w.posted); seq++ {
-		w.at(seq).finished = true
-	}
+	w.markLocked(first, end)
 	n := w.advanceLocked()
 	w.mu.Unlock()
 	return n
@@ -176,38 +185,53 @@ func (w *Work[T]) FinishRange(first, end uint64) int {
 // have more.
 func (w *Work[T]) Retire(first, end uint64, buf []T) int {
 	w.mu.Lock()
-	for seq := max(first, w.done); seq < min(end, w.posted); seq++ {
-		w.at(seq).finished = true
-	}
+	w.markLocked(first, end)
 	w.advanceLocked()
 	n := 0
-	for n < len(buf) && w.reaped < w.done {
-		buf[n], _ = w.reapLocked()
+	for n < len(buf) {
+		v, h := w.reapLocked()
+		if h != Done {
+			break
+		}
+		buf[n] = v
 		n++
 	}
 	w.mu.Unlock()
 	return n
 }
 
+func (w *Work[T]) markLocked(first, end uint64) {
+	end = min(end, w.posted.Load())
+	for seq := max(first, w.done.Load()); seq < end; seq++ {
+		w.at(seq).finished = true
+	}
+}
+
 func (w *Work[T]) advanceLocked() int {
-	n := 0
-	for w.done < w.posted && w.at(w.done).finished {
-		if w.OnDone != nil {
-			w.OnDone(w.at(w.done).v)
+	first, end := w.done.Load(), w.posted.Load()
+	seq := first
+	for seq < end && w.at(seq).finished {
+		seq++
+	}
+	if seq == first {
+		return 0
+	}
+	// Before OnDone, which may bring others here: they must find that there
+	// is something, and then wait for the lock.
+	w.done.Store(seq)
+	if w.started.Load() < seq {
+		w.started.Store(seq) // flushed before they were started
+	}
+	if w.OnDone != nil {
+		for i := first; i < seq; i++ {
+			w.OnDone(w.at(i).v)
 		}
-		w.done++
-		n++
 	}
-	if w.started.Load() < w.done {
-		w.started.Store(w.done) // flushed before they were started
+	if w.OnDones != nil {
+		w.OnDones()
 	}
-	if n > 0 {
-		if w.OnDones != nil {
-			w.OnDones()
-		}
-		w.waiters.WakeLocked(n)
-	}
-	return n
+	w.waiters.WakeLocked(int(seq - first))
+	return int(seq - first)
 }
 
 // Update calls f for request seq under the queue's lock if it is not
@@ -216,7 +240,7 @@ func (w *Work[T]) advanceLocked() int {
 func (w *Work[T]) Update(seq uint64, f func(*T)) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if seq < w.done || seq >= w.posted || w.at(seq).finished {
+	if seq < w.done.Load() || seq >= w.posted.Load() || w.at(seq).finished {
 		return false
 	}
 	f(&w.at(seq).v)
@@ -229,7 +253,7 @@ func (w *Work[T]) Update(seq uint64, f func(*T)) bool {
 func (w *Work[T]) Flush(f func(v *T, started bool)) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for seq := w.done; seq < w.posted; seq++ {
+	for seq, end := w.done.Load(), w.posted.Load(); seq < end; seq++ {
 		if s := w.at(seq); !s.finished {
 			f(&s.v, seq < w.started.Load())
 			s.finished = true
@@ -249,6 +273,14 @@ const (
 
 // Reap takes the first request out if it is done.
 func (w *Work[T]) Reap() (v T, h Head) {
+	// In this order: if nothing is between the two, nothing was at the
+	// moment done was looked at.
+	if r := w.reaped.Load(); r == w.done.Load() {
+		if r == w.posted.Load() {
+			return v, Empty
+		}
+		return v, NotDone
+	}
 	w.mu.Lock()
 	v, h = w.reapLocked()
 	w.mu.Unlock()
@@ -256,17 +288,18 @@ func (w *Work[T]) Reap() (v T, h Head) {
 }
 
 func (w *Work[T]) reapLocked() (v T, h Head) {
+	r, end := w.reaped.Load(), w.posted.Load()
 	switch {
-	case w.reaped < w.done:
-		s := w.at(w.reaped)
+	case r < w.done.Load():
+		s := w.at(r)
 		v = s.v
 		*s = slot[T]{}
-		w.reaped++
-		if w.reaped == w.posted {
+		w.reaped.Store(r + 1)
+		if r+1 == end {
 			w.waiters.WakeAllLocked() // nothing is left to wait for
 		}
 		return v, Done
-	case w.reaped < w.posted:
+	case r < end:
 		return v, NotDone
 	}
 	return v, Empty
@@ -288,7 +321,8 @@ func (w *Work[T]) Wait(ctx context.Context, p Progress) (v T, h Head, err error)
 type workSource[T any] Work[T]
 
 func (s *workSource[T]) readyLocked() (bool, error) {
-	return s.reaped < s.done || s.reaped == s.posted, nil
+	r := s.reaped.Load()
+	return r < s.done.Load() || r == s.posted.Load(), nil
 }
 
 // Counts are the positions of a work queue, as numbers of requests since it
@@ -301,5 +335,9 @@ type Counts struct {
 func (w *Work[T]) Counts() Counts {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return Counts{w.posted, w.started.Load(), w.done, w.reaped}
+	return Counts{w.posted.Load(), w.started.Load(), w.done.Load(), w.reaped.Load()}
 }
+
+// Posted returns how many requests were posted since the queue was made. It
+// takes no lock.
+func (w *Work[T]) Posted() uint64 { return w.posted.Load() }
