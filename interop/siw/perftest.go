@@ -96,6 +96,9 @@ func (r *runner) callTool(ctx context.Context, opt perftest.Options, behind int)
 	ctx, cancel := context.WithTimeout(ctx, talkLimit)
 	defer cancel()
 	script := tool(opt, guestPort+behind, "")
+	if opt.Test == perftest.WriteBW {
+		opt.Settle = r.quiet
+	}
 	serving, err := r.guest.start(talkLimit, script)
 	if err != nil {
 		return err
@@ -118,6 +121,14 @@ func (r *runner) callTool(ctx context.Context, opt perftest.Options, behind int)
 		return err
 	}
 	return reported(out, opt)
+}
+
+// quiet waits until nothing arrives at the guest's card any more. QEMU's user
+// network acknowledges for the guest, and holds some hundred kilobytes.
+func (r *runner) quiet(ctx context.Context) error {
+	const script = "f=/sys/class/net/eth0/statistics/rx_packets; a=; while b=$a; a=$(cat $f); [ \"$a\" != \"$b\" ]; do sleep 0.1; done"
+	_, err := r.guest.run(ctx, talkLimit, script)
+	return err
 }
 
 // reported looks for the line of a tool's table: size, count, bandwidth.

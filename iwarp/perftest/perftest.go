@@ -67,6 +67,13 @@ type Options struct {
 
 	Depth  int  // client: messages in flight, option -t; 0 means DefaultDepth
 	Verify bool // check contents where some arrive: server of Writes and Sends, client of Reads
+
+	// Settle, if set, is called by the client of Writes when TCP has them all,
+	// before it tells the server that it is done. The server of the tools then
+	// closes without a look at what may still be on its way: harmless where TCP's
+	// acknowledgement comes from the server's host, since that is waited for on
+	// Linux, but not where something in between acknowledges.
+	Settle func(context.Context) error
 }
 
 // Errors of a run that went to its end. Test with errors.Is.

@@ -134,6 +134,28 @@ func TestOptions(t *testing.T) {
 	}
 }
 
+// TestSettle: the client of Writes, and no other, waits before it says that it is
+// done, and what it waits for may fail.
+func TestSettle(t *testing.T) {
+	ours := errors.New("ours")
+	for _, test := range tests {
+		server := Options{Test: test, Size: 4096, Count: 20, Verify: true}
+		calls := 0
+		client := server
+		client.Settle = func(context.Context) error { calls++; return nil }
+		c, s := both(t, client, server, nil)
+		if want := map[Test]int{WriteBW: 1}[test]; c.err != nil || s.err != nil || calls != want {
+			t.Errorf("%v: called %d times, want %d: %v, %v", test, calls, want, c.err, s.err)
+		}
+	}
+	server := Options{Size: 64, Count: 10}
+	client := server
+	client.Settle = func(context.Context) error { return ours }
+	if c, s := both(t, client, server, nil); c.err != ours || s.err == nil {
+		t.Errorf("client %v, server %v", c.err, s.err)
+	}
+}
+
 // TestSecondStream: the server listens for the second stream some time after it
 // said so, and a client that finds nobody at all gives up.
 func TestSecondStream(t *testing.T) {

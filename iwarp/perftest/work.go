@@ -94,8 +94,34 @@ func (m *mover) work(ctx context.Context, res *Result) error {
 			}
 		}
 	}
+	if op == iwarp.OpWrite {
+		if err := m.settle(ctx); err != nil {
+			return err
+		}
+	}
 	res.Elapsed = time.Since(begin)
+	if op == iwarp.OpWrite && m.opt.Settle != nil {
+		return m.opt.Settle(ctx)
+	}
 	return nil
+}
+
+// settle waits until TCP has an acknowledgement for all Writes, which is what
+// their completion means on an adapter.
+func (m *mover) settle(ctx context.Context) error {
+	for {
+		n, ok := unacknowledged(m.data)
+		if !ok || n == 0 {
+			return nil
+		}
+		select {
+		case <-m.data.Ended():
+			return why(m.data, iwarp.ErrClosed)
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(200 * time.Microsecond):
+		}
+	}
 }
 
 func (m *mover) verify(*Result) error {
