@@ -201,10 +201,12 @@ func (c *Config) extensions() rdmap.Extensions {
 
 func (c *Config) logger() *slog.Logger {
 	if c.Logger == nil {
-		return slog.New(slog.DiscardHandler)
+		return silent
 	}
 	return c.Logger
 }
+
+var silent = slog.New(slog.DiscardHandler)
 
 // complete fills in what was left out and checks the rest.
 func (c *Config) complete() error {

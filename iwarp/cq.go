@@ -20,14 +20,14 @@ import (
 //
 // Safe for concurrent use.
 type CompletionQueue struct {
-	q        *queue.Completions[Completion]
+	q        queue.Completions[Completion]
 	capacity int
 	users    atomic.Pointer[[]*QueuePair]
 	armed    atomic.Int32
-	events   chan struct{}
 
 	mu       sync.Mutex
-	reserved int // guarded by mu
+	reserved int           // guarded by mu
+	events   chan struct{} // guarded by mu; made when first needed
 }
 
 // What a completion queue is armed for.
@@ -43,9 +43,7 @@ func (d *Device) NewCQ(capacity int) (*CompletionQueue, error) {
 		return nil, fmt.Errorf("%w: completion queue of %d entries, at most %d", ErrLimit, capacity, d.cfg.Limits.CQEntries)
 	}
 	c := &CompletionQueue{
-		q:        queue.NewCompletions[Completion](capacity),
 		capacity: capacity,
-		events:   make(chan struct{}, 1),
 	}
 	c.users.Store(new([]*QueuePair))
 	return c, nil
@@ -112,7 +110,16 @@ func (c *CompletionQueue) Arm(solicited bool) {
 }
 
 // Events returns the channel of signals. It holds at most one.
-func (c *CompletionQueue) Events() <-chan struct{} { return c.events }
+func (c *CompletionQueue) Events() <-chan struct{} { return c.signals() }
+
+func (c *CompletionQueue) signals() chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.events == nil {
+		c.events = make(chan struct{}, 1)
+	}
+	return c.events
+}
 
 func (c *CompletionQueue) push(e *Completion) {
 	c.q.Push(*e)
@@ -136,7 +143,7 @@ func (c *CompletionQueue) signal(a int32, e *Completion) {
 	}
 	if c.armed.CompareAndSwap(a, armedNot) {
 		select {
-		case c.events <- struct{}{}:
+		case c.signals() <- struct{}{}:
 		default:
 		}
 	}

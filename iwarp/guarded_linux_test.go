@@ -56,7 +56,7 @@ func TestTruncatedFile(t *testing.T) {
 			p.ulpdu(c.u(mr))
 			wantTerminate(t, ended(t, q), false, c.layer, c.typ, c.co)
 			p.c.Close()
-			<-q.gone
+			<-q.gone.C()
 		})
 	}
 	t.Run("Send", func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 	"time"
 
 	"viaduct/iwarp/mpa"
@@ -51,14 +52,14 @@ func (q *QueuePair) endWith(err error, how ending) {
 	for _, t := range q.timers {
 		t.Stop()
 	}
-	q.timers = nil
+	q.timers, q.limit = nil, nil
 	q.mu.Unlock()
 
 	q.gate.Store(gateEnded)
 	q.halted.Store(true)
 	q.dead.Store(true)
 	q.logEnd(err, how)
-	close(q.ended)
+	q.ended.happen()
 	go q.tearDown(how)
 }
 
@@ -94,7 +95,7 @@ func (q *QueuePair) tearDown(how ending) {
 	q.sendCQ.detach(q, q.cfg.SendDepth)
 	q.recvCQ.detach(q, q.cfg.RecvDepth)
 	q.dev.remove(q)
-	close(q.gone)
+	q.gone.happen()
 }
 
 // flushAll completes whatever is posted. Whoever posts from now on flushes.
@@ -117,8 +118,8 @@ func (q *QueuePair) endWire(how ending) {
 		t := time.NewTimer(terminateTimeout)
 		defer t.Stop()
 		select {
-		case <-q.termSent:
-		case <-q.txFailed:
+		case <-q.termSent.C():
+		case <-q.txFailed.C():
 		case <-t.C:
 			q.fc.Abort()
 		}
@@ -170,15 +171,7 @@ func (e *engine) SendFailed(err error) {
 	}
 }
 
-func (q *QueuePair) sendFailed() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	select {
-	case <-q.txFailed:
-	default:
-		close(q.txFailed)
-	}
-}
+func (q *QueuePair) sendFailed() { q.txFailed.happen() }
 
 // peerClosed notes that the peer has closed its direction in order. Ours goes
 // on until it is closed. [DDP-6.2.1-4] [DDP-6.2.1-5] [I-32]
@@ -189,7 +182,7 @@ func (q *QueuePair) peerClosed() {
 	}
 	finished := q.finished
 	q.mu.Unlock()
-	close(q.peerEnd)
+	q.peerEnd.happen()
 	q.log.Debug("peer closed", "remote", q.RemoteAddr())
 	q.flushRecvs()
 	if finished {
@@ -238,11 +231,9 @@ func (q *QueuePair) maybeFinish() {
 	q.finished = true
 	q.mu.Unlock()
 	q.fc.Shutdown()
-	close(q.drained)
-	select {
-	case <-q.peerEnd:
+	q.drained.happen()
+	if q.peerEnd.has() {
 		q.endWith(io.EOF, endQuiet)
-	default:
 	}
 }
 
@@ -266,19 +257,19 @@ func (q *QueuePair) Close() error {
 	}
 	how := endQuiet
 	select {
-	case <-q.drained:
+	case <-q.drained.C():
 		select {
-		case <-q.peerEnd:
-		case <-q.ended:
+		case <-q.peerEnd.C():
+		case <-q.ended.C():
 		case <-late:
 			how = endLate
 		}
-	case <-q.ended:
+	case <-q.ended.C():
 	case <-late:
 		how = endAbort
 	}
 	q.endWith(ErrClosed, how)
-	<-q.gone
+	<-q.gone.C()
 	return nil
 }
 
@@ -290,11 +281,57 @@ func (q *QueuePair) Abort() {
 }
 
 // after runs f once after d unless the stream has ended before.
-func (q *QueuePair) after(d time.Duration, f func()) {
+func (q *QueuePair) after(d time.Duration, f func()) *time.Timer {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.err == nil {
-		q.timers = append(q.timers, time.AfterFunc(d, f))
+	if q.err != nil {
+		return nil
+	}
+	var t *time.Timer
+	t = time.AfterFunc(d, func() {
+		q.forget(t)
+		f()
+	})
+	q.timers = append(q.timers, t)
+	return t
+}
+
+// forget drops a timer, so that it costs a stream that goes on no memory.
+func (q *QueuePair) forget(t *time.Timer) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if i := slices.Index(q.timers, t); i >= 0 {
+		if q.timers = slices.Delete(q.timers, i, i+1); len(q.timers) == 0 {
+			q.timers = nil
+		}
+	}
+}
+
+// limitFirst ends the stream if the peer's first FPDU has not come after d.
+// [I-14]
+func (q *QueuePair) limitFirst(d time.Duration) {
+	t := q.after(d, func() {
+		if q.stats.recvFPDUs.Load() == 0 {
+			q.endWith(ErrTimeout, endAbort)
+		}
+	})
+	q.mu.Lock()
+	q.limit = t
+	q.mu.Unlock()
+	if q.stats.recvFPDUs.Load() > 0 { // it was faster
+		q.firstCame()
+	}
+}
+
+// firstCame lifts the limit.
+func (q *QueuePair) firstCame() {
+	q.mu.Lock()
+	t := q.limit
+	q.limit = nil
+	q.mu.Unlock()
+	if t != nil {
+		t.Stop()
+		q.forget(t)
 	}
 }
 

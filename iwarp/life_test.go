@@ -174,7 +174,7 @@ func TestLost(t *testing.T) {
 				p.terminate([]byte{0x20, 1, 0, 0})
 			}
 			wantTerminate(t, ended(t, q), false, 2, 0, 1)
-			<-q.gone
+			<-q.gone.C()
 			for i := range 3 { // in order
 				if c, ok := q.RecvCQ().Poll(); !ok || c.ID != uint64(i) || c.Status != StatusFlushed {
 					t.Errorf("%+v, %t", c, ok)
@@ -228,7 +228,7 @@ func TestTerminateReceived(t *testing.T) {
 						t.Error("no hint")
 					}
 					p.c.Close()
-					<-q.gone
+					<-q.gone.C()
 					if c, ok := q.RecvCQ().Poll(); !ok || c.Status != StatusFlushed {
 						t.Errorf("%+v, %t", c, ok)
 					}
@@ -259,7 +259,7 @@ func TestTerminateReceived(t *testing.T) {
 			t.Errorf("%+v", e)
 		}
 		p.c.Close()
-		<-q.gone
+		<-q.gone.C()
 		for i, want := range []Status{StatusFlushed, StatusRemote, StatusFlushed} {
 			if c, ok := q.SendCQ().Poll(); !ok || c.ID != uint64(i) || c.Status != want {
 				t.Errorf("%+v, %t", c, ok)
@@ -314,7 +314,7 @@ func TestTerminateArrives(t *testing.T) {
 		t.Errorf("%d bytes went before the Terminate", n)
 	}
 	p.fin()
-	<-q.gone
+	<-q.gone.C()
 	flushed := 0
 	for i := range 20 {
 		c, ok := q.SendCQ().Poll()
@@ -423,7 +423,7 @@ func TestLocalFaults(t *testing.T) {
 		if !errors.Is(q.Err(), ErrLocalAccess) {
 			t.Error(q.Err())
 		}
-		<-q.gone
+		<-q.gone.C()
 		c, ok := cq.Poll()
 		if !ok || c.ID != id || c.Status != StatusLocalAccess || !errors.Is(c.Err(), ErrLocalAccess) {
 			t.Errorf("%+v, %t", c, ok)

@@ -69,18 +69,20 @@ type QueuePair struct {
 	stats counters
 
 	mu       sync.Mutex
-	state    State   // guarded by mu
-	err      error   // guarded by mu; why the stream ended
-	win      windows // guarded by mu
-	finished bool    // guarded by mu; our direction was ended
-	timers   []*time.Timer
-	ended    chan struct{} // closed when err is set
-	drained  chan struct{} // closed when our direction was ended
-	peerEnd  chan struct{} // closed when the peer has ended its direction
-	termSent chan struct{} // closed when the Terminate is in the socket
-	txFailed chan struct{} // closed when nothing can be sent any more
-	gone     chan struct{} // closed when everything is released
+	state    State         // guarded by mu
+	err      error         // guarded by mu; why the stream ended
+	win      windows       // guarded by mu
+	finished bool          // guarded by mu; our direction was ended
+	timers   []*time.Timer // guarded by mu; those that have not fired
+	limit    *time.Timer   // guarded by mu; one of timers: for the first FPDU
 	wg       sync.WaitGroup
+
+	ended    event // err is set
+	drained  event // our direction was ended
+	peerEnd  event // the peer has ended its direction
+	termSent event // the Terminate is in the socket
+	txFailed event // nothing can be sent any more
+	gone     event // everything is released
 }
 
 // Values of gate.
@@ -121,13 +123,7 @@ func newQueuePair(cfg *Config) (*QueuePair, error) {
 	q := &QueuePair{
 		cfg: *cfg, dev: cfg.Device, pd: cfg.PD, ext: cfg.extensions(), log: cfg.logger(),
 		sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ, srq: cfg.SRQ,
-		born:     time.Now(),
-		ended:    make(chan struct{}),
-		drained:  make(chan struct{}),
-		peerEnd:  make(chan struct{}),
-		termSent: make(chan struct{}),
-		txFailed: make(chan struct{}),
-		gone:     make(chan struct{}),
+		born: time.Now(),
 	}
 	q.rq.depth = cfg.RecvDepth
 	q.sq.OnDone, q.sq.OnDones = q.sendDone, q.sendsDone
@@ -263,12 +259,12 @@ func (q *QueuePair) Err() error {
 
 // Ended returns a channel that is closed when the stream has ended, for
 // whatever reason. Completions of flushed requests may follow.
-func (q *QueuePair) Ended() <-chan struct{} { return q.ended }
+func (q *QueuePair) Ended() <-chan struct{} { return q.ended.C() }
 
 // PeerClosed returns a channel that is closed when the peer has closed its
 // direction: nothing will be received any more, Reads can't be posted, Sends
 // and Writes can. [DDP-6.2.1-4] [DDP-3-10] [MPA-3-12] [MPA-7.2-2]
-func (q *QueuePair) PeerClosed() <-chan struct{} { return q.peerEnd }
+func (q *QueuePair) PeerClosed() <-chan struct{} { return q.peerEnd.C() }
 
 func (q *QueuePair) closedErr() error {
 	if err := q.Err(); err != nil && !errors.Is(err, ErrClosed) {
@@ -484,10 +480,8 @@ func (q *QueuePair) checkOp(wr *SendWR, n uint64) error {
 		if q.ord.Load() == 0 {
 			return ErrNoReads
 		}
-		select {
-		case <-q.peerEnd:
+		if q.peerEnd.has() {
 			return ErrPeerClosed
-		default:
 		}
 	}
 	return nil
@@ -575,10 +569,8 @@ func (q *QueuePair) PostRecv(wr RecvWR) error {
 	if q.gate.Load() >= gateEnded {
 		return q.closedErr()
 	}
-	select {
-	case <-q.peerEnd:
+	if q.peerEnd.has() {
 		return ErrPeerClosed
-	default:
 	}
 	w, err := newRecvWQE(&wr, q)
 	if err != nil {
@@ -588,13 +580,8 @@ func (q *QueuePair) PostRecv(wr RecvWR) error {
 		freeRecvWQE(w)
 		return err
 	}
-	select {
-	case <-q.peerEnd:
+	if q.peerEnd.has() || q.gate.Load() == gateFlushed {
 		q.flushRecvs()
-	default:
-		if q.gate.Load() == gateFlushed {
-			q.flushRecvs()
-		}
 	}
 	return nil
 }

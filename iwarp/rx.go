@@ -20,9 +20,9 @@ type rxState struct {
 	recv   *recvWQE     // its buffer
 	done   []Completion // receives to be published
 	n      receivedCounts
-	held   regmem.Ref // pin that serves every access to its region during one Receive
-	kick   bool       // something may be sent because of what came
-	long   longSegment
+	held   regmem.Ref   // pin that serves every access to its region during one Receive
+	kick   bool         // something may be sent because of what came
+	long   *longSegment // made when first needed
 }
 
 // Receive implements [frameio.Protocol]: it takes whole FPDUs, verifies each
@@ -34,12 +34,12 @@ func (e *engine) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
 	r := &q.rx
 	q.touch()
 	for !q.dead.Load() {
-		if r.long.trailer > 0 {
-			if len(p)-n < r.long.trailer {
+		if l := r.long; l != nil && l.trailer > 0 {
+			if len(p)-n < l.trailer {
 				break
 			}
-			n += r.long.trailer
-			r.long.trailer = 0
+			n += l.trailer
+			l.trailer = 0
 			q.endLong()
 			continue
 		}
@@ -133,6 +133,7 @@ func (q *QueuePair) firstFPDU(u []byte) (swallow bool) {
 	}
 	kind := rtrKind(u)
 	rtr := q.responder.FirstFPDU(kind)
+	q.firstCame()
 	q.sendOpen.Store(true)
 	q.rx.kick = true
 	return rtr && kind == mpa.RTRSend

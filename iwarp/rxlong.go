@@ -34,7 +34,7 @@ type longSegment struct {
 // left for the usual way to find out.
 func (q *QueuePair) beginLong(p []byte) (direct int) {
 	r := &q.rx
-	l := &r.long
+	l := r.long
 	const lengthLen = 2
 	if r.dec.CRC || r.dec.Markers || !r.first || len(p) <= lengthLen {
 		return 0
@@ -49,6 +49,10 @@ func (q *QueuePair) beginLong(p []byte) (direct int) {
 	have := len(u) - hl
 	if have < 0 || size-have < longMin {
 		return 0
+	}
+	if l == nil {
+		l = new(longSegment)
+		r.long = l
 	}
 	*l = longSegment{size: size, pins: l.pins, iov: l.iov, dropped: l.dropped}
 	if ddp.IsTagged(u[0]) {
@@ -106,7 +110,7 @@ func (q *QueuePair) beginLong(p []byte) (direct int) {
 
 // longPlaces appends to iov the places of the next max bytes, pinned.
 func (q *QueuePair) longPlaces(iov [][]byte, max int) [][]byte {
-	l := &q.rx.long
+	l := q.rx.long
 	n := uint64(min(max, l.size-l.placed))
 	if l.kind == rdmap.Write {
 		ref, out := q.dev.reg.Access(l.tagged.STag, l.tagged.TO+uint64(l.placed), n, q.pd.dom, q, regmem.RemoteWrite)
@@ -139,7 +143,7 @@ func (q *QueuePair) longPlaces(iov [][]byte, max int) [][]byte {
 
 // longPlaced notes that n bytes are in place, and gives the pins back.
 func (q *QueuePair) longPlaced(n int) {
-	l := &q.rx.long
+	l := q.rx.long
 	for i := range l.pins {
 		l.pins[i].Release()
 		l.pins[i] = regmem.Ref{}
@@ -155,7 +159,7 @@ func (q *QueuePair) longPlaced(n int) {
 // Direct implements [frameio.Protocol].
 func (e *engine) Direct(iov [][]byte) ([][]byte, error) {
 	q := (*QueuePair)(e)
-	l := &q.rx.long
+	l := q.rx.long
 	n := len(iov)
 	if !q.dead.Load() {
 		if iov = q.longPlaces(iov, l.size-l.placed); len(iov) == n {
@@ -181,7 +185,7 @@ func (e *engine) DirectDone(n int) error {
 
 // endLong delivers a long segment after its trailer has come.
 func (q *QueuePair) endLong() {
-	l := &q.rx.long
+	l := q.rx.long
 	l.active = false
 	switch l.kind {
 	case rdmap.Write:
@@ -202,7 +206,7 @@ func (q *QueuePair) endLong() {
 
 // dropLong forgets a long segment because the stream ended.
 func (q *QueuePair) dropLong() {
-	if l := &q.rx.long; l.active {
+	if l := q.rx.long; l != nil && l.active {
 		q.longPlaced(0)
 		l.active, l.trailer = false, 0
 	}
@@ -211,7 +215,7 @@ func (q *QueuePair) dropLong() {
 // failLong ends the stream because memory of a long segment is gone since it
 // was checked.
 func (q *QueuePair) failLong(err error) {
-	l := &q.rx.long
+	l := q.rx.long
 	q.longPlaced(0)
 	l.active, l.trailer = false, 0
 	switch l.kind {

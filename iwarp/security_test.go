@@ -108,7 +108,7 @@ func TestRevoke(t *testing.T) {
 			wantTerminate(t, ended(t, q), false, 1, 1, 0)
 			p.c.Close()
 			<-done
-			<-q.gone
+			<-q.gone.C()
 		})
 	}
 }
@@ -390,7 +390,7 @@ func TestSharedCQ(t *testing.T) {
 	if s := q1.Stats(); s.NoReceive != 1 { // [DDP-7.1-3]
 		t.Errorf("%+v", s)
 	}
-	<-q1.gone
+	<-q1.gone.C()
 	if _, err := func() (*QueuePair, error) { // its room is free again
 		_, q := asInitiator(t, cfg)
 		return q, nil
@@ -455,7 +455,7 @@ func TestSRQ(t *testing.T) {
 	p2.ulpdu(seg(rdmap.Send, 0, 2, 0, true, []byte("on"))) // the other goes on
 	wantOK(t, q2.RecvCQ())
 	p1.c.Close()
-	<-q1.gone
+	<-q1.gone.C()
 	for range 3 {
 		wantOK(t, q1.RecvCQ())
 	}

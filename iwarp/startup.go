@@ -82,7 +82,7 @@ func client(ctx context.Context, nc net.Conn, c *Config, read []byte) (_ *QueueP
 			// The error is told as the first FPDU. [MPA2-8-1] [MPA2-9.3-2] [I-38]
 			q.begin(false, rest)
 			q.terminateStartup(in.Err())
-			<-q.gone
+			<-q.gone.C()
 			return nil, in, q.Err()
 		}
 	default:
@@ -209,7 +209,7 @@ func (q *QueuePair) prepare() error {
 // discard ends a stream that never ran.
 func (q *QueuePair) discard(err error) {
 	q.endWith(err, endAbort)
-	<-q.gone
+	<-q.gone.C()
 }
 
 // rejected makes the error of a rejection and deals with the connection.
@@ -279,11 +279,7 @@ func (q *QueuePair) begin(run bool, rest []byte) {
 		})
 	}
 	if d := duration(q.cfg.FirstFPDUTimeout, DefaultFirstFPDUTimeout); d > 0 && q.responder != nil && q.params.PeerToPeer { // [I-14]
-		q.after(d, func() {
-			if q.stats.recvFPDUs.Load() == 0 {
-				q.endWith(ErrTimeout, endAbort)
-			}
-		})
+		q.limitFirst(d)
 	}
 	if q.cfg.IdleTimeout > 0 {
 		q.watchIdle(q.cfg.IdleTimeout)

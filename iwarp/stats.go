@@ -30,7 +30,6 @@ type counters struct {
 	// moved by the send role
 	sentFPDUs, sentBytes, sentMessages      atomic.Uint64
 	servedReads, servedBytes, servedAtomics atomic.Uint64
-	_                                       [64]byte // keep the roles' counters apart
 	// moved by the receive role
 	recvFPDUs, recvBytes, recvMessages, placed atomic.Uint64
 	empty, tiny, noReceive                     atomic.Uint64

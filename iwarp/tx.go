@@ -40,15 +40,13 @@ type txState struct {
 	asked   time.Time // when the MSS was last looked at
 	since   int       // bytes sent since then
 	hdr     [ddp.UntaggedLen]byte
-	refs    [MaxSGE]regmem.Ref
-	parts   [MaxSGE + 1][]byte
 	arena   *arena // FPDUs and payload that the batch in progress refers to
 	used    int    // bytes of it
 	invalid bool   // a local invalidation is in progress
 }
 
 // lookAhead is how many requests are taken under one lock of the send queue.
-const lookAhead = 16
+const lookAhead = 8
 
 // A run is a range of requests of the send queue.
 type run struct{ first, end uint64 }
@@ -143,11 +141,7 @@ func (e *engine) Sent() {
 	}
 	t.done = t.done[:0]
 	if t.over {
-		select {
-		case <-q.termSent:
-		default:
-			close(q.termSent)
-		}
+		q.termSent.happen()
 	}
 	if t.first {
 		t.first = false
@@ -352,7 +346,8 @@ func (q *QueuePair) segment(b *frameio.Batch) bool {
 		return true
 	}
 	off, n, last, _ := m.cut.Next()
-	refs := t.refs[:0]
+	var room [MaxSGE]regmem.Ref
+	refs := room[:0]
 	if m.in != nil && n > 0 { // Read Response: source checked and read for each segment [I-43] [I-61] [RDMAP-5.2.2-8]
 		r := &m.read
 		ref, out := q.dev.reg.Access(r.SourceSTag, r.SourceTO+off, uint64(n), q.pd.dom, q, regmem.RemoteRead)
@@ -546,7 +541,8 @@ func (t *txState) room() []byte {
 // every 512 bytes, so it is copied.
 func (q *QueuePair) frameMarked(b *frameio.Batch, hdr []byte, refs []regmem.Ref) {
 	t := &q.tx
-	parts := append(t.parts[:0], hdr)
+	var room [MaxSGE + 1][]byte
+	parts := append(room[:0], hdr)
 	for i := range refs {
 		parts = append(parts, refs[i].B)
 	}
@@ -556,18 +552,13 @@ func (q *QueuePair) frameMarked(b *frameio.Batch, hdr []byte, refs []regmem.Ref)
 		refs[i].Release()
 		refs[i] = regmem.Ref{}
 	}
-	clear(t.parts[:])
 	b.Bytes(p)
 }
 
 // control adds a message whose payload is an RDMAP header: one segment.
 func (q *QueuePair) control(b *frameio.Batch, h ddp.Untagged, body []byte) {
-	var refs []regmem.Ref
-	if len(body) > 0 {
-		q.tx.refs[0] = regmem.Ref{B: body}
-		refs = q.tx.refs[:1]
-	}
-	q.frame(b, h.Append(q.tx.hdr[:0]), refs, len(body), false)
+	refs := [1]regmem.Ref{{B: body}}
+	q.frame(b, h.Append(q.tx.hdr[:0]), refs[:min(1, len(body))], len(body), false)
 	q.tx.n.messages++
 }
 

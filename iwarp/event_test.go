@@ -1,0 +1,44 @@
+package iwarp
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// An event happens once, and whoever waits for it learns of it, however early
+// or late.
+func TestEvent(t *testing.T) {
+	for range 200 {
+		var e event
+		var first atomic.Int32
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				<-e.C()
+				if !e.has() {
+					t.Error("told of what has not happened")
+				}
+			})
+			wg.Go(func() {
+				if e.happen() {
+					first.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		if n := first.Load(); n != 1 || e.happen() {
+			t.Fatalf("it happened %d times", n)
+		}
+		<-e.C()
+	}
+	var e event
+	select {
+	case <-e.C():
+		t.Error("a new event has happened")
+	default:
+	}
+	if e.has() {
+		t.Error("a new event has happened")
+	}
+}
