@@ -289,17 +289,18 @@ func (q *QueuePair) after(d time.Duration, f func()) *time.Timer {
 	}
 	var t *time.Timer
 	t = time.AfterFunc(d, func() {
-		q.forget(t)
+		q.mu.Lock()
+		q.forgetLocked(t)
+		q.mu.Unlock()
 		f()
 	})
 	q.timers = append(q.timers, t)
 	return t
 }
 
-// forget drops a timer, so that it costs a stream that goes on no memory.
-func (q *QueuePair) forget(t *time.Timer) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+// forgetLocked drops a timer, so that it costs a stream that goes on no
+// memory.
+func (q *QueuePair) forgetLocked(t *time.Timer) {
 	if i := slices.Index(q.timers, t); i >= 0 {
 		if q.timers = slices.Delete(q.timers, i, i+1); len(q.timers) == 0 {
 			q.timers = nil
@@ -326,12 +327,11 @@ func (q *QueuePair) limitFirst(d time.Duration) {
 // firstCame lifts the limit.
 func (q *QueuePair) firstCame() {
 	q.mu.Lock()
-	t := q.limit
-	q.limit = nil
-	q.mu.Unlock()
-	if t != nil {
+	defer q.mu.Unlock()
+	if t := q.limit; t != nil {
+		q.limit = nil
 		t.Stop()
-		q.forget(t)
+		q.forgetLocked(t)
 	}
 }
 
