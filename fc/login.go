@@ -104,12 +104,14 @@ func (p *NPort) register(now Time) {
 		{NSRNNID, NSBody{}.ID(p.id).Name(p.cfg.NodeName)},
 	}
 	var types FC4Map
-	for t := range p.upper {
-		types.Set(t)
+	for t, u := range p.upper {
+		if u != nil {
+			types.Set(Type(t))
+		}
 	}
 	steps = append(steps, step{NSRFTID, NSBody{}.ID(p.id).Bytes(types[:]...)})
-	for t := range 256 {
-		if _, ok := p.upper[Type(t)]; ok {
+	for t, u := range p.upper {
+		if u != nil {
 			steps = append(steps, step{NSRFFID, NSBody{}.ID(p.id).Bytes(0, 0, 0, byte(t))})
 		}
 	}

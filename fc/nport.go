@@ -160,7 +160,7 @@ type PortStats struct {
 type NPort struct {
 	cfg    PortConfig
 	out    Sender
-	upper  map[Type]Upper
+	upper  [256]Upper // by TYPE
 	timers Timers
 	state  PortState
 	topo   Topology
@@ -210,7 +210,7 @@ func NewNPort(cfg PortConfig, out Sender) *NPort {
 		cfg.RATOV = DefaultRATOV
 	}
 	p := &NPort{
-		cfg: cfg, out: out, upper: map[Type]Upper{}, edtov: cfg.EDTOV, ratov: cfg.RATOV,
+		cfg: cfg, out: out, edtov: cfg.EDTOV, ratov: cfg.RATOV,
 		remotes: map[Addr]*Remote{}, exch: map[uint16]*exchange{}, logoAt: map[Addr]Time{}, aborts: map[abortKey]*abort{}, p2pOX: Unassigned,
 		nextOX: ServiceOXID + cfg.OXSeed%0x7000,
 	}
@@ -281,7 +281,9 @@ func (p *NPort) setState(now Time, s PortState) {
 	p.state = s
 	if s == Online {
 		for _, u := range p.upper {
-			u.PortOnline(now)
+			if u != nil {
+				u.PortOnline(now)
+			}
 		}
 	}
 }
@@ -407,7 +409,9 @@ func (p *NPort) receiveData(now Time, f *Frame) {
 		if class2 {
 			p.reject(f, RejectLogin)
 		}
-		p.logoStranger(now, f.SID)
+		if r == nil || !r.plogi { // else it overtook the answer to our PLOGI
+			p.logoStranger(now, f.SID)
+		}
 		return
 	case class2 && !p.cfg.Class2:
 		p.reject(f, RejectClass)

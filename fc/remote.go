@@ -187,7 +187,9 @@ func (p *NPort) drop(now Time, r *Remote, err error) {
 	if was {
 		p.log("logged out", "remote", r.Addr.String())
 		for _, u := range p.upper {
-			u.LoggedOut(now, r)
+			if u != nil {
+				u.LoggedOut(now, r)
+			}
 		}
 	}
 }
@@ -237,7 +239,9 @@ func (p *NPort) resume(now Time, r *Remote) {
 	r.suspended = false
 	r.wake(now, nil)
 	for _, u := range p.upper {
-		u.Resumed(now, r)
+		if u != nil {
+			u.Resumed(now, r)
+		}
 	}
 }
 

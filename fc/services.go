@@ -272,7 +272,7 @@ func (p *NPort) receiveBLS(now Time, f *Frame) {
 	if r != nil && r.LoggedIn() {
 		known = f.OXID >= ServiceOXID
 		for _, u := range p.upper {
-			known = known || u.Abort(now, r, f)
+			known = known || u != nil && u.Abort(now, r, f)
 		}
 	}
 	tx := p.reply(f, RCtlBAAcc, TypeBLS)

@@ -190,8 +190,8 @@ func (s *sim) check(v conversation, a, b *fake, payload [][]byte) {
 		}
 	}
 	for i, p := range s.ports {
-		if n := len(p.oxids.owners) + len(p.handles.conns) + len(p.setups); n != 0 {
-			t.Errorf("port %d keeps %d exchanges, %d endpoints, %d set-ups", i, len(p.oxids.owners), len(p.handles.conns), len(p.setups))
+		if n := p.oxids.used + len(p.handles.conns) + len(p.setups); n != 0 {
+			t.Errorf("port %d keeps %d exchanges, %d endpoints, %d set-ups", i, p.oxids.used, len(p.handles.conns), len(p.setups))
 		}
 	}
 }
@@ -306,7 +306,7 @@ func TestSameSeed(t *testing.T) {
 
 // TestConfig: limits and defaults. [FCVI-5.7-5] [FCVI-7.2-4] [FCFS-2.7-2] [FCVI-5.7-4]
 func TestConfig(t *testing.T) {
-	for _, c := range []Config{{MaxTransferSize: LimitMaxTransfer + 1}, {RxSize: 252}, {RxSize: 2116}, {RxSize: 1025}, {MaxReads: 65}, {MaxUnacked: 65}} {
+	for _, c := range []Config{{MaxTransferSize: LimitMaxTransfer + 1}, {RxSize: 252}, {RxSize: 2116}, {RxSize: 1025}, {MaxReads: 65}, {MaxUnacked: LimitMaxUnacked + 1}} {
 		if _, err := New(c); err == nil {
 			t.Errorf("%+v is taken", c)
 		}

@@ -575,8 +575,8 @@ func TestFCVI_E(t *testing.T) {
 	for range 100 {
 		b.postRecv(10)
 		a.post(vi.OpSendReceive, []byte("x"))
-		if len(a.c.tx.pending) > 16 {
-			t.Fatalf("%d unanswered", len(a.c.tx.pending))
+		if a.c.tx.pending.len() > 16 {
+			t.Fatalf("%d unanswered", a.c.tx.pending.len())
 		}
 	}
 	s.net.Run(10 * time.Microsecond)

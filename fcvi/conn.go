@@ -19,9 +19,9 @@ type consumer interface {
 	// one may start. next starts it.
 	peek() (vi.Control, bool)
 	next(w *work)
-	// gather returns the next n bytes of w, either a piece of registered
-	// memory with its pin or a copy in scratch.
-	gather(w *work, n int, scratch []byte) ([]byte, regmem.Ref, vi.Status)
+	// gather returns n bytes of w from offset off, either a piece of
+	// registered memory, good until the next call, or a copy in scratch.
+	gather(w *work, off uint32, n int, scratch []byte) ([]byte, vi.Status)
 	// scatterRead places data of an RDMA Read at offset off.
 	scatterRead(w *work, off uint32, b []byte) vi.Status
 	// finish completes w.
@@ -33,10 +33,11 @@ type consumer interface {
 	scatter(off uint32, b []byte) vi.Status
 	finishRecv(d vi.Delivery)
 
-	// check, place and fetch access memory that the peer names.
-	check(handle uint32, va uint64, n uint32, write bool) regmem.Outcome
-	place(handle uint32, va uint64, b []byte) regmem.Outcome
-	fetch(handle uint32, va uint64, n int, scratch []byte) ([]byte, regmem.Ref, regmem.Outcome)
+	// check, place and fetch access memory that the peer names: total bytes
+	// from va, and of these those from offset off.
+	check(handle uint32, va uint64, total uint32, write bool) regmem.Outcome
+	place(handle uint32, va uint64, total, off uint32, b []byte) regmem.Outcome
+	fetch(handle uint32, va uint64, total, off uint32, n int, scratch []byte) ([]byte, regmem.Outcome)
 
 	// async raises an asynchronous error. broken tells that the connection
 	// ended: in an orderly way, or so that started sends are transport errors.
@@ -469,12 +470,7 @@ func (c *conn) release(now fc.Time, quarantine time.Duration) {
 		c.late.timer.Stop()
 	}
 	p := c.p
-	for ox, o := range p.oxids.owners {
-		if o == c {
-			p.oxids.owners[ox] = nil
-			p.oxids.lock(now, ox)
-		}
-	}
+	p.oxids.disown(now, c)
 	p.handles.release(c.handle, now+quarantine)
 	p.active = slices.DeleteFunc(p.active, func(o *conn) bool { return o == c })
 	for _, fn := range c.ended {

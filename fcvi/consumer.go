@@ -9,7 +9,12 @@ import (
 )
 
 // A viConsumer is a VI as the machines see it. It runs under the port's lock.
+//
+// Memory is pinned, and completions are collected, for as long as the lock is
+// held: frames come and go in batches, and a pin or a look at a work queue for
+// each of them would cost as much as the frame.
 type viConsumer struct {
+	s       *station
 	ep      *vi.Endpoint
 	waiting atomic.Bool // a message waits for a receive descriptor
 	recv    *vi.Descriptor
@@ -17,6 +22,36 @@ type viConsumer struct {
 	cur     vi.Cursor
 	pos     uint32
 	end     func(orderly bool) // breaks the connection, elsewhere
+
+	listed            bool   // the station settles it when the lock is given back
+	first, last       uint64 // sends from first to last-1 are finished and not told
+	src, dst, landing piece  // of the send, the receive and the RDMA Read in hand
+	target            target
+}
+
+// A piece is pinned memory of a descriptor.
+type piece struct {
+	d    *vi.Descriptor
+	from uint32 // the offset in the message where it begins
+	ref  regmem.Ref
+}
+
+func (p *piece) drop() {
+	p.ref.Release()
+	*p = piece{}
+}
+
+// A target is pinned memory that the peer named.
+type target struct {
+	handle uint32
+	va     uint64
+	write  bool
+	ref    regmem.Ref
+}
+
+func (t *target) drop() {
+	t.ref.Release()
+	*t = target{}
 }
 
 var _ consumer = (*viConsumer)(nil)
@@ -27,6 +62,32 @@ func (v *viConsumer) peek() (vi.Control, bool) {
 		return 0, false
 	}
 	return d.Control, true
+}
+
+// list sees to it that settle runs before the lock is given back.
+func (v *viConsumer) list() {
+	if !v.listed {
+		v.listed = true
+		v.s.open = append(v.s.open, v)
+	}
+}
+
+// settle gives every pin back and tells what was finished.
+func (v *viConsumer) settle() {
+	v.listed = false
+	v.src.drop()
+	v.dst.drop()
+	v.landing.drop()
+	v.target.drop()
+	v.tell()
+}
+
+// tell publishes the sends that were finished.
+func (v *viConsumer) tell() {
+	if v.first != v.last {
+		v.ep.FinishSends(v.first, v.last)
+		v.first = v.last
+	}
 }
 
 func (v *viConsumer) next(w *work) {
@@ -43,69 +104,102 @@ func (v *viConsumer) next(w *work) {
 	default:
 		w.op = iu.SendRqst
 	}
+	v.src.drop()
 }
 
-func (v *viConsumer) gather(w *work, n int, scratch []byte) ([]byte, regmem.Ref, vi.Status) {
-	w.pos += uint32(n)
-	ref, bad := v.ep.Gather(w.d, &w.cur, n)
-	if bad != 0 {
-		return nil, regmem.Ref{}, bad
+// at returns pinned memory of d from offset off, as much as is contiguous; nil
+// if it is not accessible. cur stands at pos, which is where the search for off
+// begins.
+func (v *viConsumer) at(p *piece, d *vi.Descriptor, cur *vi.Cursor, pos *uint32, off, rest uint32, write bool) []byte {
+	if p.d == d && off >= p.from && int(off-p.from) < len(p.ref.B) {
+		return p.ref.B[off-p.from:]
 	}
-	if len(ref.B) == n && !ref.Guarded() {
-		return ref.B, ref, 0
+	p.drop()
+	get := v.ep.Gather
+	if write {
+		get = v.ep.Scatter
 	}
-	got := 0
-	for {
-		if err := regmem.Copy(scratch[got:], ref.B, ref.Guarded()); err != nil {
-			ref.Release()
-			return nil, regmem.Ref{}, vi.StatusProtectionError
-		}
-		got += len(ref.B)
-		ref.Release()
-		if got == n {
-			return scratch[:n], regmem.Ref{}, 0
-		}
-		if ref, bad = v.ep.Gather(w.d, &w.cur, n-got); bad != 0 || len(ref.B) == 0 {
-			return nil, regmem.Ref{}, vi.StatusProtectionError
-		}
-	}
-}
-
-// spread copies b into the memory of d at offset off; cur stands at pos.
-func (v *viConsumer) spread(d *vi.Descriptor, cur *vi.Cursor, pos *uint32, off uint32, b []byte) vi.Status {
 	if off < *pos {
 		*cur, *pos = vi.Cursor{}, 0
 	}
-	for *pos < off { // frames came out of order: find the place
-		ref, bad := v.ep.Scatter(d, cur, int(off-*pos))
+	for *pos < off {
+		ref, bad := get(d, cur, int(off-*pos))
 		if bad != 0 || len(ref.B) == 0 {
-			return vi.StatusProtectionError
+			return nil
 		}
 		*pos += uint32(len(ref.B))
 		ref.Release()
 	}
+	ahead := *cur // cur stays where the piece begins
+	ref, bad := get(d, &ahead, int(rest))
+	if bad != 0 || len(ref.B) == 0 {
+		return nil
+	}
+	*p = piece{d, off, ref}
+	v.list()
+	return ref.B
+}
+
+func (v *viConsumer) gather(w *work, off uint32, n int, scratch []byte) ([]byte, vi.Status) {
+	b := v.at(&v.src, w.d, &w.cur, &w.pos, off, w.n-off, false)
+	if len(b) >= n && !v.src.ref.Guarded() {
+		return b[:n], 0
+	}
+	for got := 0; ; {
+		if b == nil {
+			return nil, vi.StatusProtectionError
+		}
+		b = b[:min(len(b), n-got)]
+		if err := regmem.Copy(scratch[got:], b, v.src.ref.Guarded()); err != nil {
+			return nil, vi.StatusProtectionError
+		}
+		if got += len(b); got == n {
+			return scratch[:n], 0
+		}
+		b = v.at(&v.src, w.d, &w.cur, &w.pos, off+uint32(got), w.n-off-uint32(got), false)
+	}
+}
+
+// spread copies b into the memory of d at offset off.
+func (v *viConsumer) spread(p *piece, d *vi.Descriptor, cur *vi.Cursor, pos *uint32, off, rest uint32, b []byte) vi.Status {
 	for len(b) > 0 {
-		ref, bad := v.ep.Scatter(d, cur, len(b))
-		if bad != 0 || len(ref.B) == 0 {
+		to := v.at(p, d, cur, pos, off, rest, true)
+		if to == nil {
 			return vi.StatusProtectionError
 		}
-		err := regmem.Copy(ref.B, b[:len(ref.B)], ref.Guarded())
-		n := len(ref.B)
-		ref.Release()
-		if err != nil {
+		n := min(len(to), len(b))
+		if err := regmem.Copy(to, b[:n], p.ref.Guarded()); err != nil {
 			return vi.StatusProtectionError
 		}
 		b = b[n:]
-		*pos += uint32(n)
+		off, rest = off+uint32(n), rest-uint32(n)
 	}
 	return 0
 }
 
 func (v *viConsumer) scatterRead(w *work, off uint32, b []byte) vi.Status {
-	return v.spread(w.d, &w.cur, &w.pos, off, b)
+	return v.spread(&v.landing, w.d, &w.cur, &w.pos, off, w.n-off, b)
 }
 
-func (v *viConsumer) finish(w *work, bad vi.Status) { v.ep.FinishSend(w.d, w.seq, bad) }
+func (v *viConsumer) finish(w *work, bad vi.Status) {
+	if v.src.d == w.d {
+		v.src.drop()
+	}
+	if v.landing.d == w.d {
+		v.landing.drop()
+	}
+	if bad == 0 && w.op != iu.ReadRqst {
+		if v.last != w.seq {
+			v.tell()
+			v.first = w.seq
+		}
+		v.last = w.seq + 1
+		v.list()
+		return
+	}
+	v.tell()
+	v.ep.FinishSend(w.d, w.seq, bad)
+}
 
 func (v *viConsumer) takeRecv() (uint64, vi.Status, bool) {
 	v.waiting.Store(true)
@@ -114,17 +208,20 @@ func (v *viConsumer) takeRecv() (uint64, vi.Status, bool) {
 		return 0, 0, false
 	}
 	v.waiting.Store(false)
+	v.dst.drop()
 	v.recv, v.recvSeq, v.cur, v.pos = d, seq, vi.Cursor{}, 0
 	return d.Capacity(), bad, true
 }
 
 func (v *viConsumer) scatter(off uint32, b []byte) vi.Status {
-	return v.spread(v.recv, &v.cur, &v.pos, off, b)
+	rest := min(v.recv.Capacity(), 1<<32-1) - uint64(off)
+	return v.spread(&v.dst, v.recv, &v.cur, &v.pos, off, uint32(rest), b)
 }
 
 func (v *viConsumer) finishRecv(d vi.Delivery) {
 	r := v.recv
 	v.recv = nil
+	v.dst.drop()
 	v.ep.FinishRecv(r, v.recvSeq, d)
 }
 
@@ -132,30 +229,47 @@ func (v *viConsumer) check(handle uint32, va uint64, n uint32, write bool) regme
 	return v.ep.CheckTarget(vi.MemHandle(handle), va, uint64(n), write)
 }
 
-func (v *viConsumer) place(handle uint32, va uint64, b []byte) regmem.Outcome {
-	ref, out := v.ep.Target(vi.MemHandle(handle), va, uint64(len(b)), true)
+// named returns pinned memory that the peer named, from va+off to va+total.
+func (v *viConsumer) named(handle uint32, va uint64, total, off uint32, write bool) ([]byte, regmem.Outcome) {
+	t := &v.target
+	if len(t.ref.B) > 0 && t.handle == handle && t.write == write {
+		if at := va + uint64(off) - t.va; at < uint64(len(t.ref.B)) && uint64(len(t.ref.B))-at >= uint64(total-off) {
+			return t.ref.B[at : at+uint64(total-off)], regmem.OK
+		}
+	}
+	t.drop()
+	ref, out := v.ep.Target(vi.MemHandle(handle), va+uint64(off), uint64(total-off), write)
+	if out != regmem.OK {
+		return nil, out
+	}
+	*t = target{handle, va + uint64(off), write, ref}
+	v.list()
+	return ref.B, regmem.OK
+}
+
+func (v *viConsumer) place(handle uint32, va uint64, total, off uint32, b []byte) regmem.Outcome {
+	to, out := v.named(handle, va, total, off, true)
 	if out != regmem.OK {
 		return out
 	}
-	err := regmem.Copy(ref.B, b, ref.Guarded())
-	ref.Release()
-	if err != nil {
+	if err := regmem.Copy(to, b, v.target.ref.Guarded()); err != nil {
 		return regmem.NoRegion
 	}
 	return regmem.OK
 }
 
-func (v *viConsumer) fetch(handle uint32, va uint64, n int, scratch []byte) ([]byte, regmem.Ref, regmem.Outcome) {
-	ref, out := v.ep.Target(vi.MemHandle(handle), va, uint64(n), false)
-	if out != regmem.OK || !ref.Guarded() {
-		return ref.B, ref, out
+func (v *viConsumer) fetch(handle uint32, va uint64, total, off uint32, n int, scratch []byte) ([]byte, regmem.Outcome) {
+	from, out := v.named(handle, va, total, off, false)
+	if out != regmem.OK {
+		return nil, out
 	}
-	err := regmem.Copy(scratch[:n], ref.B, true)
-	ref.Release()
-	if err != nil {
-		return nil, regmem.Ref{}, regmem.NoRegion
+	if !v.target.ref.Guarded() {
+		return from[:n], regmem.OK
 	}
-	return scratch[:n], regmem.Ref{}, regmem.OK
+	if err := regmem.Copy(scratch[:n], from[:n], true); err != nil {
+		return nil, regmem.NoRegion
+	}
+	return scratch[:n], regmem.OK
 }
 
 func (v *viConsumer) async(code vi.ErrorCode, op vi.Control) { v.ep.AsyncError(code, op) }

@@ -28,7 +28,7 @@ type link struct {
 var _ vi.Link = (*link)(nil)
 
 func newLink(s *station, ep *vi.Endpoint) *link {
-	l := &link{s: s, v: &viConsumer{ep: ep}, gone: make(chan struct{})}
+	l := &link{s: s, v: &viConsumer{s: s, ep: ep}, gone: make(chan struct{})}
 	l.v.end = func(orderly bool) {
 		// Break takes the VI's lock and stops this link: not from here.
 		l.breaking.Do(func() { s.breaks.Go(func() { ep.Break(orderly) }) })
@@ -414,9 +414,11 @@ func (o *netOutlet) begin(s *station) error {
 }
 
 func (o *netOutlet) Send(f *fc.Frame) { o.out.Send(f) }
-func (o *netOutlet) room(fc.Addr) bool {
-	r, ok := o.out.(interface{ Room() bool })
-	return !ok || r.Room()
+func (o *netOutlet) room(fc.Addr) int {
+	if r, ok := o.out.(interface{ Room() bool }); ok && !r.Room() {
+		return 0
+	}
+	return 1
 }
 func (o *netOutlet) flush()                {}
 func (o *netOutlet) poller(fc.Addr) poller { return nil }

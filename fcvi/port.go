@@ -17,9 +17,10 @@ const (
 	LimitMaxTransfer   = 64 << 20
 	DefaultULPTimeout  = 30 * time.Second
 	DefaultMaxReads    = 16
-	DefaultMaxUnacked  = 32
+	DefaultMaxUnacked  = 256
+	LimitMaxUnacked    = 512
 
-	window      = 64   // messages a receive stream holds [FCVI-8.4-6]
+	window      = 64   // messages a receive stream holds where frames overtake each other [FCVI-8.4-6]
 	streamLimit = 256  // messages of a stream Exchange [FCVI-5.2.1-6]
 	askEvery    = 8    // a streamed message asks for a response this often [FCVI-E-2]
 	maxAttempts = 4    // [FCVI-8.5-3]
@@ -76,7 +77,7 @@ type Stats struct {
 type port struct {
 	cfg   machineConfig
 	np    *fc.NPort
-	room  func(dst fc.Addr) bool // the link takes another frame
+	room  func(dst fc.Addr) int // how many frames the link takes at least
 	rng   *rand.Rand
 	stats Stats
 
@@ -114,7 +115,7 @@ type tellKey struct {
 	handle uint32
 }
 
-func newPort(np *fc.NPort, cfg machineConfig, room func(dst fc.Addr) bool) *port {
+func newPort(np *fc.NPort, cfg machineConfig, room func(dst fc.Addr) int) *port {
 	if cfg.codec == nil {
 		cfg.codec = iu.ProjectV1{}
 	}
@@ -429,18 +430,16 @@ func (p *port) pump(now fc.Time) {
 		if c.gone || c.remote == nil {
 			continue
 		}
-		sent := 0
-		for sent < quantum {
-			if !p.room(c.remote.Addr) {
-				c.stalled = true // linkRoom comes back to it [FCFS-2.9-1]
-				break
-			}
-			if !c.step(now) {
-				break
-			}
-			sent++
+		room := p.room(c.remote.Addr)
+		if room == 0 {
+			c.stalled = true // linkRoom comes back to it [FCFS-2.9-1]
+			continue
 		}
-		if sent == quantum {
+		room = min(room, quantum)
+		for room > 0 && c.step(now) {
+			room--
+		}
+		if room == 0 {
 			p.activate(c)
 		}
 	}
@@ -528,14 +527,32 @@ func (t *handleTable) all() []*conn { return append([]*conn(nil), t.conns...) }
 
 // oxidPool gives out the OX_IDs of FC-VI, round robin. [FCVI-5.4-1] [FCVI-5.4-2]
 type oxidPool struct {
-	p      *port
-	next   uint32
-	owners map[uint16]*conn // Exchanges that are open or locked; nil owner: locked
+	p     *port
+	next  uint32
+	used  int
+	pages [(iu.LastOXID + 1) / oxidPage]*[oxidPage]oxid
 }
 
+// An oxid is an Exchange of ours that is open, or locked if it has no owner.
+type oxid struct {
+	owner *conn
+	used  bool
+}
+
+// oxidPage is how many ids get their memory at one time.
+const oxidPage = 256
+
 func (o *oxidPool) init(p *port) {
-	o.p, o.owners = p, map[uint16]*conn{}
+	o.p = p
 	o.next = p.rng.Uint32() & iu.LastOXID
+}
+
+// at returns the state of an id, nil if it has never been used.
+func (o *oxidPool) at(ox uint16) *oxid {
+	if ox > iu.LastOXID || o.pages[ox/oxidPage] == nil {
+		return nil
+	}
+	return &o.pages[ox/oxidPage][ox%oxidPage]
 }
 
 // alloc takes the next free OX_ID for c. An id is used again when the pool has
@@ -546,30 +563,70 @@ func (o *oxidPool) alloc(c *conn) (uint16, bool) {
 	for range iu.LastOXID - iu.FirstOXID + 1 {
 		ox := uint16(o.next)
 		o.next = (o.next + 1) & iu.LastOXID
-		if _, used := o.owners[ox]; !used {
-			o.owners[ox] = c
+		if o.pages[ox/oxidPage] == nil {
+			o.pages[ox/oxidPage] = new([oxidPage]oxid)
+		}
+		if x := o.at(ox); !x.used {
+			*x = oxid{c, true}
+			o.used++
 			return ox, true
 		}
 	}
 	return 0, false
 }
 
-func (o *oxidPool) owner(ox uint16) *conn { return o.owners[ox] }
+func (o *oxidPool) owner(ox uint16) *conn {
+	if x := o.at(ox); x != nil {
+		return x.owner
+	}
+	return nil
+}
 
 // release frees the id of an Exchange that ended normally.
-func (o *oxidPool) release(ox uint16) { delete(o.owners, ox) }
+func (o *oxidPool) release(ox uint16) {
+	if x := o.at(ox); x != nil && x.used {
+		*x = oxid{}
+		o.used--
+	}
+}
+
+// hold takes an id out of use without an owner.
+func (o *oxidPool) hold(ox uint16) {
+	x := o.at(ox)
+	if x == nil {
+		return
+	}
+	if !x.used {
+		o.used++
+	}
+	*x = oxid{used: true}
+}
 
 // lock keeps an id out of use for R_A_TOV.
 func (o *oxidPool) lock(now fc.Time, ox uint16) {
-	o.owners[ox] = nil
+	o.hold(ox)
 	o.p.np.Timers().After(now+o.p.np.RATOV(), func(fc.Time) { o.release(ox) })
+}
+
+// disown locks what c has.
+func (o *oxidPool) disown(now fc.Time, c *conn) {
+	for i, page := range o.pages {
+		if page == nil {
+			continue
+		}
+		for k := range page {
+			if page[k].owner == c {
+				o.lock(now, uint16(i*oxidPage+k))
+			}
+		}
+	}
 }
 
 // abort sends ABTS for an Exchange of ours. Its id stays locked until R_A_TOV
 // after the answer, then RRQ releases the Recovery Qualifier. [FCVI-5.4-4]
 func (o *oxidPool) abort(now fc.Time, r *fc.Remote, class fc.Class, ox, rx uint16) {
 	p := o.p
-	o.owners[ox] = nil
+	o.hold(ox)
 	p.takeKept(func(k *keptIU) bool { return k.r == r && k.f.OXID == ox && !k.f.FromResponder() })
 	p.stats.Aborts++
 	p.np.Abort(now, r, class, ox, rx, r.NextSeqID(), false, func(now fc.Time, accepted bool) {

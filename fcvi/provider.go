@@ -55,7 +55,7 @@ type Config struct {
 
 	MaxTransferSize uint32        // longest message, bytes; 0 means 1 MiB, at most 64 MiB [FCVI-5.7-5]
 	MaxReads        int           // RDMA Reads of a peer served at once; 0 means 16
-	MaxUnacked      int           // own window at Reliable Reception, at most 64; 0 means 32
+	MaxUnacked      int           // own window at Reliable Reception, messages, at most 512; 0 means 256; 64 where frames may overtake each other
 	ULPTimeout      time.Duration // FCVI_ULP_TIMEOUT; 0 means 30 s [FCVI-8.3-2]
 	Linger          time.Duration // requests wait so long for a waiter [FCVI-5.3.2-6]
 	RxSize          int           // receive data field size, bytes; 0 means 2112
@@ -104,8 +104,8 @@ func New(c Config) (*Provider, error) {
 	switch {
 	case c.MaxTransferSize > LimitMaxTransfer:
 		return nil, fmt.Errorf("fcvi: maximum transfer size %d exceeds %d", c.MaxTransferSize, LimitMaxTransfer)
-	case c.MaxReads < 0 || c.MaxReads > window || c.MaxUnacked < 0 || c.MaxUnacked > window:
-		return nil, fmt.Errorf("fcvi: windows of %d reads and %d messages, at most %d", c.MaxReads, c.MaxUnacked, window)
+	case c.MaxReads < 0 || c.MaxReads > window || c.MaxUnacked < 0 || c.MaxUnacked > LimitMaxUnacked:
+		return nil, fmt.Errorf("fcvi: windows of %d reads and %d messages, at most %d and %d", c.MaxReads, c.MaxUnacked, window, LimitMaxUnacked)
 	case c.RxSize != 0 && (c.RxSize < fc.MinRxSize || c.RxSize > fc.MaxData || c.RxSize%4 != 0):
 		return nil, fmt.Errorf("fcvi: receive data field size %d", c.RxSize) // [FCFS-2.7-2]
 	}

@@ -9,10 +9,9 @@ import (
 
 // maxHold is how many bytes of messages a connection holds that cannot be
 // placed yet: on an out-of-order fabric, or while a receive descriptor is
-// awaited. It is enough for what a peer may send unanswered at the default
-// transfer size.
+// awaited. A sender has no more unanswered.
 func (c *conn) maxHold() int {
-	return min(64<<20, max(16<<20, int(c.mts)*int(c.attrs.MaxUnacked)))
+	return min(64<<20, max(16<<20, 32*int(c.mts)))
 }
 
 // An rxMsg is a message request that is arriving.
@@ -38,7 +37,7 @@ type rxMsg struct {
 type rxState struct {
 	mexp     iu.MsgID // the next message to deliver
 	front    iu.MsgID // the next message to arrive, ahead of mexp while messages wait
-	win      []rxMsg  // by MSG_ID modulo window; nil until the first message
+	win      []rxMsg  // by MSG_ID modulo their number, a power of two; nil until the first message
 	timer    *fc.Timer
 	stallAt  fc.Time // when what is missing is declared lost, 0 if nothing is
 	hold     int     // bytes held
@@ -50,11 +49,37 @@ type rxState struct {
 	failedID iu.MsgID
 }
 
+// at returns the slot of id, which is less than the window ahead of mexp.
 func (r *rxState) at(id iu.MsgID) *rxMsg {
-	if r.win == nil {
-		r.win = make([]rxMsg, window)
+	if int(id-r.mexp) >= len(r.win) {
+		r.grow(int(id - r.mexp))
 	}
-	return &r.win[id%window]
+	return &r.win[int(id)&(len(r.win)-1)]
+}
+
+// ahead returns the slot of id if there is one that is in use.
+func (r *rxState) ahead(id iu.MsgID) *rxMsg {
+	if int(id-r.mexp) < len(r.win) {
+		if m := &r.win[int(id)&(len(r.win)-1)]; m.open {
+			return m
+		}
+	}
+	return nil
+}
+
+// grow makes slots for messages up to n ahead of mexp. On a path that keeps
+// order few are ever needed.
+func (r *rxState) grow(n int) {
+	size := max(8, len(r.win))
+	for size <= n {
+		size *= 2
+	}
+	old := r.win
+	r.win = make([]rxMsg, size)
+	for i := range old {
+		id := r.mexp + iu.MsgID(i)
+		r.win[int(id)&(size-1)] = old[int(id)&(len(old)-1)]
+	}
 }
 
 // reset frees a slot.
@@ -94,7 +119,7 @@ func (c *conn) request(now fc.Time, f *fc.Frame, h *iu.Header) {
 	switch ahead := h.MsgID - r.mexp; {
 	case r.mexp.After(h.MsgID): // D1 [FCVI-8.4-2] [FCVI-3-2] [FCVI-B-4]
 		p.stats.LateFrames++
-	case ahead >= window: // D8 [FCVI-8.4-9]
+	case ahead >= c.rxWindow(): // D8 [FCVI-8.4-9]
 		p.stats.WindowFull++
 		if c.reliable() {
 			c.fail(now, iu.PortResources, r.mexp, true)
@@ -111,9 +136,11 @@ func (c *conn) inOrder(now fc.Time, f *fc.Frame, h *iu.Header) {
 	case r.front.After(h.MsgID): // D1, D4
 		p.stats.LateFrames++
 		return
-	case r.front-r.mexp >= window: // too many messages wait for receive descriptors
+	case r.front-r.mexp >= c.rxWindow(): // too many messages wait for receive descriptors
 		p.stats.WindowFull++
-		c.fail(now, iu.NoRecvDesc, r.mexp, true)
+		if c.reliable() {
+			c.fail(now, iu.NoRecvDesc, r.mexp, true)
+		}
 		return
 	case h.MsgID == r.front:
 		c.take1(now, f, h, true)
@@ -139,8 +166,27 @@ func (c *conn) inOrder(now fc.Time, f *fc.Frame, h *iu.Header) {
 		p.stats.Discarded++
 		return // not the start of a message: wait for one
 	}
-	r.mexp, r.front = h.MsgID, h.MsgID
+	if r.mexp == r.front {
+		r.mexp, r.front = h.MsgID, h.MsgID
+	} else if !r.skip(h.MsgID, c.rxWindow()) {
+		p.stats.WindowFull++
+		return
+	}
 	c.take1(now, f, h, true)
+}
+
+// skip gives up the messages from front to id, behind others that wait for
+// receive descriptors. It is false if the window does not reach so far.
+func (r *rxState) skip(id, window iu.MsgID) bool {
+	if id-r.mexp >= window {
+		return false
+	}
+	for ; r.front != id; r.front++ {
+		m := r.at(r.front)
+		r.reset(m)
+		m.open, m.complete, m.discard, m.h.MsgID = true, true, true, r.front
+	}
+	return true
 }
 
 // lost breaks a reliable connection for a hole in the request stream. What
@@ -243,6 +289,15 @@ func (c *conn) take1(now fc.Time, f *fc.Frame, h *iu.Header, inOrder bool) {
 	}
 }
 
+// rxWindow is how many messages the receive stream holds, the one expected
+// included. [FCVI-8.4-6]
+func (c *conn) rxWindow() iu.MsgID {
+	if c.ordered() {
+		return LimitMaxUnacked
+	}
+	return window
+}
+
 // stall sets when an unfinished stream is declared to have lost something:
 // E_D_TOV after the last frame that filled the message expected, or after the
 // first one beyond it. [FCVI-8.4-10]
@@ -290,17 +345,14 @@ func (c *conn) gapExpired(now fc.Time) {
 		p.stats.Discarded++
 		r.reset(m)
 	}
-	for id := r.mexp + 1; id-r.mexp < window; id++ {
-		if s := r.at(id); s.open {
+	for id := r.mexp + 1; id-r.mexp < c.rxWindow(); id++ {
+		if r.ahead(id) != nil {
 			next = id
 			break
 		}
 	}
-	if next == r.mexp+1 && !r.at(next).open {
-		// Nothing further has come: only the partial message is given up.
-	}
 	r.mexp = next
-	if r.front-r.mexp >= window {
+	if r.front-r.mexp >= c.rxWindow() {
 		r.front = r.mexp
 	}
 	c.deliver(now)
@@ -347,7 +399,7 @@ func (c *conn) placeWrite(m *rxMsg, off uint32, b []byte) {
 	if m.bad != 0 || len(b) == 0 {
 		return
 	}
-	if out := c.up.place(m.h.RmtHandle, m.h.RmtVA+uint64(off), b); out != regmem.OK {
+	if out := c.up.place(m.h.RmtHandle, m.h.RmtVA, m.h.Total, off, b); out != regmem.OK {
 		m.bad = iu.RDMAWriteProt
 		return
 	}
@@ -476,7 +528,7 @@ func (c *conn) reject1(now fc.Time, m *rxMsg, reason iu.Reason) {
 // [FCVI-5.2.4-5]
 func (c *conn) answerError(now fc.Time, m *rxMsg, reason iu.Reason) {
 	c.rx.failed, c.rx.failedID = reason, m.h.MsgID
-	c.tx.answers = append(c.tx.answers, answer{op: m.h.Op.Response(), id: m.h.MsgID, flags: iu.FlagErr,
+	c.tx.answers.push(answer{op: m.h.Op.Response(), id: m.h.MsgID, flags: iu.FlagErr,
 		status: iu.Status{Reason: reason}.Param(), oxid: m.oxid, rxid: m.rxid})
 	c.breakNow(now, true)
 	c.setState(stError)
@@ -516,8 +568,8 @@ func (c *conn) deliver(now fc.Time) {
 	}
 	// Is there anything beyond a hole, or a message that has begun?
 	r.stallAt = 0
-	for id := r.mexp; id-r.mexp < window; id++ {
-		if r.at(id).open {
+	for id := r.mexp; int(id-r.mexp) < len(r.win); id++ {
+		if r.ahead(id) != nil {
 			r.stallAt = now + c.gap()
 			if !r.timer.Active() {
 				r.timer.Set(r.stallAt)
@@ -592,7 +644,7 @@ func (c *conn) deliverOne(now fc.Time, m *rxMsg) bool {
 }
 
 func (c *conn) answer(a answer) {
-	c.tx.answers = append(c.tx.answers, a)
+	c.tx.answers.push(a)
 	c.p.activate(c)
 }
 
@@ -622,8 +674,8 @@ func (c *conn) writeError(now fc.Time, m *rxMsg, d vi.Delivery) bool {
 func (c *conn) serveRead(now fc.Time, m *rxMsg) bool {
 	h := &m.h
 	reads := 0
-	for i := range c.tx.answers {
-		if c.tx.answers[i].op == iu.ReadResp {
+	for i := range c.tx.answers.len() {
+		if c.tx.answers.at(i).op == iu.ReadResp {
 			reads++
 		}
 	}
@@ -678,8 +730,8 @@ func (c *conn) abortedMessage(now fc.Time, oxid uint16) bool {
 	if c.state != stConnected || c.up == nil {
 		return false
 	}
-	for i := range c.tx.answers {
-		if c.tx.answers[i].oxid == oxid {
+	for i := range c.tx.answers.len() {
+		if c.tx.answers.at(i).oxid == oxid {
 			return true
 		}
 	}

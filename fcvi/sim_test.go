@@ -57,7 +57,12 @@ func newSimNoise(t testing.TB, cfg simConfig, noise fabric.Noise) *sim {
 			sp.end = out.(*fabric.End)
 			np := fc.NewNPort(fc.PortConfig{PortName: fc.PortName(mac, 1), NodeName: fc.NodeName(mac), RxSize: cfg.rxSize,
 				Class2: cfg.class2, OXSeed: uint16(i * 100), IPs: []netip.Addr{addrOf(i + 1)}}, out)
-			sp.port = newPort(np, machineConfig{seed: cfg.seed, class: cfg.class, stream: cfg.stream, linger: cfg.linger, maxUnacked: cfg.unacked}, func(fc.Addr) bool { return sp.end.Room() })
+			sp.port = newPort(np, machineConfig{seed: cfg.seed, class: cfg.class, stream: cfg.stream, linger: cfg.linger, maxUnacked: cfg.unacked}, func(fc.Addr) int {
+				if sp.end.Room() {
+					return 1
+				}
+				return 0
+			})
 			return roomy{np, sp}
 		}
 	}
@@ -147,10 +152,8 @@ func (f *fake) next(w *work) {
 	f.next1++
 }
 
-func (f *fake) gather(w *work, n int, scratch []byte) ([]byte, regmem.Ref, vi.Status) {
-	b := f.sends[w.seq].data[w.pos : w.pos+uint32(n)]
-	w.pos += uint32(n)
-	return b, regmem.Ref{}, 0
+func (f *fake) gather(w *work, off uint32, n int, scratch []byte) ([]byte, vi.Status) {
+	return f.sends[w.seq].data[off : off+uint32(n)], 0
 }
 
 func (f *fake) scatterRead(w *work, off uint32, b []byte) vi.Status {
@@ -208,19 +211,19 @@ func (f *fake) check(h uint32, va uint64, n uint32, write bool) regmem.Outcome {
 	return f.access(h, va, n, write)
 }
 
-func (f *fake) place(h uint32, va uint64, b []byte) regmem.Outcome {
-	if out := f.access(h, va, uint32(len(b)), true); out != regmem.OK {
+func (f *fake) place(h uint32, va uint64, total, off uint32, b []byte) regmem.Outcome {
+	if out := f.access(h, va, total, true); out != regmem.OK {
 		return out
 	}
-	copy(f.mem[va-1000:], b)
+	copy(f.mem[va-1000+uint64(off):][:total-off], b)
 	return regmem.OK
 }
 
-func (f *fake) fetch(h uint32, va uint64, n int, scratch []byte) ([]byte, regmem.Ref, regmem.Outcome) {
-	if out := f.access(h, va, uint32(n), false); out != regmem.OK {
-		return nil, regmem.Ref{}, out
+func (f *fake) fetch(h uint32, va uint64, total, off uint32, n int, scratch []byte) ([]byte, regmem.Outcome) {
+	if out := f.access(h, va, total, false); out != regmem.OK {
+		return nil, out
 	}
-	return f.mem[va-1000 : va-1000+uint64(n)], regmem.Ref{}, regmem.OK
+	return f.mem[va-1000+uint64(off):][:n], regmem.OK
 }
 
 func (f *fake) async(code vi.ErrorCode, op vi.Control) { f.asyncs = append(f.asyncs, code) }
@@ -377,7 +380,7 @@ func TestTransfer(t *testing.T) {
 				}
 				s.net.Run(time.Minute)
 				for i, p := range s.ports {
-					if n := len(p.oxids.owners); n != 0 {
+					if n := p.oxids.used; n != 0 {
 						t.Errorf("port %d still has %d exchanges", i, n)
 					}
 					if len(p.handles.conns) != 0 || len(p.setups) != 0 {

@@ -23,6 +23,7 @@ type station struct {
 	timer *time.Timer
 	dead  bool // closed; guarded by mu
 	out   outlet
+	open  []*viConsumer // to be settled; guarded by mu
 
 	breaks sync.WaitGroup
 }
@@ -30,7 +31,7 @@ type station struct {
 // An outlet is the link of a station.
 type outlet interface {
 	fc.Sender
-	room(dst fc.Addr) bool
+	room(dst fc.Addr) int // frames it takes at least
 	flush()
 	poller(dst fc.Addr) poller // nil if there is nothing to poll
 	close()
@@ -46,7 +47,7 @@ func newStation(pc fc.PortConfig, mc machineConfig, out func(s *station) (outlet
 	s.mu.Lock()
 	s.timer = time.AfterFunc(time.Hour, s.tick)
 	s.np = fc.NewNPort(pc, (*sender)(s))
-	s.p = newPort(s.np, mc, func(dst fc.Addr) bool { return s.out == nil || s.out.room(dst) })
+	s.p = newPort(s.np, mc, s.room)
 	s.mu.Unlock()
 	o, err := out(s)
 	if err != nil {
@@ -54,6 +55,14 @@ func newStation(pc fc.PortConfig, mc machineConfig, out func(s *station) (outlet
 		return nil, err
 	}
 	return s, o.(starter).begin(s)
+}
+
+// room is port.room.
+func (s *station) room(dst fc.Addr) int {
+	if s.out == nil {
+		return 1
+	}
+	return s.out.room(dst)
 }
 
 // A starter is an outlet that begins to deliver when the station has it.
@@ -78,6 +87,11 @@ func (s *station) enter() fc.Time {
 }
 
 func (s *station) leave() {
+	for i, v := range s.open {
+		v.settle()
+		s.open[i] = nil
+	}
+	s.open = s.open[:0]
 	if at := s.np.Deadline(); at < s.armed && !s.dead {
 		s.armed = at
 		s.timer.Reset(max(0, at-s.now()))
@@ -183,10 +197,10 @@ func (o *localOutlet) begin(s *station) error {
 	return err
 }
 
-func (o *localOutlet) Send(f *fc.Frame)      { o.l.Send(f) }
-func (o *localOutlet) room(dst fc.Addr) bool { return o.l.Room(dst) }
-func (o *localOutlet) flush()                { o.l.Flush() }
-func (o *localOutlet) close()                { o.l.Close() }
+func (o *localOutlet) Send(f *fc.Frame)     { o.l.Send(f) }
+func (o *localOutlet) room(dst fc.Addr) int { return o.l.Room(dst) }
+func (o *localOutlet) flush()               { o.l.Flush() }
+func (o *localOutlet) close()               { o.l.Close() }
 func (o *localOutlet) poller(dst fc.Addr) poller {
 	if l := o.l.Link(dst); l != nil {
 		return l
@@ -212,7 +226,7 @@ func (o *linkOutlet) begin(s *station) error {
 }
 
 func (o *linkOutlet) Send(f *fc.Frame)      { o.l.Send(f) }
-func (o *linkOutlet) room(fc.Addr) bool     { return o.l.Room() }
+func (o *linkOutlet) room(fc.Addr) int      { return o.l.Room() }
 func (o *linkOutlet) flush()                { o.l.Flush() }
 func (o *linkOutlet) close()                { o.l.Close() }
 func (o *linkOutlet) poller(fc.Addr) poller { return o.l }

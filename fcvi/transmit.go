@@ -1,6 +1,8 @@
 package fcvi
 
 import (
+	"slices"
+
 	"viaduct/fc"
 	"viaduct/fcvi/iu"
 	"viaduct/internal/regmem"
@@ -58,11 +60,12 @@ type txState struct {
 	rctl     fc.RCtl
 	dfctl    uint8
 
-	pending []pending // in MSG_ID order
-	reads   int
-	unasked int // streamed messages since a response was asked for
-	answers []answer
-	turn    bool // responses and requests take turns
+	pending  fifo[pending] // in MSG_ID order
+	unproven int64         // bytes of them
+	reads    int
+	unasked  int // streamed messages since a response was asked for
+	answers  fifo[answer]
+	turn     bool // responses and requests take turns
 
 	stream    bool // an Exchange of policy X2 is open
 	streamOX  uint16
@@ -70,9 +73,9 @@ type txState struct {
 	streamCnt uint16
 	streamAt  fc.Time
 
-	acking  []ackWait // class 2: messages whose ACKs are awaited
-	timer   *fc.Timer // of responses
-	respGap fc.Time   // when the gap in the response stream is declared a loss
+	acking  fifo[ackWait] // class 2: messages whose ACKs are awaited
+	timer   *fc.Timer     // of responses
+	respGap fc.Time       // when the gap in the response stream is declared a loss
 	stopped bool
 
 	draining bool // a descriptor failed here: wait for the answers before it
@@ -114,17 +117,18 @@ func (c *conn) stopStreams(now fc.Time) {
 		c.p.oxids.lock(now, c.tx.oxid)
 	}
 	c.tx.busy = false
-	c.tx.acking = nil
+	c.tx.acking.truncate(0)
 	// What was read for the peer must not be touched any more; answers that
 	// are complete go out all the same.
 	n := 0
-	for _, a := range c.tx.answers {
+	answers := c.tx.answers.all()
+	for _, a := range answers {
 		if a.op != iu.ReadResp || a.flags&iu.FlagErr != 0 {
-			c.tx.answers[n] = a
+			answers[n] = a
 			n++
 		}
 	}
-	c.tx.answers = c.tx.answers[:n]
+	c.tx.answers.truncate(n)
 }
 
 // posted is the doorbell of the send queue.
@@ -142,13 +146,13 @@ func (c *conn) step(now fc.Time) bool {
 	}
 	t := &c.tx
 	t.turn = !t.turn
-	if t.turn && len(t.answers) > 0 {
+	if t.turn && t.answers.len() > 0 {
 		return c.sendAnswer(now)
 	}
 	if c.state == stConnected && c.up != nil && !c.paused && (t.busy || c.startMessage(now)) {
 		return c.sendFrame(now)
 	}
-	if len(t.answers) > 0 {
+	if t.answers.len() > 0 {
 		return c.sendAnswer(now)
 	}
 	return false
@@ -167,11 +171,12 @@ func (c *conn) startMessage(now fc.Time) bool {
 		if read && t.reads >= max(1, int(c.rattrs.MaxReads)) { // [FCVI-5.2.4-7]
 			return false
 		}
-		limit := min(c.p.cfg.maxUnacked, max(1, int(c.rattrs.MaxUnacked)), window)
-		if (read || c.rr()) && len(t.pending) >= limit { // [FCVI-E-1]
+		limit := c.sendWindow()
+		if (read || c.rr()) && (t.pending.len() >= limit || // [FCVI-E-1]
+			t.pending.len() > 0 && t.unproven+int64(c.mts) > int64(c.maxHold())) {
 			return false
 		}
-		if len(t.acking) > 0 && int(t.nextID-t.acking[0].id) >= limit {
+		if t.acking.len() > 0 && int(t.nextID-t.acking.at(0).id) >= limit {
 			return false // a lost frame is sent again: the peer holds what follows it
 		}
 		w := &t.cur
@@ -189,6 +194,12 @@ func (c *conn) startMessage(now fc.Time) bool {
 	return false
 }
 
+// sendWindow is how many requests may be unanswered, or in class 2 not
+// acknowledged. [FCVI-E-1]
+func (c *conn) sendWindow() int {
+	return min(c.p.cfg.maxUnacked, max(1, int(c.rattrs.MaxUnacked)), int(c.rxWindow()))
+}
+
 // drain ends the connection for an error in a descriptor of ours as soon as
 // the requests before it are answered, or acknowledged in class 2, so that they
 // keep their good ends.
@@ -201,7 +212,7 @@ func (c *conn) drain(now fc.Time) {
 // it did.
 func (c *conn) drained(now fc.Time) bool {
 	t := &c.tx
-	if !t.draining || len(t.pending) > 0 || len(t.acking) > 0 {
+	if !t.draining || t.pending.len() > 0 || t.acking.len() > 0 {
 		return false
 	}
 	c.fail2(now, iu.PortInternal, true)
@@ -241,7 +252,7 @@ func (c *conn) openMessage(now fc.Time) bool {
 	t.rctl, t.dfctl = fc.RCtl(c.p.cfg.codec.RCtl(w.op)), c.p.cfg.codec.DFCtl(w.op)
 	t.busy = true
 	if c.class == fc.Class2 {
-		t.acking = append(t.acking, ackWait{id: t.curID, oxid: t.oxid})
+		t.acking.push(ackWait{id: t.curID, oxid: t.oxid})
 	}
 	return true
 }
@@ -256,8 +267,8 @@ func (c *conn) asks() bool {
 	}
 	t.unasked++
 	_, more := c.up.peek()
-	limit := min(c.p.cfg.maxUnacked, max(1, int(c.rattrs.MaxUnacked)), window)
-	if !more || t.unasked >= min(askEvery, max(1, limit/2)) || len(t.pending)+1 >= limit {
+	limit := c.sendWindow()
+	if !more || t.unasked >= min(askEvery, max(1, limit/2)) || t.pending.len()+1 >= limit {
 		t.unasked = 0
 		return true
 	}
@@ -301,14 +312,13 @@ func (c *conn) sendFrame(now fc.Time) bool {
 	t, p := &c.tx, c.p
 	w := &t.cur
 	var payload []byte
-	var ref regmem.Ref
 	use := t.use
 	use.Last = true
 	if w.op != iu.ReadRqst {
 		n := min(uint32(c.payloadFor(w.op)), w.n-t.off)
 		if n > 0 {
 			var bad vi.Status
-			if payload, ref, bad = c.up.gather(w, int(n), p.scratch[:]); bad != 0 {
+			if payload, bad = c.up.gather(w, t.off, int(n), p.scratch[:]); bad != 0 {
 				t.busy = false
 				c.dropAck(t.oxid)
 				p.oxids.lock(now, t.oxid)
@@ -330,11 +340,9 @@ func (c *conn) sendFrame(now fc.Time) bool {
 		f.Param = t.off // relative offset [FCVI-5.8-6]
 	}
 	if c.class == fc.Class2 {
-		t.acking[len(t.acking)-1].left++
+		t.acking.at(t.acking.len()-1).left++
 	}
-	sent := p.np.Send(now, c.remote, c.class, t.off == 0, f)
-	ref.Release()
-	if !sent {
+	if !p.np.Send(now, c.remote, c.class, t.off == 0, f) {
 		return false
 	}
 	t.cnt++ // [FCVI-5.8-5]
@@ -353,15 +361,17 @@ func (c *conn) sentMessage(now fc.Time) {
 	p.stats.SentMessages++
 	class2 := c.class == fc.Class2
 	if class2 {
-		t.acking[len(t.acking)-1].sent = true
+		t.acking.at(t.acking.len() - 1).sent = true
 		if c.rr() || t.cur.op == iu.ReadRqst {
-			c.settle(len(t.acking) - 1)
+			c.settle(t.acking.len() - 1)
 		}
 	}
 	if w := &t.cur; w.op == iu.ReadRqst || c.rr() {
 		// Completes with its response. [FCVI-3-7]
-		t.pending = append(t.pending, pending{w: *w, id: t.curID, oxid: t.oxid, rxid: fc.Unassigned,
+		q := t.pending.push(pending{id: t.curID, oxid: t.oxid, rxid: fc.Unassigned,
 			asked: t.answered, end: -1, since: now})
+		q.w = *w
+		t.unproven += int64(w.n)
 		if w.op == iu.ReadRqst {
 			t.reads++
 		}
@@ -372,9 +382,9 @@ func (c *conn) sentMessage(now fc.Time) {
 		return
 	}
 	if class2 { // completes with its last ACK [FCVI-5.2.2-1]
-		a := &t.acking[len(t.acking)-1]
+		a := t.acking.at(t.acking.len() - 1)
 		a.complete, a.w = true, t.cur
-		c.settle(len(t.acking) - 1)
+		c.settle(t.acking.len() - 1)
 		return
 	}
 	if t.use.Stream == iu.NoStream || t.use.Stream == iu.StreamLast {
@@ -389,9 +399,9 @@ func (c *conn) sentMessage(now fc.Time) {
 // acked counts an ACK_1; the last of a message may complete it.
 func (c *conn) acked(now fc.Time, oxid uint16) {
 	t := &c.tx
-	for i := range t.acking {
-		if t.acking[i].oxid == oxid && t.acking[i].left > 0 {
-			t.acking[i].left--
+	for i := range t.acking.len() {
+		if t.acking.at(i).oxid == oxid && t.acking.at(i).left > 0 {
+			t.acking.at(i).left--
 			c.settle(i)
 			break
 		}
@@ -405,11 +415,11 @@ func (c *conn) acked(now fc.Time, oxid uint16) {
 // settle completes the class 2 message at i if its last ACK is here.
 func (c *conn) settle(i int) {
 	t := &c.tx
-	if !t.acking[i].sent || t.acking[i].left > 0 {
+	if !t.acking.at(i).sent || t.acking.at(i).left > 0 {
 		return
 	}
-	a := t.acking[i]
-	t.acking = append(t.acking[:i], t.acking[i+1:]...)
+	a := *t.acking.at(i)
+	t.acking.remove(i)
 	if a.complete {
 		c.p.oxids.release(a.oxid)
 		if c.up != nil {
@@ -420,9 +430,9 @@ func (c *conn) settle(i int) {
 
 func (c *conn) dropAck(oxid uint16) {
 	t := &c.tx
-	for i := range t.acking {
-		if t.acking[i].oxid == oxid {
-			t.acking = append(t.acking[:i], t.acking[i+1:]...)
+	for i := range t.acking.len() {
+		if t.acking.at(i).oxid == oxid {
+			t.acking.remove(i)
 			return
 		}
 	}
@@ -441,9 +451,9 @@ func (c *conn) class2Failed(now fc.Time, oxid uint16) {
 		c.fail(now, iu.Class2Fail, 0, false)
 		return
 	}
-	for i := range t.acking {
-		if a := t.acking[i]; a.oxid == oxid {
-			t.acking = append(t.acking[:i], t.acking[i+1:]...)
+	for i := range t.acking.len() {
+		if a := *t.acking.at(i); a.oxid == oxid {
+			t.acking.remove(i)
 			if a.sent && a.complete {
 				c.up.finish(&a.w, vi.StatusTransportError)
 			} else if !a.sent {
@@ -468,19 +478,19 @@ func (c *conn) abortPending(now fc.Time) {
 		p.oxids.abort(now, c.remote, c.class, t.oxid, fc.Unassigned)
 		t.busy = false
 	}
-	for i := range t.pending {
-		if q := &t.pending[i]; q.asked && !q.done {
+	for i := range t.pending.len() {
+		if q := t.pending.at(i); q.asked && !q.done {
 			p.oxids.abort(now, c.remote, c.class, q.oxid, q.rxid)
 		}
 	}
-	t.pending = nil
+	t.pending.truncate(0)
 }
 
 // sendAnswer sends the next frame of the response that is first in line.
 // [FCVI-5.2.5-5]
 func (c *conn) sendAnswer(now fc.Time) bool {
 	t, p := &c.tx, c.p
-	a := &t.answers[0]
+	a := t.answers.at(0)
 	first := !a.begun
 	if first {
 		a.begun = true
@@ -489,16 +499,15 @@ func (c *conn) sendAnswer(now fc.Time) bool {
 	h := &p.hdr
 	*h = iu.Header{Handle: c.rHandle, Op: a.op, MsgID: a.id, Flags: a.flags, Param: a.status} // [FCVI-5.9.6-3] [FCVI-6.3-1] [FCVI-6.5-1]
 	var payload []byte
-	var ref regmem.Ref
 	use := iu.Use{Last: true}
 	if a.op == iu.ReadResp && a.flags&iu.FlagErr == 0 && a.n > 0 { // [FCVI-5.2.4-3]
 		n := min(uint32(c.payloadFor(a.op)), a.n-a.off)
 		var out regmem.Outcome
-		payload, ref, out = c.up.fetch(a.mh, a.va+uint64(a.off), int(n), p.scratch[:])
+		payload, out = c.up.fetch(a.mh, a.va, a.n, a.off, int(n), p.scratch[:])
 		if out != regmem.OK {
 			// The region went away meanwhile.
 			bad := *a
-			t.answers = append(t.answers[:0], t.answers[1:]...)
+			t.answers.drop(1)
 			c.up.async(vi.ErrorRDMARProt, vi.OpRDMARead)
 			if bad.off == 0 {
 				c.answerError(now, &rxMsg{h: iu.Header{Op: iu.ReadRqst, MsgID: bad.id}, oxid: bad.oxid, rxid: bad.rxid}, iu.RDMAReadProt)
@@ -518,9 +527,7 @@ func (c *conn) sendAnswer(now fc.Time) bool {
 		f.Param = a.off
 	}
 	f.Opt = p.cfg.codec.AppendHeader(p.opt[:0], h)
-	sent := p.np.Send(now, c.remote, c.class, first, f)
-	ref.Release()
-	if !sent {
+	if !p.np.Send(now, c.remote, c.class, first, f) {
 		a.begun = a.begun && !first
 		return false
 	}
@@ -529,8 +536,7 @@ func (c *conn) sendAnswer(now fc.Time) bool {
 	p.stats.SentBytes += uint64(len(payload))
 	if use.Last {
 		p.stats.SentIUs++
-		copy(t.answers, t.answers[1:])
-		t.answers = t.answers[:len(t.answers)-1]
+		t.answers.drop(1)
 	}
 	return true
 }
@@ -551,7 +557,7 @@ func (c *conn) fail2(now fc.Time, reason iu.Reason, told bool) {
 // [FCVI-8.4-12] [FCVI-8.4-14]
 func (c *conn) armResponses(now fc.Time) {
 	t := &c.tx
-	if t.stopped || len(t.pending) == 0 {
+	if t.stopped || t.pending.len() == 0 {
 		t.timer.Stop()
 		return
 	}
@@ -563,8 +569,8 @@ func (c *conn) armResponses(now fc.Time) {
 
 func (c *conn) responsesDue() fc.Time {
 	t := &c.tx
-	at := t.pending[0].since + c.p.ulpTimeout()
-	if q := &t.pending[0]; q.started && !q.done {
+	at := t.pending.at(0).since + c.p.ulpTimeout()
+	if q := t.pending.at(0); q.started && !q.done {
 		at = min(at, q.progress+c.gap())
 	}
 	if t.respGap != 0 {
@@ -575,14 +581,14 @@ func (c *conn) responsesDue() fc.Time {
 
 func (c *conn) respExpired(now fc.Time) {
 	t := &c.tx
-	if c.state != stConnected || len(t.pending) == 0 {
+	if c.state != stConnected || t.pending.len() == 0 {
 		return
 	}
 	if at := c.responsesDue(); now < at {
 		t.timer.Set(at)
 		return
 	}
-	q := &t.pending[0]
+	q := t.pending.at(0)
 	reason := iu.RespTimeout
 	switch {
 	case q.started && !q.done && now >= q.progress+c.gap():
@@ -597,7 +603,7 @@ func (c *conn) respExpired(now fc.Time) {
 // loseResponse breaks the connection for a response that will not come.
 func (c *conn) loseResponse(now fc.Time, reason iu.Reason) {
 	t := &c.tx
-	q := t.pending[0]
+	q := *t.pending.at(0)
 	c.up.finish(&q.w, vi.StatusTransportError)
 	c.breakNow(now, true)
 	c.setState(stError)
@@ -615,15 +621,19 @@ func (c *conn) response(now fc.Time, f *fc.Frame, h *iu.Header) {
 		c.fail(now, iu.UnexpectedResp, h.MsgID, true)
 		return
 	}
-	if len(t.pending) == 0 || t.pending[0].id.After(h.MsgID) {
+	if t.pending.len() == 0 || t.pending.at(0).id.After(h.MsgID) {
 		p.stats.LateFrames++
 		return
 	}
-	i := 0
-	for i < len(t.pending) && t.pending[i].id != h.MsgID {
-		i++
+	// With Reliable Reception every message is pending, otherwise Reads only.
+	i := int(h.MsgID - t.pending.at(0).id)
+	if i >= t.pending.len() || t.pending.at(i).id != h.MsgID {
+		i = slices.IndexFunc(t.pending.all(), func(q pending) bool { return q.id == h.MsgID })
+		if i < 0 {
+			i = t.pending.len()
+		}
 	}
-	if i == len(t.pending) {
+	if i == t.pending.len() {
 		if t.busy && h.MsgID == t.curID {
 			c.fail(now, iu.UnexpectedResp, h.MsgID, true)
 			return
@@ -631,7 +641,7 @@ func (c *conn) response(now fc.Time, f *fc.Frame, h *iu.Header) {
 		p.stats.LateFrames++
 		return
 	}
-	q := &t.pending[i]
+	q := t.pending.at(i)
 	if q.w.op.Response() != h.Op || f.OXID != q.oxid && q.asked {
 		p.stats.Synonyms++
 		return
@@ -658,7 +668,7 @@ func (c *conn) response(now fc.Time, f *fc.Frame, h *iu.Header) {
 	}
 	if h.Flags&iu.FlagCum != 0 && !(h.Flags&iu.FlagErr != 0) { // [FCVI-E-3]
 		for k := range i {
-			if e := &t.pending[k]; e.w.op != iu.ReadRqst {
+			if e := t.pending.at(k); e.w.op != iu.ReadRqst {
 				e.done = true
 			}
 		}
@@ -666,7 +676,7 @@ func (c *conn) response(now fc.Time, f *fc.Frame, h *iu.Header) {
 	if q.done && i > 0 && !c.firstAnswered() {
 		if h.Flags&iu.FlagErr != 0 {
 			for k := range i { // those before an error that is told were good [FCVI-E-4]
-				if e := &t.pending[k]; e.w.op != iu.ReadRqst && !e.asked {
+				if e := t.pending.at(k); e.w.op != iu.ReadRqst && !e.asked {
 					e.done = true
 				}
 			}
@@ -685,15 +695,16 @@ func (c *conn) response(now fc.Time, f *fc.Frame, h *iu.Header) {
 	c.retire(now)
 }
 
-func (c *conn) firstAnswered() bool { return c.tx.pending[0].done }
+func (c *conn) firstAnswered() bool { return c.tx.pending.at(0).done }
 
 // retire completes answered requests from the oldest on.
 func (c *conn) retire(now fc.Time) {
 	t, p := &c.tx, c.p
 	n := 0
-	for n < len(t.pending) && t.pending[n].done {
-		q := &t.pending[n]
+	for n < t.pending.len() && t.pending.at(n).done {
+		q := t.pending.at(n)
 		n++
+		t.unproven -= int64(q.w.n)
 		if c.class == fc.Class2 { // what is not acknowledged yet has arrived all the same
 			c.dropAck(q.oxid)
 			p.np.Forget(now, c.remote, q.oxid)
@@ -707,7 +718,7 @@ func (c *conn) retire(now fc.Time) {
 		c.up.finish(&q.w, q.bad)
 		if q.bad != 0 { // [FCVI-5.2.2-9] [FCVI-E-4]
 			id, reason := q.id, q.reason
-			t.pending = append(t.pending[:0], t.pending[n:]...)
+			t.pending.drop(n)
 			c.breakNow(now, true)
 			c.setState(stError)
 			c.sendDisconnect(now, reason, id, true)
@@ -715,10 +726,10 @@ func (c *conn) retire(now fc.Time) {
 		}
 	}
 	if n > 0 {
-		t.pending = append(t.pending[:0], t.pending[n:]...)
+		t.pending.drop(n)
 		t.respGap = 0
-		for i := range t.pending {
-			if t.pending[i].done {
+		for i := range t.pending.len() {
+			if t.pending.at(i).done {
 				t.respGap = now + c.gap()
 				break
 			}
@@ -780,15 +791,15 @@ func (c *conn) readData(now fc.Time, f *fc.Frame, q *pending, i int) bool {
 func (c *conn) failedAt(now fc.Time, id iu.MsgID, reason iu.Reason) bool {
 	t := &c.tx
 	told := false
-	for len(t.pending) > 0 {
-		q := &t.pending[0]
+	for t.pending.len() > 0 {
+		q := t.pending.at(0)
 		switch {
 		case q.id == id:
 			c.up.finish(&q.w, descriptorStatus(reason))
 			told = true
 		case id.After(q.id) && q.w.op != iu.ReadRqst && reason.Class() == iu.DescriptorError:
 			c.up.finish(&q.w, 0)
-			t.pending = append(t.pending[:0], t.pending[1:]...)
+			t.pending.drop(1)
 			continue
 		}
 		break

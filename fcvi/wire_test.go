@@ -534,7 +534,7 @@ func TestFCVI_7_3(t *testing.T) {
 	for range 5 {
 		b.postRecv(10)
 		a.post(vi.OpSendReceive, []byte("x"))
-		if len(a.c.tx.pending) > 1 {
+		if a.c.tx.pending.len() > 1 {
 			t.Fatal("two at once")
 		}
 	}

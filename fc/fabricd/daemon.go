@@ -288,7 +288,7 @@ func (p *port) Frames(recv func(yield func(f *fc.Frame))) {
 			return
 		}
 		l := out.(*fcip.Link)
-		if !l.Room() { // TCP's flow control reaches back to the sender
+		if l.Room() == 0 { // TCP's flow control reaches back to the sender
 			p.leave()
 			l.Flush()
 			l.WaitRoom()

@@ -149,15 +149,18 @@ func (l *Local) route(dst fc.Addr) *fcip.Link {
 	return link
 }
 
-// Room reports whether the way to dst takes more data frames. When it says no
-// the device, if it is a fabric.Stalled, is told when that changes.
-func (l *Local) Room(dst fc.Addr) bool {
+// maxOut bounds the data frames that wait for the switch.
+const maxOut = 256
+
+// Room returns how many data frames the way to dst takes at least. When there
+// is no room the device, if it is a fabric.Stalled, is told when that changes.
+func (l *Local) Room(dst fc.Addr) int {
 	if link := l.Link(dst); link != nil {
 		return link.Room()
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.out) < 256
+	return max(0, maxOut-len(l.out))
 }
 
 // room passes on that a link has room again.

@@ -290,22 +290,22 @@ func (l *Link) Send(f *fc.Frame) {
 	l.stats.sentF.Add(1)
 }
 
-// Room reports whether the link takes more data frames. When it says no, the
-// device is told by Room as soon as that changes.
-func (l *Link) Room() bool {
+// Room returns how many data frames, of the longest kind, the link takes at
+// least. When there is none the device is told by Room as soon as that changes.
+func (l *Link) Room() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.pend) < slabSize {
-		return true
+	if n := slabSize - len(l.pend); n > 0 {
+		return (n + MaxLen - 1) / MaxLen
 	}
 	l.stalled = true
-	return false
+	return 0
 }
 
 // WaitRoom waits until the link has room or has ended. It is for forwarders
 // that hold no lock, and hold back whoever sends to them meanwhile.
 func (l *Link) WaitRoom() {
-	for !l.Room() {
+	for l.Room() == 0 {
 		select {
 		case <-l.roomy:
 		case <-l.down:

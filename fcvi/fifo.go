@@ -1,0 +1,54 @@
+package fcvi
+
+// A fifo is a queue whose front can be dropped without moving the rest, and
+// which does not allocate once it has been as long as it gets.
+type fifo[T any] struct {
+	buf  []T
+	head int
+}
+
+func (q *fifo[T]) len() int { return len(q.buf) - q.head }
+
+// all returns the elements, oldest first, until the next change.
+func (q *fifo[T]) all() []T { return q.buf[q.head:] }
+
+func (q *fifo[T]) at(i int) *T { return &q.buf[q.head+i] }
+
+func (q *fifo[T]) push(v T) *T {
+	if len(q.buf) == cap(q.buf) && q.head > len(q.buf)/2 {
+		n := copy(q.buf, q.buf[q.head:])
+		clear(q.buf[n:])
+		q.buf, q.head = q.buf[:n], 0
+	}
+	q.buf = append(q.buf, v)
+	return &q.buf[len(q.buf)-1]
+}
+
+// drop removes the n oldest elements.
+func (q *fifo[T]) drop(n int) {
+	clear(q.buf[q.head : q.head+n])
+	q.head += n
+	if q.head == len(q.buf) {
+		q.buf, q.head = q.buf[:0], 0
+	}
+}
+
+// remove removes the element at i.
+func (q *fifo[T]) remove(i int) {
+	if i == 0 {
+		q.drop(1)
+		return
+	}
+	rest := q.all()
+	copy(rest[i:], rest[i+1:])
+	q.truncate(len(rest) - 1)
+}
+
+// truncate keeps the n oldest elements.
+func (q *fifo[T]) truncate(n int) {
+	clear(q.buf[q.head+n:])
+	q.buf = q.buf[:q.head+n]
+	if n == 0 {
+		q.buf, q.head = q.buf[:0], 0
+	}
+}
