@@ -128,6 +128,12 @@ func fuzzStream(t *testing.T, in []byte, framed, crc bool, cut int) {
 			}
 		}
 	}
+	if q.dead.Load() && q.Err() == nil {
+		t.Fatal("stream is dead without a reason")
+	}
+	nc.Close()
+	q.Abort()
+	q.Close() // an Atomic may just be answered
 	for i, b := range mem {
 		in := i >= guard && i < guard+16 || i >= 2*guard+16 && i < 2*guard+32
 		if !in && b != 0xaa {
@@ -139,9 +145,6 @@ func fuzzStream(t *testing.T, in []byte, framed, crc bool, cut int) {
 	}
 	if !bytes.Equal(recv[8:], make([]byte, guard)) {
 		t.Fatal("bytes behind a receive were changed")
-	}
-	if q.dead.Load() && q.Err() == nil {
-		t.Fatal("stream is dead without a reason")
 	}
 }
 
