@@ -71,7 +71,6 @@ type link struct {
 	seqOff  atomic.Uint64 // sequence number of a send descriptor less its message number
 	nop     atomic.Bool   // a NOP is wanted if there is news
 	blocked atomic.Bool   // the send role waits for a credit or the read window
-	pollers atomic.Int32  // consumers inside Poll
 	dying   atomic.Bool   //
 	stopped atomic.Bool   //
 	reset   atomic.Bool   // the end is a reset [V-41]
@@ -232,7 +231,7 @@ func (l *link) RecvPosted() {
 
 // tellSoon has the news told within idleNOP, should nothing else do it.
 func (l *link) tellSoon() {
-	if !l.armed.CompareAndSwap(false, true) {
+	if l.armed.Load() || !l.armed.CompareAndSwap(false, true) {
 		return
 	}
 	l.timerMu.Lock()
@@ -263,10 +262,7 @@ func (l *link) tell() {
 
 // Poll implements vi.Link.
 func (l *link) Poll() bool {
-	l.pollers.Add(1)
-	got := l.c.Poll()
-	l.pollers.Add(-1)
-	return got
+	return l.c.Poll()
 }
 
 // Unpoll implements vi.Link.

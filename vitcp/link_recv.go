@@ -123,7 +123,7 @@ func (l *link) Drained() {
 	if l.dying.Load() || l.stopped.Load() {
 		return
 	}
-	if x.fresh && l.pollers.Load() > 0 {
+	if x.fresh && l.c.Polled() {
 		x.fresh = false
 		if l.hasNews() {
 			l.tellSoon()

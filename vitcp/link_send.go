@@ -59,8 +59,6 @@ func (l *link) publish() {
 	bump(&c.sentBytes, t.bytes)
 	if t.messages > 0 {
 		bump(&c.sentMessages, t.messages)
-		l.seqOff.Store(t.seqOff)
-		l.begun.Store(uint32(t.last))
 	}
 	if t.nops > 0 {
 		bump(&c.sentNOPs, t.nops)
@@ -69,7 +67,11 @@ func (l *link) publish() {
 		bump(&c.servedReads, t.reads)
 	}
 	t.messages, t.segments, t.bytes, t.nops, t.reads = 0, 0, 0, 0, 0
-	l.whole.Store(uint32(t.whole))
+	if l.level == reception { // nobody else looks at acknowledgements
+		l.seqOff.Store(t.seqOff)
+		l.begun.Store(uint32(t.last))
+		l.whole.Store(uint32(t.whole))
+	}
 }
 
 func (l *link) fill(b *frameio.Batch) {
@@ -170,20 +172,21 @@ func (l *link) startMessage(b *frameio.Batch) bool {
 // waits for the window, and what follows waits behind it. [VIT-3.1-17] [V-20]
 // [V-27]
 func (l *link) maySend(d *vi.Descriptor) bool {
-	ready := func() bool { return true }
-	switch op := d.Control.Op(); {
-	case op == vi.OpRDMARead:
-		if l.asked.limit > 0 {
-			ready = func() bool { return l.asked.outstanding() < int(l.asked.limit) }
-		}
-	case l.flow && (op == vi.OpSendReceive || d.Control&vi.Immediate != 0):
-		ready = func() bool { return l.credits.available() > 0 }
-	}
-	if ready() {
+	if l.ready(d) {
 		return true
 	}
 	l.blocked.Store(true)
-	return ready() // the receive role may have looked at blocked before
+	return l.ready(d) // the receive role may have looked at blocked before
+}
+
+func (l *link) ready(d *vi.Descriptor) bool {
+	switch op := d.Control.Op(); {
+	case op == vi.OpRDMARead:
+		return l.asked.limit == 0 || l.asked.outstanding() < int(l.asked.limit)
+	case l.flow && (op == vi.OpSendReceive || d.Control&vi.Immediate != 0):
+		return l.credits.available() > 0
+	}
+	return true
 }
 
 // header fills in what all segments have in common.

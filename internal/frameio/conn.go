@@ -189,6 +189,9 @@ func (c *Conn) tearDown() {
 	c.torn.Do(func() {
 		c.rx.mu.Lock()
 		c.rx.closed = true
+		if c.rx.stage != nil {
+			c.rx.unstage()
+		}
 		c.rx.mu.Unlock()
 		c.taken.Do(func() {}) // not any more
 		if s := c.sock.Load(); s != nil {

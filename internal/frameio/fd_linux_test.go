@@ -39,7 +39,7 @@ func TestClosedDescriptorIsLeftAlone(t *testing.T) {
 	a.c.tx.batch = batches.Get().(*Batch)
 	copy(a.c.tx.batch.Header(5), "stray")
 	a.c.tx.batch.close()
-	if err := a.c.try(true); err == nil {
+	if err := a.c.try(); err == nil {
 		t.Error("a write after Close succeeds")
 	}
 	a.c.Poll()

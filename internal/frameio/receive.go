@@ -44,7 +44,11 @@ type receiver struct {
 	iov     [][]byte
 	scratch []iovec
 
-	polls  atomic.Uint32 // moves with every Poll
+	polls  uint32        // moves with every Poll that reads
+	missed atomic.Uint32 // moves with every Poll that finds somebody reading
+	polled bool          // it is a Poll that receives
+	before uint32        // missed as the receive in progress began
+	took   int           // bytes it has read
 	resume chan struct{} // tells the passive goroutine to come back
 	ended  chan struct{} // closed when done
 }
@@ -63,18 +67,30 @@ func (c *Conn) Poll() bool {
 	if c.sock.Load() == nil {
 		return false
 	}
-	r.polls.Add(1) // also if somebody else reads just now, who then steps aside
 	if !r.mu.TryLock() {
+		r.missed.Add(1) // who reads just now steps aside
 		return false
 	}
 	if !r.started || r.closed || r.done {
 		r.mu.Unlock()
 		return false
 	}
+	r.polls++
+	r.polled = true
 	got, _, err := c.receive()
 	c.unlock(err)
 	return got
 }
+
+// Polled tells whether a consumer polls at this moment: it makes the receive
+// in progress, or has found it in progress. [receive role]
+func (c *Conn) Polled() bool {
+	r := &c.rx
+	return r.polled || r.missed.Load() != r.before
+}
+
+// pollsLocked moves whenever somebody polls.
+func (r *receiver) pollsLocked() uint32 { return r.polls + r.missed.Load() }
 
 // Unpoll gives the socket back to the passive goroutine.
 func (c *Conn) Unpoll() {
@@ -94,10 +110,13 @@ func (c *Conn) unlock(err error) {
 	} else {
 		err = nil
 	}
-	if r.stage != nil && (r.fill == 0 || r.done) {
-		stages.Put(r.stage)
-		r.stage = nil
+	// A poller is back soon, and taking the buffer each time would be a good
+	// part of a poll that finds nothing. The passive goroutine frees it. With
+	// much to read one buffer for all connections is better for the caches.
+	if r.stage != nil && (r.fill == 0 && !(r.polled && r.took < glimpse) || r.done) {
+		r.unstage()
 	}
+	r.polled = false
 	r.mu.Unlock()
 	if err != nil {
 		c.fail(err)
@@ -113,6 +132,7 @@ func (c *Conn) receive() (got, more bool, err error) {
 	if err := r.restage(); err != nil {
 		return false, false, err
 	}
+	r.before, r.took = r.missed.Load(), 0
 	undrained := false
 	if r.fill > 0 && r.direct == 0 {
 		// Bytes from before the start, not looked at yet, or the beginning
@@ -134,6 +154,7 @@ func (c *Conn) receive() (got, more bool, err error) {
 			return got, false, err
 		}
 		got, undrained = true, true
+		r.took += n
 		if err := c.handle(true); err != nil {
 			return got, false, err
 		}
@@ -146,6 +167,11 @@ func (c *Conn) receive() (got, more bool, err error) {
 		c.proto.Drained()
 	}
 	return got, true, nil
+}
+
+func (r *receiver) unstage() {
+	stages.Put(r.stage)
+	r.stage = nil
 }
 
 // restage makes sure that there is a staging buffer.
@@ -264,24 +290,25 @@ func (c *Conn) passive() {
 		failed error
 		ended  bool
 		more   bool
-		seen   = r.polls.Load()
+		seen   uint32
 		timer  *time.Timer
 	)
 	sock := c.sock.Load()
 	in := &sock.in
 	wait := func(uintptr) bool {
 		in.forget()
-		if p := r.polls.Load(); p != seen {
-			// Somebody polls: being woken for each of its messages would
-			// cost it more than the whole rest of the path.
-			seen = p
-			return true
-		}
 		if !r.mu.TryLock() {
 			return true
 		}
 		if r.closed || r.done {
 			ended = true
+			r.mu.Unlock()
+			return true
+		}
+		if p := r.pollsLocked(); p != seen {
+			// Somebody polls: being woken for each of its messages would
+			// cost it more than the whole rest of the path.
+			seen = p
 			r.mu.Unlock()
 			return true
 		}
@@ -310,17 +337,21 @@ func (c *Conn) passive() {
 			} else {
 				timer.Reset(absence)
 			}
+			back := false
 			select {
 			case <-r.resume:
 				timer.Stop()
-				seen = r.polls.Load()
+				back = true
 			case <-timer.C:
-				if p := r.polls.Load(); p != seen {
-					seen = p
-					continue
-				}
 			}
-			break
+			r.mu.Lock()
+			p := r.pollsLocked()
+			back = back || p == seen
+			seen = p
+			r.mu.Unlock()
+			if back {
+				break
+			}
 		}
 		if c.closing.Load() {
 			return

@@ -44,20 +44,24 @@ type sender struct {
 
 func (t *sender) init(*Conn) { t.left = make(chan struct{}) }
 
-// try writes what the socket takes of the batch. If it is full and the caller
-// is going to wait for it, the batch's pins can be taken away meanwhile.
-func (c *Conn) try(wait bool) error {
+// try writes what the socket takes of the batch. If it is full the caller
+// waits for it, and the batch's pins can be taken away meanwhile.
+func (c *Conn) try() error {
 	t := &c.tx
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed {
-		return net.ErrClosed
-	}
-	err := c.writeBatch(c.sock.Load().fd)
-	if wait && err == errWouldBlock {
+	err := c.writeLocked()
+	if err == errWouldBlock {
 		t.holdLocked()
 	}
 	return err
+}
+
+func (c *Conn) writeLocked() error {
+	if c.tx.closed {
+		return net.ErrClosed
+	}
+	return c.writeBatch(c.sock.Load().fd)
 }
 
 // Kick is the doorbell: it tells that there may be something to send. It
@@ -90,7 +94,17 @@ func (c *Conn) drain() {
 		return
 	}
 	for n := 0; ; n++ {
-		if !c.fill() {
+		var err error
+		t.mu.Lock()
+		more := c.fillLocked()
+		if more && n < turns {
+			if err = c.writeLocked(); err == nil {
+				t.batch.reset()
+			}
+		}
+		t.mu.Unlock()
+		if !more {
+			c.finish()
 			if c.giveBack() {
 				return
 			}
@@ -100,9 +114,8 @@ func (c *Conn) drain() {
 			go c.sendLoop()
 			return
 		}
-		switch err := c.try(false); err {
+		switch err {
 		case nil:
-			t.sent()
 			c.proto.Sent()
 		case errWouldBlock:
 			go c.sendLoop()
@@ -127,7 +140,7 @@ func (c *Conn) sendLoop() {
 		}
 		var err error
 		if s := c.sock.Load(); s != nil {
-			for err = c.try(true); err == errWouldBlock; err = c.try(true) {
+			for err = c.try(); err == errWouldBlock; err = c.try() {
 				s.waitWritable()
 			}
 			t.release()
@@ -145,22 +158,32 @@ func (c *Conn) sendLoop() {
 
 // fill makes sure that there is a batch to write, unless nothing is queued.
 func (c *Conn) fill() bool {
+	c.tx.mu.Lock()
+	more := c.fillLocked()
+	c.tx.mu.Unlock()
+	if !more {
+		c.finish()
+	}
+	return more
+}
+
+func (c *Conn) fillLocked() bool {
 	t := &c.tx
 	if t.batch == nil {
-		t.mu.Lock()
 		t.batch = batches.Get().(*Batch)
-		t.mu.Unlock()
 	}
 	if t.batch.bytes == 0 && !t.finished && !c.closing.Load() {
-		t.mu.Lock()
 		c.proto.Fill(t.batch)
 		t.batch.close()
-		t.mu.Unlock()
 	}
-	if t.batch.bytes > 0 {
-		return !c.closing.Load()
-	}
-	if t.finishing.Load() && !t.finished {
+	return t.batch.bytes > 0 && !c.closing.Load()
+}
+
+// finish ends the direction if that was asked for and nothing is left to be
+// sent.
+func (c *Conn) finish() {
+	t := &c.tx
+	if t.finishing.Load() && !t.finished && t.batch.bytes == 0 {
 		t.finished = true
 		if s := c.sock.Load(); s != nil {
 			s.closeWrite()
@@ -168,7 +191,6 @@ func (c *Conn) fill() bool {
 			cw.CloseWrite()
 		}
 	}
-	return false
 }
 
 // giveBack ends the role; false if something was queued meanwhile.
