@@ -163,6 +163,26 @@ type Config struct {
 	firstMSN [4]uint32 // tests: MSNs to begin with, 0 means 1; outgoing and incoming
 }
 
+// settings is what a stream needs of its Config as long as it lives.
+type settings struct {
+	sendDepth, recvDepth int
+	ord                  int
+	share                int
+	maxRead              uint32
+	strictInvalidate     bool
+	noNudge              bool
+	fixedSize            bool // of FPDUs
+	closeTimeout         time.Duration
+}
+
+func (c *Config) settings() settings {
+	return settings{
+		sendDepth: c.SendDepth, recvDepth: c.RecvDepth, ord: int(c.ord()), share: c.SRQShare,
+		maxRead: c.MaxRead, strictInvalidate: c.StrictInvalidate, noNudge: c.NoNudge,
+		fixedSize: c.FPDUSize != 0, closeTimeout: duration(c.CloseTimeout, DefaultCloseTimeout),
+	}
+}
+
 func (c *Config) clone() *Config {
 	if c == nil {
 		return new(Config)

@@ -92,8 +92,8 @@ func (q *QueuePair) tearDown(how ending) {
 	}
 	q.wg.Wait()
 	q.flushAll() // a local invalidation may have been in progress
-	q.sendCQ.detach(q, q.cfg.SendDepth)
-	q.recvCQ.detach(q, q.cfg.RecvDepth)
+	q.sendCQ.detach(q, q.set.sendDepth)
+	q.recvCQ.detach(q, q.set.recvDepth)
 	q.dev.remove(q)
 	q.gone.happen()
 }
@@ -247,7 +247,7 @@ func (q *QueuePair) maybeFinish() {
 func (q *QueuePair) Close() error {
 	q.CloseWrite()
 	var late <-chan time.Time
-	if d := duration(q.cfg.CloseTimeout, DefaultCloseTimeout); d > 0 {
+	if d := q.set.closeTimeout; d > 0 {
 		t := time.NewTimer(d)
 		defer t.Stop()
 		late = t.C
@@ -353,7 +353,7 @@ func (q *QueuePair) watchIdle(d time.Duration) {
 // early, be it the first FPDU or several at once. On a slow peer the empty one
 // comes too early as well, so there are a few, further and further apart. [I-10]
 func (q *QueuePair) firstSent() {
-	if q.responder == nil && !q.cfg.NoNudge {
+	if q.initiator && !q.set.noNudge {
 		q.nudgeAfter(nudgeDelay, nudges)
 	}
 }

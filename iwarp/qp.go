@@ -23,7 +23,8 @@ import (
 // Errors of its methods match ErrClosed (and so net.ErrClosed) after Close or
 // after the stream has ended; [QueuePair.Err] tells why it did.
 type QueuePair struct {
-	cfg    Config
+	cfg    *Config // during start-up
+	set    settings
 	dev    *Device
 	pd     *ProtectionDomain
 	ext    rdmap.Extensions
@@ -43,8 +44,9 @@ type QueuePair struct {
 	fc        *frameio.Conn
 	conn      net.Conn
 	params    mpa.Params
-	responder *mpa.Responder // nil for an Initiator
-	ready     atomic.Bool    // fc and what stands above are set
+	responder *mpa.Responder // nil for an Initiator, and after the first FPDU
+	initiator bool
+	ready     atomic.Bool // fc and what stands above are set
 
 	reads   readRing
 	inbound inboundRing
@@ -121,7 +123,7 @@ func newQueuePair(cfg *Config) (*QueuePair, error) {
 		return nil, err
 	}
 	q := &QueuePair{
-		cfg: *cfg, dev: cfg.Device, pd: cfg.PD, ext: cfg.extensions(), log: cfg.logger(),
+		cfg: cfg, set: cfg.settings(), dev: cfg.Device, pd: cfg.PD, ext: cfg.extensions(), log: cfg.logger(),
 		sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ, srq: cfg.SRQ,
 		born: time.Now(),
 	}
@@ -142,20 +144,20 @@ func newQueuePair(cfg *Config) (*QueuePair, error) {
 // attach makes the completion queues that were left out, and reserves room.
 func (q *QueuePair) attach() (err error) {
 	if q.sendCQ == nil {
-		if q.sendCQ, err = q.dev.NewCQ(q.cfg.SendDepth); err != nil {
+		if q.sendCQ, err = q.dev.NewCQ(q.set.sendDepth); err != nil {
 			return err
 		}
 	}
 	if q.recvCQ == nil {
-		if q.recvCQ, err = q.dev.NewCQ(q.cfg.RecvDepth); err != nil {
+		if q.recvCQ, err = q.dev.NewCQ(q.set.recvDepth); err != nil {
 			return err
 		}
 	}
-	if err := q.sendCQ.attach(q, q.cfg.SendDepth); err != nil {
+	if err := q.sendCQ.attach(q, q.set.sendDepth); err != nil {
 		return err
 	}
-	if err := q.recvCQ.attach(q, q.cfg.RecvDepth); err != nil {
-		q.sendCQ.detach(q, q.cfg.SendDepth)
+	if err := q.recvCQ.attach(q, q.set.recvDepth); err != nil {
+		q.sendCQ.detach(q, q.set.sendDepth)
 		return err
 	}
 	return nil
@@ -193,8 +195,8 @@ func (q *QueuePair) PeerDepths() (ird, ord int) {
 // SetORD changes ORD to what the ULPs settled by their own means, up to the
 // ORD of the configuration.
 func (q *QueuePair) SetORD(n int) error {
-	if n < 0 || n > int(q.cfg.ord()) {
-		return fmt.Errorf("%w: ORD %d, configured %d", ErrInvalid, n, q.cfg.ord())
+	if n < 0 || n > q.set.ord {
+		return fmt.Errorf("%w: ORD %d, configured %d", ErrInvalid, n, q.set.ord)
 	}
 	q.ord.Store(int32(n))
 	q.kick()
@@ -394,7 +396,7 @@ func (q *QueuePair) post(wrs []SendWR) (n int, err error) {
 
 // reserve takes up to n slots of the send queue and returns how many.
 func (q *QueuePair) reserve(n int) int {
-	over := q.sqUsed.Add(int64(n)) - int64(q.cfg.SendDepth)
+	over := q.sqUsed.Add(int64(n)) - int64(q.set.sendDepth)
 	if over <= 0 {
 		return n
 	}

@@ -133,6 +133,7 @@ func (q *QueuePair) firstFPDU(u []byte) (swallow bool) {
 	}
 	kind := rtrKind(u)
 	rtr := q.responder.FirstFPDU(kind)
+	q.responder = nil
 	q.firstCame()
 	q.sendOpen.Store(true)
 	q.rx.kick = true

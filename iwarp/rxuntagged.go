@@ -87,7 +87,7 @@ func (q *QueuePair) takeRecv() *recvWQE {
 		w, _ := q.rq.take()
 		return w
 	}
-	if share := q.cfg.SRQShare; share > 0 && q.srqHeld.Load() >= int64(share) { // [SEC-6.4.3.1-1]
+	if share := q.set.share; share > 0 && q.srqHeld.Load() >= int64(share) { // [SEC-6.4.3.1-1]
 		return nil
 	}
 	w, ok := q.srq.take()
@@ -178,7 +178,7 @@ func (q *QueuePair) invalidateByPeer(stag uint32) bool {
 	if w != nil && w.invalidate() {
 		return true
 	}
-	return (w != nil || former) && !q.cfg.StrictInvalidate
+	return (w != nil || former) && !q.set.strictInvalidate
 }
 
 // request takes a Read Request or Atomic Request: each uses up a place of
@@ -228,7 +228,7 @@ func (q *QueuePair) checkSource(r *rdmap.ReadRequest) rdmap.Fault {
 	if r.Size == 0 {
 		return rdmap.OK
 	}
-	if q.cfg.MaxRead > 0 && r.Size > q.cfg.MaxRead { // [I-62]
+	if q.set.maxRead > 0 && r.Size > q.set.maxRead { // [I-62]
 		return rdmap.Unspecified
 	}
 	out := q.dev.reg.Check(r.SourceSTag, r.SourceTO, uint64(r.Size), q.pd.dom, q, regmem.RemoteRead)

@@ -344,7 +344,7 @@ func TestRegions(t *testing.T) {
 	if _, err := Client(ctxt(t), x, cfg); !errors.Is(err, ErrLimit) {
 		t.Error(err)
 	}
-	if q.cfg.Device.Streams()[0].Abort(); true { // an administrator ends a stream [SEC-6.4.2-1] [SEC-6.4.4-1]
+	if q.dev.Streams()[0].Abort(); true { // an administrator ends a stream [SEC-6.4.2-1] [SEC-6.4.4-1]
 		ended(t, q)
 	}
 }

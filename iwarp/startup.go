@@ -225,7 +225,7 @@ func (q *QueuePair) rejected(nc net.Conn, p mpa.Params, rest []byte) error {
 // start ties the stream to its connection, before any FPDU can be sent or
 // received. [MPA-7.1-6] [DDP-6.1-1]
 func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder, rest []byte) error {
-	q.conn, q.params, q.responder = nc, p, r
+	q.conn, q.params, q.responder, q.initiator = nc, p, r, r == nil
 	q.ird.Store(int32(p.IRD))
 	q.ord.Store(min(int32(p.ORD), int32(q.cfg.ord())))
 	n := max(int(p.IRD), int(q.cfg.ird()), 1)
@@ -253,6 +253,8 @@ func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder, rest []by
 
 // begin opens the stream. run is false if all it will do is send a Terminate.
 func (q *QueuePair) begin(run bool, rest []byte) {
+	cfg := q.cfg
+	q.cfg = nil
 	q.mu.Lock()
 	if q.state == StateIdle && run {
 		q.state = StateRunning
@@ -263,7 +265,7 @@ func (q *QueuePair) begin(run bool, rest []byte) {
 	q.mu.Unlock()
 	q.ready.Store(true)
 	q.touch()
-	if q.responder == nil && (q.cfg.FirstFPDUDelay <= 0 || !run) || q.cfg.EarlyResponder {
+	if q.initiator && (cfg.FirstFPDUDelay <= 0 || !run) || cfg.EarlyResponder {
 		q.sendOpen.Store(true)
 	}
 	q.fc.Start(rest)
@@ -272,17 +274,17 @@ func (q *QueuePair) begin(run bool, rest []byte) {
 	}
 	q.log.Info("stream up", "local", q.LocalAddr(), "remote", q.RemoteAddr(), "rev", q.params.Rev,
 		"crc", q.params.CRC, "ird", q.IRD(), "ord", q.ORD(), "mulpdu", q.MULPDU())
-	if q.responder == nil && q.cfg.FirstFPDUDelay > 0 {
-		q.after(q.cfg.FirstFPDUDelay, func() {
+	if q.initiator && cfg.FirstFPDUDelay > 0 {
+		q.after(cfg.FirstFPDUDelay, func() {
 			q.sendOpen.Store(true)
 			q.kick()
 		})
 	}
-	if d := duration(q.cfg.FirstFPDUTimeout, DefaultFirstFPDUTimeout); d > 0 && q.responder != nil && q.params.PeerToPeer { // [I-14]
+	if d := duration(cfg.FirstFPDUTimeout, DefaultFirstFPDUTimeout); d > 0 && !q.initiator && q.params.PeerToPeer { // [I-14]
 		q.limitFirst(d)
 	}
-	if q.cfg.IdleTimeout > 0 {
-		q.watchIdle(q.cfg.IdleTimeout)
+	if cfg.IdleTimeout > 0 {
+		q.watchIdle(cfg.IdleTimeout)
 	}
 	q.kick()
 }

@@ -572,7 +572,7 @@ const (
 // progress keeps its size. [MPA-4.5-6] [MPA-4.5-3] [DDP-3-1] [DDP-3-2] [I-27]
 func (q *QueuePair) refreshMSS() {
 	t := &q.tx
-	if q.cfg.FPDUSize != 0 || t.since < mssBytes && time.Since(t.asked) < mssAge {
+	if q.set.fixedSize || t.since < mssBytes && time.Since(t.asked) < mssAge {
 		return
 	}
 	t.since, t.asked = 0, time.Now()
