@@ -151,6 +151,8 @@ func (p *port) peerRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q 
 		p.refuse(now, r, f, h, q.Handle, iu.PeerYield) // [FCVI-5.3.4-2]
 	}
 	switch {
+	case c == nil && p.superseded(now, r, h.Total, q):
+		refuse(iu.Stale)
 	case c == nil: // [FCVI-5.3.3-1]
 		if c = p.hold(now, r, f, h, q); c == nil {
 			p.stats.SetupLimit++
@@ -175,6 +177,24 @@ func (p *port) peerRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q 
 	default: // [FCVI-A-7]
 		yield()
 	}
+}
+
+// superseded lets the newest of a peer's requests between the same addresses
+// stand: one that it gave up may be held still, if the word of that was lost.
+// It reports whether the request in hand is older than the one held.
+func (p *port) superseded(now fc.Time, r *fc.Remote, id uint32, q *iu.ConnectPayload) bool {
+	for _, o := range p.handles.all() {
+		if o.state != stHeld || o.mode != iu.PeerToPeer || o.taken || o.remote != r || !o.local.Equal(q.Remote) || !o.want.Equal(q.Local) {
+			continue
+		}
+		if int16(uint16(id)-uint16(o.their.id)) < 0 { // the lower half counts
+			return true
+		}
+		o.setState(stIdle)
+		o.release(now, p.np.RATOV())
+		o.remember(now, iu.Stale)
+	}
+	return false
 }
 
 // take makes c the responder of a peer's request.

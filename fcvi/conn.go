@@ -360,7 +360,11 @@ func (c *conn) expired(now fc.Time) {
 		c.setState(stRqst)
 		c.retry(now)
 	case stResp1: // T_RESP2: the originator is gone [FCVI-C-4]
-		c.giveUp(now, iu.ULPTimeout)
+		if c.mode == iu.PeerToPeer {
+			c.restart(now) // another may come
+		} else {
+			c.giveUp(now, iu.ULPTimeout)
+		}
 	case stHeld:
 		c.heldTooLong(now)
 	case stDiscSent, stError:

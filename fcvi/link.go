@@ -89,7 +89,7 @@ func (d *device) attributes(ep *vi.Endpoint) iu.Attributes {
 	a := ep.Attributes()
 	w := iu.Attributes{
 		Reliability: iu.Reliability(a.Reliability), Write: a.EnableRDMAWrite, Read: a.EnableRDMARead,
-		Streaming: d.p.cfg.Streaming, Class2: d.p.cfg.Class2, Holds: a.FlowControl,
+		Streaming: !d.p.cfg.EachAnswered, Proves: true, Class2: d.p.cfg.Class2, Holds: a.FlowControl,
 		MaxTransfer: min(a.MaxTransferSize, d.p.cfg.MaxTransferSize), MaxUnacked: uint16(d.p.cfg.MaxUnacked),
 	}
 	if a.MaxTransferSize == 0 {

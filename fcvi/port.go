@@ -20,12 +20,13 @@ const (
 	DefaultMaxUnacked  = 256
 	LimitMaxUnacked    = 512
 
-	window      = 64   // messages a receive stream holds where frames overtake each other [FCVI-8.4-6]
-	streamLimit = 256  // messages of a stream Exchange [FCVI-5.2.1-6]
-	askEvery    = 8    // a streamed message asks for a response this often [FCVI-E-2]
-	maxAttempts = 4    // [FCVI-8.5-3]
-	discTries   = 3    // [FCVI-8.6-1]
-	maxSetups   = 4096 // set-ups a port keeps in mind, finished ones included
+	window      = 64        // messages a receive stream holds where frames overtake each other [FCVI-8.4-6]
+	streamLimit = 256       // messages of a stream Exchange [FCVI-5.2.1-6]
+	askEvery    = 32        // a streamed message asks for a response this often [FCVI-E-2]
+	askBytes    = 256 << 10 // or after so many bytes
+	maxAttempts = 4         // [FCVI-8.5-3]
+	discTries   = 3         // [FCVI-8.6-1]
+	maxSetups   = 4096      // set-ups a port keeps in mind, finished ones included
 )
 
 // A machineConfig is what the state machines of a port are configured with.

@@ -47,11 +47,10 @@ type Config struct {
 	// Stream sends one-way messages in stream Exchanges. [FCVI-5.2.1-4]
 	Stream bool
 
-	// Streaming asks for a response to every few messages only at Reliable
-	// Reception, if the peer does too. It saves frames; when a descriptor
-	// then fails here, up to seven good ones before it end as flushed.
+	// EachAnswered asks for a response to every message at Reliable
+	// Reception. Otherwise one response answers several, which saves frames.
 	// [FCVI-E-2]
-	Streaming bool
+	EachAnswered bool
 
 	MaxTransferSize uint32        // longest message, bytes; 0 means 1 MiB, at most 64 MiB [FCVI-5.7-5]
 	MaxReads        int           // RDMA Reads of a peer served at once; 0 means 16

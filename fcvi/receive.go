@@ -118,7 +118,9 @@ func (c *conn) request(now fc.Time, f *fc.Frame, h *iu.Header) {
 	}
 	switch ahead := h.MsgID - r.mexp; {
 	case r.mexp.After(h.MsgID): // D1 [FCVI-8.4-2] [FCVI-3-2] [FCVI-B-4]
-		p.stats.LateFrames++
+		if !c.proveAgain(f, h) {
+			p.stats.LateFrames++
+		}
 	case ahead >= c.rxWindow(): // D8 [FCVI-8.4-9]
 		p.stats.WindowFull++
 		if c.reliable() {
@@ -134,7 +136,9 @@ func (c *conn) inOrder(now fc.Time, f *fc.Frame, h *iu.Header) {
 	r, p := &c.rx, c.p
 	switch {
 	case r.front.After(h.MsgID): // D1, D4
-		p.stats.LateFrames++
+		if !r.mexp.After(h.MsgID) || !c.proveAgain(f, h) {
+			p.stats.LateFrames++
+		}
 		return
 	case r.front-r.mexp >= c.rxWindow(): // too many messages wait for receive descriptors
 		p.stats.WindowFull++
@@ -679,7 +683,10 @@ func (c *conn) serveRead(now fc.Time, m *rxMsg) bool {
 			reads++
 		}
 	}
-	out := c.up.check(h.RmtHandle, h.RmtVA, h.Total, false)
+	out := regmem.OK
+	if !isProbe(h) {
+		out = c.up.check(h.RmtHandle, h.RmtVA, h.Total, false)
+	}
 	switch {
 	case h.Flags&iu.FlagRspRqd == 0 || reads >= max(1, int(c.attrs.MaxReads)):
 		c.violation(now, h.MsgID)

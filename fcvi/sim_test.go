@@ -122,6 +122,7 @@ type fakeSend struct {
 	va     uint64
 	mh     uint32
 	done   bool
+	bad    bool // a check of the descriptor finds an error
 	status vi.Status
 }
 
@@ -148,6 +149,9 @@ func (f *fake) next(w *work) {
 		w.op = iu.WriteRqst
 	case vi.OpRDMARead:
 		w.op = iu.ReadRqst
+	}
+	if s.bad {
+		w.bad = vi.StatusLengthError
 	}
 	f.next1++
 }

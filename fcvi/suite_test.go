@@ -54,7 +54,8 @@ func network(t *testing.T, outOfOrder bool, noise fabric.Noise, scale time.Durat
 		cancel()
 		wg.Wait()
 	})
-	return Config{Network: InProcess(n, sw), EDTOV: 20 * time.Millisecond * scale, RATOV: 100 * time.Millisecond * scale}
+	return Config{Network: InProcess(n, sw), EDTOV: 20 * time.Millisecond * scale, RATOV: 100 * time.Millisecond * scale,
+		ULPTimeout: 5 * time.Second} // a slow machine is no dead peer
 }
 
 func netHarness(cfg Config) vitest.Harness {

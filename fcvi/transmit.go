@@ -16,6 +16,7 @@ type pending struct {
 	oxid     uint16
 	rxid     uint16
 	asked    bool // a response was required
+	probe    bool // asked for a proof, on nobody's behalf
 	done     bool // its answer is here but an earlier one is missing
 	bad      vi.Status
 	reason   iu.Reason
@@ -60,12 +61,14 @@ type txState struct {
 	rctl     fc.RCtl
 	dfctl    uint8
 
-	pending  fifo[pending] // in MSG_ID order
-	unproven int64         // bytes of them
-	reads    int
-	unasked  int // streamed messages since a response was asked for
-	answers  fifo[answer]
-	turn     bool // responses and requests take turns
+	pending      fifo[pending] // in MSG_ID order
+	unproven     int64         // bytes of them
+	reads        int
+	unasked      int // streamed messages since a response was asked for
+	unaskedBytes int
+	proof        proof
+	answers      fifo[answer]
+	turn         bool // responses and requests take turns
 
 	stream    bool // an Exchange of policy X2 is open
 	streamOX  uint16
@@ -101,6 +104,7 @@ func (c *conn) payloadFor(o iu.Opcode) int {
 func (c *conn) startStreams() {
 	c.tx = txState{nextID: c.initTx}
 	c.tx.timer = c.p.np.Timers().New(c.respExpired)
+	c.tx.proof.timer = c.p.np.Timers().New(c.proofDue)
 	c.rx = rxState{mexp: c.initRx, front: c.initRx, failed: iu.Accepted}
 	c.rx.timer = c.p.np.Timers().New(c.gapExpired)
 }
@@ -112,6 +116,7 @@ func (c *conn) stopStreams(now fc.Time) {
 	}
 	c.tx.stopped = true
 	c.tx.timer.Stop()
+	c.tx.proof.timer.Stop()
 	c.rx.timer.Stop()
 	if c.tx.busy {
 		c.p.oxids.lock(now, c.tx.oxid)
@@ -149,8 +154,13 @@ func (c *conn) step(now fc.Time) bool {
 	if t.turn && t.answers.len() > 0 {
 		return c.sendAnswer(now)
 	}
-	if c.state == stConnected && c.up != nil && !c.paused && (t.busy || c.startMessage(now)) {
-		return c.sendFrame(now)
+	if c.state == stConnected && c.up != nil && !c.paused {
+		if t.proof.want && !t.busy && c.openProbe(now) {
+			return true
+		}
+		if t.busy || c.startMessage(now) {
+			return c.sendFrame(now)
+		}
 	}
 	if t.answers.len() > 0 {
 		return c.sendAnswer(now)
@@ -204,7 +214,12 @@ func (c *conn) sendWindow() int {
 // the requests before it are answered, or acknowledged in class 2, so that they
 // keep their good ends.
 func (c *conn) drain(now fc.Time) {
-	c.tx.draining = true
+	t := &c.tx
+	t.draining = true
+	if n := t.pending.len(); n > 0 && !t.pending.at(n-1).asked && c.probes() {
+		t.proof.want = true // the answer to the probe is the answer to all
+		c.p.activate(c)
+	}
 	c.drained(now)
 }
 
@@ -266,10 +281,12 @@ func (c *conn) asks() bool {
 		return true
 	}
 	t.unasked++
+	t.unaskedBytes += int(t.cur.n)
 	_, more := c.up.peek()
 	limit := c.sendWindow()
-	if !more || t.unasked >= min(askEvery, max(1, limit/2)) || t.pending.len()+1 >= limit {
-		t.unasked = 0
+	if !more || t.unasked >= min(askEvery, max(1, limit/2)) || t.pending.len()+1 >= limit || t.unaskedBytes >= askBytes ||
+		t.unproven+int64(t.cur.n)+int64(c.mts) > int64(c.maxHold()) {
+		t.unasked, t.unaskedBytes = 0, 0
 		return true
 	}
 	return false
@@ -387,6 +404,7 @@ func (c *conn) sentMessage(now fc.Time) {
 		c.settle(t.acking.len() - 1)
 		return
 	}
+	c.owe(now)
 	if t.use.Stream == iu.NoStream || t.use.Stream == iu.StreamLast {
 		p.oxids.release(t.oxid)
 		t.stream = t.stream && t.use.Stream == iu.NoStream
@@ -604,8 +622,10 @@ func (c *conn) respExpired(now fc.Time) {
 func (c *conn) loseResponse(now fc.Time, reason iu.Reason) {
 	t := &c.tx
 	q := *t.pending.at(0)
-	c.up.finish(&q.w, vi.StatusTransportError)
-	c.breakNow(now, true)
+	if !q.probe {
+		c.up.finish(&q.w, vi.StatusTransportError)
+	}
+	c.breakNow(now, !q.probe)
 	c.setState(stError)
 	c.sendDisconnect(now, reason, q.id, true)
 }
@@ -715,7 +735,11 @@ func (c *conn) retire(now fc.Time) {
 		if q.w.op == iu.ReadRqst {
 			t.reads--
 		}
-		c.up.finish(&q.w, q.bad)
+		if q.probe {
+			c.proved(q.id)
+		} else {
+			c.up.finish(&q.w, q.bad)
+		}
 		if q.bad != 0 { // [FCVI-5.2.2-9] [FCVI-E-4]
 			id, reason := q.id, q.reason
 			t.pending.drop(n)
@@ -794,7 +818,7 @@ func (c *conn) failedAt(now fc.Time, id iu.MsgID, reason iu.Reason) bool {
 	for t.pending.len() > 0 {
 		q := t.pending.at(0)
 		switch {
-		case q.id == id:
+		case q.id == id && !q.probe:
 			c.up.finish(&q.w, descriptorStatus(reason))
 			told = true
 		case id.After(q.id) && q.w.op != iu.ReadRqst && reason.Class() == iu.DescriptorError:

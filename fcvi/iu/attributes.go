@@ -51,6 +51,7 @@ type Attributes struct {
 	Streaming   bool   // I understand and send CUM responses
 	Class2      bool   // class 2 wanted
 	Holds       bool   // messages wait at my side until a receive is posted
+	Proves      bool   // I answer a read of nothing, however often it is asked
 	MaxTransfer uint32 // largest message, bytes
 	MaxReads    uint16 // reads I accept outstanding
 	MaxUnacked  uint16 // Reliable Reception requests I accept unanswered, at least 1
@@ -63,7 +64,7 @@ func (a *Attributes) Append(b []byte) []byte {
 	for _, bit := range [...]struct {
 		on  bool
 		bit uint32
-	}{{a.Write, attrWrite}, {a.Read, attrRead}, {a.InOrder, attrInOrder}, {a.Streaming, attrStreaming}, {a.Class2, attrClass2}, {a.Holds, attrHolds}} {
+	}{{a.Write, attrWrite}, {a.Read, attrRead}, {a.InOrder, attrInOrder}, {a.Streaming, attrStreaming}, {a.Class2, attrClass2}, {a.Holds, attrHolds}, {a.Proves, attrProves}} {
 		if bit.on {
 			f |= bit.bit
 		}
@@ -88,7 +89,7 @@ func ParseAttributes(b []byte) (a Attributes, n int, err error) {
 	a = Attributes{
 		Reliability: Reliability(f & attrReliability),
 		Write:       f&attrWrite != 0, Read: f&attrRead != 0, InOrder: f&attrInOrder != 0,
-		Streaming: f&attrStreaming != 0, Class2: f&attrClass2 != 0, Holds: f&attrHolds != 0,
+		Streaming: f&attrStreaming != 0, Class2: f&attrClass2 != 0, Holds: f&attrHolds != 0, Proves: f&attrProves != 0,
 		MaxTransfer: binary.BigEndian.Uint32(b[4:]),
 		MaxReads:    binary.BigEndian.Uint16(b[8:]), MaxUnacked: binary.BigEndian.Uint16(b[10:]),
 		QoS: QoS{Class: b[16], CSCtl: b[17], Flags: binary.BigEndian.Uint16(b[18:]),

@@ -137,6 +137,7 @@ const (
 	attrStreaming   = 0x40
 	attrClass2      = 0x80
 	attrHolds       = 0x100
+	attrProves      = 0x200
 )
 
 // QoSStrict is the flag of FCVI_QOS that forbids a lesser service.

@@ -1,0 +1,119 @@
+package fcvi
+
+import (
+	"viaduct/fc"
+	"viaduct/fcvi/iu"
+)
+
+// At Reliable Delivery a Send or Write has no answer, so nobody would notice
+// that the last message before a pause was lost; and where responses at Reliable
+// Reception answer several messages, some may have been sent that will not be
+// answered. Both are cured by a probe: a READ_RQST of no bytes and no region. Its
+// answer says that everything before it was delivered, a hole before it is
+// found by the receiver as any other. It is sent E_D_TOV after the last message,
+// and again each E_D_TOV until it is answered, since it carries nothing.
+
+// A proof is what the transmitting side knows about messages without answers.
+type proof struct {
+	timer *fc.Timer
+	last  fc.Time // when the last message without an answer was sent
+	owed  bool    // one was sent since the last proof
+	want  bool    // a probe is to be sent as soon as its turn comes
+	sent  bool    // a probe is under way
+	id    iu.MsgID
+	oxid  uint16
+}
+
+// probes reports whether probes are understood.
+func (c *conn) probes() bool { return c.attrs.Proves && c.rattrs.Proves && c.reliable() }
+
+// isProbe reports whether h asks for a proof.
+func isProbe(h *iu.Header) bool {
+	return h.Op == iu.ReadRqst && h.Total == 0 && h.RmtHandle == 0 && h.RmtVA == 0
+}
+
+// owe notes that a message without an answer or acknowledgement was sent.
+func (c *conn) owe(now fc.Time) {
+	if p := &c.tx.proof; c.probes() && c.class != fc.Class2 {
+		p.owed, p.last = true, now
+		if !p.timer.Active() {
+			p.timer.Set(now + c.p.np.EDTOV())
+		}
+	}
+}
+
+// proofDue runs when nothing may have been sent for E_D_TOV.
+func (c *conn) proofDue(now fc.Time) {
+	p := &c.tx.proof
+	if c.state != stConnected || c.up == nil || !p.owed && !p.sent {
+		return
+	}
+	at := p.last + c.p.np.EDTOV()
+	switch {
+	case p.sent && c.class == fc.Class2: // repeated anyhow
+	case p.sent:
+		c.sendProbe(now)
+	case now < at:
+		p.timer.Set(at)
+		return
+	default:
+		p.want = true
+		c.p.activate(c)
+	}
+	p.timer.Set(now + c.p.np.EDTOV())
+	c.p.pump(now)
+}
+
+// openProbe makes a probe the next request of the stream. It reports whether
+// one was sent.
+func (c *conn) openProbe(now fc.Time) bool {
+	t, p := &c.tx, &c.tx.proof
+	if p.sent || t.reads >= max(1, int(c.rattrs.MaxReads)) || t.pending.len() >= c.sendWindow() {
+		return false
+	}
+	ox, ok := c.p.oxids.alloc(c)
+	if !ok {
+		return false
+	}
+	p.want, p.owed, p.sent, p.id, p.oxid = false, false, true, t.nextID, ox
+	t.nextID++
+	q := t.pending.push(pending{id: p.id, oxid: ox, rxid: fc.Unassigned, asked: true, probe: true, end: -1, since: now})
+	q.w.op = iu.ReadRqst
+	t.reads++
+	t.unasked, t.unaskedBytes = 0, 0
+	c.armResponses(now)
+	if !p.timer.Active() {
+		p.timer.Set(now + c.p.np.EDTOV())
+	}
+	c.sendProbe(now)
+	return true
+}
+
+func (c *conn) sendProbe(now fc.Time) {
+	p := &c.tx.proof
+	h := iu.Header{Handle: c.rHandle, Op: iu.ReadRqst, MsgID: p.id, Flags: iu.FlagRspRqd}
+	if c.rr() {
+		h.Flags |= iu.FlagRR
+	}
+	c.p.sendIU(now, c.remote, c.class, &h, iu.Use{Last: true, Answered: true}, p.oxid, fc.Unassigned, 0, nil)
+}
+
+// proved takes the answer to a probe.
+func (c *conn) proved(id iu.MsgID) {
+	if p := &c.tx.proof; p.sent && p.id == id {
+		p.sent = false
+		if !p.owed {
+			p.timer.Stop()
+		}
+	}
+}
+
+// proveAgain answers a probe that was answered before: everything up to it was
+// delivered, only the answer was lost.
+func (c *conn) proveAgain(f *fc.Frame, h *iu.Header) bool {
+	if !isProbe(h) || h.Flags&iu.FlagRspRqd == 0 || c.tx.answers.len() > 0 {
+		return false
+	}
+	c.answer(answer{op: iu.ReadResp, id: h.MsgID, oxid: f.OXID, rxid: c.p.rxid(f)})
+	return true
+}
