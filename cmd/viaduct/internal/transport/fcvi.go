@@ -38,7 +38,7 @@ func checkFCVI(u *addr.URL) error {
 //	wwpn=, wwnn=         our port and node names
 //	peer=NAME            the port name of the host that is called
 //	class=2|3            offer class 2
-//	streaming=on|off     answer several messages at once
+//	streaming=on|off     answer several messages at once (on)
 func fcviConfig(u *addr.URL) (c fcvi.Config, err error) {
 	for name, to := range map[string]*fc.WWN{"wwpn": &c.PortName, "wwnn": &c.NodeName} {
 		if s := u.Query.Get(name); s != "" {
@@ -68,9 +68,11 @@ func fcviConfig(u *addr.URL) (c fcvi.Config, err error) {
 		return c, err
 	}
 	c.Class2 = class == "2"
-	if c.Streaming, err = u.Bool("streaming", false); err != nil {
+	streaming, err := u.Bool("streaming", true)
+	if err != nil {
 		return c, err
 	}
+	c.EachAnswered = !streaming
 	if s := u.Query.Get("fabric"); s != "" {
 		if _, _, err := net.SplitHostPort(s); err != nil {
 			s = net.JoinHostPort(s, fmt.Sprint(FCIPPort))
