@@ -68,7 +68,7 @@ func (c *Conn) read(p []byte, full bool) (int, error) {
 		if n > 0 && !full {
 			return n, nil
 		}
-		if c.closed {
+		if c.takenAway() {
 			return n, c.opError("read", net.ErrClosed)
 		}
 		return n, c.opError("read", errDeadline)
@@ -84,6 +84,10 @@ func (c *Conn) read(p []byte, full bool) (int, error) {
 	}
 	return n, c.opError("read", err)
 }
+
+// takenAway reports whether Close or Suspend took the connection from those who
+// call its methods, so that what was cancelled did not run out of time.
+func (c *Conn) takenAway() bool { return c.closed || c.suspendTo != nil }
 
 // attend keeps the connection going behind a call that did not wait: nothing
 // has to be done if one did so a moment ago.
@@ -183,10 +187,10 @@ func (c *Conn) written(o *op, want int) (int, error) {
 	switch {
 	case err == nil:
 		return n, nil
-	case errors.Is(err, sdpcore.ErrCancelled) && !c.closed:
-		err = errDeadline
-	case c.closed:
+	case c.takenAway():
 		err = net.ErrClosed
+	case errors.Is(err, sdpcore.ErrCancelled):
+		err = errDeadline
 	}
 	return n, c.opError("write", err)
 }
@@ -231,7 +235,9 @@ func (c *Conn) Exchange(req, resp []byte) (int, error) {
 			err = nil
 		}
 		return n, err
-	case errors.Is(err, sdpcore.ErrCancelled) && !c.closed:
+	case c.takenAway():
+		err = net.ErrClosed
+	case errors.Is(err, sdpcore.ErrCancelled):
 		err = errDeadline
 	}
 	return n, c.opError("read", err)

@@ -3,6 +3,7 @@ package sdp
 import (
 	"context"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -11,7 +12,12 @@ import (
 	"viaduct/internal/testkit"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(asHolder) != "" {
+		os.Exit(holderMain())
+	}
+	testkit.Main(m)
+}
 
 // pair returns two ends of a connection.
 func pair(t testing.TB, d Options, l Options) (dialled, accepted *Conn) {
