@@ -1,0 +1,110 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/net/nettest"
+
+	"viaduct/internal/testkit"
+	"viaduct/portmap"
+	"viaduct/sdp"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// TestNetConnThroughPortmap: the contract of net.Conn on connections whose
+// address came from a Port Mapper on loopback, SDP required, with each mode
+// pinned and with the smallest private buffers. [D-71]
+func TestNetConnThroughPortmap(t *testing.T) {
+	pinned := func(p sdp.Policy, threshold int) sdp.Options {
+		return sdp.Options{SendPolicy: p, RecvPolicy: p, SendThreshold: threshold, RecvThreshold: 1, RecvBufferSize: 1024}
+	}
+	for _, v := range []struct {
+		name   string
+		opt    sdp.Options
+		pmTime portmap.PmTime
+	}{
+		{"plain", sdp.Options{}, portmap.Once},
+		{"remembered", sdp.Options{}, portmap.PmTimeFor(time.Hour)},
+		{"buffered", sdp.Options{SendPolicy: sdp.PinBuffered, RecvPolicy: sdp.PinBuffered}, portmap.Once},
+		{"combined", pinned(sdp.PinCombined, 100), portmap.Once},
+		{"pipelined", pinned(sdp.PinPipelined, 100), portmap.Once},
+		{"tiny", sdp.Options{RecvBuffers: tinyBuffers, RecvBufferSize: 37, SendBuffer: 64, ReceiveBuffer: 64}, portmap.Once},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			// Nobody listens at the conventional address: what connects has asked.
+			service := netip.MustParseAddrPort("127.0.0.1:9")
+			reg := portmap.NewRegistry()
+			asked := new(atomic.Int64)
+			srv, err := portmap.Listen("127.0.0.1:0", portmap.ServerConfig{MachineConfig: portmap.MachineConfig{Registry: reg, Rate: -1},
+				Tap: func(out bool, _, _ netip.AddrPort, _ []byte) {
+					if !out {
+						asked.Add(1)
+					}
+				}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			served := make(chan error, 1)
+			go func() { served <- srv.Serve() }()
+			defer func() {
+				srv.Close()
+				if err := <-served; err != nil && !errors.Is(err, net.ErrClosed) {
+					t.Error(err)
+				}
+			}()
+			ln, err := sdp.Listen("127.0.0.1:0", &v.opt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ln.Close()
+			if err := reg.Set(service, portmap.Mapping{Targets: []netip.AddrPort{netip.MustParseAddrPort(ln.Addr().String())}, PmTime: v.pmTime}); err != nil {
+				t.Fatal(err)
+			}
+			d := &sdp.Dialer{Options: v.opt, Resolve: sdp.ResolveRequire,
+				Resolver: mapper{portmap.NewClient(portmap.ClientConfig{Server: netip.MustParseAddrPort(srv.Addr().String())})}}
+			conns := int64(0)
+			nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
+				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+				defer cancel()
+				accepted := make(chan *sdp.Conn, 1)
+				go func() {
+					c, err := ln.AcceptConn(ctx)
+					if err != nil {
+						t.Error(err)
+					}
+					accepted <- c
+				}()
+				a, err := d.DialContext(ctx, "tcp", service.String())
+				if err != nil {
+					cancel()
+					<-accepted
+					return nil, nil, nil, err
+				}
+				b := <-accepted
+				if p := a.(*sdp.Conn).Path(); p.Remote.String() != ln.Addr().String() {
+					t.Errorf("connected to %v, want %v", p.Remote, ln.Addr())
+				}
+				conns++
+				return a, b, func() {
+					for _, c := range []*sdp.Conn{a.(*sdp.Conn), b} {
+						c.Close()
+					}
+					for _, c := range []*sdp.Conn{a.(*sdp.Conn), b} {
+						<-c.Done()
+					}
+				}, nil
+			})
+			// An answer for once is asked for each time: a request and a PMAck.
+			if n := asked.Load(); v.pmTime == portmap.Once && n < 2*conns || v.pmTime != portmap.Once && n >= 2*conns || conns < 5 {
+				t.Errorf("%d datagrams for %d connections", n, conns)
+			}
+		})
+	}
+}
