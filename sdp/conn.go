@@ -79,6 +79,7 @@ type op struct {
 	cancel bool
 	lent   bool // belongs to a Transfer
 	waited bool // a call still looks at it although own is set
+	leaves bool // the call of a write returns as soon as it may
 	ended  bool // an own write whose call has to let go of it
 	wake   chan struct{}
 	onDone func()
@@ -123,6 +124,7 @@ func (c *Conn) attach(s *setup) {
 	c.recv.bufs = s.bufs
 	c.send.init(s.sendDepth)
 	c.drv.done = make(chan struct{})
+	c.drv.kick = make(chan struct{}, 1)
 }
 
 func (c *Conn) now() sdpcore.Time { return time.Since(c.born) }

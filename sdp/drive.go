@@ -21,12 +21,14 @@ import (
 // hold mu while they take completions and carry out actions, so that events
 // reach the machine in order.
 type driver struct {
-	sleepers  int          // calls that wait
-	due       sdpcore.Time // deadline of the machine that one of them will wake at, or 0
-	spinning  bool         // one of them is polling
-	attended  time.Time    // when a call last drove the connection
-	scheduled bool         // look is due
-	own       bool         // the goroutine of the connection runs
+	sleepers  int           // calls that wait
+	due       sdpcore.Time  // deadline of the machine that one of them will wake at, or 0
+	spinning  bool          // one of them is polling
+	attended  time.Time     // when a call last drove the connection
+	scheduled bool          // look is due
+	own       bool          // the goroutine of the connection runs
+	ownDue    sdpcore.Time  // deadline of the machine that it will wake at, or 0
+	kick      chan struct{} // a slot: it has to look at the deadline again
 	timer     *time.Timer
 	done      chan struct{} // closed when the stream has ended and was dealt with
 	closeBy   time.Time     // a closed connection is reset then
@@ -52,7 +54,23 @@ func (c *Conn) poll() bool {
 	for i := range c.comps[:n] {
 		c.completion(&c.comps[i])
 	}
+	if n > 0 {
+		c.letLeave()
+	}
 	return n > 0
+}
+
+// letLeave wakes the calls of writes that may leave now: what they wait for has
+// come to somebody else.
+func (c *Conn) letLeave() {
+	if c.drv.sleepers == 0 {
+		return
+	}
+	for _, o := range c.wops {
+		if o.leaves && !o.done && c.mayLeave(o) {
+			o.signal()
+		}
+	}
 }
 
 // completion deals with the end of a request.
@@ -215,6 +233,7 @@ func (c *Conn) giveBack() {
 func (c *Conn) tick() {
 	if at, ok := c.m.Deadline(); ok && c.now() >= at {
 		c.exec(c.m.Tick(c.now(), c.acts[:0]))
+		c.letLeave()
 	}
 	if c.closed && !c.released && !c.drv.closeBy.IsZero() && time.Now().After(c.drv.closeBy) {
 		c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.acts[:0]))
@@ -246,8 +265,11 @@ func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 		if stop != nil {
 			// Credit is on its way, most likely; waiting for it is cheaper than
 			// what stop does.
-			if patience = patienceTime - time.Since(start); patience <= 0 && stop() {
-				return
+			if patience = patienceTime - time.Since(start); patience <= 0 {
+				if stop() {
+					return
+				}
+				o.leaves = true
 			}
 		}
 		c.sleep(o, d, patience)
@@ -358,6 +380,7 @@ func (c *Conn) leave() {
 		dr.due = 0
 		c.rouse()
 	case dr.own:
+		c.rouseOwn()
 	case c.m.SendQueue() > 0 || c.closed || len(c.ending) > 0 || c.hasLent():
 		c.startOwn()
 	case !dr.scheduled:
@@ -383,6 +406,18 @@ func (c *Conn) rouse() {
 	}
 	for _, o := range c.wops {
 		o.signal()
+	}
+}
+
+// rouseOwn wakes the goroutine of the connection if the machine has a deadline
+// that it will not wake for.
+func (c *Conn) rouseOwn() {
+	dr := &c.drv
+	if at, ok := c.m.Deadline(); ok && (dr.ownDue == 0 || at < dr.ownDue) {
+		select {
+		case dr.kick <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -440,7 +475,9 @@ func (c *Conn) runOwn() {
 		var due <-chan time.Time
 		var t *time.Timer
 		wait := time.Duration(-1)
+		dr.ownDue = 0
 		if at, ok := c.m.Deadline(); ok {
+			dr.ownDue = at
 			wait = max(at-c.now(), 0)
 		}
 		if c.closed && (wait < 0 || wait > time.Second) {
@@ -450,11 +487,12 @@ func (c *Conn) runOwn() {
 			t = time.NewTimer(wait)
 			due = t.C
 		}
-		events, done := c.cq.Events(), dr.done
+		events, kick, done := c.cq.Events(), dr.kick, dr.done
 		c.mu.Unlock()
 		select {
 		case <-events:
 		case <-due:
+		case <-kick:
 		case <-done:
 		}
 		if t != nil {

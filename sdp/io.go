@@ -92,7 +92,10 @@ func (c *Conn) takenAway() bool { return c.closed || c.suspendTo != nil }
 // attend keeps the connection going behind a call that did not wait: nothing
 // has to be done if one did so a moment ago.
 func (c *Conn) attend() {
-	if !c.drv.scheduled && !c.drv.own {
+	switch {
+	case c.drv.own:
+		c.rouseOwn()
+	case !c.drv.scheduled:
 		c.leave()
 	}
 }

@@ -1,0 +1,74 @@
+package sdp
+
+import (
+	"testing"
+	"time"
+)
+
+// until waits for something that another goroutine brings about, with mu of c
+// held while ok looks.
+func until(t *testing.T, c *Conn, what string, limit time.Duration, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(limit); ; time.Sleep(time.Millisecond) {
+		c.mu.Lock()
+		yes := ok()
+		c.mu.Unlock()
+		if yes {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// TestD81_NobodyWaits: a call that does not wait may bring about a deadline when
+// the connection's own goroutine sleeps already and knows of none. A lent write
+// that nobody answers is cancelled in time although no call is there to do it.
+func TestD81_NobodyWaits(t *testing.T) {
+	opt := Options{SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 1000}
+	a, b := pair(t, opt, opt)
+	until(t, a, "own goroutine", 5*time.Second, func() bool { a.leave(); return a.drv.own })
+	time.Sleep(2 * attendTime) // it sleeps on events now
+	b.mu.Lock()                // the peer answers nothing
+	x, err := a.StartWrite(make([]byte, 5000))
+	if err != nil {
+		b.mu.Unlock()
+		t.Fatal(err)
+	}
+	until(t, a, "SrcAvailCancel", 10*time.Second, func() bool { return a.m.Stats().SentSrcCancels > 0 })
+	b.mu.Unlock()
+	if n, err := x.Wait(t.Context()); n != 5000 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	shut(t, a, b)
+}
+
+// TestWriterIsTold: a write that may leave once its Sends are complete, or once
+// the send buffer has room, learns that from whoever takes the completions.
+func TestWriterIsTold(t *testing.T) {
+	a, b := pair(t, Options{}, Options{})
+	defer shut(t, a, b)
+	if _, err := b.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	o := newOp()
+	a.mu.Lock()
+	o.own, o.waited, o.leaves, o.after = true, true, true, a.send.done+1
+	a.wops = append(a.wops, o)
+	a.drv.sleepers++
+	a.send.done++ // as the completion does that Read takes below
+	a.mu.Unlock()
+	if _, err := a.Read(make([]byte, 1)); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-o.wake:
+	default:
+		t.Error("the writer sleeps on")
+	}
+	a.mu.Lock()
+	a.wops = a.wops[:0]
+	a.drv.sleepers--
+	a.mu.Unlock()
+}
