@@ -23,6 +23,7 @@ import (
 type driver struct {
 	sleepers  int           // calls that wait
 	due       sdpcore.Time  // deadline of the machine that one of them will wake at, or 0
+	took      bool          // one of them got an event, and no other was asked for yet
 	spinning  bool          // one of them is polling
 	attended  time.Time     // when a call last drove the connection
 	scheduled bool          // look is due
@@ -315,7 +316,7 @@ func (c *Conn) sleep(o *op, d *deadline, patience time.Duration) {
 		return
 	}
 	dr.sleepers++
-	c.cq.Arm(false)
+	c.arm()
 	if c.poll() || o.done {
 		dr.sleepers--
 		return
@@ -340,16 +341,25 @@ func (c *Conn) sleep(o *op, d *deadline, patience time.Duration) {
 		due = t.C
 	}
 	events, done := c.cq.Events(), dr.done
+	took := false
 	c.mu.Unlock()
 	select {
 	case <-events:
+		took = true
 	case <-o.wake:
 	case <-expired:
 	case <-due:
 	case <-done:
 	}
 	c.mu.Lock()
+	dr.took = dr.took || took
 	dr.sleepers--
+}
+
+// arm asks for an event at the next completion, for whoever sleeps.
+func (c *Conn) arm() {
+	c.drv.took = false
+	c.cq.Arm(false)
 }
 
 // cancel asks the machine to give o back.
@@ -374,12 +384,18 @@ func (c *Conn) leave() {
 	case dr.sleepers > 0:
 		// The others sleep on the events that this call may have used up, and
 		// know no deadline that was this call's to watch.
-		c.cq.Arm(false)
+		c.arm()
 		for c.poll() {
 		}
 		dr.due = 0
 		c.rouse()
 	case dr.own:
+		// It sleeps on the events too, and an event goes to one sleeper.
+		if dr.took {
+			c.arm()
+			for c.poll() {
+			}
+		}
 		c.rouseOwn()
 	case c.m.SendQueue() > 0 || c.closed || len(c.ending) > 0 || c.hasLent():
 		c.startOwn()
@@ -461,7 +477,7 @@ func (c *Conn) runOwn() {
 		if c.suspended || dr.llp || c.released {
 			return
 		}
-		c.cq.Arm(false)
+		c.arm()
 		for c.poll() {
 		}
 		c.tick()

@@ -44,6 +44,41 @@ func TestD81_NobodyWaits(t *testing.T) {
 	shut(t, a, b)
 }
 
+// TestEventIsPassedOn: an event goes to one of those who sleep. A call that got it
+// and leaves asks for the next one, for the connection's own goroutine: with
+// three private buffers of 37 bytes a stream once stood still because it did not.
+func TestEventIsPassedOn(t *testing.T) {
+	a, b := pair(t, Options{}, Options{})
+	defer shut(t, a, b)
+	a.mu.Lock()
+	a.drv.own = true // the test is that goroutine
+	a.mu.Unlock()
+	read := make(chan error, 1)
+	go func() {
+		_, err := a.Read(make([]byte, 1))
+		read <- err
+	}()
+	until(t, a, "sleeper", 5*time.Second, func() bool { return a.drv.sleepers == 1 })
+	if _, err := b.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-read; err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Write([]byte("y")); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-a.cq.Events():
+	case <-time.After(5 * time.Second):
+		t.Error("nobody is told of what came next")
+	}
+	a.mu.Lock()
+	a.drv.own = false
+	a.leave()
+	a.mu.Unlock()
+}
+
 // TestWriterIsTold: a write that may leave once its Sends are complete, or once
 // the send buffer has room, learns that from whoever takes the completions.
 func TestWriterIsTold(t *testing.T) {
