@@ -64,7 +64,7 @@ func TestSDPSettings(t *testing.T) {
 	root := t.TempDir()
 	big := random(t, filepath.Join(root, "big"), 2<<20+1)
 	small := random(t, filepath.Join(root, "small"), 20_001)
-	for _, q := range []string{"policy=buffered", "policy=combined", "policy=pipelined", "crc=off", "recv-buffers=8&recv-buffer-size=37"} {
+	for _, q := range []string{"policy=buffered", "policy=combined", "policy=pipelined", "crc=off", "recv-buffers=3&recv-buffer-size=37"} {
 		_, urls := start(t, 1, "serve", "--root", root, "--listen", "sdp://127.0.0.1:0?"+q)
 		out := filepath.Join(t.TempDir(), "out")
 		name, body := "big", big
