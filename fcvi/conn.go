@@ -680,6 +680,13 @@ func (c *conn) loggedOut(now fc.Time) {
 	case stRqst, stResp2, stConceded, stResp1:
 		c.own.open = false // all Exchanges with the port ended [FCFS-2.10-7]
 		c.sentResp2 = false
+		if c.mode == iu.PeerToPeer { // it may come again
+			c.setState(stResolve)
+			c.their, c.own.attempt, c.tries, c.remote = leg{}, 0, 0, nil
+			c.remember(now, iu.Stale)
+			c.timer.Set(now + c.p.np.EDTOV())
+			return
+		}
 		c.giveUp(now, notReachable)
 	case stHeld:
 		c.setState(stIdle)

@@ -37,11 +37,11 @@ func (s state) String() string {
 var arrows = [numStates][numStates]bool{
 	stIdle:      {stResolve: true, stHeld: true, stRqst: true},
 	stResolve:   {stRqst: true, stResp1: true, stIdle: true},
-	stRqst:      {stResp2: true, stConceded: true, stResp1: true, stConnected: true, stIdle: true},
-	stConceded:  {stResp1: true, stRqst: true, stIdle: true},
+	stRqst:      {stResolve: true, stResp2: true, stConceded: true, stResp1: true, stConnected: true, stIdle: true},
+	stConceded:  {stResolve: true, stResp1: true, stRqst: true, stIdle: true},
 	stHeld:      {stResp1: true, stIdle: true},
-	stResp1:     {stConnected: true, stIdle: true, stResolve: true}, // the last: a peer withdrew, look for it again
-	stResp2:     {stConnected: true, stRqst: true, stIdle: true, stError: true},
+	stResp1:     {stConnected: true, stIdle: true, stResolve: true}, // to C_RESOLVE: a peer withdrew or logged out, look for it again
+	stResp2:     {stResolve: true, stConnected: true, stRqst: true, stIdle: true, stError: true},
 	stConnected: {stDiscSent: true, stError: true},
 	stDiscSent:  {stIdle: true, stError: true},
 	stError:     {stIdle: true},

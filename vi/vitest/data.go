@@ -60,7 +60,7 @@ func testSizes(e *env) {
 				e.Fatalf("message of %d bytes: sent %d, received %d", n, s.Length, r.Length)
 			}
 			if got, want := p.bytesOf(1, dst), p.bytesOf(0, src); !bytes.Equal(got[:n], want) || !isZero(got[n:]) {
-				e.Fatalf("message of %d bytes in segments of %v came wrong", n, sizes)
+				e.wrongf("message of %d bytes in segments of %v came wrong", n, sizes)
 			}
 
 			// The same by RDMA Write, to one contiguous range at an odd
@@ -73,7 +73,7 @@ func testSizes(e *env) {
 			p.wantStatus("barrier", p.reapSend(p.v[0], nil), vi.StatusOpSend)
 			there := p.mem[1].Bytes()
 			if int(w.Length) != n || !bytes.Equal(there[at:at+n], p.bytesOf(0, src)) || !isZero(there[:at]) || !isZero(there[at+n:]) {
-				e.Fatalf("write of %d bytes in segments of %v came wrong", n, sizes)
+				e.wrongf("write of %d bytes in segments of %v came wrong", n, sizes)
 			}
 		}
 	}
@@ -125,7 +125,7 @@ func testSegments(e *env) {
 		p.wantStatus(fmt.Sprint("send of ", n, " segments"), p.reapSend(p.v[0], nil), vi.StatusOpSend)
 		p.wantStatus("receive", p.reapRecv(p.v[1], r), vi.StatusOpReceive)
 		if int(r.Length) != n || !bytes.Equal(p.bytesOf(1, dst), p.bytesOf(0, src)) {
-			e.Errorf("%d segments came wrong", n)
+			e.wrongf("%d segments came wrong", n)
 		}
 		if n < most { // the address segment counts
 			w := p.post(0, vi.NewRDMAWrite(p.mem[1].Remote(4000), src...))
@@ -133,7 +133,7 @@ func testSegments(e *env) {
 			p.wantStatus("write", p.reapSend(p.v[0], w), vi.StatusOpRDMAWrite)
 			p.wantStatus("barrier", p.reapSend(p.v[0], nil), vi.StatusOpSend)
 			if !bytes.Equal(p.mem[1].Bytes()[4000:][:n], p.bytesOf(0, src)) {
-				e.Errorf("write of %d segments came wrong", n)
+				e.wrongf("write of %d segments came wrong", n)
 			}
 		}
 	}
@@ -145,7 +145,7 @@ func testSegments(e *env) {
 	p.wantStatus("send", p.reapSend(p.v[0], nil), vi.StatusOpSend)
 	p.wantStatus("receive", p.reapRecv(p.v[1], r), vi.StatusOpReceive)
 	if !bytes.Equal(p.mem[1].Bytes()[:20], p.mem[0].Bytes()[:20]) {
-		e.Error("message with empty segments came wrong")
+		e.wrongf("message with empty segments came wrong")
 	}
 	r = p.postRecv(1, vi.NewRecv())
 	p.post(0, vi.NewSend(none))
@@ -186,8 +186,11 @@ func testImmediate(e *env) {
 		p.post(0, s)
 		p.reapSend(p.v[0], s)
 		got := p.reapRecv(p.v[1], r)
-		if got.Failed() || got&vi.StatusImmediate == 0 || r.ImmediateData != x {
-			e.Errorf("immediate data %#x came as %#x, status %v", x, r.ImmediateData, got)
+		if got.Failed() {
+			e.Fatalf("immediate data %#x: status %v", x, got)
+		}
+		if got&vi.StatusImmediate == 0 || r.ImmediateData != x {
+			e.wrongf("immediate data %#x came as %#x, status %v", x, r.ImmediateData, got)
 		}
 	}
 	// Without: the field is 0.
@@ -197,7 +200,7 @@ func testImmediate(e *env) {
 	p.post(0, vi.NewSend(p.seg(0, 0, 10)))
 	p.reapSend(p.v[0], nil)
 	if got := p.reapRecv(p.v[1], r); got&vi.StatusImmediate != 0 || r.ImmediateData != 0 {
-		e.Errorf("no immediate data came as %#x, status %v", r.ImmediateData, got)
+		e.wrongf("no immediate data came as %#x, status %v", r.ImmediateData, got)
 	}
 	// A write with immediate data uses up one receive and leaves its memory
 	// alone; one without uses up none. At its completion all that was sent
@@ -216,11 +219,11 @@ func testImmediate(e *env) {
 	}
 	there := p.mem[1].Bytes()
 	if !bytes.Equal(there[1000:3000], p.mem[0].Bytes()[:2000]) {
-		e.Error("the write and the one before it are not there")
+		e.wrongf("the write and the one before it are not there")
 	}
 	p.wantStatus("second receive", p.reapRecv(p.v[1], second), vi.StatusOpReceive)
 	if second.Length != 50 || !bytes.Equal(there[3000:4000], p.mem[0].Bytes()[2000:3000]) || !isZero(there[:100]) {
-		e.Errorf("what came behind it is wrong; receive of %d bytes", second.Length)
+		e.wrongf("what came behind it is wrong; receive of %d bytes", second.Length)
 	}
 	for range 3 {
 		p.wantStatus("write", p.reapSend(p.v[0], nil), vi.StatusOpRDMAWrite)
@@ -273,7 +276,7 @@ func testDescriptor(e *env) {
 		p.wantStatus("send", p.reapSend(p.v[0], s), vi.StatusOpSend)
 		p.wantStatus("receive", p.reapRecv(p.v[1], r), vi.StatusOpReceive)
 		if r.Length != 10 || !bytes.Equal(p.mem[1].Bytes()[:10], p.mem[0].Bytes()[i:][:10]) {
-			e.Fatal("message came wrong")
+			e.wrongf("message came wrong")
 		}
 	}
 }
@@ -316,7 +319,7 @@ func testRead(e *env) {
 			d := p.post(0, vi.NewRDMARead(p.mem[1].Remote(from), dst...))
 			p.wantStatus("read", p.reapSend(p.v[0], d), vi.StatusOpRDMARead)
 			if int(d.Length) != n || !bytes.Equal(p.bytesOf(0, dst), want) {
-				e.Fatalf("read of %d bytes into segments of %v came wrong", n, sizes)
+				e.wrongf("read of %d bytes into segments of %v came wrong", n, sizes)
 			}
 		}
 	}
@@ -331,7 +334,7 @@ func testRead(e *env) {
 		p.wantStatus("read", p.reapSend(p.v[0], nil), vi.StatusOpRDMARead)
 		b := p.mem[0].Bytes()
 		if !bytes.Equal(b[10000:11000], b[:1000]) || !bytes.Equal(b[11000:13000], b[2000:4000]) {
-			e.Fatal("a read does not see the writes before it")
+			e.wrongf("a read does not see the writes before it")
 		}
 	}
 	if _, err := p.v[1].RecvDone(); !errors.Is(err, vi.ErrNotDone) {
@@ -367,7 +370,7 @@ func testReadOrder(e *env) {
 			s := p.reapSend(p.v[0], d)
 			p.wantStatus("number "+fmt.Sprint(i), s, vi.StatusOpSend, vi.StatusOpRDMARead)
 			if k := i / 2; i%2 == 0 && !bytes.Equal(p.mem[0].Bytes()[1000*k:][:1000], p.mem[1].Bytes()[100*k:][:1000]) {
-				e.Fatalf("read %d came wrong", k)
+				e.wrongf("read %d came wrong", k)
 			}
 		}
 		for i := range n {
@@ -483,7 +486,7 @@ func testReception(e *env) {
 		w := p.post(0, vi.NewRDMAWrite(p.mem[1].Remote(memSize/2), p.seg(0, 0, size)))
 		p.wantStatus("write", p.reapSend(p.v[0], w), vi.StatusOpRDMAWrite)
 		if !bytes.Equal(p.mem[1].Bytes()[memSize/2:][:size], want) {
-			e.Fatal("a write is complete before its data is there")
+			e.wrongf("a write is complete before its data is there")
 		}
 	}
 }

@@ -2,7 +2,6 @@ package vitest
 
 import (
 	"errors"
-	"testing"
 	"time"
 
 	"viaduct/vi"
@@ -309,11 +308,11 @@ func testErrorMatrix(e *env) {
 		if x.send == nil || r.read && !e.canRead() {
 			continue // no such cell
 		}
-		e.Run(r.name, func(t *testing.T) {
+		e.sub(r.name, func(e *env) {
 			if r.faulty != nil && !r.faulty(e.Harness) {
-				t.Skip("the harness can't inject this")
+				e.Skip("the harness can't inject this")
 			}
-			newEnv(t, e.Harness, e.level).cell(r, x)
+			e.cell(r, x)
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -42,6 +43,10 @@ type Harness struct {
 	// Scale multiplies the suite's patience; 0 means 1. A network that loses
 	// and repeats frames needs more.
 	Scale int
+
+	// Tally, if set, lets connections break at the levels that promise
+	// delivery.
+	Tally *Tally
 
 	// Faults injects what a healthy network does not do.
 	Faults Faults
@@ -100,7 +105,7 @@ func Run(t *testing.T, h Harness) {
 							t.Skip(why)
 						}
 					}
-					f.run(newEnv(t, h, level))
+					start(t, h, level, levelNames[level]+"/"+f.name, f.run)
 				})
 			}
 		})
@@ -117,16 +122,21 @@ var levelNames = map[vi.Reliability]string{
 
 // An env is what one test works in: two NICs.
 type env struct {
-	*testing.T
+	reporter
 	Harness
+	real  *testing.T
+	trial *trial // nil if there is one try only
 	level vi.Reliability
 	nics  [2]*vi.NIC
 	async [2]*recorder
 	names int
 }
 
-func newEnv(t *testing.T, h Harness, level vi.Reliability) *env {
-	e := &env{T: t, Harness: h, level: level}
+func newEnv(t *testing.T, r reporter, h Harness, level vi.Reliability, x *trial) *env {
+	e := &env{reporter: r, Harness: h, real: t, trial: x, level: level}
+	if x != nil {
+		x.envs = append(x.envs, e)
+	}
 	for side := range e.nics {
 		e.nics[side] = e.open(side, nil)
 		e.async[side] = newRecorder(e.nics[side])
@@ -137,7 +147,19 @@ func newEnv(t *testing.T, h Harness, level vi.Reliability) *env {
 // sub runs a subtest with an env of its own.
 func (e *env) sub(name string, f func(*env)) {
 	e.Helper()
-	e.Run(name, func(t *testing.T) { f(newEnv(t, e.Harness, e.level)) })
+	e.real.Run(name, func(t *testing.T) { start(t, e.Harness, e.level, t.Name()[len(rootName(t.Name())):], f) })
+}
+
+// rootName is the part of a test's name before the level.
+func rootName(name string) string {
+	for i := range name {
+		for _, l := range levelNames {
+			if strings.HasPrefix(name[i:], "/"+l+"/") {
+				return name[:i+1]
+			}
+		}
+	}
+	return ""
 }
 
 func (e *env) open(side int, cfg *vi.Config) *vi.NIC {
@@ -159,7 +181,12 @@ func (e *env) reliable() bool { return e.level != vi.UnreliableDelivery }
 func (e *env) canRead() bool { return e.nics[0].Query().RDMAReadSupport&e.level != 0 }
 
 // patience is how long the suite waits for what has to happen.
-func (e *env) patience() time.Duration { return 10 * time.Second * time.Duration(max(1, e.Scale)) }
+func (e *env) patience() time.Duration {
+	if e.trial != nil {
+		return 3 * time.Second * time.Duration(max(1, e.Scale)) // what is lost will not come
+	}
+	return 10 * time.Second * time.Duration(max(1, e.Scale))
+}
 
 // moment is how long it watches for what must not happen.
 const moment = 3 * time.Millisecond
@@ -184,6 +211,7 @@ func (e *env) eventually(what string, ok func() bool) {
 func (e *env) must(err error) {
 	e.Helper()
 	if err != nil {
+		e.tried(err)
 		e.Fatal(err)
 	}
 }
@@ -191,6 +219,7 @@ func (e *env) must(err error) {
 func (e *env) wantErr(what string, got, want error) {
 	e.Helper()
 	if want == nil && got != nil || !errors.Is(got, want) {
+		e.tried(got)
 		e.Errorf("%s: error %v, want %v", what, got, want)
 	}
 }
@@ -241,6 +270,7 @@ func (e *env) regionOf(side int, b []byte, a vi.MemAttributes) *vi.Region {
 type recorder struct {
 	mu     sync.Mutex
 	events []vi.ErrorDescriptor // guarded by mu; not claimed yet
+	lost   bool                 // guarded by mu; a connection was, whoever wanted to know
 }
 
 func newRecorder(n *vi.NIC) *recorder {
@@ -248,6 +278,7 @@ func newRecorder(n *vi.NIC) *recorder {
 	n.ErrorCallback(func(d vi.ErrorDescriptor) {
 		r.mu.Lock()
 		r.events = append(r.events, d)
+		r.lost = r.lost || d.Code == vi.ErrorConnLost
 		r.mu.Unlock()
 	})
 	return r

@@ -37,6 +37,9 @@ func (e *env) unconnected(opts ...func(*vi.Attributes)) *pair {
 		p.v[side] = e.vi(side, opts...)
 		p.mem[side] = e.region(side, memSize)
 	}
+	if e.trial != nil {
+		e.trial.pair(p.v[0], p.v[1])
+	}
 	return p
 }
 
@@ -58,6 +61,9 @@ func (e *env) connectVIs(a, b *vi.VI) error {
 		accepted <- err
 	}()
 	err := e.request(ctx, a, local, remote)
+	if e.trial != nil {
+		e.trial.pair(a, b)
+	}
 	return errors.Join(err, <-accepted)
 }
 
@@ -154,7 +160,7 @@ func (p *pair) works() {
 		p.wantStatus("send", p.reapSend(p.v[from], s), vi.StatusOpSend)
 		p.wantStatus("receive", p.reapRecv(p.v[to], r), vi.StatusOpReceive)
 		if got := p.mem[to].Bytes()[memSize-512:][:200]; r.Length != 200 || r.ImmediateData != 0xfeed || !bytes.Equal(got, want) {
-			p.Errorf("message of %d bytes with immediate data %#x came wrong", r.Length, r.ImmediateData)
+			p.wrongf("message of %d bytes with immediate data %#x came wrong", r.Length, r.ImmediateData)
 		}
 	}
 }

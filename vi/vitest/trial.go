@@ -1,0 +1,312 @@
+package vitest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"viaduct/vi"
+)
+
+// A Tally lets a suite run over a network that loses what the levels that
+// promise delivery can't do without. There a connection may break, with a
+// report: both sides are told, within the suite's patience, and everything that
+// was posted comes back with a status that says so. A test whose connection
+// broke like that is tried again, on new NICs, and counts as broken if all
+// tries end so. Wrong data, a wait without end or a side that hears nothing
+// fail at once. Runs with other seeds may share a Tally; Check then wants every
+// test to have come through in one of them.
+type Tally struct {
+	Tries  int    // of each test in one run; 0 means 3
+	Strict bool   // no connection may break: nothing is tried again
+	Shared *Tally // counts there instead, to be checked there
+
+	mu    sync.Mutex
+	cases map[string]*outcome // guarded by mu
+}
+
+// An outcome is how the runs of a test ended.
+type outcome struct {
+	outright, again, broken int
+	last                    string // what was found when the connection broke
+}
+
+func (y *Tally) note(name string, f func(*outcome)) {
+	if y.Shared != nil {
+		y.Shared.note(name, f)
+		return
+	}
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if y.cases == nil {
+		y.cases = map[string]*outcome{}
+	}
+	o := y.cases[name]
+	if o == nil {
+		o = &outcome{}
+		y.cases[name] = o
+	}
+	f(o)
+}
+
+// Check prints the counts and fails for each test that never came through.
+func (y *Tally) Check(t *testing.T) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	outright, again, broken, never := 0, 0, 0, 0
+	for _, name := range slices.Sorted(maps.Keys(y.cases)) {
+		o := y.cases[name]
+		outright, again, broken = outright+o.outright, again+o.again, broken+o.broken
+		if o.outright+o.again == 0 {
+			never++
+			t.Errorf("%s never came through: %s", name, o.last)
+		}
+	}
+	t.Logf("%d tests: %d runs passed outright, %d when tried again, %d were reported broken; %d tests never came through",
+		len(y.cases), outright, again, broken, never)
+}
+
+// start runs a test, as often as it takes if the harness bears broken
+// connections.
+func start(t *testing.T, h Harness, level vi.Reliability, name string, f func(*env)) {
+	y := h.Tally
+	if y == nil {
+		f(newEnv(t, t, h, level, nil))
+		return
+	}
+	if y.Strict {
+		f(newEnv(t, t, h, level, nil))
+		if !t.Failed() && !t.Skipped() {
+			y.note(name, func(o *outcome) { o.outright++ })
+		}
+		return
+	}
+	tries := y.Tries
+	if tries == 0 {
+		tries = 3
+	}
+	why := ""
+	for n := range tries {
+		x := &trial{T: t}
+		broken := x.run(func() { f(newEnv(t, x, h, level, x)) })
+		switch {
+		case t.Failed() || x.skipped:
+			return
+		case !broken && n == 0:
+			y.note(name, func(o *outcome) { o.outright++ })
+			return
+		case !broken:
+			y.note(name, func(o *outcome) { o.again++ })
+			return
+		}
+		why = x.why
+	}
+	y.note(name, func(o *outcome) { o.broken++; o.last = why })
+}
+
+// A reporter is what a test tells its findings to.
+type reporter interface {
+	Helper()
+	Cleanup(func())
+	Error(args ...any)
+	Errorf(format string, args ...any)
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+	Skip(args ...any)
+	Skipf(format string, args ...any)
+}
+
+// A trial is one try of a test. Its first finding is kept and not reported
+// until it is known whether a broken connection explains it.
+type trial struct {
+	*testing.T
+
+	mu       sync.Mutex
+	found    string // the first finding; guarded by mu
+	wrong    string // data that came wrong before that; guarded by mu
+	why      string // what found was, after the run
+	setup    bool   // a set-up failed with an error that says so; guarded by mu
+	skipped  bool
+	cleanups []func()
+	envs     []*env
+	pairs    [][2]*vi.VI // connected; guarded by mu
+}
+
+var _ reporter = (*trial)(nil)
+
+// run runs f, looks at how its connections ended if there was a finding, and
+// reports whether one broke as it may.
+func (x *trial) run(f func()) (broken bool) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	<-done
+	x.mu.Lock()
+	found, wrong := x.found, x.wrong
+	x.mu.Unlock()
+	switch {
+	case wrong != "":
+		x.T.Errorf("wrong data: %s", wrong)
+	case found != "":
+		if why := x.audit(); why != "" {
+			x.T.Errorf("%s; %s", found, why)
+		} else {
+			broken = true
+		}
+	}
+	x.why, x.found = found, ""
+	for _, c := range slices.Backward(x.cleanups) {
+		c()
+	}
+	if x.found != "" { // nothing excuses what goes wrong now
+		x.T.Error(x.found)
+	}
+	return broken
+}
+
+// bound is how long the other side may take to hear that a connection broke.
+func (e *env) bound() time.Duration { return e.patience() }
+
+// audit says what is wrong with the way the connections of a trial ended, "" if
+// a broken one, reported properly, explains a finding.
+func (x *trial) audit() string {
+	lost := x.setup
+	for end := time.Now().Add(time.Second); !lost && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		for _, e := range x.envs {
+			for _, r := range e.async {
+				r.mu.Lock()
+				lost = lost || r.lost
+				r.mu.Unlock()
+			}
+		}
+	}
+	for _, p := range x.pairs {
+		in := func(s vi.State) int {
+			n := 0
+			for _, v := range p {
+				if v.State() == s {
+					n++
+				}
+			}
+			return n
+		}
+		if in(vi.Error) == 0 {
+			continue
+		}
+		lost = true
+		end := time.Now().Add(x.envs[0].bound())
+		for in(vi.Connected) > 0 && time.Now().Before(end) {
+			time.Sleep(time.Millisecond)
+		}
+		if in(vi.Connected) > 0 {
+			return "one side of a broken connection still believes in it"
+		}
+		for _, v := range p {
+			if why := flushed(v); why != "" {
+				return why
+			}
+		}
+	}
+	if !lost {
+		return "no connection is broken"
+	}
+	return ""
+}
+
+// flushed says what is wrong with the descriptors of a VI that is not
+// connected: all of them have to come back.
+func flushed(v *vi.VI) string {
+	const bad = vi.StatusFlushed | vi.StatusTransportError | vi.StatusPartialError | vi.StatusRemoteDescriptor |
+		vi.StatusRDMAProtection | vi.StatusLengthError | vi.StatusFormatError | vi.StatusProtectionError
+	for _, wait := range []func(context.Context) (*vi.Descriptor, error){v.SendWait, v.RecvWait} {
+		for {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			d, err := wait(ctx)
+			cancel()
+			if d == nil {
+				if v.State() != vi.Error || errors.Is(err, vi.ErrQueueEmpty) || errors.Is(err, vi.ErrResource) || errors.Is(err, vi.ErrClosed) {
+					break
+				}
+				return fmt.Sprintf("a descriptor of a broken connection does not come back: %v", err)
+			}
+			if s := d.Status(); s&vi.StatusDone == 0 || s.Failed() && s&bad == 0 {
+				return fmt.Sprintf("a descriptor of a broken connection has status %v", s)
+			}
+		}
+	}
+	return ""
+}
+
+// pair notes VIs that are, or will be, connected.
+func (x *trial) pair(a, b *vi.VI) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if p := [2]*vi.VI{a, b}; !slices.Contains(x.pairs, p) {
+		x.pairs = append(x.pairs, p)
+	}
+}
+
+func (x *trial) Cleanup(f func()) { x.cleanups = append(x.cleanups, f) }
+
+func (x *trial) find(s string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.found == "" {
+		x.found = s
+	}
+}
+
+func (x *trial) Error(args ...any)                 { x.find(fmt.Sprint(args...)) }
+func (x *trial) Errorf(format string, args ...any) { x.find(fmt.Sprintf(format, args...)) }
+
+func (x *trial) Fatal(args ...any) {
+	x.Error(args...)
+	runtime.Goexit()
+}
+
+func (x *trial) Fatalf(format string, args ...any) {
+	x.Errorf(format, args...)
+	runtime.Goexit()
+}
+
+func (x *trial) Skip(args ...any) {
+	x.skipped = true
+	runtime.Goexit()
+}
+
+func (x *trial) Skipf(string, ...any) { x.Skip() }
+
+// wrongf reports data that came wrong, which nothing excuses but an earlier
+// finding: what was not delivered can't be right.
+func (e *env) wrongf(format string, args ...any) {
+	e.Helper()
+	if x := e.trial; x != nil {
+		x.mu.Lock()
+		if x.found == "" {
+			x.wrong = fmt.Sprintf(format, args...)
+		}
+		x.mu.Unlock()
+	}
+	e.Fatalf(format, args...)
+}
+
+// tried notes a set-up that failed with an error that says so.
+func (e *env) tried(err error) {
+	if x := e.trial; x != nil && err != nil {
+		for _, known := range []error{vi.ErrTimeout, vi.ErrNotReachable, vi.ErrNoMatch, vi.ErrReject, vi.ErrInvalidState} {
+			if errors.Is(err, known) {
+				x.mu.Lock()
+				x.setup = true
+				x.mu.Unlock()
+			}
+		}
+	}
+}
