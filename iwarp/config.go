@@ -40,6 +40,9 @@ type Config struct {
 	SendCQ *CompletionQueue
 	RecvCQ *CompletionQueue // may be the same as SendCQ
 	SRQ    *SharedReceiveQueue
+	// Source, if set, takes the place of posted receives: RecvDepth is then how
+	// many messages may have come whose completions were not polled.
+	Source RecvSource
 
 	// SendDepth and RecvDepth are how many requests each queue takes, from
 	// posting until the completion is polled; 0 means DefaultDepth.

@@ -203,3 +203,10 @@ func (p *progress) Unpoll() {
 		q.unpoll()
 	}
 }
+
+// Take is PollN without a look at the connections.
+func (c *CompletionQueue) Take(buf []Completion) int {
+	n := c.q.PollN(buf)
+	taken(buf[:n])
+	return n
+}

@@ -61,6 +61,9 @@ type QueuePair struct {
 	blocked  atomic.Bool            // the send queue waits for Reads to complete
 	waiting  atomic.Bool            // requests were posted with More and not announced
 	nudge    atomic.Bool            // a zero-length Write is to be sent [I-10]
+	supply   RecvSource             // in place of posted receives, or nil
+	leftover atomic.Bool            // bytes were left alone for the RecvSource
+	flushed  atomic.Bool            // flushSource was done
 
 	invalidated atomic.Bool  // a local invalidation that the send queue waits for is done
 	moved       atomic.Int64 // time of the last activity, since born
@@ -124,7 +127,7 @@ func newQueuePair(cfg *Config) (*QueuePair, error) {
 	}
 	q := &QueuePair{
 		cfg: cfg, set: cfg.settings(), dev: cfg.Device, pd: cfg.PD, ext: cfg.extensions(), log: cfg.logger(),
-		sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ, srq: cfg.SRQ,
+		supply: cfg.Source, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ, srq: cfg.SRQ,
 		born: time.Now(),
 	}
 	q.rq.depth = cfg.RecvDepth
@@ -607,6 +610,7 @@ func newRecvWQE(wr *RecvWR, q *QueuePair) (*recvWQE, error) {
 
 // flushRecvs completes what is left in the receive queue.
 func (q *QueuePair) flushRecvs() {
+	q.flushSource()
 	for {
 		w, ok := q.rq.take()
 		if !ok {

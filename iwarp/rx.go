@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"viaduct/internal/frameio"
 	"viaduct/internal/regmem"
 	"viaduct/iwarp/ddp"
 	"viaduct/iwarp/mpa"
@@ -23,6 +24,7 @@ type rxState struct {
 	held   regmem.Ref   // pin that serves every access to its region during one Receive
 	kick   bool         // something may be sent because of what came
 	long   *longSegment // made when first needed
+	lent   bool         // memory is lent to the source
 }
 
 // Receive implements [frameio.Protocol]: it takes whole FPDUs, verifies each
@@ -33,6 +35,7 @@ func (e *engine) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
 	q := (*QueuePair)(e)
 	r := &q.rx
 	q.touch()
+	enough := false
 	for !q.dead.Load() {
 		if l := r.long; l != nil && l.trailer > 0 {
 			if len(p)-n < l.trailer {
@@ -42,6 +45,9 @@ func (e *engine) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
 			l.trailer = 0
 			q.endLong()
 			continue
+		}
+		if enough = q.full(); enough {
+			break
 		}
 		u, k, err := r.dec.Next(p[n:])
 		if err != nil {
@@ -65,7 +71,11 @@ func (e *engine) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
 		q.dropLong()
 	}
 	q.publish()
-	return n, direct, nil
+	if enough {
+		q.leftover.Store(n < len(p))
+		err = frameio.ErrEnough
+	}
+	return n, direct, err
 }
 
 // Drained implements [frameio.Protocol].

@@ -45,10 +45,10 @@ func (q *QueuePair) untagged(u []byte, swallow bool) {
 	}
 }
 
-// beginSend judges a segment of n bytes on queue 0 and takes a receive for a
-// new message. Zero-length messages use one up too. [RDMAP-5.3-2] [RDMAP-5.3-11]
+// beginSend judges a segment of n bytes on queue 0, of which head has come, and
+// takes a receive for a new message. Zero-length messages use one up too. [RDMAP-5.3-2] [RDMAP-5.3-11]
 // [RDMAPX-6.3-2] [DDP-7.1-2] [DDP-7.1-6] [DDP-7.1-7] [DDP-7.1-8] [I-49] [I-50] [I-51]
-func (q *QueuePair) beginSend(op rdmap.Opcode, h ddp.Untagged, n int) (ddp.Fault, rdmap.Fault) {
+func (q *QueuePair) beginSend(op rdmap.Opcode, h ddp.Untagged, head []byte, n int) (ddp.Fault, rdmap.Fault) {
 	r := &q.rx
 	s := &r.queues[rdmap.QueueSend]
 	if _, open := s.Open(); open {
@@ -64,7 +64,11 @@ func (q *QueuePair) beginSend(op rdmap.Opcode, h ddp.Untagged, n int) (ddp.Fault
 			if f := s.Check(h, 0, 0, false); f != ddp.InvalidMSNNoBuffer {
 				return f, rdmap.OK
 			}
-			r.recv = q.takeRecv()
+			if q.supply != nil {
+				r.recv = q.nextRecv(head, n, h.Last)
+			} else {
+				r.recv = q.takeRecv()
+			}
 		}
 	}
 	size := uint64(0)
@@ -101,7 +105,7 @@ func (q *QueuePair) takeRecv() *recvWQE {
 // send handles a segment of a Send type or of Immediate Data.
 // [RDMAP-5.3-5] [RDMAP-5.5-5] [RDMAP-5.5-13] [RDMAP-5.5-15] [RDMAPX-6.3-3] [RDMAPX-6.4-1] [RDMAPX-7-1]
 func (q *QueuePair) send(op rdmap.Opcode, h ddp.Untagged, p, u []byte) {
-	df, rf := q.beginSend(op, h, len(p))
+	df, rf := q.beginSend(op, h, p, len(p))
 	switch {
 	case df == ddp.MessageTooLong: // [RDMAP-5.3-4] [DDP-1.2-1]
 		q.completeRecv(StatusLength, 0)

@@ -121,7 +121,7 @@ func newConn(opt Options, layout Layout, s *setup, p sdpcore.Params) *Conn {
 // attach gives the connection the stream of a set-up.
 func (c *Conn) attach(s *setup) {
 	c.qp, c.cq = s.qp, s.cq
-	c.recv.bufs = s.bufs
+	c.recv.in = s.in
 	c.send.init(s.sendDepth)
 	c.drv.done = make(chan struct{})
 	c.drv.kick = make(chan struct{}, 1)

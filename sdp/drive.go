@@ -25,7 +25,8 @@ type driver struct {
 	due       sdpcore.Time  // deadline of the machine that one of them will wake at, or 0
 	took      bool          // one of them got an event, and no other was asked for yet
 	spinning  bool          // one of them is polling
-	attended  time.Time     // when a call last drove the connection
+	visits    uint          // calls that have driven the connection
+	seen      uint          // of them, when look was last there
 	scheduled bool          // look is due
 	own       bool          // the goroutine of the connection runs
 	ownDue    sdpcore.Time  // deadline of the machine that it will wake at, or 0
@@ -33,6 +34,8 @@ type driver struct {
 	timer     *time.Timer
 	done      chan struct{} // closed when the stream has ended and was dealt with
 	closeBy   time.Time     // a closed connection is reset then
+	came      int           // bytes of payload since a call last had to wait
+	leftover  bool          // bytes were read from the socket and left alone
 	resized   bool
 	fail      error
 	llp       bool // the end of the stream has been dealt with
@@ -41,6 +44,7 @@ type driver struct {
 const (
 	spinTime   = 30 * time.Microsecond // waking a sleeper takes about as long
 	attendTime = time.Millisecond
+	bulkSize   = 16 << 10 // bytes of a message that is part of a stream
 
 	patienceTime = 200 * time.Microsecond // that a write waits before it is copied
 )
@@ -51,14 +55,51 @@ func (c *Conn) poll() bool {
 	if c.suspended {
 		return false
 	}
-	n := c.cq.PollN(c.comps[:])
-	for i := range c.comps[:n] {
-		c.completion(&c.comps[i])
+	n := c.cq.Take(c.comps[:])
+	if n == 0 {
+		if into := c.landing(); into != nil {
+			in := c.recv.in
+			in.offer = into
+			_, c.drv.leftover = c.qp.PollLent()
+			in.offer = nil
+			n = c.cq.Take(c.comps[:])
+		} else {
+			c.drv.leftover = false
+			n = c.cq.PollN(c.comps[:])
+		}
 	}
-	if n > 0 {
+	came := n > 0
+	for n > 0 {
+		// A read takes what is there, not only the first message of it.
+		for i := range c.comps[:n] {
+			c.m.Expect(i < n-1 || c.cq.Len() > 0)
+			c.completion(&c.comps[i])
+		}
+		if c.suspended {
+			break
+		}
+		n = c.cq.Take(c.comps[:])
+	}
+	if came {
+		c.m.Expect(false)
+		c.exec(c.m.Settle(c.now(), c.acts[:0]))
 		c.letLeave()
 	}
-	return n > 0
+	return came
+}
+
+// landing returns where payload that comes now belongs, if that is the buffer
+// of a read.
+func (c *Conn) landing() []byte {
+	if len(c.rops) == 0 || len(c.recv.holds) > c.recv.head || c.drv.llp || c.released {
+		return nil
+	}
+	id, off, ok := c.m.Landing()
+	if !ok || !c.recv.in.idle() {
+		return nil
+	}
+	o := c.readOp(id)
+	return o.buf[off:]
 }
 
 // letLeave wakes the calls of writes that may leave now: what they wait for has
@@ -105,8 +146,8 @@ func (c *Conn) completion(e *iwarp.Completion) {
 // received hands a message to the machine.
 func (c *Conn) received(e *iwarp.Completion) {
 	r := &c.recv
-	b := r.bufs[e.ID][:e.Len]
-	msg, n, err := sdpwire.Parse(b, c.layout)
+	head, body := r.in.message(e.ID, int(e.Len))
+	msg, n, err := sdpwire.ParseHead(head, int(e.Len), c.layout)
 	if err != nil {
 		c.exec(c.m.ReceiveBad(c.now(), msg.MID, err, c.acts[:0]))
 		return
@@ -114,14 +155,18 @@ func (c *Conn) received(e *iwarp.Completion) {
 	if c.opt.Logger.Enabled(context.Background(), slog.LevelDebug) {
 		c.opt.Logger.Debug("received", "conn", c.path.Remote, "msg", &msg)
 	}
-	r.cur, r.index, r.kept = b[n:], int(e.ID), false
+	if body == nil {
+		body = head[n:]
+	}
+	r.cur, r.index, r.kept = body, int(e.ID), false
+	c.drv.came += len(body)
 	if len(r.cur) == 0 {
-		c.repost(r.index) // before a message says so
+		r.in.release(r.index) // before a message says so
 		r.kept = true
 	}
 	c.exec(c.m.Receive(c.now(), &msg, e.STag, e.Invalidated, c.acts[:0]))
 	if !r.kept {
-		c.repost(r.index)
+		r.in.release(r.index)
 	}
 	r.cur = nil
 }
@@ -203,9 +248,6 @@ func (c *Conn) drained() {
 	for len(c.send.advs) > 0 {
 		c.revoke(c.send.advs[0].key)
 	}
-	if !c.heldBytes() {
-		c.giveBack()
-	}
 	if c.drv.timer != nil {
 		c.drv.timer.Stop()
 	}
@@ -217,16 +259,6 @@ func (c *Conn) drained() {
 	close(c.gone)
 	for _, o := range c.rops {
 		o.signal()
-	}
-}
-
-func (c *Conn) heldBytes() bool { return len(c.recv.holds) > c.recv.head }
-
-// giveBack returns the Private Buffers for the next connection.
-func (c *Conn) giveBack() {
-	if c.recv.bufs != nil {
-		putBuffers(c.recv.bufs)
-		c.recv.bufs = nil
 	}
 }
 
@@ -247,7 +279,7 @@ func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 	dr := &c.drv
 	start := time.Now()
 	defer func() {
-		dr.attended = time.Now()
+		dr.visits++
 		c.leave()
 	}()
 	for !o.done {
@@ -259,7 +291,9 @@ func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 			c.cancel(o)
 			continue
 		}
-		if !dr.spinning && c.spin(o) {
+		bulk := dr.came >= bulkSize
+		dr.came = 0
+		if !dr.spinning && !bulk && c.spin(o) {
 			continue
 		}
 		patience := time.Duration(-1)
@@ -397,15 +431,29 @@ func (c *Conn) leave() {
 			}
 		}
 		c.rouseOwn()
-	case c.m.SendQueue() > 0 || c.closed || len(c.ending) > 0 || c.hasLent():
+	case c.pressing():
 		c.startOwn()
-	case !dr.scheduled:
-		dr.scheduled = true
-		if dr.timer == nil {
-			dr.timer = time.AfterFunc(attendTime, c.look)
-		} else {
-			dr.timer.Reset(attendTime)
-		}
+	default:
+		c.lookLater()
+	}
+}
+
+// pressing reports whether something is under way that no call waits for.
+func (c *Conn) pressing() bool {
+	return c.m.SendQueue() > 0 || c.closed || len(c.ending) > 0 || c.hasLent()
+}
+
+// lookLater has look called when calls may have stayed away for a while.
+func (c *Conn) lookLater() {
+	dr := &c.drv
+	if dr.scheduled {
+		return
+	}
+	dr.scheduled, dr.seen = true, dr.visits
+	if dr.timer == nil {
+		dr.timer = time.AfterFunc(attendTime, c.look)
+	} else {
+		dr.timer.Reset(attendTime)
 	}
 }
 
@@ -429,6 +477,9 @@ func (c *Conn) rouse() {
 // that it will not wake for.
 func (c *Conn) rouseOwn() {
 	dr := &c.drv
+	for dr.leftover && c.poll() {
+		// Nobody is woken by bytes that were read already.
+	}
 	if at, ok := c.m.Deadline(); ok && (dr.ownDue == 0 || at < dr.ownDue) {
 		select {
 		case dr.kick <- struct{}{}:
@@ -454,9 +505,8 @@ func (c *Conn) look() {
 	dr.scheduled = false
 	switch {
 	case dr.own || dr.sleepers > 0 || c.suspended || dr.llp || c.released:
-	case time.Since(dr.attended) < attendTime:
-		dr.scheduled = true
-		dr.timer.Reset(attendTime)
+	case dr.visits != dr.seen:
+		c.lookLater()
 	default:
 		c.startOwn()
 	}
@@ -473,6 +523,7 @@ func (c *Conn) runOwn() {
 	defer c.mu.Unlock()
 	dr := &c.drv
 	defer func() { dr.own = false }()
+	visits := dr.visits
 	for {
 		if c.suspended || dr.llp || c.released {
 			return
@@ -488,6 +539,11 @@ func (c *Conn) runOwn() {
 			c.rouse()
 			return // whoever leaves last sees to the rest
 		}
+		if dr.visits != visits && !c.pressing() {
+			c.lookLater() // calls have come back
+			return
+		}
+		visits = dr.visits
 		var due <-chan time.Time
 		var t *time.Timer
 		wait := time.Duration(-1)

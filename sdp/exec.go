@@ -43,11 +43,11 @@ func (s *sideSend) init(depth int) {
 
 // sideRecv is what receiving needs.
 type sideRecv struct {
-	bufs  [][]byte // Private Buffers, the spare among them
-	cur   []byte   // payload of the message being dealt with
-	index int      // of its buffer
-	kept  bool     // the machine holds that buffer
-	holds []hold   // payload that waits for reads, from head on
+	in    *inbox
+	cur   []byte // payload of the message being dealt with
+	index int    // of its buffer
+	kept  bool   // the machine holds that buffer
+	holds []hold // payload that waits for reads, from head on
 	head  int
 	local [][]byte // memory of RDMA Reads that no read of the ULP waits for, oldest first
 }
@@ -351,14 +351,16 @@ func (c *Conn) takeHeld(dst []byte, n int) {
 		h := &r.holds[r.head]
 		k := min(n, len(h.b))
 		if dst != nil {
-			copy(dst, h.b[:k])
+			if &dst[0] != &h.b[0] { // else it came straight here
+				copy(dst, h.b[:k])
+			}
 			dst = dst[k:]
 		}
 		h.b = h.b[k:]
 		n -= k
 		if len(h.b) == 0 {
 			if h.index >= 0 {
-				c.repost(h.index)
+				c.recv.in.release(h.index)
 			}
 			*h = hold{}
 			r.head++
@@ -381,17 +383,24 @@ func (c *Conn) compact(n int) {
 	} else {
 		*h = hold{b: append(make([]byte, 0, max(n, 512)), h.b[:n]...), index: -1}
 	}
-	c.repost(index)
+	c.recv.in.release(index)
 }
 
-// repost makes a Private Buffer ready for another message.
-func (c *Conn) repost(index int) {
+// keepLoose copies what came straight into the buffer of a read that has ended
+// before it was counted in.
+func (c *Conn) keepLoose() {
 	r := &c.recv
-	if index < 0 || index >= len(r.bufs) {
-		return
+	for i := r.head; i < len(r.holds); i++ {
+		if h := &r.holds[i]; h.index >= 0 {
+			h.b = r.in.own(h.index, h.b)
+		}
 	}
-	sg := [1]iwarp.SGE{iwarp.Buf(r.bufs[index])}
-	_ = c.qp.PostRecv(iwarp.RecvWR{ID: uint64(index), SG: sg[:]}) // fails only when the stream has ended
+	if r.cur != nil && !r.kept {
+		r.cur = r.in.own(r.index, r.cur)
+	}
+	for i := range r.in.slots {
+		r.in.own(i, nil)
+	}
 }
 
 // writeDone: the machine needs write a.ID no more.
@@ -420,6 +429,9 @@ func (c *Conn) readDone(a *sdpcore.Action) {
 		if o.id == a.ID {
 			c.rops = append(c.rops[:i], c.rops[i+1:]...)
 			o.n, o.err = a.N, a.Err
+			if c.recv.in.loose > 0 {
+				c.keepLoose()
+			}
 			c.endOp(o)
 			return
 		}

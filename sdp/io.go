@@ -57,13 +57,6 @@ func (c *Conn) read(p []byte, full bool) (int, error) {
 	n, err := o.n, o.err
 	freeOp(o)
 	c.urg.advance(n)
-	if c.released && c.recv.bufs != nil && !c.heldBytes() {
-		select {
-		case <-c.gone:
-			c.giveBack()
-		default:
-		}
-	}
 	if errors.Is(err, sdpcore.ErrCancelled) {
 		if n > 0 && !full {
 			return n, nil
@@ -92,6 +85,7 @@ func (c *Conn) takenAway() bool { return c.closed || c.suspendTo != nil }
 // attend keeps the connection going behind a call that did not wait: nothing
 // has to be done if one did so a moment ago.
 func (c *Conn) attend() {
+	c.drv.visits++
 	switch {
 	case c.drv.own:
 		c.rouseOwn()

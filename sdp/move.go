@@ -241,7 +241,6 @@ func (c *Conn) resume(s *setup, p sdpcore.Params) {
 			h.b, h.index = append([]byte(nil), h.b...), -1
 		}
 	}
-	c.giveBack()
 	c.attach(s)
 	c.recv.local = nil
 	c.suspended, c.drv.llp = false, false

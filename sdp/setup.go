@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
 	"time"
 
 	"viaduct/iwarp"
@@ -23,8 +22,9 @@ type setup struct {
 	qp        *iwarp.QueuePair
 	cq        *iwarp.CompletionQueue
 	dev       *iwarp.Device
-	bufs      [][]byte
+	in        *inbox
 	sendDepth int
+	layout    Layout
 }
 
 // newSetup makes what a stream needs. dev may be nil.
@@ -56,21 +56,18 @@ func (o *Options) maxRecvSize() int {
 // config returns the iwarp configuration. The Private Buffers are posted before
 // anything is said to the peer, and one more as a spare. [SDP-8.1.1-5]
 // [SDP-8.1.1-6] [SDP-8.1.1-7] [SDP-8.1.1-18] [D-08]
-func (s *setup) config() *iwarp.Config {
+func (s *setup) config(nc net.Conn) *iwarp.Config {
 	o := &s.opt
+	s.in = newInbox(s.layout, o.RecvBuffers+1, o.maxRecvSize())
 	return &iwarp.Config{
-		Device: s.dev, SendCQ: s.cq, RecvCQ: s.cq, SendDepth: s.sendDepth, RecvDepth: o.RecvBuffers + 1,
+		FPDUSize: fpduSize(nc),
+		Device:   s.dev, SendCQ: s.cq, RecvCQ: s.cq, SendDepth: s.sendDepth, RecvDepth: o.RecvBuffers + 1,
 		IRD: o.ReadDepth, ORD: o.ReadDepth, CloseTimeout: 2 * time.Second, // [D-49]
 		RequestTimeout: o.SetupTimeout, ReplyTimeout: o.SetupTimeout, FirstFPDUTimeout: o.SetupTimeout,
 		KeepAlive: o.KeepAlive, Congestion: o.Congestion, WrapConn: o.WrapConn,
+		Source: s.in,
 		Prepare: func(qp *iwarp.QueuePair) error {
 			s.qp = qp
-			s.bufs = getBuffers(o.RecvBuffers+1, o.maxRecvSize())
-			for i, b := range s.bufs {
-				if err := qp.PostRecv(iwarp.RecvWR{ID: uint64(i), SG: []iwarp.SGE{iwarp.Buf(b)}}); err != nil {
-					return err
-				}
-			}
 			return nil
 		},
 	}
@@ -81,10 +78,6 @@ func (s *setup) discard() {
 	if s.qp != nil {
 		s.qp.Abort()
 		_ = s.qp.Close()
-	}
-	if s.bufs != nil {
-		putBuffers(s.bufs)
-		s.bufs = nil
 	}
 }
 
@@ -122,8 +115,9 @@ func connect(ctx context.Context, nc net.Conn, opt Options, layout Layout, raw b
 		nc.Close()
 		return nil, sdpcore.Params{}, err
 	}
+	s.layout = layout
 	hello := append(s.hello(opt.RecvBufferSize).Append(nil, layout), token...)
-	cfg := s.config()
+	cfg := s.config(nc)
 	if raw {
 		// 32 bytes ahead of the MPA Request. [D-02]
 		if d, ok := ctx.Deadline(); ok {
@@ -182,7 +176,7 @@ func (s *setup) awaitHelloAck(ctx context.Context, layout Layout) (p sdpcore.Par
 		}
 		return p, fmt.Errorf("sdp: connection lost before HelloAck: %w", err)
 	}
-	b := s.bufs[e.ID][:e.Len]
+	b, _ := s.in.message(e.ID, int(e.Len))
 	a, n, err := sdpwire.ParseHelloAck(b, layout)
 	switch {
 	case err != nil:
@@ -198,9 +192,7 @@ func (s *setup) awaitHelloAck(ctx context.Context, layout Layout) (p sdpcore.Par
 	case a.Bufs < sdpwire.MinBuffers || a.ActRcvSz < sdpwire.MinBufferSize || a.ActRcvSz > sdpwire.MaxSize: // [D-07]
 		return p, &ProtocolError{Row: "D-07", MID: sdpwire.HelloAckMID, What: fmt.Sprintf("%d buffers of %d bytes", a.Bufs, a.ActRcvSz)}
 	}
-	if err := s.qp.PostRecv(iwarp.RecvWR{ID: e.ID, SG: []iwarp.SGE{iwarp.Buf(s.bufs[e.ID])}}); err != nil {
-		return p, err
-	}
+	s.in.release(int(e.ID))
 	ord := s.settleORD(int(a.LocIRD)) // [SDP-8.1.1-29]; from here on data may go [SDP-8.1.1-31]
 	return s.params(sdpcore.Connecting, int(a.Bufs), int(a.ActRcvSz), int(a.MaxAdverts), ord), nil
 }
@@ -306,7 +298,7 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 		nc.Close()
 		return fail(nil, err)
 	}
-	cfg := s.config()
+	cfg := s.config(nc)
 	if isMPA(first) && first[17] == 1 {
 		// Revision 1 has no ready message: SDP obliges the dialler to be ready.
 		// [D-03]
@@ -326,6 +318,7 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 			return fail(s, refuse(s, req, r))
 		}
 	}
+	s.in.layout = g.layout
 	// The sizes may still move: nothing has been announced.
 	s.opt.RecvBufferSize = recvSizeFor(&s.opt, g.hello.DesRemRcvSz)
 	s.opt.RecvThreshold = max(s.opt.RecvThreshold, s.opt.RecvBufferSize)
@@ -415,30 +408,16 @@ func reset(nc net.Conn) {
 	nc.Close()
 }
 
-// Private Buffers are used again: clearing them for every connection costs more
-// than the rest of its set-up.
-type bufferKey struct{ n, size int }
+// hostFPDU is the greatest size of an FPDU, in bytes.
+const hostFPDU = 64766
 
-var bufferPools sync.Map // of bufferKey to *sync.Pool
-
-func getBuffers(n, size int) [][]byte {
-	if p, ok := bufferPools.Load(bufferKey{n, size}); ok {
-		if b, ok := p.(*sync.Pool).Get().(*[][]byte); ok {
-			return *b
-		}
+// fpduSize fixes the size of FPDUs within one host, where the segments of TCP
+// are no frames: the kernel may cut them at half of 64 KiB, for which no message
+// should be cut in two. Elsewhere FPDUs fit the segments.
+func fpduSize(nc net.Conn) int {
+	l, ok := nc.LocalAddr().(*net.TCPAddr)
+	if r, isTCP := nc.RemoteAddr().(*net.TCPAddr); ok && isTCP && l.IP.Equal(r.IP) {
+		return hostFPDU
 	}
-	slab := make([]byte, n*size)
-	b := make([][]byte, n)
-	for i := range b {
-		b[i] = slab[i*size : (i+1)*size : (i+1)*size]
-	}
-	return b
-}
-
-func putBuffers(b [][]byte) {
-	p, ok := bufferPools.Load(bufferKey{len(b), len(b[0])})
-	if !ok {
-		p, _ = bufferPools.LoadOrStore(bufferKey{len(b), len(b[0])}, new(sync.Pool))
-	}
-	p.(*sync.Pool).Put(&b)
+	return 0
 }

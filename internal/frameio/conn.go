@@ -26,7 +26,8 @@ type Protocol interface {
 	// frame and mayDirect is set, it may take that beginning too, place the
 	// payload it has, and return in direct how many bytes of payload are
 	// missing: those are then read straight to where Direct says. p is
-	// reused after the call. An error ends the connection. [receive role]
+	// reused after the call. An error ends the connection, but for ErrEnough,
+	// which leaves the rest for the next look. [receive role]
 	Receive(p []byte, mayDirect bool) (n, direct int, err error)
 
 	// Direct appends to iov where the next missing bytes of the frame belong,
@@ -209,6 +210,11 @@ func (c *Conn) tearDown() {
 		c.tx.stop()
 	})
 }
+
+// ErrEnough is returned by a Protocol's Receive that wants to see no more for
+// now, during a [Conn.PollBetween]. What it left is shown to it at the next
+// poll, which it has to see to: nobody is woken by bytes that were read.
+var ErrEnough = errors.New("frameio: enough")
 
 // errWouldBlock is never seen by callers: a read or write that would block.
 var errWouldBlock = errors.New("frameio: would block")

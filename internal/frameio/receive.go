@@ -62,7 +62,12 @@ func (r *receiver) keep(p []byte) { r.early = append([]byte(nil), p...) }
 // whether anything came. If another goroutine is receiving it returns at
 // once. A consumer that polls keeps the passive goroutine away from the
 // socket; one that is about to wait calls Unpoll.
-func (c *Conn) Poll() bool {
+func (c *Conn) Poll() bool { return c.PollBetween(nil, nil) }
+
+// PollBetween is Poll with two functions that are called in the receive role,
+// begin before the socket is read and end after that. Neither is called if
+// there was nothing to read from.
+func (c *Conn) PollBetween(begin, end func()) bool {
 	r := &c.rx
 	if c.sock.Load() == nil {
 		return false
@@ -77,7 +82,13 @@ func (c *Conn) Poll() bool {
 	}
 	r.polls++
 	r.polled = true
+	if begin != nil {
+		begin()
+	}
 	got, _, err := c.receive()
+	if end != nil {
+		end()
+	}
 	c.unlock(err)
 	return got
 }
@@ -137,7 +148,10 @@ func (c *Conn) receive() (got, more bool, err error) {
 	if r.fill > 0 && r.direct == 0 {
 		// Bytes from before the start, not looked at yet, or the beginning
 		// of a frame: looking again costs little.
-		if err := c.handle(true); err != nil {
+		if err := c.handle(true); err == ErrEnough {
+			c.proto.Drained()
+			return true, false, nil
+		} else if err != nil {
 			return false, false, err
 		}
 		undrained = true
@@ -155,7 +169,10 @@ func (c *Conn) receive() (got, more bool, err error) {
 		}
 		got, undrained = true, true
 		r.took += n
-		if err := c.handle(true); err != nil {
+		if err := c.handle(true); err == ErrEnough {
+			c.proto.Drained()
+			return got, false, nil
+		} else if err != nil {
 			return got, false, err
 		}
 		if n < room {
@@ -252,7 +269,7 @@ func (c *Conn) handle(mayDirect bool) error {
 		return nil
 	}
 	n, direct, err := c.proto.Receive(r.stage[:r.fill], mayDirect)
-	if err != nil {
+	if err != nil && err != ErrEnough {
 		return err
 	}
 	r.direct = direct
@@ -265,10 +282,10 @@ func (c *Conn) handle(mayDirect bool) error {
 	if n > 0 {
 		r.fill = copy(r.stage[:], r.stage[n:r.fill])
 	}
-	if r.fill == stageSize {
+	if r.fill == stageSize && err == nil {
 		return io.ErrShortBuffer
 	}
-	return nil
+	return err
 }
 
 // eof tells an orderly end from one inside a frame.

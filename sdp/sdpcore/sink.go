@@ -85,6 +85,7 @@ type sink struct {
 	cancelSeq  serial // MSeq of the newest
 	cancelAt   time.Duration
 
+	expects   bool // the driver has more messages at hand
 	eof       bool // DisConn received
 	disSeen   bool // on the present connection [D-52]
 	closed    bool // the ULP reads no more
@@ -218,6 +219,9 @@ func (m *Machine) serve() {
 			}
 			i++
 		case r.off > 0 && !r.all:
+			if s.expects && m.life == lifeOpen && !r.cancel {
+				return // more for it is at hand
+			}
 			m.endRead(i, nil)
 		case m.drained():
 			m.endRead(i, io.EOF) // [SDP-8.2.1-15] [SDP-8.2.1-17]
@@ -231,6 +235,31 @@ func (m *Machine) serve() {
 func (m *Machine) drained() bool {
 	s := &m.snk
 	return s.eof && s.held == 0 && s.ops.len() == 0
+}
+
+// Expect tells whether more messages have come than the machine was told of. A
+// read that is not full then waits for them. Call Settle when there are no more.
+func (m *Machine) Expect(more bool) { m.snk.expects = more }
+
+// Settle ends reads that waited because of Expect.
+func (m *Machine) Settle(now Time, out []Action) []Action {
+	m.begin(now, out)
+	if m.snk.reads.len() == 0 || m.snk.reads.at(0).off == 0 {
+		out, m.out = m.out, nil
+		return out
+	}
+	return m.end()
+}
+
+// Landing returns the read that takes payload if that comes next, and the
+// offset in it; ok is false if it is not known, or advertised.
+func (m *Machine) Landing() (id uint64, off int, ok bool) {
+	s := &m.snk
+	if m.life != lifeOpen || s.reads.len() == 0 || s.held > 0 || s.ops.len() > 0 || s.offers.len() > 0 || s.closed {
+		return 0, 0, false
+	}
+	r := s.reads.at(0)
+	return r.id, r.off, !r.cancel && r.inflight == 0
 }
 
 // opsDirect returns the number of RDMA Reads in progress into reads of the ULP.

@@ -173,6 +173,13 @@ func (h bsdh) append(b []byte, l Layout) []byte {
 	return binary.BigEndian.AppendUint32(b, h.ack)
 }
 
+// Peek returns what a message is, from the BSDHLen bytes at the front of b,
+// without judging any of it.
+func Peek(b []byte, l Layout) (mid MID, f Flags, length uint32) {
+	h, _ := parseBSDH(b, l)
+	return h.mid, h.flags, h.len
+}
+
 func parseBSDH(b []byte, l Layout) (h bsdh, err error) {
 	if len(b) < BSDHLen {
 		return h, io.ErrUnexpectedEOF

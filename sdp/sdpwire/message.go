@@ -127,7 +127,11 @@ func appendSusp(b []byte, m *Message, l Layout) []byte {
 // nothing or of more than MaxSize bytes [SDP-6.3.2.1-2] [SDP-6.3.3.1-2],
 // ErrMode, ErrConst, and ErrFlags for OOB_PRES where no urgent byte can be
 // [D-28].
-func Parse(b []byte, l Layout) (m Message, n int, err error) {
+func Parse(b []byte, l Layout) (m Message, n int, err error) { return ParseHead(b, len(b), l) }
+
+// ParseHead is Parse for a message of total bytes whose payload is elsewhere: b
+// holds its headers, and perhaps more.
+func ParseHead(b []byte, total int, l Layout) (m Message, n int, err error) {
 	h, err := parseBSDH(b, l)
 	if err != nil {
 		return m, 0, err
@@ -137,13 +141,13 @@ func Parse(b []byte, l Layout) (m Message, n int, err error) {
 	switch {
 	case n == 0 || h.mid == HelloMID || h.mid == HelloAckMID:
 		return m, 0, ErrMID
-	case uint64(h.len) != uint64(len(b)):
+	case uint64(h.len) != uint64(total):
 		return m, 0, ErrLen
-	case len(b) < n:
+	case len(b) < n || total < n:
 		return m, 0, ErrLen
-	case len(b) > n && !h.mid.MayCarryPayload():
+	case total > n && !h.mid.MayCarryPayload():
 		return m, 0, ErrLen
-	case h.flags&OOBPres != 0 && (h.mid != Data || len(b) == n):
+	case h.flags&OOBPres != 0 && (h.mid != Data || total == n):
 		return m, 0, ErrFlags // [SDP-6.1.2-5]
 	}
 	x := b[BSDHLen:n]

@@ -1,0 +1,207 @@
+package sdp
+
+import (
+	"sync"
+
+	"viaduct/iwarp"
+	"viaduct/sdp/sdpwire"
+)
+
+// An inbox is where messages are received: the Private Buffers, as many as were
+// announced and one more as a spare, [D-08] each of which is bound to memory
+// only while a message is in it. While a call polls the connection on behalf of
+// a read that nothing is held for, payload goes into the read's own buffer at
+// once, and the Private Buffer is one in name.
+//
+// It is the stream's iwarp.RecvSource: those methods are called in the receive
+// role. What they share with the connection is guarded by mu, or lent to the
+// role by a poll of the connection's own.
+type inbox struct {
+	layout Layout
+	size   int // bytes of a Private Buffer
+
+	mu    sync.Mutex
+	slots []slot
+	free  []int // of them, last used first
+	loose int   // slots whose payload is in the buffer of a read
+
+	offer []byte // what the next poll lends
+
+	// Of the receive role, while memory is lent.
+	lent    bool
+	into    []byte // what is left of it
+	closed  bool   // payload went elsewhere: what follows has to as well
+	longest int    // payload of a message so far
+}
+
+// A slot is a Private Buffer.
+type slot struct {
+	buf  *[]byte // memory of the whole message, or nil
+	hdr  [sdpwire.BSDHLen]byte
+	body []byte // payload in the buffer of a read, with the header in hdr
+}
+
+var _ iwarp.RecvSource = (*inbox)(nil)
+
+func newInbox(layout Layout, n, size int) *inbox {
+	in := &inbox{layout: layout, size: size, slots: make([]slot, n), free: make([]int, n)}
+	for i := range in.free {
+		in.free[i] = n - 1 - i
+	}
+	return in
+}
+
+// NextRecv implements iwarp.RecvSource.
+func (in *inbox) NextRecv(head []byte, size int, last bool) (wr iwarp.RecvWR, ok bool) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	n := len(in.free)
+	if n == 0 {
+		return wr, false
+	}
+	i := in.free[n-1]
+	in.free = in.free[:n-1]
+	s := &in.slots[i]
+	wr.ID = uint64(i)
+	if in.lent && !in.closed {
+		if n := in.lands(head, size, last); n > 0 {
+			s.body = in.into[:n:n]
+			in.into = in.into[n:]
+			in.longest = max(in.longest, n)
+			in.loose++
+			wr.SG = []iwarp.SGE{iwarp.Buf(s.hdr[:]), iwarp.Buf(s.body)}
+			if !last { // it may be longer than it says
+				s.buf = getBuffer(in.size)
+				wr.SG = append(wr.SG, iwarp.Buf(*s.buf))
+			}
+			return wr, true
+		}
+	}
+	if last && size <= smallBuffer {
+		s.buf = getBuffer(min(smallBuffer, in.size))
+	} else {
+		s.buf = getBuffer(in.size)
+	}
+	wr.SG = []iwarp.SGE{iwarp.Buf(*s.buf)}
+	return wr, true
+}
+
+// lands returns how many bytes of payload a message puts into the lent memory,
+// 0 if it has to go elsewhere.
+func (in *inbox) lands(head []byte, size int, last bool) int {
+	if len(head) < sdpwire.BSDHLen {
+		in.closed = true
+		return 0
+	}
+	mid, flags, length := sdpwire.Peek(head, in.layout)
+	n := int(length) - sdpwire.BSDHLen
+	switch {
+	case mid == sdpwire.Data && flags == 0 && n > 0 && n <= len(in.into) && (!last || int(length) == size):
+		return n
+	case !last || size > mid.HeaderLen():
+		in.closed = true
+	}
+	return 0
+}
+
+// Lend implements iwarp.RecvSource.
+func (in *inbox) Lend() {
+	in.lent, in.into, in.closed, in.longest = true, in.offer, false, 0
+}
+
+// Full implements iwarp.RecvSource: what would not fit any more stays where it
+// is until the next read.
+func (in *inbox) Full() bool { return in.closed || len(in.into) < max(1, in.longest) }
+
+// Reclaim implements iwarp.RecvSource.
+func (in *inbox) Reclaim(id uint64, open bool) []iwarp.SGE {
+	in.lent, in.into = false, nil
+	if !open || in.slots[id].body == nil {
+		return nil
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	s := &in.slots[id]
+	s.body = nil
+	if s.buf == nil {
+		s.buf = getBuffer(in.size)
+	}
+	in.loose--
+	return []iwarp.SGE{iwarp.Buf(*s.buf)}
+}
+
+// idle reports whether no message is anywhere in the inbox.
+func (in *inbox) idle() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return len(in.free) == len(in.slots)
+}
+
+// message returns the message of a completion: its header, and its payload
+// where the header does not contain it.
+func (in *inbox) message(id uint64, n int) (head, body []byte) {
+	s := &in.slots[id]
+	if s.body != nil {
+		return s.hdr[:], s.body
+	}
+	return (*s.buf)[:n], nil
+}
+
+// release makes a Private Buffer ready for another message.
+func (in *inbox) release(id int) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	s := &in.slots[id]
+	if s.body != nil {
+		s.body = nil
+		in.loose--
+	}
+	if s.buf != nil {
+		putBuffer(s.buf)
+		s.buf = nil
+	}
+	in.free = append(in.free, id)
+}
+
+// own copies the payload of a slot out of the buffer of a read, and returns
+// where the part p of it is now.
+func (in *inbox) own(id int, p []byte) []byte {
+	s := &in.slots[id]
+	if s.body == nil {
+		return p
+	}
+	in.mu.Lock()
+	in.loose--
+	in.mu.Unlock()
+	if s.buf == nil {
+		s.buf = getBuffer(in.size)
+	}
+	n := copy(*s.buf, s.hdr[:])
+	n += copy((*s.buf)[n:], s.body)
+	s.body = nil
+	return (*s.buf)[n-len(p) : n]
+}
+
+// smallBuffer is the memory of a message that is not longer.
+const smallBuffer = 2 << 10
+
+// Memory of Private Buffers is used again, by whatever connection needs some
+// next. By size: to *sync.Pool of *[]byte.
+var bufferPools sync.Map
+
+func getBuffer(size int) *[]byte {
+	p, ok := bufferPools.Load(size)
+	if !ok {
+		p, _ = bufferPools.LoadOrStore(size, &sync.Pool{New: func() any {
+			b := make([]byte, size)
+			return &b
+		}})
+	}
+	return p.(*sync.Pool).Get().(*[]byte)
+}
+
+func putBuffer(b *[]byte) {
+	if p, ok := bufferPools.Load(len(*b)); ok {
+		p.(*sync.Pool).Put(b)
+	}
+}

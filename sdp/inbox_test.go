@@ -1,0 +1,82 @@
+package sdp
+
+import (
+	"bytes"
+	"testing"
+
+	"viaduct/sdp/sdpwire"
+)
+
+// dataHead returns the header of a Data message with n bytes of payload.
+func dataHead(n int, f sdpwire.Flags) []byte {
+	m := sdpwire.Message{MID: sdpwire.Data, Flags: f, Bufs: 5, Len: uint32(sdpwire.BSDHLen + n)}
+	return m.Append(nil, Figure)
+}
+
+// TestInboxLands: payload goes into the lent buffer as long as all before it
+// did and it fits, and elsewhere if there is anything about it.
+func TestInboxLands(t *testing.T) {
+	in := newInbox(Figure, 4, 1000)
+	lent := make([]byte, 100)
+	in.offer = lent
+	in.Lend()
+	next := func(head []byte, size int, last bool) (id uint64, sg int) {
+		t.Helper()
+		wr, ok := in.NextRecv(head, size, last)
+		if !ok {
+			t.Fatal("no slot")
+		}
+		return wr.ID, len(wr.SG)
+	}
+	a, n := next(dataHead(60, 0), 76, true)
+	if n != 2 || &in.slots[a].body[0] != &lent[0] || in.Full() != true {
+		t.Errorf("first: %d pieces, full %t", n, in.Full())
+	}
+	b, n := next(dataHead(40, 0), 40, false) // cut in two, so that it may turn out longer
+	if n != 3 || &in.slots[b].body[0] != &lent[60] {
+		t.Errorf("second: %d pieces", n)
+	}
+	if c, n := next(dataHead(1, 0), 17, true); n != 1 || in.slots[c].body != nil {
+		t.Error("a third one found room")
+	}
+	// The second is in progress when the lender leaves.
+	sg := in.Reclaim(b, true)
+	if len(sg) != 1 || in.slots[b].body != nil || in.loose != 1 {
+		t.Errorf("reclaimed to %d pieces, %d loose", len(sg), in.loose)
+	}
+	copy(lent, "payload")
+	p := in.own(int(a), in.slots[a].body)
+	if !bytes.HasPrefix(p, []byte("payload")) || &p[0] == &lent[0] || in.loose != 0 {
+		t.Errorf("%q stayed where it was", p[:7])
+	}
+	if head, body := in.message(a, 76); len(head) != 76 || body != nil {
+		t.Error("the message is in two places")
+	}
+	for id := range 3 {
+		in.release(id)
+	}
+	if !in.idle() {
+		t.Error("not idle")
+	}
+	for _, c := range []struct {
+		what string
+		head []byte
+		size int
+	}{
+		{"urgent", dataHead(10, sdpwire.OOBPres), 26},
+		{"too long", dataHead(101, 0), 117},
+		{"lies about its length", dataHead(10, 0), 27},
+		{"header incomplete", dataHead(10, 0)[:15], 26},
+	} {
+		in.Lend()
+		id, n := next(c.head, c.size, true)
+		if n != 1 || in.slots[id].body != nil || !in.Full() {
+			t.Errorf("%s: landed in %d pieces, full %t", c.what, n, in.Full())
+		}
+		in.release(int(id))
+	}
+	in.Lend()
+	if next(dataHead(0, 0), 16, true); in.Full() {
+		t.Error("a message without payload closes the buffer")
+	}
+}
