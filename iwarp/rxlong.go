@@ -9,7 +9,7 @@ import (
 
 // longMin is how much payload must be missing for a segment to be begun before
 // all of it is there: below, another look at the staging buffer is cheaper.
-const longMin = 32 << 10
+const longMin = 8 << 10
 
 // A longSegment is a segment whose payload is read straight into place. That
 // is done only while CRCs are off, when the header of an FPDU may be believed
@@ -78,7 +78,7 @@ func (q *QueuePair) beginLong(p []byte) (direct int) {
 		if f != rdmap.OK || !op.IsSend() {
 			return 0
 		}
-		if df, rf := q.beginSend(op, h, u[hl:], size); df != ddp.OK || rf != rdmap.OK {
+		if df, rf := q.beginSend(op, h, size); df != ddp.OK || rf != rdmap.OK {
 			return 0
 		}
 		l.kind, l.un = op, h

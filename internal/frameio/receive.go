@@ -16,6 +16,11 @@ const (
 	// tell whether another long frame begins there.
 	glimpse = 8 << 10
 
+	// maxGlimpses is how many may go by without a long frame before as much as
+	// possible is staged again. The end of a long message, and short ones
+	// behind it, need one or two.
+	maxGlimpses = 4
+
 	// maxFrame is the longest frame a protocol may wait for in staging.
 	maxFrame = 80 << 10
 
@@ -40,17 +45,18 @@ type receiver struct {
 	fill    int    // bytes staged
 	early   []byte // bytes from before, or put aside to free the stage
 	direct  int    // payload bytes to be read straight into place
-	large   bool   // the last frame was long enough to be read straight into place
+	large   bool   // a frame was long enough to be read straight into place not long ago
 	iov     [][]byte
 	scratch []iovec
 
-	polls  uint32        // moves with every Poll that reads
-	missed atomic.Uint32 // moves with every Poll that finds somebody reading
-	polled bool          // it is a Poll that receives
-	before uint32        // missed as the receive in progress began
-	took   int           // bytes it has read
-	resume chan struct{} // tells the passive goroutine to come back
-	ended  chan struct{} // closed when done
+	polls    uint32        // moves with every Poll that reads
+	missed   atomic.Uint32 // moves with every Poll that finds somebody reading
+	polled   bool          // it is a Poll that receives
+	before   uint32        // missed as the receive in progress began
+	took     int           // bytes it has read
+	glimpses int           // since the last long frame
+	resume   chan struct{} // tells the passive goroutine to come back
+	ended    chan struct{} // closed when done
 }
 
 func (r *receiver) init(*Conn) { r.ended = make(chan struct{}) }
@@ -256,8 +262,8 @@ func (c *Conn) read() (n, room int, err error) {
 // end is up to where the next read fills the stage. After a long frame
 // another is likely, whose payload should not pass through here.
 func (r *receiver) end() int {
-	if r.large && r.fill < glimpse {
-		return glimpse
+	if r.large {
+		return min(r.fill+glimpse, stageSize)
 	}
 	return stageSize
 }
@@ -275,9 +281,11 @@ func (c *Conn) handle(mayDirect bool) error {
 	r.direct = direct
 	switch {
 	case direct > 0:
-		r.large = true
-	case r.fill >= glimpse:
-		r.large = false
+		r.large, r.glimpses = true, 0
+	case r.large && r.fill >= glimpse:
+		if r.glimpses++; r.glimpses == maxGlimpses {
+			r.large = false
+		}
 	}
 	if n > 0 {
 		r.fill = copy(r.stage[:], r.stage[n:r.fill])

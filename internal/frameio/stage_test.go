@@ -1,0 +1,55 @@
+package frameio
+
+import "testing"
+
+// scripted takes everything and says what the test says is missing.
+type scripted struct {
+	Protocol
+	direct int
+}
+
+func (p *scripted) Receive(b []byte, _ bool) (n, direct int, err error) {
+	return len(b), p.direct, nil
+}
+
+// After a long frame little is staged at a time, since another is likely to
+// follow, until it is clear that none does.
+func TestGlimpses(t *testing.T) {
+	p := &scripted{}
+	c := &Conn{proto: p}
+	r := &c.rx
+	r.stage = new(stage)
+	take := func(fill, direct int) {
+		t.Helper()
+		r.fill, r.direct, p.direct = fill, 0, direct
+		if err := c.handle(true); err != nil {
+			t.Fatal(err)
+		}
+		r.direct = 0
+	}
+	if r.end() != stageSize {
+		t.Errorf("stages up to %d at first", r.end())
+	}
+	for range 2 {
+		take(100, 50000)
+		for range maxGlimpses - 1 {
+			take(glimpse, 0)
+			take(glimpse/2, 0) // does not count: there was no more
+		}
+		if r.end() != glimpse {
+			t.Errorf("stages up to %d not long after a long frame", r.end())
+		}
+	}
+	r.fill = 5000
+	if r.end() != 5000+glimpse {
+		t.Errorf("stages up to %d behind a partial frame", r.end())
+	}
+	r.fill = stageSize - 10
+	if r.end() != stageSize {
+		t.Errorf("stages up to %d, beyond the buffer", r.end())
+	}
+	take(glimpse, 0)
+	if r.end() != stageSize {
+		t.Errorf("stages up to %d long after a long frame", r.end())
+	}
+}
