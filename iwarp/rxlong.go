@@ -78,7 +78,7 @@ func (q *QueuePair) beginLong(p []byte) (direct int) {
 		if f != rdmap.OK || !op.IsSend() {
 			return 0
 		}
-		if df, rf := q.beginSend(op, h, size); df != ddp.OK || rf != rdmap.OK {
+		if df, rf := q.beginSend(op, h, u[hl:], size); df != ddp.OK || rf != rdmap.OK {
 			return 0
 		}
 		l.kind, l.un = op, h
