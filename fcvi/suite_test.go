@@ -3,6 +3,7 @@ package fcvi
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 
 	"viaduct/fc"
 	"viaduct/fc/fabric"
+	"viaduct/fcvi/iu"
 	"viaduct/vi"
 	"viaduct/vi/vitest"
 )
@@ -35,6 +37,7 @@ func TestVI_SuiteFCIP(t *testing.T) {
 		Unreachable: func() vi.Address {
 			return vi.IPAddress(netip.MustParseAddrPort("127.0.0.1:1"), "x")
 		},
+		Faults: vitest.Faults{Cut: cutLink},
 	})
 }
 
@@ -79,6 +82,89 @@ func netHarness(cfg Config) vitest.Harness {
 			return vi.IPAddress(netip.MustParseAddrPort("203.0.113.9:0"), "x")
 		},
 		Scale: 3,
+	}
+}
+
+// machineOf finds the endpoint of a connected VI among those of a NIC.
+func machineOf(v *vi.VI) (found *conn, at *station) {
+	d := v.NIC().Device().(*device)
+	d.mu.Lock()
+	stations := []*station{d.home}
+	for _, x := range d.away {
+		<-x.done
+		stations = append(stations, x.s)
+	}
+	d.mu.Unlock()
+	for _, s := range stations {
+		if s == nil {
+			continue
+		}
+		s.do(func(fc.Time) {
+			for _, c := range s.p.handles.all() {
+				if up, ok := c.up.(*viConsumer); ok && up.ep.VI() == v {
+					found, at = c, s
+				}
+			}
+		})
+	}
+	return found, at
+}
+
+// cutLink resets the FCIP link below a VI.
+func cutLink(v *vi.VI) {
+	c, s := machineOf(v)
+	switch o := s.out.(type) {
+	case *linkOutlet:
+		o.l.Abort(net.ErrClosed)
+	case *localOutlet:
+		o.l.Link(c.remote.Addr).Abort(net.ErrClosed)
+	}
+}
+
+// fabricFaults are injections on the link of a VI's port to a simulated fabric,
+// which drops what is damaged, as every port does.
+func fabricFaults(n *fabric.Net) vitest.Faults {
+	// next adds a fault for one frame of the next message.
+	next := func(v *vi.VI, do fabric.Action, last bool) {
+		c, _ := machineOf(v)
+		handle := c.rHandle
+		done := make(chan struct{})
+		n.Do(func() {
+			n.AddFault(&fabric.Fault{Nth: 1, Do: do, Match: func(f *fc.Frame) bool {
+				h, _, err := iu.ParseHeader(f.Opt)
+				return f.Type == fc.TypeFCVI && f.RCtl.IsDeviceData() && err == nil && h.Handle == handle &&
+					(h.Op == iu.SendRqst || h.Op == iu.WriteRqst) && (!last || f.Last())
+			}})
+			close(done)
+		})
+		<-done
+	}
+	return vitest.Faults{
+		Dropped:  true,
+		Corrupt:  func(v *vi.VI) { next(v, fabric.Corrupt, false) },
+		Truncate: func(v *vi.VI) { next(v, fabric.Drop, true) },
+		Cut: func(v *vi.VI) {
+			_, s := machineOf(v)
+			end := s.out.(*netOutlet).out.(*fabric.End)
+			n.Do(func() { n.SetLink(end, false) })
+		},
+	}
+}
+
+// TestVI_SuiteFaults runs what needs injections, over fabrics that keep order
+// and that don't, with short timers.
+func TestVI_SuiteFaults(t *testing.T) {
+	for _, order := range []string{"in order", "out of order"} {
+		t.Run(order, func(t *testing.T) {
+			t.Parallel()
+			cfg := seededNetwork(t, 1, order != "in order", fabric.Noise{}, 3)
+			cfg.ULPTimeout = time.Second
+			h := netHarness(cfg)
+			h.Unordered = order != "in order"
+			h.Faults = fabricFaults(cfg.Network.(*inProcess).n)
+			h.Only = []string{"ErrorMatrix", "CorruptUnreliable", "Cut"}
+			vitest.Run(t, h)
+		})
 	}
 }
 

@@ -2,6 +2,7 @@ package vitest
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"viaduct/vi"
@@ -25,6 +26,7 @@ type row struct {
 	do   func(p *pair) (s, r *vi.Descriptor)
 
 	ud, rd, rr expect
+	dropped    *[3]expect // the same where the network drops what is damaged
 	read       bool
 	faulty     func(Harness) bool
 }
@@ -219,7 +221,7 @@ var matrix = []row{
 		rr: expect{send: prot},
 	},
 	{ // [VIA-4.6-10] [VIA-5.2-7]
-		name: "WriteCorrupted", faulty: canCorrupt,
+		name: "WriteCorrupted", faulty: canCorrupt, dropped: &vanished,
 		do: func(p *pair) (s, r *vi.Descriptor) {
 			p.Faults.Corrupt(p.v[0])
 			return p.post(0, vi.NewRDMAWrite(p.mem[1].Remote(0), p.seg(0, 0, 100))), nil
@@ -229,10 +231,10 @@ var matrix = []row{
 		rr: expect{send: trans, async: codes(vi.ErrorRDMAWData)},
 	},
 	{
-		name: "WriteCorrupted/Immediate", faulty: canCorrupt,
+		name: "WriteCorrupted/Immediate", faulty: canCorrupt, dropped: &vanished,
 		do: func(p *pair) (s, r *vi.Descriptor) {
 			p.Faults.Corrupt(p.v[0])
-			r = p.postRecv(1, vi.NewRecv())
+			r = p.postRecv(1, vi.NewRecv(p.seg(1, 0, 100)))
 			return p.post(0, vi.NewRDMAWrite(p.mem[1].Remote(0), p.seg(0, 0, 100)).WithImmediate(1)), r
 		},
 		ud: expect{send: ok, recv: trans},
@@ -240,7 +242,7 @@ var matrix = []row{
 		rr: expect{send: trans, recv: trans},
 	},
 	{ // [VIA-4.6-11]
-		name: "WriteInPart", faulty: canTruncate,
+		name: "WriteInPart", faulty: canTruncate, dropped: &cutWrite,
 		do: func(p *pair) (s, r *vi.Descriptor) {
 			p.Faults.Truncate(p.v[0])
 			return p.post(0, vi.NewRDMAWrite(p.mem[1].Remote(0), p.seg(0, 0, int(p.mtu())))), nil
@@ -250,10 +252,10 @@ var matrix = []row{
 		rr: expect{send: failedEnd, async: codes(vi.ErrorRDMAWAbort)},
 	},
 	{
-		name: "WriteInPart/Immediate", faulty: canTruncate,
+		name: "WriteInPart/Immediate", faulty: canTruncate, dropped: &vanished,
 		do: func(p *pair) (s, r *vi.Descriptor) {
 			p.Faults.Truncate(p.v[0])
-			r = p.postRecv(1, vi.NewRecv())
+			r = p.postRecv(1, vi.NewRecv(p.seg(1, 0, 100)))
 			return p.post(0, vi.NewRDMAWrite(p.mem[1].Remote(0), p.seg(0, 0, int(p.mtu()))).WithImmediate(1)), r
 		},
 		ud: expect{send: anyEnd, recv: part},
@@ -261,7 +263,7 @@ var matrix = []row{
 		rr: expect{send: failedEnd, recv: part},
 	},
 	{ // [VIA-4.6-12]
-		name: "SendInPart", faulty: canTruncate,
+		name: "SendInPart", faulty: canTruncate, dropped: &cutSend,
 		do: func(p *pair) (s, r *vi.Descriptor) {
 			p.Faults.Truncate(p.v[0])
 			r = p.postRecv(1, vi.NewRecv(p.seg(1, 0, int(p.mtu()))))
@@ -272,7 +274,7 @@ var matrix = []row{
 		rr: expect{send: failedEnd, recv: part},
 	},
 	{ // [VIA-4.6-13]; at unreliable delivery see testCorruptUnreliable
-		name: "SendCorrupted", faulty: canCorrupt,
+		name: "SendCorrupted", faulty: canCorrupt, dropped: &vanished,
 		do: func(p *pair) (s, r *vi.Descriptor) {
 			p.Faults.Corrupt(p.v[0])
 			r = p.postRecv(1, vi.NewRecv(p.seg(1, 0, 100)))
@@ -287,6 +289,15 @@ var matrix = []row{
 var (
 	failedEnd = []vi.Status{vi.StatusTransportError, vi.StatusProtectionError, vi.StatusLengthError}
 	anyEnd    = append([]vi.Status{0, vi.StatusFlushed}, failedEnd...)
+)
+
+// Where the network drops damaged frames a message is lost: at unreliable
+// delivery as if it had never been sent, otherwise with the connection. What
+// came of a longer one before is told as partial.
+var (
+	vanished = [3]expect{{send: ok}, {send: maybe, recv: goneOrPart}, {send: trans, recv: goneOrPart}}
+	cutSend  = [3]expect{{send: ok}, {send: maybe, recv: part}, {send: trans, recv: part}}
+	cutWrite = [3]expect{{send: ok}, {send: maybe, async: codes(vi.ErrorRDMAWAbort)}, {send: trans, async: codes(vi.ErrorRDMAWAbort)}}
 )
 
 func canCorrupt(h Harness) bool  { return h.Faults.Corrupt != nil }
@@ -304,6 +315,9 @@ func testErrorMatrix(e *env) {
 			x = r.rd
 		case vi.ReliableReception:
 			x = r.rr
+		}
+		if r.dropped != nil && e.Faults.Dropped {
+			x = r.dropped[slices.Index([]vi.Reliability{vi.UnreliableDelivery, vi.ReliableDelivery, vi.ReliableReception}, e.level)]
 		}
 		if x.send == nil || r.read && !e.canRead() {
 			continue // no such cell

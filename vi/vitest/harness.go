@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -44,6 +45,9 @@ type Harness struct {
 	// and repeats frames needs more.
 	Scale int
 
+	// Only, if set, names the families that are run.
+	Only []string
+
 	// Tally, if set, lets connections break at the levels that promise
 	// delivery.
 	Tally *Tally
@@ -61,6 +65,10 @@ type Faults struct {
 	// Corrupt makes the payload of the next message v sends arrive damaged,
 	// and Truncate only in part.
 	Corrupt, Truncate func(v *vi.VI)
+
+	// Dropped tells that the network itself sees damage and drops it, so that
+	// the message is lost for the provider.
+	Dropped bool
 }
 
 // A family is one line of the checklist. [VIA 8.3]
@@ -93,7 +101,8 @@ func Run(t *testing.T, h Harness) {
 		t.Run(levelNames[level], func(t *testing.T) {
 			for _, f := range families {
 				switch {
-				case f.once && !first,
+				case h.Only != nil && !slices.Contains(h.Only, f.name),
+					f.once && !first,
 					f.read && attrs.RDMAReadSupport&level == 0,
 					f.flow && !h.FlowControl,
 					h.Lossy && level == vi.UnreliableDelivery && !f.lossy:

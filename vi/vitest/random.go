@@ -45,6 +45,7 @@ type direction struct {
 
 	expect  chan message  // in the order in which receives complete
 	gone    chan struct{} // closed when nothing is received any more
+	once    sync.Once
 	credits chan struct{} // receives posted, where nothing else tells
 }
 
@@ -237,9 +238,13 @@ func (d *direction) reap(v *vi.VI, o outstanding) bool {
 	return true
 }
 
+// leave lets the sender know that nothing is received any more.
+func (d *direction) leave() { d.once.Do(func() { close(d.gone) }) }
+
 // receive keeps some receives posted and compares what comes.
 func (d *direction) receive() {
 	side := 1 - d.from
+	defer d.leave()
 	v := d.p.v[side]
 	r := rand.New(rand.NewPCG(77, uint64(d.from)))
 	const depth = 8
@@ -291,7 +296,7 @@ func (d *direction) receive() {
 			continue
 		}
 		v.Disconnect() // ends the other goroutines too
-		close(d.gone)
+		d.leave()
 		for range d.expect {
 		}
 		return
