@@ -8,7 +8,12 @@
 //
 // A link keeps the order of its frames. On loss of synchronisation it is
 // closed (RFC 3821, 5.6.2.3 a); an idle one is kept alive by LKA. Time stamps are sent as "not synchronised".
-// One TCP connection makes one link; the nonce exchange for further
-// connections of the same link is not implemented, such a connection becomes a
-// link of its own.
+//
+// One TCP connection makes one link. RFC 3821, 8.1 lets an entity pair add
+// connections to a link, after the nonce was authenticated over the first; that
+// is for traffic of different classes or quality of service, and needs a way
+// between the FC and FCIP entities that FC-BB-2 defines. Here a further
+// connection becomes a link of its own, with an F_Port of its own behind it: a
+// decision, since order between two N_Ports is then kept without putting frames
+// of several TCP connections back in order.
 package fcip
