@@ -84,16 +84,16 @@ func TestEventIsPassedOn(t *testing.T) {
 func TestWriterIsTold(t *testing.T) {
 	a, b := pair(t, Options{}, Options{})
 	defer shut(t, a, b)
-	if _, err := b.Write([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
 	o := newOp()
 	a.mu.Lock()
 	o.own, o.waited, o.leaves, o.after = true, true, true, a.send.done+1
 	a.wops = append(a.wops, o)
 	a.drv.sleepers++
-	a.send.done++ // as the completion does that Read takes below
+	a.send.done++ // as one of the completions does that others take below
 	a.mu.Unlock()
+	if _, err := b.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := a.Read(make([]byte, 1)); err != nil {
 		t.Error(err)
 	}
