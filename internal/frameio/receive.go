@@ -91,7 +91,7 @@ func (c *Conn) PollBetween(begin, end func()) bool {
 	if begin != nil {
 		begin()
 	}
-	got, _, err := c.receive()
+	got, _, err := c.receive(false)
 	if end != nil {
 		end()
 	}
@@ -141,10 +141,10 @@ func (c *Conn) unlock(err error) {
 }
 
 // receive reads and handles what the socket has. The caller has the receive
-// role. A short read ends it: who waits for the socket next is woken by what
-// has arrived meanwhile, an end of stream behind the last bytes too. more
-// tells that it stopped for being long at it.
-func (c *Conn) receive() (got, more bool, err error) {
+// role. A short read ends it, unless all is set: an end of stream behind the
+// last bytes is only told by one more read. more tells that it stopped for
+// being long at it.
+func (c *Conn) receive(all bool) (got, more bool, err error) {
 	r := &c.rx
 	if err := r.restage(); err != nil {
 		return false, false, err
@@ -183,7 +183,9 @@ func (c *Conn) receive() (got, more bool, err error) {
 		}
 		if n < room {
 			c.proto.Drained()
-			return got, false, nil
+			if undrained = false; !all {
+				return got, false, nil
+			}
 		}
 	}
 	if undrained {
@@ -321,8 +323,8 @@ func (c *Conn) passive() {
 	sock := c.sock.Load()
 	in := &sock.in
 	wait := func(uintptr) bool {
-		in.forget()
 		if !r.mu.TryLock() {
+			in.disarm(sock.fd)
 			return true
 		}
 		if r.closed || r.done {
@@ -331,19 +333,25 @@ func (c *Conn) passive() {
 			return true
 		}
 		if p := r.pollsLocked(); p != seen {
-			// Somebody polls: being woken for each of its messages would
-			// cost it more than the whole rest of the path.
 			seen = p
-			r.mu.Unlock()
-			return true
+			select {
+			case <-r.resume: // and went to sleep
+			default:
+				// Somebody polls: being woken for each of its messages would
+				// cost it more than the whole rest of the path.
+				r.mu.Unlock()
+				in.disarm(sock.fd)
+				return true
+			}
 		}
-		var err error
-		_, more, err = c.receive()
+		// What arrives from here on is reported, so reading until there is
+		// nothing misses nothing.
+		err := io.ErrClosedPipe
+		if in.arm(sock.fd) {
+			_, more, err = c.receive(true)
+		}
 		if ended = err != nil || r.done; !ended && !more {
 			r.park()
-			if !in.arm(sock.fd) {
-				err, ended = io.ErrClosedPipe, true
-			}
 		}
 		c.unlock(err)
 		return ended || more

@@ -262,7 +262,7 @@ func (c *Conn) hearOut() {
 			r.mu.Unlock()
 			return
 		}
-		got, _, err := c.receive()
+		got, _, err := c.receive(false)
 		c.unlock(err)
 		more = got && err == nil
 	}

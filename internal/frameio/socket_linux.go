@@ -17,8 +17,9 @@ import (
 // as much as the message. Here a descriptor is watched only while somebody
 // sleeps on it.
 type socket struct {
-	fd      int
-	in, out watch
+	fd  int
+	in  edge
+	out watch
 
 	mu     sync.RWMutex // held while fd is closed, or used by those without a role
 	closed bool         // guarded by mu
@@ -44,7 +45,7 @@ func takeSocket(nc net.Conn) *socket {
 	if s.fd < 0 {
 		return nil
 	}
-	if !s.in.open(s.fd, unix.EPOLLIN|unix.EPOLLRDHUP) {
+	if !s.in.open(s.fd) {
 		unix.Close(s.fd)
 		return nil
 	}
@@ -96,12 +97,75 @@ func (s *socket) waitWritable() {
 	})
 }
 
-// A watch waits for one kind of readiness of a descriptor: an epoll instance
-// which the runtime's poller watches in turn. It reports once per arm.
+// A nest is an epoll instance for one descriptor, which the runtime's poller
+// watches in turn: it hears of every arrival that the instance asks for.
+type nest struct {
+	f    *os.File
+	raw  syscall.RawConn
+	epfd int
+}
+
+func (n *nest) open(fd int, events uint32) bool {
+	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return false
+	}
+	unix.SetNonblock(epfd, true)
+	n.epfd = epfd
+	f := os.NewFile(uintptr(epfd), "epoll")
+	if err = unix.EpollCtl(epfd, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events}); err == nil {
+		n.raw, err = f.SyscallConn()
+	}
+	if err != nil {
+		f.Close()
+		return false
+	}
+	n.f = f
+	return true
+}
+
+func (n *nest) close() {
+	if n.f != nil {
+		n.f.Close()
+	}
+}
+
+func (n *nest) ask(fd int, events uint32) bool {
+	ev := unix.EpollEvent{Events: events}
+	_, _, e := unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(n.epfd), unix.EPOLL_CTL_MOD, uintptr(fd), uintptr(unsafe.Pointer(&ev)), 0, 0)
+	return e == 0
+}
+
+// An edge wakes its waiter whenever something has arrived since it was armed,
+// until it is disarmed: who waits long asks once. What was there before need
+// not be reported, so the waiter arms it and then reads until there is
+// nothing, in the callback of raw, where it can't miss what the runtime's
+// poller reports meanwhile.
+type edge struct {
+	nest
+	armed bool // owned by who waits
+}
+
+func (e *edge) open(fd int) bool { return e.nest.open(fd, 0) }
+
+func (e *edge) arm(fd int) bool {
+	if !e.armed {
+		e.armed = e.ask(fd, unix.EPOLLIN|unix.EPOLLRDHUP)
+	}
+	return e.armed
+}
+
+// disarm keeps arrivals from waking anybody. An end of the stream may.
+func (e *edge) disarm(fd int) {
+	if e.armed {
+		e.armed = !e.ask(fd, 0)
+	}
+}
+
+// A watch waits for one kind of readiness of a descriptor. It reports once
+// per arm.
 type watch struct {
-	f      *os.File
-	raw    syscall.RawConn
-	epfd   int
+	nest
 	events uint32
 
 	// Owned by who waits.
@@ -110,32 +174,10 @@ type watch struct {
 }
 
 func (w *watch) open(fd int, events uint32) bool {
-	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		return false
-	}
-	unix.SetNonblock(epfd, true)
-	w.epfd, w.events = epfd, events|unix.EPOLLONESHOT
-	f := os.NewFile(uintptr(epfd), "epoll")
-	ev := unix.EpollEvent{} // not armed yet
-	ev.Events = unix.EPOLLONESHOT
-	if err = unix.EpollCtl(epfd, unix.EPOLL_CTL_ADD, fd, &ev); err == nil {
-		w.raw, err = f.SyscallConn()
-	}
-	if err != nil {
-		f.Close()
-		return false
-	}
 	// Errors and hang-ups are reported whatever was asked for, so there may
 	// be a report before the first arm.
-	w.f, w.stale = f, true
-	return true
-}
-
-func (w *watch) close() {
-	if w.f != nil {
-		w.f.Close()
-	}
+	w.events, w.stale = events|unix.EPOLLONESHOT, true
+	return w.nest.open(fd, unix.EPOLLONESHOT)
 }
 
 // arm asks to be woken as soon as fd is ready, which may be now. It is false
@@ -148,9 +190,7 @@ func (w *watch) arm(fd int) bool {
 		w.stale = false
 		w.take()
 	}
-	ev := unix.EpollEvent{Events: w.events}
-	_, _, e := unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(w.epfd), unix.EPOLL_CTL_MOD, uintptr(fd), uintptr(unsafe.Pointer(&ev)), 0, 0)
-	w.armed = e == 0
+	w.armed = w.ask(fd, w.events)
 	return w.armed
 }
 

@@ -12,10 +12,10 @@ type iovec struct{}
 // A socket stands for the fast path, which this system does not have.
 type socket struct {
 	fd int
-	in watch
+	in edge
 }
 
-type watch struct{ raw syscall.RawConn }
+type edge struct{ raw syscall.RawConn }
 
 func takeSocket(net.Conn) *socket { return nil }
 
@@ -29,8 +29,8 @@ type handle struct {
 func (*socket) close(bool)    {}
 func (*socket) closeWrite()   {}
 func (*socket) waitWritable() {}
-func (*watch) arm(int) bool   { return false }
-func (*watch) forget()        {}
+func (*edge) arm(int) bool    { return false }
+func (*edge) disarm(int)      {}
 
 func sysRead(int, []byte) (int, error)              { panic("frameio: no fast path") }
 func (c *Conn) sysReadv(int, [][]byte) (int, error) { panic("frameio: no fast path") }
