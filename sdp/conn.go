@@ -182,37 +182,34 @@ func (c *Conn) isClosed() bool {
 // all of them have gone, and the end of the stream behind them, then resets. A
 // process that ends after such a Close loses nothing. [D-78] [SDP-8.2.1-11]
 func (c *Conn) SetLinger(sec int) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return c.opError("set", net.ErrClosed)
-	}
-	c.linger = time.Duration(sec) * time.Second
-	return nil
+	return c.setting(func() { c.linger = time.Duration(sec) * time.Second })
 }
 
 // SetReadBuffer and SetWriteBuffer bound the bytes held in either direction
 // beside the Private Buffers; they hold for what comes from now on. [D-79]
 func (c *Conn) SetReadBuffer(bytes int) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return c.opError("set", net.ErrClosed)
-	}
-	c.opt.ReceiveBuffer = max(0, bytes)
-	c.m.SetBudgets(c.opt.SendBuffer, c.opt.ReceiveBuffer)
-	return nil
+	return c.setting(func() {
+		c.opt.ReceiveBuffer = max(0, bytes)
+		c.m.SetBudgets(c.opt.SendBuffer, c.opt.ReceiveBuffer)
+	})
 }
 
 // SetWriteBuffer bounds the bytes that Write copies before it blocks.
 func (c *Conn) SetWriteBuffer(bytes int) error {
+	return c.setting(func() {
+		c.opt.SendBuffer = max(0, bytes)
+		c.m.SetBudgets(c.opt.SendBuffer, c.opt.ReceiveBuffer)
+	})
+}
+
+// setting changes a property of a connection that is not closed.
+func (c *Conn) setting(change func()) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return c.opError("set", net.ErrClosed)
 	}
-	c.opt.SendBuffer = max(0, bytes)
-	c.m.SetBudgets(c.opt.SendBuffer, c.opt.ReceiveBuffer)
+	change()
 	return nil
 }
 

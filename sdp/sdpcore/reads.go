@@ -1,0 +1,174 @@
+package sdpcore
+
+import (
+	"io"
+	"time"
+)
+
+// Read posts read id with room for n bytes, at least one. With all it ends only
+// when full, at the end of the stream, or when cancelled; such a read is never
+// advertised. [SDP-9.3-15] Reads are served in order.
+func (m *Machine) Read(now time.Duration, id uint64, n int, all bool, out []Action) []Action {
+	m.begin(now, out)
+	if n <= 0 {
+		panic("sdpcore: read of nothing")
+	}
+	s := &m.snk
+	if s.closed {
+		m.do(Action{Op: OpReadDone, ID: id, Err: ErrClosed})
+		return m.end()
+	}
+	s.reads.push(read{id: id, n: n, all: all})
+	m.serve()
+	m.noteRead(n)
+	return m.end()
+}
+
+// CancelRead asks for read id back. It ends by OpReadDone with the exact count:
+// at once, or when RDMA into it is over: an RDMA Read has come, or the peer has
+// answered the SinkAvailCancel. [SDP-9.5.5-1]
+func (m *Machine) CancelRead(now time.Duration, id uint64, out []Action) []Action {
+	m.begin(now, out)
+	s := &m.snk
+	for i := range s.reads.len() {
+		r := s.reads.at(i)
+		if r.id != id {
+			continue
+		}
+		r.cancel = true
+		switch {
+		case r.offered:
+			s.cancelWant = !s.cancelOpen
+		case r.inflight == 0:
+			m.endRead(i, ErrCancelled)
+		}
+		break
+	}
+	return m.end()
+}
+
+// endRead ends read i with what is in it.
+func (m *Machine) endRead(i int, err error) {
+	r := m.snk.reads.remove(i)
+	if err == io.EOF && r.off > 0 {
+		err = nil
+	}
+	m.do(Action{Op: OpReadDone, ID: r.id, N: r.off, Err: err})
+}
+
+func (m *Machine) findRead(id uint64) (int, *read) {
+	for i := range m.snk.reads.len() {
+		if r := m.snk.reads.at(i); r.id == id {
+			return i, r
+		}
+	}
+	return -1, nil
+}
+
+// serve gives held bytes to the reads, of several messages to one read if that is
+// not advertised [SDP-9.5.1-6], and starts RDMA Reads for them.
+func (m *Machine) serve() {
+	s := &m.snk
+	for i := 0; i < s.reads.len(); {
+		r := s.reads.at(i)
+		if r.offered {
+			return
+		}
+		if r.inflight == 0 && s.held > 0 && s.opsDirect() == 0 {
+			m.take(r, min(r.n-r.off, s.held))
+		}
+		if r.off == r.n {
+			m.endRead(i, nil)
+			continue
+		}
+		if m.life == lifeDead {
+			if r.off > 0 && !r.all {
+				m.endRead(i, nil)
+			} else {
+				m.endRead(i, m.verdict())
+			}
+			continue
+		}
+		// Once the reads behind it may have been served, r gets no more.
+		for r.off+r.inflight < r.n && (r.all || !r.fetched) && m.fetch(r) {
+		}
+		switch {
+		case r.inflight > 0:
+			if r.off+r.inflight < r.n && r.all {
+				return // the next bytes are still its own
+			}
+			i++
+		case r.off > 0 && !r.all:
+			if s.expects && m.life == lifeOpen && !r.cancel {
+				return // more for it is at hand
+			}
+			m.endRead(i, nil)
+		case m.drained():
+			m.endRead(i, io.EOF) // [SDP-8.2.1-15] [SDP-8.2.1-17]
+		default:
+			return
+		}
+	}
+}
+
+// drained reports whether the end of the stream has been reached.
+func (m *Machine) drained() bool {
+	s := &m.snk
+	return s.eof && s.held == 0 && s.ops.len() == 0
+}
+
+// Expect tells whether more messages have come than the machine was told of. A
+// read that is not full then waits for them. Call Settle when there are no more.
+func (m *Machine) Expect(more bool) { m.snk.expects = more }
+
+// Settle ends reads that waited because of Expect.
+func (m *Machine) Settle(now Time, out []Action) []Action {
+	m.begin(now, out)
+	if m.snk.reads.len() == 0 || m.snk.reads.at(0).off == 0 {
+		out, m.out = m.out, nil
+		return out
+	}
+	return m.end()
+}
+
+// Landing returns the read that takes payload if that comes next, and the
+// offset in it; ok is false if it is not known, or advertised.
+func (m *Machine) Landing() (id uint64, off int, ok bool) {
+	s := &m.snk
+	if m.life != lifeOpen || s.reads.len() == 0 || s.held > 0 || s.ops.len() > 0 || s.offers.len() > 0 || s.closed {
+		return 0, 0, false
+	}
+	r := s.reads.at(0)
+	return r.id, r.off, !r.cancel && r.inflight == 0
+}
+
+// CloseRead says that the ULP reads no more. Payload that comes afterwards ends
+// the connection abortively, as with TCP [D-49], unless discard is set: then it
+// is dropped. Reads in progress end.
+func (m *Machine) CloseRead(now time.Duration, discard bool, out []Action) []Action {
+	m.begin(now, out)
+	s := &m.snk
+	if !s.closed || discard {
+		s.closed, s.discard = true, discard
+		for i := range s.reads.len() {
+			r := s.reads.at(i)
+			r.cancel = true
+			if r.offered {
+				s.cancelWant = !s.cancelOpen
+			}
+		}
+		if s.offers.len() == 0 {
+			m.checkSinkCancel()
+		}
+		m.dropHeld()
+		if !discard && s.adverts.len() > 0 {
+			m.abort(ErrReadClosed) // the rest of them is yet to come
+		}
+		if discard {
+			for i := range s.adverts.len() {
+				s.adverts.at(i).wantSm = true
+			}
+		}
+	}
+	return m.end()
+}
