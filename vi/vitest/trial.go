@@ -173,7 +173,7 @@ func (x *trial) run(f func()) (broken bool) {
 }
 
 // bound is how long the other side may take to hear that a connection broke.
-func (e *env) bound() time.Duration { return e.patience() }
+func (e *env) bound() time.Duration { return 10 * time.Second * time.Duration(max(1, e.Scale)) }
 
 // audit says what is wrong with the way the connections of a trial ended, "" if
 // a broken one, reported properly, explains a finding.
