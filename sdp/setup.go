@@ -53,7 +53,7 @@ func (o *Options) maxRecvSize() int {
 	return max(o.RecvBufferSize, 64<<10)
 }
 
-// config returns the iwarp configuration. The Private Buffers are posted before
+// config returns the iwarp configuration. The Private Buffers are there before
 // anything is said to the peer, and one more as a spare. [SDP-8.1.1-5]
 // [SDP-8.1.1-6] [SDP-8.1.1-7] [SDP-8.1.1-18] [D-08]
 func (s *setup) config(nc net.Conn) *iwarp.Config {
