@@ -50,7 +50,6 @@ func TestVerifiedMeanwhile(t *testing.T) {
 				t.Error(got)
 			}
 			told(s, i)
-			begin = s.net.Now()
 			r := b.postRecv(10)
 			w := a.post(vi.OpSendReceive, pattern(10, 1))
 			if !s.net.RunUntil(2*slow, func() bool { return w.done && r.done }) {
