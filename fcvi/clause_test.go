@@ -665,9 +665,9 @@ func TestFCVI_5_4(t *testing.T) {
 // in each. [FCVI-8.2-1]
 func TestFCVI_8_2(t *testing.T) {
 	want := map[state]string{
-		stIdle: "C_RESOLVE C_RQST C_HELD", stResolve: "IDLE C_RQST C_RESP1", stRqst: "IDLE CONCEDED C_RESP1 C_RESP2 CONNECTED",
-		stConceded: "IDLE C_RQST C_RESP1", stHeld: "IDLE C_RESP1", stResp1: "IDLE C_RESOLVE CONNECTED",
-		stResp2: "IDLE C_RQST CONNECTED ERROR", stConnected: "DISC_SENT ERROR", stDiscSent: "IDLE ERROR", stError: "IDLE",
+		stIdle: "C_RESOLVE C_RQST C_HELD", stResolve: "IDLE C_RQST C_RESP1", stRqst: "IDLE C_RESOLVE CONCEDED C_RESP1 C_RESP2 CONNECTED",
+		stConceded: "IDLE C_RESOLVE C_RQST C_RESP1", stHeld: "IDLE C_RESP1", stResp1: "IDLE C_RESOLVE CONNECTED",
+		stResp2: "IDLE C_RESOLVE C_RQST CONNECTED ERROR", stConnected: "DISC_SENT ERROR", stDiscSent: "IDLE ERROR", stError: "IDLE",
 	}
 	seen := map[state]vi.State{stIdle: vi.Idle, stHeld: vi.Idle, stConnected: vi.Connected, stDiscSent: vi.Error, stError: vi.Error}
 	for from := range numStates {

@@ -32,15 +32,16 @@ func (s state) String() string {
 	return fmt.Sprintf("state(%d)", uint8(s))
 }
 
-// arrows are the changes of state that exist; any other is a bug of ours.
-// [FCVI 8.2]
+// arrows are the changes of state that exist; any other is a bug of ours. Every
+// state of a set-up that is under way leads back to C_RESOLVE: the peer withdrew
+// or logged out, and is looked for again. [FCVI 8.2]
 var arrows = [numStates][numStates]bool{
 	stIdle:      {stResolve: true, stHeld: true, stRqst: true},
 	stResolve:   {stRqst: true, stResp1: true, stIdle: true},
 	stRqst:      {stResolve: true, stResp2: true, stConceded: true, stResp1: true, stConnected: true, stIdle: true},
 	stConceded:  {stResolve: true, stResp1: true, stRqst: true, stIdle: true},
 	stHeld:      {stResp1: true, stIdle: true},
-	stResp1:     {stConnected: true, stIdle: true, stResolve: true}, // to C_RESOLVE: a peer withdrew or logged out, look for it again
+	stResp1:     {stConnected: true, stIdle: true, stResolve: true},
 	stResp2:     {stResolve: true, stConnected: true, stRqst: true, stIdle: true, stError: true},
 	stConnected: {stDiscSent: true, stError: true},
 	stDiscSent:  {stIdle: true, stError: true},
