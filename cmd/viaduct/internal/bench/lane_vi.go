@@ -181,16 +181,7 @@ func (l *viLane) recv(ctx context.Context, poll bool) (int, error) {
 
 func (l *viLane) close() {
 	l.v.Disconnect()
-	for {
-		if _, err := l.v.SendDone(); errors.Is(err, vi.ErrQueueEmpty) || errors.Is(err, vi.ErrNotDone) {
-			break
-		}
-	}
-	for {
-		if _, err := l.v.RecvDone(); errors.Is(err, vi.ErrQueueEmpty) || errors.Is(err, vi.ErrNotDone) {
-			break
-		}
-	}
+	transport.EmptyVI(l.v)
 	l.nic.DeregisterMem(l.mem)
 	l.nic.DeregisterMem(l.recvs)
 	l.v.Destroy()

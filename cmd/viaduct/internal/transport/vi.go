@@ -260,19 +260,19 @@ func (c *viConn) Reap(ctx context.Context) error {
 // is handed over by Disconnect.
 func (c *viConn) Shutdown(context.Context) error { return nil }
 
+// EmptyVI takes what was flushed when v was disconnected: Destroy wants the
+// queues empty. Closing the NIC meanwhile does no harm.
+func EmptyVI(v *vi.VI) {
+	for _, done := range []func() (*vi.Descriptor, error){v.SendDone, v.RecvDone} {
+		for d, _ := done(); d != nil; d, _ = done() {
+		}
+	}
+}
+
 func (c *viConn) Close() error {
 	c.once.Do(func() {
 		c.v.Disconnect()
-		for { // everything was flushed; Destroy wants the queues empty
-			if _, err := c.v.SendDone(); errors.Is(err, vi.ErrQueueEmpty) || errors.Is(err, vi.ErrNotDone) {
-				break
-			}
-		}
-		for {
-			if _, err := c.v.RecvDone(); errors.Is(err, vi.ErrQueueEmpty) || errors.Is(err, vi.ErrNotDone) {
-				break
-			}
-		}
+		EmptyVI(c.v)
 		for _, r := range []*vi.Region{c.slab, c.out} {
 			if r != nil {
 				c.nic.DeregisterMem(r)

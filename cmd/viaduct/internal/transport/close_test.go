@@ -1,0 +1,50 @@
+package transport
+
+import (
+	"testing"
+	"time"
+
+	"viaduct/vi"
+	"viaduct/vitcp"
+)
+
+// TestEmptyVI: what is posted is taken, and a NIC that was closed first has
+// nothing more to say. A server that is ended while a connection breaks gets
+// there.
+func TestEmptyVI(t *testing.T) {
+	for _, closed := range []bool{false, true} {
+		p, err := vitcp.New(vitcp.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		nic, err := vi.Open(p, "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nic.Close()
+		r, err := nic.RegisterMem(make([]byte, 64), vi.MemAttributes{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := nic.CreateVI(vi.Attributes{Reliability: vi.ReliableDelivery}, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := v.PostRecv(vi.NewRecv(r.Segment(0, 64))); err != nil {
+			t.Fatal(err)
+		}
+		if v.Disconnect(); closed {
+			nic.Close()
+		}
+		done := make(chan struct{})
+		go func() { defer close(done); EmptyVI(v) }()
+		select {
+		case <-done:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("closed %t: does not end", closed)
+		}
+		if err := v.Destroy(); !closed && err != nil {
+			t.Errorf("destroy: %v", err)
+		}
+	}
+}
