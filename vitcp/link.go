@@ -291,9 +291,10 @@ func (l *link) wind(started bool) {
 		l.c.Abort()
 		l.c.Close()
 	case started:
-		// FIN after what is queued; then the peer's, so that what completed
-		// sends have left in the kernel is not lost to a reset. [V-17] [V-18]
-		l.c.Shutdown()
+		// FIN after what is queued, as fillLast asks for it; then the peer's,
+		// so that what completed sends have left in the kernel is not lost to
+		// a reset. [V-17] [V-18]
+		l.c.Kick()
 		l.c.CloseAfter(l.p.cfg.DrainTimeout)
 	default:
 		l.c.Shutdown()
@@ -349,7 +350,7 @@ func (l *link) die(cause error, f *fault, after func()) {
 		l.fault.Store(f)
 	}
 	l.dying.Store(true)
-	l.c.Shutdown()
+	l.c.Kick() // fillLast ends our direction
 	l.breaks(cause, false, after)
 }
 

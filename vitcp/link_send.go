@@ -369,13 +369,17 @@ func (l *link) finishSend(d *vi.Descriptor, seq uint64, bad vi.Status) {
 
 // fillLast appends what is still to be said when the connection ends, once: a
 // message that was begun is ended as void, the peer is told its error, or
-// that we leave. Nothing of the consumer is touched.
+// that we leave. Nothing of the consumer is touched. Then the sending direction
+// ends. Asking for that is left to the send role: asked for by another
+// goroutine, it could come between a look that found nothing to send and the
+// last one, and the report would be lost.
 func (l *link) fillLast(b *frameio.Batch) {
 	t := &l.tx
 	if t.ended {
 		return
 	}
 	t.ended = true
+	defer l.c.Shutdown()
 	var ack vitcpwire.Number
 	var code uint8
 	f := l.fault.Load()

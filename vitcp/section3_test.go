@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -547,6 +549,44 @@ func TestVIT_3_1_RemoteErrorCode(t *testing.T) {
 			t.Errorf("%v, %v", d.ImmediateData, err)
 		}
 	})
+}
+
+// The report of an error leaves before the end of the stream, whatever the send
+// role is doing when the error is found: here it looks for something to send
+// again and again, as it does after every doorbell. [VIT-3.1-ACK-6] [V-18]
+func TestVIT_3_1_ReportBeforeEnd(t *testing.T) {
+	p := connectPair(t, Config{WrapConn: hideDescriptor}, reliableAll)
+	r, _ := register(t, p.na, 10, vi.MemAttributes{})
+	for range 50 {
+		c := p.b.Link().(*link).c
+		end := make(chan struct{})
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				for {
+					select {
+					case <-end:
+						return
+					default:
+						c.Kick()
+						runtime.Gosched()
+					}
+				}
+			})
+		}
+		must(t, p.a.PostSend(vi.NewRDMAWrite(vi.RemoteSegment{Address: 1, Handle: 1}, segment(r, 0, 10))))
+		d, _ := waitSend(t, p.a)
+		close(end)
+		wg.Wait()
+		if got := d.Status() & vi.StatusErrorMask; got != vi.StatusRDMAProtection {
+			t.Fatalf("the write that was refused: %v", d.Status())
+		}
+		waitState(t, p.a, vi.Error)
+		waitState(t, p.b, vi.Error)
+		must(t, p.a.Disconnect())
+		must(t, p.b.Disconnect())
+		p.connect(t)
+	}
 }
 
 // The Transmit Error flag. [VIT-3.1-6] [VIT-2.2.2.2.5-5] [V-30]
