@@ -199,7 +199,11 @@ func testImmediate(e *env) {
 	p.postRecv(1, r)
 	p.post(0, vi.NewSend(p.seg(0, 0, 10)))
 	p.reapSend(p.v[0], nil)
-	if got := p.reapRecv(p.v[1], r); got&vi.StatusImmediate != 0 || r.ImmediateData != 0 {
+	got := p.reapRecv(p.v[1], r)
+	if got.Failed() {
+		e.Fatalf("no immediate data: status %v", got)
+	}
+	if got&vi.StatusImmediate != 0 || r.ImmediateData != 0 {
 		e.wrongf("no immediate data came as %#x, status %v", r.ImmediateData, got)
 	}
 	// A write with immediate data uses up one receive and leaves its memory
