@@ -180,7 +180,7 @@ func TestSDP_10_5_LastCredits(t *testing.T) {
 		rcvd       serial
 		must       bool
 	}{{4, 4, 0, false}, {4, 4, 3, true}, {1, 4, 3, false}, {4, 4, 2, false}, {0, 4, 4, false}} {
-		cr := credits{pool: 4, free: c.free, told: c.told, expect: c.rcvd}
+		cr := credits{pool: 4, free: c.free, told: c.told, high: serial(c.told), expect: c.rcvd}
 		if got := cr.mustRefresh(); got != c.must { // [SDP-10.5-8]
 			t.Errorf("free %d, told %d, received %d: must refresh %t", c.free, c.told, c.rcvd, got)
 		}

@@ -23,6 +23,7 @@ type credits struct {
 	holdAt  serial // value it is held at
 	toldAck serial // what the peer knows: messages of its own before this one were acknowledged
 	told    int    // and this many buffers were posted then
+	high    serial // by all it was ever told, the peer may have sent messages before this one
 	ackTold bool   // an MSeqAck other than zero was sent
 	empties int    // empty Data received since the last message sent
 }
@@ -32,7 +33,7 @@ func (c *credits) start(p Params) {
 		first: serial(p.FirstSend), next: serial(p.FirstSend), acked: serial(p.FirstSend), lastReal: serial(p.FirstSend),
 		bufs: p.PeerBufs, idleBufs: p.PeerBufs, ackSure: p.FirstSend != 0,
 		rfirst: serial(p.FirstRecv), expect: serial(p.FirstRecv), toldAck: serial(p.FirstRecv),
-		pool: p.RecvBufs, free: p.RecvBufs, told: p.RecvBufs,
+		pool: p.RecvBufs, free: p.RecvBufs, told: p.RecvBufs, high: serial(p.FirstRecv) + serial(p.RecvBufs),
 	}
 }
 
@@ -103,6 +104,34 @@ func (c *credits) announce() int { return max(0, c.free) }
 // credit that the peer computes. [D-11]
 func (c *credits) gain() int { return c.announce() - c.told + int(c.ackNext().sub(c.toldAck)) }
 
+// gainForLast is gain for a message that takes the last credit. It must leave
+// the peer with credit even if all that it was ever told is used up by messages
+// on their way; two ends whose last messages cross would else both have none.
+// gain is not enough for that: a message that acknowledges message 0 may read
+// like less than was told before, and what merely makes up for it is nothing
+// new. [SDP-10.5-3] [D-10]
+func (c *credits) gainForLast() int {
+	if now := c.ackNext() + serial(c.announce()); c.high.less(now) {
+		return int(now.sub(c.high))
+	}
+	return 0
+}
+
+// tell notes what the peer learns by a message sent now. A hold takes nothing
+// back: the cancel uses no buffer, and no payload comes while a SrcAvail is
+// open. [D-12]
+func (c *credits) tell() {
+	most := c.expect + serial(c.announce()) // as the peer may read it at best
+	if c.hold {
+		most = c.holdAt + 1 + serial(c.announce())
+	}
+	if c.high.less(most) {
+		c.high = most
+	}
+	c.told, c.toldAck, c.empties = c.announce(), c.ackNext(), 0
+	c.ackTold = c.ackTold || c.ack() != 0
+}
+
 // peerHas returns the credits the peer has left, by what it was told and has
 // used since.
 func (c *credits) peerHas() int { return c.told - int(c.expect.sub(c.toldAck)) }
@@ -110,7 +139,9 @@ func (c *credits) peerHas() int { return c.told - int(c.expect.sub(c.toldAck)) }
 // mustRefresh reports whether the peer is down to one credit and there is more
 // to give: that message may take the last credit and waits for nothing.
 // [SDP-10.5-8] [SDP-10.5-9]
-func (c *credits) mustRefresh() bool { return c.peerHas() <= 1 && c.gain() >= 1 }
+func (c *credits) mustRefresh() bool {
+	return c.peerHas() <= 1 && (c.gainForLast() >= 1 || c.credit() >= 2 && c.gain() >= 1)
+}
 
 // shouldRefresh reports whether an empty Data is worth its cost: the peer is
 // down to two credits, where its payload stops, or half of the pool is new.
@@ -126,6 +157,6 @@ func (c *credits) shouldRefresh() bool {
 // [SDP-10.5-1] [SDP-10.5-2] [SDP-10.5-3] [SDP-10.5-4]
 func (c *credits) mayPayload() bool { return c.credit() >= 3 } // [SDP-10.5-7]; and anything else [SDP-10.5-10]
 func (c *credits) mayControl() bool {
-	n := c.credit()                          // with none nothing goes [SDP-10.5-5]
-	return n >= 2 || n == 1 && c.gain() >= 1 // [SDP-10.5-6]
+	n := c.credit()                                 // with none nothing goes [SDP-10.5-5]
+	return n >= 2 || n == 1 && c.gainForLast() >= 1 // [SDP-10.5-6]
 }

@@ -43,8 +43,7 @@ func (m *Machine) send(mid sdpwire.MID, flags sdpwire.Flags) int {
 		MID: mid, Flags: flags, Bufs: uint16(c.announce()), Len: uint32(mid.HeaderLen()), // [SDP-6.1.4-1]
 		MSeq: uint32(c.next), MSeqAck: uint32(c.ack()),
 	}})
-	c.told, c.toldAck, c.empties = c.announce(), c.ackNext(), 0
-	c.ackTold = c.ackTold || c.ack() != 0
+	c.tell()
 	c.next++
 	if mid != sdpwire.Data {
 		c.lastReal = c.next
@@ -137,7 +136,7 @@ func (m *Machine) stepRelease() bool {
 		return false
 	}
 	c.hold = false
-	gives := c.gain() >= 1
+	gives := c.gainForLast() >= 1
 	c.hold = true
 	if !gives {
 		return false

@@ -908,6 +908,19 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
+// Seeds that once stopped or broke a rule. [D-10]
+func TestSimulationSeeds(t *testing.T) {
+	for _, seed := range []uint64{
+		3945, // both ends spent their last credits on what acknowledged message 0 and no more, and the two crossed
+	} {
+		s := newSim(seed, false)
+		s.play(2000)
+		if s.fail != "" {
+			t.Errorf("seed %d, step %d: %s", seed, s.steps, s.fail)
+		}
+	}
+}
+
 func (a *Stats) add(b Stats) {
 	a.SentBytesBcopy += b.SentBytesBcopy
 	a.SentBytesPrefix += b.SentBytesPrefix
