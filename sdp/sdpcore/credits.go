@@ -118,8 +118,8 @@ func (c *credits) gainForLast() int {
 }
 
 // tell notes what the peer learns by a message sent now. A hold takes nothing
-// back: the cancel uses no buffer, and no payload comes while a SrcAvail is
-// open. [D-12]
+// back, since the cancel uses no buffer and no payload but the rest of an
+// earlier SendSm can come before its answer. [D-12]
 func (c *credits) tell() {
 	most := c.expect + serial(c.announce()) // as the peer may read it at best
 	if c.hold {
