@@ -26,6 +26,7 @@ type lengthFramed struct {
 	pending int          // guarded by mu: frames of the last Fill
 	sent    int          // guarded by mu: frames the kernel has taken
 
+	filled  func() // called at the end of each Fill, without mu; nil for none
 	got     func([]byte)
 	place   []byte // of the frame that is read straight into place
 	at      int
@@ -60,6 +61,9 @@ func (p *lengthFramed) check() {
 
 func (p *lengthFramed) Fill(b *Batch) {
 	p.check()
+	if p.filled != nil {
+		defer p.filled()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for p.head < len(p.queue) && !b.Full() {

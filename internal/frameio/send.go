@@ -95,6 +95,7 @@ func (c *Conn) drain() {
 	}
 	for n := 0; ; n++ {
 		var err error
+		last := t.finishing.Load()
 		t.mu.Lock()
 		more := c.fillLocked()
 		if more && n < turns {
@@ -104,13 +105,13 @@ func (c *Conn) drain() {
 		}
 		t.mu.Unlock()
 		if !more {
-			c.finish()
+			c.finish(last)
 			if c.giveBack() {
 				return
 			}
 			continue
 		}
-		if n == turns {
+		if n >= turns { // rounds that found nothing count too
 			go c.sendLoop()
 			return
 		}
@@ -158,11 +159,12 @@ func (c *Conn) sendLoop() {
 
 // fill makes sure that there is a batch to write, unless nothing is queued.
 func (c *Conn) fill() bool {
+	last := c.tx.finishing.Load()
 	c.tx.mu.Lock()
 	more := c.fillLocked()
 	c.tx.mu.Unlock()
 	if !more {
-		c.finish()
+		c.finish(last)
 	}
 	return more
 }
@@ -179,11 +181,12 @@ func (c *Conn) fillLocked() bool {
 	return t.batch.bytes > 0 && !c.closing.Load()
 }
 
-// finish ends the direction if that was asked for and nothing is left to be
-// sent.
-func (c *Conn) finish() {
+// finish ends the direction if nothing is left to be sent. last tells that the
+// end was asked for before the look that found nothing: what was queued before
+// Shutdown may otherwise still be unseen.
+func (c *Conn) finish(last bool) {
 	t := &c.tx
-	if t.finishing.Load() && !t.finished && t.batch.bytes == 0 {
+	if last && !t.finished && t.batch.bytes == 0 {
 		t.finished = true
 		if s := c.sock.Load(); s != nil {
 			s.closeWrite()

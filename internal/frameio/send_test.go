@@ -480,3 +480,51 @@ func TestPinned(t *testing.T) {
 		t.Error("guarded memory is shared")
 	}
 }
+
+// A caller of Kick that looks at the queue in vain, time and again because
+// others kick meanwhile, sends what it finds in the end.
+func TestEmptyRounds(t *testing.T) {
+	everyKind(t, func(t *testing.T, k kind) {
+		a, b := k.connect(t)
+		done := b.expect(t, [][]byte{[]byte("at last")})
+		b.c.Start(nil)
+		rounds := 0
+		a.filled = func() {
+			switch rounds++; {
+			case rounds == turns+2:
+				a.post([]byte("at last"))
+				fallthrough
+			case rounds < turns+2:
+				a.c.Kick()
+			}
+		}
+		a.c.Start(nil)
+		a.c.Kick()
+		await(t, "the frame", done)
+		eventually(t, "it is reported as sent", func() bool { return a.sentFrames() == 1 })
+	})
+}
+
+// What was queued before Shutdown is sent before the end of the stream, also
+// if the sender has just found nothing.
+func TestShutdownBehindFrame(t *testing.T) {
+	everyKind(t, func(t *testing.T, k kind) {
+		a, b := k.connect(t)
+		done := b.expect(t, [][]byte{[]byte("last words")})
+		b.c.Start(nil)
+		first := true
+		a.filled = func() {
+			if first {
+				first = false
+				a.post([]byte("last words"))
+				a.c.Shutdown()
+			}
+		}
+		a.c.Start(nil)
+		a.c.Kick()
+		await(t, "the frame", done)
+		if err := await(t, "the end", b.failed); err != io.EOF {
+			t.Errorf("the stream ended with %v", err)
+		}
+	})
+}
