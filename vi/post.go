@@ -58,7 +58,7 @@ func (v *VI) recvDoorbell() {
 		ep.link.RecvPosted()
 		return
 	}
-	if v.State() == Error { // [VIA-2.3-1] [VIA-2.2-11]
+	if v.State() == Error || v.closed.Load() { // [VIA-2.3-1] [VIA-2.2-11]
 		v.flushUnconnected()
 	}
 }
@@ -66,7 +66,7 @@ func (v *VI) recvDoorbell() {
 // flushUnconnected completes what must not wait for a connection. A post
 // looks at the connection after its descriptor is in the queue, and the end
 // of a connection flushes after it was taken away: one of the two sees the
-// other.
+// other. The same holds for the end of the VI.
 func (v *VI) flushUnconnected() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -77,7 +77,7 @@ func (v *VI) flushUnconnected() {
 		return
 	}
 	v.send.flush(StatusFlushed)
-	if v.State() == Error {
+	if v.State() == Error || v.closed.Load() {
 		v.recv.flush(StatusFlushed)
 	}
 }

@@ -140,6 +140,10 @@ func (v *VI) Destroy() error {
 func (v *VI) removeLocked() {
 	v.gone = true
 	v.closed.Store(true)
+	// What was posted since the connection ended: nobody would wake who
+	// waits for it. Who posts later looks at closed.
+	v.send.flush(StatusFlushed)
+	v.recv.flush(StatusFlushed)
 	v.send.cancelNotify() // [VIA-8.3-18]
 	v.recv.cancelNotify()
 	n := v.nic
