@@ -21,6 +21,7 @@ type viConsumer struct {
 	recvSeq uint64
 	cur     vi.Cursor
 	pos     uint32
+	ahead   vi.Cursor          // of at, which must not allocate one
 	end     func(orderly bool) // breaks the connection, elsewhere
 
 	listed            bool   // the station settles it when the lock is given back
@@ -130,8 +131,8 @@ func (v *viConsumer) at(p *piece, d *vi.Descriptor, cur *vi.Cursor, pos *uint32,
 		*pos += uint32(len(ref.B))
 		ref.Release()
 	}
-	ahead := *cur // cur stays where the piece begins
-	ref, bad := get(d, &ahead, int(rest))
+	v.ahead = *cur // cur stays where the piece begins
+	ref, bad := get(d, &v.ahead, int(rest))
 	if bad != 0 || len(ref.B) == 0 {
 		return nil
 	}

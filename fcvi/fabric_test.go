@@ -113,23 +113,28 @@ func TestNoAllocation(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	v, _, src, dst := benchPair(t, vi.ReliableReception, Config{})
-	d := vi.NewRDMAWrite(dst.Remote(0), src.Segment(0, 1<<18))
-	one := func() {
-		if err := v.PostSend(d); err != nil {
-			t.Fatal(err)
-		}
-		for {
-			if _, err := v.SendDone(); err == nil {
-				return
+	const n = 1 << 18
+	for _, level := range []vi.Reliability{vi.ReliableDelivery, vi.ReliableReception} {
+		v, _, src, dst := benchPair(t, level, Config{})
+		for name, d := range map[string]*vi.Descriptor{
+			"write": vi.NewRDMAWrite(dst.Remote(0), src.Segment(0, n)),
+		} {
+			one := func() {
+				if err := v.PostSend(d); err != nil {
+					t.Fatal(err)
+				}
+				for {
+					if _, err := v.SendDone(); err == nil {
+						return
+					}
+				}
+			}
+			for range 20 {
+				one()
+			}
+			if a := testing.AllocsPerRun(50, one); a >= 1 {
+				t.Errorf("%v: %.0f allocations for a %s of %d frames", level, a, name, n/2080)
 			}
 		}
-	}
-	for range 20 {
-		one()
-	}
-	const frames = 1 << 18 / 2080
-	if n := testing.AllocsPerRun(50, one); n > frames/10 {
-		t.Errorf("%.1f allocations for a write of %d frames", n, frames)
 	}
 }

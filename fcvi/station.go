@@ -213,10 +213,13 @@ func (o *localOutlet) poller(dst fc.Addr) poller {
 type linkOutlet struct {
 	l *fcip.Link
 	s *station
+
+	now   fc.Time         // of the batch that is being taken; guarded by the station
+	yield func(*fc.Frame) // frame, made once
 }
 
 func (o *linkOutlet) begin(s *station) error {
-	o.s = s
+	o.s, o.yield = s, o.frame
 	now := s.enter()
 	s.out = o
 	s.np.LinkUp(now, fc.LinkInfo{})
@@ -234,12 +237,14 @@ func (o *linkOutlet) poller(fc.Addr) poller { return o.l }
 // Frames takes a batch under one lock.
 func (o *linkOutlet) Frames(recv func(yield func(f *fc.Frame))) {
 	s := o.s
-	now := s.enter()
+	o.now = s.enter()
 	if !s.dead {
-		recv(func(f *fc.Frame) { s.np.Receive(now, f) })
+		recv(o.yield)
 	}
 	s.leave()
 }
+
+func (o *linkOutlet) frame(f *fc.Frame) { o.s.np.Receive(o.now, f) }
 
 // Room lets the connections that wait for the link go on.
 func (o *linkOutlet) Room() { o.s.do(o.s.p.linkRoom) }

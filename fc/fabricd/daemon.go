@@ -249,6 +249,8 @@ type port struct {
 	out      fc.Sender
 	gen      uint64
 	at       fc.Time // clock of local during a run
+
+	yield func(*fc.Frame) // frame, made once
 }
 
 type flusher interface{ Flush() }
@@ -259,43 +261,9 @@ func (p *port) Frames(recv func(yield func(f *fc.Frame))) {
 	d := p.d
 	if p.touch == nil {
 		p.touch = map[flusher]struct{}{}
+		p.yield = p.frame
 	}
-	recv(func(f *fc.Frame) {
-		out := p.out
-		if f.SID != p.sid || f.DID != p.did || p.gen != d.gen.Load() || f.EOF.Invalid() || f.SOF.Class() == fc.ClassF {
-			d.mu.Lock()
-			if out = p.sp.Lookup(f); out == nil {
-				p.out, p.sid, p.did = nil, 0, 0
-				d.gen.Add(1)
-				p.sp.Receive(d.now(), f)
-				d.mu.Unlock()
-				p.leave()
-				p.note(nil)
-				return
-			}
-			p.sid, p.did, p.out, p.gen = f.SID, f.DID, out, d.gen.Load()
-			d.mu.Unlock()
-		}
-		if i, ok := out.(*inbox); ok {
-			l := (*Local)(i)
-			if p.local != l {
-				p.leave()
-				p.local = l
-				l.enter()
-				p.at = l.now()
-			}
-			l.dev.Receive(p.at, f)
-			return
-		}
-		l := out.(*fcip.Link)
-		if l.Room() == 0 { // TCP's flow control reaches back to the sender
-			p.leave()
-			l.Flush()
-			l.WaitRoom()
-		}
-		l.Send(f)
-		p.note(l)
-	})
+	recv(p.yield)
 	p.leave()
 	if p.run { // the switch may have sent anywhere
 		p.run = false
@@ -309,6 +277,45 @@ func (p *port) Frames(recv func(yield func(f *fc.Frame))) {
 		x.Flush()
 		delete(p.touch, x)
 	}
+}
+
+// frame takes one frame of a batch.
+func (p *port) frame(f *fc.Frame) {
+	d := p.d
+	out := p.out
+	if f.SID != p.sid || f.DID != p.did || p.gen != d.gen.Load() || f.EOF.Invalid() || f.SOF.Class() == fc.ClassF {
+		d.mu.Lock()
+		if out = p.sp.Lookup(f); out == nil {
+			p.out, p.sid, p.did = nil, 0, 0
+			d.gen.Add(1)
+			p.sp.Receive(d.now(), f)
+			d.mu.Unlock()
+			p.leave()
+			p.note(nil)
+			return
+		}
+		p.sid, p.did, p.out, p.gen = f.SID, f.DID, out, d.gen.Load()
+		d.mu.Unlock()
+	}
+	if i, ok := out.(*inbox); ok {
+		l := (*Local)(i)
+		if p.local != l {
+			p.leave()
+			p.local = l
+			l.enter()
+			p.at = l.now()
+		}
+		l.dev.Receive(p.at, f)
+		return
+	}
+	l := out.(*fcip.Link)
+	if l.Room() == 0 { // TCP's flow control reaches back to the sender
+		p.leave()
+		l.Flush()
+		l.WaitRoom()
+	}
+	l.Send(f)
+	p.note(l)
 }
 
 // leave ends a run of frames for one local port.
