@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"runtime"
 	"time"
@@ -181,6 +182,8 @@ func (c *Conn) streamEnded() {
 	select {
 	case <-c.qp.Ended():
 		err = c.qp.Err()
+		// Both directions closed in order, or we closed after the last message.
+		reset = err != io.EOF && !(c.m.Finished() && errors.Is(err, iwarp.ErrClosed))
 	default:
 		reset = false // the peer's FIN
 	}
@@ -188,7 +191,7 @@ func (c *Conn) streamEnded() {
 	switch {
 	case errors.As(err, &te): // [D-49]
 		err = fmt.Errorf("%w: %w", ErrReset, te)
-	case err == nil || errors.Is(err, iwarp.ErrClosed):
+	case !reset || errors.Is(err, iwarp.ErrClosed):
 		err = nil
 	default:
 		err = fmt.Errorf("%w: %w", ErrReset, err)

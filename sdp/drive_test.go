@@ -1,6 +1,8 @@
 package sdp
 
 import (
+	"bytes"
+	"io"
 	"testing"
 	"time"
 )
@@ -106,4 +108,34 @@ func TestWriterIsTold(t *testing.T) {
 	a.wops = a.wops[:0]
 	a.drv.sleepers--
 	a.mu.Unlock()
+}
+
+// What has come before both ends closed is read, and then the end, although the
+// stream below is gone by then. [SDP-8.2.1-23]
+func TestReadAfterStreamEnded(t *testing.T) {
+	a, b := pair(t, Options{}, Options{})
+	if err := a.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := io.Copy(io.Discard, b); n != 0 || err != nil {
+		t.Fatalf("%d bytes, %v", n, err)
+	}
+	want := bytes.Repeat([]byte("last "), 1000)
+	if _, err := b.Write(want); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-a.qp.Ended():
+	case <-time.After(20 * time.Second):
+		t.Fatal("the stream does not end")
+	}
+	a.mu.Lock()
+	a.streamEnded() // as the completions do that are flushed
+	a.mu.Unlock()
+	if got, err := io.ReadAll(a); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
 }
