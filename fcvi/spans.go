@@ -2,10 +2,11 @@ package fcvi
 
 import "slices"
 
-// spans are the parts of a message that have arrived, sorted and disjoint.
-// Almost always there is one, from the front.
+// spans are the parts of a message that have arrived. Almost always there is
+// one, from the front, which costs no memory of its own.
 type spans struct {
-	s []span
+	front  uint32 // everything before it is here
+	beyond []span // what is behind a hole; sorted, disjoint, not adjacent
 }
 
 type span struct{ from, to uint32 }
@@ -22,69 +23,59 @@ const (
 	spanFull                   // too many holes
 )
 
-func (s *spans) reset() { s.s = s.s[:0] }
+func (s *spans) reset() { s.front, s.beyond = 0, s.beyond[:0] }
 
 // next is the first offset that is missing.
-func (s *spans) next() uint32 {
-	if len(s.s) == 0 || s.s[0].from != 0 {
-		return 0
-	}
-	return s.s[0].to
-}
+func (s *spans) next() uint32 { return s.front }
 
 // covers reports whether everything up to n is here.
-func (s *spans) covers(n uint32) bool { return s.next() >= n }
+func (s *spans) covers(n uint32) bool { return s.front >= n }
 
 // add notes n bytes at off. Without bytes it changes nothing and says whether
 // off is where the next are expected.
 func (s *spans) add(off, n uint32, inOrder bool) spanResult {
-	next := s.next()
-	if inOrder {
-		switch {
-		case off > next:
-			return spanHole
-		case off < next:
-			return spanSeen
-		}
-	}
-	if n == 0 {
+	switch {
+	case inOrder && off > s.front:
+		return spanHole
+	case inOrder && off < s.front:
+		return spanSeen
+	case n == 0:
 		return spanNew
+	case off < s.front:
+		return spanSeen
 	}
 	end := off + n
-	if off == next && (len(s.s) < 2 || end <= s.s[1].from && s.s[0].from == 0) {
-		switch {
-		case len(s.s) > 0 && s.s[0].from == 0:
-			s.s[0].to = end
-			if len(s.s) > 1 && s.s[1].from == end {
-				s.s[0].to = s.s[1].to
-				s.s = slices.Delete(s.s, 1, 2)
-			}
-			return spanNew
-		case len(s.s) == 0:
-			s.s = append(s.s, span{off, end})
-			return spanNew
-		}
-	}
-	i, _ := slices.BinarySearchFunc(s.s, off, func(a span, off uint32) int {
+	i, _ := slices.BinarySearchFunc(s.beyond, off, func(a span, off uint32) int {
 		if a.to <= off {
 			return -1
 		}
 		return 1
 	})
-	if i < len(s.s) && s.s[i].from < end {
-		return spanSeen
+	left, right := i > 0 && s.beyond[i-1].to == off, false
+	if i < len(s.beyond) {
+		if s.beyond[i].from < end {
+			return spanSeen
+		}
+		right = s.beyond[i].from == end
 	}
-	if len(s.s) >= maxSpans {
+	switch {
+	case off == s.front: // i is 0: a part to the left would lie before the front
+		s.front = end
+		if right {
+			s.front = s.beyond[0].to
+			s.beyond = slices.Delete(s.beyond, 0, 1)
+		}
+	case left && right:
+		s.beyond[i-1].to = s.beyond[i].to
+		s.beyond = slices.Delete(s.beyond, i, i+1)
+	case left:
+		s.beyond[i-1].to = end
+	case right:
+		s.beyond[i].from = off
+	case len(s.beyond) >= maxSpans:
 		return spanFull
-	}
-	s.s = slices.Insert(s.s, i, span{off, end})
-	if i+1 < len(s.s) && s.s[i+1].from == end {
-		s.s[i].to = s.s[i+1].to
-		s.s = slices.Delete(s.s, i+1, i+2)
-	}
-	if i > 0 && s.s[i-1].to == off {
-		s.s[i-1].to = s.s[i].to
-		s.s = slices.Delete(s.s, i, i+1)
+	default:
+		s.beyond = slices.Insert(s.beyond, i, span{off, end})
 	}
 	return spanNew
 }

@@ -40,7 +40,7 @@ type Daemon struct {
 	gen    atomic.Uint64 // moves with everything that may change a route
 	sw     *fabric.Switch
 	links  map[*port]struct{}
-	locals []*Local
+	locals []*Local // never changed in place: Room reads it without the lock
 	lns    map[net.Listener]struct{}
 	closed bool
 	ctx    context.Context
@@ -355,7 +355,7 @@ func (d *Daemon) flushAll() {
 func (p *port) Room() {
 	d := p.d
 	d.mu.Lock()
-	locals := append([]*Local(nil), d.locals...)
+	locals := d.locals
 	d.mu.Unlock()
 	for _, l := range locals {
 		l.room()
