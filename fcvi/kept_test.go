@@ -1,6 +1,7 @@
 package fcvi
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
@@ -99,4 +100,25 @@ func TestVerifiedMeanwhile(t *testing.T) {
 			t.Errorf("%d kept for a port that is logged out", len(p.kept))
 		}
 	})
+}
+
+// TestSentBehindFailed: at Unreliable Delivery a message whose memory is gone by
+// the time it is sent holds up none of those behind it. [FCVI-3-6]
+func TestSentBehindFailed(t *testing.T) {
+	s := newSim(t, simConfig{seed: 6, order: true})
+	a, b := s.connect(iu.Unreliable)
+	r := b.postRecv(10)
+	a.sends = append(a.sends,
+		&fakeSend{ctl: vi.OpSendReceive, data: pattern(10, 1), gone: true},
+		&fakeSend{ctl: vi.OpSendReceive, data: pattern(10, 2)})
+	a.c.posted(s.net.Now())
+	if !s.net.RunUntil(time.Second, func() bool { return a.sends[1].done && r.done }) {
+		t.Fatalf("the message behind: sent %v, received %v", a.sends[1].done, r.done)
+	}
+	if got := a.sends[0].status; got != vi.StatusProtectionError {
+		t.Errorf("the first ends with %v", got)
+	}
+	if !bytes.Equal(r.buf, pattern(10, 2)) {
+		t.Error("something else came")
+	}
 }

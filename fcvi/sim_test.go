@@ -123,6 +123,7 @@ type fakeSend struct {
 	mh     uint32
 	done   bool
 	bad    bool // a check of the descriptor finds an error
+	gone   bool // its memory is taken away before it is sent
 	status vi.Status
 }
 
@@ -157,6 +158,9 @@ func (f *fake) next(w *work) {
 }
 
 func (f *fake) gather(w *work, off uint32, n int, scratch []byte) ([]byte, vi.Status) {
+	if f.sends[w.seq].gone {
+		return nil, vi.StatusProtectionError
+	}
 	return f.sends[w.seq].data[off : off+uint32(n)], 0
 }
 

@@ -343,7 +343,7 @@ func (c *conn) sendFrame(now fc.Time) bool {
 				if c.reliable() {
 					c.drain(now)
 				}
-				return false
+				return true // there may be more behind it
 			}
 		}
 		use.Last = t.off+n == w.n
