@@ -295,6 +295,11 @@ func (d *direction) receive() {
 			i = (i + 1) % depth
 			continue
 		}
+		// The error of a connection that breaks may be told a moment before its
+		// end is; disconnecting in between would hide that it broke.
+		for end := time.Now().Add(time.Second); v.State() == vi.Connected && time.Now().Before(end); {
+			time.Sleep(100 * time.Microsecond)
+		}
 		v.Disconnect() // ends the other goroutines too
 		d.leave()
 		for range d.expect {
