@@ -95,8 +95,13 @@ func TestPcap(t *testing.T) {
 				t.Errorf("exit %d", code)
 			}
 			for _, f := range []string{a, b} {
-				// tshark guesses that a Send whose header looks like one is NFS's.
-				out, err := exec.Command(tshark, "-r", f, "--disable-protocol", "rpcordma", "-Y", "_ws.malformed or tcp.analysis.lost_segment or tcp.analysis.ack_lost_segment").Output()
+				args := []string{"-r", f, "-o", "tcp.try_heuristic_first:TRUE", "-Y", "_ws.malformed or tcp.analysis.lost_segment or tcp.analysis.ack_lost_segment"}
+				// It guesses that a Send whose header looks like one is NFS's; the
+				// others own ports that the system may give to anybody.
+				for _, not := range []string{"rpcordma", "irc", "pcp", "pmproxy", "cbsp", "ams", "enip", "ecatf"} {
+					args = append(args, "--disable-protocol", not)
+				}
+				out, err := exec.Command(tshark, args...).Output()
 				if err != nil || len(out) != 0 {
 					t.Errorf("tshark on %s: %v\n%s", filepath.Base(f), err, out)
 				}

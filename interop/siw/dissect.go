@@ -57,14 +57,16 @@ func (r *runner) dissect(ctx context.Context) error {
 func (d *reading) read(ctx context.Context, file string) error {
 	// NFS over RDMA is not here, but messages of a few bytes are taken for it.
 	const notNFS = "rpcordma"
-	out, err := command(ctx, "", "tshark", "-r", file, "--disable-protocol", notNFS, "-Y", "iwarp_mpa", "-O", "iwarp_mpa")
+	// The host's ports are taken at random and some belong to other protocols.
+	const anyPort = "tcp.try_heuristic_first:TRUE"
+	out, err := command(ctx, "", "tshark", "-r", file, "-o", anyPort, "--disable-protocol", notNFS, "-Y", "iwarp_mpa", "-O", "iwarp_mpa")
 	if err != nil {
 		return err
 	}
 	d.parse(out)
 	// The text of the layers above is left out there, and with it their
 	// complaints.
-	out, err = command(ctx, "", "tshark", "-r", file, "--disable-protocol", notNFS, "-Y", "iwarp_mpa && _ws.malformed")
+	out, err = command(ctx, "", "tshark", "-r", file, "-o", anyPort, "--disable-protocol", notNFS, "-Y", "iwarp_mpa && _ws.malformed")
 	if err != nil {
 		return err
 	}
