@@ -28,9 +28,9 @@ func TestBench(t *testing.T) {
 		have[r["transport"].(string)+" "+r["op"].(string)] = true
 	}
 	for _, n := range transport.Names() {
-		ops := []string{"write", "read", "send", "poll", "wait", "rate", "setup", "idle"}
+		ops := []string{"write", "read", "send", "poll", "wait", "rate", "setup", "churn", "idle"}
 		if isStream(n) {
-			ops = []string{"stream", "wait", "rate", "setup", "idle"}
+			ops = []string{"stream", "wait", "rate", "setup", "churn", "idle"}
 		}
 		for _, o := range ops {
 			if !have[n+" "+o] {

@@ -98,8 +98,8 @@ func (c *Client) measure(ctx context.Context, s spec, d time.Duration) (m sample
 		return m, err
 	}
 	defer dl.close()
-	if s.Op == OpSetup {
-		return c.setup(ctx, dl, d)
+	if s.Op == OpSetup || s.Op == OpChurn {
+		return c.setup(ctx, s, dl, d)
 	}
 	var lanes []dialed
 	defer func() {
@@ -144,22 +144,42 @@ func (c *Client) connect(ctx context.Context, dl dialer) (dialed, error) {
 	return l, nil
 }
 
-// setup makes and ends connections, one after the other.
-func (c *Client) setup(ctx context.Context, dl dialer, d time.Duration) (m sample, err error) {
+// maxSetups is how many connections one measurement makes at most. TCP keeps the
+// port of each for a minute, and looking for a free one among many used costs
+// more than the set-up.
+const maxSetups = 8000
+
+// setup makes and ends connections, one after the other. With OpSetup only the
+// making counts: from the call that dials until a message has come that the
+// other side sent when it had accepted, which is when both ends can send; the
+// connection is gone on both sides before the next one begins.
+func (c *Client) setup(ctx context.Context, s spec, dl dialer, d time.Duration) (m sample, err error) {
 	if _, err := c.ask(request{Cmd: "churn"}); err != nil {
 		return m, err
 	}
 	cpu, start := cpuSeconds(), time.Now()
+	var took time.Duration
 	n := 0
-	for time.Since(start) < d {
+	for n < maxSetups && time.Since(start) < d {
+		was := time.Now()
 		l, err := dl.dial(ctx)
 		if err != nil {
 			return m, err
+		}
+		if s.Op == OpSetup {
+			if k, err := l.recv(ctx, false); err != nil || k != s.Size {
+				l.close()
+				return m, fmt.Errorf("bench: %d bytes of the first message: %w", k, err)
+			}
+			took += time.Since(was)
 		}
 		l.close()
 		n++
 	}
 	m.seconds, m.messages, m.cpuClient = time.Since(start).Seconds(), float64(n), cpuSeconds()-cpu
+	if s.Op == OpSetup {
+		m.seconds = took.Seconds()
+	}
 	m.value = m.messages / m.seconds
 	a, err := c.ask(request{Cmd: "finish"})
 	m.cpuServer = a.CPU

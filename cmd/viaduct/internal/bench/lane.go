@@ -18,12 +18,13 @@ const (
 	OpPoll   = "poll"   // ping-pong, both sides polling
 	OpWait   = "wait"   // ping-pong, both sides waiting
 	OpRate   = "rate"   // small RDMA Writes (small writes of a stream), by doorbell
-	OpSetup  = "setup"  // connections made and ended
+	OpSetup  = "setup"  // connections made: until both ends have sent or can send
+	OpChurn  = "churn"  // connections made and ended
 	OpIdle   = "idle"   // memory of an idle connection
 )
 
 // Ops lists all operations, in the order of the report.
-var Ops = []string{OpWrite, OpRead, OpSend, OpStream, OpPoll, OpWait, OpRate, OpSetup, OpIdle}
+var Ops = []string{OpWrite, OpRead, OpSend, OpStream, OpPoll, OpWait, OpRate, OpSetup, OpChurn, OpIdle}
 
 // A spec is one thing to measure.
 type spec struct {
@@ -67,13 +68,17 @@ func (s spec) applies() bool {
 // no more memory than what stays in a cache.
 func (s spec) window() int {
 	switch s.Op {
-	case OpPoll, OpWait, OpSetup, OpIdle:
+	case OpPoll, OpWait, OpSetup, OpChurn, OpIdle:
 		return 1
 	case OpRate:
 		return max(256, 4*s.Doorbell)
 	}
 	return max(4, min(128, footprint/max(1, s.Size)))
 }
+
+// bare reports whether connections are made for their own sake: with hardly any
+// memory.
+func (s spec) bare() bool { return s.Op == OpIdle || s.Op == OpSetup || s.Op == OpChurn }
 
 // footprint is the memory that each side of a connection works in.
 const footprint = 1 << 20
@@ -100,6 +105,8 @@ type lane interface {
 	send(ctx context.Context, n int, poll bool) error
 	// recv takes one message and returns its length.
 	recv(ctx context.Context, poll bool) (int, error)
+	// close ends the connection. With OpSetup it returns when the other side has
+	// ended it too and nothing is left to do.
 	close()
 }
 

@@ -44,7 +44,7 @@ func iwarpConfig(s spec, u *addr.URL) (*iwarp.Config, error) {
 func (l *iwarpLane) prepare(q *iwarp.QueuePair) error {
 	l.q = q
 	work := footprint
-	if l.s.Op == OpIdle || l.s.Op == OpSetup {
+	if l.s.bare() {
 		work = 64
 	}
 	l.buf = make([]byte, max(work, l.s.Size))
@@ -69,7 +69,7 @@ func (l *iwarpLane) repost(i uint64) error {
 }
 
 func (l *iwarpLane) use(t target) {
-	if l.s.Op == OpIdle || l.s.Op == OpSetup {
+	if l.s.bare() {
 		return
 	}
 	slots := max(1, len(l.buf)/max(1, l.s.Size))
@@ -190,7 +190,9 @@ func (l *iwarpLane) recv(ctx context.Context, poll bool) (int, error) {
 }
 
 func (l *iwarpLane) close() {
-	l.q.Abort()
+	if l.s.Op != OpSetup {
+		l.q.Abort()
+	}
 	l.q.Close()
 }
 

@@ -22,7 +22,7 @@ type streamLane struct {
 
 func newStreamLane(s spec, c net.Conn) *streamLane {
 	work := footprint
-	if s.Op == OpIdle || s.Op == OpSetup {
+	if s.bare() {
 		work = 64
 	}
 	l := &streamLane{s: s, c: c, buf: make([]byte, max(work, s.Size*max(1, s.Doorbell)))}
@@ -71,7 +71,7 @@ func (l *streamLane) recv(ctx context.Context, poll bool) (int, error) {
 	var n int
 	var err error
 	switch {
-	case l.s.Op != OpPoll && l.s.Op != OpWait:
+	case l.s.Op != OpPoll && l.s.Op != OpWait && l.s.Op != OpSetup:
 		for err == nil {
 			_, err = l.c.Read(l.buf[:min(len(l.buf), 256<<10)])
 		}
@@ -86,7 +86,20 @@ func (l *streamLane) recv(ctx context.Context, poll bool) (int, error) {
 	return n, err
 }
 
-func (l *streamLane) close() { l.c.Close() }
+func (l *streamLane) close() {
+	if l.s.Op != OpSetup {
+		l.c.Close()
+		return
+	}
+	if h, ok := l.c.(interface{ CloseWrite() error }); ok {
+		h.CloseWrite()
+		io.Copy(io.Discard, l.c)
+	}
+	l.c.Close()
+	if d, ok := l.c.(interface{ Done() <-chan struct{} }); ok {
+		<-d.Done()
+	}
+}
 
 type streamHost struct {
 	s spec

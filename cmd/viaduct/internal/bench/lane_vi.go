@@ -59,7 +59,7 @@ func newVILane(s spec, nic *vi.NIC, u *addr.URL) (*viLane, error) {
 		return nil, err
 	}
 	work := footprint
-	if s.Op == OpIdle || s.Op == OpSetup {
+	if s.bare() {
 		work = 64
 	}
 	if l.mem, err = nic.RegisterMem(make([]byte, max(work, s.Size)), vi.MemAttributes{Ptag: l.ptag, EnableRDMAWrite: true, EnableRDMARead: true}); err != nil {
@@ -80,7 +80,7 @@ func newVILane(s spec, nic *vi.NIC, u *addr.URL) (*viLane, error) {
 
 // use makes the descriptors of the window, now that the target is known.
 func (l *viLane) use(t target) {
-	if l.s.Op == OpIdle || l.s.Op == OpSetup {
+	if l.s.bare() {
 		return
 	}
 	slots := max(1, l.mem.Len()/max(1, l.s.Size))

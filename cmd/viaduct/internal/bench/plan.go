@@ -50,7 +50,7 @@ func Unit(op string) string {
 		return "us"
 	case OpRate:
 		return "messages/s"
-	case OpSetup:
+	case OpSetup, OpChurn:
 		return "connections/s"
 	case OpIdle:
 		return "bytes"
@@ -87,7 +87,7 @@ func (p *Plan) specs(transport string) (out []spec) {
 			sizes, conns = latencySizes(p.Sizes), []int{1}
 		case OpRate:
 			sizes, doorbells, conns = []int{rateSize}, p.Doorbells, []int{1}
-		case OpSetup:
+		case OpSetup, OpChurn:
 			sizes, conns = []int{rateSize}, []int{1}
 		case OpIdle:
 			sizes, conns = []int{rateSize}, []int{p.IdleConns}

@@ -122,7 +122,7 @@ func (v *serving) handle(q request) (a answer, err error) {
 		ctx, cancel := context.WithCancel(v.ctx)
 		v.churn = cancel
 		v.cpu = cpuSeconds()
-		v.wg.Go(func() { churn(ctx, v.host, &v.wg) })
+		v.wg.Go(func() { churn(ctx, v.s, v.host, &v.wg) })
 	case "go":
 		v.cpu = cpuSeconds()
 		v.errs = make(chan error, len(v.lanes))
@@ -191,13 +191,16 @@ func answerLane(ctx context.Context, s spec, l lane) error {
 }
 
 // churn accepts connections and ends each when its client has.
-func churn(ctx context.Context, h host, wg *sync.WaitGroup) {
+func churn(ctx context.Context, s spec, h host, wg *sync.WaitGroup) {
 	for {
 		l, _, err := h.accept(ctx)
 		if err != nil {
 			return
 		}
 		wg.Go(func() {
+			if s.Op == OpSetup {
+				l.send(ctx, s.Size, false)
+			}
 			l.recv(ctx, false) // ends when the client does
 			l.close()
 		})

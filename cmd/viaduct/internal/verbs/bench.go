@@ -36,7 +36,9 @@ Rounds take turns; the table has medians. Operations:
   stream             a byte stream, one write call per message
   poll, wait         round trips, both sides polling or waiting
   rate               64-byte RDMA Writes (for streams: writes) by --doorbells
-  setup              connections made and ended, one after the other
+  setup              connections made, one after the other, each until both ends
+                     can send; ending them is not counted
+  churn              connections made and ended, one after the other
   idle               memory of an idle connection, for --idle-conns of them
 
 A transport may have parameters, such as iwarp?crc=off.`,
