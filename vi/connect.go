@@ -16,8 +16,9 @@ type attempt struct {
 	err    error
 }
 
-// begin moves an Idle VI to Connect Pending. [VIA 2.2]
-func (v *VI) begin(ctx context.Context) (context.Context, *attempt, *Endpoint, error) {
+// begin moves an Idle VI to Connect Pending. peer says that the result is
+// asked for later. [VIA 2.2]
+func (v *VI) begin(ctx context.Context, peer bool) (context.Context, *attempt, *Endpoint, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.gone {
@@ -26,11 +27,16 @@ func (v *VI) begin(ctx context.Context) (context.Context, *attempt, *Endpoint, e
 	if v.State() != Idle { // [VIA-2.3-4] [VIA-2.2-10] [VIA-1.1-4]
 		return nil, nil, nil, fmt.Errorf("%w: %v", ErrInvalidState, v.State())
 	}
-	v.nic.attempts.Add(1)
+	if !v.nic.beginAttempt() {
+		return nil, nil, nil, ErrClosed
+	}
 	v.send.failed.Store(false)
 	ctx, cancel := context.WithCancelCause(ctx)
 	v.attempt = &attempt{cancel: cancel, done: make(chan struct{})}
 	v.peer = nil
+	if peer {
+		v.peer = v.attempt
+	}
 	v.setStateLocked(ConnectPending) // [VIA-2.2-2] [VIA-2.2-3] [VIA-2.2-4]
 	return ctx, v.attempt, &Endpoint{
 		v: v, attrs: v.attrs, domain: v.domain,
@@ -99,12 +105,24 @@ func (v *VI) connect(ctx context.Context, local, remote Address, via connector) 
 	if err := v.nic.checkAddresses(local, remote); err != nil {
 		return Attributes{}, err
 	}
-	ctx, a, ep, err := v.begin(ctx)
+	ctx, a, ep, err := v.begin(ctx, false)
 	if err != nil {
 		return Attributes{}, err
 	}
 	l, g, err := via(ctx, ep, local, remote)
 	return v.end(ctx, a, ep, l, g, err)
+}
+
+// beginAttempt counts an attempt, unless the NIC closes: Close cancels those
+// it finds in the VIs, and waits for all.
+func (n *NIC) beginAttempt() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return false
+	}
+	n.attempts.Add(1)
+	return true
 }
 
 func (n *NIC) checkAddresses(as ...Address) error {
@@ -130,14 +148,11 @@ func (v *VI) ConnectPeerRequest(local, remote Address, timeout time.Duration) er
 	if timeout > 0 {
 		ctx, stop = context.WithTimeout(ctx, timeout)
 	}
-	ctx, a, ep, err := v.begin(ctx)
+	ctx, a, ep, err := v.begin(ctx, true)
 	if err != nil {
 		stop()
 		return err
 	}
-	v.mu.Lock()
-	v.peer = a
-	v.mu.Unlock()
 	go func() { // [VIA-6.4-21] [VIA-8.3-8]
 		defer stop()
 		l, g, err := v.nic.dev.ConnectPeer(ctx, ep, local, remote)
@@ -310,7 +325,7 @@ func (r *ConnRequest) Accept(ctx context.Context, v *VI) error {
 	if r.decided {
 		return fmt.Errorf("%w: the request was answered", ErrInvalidParameter)
 	}
-	ctx, a, ep, err := v.begin(ctx)
+	ctx, a, ep, err := v.begin(ctx, false)
 	if err != nil {
 		return err
 	}

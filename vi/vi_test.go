@@ -630,6 +630,67 @@ func TestCloseConcurrently(t *testing.T) {
 	}
 }
 
+// A holder is a log that is held up where it first says that a VI is Idle again.
+type holder struct {
+	slog.Handler
+	hold       atomic.Bool // once
+	held, free chan struct{}
+}
+
+func (h *holder) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h *holder) Handle(_ context.Context, r slog.Record) error {
+	idle := false
+	r.Attrs(func(a slog.Attr) bool {
+		idle = idle || a.Key == "to" && a.Value.String() == vi.Idle.String()
+		return true
+	})
+	if idle && h.hold.CompareAndSwap(false, true) {
+		close(h.held)
+		<-h.free
+	}
+	return nil
+}
+
+// While a NIC closes nobody begins to connect: Close would not find the attempt
+// any more in a VI it has been at, and wait for it for ever. [VIA-6.4-1]
+func TestNoAttemptWhileClosing(t *testing.T) {
+	h := &holder{Handler: slog.DiscardHandler, held: make(chan struct{}), free: make(chan struct{})}
+	n := open(t, memvi.New(), "", &vi.Config{Logger: slog.New(h)})
+	a := vi.Address{Host: n.Query().LocalAddress, Discriminator: []byte("a")}
+	b := vi.Address{Host: n.Query().LocalAddress, Discriminator: []byte("b")}
+	var vis [2]*vi.VI
+	for i := range vis {
+		vis[i] = create(t, n, vi.Attributes{Reliability: vi.ReliableDelivery})
+		if err := vis[i].ConnectPeerRequest(a, b, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- n.Close() }()
+	<-h.held
+	other := vis[0] // that Close is not at yet
+	if other.State() == vi.Idle {
+		other = vis[1]
+	}
+	if err := other.Disconnect(); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.ConnectPeerRequest(a, b, 0); !errors.Is(err, vi.ErrClosed) {
+		t.Errorf("peer request while the NIC closes: %v", err)
+	}
+	if _, err := other.ConnectRequest(t.Context(), a, b); !errors.Is(err, vi.ErrClosed) {
+		t.Errorf("request while the NIC closes: %v", err)
+	}
+	if s := other.State(); s != vi.Idle {
+		t.Errorf("the VI is %v", s)
+	}
+	close(h.free)
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+}
+
 // A completion may be reported a moment after its descriptor was reaped, when
 // the VI is destroyed already. [VIA-4.7-3]
 func TestStaleEntries(t *testing.T) {

@@ -208,28 +208,28 @@ func (d *device) Connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.
 	w.got = r
 	close(w.ready)
 	n.mu.Unlock()
-	return d.conclude(ctx, r.answer, func() bool { return r.answerLocked(answer{err: ctx.Err()}) })
+	return d.conclude(ctx, r.answer, func(err error) { r.answerLocked(answer{err: err}) })
 }
 
 func isNode(host []byte) bool { return len(host) == 4 && string(host[:3]) == "mem" }
 
 // conclude waits for an answer. withdraw makes one of its own, unless there
 // is one.
-func (d *device) conclude(ctx context.Context, answers chan answer, withdraw func() bool) (vi.Link, vi.Agreement, error) {
+func (d *device) conclude(ctx context.Context, answers chan answer, withdraw func(error)) (vi.Link, vi.Agreement, error) {
+	var err error
 	select {
 	case a := <-answers:
 		return a.result()
 	case <-ctx.Done():
+		err = ctx.Err()
 	case <-d.done.Done():
+		err = vi.ErrClosed
 	}
 	d.net.mu.Lock()
-	withdraw()
+	withdraw(err)
 	d.net.mu.Unlock()
 	a := <-answers
-	if a.err == nil || ctx.Err() != nil {
-		return a.result()
-	}
-	return nil, vi.Agreement{}, vi.ErrClosed
+	return a.result()
 }
 
 func (a answer) result() (vi.Link, vi.Agreement, error) {
@@ -319,13 +319,10 @@ func (d *device) ConnectPeer(ctx context.Context, ep *vi.Endpoint, local, remote
 		}
 	}
 	n.mu.Unlock()
-	return d.conclude(ctx, p.answer, func() bool {
-		i := slices.Index(n.peers, p)
-		if i < 0 {
-			return false
+	return d.conclude(ctx, p.answer, func(err error) {
+		if i := slices.Index(n.peers, p); i >= 0 {
+			n.peers = slices.Delete(n.peers, i, i+1)
+			p.answer <- answer{err: err}
 		}
-		n.peers = slices.Delete(n.peers, i, i+1)
-		p.answer <- answer{err: ctx.Err()}
-		return true
 	})
 }
