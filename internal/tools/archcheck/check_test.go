@@ -140,6 +140,34 @@ func TestSameOffenceOnce(t *testing.T) {
 	}
 }
 
+// Each rule has a place of its own, and the tree has a package there: one that
+// has gone takes its rule with it.
+func TestRules(t *testing.T) {
+	t.Chdir("../../..")
+	pkgs, err := list("linux")
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := map[string]bool{}
+	for _, p := range pkgs {
+		if _, path, below := strings.Cut(p.ImportPath, "/"); !below {
+			used["."] = true
+		} else if r := ruleFor(path); r != nil {
+			used[r.place] = true
+		}
+	}
+	seen := map[string]bool{}
+	for _, r := range rules {
+		if seen[r.place] {
+			t.Errorf("two rules for %s", r.place)
+		}
+		seen[r.place] = true
+		if !used[r.place] {
+			t.Errorf("no package for the rule of %s", r.place)
+		}
+	}
+}
+
 // TestList reads this package's own imports through the go command.
 func TestList(t *testing.T) {
 	pkgs, err := list("linux")

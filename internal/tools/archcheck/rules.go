@@ -31,16 +31,13 @@ var rules = []rule{
 	{".", nil, docs},
 
 	{"cmd/...", []string{"..."}, root},
-	{"capi/...", []string{"..."}, root},
 	{"interop/...", []string{"..."}, root},
 	{"bench/...", []string{"..."}, root},
-	{"examples/...", []string{"..."}, root},
 	{"examples/...", []string{"..."}, root},
 
 	{"sdp", []string{"sdp/...", "iwarp/...", "internal/..."}, protocol},
 	{"vitcp", []string{"vitcp/...", "vi/...", "internal/..."}, protocol},
 	{"fcvi", []string{"fcvi/...", "vi/...", "fc/...", "internal/..."}, protocol},
-	{"fcvi/...", []string{"fcvi/...", "vi/...", "fc/...", "internal/..."}, protocol},
 	{"portmap", []string{"internal/..."}, protocol},
 	{"iwarp/rping", []string{"iwarp/...", "internal/..."}, protocol},
 	{"iwarp/perftest", []string{"iwarp/...", "internal/..."}, protocol},
@@ -50,8 +47,6 @@ var rules = []rule{
 	{"fc/...", []string{"fc/...", "internal/..."}, engine},
 
 	{"sdp/sdpcore", []string{"sdp/sdpwire"}, core},
-	{"fcvi/fcvicore", []string{"fcvi/iu"}, core},
-	{"vitcp/vitcpcore", []string{"vitcp/vitcpwire"}, core},
 
 	{"sdp/sdpwire", nil, codec},
 	{"iwarp/mpa", nil, codec},
