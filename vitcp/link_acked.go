@@ -1,0 +1,66 @@
+package vitcp
+
+import (
+	"errors"
+
+	"viaduct/vi"
+	"viaduct/vitcp/vitcpwire"
+)
+
+// acknowledged takes Message ACK and Remote Error Code. An acknowledgement
+// covers all messages up to its number; one outside of what was sent is no
+// news. [VIT-3.1-ACK-4] [VIT-3.1-ERR-4] [V-11]
+func (l *link) acknowledged() {
+	x := &l.rx
+	n, code := x.h.Ack, x.h.Error.VI()
+	good := n
+	if code != vitcpwire.NoError {
+		good = n.Add(-1) // those before the one in error
+	}
+	if x.acked.Less(good) && !vitcpwire.Number(l.whole.Load()).Less(good) {
+		l.complete(good)
+	}
+	if code == vitcpwire.NoError || !x.acked.Less(n) || vitcpwire.Number(l.begun.Load()).Less(n) {
+		return
+	}
+	st := vi.StatusRDMAProtection
+	if code != vitcpwire.ProtectionError {
+		st = vi.StatusRemoteDescriptor
+	}
+	l.p.count.remoteErrors.Add(1)
+	seq := l.sequence(n)
+	l.die(&RemoteError{Code: x.h.Error, Number: uint32(n)}, nil, func() { l.ep.FailSend(seq, st) })
+}
+
+// sequence is the number of the send descriptor of message n: both rise by
+// one, at a reliable level.
+func (l *link) sequence(n vitcpwire.Number) uint64 {
+	off := l.seqOff.Load()
+	// Message numbers wrap, sequence numbers do not: n is the one that is
+	// at most 2^31 behind the message begun last.
+	last := vitcpwire.Number(l.begun.Load())
+	return off + uint64(uint32(last)) - uint64(last.Sub(n))
+}
+
+// complete completes the Sends and RDMA Writes up to message n. RDMA Reads
+// among them wait for their responses. [VIT-3.1-ACK-5]
+func (l *link) complete(n vitcpwire.Number) {
+	x := &l.rx
+	first, end := l.sequence(x.acked.Add(1)), l.sequence(n)+1
+	x.acked = n
+	broken := false
+	for i := range l.reads.len() {
+		if r := l.reads.at(i); r.seq >= first && r.seq < end {
+			if r.seq > first {
+				broken = l.ep.FinishSends(first, r.seq)
+			}
+			first = r.seq + 1
+		}
+	}
+	if first < end {
+		broken = l.ep.FinishSends(first, end)
+	}
+	if broken {
+		l.die(errors.New("vitcp: a send descriptor is in error"), nil, nil)
+	}
+}

@@ -1,0 +1,260 @@
+package vitcp
+
+import (
+	"errors"
+	"fmt"
+
+	"viaduct/internal/regmem"
+	"viaduct/vi"
+	"viaduct/vitcp/vitcpwire"
+)
+
+// inbound is the Send or RDMA Write being taken.
+type inbound struct {
+	d    *vi.Descriptor // receive descriptor that was started; nil if none was
+	seq  uint64
+	cur  vi.Cursor
+	rdma vitcpwire.RDMA
+	drop bool // the message's bytes are not wanted any more
+
+	// bad is the error of an RDMA Write at Unreliable Delivery, whose
+	// consequence depends on its last segment.
+	bad vi.Status
+}
+
+// openSend begins to take a Send: it uses a receive descriptor.
+func (l *link) openSend() error {
+	l.rx.in = inbound{}
+	if l.flow && !l.mine.consume() { // [V-20]
+		return framingf("Send %d without a credit", uint32(l.rx.h.Number))
+	}
+	l.takeDescriptor(false)
+	return nil
+}
+
+func (l *link) endSend(void bool) {
+	x := &l.rx
+	in := &x.in
+	if in.drop {
+		return
+	}
+	if void { // [V-30] [VIT-3.1-6]
+		l.failReceive(vi.StatusPartialError, vitcpwire.DescriptorError)
+		return
+	}
+	d := in.d
+	in.d = nil
+	r := vi.Delivery{Length: x.at, Immediate: x.h.Flags&vitcpwire.ImmediateValid != 0, Data: x.h.Immediate}
+	l.finishReceive(d, r)
+	l.received(x.at)
+}
+
+// openWrite begins to take an RDMA Write: the whole of its range is checked
+// before the first byte is placed. [V-42] [VIT-2.2.2.2.2-6]
+func (l *link) openWrite() error {
+	in := &l.rx.in
+	if in.rdma.Length > l.terms.mtu { // [V-14]
+		l.failWrite(vi.StatusLengthError, vi.ErrorRDMAWAbort, vitcpwire.DescriptorError)
+	} else if in.rdma.Length > 0 && l.ep.CheckTarget(vi.MemHandle(in.rdma.Handle), in.rdma.Address, uint64(in.rdma.Length), true) != regmem.OK {
+		l.failWrite(vi.StatusRDMAProtection, vi.ErrorRDMAWProt, vitcpwire.ProtectionError)
+	}
+	return nil
+}
+
+// endWrite completes an RDMA Write; with immediate data that uses a receive
+// descriptor, whose segments stay untouched. The last segment decides.
+// [V-29]
+func (l *link) endWrite(void bool) error {
+	x := &l.rx
+	in := &x.in
+	if in.drop {
+		if in.bad != 0 {
+			l.failWrite(in.bad, asyncOf(in.bad), 0)
+		}
+		return nil
+	}
+	if void {
+		l.failWrite(vi.StatusPartialError, vi.ErrorRDMAWAbort, vitcpwire.DescriptorError)
+		return nil
+	}
+	if x.h.Flags&vitcpwire.ImmediateValid != 0 {
+		if l.flow && !l.mine.consume() { // [V-20]
+			return framingf("RDMA Write %d without a credit", uint32(x.h.Number))
+		}
+		if !l.takeDescriptor(true) {
+			return nil
+		}
+		d := in.d
+		in.d = nil
+		l.finishReceive(d, vi.Delivery{Length: in.rdma.Length, Immediate: true, Data: x.h.Immediate, RemoteWrite: true})
+	}
+	l.received(x.at)
+	return nil
+}
+
+// failWrite drops the RDMA Write being taken. If it has immediate data the
+// error goes into a receive descriptor, else it is an asynchronous one. At
+// Unreliable Delivery that is known with the last segment only.
+func (l *link) failWrite(bad vi.Status, async vi.ErrorCode, code uint8) {
+	in := &l.rx.in
+	in.drop = true
+	if l.level == unreliable {
+		in.bad = bad
+		if l.rx.h.Flags&vitcpwire.EndOfMessage == 0 {
+			return
+		}
+	}
+	if l.rx.h.Flags&vitcpwire.ImmediateValid != 0 {
+		if l.flow && !l.mine.consume() {
+			l.violated(framingf("RDMA Write %d without a credit", uint32(l.rx.h.Number)))
+			return
+		}
+		in.bad = 0
+		if l.takeDescriptor(true) {
+			l.failReceive(bad, code)
+		}
+		return
+	}
+	in.bad = 0
+	l.ep.AsyncError(async, vi.OpRDMAWrite)
+	l.refuse(code, fmt.Errorf("vitcp: RDMA Write %d of the peer: %v", uint32(l.rx.h.Number), async))
+}
+
+// asyncOf is the asynchronous error for an RDMA Write without immediate data.
+func asyncOf(bad vi.Status) vi.ErrorCode {
+	if bad == vi.StatusRDMAProtection {
+		return vi.ErrorRDMAWProt
+	}
+	return vi.ErrorRDMAWAbort
+}
+
+// takeDescriptor starts the next receive descriptor for the message being
+// taken. If there is none, or it is in error, the message is dropped and at
+// the reliable levels the connection ends. [V-19]
+func (l *link) takeDescriptor(remoteWrite bool) bool {
+	in := &l.rx.in
+	d, seq, bad, ok := l.ep.StartRecv()
+	if !ok {
+		in.drop = true
+		op := vi.OpSendReceive
+		if remoteWrite {
+			op = vi.OpRDMAWrite
+		}
+		l.ep.AsyncError(vi.ErrorRecvQEmpty, op)
+		l.refuse(vitcpwire.DescriptorError, errors.New("vitcp: message without a receive descriptor"))
+		return false
+	}
+	in.d, in.seq = d, seq
+	if bad != 0 {
+		l.failReceive(bad, vitcpwire.DescriptorError)
+		return false
+	}
+	return true
+}
+
+func (l *link) finishReceive(d *vi.Descriptor, r vi.Delivery) {
+	if l.ep.FinishRecv(d, l.rx.in.seq, r) {
+		l.die(errors.New("vitcp: a receive descriptor is in error"), nil, nil)
+	}
+}
+
+// failReceive completes the receive descriptor in use with error bits; what
+// else comes of its message is dropped.
+func (l *link) failReceive(bad vi.Status, code uint8) {
+	x := &l.rx
+	in := &x.in
+	in.drop = true
+	d := in.d
+	in.d = nil
+	l.ep.FinishRecv(d, in.seq, vi.Delivery{
+		Length: x.at, Status: bad, RemoteWrite: x.h.Type == vitcpwire.Write,
+	})
+	l.refuse(code, fmt.Errorf("vitcp: receive descriptor in error: %w", (bad|vi.StatusDone|vi.StatusOpReceive).Err()))
+}
+
+// refuse ends the connection at the reliable levels, after a report on the
+// message being taken. At Unreliable Delivery the message is dropped and
+// nothing else happens. [V-13] [V-44]
+func (l *link) refuse(code uint8, cause error) {
+	bump(&l.count.droppedMessages, 1)
+	if l.level != unreliable {
+		l.die(cause, &fault{number: l.rx.h.Number, code: code}, nil)
+	}
+}
+
+// openRead takes an RDMA Read Request. [V-26] [V-42]
+func (l *link) openRead(r vitcpwire.RDMA) error {
+	if !l.served.take() {
+		return framingf("RDMA Read Request %d beyond the window of %d", uint32(l.rx.h.Number), l.served.limit)
+	}
+	job := readJob{r: r, number: l.rx.h.Number}
+	if r.Length > l.terms.mtu ||
+		r.Length > 0 && l.ep.CheckTarget(vi.MemHandle(r.Handle), r.Address, uint64(r.Length), false) != regmem.OK {
+		l.ep.AsyncError(vi.ErrorRDMARProt, vi.OpRDMARead)
+		// The reads before it are answered first; the send role ends the
+		// connection when it comes to this one.
+		job.refused = true
+		l.rx.deaf = true
+	}
+	l.jobs.push(job)
+	l.rx.kick = true
+	return nil
+}
+
+// endRead completes the oldest RDMA Read.
+func (l *link) endRead() {
+	r := *l.reads.front()
+	l.reads.pop()
+	l.asked.done()
+	l.rx.fresh = true
+	if l.ep.FinishSend(r.d, r.seq, 0) {
+		l.die(errors.New("vitcp: a send descriptor is in error"), nil, nil)
+		return
+	}
+	if l.blocked.Load() || l.ep.Fenced() {
+		l.wake()
+	}
+}
+
+// failRead completes the oldest RDMA Read in error, which breaks the
+// connection.
+func (l *link) failRead(bad vi.Status) {
+	r := *l.reads.front()
+	l.reads.pop()
+	l.asked.done()
+	l.ep.FinishSend(r.d, r.seq, bad)
+	l.die(fmt.Errorf("vitcp: RDMA Read %d: %w", uint32(r.number), (bad|vi.StatusDone|vi.StatusOpRDMARead).Err()), nil, nil)
+}
+
+// faulted is what a memory fault amounts to for the message being taken.
+func (l *link) faulted() {
+	switch l.rx.h.Type {
+	case vitcpwire.Send:
+		l.failReceive(vi.StatusProtectionError, vitcpwire.DescriptorError)
+	case vitcpwire.Write:
+		l.failWrite(vi.StatusRDMAProtection, vi.ErrorRDMAWProt, vitcpwire.ProtectionError)
+	case vitcpwire.ReadResponse:
+		l.failRead(vi.StatusProtectionError)
+	}
+}
+
+// tornMessage completes what a message that never ended leaves behind. It
+// runs after the stream has failed, when no role is active. [VIA 4.6]
+func (l *link) tornMessage() {
+	x := &l.rx
+	if !x.asm.data.active || x.in.drop {
+		return
+	}
+	switch in := &x.in; {
+	case in.d != nil:
+		d := in.d
+		in.d = nil
+		l.ep.FinishRecv(d, in.seq, vi.Delivery{Length: x.at, Status: vi.StatusPartialError})
+	case x.asm.data.typ == vitcpwire.Write && x.h.Flags&vitcpwire.ImmediateValid == 0:
+		l.ep.AsyncError(vi.ErrorRDMAWAbort, vi.OpRDMAWrite)
+	case x.asm.data.typ == vitcpwire.Write:
+		if d, seq, bad, ok := l.ep.StartRecv(); ok {
+			l.ep.FinishRecv(d, seq, vi.Delivery{Length: x.at, Status: bad | vi.StatusPartialError, RemoteWrite: true})
+		}
+	}
+}

@@ -1,0 +1,185 @@
+package vitcp
+
+import (
+	"viaduct/internal/regmem"
+	"viaduct/vi"
+	"viaduct/vitcp/vitcpwire"
+)
+
+// place puts the next payload bytes of the segment where they belong.
+func (l *link) place(p []byte) error {
+	x := &l.rx
+	for len(p) > 0 && !l.dying.Load() {
+		ref, err := l.target(len(p), &x.in.cur, x.at)
+		if err != nil {
+			return err
+		}
+		if len(ref.B) == 0 {
+			break // nobody wants them
+		}
+		n := len(ref.B)
+		err = regmem.Copy(ref.B, p[:n], ref.Guarded())
+		ref.Release()
+		if err != nil {
+			l.faulted()
+			break
+		}
+		p = p[n:]
+		x.at += uint32(n)
+	}
+	x.at += uint32(len(p))
+	return nil
+}
+
+// target pins, by handle and address, where the next bytes of the message go:
+// registered memory or nothing [VIT-2.2.2.1-3]; at most n bytes at
+// offset at. An empty Ref means that they are not wanted. cur is that of a
+// Send; a response has its own.
+func (l *link) target(n int, cur *vi.Cursor, at uint32) (regmem.Ref, error) {
+	x := &l.rx
+	in := &x.in
+	switch x.h.Type {
+	case vitcpwire.Send:
+		if in.drop {
+			return regmem.Ref{}, nil
+		}
+		if uint64(at)+uint64(n) > uint64(l.terms.mtu) { // [V-14]
+			l.failReceive(vi.StatusLengthError, vitcpwire.DescriptorError)
+			return regmem.Ref{}, nil
+		}
+		ref, bad := l.ep.Scatter(in.d, cur, n)
+		if bad == 0 && len(ref.B) == 0 {
+			bad = vi.StatusLengthError // longer than the buffers
+		}
+		if bad != 0 {
+			l.failReceive(bad, vitcpwire.DescriptorError)
+		}
+		return ref, nil
+	case vitcpwire.Write:
+		if in.drop {
+			return regmem.Ref{}, nil
+		}
+		ref, out := l.ep.Target(vi.MemHandle(in.rdma.Handle), in.rdma.Address+uint64(at), uint64(n), true)
+		if out != regmem.OK { // deregistered since
+			l.failWrite(vi.StatusRDMAProtection, vi.ErrorRDMAWProt, vitcpwire.ProtectionError)
+		}
+		return ref, nil
+	case vitcpwire.ReadResponse:
+		read := l.reads.front()
+		if cur == &in.cur {
+			cur = &read.cur
+		}
+		ref, bad := l.ep.Scatter(read.d, cur, n)
+		if bad == 0 && len(ref.B) == 0 {
+			bad = vi.StatusFormatError // the descriptor was changed under us
+		}
+		if bad != 0 {
+			l.failRead(bad)
+		}
+		return ref, nil
+	}
+	return regmem.Ref{}, nil // payload that means nothing
+}
+
+// Direct implements frameio.Protocol.
+func (l *link) Direct(iov [][]byte) ([][]byte, error) {
+	x := &l.rx
+	n := x.missing
+	cur := x.in.cur
+	if !l.wanted() {
+		return l.throwAway(iov), nil
+	}
+	if x.h.Type == vitcpwire.ReadResponse {
+		cur = l.reads.front().cur
+	}
+	at := x.at
+	for n > 0 {
+		ref, err := l.target(n, &cur, at)
+		if err != nil || len(ref.B) == 0 {
+			// Not wanted any more: from here on to the bin.
+			l.releaseDirect()
+			return l.throwAway(iov[:0]), err
+		}
+		x.refs = append(x.refs, ref)
+		iov = append(iov, ref.B)
+		n -= len(ref.B)
+		at += uint32(len(ref.B))
+	}
+	return iov, nil
+}
+
+// wanted reports whether the bytes of the segment have a place.
+func (l *link) wanted() bool {
+	if l.dying.Load() || l.stopped.Load() {
+		return false
+	}
+	switch l.rx.h.Type {
+	case vitcpwire.Send, vitcpwire.Write:
+		return !l.rx.in.drop
+	case vitcpwire.ReadResponse:
+		return true
+	}
+	return false
+}
+
+// throwAway gives the missing bytes of a segment a place where they harm
+// nobody.
+func (l *link) throwAway(iov [][]byte) [][]byte {
+	x := &l.rx
+	if x.discard == nil {
+		x.discard = make([]byte, vitcpwire.MaxSegment)
+	}
+	return append(iov, x.discard[:x.missing])
+}
+
+func (l *link) releaseDirect() {
+	x := &l.rx
+	for i := range x.refs {
+		x.refs[i].Release()
+		x.refs[i] = regmem.Ref{}
+	}
+	x.refs = x.refs[:0]
+}
+
+// DirectDone implements frameio.Protocol.
+func (l *link) DirectDone(n int) error {
+	x := &l.rx
+	thrown := len(x.refs) == 0
+	l.releaseDirect()
+	x.missing -= n
+	if l.dying.Load() || l.stopped.Load() {
+		return nil
+	}
+	if thrown {
+		x.at += uint32(n)
+	} else {
+		l.skip(n)
+	}
+	if x.missing > 0 {
+		return nil
+	}
+	x.discard = nil
+	if err := l.segmentDone(); err != nil {
+		return err
+	}
+	l.nudge()
+	return nil
+}
+
+// skip moves the place of the next byte n bytes on.
+func (l *link) skip(n int) {
+	x := &l.rx
+	if x.h.Type == vitcpwire.Write {
+		x.at += uint32(n)
+		return
+	}
+	for n > 0 && !l.dying.Load() {
+		ref, err := l.target(n, &x.in.cur, x.at)
+		if err != nil || len(ref.B) == 0 {
+			return
+		}
+		n -= len(ref.B)
+		x.at += uint32(len(ref.B))
+		ref.Release()
+	}
+}
