@@ -57,6 +57,12 @@ type Config struct {
 	// ready the peer's first message may be there at any time.
 	Prepare func(*QueuePair) error
 
+	// Polled says that the caller begins by polling the completion queues, or by
+	// waiting at them, and leaves the stream to its own goroutine only by that:
+	// until the first Wait or Arm nothing is received but by polling. It spares
+	// a set-up the start of that goroutine.
+	Polled bool
+
 	// Private is the private data of a Request, or of the Reply of a Server or
 	// Listener that accepts everything. At most 252 bytes reach every peer;
 	// some cut 252 and more short. [I-12]

@@ -215,6 +215,7 @@ func (q *QueuePair) CloseWrite() error {
 	q.mu.Unlock()
 	q.Flush()
 	q.maybeFinish()
+	q.unpoll()
 	return nil
 }
 

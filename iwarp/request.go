@@ -7,6 +7,7 @@ import (
 	"net"
 	"time"
 
+	"viaduct/internal/frameio"
 	"viaduct/iwarp/mpa"
 )
 
@@ -96,7 +97,7 @@ func await(ctx context.Context, nc net.Conn, r *mpa.Responder, limit time.Durati
 		default:
 			return r.Err()
 		}
-		n, err := nc.Read(buf[len(buf):cap(buf)])
+		n, err := frameio.ReadSoon(nc, buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
 		if err != nil && n == 0 {
 			if isTimeout(err) && ctx.Err() == nil {

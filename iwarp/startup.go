@@ -5,7 +5,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
+	"runtime"
 	"time"
 
 	"viaduct/internal/frameio"
@@ -66,7 +68,15 @@ func client(ctx context.Context, nc net.Conn, c *Config, read []byte) (_ *QueueP
 		nc.Close()
 		return nil, nil, err
 	}
-	act, rest, err := exchange(ctx, nc, in, duration(c.ReplyTimeout, DefaultReplyTimeout), read)
+	var prep *frameio.Prepared
+	act, rest, err := exchange(ctx, nc, in, duration(c.ReplyTimeout, DefaultReplyTimeout), read, func() {
+		if !c.portable {
+			prep = frameio.Prepare(nc)
+		}
+	})
+	if err != nil || act != mpa.Operate && act != mpa.Terminate {
+		prep.Discard()
+	}
 	switch {
 	case err != nil:
 	case act == mpa.Leave:
@@ -75,7 +85,7 @@ func client(ctx context.Context, nc net.Conn, c *Config, read []byte) (_ *QueueP
 			nc = nil
 		}
 	case act == mpa.Operate, act == mpa.Terminate:
-		if err = q.start(nc, in.Params(), nil, rest); err != nil && act == mpa.Operate {
+		if err = q.start(nc, in.Params(), nil, prep); err != nil && act == mpa.Operate {
 			act, err = in.Fail(err), nil
 		}
 		if act == mpa.Terminate && err == nil {
@@ -99,21 +109,22 @@ func client(ctx context.Context, nc net.Conn, c *Config, read []byte) (_ *QueueP
 	return q, in, nil
 }
 
-// exchange sends the Request and waits for the Reply. rest is what came behind
-// it.
-func exchange(ctx context.Context, nc net.Conn, in *mpa.Initiator, limit time.Duration, read []byte) (_ mpa.Action, rest []byte, err error) {
+// exchange sends the Request and waits for the Reply; meanwhile is called in
+// between. rest is what came behind it.
+func exchange(ctx context.Context, nc net.Conn, in *mpa.Initiator, limit time.Duration, read []byte, meanwhile func()) (_ mpa.Action, rest []byte, err error) {
 	stop := bound(ctx, nc, limit)
 	defer stop()
 	if _, err := nc.Write(in.Start()); err != nil {
 		in.Lost(err)
 		return mpa.Close, nil, startupError(ctx, in.Err())
 	}
+	meanwhile()
 	buf := append(make([]byte, 0, startupBuffer+len(read)), read...)
 	for {
 		if n, act := in.Receive(buf); act != mpa.Wait {
 			return act, buf[n:], nil
 		}
-		n, err := nc.Read(buf[len(buf):cap(buf)])
+		n, err := frameio.ReadSoon(nc, buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
 		if err != nil && n == 0 {
 			if isTimeout(err) && ctx.Err() == nil {
@@ -224,7 +235,7 @@ func (q *QueuePair) rejected(nc net.Conn, p mpa.Params, rest []byte) error {
 
 // start ties the stream to its connection, before any FPDU can be sent or
 // received. [MPA-7.1-6] [DDP-6.1-1]
-func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder, rest []byte) error {
+func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder, prep *frameio.Prepared) error {
 	q.conn, q.params, q.responder, q.initiator = nc, p, r, r == nil
 	q.ird.Store(int32(p.IRD))
 	q.ord.Store(min(int32(p.ORD), int32(q.cfg.ord())))
@@ -247,7 +258,7 @@ func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder, rest []by
 		first := ddp.MSN(max(q.cfg.firstMSN[i], uint32(ddp.FirstMSN)))
 		t.msn[i], q.rx.queues[i] = first, ddp.NewQueue(first)
 	}
-	q.fc = frameio.New(nc, (*engine)(q), frameio.Options{Portable: q.cfg.portable})
+	q.fc = frameio.New(nc, (*engine)(q), frameio.Options{Portable: q.cfg.portable, Prepared: prep})
 	return nil
 }
 
@@ -268,12 +279,18 @@ func (q *QueuePair) begin(run bool, rest []byte) {
 	if q.initiator && (cfg.FirstFPDUDelay <= 0 || !run) || cfg.EarlyResponder {
 		q.sendOpen.Store(true)
 	}
-	q.fc.Start(rest)
+	if !run || !cfg.Polled {
+		q.fc.Start(rest)
+	} else {
+		q.fc.StartPolled(rest)
+	}
 	if !run {
 		return
 	}
-	q.log.Info("stream up", "local", q.LocalAddr(), "remote", q.RemoteAddr(), "rev", q.params.Rev,
-		"crc", q.params.CRC, "ird", q.IRD(), "ord", q.ORD(), "mulpdu", q.MULPDU())
+	if q.log.Enabled(context.Background(), slog.LevelInfo) {
+		q.log.Info("stream up", "local", q.LocalAddr(), "remote", q.RemoteAddr(), "rev", q.params.Rev,
+			"crc", q.params.CRC, "ird", q.IRD(), "ord", q.ORD(), "mulpdu", q.MULPDU())
+	}
 	if q.initiator && cfg.FirstFPDUDelay > 0 {
 		q.after(cfg.FirstFPDUDelay, func() {
 			q.sendOpen.Store(true)
@@ -287,6 +304,26 @@ func (q *QueuePair) begin(run bool, rest []byte) {
 		q.watchIdle(cfg.IdleTimeout)
 	}
 	q.kick()
+	if cfg.Polled && !q.initiator {
+		q.greet()
+	}
+}
+
+// greetTime is how long a Responder looks for the first FPDU before it leaves
+// that to the stream's own goroutine.
+const greetTime = 50 * time.Microsecond
+
+// greet looks for the first FPDU, which opens our direction.
+func (q *QueuePair) greet() {
+	if runtime.GOMAXPROCS(0) > 1 { // else the peer may need the processor
+		for start := time.Now(); !q.sendOpen.Load() && time.Since(start) < greetTime; {
+			q.fc.Poll()
+			runtime.Gosched()
+		}
+	}
+	if !q.sendOpen.Load() {
+		q.fc.Unpoll()
+	}
 }
 
 // terminateStartup tells the peer why start-up failed after its Reply.

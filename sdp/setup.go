@@ -65,7 +65,7 @@ func (s *setup) config(nc net.Conn) *iwarp.Config {
 		IRD: o.ReadDepth, ORD: o.ReadDepth, CloseTimeout: 2 * time.Second, // [D-49]
 		RequestTimeout: o.SetupTimeout, ReplyTimeout: o.SetupTimeout, FirstFPDUTimeout: o.SetupTimeout,
 		KeepAlive: o.KeepAlive, Congestion: o.Congestion, WrapConn: o.WrapConn,
-		Source: s.in,
+		Source: s.in, Polled: true,
 		Prepare: func(qp *iwarp.QueuePair) error {
 			s.qp = qp
 			return nil

@@ -64,6 +64,27 @@ type SendFailer interface {
 type Options struct {
 	// Portable forces the portable path even where the fast path would work.
 	Portable bool
+
+	// Prepared, if not nil, is what Prepare returned for the same stream. It
+	// belongs to the Conn from New on.
+	Prepared *Prepared
+}
+
+// A Prepared is what a Conn needs of the system beside its stream. Making it is
+// a good part of the cost of a connection, and can be done while the peer is
+// busy with its own.
+type Prepared struct{ sock *socket }
+
+// Prepare makes it for nc, which can be used as before. It has to go to New or
+// to Discard: as long as it is there, closing nc does not end the stream.
+func Prepare(nc net.Conn) *Prepared { return &Prepared{openSocket(nc)} }
+
+// Discard gives back what Prepare has made. A nil Prepared is nothing.
+func (p *Prepared) Discard() {
+	if p != nil && p.sock != nil {
+		p.sock.close(false)
+		p.sock = nil
+	}
 }
 
 // A Conn is a framed connection. All methods may be called from any
@@ -74,6 +95,7 @@ type Conn struct {
 	sock  atomic.Pointer[socket] // nil: portable path; see take
 
 	portable bool
+	prepared *Prepared // used by taken
 	taken    sync.Once
 
 	tx sender
@@ -90,7 +112,7 @@ type Conn struct {
 // Start and nothing is written before the first Kick; until then nc may still
 // be used.
 func New(nc net.Conn, p Protocol, o Options) *Conn {
-	c := &Conn{nc: nc, proto: p, portable: o.Portable}
+	c := &Conn{nc: nc, proto: p, portable: o.Portable, prepared: o.Prepared}
 	c.rx.resume = make(chan struct{}, 1)
 	c.tx.init(c)
 	c.rx.init(c)
@@ -100,7 +122,14 @@ func New(nc net.Conn, p Protocol, o Options) *Conn {
 // Start begins to receive; until then Poll does nothing. early holds bytes
 // that were read from the stream before; they are handled first, in the
 // passive goroutine.
-func (c *Conn) Start(early []byte) {
+func (c *Conn) Start(early []byte) { c.start(early, false) }
+
+// StartPolled is Start for a caller that begins by polling, and calls Unpoll
+// when it is done with that: the passive goroutine begins only then. Until
+// Poll or Unpoll nothing is received.
+func (c *Conn) StartPolled(early []byte) { c.start(early, true) }
+
+func (c *Conn) start(early []byte, polled bool) {
 	c.take()
 	c.rx.mu.Lock()
 	defer c.rx.mu.Unlock()
@@ -109,10 +138,26 @@ func (c *Conn) Start(early []byte) {
 	}
 	c.rx.keep(early)
 	c.rx.started = true
-	if c.sock.Load() != nil {
-		c.wg.Go(c.passive)
-	} else {
+	switch {
+	case c.sock.Load() == nil:
 		c.wg.Go(c.readLoop)
+	case polled:
+		c.rx.absent.Store(true)
+	default:
+		c.wg.Go(c.passive)
+	}
+}
+
+// attend starts the passive goroutine of a connection that was polled until
+// now.
+func (c *Conn) attend() {
+	if !c.rx.absent.Swap(false) {
+		return
+	}
+	c.rx.mu.Lock()
+	defer c.rx.mu.Unlock()
+	if !c.rx.closed && !c.rx.done {
+		c.wg.Go(c.passive)
 	}
 }
 
@@ -120,9 +165,16 @@ func (c *Conn) Start(early []byte) {
 // byte is read or written.
 func (c *Conn) take() {
 	c.taken.Do(func() {
-		if !c.portable {
+		switch p := c.prepared; {
+		case c.portable:
+			p.Discard()
+		case p != nil && p.sock != nil:
+			c.sock.Store(p.sock)
+			c.nc.Close() // the stream lives on in the other descriptor
+		default:
 			c.sock.Store(takeSocket(c.nc))
 		}
+		c.prepared = nil
 	})
 }
 
@@ -176,6 +228,7 @@ func (c *Conn) Close() error {
 // then closes. For use after Shutdown, when everything received meanwhile is
 // of no interest any more.
 func (c *Conn) CloseAfter(d time.Duration) error {
+	c.Unpoll()
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -194,7 +247,7 @@ func (c *Conn) tearDown() {
 			c.rx.unstage()
 		}
 		c.rx.mu.Unlock()
-		c.taken.Do(func() {}) // not any more
+		c.taken.Do(func() { c.prepared.Discard() }) // not any more
 		if s := c.sock.Load(); s != nil {
 			c.tx.mu.Lock()
 			c.tx.closed = true

@@ -221,6 +221,7 @@ type kind struct {
 
 var kinds = []kind{
 	{"tcp", Options{}, tcpPair},
+	{"prepared", Options{Prepared: new(Prepared)}, tcpPair},
 	{"portable", Options{Portable: true}, tcpPair},
 	{"pipe", Options{}, func(testing.TB) (a, b net.Conn) { return testkit.Pipe() }},
 }
@@ -228,7 +229,11 @@ var kinds = []kind{
 func (k kind) connect(t testing.TB) (a, b *lengthFramed) {
 	t.Helper()
 	x, y := k.pair(t)
-	a, b = newFramed(x, k.opt), newFramed(y, k.opt)
+	ox, oy := k.opt, k.opt
+	if k.opt.Prepared != nil {
+		ox.Prepared, oy.Prepared = Prepare(x), Prepare(y)
+	}
+	a, b = newFramed(x, ox), newFramed(y, oy)
 	t.Cleanup(func() { a.close(t); b.close(t) })
 	return a, b
 }

@@ -38,14 +38,15 @@ type receiver struct {
 	// mu is the receive role. It is only held while reading without
 	// blocking and handling what was read.
 	mu      sync.Mutex
-	started bool   // Start was called
-	closed  bool   // the descriptor is closed
-	done    bool   // the peer's direction has ended or failed
-	stage   *stage // staging buffer; nil if nothing is staged and nobody reads
-	fill    int    // bytes staged
-	early   []byte // bytes from before, or put aside to free the stage
-	direct  int    // payload bytes to be read straight into place
-	large   bool   // a frame was long enough to be read straight into place not long ago
+	started bool        // Start was called
+	absent  atomic.Bool // the passive goroutine begins with the next Unpoll
+	closed  bool        // the descriptor is closed
+	done    bool        // the peer's direction has ended or failed
+	stage   *stage      // staging buffer; nil if nothing is staged and nobody reads
+	fill    int         // bytes staged
+	early   []byte      // bytes from before, or put aside to free the stage
+	direct  int         // payload bytes to be read straight into place
+	large   bool        // a frame was long enough to be read straight into place not long ago
 	iov     [][]byte
 	scratch []iovec
 
@@ -111,6 +112,9 @@ func (r *receiver) pollsLocked() uint32 { return r.polls + r.missed.Load() }
 
 // Unpoll gives the socket back to the passive goroutine.
 func (c *Conn) Unpoll() {
+	if c.rx.absent.Load() {
+		defer c.attend()
+	}
 	select {
 	case c.rx.resume <- struct{}{}:
 	default:

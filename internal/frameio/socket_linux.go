@@ -28,6 +28,15 @@ type socket struct {
 // takeSocket makes the descriptor of nc ours and closes nc; nil if nc has
 // none, or none can be made. Nothing may be under way on nc.
 func takeSocket(nc net.Conn) *socket {
+	s := openSocket(nc)
+	if s != nil {
+		nc.Close() // the stream lives on in the other descriptor
+	}
+	return s
+}
+
+// openSocket is takeSocket without its end: nc can still be used.
+func openSocket(nc net.Conn) *socket {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
 		return nil
@@ -49,7 +58,6 @@ func takeSocket(nc net.Conn) *socket {
 		unix.Close(s.fd)
 		return nil
 	}
-	nc.Close() // the stream lives on in the other descriptor
 	return s
 }
 

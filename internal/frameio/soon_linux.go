@@ -1,0 +1,43 @@
+package frameio
+
+import (
+	"io"
+	"net"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// readSoon does it for a stream that has a descriptor; ok is false if nc has
+// none.
+func readSoon(nc net.Conn, p []byte) (n int, err error, ok bool) {
+	sc, ok := nc.(syscall.Conn)
+	if !ok || len(p) == 0 {
+		return 0, nil, false
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return 0, nil, false
+	}
+	var start time.Time
+	rerr := raw.Read(func(fd uintptr) bool {
+		for {
+			if n, err = sysRead(int(fd), p); err != errWouldBlock {
+				return true
+			}
+			if start.IsZero() {
+				start = time.Now()
+			} else if time.Since(start) > soon {
+				return false
+			}
+			runtime.Gosched()
+		}
+	})
+	switch {
+	case rerr != nil:
+		return 0, rerr, true
+	case n == 0 && err == nil:
+		err = io.EOF
+	}
+	return max(n, 0), err, true
+}

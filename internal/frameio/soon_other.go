@@ -1,0 +1,7 @@
+//go:build !linux
+
+package frameio
+
+import "net"
+
+func readSoon(net.Conn, []byte) (int, error, bool) { return 0, nil, false }
