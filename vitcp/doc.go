@@ -37,6 +37,12 @@
 // architecture says. A peer that is against the protocol is cut off by a
 // reset; nobody else notices.
 //
+// # Order
+//
+// Descriptors of a send queue are started in posting order. RDMA Reads beyond
+// the window of the VI that serves them hold back what is posted behind them;
+// vi.Attributes.ReadWindow of that VI makes it greater. [V-27]
+//
 // # Concurrency and cancellation
 //
 // All exported methods may be called concurrently. Connecting and waiting end
@@ -45,8 +51,6 @@
 //
 // # What is missing
 //
-// RDMA Reads that wait for the read window hold back what is posted behind
-// them; the setting that decision V-27 allows for letting others overtake does
-// not exist. Handing one port to several processes needs a demultiplexer that
-// does not exist either; they use separate ports.
+// Handing one port to several processes needs a demultiplexer that does not
+// exist; they use separate ports.
 package vitcp
