@@ -14,16 +14,17 @@ import (
 // posts, whoever receives, or the timer. What they send is queued by the link
 // and written by Flush after the lock was given back.
 type station struct {
-	start time.Time
-
-	mu    sync.Mutex
-	np    *fc.NPort
-	p     *port
-	armed fc.Time // when timer fires; guarded by mu
-	timer *time.Timer
-	dead  bool // closed; guarded by mu
-	out   outlet
-	open  []*viConsumer // to be settled; guarded by mu
+	mu     sync.Mutex
+	start  time.Time // when the clock began, and later by what it did not count; guarded by mu
+	at     fc.Time   // the clock when mu was taken; guarded by mu
+	np     *fc.NPort
+	p      *port
+	armed  fc.Time // when timer fires; guarded by mu
+	waited bool    // timer was late and was set anew; guarded by mu
+	timer  *time.Timer
+	dead   bool // closed; guarded by mu
+	out    outlet
+	open   []*viConsumer // to be settled; guarded by mu
 
 	breaks sync.WaitGroup
 }
@@ -77,13 +78,34 @@ func (s *sender) Send(f *fc.Frame) {
 	}
 }
 
-func (s *station) now() fc.Time { return time.Since(s.start) }
+// lock takes mu and reads the clock, which never passes the timer that is next:
+// what a machine has to do then is done first.
+//
+// If that timer is late by more than a part of E_D_TOV, everything was: a host
+// that was stopped, or too busy, has not looked at what its peers sent, and
+// their silence proves nothing. So the time since the port last ran is not
+// counted. The timer is set anew, once; what the peers sent is there before it.
+// [FCVI-8.3-6]
+func (s *station) lock() {
+	s.mu.Lock()
+	now := time.Since(s.start)
+	if now-s.armed > s.np.EDTOV()/4 && !s.waited && !s.dead {
+		s.waited = true
+		s.start = s.start.Add(now - s.at)
+		s.timer.Reset(s.armed - s.at)
+		return
+	}
+	s.at = min(now, s.armed)
+}
+
+// now is the time since when mu has been held.
+func (s *station) now() fc.Time { return s.at }
 
 // enter takes the machines over; leave gives them back, sets the timer and
 // writes what was queued.
 func (s *station) enter() fc.Time {
-	s.mu.Lock()
-	return s.now()
+	s.lock()
+	return s.at
 }
 
 func (s *station) leave() {
@@ -94,7 +116,7 @@ func (s *station) leave() {
 	s.open = s.open[:0]
 	if at := s.np.Deadline(); at < s.armed && !s.dead {
 		s.armed = at
-		s.timer.Reset(max(0, at-s.now()))
+		s.timer.Reset(max(0, at-s.at))
 	}
 	out := s.out
 	s.mu.Unlock()
@@ -103,11 +125,16 @@ func (s *station) leave() {
 	}
 }
 
+// tick runs the timers that are due.
 func (s *station) tick() {
-	now := s.enter()
-	s.armed = fc.Never
-	if !s.dead {
-		s.np.Tick(now)
+	s.lock()
+	switch {
+	case s.dead:
+	case s.at < s.armed && s.armed != fc.Never: // too early, or too late
+		s.timer.Reset(s.armed - s.at)
+	default:
+		s.armed, s.waited = fc.Never, false
+		s.np.Tick(s.at)
 	}
 	s.leave()
 }
@@ -171,7 +198,7 @@ func (s *station) close() {
 
 // --- the station as a device of a fabric in this process
 
-func (s *station) Enter() { s.mu.Lock() }
+func (s *station) Enter() { s.lock() }
 func (s *station) Leave() { s.leave() }
 
 // LinkUp, LinkDown, Receive and LinkRoom are called between Enter and Leave.

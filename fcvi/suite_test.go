@@ -62,7 +62,7 @@ func seededNetwork(t *testing.T, seed uint64, outOfOrder bool, noise fabric.Nois
 		wg.Wait()
 	})
 	return Config{Network: InProcess(n, sw), EDTOV: 20 * time.Millisecond * scale, RATOV: 100 * time.Millisecond * scale,
-		ULPTimeout: 5 * time.Second} // a slow machine is no dead peer
+		Logger: testLogger, ULPTimeout: 5 * time.Second} // a slow machine is no dead peer
 }
 
 func netHarness(cfg Config) vitest.Harness {
@@ -190,25 +190,24 @@ func TestVI_SuiteOutOfOrder(t *testing.T) {
 // are acknowledged.
 func TestVI_SuiteLossy(t *testing.T) {
 	var tally vitest.Tally
-	t.Run("runs", func(t *testing.T) {
-		for seed := range uint64(3) {
-			class, scale := 3, time.Duration(1)
-			if seed == 2 {
-				class, scale = 2, 4 // a stall of the machine must not look like a dead peer
-			}
-			t.Run(fmt.Sprintf("class %d seed %d", class, seed), func(t *testing.T) {
-				t.Parallel() // they wait for timers most of the time
-				cfg := seededNetwork(t, seed, true, lossy, scale)
-				if cfg.Class2 = class == 2; !cfg.Class2 {
-					cfg.ULPTimeout = 500 * time.Millisecond // lost answers are common
-				}
-				h := netHarness(cfg)
-				h.Unordered, h.Lossy, h.Scale = true, true, 1
-				h.Tally = &vitest.Tally{Strict: class == 2, Tries: 2, Shared: &tally}
-				vitest.Run(t, h)
+	var runs sync.WaitGroup // all at once, however few processors: they wait for timers most of the time
+	for seed, level := range []vi.Reliability{vi.ReliableReception, vi.ReliableDelivery, vi.UnreliableDelivery} {
+		for class, scale := range map[int]time.Duration{2: 4, 3: 1} {
+			runs.Go(func() {
+				t.Run(fmt.Sprintf("class %d", class), func(t *testing.T) {
+					cfg := seededNetwork(t, uint64(seed), true, lossy, scale)
+					if cfg.Class2 = class == 2; !cfg.Class2 {
+						cfg.ULPTimeout = 500 * time.Millisecond // lost answers are common
+					}
+					h := netHarness(cfg)
+					h.Levels, h.Unordered, h.Lossy, h.Scale = level, true, true, 1
+					h.Tally = &vitest.Tally{Strict: class == 2, Tries: 2, Shared: &tally}
+					vitest.Run(t, h)
+				})
 			})
 		}
-	})
+	}
+	runs.Wait()
 	tally.Check(t)
 }
 

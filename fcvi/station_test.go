@@ -1,0 +1,87 @@
+package fcvi
+
+import (
+	"testing"
+	"time"
+
+	"viaduct/fc"
+)
+
+// nowhere is an outlet that leads to no link.
+type nowhere struct{}
+
+func (o nowhere) begin(s *station) error {
+	s.locked(func() { s.out = o })
+	return nil
+}
+
+func (nowhere) Send(*fc.Frame)        {}
+func (nowhere) room(fc.Addr) int      { return 1 }
+func (nowhere) flush()                {}
+func (nowhere) poller(fc.Addr) poller { return nil }
+func (nowhere) close()                {}
+
+func (s *station) locked(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+func (s *station) clock() (at fc.Time) {
+	s.do(func(now fc.Time) { at = now })
+	return at
+}
+
+// TestStall: a process that could not run does not take the time for silence of
+// its peers. A timer that fires too late waits for what came meanwhile.
+// [FCVI-8.3-6]
+func TestStall(t *testing.T) {
+	const edtov = 800 * time.Millisecond
+	const grace = edtov / 4
+	s, err := newStation(fc.PortConfig{PortName: fc.PortName(1, 1), NodeName: fc.NodeName(1), EDTOV: edtov}, machineConfig{},
+		func(*station) (outlet, error) { return nowhere{}, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	for try := 1; ; try++ {
+		fired := make(chan fc.Time, 1)
+		var timer *fc.Timer
+		var due fc.Time
+		s.do(func(now fc.Time) {
+			due = now + 10*time.Millisecond
+			timer = s.np.Timers().After(due, func(now fc.Time) { fired <- now })
+		})
+		s.locked(func() { time.Sleep(grace + 100*time.Millisecond) })
+		awake := time.Now()
+		early := false
+		s.do(func(now fc.Time) { // what came meanwhile
+			select {
+			case <-fired:
+				early = true
+			default:
+			}
+			if now > due {
+				t.Errorf("at %v, beyond a timer for %v that has not run", now, due)
+			}
+			timer.Set(now + 20*time.Millisecond)
+			due = timer.At()
+		})
+		if early {
+			if time.Since(awake) > grace/2 && try < 5 {
+				continue // this test was stopped in its turn
+			}
+			t.Fatal("the timer did not wait")
+		}
+		if at := <-fired; at < due || at > due+grace {
+			t.Errorf("the timer for %v ran at %v", due, at)
+		}
+		break
+	}
+	// Then the clock goes on.
+	before := s.clock()
+	time.Sleep(50 * time.Millisecond)
+	if d := s.clock() - before; d < 50*time.Millisecond {
+		t.Errorf("the clock went on by %v in 50ms", d)
+	}
+}
