@@ -45,6 +45,9 @@ type Harness struct {
 	// and repeats frames needs more.
 	Scale int
 
+	// Levels, if set, are the reliability levels that are run.
+	Levels vi.Reliability
+
 	// Only, if set, names the families that are run.
 	Only []string
 
@@ -95,7 +98,7 @@ func Run(t *testing.T, h Harness) {
 	}
 	first := true
 	for _, level := range []vi.Reliability{vi.ReliableReception, vi.ReliableDelivery, vi.UnreliableDelivery} {
-		if attrs.ReliabilityLevels&level == 0 {
+		if attrs.ReliabilityLevels&level == 0 || h.Levels != 0 && h.Levels&level == 0 {
 			continue
 		}
 		t.Run(levelNames[level], func(t *testing.T) {
@@ -143,12 +146,12 @@ type env struct {
 
 func newEnv(t *testing.T, r reporter, h Harness, level vi.Reliability, x *trial) *env {
 	e := &env{reporter: r, Harness: h, real: t, trial: x, level: level}
-	if x != nil {
-		x.envs = append(x.envs, e)
-	}
 	for side := range e.nics {
 		e.nics[side] = e.open(side, nil)
 		e.async[side] = newRecorder(e.nics[side])
+	}
+	if x != nil {
+		x.env(e)
 	}
 	return e
 }
@@ -191,8 +194,12 @@ func (e *env) canRead() bool { return e.nics[0].Query().RDMAReadSupport&e.level 
 
 // patience is how long the suite waits for what has to happen.
 func (e *env) patience() time.Duration {
-	if e.trial != nil {
-		return 3 * time.Second * time.Duration(max(1, e.Scale)) // what is lost will not come
+	if e.trial != nil { // what is lost will not come
+		limit := 3 * time.Second
+		if e.trial.broke() {
+			limit = time.Second
+		}
+		return limit * time.Duration(max(1, e.Scale))
 	}
 	return 10 * time.Second * time.Duration(max(1, e.Scale))
 }

@@ -52,7 +52,8 @@ func (p *pair) connect() {
 func (e *env) connectVIs(a, b *vi.VI) error {
 	local, remote := e.address(0), e.address(1)
 	accepted := make(chan error, 1)
-	ctx := e.ctx()
+	ctx, cancel := context.WithCancel(e.ctx())
+	defer cancel()
 	go func() {
 		r, err := e.nics[1].ConnectWait(ctx, remote)
 		if err == nil {
@@ -63,6 +64,9 @@ func (e *env) connectVIs(a, b *vi.VI) error {
 	err := e.request(ctx, a, local, remote)
 	if e.trial != nil {
 		e.trial.pair(a, b)
+	}
+	if err != nil {
+		cancel()
 	}
 	return errors.Join(err, <-accepted)
 }

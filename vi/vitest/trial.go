@@ -134,7 +134,7 @@ type trial struct {
 	setup    bool   // a set-up failed with an error that says so; guarded by mu
 	skipped  bool
 	cleanups []func()
-	envs     []*env
+	envs     []*env      // guarded by mu
 	pairs    [][2]*vi.VI // connected; guarded by mu
 }
 
@@ -180,13 +180,7 @@ func (e *env) bound() time.Duration { return 10 * time.Second * time.Duration(ma
 func (x *trial) audit() string {
 	lost := x.setup
 	for end := time.Now().Add(time.Second); !lost && time.Now().Before(end); time.Sleep(time.Millisecond) {
-		for _, e := range x.envs {
-			for _, r := range e.async {
-				r.mu.Lock()
-				lost = lost || r.lost
-				r.mu.Unlock()
-			}
-		}
+		lost = x.told()
 	}
 	for _, p := range x.pairs {
 		in := func(s vi.State) int {
@@ -221,6 +215,38 @@ func (x *trial) audit() string {
 	return ""
 }
 
+// told reports whether a NIC was told that a connection was lost.
+func (x *trial) told() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, e := range x.envs {
+		for _, r := range e.async {
+			r.mu.Lock()
+			lost := r.lost
+			r.mu.Unlock()
+			if lost {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// broke reports whether a connection of the trial broke, for whatever reason.
+func (x *trial) broke() bool {
+	if x.told() {
+		return true
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, p := range x.pairs {
+		if p[0].State() == vi.Error || p[1].State() == vi.Error {
+			return true
+		}
+	}
+	return false
+}
+
 // flushed says what is wrong with the descriptors of a VI that is not
 // connected: all of them have to come back.
 func flushed(v *vi.VI) string {
@@ -252,6 +278,13 @@ func (x *trial) pair(a, b *vi.VI) {
 	if p := [2]*vi.VI{a, b}; !slices.Contains(x.pairs, p) {
 		x.pairs = append(x.pairs, p)
 	}
+}
+
+// env notes the NICs of a test.
+func (x *trial) env(e *env) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.envs = append(x.envs, e)
 }
 
 func (x *trial) Cleanup(f func()) { x.cleanups = append(x.cleanups, f) }
