@@ -40,6 +40,8 @@ type Device struct {
 	cfg DeviceConfig
 	reg *regmem.Registry
 
+	nudger nudger
+
 	mu      sync.Mutex
 	streams map[*QueuePair]struct{} // guarded by mu
 }

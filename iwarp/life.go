@@ -349,24 +349,11 @@ func (q *QueuePair) watchIdle(d time.Duration) {
 	})
 }
 
-// firstSent is called after the first FPDU left. If nothing comes back for a
-// while, an empty one follows: some Linux versions leave unread what comes too
-// early, be it the first FPDU or several at once. On a slow peer the empty one
-// comes too early as well, so there are a few, further and further apart. [I-10]
+// firstSent is called after the first FPDU left.
 func (q *QueuePair) firstSent() {
 	if q.initiator && !q.set.noNudge {
-		q.nudgeAfter(nudgeDelay, nudges)
+		q.dev.nudger.add(q)
 	}
-}
-
-func (q *QueuePair) nudgeAfter(d time.Duration, left int) {
-	q.after(d, func() {
-		if left > 0 && q.stats.recvFPDUs.Load() == 0 {
-			q.nudge.Store(true)
-			q.kick()
-			q.nudgeAfter(5*d, left-1)
-		}
-	})
 }
 
 var (

@@ -346,7 +346,8 @@ func (r *request) answer(ctx context.Context, c *call) (vi.Link, vi.Agreement, e
 	r.nc.SetDeadline(time.Time{})
 	l, agreed := c.link(r.nc, r.g, g.h.Posted, mtu, r.bits, r.info)
 	remote := addrPort(r.tcp.RemoteAddr()).Addr()
-	l.onEnd = func() { r.l.p.leavePeer(remote) }
+	p := r.l.p // the request is not needed any more
+	l.onEnd = func() { p.leavePeer(remote) }
 	return l, agreed, nil
 }
 

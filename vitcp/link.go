@@ -78,11 +78,11 @@ type link struct {
 	reason  vi.StopReason // valid once stopped
 	fault   atomic.Pointer[fault]
 
-	gate    sync.Mutex // held while Sent, Failed and the like call the endpoint; Stop waits for it
-	started bool       // guarded by gate
-	once    sync.Once  // of the cause
-	cause   error      // why it broke; written once before the engine is told
-	done    chan struct{}
+	gate    sync.Mutex     // held while Sent, Failed and the like call the endpoint; Stop waits for it
+	started bool           // guarded by gate
+	once    sync.Once      // of the cause
+	cause   error          // why it broke; written once before the engine is told
+	work    sync.WaitGroup // ends when everything has
 	timerMu sync.Mutex
 	timer   *time.Timer // guarded by timerMu: of idleNOP; nil until needed
 	armed   atomic.Bool
@@ -147,7 +147,6 @@ func newLink(c *call, nc net.Conn, t linkTerms) *link {
 		p: p, ep: c.ep, dialect: p.cfg.Dialect, terms: t,
 		flow:   c.attrs&vitcpwire.FlowControl != 0,
 		maxSeg: vitcpwire.MaxSegment,
-		done:   make(chan struct{}),
 		log: p.cfg.Logger.With("local", addrPort(nc.LocalAddr()).String(), "remote", addrPort(nc.RemoteAddr()).String(),
 			"calling", c.local.String(), "called", c.remote.String()),
 	}
@@ -170,6 +169,7 @@ func newLink(c *call, nc net.Conn, t linkTerms) *link {
 	l.rx.acked = vitcpwire.Number(p.cfg.FirstMessage)
 	l.acks.begin(t.peerFirst)
 	l.told(t.told)
+	l.work.Add(1)
 	l.c = frameio.New(nc, l, frameio.Options{})
 	p.mu.Lock()
 	p.links[l] = struct{}{}
@@ -309,11 +309,11 @@ func (l *link) wind(started bool) {
 		l.onEnd()
 	}
 	l.log.Info("connection ended")
-	close(l.done)
+	l.work.Done()
 }
 
 // Wait implements vi.Link.
-func (l *link) Wait() { <-l.done }
+func (l *link) Wait() { l.work.Wait() }
 
 // breaks tells why the connection breaks and has the engine break it. Only
 // the first cause counts. after, if not nil, runs before that, when no role

@@ -77,6 +77,10 @@ type endpoint interface {
 	dial(m measure, hello json.RawMessage) (result, error)
 }
 
+// settled is how long connections have done nothing when their memory is
+// measured.
+const settled = 900 * time.Millisecond
+
 var endpoints = map[string]endpoint{
 	"vitcp": viEndpoint{openVITCP},
 	"fcvi":  viEndpoint{openFCVI},

@@ -98,7 +98,7 @@ func (iwarpEndpoint) serve(m measure, announce func(any) error, mark func()) err
 		wg.Go(func() { iwarpServeConn(q, mr, m) })
 	}
 	if m.Op == opIdle {
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(settled)
 		mark()
 		time.Sleep(m.Time)
 		return nil
@@ -175,7 +175,7 @@ func iwarpTake(cq *iwarp.CompletionQueue, wait bool) (c iwarp.Completion, err er
 type iwarpConn struct {
 	q    *iwarp.QueuePair
 	mr   *iwarp.MemoryRegion
-	m    measure
+	m    *measure
 	wrs  []iwarp.SendWR
 	next int
 	sent int // Sends, since the last answer
@@ -222,7 +222,7 @@ func (iwarpEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 			return result{}, fmt.Errorf("connection %d: %w", i, err)
 		}
 		defer q.Abort()
-		c := &iwarpConn{q: q, mr: mr, m: m}
+		c := &iwarpConn{q: q, mr: mr, m: &m}
 		cs[i], lanes[i], byQP[q] = c, c, i
 		if m.Op != opIdle {
 			c.prepare(h)
@@ -230,7 +230,7 @@ func (iwarpEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 	}
 	switch m.Op {
 	case opIdle:
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(settled - 50*time.Millisecond)
 		u := now().sub(before)
 		time.Sleep(300 * time.Millisecond)
 		return result{Seconds: 1, Messages: float64(m.Conns), TxMemory: u.Memory / float64(m.Conns)}, nil
@@ -298,7 +298,7 @@ func (c *iwarpConn) answer() error {
 		err = a.Err()
 	}
 	if err == nil {
-		err = iwarpPostRecv(c.q, c.mr, c.m, int(a.ID))
+		err = iwarpPostRecv(c.q, c.mr, *c.m, int(a.ID))
 	}
 	return err
 }

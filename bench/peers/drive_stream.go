@@ -114,7 +114,7 @@ func serveStreams(m measure, l net.Listener, announce func(any) error, mark func
 		wg.Go(func() { serveStream(c, m) })
 	}
 	if m.Op == opIdle {
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(settled)
 		mark()
 		return nil
 	}
@@ -187,7 +187,7 @@ func dialStreams(m measure, hello json.RawMessage, dial func(addr string) (net.C
 	b := buffer(m.Footprint)
 	switch m.Op {
 	case opIdle:
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(settled - 50*time.Millisecond)
 		u := now().sub(before)
 		time.Sleep(300 * time.Millisecond)
 		return result{Seconds: 1, Messages: float64(m.Conns), TxMemory: u.Memory / float64(m.Conns)}, nil

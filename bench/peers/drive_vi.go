@@ -134,7 +134,7 @@ func (e viEndpoint) serve(m measure, announce func(any) error, mark func()) erro
 	}
 	if m.Op == opIdle {
 		// The initiator disconnects one connection when it has measured.
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(settled)
 		mark()
 		time.Sleep(m.Time)
 		return nil
@@ -252,7 +252,7 @@ func (e viEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 		if _, err := v.ConnectRequest(context.Background(), vi.Address{}, target); err != nil {
 			return result{}, fmt.Errorf("connection %d: %w", i, err)
 		}
-		cs[i] = &viConn{v: v, m: m, region: region, remote: h.Remote, cq: cq, index: i}
+		cs[i] = &viConn{v: v, m: &m, region: region, remote: h.Remote, cq: cq, index: i}
 		lanes[i] = cs[i]
 		v.SetUserData(cs[i])
 		if m.Op != opIdle {
@@ -266,7 +266,7 @@ func (e viEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 	}()
 	switch m.Op {
 	case opIdle:
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(settled - 50*time.Millisecond)
 		u := now().sub(before)
 		time.Sleep(300 * time.Millisecond)
 		return result{Seconds: 1, Messages: float64(m.Conns), TxMemory: u.Memory / float64(m.Conns)}, nil
@@ -310,7 +310,7 @@ func (e viEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 // viConn is one connection of a stream.
 type viConn struct {
 	v      *vi.VI
-	m      measure
+	m      *measure
 	region *vi.Region
 	remote vi.RemoteSegment
 	cq     *vi.CompletionQueue // of its sends, or nil

@@ -114,8 +114,6 @@ type Conn struct {
 func New(nc net.Conn, p Protocol, o Options) *Conn {
 	c := &Conn{nc: nc, proto: p, portable: o.Portable, prepared: o.Prepared}
 	c.rx.resume = make(chan struct{}, 1)
-	c.tx.init(c)
-	c.rx.init(c)
 	return c
 }
 
@@ -144,8 +142,14 @@ func (c *Conn) start(early []byte, polled bool) {
 	case polled:
 		c.rx.absent.Store(true)
 	default:
-		c.wg.Go(c.passive)
+		c.begin()
 	}
+}
+
+// begin starts the passive goroutine, which may be given more than it needs.
+func (c *Conn) begin() {
+	c.list()
+	c.wg.Go(c.passive)
 }
 
 // attend starts the passive goroutine of a connection that was polled until
@@ -157,7 +161,7 @@ func (c *Conn) attend() {
 	c.rx.mu.Lock()
 	defer c.rx.mu.Unlock()
 	if !c.rx.closed && !c.rx.done {
-		c.wg.Go(c.passive)
+		c.begin()
 	}
 }
 
@@ -232,7 +236,7 @@ func (c *Conn) CloseAfter(d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
-	case <-c.rx.ended:
+	case <-c.rx.over():
 	case <-t.C:
 	}
 	return c.Close()

@@ -1,7 +1,9 @@
 package frameio
 
 import (
+	"errors"
 	"io"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,10 +59,26 @@ type receiver struct {
 	took     int           // bytes it has read
 	glimpses int           // since the last long frame
 	resume   chan struct{} // tells the passive goroutine to come back
-	ended    chan struct{} // closed when done
+	ended    chan struct{} // closed when done; made when first asked for
+
+	seen   uint32        // polls when the passive goroutine last looked
+	woken  atomic.Uint32 // moves when the passive goroutine handles what came
+	looked uint32        // woken at the last look of the rota, whose it is
+	listed atomic.Bool   // the passive goroutine is to be renewed when it is quiet
 }
 
-func (r *receiver) init(*Conn) { r.ended = make(chan struct{}) }
+// over returns a channel that is closed when the direction has ended or failed.
+func (r *receiver) over() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended == nil {
+		r.ended = make(chan struct{})
+		if r.done {
+			close(r.ended)
+		}
+	}
+	return r.ended
+}
 
 // keep puts bytes aside that were received before the role started.
 func (r *receiver) keep(p []byte) { r.early = append([]byte(nil), p...) }
@@ -127,7 +145,9 @@ func (c *Conn) unlock(err error) {
 	r := &c.rx
 	if err != nil && !r.done {
 		r.done = true
-		close(r.ended)
+		if r.ended != nil {
+			close(r.ended)
+		}
 	} else {
 		err = nil
 	}
@@ -321,7 +341,6 @@ func (c *Conn) passive() {
 		failed error
 		ended  bool
 		more   bool
-		seen   uint32
 		timer  *time.Timer
 	)
 	sock := c.sock.Load()
@@ -336,8 +355,8 @@ func (c *Conn) passive() {
 			r.mu.Unlock()
 			return true
 		}
-		if p := r.pollsLocked(); p != seen {
-			seen = p
+		if p := r.pollsLocked(); p != r.seen {
+			r.seen = p
 			select {
 			case <-r.resume: // and went to sleep
 			default:
@@ -352,7 +371,10 @@ func (c *Conn) passive() {
 		// nothing misses nothing.
 		err := io.ErrClosedPipe
 		if in.arm(sock.fd) {
-			_, more, err = c.receive(true)
+			var got bool
+			if got, more, err = c.receive(true); got {
+				c.list()
+			}
 		}
 		if ended = err != nil || r.done; !ended && !more {
 			r.park()
@@ -362,7 +384,11 @@ func (c *Conn) passive() {
 	}
 	for !ended {
 		if failed = in.raw.Read(wait); failed != nil {
-			return // the socket was closed under us: Close or Abort
+			if errors.Is(failed, os.ErrDeadlineExceeded) { // see renew
+				in.calm()
+				c.wg.Go(c.passive)
+			}
+			return // else the socket was closed under us: Close or Abort
 		}
 		if more {
 			more = false
@@ -383,8 +409,8 @@ func (c *Conn) passive() {
 			}
 			r.mu.Lock()
 			p := r.pollsLocked()
-			back = back || p == seen
-			seen = p
+			back = back || p == r.seen
+			r.seen = p
 			r.mu.Unlock()
 			if back {
 				break

@@ -38,11 +38,9 @@ type sender struct {
 	waiting  bool               // for the socket; guarded by mu
 	held     []*regmem.Registry // where this sender is listed as a holder
 
-	left  chan struct{} // closed when a stopped sender's role is free
-	leave sync.Once
+	free bool          // a stopped sender's role is free; guarded by mu
+	left chan struct{} // closed then; made when somebody waits; guarded by mu
 }
-
-func (t *sender) init(*Conn) { t.left = make(chan struct{}) }
 
 // try writes what the socket takes of the batch. If it is full the caller
 // waits for it, and the batch's pins can be taken away meanwhile.
@@ -253,7 +251,7 @@ func (c *Conn) hearOut() {
 	r := &c.rx
 	if c.sock.Load() == nil {
 		select {
-		case <-r.ended:
+		case <-r.over():
 		case <-time.After(lastWords):
 		}
 		return
@@ -273,7 +271,12 @@ func (c *Conn) hearOut() {
 
 func (t *sender) die() {
 	t.state.Store(dead)
-	t.leave.Do(func() { close(t.left) })
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.free && t.left != nil {
+		close(t.left)
+	}
+	t.free = true
 }
 
 // stop makes the role unavailable; whoever has it ends soon, since the stream
@@ -284,7 +287,19 @@ func (t *sender) stop() {
 	}
 }
 
-func (t *sender) waitIdle() { <-t.left }
+func (t *sender) waitIdle() {
+	t.mu.Lock()
+	if t.free {
+		t.mu.Unlock()
+		return
+	}
+	if t.left == nil {
+		t.left = make(chan struct{})
+	}
+	left := t.left
+	t.mu.Unlock()
+	<-left
+}
 
 // flats holds what portable streams are given: one Write per batch, so that a
 // record layer below makes the most of it.

@@ -170,6 +170,12 @@ func (e *edge) disarm(fd int) {
 	}
 }
 
+// startle has who waits, or is about to, return with os.ErrDeadlineExceeded.
+func (e *edge) startle() { e.f.SetReadDeadline(time.Unix(1, 0)) }
+
+// calm ends that.
+func (e *edge) calm() { e.f.SetReadDeadline(time.Time{}) }
+
 // A watch waits for one kind of readiness of a descriptor. It reports once
 // per arm.
 type watch struct {

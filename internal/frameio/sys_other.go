@@ -32,6 +32,8 @@ func (*socket) closeWrite()   {}
 func (*socket) waitWritable() {}
 func (*edge) arm(int) bool    { return false }
 func (*edge) disarm(int)      {}
+func (*edge) startle()        {}
+func (*edge) calm()           {}
 
 func sysRead(int, []byte) (int, error)              { panic("frameio: no fast path") }
 func (c *Conn) sysReadv(int, [][]byte) (int, error) { panic("frameio: no fast path") }

@@ -1,0 +1,72 @@
+package iwarp
+
+import (
+	"sync"
+	"time"
+)
+
+// A nudger sends empty FPDUs to peers from which nothing has come. Some Linux
+// versions leave unread what comes too early, be it the first FPDU or several
+// at once. On a slow peer the empty one comes too early as well, so there are
+// a few, further and further apart. [I-10] One timer does it for all streams of
+// a device: most have nothing to wait for but the peer's first request, and
+// a timer each would be a good part of what they cost.
+type nudger struct {
+	mu   sync.Mutex
+	list []nudge // guarded by mu
+	tick bool    // guarded by mu; the timer runs
+}
+
+// A nudge is a stream that is going to be nudged.
+type nudge struct {
+	q    *QueuePair
+	at   time.Time
+	next time.Duration // until the nudge after that
+	left int
+}
+
+func (n *nudger) add(q *QueuePair) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.list = append(n.list, nudge{q: q, at: time.Now().Add(nudgeDelay), next: 5 * nudgeDelay, left: nudges})
+	n.wakeLocked()
+}
+
+func (n *nudger) wakeLocked() {
+	if len(n.list) == 0 {
+		n.list = nil
+	} else if !n.tick {
+		n.tick = true
+		time.AfterFunc(nudgeDelay, n.look)
+	}
+}
+
+// look nudges those whose time has come.
+func (n *nudger) look() {
+	n.mu.Lock()
+	list := n.list
+	n.list = nil
+	n.mu.Unlock()
+	now := time.Now()
+	kept := list[:0]
+	for _, s := range list {
+		if s.q.stats.recvFPDUs.Load() > 0 || s.q.gate.Load() >= gateEnded {
+			continue
+		}
+		if !now.Before(s.at) {
+			s.q.nudge.Store(true)
+			s.q.kick()
+			s.left--
+			s.at, s.next = now.Add(s.next), 5*s.next
+		}
+		if s.left > 0 {
+			kept = append(kept, s)
+		}
+	}
+	clear(list[len(kept):])
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.list = append(kept, n.list...)
+	n.tick = false
+	n.wakeLocked()
+}
