@@ -58,6 +58,7 @@ var rules = []rule{
 	{"internal/...", []string{"internal/..."}, internal},
 	{"internal/tools/...", nil, tool},
 	{"internal/testkit", nil, testOnly},
+	{"iwarp/internal/replay", []string{"iwarp", "iwarp/mpa", "iwarp/ddp", "iwarp/rdmap"}, testOnly},
 }
 
 // notInCodecs are the parts of the standard library that a codec and a core
