@@ -39,16 +39,7 @@ func TestBadPeers(t *testing.T) {
 					}
 				}
 				ctx := within(t)
-				l, err := iwarp.Listen("127.0.0.1:0", Config(nil, opt))
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer l.Close()
-				served := make(chan error, 1)
-				go func() {
-					_, err := Serve(ctx, l, opt)
-					served <- err
-				}()
+				l, served := serve(ctx, t, nil, opt)
 				c := control{client: true}
 				cfg := Config(nil, opt)
 				cfg.Prepare = c.prepare
@@ -57,7 +48,7 @@ func TestBadPeers(t *testing.T) {
 					t.Fatal(err)
 				}
 				play(ctx, q, &c, script)
-				check("server", <-served)
+				check("server", (<-served).err)
 
 				called := make(chan error, 1)
 				go func() {
@@ -105,20 +96,11 @@ func TestBadTraffic(t *testing.T) {
 	t.Run("write outside", func(t *testing.T) {
 		ctx := within(t)
 		small, large := Options{Size: 64, Count: 10}, Options{Size: 8192, Count: 10}
-		l, err := iwarp.Listen("127.0.0.1:0", Config(nil, small))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		served := make(chan error, 1)
-		go func() {
-			_, err := Serve(ctx, l, small)
-			served <- err
-		}()
+		l, served := serve(ctx, t, nil, small)
 		if _, err := Dial(ctx, l.Addr().String(), nil, large); err == nil {
 			t.Error("the client saw nothing of it")
 		}
-		if err := <-served; err == nil {
+		if s := <-served; s.err == nil {
 			t.Error("the server saw nothing of it")
 		}
 	})

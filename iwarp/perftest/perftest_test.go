@@ -29,20 +29,28 @@ type outcome struct {
 	err error
 }
 
+// serve starts our server. The listener is closed with the test.
+func serve(ctx context.Context, t *testing.T, base *iwarp.Config, opt Options) (*iwarp.Listener, <-chan outcome) {
+	t.Helper()
+	l, err := iwarp.Listen("127.0.0.1:0", Config(base, opt))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	served := make(chan outcome, 1)
+	go func() {
+		res, err := Serve(ctx, l, opt)
+		served <- outcome{res, err}
+	}()
+	return l, served
+}
+
 // both runs our client against our server.
 func both(t *testing.T, client, server Options, base *iwarp.Config) (c, s outcome) {
 	t.Helper()
 	ctx := within(t)
-	l, err := iwarp.Listen("127.0.0.1:0", Config(base, server))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l, served := serve(ctx, t, base, server)
 	defer l.Close()
-	served := make(chan outcome, 1)
-	go func() {
-		res, err := Serve(ctx, l, server)
-		served <- outcome{res, err}
-	}()
 	c.res, c.err = Dial(ctx, l.Addr().String(), base, client)
 	if c.err != nil {
 		l.Close()
@@ -161,18 +169,9 @@ func TestSettle(t *testing.T) {
 func TestSecondStream(t *testing.T) {
 	opt := Options{Size: 64, Count: 10}
 	ctx := within(t)
-	l, err := iwarp.Listen("127.0.0.1:0", Config(nil, opt))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	served := make(chan error, 1)
-	go func() {
-		_, err := Serve(ctx, l, opt)
-		served <- err
-	}()
+	l, served := serve(ctx, t, nil, opt)
 	calls := 0
-	_, err = Client(ctx, func(ctx context.Context) (net.Conn, error) {
+	_, err := Client(ctx, func(ctx context.Context) (net.Conn, error) {
 		var d net.Dialer
 		switch calls++; calls {
 		case 2:
@@ -187,8 +186,8 @@ func TestSecondStream(t *testing.T) {
 	if err != nil || calls != 4 {
 		t.Errorf("%d connections: %v", calls, err)
 	}
-	if err := <-served; err != nil {
-		t.Error(err)
+	if s := <-served; s.err != nil {
+		t.Error(s.err)
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, 150*time.Millisecond)

@@ -98,16 +98,7 @@ func afterConnect(test Test) int {
 
 func replayClient(t *testing.T, cs []testkit.Conversation, opt Options) {
 	ctx := within(t)
-	l, err := iwarp.Listen("127.0.0.1:0", Config(nil, opt))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	served := make(chan outcome, 1)
-	go func() {
-		res, err := Serve(ctx, l, opt)
-		served <- outcome{res, err}
-	}()
+	l, served := serve(ctx, t, nil, opt)
 	control := replay.Connect(t, l.Addr().String(), cs[0])
 	for range beforeData {
 		answered(t, control)
