@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"runtime"
 	"time"
 
 	"viaduct/internal/frameio"
@@ -137,8 +136,8 @@ func exchange(ctx context.Context, nc net.Conn, in *mpa.Initiator, limit time.Du
 	}
 }
 
-// startupBuffer holds the longest frame and what may come behind it.
-const startupBuffer = mpa.FrameLen + mpa.MaxPrivate + 4096
+// startupBuffer holds the longest frame and some of what may come behind it.
+const startupBuffer = mpa.FrameLen + mpa.MaxPrivate + 108
 
 func startupError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
@@ -309,19 +308,9 @@ func (q *QueuePair) begin(run bool, rest []byte) {
 	}
 }
 
-// greetTime is how long a Responder looks for the first FPDU before it leaves
-// that to the stream's own goroutine.
-const greetTime = 50 * time.Microsecond
-
 // greet looks for the first FPDU, which opens our direction.
 func (q *QueuePair) greet() {
-	if runtime.GOMAXPROCS(0) > 1 { // else the peer may need the processor
-		for start := time.Now(); !q.sendOpen.Load() && time.Since(start) < greetTime; {
-			q.fc.Poll()
-			runtime.Gosched()
-		}
-	}
-	if !q.sendOpen.Load() {
+	if !frameio.Soon(func() bool { q.fc.Poll(); return q.sendOpen.Load() }) {
 		q.fc.Unpoll()
 	}
 }

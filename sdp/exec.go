@@ -12,7 +12,8 @@ import (
 // sideSend is what sending needs: headers that stay in place until their Send
 // is complete, and how far that is.
 type sideSend struct {
-	hdrs    [][48]byte // by the number of the Send
+	hdrs    [][48]byte // by the number of the Send; see header
+	depth   int        // of the send queue
 	posted  uint64     // Sends and Writes posted so far; the last one's number
 	lent    uint64     // number of the last one that names memory of others
 	done    uint64     // number of the last one known to be complete
@@ -38,7 +39,20 @@ type advert struct {
 }
 
 func (s *sideSend) init(depth int) {
-	*s = sideSend{hdrs: make([][48]byte, depth), held: s.held}
+	*s = sideSend{depth: depth, held: s.held}
+}
+
+// header returns the memory for the header of the Send just numbered. There is
+// as much as Sends were under way at a time, up to the depth of the queue, and
+// little of it at first: most connections are short or send little.
+func (s *sideSend) header() []byte {
+	n := len(s.hdrs)
+	if n == 0 || n < s.depth && s.posted > s.done+uint64(n) {
+		// What is under way keeps the old memory.
+		n = min(max(8, 2*n), s.depth)
+		s.hdrs = make([][48]byte, n)
+	}
+	return s.hdrs[s.posted%uint64(n)][:0]
 }
 
 // sideRecv is what receiving needs.
@@ -168,8 +182,7 @@ func (c *Conn) sendMessage(acts []sdpcore.Action, i int) int {
 		c.opt.Logger.Debug("sent", "conn", c.path.Remote, "msg", &a.Msg)
 	}
 	s.posted++
-	h := s.hdrs[s.posted%uint64(len(s.hdrs))][:0]
-	h = a.Msg.Append(h, c.layout)
+	h := a.Msg.Append(s.header(), c.layout)
 	payload := a.Msg.PayloadLen()
 	wr := iwarp.SendWR{ID: s.posted, Op: sendOp(a), Invalidate: a.STag, More: true, Unsignaled: true}
 	s.sg[0] = iwarp.Buf(h)

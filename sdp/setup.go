@@ -266,6 +266,13 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 		}
 		return nil, g, sdpcore.Params{}, err
 	}
+	// The peer's first bytes are on their way: there is time to get ready.
+	s, err := newSetup(opt, dev)
+	if err != nil {
+		nc.Close()
+		return fail(nil, err)
+	}
+	cfg := s.config(nc)
 	first, err := sniff(ctx, nc, sniffLen, isPlain, opt.SetupTimeout)
 	if err != nil {
 		nc.Close()
@@ -293,12 +300,6 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 		}
 		g.raw = true
 	}
-	s, err := newSetup(opt, dev)
-	if err != nil {
-		nc.Close()
-		return fail(nil, err)
-	}
-	cfg := s.config(nc)
 	if isMPA(first) && first[17] == 1 {
 		// Revision 1 has no ready message: SDP obliges the dialler to be ready.
 		// [D-03]

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"viaduct/internal/frameio"
 )
 
 // sniff looks at the first bytes of a connection, at most n, without taking them,
@@ -28,9 +30,17 @@ func sniff(ctx context.Context, nc net.Conn, n int, enough func([]byte) bool, li
 	for {
 		var k int
 		var rerr error
+		again := false
 		err := raw.Read(func(fd uintptr) bool {
-			k, _, rerr = unix.Recvfrom(int(fd), b, unix.MSG_PEEK|unix.MSG_DONTWAIT)
-			return rerr != unix.EAGAIN && rerr != unix.EINTR
+			peek := func() bool {
+				k, _, rerr = unix.Recvfrom(int(fd), b, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+				return rerr != unix.EAGAIN && rerr != unix.EINTR
+			}
+			if again {
+				return peek()
+			}
+			again = true
+			return frameio.Soon(peek)
 		})
 		switch {
 		case err != nil:

@@ -3,9 +3,7 @@ package frameio
 import (
 	"io"
 	"net"
-	"runtime"
 	"syscall"
-	"time"
 )
 
 // readSoon does it for a stream that has a descriptor; ok is false if nc has
@@ -19,19 +17,17 @@ func readSoon(nc net.Conn, p []byte) (n int, err error, ok bool) {
 	if err != nil {
 		return 0, nil, false
 	}
-	var start time.Time
+	again := false
 	rerr := raw.Read(func(fd uintptr) bool {
-		for {
-			if n, err = sysRead(int(fd), p); err != errWouldBlock {
-				return true
-			}
-			if start.IsZero() {
-				start = time.Now()
-			} else if time.Since(start) > soon {
-				return false
-			}
-			runtime.Gosched()
+		try := func() bool {
+			n, err = sysRead(int(fd), p)
+			return err != errWouldBlock
 		}
+		if again {
+			return try()
+		}
+		again = true
+		return Soon(try)
 	})
 	switch {
 	case rerr != nil:
