@@ -1,7 +1,9 @@
 package vitcp
 
 import (
+	"bytes"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -46,5 +48,24 @@ func TestSocketOptions(t *testing.T) {
 				t.Errorf("user timeout %d, want %d", got, c.user)
 			}
 		}
+	}
+}
+
+// Connections have TCP's time stamps, which guard against old segments, unless
+// the system has them turned off. [VIT-2.2.2.2.4-1]
+func TestTimestamps(t *testing.T) {
+	const on = 1 // TCPI_OPT_TIMESTAMPS
+	if b, err := os.ReadFile("/proc/sys/net/ipv4/tcp_timestamps"); err == nil && bytes.HasPrefix(b, []byte("0")) {
+		t.Skip("the system has TCP's time stamps turned off")
+	}
+	p := connectPair(t, Config{}, reliableAll)
+	for _, v := range []*vi.VI{p.a, p.b} {
+		must(t, control(v.Link().(*link).c.NetConn(), func(fd int) error {
+			info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+			if err == nil && info.Options&on == 0 {
+				t.Errorf("options %#x without time stamps", info.Options)
+			}
+			return err
+		}))
 	}
 }
