@@ -100,13 +100,28 @@ func (c *CompletionQueue) Arm(solicited bool) {
 	if solicited {
 		v = armedSolicited
 	}
+	c.arm(v)
+	(*progress)(c).Unpoll()
+}
+
+func (c *CompletionQueue) arm(v int32) {
 	for {
 		old := c.armed.Load()
 		if old >= v || c.armed.CompareAndSwap(old, v) {
-			break
+			return
 		}
 	}
-	(*progress)(c).Unpoll()
+}
+
+// ArmArrival is Arm for a consumer that lends memory: the signal is also given
+// when something arrives on q, whose completions this queue collects, and what
+// arrived is left alone until somebody polls. Whoever takes a signal has to.
+func (c *CompletionQueue) ArmArrival(q *QueuePair) {
+	c.arm(armedAny)
+	if q.ready.Load() {
+		q.ring()
+		q.fc.UnpollUntil(&q.arrived)
+	}
 }
 
 // Events returns the channel of signals. It holds at most one.
@@ -137,15 +152,20 @@ func (c *CompletionQueue) pushAll(es []Completion) {
 	}
 }
 
+// wake gives a signal whether somebody asked for it or not.
+func (c *CompletionQueue) wake() {
+	select {
+	case c.signals() <- struct{}{}:
+	default:
+	}
+}
+
 func (c *CompletionQueue) signal(a int32, e *Completion) {
 	if a == armedSolicited && !e.Solicited && e.Status == StatusOK {
 		return
 	}
 	if c.armed.CompareAndSwap(a, armedNot) {
-		select {
-		case c.signals() <- struct{}{}:
-		default:
-		}
+		c.wake()
 	}
 }
 

@@ -62,6 +62,7 @@ type QueuePair struct {
 	waiting  atomic.Bool            // requests were posted with More and not announced
 	nudge    atomic.Bool            // a zero-length Write is to be sent [I-10]
 	supply   RecvSource             // in place of posted receives, or nil
+	arrived  func()                 // tells recvCQ that something is there to be polled for; with supply
 	leftover atomic.Bool            // bytes were left alone for the RecvSource
 	flushed  atomic.Bool            // flushSource was done
 
@@ -140,6 +141,9 @@ func newQueuePair(cfg *Config) (*QueuePair, error) {
 	if err := q.attach(); err != nil {
 		q.dev.remove(q)
 		return nil, err
+	}
+	if q.supply != nil {
+		q.arrived = q.recvCQ.wake
 	}
 	return q, nil
 }

@@ -396,6 +396,10 @@ func (c *Conn) sleep(o *op, d *deadline, patience time.Duration) {
 // arm asks for an event at the next completion, for whoever sleeps.
 func (c *Conn) arm() {
 	c.drv.took = false
+	if c.landing() != nil {
+		c.cq.ArmArrival(c.qp) // or it would come into a Private Buffer
+		return
+	}
 	c.cq.Arm(false)
 }
 
@@ -502,7 +506,12 @@ func (c *Conn) hasLent() bool {
 
 // look starts the connection's own goroutine when calls have stayed away.
 func (c *Conn) look() {
-	c.mu.Lock()
+	if !c.mu.TryLock() {
+		// A call is busy with the connection, and this one must not stand in
+		// the way of the next.
+		time.AfterFunc(attendTime, c.look)
+		return
+	}
 	defer c.mu.Unlock()
 	dr := &c.drv
 	dr.scheduled = false

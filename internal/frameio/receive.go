@@ -52,14 +52,15 @@ type receiver struct {
 	iov     [][]byte
 	scratch []iovec
 
-	polls    uint32        // moves with every Poll that reads
-	missed   atomic.Uint32 // moves with every Poll that finds somebody reading
-	polled   bool          // it is a Poll that receives
-	before   uint32        // missed as the receive in progress began
-	took     int           // bytes it has read
-	glimpses int           // since the last long frame
-	resume   chan struct{} // tells the passive goroutine to come back
-	ended    chan struct{} // closed when done; made when first asked for
+	polls    uint32                 // moves with every Poll that reads
+	missed   atomic.Uint32          // moves with every Poll that finds somebody reading
+	polled   bool                   // it is a Poll that receives
+	before   uint32                 // missed as the receive in progress began
+	took     int                    // bytes it has read
+	glimpses int                    // since the last long frame
+	resume   chan struct{}          // tells the passive goroutine to come back
+	told     atomic.Pointer[func()] // what UnpollUntil asked to be called at the next arrival
+	ended    chan struct{}          // closed when done; made when first asked for
 
 	seen   uint32        // polls when the passive goroutine last looked
 	woken  atomic.Uint32 // moves when the passive goroutine handles what came
@@ -129,7 +130,16 @@ func (c *Conn) Polled() bool {
 func (r *receiver) pollsLocked() uint32 { return r.polls + r.missed.Load() }
 
 // Unpoll gives the socket back to the passive goroutine.
-func (c *Conn) Unpoll() {
+func (c *Conn) Unpoll() { c.UnpollUntil(nil) }
+
+// UnpollUntil is Unpoll for a consumer that wants to receive itself: the
+// passive goroutine leaves the next arrival in the socket and calls arrived,
+// once. The consumer polls between UnpollUntil and waiting, as something may
+// have arrived before, and soon after arrived was called. arrived must not block;
+// nil stands for Unpoll. A portable stream is received as ever, and arrived is
+// not called.
+func (c *Conn) UnpollUntil(arrived *func()) {
+	c.rx.told.Store(arrived)
 	if c.rx.absent.Load() {
 		defer c.attend()
 	}
@@ -371,6 +381,20 @@ func (c *Conn) passive() {
 		// nothing misses nothing.
 		err := io.ErrClosedPipe
 		if in.arm(sock.fd) {
+			if f := r.told.Load(); f != nil {
+				left, arrived := c.leaves(sock.fd, f)
+				if left {
+					r.park()
+					c.unlock(nil)
+				}
+				if arrived { // and who polls now finds nobody in the way
+					(*f)()
+					in.disarm(sock.fd)
+				}
+				if left {
+					return arrived
+				}
+			}
 			var got bool
 			if got, more, err = c.receive(true); got {
 				c.list()
@@ -420,6 +444,15 @@ func (c *Conn) passive() {
 			return
 		}
 	}
+}
+
+// leaves reports whether the socket is left alone: because nothing has arrived,
+// or because the consumer is to be called, as it asked. An end of the stream is
+// nothing to be left. [receive role]
+func (c *Conn) leaves(fd int, call *func()) (left, arrived bool) {
+	any, err := sysPeek(fd)
+	arrived = any && c.rx.told.CompareAndSwap(call, nil)
+	return arrived || err == errWouldBlock, arrived
 }
 
 // park frees the staging buffer before a wait that may be long: a partial

@@ -30,6 +30,24 @@ func sysRead(fd int, p []byte) (int, error) {
 	}
 }
 
+// sysPeek tells whether there is something to be read; neither that nor an
+// error means the end of the stream.
+func sysPeek(fd int) (bool, error) {
+	var b byte
+	for {
+		n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b)), 1, unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0)
+		switch e {
+		case 0:
+			return n > 0, nil
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return false, errWouldBlock
+		default:
+			return false, os.NewSyscallError("recv", e)
+		}
+	}
+}
+
 func (c *Conn) sysReadv(fd int, vs [][]byte) (int, error) {
 	v := c.rx.scratch[:0]
 	for _, p := range vs {

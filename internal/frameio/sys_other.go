@@ -36,5 +36,6 @@ func (*edge) startle()        {}
 func (*edge) calm()           {}
 
 func sysRead(int, []byte) (int, error)              { panic("frameio: no fast path") }
+func sysPeek(int) (bool, error)                     { panic("frameio: no fast path") }
 func (c *Conn) sysReadv(int, [][]byte) (int, error) { panic("frameio: no fast path") }
 func (c *Conn) writeBatch(int) error                { panic("frameio: no fast path") }
