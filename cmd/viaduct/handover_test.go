@@ -2,7 +2,7 @@ package main
 
 import (
 	"bytes"
-	"crypto/sha256"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -53,7 +53,7 @@ func TestHandover(t *testing.T) {
 		c.SetDeadline(time.Now().Add(patience))
 		go func() {
 			defer c.Close()
-			sent, got := sha256.New(), sha256.New()
+			sent, got := new(bytes.Buffer), new(bytes.Buffer)
 			r := rand.NewChaCha8([32]byte{byte(i)})
 			done := make(chan error, 1)
 			go func() {
@@ -68,8 +68,8 @@ func TestHandover(t *testing.T) {
 					switch err := <-done; {
 					case err != nil:
 						results <- err.Error()
-					case !bytes.Equal(sent.Sum(nil), got.Sum(nil)):
-						results <- "other bytes came back"
+					case !bytes.Equal(sent.Bytes(), got.Bytes()):
+						results <- "other bytes came back: " + difference(sent.Bytes(), got.Bytes())
 					default:
 						results <- ""
 					}
@@ -124,6 +124,18 @@ func TestHandover(t *testing.T) {
 		}
 		return fresh
 	}
+	for _, path := range []string{"far", "near"} { // who is no successor gets nothing and ends nothing
+		c, err := net.Dial("unix", filepath.Join(dir, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.SetDeadline(time.Now().Add(patience))
+		io.WriteString(c, "nonsense")
+		if n, err := c.Read(make([]byte, 1)); err == nil || n > 0 {
+			t.Errorf("%d bytes for nonsense", n)
+		}
+		c.Close()
+	}
 	for range 2 {
 		farProc = replace(farProc, farURL[0], far)
 		nearProc = replace(nearProc, nearURL[0], near)
@@ -136,4 +148,20 @@ func TestHandover(t *testing.T) {
 		}
 	}
 	fails(t, 2, "--handover", "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://127.0.0.1:1", "--handover", filepath.Join(dir, "x"), "--tls")
+}
+
+// difference tells where got departs from sent, and what is there instead.
+func difference(sent, got []byte) string {
+	n := 0
+	for n < min(len(sent), len(got)) && sent[n] == got[n] {
+		n++
+	}
+	msg := fmt.Sprintf("%d sent, %d came, alike up to %d", len(sent), len(got), n)
+	if len(got) >= n+64 {
+		msg += fmt.Sprintf("; what came there was sent at %d", bytes.Index(sent, got[n:n+64]))
+	}
+	if len(sent) >= n+64 {
+		msg += fmt.Sprintf("; what was sent there came at %d", bytes.Index(got, sent[n:n+64]))
+	}
+	return msg
 }

@@ -54,7 +54,8 @@ type handoverReady struct {
 	Ports [2]uint16 `json:"ports"`
 }
 
-// handoverTime bounds the handover of one pair.
+// handoverTime bounds the handover of one pair, and how long a successor may
+// take to say who it is.
 const handoverTime = 20 * time.Second
 
 func describe(scheme string, c net.Conn) handoverEnd {
@@ -65,16 +66,27 @@ func describe(scheme string, c net.Conn) handoverEnd {
 	return e
 }
 
-// giveAway hands listeners and connections to the process at the other end. It
-// returns how many pairs went.
-func (p *proxy) giveAway(ctx context.Context, h *handoverConn) (moved int, err error) {
+// greet reads who is at the other end: a successor that we can speak with, or
+// nobody to give anything to.
+func (h *handoverConn) greet() error {
+	h.c.SetReadDeadline(time.Now().Add(handoverTime))
 	var hello handoverHello
-	if _, err := h.receive(&hello); err != nil {
-		return 0, err
+	files, err := h.receive(&hello)
+	for _, f := range files {
+		f.Close()
 	}
-	if hello.Version != handoverVersion {
-		return 0, fmt.Errorf("handover: the successor speaks version %d, not %d", hello.Version, handoverVersion)
+	switch {
+	case err != nil:
+		return fmt.Errorf("who called is no successor: %w", err)
+	case hello.Version != handoverVersion:
+		return fmt.Errorf("the successor speaks version %d, not %d", hello.Version, handoverVersion)
 	}
+	return h.c.SetReadDeadline(time.Time{})
+}
+
+// giveAway hands listeners and connections to the process at the other end,
+// which has greeted. It returns how many pairs went.
+func (p *proxy) giveAway(ctx context.Context, h *handoverConn) (moved int, err error) {
 	p.settle()
 	var urls handoverListeners
 	var files []*os.File
@@ -339,7 +351,7 @@ func (p *proxy) takePair(ctx context.Context, h *handoverConn, q handoverPair) e
 }
 
 // serveHandover waits for a successor and gives it everything. given tells that
-// this process is done.
+// this process is done. Who calls and is no successor changes nothing.
 func (p *proxy) serveHandover(ctx context.Context, path string, given chan<- error) error {
 	l, err := listenHandover(path)
 	if err != nil {
@@ -347,15 +359,28 @@ func (p *proxy) serveHandover(ctx context.Context, path string, given chan<- err
 	}
 	context.AfterFunc(ctx, func() { l.Close() })
 	p.wg.Go(func() {
-		c, err := l.AcceptUnix()
-		if err != nil {
+		defer l.Close()
+		for {
+			c, err := l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			h := &handoverConn{c}
+			stop := context.AfterFunc(ctx, func() { c.Close() })
+			if err := h.greet(); err != nil {
+				stop()
+				c.Close()
+				p.e.Log.Warn("nothing handed over", "err", err)
+				continue
+			}
+			l.Close()
+			n, err := p.giveAway(ctx, h)
+			stop()
+			c.Close()
+			p.e.Log.Warn("handed over to another process", "connections", n)
+			given <- err
 			return
 		}
-		l.Close()
-		defer c.Close()
-		n, err := p.giveAway(ctx, &handoverConn{c})
-		p.e.Log.Warn("handed over to another process", "connections", n)
-		given <- err
 	})
 	return nil
 }
