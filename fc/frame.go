@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"log/slog"
 )
@@ -41,6 +40,9 @@ type Header struct {
 
 // Unassigned is the RX_ID (or OX_ID) of an exchange side that has not chosen one.
 const Unassigned = 0xFFFF
+
+// fctlEnd is where the last byte of F_CTL is.
+const fctlEnd = 11
 
 // Append appends the HeaderLen bytes of h to b.
 // [FCFS-2.1-1]
@@ -112,13 +114,14 @@ func (f *Frame) WireLen() int { return HeaderLen + (f.DataLen()+3)&^3 + CRCLen }
 func (f *Frame) Append(b []byte) []byte {
 	start := len(b)
 	fill := -f.DataLen() & 3 // [FCVI-5.8-10]
-	h := f.Header
-	h.FCtl = h.FCtl&^FCtlFill | FCtl(fill)
-	b = h.Append(b)
+	b = f.Header.Append(b)
+	if low := &b[start+fctlEnd]; f.FCtl&FCtlFill != FCtl(fill) {
+		*low = *low&^byte(FCtlFill) | byte(fill)
+	}
 	b = append(b, f.Opt...)
 	b = append(b, f.Payload...)
 	b = append(b, zeros[:fill]...)
-	return binary.LittleEndian.AppendUint32(b, crc32.ChecksumIEEE(b[start:])) // [FCFS-2.1-4]
+	return binary.LittleEndian.AppendUint32(b, checksum(b[start:])) // [FCFS-2.1-4]
 }
 
 var zeros [4]byte
@@ -141,7 +144,7 @@ func (f *Frame) Parse(b []byte) error {
 		return fmt.Errorf("%w: length %d", ErrFormat, len(b))
 	}
 	end := len(b) - CRCLen
-	if crc32.ChecksumIEEE(b[:end]) != binary.LittleEndian.Uint32(b[end:]) { // [FCVI-3-1]
+	if checksum(b[:end]) != binary.LittleEndian.Uint32(b[end:]) { // [FCVI-3-1]
 		return ErrCRC
 	}
 	f.parse(b)

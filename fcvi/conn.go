@@ -159,7 +159,8 @@ func (c *conn) begin(now fc.Time) {
 	c.early = nil
 	for i := range early {
 		f := &early[i].f
-		h, _, err := c.p.cfg.codec.ParseHeader(f.Opt)
+		var h iu.Header
+		_, err := c.p.cfg.codec.ParseHeader(f.Opt, &h)
 		if err == nil && !c.gone {
 			c.p.dispatch(now, c.remote, c, f, &h)
 		}

@@ -219,7 +219,8 @@ func (c *conn) disconnectNow(now fc.Time) {
 		return
 	}
 	d.timer.Stop()
-	if h, _, err := c.p.cfg.codec.ParseHeader(d.early.f.Opt); err == nil {
+	var h iu.Header
+	if _, err := c.p.cfg.codec.ParseHeader(d.early.f.Opt, &h); err == nil {
 		c.disconnectRqst(now, c.remote, &d.early.f, &h)
 		c.p.pump(now)
 	}

@@ -348,11 +348,9 @@ func (c *conn) sendFrame(now fc.Time) bool {
 		}
 		use.Last = t.off+n == w.n
 	}
-	f := &p.tx
-	*f = fc.Frame{Opt: t.hdr[:t.hdrLen], Payload: payload, Header: fc.Header{ // [FCVI-5.9.1-2] [FCVI-5.9.1-4]
-		RCtl: t.rctl, Type: fc.TypeFCVI, DFCtl: t.dfctl, FCtl: fc.FCtl(p.cfg.codec.FCtl(w.op, use)),
-		SeqID: t.seq, SeqCnt: t.cnt, OXID: t.oxid, RXID: fc.Unassigned,
-	}}
+	f := p.frame(t.rctl, t.dfctl, fc.FCtl(p.cfg.codec.FCtl(w.op, use))) // [FCVI-5.9.1-2] [FCVI-5.9.1-4]
+	f.SeqID, f.SeqCnt, f.OXID, f.RXID = t.seq, t.cnt, t.oxid, fc.Unassigned
+	f.Opt, f.Payload = t.hdr[:t.hdrLen], payload
 	if w.op.HasData() {
 		f.Param = t.off // relative offset [FCVI-5.8-6]
 	}
@@ -536,15 +534,12 @@ func (c *conn) sendAnswer(now fc.Time) bool {
 		}
 		use.Last = a.off+n == a.n
 	}
-	f := &p.tx
-	*f = fc.Frame{Payload: payload, Header: fc.Header{
-		RCtl: fc.RCtl(p.cfg.codec.RCtl(a.op)), Type: fc.TypeFCVI, DFCtl: p.cfg.codec.DFCtl(a.op),
-		FCtl: fc.FCtl(p.cfg.codec.FCtl(a.op, use)), SeqID: a.seq, SeqCnt: a.cnt, OXID: a.oxid, RXID: a.rxid,
-	}}
+	f := p.frame(fc.RCtl(p.cfg.codec.RCtl(a.op)), p.cfg.codec.DFCtl(a.op), fc.FCtl(p.cfg.codec.FCtl(a.op, use)))
+	f.SeqID, f.SeqCnt, f.OXID, f.RXID = a.seq, a.cnt, a.oxid, a.rxid
+	f.Opt, f.Payload = p.cfg.codec.AppendHeader(p.opt[:0], h), payload
 	if a.op.HasData() {
 		f.Param = a.off
 	}
-	f.Opt = p.cfg.codec.AppendHeader(p.opt[:0], h)
 	if !p.np.Send(now, c.remote, c.class, first, f) {
 		a.begun = a.begun && !first
 		return false

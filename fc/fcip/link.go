@@ -384,12 +384,18 @@ func (p *protocol) Fill(b *frameio.Batch) {
 		l.stats.sentB.Add(uint64(len(l.fly)))
 		b.Bytes(l.fly)
 	}
-	p.wake()
 }
 
-// Sent tells that the batch has left.
+// Sent tells that the batch has left. Only now those are woken who wait for
+// room, and if nothing else is queued they get the same memory again: what they
+// write is in the processor's cache when it is sent.
 func (p *protocol) Sent() {
+	p.mu.Lock()
 	p.fly = p.fly[:0]
+	if len(p.pend) == 0 {
+		p.pend, p.fly = p.fly, p.pend
+	}
+	p.mu.Unlock()
 	p.wake()
 }
 

@@ -15,7 +15,8 @@ type Codec interface {
 	Name() string
 
 	AppendHeader(b []byte, h *Header) []byte
-	ParseHeader(b []byte) (Header, int, error)
+	// ParseHeader is Header.Parse.
+	ParseHeader(b []byte, h *Header) (int, error)
 	AppendConnectRqst(b []byte, p *ConnectPayload) []byte
 	ParseConnectRqst(b []byte) (ConnectPayload, int, error)
 	AppendConnectResp1(b []byte, p *AcceptPayload) []byte
@@ -65,7 +66,7 @@ func (ProjectV1) Name() string { return "ProjectV1" }
 func (ProjectV1) AppendHeader(b []byte, h *Header) []byte { return h.Append(b) }
 
 // ParseHeader decodes a Device_Header.
-func (ProjectV1) ParseHeader(b []byte) (Header, int, error) { return ParseHeader(b) }
+func (ProjectV1) ParseHeader(b []byte, h *Header) (int, error) { return h.Parse(b) }
 
 // AppendConnectRqst appends p, its version set.
 func (ProjectV1) AppendConnectRqst(b []byte, p *ConnectPayload) []byte {

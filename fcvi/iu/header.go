@@ -55,23 +55,33 @@ func (h *Header) Append(b []byte) []byte {
 // length. An opcode that is not one of the twelve is decoded as far as the
 // short form goes. The error is io.ErrUnexpectedEOF if b is short.
 func ParseHeader(b []byte) (h Header, n int, err error) {
+	n, err = h.Parse(b)
+	return h, n, err
+}
+
+// Parse is ParseHeader into an existing value. Fields that the IU does not have
+// become zero.
+func (h *Header) Parse(b []byte) (n int, err error) {
 	if len(b) < ShortLen {
-		return h, 0, io.ErrUnexpectedEOF
+		*h = Header{}
+		return 0, io.ErrUnexpectedEOF
 	}
 	h.Handle = binary.BigEndian.Uint32(b[offHandle:])
 	h.Op, h.Flags = Opcode(b[offOpcode]), Flags(b[offFlags])
 	h.MsgID = MsgID(binary.BigEndian.Uint32(b[offMsgID:]))
 	h.Param = binary.BigEndian.Uint32(b[offParam:])
-	if !h.Op.Valid() || h.Op.HeaderLen() == ShortLen {
-		return h, ShortLen, nil
-	}
-	if len(b) < LongLen {
-		return h, 0, io.ErrUnexpectedEOF
+	long := h.Op.Valid() && h.Op.HeaderLen() == LongLen
+	if !long || len(b) < LongLen {
+		h.RmtVA, h.RmtHandle, h.Total = 0, 0, 0
+		if long {
+			return 0, io.ErrUnexpectedEOF
+		}
+		return ShortLen, nil
 	}
 	h.RmtVA = binary.BigEndian.Uint64(b[offRmtVA:])
 	h.RmtHandle = binary.BigEndian.Uint32(b[offRmtHdl:])
 	h.Total = binary.BigEndian.Uint32(b[offTotalID:])
-	return h, LongLen, nil
+	return LongLen, nil
 }
 
 // Status returns FCVI_PARAMETER as CONN_STS.

@@ -59,17 +59,18 @@ func TestFCVI_5_9(t *testing.T) {
 		if b := c.AppendHeader(nil, &v.h); !bytes.Equal(b, wire) {
 			t.Errorf("%v: %x, want %x", v.h, b, wire)
 		}
-		h, n, err := c.ParseHeader(wire)
+		h := Header{RmtVA: 1, RmtHandle: 2, Total: 3, Param: 4}
+		n, err := c.ParseHeader(wire, &h)
 		if err != nil || n != len(wire) || h != v.h {
 			t.Errorf("%x: %v, %d, %v", wire, h, n, err)
 		}
 		for n := range wire {
-			if _, _, err := c.ParseHeader(wire[:n]); err != io.ErrUnexpectedEOF {
+			if _, err := c.ParseHeader(wire[:n], &h); err != io.ErrUnexpectedEOF {
 				t.Errorf("%v: the first %d bytes: %v", v.h.Op, n, err)
 			}
 		}
 		wire[6], wire[7] = 0xAA, 0x55 // reserved: ignored [FCVI-5.9.5-1]
-		if h, _, err := c.ParseHeader(wire); err != nil || h != v.h {
+		if _, err := c.ParseHeader(wire, &h); err != nil || h != v.h {
 			t.Errorf("reserved bytes count: %v, %v", h, err)
 		}
 		if int(c.DFCtl(v.h.Op))*16 != v.h.Op.HeaderLen() { // [FCVI-5.8-4]

@@ -1,0 +1,52 @@
+package fc
+
+import "hash/crc32"
+
+// checksum returns the CRC of b, which begins with a frame header and ends
+// before the CRC. [FCFS-2.1-4]
+//
+// The standard library folds 16 bytes at a time with an instruction made for
+// it, and does what is left byte by byte; in frames of two thousand bytes that
+// rest is a fifth of the time. Here it is done in words, which frames are made
+// of.
+func checksum(b []byte) uint32 {
+	n := len(b) &^ 15
+	crc := crc32.ChecksumIEEE(b[:n])
+	if b = b[n:]; len(b) >= 8 {
+		crc = ^update8(^crc, b)
+		b = b[8:]
+	}
+	if len(b) >= 4 {
+		crc = ^update4(^crc, b)
+		b = b[4:]
+	}
+	if len(b) > 0 {
+		crc = crc32.Update(crc, crc32.IEEETable, b)
+	}
+	return crc
+}
+
+// ahead[k] is the effect of a byte on the CRC k bytes further on.
+var ahead = func() (t [8]crc32.Table) {
+	t[0] = *crc32.IEEETable
+	for i := range t[0] {
+		for k := 1; k < len(t); k++ {
+			c := t[k-1][i]
+			t[k][i] = t[0][byte(c)] ^ c>>8
+		}
+	}
+	return t
+}()
+
+func update4(c uint32, b []byte) uint32 {
+	_ = b[3]
+	c ^= uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24
+	return ahead[3][byte(c)] ^ ahead[2][byte(c>>8)] ^ ahead[1][byte(c>>16)] ^ ahead[0][c>>24]
+}
+
+func update8(c uint32, b []byte) uint32 {
+	_ = b[7]
+	c ^= uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24
+	return ahead[7][byte(c)] ^ ahead[6][byte(c>>8)] ^ ahead[5][byte(c>>16)] ^ ahead[4][c>>24] ^
+		ahead[3][b[4]] ^ ahead[2][b[5]] ^ ahead[1][b[6]] ^ ahead[0][b[7]]
+}
