@@ -26,17 +26,9 @@ func echoCommand(e *shell.Env) *cobra.Command {
 			if len(listen) == 0 {
 				return shell.Usagef("--listen URL is needed")
 			}
-			var us []*addr.URL
-			var ts []*transport.Transport
-			for _, l := range listen {
-				u, t, err := parse(l)
-				if err != nil {
-					return err
-				}
-				if err := noPath(u); err != nil {
-					return err
-				}
-				us, ts = append(us, u), append(ts, t)
+			us, ts, err := parseAll(listen)
+			if err != nil {
+				return err
 			}
 			o, err := cf.options(e, true, us...)
 			if err != nil {

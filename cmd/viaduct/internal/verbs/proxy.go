@@ -37,20 +37,14 @@ ends.`,
 			if len(listen) == 0 || to == "" {
 				return shell.Usagef("--listen URL and --to URL are needed")
 			}
-			var us []*addr.URL
-			var ts []*transport.Transport
-			for _, s := range append([]string{to}, listen...) {
-				u, t, err := parse(s)
-				if err != nil {
-					return err
-				}
-				if err := noPath(u); err != nil {
-					return err
-				}
+			us, ts, err := parseAll(append([]string{to}, listen...))
+			if err != nil {
+				return err
+			}
+			for i, t := range ts {
 				if !t.IsStream() {
-					return shell.Usagef("%s carries messages, not streams", u.Scheme)
+					return shell.Usagef("%s carries messages, not streams", us[i].Scheme)
 				}
-				us, ts = append(us, u), append(ts, t)
 			}
 			o, err := cf.options(e, true, us...)
 			if err != nil {

@@ -155,6 +155,21 @@ func noPath(u *addr.URL) error {
 	return nil
 }
 
+// parseAll reads addresses without a file's path and finds their transports.
+func parseAll(list []string) (us []*addr.URL, ts []*transport.Transport, err error) {
+	for _, s := range list {
+		u, t, err := parse(s)
+		if err != nil {
+			return nil, nil, err
+		}
+		if err := noPath(u); err != nil {
+			return nil, nil, err
+		}
+		us, ts = append(us, u), append(ts, t)
+	}
+	return us, ts, nil
+}
+
 // A connFlags is what the verbs with connections have in common.
 type connFlags struct {
 	tls        transport.TLSFlags

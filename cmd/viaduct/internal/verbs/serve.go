@@ -47,19 +47,11 @@ func serveCommand(e *shell.Env) *cobra.Command {
 			if err != nil {
 				return shell.Usage(fmt.Errorf("--max-file: %w", err))
 			}
-			s := &server{e: e}
-			var us []*addr.URL
-			for _, l := range listen {
-				u, t, err := parse(l)
-				if err != nil {
-					return err
-				}
-				if err := noPath(u); err != nil {
-					return err
-				}
-				us = append(us, u)
-				s.ts = append(s.ts, t)
+			us, ts, err := parseAll(listen)
+			if err != nil {
+				return err
 			}
+			s := &server{e: e, ts: ts}
 			o, err := cf.options(e, true, us...)
 			if err != nil {
 				return err
