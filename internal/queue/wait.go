@@ -21,7 +21,7 @@ type Progress interface {
 	Unpoll()
 }
 
-// spin is how long a consumer polls before it sleeps. Waking a goroutine
+// spin is how long a consumer polls in vain before it sleeps. Waking a goroutine
 // whose processor went idle takes about as long.
 const spin = 30 * time.Microsecond
 
@@ -54,6 +54,7 @@ func await(ctx context.Context, mu *sync.Mutex, ws *Waiters, s source, p Progres
 				if ctx.Err() != nil {
 					break
 				}
+				start = time.Now() // more is likely to come soon
 			} else if processors == 1 || time.Since(start) > spin {
 				break
 			}
