@@ -1,0 +1,133 @@
+package fcvi
+
+import (
+	"viaduct/fc"
+	"viaduct/fcvi/iu"
+	"viaduct/internal/regmem"
+	"viaduct/vi"
+)
+
+// An answer is a response that this side has to send, in request order.
+type answer struct {
+	op     iu.Opcode
+	id     iu.MsgID
+	flags  iu.Flags
+	status uint32
+	oxid   uint16
+	rxid   uint16
+	va     uint64 // of a READ_RESP
+	mh     uint32
+	n      uint32
+	off    uint32
+	cnt    uint16
+	seq    uint8
+	begun  bool
+}
+
+func (c *conn) answer(a answer) {
+	c.tx.answers.push(a)
+	c.p.activate(c)
+}
+
+// sendAnswer sends the next frame of the response that is first in line.
+// [FCVI-5.2.5-5]
+func (c *conn) sendAnswer(now fc.Time) bool {
+	t, p := &c.tx, c.p
+	a := t.answers.at(0)
+	first := !a.begun
+	if first {
+		a.begun = true
+		a.seq = c.remote.NextSeqID()
+	}
+	h := &p.hdr
+	*h = iu.Header{Handle: c.rHandle, Op: a.op, MsgID: a.id, Flags: a.flags, Param: a.status} // [FCVI-5.9.6-3] [FCVI-6.3-1] [FCVI-6.5-1]
+	var payload []byte
+	use := iu.Use{Last: true}
+	if a.op == iu.ReadResp && a.flags&iu.FlagErr == 0 && a.n > 0 { // [FCVI-5.2.4-3]
+		n := min(uint32(c.payloadFor(a.op)), a.n-a.off)
+		var out regmem.Outcome
+		payload, out = c.up.fetch(a.mh, a.va, a.n, a.off, int(n), p.scratch[:])
+		if out != regmem.OK {
+			// The region went away meanwhile.
+			bad := *a
+			t.answers.drop(1)
+			c.up.async(vi.ErrorRDMARProt, vi.OpRDMARead)
+			if bad.off == 0 {
+				c.answerError(now, &rxMsg{h: iu.Header{Op: iu.ReadRqst, MsgID: bad.id}, oxid: bad.oxid, rxid: bad.rxid}, iu.RDMAReadProt)
+			} else {
+				c.fail2(now, iu.PortInternal, true)
+			}
+			return true
+		}
+		use.Last = a.off+n == a.n
+	}
+	f := p.frame(fc.RCtl(p.cfg.codec.RCtl(a.op)), p.cfg.codec.DFCtl(a.op), fc.FCtl(p.cfg.codec.FCtl(a.op, use)))
+	f.SeqID, f.SeqCnt, f.OXID, f.RXID = a.seq, a.cnt, a.oxid, a.rxid
+	f.Opt, f.Payload = p.cfg.codec.AppendHeader(p.opt[:0], h), payload
+	if a.op.HasData() {
+		f.Param = a.off
+	}
+	if !p.np.Send(now, c.remote, c.class, first, f) {
+		a.begun = a.begun && !first
+		return false
+	}
+	a.cnt++
+	a.off += uint32(len(payload))
+	p.stats.SentBytes += uint64(len(payload))
+	if use.Last {
+		p.stats.SentIUs++
+		t.answers.drop(1)
+	}
+	return true
+}
+
+// serveRead queues the answer of an RDMA Read after its target was checked.
+// [FCVI-5.2.4-2]
+func (c *conn) serveRead(now fc.Time, m *rxMsg) bool {
+	h := &m.h
+	reads := 0
+	for i := range c.tx.answers.len() {
+		if c.tx.answers.at(i).op == iu.ReadResp {
+			reads++
+		}
+	}
+	out := regmem.OK
+	if !isProbe(h) {
+		out = c.up.check(h.RmtHandle, h.RmtVA, h.Total, false)
+	}
+	switch {
+	case h.Flags&iu.FlagRspRqd == 0 || reads >= max(1, int(c.attrs.MaxReads)):
+		c.violation(now, h.MsgID)
+		return false
+	case out != regmem.OK:
+		c.up.async(vi.ErrorRDMARProt, vi.OpRDMARead)
+		reason := iu.RDMAReadProt
+		if !c.attrs.Read {
+			reason = iu.RDMAReadOff
+		}
+		c.answerError(now, m, reason)
+		return false
+	}
+	c.p.stats.DeliveredMessages++
+	a := answer{op: iu.ReadResp, id: h.MsgID, oxid: m.oxid, rxid: m.rxid, va: h.RmtVA, mh: h.RmtHandle, n: h.Total}
+	if c.rx.unasked { // it answers the streamed messages before it
+		a.flags |= iu.FlagCum
+		c.rx.unasked = false
+	}
+	c.answer(a)
+	return true
+}
+
+// answerError queues an ERR response and ends the connection here; the
+// originator disconnects, or this side does after R_A_TOV. [FCVI-5.2.2-9]
+// [FCVI-5.2.4-5]
+func (c *conn) answerError(now fc.Time, m *rxMsg, reason iu.Reason) {
+	c.rx.failed, c.rx.failedID = reason, m.h.MsgID
+	c.tx.answers.push(answer{op: m.h.Op.Response(), id: m.h.MsgID, flags: iu.FlagErr,
+		status: iu.Status{Reason: reason}.Param(), oxid: m.oxid, rxid: m.rxid})
+	c.breakNow(now, true)
+	c.setState(stError)
+	c.discHdr = iu.Header{}
+	c.timer.Set(now + c.p.np.RATOV())
+	c.p.activate(c)
+}

@@ -1,0 +1,88 @@
+package fcvi
+
+import (
+	"viaduct/fc"
+	"viaduct/fcvi/iu"
+	"viaduct/vi"
+)
+
+// An ackWait is a class 2 message that completes with its last ACK.
+type ackWait struct {
+	w        work
+	id       iu.MsgID
+	oxid     uint16
+	complete bool // completes by ACK, not by a response
+	left     int
+	sent     bool
+}
+
+// acked counts an ACK_1; the last of a message may complete it.
+func (c *conn) acked(now fc.Time, oxid uint16) {
+	t := &c.tx
+	for i := range t.acking.len() {
+		if t.acking.at(i).oxid == oxid && t.acking.at(i).left > 0 {
+			t.acking.at(i).left--
+			c.settle(i)
+			break
+		}
+	}
+	if c.drained(now) {
+		return
+	}
+	c.p.activate(c)
+}
+
+// settle completes the class 2 message at i if its last ACK is here.
+func (c *conn) settle(i int) {
+	t := &c.tx
+	if !t.acking.at(i).sent || t.acking.at(i).left > 0 {
+		return
+	}
+	a := *t.acking.at(i)
+	t.acking.remove(i)
+	if a.complete {
+		c.p.oxids.release(a.oxid)
+		if c.up != nil {
+			c.up.finish(&a.w, 0)
+		}
+	}
+}
+
+func (c *conn) dropAck(oxid uint16) {
+	t := &c.tx
+	for i := range t.acking.len() {
+		if t.acking.at(i).oxid == oxid {
+			t.acking.remove(i)
+			return
+		}
+	}
+}
+
+// class2Failed ends an Exchange whose frame was rejected or not acknowledged:
+// at Unreliable Delivery that message is lost, otherwise the connection.
+// [FCVI-8.4-15]
+func (c *conn) class2Failed(now fc.Time, oxid uint16) {
+	t, p := &c.tx, c.p
+	p.oxids.abort(now, c.remote, c.class, oxid, fc.Unassigned)
+	if c.state != stConnected {
+		return // set-up and disconnect have their own timers
+	}
+	if c.reliable() {
+		c.fail(now, iu.Class2Fail, 0, false)
+		return
+	}
+	for i := range t.acking.len() {
+		if a := *t.acking.at(i); a.oxid == oxid {
+			t.acking.remove(i)
+			if a.sent && a.complete {
+				c.up.finish(&a.w, vi.StatusTransportError)
+			} else if !a.sent {
+				t.busy = false
+				c.up.finish(&t.cur, vi.StatusTransportError)
+			}
+			break
+		}
+	}
+	p.activate(c)
+	p.pump(now)
+}

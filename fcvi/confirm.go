@@ -1,0 +1,213 @@
+package fcvi
+
+import (
+	"viaduct/fc"
+	"viaduct/fcvi/iu"
+)
+
+// resp1 takes a CONNECT_RESP1 on the Exchange that we originated. [FCVI 5.3.4]
+func (c *conn) resp1(now fc.Time, f *fc.Frame, h *iu.Header) {
+	p := c.p
+	reason := h.Status().Reason
+	if h.Total != c.own.id || c.own.attempt == 0 {
+		p.stats.StaleResponses++
+		return
+	}
+	positive := reason == iu.Accepted || reason == iu.AlreadyConnected
+	if reason != iu.PeerYield && h.MsgID != c.own.attempt { // [FCVI-A-7]
+		p.stats.StaleResponses++
+		return
+	}
+	if h.MsgID == c.own.attempt {
+		c.own.rxid = f.RXID
+	}
+	switch c.state {
+	case stRqst:
+		switch {
+		case positive:
+			c.acceptedBy(now, f, h)
+		case reason == iu.Pending && h.Flags&iu.FlagPend != 0: // [FCVI-8.3-4]
+			limit := now + p.ulpTimeout()
+			if c.mode == iu.PeerToPeer {
+				limit += p.tRqst()
+				c.timer.Set(limit)
+				return
+			}
+			c.timer.Stop()
+			if c.deadline > limit {
+				c.limit.Set(limit)
+			}
+		case reason == iu.PeerYield:
+			c.yielded(now)
+		default:
+			c.refused(now, reason.Known())
+		}
+	case stResp2:
+		if positive { // RESP2 was lost, or this is a duplicate [FCVI-C-7]
+			c.sendResp2(now, iu.Confirmed, false)
+		}
+	case stConceded:
+		if reason == iu.PeerYield {
+			c.closeOwn()
+		} else if positive {
+			// The peer never sent its own request. [FCVI-5.3.4-8]
+			c.setState(stRqst)
+			c.acceptedBy(now, f, h)
+		}
+	case stResp1, stConnected:
+		switch {
+		case positive && (c.responder || c.state == stResp1): // [FCVI-5.3.4-9]
+			c.sendResp2(now, iu.Cancelled, true)
+			c.closeOwn()
+		case positive:
+			c.sendResp2(now, iu.Confirmed, false)
+		case reason == iu.PeerYield: // [FCVI-5.3.4-7]
+			c.closeOwn()
+		}
+	case stIdle, stResolve, stHeld, stDiscSent, stError:
+		p.stats.StaleResponses++
+	}
+}
+
+// acceptedBy takes RESP1(ACCEPTED): check the attributes, enable reception,
+// then confirm. [FCVI-5.3.2-9]
+// [FCVI-5.3.4-4]
+func (c *conn) acceptedBy(now fc.Time, f *fc.Frame, h *iu.Header) {
+	p := c.p
+	a, _, err := p.cfg.codec.ParseConnectResp1(f.Payload)
+	if err != nil || a.Handle == 0 {
+		p.stats.Malformed++
+		return // T_RQST retries
+	}
+	if c.sentResp2 && c.rHandle != a.Handle {
+		p.stats.StaleResponses++
+		return
+	}
+	mts, reason := matchAttributes(&c.attrs, &a.Attributes)
+	if reason != iu.Accepted { // [FCVI-5.3.2-8]
+		c.rHandle = a.Handle
+		c.sendResp2(now, reason, true)
+		c.closeOwn()
+		c.sentResp2 = false
+		c.setState(stResp2)
+		c.giveUp(now, reason)
+		return
+	}
+	c.rHandle, c.rattrs, c.mts, c.security = a.Handle, a.Attributes, mts, a.Security
+	if !c.sentResp2 {
+		c.initRx = a.InitialMsgID
+		c.startStreams()
+	}
+	c.sentResp2 = true
+	c.setState(stResp2)
+	c.timer.Set(now + p.np.RATOV()) // T_RESP3
+	c.sendResp2(now, iu.Confirmed, false)
+}
+
+// matchAttributes applies the matching rule to both ends' attributes and
+// returns the transfer size both hold to. [FCVI-7.3-4] to [FCVI-7.3-8]
+func matchAttributes(a, b *iu.Attributes) (mts uint32, reason iu.Reason) {
+	switch {
+	case a.Reliability != b.Reliability || !a.Reliability.Valid():
+		return 0, iu.InvalidReliability
+	case a.MaxTransfer == 0 || b.MaxTransfer == 0: // [FCVI-7.3-5]
+		return 0, iu.InvalidMTS
+	case a.QoS != b.QoS && a.QoS != (iu.QoS{}) && b.QoS != (iu.QoS{}): // [FCVI-7.3-6]
+		return 0, iu.InvalidQoS
+	case a.Reliability == iu.Unreliable && (a.Read || b.Read):
+		return 0, iu.InvalidRDMARead
+	}
+	return min(a.MaxTransfer, b.MaxTransfer), iu.Accepted
+}
+
+// [FCVI-6.10-1]
+func (c *conn) sendResp2(now fc.Time, reason iu.Reason, end bool) {
+	h := iu.Header{Op: iu.ConnectResp2, Handle: c.rHandle, Flags: c.mode.Flags(), MsgID: c.own.attempt,
+		Total: c.own.id, Param: iu.Status{Reason: reason}.Param()}
+	if reason == iu.Confirmed {
+		h.Flags |= iu.FlagPos
+	}
+	c.sendSetup(now, &c.own, &h, iu.Use{End: end}, nil)
+}
+
+// yielded takes RESP1(PEER_YIELD). [FCVI-5.3.4-5] [FCVI-5.3.4-6]
+func (c *conn) yielded(now fc.Time) {
+	c.closeOwn()
+	if c.beats(c.remote.PortName, c.want.Discriminator, 0) {
+		c.timer.Set(now + c.p.np.EDTOV())
+		return // the peer wrongly thinks it won: ask again
+	}
+	c.timer.Stop()
+	c.setState(stConceded)
+}
+
+// beats applies the tie-break between our request and a peer's.
+func (c *conn) beats(name fc.WWN, disc []byte, handle uint32) bool {
+	return c.p.cfg.codec.Beats(uint64(c.p.np.Name()), uint64(name), c.local.Discriminator, disc, c.handle, handle)
+}
+
+// refused takes a negative RESP1. [FCVI-8.5-4] [FCVI-5.3.4-10] [FCVI-5.3.4-11]
+func (c *conn) refused(now fc.Time, reason iu.Reason) {
+	c.closeOwn()
+	peer := c.mode == iu.PeerToPeer
+	switch {
+	case peer && (reason == iu.NoMatch || reason == iu.NoResources || reason == iu.BadMode),
+		reason == iu.Stale:
+		if reason == iu.Stale {
+			c.tries++
+			if c.tries >= maxAttempts {
+				c.giveUp(now, reason)
+				return
+			}
+			c.p.connSeq++
+			c.own.id = c.p.rng.Uint32()<<16 | c.p.connSeq&0xFFFF
+			c.own.attempt = 0
+			c.sentResp2 = false
+		} else {
+			c.tries = -1 // until the consumer's time is over
+		}
+		c.timer.Set(now + c.p.np.EDTOV())
+	default:
+		c.sentResp2 = false
+		c.giveUp(now, reason)
+	}
+}
+
+// resp3 takes CONNECT_RESP3: the set-up is complete. [FCVI-5.3.2-9]
+func (c *conn) resp3(now fc.Time, f *fc.Frame, h *iu.Header) {
+	if h.Total != c.own.id || h.MsgID != c.own.attempt || c.responder {
+		c.p.stats.StaleResponses++
+		return
+	}
+	switch c.state {
+	case stResp2:
+		c.closeOwn()
+		c.connected(now)
+	case stConnected: // implicitly confirmed before [FCVI-5.3.2-4]
+		c.closeOwn()
+	case stIdle, stResolve, stRqst, stConceded, stHeld, stResp1, stDiscSent, stError:
+		c.p.stats.StaleResponses++
+	}
+}
+
+// connected enters CONNECTED: transmission is enabled. [FCVI-F-1]
+func (c *conn) connected(now fc.Time) {
+	c.timer.Stop()
+	c.limit.Stop()
+	c.setState(stConnected)
+	c.p.stats.Connected++
+	if c.responder && c.own.open { // annex A case 4
+		c.p.oxids.abort(now, c.remote, c.class, c.own.oxid, c.own.rxid)
+		c.own.open = false
+	}
+	c.tellDone(now, iu.Confirmed)
+	c.p.activate(c)
+}
+
+// closeOwn marks the Exchange we originated as ended by the peer.
+func (c *conn) closeOwn() {
+	if c.own.open {
+		c.own.open = false
+		c.p.oxids.release(c.own.oxid)
+	}
+}

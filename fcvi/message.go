@@ -1,0 +1,191 @@
+package fcvi
+
+import (
+	"viaduct/fc"
+	"viaduct/fcvi/iu"
+	"viaduct/vi"
+)
+
+// openMessage prepares the transmission of the descriptor in hand.
+func (c *conn) openMessage(now fc.Time) bool {
+	t := &c.tx
+	w := &t.cur
+	t.curID = t.nextID
+	t.nextID++          // [FCVI-5.9.6-1]
+	t.off, t.cnt = 0, 0 // [FCVI-5.7-1] [FCVI-5.7-6]
+	t.use = iu.Use{}
+	h := &c.p.hdr
+	*h = iu.Header{Handle: c.rHandle, Op: w.op, MsgID: t.curID, RmtVA: w.va, RmtHandle: w.mh, Total: w.n} // [FCVI-5.2.4-1] [FCVI-5.9.2-1] [FCVI-5.9.2-2] [FCVI-5.9.8-1] [FCVI-5.9.10-1] [FCVI-6.2-1] [FCVI-6.6-1]
+	if w.imm {                                                                                            // [FCVI-5.9.4-3] [FCVI-5.9.7-1]
+		h.Flags |= iu.FlagImm
+		h.Param = w.data
+	}
+	t.answered = w.op == iu.ReadRqst
+	if c.rr() {
+		h.Flags |= iu.FlagRR
+		t.answered = t.answered || c.asks()
+	}
+	if t.answered {
+		h.Flags |= iu.FlagRspRqd
+	}
+	t.use.Answered = t.answered
+	if !c.exchange(now, h) {
+		c.up.finish(w, vi.StatusTransportError)
+		c.fail2(now, iu.PortResources, true)
+		return false
+	}
+	t.seq = c.remote.NextSeqID()
+	t.hdrLen = len(c.p.cfg.codec.AppendHeader(t.hdr[:0], h))
+	t.rctl, t.dfctl = fc.RCtl(c.p.cfg.codec.RCtl(w.op)), c.p.cfg.codec.DFCtl(w.op)
+	t.busy = true
+	if c.class == fc.Class2 {
+		t.acking.push(ackWait{id: t.curID, oxid: t.oxid})
+	}
+	return true
+}
+
+// asks decides whether a message at Reliable Reception requires a response of
+// its own: always, unless both sides stream; then every few, and the last
+// before the queue runs dry. [FCVI-E-2] [FCVI-5.9.4-4]
+func (c *conn) asks() bool {
+	t := &c.tx
+	if !c.attrs.Streaming || !c.rattrs.Streaming {
+		return true
+	}
+	t.unasked++
+	t.unaskedBytes += int(t.cur.n)
+	_, more := c.up.peek()
+	limit := c.sendWindow()
+	if !more || t.unasked >= min(askEvery, max(1, limit/2)) || t.pending.len()+1 >= limit || t.unaskedBytes >= askBytes ||
+		t.unproven+int64(t.cur.n)+int64(c.mts) > int64(c.maxHold()) {
+		t.unasked, t.unaskedBytes = 0, 0
+		return true
+	}
+	return false
+}
+
+// exchange gives the message in hand its Exchange: one of its own, or the next
+// place in a stream Exchange. [FCVI-5.2.1-1] [FCVI-5.2.1-4]
+func (c *conn) exchange(now fc.Time, h *iu.Header) bool {
+	t, p := &c.tx, c.p
+	if !p.cfg.stream || c.rr() || h.Op == iu.ReadRqst || c.class == fc.Class2 {
+		ox, ok := p.oxids.alloc(c)
+		t.oxid = ox
+		return ok
+	}
+	if t.stream && now-t.streamAt > p.np.EDTOV()/2 { // [FCVI-5.2.1-7]
+		p.oxids.release(t.streamOX)
+		t.stream = false
+	}
+	t.use.Stream = iu.StreamNext
+	if !t.stream {
+		ox, ok := p.oxids.alloc(c)
+		if !ok {
+			return false
+		}
+		t.stream, t.streamOX, t.streamN, t.streamCnt = true, ox, 0, 0
+		t.use.Stream = iu.StreamFirst
+	}
+	t.streamN++
+	if t.streamN == streamLimit { // [FCVI-5.2.1-6]
+		t.use.Stream = iu.StreamLast
+		h.Flags |= iu.FlagLastMsg
+	}
+	t.oxid, t.cnt, t.streamAt = t.streamOX, t.streamCnt, now
+	return true
+}
+
+// sendFrame sends the next frame of the message in transmission.
+// [FCVI-5.1-3] [FCVI-5.2.5-3] [FCVI-5.2.5-4] [FCVI-8.4-1]
+func (c *conn) sendFrame(now fc.Time) bool {
+	t, p := &c.tx, c.p
+	w := &t.cur
+	var payload []byte
+	use := t.use
+	use.Last = true
+	if w.op != iu.ReadRqst {
+		n := min(uint32(c.payloadFor(w.op)), w.n-t.off)
+		if n > 0 {
+			var bad vi.Status
+			if payload, bad = c.up.gather(w, t.off, int(n), p.scratch[:]); bad != 0 {
+				t.busy = false
+				c.dropAck(t.oxid)
+				p.oxids.lock(now, t.oxid)
+				c.up.finish(w, bad)
+				if c.reliable() {
+					c.drain(now)
+				}
+				return true // there may be more behind it
+			}
+		}
+		use.Last = t.off+n == w.n
+	}
+	f := p.frame(t.rctl, t.dfctl, fc.FCtl(p.cfg.codec.FCtl(w.op, use))) // [FCVI-5.9.1-2] [FCVI-5.9.1-4]
+	f.SeqID, f.SeqCnt, f.OXID, f.RXID = t.seq, t.cnt, t.oxid, fc.Unassigned
+	f.Opt, f.Payload = t.hdr[:t.hdrLen], payload
+	if w.op.HasData() {
+		f.Param = t.off // relative offset [FCVI-5.8-6]
+	}
+	if c.class == fc.Class2 {
+		t.acking.at(t.acking.len()-1).left++
+	}
+	if !p.np.Send(now, c.remote, c.class, t.off == 0, f) {
+		return false
+	}
+	t.cnt++ // [FCVI-5.8-5]
+	t.off += uint32(len(payload))
+	p.stats.SentBytes += uint64(len(payload))
+	if use.Last {
+		c.sentMessage(now)
+	}
+	return true
+}
+
+// sentMessage does what follows the last frame of a message.
+func (c *conn) sentMessage(now fc.Time) {
+	t, p := &c.tx, c.p
+	t.busy = false
+	p.stats.SentMessages++
+	class2 := c.class == fc.Class2
+	if class2 {
+		t.acking.at(t.acking.len() - 1).sent = true
+		if c.rr() || t.cur.op == iu.ReadRqst {
+			c.settle(t.acking.len() - 1)
+		}
+	}
+	if w := &t.cur; w.op == iu.ReadRqst || c.rr() {
+		// Completes with its response. [FCVI-3-7]
+		q := t.pending.push(pending{id: t.curID, oxid: t.oxid, rxid: fc.Unassigned,
+			asked: t.answered, end: -1, since: now})
+		q.w = *w
+		t.unproven += int64(w.n)
+		if w.op == iu.ReadRqst {
+			t.reads++
+		}
+		if !t.answered && !class2 {
+			p.oxids.release(t.oxid)
+		}
+		c.armResponses(now)
+		return
+	}
+	if class2 { // completes with its last ACK [FCVI-5.2.2-1]
+		a := t.acking.at(t.acking.len() - 1)
+		a.complete, a.w = true, t.cur
+		c.settle(t.acking.len() - 1)
+		return
+	}
+	c.owe(now)
+	if t.use.Stream == iu.NoStream || t.use.Stream == iu.StreamLast {
+		p.oxids.release(t.oxid)
+		t.stream = t.stream && t.use.Stream == iu.NoStream
+	} else {
+		t.streamCnt = t.cnt
+	}
+	c.up.finish(&t.cur, 0) // [FCVI-3-6]
+}
+
+// payloadFor is P of an IU: what fits into a frame to the peer. [FCVI-5.7-3]
+// [FCVI-5.7-2]
+func (c *conn) payloadFor(o iu.Opcode) int {
+	return (min(fc.MaxData, c.remote.RxSize) - o.HeaderLen()) &^ 3
+}

@@ -1,0 +1,122 @@
+package fcvi
+
+import (
+	"viaduct/fc"
+	"viaduct/fcvi/iu"
+)
+
+// An rxMsg is a message request that is arriving.
+type rxMsg struct {
+	open     bool
+	complete bool
+	discard  bool // Unreliable Delivery: the rest is ignored
+	taken    bool // a receive descriptor was taken for it
+	checked  bool // the RDMA target was checked
+	held     bool // its bytes are in buf
+	h        iu.Header
+	oxid     uint16
+	rxid     uint16
+	seq      uint8
+	class    fc.Class
+	got      spans
+	end      int64  // length, -1 until the last frame came
+	buf      []byte // bytes that have no place yet
+	bad      iu.Reason
+}
+
+// rxState is the request stream of a connection. [FCVI-5.2.5-1]
+type rxState struct {
+	mexp     iu.MsgID // the next message to deliver
+	front    iu.MsgID // the next message to arrive, ahead of mexp while messages wait
+	win      []rxMsg  // by MSG_ID modulo their number, a power of two; nil until the first message
+	timer    *fc.Timer
+	stallAt  fc.Time // when what is missing is declared lost, 0 if nothing is
+	hold     int     // bytes held
+	waiting  bool    // the message at mexp waits for a receive descriptor
+	capacity uint64  // of the receive descriptor that was taken
+	haveRecv bool    // a receive descriptor is taken and not completed
+	unasked  bool    // messages were delivered that no response was required for
+	failed   iu.Reason
+	failedID iu.MsgID
+}
+
+// at returns the slot of id, which is less than the window ahead of mexp.
+func (r *rxState) at(id iu.MsgID) *rxMsg {
+	if int(id-r.mexp) >= len(r.win) {
+		r.grow(int(id - r.mexp))
+	}
+	return &r.win[int(id)&(len(r.win)-1)]
+}
+
+// ahead returns the slot of id if there is one that is in use.
+func (r *rxState) ahead(id iu.MsgID) *rxMsg {
+	if int(id-r.mexp) < len(r.win) {
+		if m := &r.win[int(id)&(len(r.win)-1)]; m.open {
+			return m
+		}
+	}
+	return nil
+}
+
+// grow makes slots for messages up to n ahead of mexp. On a path that keeps
+// order few are ever needed.
+func (r *rxState) grow(n int) {
+	size := max(8, len(r.win))
+	for size <= n {
+		size *= 2
+	}
+	old := r.win
+	r.win = make([]rxMsg, size)
+	for i := range old {
+		id := r.mexp + iu.MsgID(i)
+		r.win[int(id)&(size-1)] = old[int(id)&(len(old)-1)]
+	}
+}
+
+// reset frees a slot.
+func (r *rxState) reset(m *rxMsg) {
+	if m.held {
+		r.hold -= len(m.buf)
+	}
+	buf, got := m.buf[:0], m.got
+	got.reset()
+	if cap(buf) > 1<<16 {
+		buf = nil
+	}
+	*m = rxMsg{buf: buf, got: got}
+}
+
+// skip gives up the messages from front to id, behind others that wait for
+// receive descriptors. It is false if the window does not reach so far.
+func (r *rxState) skip(id, window iu.MsgID) bool {
+	if id-r.mexp >= window {
+		return false
+	}
+	for ; r.front != id; r.front++ {
+		m := r.at(r.front)
+		r.reset(m)
+		m.open, m.complete, m.discard, m.h.MsgID = true, true, true, r.front
+	}
+	return true
+}
+
+// abandon reports the message in hand as partial when the connection ends.
+func (r *rxState) abandon(up consumer) {
+	r.win, r.hold, r.waiting = nil, 0, false
+}
+
+// rxWindow is how many messages the receive stream holds, the one expected
+// included. [FCVI-8.4-6]
+func (c *conn) rxWindow() iu.MsgID {
+	if c.ordered() {
+		return LimitMaxUnacked
+	}
+	return window
+}
+
+// maxHold is how many bytes of messages a connection holds that cannot be
+// placed yet: on an out-of-order fabric, or while a receive descriptor is
+// awaited. A sender has no more unanswered.
+func (c *conn) maxHold() int {
+	return min(64<<20, max(16<<20, 32*int(c.mts)))
+}
