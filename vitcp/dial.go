@@ -152,6 +152,7 @@ func (c *call) dial(ctx context.Context) (net.Conn, error) {
 		// family; then the system chooses. [V-36] The port is the system's choice, and another one each time.
 		// [VIT-2.2.2.2.1-3]
 		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.from, 0))
+		dialer.Control = latePort
 	}
 	nc, err := dialer.DialContext(ctx, "tcp", c.target.String())
 	if err != nil {

@@ -26,6 +26,17 @@ func maxSegmentSize(nc net.Conn) int {
 	return mss
 }
 
+// latePort has the system choose the local port when it knows both addresses.
+// One chosen by bind must differ from those of all connections, also of ended
+// ones that TCP remembers for a minute: after some ten thousand of them it takes
+// milliseconds to find one, and then there is none. A system that can't do it
+// chooses at bind.
+func latePort(_, _ string, raw syscall.RawConn) error {
+	return raw.Control(func(fd uintptr) {
+		unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
+	})
+}
+
 func control(nc net.Conn, f func(fd int) error) error {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {

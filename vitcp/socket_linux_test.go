@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -67,5 +68,36 @@ func TestTimestamps(t *testing.T) {
 			}
 			return err
 		}))
+	}
+}
+
+// A caller's port is chosen when the connection is made, not when its address
+// is bound.
+func TestLatePort(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	late := false
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, Control: func(network, address string, raw syscall.RawConn) error {
+		if err := latePort(network, address, raw); err != nil {
+			return err
+		}
+		return raw.Control(func(fd uintptr) {
+			v, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT)
+			late = err == nil && v == 1
+		})
+	}}
+	c, err := d.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if !late {
+		t.Error("the port is chosen at bind")
+	}
+	if a := c.LocalAddr().(*net.TCPAddr); !a.IP.IsLoopback() || a.Port == 0 {
+		t.Errorf("comes from %v", a)
 	}
 }

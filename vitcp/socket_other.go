@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"syscall"
 	"time"
 )
 
@@ -19,3 +20,5 @@ func maxSegmentSize(net.Conn) int { return 0 }
 // hungUp cannot be told here without waiting; the first use of the connection
 // will.
 func hungUp(net.Conn) (ended, sent bool) { return false, false }
+
+func latePort(string, string, syscall.RawConn) error { return nil }
