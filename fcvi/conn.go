@@ -171,7 +171,7 @@ func (c *conn) begin(now fc.Time) {
 
 func (c *conn) reliable() bool { return c.attrs.Reliability != iu.Unreliable }
 
-func (c *conn) rr() bool       { return c.attrs.Reliability == iu.ReliableReception }
+func (c *conn) rr() bool { return c.attrs.Reliability == iu.ReliableReception }
 
 // recovers reports whether lost frames are made good: in class 2 the sender
 // repeats what is not acknowledged. [FCVI 8.4]

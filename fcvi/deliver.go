@@ -120,6 +120,7 @@ func (c *conn) writeError(now fc.Time, m *rxMsg, d vi.Delivery) bool {
 		c.rx.haveRecv = false
 		c.up.finishRecv(d)
 	} else if c.up != nil {
+		c.rx.waiting = false // nothing is left to wait for
 		c.up.async(vi.ErrorRDMAWProt, vi.OpRDMAWrite)
 	}
 	if c.up == nil {

@@ -19,10 +19,10 @@
 // on others) are values without input and output; the same code runs in
 // virtual time in the tests of this package.
 //
-// Message data is never sent twice: a loss is silent at Unreliable Delivery and
-// breaks the connection at the reliable levels. In class 3 nobody notices that
-// the very last message of a burst at Reliable Delivery was lost, until the
-// next one or the disconnect; class 2 does.
+// In class 3 message data is never sent twice: a loss is silent at Unreliable
+// Delivery and breaks the connection at the reliable levels, where a probe finds
+// the loss of the last message before a pause. In class 2 frames that are not
+// acknowledged are sent again.
 //
 // FC-VI has no descriptor flow control. If both VIs ask for it, messages wait
 // at the receiving port instead: at Reliable Reception the sender's window

@@ -23,7 +23,7 @@ func (c *conn) placeFrame(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
 		if m.taken || c.takeRecv(now, m) {
 			return c.scatter(now, m, off, b)
 		}
-		if !m.held {
+		if !r.waiting {
 			return false
 		}
 	}
@@ -86,7 +86,7 @@ func (c *conn) takeRecv(now fc.Time, m *rxMsg) bool {
 	capacity, bad, ok := c.up.takeRecv()
 	if !ok {
 		if c.holds {
-			m.held, r.waiting = true, true
+			r.waiting = true // what was placed of it, by a Write, stays
 			return false
 		}
 		c.p.stats.NoReceive++ // [FCVI-5.2.3-4]

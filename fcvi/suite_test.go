@@ -65,6 +65,10 @@ func seededNetwork(t *testing.T, seed uint64, outOfOrder bool, noise fabric.Nois
 		Logger: testLogger, ULPTimeout: 5 * time.Second} // a slow machine is no dead peer
 }
 
+// netHarness is without vitest's flow control family, as is the one over FCIP:
+// FC-VI has no credits, a message is sent and complete whether or not its receive
+// is posted, and waits at the other port if both VIs ask for it. TestHold has
+// that.
 func netHarness(cfg Config) vitest.Harness {
 	return vitest.Harness{
 		Open: func(_ int, c *vi.Config) (*vi.NIC, error) {
