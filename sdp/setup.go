@@ -45,12 +45,16 @@ func newDevice(opt *Options) *iwarp.Device {
 	return iwarp.NewDevice(iwarp.DeviceConfig{OmitCRC: opt.NoCRC, Limits: iwarp.Limits{QueueDepth: max(sendDepth, 1024)}})
 }
 
+// maxWish is the largest size of Private Buffers, in bytes, that a peer is given
+// on request: what is the default here.
+const maxWish = max(64<<10, DefaultRecvBufferSize)
+
 // maxRecvSize is what the Private Buffers can grow to without new memory.
 func (o *Options) maxRecvSize() int {
 	if o.NoResize {
 		return o.RecvBufferSize
 	}
-	return max(o.RecvBufferSize, 64<<10)
+	return max(o.RecvBufferSize, maxWish)
 }
 
 // config returns the iwarp configuration. The Private Buffers are there before
@@ -224,7 +228,7 @@ func judge(h sdpwire.Hello) Reason {
 // recvSizeFor takes the peer's wish into account, within bounds of our own; a
 // wish out of range is none. [SDP-6.2.1.4-2] [SDP-6.2.1.4-3] [D-07] [D-14]
 func recvSizeFor(o *Options, des uint32) int {
-	if o.NoResize || des < 4<<10 || des > 64<<10 || o.RecvBufferSize < 4<<10 || o.RecvBufferSize > 64<<10 {
+	if o.NoResize || des < 4<<10 || des > maxWish || o.RecvBufferSize < 4<<10 || o.RecvBufferSize > maxWish {
 		return o.RecvBufferSize
 	}
 	return int(des)
