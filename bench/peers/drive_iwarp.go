@@ -52,7 +52,7 @@ func (iwarpEndpoint) serve(m measure, announce func(any) error, mark func()) err
 	if err != nil {
 		return err
 	}
-	cfg.Prepare = func(q *iwarp.QueuePair) error { return iwarpPostRecvs(q, mr, m) }
+	cfg.Prepare = func(q *iwarp.QueuePair) error { return iwarpPostRecvs(q, m, iwarpSlots(mr, m)) }
 	l, err := iwarp.Listen("127.0.0.1:0", cfg)
 	if err != nil {
 		return err
@@ -107,7 +107,7 @@ func (iwarpEndpoint) serve(m measure, announce func(any) error, mark func()) err
 	return nil
 }
 
-func iwarpPostRecvs(q *iwarp.QueuePair, mr *iwarp.MemoryRegion, m measure) error {
+func iwarpPostRecvs(q *iwarp.QueuePair, m measure, slot func(int) iwarp.SGE) error {
 	n := 4
 	switch m.Op {
 	case opIdle, opSetup:
@@ -118,33 +118,48 @@ func iwarpPostRecvs(q *iwarp.QueuePair, mr *iwarp.MemoryRegion, m measure) error
 		n = iwarpRecvs
 	}
 	for i := range n {
-		if err := iwarpPostRecv(q, mr, m, i); err != nil {
+		if err := iwarpPostRecv(q, slot, i); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func iwarpPostRecv(q *iwarp.QueuePair, mr *iwarp.MemoryRegion, m measure, i int) error {
-	return q.PostRecv(iwarp.RecvWR{ID: uint64(i), SG: []iwarp.SGE{mr.SGE(i%m.slots()*m.Size, m.Size)}})
+func iwarpPostRecv(q *iwarp.QueuePair, slot func(int) iwarp.SGE, i int) error {
+	return q.PostRecv(iwarp.RecvWR{ID: uint64(i), SG: []iwarp.SGE{slot(i)}})
+}
+
+// iwarpSlots is where receive i goes.
+func iwarpSlots(mr *iwarp.MemoryRegion, m measure) func(i int) iwarp.SGE {
+	return func(i int) iwarp.SGE { return mr.SGE(i%m.slots()*m.Size, m.Size) }
+}
+
+// iwarpAnswers is where the initiator of a stream receives: apart from what it
+// sends meanwhile.
+func iwarpAnswers(mr *iwarp.MemoryRegion, m measure) func(i int) iwarp.SGE {
+	if m.Op == opPing {
+		return iwarpSlots(mr, m)
+	}
+	answer := make([]byte, lastLen)
+	return func(int) iwarp.SGE { return iwarp.Buf(answer) }
 }
 
 // iwarpServeConn answers the last message of a stream, every message of a
 // ping-pong, and a stream of Sends now and then.
 func iwarpServeConn(q *iwarp.QueuePair, mr *iwarp.MemoryRegion, m measure) {
 	cq := q.RecvCQ()
-	size := m.Size
+	reply := iwarp.SendWR{SG: []iwarp.SGE{mr.SGE(0, m.Size)}}
 	if m.Op != opPing {
-		size = lastLen
+		reply.SG[0] = iwarp.Buf(make([]byte, lastLen))
 	}
-	reply := iwarp.SendWR{SG: []iwarp.SGE{mr.SGE(0, size)}}
+	slot := iwarpSlots(mr, m)
 	got := 0
 	for {
 		c, err := iwarpTake(cq, m.Wait || m.Op != opPing)
 		if err != nil || c.Err() != nil {
 			return // the initiator is gone
 		}
-		if iwarpPostRecv(q, mr, m, int(c.ID)) != nil {
+		if iwarpPostRecv(q, slot, int(c.ID)) != nil {
 			return
 		}
 		got++
@@ -175,6 +190,7 @@ func iwarpTake(cq *iwarp.CompletionQueue, wait bool) (c iwarp.Completion, err er
 type iwarpConn struct {
 	q    *iwarp.QueuePair
 	mr   *iwarp.MemoryRegion
+	slot func(int) iwarp.SGE // of receives
 	m    *measure
 	wrs  []iwarp.SendWR
 	next int
@@ -192,7 +208,8 @@ func (iwarpEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	cfg.Prepare = func(q *iwarp.QueuePair) error { return iwarpPostRecvs(q, mr, m) }
+	slot := iwarpAnswers(mr, m)
+	cfg.Prepare = func(q *iwarp.QueuePair) error { return iwarpPostRecvs(q, m, slot) }
 	ctx := context.Background()
 	if m.Op == opSetup {
 		n := 0
@@ -222,7 +239,7 @@ func (iwarpEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 			return result{}, fmt.Errorf("connection %d: %w", i, err)
 		}
 		defer q.Abort()
-		c := &iwarpConn{q: q, mr: mr, m: &m}
+		c := &iwarpConn{q: q, mr: mr, slot: slot, m: &m}
 		cs[i], lanes[i], byQP[q] = c, c, i
 		if m.Op != opIdle {
 			c.prepare(h)
@@ -245,7 +262,7 @@ func (iwarpEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 				err = c.Err()
 			}
 			if err == nil {
-				err = iwarpPostRecv(q, mr, m, int(c.ID))
+				err = iwarpPostRecv(q, slot, int(c.ID))
 			}
 			if err == nil {
 				_, err = iwarpTake(q.SendCQ(), m.Wait)
@@ -298,7 +315,7 @@ func (c *iwarpConn) answer() error {
 		err = a.Err()
 	}
 	if err == nil {
-		err = iwarpPostRecv(c.q, c.mr, *c.m, int(a.ID))
+		err = iwarpPostRecv(c.q, c.slot, int(a.ID))
 	}
 	return err
 }
