@@ -11,9 +11,22 @@ import (
 // sleeps. Waking a goroutine whose processor went idle takes about as long.
 const soon = 50 * time.Microsecond
 
-// looking is how many goroutines look just now. One of them is enough where
-// many connections are made at a time.
-var looking atomic.Int32
+// Where looking was in vain several times in a row, the other end is likely to
+// wait for this very processor; from then on only a few look, to see whether
+// that has changed.
+const (
+	inVain  = 4
+	oneEach = 16 // of those that would look
+)
+
+var (
+	// looking is how many goroutines look just now. One of them is enough where
+	// many connections are made at a time.
+	looking atomic.Int32
+
+	vain    atomic.Int32 // looks in vain since the last that was not
+	skipped atomic.Uint32
+)
 
 // Soon calls try until it says that it is done, for a moment at most, and
 // reports whether it did. It calls it at least once. For answers that are on
@@ -25,15 +38,20 @@ func Soon(try func() bool) bool {
 	if runtime.GOMAXPROCS(0) == 1 { // the other end may need the processor
 		return false
 	}
+	if vain.Load() >= inVain && skipped.Add(1)%oneEach != 0 {
+		return false
+	}
 	defer looking.Add(-1)
 	if looking.Add(1) > 1 {
 		return false
 	}
 	for start := time.Now(); time.Since(start) < soon; {
 		if try() {
+			vain.Store(0)
 			return true
 		}
 	}
+	vain.Add(1)
 	return false
 }
 

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 )
@@ -118,5 +119,40 @@ func TestReadSoon(t *testing.T) {
 			t.Errorf("%d bytes, %v at the end", n, err)
 		}
 		y.Close()
+	}
+}
+
+// TestSoonInVain: who has looked in vain again and again looks seldom, until it
+// was of use once more.
+func TestSoonInVain(t *testing.T) {
+	if runtime.GOMAXPROCS(0) == 1 {
+		t.Skip("SKIPPED: nobody looks where there is one processor")
+	}
+	vain.Store(0)
+	defer vain.Store(0)
+	looks := func() (n int) { // of 2*oneEach calls
+		for range 2 * oneEach {
+			tries := 0
+			if Soon(func() bool { tries++; return false }) {
+				t.Fatal("done, although it never is")
+			}
+			if tries > 1 {
+				n++
+			}
+		}
+		return n
+	}
+	for range inVain {
+		Soon(func() bool { return false })
+	}
+	if n := looks(); n != 2 {
+		t.Errorf("%d of %d looked", n, 2*oneEach)
+	}
+	for vain.Load() > 0 { // the second try is not in vain
+		tries := 0
+		Soon(func() bool { tries++; return tries == 2 })
+	}
+	if n := looks(); n < inVain {
+		t.Errorf("%d of %d looked after one was of use", n, 2*oneEach)
 	}
 }
