@@ -36,6 +36,7 @@ type driver struct {
 	done      chan struct{} // closed when the stream has ended and was dealt with
 	closeBy   time.Time     // a closed connection is reset then
 	came      int           // bytes of payload since a call last had to wait
+	large     bool          // the last message that came was part of a stream
 	leftover  bool          // bytes were read from the socket and left alone
 	resized   bool
 	fail      error
@@ -161,6 +162,7 @@ func (c *Conn) received(e *iwarp.Completion) {
 	}
 	r.cur, r.index, r.kept = body, int(e.ID), false
 	c.drv.came += len(body)
+	c.drv.large = len(body) >= bulkSize
 	if len(r.cur) == 0 {
 		r.in.release(r.index) // before a message says so
 		r.kept = true
@@ -396,8 +398,10 @@ func (c *Conn) sleep(o *op, d *deadline, patience time.Duration) {
 // arm asks for an event at the next completion, for whoever sleeps.
 func (c *Conn) arm() {
 	c.drv.took = false
-	if c.landing() != nil {
-		c.cq.ArmArrival(c.qp) // or it would come into a Private Buffer
+	if c.drv.large && c.landing() != nil {
+		// Or it would come into a Private Buffer. What is short gets here sooner
+		// that way.
+		c.cq.ArmArrival(c.qp)
 		return
 	}
 	c.cq.Arm(false)
