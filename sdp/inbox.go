@@ -104,9 +104,12 @@ func (in *inbox) lands(head []byte, size int, last bool) int {
 	return 0
 }
 
-// Lend implements iwarp.RecvSource.
+// Lend implements iwarp.RecvSource. A message may have come into a Private
+// Buffer since the connection last looked: what is behind it has to wait until
+// it has been counted in, or it would take its place. [SDP-4.1-1]
 func (in *inbox) Lend() {
-	in.lent, in.into, in.closed, in.longest = true, in.offer, false, 0
+	in.lent, in.into, in.longest = true, in.offer, 0
+	in.closed = !in.idle()
 }
 
 // Full implements iwarp.RecvSource: what would not fit any more stays where it

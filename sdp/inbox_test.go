@@ -80,3 +80,32 @@ func TestInboxLands(t *testing.T) {
 		t.Error("a message without payload closes the buffer")
 	}
 }
+
+// TestInboxLendsLate: a message that came into a Private Buffer between the
+// look at the inbox and the loan keeps what is behind it out of the buffer of
+// the read. [SDP-4.1-1]
+func TestInboxLendsLate(t *testing.T) {
+	in := newInbox(Figure, 4, 1000)
+	in.offer = make([]byte, 100)
+	wr, ok := in.NextRecv(dataHead(10, 0), 26, true) // by another goroutine
+	if !ok {
+		t.Fatal("no slot")
+	}
+	in.Lend()
+	if !in.Full() {
+		t.Error("what is behind a message that nobody has seen is not left alone")
+	}
+	if _, ok := in.NextRecv(dataHead(10, 0), 26, true); !ok || in.loose != 0 {
+		t.Errorf("%d messages in the buffer of a read", in.loose)
+	}
+	in.Reclaim(0, false)
+	in.release(int(wr.ID))
+	in.release(2) // the second one's
+	if !in.idle() {
+		t.Fatal("not idle")
+	}
+	in.Lend()
+	if in.Full() {
+		t.Error("nothing is taken although nothing is there")
+	}
+}
