@@ -42,12 +42,16 @@ func (s *sideSend) init(depth int) {
 	*s = sideSend{depth: depth, held: s.held}
 }
 
-// header returns the memory for the header of the Send just numbered. There is
-// as much as Sends were under way at a time, up to the depth of the queue, and
-// little of it at first: most connections are short or send little.
+// header returns the memory for the header of the Send just numbered, which
+// keeps it until it is complete. There is as much as Sends were under way at a
+// time, up to the depth of the queue, and little of it at first: most connections
+// are short or send little.
 func (s *sideSend) header() []byte {
 	n := len(s.hdrs)
-	if n == 0 || n < s.depth && s.posted > s.done+uint64(n) {
+	if n == 0 || s.posted > s.done+uint64(n) {
+		if n == s.depth { // it waits for room in the queue
+			return make([]byte, 0, len(s.hdrs[0]))
+		}
 		// What is under way keeps the old memory.
 		n = min(max(8, 2*n), s.depth)
 		s.hdrs = make([][48]byte, n)
@@ -257,7 +261,7 @@ func (c *Conn) post(wr *iwarp.SendWR) {
 		}
 	}
 	b := backlogged{wr: *wr}
-	if wr.Inline { // its header is in a slot that may be used again
+	if wr.Inline { // nobody keeps its payload until it is sent
 		p := make([]byte, 0, iwarp.MaxInline)
 		for _, g := range wr.SG {
 			p = append(p, g.Buf...)
@@ -268,9 +272,6 @@ func (c *Conn) post(wr *iwarp.SendWR) {
 		return
 	}
 	copy(b.sg[:], wr.SG)
-	if wr.Op != iwarp.OpRead && wr.Op != iwarp.OpWrite {
-		b.sg[0] = iwarp.Buf(append([]byte(nil), wr.SG[0].Buf...))
-	}
 	b.wr.SG = b.sg[:len(wr.SG)]
 	s.backlog = append(s.backlog, b)
 }

@@ -1,9 +1,16 @@
 package sdp
 
-import "testing"
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"testing"
+)
 
 // The memory of a header is not used again before its Send is known to be
-// complete, and there is no more of it than Sends were under way.
+// complete, and there is no more of it to be used again than Sends were under
+// way, nor than the queue holds.
 func TestHeaderMemory(t *testing.T) {
 	const depth = 64
 	var s sideSend
@@ -22,7 +29,7 @@ func TestHeaderMemory(t *testing.T) {
 		}
 		under[p] = s.posted
 	}
-	for _, way := range []uint64{1, 8, 9, 33, depth, 5} {
+	for _, way := range []uint64{1, 8, 9, 33, depth, 3 * depth, 5} {
 		for range 3 * depth {
 			send()
 			s.done = max(s.done, s.posted-min(s.posted, way-1))
@@ -30,5 +37,32 @@ func TestHeaderMemory(t *testing.T) {
 		if n := uint64(len(s.hdrs)); n > depth || n >= 2*way && n > 8 && way > 5 {
 			t.Errorf("room for %d with %d under way", n, way)
 		}
+	}
+}
+
+// TestManyMessages: a write of more messages than the send queue holds arrives
+// as it was, whether they are copied when they are posted or not. [SDP-4.1-1]
+// [SDP-6.1.5-2]
+func TestManyMessages(t *testing.T) {
+	for _, size := range []int{1500, 60} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			opt := Options{RecvBuffers: 1000, RecvBufferSize: size}
+			a, b := pair(t, opt, opt)
+			defer shut(t, a, b)
+			want := make([]byte, 3*sendDepth*size)
+			rand.NewChaCha8([32]byte{1}).Read(want)
+			sent := make(chan error, 1)
+			go func() {
+				_, err := a.Write(want)
+				a.CloseWrite()
+				sent <- err
+			}()
+			if got, err := io.ReadAll(b); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("%d bytes of %d, %v", len(got), len(want), err)
+			}
+			if err := <-sent; err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
