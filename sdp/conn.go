@@ -9,7 +9,6 @@ import (
 
 	"viaduct/iwarp"
 	"viaduct/sdp/sdpcore"
-	"viaduct/sdp/sdpwire"
 )
 
 // A Conn is a stream socket over SDP. It is a net.Conn: all methods may be
@@ -53,8 +52,8 @@ type Conn struct {
 	gone     chan struct{} // closed when the connection and all its resources are gone
 	released bool
 
-	suspendTo chan error       // waits for OpSuspended
-	resumeAt  *sdpwire.Message // where OpReconnect says to go
+	suspendTo chan error // waits for OpSuspended
+	resumeAt  uint16     // the port OpReconnect says to go to, until that begins
 	suspended bool
 }
 

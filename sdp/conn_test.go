@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/iwarp"
 	"viaduct/sdp/sdpcore"
 )
 
@@ -634,6 +636,66 @@ func TestSDP_13_1_Conn(t *testing.T) {
 			t.Errorf("%x accepted", b)
 		}
 	}
+}
+
+// A connection whose send queue is full when its peer moves follows it once the
+// SuspCommAck has left. [SDP-13.1.1-8] [SDP-13.1.1-9]
+func TestSDP_13_1_QueueFull(t *testing.T) {
+	stays, goes := pair(t, Options{}, Options{})
+	nl, err := Listen("127.0.0.1:0", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nl.Close()
+	exp, err := nl.Expect(netip.MustParseAddrPort(goes.LocalAddr().String()), netip.MustParseAddrPort(goes.RemoteAddr().String()), false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	defer cancel()
+	stays.mu.Lock()
+	stays.send.backlog = []backlogged{{wr: iwarp.SendWR{Op: iwarp.OpWrite, More: true}}} // of no bytes
+	stays.mu.Unlock()
+	got := make(chan error, 1)
+	go func() {
+		b := make([]byte, 5)
+		_, err := stays.ReadFull(b)
+		if err == nil && string(b) != "after" {
+			err = fmt.Errorf("%q came", b)
+		}
+		got <- err
+	}()
+	states := make(chan *State, 1)
+	go func() {
+		st, err := goes.Suspend(ctx, uint16(nl.Addr().(*net.TCPAddr).Port))
+		if err != nil {
+			t.Error(err)
+		}
+		states <- st
+	}()
+	until(t, stays, "the SuspCommAck waits for room", 10*time.Second, func() bool { return len(stays.send.backlog) == 2 })
+	stays.mu.Lock()
+	if stays.suspended {
+		t.Error("the stream was given up with the SuspCommAck still here")
+	}
+	stays.catchUp() // there is room
+	stays.mu.Unlock()
+	st := <-states
+	if st == nil {
+		stays.Abort()
+		t.Fatal("not moved")
+	}
+	moved, err := exp.Resume(ctx, st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := moved.Write([]byte("after")); err != nil {
+		t.Error(err)
+	}
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+	shut(t, stays, moved)
 }
 
 // A stranger does not get in: addresses, port, token. [SDP-13.1.1-2] [D-50]

@@ -124,8 +124,7 @@ func (c *Conn) exec(acts []sdpcore.Action) {
 		case sdpcore.OpSuspended:
 			c.suspendedNow(nil)
 		case sdpcore.OpReconnect:
-			m := a.Msg
-			c.resumeAt = &m
+			c.resumeAt = a.Msg.Port
 			c.reconnect()
 		case sdpcore.OpFinish:
 			c.finish()
@@ -289,6 +288,9 @@ func (c *Conn) catchUp() {
 		s.backlog = s.backlog[1:]
 	}
 	s.backlog = nil
+	if c.resumeAt != 0 && c.m.Suspended() {
+		c.reconnect()
+	}
 }
 
 // advertise registers what a SrcAvail or SinkAvail offers to the peer: the

@@ -175,8 +175,12 @@ func (c *Conn) export() *State {
 // SuspCommAck is out, and a new one is made to the same address and the port it
 // named. [SDP-13.1.1-8] [SDP-13.1.1-9] [D-51] [D-56]
 func (c *Conn) reconnect() {
+	if len(c.send.backlog) > 0 {
+		return // the SuspCommAck among it; catchUp comes back to this
+	}
 	c.suspended = true
-	qp, port := c.qp, c.resumeAt.Port
+	qp, port := c.qp, c.resumeAt
+	c.resumeAt = 0
 	qp.Flush()
 	go func() {
 		_ = qp.Close()
