@@ -30,17 +30,9 @@ func sniff(ctx context.Context, nc net.Conn, n int, enough func([]byte) bool, li
 	for {
 		var k int
 		var rerr error
-		again := false
-		err := raw.Read(func(fd uintptr) bool {
-			peek := func() bool {
-				k, _, rerr = unix.Recvfrom(int(fd), b, unix.MSG_PEEK|unix.MSG_DONTWAIT)
-				return rerr != unix.EAGAIN && rerr != unix.EINTR
-			}
-			if again {
-				return peek()
-			}
-			again = true
-			return frameio.Soon(peek)
+		err := frameio.WaitSoon(raw, func(fd uintptr) bool {
+			k, _, rerr = unix.Recvfrom(int(fd), b, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			return rerr != unix.EAGAIN && rerr != unix.EINTR
 		})
 		switch {
 		case err != nil:

@@ -382,16 +382,13 @@ func (c *Conn) passive() {
 		err := io.ErrClosedPipe
 		if in.arm(sock.fd) {
 			if f := r.told.Load(); f != nil {
-				left, arrived := c.leaves(sock.fd, f)
-				if left {
+				if left, arrived := c.leaves(sock.fd, f); left {
 					r.park()
 					c.unlock(nil)
-				}
-				if arrived { // and who polls now finds nobody in the way
-					(*f)()
-					in.disarm(sock.fd)
-				}
-				if left {
+					if arrived { // who polls now finds nobody in the way
+						(*f)()
+						in.disarm(sock.fd)
+					}
 					return arrived
 				}
 			}
@@ -450,8 +447,8 @@ func (c *Conn) passive() {
 // or because the consumer is to be called, as it asked. An end of the stream is
 // nothing to be left. [receive role]
 func (c *Conn) leaves(fd int, call *func()) (left, arrived bool) {
-	any, err := sysPeek(fd)
-	arrived = any && c.rx.told.CompareAndSwap(call, nil)
+	some, err := sysPeek(fd)
+	arrived = some && c.rx.told.CompareAndSwap(call, nil)
 	return arrived || err == errWouldBlock, arrived
 }
 

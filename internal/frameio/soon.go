@@ -4,6 +4,7 @@ import (
 	"net"
 	"runtime"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -53,6 +54,19 @@ func Soon(try func() bool) bool {
 	}
 	vain.Add(1)
 	return false
+}
+
+// WaitSoon is raw.Read(try) for a caller who expects an answer: try looks for a
+// moment, as by Soon, before the first sleep.
+func WaitSoon(raw syscall.RawConn, try func(fd uintptr) bool) error {
+	looked := false
+	return raw.Read(func(fd uintptr) bool {
+		if looked {
+			return try(fd)
+		}
+		looked = true
+		return Soon(func() bool { return try(fd) })
+	})
 }
 
 // ReadSoon is nc.Read for a caller who expects an answer: where that is

@@ -17,17 +17,9 @@ func readSoon(nc net.Conn, p []byte) (n int, err error, ok bool) {
 	if err != nil {
 		return 0, nil, false
 	}
-	again := false
-	rerr := raw.Read(func(fd uintptr) bool {
-		try := func() bool {
-			n, err = sysRead(int(fd), p)
-			return err != errWouldBlock
-		}
-		if again {
-			return try()
-		}
-		again = true
-		return Soon(try)
+	rerr := WaitSoon(raw, func(fd uintptr) bool {
+		n, err = sysRead(int(fd), p)
+		return err != errWouldBlock
 	})
 	switch {
 	case rerr != nil:
