@@ -352,12 +352,15 @@ func (c *Conn) passive() {
 		ended  bool
 		more   bool
 		timer  *time.Timer
+		pace   pacer
 	)
+	defer pace.end()
 	sock := c.sock.Load()
 	in := &sock.in
 	wait := func(uintptr) bool {
 		if !r.mu.TryLock() {
 			in.disarm(sock.fd)
+			pace.interrupted()
 			return true
 		}
 		if r.closed || r.done {
@@ -367,6 +370,7 @@ func (c *Conn) passive() {
 		}
 		if p := r.pollsLocked(); p != r.seen {
 			r.seen = p
+			pace.interrupted()
 			select {
 			case <-r.resume: // and went to sleep
 			default:
@@ -377,6 +381,20 @@ func (c *Conn) passive() {
 				return true
 			}
 		}
+		if pace.on && r.told.Load() == nil {
+			// None of what came meanwhile was reported. If no other lull
+			// follows, the next turn arms the edge and looks once more.
+			got, _, err := c.receive(false)
+			if got {
+				c.list()
+			}
+			pace.goesOn(time.Now(), r.took, c.tx.batches.Load())
+			ended = err != nil || r.done
+			c.unlock(err)
+			more = !ended
+			return true
+		}
+		pace.end()
 		// What arrives from here on is reported, so reading until there is
 		// nothing misses nothing.
 		err := io.ErrClosedPipe
@@ -395,6 +413,10 @@ func (c *Conn) passive() {
 			var got bool
 			if got, more, err = c.receive(true); got {
 				c.list()
+				if err == nil && !more && pace.begins(time.Now(), r.took, c.tx.batches.Load()) {
+					in.disarm(sock.fd)
+					more = true
+				}
 			}
 		}
 		if ended = err != nil || r.done; !ended && !more {
@@ -413,6 +435,9 @@ func (c *Conn) passive() {
 		}
 		if more {
 			more = false
+			if pace.on {
+				nap(lull)
+			}
 			continue
 		}
 		for !ended {

@@ -28,6 +28,8 @@ type sender struct {
 	state     atomic.Int32
 	finishing atomic.Bool // Shutdown was called
 
+	batches atomic.Uint32 // moves with every write
+
 	// Owned by the role. mu is held while the batch is filled and written,
 	// and free while the role's holder waits for the socket, so that
 	// Relinquish and Quiesce can get at the batch.
@@ -59,6 +61,7 @@ func (c *Conn) writeLocked() error {
 	if c.tx.closed {
 		return net.ErrClosed
 	}
+	c.tx.batches.Add(1)
 	return c.writeBatch(c.sock.Load().fd)
 }
 

@@ -5,6 +5,7 @@ package frameio
 import (
 	"net"
 	"syscall"
+	"time"
 )
 
 type iovec struct{}
@@ -39,3 +40,4 @@ func sysRead(int, []byte) (int, error)              { panic("frameio: no fast pa
 func sysPeek(int) (bool, error)                     { panic("frameio: no fast path") }
 func (c *Conn) sysReadv(int, [][]byte) (int, error) { panic("frameio: no fast path") }
 func (c *Conn) writeBatch(int) error                { panic("frameio: no fast path") }
+func nap(time.Duration)                             { panic("frameio: no fast path") }
