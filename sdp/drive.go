@@ -51,14 +51,17 @@ const (
 	patienceTime = 200 * time.Microsecond // that a write waits before it is copied
 )
 
-// poll takes completions and deals with them. It reports whether there were
-// any. Called with mu held.
-func (c *Conn) poll() bool {
+// poll looks at the socket if there are no completions, takes what there is and
+// deals with it. It reports whether there was anything. Called with mu held.
+func (c *Conn) poll() bool { return c.take(true) }
+
+// take is poll with a choice whether to look at the socket.
+func (c *Conn) take(look bool) bool {
 	if c.suspended {
 		return false
 	}
 	n := c.cq.Take(c.comps[:])
-	if n == 0 {
+	if n == 0 && look {
 		if into := c.landing(); into != nil {
 			in := c.recv.in
 			in.offer = into
@@ -282,13 +285,16 @@ func (c *Conn) tick() {
 // Called with mu held, returns with it held.
 func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 	dr := &c.drv
-	start := time.Now()
+	var start time.Time
+	if stop != nil {
+		start = time.Now()
+	}
 	defer func() {
 		dr.visits++
 		c.leave()
 	}()
 	for !o.done {
-		if c.poll() {
+		if c.take(c.looks()) {
 			continue
 		}
 		c.tick()
@@ -314,6 +320,13 @@ func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 		}
 		c.sleep(o, d, patience)
 	}
+}
+
+// looks tells whether who waits looks at the socket before he sleeps. With one
+// processor what is to come has not come yet, most of the time; but what was
+// left alone, or is going to be, is nobody else's.
+func (c *Conn) looks() bool {
+	return processors > 1 || c.drv.large || c.drv.leftover
 }
 
 // spin polls for a moment and reports whether something came.
@@ -355,8 +368,9 @@ func (c *Conn) sleep(o *op, d *deadline, patience time.Duration) {
 		return
 	}
 	dr.sleepers++
+	look := c.looks()
 	c.arm()
-	if c.poll() || o.done {
+	if c.take(look) || o.done {
 		dr.sleepers--
 		return
 	}

@@ -50,9 +50,17 @@ type pacer struct {
 
 // begins tells, after a receive that got n bytes, whether what comes next is
 // left to pile up. sent moves whenever something leaves.
-func (p *pacer) begins(now time.Time, n int, sent uint32) bool {
-	if now.Sub(p.last) > streamGap || n > small || sent != p.sent {
-		p.restart(now, sent)
+func (p *pacer) begins(n int, sent uint32) bool {
+	if n > small || sent != p.sent { // the clock is not for free
+		p.sent, p.last = sent, time.Time{}
+		return false
+	}
+	return p.beginsAt(time.Now(), n)
+}
+
+func (p *pacer) beginsAt(now time.Time, n int) bool {
+	if now.Sub(p.last) > streamGap {
+		p.restart(now)
 		return false
 	}
 	p.last = now
@@ -68,12 +76,12 @@ func (p *pacer) begins(now time.Time, n int, sent uint32) bool {
 	} else {
 		lulls.Add(-1)
 	}
-	p.restart(now, sent)
+	p.restart(now)
 	return false
 }
 
-func (p *pacer) restart(now time.Time, sent uint32) {
-	p.first, p.last, p.sent = now, now, sent
+func (p *pacer) restart(now time.Time) {
+	p.first, p.last = now, now
 	p.count, p.bytes = 0, 0
 }
 
@@ -89,7 +97,8 @@ func (p *pacer) goesOn(now time.Time, n int, sent uint32) bool {
 	}
 	p.skips = min(2*p.skips+1, maxSkips)
 	p.skip = p.skips
-	p.restart(now, sent)
+	p.sent = sent
+	p.restart(now)
 	p.end()
 	return false
 }

@@ -22,23 +22,23 @@ func TestPacer(t *testing.T) {
 				t.Errorf("a lull after %d receives", i)
 			}
 			now = now.Add(gap)
-			on = p.begins(now, n, 0)
+			on = p.beginsAt(now, n)
 		}
 		return now, on
 	}
 	for name, receive := range map[string]func(p *pacer, i int) bool{
 		"far apart": func(p *pacer, i int) bool {
-			return p.begins(start.Add(time.Duration(i)*(streamGap+1)), 100, 0)
+			return p.beginsAt(start.Add(time.Duration(i)*(streamGap+1)), 100)
 		},
 		"long": func(p *pacer, i int) bool {
-			return p.begins(start.Add(time.Duration(i)*gap), small+1, 0)
+			return p.begins(small+1, 0)
 		},
 		"answered": func(p *pacer, i int) bool {
-			return p.begins(start.Add(time.Duration(i)*gap), 100, uint32(i))
+			return p.begins(100, uint32(i+1))
 		},
 		"polled": func(p *pacer, i int) bool {
 			p.interrupted()
-			return p.begins(start.Add(time.Duration(i)*gap), 100, 0)
+			return p.begins(100, 0)
 		},
 	} {
 		var p pacer

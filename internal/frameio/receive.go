@@ -413,7 +413,7 @@ func (c *Conn) passive() {
 			var got bool
 			if got, more, err = c.receive(true); got {
 				c.list()
-				if err == nil && !more && pace.begins(time.Now(), r.took, c.tx.batches.Load()) {
+				if err == nil && !more && pace.begins(r.took, c.tx.batches.Load()) {
 					in.disarm(sock.fd)
 					more = true
 				}

@@ -27,12 +27,17 @@ func (p *slowProgress) Unpoll() {
 	p.slept()
 }
 
+// on has the test run as on n processors.
+func on(t *testing.T, n int) {
+	before := processors
+	processors = n
+	t.Cleanup(func() { processors = before })
+}
+
 // Who waits goes on polling while something comes, however long it takes, and
 // sleeps soon after nothing does.
 func TestSpinAfterProgress(t *testing.T) {
-	before := processors
-	processors = 2
-	defer func() { processors = before }()
+	on(t, 2)
 	synctest.Test(t, func(t *testing.T) {
 		var c Completions[int]
 		p := &slowProgress{slept: func() { t.Error("a consumer sleeps while something comes") }}

@@ -25,7 +25,9 @@ type Progress interface {
 // whose processor went idle takes about as long.
 const spin = 30 * time.Microsecond
 
-// processors tells whether spinning keeps the other side from running.
+// processors tells whether polling keeps the other side from running. Where
+// there is one, what is going to come has not come yet, most of the time: who
+// sleeps at once gets more of it together.
 var processors = runtime.GOMAXPROCS(0)
 
 type source interface {
@@ -42,7 +44,7 @@ func await(ctx context.Context, mu *sync.Mutex, ws *Waiters, s source, p Progres
 	}
 	if p != nil {
 		mu.Unlock()
-		for start := time.Now(); ; {
+		for start := time.Now(); processors > 1; {
 			got := p.Poll()
 			mu.Lock()
 			if ok, err := s.readyLocked(); ok || err != nil {
@@ -55,7 +57,7 @@ func await(ctx context.Context, mu *sync.Mutex, ws *Waiters, s source, p Progres
 					break
 				}
 				start = time.Now() // more is likely to come soon
-			} else if processors == 1 || time.Since(start) > spin {
+			} else if time.Since(start) > spin {
 				break
 			}
 		}

@@ -340,6 +340,23 @@ func (p *progress) Poll() bool { p.polls++; return p.poll() }
 func (p *progress) Unpoll()    { p.unpolls++ }
 
 func TestWaitPolls(t *testing.T) {
+	on(t, 2)
+	t.Run("on one processor it sleeps at once", func(t *testing.T) {
+		on(t, 1)
+		synctest.Test(t, func(t *testing.T) {
+			var w Work[int]
+			w.Post(1)
+			p := &progress{}
+			done := make(chan struct{})
+			go func() { w.Wait(context.Background(), p); close(done) }()
+			synctest.Wait()
+			if p.unpolls != 1 || p.polls != 0 {
+				t.Errorf("%d polls, %d unpolls", p.polls, p.unpolls)
+			}
+			w.Finish(0)
+			<-done
+		})
+	})
 	t.Run("the poll brings the result", func(t *testing.T) {
 		var w Work[int]
 		w.Post(1)
