@@ -64,27 +64,6 @@ type SendFailer interface {
 type Options struct {
 	// Portable forces the portable path even where the fast path would work.
 	Portable bool
-
-	// Prepared, if not nil, is what Prepare returned for the same stream. It
-	// belongs to the Conn from New on.
-	Prepared *Prepared
-}
-
-// A Prepared is what a Conn needs of the system beside its stream. Making it is
-// a good part of the cost of a connection, and can be done while the peer is
-// busy with its own.
-type Prepared struct{ sock *socket }
-
-// Prepare makes it for nc, which can be used as before. It has to go to New or
-// to Discard: as long as it is there, closing nc does not end the stream.
-func Prepare(nc net.Conn) *Prepared { return &Prepared{openSocket(nc)} }
-
-// Discard gives back what Prepare has made. A nil Prepared is nothing.
-func (p *Prepared) Discard() {
-	if p != nil && p.sock != nil {
-		p.sock.close(false)
-		p.sock = nil
-	}
 }
 
 // A Conn is a framed connection. All methods may be called from any
@@ -95,7 +74,6 @@ type Conn struct {
 	sock  atomic.Pointer[socket] // nil: portable path; see take
 
 	portable bool
-	prepared *Prepared // used by taken
 	taken    sync.Once
 
 	tx sender
@@ -112,7 +90,7 @@ type Conn struct {
 // Start and nothing is written before the first Kick; until then nc may still
 // be used.
 func New(nc net.Conn, p Protocol, o Options) *Conn {
-	c := &Conn{nc: nc, proto: p, portable: o.Portable, prepared: o.Prepared}
+	c := &Conn{nc: nc, proto: p, portable: o.Portable}
 	c.rx.resume = make(chan struct{}, 1)
 	return c
 }
@@ -169,16 +147,9 @@ func (c *Conn) attend() {
 // byte is read or written.
 func (c *Conn) take() {
 	c.taken.Do(func() {
-		switch p := c.prepared; {
-		case c.portable:
-			p.Discard()
-		case p != nil && p.sock != nil:
-			c.sock.Store(p.sock)
-			c.nc.Close() // the stream lives on in the other descriptor
-		default:
+		if !c.portable {
 			c.sock.Store(takeSocket(c.nc))
 		}
-		c.prepared = nil
 	})
 }
 
@@ -232,11 +203,17 @@ func (c *Conn) Close() error {
 // then closes. For use after Shutdown, when everything received meanwhile is
 // of no interest any more.
 func (c *Conn) CloseAfter(d time.Duration) error {
+	over := c.rx.over()
+	select {
+	case <-over:
+		return c.Close()
+	default:
+	}
 	c.Unpoll()
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
-	case <-c.rx.over():
+	case <-over:
 	case <-t.C:
 	}
 	return c.Close()
@@ -251,7 +228,7 @@ func (c *Conn) tearDown() {
 			c.rx.unstage()
 		}
 		c.rx.mu.Unlock()
-		c.taken.Do(func() { c.prepared.Discard() }) // not any more
+		c.taken.Do(func() {}) // not any more
 		if s := c.sock.Load(); s != nil {
 			c.tx.mu.Lock()
 			c.tx.closed = true

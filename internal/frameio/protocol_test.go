@@ -221,19 +221,20 @@ type kind struct {
 
 var kinds = []kind{
 	{"tcp", Options{}, tcpPair},
-	{"prepared", Options{Prepared: new(Prepared)}, tcpPair},
+	{"owned", Options{}, ownedPair},
 	{"portable", Options{Portable: true}, tcpPair},
 	{"pipe", Options{}, func(testing.TB) (a, b net.Conn) { return testkit.Pipe() }},
+}
+
+func ownedPair(t testing.TB) (a, b net.Conn) {
+	a, b = tcpPair(t)
+	return Own(a), Own(b)
 }
 
 func (k kind) connect(t testing.TB) (a, b *lengthFramed) {
 	t.Helper()
 	x, y := k.pair(t)
-	ox, oy := k.opt, k.opt
-	if k.opt.Prepared != nil {
-		ox.Prepared, oy.Prepared = Prepare(x), Prepare(y)
-	}
-	a, b = newFramed(x, ox), newFramed(y, oy)
+	a, b = newFramed(x, k.opt), newFramed(y, k.opt)
 	t.Cleanup(func() { a.close(t); b.close(t) })
 	return a, b
 }

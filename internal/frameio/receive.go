@@ -357,6 +357,11 @@ func (c *Conn) passive() {
 	defer pace.end()
 	sock := c.sock.Load()
 	in := &sock.in
+	for !sock.openIn() {
+		if !c.lookAnyway() {
+			return
+		}
+	}
 	wait := func(uintptr) bool {
 		if !r.mu.TryLock() {
 			in.disarm(sock.fd)
@@ -466,6 +471,21 @@ func (c *Conn) passive() {
 			return
 		}
 	}
+}
+
+// lookAnyway is for want of anything to sleep on: the socket is read now and then.
+// It is false when that has come to an end.
+func (c *Conn) lookAnyway() bool {
+	time.Sleep(absence)
+	r := &c.rx
+	r.mu.Lock()
+	if r.closed || r.done {
+		r.mu.Unlock()
+		return false
+	}
+	_, _, err := c.receive(true)
+	c.unlock(err)
+	return err == nil
 }
 
 // leaves reports whether the socket is left alone: because nothing has arrived,

@@ -110,7 +110,7 @@ func (c *Conn) renew() bool {
 	}
 	// Cleared first: what comes from here on lists the connection again.
 	r.listed.Store(false)
-	c.sock.Load().in.startle()
+	c.sock.Load().startle()
 	return true
 }
 

@@ -81,7 +81,7 @@ func TestRenewedAtWork(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				s.in.startle()
+				s.startle()
 				runtime.Gosched()
 			}
 		}
@@ -121,7 +121,7 @@ func TestCloseWhileRenewed(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			for range 20 {
-				s.in.startle()
+				s.startle()
 			}
 		})
 		b.close(t)

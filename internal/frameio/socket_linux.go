@@ -21,26 +21,29 @@ type socket struct {
 	in  edge
 	out watch
 
-	mu     sync.RWMutex // held while fd is closed, or used by those without a role
-	closed bool         // guarded by mu
+	mu     sync.RWMutex // held by those without a role while they use fd
+	closed bool         // guarded by mu; fd is closed when nobody can be using it any more
 }
 
 // takeSocket makes the descriptor of nc ours and closes nc; nil if nc has
 // none, or none can be made. Nothing may be under way on nc.
 func takeSocket(nc net.Conn) *socket {
-	s := openSocket(nc)
+	if o, ok := nc.(*owned); ok {
+		return o.s
+	}
+	sc, ok := nc.(syscall.Conn)
+	if !ok {
+		return nil
+	}
+	s := dup(sc)
 	if s != nil {
 		nc.Close() // the stream lives on in the other descriptor
 	}
 	return s
 }
 
-// openSocket is takeSocket without its end: nc can still be used.
-func openSocket(nc net.Conn) *socket {
-	sc, ok := nc.(syscall.Conn)
-	if !ok {
-		return nil
-	}
+// dup returns a socket for another descriptor of sc's, or nil.
+func dup(sc syscall.Conn) *socket {
 	raw, err := sc.SyscallConn()
 	if err != nil {
 		return nil
@@ -54,23 +57,46 @@ func openSocket(nc net.Conn) *socket {
 	if s.fd < 0 {
 		return nil
 	}
-	if !s.in.open(s.fd) {
-		unix.Close(s.fd)
-		return nil
-	}
 	return s
+}
+
+// openIn makes what a reader sleeps on, unless it is there: a connection that
+// ends soon does without. It is false if the socket is closed, or if the process
+// has no descriptor left.
+func (s *socket) openIn() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.closed && (s.in.f != nil || s.in.open(s.fd))
+}
+
+// openOut is openIn for the writer.
+func (s *socket) openOut() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.closed && (s.out.f != nil || s.out.open(s.fd, unix.EPOLLOUT))
+}
+
+// startle has the reader return with os.ErrDeadlineExceeded, if it waits or is
+// about to.
+func (s *socket) startle() {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.in.f != nil {
+		s.in.startle()
+	}
 }
 
 // close gives the descriptors back. Nobody uses fd any more; who sleeps is
 // woken.
 func (s *socket) close(reset bool) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.closed {
+		s.mu.Unlock()
 		return
 	}
 	s.closed = true
-	s.in.close()
+	s.mu.Unlock()
+	s.in.close() // these wait for who is woken
 	s.out.close()
 	if reset {
 		unix.SetsockoptLinger(s.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
@@ -89,20 +115,20 @@ func (s *socket) closeWrite() {
 // waitWritable sleeps until the socket may have room, or is closed. [send
 // role]
 func (s *socket) waitWritable() {
-	s.mu.RLock()
-	ok := !s.closed && (s.out.raw != nil || s.out.open(s.fd, unix.EPOLLOUT))
-	s.mu.RUnlock()
-	if !ok {
+	if !s.openOut() {
 		time.Sleep(time.Millisecond) // closed, or the process has no descriptor left
 		return
 	}
-	s.out.raw.Read(func(uintptr) bool {
-		if s.out.armed {
-			s.out.forget()
-			return true
-		}
-		return !s.out.arm(s.fd)
-	})
+	s.out.raw.Read(s.writable)
+}
+
+// writable is what a writer waits for in the callback of s.out.
+func (s *socket) writable(uintptr) bool {
+	if s.out.armed {
+		s.out.forget()
+		return true
+	}
+	return !s.out.arm(s.fd)
 }
 
 // A nest is an epoll instance for one descriptor, which the runtime's poller
@@ -236,7 +262,9 @@ func (h handle) SyscallConn() (syscall.RawConn, error) { return rawHandle(h), ni
 
 type rawHandle handle
 
-func (h rawHandle) Control(f func(fd uintptr)) error {
+func (h rawHandle) Control(f func(fd uintptr)) error { return handle(h).control(f) }
+
+func (h handle) control(f func(fd uintptr)) error {
 	h.s.mu.RLock()
 	defer h.s.mu.RUnlock()
 	if h.s.closed {

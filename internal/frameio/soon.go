@@ -56,9 +56,9 @@ func Soon(try func() bool) bool {
 	return false
 }
 
-// WaitSoon is raw.Read(try) for a caller who expects an answer: try looks for a
+// waitSoon is raw.Read(try) for a caller who expects an answer: try looks for a
 // moment, as by Soon, before the first sleep.
-func WaitSoon(raw syscall.RawConn, try func(fd uintptr) bool) error {
+func waitSoon(raw syscall.RawConn, try func(fd uintptr) bool) error {
 	looked := false
 	return raw.Read(func(fd uintptr) bool {
 		if looked {
@@ -73,8 +73,12 @@ func WaitSoon(raw syscall.RawConn, try func(fd uintptr) bool) error {
 // possible it looks for a moment before it sleeps. Deadlines of nc hold, but
 // for that moment.
 func ReadSoon(nc net.Conn, p []byte) (int, error) {
-	if n, err, ok := readSoon(nc, p); ok {
+	if n, err, ok := readSoon(nc, p, false); ok {
 		return n, err
 	}
 	return nc.Read(p)
 }
+
+// PeekSoon is ReadSoon, but the bytes stay where they are. ok is false if nc
+// can't do that.
+func PeekSoon(nc net.Conn, p []byte) (n int, err error, ok bool) { return readSoon(nc, p, true) }

@@ -8,7 +8,15 @@ import (
 
 // readSoon does it for a stream that has a descriptor; ok is false if nc has
 // none.
-func readSoon(nc net.Conn, p []byte) (n int, err error, ok bool) {
+func readSoon(nc net.Conn, p []byte, peek bool) (n int, err error, ok bool) {
+	read := sysRead
+	if peek {
+		read = sysLook
+	}
+	if o, ok := nc.(*owned); ok {
+		n, err = o.receive(p, read, true)
+		return n, err, true
+	}
 	sc, ok := nc.(syscall.Conn)
 	if !ok || len(p) == 0 {
 		return 0, nil, false
@@ -17,8 +25,8 @@ func readSoon(nc net.Conn, p []byte) (n int, err error, ok bool) {
 	if err != nil {
 		return 0, nil, false
 	}
-	rerr := WaitSoon(raw, func(fd uintptr) bool {
-		n, err = sysRead(int(fd), p)
+	rerr := waitSoon(raw, func(fd uintptr) bool {
+		n, err = read(int(fd), p)
 		return err != errWouldBlock
 	})
 	switch {

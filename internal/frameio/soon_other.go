@@ -4,4 +4,4 @@ package frameio
 
 import "net"
 
-func readSoon(net.Conn, []byte) (int, error, bool) { return 0, nil, false }
+func readSoon(net.Conn, []byte, bool) (int, error, bool) { return 0, nil, false }

@@ -61,39 +61,10 @@ func TestEndPolled(t *testing.T) {
 	})
 }
 
-// What was prepared and is not needed leaves the stream as it was, and no
-// descriptor behind.
-func TestDiscard(t *testing.T) {
-	x, y := tcpPair(t)
-	defer x.Close()
-	before := openFiles()
-	p := Prepare(x)
-	p.Discard()
-	p.Discard()
-	(*Prepared)(nil).Discard()
-	if n := openFiles(); n > before {
-		t.Errorf("%d descriptors, %d before", n, before)
-	}
-	// A Conn that never started discards it too.
-	c := newFramed(y, Options{Prepared: Prepare(y)})
-	if _, err := x.Write([]byte{1}); err != nil {
-		t.Error(err)
-	}
-	c.close(t)
-	if _, err := io.ReadAll(x); err != nil && !isReset(err) {
-		t.Errorf("the stream does not end with its Conn: %v", err)
-	}
-}
-
-func isReset(err error) bool {
-	var oe *net.OpError
-	return errors.As(err, &oe) && !oe.Timeout()
-}
-
 // ReadSoon reads what is there, what comes at once, what comes late, and the
 // end; and deadlines hold.
 func TestReadSoon(t *testing.T) {
-	for _, pair := range []func(testing.TB) (a, b net.Conn){tcpPair, kinds[len(kinds)-1].pair} {
+	for _, pair := range []func(testing.TB) (a, b net.Conn){tcpPair, ownedPair, kinds[len(kinds)-1].pair} {
 		x, y := pair(t)
 		buf := make([]byte, 10)
 		read := func(want string) {

@@ -31,22 +31,44 @@ func sysRead(fd int, p []byte) (int, error) {
 	}
 }
 
+func sysWrite(fd int, p []byte) (int, error) {
+	raceRelease(fd)
+	for {
+		n, _, e := unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+		switch e {
+		case 0:
+			return int(n), nil
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return 0, errWouldBlock
+		default:
+			return 0, os.NewSyscallError("write", e)
+		}
+	}
+}
+
+// sysLook is sysRead, but the bytes stay.
+func sysLook(fd int, p []byte) (int, error) {
+	for {
+		n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0)
+		switch e {
+		case 0:
+			return int(n), nil
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return 0, errWouldBlock
+		default:
+			return 0, os.NewSyscallError("recv", e)
+		}
+	}
+}
+
 // sysPeek tells whether there is something to be read; neither that nor an
 // error means the end of the stream.
 func sysPeek(fd int) (bool, error) {
-	var b byte
-	for {
-		n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b)), 1, unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0)
-		switch e {
-		case 0:
-			return n > 0, nil
-		case unix.EINTR:
-		case unix.EAGAIN:
-			return false, errWouldBlock
-		default:
-			return false, os.NewSyscallError("recv", e)
-		}
-	}
+	var b [1]byte
+	n, err := sysLook(fd, b[:])
+	return n > 0, err
 }
 
 func (c *Conn) sysReadv(fd int, vs [][]byte) (int, error) {

@@ -19,7 +19,6 @@ type socket struct {
 type edge struct{ raw syscall.RawConn }
 
 func takeSocket(net.Conn) *socket { return nil }
-func openSocket(net.Conn) *socket { return nil }
 
 type handle struct {
 	net.Conn
@@ -33,7 +32,8 @@ func (*socket) closeWrite()   {}
 func (*socket) waitWritable() {}
 func (*edge) arm(int) bool    { return false }
 func (*edge) disarm(int)      {}
-func (*edge) startle()        {}
+func (*socket) startle()      {}
+func (*socket) openIn() bool  { return false }
 func (*edge) calm()           {}
 
 func sysRead(int, []byte) (int, error)              { panic("frameio: no fast path") }

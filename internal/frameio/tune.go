@@ -20,6 +20,9 @@ type Tuning struct {
 // Tune applies t and turns Nagle's algorithm off, since batches are made
 // here. A stream that is no TCP socket is left alone.
 func Tune(nc net.Conn, t Tuning) error {
+	if o, ok := nc.(interface{ tune(Tuning) error }); ok { // see Own
+		return o.tune(t)
+	}
 	tc, ok := nc.(*net.TCPConn)
 	if !ok {
 		return nil

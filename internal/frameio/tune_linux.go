@@ -14,12 +14,16 @@ func setCongestion(tc *net.TCPConn, name string) error {
 	}
 	var serr error
 	if err := raw.Control(func(fd uintptr) {
-		serr = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
+		serr = congestion(int(fd), name)
 	}); err != nil {
 		return err
 	}
-	if serr != nil {
-		return fmt.Errorf("frameio: congestion control %q: %w", name, serr)
+	return serr
+}
+
+func congestion(fd int, name string) error {
+	if err := unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name); err != nil {
+		return fmt.Errorf("frameio: congestion control %q: %w", name, err)
 	}
 	return nil
 }

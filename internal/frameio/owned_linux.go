@@ -1,0 +1,278 @@
+package frameio
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Own takes the descriptor of a TCP connection away from the runtime, for the
+// exchange that comes before a Conn: as long as the runtime watches it, each
+// answer wakes a thread for nothing while the caller looks for it. nc must not
+// be used any more. What is returned is nc itself if it is no TCP connection,
+// or if there is no descriptor left.
+func Own(nc net.Conn) net.Conn {
+	tc, ok := nc.(*net.TCPConn)
+	if !ok {
+		return nc
+	}
+	local, remote := nc.LocalAddr(), nc.RemoteAddr()
+	s := takeSocket(tc)
+	if s == nil {
+		return nc
+	}
+	return &owned{s: s, local: local, remote: remote}
+}
+
+// An owned is the connection that Own returns. A Conn that is made of it takes
+// its socket over.
+type owned struct {
+	s             *socket
+	local, remote net.Addr
+	tuned         *Tuning // what has been set already
+
+	mu    sync.Mutex
+	read  limit // guarded by mu
+	write limit // guarded by mu
+}
+
+// A limit is a deadline, and what has to hear of it while somebody sleeps.
+type limit struct {
+	at       time.Time
+	sleepers int
+	sleep    *os.File
+}
+
+func (l *limit) set(t time.Time) {
+	l.at = t
+	if l.sleepers > 0 {
+		l.sleep.SetReadDeadline(t)
+	}
+}
+
+func (l *limit) passed() bool { return !l.at.IsZero() && !time.Now().Before(l.at) }
+
+var (
+	_ net.Conn     = (*owned)(nil)
+	_ syscall.Conn = (*owned)(nil)
+)
+
+func (o *owned) LocalAddr() net.Addr  { return o.local }
+func (o *owned) RemoteAddr() net.Addr { return o.remote }
+
+func (o *owned) SetDeadline(t time.Time) error      { return o.limit(t, true, true) }
+func (o *owned) SetReadDeadline(t time.Time) error  { return o.limit(t, true, false) }
+func (o *owned) SetWriteDeadline(t time.Time) error { return o.limit(t, false, true) }
+
+func (o *owned) limit(t time.Time, read, write bool) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if read {
+		o.read.set(t)
+	}
+	if write {
+		o.write.set(t)
+	}
+	return nil
+}
+
+// Read is as of any net.Conn.
+func (o *owned) Read(p []byte) (int, error) { return o.receive(p, sysRead, false) }
+
+// receive calls f, which reads, until it does not block.
+func (o *owned) receive(p []byte, f func(fd int, p []byte) (int, error), soon bool) (n int, err error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	try := func() bool {
+		o.s.mu.RLock()
+		defer o.s.mu.RUnlock()
+		if n, err = 0, net.ErrClosed; !o.s.closed {
+			n, err = f(o.s.fd, p)
+		}
+		return err != errWouldBlock
+	}
+	o.mu.Lock()
+	late := o.read.passed()
+	o.mu.Unlock()
+	switch {
+	case late:
+		err = os.ErrDeadlineExceeded
+	case soon && Soon(try), !soon && try():
+	default:
+		if serr := o.sleepIn(try); serr != nil {
+			n, err = 0, serr
+		}
+	}
+	if n == 0 && err == nil {
+		return 0, io.EOF
+	}
+	return max(n, 0), o.opError("read", err)
+}
+
+// sleepIn waits until try has done it.
+func (o *owned) sleepIn(try func() bool) error {
+	s := o.s
+	if !s.openIn() {
+		return s.openError()
+	}
+	return o.sleep(&o.read, &s.in.nest, func(uintptr) bool {
+		// What comes from here on is reported.
+		s.in.arm(s.fd)
+		if !try() {
+			return false
+		}
+		s.in.disarm(s.fd)
+		return true
+	})
+}
+
+// sleep is n's Read with a limit.
+func (o *owned) sleep(l *limit, n *nest, f func(uintptr) bool) error {
+	o.mu.Lock()
+	l.sleep = n.f
+	l.sleepers++
+	n.f.SetReadDeadline(l.at)
+	o.mu.Unlock()
+	err := n.raw.Read(f)
+	o.mu.Lock()
+	if l.sleepers--; l.sleepers == 0 {
+		n.f.SetReadDeadline(time.Time{})
+	}
+	o.mu.Unlock()
+	if errors.Is(err, os.ErrClosed) {
+		err = net.ErrClosed
+	}
+	return err
+}
+
+// Write is as of any net.Conn.
+func (o *owned) Write(p []byte) (done int, err error) {
+	for done < len(p) {
+		o.mu.Lock()
+		late := o.write.passed()
+		o.mu.Unlock()
+		if late {
+			return done, o.opError("write", os.ErrDeadlineExceeded)
+		}
+		n, err := o.s.write(p[done:])
+		if err == errWouldBlock {
+			n, err = 0, o.sleepOut()
+		}
+		if done += n; err != nil {
+			return done, o.opError("write", err)
+		}
+	}
+	return done, nil
+}
+
+func (s *socket) write(p []byte) (int, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.closed {
+		return 0, net.ErrClosed
+	}
+	return sysWrite(s.fd, p)
+}
+
+func (o *owned) sleepOut() error {
+	if !o.s.openOut() {
+		return o.s.openError()
+	}
+	return o.sleep(&o.write, &o.s.out.nest, o.s.writable)
+}
+
+// openError is why a socket can't be waited for.
+func (s *socket) openError() error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.closed {
+		return net.ErrClosed
+	}
+	return unix.EMFILE
+}
+
+func (o *owned) opError(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &net.OpError{Op: op, Net: "tcp", Source: o.local, Addr: o.remote, Err: err}
+}
+
+func (o *owned) Close() error {
+	o.s.close(false)
+	return nil
+}
+
+// CloseWrite ends the sending direction.
+func (o *owned) CloseWrite() error {
+	o.s.closeWrite()
+	return nil
+}
+
+// SetLinger is as of a net.TCPConn; negative turns lingering off.
+func (o *owned) SetLinger(sec int) error {
+	return o.option(func(fd int) error {
+		l := unix.Linger{Linger: int32(max(sec, 0))}
+		if sec >= 0 {
+			l.Onoff = 1
+		}
+		return unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &l)
+	})
+}
+
+// option sets something on the socket.
+func (o *owned) option(f func(fd int) error) (err error) {
+	if cerr := (handle{o, o.s}).control(func(fd uintptr) { err = f(int(fd)) }); cerr != nil {
+		err = cerr
+	}
+	return o.opError("set", err)
+}
+
+// SyscallConn gives access to the options of the socket.
+func (o *owned) SyscallConn() (syscall.RawConn, error) { return rawHandle{o, o.s}, nil }
+
+// tune is Tune.
+func (o *owned) tune(t Tuning) error {
+	if o.tuned != nil && *o.tuned == t {
+		return nil
+	}
+	o.tuned = nil
+	return o.option(func(fd int) error { return tune(fd, t) })
+}
+
+func tune(fd int, t Tuning) error {
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
+		return os.NewSyscallError("setsockopt", err)
+	}
+	if err := keepAlive(fd, t.KeepAlive); err != nil {
+		return os.NewSyscallError("setsockopt", err)
+	}
+	if t.Congestion == "" {
+		return nil
+	}
+	return congestion(fd, t.Congestion)
+}
+
+func keepAlive(fd int, d time.Duration) error {
+	if d == 0 {
+		return nil
+	}
+	if d < 0 {
+		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
+	}
+	sec := int((d + time.Second - 1) / time.Second)
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1); err != nil {
+		return err
+	}
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, sec); err != nil {
+		return err
+	}
+	return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, sec)
+}
