@@ -3,6 +3,8 @@ package iwarp
 import (
 	"context"
 	"net"
+
+	"viaduct/internal/frameio"
 )
 
 // Dial connects to addr, host:port, and starts a stream as Initiator. cfg may
@@ -19,8 +21,7 @@ func Dial(ctx context.Context, addr string, cfg *Config) (*QueuePair, error) {
 }
 
 func dial(ctx context.Context, addr string, c *Config) (_ *QueuePair, silent bool, err error) {
-	var d net.Dialer
-	nc, err := d.DialContext(ctx, "tcp", addr)
+	nc, err := dialTCP(ctx, addr, c)
 	if err != nil {
 		return nil, false, err
 	}
@@ -32,6 +33,16 @@ func dial(ctx context.Context, addr string, c *Config) (_ *QueuePair, silent boo
 		return nil, true, &plainHint{err}
 	}
 	return nil, false, err
+}
+
+// dialTCP makes the TCP connection, which belongs to the stream from the first
+// byte unless the user wants to see it.
+func dialTCP(ctx context.Context, addr string, c *Config) (net.Conn, error) {
+	var d net.Dialer
+	if !c.owns() {
+		return d.DialContext(ctx, "tcp", addr)
+	}
+	return frameio.Dial(ctx, &d, "tcp", addr)
 }
 
 // plainHint adds to an error that an old peer may be the reason.

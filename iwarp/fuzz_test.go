@@ -71,7 +71,7 @@ func fuzzStream(t *testing.T, in []byte, framed, crc bool, cut int) {
 		t.Fatal(err)
 	}
 	nc := &sinkConn{closed: make(chan struct{})}
-	q.start(nc, mpa.Params{CRC: crc, IRD: 3, ORD: 2}, nil, nil)
+	q.start(nc, mpa.Params{CRC: crc, IRD: 3, ORD: 2}, nil)
 	q.begin(true, nil)
 	defer func() { nc.Close(); q.Abort(); q.Close() }()
 

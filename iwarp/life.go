@@ -1,6 +1,7 @@
 package iwarp
 
 import (
+	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -41,11 +42,19 @@ func (q *QueuePair) fault(t rdmap.Terminate, cause error) {
 // endWith ends the stream, once. No method of the protocol has to have
 // returned; what has to wait is done elsewhere.
 func (q *QueuePair) endWith(err error, how ending) {
+	if q.markEnd(err, how) {
+		go q.tearDown(how)
+	}
+}
+
+// markEnd reports whether it is this call that ends the stream: then the caller
+// sees to tearDown, from where it may wait.
+func (q *QueuePair) markEnd(err error, how ending) bool {
 	q.mu.Lock()
 	if q.err != nil {
 		q.mu.Unlock()
 		q.log.Debug("later cause ignored", "err", err)
-		return
+		return false
 	}
 	q.err = err
 	q.state = StateEnded
@@ -60,10 +69,13 @@ func (q *QueuePair) endWith(err error, how ending) {
 	q.dead.Store(true)
 	q.logEnd(err, how)
 	q.ended.happen()
-	go q.tearDown(how)
+	return true
 }
 
 func (q *QueuePair) logEnd(err error, how ending) {
+	if !q.log.Enabled(context.Background(), slog.LevelInfo) {
+		return
+	}
 	switch {
 	case errors.Is(err, ErrClosed) || errors.Is(err, io.EOF):
 		q.log.Info("stream closed", "remote", q.RemoteAddr())
@@ -180,12 +192,14 @@ func (q *QueuePair) peerClosed() {
 	if q.state == StateRunning {
 		q.state = StatePeerClosed
 	}
-	finished := q.finished
+	finished, closer := q.finished, q.closer
 	q.mu.Unlock()
 	q.peerEnd.happen()
-	q.log.Debug("peer closed", "remote", q.RemoteAddr())
+	if q.log.Enabled(context.Background(), slog.LevelDebug) {
+		q.log.Debug("peer closed", "remote", q.RemoteAddr())
+	}
 	q.flushRecvs()
-	if finished {
+	if finished && !closer { // who closes sees to the rest
 		q.endWith(io.EOF, endQuiet)
 	}
 }
@@ -230,10 +244,11 @@ func (q *QueuePair) maybeFinish() {
 		return
 	}
 	q.finished = true
+	closer := q.closer
 	q.mu.Unlock()
 	q.fc.Shutdown()
 	q.drained.happen()
-	if q.peerEnd.has() {
+	if q.peerEnd.has() && !closer {
 		q.endWith(io.EOF, endQuiet)
 	}
 }
@@ -246,32 +261,47 @@ func (q *QueuePair) maybeFinish() {
 // reset. When Close returns nothing completes any more. Closing again waits for
 // the first. [RDMAP-6.2-1] [I-33]
 func (q *QueuePair) Close() error {
+	q.mu.Lock()
+	q.closer = true
+	q.mu.Unlock()
 	q.CloseWrite()
+	if !q.ready.Load() {
+		q.endWith(ErrClosed, endAbort)
+	}
+	if err, how := q.awaitEnd(); q.markEnd(err, how) {
+		q.tearDown(how)
+	}
+	<-q.gone.C()
+	return nil
+}
+
+// awaitEnd waits until both directions have ended, or for too long, and returns
+// how the stream is to end if it has not.
+func (q *QueuePair) awaitEnd() (error, ending) {
+	if q.drained.has() && q.peerEnd.has() {
+		return io.EOF, endQuiet
+	}
 	var late <-chan time.Time
 	if d := q.set.closeTimeout; d > 0 {
 		t := time.NewTimer(d)
 		defer t.Stop()
 		late = t.C
 	}
-	if !q.ready.Load() {
-		q.endWith(ErrClosed, endAbort)
-	}
-	how := endQuiet
 	select {
 	case <-q.drained.C():
-		select {
-		case <-q.peerEnd.C():
-		case <-q.ended.C():
-		case <-late:
-			how = endLate
-		}
 	case <-q.ended.C():
+		return ErrClosed, endQuiet
 	case <-late:
-		how = endAbort
+		return ErrClosed, endAbort
 	}
-	q.endWith(ErrClosed, how)
-	<-q.gone.C()
-	return nil
+	select {
+	case <-q.peerEnd.C():
+		return io.EOF, endQuiet
+	case <-q.ended.C():
+		return ErrClosed, endQuiet
+	case <-late:
+		return ErrClosed, endLate
+	}
 }
 
 // Abort resets the connection at once, without a Terminate. What is posted is

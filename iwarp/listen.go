@@ -6,6 +6,7 @@ import (
 	"net"
 	"sync"
 
+	"viaduct/internal/frameio"
 	"viaduct/iwarp/mpa"
 )
 
@@ -40,6 +41,14 @@ func Listen(addr string, cfg *Config) (*Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, err
+	}
+	if c := cfg.clone(); c.owns() {
+		own, err := frameio.OwnListener(l, c.tuning())
+		if err != nil {
+			l.Close()
+			return nil, err
+		}
+		l = own
 	}
 	return NewListener(l, cfg), nil
 }

@@ -79,6 +79,7 @@ type QueuePair struct {
 	err      error         // guarded by mu; why the stream ended
 	win      windows       // guarded by mu
 	finished bool          // guarded by mu; our direction was ended
+	closer   bool          // guarded by mu; Close waits, and ends the stream when both have
 	timers   []*time.Timer // guarded by mu; those that have not fired
 	limit    *time.Timer   // guarded by mu; one of timers: for the first FPDU
 	wg       sync.WaitGroup

@@ -161,7 +161,7 @@ func (r *Request) AcceptWith(d mpa.Decision) (*QueuePair, error) {
 	}
 	// The stream is complete before the Reply goes out: what the peer sends at
 	// once finds it ready. [MPA-7.1-6]
-	if err = q.start(r.nc, r.r.Params(), r.r, nil); err == nil {
+	if err = q.start(r.nc, r.r.Params(), r.r); err == nil {
 		err = r.writeFrame(reply)
 	}
 	if err != nil {

@@ -67,15 +67,7 @@ func client(ctx context.Context, nc net.Conn, c *Config, read []byte) (_ *QueueP
 		nc.Close()
 		return nil, nil, err
 	}
-	var prep *frameio.Prepared
-	act, rest, err := exchange(ctx, nc, in, duration(c.ReplyTimeout, DefaultReplyTimeout), read, func() {
-		if !c.portable {
-			prep = frameio.Prepare(nc)
-		}
-	})
-	if err != nil || act != mpa.Operate && act != mpa.Terminate {
-		prep.Discard()
-	}
+	act, rest, err := exchange(ctx, nc, in, duration(c.ReplyTimeout, DefaultReplyTimeout), read)
 	switch {
 	case err != nil:
 	case act == mpa.Leave:
@@ -84,7 +76,7 @@ func client(ctx context.Context, nc net.Conn, c *Config, read []byte) (_ *QueueP
 			nc = nil
 		}
 	case act == mpa.Operate, act == mpa.Terminate:
-		if err = q.start(nc, in.Params(), nil, prep); err != nil && act == mpa.Operate {
+		if err = q.start(nc, in.Params(), nil); err != nil && act == mpa.Operate {
 			act, err = in.Fail(err), nil
 		}
 		if act == mpa.Terminate && err == nil {
@@ -108,16 +100,15 @@ func client(ctx context.Context, nc net.Conn, c *Config, read []byte) (_ *QueueP
 	return q, in, nil
 }
 
-// exchange sends the Request and waits for the Reply; meanwhile is called in
-// between. rest is what came behind it.
-func exchange(ctx context.Context, nc net.Conn, in *mpa.Initiator, limit time.Duration, read []byte, meanwhile func()) (_ mpa.Action, rest []byte, err error) {
+// exchange sends the Request and waits for the Reply. rest is what came behind
+// it.
+func exchange(ctx context.Context, nc net.Conn, in *mpa.Initiator, limit time.Duration, read []byte) (_ mpa.Action, rest []byte, err error) {
 	stop := bound(ctx, nc, limit)
 	defer stop()
 	if _, err := nc.Write(in.Start()); err != nil {
 		in.Lost(err)
 		return mpa.Close, nil, startupError(ctx, in.Err())
 	}
-	meanwhile()
 	buf := append(make([]byte, 0, startupBuffer+len(read)), read...)
 	for {
 		if n, act := in.Receive(buf); act != mpa.Wait {
@@ -177,9 +168,12 @@ func bound(ctx context.Context, nc net.Conn, limit time.Duration) (stop func()) 
 // algorithm is off, so that FPDUs begin segments when they can [MPA-5.1-3]; the
 // buffers are the system's, which fits them to the path [DDP-A-1].
 func (c *Config) wrap(ctx context.Context, nc net.Conn, server bool) (net.Conn, error) {
-	if err := frameio.Tune(nc, frameio.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive}); err != nil {
+	if err := frameio.Tune(nc, c.tuning()); err != nil {
 		nc.Close()
 		return nil, err
+	}
+	if c.owns() {
+		return frameio.Own(nc), nil
 	}
 	if c.WrapConn != nil {
 		nc = c.WrapConn(nc)
@@ -203,6 +197,15 @@ func (c *Config) wrap(ctx context.Context, nc net.Conn, server bool) (net.Conn, 
 		return nil, err
 	}
 	return tc, nil
+}
+
+func (c *Config) tuning() frameio.Tuning {
+	return frameio.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive}
+}
+
+// owns reports whether nobody but the stream sees the TCP connection.
+func (c *Config) owns() bool {
+	return c.WrapConn == nil && c.TLS == nil && !c.portable && !c.KeepConn
 }
 
 func (q *QueuePair) prepare() error {
@@ -234,7 +237,7 @@ func (q *QueuePair) rejected(nc net.Conn, p mpa.Params, rest []byte) error {
 
 // start ties the stream to its connection, before any FPDU can be sent or
 // received. [MPA-7.1-6] [DDP-6.1-1]
-func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder, prep *frameio.Prepared) error {
+func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder) error {
 	q.conn, q.params, q.responder, q.initiator = nc, p, r, r == nil
 	q.ird.Store(int32(p.IRD))
 	q.ord.Store(min(int32(p.ORD), int32(q.cfg.ord())))
@@ -257,7 +260,7 @@ func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder, prep *fra
 		first := ddp.MSN(max(q.cfg.firstMSN[i], uint32(ddp.FirstMSN)))
 		t.msn[i], q.rx.queues[i] = first, ddp.NewQueue(first)
 	}
-	q.fc = frameio.New(nc, (*engine)(q), frameio.Options{Portable: q.cfg.portable, Prepared: prep})
+	q.fc = frameio.New(nc, (*engine)(q), frameio.Options{Portable: q.cfg.portable})
 	return nil
 }
 
