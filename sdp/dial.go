@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"time"
+
+	"viaduct/internal/frameio"
 )
 
 // A Resolver maps the conventional address of a service to that where it speaks
@@ -109,11 +112,20 @@ func (a addrString) String() string { return string(a) }
 
 // dialSDP connects to an SDP address.
 func (d *Dialer) dialSDP(ctx context.Context, nd net.Dialer, network, address string, opt Options, why string, mapped bool) (*Conn, error) {
-	nc, err := nd.DialContext(ctx, network, address)
+	nc, err := dialTCP(ctx, &nd, network, address, &opt)
 	if err != nil {
 		return nil, err
 	}
 	return d.client(ctx, nc, opt, Path{SDP: true, Why: why, Mapped: mapped}, nil)
+}
+
+// dialTCP makes the TCP connection, which belongs to the stream from the first
+// byte unless the user wants to see it.
+func dialTCP(ctx context.Context, nd *net.Dialer, network, address string, opt *Options) (net.Conn, error) {
+	if opt.WrapConn != nil {
+		return nd.DialContext(ctx, network, address)
+	}
+	return frameio.Dial(ctx, nd, network, address)
 }
 
 func (d *Dialer) client(ctx context.Context, nc net.Conn, opt Options, path Path, token []byte) (*Conn, error) {
@@ -126,7 +138,9 @@ func (d *Dialer) client(ctx context.Context, nc net.Conn, opt Options, path Path
 	path.CRC = s.qp.Params().CRC
 	c := newConn(s.opt, d.Layout, s, p)
 	c.path, c.token = path, token
-	opt.Logger.Info("connection up", "local", path.Local, "remote", path.Remote, "why", path.Why, "crc", path.CRC)
+	if opt.Logger.Enabled(ctx, slog.LevelInfo) {
+		opt.Logger.Info("connection up", "local", path.Local, "remote", path.Remote, "why", path.Why, "crc", path.CRC)
+	}
 	c.mu.Lock()
 	c.leave()
 	c.mu.Unlock()

@@ -30,6 +30,8 @@ type driver struct {
 	seen      uint          // of them, when look was last there
 	scheduled bool          // look is due
 	own       bool          // the goroutine of the connection runs
+	inOwn     bool          // it is the one that has mu
+	last      func()        // what it does when it has ended
 	ownDue    sdpcore.Time  // deadline of the machine that it will wake at, or 0
 	kick      chan struct{} // a slot: it has to look at the deadline again
 	timer     *time.Timer
@@ -226,8 +228,10 @@ func (c *Conn) release(reset bool, err error) {
 	c.send.rang = false
 	qp, cq := c.qp, c.cq
 	qp.Flush()
-	c.opt.Logger.Info("connection down", "conn", c.path.Remote, "err", err)
-	go func() {
+	if c.opt.Logger.Enabled(context.Background(), slog.LevelInfo) {
+		c.opt.Logger.Info("connection down", "conn", c.path.Remote, "err", err)
+	}
+	letGo := func() {
 		if reset {
 			// AbortConn, if there is one, goes into the socket before the reset.
 			for i := 0; i < 20 && cq.Len() == 0; i++ {
@@ -242,7 +246,12 @@ func (c *Conn) release(reset bool, err error) {
 		c.mu.Lock()
 		c.drained()
 		c.mu.Unlock()
-	}()
+	}
+	if c.drv.inOwn {
+		c.drv.last = letGo
+	} else {
+		go letGo()
+	}
 }
 
 // drained is called when nothing completes any more.
@@ -550,9 +559,19 @@ func (c *Conn) startOwn() {
 // runOwn drives the connection while no call does.
 func (c *Conn) runOwn() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	dr := &c.drv
-	defer func() { dr.own = false }()
+	dr.inOwn = true
+	c.driveOwn()
+	last := dr.last
+	dr.own, dr.inOwn, dr.last = false, false, nil
+	c.mu.Unlock()
+	if last != nil {
+		last()
+	}
+}
+
+func (c *Conn) driveOwn() {
+	dr := &c.drv
 	visits := dr.visits
 	for {
 		if c.suspended || dr.llp || c.released {
@@ -590,6 +609,7 @@ func (c *Conn) runOwn() {
 			due = t.C
 		}
 		events, kick, done := c.cq.Events(), dr.kick, dr.done
+		dr.inOwn = false
 		c.mu.Unlock()
 		select {
 		case <-events:
@@ -601,5 +621,6 @@ func (c *Conn) runOwn() {
 			t.Stop()
 		}
 		c.mu.Lock()
+		dr.inOwn = true
 	}
 }

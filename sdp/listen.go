@@ -3,12 +3,14 @@ package sdp
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
 	"runtime"
 	"sync"
 	"time"
 
+	"viaduct/internal/frameio"
 	"viaduct/iwarp"
 )
 
@@ -72,6 +74,14 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (*L
 	l, err := lc.Net.Listen(ctx, network, address)
 	if err != nil {
 		return nil, err
+	}
+	if !lc.Plain && lc.WrapConn == nil && lc.Net.KeepAlive == 0 && lc.Net.KeepAliveConfig == (net.KeepAliveConfig{}) {
+		own, err := frameio.OwnListener(l, frameio.Tuning{Congestion: lc.Congestion, KeepAlive: lc.KeepAlive})
+		if err != nil {
+			l.Close()
+			return nil, &net.OpError{Op: "listen", Net: "sdp", Addr: l.Addr(), Err: err}
+		}
+		l = own
 	}
 	s, err := lc.NewListener(l)
 	if err != nil {
@@ -236,8 +246,12 @@ func (l *Listener) count(n *uint64) {
 func (l *Listener) setUp(nc net.Conn, host netip.Addr) {
 	path := Path{SDP: true, Accepted: true, Why: "accepted", Local: nc.LocalAddr(), Remote: nc.RemoteAddr()}
 	tcp, _ := nc.(*net.TCPConn)
-	if runtime.GOOS != "linux" {
+	switch {
+	case tcp == nil:
+	case runtime.GOOS != "linux":
 		nc = peekable(nc)
+	case !l.lc.Plain && l.opt.WrapConn == nil:
+		nc = frameio.Own(nc)
 	}
 	var mv *move
 	s, g, p, err := accept(l.ctx, nc, l.opt, l.dev, func(s *setup, g greeting) Reason {
@@ -261,7 +275,9 @@ func (l *Listener) setUp(nc net.Conn, host netip.Addr) {
 		return
 	}
 	path.Layout, path.RawHello, path.CRC = g.layout, g.raw, s.qp.Params().CRC
-	l.opt.Logger.Info("connection up", "local", path.Local, "remote", path.Remote, "crc", path.CRC)
+	if l.opt.Logger.Enabled(l.ctx, slog.LevelInfo) {
+		l.opt.Logger.Info("connection up", "local", path.Local, "remote", path.Remote, "crc", path.CRC)
+	}
 	if mv != nil {
 		mv.arrive(s, g.layout, p, path)
 		return

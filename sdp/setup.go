@@ -407,8 +407,8 @@ func bound(ctx context.Context, nc net.Conn, limit time.Duration) (stop func()) 
 
 // reset closes a TCP connection by a reset.
 func reset(nc net.Conn) {
-	if tc, ok := nc.(*net.TCPConn); ok {
-		_ = tc.SetLinger(0)
+	if l, ok := nc.(interface{ SetLinger(int) error }); ok {
+		_ = l.SetLinger(0)
 	}
 	nc.Close()
 }
