@@ -268,7 +268,7 @@ func (q *QueuePair) Close() error {
 	if !q.ready.Load() {
 		q.endWith(ErrClosed, endAbort)
 	}
-	if err, how := q.awaitEnd(); q.markEnd(err, how) {
+	if how, err := q.awaitEnd(); q.markEnd(err, how) {
 		q.tearDown(how)
 	}
 	<-q.gone.C()
@@ -277,9 +277,9 @@ func (q *QueuePair) Close() error {
 
 // awaitEnd waits until both directions have ended, or for too long, and returns
 // how the stream is to end if it has not.
-func (q *QueuePair) awaitEnd() (error, ending) {
+func (q *QueuePair) awaitEnd() (ending, error) {
 	if q.drained.has() && q.peerEnd.has() {
-		return io.EOF, endQuiet
+		return endQuiet, io.EOF
 	}
 	var late <-chan time.Time
 	if d := q.set.closeTimeout; d > 0 {
@@ -290,17 +290,17 @@ func (q *QueuePair) awaitEnd() (error, ending) {
 	select {
 	case <-q.drained.C():
 	case <-q.ended.C():
-		return ErrClosed, endQuiet
+		return endQuiet, ErrClosed
 	case <-late:
-		return ErrClosed, endAbort
+		return endAbort, ErrClosed
 	}
 	select {
 	case <-q.peerEnd.C():
-		return io.EOF, endQuiet
+		return endQuiet, io.EOF
 	case <-q.ended.C():
-		return ErrClosed, endQuiet
+		return endQuiet, ErrClosed
 	case <-late:
-		return ErrClosed, endLate
+		return endLate, ErrClosed
 	}
 }
 

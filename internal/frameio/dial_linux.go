@@ -48,8 +48,9 @@ func dialOwn(ctx context.Context, d *net.Dialer, network, address string) (net.C
 }
 
 func isPlainDialer(d *net.Dialer) bool {
-	return d.LocalAddr == nil && d.Control == nil && d.ControlContext == nil && d.Deadline.IsZero() &&
-		d.KeepAlive == 0 && d.KeepAliveConfig == (net.KeepAliveConfig{}) && d.Cancel == nil && !d.MultipathTCP() //lint:ignore SA1019 a dialler that has it is not plain
+	//lint:ignore SA1019 a dialler that has Cancel is not plain
+	return d.LocalAddr == nil && d.Control == nil && d.ControlContext == nil && d.Deadline.IsZero() && d.Cancel == nil &&
+		d.KeepAlive == 0 && d.KeepAliveConfig == (net.KeepAliveConfig{}) && !d.MultipathTCP()
 }
 
 func isPlainTarget(network string, ap netip.AddrPort) bool {
