@@ -47,6 +47,10 @@ func Soon(try func() bool) bool {
 		return false
 	}
 	for start := time.Now(); time.Since(start) < soon; {
+		// What else this process has to do, such as ending the connection before
+		// this one, is better done here than by a thread that is woken for it
+		// and takes the other end's processor.
+		runtime.Gosched()
 		if try() {
 			vain.Store(0)
 			return true
