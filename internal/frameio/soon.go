@@ -10,7 +10,7 @@ import (
 
 // soon is how long somebody who waits for an answer looks for it before he
 // sleeps. Waking a goroutine whose processor went idle takes about as long.
-const soon = 50 * time.Microsecond
+const soon = 100 * time.Microsecond
 
 // Where looking was in vain several times in a row, the other end is likely to
 // wait for this very processor; from then on only a few look, to see whether
