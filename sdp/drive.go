@@ -53,17 +53,14 @@ const (
 	patienceTime = 200 * time.Microsecond // that a write waits before it is copied
 )
 
-// poll looks at the socket if there are no completions, takes what there is and
-// deals with it. It reports whether there was anything. Called with mu held.
-func (c *Conn) poll() bool { return c.take(true) }
-
-// take is poll with a choice whether to look at the socket.
-func (c *Conn) take(look bool) bool {
+// poll takes completions and deals with them. It reports whether there were
+// any. Called with mu held.
+func (c *Conn) poll() bool {
 	if c.suspended {
 		return false
 	}
 	n := c.cq.Take(c.comps[:])
-	if n == 0 && look {
+	if n == 0 {
 		if into := c.landing(); into != nil {
 			in := c.recv.in
 			in.offer = into
@@ -294,16 +291,13 @@ func (c *Conn) tick() {
 // Called with mu held, returns with it held.
 func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 	dr := &c.drv
-	var start time.Time
-	if stop != nil {
-		start = time.Now()
-	}
+	start := time.Now()
 	defer func() {
 		dr.visits++
 		c.leave()
 	}()
 	for !o.done {
-		if c.take(c.looks()) {
+		if c.poll() {
 			continue
 		}
 		c.tick()
@@ -329,13 +323,6 @@ func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 		}
 		c.sleep(o, d, patience)
 	}
-}
-
-// looks tells whether who waits looks at the socket before he sleeps. With one
-// processor what is to come has not come yet, most of the time; but what was
-// left alone, or is going to be, is nobody else's.
-func (c *Conn) looks() bool {
-	return processors > 1 || c.drv.large || c.drv.leftover
 }
 
 // spin polls for a moment and reports whether something came.
@@ -377,9 +364,8 @@ func (c *Conn) sleep(o *op, d *deadline, patience time.Duration) {
 		return
 	}
 	dr.sleepers++
-	look := c.looks()
 	c.arm()
-	if c.take(look) || o.done {
+	if c.poll() || o.done {
 		dr.sleepers--
 		return
 	}
