@@ -25,6 +25,10 @@ type rxState struct {
 	kick   bool         // something may be sent because of what came
 	long   *longSegment // made when first needed
 	lent   bool         // memory is lent to the source
+
+	firstSize int    // payload of the last segment that began a message and did not end it
+	place     []byte // where the next payload was guessed to belong
+	staged    int    // bytes that were read and not looked at
 }
 
 // Receive implements [frameio.Protocol]: it takes whole FPDUs, verifies each
@@ -41,12 +45,16 @@ func (e *engine) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
 			if len(p)-n < l.trailer {
 				break
 			}
+			if err := q.verifyLong(p[n : n+l.trailer]); err != nil {
+				q.badFPDU(err)
+				break
+			}
 			n += l.trailer
 			l.trailer = 0
 			q.endLong()
 			continue
 		}
-		if enough = q.full(); enough {
+		if enough = q.full(len(p) - n); enough {
 			break
 		}
 		u, k, err := r.dec.Next(p[n:])

@@ -26,6 +26,7 @@ type longSegment struct {
 	pins    []regmem.Ref
 	iov     [][]byte // scratch
 	hdr     [ddp.UntaggedLen]byte
+	crc     uint32 // of the length and the DDP header
 	dropped []byte // where the rest of a segment goes if its place is gone
 }
 
@@ -35,15 +36,17 @@ type longSegment struct {
 func (q *QueuePair) beginLong(p []byte) (direct int) {
 	r := &q.rx
 	l := r.long
-	const lengthLen = 2
-	if r.dec.CRC || r.dec.Markers || !r.first || len(p) <= lengthLen {
+	if r.dec.Markers || !r.first || len(p) <= mpa.LengthLen {
 		return 0
 	}
 	total, ulpdu, err := r.dec.Need(p)
 	if err != nil || total == 0 {
 		return 0
 	}
-	u := p[lengthLen:]
+	u := p[mpa.LengthLen:]
+	if r.dec.CRC && (q.supply == nil || ddp.IsTagged(u[0])) {
+		return 0
+	}
 	hl := ddp.HeaderLen(u[0])
 	size := ulpdu - hl
 	have := len(u) - hl
@@ -82,6 +85,10 @@ func (q *QueuePair) beginLong(p []byte) (direct int) {
 			return 0
 		}
 		l.kind, l.un = op, h
+		if h.MO == 0 && !h.Last {
+			r.firstSize = size
+		}
+		l.crc = mpa.CRC(0, p[:mpa.LengthLen+hl])
 	}
 	l.active = true
 	q.rx.n.fpdus++
@@ -181,6 +188,25 @@ func (e *engine) DirectDone(n int) error {
 	q.touch()
 	q.longPlaced(n)
 	return nil
+}
+
+// verifyLong checks the CRC of a long segment, if there are any.
+func (q *QueuePair) verifyLong(trailer []byte) error {
+	if !q.rx.dec.CRC {
+		return nil
+	}
+	l := q.rx.long
+	w := q.rx.recv
+	crc := l.crc
+	walk(w.sg[:w.nsg], uint64(l.un.MO), uint64(l.size), func(s *SGE, off, n uint64) bool {
+		ref, out := s.pin(q, off, n, regmem.LocalWrite)
+		if out == regmem.OK {
+			crc = mpa.CRC(crc, ref.B)
+			ref.Release()
+		}
+		return true
+	})
+	return q.rx.dec.Verify(crc, headerLen(l.kind)+l.size, trailer)
 }
 
 // endLong delivers a long segment after its trailer has come.

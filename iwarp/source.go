@@ -2,6 +2,8 @@ package iwarp
 
 import (
 	"viaduct/internal/regmem"
+	"viaduct/iwarp/ddp"
+	"viaduct/iwarp/mpa"
 )
 
 // A RecvSource chooses the memory of each message when the message begins to
@@ -20,18 +22,32 @@ type RecvSource interface {
 	// ends, as it does where no receive is posted.
 	NextRecv(head []byte, size int, last bool) (wr RecvWR, ok bool)
 
-	// Lend begins and Reclaim ends a time in which NextRecv may hand out
-	// memory that somebody lends for so long; see [QueuePair.PollLent].
-	Lend()
-	// Reclaim is told the ID of the message that is in progress, if open is
-	// set. It returns other memory for it, laid out alike, to which what has
-	// come is moved; or nil to leave it where it is.
-	Reclaim(id uint64, open bool) []SGE
+	// Lend begins and Return ends a time in which NextRecv may hand out memory
+	// that somebody lends; see [QueuePair.PollLent]. A message in progress stays
+	// where it is when that time ends; open tells Lend that there is one.
+	Lend(open bool)
+	Return()
+	// Reclaim is told the ID of the message in progress when lent memory is
+	// asked back; see [QueuePair.Reclaim]. It returns other memory for it, laid
+	// out alike, to which what has come is moved; or nil to leave it where it is.
+	Reclaim(id uint64) []SGE
 
 	// Full reports that what comes next is better left alone until somebody
-	// looks again. It is asked before each message while memory is lent.
-	Full() bool
+	// looks again. It is asked before each message while memory is lent. The
+	// stream tells how much has come of what comes next, if that matters, which
+	// takes a system call.
+	Full(stream Pending) bool
+
+	// Guess returns lent memory where the payload of the next message would go
+	// if that is like the last one, and the length of the message's header
+	// before it, at most 32 bytes; nothing if it can't tell. Whatever comes may
+	// be written there.
+	Guess() (header int, payload []byte)
 }
+
+// A Pending tells how many bytes have arrived on a stream that were not looked at
+// yet, with the headers of all layers. It must not be kept.
+type Pending interface{ Pending() int }
 
 // PollLent looks at the connection without waiting, like the Poll of a
 // completion queue, and lends memory to the stream's RecvSource meanwhile. got
@@ -43,25 +59,33 @@ func (q *QueuePair) PollLent() (got, more bool) {
 		return false, false
 	}
 	q.ring()
-	got = q.fc.PollBetween(q.lend, q.reclaim)
+	got = q.fc.PollBetween(q.lend, q.giveBack)
 	return got, q.leftover.Load()
 }
 
-// lend and reclaim are called in the receive role.
+// lend and giveBack are called in the receive role.
 func (q *QueuePair) lend() {
 	q.rx.lent = true
 	q.leftover.Store(false)
-	q.supply.Lend()
+	q.supply.Lend(q.rx.recv != nil)
 }
+
+func (q *QueuePair) giveBack() {
+	q.rx.lent = false
+	q.supply.Return()
+}
+
+// Reclaim takes back memory that was lent to the stream's RecvSource, if a
+// message in progress is there: it is moved. It waits for whoever receives just
+// now, but never for the peer.
+func (q *QueuePair) Reclaim() { q.fc.WithReceiver(q.reclaim) }
 
 func (q *QueuePair) reclaim() {
 	r := &q.rx
-	r.lent = false
 	if r.recv == nil {
-		q.supply.Reclaim(0, false)
 		return
 	}
-	to := q.supply.Reclaim(r.recv.id, true)
+	to := q.supply.Reclaim(r.recv.id)
 	if to == nil {
 		return
 	}
@@ -83,9 +107,69 @@ func (q *QueuePair) reclaim() {
 }
 
 // full tells whether Receive is to leave the rest for later.
-func (q *QueuePair) full() bool {
+func (q *QueuePair) full(staged int) bool {
 	r := &q.rx
-	return r.lent && r.recv == nil && q.supply.Full()
+	if !r.lent || r.recv != nil {
+		return false
+	}
+	r.staged = staged
+	return q.supply.Full((*engine)(q))
+}
+
+// Pending implements [Pending].
+func (e *engine) Pending() int { return e.rx.staged + e.fc.Pending() }
+
+// Guess implements [frameio.Guesser]: a message whose payload goes to lent memory
+// will probably follow the one before.
+func (e *engine) Guess() (header int, place []byte) {
+	q := (*QueuePair)(e)
+	r := &q.rx
+	if !r.lent || r.recv != nil || r.dec.Markers || !r.first || r.long == nil || r.long.active || q.dead.Load() {
+		return 0, nil
+	}
+	h, place := q.supply.Guess()
+	if r.firstSize > 0 && h+len(place) > r.firstSize {
+		place = place[:max(0, r.firstSize-h)]
+	}
+	if len(place) < longMin || h > maxGuessHeader {
+		return 0, nil
+	}
+	r.place = place
+	return mpa.LengthLen + ddp.UntaggedLen + h, place
+}
+
+const maxGuessHeader = 32
+
+// Guessed implements [frameio.Guesser]. What was guessed is the length of the
+// segment too.
+func (e *engine) Guessed(header []byte, n int) (direct int, ok bool) {
+	q := (*QueuePair)(e)
+	at := q.rx.place
+	q.rx.place = nil
+	_, ulpdu, err := q.rx.dec.Need(header)
+	if err != nil || mpa.LengthLen+ulpdu != len(header)+len(at) || q.beginLong(header) == 0 {
+		return 0, false
+	}
+	l := q.rx.long
+	for at = at[:n]; len(at) > 0; {
+		iov := q.longPlaces(l.iov[:0], len(at))
+		k := 0
+		for _, b := range iov {
+			if &b[0] != &at[0] {
+				copy(b, at)
+			}
+			at = at[len(b):]
+			k += len(b)
+		}
+		clear(iov)
+		l.iov = iov[:0]
+		q.longPlaced(k)
+		if k == 0 { // its place is gone already
+			q.failLong(nil)
+			return 0, true
+		}
+	}
+	return l.size - l.placed, true
 }
 
 // nextRecv asks the source.

@@ -39,6 +39,7 @@ type driver struct {
 	closeBy   time.Time     // a closed connection is reset then
 	came      int           // bytes of payload since a call last had to wait
 	large     bool          // the last message that came was part of a stream
+	streak    int           // bytes of payload since a call last wrote something
 	leftover  bool          // bytes were read from the socket and left alone
 	resized   bool
 	fail      error
@@ -49,6 +50,12 @@ const (
 	spinTime   = 30 * time.Microsecond // waking a sleeper takes about as long
 	attendTime = time.Millisecond
 	bulkSize   = 16 << 10 // bytes of a message that is part of a stream
+
+	// A stream that flows is best taken in larger pieces. Its reader sleeps for a
+	// moment where it would look again and again: nobody has to wake it, so that
+	// the sender's calls cost less.
+	napTime   = 10 * time.Microsecond
+	streakLen = 1 << 20 // bytes that came in one direction alone
 
 	patienceTime = 200 * time.Microsecond // that a write waits before it is copied
 )
@@ -61,7 +68,7 @@ func (c *Conn) poll() bool {
 	}
 	n := c.cq.Take(c.comps[:])
 	if n == 0 {
-		if into := c.landing(); into != nil {
+		if into, lend := c.landing(); lend {
 			in := c.recv.in
 			in.offer = into
 			_, c.drv.leftover = c.qp.PollLent()
@@ -93,17 +100,23 @@ func (c *Conn) poll() bool {
 }
 
 // landing returns where payload that comes now belongs, if that is the buffer
-// of a read.
-func (c *Conn) landing() []byte {
-	if len(c.rops) == 0 || len(c.recv.holds) > c.recv.head || c.drv.llp || c.released {
-		return nil
+// of a read. A message in progress in the buffer has been told so before.
+func (c *Conn) landing() (into []byte, lend bool) {
+	if len(c.rops) == 0 || c.drv.llp || c.released {
+		return nil, false
+	}
+	if c.recv.in.lending() {
+		return nil, true
 	}
 	id, off, ok := c.m.Landing()
-	if !ok || !c.recv.in.idle() {
-		return nil
+	if !ok {
+		return nil, false
+	}
+	if !c.recv.in.idle() {
+		return nil, true // what is there already comes first
 	}
 	o := c.readOp(id)
-	return o.buf[off:]
+	return o.buf[off:], true
 }
 
 // letLeave wakes the calls of writes that may leave now: what they wait for has
@@ -165,6 +178,7 @@ func (c *Conn) received(e *iwarp.Completion) {
 	r.cur, r.index, r.kept = body, int(e.ID), false
 	c.drv.came += len(body)
 	c.drv.large = len(body) >= bulkSize
+	c.drv.streak += len(body)
 	if len(r.cur) == 0 {
 		r.in.release(r.index) // before a message says so
 		r.kept = true
@@ -292,6 +306,7 @@ func (c *Conn) tick() {
 func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 	dr := &c.drv
 	start := time.Now()
+	napped := false
 	defer func() {
 		dr.visits++
 		c.leave()
@@ -307,6 +322,13 @@ func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 		}
 		bulk := dr.came >= bulkSize
 		dr.came = 0
+		if o.read && !napped && dr.flowing() {
+			napped = true
+			c.mu.Unlock()
+			nap(napTime)
+			c.mu.Lock()
+			continue
+		}
 		if !dr.spinning && !bulk && c.spin(o) {
 			continue
 		}
@@ -324,6 +346,10 @@ func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 		c.sleep(o, d, patience)
 	}
 }
+
+// flowing reports whether what comes is a stream of large messages that nothing
+// is said in answer to.
+func (d *driver) flowing() bool { return canNap && d.large && d.streak >= streakLen }
 
 // spin polls for a moment and reports whether something came.
 func (c *Conn) spin(o *op) bool {
@@ -407,7 +433,7 @@ func (c *Conn) sleep(o *op, d *deadline, patience time.Duration) {
 // arm asks for an event at the next completion, for whoever sleeps.
 func (c *Conn) arm() {
 	c.drv.took = false
-	if c.drv.large && c.landing() != nil {
+	if _, lend := c.landing(); lend && c.drv.large {
 		// Or it would come into a Private Buffer. What is short gets here sooner
 		// that way.
 		c.cq.ArmArrival(c.qp)

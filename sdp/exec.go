@@ -445,7 +445,8 @@ func (c *Conn) readDone(a *sdpcore.Action) {
 		if o.id == a.ID {
 			c.rops = append(c.rops[:i], c.rops[i+1:]...)
 			o.n, o.err = a.N, a.Err
-			if c.recv.in.loose > 0 {
+			if c.recv.in.lending() {
+				c.qp.Reclaim()
 				c.keepLoose()
 			}
 			c.endOp(o)

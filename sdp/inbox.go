@@ -32,6 +32,7 @@ type inbox struct {
 	into    []byte // what is left of it
 	closed  bool   // payload went elsewhere: what follows has to as well
 	longest int    // payload of a message so far
+	usual   int    // payload of the last message that went there, for the next guess
 }
 
 // A slot is a Private Buffer.
@@ -39,6 +40,7 @@ type slot struct {
 	buf  *[]byte // memory of the whole message, or nil
 	hdr  [sdpwire.BSDHLen]byte
 	body []byte // payload in the buffer of a read, with the header in hdr
+	sg   [3]iwarp.SGE
 }
 
 var _ iwarp.RecvSource = (*inbox)(nil)
@@ -68,21 +70,28 @@ func (in *inbox) NextRecv(head []byte, size int, last bool) (wr iwarp.RecvWR, ok
 			s.body = in.into[:n:n]
 			in.into = in.into[n:]
 			in.longest = max(in.longest, n)
+			in.usual = n
 			in.loose++
-			wr.SG = []iwarp.SGE{iwarp.Buf(s.hdr[:]), iwarp.Buf(s.body)}
+			s.sg[0], s.sg[1] = iwarp.Buf(s.hdr[:]), iwarp.Buf(s.body)
+			wr.SG = s.sg[:2]
 			if !last { // it may be longer than it says
 				s.buf = getBuffer(in.size)
-				wr.SG = append(wr.SG, iwarp.Buf(*s.buf))
+				s.sg[2] = iwarp.Buf(*s.buf)
+				wr.SG = s.sg[:3]
 			}
 			return wr, true
 		}
+	}
+	if !in.lent {
+		in.closed = true // what is behind it does not belong behind what was lent
 	}
 	if last && size <= smallBuffer {
 		s.buf = getBuffer(min(smallBuffer, in.size))
 	} else {
 		s.buf = getBuffer(in.size)
 	}
-	wr.SG = []iwarp.SGE{iwarp.Buf(*s.buf)}
+	s.sg[0] = iwarp.Buf(*s.buf)
+	wr.SG = s.sg[:1]
 	return wr, true
 }
 
@@ -107,30 +116,59 @@ func (in *inbox) lands(head []byte, size int, last bool) int {
 // Lend implements iwarp.RecvSource. A message may have come into a Private
 // Buffer since the connection last looked: what is behind it has to wait until
 // it has been counted in, or it would take its place. [SDP-4.1-1]
-func (in *inbox) Lend() {
-	in.lent, in.into, in.longest = true, in.offer, 0
+func (in *inbox) Lend(open bool) {
+	in.lent = true
+	if open && in.lending() {
+		return // what is behind the message in progress belongs behind it still
+	}
+	in.into, in.longest = in.offer, 0
 	in.closed = !in.idle()
 }
 
+// Return implements iwarp.RecvSource.
+func (in *inbox) Return() { in.lent = false }
+
 // Full implements iwarp.RecvSource: what would not fit any more stays where it
-// is until the next read.
-func (in *inbox) Full() bool { return in.closed || len(in.into) < max(1, in.longest) }
+// is until the next read. So does a message of a stream of which only a part has
+// come, if the read has got one already: it would have to be moved, as the read
+// does not wait for the rest of it.
+func (in *inbox) Full(stream iwarp.Pending) bool {
+	return in.closed || len(in.into) < max(1, in.longest) || in.longest >= bulkSize && stream.Pending() < in.usual+overhead
+}
+
+// overhead is more than what the layers below add to a message of a stream.
+const overhead = 256
+
+// Guess implements iwarp.RecvSource: another Data message as long as the last.
+func (in *inbox) Guess() (header int, payload []byte) {
+	if !in.lent || in.closed || in.usual < bulkSize || in.usual > len(in.into) {
+		return 0, nil
+	}
+	return sdpwire.BSDHLen, in.into[:in.usual]
+}
 
 // Reclaim implements iwarp.RecvSource.
-func (in *inbox) Reclaim(id uint64, open bool) []iwarp.SGE {
-	in.lent, in.into = false, nil
-	if !open || in.slots[id].body == nil {
-		return nil
-	}
+func (in *inbox) Reclaim(id uint64) []iwarp.SGE {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	s := &in.slots[id]
+	if s.body == nil {
+		return nil
+	}
+	in.into, in.closed = nil, true
 	s.body = nil
 	if s.buf == nil {
 		s.buf = getBuffer(in.size)
 	}
 	in.loose--
 	return []iwarp.SGE{iwarp.Buf(*s.buf)}
+}
+
+// lending reports whether payload is in the buffer of a read.
+func (in *inbox) lending() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.loose > 0
 }
 
 // idle reports whether no message is anywhere in the inbox.

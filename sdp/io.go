@@ -129,6 +129,7 @@ func (c *Conn) join(p []byte) bool {
 	if !c.m.Extend(o.id, len(p)) {
 		return false
 	}
+	c.drv.streak = 0
 	o.buf = append(o.buf, p...)
 	o.held += len(p)
 	c.send.held += len(p)
@@ -139,6 +140,7 @@ func (c *Conn) join(p []byte) bool {
 
 func (c *Conn) write(p []byte, urgent bool) (int, error) {
 	o := newOp()
+	c.drv.streak = 0
 	o.buf, o.waited = p, true
 	c.nextID++
 	o.id = c.nextID
@@ -205,6 +207,7 @@ func (c *Conn) Exchange(req, resp []byte) (int, error) {
 		}
 		return c.Read(resp)
 	}
+	c.drv.streak = 0
 	w, r := newOp(), newOp()
 	w.id, r.id = c.nextID+1, c.nextID+2
 	c.nextID += 2

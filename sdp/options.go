@@ -36,10 +36,10 @@ const (
 
 // Defaults. Sizes and thresholds were chosen by measurement; see docs/sdp.md.
 const (
-	DefaultRecvBuffers    = 32          // [SDP-10-3]
-	DefaultRecvBufferSize = 64<<10 + 64 // bytes: 64 KiB of payload and the largest header
-	DefaultThreshold      = 1 << 20     // bytes, of either side [D-39]
-	DefaultSocketBuffer   = 256 << 10   // bytes, of each direction
+	DefaultRecvBuffers    = 32           // [SDP-10-3]
+	DefaultRecvBufferSize = 128<<10 + 64 // bytes: 128 KiB of payload and the largest header
+	DefaultThreshold      = 1 << 20      // bytes, of either side [D-39]
+	DefaultSocketBuffer   = 256 << 10    // bytes, of each direction
 	DefaultMaxAdverts     = 16
 	DefaultReadDepth      = 16
 	DefaultSetupTimeout   = 10 * time.Second // [D-17]

@@ -92,6 +92,7 @@ type Conn struct {
 func New(nc net.Conn, p Protocol, o Options) *Conn {
 	c := &Conn{nc: nc, proto: p, portable: o.Portable}
 	c.rx.resume = make(chan struct{}, 1)
+	c.rx.guesser, _ = p.(Guesser)
 	return c
 }
 
@@ -168,6 +169,23 @@ func (c *Conn) fail(err error) {
 		return
 	}
 	c.failOnce.Do(func() { c.proto.Failed(err) })
+}
+
+// Pending returns how many bytes have arrived and were not read yet, 0 for a
+// portable stream. [receive role]
+func (c *Conn) Pending() int {
+	if s := c.sock.Load(); s != nil {
+		return sysPending(s.fd)
+	}
+	return 0
+}
+
+// WithReceiver calls f in the receive role, waiting for it if need be, which is
+// never for the peer. f must not call methods of the Conn.
+func (c *Conn) WithReceiver(f func()) {
+	c.rx.mu.Lock()
+	defer c.rx.mu.Unlock()
+	f()
 }
 
 // Shutdown ends the sending direction in an orderly way as soon as everything

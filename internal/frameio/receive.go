@@ -14,9 +14,13 @@ const (
 	// cache, so that copying out of it is cheap.
 	stageSize = 256 << 10
 
-	// glimpse is how much is staged of what follows a long frame: enough to
+	// longGlimpse is how much is staged of what follows a long frame: enough to
 	// tell whether another long frame begins there.
-	glimpse = 8 << 10
+	longGlimpse = 8 << 10
+
+	// shortGlimpse is that after a frame that was where it was guessed to be,
+	// since the next one is too.
+	shortGlimpse = 2 << 10
 
 	// maxGlimpses is how many may go by without a long frame before as much as
 	// possible is staged again. The end of a long message, and short ones
@@ -51,6 +55,10 @@ type receiver struct {
 	large   bool        // a frame was long enough to be read straight into place not long ago
 	iov     [][]byte
 	scratch []iovec
+
+	guesser Guesser // the protocol, if it is one
+	guessed bool    // the last long frame was where it was guessed to be
+	head    [maxGuessed]byte
 
 	polls    uint32                 // moves with every Poll that reads
 	missed   atomic.Uint32          // moves with every Poll that finds somebody reading
@@ -164,7 +172,7 @@ func (c *Conn) unlock(err error) {
 	// A poller is back soon, and taking the buffer each time would be a good
 	// part of a poll that finds nothing. The passive goroutine frees it. With
 	// much to read one buffer for all connections is better for the caches.
-	if r.stage != nil && (r.fill == 0 && !(r.polled && r.took < glimpse) || r.done) {
+	if r.stage != nil && (r.fill == 0 && !(r.polled && r.took < longGlimpse) || r.done) {
 		r.unstage()
 	}
 	r.polled = false
@@ -255,6 +263,11 @@ func (c *Conn) read() (n, room int, err error) {
 	r := &c.rx
 	fd := c.sock.Load().fd
 	if r.direct == 0 {
+		if r.fill == 0 && r.large && r.guesser != nil {
+			if h, place := r.guesser.Guess(); len(place) > 0 {
+				return c.readGuessed(fd, h, place)
+			}
+		}
 		n, err = sysRead(fd, r.stage[r.fill:r.end()])
 		room = r.end() - r.fill
 		if err == nil && n == 0 {
@@ -274,8 +287,8 @@ func (c *Conn) read() (n, room int, err error) {
 	room = want
 	if want == r.direct {
 		// What follows the frame goes to staging in the same call.
-		iov = append(iov, r.stage[:glimpse])
-		room += glimpse
+		iov = append(iov, r.stage[:r.glimpse()])
+		room += r.glimpse()
 	}
 	n, err = c.sysReadv(fd, iov)
 	clear(iov)
@@ -295,11 +308,19 @@ func (c *Conn) read() (n, room int, err error) {
 	return n, room, nil
 }
 
+// glimpse is how much is staged of what follows a long frame.
+func (r *receiver) glimpse() int {
+	if r.guessed {
+		return shortGlimpse
+	}
+	return longGlimpse
+}
+
 // end is up to where the next read fills the stage. After a long frame
 // another is likely, whose payload should not pass through here.
 func (r *receiver) end() int {
 	if r.large {
-		return min(r.fill+glimpse, stageSize)
+		return min(r.fill+r.glimpse(), stageSize)
 	}
 	return stageSize
 }
@@ -318,9 +339,9 @@ func (c *Conn) handle(mayDirect bool) error {
 	switch {
 	case direct > 0:
 		r.large, r.glimpses = true, 0
-	case r.large && r.fill >= glimpse:
+	case r.large && r.fill >= r.glimpse():
 		if r.glimpses++; r.glimpses == maxGlimpses {
-			r.large = false
+			r.large, r.guessed = false, false
 		}
 	}
 	if n > 0 {

@@ -33,22 +33,22 @@ func TestGlimpses(t *testing.T) {
 	for range 2 {
 		take(100, 50000)
 		for range maxGlimpses - 1 {
-			take(glimpse, 0)
-			take(glimpse/2, 0) // does not count: there was no more
+			take(longGlimpse, 0)
+			take(longGlimpse/2, 0) // does not count: there was no more
 		}
-		if r.end() != glimpse {
+		if r.end() != longGlimpse {
 			t.Errorf("stages up to %d not long after a long frame", r.end())
 		}
 	}
 	r.fill = 5000
-	if r.end() != 5000+glimpse {
+	if r.end() != 5000+longGlimpse {
 		t.Errorf("stages up to %d behind a partial frame", r.end())
 	}
 	r.fill = stageSize - 10
 	if r.end() != stageSize {
 		t.Errorf("stages up to %d, beyond the buffer", r.end())
 	}
-	take(glimpse, 0)
+	take(longGlimpse, 0)
 	if r.end() != stageSize {
 		t.Errorf("stages up to %d long after a long frame", r.end())
 	}

@@ -71,6 +71,15 @@ func sysPeek(fd int) (bool, error) {
 	return n > 0, err
 }
 
+// sysPending returns how much there is to be read.
+func sysPending(fd int) int {
+	n, err := unix.IoctlGetInt(fd, unix.SIOCINQ)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
 func (c *Conn) sysReadv(fd int, vs [][]byte) (int, error) {
 	v := c.rx.scratch[:0]
 	for _, p := range vs {

@@ -77,7 +77,7 @@ func (e *Encoder) Append(b []byte, parts ...[]byte) []byte {
 	}
 	fpdu := e.pos
 	b = binary.BigEndian.AppendUint16(b, uint16(n))
-	e.pos += lengthLen
+	e.pos += LengthLen
 	for _, p := range parts {
 		b = e.appendBody(b, p, fpdu)
 	}
@@ -147,7 +147,7 @@ func (d *Decoder) Need(b []byte) (fpdu, ulpdu int, err error) {
 		return 0, 0, d.err
 	}
 	lead := d.lead()
-	if len(b) < lead+lengthLen {
+	if len(b) < lead+LengthLen {
 		return 0, 0, nil
 	}
 	n := int(binary.BigEndian.Uint16(b[lead:]))
@@ -160,6 +160,22 @@ func (d *Decoder) Need(b []byte) (fpdu, ulpdu int, err error) {
 		total += MarkerLen * markers(d.pos+uint32(lead), n)
 	}
 	return total, n, nil
+}
+
+// Verify judges the pad and CRC of an FPDU without markers that was taken
+// piece by piece: ulpdu is the length of its ULPDU, crc that of everything before
+// the pad, as CRC continued over the pieces gave it. Until then nothing of it may
+// be believed for good. [MPA-4.4-14] [MPA-4.4-15]
+func (d *Decoder) Verify(crc uint32, ulpdu int, trailer []byte) error {
+	if !d.CRC {
+		return nil
+	}
+	pad := PadLen(ulpdu)
+	want := CRC(crc, trailer[:pad])
+	if got := binary.LittleEndian.Uint32(trailer[pad:]); got != want {
+		d.err = &Error{Code: CodeCRC, Err: &CRCError{Field: got, Computed: want}}
+	}
+	return d.err
 }
 
 func (d *Decoder) lead() int {
@@ -190,14 +206,14 @@ func (d *Decoder) Next(b []byte) (ulpdu []byte, n int, err error) {
 		if got != want { // [MPA-4.4-15]
 			ce := &CRCError{Field: got, Computed: want}
 			if !d.Markers {
-				ce.ULPDU = b[lengthLen : lengthLen+ulen]
+				ce.ULPDU = b[LengthLen : LengthLen+ulen]
 			}
 			d.err = &Error{Code: CodeCRC, Err: ce}
 			return nil, 0, d.err
 		}
 	}
 	if !d.Markers { // the pad is dropped unseen [MPA-4.1-4]
-		return b[lengthLen : lengthLen+ulen : lengthLen+ulen], total, nil
+		return b[LengthLen : LengthLen+ulen : LengthLen+ulen], total, nil
 	}
 	ulpdu, err = d.unmark(b[:total], lead, ulen)
 	if err != nil {
@@ -218,7 +234,7 @@ func (d *Decoder) unmark(b []byte, lead, ulen int) ([]byte, error) {
 			return nil, err
 		}
 	}
-	to := lead + lengthLen
+	to := lead + LengthLen
 	from := to
 	next := MarkerInterval - int((d.pos+uint32(lead))%MarkerInterval) + lead // offset of the next marker in b
 	end := len(b) - crcLen
@@ -236,7 +252,7 @@ func (d *Decoder) unmark(b []byte, lead, ulen int) ([]byte, error) {
 		to += k
 		from += k
 	}
-	ulpdu := b[lead+lengthLen:]
+	ulpdu := b[lead+LengthLen:]
 	return ulpdu[:ulen:ulen], nil
 }
 

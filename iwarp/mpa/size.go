@@ -6,7 +6,7 @@ const (
 	MaxULPDU       = 64768 // no greater ULPDU is ever sent [MPA-3-5]
 	MarkerInterval = 512   // bytes of TCP sequence space between markers [MPA-4.3-2]
 	MarkerLen      = 4
-	lengthLen      = 2 // the ULPDU_Length field
+	LengthLen      = 2 // the ULPDU_Length field
 	crcLen         = 4
 )
 
@@ -20,7 +20,7 @@ const (
 	MaxRecvULPDU = 65535
 	// MaxFPDU is the length of the largest FPDU that a receiver may meet, with
 	// its markers and the marker before it. [MPA-A.4-2]
-	MaxFPDU = MarkerLen + lengthLen + MaxRecvULPDU + 3 + crcLen + MarkerLen*(1+(lengthLen+MaxRecvULPDU+3)/(MarkerInterval-MarkerLen)+1)
+	MaxFPDU = MarkerLen + LengthLen + MaxRecvULPDU + 3 + crcLen + MarkerLen*(1+(LengthLen+MaxRecvULPDU+3)/(MarkerInterval-MarkerLen)+1)
 )
 
 // MULPDU returns the greatest ULPDU in bytes that fits a TCP segment of emss
@@ -28,7 +28,7 @@ const (
 // bounds 128 and MaxSendULPDU allow. With markers the worst number of markers is
 // reckoned with. [MPA-4.5-1] [MPA-4.5-2] [MPA-5.1-1]
 func MULPDU(emss int, markers bool) int {
-	m := emss - (lengthLen + crcLen + emss%4)
+	m := emss - (LengthLen + crcLen + emss%4)
 	if markers {
 		m -= MarkerLen * ((emss + MarkerInterval - 1) / MarkerInterval)
 	}
@@ -36,11 +36,11 @@ func MULPDU(emss int, markers bool) int {
 }
 
 // PadLen returns how many bytes of pad follow a ULPDU of n bytes. [MPA-4.1-5]
-func PadLen(n int) int { return -(n + lengthLen) & 3 }
+func PadLen(n int) int { return -(n + LengthLen) & 3 }
 
 // FPDULen returns the length in bytes of the FPDU that carries a ULPDU of n
 // bytes, without markers.
-func FPDULen(n int) int { return lengthLen + n + PadLen(n) + crcLen }
+func FPDULen(n int) int { return LengthLen + n + PadLen(n) + crcLen }
 
 // markers returns how many markers stand inside an FPDU whose ULPDU_Length is
 // at stream position pos and whose ULPDU has n bytes. The marker directly
@@ -49,7 +49,7 @@ func markers(pos uint32, n int) int {
 	// Bytes of the FPDU up to the next marker, then 508 between markers. The
 	// CRC itself can't be hit: it is four bytes on a grid of four.
 	first := MarkerInterval - int(pos%MarkerInterval)
-	body := lengthLen + n + PadLen(n)
+	body := LengthLen + n + PadLen(n)
 	if body < first {
 		return 0
 	}

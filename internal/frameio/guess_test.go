@@ -1,0 +1,182 @@
+package frameio
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"math/rand/v2"
+	"testing"
+)
+
+// A guesser gathers the payloads of frames in out, in order: a header of eight
+// bytes with the length, the payload, and a trailer of four bytes.
+type guesser struct {
+	out     []byte
+	usual   int // length of the next payload, by guess
+	missing int
+	trailer bool
+	right   int
+	wrong   int
+}
+
+const guessHead, guessTrailer = 8, 4
+
+func (g *guesser) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
+	for {
+		if g.trailer {
+			if len(p)-n < guessTrailer {
+				return n, 0, nil
+			}
+			n += guessTrailer
+			g.trailer = false
+			continue
+		}
+		if len(p)-n < guessHead {
+			return n, 0, nil
+		}
+		size := int(binary.BigEndian.Uint32(p[n:]))
+		if have := len(p) - n - guessHead; have < size {
+			if size < directMin || !mayDirect {
+				return n, 0, nil
+			}
+			g.out = append(g.out, p[n+guessHead:]...)
+			g.begin(size, have)
+			return len(p), g.missing, nil
+		}
+		g.out = append(g.out, p[n+guessHead:][:size]...)
+		n += guessHead + size
+		g.begin(size, size)
+	}
+}
+
+func (g *guesser) begin(size, have int) {
+	g.usual, g.missing, g.trailer = size, size-have, true
+}
+
+func (g *guesser) Guess() (int, []byte) {
+	if g.trailer || g.usual < directMin {
+		return 0, nil
+	}
+	return guessHead, g.out[len(g.out) : len(g.out)+g.usual]
+}
+
+func (g *guesser) Guessed(h []byte, n int) (int, bool) {
+	if size := int(binary.BigEndian.Uint32(h)); size != g.usual {
+		g.wrong++
+		return 0, false
+	}
+	g.right++
+	g.out = g.out[:len(g.out)+n]
+	g.begin(g.usual, n)
+	return g.missing, true
+}
+
+func (g *guesser) Direct(iov [][]byte) ([][]byte, error) {
+	return append(iov, g.out[len(g.out):len(g.out)+g.missing]), nil
+}
+
+func (g *guesser) DirectDone(n int) error {
+	g.out = g.out[:len(g.out)+n]
+	g.missing -= n
+	return nil
+}
+
+func (g *guesser) Fill(*Batch)  {}
+func (g *guesser) Sent()        {}
+func (g *guesser) Drained()     {}
+func (g *guesser) Failed(error) {}
+
+// TestGuess: payload whose place was guessed is the same as any other, whether
+// the guess was right or wrong, and wherever the bytes are cut.
+func TestGuess(t *testing.T) {
+	a, b := tcpPair(t)
+	rnd := rand.New(rand.NewPCG(5, 6))
+	const total = 8 << 20
+	g := &guesser{out: make([]byte, 0, total+1<<20)}
+	c := New(b, g, Options{})
+	defer c.Close()
+	if c.StartPolled(nil); c.sock.Load() == nil {
+		t.Skip("no fast path on this system")
+	}
+	receive := func() (got bool, err error) {
+		c.rx.mu.Lock()
+		defer c.rx.mu.Unlock()
+		got, _, err = c.receive(false)
+		return got, err
+	}
+	var stream, want []byte
+	cuts := []int{0}
+	for size := 20000; len(want) < total; {
+		switch rnd.IntN(12) {
+		case 0:
+			size = directMin + rnd.IntN(60000)
+		case 1: // a little more or less
+			size += rnd.IntN(17) - 8
+		case 2: // a short one in between
+			stream, want = guessFrame(stream, want, rnd.IntN(directMin), rnd)
+		}
+		at := len(stream)
+		stream, want = guessFrame(stream, want, size, rnd)
+		switch rnd.IntN(5) { // cut near what matters
+		case 0:
+			cuts = append(cuts, at+rnd.IntN(guessHead+2))
+		case 1:
+			cuts = append(cuts, len(stream)-rnd.IntN(guessTrailer+2))
+		case 2:
+			cuts = append(cuts, at+rnd.IntN(len(stream)-at))
+		case 3:
+			cuts = append(cuts, len(stream))
+		}
+	}
+	for i := range cuts {
+		end := len(stream)
+		if i+1 < len(cuts) {
+			end = max(cuts[i], cuts[i+1])
+			cuts[i+1] = end
+		}
+		for p := stream[cuts[i]:end]; len(p) > 0; { // all of it has arrived before it is looked at
+			k := min(len(p), 128<<10)
+			if _, err := a.Write(p[:k]); err != nil {
+				t.Fatal(err)
+			}
+			p = p[k:]
+			for {
+				got, err := receive()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !got {
+					break
+				}
+			}
+		}
+	}
+	a.(interface{ CloseWrite() error }).CloseWrite()
+	for {
+		_, err := receive()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(g.out, want) {
+		t.Errorf("%d bytes, %d sent, or others", len(g.out), len(want))
+	}
+	if g.right < 25 || g.wrong < 10 {
+		t.Errorf("%d guesses were right and %d wrong: not enough to tell", g.right, g.wrong)
+	}
+}
+
+func guessFrame(stream, want []byte, size int, rnd *rand.Rand) (s, w []byte) {
+	stream = binary.BigEndian.AppendUint32(stream, uint32(size))
+	stream = append(stream, "head"...)
+	at := len(stream)
+	for range size/8 + 1 {
+		stream = binary.LittleEndian.AppendUint64(stream, rnd.Uint64())
+	}
+	stream = stream[:at+size]
+	want = append(want, stream[at:]...)
+	return append(stream, "tail"...), want
+}
