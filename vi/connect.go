@@ -231,25 +231,22 @@ func (v *VI) Disconnect() error {
 	return nil
 }
 
-func (v *VI) disconnect() Link { // [VIA-2.2-8] [VIA-2.2-12] [VIA-2.2-13] [VIA-2.3-5]
+func (v *VI) disconnect() { // [VIA-2.2-8] [VIA-2.2-12] [VIA-2.2-13] [VIA-2.3-5]
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	var l Link
 	if a := v.attempt; a != nil {
 		v.attempt = nil
 		a.cancel(ErrInvalidState) // [VIA-2.2-7] [VIA-6.4-22]
 	}
 	if ep := v.conn.Load(); ep != nil {
-		l = ep.link
 		v.conn.Store(nil)
-		l.Stop(StopDisconnect)
+		v.nic.stop(ep.link, StopDisconnect)
 	}
 	if v.State() != Idle {
 		v.setStateLocked(Idle)
 	}
 	v.send.flush(StatusFlushed)
 	v.recv.flush(StatusFlushed)
-	return l
 }
 
 // Link returns the provider's side of the connection, nil if there is none:

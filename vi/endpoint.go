@@ -229,7 +229,7 @@ func (e *Endpoint) Break(orderly bool) {
 	}
 	v.conn.Store(nil)
 	v.setStateLocked(Error) // [VIA-2.2-9] [VIA-5.2-3]
-	e.link.Stop(StopBroken)
+	v.nic.stop(e.link, StopBroken)
 	started := StatusTransportError
 	if orderly || !e.attrs.Reliability.reliable() {
 		started = StatusFlushed

@@ -11,3 +11,6 @@ const MaxPendingErrors = maxPendingErrors
 func Raise(v *VI, c ErrorCode) {
 	v.nic.async.raise(ErrorDescriptor{VI: v, Resource: ResourceVI, Code: c})
 }
+
+// StopLink ends a link of nic's.
+func (n *NIC) StopLink(l Link, r StopReason) { n.stop(l, r) }

@@ -3,6 +3,7 @@ package vi
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 
@@ -41,6 +42,7 @@ type NIC struct {
 	closed bool                          // guarded by mu
 	vis    map[*VI]struct{}              // guarded by mu
 	cqs    map[*CompletionQueue]struct{} // guarded by mu
+	ending map[Link]struct{}             // guarded by mu; stopped, not over
 	ptags  int                           // guarded by mu
 }
 
@@ -52,7 +54,7 @@ func Open(p Provider, name string, cfg *Config) (*NIC, error) {
 	if p == nil {
 		return nil, fmt.Errorf("%w: no provider", ErrInvalidParameter)
 	}
-	n := &NIC{vis: make(map[*VI]struct{}), cqs: make(map[*CompletionQueue]struct{})}
+	n := &NIC{vis: make(map[*VI]struct{}), cqs: make(map[*CompletionQueue]struct{}), ending: make(map[Link]struct{})}
 	if cfg != nil {
 		n.cfg = *cfg
 	}
@@ -109,23 +111,38 @@ func (n *NIC) Close() error {
 		cqs = append(cqs, c)
 	}
 	n.mu.Unlock()
-	var links []Link
 	for _, v := range vis {
-		if l := v.close(); l != nil {
-			links = append(links, l)
-		}
+		v.close()
 	}
 	for _, c := range cqs {
 		c.close()
 	}
 	n.attempts.Wait() // they were cancelled
 	err := n.dev.Close()
+	n.mu.Lock()
+	links := slices.Collect(maps.Keys(n.ending))
+	n.mu.Unlock()
 	for _, l := range links {
 		l.Wait()
 	}
 	n.notify.wait()
 	n.async.d.close()
 	return err
+}
+
+// stop ends a link. What is still to be said to the peer is said afterwards,
+// which Close waits for, whatever has become of the VI meanwhile.
+func (n *NIC) stop(l Link, reason StopReason) {
+	n.mu.Lock()
+	n.ending[l] = struct{}{}
+	n.mu.Unlock()
+	l.Stop(reason)
+	go func() {
+		l.Wait()
+		n.mu.Lock()
+		delete(n.ending, l)
+		n.mu.Unlock()
+	}()
 }
 
 // A Ptag is a protection tag: a VI may use the regions that have its tag.

@@ -158,16 +158,14 @@ func (v *VI) removeLocked() {
 	n.mu.Unlock()
 }
 
-// close disconnects for good, whatever is in the queues, and returns the
-// link that was stopped, if any.
-func (v *VI) close() Link {
-	l := v.disconnect()
+// close disconnects for good, whatever is in the queues.
+func (v *VI) close() {
+	v.disconnect()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if !v.gone {
 		v.removeLocked()
 	}
-	return l
 }
 
 // State returns the VI's state at this moment.

@@ -27,6 +27,7 @@ type lengthFramed struct {
 	sent    int          // guarded by mu: frames the kernel has taken
 
 	filled  func() // called at the end of each Fill, without mu; nil for none
+	taken   func() // called at the beginning of each Sent, without mu; nil for none
 	got     func([]byte)
 	place   []byte // of the frame that is read straight into place
 	at      int
@@ -83,6 +84,9 @@ func (p *lengthFramed) Fill(b *Batch) {
 
 func (p *lengthFramed) Sent() {
 	p.check()
+	if p.taken != nil {
+		p.taken()
+	}
 	p.mu.Lock()
 	p.sent += p.pending
 	p.pending = 0

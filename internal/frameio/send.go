@@ -40,19 +40,30 @@ type sender struct {
 	waiting  bool               // for the socket; guarded by mu
 	held     []*regmem.Registry // where this sender is listed as a holder
 
+	// done is held while a batch is written and until Sent was called for it,
+	// so that Quiesce finds nothing that the kernel has taken and the protocol
+	// has not heard of. Nobody waits for the socket with it.
+	done sync.Mutex
+
 	free bool          // a stopped sender's role is free; guarded by mu
 	left chan struct{} // closed then; made when somebody waits; guarded by mu
 }
 
-// try writes what the socket takes of the batch. If it is full the caller
-// waits for it, and the batch's pins can be taken away meanwhile.
+// try writes what the socket takes of the batch, and tells if that was the rest.
+// If it is full the caller waits for it, and the batch's pins can be taken away
+// meanwhile.
 func (c *Conn) try() error {
 	t := &c.tx
+	t.done.Lock()
+	defer t.done.Unlock()
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	err := c.writeLocked()
 	if err == errWouldBlock {
 		t.holdLocked()
+	}
+	t.mu.Unlock()
+	if err == nil {
+		c.sent()
 	}
 	return err
 }
@@ -95,16 +106,8 @@ func (c *Conn) drain() {
 		return
 	}
 	for n := 0; ; n++ {
-		var err error
 		last := t.finishing.Load()
-		t.mu.Lock()
-		more := c.fillLocked()
-		if more && n < turns {
-			if err = c.writeLocked(); err == nil {
-				t.batch.reset()
-			}
-		}
-		t.mu.Unlock()
+		more, err := c.sendBatch(n < turns)
 		if !more {
 			c.finish(last)
 			if c.giveBack() {
@@ -118,7 +121,6 @@ func (c *Conn) drain() {
 		}
 		switch err {
 		case nil:
-			c.proto.Sent()
 		case errWouldBlock:
 			go c.sendLoop()
 			return
@@ -127,6 +129,27 @@ func (c *Conn) drain() {
 			return
 		}
 	}
+}
+
+// sendBatch makes sure that there is a batch, unless nothing is queued, and
+// writes it at once if that is wanted.
+func (c *Conn) sendBatch(write bool) (more bool, err error) {
+	t := &c.tx
+	t.done.Lock()
+	defer t.done.Unlock()
+	t.mu.Lock()
+	if more = c.fillLocked(); !more || !write {
+		t.mu.Unlock()
+		return more, nil
+	}
+	if err = c.writeLocked(); err == nil {
+		t.batch.reset()
+	}
+	t.mu.Unlock()
+	if err == nil {
+		c.proto.Sent()
+	}
+	return true, err
 }
 
 // sendLoop is drain in a goroutine that may wait for the socket. A batch may
@@ -146,15 +169,15 @@ func (c *Conn) sendLoop() {
 				s.waitWritable()
 			}
 			t.release()
-		} else {
-			err = c.writePortable()
+		} else if err = c.writePortable(); err == nil {
+			t.done.Lock()
+			c.sent()
+			t.done.Unlock()
 		}
 		if err != nil {
 			c.sendFailed(err)
 			return
 		}
-		t.sent()
-		c.proto.Sent()
 	}
 }
 
@@ -215,11 +238,12 @@ func (c *Conn) giveBack() bool {
 	return false
 }
 
-// sent empties the batch after its last byte was written.
-func (t *sender) sent() {
-	t.mu.Lock()
-	t.batch.reset()
-	t.mu.Unlock()
+// sent empties the batch after its last byte was written, and tells.
+func (c *Conn) sent() {
+	c.tx.mu.Lock()
+	c.tx.batch.reset()
+	c.tx.mu.Unlock()
+	c.proto.Sent()
 }
 
 func (t *sender) drop() {
@@ -420,6 +444,8 @@ func (t *sender) Relinquish() {
 // Failed.
 func (c *Conn) Quiesce() {
 	t := &c.tx
+	t.done.Lock()
+	t.done.Unlock() //lint:ignore SA2001 the point is to have waited
 	t.mu.Lock()
 	if t.batch != nil {
 		t.batch.own()

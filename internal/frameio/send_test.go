@@ -196,6 +196,33 @@ func TestQuiesceWaits(t *testing.T) {
 	})
 }
 
+// What the kernel has taken the protocol has heard of when Quiesce returns: a peer
+// that has got it may end the connection before Sent was called.
+func TestQuiesceWaitsForSent(t *testing.T) {
+	everyKind(t, func(t *testing.T, k kind) {
+		a, b := k.connect(t)
+		inside, leave := make(chan struct{}), make(chan struct{})
+		a.taken = func() { close(inside); <-leave }
+		got := make(chan struct{})
+		b.got = func([]byte) { close(got) }
+		b.c.Start(nil)
+		a.c.Start(nil)
+		a.post([]byte("x"))
+		go a.c.Kick()
+		await(t, "Sent runs", inside)
+		await(t, "the peer", got)
+		quiet := make(chan struct{})
+		go func() { a.c.Quiesce(); close(quiet) }()
+		select {
+		case <-quiet:
+			t.Error("Quiesce returned before Sent")
+		case <-time.After(5 * time.Millisecond):
+		}
+		close(leave)
+		await(t, "Quiesce", quiet)
+	})
+}
+
 // When sending fails the protocol is told, after it has heard what the peer
 // said last.
 func TestSendFails(t *testing.T) {

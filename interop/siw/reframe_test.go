@@ -139,7 +139,7 @@ func TestReported(t *testing.T) {
 			t.Errorf("another %s was taken", name)
 		}
 	}
-	if reported(" 64 100 0.00 0.00 0.00\n", opt) == nil || reported(" 64 100 x x x\n", opt) == nil || reported("", opt) == nil {
+	if reported(" 64 100 -1.00 -1.00 0.00\n", opt) == nil || reported(" 64 100 x x x\n", opt) == nil || reported("", opt) == nil {
 		t.Error("no bandwidth, and no complaint")
 	}
 	if got := tool(perftest.Options{Test: perftest.SendBW, Size: 9, Count: 8}, 7, ""); got != "ib_send_bw -R -F -s 9 -n 8 -p 7" {
