@@ -65,15 +65,25 @@ type Cursor struct {
 // segment, and moves the cursor behind it. An empty Ref with status 0 is the
 // end.
 func (e *Endpoint) Gather(d *Descriptor, c *Cursor, limit int) (regmem.Ref, Status) {
-	return e.piece(d, c, limit, regmem.LocalRead)
+	return e.piece(regmem.Ref{}, d, c, limit, regmem.LocalRead)
+}
+
+// GatherHeld is Gather with a region pinned already, see [Endpoint.TargetHeld].
+func (e *Endpoint) GatherHeld(held regmem.Ref, d *Descriptor, c *Cursor, limit int) (regmem.Ref, Status) {
+	return e.piece(held, d, c, limit, regmem.LocalRead)
 }
 
 // Scatter is Gather for memory that will be written.
 func (e *Endpoint) Scatter(d *Descriptor, c *Cursor, limit int) (regmem.Ref, Status) {
-	return e.piece(d, c, limit, regmem.LocalWrite)
+	return e.piece(regmem.Ref{}, d, c, limit, regmem.LocalWrite)
 }
 
-func (e *Endpoint) piece(d *Descriptor, c *Cursor, limit int, need regmem.Rights) (regmem.Ref, Status) {
+// ScatterHeld is Scatter with a region pinned already.
+func (e *Endpoint) ScatterHeld(held regmem.Ref, d *Descriptor, c *Cursor, limit int) (regmem.Ref, Status) {
+	return e.piece(held, d, c, limit, regmem.LocalWrite)
+}
+
+func (e *Endpoint) piece(held regmem.Ref, d *Descriptor, c *Cursor, limit int, need regmem.Rights) (regmem.Ref, Status) {
 	for c.seg < len(d.Segments) {
 		s := &d.Segments[c.seg]
 		n := min(uint64(s.Length-c.off), uint64(limit))
@@ -84,7 +94,7 @@ func (e *Endpoint) piece(d *Descriptor, c *Cursor, limit int, need regmem.Rights
 			c.seg, c.off = c.seg+1, 0
 			continue
 		}
-		ref, out := e.v.nic.memory.Access(uint32(s.Handle), s.Address+uint64(c.off), n, e.domain, nil, need)
+		ref, out := e.access(held, s.Handle, s.Address+uint64(c.off), n, need)
 		if out != regmem.OK {
 			return regmem.Ref{}, StatusProtectionError
 		}

@@ -192,21 +192,47 @@ func (e *Endpoint) FinishRecv(d *Descriptor, seq uint64, r Delivery) (broken boo
 // written (or, with write false, read) by the peer, and pins them. The VI's
 // own enables count too. [VIA 1.5]
 func (e *Endpoint) Target(handle MemHandle, addr uint64, length uint64, write bool) (regmem.Ref, regmem.Outcome) {
-	need, enabled := regmem.RemoteRead, e.attrs.EnableRDMARead
-	if write {
-		need, enabled = regmem.RemoteWrite, e.attrs.EnableRDMAWrite
-	}
-	if !enabled { // [VIA-1.5-7] [VIA-1.5-8] [VIA-1.5-9]
+	return e.TargetHeld(regmem.Ref{}, handle, addr, length, write)
+}
+
+// TargetHeld is Target for a provider that has pinned a region already: a
+// range of that one comes without a pin of its own, good until held is
+// released. Everything is checked as ever. held may be the zero Ref; it must
+// not be guarded.
+func (e *Endpoint) TargetHeld(held regmem.Ref, handle MemHandle, addr uint64, length uint64, write bool) (regmem.Ref, regmem.Outcome) {
+	need, ok := e.targetRights(write)
+	if !ok {
 		return regmem.Ref{}, regmem.NoRights
+	}
+	return e.access(held, handle, addr, length, need)
+}
+
+// targetRights returns what a region has to allow the peer; false if the VI
+// itself does not.
+func (e *Endpoint) targetRights(write bool) (need regmem.Rights, ok bool) {
+	if write {
+		return regmem.RemoteWrite, e.attrs.EnableRDMAWrite // [VIA-1.5-7] [VIA-1.5-9]
+	}
+	return regmem.RemoteRead, e.attrs.EnableRDMARead // [VIA-1.5-8]
+}
+
+// access pins a range, or finds it in the region that held pins.
+func (e *Endpoint) access(held regmem.Ref, handle MemHandle, addr, length uint64, need regmem.Rights) (regmem.Ref, regmem.Outcome) {
+	if r := held.Region(); r != nil && r.Handle() == uint32(handle) {
+		if b, out := held.Access(addr, length, e.domain, nil, need); out == regmem.OK {
+			return regmem.Ref{B: b}, out
+		}
 	}
 	return e.v.nic.memory.Access(uint32(handle), addr, length, e.domain, nil, need)
 }
 
 // CheckTarget is Target without the pin.
 func (e *Endpoint) CheckTarget(handle MemHandle, addr uint64, length uint64, write bool) regmem.Outcome {
-	ref, out := e.Target(handle, addr, length, write)
-	ref.Release()
-	return out
+	need, ok := e.targetRights(write)
+	if !ok {
+		return regmem.NoRights
+	}
+	return e.v.nic.memory.Check(uint32(handle), addr, length, e.domain, nil, need)
 }
 
 // AsyncError raises an asynchronous error of the VI. [VIA 5]

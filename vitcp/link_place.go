@@ -10,12 +10,16 @@ import (
 func (l *link) place(p []byte) error {
 	x := &l.rx
 	for len(p) > 0 && !l.dying.Load() {
-		ref, err := l.target(len(p), &x.in.cur, x.at)
+		ref, err := l.target(x.held, len(p), &x.in.cur, x.at)
 		if err != nil {
 			return err
 		}
 		if len(ref.B) == 0 {
 			break // nobody wants them
+		}
+		if ref.Region() != nil && !ref.Guarded() {
+			l.hold(ref)
+			ref = regmem.Ref{B: ref.B}
 		}
 		n := len(ref.B)
 		err = regmem.Copy(ref.B, p[:n], ref.Guarded())
@@ -31,11 +35,19 @@ func (l *link) place(p []byte) error {
 	return nil
 }
 
+// hold keeps the pin of ref, until the next. Messages that follow each other use
+// the same memory as a rule, so that one pin serves many.
+func (l *link) hold(ref regmem.Ref) {
+	l.rx.held.Release()
+	l.rx.held = ref
+}
+
 // target pins, by handle and address, where the next bytes of the message go:
 // registered memory or nothing [VIT-2.2.2.1-3]; at most n bytes at
 // offset at. An empty Ref means that they are not wanted. cur is that of a
-// Send; a response has its own.
-func (l *link) target(n int, cur *vi.Cursor, at uint32) (regmem.Ref, error) {
+// Send; a response has its own. What lies in the region that held pins is not
+// pinned again.
+func (l *link) target(held regmem.Ref, n int, cur *vi.Cursor, at uint32) (regmem.Ref, error) {
 	x := &l.rx
 	in := &x.in
 	switch x.h.Type {
@@ -47,7 +59,7 @@ func (l *link) target(n int, cur *vi.Cursor, at uint32) (regmem.Ref, error) {
 			l.failReceive(vi.StatusLengthError, vitcpwire.DescriptorError)
 			return regmem.Ref{}, nil
 		}
-		ref, bad := l.ep.Scatter(in.d, cur, n)
+		ref, bad := l.ep.ScatterHeld(held, in.d, cur, n)
 		if bad == 0 && len(ref.B) == 0 {
 			bad = vi.StatusLengthError // longer than the buffers
 		}
@@ -59,7 +71,7 @@ func (l *link) target(n int, cur *vi.Cursor, at uint32) (regmem.Ref, error) {
 		if in.drop {
 			return regmem.Ref{}, nil
 		}
-		ref, out := l.ep.Target(vi.MemHandle(in.rdma.Handle), in.rdma.Address+uint64(at), uint64(n), true)
+		ref, out := l.ep.TargetHeld(held, vi.MemHandle(in.rdma.Handle), in.rdma.Address+uint64(at), uint64(n), true)
 		if out != regmem.OK { // deregistered since
 			l.failWrite(vi.StatusRDMAProtection, vi.ErrorRDMAWProt, vitcpwire.ProtectionError)
 		}
@@ -69,7 +81,7 @@ func (l *link) target(n int, cur *vi.Cursor, at uint32) (regmem.Ref, error) {
 		if cur == &in.cur {
 			cur = &read.cur
 		}
-		ref, bad := l.ep.Scatter(read.d, cur, n)
+		ref, bad := l.ep.ScatterHeld(held, read.d, cur, n)
 		if bad == 0 && len(ref.B) == 0 {
 			bad = vi.StatusFormatError // the descriptor was changed under us
 		}
@@ -94,7 +106,7 @@ func (l *link) Direct(iov [][]byte) ([][]byte, error) {
 	}
 	at := x.at
 	for n > 0 {
-		ref, err := l.target(n, &cur, at)
+		ref, err := l.target(regmem.Ref{}, n, &cur, at)
 		if err != nil || len(ref.B) == 0 {
 			// Not wanted any more: from here on to the bin.
 			l.releaseDirect()
@@ -174,7 +186,7 @@ func (l *link) skip(n int) {
 		return
 	}
 	for n > 0 && !l.dying.Load() {
-		ref, err := l.target(n, &x.in.cur, x.at)
+		ref, err := l.target(regmem.Ref{}, n, &x.in.cur, x.at)
 		if err != nil || len(ref.B) == 0 {
 			return
 		}

@@ -29,12 +29,20 @@ type rxState struct {
 
 	in inbound
 
+	held    regmem.Ref   // pin that serves every access to its region during one Receive
 	refs    []regmem.Ref // pinned between Direct and DirectDone
 	discard []byte       // where bytes go that nobody wants
 }
 
-// Receive implements frameio.Protocol.
+// Receive implements frameio.Protocol. No pin outlasts it.
 func (l *link) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
+	n, direct, err = l.take(p, mayDirect)
+	l.hold(regmem.Ref{})
+	return n, direct, err
+}
+
+// take handles the segments in p, as Receive has to.
+func (l *link) take(p []byte, mayDirect bool) (n, direct int, err error) {
 	x := &l.rx
 	for !l.dying.Load() && !l.stopped.Load() && !x.deaf {
 		rest := p[n:]

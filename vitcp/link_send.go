@@ -32,6 +32,10 @@ type txState struct {
 
 	runs []run // descriptors that complete with this batch
 
+	// held is the pin that the Fill in progress gave to its batch last: what
+	// else it sends of the region needs none.
+	held regmem.Ref
+
 	// What Fill has done and not made known yet. An atomic store per segment
 	// and counter would be a good part of what a short message costs.
 	messages, segments, bytes, nops, reads uint64
@@ -45,6 +49,7 @@ type run struct{ first, end uint64 }
 // Fill implements frameio.Protocol.
 func (l *link) Fill(b *frameio.Batch) {
 	l.fill(b)
+	l.tx.held = regmem.Ref{}
 	l.publish()
 }
 
@@ -210,7 +215,7 @@ func (l *link) putData(b *frameio.Batch) {
 	head := b.Header(hl)
 	n, bad := 0, vi.Status(0)
 	for pieces := b.Pieces(); n < want && pieces > 0; pieces-- {
-		ref, st := l.ep.Gather(d, &t.cur, want-n)
+		ref, st := l.ep.GatherHeld(t.held, d, &t.cur, want-n)
 		if st != 0 {
 			bad = st
 			break
@@ -220,7 +225,7 @@ func (l *link) putData(b *frameio.Batch) {
 			break
 		}
 		n += len(ref.B)
-		if err := b.Data(ref); err != nil {
+		if err := l.put(b, ref); err != nil {
 			bad = vi.StatusProtectionError
 			break
 		}
@@ -250,6 +255,17 @@ func (l *link) putData(b *frameio.Batch) {
 	if l.level != reception {
 		l.runs(t.seq)
 	}
+}
+
+// put appends pinned bytes to the batch, which takes the pin over. One that
+// can serve others is the batch's even if the bytes are copied now.
+func (l *link) put(b *frameio.Batch, ref regmem.Ref) error {
+	if ref.Region() != nil && !ref.Guarded() {
+		b.Pin(ref)
+		l.tx.held = ref
+		ref = regmem.Ref{B: ref.B}
+	}
+	return b.Data(ref)
 }
 
 // runs notes that descriptor seq completes when the batch is in the kernel.
@@ -284,8 +300,8 @@ func (l *link) putReadRequest(b *frameio.Batch) {
 }
 
 // putResponse appends the next segment of the response to a peer's RDMA Read.
-// The memory is looked up and pinned anew for each segment, until the kernel
-// has its bytes. [V-23] [VIT-2.2.2.2.6-1]
+// The memory is checked anew for each segment, and pinned until the kernel has
+// its bytes. [V-23] [VIT-2.2.2.2.6-1]
 func (l *link) putResponse(b *frameio.Batch, job *readJob) {
 	t := &l.tx
 	hl := l.dialect.HeaderLen(vitcpwire.ReadResponse)
@@ -295,14 +311,14 @@ func (l *link) putResponse(b *frameio.Batch, job *readJob) {
 	var ref regmem.Ref
 	if !bad && n > 0 {
 		var out regmem.Outcome
-		ref, out = l.ep.Target(vi.MemHandle(job.r.Handle), job.r.Address+uint64(t.jobOffset), uint64(n), false)
+		ref, out = l.ep.TargetHeld(t.held, vi.MemHandle(job.r.Handle), job.r.Address+uint64(t.jobOffset), uint64(n), false)
 		if bad = out != regmem.OK; bad {
 			l.ep.AsyncError(vi.ErrorRDMARProt, vi.OpRDMARead)
 		}
 	}
 	head := b.Header(hl)
 	if !bad && n > 0 {
-		if err := b.Data(ref); err != nil {
+		if err := l.put(b, ref); err != nil {
 			// The bytes are part of the segment already, and void.
 			bad = true
 			h.Length = uint16(n)
