@@ -54,15 +54,14 @@ type Descriptor struct {
 	// wait for somebody who does: memory may be pinned meanwhile.
 	OnDone func(*Descriptor)
 
-	posted atomic.Bool // from the post until it was reaped
-	status atomic.Uint32
-	result Status // owned by the NIC while posted; becomes status
-	fatal  bool   // owned by the NIC while posted: its error ends the connection
+	status atomic.Uint32 // with statusPosted
+	result Status        // owned by the NIC while posted; becomes status
+	fatal  bool          // owned by the NIC while posted: its error ends the connection
 }
 
 // Status returns how the descriptor ended; StatusDone is clear while it is
 // posted. Everything a completion brings is visible once StatusDone is seen.
-func (d *Descriptor) Status() Status { return Status(d.status.Load()) }
+func (d *Descriptor) Status() Status { return Status(d.status.Load() &^ statusPosted) }
 
 // NewSend returns a Send of segs.
 func NewSend(segs ...Segment) *Descriptor { return newDescriptor(OpSendReceive, segs) }
@@ -115,9 +114,23 @@ func (d *Descriptor) Capacity() uint64 {
 	return n
 }
 
+// statusPosted marks, beside the bits of VIPL, a descriptor that belongs to the
+// NIC: from the post until it was reaped.
+const statusPosted = 1 << 31
+
+// take makes d the NIC's, without a status, whatever the consumer left there.
+// It reports whether d was not posted already. [VIA-3.3-5]
+func (d *Descriptor) take() bool {
+	old := d.status.Load()
+	return old&statusPosted == 0 && d.status.CompareAndSwap(old, statusPosted)
+}
+
+// giveBack undoes take for a descriptor that no queue took.
+func (d *Descriptor) giveBack() { d.status.Store(0) }
+
 // publish makes the result the status. It runs under the queue's lock.
 func (d *Descriptor) publish() {
-	d.status.Store(uint32(d.result | StatusDone)) // [VIA-3.3-4]
+	d.status.Store(uint32(d.result|StatusDone) | statusPosted) // [VIA-3.3-4]
 	if d.OnDone != nil {
 		d.OnDone(d)
 	}

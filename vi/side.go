@@ -88,7 +88,7 @@ func (s *side) postAll(ds []*Descriptor) (n int, err error) {
 		return n, err
 	}
 	for _, d := range ds[n+1 : k] {
-		d.posted.Store(false)
+		d.giveBack()
 	}
 	return n, s.notPosted(ds[n], full)
 }
@@ -100,11 +100,10 @@ func (s *side) prepare(d *Descriptor) error {
 		return fmt.Errorf("%w: no descriptor", ErrInvalidParameter) // [VIA-5.3-1]
 	case s.v.closed.Load():
 		return ErrClosed
-	case !d.posted.CompareAndSwap(false, true):
+	case !d.take():
 		return fmt.Errorf("%w: the descriptor is posted already", ErrInvalidParameter)
 	}
 	d.fatal = false
-	d.status.Store(0) // whatever the consumer left there [VIA-3.3-5]
 	if s.isRecv {
 		d.result = StatusOpReceive
 	} else {
@@ -115,7 +114,7 @@ func (s *side) prepare(d *Descriptor) error {
 
 // notPosted gives d, which the queue did not take, back.
 func (s *side) notPosted(d *Descriptor, err error) error {
-	d.posted.Store(false)
+	d.giveBack()
 	if errors.Is(err, queue.ErrFull) {
 		s.v.overrun(d) // [VIA-5.3-3]
 		return ErrOverrun
@@ -137,9 +136,9 @@ func (s *side) reap() (*Descriptor, error) {
 
 // reaped gives the descriptor back to the consumer. [VIA-4.7-1]
 func (d *Descriptor) reaped() (*Descriptor, error) {
-	err := d.Status().Err()
-	d.posted.Store(false)
-	return d, err
+	s := d.Status()
+	d.status.Store(uint32(s))
+	return d, s.Err()
 }
 
 func (s *side) emptyError() error {
