@@ -1,0 +1,174 @@
+package vitcp
+
+import (
+	"bytes"
+	"io"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"viaduct/vi"
+	"viaduct/vitcp/vitcpwire"
+)
+
+// deregistration is a DeregisterMem under way.
+type deregistration struct {
+	t    testing.TB
+	done chan error
+}
+
+// deregister begins one, and waits until the handle names nothing any more.
+func deregister(t testing.TB, n *nicUnderTest, r *vi.Region) *deregistration {
+	d := &deregistration{t, make(chan error, 1)}
+	go func() { d.done <- n.DeregisterMem(r) }()
+	for {
+		if _, err := n.QueryMem(r); err != nil {
+			return d
+		}
+		runtime.Gosched()
+	}
+}
+
+func (d *deregistration) wait() {
+	d.t.Helper()
+	select {
+	case err := <-d.done:
+		must(d.t, err)
+	case <-time.After(patience):
+		d.t.Fatal("DeregisterMem waits for a pin that nobody gives back")
+	}
+}
+
+// One pin serves all that one Receive has for a region. Deregistration waits
+// for it; what comes for the region meanwhile is refused, though it is pinned
+// still; and with the Receive the pin is gone. [V-42] [VIA-8.3-16]
+func TestPinOfOneReceive(t *testing.T) {
+	var dereg *deregistration
+	began := false
+	s := serveProbe(t, sessionOpts{attrs: reliableAll})
+	r, buf := register(t, s.n, 100, allRights)
+	mark := vi.NewRecv()
+	ready := make(chan struct{})
+	mark.OnDone = func(*vi.Descriptor) { // between the two Writes
+		dereg = deregister(t, s.n, r)
+		began = len(dereg.done) > 0
+		close(ready)
+	}
+	must(t, s.v.PostRecv(mark))
+	first := vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 50}
+	second := first
+	second.Address += 50
+	ones := bytes.Repeat([]byte{1}, 50)
+	end := vitcpwire.EndOfMessage
+	s.raw(slices.Concat(
+		s.bytes(vitcpwire.Header{Type: vitcpwire.Write, Flags: end, Number: 1}, nil, &first, ones),
+		s.bytes(vitcpwire.Header{Type: vitcpwire.Send, Flags: end, Number: 2}, nil, nil, nil),
+		s.bytes(vitcpwire.Header{Type: vitcpwire.Write, Flags: end, Number: 3}, nil, &second, ones),
+	))
+	s.n.expectAsync(t, vi.ErrorRDMAWProt, vi.ErrorConnLost)
+	<-ready
+	if began {
+		t.Error("DeregisterMem did not wait for the Receive")
+	}
+	dereg.wait()
+	if !bytes.Equal(buf[:50], ones) || bytes.Contains(buf[50:], []byte{1}) {
+		t.Errorf("%v", buf)
+	}
+	s.wantEnd(io.EOF)
+}
+
+// Between two Receives nothing is pinned: memory that short messages have just
+// gone to is given back at once, and the next finds it gone. [V-42]
+func TestNoPinBetweenReceives(t *testing.T) {
+	s := serveProbe(t, sessionOpts{attrs: reliableAll})
+	r, buf := register(t, s.n, 100, allRights)
+	h := vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 100}
+	must(t, s.v.PostRecv(vi.NewRecv(segment(r, 0, 100))))
+	s.message(vitcpwire.Write, &h, bytes.Repeat([]byte{1}, 100))
+	s.message(vitcpwire.Send, nil, bytes.Repeat([]byte{1}, 100))
+	_, err := waitRecv(t, s.v)
+	must(t, err)
+	deregister(t, s.n, r).wait()
+	clear(buf) // ours again
+	s.message(vitcpwire.Write, &h, bytes.Repeat([]byte{1}, 100))
+	s.n.expectAsync(t, vi.ErrorRDMAWProt, vi.ErrorConnLost)
+	if bytes.Contains(buf, []byte{1}) {
+		t.Error("placed after the memory was given back")
+	}
+	s.wantEnd(io.EOF)
+}
+
+// The same pin does not widen what a message may do: rights and bounds
+// are those of each message, and another handle is another region.
+func TestHeldPinGrantsNothing(t *testing.T) {
+	for name, change := range map[string]func(*session, *vi.Region, *vitcpwire.RDMA){
+		"bounds": func(_ *session, _ *vi.Region, h *vitcpwire.RDMA) { h.Address += 51 },
+		"below":  func(_ *session, _ *vi.Region, h *vitcpwire.RDMA) { h.Address-- },
+		"handle": func(_ *session, _ *vi.Region, h *vitcpwire.RDMA) { h.Handle++ },
+		"rights": func(s *session, r *vi.Region, _ *vitcpwire.RDMA) {
+			must(s.t, s.n.SetMemAttributes(r, vi.MemAttributes{EnableRDMARead: true}))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serveProbe(t, sessionOpts{attrs: reliableAll})
+			r, buf := register(t, s.n, 100, allRights)
+			first := vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 50}
+			second := first
+			mark := vi.NewRecv()
+			mark.OnDone = func(*vi.Descriptor) {
+				var unused vitcpwire.RDMA
+				change(s, r, &unused)
+			}
+			if name == "rights" {
+				must(t, s.v.PostRecv(mark))
+			} else {
+				must(t, s.v.PostRecv(vi.NewRecv()))
+				change(s, r, &second)
+			}
+			end := vitcpwire.EndOfMessage
+			s.raw(slices.Concat(
+				s.bytes(vitcpwire.Header{Type: vitcpwire.Write, Flags: end, Number: 1}, nil, &first, bytes.Repeat([]byte{1}, 50)),
+				s.bytes(vitcpwire.Header{Type: vitcpwire.Send, Flags: end, Number: 2}, nil, nil, nil),
+				s.bytes(vitcpwire.Header{Type: vitcpwire.Write, Flags: end, Number: 3}, nil, &second, bytes.Repeat([]byte{2}, 50)),
+			))
+			s.n.expectAsync(t, vi.ErrorRDMAWProt, vi.ErrorConnLost)
+			if bytes.Contains(buf, []byte{2}) {
+				t.Error("placed all the same")
+			}
+			s.wantEnd(io.EOF)
+		})
+	}
+}
+
+// Short messages that wait for a peer which does not read have been copied,
+// or are when asked: their memory can be given back. [VIA-8.3-16]
+func TestDeregisterBehindAFullSocket(t *testing.T) {
+	s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, vi.ReliableDelivery)})
+	r, buf := register(t, s.n, 2000, vi.MemAttributes{})
+	for i := range buf {
+		buf[i] = 0x55
+	}
+	const count = 40000 // more than sockets take
+	var ds []*vi.Descriptor
+	for i := range count { // some copied at once, some referred to
+		ds = append(ds, vi.NewRDMAWrite(vi.RemoteSegment{Handle: 1}, segment(r, 0, 1000+i%2*1000)))
+	}
+	for len(ds) > 0 {
+		k := min(len(ds), 1000)
+		if _, err := s.v.PostSends(ds[:k]); err != nil {
+			t.Fatal(err)
+		}
+		ds = ds[k:]
+	}
+	deregister(t, s.n, r).wait()
+	for i := range buf {
+		buf[i] = 0xaa // ours again
+	}
+	s.v.PostSend(vi.NewRDMAWrite(vi.RemoteSegment{Handle: 1}, segment(r, 0, 1))) // ends it, should all the others be out
+	for _, x := range s.wantEnd(io.EOF) {
+		if bytes.Contains(x.payload, []byte{0xaa}) {
+			t.Fatal("memory was read after it was given back")
+		}
+	}
+}
