@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"time"
 
+	"viaduct/internal/frameio"
 	"viaduct/iwarp"
 	"viaduct/sdp/sdpcore"
 	"viaduct/sdp/sdpwire"
@@ -325,7 +326,7 @@ func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 		if o.read && !napped && dr.flowing() {
 			napped = true
 			c.mu.Unlock()
-			nap(napTime)
+			frameio.Nap(napTime)
 			c.mu.Lock()
 			continue
 		}
@@ -349,7 +350,7 @@ func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 
 // flowing reports whether what comes is a stream of large messages that nothing
 // is said in answer to.
-func (d *driver) flowing() bool { return canNap && d.large && d.streak >= streakLen }
+func (d *driver) flowing() bool { return frameio.CanNap && d.large && d.streak >= streakLen }
 
 // spin polls for a moment and reports whether something came.
 func (c *Conn) spin(o *op) bool {

@@ -3,7 +3,6 @@ package frameio
 import (
 	"io"
 	"os"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -139,11 +138,4 @@ func (c *Conn) writeBatch(fd int) error {
 			return os.NewSyscallError("writev", e)
 		}
 	}
-}
-
-// nap sleeps for less time than the runtime's timers can tell apart. It keeps
-// the thread; another takes the processor over if there is something to do.
-func nap(d time.Duration) {
-	t := unix.NsecToTimespec(int64(d))
-	unix.Nanosleep(&t, nil)
 }

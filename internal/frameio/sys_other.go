@@ -5,7 +5,6 @@ package frameio
 import (
 	"net"
 	"syscall"
-	"time"
 )
 
 type iovec struct{}
@@ -41,4 +40,3 @@ func sysPeek(int) (bool, error)                     { panic("frameio: no fast pa
 func sysPending(int) int                            { panic("frameio: no fast path") }
 func (c *Conn) sysReadv(int, [][]byte) (int, error) { panic("frameio: no fast path") }
 func (c *Conn) writeBatch(int) error                { panic("frameio: no fast path") }
-func nap(time.Duration)                             { panic("frameio: no fast path") }

@@ -1,9 +1,0 @@
-//go:build !linux
-
-package sdp
-
-import "time"
-
-const canNap = false
-
-func nap(time.Duration) {}
