@@ -78,7 +78,8 @@ func allocs(t *testing.T, a, b *QueuePair, n int) {
 	if raceEnabled {
 		return // pools drop things on purpose
 	}
-	if got := testing.AllocsPerRun(50, func() { round(); recv() }); got >= 1 {
+	// Many rounds, so that what the runtime needs now and then does not count.
+	if got := testing.AllocsPerRun(500, func() { round(); recv() }); got >= 1 {
 		t.Errorf("%v allocations per round of 5 messages", got)
 	}
 }

@@ -1,12 +1,48 @@
 package iwarp
 
-import "net"
+import (
+	"net"
+	"syscall"
+
+	"viaduct/iwarp/mpa"
+)
 
 // Payload of a TCP segment with timestamps on a link with an MTU of 1500.
 const (
 	segmentIPv4 = 1448
 	segmentIPv6 = 1428
 )
+
+// A controller lends the descriptor of a connection.
+type controller interface {
+	Control(func(fd uintptr)) error
+}
+
+// segmentSize returns the payload in bytes that a TCP segment of c carries now.
+// [MPA-5.1-1] [I-27]
+func segmentSize(c net.Conn) int {
+	sc, ok := c.(syscall.Conn)
+	if !ok {
+		return usualSegment(c)
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return usualSegment(c)
+	}
+	return segmentSizeBy(raw, c)
+}
+
+// segmentSizeBy is segmentSize for who has the descriptor of c already. It
+// allocates nothing.
+func segmentSizeBy(by controller, c net.Conn) int {
+	switch size := askSegmentSize(by); {
+	case size >= mpa.MinMULPDU:
+		return size
+	case size > 0:
+		return mpa.MinMULPDU
+	}
+	return usualSegment(c)
+}
 
 // usualSegment is the size to assume if the connection does not tell.
 // [MPA-5.1-2]

@@ -1,38 +1,40 @@
 package iwarp
 
 import (
-	"net"
-	"syscall"
+	"sync"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"viaduct/iwarp/mpa"
 )
 
-// segmentSize returns the payload in bytes that a TCP segment of the connection
-// carries now. [MPA-5.1-1] [I-27]
-func segmentSize(c net.Conn) int {
-	sc, ok := c.(syscall.Conn)
-	if !ok {
-		return usualSegment(c)
+// A segmentProbe asks the system for the size of a connection's segments.
+type segmentProbe struct {
+	info unix.TCPInfo
+	size int
+	ask  func(fd uintptr)
+}
+
+var segmentProbes = sync.Pool{New: func() any {
+	p := new(segmentProbe)
+	p.ask = p.look
+	return p
+}}
+
+func (p *segmentProbe) look(fd uintptr) {
+	n := uint32(unsafe.Sizeof(p.info))
+	_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.IPPROTO_TCP, unix.TCP_INFO, uintptr(unsafe.Pointer(&p.info)), uintptr(unsafe.Pointer(&n)), 0)
+	if e == 0 {
+		p.size = int(p.info.Snd_mss)
+	} else if m, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG); err == nil {
+		p.size = m
 	}
-	raw, err := sc.SyscallConn()
-	if err != nil {
-		return usualSegment(c)
-	}
-	size := 0
-	raw.Control(func(fd uintptr) {
-		if ti, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
-			size = int(ti.Snd_mss)
-		} else if m, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG); err == nil {
-			size = m
-		}
-	})
-	if size < mpa.MinMULPDU {
-		if size > 0 {
-			return mpa.MinMULPDU
-		}
-		return usualSegment(c)
-	}
-	return size
+}
+
+// askSegmentSize returns what the system says, 0 for nothing.
+func askSegmentSize(c controller) int {
+	p := segmentProbes.Get().(*segmentProbe)
+	defer segmentProbes.Put(p)
+	p.size = 0
+	_ = c.Control(p.ask)
+	return p.size
 }

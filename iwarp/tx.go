@@ -576,9 +576,11 @@ func (q *QueuePair) refreshMSS() {
 		return
 	}
 	t.since, t.asked = 0, time.Now()
-	conn := q.conn
+	var size int
 	if q.fc != nil {
-		conn = q.fc.NetConn()
+		size = segmentSizeBy(q.fc, q.conn)
+	} else {
+		size = segmentSize(q.conn)
 	}
-	t.mulpdu.Store(int32(mpa.MULPDU(segmentSize(conn), t.enc.Markers)))
+	t.mulpdu.Store(int32(mpa.MULPDU(size, t.enc.Markers)))
 }

@@ -5,6 +5,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -161,6 +162,23 @@ func (c *Conn) NetConn() net.Conn {
 		return handle{c.nc, s}
 	}
 	return c.nc
+}
+
+// Control calls f with the descriptor of the stream, if it has one, for socket
+// options.
+func (c *Conn) Control(f func(fd uintptr)) error {
+	if s := c.sock.Load(); s != nil {
+		return handle{c.nc, s}.control(f)
+	}
+	sc, ok := c.nc.(syscall.Conn)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Control(f)
 }
 
 // fail reports the first failure to the protocol.
