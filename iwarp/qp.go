@@ -289,6 +289,16 @@ func (q *QueuePair) lastActivity() time.Time {
 
 func (q *QueuePair) touch() { q.moved.Store(int64(time.Since(q.born))) }
 
+// Undelivered returns how many bytes TCP has taken that the peer's TCP has not
+// acknowledged, 0 where the system does not tell. A process that ends before
+// may take them along.
+func (q *QueuePair) Undelivered() int {
+	if !q.ready.Load() {
+		return 0
+	}
+	return undelivered(q.fc)
+}
+
 // poll looks at the connection without waiting.
 func (q *QueuePair) poll() bool {
 	if !q.ready.Load() {

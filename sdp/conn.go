@@ -334,6 +334,7 @@ func (c *Conn) Close() error {
 	defer t.Stop()
 	select {
 	case <-c.flushed:
+		c.awaitDelivery(t.C)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if err := c.m.Err(); err != nil && err != io.EOF && !errors.Is(err, sdpcore.ErrClosed) {
@@ -346,6 +347,24 @@ func (c *Conn) Close() error {
 		c.leave()
 		c.mu.Unlock()
 		return c.opError("close", errDeadline)
+	}
+}
+
+// awaitDelivery waits until the peer's TCP has all that was written. A process
+// that ends before resets the connection if anything has come that it did not
+// read, such as credit, and what has not left by then is lost.
+func (c *Conn) awaitDelivery(late <-chan time.Time) {
+	c.mu.Lock()
+	qp := c.qp
+	c.mu.Unlock()
+	for d := 100 * time.Microsecond; qp.Undelivered() > 0; d = min(2*d, 10*time.Millisecond) {
+		select {
+		case <-c.gone:
+			return
+		case <-late:
+			return
+		case <-time.After(d):
+		}
 	}
 }
 
