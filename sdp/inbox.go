@@ -201,6 +201,7 @@ func (in *inbox) release(id int) {
 		putBuffer(s.buf)
 		s.buf = nil
 	}
+	clear(s.sg[:]) // or an idle connection would keep what it once used
 	in.free = append(in.free, id)
 }
 

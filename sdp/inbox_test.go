@@ -2,6 +2,7 @@ package sdp
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 
 	"viaduct/sdp/sdpwire"
@@ -171,6 +172,14 @@ func TestInboxStream(t *testing.T) {
 	in.release(int(b))
 	if in.lending() {
 		t.Error("something is lent still")
+	}
+	for i := range in.slots {
+		if !slices.Contains(in.free, i) {
+			in.release(i)
+		}
+		if s := &in.slots[i]; s.buf != nil || s.body != nil || s.sg[0].Buf != nil || s.sg[1].Buf != nil || s.sg[2].Buf != nil {
+			t.Errorf("slot %d keeps memory", i)
+		}
 	}
 }
 
