@@ -228,16 +228,25 @@ func (c *Config) wrap(nc net.Conn) net.Conn {
 	return w
 }
 
+func (c *Config) tuning() frameio.Tuning {
+	return frameio.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive}
+}
+
+// owns reports whether nobody but the link sees a TCP connection, if the TLS
+// configuration for its side is t.
+func (c *Config) owns(t *tls.Config) bool { return c.WrapConn == nil && t == nil }
+
 // tune sets the options of a fresh socket. Only what was asked for and is not
 // a mere wish can fail.
 func (c *Config) tune(nc net.Conn) error {
-	if err := frameio.Tune(nc, frameio.Tuning{KeepAlive: c.KeepAlive}); err != nil {
-		return err
-	}
-	if c.Congestion != "" {
-		if err := frameio.Tune(nc, frameio.Tuning{Congestion: c.Congestion}); err != nil {
-			c.Logger.Debug("congestion control not set", "algorithm", c.Congestion, "err", err)
+	if err := frameio.Tune(nc, c.tuning()); err != nil {
+		if c.Congestion == "" {
+			return err
 		}
+		if err := frameio.Tune(nc, frameio.Tuning{KeepAlive: c.KeepAlive}); err != nil {
+			return err
+		}
+		c.Logger.Debug("congestion control not set", "algorithm", c.Congestion, "err", err)
 	}
 	if c.UserTimeout > 0 {
 		return setUserTimeout(nc, c.UserTimeout)

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"time"
 
+	"viaduct/internal/frameio"
 	"viaduct/vi"
 	"viaduct/vitcp/vitcpwire"
 )
@@ -154,7 +155,13 @@ func (c *call) dial(ctx context.Context) (net.Conn, error) {
 		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.from, 0))
 		dialer.Control = latePort
 	}
-	nc, err := dialer.DialContext(ctx, "tcp", c.target.String())
+	dial := dialer.DialContext
+	if cfg.owns(cfg.TLSDial) {
+		dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+			return frameio.Dial(ctx, &dialer, network, address)
+		}
+	}
+	nc, err := dial(ctx, "tcp", c.target.String())
 	if err != nil {
 		return nil, err
 	}

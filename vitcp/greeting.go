@@ -3,7 +3,9 @@ package vitcp
 import (
 	"errors"
 	"io"
+	"net"
 
+	"viaduct/internal/frameio"
 	"viaduct/vitcp/vitcpwire"
 )
 
@@ -32,9 +34,9 @@ func writeGreeting(w io.Writer, d vitcpwire.Dialect, g greeting) error {
 // of the stream (io.EOF only if it ended before the first byte), a
 // *ProtocolError, or vitcpwire.ErrDiscriminator, with which g is usable but
 // for the discriminators.
-func readGreeting(r io.Reader, d vitcpwire.Dialect, maxSecurity int) (g greeting, n int, err error) {
+func readGreeting(r net.Conn, d vitcpwire.Dialect, maxSecurity int) (g greeting, n int, err error) {
 	var head [vitcpwire.HeaderLen + vitcpwire.CELen]byte
-	n, err = io.ReadFull(r, head[:vitcpwire.HeaderLen])
+	n, err = io.ReadFull(soonReader{r}, head[:vitcpwire.HeaderLen])
 	if err != nil {
 		return g, n, err
 	}
@@ -65,6 +67,12 @@ func readGreeting(r io.Reader, d vitcpwire.Dialect, maxSecurity int) (g greeting
 	}
 	return g, n, err
 }
+
+// A soonReader looks for a moment before it sleeps: a connect message is on its
+// way.
+type soonReader struct{ nc net.Conn }
+
+func (r soonReader) Read(p []byte) (int, error) { return frameio.ReadSoon(r.nc, p) }
 
 // tornStream makes an end of the stream inside a message recognisable as such.
 func tornStream(err error) error {

@@ -31,6 +31,7 @@ type request struct {
 	info          []byte // the consumer's part of its security information
 	local, remote netip.AddrPort
 
+	timer   *time.Timer   // of watch
 	watched chan struct{} // closed when nobody reads ahead any more
 	mu      sync.Mutex
 	m       passive // guarded by mu once offered
@@ -140,14 +141,10 @@ func (l *listener) offerWait(r *request) bool {
 	r.nc.SetDeadline(time.Time{})
 	r.watch()
 	var grace <-chan time.Time
-	if l.p.cfg.Grace > 0 {
-		t := time.NewTimer(l.p.cfg.Grace)
-		defer t.Stop()
-		grace = t.C
-	}
+	patient := l.p.cfg.Grace > 0
 	for {
 		r.mu.Lock()
-		taken, later := l.offer(r, grace != nil)
+		taken, later := l.offer(r, patient)
 		if taken {
 			r.m.match()
 		}
@@ -155,7 +152,12 @@ func (l *listener) offerWait(r *request) bool {
 		if taken {
 			return true
 		}
-		if grace != nil {
+		if patient {
+			if grace == nil {
+				t := time.NewTimer(l.p.cfg.Grace)
+				defer t.Stop()
+				grace = t.C
+			}
 			select {
 			case <-later:
 				continue
@@ -235,11 +237,15 @@ func (r *request) about(request []byte) Call {
 	}
 }
 
+// watchAfter is how long the consumer may take before the caller is watched.
+// Most decide at once, and Accept looks itself.
+const watchAfter = 10 * time.Millisecond
+
 // watch reads ahead while the consumer decides: a caller that is patient
 // sends nothing, so whatever comes ends the request.
 func (r *request) watch() {
 	r.watched = make(chan struct{})
-	go func() {
+	r.timer = time.AfterFunc(watchAfter, func() {
 		defer close(r.watched)
 		var b [1]byte
 		n, err := r.nc.Read(b[:])
@@ -252,11 +258,15 @@ func (r *request) watch() {
 			r.m.closed()
 			r.nc.Close()
 		}
-	}()
+	})
 }
 
 // unwatch stops reading ahead.
 func (r *request) unwatch() {
+	if r.timer.Stop() {
+		close(r.watched)
+		return
+	}
 	r.nc.SetReadDeadline(time.Unix(1, 0))
 	<-r.watched
 	r.nc.SetReadDeadline(time.Time{})

@@ -147,8 +147,11 @@ func newLink(c *call, nc net.Conn, t linkTerms) *link {
 		p: p, ep: c.ep, dialect: p.cfg.Dialect, terms: t,
 		flow:   c.attrs&vitcpwire.FlowControl != 0,
 		maxSeg: vitcpwire.MaxSegment,
-		log: p.cfg.Logger.With("local", addrPort(nc.LocalAddr()).String(), "remote", addrPort(nc.RemoteAddr()).String(),
-			"calling", c.local.String(), "called", c.remote.String()),
+		log:    p.cfg.Logger,
+	}
+	if l.log.Handler() != slog.DiscardHandler {
+		l.log = l.log.With("local", addrPort(nc.LocalAddr()).String(), "remote", addrPort(nc.RemoteAddr()).String(),
+			"calling", c.local.String(), "called", c.remote.String())
 	}
 	l.level, _ = p.cfg.habits().level(c.attrs)
 	if p.cfg.Segments == SegmentsMSS {

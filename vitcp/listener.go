@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"viaduct/internal/frameio"
 	"viaduct/vi"
 	"viaduct/vitcp/vitcpwire"
 )
@@ -82,6 +83,9 @@ func (p *Provider) openLocked(addr string) (*listener, error) {
 	if err != nil {
 		return nil, listenError(err)
 	}
+	if nl, err = p.own(nl); err != nil {
+		return nil, listenError(err)
+	}
 	ap := nl.Addr().(*net.TCPAddr).AddrPort()
 	l := &listener{
 		p: p, l: nl, addr: netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()), refs: 1, stop: make(chan struct{}),
@@ -93,6 +97,23 @@ func (p *Provider) openLocked(addr string) (*listener, error) {
 	p.listeners[l] = struct{}{}
 	l.wg.Go(l.acceptLoop)
 	p.cfg.Logger.Info("listening", "local", l.addr.String())
+	return l, nil
+}
+
+// own takes a listening socket, and those of its connections, away from the
+// runtime where nobody else sees them.
+func (p *Provider) own(nl net.Listener) (net.Listener, error) {
+	if !p.cfg.owns(p.cfg.TLSListen) {
+		return nl, nil
+	}
+	l, err := frameio.OwnListener(nl, p.cfg.tuning())
+	if err != nil && p.cfg.Congestion != "" { // a wish, see tune
+		l, err = frameio.OwnListener(nl, frameio.Tuning{KeepAlive: p.cfg.KeepAlive})
+	}
+	if err != nil {
+		nl.Close()
+		return nil, err
+	}
 	return l, nil
 }
 

@@ -1,0 +1,85 @@
+package vitcp
+
+import (
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"viaduct/vi"
+	"viaduct/vitcp/vitcpwire"
+)
+
+// offered calls n and returns the caller and the request that it became.
+func offered(t *testing.T, n *nicUnderTest) (*probe, *vi.ConnRequest) {
+	t.Helper()
+	got := make(chan *vi.ConnRequest, 1)
+	go func() {
+		req, _ := n.ConnectWait(testContext(t), n.addr("vi"))
+		got <- req
+	}()
+	p := dialProbe(t, n)
+	p.greet(vitcpwire.ConnectRequest, vitcpwire.Header{}, ceOf(reliableAll, "probe", "vi"), nil)
+	return p, <-got
+}
+
+// A request ends alike whether its caller is watched already or not, whoever ends
+// it, and only once.
+func TestWatch(t *testing.T) {
+	for _, v := range []struct {
+		name string
+		wait time.Duration
+	}{{"at once", 0}, {"watched", 5 * watchAfter}} {
+		t.Run(v.name, func(t *testing.T) {
+			n := openNIC(t, openProvider(t, Config{Grace: patience}))
+			p, req := offered(t, n)
+			time.Sleep(v.wait)
+			must(t, req.Reject())
+			if x := p.recv(); x.h.Type != vitcpwire.ConnectReject {
+				t.Errorf("rejected: %v", x.h)
+			}
+			p.wantEnd(io.EOF)
+
+			p, req = offered(t, n)
+			time.Sleep(v.wait)
+			must(t, req.Accept(testContext(t), newVI(t, n, reliableAll)))
+			if x := p.recv(); x.h.Type != vitcpwire.ConnectAccept {
+				t.Errorf("accepted: %v", x.h)
+			}
+			p.nc.Close()
+
+			p, req = offered(t, n)
+			time.Sleep(v.wait)
+			p.nop() // that is nobody's time yet
+			if segs := p.wantEndAny(); len(segs) != 0 {
+				t.Errorf("answered %v", segs)
+			}
+			if err := req.Accept(testContext(t), newVI(t, n, reliableAll)); !errors.Is(err, vi.ErrTimeout) {
+				t.Errorf("accept of a caller that went on: %v", err)
+			}
+
+			p, req = offered(t, n)
+			time.Sleep(v.wait)
+			w := newVI(t, n, reliableAll)
+			both := make(chan error, 1)
+			go func() { both <- req.Accept(testContext(t), w) }()
+			time.AfterFunc(20*time.Millisecond, func() { p.nc.Close() })
+			must(t, n.Close())
+			<-both
+		})
+	}
+	t.Run("forgotten", func(t *testing.T) {
+		// The consumer takes its time; a caller that ends its direction is let go.
+		n := openNIC(t, openProvider(t, Config{Grace: patience}))
+		p, req := offered(t, n)
+		if err := p.nc.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if segs := p.wantEndAny(); len(segs) != 0 {
+			t.Errorf("answered %v", segs)
+		}
+		if err := req.Accept(testContext(t), newVI(t, n, reliableAll)); !errors.Is(err, vi.ErrTimeout) {
+			t.Errorf("accept: %v", err)
+		}
+	})
+}
