@@ -1,6 +1,9 @@
 package fc
 
-import "hash/crc32"
+import (
+	"encoding/binary"
+	"hash/crc32"
+)
 
 // checksum returns the CRC of b, which begins with a frame header and ends
 // before the CRC. [FCFS-2.1-4]
@@ -24,6 +27,19 @@ func checksum(b []byte) uint32 {
 		crc = crc32.Update(crc, crc32.IEEETable, b)
 	}
 	return crc
+}
+
+// Sound reports whether b, from a frame header to the CRC, bears the right CRC.
+func Sound(b []byte) bool {
+	end := len(b) - CRCLen
+	return checksum(b[:end]) == binary.LittleEndian.Uint32(b[end:])
+}
+
+// Seal writes the CRC of the frame in b, from its header on, to the last bytes
+// of b.
+func Seal(b []byte) {
+	end := len(b) - CRCLen
+	binary.LittleEndian.PutUint32(b[end:], checksum(b[:end]))
 }
 
 // ahead[k] is the effect of a byte on the CRC k bytes further on.

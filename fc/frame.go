@@ -91,6 +91,10 @@ type Frame struct {
 	Header
 	Opt     []byte // optional headers, as DF_CTL announces them
 	Payload []byte
+
+	// Taker may be set on a received frame of class 3 by whom it is handed
+	// to, who then gets the frames that continue it in a simpler way.
+	Taker Taker
 }
 
 // Class returns the class of service of f.
@@ -143,10 +147,10 @@ func (f *Frame) Parse(b []byte) error {
 	if len(b)&3 != 0 || len(b) > HeaderLen+MaxData+CRCLen { // [FCFS-2.1-7]
 		return fmt.Errorf("%w: length %d", ErrFormat, len(b))
 	}
-	end := len(b) - CRCLen
-	if checksum(b[:end]) != binary.LittleEndian.Uint32(b[end:]) { // [FCVI-3-1]
+	if !Sound(b) { // [FCVI-3-1]
 		return ErrCRC
 	}
+	end := len(b) - CRCLen
 	f.parse(b)
 	opt, fill := OptionalLen(f.DFCtl), int(f.FCtl&FCtlFill)
 	data := b[HeaderLen:end]
@@ -163,6 +167,7 @@ func (f *Frame) Parse(b []byte) error {
 // large enough, and returns the buffer to be reused.
 func (f *Frame) CloneTo(dst *Frame, buf []byte) []byte {
 	*dst = *f
+	dst.Taker = nil
 	buf = append(buf[:0], f.Opt...)
 	buf = append(buf, f.Payload...)
 	dst.Opt, dst.Payload = buf[:len(f.Opt):len(f.Opt)], buf[len(f.Opt):]

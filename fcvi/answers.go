@@ -29,9 +29,10 @@ func (c *conn) answer(a answer) {
 	c.p.activate(c)
 }
 
-// sendAnswer sends the next frame of the response that is first in line.
+// sendAnswer sends the next frames of the response that is first in line, at most
+// room, and returns how many.
 // [FCVI-5.2.5-5]
-func (c *conn) sendAnswer(now fc.Time) bool {
+func (c *conn) sendAnswer(now fc.Time, room int) int {
 	t, p := &c.tx, c.p
 	a := t.answers.at(0)
 	first := !a.begun
@@ -43,10 +44,15 @@ func (c *conn) sendAnswer(now fc.Time) bool {
 	*h = iu.Header{Handle: c.rHandle, Op: a.op, MsgID: a.id, Flags: a.flags, Param: a.status} // [FCVI-5.9.6-3] [FCVI-6.3-1] [FCVI-6.5-1]
 	var payload []byte
 	use := iu.Use{Last: true}
+	frames, size := 1, c.payloadFor(a.op)
 	if a.op == iu.ReadResp && a.flags&iu.FlagErr == 0 && a.n > 0 { // [FCVI-5.2.4-3]
-		n := min(uint32(c.payloadFor(a.op)), a.n-a.off)
+		frames, use.Last = before(int(a.n-a.off), size, room)
+		n := frames * size
+		if use.Last {
+			n = int(a.n - a.off)
+		}
 		var out regmem.Outcome
-		payload, out = c.up.fetch(a.mh, a.va, a.n, a.off, int(n), p.scratch[:])
+		payload, out = c.up.fetch(a.mh, a.va, a.n, a.off, n, p.scratch[:min(n, size)])
 		if out != regmem.OK {
 			// The region went away meanwhile.
 			bad := *a
@@ -57,9 +63,8 @@ func (c *conn) sendAnswer(now fc.Time) bool {
 			} else {
 				c.fail2(now, iu.PortInternal, true)
 			}
-			return true
+			return 1
 		}
-		use.Last = a.off+n == a.n
 	}
 	f := p.frame(fc.RCtl(p.cfg.codec.RCtl(a.op)), p.cfg.codec.DFCtl(a.op), fc.FCtl(p.cfg.codec.FCtl(a.op, use)))
 	f.SeqID, f.SeqCnt, f.OXID, f.RXID = a.seq, a.cnt, a.oxid, a.rxid
@@ -67,18 +72,26 @@ func (c *conn) sendAnswer(now fc.Time) bool {
 	if a.op.HasData() {
 		f.Param = a.off
 	}
-	if !p.np.Send(now, c.remote, c.class, first, f) {
-		a.begun = a.begun && !first
-		return false
+	ok := false
+	if use.Last {
+		ok = p.np.Send(now, c.remote, c.class, first, f)
+	} else {
+		frames = len(payload) / size
+		payload = payload[:frames*size]
+		ok = p.np.SendRun(now, c.remote, c.class, first, f, size, payload)
 	}
-	a.cnt++
+	if !ok {
+		a.begun = a.begun && !first
+		return 0
+	}
+	a.cnt += uint16(frames)
 	a.off += uint32(len(payload))
 	p.stats.SentBytes += uint64(len(payload))
 	if use.Last {
 		p.stats.SentIUs++
 		t.answers.drop(1)
 	}
-	return true
+	return frames
 }
 
 // serveRead queues the answer of an RDMA Read after its target was checked.

@@ -20,7 +20,8 @@ type consumer interface {
 	peek() (vi.Control, bool)
 	next(w *work)
 	// gather returns n bytes of w from offset off, either a piece of
-	// registered memory, good until the next call, or a copy in scratch.
+	// registered memory, good until the next call, or a copy in scratch. It
+	// may be fewer, but not than scratch holds.
 	gather(w *work, off uint32, n int, scratch []byte) ([]byte, vi.Status)
 	// scatterRead places data of an RDMA Read at offset off.
 	scatterRead(w *work, off uint32, b []byte) vi.Status
@@ -34,7 +35,8 @@ type consumer interface {
 	finishRecv(d vi.Delivery)
 
 	// check, place and fetch access memory that the peer names: total bytes
-	// from va, and of these those from offset off.
+	// from va, and of these those from offset off. fetch may return fewer
+	// than n, but not fewer than scratch holds.
 	check(handle uint32, va uint64, total uint32, write bool) regmem.Outcome
 	place(handle uint32, va uint64, total, off uint32, b []byte) regmem.Outcome
 	fetch(handle uint32, va uint64, total, off uint32, n int, scratch []byte) ([]byte, regmem.Outcome)
@@ -110,6 +112,7 @@ type conn struct {
 	holds     bool // messages wait for a receive descriptor instead of failing
 
 	up      consumer
+	run     run
 	tx      txState
 	rx      rxState
 	late    *lateDisc // the peer's disconnect, held back

@@ -143,9 +143,10 @@ func (v *viConsumer) at(p *piece, d *vi.Descriptor, cur *vi.Cursor, pos *uint32,
 
 func (v *viConsumer) gather(w *work, off uint32, n int, scratch []byte) ([]byte, vi.Status) {
 	b := v.at(&v.src, w.d, &w.cur, &w.pos, off, w.n-off, false)
-	if len(b) >= n && !v.src.ref.Guarded() {
-		return b[:n], 0
+	if len(b) >= min(n, len(scratch)) && !v.src.ref.Guarded() {
+		return b[:min(n, len(b))], 0
 	}
+	n = min(n, len(scratch))
 	for got := 0; ; {
 		if b == nil {
 			return nil, vi.StatusProtectionError
@@ -267,6 +268,7 @@ func (v *viConsumer) fetch(handle uint32, va uint64, total, off uint32, n int, s
 	if !v.target.ref.Guarded() {
 		return from[:n], regmem.OK
 	}
+	n = min(n, len(scratch))
 	if err := regmem.Copy(scratch[:n], from[:n], true); err != nil {
 		return nil, regmem.NoRegion
 	}

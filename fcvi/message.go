@@ -95,30 +95,34 @@ func (c *conn) exchange(now fc.Time, h *iu.Header) bool {
 	return true
 }
 
-// sendFrame sends the next frame of the message in transmission.
+// sendFrames sends the next frames of the message in transmission, at most room,
+// and returns how many: as many at a time as follow each other in memory, or
+// else one, or the last.
 // [FCVI-5.1-3] [FCVI-5.2.5-3] [FCVI-5.2.5-4] [FCVI-8.4-1]
-func (c *conn) sendFrame(now fc.Time) bool {
+func (c *conn) sendFrames(now fc.Time, room int) int {
 	t, p := &c.tx, c.p
 	w := &t.cur
 	var payload []byte
 	use := t.use
 	use.Last = true
-	if w.op != iu.ReadRqst {
-		n := min(uint32(c.payloadFor(w.op)), w.n-t.off)
-		if n > 0 {
-			var bad vi.Status
-			if payload, bad = c.up.gather(w, t.off, int(n), p.scratch[:]); bad != 0 {
-				t.busy = false
-				c.dropAck(t.oxid)
-				p.oxids.lock(now, t.oxid)
-				c.up.finish(w, bad)
-				if c.reliable() {
-					c.drain(now)
-				}
-				return true // there may be more behind it
-			}
+	frames, size := 1, c.payloadFor(w.op)
+	if w.op != iu.ReadRqst && w.n > t.off {
+		frames, use.Last = before(int(w.n-t.off), size, room)
+		n := frames * size
+		if use.Last {
+			n = int(w.n - t.off)
 		}
-		use.Last = t.off+n == w.n
+		var bad vi.Status
+		if payload, bad = c.up.gather(w, t.off, n, p.scratch[:min(n, size)]); bad != 0 {
+			t.busy = false
+			c.dropAck(t.oxid)
+			p.oxids.lock(now, t.oxid)
+			c.up.finish(w, bad)
+			if c.reliable() {
+				c.drain(now)
+			}
+			return 1 // there may be more behind it
+		}
 	}
 	f := p.frame(t.rctl, t.dfctl, fc.FCtl(p.cfg.codec.FCtl(w.op, use))) // [FCVI-5.9.1-2] [FCVI-5.9.1-4]
 	f.SeqID, f.SeqCnt, f.OXID, f.RXID = t.seq, t.cnt, t.oxid, fc.Unassigned
@@ -127,18 +131,35 @@ func (c *conn) sendFrame(now fc.Time) bool {
 		f.Param = t.off // relative offset [FCVI-5.8-6]
 	}
 	if c.class == fc.Class2 {
-		t.acking.at(t.acking.len()-1).left++
+		t.acking.at(t.acking.len()-1).left++ // one at a time, see step
 	}
-	if !p.np.Send(now, c.remote, c.class, t.off == 0, f) {
-		return false
+	ok := false
+	if use.Last {
+		ok = p.np.Send(now, c.remote, c.class, t.off == 0, f)
+	} else {
+		frames = len(payload) / size
+		payload = payload[:frames*size]
+		ok = p.np.SendRun(now, c.remote, c.class, t.off == 0, f, size, payload)
 	}
-	t.cnt++ // [FCVI-5.8-5]
+	if !ok {
+		return 0
+	}
+	t.cnt += uint16(frames) // [FCVI-5.8-5]
 	t.off += uint32(len(payload))
 	p.stats.SentBytes += uint64(len(payload))
 	if use.Last {
 		c.sentMessage(now)
 	}
-	return true
+	return frames
+}
+
+// before tells how many frames of size bytes, at most room, come before the last
+// of n bytes, or that this is the last.
+func before(n, size, room int) (frames int, last bool) {
+	if n <= size {
+		return 1, true
+	}
+	return min((n-1)/size, room), false
 }
 
 // sentMessage does what follows the last frame of a message.

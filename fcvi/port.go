@@ -447,8 +447,12 @@ func (p *port) pump(now fc.Time) {
 			continue
 		}
 		room = min(room, quantum)
-		for room > 0 && c.step(now) {
-			room--
+		for room > 0 {
+			n := c.step(now, room)
+			if n == 0 {
+				break
+			}
+			room -= n
 		}
 		if room == 0 {
 			p.activate(c)

@@ -164,8 +164,12 @@ func (c *conn) take1(now fc.Time, f *fc.Frame, h *iu.Header, inOrder bool) {
 		}
 	}
 	c.stall(now, m)
-	if m.complete && h.MsgID == r.mexp {
+	switch {
+	case h.MsgID != r.mexp:
+	case m.complete:
 		c.deliver(now)
+	case uint32(end) == m.got.next() && !m.held && !m.discard:
+		c.follow(now, f, false)
 	}
 }
 

@@ -153,6 +153,9 @@ func (c *conn) readData(now fc.Time, f *fc.Frame, q *pending, i int) bool {
 		q.end = int64(off + n)
 	}
 	q.done = q.end >= 0 && q.got.covers(uint32(q.end)) // [FCVI-5.2.4-4]
+	if i == 0 && off+n == q.got.next() && !q.done {
+		c.follow(now, f, true)
+	}
 	return true
 }
 

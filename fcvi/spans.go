@@ -31,6 +31,16 @@ func (s *spans) next() uint32 { return s.front }
 // covers reports whether everything up to n is here.
 func (s *spans) covers(n uint32) bool { return s.front >= n }
 
+// extend notes n bytes at next. It reports false, and does nothing, if there is
+// something beyond.
+func (s *spans) extend(n uint32) bool {
+	if len(s.beyond) > 0 {
+		return false
+	}
+	s.front += n
+	return true
+}
+
 // add notes n bytes at off. Without bytes it changes nothing and says whether
 // off is where the next are expected.
 func (s *spans) add(off, n uint32, inOrder bool) spanResult {

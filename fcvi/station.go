@@ -78,6 +78,12 @@ func (s *sender) Send(f *fc.Frame) {
 	}
 }
 
+func (s *sender) SendRun(f *fc.Frame, size int, data []byte) {
+	if s.out != nil {
+		fc.SendRun(s.out, f, size, data)
+	}
+}
+
 // lock takes mu and reads the clock, which never passes the timer that is next:
 // what a machine has to do then is done first.
 //
@@ -224,7 +230,10 @@ func (o *localOutlet) begin(s *station) error {
 	return err
 }
 
-func (o *localOutlet) Send(f *fc.Frame)     { o.l.Send(f) }
+func (o *localOutlet) Send(f *fc.Frame) { o.l.Send(f) }
+func (o *localOutlet) SendRun(f *fc.Frame, size int, data []byte) {
+	o.l.SendRun(f, size, data)
+}
 func (o *localOutlet) room(dst fc.Addr) int { return o.l.Room(dst) }
 func (o *localOutlet) flush()               { o.l.Flush() }
 func (o *localOutlet) close()               { o.l.Close() }
@@ -255,7 +264,10 @@ func (o *linkOutlet) begin(s *station) error {
 	return nil
 }
 
-func (o *linkOutlet) Send(f *fc.Frame)      { o.l.Send(f) }
+func (o *linkOutlet) Send(f *fc.Frame) { o.l.Send(f) }
+func (o *linkOutlet) SendRun(f *fc.Frame, size int, data []byte) {
+	o.l.SendRun(f, size, data)
+}
 func (o *linkOutlet) room(fc.Addr) int      { return o.l.Room() }
 func (o *linkOutlet) flush()                { o.l.Flush() }
 func (o *linkOutlet) close()                { o.l.Close() }

@@ -90,28 +90,34 @@ func (c *conn) posted(now fc.Time) {
 	}
 }
 
-// step sends one frame. It reports false if there is nothing to send now.
-func (c *conn) step(now fc.Time) bool {
-	if c.gone || c.remote == nil || !c.remote.Ready() || c.class == fc.Class2 && !c.remote.Room() {
-		return false
+// step sends a frame, or several that follow each other in their sequence, at
+// most room. It returns how many; 0 if there is nothing to send now.
+func (c *conn) step(now fc.Time, room int) int {
+	if c.gone || c.remote == nil || !c.remote.Ready() {
+		return 0
+	}
+	if c.class == fc.Class2 {
+		if room = 1; !c.remote.Room() {
+			return 0
+		}
 	}
 	t := &c.tx
 	t.turn = !t.turn
 	if t.turn && t.answers.len() > 0 {
-		return c.sendAnswer(now)
+		return c.sendAnswer(now, room)
 	}
 	if c.state == stConnected && c.up != nil && !c.paused {
 		if t.proof.want && !t.busy && c.openProbe(now) {
-			return true
+			return 1
 		}
 		if t.busy || c.startMessage(now) {
-			return c.sendFrame(now)
+			return c.sendFrames(now, room)
 		}
 	}
 	if t.answers.len() > 0 {
-		return c.sendAnswer(now)
+		return c.sendAnswer(now, room)
 	}
-	return false
+	return 0
 }
 
 // startMessage takes the next send descriptor, if the peer takes another

@@ -110,11 +110,7 @@ func (l *Local) Send(f *fc.Frame) {
 	link := l.route(f.DID)
 	if link != nil && f.SOF.Class() != fc.ClassF {
 		link.Send(f)
-		l.mu.Lock()
-		if len(l.touch) == 0 || l.touch[len(l.touch)-1] != link {
-			l.touch = append(l.touch, link)
-		}
-		l.mu.Unlock()
+		l.touched(link)
 		return
 	}
 	l.mu.Lock()
@@ -123,6 +119,29 @@ func (l *Local) Send(f *fc.Frame) {
 	}
 	l.mu.Unlock()
 	l.wake()
+}
+
+// SendRun implements fc.RunSender.
+func (l *Local) SendRun(f *fc.Frame, size int, data []byte) {
+	if link := l.route(f.DID); link != nil {
+		link.SendRun(f, size, data)
+		l.touched(link)
+		return
+	}
+	for ; len(data) > 0; data = data[size:] {
+		f.Payload = data[:size]
+		l.Send(f)
+		f.Next(size)
+	}
+}
+
+// touched notes that link has something to write.
+func (l *Local) touched(link *fcip.Link) {
+	l.mu.Lock()
+	if len(l.touch) == 0 || l.touch[len(l.touch)-1] != link {
+		l.touch = append(l.touch, link)
+	}
+	l.mu.Unlock()
 }
 
 // Link returns the FCIP link that leads to dst, nil if there is none.

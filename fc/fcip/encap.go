@@ -105,6 +105,6 @@ func Parse(b []byte, f *fc.Frame) (n int, err error) {
 	if binary.BigEndian.Uint32(b[28:]) != delim(sof) || !fc.SOF(sof).Valid() {
 		return n, fmt.Errorf("%w: start of frame %x", ErrFrame, b[28:32])
 	}
-	f.SOF, f.EOF = fc.SOF(sof), fc.EOF(eof)
+	f.SOF, f.EOF, f.Taker = fc.SOF(sof), fc.EOF(eof), nil
 	return n, f.Parse(b[HeaderLen+delimLen : n-delimLen])
 }

@@ -77,6 +77,7 @@ type Link struct {
 	fly     []byte // being written; owned by the send role
 
 	frame  fc.Frame // of the receive role
+	head   header   // likewise
 	batch  []byte
 	used   int
 	rxErr  error
@@ -454,6 +455,9 @@ func (l *Link) each(yield func(f *fc.Frame)) {
 				continue
 			}
 			yield(&l.frame)
+			if l.frame.Taker != nil {
+				frames += l.follow(l.batch[l.used-n : l.used])
+			}
 		case err == io.ErrUnexpectedEOF:
 			l.stats.recvF.Add(frames)
 			return

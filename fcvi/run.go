@@ -1,0 +1,86 @@
+package fcvi
+
+import (
+	"viaduct/fc"
+	"viaduct/fcvi/iu"
+)
+
+// A run is what a connection knows of the frame that came last, if the next ones
+// may be given to Take. It is good until another frame comes, or the port is
+// left: nothing else happens in between.
+type run struct {
+	now  fc.Time
+	resp bool // of the response stream
+}
+
+var _ fc.Taker = (*conn)(nil)
+
+// follow tells the link that the frames which continue f may be given to Take.
+// f was placed, so is everything before it, and it is not the last.
+func (c *conn) follow(now fc.Time, f *fc.Frame, resp bool) {
+	if len(f.Payload) > 0 && !f.Last() && f.Class() == fc.Class3 && c.state == stConnected && c.up != nil {
+		c.run = run{now, resp}
+		f.Taker = c
+	}
+}
+
+// Take implements fc.Taker. What a frame's header is checked for was checked for
+// that of the frame before, which was the same; what is left are its place and
+// its bytes.
+func (c *conn) Take(b []byte) bool {
+	if c.state != stConnected || c.up == nil || c.paused {
+		return false
+	}
+	taken := false
+	if c.run.resp {
+		taken = c.takeRead(b)
+	} else {
+		taken = c.takeRequest(b)
+	}
+	if taken {
+		c.p.stats.RecvFrames++
+		c.p.np.Taken()
+	}
+	return taken
+}
+
+// takeRequest takes a frame of the message that is next in the request stream.
+func (c *conn) takeRequest(b []byte) bool {
+	r := &c.rx
+	m := r.ahead(r.mexp)
+	if m == nil || m.complete || m.discard || m.held || m.end >= 0 || r.failed != iu.Accepted {
+		return false
+	}
+	limit := c.mts
+	if m.h.Op == iu.WriteRqst {
+		limit = m.h.Total
+	}
+	off := m.got.next()
+	if uint64(off)+uint64(len(b)) > uint64(limit) || !m.got.extend(uint32(len(b))) {
+		return false
+	}
+	if !c.placeFrame(c.run.now, m, off, b) {
+		c.p.pump(c.run.now)
+	}
+	return true
+}
+
+// takeRead takes a frame of the READ_RESP that is next in the response stream.
+func (c *conn) takeRead(b []byte) bool {
+	if c.tx.pending.len() == 0 {
+		return false
+	}
+	q := c.tx.pending.at(0)
+	off, n := q.got.next(), uint32(len(b))
+	if q.done || uint64(off)+uint64(n) > uint64(q.w.n) || !q.got.extend(n) {
+		return false
+	}
+	if bad := c.up.scatterRead(&q.w, off, b); bad != 0 {
+		q.bad, q.reason, q.done = bad, iu.PortInternal, true
+		c.retire(c.run.now)
+		c.p.pump(c.run.now)
+		return true
+	}
+	c.p.stats.PlacedBytes += uint64(n)
+	return true
+}
