@@ -3,30 +3,31 @@ package fc
 import (
 	"encoding/binary"
 	"hash/crc32"
+
+	"viaduct/internal/crc"
 )
 
 // checksum returns the CRC of b, which begins with a frame header and ends
 // before the CRC. [FCFS-2.1-4]
 //
-// The standard library folds 16 bytes at a time with an instruction made for
-// it, and does what is left byte by byte; in frames of two thousand bytes that
-// rest is a fifth of the time. Here it is done in words, which frames are made
-// of.
+// Instructions made for it take 16 bytes at a time. The standard library does
+// what is left byte by byte; in frames of two thousand bytes that rest is a fifth
+// of the time. Here it is done in words, which frames are made of.
 func checksum(b []byte) uint32 {
 	n := len(b) &^ 15
-	crc := crc32.ChecksumIEEE(b[:n])
+	sum := crc.IEEE.Update(0, b[:n])
 	if b = b[n:]; len(b) >= 8 {
-		crc = ^update8(^crc, b)
+		sum = ^update8(^sum, b)
 		b = b[8:]
 	}
 	if len(b) >= 4 {
-		crc = ^update4(^crc, b)
+		sum = ^update4(^sum, b)
 		b = b[4:]
 	}
 	if len(b) > 0 {
-		crc = crc32.Update(crc, crc32.IEEETable, b)
+		sum = crc32.Update(sum, crc32.IEEETable, b)
 	}
-	return crc
+	return sum
 }
 
 // Sound reports whether b, from a frame header to the CRC, bears the right CRC.

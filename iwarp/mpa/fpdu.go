@@ -3,15 +3,16 @@ package mpa
 import (
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
+
+	"viaduct/internal/crc"
 )
 
 // castagnoli makes the CRC32c of iSCSI digests. [MPA-4.4-1] [MPA-4.4-11]
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+var castagnoli = crc.Castagnoli
 
 // CRC returns the CRC of b continued from crc, which is 0 at the start of an
 // FPDU. On the wire it stands with its least significant byte first. [MPA 4.4]
-func CRC(crc uint32, b []byte) uint32 { return crc32.Update(crc, castagnoli, b) }
+func CRC(crc uint32, b []byte) uint32 { return castagnoli.Update(crc, b) }
 
 // zeros is what pads are made of; nobody writes to it.
 var zeros [3]byte

@@ -49,7 +49,7 @@ var rules = []rule{
 	{"sdp/sdpcore", []string{"sdp/sdpwire"}, core},
 
 	{"sdp/sdpwire", nil, codec},
-	{"iwarp/mpa", nil, codec},
+	{"iwarp/mpa", []string{"internal/crc"}, codec},
 	{"iwarp/ddp", []string{"iwarp/mpa"}, codec},
 	{"iwarp/rdmap", []string{"iwarp/ddp", "iwarp/mpa"}, codec},
 	{"vitcp/vitcpwire", nil, codec},
