@@ -52,7 +52,7 @@ func (l *Link) sendRun(f *fc.Frame, size int, data []byte) {
 	at := len(l.pend)
 	f.Payload = data[:size]
 	l.pend = Append(l.pend, f)
-	before := l.pend[at:]
+	before, last := l.pend[at:], []byte(nil)
 	n, from := len(before), offOpt+len(f.Opt)
 	for data = data[size:]; len(data) > 0; data = data[size:] {
 		f.Next(size)
@@ -63,7 +63,15 @@ func (l *Link) sendRun(f *fc.Frame, size int, data []byte) {
 		place(b, f)
 		copy(b[from:], data[:size])
 		copy(b[from+size:], before[from+size:]) // fill, CRC and EOF
-		fc.Seal(b[offFrame : n-delimLen])
+		// The CRC is that of the frame before: the processor would have to wait
+		// until what was written just now is in the cache.
+		if last != nil {
+			fc.Seal(last[offFrame : n-delimLen])
+		}
+		last = b
+	}
+	if last != nil {
+		fc.Seal(last[offFrame : n-delimLen])
 	}
 	f.Next(size)
 }
@@ -78,12 +86,16 @@ func (l *Link) follow(wire []byte) (frames uint64) {
 		return 0
 	}
 	h := l.head[:copy(l.head[:from], wire)]
+	f.Next(size)
+	place(h, f)
 	eof := binary.BigEndian.Uint32(wire[n-delimLen:])
-	for len(l.batch)-l.used >= n {
+	for ; len(l.batch)-l.used >= n; f.Next(size) {
+		// In pieces, as h is not written to: the processor would have to wait
+		// until everything written before is in the cache.
 		b := l.batch[l.used : l.used+n]
-		f.Next(size)
-		place(h, f)
-		if string(b[:from]) != string(h) || binary.BigEndian.Uint32(b[n-delimLen:]) != eof ||
+		if string(b[:offSeqCnt]) != string(h[:offSeqCnt]) || binary.BigEndian.Uint16(b[offSeqCnt:]) != f.SeqCnt ||
+			string(b[offSeqCnt+2:offParam]) != string(h[offSeqCnt+2:offParam]) || binary.BigEndian.Uint32(b[offParam:]) != f.Param ||
+			string(b[offOpt:from]) != string(h[offOpt:]) || binary.BigEndian.Uint32(b[n-delimLen:]) != eof ||
 			!fc.Sound(b[offFrame:n-delimLen]) || // [FCVI-3-1]
 			!f.Taker.Take(b[from:from+size]) {
 			break
