@@ -88,7 +88,9 @@ func readRequest(ctx context.Context, nc net.Conn, cfg *Config, read []byte) (_ 
 func await(ctx context.Context, nc net.Conn, r *mpa.Responder, limit time.Duration, read []byte) error {
 	stop := bound(ctx, nc, limit)
 	defer stop()
-	buf := append(make([]byte, 0, startupBuffer+len(read)), read...)
+	b := startupBuffers.Get().(*startupBuffer)
+	defer startupBuffers.Put(b)
+	buf := append(b[:0], read...)
 	for {
 		switch _, act := r.Receive(buf); act {
 		case mpa.Ask:

@@ -1,12 +1,14 @@
 package iwarp
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"time"
 
 	"viaduct/internal/frameio"
@@ -109,10 +111,12 @@ func exchange(ctx context.Context, nc net.Conn, in *mpa.Initiator, limit time.Du
 		in.Lost(err)
 		return mpa.Close, nil, startupError(ctx, in.Err())
 	}
-	buf := append(make([]byte, 0, startupBuffer+len(read)), read...)
+	b := startupBuffers.Get().(*startupBuffer)
+	defer startupBuffers.Put(b)
+	buf := append(b[:0], read...)
 	for {
 		if n, act := in.Receive(buf); act != mpa.Wait {
-			return act, buf[n:], nil
+			return act, bytes.Clone(buf[n:]), nil
 		}
 		n, err := frameio.ReadSoon(nc, buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
@@ -127,8 +131,10 @@ func exchange(ctx context.Context, nc net.Conn, in *mpa.Initiator, limit time.Du
 	}
 }
 
-// startupBuffer holds the longest frame and some of what may come behind it.
-const startupBuffer = mpa.FrameLen + mpa.MaxPrivate + 108
+// A startupBuffer holds the longest frame and some of what may come behind it.
+type startupBuffer [mpa.FrameLen + mpa.MaxPrivate + 108]byte
+
+var startupBuffers = sync.Pool{New: func() any { return new(startupBuffer) }}
 
 func startupError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {

@@ -33,7 +33,7 @@ type Conn struct {
 	qp     *iwarp.QueuePair
 	cq     *iwarp.CompletionQueue
 	acts   []sdpcore.Action
-	comps  [32]iwarp.Completion
+	comps  [8]iwarp.Completion // for poll
 	born   time.Time
 	wops   []*op // writes in the machine
 	rops   []*op // reads in the machine
@@ -86,6 +86,9 @@ type op struct {
 
 var opPool = sync.Pool{New: func() any { return &op{wake: make(chan struct{}, 1)} }}
 
+// actions are slices that events of connections are answered in.
+var actions = sync.Pool{New: func() any { return new(make([]sdpcore.Action, 0, 8)) }}
+
 func newOp() *op {
 	o := opPool.Get().(*op)
 	select {
@@ -111,7 +114,7 @@ func (o *op) signal() {
 // newConn makes the connection of a set-up that is complete.
 func newConn(opt Options, layout Layout, s *setup, p sdpcore.Params) *Conn {
 	c := &Conn{opt: opt, layout: layout, role: p.Role, rd: newDeadline(), wd: newDeadline(), linger: -1, born: time.Now(),
-		flushed: make(chan struct{}), gone: make(chan struct{})}
+		flushed: make(chan struct{}), gone: make(chan struct{}), acts: *actions.Get().(*[]sdpcore.Action)}
 	c.m = sdpcore.New(p)
 	c.attach(s)
 	return c

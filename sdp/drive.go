@@ -284,6 +284,9 @@ func (c *Conn) drained() {
 		f()
 	}
 	c.flush()
+	clear(c.acts[:cap(c.acts)])
+	actions.Put(new(c.acts[:0]))
+	c.acts = nil
 	close(c.drv.done)
 	close(c.gone)
 	for _, o := range c.rops {

@@ -21,9 +21,10 @@ type inbox struct {
 	size   int // bytes of a Private Buffer
 
 	mu    sync.Mutex
-	slots []slot
-	free  []int // of them, last used first
-	loose int   // slots whose payload is in the buffer of a read
+	slots []*slot // those not used so far are nil, and the last ones
+	made  int     // of them
+	free  []int   // made and not in use, last used first
+	loose int     // slots whose payload is in the buffer of a read
 
 	offer []byte // what the next poll lends
 
@@ -46,24 +47,34 @@ type slot struct {
 var _ iwarp.RecvSource = (*inbox)(nil)
 
 func newInbox(layout Layout, n, size int) *inbox {
-	in := &inbox{layout: layout, size: size, slots: make([]slot, n), free: make([]int, n)}
-	for i := range in.free {
-		in.free[i] = n - 1 - i
+	return &inbox{layout: layout, size: size, slots: make([]*slot, n)}
+}
+
+// takeLocked returns a slot that is not in use, if there is one.
+func (in *inbox) takeLocked() (i int, ok bool) {
+	if n := len(in.free); n > 0 {
+		i = in.free[n-1]
+		in.free = in.free[:n-1]
+		return i, true
 	}
-	return in
+	if in.made == len(in.slots) {
+		return 0, false
+	}
+	i = in.made
+	in.slots[i] = new(slot)
+	in.made++
+	return i, true
 }
 
 // NextRecv implements iwarp.RecvSource.
 func (in *inbox) NextRecv(head []byte, size int, last bool) (wr iwarp.RecvWR, ok bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	n := len(in.free)
-	if n == 0 {
+	i, ok := in.takeLocked()
+	if !ok {
 		return wr, false
 	}
-	i := in.free[n-1]
-	in.free = in.free[:n-1]
-	s := &in.slots[i]
+	s := in.slots[i]
 	wr.ID = uint64(i)
 	if in.lent && !in.closed {
 		if n := in.lands(head, size, last); n > 0 {
@@ -151,7 +162,7 @@ func (in *inbox) Guess() (header int, payload []byte) {
 func (in *inbox) Reclaim(id uint64) []iwarp.SGE {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	s := &in.slots[id]
+	s := in.slots[id]
 	if s.body == nil {
 		return nil
 	}
@@ -175,13 +186,13 @@ func (in *inbox) lending() bool {
 func (in *inbox) idle() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	return len(in.free) == len(in.slots)
+	return len(in.free) == in.made
 }
 
 // message returns the message of a completion: its header, and its payload
 // where the header does not contain it.
 func (in *inbox) message(id uint64, n int) (head, body []byte) {
-	s := &in.slots[id]
+	s := in.slots[id]
 	if s.body != nil {
 		return s.hdr[:], s.body
 	}
@@ -192,7 +203,7 @@ func (in *inbox) message(id uint64, n int) (head, body []byte) {
 func (in *inbox) release(id int) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	s := &in.slots[id]
+	s := in.slots[id]
 	if s.body != nil {
 		s.body = nil
 		in.loose--
@@ -208,11 +219,12 @@ func (in *inbox) release(id int) {
 // own copies the payload of a slot out of the buffer of a read, and returns
 // where the part p of it is now.
 func (in *inbox) own(id int, p []byte) []byte {
-	s := &in.slots[id]
-	if s.body == nil {
+	in.mu.Lock()
+	s := in.slots[id]
+	if s == nil || s.body == nil {
+		in.mu.Unlock()
 		return p
 	}
-	in.mu.Lock()
 	in.loose--
 	in.mu.Unlock()
 	if s.buf == nil {
