@@ -43,7 +43,11 @@ func (q *QueuePair) fault(t rdmap.Terminate, cause error) {
 // returned; what has to wait is done elsewhere.
 func (q *QueuePair) endWith(err error, how ending) {
 	if q.markEnd(err, how) {
-		go q.tearDown(how)
+		if q.ready.Load() {
+			q.fc.Go(func() { q.tearDown(how) })
+		} else {
+			go q.tearDown(how)
+		}
 	}
 }
 

@@ -96,7 +96,11 @@ func (l *Listener) serve() {
 			nc.Close()
 			continue
 		}
-		l.wg.Go(func() { l.startUp(nc, host) })
+		l.wg.Add(1)
+		frameio.Go(frameio.Crewed(nc), func() {
+			defer l.wg.Done()
+			l.startUp(nc, host)
+		})
 	}
 }
 

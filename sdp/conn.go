@@ -123,6 +123,7 @@ func newConn(opt Options, layout Layout, s *setup, p sdpcore.Params) *Conn {
 // attach gives the connection the stream of a set-up.
 func (c *Conn) attach(s *setup) {
 	c.qp, c.cq = s.qp, s.cq
+	c.drv.crewed = s.crewed
 	c.recv.in = s.in
 	c.send.init(s.sendDepth)
 	c.drv.done = make(chan struct{})

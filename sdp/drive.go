@@ -31,6 +31,7 @@ type driver struct {
 	seen      uint          // of them, when look was last there
 	scheduled bool          // look is due
 	own       bool          // the goroutine of the connection runs
+	crewed    bool          // it may be one of the crew, see frameio.Go
 	inOwn     bool          // it is the one that has mu
 	last      func()        // what it does when it has ended
 	ownDue    sdpcore.Time  // deadline of the machine that it will wake at, or 0
@@ -262,7 +263,7 @@ func (c *Conn) release(reset bool, err error) {
 	if c.drv.inOwn {
 		c.drv.last = letGo
 	} else {
-		go letGo()
+		frameio.Go(c.drv.crewed, letGo)
 	}
 }
 
@@ -569,7 +570,7 @@ func (c *Conn) look() {
 
 func (c *Conn) startOwn() {
 	c.drv.own = true
-	go c.runOwn()
+	frameio.Go(c.drv.crewed, c.runOwn)
 }
 
 // runOwn drives the connection while no call does.

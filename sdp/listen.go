@@ -202,7 +202,11 @@ func (l *Listener) run() {
 			reset(nc)
 			continue
 		}
-		l.wg.Go(func() { l.setUp(nc, host) })
+		l.wg.Add(1)
+		frameio.Go(frameio.Crewed(nc), func() {
+			defer l.wg.Done()
+			l.setUp(nc, host)
+		})
 	}
 }
 

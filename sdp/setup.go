@@ -8,6 +8,7 @@ import (
 	"net"
 	"time"
 
+	"viaduct/internal/frameio"
 	"viaduct/iwarp"
 	"viaduct/sdp/sdpcore"
 	"viaduct/sdp/sdpwire"
@@ -25,6 +26,7 @@ type setup struct {
 	in        *inbox
 	sendDepth int
 	layout    Layout
+	crewed    bool // see frameio.Go
 }
 
 // newSetup makes what a stream needs. dev may be nil.
@@ -62,6 +64,7 @@ func (o *Options) maxRecvSize() int {
 // [SDP-8.1.1-6] [SDP-8.1.1-7] [SDP-8.1.1-18] [D-08]
 func (s *setup) config(nc net.Conn) *iwarp.Config {
 	o := &s.opt
+	s.crewed = frameio.Crewed(nc)
 	s.in = newInbox(s.layout, o.RecvBuffers+1, o.maxRecvSize())
 	return &iwarp.Config{
 		FPDUSize: fpduSize(nc),

@@ -284,7 +284,7 @@ func (l *link) Stop(reason vi.StopReason) {
 		l.timer.Stop()
 	}
 	l.timerMu.Unlock()
-	go l.wind(started)
+	l.c.Go(func() { l.wind(started) })
 }
 
 // wind ends the wire and what is left of the link.

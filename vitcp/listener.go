@@ -196,7 +196,11 @@ func (l *listener) admit(c net.Conn) {
 		c.Close()
 		return
 	}
-	l.wg.Go(func() { l.serve(c, remote) })
+	l.wg.Add(1)
+	frameio.Go(frameio.Crewed(c), func() {
+		defer l.wg.Done()
+		l.serve(c, remote)
+	})
 }
 
 // verdict takes c out of the half-open ones.

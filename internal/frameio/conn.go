@@ -129,7 +129,11 @@ func (c *Conn) start(early []byte, polled bool) {
 // begin starts the passive goroutine, which may be given more than it needs.
 func (c *Conn) begin() {
 	c.list()
-	c.wg.Go(c.passive)
+	c.wg.Add(1)
+	Go(true, func() { // until it is quiet for a while, see rota
+		defer c.wg.Done()
+		c.passive()
+	})
 }
 
 // attend starts the passive goroutine of a connection that was polled until
@@ -180,6 +184,9 @@ func (c *Conn) Control(f func(fd uintptr)) error {
 	}
 	return raw.Control(f)
 }
+
+// Go is go f(), for work on the connection.
+func (c *Conn) Go(f func()) { Go(c.sock.Load() != nil, f) }
 
 // fail reports the first failure to the protocol.
 func (c *Conn) fail(err error) {

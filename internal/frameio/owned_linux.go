@@ -63,6 +63,8 @@ var (
 	_ syscall.Conn = (*owned)(nil)
 )
 
+func (*owned) isSocket() {}
+
 func (o *owned) LocalAddr() net.Addr  { return o.local }
 func (o *owned) RemoteAddr() net.Addr { return o.remote }
 
