@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"viaduct/internal/doze"
 	"viaduct/internal/queue"
 )
 
@@ -222,6 +223,32 @@ func (p *progress) Unpoll() {
 	for _, q := range *p.users.Load() {
 		q.unpoll()
 	}
+}
+
+// Expects implements [queue.Dozer].
+func (p *progress) Expects() bool {
+	users := *p.users.Load()
+	return len(users) <= maxPolled && slices.ContainsFunc(users, func(q *QueuePair) bool {
+		if !q.ready.Load() {
+			return false
+		}
+		q.ring()
+		return q.fc.Expects()
+	})
+}
+
+// Doze implements [queue.Dozer].
+func (p *progress) Doze(s *doze.Sleeper) bool {
+	users := *p.users.Load()
+	for _, q := range users {
+		if !q.ready.Load() {
+			return false
+		}
+		if !q.fc.Doze(s) {
+			return false
+		}
+	}
+	return len(users) > 0
 }
 
 // Take is PollN without a look at the connections.

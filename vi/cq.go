@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"viaduct/internal/doze"
 	"viaduct/internal/queue"
 )
 
@@ -206,6 +207,25 @@ func (p *cqProgress) Poll() (got bool) {
 		last = v
 	}
 	return got
+}
+
+// Expects implements queue.Dozer.
+func (p *cqProgress) Expects() bool {
+	vis := *p.vis.Load()
+	return len(vis) <= pollable && slices.ContainsFunc(vis, func(v *VI) bool { return (*progress)(v).Expects() })
+}
+
+// Doze implements queue.Dozer.
+func (p *cqProgress) Doze(s *doze.Sleeper) bool {
+	vis := *p.vis.Load()
+	var last *VI
+	for _, v := range vis {
+		if v != last && !(*progress)(v).Doze(s) {
+			return false
+		}
+		last = v
+	}
+	return last != nil
 }
 
 func (p *cqProgress) Unpoll() {

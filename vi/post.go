@@ -1,6 +1,10 @@
 package vi
 
-import "context"
+import (
+	"context"
+
+	"viaduct/internal/doze"
+)
 
 // PostSend posts a descriptor to the send queue. It never blocks. On a VI
 // that is not connected the descriptor completes at once as flushed.
@@ -156,6 +160,32 @@ func (v *VI) Poll() bool {
 		return ep.link.Poll()
 	}
 	return false
+}
+
+// progress drives the connection of a VI.
+type progress VI
+
+func (p *progress) Poll() bool { return (*VI)(p).Poll() }
+func (p *progress) Unpoll()    { (*VI)(p).Unpoll() }
+
+// Expects implements queue.Dozer.
+func (p *progress) Expects() bool {
+	l := p.dozer()
+	return l != nil && l.Expects()
+}
+
+// Doze implements queue.Dozer.
+func (p *progress) Doze(s *doze.Sleeper) bool {
+	l := p.dozer()
+	return l != nil && l.Doze(s)
+}
+
+func (p *progress) dozer() dozer {
+	if ep := p.conn.Load(); ep != nil {
+		l, _ := ep.link.(dozer)
+		return l
+	}
+	return nil
 }
 
 // Unpoll tells that the consumer will not poll for a while. Not calling it

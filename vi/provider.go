@@ -2,6 +2,8 @@ package vi
 
 import (
 	"context"
+
+	"viaduct/internal/doze"
 )
 
 // A Provider is a network mapping of the VI Architecture: VI/TCP, FC-VI. It
@@ -106,6 +108,13 @@ type Link interface {
 
 	// Wait waits until nothing of the link is left: Device.Close needs it.
 	Wait()
+}
+
+// A dozer is a Link whose consumer can sleep on it itself. See
+// internal/queue.Dozer.
+type dozer interface {
+	Expects() bool
+	Doze(s *doze.Sleeper) bool
 }
 
 // A StopReason says why the engine stops a Link.

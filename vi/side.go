@@ -163,7 +163,7 @@ func (s *side) wait(ctx context.Context) (*Descriptor, error) {
 	if s.cq != nil && !s.v.closed.Load() {
 		return nil, fmt.Errorf("%w: the queue is attached to a completion queue", ErrResource) // [VIA-6.4-10]
 	}
-	d, h, err := s.q.Wait(ctx, s.v) // [VIA-6.4-9] [VIA-6.4-11] [VIA-8.3-4]
+	d, h, err := s.q.Wait(ctx, (*progress)(s.v)) // [VIA-6.4-9] [VIA-6.4-11] [VIA-8.3-4]
 	if err != nil {
 		return nil, waitError(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"viaduct/internal/doze"
 	"viaduct/internal/frameio"
 	"viaduct/vi"
 	"viaduct/vitcp/vitcpwire"
@@ -270,6 +271,12 @@ func (l *link) Poll() bool {
 
 // Unpoll implements vi.Link.
 func (l *link) Unpoll() { l.c.Unpoll() }
+
+// Expects tells whether an answer may be on its way; see internal/queue.Dozer.
+func (l *link) Expects() bool { return l.c.Expects() }
+
+// Doze lets a consumer sleep on the link itself; see internal/queue.Dozer.
+func (l *link) Doze(s *doze.Sleeper) bool { return l.c.Doze(s) }
 
 // Stop implements vi.Link. [V-18]
 func (l *link) Stop(reason vi.StopReason) {

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"viaduct/internal/doze"
 )
 
 // A Protocol is what a Conn drives: it builds the frames that leave and takes
@@ -271,6 +273,7 @@ func (c *Conn) tearDown() {
 			c.rx.unstage()
 		}
 		c.rx.mu.Unlock()
+		doze.WakeAll()        // whose descriptor it was
 		c.taken.Do(func() {}) // not any more
 		if s := c.sock.Load(); s != nil {
 			c.tx.mu.Lock()

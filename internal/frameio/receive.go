@@ -73,6 +73,7 @@ type receiver struct {
 	seen   uint32        // polls when the passive goroutine last looked
 	woken  atomic.Uint32 // moves when the passive goroutine handles what came
 	looked uint32        // woken at the last look of the rota, whose it is
+	dozed  atomic.Uint32 // tx.batches as a consumer last began to doze
 	listed atomic.Bool   // the passive goroutine is to be renewed when it is quiet
 }
 

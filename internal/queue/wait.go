@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"viaduct/internal/doze"
 )
 
 // A Progress lets a waiting consumer drive the connections that fill its
@@ -29,6 +31,20 @@ const spin = 30 * time.Microsecond
 // there is one, what is going to come has not come yet, most of the time: who
 // sleeps at once gets more of it together.
 var processors = runtime.GOMAXPROCS(0)
+
+// A Dozer is a Progress whose consumer can sleep on the connections itself.
+type Dozer interface {
+	Progress
+
+	// Expects tells whether something was sent since somebody last dozed, so
+	// that what comes next may be an answer. Streams are better left to pile up:
+	// to be woken for each message costs both ends more than they gain.
+	Expects() bool
+
+	// Doze adds all connections to what s sleeps on. It is false if that can't
+	// be done.
+	Doze(s *doze.Sleeper) bool
+}
 
 type source interface {
 	// readyLocked tells whether waiting is over, with an error if it is for
@@ -61,6 +77,11 @@ func await(ctx context.Context, mu *sync.Mutex, ws *Waiters, s source, p Progres
 				break
 			}
 		}
+		if d, ok := p.(Dozer); ok {
+			if over, err := dozing(ctx, mu, ws, s, d); over {
+				return held(mu, err)
+			}
+		}
 		p.Unpoll()
 		mu.Lock()
 	}
@@ -71,11 +92,13 @@ func await(ctx context.Context, mu *sync.Mutex, ws *Waiters, s source, p Progres
 		w := ws.AddLocked()
 		mu.Unlock()
 		var err error
+		doze.Park()
 		select {
 		case <-w.wake:
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		}
+		doze.Unpark()
 		mu.Lock()
 		ws.RemoveLocked(w)
 		if err != nil {
@@ -86,6 +109,57 @@ func await(ctx context.Context, mu *sync.Mutex, ws *Waiters, s source, p Progres
 			return err
 		}
 	}
+}
+
+// dozing waits for s by sleeping on the connections. over tells that waiting is
+// over, with mu held; else it is to go on another way, and mu is free, as it is
+// when dozing is called. The end of ctx is heard of by that other way, within a
+// doze.Period.
+//
+// No wake-up is lost: s is looked at under mu after z fell asleep, and who makes it
+// ready later finds the waiter in the list, under mu, and wakes z with it. What
+// arrives on a connection ends the sleep, and whatever else reads the connection
+// makes s ready if that is what came. What is read here by Poll is looked at after.
+func dozing(ctx context.Context, mu *sync.Mutex, ws *Waiters, s source, d Dozer) (over bool, err error) {
+	if !d.Expects() || ctx.Err() != nil {
+		return false, nil
+	}
+	if at, ok := ctx.Deadline(); ok && time.Until(at) < doze.Period {
+		return false, nil // a doze may be late for it
+	}
+	z := doze.Take()
+	if z == nil {
+		return false, nil
+	}
+	defer z.Free()
+	for d.Doze(z) {
+		mu.Lock()
+		if ok, err := s.readyLocked(); ok || err != nil {
+			return true, err
+		}
+		w := ws.AddLocked()
+		w.dozing = z // from here on who makes s ready wakes z
+		mu.Unlock()
+		o := z.Sleep()
+		mu.Lock()
+		w.dozing = nil
+		ws.RemoveLocked(w)
+		if ok, err := s.readyLocked(); ok || err != nil {
+			return true, err
+		}
+		mu.Unlock()
+		got := d.Poll()
+		mu.Lock()
+		if ok, err := s.readyLocked(); ok || err != nil {
+			return true, err
+		}
+		mu.Unlock()
+		if o != doze.Woken && !got || ctx.Err() != nil {
+			return false, nil // somebody else receives, or it takes long
+		}
+		z.Again()
+	}
+	return false, nil
 }
 
 func held(mu *sync.Mutex, err error) error {
@@ -104,7 +178,8 @@ type Waiters struct {
 
 // A Waiter is one sleeping goroutine.
 type Waiter struct {
-	wake chan struct{}
+	wake   chan struct{}
+	dozing *doze.Sleeper // what it sleeps with, if that is not the channel
 }
 
 // spareWaiters is how many a queue keeps for reuse.
@@ -128,6 +203,9 @@ func (ws *Waiters) WakeLocked(n int) {
 	k := min(n, len(ws.list))
 	for i, w := range ws.list[:k] {
 		w.wake <- struct{}{}
+		if w.dozing != nil {
+			w.dozing.Wake()
+		}
 		ws.list[i] = nil
 	}
 	if k > 0 {
