@@ -46,9 +46,13 @@ func (r *readRing) add() *pendingRead {
 func (r *readRing) push() { r.tail.Add(1) }
 
 // first returns the oldest, nil if there is none. [receive role]
-func (r *readRing) first() *pendingRead {
-	h := r.head.Load()
-	if h == r.tail.Load() {
+func (r *readRing) first() *pendingRead { return r.at(0) }
+
+// at returns the one that is i younger than the oldest, nil if there is none.
+// [receive role]
+func (r *readRing) at(i int) *pendingRead {
+	h := r.head.Load() + uint32(i)
+	if int32(r.tail.Load()-h) <= 0 {
 		return nil
 	}
 	return &r.slots[h&uint32(len(r.slots)-1)]

@@ -26,9 +26,10 @@ type rxState struct {
 	long   *longSegment // made when first needed
 	lent   bool         // memory is lent to the source
 
-	firstSize int    // payload of the last segment that began a message and did not end it
-	place     []byte // where the next payload was guessed to belong
-	staged    int    // bytes that were read and not looked at
+	fullSend     int          // payload of the last segment that began a message on queue 0 and did not end it
+	fullResponse int          // payload of the last segment of a Read Response that did not end it
+	ahead        []regmem.Ref // pins of memory where what comes is guessed to belong
+	staged       int          // bytes that were read and not looked at
 }
 
 // Receive implements [frameio.Protocol]: it takes whole FPDUs, verifies each
@@ -64,7 +65,7 @@ func (e *engine) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
 		}
 		if k == 0 {
 			if mayDirect {
-				direct = q.beginLong(p[n:])
+				direct = q.beginLong(p[n:], longMin)
 			}
 			if direct > 0 {
 				n = len(p)

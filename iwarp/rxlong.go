@@ -30,10 +30,11 @@ type longSegment struct {
 	dropped []byte // where the rest of a segment goes if its place is gone
 }
 
-// beginLong takes the beginning of an FPDU, if it is one worth it, and returns
+// beginLong takes the beginning of an FPDU, if it is one worth it because at
+// least few bytes are missing, and returns
 // how many bytes of payload are missing. If anything is wrong with it, it is
 // left for the usual way to find out.
-func (q *QueuePair) beginLong(p []byte) (direct int) {
+func (q *QueuePair) beginLong(p []byte, few int) (direct int) {
 	r := &q.rx
 	l := r.long
 	if r.dec.Markers || !r.first || len(p) <= mpa.LengthLen {
@@ -50,7 +51,7 @@ func (q *QueuePair) beginLong(p []byte) (direct int) {
 	hl := ddp.HeaderLen(u[0])
 	size := ulpdu - hl
 	have := len(u) - hl
-	if have < 0 || size-have < longMin {
+	if have < 0 || size-have < few {
 		return 0
 	}
 	if l == nil {
@@ -67,6 +68,9 @@ func (q *QueuePair) beginLong(p []byte) (direct int) {
 		if op == rdmap.ReadResponse {
 			if _, df, rf := q.checkResponse(h, size); df != ddp.OK || rf != rdmap.OK {
 				return 0
+			}
+			if !h.Last {
+				r.fullResponse = size
 			}
 		} else if q.dev.reg.Check(h.STag, h.TO, uint64(size), q.pd.dom, q, regmem.RemoteWrite) != regmem.OK {
 			return 0
@@ -86,7 +90,7 @@ func (q *QueuePair) beginLong(p []byte) (direct int) {
 		}
 		l.kind, l.un = op, h
 		if h.MO == 0 && !h.Last {
-			r.firstSize = size
+			r.fullSend = size
 		}
 		l.crc = mpa.CRC(0, p[:mpa.LengthLen+hl])
 	}
@@ -158,9 +162,14 @@ func (q *QueuePair) longPlaced(n int) {
 	l.pins = l.pins[:0]
 	l.placed += n
 	if l.placed == l.size {
-		hl := headerLen(l.kind)
-		l.trailer = mpa.FPDULen(hl+l.size) - 2 - hl - l.size
+		l.trailer = l.trailerLen()
 	}
+}
+
+// trailerLen returns how many bytes of pad and CRC follow the payload.
+func (l *longSegment) trailerLen() int {
+	n := headerLen(l.kind) + l.size
+	return mpa.FPDULen(n) - mpa.LengthLen - n
 }
 
 // Direct implements [frameio.Protocol].

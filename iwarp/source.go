@@ -1,10 +1,6 @@
 package iwarp
 
-import (
-	"viaduct/internal/regmem"
-	"viaduct/iwarp/ddp"
-	"viaduct/iwarp/mpa"
-)
+import "viaduct/internal/regmem"
 
 // A RecvSource chooses the memory of each message when the message begins to
 // come in, in place of receives that are posted ahead. So memory is bound only
@@ -35,19 +31,29 @@ type RecvSource interface {
 	// Full reports that what comes next is better left alone until somebody
 	// looks again. It is asked before each message while memory is lent. The
 	// stream tells how much has come of what comes next, if that matters, which
-	// takes a system call.
+	// may take a system call.
 	Full(stream Pending) bool
 
-	// Guess returns lent memory where the payload of the next message would go
-	// if that is like the last one, and the length of the message's header
-	// before it, at most 32 bytes; nothing if it can't tell. Whatever comes may
-	// be written there.
-	Guess() (header int, payload []byte)
+	// Guess tells what the next messages will be if they are like the last one;
+	// the zero value if it can't tell. Whatever comes may be written there.
+	Guess() RecvGuess
 }
 
-// A Pending tells how many bytes have arrived on a stream that were not looked at
-// yet, with the headers of all layers. It must not be kept.
-type Pending interface{ Pending() int }
+// A RecvGuess is what a RecvSource expects to come.
+type RecvGuess struct {
+	Open    int    // length of the message in progress, 0 if that is not known
+	Header  int    // length of the header of each that follows, at most 32
+	Size    int    // of the payload of each
+	Payload []byte // lent memory where their payloads go, one behind the other
+	Partial int    // how many of them may be put there before they have come whole
+}
+
+// A Pending tells how much has arrived on a stream that was not looked at yet. It
+// must not be kept.
+type Pending interface {
+	// Has reports whether that is n bytes, with the headers of all layers.
+	Has(n int) bool
+}
 
 // PollLent looks at the connection without waiting, like the Poll of a
 // completion queue, and lends memory to the stream's RecvSource meanwhile. got
@@ -116,61 +122,8 @@ func (q *QueuePair) full(staged int) bool {
 	return q.supply.Full((*engine)(q))
 }
 
-// Pending implements [Pending].
-func (e *engine) Pending() int { return e.rx.staged + e.fc.Pending() }
-
-// Guess implements [frameio.Guesser]: a message whose payload goes to lent memory
-// will probably follow the one before.
-func (e *engine) Guess() (header int, place []byte) {
-	q := (*QueuePair)(e)
-	r := &q.rx
-	if !r.lent || r.recv != nil || r.dec.Markers || !r.first || r.long == nil || r.long.active || q.dead.Load() {
-		return 0, nil
-	}
-	h, place := q.supply.Guess()
-	if r.firstSize > 0 && h+len(place) > r.firstSize {
-		place = place[:max(0, r.firstSize-h)]
-	}
-	if len(place) < longMin || h > maxGuessHeader {
-		return 0, nil
-	}
-	r.place = place
-	return mpa.LengthLen + ddp.UntaggedLen + h, place
-}
-
-const maxGuessHeader = 32
-
-// Guessed implements [frameio.Guesser]. What was guessed is the length of the
-// segment too.
-func (e *engine) Guessed(header []byte, n int) (direct int, ok bool) {
-	q := (*QueuePair)(e)
-	at := q.rx.place
-	q.rx.place = nil
-	_, ulpdu, err := q.rx.dec.Need(header)
-	if err != nil || mpa.LengthLen+ulpdu != len(header)+len(at) || q.beginLong(header) == 0 {
-		return 0, false
-	}
-	l := q.rx.long
-	for at = at[:n]; len(at) > 0; {
-		iov := q.longPlaces(l.iov[:0], len(at))
-		k := 0
-		for _, b := range iov {
-			if &b[0] != &at[0] {
-				copy(b, at)
-			}
-			at = at[len(b):]
-			k += len(b)
-		}
-		clear(iov)
-		l.iov = iov[:0]
-		q.longPlaced(k)
-		if k == 0 { // its place is gone already
-			q.failLong(nil)
-			return 0, true
-		}
-	}
-	return l.size - l.placed, true
-}
+// Has implements [Pending].
+func (e *engine) Has(n int) bool { return e.rx.staged >= n || e.rx.staged+e.fc.Pending() >= n }
 
 // nextRecv asks the source.
 func (q *QueuePair) nextRecv(head []byte, size int, last bool) *recvWQE {

@@ -43,6 +43,8 @@ type driver struct {
 	large     bool          // the last message that came was part of a stream
 	streak    int           // bytes of payload since a call last wrote something
 	leftover  bool          // bytes were read from the socket and left alone
+	patient   bool          // a read polls
+	held      held
 	resized   bool
 	fail      error
 	llp       bool // the end of the stream has been dealt with
@@ -85,7 +87,7 @@ func (c *Conn) poll() bool {
 	for n > 0 {
 		// A read takes what is there, not only the first message of it.
 		for i := range c.comps[:n] {
-			c.m.Expect(i < n-1 || c.cq.Len() > 0)
+			c.m.Expect(c.drv.patient || i < n-1 || c.cq.Len() > 0)
 			c.completion(&c.comps[i])
 		}
 		if c.suspended {
@@ -94,11 +96,21 @@ func (c *Conn) poll() bool {
 		n = c.cq.Take(c.comps[:])
 	}
 	if came {
-		c.m.Expect(false)
-		c.exec(c.m.Settle(c.now(), c.acts[:0]))
+		if c.drv.patient && c.recv.in.lending() {
+			c.drv.held.begin(time.Now())
+		} else {
+			c.settle()
+		}
 		c.letLeave()
 	}
 	return came
+}
+
+// settle ends the read that has got something.
+func (c *Conn) settle() {
+	c.drv.held.on = false
+	c.m.Expect(false)
+	c.exec(c.m.Settle(c.now(), c.acts[:0]))
 }
 
 // landing returns where payload that comes now belongs, if that is the buffer
@@ -312,17 +324,39 @@ func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 	dr := &c.drv
 	start := time.Now()
 	napped := false
+	if o.read {
+		c.recv.in.wary = dr.held.wary()
+	}
 	defer func() {
+		if dr.held.on {
+			c.settle()
+		}
 		dr.visits++
 		c.leave()
 	}()
 	for !o.done {
-		if c.poll() {
+		dr.patient = o.read
+		came := c.poll()
+		if dr.patient = false; came {
 			continue
 		}
 		c.tick()
 		if d != nil && !o.cancel && d.passed() {
 			c.cancel(o)
+			continue
+		}
+		if dr.held.on {
+			if dr.held.over(time.Now()) {
+				c.settle()
+				continue
+			}
+			c.mu.Unlock()
+			if frameio.CanNap {
+				frameio.Nap(napTime)
+			} else {
+				runtime.Gosched()
+			}
+			c.mu.Lock()
 			continue
 		}
 		bulk := dr.came >= bulkSize
@@ -350,6 +384,47 @@ func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 		}
 		c.sleep(o, d, patience)
 	}
+}
+
+// A held read has got something, and waits for the rest of a message that has
+// begun to come into its buffer behind that: to move what is there would cost more.
+// Where the rest did not come soon several times, later reads are wary of that.
+type held struct {
+	on    bool
+	since time.Time
+	skip  int // reads that are wary
+	skips int // reads that will be after the next time
+}
+
+const (
+	heldTime    = 200 * time.Microsecond // since something came
+	maxHeldSkip = 1 << 10
+)
+
+func (h *held) begin(now time.Time) {
+	if h.on {
+		h.skips = 0
+	}
+	h.on, h.since = true, now
+}
+
+// over reports whether the rest is not waited for any more.
+func (h *held) over(now time.Time) bool {
+	if now.Sub(h.since) < heldTime {
+		return false
+	}
+	h.skips = min(2*h.skips+1, maxHeldSkip)
+	h.skip = h.skips
+	return true
+}
+
+// wary tells whether a read that begins does not wait for the rest of a message.
+func (h *held) wary() bool {
+	if h.skip > 0 {
+		h.skip--
+		return true
+	}
+	return false
 }
 
 // flowing reports whether what comes is a stream of large messages that nothing

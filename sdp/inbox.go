@@ -34,6 +34,8 @@ type inbox struct {
 	closed  bool   // payload went elsewhere: what follows has to as well
 	longest int    // payload of a message so far
 	usual   int    // payload of the last message that went there, for the next guess
+	open    int    // length of the message in progress, if it goes there
+	wary    bool   // a read that has got something does not wait for the rest of a message
 }
 
 // A slot is a Private Buffer.
@@ -82,6 +84,7 @@ func (in *inbox) NextRecv(head []byte, size int, last bool) (wr iwarp.RecvWR, ok
 			in.into = in.into[n:]
 			in.longest = max(in.longest, n)
 			in.usual = n
+			in.open = sdpwire.BSDHLen + n
 			in.loose++
 			s.sg[0], s.sg[1] = iwarp.Buf(s.hdr[:]), iwarp.Buf(s.body)
 			wr.SG = s.sg[:2]
@@ -93,6 +96,7 @@ func (in *inbox) NextRecv(head []byte, size int, last bool) (wr iwarp.RecvWR, ok
 			return wr, true
 		}
 	}
+	in.open = 0
 	if !in.lent {
 		in.closed = true // what is behind it does not belong behind what was lent
 	}
@@ -141,21 +145,33 @@ func (in *inbox) Return() { in.lent = false }
 
 // Full implements iwarp.RecvSource: what would not fit any more stays where it
 // is until the next read. So does a message of a stream of which only a part has
-// come, if the read has got one already: it would have to be moved, as the read
-// does not wait for the rest of it.
+// come, if the read has got one already and does not wait for the rest: it would
+// have to be moved.
 func (in *inbox) Full(stream iwarp.Pending) bool {
-	return in.closed || len(in.into) < max(1, in.longest) || in.longest >= bulkSize && stream.Pending() < in.usual+overhead
+	return in.closed || len(in.into) < max(1, in.longest) || in.whole() && !stream.Has(in.usual+overhead)
 }
 
 // overhead is more than what the layers below add to a message of a stream.
 const overhead = 256
 
-// Guess implements iwarp.RecvSource: another Data message as long as the last.
-func (in *inbox) Guess() (header int, payload []byte) {
-	if !in.lent || in.closed || in.usual < bulkSize || in.usual > len(in.into) {
-		return 0, nil
+// whole reports whether a message of a stream is left alone unless it is there
+// whole.
+func (in *inbox) whole() bool { return in.wary && in.longest >= bulkSize }
+
+// Guess implements iwarp.RecvSource: more Data messages as long as the last.
+func (in *inbox) Guess() iwarp.RecvGuess {
+	g := iwarp.RecvGuess{Open: in.open}
+	if in.closed || in.usual < bulkSize {
+		return g
 	}
-	return sdpwire.BSDHLen, in.into[:in.usual]
+	g.Header, g.Size, g.Payload = sdpwire.BSDHLen, in.usual, in.into
+	switch {
+	case !in.wary:
+		g.Partial = len(in.into) / in.usual
+	case !in.whole():
+		g.Partial = 1
+	}
+	return g
 }
 
 // Reclaim implements iwarp.RecvSource.

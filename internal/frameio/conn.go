@@ -198,11 +198,11 @@ func (c *Conn) fail(err error) {
 	c.failOnce.Do(func() { c.proto.Failed(err) })
 }
 
-// Pending returns how many bytes have arrived and were not read yet, 0 for a
-// portable stream. [receive role]
+// Pending returns how many bytes have arrived behind those that the protocol was
+// shown, 0 for a portable stream. [receive role]
 func (c *Conn) Pending() int {
 	if s := c.sock.Load(); s != nil {
-		return sysPending(s.fd)
+		return len(c.rx.early) + sysPending(s.fd)
 	}
 	return 0
 }

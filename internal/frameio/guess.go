@@ -1,52 +1,130 @@
 package frameio
 
-// A Guesser is a Protocol that can tell where the payload of a long frame would
-// belong of which nothing has come yet. One read then brings a whole frame into
-// place. [receive role]
+// A Guesser is a Protocol that can tell where the payload of long frames would
+// belong of which nothing has come yet. One read then brings many frames into
+// place: the fewer reads there are, the less do sender and receiver get in each
+// other's way. [receive role]
 type Guesser interface {
-	// Guess returns how many bytes of header come first, at most 64, and where
-	// payload behind them probably belongs; nothing if it can't tell. The memory
-	// must bear bytes that do not belong there: it may be written to although
-	// something else comes.
-	Guess() (header int, place []byte)
+	// Guess appends to g what will probably follow the frame in progress, or what
+	// was handled if there is none; up to the capacity of g. The memory is written
+	// to although something else comes. It is pinned until GuessesOver.
+	Guess(g []Guess) []Guess
 
-	// Guessed tells that the header has come and n bytes behind it, which are in
-	// place. If that is a frame it could have begun in Receive, the protocol
-	// begins it, moves the bytes if they belong elsewhere, and returns how many
-	// bytes of payload are missing. If ok is false they are shown to Receive.
-	Guessed(header []byte, n int) (direct int, ok bool)
+	// Guessed tells that the header of g has come, in p with everything behind
+	// it but for the payload, which is in place as far as it has come, and that left bytes
+	// have come from the header on. If that is a frame as long as it was
+	// guessed, the protocol begins it, moves the payload if it belongs elsewhere, and
+	// returns how many bytes of it are missing. If ok is false, all but the first
+	// taken bytes are shown to Receive.
+	Guessed(header []byte, g Guess, left int) (taken, direct int, ok bool)
+
+	// GuessesOver follows the last Guessed of each read that guesses were made
+	// for.
+	GuessesOver()
 }
 
-// maxGuessed is the longest header of a frame whose payload's place is guessed.
-const maxGuessed = 64
+// A Guess is what a frame will look like, by guess.
+type Guess struct {
+	Header int    // bytes between the payload before and this one, at most 64
+	Place  []byte // where the payload belongs, as long as it is
+}
 
-// readGuessed makes one read call whose bytes are probably h of a header and
-// payload that belongs in place. If they turn out to be something else they are
-// staged as if no guess had been made.
-func (c *Conn) readGuessed(fd, h int, place []byte) (n, room int, err error) {
+const (
+	maxGuessed = 64 // longest header of a frame whose payload's place is guessed
+
+	// minGuesses and maxGuesses are how many frames are guessed at a time at most,
+	// depending on whether guesses were right.
+	minGuesses = 4
+	maxGuesses = 36
+)
+
+// guess asks the protocol what will come.
+func (c *Conn) guess() []Guess {
 	r := &c.rx
-	iov := append(r.iov[:0], r.head[:h], place, r.stage[:r.glimpse()])
-	room = h + len(place) + r.glimpse()
+	if r.guesser == nil || !r.large || r.fill > 0 {
+		return nil
+	}
+	return r.guesser.Guess(r.stage.guesses[:0:max(r.trust, minGuesses)])
+}
+
+// readGuessed makes one read call: into the places of the frame in progress, if
+// there is one, then into those that were guessed, and what follows them into
+// staging. What turns out to be something else is staged as if no guess had been
+// made.
+func (c *Conn) readGuessed(fd int, iov [][]byte, guesses []Guess) (n, room int, err error) {
+	r := &c.rx
+	want := r.direct
+	for i, g := range guesses {
+		iov = append(iov, r.stage.heads[i][:g.Header], g.Place)
+	}
+	iov = append(iov, r.stage.b[:r.glimpse()])
+	for _, v := range iov {
+		room += len(v)
+	}
 	n, err = c.sysReadv(fd, iov)
 	clear(iov)
-	r.iov = iov[:0]
-	switch {
-	case err == nil && n == 0:
-		return n, room, c.eof()
-	case err != nil:
+	r.stage.iov = iov[:0]
+	if len(guesses) > 0 {
+		defer func() {
+			r.guesser.GuessesOver()
+			clear(guesses)
+		}()
+	}
+	if want > 0 {
+		placed := min(max(n, 0), want)
+		if derr := c.proto.DirectDone(placed); derr != nil {
+			return n, room, derr
+		}
+		r.direct -= placed
+	}
+	if err == nil && n == 0 {
+		err = c.eof()
+	}
+	if err != nil {
 		return n, room, err
-	case n <= h:
-		r.fill = copy(r.stage[:], r.head[:n])
-		return n, room, nil
 	}
-	placed := min(n-h, len(place))
-	r.fill = n - h - placed
-	if r.direct, r.guessed = r.guesser.Guessed(r.head[:h], placed); r.guessed {
-		return n, room, nil
-	}
-	copy(r.stage[h+placed:], r.stage[:r.fill])
-	copy(r.stage[h:], place[:placed])
-	copy(r.stage[:], r.head[:h])
-	r.fill = n
+	r.fill = r.settle(guesses, max(n-want, 0))
 	return n, room, nil
+}
+
+// settle sees which guesses were right for the n bytes that came behind the
+// frame in progress, and returns how many bytes are staged.
+func (r *receiver) settle(guesses []Guess, n int) int {
+	for i, g := range guesses {
+		head := r.stage.heads[i][:g.Header]
+		if n <= len(head) {
+			return copy(r.stage.b[:], head[:n])
+		}
+		taken, direct, ok := r.guesser.Guessed(head, g, n)
+		if r.guessed = ok; !ok {
+			r.trust = 0
+			return r.takeBack(guesses[i:], i, taken, n)
+		}
+		r.glimpses = 0
+		if r.direct = direct; direct > 0 {
+			return 0
+		}
+		n -= len(head) + len(g.Place)
+	}
+	if len(guesses) > 0 {
+		r.trust = min(max(2*r.trust, 2*minGuesses), maxGuesses)
+	}
+	return n
+}
+
+// takeBack stages the n bytes that came from the header of a guess that was
+// wrong on, but for those taken, and sets aside what is too much for it.
+// first is the number of that guess.
+func (r *receiver) takeBack(guesses []Guess, first, taken, n int) int {
+	all := make([]byte, 0, n)
+	for i, g := range guesses {
+		head := r.stage.heads[first+i][:g.Header]
+		all = append(all, head[:min(len(head), n-len(all))]...)
+		all = append(all, g.Place[:min(len(g.Place), n-len(all))]...)
+	}
+	all = append(all, r.stage.b[:n-len(all)]...)
+	r.early = all[taken:]
+	r.fill = 0
+	r.refill()
+	return r.fill
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,7 +36,14 @@ const (
 	reads = 16
 )
 
-type stage [stageSize]byte
+// A stage is what one read may need beside the memory of the protocol.
+type stage struct {
+	b       [stageSize]byte
+	heads   [maxGuesses][maxGuessed]byte
+	guesses [maxGuesses]Guess
+	iov     [][]byte
+	vecs    []iovec
+}
 
 var stages = sync.Pool{New: func() any { return new(stage) }}
 
@@ -50,15 +58,12 @@ type receiver struct {
 	done    bool        // the peer's direction has ended or failed
 	stage   *stage      // staging buffer; nil if nothing is staged and nobody reads
 	fill    int         // bytes staged
-	early   []byte      // bytes from before, or put aside to free the stage
+	early   []byte      // bytes that come before those in the socket, and behind those staged
 	direct  int         // payload bytes to be read straight into place
 	large   bool        // a frame was long enough to be read straight into place not long ago
-	iov     [][]byte
-	scratch []iovec
-
-	guesser Guesser // the protocol, if it is one
-	guessed bool    // the last long frame was where it was guessed to be
-	head    [maxGuessed]byte
+	guesser Guesser     // the protocol, if it is one
+	guessed bool        // the last long frame was where it was guessed to be
+	trust   int         // how many frames are guessed at a time
 
 	polls    uint32                 // moves with every Poll that reads
 	missed   atomic.Uint32          // moves with every Poll that finds somebody reading
@@ -189,15 +194,13 @@ func (c *Conn) unlock(err error) {
 // being long at it.
 func (c *Conn) receive(all bool) (got, more bool, err error) {
 	r := &c.rx
-	if err := r.restage(); err != nil {
-		return false, false, err
-	}
+	r.restage()
 	r.before, r.took = r.missed.Load(), 0
 	undrained := false
 	if r.fill > 0 && r.direct == 0 {
 		// Bytes from before the start, not looked at yet, or the beginning
 		// of a frame: looking again costs little.
-		if err := c.handle(true); err == ErrEnough {
+		if err := c.handle(); err == ErrEnough {
 			c.proto.Drained()
 			return true, false, nil
 		} else if err != nil {
@@ -218,7 +221,7 @@ func (c *Conn) receive(all bool) (got, more bool, err error) {
 		}
 		got, undrained = true, true
 		r.took += n
-		if err := c.handle(true); err == ErrEnough {
+		if err := c.handle(); err == ErrEnough {
 			c.proto.Drained()
 			return got, false, nil
 		} else if err != nil {
@@ -242,34 +245,41 @@ func (r *receiver) unstage() {
 	r.stage = nil
 }
 
-// restage makes sure that there is a staging buffer.
-func (r *receiver) restage() error {
+// restage makes sure that there is a staging buffer, with what comes first in it.
+func (r *receiver) restage() {
 	if r.stage == nil {
 		r.stage = stages.Get().(*stage)
 		r.fill = 0
 	}
-	if len(r.early) > 0 {
-		r.fill = copy(r.stage[:], r.early)
-		if r.fill < len(r.early) {
-			return io.ErrShortBuffer
-		}
+	r.refill()
+}
+
+// refill stages what is there without a read.
+func (r *receiver) refill() int {
+	if len(r.early) == 0 {
+		return 0
+	}
+	n := copy(r.stage.b[r.fill:], r.early)
+	r.fill += n
+	if r.early = r.early[n:]; len(r.early) == 0 {
 		r.early = nil
 	}
-	return nil
+	return n
 }
 
 // read makes one read call: into place what belongs there, and the rest into
 // staging. It returns how much came and how much there was room for.
 func (c *Conn) read() (n, room int, err error) {
 	r := &c.rx
+	if n := r.refill(); n > 0 {
+		return n, n, nil
+	}
 	fd := c.sock.Load().fd
 	if r.direct == 0 {
-		if r.fill == 0 && r.large && r.guesser != nil {
-			if h, place := r.guesser.Guess(); len(place) > 0 {
-				return c.readGuessed(fd, h, place)
-			}
+		if g := c.guess(); len(g) > 0 {
+			return c.readGuessed(fd, r.stage.iov[:0], g)
 		}
-		n, err = sysRead(fd, r.stage[r.fill:r.end()])
+		n, err = sysRead(fd, r.stage.b[r.fill:r.end()])
 		room = r.end() - r.fill
 		if err == nil && n == 0 {
 			err = c.eof()
@@ -277,7 +287,7 @@ func (c *Conn) read() (n, room int, err error) {
 		r.fill += max(n, 0)
 		return n, room, err
 	}
-	iov, err := c.proto.Direct(r.iov[:0])
+	iov, err := c.proto.Direct(r.stage.iov[:0])
 	if err != nil {
 		return 0, 0, err
 	}
@@ -285,28 +295,20 @@ func (c *Conn) read() (n, room int, err error) {
 	for _, v := range iov {
 		want += len(v)
 	}
-	room = want
 	if want == r.direct {
-		// What follows the frame goes to staging in the same call.
-		iov = append(iov, r.stage[:r.glimpse()])
-		room += r.glimpse()
+		return c.readGuessed(fd, iov, c.guess())
 	}
 	n, err = c.sysReadv(fd, iov)
 	clear(iov)
-	r.iov = iov[:0]
-	placed := min(max(n, 0), want)
-	if derr := c.proto.DirectDone(placed); derr != nil {
-		return n, room, derr
+	r.stage.iov = iov[:0]
+	if derr := c.proto.DirectDone(max(n, 0)); derr != nil {
+		return n, want, derr
 	}
 	if err == nil && n == 0 {
 		err = c.eof()
 	}
-	if err != nil {
-		return n, room, err
-	}
-	r.direct -= placed
-	r.fill = n - placed
-	return n, room, nil
+	r.direct -= max(n, 0)
+	return n, want, err
 }
 
 // glimpse is how much is staged of what follows a long frame.
@@ -327,12 +329,12 @@ func (r *receiver) end() int {
 }
 
 // handle lets the protocol take what is staged.
-func (c *Conn) handle(mayDirect bool) error {
+func (c *Conn) handle() error {
 	r := &c.rx
 	if r.direct > 0 || r.fill == 0 {
 		return nil
 	}
-	n, direct, err := c.proto.Receive(r.stage[:r.fill], mayDirect)
+	n, direct, err := c.proto.Receive(r.stage.b[:r.fill], len(r.early) == 0)
 	if err != nil && err != ErrEnough {
 		return err
 	}
@@ -346,7 +348,7 @@ func (c *Conn) handle(mayDirect bool) error {
 		}
 	}
 	if n > 0 {
-		r.fill = copy(r.stage[:], r.stage[n:r.fill])
+		r.fill = copy(r.stage.b[:], r.stage.b[n:r.fill])
 	}
 	if r.fill == stageSize && err == nil {
 		return io.ErrShortBuffer
@@ -523,7 +525,7 @@ func (c *Conn) leaves(fd int, call *func()) (left, arrived bool) {
 // frame is put aside in a buffer of its size.
 func (r *receiver) park() {
 	if r.fill > 0 && r.direct == 0 {
-		r.early = append([]byte(nil), r.stage[:r.fill]...)
+		r.early = slices.Concat(r.stage.b[:r.fill], r.early)
 		r.fill = 0
 	}
 }

@@ -80,13 +80,13 @@ func sysPending(fd int) int {
 }
 
 func (c *Conn) sysReadv(fd int, vs [][]byte) (int, error) {
-	v := c.rx.scratch[:0]
+	v := c.rx.stage.vecs[:0]
 	for _, p := range vs {
 		if len(p) > 0 {
 			v = append(v, unix.Iovec{Base: unsafe.SliceData(p), Len: uint64(len(p))})
 		}
 	}
-	c.rx.scratch = v[:0]
+	c.rx.stage.vecs = v[:0]
 	defer clear(v)
 	for {
 		n, _, e := unix.RawSyscall(unix.SYS_READV, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(v))), uintptr(min(len(v), 1024)))

@@ -269,6 +269,9 @@ func (m *Machine) urgentWithin(at, end, limit int) bool {
 // maxParts bounds the pieces one message is gathered from.
 const maxParts = 32
 
+// page is what the pieces that a long write is cut into are multiples of.
+const page = 4 << 10
+
 // payload adds up to limit bytes of writes at..end to the message of the
 // action at index a, and counts them as sent. It stops behind an urgent byte,
 // which must be the last [SDP-6.1.2-4], and before a write that goes by zero
@@ -282,6 +285,9 @@ func (m *Machine) payload(a, at, end, limit int) (total int) {
 			break
 		}
 		n := min(limit, w.n-w.off)
+		if n < w.n-w.off && n >= 2*page {
+			n -= n % page // pieces of a long write are alike
+		}
 		if parts == 0 {
 			m.out[a].ID, m.out[a].Off, m.out[a].N = w.id, w.off, n
 		} else {

@@ -1,0 +1,242 @@
+package iwarp
+
+import (
+	"cmp"
+	"math"
+
+	"viaduct/internal/frameio"
+	"viaduct/internal/regmem"
+	"viaduct/iwarp/ddp"
+	"viaduct/iwarp/mpa"
+	"viaduct/iwarp/rdmap"
+)
+
+const (
+	maxGuessHeader = 32
+
+	// maxAhead is how many bytes of payload are read ahead of their headers at
+	// most. That many are copied if they turn out to be something else.
+	maxAhead = 1 << 20
+)
+
+// A guessing gathers guesses.
+type guessing struct {
+	g     []frameio.Guess
+	gap   int // bytes of the FPDU before that come first
+	ahead int // bytes that are guessed
+}
+
+// add guesses a segment with n bytes of headers above MPA, and its payload. It is
+// false if there is no room for it.
+func (x *guessing) add(n int, place []byte) bool {
+	if len(x.g) == cap(x.g) || x.ahead+len(place) > maxAhead {
+		return false
+	}
+	x.g = append(x.g, frameio.Guess{Header: x.gap + mpa.LengthLen + n, Place: place})
+	x.ahead += x.gap + mpa.LengthLen + n + len(place)
+	n += len(place)
+	x.gap = mpa.FPDULen(n) - mpa.LengthLen - n
+	return true
+}
+
+// Guess implements [frameio.Guesser]. What is guessed is memory that nobody but
+// the peer's next messages may change: lent by a RecvSource, or the sinks of our
+// own Reads. RDMA Writes do not say how long they are, and what is behind one may
+// be in use. [RDMAP-5.2-1]
+func (e *engine) Guess(g []frameio.Guess) []frameio.Guess {
+	q := (*QueuePair)(e)
+	r := &q.rx
+	l := r.long
+	if l == nil || r.dec.Markers || !r.first || q.dead.Load() {
+		return g
+	}
+	x := guessing{g: g, gap: l.trailer}
+	if l.active && l.trailer == 0 {
+		x.gap = l.trailerLen()
+	}
+	switch {
+	case r.lent:
+		q.guessSource(&x)
+	case l.kind == rdmap.ReadResponse && !r.dec.CRC:
+		q.guessReads(&x)
+	}
+	return x.g
+}
+
+// guessSource guesses the rest of the message in progress, and those behind it.
+func (q *QueuePair) guessSource(x *guessing) {
+	r := &q.rx
+	l := r.long
+	s := q.supply.Guess()
+	missing := 0 // of the segment in progress
+	if l.active {
+		missing = l.size - l.placed
+	}
+	if r.recv != nil {
+		at, _ := r.queues[0].Open()
+		last := false
+		if l.active {
+			at, last = l.un.MO+uint32(l.size), l.un.Last
+		}
+		if !last && !q.guessRest(x, int(at), s.Open) {
+			return
+		}
+	}
+	size, full := s.Header+s.Size, r.fullSend
+	if full == 0 {
+		full = mpa.MaxSendULPDU - ddp.UntaggedLen
+	}
+	if s.Size == 0 || s.Header > min(maxGuessHeader, full) || size > full && r.fullSend == 0 {
+		return
+	}
+	come := math.MaxInt
+	if s.Partial*s.Size < len(s.Payload) {
+		come = q.fc.Pending()
+	}
+	for p := s.Payload; len(p) >= s.Size; p = p[s.Size:] {
+		before := *x
+		for at := 0; at < size; {
+			n := min(full, size-at)
+			h := 0
+			if at == 0 {
+				h = s.Header
+			}
+			if !x.add(ddp.UntaggedLen+h, p[at+h-s.Header:][:n-h:n-h]) {
+				*x = before
+				return
+			}
+			at += n
+		}
+		if s.Partial--; s.Partial < 0 && come < missing+x.ahead+x.gap {
+			*x = before
+			return
+		}
+	}
+}
+
+// guessRest guesses what follows offset at of the message in progress, if that
+// has size bytes. It is false if there is more that can't be told.
+func (q *QueuePair) guessRest(x *guessing, at, size int) bool {
+	r := &q.rx
+	if r.fullSend == 0 {
+		return false
+	}
+	for at < size {
+		n := min(r.fullSend, size-at)
+		p := q.pinAhead(r.recv.sg[:r.recv.nsg], uint64(at), uint64(n))
+		if p == nil || !x.add(ddp.UntaggedLen, p) {
+			return false
+		}
+		at += n
+	}
+	return at == size
+}
+
+// guessReads guesses the rest of the Read Response in progress, and those behind
+// it.
+func (q *QueuePair) guessReads(x *guessing) {
+	r := &q.rx
+	l := r.long
+	off := 0
+	if p := q.reads.first(); p != nil {
+		off = int(p.got)
+		if l.active && l.kind == rdmap.ReadResponse {
+			off += l.size
+		}
+	}
+	for i := 0; ; i++ {
+		p := q.reads.at(i)
+		if p == nil || p.w == nil || p.atomic {
+			return
+		}
+		for size := int(p.size); off < size; {
+			n := min(size-off, cmp.Or(r.fullResponse, mpa.MaxSendULPDU-ddp.TaggedLen))
+			if n < size-off && r.fullResponse == 0 {
+				return
+			}
+			b := q.pinAhead(p.w.sg[:p.w.nsg], uint64(off), uint64(n))
+			if b == nil || !x.add(ddp.TaggedLen, b) {
+				return
+			}
+			off += n
+		}
+		off = 0
+	}
+}
+
+// pinAhead pins n bytes at offset off of a list until GuessesOver; nil if they
+// are not in one piece that can be read to at any time.
+func (q *QueuePair) pinAhead(sg []SGE, off, n uint64) (b []byte) {
+	walk(sg, off, n, func(s *SGE, off, k uint64) bool {
+		if k < n {
+			return false
+		}
+		ref, out := s.pin(q, off, n, regmem.LocalWrite)
+		if out != regmem.OK {
+			return false
+		}
+		if q.rx.ahead = append(q.rx.ahead, ref); !ref.Guarded() {
+			b = ref.B
+		}
+		return false
+	})
+	return b
+}
+
+// Guessed implements [frameio.Guesser]. It begins the segment as [Receive] would,
+// after it has ended the one before.
+func (e *engine) Guessed(header []byte, g frameio.Guess, left int) (taken, direct int, ok bool) {
+	q := (*QueuePair)(e)
+	r := &q.rx
+	l := r.long
+	if q.dead.Load() || len(header) <= l.trailer+mpa.LengthLen {
+		return 0, 0, false
+	}
+	p := header[l.trailer:]
+	if _, ulpdu, err := r.dec.Need(p); err != nil || mpa.LengthLen+ulpdu != len(p)+len(g.Place) {
+		return 0, 0, false
+	}
+	if taken = l.trailer; taken > 0 {
+		if err := q.verifyLong(header[:taken]); err != nil {
+			q.badFPDU(err)
+			return taken, 0, false
+		}
+		l.trailer = 0
+		q.endLong()
+	}
+	if q.dead.Load() || q.full(left-taken) || q.beginLong(p, 1) == 0 {
+		return taken, 0, false
+	}
+	for at := g.Place[:min(left-len(header), len(g.Place))]; len(at) > 0; {
+		iov := q.longPlaces(l.iov[:0], len(at))
+		k := 0
+		for _, b := range iov {
+			if &b[0] != &at[0] {
+				copy(b, at)
+			}
+			at = at[len(b):]
+			k += len(b)
+		}
+		clear(iov)
+		l.iov = iov[:0]
+		q.longPlaced(k)
+		if k == 0 { // its place is gone already
+			q.failLong(nil)
+			return len(header), 0, false
+		}
+	}
+	return len(header), l.size - l.placed, true
+}
+
+// GuessesOver implements [frameio.Guesser].
+func (e *engine) GuessesOver() {
+	q := (*QueuePair)(e)
+	r := &q.rx
+	for i := range r.ahead {
+		r.ahead[i].Release()
+		r.ahead[i] = regmem.Ref{}
+	}
+	r.ahead = r.ahead[:0]
+	q.touch()
+	q.publish()
+}
