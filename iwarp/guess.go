@@ -17,6 +17,10 @@ const (
 	// maxAhead is how many bytes of payload are read ahead of their headers at
 	// most. That many are copied if they turn out to be something else.
 	maxAhead = 1 << 20
+
+	// maxVerified is that where they are looked at again for their CRC: they
+	// should be in the processor's cache still.
+	maxVerified = 512 << 10
 )
 
 // A guessing gathers guesses.
@@ -24,12 +28,13 @@ type guessing struct {
 	g     []frameio.Guess
 	gap   int // bytes of the FPDU before that come first
 	ahead int // bytes that are guessed
+	max   int // of them
 }
 
 // add guesses a segment with n bytes of headers above MPA, and its payload. It is
 // false if there is no room for it.
 func (x *guessing) add(n int, place []byte) bool {
-	if len(x.g) == cap(x.g) || x.ahead+len(place) > maxAhead {
+	if len(x.g) == cap(x.g) || x.ahead+len(place) > x.max {
 		return false
 	}
 	x.g = append(x.g, frameio.Guess{Header: x.gap + mpa.LengthLen + n, Place: place})
@@ -50,7 +55,10 @@ func (e *engine) Guess(g []frameio.Guess) []frameio.Guess {
 	if l == nil || r.dec.Markers || !r.first || q.dead.Load() {
 		return g
 	}
-	x := guessing{g: g, gap: l.trailer}
+	x := guessing{g: g, gap: l.trailer, max: maxAhead}
+	if r.dec.CRC {
+		x.max = maxVerified
+	}
 	if l.active && l.trailer == 0 {
 		x.gap = l.trailerLen()
 	}

@@ -54,14 +54,15 @@ func asSilentInitiator(t testing.TB, cfg *Config, e mpa.Enhanced, markers bool) 
 		q, err := Server(ctxt(t), b, cfg)
 		ch <- result{q, err}
 	}()
-	p.raw(mpa.Frame{Kind: mpa.Request, Rev: 2, CRC: true, Markers: markers, Enhanced: true, Conn: e}.Append(nil))
+	crc := cfg == nil || cfg.Device == nil || !cfg.Device.cfg.OmitCRC
+	p.raw(mpa.Frame{Kind: mpa.Request, Rev: 2, CRC: crc, Markers: markers, Enhanced: true, Conn: e}.Append(nil))
 	f := p.frame()
 	r := <-ch
 	if r.err != nil {
 		t.Fatal(r.err)
 	}
-	p.enc = mpa.Encoder{CRC: true, Markers: f.Markers}
-	p.dec = mpa.Decoder{CRC: true, Markers: markers}
+	p.enc = mpa.Encoder{CRC: crc, Markers: f.Markers}
+	p.dec = mpa.Decoder{CRC: crc, Markers: markers}
 	t.Cleanup(func() { a.Close(); r.q.Abort(); r.q.Close() })
 	return p, r.q
 }

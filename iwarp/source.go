@@ -39,7 +39,9 @@ type RecvSource interface {
 	Guess() RecvGuess
 }
 
-// A RecvGuess is what a RecvSource expects to come.
+// A RecvGuess is what a RecvSource expects to come. Until it is asked again,
+// NextRecv gives messages memory that is either the next part of Payload or no part
+// of it.
 type RecvGuess struct {
 	Open    int    // length of the message in progress, 0 if that is not known
 	Header  int    // length of the header of each that follows, at most 32
@@ -73,7 +75,7 @@ func (q *QueuePair) PollLent() (got, more bool) {
 func (q *QueuePair) lend() {
 	q.rx.lent = true
 	q.leftover.Store(false)
-	q.supply.Lend(q.rx.recv != nil)
+	q.supply.Lend(!q.dead.Load() && q.rx.recv != nil)
 }
 
 func (q *QueuePair) giveBack() {
@@ -88,7 +90,7 @@ func (q *QueuePair) Reclaim() { q.fc.WithReceiver(q.reclaim) }
 
 func (q *QueuePair) reclaim() {
 	r := &q.rx
-	if r.recv == nil {
+	if q.dead.Load() || r.recv == nil {
 		return
 	}
 	to := q.supply.Reclaim(r.recv.id)

@@ -15,13 +15,16 @@ import (
 // A source is a RecvSource for tests: a message has a header of four bytes that
 // goes to memory of its own, and payload that goes to lent memory.
 type source struct {
-	q     *QueuePair
-	offer []byte // what Lend lends
-	into  []byte
-	usual int
-	moved []byte // memory for the message in progress when the loan is over
-	head  [4]byte
-	asked int
+	q       *QueuePair
+	offer   []byte // what Lend lends
+	into    []byte
+	usual   int
+	moved   []byte // memory for the message in progress when the loan is over
+	head    [4]byte
+	asked   int
+	open    int // length of the message in progress
+	partial int // guesses that may come in part
+	limit   int // messages until it is full; 0 for no limit
 }
 
 // lend has the next messages come into p, whoever receives them.
@@ -37,7 +40,11 @@ func (s *source) begun() (n int) {
 
 func (s *source) NextRecv(head []byte, size int, last bool) (RecvWR, bool) {
 	s.asked++
-	s.usual = size - len(s.head)
+	s.open = size
+	if !last { // the messages of these tests that have two segments are as long as twoSegments
+		s.open = twoSegments + len(s.head)
+	}
+	s.usual = s.open - len(s.head)
 	n := min(s.usual, len(s.into))
 	body := s.into[:n]
 	s.into = s.into[n:]
@@ -51,9 +58,11 @@ func (s *source) Lend(open bool) {
 	}
 }
 
-func (s *source) Return()              {}
-func (s *source) Full(Pending) bool    { return len(s.into) == 0 }
-func (s *source) Guess() (int, []byte) { return len(s.head), s.into[:min(len(s.into), s.usual)] }
+func (s *source) Return()           {}
+func (s *source) Full(Pending) bool { return len(s.into) == 0 || s.limit > 0 && s.asked >= s.limit }
+func (s *source) Guess() RecvGuess {
+	return RecvGuess{Open: s.open, Header: len(s.head), Size: s.usual, Payload: s.into, Partial: s.partial}
+}
 func (s *source) Reclaim(uint64) []SGE { return []SGE{Buf(s.moved)} }
 
 // sourcePeer is a stream with a source, both ends of which have said what they
@@ -78,6 +87,24 @@ func sourcePeer(t *testing.T, crc bool) (*peer, *QueuePair, *source, func() Comp
 		panic("")
 	}
 	return p, q, s, poll
+}
+
+// warmUp sends a message of n bytes of payload in two parts, so that those which
+// follow are guessed to be like it.
+func warmUp(p *peer, q *QueuePair, s *source, poll func() Completion, n int) {
+	p.t.Helper()
+	s.partial = 100
+	f := p.enc.Append(nil, longSend(1, n))
+	p.raw(f[:len(f)/2])
+	for end := timeUp(); s.begun() < 1; {
+		if q.PollLent(); end() {
+			p.t.Fatal("not begun")
+		}
+	}
+	p.raw(f[len(f)/2:])
+	if e := poll(); e.Status != StatusOK {
+		p.t.Fatal(e.Status)
+	}
 }
 
 // timeUp returns a function that tells when patience is at an end.
@@ -122,6 +149,105 @@ func TestSourceGuess(t *testing.T) {
 	}
 }
 
+// twoSegments is the payload of a message that the tests cut in two.
+const twoSegments = 50001
+
+// TestSourceStream: many messages, some in two segments, come into lent memory by
+// few reads, whether they are like those before or not, wherever they are cut, and
+// with CRCs and without.
+func TestSourceStream(t *testing.T) {
+	for _, crc := range []bool{false, true} {
+		for _, partial := range []int{0, 1, 100} {
+			p, q, s, _ := sourcePeer(t, crc)
+			s.partial = partial
+			var stream, want []byte
+			var ends []int
+			for i, n := range []int{20000, 20000, 20000, 20000, twoSegments, twoSegments, twoSegments, 20000, 20000, 9000, twoSegments, twoSegments, 20001, 20001, 20001, 20001} {
+				u := longSend(ddp.MSN(i+1), n)
+				want = append(want, u[ddp.UntaggedLen+len(s.head):]...)
+				if n == twoSegments {
+					const first = 30000
+					a := rdmap.Send.UntaggedHeader(ddp.MSN(i+1), 0, false, 0).Append(nil)
+					b := rdmap.Send.UntaggedHeader(ddp.MSN(i+1), first, true, 0).Append(nil)
+					stream = p.enc.Append(stream, append(a, u[ddp.UntaggedLen:][:first]...))
+					stream = p.enc.Append(stream, append(b, u[ddp.UntaggedLen+first:]...))
+				} else {
+					stream = p.enc.Append(stream, u)
+				}
+				ends = append(ends, len(stream))
+			}
+			lent := make([]byte, len(want)+100)
+			s.lend(lent)
+			q.PollLent()
+			done, sent := 0, 0
+			for i := 0; done < len(ends); i++ {
+				if k := min(len(stream)-sent, 70001+i*997); k > 0 {
+					p.raw(stream[sent : sent+k])
+					sent += k
+				}
+				for end := timeUp(); done < len(ends) && ends[done] <= sent; {
+					if end() {
+						t.Fatalf("crc %t, partial %d: %d messages", crc, partial, done)
+					}
+					s.offer = s.into // nothing is given back
+					q.PollLent()
+					var e [1]Completion
+					for q.RecvCQ().Take(e[:]) == 1 {
+						if e[0].Status != StatusOK {
+							t.Fatalf("crc %t, partial %d: message %d: %v", crc, partial, done, e[0].Status)
+						}
+						done++
+					}
+				}
+			}
+			if !bytes.Equal(lent[:len(want)], want) {
+				t.Errorf("crc %t, partial %d: other bytes", crc, partial)
+			}
+			q.fc.WithReceiver(func() {
+				if len(q.rx.ahead) > 0 {
+					t.Error("memory is pinned still")
+				}
+			})
+		}
+	}
+}
+
+// TestSourceFull: what the source does not want yet stays, though it was read with
+// what came before it.
+func TestSourceFull(t *testing.T) {
+	p, q, s, poll := sourcePeer(t, true)
+	lent := make([]byte, 200000)
+	s.lend(lent)
+	warmUp(p, q, s, poll, 30001)
+	var f, want []byte
+	for msn := ddp.MSN(2); msn <= 5; msn++ {
+		u := longSend(msn, 30001)
+		f = p.enc.Append(f, u)
+		want = append(want, u[ddp.UntaggedLen+len(s.head):]...)
+	}
+	s.lend(lent)
+	s.limit = 3
+	p.raw(f)
+	for range 2 {
+		poll()
+	}
+	for range 10 {
+		q.PollLent()
+	}
+	if n := s.begun(); n != 3 || q.RecvCQ().Len() > 0 {
+		t.Fatalf("%d messages have begun", n)
+	}
+	rest := make([]byte, 70000)
+	s.lend(rest)
+	s.limit = 0
+	for range 2 {
+		poll()
+	}
+	if n := 2 * 30001; !bytes.Equal(lent[:n], want[:n]) || !bytes.Equal(rest[:n], want[n:]) {
+		t.Error("other bytes")
+	}
+}
+
 // TestSourceCRC: a long message is delivered only if its CRC is right, though it
 // was read to where it belongs before. Nothing that follows is. [I-22] [MPA-6-1]
 // [MPA-4.4-15] [MPA-8-8]
@@ -137,18 +263,17 @@ func TestSourceCRC(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			p, q, s, poll := sourcePeer(t, true)
-			s.lend(make([]byte, 70000))
-			p.ulpdu(longSend(1, 30001))
-			if e := poll(); e.Status != StatusOK {
-				t.Fatal(e.Status)
-			}
+			s.lend(make([]byte, 200000))
+			warmUp(p, q, s, poll, 30001)
 			f := p.enc.Append(nil, longSend(2, 30001))
 			if pad := binary.BigEndian.Uint16(f); mpa.PadLen(int(pad)) == 0 {
 				t.Fatal("no pad")
 			}
 			c.flip(f)
+			for msn := range ddp.MSN(3) { // all of it is there before anything is read
+				f = p.enc.Append(f, longSend(3+msn, 30001))
+			}
 			p.raw(f)
-			p.ulpdu(longSend(3, 100))
 			for range 2 { // what was in progress, and the end
 				e := poll()
 				if e.Status == StatusOK {

@@ -43,7 +43,9 @@ type driver struct {
 	large     bool          // the last message that came was part of a stream
 	streak    int           // bytes of payload since a call last wrote something
 	leftover  bool          // bytes were read from the socket and left alone
-	patient   bool          // a read polls
+	got       int           // bytes of payload that the last poll for a read of a flowing stream brought
+	gotAt     time.Time
+	patient   bool // a read polls
 	held      held
 	resized   bool
 	fail      error
@@ -56,10 +58,11 @@ const (
 	bulkSize   = 16 << 10 // bytes of a message that is part of a stream
 
 	// A stream that flows is best taken in larger pieces. Its reader sleeps for a
-	// moment where it would look again and again: nobody has to wake it, so that
-	// the sender's calls cost less.
-	napTime   = 10 * time.Microsecond
-	streakLen = 1 << 20 // bytes that came in one direction alone
+	// moment where it would look again and again: nobody has to wake it, and each
+	// look costs the sender too.
+	napTime   = 40 * time.Microsecond
+	napBytes  = 128 << 10 // a look that brought so many was not too soon
+	streakLen = 1 << 20   // bytes that came in one direction alone
 
 	patienceTime = 200 * time.Microsecond // that a write waits before it is copied
 )
@@ -323,7 +326,6 @@ func (c *Conn) tick() {
 func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 	dr := &c.drv
 	start := time.Now()
-	napped := false
 	if o.read {
 		c.recv.in.wary = dr.held.wary()
 	}
@@ -335,8 +337,17 @@ func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 		c.leave()
 	}()
 	for !o.done {
+		if o.read && dr.tooSoon() {
+			c.mu.Unlock()
+			frameio.Nap(napTime)
+			c.mu.Lock()
+		}
 		dr.patient = o.read
+		before := dr.streak
 		came := c.poll()
+		if dr.flowing() {
+			dr.got, dr.gotAt = dr.streak-before, time.Now()
+		}
 		if dr.patient = false; came {
 			continue
 		}
@@ -351,23 +362,12 @@ func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 				continue
 			}
 			c.mu.Unlock()
-			if frameio.CanNap {
-				frameio.Nap(napTime)
-			} else {
-				runtime.Gosched()
-			}
+			runtime.Gosched()
 			c.mu.Lock()
 			continue
 		}
 		bulk := dr.came >= bulkSize
 		dr.came = 0
-		if o.read && !napped && dr.flowing() {
-			napped = true
-			c.mu.Unlock()
-			frameio.Nap(napTime)
-			c.mu.Lock()
-			continue
-		}
 		if !dr.spinning && !bulk && c.spin(o) {
 			continue
 		}
@@ -430,6 +430,11 @@ func (h *held) wary() bool {
 // flowing reports whether what comes is a stream of large messages that nothing
 // is said in answer to.
 func (d *driver) flowing() bool { return frameio.CanNap && d.large && d.streak >= streakLen }
+
+// tooSoon reports whether another look at a stream that flows would bring little.
+func (d *driver) tooSoon() bool {
+	return d.got < napBytes && d.flowing() && time.Since(d.gotAt) < napTime
+}
 
 // spin polls for a moment and reports whether something came.
 func (c *Conn) spin(o *op) bool {

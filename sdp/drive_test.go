@@ -139,3 +139,33 @@ func TestReadAfterStreamEnded(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
 }
+
+// TestHeld: a read waits for the rest of a message for a while, and the more
+// often that was in vain the longer none does.
+func TestHeld(t *testing.T) {
+	var h held
+	now := time.Unix(0, 0)
+	for i, skips := range []int{1, 3, 7} {
+		if h.wary() {
+			t.Fatalf("%d: wary", i)
+		}
+		h.begin(now)
+		if h.over(now.Add(heldTime - 1)) {
+			t.Errorf("%d: over too soon", i)
+		}
+		if now = now.Add(heldTime); !h.over(now) {
+			t.Errorf("%d: not over", i)
+		}
+		h.on = false
+		for n := range skips {
+			if !h.wary() {
+				t.Errorf("%d: not wary the %d. time", i, n)
+			}
+		}
+	}
+	h.begin(now)
+	h.begin(now) // more came
+	if h.over(now.Add(heldTime)); !h.wary() || h.wary() {
+		t.Error("what came does not make it trust")
+	}
+}

@@ -112,8 +112,8 @@ func TestInboxLendsLate(t *testing.T) {
 	}
 }
 
-// TestInboxStream: of a stream of large messages a read takes more than one only
-// if they are there, the next is guessed to be like the last, and a message in
+// TestInboxStream: of a stream of large messages a wary read takes more than one only
+// if they are there, the next are guessed to be like the last, and a message in
 // progress stays where it is from one poll to the next.
 func TestInboxStream(t *testing.T) {
 	const size = bulkSize
@@ -121,7 +121,7 @@ func TestInboxStream(t *testing.T) {
 	lent := make([]byte, 4*size)
 	in.offer = lent
 	in.Lend(false)
-	if _, p := in.Guess(); p != nil {
+	if g := in.Guess(); g.Payload != nil {
 		t.Error("a guess out of nothing")
 	}
 	land := func(at int, last bool) uint64 {
@@ -137,8 +137,15 @@ func TestInboxStream(t *testing.T) {
 		return wr.ID
 	}
 	a := land(0, true)
-	if h, p := in.Guess(); h != sdpwire.BSDHLen || len(p) != size || &p[0] != &lent[size] {
-		t.Errorf("%d bytes guessed behind %d", len(p), h)
+	if g := in.Guess(); g.Header != sdpwire.BSDHLen || g.Size != size || len(g.Payload) != 3*size || &g.Payload[0] != &lent[size] || g.Partial != 3 {
+		t.Errorf("guess %d of %d bytes behind %d in %d", g.Partial, g.Size, g.Header, len(g.Payload))
+	}
+	if in.Full(pending(size / 2)) {
+		t.Error("half a message is left alone by a read that waits for the rest")
+	}
+	in.wary = true
+	if g := in.Guess(); g.Partial != 0 {
+		t.Errorf("%d messages may come in part", g.Partial)
 	}
 	if !in.Full(pending(size / 2)) {
 		t.Error("half a message is begun")
@@ -147,10 +154,10 @@ func TestInboxStream(t *testing.T) {
 		t.Error("a whole message is left alone")
 	}
 	b := land(size, false)
-	in.Return()
-	if _, p := in.Guess(); p != nil {
-		t.Error("a guess with nothing lent")
+	if g := in.Guess(); g.Open != size+16 {
+		t.Errorf("message of %d bytes in progress", g.Open)
 	}
+	in.Return()
 	in.release(int(a))
 	in.offer = nil
 	in.Lend(true) // b goes on
@@ -187,4 +194,4 @@ func TestInboxStream(t *testing.T) {
 // A pending is what has come of what comes next.
 type pending int
 
-func (p pending) Pending() int { return int(p) }
+func (p pending) Has(n int) bool { return n <= int(p) }

@@ -91,6 +91,7 @@ func (o *owned) connect(ctx context.Context, ap netip.AddrPort) (err error) {
 	default:
 		return os.NewSyscallError("connect", err)
 	}
+	unix.SetNonblock(fd, false) // see sysReadv
 	local, err := unix.Getsockname(fd)
 	if err != nil {
 		return os.NewSyscallError("getsockname", err)

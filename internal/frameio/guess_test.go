@@ -17,6 +17,9 @@ type guesser struct {
 	trailer bool
 	right   int
 	wrong   int
+	guesses int // reads for which guesses were made
+	over    int
+	most    int // guesses at a time
 }
 
 const guessHead, guessTrailer = 8, 4
@@ -53,23 +56,45 @@ func (g *guesser) begin(size, have int) {
 	g.usual, g.missing, g.trailer = size, size-have, true
 }
 
-func (g *guesser) Guess() (int, []byte) {
-	if g.trailer || g.usual < directMin {
-		return 0, nil
+func (g *guesser) Guess(to []Guess) []Guess {
+	if g.usual < directMin {
+		return to
 	}
-	return guessHead, g.out[len(g.out) : len(g.out)+g.usual]
+	g.guesses++
+	gap, at := 0, len(g.out)+g.missing
+	if g.trailer {
+		gap = guessTrailer
+	}
+	for len(to) < cap(to) && at+g.usual <= cap(g.out) {
+		to = append(to, Guess{gap + guessHead, g.out[at : at+g.usual]})
+		gap = guessTrailer
+		at += g.usual
+	}
+	g.most = max(g.most, len(to))
+	return to
 }
 
-func (g *guesser) Guessed(h []byte, n int) (int, bool) {
-	if size := int(binary.BigEndian.Uint32(h)); size != g.usual {
-		g.wrong++
-		return 0, false
+func (g *guesser) Guessed(h []byte, at Guess, left int) (int, int, bool) {
+	taken := 0
+	if g.trailer {
+		taken = guessTrailer
+	}
+	size := int(binary.BigEndian.Uint32(h[taken:]))
+	if size != g.usual || &at.Place[0] != &g.out[len(g.out) : len(g.out)+1][0] {
+		if g.wrong++; g.wrong%2 == 0 {
+			taken = 0 // as good
+		}
+		g.trailer = g.trailer && taken == 0
+		return taken, 0, false
 	}
 	g.right++
+	n := min(left-len(h), size)
 	g.out = g.out[:len(g.out)+n]
-	g.begin(g.usual, n)
-	return g.missing, true
+	g.begin(size, n)
+	return len(h), g.missing, true
 }
+
+func (g *guesser) GuessesOver() { g.over++ }
 
 func (g *guesser) Direct(iov [][]byte) ([][]byte, error) {
 	return append(iov, g.out[len(g.out):len(g.out)+g.missing]), nil
@@ -91,8 +116,8 @@ func (g *guesser) Failed(error) {}
 func TestGuess(t *testing.T) {
 	a, b := tcpPair(t)
 	rnd := rand.New(rand.NewPCG(5, 6))
-	const total = 8 << 20
-	g := &guesser{out: make([]byte, 0, total+1<<20)}
+	const total = 24 << 20
+	g := &guesser{out: make([]byte, 0, total+4<<20)}
 	c := New(b, g, Options{})
 	defer c.Close()
 	if c.StartPolled(nil); c.sock.Load() == nil {
@@ -107,7 +132,7 @@ func TestGuess(t *testing.T) {
 	var stream, want []byte
 	cuts := []int{0}
 	for size := 20000; len(want) < total; {
-		switch rnd.IntN(12) {
+		switch rnd.IntN(60) {
 		case 0:
 			size = directMin + rnd.IntN(60000)
 		case 1: // a little more or less
@@ -117,7 +142,7 @@ func TestGuess(t *testing.T) {
 		}
 		at := len(stream)
 		stream, want = guessFrame(stream, want, size, rnd)
-		switch rnd.IntN(5) { // cut near what matters
+		switch rnd.IntN(20) { // cut near what matters
 		case 0:
 			cuts = append(cuts, at+rnd.IntN(guessHead+2))
 		case 1:
@@ -135,7 +160,7 @@ func TestGuess(t *testing.T) {
 			cuts[i+1] = end
 		}
 		for p := stream[cuts[i]:end]; len(p) > 0; { // all of it has arrived before it is looked at
-			k := min(len(p), 128<<10)
+			k := min(len(p), 400<<10)
 			if _, err := a.Write(p[:k]); err != nil {
 				t.Fatal(err)
 			}
@@ -164,8 +189,11 @@ func TestGuess(t *testing.T) {
 	if !bytes.Equal(g.out, want) {
 		t.Errorf("%d bytes, %d sent, or others", len(g.out), len(want))
 	}
-	if g.right < 25 || g.wrong < 10 {
-		t.Errorf("%d guesses were right and %d wrong: not enough to tell", g.right, g.wrong)
+	if g.right < 100 || g.wrong < 10 || g.most < 2*minGuesses {
+		t.Errorf("%d guesses were right and %d wrong, up to %d at a time: not enough to tell", g.right, g.wrong, g.most)
+	}
+	if g.over != g.guesses {
+		t.Errorf("%d guesses were made, and %d ended", g.guesses, g.over)
 	}
 }
 

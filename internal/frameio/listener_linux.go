@@ -107,7 +107,7 @@ func (l *ownedListener) take() (net.Conn, error) {
 		if l.s.closed {
 			return nil, net.ErrClosed
 		}
-		fd, sa, err := unix.Accept4(l.s.fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		fd, sa, err := unix.Accept4(l.s.fd, unix.SOCK_CLOEXEC)
 		switch err {
 		case nil:
 		case unix.EAGAIN:

@@ -38,6 +38,7 @@ func takeSocket(nc net.Conn) *socket {
 	s := dup(sc)
 	if s != nil {
 		nc.Close() // the stream lives on in the other descriptor
+		unix.SetNonblock(s.fd, false) // see sysReadv
 	}
 	return s
 }
@@ -50,6 +51,9 @@ func dup(sc syscall.Conn) *socket {
 	}
 	s := &socket{fd: -1}
 	raw.Control(func(fd uintptr) {
+		if kind, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_STREAM {
+			return
+		}
 		if s.fd, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0); err != nil {
 			s.fd = -1
 		}

@@ -22,7 +22,7 @@ func TestGlimpses(t *testing.T) {
 	take := func(fill, direct int) {
 		t.Helper()
 		r.fill, r.direct, p.direct = fill, 0, direct
-		if err := c.handle(true); err != nil {
+		if err := c.handle(); err != nil {
 			t.Fatal(err)
 		}
 		r.direct = 0

@@ -10,13 +10,17 @@ import (
 
 type iovec = unix.Iovec
 
-// The calls below use RawSyscall: the descriptor is non-blocking, so the call
-// never waits, and telling the scheduler about it would cost more than it
-// saves.
+// manyVecs is how many places a read has that is meant for more than one long
+// frame.
+const manyVecs = 4
+
+// The calls below use RawSyscall: none of them waits, and telling the scheduler
+// about them would cost more than it saves. The descriptor itself is a blocking
+// one, and each call says that it is not to wait.
 
 func sysRead(fd int, p []byte) (int, error) {
 	for {
-		n, _, e := unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+		n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.MSG_DONTWAIT, 0, 0)
 		switch e {
 		case 0:
 			raceAcquire(fd)
@@ -33,7 +37,7 @@ func sysRead(fd int, p []byte) (int, error) {
 func sysWrite(fd int, p []byte) (int, error) {
 	raceRelease(fd)
 	for {
-		n, _, e := unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+		n, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 		switch e {
 		case 0:
 			return int(n), nil
@@ -88,8 +92,14 @@ func (c *Conn) sysReadv(fd int, vs [][]byte) (int, error) {
 	}
 	c.rx.stage.vecs = v[:0]
 	defer clear(v)
+	flags := unix.MSG_DONTWAIT
+	if len(v) >= manyVecs && sysPending(fd) > 0 {
+		// As something is there and nobody else reads it, the call does not wait
+		// either way; but only one that might takes what arrives while it copies.
+		flags = 0
+	}
 	for {
-		n, _, e := unix.RawSyscall(unix.SYS_READV, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(v))), uintptr(min(len(v), 1024)))
+		n, _, e := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&unix.Msghdr{Iov: unsafe.SliceData(v), Iovlen: uint64(len(v))})), uintptr(flags))
 		switch e {
 		case 0:
 			raceAcquire(fd)
@@ -119,9 +129,9 @@ func (c *Conn) writeBatch(fd int) error {
 		var e unix.Errno
 		raceRelease(fd)
 		if len(v) == 1 {
-			n, _, e = unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(v[0].Base)), uintptr(v[0].Len))
+			n, _, e = unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(v[0].Base)), uintptr(v[0].Len), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 		} else {
-			n, _, e = unix.RawSyscall(unix.SYS_WRITEV, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(v))), uintptr(len(v)))
+			n, _, e = unix.RawSyscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&unix.Msghdr{Iov: unsafe.SliceData(v), Iovlen: uint64(len(v))})), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		}
 		switch e {
 		case 0:

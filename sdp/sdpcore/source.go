@@ -285,7 +285,7 @@ func (m *Machine) payload(a, at, end, limit int) (total int) {
 			break
 		}
 		n := min(limit, w.n-w.off)
-		if n < w.n-w.off && n >= 2*page {
+		if n < w.n-w.off && n >= 16*page {
 			n -= n % page // pieces of a long write are alike
 		}
 		if parts == 0 {
