@@ -37,7 +37,7 @@ func takeSocket(nc net.Conn) *socket {
 	}
 	s := dup(sc)
 	if s != nil {
-		nc.Close() // the stream lives on in the other descriptor
+		nc.Close()                    // the stream lives on in the other descriptor
 		unix.SetNonblock(s.fd, false) // see sysReadv
 	}
 	return s
