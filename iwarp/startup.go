@@ -157,6 +157,9 @@ func bound(ctx context.Context, nc net.Conn, limit time.Duration) (stop func()) 
 	if limit > 0 {
 		nc.SetDeadline(time.Now().Add(limit))
 	}
+	if ctx.Done() == nil {
+		return func() { nc.SetDeadline(time.Time{}) }
+	}
 	done := make(chan struct{})
 	cancel := context.AfterFunc(ctx, func() {
 		nc.SetDeadline(time.Unix(1, 0))

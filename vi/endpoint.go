@@ -22,7 +22,7 @@ type Endpoint struct {
 	agreed Agreement
 	remote Address
 
-	ahead     lookahead    // owned by who calls NextSend and StartSend
+	ahead     *lookahead   // owned by who calls NextSend and StartSend, who makes it
 	recvBase  uint64       // receives consumed before this connection [VIA-2.3-8]
 	readsOut  atomic.Int32 // RDMA Reads started and not finished
 	stopSends atomic.Bool  // a send failed at a reliable level: start no more
@@ -49,10 +49,18 @@ func (e *Endpoint) NextSend() *Descriptor {
 	if e.stopSends.Load() {
 		return nil
 	}
-	if e.ahead.n == 0 && !e.lookAhead() {
+	a := e.ahead
+	if a == nil {
+		if e.v.send.q.Posted() == 0 {
+			return nil
+		}
+		a = new(lookahead)
+		e.ahead = a
+	}
+	if a.n == 0 && !e.lookAhead() {
 		return nil
 	}
-	d := e.ahead.d[e.ahead.at]
+	d := a.d[a.at]
 	if d.Control&QueueFence != 0 && e.readsOut.Load() > 0 { // [VIA-3.7-1] [VIA-8.3-13]
 		return nil
 	}
@@ -69,7 +77,7 @@ type lookahead struct {
 
 // lookAhead fills the lookahead; false if nothing is posted.
 func (e *Endpoint) lookAhead() bool {
-	a := &e.ahead
+	a := e.ahead
 	a.at = 0
 	a.n, a.seq = e.v.send.q.PeekN(a.d[:])
 	return a.n > 0
@@ -79,8 +87,8 @@ func (e *Endpoint) lookAhead() bool {
 // has the error bits that a check of the descriptor found: if it is not 0,
 // the provider sends nothing of it and passes bad to FinishSend.
 func (e *Endpoint) StartSend() (d *Descriptor, seq uint64, bad Status) {
-	a := &e.ahead
-	if a.n == 0 {
+	a := e.ahead
+	if a == nil || a.n == 0 {
 		panic("vi: StartSend without NextSend")
 	}
 	d, seq = a.d[a.at], a.seq // [VIA-4.4-1]

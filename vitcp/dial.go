@@ -261,8 +261,8 @@ func (c *call) link(nc net.Conn, theirs greeting, told vitcpwire.Count, mtu uint
 	}
 	l := newLink(c, nc, linkTerms{
 		mtu:        mtu,
-		asks:       g.ReadWindow,
-		serves:     int(c.window),
+		asks:       uint32(ce.ReadWindow),
+		serves:     uint32(c.window),
 		peerPosted: theirs.h.Posted,
 		told:       told,
 		peerFirst:  theirs.h.Number,
@@ -325,8 +325,7 @@ func (d *device) Connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.
 	if c.target, err = d.callTarget(remote); err != nil {
 		return nil, vi.Agreement{}, err
 	}
-	ctx, cancel := d.join(ctx)
-	defer cancel()
+	// ctx ends with the NIC: it cancels attempts before it closes the device.
 	d.p.count.activeRequests.Add(1)
 	l, g, err := c.connect(ctx)
 	if err != nil {

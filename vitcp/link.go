@@ -32,8 +32,8 @@ const (
 // linkTerms are what set-up has agreed on.
 type linkTerms struct {
 	mtu        uint32           // bytes of the longest message
-	asks       int              // RDMA Reads of ours outstanding
-	serves     int              // RDMA Reads of the peer outstanding
+	asks       uint32           // RDMA Reads of ours outstanding
+	serves     uint32           // RDMA Reads of the peer outstanding
 	peerPosted vitcpwire.Count  // receive descriptors the peer had posted
 	peerFirst  vitcpwire.Number // the number before that of its first message
 	told       vitcpwire.Count  // what we told of our descriptors
@@ -54,9 +54,9 @@ type link struct {
 	dialect vitcpwire.Dialect
 	level   reliability
 	flow    bool // descriptor flow control
-	terms   linkTerms
-	maxSeg  int  // bytes of the longest segment
 	single  bool // segments are written one by one [V-40]
+	terms   linkTerms
+	maxSeg  int // bytes of the longest segment
 	log     *slog.Logger
 	onEnd   func() // may be nil
 
@@ -162,8 +162,8 @@ func newLink(c *call, nc net.Conn, t linkTerms) *link {
 			l.maxSeg = min(mss, vitcpwire.MaxSegment)
 		}
 	}
-	l.asked.limit = uint32(min(t.asks, maxAsked))
-	l.served.limit = uint32(t.serves)
+	l.asked.limit = min(t.asks, maxAsked)
+	l.served.limit = t.serves
 	l.reads.size, l.jobs.size = l.asked.limit, l.served.limit
 	l.mine.threshold = uint64(p.cfg.CreditThreshold)
 	l.tx.last = vitcpwire.Number(p.cfg.FirstMessage)

@@ -322,8 +322,6 @@ func (d *device) Wait(ctx context.Context, local vi.Address) (vi.Request, error)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := d.join(ctx)
-	defer cancel()
 	w := &wait{local: ap.Addr(), got: make(chan *request, 1)}
 	l.wait(dis, w)
 	var r *request
@@ -331,9 +329,15 @@ func (d *device) Wait(ctx context.Context, local vi.Address) (vi.Request, error)
 	case r = <-w.got:
 	case <-ctx.Done():
 		r = l.unwait(dis, w) // a result wins over the context
+	case <-d.ctx.Done():
+		r = l.unwait(dis, w)
 	}
-	if r == nil {
+	switch {
+	case r != nil:
+	case ctx.Err() != nil:
 		return nil, contextError(ctx)
+	default:
+		return nil, vi.ErrClosed
 	}
 	if !d.remember(r) {
 		r.drop()

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -92,11 +93,12 @@ func (o *owned) connect(ctx context.Context, ap netip.AddrPort) (err error) {
 		return os.NewSyscallError("connect", err)
 	}
 	unix.SetNonblock(fd, false) // see sysReadv
-	local, err := unix.Getsockname(fd)
-	if err != nil {
-		return os.NewSyscallError("getsockname", err)
+	var local unix.RawSockaddrInet6
+	size := uint32(unix.SizeofSockaddrInet6)
+	if _, _, e := unix.RawSyscall(unix.SYS_GETSOCKNAME, uintptr(fd), uintptr(unsafe.Pointer(&local)), uintptr(unsafe.Pointer(&size))); e != 0 {
+		return os.NewSyscallError("getsockname", e)
 	}
-	o.local = tcpAddr(local)
+	o.local = rawAddr(&local)
 	return nil
 }
 

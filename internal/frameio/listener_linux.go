@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"sync/atomic"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -107,9 +108,12 @@ func (l *ownedListener) take() (net.Conn, error) {
 		if l.s.closed {
 			return nil, net.ErrClosed
 		}
-		fd, sa, err := unix.Accept4(l.s.fd, unix.SOCK_CLOEXEC)
+		var from unix.RawSockaddrInet6 // the longest there is here
+		size := uint32(unix.SizeofSockaddrInet6)
+		n, _, err := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(l.s.fd), uintptr(unsafe.Pointer(&from)), uintptr(unsafe.Pointer(&size)),
+			unix.SOCK_CLOEXEC, 0, 0)
 		switch err {
-		case nil:
+		case 0:
 		case unix.EAGAIN:
 			return nil, errWouldBlock
 		case unix.EINTR, unix.ECONNABORTED: // gone before it was taken
@@ -117,7 +121,8 @@ func (l *ownedListener) take() (net.Conn, error) {
 		default:
 			return nil, os.NewSyscallError("accept4", err)
 		}
-		o := &owned{s: &socket{fd: fd}, local: l.addr, remote: tcpAddr(sa), tuned: &l.tuning}
+		fd := int(n)
+		o := &owned{s: &socket{fd: fd}, local: l.addr, remote: rawAddr(&from), tuned: &l.tuning}
 		if l.addr.IP.IsUnspecified() {
 			if sa, err := unix.Getsockname(fd); err == nil {
 				o.local = tcpAddr(sa)
@@ -125,6 +130,17 @@ func (l *ownedListener) take() (net.Conn, error) {
 		}
 		return o, nil
 	}
+}
+
+// rawAddr reads an address of either family: that of IPv4 is shorter, and has
+// the port at the same place.
+func rawAddr(r *unix.RawSockaddrInet6) net.Addr {
+	p := (*[2]byte)(unsafe.Pointer(&r.Port))
+	port := int(p[0])<<8 | int(p[1])
+	if r.Family == unix.AF_INET {
+		return tcpAddr(&unix.SockaddrInet4{Port: port, Addr: (*unix.RawSockaddrInet4)(unsafe.Pointer(r)).Addr})
+	}
+	return tcpAddr(&unix.SockaddrInet6{Port: port, Addr: r.Addr, ZoneId: r.Scope_id})
 }
 
 func tcpAddr(sa unix.Sockaddr) net.Addr {

@@ -37,10 +37,12 @@ type owned struct {
 	local, remote net.Addr
 	tuned         *Tuning // what has been set already
 
-	mu    sync.Mutex
-	read  limit // guarded by mu
-	write limit // guarded by mu
+	mu     sync.Mutex
+	limits *limits // guarded by mu; nil while there are none, as later in a Conn
 }
+
+// limits are the deadlines of both directions.
+type limits struct{ read, write limit }
 
 // A limit is a deadline, and what has to hear of it while somebody sleeps.
 type limit struct {
@@ -55,6 +57,9 @@ func (l *limit) set(t time.Time) {
 		l.sleep.SetReadDeadline(t)
 	}
 }
+
+// none reports whether nobody needs it.
+func (l *limit) none() bool { return l.at.IsZero() && l.sleepers == 0 }
 
 func (l *limit) passed() bool { return !l.at.IsZero() && !time.Now().Before(l.at) }
 
@@ -75,13 +80,42 @@ func (o *owned) SetWriteDeadline(t time.Time) error { return o.limit(t, false, t
 func (o *owned) limit(t time.Time, read, write bool) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.limits == nil && t.IsZero() {
+		return nil
+	}
+	l := o.limitsLocked()
 	if read {
-		o.read.set(t)
+		l.read.set(t)
 	}
 	if write {
-		o.write.set(t)
+		l.write.set(t)
+	}
+	if l.read.none() && l.write.none() {
+		o.limits = nil
 	}
 	return nil
+}
+
+// limitsLocked returns the limits, which are kept as long as there is one.
+func (o *owned) limitsLocked() *limits {
+	if o.limits == nil {
+		o.limits = new(limits)
+	}
+	return o.limits
+}
+
+// late reports whether the deadline of a direction has passed.
+func (o *owned) late(write bool) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch l := o.limits; {
+	case l == nil:
+		return false
+	case write:
+		return l.write.passed()
+	default:
+		return l.read.passed()
+	}
 }
 
 // Read is as of any net.Conn.
@@ -100,11 +134,8 @@ func (o *owned) receive(p []byte, f func(fd int, p []byte) (int, error), soon bo
 		}
 		return err != errWouldBlock
 	}
-	o.mu.Lock()
-	late := o.read.passed()
-	o.mu.Unlock()
 	switch {
-	case late:
+	case o.late(false):
 		err = os.ErrDeadlineExceeded
 	case soon && Soon(try), !soon && try():
 	default:
@@ -124,7 +155,7 @@ func (o *owned) sleepIn(try func() bool) error {
 	if !s.openIn() {
 		return s.openError()
 	}
-	return o.sleep(&o.read, &s.in.nest, func(uintptr) bool {
+	return o.sleep(false, &s.in.nest, func(uintptr) bool {
 		// What comes from here on is reported.
 		s.in.arm(s.fd)
 		if !try() {
@@ -135,9 +166,14 @@ func (o *owned) sleepIn(try func() bool) error {
 	})
 }
 
-// sleep is n's Read with a limit.
-func (o *owned) sleep(l *limit, n *nest, f func(uintptr) bool) error {
+// sleep is n's Read with the limit of a direction.
+func (o *owned) sleep(write bool, n *nest, f func(uintptr) bool) error {
 	o.mu.Lock()
+	both := o.limitsLocked() // not let go while there are sleepers
+	l := &both.read
+	if write {
+		l = &both.write
+	}
 	l.sleep = n.f
 	l.sleepers++
 	n.f.SetReadDeadline(l.at)
@@ -146,6 +182,9 @@ func (o *owned) sleep(l *limit, n *nest, f func(uintptr) bool) error {
 	o.mu.Lock()
 	if l.sleepers--; l.sleepers == 0 {
 		n.f.SetReadDeadline(time.Time{})
+		if both.read.none() && both.write.none() {
+			o.limits = nil
+		}
 	}
 	o.mu.Unlock()
 	if errors.Is(err, os.ErrClosed) {
@@ -157,10 +196,7 @@ func (o *owned) sleep(l *limit, n *nest, f func(uintptr) bool) error {
 // Write is as of any net.Conn.
 func (o *owned) Write(p []byte) (done int, err error) {
 	for done < len(p) {
-		o.mu.Lock()
-		late := o.write.passed()
-		o.mu.Unlock()
-		if late {
+		if o.late(true) {
 			return done, o.opError("write", os.ErrDeadlineExceeded)
 		}
 		n, err := o.s.write(p[done:])
@@ -187,7 +223,7 @@ func (o *owned) sleepOut() error {
 	if !o.s.openOut() {
 		return o.s.openError()
 	}
-	return o.sleep(&o.write, &o.s.out.nest, o.s.writable)
+	return o.sleep(true, &o.s.out.nest, o.s.writable)
 }
 
 // openError is why a socket can't be waited for.
