@@ -25,6 +25,7 @@ type CompletionQueue struct {
 	capacity int
 	users    atomic.Pointer[[]*QueuePair]
 	armed    atomic.Int32
+	dozing   atomic.Pointer[doze.Sleeper] // see Doze
 
 	mu       sync.Mutex
 	reserved int           // guarded by mu
@@ -137,8 +138,29 @@ func (c *CompletionQueue) signals() chan struct{} {
 	return c.events
 }
 
+// Expects tells whether something was sent on a connection since somebody last
+// dozed, so that an answer may be on its way.
+func (c *CompletionQueue) Expects() bool { return (*progress)(c).Expects() }
+
+// Doze has z woken by completions, and adds the connections of the streams
+// attached to what it sleeps on. It is false if that can't be done. As after Arm,
+// completions that were there before have to be looked for, but not the
+// connections. One consumer may doze at a time, until Rouse.
+func (c *CompletionQueue) Doze(z *doze.Sleeper) bool {
+	c.dozing.Store(z)
+	if (*progress)(c).Doze(z) {
+		return true
+	}
+	c.Rouse()
+	return false
+}
+
+// Rouse ends Doze.
+func (c *CompletionQueue) Rouse() { c.dozing.Store(nil) }
+
 func (c *CompletionQueue) push(e *Completion) {
 	c.q.Push(*e)
+	c.disturb()
 	if a := c.armed.Load(); a != armedNot {
 		c.signal(a, e)
 	}
@@ -146,10 +168,18 @@ func (c *CompletionQueue) push(e *Completion) {
 
 func (c *CompletionQueue) pushAll(es []Completion) {
 	c.q.PushAll(es)
+	c.disturb()
 	if a := c.armed.Load(); a != armedNot {
 		for i := range es {
 			c.signal(a, &es[i])
 		}
+	}
+}
+
+// disturb wakes who dozes, once a completion is there: he sees it, or is seen.
+func (c *CompletionQueue) disturb() {
+	if z := c.dozing.Load(); z != nil {
+		z.Wake()
 	}
 }
 

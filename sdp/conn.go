@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"viaduct/internal/doze"
 	"viaduct/iwarp"
 	"viaduct/sdp/sdpcore"
 )
@@ -80,7 +81,10 @@ type op struct {
 	waited bool // a call still looks at it although own is set
 	leaves bool // the call of a write returns as soon as it may
 	ended  bool // an own write whose call has to let go of it
+	asleep bool // its call waits for wake
+	hopes  bool // its call has dozed: something was sent before
 	wake   chan struct{}
+	dozing *doze.Sleeper // what the call sleeps with, if that is not wake
 	onDone func()
 }
 
@@ -104,10 +108,17 @@ func freeOp(o *op) {
 	opPool.Put(o)
 }
 
+// signal has the call of o look at it again, if it sleeps. Called with mu held,
+// which a call has from its last look until it sleeps.
 func (o *op) signal() {
-	select {
-	case o.wake <- struct{}{}:
-	default:
+	if o.asleep {
+		select {
+		case o.wake <- struct{}{}:
+		default:
+		}
+	}
+	if o.dozing != nil {
+		o.dozing.Wake()
 	}
 }
 

@@ -12,6 +12,7 @@ type deadline struct {
 	timer *time.Timer
 	ch    chan struct{} // closed when the moment has come
 	gen   int
+	at    time.Time
 }
 
 func newDeadline() *deadline { return &deadline{ch: make(chan struct{})} }
@@ -21,6 +22,7 @@ func (d *deadline) set(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.gen++
+	d.at = t
 	if d.timer != nil {
 		d.timer.Stop()
 		d.timer = nil
@@ -54,6 +56,13 @@ func (d *deadline) wait() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.ch
+}
+
+// within reports whether the deadline comes within the time.
+func (d *deadline) within(t time.Duration) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return !d.at.IsZero() && time.Until(d.at) < t
 }
 
 // passed reports whether the deadline has come.

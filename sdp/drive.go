@@ -87,26 +87,28 @@ func (c *Conn) poll() bool {
 		}
 	}
 	came := n > 0
+	if !came {
+		return false
+	}
+	now := c.now()
 	for n > 0 {
 		// A read takes what is there, not only the first message of it.
 		for i := range c.comps[:n] {
 			c.m.Expect(c.drv.patient || i < n-1 || c.cq.Len() > 0)
-			c.completion(&c.comps[i])
+			c.completion(now, &c.comps[i])
 		}
 		if c.suspended {
 			break
 		}
 		n = c.cq.Take(c.comps[:])
 	}
-	if came {
-		if c.drv.patient && c.recv.in.lending() {
-			c.drv.held.begin(time.Now())
-		} else {
-			c.settle()
-		}
-		c.letLeave()
+	if c.drv.patient && c.recv.in.lending() {
+		c.drv.held.begin(time.Now())
+	} else {
+		c.settle()
 	}
-	return came
+	c.letLeave()
+	return true
 }
 
 // settle ends the read that has got something.
@@ -150,7 +152,7 @@ func (c *Conn) letLeave() {
 }
 
 // completion deals with the end of a request.
-func (c *Conn) completion(e *iwarp.Completion) {
+func (c *Conn) completion(now sdpcore.Time, e *iwarp.Completion) {
 	if e.QP != c.qp {
 		return // of the stream before the last move
 	}
@@ -160,7 +162,7 @@ func (c *Conn) completion(e *iwarp.Completion) {
 	}
 	switch e.Op {
 	case iwarp.OpRecv:
-		c.received(e)
+		c.received(now, e)
 	case iwarp.OpRead:
 		b := c.recv.local[0]
 		c.recv.local = c.recv.local[1:]
@@ -168,7 +170,7 @@ func (c *Conn) completion(e *iwarp.Completion) {
 			c.recv.holds = append(c.recv.holds, hold{b, -1})
 		}
 		c.sendsDone(e.ID)
-		c.exec(c.m.ReadDone(c.now(), c.acts[:0]))
+		c.exec(c.m.ReadDone(now, c.acts[:0]))
 	default:
 		c.sendsDone(e.ID)
 		if c.send.rang {
@@ -178,16 +180,17 @@ func (c *Conn) completion(e *iwarp.Completion) {
 }
 
 // received hands a message to the machine.
-func (c *Conn) received(e *iwarp.Completion) {
+func (c *Conn) received(now sdpcore.Time, e *iwarp.Completion) {
 	r := &c.recv
 	head, body := r.in.message(e.ID, int(e.Len))
 	msg, n, err := sdpwire.ParseHead(head, int(e.Len), c.layout)
 	if err != nil {
-		c.exec(c.m.ReceiveBad(c.now(), msg.MID, err, c.acts[:0]))
+		c.exec(c.m.ReceiveBad(now, msg.MID, err, c.acts[:0]))
 		return
 	}
 	if c.opt.Logger.Enabled(context.Background(), slog.LevelDebug) {
-		c.opt.Logger.Debug("received", "conn", c.path.Remote, "msg", &msg)
+		shown := msg // or every message would be on the heap
+		c.opt.Logger.Debug("received", "conn", c.path.Remote, "msg", &shown)
 	}
 	if body == nil {
 		body = head[n:]
@@ -200,7 +203,7 @@ func (c *Conn) received(e *iwarp.Completion) {
 		r.in.release(r.index) // before a message says so
 		r.kept = true
 	}
-	c.exec(c.m.Receive(c.now(), &msg, e.STag, e.Invalidated, c.acts[:0]))
+	c.exec(c.m.Receive(now, &msg, e.STag, e.Invalidated, c.acts[:0]))
 	if !r.kept {
 		r.in.release(r.index)
 	}
@@ -325,10 +328,14 @@ func (c *Conn) tick() {
 // Called with mu held, returns with it held.
 func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 	dr := &c.drv
-	start := time.Now()
+	var start time.Time
+	if stop != nil {
+		start = time.Now()
+	}
 	if o.read {
 		c.recv.in.wary = dr.held.wary()
 	}
+	dozed := false // which is followed by a look, and now and then by another sleep
 	defer func() {
 		if dr.held.on {
 			c.settle()
@@ -337,6 +344,11 @@ func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 		c.leave()
 	}()
 	for !o.done {
+		if processors == 1 && !dozed && c.doze(o, d) {
+			dozed = true
+			continue
+		}
+		dozed = false
 		if o.read && dr.tooSoon() {
 			c.mu.Unlock()
 			frameio.Nap(napTime)
@@ -382,7 +394,9 @@ func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 				o.leaves = true
 			}
 		}
-		c.sleep(o, d, patience)
+		if processors == 1 || !c.doze(o, d) {
+			c.sleep(o, d, patience)
+		}
 	}
 }
 
@@ -461,6 +475,7 @@ func (c *Conn) spin(o *op) bool {
 func (c *Conn) sleep(o *op, d *deadline, patience time.Duration) {
 	dr := &c.drv
 	if c.suspended || dr.llp || c.released {
+		o.asleep = true
 		c.mu.Unlock()
 		var expired <-chan struct{}
 		if d != nil && !o.cancel {
@@ -472,6 +487,7 @@ func (c *Conn) sleep(o *op, d *deadline, patience time.Duration) {
 		case <-time.After(100 * time.Millisecond):
 		}
 		c.mu.Lock()
+		o.asleep = false
 		return
 	}
 	dr.sleepers++
@@ -501,6 +517,7 @@ func (c *Conn) sleep(o *op, d *deadline, patience time.Duration) {
 	}
 	events, done := c.cq.Events(), dr.done
 	took := false
+	o.asleep = true
 	c.mu.Unlock()
 	select {
 	case <-events:
@@ -511,6 +528,7 @@ func (c *Conn) sleep(o *op, d *deadline, patience time.Duration) {
 	case <-done:
 	}
 	c.mu.Lock()
+	o.asleep = false
 	dr.took = dr.took || took
 	dr.sleepers--
 }

@@ -88,7 +88,7 @@ func TestWriterIsTold(t *testing.T) {
 	defer shut(t, a, b)
 	o := newOp()
 	a.mu.Lock()
-	o.own, o.waited, o.leaves, o.after = true, true, true, a.send.done+1
+	o.own, o.waited, o.leaves, o.asleep, o.after = true, true, true, true, a.send.done+1
 	a.wops = append(a.wops, o)
 	a.drv.sleepers++
 	a.send.done++ // as one of the completions does that others take below

@@ -109,12 +109,12 @@ func TestEnds(t *testing.T) {
 func TestNoneIsLost(t *testing.T) {
 	begin(t, 2, forever)
 	s := take(t)
-	rounds := 20000
+	rounds := 3000
 	switch {
 	case runtime.GOMAXPROCS(0) == 1:
 		rounds = 50 // it takes the runtime a while to have somebody else run
 	case testing.Short():
-		rounds = 2000
+		rounds = 1000
 	}
 	r, w := pipe(t)
 	var want, have atomic.Int64
