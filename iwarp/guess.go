@@ -193,27 +193,27 @@ func (q *QueuePair) pinAhead(sg []SGE, off, n uint64) (b []byte) {
 
 // Guessed implements [frameio.Guesser]. It begins the segment as [Receive] would,
 // after it has ended the one before.
-func (e *engine) Guessed(header []byte, g frameio.Guess, left int) (taken, direct int, ok bool) {
+func (e *engine) Guessed(header []byte, g frameio.Guess, left int) (taken, direct int, err error) {
 	q := (*QueuePair)(e)
 	r := &q.rx
 	l := r.long
 	if q.dead.Load() || len(header) <= l.trailer+mpa.LengthLen {
-		return 0, 0, false
+		return 0, 0, frameio.ErrWrongGuess
 	}
 	p := header[l.trailer:]
 	if _, ulpdu, err := r.dec.Need(p); err != nil || mpa.LengthLen+ulpdu != len(p)+len(g.Place) {
-		return 0, 0, false
+		return 0, 0, frameio.ErrWrongGuess
 	}
 	if taken = l.trailer; taken > 0 {
 		if err := q.verifyLong(header[:taken]); err != nil {
 			q.badFPDU(err)
-			return taken, 0, false
+			return taken, 0, frameio.ErrWrongGuess
 		}
 		l.trailer = 0
 		q.endLong()
 	}
 	if q.dead.Load() || q.full(left-taken) || q.beginLong(p, 1) == 0 {
-		return taken, 0, false
+		return taken, 0, frameio.ErrWrongGuess
 	}
 	for at := g.Place[:min(left-len(header), len(g.Place))]; len(at) > 0; {
 		iov := q.longPlaces(l.iov[:0], len(at))
@@ -230,10 +230,10 @@ func (e *engine) Guessed(header []byte, g frameio.Guess, left int) (taken, direc
 		q.longPlaced(k)
 		if k == 0 { // its place is gone already
 			q.failLong(nil)
-			return len(header), 0, false
+			return len(header), 0, frameio.ErrWrongGuess
 		}
 	}
-	return len(header), l.size - l.placed, true
+	return len(header), l.size - l.placed, nil
 }
 
 // GuessesOver implements [frameio.Guesser].

@@ -37,7 +37,7 @@ const (
 // Defaults. Sizes and thresholds were chosen by measurement; see docs/sdp.md.
 const (
 	DefaultRecvBuffers    = 32           // [SDP-10-3]
-	DefaultRecvBufferSize = 128<<10 + 64 // bytes: 128 KiB of payload and the largest header
+	DefaultRecvBufferSize = 256<<10 + 64 // bytes: 256 KiB of payload and the largest header
 	DefaultThreshold      = 1 << 20      // bytes, of either side [D-39]
 	DefaultSocketBuffer   = 256 << 10    // bytes, of each direction
 	DefaultMaxAdverts     = 16

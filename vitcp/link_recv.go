@@ -29,6 +29,8 @@ type rxState struct {
 
 	in inbound
 
+	long    uint16       // length of the last long segment that did not end its message
+	ahead   []regmem.Ref // pins of memory where what comes is guessed to belong
 	held    regmem.Ref   // pin that serves every access to its region during one Receive
 	refs    []regmem.Ref // pinned between Direct and DirectDone
 	discard []byte       // where bytes go that nobody wants
@@ -77,6 +79,9 @@ func (l *link) take(p []byte, mayDirect bool) (n, direct int, err error) {
 		n += hl + len(body)
 		if !whole {
 			x.missing = payload - len(body)
+			if h.Flags&vitcpwire.EndOfMessage == 0 {
+				x.long = h.Length
+			}
 			return n, x.missing, nil
 		}
 		if err := l.segmentDone(); err != nil {

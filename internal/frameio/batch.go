@@ -22,7 +22,7 @@ const (
 
 	// batchBytes ends a batch: more per call gains nothing, and the peer
 	// could have started on the first frames.
-	batchBytes = 512 << 10
+	batchBytes = 1100 << 10
 
 	// frameSlack is what must be free in the slab for Full to say no: a
 	// frame's headers, a short payload and a trailer.

@@ -1,5 +1,7 @@
 package frameio
 
+import "errors"
+
 // A Guesser is a Protocol that can tell where the payload of long frames would
 // belong of which nothing has come yet. One read then brings many frames into
 // place: the fewer reads there are, the less do sender and receiver get in each
@@ -13,10 +15,11 @@ type Guesser interface {
 	// Guessed tells that the header of g has come, in p with everything behind
 	// it but for the payload, which is in place as far as it has come, and that left bytes
 	// have come from the header on. If that is a frame as long as it was
-	// guessed, the protocol begins it, moves the payload if it belongs elsewhere, and
-	// returns how many bytes of it are missing. If ok is false, all but the first
-	// taken bytes are shown to Receive.
-	Guessed(header []byte, g Guess, left int) (taken, direct int, ok bool)
+	// guessed, the protocol takes it, moves the payload if it belongs elsewhere, and
+	// returns how many bytes of it are missing. If it is not, the error is
+	// ErrWrongGuess, and all but the first taken bytes are shown to Receive. Any
+	// other error ends the connection.
+	Guessed(header []byte, g Guess, left int) (taken, direct int, err error)
 
 	// GuessesOver follows the last Guessed of each read that guesses were made
 	// for.
@@ -28,6 +31,9 @@ type Guess struct {
 	Header int    // bytes between the payload before and this one, at most 64
 	Place  []byte // where the payload belongs, as long as it is
 }
+
+// ErrWrongGuess is returned by a Guesser if something else came than it guessed.
+var ErrWrongGuess = errors.New("frameio: wrong guess")
 
 const (
 	maxGuessed = 64 // longest header of a frame whose payload's place is guessed
@@ -83,33 +89,35 @@ func (c *Conn) readGuessed(fd int, iov [][]byte, guesses []Guess) (n, room int, 
 	if err != nil {
 		return n, room, err
 	}
-	r.fill = r.settle(guesses, max(n-want, 0))
-	return n, room, nil
+	r.fill, err = r.settle(guesses, max(n-want, 0))
+	return n, room, err
 }
 
 // settle sees which guesses were right for the n bytes that came behind the
 // frame in progress, and returns how many bytes are staged.
-func (r *receiver) settle(guesses []Guess, n int) int {
+func (r *receiver) settle(guesses []Guess, n int) (int, error) {
 	for i, g := range guesses {
 		head := r.stage.heads[i][:g.Header]
 		if n <= len(head) {
-			return copy(r.stage.b[:], head[:n])
+			return copy(r.stage.b[:], head[:n]), nil
 		}
-		taken, direct, ok := r.guesser.Guessed(head, g, n)
-		if r.guessed = ok; !ok {
+		taken, direct, err := r.guesser.Guessed(head, g, n)
+		if r.guessed = err == nil; err == ErrWrongGuess {
 			r.trust = 0
-			return r.takeBack(guesses[i:], i, taken, n)
+			return r.takeBack(guesses[i:], i, taken, n), nil
+		} else if err != nil {
+			return 0, err
 		}
 		r.glimpses = 0
 		if r.direct = direct; direct > 0 {
-			return 0
+			return 0, nil
 		}
 		n -= len(head) + len(g.Place)
 	}
 	if len(guesses) > 0 {
 		r.trust = min(max(2*r.trust, 2*minGuesses), maxGuesses)
 	}
-	return n
+	return n, nil
 }
 
 // takeBack stages the n bytes that came from the header of a guess that was

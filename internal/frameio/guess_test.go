@@ -74,7 +74,7 @@ func (g *guesser) Guess(to []Guess) []Guess {
 	return to
 }
 
-func (g *guesser) Guessed(h []byte, at Guess, left int) (int, int, bool) {
+func (g *guesser) Guessed(h []byte, at Guess, left int) (int, int, error) {
 	taken := 0
 	if g.trailer {
 		taken = guessTrailer
@@ -85,13 +85,13 @@ func (g *guesser) Guessed(h []byte, at Guess, left int) (int, int, bool) {
 			taken = 0 // as good
 		}
 		g.trailer = g.trailer && taken == 0
-		return taken, 0, false
+		return taken, 0, ErrWrongGuess
 	}
 	g.right++
 	n := min(left-len(h), size)
 	g.out = g.out[:len(g.out)+n]
 	g.begin(size, n)
-	return len(h), g.missing, true
+	return len(h), g.missing, nil
 }
 
 func (g *guesser) GuessesOver() { g.over++ }

@@ -1,0 +1,160 @@
+package vitcp
+
+import (
+	"viaduct/internal/frameio"
+	"viaduct/internal/regmem"
+	"viaduct/vi"
+	"viaduct/vitcp/vitcpwire"
+)
+
+// maxAhead is how many bytes of payload are read ahead of their headers at most.
+// That many are copied if they turn out to be something else.
+const maxAhead = 1 << 20
+
+// Guess implements frameio.Guesser: it guesses the rest of the message in progress,
+// if that is an RDMA Write or an RDMA Read Response, whose headers say how long they
+// are, and of the responses that are awaited behind it. So the memory is nobody's but
+// that message's. [VIT-2.2.2.2.2-6] [V-42]
+func (l *link) Guess(g []frameio.Guess) []frameio.Guess {
+	x := &l.rx
+	if l.dying.Load() || l.stopped.Load() || x.deaf {
+		return g
+	}
+	switch p := x.asm.data; {
+	case x.missing > 0 && x.h.Type == vitcpwire.ReadResponse, x.missing == 0 && x.asm.resp.active, !p.active && x.h.Type == vitcpwire.ReadResponse:
+		return l.guessReads(g)
+	case p.active && p.typ == vitcpwire.Write && !x.in.drop:
+		n := int(x.in.rdma.Length) - int(p.offset)
+		if n <= 0 {
+			break
+		}
+		ref, out := l.ep.Target(vi.MemHandle(x.in.rdma.Handle), x.in.rdma.Address+uint64(p.offset), uint64(min(n, maxAhead)), true)
+		if out == regmem.OK {
+			g, _ = l.guessIn(g, vitcpwire.Write, ref, n)
+		}
+	}
+	return g
+}
+
+// guessReads guesses the rest of the Read Response in progress, and those behind it.
+func (l *link) guessReads(g []frameio.Guess) []frameio.Guess {
+	x := &l.rx
+	at := uint32(0)
+	if x.asm.resp.active {
+		at = x.asm.resp.offset
+	}
+	i, rest := 0, x.missing
+	if x.missing > 0 && x.h.Flags&vitcpwire.EndOfMessage != 0 {
+		i, rest = 1, 0 // the oldest has got all
+	}
+	for ahead := 0; i < l.reads.len() && len(g) < cap(g) && ahead < maxAhead; i++ {
+		r := l.reads.at(i)
+		n := int(r.d.Length) - int(at)
+		cur := r.cur
+		for skip := rest; skip > 0; { // the cursor is at what is missing of the segment in progress
+			ref, bad := l.ep.Scatter(r.d, &cur, skip)
+			if bad != 0 || len(ref.B) == 0 {
+				return g
+			}
+			skip -= len(ref.B)
+			ref.Release()
+		}
+		if n <= 0 {
+			return g
+		}
+		ref, bad := l.ep.Scatter(r.d, &cur, n)
+		if bad != 0 || len(ref.B) == 0 {
+			return g
+		}
+		var all bool
+		if g, all = l.guessIn(g, vitcpwire.ReadResponse, ref, n); !all {
+			return g
+		}
+		ahead += n
+		at, rest = 0, 0
+	}
+	return g
+}
+
+// guessIn guesses the last n bytes of a message, of which ref is the first part or all,
+// and keeps the pin. all tells that they are guessed.
+func (l *link) guessIn(g []frameio.Guess, t vitcpwire.Type, ref regmem.Ref, n int) (_ []frameio.Guess, all bool) {
+	x := &l.rx
+	x.ahead = append(x.ahead, ref)
+	if ref.Guarded() { // reading there may fail
+		return g, false
+	}
+	hl := l.dialect.HeaderLen(t)
+	full := vitcpwire.MaxSegment - hl
+	if x.long > 0 {
+		full = int(x.long) - hl
+	}
+	for b := ref.B; n > 0 && len(g) < cap(g); {
+		k := min(n, full)
+		if len(b) < k {
+			return g, false
+		}
+		g = append(g, frameio.Guess{Header: hl, Place: b[:k:k]})
+		b = b[k:]
+		n -= k
+	}
+	return g, n == 0
+}
+
+// Guessed implements frameio.Guesser.
+func (l *link) Guessed(header []byte, g frameio.Guess, left int) (taken, direct int, err error) {
+	x := &l.rx
+	h, _, err := l.dialect.ParseHeader(header)
+	if err != nil || l.dying.Load() || l.stopped.Load() || x.deaf ||
+		h.Type != vitcpwire.Write && h.Type != vitcpwire.ReadResponse ||
+		l.dialect.HeaderLen(h.Type) != len(header) || int(h.Length) != len(header)+len(g.Place) {
+		return 0, 0, frameio.ErrWrongGuess
+	}
+	var r vitcpwire.RDMA
+	if h.Type.HasRDMA() && len(header) > vitcpwire.HeaderLen {
+		r, _, _ = vitcpwire.ParseRDMA(header[vitcpwire.HeaderLen:])
+	}
+	if err := l.segment(h, r, len(g.Place)); err != nil {
+		return 0, 0, err
+	}
+	body := g.Place[:min(left-len(header), len(g.Place))]
+	if l.inPlace(body) {
+		l.skip(len(body))
+	} else if err := l.place(body); err != nil {
+		return 0, 0, err
+	}
+	if x.missing = len(g.Place) - len(body); x.missing > 0 {
+		return len(header), x.missing, nil
+	}
+	return len(header), 0, l.segmentDone()
+}
+
+// inPlace reports whether p, which came with the segment being taken, is where it
+// belongs.
+func (l *link) inPlace(p []byte) bool {
+	if !l.wanted() {
+		return false
+	}
+	x := &l.rx
+	cur := x.in.cur
+	if x.h.Type == vitcpwire.ReadResponse {
+		cur = l.reads.front().cur
+	}
+	ref, err := l.target(regmem.Ref{}, len(p), &cur, x.at)
+	defer ref.Release()
+	return err == nil && len(ref.B) == len(p) && &ref.B[0] == &p[0]
+}
+
+// GuessesOver implements frameio.Guesser.
+func (l *link) GuessesOver() {
+	x := &l.rx
+	for i := range x.ahead {
+		x.ahead[i].Release()
+		x.ahead[i] = regmem.Ref{}
+	}
+	x.ahead = x.ahead[:0]
+	l.hold(regmem.Ref{})
+	if !l.dying.Load() && !l.stopped.Load() {
+		l.nudge()
+	}
+}
