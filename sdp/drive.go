@@ -27,6 +27,8 @@ type driver struct {
 	due       sdpcore.Time  // deadline of the machine that one of them will wake at, or 0
 	took      bool          // one of them got an event, and no other was asked for yet
 	spinning  bool          // one of them is polling
+	vain      int           // times that was in vain since it was not
+	passed    uint          // occasions for it after too many of those
 	visits    uint          // calls that have driven the connection
 	seen      uint          // of them, when look was last there
 	scheduled bool          // look is due
@@ -55,7 +57,12 @@ type driver struct {
 const (
 	spinTime   = 30 * time.Microsecond // waking a sleeper takes about as long
 	attendTime = time.Millisecond
-	bulkSize   = 16 << 10 // bytes of a message that is part of a stream
+
+	// Where polling for an answer was in vain several times in a row, the other end
+	// may be waiting for this very processor: then few of those poll that would.
+	inVain   = 4
+	oneEach  = 16
+	bulkSize = 16 << 10 // bytes of a message that is part of a stream
 
 	// A stream that flows is best taken in larger pieces. Its reader sleeps for a
 	// moment where it would look again and again: nobody has to wake it, and each
@@ -456,6 +463,12 @@ func (c *Conn) spin(o *op) bool {
 		return false
 	}
 	dr := &c.drv
+	answer := o.read && !dr.large
+	if answer && dr.vain >= inVain {
+		if dr.passed++; dr.passed%oneEach != 0 {
+			return false
+		}
+	}
 	dr.spinning = true
 	defer func() { dr.spinning = false }()
 	for start := time.Now(); time.Since(start) < spinTime; {
@@ -465,8 +478,12 @@ func (c *Conn) spin(o *op) bool {
 		runtime.Gosched()
 		c.mu.Lock()
 		if c.poll() || o.done {
+			dr.vain = 0
 			return true
 		}
+	}
+	if answer {
+		dr.vain++
 	}
 	return false
 }
