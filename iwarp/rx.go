@@ -40,6 +40,12 @@ func (e *engine) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
 	q := (*QueuePair)(e)
 	r := &q.rx
 	q.touch()
+	if q.dead.Load() {
+		// tearDown waits for the receive role once: from then on what is posted
+		// and what has completed is its own.
+		q.dropLong()
+		return len(p), 0, nil
+	}
 	enough := false
 	for !q.dead.Load() {
 		if l := r.long; l != nil && l.trailer > 0 {
