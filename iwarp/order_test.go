@@ -266,7 +266,7 @@ func TestReadPlace(t *testing.T) {
 		t.Error("first Read: wrong data")
 	}
 	ask(2)
-	for deadline := time.Now().Add(patience); q.Stats().ReceivedFPDUs < 3 && q.Err() == nil && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(patience); (q.Stats().ReceivedFPDUs < 3 || len(held) != 0) && q.Err() == nil && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 	if q.IRD() != 1 || q.Err() != nil || len(held) != 0 {
