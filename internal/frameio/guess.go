@@ -42,12 +42,23 @@ const (
 	// depending on whether guesses were right.
 	minGuesses = 4
 	maxGuesses = 36
+
+	// Where guesses are often wrong they cost more than they save. Each wrong one
+	// adds to the doubt, so many right ones take one off it, and after a wrong one
+	// 2^doubt occasions are passed over.
+	wrongDoubt = 2
+	rightFrom  = 32
+	maxDoubt   = 8
 )
 
 // guess asks the protocol what will come.
 func (c *Conn) guess() []Guess {
 	r := &c.rx
 	if r.guesser == nil || !r.large || r.fill > 0 {
+		return nil
+	}
+	if r.skip > 0 {
+		r.skip--
 		return nil
 	}
 	return r.guesser.Guess(r.stage.guesses[:0:max(r.trust, minGuesses)])
@@ -103,12 +114,17 @@ func (r *receiver) settle(guesses []Guess, n int) (int, error) {
 		}
 		taken, direct, err := r.guesser.Guessed(head, g, n)
 		if r.guessed = err == nil; err == ErrWrongGuess {
-			r.trust = 0
+			r.trust, r.right = 0, 0
+			r.doubt = min(r.doubt+wrongDoubt, maxDoubt)
+			r.skip = 1 << r.doubt
 			return r.takeBack(guesses[i:], i, taken, n), nil
 		} else if err != nil {
 			return 0, err
 		}
 		r.glimpses = 0
+		if r.right++; r.right == rightFrom {
+			r.right, r.doubt = 0, max(r.doubt-1, 0)
+		}
 		if r.direct = direct; direct > 0 {
 			return 0, nil
 		}

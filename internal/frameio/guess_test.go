@@ -116,23 +116,18 @@ func (g *guesser) Failed(error) {}
 func TestGuess(t *testing.T) {
 	a, b := tcpPair(t)
 	rnd := rand.New(rand.NewPCG(5, 6))
-	const total = 24 << 20
+	const total = 64 << 20
 	g := &guesser{out: make([]byte, 0, total+4<<20)}
 	c := New(b, g, Options{})
 	defer c.Close()
 	if c.StartPolled(nil); c.sock.Load() == nil {
 		t.Skip("no fast path on this system")
 	}
-	receive := func() (got bool, err error) {
-		c.rx.mu.Lock()
-		defer c.rx.mu.Unlock()
-		got, _, err = c.receive(false)
-		return got, err
-	}
+	receive := c.receiveForTest
 	var stream, want []byte
 	cuts := []int{0}
 	for size := 20000; len(want) < total; {
-		switch rnd.IntN(60) {
+		switch rnd.IntN(200) {
 		case 0:
 			size = directMin + rnd.IntN(60000)
 		case 1: // a little more or less
@@ -142,7 +137,7 @@ func TestGuess(t *testing.T) {
 		}
 		at := len(stream)
 		stream, want = guessFrame(stream, want, size, rnd)
-		switch rnd.IntN(20) { // cut near what matters
+		switch rnd.IntN(60) { // cut near what matters
 		case 0:
 			cuts = append(cuts, at+rnd.IntN(guessHead+2))
 		case 1:
@@ -194,6 +189,57 @@ func TestGuess(t *testing.T) {
 	}
 	if g.over != g.guesses {
 		t.Errorf("%d guesses were made, and %d ended", g.guesses, g.over)
+	}
+}
+
+func (c *Conn) receiveForTest() (got bool, err error) {
+	c.rx.mu.Lock()
+	defer c.rx.mu.Unlock()
+	got, _, err = c.receive(false)
+	return got, err
+}
+
+// TestGuessDoubt: where guesses are wrong most of the time few are made.
+func TestGuessDoubt(t *testing.T) {
+	a, b := tcpPair(t)
+	g := &guesser{out: make([]byte, 0, 16<<20)}
+	c := New(b, g, Options{})
+	defer c.Close()
+	if c.StartPolled(nil); c.sock.Load() == nil {
+		t.Skip("no fast path on this system")
+	}
+	rnd := rand.New(rand.NewPCG(7, 8))
+	const frames = 400
+	var stream, want []byte
+	for i := range frames {
+		at := len(stream)
+		if stream, want = guessFrame(stream, want, 20000+i%2*9999, rnd); i%2 == 0 {
+			continue
+		}
+		for at -= 20000 + guessHead + guessTrailer; at < len(stream); { // by and by
+			k := min(15000, len(stream)-at)
+			if _, err := a.Write(stream[at : at+k]); err != nil {
+				t.Fatal(err)
+			}
+			for at += k; ; {
+				if got, err := c.receiveForTest(); err != nil {
+					t.Fatal(err)
+				} else if !got {
+					break
+				}
+			}
+		}
+	}
+	for len(g.out) < len(want) {
+		if _, err := c.receiveForTest(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(g.out, want) {
+		t.Error("other bytes")
+	}
+	if g.wrong == 0 || g.wrong > frames/20 {
+		t.Errorf("%d guesses of %d were wrong", g.wrong, frames)
 	}
 }
 

@@ -64,6 +64,9 @@ type receiver struct {
 	guesser Guesser     // the protocol, if it is one
 	guessed bool        // the last long frame was where it was guessed to be
 	trust   int         // how many frames are guessed at a time
+	doubt   int         // how often it was wrong of late
+	right   int         // frames guessed since that became less
+	skip    int         // occasions to guess that are passed over
 
 	polls    uint32                 // moves with every Poll that reads
 	missed   atomic.Uint32          // moves with every Poll that finds somebody reading
