@@ -21,8 +21,13 @@
 // poll or as soon as [Conn.Unpoll] is called. Streams of small frames with
 // nobody polling it reads in portions, less than 100 us apart.
 //
-// On Linux a connection with a file descriptor of its own takes the fast path
-// (readv and writev on it). Any other net.Conn (TLS, captures, pipes, other
+// A [Guesser] tells where long frames will belong of which nothing has come. One
+// read then brings many of them into place, which costs both ends less than a
+// read for each: headers and payloads are scattered, and what turns out to be
+// something else is taken back.
+//
+// On Linux a connection with a socket of its own takes the fast path
+// (recvmsg and sendmsg on it). Any other net.Conn (TLS, captures, pipes, other
 // systems) is read by a goroutine and written by one, through its methods.
 //
 // # Ownership
