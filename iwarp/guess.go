@@ -83,7 +83,7 @@ func (q *QueuePair) guessSource(x *guessing) {
 	if r.recv != nil {
 		at, _ := r.queues[0].Open()
 		last := false
-		if l.active {
+		if l.active && l.kind.IsSend() {
 			at, last = l.un.MO+uint32(l.size), l.un.Last
 		}
 		if !last && !q.guessRest(x, int(at), s.Open) {
@@ -98,7 +98,7 @@ func (q *QueuePair) guessSource(x *guessing) {
 		return
 	}
 	come := math.MaxInt
-	if s.Partial*s.Size < len(s.Payload) {
+	if s.Partial < len(s.Payload)/s.Size {
 		come = q.fc.Pending()
 	}
 	for p := s.Payload; len(p) >= s.Size; p = p[s.Size:] {

@@ -158,7 +158,7 @@ func TestSourceGuess(t *testing.T) {
 // twoSegments is the payload of a message that the tests cut in two.
 const twoSegments = 50001
 
-// TestSourceStream: many messages, some in two segments, come into lent memory by
+// TestSourceStream: many messages, some in two segments with a Write in between, come into lent memory by
 // few reads, whether they are like those before or not, wherever they are cut, and
 // with CRCs and without.
 func TestSourceStream(t *testing.T) {
@@ -166,8 +166,12 @@ func TestSourceStream(t *testing.T) {
 		for _, partial := range []int{0, 1, 100} {
 			p, q, s, _ := sourcePeer(t, crc)
 			s.partial = partial
+			target, err := q.PD().Register(make([]byte, 20000), RemoteWrite)
+			if err != nil {
+				t.Fatal(err)
+			}
 			var stream, want []byte
-			var ends []int
+			var ends, cuts []int
 			for i, n := range []int{20000, 20000, 20000, 20000, twoSegments, twoSegments, twoSegments, 20000, 20000, 9000, twoSegments, twoSegments, 20001, 20001, 20001, 20001} {
 				u := longSend(ddp.MSN(i+1), n)
 				want = append(want, u[ddp.UntaggedLen+len(s.head):]...)
@@ -176,6 +180,11 @@ func TestSourceStream(t *testing.T) {
 					a := rdmap.Send.UntaggedHeader(ddp.MSN(i+1), 0, false, 0).Append(nil)
 					b := rdmap.Send.UntaggedHeader(ddp.MSN(i+1), first, true, 0).Append(nil)
 					stream = p.enc.Append(stream, append(a, u[ddp.UntaggedLen:][:first]...))
+					if i%3 != 1 {
+						w := rdmap.Write.TaggedHeader(target.STag(), target.TO(), true).Append(nil)
+						cuts = append(cuts, len(stream)+6000) // in the middle of it
+						stream = p.enc.Append(stream, append(w, make([]byte, 20000)...))
+					}
 					stream = p.enc.Append(stream, append(b, u[ddp.UntaggedLen+first:]...))
 				} else {
 					stream = p.enc.Append(stream, u)
@@ -187,7 +196,11 @@ func TestSourceStream(t *testing.T) {
 			q.PollLent()
 			done, sent := 0, 0
 			for i := 0; done < len(ends); i++ {
-				if k := min(len(stream)-sent, 70001+i*997); k > 0 {
+				k := min(len(stream)-sent, 70001+i*997)
+				if len(cuts) > 0 && cuts[0]-sent <= k {
+					k, cuts = cuts[0]-sent, cuts[1:]
+				}
+				if k > 0 {
 					p.raw(stream[sent : sent+k])
 					sent += k
 				}
