@@ -61,7 +61,7 @@ func (c *Conn) guess() []Guess {
 		r.skip--
 		return nil
 	}
-	return r.guesser.Guess(r.stage.guesses[:0:max(r.trust, minGuesses)])
+	return r.guesser.Guess(r.stage.guesses[:0:max(int(r.trust), minGuesses)])
 }
 
 // readGuessed makes one read call: into the places of the frame in progress, if
@@ -123,7 +123,7 @@ func (r *receiver) settle(guesses []Guess, n int) (int, error) {
 		}
 		r.glimpses = 0
 		if r.right++; r.right == rightFrom {
-			r.right, r.doubt = 0, max(r.doubt-1, 0)
+			r.right, r.doubt = 0, max(r.doubt, 1)-1
 		}
 		if r.direct = direct; direct > 0 {
 			return 0, nil

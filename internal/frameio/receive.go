@@ -63,10 +63,10 @@ type receiver struct {
 	large   bool        // a frame was long enough to be read straight into place not long ago
 	guesser Guesser     // the protocol, if it is one
 	guessed bool        // the last long frame was where it was guessed to be
-	trust   int         // how many frames are guessed at a time
-	doubt   int         // how often it was wrong of late
-	right   int         // frames guessed since that became less
-	skip    int         // occasions to guess that are passed over
+	trust   uint8       // how many frames are guessed at a time
+	doubt   uint8       // how often it was wrong of late
+	right   uint8       // frames guessed since that became less
+	skip    uint16      // occasions to guess that are passed over
 
 	polls    uint32                 // moves with every Poll that reads
 	missed   atomic.Uint32          // moves with every Poll that finds somebody reading
