@@ -86,7 +86,7 @@ func (l *link) fill(b *frameio.Batch) {
 	}
 	l.mine.reach(l.ep.RecvPosted())
 	sent := false
-	for !b.Full() && l.fillSegment(b) {
+	for !b.FullFor(l.tellsAhead()) && l.fillSegment(b) {
 		sent = true
 		if l.single || l.dying.Load() {
 			break
@@ -96,6 +96,13 @@ func (l *link) fill(b *frameio.Batch) {
 		l.putBare(b, vitcpwire.NOP, 0, 0)
 		l.tx.nops++
 	}
+}
+
+// tellsAhead reports whether the peer can tell the next segment ahead: the rest of a
+// message whose length it knows.
+func (l *link) tellsAhead() bool {
+	t := &l.tx
+	return t.active && t.typ == vitcpwire.Write || t.jobOffset > 0
 }
 
 // hasNews reports whether a NOP would tell the peer something. [V-12]

@@ -20,9 +20,13 @@ const (
 	// maxVecs keeps a batch below the kernel's 1024 vector entries.
 	maxVecs = 512
 
-	// batchBytes ends a batch: more per call gains nothing, and the peer
+	// batchBytes ends a batch: more per call is no gain, and the peer
 	// could have started on the first frames.
-	batchBytes = 1100 << 10
+	batchBytes = 512 << 10
+
+	// aheadBytes does so where the peer can tell the frames that follow ahead, and
+	// reads many of them at a time: a MiB and its headers go in one call.
+	aheadBytes = 1100 << 10
 
 	// frameSlack is what must be free in the slab for Full to say no: a
 	// frame's headers, a short payload and a trailer.
@@ -53,8 +57,16 @@ var batches = sync.Pool{New: func() any {
 }}
 
 // Full tells that no further frame should be added.
-func (b *Batch) Full() bool {
-	return b.bytes >= batchBytes || len(b.vecs) > maxVecs-4 || cap(b.slab)-len(b.slab) < frameSlack
+func (b *Batch) Full() bool { return b.FullFor(false) }
+
+// FullFor is Full; ahead says that the next frame is the rest of a message whose
+// end the peer knows.
+func (b *Batch) FullFor(ahead bool) bool {
+	limit := batchBytes
+	if ahead {
+		limit = aheadBytes
+	}
+	return b.bytes >= limit || len(b.vecs) > maxVecs-4 || cap(b.slab)-len(b.slab) < frameSlack
 }
 
 // Len returns how many bytes the batch holds.

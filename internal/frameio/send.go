@@ -332,7 +332,7 @@ func (t *sender) waitIdle() {
 // record layer below makes the most of it.
 var flats = sync.Pool{New: func() any { return new(flat) }}
 
-type flat [batchBytes + slabSize + maxFrame]byte
+type flat [aheadBytes + slabSize + maxFrame]byte
 
 // writePortable writes the batch through the net.Conn. The bytes are copied
 // first, since the write may wait for the peer and nothing may stay pinned.

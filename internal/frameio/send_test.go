@@ -408,6 +408,19 @@ func TestBatchBounds(t *testing.T) {
 	if b.Room() != batchBytes-b.Len() {
 		t.Errorf("room %d after %d bytes", b.Room(), b.Len())
 	}
+	b.reset()
+	for !b.Full() {
+		b.Bytes(make([]byte, 64<<10))
+	}
+	if b.FullFor(true) {
+		t.Error("full for the rest of a message that is told ahead too")
+	}
+	for !b.FullFor(true) {
+		b.Bytes(make([]byte, 64<<10))
+	}
+	if b.Len() < 1<<20 || b.Len() > 1200<<10 {
+		t.Errorf("full for it with %d bytes", b.Len())
+	}
 }
 
 // Whatever the kernel takes at a time, the bytes of a batch leave in order,
