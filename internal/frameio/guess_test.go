@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -19,7 +20,8 @@ type guesser struct {
 	wrong   int
 	guesses int // reads for which guesses were made
 	over    int
-	most    int // guesses at a time
+	most    int  // guesses at a time
+	shreds  bool // memory is in many pieces
 }
 
 const guessHead, guessTrailer = 8, 4
@@ -97,6 +99,9 @@ func (g *guesser) Guessed(h []byte, at Guess, left int) (int, int, error) {
 func (g *guesser) GuessesOver() { g.over++ }
 
 func (g *guesser) Direct(iov [][]byte) ([][]byte, error) {
+	if g.shreds {
+		return slices.AppendSeq(iov, slices.Chunk(g.out[len(g.out):len(g.out)+g.missing], 5)), nil
+	}
 	return append(iov, g.out[len(g.out):len(g.out)+g.missing]), nil
 }
 
@@ -197,6 +202,31 @@ func (c *Conn) receiveForTest() (got bool, err error) {
 	defer c.rx.mu.Unlock()
 	got, _, err = c.receive(false)
 	return got, err
+}
+
+// TestManyPieces: memory in more pieces than one call takes is read to by several.
+func TestManyPieces(t *testing.T) {
+	a, b := tcpPair(t)
+	g := &guesser{out: make([]byte, 0, 1<<20), shreds: true}
+	c := New(b, g, Options{})
+	defer c.Close()
+	if c.StartPolled(nil); c.sock.Load() == nil {
+		t.Skip("no fast path on this system")
+	}
+	stream, want := guessFrame(nil, nil, 40000, rand.New(rand.NewPCG(1, 1)))
+	for _, p := range [][]byte{stream[:directMin+100], stream[directMin+100:]} {
+		if _, err := a.Write(p); err != nil {
+			t.Fatal(err)
+		}
+		for before := len(g.out); len(g.out) == before || len(p) > directMin+100 && len(g.out) < len(want); {
+			if _, err := c.receiveForTest(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if !bytes.Equal(g.out, want) {
+		t.Error("other bytes")
+	}
 }
 
 // TestGuessDoubt: where guesses are wrong most of the time few are made.

@@ -10,9 +10,14 @@ import (
 
 type iovec = unix.Iovec
 
-// manyVecs is how many places a read has that is meant for more than one long
-// frame.
-const manyVecs = 4
+const (
+	// manyVecs is how many places a read has that is meant for more than one long
+	// frame.
+	manyVecs = 4
+
+	// mostVecs is how many the kernel takes.
+	mostVecs = 1024
+)
 
 // The calls below use RawSyscall: none of them waits, and telling the scheduler
 // about them would cost more than it saves. The descriptor itself is a blocking
@@ -99,7 +104,7 @@ func (c *Conn) sysReadv(fd int, vs [][]byte) (int, error) {
 		flags = 0
 	}
 	for {
-		n, _, e := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&unix.Msghdr{Iov: unsafe.SliceData(v), Iovlen: uint64(len(v))})), uintptr(flags))
+		n, _, e := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&unix.Msghdr{Iov: unsafe.SliceData(v), Iovlen: uint64(min(len(v), mostVecs))})), uintptr(flags))
 		switch e {
 		case 0:
 			raceAcquire(fd)
@@ -108,7 +113,7 @@ func (c *Conn) sysReadv(fd int, vs [][]byte) (int, error) {
 		case unix.EAGAIN:
 			return 0, errWouldBlock
 		default:
-			return 0, os.NewSyscallError("readv", e)
+			return 0, os.NewSyscallError("recvmsg", e)
 		}
 	}
 }
@@ -145,7 +150,7 @@ func (c *Conn) writeBatch(fd int) error {
 		case unix.EAGAIN:
 			return errWouldBlock
 		default:
-			return os.NewSyscallError("writev", e)
+			return os.NewSyscallError("sendmsg", e)
 		}
 	}
 }
