@@ -14,12 +14,8 @@ import (
 const (
 	maxGuessHeader = 32
 
-	// maxAhead is how many bytes of payload are read ahead of their headers at
-	// most. That many are copied if they turn out to be something else.
-	maxAhead = 1 << 20
-
-	// maxVerified is that where they are looked at again for their CRC: they
-	// should be in the processor's cache still.
+	// maxVerified is how many bytes are read ahead where they are looked at again
+	// for their CRC: they should be in the processor's cache still.
 	maxVerified = 512 << 10
 )
 
@@ -55,7 +51,7 @@ func (e *engine) Guess(g []frameio.Guess) []frameio.Guess {
 	if l == nil || r.dec.Markers || !r.first || q.dead.Load() {
 		return g
 	}
-	x := guessing{g: g, gap: l.trailer, max: maxAhead}
+	x := guessing{g: g, gap: l.trailer, max: frameio.MaxAhead}
 	if r.dec.CRC {
 		x.max = maxVerified
 	}
@@ -240,11 +236,7 @@ func (e *engine) Guessed(header []byte, g frameio.Guess, left int) (taken, direc
 func (e *engine) GuessesOver() {
 	q := (*QueuePair)(e)
 	r := &q.rx
-	for i := range r.ahead {
-		r.ahead[i].Release()
-		r.ahead[i] = regmem.Ref{}
-	}
-	r.ahead = r.ahead[:0]
+	r.ahead = regmem.ReleaseAll(r.ahead)
 	q.touch()
 	q.publish()
 }

@@ -30,11 +30,10 @@ type longSegment struct {
 	dropped []byte // where the rest of a segment goes if its place is gone
 }
 
-// beginLong takes the beginning of an FPDU, if it is one worth it because at
-// least few bytes are missing, and returns
-// how many bytes of payload are missing. If anything is wrong with it, it is
-// left for the usual way to find out.
-func (q *QueuePair) beginLong(p []byte, few int) (direct int) {
+// beginLong takes the beginning of an FPDU if at least so many bytes of its payload
+// are missing, and returns how many are. If anything is wrong with it, it is left
+// for the usual way to find out.
+func (q *QueuePair) beginLong(p []byte, least int) (direct int) {
 	r := &q.rx
 	l := r.long
 	if r.dec.Markers || !r.first || len(p) <= mpa.LengthLen {
@@ -51,7 +50,7 @@ func (q *QueuePair) beginLong(p []byte, few int) (direct int) {
 	hl := ddp.HeaderLen(u[0])
 	size := ulpdu - hl
 	have := len(u) - hl
-	if have < 0 || size-have < few {
+	if have < 0 || size-have < least {
 		return 0
 	}
 	if l == nil {
@@ -155,11 +154,7 @@ func (q *QueuePair) longPlaces(iov [][]byte, max int) [][]byte {
 // longPlaced notes that n bytes are in place, and gives the pins back.
 func (q *QueuePair) longPlaced(n int) {
 	l := q.rx.long
-	for i := range l.pins {
-		l.pins[i].Release()
-		l.pins[i] = regmem.Ref{}
-	}
-	l.pins = l.pins[:0]
+	l.pins = regmem.ReleaseAll(l.pins)
 	l.placed += n
 	if l.placed == l.size {
 		l.trailer = l.trailerLen()

@@ -420,9 +420,7 @@ func (q *QueuePair) gather(b *frameio.Batch, refs []regmem.Ref, w *sendWQE, off,
 	if ok {
 		return refs
 	}
-	for i := range refs {
-		refs[i].Release()
-	}
+	regmem.ReleaseAll(refs)
 	q.failRequest(w)
 	return nil
 }
@@ -548,10 +546,7 @@ func (q *QueuePair) frameMarked(b *frameio.Batch, hdr []byte, refs []regmem.Ref)
 	}
 	p := t.enc.Append(t.room()[:0], parts...)
 	t.used += len(p)
-	for i := range refs {
-		refs[i].Release()
-		refs[i] = regmem.Ref{}
-	}
+	regmem.ReleaseAll(refs)
 	b.Bytes(p)
 }
 

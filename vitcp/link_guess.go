@@ -7,10 +7,6 @@ import (
 	"viaduct/vitcp/vitcpwire"
 )
 
-// maxAhead is how many bytes of payload are read ahead of their headers at most.
-// That many are copied if they turn out to be something else.
-const maxAhead = 1 << 20
-
 // Guess implements frameio.Guesser: it guesses the rest of the message in progress,
 // if that is an RDMA Write or an RDMA Read Response, whose headers say how long they
 // are, and of the responses that are awaited behind it. So the memory is nobody's but
@@ -28,7 +24,7 @@ func (l *link) Guess(g []frameio.Guess) []frameio.Guess {
 		if n <= 0 {
 			break
 		}
-		ref, out := l.ep.Target(vi.MemHandle(x.in.rdma.Handle), x.in.rdma.Address+uint64(p.offset), uint64(min(n, maxAhead)), true)
+		ref, out := l.ep.Target(vi.MemHandle(x.in.rdma.Handle), x.in.rdma.Address+uint64(p.offset), uint64(min(n, frameio.MaxAhead)), true)
 		if out == regmem.OK {
 			g, _ = l.guessIn(g, vitcpwire.Write, ref, n)
 		}
@@ -47,7 +43,7 @@ func (l *link) guessReads(g []frameio.Guess) []frameio.Guess {
 	if x.missing > 0 && x.h.Flags&vitcpwire.EndOfMessage != 0 {
 		i, rest = 1, 0 // the oldest has got all
 	}
-	for ahead := 0; i < l.reads.len() && len(g) < cap(g) && ahead < maxAhead; i++ {
+	for ahead := 0; i < l.reads.len() && len(g) < cap(g) && ahead < frameio.MaxAhead; i++ {
 		r := l.reads.at(i)
 		n := int(r.d.Length) - int(at)
 		cur := r.cur
@@ -148,11 +144,7 @@ func (l *link) inPlace(p []byte) bool {
 // GuessesOver implements frameio.Guesser.
 func (l *link) GuessesOver() {
 	x := &l.rx
-	for i := range x.ahead {
-		x.ahead[i].Release()
-		x.ahead[i] = regmem.Ref{}
-	}
-	x.ahead = x.ahead[:0]
+	x.ahead = regmem.ReleaseAll(x.ahead)
 	l.hold(regmem.Ref{})
 	if !l.dying.Load() && !l.stopped.Load() {
 		l.nudge()

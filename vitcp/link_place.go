@@ -146,11 +146,7 @@ func (l *link) throwAway(iov [][]byte) [][]byte {
 
 func (l *link) releaseDirect() {
 	x := &l.rx
-	for i := range x.refs {
-		x.refs[i].Release()
-		x.refs[i] = regmem.Ref{}
-	}
-	x.refs = x.refs[:0]
+	x.refs = regmem.ReleaseAll(x.refs)
 }
 
 // DirectDone implements frameio.Protocol.

@@ -72,9 +72,6 @@ func (b *Batch) FullFor(ahead bool) bool {
 // Len returns how many bytes the batch holds.
 func (b *Batch) Len() int { return b.bytes }
 
-// Room returns how many payload bytes the batch still takes before Full.
-func (b *Batch) Room() int { return max(0, batchBytes-b.bytes) }
-
 // Header returns n bytes, n at most MaxHeader, to be filled with a header, a
 // trailer, or a short frame as a whole, before the next call. Their contents are undefined.
 func (b *Batch) Header(n int) []byte {
@@ -157,11 +154,7 @@ func (b *Batch) written(n int) bool {
 }
 
 func (b *Batch) release() {
-	for i := range b.pins {
-		b.pins[i].Release()
-	}
-	clear(b.pins)
-	b.pins = b.pins[:0]
+	b.pins = regmem.ReleaseAll(b.pins)
 	b.last = regmem.Ref{}
 }
 

@@ -8,13 +8,14 @@ import "errors"
 // other's way. [receive role]
 type Guesser interface {
 	// Guess appends to g what will probably follow the frame in progress, or what
-	// was handled if there is none; up to the capacity of g. The memory is written
-	// to although something else comes. It is pinned until GuessesOver.
+	// was handled if there is none; up to the capacity of g, and about MaxAhead
+	// bytes. The memory is written to although something else comes. It is pinned
+	// until GuessesOver.
 	Guess(g []Guess) []Guess
 
-	// Guessed tells that the header of g has come, in p with everything behind
-	// it but for the payload, which is in place as far as it has come, and that left bytes
-	// have come from the header on. If that is a frame as long as it was
+	// Guessed tells that the header of g has come, that the payload is in place as
+	// far as it has come, and that left bytes have come from the header on, those
+	// of the guesses behind g among them. If that is a frame as long as it was
 	// guessed, the protocol takes it, moves the payload if it belongs elsewhere, and
 	// returns how many bytes of it are missing. If it is not, the error is
 	// ErrWrongGuess, and all but the first taken bytes are shown to Receive. Any
@@ -34,6 +35,10 @@ type Guess struct {
 
 // ErrWrongGuess is returned by a Guesser if something else came than it guessed.
 var ErrWrongGuess = errors.New("frameio: wrong guess")
+
+// MaxAhead is how many bytes should be read ahead of their headers at most: as many
+// are copied if they turn out to be something else.
+const MaxAhead = 1 << 20
 
 const (
 	maxGuessed = 64 // longest header of a frame whose payload's place is guessed

@@ -151,6 +151,16 @@ func (ref Ref) Release() {
 	}
 }
 
+// ReleaseAll gives many pins back and returns the slice, empty and without a trace
+// of them, for reuse.
+func ReleaseAll(refs []Ref) []Ref {
+	for i := range refs {
+		refs[i].Release()
+	}
+	clear(refs)
+	return refs[:0]
+}
+
 // Closing tells that the region is being deregistered and somebody waits for
 // the pin.
 func (ref Ref) Closing() bool {
