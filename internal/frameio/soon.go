@@ -6,27 +6,20 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"viaduct/internal/doze"
 )
 
 // soon is how long somebody who waits for an answer looks for it before he
 // sleeps. Waking a goroutine whose processor went idle takes about as long.
 const soon = 100 * time.Microsecond
 
-// Where looking was in vain several times in a row, the other end is likely to
-// wait for this very processor; from then on only a few look, to see whether
-// that has changed.
-const (
-	inVain  = 4
-	oneEach = 16 // of those that would look
-)
-
 var (
 	// looking is how many goroutines look just now. One of them is enough where
 	// many connections are made at a time.
 	looking atomic.Int32
 
-	vain    atomic.Int32 // looks in vain since the last that was not
-	skipped atomic.Uint32
+	looks doze.Looks // of all
 )
 
 // Soon calls try until it says that it is done, for a moment at most, and
@@ -39,7 +32,7 @@ func Soon(try func() bool) bool {
 	if runtime.GOMAXPROCS(0) == 1 { // the other end may need the processor
 		return false
 	}
-	if vain.Load() >= inVain && skipped.Add(1)%oneEach != 0 {
+	if !looks.Worth() {
 		return false
 	}
 	defer looking.Add(-1)
@@ -52,11 +45,11 @@ func Soon(try func() bool) bool {
 		// and takes the other end's processor.
 		runtime.Gosched()
 		if try() {
-			vain.Store(0)
+			looks.Done(true)
 			return true
 		}
 	}
-	vain.Add(1)
+	looks.Done(false)
 	return false
 }
 

@@ -5,7 +5,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"viaduct/internal/doze"
@@ -61,12 +60,12 @@ func await(ctx context.Context, mu *sync.Mutex, ws *Waiters, s source, p Progres
 	}
 	if p != nil {
 		mu.Unlock()
-		looks := processors > 1 && ws.looks()
+		looks := processors > 1 && ws.looks.Worth()
 		for start := time.Now(); looks; {
 			got := p.Poll()
 			mu.Lock()
 			if ok, err := s.readyLocked(); ok || err != nil {
-				ws.vain.Store(0)
+				ws.looks.Done(true)
 				return held(mu, err)
 			}
 			mu.Unlock()
@@ -77,7 +76,7 @@ func await(ctx context.Context, mu *sync.Mutex, ws *Waiters, s source, p Progres
 				}
 				start = time.Now() // more is likely to come soon
 			} else if time.Since(start) > spin {
-				ws.vain.Add(1)
+				ws.looks.Done(false)
 				break
 			}
 		}
@@ -176,22 +175,10 @@ func held(mu *sync.Mutex, err error) error {
 // Waiters is a list of sleeping goroutines. Its methods are called with the
 // lock of what they wait for held.
 type Waiters struct {
-	vain   atomic.Int32  // times that one polled and then had to sleep, since one had not
-	passed atomic.Uint32 // occasions for it after too many of those
-	list   []*Waiter
-	free   []*Waiter // for reuse; not shared between queues, whose channels may belong to different test bubbles
+	looks doze.Looks // whether one who waits polls first
+	list  []*Waiter
+	free  []*Waiter // for reuse; not shared between queues, whose channels may belong to different test bubbles
 }
-
-// looks tells whether one who waits polls first. Where that was in vain several
-// times in a row, the other end may be waiting for this very processor: then few do.
-func (ws *Waiters) looks() bool {
-	return ws.vain.Load() < inVain || ws.passed.Add(1)%oneEach == 0
-}
-
-const (
-	inVain  = 4
-	oneEach = 16
-)
 
 // A Waiter is one sleeping goroutine.
 type Waiter struct {

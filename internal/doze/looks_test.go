@@ -1,26 +1,30 @@
-package queue
+package doze
 
 import "testing"
 
-// Where polling was in vain several times, few poll, until it was of use again.
+// Where looking was in vain several times in a row few look, until it was of use
+// again.
 func TestLooks(t *testing.T) {
-	var ws Waiters
+	var l Looks
 	count := func() (n int) {
 		for range 4 * oneEach {
-			if ws.looks() {
+			if l.Worth() {
 				n++
 			}
 		}
 		return n
 	}
+	for range inVain - 1 {
+		l.Done(false)
+	}
 	if n := count(); n != 4*oneEach {
 		t.Errorf("%d of %d look at first", n, 4*oneEach)
 	}
-	ws.vain.Store(inVain)
+	l.Done(false)
 	if n := count(); n != 4 {
 		t.Errorf("%d of %d look after it was in vain", n, 4*oneEach)
 	}
-	ws.vain.Store(0)
+	l.Done(true)
 	if n := count(); n != 4*oneEach {
 		t.Errorf("%d of %d look after it was not", n, 4*oneEach)
 	}
