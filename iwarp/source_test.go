@@ -27,6 +27,7 @@ type source struct {
 	limit   int // messages until it is full; 0 for no limit
 	lent    bool
 	apart   int // messages that came while nothing was lent
+	guesses int // times it was asked what is likely to come
 }
 
 // lend has the next messages come into p, whoever receives them.
@@ -67,6 +68,7 @@ func (s *source) Lend(open bool) {
 func (s *source) Return()           { s.lent = false }
 func (s *source) Full(Pending) bool { return len(s.into) == 0 || s.limit > 0 && s.asked >= s.limit }
 func (s *source) Guess() RecvGuess {
+	s.guesses++
 	return RecvGuess{Open: s.open, Header: len(s.head), Size: s.usual, Payload: s.into, Partial: s.partial}
 }
 func (s *source) Reclaim(uint64) []SGE { return []SGE{Buf(s.moved)} }
@@ -223,6 +225,9 @@ func TestSourceStream(t *testing.T) {
 				t.Errorf("crc %t, partial %d: other bytes", crc, partial)
 			}
 			q.fc.WithReceiver(func() {
+				if s.guesses == 0 {
+					t.Errorf("crc %t, partial %d: nothing was guessed", crc, partial)
+				}
 				if len(q.rx.ahead) > 0 {
 					t.Error("memory is pinned still")
 				}

@@ -5,6 +5,8 @@ import (
 	"io"
 	"testing"
 	"time"
+
+	"viaduct/internal/frameio"
 )
 
 // until waits for something that another goroutine brings about, with mu of c
@@ -167,5 +169,31 @@ func TestHeld(t *testing.T) {
 	h.begin(now) // more came
 	if h.over(now.Add(heldTime)); !h.wary() || h.wary() {
 		t.Error("what came does not make it trust")
+	}
+}
+
+// A reader looks again at once where its last look brought much, or was long ago,
+// or where what comes is not a stream of large messages.
+func TestTooSoon(t *testing.T) {
+	if !frameio.CanNap {
+		t.Skip("SKIPPED: no short sleeps on this system")
+	}
+	for _, c := range []struct {
+		what   string
+		change func(*driver)
+		want   bool
+	}{
+		{"a stream, little came", func(d *driver) {}, true},
+		{"much came", func(d *driver) { d.got = napBytes }, false},
+		{"long ago", func(d *driver) { d.gotAt = time.Now().Add(-2 * napTime) }, false},
+		{"a short streak", func(d *driver) { d.streak-- }, false},
+		{"small messages", func(d *driver) { d.large = false }, false},
+	} {
+		d := &driver{large: true, streak: streakLen, got: napBytes - 1}
+		d.gotAt = time.Now().Add(time.Hour) // whenever the test looks
+		c.change(d)
+		if got := d.tooSoon(); got != c.want {
+			t.Errorf("%s: %t", c.what, got)
+		}
 	}
 }

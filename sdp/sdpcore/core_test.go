@@ -254,6 +254,9 @@ func TestSDP_11_Bcopy(t *testing.T) {
 		p.write(1, 100) // [SDP-11-1] [SDP-11.1-1] [SDP-11.2-1] [SDP-11.3-1] [SDP-9.1-1] [SDP-10-4] [SDP-9-2]
 		p.want("Data +34", "Data +34", "Data +32", "wrote 1 100")
 	}
+	// The pieces of a long write end where pages do, and the last has the rest.
+	long := newProbe(t, func(p *Params) { p.PeerSize, p.SendPolicy = 128<<10+64, PinBuffered }).pass(time.Second).skip().write(1, 300<<10)
+	long.want("Data +131072", "Data +131072", "Data +45056", "wrote 1 307200")
 	// Buffered Mode has nothing else. [SDP-11.1-1]
 	p := newProbe(t, func(p *Params) { p.SendPolicy = PinBuffered }).pass(time.Second).skip().write(1, 200)
 	p.want("Data +84", "Data +84", "Data +32", "wrote 1 200")
