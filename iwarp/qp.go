@@ -358,6 +358,33 @@ func (q *QueuePair) Post(wr SendWR) error {
 	return nil
 }
 
+// PostNow is Post for one request without More whose end the caller would like to
+// know at once: where sent is true the request is complete already, and has no
+// completion unless it failed. Otherwise its completion comes in time, whatever
+// Unsignaled says.
+func (q *QueuePair) PostNow(wr SendWR) (sent bool, err error) {
+	if q.gate.Load() != gateOpen {
+		return false, q.closedErr()
+	}
+	if q.reserve(1) == 0 {
+		return false, ErrQueueFull
+	}
+	wr.Unsignaled = true
+	var ws [1]*sendWQE
+	q.spare.get(ws[:])
+	if err := q.fillWQE(ws[0], &wr); err != nil {
+		q.sqUsed.Add(-1)
+		q.spare.put(ws[:])
+		return false, err
+	}
+	seq, _ := q.sq.Post(ws[0]) // has no limit of its own
+	if q.gate.Load() == gateFlushed {
+		q.flushSends() // the stream ended meanwhile
+	}
+	q.Flush()
+	return !q.sq.Update(seq, func(w **sendWQE) { (*w).signaled = true }), nil
+}
+
 // PostBatch posts requests with one doorbell. It returns how many were posted,
 // and the error of the next one if that was not all.
 func (q *QueuePair) PostBatch(wrs []SendWR) (n int, err error) {

@@ -1,8 +1,6 @@
 package sdp
 
 import (
-	"context"
-	"log/slog"
 	"time"
 
 	"viaduct/internal/doze"
@@ -178,7 +176,7 @@ func (c *Conn) received(now sdpcore.Time, e *iwarp.Completion) {
 		c.exec(c.m.ReceiveBad(now, msg.MID, err, c.acts[:0]))
 		return
 	}
-	if c.opt.Logger.Enabled(context.Background(), slog.LevelDebug) {
+	if c.logsMessages() {
 		shown := msg // or every message would be on the heap
 		c.opt.Logger.Debug("received", "conn", c.path.Remote, "msg", &shown)
 	}

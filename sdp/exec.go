@@ -181,7 +181,7 @@ func (c *Conn) sendMessage(acts []sdpcore.Action, i int) int {
 	if a.Adv != 0 && !c.advertise(a) {
 		return a.Parts
 	}
-	if c.opt.Logger.Enabled(context.Background(), slog.LevelDebug) {
+	if c.logsMessages() {
 		c.opt.Logger.Debug("sent", "conn", c.path.Remote, "msg", &a.Msg)
 	}
 	s.posted++
@@ -211,6 +211,11 @@ func (c *Conn) sendMessage(acts []sdpcore.Action, i int) int {
 	}
 	c.post(&wr)
 	return a.Parts
+}
+
+// logsMessages reports whether each message is logged.
+func (c *Conn) logsMessages() bool {
+	return c.opt.Logger.Enabled(context.Background(), slog.LevelDebug)
 }
 
 func sendOp(a *sdpcore.Action) iwarp.Op {

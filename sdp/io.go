@@ -7,7 +7,9 @@ import (
 	"runtime"
 	"sync"
 
+	"viaduct/iwarp"
 	"viaduct/sdp/sdpcore"
+	"viaduct/sdp/sdpwire"
 )
 
 var processors = runtime.GOMAXPROCS(0)
@@ -113,7 +115,45 @@ func (c *Conn) Write(p []byte) (int, error) {
 	if c.join(p) {
 		return len(p), nil
 	}
+	if n, err, ok := c.straight(p); ok {
+		return n, err
+	}
 	return c.write(p, false)
+}
+
+// straight writes p without a queue and a list of actions, if nothing is in its
+// way, which is how most of a stream is written: what is done for each write
+// counts, as it runs cold after each system call.
+func (c *Conn) straight(p []byte) (n int, err error, ok bool) {
+	s := &c.send
+	if len(c.wops) > 0 || len(c.ending) > 0 || len(s.backlog) > 0 || s.last != 0 || c.suspended || c.released || c.drv.llp || c.logsMessages() {
+		return 0, nil, false
+	}
+	var msgs [4]sdpwire.Message
+	k := c.m.Straight(c.now(), len(p), msgs[:])
+	if k == 0 {
+		return 0, nil, false
+	}
+	c.drv.streak = 0
+	sent, inline := c.sendStraight(msgs[:k], p)
+	switch {
+	case sent:
+		s.done = s.posted
+	case !inline:
+		s.lent = s.posted
+		o := newOp()
+		c.nextID++
+		o.id, o.buf, o.n, o.after, o.waited = c.nextID, p, len(p), s.posted, true
+		c.ending = append(c.ending, o)
+		c.await(o, c.wd, func() bool { return c.mayLeave(o) })
+		n, err = c.written(o, len(p))
+		return n, err, true
+	}
+	if c.m.LowCredit() {
+		c.poll()
+	}
+	c.attend()
+	return len(p), nil, true
 }
 
 // join adds p to bytes that wait to be sent already. [D-78]
@@ -241,6 +281,33 @@ func (c *Conn) Exchange(req, resp []byte) (int, error) {
 		err = errDeadline
 	}
 	return n, c.opError("read", err)
+}
+
+// sendStraight posts messages whose payload is p. It reports whether they have
+// been handed to TCP, and else whether they have been copied.
+func (c *Conn) sendStraight(msgs []sdpwire.Message, p []byte) (sent, inline bool) {
+	s := &c.send
+	for i := range msgs {
+		s.posted++
+		h := msgs[i].Append(s.header(), c.layout)
+		n := msgs[i].PayloadLen()
+		s.sg[0], s.sg[1] = iwarp.Buf(h), iwarp.Buf(p[:n])
+		p = p[n:]
+		inline = len(h)+n <= iwarp.MaxInline
+		wr := iwarp.SendWR{ID: s.posted, SG: s.sg[:2], Inline: inline, Unsignaled: len(p) > 0, More: true}
+		if len(p) == 0 && len(s.backlog) == 0 {
+			var err error
+			if sent, err = c.qp.PostNow(wr); err != iwarp.ErrQueueFull {
+				break
+			}
+		}
+		c.post(&wr)
+	}
+	if s.rang && !sent {
+		c.qp.Flush()
+	}
+	s.rang = false
+	return sent, inline
 }
 
 var copyBuffers = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}

@@ -238,6 +238,9 @@ func (w *Work[T]) advanceLocked() int {
 // finished yet, and tells whether it did: f may then set the request's
 // status without racing a flush.
 func (w *Work[T]) Update(seq uint64, f func(*T)) bool {
+	if seq < w.done.Load() {
+		return false
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if seq < w.done.Load() || seq >= w.posted.Load() || w.at(seq).finished {

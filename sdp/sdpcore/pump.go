@@ -39,17 +39,24 @@ func (m *Machine) send(mid sdpwire.MID, flags sdpwire.Flags) int {
 			m.src.urgents--
 		}
 	}
-	m.do(Action{Op: OpSend, Solicited: mid.Solicited(flags), Msg: sdpwire.Message{
+	m.do(Action{Op: OpSend, Solicited: mid.Solicited(flags), Msg: m.header(mid, flags)})
+	return len(m.out) - 1
+}
+
+// header returns the next message, without payload, and counts it as sent.
+func (m *Machine) header(mid sdpwire.MID, flags sdpwire.Flags) sdpwire.Message {
+	c := &m.cr
+	h := sdpwire.Message{
 		MID: mid, Flags: flags, Bufs: uint16(c.announce()), Len: uint32(mid.HeaderLen()), // [SDP-6.1.4-1]
 		MSeq: uint32(c.next), MSeqAck: uint32(c.ack()),
-	}})
+	}
 	c.tell()
 	c.next++
 	if mid != sdpwire.Data {
 		c.lastReal = c.next
 	}
 	m.stats.SentMessages++
-	return len(m.out) - 1
+	return h
 }
 
 // sentPayload notes that the last message carries payload.

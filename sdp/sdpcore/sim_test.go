@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -138,6 +139,8 @@ type sim struct {
 	ladder []string
 	fail   string
 	suspOK bool
+
+	straight [3]int // writes that went straight, by the number of their messages
 }
 
 func (s *sim) errorf(format string, args ...any) {
@@ -603,7 +606,36 @@ func (s *sim) write(e *simEnd, n int, urgent bool) {
 	e.writes[e.nextID] = w
 	e.order = append(e.order, w)
 	s.note(e, fmt.Sprintf("write %d of %d urgent=%t", w.ord, n, urgent))
-	s.run(e, e.m.Write(s.now, e.nextID, n, urgent, e.acts[:0]))
+	straight := *e.m // which changes nothing that the copy shares with it
+	var msgs [3]sdpwire.Message
+	k := straight.Straight(s.now, n, msgs[:])
+	acts := e.m.Write(s.now, e.nextID, n, urgent, e.acts[:0])
+	if k > 0 && !urgent {
+		s.straight[k-1]++
+		s.sameAsWrite(e, n, msgs[:k], &straight, acts)
+	}
+	s.run(e, acts)
+}
+
+// sameAsWrite checks that Straight did what Write does.
+func (s *sim) sameAsWrite(e *simEnd, n int, msgs []sdpwire.Message, got *Machine, acts []Action) {
+	id := e.nextID
+	var want []Action
+	off := 0
+	for _, m := range msgs {
+		want = append(want, Action{Op: OpSend, ID: id, Off: off, N: m.PayloadLen(), Msg: m})
+		off += m.PayloadLen()
+	}
+	want = append(want, Action{Op: OpWriteDone, ID: id, N: n})
+	if !reflect.DeepEqual(acts, want) {
+		s.errorf("%s: straight does %+v, Write %+v", e.name, want, acts)
+	}
+	if e.m.src.writes.len() == 0 {
+		got.src.writes = e.m.src.writes // where in its ring the queue is empty
+	}
+	if !reflect.DeepEqual(got, e.m) {
+		s.errorf("%s: after a straight write %+v, after Write %+v", e.name, *got, *e.m)
+	}
 }
 
 func (s *sim) read(e *simEnd, n int, all bool) {
@@ -879,11 +911,15 @@ func TestSimulation(t *testing.T) {
 	}
 	var total Stats
 	steps, runs := 0, 0
+	var straight [3]int
 	for seed := uint64(1); steps < *simSteps; seed++ {
 		s := newSim(seed, false)
 		s.play(2000)
 		steps += s.steps
 		runs++
+		for i, n := range s.straight {
+			straight[i] += n
+		}
 		if s.fail != "" {
 			again := newSim(seed, true)
 			again.play(2000)
@@ -893,14 +929,14 @@ func TestSimulation(t *testing.T) {
 			total.add(m.Stats())
 		}
 	}
-	t.Logf("%d runs, %d steps, %+v", runs, steps, total)
+	t.Logf("%d runs, %d steps, %v straight writes, %+v", runs, steps, straight, total)
 	// The programs must reach everything; a simulation that never sees a
 	// mechanism proves nothing about it.
 	for name, n := range map[string]uint64{
 		"Bcopy": total.SentBytesBcopy, "prefix": total.SentBytesPrefix, "Transaction": total.SentBytesTransact, "Read Zcopy": total.SentBytesRead,
 		"Write Zcopy": total.SentBytesWrite, "stale SinkAvails": total.StaleSinkAvails, "overrides": total.Overrides, "SendSm": total.SentSendSms,
 		"SrcAvailCancel": total.SentSrcCancels, "SinkAvailCancel": total.SentSinkCancels, "ModeChange": total.ModeChangesRecv, "urgent": total.UrgentRecv,
-		"resizes": total.Resizes, "suspensions": total.Suspensions, "compaction": total.CompactedBytes, "stalls": total.CreditStalls,
+		"resizes": total.Resizes, "suspensions": total.Suspensions, "compaction": total.CompactedBytes, "stalls": total.CreditStalls, "straight writes": uint64(straight[0]), "straight writes of two messages": uint64(straight[1]), "of three": uint64(straight[2]),
 	} {
 		if n == 0 {
 			t.Errorf("[SDP-9-3] [SDP-9-4] the simulation never saw %s", name)

@@ -272,6 +272,18 @@ const maxParts = 32
 // page is what the pieces that a long write is cut into are multiples of.
 const page = 4 << 10
 
+// piece returns how many of the next n bytes of a write go into a message with
+// room for limit. The pieces of a long write are alike.
+func piece(n, limit int) int {
+	if n <= limit {
+		return n
+	}
+	if limit >= 16*page {
+		limit -= limit % page
+	}
+	return limit
+}
+
 // payload adds up to limit bytes of writes at..end to the message of the
 // action at index a, and counts them as sent. It stops behind an urgent byte,
 // which must be the last [SDP-6.1.2-4], and before a write that goes by zero
@@ -284,10 +296,7 @@ func (m *Machine) payload(a, at, end, limit int) (total int) {
 		if parts > 0 && s.zcopy(w) {
 			break
 		}
-		n := min(limit, w.n-w.off)
-		if n < w.n-w.off && n >= 16*page {
-			n -= n % page // pieces of a long write are alike
-		}
+		n := piece(w.n-w.off, limit)
 		if parts == 0 {
 			m.out[a].ID, m.out[a].Off, m.out[a].N = w.id, w.off, n
 		} else {
