@@ -87,7 +87,7 @@ func (q *QueuePair) fill(b *frameio.Batch) {
 	t := &q.tx
 	t.used = 0
 	q.refreshMSS()
-	for !b.Full() && !t.over {
+	for !b.FullFor(q.tellsAhead()) && !t.over {
 		if !q.sendOpen.Load() { // [MPA-7.1.2-15]
 			return
 		}
@@ -120,6 +120,11 @@ func (q *QueuePair) fill(b *frameio.Batch) {
 		}
 	}
 }
+
+// tellsAhead reports whether the peer can tell the next segment ahead: the rest of an
+// answer that it asked for, or, where the consumer's messages are a stream to a
+// [RecvSource], as they are here, any.
+func (q *QueuePair) tellsAhead() bool { return q.supply != nil || q.tx.cur.in != nil }
 
 // Sent implements [frameio.Protocol]: Sends and Writes complete when TCP has
 // all of their bytes [RDMAP-5.5-4] [RDMAP-5.5-11] [DDP-5.4-1], and slots of
