@@ -17,6 +17,10 @@ const (
 	// maxVerified is how many bytes are read ahead where they are looked at again
 	// for their CRC: they should be in the processor's cache still.
 	maxVerified = 512 << 10
+
+	// maxSkipsSee is how many occasions to look ahead are passed over at most after
+	// one that found little.
+	maxSkipsSee = 63
 )
 
 // A guessing gathers guesses.
@@ -43,7 +47,7 @@ func (x *guessing) add(n int, place []byte) bool {
 // Guess implements [frameio.Guesser]. What is guessed is memory that nobody but
 // the peer's next messages may change: lent by a RecvSource, or the sinks of our
 // own Reads. RDMA Writes do not say how long they are, and what is behind one may
-// be in use. [RDMAP-5.2-1]
+// be in use: of them nothing is guessed, but their headers are looked at. [RDMAP-5.2-1]
 func (e *engine) Guess(g []frameio.Guess) []frameio.Guess {
 	q := (*QueuePair)(e)
 	r := &q.rx
@@ -63,6 +67,8 @@ func (e *engine) Guess(g []frameio.Guess) []frameio.Guess {
 		q.guessSource(&x)
 	case l.kind == rdmap.ReadResponse && !r.dec.CRC:
 		q.guessReads(&x)
+	case !r.dec.CRC && (l.kind == rdmap.Write || !l.active):
+		q.seeWrites(&x)
 	}
 	return x.g
 }
@@ -165,6 +171,52 @@ func (q *QueuePair) guessReads(x *guessing) {
 			off += n
 		}
 		off = 0
+	}
+}
+
+// seeWrites finds the segments of RDMA Writes that have come behind the one in
+// progress, by looking at one header after the other: each tells where its payload
+// belongs and where the next header is. It ends before whatever else comes, since that
+// may change who may write where, and before short ones, which are better taken from
+// staging. Where they often come next it is tried less often.
+func (q *QueuePair) seeWrites(x *guessing) {
+	r := &q.rx
+	l := r.long
+	if r.skipSee > 0 {
+		r.skipSee--
+		return
+	}
+	missing := 0
+	if l.active {
+		missing = l.size - l.placed
+	}
+	come := q.fc.Ahead()
+	var b [mpa.LengthLen + ddp.TaggedLen]byte
+	for {
+		at := missing + x.ahead + x.gap
+		if at+len(b) > come || !q.fc.LookAhead(at, b[:]) {
+			return
+		}
+		h, n, err := ddp.ParseTagged(b[mpa.LengthLen:])
+		op, f := rdmap.CheckTagged(h.RsvdULP)
+		size := r.dec.Foresee(b[:]) - n
+		if err != nil || f != rdmap.OK || op != rdmap.Write || size < longMin {
+			break
+		}
+		ref, out := q.dev.reg.Access(h.STag, h.TO, uint64(size), q.pd.dom, q, regmem.RemoteWrite)
+		if out != regmem.OK {
+			break
+		}
+		r.ahead = append(r.ahead, ref)
+		if ref.Guarded() || !x.add(n, ref.B) {
+			break
+		}
+	}
+	if len(x.g) > 1 {
+		r.skipsSee = 0
+	} else {
+		r.skipsSee = min(2*r.skipsSee+1, maxSkipsSee)
+		r.skipSee = r.skipsSee
 	}
 }
 

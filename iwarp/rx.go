@@ -30,6 +30,9 @@ type rxState struct {
 	fullResponse int          // payload of the last segment of a Read Response that did not end it
 	ahead        []regmem.Ref // pins of memory where what comes is guessed to belong
 	staged       int          // bytes that were read and not looked at
+
+	skipSee  uint8 // occasions to look ahead that are passed over
+	skipsSee uint8 // those after the next that finds little
 }
 
 // Receive implements [frameio.Protocol]: it takes whole FPDUs, verifies each

@@ -1,6 +1,10 @@
 package frameio
 
-import "errors"
+import (
+	"errors"
+	"runtime"
+	"sync/atomic"
+)
 
 // A Guesser is a Protocol that can tell where the payload of long frames would
 // belong of which nothing has come yet. One read then brings many frames into
@@ -66,7 +70,36 @@ func (c *Conn) guess() []Guess {
 		r.skip--
 		return nil
 	}
-	return r.guesser.Guess(r.stage.guesses[:0:max(int(r.trust), minGuesses)])
+	g := r.guesser.Guess(r.stage.guesses[:0:max(int(r.trust), minGuesses)])
+	if r.looking {
+		r.looking = false
+		sysLookBack(c.sock.Load().fd)
+	}
+	return g
+}
+
+// blind tells that the system shows nothing but the next bytes: Linux before 6.9.
+var blind atomic.Bool
+
+// LooksAhead tells whether LookAhead is of any use on this system, for all that is known.
+func LooksAhead() bool { return runtime.GOOS == "linux" && !blind.Load() }
+
+// Ahead returns how many bytes have arrived and can be looked at by LookAhead.
+func (c *Conn) Ahead() int {
+	if blind.Load() {
+		return 0
+	}
+	return c.Pending()
+}
+
+// LookAhead tells whether p could be filled with what follows off bytes of those that
+// have arrived and were not read. They stay. A Guesser that follows the headers of
+// frames so, each to where the next one is, need not guess. A look costs a small part
+// of a read, and the peer nothing. To be called by Guess only.
+func (c *Conn) LookAhead(off int, p []byte) bool {
+	c.rx.looking = true
+	n, err := sysLookAhead(c.sock.Load().fd, off, p)
+	return err == nil && n == len(p)
 }
 
 // readGuessed makes one read call: into the places of the frame in progress, if
@@ -131,15 +164,21 @@ func (r *receiver) settle(guesses []Guess, n int) (int, error) {
 			r.right, r.doubt = 0, max(r.doubt, 1)-1
 		}
 		if r.direct = direct; direct > 0 {
+			if i > 0 {
+				r.trusted()
+			}
 			return 0, nil
 		}
 		n -= len(head) + len(g.Place)
 	}
 	if len(guesses) > 0 {
-		r.trust = min(max(2*r.trust, 2*minGuesses), maxGuesses)
+		r.trusted()
 	}
 	return n, nil
 }
+
+// trusted has more frames guessed at a time.
+func (r *receiver) trusted() { r.trust = min(max(2*r.trust, 2*minGuesses), maxGuesses) }
 
 // takeBack stages the n bytes that came from the header of a guess that was
 // wrong on, but for those taken, and sets aside what is too much for it.

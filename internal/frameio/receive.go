@@ -66,6 +66,7 @@ type receiver struct {
 	trust   uint8       // how many frames are guessed at a time
 	doubt   uint8       // how often it was wrong of late
 	right   uint8       // frames guessed since that became less
+	looking bool        // who looks at the socket sees what is behind the next bytes
 	skip    uint16      // occasions to guess that are passed over
 
 	polls    uint32                 // moves with every Poll that reads

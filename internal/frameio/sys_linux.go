@@ -79,6 +79,18 @@ func sysPeek(fd int) (bool, error) {
 	return n > 0, err
 }
 
+// sysLookAhead is sysLook at what follows the first off bytes. Until sysLookBack
+// everybody looks from there on.
+func sysLookAhead(fd, off int, p []byte) (int, error) {
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEEK_OFF, off); err != nil {
+		blind.Store(true)
+		return 0, os.NewSyscallError("setsockopt", err)
+	}
+	return sysLook(fd, p)
+}
+
+func sysLookBack(fd int) { _ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEEK_OFF, -1) }
+
 // sysPending returns how much there is to be read.
 func sysPending(fd int) int {
 	n, err := unix.IoctlGetInt(fd, unix.SIOCINQ)

@@ -39,6 +39,8 @@ func (*edge) calm()           {}
 
 func sysRead(int, []byte) (int, error)              { panic("frameio: no fast path") }
 func sysPeek(int) (bool, error)                     { panic("frameio: no fast path") }
+func sysLookAhead(int, int, []byte) (int, error)    { panic("frameio: no fast path") }
+func sysLookBack(int)                               { panic("frameio: no fast path") }
 func sysPending(int) int                            { panic("frameio: no fast path") }
 func (c *Conn) sysReadv(int, [][]byte) (int, error) { panic("frameio: no fast path") }
 func (c *Conn) writeBatch(int) error                { panic("frameio: no fast path") }

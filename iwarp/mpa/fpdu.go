@@ -163,6 +163,17 @@ func (d *Decoder) Need(b []byte) (fpdu, ulpdu int, err error) {
 	return total, n, nil
 }
 
+// Foresee returns the length of the ULPDU of an FPDU without markers of which b is
+// the beginning, and 0 if Next would refuse it. It may be called ahead of the turn of
+// that FPDU.
+func (d *Decoder) Foresee(b []byte) (ulpdu int) {
+	n := int(binary.BigEndian.Uint16(b))
+	if d.err != nil || d.Max > 0 && n > d.Max { // [I-25]
+		return 0
+	}
+	return n
+}
+
 // Verify judges the pad and CRC of an FPDU without markers that was taken
 // piece by piece: ulpdu is the length of its ULPDU, crc that of everything before
 // the pad, as CRC continued over the pieces gave it. Until then nothing of it may

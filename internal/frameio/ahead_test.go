@@ -1,0 +1,132 @@
+package frameio
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"math/rand/v2"
+	"testing"
+)
+
+// A seer is a guesser that looks at the headers that have come and guesses nothing.
+type seer struct {
+	guesser
+	t     *testing.T
+	c     *Conn
+	sizes []int // of the guesses
+}
+
+func (s *seer) Guess(to []Guess) []Guess {
+	gap, off, at := 0, s.missing, len(s.out)+s.missing
+	if s.trailer {
+		gap = guessTrailer
+	}
+	come := s.c.Ahead()
+	s.sizes = s.sizes[:0]
+	for len(to) < cap(to) {
+		var h [guessHead]byte
+		there := s.c.LookAhead(off+gap, h[:])
+		if had := off+gap+len(h) <= come; had && !there {
+			s.t.Errorf("nothing to be seen %d bytes ahead of %d", off+gap, come)
+		}
+		if !there {
+			break
+		}
+		if string(h[4:]) != "head" {
+			s.t.Fatalf("%q seen %d bytes ahead, of %d", h, off+gap, come)
+		}
+		size := int(binary.BigEndian.Uint32(h[:]))
+		if size < 1000 || len(s.out)+size > cap(s.out) {
+			break
+		}
+		to = append(to, Guess{gap + guessHead, s.out[at : at+size]})
+		s.sizes = append(s.sizes, size)
+		off += gap + guessHead + size
+		at += size
+		gap = guessTrailer
+	}
+	if len(to) > 0 {
+		s.guesses++
+	}
+	s.most = max(s.most, len(to))
+	return to
+}
+
+func (s *seer) Guessed(h []byte, g Guess, left int) (int, int, error) {
+	s.usual, s.sizes = s.sizes[0], s.sizes[1:]
+	return s.guesser.Guessed(h, g, left)
+}
+
+// TestLookAhead: what has come can be looked at anywhere, and stays as it is; who
+// looks at the socket afterwards sees the next byte.
+func TestLookAhead(t *testing.T) {
+	a, b := tcpPair(t)
+	rnd := rand.New(rand.NewPCG(8, 9))
+	const total = 12 << 20
+	s := &seer{guesser: guesser{out: make([]byte, 0, total+4<<20)}, t: t}
+	s.c = New(b, s, Options{})
+	defer s.c.Close()
+	if s.c.StartPolled(nil); s.c.sock.Load() == nil {
+		t.Skip("no fast path on this system")
+	}
+	if !s.c.looksAheadForTest() {
+		t.Skip("this system shows nothing but the next bytes")
+	}
+	var stream, want []byte
+	for len(want) < total {
+		size := 1000 + rnd.IntN(60000)
+		if rnd.IntN(10) == 0 {
+			size = rnd.IntN(1000)
+		}
+		stream, want = guessFrame(stream, want, size, rnd)
+	}
+	fd := s.c.sock.Load().fd
+	for p := stream; len(p) > 0; {
+		k := min(len(p), 1+rnd.IntN(400<<10)*rnd.IntN(2))
+		if _, err := a.Write(p[:k]); err != nil {
+			t.Fatal(err)
+		}
+		p = p[k:]
+		for sysPending(fd) == 0 {
+		}
+		if some, err := sysPeek(fd); !some {
+			t.Fatalf("%t, %v, with %d bytes to be read", some, err, sysPending(fd))
+		}
+		for {
+			got, err := s.c.receiveForTest()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !got {
+				break
+			}
+		}
+	}
+	a.(interface{ CloseWrite() error }).CloseWrite()
+	for {
+		if _, err := s.c.receiveForTest(); err == io.EOF {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(s.out, want) {
+		t.Errorf("%d bytes, %d sent, or others", len(s.out), len(want))
+	}
+	if s.right < 100 || s.wrong > 0 || s.most < 4 {
+		t.Errorf("%d looks were right and %d wrong, up to %d at a time", s.right, s.wrong, s.most)
+	}
+	if s.over != s.guesses {
+		t.Errorf("%d guesses were made, and %d ended", s.guesses, s.over)
+	}
+}
+
+// looksAheadForTest tries it.
+func (c *Conn) looksAheadForTest() bool {
+	c.rx.mu.Lock()
+	defer c.rx.mu.Unlock()
+	c.LookAhead(0, make([]byte, 1))
+	c.rx.looking = false
+	sysLookBack(c.sock.Load().fd)
+	return LooksAhead()
+}
