@@ -45,8 +45,8 @@ func (x *guessing) add(n int, place []byte) bool {
 }
 
 // Guess implements [frameio.Guesser]. What is guessed is memory that nobody but
-// the peer's next messages may change: lent by a RecvSource, or the sinks of our
-// own Reads. RDMA Writes do not say how long they are, and what is behind one may
+// the peer's next messages may change: lent by a RecvSource, posted to receive a
+// message that has begun, or the sinks of our own Reads. RDMA Writes do not say how long they are, and what is behind one may
 // be in use: of them nothing is guessed, but their headers are looked at. [RDMAP-5.2-1]
 func (e *engine) Guess(g []frameio.Guess) []frameio.Guess {
 	q := (*QueuePair)(e)
@@ -55,6 +55,7 @@ func (e *engine) Guess(g []frameio.Guess) []frameio.Guess {
 	if l == nil || r.dec.Markers || !r.first || q.dead.Load() {
 		return g
 	}
+	r.sendGuess = 0
 	x := guessing{g: g, gap: l.trailer, max: frameio.MaxAhead}
 	if r.dec.CRC {
 		x.max = maxVerified
@@ -67,7 +68,9 @@ func (e *engine) Guess(g []frameio.Guess) []frameio.Guess {
 		q.guessSource(&x)
 	case l.kind == rdmap.ReadResponse && !r.dec.CRC:
 		q.guessReads(&x)
-	case !r.dec.CRC && (l.kind == rdmap.Write || !l.active):
+	case r.dec.CRC:
+	case l.kind.IsSend() && q.guessSend(&x):
+	case l.kind == rdmap.Write || !l.active:
 		q.seeWrites(&x)
 	}
 	return x.g
@@ -140,6 +143,34 @@ func (q *QueuePair) guessRest(x *guessing, at, size int) bool {
 		at += n
 	}
 	return at == size
+}
+
+// guessSend guesses that the message in progress is as long as the last long one. It
+// is false if there is nothing to guess.
+func (q *QueuePair) guessSend(x *guessing) bool {
+	r := &q.rx
+	l := r.long
+	at, open := r.queues[rdmap.QueueSend].Open()
+	if l.active {
+		at, open = l.un.MO+uint32(l.size), !l.un.Last
+	}
+	if !open || r.recv == nil || q.supply != nil {
+		return false
+	}
+	r.sendGuess = int(min(uint64(r.lastSend), r.recv.length))
+	q.guessRest(x, int(at), r.sendGuess)
+	return len(x.g) > 0
+}
+
+// sendMissed tells whether u, the beginning of a segment with n bytes of payload, is
+// none of the message that was guessed to go on, or ends it too soon. What was read
+// behind it is taken back then before the message is delivered, and its memory with it.
+func (q *QueuePair) sendMissed(u []byte, n int) bool {
+	if q.rx.sendGuess == 0 {
+		return false
+	}
+	h, _, err := ddp.ParseUntagged(u)
+	return err != nil || h.Last && int(h.MO)+n != q.rx.sendGuess
 }
 
 // guessReads guesses the rest of the Read Response in progress, and those behind
@@ -250,6 +281,9 @@ func (e *engine) Guessed(header []byte, g frameio.Guess, left int) (taken, direc
 	}
 	p := header[l.trailer:]
 	if _, ulpdu, err := r.dec.Need(p); err != nil || mpa.LengthLen+ulpdu != len(p)+len(g.Place) {
+		return 0, 0, frameio.ErrWrongGuess
+	}
+	if q.sendMissed(p[mpa.LengthLen:], len(g.Place)) {
 		return 0, 0, frameio.ErrWrongGuess
 	}
 	if taken = l.trailer; taken > 0 {

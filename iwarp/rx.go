@@ -27,6 +27,8 @@ type rxState struct {
 	lent   bool         // memory is lent to the source
 
 	fullSend     int          // payload of the last segment that began a message on queue 0 and did not end it
+	lastSend     uint32       // length of the last message on queue 0 of more than one segment
+	sendGuess    int          // that of the one in progress, by guess; 0 if none was made
 	fullResponse int          // payload of the last segment of a Read Response that did not end it
 	ahead        []regmem.Ref // pins of memory where what comes is guessed to belong
 	staged       int          // bytes that were read and not looked at

@@ -229,6 +229,9 @@ func (q *QueuePair) endLong() {
 		h := l.un
 		u := h.Append(l.hdr[:0])
 		if n, done := q.rx.queues[rdmap.QueueSend].Placed(h, l.size); done {
+			if h.MO > 0 {
+				q.rx.lastSend = n
+			}
 			q.deliver(l.kind, nil, u, n)
 		}
 	}

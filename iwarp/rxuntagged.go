@@ -134,6 +134,9 @@ func (q *QueuePair) placedSend(op rdmap.Opcode, h ddp.Untagged, p, u []byte) {
 	if !done {
 		return
 	}
+	if h.MO > 0 {
+		q.rx.lastSend = n
+	}
 	q.deliver(op, p, u, n)
 }
 

@@ -170,7 +170,8 @@ type SendWR struct {
 	More bool
 }
 
-// A RecvWR is a buffer for one message of Send type or of Immediate Data.
+// A RecvWR is a buffer for one message of Send type or of Immediate Data. As with an
+// io.Reader, all of it may be used as scratch space, even if the message is shorter.
 type RecvWR struct {
 	ID uint64
 	SG []SGE // as in SendWR; the pieces are filled in order
