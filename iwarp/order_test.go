@@ -393,6 +393,76 @@ func TestSendCompletes(t *testing.T) {
 	}
 }
 
+// TestPostNow: what TCP takes at once has no completion, the rest has one although
+// it did not ask for it, and both keep the order of posting.
+func TestPostNow(t *testing.T) {
+	p, q := asResponder(t, &Config{NoNudge: true, SendDepth: 3})
+	send := func(id byte, n int) bool {
+		t.Helper()
+		sent, err := q.PostNow(SendWR{ID: uint64(id), Unsignaled: true, SG: []SGE{Buf(bytes.Repeat([]byte{id}, n))}})
+		if err != nil {
+			t.Fatalf("%d: %v", id, err)
+		}
+		return sent
+	}
+	q.Post(SendWR{ID: 1, SG: []SGE{Buf([]byte{1})}, More: true})
+	if !send(2, 5000) {
+		t.Error("not sent although nothing is in the way")
+	}
+	if c := wantOK(t, q.SendCQ()); c.ID != 1 {
+		t.Errorf("%+v", c)
+	}
+	for i, n := range []int{1, 5000} {
+		if _, _, body := p.message(q.MULPDU()); len(body) != n || body[0] != byte(i+1) {
+			t.Errorf("message of %d bytes", len(body))
+		}
+	}
+	const big = 16 << 20
+	if send(3, big) || send(4, 1) {
+		t.Error("sent although the socket is full")
+	}
+	if c, ok := q.SendCQ().Poll(); ok {
+		t.Errorf("%+v although the socket is full", c)
+	}
+	for i, n := range []int{big, 1} {
+		if _, _, body := p.message(q.MULPDU()); len(body) != n || body[0] != byte(i+3) {
+			t.Errorf("message of %d bytes", len(body))
+		}
+		if c := wantOK(t, q.SendCQ()); c.ID != uint64(i+3) {
+			t.Errorf("%+v", c)
+		}
+	}
+	if n := q.sqUsed.Load(); n != 0 {
+		t.Errorf("%d places in use", n)
+	}
+	for _, c := range []struct {
+		wr   SendWR
+		want error
+	}{
+		{SendWR{Op: 99}, ErrInvalid},
+		{SendWR{SG: make([]SGE, MaxSGE+1)}, ErrInvalid},
+		{SendWR{Inline: true, SG: []SGE{Buf(make([]byte, MaxInline+1))}}, ErrTooLong},
+	} {
+		if sent, err := q.PostNow(c.wr); sent || !errors.Is(err, c.want) {
+			t.Errorf("%t, %v, want %v", sent, err, c.want)
+		}
+	}
+	for range 3 {
+		q.Post(SendWR{})
+		p.next()
+	}
+	if sent, err := q.PostNow(SendWR{}); sent || !errors.Is(err, ErrQueueFull) {
+		t.Errorf("%t, %v", sent, err)
+	}
+	for range 3 {
+		wantOK(t, q.SendCQ())
+	}
+	q.CloseWrite()
+	if sent, err := q.PostNow(SendWR{}); sent || !errors.Is(err, ErrClosed) {
+		t.Errorf("%t, %v", sent, err)
+	}
+}
+
 // TestPosting: limits, batches, More, Unsignaled, Inline, and errors that are
 // told at once. [RDMAP-3.2-1] [I-34]
 func TestPosting(t *testing.T) {

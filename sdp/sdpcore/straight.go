@@ -10,14 +10,8 @@ import "viaduct/sdp/sdpwire"
 // without a queue and a list of actions. [SDP-9.1-1]
 func (m *Machine) Straight(now Time, n int, msgs []sdpwire.Message) int {
 	s, k := &m.src, &m.snk
-	switch {
-	case m.life != lifeOpen, s.closing, s.disSent, n <= 0,
-		s.writes.len() > 0, s.avail.len() > 0, s.advs.len() > 0,
-		s.mode != sdpwire.Buffered && n > max(s.threshold, 1), // zero copy
-		s.ackOwed, s.cancelWant, s.cancelOpen, s.leaving, s.pol.wanted,
-		k.adverts.len() > 0, k.ops.len() > 0, k.offers.len() > 0, k.cancelWant, k.cancelOpen, k.pol.wanted,
-		k.mode == sdpwire.Pipelined && k.reads.len() > 0, // to be offered
-		m.rsz.ackOwed, m.rsz.want != 0, m.cr.hold:
+	if m.life != lifeOpen || s.closing || n <= 0 ||
+		s.writes.len() > 0 || s.avail.len() > 0 || s.mode != sdpwire.Buffered && n > max(s.threshold, 1) { // zero copy
 		return 0
 	}
 	limit := m.p.PeerSize - sdpwire.BSDHLen
@@ -26,7 +20,9 @@ func (m *Machine) Straight(now Time, n int, msgs []sdpwire.Message) int {
 		size := piece(n, limit)
 		count = 1 + (n-limit+size-1)/size // the last may be longer
 	}
-	if count > len(msgs) || m.cr.credit() < count+2 { // as each has to find three
+	// Each of them has to find three. With as many, nothing else waits for credit:
+	// whatever could be sent was sent when it came up.
+	if count > len(msgs) || m.cr.credit() < count+2 {
 		return 0
 	}
 	m.now = max(now, m.now)
