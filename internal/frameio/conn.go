@@ -100,12 +100,12 @@ func New(nc net.Conn, p Protocol, o Options) *Conn {
 }
 
 // Start begins to receive; until then Poll does nothing. early holds bytes
-// that were read from the stream before; they are handled first, in the
-// passive goroutine.
+// that were read from the stream before; they are handled first, in a goroutine
+// of the Conn's.
 func (c *Conn) Start(early []byte) { c.start(early, false) }
 
 // StartPolled is Start for a caller that begins by polling, and calls Unpoll
-// when it is done with that: the passive goroutine begins only then. Until
+// when it is done with that: only then does anybody else wait for the socket. Until
 // Poll or Unpoll nothing is received.
 func (c *Conn) StartPolled(early []byte) { c.start(early, true) }
 
@@ -128,9 +128,13 @@ func (c *Conn) start(early []byte, polled bool) {
 	}
 }
 
-// begin starts the passive goroutine, which may be given more than it needs.
+// begin has the socket waited for: in a lobby, or if there is something to be
+// looked at, or no lobby, by a goroutine of its own. [receive role]
 func (c *Conn) begin() {
-	c.list()
+	if len(c.rx.early) == 0 && c.sit() {
+		return
+	}
+	c.enlist()
 	c.wg.Add(1)
 	Go(true, func() { // until it is quiet for a while, see rota
 		defer c.wg.Done()
@@ -138,8 +142,7 @@ func (c *Conn) begin() {
 	})
 }
 
-// attend starts the passive goroutine of a connection that was polled until
-// now.
+// attend has the socket of a connection waited for that was polled until now.
 func (c *Conn) attend() {
 	if !c.rx.absent.Swap(false) {
 		return
@@ -273,6 +276,7 @@ func (c *Conn) tearDown() {
 			c.rx.unstage()
 		}
 		c.rx.mu.Unlock()
+		c.vacate()
 		doze.WakeAll()        // whose descriptor it was
 		c.taken.Do(func() {}) // not any more
 		if s := c.sock.Load(); s != nil {

@@ -75,12 +75,12 @@ func TestIdleMemory(t *testing.T) {
 		q.place, p.place, p.queue = nil, nil, nil
 		ends = append(ends, end{p}, end{q})
 	}
-	time.Sleep(5 * absence) // everybody is parked again
+	time.Sleep(5 * absence) // nobody reads any more
 	after := measure()
 	per := (float64(after) - float64(before)) / (2 * conns)
-	t.Logf("%.0f bytes per idle connection, goroutine and net.Conn included", per)
-	if per > 8<<10 {
-		t.Errorf("%.0f bytes per idle connection, want at most 8 KiB", per)
+	t.Logf("%.0f bytes per idle connection, net.Conn included", per)
+	if per > 6<<10 {
+		t.Errorf("%.0f bytes per idle connection, want at most 6 KiB", per)
 	}
 	for _, e := range ends {
 		e.p.close(t)

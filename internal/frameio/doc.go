@@ -15,11 +15,15 @@
 // # Receiving
 //
 // At any moment at most one goroutine reads: a consumer inside [Conn.Poll],
-// or the passive goroutine that waits for the socket to become readable so
-// that one-sided traffic needs no consumer. While somebody polls, the passive
-// goroutine steps aside, and comes back about a millisecond after the last
-// poll or as soon as [Conn.Unpoll] is called. Streams of small frames with
-// nobody polling it reads in portions, less than 100 us apart.
+// or one that waits for the socket to become readable so that one-sided traffic
+// needs no consumer. A connection with little to do waits in a lobby together with
+// others, on Linux: one epoll instance has their sockets, and one goroutine reads
+// what comes. As soon as it is busy, or somebody polls, it is given a passive
+// goroutine and an epoll instance of its own, until little has come for a tenth of a
+// second. While somebody polls, the passive goroutine steps aside, and comes back
+// about a millisecond after the last poll or as soon as [Conn.Unpoll] is called.
+// Streams of small frames with nobody polling it reads in portions, less than 100 us
+// apart.
 //
 // A [Guesser] tells where long frames will belong of which nothing has come. One
 // read then brings many of them into place, which costs both ends less than a

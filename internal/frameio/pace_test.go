@@ -163,7 +163,7 @@ func TestPilesUp(t *testing.T) {
 			send()
 			eventually(t, "all frames when something was sent", all)
 			intoLull()
-			p.c.sock.Load().startle() // see renew
+			p.c.sock.Load().startle() // see rota
 			eventually(t, "all frames with another goroutine", all)
 		}
 		if best > quiet/2 { // then another goroutine would find it

@@ -81,9 +81,14 @@ type receiver struct {
 
 	seen   uint32        // polls when the passive goroutine last looked
 	woken  atomic.Uint32 // moves when the passive goroutine handles what came
-	looked uint32        // woken at the last look of the rota, whose it is
+	looked atomic.Uint32 // woken at the last look of the rota
 	dozed  atomic.Uint32 // tx.batches as a consumer last began to doze
-	listed atomic.Bool   // the passive goroutine is to be renewed when it is quiet
+	listed atomic.Bool   // the passive goroutine is to retire when it is quiet
+
+	lobby  atomic.Pointer[lobby] // where it waits instead of the passive goroutine, or nil
+	seat   uint32                // where there, guarded by the lobby's mu
+	rushed uint32                // arrivals there that followed each other closely
+	served time.Time             // when the last of them was reported
 }
 
 // over returns a channel that is closed when the direction has ended or failed.
@@ -170,6 +175,13 @@ func (c *Conn) UnpollUntil(arrived *func()) {
 // unlock gives the receive role back after a receive, and reports how the
 // direction ended if it did.
 func (c *Conn) unlock(err error) {
+	if c.release(err) {
+		c.fail(err)
+	}
+}
+
+// release is unlock, but whether the end is to be reported is left to the caller.
+func (c *Conn) release(err error) bool {
 	r := &c.rx
 	if err != nil && !r.done {
 		r.done = true
@@ -180,16 +192,15 @@ func (c *Conn) unlock(err error) {
 		err = nil
 	}
 	// A poller is back soon, and taking the buffer each time would be a good
-	// part of a poll that finds nothing. The passive goroutine frees it. With
-	// much to read one buffer for all connections is better for the caches.
-	if r.stage != nil && (r.fill == 0 && !(r.polled && r.took < longGlimpse) || r.done) {
+	// part of a poll that finds nothing. The passive goroutine frees it, if there is
+	// one. With much to read one buffer for all connections is better for the caches.
+	keep := r.polled && r.took < longGlimpse && r.lobby.Load() == nil
+	if r.stage != nil && (r.fill == 0 && !keep || r.done) {
 		r.unstage()
 	}
 	r.polled = false
 	r.mu.Unlock()
-	if err != nil {
-		c.fail(err)
-	}
+	return err != nil
 }
 
 // receive reads and handles what the socket has. The caller has the receive
@@ -460,9 +471,12 @@ func (c *Conn) passive() {
 	}
 	for !ended {
 		if failed = in.raw.Read(wait); failed != nil {
-			if errors.Is(failed, os.ErrDeadlineExceeded) { // see renew
+			if errors.Is(failed, os.ErrDeadlineExceeded) { // see rota
 				in.calm()
-				c.wg.Go(c.passive)
+				if !c.retire() {
+					c.enlist()
+					c.wg.Go(c.passive)
+				}
 			}
 			return // else the socket was closed under us: Close or Abort
 		}

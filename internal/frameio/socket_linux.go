@@ -81,13 +81,15 @@ func (s *socket) openOut() bool {
 }
 
 // startle has the reader return with os.ErrDeadlineExceeded, if it waits or is
-// about to.
-func (s *socket) startle() {
+// about to. It is false if there is nothing yet that it might wait at.
+func (s *socket) startle() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if s.in.f != nil {
-		s.in.startle()
+	if s.in.f == nil {
+		return false
 	}
+	s.in.startle()
+	return true
 }
 
 // close gives the descriptors back. Nobody uses fd any more; who sleeps is
@@ -170,8 +172,7 @@ func (n *nest) close() {
 
 func (n *nest) ask(fd int, events uint32) bool {
 	ev := unix.EpollEvent{Events: events}
-	_, _, e := unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(n.epfd), unix.EPOLL_CTL_MOD, uintptr(fd), uintptr(unsafe.Pointer(&ev)), 0, 0)
-	return e == 0
+	return epollCtl(n.epfd, unix.EPOLL_CTL_MOD, fd, &ev)
 }
 
 // An edge wakes its waiter whenever something has arrived since it was armed,

@@ -15,6 +15,12 @@ type socket struct {
 	in edge
 }
 
+type lobby struct{}
+
+func (c *Conn) sit() bool    { return false }
+func (c *Conn) vacate() bool { return false }
+func (c *Conn) retire() bool { return false }
+
 type edge struct{ raw syscall.RawConn }
 
 func takeSocket(net.Conn) *socket { return nil }
@@ -33,7 +39,7 @@ func (*socket) closeWrite()   {}
 func (*socket) waitWritable() {}
 func (*edge) arm(int) bool    { return false }
 func (*edge) disarm(int)      {}
-func (*socket) startle()      {}
+func (*socket) startle() bool { return false }
 func (*socket) openIn() bool  { return false }
 func (*edge) calm()           {}
 

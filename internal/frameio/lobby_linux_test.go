@@ -1,0 +1,433 @@
+package frameio
+
+import (
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// goroutines is how many there are with function f on their stack.
+func goroutines(f string) (n int) {
+	b := make([]byte, 4<<20)
+	for g := range strings.SplitSeq(string(b[:runtime.Stack(b, true)]), "\n\n") {
+		if strings.Contains(g, "internal/frameio."+f+"(") {
+			n++
+		}
+	}
+	return n
+}
+
+// oneLobby has all connections of the test wait in one lobby.
+func oneLobby(t *testing.T) {
+	old := runtime.GOMAXPROCS(1)
+	t.Cleanup(func() { runtime.GOMAXPROCS(old) })
+}
+
+// An idle connection has no goroutine and no descriptor beside its socket's, one
+// that was busy has them for a moment, and both hear of what comes.
+func TestIdle(t *testing.T) {
+	const pairs = 20
+	before := openFiles()
+	var got atomic.Uint32
+	each := make(chan struct{}, 1000)
+	var as, bs []*lengthFramed
+	for range pairs {
+		a, b := kinds[1].connect(t)
+		b.got = func([]byte) { got.Add(1); each <- struct{}{} }
+		a.c.Start(nil)
+		b.c.Start(nil)
+		as, bs = append(as, a), append(bs, b)
+	}
+	idle := func() {
+		t.Helper()
+		eventually(t, "no goroutine waits for a connection", func() bool { return goroutines("(*Conn).passive") == 0 })
+		eventually(t, "each connection has one descriptor", func() bool { return openFiles() <= before+2*pairs+4+2*min(runtime.GOMAXPROCS(0), 8) })
+	}
+	for range 3 {
+		idle()
+		if n := goroutines("(*lobby).run"); n < 1 || n > (runtime.GOMAXPROCS(0)+1)/2 {
+			t.Errorf("%d on duty", n)
+		}
+		before, sent := got.Load(), uint32(0)
+		for _, a := range as { // one by one, which is little for each
+			a.post([]byte("x"))
+			a.c.Kick()
+			sent++
+			eventually(t, "a frame", func() bool { return got.Load() == before+sent })
+		}
+		if n := goroutines("(*Conn).passive"); n > 0 {
+			t.Errorf("%d goroutines for a frame each", n)
+		}
+		for len(each) > 0 {
+			<-each
+		}
+		eventually(t, "a goroutine of its own for who is busy", func() bool {
+			for range 4 * rush {
+				as[0].post([]byte("x"))
+				as[0].c.Kick()
+				sent++
+				await(t, "a frame of many", each)
+			}
+			return goroutines("(*Conn).passive") > 0
+		})
+		bs[1].c.Poll()
+		as[1].post([]byte("x"))
+		as[1].c.Kick()
+		sent++
+		eventually(t, "a frame of who has polled", func() bool { return got.Load() == before+sent })
+	}
+	idle()
+}
+
+// Whoever takes what has arrived, and wherever the connection waits just then,
+// nothing is lost, delayed or reordered.
+func TestLobbyAtWork(t *testing.T) {
+	const pairs = 6
+	fs := frames(150)
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	var cs []*Conn
+	var done []<-chan struct{}
+	for range pairs {
+		a, b := kinds[1].connect(t)
+		done = append(done, b.expect(t, fs))
+		a.c.Start(nil)
+		b.c.Start(nil)
+		cs = append(cs, b.c)
+		wg.Go(func() {
+			for i, f := range fs {
+				a.post(f)
+				a.c.Kick()
+				if i%4 == 3 { // the next finds nobody awake
+					time.Sleep(time.Duration(rand.IntN(400)) * time.Microsecond)
+				}
+			}
+		})
+	}
+	var consumer sync.WaitGroup
+	for _, c := range cs {
+		consumer.Go(func() {
+			arrived := make(chan struct{}, 1)
+			call := func() {
+				select {
+				case arrived <- struct{}{}:
+				default:
+				}
+			}
+			for {
+				select {
+				case <-stop:
+					return
+				case <-arrived:
+					c.Poll()
+					c.Unpoll()
+					continue
+				case <-time.After(time.Duration(rand.IntN(300)) * time.Microsecond):
+				}
+				switch rand.IntN(8) {
+				case 0:
+					c.Poll()
+				case 1:
+					c.Poll()
+					c.Unpoll()
+				case 2:
+					c.UnpollUntil(&call)
+					c.Poll()
+				case 3:
+					c.devote()
+				default:
+					c.sock.Load().startle()
+				}
+			}
+		})
+	}
+	for _, d := range done {
+		await(t, "all frames", d)
+	}
+	close(stop)
+	wg.Wait()
+	consumer.Wait()
+}
+
+// A connection in a lobby keeps no buffer, whether it was polled before or is
+// polled there.
+func TestLobbyKeepsNoBuffer(t *testing.T) {
+	a, b := kinds[1].connect(t)
+	kept := func(c *Conn) (kept bool) {
+		c.WithReceiver(func() { kept = c.rx.stage != nil })
+		return kept
+	}
+	a.c.Start(nil)
+	b.c.StartPolled(nil)
+	b.c.Poll()
+	if !kept(b.c) {
+		t.Error("a buffer taken for each poll")
+	}
+	b.c.Unpoll()
+	a.c.Poll()
+	if kept(a.c) || kept(b.c) {
+		t.Error("a buffer in the lobby")
+	}
+}
+
+// What was there before the connection came into the lobby is reported, and so is
+// an end of the stream that came together with the last bytes.
+func TestThereAlready(t *testing.T) {
+	for _, last := range []func(*net.TCPConn){
+		func(c *net.TCPConn) { c.CloseWrite() },
+		func(c *net.TCPConn) { c.SetLinger(0); c.Close() },
+	} {
+		nc, peer := tcpPair(t)
+		defer peer.Close()
+		p := newFramed(nc, Options{})
+		got := p.expect(t, [][]byte{[]byte("abc")})
+		p.c.take()
+		peer.Write([]byte{0, 0, 0, 3, 'a', 'b', 'c'})
+		eventually(t, "it arrives", func() bool { return sysPending(p.c.sock.Load().fd) == 7 })
+		p.c.Start(nil)
+		await(t, "the frame", got)
+		p.close(t)
+
+		nc, peer = tcpPair(t)
+		defer peer.Close()
+		p = newFramed(nc, Options{})
+		p.c.take()
+		p.got = func([]byte) {}
+		peer.Write([]byte{0, 0, 0, 3, 'a', 'b', 'c'})
+		last(peer.(*net.TCPConn))
+		eventually(t, "the end arrives", func() bool {
+			v, err := unix.GetsockoptTCPInfo(p.c.sock.Load().fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+			return err == nil && v.State != unix.BPF_TCP_ESTABLISHED
+		})
+		p.c.Start(nil)
+		await(t, "the end", p.failed)
+		p.close(t)
+	}
+}
+
+// A read that is short because the memory can't be written to, although more is
+// there, ends the connection at once.
+func TestFaultWhileReceiving(t *testing.T) {
+	const length, size, valid = 120000, 128 << 10, 96 << 10
+	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Truncate(valid); err != nil {
+		t.Fatal(err)
+	}
+	mem, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(mem)
+	// The pages of a file are pieces of their own, of which the kernel puts no more
+	// than 17 together: what comes is in two buffers, and the second can't be copied.
+	frame := append([]byte{0, 1, (length - 1<<16) >> 8, (length - 1<<16) & 0xff}, make([]byte, length)...)
+	name := filepath.Join(t.TempDir(), "frame")
+	if err := os.WriteFile(name, frame, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	src, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	lc := net.ListenConfig{Control: func(_, _ string, rc syscall.RawConn) error {
+		return rc.Control(func(fd uintptr) { unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1<<20) })
+	}}
+	ln, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	peer, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	nc, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newFramed(nc, Options{})
+	defer p.close(t)
+	p.place = mem
+	p.c.take()
+	peer.(*net.TCPConn).ReadFrom(src)
+	eventually(t, "it arrives", func() bool { return sysPending(p.c.sock.Load().fd) == len(frame) })
+	p.c.rx.large = true // so that it is read in pieces
+	p.c.Start(nil)
+	if err := await(t, "the failure", p.failed); !errors.Is(err, syscall.EFAULT) {
+		t.Errorf("failed with %v", err)
+	}
+}
+
+// Who finds somebody reading when he looks into a report leaves it to another.
+func TestReportWhileRead(t *testing.T) {
+	a, b := kinds[1].connect(t)
+	got := b.expect(t, [][]byte{[]byte("x")})
+	a.c.Start(nil)
+	b.c.Start(nil)
+	b.c.WithReceiver(func() {
+		a.post([]byte("x"))
+		a.c.Kick()
+		eventually(t, "the report is looked into", func() bool { return b.c.rx.lobby.Load() == nil })
+	})
+	await(t, "the frame", got)
+}
+
+// A connection whose consumer blocks where it must not holds up nobody else.
+func TestRelieved(t *testing.T) {
+	oneLobby(t)
+	a, b := kinds[1].connect(t)
+	x, y := kinds[1].connect(t)
+	release, entered := make(chan struct{}), make(chan struct{}, 10)
+	n := 0
+	b.got = func(p []byte) {
+		if int(p[0]) != n {
+			t.Errorf("frame %d, want %d", p[0], n)
+		}
+		n++
+		entered <- struct{}{}
+		<-release
+	}
+	others := make(chan struct{}, 10)
+	y.got = func([]byte) { others <- struct{}{} }
+	for _, p := range []*lengthFramed{a, b, x, y} {
+		p.c.Start(nil)
+	}
+	send := func(p *lengthFramed, b byte) {
+		p.post([]byte{b})
+		p.c.Kick()
+	}
+	send(a, 0)
+	await(t, "the first frame", entered)
+	for i := range 3 {
+		send(x, 0)
+		await(t, "a frame of another connection", others)
+		send(a, byte(i+1))
+	}
+	close(release)
+	for range 3 {
+		await(t, "the frames behind", entered)
+	}
+	send(x, 0)
+	await(t, "a frame after all that", others)
+	eventually(t, "one is on duty", func() bool { return goroutines("(*lobby).run") == 1 })
+}
+
+// A report is not taken for one about whoever has the seat by now.
+func TestSeatTaken(t *testing.T) {
+	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(epfd)
+	l := &lobby{open: true, epfd: epfd, eyed: true, ending: true} // nobody on duty
+	var cs [3]*Conn
+	for i := range cs {
+		nc, peer := tcpPair(t)
+		defer peer.Close()
+		s := takeSocket(nc)
+		defer s.close(false)
+		cs[i] = &Conn{}
+		cs[i].sock.Store(s)
+		if i < 2 {
+			peer.Write([]byte("x"))
+			eventually(t, "it arrives", func() bool { return sysPending(s.fd) == 1 })
+		}
+	}
+	next := func(want *Conn) {
+		t.Helper()
+		var now time.Time
+		if c, _, ok := l.next(0, &now); c != want || !ok {
+			t.Errorf("reports %p (%v), want %p", c, ok, want)
+		}
+	}
+	next(nil)
+	if !l.enter(cs[0]) || !l.enter(cs[1]) {
+		t.Fatal("no seat")
+	}
+	next(cs[0]) // and the other one's report is taken as well
+	if !cs[1].vacate() || cs[1].vacate() {
+		t.Error("left other than once")
+	}
+	if l.enter(cs[2]); cs[2].rx.seat != cs[1].rx.seat {
+		t.Fatal("another seat")
+	}
+	next(nil)
+	l.enter(cs[1])
+	next(cs[1])
+	next(nil)
+	var now time.Time
+	l.duty++
+	if _, _, ok := l.next(0, &now); ok {
+		t.Error("still on duty when relieved")
+	}
+}
+
+// Connections that end while others come leave nobody waiting and nothing open.
+func TestLobbyCloses(t *testing.T) {
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			for range 30 {
+				a, b := kinds[1].connect(t)
+				got := make(chan struct{}, 1)
+				b.got = func([]byte) { got <- struct{}{} }
+				a.c.Start(nil)
+				b.c.Start(nil)
+				a.post([]byte("x"))
+				a.c.Kick()
+				if i%2 == 0 {
+					await(t, "the frame", got)
+				}
+				a.close(t)
+				b.close(t)
+			}
+		})
+	}
+	wg.Wait()
+	closed := func() bool {
+		for i := range lobbies {
+			l := &lobbies[i]
+			l.mu.Lock()
+			open := l.open
+			l.mu.Unlock()
+			if open {
+				return false
+			}
+		}
+		return goroutines("(*lobby).run") == 0
+	}
+	eventually(t, "no lobby is left", closed)
+	a, b := kinds[1].connect(t)
+	got := make(chan struct{}, 1)
+	b.got = func([]byte) { got <- struct{}{} }
+	a.c.Start(nil)
+	b.c.Start(nil)
+	a.post([]byte("x"))
+	a.c.Kick()
+	await(t, "a frame in a lobby that was opened again", got)
+	a.c.Shutdown()
+	if err := await(t, "the end", b.failed); err != io.EOF {
+		t.Errorf("ended with %v", err)
+	}
+	a.close(t)
+	b.close(t)
+	eventually(t, "no lobby is left", closed)
+}
