@@ -40,7 +40,8 @@ func (v *VI) sendDoorbell() {
 
 // PostRecv posts a descriptor to the receive queue. It never blocks. Before
 // a connection it waits there for one; in state Error it completes at once
-// as flushed. [VIA 6.4.4] [VIA 2.3]
+// as flushed. As with an io.Reader, all of its memory may be used as scratch space,
+// even if the message is shorter. [VIA 6.4.4] [VIA 2.3]
 func (v *VI) PostRecv(d *Descriptor) error {
 	if err := v.recv.post(d); err != nil {
 		return err

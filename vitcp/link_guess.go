@@ -9,10 +9,11 @@ import (
 
 // Guess implements frameio.Guesser: it guesses the rest of the message in progress,
 // if that is an RDMA Write or an RDMA Read Response, whose headers say how long they
-// are, and of the responses that are awaited behind it. So the memory is nobody's but
-// that message's. [VIT-2.2.2.2.2-6] [V-42]
+// are, and of the responses that are awaited behind it. A Send is guessed to be as long
+// as the last long one. So the memory is nobody's but that message's. [VIT-2.2.2.2.2-6] [V-42]
 func (l *link) Guess(g []frameio.Guess) []frameio.Guess {
 	x := &l.rx
+	x.sendGuess = 0
 	if l.dying.Load() || l.stopped.Load() || x.deaf {
 		return g
 	}
@@ -28,8 +29,32 @@ func (l *link) Guess(g []frameio.Guess) []frameio.Guess {
 		if out == regmem.OK {
 			g, _ = l.guessIn(g, vitcpwire.Write, ref, n)
 		}
+	case p.active && p.typ == vitcpwire.Send && x.in.d != nil && !x.in.drop:
+		n := int64(x.lastSend) - int64(p.offset)
+		if n <= 0 {
+			break
+		}
+		cur := x.in.cur
+		if ref, ok := l.scatterAhead(x.in.d, &cur, x.missing, int(min(n, frameio.MaxAhead))); ok {
+			x.sendGuess = x.lastSend
+			g, _ = l.guessIn(g, vitcpwire.Send, ref, int(n))
+		}
 	}
 	return g
+}
+
+// scatterAhead pins where up to n bytes go that follow the next skip bytes from cur on.
+func (l *link) scatterAhead(d *vi.Descriptor, cur *vi.Cursor, skip, n int) (ref regmem.Ref, ok bool) {
+	for skip > 0 {
+		ref, bad := l.ep.Scatter(d, cur, skip)
+		if bad != 0 || len(ref.B) == 0 {
+			return regmem.Ref{}, false
+		}
+		skip -= len(ref.B)
+		ref.Release()
+	}
+	ref, bad := l.ep.Scatter(d, cur, n)
+	return ref, bad == 0 && len(ref.B) > 0
 }
 
 // guessReads guesses the rest of the Read Response in progress, and those behind it.
@@ -46,20 +71,12 @@ func (l *link) guessReads(g []frameio.Guess) []frameio.Guess {
 	for ahead := 0; i < l.reads.len() && len(g) < cap(g) && ahead < frameio.MaxAhead; i++ {
 		r := l.reads.at(i)
 		n := int(r.d.Length) - int(at)
-		cur := r.cur
-		for skip := rest; skip > 0; { // the cursor is at what is missing of the segment in progress
-			ref, bad := l.ep.Scatter(r.d, &cur, skip)
-			if bad != 0 || len(ref.B) == 0 {
-				return g
-			}
-			skip -= len(ref.B)
-			ref.Release()
-		}
 		if n <= 0 {
 			return g
 		}
-		ref, bad := l.ep.Scatter(r.d, &cur, n)
-		if bad != 0 || len(ref.B) == 0 {
+		cur := r.cur // it is at what is missing of the segment in progress
+		ref, ok := l.scatterAhead(r.d, &cur, rest, n)
+		if !ok {
 			return g
 		}
 		var all bool
@@ -102,8 +119,7 @@ func (l *link) Guessed(header []byte, g frameio.Guess, left int) (taken, direct 
 	x := &l.rx
 	h, _, err := l.dialect.ParseHeader(header)
 	if err != nil || l.dying.Load() || l.stopped.Load() || x.deaf ||
-		h.Type != vitcpwire.Write && h.Type != vitcpwire.ReadResponse ||
-		l.dialect.HeaderLen(h.Type) != len(header) || int(h.Length) != len(header)+len(g.Place) {
+		!l.guessable(h, len(g.Place)) || l.dialect.HeaderLen(h.Type) != len(header) || int(h.Length) != len(header)+len(g.Place) {
 		return 0, 0, frameio.ErrWrongGuess
 	}
 	var r vitcpwire.RDMA
@@ -123,6 +139,17 @@ func (l *link) Guessed(header []byte, g frameio.Guess, left int) (taken, direct 
 		return len(header), x.missing, nil
 	}
 	return len(header), 0, l.segmentDone()
+}
+
+// guessable tells whether a segment of n bytes may be what was guessed. A Send that
+// ends too soon is not: what was read behind it is taken back before the message is
+// delivered, and its memory with it.
+func (l *link) guessable(h vitcpwire.Header, n int) bool {
+	if end := l.rx.sendGuess; end > 0 {
+		return h.Type == vitcpwire.Send &&
+			(h.Flags&vitcpwire.EndOfMessage == 0 || uint64(h.Offset)+uint64(n) == uint64(end))
+	}
+	return h.Type == vitcpwire.Write || h.Type == vitcpwire.ReadResponse
 }
 
 // inPlace reports whether p, which came with the segment being taken, is where it

@@ -42,6 +42,9 @@ func (l *link) endSend(void bool) {
 		l.failReceive(vi.StatusPartialError, vitcpwire.DescriptorError)
 		return
 	}
+	if x.h.Offset > 0 {
+		x.lastSend = x.at
+	}
 	d := in.d
 	in.d = nil
 	r := vi.Delivery{Length: x.at, Immediate: x.h.Flags&vitcpwire.ImmediateValid != 0, Data: x.h.Immediate}

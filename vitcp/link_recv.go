@@ -29,11 +29,13 @@ type rxState struct {
 
 	in inbound
 
-	long    uint16       // length of the last long segment that did not end its message
-	ahead   []regmem.Ref // pins of memory where what comes is guessed to belong
-	held    regmem.Ref   // pin that serves every access to its region during one Receive
-	refs    []regmem.Ref // pinned between Direct and DirectDone
-	discard []byte       // where bytes go that nobody wants
+	long      uint16       // length of the last long segment that did not end its message
+	lastSend  uint32       // length of the last Send of more than one segment
+	sendGuess uint32       // that of the one in progress, by guess; 0 if none was made
+	ahead     []regmem.Ref // pins of memory where what comes is guessed to belong
+	held      regmem.Ref   // pin that serves every access to its region during one Receive
+	refs      []regmem.Ref // pinned between Direct and DirectDone
+	discard   []byte       // where bytes go that nobody wants
 }
 
 // Receive implements frameio.Protocol. No pin outlasts it.
