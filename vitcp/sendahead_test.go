@@ -31,7 +31,7 @@ func TestSendsAhead(t *testing.T) {
 	beside := bytes.Repeat([]byte{0xee}, margin)
 	number := vitcpwire.Number(0)
 	most := 0
-	for round := range 30 {
+	for round := range 15 {
 		full := []int{vitcpwire.MaxSegment, 40_000, 20_016}[round%3]
 		var stream, response []byte
 		usual, done := 100_000+rnd.IntN(300_000), 0
