@@ -17,7 +17,8 @@ import (
 // hold mu while they take completions and carry out actions, so that events
 // reach the machine in order.
 type driver struct {
-	sleepers  int           // calls that wait
+	calls     int           // calls that wait, however they do
+	sleepers  int           // of them, those that sleep on events
 	due       sdpcore.Time  // deadline of the machine that one of them will wake at, or 0
 	took      bool          // one of them got an event, and no other was asked for yet
 	spinning  bool          // one of them is polling

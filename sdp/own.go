@@ -107,7 +107,7 @@ func (c *Conn) look() {
 	dr.scheduled = false
 	switch {
 	case dr.own || dr.sleepers > 0 || c.suspended || dr.llp || c.released:
-	case dr.visits != dr.seen:
+	case dr.visits != dr.seen || dr.calls > 0:
 		c.lookLater()
 	default:
 		c.startOwn()

@@ -18,11 +18,13 @@ func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 	if o.read {
 		c.recv.in.wary = dr.held.wary()
 	}
+	dr.calls++
 	dozed := false // which is followed by a look, and now and then by another sleep
 	defer func() {
 		if dr.held.on {
 			c.settle()
 		}
+		dr.calls--
 		dr.visits++
 		c.leave()
 	}()
