@@ -448,6 +448,10 @@ func (c *Conn) passive() {
 					r.park()
 					c.unlock(nil)
 					if arrived { // who polls now finds nobody in the way
+						select {
+						case <-r.resume: // of whoever is told
+						default:
+						}
 						(*f)()
 						in.disarm(sock.fd)
 					}
