@@ -161,6 +161,41 @@ func TestLobbyAtWork(t *testing.T) {
 	consumer.Wait()
 }
 
+// Where much arrives for one connection after the other, whoever takes it lets some
+// more gather before the next look.
+func TestGather(t *testing.T) {
+	oneLobby(t)
+	var as []*lengthFramed
+	got := make(chan struct{}, 10)
+	busy, goOn := make(chan struct{}), make(chan struct{})
+	for i := range 3 {
+		a, b := kinds[1].connect(t)
+		b.got = func([]byte) {
+			if i == 0 {
+				busy <- struct{}{}
+				<-goOn
+			}
+			got <- struct{}{}
+		}
+		a.c.Start(nil)
+		b.c.Start(nil)
+		as = append(as, a)
+	}
+	before := gathers.Load()
+	for i, a := range as {
+		a.post(make([]byte, crowd/2))
+		a.c.Kick()
+		if i == 0 {
+			<-busy // the others find it so
+		}
+	}
+	close(goOn)
+	for range as {
+		await(t, "a frame", got)
+	}
+	eventually(t, "a nap", func() bool { return gathers.Load() > before })
+}
+
 // A connection in a lobby keeps no buffer, whether it was polled before or is
 // polled there.
 func TestLobbyKeepsNoBuffer(t *testing.T) {
