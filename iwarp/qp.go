@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -383,6 +384,26 @@ func (q *QueuePair) PostNow(wr SendWR) (sent bool, err error) {
 	}
 	q.Flush()
 	return !q.sq.Update(seq, func(w **sendWQE) { (*w).signaled = true }), nil
+}
+
+// KeepSends gives back the memory that posted requests name without a region, by
+// copying what is not with TCP yet: the caller may use it again at once, though the
+// requests complete later. That of Reads and Atomics stays lent. It does not wait for
+// the peer. To be called after start-up.
+func (q *QueuePair) KeepSends() {
+	q.fc.WithSender(func() {
+		q.sq.Each(func(w **sendWQE) {
+			if (*w).op.reads() {
+				return
+			}
+			sg := (*w).sg[:(*w).nsg]
+			for i := range sg {
+				if sg[i].Region == nil {
+					sg[i].Buf = slices.Clone(sg[i].Buf)
+				}
+			}
+		})
+	})
 }
 
 // PostBatch posts requests with one doorbell. It returns how many were posted,

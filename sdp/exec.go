@@ -437,8 +437,8 @@ func (c *Conn) writeDone(a *sdpcore.Action) {
 		o.after = c.send.lent
 		if o.after <= c.send.done || c.m.Dead() && c.released {
 			c.endOp(o)
-		} else {
-			c.ending = append(c.ending, o)
+		} else if c.ending = append(c.ending, o); o.cancel {
+			c.keepSends()
 		}
 		return
 	}

@@ -191,12 +191,29 @@ func (c *Conn) arm() {
 // cancel asks the machine to give o back.
 func (c *Conn) cancel(o *op) {
 	o.cancel = true
-	if o.own {
-		return
-	}
-	if o.read {
+	switch {
+	case o.read:
 		c.exec(c.m.CancelRead(c.now(), o.id, c.acts[:0]))
-	} else {
+		return
+	case !o.own:
 		c.exec(c.m.CancelWrite(c.now(), o.id, c.acts[:0]))
 	}
+	if !o.done && o.after > c.send.done {
+		c.keepSends()
+	}
+}
+
+// keepSends ends the writes that wait for nothing but TCP, which may not take their
+// bytes for as long as the network is down: those are copied. [D-32]
+func (c *Conn) keepSends() {
+	c.qp.KeepSends()
+	c.send.lent = c.send.done
+	for _, o := range c.wops {
+		o.after = 0
+	}
+	for _, o := range c.ending {
+		c.endOp(o)
+	}
+	clear(c.ending)
+	c.ending = c.ending[:0]
 }

@@ -436,6 +436,18 @@ func (t *sender) Relinquish() {
 	}
 }
 
+// WithSender calls f while no batch is filled or written, after all that the
+// present one names of others' memory was copied. It does not wait for the peer, and
+// must not be called from a method of the protocol.
+func (c *Conn) WithSender(f func()) {
+	c.tx.mu.Lock()
+	defer c.tx.mu.Unlock()
+	if c.tx.batch != nil {
+		c.tx.batch.own()
+	}
+	f()
+}
+
 // Quiesce waits until no method of the protocol that began before runs any
 // more, and makes queued bytes independent of registered memory. A protocol
 // that first marks itself stopped, and looks at the mark in its methods,

@@ -250,6 +250,18 @@ func (w *Work[T]) Update(seq uint64, f func(*T)) bool {
 	return true
 }
 
+// Each calls f for every request that is not finished, in order and under the
+// queue's lock.
+func (w *Work[T]) Each(f func(v *T)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for seq, end := w.done.Load(), w.posted.Load(); seq < end; seq++ {
+		if s := w.at(seq); !s.finished {
+			f(&s.v)
+		}
+	}
+}
+
 // Flush finishes every request that is not, calling f with each in order and
 // whether it had been started, and returns how many are done by it. f runs
 // under the queue's lock.
