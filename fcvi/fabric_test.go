@@ -11,6 +11,7 @@ import (
 
 	"viaduct/fc"
 	"viaduct/fc/fabricd"
+	"viaduct/internal/testkit"
 	"viaduct/vi"
 )
 
@@ -29,7 +30,7 @@ func TestFabricDaemon(t *testing.T) {
 		go ds[i].Serve(ln)
 		t.Cleanup(func() { ds[i].Close() })
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	if err := ds[1].Join(ctx, addr[0]); err != nil {
 		t.Fatal(err)
@@ -101,7 +102,7 @@ func TestCutLink(t *testing.T) {
 	for _, x := range client.Device().(*device).away {
 		x.s.out.(*linkOutlet).l.Abort(net.ErrClosed)
 	}
-	end := time.Now().Add(10 * time.Second)
+	end := time.Now().Add(testkit.Patience)
 	for v.State() == vi.Connected || w.State() == vi.Connected {
 		if time.Now().After(end) {
 			t.Fatalf("states %v, %v", v.State(), w.State())
@@ -172,7 +173,7 @@ func allocsPer(runs int, f func()) float64 {
 // poll calls done until it has something.
 func poll(t *testing.T, done func() (*vi.Descriptor, error)) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); ; {
+	for end := time.Now().Add(testkit.Patience); ; {
 		d, err := done()
 		switch {
 		case err == nil && d.Status().Err() == nil:

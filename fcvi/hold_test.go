@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/testkit"
 	"viaduct/vi"
 )
 
@@ -16,7 +17,7 @@ import (
 func TestHold(t *testing.T) {
 	for _, level := range []vi.Reliability{vi.ReliableDelivery, vi.ReliableReception} {
 		t.Run(level.String(), func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 			defer cancel()
 			v, w, mem := holdPair(t, ctx, level)
 			const n, size = 12, 6118

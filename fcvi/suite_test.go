@@ -13,6 +13,7 @@ import (
 	"viaduct/fc"
 	"viaduct/fc/fabric"
 	"viaduct/fcvi/iu"
+	"viaduct/internal/testkit"
 	"viaduct/vi"
 	"viaduct/vi/vitest"
 )
@@ -62,7 +63,7 @@ func seededNetwork(t *testing.T, seed uint64, outOfOrder bool, noise fabric.Nois
 		wg.Wait()
 	})
 	return Config{Network: InProcess(n, sw), EDTOV: 20 * time.Millisecond * scale, RATOV: 100 * time.Millisecond * scale,
-		Logger: testLogger, ULPTimeout: 5 * time.Second} // a slow machine is no dead peer
+		Logger: testLogger, ULPTimeout: testkit.Patience} // a slow machine is no dead peer
 }
 
 // netHarness is without vitest's flow control family, as is the one over FCIP:

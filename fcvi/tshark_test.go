@@ -14,6 +14,7 @@ import (
 
 	"viaduct/fc"
 	"viaduct/fc/fcip"
+	"viaduct/internal/testkit"
 	"viaduct/vi"
 )
 
@@ -166,7 +167,7 @@ func TestTshark(t *testing.T) {
 		t.Fatal(err)
 	}
 	run := func(args ...string) []string {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 		defer cancel()
 		cmd := exec.CommandContext(ctx, tshark, append([]string{"-r", file, "-o", "fc.reassemble:FALSE", "-o", "tcp.check_checksum:FALSE"}, args...)...)
 		cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
@@ -262,7 +263,7 @@ func connectNICs(t testing.TB, a, b *vi.NIC, level vi.Reliability) (v, w *vi.VI,
 		}
 	}
 	at := vi.Address{Host: b.Query().LocalAddress, Discriminator: []byte("x")}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {

@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"net"
 	"testing"
-	"time"
+
+	"viaduct/internal/testkit"
 )
 
 // tcpPair returns two ends of a loopback TCP connection.
@@ -32,7 +33,7 @@ func tcpPair(t testing.TB) (a, b net.Conn) {
 }
 
 func ctxt(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -28,7 +28,7 @@ type peer struct {
 	buf []byte
 }
 
-const patience = 10 * time.Second
+const patience = testkit.Patience
 
 // asInitiator makes q a Responder with configuration cfg, and plays the
 // Initiator. It has opened the stream with a zero-length Write.

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"viaduct/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,7 +37,7 @@ func startServer(t *testing.T, addr string, cfg ServerConfig) *Server {
 // eventually waits for a condition that the other side of a socket brings about.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); {
+	for end := time.Now().Add(testkit.Patience); !ok(); {
 		if time.Now().After(end) {
 			t.Fatalf("never happened: %s", what)
 		}
@@ -228,7 +230,7 @@ func TestHandles(t *testing.T) {
 	}
 	handles, byPort := map[uint64]bool{}, map[uint16][]byte{}
 	buf := make([]byte, 100)
-	probe.SetReadDeadline(time.Now().Add(10 * time.Second))
+	probe.SetReadDeadline(time.Now().Add(testkit.Patience))
 	for len(byPort) < 8 {
 		n, _, err := probe.ReadFrom(buf) // [SDP-7.4-3]
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/testkit"
 	"viaduct/iwarp"
 	"viaduct/sdp/sdpcore"
 )
@@ -141,10 +142,10 @@ func TestSDP_9_5_3_Conn(t *testing.T) {
 	a.CloseWrite()
 	select { // [SDP-9.5.3-9]
 	case <-b.Urgent():
-	case <-time.After(10 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Fatal("no notice")
 	}
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(testkit.Patience)
 	for {
 		if n, ok := b.UrgentMark(); ok {
 			if n != 4 {
@@ -185,7 +186,7 @@ func TestSDP_9_5_3_Conn(t *testing.T) {
 func TestSDP_9_5_6_Conn(t *testing.T) {
 	opt := Options{SendBuffer: 100_000, ReceiveBuffer: 100_000, RecvBuffers: 8, RecvBufferSize: 1024, NoResize: true}
 	a, b := pair(t, opt, opt)
-	a.SetWriteDeadline(time.Now().Add(20 * time.Second))
+	a.SetWriteDeadline(time.Now().Add(testkit.Patience))
 	for range 1000 {
 		if n, err := a.Write(make([]byte, 100)); n != 100 || err != nil {
 			t.Fatalf("%d, %v", n, err)
@@ -240,7 +241,7 @@ func TestSDP_9_2_29_Conn(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-		case <-time.After(15 * time.Second):
+		case <-time.After(testkit.Patience):
 			t.Fatal("deadlock")
 		}
 	}
@@ -570,7 +571,7 @@ func TestSDP_13_1_Conn(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+				ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 				defer cancel()
 				st, err := goes.Suspend(ctx, uint16(nl.Addr().(*net.TCPAddr).Port))
 				if err != nil {
@@ -651,7 +652,7 @@ func TestSDP_13_1_QueueFull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	stays.mu.Lock()
 	stays.send.backlog = []backlogged{{wr: iwarp.SendWR{Op: iwarp.OpWrite, More: true}}} // of no bytes

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"viaduct/internal/testkit"
 )
 
 // onOne has calls sleep without looking first, as on one processor.
@@ -116,7 +118,7 @@ func TestDozingReaderEnds(t *testing.T) {
 			if err == nil {
 				t.Errorf("case %d: no error", i%4)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(testkit.Patience):
 			t.Fatalf("case %d: still reading", i%4)
 		}
 		shut(t, a, b)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"viaduct/internal/frameio"
+	"viaduct/internal/testkit"
 )
 
 // until waits for something that another goroutine brings about, with mu of c
@@ -74,7 +75,7 @@ func TestEventIsPassedOn(t *testing.T) {
 	}
 	select {
 	case <-a.cq.Events():
-	case <-time.After(5 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Error("nobody is told of what came next")
 	}
 	a.mu.Lock()
@@ -131,7 +132,7 @@ func TestReadAfterStreamEnded(t *testing.T) {
 	}
 	select {
 	case <-a.qp.Ended():
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Fatal("the stream does not end")
 	}
 	a.mu.Lock()

@@ -38,7 +38,7 @@ func pairOn(t testing.TB, ln *Listener, d *Dialer) (dialled, accepted *Conn) {
 	}
 	ch := make(chan result, 1)
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 		defer cancel()
 		c, err := ln.AcceptConn(ctx)
 		ch <- result{c, err}
@@ -63,7 +63,7 @@ func shut(t testing.TB, cs ...*Conn) {
 	for _, c := range cs {
 		select {
 		case <-c.Done():
-		case <-time.After(10 * time.Second):
+		case <-time.After(testkit.Patience):
 			t.Error("connection lives on")
 			c.Abort()
 			<-c.Done()

@@ -18,6 +18,8 @@ import (
 	"os/exec"
 	"testing"
 	"time"
+
+	"viaduct/internal/testkit"
 )
 
 // asHolder makes this test binary a holder of a connection instead of a test.
@@ -199,7 +201,7 @@ func holderMain() int {
 		if err := in.Decode(&o); err != nil {
 			return 0
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 		var ans answer
 		err := error(nil)
 		switch {
@@ -317,7 +319,7 @@ func TestSDP_13_1_1_Processes(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			old := startHolder(t, v.name)
 			d := &Dialer{Options: v.opt}
-			ctx, cancel := context.WithTimeout(context.Background(), 50*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 			defer cancel()
 			if err := json.NewEncoder(old.in).Encode(order{Accept: true}); err != nil {
 				t.Fatal(err)

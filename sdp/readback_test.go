@@ -10,6 +10,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"viaduct/internal/testkit"
 )
 
 // trickle forwards what comes to a connection with addr, in pieces of any size and
@@ -69,7 +71,7 @@ func TestReadGivesBack(t *testing.T) {
 			c, err := l.Accept()
 			ch <- accepted{c, err}
 		}()
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 		defer cancel()
 		w, err := (&Dialer{Options: Options{NoCRC: !crc, SendPolicy: PinBuffered}}).DialContext(ctx, "tcp", trickle(t, l.Addr().String(), 7))
 		if err != nil {
@@ -87,7 +89,7 @@ func TestReadGivesBack(t *testing.T) {
 		}
 		sent := make(chan error, 1)
 		go func() {
-			w.SetDeadline(time.Now().Add(30 * time.Second))
+			w.SetDeadline(time.Now().Add(testkit.Patience))
 			p := want
 			for len(p) > 0 {
 				n, err := w.Write(p[:min(len(p), 100_000)])
@@ -104,9 +106,9 @@ func TestReadGivesBack(t *testing.T) {
 		late := 0
 		buf := make([]byte, 300<<10)
 		after := make([]byte, len(buf))
-		for end := time.Now().Add(30 * time.Second); ; {
+		for end := time.Now().Add(testkit.Patience); ; {
 			if time.Now().After(end) {
-				t.Fatalf("%d bytes in 30 s", len(got))
+				t.Fatalf("%d bytes in %v", len(got), testkit.Patience)
 			}
 			r.SetReadDeadline(time.Now().Add(time.Duration(rnd.IntN(1000)) * time.Microsecond))
 			n, err := r.Read(buf[:1+rnd.IntN(len(buf))])

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/testkit"
 	"viaduct/iwarp"
 	"viaduct/sdp/sdpwire"
 )
@@ -59,7 +60,7 @@ func dialWire(t testing.TB, addr string, raw, private []byte) (*wirePeer, error)
 	if raw != nil {
 		nc.Write(raw)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	_, err = iwarp.Client(ctx, nc, w.config(private))
 	return w, err
@@ -68,7 +69,7 @@ func dialWire(t testing.TB, addr string, raw, private []byte) (*wirePeer, error)
 // next returns the next message that comes.
 func (w *wirePeer) next() (iwarp.Completion, []byte) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	for {
 		e, err := w.cq.Wait(ctx)
@@ -151,7 +152,7 @@ func connectWire(t testing.TB, opt Options) (*wirePeer, *Conn) {
 	if _, _, err := sdpwire.ParseHelloAck(b, Figure); err != nil {
 		t.Fatalf("HelloAck: %x: %v", b, err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	c, err := l.AcceptConn(ctx)
 	if err != nil {
@@ -346,7 +347,7 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 			idle = append(idle, nc)
 		}
 		var c *Conn
-		for deadline := time.Now().Add(10 * time.Second); ; {
+		for deadline := time.Now().Add(testkit.Patience); ; {
 			if c, err = Dial(l.Addr().String(), nil); err == nil || time.Now().After(deadline) {
 				break
 			}
@@ -411,7 +412,7 @@ func serveWire(t testing.TB, ack []byte, change func(*iwarp.Config), then func(*
 			select {
 			case <-qp.Ended():
 			case <-qp.PeerClosed():
-			case <-time.After(10 * time.Second):
+			case <-time.After(testkit.Patience):
 				t.Error("the dialler kept the connection")
 			}
 		}
@@ -588,7 +589,7 @@ func shutOne(t testing.TB, c *Conn) {
 	c.Abort()
 	select {
 	case <-c.Done():
-	case <-time.After(10 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Error("connection lives on")
 	}
 }
@@ -860,7 +861,7 @@ func TestSDP_9_Wire(t *testing.T) {
 		}
 		select { // [SDP-8.2.1-23] the LLP ends after both
 		case <-w.qp.PeerClosed():
-		case <-time.After(5 * time.Second):
+		case <-time.After(testkit.Patience):
 			t.Error("no FIN")
 		}
 		w.qp.CloseWrite()
@@ -921,7 +922,7 @@ func TestSDP_9_Wire(t *testing.T) {
 func (w *wirePeer) read(stag uint32, to uint64, b []byte) iwarp.Status {
 	w.t.Helper()
 	w.qp.Post(iwarp.SendWR{ID: 77, Op: iwarp.OpRead, SG: []iwarp.SGE{iwarp.Buf(b)}, Remote: iwarp.RemoteAddr{STag: stag, TO: to}})
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	for {
 		e, err := w.cq.Wait(ctx)

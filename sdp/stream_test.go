@@ -15,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"viaduct/internal/testkit"
 )
 
 var streamMiB = flag.Int("sdp.mib", 24, "MiB that TestStreamMixed moves in each direction")
@@ -200,7 +202,7 @@ func TestHTTP(t *testing.T) {
 	go srv.Serve(l)
 	d := &Dialer{}
 	tr := &http.Transport{DialContext: d.DialContext}
-	client := &http.Client{Transport: tr, Timeout: 30 * time.Second}
+	client := &http.Client{Transport: tr, Timeout: testkit.Patience}
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
@@ -231,7 +233,7 @@ func TestHTTP(t *testing.T) {
 	}
 	wg.Wait()
 	tr.CloseIdleConnections()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	if err := srv.Shutdown(ctx); err != nil {
 		t.Error(err)

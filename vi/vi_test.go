@@ -16,6 +16,7 @@ import (
 	"time"
 	"unsafe"
 
+	"viaduct/internal/testkit"
 	"viaduct/vi"
 	"viaduct/vi/vitest/memvi"
 )
@@ -68,7 +69,7 @@ func connect(t testing.TB, x, y *vi.VI) {
 
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(100 * time.Microsecond) {
+	for end := time.Now().Add(testkit.Patience); !ok(); time.Sleep(100 * time.Microsecond) {
 		if time.Now().After(end) {
 			t.Fatal("never:", what)
 		}

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 // patience bounds everything in these tests that waits; nothing should take
 // that long.
-const patience = 20 * time.Second
+const patience = testkit.Patience
 
 func testContext(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

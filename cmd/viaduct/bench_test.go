@@ -14,8 +14,12 @@ import (
 // beside each.
 func TestBench(t *testing.T) {
 	plot := filepath.Join(t.TempDir(), "p.svg")
-	d := document(t, good(t, "bench", "--ops", "all", "--sizes", "64,64K", "--rounds", "1", "--time", "5ms", "--idle-conns", "20", "--doorbells", "1,16",
-		"--conns", "1,3", "--json", "--plot", plot))
+	r := run(t, "bench", "--ops", "all", "--sizes", "64,64K", "--rounds", "1", "--time", "5ms", "--idle-conns", "20", "--doorbells", "1,16",
+		"--conns", "1,3", "--json", "--plot", plot)
+	if r.code != 0 {
+		t.Errorf("exit %d, %s", r.code, r.stderr) // and below which it is
+	}
+	d := document(t, r)
 	have := map[string]bool{}
 	for _, x := range d["rows"].([]any) {
 		r := x.(map[string]any)
@@ -44,7 +48,7 @@ func TestBench(t *testing.T) {
 
 	// Two hosts, as far as one can show it.
 	p, urls := start(t, 1, "bench", "--server", "tcp://127.0.0.1:0")
-	r := good(t, "bench", "--client", urls[0], "--transports", "vitcp,iwarp?crc=off", "--ops", "write", "--sizes", "4K", "--rounds", "2", "--time", "5ms")
+	r = good(t, "bench", "--client", urls[0], "--transports", "vitcp,iwarp?crc=off", "--ops", "write", "--sizes", "4K", "--rounds", "2", "--time", "5ms")
 	if !strings.Contains(r.stdout, "iwarp?crc=off") || !strings.Contains(r.stdout, "to TCP") {
 		t.Error(r.stdout)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"viaduct/cmd/viaduct/internal/transport"
 	"viaduct/cmd/viaduct/internal/verbs"
+	"viaduct/internal/testkit"
 )
 
 // The test binary is the command itself when this is set: the processes of
@@ -33,7 +34,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience bounds everything that should take moments.
-const patience = 60 * time.Second
+const patience = 2 * testkit.Patience
 
 func command(ctx context.Context, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, os.Args[0], args...)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"viaduct/fc"
+	"viaduct/internal/testkit"
 )
 
 func unhex(t testing.TB, s string) []byte {
@@ -163,7 +164,7 @@ func accept(t *testing.T) (addr string, links chan *Link, errs chan error) {
 // TestLink carries frames both ways; the destination name is learned on the way.
 func TestLink(t *testing.T) {
 	addr, links, errs := accept(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	x, err := Dial(ctx, addr, Config{FabricName: 1})
 	if err != nil {
@@ -209,7 +210,7 @@ func TestLink(t *testing.T) {
 // TestKeepAlive: an idle link lives as long as the other end answers.
 func TestKeepAlive(t *testing.T) {
 	addr, links, errs := accept(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	x, err := Dial(ctx, addr, Config{FabricName: 1, KATOV: 20 * time.Millisecond})
 	if err != nil {
@@ -275,7 +276,7 @@ func TestRefusals(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		nc.SetDeadline(time.Now().Add(20 * time.Second))
+		nc.SetDeadline(time.Now().Add(testkit.Patience))
 		nc.Write(s.Append(nil))
 		return nc
 	}

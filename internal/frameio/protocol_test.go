@@ -250,7 +250,7 @@ func everyKind(t *testing.T, f func(t *testing.T, k kind)) {
 	}
 }
 
-const patience = 20 * time.Second
+const patience = testkit.Patience
 
 func await[T any](t testing.TB, what string, c <-chan T) (v T) {
 	t.Helper()

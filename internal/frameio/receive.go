@@ -80,8 +80,9 @@ type receiver struct {
 	ended    chan struct{}          // closed when done; made when first asked for
 
 	seen   uint32        // polls when the passive goroutine last looked
-	woken  atomic.Uint32 // moves when the passive goroutine handles what came
+	woken  atomic.Uint32 // moves when the passive goroutine handles what came, and more when a consumer does
 	looked atomic.Uint32 // woken at the last look of the rota
+	quiet  uint8         // owned by the rota; looks in a row that found little
 	dozed  atomic.Uint32 // tx.batches as a consumer last began to doze
 	listed atomic.Bool   // the passive goroutine is to retire when it is quiet
 
@@ -135,6 +136,9 @@ func (c *Conn) PollBetween(begin, end func()) bool {
 		begin()
 	}
 	got, _, err := c.receive(false)
+	if got {
+		r.woken.Add(little + 1)
+	}
 	if end != nil {
 		end()
 	}

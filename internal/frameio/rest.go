@@ -14,6 +14,11 @@ const (
 
 	// little is how many arrivals in that time are no reason to have a goroutine.
 	little = 16
+
+	// restAfter is how many looks in a row have to find no more, and nothing at all
+	// that a consumer took itself. Coming and going allocates, and who waits for one
+	// message after the other should not pay that for each.
+	restAfter = 5
 )
 
 // A rota holds the connections that have a passive goroutine.
@@ -68,9 +73,9 @@ func (w *rota) round() {
 	w.mu.Unlock()
 }
 
-// rest has the passive goroutine retire if little has come since the last look. It
-// is false if the connection is to be looked at again. No role is taken for it:
-// who finds it taken believes that somebody polls.
+// rest has the passive goroutine retire if little has come for a while. It is false
+// if the connection is to be looked at again. No role is taken for it: who finds it
+// taken believes that somebody polls.
 func (c *Conn) rest() bool {
 	r := &c.rx
 	if c.closing.Load() {
@@ -78,11 +83,16 @@ func (c *Conn) rest() bool {
 	}
 	n := r.woken.Load()
 	if n-r.looked.Swap(n) > little {
+		r.quiet = 0
 		return false
 	}
+	if r.quiet++; r.quiet < restAfter {
+		return false
+	}
+	r.quiet = 0
 	// Cleared first: what comes from here on lists the connection again.
 	r.listed.Store(false)
-	if c.sock.Load().startle() {
+	if c.sock.Load().startle() || r.lobby.Load() != nil {
 		return true
 	}
 	r.listed.Store(true) // it has yet to find its place

@@ -73,8 +73,8 @@ func TestCloseWhileRetired(t *testing.T) {
 	}
 }
 
-// Who is on the list is looked at until little has come between two looks, or it
-// is closed.
+// Who is on the list is looked at until little has come between looks for a while,
+// or it is closed.
 func TestRota(t *testing.T) {
 	w := &rota{tick: true} // without a timer
 	round := func(want ...*Conn) {
@@ -86,7 +86,8 @@ func TestRota(t *testing.T) {
 	var c [3]*Conn
 	for i := range c {
 		c[i] = &Conn{}
-		x, _ := tcpPair(t)
+		x, y := tcpPair(t)
+		defer y.Close()
 		s := takeSocket(x)
 		defer s.close(false)
 		c[i].sock.Store(s)
@@ -95,16 +96,26 @@ func TestRota(t *testing.T) {
 		w.add(c[i])
 	}
 	round(c[:]...)
-	round(c[:]...) // they have yet to find a place to sleep at
+	for range restAfter {
+		round(c[:]...) // they have yet to find a place to sleep at
+	}
 	for _, c := range c {
 		c.sock.Load().openIn()
 	}
 	c[0].closing.Store(true)
 	c[1].rx.woken.Add(little + 1)
+	for range restAfter - 1 {
+		c[2].rx.woken.Add(little)
+		round(c[1:]...)
+	}
+	c[1].rx.woken.Add(little + 1)
 	c[2].rx.woken.Add(little)
 	round(c[1])
 	if c[2].rx.listed.Load() || !c[1].rx.listed.Load() {
 		t.Error("who is to be listed again?")
+	}
+	for range restAfter - 1 {
+		round(c[1])
 	}
 	round()
 	if c[1].rx.listed.Load() {

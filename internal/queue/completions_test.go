@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"viaduct/internal/testkit"
 )
 
 func TestCompletionsAgainstModel(t *testing.T) {
@@ -303,7 +305,7 @@ func TestCompletionsConcurrently(t *testing.T) {
 	}
 	select {
 	case <-ctx.Done():
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Errorf("%d entries of %d", got.Load(), producers*each)
 		cancel()
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/internal/doze"
+	"viaduct/internal/testkit"
 )
 
 // A piped is a Dozer whose connection is a pipe: each byte is a completion.
@@ -98,7 +99,7 @@ func TestDozers(t *testing.T) {
 				}
 			})
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 		context.AfterFunc(ctx, func() {
 			if ctx.Err() == context.DeadlineExceeded {
 				t.Errorf("%d of %d completions were taken", got.Load(), waiters*each)
@@ -163,7 +164,7 @@ func TestDozeEnds(t *testing.T) {
 			if !errors.Is(err, want) {
 				t.Errorf("case %d: %v, want %v", i%4, err, want)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(testkit.Patience):
 			t.Fatalf("case %d: still waiting", i%4)
 		}
 	}

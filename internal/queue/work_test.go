@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"viaduct/internal/testkit"
 )
 
 // workModel is a work queue as plain slices.
@@ -246,7 +248,7 @@ func TestWaitEnds(t *testing.T) {
 			}
 		},
 		"by its deadline": func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(bg, time.Minute)
+			ctx, cancel := context.WithTimeout(bg, testkit.Patience)
 			defer cancel()
 			begin := time.Now()
 			r := <-wait(ctx, post(t, 1))
@@ -484,7 +486,7 @@ func TestWorkConcurrently(t *testing.T) {
 	wg.Wait()
 	select {
 	case <-ctx.Done():
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Error("requests are missing")
 		cancel()
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"viaduct/internal/testkit"
 )
 
 // Deregister refuses new accesses at once, and returns when the last pin is
@@ -116,7 +118,7 @@ func TestDeregisterDoesNotWaitForHolders(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Fatal("Deregister waits for a holder")
 	}
 	for i := range hs {

@@ -11,7 +11,7 @@ import (
 
 // PeerPatience is how long a [Peer] waits for bytes that it expects before it
 // fails the test. It is generous, since it only matters to a test that fails.
-const PeerPatience = 20 * time.Second
+const PeerPatience = Patience
 
 // A Peer is the other side of a protocol under test, played from a script: it
 // sends these bytes, expects those, and expects silence. Its methods fail the

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 var tests = []Test{WriteBW, ReadBW, SendBW}
 
 func within(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }

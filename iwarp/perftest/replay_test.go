@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"viaduct/internal/testkit"
 	"viaduct/iwarp"
@@ -162,7 +161,7 @@ func replayServer(t *testing.T, cs []testkit.Conversation, opt Options) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	ctx, cancel := context.WithTimeout(within(t), 20*time.Second)
+	ctx, cancel := context.WithTimeout(within(t), testkit.Patience)
 	defer cancel()
 	req, _, _ := mpa.ParseFrame(cs[0].Client)
 	called := make(chan outcome, 1)

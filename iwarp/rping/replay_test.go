@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"viaduct/internal/testkit"
 	"viaduct/iwarp"
@@ -55,7 +54,7 @@ func data(t *testing.T, p *replay.Player, op rdmap.Opcode, size int) {
 }
 
 func replayClient(t *testing.T, c testkit.Conversation, rounds, size int) {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	ln, err := iwarp.Listen("127.0.0.1:0", Config(nil))
 	if err != nil {
@@ -104,7 +103,7 @@ func replayServer(t *testing.T, c testkit.Conversation, rounds, size int) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"strings"
 	"testing"
-	"time"
 
 	"viaduct/internal/testkit"
 	"viaduct/iwarp"
@@ -21,7 +20,7 @@ func TestRounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	for _, v := range []struct {
 		name string
@@ -67,7 +66,7 @@ func TestPeerLeaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	go func() {
 		q, err := iwarp.Dial(ctx, l.Addr().String(), Config(nil))

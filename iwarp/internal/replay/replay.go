@@ -22,7 +22,7 @@ import (
 )
 
 // patience bounds each read of what the program sends.
-const patience = 20 * time.Second
+const patience = testkit.Patience
 
 // A Player plays one side of one recorded connection. Every method fails the
 // test at what does not go as recorded. It is for one goroutine, that of the

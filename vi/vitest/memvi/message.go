@@ -62,7 +62,7 @@ func (w *wire) push(m message) {
 func (w *wire) full() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.queue) >= wireMessages || w.bytes >= wireBytes
+	return w.cut || len(w.queue) >= wireMessages || w.bytes >= wireBytes
 }
 
 // pop takes the first message, and tells whether that made room for a sender.

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/testkit"
 	"viaduct/vi"
 	"viaduct/vitcp"
 )
@@ -40,7 +41,7 @@ func TestEmptyVI(t *testing.T) {
 		go func() { defer close(done); EmptyVI(v) }()
 		select {
 		case <-done:
-		case <-time.After(10 * time.Second):
+		case <-time.After(testkit.Patience):
 			t.Fatalf("closed %t: does not end", closed)
 		}
 		if err := v.Destroy(); !closed && err != nil {

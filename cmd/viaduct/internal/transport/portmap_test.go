@@ -71,7 +71,7 @@ func TestNetConnThroughPortmap(t *testing.T) {
 				Resolver: mapper{portmap.NewClient(portmap.ClientConfig{Server: netip.MustParseAddrPort(srv.Addr().String())})}}
 			conns := int64(0)
 			nettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {
-				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 				defer cancel()
 				accepted := make(chan *sdp.Conn, 1)
 				go func() {
