@@ -357,6 +357,25 @@ func (w *stopwatch) up(n int) bool {
 	return w.over
 }
 
+// setupGrace is how long the peer of setups stays longer than those take.
+const setupGrace = time.Second
+
+// setups makes one connection after the other.
+func setups(limit time.Duration, one func() error) (result, error) {
+	n := 0
+	w := watch(limit, 1)
+	for ; !w.up(1); n++ {
+		err := one()
+		if err != nil && time.Since(w.start) > limit+setupGrace {
+			break // the machine stood still meanwhile, and the peer has left
+		}
+		if err != nil {
+			return result{}, fmt.Errorf("connection %d: %w", n, err)
+		}
+	}
+	return w.result(n, 0), nil
+}
+
 // every is how often to look at the clock for messages of size bytes.
 func every(size int) int { return max(1, 256<<10/size) }
 

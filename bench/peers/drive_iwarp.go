@@ -63,7 +63,7 @@ func (iwarpEndpoint) serve(m measure, announce func(any) error, mark func()) err
 	}
 	ctx := context.Background()
 	if m.Op == opSetup {
-		ctx, cancel := context.WithTimeout(ctx, m.Time+time.Second)
+		ctx, cancel := context.WithTimeout(ctx, m.Time+setupGrace)
 		defer cancel()
 		for {
 			q, err := l.Accept(ctx)
@@ -212,17 +212,13 @@ func (iwarpEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 	cfg.Prepare = func(q *iwarp.QueuePair) error { return iwarpPostRecvs(q, m, slot) }
 	ctx := context.Background()
 	if m.Op == opSetup {
-		n := 0
-		w := watch(m.Time, 1)
-		for !w.up(1) {
+		return setups(m.Time, func() error {
 			q, err := iwarp.Dial(ctx, h.Address, cfg)
-			if err != nil {
-				return result{}, err
+			if err == nil {
+				q.Abort()
 			}
-			q.Abort()
-			n++
-		}
-		return w.result(n, 0), nil
+			return err
+		})
 	}
 	if m.Conns > 1 && m.Op != opIdle {
 		if cfg.SendCQ, err = dev.NewCQ(m.Conns * cfg.SendDepth); err != nil {

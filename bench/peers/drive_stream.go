@@ -85,7 +85,7 @@ func serveStreams(m measure, l net.Listener, announce func(any) error, mark func
 		return err
 	}
 	if m.Op == opSetup {
-		end := time.AfterFunc(m.Time+time.Second, func() { l.Close() })
+		end := time.AfterFunc(m.Time+setupGrace, func() { l.Close() })
 		defer end.Stop()
 		for {
 			c, err := l.Accept()
@@ -150,26 +150,23 @@ func dialStreams(m measure, hello json.RawMessage, dial func(addr string) (net.C
 		return result{}, err
 	}
 	if m.Op == opSetup {
-		n := 0
-		w := watch(m.Time, 1)
 		b := make([]byte, 1)
-		for !w.up(1) {
+		return setups(m.Time, func() error {
 			// One byte there and back: as VI/TCP's, a connection counts
 			// when both sides know of it.
 			c, err := dial(h.Address)
 			if err != nil {
-				return result{}, err
+				return err
 			}
 			if _, err := c.Write(b); err != nil {
-				return result{}, err
+				return err
 			}
 			if _, err := io.ReadFull(c, b); err != nil {
-				return result{}, err
+				return err
 			}
 			c.Close()
-			n++
-		}
-		return w.result(n, 0), nil
+			return nil
+		})
 	}
 	before := now()
 	cs := make([]net.Conn, m.Conns)

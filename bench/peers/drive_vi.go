@@ -391,31 +391,23 @@ func (c *viConn) settle() error {
 }
 
 func viSetups(nic *vi.NIC, m measure, target vi.Address) (result, error) {
-	n := 0
-	w := watch(m.Time, 1)
-	for !w.up(1) {
+	return setups(m.Time, func() error {
 		v, err := nic.CreateVI(viAttributes(m), nil, nil)
 		if err != nil {
-			return result{}, err
+			return err
 		}
 		if _, err := v.ConnectRequest(context.Background(), vi.Address{}, target); err != nil {
-			return result{}, fmt.Errorf("connection %d: %w", n, err)
+			return err
 		}
 		if err := v.Disconnect(); err != nil {
-			return result{}, err
+			return err
 		}
-		if err := v.Destroy(); err != nil {
-			return result{}, err
-		}
-		n++
-	}
-	r := w.result(n, 0)
-	// The end is told by one more connection whose first message says so.
-	return r, nil
+		return v.Destroy()
+	})
 }
 
 func viServeSetup(nic *vi.NIC, m measure) error {
-	ctx, cancel := context.WithTimeout(context.Background(), m.Time+time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), m.Time+setupGrace)
 	defer cancel()
 	for {
 		req, err := nic.ConnectWait(ctx, vi.Address{Discriminator: []byte(discriminator)})
