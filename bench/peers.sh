@@ -5,5 +5,5 @@ set -eu
 cd "$(dirname "$0")/.."
 bin=$(mktemp -d)
 trap 'rm -rf "$bin"' EXIT INT TERM
-go build -o "$bin/peers" ./bench/peers
+go build -pgo=cmd/viaduct/default.pgo -o "$bin/peers" ./bench/peers # as viaduct itself is built
 "$bin/peers" "$@"
