@@ -48,17 +48,18 @@ type linkTerms struct {
 // taken and only the report of an error is still sent, and stopped, after
 // which nothing of the consumer may be touched any more.
 type link struct {
-	p       *Provider
-	ep      *vi.Endpoint
-	c       *frameio.Conn
-	dialect vitcpwire.Dialect
-	level   reliability
-	flow    bool // descriptor flow control
-	single  bool // segments are written one by one [V-40]
-	terms   linkTerms
-	maxSeg  int // bytes of the longest segment
-	log     *slog.Logger
-	onEnd   func() // may be nil
+	p         *Provider
+	ep        *vi.Endpoint
+	c         *frameio.Conn
+	dialect   vitcpwire.Dialect
+	level     reliability
+	flow      bool // descriptor flow control
+	overdrawn bool // the peer had posted more descriptors than it may
+	single    bool // segments are written one by one [V-40]
+	terms     linkTerms
+	maxSeg    int // bytes of the longest segment
+	log       *slog.Logger
+	onEnd     func() // may be nil
 
 	credits sendCredits // the peer's receive descriptors
 	mine    recvCredits // ours
@@ -173,6 +174,8 @@ func newLink(c *call, nc net.Conn, t linkTerms) *link {
 	l.rx.acked = vitcpwire.Number(p.cfg.FirstMessage)
 	l.acks.begin(t.peerFirst)
 	l.told(t.told)
+	// Before Start: from then on the receive role is told newer counts.
+	l.overdrawn = l.flow && !l.credits.told(t.peerPosted)
 	l.work.Add(1)
 	l.c = frameio.New(nc, l, frameio.Options{})
 	p.mu.Lock()
@@ -206,7 +209,7 @@ func (l *link) Start() {
 	l.started = true
 	l.gate.Unlock()
 	l.c.Start(nil)
-	if l.flow && !l.credits.told(l.terms.peerPosted) {
+	if l.overdrawn {
 		l.violated(framingf("%d receive descriptors before the connection, at most %d", l.terms.peerPosted, maxCredits))
 		return
 	}

@@ -2,6 +2,7 @@ package vitcp
 
 import (
 	"errors"
+	"net"
 	"slices"
 	"testing"
 
@@ -113,6 +114,31 @@ func TestVIT_3_1_CreditViolations(t *testing.T) {
 	r.post(40000)
 	if c := r.tell(); c != maxCredits+1 {
 		t.Errorf("told %d", c)
+	}
+}
+
+// The count that came with the connect message is known before anything of
+// the stream can be: a newer one, told while the connection starts, must not
+// make it look like one that went back. [VIT-2.2.1-2] [V-20]
+func TestVIT_3_1_FirstCount(t *testing.T) {
+	n := openProvider(t, Config{})
+	for _, c := range []struct {
+		posted    vitcpwire.Count
+		available int
+		overdrawn bool
+	}{{0, 0, false}, {5, 5, false}, {maxCredits, maxCredits, false}, {maxCredits + 1, 0, true}} {
+		p := listenProbe(t)
+		nc, err := net.Dial("tcp", p.l.Addr().String())
+		must(t, err)
+		l := newLink(&call{d: &device{p: n}, attrs: vitcpwire.FlowControl}, nc, linkTerms{peerPosted: c.posted})
+		if l.credits.available() != c.available || l.overdrawn != c.overdrawn {
+			t.Errorf("%d descriptors: %d credits, overdrawn %v", c.posted, l.credits.available(), l.overdrawn)
+		}
+		l.c.Abort()
+		nc.Close()
+		n.mu.Lock()
+		delete(n.links, l)
+		n.mu.Unlock()
 	}
 }
 
