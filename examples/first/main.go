@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"time"
 
 	"viaduct/vi"
 	"viaduct/vitcp"
@@ -11,7 +12,8 @@ import (
 
 func main() {
 	ctx := context.Background()
-	nic := must(vi.Open(must(vitcp.New(vitcp.Config{Listen: "127.0.0.1:0"})), "", nil))
+	provider := must(vitcp.New(vitcp.Config{Listen: "127.0.0.1:0", Grace: time.Minute}))
+	nic := must(vi.Open(provider, "", nil))
 	attrs := vi.Attributes{Reliability: vi.ReliableReception, EnableRDMAWrite: true}
 	client, server := must(nic.CreateVI(attrs, nil, nil)), must(nic.CreateVI(attrs, nil, nil))
 	addr := vi.Address{Host: nic.Query().LocalAddress, Discriminator: []byte("first")}
