@@ -47,7 +47,7 @@ func benchPair(b testing.TB, level vi.Reliability, cfg Config) (from, to *vi.VI,
 		}
 		done <- err
 	}()
-	if _, err := vis[0].ConnectRequest(context.Background(), vi.Address{}, at); err != nil {
+	if err := askFor(context.Background(), vis[0], vi.Address{}, at); err != nil {
 		b.Fatal(err)
 	}
 	if err := <-done; err != nil {

@@ -85,14 +85,8 @@ func holdPair(t *testing.T, ctx context.Context, level vi.Reliability) (v, w *vi
 		}
 		done <- err
 	}()
-	for {
-		_, err := vis[0].ConnectRequest(ctx, vi.Address{}, at)
-		if err == nil {
-			break
-		}
-		if ctx.Err() != nil {
-			t.Fatal(err)
-		}
+	if err := askFor(ctx, vis[0], vi.Address{}, at); err != nil {
+		t.Fatal(err)
 	}
 	if err := <-done; err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package fcvi
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -235,6 +236,16 @@ func number(s string) string {
 	return s
 }
 
+// askFor asks for a connection until somebody waits for it.
+func askFor(ctx context.Context, v *vi.VI, local, remote vi.Address) error {
+	for {
+		_, err := v.ConnectRequest(ctx, local, remote)
+		if !errors.Is(err, vi.ErrNoMatch) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
 func openNIC(t testing.TB, cfg Config) *vi.NIC {
 	t.Helper()
 	p, err := New(cfg)
@@ -273,7 +284,7 @@ func connectNICs(t testing.TB, a, b *vi.NIC, level vi.Reliability) (v, w *vi.VI,
 		}
 		done <- err
 	}()
-	if _, err := vis[0].ConnectRequest(ctx, vi.Address{Discriminator: []byte("me")}, at); err != nil {
+	if err := askFor(ctx, vis[0], vi.Address{Discriminator: []byte("me")}, at); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-done; err != nil {
