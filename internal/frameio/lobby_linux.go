@@ -375,6 +375,9 @@ func (c *Conn) retire() bool {
 	r := &c.rx
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.left {
+		return false // nothing that arrives would tell of it
+	}
 	return r.closed || r.done || c.sit()
 }
 

@@ -35,6 +35,7 @@ type lengthFramed struct {
 	calls   int // of Direct
 	drained int
 
+	enough func() bool           // whether what comes next is left for later; nil for never
 	refuse atomic.Pointer[error] // what Receive returns from now on
 	over   atomic.Bool           // Close has returned
 	late   atomic.Int32          // calls since
@@ -99,6 +100,9 @@ func (p *lengthFramed) Receive(b []byte, mayDirect bool) (n, direct int, err err
 		return 0, 0, *e
 	}
 	for len(b)-n >= 4 {
+		if p.enough != nil && p.enough() {
+			return n, 0, ErrEnough
+		}
 		l := int(binary.BigEndian.Uint32(b[n:]))
 		have := len(b) - n - 4
 		if have >= l {

@@ -60,6 +60,7 @@ type receiver struct {
 	fill    int         // bytes staged
 	early   []byte      // bytes that come before those in the socket, and behind those staged
 	direct  int         // payload bytes to be read straight into place
+	left    bool        // the protocol has left some of what is staged for later
 	large   bool        // a frame was long enough to be read straight into place not long ago
 	guesser Guesser     // the protocol, if it is one
 	guessed bool        // the last long frame was where it was guessed to be
@@ -358,6 +359,7 @@ func (c *Conn) handle() error {
 		return err
 	}
 	r.direct = direct
+	r.left = err == ErrEnough && n < r.fill
 	switch {
 	case direct > 0:
 		r.large, r.glimpses = true, 0
@@ -539,10 +541,15 @@ func (c *Conn) lookAnyway() bool {
 }
 
 // leaves reports whether the socket is left alone: because nothing has arrived,
-// or because the consumer is to be called, as it asked. An end of the stream is
-// nothing to be left. [receive role]
+// or because the consumer is to be called, as it asked. What the protocol left when
+// the consumer last polled has arrived: if he found the role taken when he looked
+// again, nothing else would tell him. An end of the stream is nothing to be left.
+// [receive role]
 func (c *Conn) leaves(fd int, call *func()) (left, arrived bool) {
-	some, err := sysPeek(fd)
+	some, err := c.rx.left, error(nil)
+	if !some {
+		some, err = sysPeek(fd)
+	}
 	arrived = some && c.rx.told.CompareAndSwap(call, nil)
 	return arrived || err == errWouldBlock, arrived
 }

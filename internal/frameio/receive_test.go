@@ -300,7 +300,7 @@ func TestArrivalIsLeft(t *testing.T) {
 	var got, others, asked atomic.Int32
 	called := make(chan bool, 10)
 	p.got = func([]byte) {
-		got.Add(1)
+		defer got.Add(1)
 		if !mine.Load() {
 			others.Add(1)
 			called <- true
