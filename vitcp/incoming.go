@@ -313,11 +313,8 @@ func (r *request) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.Agre
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	// Who looked ahead may have been stopped with the end in sight.
-	if r.m.state == passivePending {
-		// What a record layer sends by itself is none of our business.
-		if ended, sent := hungUp(r.tcp); ended || sent && r.l.p.cfg.TLSListen == nil {
-			r.m.closed()
-		}
+	if r.m.state == passivePending && r.withdrawn() {
+		r.m.closed()
 	}
 	if r.m.state != passivePending {
 		r.end()
@@ -330,6 +327,13 @@ func (r *request) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.Agre
 		r.end()
 	}
 	return l, g, err
+}
+
+// withdrawn reports whether the caller has gone, or said something before it was
+// answered. What a record layer sends by itself is none of our business.
+func (r *request) withdrawn() bool {
+	ended, sent := hungUp(r.tcp)
+	return ended || sent && r.l.p.cfg.TLSListen == nil
 }
 
 // answer sends the Connect Accept and makes the link. The machine is

@@ -178,6 +178,14 @@ func (pc *peerCall) offered(ctx context.Context, o peerOffer) {
 		o.reply <- false
 		return
 	}
+	if r.withdrawn() {
+		// It was cancelled, and may be followed by another: to accept it would end
+		// ours with a connection that nobody has.
+		r.m.closed()
+		r.end()
+		o.reply <- true
+		return
+	}
 	steps := pc.m.incoming(incomingRequest{
 		local: r.local, remote: r.remote,
 		mismatch: pc.d.p.cfg.habits().match(pc.attrs, r.g.ce.Attributes) != matching,
