@@ -39,3 +39,25 @@ func TestLeftIsTold(t *testing.T) {
 	}
 	p.close(t)
 }
+
+// TestLeftStays: who has left something staged does not wait in a lobby, where only
+// arrivals are told of.
+func TestLeftStays(t *testing.T) {
+	nc, peer := tcpPair(t)
+	defer peer.Close()
+	p := newFramed(nc, Options{})
+	p.c.Start(nil)
+	if !p.c.vacate() {
+		t.Fatal("it does not begin in a lobby")
+	}
+	r := &p.c.rx
+	for _, left := range []bool{true, false} {
+		r.mu.Lock()
+		r.left = left
+		r.mu.Unlock()
+		if in := p.c.retire(); in == left || in != (r.lobby.Load() != nil) {
+			t.Errorf("left %v: retired %v, in a lobby %v", left, in, r.lobby.Load() != nil)
+		}
+	}
+	p.close(t)
+}

@@ -375,10 +375,8 @@ func (c *Conn) retire() bool {
 	r := &c.rx
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.left {
-		return false // nothing that arrives would tell of it
-	}
-	return r.closed || r.done || c.sit()
+	// What was left staged needs somebody: nothing that arrives would tell of it.
+	return r.closed || r.done || !r.left && c.sit()
 }
 
 func epollCtl(epfd, op, fd int, ev *unix.EpollEvent) bool {
