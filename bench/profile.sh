@@ -8,44 +8,44 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT INT TERM
 go build -trimpath -pgo=off -o "$dir/peers" ./bench/peers
 n=0
-while read -r transport args; do
-	n=$((n + 1))
-	# shellcheck disable=SC2086
-	"$dir/peers" drive --time 1s --profile "$dir/$n" --transport "$transport" $args >"$dir/out" 2>"$dir/err" || { cat "$dir/err" >&2; exit 1; }
-done <<end
-vitcp --op ping --size 8
-vitcp --op ping --size 8 --wait
-vitcp --op ping --size 65536
-vitcp --op write --size 64 --depth 64
-vitcp --op write --size 64 --depth 256 --bell 64
-vitcp --op write --size 4096 --depth 64 --bell 16
-vitcp --op write --size 65536
-vitcp --op write --size 1048576 --depth 4
-vitcp --op send --size 4096 --depth 64 --bell 16
-vitcp --op send --size 1048576 --depth 4
-vitcp --op read --size 4096
-vitcp --op read --size 1048576 --depth 4
-iwarp --op ping --size 8
-iwarp --op ping --size 8 --wait
-iwarp --op ping --size 65536
-iwarp --op write --size 64 --depth 64
-iwarp --op write --size 64 --depth 256 --bell 64
-iwarp --op write --size 4096 --depth 64 --bell 16
-iwarp --op write --size 65536
-iwarp --op write --size 65536 --crc
-iwarp --op write --size 1048576 --depth 4
-iwarp --op send --size 4096 --depth 64 --bell 16
-iwarp --op send --size 1048576 --depth 4
-iwarp --op read --size 4096
-iwarp --op read --size 1048576 --depth 4
-sdp --op ping --size 64
-sdp --op ping --size 64 --wait
-sdp --op stream --size 64
-sdp --op stream --size 65536
-sdp --op stream --size 65536 --crc
-sdp --op stream --size 1048576
-fcvi --op ping --size 8
-fcvi --op write --size 65536
+# run TRANSPORT: drives it by each line of its input, an operation with its flags.
+run() {
+	while read -r args; do
+		n=$((n + 1))
+		# shellcheck disable=SC2086
+		"$dir/peers" drive --time 1s --profile "$dir/$n" --transport "$1" --op $args >"$dir/out" 2>"$dir/err" || { cat "$dir/err" >&2; exit 1; }
+	done
+}
+for transport in vitcp iwarp; do
+	run "$transport" <<end
+ping --size 8
+ping --size 8 --wait
+ping --size 65536
+write --size 64 --depth 64
+write --size 64 --depth 256 --bell 64
+write --size 4096 --depth 64 --bell 16
+write --size 65536
+write --size 1048576 --depth 4
+send --size 4096 --depth 64 --bell 16
+send --size 1048576 --depth 4
+read --size 4096
+read --size 1048576 --depth 4
+end
+done
+run iwarp <<end
+write --size 65536 --crc
+end
+run sdp <<end
+ping --size 64
+ping --size 64 --wait
+stream --size 64
+stream --size 65536
+stream --size 65536 --crc
+stream --size 1048576
+end
+run fcvi <<end
+ping --size 8
+write --size 65536
 end
 go tool pprof -proto "$dir"/*.tx "$dir"/*.rx >"$dir/merged" 2>"$dir/err" || { cat "$dir/err" >&2; exit 1; }
 mv "$dir/merged" cmd/viaduct/default.pgo
