@@ -7,6 +7,7 @@ import (
 	"net"
 	"testing"
 
+	"viaduct/internal/testkit"
 	"viaduct/vi"
 )
 
@@ -47,7 +48,9 @@ func benchPair(b testing.TB, level vi.Reliability, cfg Config) (from, to *vi.VI,
 		}
 		done <- err
 	}()
-	if err := askFor(context.Background(), vis[0], vi.Address{}, at); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
+	defer cancel()
+	if err := askFor(ctx, vis[0], vi.Address{}, at); err != nil {
 		b.Fatal(err)
 	}
 	if err := <-done; err != nil {
