@@ -1,0 +1,501 @@
+/*
+ * Bad habits and bad luck, each by itself: luck NIC CASE. "luck NIC" lists the cases.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include "tap.h"
+
+static VIP_NIC_HANDLE nic;
+static VIP_VI_HANDLE a, b;
+static struct mem m;
+
+static VIP_VI_HANDLE make_of(VIP_NIC_HANDLE n, int level) {
+	VIP_VI_ATTRIBUTES at = vi_attrs(level, NULL);
+	VIP_VI_HANDLE v;
+
+	need(VipCreateVi(n, &at, NULL, NULL, &v));
+	return v;
+}
+
+/* pair opens the NIC and connects a with b, if that is wanted. */
+static void pair(int connected) {
+	need(VipOpenNic(tap_nic, &nic));
+	mem_open(&m, nic, NULL, 1);
+	a = make_of(nic, VIP_SERVICE_RELIABLE_RECEPTION);
+	b = make_of(nic, VIP_SERVICE_RELIABLE_RECEPTION);
+	if (connected)
+		connect_pair(nic, a, nic, b);
+}
+
+static void round_trip(const char *what) {
+	VIP_DESCRIPTOR *d;
+
+	need(VipPostRecv(b, simple(&m, 60, 0, 100), m.h));
+	need(VipPostSend(a, simple(&m, 61, 200, 64), m.h));
+	code(VipRecvWait(b, 10000, &d), VIP_SUCCESS, "%s: a message comes", what);
+	code(VipSendWait(a, 10000, &d), VIP_SUCCESS, "%s: its send is done", what);
+}
+
+static void other_nic(void) {
+	VIP_NIC_HANDLE n2;
+	struct mem m2;
+	VIP_DESCRIPTOR *d;
+
+	pair(1);
+	need(VipOpenNic(tap_nic, &n2));
+	mem_open(&m2, n2, NULL, 1);
+	d = simple(&m, 0, 0, 10);
+	d->DS[0].Local.Handle = m2.h;
+	d->DS[0].Local.Data.Address = data(&m2);
+	need(VipPostSend(a, d, m.h));
+	code(VipSendWait(a, 5000, &d), VIP_DESCRIPTOR_ERROR, "a segment of another NIC's memory");
+	ok(d->CS.Status & VIP_STATUS_PROTECTION_ERROR, "is a protection error");
+	code(VipDeregisterMem(nic, m2.base, m2.h), VIP_INVALID_PARAMETER, "memory of another NIC");
+	need(VipCloseNic(n2));
+	code(VipCloseNic(n2), VIP_INVALID_PARAMETER, "closed twice");
+}
+
+static int inside;
+static VIP_RETURN in_handler[4];
+
+static void everything(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e) {
+	VIP_VI_STATE s = VIP_STATE_IDLE;
+
+	(void)context;
+	if (e->ErrorCode != VIP_ERROR_CONN_LOST || inside)
+		return;
+	in_handler[0] = VipQueryVi(e->ViHandle, &s, NULL, NULL, NULL);
+	in_handler[1] = VipDisconnect(e->ViHandle);
+	empty(e->ViHandle);
+	in_handler[2] = VipDestroyVi(e->ViHandle);
+	in_handler[3] = VipCloseNic(e->NicHandle);
+	__sync_add_and_fetch(&inside, s == VIP_STATE_ERROR ? 1 : 2);
+}
+
+static void in_callback(void) {
+	int i;
+
+	pair(1);
+	need(VipPostRecv(b, simple(&m, 0, 0, 10), m.h));
+	need(VipErrorCallback(nic, NULL, everything));
+	need(VipDisconnect(a));
+	ok(eventually(__sync_add_and_fetch(&inside, 0)), "the handler ran");
+	ok(inside == 1, "the VI was in error when it did");
+	for (i = 0; i < 4; i++)
+		code(in_handler[i], VIP_SUCCESS, "call %d in the handler", i);
+	code(VipQueryNic(nic, NULL), VIP_INVALID_PARAMETER, "the NIC is closed");
+}
+
+static void post_again(VIP_PVOID context, VIP_NIC_HANDLE n, VIP_VI_HANDLE v, VIP_DESCRIPTOR *d) {
+	(void)context, (void)n;
+	if (d->CS.Status & VIP_STATUS_ERROR_MASK)
+		return;
+	if (VipPostRecv(v, simple(&m, 0, 0, 10), m.h) == VIP_SUCCESS && VipRecvNotify(v, NULL, post_again) == VIP_SUCCESS)
+		__sync_add_and_fetch(&inside, 1);
+}
+
+static void notify_in_notify(void) {
+	VIP_DESCRIPTOR *d;
+	int i;
+
+	pair(1);
+	need(VipPostRecv(b, simple(&m, 0, 0, 10), m.h));
+	need(VipRecvNotify(b, NULL, post_again));
+	for (i = 1; i <= 50; i++) {
+		need(VipPostSend(a, simple(&m, 1, 0, 10), m.h));
+		need(VipSendWait(a, 5000, &d));
+		if (!eventually(__sync_add_and_fetch(&inside, 0) == i))
+			break;
+	}
+	ok(i == 51, "a handler posts and registers again, fifty times");
+}
+
+static void unmapped(void) {
+	char *p = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	VIP_MEM_HANDLE h;
+	VIP_DESCRIPTOR *d;
+	VIP_MEM_ATTRIBUTES at = {NULL, 1, 1};
+	int i;
+
+	pair(0);
+	need(VipRegisterMem(nic, p, 1 << 20, &at, &h));
+	for (i = 0; i < 3; i++) {
+		static const int sizes[] = {100, 10000, 60000};
+
+		connect_pair(nic, a, nic, b);
+		need(VipPostRecv(b, simple(&m, 0, 0, ROOM), m.h));
+		d = simple(&m, 1, 0, sizes[i]);
+		d->DS[0].Local.Data.Address = p;
+		d->DS[0].Local.Handle = h;
+		if (i == 0)
+			munmap(p, 1 << 20);
+		need(VipPostSend(a, d, m.h));
+		code(VipSendWait(a, 10000, &d), VIP_DESCRIPTOR_ERROR, "a send of %d bytes that are unmapped", sizes[i]);
+		ok(d && d->CS.Status & VIP_STATUS_PROTECTION_ERROR, "is a protection error, %#x", d ? d->CS.Status : 0);
+		VipDisconnect(a);
+		VipDisconnect(b);
+		empty(a);
+		empty(b);
+		connect_pair(nic, a, nic, b);
+		d = simple(&m, 0, 0, sizes[i]);
+		d->DS[0].Local.Data.Address = p;
+		d->DS[0].Local.Handle = h;
+		need(VipPostRecv(b, d, m.h));
+		need(VipPostSend(a, simple(&m, 1, 0, sizes[i]), m.h));
+		code(VipRecvWait(b, 10000, &d), VIP_DESCRIPTOR_ERROR, "a receive into them");
+		ok(d && d->CS.Status & VIP_STATUS_PROTECTION_ERROR, "is one too, %#x", d ? d->CS.Status : 0);
+		VipDisconnect(a);
+		VipDisconnect(b);
+		empty(a);
+		empty(b);
+		connect_pair(nic, a, nic, b);
+		need(VipPostSend(a, rdma(&m, 1, VIP_CONTROL_OP_RDMAWRITE, 0, sizes[i], p, h), m.h));
+		code(VipSendWait(a, 10000, &d), VIP_DESCRIPTOR_ERROR, "an RDMA Write to them");
+		VipDisconnect(a);
+		VipDisconnect(b);
+		empty(a);
+		empty(b);
+		connect_pair(nic, a, nic, b);
+		need(VipPostSend(a, rdma(&m, 1, VIP_CONTROL_OP_RDMAREAD, 0, sizes[i], p, h), m.h));
+		code(VipSendWait(a, 10000, &d), VIP_DESCRIPTOR_ERROR, "an RDMA Read of them");
+		VipDisconnect(a);
+		VipDisconnect(b);
+		empty(a);
+		empty(b);
+	}
+	code(VipDeregisterMem(nic, p, h), VIP_SUCCESS, "they can be deregistered");
+	connect_pair(nic, a, nic, b);
+	round_trip("the process lives");
+}
+
+static int lost;
+
+static void count_lost(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e) {
+	(void)context;
+	if (e->ErrorCode == VIP_ERROR_COMP_PROT || e->ErrorCode == VIP_ERROR_POST_DESC)
+		__sync_add_and_fetch(&lost, 1);
+}
+
+static void descriptor_unmapped(void) {
+	char *p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	VIP_MEM_HANDLE h;
+	VIP_DESCRIPTOR *d = (VIP_DESCRIPTOR *)p;
+
+	pair(0);
+	need(VipErrorCallback(nic, NULL, count_lost));
+	need(VipRegisterMem(nic, p, 4096, NULL, &h));
+	need(VipPostRecv(b, d, h));
+	connect_pair(nic, a, nic, b);
+	munmap(p, 4096);
+	need(VipPostSend(a, simple(&m, 1, 0, 0), m.h));
+	ok(eventually(__sync_add_and_fetch(&lost, 0) == 1), "a completion that can't be written is told");
+	VipDisconnect(b);
+	code(VipPostRecv(b, d, h), VIP_SUCCESS, "a descriptor that is not there");
+	ok(eventually(__sync_add_and_fetch(&lost, 0) == 2), "is told too");
+}
+
+static void fork_use(void) {
+	VIP_NIC_HANDLE n2;
+	VIP_DESCRIPTOR *d;
+	int s;
+	pid_t pid;
+
+	pair(1);
+	pid = fork();
+	if (pid == 0) {
+		int bad = 0;
+
+		alarm(20);
+		bad |= VipOpenNic(tap_nic, &n2) != VIP_ERROR_RESOURCE;
+		bad |= (VipSendDone(a, &d) != VIP_ERROR_RESOURCE) << 1;
+		bad |= (VipPostSend(a, simple(&m, 0, 0, 1), m.h) != VIP_ERROR_RESOURCE) << 2;
+		bad |= (VipRecvWait(b, VIP_INFINITE, &d) != VIP_ERROR_RESOURCE) << 3;
+		bad |= (VipCloseNic(nic) != VIP_ERROR_RESOURCE) << 4;
+		_exit(bad);
+	}
+	waitpid(pid, &s, 0);
+	ok(WIFEXITED(s) && WEXITSTATUS(s) == 0, "a child gets VIP_ERROR_RESOURCE, %#x", s);
+	round_trip("the parent goes on");
+}
+
+static void fork_exec(void) {
+	int s, i;
+	pid_t pid;
+
+	pair(1);
+	for (i = 0; i < 5; i++) {
+		pid = fork();
+		if (pid == 0) {
+			execlp("true", "true", (char *)NULL);
+			_exit(9);
+		}
+		waitpid(pid, &s, 0);
+		ok(WIFEXITED(s) && WEXITSTATUS(s) == 0, "fork and exec");
+	}
+	ok(system("true") == 0, "system");
+	round_trip("the parent goes on");
+}
+
+static void fork_first(void) {
+	int s;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		alarm(60);
+		pair(1);
+		round_trip("in a child");
+		_exit(tap_failed);
+	}
+	waitpid(pid, &s, 0);
+	ok(WIFEXITED(s) && WEXITSTATUS(s) == 0, "a program that forks before it opens a NIC, %#x", s);
+}
+
+static volatile sig_atomic_t alarms;
+static volatile int depth_sum;
+
+static int deep(int n) {
+	volatile char room[1024];
+
+	memset((char *)room, n, sizeof room);
+	return n ? deep(n - 1) + room[5] : room[6];
+}
+
+static void on_alarm(int s) {
+	(void)s;
+	alarms++;
+	depth_sum += deep(30); /* as much of the stack as printf and its friends take */
+}
+
+static void signals(void) {
+	struct itimerval t = {{0, 1000}, {0, 1000}}, off = {{0, 0}, {0, 0}};
+	struct sigaction sa;
+	VIP_DESCRIPTOR *d;
+	int i, good = 1;
+	long long end;
+
+	pair(1);
+	memset(&sa, 0, sizeof sa);
+	sa.sa_handler = on_alarm; /* without SA_ONSTACK and SA_RESTART, as programs do */
+	sigaction(SIGALRM, &sa, NULL);
+	setitimer(ITIMER_REAL, &t, NULL);
+	end = tap_ms() + 4000;
+	for (i = 0; good && tap_ms() < end; i++) {
+		VIP_RETURN r;
+
+		memset(data(&m) + 200, i, 64);
+		if (VipPostRecv(b, simple(&m, 0, 0, 100), m.h) != VIP_SUCCESS || VipPostSend(a, simple(&m, 1, 200, 64), m.h) != VIP_SUCCESS)
+			good = 0;
+		if (i % 2) {
+			while ((r = VipRecvDone(b, &d)) == VIP_NOT_DONE)
+				;
+			good &= r == VIP_SUCCESS;
+			while ((r = VipSendDone(a, &d)) == VIP_NOT_DONE)
+				;
+			good &= r == VIP_SUCCESS;
+		} else {
+			good &= VipRecvWait(b, 10000, &d) == VIP_SUCCESS;
+			good &= VipSendWait(a, 10000, &d) == VIP_SUCCESS;
+		}
+		good &= data(&m)[0] == (char)i;
+	}
+	setitimer(ITIMER_REAL, &off, NULL);
+	ok(good, "%d messages", i);
+	ok(alarms > 100, "beside %d signals", (int)alarms);
+}
+
+static void exits(void) {
+	int s;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		pair(1);
+		VipPostRecv(b, simple(&m, 0, 0, 10), m.h);
+		exit(7);
+	}
+	waitpid(pid, &s, 0);
+	ok(WIFEXITED(s) && WEXITSTATUS(s) == 7, "exit without cleaning up, %#x", s);
+}
+
+static void dlopens(void) {
+	const char *names[] = {"libvipl.so", "vipl.so", "libgnivipl.so", "libvipl.so.1"};
+	VIP_RETURN (*open)(const VIP_CHAR *, VIP_NIC_HANDLE *);
+	VIP_RETURN (*shut)(VIP_NIC_HANDLE);
+	VIP_NIC_HANDLE n;
+	unsigned i;
+
+	for (i = 0; i < 4; i++) {
+		void *l = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+
+		ok(l != NULL, "dlopen %s", names[i]);
+		if (!l) {
+			printf("# %s\n", dlerror());
+			continue;
+		}
+		*(void **)&open = dlsym(l, "VipOpenNic");
+		*(void **)&shut = dlsym(l, "VipCloseNic");
+		code(open(tap_nic, &n), VIP_SUCCESS, "open a NIC");
+		code(shut(n), VIP_SUCCESS, "close it");
+		ok(dlclose(l) == 0, "dlclose");
+	}
+}
+
+#define MANY 1000
+
+static void many_vis(void) {
+	static VIP_VI_HANDLE x[MANY / 2], y[MANY / 2];
+	VIP_DESCRIPTOR *d;
+	int i, good = 1;
+
+	pair(0);
+	for (i = 0; i < MANY / 2; i++) {
+		x[i] = make_of(nic, 2);
+		y[i] = make_of(nic, 2);
+		need(VipPostRecv(y[i], simple(&m, 0, 0, 10), m.h));
+		connect_pair(nic, x[i], nic, y[i]);
+	}
+	ok(1, "%d VIs are connected", MANY);
+	for (i = 0; i < MANY / 2; i++)
+		if (VipPostSend(x[i], simple(&m, 1, 0, 10), m.h) != VIP_SUCCESS || VipSendWait(x[i], 10000, &d) != VIP_SUCCESS ||
+			VipRecvWait(y[i], 10000, &d) != VIP_SUCCESS)
+			good = 0;
+	ok(good, "a message over each");
+	for (i = 0; i < MANY / 2; i++) {
+		VipDisconnect(x[i]);
+		VipDisconnect(y[i]);
+		good &= VipDestroyVi(x[i]) == VIP_SUCCESS && VipDestroyVi(y[i]) == VIP_SUCCESS;
+	}
+	ok(good, "all are destroyed");
+}
+
+#define THREADS 100
+
+static int thread_bad;
+
+static void *thread_run(void *p) {
+	VIP_VI_HANDLE x = make_of(nic, 2), y = make_of(nic, 2);
+	struct mem t;
+	VIP_DESCRIPTOR *d;
+	int i;
+
+	(void)p;
+	mem_open(&t, nic, NULL, 1);
+	connect_pair(nic, x, nic, y);
+	for (i = 0; i < 100; i++)
+		if (VipPostRecv(y, simple(&t, 0, 0, 64), t.h) != VIP_SUCCESS || VipPostSend(x, simple(&t, 1, 100, 64), t.h) != VIP_SUCCESS ||
+			VipRecvWait(y, 20000, &d) != VIP_SUCCESS || VipSendWait(x, 20000, &d) != VIP_SUCCESS)
+			__sync_add_and_fetch(&thread_bad, 1);
+	VipDisconnect(x);
+	VipDisconnect(y);
+	empty(x);
+	empty(y);
+	if (VipDestroyVi(x) != VIP_SUCCESS || VipDestroyVi(y) != VIP_SUCCESS)
+		__sync_add_and_fetch(&thread_bad, 1);
+	mem_close(&t);
+	return NULL;
+}
+
+static void many_threads(void) {
+	pthread_t t[THREADS];
+	int i;
+
+	pair(0);
+	for (i = 0; i < THREADS; i++)
+		pthread_create(&t[i], NULL, thread_run, NULL);
+	for (i = 0; i < THREADS; i++)
+		pthread_join(t[i], NULL);
+	ok(thread_bad == 0, "a hundred threads, %d failures", thread_bad);
+}
+
+static int stop;
+
+static void *poster(void *p) {
+	(void)p;
+	while (!__sync_add_and_fetch(&stop, 0))
+		VipPostSend(a, simple(&m, 1, 0, 8), m.h);
+	return NULL;
+}
+
+static void *taker(void *p) {
+	VIP_DESCRIPTOR *d;
+
+	while (!__sync_add_and_fetch(&stop, 0))
+		(void)(p ? VipSendDone(a, &d) : VipSendWait(a, 1, &d));
+	return NULL;
+}
+
+static void torn_down(void) {
+	pthread_t t[6];
+	int i, k;
+
+	for (k = 0; k < 10; k++) {
+		pair(1);
+		stop = 0;
+		for (i = 0; i < 6; i++)
+			pthread_create(&t[i], NULL, i < 2 ? poster : taker, i % 2 ? &stop : NULL);
+		tap_nap();
+		need(VipErrorCallback(nic, NULL, count_lost));
+		code(VipCloseNic(nic), VIP_SUCCESS, "close a NIC that threads use");
+		__sync_add_and_fetch(&stop, 1);
+		for (i = 0; i < 6; i++)
+			pthread_join(t[i], NULL);
+		free(m.base);
+	}
+}
+
+/* The last word of an RDMA Write is polled for: all others are there then. */
+static void last_word(void) {
+	VIP_NIC_HANDLE n2;
+	struct mem t;
+	VIP_DESCRIPTOR *d;
+	static const int sizes[] = {8, 12, 64, 100, 1000, 4096, 5000, 30000, 60000};
+	unsigned i, k, j, torn = 0;
+
+	need(VipOpenNic(tap_nic, &n2));
+	pair(1);
+	mem_open(&t, nic, NULL, 1);
+	for (i = 1; i <= 2000; i++) {
+		int words = sizes[i % 9] / 4;
+		volatile unsigned *to = (volatile unsigned *)data(&t);
+
+		for (k = 0; k < (unsigned)words; k++)
+			((unsigned *)data(&m))[k] = i;
+		need(VipPostSend(a, rdma(&m, 1, VIP_CONTROL_OP_RDMAWRITE, 0, words * 4, data(&t), t.h), m.h));
+		while (to[words - 1] != i)
+			;
+		__sync_synchronize();
+		for (j = 0; j < (unsigned)words; j++)
+			torn += to[j] != i;
+		need(VipSendWait(a, 10000, &d));
+	}
+	ok(torn == 0, "%u words of 2000 writes were late", torn);
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} cases[] = {
+	{"other-nic", other_nic}, {"callback", in_callback}, {"notify", notify_in_notify}, {"unmapped", unmapped},
+	{"descriptor-unmapped", descriptor_unmapped}, {"fork", fork_use}, {"exec", fork_exec}, {"fork-first", fork_first},
+	{"signals", signals}, {"exit", exits}, {"dlopen", dlopens}, {"vis", many_vis}, {"threads", many_threads},
+	{"torn-down", torn_down}, {"last-word", last_word},
+};
+
+int main(int argc, char **argv) {
+	unsigned i;
+
+	if (argc > 1)
+		tap_nic = argv[1];
+	for (i = 0; i < sizeof cases / sizeof *cases; i++) {
+		if (argc < 3) {
+			printf("%s\n", cases[i].name);
+		} else if (strcmp(argv[2], cases[i].name) == 0) {
+			cases[i].run();
+			return tap_end();
+		}
+	}
+	return argc < 3 ? 0 : 2;
+}

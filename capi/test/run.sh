@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Builds libvipl and judges it: capi/test/run.sh [DIR]. DIR keeps what is built.
+#
+# The ABI and the symbols, the conformance programs over VI/TCP and FC-VI, as they
+# are, under AddressSanitizer and under valgrind, and the examples against each
+# other and against Go. Output is TAP of the programs that fail, and one line
+# for each that was run. Takes at most four minutes.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+CC=${CC:-cc}
+out=${1:-}
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+out=${out:-$tmp/vipl}
+failed=0
+passed=0
+
+# try NAME SECONDS COMMAND...: one line, and the output if it fails.
+try() {
+	local name=$1 limit=$2 from=$SECONDS
+	shift 2
+	if timeout "$limit" "$@" >"$tmp/log" 2>&1; then
+		passed=$((passed + 1))
+		echo "ok   $name ($((SECONDS - from)) s)"
+	else
+		echo "FAIL $name (exit status $?, $((SECONDS - from)) s)"
+		grep -E -A 3 '^not ok|^Bail|panic|fatal|ERROR' "$tmp/log" | head -n 30
+		tail -n 5 "$tmp/log"
+		failed=$((failed + 1))
+	fi
+}
+
+capi/build.sh "$out" || exit 1
+export LD_LIBRARY_PATH=$out/lib
+warn="-Wall -Wextra -Werror -g -O1"
+link="-I$out/include -L$out/lib"
+
+compilers=$CC
+command -v clang >/dev/null && compilers="$compilers clang"
+for c in $compilers; do
+	for std in c89 c99 c11 c17; do
+		try "header: $c -std=$std" 20 "$c" -std=$std -pedantic-errors -Wall -Wextra -Werror -I"$out/include" -c capi/test/header.c -o "$tmp/header.o"
+	done
+	for std in c++98 c++11 c++17 c++20; do
+		try "header: $c -std=$std" 20 "$c" -x c++ -std=$std -pedantic-errors -Wall -Wextra -Werror -I"$out/include" -c capi/test/header.c -o "$tmp/header.o"
+	done
+done
+# shellcheck disable=SC2086
+try "abi: x86-64" 20 bash -c "$CC $warn $link capi/test/abi.c -o $tmp/abi && $tmp/abi"
+if command -v aarch64-linux-gnu-gcc >/dev/null; then
+	try "abi: arm64, compiled" 20 aarch64-linux-gnu-gcc $warn -I"$out/include" -c capi/test/abi.c -o "$tmp/abi.o"
+else
+	echo "SKIPPED: abi: arm64: aarch64-linux-gnu-gcc is missing"
+fi
+nm -D --defined-only "$out/lib/libvipl.so.1" | awk '$2 == "T" { print $3 }' | sort >"$tmp/symbols"
+try "symbols" 5 diff capi/test/symbols.txt "$tmp/symbols"
+try "soname" 5 sh -c "objdump -p '$out/lib/libvipl.so.1' | grep -q 'SONAME *libvipl.so.1'"
+try "nodelete" 5 sh -c "readelf -d '$out/lib/libvipl.so.1' | grep -q NODELETE"
+command -v pkg-config >/dev/null && try "pkg-config" 5 sh -c "PKG_CONFIG_PATH='$out/lib/pkgconfig' pkg-config --cflags --libs vipl | grep -q -e -lvipl"
+
+for p in first conform luck; do
+	# shellcheck disable=SC2086
+	try "compile $p" 30 $CC $warn $link capi/test/$p.c -o "$tmp/$p" -lvipl -lpthread -ldl
+	# shellcheck disable=SC2086
+	try "compile $p for AddressSanitizer" 30 $CC -fsanitize=address $warn $link capi/test/$p.c -o "$tmp/$p.asan" -lvipl -lpthread -ldl
+done
+for nic in /dev/via_lo fcvi0; do
+	try "$nic: first" 20 "$tmp/first" $nic
+	try "$nic: conform" 60 "$tmp/conform" $nic
+	for c in $("$tmp/luck" $nic); do
+		try "$nic: luck $c" 60 "$tmp/luck" $nic "$c"
+	done
+	try "$nic: conform under AddressSanitizer" 90 env ASAN_OPTIONS=detect_leaks=0:handle_segv=0 "$tmp/conform.asan" $nic
+done
+if command -v valgrind >/dev/null; then
+	for nic in /dev/via_lo fcvi0; do
+		for f in attributes rdma queues; do
+			try "$nic: $f under valgrind" 60 capi/test/valgrind.sh "$tmp/conform" $nic $f
+		done
+	done
+else
+	echo "SKIPPED: valgrind is missing"
+fi
+[ -x examples/c/run.sh ] && try "examples/c" 100 examples/c/run.sh "$out"
+
+echo "libvipl: $passed passed, $failed failed, $SECONDS s"
+[ $failed = 0 ]

@@ -1,0 +1,180 @@
+//go:build libvipl
+
+package main
+
+// #include "engine.h"
+import "C"
+
+import (
+	"context"
+	"slices"
+	"time"
+	"unsafe"
+
+	"viaduct/vi"
+)
+
+// A connection is an incoming connection request that was not answered yet.
+type connection struct {
+	h   handle
+	nic *nic
+	r   *vi.ConnRequest
+}
+
+// forever is the least timeout in milliseconds that means no limit: programs
+// with a header of their own have 32 bits of ones, ours has 64.
+const forever = 1<<32 - 1
+
+// until returns a context that ends after so many milliseconds.
+func until(ms C.VIP_ULONG) (context.Context, context.CancelFunc) {
+	if ms >= forever {
+		return context.Background(), func() {}
+	}
+	return context.WithTimeout(context.Background(), time.Duration(ms)*time.Millisecond)
+}
+
+// address reads a network address, whose bytes stand behind its lengths.
+func address(a *C.VIP_NET_ADDRESS) vi.Address {
+	host, d := int(a.HostAddressLen), int(a.DiscriminatorLen)
+	b := unsafe.Slice((*byte)(unsafe.Pointer(&a.HostAddress)), host+d)
+	return vi.Address{Host: slices.Clone(b[:host]), Discriminator: slices.Clone(b[host:])}
+}
+
+// fits reports whether the lengths of an address can be right, before its bytes
+// are looked at: programs leave the length of their own host part uninitialised.
+func (n *nic) fits(a *C.VIP_NET_ADDRESS) bool {
+	return int(a.DiscriminatorLen) <= n.attrs.MaxDiscriminatorLen && a.HostAddressLen <= maxHost
+}
+
+// maxHost is the length of the longest host part: IPv6 and port.
+const maxHost = 18
+
+// local reads a program's own address, of which only the discriminator counts:
+// its host part is often not initialised. [VIA 6.4.5]
+func (n *nic) local(a *C.VIP_NET_ADDRESS) vi.Address {
+	l := address(a)
+	l.Host = n.place.Wait
+	return l
+}
+
+// setAddress writes an address into room for NicAddressLen and
+// MaxDiscriminatorLen bytes.
+func (n *nic) setAddress(out *C.VIP_NET_ADDRESS, a vi.Address) {
+	room := len(n.attrs.LocalAddress) + n.attrs.MaxDiscriminatorLen
+	host, d := a.Host, a.Discriminator
+	if len(host)+len(d) > room {
+		host = host[:min(len(host), len(n.attrs.LocalAddress))]
+	}
+	b := unsafe.Slice((*byte)(unsafe.Pointer(&out.HostAddress)), len(host)+len(d))
+	copy(b[copy(b, host):], d)
+	out.HostAddressLen, out.DiscriminatorLen = C.VIP_UINT16(len(host)), C.VIP_UINT16(len(d))
+}
+
+//export vipl_go_connect_wait
+func vipl_go_connect_wait(nh C.uintptr_t, local *C.VIP_NET_ADDRESS, timeout C.VIP_ULONG, remote *C.VIP_NET_ADDRESS, attrs *C.VIP_VI_ATTRIBUTES, out *C.uintptr_t) C.int {
+	headroom()
+	n := nics.get(handle(nh))
+	if n == nil || !n.fits(local) {
+		return C.VIP_INVALID_PARAMETER
+	}
+	ctx, cancel := until(timeout)
+	defer cancel()
+	r, err := n.n.ConnectWait(ctx, n.local(local))
+	if err != nil {
+		return code(err)
+	}
+	c := &connection{nic: n, r: r}
+	if c.h = conns.add(c); !own(n, &conns, c.h) {
+		r.Reject()
+		return C.VIP_ERROR_RESOURCE
+	}
+	n.setAddress(remote, r.Remote())
+	if attrs != nil {
+		n.setAttributes(attrs, r.RemoteAttributes())
+	}
+	*out = C.uintptr_t(c.h)
+	return C.VIP_SUCCESS
+}
+
+// vipl_go_connect_accept answers a request. The handle stays good if it is
+// the attributes or the state of the VI that do not fit. [VIA 6.4.5]
+//
+//export vipl_go_connect_accept
+func vipl_go_connect_accept(ch, h C.uintptr_t) C.int {
+	headroom()
+	c, e := conns.get(handle(ch)), vis.get(handle(h))
+	if c == nil || e == nil || c.nic != e.nic {
+		return C.VIP_INVALID_PARAMETER
+	}
+	err := c.r.Accept(context.Background(), e.v)
+	switch vi.CodeOf(err) {
+	case vi.InvalidReliabilityLevel, vi.InvalidMTU, vi.InvalidState, vi.InvalidQoS, vi.InvalidParameter:
+	default:
+		disown(c.nic, &conns, c.h)
+	}
+	return code(err)
+}
+
+//export vipl_go_connect_reject
+func vipl_go_connect_reject(ch C.uintptr_t) C.int {
+	headroom()
+	c := conns.get(handle(ch))
+	if c == nil || !disown(c.nic, &conns, c.h) {
+		return C.VIP_INVALID_PARAMETER
+	}
+	c.r.Reject() // a requester that went away meanwhile needs no answer
+	return C.VIP_SUCCESS
+}
+
+//export vipl_go_connect_request
+func vipl_go_connect_request(h C.uintptr_t, local, remote *C.VIP_NET_ADDRESS, timeout C.VIP_ULONG, attrs *C.VIP_VI_ATTRIBUTES) C.int {
+	headroom()
+	e := vis.get(handle(h))
+	if e == nil || !e.nic.fits(local) || !e.nic.fits(remote) {
+		return C.VIP_INVALID_PARAMETER
+	}
+	ctx, cancel := until(timeout)
+	defer cancel()
+	a, err := e.v.ConnectRequest(ctx, e.nic.local(local), address(remote))
+	if err == nil && attrs != nil {
+		e.nic.setAttributes(attrs, a)
+	}
+	return code(err)
+}
+
+//export vipl_go_connect_peer_request
+func vipl_go_connect_peer_request(h C.uintptr_t, local, remote *C.VIP_NET_ADDRESS, timeout C.VIP_ULONG) C.int {
+	headroom()
+	e := vis.get(handle(h))
+	if e == nil || !e.nic.fits(local) || !e.nic.fits(remote) {
+		return C.VIP_INVALID_PARAMETER
+	}
+	limit := max(time.Duration(min(timeout, forever))*time.Millisecond, 1)
+	if timeout >= forever {
+		limit = 0
+	}
+	return code(e.v.ConnectPeerRequest(e.nic.local(local), address(remote), limit))
+}
+
+// vipl_go_connect_peer_result tells what became of a request, wait says whether
+// to wait for it.
+//
+//export vipl_go_connect_peer_result
+func vipl_go_connect_peer_result(h C.uintptr_t, wait C.int, attrs *C.VIP_VI_ATTRIBUTES) C.int {
+	headroom()
+	e := vis.get(handle(h))
+	if e == nil {
+		return C.VIP_INVALID_PARAMETER
+	}
+	var a vi.Attributes
+	var err error
+	if wait != 0 {
+		a, err = e.v.ConnectPeerWait(context.Background())
+	} else {
+		a, err = e.v.ConnectPeerDone()
+	}
+	if err == nil && attrs != nil {
+		e.nic.setAttributes(attrs, a)
+	}
+	return code(err)
+}

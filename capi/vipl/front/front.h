@@ -1,0 +1,102 @@
+/*
+ * The C half of libvipl: what programs call. See doc comments in main.go for how
+ * the halves divide the work.
+ */
+#ifndef VIPL_FRONT_H
+#define VIPL_FRONT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include "../engine.h"
+
+#define TAKE 32   /* descriptors or entries taken from a queue at a time */
+
+/* A work queue or completion queue of a program. Its memory is never freed. */
+struct queue {
+	pthread_mutex_t lock;
+	uintptr_t handle; /* of the VI or completion queue */
+	int recv;
+
+	/* Guarded by lock: */
+	int attached;        /* to a completion queue */
+	int waiters;         /* in the Go half; nothing is taken ahead of them */
+	unsigned first, n;   /* taken and not asked for yet */
+	union {
+		struct vipl_ready ready[TAKE];
+		struct vipl_entry entry[TAKE];
+	} taken;
+};
+
+struct vi {
+	_Atomic uintptr_t handle; /* 0 while the slot is free */
+	uintptr_t nic;
+	_Atomic(void *) user;
+	struct queue q[2]; /* send, receive */
+};
+
+struct cq {
+	_Atomic uintptr_t handle;
+	uintptr_t nic;
+	struct queue q;
+};
+
+/* slots.c */
+struct vi *vi_of(uintptr_t h);
+struct cq *cq_of(uintptr_t h);
+struct vi *vi_enter(uintptr_t h, uintptr_t nic, int send_attached, int recv_attached);
+int cq_enter(uintptr_t h, uintptr_t nic);
+void vi_leave(uintptr_t h);
+void cq_leave(uintptr_t h);
+void nic_leave(uintptr_t h); /* all of a NIC */
+
+/* start.c */
+int start(void);                      /* the Go half; 0 or -1 */
+extern _Atomic int started, orphaned; /* orphaned: in a child of fork */
+
+/* post.c */
+VIP_RETURN post(struct queue *q, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE h);
+
+/* handlers.c */
+extern _Thread_local int in_notify;
+
+/* The Go half. */
+int vipl_go_open_nic(char *name, uintptr_t *nic);
+int vipl_go_close_nic(uintptr_t nic, int in_notify);
+int vipl_go_query_nic(uintptr_t nic, VIP_NIC_ATTRIBUTES *out);
+int vipl_go_create_ptag(uintptr_t nic, uintptr_t *out);
+int vipl_go_destroy_ptag(uintptr_t nic, uintptr_t ptag);
+int vipl_go_register_mem(uintptr_t nic, uintptr_t addr, VIP_ULONG length, VIP_MEM_ATTRIBUTES *attrs, VIP_MEM_HANDLE *out);
+int vipl_go_deregister_mem(uintptr_t nic, uintptr_t addr, VIP_MEM_HANDLE mem);
+int vipl_go_set_mem_attributes(uintptr_t nic, uintptr_t addr, VIP_MEM_HANDLE mem, VIP_MEM_ATTRIBUTES *attrs);
+int vipl_go_query_mem(uintptr_t nic, uintptr_t addr, VIP_MEM_HANDLE mem, VIP_MEM_ATTRIBUTES *out);
+int vipl_go_create_vi(uintptr_t nic, VIP_VI_ATTRIBUTES *attrs, uintptr_t send_cq, uintptr_t recv_cq, uintptr_t *out);
+int vipl_go_destroy_vi(uintptr_t vi, int taken);
+int vipl_go_set_vi_attributes(uintptr_t vi, VIP_VI_ATTRIBUTES *attrs);
+int vipl_go_query_vi(uintptr_t vi, VIP_VI_STATE *state, VIP_VI_ATTRIBUTES *attrs, VIP_BOOLEAN *send_empty, VIP_BOOLEAN *recv_empty);
+int vipl_go_connect_wait(uintptr_t nic, VIP_NET_ADDRESS *local, VIP_ULONG timeout, VIP_NET_ADDRESS *remote,
+	VIP_VI_ATTRIBUTES *attrs, uintptr_t *out);
+int vipl_go_connect_accept(uintptr_t conn, uintptr_t vi);
+int vipl_go_connect_reject(uintptr_t conn);
+int vipl_go_connect_request(uintptr_t vi, VIP_NET_ADDRESS *local, VIP_NET_ADDRESS *remote, VIP_ULONG timeout, VIP_VI_ATTRIBUTES *attrs);
+int vipl_go_disconnect(uintptr_t vi);
+int vipl_go_connect_peer_request(uintptr_t vi, VIP_NET_ADDRESS *local, VIP_NET_ADDRESS *remote, VIP_ULONG timeout);
+int vipl_go_connect_peer_result(uintptr_t vi, int wait, VIP_VI_ATTRIBUTES *attrs);
+int vipl_go_post(uintptr_t vi, int recv, struct vipl_post *posts, int n);
+int vipl_go_done(uintptr_t vi, int recv, struct vipl_ready *out, int max, int *n);
+int vipl_go_wait(uintptr_t vi, int recv, VIP_ULONG timeout, struct vipl_ready *out);
+int vipl_go_notify(uintptr_t vi, int recv, void *context, vipl_notify f, VIP_DESCRIPTOR *taken);
+int vipl_go_create_cq(uintptr_t nic, VIP_ULONG entries, uintptr_t *out);
+int vipl_go_destroy_cq(uintptr_t cq);
+int vipl_go_resize_cq(uintptr_t cq, VIP_ULONG entries);
+int vipl_go_cq_done(uintptr_t cq, struct vipl_entry *out, int max, int *n);
+int vipl_go_cq_wait(uintptr_t cq, VIP_ULONG timeout, struct vipl_entry *out);
+int vipl_go_cq_notify(uintptr_t cq, void *context, vipl_cq_notify f, uintptr_t taken, int recv);
+int vipl_go_error_callback(uintptr_t nic, void *context, vipl_error f);
+int vipl_go_ns_init(uintptr_t nic);
+int vipl_go_ns_shutdown(uintptr_t nic);
+int vipl_go_ns_by_name(uintptr_t nic, char *name, VIP_NET_ADDRESS *out, VIP_ULONG index);
+int vipl_go_ns_by_addr(uintptr_t nic, VIP_NET_ADDRESS *addr, char *name, VIP_ULONG *room);
+int vipl_go_autodiscovery(uintptr_t nic, VIP_NET_ADDRESS **out, VIP_ULONG *n);
+
+#endif

@@ -1,0 +1,193 @@
+//go:build libvipl
+
+package main
+
+// #include <stdlib.h>
+// #include "engine.h"
+import "C"
+
+import (
+	"os"
+	"sync"
+	"unsafe"
+
+	"viaduct/internal/viplconf"
+	"viaduct/vi"
+)
+
+// maxNICs is how many NICs a process may have open: programs that test for a
+// limit open until one fails. [VIA 8.2]
+const maxNICs = 1024
+
+// A nic is an open NIC.
+type nic struct {
+	h     handle
+	n     *vi.NIC
+	name  string
+	attrs vi.NICAttributes
+	place viplconf.Place
+	addr  unsafe.Pointer // C memory: the bytes of attrs.LocalAddress
+
+	handlers sync.WaitGroup // calls of Notify handlers that run or wait for their turn
+
+	mu       sync.Mutex
+	closed   bool                  // guarded by mu
+	regions  map[uint32]*vi.Region // guarded by mu; by memory handle
+	tags     map[*vi.Ptag]handle   // guarded by mu
+	children map[handle]func()     // guarded by mu: how each object of the NIC leaves its table
+}
+
+// opened counts the open NICs and has what opens them.
+var opened struct {
+	mu     sync.Mutex
+	n      int              // guarded by mu
+	opener *viplconf.Opener // guarded by mu; made by the first
+}
+
+// opener reads the configuration when the first NIC is opened.
+func opener() (*viplconf.Opener, error) {
+	opened.mu.Lock()
+	defer opened.mu.Unlock()
+	if opened.opener == nil {
+		cfg, err := viplconf.Load(os.Getenv("VIPL_CONFIG"))
+		if err != nil {
+			return nil, err
+		}
+		opened.opener = viplconf.New(cfg)
+	}
+	if opened.n >= maxNICs {
+		return nil, vi.ErrResource
+	}
+	opened.n++
+	return opened.opener, nil
+}
+
+func closedOne() {
+	opened.mu.Lock()
+	opened.n--
+	opened.mu.Unlock()
+}
+
+//export vipl_go_open_nic
+func vipl_go_open_nic(name *C.char, out *C.uintptr_t) C.int {
+	headroom()
+	o, err := opener()
+	if err != nil {
+		complain("%v", err)
+		return code(vi.ErrResource)
+	}
+	n := &nic{name: C.GoString(name), regions: make(map[uint32]*vi.Region), tags: make(map[*vi.Ptag]handle), children: make(map[handle]func())}
+	if n.n, n.place, err = o.Open(n.name); err == nil {
+		n.attrs = n.n.Query()
+		n.addr = C.CBytes(n.attrs.LocalAddress)
+		n.n.ErrorCallback(n.defaultError)
+		if n.h = nics.add(n); n.h == 0 {
+			n.n.Close()
+			err = vi.ErrResource
+		}
+	}
+	if err != nil {
+		closedOne()
+		return code(err)
+	}
+	*out = C.uintptr_t(n.h)
+	return C.VIP_SUCCESS
+}
+
+// vipl_go_close_nic closes a NIC with everything that is left of it. In a Notify
+// handler it does not wait for the handlers, of which it is one.
+//
+//export vipl_go_close_nic
+func vipl_go_close_nic(h C.uintptr_t, inNotify C.int) C.int {
+	headroom()
+	n := nics.get(handle(h))
+	if n == nil || !nics.remove(handle(h)) {
+		return C.VIP_INVALID_PARAMETER
+	}
+	n.mu.Lock()
+	n.closed = true
+	for _, leave := range n.children {
+		leave()
+	}
+	n.children = nil
+	n.mu.Unlock()
+	n.n.Close()
+	if inNotify == 0 {
+		n.handlers.Wait()
+	}
+	C.free(n.addr)
+	closedOne()
+	return C.VIP_SUCCESS
+}
+
+// own makes h, an object's new handle, end with the NIC. It is false, and the
+// handle ended, if the NIC was closed meanwhile or h is none.
+func own[T any](n *nic, t *table[T], h handle) bool {
+	if h == 0 {
+		return false
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		t.remove(h)
+		return false
+	}
+	n.children[h] = func() { t.remove(h) }
+	return true
+}
+
+// disown ends a handle before its NIC does, and reports whether it was one.
+func disown[T any](n *nic, t *table[T], h handle) bool {
+	if !t.remove(h) {
+		return false
+	}
+	n.mu.Lock()
+	delete(n.children, h)
+	n.mu.Unlock()
+	return true
+}
+
+//export vipl_go_query_nic
+func vipl_go_query_nic(h C.uintptr_t, out *C.VIP_NIC_ATTRIBUTES) C.int {
+	headroom()
+	n := nics.get(handle(h))
+	if n == nil {
+		return C.VIP_INVALID_PARAMETER
+	}
+	a := &n.attrs
+	*out = C.VIP_NIC_ATTRIBUTES{
+		HardwareVersion:         C.VIP_ULONG(a.HardwareVersion),
+		ProviderVersion:         C.VIP_ULONG(a.ProviderVersion),
+		NicAddressLen:           C.VIP_UINT16(len(a.LocalAddress)),
+		LocalNicAddress:         (*C.VIP_UINT8)(n.addr),
+		ThreadSafe:              boolean(a.ThreadSafe),
+		MaxDiscriminatorLen:     C.VIP_UINT16(a.MaxDiscriminatorLen),
+		MaxRegisterBytes:        C.VIP_ULONG(a.MaxRegisterBytes),
+		MaxRegisterRegions:      C.VIP_ULONG(a.MaxRegisterRegions),
+		MaxRegisterBlockBytes:   C.VIP_ULONG(a.MaxRegisterBlockBytes),
+		MaxVI:                   C.VIP_ULONG(a.MaxVI),
+		MaxDescriptorsPerQueue:  C.VIP_ULONG(a.MaxDescriptorsPerQueue),
+		MaxSegmentsPerDesc:      C.VIP_ULONG(a.MaxSegmentsPerDesc),
+		MaxCQ:                   C.VIP_ULONG(a.MaxCQ),
+		MaxCQEntries:            C.VIP_ULONG(a.MaxCQEntries),
+		MaxTransferSize:         C.VIP_ULONG(a.MaxTransferSize),
+		NativeMTU:               C.VIP_ULONG(a.NativeMTU),
+		MaxPtags:                C.VIP_ULONG(a.MaxPtags),
+		ReliabilityLevelSupport: C.VIP_RELIABILITY_LEVEL(a.ReliabilityLevels),
+		RDMAReadSupport:         C.VIP_RELIABILITY_LEVEL(a.RDMAReadSupport),
+	}
+	for i := 0; i < len(n.name) && i < len(out.Name)-1; i++ {
+		out.Name[i] = C.VIP_CHAR(n.name[i])
+	}
+	return C.VIP_SUCCESS
+}
+
+func boolean(b bool) C.VIP_BOOLEAN {
+	if b {
+		return C.VIP_TRUE
+	}
+	return C.VIP_FALSE
+}
+
+// code is what a call returns for an error. [VIA 6.3]
+func code(err error) C.int { return C.int(vi.CodeOf(err)) }

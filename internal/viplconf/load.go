@@ -1,0 +1,25 @@
+package viplconf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+)
+
+// Load reads the configuration in file; "" stands for DefaultFile, which need
+// not be there.
+func Load(file string) (*Config, error) {
+	name := file
+	if name == "" {
+		name = DefaultFile
+	}
+	text, err := os.ReadFile(name)
+	if err != nil && (file != "" || !errors.Is(err, os.ErrNotExist)) {
+		return nil, err
+	}
+	c, err := Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return c, nil
+}

@@ -1,0 +1,206 @@
+package viplconf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"viaduct/fcvi"
+	"viaduct/internal/fc/fcip"
+	"viaduct/internal/wire/vitcpwire"
+	"viaduct/vi"
+	"viaduct/vitcp"
+)
+
+// An Opener opens NICs by one configuration. NICs of VI/TCP with the same
+// settings share a provider, and so their listening addresses: clients and
+// servers live in one process, a NIC can be opened twice. Methods may be called
+// concurrently.
+type Opener struct {
+	cfg *Config
+	log *slog.Logger // nil: silent
+
+	mu    sync.Mutex
+	vitcp map[vitcpKey]*vitcp.Provider // guarded by mu
+}
+
+// A vitcpKey is what makes providers differ.
+type vitcpKey struct {
+	port  uint16
+	grace time.Duration
+}
+
+// New returns an Opener for c.
+func New(c *Config) *Opener {
+	o := &Opener{cfg: c, vitcp: make(map[vitcpKey]*vitcp.Provider)}
+	if c.Log != nil {
+		o.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: *c.Log}))
+	}
+	return o
+}
+
+// Config returns the configuration.
+func (o *Opener) Config() *Config { return o.cfg }
+
+// A Place tells how addresses of an open NIC are to be named to its provider.
+type Place struct {
+	// Wait is the host part at which connections are waited for.
+	Wait []byte
+}
+
+// Open opens the NIC called name. Errors: vi.ErrInvalidParameter for an unknown
+// name, vi.ErrResource.
+func (o *Opener) Open(name string) (*vi.NIC, Place, error) {
+	d, err := o.cfg.Find(name)
+	if err != nil {
+		return nil, Place{}, err
+	}
+	hosts, err := readHosts(d.Hosts)
+	if err != nil {
+		return nil, Place{}, fmt.Errorf("%w: %w", vi.ErrResource, err)
+	}
+	cfg := &vi.Config{StrictPtags: d.StrictPtags, Hosts: hosts, Logger: o.log}
+	if d.Provider == "fcvi" {
+		n, err := d.openFCVI(cfg)
+		return n, Place{}, err
+	}
+	return o.openVITCP(d, cfg)
+}
+
+func readHosts(file string) ([]byte, error) {
+	optional := file == ""
+	if optional {
+		file = DefaultHosts
+	}
+	b, err := os.ReadFile(file)
+	if optional && errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return b, err
+}
+
+// openVITCP opens a NIC whose address is listened to when the first
+// VipConnectWait or peer-to-peer request comes, so that a program which only
+// calls needs no port. [V-31] Port 0 is the exception: the NIC's address tells
+// which one it is.
+func (o *Opener) openVITCP(d NIC, cfg *vi.Config) (*vi.NIC, Place, error) {
+	device, port, listen := d.Address, uint16(0), ""
+	if d.Listen != "" {
+		host, p, _ := net.SplitHostPort(d.Listen)
+		n, _ := strconv.ParseUint(p, 10, 16)
+		if port = uint16(n); port == 0 {
+			listen = d.Listen
+		}
+		if device == "" {
+			device = host
+		}
+	}
+	p, err := o.provider(d, port, listen)
+	if err != nil {
+		return nil, Place{}, err
+	}
+	n, err := vi.Open(shaped{p, d, vitcpwire.Port}, device, cfg)
+	if err != nil {
+		return nil, Place{}, err
+	}
+	var at Place
+	if own, ok := (vi.Address{Host: n.Query().LocalAddress}).AddrPort(); ok && device == "" && listen == "" && own.Addr().Is4() {
+		// Every address of the host, but of the family whose addresses have
+		// the length that the NIC reports.
+		at.Wait = vi.IPAddress(netip.AddrPortFrom(netip.IPv4Unspecified(), 0), "").Host
+	}
+	return n, at, nil
+}
+
+func (o *Opener) provider(d NIC, port uint16, listen string) (*vitcp.Provider, error) {
+	cfg := vitcp.Config{Port: port, Listen: listen, Grace: d.Grace, Logger: o.log}
+	if listen != "" {
+		return vitcp.New(cfg)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	key := vitcpKey{port, d.Grace}
+	p := o.vitcp[key]
+	if p == nil {
+		var err error
+		if p, err = vitcp.New(cfg); err != nil {
+			return nil, fmt.Errorf("%w: %w", vi.ErrInvalidParameter, err)
+		}
+		o.vitcp[key] = p
+	}
+	return p, nil
+}
+
+// openFCVI opens a NIC with a fabric of its own, unless it attaches to a daemon.
+// If the usual port is taken, by another NIC or process, any other serves: the
+// NIC's address tells which.
+func (d NIC) openFCVI(cfg *vi.Config) (*vi.NIC, error) {
+	open := func(listen string) (*vi.NIC, error) {
+		p, err := fcvi.New(fcvi.Config{Listen: listen, Fabric: d.Fabric, MaxTransferSize: min(d.MaxTransfer, fcvi.LimitMaxTransfer), Logger: cfg.Logger})
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", vi.ErrInvalidParameter, err)
+		}
+		return vi.Open(shaped{p, d, fcip.Port}, d.Address, cfg)
+	}
+	if d.Listen != "" || d.Fabric != "" {
+		return open(d.Listen)
+	}
+	n, err := open(fmt.Sprintf(":%d", fcip.Port))
+	if errors.Is(err, vi.ErrResource) {
+		n, err = open(":0")
+	}
+	return n, err
+}
+
+// shaped is a provider whose NICs report what the configuration says of them.
+type shaped struct {
+	vi.Provider
+	d     NIC
+	usual uint16 // the port that an address without one means
+}
+
+func (p shaped) Open(name string, nic *vi.NIC) (vi.Device, error) {
+	d, err := p.Provider.Open(name, nic)
+	if err != nil {
+		return nil, err
+	}
+	a := d.Attributes()
+	a.Name = p.d.Name
+	a.MaxTransferSize = min(a.MaxTransferSize, p.d.MaxTransfer)
+	a.NativeMTU = min(a.NativeMTU, a.MaxTransferSize)
+	if ap, ok := (vi.Address{Host: a.LocalAddress}).AddrPort(); ok && ap.Port() == 0 && p.d.PortAlways {
+		a.LocalAddress = vi.IPAddress(netip.AddrPortFrom(ap.Addr(), p.usual), "").Host
+	}
+	return device{d, a}, nil
+}
+
+type device struct {
+	vi.Device
+	attrs vi.NICAttributes
+}
+
+func (d device) Attributes() vi.NICAttributes { return d.attrs }
+
+// LookupHost asks the system's resolver if the provider has no name service of
+// its own: hosts of FC-VI have IP addresses too.
+func (d device) LookupHost(ctx context.Context, name string) ([][]byte, error) {
+	hosts, err := d.Device.LookupHost(ctx, name)
+	if !errors.Is(err, vi.ErrNameService) {
+		return hosts, err
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", vi.ErrNameService, err)
+	}
+	for _, ip := range ips {
+		hosts = append(hosts, vi.IPAddress(netip.AddrPortFrom(ip.Unmap(), 0), "").Host)
+	}
+	return hosts, nil
+}
