@@ -1,0 +1,8 @@
+package notify
+
+import "golang.org/x/sys/unix"
+
+const (
+	auditArch = unix.AUDIT_ARCH_X86_64
+	hasX32    = true
+)

@@ -1,0 +1,135 @@
+package notify
+
+import "fmt"
+
+// An Insn is one instruction of classic BPF, as the kernel's struct sock_filter.
+type Insn struct {
+	Code   uint16
+	Jt, Jf uint8
+	K      uint32
+}
+
+// The instructions that a filter is made of.
+const (
+	opLoad = 0x20 // A = word at K
+	opAnd  = 0x54 // A &= K
+	opJump = 0x05 // skip K
+	opJeq  = 0x15 // A == K: skip Jt, else Jf
+	opJgt  = 0x25 // A > K
+	opJge  = 0x35 // A >= K
+	opRet  = 0x06
+)
+
+// Where the words of struct seccomp_data stand.
+const (
+	dataNr   = 0
+	dataArch = 4
+	dataArgs = 16 // 8 bytes each, the lower word first: both processors are little-endian
+)
+
+// maxInsns is the kernel's limit of a filter.
+const maxInsns = 4096
+
+// x32Bit marks the numbers of the x32 interface of amd64. They would pass the
+// rules unseen, so they do not exist: ENOSYS, as on kernels built without x32.
+const (
+	x32Bit = 0x40000000
+	enosys = 38
+)
+
+// assemble makes the filter of rules for the processor with the given audit
+// number. Programs of any other processor, 32-bit ones for instance, pass
+// unnoticed.
+//
+// Numbers with conditions come first: for those without the kernel remembers
+// that they are allowed, and runs no filter at all.
+func assemble(arch uint32, hasX32 bool, rules []Rule) ([]Insn, error) {
+	groups, err := group(rules)
+	if err != nil {
+		return nil, err
+	}
+	p := []Insn{
+		{Code: opLoad, K: dataArch},
+		{Code: opJeq, K: arch, Jt: 1},
+		{Code: opRet, K: uint32(Allow)},
+		{Code: opLoad, K: dataNr},
+	}
+	if hasX32 {
+		p = append(p, Insn{Code: opJge, K: x32Bit, Jf: 1}, Insn{Code: opRet, K: uint32(Errno(enosys))})
+	}
+	for _, g := range groups {
+		body := g.body()
+		// A conditional jump reaches 255 instructions, the other kind any number.
+		p = append(p, Insn{Code: opJeq, K: uint32(g.nr), Jt: 1}, Insn{Code: opJump, K: uint32(len(body))})
+		p = append(p, body...)
+	}
+	p = append(p, Insn{Code: opRet, K: uint32(Allow)})
+	if len(p) > maxInsns {
+		return nil, fmt.Errorf("notify: a filter of %d instructions, %d are possible", len(p), maxInsns)
+	}
+	return p, nil
+}
+
+// A numberRules has the rules of one number, in order.
+type numberRules struct {
+	nr    int
+	rules []Rule
+}
+
+func group(rules []Rule) ([]*numberRules, error) {
+	var conditional, plain []*numberRules
+	byNr := map[int]*numberRules{}
+	for _, r := range rules {
+		if r.Nr < 0 || r.Nr >= x32Bit {
+			return nil, fmt.Errorf("notify: %d is no number of a system call", r.Nr)
+		}
+		for _, c := range r.If {
+			if c.Arg < 0 || c.Arg > 5 {
+				return nil, fmt.Errorf("notify: call %d: argument %d, there are 0 to 5", r.Nr, c.Arg)
+			}
+		}
+		g := byNr[r.Nr]
+		if g == nil {
+			g = &numberRules{nr: r.Nr}
+			byNr[r.Nr] = g
+		}
+		g.rules = append(g.rules, r)
+	}
+	for _, r := range rules {
+		g := byNr[r.Nr]
+		if g == nil {
+			continue
+		}
+		delete(byNr, r.Nr)
+		if len(g.rules[0].If) > 0 {
+			conditional = append(conditional, g)
+		} else {
+			plain = append(plain, g)
+		}
+	}
+	return append(conditional, plain...), nil
+}
+
+// body decides calls of one number.
+func (g *numberRules) body() (p []Insn) {
+	for _, r := range g.rules {
+		var conds []Insn
+		for _, c := range r.If {
+			conds = append(conds, Insn{Code: opLoad, K: dataArgs + 8*uint32(c.Arg)})
+			if c.Mask != 0 {
+				conds = append(conds, Insn{Code: opAnd, K: c.Mask})
+			}
+			// Each bound is followed by a jump that is to leave the rule.
+			conds = append(conds,
+				Insn{Code: opJge, K: c.Low, Jt: 1}, Insn{Code: opJump},
+				Insn{Code: opJgt, K: c.High, Jf: 1}, Insn{Code: opJump})
+		}
+		for i := range conds {
+			if conds[i].Code == opJump {
+				conds[i].K = uint32(len(conds) - i) // past the return
+			}
+		}
+		p = append(append(p, conds...), Insn{Code: opRet, K: uint32(r.Do)})
+	}
+	return append(p, Insn{Code: opRet, K: uint32(Allow)})
+}

@@ -1,0 +1,138 @@
+//go:build linux && (amd64 || arm64)
+
+package notify
+
+import (
+	"bytes"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Guard serves a listener whose first receiver has died: every call is allowed,
+// until no task is left that could make one. It returns when Recv does, with its
+// error. Wake is to be called meanwhile.
+func Guard(l *Listener) error {
+	for {
+		c, err := l.Recv()
+		if err != nil {
+			return err
+		}
+		c.Continue()
+	}
+}
+
+// Wake interrupts the descendants of this process that wait in a call which a
+// dead receiver had taken, upon which the kernel restarts the call and presents
+// it again. So this process should be an ancestor of the program, or have become
+// one by PR_SET_CHILD_SUBREAPER. Nothing else may wait for children of this
+// process before Wake returns: it would take what Wake waits for.
+func Wake() {
+	// Attaching belongs to the thread that does it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	// Once more, for threads that were on their way into the call.
+	for range 2 {
+		for _, pid := range descendants(os.Getpid()) {
+			tasks, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
+			if err != nil {
+				continue
+			}
+			for _, t := range tasks {
+				tid, err := strconv.Atoi(t.Name())
+				if err == nil && isHeld(pid, tid) {
+					interrupt(pid, tid)
+				}
+			}
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// isHeld reports whether a thread sleeps in a notification, as far as can be
+// seen: by the name of the kernel's function, or if that is hidden by its state.
+func isHeld(pid, tid int) bool {
+	dir := "/proc/" + strconv.Itoa(pid) + "/task/" + strconv.Itoa(tid)
+	if b, err := os.ReadFile(dir + "/wchan"); err == nil && len(b) > 1 {
+		return bytes.Contains(b, []byte("seccomp"))
+	}
+	b, err := os.ReadFile(dir + "/stat")
+	if err != nil {
+		return false
+	}
+	_, rest, ok := bytes.Cut(b, []byte(") "))
+	return ok && len(rest) > 0 && rest[0] == 'S'
+}
+
+// interrupt breaks off what a thread sleeps in, without a trace: no signal is
+// delivered. Where tracing is not allowed the process is stopped and continued.
+func interrupt(pid, tid int) {
+	if err := unix.PtraceSeize(tid); err != nil {
+		if syscall.Kill(pid, syscall.SIGSTOP) == nil {
+			waitState(pid, 'T')
+			syscall.Kill(pid, syscall.SIGCONT)
+		}
+		return
+	}
+	if unix.PtraceInterrupt(tid) == nil {
+		// The wait is over once the thread has stopped; it may also have died.
+		for range 200 {
+			var ws unix.WaitStatus
+			got, err := unix.Wait4(tid, &ws, unix.WNOHANG|unix.WALL|unix.WNOTHREAD, nil)
+			if got == tid || (err != nil && err != unix.EINTR) {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	unix.PtraceDetach(tid)
+}
+
+func waitState(pid int, state byte) {
+	for range 200 {
+		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+		if err != nil {
+			return
+		}
+		if _, rest, ok := bytes.Cut(b, []byte(") ")); ok && len(rest) > 0 && rest[0] == state {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// descendants returns the processes below root.
+func descendants(root int) (out []int) {
+	dirs, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	children := map[int][]int{}
+	for _, d := range dirs {
+		pid, err := strconv.Atoi(d.Name())
+		if err != nil {
+			continue
+		}
+		b, err := os.ReadFile("/proc/" + d.Name() + "/stat")
+		if err != nil {
+			continue
+		}
+		// The name may contain anything, parentheses too.
+		if i := bytes.LastIndexByte(b, ')'); i >= 0 {
+			if f := strings.Fields(string(b[i+1:])); len(f) > 1 {
+				ppid, _ := strconv.Atoi(f[1])
+				children[ppid] = append(children[ppid], pid)
+			}
+		}
+	}
+	for todo := children[root]; len(todo) > 0; todo = todo[1:] {
+		out = append(out, todo[0])
+		todo = append(todo, children[todo[0]]...)
+	}
+	return out
+}

@@ -1,0 +1,283 @@
+//go:build linux && (amd64 || arm64)
+
+package notify
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A notification is struct seccomp_notif.
+type notification struct {
+	id    uint64
+	tid   uint32
+	flags uint32
+	nr    int32
+	arch  uint32
+	ip    uint64
+	args  [6]uint64
+}
+
+// A response is struct seccomp_notif_resp.
+type response struct {
+	id    uint64
+	val   int64
+	errno int32 // negative
+	flags uint32
+}
+
+// An addition is struct seccomp_notif_addfd.
+type addition struct {
+	id         uint64
+	flags      uint32
+	srcfd      uint32
+	newfd      uint32
+	newfdFlags uint32
+}
+
+// A Listener receives the calls of a program and of all its descendants. Recv
+// may be called by one goroutine at a time, everything else by any.
+type Listener struct {
+	fd      int
+	wake    int // an eventfd that Close rings
+	threads threads
+
+	mu     sync.RWMutex // guards fd against being closed while in use
+	closed bool         // guarded by mu
+}
+
+// newListener takes fd over.
+func newListener(fd int) (*Listener, error) {
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	l := &Listener{fd: fd, wake: wake}
+	// Waking the receiver on the processor of the caller makes short calls three
+	// times as fast; kernels before 6.6 do not know it.
+	unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SECCOMP_IOCTL_NOTIF_SET_FLAGS, unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
+	return l, nil
+}
+
+// FromFile returns the listener of a file that Listener.File made, in this
+// process or another. The file is closed.
+func FromFile(f *os.File) (*Listener, error) {
+	defer f.Close()
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return newListener(fd)
+}
+
+// File returns a second handle of the listener, to be passed to another process.
+func (l *Listener) File() (*os.File, error) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.closed {
+		return nil, net.ErrClosed
+	}
+	fd, err := unix.FcntlInt(uintptr(l.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "seccomp-listener"), nil
+}
+
+// ioctl runs one on the listener. ENOENT and ESRCH are ErrGone.
+func (l *Listener) ioctl(req uintptr, arg unsafe.Pointer) (int, error) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.closed {
+		return 0, net.ErrClosed
+	}
+	for {
+		r, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), req, uintptr(arg))
+		switch e {
+		case 0:
+			return int(r), nil
+		case unix.EINTR:
+			continue
+		case unix.ENOENT, unix.ESRCH:
+			return 0, ErrGone
+		}
+		return 0, e
+	}
+}
+
+// Recv waits for the next call. The error is io.EOF when no task is left that
+// could make one, net.ErrClosed after Close.
+func (l *Listener) Recv() (*Call, error) {
+	for {
+		p := []unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}, {Fd: int32(l.wake), Events: unix.POLLIN}}
+		if _, err := unix.Poll(p, -1); err != nil && err != unix.EINTR {
+			return nil, err
+		}
+		switch {
+		case p[1].Revents != 0:
+			return nil, net.ErrClosed
+		case p[0].Revents&unix.POLLIN != 0:
+		case p[0].Revents&unix.POLLHUP != 0:
+			return nil, io.EOF
+		default:
+			continue
+		}
+		var n notification
+		switch _, err := l.ioctl(unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&n)); {
+		case errors.Is(err, ErrGone): // interrupted since it was reported
+		case err != nil:
+			return nil, err
+		default:
+			return &Call{ID: n.id, TID: int(n.tid), Nr: int(n.nr), Args: n.args, l: l}, nil
+		}
+	}
+}
+
+// Close ends Recv. If no other process has a handle of the listener, calls of
+// the program that the filter notifies fail with ENOSYS from now on.
+func (l *Listener) Close() error {
+	var one = [8]byte{1}
+	unix.Write(l.wake, one[:])
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil
+	}
+	l.closed = true
+	l.threads.drop()
+	return unix.Close(l.fd)
+}
+
+// A Call is a system call that waits for its answer. Its fields do not change.
+// Methods may be called by any goroutine; one of Continue, Return and Inject
+// answers it.
+type Call struct {
+	ID   uint64
+	TID  int // the thread, as this process's namespace numbers it
+	Nr   int
+	Args [6]uint64
+
+	l *Listener
+}
+
+// Valid reports whether the call still waits. What was read of its thread
+// before was that thread's.
+func (c *Call) Valid() bool {
+	id := c.ID
+	_, err := c.l.ioctl(unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&id))
+	return err == nil
+}
+
+// Continue lets the kernel do the call, with the arguments as they are then.
+func (c *Call) Continue() error {
+	return c.send(response{id: c.ID, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE})
+}
+
+// Return answers the call with a value, or with errno if that is not 0.
+func (c *Call) Return(val int64, errno unix.Errno) error {
+	if errno != 0 {
+		val = 0
+	}
+	return c.send(response{id: c.ID, val: val, errno: -int32(errno)})
+}
+
+func (c *Call) send(r response) error {
+	_, err := c.l.ioctl(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&r))
+	return err
+}
+
+// Inject gives the program a copy of fd at its lowest free number, which is the
+// answer of the call. flags is 0 or O_CLOEXEC. If the program's table is full
+// the error is EMFILE and the call still waits. fd stays the caller's.
+func (c *Call) Inject(fd, flags int) error {
+	_, err := c.add(addition{id: c.ID, flags: unix.SECCOMP_ADDFD_FLAG_SEND, srcfd: uint32(fd), newfdFlags: uint32(flags)})
+	return err
+}
+
+// Add gives the program a copy of fd and returns the number it has there. The
+// call still waits.
+func (c *Call) Add(fd, flags int) (int, error) {
+	return c.add(addition{id: c.ID, srcfd: uint32(fd), newfdFlags: uint32(flags)})
+}
+
+// InjectAt gives the program a copy of fd at the given number, in place of what
+// was there. The call still waits.
+func (c *Call) InjectAt(fd, number, flags int) error {
+	_, err := c.add(addition{id: c.ID, flags: unix.SECCOMP_ADDFD_FLAG_SETFD, srcfd: uint32(fd), newfd: uint32(number), newfdFlags: uint32(flags)})
+	return err
+}
+
+// add waits until the program's thread has taken the descriptor. A signal to
+// this thread in that wait (SIGURG, by which Go preempts) would leave the call
+// answered with 0 and the descriptor nowhere, or given twice; so none comes.
+func (c *Call) add(a addition) (n int, err error) {
+	err = withoutSignals(func() (err error) {
+		n, err = c.l.ioctl(unix.SECCOMP_IOCTL_NOTIF_ADDFD, unsafe.Pointer(&a))
+		return err
+	})
+	return n, err
+}
+
+// ReadMem reads the program's memory at addr. With an error n bytes were read.
+func (c *Call) ReadMem(addr uint64, b []byte) (n int, err error) {
+	return c.mem(addr, b, unix.ProcessVMReadv)
+}
+
+// WriteMem writes the program's memory at addr, if the call is still valid. A
+// signal in the microsecond between that check and the write is not seen: the
+// write then comes when the program has gone on. Calls are written for as late
+// as possible, and what is written is what the call, if it is restarted, will
+// write again.
+func (c *Call) WriteMem(addr uint64, b []byte) (n int, err error) {
+	if !c.Valid() {
+		return 0, ErrGone
+	}
+	return c.mem(addr, b, unix.ProcessVMWritev)
+}
+
+func (c *Call) mem(addr uint64, b []byte, move func(int, []unix.Iovec, []unix.RemoteIovec, uint) (int, error)) (int, error) {
+	if len(b) == 0 {
+		return 0, nil
+	}
+	local := []unix.Iovec{{Base: &b[0]}}
+	local[0].SetLen(len(b))
+	n, err := move(c.TID, local, []unix.RemoteIovec{{Base: uintptr(addr), Len: len(b)}}, 0)
+	switch {
+	case err == unix.ESRCH:
+		return 0, ErrGone
+	case err != nil:
+		return 0, err
+	case n < len(b):
+		return n, unix.EFAULT
+	}
+	return n, nil
+}
+
+// Borrow returns a copy of the program's descriptor, which the caller closes. It
+// shares offset and status flags with the program's. The error is EBADF if there
+// is none, EPERM if the process can't be looked into.
+func (c *Call) Borrow(fd int) (int, error) { return c.l.threads.borrow(c, fd) }
+
+// OpenThread returns a pidfd of the call's thread, which the caller closes; it
+// polls as readable once the thread has ended.
+func (c *Call) OpenThread() (int, error) {
+	fd, err := openThread(c.TID)
+	if err != nil {
+		return -1, err
+	}
+	if !c.Valid() { // the number may have been another thread's by then
+		unix.Close(fd)
+		return -1, ErrGone
+	}
+	return fd, nil
+}
+
+func (c *Call) String() string { return fmt.Sprintf("call %#x: nr %d of thread %d", c.ID, c.Nr, c.TID) }

@@ -1,0 +1,254 @@
+//go:build linux && (amd64 || arm64)
+
+package notify
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// stubEnv names the descriptor of the control socket; its presence makes a
+// process a stub.
+const stubEnv = "VIADUCT_NOTIFY_STUB"
+
+// A Command says what to start.
+type Command struct {
+	Path string   // of the program
+	Args []string // with the program's name as the first
+	Env  []string // nil stands for this process's
+	Dir  string
+
+	Rules []Rule
+
+	// PidEnv are names of variables that are set to the program's own process
+	// number if they are in Env: LISTEN_PID.
+	PidEnv []string
+
+	// Before, if set, is called when the listener is there and before the
+	// program runs. Its error ends the start.
+	Before func(pid int, l *Listener) error
+}
+
+// A Child is a started program. Its process is a child of this one, which has to
+// wait for it.
+type Child struct {
+	Pid      int
+	Listener *Listener
+}
+
+// A StartError says at which step a start failed.
+type StartError struct {
+	Step string // "start", "filter" or "exec"
+	Err  error
+}
+
+func (e *StartError) Error() string { return "notify: " + e.Step + ": " + e.Err.Error() }
+func (e *StartError) Unwrap() error { return e.Err }
+
+// Start runs a program under a filter. Descriptors of this process that are not
+// closed on exec are inherited, numbers included. The program can't gain
+// privileges by setuid files (no_new_privs).
+//
+// The errors are *StartError; ErrNested may be inside.
+func Start(c *Command) (*Child, error) {
+	filter, err := assemble(auditArch, hasX32, c.Rules)
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, &StartError{"start", err}
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, &StartError{"start", err}
+	}
+	ours := pair[0]
+	defer unix.Close(ours)
+	theirs, err := dupHigh(pair[1])
+	unix.Close(pair[1])
+	if err != nil {
+		return nil, &StartError{"start", err}
+	}
+	env := c.Env
+	if env == nil {
+		env = os.Environ()
+	}
+	env = append(append([]string(nil), env...), stubEnv+"="+strconv.Itoa(theirs))
+	p, err := os.StartProcess(self, append([]string{c.Path}, c.Args...), &os.ProcAttr{Dir: c.Dir, Env: env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
+	unix.Close(theirs)
+	if err != nil {
+		return nil, &StartError{"start", err}
+	}
+	child := &Child{Pid: p.Pid}
+	if err := child.handshake(c, ours, filter); err != nil {
+		if child.Listener != nil {
+			child.Listener.Close()
+		}
+		p.Kill()
+		p.Wait()
+		return nil, err
+	}
+	p.Release()
+	return child, nil
+}
+
+// dupHigh makes an inheritable copy at a number that no program expects to find
+// something at: 3 and what follows may be descriptors passed on purpose.
+func dupHigh(fd int) (int, error) {
+	for _, low := range []int{900, 200, 50} {
+		if n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD, low); err == nil {
+			return n, nil
+		}
+	}
+	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD, 10)
+}
+
+// handshake: filter and names go to the stub; the listener comes back; a byte
+// lets it run the program; the end of the socket says that it does.
+func (ch *Child) handshake(c *Command, ctl int, filter []Insn) error {
+	var b bytes.Buffer
+	binary.Write(&b, binary.LittleEndian, filter)
+	if err := sendAll(ctl, b.Bytes(), []byte(strings.Join(c.PidEnv, "\x00"))); err != nil {
+		return &StartError{"start", err}
+	}
+	step, err := ch.receive(ctl)
+	if err != nil {
+		return &StartError{step, err}
+	}
+	if ch.Listener == nil {
+		return &StartError{"start", errors.New("the stub ended")}
+	}
+	if c.Before != nil {
+		if err := c.Before(ch.Pid, ch.Listener); err != nil {
+			return &StartError{"start", err}
+		}
+	}
+	if err := sendAll(ctl, []byte{1}); err != nil {
+		return &StartError{"start", err}
+	}
+	if step, err = ch.receive(ctl); err != nil {
+		return &StartError{step, err}
+	}
+	return nil
+}
+
+func sendAll(fd int, messages ...[]byte) error {
+	for _, m := range messages {
+		if err := unix.Sendto(fd, m, unix.MSG_NOSIGNAL, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// What the stub says: the step as a letter, an error number, and with 'l' the
+// listener.
+var steps = map[byte]string{'f': "filter", 'e': "exec"}
+
+func (ch *Child) receive(ctl int) (step string, err error) {
+	b, oob := make([]byte, 16), make([]byte, unix.CmsgSpace(4))
+	n, oobn, _, _, err := unix.Recvmsg(ctl, b, oob, unix.MSG_CMSG_CLOEXEC)
+	for err == unix.EINTR {
+		n, oobn, _, _, err = unix.Recvmsg(ctl, b, oob, unix.MSG_CMSG_CLOEXEC)
+	}
+	if err != nil {
+		return "start", err
+	}
+	if n < 5 { // the end
+		return "", nil
+	}
+	if b[0] != 'l' {
+		e := unix.Errno(binary.LittleEndian.Uint32(b[1:]))
+		if b[0] == 'f' && e == unix.EBUSY {
+			return steps[b[0]], ErrNested
+		}
+		return steps[b[0]], e
+	}
+	ms, err := unix.ParseSocketControlMessage(oob[:oobn])
+	if err != nil || len(ms) != 1 {
+		return "filter", fmt.Errorf("no listener came: %w", err)
+	}
+	fds, err := unix.ParseUnixRights(&ms[0])
+	if err != nil || len(fds) != 1 {
+		return "filter", fmt.Errorf("no listener came: %w", err)
+	}
+	ch.Listener, err = newListener(fds[0])
+	return "filter", err
+}
+
+// MaybeStub makes the process the program if it was started by Start; otherwise
+// it does nothing. A binary that calls Start has to call MaybeStub before
+// anything else.
+func MaybeStub() {
+	v, ok := os.LookupEnv(stubEnv)
+	if !ok {
+		return
+	}
+	os.Unsetenv(stubEnv)
+	ctl, err := strconv.Atoi(v)
+	if err != nil || len(os.Args) < 2 {
+		fmt.Fprintln(os.Stderr, "viaduct: started as a stub by something else than viaduct")
+		os.Exit(125)
+	}
+	unix.CloseOnExec(ctl)
+	step, err := stub(ctl)
+	e, _ := errors.AsType[unix.Errno](err)
+	if e == 0 {
+		e = unix.EPROTO
+	}
+	sendAll(ctl, binary.LittleEndian.AppendUint32([]byte{step}, uint32(e)))
+	os.Exit(125)
+}
+
+// stub returns only if something failed.
+func stub(ctl int) (step byte, err error) {
+	// The filter belongs to the thread, and the thread that executes the program
+	// is the one that survives.
+	runtime.LockOSThread()
+	b := make([]byte, maxInsns*8)
+	n, err := unix.Read(ctl, b)
+	if err != nil || n == 0 || n%8 != 0 {
+		return 'f', err
+	}
+	names := make([]byte, 4096)
+	m, err := unix.Read(ctl, names)
+	if err != nil {
+		return 'f', err
+	}
+	for name := range strings.SplitSeq(string(names[:m]), "\x00") {
+		if _, ok := os.LookupEnv(name); ok {
+			os.Setenv(name, strconv.Itoa(os.Getpid()))
+		}
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return 'f', err
+	}
+	prog := unix.SockFprog{Len: uint16(n / 8), Filter: (*unix.SockFilter)(unsafe.Pointer(&b[0]))}
+	fd, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(&prog)))
+	runtime.KeepAlive(b)
+	if e != 0 {
+		return 'f', e
+	}
+	unix.CloseOnExec(int(fd))
+	if err := unix.Sendmsg(ctl, []byte{'l', 0, 0, 0, 0}, unix.UnixRights(int(fd)), nil, unix.MSG_NOSIGNAL); err != nil {
+		return 'f', err
+	}
+	unix.Close(int(fd))
+	var one [1]byte
+	if n, err := unix.Read(ctl, one[:]); err != nil || n == 0 {
+		return 'f', err
+	}
+	err = syscall.Exec(os.Args[0], os.Args[1:], os.Environ())
+	return 'e', err
+}

@@ -1,0 +1,157 @@
+//go:build linux && (amd64 || arm64)
+
+package notify
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// openThread returns a pidfd of a thread. Kernels before 6.9 have them for
+// processes only; the table of descriptors is then that of the process.
+func openThread(tid int) (int, error) {
+	fd, err := unix.PidfdOpen(tid, unix.PIDFD_THREAD)
+	if err == unix.EINVAL {
+		if fd, err = unix.PidfdOpen(tid, 0); err == unix.EINVAL || err == unix.ENOENT {
+			var tgid int
+			if tgid, err = processOf(tid); err == nil {
+				fd, err = unix.PidfdOpen(tgid, 0)
+			}
+		}
+	}
+	if err == unix.ESRCH {
+		err = ErrGone
+	}
+	return fd, err
+}
+
+// processOf returns the process of a thread.
+func processOf(tid int) (int, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
+	if err != nil {
+		return 0, ErrGone
+	}
+	for line := range bytes.Lines(b) {
+		if v, ok := bytes.CutPrefix(line, []byte("Tgid:")); ok {
+			return strconv.Atoi(string(bytes.TrimSpace(v)))
+		}
+	}
+	return 0, ErrGone
+}
+
+// maxThreads is how many pidfds are kept.
+const maxThreads = 64
+
+// threads keeps pidfds by thread. One whose number has been given to another
+// thread is noticed by its ESRCH: a pidfd never changes what it stands for.
+type threads struct {
+	mu sync.Mutex
+	m  map[int]*thread // guarded by mu
+}
+
+type thread struct {
+	fd   int
+	uses int  // guarded by threads.mu
+	gone bool // guarded by threads.mu: not in the map any more
+}
+
+func (t *threads) borrow(c *Call, fd int) (int, error) {
+	for try := 0; ; try++ {
+		th, fresh, err := t.get(c)
+		if err != nil {
+			return -1, err
+		}
+		got, err := unix.PidfdGetfd(th.fd, fd, 0)
+		t.put(c.TID, th, err == unix.ESRCH)
+		if err == unix.ESRCH {
+			if !fresh && try < 2 {
+				continue
+			}
+			err = ErrGone
+		}
+		if err != nil {
+			return -1, err
+		}
+		return got, nil
+	}
+}
+
+// get returns the pidfd of a call's thread, in use until put.
+func (t *threads) get(c *Call) (th *thread, fresh bool, err error) {
+	t.mu.Lock()
+	if th := t.m[c.TID]; th != nil {
+		th.uses++
+		t.mu.Unlock()
+		return th, false, nil
+	}
+	t.mu.Unlock()
+	fd, err := c.OpenThread()
+	if err != nil {
+		return nil, false, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if old := t.m[c.TID]; old != nil {
+		t.removeLocked(c.TID, old)
+	}
+	if len(t.m) >= maxThreads {
+		for tid, th := range t.m {
+			t.removeLocked(tid, th)
+		}
+	}
+	if t.m == nil {
+		t.m = map[int]*thread{}
+	}
+	th = &thread{fd: fd, uses: 1}
+	t.m[c.TID] = th
+	return th, true, nil
+}
+
+func (t *threads) put(tid int, th *thread, dead bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	th.uses--
+	if dead && !th.gone {
+		t.removeLocked(tid, th)
+	} else if th.gone && th.uses == 0 {
+		unix.Close(th.fd)
+	}
+}
+
+func (t *threads) removeLocked(tid int, th *thread) {
+	delete(t.m, tid)
+	th.gone = true
+	if th.uses == 0 {
+		unix.Close(th.fd)
+	}
+}
+
+// drop forgets all.
+func (t *threads) drop() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for tid, th := range t.m {
+		t.removeLocked(tid, th)
+	}
+}
+
+// withoutSignals runs f with all signals of the thread blocked.
+func withoutSignals(f func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var all, old unix.Sigset_t
+	for i := range all.Val {
+		all.Val[i] = ^all.Val[i]
+	}
+	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &all, &old); err != nil {
+		return err
+	}
+	defer unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil)
+	return f()
+}
