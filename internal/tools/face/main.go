@@ -1,0 +1,292 @@
+// Command face prints what a public package exports, and each exported name
+// whose type mentions an internal package of this module: a program outside can
+// receive such a value, and can neither name nor make it.
+//
+//	go run ./internal/tools/face          # the exported names that mention internal types
+//	go run ./internal/tools/face -all     # every exported name
+//	go run ./internal/tools/face -check   # exit 1 if one is not in known.txt, or is there and gone
+//	go run ./internal/tools/face -write   # renew known.txt
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"go/importer"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// public are the packages whose face a program outside uses.
+var public = []string{"vi", "vitcp", "fcvi", "iwarp", "sdp", "portmap"}
+
+const module = "viaduct"
+
+func main() {
+	all := flag.Bool("all", false, "print every exported name")
+	check := flag.Bool("check", false, "compare with known.txt")
+	write := flag.Bool("write", false, "renew known.txt")
+	flag.Parse()
+	if err := run(os.Stdout, *all, *check, *write); err != nil {
+		fmt.Fprintln(os.Stderr, "face:", err)
+		os.Exit(1)
+	}
+}
+
+func run(w io.Writer, all, check, write bool) error {
+	root, err := moduleRoot()
+	if err != nil {
+		return err
+	}
+	names, err := exported(root)
+	if err != nil {
+		return err
+	}
+	var offences []string
+	for _, n := range names {
+		if all {
+			fmt.Fprintln(w, n)
+		}
+		if len(n.internal) > 0 {
+			offences = append(offences, n.String())
+		}
+	}
+	list := filepath.Join(root, "internal/tools/face/known.txt")
+	switch {
+	case all:
+		return nil
+	case write:
+		return os.WriteFile(list, []byte(strings.Join(offences, "\n")+"\n"), 0o644)
+	case !check:
+		fmt.Fprintln(w, strings.Join(offences, "\n"))
+		return nil
+	}
+	b, err := os.ReadFile(list)
+	if err != nil {
+		return err
+	}
+	fresh, gone := compare(strings.Split(strings.TrimSpace(string(b)), "\n"), offences)
+	for _, o := range fresh {
+		fmt.Fprintf(w, "%s: a program outside cannot name that type\n", o)
+	}
+	for _, o := range gone {
+		fmt.Fprintf(w, "%s: in known.txt and mended; renew the list by -write\n", o)
+	}
+	if len(fresh)+len(gone) > 0 {
+		return fmt.Errorf("%d exported names more, %d less than known.txt", len(fresh), len(gone))
+	}
+	return nil
+}
+
+// compare returns what is in now and not in known, and the other way round.
+func compare(known, now []string) (fresh, gone []string) {
+	for _, o := range now {
+		if !slices.Contains(known, o) {
+			fresh = append(fresh, o)
+		}
+	}
+	for _, o := range known {
+		if o != "" && !slices.Contains(now, o) {
+			gone = append(gone, o)
+		}
+	}
+	return fresh, gone
+}
+
+// A name is an exported identifier, method or field of a public package.
+type name struct {
+	path     string   // vi.Provider.Open
+	internal []string // types of internal packages that its type mentions
+}
+
+func (n name) String() string {
+	if len(n.internal) == 0 {
+		return n.path
+	}
+	return n.path + ": " + strings.Join(n.internal, ", ")
+}
+
+func moduleRoot() (string, error) {
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	return strings.TrimSpace(string(out)), err
+}
+
+// exported reads the compiler's export data of the public packages.
+func exported(root string) (names []name, err error) {
+	args := []string{"list", "-export", "-deps", "-json=ImportPath,Export"}
+	for _, p := range public {
+		args = append(args, "./"+p)
+	}
+	cmd := exec.Command("go", args...)
+	cmd.Dir = root
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w: %s", err, stderr.String())
+	}
+	files := map[string]string{}
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p struct{ ImportPath, Export string }
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, err
+		}
+		files[p.ImportPath] = p.Export
+	}
+	im := importer.ForCompiler(token.NewFileSet(), "gc", func(path string) (io.ReadCloser, error) { return os.Open(files[path]) })
+	var pkgs []*types.Package
+	for _, p := range public {
+		pkg, err := im.Import(module + "/" + p)
+		if err != nil {
+			return nil, err
+		}
+		pkgs = append(pkgs, pkg)
+	}
+	named := aliased(pkgs)
+	for _, pkg := range pkgs {
+		names = append(names, face(pkg, named)...)
+	}
+	return names, nil
+}
+
+// aliased are the types that the packages export another name for: a program
+// outside can name those, wherever they come from.
+func aliased(pkgs []*types.Package) map[*types.TypeName]bool {
+	named := map[*types.TypeName]bool{}
+	for _, pkg := range pkgs {
+		for _, id := range pkg.Scope().Names() {
+			tn, ok := pkg.Scope().Lookup(id).(*types.TypeName)
+			if !ok || !tn.Exported() || !tn.IsAlias() {
+				continue
+			}
+			if n, ok := types.Unalias(tn.Type()).(*types.Named); ok {
+				named[n.Obj()] = true
+			}
+		}
+	}
+	return named
+}
+
+// face lists the exported names of a package with the internal types that they
+// mention, in the order of the alphabet.
+func face(pkg *types.Package, named map[*types.TypeName]bool) (names []name) {
+	add := func(path string, t types.Type) {
+		m := mentions{named: named, seen: map[types.Type]bool{}}
+		m.walk(t)
+		slices.Sort(m.found)
+		names = append(names, name{path, slices.Compact(m.found)})
+	}
+	for _, id := range pkg.Scope().Names() {
+		o := pkg.Scope().Lookup(id)
+		if !o.Exported() {
+			continue
+		}
+		path := pkg.Name() + "." + id
+		tn, isType := o.(*types.TypeName)
+		if !isType {
+			add(path, o.Type())
+			continue
+		}
+		if tn.IsAlias() {
+			// The alias is a name that a program outside can use.
+			names = append(names, name{path: path})
+		} else {
+			switch u := tn.Type().Underlying().(type) {
+			case *types.Struct, *types.Interface:
+				names = append(names, name{path: path})
+			default:
+				add(path, u)
+			}
+		}
+		if s, ok := tn.Type().Underlying().(*types.Struct); ok {
+			for f := range s.Fields() {
+				if f.Exported() {
+					add(path+"."+f.Name(), f.Type())
+				}
+			}
+		}
+		if i, ok := tn.Type().Underlying().(*types.Interface); ok {
+			for m := range i.Methods() {
+				if m.Exported() {
+					add(path+"."+m.Name(), m.Type())
+				}
+			}
+			continue
+		}
+		ms := types.NewMethodSet(types.NewPointer(tn.Type()))
+		for s := range ms.Methods() {
+			if s.Obj().Exported() && len(s.Index()) == 1 {
+				add(path+"."+s.Obj().Name(), s.Obj().Type())
+			}
+		}
+	}
+	return names
+}
+
+// mentions collects the internal types in a type as it is written: it does not
+// look into types that have a name.
+type mentions struct {
+	named map[*types.TypeName]bool // by an alias
+	found []string
+	seen  map[types.Type]bool
+}
+
+func (m *mentions) walk(t types.Type) {
+	if t == nil || m.seen[t] {
+		return
+	}
+	m.seen[t] = true
+	switch t := t.(type) {
+	case *types.Alias:
+		m.walk(types.Unalias(t))
+	case *types.Named:
+		m.note(t.Obj())
+		for a := range t.TypeArgs().Types() {
+			m.walk(a)
+		}
+	case *types.Pointer:
+		m.walk(t.Elem())
+	case *types.Slice:
+		m.walk(t.Elem())
+	case *types.Array:
+		m.walk(t.Elem())
+	case *types.Chan:
+		m.walk(t.Elem())
+	case *types.Map:
+		m.walk(t.Key())
+		m.walk(t.Elem())
+	case *types.Signature:
+		for v := range t.Params().Variables() {
+			m.walk(v.Type())
+		}
+		for v := range t.Results().Variables() {
+			m.walk(v.Type())
+		}
+	case *types.Struct:
+		for f := range t.Fields() {
+			m.walk(f.Type())
+		}
+	case *types.Interface:
+		for f := range t.Methods() {
+			m.walk(f.Type())
+		}
+	}
+}
+
+func (m *mentions) note(o *types.TypeName) {
+	if o.Pkg() != nil && !m.named[o] && isInternal(o.Pkg().Path()) {
+		m.found = append(m.found, strings.TrimPrefix(o.Pkg().Path(), module+"/")+"."+o.Name())
+	}
+}
+
+func isInternal(path string) bool { return strings.HasPrefix(path, module+"/internal/") }

@@ -1,0 +1,36 @@
+// Mutate shows how well the tests guard the lines that keep the requirements.
+//
+// It takes the code that each citation in a package stands at (the function or
+// statement below the comment, or the one that the comment stands behind),
+// changes it in one small way at a time, and runs first the tests that cite the
+// rows of these lines and then the other tests of the package, and of packages
+// whose tests cite these rows. A test that fails kills the mutant:
+//
+//	go run ./internal/tools/mutate -pkg internal/wire/mpa   # one package, or several with commas
+//	go run ./internal/tools/mutate                          # all; takes hours
+//	go run ./internal/tools/mutate -n 200 -seed 7 -pkg sdp  # 200 mutants of the package, at random
+//	go run ./internal/tools/mutate -sample 3m -seed 7       # packages and mutants at random
+//	go run ./internal/tools/mutate -write -pkg sdp          # renew the figures in docs/mutation.md
+//	go run ./internal/tools/mutate -list -pkg sdp           # only list the mutants
+//
+// The exit status is 1 if the cited tests kill less than 95 percent, or the
+// package's tests less than 98. A sample is compared with what docs/mutation.md
+// says of its packages: it fails if more mutants survive than chance explains.
+// Mutants that no test can kill are listed with the reason in accepted.txt, and
+// are not counted.
+//
+// # How
+//
+// All mutants of a package are compiled in at once, each behind a switch that an
+// environment variable turns on, so that one build serves them all and trying a
+// mutant costs no more than the test. The tree is not touched: the changed
+// files are an overlay of the build. Each test runs once without a mutant and
+// reports the switches that it reaches with values for which they make a
+// difference; no other test is run for a mutant.
+//
+// A constant declaration can't be behind a switch; where a constant is used it
+// can. Functions that render a value for people (String, LogValue) have no
+// mutants, nor have logs and what is returned beside an error or false. A row
+// that the provider contract of internal/vitest guards counts as cited by the
+// tests that run the contract.
+package main

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"viaduct/internal/tools/register"
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("mutate", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	var (
+		pkgs    = flags.String("pkg", "", "comma-separated packages, as iwarp,internal/wire/mpa (default: all with citations)")
+		sample  = flags.Duration("sample", 0, "take mutants at random, of packages at random, for about this long")
+		most    = flags.Int("n", 0, "take at most so many mutants of a package, at random")
+		seed    = flags.Uint64("seed", 0, "the seed of a sample")
+		write   = flags.Bool("write", false, "renew the figures of these packages in "+page)
+		list    = flags.Bool("list", false, "list the mutants and run nothing")
+		verbose = flags.Bool("v", false, "print every mutant and what killed it")
+		workers = flags.Int("j", 2, "test programs run at a time")
+	)
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	if flags.NArg() > 0 {
+		fmt.Fprintf(stderr, "mutate: unexpected argument %q\n", flags.Arg(0))
+		return 2
+	}
+	fail := func(err error) int {
+		fmt.Fprintln(stderr, "mutate:", err)
+		return 1
+	}
+	root, err := register.ModuleRoot()
+	if err != nil {
+		return fail(err)
+	}
+	reg, _, err := register.Load(root)
+	if err != nil {
+		return fail(err)
+	}
+	acc, err := readAccepted(filepath.Join(root, acceptedFile))
+	if err != nil {
+		return fail(err)
+	}
+	wanted := citedPackages(reg)
+	if *pkgs != "" {
+		wanted = strings.Split(*pkgs, ",")
+	}
+	dir, err := os.MkdirTemp("", "mutate")
+	if err != nil {
+		return fail(err)
+	}
+	defer os.RemoveAll(dir)
+	rng := rand.New(rand.NewPCG(*seed, 0))
+	if *sample > 0 {
+		fmt.Fprintf(stdout, "sample of seed %d\n", *seed)
+		if *pkgs == "" { // a package that the page has no figures for yet has nothing to be compared with
+			measured := readRates(filepath.Join(root, page))
+			wanted = slices.DeleteFunc(wanted, func(p string) bool { _, ok := measured[p]; return !ok })
+			if len(wanted) == 0 {
+				return fail(fmt.Errorf("%s has no figures of any package", page))
+			}
+		}
+		rng.Shuffle(len(wanted), func(i, j int) { wanted[i], wanted[j] = wanted[j], wanted[i] })
+	}
+	begin := time.Now()
+	var all []figures
+	for i, p := range wanted {
+		if *sample > 0 && time.Since(begin) > *sample*2/3 {
+			break
+		}
+		sub := filepath.Join(dir, fmt.Sprint(i))
+		if err := os.Mkdir(sub, 0o700); err != nil {
+			return fail(err)
+		}
+		r, err := prepare(root, sub, reg, p, *workers, stderr)
+		if err != nil {
+			return fail(err)
+		}
+		r.brief = *sample > 0
+		mutants := slices.Clone(r.mutants[1:])
+		if *list {
+			for _, m := range mutants {
+				fmt.Fprintf(stdout, "%s:%d: %s\n", m.file, m.line, m.key())
+			}
+			continue
+		}
+		var until time.Time
+		of := len(mutants)
+		if *sample > 0 || *most > 0 {
+			rng.Shuffle(of, func(i, j int) { mutants[i], mutants[j] = mutants[j], mutants[i] })
+		}
+		if *most > 0 {
+			mutants = mutants[:min(of, *most)]
+		}
+		if *sample > 0 {
+			until = begin.Add(*sample)
+		}
+		f, err := r.judge(p, mutants, acc, until, stderr)
+		if err != nil {
+			return fail(err)
+		}
+		f.of = of
+		if *verbose {
+			f.printAll(stdout)
+		}
+		f.print(stdout)
+		all = append(all, f)
+		os.RemoveAll(sub)
+	}
+	if *list {
+		return 0
+	}
+	if *write {
+		if err := writePage(filepath.Join(root, page), all); err != nil {
+			return fail(err)
+		}
+	}
+	if *sample > 0 {
+		return judgeSample(stdout, all, readRates(filepath.Join(root, page)))
+	}
+	return verdict(stdout, all)
+}
+
+// prepare builds the mutants of one package.
+func prepare(root, dir string, reg *register.Register, pkg string, workers int, log io.Writer) (*runner, error) {
+	out, err := goCommand(root, "list", "-m")
+	if err != nil {
+		return nil, err
+	}
+	b := &build{root: root, module: strings.TrimSpace(out), dir: dir, reg: reg, pkgs: []string{pkg}, dropped: make(map[string]bool)}
+	if err := b.rewrite(log); err != nil {
+		return nil, err
+	}
+	return &runner{
+		build: b, index: &testIndex{root: root, dirs: make(map[string]*testDir)}, workers: workers,
+		tests: make(map[test]*recorded), lists: make(map[string][]test),
+	}, nil
+}
+
+func goCommand(root string, args ...string) (string, error) {
+	cmd := exec.Command("go", args...)
+	cmd.Dir = root
+	out, err := cmd.Output()
+	return string(out), err
+}
+
+// judge runs the mutants of a package, until a time if that is not zero.
+func (r *runner) judge(pkg string, mutants []*mutant, acc map[string]string, until time.Time, log io.Writer) (figures, error) {
+	f := figures{pkg: pkg, of: len(mutants)}
+	if len(mutants) == 0 {
+		return f, nil
+	}
+	broken, err := r.recordAll(pkg, until)
+	if err != nil {
+		return f, err
+	}
+	for _, t := range broken {
+		fmt.Fprintf(log, "%s %s fails with switches in the code, and is left out\n", t.pkg, t.name)
+	}
+	var mu sync.Mutex
+	p := progress{w: log, begin: time.Now(), last: time.Now(), of: len(mutants)}
+	each(r.workers, mutants, func(m *mutant) {
+		if past(until) {
+			return
+		}
+		res := r.try(m)
+		p.step()
+		mu.Lock()
+		defer mu.Unlock()
+		f.results = append(f.results, res)
+	})
+	slices.SortFunc(f.results, func(a, b result) int { return a.id - b.id })
+	f.count(acc)
+	return f, nil
+}

@@ -1,0 +1,301 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A runner runs tests against mutants.
+type runner struct {
+	*build
+	index   *testIndex
+	workers int
+	brief   bool // only the tests of the package itself, and those that are cited
+
+	mu    sync.Mutex
+	tests map[test]*recorded
+	lists map[string][]test // by package
+}
+
+// A recorded test has run once without a mutant.
+type recorded struct {
+	once  sync.Once
+	ok    bool
+	took  time.Duration
+	reach map[int]bool
+}
+
+// all returns the tests of a package.
+func (r *runner) all(pkg string) ([]test, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if l, ok := r.lists[pkg]; ok {
+		return l, nil
+	}
+	prog, err := r.testProgram(pkg)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(prog, "-test.list", testName.String())
+	cmd.Dir = filepath.Join(r.root, pkg)
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s: list of tests: %w", pkg, err)
+	}
+	var l []test
+	for line := range strings.Lines(string(out)) {
+		if line = strings.TrimSpace(line); testName.MatchString(line) {
+			l = append(l, test{pkg, line})
+		}
+	}
+	r.lists[pkg] = l
+	return l, nil
+}
+
+// record runs a test without a mutant, once.
+func (r *runner) record(t test) *recorded {
+	r.mu.Lock()
+	rec := r.tests[t]
+	if rec == nil {
+		rec = new(recorded)
+		r.tests[t] = rec
+	}
+	r.mu.Unlock()
+	rec.once.Do(func() {
+		if _, err := r.all(t.pkg); err != nil {
+			return
+		}
+		reach := filepath.Join(r.dir, path(t.pkg)+"__"+t.name+".reach")
+		begin := time.Now()
+		for range 2 { // a test that fails once may be one that fails at times
+			if _, rec.ok = r.run(t.pkg, []test{t}, 5*time.Minute, "MUTANT_REACH="+reach); rec.ok {
+				break
+			}
+		}
+		rec.took = time.Since(begin)
+		rec.reach = make(map[int]bool)
+		if f, err := os.Open(reach); err == nil {
+			for sc := bufio.NewScanner(f); sc.Scan(); {
+				if id, err := strconv.Atoi(sc.Text()); err == nil {
+					rec.reach[id] = true
+				}
+			}
+			f.Close()
+			os.Remove(reach)
+		}
+	})
+	return rec
+}
+
+// recordAll records the tests that may be asked to kill mutants of a package. It returns those that fail without any mutant. It
+// gives up when a time that is not zero has come.
+func (r *runner) recordAll(pkg string, until time.Time) (broken []test, err error) {
+	todo, err := r.all(pkg)
+	if err != nil {
+		return nil, err
+	}
+	todo = slices.Clone(todo)
+	for _, m := range r.mutants[1:] {
+		if m.pkg != pkg {
+			continue
+		}
+		for _, t := range r.citedTests(m) {
+			more := []test{t}
+			all, err := r.all(t.pkg)
+			if err != nil {
+				return nil, err
+			}
+			if !r.brief {
+				more = all
+			}
+			for _, t := range more {
+				if !slices.Contains(todo, t) {
+					todo = append(todo, t)
+				}
+			}
+		}
+	}
+	each(r.workers, todo, func(t test) {
+		if !past(until) {
+			r.record(t)
+		}
+	})
+	if past(until) {
+		return nil, nil
+	}
+	for _, t := range todo {
+		if !r.record(t).ok {
+			broken = append(broken, t)
+		}
+	}
+	return broken, nil
+}
+
+// suites are the packages whose tests are asked to kill a mutant: its own, and
+// but for a sample, which has no time for them, those that cite its rows.
+func (r *runner) suites(m *mutant) []string {
+	out := []string{m.pkg}
+	if r.brief {
+		return out
+	}
+	for _, t := range r.citedTests(m) {
+		if !slices.Contains(out, t.pkg) {
+			out = append(out, t.pkg)
+		}
+	}
+	return out
+}
+
+func (r *runner) citedTests(m *mutant) (out []test) {
+	for _, row := range m.rows {
+		for _, t := range r.index.cited(r.reg, row, m.pkg) {
+			if !slices.Contains(out, t) {
+				out = append(out, t)
+			}
+		}
+	}
+	return out
+}
+
+// A result says how a mutant fared.
+type result struct {
+	*mutant
+	hasCited bool // there is a cited test that can be run
+	cited    bool // the cited tests kill it
+	suite    bool // the tests of the package, or the cited ones, kill it
+	by       string
+}
+
+// try runs the tests that reach a mutant: first the cited ones, then the others
+// of its package.
+func (r *runner) try(m *mutant) result {
+	res := result{mutant: m}
+	var first, rest []test
+	for _, t := range r.citedTests(m) {
+		rec := r.record(t)
+		if rec.ok {
+			res.hasCited = true
+		}
+		if rec.ok && rec.reach[m.id] {
+			first = append(first, t)
+		}
+	}
+	if by, ok := r.kill(m, first); ok {
+		res.cited, res.suite, res.by = true, true, by
+		return res
+	}
+	for _, pkg := range r.suites(m) {
+		all, _ := r.all(pkg)
+		for _, t := range all {
+			if rec := r.record(t); rec.ok && rec.reach[m.id] && !slices.Contains(first, t) {
+				rest = append(rest, t)
+			}
+		}
+	}
+	if by, ok := r.kill(m, rest); ok {
+		res.suite, res.by = true, by
+	}
+	return res
+}
+
+// kill runs tests, quick ones first, and reports whether one of them fails.
+func (r *runner) kill(m *mutant, ts []test) (by string, killed bool) {
+	byPkg := make(map[string][]test)
+	for _, t := range ts {
+		byPkg[t.pkg] = append(byPkg[t.pkg], t)
+	}
+	for pkg, ts := range byPkg {
+		slices.SortFunc(ts, func(a, b test) int { return int(r.record(a).took - r.record(b).took) })
+		for len(ts) > 0 { // the quick ones alone, then the rest
+			n, sum := 0, time.Duration(0)
+			for n < len(ts) && (n == 0 || sum+r.record(ts[n]).took < time.Second) {
+				sum += r.record(ts[n]).took
+				n++
+			}
+			if by, ok := r.run(pkg, ts[:n], 15*time.Second+4*sum, "MUTANT="+strconv.Itoa(m.id)); !ok {
+				return pkg + " " + by, true
+			}
+			ts = ts[n:]
+		}
+	}
+	return "", false
+}
+
+// run runs tests of one package and reports whether they pass; if not, by is
+// what failed.
+func (r *runner) run(pkg string, ts []test, limit time.Duration, env string) (by string, ok bool) {
+	names := make([]string, len(ts))
+	for i, t := range ts {
+		names[i] = t.name
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit+5*time.Second)
+	defer cancel()
+	prog := filepath.Join(r.dir, path(pkg)+".test")
+	cmd := exec.CommandContext(ctx, prog, "-test.run=^("+strings.Join(names, "|")+")$", "-test.failfast", "-test.timeout="+limit.String())
+	cmd.Dir = filepath.Join(r.root, pkg)
+	cmd.Env = append(os.Environ(), env, "GOMAXPROCS=2")
+	cmd.WaitDelay = time.Second
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if cmd.Run() == nil {
+		return "", true
+	}
+	by = "panic or end of time"
+	for line := range strings.Lines(out.String()) {
+		if rest, ok := strings.CutPrefix(line, "--- FAIL: "); ok {
+			by, _, _ = strings.Cut(rest, " ")
+			break
+		}
+	}
+	return by, false
+}
+
+func past(t time.Time) bool { return !t.IsZero() && time.Now().After(t) }
+
+// each calls f for every element, n at a time.
+func each[T any](n int, list []T, f func(T)) {
+	var wg sync.WaitGroup
+	next := make(chan T)
+	for range n {
+		wg.Go(func() {
+			for v := range next {
+				f(v)
+			}
+		})
+	}
+	for _, v := range list {
+		next <- v
+	}
+	close(next)
+	wg.Wait()
+}
+
+// progress prints a line from time to time.
+type progress struct {
+	w     io.Writer
+	mu    sync.Mutex
+	begin time.Time
+	last  time.Time
+	n, of int
+}
+
+func (p *progress) step() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.n++
+	if time.Since(p.last) > 20*time.Second {
+		p.last = time.Now()
+		fmt.Fprintf(p.w, "%d of %d mutants, %v\n", p.n, p.of, time.Since(p.begin).Round(time.Second))
+	}
+}
