@@ -3,8 +3,8 @@ package fcvi
 import (
 	"time"
 
-	"viaduct/fc"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
+	"viaduct/internal/wire/iu"
 )
 
 // A wait is a consumer that waits for a connection request.
@@ -68,7 +68,7 @@ func (p *port) isMine(a iu.NetAddress) bool {
 // connectRqst takes a CONNECT_RQST. [FCVI 5.3.2] [FCVI 5.3.3] [FCVI 5.3.4]
 func (p *port) connectRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header) {
 	defer p.pump(now)
-	key := setupKey{r.PortName, h.Total}
+	key := setupKey{r.PortName, h.Total} // [FCVI-5.9.10-3]
 	if s := p.setups[key]; s != nil {
 		if h.Flags&iu.FlagRetry == 0 {
 			p.stats.DupRqst++
@@ -104,7 +104,7 @@ func (p *port) connectRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header)
 		p.refuse(now, r, f, h, q.Handle, iu.NoResources)
 		return
 	}
-	if mode == iu.PeerToPeer {
+	if mode == iu.PeerToPeer { // never for a waiter [VIA-6.4-23]
 		p.peerRqst(now, r, f, h, &q, refuse)
 		return
 	}
@@ -116,7 +116,7 @@ func (p *port) connectRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header)
 				return
 			}
 		}
-		refuse(iu.NoMatch) // [FCVI-5.3.2-5]
+		refuse(iu.NoMatch) // at once [FCVI-5.3.2-5] [VIA-6.4-14]
 		return
 	}
 	c := p.hold(now, r, f, h, &q)
@@ -293,6 +293,9 @@ func (c *conn) respond(now fc.Time) {
 	p := c.p
 	c.capTransfer()
 	mts, reason := matchAttributes(&c.attrs, &c.rattrs)
+	if !c.fits(iu.ConnectResp1Len) {
+		reason = iu.NoResources
+	}
 	if reason != iu.Accepted {
 		c.sendResp1(now, reason)
 		p.stats.Rejected++
@@ -414,6 +417,9 @@ func (c *conn) resp2(now fc.Time, f *fc.Frame, h *iu.Header) {
 func (c *conn) sendResp3(now fc.Time) {
 	h := iu.Header{Op: iu.ConnectResp3, Handle: c.rHandle, Flags: c.mode.Flags() | iu.FlagPos, MsgID: c.their.attempt,
 		Total: c.their.id, Param: iu.Status{Reason: iu.Confirmed}.Param()}
+	if c.their.attempt > 1 { // [FCVI-5.9.4-8]
+		h.Flags |= iu.FlagRetry
+	}
 	c.sendSetup(now, &c.their, &h, iu.Use{End: true}, nil)
 	c.their.open = false
 }

@@ -1,9 +1,9 @@
 package fcvi
 
 import (
-	"viaduct/fc"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
 	"viaduct/internal/regmem"
+	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
 
@@ -94,8 +94,8 @@ func (c *conn) sendAnswer(now fc.Time, room int) int {
 	return frames
 }
 
-// serveRead queues the answer of an RDMA Read after its target was checked.
-// [FCVI-5.2.4-2]
+// serveRead queues the answer of an RDMA Read after its target, one range, was
+// checked. It uses no receive descriptor. [FCVI-5.2.4-2] [VIA-4.3-1]
 func (c *conn) serveRead(now fc.Time, m *rxMsg) bool {
 	h := &m.h
 	reads := 0
@@ -113,7 +113,7 @@ func (c *conn) serveRead(now fc.Time, m *rxMsg) bool {
 		c.violation(now, h.MsgID)
 		return false
 	case out != regmem.OK:
-		c.up.async(vi.ErrorRDMARProt, vi.OpRDMARead)
+		c.up.async(vi.ErrorRDMARProt, vi.OpRDMARead) // [VIA-4.6-14] [VIA-5.2-8]
 		reason := iu.RDMAReadProt
 		if !c.attrs.Read {
 			reason = iu.RDMAReadOff

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"viaduct/fc"
-	"viaduct/fc/fabric"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
+	"viaduct/internal/fc/fabric"
+	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
 
@@ -222,8 +222,8 @@ func injuries() []fabric.Fault {
 }
 
 // TestCampaignSingle injures every IU of every exchange in every way, one at a
-// time. [FCVI-8.5-1] [FCVI-8.6-1] [FCVI-C-2] [FCVI-C-3] [FCVI-C-4] [FCVI-C-5]
-// [FCVI-D-1] [FCVI-A-4] [FCVI-A-5] [FCVI-8.4-15]
+// time. [FCVI-8.5-1] [FCVI-8.6-1] [FCVI-C-2] [FCVI-C-3] [FCVI-C-5]
+// [FCVI-D-1] [FCVI-A-4] [FCVI-A-5]
 func TestCampaignSingle(t *testing.T) {
 	for _, v := range campaign {
 		t.Run(v.String(), func(t *testing.T) {
@@ -333,7 +333,7 @@ func TestConfig(t *testing.T) {
 // frames and double and reorder others, at all levels: what arrives is what was
 // sent, in order, at most once; at the reliable levels a hole ends the
 // connection, which then starts anew, and in class 2 it is made good.
-// [FCVI-3-1] [FCVI-3-2] [FCVI-3-4] [FCVI-3-5] [FCVI-8.4-15]
+// [FCVI-3-1] [FCVI-3-2] [FCVI-3-4] [FCVI-3-5]
 func TestLossyTraffic(t *testing.T) {
 	for _, class := range []fc.Class{fc.Class3, fc.Class2} {
 		for _, level := range levels {

@@ -1,8 +1,8 @@
 package fcvi
 
 import (
-	"viaduct/fc"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
+	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
 

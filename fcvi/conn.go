@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
-	"viaduct/fc"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
 	"viaduct/internal/regmem"
+	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
 

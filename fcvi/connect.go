@@ -3,8 +3,8 @@ package fcvi
 import (
 	"time"
 
-	"viaduct/fc"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
+	"viaduct/internal/wire/iu"
 )
 
 // A request describes a connection to be set up.
@@ -68,6 +68,10 @@ func (c *conn) lookUp(now fc.Time) {
 		}
 		c.remote, c.class = r, p.classFor(r)
 		c.capTransfer()
+		if !c.fits(iu.ConnectRqstLen) {
+			c.giveUp(now, iu.NoResources)
+			return
+		}
 		p.connSeq++
 		c.own.id = p.rng.Uint32()<<16 | p.connSeq&0xFFFF // [FCVI-5.9.10-2]
 		c.sendRqst(now)
@@ -84,6 +88,13 @@ const notReachable iu.Reason = 0xFF
 // two ports take, with either header size. [FCVI-5.7-4]
 func (c *conn) capTransfer() {
 	c.attrs.MaxTransfer = uint32(min(int64(c.attrs.MaxTransfer), fc.MaxSeqCount*int64(c.payloadFor(iu.WriteRqst))))
+}
+
+// fits reports whether a set-up IU of n bytes and our security information is
+// within the receive data field of the peer's port. Without the latter it always
+// is. [FCVI-6.8-4]
+func (c *conn) fits(n int) bool {
+	return iu.LongLen+n+len(c.sec) <= min(fc.MaxData, c.remote.RxSize)
 }
 
 // matches is the match rule of peer requests. [FCVI-5.3.3-4]
@@ -107,7 +118,7 @@ func (c *conn) adopt(now fc.Time, h *conn) {
 	c.p.setups[c.key].conn = c
 	h.hasKey = false
 	h.setState(stIdle)
-	h.release(now, 0)
+	h.release(now, c.p.np.RATOV()) // [FCVI-4-6]
 }
 
 // sendRqst sends the CONNECT_RQST of the next attempt on a new Exchange.

@@ -3,8 +3,8 @@ package fcvi
 import (
 	"sync/atomic"
 
-	"viaduct/fcvi/iu"
 	"viaduct/internal/regmem"
+	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
 

@@ -1,14 +1,14 @@
 package fcvi
 
 import (
-	"viaduct/fc"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
+	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
 
-// deliver completes messages in MSG_ID order as far as they are here.
-// [FCVI-8.4-11]
-// [FCVI-3-5]
+// deliver completes messages in MSG_ID order as far as they are here. What a
+// message does is seen after what those before it did. [FCVI-8.4-11] [FCVI-3-5]
+// [VIA-4.4-2]
 func (c *conn) deliver(now fc.Time) {
 	r := &c.rx
 	for c.state == stConnected && c.up != nil {
@@ -82,16 +82,16 @@ func (c *conn) deliverOne(now fc.Time, m *rxMsg) bool {
 		if m.bad != 0 {
 			return c.writeError(now, m, d)
 		}
-		if d.Immediate { // [FCVI-5.2.3-2]
-			if !m.taken && !c.takeRecv(now, m) {
+		if d.Immediate { // [FCVI-5.2.3-2] [VIA-4.2-2]
+			if !m.taken && !c.takeRecv(now, m) { // [VIA-4.6-18]
 				return c.up != nil && m.discard
 			}
 			d.RemoteWrite = true
 			c.rx.haveRecv = false
-			c.up.finishRecv(d)
+			c.up.finishRecv(d) // [VIA-4.2-3] [VIA-4.2-4]
 		}
 	case iu.ReadRqst:
-		return c.serveRead(now, m)
+		return c.serveRead(now, m) // [VIA-4.4-3]
 	}
 	p.stats.DeliveredMessages++
 	if c.up == nil {
@@ -116,12 +116,12 @@ func (c *conn) deliverOne(now fc.Time, m *rxMsg) bool {
 // receive descriptor it would have consumed, or asynchronously.
 func (c *conn) writeError(now fc.Time, m *rxMsg, d vi.Delivery) bool {
 	if d.Immediate && (m.taken || c.takeRecv(now, m)) {
-		d.RemoteWrite, d.Length, d.Status = true, 0, vi.StatusRDMAProtection
+		d.RemoteWrite, d.Length, d.Status = true, 0, vi.StatusRDMAProtection // [VIA-4.6-9] [VIA-5.2-10]
 		c.rx.haveRecv = false
 		c.up.finishRecv(d)
 	} else if c.up != nil {
-		c.rx.waiting = false // nothing is left to wait for
-		c.up.async(vi.ErrorRDMAWProt, vi.OpRDMAWrite)
+		c.rx.waiting = false                          // nothing is left to wait for
+		c.up.async(vi.ErrorRDMAWProt, vi.OpRDMAWrite) // [VIA-4.6-8] [VIA-5.2-6]
 	}
 	if c.up == nil {
 		return false
@@ -139,7 +139,7 @@ func (c *conn) writeError(now fc.Time, m *rxMsg, d vi.Delivery) bool {
 // at Reliable Reception and for Reads. [FCVI-5.2.2-6] [FCVI-5.2.2-7] [FCVI-5.2.2-8]
 func (c *conn) reject1(now fc.Time, m *rxMsg, reason iu.Reason) {
 	r := &c.rx
-	if !c.reliable() {
+	if !c.reliable() { // [VIA-4.5-2] [VIA-8.3-10]
 		c.p.stats.Discarded++
 		m.discard = true
 		if m.held {

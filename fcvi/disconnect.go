@@ -1,8 +1,8 @@
 package fcvi
 
 import (
-	"viaduct/fc"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
+	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
 
@@ -14,7 +14,8 @@ func (c *conn) disconnect(now fc.Time) {
 	case stConnected:
 		c.setState(stDiscSent)
 		c.stopStreams(now)
-		// Where frames overtake each other the peer is told what was sent.
+		// Where frames overtake each other the peer is told what was sent, and
+		// takes that first. [VIA-6.4-20]
 		c.sendDisconnect(now, iu.ULPDisconnect, c.tx.nextID, c.reliable() && !c.ordered())
 	case stResolve, stRqst, stResp2, stConceded, stResp1, stHeld:
 		c.abandon(now)

@@ -4,13 +4,15 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"viaduct/fc"
-	"viaduct/fc/fabricd"
+	"viaduct/internal/fc"
+	"viaduct/internal/fc/fabricd"
 	"viaduct/internal/testkit"
 	"viaduct/vi"
 )
@@ -111,6 +113,99 @@ func TestCutLink(t *testing.T) {
 	}
 }
 
+// A slowProvider accepts requests and does something before vi has the link.
+type slowProvider struct {
+	*Provider
+	meanwhile func()
+}
+
+func (p slowProvider) Open(name string, nic *vi.NIC) (vi.Device, error) {
+	d, err := p.Provider.Open(name, nic)
+	return slowDevice{d, p.meanwhile}, err
+}
+
+type slowDevice struct {
+	vi.Device
+	meanwhile func()
+}
+
+func (d slowDevice) Wait(ctx context.Context, local vi.Address) (vi.Request, error) {
+	r, err := d.Device.Wait(ctx, local)
+	return slowRequest{r, d.meanwhile}, err
+}
+
+type slowRequest struct {
+	vi.Request
+	meanwhile func()
+}
+
+func (r slowRequest) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.Agreement, error) {
+	l, a, err := r.Request.Accept(ctx, ep)
+	r.meanwhile()
+	return l, a, err
+}
+
+// TestCutBeforeStart: a connection that breaks between its set-up and the moment
+// when the VI has it is broken at the VI too.
+func TestCutBeforeStart(t *testing.T) {
+	client := openNIC(t, Config{})
+	var server *vi.NIC
+	p, err := New(Config{Listen: "127.0.0.1:0", Linger: testkit.Patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err = vi.Open(slowProvider{p, func() {
+		for _, x := range client.Device().(*device).away {
+			x.s.out.(*linkOutlet).l.Abort(net.ErrClosed)
+		}
+		s := server.Device().(slowDevice).Device.(*device).home
+		for end := time.Now().Add(testkit.Patience); ; time.Sleep(time.Millisecond) {
+			s.enter()
+			left := len(s.p.handles.all())
+			s.leave()
+			if left == 0 {
+				return
+			}
+			if time.Now().After(end) {
+				t.Error("the endpoint is not gone")
+				return
+			}
+		}
+	}}, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	var vis [2]*vi.VI
+	for i, n := range []*vi.NIC{client, server} {
+		if vis[i], err = n.CreateVI(vi.Attributes{Reliability: vi.ReliableReception}, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := vis[1]
+	at := vi.Address{Host: server.Query().LocalAddress, Discriminator: []byte("x")}
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+	defer cancel()
+	called := make(chan struct{})
+	go func() { // the end may come before the last answer: it fails then
+		defer close(called)
+		vis[0].ConnectRequest(ctx, vi.Address{Discriminator: []byte("me")}, at)
+	}()
+	r, err := server.ConnectWait(ctx, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Accept(ctx, w); err != nil {
+		t.Fatal(err)
+	}
+	<-called
+	for end := time.Now().Add(testkit.Patience); w.State() == vi.Connected; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the VI is still connected")
+		}
+	}
+}
+
 // TestNoAllocation: neither frames nor messages cost an allocation in steady
 // state.
 func TestNoAllocation(t *testing.T) {
@@ -184,4 +279,109 @@ func poll(t *testing.T, done func() (*vi.Descriptor, error)) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestFabricRestart: the members of a fabric that went away and came back are
+// its members again within five seconds, and what waited for requests still
+// does. [FCFS-3.2-5]
+func TestFabricRestart(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve := func(ln net.Listener) *fabricd.Daemon {
+		d := fabricd.New(fabricd.Config{Name: fc.NodeName(0x020000003101), Logger: testLogger})
+		t.Cleanup(func() { d.Close() })
+		go d.Serve(ln)
+		return d
+	}
+	d := serve(ln)
+	var warned [2]atomic.Int32
+	open := func(i int, host string) *vi.NIC {
+		log := slog.New(&warnings{Handler: slog.DiscardHandler, text: "link to fabric lost", n: &warned[i]})
+		p, err := New(Config{Fabric: ln.Addr().String(), Logger: log})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := vi.Open(p, host, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { n.Close() })
+		return n
+	}
+	client, server := open(0, "192.0.2.1"), open(1, "192.0.2.2")
+	v, w, _ := connectNICs(t, client, server, vi.ReliableReception)
+
+	// A listener that waits from before the loss, and a request in the midst of it.
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+	defer cancel()
+	at := vi.Address{Host: server.Query().LocalAddress, Discriminator: []byte("later")}
+	newVI := func(n *vi.NIC) *vi.VI {
+		v, err := n.CreateVI(vi.Attributes{Reliability: vi.ReliableReception}, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	accepted, asked := make(chan error, 1), make(chan error, 1)
+	x, y := newVI(client), newVI(server)
+	go func() {
+		r, err := server.ConnectWait(ctx, at)
+		if err == nil {
+			err = r.Accept(ctx, y)
+		}
+		accepted <- err
+	}()
+	d.Close()
+	for v.State() == vi.Connected || w.State() == vi.Connected || warned[0].Load() == 0 || warned[1].Load() == 0 {
+		if ctx.Err() != nil {
+			t.Fatalf("states %v, %v; %d and %d warnings", v.State(), w.State(), warned[0].Load(), warned[1].Load())
+		}
+		time.Sleep(time.Millisecond)
+	}
+	go func() {
+		_, err := x.ConnectRequest(ctx, vi.Address{Discriminator: []byte("me")}, at)
+		asked <- err
+	}()
+	// Long enough for the pauses to have reached their limit.
+	select {
+	case err := <-asked:
+		t.Fatalf("a request without a fabric ended: %v", err)
+	case <-time.After(2 * time.Second):
+	}
+	if ln, err = net.Listen("tcp", ln.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	serve(ln)
+	back := time.Now()
+	for _, c := range []chan error{asked, accepted} {
+		if err := <-c; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d := time.Since(back); d > 5*time.Second {
+		t.Errorf("back in service after %v", d)
+	}
+	for i := range warned {
+		if n := warned[i].Load(); n != 1 {
+			t.Errorf("%d warnings of one loss", n)
+		}
+	}
+}
+
+// warnings counts the warnings with a text.
+type warnings struct {
+	slog.Handler
+	text string
+	n    *atomic.Int32
+}
+
+func (*warnings) Enabled(context.Context, slog.Level) bool { return true }
+
+func (w *warnings) Handle(_ context.Context, r slog.Record) error {
+	if r.Level == slog.LevelWarn && r.Message == w.text {
+		w.n.Add(1)
+	}
+	return nil
 }

@@ -3,7 +3,7 @@ package fcvi
 import (
 	"slices"
 
-	"viaduct/fc"
+	"viaduct/internal/fc"
 )
 
 // A keptIU is an IU for a port that may not be sent to while its mapping is

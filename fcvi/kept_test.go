@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"viaduct/fc"
-	"viaduct/fc/fabric"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
+	"viaduct/internal/fc/fabric"
+	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
 

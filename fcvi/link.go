@@ -7,10 +7,10 @@ import (
 	"sync"
 	"time"
 
-	"viaduct/fc"
-	"viaduct/fc/fabric"
-	"viaduct/fc/fabricd"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
+	"viaduct/internal/fc/fabric"
+	"viaduct/internal/fc/fabricd"
+	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
 
@@ -22,6 +22,8 @@ type link struct {
 	poll poller
 	gone chan struct{} // closed when the endpoint is gone
 
+	started  bool   // vi has the connection; guarded by s.mu
+	before   func() // what broke it before that; guarded by s.mu
 	breaking sync.Once
 }
 
@@ -31,7 +33,12 @@ func newLink(s *station, ep *vi.Endpoint) *link {
 	l := &link{s: s, v: &viConsumer{s: s, ep: ep}, gone: make(chan struct{})}
 	l.v.end = func(orderly bool) {
 		// Break takes the VI's lock and stops this link: not from here.
-		l.breaking.Do(func() { s.breaks.Go(func() { ep.Break(orderly) }) })
+		end := func() { l.breaking.Do(func() { s.breaks.Go(func() { ep.Break(orderly) }) }) }
+		if !l.started { // to an endpoint without a connection Break would do nothing
+			l.before = end
+			return
+		}
+		end()
 	}
 	return l
 }
@@ -47,7 +54,15 @@ func (l *link) attach(c *conn) {
 }
 
 // Start implements vi.Link.
-func (l *link) Start() { l.s.do(func(now fc.Time) { l.c.begin(now) }) }
+func (l *link) Start() {
+	l.s.enter()
+	l.started = true
+	if l.before != nil && !l.s.dead {
+		l.before()
+	}
+	l.s.leave()
+	l.s.do(func(now fc.Time) { l.c.begin(now) })
+}
 
 // SendPosted implements vi.Link.
 func (l *link) SendPosted() { l.s.do(func(now fc.Time) { l.c.posted(now) }) }

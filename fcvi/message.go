@@ -1,8 +1,8 @@
 package fcvi
 
 import (
-	"viaduct/fc"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
+	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
 
@@ -175,7 +175,7 @@ func (c *conn) sentMessage(now fc.Time) {
 		}
 	}
 	if w := &t.cur; w.op == iu.ReadRqst || c.rr() {
-		// Completes with its response. [FCVI-3-7]
+		// Completes with its response. [FCVI-3-7] [VIA-4.5-4]
 		q := t.pending.push(pending{id: t.curID, oxid: t.oxid, rxid: fc.Unassigned,
 			asked: t.answered, end: -1, since: now})
 		q.w = *w

@@ -1,15 +1,17 @@
 package fcvi
 
 import (
-	"viaduct/fc"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
 	"viaduct/internal/regmem"
+	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
 
 // placeFrame puts the bytes of a frame where they belong if it is the turn of
 // their message, and holds them otherwise: a later Write must not be overtaken
-// in memory by an earlier one. It reports whether the message goes on.
+// in memory by an earlier one. Bytes are placed as frames come, which is in
+// ascending order where the path keeps their order. It reports whether the
+// message goes on. [VIA-4.2-5]
 func (c *conn) placeFrame(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
 	r := &c.rx
 	if m.h.Op == iu.ReadRqst {
@@ -47,7 +49,7 @@ func (c *conn) placeWrite(m *rxMsg, off uint32, b []byte) {
 	if m.bad != 0 || len(b) == 0 {
 		return
 	}
-	if out := c.up.place(m.h.RmtHandle, m.h.RmtVA, m.h.Total, off, b); out != regmem.OK {
+	if out := c.up.place(m.h.RmtHandle, m.h.RmtVA, m.h.Total, off, b); out != regmem.OK { // [VIA-4.2-1]
 		m.bad = iu.RDMAWriteProt
 		return
 	}
@@ -86,11 +88,11 @@ func (c *conn) takeRecv(now fc.Time, m *rxMsg) bool {
 	capacity, bad, ok := c.up.takeRecv()
 	if !ok {
 		if c.holds {
-			r.waiting = true // what was placed of it, by a Write, stays
+			r.waiting = true // what was placed of it, by a Write, stays [VIA-4.1-3]
 			return false
 		}
-		c.p.stats.NoReceive++ // [FCVI-5.2.3-4]
-		c.up.async(vi.ErrorRecvQEmpty, controlOf(m.h.Op))
+		c.p.stats.NoReceive++                             // [FCVI-5.2.3-4]
+		c.up.async(vi.ErrorRecvQEmpty, controlOf(m.h.Op)) // [VIA-4.6-4] [VIA-5.2-4]
 		c.reject1(now, m, iu.NoRecvDesc)
 		return false
 	}
@@ -144,13 +146,13 @@ func (c *conn) recvError(now fc.Time, m *rxMsg, st vi.Status, reason iu.Reason) 
 // scatter places bytes of a Send into the receive descriptor.
 func (c *conn) scatter(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
 	if uint64(off)+uint64(len(b)) > c.rx.capacity {
-		c.recvError(now, m, vi.StatusLengthError, iu.LengthError)
+		c.recvError(now, m, vi.StatusLengthError, iu.LengthError) // [VIA-4.1-2] [VIA-4.6-5]
 		return false
 	}
 	if len(b) == 0 {
 		return true
 	}
-	if st := c.up.scatter(off, b); st != 0 {
+	if st := c.up.scatter(off, b); st != 0 { // [VIA-4.6-7]
 		c.recvError(now, m, st, iu.RecvProt)
 		return false
 	}

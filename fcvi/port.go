@@ -7,8 +7,8 @@ import (
 	"net/netip"
 	"time"
 
-	"viaduct/fc"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
+	"viaduct/internal/wire/iu"
 )
 
 // Limits of the assignment and defaults. [FCVI-5.7-5] [FCVI-8.3-2]
@@ -105,7 +105,7 @@ type setupKey struct {
 	id   uint32
 }
 
-// A setup is what a responder remembers of a connection request. [FCVI-5.9.10-3]
+// A setup is what a responder remembers of a connection request.
 type setup struct {
 	conn   *conn     // nil once it is over
 	reason iu.Reason // how it was answered then

@@ -1,8 +1,8 @@
 package fcvi
 
 import (
-	"viaduct/fc"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
+	"viaduct/internal/wire/iu"
 )
 
 // At Reliable Delivery a Send or Write has no answer, so nobody would notice

@@ -4,9 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"viaduct/fc"
-	"viaduct/fc/fabric"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
+	"viaduct/internal/fc/fabric"
+	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
 
@@ -20,7 +20,7 @@ func (s *sim) provers(level iu.Reliability) (a, b *fake) {
 }
 
 // TestProbe: a loss that nothing follows is found all the same. [FCVI-3-4]
-// [FCVI-8.4-10] [FCVI-E-4]
+// [FCVI-8.4-10]
 func TestProbe(t *testing.T) {
 	const soon = 4 * fc.DefaultEDTOV
 	for _, order := range []bool{true, false} {

@@ -14,10 +14,11 @@ import (
 	"sync"
 	"time"
 
-	"viaduct/fc"
-	"viaduct/fc/fabricd"
-	"viaduct/fc/fcip"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
+	"viaduct/internal/fc/fabricd"
+	"viaduct/internal/fc/fcip"
+	"viaduct/internal/perturb"
+	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
 
@@ -30,7 +31,10 @@ type Config struct {
 	Listen string
 
 	// Fabric, if set, is the address of a fabric daemon: the NIC is one
-	// N_Port there and speaks with the others. Listen is ignored.
+	// N_Port there and speaks with the others. A link that is lost is logged as
+	// a warning and made anew, with pauses of a second or so, until the NIC
+	// is closed: connections break, requests to connect wait, and what waits
+	// for requests goes on. Listen is ignored.
 	Fabric string
 
 	// Network, if set, attaches the NIC's port to links in this process.
@@ -82,7 +86,7 @@ type Network interface {
 type Provider struct {
 	cfg Config
 
-	mu    sync.Mutex
+	mu    perturb.Mutex
 	stats Stats // of closed NICs; guarded by mu
 	open  map[*device]struct{}
 }
@@ -136,7 +140,7 @@ type device struct {
 	daemon *fabricd.Daemon // of Listen
 	home   *station        // takes connection requests; nil if the NIC only dials
 
-	mu    sync.Mutex
+	mu    perturb.Mutex
 	away  map[string]*dialing // stations at other fabrics, by FCIP address; guarded by mu
 	ports int                 // guarded by mu
 	wg    sync.WaitGroup
@@ -179,7 +183,8 @@ func (p *Provider) Open(name string, nic *vi.NIC) (vi.Device, error) {
 				d.ips = []netip.Addr{ap.Addr().Unmap()}
 			}
 		}
-		d.home, err = d.station(d.ips, func(*station) (outlet, error) { return &linkOutlet{l: l}, nil })
+		keep := &keeper{ctx: d.ctx, redial: fcip.Redialer{Address: p.cfg.Fabric, Config: d.linkConfig()}}
+		d.home, err = d.station(d.ips, func(*station) (outlet, error) { return &linkOutlet{l: l, keep: keep}, nil })
 	case p.cfg.Listen != "":
 		port, err = d.listen()
 	}
@@ -257,9 +262,12 @@ func (d *device) listen() (port uint16, err error) {
 }
 
 func (d *device) dial(ctx context.Context, address string) (*fcip.Link, error) {
+	return fcip.Dial(ctx, address, d.linkConfig())
+}
+
+func (d *device) linkConfig() fcip.Config {
 	c := &d.p.cfg
-	return fcip.Dial(ctx, address, fcip.Config{FabricName: fc.NodeName(d.mac), Entity: d.mac, WrapConn: c.WrapConn,
-		Congestion: c.Congestion, Logger: c.Logger})
+	return fcip.Config{FabricName: fc.NodeName(d.mac), Entity: d.mac, WrapConn: c.WrapConn, Congestion: c.Congestion, Logger: c.Logger}
 }
 
 // station makes an FC-VI port of this NIC. Ports at the fabrics of others have
@@ -309,8 +317,9 @@ func (d *device) stationFor(ctx context.Context, remote vi.Address, mode iu.Mode
 			own = netip.AddrPortFrom(own.Addr(), fcip.Port)
 		}
 		// Of two NICs with fabrics of their own that ask for each other, one
-		// goes to the other's.
-		if own == ap || mode == iu.PeerToPeer && own.Compare(ap) > 0 {
+		// goes to the other's. A NIC that calls itself does so from a second
+		// port: a port does not log in to itself.
+		if mode == iu.PeerToPeer && own.Compare(ap) >= 0 {
 			return d.home, nil
 		}
 	}
@@ -431,7 +440,7 @@ func (d *device) Attributes() vi.NICAttributes {
 		MaxRegisterBlockBytes:  1 << 47,
 		MaxVI:                  1 << 16,
 		MaxDescriptorsPerQueue: 1 << 14,
-		MaxSegmentsPerDesc:     252,
+		MaxSegmentsPerDesc:     252, // [VIA-3.4-5]
 		MaxCQ:                  1 << 16,
 		MaxCQEntries:           1 << 24,
 		MaxTransferSize:        d.p.cfg.MaxTransferSize,

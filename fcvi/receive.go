@@ -1,8 +1,8 @@
 package fcvi
 
 import (
-	"viaduct/fc"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
+	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
 
@@ -175,7 +175,7 @@ func (c *conn) take1(now fc.Time, f *fc.Frame, h *iu.Header, inOrder bool) {
 
 // lost breaks a reliable connection for a hole in the request stream. What
 // was received of the message in hand is reported as partial. [FCVI-8.4-4]
-// [FCVI-3-4]
+// [FCVI-3-4] [VIA-4.5-3]
 func (c *conn) lost(now fc.Time, m *rxMsg, reason iu.Reason, id iu.MsgID) {
 	c.partial(m)
 	c.fail(now, reason, id, true)
@@ -188,9 +188,20 @@ func (c *conn) partial(m *rxMsg) {
 	case !m.open:
 	case r.haveRecv && m.h.Op == iu.SendRqst:
 		r.haveRecv = false
-		c.up.finishRecv(vi.Delivery{Length: m.got.next(), Status: vi.StatusPartialError})
-	case m.h.Op == iu.WriteRqst && m.h.Flags&iu.FlagImm == 0:
+		c.up.finishRecv(vi.Delivery{Length: m.got.next(), Status: vi.StatusPartialError}) // [VIA-4.6-12]
+	case m.h.Op != iu.WriteRqst:
+	case m.h.Flags&iu.FlagImm == 0: // [VIA-4.6-11] [VIA-5.2-7]
 		c.up.async(vi.ErrorRDMAWAbort, vi.OpRDMAWrite)
+	case m.h.MsgID == r.mexp && !r.waiting: // in the descriptor that it would have consumed
+		bad := vi.Status(0)
+		if !r.haveRecv {
+			var ok bool
+			if _, bad, ok = c.up.takeRecv(); !ok {
+				return
+			}
+		}
+		r.haveRecv = false
+		c.up.finishRecv(vi.Delivery{Length: m.got.next(), RemoteWrite: true, Status: bad | vi.StatusPartialError})
 	}
 }
 

@@ -3,8 +3,8 @@ package fcvi
 import (
 	"fmt"
 
-	"viaduct/fc"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
+	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
 

@@ -3,8 +3,8 @@ package fcvi
 import (
 	"slices"
 
-	"viaduct/fc"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
+	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
 
@@ -69,7 +69,7 @@ func (c *conn) response(now fc.Time, f *fc.Frame, h *iu.Header) {
 	q.rxid = f.RXID
 	if h.Flags&iu.FlagErr != 0 {
 		q.reason = h.Status().Reason.Known()
-		q.bad = descriptorStatus(q.reason)
+		q.bad = descriptorStatus(q.reason) // [VIA-4.5-6]
 		q.done = true
 	} else if h.Op == iu.ReadResp {
 		if !c.readData(now, f, q, i) {
@@ -144,7 +144,7 @@ func (c *conn) readData(now fc.Time, f *fc.Frame, q *pending, i int) bool {
 	q.started, q.progress = true, now
 	if n > 0 {
 		if bad := c.up.scatterRead(&q.w, off, f.Payload); bad != 0 {
-			q.bad, q.reason, q.done = bad, iu.PortInternal, true
+			q.bad, q.reason, q.done = bad, iu.PortInternal, true // [VIA-4.6-15]
 			return true
 		}
 		p.stats.PlacedBytes += uint64(n)
@@ -152,7 +152,7 @@ func (c *conn) readData(now fc.Time, f *fc.Frame, q *pending, i int) bool {
 	if f.Last() {
 		q.end = int64(off + n)
 	}
-	q.done = q.end >= 0 && q.got.covers(uint32(q.end)) // [FCVI-5.2.4-4]
+	q.done = q.end >= 0 && q.got.covers(uint32(q.end)) // [FCVI-5.2.4-4] [VIA-4.5-5]
 	if i == 0 && off+n == q.got.next() && !q.done {
 		c.follow(now, f, true)
 	}

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"viaduct/fc/fabric"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc/fabric"
+	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
 

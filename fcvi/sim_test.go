@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"viaduct/fc"
-	"viaduct/fc/fabric"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
+	"viaduct/internal/fc/fabric"
 	"viaduct/internal/regmem"
+	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
 

@@ -4,9 +4,9 @@ import (
 	"sync"
 	"time"
 
-	"viaduct/fc"
-	"viaduct/fc/fabricd"
-	"viaduct/fc/fcip"
+	"viaduct/internal/fc"
+	"viaduct/internal/fc/fabricd"
+	"viaduct/internal/perturb"
 )
 
 // A station is an FC-VI port in real time: the machines with their lock, their
@@ -14,7 +14,7 @@ import (
 // posts, whoever receives, or the timer. What they send is queued by the link
 // and written by Flush after the lock was given back.
 type station struct {
-	mu     sync.Mutex
+	mu     perturb.Mutex
 	start  time.Time // when the clock began, and later by what it did not count; guarded by mu
 	at     fc.Time   // the clock when mu was taken; guarded by mu
 	np     *fc.NPort
@@ -242,57 +242,4 @@ func (o *localOutlet) poller(dst fc.Addr) poller {
 		return l
 	}
 	return nil
-}
-
-// linkOutlet attaches a station to an FCIP link: its N_Port logs in to the
-// fabric at the other end.
-type linkOutlet struct {
-	l *fcip.Link
-	s *station
-
-	now   fc.Time         // of the batch that is being taken; guarded by the station
-	yield func(*fc.Frame) // frame, made once
-}
-
-func (o *linkOutlet) begin(s *station) error {
-	o.s, o.yield = s, o.frame
-	now := s.enter()
-	s.out = o
-	s.np.LinkUp(now, fc.LinkInfo{})
-	o.l.Start(o)
-	s.leave()
-	return nil
-}
-
-func (o *linkOutlet) Send(f *fc.Frame) { o.l.Send(f) }
-func (o *linkOutlet) SendRun(f *fc.Frame, size int, data []byte) {
-	o.l.SendRun(f, size, data)
-}
-func (o *linkOutlet) room(fc.Addr) int      { return o.l.Room() }
-func (o *linkOutlet) flush()                { o.l.Flush() }
-func (o *linkOutlet) close()                { o.l.Close() }
-func (o *linkOutlet) poller(fc.Addr) poller { return o.l }
-
-// Frames takes a batch under one lock.
-func (o *linkOutlet) Frames(recv func(yield func(f *fc.Frame))) {
-	s := o.s
-	o.now = s.enter()
-	if !s.dead {
-		recv(o.yield)
-	}
-	s.leave()
-}
-
-func (o *linkOutlet) frame(f *fc.Frame) { o.s.np.Receive(o.now, f) }
-
-// Room lets the connections that wait for the link go on.
-func (o *linkOutlet) Room() { o.s.do(o.s.p.linkRoom) }
-
-// Down ends every login: whoever was behind the link is out of reach. The
-// other end waits for ours to close.
-func (o *linkOutlet) Down(error) {
-	o.s.do(func(now fc.Time) {
-		o.s.np.LinkLost(now)
-		o.s.breaks.Go(func() { o.l.Close() })
-	})
 }

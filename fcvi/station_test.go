@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"viaduct/fc"
+	"viaduct/internal/fc"
 )
 
 // nowhere is an outlet that leads to no link.

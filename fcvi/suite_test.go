@@ -10,12 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"viaduct/fc"
-	"viaduct/fc/fabric"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
+	"viaduct/internal/fc/fabric"
 	"viaduct/internal/testkit"
+	"viaduct/internal/vitest"
+	"viaduct/internal/wire/iu"
 	"viaduct/vi"
-	"viaduct/vi/vitest"
 )
 
 // TestVI_SuiteFCIP runs what every VI provider has to pass over FCIP links. Its

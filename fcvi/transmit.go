@@ -1,8 +1,8 @@
 package fcvi
 
 import (
-	"viaduct/fc"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
+	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
 
@@ -130,7 +130,7 @@ func (c *conn) startMessage(now fc.Time) bool {
 			return false
 		}
 		read := ctl.Op() == vi.OpRDMARead
-		if read && t.reads >= max(1, int(c.rattrs.MaxReads)) { // [FCVI-5.2.4-7]
+		if read && t.reads >= max(1, int(c.rattrs.MaxReads)) { // [FCVI-5.2.4-7] [VIA-4.3-4]
 			return false
 		}
 		limit := c.sendWindow()

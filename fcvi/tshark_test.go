@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"viaduct/fc"
-	"viaduct/fc/fcip"
+	"viaduct/internal/fc"
+	"viaduct/internal/fc/fcip"
 	"viaduct/internal/testkit"
 	"viaduct/vi"
 )

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"viaduct/fc"
-	"viaduct/fc/fabric"
-	"viaduct/fcvi/iu"
+	"viaduct/internal/fc"
+	"viaduct/internal/fc/fabric"
+	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
 
@@ -135,7 +135,7 @@ func TestWire(t *testing.T) {
 						if fctl != 0x290000 || first.h.Total != 1700 || first.h.Flags&^iu.FlagRR != iu.FlagRspRqd || first.h.Param != 0 {
 							t.Errorf("%s: F_CTL %06x, %v", k, uint32(fctl), first.h)
 						}
-					case iu.ReadResp: // [FCVI-5.2.4-3] [FCVI-6.7-1] [FCVI-5.9.6-3]
+					case iu.ReadResp: // [FCVI-5.2.4-3] [FCVI-5.9.6-3]
 						if fctl != 0x980008 || total != 1700 || len(m.frames) != 2 || first.f.RXID == fc.Unassigned {
 							t.Errorf("%s: F_CTL %06x, %d bytes", k, uint32(fctl), total)
 						}
@@ -244,7 +244,7 @@ func TestFCVI_C(t *testing.T) {
 			t.Errorf("server %v, broken %d", b.c.state, b.broke)
 		}
 	})
-	t.Run("FCVI-8.5-2", func(t *testing.T) { // retries, and how many [FCVI-8.5-3] [FCVI-5.9.6-4] [FCVI-5.9.10-3]
+	t.Run("FCVI-8.5-2", func(t *testing.T) { // retries, and how many [FCVI-8.5-3] [FCVI-5.9.6-4]
 		s := newSim(t, simConfig{seed: 1, order: true})
 		all := s.record()
 		s.net.AddFault(&fabric.Fault{Match: opcode(iu.ConnectRqst), Do: fabric.Drop})
@@ -285,7 +285,7 @@ func TestFCVI_C(t *testing.T) {
 			t.Errorf("%d refusals, then %v %v", noMatch, a.result, b.result)
 		}
 	})
-	t.Run("FCVI-5.3.2-8", func(t *testing.T) { // attributes refused
+	t.Run("attributes refused", func(t *testing.T) { // by the server
 		s := newSim(t, simConfig{seed: 1, order: true})
 		a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableReception)
 		s.serve(b, "x")

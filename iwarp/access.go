@@ -2,8 +2,8 @@ package iwarp
 
 import (
 	"viaduct/internal/regmem"
-	"viaduct/iwarp/ddp"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/rdmap"
 )
 
 // Access is a set of things that a peer may do with a region or window. The

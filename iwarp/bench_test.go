@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"viaduct/internal/frameio"
+	"viaduct/internal/sock"
 )
 
 // The benchmarks put plain TCP beside each figure: the same bytes over the
@@ -221,7 +221,7 @@ var congestion = sync.OnceValue(func() string {
 		return ""
 	}
 	defer c.Close()
-	if frameio.Tune(c, frameio.Tuning{Congestion: "reno"}) != nil {
+	if sock.Tune(c, sock.Tuning{Congestion: "reno"}) != nil {
 		return ""
 	}
 	return "reno"
@@ -229,6 +229,6 @@ var congestion = sync.OnceValue(func() string {
 
 func tune(cs ...net.Conn) {
 	for _, c := range cs {
-		frameio.Tune(c, frameio.Tuning{Congestion: congestion()})
+		sock.Tune(c, sock.Tuning{Congestion: congestion()})
 	}
 }

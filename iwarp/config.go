@@ -7,8 +7,8 @@ import (
 	"net"
 	"time"
 
-	"viaduct/iwarp/mpa"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/mpa"
+	"viaduct/internal/wire/rdmap"
 )
 
 // Timers of our choice. [I-14] [I-33] [I-36]

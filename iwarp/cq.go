@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 
-	"viaduct/internal/doze"
+	"viaduct/internal/attend"
+	"viaduct/internal/perturb"
 	"viaduct/internal/queue"
 )
 
@@ -25,9 +25,9 @@ type CompletionQueue struct {
 	capacity int
 	users    atomic.Pointer[[]*QueuePair]
 	armed    atomic.Int32
-	dozing   atomic.Pointer[doze.Sleeper] // see Doze
+	dozing   atomic.Pointer[attend.Sleeper] // see Doze
 
-	mu       sync.Mutex
+	mu       perturb.Mutex
 	reserved int           // guarded by mu
 	events   chan struct{} // guarded by mu; made when first needed
 }
@@ -146,9 +146,9 @@ func (c *CompletionQueue) Expects() bool { return (*progress)(c).Expects() }
 // attached to what it sleeps on. It is false if that can't be done. As after Arm,
 // completions that were there before have to be looked for, but not the
 // connections. One consumer may doze at a time, until Rouse.
-func (c *CompletionQueue) Doze(z *doze.Sleeper) bool {
+func (c *CompletionQueue) SleepAt(z *attend.Sleeper) bool {
 	c.dozing.Store(z)
-	if (*progress)(c).Doze(z) {
+	if (*progress)(c).SleepAt(z) {
 		return true
 	}
 	c.Rouse()
@@ -231,7 +231,7 @@ type progress CompletionQueue
 // it.
 const maxPolled = 8
 
-// Poll implements [queue.Progress].
+// Poll implements [attend.Progress].
 func (p *progress) Poll() (got bool) {
 	users := *p.users.Load()
 	if len(users) > maxPolled {
@@ -248,14 +248,14 @@ func (p *progress) Poll() (got bool) {
 	return got
 }
 
-// Unpoll implements [queue.Progress].
+// Unpoll implements [attend.Progress].
 func (p *progress) Unpoll() {
 	for _, q := range *p.users.Load() {
 		q.unpoll()
 	}
 }
 
-// Expects implements [queue.Dozer].
+// Expects implements [attend.SourceSleeper].
 func (p *progress) Expects() bool {
 	users := *p.users.Load()
 	return len(users) <= maxPolled && slices.ContainsFunc(users, func(q *QueuePair) bool {
@@ -267,14 +267,14 @@ func (p *progress) Expects() bool {
 	})
 }
 
-// Doze implements [queue.Dozer].
-func (p *progress) Doze(s *doze.Sleeper) bool {
+// SleepAt implements [attend.SourceSleeper].
+func (p *progress) SleepAt(s *attend.Sleeper) bool {
 	users := *p.users.Load()
 	for _, q := range users {
 		if !q.ready.Load() {
 			return false
 		}
-		if !q.fc.Doze(s) {
+		if !q.fc.SleepAt(s) {
 			return false
 		}
 	}

@@ -3,9 +3,9 @@ package iwarp
 import (
 	"errors"
 	"fmt"
-	"sync"
 	"unsafe"
 
+	"viaduct/internal/perturb"
 	"viaduct/internal/regmem"
 )
 
@@ -42,7 +42,7 @@ type Device struct {
 
 	nudger nudger
 
-	mu      sync.Mutex
+	mu      perturb.Mutex
 	streams map[*QueuePair]struct{} // guarded by mu
 }
 
@@ -157,9 +157,10 @@ func (p *ProtectionDomain) Register(mem []byte, access Access, opt ...RegionOpti
 }
 
 // RegisterPointer is Register for n bytes at ptr that Go does not manage, such
-// as C memory. The caller keeps them in place until Close.
+// as C memory. The caller keeps them in place until Close, and answers for it that
+// they are the program's: only nil and a range that wraps are refused.
 func (p *ProtectionDomain) RegisterPointer(ptr unsafe.Pointer, n int, access Access, opt ...RegionOptions) (*MemoryRegion, error) {
-	if ptr == nil || n <= 0 {
+	if ptr == nil || n <= 0 || uintptr(ptr)+uintptr(n) < uintptr(ptr) {
 		return nil, fmt.Errorf("%w: %d bytes at %p", ErrInvalid, n, ptr)
 	}
 	return p.register(unsafe.Slice((*byte)(ptr), n), access, nil, opt)

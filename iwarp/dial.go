@@ -4,7 +4,7 @@ import (
 	"context"
 	"net"
 
-	"viaduct/internal/frameio"
+	"viaduct/internal/sock"
 )
 
 // Dial connects to addr, host:port, and starts a stream as Initiator. cfg may
@@ -25,7 +25,7 @@ func dial(ctx context.Context, addr string, c *Config) (_ *QueuePair, silent boo
 	if err != nil {
 		return nil, false, err
 	}
-	q, in, err := client(ctx, nc, c, nil)
+	q, in, err := client(ctx, nc, c)
 	if err == nil {
 		return q, false, nil
 	}
@@ -42,7 +42,7 @@ func dialTCP(ctx context.Context, addr string, c *Config) (net.Conn, error) {
 	if !c.owns() {
 		return d.DialContext(ctx, "tcp", addr)
 	}
-	return frameio.Dial(ctx, &d, "tcp", addr)
+	return sock.Dial(ctx, &d, "tcp", addr)
 }
 
 // plainHint adds to an error that an old peer may be the reason.

@@ -40,7 +40,11 @@
 // own Protection Domain, completion queues and receive queue by default. What
 // is kept of RFC 5042, and what is left to the caller, is in docs/security.md.
 //
-// Not here: markers and CRC can't be offloaded, congestion control is TCP's,
-// IPsec is the host's. Remote Direct Memory Access needs no consumer at its
+// IPsec is the host's; Config.TLS is what is offered in its place. [MPA-9.3-1]
+// [MPA-9.4-1] [SEC-5.4-3]
+//
+// The rules of its profile bind the host likewise. [DDP-8.4.2-1] [RDMAP-8.2.2-1]
+//
+// Not here: markers and CRC can't be offloaded, congestion control is TCP's. Remote Direct Memory Access needs no consumer at its
 // target, but this process must run.
 package iwarp

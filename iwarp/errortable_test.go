@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"testing"
 
-	"viaduct/iwarp/ddp"
-	"viaduct/iwarp/mpa"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/mpa"
+	"viaduct/internal/wire/rdmap"
 )
 
 // A ground is what a bad segment meets: a stream with a receive of 16 bytes,

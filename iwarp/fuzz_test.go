@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"viaduct/iwarp/ddp"
-	"viaduct/iwarp/mpa"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/mpa"
+	"viaduct/internal/wire/rdmap"
 )
 
 // A sinkConn takes everything and gives nothing until it is closed.

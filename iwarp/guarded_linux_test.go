@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/rdmap"
 )
 
 // TestTruncatedFile: a mapped file that shrinks while it is registered ends the

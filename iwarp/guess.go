@@ -4,11 +4,12 @@ import (
 	"cmp"
 	"math"
 
+	"viaduct/internal/budget"
 	"viaduct/internal/frameio"
 	"viaduct/internal/regmem"
-	"viaduct/iwarp/ddp"
-	"viaduct/iwarp/mpa"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/mpa"
+	"viaduct/internal/wire/rdmap"
 )
 
 const (
@@ -17,11 +18,10 @@ const (
 	// maxVerified is how many bytes are read ahead where they are looked at again
 	// for their CRC: they should be in the processor's cache still.
 	maxVerified = 512 << 10
-
-	// maxSkipsSee is how many occasions to look ahead are passed over at most after
-	// one that found little.
-	maxSkipsSee = 63
 )
+
+// seldomSeen is how looking ahead for Writes backs off where it finds little.
+var seldomSeen = budget.Rule{Max: 63}
 
 // A guessing gathers guesses.
 type guessing struct {
@@ -72,6 +72,9 @@ func (e *engine) Guess(g []frameio.Guess) []frameio.Guess {
 	case l.kind.IsSend() && q.guessSend(&x):
 	case l.kind == rdmap.Write || !l.active:
 		q.seeWrites(&x)
+	}
+	if len(x.g) == 0 { // GuessesOver does not follow then
+		r.ahead = regmem.ReleaseAll(r.ahead)
 	}
 	return x.g
 }
@@ -213,8 +216,7 @@ func (q *QueuePair) guessReads(x *guessing) {
 func (q *QueuePair) seeWrites(x *guessing) {
 	r := &q.rx
 	l := r.long
-	if r.skipSee > 0 {
-		r.skipSee--
+	if !r.see.Worth() {
 		return
 	}
 	missing := 0
@@ -238,17 +240,13 @@ func (q *QueuePair) seeWrites(x *guessing) {
 		if out != regmem.OK {
 			break
 		}
-		r.ahead = append(r.ahead, ref)
 		if ref.Guarded() || !x.add(n, ref.B) {
+			ref.Release()
 			break
 		}
+		r.ahead = append(r.ahead, ref)
 	}
-	if len(x.g) > 1 {
-		r.skipsSee = 0
-	} else {
-		r.skipsSee = min(2*r.skipsSee+1, maxSkipsSee)
-		r.skipSee = r.skipsSee
-	}
+	r.see.Done(&seldomSeen, len(x.g) > 1)
 }
 
 // pinAhead pins n bytes at offset off of a list until GuessesOver; nil if they
@@ -262,9 +260,12 @@ func (q *QueuePair) pinAhead(sg []SGE, off, n uint64) (b []byte) {
 		if out != regmem.OK {
 			return false
 		}
-		if q.rx.ahead = append(q.rx.ahead, ref); !ref.Guarded() {
-			b = ref.B
+		if ref.Guarded() {
+			ref.Release()
+			return false
 		}
+		q.rx.ahead = append(q.rx.ahead, ref)
+		b = ref.B
 		return false
 	})
 	return b

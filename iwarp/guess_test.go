@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"testing"
 
-	"viaduct/iwarp/ddp"
-	"viaduct/iwarp/mpa"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/mpa"
+	"viaduct/internal/wire/rdmap"
 )
 
 // TestReadsAhead: the answers to several Reads come to their sinks by few reads of

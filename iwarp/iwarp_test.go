@@ -105,6 +105,8 @@ var variants = []struct {
 	{name: "send RTR", ci: Config{RTR: 1}},
 }
 
+// TestTransfer: what one side gives arrives on the other.
+// [DDP-1.2-1] [DDP-5.2-4] [RDMAP-5.1-4] [RDMAP-5.3-3]
 func TestTransfer(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
@@ -125,7 +127,6 @@ func TestTransfer(t *testing.T) {
 
 // transfer moves n bytes by Send, Write and Read and compares. The Send is
 // shorter than its buffer, the Write goes into the middle of a region.
-// [DDP-1.2-1] [DDP-5.2-4] [RDMAP-5.1-4] [RDMAP-5.3-3]
 func transfer(t *testing.T, a, b *QueuePair, n int) {
 	data := pattern(n, 1)
 	sink := make([]byte, n+2)

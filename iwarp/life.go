@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"viaduct/iwarp/mpa"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/mpa"
+	"viaduct/internal/wire/rdmap"
 )
 
 // How a stream ends on the wire.
@@ -82,11 +82,11 @@ func (q *QueuePair) logEnd(err error, how ending) {
 	}
 	switch {
 	case errors.Is(err, ErrClosed) || errors.Is(err, io.EOF):
-		q.log.Info("stream closed", "remote", q.RemoteAddr())
+		q.log.Info("stream closed", "remote", q.RemoteAddr().String())
 	case how == endTerminate:
-		q.log.Warn("terminate sent", "remote", q.RemoteAddr(), "err", err)
+		q.log.Warn("terminate sent", "remote", q.RemoteAddr().String(), "err", err)
 	default:
-		q.log.Warn("stream ended", "remote", q.RemoteAddr(), "err", err)
+		q.log.Warn("stream ended", "remote", q.RemoteAddr().String(), "err", err)
 	}
 }
 
@@ -116,6 +116,8 @@ func (q *QueuePair) tearDown(how ending) {
 
 // flushAll completes whatever is posted. Whoever posts from now on flushes.
 func (q *QueuePair) flushAll() {
+	q.flushing.Lock() // a PostRecv that sees the gate flushes behind what is ahead of it
+	defer q.flushing.Unlock()
 	q.gate.Store(gateFlushed)
 	q.flushSends()
 	if w := q.rx.recv; w != nil { // a message was in progress
@@ -125,7 +127,7 @@ func (q *QueuePair) flushAll() {
 		q.recvCQ.pushAll(q.rx.done)
 		q.rx.done = nil
 	}
-	q.flushRecvs()
+	q.flushRecvsLocked()
 }
 
 func (q *QueuePair) endWire(how ending) {
@@ -200,7 +202,7 @@ func (q *QueuePair) peerClosed() {
 	q.mu.Unlock()
 	q.peerEnd.happen()
 	if q.log.Enabled(context.Background(), slog.LevelDebug) {
-		q.log.Debug("peer closed", "remote", q.RemoteAddr())
+		q.log.Debug("peer closed", "remote", q.RemoteAddr().String())
 	}
 	q.flushRecvs()
 	if finished && !closer { // who closes sees to the rest
@@ -370,16 +372,16 @@ func (q *QueuePair) firstCame() {
 	}
 }
 
-// watchIdle ends the stream when nothing was sent or received for d.
-// [SEC-6.4.2-1] [I-71]
-func (q *QueuePair) watchIdle(d time.Duration) {
-	q.after(d, func() {
+// watchIdle ends the stream when nothing was sent or received for d. It looks when
+// that may be so, in rest at first. [SEC-6.4.2-1] [I-71]
+func (q *QueuePair) watchIdle(d, rest time.Duration) {
+	q.after(rest, func() {
 		idle := time.Since(q.lastActivity())
 		if idle >= d {
 			q.endWith(ErrTimeout, endAbort)
 			return
 		}
-		q.watchIdle(d - idle)
+		q.watchIdle(d, d-idle)
 	})
 }
 

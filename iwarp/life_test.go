@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
-	"viaduct/iwarp/ddp"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/rdmap"
 )
 
 // TestClose: Close sends what was accepted, lets Reads finish, and ends with
@@ -119,6 +120,30 @@ func TestHalfClose(t *testing.T) {
 	a.PostRecv(RecvWR{ID: 5, SG: []SGE{Buf(sink)}})
 	if c, err := a.RecvCQ().Wait(ctxt(t)); err != nil || c.ID != 3 { // too short on purpose: see below
 		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+// TestFlushTogether: receives complete in the order of posting although the end
+// of the stream and a PostRecv that comes at that moment both flush them.
+func TestFlushTogether(t *testing.T) {
+	a, b := connect(t, nil, &Config{RecvDepth: 1024})
+	defer closeBoth(a, b)
+	for range 20 {
+		for id := range uint64(1024) {
+			if err := b.PostRecv(RecvWR{ID: id}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var both sync.WaitGroup
+		for range 2 {
+			both.Go(b.flushRecvs)
+		}
+		both.Wait()
+		for id := range uint64(1024) {
+			if c, ok := b.RecvCQ().Poll(); !ok || c.ID != id || c.Status != StatusFlushed {
+				t.Fatalf("in place of receive %d: %+v, %t", id, c, ok)
+			}
+		}
 	}
 }
 
@@ -401,8 +426,62 @@ func TestAbort(t *testing.T) {
 	}
 }
 
-// TestIdleTimeout [I-71]
+// TestReadAfterEnd: a Read Request that comes when our direction has ended can't be
+// answered: it ends the stream, at once and with an error that says so. What needs no
+// answer is taken. [I-33]
+func TestReadAfterEnd(t *testing.T) {
+	p, q := asResponder(t, nil)
+	mr, err := q.Register(make([]byte, 10), RemoteRead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.PostRecv(RecvWR{ID: 1})
+	if err := q.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if u, err := p.tryNext(); err != io.EOF {
+		t.Fatalf("%x, %v", u, err)
+	}
+	p.ulpdu(seg(rdmap.Send, 0, 1, 0, true, nil))
+	wantOK(t, q.RecvCQ())
+	p.ulpdu(readReq(1, rdmap.ReadRequest{Size: 10, SourceSTag: mr.STag()}))
+	if err := ended(t, q); !errors.Is(err, errNoAnswer) {
+		t.Error(err)
+	}
+	if n := q.Stats().ServedReads; n != 0 {
+		t.Errorf("%d Reads were answered", n)
+	}
+}
+
+// TestIdleTimeout: a stream on which nothing has moved for the time that was set
+// ends, as an administrator wants it, and no other does. [SEC-6.4.2-1] [I-71]
 func TestIdleTimeout(t *testing.T) {
+	const idle = 200 * time.Millisecond
+	lives := func() (after time.Duration, ok bool) {
+		p, q := asResponder(t, &Config{NoNudge: true, IdleTimeout: idle})
+		for range 8 { // twice as long as an idle one lives
+			if _, err := p.c.Write(p.enc.Append(nil, tag(rdmap.Write, 0, 0, true, nil))); err != nil {
+				return 0, false // the machine stood still for longer
+			}
+			select {
+			case <-q.Ended():
+				return 0, false
+			case <-time.After(idle / 4):
+			}
+		}
+		last := q.Stats().LastActivity
+		if err := ended(t, q); !errors.Is(err, ErrTimeout) {
+			t.Error(err)
+		}
+		return time.Since(last), true
+	}
+	after, ok := lives()
+	for end := timeUp(); !ok && !end(); {
+		after, ok = lives()
+	}
+	if !ok || after < idle {
+		t.Errorf("a stream in use was ended, or an idle one after %v of %v", after, idle)
+	}
 	_, q := asResponder(t, &Config{NoNudge: true, IdleTimeout: 50 * time.Millisecond})
 	if err := ended(t, q); !errors.Is(err, ErrTimeout) {
 		t.Error(err)

@@ -6,8 +6,10 @@ import (
 	"net"
 	"sync"
 
-	"viaduct/internal/frameio"
-	"viaduct/iwarp/mpa"
+	"viaduct/internal/attend"
+	"viaduct/internal/perturb"
+	"viaduct/internal/sock"
+	"viaduct/internal/wire/mpa"
 )
 
 // Limits of our choice for start-ups in progress. [I-70]
@@ -27,7 +29,7 @@ type Listener struct {
 	stop  context.CancelFunc
 	wg    sync.WaitGroup
 
-	mu      sync.Mutex
+	mu      perturb.Mutex
 	err     error          // guarded by mu
 	pending int            // guarded by mu
 	hosts   map[string]int // guarded by mu
@@ -43,7 +45,7 @@ func Listen(addr string, cfg *Config) (*Listener, error) {
 		return nil, err
 	}
 	if c := cfg.clone(); c.owns() {
-		own, err := frameio.OwnListener(l, c.tuning())
+		own, err := sock.OwnListener(l, c.tuning())
 		if err != nil {
 			l.Close()
 			return nil, err
@@ -97,7 +99,7 @@ func (l *Listener) serve() {
 			continue
 		}
 		l.wg.Add(1)
-		frameio.Go(frameio.Crewed(nc), func() {
+		attend.Go(sock.IsTCP(nc), func() {
 			defer l.wg.Done()
 			l.startUp(nc, host)
 		})

@@ -4,7 +4,7 @@ import (
 	"net"
 	"syscall"
 
-	"viaduct/iwarp/mpa"
+	"viaduct/internal/wire/mpa"
 )
 
 // Payload of a TCP segment with timestamps on a link with an MTU of 1500.

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"viaduct/iwarp/mpa"
+	"viaduct/internal/wire/mpa"
 )
 
 // limitMSS lowers what the peer of c puts into a segment. It works on

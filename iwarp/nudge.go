@@ -1,8 +1,9 @@
 package iwarp
 
 import (
-	"sync"
 	"time"
+
+	"viaduct/internal/perturb"
 )
 
 // A nudger sends empty FPDUs to peers from which nothing has come. Some Linux
@@ -12,7 +13,7 @@ import (
 // a device: most have nothing to wait for but the peer's first request, and
 // a timer each would be a good part of what they cost.
 type nudger struct {
-	mu   sync.Mutex
+	mu   perturb.Mutex
 	list []nudge // guarded by mu
 	tick bool    // guarded by mu; the timer runs
 }

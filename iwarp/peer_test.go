@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"viaduct/internal/testkit"
-	"viaduct/iwarp/ddp"
-	"viaduct/iwarp/mpa"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/mpa"
+	"viaduct/internal/wire/rdmap"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

@@ -11,10 +11,11 @@ import (
 	"time"
 
 	"viaduct/internal/frameio"
+	"viaduct/internal/perturb"
 	"viaduct/internal/queue"
 	"viaduct/internal/regmem"
-	"viaduct/iwarp/mpa"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/mpa"
+	"viaduct/internal/wire/rdmap"
 )
 
 // A QueuePair is one RDMAP Stream: a send queue, a receive queue and a TCP
@@ -40,6 +41,8 @@ type QueuePair struct {
 	rq      recvQueue
 	srq     *SharedReceiveQueue
 	srqHeld atomic.Int64
+
+	flushing sync.Mutex // held from taking a receive to showing that it was flushed
 
 	// Set by start, before any role begins.
 	fc        *frameio.Conn
@@ -75,7 +78,7 @@ type QueuePair struct {
 	rx    rxState
 	stats counters
 
-	mu       sync.Mutex
+	mu       perturb.Mutex
 	state    State         // guarded by mu
 	err      error         // guarded by mu; why the stream ended
 	win      windows       // guarded by mu
@@ -671,8 +674,16 @@ func newRecvWQE(wr *RecvWR, q *QueuePair) (*recvWQE, error) {
 	return w, nil
 }
 
-// flushRecvs completes what is left in the receive queue.
+// flushRecvs completes what is left in the receive queue. The end of the stream
+// and a PostRecv may call it at the same time, and completions come in the order
+// of posting.
 func (q *QueuePair) flushRecvs() {
+	q.flushing.Lock()
+	defer q.flushing.Unlock()
+	q.flushRecvsLocked()
+}
+
+func (q *QueuePair) flushRecvsLocked() {
 	q.flushSource()
 	for {
 		w, ok := q.rq.take()

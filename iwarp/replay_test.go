@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"viaduct/internal/testkit"
-	"viaduct/iwarp/ddp"
-	"viaduct/iwarp/mpa"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/mpa"
+	"viaduct/internal/wire/rdmap"
 )
 
 // TestReplay takes recorded conversations of Linux hosts through every layer:

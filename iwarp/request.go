@@ -7,8 +7,8 @@ import (
 	"net"
 	"time"
 
-	"viaduct/internal/frameio"
-	"viaduct/iwarp/mpa"
+	"viaduct/internal/sock"
+	"viaduct/internal/wire/mpa"
 )
 
 // A Request is a start-up in progress: the peer has asked for a stream and
@@ -64,7 +64,7 @@ func readRequest(ctx context.Context, nc net.Conn, cfg *Config, read []byte) (_ 
 		return fail(err)
 	}
 	if err := await(ctx, nc, r, duration(c.RequestTimeout, DefaultRequestTimeout), read); err != nil {
-		c.logger().Info("start-up failed", "remote", nc.RemoteAddr(), "err", err)
+		c.logger().Info("start-up failed", "remote", nc.RemoteAddr().String(), "err", err)
 		return fail(err)
 	}
 	q, err := newQueuePair(c)
@@ -99,7 +99,7 @@ func await(ctx context.Context, nc net.Conn, r *mpa.Responder, limit time.Durati
 		default:
 			return r.Err()
 		}
-		n, err := frameio.ReadSoon(nc, buf[len(buf):cap(buf)])
+		n, err := sock.ReadSoon(nc, buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
 		if err != nil && n == 0 {
 			if isTimeout(err) && ctx.Err() == nil {

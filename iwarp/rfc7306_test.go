@@ -11,8 +11,8 @@ import (
 	"time"
 	"unsafe"
 
-	"viaduct/iwarp/ddp"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/rdmap"
 )
 
 func extended() *Config { return &Config{Atomic: true, Immediate: true, NoNudge: true} }

@@ -4,8 +4,8 @@ import (
 	"math/bits"
 	"sync/atomic"
 
-	"viaduct/iwarp/ddp"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/rdmap"
 )
 
 // A pendingRead is a Read or Atomic of ours whose answer is not complete.

@@ -4,11 +4,12 @@ import (
 	"errors"
 	"fmt"
 
+	"viaduct/internal/budget"
 	"viaduct/internal/frameio"
 	"viaduct/internal/regmem"
-	"viaduct/iwarp/ddp"
-	"viaduct/iwarp/mpa"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/mpa"
+	"viaduct/internal/wire/rdmap"
 )
 
 // rxState belongs to the receive role of frameio.
@@ -33,8 +34,7 @@ type rxState struct {
 	ahead        []regmem.Ref // pins of memory where what comes is guessed to belong
 	staged       int          // bytes that were read and not looked at
 
-	skipSee  uint8 // occasions to look ahead that are passed over
-	skipsSee uint8 // those after the next that finds little
+	see budget.Budget // whether it looks ahead for Writes
 }
 
 // Receive implements [frameio.Protocol]: it takes whole FPDUs, verifies each

@@ -2,9 +2,9 @@ package iwarp
 
 import (
 	"viaduct/internal/regmem"
-	"viaduct/iwarp/ddp"
-	"viaduct/iwarp/mpa"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/mpa"
+	"viaduct/internal/wire/rdmap"
 )
 
 // longMin is how much payload must be missing for a segment to be begun before

@@ -4,8 +4,8 @@ import (
 	"math"
 
 	"viaduct/internal/regmem"
-	"viaduct/iwarp/ddp"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/rdmap"
 )
 
 // untagged handles an Untagged segment. The order of checks is version, queue

@@ -11,8 +11,8 @@ import (
 	"time"
 	"unsafe"
 
-	"viaduct/iwarp/ddp"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/rdmap"
 )
 
 // TestSTags: values are not to be guessed, spread over all 32 bits, and not
@@ -313,8 +313,13 @@ func TestRegions(t *testing.T) {
 	if err != nil || b.TO() != uint64(uintptr(unsafe.Pointer(&mem[60]))) {
 		t.Error(err)
 	}
-	if _, err := pd.RegisterPointer(nil, 10, 0); !errors.Is(err, ErrInvalid) {
-		t.Error(err)
+	// What can't be memory is refused.
+	var top unsafe.Pointer
+	*(*uintptr)(unsafe.Pointer(&top)) = ^uintptr(0) - 5
+	for ptr, n := range map[unsafe.Pointer]int{nil: 10, unsafe.Pointer(&mem[0]): -1, top: 10} {
+		if _, err := pd.RegisterPointer(ptr, n, 0); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%d bytes at %p: %v", n, ptr, err)
+		}
 	}
 	if _, err := pd.Register(mem[:1], 0); !errors.Is(err, ErrLimit) || dev.Regions() != 2 {
 		t.Error(err)

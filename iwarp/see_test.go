@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"viaduct/internal/frameio"
-	"viaduct/iwarp/ddp"
-	"viaduct/iwarp/mpa"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/mpa"
+	"viaduct/internal/wire/rdmap"
 )
 
 // A writeTarget is memory of a responder, and what it should hold.

@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"viaduct/iwarp/ddp"
-	"viaduct/iwarp/mpa"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/mpa"
+	"viaduct/internal/wire/rdmap"
 )
 
 func sendTarget(t *testing.T) (*peer, *QueuePair) {

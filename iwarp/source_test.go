@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"viaduct/iwarp/ddp"
-	"viaduct/iwarp/mpa"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/mpa"
+	"viaduct/internal/wire/rdmap"
 )
 
 // A source is a RecvSource for tests: a message has a header of four bytes that

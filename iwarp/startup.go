@@ -12,13 +12,15 @@ import (
 	"time"
 
 	"viaduct/internal/frameio"
-	"viaduct/iwarp/ddp"
-	"viaduct/iwarp/mpa"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/sock"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/mpa"
+	"viaduct/internal/wire/rdmap"
 )
 
 // Client starts a stream as Initiator on a connection that is there already,
-// at the byte the caller has reached in both directions. Either end of the TCP
+// at the byte the caller has reached in both directions: the Reply follows the
+// Request that Client sends, so the caller can't have read any of it. Either end of the TCP
 // connection may be the Initiator. The connection belongs to the stream from
 // the call on, also if it fails. [MPA-7.1-1] [MPA-7.1-3] [MPA-7.1-4] [MPA-7.1-7] [I-74]
 //
@@ -27,18 +29,11 @@ import (
 // ended with a Terminate; the error of the context; that of Config.Prepare.
 func Client(ctx context.Context, nc net.Conn, cfg *Config) (*QueuePair, error) {
 	c := cfg.clone()
-	q, _, err := client(ctx, nc, c, nil)
+	q, _, err := client(ctx, nc, c)
 	return q, err
 }
 
-// ClientWith is Client for a caller that has read some bytes of the Reply
-// already: octets that a buffered reader took too far. [MPA-7.1.5-1]
-func ClientWith(ctx context.Context, nc net.Conn, read []byte, cfg *Config) (*QueuePair, error) {
-	q, _, err := client(ctx, nc, cfg.clone(), read)
-	return q, err
-}
-
-func client(ctx context.Context, nc net.Conn, c *Config, read []byte) (_ *QueuePair, in *mpa.Initiator, err error) {
+func client(ctx context.Context, nc net.Conn, c *Config) (_ *QueuePair, in *mpa.Initiator, err error) {
 	if nc, err = c.wrap(ctx, nc, false); err != nil {
 		return nil, nil, err
 	}
@@ -69,7 +64,7 @@ func client(ctx context.Context, nc net.Conn, c *Config, read []byte) (_ *QueueP
 		nc.Close()
 		return nil, nil, err
 	}
-	act, rest, err := exchange(ctx, nc, in, duration(c.ReplyTimeout, DefaultReplyTimeout), read)
+	act, rest, err := exchange(ctx, nc, in, duration(c.ReplyTimeout, DefaultReplyTimeout))
 	switch {
 	case err != nil:
 	case act == mpa.Leave:
@@ -104,7 +99,7 @@ func client(ctx context.Context, nc net.Conn, c *Config, read []byte) (_ *QueueP
 
 // exchange sends the Request and waits for the Reply. rest is what came behind
 // it.
-func exchange(ctx context.Context, nc net.Conn, in *mpa.Initiator, limit time.Duration, read []byte) (_ mpa.Action, rest []byte, err error) {
+func exchange(ctx context.Context, nc net.Conn, in *mpa.Initiator, limit time.Duration) (_ mpa.Action, rest []byte, err error) {
 	stop := bound(ctx, nc, limit)
 	defer stop()
 	if _, err := nc.Write(in.Start()); err != nil {
@@ -113,12 +108,12 @@ func exchange(ctx context.Context, nc net.Conn, in *mpa.Initiator, limit time.Du
 	}
 	b := startupBuffers.Get().(*startupBuffer)
 	defer startupBuffers.Put(b)
-	buf := append(b[:0], read...)
+	buf := b[:0]
 	for {
 		if n, act := in.Receive(buf); act != mpa.Wait {
 			return act, bytes.Clone(buf[n:]), nil
 		}
-		n, err := frameio.ReadSoon(nc, buf[len(buf):cap(buf)])
+		n, err := sock.ReadSoon(nc, buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
 		if err != nil && n == 0 {
 			if isTimeout(err) && ctx.Err() == nil {
@@ -177,12 +172,12 @@ func bound(ctx context.Context, nc net.Conn, limit time.Duration) (stop func()) 
 // algorithm is off, so that FPDUs begin segments when they can [MPA-5.1-3]; the
 // buffers are the system's, which fits them to the path [DDP-A-1].
 func (c *Config) wrap(ctx context.Context, nc net.Conn, server bool) (net.Conn, error) {
-	if err := frameio.Tune(nc, c.tuning()); err != nil {
+	if err := sock.Tune(nc, c.tuning()); err != nil {
 		nc.Close()
 		return nil, err
 	}
 	if c.owns() {
-		return frameio.Own(nc), nil
+		return sock.Own(nc), nil
 	}
 	if c.WrapConn != nil {
 		nc = c.WrapConn(nc)
@@ -208,8 +203,8 @@ func (c *Config) wrap(ctx context.Context, nc net.Conn, server bool) (net.Conn, 
 	return tc, nil
 }
 
-func (c *Config) tuning() frameio.Tuning {
-	return frameio.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive}
+func (c *Config) tuning() sock.Tuning {
+	return sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive}
 }
 
 // owns reports whether nobody but the stream sees the TCP connection.
@@ -299,7 +294,7 @@ func (q *QueuePair) begin(run bool, rest []byte) {
 		return
 	}
 	if q.log.Enabled(context.Background(), slog.LevelInfo) {
-		q.log.Info("stream up", "local", q.LocalAddr(), "remote", q.RemoteAddr(), "rev", q.params.Rev,
+		q.log.Info("stream up", "local", q.LocalAddr().String(), "remote", q.RemoteAddr().String(), "rev", q.params.Rev,
 			"crc", q.params.CRC, "ird", q.IRD(), "ord", q.ORD(), "mulpdu", q.MULPDU())
 	}
 	if q.initiator && cfg.FirstFPDUDelay > 0 {
@@ -312,7 +307,7 @@ func (q *QueuePair) begin(run bool, rest []byte) {
 		q.limitFirst(d)
 	}
 	if cfg.IdleTimeout > 0 {
-		q.watchIdle(cfg.IdleTimeout)
+		q.watchIdle(cfg.IdleTimeout, cfg.IdleTimeout)
 	}
 	q.kick()
 	if cfg.Polled && !q.initiator {
@@ -322,7 +317,7 @@ func (q *QueuePair) begin(run bool, rest []byte) {
 
 // greet looks for the first FPDU, which opens our direction.
 func (q *QueuePair) greet() {
-	if !frameio.Soon(func() bool { q.fc.Poll(); return q.sendOpen.Load() }) {
+	if !sock.Soon(func() bool { q.fc.Poll(); return q.sendOpen.Load() }) {
 		q.fc.Unpoll()
 	}
 }

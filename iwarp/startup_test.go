@@ -20,9 +20,9 @@ import (
 	"testing"
 	"time"
 
-	"viaduct/iwarp/ddp"
-	"viaduct/iwarp/mpa"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/mpa"
+	"viaduct/internal/wire/rdmap"
 )
 
 const (
@@ -632,7 +632,8 @@ func TestListener(t *testing.T) {
 }
 
 // TestTLS: a stream in a protected connection. [SEC-5.1-1] [SEC-5.3-1] [SEC-5.4-1]
-// [DDP-8.4-1] [DDP-8.4-2] [I-73]
+// [DDP-8.4-1] [DDP-8.4-2] [I-73] It is what is offered in place of IPsec. [MPA-9.3-1]
+// [MPA-9.4-1] [DDP-8.4.2-1] [RDMAP-8.2.2-1] [SEC-5.4-3]
 func TestTLS(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

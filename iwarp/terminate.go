@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 
-	"viaduct/iwarp/mpa"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/mpa"
+	"viaduct/internal/wire/rdmap"
 )
 
 // A TerminateError says that a stream ended with an error of RDMAP, DDP or

@@ -7,9 +7,9 @@ import (
 
 	"viaduct/internal/frameio"
 	"viaduct/internal/regmem"
-	"viaduct/iwarp/ddp"
-	"viaduct/iwarp/mpa"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/mpa"
+	"viaduct/internal/wire/rdmap"
 )
 
 // txState belongs to the send role of frameio, except mulpdu, which others

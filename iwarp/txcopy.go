@@ -3,7 +3,7 @@ package iwarp
 import (
 	"viaduct/internal/frameio"
 	"viaduct/internal/regmem"
-	"viaduct/iwarp/mpa"
+	"viaduct/internal/wire/mpa"
 )
 
 const (

@@ -6,9 +6,9 @@ import (
 
 	"viaduct/internal/frameio"
 	"viaduct/internal/regmem"
-	"viaduct/iwarp/ddp"
-	"viaduct/iwarp/mpa"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/mpa"
+	"viaduct/internal/wire/rdmap"
 )
 
 // sendRTR sends the ready message that start-up agreed on: a zero-length

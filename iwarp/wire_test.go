@@ -10,19 +10,15 @@ import (
 	"testing"
 	"time"
 
-	"viaduct/iwarp/ddp"
-	"viaduct/iwarp/mpa"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/mpa"
+	"viaduct/internal/wire/rdmap"
 )
 
 // message collects the segments of the next message and checks what all
 // messages have in common: one ULPDU per FPDU, full headers, version fields,
 // reserved bits, L on the last segment alone, rising offsets, equal STag, QN,
 // MSN and RsvdULP, and every segment but the last as long as MULPDU allows.
-// [MPA-3-1] [MPA-3-3] [MPA-4.5-5] [DDP-3-1] [DDP-4.1-3] [DDP-4.1-4] [DDP-4.1-5]
-// [DDP-4.1-6] [DDP-4.1-8] [DDP-4.1-10] [DDP-4.2-1] [DDP-4.2-4] [DDP-4.2-6] [DDP-4.3-2] [DDP-4.3-5] [DDP-4.3-9]
-// [DDP-4.3-10] [DDP-4.4-1] [DDP-5.2-1] [DDP-5.2-3] [DDP-5.2-5] [DDP-5.2-7] [DDP-5.3-2] [MPA-C-1] [RDMAP-3.1-1] [RDMAP-3.1-3]
-// [RDMAP-4.1-8] [RDMAP-6.1-1] [RDMAP-5.2.2-8]
 func (p *peer) message(mulpdu int) (op rdmap.Opcode, head []byte, body []byte) {
 	p.t.Helper()
 	for {
@@ -60,7 +56,12 @@ func (p *peer) message(mulpdu int) (op rdmap.Opcode, head []byte, body []byte) {
 	}
 }
 
-// TestMessagesOnTheWire posts one of each and looks at the bytes.
+// TestMessagesOnTheWire posts one of each and looks at the bytes; peer.message
+// checks what all have in common.
+// [MPA-3-1] [MPA-3-3] [MPA-4.5-5] [DDP-3-1] [DDP-4.1-3] [DDP-4.1-4] [DDP-4.1-5]
+// [DDP-4.1-6] [DDP-4.1-8] [DDP-4.1-10] [DDP-4.2-1] [DDP-4.2-4] [DDP-4.2-6] [DDP-4.3-2] [DDP-4.3-5] [DDP-4.3-9]
+// [DDP-4.3-10] [DDP-4.4-1] [DDP-5.2-1] [DDP-5.2-3] [DDP-5.2-5] [DDP-5.2-7] [DDP-5.3-2] [MPA-C-1] [RDMAP-3.1-1] [RDMAP-3.1-3]
+// [RDMAP-4.1-8] [RDMAP-6.1-1] [RDMAP-5.2.2-8]
 func TestMessagesOnTheWire(t *testing.T) {
 	for _, size := range []int{128, 530, 1442, 64766} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {

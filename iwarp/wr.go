@@ -4,9 +4,10 @@ import (
 	"fmt"
 	"sync"
 
+	"viaduct/internal/perturb"
 	"viaduct/internal/regmem"
-	"viaduct/iwarp/ddp"
-	"viaduct/iwarp/rdmap"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/rdmap"
 )
 
 // MaxSGE is the greatest number of elements in the gather or scatter list of a
@@ -204,7 +205,7 @@ func (w *sendWQE) reset() {
 
 // spareWQEs keeps a few entries of a stream's send queue for reuse.
 type spareWQEs struct {
-	mu   sync.Mutex
+	mu   perturb.Mutex
 	list []*sendWQE // guarded by mu
 }
 

@@ -9,9 +9,10 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"sync"
 	"syscall"
 	"time"
+
+	"viaduct/internal/perturb"
 )
 
 // ClientConfig is the policy of a client. The zero value is usable.
@@ -42,7 +43,7 @@ type Client struct {
 	cfg ClientConfig
 	log *slog.Logger
 
-	mu    sync.Mutex
+	mu    perturb.Mutex
 	cache cache // guarded by mu
 }
 
@@ -127,7 +128,11 @@ func (c *Client) Resolve(ctx context.Context, q Query) (Mapped, error) {
 		return Mapped{}, err
 	}
 	m, err := run(ctx, conn, t)
-	c.log.Debug("port mapper asked", "server", server, "service", q.Service, "sdp", m.Address, "err", err)
+	if err != nil {
+		c.log.Debug("port mapper asked", "server", server, "service", q.Service, "err", err)
+	} else {
+		c.log.Debug("port mapper asked", "server", server, "service", q.Service, "sdp", m.Address)
+	}
 	c.remember(key, m, err)
 	return m, err
 }

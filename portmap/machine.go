@@ -166,13 +166,16 @@ func (m *Machine) handleRequest(now time.Time, from netip.Addr, msg Message, rep
 		}
 	}
 
-	target, release, ok := m.open(svc, old, from, msg)
 	if old != nil {
+		// A newer request of this four-tuple: the state of the older one goes,
+		// its port included, and the request is treated as a first one. [SDP-7.5.2-8]
+		// [D-67]
 		if old.handle != msg.AssocHandle {
-			m.stats.Replaced++ // the newer request wins [SDP-7.5.2-8]
+			m.stats.Replaced++
 		}
 		m.drop(old, false)
 	}
+	target, release, ok := m.open(svc, from, msg)
 	if !ok {
 		return m.deny(msg, reply)
 	}
@@ -180,18 +183,11 @@ func (m *Machine) handleRequest(now time.Time, from netip.Addr, msg Message, rep
 	return m.accept(msg, target, svc.PmTime, reply) // [SDP-7.4-14]
 }
 
-// open chooses the address to answer with; old is the request of the same
-// four-tuple that this one replaces, or nil. Its port is kept when the service
-// is still the same, so that a connection on its way is not cut off. [D-67]
-func (m *Machine) open(svc *service, old *request, from netip.Addr, msg Message) (netip.AddrPort, func(bool), bool) {
+// open chooses the address to answer with, of the family that was asked for.
+func (m *Machine) open(svc *service, from netip.Addr, msg Message) (netip.AddrPort, func(bool), bool) {
 	if svc.Open == nil {
 		t, ok := svc.pick(msg.Ap)
-		return t, nil, ok
-	}
-	if old != nil && old.release != nil {
-		release := old.release
-		m.unlinkPort(old)
-		return old.target, release, true
+		return inFormOf(msg.Ap, t), nil, ok
 	}
 	// Ports of their own are a resource: a full table denies rather than
 	// closing somebody's port early, and no source gets more than its share.
@@ -202,18 +198,29 @@ func (m *Machine) open(svc *service, old *request, from netip.Addr, msg Message)
 	if err != nil {
 		return netip.AddrPort{}, nil, false
 	}
+	asked := msg.Ap.Addr().Unmap()
 	t = netip.AddrPortFrom(t.Addr().Unmap().WithZone(""), t.Port())
 	if !t.Addr().IsValid() || t.Addr().IsUnspecified() {
-		t = netip.AddrPortFrom(msg.Ap.Addr(), t.Port())
+		t = netip.AddrPortFrom(asked, t.Port())
 	}
 	if release == nil {
 		release = func(bool) {}
 	}
-	if t.Port() == 0 || t.Addr().Is4() != msg.Ap.Addr().Is4() {
+	if t.Port() == 0 || t.Addr().Is4() != asked.Is4() {
 		release(false)
 		return netip.AddrPort{}, nil, false
 	}
-	return t, release, true
+	return inFormOf(msg.Ap, t), release, true
+}
+
+// inFormOf returns target written as asked is: an IPv4 address mapped into IPv6
+// if asked is an IPv6 address, since an answer has the IPV of its request.
+// [SDP-7.4-17]
+func inFormOf(asked, target netip.AddrPort) netip.AddrPort {
+	if a := target.Addr(); a.Is4() && !asked.Addr().Is4() {
+		return netip.AddrPortFrom(netip.AddrFrom16(a.As16()), target.Port())
+	}
+	return target
 }
 
 // serves reports whether target is still one of the service's answers for ap.
@@ -223,7 +230,7 @@ func (s *service) serves(target, ap netip.AddrPort) bool {
 		if a.IsUnspecified() {
 			a = ap.Addr()
 		}
-		if target == netip.AddrPortFrom(a, t.Port()) {
+		if netip.AddrPortFrom(target.Addr().Unmap(), target.Port()) == netip.AddrPortFrom(a.Unmap(), t.Port()) {
 			return true
 		}
 	}
@@ -244,8 +251,9 @@ func (m *Machine) handleAck(msg Message) {
 // Connected tells the machine that a connection from cp arrived at the SDP
 // address ap; it does what a PMAck would have done. [SDP-7.5.2-1]
 func (m *Machine) Connected(cp, ap netip.AddrPort) {
+	same := func(a, b netip.AddrPort) bool { return a.Port() == b.Port() && a.Addr().Unmap() == b.Addr().Unmap() }
 	for r := m.head.next; r != &m.head; r = r.next {
-		if r.key.cp == cp && r.target == ap {
+		if same(r.key.cp, cp) && same(r.target, ap) {
 			m.drop(r, true)
 			return
 		}

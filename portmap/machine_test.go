@@ -120,6 +120,48 @@ func TestSilence(t *testing.T) {
 	}
 }
 
+// TestMappedAddresses: a request of IPV 6 whose addresses are IPv4 mapped into
+// IPv6, one or both, is answered with the same IPV and the same CpIPAddr.
+// [SDP-15-1]
+func TestMappedAddresses(t *testing.T) {
+	var p ports
+	m := testMachine(func(c *MachineConfig) { c.Registry.Set(ap("10.0.0.1:99"), Mapping{Open: p.Open}) })
+	for _, c := range []struct {
+		cp, ap string
+		want   string // the address granted; empty for PMDeny
+	}{
+		{"[::ffff:10.0.0.2]:1", "[::ffff:10.0.0.1]:80", "[::ffff:10.0.0.1]:8080"},
+		{"[fd00::2]:2", "[::ffff:10.0.0.1]:80", "[::ffff:10.0.0.1]:8080"},
+		{"[::ffff:10.0.0.2]:3", "[fd00::1]:90", "[fd00::1]:9090"},
+		{"[::ffff:10.0.0.2]:4", "[::ffff:10.0.0.1]:90", "[::ffff:10.0.0.1]:9090"},
+		{"[::ffff:10.0.0.2]:5", "[::ffff:10.0.0.1]:99", "[::ffff:10.0.0.1]:1"},
+		{"[::ffff:10.0.0.2]:6", "[::1]:80", ""},
+	} {
+		q := Message{Type: Request, AssocHandle: 7, Cp: ap(c.cp), Ap: ap(c.ap)}
+		want := Message{Type: Accept, PmTime: DefaultPmTime, AssocHandle: 7, Cp: q.Cp}
+		if c.want == "" {
+			want.Type, want.PmTime, want.Ap = Deny, 0, q.Ap
+		} else if want.Ap = ap(c.want); want.Ap.Port() == 1 {
+			want.PmTime = Once
+		}
+		for range 2 { // and the duplicate
+			b := m.Handle(t0, from, q.Append(nil), nil)
+			if got, err := Parse(b); err != nil || got != want { // [SDP-7.4-17] [SDP-7.4-22]
+				t.Errorf("%v asks for %v: %+v, %v, want %+v", q.Cp, q.Ap, got, err, want)
+			}
+		}
+	}
+	if s := m.Stats(); s.Pending != 5 || s.Duplicates != 5 {
+		t.Errorf("%+v", s)
+	}
+	m.Connected(ap("10.0.0.2:1"), ap("10.0.0.1:8080")) // as the listener sees it
+	m.Handle(t0, from, Message{Type: Ack, AssocHandle: 7, Cp: ap("[::ffff:10.0.0.2]:4"), Ap: ap("[::ffff:10.0.0.1]:9090")}.Append(nil), nil)
+	if s := m.Stats(); s.Pending != 3 || s.Acks != 1 {
+		t.Errorf("%+v", s)
+	}
+	m.Close()
+}
+
 func TestSDP_7_5_2_duplicates(t *testing.T) {
 	m := testMachine(nil)
 	q := req(1, "10.0.0.1:443")
@@ -212,13 +254,14 @@ func TestSDP_7_4_dynamicPort(t *testing.T) {
 	if b, _ := ask(t, m, t0, q); b != a || p.open != 1 { // [SDP-7.5-3]
 		t.Errorf("duplicate got %+v, %d ports open", b, p.open)
 	}
-	// Another handle keeps the port of the same listener. [D-67]
-	q.AssocHandle = 2
-	if b, _ := ask(t, m, t0, q); b.Ap != a.Ap || p.open != 1 || p.lost != 0 {
-		t.Errorf("other handle got %+v; %+v", b, p)
-	}
+	t.Run("SDP-7.5.2-8", func(t *testing.T) { // another handle: the older port is closed, a new one opened [D-67]
+		q.AssocHandle = 2
+		if b, _ := ask(t, m, t0, q); b.Ap == a.Ap || b.AssocHandle != 2 || p.open != 1 || p.lost != 1 {
+			t.Errorf("other handle got %+v after %+v; %+v", b, a, p)
+		}
+	})
 	m.Expire(t0.Add(DefaultLifetime)) // [SDP-7.4-32] [SDP-7.5.2-2]
-	if p.open != 0 || p.lost != 1 {
+	if p.open != 0 || p.lost != 2 {
 		t.Errorf("after expiry: %+v", p)
 	}
 	a, _ = ask(t, m, t0, q)

@@ -75,11 +75,13 @@ type Message struct {
 	Ap          netip.AddrPort // the service: asked for, or granted [SDP-7.3.1.6-1] [SDP-7.3.1.10-1]
 }
 
-// Append appends the MessageLen bytes of m to b. The addresses must be valid
-// and of one family; IPv4 mapped into IPv6 counts as IPv4 and zones are left
-// out [D-58]. It panics if they are not: such a message is our own mistake.
+// Append appends the MessageLen bytes of m to b. Both addresses must be valid
+// and of one family, or Append panics: no message that Parse returned does that.
+// An IPv4 address mapped into IPv6 is an IPv6 address here, so that an answer
+// repeats the IPV and the addresses of its request whatever they are. Zones are
+// left out. [SDP-7.4-17] [SDP-7.4-22]
 func (m Message) Append(b []byte) []byte {
-	cp, ap := m.Cp.Addr().Unmap(), m.Ap.Addr().Unmap()
+	cp, ap := m.Cp.Addr(), m.Ap.Addr()
 	if !cp.IsValid() || !ap.IsValid() || cp.Is4() != ap.Is4() {
 		panic(fmt.Sprintf("portmap: addresses %v and %v are not of one family", cp, ap))
 	}

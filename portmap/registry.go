@@ -3,7 +3,8 @@ package portmap
 import (
 	"fmt"
 	"net/netip"
-	"sync"
+
+	"viaduct/internal/perturb"
 )
 
 // A Mapping says where a service speaks SDP.
@@ -34,14 +35,14 @@ func NewMapping(targets ...netip.AddrPort) Mapping {
 // A Registry holds the mappings of a server by conventional address. It is
 // safe for concurrent use.
 type Registry struct {
-	mu sync.RWMutex
+	mu perturb.RWMutex
 	m  map[netip.AddrPort]*service // guarded by mu
 }
 
 // A service is a mapping with its turn counter.
 type service struct {
 	Mapping
-	mu   sync.Mutex
+	mu   perturb.Mutex
 	next int // guarded by mu
 }
 

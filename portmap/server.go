@@ -6,9 +6,10 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"sync"
 	"syscall"
 	"time"
+
+	"viaduct/internal/perturb"
 )
 
 // ServerConfig configures a Server.
@@ -29,7 +30,7 @@ type Server struct {
 	log  *slog.Logger
 	tap  func(out bool, src, dst netip.AddrPort, b []byte)
 
-	mu sync.Mutex
+	mu perturb.Mutex
 	m  *Machine // guarded by mu
 }
 
@@ -103,9 +104,7 @@ func (s *Server) Serve() error {
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("portmap: %w", net.ErrClosed)
 		case isTimeout(err):
-			s.mu.Lock()
-			s.m.Expire(time.Now())
-			s.mu.Unlock()
+			s.expire()
 			continue
 		default:
 			// An earlier answer met a closed port, or the system is short of
@@ -116,9 +115,7 @@ func (s *Server) Serve() error {
 		if s.tap != nil {
 			s.tap(false, from, s.at(oob[:on]), buf[:n])
 		}
-		s.mu.Lock()
-		reply = s.m.Handle(time.Now(), from.Addr(), buf[:n], reply[:0])
-		s.mu.Unlock()
+		reply = s.handle(from.Addr(), buf[:n], reply[:0])
 		if len(reply) == 0 {
 			continue
 		}
@@ -129,6 +126,21 @@ func (s *Server) Serve() error {
 			s.log.Debug("answer not sent", "to", from, "err", err)
 		}
 	}
+}
+
+// handle hands a datagram to the machine. The lock is released whatever
+// happens there: a fault must end the process, not hang it.
+func (s *Server) handle(from netip.Addr, b, reply []byte) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.m.Handle(time.Now(), from, b, reply)
+}
+
+// expire gives up the requests whose time is over.
+func (s *Server) expire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.m.Expire(time.Now())
 }
 
 // armRead lets the read end when the oldest pending request expires.

@@ -256,6 +256,39 @@ func TestHandles(t *testing.T) {
 	wg.Wait()
 }
 
+// TestMixedRequestServed: a request of IPV 6 that names one IPv4-mapped address
+// leaves the server running. [SDP-15-1]
+func TestMixedRequestServed(t *testing.T) {
+	reg := NewRegistry()
+	reg.Set(ap("0.0.0.0:80"), NewMapping(ap("0.0.0.0:8080")))
+	s := startServer(t, "127.0.0.1:0", ServerConfig{MachineConfig: MachineConfig{Registry: reg}})
+	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(s.Addr()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(testkit.Patience))
+	for _, q := range []Message{
+		{AssocHandle: 1, Cp: ap("[::ffff:127.0.0.1]:5"), Ap: ap("[::1]:80")},
+		{AssocHandle: 2, Cp: ap("[::1]:5"), Ap: ap("[::ffff:127.0.0.1]:80")},
+		{AssocHandle: 3, Cp: ap("[::ffff:127.0.0.1]:5"), Ap: ap("[::ffff:127.0.0.1]:80")},
+		{AssocHandle: 4, Cp: ap("127.0.0.1:5"), Ap: ap("127.0.0.1:80")},
+	} {
+		if _, err := conn.Write(q.Append(nil)); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 2*MessageLen)
+		n, err := conn.Read(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := Parse(b[:n])
+		if err != nil || a.Type != Accept || a.AssocHandle != q.AssocHandle || a.Cp != q.Cp || a.Ap != netip.AddrPortFrom(q.Ap.Addr(), 8080) {
+			t.Errorf("answer to %+v: %+v, %v", q, a, err)
+		}
+	}
+}
+
 func TestDefaultPort(t *testing.T) {
 	if Port != 3935 { // [SDP-16-1] [SDP-7.4-1]
 		t.Error("not the port of the draft")

@@ -214,6 +214,26 @@ func TestLossMatrix(t *testing.T) {
 	}
 }
 
+// TestRememberFromReceipt: the time an answer is kept for counts from the
+// receipt of the PMAccept, not from when it was put away.
+func TestRememberFromReceipt(t *testing.T) {
+	k := cacheKey{service: ap("10.0.0.1:80"), local: from}
+	t.Run("SDP-7.3.1.4-1", func(t *testing.T) {
+		for _, v := range []struct {
+			ago  time.Duration
+			keep bool
+		}{{100 * time.Second, true}, {130 * time.Second, false}} {
+			c := NewClient(ClientConfig{})
+			m := Mapped{Address: ap("10.0.0.1:8080"), PmTime: 128, At: time.Now().Add(-v.ago)}
+			c.remember(k, m, nil)
+			e, ok := c.cache.m[k]
+			if ok != v.keep || ok && !e.end.Equal(m.At.Add(128*time.Second)) {
+				t.Errorf("received %v ago, 128 s to live: kept %t until %v after receipt", v.ago, ok, e.end.Sub(m.At))
+			}
+		}
+	})
+}
+
 func TestSDP_7_3_1_4_cache(t *testing.T) {
 	c := cache{m: make(map[cacheKey]cacheEntry), max: 3}
 	k := cacheKey{service: ap("10.0.0.1:80"), local: from}
@@ -236,9 +256,9 @@ func TestSDP_7_3_1_4_cache(t *testing.T) {
 	if _, ok := c.get(t0.Add(127*time.Second), k); !ok {
 		t.Error("128 is not 128 seconds")
 	}
-	put(Once) // [SDP-7.3.1.4-4] [D-65]
-	if _, ok := c.get(t0, k); ok {
-		t.Error("an answer for one connection was kept")
+	put(Once) // [SDP-7.3.1.4-1] [SDP-7.3.1.4-4] [D-65]
+	if len(c.m) != 0 {
+		t.Error("an answer for one connection was kept, or the one before it")
 	}
 	put(Forever) // [SDP-7.3.1.4-8]
 	if _, ok := c.get(t0.Add(23*time.Hour), k); !ok {

@@ -7,9 +7,10 @@ import (
 	"sync"
 	"time"
 
-	"viaduct/internal/doze"
+	"viaduct/internal/attend"
+	"viaduct/internal/perturb"
+	"viaduct/internal/sdpcore"
 	"viaduct/iwarp"
-	"viaduct/sdp/sdpcore"
 )
 
 // A Conn is a stream socket over SDP. It is a net.Conn: all methods may be
@@ -29,7 +30,7 @@ type Conn struct {
 
 	rd, wd *deadline
 
-	mu     sync.Mutex // guards everything below
+	mu     perturb.Mutex // guards everything below
 	m      *sdpcore.Machine
 	qp     *iwarp.QueuePair
 	cq     *iwarp.CompletionQueue
@@ -48,10 +49,11 @@ type Conn struct {
 	drv  driver
 	urg  urgent
 
-	linger   time.Duration // as SetLinger; negative for the default
-	flushed  chan struct{} // closed when DisConn has been handed to TCP, or never will be
-	gone     chan struct{} // closed when the connection and all its resources are gone
-	released bool
+	linger      time.Duration // as SetLinger; negative for the default
+	closeWithin time.Duration // how long Close waits by default
+	flushed     chan struct{} // closed when DisConn has been handed to TCP, or never will be
+	gone        chan struct{} // closed when the connection and all its resources are gone
+	released    bool
 
 	suspendTo chan error // waits for OpSuspended
 	resumeAt  uint16     // the port OpReconnect says to go to, until that begins
@@ -84,7 +86,7 @@ type op struct {
 	asleep bool // its call waits for wake
 	hopes  bool // its call has dozed: something was sent before
 	wake   chan struct{}
-	dozing *doze.Sleeper // what the call sleeps with, if that is not wake
+	dozing *attend.Sleeper // what the call sleeps with, if that is not wake
 	onDone func()
 }
 
@@ -124,7 +126,7 @@ func (o *op) signal() {
 
 // newConn makes the connection of a set-up that is complete.
 func newConn(opt Options, layout Layout, s *setup, p sdpcore.Params) *Conn {
-	c := &Conn{opt: opt, layout: layout, role: p.Role, rd: newDeadline(), wd: newDeadline(), linger: -1, born: time.Now(),
+	c := &Conn{opt: opt, layout: layout, role: p.Role, rd: newDeadline(), wd: newDeadline(), linger: -1, closeWithin: defaultCloseTimeout, born: time.Now(),
 		flushed: make(chan struct{}), gone: make(chan struct{}), acts: *actions.Get().(*[]sdpcore.Action)}
 	c.m = sdpcore.New(p)
 	c.attach(s)
@@ -190,11 +192,12 @@ func (c *Conn) isClosed() bool {
 	return c.closed
 }
 
-// SetLinger says what Close does with bytes not yet delivered. With sec < 0, the
-// default, they are delivered in the background. With 0 they are dropped and the
-// connection is reset. With sec > 0 Close waits that many seconds at most until
-// all of them have gone, and the end of the stream behind them, then resets. A
-// process that ends after such a Close loses nothing. [D-78] [SDP-8.2.1-11]
+// SetLinger says how long Close waits until the peer's TCP has all bytes that
+// were written, and the end of the stream behind them. With sec < 0, the default,
+// it is 10 seconds, after which they go on being delivered in the background, as
+// long as the process lives. With sec > 0 it is so many seconds, after which the
+// connection is reset. With 0 Close does not wait: what has not been delivered is
+// dropped and the connection is reset. [D-78] [SDP-8.2.1-11]
 func (c *Conn) SetLinger(sec int) error {
 	return c.setting(func() { c.linger = time.Duration(sec) * time.Second })
 }
@@ -293,7 +296,9 @@ func threshold(n int) int {
 }
 
 // CloseWrite ends the outgoing stream: what was written is delivered, then the
-// peer reads io.EOF. Reading goes on. [SDP-4.1-3] [SDP-8.2.1-1] [SDP-6.2-2]
+// peer reads io.EOF. Reading goes on. The error is what ended the connection, if
+// it has ended before all was sent, or by an abort. [SDP-4.1-3] [SDP-8.2.1-1]
+// [SDP-8.2.1-22]
 func (c *Conn) CloseWrite() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -301,8 +306,11 @@ func (c *Conn) CloseWrite() error {
 		return c.opError("close", net.ErrClosed)
 	}
 	c.exec(c.m.CloseWrite(c.now(), c.acts[:0]))
+	if !c.released && !c.drv.llp {
+		c.poll() // what has come may be the end
+	}
 	c.leave()
-	return nil
+	return c.opError("close", c.lost())
 }
 
 // CloseRead ends reading. Data that comes afterwards resets the connection, as
@@ -318,8 +326,12 @@ func (c *Conn) CloseRead() error {
 	return nil
 }
 
-// Close ends both directions. Blocked calls return. What was written is still
-// delivered, see SetLinger. The error is that of a linger that ran out.
+// Close ends both directions. Blocked calls return. It waits until the peer's
+// TCP has what was written, see SetLinger, so that a program may end after it as
+// after Close of a TCP connection. The error tells that this is not so: that of a
+// deadline if the time was not enough, otherwise what ended the connection. With
+// an AbortConn of the peer it is ErrReset whatever was delivered. [SDP-8.2.1-5]
+// [SDP-8.2.1-7] [SDP-8.2.1-22]
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -340,46 +352,80 @@ func (c *Conn) Close() error {
 		o.signal()
 	}
 	c.drv.closeBy = time.Now().Add(defaultLingerTimeout)
+	if !c.released && !c.drv.llp {
+		c.poll() // the DisConn has gone by now, most likely
+	}
 	c.leave()
+	limit := linger
+	if linger < 0 {
+		limit = c.closeWithin
+	}
 	c.mu.Unlock()
-	if linger <= 0 {
+	if linger == 0 {
 		return nil
 	}
-	t := time.NewTimer(linger)
-	defer t.Stop()
+	if err := c.awaitDelivery(limit); err != errDeadline || linger < 0 {
+		return c.opError("close", err)
+	}
+	c.mu.Lock() // [SDP-8.2.1-11]
+	c.exec(c.m.Abort(c.now(), errDeadline, c.acts[:0]))
+	c.leave()
+	c.mu.Unlock()
+	return c.opError("close", errDeadline)
+}
+
+// awaitDelivery waits until the peer's TCP has all that was written, and the
+// DisConn behind it. A process that ends before resets the connection if anything
+// has come that it did not read, such as credit, and what has not left by then is
+// lost.
+func (c *Conn) awaitDelivery(limit time.Duration) error {
+	late := time.NewTimer(limit)
+	defer late.Stop()
 	select {
 	case <-c.flushed:
-		c.awaitDelivery(t.C)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if err := c.m.Err(); err != nil && err != io.EOF && !errors.Is(err, sdpcore.ErrClosed) {
-			return c.opError("close", err) // [SDP-8.2.1-5] [SDP-8.2.1-7]
+	case <-late.C:
+		return errDeadline
+	}
+	for d := 50 * time.Microsecond; ; d = min(2*d, 10*time.Millisecond) {
+		if done, err := c.delivered(); done {
+			return err
 		}
-		return nil
-	case <-t.C: // [SDP-8.2.1-11]
-		c.mu.Lock()
-		c.exec(c.m.Abort(c.now(), errDeadline, c.acts[:0]))
-		c.leave()
-		c.mu.Unlock()
-		return c.opError("close", errDeadline)
+		select {
+		case <-c.gone:
+		case <-late.C:
+			return errDeadline
+		case <-time.After(d):
+		}
 	}
 }
 
-// awaitDelivery waits until the peer's TCP has all that was written. A process
-// that ends before resets the connection if anything has come that it did not
-// read, such as credit, and what has not left by then is lost.
-func (c *Conn) awaitDelivery(late <-chan time.Time) {
+// lost returns why bytes that were written will not be delivered, or nil.
+func (c *Conn) lost() error {
+	if err := c.m.WriteErr(); err != nil {
+		return err
+	}
+	if c.m.Dead() && c.drv.left || c.m.Finished() && c.released && !c.send.ended && c.send.last == 0 {
+		return ErrReset
+	}
+	return nil
+}
+
+// delivered reports whether it is known what became of the stream, which has
+// been handed to TCP or never will be, and the error if it was not delivered.
+func (c *Conn) delivered() (known bool, err error) {
 	c.mu.Lock()
-	qp := c.qp
-	c.mu.Unlock()
-	for d := 100 * time.Microsecond; qp.Undelivered() > 0; d = min(2*d, 10*time.Millisecond) {
-		select {
-		case <-c.gone:
-			return
-		case <-late:
-			return
-		case <-time.After(d):
-		}
+	defer c.mu.Unlock()
+	if err := c.lost(); err != nil || c.m.Dead() {
+		return true, err
+	}
+	left := c.qp.Undelivered()
+	select {
+	case <-c.qp.Ended():
+		// The socket may have been closed before it was asked. With both DisConns
+		// there the end is graceful [SDP-8.2.1-12]; streamEnded tells of others.
+		return c.m.Finished(), nil
+	default:
+		return left == 0, nil
 	}
 }
 

@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/sdpcore"
 	"viaduct/internal/testkit"
 	"viaduct/iwarp"
-	"viaduct/sdp/sdpcore"
 )
 
 func TestD40_Transfers(t *testing.T) {

@@ -1,14 +1,15 @@
 package sdp
 
 import (
-	"sync"
 	"time"
+
+	"viaduct/internal/perturb"
 )
 
 // A deadline is a moment that can be moved, and a channel that is closed when
 // it has come.
 type deadline struct {
-	mu    sync.Mutex
+	mu    perturb.Mutex
 	timer *time.Timer
 	ch    chan struct{} // closed when the moment has come
 	gen   int

@@ -9,7 +9,7 @@ import (
 	"net/netip"
 	"time"
 
-	"viaduct/internal/frameio"
+	"viaduct/internal/sock"
 )
 
 // A Resolver maps the conventional address of a service to that where it speaks
@@ -71,12 +71,17 @@ func DialContext(ctx context.Context, address string, opt *Options) (*Conn, erro
 }
 
 // DialContext connects to address, host and port, over network "tcp", "tcp4" or
-// "tcp6"; IPv4 and IPv6 serve alike. [SDP-4.1-2] The connection is a *Conn; with ResolvePrefer it may also be a
-// *TCPConn. Both have a method Path that says how it came about. [SDP-7-1]
+// "tcp6"; IPv4 and IPv6 serve alike. [SDP-4.1-2] Any other network is a
+// net.UnknownNetworkError: SDP is a stream over TCP and nothing else. The
+// connection is a *Conn; with ResolvePrefer it may also be a *TCPConn. Both have
+// a method Path that says how it came about. [SDP-7-1]
 //
 // Errors are *net.OpError; inside may be *RefusedError, *ProtocolError, those
 // of package iwarp and of the Resolver.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	if err := checkNetwork("dial", network, addrString(address)); err != nil {
+		return nil, err
+	}
 	opt, err := d.complete()
 	if err != nil {
 		return nil, err
@@ -105,6 +110,16 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	return c, nil
 }
 
+// checkNetwork refuses what is not TCP: there is no datagram service, and no
+// stream but TCP's carries MPA here. [SDP-4.1-1]
+func checkNetwork(op, network string, a net.Addr) error {
+	switch network {
+	case "tcp", "tcp4", "tcp6":
+		return nil
+	}
+	return &net.OpError{Op: op, Net: "sdp", Addr: a, Err: net.UnknownNetworkError(network)}
+}
+
 type addrString string
 
 func (addrString) Network() string  { return "sdp" }
@@ -125,7 +140,7 @@ func dialTCP(ctx context.Context, nd *net.Dialer, network, address string, opt *
 	if opt.WrapConn != nil {
 		return nd.DialContext(ctx, network, address)
 	}
-	return frameio.Dial(ctx, nd, network, address)
+	return sock.Dial(ctx, nd, network, address)
 }
 
 func (d *Dialer) client(ctx context.Context, nc net.Conn, opt Options, path Path, token []byte) (*Conn, error) {
@@ -139,7 +154,7 @@ func (d *Dialer) client(ctx context.Context, nc net.Conn, opt Options, path Path
 	c := newConn(s.opt, d.Layout, s, p)
 	c.path, c.token = path, token
 	if opt.Logger.Enabled(ctx, slog.LevelInfo) {
-		opt.Logger.Info("connection up", "local", path.Local, "remote", path.Remote, "why", path.Why, "crc", path.CRC)
+		opt.Logger.Info("connection up", "local", path.Local.String(), "remote", path.Remote.String(), "why", path.Why, "crc", path.CRC)
 	}
 	c.mu.Lock()
 	c.leave()

@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"time"
 
-	"viaduct/internal/frameio"
+	"viaduct/internal/attend"
 	"viaduct/iwarp"
 )
 
@@ -18,38 +17,35 @@ func (c *Conn) streamEnded() {
 		return
 	}
 	c.drv.llp = true
-	reset, err := true, error(nil)
+	err := error(nil) // as of the peer's FIN
 	select {
 	case <-c.qp.Ended():
 		err = c.qp.Err()
-		// Both directions closed in order, or we closed after the last message.
-		reset = err != io.EOF && !(c.m.Finished() && errors.Is(err, iwarp.ErrClosed))
 	default:
-		reset = false // the peer's FIN
 	}
 	var te *iwarp.TerminateError
 	switch {
 	case errors.As(err, &te): // [D-49]
 		err = fmt.Errorf("%w: %w", ErrReset, te)
-	case !reset || errors.Is(err, iwarp.ErrClosed):
+	case err == nil, err == io.EOF, errors.Is(err, iwarp.ErrClosed):
 		err = nil
 	default:
+		c.drv.left = !c.m.Acknowledged() // TCP will not deliver it any more
 		err = fmt.Errorf("%w: %w", ErrReset, err)
 	}
-	c.exec(c.m.LLPClosed(c.now(), reset, err, c.acts[:0]))
+	c.exec(c.m.LLPClosed(c.now(), err, c.acts[:0]))
 	if c.m.Dead() {
-		c.abortNow(err)
+		c.release(true, err)
 	}
 }
 
 // finish ends the stream in order, both directions being closed. [D-49]
-// [SDP-8.2.1-23]
+// [SDP-6.2-2] [SDP-8.2.1-23]
 func (c *Conn) finish() { c.release(false, nil) }
 
-// abortNow resets the stream, once what was posted has gone. [SDP-8.2.2-1]
-func (c *Conn) abortNow(err error) {
-	c.release(true, err)
-}
+// abortNow ends the stream: in order behind an AbortConn, which a reset might
+// overtake, and by a reset otherwise. [SDP-8.2.2-1] [SDP-8.2.2-3] [SDP-8.2.2-7]
+func (c *Conn) abortNow(told bool, err error) { c.release(!told, err) }
 
 // release lets go of the stream and of all that belongs to it, in the
 // background, as it may take the peer two seconds. [SDP-8.2.1-14] [SDP-8.2.1-24]
@@ -59,20 +55,17 @@ func (c *Conn) release(reset bool, err error) {
 	}
 	c.released = true
 	c.send.rang = false
-	qp, cq := c.qp, c.cq
+	qp := c.qp
 	qp.Flush()
 	if c.opt.Logger.Enabled(context.Background(), slog.LevelInfo) {
-		c.opt.Logger.Info("connection down", "conn", c.path.Remote, "err", err)
+		if err != nil {
+			c.opt.Logger.Info("connection down", "conn", c.path.Remote.String(), "err", err)
+		} else {
+			c.opt.Logger.Info("connection closed", "conn", c.path.Remote.String())
+		}
 	}
 	letGo := func() {
 		if reset {
-			// AbortConn, if there is one, goes into the socket before the reset.
-			for i := 0; i < 20 && cq.Len() == 0; i++ {
-				if _, ok := cq.Poll(); ok {
-					break
-				}
-				time.Sleep(50 * time.Microsecond)
-			}
 			qp.Abort()
 		}
 		_ = qp.Close()
@@ -83,17 +76,27 @@ func (c *Conn) release(reset bool, err error) {
 	if c.drv.inOwn {
 		c.drv.last = letGo
 	} else {
-		frameio.Go(c.drv.crewed, letGo)
+		attend.Go(c.drv.crewed, letGo)
 	}
 }
 
 // drained is called when nothing completes any more.
 func (c *Conn) drained() {
 	for n := c.cq.PollN(c.comps[:]); n > 0; n = c.cq.PollN(c.comps[:]) {
+		for i := range c.comps[:n] {
+			switch e := &c.comps[i]; {
+			case e.QP != c.qp || e.Status != iwarp.StatusOK:
+			case e.Op != iwarp.OpRecv:
+				c.sendsDone(e.ID) // the DisConn, perhaps
+			case c.m.Finished():
+				c.received(c.now(), e) // an AbortConn behind the DisConn counts until the end [SDP-8.2.1-12]
+			}
+		}
 	}
 	if !c.m.Dead() && !c.m.Finished() {
-		c.exec(c.m.LLPClosed(c.now(), true, nil, c.acts[:0]))
+		c.exec(c.m.LLPClosed(c.now(), nil, c.acts[:0]))
 	}
+	c.send.last = 0 // a DisConn that is still under way was not sent
 	c.sendsDone(^uint64(0))
 	for len(c.send.advs) > 0 {
 		c.revoke(c.send.advs[0].key)

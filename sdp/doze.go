@@ -1,6 +1,8 @@
 package sdp
 
-import "viaduct/internal/doze"
+import (
+	"viaduct/internal/attend"
+)
 
 // doze has a call that reads sleep on the socket itself, if the peer may be about
 // to answer and no other call or goroutine sleeps on behalf of the connection, and
@@ -16,19 +18,19 @@ func (c *Conn) doze(o *op, d *deadline) bool {
 		return false
 	}
 	c.mu.Unlock() // for those who wait for it
-	z := doze.Take()
+	z := attend.TakeSleeper()
 	c.mu.Lock()
 	if z == nil {
 		return false
 	}
 	defer z.Free()
 	dr, cq := &c.drv, c.cq // which is another after a move
-	if o.done || !c.mayDoze(o, d) || !cq.Doze(z) {
+	if o.done || !c.mayDoze(o, d) || !cq.SleepAt(z) {
 		return false
 	}
 	dr.sleepers++
 	o.dozing, o.hopes = z, true
-	out := doze.Woken
+	out := attend.Woken
 	if cq.Len() == 0 {
 		dr.due = 0
 		c.mu.Unlock()
@@ -38,7 +40,7 @@ func (c *Conn) doze(o *op, d *deadline) bool {
 	o.dozing = nil
 	cq.Rouse()
 	dr.sleepers--
-	return out != doze.Paused
+	return out != attend.Paused
 }
 
 // mayDoze reports whether a call may sleep on the socket alone.
@@ -49,9 +51,9 @@ func (c *Conn) mayDoze(o *op, d *deadline) bool {
 		return false
 	case c.suspended || dr.llp || c.released || !o.hopes && !c.cq.Expects():
 		return false
-	case d != nil && d.within(doze.Period):
+	case d != nil && d.within(attend.Period):
 		return false
 	}
 	at, ok := c.m.Deadline()
-	return !ok || at-c.now() >= doze.Period
+	return !ok || at-c.now() >= attend.Period
 }

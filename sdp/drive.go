@@ -3,10 +3,10 @@ package sdp
 import (
 	"time"
 
-	"viaduct/internal/doze"
+	"viaduct/internal/budget"
+	"viaduct/internal/sdpcore"
+	"viaduct/internal/wire/sdpwire"
 	"viaduct/iwarp"
-	"viaduct/sdp/sdpcore"
-	"viaduct/sdp/sdpwire"
 )
 
 // Who drives a connection changes hands. A call that waits polls the completion
@@ -22,12 +22,12 @@ type driver struct {
 	due       sdpcore.Time  // deadline of the machine that one of them will wake at, or 0
 	took      bool          // one of them got an event, and no other was asked for yet
 	spinning  bool          // one of them is polling
-	looks     doze.Looks    // whether it polls for an answer
+	looks     budget.Budget // whether it polls for an answer
 	visits    uint          // calls that have driven the connection
 	seen      uint          // of them, when look was last there
 	scheduled bool          // look is due
 	own       bool          // the goroutine of the connection runs
-	crewed    bool          // it may be one of the crew, see frameio.Go
+	crewed    bool          // it may be one of the crew, see attend.Go
 	inOwn     bool          // it is the one that has mu
 	last      func()        // what it does when it has ended
 	ownDue    sdpcore.Time  // deadline of the machine that it will wake at, or 0
@@ -46,6 +46,7 @@ type driver struct {
 	resized   bool
 	fail      error
 	llp       bool // the end of the stream has been dealt with
+	left      bool // by a reset, before the peer had acknowledged everything
 }
 
 const (

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"viaduct/internal/frameio"
+	"viaduct/internal/attend"
 	"viaduct/internal/testkit"
 )
 
@@ -167,16 +167,21 @@ func TestHeld(t *testing.T) {
 		}
 	}
 	h.begin(now)
-	h.begin(now) // more came
-	if h.over(now.Add(heldTime)); !h.wary() || h.wary() {
-		t.Error("what came does not make it trust")
+	h.begin(now) // more came, which halves the number of reads that are wary
+	h.over(now.Add(heldTime))
+	wary := 0
+	for h.wary() {
+		wary++
+	}
+	if wary != 7 {
+		t.Errorf("%d reads are wary after what came, want 7", wary)
 	}
 }
 
 // A reader looks again at once where its last look brought much, or was long ago,
 // or where what comes is not a stream of large messages.
 func TestTooSoon(t *testing.T) {
-	if !frameio.CanNap {
+	if !attend.CanNap {
 		t.Skip("SKIPPED: no short sleeps on this system")
 	}
 	for _, c := range []struct {

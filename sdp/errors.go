@@ -6,7 +6,7 @@ import (
 	"net"
 	"os"
 
-	"viaduct/sdp/sdpcore"
+	"viaduct/internal/sdpcore"
 )
 
 // A ProtocolError says which rule of the protocol the peer broke. [SDP-8.2.2-6]

@@ -4,9 +4,9 @@ import (
 	"context"
 	"log/slog"
 
+	"viaduct/internal/sdpcore"
+	"viaduct/internal/wire/sdpwire"
 	"viaduct/iwarp"
-	"viaduct/sdp/sdpcore"
-	"viaduct/sdp/sdpwire"
 )
 
 // sideSend is what sending needs: headers that stay in place until their Send
@@ -19,7 +19,8 @@ type sideSend struct {
 	done    uint64     // number of the last one known to be complete
 	backlog []backlogged
 	held    int    // bytes of the send buffer in use
-	last    uint64 // number of the DisConn
+	last    uint64 // number of the DisConn, until it is complete
+	ended   bool   // it is: TCP has all of the stream
 	rang    bool
 	sg      [iwarp.MaxSGE]iwarp.SGE
 	advs    []advert
@@ -129,8 +130,14 @@ func (c *Conn) exec(acts []sdpcore.Action) {
 		case sdpcore.OpFinish:
 			c.finish()
 		case sdpcore.OpAbort:
-			c.abortNow(a.Err)
-		case sdpcore.OpPeerClosed, sdpcore.OpPeerSize, sdpcore.OpPart:
+			c.abortNow(a.Local, a.Err)
+		case sdpcore.OpPeerClosed:
+			// The peer's Close waits until our TCP has acknowledged this, which it
+			// would put off for 40 ms.
+			if raw, err := c.qp.SyscallConn(); err == nil {
+				_ = raw.Control(acknowledge)
+			}
+		case sdpcore.OpPeerSize, sdpcore.OpPart:
 		}
 	}
 	if c.drv.resized {
@@ -489,7 +496,7 @@ func (c *Conn) sendsDone(upTo uint64) {
 	s := &c.send
 	s.done = max(s.done, upTo)
 	if s.last != 0 && s.done >= s.last {
-		s.last = 0
+		s.last, s.ended = 0, true
 		c.flush()
 	}
 	n := 0

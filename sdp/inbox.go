@@ -3,8 +3,9 @@ package sdp
 import (
 	"sync"
 
+	"viaduct/internal/perturb"
+	"viaduct/internal/wire/sdpwire"
 	"viaduct/iwarp"
-	"viaduct/sdp/sdpwire"
 )
 
 // An inbox is where messages are received: the Private Buffers, as many as were
@@ -20,7 +21,7 @@ type inbox struct {
 	layout Layout
 	size   int // bytes of a Private Buffer
 
-	mu    sync.Mutex
+	mu    perturb.Mutex
 	slots []*slot // those not used so far are nil, and the last ones
 	made  int     // of them
 	free  []int   // made and not in use, last used first

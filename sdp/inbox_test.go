@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"viaduct/sdp/sdpwire"
+	"viaduct/internal/wire/sdpwire"
 )
 
 // dataHead returns the header of a Data message with n bytes of payload.

@@ -7,9 +7,9 @@ import (
 	"runtime"
 	"sync"
 
+	"viaduct/internal/sdpcore"
+	"viaduct/internal/wire/sdpwire"
 	"viaduct/iwarp"
-	"viaduct/sdp/sdpcore"
-	"viaduct/sdp/sdpwire"
 )
 
 var processors = runtime.GOMAXPROCS(0)

@@ -21,3 +21,6 @@ func setKeepAlivePeriod(fd uintptr, d time.Duration) error {
 	}
 	return unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, secs)
 }
+
+// acknowledge has the system acknowledge at once what has come.
+func acknowledge(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) }

@@ -10,7 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"viaduct/internal/frameio"
+	"viaduct/internal/attend"
+	"viaduct/internal/perturb"
+	"viaduct/internal/sock"
 	"viaduct/iwarp"
 )
 
@@ -49,7 +51,7 @@ type Listener struct {
 	dead  chan struct{} // closed by Close
 	wg    sync.WaitGroup
 
-	mu      sync.Mutex
+	mu      perturb.Mutex
 	closed  bool
 	pending map[netip.Addr]int
 	total   int
@@ -69,14 +71,18 @@ func Listen(address string, opt *Options) (*Listener, error) {
 	return lc.Listen(context.Background(), "tcp", address)
 }
 
-// Listen accepts SDP connections at address.
+// Listen accepts SDP connections at address. The network is "tcp", "tcp4" or
+// "tcp6"; any other is a net.UnknownNetworkError.
 func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (*Listener, error) {
+	if err := checkNetwork("listen", network, addrString(address)); err != nil {
+		return nil, err
+	}
 	l, err := lc.Net.Listen(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
 	if !lc.Plain && lc.WrapConn == nil && lc.Net.KeepAlive == 0 && lc.Net.KeepAliveConfig == (net.KeepAliveConfig{}) {
-		own, err := frameio.OwnListener(l, frameio.Tuning{Congestion: lc.Congestion, KeepAlive: lc.KeepAlive})
+		own, err := sock.OwnListener(l, sock.Tuning{Congestion: lc.Congestion, KeepAlive: lc.KeepAlive})
 		if err != nil {
 			l.Close()
 			return nil, &net.OpError{Op: "listen", Net: "sdp", Addr: l.Addr(), Err: err}
@@ -203,7 +209,7 @@ func (l *Listener) run() {
 			continue
 		}
 		l.wg.Add(1)
-		frameio.Go(frameio.Crewed(nc), func() {
+		attend.Go(sock.IsTCP(nc), func() {
 			defer l.wg.Done()
 			l.setUp(nc, host)
 		})
@@ -255,7 +261,7 @@ func (l *Listener) setUp(nc net.Conn, host netip.Addr) {
 	case runtime.GOOS != "linux":
 		nc = peekable(nc)
 	case !l.lc.Plain && l.opt.WrapConn == nil:
-		nc = frameio.Own(nc)
+		nc = sock.Own(nc)
 	}
 	var mv *move
 	s, g, p, err := accept(l.ctx, nc, l.opt, l.dev, func(s *setup, g greeting) Reason {
@@ -280,7 +286,7 @@ func (l *Listener) setUp(nc net.Conn, host netip.Addr) {
 	}
 	path.Layout, path.RawHello, path.CRC = g.layout, g.raw, s.qp.Params().CRC
 	if l.opt.Logger.Enabled(l.ctx, slog.LevelInfo) {
-		l.opt.Logger.Info("connection up", "local", path.Local, "remote", path.Remote, "crc", path.CRC)
+		l.opt.Logger.Info("connection up", "local", path.Local.String(), "remote", path.Remote.String(), "crc", path.CRC)
 	}
 	if mv != nil {
 		mv.arrive(s, g.layout, p, path)

@@ -9,7 +9,7 @@ import (
 	"net/netip"
 	"time"
 
-	"viaduct/sdp/sdpcore"
+	"viaduct/internal/sdpcore"
 )
 
 // Socket duplication: a live connection moves to another process, or to
@@ -190,7 +190,7 @@ func (c *Conn) reconnect() {
 		if err != nil {
 			c.suspended = false
 			c.exec(c.m.Abort(c.now(), fmt.Errorf("%w: %w", ErrReset, err), c.acts[:0]))
-			c.abortNow(err)
+			c.release(true, err)
 		}
 		for _, o := range append(append([]*op(nil), c.rops...), c.wops...) {
 			o.signal()
@@ -238,6 +238,7 @@ func (c *Conn) comeBack(port uint16) error {
 
 // resume goes on over a new stream. [SDP-13.1.1-17]
 func (c *Conn) resume(s *setup, p sdpcore.Params) {
+	c.send.last = 0 // a DisConn goes again
 	c.sendsDone(^uint64(0))
 	for i := c.recv.head; i < len(c.recv.holds); i++ { // what is held leaves the old buffers
 		h := &c.recv.holds[i]

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"viaduct/sdp/sdpcore"
-	"viaduct/sdp/sdpwire"
+	"viaduct/internal/sdpcore"
+	"viaduct/internal/wire/sdpwire"
 )
 
 // A Policy says which flow control mode a half of the connection is steered to.
@@ -43,6 +43,7 @@ const (
 	DefaultMaxAdverts     = 16
 	DefaultReadDepth      = 16
 	DefaultSetupTimeout   = 10 * time.Second // [D-17]
+	defaultCloseTimeout   = 10 * time.Second // that Close waits unless told otherwise [D-78]
 	defaultLingerTimeout  = 60 * time.Second // a closed connection whose peer does not close
 )
 

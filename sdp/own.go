@@ -3,7 +3,7 @@ package sdp
 import (
 	"time"
 
-	"viaduct/internal/frameio"
+	"viaduct/internal/attend"
 )
 
 // leave sees to it that somebody drives the connection after a call. Called
@@ -116,7 +116,7 @@ func (c *Conn) look() {
 
 func (c *Conn) startOwn() {
 	c.drv.own = true
-	frameio.Go(c.drv.crewed, c.runOwn)
+	attend.Go(c.drv.crewed, c.runOwn)
 }
 
 // runOwn drives the connection while no call does.

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"net"
 
+	"viaduct/internal/sdpcore"
 	"viaduct/iwarp"
-	"viaduct/sdp/sdpcore"
 )
 
 // A Path says how a connection came about, and why in that way. [SDP-7-1] [D-71]

@@ -36,12 +36,12 @@ func (p *peekedConn) CloseWrite() error {
 func peekable(nc net.Conn) net.Conn { return &peekedConn{Conn: nc} }
 
 // sniffWrapped reads ahead on a connection made by peekable.
-func sniffWrapped(ctx context.Context, nc net.Conn, n int, enough func([]byte) bool, limit time.Duration) ([]byte, error) {
+func sniffWrapped(ctx context.Context, nc net.Conn, n int, enough func([]byte) bool, late time.Time) ([]byte, error) {
 	p, ok := nc.(*peekedConn)
 	if !ok {
 		return nil, errors.ErrUnsupported
 	}
-	stop := bound(ctx, nc, limit)
+	stop := bound(ctx, nc, late)
 	defer stop()
 	for len(p.ahead) < n && !enough(p.ahead) {
 		b := make([]byte, n-len(p.ahead))

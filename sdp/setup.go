@@ -8,10 +8,10 @@ import (
 	"net"
 	"time"
 
-	"viaduct/internal/frameio"
+	"viaduct/internal/sdpcore"
+	"viaduct/internal/sock"
+	"viaduct/internal/wire/sdpwire"
 	"viaduct/iwarp"
-	"viaduct/sdp/sdpcore"
-	"viaduct/sdp/sdpwire"
 )
 
 // sendDepth is the depth of the send queue: more is kept in the connection.
@@ -26,7 +26,7 @@ type setup struct {
 	in        *inbox
 	sendDepth int
 	layout    Layout
-	crewed    bool // see frameio.Go
+	crewed    bool // see attend.Go
 }
 
 // newSetup makes what a stream needs. dev may be nil.
@@ -64,7 +64,7 @@ func (o *Options) maxRecvSize() int {
 // [SDP-8.1.1-6] [SDP-8.1.1-7] [SDP-8.1.1-18] [D-08]
 func (s *setup) config(nc net.Conn) *iwarp.Config {
 	o := &s.opt
-	s.crewed = frameio.Crewed(nc)
+	s.crewed = sock.IsTCP(nc)
 	s.in = newInbox(s.layout, o.RecvBuffers+1, o.maxRecvSize())
 	return &iwarp.Config{
 		FPDUSize: fpduSize(nc),
@@ -280,7 +280,10 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 		return fail(nil, err)
 	}
 	cfg := s.config(nc)
-	first, err := sniff(ctx, nc, sniffLen, isPlain, opt.SetupTimeout)
+	// One limit for all that comes before the peer is known: the Hello, and the
+	// MPA Request that holds it or follows it. [D-17]
+	late := time.Now().Add(opt.SetupTimeout)
+	first, err := sniff(ctx, nc, sniffLen, isPlain, late)
 	if err != nil {
 		nc.Close()
 		return fail(nil, fmt.Errorf("sdp: waiting for Hello: %w", err))
@@ -289,7 +292,7 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 		return fail(nil, errPlain)
 	}
 	if !isMPA(first) { // a raw Hello, and the MPA Request behind it [D-02]
-		b, err := readRaw(ctx, nc, opt.SetupTimeout)
+		b, err := readRaw(ctx, nc, late)
 		if err == nil {
 			var ok bool
 			if g, ok = readGreeting(b); !ok {
@@ -299,7 +302,7 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 			}
 		}
 		if err == nil {
-			first, err = sniff(ctx, nc, sniffLen, isPlain, opt.SetupTimeout)
+			first, err = sniff(ctx, nc, sniffLen, isPlain, late)
 		}
 		if err != nil {
 			reset(nc) // [D-16]
@@ -312,6 +315,7 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 		// [D-03]
 		cfg.EarlyResponder = true
 	}
+	cfg.RequestTimeout = max(time.Until(late), 1)
 	req, err := iwarp.ReadRequest(ctx, nc, cfg)
 	if err != nil {
 		s.qp = nil
@@ -383,9 +387,9 @@ var errPlain = &RefusedError{ReasonHello}
 const mpaKey = "MPA ID Req Frame" // begins an MPA Request
 
 // readRaw reads a raw Hello: 32 bytes. [SDP-8.1.1-10]
-func readRaw(ctx context.Context, nc net.Conn, limit time.Duration) ([]byte, error) {
+func readRaw(ctx context.Context, nc net.Conn, late time.Time) ([]byte, error) {
 	b := make([]byte, sdpwire.HelloLen)
-	stop := bound(ctx, nc, limit)
+	stop := bound(ctx, nc, late)
 	defer stop()
 	for n := 0; n < len(b); {
 		k, err := nc.Read(b[n:])
@@ -398,8 +402,8 @@ func readRaw(ctx context.Context, nc net.Conn, limit time.Duration) ([]byte, err
 }
 
 // bound limits reads of set-up by time and by the context.
-func bound(ctx context.Context, nc net.Conn, limit time.Duration) (stop func()) {
-	nc.SetReadDeadline(time.Now().Add(limit))
+func bound(ctx context.Context, nc net.Conn, late time.Time) (stop func()) {
+	nc.SetReadDeadline(late)
 	cancel := context.AfterFunc(ctx, func() { nc.SetReadDeadline(time.Unix(1, 0)) })
 	return func() {
 		if cancel() {

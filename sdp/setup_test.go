@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"viaduct/internal/testkit"
+	"viaduct/internal/wire/sdpwire"
 	"viaduct/iwarp"
-	"viaduct/sdp/sdpwire"
 )
 
 // A wirePeer speaks SDP by hand over iwarp.
@@ -878,9 +878,12 @@ func TestSDP_9_Wire(t *testing.T) {
 		w.send(sdpwire.Message{MID: sdpwire.Data}, "")
 		c.SetLinger(0)
 		c.Close()
-		if m, e, b := w.message(); b != nil && (m.MID != sdpwire.AbortConn || !e.Solicited) {
-			t.Errorf("%v", &m)
-		}
+		t.Run("SDP-8.2.2-1", func(t *testing.T) {
+			if m, e, b := w.message(); b == nil || m.MID != sdpwire.AbortConn || !e.Solicited {
+				t.Errorf("%v, %v", &m, e.Status)
+			}
+		})
+		w.qp.CloseWrite()
 		w.ended()
 		<-c.Done()
 	})

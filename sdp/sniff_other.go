@@ -10,6 +10,6 @@ import (
 
 // sniff looks at the first bytes of a connection, at most n, without taking them,
 // until enough says that they tell.
-func sniff(ctx context.Context, nc net.Conn, n int, enough func([]byte) bool, limit time.Duration) ([]byte, error) {
-	return sniffWrapped(ctx, nc, n, enough, limit)
+func sniff(ctx context.Context, nc net.Conn, n int, enough func([]byte) bool, late time.Time) ([]byte, error) {
+	return sniffWrapped(ctx, nc, n, enough, late)
 }

@@ -3,7 +3,8 @@ package sdp
 import (
 	"time"
 
-	"viaduct/internal/frameio"
+	"viaduct/internal/attend"
+	"viaduct/internal/budget"
 )
 
 const (
@@ -21,18 +22,18 @@ const (
 type held struct {
 	on    bool
 	since time.Time
-	skip  int // reads that are wary
-	skips int // reads that will be after the next time
+	worth budget.Budget // whether the rest is waited for
 }
 
-const (
-	heldTime    = 200 * time.Microsecond // since something came
-	maxHeldSkip = 1 << 10
-)
+// heldTime is how long the rest is waited for, since something came.
+const heldTime = 200 * time.Microsecond
+
+// seldomCame is how waiting for the rest of a message backs off.
+var seldomCame = budget.Rule{Max: 1 << 10}
 
 func (h *held) begin(now time.Time) {
 	if h.on {
-		h.skips = 0
+		h.worth.Hit(&seldomCame)
 	}
 	h.on, h.since = true, now
 }
@@ -42,23 +43,16 @@ func (h *held) over(now time.Time) bool {
 	if now.Sub(h.since) < heldTime {
 		return false
 	}
-	h.skips = min(2*h.skips+1, maxHeldSkip)
-	h.skip = h.skips
+	h.worth.Miss(&seldomCame)
 	return true
 }
 
 // wary tells whether a read that begins does not wait for the rest of a message.
-func (h *held) wary() bool {
-	if h.skip > 0 {
-		h.skip--
-		return true
-	}
-	return false
-}
+func (h *held) wary() bool { return !h.worth.Worth() }
 
 // flowing reports whether what comes is a stream of large messages that nothing
 // is said in answer to.
-func (d *driver) flowing() bool { return frameio.CanNap && d.large && d.streak >= streakLen }
+func (d *driver) flowing() bool { return attend.CanNap && d.large && d.streak >= streakLen }
 
 // tooSoon reports whether another look at a stream that flows would bring little.
 func (d *driver) tooSoon() bool {

@@ -6,7 +6,7 @@ import (
 	"io"
 	"net"
 
-	"viaduct/sdp/sdpcore"
+	"viaduct/internal/sdpcore"
 )
 
 // A Transfer is a read or write that goes on after the call that started it. It

@@ -3,7 +3,7 @@ package sdp
 import (
 	"net"
 
-	"viaduct/sdp/sdpcore"
+	"viaduct/internal/sdpcore"
 )
 
 // urgent is what the receiving side knows of urgent data. [D-29]

@@ -4,7 +4,8 @@ import (
 	"runtime"
 	"time"
 
-	"viaduct/internal/frameio"
+	"viaduct/internal/attend"
+	"viaduct/internal/budget"
 )
 
 // await waits until o is done, or stop says so; a passed deadline cancels o.
@@ -36,7 +37,7 @@ func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 		dozed = false
 		if o.read && dr.tooSoon() {
 			c.mu.Unlock()
-			frameio.Nap(napTime)
+			attend.Nap(napTime)
 			c.mu.Lock()
 		}
 		dr.patient = o.read
@@ -85,6 +86,9 @@ func (c *Conn) await(o *op, d *deadline, stop func() bool) {
 	}
 }
 
+// looking is how calls back off whose polls for an answer are in vain.
+var looking = budget.Rule{Grace: 4, Max: 15}
+
 // spin polls for a moment and reports whether something came.
 func (c *Conn) spin(o *op) bool {
 	if processors == 1 {
@@ -104,12 +108,12 @@ func (c *Conn) spin(o *op) bool {
 		runtime.Gosched()
 		c.mu.Lock()
 		if c.poll() || o.done {
-			dr.looks.Done(true)
+			dr.looks.Hit(&looking)
 			return true
 		}
 	}
 	if answer {
-		dr.looks.Done(false)
+		dr.looks.Miss(&looking)
 	}
 	return false
 }

@@ -3,7 +3,8 @@ package vi
 import (
 	"fmt"
 	"log/slog"
-	"sync"
+
+	"viaduct/internal/perturb"
 )
 
 // An ErrorCode is the kind of an asynchronous error. [VIA 5.2]
@@ -69,7 +70,7 @@ type async struct {
 	nic *NIC
 	d   dispatcher
 
-	mu      sync.Mutex
+	mu      perturb.Mutex
 	handler func(ErrorDescriptor) // guarded by mu; nil is the default
 }
 
@@ -113,7 +114,7 @@ func (a *async) raise(d ErrorDescriptor) {
 // A dispatcher runs functions one after the other in a goroutine that exists
 // while there are any.
 type dispatcher struct {
-	mu      sync.Mutex
+	mu      perturb.Mutex
 	queue   []func()      // guarded by mu
 	running chan struct{} // guarded by mu; closed when the goroutine ends, nil if there is none
 	closed  bool          // guarded by mu

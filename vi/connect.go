@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
+
+	"viaduct/internal/perturb"
 )
 
 // An attempt is a connection being made for a VI.
@@ -273,7 +274,7 @@ type ConnRequest struct {
 	nic *NIC
 	req Request
 
-	mu      sync.Mutex
+	mu      perturb.Mutex
 	decided bool // guarded by mu
 }
 

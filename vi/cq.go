@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"viaduct/internal/doze"
+	"viaduct/internal/attend"
 	"viaduct/internal/queue"
 )
 
@@ -209,18 +209,18 @@ func (p *cqProgress) Poll() (got bool) {
 	return got
 }
 
-// Expects implements queue.Dozer.
+// Expects implements attend.SourceSleeper.
 func (p *cqProgress) Expects() bool {
 	vis := *p.vis.Load()
 	return len(vis) <= pollable && slices.ContainsFunc(vis, func(v *VI) bool { return (*progress)(v).Expects() })
 }
 
-// Doze implements queue.Dozer.
-func (p *cqProgress) Doze(s *doze.Sleeper) bool {
+// SleepAt implements attend.SourceSleeper.
+func (p *cqProgress) SleepAt(s *attend.Sleeper) bool {
 	vis := *p.vis.Load()
 	var last *VI
 	for _, v := range vis {
-		if v != last && !(*progress)(v).Doze(s) {
+		if v != last && !(*progress)(v).SleepAt(s) {
 			return false
 		}
 		last = v

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/vitest/memvi"
 	"viaduct/vi"
-	"viaduct/vi/vitest/memvi"
 )
 
 // A slowLink is a link whose end takes as long as the test wants.

@@ -150,6 +150,53 @@ func (e *Endpoint) FailSend(seq uint64, bad Status) (broken bool) {
 	return e.failed.Load()
 }
 
+// FailFaulted ends the first started send whose memory is gone with a protection
+// error: for a provider that hears of it from the kernel, which does not say
+// which of several sends it was.
+func (e *Endpoint) FailFaulted() {
+	q := &e.v.send.q
+	for c := q.Counts(); c.Done < c.Started; c.Done++ {
+		var gone *Descriptor
+		q.Update(c.Done, func(d **Descriptor) {
+			if e.faults(*d) {
+				gone = *d
+			}
+		})
+		if gone != nil {
+			e.FinishSend(gone, c.Done, StatusProtectionError)
+			return
+		}
+	}
+}
+
+// faults reads a byte of every page of a send's memory.
+func (e *Endpoint) faults(d *Descriptor) bool {
+	if d.Control.Op() == OpRDMARead {
+		return false
+	}
+	var at Cursor
+	for {
+		ref, bad := e.Gather(d, &at, int(e.agreed.MaxTransferSize))
+		if bad != 0 {
+			return true
+		}
+		if len(ref.B) == 0 {
+			return false
+		}
+		var page [1]byte
+		for i := 0; i < len(ref.B); i += pageStep {
+			if regmem.Copy(page[:], ref.B[i:i+1], true) != nil {
+				ref.Release()
+				return true
+			}
+		}
+		ref.Release()
+	}
+}
+
+// pageStep is not more than the size of a page anywhere.
+const pageStep = 4 << 10
+
 // Fenced tells that sends wait behind a queue fence: after the last read was
 // finished the provider has to look at the send queue again.
 func (e *Endpoint) Fenced() bool {

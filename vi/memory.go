@@ -87,6 +87,21 @@ func (n *NIC) DeregisterMem(r *Region) error {
 	return nil
 }
 
+// MayUse tells whether length bytes at addr lie in the region that handle names
+// and the VI's protection tag allows their use: what a descriptor's own memory
+// is checked for, where descriptors lie in registered memory. [VIA 1.5] [VIA-1.5-4]
+func (v *VI) MayUse(handle MemHandle, addr, length uint64) bool {
+	var d *regmem.Domain
+	if ep := v.conn.Load(); ep != nil {
+		d = ep.domain
+	} else {
+		v.mu.Lock()
+		d = v.domain
+		v.mu.Unlock()
+	}
+	return v.nic.memory.Check(uint32(handle), addr, length, d, nil, regmem.LocalRead) == regmem.OK
+}
+
 // QueryMem returns the attributes of a region. [VIA 6.4.2]
 func (n *NIC) QueryMem(r *Region) (MemAttributes, error) {
 	if r == nil || r.nic != n || n.memory.Lookup(r.r.Handle()) != r.r {

@@ -7,13 +7,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
+
+	"viaduct/internal/perturb"
 )
 
 // nameService resolves host names: an own hosts file first, then the
 // system's resolver. [VIA 7]
 type nameService struct {
-	mu    sync.Mutex
+	mu    perturb.Mutex
 	open  bool        // guarded by mu
 	hosts []hostEntry // guarded by mu
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"viaduct/internal/perturb"
 	"viaduct/internal/regmem"
 )
 
@@ -38,7 +39,7 @@ type NIC struct {
 
 	attempts sync.WaitGroup // connections being made
 
-	mu     sync.Mutex
+	mu     perturb.Mutex
 	closed bool                          // guarded by mu
 	vis    map[*VI]struct{}              // guarded by mu
 	cqs    map[*CompletionQueue]struct{} // guarded by mu

@@ -3,7 +3,7 @@ package vi
 import (
 	"context"
 
-	"viaduct/internal/doze"
+	"viaduct/internal/attend"
 )
 
 // PostSend posts a descriptor to the send queue. It never blocks. On a VI
@@ -103,6 +103,16 @@ func (v *VI) ReportPostError(d *Descriptor) {
 	v.toError()
 }
 
+// ReportCompletionError does what a descriptor does whose completion could not
+// be written since its memory is gone: it raises the asynchronous error
+// Completion Protection and moves the VI to Error. It is for a consumer
+// interface whose descriptors lie in memory of the program. Must not be called
+// from OnDone. [VIA 5.2]
+func (v *VI) ReportCompletionError(d *Descriptor) {
+	v.nic.async.raise(ErrorDescriptor{VI: v, Descriptor: d, OpCode: d.Control.Op(), Resource: ResourceDescriptor, Code: ErrorCompProt})
+	v.toError()
+}
+
 // toError breaks the connection, or the attempt at one; without either an
 // Idle VI goes to Error.
 func (v *VI) toError() {
@@ -132,6 +142,15 @@ func (v *VI) SendDone() (*Descriptor, error) { return v.send.done() } // [VIA-2.
 
 // RecvDone is SendDone for the receive queue.
 func (v *VI) RecvDone() (*Descriptor, error) { return v.recv.done() }
+
+// SendDoneN takes up to len(buf) completed descriptors from the send queue, in
+// order, and returns how many. It looks for arrivals only if there was nothing
+// to take. If n is 0, err is what SendDone would return; else it is nil, and
+// each descriptor's Status tells how it ended.
+func (v *VI) SendDoneN(buf []*Descriptor) (n int, err error) { return v.send.doneN(buf) }
+
+// RecvDoneN is SendDoneN for the receive queue.
+func (v *VI) RecvDoneN(buf []*Descriptor) (n int, err error) { return v.recv.doneN(buf) }
 
 // SendWait is SendDone that waits until the head has completed. An empty
 // queue is ErrQueueEmpty at once, a deadline that passes ErrTimeout, and a
@@ -169,16 +188,16 @@ type progress VI
 func (p *progress) Poll() bool { return (*VI)(p).Poll() }
 func (p *progress) Unpoll()    { (*VI)(p).Unpoll() }
 
-// Expects implements queue.Dozer.
+// Expects implements attend.SourceSleeper.
 func (p *progress) Expects() bool {
 	l := p.dozer()
 	return l != nil && l.Expects()
 }
 
-// Doze implements queue.Dozer.
-func (p *progress) Doze(s *doze.Sleeper) bool {
+// SleepAt implements attend.SourceSleeper.
+func (p *progress) SleepAt(s *attend.Sleeper) bool {
 	l := p.dozer()
-	return l != nil && l.Doze(s)
+	return l != nil && l.SleepAt(s)
 }
 
 func (p *progress) dozer() dozer {

@@ -3,7 +3,7 @@ package vi
 import (
 	"context"
 
-	"viaduct/internal/doze"
+	"viaduct/internal/attend"
 )
 
 // A Provider is a network mapping of the VI Architecture: VI/TCP, FC-VI. It
@@ -93,7 +93,7 @@ type Link interface {
 
 	// Poll handles what has arrived, without blocking, and tells whether
 	// anything had. Unpoll tells that the poller goes to sleep. See
-	// internal/queue.Progress.
+	// internal/attend.Progress.
 	Poll() bool
 	Unpoll()
 
@@ -111,10 +111,10 @@ type Link interface {
 }
 
 // A dozer is a Link whose consumer can sleep on it itself. See
-// internal/queue.Dozer.
+// internal/attend.SourceSleeper.
 type dozer interface {
 	Expects() bool
-	Doze(s *doze.Sleeper) bool
+	SleepAt(s *attend.Sleeper) bool
 }
 
 // A StopReason says why the engine stops a Link.

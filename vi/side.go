@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 
+	"viaduct/internal/perturb"
 	"viaduct/internal/queue"
 )
 
@@ -19,7 +19,7 @@ type side struct {
 	failed atomic.Bool // an error of this connection's was published
 
 	registered atomic.Bool // there are Notify registrations
-	mu         sync.Mutex
+	mu         perturb.Mutex
 	notify     []func(*Descriptor) // guarded by mu
 }
 
@@ -157,6 +157,24 @@ func (s *side) done() (*Descriptor, error) {
 		d, err = s.reap()
 	}
 	return d, err
+}
+
+// doneN is done for many.
+func (s *side) doneN(buf []*Descriptor) (n int, err error) {
+	for n < len(buf) {
+		d, h := s.q.Reap()
+		if h != queue.Done {
+			break
+		}
+		buf[n], _ = d.reaped()
+		n++
+	}
+	if n == 0 && len(buf) > 0 {
+		if buf[0], err = s.done(); buf[0] != nil {
+			return 1, nil
+		}
+	}
+	return n, err
 }
 
 func (s *side) wait(ctx context.Context) (*Descriptor, error) {

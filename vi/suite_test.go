@@ -5,9 +5,9 @@ import (
 	"testing"
 
 	"viaduct/internal/testkit"
+	"viaduct/internal/vitest"
+	"viaduct/internal/vitest/memvi"
 	"viaduct/vi"
-	"viaduct/vi/vitest"
-	"viaduct/vi/vitest/memvi"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

@@ -2,9 +2,9 @@ package vi
 
 import (
 	"fmt"
-	"sync"
 	"sync/atomic"
 
+	"viaduct/internal/perturb"
 	"viaduct/internal/regmem"
 )
 
@@ -49,7 +49,7 @@ type VI struct {
 
 	closed atomic.Bool // as gone, for those who don't take mu
 
-	mu       sync.Mutex
+	mu       perturb.Mutex
 	attrs    Attributes     // guarded by mu
 	domain   *regmem.Domain // guarded by mu; of attrs.Ptag
 	attempt  *attempt       // guarded by mu; the connection being made

@@ -17,8 +17,8 @@ import (
 	"unsafe"
 
 	"viaduct/internal/testkit"
+	"viaduct/internal/vitest/memvi"
 	"viaduct/vi"
-	"viaduct/vi/vitest/memvi"
 )
 
 func open(t testing.TB, network *memvi.Network, name string, cfg *vi.Config) *vi.NIC {

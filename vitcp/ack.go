@@ -3,7 +3,7 @@ package vitcp
 import (
 	"sync/atomic"
 
-	"viaduct/vitcp/vitcpwire"
+	"viaduct/internal/wire/vitcpwire"
 )
 
 // How much may be left unacknowledged while more input is at hand. [V-12]

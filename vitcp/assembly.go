@@ -1,6 +1,6 @@
 package vitcp
 
-import "viaduct/vitcp/vitcpwire"
+import "viaduct/internal/wire/vitcpwire"
 
 // An assembly follows the segments of the messages that arrive. Messages do
 // not interleave, with one exception: segments of Read Responses may come

@@ -8,9 +8,9 @@ import (
 	"net/netip"
 	"time"
 
-	"viaduct/internal/frameio"
+	"viaduct/internal/sock"
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
-	"viaduct/vitcp/vitcpwire"
 )
 
 // A Segments says how messages are cut into segments. [V-40]
@@ -228,8 +228,8 @@ func (c *Config) wrap(nc net.Conn) net.Conn {
 	return w
 }
 
-func (c *Config) tuning() frameio.Tuning {
-	return frameio.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive}
+func (c *Config) tuning() sock.Tuning {
+	return sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive}
 }
 
 // owns reports whether nobody but the link sees a TCP connection, if the TLS
@@ -239,11 +239,11 @@ func (c *Config) owns(t *tls.Config) bool { return c.WrapConn == nil && t == nil
 // tune sets the options of a fresh socket. Only what was asked for and is not
 // a mere wish can fail.
 func (c *Config) tune(nc net.Conn) error {
-	if err := frameio.Tune(nc, c.tuning()); err != nil {
+	if err := sock.Tune(nc, c.tuning()); err != nil {
 		if c.Congestion == "" {
 			return err
 		}
-		if err := frameio.Tune(nc, frameio.Tuning{KeepAlive: c.KeepAlive}); err != nil {
+		if err := sock.Tune(nc, sock.Tuning{KeepAlive: c.KeepAlive}); err != nil {
 			return err
 		}
 		c.Logger.Debug("congestion control not set", "algorithm", c.Congestion, "err", err)

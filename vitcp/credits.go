@@ -3,7 +3,7 @@ package vitcp
 import (
 	"sync/atomic"
 
-	"viaduct/vitcp/vitcpwire"
+	"viaduct/internal/wire/vitcpwire"
 )
 
 // maxCredits is how many receive descriptors may be outstanding: with more, a
@@ -51,6 +51,10 @@ type recvCredits struct {
 	told     atomic.Uint64 // of those, known to the peer
 	high     atomic.Uint64 // most that were unconsumed and known at one time
 
+	// free says that nothing limits the peer by the count: descriptor flow control is
+	// off, and the peer is told of what is posted all the same.
+	free bool
+
 	// threshold is below how many unused credits a NOP is due although input
 	// has not drained; 0 means half of the most ever known. [VIT-3.1-NOP-4]
 	threshold uint64
@@ -71,6 +75,9 @@ func (c *recvCredits) reach(n uint64) {
 
 // ahead returns the count that may be told now.
 func (c *recvCredits) ahead() uint64 {
+	if c.free {
+		return c.posted.Load()
+	}
 	return min(c.posted.Load(), c.consumed.Load()+maxCredits)
 }
 

@@ -9,9 +9,9 @@ import (
 	"net/netip"
 	"time"
 
-	"viaduct/internal/frameio"
+	"viaduct/internal/sock"
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
-	"viaduct/vitcp/vitcpwire"
 )
 
 // A call is what one side says about itself when a connection is set up.
@@ -158,7 +158,7 @@ func (c *call) dial(ctx context.Context) (net.Conn, error) {
 	dial := dialer.DialContext
 	if cfg.owns(cfg.TLSDial) {
 		dial = func(ctx context.Context, network, address string) (net.Conn, error) {
-			return frameio.Dial(ctx, &dialer, network, address)
+			return sock.Dial(ctx, &dialer, network, address)
 		}
 	}
 	nc, err := dial(ctx, "tcp", c.target.String())

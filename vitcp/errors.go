@@ -7,8 +7,8 @@ import (
 	"os"
 	"syscall"
 
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
-	"viaduct/vitcp/vitcpwire"
 )
 
 // A ProtocolError says what the peer did that no honest peer does. It ends

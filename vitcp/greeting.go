@@ -5,8 +5,8 @@ import (
 	"io"
 	"net"
 
-	"viaduct/internal/frameio"
-	"viaduct/vitcp/vitcpwire"
+	"viaduct/internal/sock"
+	"viaduct/internal/wire/vitcpwire"
 )
 
 // A greeting is a connect message: one segment with a CE header.
@@ -72,7 +72,7 @@ func readGreeting(r net.Conn, d vitcpwire.Dialect, maxSecurity int) (g greeting,
 // way.
 type soonReader struct{ nc net.Conn }
 
-func (r soonReader) Read(p []byte) (int, error) { return frameio.ReadSoon(r.nc, p) }
+func (r soonReader) Read(p []byte) (int, error) { return sock.ReadSoon(r.nc, p) }
 
 // tornStream makes an end of the stream inside a message recognisable as such.
 func tornStream(err error) error {

@@ -6,8 +6,8 @@ import (
 	"runtime"
 	"testing"
 
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
-	"viaduct/vitcp/vitcpwire"
 )
 
 // TestAhead: long RDMA Writes and Read Responses come to their places by few reads

@@ -8,11 +8,11 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"sync"
 	"time"
 
+	"viaduct/internal/perturb"
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
-	"viaduct/vitcp/vitcpwire"
 )
 
 // answerTimeout bounds how long an answer may take to leave: it is the first
@@ -33,7 +33,7 @@ type request struct {
 
 	timer   *time.Timer   // of watch
 	watched chan struct{} // closed when nobody reads ahead any more
-	mu      sync.Mutex
+	mu      perturb.Mutex
 	m       passive // guarded by mu once offered
 }
 

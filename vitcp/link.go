@@ -7,16 +7,18 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
-	"viaduct/internal/doze"
+	"viaduct/internal/attend"
 	"viaduct/internal/frameio"
+	"viaduct/internal/perturb"
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
-	"viaduct/vitcp/vitcpwire"
 )
 
 const (
-	// maxPieces is how many data segments a descriptor may have.
+	// maxPieces is how many data segments a descriptor may have. [VIA-3.4-5]
 	maxPieces = 252
 
 	// maxAsked bounds the RDMA Reads outstanding in one direction whatever
@@ -80,12 +82,12 @@ type link struct {
 	reason  vi.StopReason // valid once stopped
 	fault   atomic.Pointer[fault]
 
-	gate    sync.Mutex     // held while Sent, Failed and the like call the endpoint; Stop waits for it
+	gate    perturb.Mutex  // held while Sent, Failed and the like call the endpoint; Stop waits for it
 	started bool           // guarded by gate
 	once    sync.Once      // of the cause
 	cause   error          // why it broke; written once before the engine is told
 	work    sync.WaitGroup // ends when everything has
-	timerMu sync.Mutex
+	timerMu perturb.Mutex
 	timer   *time.Timer // guarded by timerMu: of idleNOP; nil until needed
 	armed   atomic.Bool
 
@@ -166,6 +168,7 @@ func newLink(c *call, nc net.Conn, t linkTerms) *link {
 	l.asked.limit = min(t.asks, maxAsked)
 	l.served.limit = t.serves
 	l.reads.size, l.jobs.size = l.asked.limit, l.served.limit
+	l.mine.free = !l.flow
 	l.mine.threshold = uint64(p.cfg.CreditThreshold)
 	l.tx.last = vitcpwire.Number(p.cfg.FirstMessage)
 	l.begun.Store(p.cfg.FirstMessage)
@@ -220,16 +223,16 @@ func (l *link) Start() {
 // SendPosted implements vi.Link.
 func (l *link) SendPosted() { l.c.Kick() }
 
-// RecvPosted implements vi.Link. Without flow control the count rides on
-// whatever is sent. With it the peer is told at once if it is running out,
-// and soon if nothing else happens. [VIT-3.1-NOP-2] [VIT-3.1-NOP-3] [V-21]
+// RecvPosted implements vi.Link. The peer is told soon if nothing else happens,
+// and with flow control at once if it is running out. [VIT-3.1-NOP-2]
+// [VIT-3.1-NOP-3] [V-21]
 func (l *link) RecvPosted() {
-	if !l.flow || l.stopped.Load() {
+	if l.stopped.Load() {
 		return
 	}
 	l.mine.reach(l.ep.RecvPosted())
 	switch {
-	case l.mine.urgent():
+	case l.flow && l.mine.urgent():
 		l.tell()
 	case l.mine.news():
 		l.tellSoon()
@@ -255,7 +258,7 @@ func (l *link) tellSoon() {
 // idle is the timer of tellSoon.
 func (l *link) idle() {
 	l.armed.Store(false)
-	if l.hasNews() {
+	if l.hasNews() || l.mine.news() {
 		l.tell()
 	}
 }
@@ -275,11 +278,11 @@ func (l *link) Poll() bool {
 // Unpoll implements vi.Link.
 func (l *link) Unpoll() { l.c.Unpoll() }
 
-// Expects tells whether an answer may be on its way; see internal/queue.Dozer.
+// Expects tells whether an answer may be on its way; see internal/attend.SourceSleeper.
 func (l *link) Expects() bool { return l.c.Expects() }
 
-// Doze lets a consumer sleep on the link itself; see internal/queue.Dozer.
-func (l *link) Doze(s *doze.Sleeper) bool { return l.c.Doze(s) }
+// Doze lets a consumer sleep on the link itself; see internal/attend.SourceSleeper.
+func (l *link) SleepAt(s *attend.Sleeper) bool { return l.c.SleepAt(s) }
 
 // Stop implements vi.Link. [V-18]
 func (l *link) Stop(reason vi.StopReason) {
@@ -306,7 +309,7 @@ func (l *link) wind(started bool) {
 	case started:
 		// FIN after what is queued, as fillLast asks for it; then the peer's,
 		// so that what completed sends have left in the kernel is not lost to
-		// a reset. [V-17] [V-18]
+		// a reset; then the connection is closed. [VIT-2.2.2.2.2-2] [V-18] [VIA-6.4-20]
 		l.c.Kick()
 		l.c.CloseAfter(l.p.cfg.DrainTimeout)
 	default:
@@ -334,7 +337,14 @@ func (l *link) Wait() { l.work.Wait() }
 func (l *link) breaks(cause error, orderly bool, after func()) {
 	l.once.Do(func() {
 		l.cause = cause
-		l.log.Info("connection broken", "err", cause)
+		switch {
+		case l.stopped.Load():
+			l.log.Debug("stream ended", "err", cause) // the VI consumer disconnected before
+		case orderly:
+			l.log.Info("peer disconnected")
+		default:
+			l.log.Info("connection broken", "err", cause)
+		}
 		if f := l.p.cfg.Broken; f != nil {
 			f(l.ep.VI(), cause)
 		}
@@ -387,6 +397,9 @@ func (l *link) Failed(err error) {
 		return
 	}
 	l.c.Quiesce()
+	if errors.Is(err, syscall.EFAULT) {
+		l.ep.FailFaulted()
+	}
 	orderly := err == io.EOF && !l.rx.asm.inside()
 	if orderly {
 		err = errPeerDisconnected

@@ -3,8 +3,8 @@ package vitcp
 import (
 	"errors"
 
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
-	"viaduct/vitcp/vitcpwire"
 )
 
 // acknowledged takes Message ACK and Remote Error Code. An acknowledgement
@@ -25,7 +25,7 @@ func (l *link) acknowledged() {
 	}
 	st := vi.StatusRDMAProtection
 	if code != vitcpwire.ProtectionError {
-		st = vi.StatusRemoteDescriptor
+		st = vi.StatusRemoteDescriptor // [VIA-4.5-6]
 	}
 	l.p.count.remoteErrors.Add(1)
 	seq := l.sequence(n)

@@ -3,8 +3,8 @@ package vitcp
 import (
 	"viaduct/internal/frameio"
 	"viaduct/internal/regmem"
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
-	"viaduct/vitcp/vitcpwire"
 )
 
 // Guess implements frameio.Guesser: it guesses the rest of the message in progress,
@@ -90,26 +90,32 @@ func (l *link) guessReads(g []frameio.Guess) []frameio.Guess {
 }
 
 // guessIn guesses the last n bytes of a message, of which ref is the first part or all,
-// and keeps the pin. all tells that they are guessed.
+// and keeps the pin if anything is guessed in it. all tells that they are guessed.
 func (l *link) guessIn(g []frameio.Guess, t vitcpwire.Type, ref regmem.Ref, n int) (_ []frameio.Guess, all bool) {
 	x := &l.rx
-	x.ahead = append(x.ahead, ref)
-	if ref.Guarded() { // reading there may fail
-		return g, false
-	}
 	hl := l.dialect.HeaderLen(t)
 	full := vitcpwire.MaxSegment - hl
 	if x.long > 0 {
 		full = int(x.long) - hl
 	}
-	for b := ref.B; n > 0 && len(g) < cap(g); {
+	b := ref.B
+	if ref.Guarded() { // reading there may fail
+		b = nil
+	}
+	before := len(g)
+	for n > 0 && len(g) < cap(g) {
 		k := min(n, full)
 		if len(b) < k {
-			return g, false
+			break
 		}
 		g = append(g, frameio.Guess{Header: hl, Place: b[:k:k]})
 		b = b[k:]
 		n -= k
+	}
+	if len(g) > before {
+		x.ahead = append(x.ahead, ref)
+	} else { // GuessesOver need not follow
+		ref.Release()
 	}
 	return g, n == 0
 }

@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"viaduct/internal/regmem"
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
-	"viaduct/vitcp/vitcpwire"
 )
 
 // inbound is the Send or RDMA Write being taken.
@@ -38,7 +38,7 @@ func (l *link) endSend(void bool) {
 	if in.drop {
 		return
 	}
-	if void { // [V-30] [VIT-3.1-6]
+	if void { // [V-30] [VIT-3.1-6] [VIA-4.6-12]
 		l.failReceive(vi.StatusPartialError, vitcpwire.DescriptorError)
 		return
 	}
@@ -77,19 +77,19 @@ func (l *link) endWrite(void bool) error {
 		return nil
 	}
 	if void {
-		l.failWrite(vi.StatusPartialError, vi.ErrorRDMAWAbort, vitcpwire.DescriptorError)
+		l.failWrite(vi.StatusPartialError, vi.ErrorRDMAWAbort, vitcpwire.DescriptorError) // [VIA-4.6-11] [VIA-5.2-7]
 		return nil
 	}
-	if x.h.Flags&vitcpwire.ImmediateValid != 0 {
+	if x.h.Flags&vitcpwire.ImmediateValid != 0 { // [VIA-4.2-2]
 		if l.flow && !l.mine.consume() { // [V-20]
 			return framingf("RDMA Write %d without a credit", uint32(x.h.Number))
 		}
-		if !l.takeDescriptor(true) {
+		if !l.takeDescriptor(true) { // [VIA-4.6-18]
 			return nil
 		}
 		d := in.d
 		in.d = nil
-		l.finishReceive(d, vi.Delivery{Length: in.rdma.Length, Immediate: true, Data: x.h.Immediate, RemoteWrite: true})
+		l.finishReceive(d, vi.Delivery{Length: in.rdma.Length, Immediate: true, Data: x.h.Immediate, RemoteWrite: true}) // [VIA-4.2-3] [VIA-4.2-4]
 	}
 	l.received(x.at)
 	return nil
@@ -114,12 +114,12 @@ func (l *link) failWrite(bad vi.Status, async vi.ErrorCode, code uint8) {
 		}
 		in.bad = 0
 		if l.takeDescriptor(true) {
-			l.failReceive(bad, code)
+			l.failReceive(bad, code) // [VIA-4.6-9] [VIA-5.2-10]
 		}
 		return
 	}
 	in.bad = 0
-	l.ep.AsyncError(async, vi.OpRDMAWrite)
+	l.ep.AsyncError(async, vi.OpRDMAWrite) // [VIA-4.6-8] [VIA-5.2-6]
 	l.refuse(code, fmt.Errorf("vitcp: RDMA Write %d of the peer: %v", uint32(l.rx.h.Number), async))
 }
 
@@ -143,7 +143,7 @@ func (l *link) takeDescriptor(remoteWrite bool) bool {
 		if remoteWrite {
 			op = vi.OpRDMAWrite
 		}
-		l.ep.AsyncError(vi.ErrorRecvQEmpty, op)
+		l.ep.AsyncError(vi.ErrorRecvQEmpty, op) // [VIA-4.6-4] [VIA-5.2-4]
 		l.refuse(vitcpwire.DescriptorError, errors.New("vitcp: message without a receive descriptor"))
 		return false
 	}
@@ -180,7 +180,7 @@ func (l *link) failReceive(bad vi.Status, code uint8) {
 // nothing else happens. [V-13] [V-44]
 func (l *link) refuse(code uint8, cause error) {
 	bump(&l.count.droppedMessages, 1)
-	if l.level != unreliable {
+	if l.level != unreliable { // [VIA-4.5-2] [VIA-4.5-3] [VIA-8.3-10]
 		l.die(cause, &fault{number: l.rx.h.Number, code: code}, nil)
 	}
 }
@@ -193,7 +193,7 @@ func (l *link) openRead(r vitcpwire.RDMA) error {
 	job := readJob{r: r, number: l.rx.h.Number}
 	if r.Length > l.terms.mtu ||
 		r.Length > 0 && l.ep.CheckTarget(vi.MemHandle(r.Handle), r.Address, uint64(r.Length), false) != regmem.OK {
-		l.ep.AsyncError(vi.ErrorRDMARProt, vi.OpRDMARead)
+		l.ep.AsyncError(vi.ErrorRDMARProt, vi.OpRDMARead) // [VIA-4.6-14] [VIA-5.2-8]
 		// The reads before it are answered first; the send role ends the
 		// connection when it comes to this one.
 		job.refused = true
@@ -204,7 +204,8 @@ func (l *link) openRead(r vitcpwire.RDMA) error {
 	return nil
 }
 
-// endRead completes the oldest RDMA Read.
+// endRead completes the oldest RDMA Read, all of whose bytes are in place.
+// [VIA-4.5-5]
 func (l *link) endRead() {
 	r := *l.reads.front()
 	l.reads.pop()

@@ -2,11 +2,12 @@ package vitcp
 
 import (
 	"viaduct/internal/regmem"
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
-	"viaduct/vitcp/vitcpwire"
 )
 
-// place puts the next payload bytes of the segment where they belong.
+// place puts the next payload bytes of the segment where they belong, in
+// ascending order. [VIA-4.2-5]
 func (l *link) place(p []byte) error {
 	x := &l.rx
 	for len(p) > 0 && !l.dying.Load() {
@@ -61,9 +62,9 @@ func (l *link) target(held regmem.Ref, n int, cur *vi.Cursor, at uint32) (regmem
 		}
 		ref, bad := l.ep.ScatterHeld(held, in.d, cur, n)
 		if bad == 0 && len(ref.B) == 0 {
-			bad = vi.StatusLengthError // longer than the buffers
+			bad = vi.StatusLengthError // longer than the buffers [VIA-4.1-2] [VIA-4.6-5]
 		}
-		if bad != 0 {
+		if bad != 0 { // [VIA-4.6-7]
 			l.failReceive(bad, vitcpwire.DescriptorError)
 		}
 		return ref, nil
@@ -71,8 +72,8 @@ func (l *link) target(held regmem.Ref, n int, cur *vi.Cursor, at uint32) (regmem
 		if in.drop {
 			return regmem.Ref{}, nil
 		}
-		ref, out := l.ep.TargetHeld(held, vi.MemHandle(in.rdma.Handle), in.rdma.Address+uint64(at), uint64(n), true)
-		if out != regmem.OK { // deregistered since
+		ref, out := l.ep.TargetHeld(held, vi.MemHandle(in.rdma.Handle), in.rdma.Address+uint64(at), uint64(n), true) // [VIA-4.2-1]
+		if out != regmem.OK {                                                                                        // deregistered since
 			l.failWrite(vi.StatusRDMAProtection, vi.ErrorRDMAWProt, vitcpwire.ProtectionError)
 		}
 		return ref, nil
@@ -85,7 +86,7 @@ func (l *link) target(held regmem.Ref, n int, cur *vi.Cursor, at uint32) (regmem
 		if bad == 0 && len(ref.B) == 0 {
 			bad = vi.StatusFormatError // the descriptor was changed under us
 		}
-		if bad != 0 {
+		if bad != 0 { // [VIA-4.6-15]
 			l.failRead(bad)
 		}
 		return ref, nil

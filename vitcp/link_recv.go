@@ -2,8 +2,8 @@ package vitcp
 
 import (
 	"viaduct/internal/regmem"
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
-	"viaduct/vitcp/vitcpwire"
 )
 
 const (
@@ -45,7 +45,8 @@ func (l *link) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
 	return n, direct, err
 }
 
-// take handles the segments in p, as Receive has to.
+// take handles the segments in p, as Receive has to, in the order of the stream:
+// a message is done before the next begins. [VIA-4.4-2] [VIA-4.4-3]
 func (l *link) take(p []byte, mayDirect bool) (n, direct int, err error) {
 	x := &l.rx
 	for !l.dying.Load() && !l.stopped.Load() && !x.deaf {
@@ -252,7 +253,7 @@ func (l *link) segmentDone() error {
 }
 
 // received notes that a message was taken in full: acknowledged only now that
-// its bytes are in place and its completion made. [VIT-3.1-ACK-2]
+// its bytes are in place and its completion made. [VIT-3.1-ACK-2] [VIA-4.5-4]
 func (l *link) received(payload uint32) {
 	if l.dying.Load() {
 		return

@@ -2,11 +2,12 @@ package vitcp
 
 import (
 	"fmt"
+	"sync"
 
 	"viaduct/internal/frameio"
 	"viaduct/internal/regmem"
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
-	"viaduct/vitcp/vitcpwire"
 )
 
 // txState belongs to the send role. One descriptor becomes one message, of the
@@ -35,6 +36,8 @@ type txState struct {
 	// held is the pin that the Fill in progress gave to its batch last: what
 	// else it sends of the region needs none.
 	held regmem.Ref
+
+	copied []*copiedSegment // what the batch being sent has of memory that may fault
 
 	// What Fill has done and not made known yet. An atomic store per segment
 	// and counter would be a good part of what a short message costs.
@@ -92,7 +95,7 @@ func (l *link) fill(b *frameio.Batch) {
 			break
 		}
 	}
-	if !sent && l.nop.Swap(false) && l.hasNews() {
+	if !sent && l.nop.Swap(false) && (l.hasNews() || l.mine.news()) {
 		l.putBare(b, vitcpwire.NOP, 0, 0)
 		l.tx.nops++
 	}
@@ -105,7 +108,8 @@ func (l *link) tellsAhead() bool {
 	return t.active && t.typ == vitcpwire.Write || t.jobOffset > 0
 }
 
-// hasNews reports whether a NOP would tell the peer something. [V-12]
+// hasNews reports whether a NOP would tell the peer something that it may wait for.
+// Without flow control new receive descriptors are nothing of the kind. [V-12]
 func (l *link) hasNews() bool {
 	return l.level == reception && l.acks.pending() || l.flow && l.mine.news()
 }
@@ -231,11 +235,12 @@ func (l *link) putData(b *frameio.Batch) {
 			bad = vi.StatusFormatError // the descriptor was changed under us
 			break
 		}
-		n += len(ref.B)
-		if err := l.put(b, ref); err != nil {
-			bad = vi.StatusProtectionError
+		if ref, st = l.steady(ref); st != 0 {
+			bad = st
 			break
 		}
+		n += len(ref.B)
+		l.put(b, ref)
 	}
 	h := vitcpwire.Header{Type: t.typ, Flags: t.flags, Length: uint16(hl + n), Offset: t.offset, Number: t.last}
 	if t.flags&vitcpwire.ImmediateValid != 0 { // in all segments [V-29]
@@ -266,13 +271,44 @@ func (l *link) putData(b *frameio.Batch) {
 
 // put appends pinned bytes to the batch, which takes the pin over. One that
 // can serve others is the batch's even if the bytes are copied now.
-func (l *link) put(b *frameio.Batch, ref regmem.Ref) error {
-	if ref.Region() != nil && !ref.Guarded() {
+func (l *link) put(b *frameio.Batch, ref regmem.Ref) {
+	if ref.Region() != nil {
 		b.Pin(ref)
 		l.tx.held = ref
 		ref = regmem.Ref{B: ref.B}
 	}
-	return b.Data(ref)
+	b.Data(ref) // fails for guarded memory only
+}
+
+// A copied segment is the payload of one that came from memory which may fault.
+type copiedSegment [vitcpwire.MaxSegment]byte
+
+var copiedSegments = sync.Pool{New: func() any { return new(copiedSegment) }}
+
+// steady returns what ref pins as memory that can't fault. What may is copied, before
+// the header tells the peer that the bytes come: the kernel would find a fault with a
+// part of the segment sent already, and the stream could not go on. [V-30]
+func (l *link) steady(ref regmem.Ref) (regmem.Ref, vi.Status) {
+	if !ref.Guarded() {
+		return ref, 0
+	}
+	defer ref.Release()
+	c := copiedSegments.Get().(*copiedSegment)
+	l.tx.copied = append(l.tx.copied, c)
+	p := c[:len(ref.B)]
+	if regmem.Copy(p, ref.B, true) != nil {
+		return regmem.Ref{}, vi.StatusProtectionError
+	}
+	return regmem.Ref{B: p}, 0
+}
+
+// uncopied gives back what steady has made for a batch that was sent.
+func (t *txState) uncopied() {
+	for i, c := range t.copied {
+		copiedSegments.Put(c)
+		t.copied[i] = nil
+	}
+	t.copied = t.copied[:0]
 }
 
 // runs notes that descriptor seq completes when the batch is in the kernel.
@@ -318,23 +354,22 @@ func (l *link) putResponse(b *frameio.Batch, job *readJob) {
 	var ref regmem.Ref
 	if !bad && n > 0 {
 		var out regmem.Outcome
+		var st vi.Status
 		ref, out = l.ep.TargetHeld(t.held, vi.MemHandle(job.r.Handle), job.r.Address+uint64(t.jobOffset), uint64(n), false)
-		if bad = out != regmem.OK; bad {
+		if out == regmem.OK {
+			ref, st = l.steady(ref)
+		}
+		if bad = out != regmem.OK || st != 0; bad {
 			l.ep.AsyncError(vi.ErrorRDMARProt, vi.OpRDMARead)
 		}
 	}
 	head := b.Header(hl)
-	if !bad && n > 0 {
-		if err := l.put(b, ref); err != nil {
-			// The bytes are part of the segment already, and void.
-			bad = true
-			h.Length = uint16(n)
-			l.ep.AsyncError(vi.ErrorRDMARProt, vi.OpRDMARead)
-		}
-	}
 	if bad {
 		l.refuseRead(head, h, job)
 		return
+	}
+	if n > 0 {
+		l.put(b, ref)
 	}
 	t.jobOffset += n
 	t.bytes += uint64(n)
@@ -356,7 +391,7 @@ func (l *link) putResponse(b *frameio.Batch, job *readJob) {
 // Reliable Delivery learns what became of its read. At Reliable Reception the
 // error code says it too. Either way the connection breaks. [V-30] [V-42]
 func (l *link) refuseRead(head []byte, h vitcpwire.Header, job *readJob) {
-	h.Length += uint16(len(head))
+	h.Length = uint16(len(head))
 	h.Flags = vitcpwire.EndOfMessage | vitcpwire.TransmitError
 	h = l.header(h)
 	if l.level == reception {
@@ -443,6 +478,9 @@ func (l *link) fillLast(b *frameio.Batch) {
 // [VIT-2.2.2.2.5-1]
 func (l *link) Sent() {
 	t := &l.tx
+	if len(t.copied) > 0 {
+		t.uncopied()
+	}
 	if len(t.runs) == 0 {
 		return
 	}

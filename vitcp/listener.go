@@ -9,9 +9,11 @@ import (
 	"sync"
 	"time"
 
-	"viaduct/internal/frameio"
+	"viaduct/internal/attend"
+	"viaduct/internal/perturb"
+	"viaduct/internal/sock"
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
-	"viaduct/vitcp/vitcpwire"
 )
 
 // A listener is one listening TCP address of the process. It leads each
@@ -24,7 +26,7 @@ type listener struct {
 	stop chan struct{}  // closed with the listener
 	wg   sync.WaitGroup
 
-	mu       sync.Mutex
+	mu       perturb.Mutex
 	closed   bool                                    // guarded by mu, as all below
 	halfOpen map[net.Conn]struct{}                   // connections without a verdict
 	waits    map[vitcpwire.Discriminator][]*wait     // in order of arrival
@@ -106,9 +108,9 @@ func (p *Provider) own(nl net.Listener) (net.Listener, error) {
 	if !p.cfg.owns(p.cfg.TLSListen) {
 		return nl, nil
 	}
-	l, err := frameio.OwnListener(nl, p.cfg.tuning())
+	l, err := sock.OwnListener(nl, p.cfg.tuning())
 	if err != nil && p.cfg.Congestion != "" { // a wish, see tune
-		l, err = frameio.OwnListener(nl, frameio.Tuning{KeepAlive: p.cfg.KeepAlive})
+		l, err = sock.OwnListener(nl, sock.Tuning{KeepAlive: p.cfg.KeepAlive})
 	}
 	if err != nil {
 		nl.Close()
@@ -197,7 +199,7 @@ func (l *listener) admit(c net.Conn) {
 		return
 	}
 	l.wg.Add(1)
-	frameio.Go(frameio.Crewed(c), func() {
+	attend.Go(sock.IsTCP(c), func() {
 		defer l.wg.Done()
 		l.serve(c, remote)
 	})

@@ -3,7 +3,7 @@ package vitcp
 import (
 	"fmt"
 
-	"viaduct/vitcp/vitcpwire"
+	"viaduct/internal/wire/vitcpwire"
 )
 
 // A reliability is one of the three levels of the VI Architecture.

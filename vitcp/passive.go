@@ -115,7 +115,7 @@ func (p *passive) violated() []setupStep {
 func (p *passive) noMatch() []setupStep {
 	switch p.state {
 	case passiveMatching:
-		return p.end(setupStep{do: stepSendNoMatch}, setupStep{do: stepCloseIn})
+		return p.end(setupStep{do: stepSendNoMatch}, setupStep{do: stepCloseIn}) // at once [VIA-6.4-14]
 	case passiveListening, passiveIncoming, passivePending, passiveConnected, passiveDisconnected:
 	}
 	panic("vitcp: no match in state " + p.state.String())
@@ -166,7 +166,7 @@ func (p *passive) timer(now time.Time) []setupStep {
 }
 
 // closed: the peer closed or reset TCP, or the VI consumer disconnects or no
-// longer wants the connection. [VIT-2.2.2.2.2-2] [VIT-2.2.2.2.2-3]
+// longer wants the connection. [VIT-2.2.2.2.2-3]
 func (p *passive) closed() []setupStep {
 	switch p.state {
 	case passiveIncoming, passiveMatching, passivePending, passiveConnected:

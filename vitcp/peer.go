@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"time"
 
-	"viaduct/vitcp/vitcpwire"
+	"viaduct/internal/wire/vitcpwire"
 )
 
 // A peerState is a state of one peer-to-peer request. [VIT 4] [V-33]

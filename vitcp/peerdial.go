@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
-	"viaduct/vitcp/vitcpwire"
 )
 
 // A peerKey is how an incoming peer-to-peer request finds ours: their calling

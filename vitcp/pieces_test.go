@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"viaduct/vitcp/vitcpwire"
+	"viaduct/internal/wire/vitcpwire"
 )
 
 // Two ends with credits, and a plain model: what one side may send is what the

@@ -6,8 +6,8 @@ import (
 	"runtime"
 	"testing"
 
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
-	"viaduct/vitcp/vitcpwire"
 )
 
 // The whole of an RDMA Write is checked before its first byte is placed: one

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
-	"viaduct/vitcp/vitcpwire"
 )
 
 // A probe is a scripted peer: plain TCP and the codec, nothing else of the

@@ -10,8 +10,9 @@ import (
 	"syscall"
 	"time"
 
+	"viaduct/internal/perturb"
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
-	"viaduct/vitcp/vitcpwire"
 )
 
 // maxDiscriminator as package vi is told. [V-04]
@@ -25,7 +26,7 @@ type Provider struct {
 	cfg   Config
 	count counters
 
-	mu        sync.Mutex
+	mu        perturb.Mutex
 	listeners map[*listener]struct{} // guarded by mu
 	links     map[*link]struct{}     // guarded by mu
 	ended     Stats                  // guarded by mu: what links counted that are gone
@@ -84,7 +85,7 @@ type device struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // waits, attempts to connect, and links
 
-	mu        sync.Mutex
+	mu        perturb.Mutex
 	closed    bool                   // guarded by mu
 	listeners map[*listener]struct{} // guarded by mu: those it holds open
 	pending   map[*request]struct{}  // guarded by mu: requests the consumer has not decided

@@ -1,6 +1,6 @@
 package vitcp
 
-import "viaduct/vitcp/vitcpwire"
+import "viaduct/internal/wire/vitcpwire"
 
 // The reasons of a Connect Reject under short names. [V-46]
 const (

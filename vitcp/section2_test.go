@@ -5,13 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"sync"
 	"testing"
 	"time"
 
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
-	"viaduct/vitcp/vitcpwire"
 )
 
 // Section 2.2.1: extensions of the architecture.
@@ -229,11 +230,21 @@ func TestVIT_2_2_2_2_1(t *testing.T) {
 func TestVIT_2_2_2_2_2(t *testing.T) {
 	t.Run("VIT-2.2.2.2.2-2", func(t *testing.T) {
 		// [VIT-2.2.2.2.2-2] [VIT-4.2-6] [V-17]
-		s := serveProbe(t, sessionOpts{attrs: reliableAll})
+		s := serveProbe(t, sessionOpts{cfg: Config{DrainTimeout: 50 * time.Millisecond}, attrs: reliableAll})
 		must(t, s.v.Disconnect())
 		for _, got := range s.wantEnd(io.EOF) {
 			if got.h.Type != vitcpwire.NOP {
 				t.Errorf("%v at the end", got.h)
+			}
+		}
+		// That was the end of one direction; the connection is closed though the
+		// peer does not end the other.
+		for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+			if _, err := s.nc.Write([]byte{0}); err != nil {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatal("the TCP connection is half open still")
 			}
 		}
 	})
@@ -424,6 +435,33 @@ func TestVIT_2_2_2_2_3(t *testing.T) {
 			t.Error("bytes differ")
 		}
 	})
+	t.Run("VIT-2.2.2.2.3-4 writes", func(t *testing.T) {
+		// What TCP is given at a time is one segment, also of short messages.
+		// [VIT-2.2.2.2.3-4] [V-40]
+		w := new(writes)
+		s := serveProbe(t, sessionOpts{cfg: Config{Segments: SegmentsMSS, WrapConn: w.wrap}, attrs: reliableAll, posted: 20})
+		r, _ := register(t, s.n, 20000, vi.MemAttributes{})
+		must(t, s.v.PostSend(vi.NewSend(segment(r, 0, 20000))))
+		for range 10 {
+			must(t, s.v.PostSend(vi.NewSend(segment(r, 0, 10))))
+		}
+		for ends := 0; ends < 11; {
+			if s.want(vitcpwire.Send).h.Flags&vitcpwire.EndOfMessage != 0 {
+				ends++
+			}
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, b := range w.each[1:] { // the first is the Connect Accept
+			h, _, err := s.d.ParseHeader(b)
+			if err != nil || int(h.Length) != len(b) {
+				t.Errorf("a write of %d bytes with %v, %v", len(b), h, err)
+			}
+		}
+		if len(w.each) < 12 {
+			t.Errorf("%d writes", len(w.each))
+		}
+	})
 	t.Run("VIT-2.2.2.2.3-6", func(t *testing.T) {
 		// Responses go between the segments of a large Send, and are taken
 		// there. [VIT-2.2.2.2.3-6] [VIT-3.1-12] [V-28]
@@ -494,29 +532,37 @@ func TestVIT_2_2_2_2_6(t *testing.T) {
 		// the bytes are safe: deregistering in the middle either waits or
 		// ends the response as void, and nothing of the memory is sent
 		// afterwards. [VIT-2.2.2.2.6-1]
-		s := serveProbe(t, sessionOpts{attrs: reliableAll})
-		r, buf := register(t, s.n, 64<<20, allRights)
+		const size = 64 << 20 // more than the sockets take: the sender waits in the middle
+		s := serveProbe(t, sessionOpts{attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = size }})
+		r, buf := register(t, s.n, size, allRights)
 		for i := range buf {
 			buf[i] = 0x55
 		}
-		want := vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: uint32(len(buf))}
-		ce := want
-		ce.Length = 1 << 20 // the agreed MTU
-		s.message(vitcpwire.ReadRequest, &ce, nil)
-		for range 3 {
-			s.message(vitcpwire.ReadRequest, &ce, nil)
-		}
+		s.message(vitcpwire.ReadRequest, &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: size}, nil)
 		s.want(vitcpwire.ReadResponse)
+		// The sender waits for the socket when nothing more is made of the response.
+		for l, before := s.v.Link().(*link), uint64(0); ; {
+			n := l.count.sentBytes.Load()
+			if n > 0 && n == before {
+				break
+			}
+			before = n
+			time.Sleep(20 * time.Millisecond)
+		}
 		must(t, s.n.DeregisterMem(r))
 		for i := range buf {
 			buf[i] = 0xaa // ours again
 		}
-		// If all responses were under way already, this one is refused.
-		s.nc.Write(s.bytes(vitcpwire.Header{Type: vitcpwire.ReadRequest, Flags: vitcpwire.EndOfMessage, Number: s.last + 1}, nil, &ce, nil))
-		for _, x := range s.wantEnd(io.EOF) {
-			if bytes.Contains(x.payload, []byte{0xaa}) {
+		var last seg
+		got := 0
+		for _, last = range s.wantEnd(io.EOF) {
+			if bytes.Contains(last.payload, []byte{0xaa}) {
 				t.Fatal("memory was read after it was given back")
 			}
+			got += len(last.payload)
+		}
+		if last.h.Type != vitcpwire.ReadResponse || last.h.Flags&vitcpwire.TransmitError == 0 || got == 0 {
+			t.Errorf("after %d bytes: %v", got, last.h)
 		}
 	})
 	t.Run("VIT-2.2.2.2.6-2", func(t *testing.T) {
@@ -597,4 +643,24 @@ func (p *probe) wantEndAny() (segs []seg) {
 		}
 		segs = append(segs, s)
 	}
+}
+
+// writes keeps what a connection is given by each Write.
+type writes struct {
+	mu   sync.Mutex
+	each [][]byte // guarded by mu
+}
+
+type writesConn struct {
+	net.Conn
+	w *writes
+}
+
+func (w *writes) wrap(nc net.Conn) net.Conn { return &writesConn{nc, w} }
+
+func (c *writesConn) Write(b []byte) (int, error) {
+	c.w.mu.Lock()
+	c.w.each = append(c.w.each, bytes.Clone(b))
+	c.w.mu.Unlock()
+	return c.Conn.Write(b)
 }

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
-	"viaduct/vitcp/vitcpwire"
 )
 
 // Section 3: encapsulation.
@@ -283,6 +283,37 @@ func TestVIT_3_1_NOP(t *testing.T) {
 		must(t, s.v.PostRecv(vi.NewRecv()))
 		if x := s.recv(); x.h.Type != vitcpwire.NOP || x.h.Posted != 11 {
 			t.Errorf("%v", x.h)
+		}
+		// Without flow control too, at every level, and without a limit: nothing says
+		// there what has been used.
+		c := recvCredits{free: true}
+		for n := uint64(20000); n < 200_000; n += 20000 {
+			c.reach(n)
+			if got := c.tell(); got != vitcpwire.Count(n) || c.news() {
+				t.Errorf("%d of %d posted are told", got, n)
+			}
+		}
+		for _, level := range []vi.Reliability{vi.UnreliableDelivery, vi.ReliableDelivery, vi.ReliableReception} {
+			a := withLevel(reliableAll, level)
+			a.FlowControl = false
+			s := serveProbe(t, sessionOpts{attrs: a})
+			for n := range vitcpwire.Count(3) {
+				must(t, s.v.PostRecv(vi.NewRecv()))
+				if x := s.recv(); x.h.Type != vitcpwire.NOP || x.h.Posted != n+1 {
+					t.Errorf("%v: %v", level, x.h)
+				}
+			}
+			s.silent()
+			// The count goes on, however many have been used.
+			s.message(vitcpwire.Send, nil, nil)
+			_, err := waitRecv(t, s.v)
+			must(t, err)
+			must(t, s.v.PostRecv(vi.NewRecv()))
+			for x := s.recv(); x.h.Posted != 4; x = s.recv() {
+				if x.h.Type != vitcpwire.NOP || x.h.Posted != 3 {
+					t.Errorf("%v: %v", level, x.h)
+				}
+			}
 		}
 	})
 	t.Run("VIT-3.1-NOP-3", func(t *testing.T) {
@@ -599,6 +630,9 @@ func TestVIT_3_1_TransmitError(t *testing.T) {
 			s := serveProbe(t, sessionOpts{attrs: attrs})
 			r, _ := register(t, s.n, 10, vi.MemAttributes{})
 			must(t, s.v.PostRecv(vi.NewRecv(segment(r, 0, 10))))
+			if x := s.recv(); x.h.Type != vitcpwire.NOP || x.h.Posted != 1 { // [VIT-3.1-NOP-2]
+				t.Errorf("%v", x.h)
+			}
 			s.message(vitcpwire.Send, nil, []byte("half"), void)
 			d, _ := waitRecv(t, s.v)
 			if d.Status()&vi.StatusErrorMask != vi.StatusPartialError || d.Length != 4 {

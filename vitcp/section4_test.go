@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
-	"viaduct/vitcp/vitcpwire"
 )
 
 // The calling side against a probe that answers in every way.

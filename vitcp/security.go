@@ -8,10 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync"
 	"time"
 
-	"viaduct/vitcp/vitcpwire"
+	"viaduct/internal/perturb"
+	"viaduct/internal/wire/vitcpwire"
 )
 
 // A Call describes a connection that is being set up, for those who decide
@@ -82,7 +82,7 @@ type HMAC struct {
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 
-	mu   sync.Mutex
+	mu   perturb.Mutex
 	seen map[[16]byte]time.Time // guarded by mu: nonce to when it is too old to matter
 }
 

@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
-	"viaduct/vitcp/vitcpwire"
 )
 
 // The ready-made keyed check: everything it covers is covered, and nothing is

@@ -6,8 +6,8 @@ import (
 	"runtime"
 	"testing"
 
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
-	"viaduct/vitcp/vitcpwire"
 )
 
 // TestSendsAhead: long Sends come to their buffers by few reads of the socket,

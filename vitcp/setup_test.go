@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"viaduct/internal/testkit"
-	"viaduct/vitcp/vitcpwire"
+	"viaduct/internal/wire/vitcpwire"
 )
 
 // A matrix gathers what each event does in each state, as text and as a

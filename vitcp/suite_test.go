@@ -4,8 +4,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"viaduct/internal/vitest"
 	"viaduct/vi"
-	"viaduct/vi/vitest"
 )
 
 // TestVI_Suite runs what every VI provider has to pass, the error matrix

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
-	"viaduct/vitcp/vitcpwire"
 )
 
 // offered calls n and returns the caller and the request that it became.

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
-	"viaduct/vitcp/vitcpwire"
 )
 
 // A peer that has cancelled its request may soon make another. The first, whose

@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"runtime/pprof"
 	"slices"
+	"sync"
 	"time"
 	"unsafe"
 )
@@ -37,6 +38,11 @@ type measure struct {
 	OneCPU bool `json:"one_cpu"` // both processes on one processor
 
 	profile string
+
+	// Both sides measure the memory of idle connections, and neither may end
+	// them before the other has: the initiator waits in peerReported, the peer
+	// reports and waits in hold.
+	peerReported, hold func()
 }
 
 // The operations.
@@ -179,7 +185,7 @@ func drive(m measure) (result, error) {
 		return result{}, err
 	}
 	defer func() {
-		in.Close()
+		in.Close() // an idle peer ends here
 		done := make(chan struct{})
 		go func() { cmd.Wait(); close(done) }()
 		select {
@@ -194,13 +200,15 @@ func drive(m measure) (result, error) {
 	if err != nil {
 		return result{}, fmt.Errorf("the peer did not start: %w", err)
 	}
+	report := sync.OnceValues(func() ([]byte, error) { return lines.ReadBytes('\n') })
+	m.peerReported = func() { report() }
 	stop := profile(m.profile, ".tx")
 	r, err := endpoints[m.Transport].dial(m, hello)
 	stop()
 	if err != nil {
 		return r, err
 	}
-	last, err := lines.ReadBytes('\n')
+	last, err := report()
 	if err != nil {
 		return r, fmt.Errorf("the peer did not report: %w", err)
 	}
@@ -236,9 +244,11 @@ func driveApart(m measure) (result, error) {
 
 // drivePeer is the other process.
 func drivePeer(e endpoint, m measure) error {
+	over := make(chan struct{})
 	go func() {
 		// The initiator is gone, or done long ago.
 		io.Copy(io.Discard, os.Stdin)
+		close(over)
 		time.Sleep(3 * time.Second)
 		os.Exit(1)
 	}()
@@ -247,6 +257,10 @@ func drivePeer(e endpoint, m measure) error {
 	stop := profile(m.profile, ".rx")
 	var end usage
 	ended := false
+	m.hold = func() {
+		enc.Encode(end)
+		<-over
+	}
 	err := e.serve(m, func(v any) error { return enc.Encode(v) }, func() {
 		if m.Op == opIdle {
 			// The second mark is made when all connections are there.
@@ -265,6 +279,9 @@ func drivePeer(e endpoint, m measure) error {
 	stop()
 	if err != nil {
 		return err
+	}
+	if m.Op == opIdle {
+		return nil // hold has reported
 	}
 	return enc.Encode(end)
 }

@@ -100,7 +100,7 @@ func (iwarpEndpoint) serve(m measure, announce func(any) error, mark func()) err
 	if m.Op == opIdle {
 		time.Sleep(settled)
 		mark()
-		time.Sleep(m.Time)
+		m.hold()
 		return nil
 	}
 	wg.Wait()
@@ -243,9 +243,9 @@ func (iwarpEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 	}
 	switch m.Op {
 	case opIdle:
-		time.Sleep(settled - 50*time.Millisecond)
+		time.Sleep(settled)
 		u := now().sub(before)
-		time.Sleep(300 * time.Millisecond)
+		m.peerReported() // it measures connections that are still there
 		return result{Seconds: 1, Messages: float64(m.Conns), TxMemory: u.Memory / float64(m.Conns)}, nil
 	case opPing:
 		q := cs[0].q

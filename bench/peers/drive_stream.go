@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"viaduct/internal/frameio"
+	"viaduct/internal/sock"
 	"viaduct/sdp"
 )
 
@@ -36,7 +36,7 @@ func listenTCP(m measure) (net.Listener, error) {
 }
 
 func tuneTCP(c net.Conn, m measure) error {
-	return frameio.Tune(c, frameio.Tuning{Congestion: m.Congestion})
+	return sock.Tune(c, sock.Tuning{Congestion: m.Congestion})
 }
 
 // A tcpListener accepts sockets tuned as all that are compared.
@@ -116,6 +116,7 @@ func serveStreams(m measure, l net.Listener, announce func(any) error, mark func
 	if m.Op == opIdle {
 		time.Sleep(settled)
 		mark()
+		m.hold()
 		return nil
 	}
 	wg.Wait()
@@ -184,9 +185,9 @@ func dialStreams(m measure, hello json.RawMessage, dial func(addr string) (net.C
 	b := buffer(m.Footprint)
 	switch m.Op {
 	case opIdle:
-		time.Sleep(settled - 50*time.Millisecond)
+		time.Sleep(settled)
 		u := now().sub(before)
-		time.Sleep(300 * time.Millisecond)
+		m.peerReported() // it measures connections that are still there
 		return result{Seconds: 1, Messages: float64(m.Conns), TxMemory: u.Memory / float64(m.Conns)}, nil
 	case opPing:
 		return roundTrips(m.Time, func() error {

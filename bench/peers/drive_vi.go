@@ -133,10 +133,9 @@ func (e viEndpoint) serve(m measure, announce func(any) error, mark func()) erro
 		wg.Go(func() { viServeConn(v, region, m, ds) })
 	}
 	if m.Op == opIdle {
-		// The initiator disconnects one connection when it has measured.
 		time.Sleep(settled)
 		mark()
-		time.Sleep(m.Time)
+		m.hold()
 		return nil
 	}
 	wg.Wait()
@@ -266,9 +265,9 @@ func (e viEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 	}()
 	switch m.Op {
 	case opIdle:
-		time.Sleep(settled - 50*time.Millisecond)
+		time.Sleep(settled)
 		u := now().sub(before)
-		time.Sleep(300 * time.Millisecond)
+		m.peerReported() // it measures connections that are still there
 		return result{Seconds: 1, Messages: float64(m.Conns), TxMemory: u.Memory / float64(m.Conns)}, nil
 	case opPing:
 		c := cs[0]

@@ -6,6 +6,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"testing"
+
+	"viaduct/internal/testkit"
 )
 
 // A seer is a guesser that looks at the headers that have come and guesses nothing.
@@ -60,7 +62,7 @@ func (s *seer) Guessed(h []byte, g Guess, left int) (int, int, error) {
 // TestLookAhead: what has come can be looked at anywhere, and stays as it is; who
 // looks at the socket afterwards sees the next byte.
 func TestLookAhead(t *testing.T) {
-	a, b := tcpPair(t)
+	a, b := testkit.TCPPair(t)
 	rnd := rand.New(rand.NewPCG(8, 9))
 	const total = 12 << 20
 	s := &seer{guesser: guesser{out: make([]byte, 0, total+4<<20)}, t: t}
@@ -80,17 +82,17 @@ func TestLookAhead(t *testing.T) {
 		}
 		stream, want = guessFrame(stream, want, size, rnd)
 	}
-	fd := s.c.sock.Load().fd
+	socket := s.c.sock.Load()
 	for p := stream; len(p) > 0; {
 		k := min(len(p), 1+rnd.IntN(400<<10)*rnd.IntN(2))
 		if _, err := a.Write(p[:k]); err != nil {
 			t.Fatal(err)
 		}
 		p = p[k:]
-		for sysPending(fd) == 0 {
+		for socket.Pending() == 0 {
 		}
-		if some, err := sysPeek(fd); !some {
-			t.Fatalf("%t, %v, with %d bytes to be read", some, err, sysPending(fd))
+		if some, err := socket.Readable(); !some {
+			t.Fatalf("%t, %v, with %d bytes to be read", some, err, socket.Pending())
 		}
 		for {
 			got, err := s.c.receiveForTest()
@@ -123,10 +125,10 @@ func TestLookAhead(t *testing.T) {
 
 // looksAheadForTest tries it.
 func (c *Conn) looksAheadForTest() bool {
-	c.rx.mu.Lock()
-	defer c.rx.mu.Unlock()
+	c.att.Lock()
+	defer c.att.Unlock()
 	c.LookAhead(0, make([]byte, 1))
-	c.rx.looking = false
-	sysLookBack(c.sock.Load().fd)
+	c.rx.ahead.peeked = false
+	c.sock.Load().PeekFront()
 	return LooksAhead()
 }

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"viaduct/internal/regmem"
+	"viaduct/internal/sock"
 )
 
 const (
@@ -48,8 +49,8 @@ type Batch struct {
 	last  regmem.Ref   // the pin taken last, one of pins
 	bytes int          // total length
 
-	guarded bool           // some of vecs may fault
-	iov     [maxVecs]iovec // scratch of the system call
+	guarded bool              // some of vecs may fault
+	scratch [maxVecs]sock.Vec // of the system call
 }
 
 var batches = sync.Pool{New: func() any {

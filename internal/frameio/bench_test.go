@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
+
+	"viaduct/internal/testkit"
 )
 
 var benchSizes = []int{64, 4 << 10, 64 << 10, 1 << 20}
@@ -48,7 +50,7 @@ func BenchmarkThroughput(b *testing.B) {
 			}
 		})
 		b.Run("tcp/"+strconv.Itoa(n), func(b *testing.B) {
-			x, y := tcpPair(b)
+			x, y := testkit.TCPPair(b)
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
@@ -118,7 +120,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 			}
 		})
 		b.Run("tcp/"+strconv.Itoa(n), func(b *testing.B) {
-			x, y := tcpPair(b)
+			x, y := testkit.TCPPair(b)
 			go echo(y, n)
 			b.SetBytes(int64(2 * n))
 			b.ReportAllocs()

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"viaduct/internal/testkit"
 )
 
 // states are the situations a Conn can be closed in. Each returns the Conn's
@@ -27,7 +29,7 @@ var states = map[string]func(t *testing.T, a, b *lengthFramed){
 			a.post(f)
 		}
 		a.c.Kick()
-		await(t, "traffic", done)
+		testkit.Await(t, "traffic", done)
 	},
 	"polled": func(_ *testing.T, a, _ *lengthFramed) {
 		a.c.Start(nil)
@@ -57,7 +59,7 @@ var states = map[string]func(t *testing.T, a, b *lengthFramed){
 	"peer gone": func(t *testing.T, a, b *lengthFramed) {
 		a.c.Start(nil)
 		b.c.Close()
-		await(t, "the end", a.failed)
+		testkit.Await(t, "the end", a.failed)
 	},
 	"peer gone, sending": func(t *testing.T, a, b *lengthFramed) {
 		a.c.Start(nil)
@@ -72,7 +74,7 @@ var states = map[string]func(t *testing.T, a, b *lengthFramed){
 		a.c.Start(nil)
 		b.post([]byte("x"))
 		b.c.Kick()
-		await(t, "the failure", a.failed)
+		testkit.Await(t, "the failure", a.failed)
 	},
 	"aborted": func(_ *testing.T, a, b *lengthFramed) {
 		a.c.Start(nil)
@@ -102,7 +104,7 @@ func TestEndsInEveryState(t *testing.T) {
 				prepare(t, p, q)
 				ended := make(chan struct{})
 				go func() { end(p.c); close(ended) }()
-				await(t, way+" of one "+state, ended)
+				testkit.Await(t, way+" of one "+state, ended)
 				p.close(t)
 				p.close(t)
 				q.close(t)
@@ -148,7 +150,7 @@ func TestEndsFromEverywhere(t *testing.T) {
 			}
 			done := make(chan struct{})
 			go func() { wg.Wait(); close(done) }()
-			await(t, "all calls return", done)
+			testkit.Await(t, "all calls return", done)
 			for _, p := range ps {
 				p.close(t)
 			}
@@ -199,7 +201,7 @@ func TestCloseWaits(t *testing.T) {
 				b.c.Kick()
 			}
 			a.c.Start(nil)
-			await(t, "the method runs", inside)
+			testkit.Await(t, "the method runs", inside)
 			closed := make(chan struct{})
 			go func() { a.c.Close(); close(closed) }()
 			select {
@@ -208,7 +210,7 @@ func TestCloseWaits(t *testing.T) {
 			case <-time.After(5 * time.Millisecond):
 			}
 			close(leave)
-			await(t, "Close", closed)
+			testkit.Await(t, "Close", closed)
 		}
 	})
 }
@@ -225,10 +227,10 @@ func TestShutdownDelivers(t *testing.T) {
 		}
 		a.c.Shutdown()
 		closed := make(chan error, 1)
-		go func() { closed <- a.c.CloseAfter(patience) }()
+		go func() { closed <- a.c.CloseAfter(testkit.Patience) }()
 		b.c.Start(nil)
-		await(t, "all frames", done)
-		if err := await(t, "the end", b.failed); err != io.EOF {
+		testkit.Await(t, "all frames", done)
+		if err := testkit.Await(t, "the end", b.failed); err != io.EOF {
 			t.Errorf("%v", err)
 		}
 		select {
@@ -237,7 +239,7 @@ func TestShutdownDelivers(t *testing.T) {
 		default:
 		}
 		b.c.Shutdown()
-		if err := await(t, "CloseAfter", closed); err != nil {
+		if err := testkit.Await(t, "CloseAfter", closed); err != nil {
 			t.Error(err)
 		}
 	})
@@ -252,7 +254,7 @@ func TestCloseAfterGivesUp(t *testing.T) {
 		b.c.Start(nil)
 		begin := time.Now()
 		a.c.CloseAfter(20 * time.Millisecond)
-		if took := time.Since(begin); took < 20*time.Millisecond || took > patience/2 {
+		if took := time.Since(begin); took < 20*time.Millisecond || took > testkit.Patience/2 {
 			t.Errorf("took %v", took)
 		}
 	})
@@ -266,7 +268,7 @@ func TestAbortResets(t *testing.T) {
 			a.c.Start(nil)
 			b.c.Start(nil)
 			a.c.Abort()
-			err := await(t, "the reset", b.failed)
+			err := testkit.Await(t, "the reset", b.failed)
 			if !errors.Is(err, syscall.ECONNRESET) {
 				t.Errorf("peer of an abort got %v", err)
 			}

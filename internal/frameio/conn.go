@@ -8,7 +8,8 @@ import (
 	"syscall"
 	"time"
 
-	"viaduct/internal/doze"
+	"viaduct/internal/attend"
+	"viaduct/internal/sock"
 )
 
 // A Protocol is what a Conn drives: it builds the frames that leave and takes
@@ -74,13 +75,16 @@ type Options struct {
 type Conn struct {
 	nc    net.Conn
 	proto Protocol
-	sock  atomic.Pointer[socket] // nil: portable path; see take
+	sock  atomic.Pointer[sock.Socket] // nil: portable path; see take
 
 	portable bool
 	taken    sync.Once
 
-	tx sender
-	rx receiver
+	tx  sender
+	rx  receiver
+	att attend.Attention // the receive role, and what waits for arrivals
+
+	slept atomic.Uint32 // tx.batches as a consumer last slept at the socket
 
 	failOnce sync.Once
 	closing  atomic.Bool // Close or Abort was called
@@ -94,8 +98,7 @@ type Conn struct {
 // be used.
 func New(nc net.Conn, p Protocol, o Options) *Conn {
 	c := &Conn{nc: nc, proto: p, portable: o.Portable}
-	c.rx.resume = make(chan struct{}, 1)
-	c.rx.guesser, _ = p.(Guesser)
+	c.rx.ahead.guesser, _ = p.(Guesser)
 	return c
 }
 
@@ -105,52 +108,30 @@ func New(nc net.Conn, p Protocol, o Options) *Conn {
 func (c *Conn) Start(early []byte) { c.start(early, false) }
 
 // StartPolled is Start for a caller that begins by polling, and calls Unpoll
-// when it is done with that: only then does anybody else wait for the socket. Until
-// Poll or Unpoll nothing is received.
+// when it is done with that: only then does anything else wait for the socket.
+// Until Poll or Unpoll nothing is received.
 func (c *Conn) StartPolled(early []byte) { c.start(early, true) }
 
 func (c *Conn) start(early []byte, polled bool) {
 	c.take()
-	c.rx.mu.Lock()
-	defer c.rx.mu.Unlock()
+	c.att.Lock()
+	defer c.att.Unlock()
 	if c.rx.closed {
 		return // Close may be waiting for goroutines already
 	}
 	c.rx.keep(early)
-	c.rx.started = true
-	switch {
-	case c.sock.Load() == nil:
+	switch s := c.sock.Load(); {
+	case s == nil:
+		c.rx.started = true
 		c.wg.Go(c.readLoop)
 	case polled:
-		c.rx.absent.Store(true)
+		c.rx.started = true
+		c.att.Init(s, (*reader)(c))
+		c.att.Reserve()
 	default:
-		c.begin()
-	}
-}
-
-// begin has the socket waited for: in a lobby, or if there is something to be
-// looked at, or no lobby, by a goroutine of its own. [receive role]
-func (c *Conn) begin() {
-	if len(c.rx.early) == 0 && c.sit() {
-		return
-	}
-	c.enlist()
-	c.wg.Add(1)
-	Go(true, func() { // until it is quiet for a while, see rota
-		defer c.wg.Done()
-		c.passive()
-	})
-}
-
-// attend has the socket of a connection waited for that was polled until now.
-func (c *Conn) attend() {
-	if !c.rx.absent.Swap(false) {
-		return
-	}
-	c.rx.mu.Lock()
-	defer c.rx.mu.Unlock()
-	if !c.rx.closed && !c.rx.done {
-		c.begin()
+		c.rx.started = true
+		c.att.Init(s, (*reader)(c))
+		c.att.Start()
 	}
 }
 
@@ -159,7 +140,7 @@ func (c *Conn) attend() {
 func (c *Conn) take() {
 	c.taken.Do(func() {
 		if !c.portable {
-			c.sock.Store(takeSocket(c.nc))
+			c.sock.Store(sock.Take(c.nc))
 		}
 	})
 }
@@ -168,7 +149,7 @@ func (c *Conn) take() {
 // read or write it.
 func (c *Conn) NetConn() net.Conn {
 	if s := c.sock.Load(); s != nil {
-		return handle{c.nc, s}
+		return sock.Handle(c.nc, s)
 	}
 	return c.nc
 }
@@ -177,7 +158,7 @@ func (c *Conn) NetConn() net.Conn {
 // options.
 func (c *Conn) Control(f func(fd uintptr)) error {
 	if s := c.sock.Load(); s != nil {
-		return handle{c.nc, s}.control(f)
+		return s.Control(f)
 	}
 	sc, ok := c.nc.(syscall.Conn)
 	if !ok {
@@ -191,7 +172,7 @@ func (c *Conn) Control(f func(fd uintptr)) error {
 }
 
 // Go is go f(), for work on the connection.
-func (c *Conn) Go(f func()) { Go(c.sock.Load() != nil, f) }
+func (c *Conn) Go(f func()) { attend.Go(c.sock.Load() != nil, f) }
 
 // fail reports the first failure to the protocol.
 func (c *Conn) fail(err error) {
@@ -205,7 +186,7 @@ func (c *Conn) fail(err error) {
 // shown, 0 for a portable stream. [receive role]
 func (c *Conn) Pending() int {
 	if s := c.sock.Load(); s != nil {
-		return len(c.rx.early) + sysPending(s.fd)
+		return len(c.rx.early) + s.Pending()
 	}
 	return 0
 }
@@ -213,8 +194,8 @@ func (c *Conn) Pending() int {
 // WithReceiver calls f in the receive role, waiting for it if need be, which is
 // never for the peer. f must not call methods of the Conn.
 func (c *Conn) WithReceiver(f func()) {
-	c.rx.mu.Lock()
-	defer c.rx.mu.Unlock()
+	c.att.Lock()
+	defer c.att.Unlock()
 	f()
 }
 
@@ -243,6 +224,7 @@ func (c *Conn) Close() error {
 	c.closing.Store(true)
 	c.tearDown()
 	c.wg.Wait()
+	c.att.Join()
 	c.tx.waitIdle()
 	return nil
 }
@@ -251,7 +233,7 @@ func (c *Conn) Close() error {
 // then closes. For use after Shutdown, when everything received meanwhile is
 // of no interest any more.
 func (c *Conn) CloseAfter(d time.Duration) error {
-	over := c.rx.over()
+	over := c.over()
 	select {
 	case <-over:
 		return c.Close()
@@ -267,30 +249,27 @@ func (c *Conn) CloseAfter(d time.Duration) error {
 	return c.Close()
 }
 
-// tearDown closes the descriptor when no poller can be using it.
+// tearDown closes the descriptor when no reader can be using it.
 func (c *Conn) tearDown() {
 	c.torn.Do(func() {
-		c.rx.mu.Lock()
-		c.rx.closed = true
-		if c.rx.stage != nil {
-			c.rx.unstage()
-		}
-		c.rx.mu.Unlock()
-		c.vacate()
-		doze.WakeAll()        // whose descriptor it was
+		c.att.Close(func() {
+			c.rx.closed = true
+			if c.rx.stage != nil {
+				c.rx.unstage()
+			}
+		})
 		c.taken.Do(func() {}) // not any more
 		if s := c.sock.Load(); s != nil {
 			c.tx.mu.Lock()
 			c.tx.closed = true
 			c.tx.mu.Unlock()
-			s.close(c.reset.Load())
+			s.Close(c.reset.Load())
 		} else {
 			if tc, ok := c.nc.(interface{ SetLinger(int) error }); ok && c.reset.Load() {
 				tc.SetLinger(0)
 			}
 			c.nc.Close()
 		}
-		c.Unpoll()
 		c.tx.stop()
 	})
 }
@@ -299,6 +278,3 @@ func (c *Conn) tearDown() {
 // now, during a [Conn.PollBetween]. What it left is shown to it at the next
 // poll, which it has to see to: nobody is woken by bytes that were read.
 var ErrEnough = errors.New("frameio: enough")
-
-// errWouldBlock is never seen by callers: a read or write that would block.
-var errWouldBlock = errors.New("frameio: would block")

@@ -5,6 +5,8 @@ import (
 	"io"
 	"testing"
 	"time"
+
+	"viaduct/internal/testkit"
 )
 
 // The end of the stream may have arrived together with the last bytes, and
@@ -32,7 +34,7 @@ func TestEndBehindDataIsSeen(t *testing.T) {
 		if !b.c.rx.started {
 			b.c.Start(nil)
 		}
-		if err := await(t, "the reader makes room", sent); err != nil {
+		if err := testkit.Await(t, "the reader makes room", sent); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -40,7 +42,7 @@ func TestEndBehindDataIsSeen(t *testing.T) {
 	if !b.c.rx.started {
 		b.c.Start(nil)
 	}
-	if err := await(t, "the end of the stream", b.failed); err != io.EOF {
+	if err := testkit.Await(t, "the end of the stream", b.failed); err != io.EOF {
 		t.Errorf("%v, want EOF", err)
 	}
 }

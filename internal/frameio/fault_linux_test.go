@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/internal/regmem"
+	"viaduct/internal/testkit"
 )
 
 // A mapped file that shrinks while frames of it are queued ends the
@@ -48,12 +49,12 @@ func TestFaultWhileSending(t *testing.T) {
 			a.c.Kick()
 		}
 		send(0, 50000)
-		await(t, "a frame of the whole file", got)
+		testkit.Await(t, "a frame of the whole file", got)
 		if err := f.Truncate(4096); err != nil {
 			t.Fatal(err)
 		}
 		send(size/2, 50000)
-		err = await(t, "the failure", a.failed)
+		err = testkit.Await(t, "the failure", a.failed)
 		if !errors.Is(err, syscall.EFAULT) && !errors.Is(err, regmem.ErrFault) {
 			t.Errorf("failed with %v", err)
 		}

@@ -2,8 +2,9 @@ package frameio
 
 import (
 	"errors"
-	"runtime"
-	"sync/atomic"
+
+	"viaduct/internal/budget"
+	"viaduct/internal/sock"
 )
 
 // A Guesser is a Protocol that can tell where the payload of long frames would
@@ -51,42 +52,41 @@ const (
 	// depending on whether guesses were right.
 	minGuesses = 4
 	maxGuesses = 36
-
-	// Where guesses are often wrong they cost more than they save. Each wrong one
-	// adds to the doubt, so many right ones take one off it, and after a wrong one
-	// 2^doubt occasions are passed over.
-	wrongDoubt = 2
-	rightFrom  = 32
-	maxDoubt   = 8
 )
+
+// wrong is how guessing backs off: it takes many right guesses to make up for a
+// wrong one.
+var wrong = budget.Rule{Hits: 32, Max: 255}
+
+// ahead is what a receiver keeps about guesses.
+type ahead struct {
+	guesser Guesser // the protocol, if it is one
+	right   bool    // the last long frame was where it was guessed to be
+	peeked  bool    // the socket shows what is behind the next bytes
+	atOnce  uint8   // frames guessed at a time
+	worth   budget.Budget
+}
 
 // guess asks the protocol what will come.
 func (c *Conn) guess() []Guess {
 	r := &c.rx
-	if r.guesser == nil || !r.large || r.fill > 0 {
+	if r.ahead.guesser == nil || !r.large || r.fill > 0 || !r.ahead.worth.Worth() {
 		return nil
 	}
-	if r.skip > 0 {
-		r.skip--
-		return nil
-	}
-	g := r.guesser.Guess(r.stage.guesses[:0:max(int(r.trust), minGuesses)])
-	if r.looking {
-		r.looking = false
-		sysLookBack(c.sock.Load().fd)
+	g := r.ahead.guesser.Guess(r.stage.guesses[:0:max(int(r.ahead.atOnce), minGuesses)])
+	if r.ahead.peeked {
+		r.ahead.peeked = false
+		c.sock.Load().PeekFront()
 	}
 	return g
 }
 
-// blind tells that the system shows nothing but the next bytes: Linux before 6.9.
-var blind atomic.Bool
-
 // LooksAhead tells whether LookAhead is of any use on this system, for all that is known.
-func LooksAhead() bool { return runtime.GOOS == "linux" && !blind.Load() }
+func LooksAhead() bool { return sock.PeeksAhead() }
 
 // Ahead returns how many bytes have arrived and can be looked at by LookAhead.
 func (c *Conn) Ahead() int {
-	if blind.Load() {
+	if !sock.PeeksAhead() {
 		return 0
 	}
 	return c.Pending()
@@ -97,8 +97,8 @@ func (c *Conn) Ahead() int {
 // frames so, each to where the next one is, need not guess. A look costs a small part
 // of a read, and the peer nothing. To be called by Guess only.
 func (c *Conn) LookAhead(off int, p []byte) bool {
-	c.rx.looking = true
-	n, err := sysLookAhead(c.sock.Load().fd, off, p)
+	c.rx.ahead.peeked = true
+	n, err := c.sock.Load().PeekAt(off, p)
 	return err == nil && n == len(p)
 }
 
@@ -106,7 +106,7 @@ func (c *Conn) LookAhead(off int, p []byte) bool {
 // there is one, then into those that were guessed, and what follows them into
 // staging. What turns out to be something else is staged as if no guess had been
 // made.
-func (c *Conn) readGuessed(fd int, iov [][]byte, guesses []Guess) (n, room int, err error) {
+func (c *Conn) readGuessed(from *sock.Socket, iov [][]byte, guesses []Guess) (n, room int, err error) {
 	r := &c.rx
 	want := r.direct
 	for i, g := range guesses {
@@ -116,12 +116,12 @@ func (c *Conn) readGuessed(fd int, iov [][]byte, guesses []Guess) (n, room int, 
 	for _, v := range iov {
 		room += len(v)
 	}
-	n, err = c.sysReadv(fd, iov)
+	n, err = from.ReadV(iov, &r.stage.vecs)
 	clear(iov)
 	r.stage.iov = iov[:0]
 	if len(guesses) > 0 {
 		defer func() {
-			r.guesser.GuessesOver()
+			r.ahead.guesser.GuessesOver()
 			clear(guesses)
 		}()
 	}
@@ -150,19 +150,16 @@ func (r *receiver) settle(guesses []Guess, n int) (int, error) {
 		if n <= len(head) {
 			return copy(r.stage.b[:], head[:n]), nil
 		}
-		taken, direct, err := r.guesser.Guessed(head, g, n)
-		if r.guessed = err == nil; err == ErrWrongGuess {
-			r.trust, r.right = 0, 0
-			r.doubt = min(r.doubt+wrongDoubt, maxDoubt)
-			r.skip = 1 << r.doubt
+		taken, direct, err := r.ahead.guesser.Guessed(head, g, n)
+		if r.ahead.right = err == nil; err == ErrWrongGuess {
+			r.ahead.atOnce = 0
+			r.ahead.worth.Miss(&wrong)
 			return r.takeBack(guesses[i:], i, taken, n), nil
 		} else if err != nil {
 			return 0, err
 		}
 		r.glimpses = 0
-		if r.right++; r.right == rightFrom {
-			r.right, r.doubt = 0, max(r.doubt, 1)-1
-		}
+		r.ahead.worth.Hit(&wrong)
 		if r.direct = direct; direct > 0 {
 			if i > 0 {
 				r.trusted()
@@ -178,7 +175,7 @@ func (r *receiver) settle(guesses []Guess, n int) (int, error) {
 }
 
 // trusted has more frames guessed at a time.
-func (r *receiver) trusted() { r.trust = min(max(2*r.trust, 2*minGuesses), maxGuesses) }
+func (r *receiver) trusted() { r.ahead.atOnce = min(max(2*r.ahead.atOnce, 2*minGuesses), maxGuesses) }
 
 // takeBack stages the n bytes that came from the header of a guess that was
 // wrong on, but for those taken, and sets aside what is too much for it.

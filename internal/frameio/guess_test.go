@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"viaduct/internal/testkit"
 )
 
 // A guesser gathers the payloads of frames in out, in order: a header of eight
@@ -119,7 +121,7 @@ func (g *guesser) Failed(error) {}
 // TestGuess: payload whose place was guessed is the same as any other, whether
 // the guess was right or wrong, and wherever the bytes are cut.
 func TestGuess(t *testing.T) {
-	a, b := tcpPair(t)
+	a, b := testkit.TCPPair(t)
 	rnd := rand.New(rand.NewPCG(5, 6))
 	const total = 64 << 20
 	g := &guesser{out: make([]byte, 0, total+4<<20)}
@@ -198,15 +200,15 @@ func TestGuess(t *testing.T) {
 }
 
 func (c *Conn) receiveForTest() (got bool, err error) {
-	c.rx.mu.Lock()
-	defer c.rx.mu.Unlock()
+	c.att.Lock()
+	defer c.att.Unlock()
 	got, _, err = c.receive(false)
 	return got, err
 }
 
 // TestManyPieces: memory in more pieces than one call takes is read to by several.
 func TestManyPieces(t *testing.T) {
-	a, b := tcpPair(t)
+	a, b := testkit.TCPPair(t)
 	g := &guesser{out: make([]byte, 0, 1<<20), shreds: true}
 	c := New(b, g, Options{})
 	defer c.Close()
@@ -231,7 +233,7 @@ func TestManyPieces(t *testing.T) {
 
 // TestGuessDoubt: where guesses are wrong most of the time few are made.
 func TestGuessDoubt(t *testing.T) {
-	a, b := tcpPair(t)
+	a, b := testkit.TCPPair(t)
 	g := &guesser{out: make([]byte, 0, 16<<20)}
 	c := New(b, g, Options{})
 	defer c.Close()

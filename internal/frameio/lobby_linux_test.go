@@ -16,21 +16,32 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"viaduct/internal/attend"
+	"viaduct/internal/testkit"
 )
 
 // goroutines is how many there are with function f on their stack.
 func goroutines(f string) (n int) {
 	b := make([]byte, 4<<20)
 	for g := range strings.SplitSeq(string(b[:runtime.Stack(b, true)]), "\n\n") {
-		if strings.Contains(g, "internal/frameio."+f+"(") {
+		if strings.Contains(g, "internal/attend."+f+"(") {
 			n++
 		}
 	}
 	return n
 }
 
-// oneLobby has all connections of the test wait in one lobby.
-func oneLobby(t *testing.T) {
+// The goroutines of package attend, and what it decides by.
+const (
+	attendants = "(*attendant).run"
+	pollers    = "(*sharedPoller).run"
+	crowdBytes = 64 << 10               // brought by several connections make a poller pause
+	sweepEvery = 100 * time.Millisecond // idle attendants are looked for
+)
+
+// onePoller has all connections of the test wait with one poller.
+func onePoller(t *testing.T) {
 	old := runtime.GOMAXPROCS(1)
 	t.Cleanup(func() { runtime.GOMAXPROCS(old) })
 }
@@ -39,7 +50,7 @@ func oneLobby(t *testing.T) {
 // that was busy has them for a moment, and both hear of what comes.
 func TestIdle(t *testing.T) {
 	const pairs = 20
-	before := openFiles()
+	before := testkit.OpenFiles()
 	var got atomic.Uint32
 	each := make(chan struct{}, 1000)
 	var as, bs []*lengthFramed
@@ -52,12 +63,12 @@ func TestIdle(t *testing.T) {
 	}
 	idle := func() {
 		t.Helper()
-		eventually(t, "no goroutine waits for a connection", func() bool { return goroutines("(*Conn).passive") == 0 })
-		eventually(t, "each connection has one descriptor", func() bool { return openFiles() <= before+2*pairs+4+2*min(runtime.GOMAXPROCS(0), 8) })
+		testkit.Eventually(t, "no goroutine waits for a connection", func() bool { return goroutines(attendants) == 0 })
+		testkit.Eventually(t, "each connection has one descriptor", func() bool { return testkit.OpenFiles() <= before+2*pairs+4+2*min(runtime.GOMAXPROCS(0), 8) })
 	}
 	for range 3 {
 		idle()
-		if n := goroutines("(*lobby).run"); n < 1 || n > (runtime.GOMAXPROCS(0)+1)/2 {
+		if n := goroutines(pollers); n < 1 || n > (runtime.GOMAXPROCS(0)+1)/2 {
 			t.Errorf("%d on duty", n)
 		}
 		before, sent := got.Load(), uint32(0)
@@ -65,28 +76,28 @@ func TestIdle(t *testing.T) {
 			a.post([]byte("x"))
 			a.c.Kick()
 			sent++
-			eventually(t, "a frame", func() bool { return got.Load() == before+sent })
+			testkit.Eventually(t, "a frame", func() bool { return got.Load() == before+sent })
 		}
-		if n := goroutines("(*Conn).passive"); n > 0 {
+		if n := goroutines(attendants); n > 0 {
 			t.Errorf("%d goroutines for a frame each", n)
 		}
 		for len(each) > 0 {
 			<-each
 		}
-		eventually(t, "a goroutine of its own for who is busy", func() bool {
-			for range 4 * rush {
+		testkit.Eventually(t, "a goroutine of its own for who is busy", func() bool {
+			for range 32 {
 				as[0].post([]byte("x"))
 				as[0].c.Kick()
 				sent++
-				await(t, "a frame of many", each)
+				testkit.Await(t, "a frame of many", each)
 			}
-			return goroutines("(*Conn).passive") > 0
+			return goroutines(attendants) > 0
 		})
 		bs[1].c.Poll()
 		as[1].post([]byte("x"))
 		as[1].c.Kick()
 		sent++
-		eventually(t, "a frame of who has polled", func() bool { return got.Load() == before+sent })
+		testkit.Eventually(t, "a frame of who has polled", func() bool { return got.Load() == before+sent })
 	}
 	idle()
 }
@@ -146,15 +157,15 @@ func TestLobbyAtWork(t *testing.T) {
 					c.UnpollUntil(&call)
 					c.Poll()
 				case 3:
-					c.devote()
+					c.att.Dedicate()
 				default:
-					c.sock.Load().startle()
+					c.sock.Load().Interrupt()
 				}
 			}
 		})
 	}
 	for _, d := range done {
-		await(t, "all frames", d)
+		testkit.Await(t, "all frames", d)
 	}
 	close(stop)
 	wg.Wait()
@@ -164,7 +175,7 @@ func TestLobbyAtWork(t *testing.T) {
 // Where much arrives for one connection after the other, whoever takes it lets some
 // more gather before the next look.
 func TestGather(t *testing.T) {
-	oneLobby(t)
+	onePoller(t)
 	var as []*lengthFramed
 	got := make(chan struct{}, 10)
 	busy, goOn := make(chan struct{}), make(chan struct{})
@@ -181,9 +192,9 @@ func TestGather(t *testing.T) {
 		b.c.Start(nil)
 		as = append(as, a)
 	}
-	before := gathers.Load()
+	before := attend.Gathers()
 	for i, a := range as {
-		a.post(make([]byte, crowd/2))
+		a.post(make([]byte, crowdBytes/2))
 		a.c.Kick()
 		if i == 0 {
 			<-busy // the others find it so
@@ -191,12 +202,12 @@ func TestGather(t *testing.T) {
 	}
 	close(goOn)
 	for range as {
-		await(t, "a frame", got)
+		testkit.Await(t, "a frame", got)
 	}
-	eventually(t, "a nap", func() bool { return gathers.Load() > before })
+	testkit.Eventually(t, "a nap", func() bool { return attend.Gathers() > before })
 }
 
-// A connection in a lobby keeps no buffer, whether it was polled before or is
+// A connection with a shared poller keeps no buffer, whether it was polled before or is
 // polled there.
 func TestLobbyKeepsNoBuffer(t *testing.T) {
 	a, b := kinds[1].connect(t)
@@ -224,30 +235,30 @@ func TestThereAlready(t *testing.T) {
 		func(c *net.TCPConn) { c.CloseWrite() },
 		func(c *net.TCPConn) { c.SetLinger(0); c.Close() },
 	} {
-		nc, peer := tcpPair(t)
+		nc, peer := testkit.TCPPair(t)
 		defer peer.Close()
 		p := newFramed(nc, Options{})
 		got := p.expect(t, [][]byte{[]byte("abc")})
 		p.c.take()
 		peer.Write([]byte{0, 0, 0, 3, 'a', 'b', 'c'})
-		eventually(t, "it arrives", func() bool { return sysPending(p.c.sock.Load().fd) == 7 })
+		testkit.Eventually(t, "it arrives", func() bool { return p.c.sock.Load().Pending() == 7 })
 		p.c.Start(nil)
-		await(t, "the frame", got)
+		testkit.Await(t, "the frame", got)
 		p.close(t)
 
-		nc, peer = tcpPair(t)
+		nc, peer = testkit.TCPPair(t)
 		defer peer.Close()
 		p = newFramed(nc, Options{})
 		p.c.take()
 		p.got = func([]byte) {}
 		peer.Write([]byte{0, 0, 0, 3, 'a', 'b', 'c'})
 		last(peer.(*net.TCPConn))
-		eventually(t, "the end arrives", func() bool {
-			v, err := unix.GetsockoptTCPInfo(p.c.sock.Load().fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		testkit.Eventually(t, "the end arrives", func() bool {
+			v, err := unix.GetsockoptTCPInfo(p.c.sock.Load().FD(), unix.IPPROTO_TCP, unix.TCP_INFO)
 			return err == nil && v.State != unix.BPF_TCP_ESTABLISHED
 		})
 		p.c.Start(nil)
-		await(t, "the end", p.failed)
+		testkit.Await(t, "the end", p.failed)
 		p.close(t)
 	}
 }
@@ -303,10 +314,10 @@ func TestFaultWhileReceiving(t *testing.T) {
 	p.place = mem
 	p.c.take()
 	peer.(*net.TCPConn).ReadFrom(src)
-	eventually(t, "it arrives", func() bool { return sysPending(p.c.sock.Load().fd) == len(frame) })
+	testkit.Eventually(t, "it arrives", func() bool { return p.c.sock.Load().Pending() == len(frame) })
 	p.c.rx.large = true // so that it is read in pieces
 	p.c.Start(nil)
-	if err := await(t, "the failure", p.failed); !errors.Is(err, syscall.EFAULT) {
+	if err := testkit.Await(t, "the failure", p.failed); !errors.Is(err, syscall.EFAULT) {
 		t.Errorf("failed with %v", err)
 	}
 }
@@ -320,14 +331,14 @@ func TestReportWhileRead(t *testing.T) {
 	b.c.WithReceiver(func() {
 		a.post([]byte("x"))
 		a.c.Kick()
-		eventually(t, "the report is looked into", func() bool { return b.c.rx.lobby.Load() == nil })
+		testkit.Eventually(t, "the report is looked into", func() bool { return b.c.att.State() != attend.Shared })
 	})
-	await(t, "the frame", got)
+	testkit.Await(t, "the frame", got)
 }
 
 // A connection whose consumer blocks where it must not holds up nobody else.
 func TestRelieved(t *testing.T) {
-	oneLobby(t)
+	onePoller(t)
 	a, b := kinds[1].connect(t)
 	x, y := kinds[1].connect(t)
 	release, entered := make(chan struct{}), make(chan struct{}, 10)
@@ -350,69 +361,19 @@ func TestRelieved(t *testing.T) {
 		p.c.Kick()
 	}
 	send(a, 0)
-	await(t, "the first frame", entered)
+	testkit.Await(t, "the first frame", entered)
 	for i := range 3 {
 		send(x, 0)
-		await(t, "a frame of another connection", others)
+		testkit.Await(t, "a frame of another connection", others)
 		send(a, byte(i+1))
 	}
 	close(release)
 	for range 3 {
-		await(t, "the frames behind", entered)
+		testkit.Await(t, "the frames behind", entered)
 	}
 	send(x, 0)
-	await(t, "a frame after all that", others)
-	eventually(t, "one is on duty", func() bool { return goroutines("(*lobby).run") == 1 })
-}
-
-// A report is not taken for one about whoever has the seat by now.
-func TestSeatTaken(t *testing.T) {
-	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(epfd)
-	l := &lobby{open: true, epfd: epfd, eyed: true, ending: true} // nobody on duty
-	var cs [3]*Conn
-	for i := range cs {
-		nc, peer := tcpPair(t)
-		defer peer.Close()
-		s := takeSocket(nc)
-		defer s.close(false)
-		cs[i] = &Conn{}
-		cs[i].sock.Store(s)
-		if i < 2 {
-			peer.Write([]byte("x"))
-			eventually(t, "it arrives", func() bool { return sysPending(s.fd) == 1 })
-		}
-	}
-	next := func(want *Conn) {
-		t.Helper()
-		var now time.Time
-		if c, _, ok := l.next(0, &now); c != want || !ok {
-			t.Errorf("reports %p (%v), want %p", c, ok, want)
-		}
-	}
-	next(nil)
-	if !l.enter(cs[0]) || !l.enter(cs[1]) {
-		t.Fatal("no seat")
-	}
-	next(cs[0]) // and the other one's report is taken as well
-	if !cs[1].vacate() || cs[1].vacate() {
-		t.Error("left other than once")
-	}
-	if l.enter(cs[2]); cs[2].rx.seat != cs[1].rx.seat {
-		t.Fatal("another seat")
-	}
-	next(nil)
-	l.enter(cs[1])
-	next(cs[1])
-	next(nil)
-	var now time.Time
-	l.duty++
-	if _, _, ok := l.next(0, &now); ok {
-		t.Error("still on duty when relieved")
-	}
+	testkit.Await(t, "a frame after all that", others)
+	testkit.Eventually(t, "one is on duty", func() bool { return goroutines(pollers) == 1 })
 }
 
 // Connections that end while others come leave nobody waiting and nothing open.
@@ -429,7 +390,7 @@ func TestLobbyCloses(t *testing.T) {
 				a.post([]byte("x"))
 				a.c.Kick()
 				if i%2 == 0 {
-					await(t, "the frame", got)
+					testkit.Await(t, "the frame", got)
 				}
 				a.close(t)
 				b.close(t)
@@ -437,19 +398,8 @@ func TestLobbyCloses(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	closed := func() bool {
-		for i := range lobbies {
-			l := &lobbies[i]
-			l.mu.Lock()
-			open := l.open
-			l.mu.Unlock()
-			if open {
-				return false
-			}
-		}
-		return goroutines("(*lobby).run") == 0
-	}
-	eventually(t, "no lobby is left", closed)
+	closed := func() bool { return goroutines(pollers) == 0 }
+	testkit.Eventually(t, "no lobby is left", closed)
 	a, b := kinds[1].connect(t)
 	got := make(chan struct{}, 1)
 	b.got = func([]byte) { got <- struct{}{} }
@@ -457,12 +407,12 @@ func TestLobbyCloses(t *testing.T) {
 	b.c.Start(nil)
 	a.post([]byte("x"))
 	a.c.Kick()
-	await(t, "a frame in a lobby that was opened again", got)
+	testkit.Await(t, "a frame in a lobby that was opened again", got)
 	a.c.Shutdown()
-	if err := await(t, "the end", b.failed); err != io.EOF {
+	if err := testkit.Await(t, "the end", b.failed); err != io.EOF {
 		t.Errorf("ended with %v", err)
 	}
 	a.close(t)
 	b.close(t)
-	eventually(t, "no lobby is left", closed)
+	testkit.Eventually(t, "no lobby is left", closed)
 }

@@ -8,10 +8,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	before := openFiles()
+	before := testkit.OpenFiles()
 	testkit.Main(m, func() error {
 		// The runtime's poller keeps two.
-		if n := openFiles(); n > before+4 {
+		if n := testkit.OpenFiles(); n > before+4 {
 			return fmt.Errorf("%d descriptors, %d at the beginning", n, before)
 		}
 		return nil

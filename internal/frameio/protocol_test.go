@@ -8,9 +8,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"viaduct/internal/regmem"
+	"viaduct/internal/sock"
 	"viaduct/internal/testkit"
 )
 
@@ -195,31 +195,6 @@ func (p *lengthFramed) close(t testing.TB) {
 	}
 }
 
-// tcpPair returns the two ends of a TCP connection.
-func tcpPair(t testing.TB) (a, b net.Conn) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	type result struct {
-		c   net.Conn
-		err error
-	}
-	accepted := make(chan result, 1)
-	go func() { c, err := l.Accept(); accepted <- result{c, err} }()
-	a, err = net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := <-accepted
-	if r.err != nil {
-		t.Fatal(r.err)
-	}
-	return a, r.c
-}
-
 // A kind is a way to connect two Conns.
 type kind struct {
 	name string
@@ -228,15 +203,15 @@ type kind struct {
 }
 
 var kinds = []kind{
-	{"tcp", Options{}, tcpPair},
+	{"tcp", Options{}, testkit.TCPPair},
 	{"owned", Options{}, ownedPair},
-	{"portable", Options{Portable: true}, tcpPair},
+	{"portable", Options{Portable: true}, testkit.TCPPair},
 	{"pipe", Options{}, func(testing.TB) (a, b net.Conn) { return testkit.Pipe() }},
 }
 
 func ownedPair(t testing.TB) (a, b net.Conn) {
-	a, b = tcpPair(t)
-	return Own(a), Own(b)
+	a, b = testkit.TCPPair(t)
+	return sock.Own(a), sock.Own(b)
 }
 
 func (k kind) connect(t testing.TB) (a, b *lengthFramed) {
@@ -251,27 +226,6 @@ func (k kind) connect(t testing.TB) (a, b *lengthFramed) {
 func everyKind(t *testing.T, f func(t *testing.T, k kind)) {
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) { f(t, k) })
-	}
-}
-
-const patience = testkit.Patience
-
-func await[T any](t testing.TB, what string, c <-chan T) (v T) {
-	t.Helper()
-	select {
-	case v = <-c:
-	case <-time.After(patience):
-		t.Fatalf("not within %v: %s", patience, what)
-	}
-	return v
-}
-
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(100 * time.Microsecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
 	}
 }
 

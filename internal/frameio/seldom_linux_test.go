@@ -4,6 +4,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"viaduct/internal/attend"
+	"viaduct/internal/testkit"
 )
 
 // Who takes one message after the other, seldom, pays for no coming and going of
@@ -22,7 +25,7 @@ func TestSeldom(t *testing.T) {
 		b.c.Poll()
 		a.post([]byte("x"))
 		a.c.Kick()
-		await(t, "an arrival", arrived)
+		testkit.Await(t, "an arrival", arrived)
 		for got.Load() < want {
 			b.c.Poll()
 		}
@@ -31,10 +34,10 @@ func TestSeldom(t *testing.T) {
 	for range 10 {
 		take()
 		last := time.Now()
-		time.Sleep(2 * quiet)
-		if b.c.rx.lobby.Load() != nil && time.Since(last) < 3*quiet {
+		time.Sleep(2 * sweepEvery)
+		if b.c.att.State() == attend.Shared && time.Since(last) < 3*sweepEvery {
 			t.Fatal("it is back in the lobby")
 		} // else the machine was busy with something else
 	}
-	eventually(t, "it waits in the lobby", func() bool { return b.c.rx.lobby.Load() != nil })
+	testkit.Eventually(t, "it waits in the lobby", func() bool { return b.c.att.State() == attend.Shared })
 }

@@ -8,7 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"viaduct/internal/perturb"
 	"viaduct/internal/regmem"
+	"viaduct/internal/sock"
 )
 
 // The states of the send role.
@@ -33,7 +35,7 @@ type sender struct {
 	// Owned by the role. mu is held while the batch is filled and written,
 	// and free while the role's holder waits for the socket, so that
 	// Relinquish and Quiesce can get at the batch.
-	mu       sync.Mutex
+	mu       perturb.Mutex
 	batch    *Batch
 	finished bool               // FIN was sent
 	closed   bool               // the descriptor is closed; guarded by mu
@@ -43,7 +45,7 @@ type sender struct {
 	// done is held while a batch is written and until Sent was called for it,
 	// so that Quiesce finds nothing that the kernel has taken and the protocol
 	// has not heard of. Nobody waits for the socket with it.
-	done sync.Mutex
+	done perturb.Mutex
 
 	free bool          // a stopped sender's role is free; guarded by mu
 	left chan struct{} // closed then; made when somebody waits; guarded by mu
@@ -58,7 +60,7 @@ func (c *Conn) try() error {
 	defer t.done.Unlock()
 	t.mu.Lock()
 	err := c.writeLocked()
-	if err == errWouldBlock {
+	if err == sock.ErrWouldBlock {
 		t.holdLocked()
 	}
 	t.mu.Unlock()
@@ -73,13 +75,14 @@ func (c *Conn) writeLocked() error {
 		return net.ErrClosed
 	}
 	c.tx.batches.Add(1)
-	return c.writeBatch(c.sock.Load().fd)
+	return c.writeBatch(c.sock.Load())
 }
 
 // Kick is the doorbell: it tells that there may be something to send. It
 // returns without waiting for the peer.
 func (c *Conn) Kick() {
 	for {
+		perturb.Point()
 		switch s := c.tx.state.Load(); s {
 		case idle:
 			if c.tx.state.CompareAndSwap(idle, busy) {
@@ -121,7 +124,7 @@ func (c *Conn) drain() {
 		}
 		switch err {
 		case nil:
-		case errWouldBlock:
+		case sock.ErrWouldBlock:
 			go c.sendLoop()
 			return
 		default:
@@ -165,8 +168,8 @@ func (c *Conn) sendLoop() {
 		}
 		var err error
 		if s := c.sock.Load(); s != nil {
-			for err = c.try(); err == errWouldBlock; err = c.try() {
-				s.waitWritable()
+			for err = c.try(); err == sock.ErrWouldBlock; err = c.try() {
+				s.WaitWritable()
 			}
 			t.release()
 		} else if err = c.writePortable(); err == nil {
@@ -213,7 +216,7 @@ func (c *Conn) finish(last bool) {
 	if last && !t.finished && t.batch.bytes == 0 {
 		t.finished = true
 		if s := c.sock.Load(); s != nil {
-			s.closeWrite()
+			s.CloseWrite()
 		} else if cw, ok := c.nc.(interface{ CloseWrite() error }); ok {
 			cw.CloseWrite()
 		}
@@ -228,7 +231,9 @@ func (c *Conn) giveBack() bool {
 		t.die()
 		return true
 	}
+	perturb.Point()
 	if t.state.CompareAndSwap(busy, idle) {
+		perturb.Point()
 		if c.closing.Load() && t.state.CompareAndSwap(idle, dead) {
 			t.die()
 		}
@@ -275,24 +280,14 @@ func (c *Conn) sendFailed(err error) {
 const lastWords = 250 * time.Millisecond
 
 func (c *Conn) hearOut() {
-	r := &c.rx
 	if c.sock.Load() == nil {
 		select {
-		case <-r.over():
+		case <-c.over():
 		case <-time.After(lastWords):
 		}
 		return
 	}
-	end := time.Now().Add(lastWords)
-	for more := true; more && time.Now().Before(end); {
-		r.mu.Lock()
-		if !r.started || r.closed || r.done {
-			r.mu.Unlock()
-			return
-		}
-		got, _, err := c.receive(false)
-		c.unlock(err)
-		more = got && err == nil
+	for end := time.Now().Add(lastWords); c.att.Receive() && time.Now().Before(end); {
 	}
 }
 
@@ -463,6 +458,21 @@ func (c *Conn) Quiesce() {
 		t.batch.own()
 	}
 	t.mu.Unlock()
-	c.rx.mu.Lock()
-	c.rx.mu.Unlock() //lint:ignore SA2001 the point is to have waited
+	c.att.Lock()
+	c.att.Unlock() //lint:ignore SA2001 the point is to have waited
+}
+
+// writeBatch writes as much of the batch as the socket takes: nil when all is
+// gone, sock.ErrWouldBlock when the socket is full.
+func (c *Conn) writeBatch(to *sock.Socket) error {
+	b := c.tx.batch
+	for {
+		n, err := to.WriteV(b.vecs, b.scratch[:0:maxVecs])
+		if err != nil {
+			return err
+		}
+		if b.written(n) {
+			return nil
+		}
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"viaduct/internal/regmem"
+	"viaduct/internal/testkit"
 )
 
 // TestEveryByteArrives sends both ways at once, from several goroutines.
@@ -38,18 +39,18 @@ func TestEveryByteArrives(t *testing.T) {
 				}
 			})
 		}
-		await(t, "all frames one way", doneB)
-		await(t, "all frames the other way", doneA)
+		testkit.Await(t, "all frames one way", doneB)
+		testkit.Await(t, "all frames the other way", doneA)
 		wg.Wait()
 		a.c.Shutdown()
-		if err := await(t, "the end", b.failed); err != io.EOF {
+		if err := testkit.Await(t, "the end", b.failed); err != io.EOF {
 			t.Errorf("after Shutdown: %v", err)
 		}
 		b.c.Shutdown() // its direction still works
-		if err := await(t, "the end", a.failed); err != io.EOF {
+		if err := testkit.Await(t, "the end", a.failed); err != io.EOF {
 			t.Errorf("after Shutdown: %v", err)
 		}
-		eventually(t, "everything is reported as sent", func() bool { return a.sentFrames() == n && b.sentFrames() == n })
+		testkit.Eventually(t, "everything is reported as sent", func() bool { return a.sentFrames() == n && b.sentFrames() == n })
 	})
 }
 
@@ -73,7 +74,7 @@ func TestSocketFull(t *testing.T) {
 			a.post(f)
 			a.c.Kick()
 		}
-		if took := time.Since(begin); took > patience/2 {
+		if took := time.Since(begin); took > testkit.Patience/2 {
 			t.Errorf("posting took %v", took)
 		}
 		if a.sentFrames() == len(fs) {
@@ -82,15 +83,15 @@ func TestSocketFull(t *testing.T) {
 		n := len(fs)
 		done := b.expect(t, append(fs, []byte("last")))
 		b.c.Start(nil)
-		eventually(t, "everything is reported as sent", func() bool { return a.sentFrames() == n })
+		testkit.Eventually(t, "everything is reported as sent", func() bool { return a.sentFrames() == n })
 		// And the role is free again: the next frame goes at once.
-		eventually(t, "the role is free", func() bool { return a.c.tx.state.Load() == idle })
+		testkit.Eventually(t, "the role is free", func() bool { return a.c.tx.state.Load() == idle })
 		a.post([]byte("last"))
 		a.c.Kick()
 		if k.name == "tcp" && a.sentFrames() != n+1 {
 			t.Error("Kick returned before the frame was sent")
 		}
-		await(t, "all frames", done)
+		testkit.Await(t, "all frames", done)
 	})
 }
 
@@ -109,7 +110,7 @@ func fullSocket(t *testing.T, a *lengthFramed, r *regmem.Region, piece int) int 
 	}
 	a.c.Start(nil)
 	a.c.Kick()
-	eventually(t, "the socket is full", func() bool {
+	testkit.Eventually(t, "the socket is full", func() bool {
 		a.c.tx.mu.Lock()
 		defer a.c.tx.mu.Unlock()
 		return a.c.tx.waiting || a.c.sock.Load() == nil && a.c.tx.batch != nil && len(a.c.tx.batch.pins) == 0 && a.c.tx.batch.bytes > 0
@@ -157,7 +158,7 @@ func TestMemoryIsLetGo(t *testing.T) {
 				}
 				done := make(chan error, 1)
 				go func() { done <- letGo(a, g, r) }()
-				if err := await(t, "the memory is let go", done); err != nil {
+				if err := testkit.Await(t, "the memory is let go", done); err != nil {
 					t.Error(err)
 				}
 				clear(mem) // ours again
@@ -167,7 +168,7 @@ func TestMemoryIsLetGo(t *testing.T) {
 				}
 				got := b.expect(t, fs)
 				b.c.Start(nil)
-				await(t, "what was on its way", got)
+				testkit.Await(t, "what was on its way", got)
 			})
 		})
 	}
@@ -183,7 +184,7 @@ func TestQuiesceWaits(t *testing.T) {
 		a.c.Start(nil)
 		a.post([]byte("x"))
 		a.c.Kick()
-		await(t, "Receive runs", inside)
+		testkit.Await(t, "Receive runs", inside)
 		quiet := make(chan struct{})
 		go func() { b.c.Quiesce(); close(quiet) }()
 		select {
@@ -192,7 +193,7 @@ func TestQuiesceWaits(t *testing.T) {
 		case <-time.After(5 * time.Millisecond):
 		}
 		close(leave)
-		await(t, "Quiesce", quiet)
+		testkit.Await(t, "Quiesce", quiet)
 	})
 }
 
@@ -209,8 +210,8 @@ func TestQuiesceWaitsForSent(t *testing.T) {
 		a.c.Start(nil)
 		a.post([]byte("x"))
 		go a.c.Kick()
-		await(t, "Sent runs", inside)
-		await(t, "the peer", got)
+		testkit.Await(t, "Sent runs", inside)
+		testkit.Await(t, "the peer", got)
 		quiet := make(chan struct{})
 		go func() { a.c.Quiesce(); close(quiet) }()
 		select {
@@ -219,7 +220,7 @@ func TestQuiesceWaitsForSent(t *testing.T) {
 		case <-time.After(5 * time.Millisecond):
 		}
 		close(leave)
-		await(t, "Quiesce", quiet)
+		testkit.Await(t, "Quiesce", quiet)
 	})
 }
 
@@ -236,7 +237,7 @@ func TestSendFails(t *testing.T) {
 		}
 		peer.Close()
 		err := error(nil)
-		for end := time.Now().Add(patience); err == nil && time.Now().Before(end); {
+		for end := time.Now().Add(testkit.Patience); err == nil && time.Now().Before(end); {
 			p.post(make([]byte, 5000))
 			p.c.Kick()
 			select {
@@ -247,8 +248,8 @@ func TestSendFails(t *testing.T) {
 		if err == nil {
 			t.Fatal("sending to a peer that is gone does not fail")
 		}
-		await(t, "the peer's last words", last)
-		await(t, "Failed", p.failed)
+		testkit.Await(t, "the peer's last words", last)
+		testkit.Await(t, "Failed", p.failed)
 		p.c.Kick() // no harm
 		p.close(t)
 	})
@@ -262,13 +263,13 @@ func TestLastWords(t *testing.T) {
 		p := newFramed(x, k.opt)
 		last := p.expect(t, [][]byte{[]byte("because")})
 		p.c.Start(nil)
-		time.Sleep(2 * absence) // the passive goroutine waits for the socket
-		p.c.rx.mu.Lock()
+		time.Sleep(2 * time.Millisecond) // the passive goroutine waits for the socket
+		p.c.att.Lock()
 		if _, err := peer.Write(stream([][]byte{[]byte("because")})); err != nil {
 			t.Fatal(err)
 		}
 		peer.Close()
-		eventually(t, "sending fails", func() bool {
+		testkit.Eventually(t, "sending fails", func() bool {
 			p.post(make([]byte, 5000))
 			p.c.Kick()
 			return p.c.tx.state.Load() == dead
@@ -278,8 +279,8 @@ func TestLastWords(t *testing.T) {
 			t.Errorf("failed with %v before the last words were heard", err)
 		case <-time.After(5 * time.Millisecond):
 		}
-		p.c.rx.mu.Unlock()
-		await(t, "Failed", p.failed)
+		p.c.att.Unlock()
+		testkit.Await(t, "Failed", p.failed)
 		select {
 		case <-last:
 		default:
@@ -302,7 +303,7 @@ func TestNothingBeforeStart(t *testing.T) {
 		if p.c.Poll() {
 			t.Error("polled before Start")
 		}
-		eventually(t, "sending fails", func() bool {
+		testkit.Eventually(t, "sending fails", func() bool {
 			p.post(make([]byte, 5000))
 			p.c.Kick()
 			return len(p.noSend) > 0
@@ -335,7 +336,7 @@ func TestKickWhileRoleEnds(t *testing.T) {
 		done := b.expect(t, [][]byte{w, w, w})
 		b.c.Start(nil)
 		a.c.Kick()
-		await(t, "what was posted late", done)
+		testkit.Await(t, "what was posted late", done)
 	})
 }
 
@@ -357,11 +358,11 @@ func TestHoldSeesClosing(t *testing.T) {
 	s := &sender{batch: b}
 	done := make(chan error, 1)
 	go func() { done <- g.Deregister(r) }()
-	eventually(t, "the deregistration waits", ref.Closing)
+	testkit.Eventually(t, "the deregistration waits", ref.Closing)
 	s.mu.Lock()
 	s.holdLocked()
 	s.mu.Unlock()
-	if err := await(t, "Deregister", done); err != nil {
+	if err := testkit.Await(t, "Deregister", done); err != nil {
 		t.Error(err)
 	}
 	clear(mem)
@@ -537,8 +538,8 @@ func TestEmptyRounds(t *testing.T) {
 		}
 		a.c.Start(nil)
 		a.c.Kick()
-		await(t, "the frame", done)
-		eventually(t, "it is reported as sent", func() bool { return a.sentFrames() == 1 })
+		testkit.Await(t, "the frame", done)
+		testkit.Eventually(t, "it is reported as sent", func() bool { return a.sentFrames() == 1 })
 	})
 }
 
@@ -559,8 +560,8 @@ func TestShutdownBehindFrame(t *testing.T) {
 		}
 		a.c.Start(nil)
 		a.c.Kick()
-		await(t, "the frame", done)
-		if err := await(t, "the end", b.failed); err != io.EOF {
+		testkit.Await(t, "the frame", done)
+		if err := testkit.Await(t, "the end", b.failed); err != io.EOF {
 			t.Errorf("the stream ended with %v", err)
 		}
 	})

@@ -27,8 +27,8 @@ func TestGlimpses(t *testing.T) {
 		}
 		r.direct = 0
 	}
-	if r.end() != stageSize {
-		t.Errorf("stages up to %d at first", r.end())
+	if r.limit() != stageSize {
+		t.Errorf("stages up to %d at first", r.limit())
 	}
 	for range 2 {
 		take(100, 50000)
@@ -36,20 +36,20 @@ func TestGlimpses(t *testing.T) {
 			take(longGlimpse, 0)
 			take(longGlimpse/2, 0) // does not count: there was no more
 		}
-		if r.end() != longGlimpse {
-			t.Errorf("stages up to %d not long after a long frame", r.end())
+		if r.limit() != longGlimpse {
+			t.Errorf("stages up to %d not long after a long frame", r.limit())
 		}
 	}
 	r.fill = 5000
-	if r.end() != 5000+longGlimpse {
-		t.Errorf("stages up to %d behind a partial frame", r.end())
+	if r.limit() != 5000+longGlimpse {
+		t.Errorf("stages up to %d behind a partial frame", r.limit())
 	}
 	r.fill = stageSize - 10
-	if r.end() != stageSize {
-		t.Errorf("stages up to %d, beyond the buffer", r.end())
+	if r.limit() != stageSize {
+		t.Errorf("stages up to %d, beyond the buffer", r.limit())
 	}
 	take(longGlimpse, 0)
-	if r.end() != stageSize {
-		t.Errorf("stages up to %d long after a long frame", r.end())
+	if r.limit() != stageSize {
+		t.Errorf("stages up to %d long after a long frame", r.limit())
 	}
 }

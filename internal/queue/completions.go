@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+
+	"viaduct/internal/attend"
+	"viaduct/internal/perturb"
 )
 
 // Errors of a completion queue.
@@ -19,12 +21,12 @@ var (
 // An entry goes to the first Notify registration if there is one, else to
 // one waiter, else it is kept until polled.
 type Completions[E any] struct {
-	mu       sync.Mutex
+	mu       perturb.Mutex
 	ring     []E // length 0 or a power of two
 	head, n  int
 	capacity int
 	closed   bool
-	waiters  Waiters
+	waiters  attend.Waiters
 	notify   []func(E)
 }
 
@@ -135,9 +137,9 @@ func (c *Completions[E]) PollN(buf []E) int {
 // Wait takes the first entry, waiting for one. A result that is there wins
 // over a cancelled context. p may be nil. The error is the context's or
 // ErrClosed.
-func (c *Completions[E]) Wait(ctx context.Context, p Progress) (e E, err error) {
+func (c *Completions[E]) Wait(ctx context.Context, p attend.Progress) (e E, err error) {
 	c.mu.Lock()
-	if err := await(ctx, &c.mu, &c.waiters, (*completionSource[E])(c), p); err != nil {
+	if err := attend.Until(ctx, &c.mu, &c.waiters, (*completionSource[E])(c), p); err != nil {
 		return e, err
 	}
 	e = c.popLocked()
@@ -147,7 +149,7 @@ func (c *Completions[E]) Wait(ctx context.Context, p Progress) (e E, err error) 
 
 type completionSource[E any] Completions[E]
 
-func (s *completionSource[E]) readyLocked() (bool, error) {
+func (s *completionSource[E]) ReadyLocked() (bool, error) {
 	if s.n > 0 {
 		return true, nil
 	}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"viaduct/internal/attend"
 )
 
 // slowProgress finds something with every other look, each of which takes 0.6
@@ -16,7 +18,7 @@ type slowProgress struct {
 }
 
 func (p *slowProgress) Poll() bool {
-	time.Sleep(spin * 6 / 10)
+	time.Sleep(attend.SpinTime * 6 / 10)
 	p.polls++
 	p.polled(p.polls)
 	return p.polls%2 == 0
@@ -28,14 +30,10 @@ func (p *slowProgress) Unpoll() {
 }
 
 // on has the test run as on n processors.
-func on(t *testing.T, n int) {
-	before := processors
-	processors = n
-	t.Cleanup(func() { processors = before })
-}
+func on(t *testing.T, n int) { t.Cleanup(attend.AssumeProcessors(n)) }
 
-// Who waits goes on polling while something comes, however long it takes, and
-// sleeps soon after nothing does.
+// A consumer that waits goes on polling while something comes, however long it
+// takes, and sleeps soon after nothing does.
 func TestSpinAfterProgress(t *testing.T) {
 	on(t, 2)
 	synctest.Test(t, func(t *testing.T) {

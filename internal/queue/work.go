@@ -3,8 +3,10 @@ package queue
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
+
+	"viaduct/internal/attend"
+	"viaduct/internal/perturb"
 )
 
 // ErrFull tells that a work queue holds as many requests as it may.
@@ -43,9 +45,9 @@ type Work[T any] struct {
 	// who polls.
 	posted, done, reaped atomic.Uint64 // sequence numbers: how many ever were
 
-	mu      sync.Mutex
+	mu      perturb.Mutex
 	slots   []slot[T] // ring; length 0 or a power of two
-	waiters Waiters
+	waiters attend.Waiters
 }
 
 type slot[T any] struct {
@@ -323,9 +325,9 @@ func (w *Work[T]) reapLocked() (v T, h Head) {
 // Wait is Reap that waits until the first request is done; a queue that is
 // empty at the call, or becomes so, answers Empty at once. A result that is
 // there wins over a cancelled context. p may be nil.
-func (w *Work[T]) Wait(ctx context.Context, p Progress) (v T, h Head, err error) {
+func (w *Work[T]) Wait(ctx context.Context, p attend.Progress) (v T, h Head, err error) {
 	w.mu.Lock()
-	if err := await(ctx, &w.mu, &w.waiters, (*workSource[T])(w), p); err != nil {
+	if err := attend.Until(ctx, &w.mu, &w.waiters, (*workSource[T])(w), p); err != nil {
 		return v, NotDone, err
 	}
 	v, h = w.reapLocked()
@@ -335,7 +337,7 @@ func (w *Work[T]) Wait(ctx context.Context, p Progress) (v T, h Head, err error)
 
 type workSource[T any] Work[T]
 
-func (s *workSource[T]) readyLocked() (bool, error) {
+func (s *workSource[T]) ReadyLocked() (bool, error) {
 	r := s.reaped.Load()
 	return r < s.done.Load() || r == s.posted.Load(), nil
 }

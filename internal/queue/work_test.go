@@ -12,6 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"viaduct/internal/attend"
 	"viaduct/internal/testkit"
 )
 
@@ -397,14 +398,14 @@ func TestWaitPolls(t *testing.T) {
 	// not keep the wait beyond its deadline.
 	t.Run("other traffic for ever", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			for name, wait := range map[string]func(context.Context, Progress) error{
-				"work": func(ctx context.Context, p Progress) error {
+			for name, wait := range map[string]func(context.Context, attend.Progress) error{
+				"work": func(ctx context.Context, p attend.Progress) error {
 					var w Work[int]
 					w.Post(1)
 					_, _, err := w.Wait(ctx, p)
 					return err
 				},
-				"completions": func(ctx context.Context, p Progress) error {
+				"completions": func(ctx context.Context, p attend.Progress) error {
 					_, err := NewCompletions[int](1).Wait(ctx, p)
 					return err
 				},

@@ -6,8 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync"
 	"unsafe"
+
+	"viaduct/internal/perturb"
 )
 
 // Errors of registration. Wrapped with details; test with errors.Is.
@@ -31,14 +32,14 @@ type Registry struct {
 	limits Limits
 	live   table // read without a lock
 
-	mu      sync.Mutex
+	mu      perturb.Mutex
 	bytes   uint64   // guarded by mu
 	retired []uint32 // guarded by mu; ring of handles not to be given out again soon
 	next    int      // guarded by mu; position in retired
 	random  [512]byte
 	unread  []byte // guarded by mu; what is left of random
 
-	holdersMu sync.Mutex
+	holdersMu perturb.Mutex
 	holders   map[Holder]struct{} // guarded by holdersMu
 }
 

@@ -93,15 +93,17 @@ func (c *checker) ours(at string, r *rule, to string) {
 		if r.kind != root || top(at) != top(to) {
 			c.offend(at, to, "nobody imports a program")
 		}
-	case t.kind == tool:
-		c.offend(at, to, "nobody imports a tool")
+	case t.kind == tool && r.kind != tool:
+		c.offend(at, to, "only tools import a tool")
 	case t.kind == testOnly:
 		if r.kind != testOnly {
 			c.offend(at, to, "only tests import it")
 		}
 	case t.kind == docs:
 		c.offend(at, to, "the front page is not to be imported")
-	case !fitsAny(to, r.imports):
+	case t.kind == suite && r.kind != suite:
+		c.offend(at, to, "only tests import a suite")
+	case !allows(r.imports, to, t):
 		c.offend(at, to, "no such arrow in the picture")
 	}
 }
@@ -117,7 +119,7 @@ func (c *checker) testArrow(at string, r *rule, importPath string) {
 		}
 	case to == at:
 	default:
-		if t := ruleFor(to); t != nil && (t.kind == testOnly || t.kind == codec || t.kind == internal) && r.kind != tool {
+		if t := ruleFor(to); t != nil && (t.kind == testOnly || t.kind == suite || t.kind == codec || t.kind == internal) && r.kind != tool {
 			return
 		}
 		c.ours(at, r, to)
@@ -151,8 +153,12 @@ func fits(path, place string) bool {
 	return path == base || below && strings.HasPrefix(path, base+"/")
 }
 
-func fitsAny(path string, places []string) bool {
-	return slices.ContainsFunc(places, func(place string) bool { return fits(path, place) })
+// allows reports whether places, the imports of a rule, name the package at
+// path, whose own rule is t.
+func allows(places []string, path string, t *rule) bool {
+	return slices.ContainsFunc(places, func(place string) bool {
+		return fits(path, place) && (place != "internal/..." || t.kind == internal)
+	})
 }
 
 // within reports whether importPath is one of the paths or below one.

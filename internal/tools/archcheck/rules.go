@@ -2,7 +2,9 @@ package main
 
 // A rule says what the packages in one place may import. Places and arrows are
 // paths below the module; "vi" stands for that package, "vi/..." for it and
-// everything below it.
+// everything below it. "internal/..." among the imports means the packages of
+// the kind internal alone: an engine, a core or a codec below internal is
+// imported where its own name stands.
 type rule struct {
 	place   string
 	imports []string // packages of this module
@@ -15,11 +17,12 @@ type kind uint8
 const (
 	codec    kind = iota // leaf: bytes in, bytes out
 	core                 // state machine without input and output
+	suite                // the contract of an interface: imported by tests and other suites
 	internal             // knows no protocol
 	engine
 	protocol
 	root     // a program: imported by nobody
-	tool     // part of the build: imported by nobody, imports nobody
+	tool     // part of the build: imports nothing but what tools share
 	testOnly // imported by tests only
 	docs     // the front page
 )
@@ -34,31 +37,34 @@ var rules = []rule{
 	{"interop/...", []string{"..."}, root},
 	{"bench/...", []string{"..."}, root},
 	{"examples/...", []string{"..."}, root},
+	{"capi/...", []string{"..."}, root},
 
-	{"sdp", []string{"sdp/...", "iwarp/...", "internal/..."}, protocol},
-	{"vitcp", []string{"vitcp/...", "vi/...", "internal/..."}, protocol},
-	{"fcvi", []string{"fcvi/...", "vi/...", "fc/...", "internal/..."}, protocol},
+	{"sdp", []string{"iwarp", "internal/sdpcore", "internal/wire/sdpwire", "internal/..."}, protocol},
+	{"vitcp", []string{"vi", "internal/wire/vitcpwire", "internal/..."}, protocol},
+	{"internal/viplconf", []string{"vi", "vitcp", "fcvi", "internal/fc/fcip", "internal/wire/vitcpwire", "internal/..."}, protocol},
+	{"fcvi", []string{"vi", "internal/fc/...", "internal/wire/iu", "internal/..."}, protocol},
 	{"portmap", []string{"internal/..."}, protocol},
-	{"iwarp/rping", []string{"iwarp/...", "internal/..."}, protocol},
-	{"iwarp/perftest", []string{"iwarp/...", "internal/..."}, protocol},
+	{"internal/rping", []string{"iwarp", "internal/..."}, protocol},
 
-	{"iwarp", []string{"iwarp/...", "internal/..."}, engine},
-	{"vi/...", []string{"vi/...", "internal/..."}, engine},
-	{"fc/...", []string{"fc/...", "internal/..."}, engine},
+	{"iwarp", []string{"internal/wire/mpa", "internal/wire/ddp", "internal/wire/rdmap", "internal/..."}, engine},
+	{"vi", []string{"internal/..."}, engine},
+	{"internal/fc/...", []string{"internal/fc/...", "internal/..."}, engine},
 
-	{"sdp/sdpcore", []string{"sdp/sdpwire"}, core},
+	{"internal/vitest/...", []string{"vi", "internal/vitest/...", "internal/..."}, suite},
 
-	{"sdp/sdpwire", nil, codec},
-	{"iwarp/mpa", []string{"internal/crc"}, codec},
-	{"iwarp/ddp", []string{"iwarp/mpa"}, codec},
-	{"iwarp/rdmap", []string{"iwarp/ddp", "iwarp/mpa"}, codec},
-	{"vitcp/vitcpwire", nil, codec},
-	{"fcvi/iu", nil, codec},
+	{"internal/sdpcore", []string{"internal/wire/sdpwire"}, core},
+
+	{"internal/wire/sdpwire", nil, codec},
+	{"internal/wire/mpa", []string{"internal/crc"}, codec},
+	{"internal/wire/ddp", []string{"internal/wire/mpa"}, codec},
+	{"internal/wire/rdmap", []string{"internal/wire/ddp", "internal/wire/mpa"}, codec},
+	{"internal/wire/vitcpwire", nil, codec},
+	{"internal/wire/iu", nil, codec},
 
 	{"internal/...", []string{"internal/..."}, internal},
-	{"internal/tools/...", nil, tool},
+	{"internal/tools/...", []string{"internal/tools/register"}, tool},
 	{"internal/testkit", nil, testOnly},
-	{"iwarp/internal/replay", []string{"iwarp", "iwarp/mpa", "iwarp/ddp", "iwarp/rdmap"}, testOnly},
+	{"internal/replay", []string{"iwarp", "internal/wire/mpa", "internal/wire/ddp", "internal/wire/rdmap"}, testOnly},
 }
 
 // notInCodecs are the parts of the standard library that a codec and a core

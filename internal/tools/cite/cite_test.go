@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"viaduct/internal/tools/register"
 )
 
 // tree writes a module with small matrices of every document, rows 1 to 4 of
@@ -25,20 +27,24 @@ func tree(t *testing.T, files map[string]string) string {
 		}
 	}
 	matrix := make(map[string]string)
-	for _, d := range documents {
+	for _, d := range register.Documents {
 		var b strings.Builder
 		if len(d.Key) == 1 {
 			for n := range 4 {
 				fmt.Fprintf(&b, "### %s-%02d Decision %d\n- Gap: one\n\n", d.Key, n+1, n+1)
 			}
 		} else {
-			b.WriteString("\n| id | level | requirement | who | how to observe from outside |\n|---|---|---|---|---|\n")
+			title, source := "", "" // MPA has a column for the source
+			if d.Key == "MPA" {
+				title, source = " source |", " derived |"
+			}
+			fmt.Fprintf(&b, "\n| id |%s level | requirement | who | how to observe from outside |\n|---|---|---|---|---|\n", title)
 			for _, sec := range []string{"1", "2.3"} {
 				for n := range 4 {
-					fmt.Fprintf(&b, "| %s-%s-%d | MUST | Rule %d. | both | Wire: seen. |\n", d.Key, sec, n+1, n+1)
+					fmt.Fprintf(&b, "| %s-%s-%d |%s MUST | Rule %d. | both | Wire: seen. |\n", d.Key, sec, n+1, source, n+1)
 				}
 			}
-			fmt.Fprintf(&b, "| %s-9-1 | MAY | Not for us. | both | n/a: no such layer. |\n", d.Key)
+			fmt.Fprintf(&b, "| %s-9-1 |%s MAY | Not for us. | both | n/a: no such layer. |\n", d.Key, strings.Replace(source, "derived", "standard", 1))
 		}
 		matrix[d.File] += b.String()
 	}
@@ -53,21 +59,13 @@ func tree(t *testing.T, files map[string]string) string {
 	return root
 }
 
-func load(t *testing.T, root string) (*register, []string) {
+func load(t *testing.T, root string) (*register.Register, []string) {
 	t.Helper()
-	g, err := readRegister(filepath.Join(root, "docs", "requirements"))
+	g, problems, err := register.Load(root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	problems, err := g.readExceptions(filepath.Join(root, "docs", "requirements", "exceptions.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	found, err := g.scan(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return g, append(problems, found...)
+	return g, problems
 }
 
 func TestTags(t *testing.T) {
@@ -99,7 +97,7 @@ func TestTags(t *testing.T) {
 		t.Run(tc.comment, func(t *testing.T) {
 			g, problems := load(t, tree(t, map[string]string{"p/p.go": "package p\n\n// F does.\n// " + tc.comment + "\nfunc F() {}\n"}))
 			var got []string
-			for id, r := range g.byID {
+			for id, r := range g.ByID {
 				if len(r.Code) > 0 {
 					got = append(got, id)
 				}
@@ -151,10 +149,25 @@ func TestMPA_1(t *testing.T) {
 	t.Run("MPA-1-2", func(t *testing.T) {})
 	t.Run("MPA-1-3 D-01 in detail DDP-1-1", func(t *testing.T) {})
 	_ = "see MPA-1-4"
+	t.Errorf("got %d [SDP-2.3-4]", 1)
 }
+
+// [SDP-1-2]
+func helper() {}
+
+var table = []string{
+	"SDP-1-3 in a case",
+}
+
+// [SDP-1-4]
+func (fixture) TestNothing() {}
 `,
 		"interop/siw/main.go":        "package main\n\n// [RDMAP-1-1]\nfunc main() {}\n",
 		"p/ptest/suite.go":           "package ptest\n\n// [RDMAP-1-2]\nfunc All() {}\n",
+		"p/ptest/mem/mem.go":         "package mem // [RDMAP-1-3]\n",
+		"p/ptest/mem/mem_test.go":    "package mem\n\n// [RDMAP-1-4]\nfunc TestMem() {}\n",
+		"cmd/msgfake/fake.go":        "package msgfake // [RDMAP-1-3]\n",
+		"internal/testkit/wire.go":   "package testkit // [RDMAP-2.3-1]\n",
 		"p/testdata/x.go":            "package x // [MPA-99-99]\n",
 		"internal/tools/cite/x.go":   "package x // [MPA-99-99]\n",
 		".hidden/x.go":               "package x // [MPA-99-99]\n",
@@ -165,24 +178,43 @@ func TestMPA_1(t *testing.T) {
 	if len(problems) > 0 {
 		t.Errorf("complaints: %q", problems)
 	}
-	for id, want := range map[string][2][]place{
-		"MPA-1-1":   {{{"p/p.go", ""}}, {{"p/p_test.go", "TestMPA_1"}}},
-		"MPA-1-2":   {{{"p/p.go", "T"}}, {{"p/p_test.go", "TestMPA_1"}}},
-		"MPA-1-3":   {{{"p/p.go", "T"}}, {{"p/p_test.go", "TestMPA_1"}}},
-		"MPA-1-4":   {{{"p/p.go", "T.M"}}, nil},
-		"DDP-1-1":   {{{"p/p.go", "a"}}, nil},
-		"DDP-1-2":   {{{"p/p.go", "b"}}, nil},
+	for id, want := range map[string][2][]register.Place{
+		"MPA-1-1":   {{{File: "p/p.go", Decl: ""}}, {{File: "p/p_test.go", Decl: "TestMPA_1"}}},
+		"MPA-1-2":   {{{File: "p/p.go", Decl: "T"}}, {{File: "p/p_test.go", Decl: "TestMPA_1"}}},
+		"MPA-1-3":   {{{File: "p/p.go", Decl: "T"}}, {{File: "p/p_test.go", Decl: "TestMPA_1"}}},
+		"MPA-1-4":   {{{File: "p/p.go", Decl: "T.M"}}, nil},
+		"DDP-1-1":   {{{File: "p/p.go", Decl: "a"}}, nil},
+		"DDP-1-2":   {{{File: "p/p.go", Decl: "b"}}, nil},
 		"DDP-1-3":   {nil, nil},
-		"DDP-1-4":   {{{"p/p.go", "T.M"}}, nil},
-		"D-01":      {nil, {{"p/p_test.go", "TestMPA_1"}}},
-		"RDMAP-1-1": {nil, {{"interop/siw/main.go", "main"}}},
-		"RDMAP-1-2": {nil, {{"p/ptest/suite.go", "All"}}},
-		"SDP-1-1":   {{{"p/generic.go", "G.N"}}, nil},
+		"DDP-1-4":   {{{File: "p/p.go", Decl: "T.M"}}, nil},
+		"D-01":      {nil, {{File: "p/p_test.go", Decl: "TestMPA_1"}}},
+		"RDMAP-1-1": {nil, {{File: "interop/siw/main.go", Decl: "main"}}},
+		"RDMAP-1-2": {nil, {{File: "p/ptest/suite.go", Decl: "All"}}},
+		"SDP-2.3-4": {nil, {{File: "p/p_test.go", Decl: "TestMPA_1"}}},
+		"SDP-1-2":   {nil, {{File: "p/p_test.go", Decl: "helper", Helper: true}}},
+		"SDP-1-3":   {nil, {{File: "p/p_test.go", Decl: "table"}}},
+		"SDP-1-4":   {nil, {{File: "p/p_test.go", Decl: "fixture.TestNothing", Helper: true}}},
+		"RDMAP-1-3": {nil, nil},
+		"RDMAP-1-4": {nil, {{File: "p/ptest/mem/mem_test.go", Decl: "TestMem"}}},
+		"SDP-1-1":   {{{File: "p/generic.go", Decl: "G.N"}}, nil},
 	} {
-		r := g.byID[id]
+		r := g.ByID[id]
 		if !slices.Equal(r.Code, want[0]) || !slices.Equal(r.Tests, want[1]) {
 			t.Errorf("%s: code %v tests %v, want %v", id, r.Code, r.Tests, want)
 		}
+	}
+	if got := len(g.ByID["RDMAP-1-3"].Fakes); got != 2 {
+		t.Errorf("%d fakes cite RDMAP-1-3, want 2", got)
+	}
+	for id, want := range map[string]string{"RDMAP-1-3": "no code but a fake, no test", "RDMAP-1-4": "no code", "RDMAP-2.3-1": "no code but a fake, no test"} {
+		if got := g.ByID[id].Lacks(); got != want {
+			t.Errorf("%s lacks %q, want %q", id, got, want)
+		}
+	}
+	var out bytes.Buffer
+	printHelpers(g, &out, func(string) bool { return true })
+	if !strings.Contains(out.String(), "SDP-1-2            p/p_test.go helper  (nowhere else)") || !strings.Contains(out.String(), "2 rows are cited in helpers of test files, 2 of them in no test") {
+		t.Errorf("helpers:\n%s", out.String())
 	}
 }
 
@@ -208,7 +240,7 @@ func TestExceptions(t *testing.T) {
 
     ID: reason
 MPA-1-1: n/a: no such hardware.
-- MPA-1-2..3: deviates, see I-01.
+- MPA-1-2..3: deviates (I-01, MPA-1-4): something else, for a reason. Peer: nothing.
 MPA-1-4: untested: only a profile shows it.
 D-03: n/a.
 `,
@@ -222,14 +254,17 @@ D-03: n/a.
 		"MPA-1-1": "", "MPA-1-2": "", "MPA-1-3": "", "MPA-1-4": "", "D-03": "", "MPA-9-1": "",
 		"MPA-2.3-1": "no code, no test", "D-02": "no code, no test",
 	} {
-		if got := g.byID[id].lacks(); got != lacks {
+		if got := g.ByID[id].Lacks(); got != lacks {
 			t.Errorf("%s lacks %q, want %q", id, got, lacks)
 		}
 	}
 	for text, want := range map[string]string{
-		"MPA-1-8: n/a: x.":        "exceptions.md:1: MPA-1-8 names nothing",
-		"MPA-1-2..9: n/a: x.":     "exceptions.md:1: MPA-1-5 names nothing",
-		"MPA-1-1: because I may.": `exceptions.md:1: the reason for MPA-1-1 begins with "because"`,
+		"MPA-1-8: n/a: x.":                               "exceptions.md:1: MPA-1-8 names nothing",
+		"MPA-1-2..9: n/a: x.":                            "exceptions.md:1: MPA-1-5 names nothing",
+		"MPA-1-1: deviates (I-01): as it likes.":         `exceptions.md:1: MPA-1-1: a deviation reads`,
+		"MPA-1-1: deviates: as it likes. Peer: nothing.": `exceptions.md:1: MPA-1-1: a deviation reads`,
+		"MPA-1-1: deviates (I-77): so. Peer: nothing.":   `exceptions.md:1: MPA-1-1: (I-77) names no decision`,
+		"MPA-1-1: because I may.":                        `exceptions.md:1: the reason for MPA-1-1 begins with "because"`,
 	} {
 		_, problems := load(t, tree(t, map[string]string{"docs/requirements/exceptions.md": text + "\n"}))
 		if len(problems) != 1 || !strings.HasPrefix(problems[0], want) {
@@ -238,7 +273,7 @@ D-03: n/a.
 	}
 	if got := func() string {
 		g, _ := load(t, tree(t, map[string]string{"docs/requirements/exceptions.md": "MPA-1-4: untested: so.\n"}))
-		return g.byID["MPA-1-4"].lacks()
+		return g.ByID["MPA-1-4"].Lacks()
 	}(); got != "no code" {
 		t.Errorf("an untested row without code lacks %q", got)
 	}
@@ -252,7 +287,7 @@ func TestBadMatrix(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := tree(t, map[string]string{"docs/requirements/sdp-requirements.md": tc.text})
-			_, err := readRegister(filepath.Join(root, "docs", "requirements"))
+			_, err := register.Read(filepath.Join(root, "docs", "requirements"))
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want %q", err, tc.want)
 			}
@@ -271,7 +306,7 @@ func TestRun(t *testing.T) {
 		return code, out.String(), err.String()
 	}
 	code, out, _ := cite("-only", "MPA")
-	for _, want := range []string{"MPA-1-2            no test", "MPA-1-3            no code, no test", "MPA (RFC 5044)"} {
+	for _, want := range []string{"sources of MPA (RFC 5044): 8 derived, 1 standard", "MPA-1-2            no test", "MPA-1-3            no code, no test", "MPA (RFC 5044)"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("report lacks %q:\n%s", want, out)
 		}
@@ -279,7 +314,7 @@ func TestRun(t *testing.T) {
 	if code != 0 || strings.Contains(out, "MPA-1-1 ") || strings.Contains(out, "SDP-1-1") || strings.Contains(out, "MPA-9-1") {
 		t.Errorf("exit %d, report:\n%s", code, out)
 	}
-	if code, out, _ := cite("-summary", "-only", "MPA,D"); code != 0 || strings.Count(out, "\n") != 4 {
+	if code, out, _ := cite("-summary", "-only", "MPA,D"); code != 0 || strings.Count(out, "\n") != 5 {
 		t.Errorf("summary: exit %d:\n%s", code, out)
 	}
 	if code, _, _ := cite("-only", "NOPE"); code != 2 {
@@ -295,15 +330,27 @@ func TestRun(t *testing.T) {
 	if code, _, msg := cite("-check"); code != 0 {
 		t.Errorf("-check after -write: exit %d: %s", code, msg)
 	}
+	index, err := os.ReadFile(filepath.Join(root, "docs/conformance.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"| [MPA (RFC 5044)](conformance/iwarp-requirements.md#mpa-rfc-5044) | 9 | 1 | 0 | 1 | 0 | 7 |",
+		"Sources of the rows of MPA (RFC 5044): 8 derived, 1 standard.",
+	} {
+		if !strings.Contains(string(index), want) {
+			t.Errorf("index lacks %q:\n%s", want, index)
+		}
+	}
 	page, err := os.ReadFile(filepath.Join(root, "docs/conformance/iwarp-requirements.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"| MPA-1-1 | MUST | Rule 1. | [p/p.go](../../p/p.go) `F` | [p/p_test.go](../../p/p_test.go) `TestF` |",
-		"| MPA-1-2 | MUST | Rule 2. | [p/p.go](../../p/p.go) `F` | **open** |",
-		"| MPA-1-3 | MUST | Rule 3. | **open** | **open** |",
-		"| MPA-9-1 | MAY | Not for us. | n/a: no such layer. |  |",
+		"| MPA-1-1 | derived | MUST | Rule 1. | [p/p.go](../../p/p.go) `F` | [p/p_test.go](../../p/p_test.go) `TestF` |",
+		"| MPA-1-2 | derived | MUST | Rule 2. | [p/p.go](../../p/p.go) `F` | **open** |",
+		"| MPA-1-3 | derived | MUST | Rule 3. | **open** | **open** |",
+		"| MPA-9-1 | standard | MAY | Not for us. | n/a: no such layer. |  |",
 	} {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("page lacks %q", want)
@@ -321,19 +368,19 @@ func TestRun(t *testing.T) {
 // That every citation resolves is for the command to say, where the whole
 // list is more use than the first failure.
 func TestModule(t *testing.T) {
-	root, err := moduleRoot()
+	root, err := register.ModuleRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := readRegister(filepath.Join(root, "docs", "requirements"))
+	g, err := register.Read(filepath.Join(root, "docs", "requirements"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	problems, err := g.readExceptions(filepath.Join(root, "docs", "requirements", "exceptions.md"))
+	problems, err := g.ReadExceptions(filepath.Join(root, "docs", "requirements", "exceptions.md"))
 	if err != nil || len(problems) > 0 {
 		t.Errorf("exceptions: %v %q", err, problems)
 	}
-	for _, d := range g.docs {
+	for _, d := range g.Docs {
 		next := make(map[string]int)
 		for _, r := range d.Rows {
 			if next[r.Section]++; r.Number != next[r.Section] {

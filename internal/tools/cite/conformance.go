@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"viaduct/internal/tools/register"
 )
 
 // The generated pages, from the root of the module.
@@ -18,32 +20,47 @@ const (
 
 // pages renders the conformance pages: an index, and one page for each file of
 // docs/requirements. The names are slash-separated paths from the root.
-func (g *register) pages() map[string][]byte {
+func pages(g *register.Register) map[string][]byte {
 	out := make(map[string][]byte)
 	var index bytes.Buffer
 	index.WriteString(`# Conformance
 
 Which requirement is kept where, and which test would fail without it. The pages are written by ` + "`go run ./internal/tools/cite -write`" + ` from the
-citations in the code and the matrices in [requirements](requirements/); do not edit them. An open row is one that has no code or no test cited
-and no reason in [exceptions.md](requirements/exceptions.md).
+citations in the code and the matrices in [requirements](requirements/); do not edit them. Every row is counted once:
 
-| document | rows | with code | with test | excepted | open |
-|---|---|---|---|---|---|
+- kept: code keeps it and a test guards it. Fakes and test suites are not code;
+- deviates: we do something else on purpose. [exceptions.md](requirements/exceptions.md) has the decision, the reason, and what a peer notices;
+- excepted: the row cannot bind this implementation, for the reason in the same file or in the matrix;
+- untested: code keeps it, but no test can show it; the same file says what does;
+- open: code or test is missing.
+
+How many small changes of the cited lines the cited tests notice is in [mutation.md](mutation.md).
+
+| document | rows | kept | deviates | excepted | untested | open |
+|---|---|---|---|---|---|---|
 `)
+	var tail bytes.Buffer
+	var sum counts
 	byFile := make(map[string]*bytes.Buffer)
-	for i := range g.docs {
-		d := &g.docs[i]
+	for i := range g.Docs {
+		d := &g.Docs[i]
 		page := pagesDir + "/" + d.File
-		c := d.count()
-		fmt.Fprintf(&index, "| [%s](conformance/%s#%s) | %d | %d | %d | %d | %d |\n", d.Title, d.File, anchor(d.Title), c.rows, c.code, c.tests, c.excepted, c.open)
+		c := count(d)
+		fmt.Fprintf(&index, "| [%s](conformance/%s#%s) | %d | %d | %d | %d | %d | %d |\n", d.Title, d.File, anchor(d.Title), c.rows, c.kept, c.deviates, c.excepted, c.untested, c.open)
+		sum.add(c)
+		if s := sourcesOf(d); s != "" {
+			fmt.Fprintf(&tail, "\nSources of the rows of %s: %s.\n", d.Title, s)
+		}
 		b := byFile[page]
 		if b == nil {
 			b = new(bytes.Buffer)
 			byFile[page] = b
 			fmt.Fprintf(b, "# Conformance: %s\n\nWritten by `go run ./internal/tools/cite -write`; do not edit. The rows are those of [%s](../requirements/%s).\n", strings.TrimSuffix(d.File, ".md"), d.File, d.File)
 		}
-		d.render(b)
+		render(d, b)
 	}
+	fmt.Fprintf(&index, "| all | %d | %d | %d | %d | %d | %d |\n", sum.rows, sum.kept, sum.deviates, sum.excepted, sum.untested, sum.open)
+	index.Write(tail.Bytes())
 	out[indexPage] = index.Bytes()
 	for page, b := range byFile {
 		out[page] = b.Bytes()
@@ -51,32 +68,38 @@ and no reason in [exceptions.md](requirements/exceptions.md).
 	return out
 }
 
-func (d *document) render(b *bytes.Buffer) {
-	fmt.Fprintf(b, "\n## %s\n\n| id | level | requirement | code | tests |\n|---|---|---|---|---|\n", d.Title)
+func render(d *register.Document, b *bytes.Buffer) {
+	source, dashes := "", ""
+	if sourcesOf(d) != "" {
+		source, dashes = " source |", "---|"
+	}
+	fmt.Fprintf(b, "\n## %s\n\n| id |%s level | requirement | code | tests |\n|---|%s---|---|---|---|\n", d.Title, source, dashes)
 	for _, r := range d.Rows {
 		code, tests := links(r.Code), links(r.Tests)
-		if r.Reason != "" {
-			if r.Untested {
-				tests = r.Reason
-			} else if code == "" {
-				code = r.Reason
-			} else {
-				code += "; " + r.Reason
-			}
+		switch {
+		case r.Class == register.Untested:
+			tests = r.Reason
+		case r.Reason != "" && code == "":
+			code = r.Reason
+		case r.Reason != "":
+			code += "; " + r.Reason
 		}
-		if code == "" {
+		if r.NeedsCode() {
 			code = "**open**"
 		}
-		if tests == "" && (r.Reason == "" || r.Untested) {
+		if r.NeedsTest() {
 			tests = "**open**"
 		}
-		fmt.Fprintf(b, "| %s | %s | %s | %s | %s |\n", r.ID, r.Level, r.Text, code, tests)
+		if source != "" {
+			source = " " + r.Source + " |"
+		}
+		fmt.Fprintf(b, "| %s |%s %s | %s | %s | %s |\n", r.ID, source, r.Level, r.Text, code, tests)
 	}
 }
 
 // links lists places as links to their files with the names of what stands
 // there, file by file. Lines are left out on purpose: they move too often.
-func links(ps []place) string {
+func links(ps []register.Place) string {
 	byFile := make(map[string][]string)
 	var files []string
 	for _, p := range ps {
@@ -115,9 +138,9 @@ func anchor(title string) string {
 	}, title)
 }
 
-// write writes the pages under root.
-func (g *register) write(root string) error {
-	pages := g.pages()
+// writePages writes the pages under root.
+func writePages(g *register.Register, root string) error {
+	pages := pages(g)
 	for name, b := range pages {
 		file := filepath.Join(root, filepath.FromSlash(name))
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -131,8 +154,8 @@ func (g *register) write(root string) error {
 }
 
 // stale returns the pages that differ from what is on disk under root.
-func (g *register) stale(root string) (names []string) {
-	for name, b := range g.pages() {
+func stale(g *register.Register, root string) (names []string) {
+	for name, b := range pages(g) {
 		got, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
 		if err != nil || !bytes.Equal(got, b) {
 			names = append(names, name)

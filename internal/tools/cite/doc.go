@@ -8,7 +8,8 @@
 //	go run ./internal/tools/cite -only MPA    # those of one document
 //	go run ./internal/tools/cite -summary     # one line per document
 //	go run ./internal/tools/cite -write       # write docs/conformance.md and its pages
-//	go run ./internal/tools/cite -check       # fail if those are stale
+//	go run ./internal/tools/cite -check       # list open rows; fail if those pages are stale
+//	go run ./internal/tools/cite -helpers     # the rows cited in helpers of tests
 //
 // # What counts as a citation
 //
@@ -21,17 +22,23 @@
 //	[D-40]                     a recorded decision
 //	[SDP 9.5.1]                a section; only its key is checked
 //
-// In test files also the first words of a string, so that names of subtests
-// count: t.Run("SDP-12.4-3", ...).
+// In test files also tags in strings, as t.Errorf("[SDP-12.4-3] ..."), and the
+// first words of a string, so that names of subtests count:
+// t.Run("SDP-12.4-3", ...).
 //
 // A citation in a file whose name ends in _test.go, in a package of a test suite
 // (its directory ends in "test", as vitest), or anywhere under interop, counts
-// as a test; any other as code. Directories called testdata, and this tool
-// itself, are not read.
+// as a test; any other as code. What tests put in place of a real thing is
+// neither: packages below a test suite, packages named like msgfake, and
+// testkit. Directories called testdata, and the tools, are not read.
 //
-// A row needs no code and no test if its matrix marks it "n/a:", or if
-// docs/requirements/exceptions.md has a line for it that begins with "n/a" or
-// "deviates"; see there.
+// A row needs no test if docs/requirements/exceptions.md has a line for it that
+// begins with "untested", and neither code nor test if that begins with "n/a" or
+// "deviates", or if the matrix itself marks it "n/a:". Rows that deviate from
+// their words are counted apart from those that are kept.
+//
+// A citation in a test file belongs at the test that fails, or at a case of its
+// table. With -helpers the tool lists those that stand at other functions.
 //
 // The exit status is 1 if a citation or an exception names nothing, or if
 // -check finds a stale page; rows that are merely open do not change it.

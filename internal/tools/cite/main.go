@@ -1,15 +1,14 @@
 package main
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
+
+	"viaduct/internal/tools/register"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -22,7 +21,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		only    = flags.String("only", "", "comma-separated keys to report, as MPA,MPA2,I")
 		summary = flags.Bool("summary", false, "print one line per document")
 		write   = flags.Bool("write", false, "write "+indexPage+" and its pages")
-		check   = flags.Bool("check", false, "fail if "+indexPage+" or its pages are stale")
+		check   = flags.Bool("check", false, "list the open rows, and fail if "+indexPage+" or its pages are stale")
+		helpers = flags.Bool("helpers", false, "list the rows cited in helpers of test files")
 	)
 	if err := flags.Parse(args); err != nil {
 		return 2
@@ -33,50 +33,40 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	if *root == "" {
 		var err error
-		if *root, err = moduleRoot(); err != nil {
+		if *root, err = register.ModuleRoot(); err != nil {
 			fmt.Fprintln(stderr, "cite:", err)
 			return 1
 		}
 	}
-	dir := filepath.Join(*root, "docs", "requirements")
-	g, err := readRegister(dir)
+	g, problems, err := register.Load(*root)
 	if err != nil {
 		fmt.Fprintln(stderr, "cite:", err)
 		return 1
 	}
-	var wanted func(string) bool
-	if wanted, err = g.wanted(*only); err != nil {
+	want, err := filter(g, *only)
+	if err != nil {
 		fmt.Fprintln(stderr, "cite:", err)
 		return 2
 	}
-	problems, err := g.readExceptions(filepath.Join(dir, "exceptions.md"))
-	if err != nil {
-		fmt.Fprintln(stderr, "cite:", err)
-		return 1
-	}
-	found, err := g.scan(*root)
-	if err != nil {
-		fmt.Fprintln(stderr, "cite:", err)
-		return 1
-	}
-	problems = append(problems, found...)
-
 	switch {
 	case *write:
-		if err := g.write(*root); err != nil {
+		if err := writePages(g, *root); err != nil {
 			fmt.Fprintln(stderr, "cite:", err)
 			return 1
 		}
+	case *helpers:
+		printHelpers(g, stdout, want)
 	case *check:
-		for _, name := range g.stale(*root) {
+		printMissing(g, stdout, want)
+		for _, name := range stale(g, *root) {
 			problems = append(problems, name+": stale (go run ./internal/tools/cite -write)")
 		}
 	case *summary:
-		g.summary(stdout, wanted)
+		printSummary(g, stdout, want)
 	default:
-		g.missing(stdout, wanted)
+		printMissing(g, stdout, want)
 		fmt.Fprintln(stdout)
-		g.summary(stdout, wanted)
+		printSummary(g, stdout, want)
 	}
 	for _, p := range problems {
 		fmt.Fprintln(stderr, p)
@@ -87,39 +77,17 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// wanted returns a filter for the keys in the list only; an empty list lets
+// filter returns a filter for the keys in the list only; an empty list lets
 // everything pass.
-func (g *register) wanted(only string) (func(string) bool, error) {
+func filter(g *register.Register, only string) (func(string) bool, error) {
 	if only == "" {
 		return func(string) bool { return true }, nil
 	}
 	keys := strings.Split(only, ",")
 	for _, k := range keys {
-		if !g.key[k] {
+		if !g.Key[k] {
 			return nil, fmt.Errorf("no document has the key %q", k)
 		}
 	}
 	return func(k string) bool { return slices.Contains(keys, k) }, nil
-}
-
-// moduleRoot finds the directory with go.mod at or above the current one.
-func moduleRoot() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for {
-		_, err := os.Stat(filepath.Join(dir, "go.mod"))
-		if err == nil {
-			return dir, nil
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return "", err
-		}
-		up := filepath.Dir(dir)
-		if up == dir {
-			return "", errors.New("no go.mod at or above the current directory")
-		}
-		dir = up
-	}
 }

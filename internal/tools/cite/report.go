@@ -1,65 +1,105 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
+
+	"viaduct/internal/tools/register"
 )
 
-// counts are the figures of one document.
+// counts are the figures of one document. Every row is in exactly one of the
+// five behind rows.
 type counts struct {
-	rows, code, tests, excepted, open int
+	rows, kept, deviates, excepted, untested, open int
 }
 
-func (d *document) count() (c counts) {
+func count(d *register.Document) (c counts) {
 	for _, r := range d.Rows {
 		c.rows++
-		if len(r.Code) > 0 {
-			c.code++
-		}
-		if len(r.Tests) > 0 {
-			c.tests++
-		}
-		if r.Reason != "" && !r.Untested {
-			c.excepted++
-		}
-		if r.needsCode() || r.needsTest() {
+		switch {
+		case r.Lacks() != "":
 			c.open++
+		case r.Class == register.Deviating:
+			c.deviates++
+		case r.Class == register.Excepted:
+			c.excepted++
+		case r.Class == register.Untested:
+			c.untested++
+		default:
+			c.kept++
 		}
 	}
 	return c
 }
 
-// summary prints one line per document.
-func (g *register) summary(w io.Writer, wanted func(string) bool) {
-	fmt.Fprintf(w, "%-36s %5s %10s %10s %9s %6s\n", "document", "rows", "with code", "with test", "excepted", "open")
+func (c *counts) add(o counts) {
+	c.rows += o.rows
+	c.kept += o.kept
+	c.deviates += o.deviates
+	c.excepted += o.excepted
+	c.untested += o.untested
+	c.open += o.open
+}
+
+// sourcesOf counts the rows of each source, most first, as "2 standard, 1
+// assigned"; it is empty for a document whose matrix does not say.
+func sourcesOf(d *register.Document) string {
+	n := make(map[string]int)
+	for _, r := range d.Rows {
+		if r.Source != "" {
+			n[r.Source]++
+		}
+	}
+	names := slices.SortedFunc(maps.Keys(n), func(a, b string) int {
+		return cmp.Or(cmp.Compare(n[b], n[a]), cmp.Compare(a, b))
+	})
+	for i, s := range names {
+		names[i] = fmt.Sprintf("%d %s", n[s], s)
+	}
+	return strings.Join(names, ", ")
+}
+
+// printSummary prints one line per document, and the sources of its rows where the
+// matrix tells them.
+func printSummary(g *register.Register, w io.Writer, wanted func(string) bool) {
+	fmt.Fprintf(w, "%-36s %5s %6s %9s %9s %9s %6s\n", "document", "rows", "kept", "deviates", "excepted", "untested", "open")
+	line := func(title string, c counts) {
+		fmt.Fprintf(w, "%-36s %5d %6d %9d %9d %9d %6d\n", title, c.rows, c.kept, c.deviates, c.excepted, c.untested, c.open)
+	}
 	var sum counts
-	for i := range g.docs {
-		d := &g.docs[i]
+	var sources []string
+	for i := range g.Docs {
+		d := &g.Docs[i]
 		if !wanted(d.Key) {
 			continue
 		}
-		c := d.count()
-		fmt.Fprintf(w, "%-36s %5d %10d %10d %9d %6d\n", d.Title, c.rows, c.code, c.tests, c.excepted, c.open)
-		sum.rows += c.rows
-		sum.code += c.code
-		sum.tests += c.tests
-		sum.excepted += c.excepted
-		sum.open += c.open
+		c := count(d)
+		line(d.Title, c)
+		sum.add(c)
+		if s := sourcesOf(d); s != "" {
+			sources = append(sources, fmt.Sprintf("sources of %s: %s", d.Title, s))
+		}
 	}
-	fmt.Fprintf(w, "%-36s %5d %10d %10d %9d %6d\n", "all", sum.rows, sum.code, sum.tests, sum.excepted, sum.open)
+	line("all", sum)
+	for _, s := range sources {
+		fmt.Fprintln(w, s)
+	}
 }
 
-// missing prints the open rows.
-func (g *register) missing(w io.Writer, wanted func(string) bool) {
-	for i := range g.docs {
-		d := &g.docs[i]
+// printMissing prints the open rows.
+func printMissing(g *register.Register, w io.Writer, wanted func(string) bool) {
+	for i := range g.Docs {
+		d := &g.Docs[i]
 		if !wanted(d.Key) {
 			continue
 		}
 		title := false
 		for _, r := range d.Rows {
-			what := r.lacks()
+			what := r.Lacks()
 			if what == "" {
 				continue
 			}
@@ -72,16 +112,35 @@ func (g *register) missing(w io.Writer, wanted func(string) bool) {
 	}
 }
 
-func (r *row) lacks() string {
-	switch c, t := r.needsCode(), r.needsTest(); {
-	case c && t:
-		return "no code, no test"
-	case c:
-		return "no code"
-	case t:
-		return "no test"
+// printHelpers prints the rows that are cited in helpers of test files, and how
+// many of them no test cites itself.
+func printHelpers(g *register.Register, w io.Writer, wanted func(string) bool) {
+	rows, only := 0, 0
+	for i := range g.Docs {
+		d := &g.Docs[i]
+		if !wanted(d.Key) {
+			continue
+		}
+		for _, r := range d.Rows {
+			var at []string
+			for _, p := range r.Tests {
+				if p.Helper {
+					at = append(at, p.File+" "+p.Decl)
+				}
+			}
+			if len(at) == 0 {
+				continue
+			}
+			rows++
+			mark := ""
+			if len(at) == len(r.Tests) {
+				only++
+				mark = "  (nowhere else)"
+			}
+			fmt.Fprintf(w, "  %-18s %s%s\n", r.ID, strings.Join(at, ", "), mark)
+		}
 	}
-	return ""
+	fmt.Fprintf(w, "%d rows are cited in helpers of test files, %d of them in no test\n", rows, only)
 }
 
 // clip shortens s to about n characters at a space.

@@ -1,0 +1,545 @@
+package fcvi
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"viaduct/internal/fc"
+	"viaduct/internal/fc/fabric"
+	"viaduct/internal/wire/iu"
+	"viaduct/vi"
+)
+
+// told returns the reason and the header of the first DISCONNECT_RQST.
+func told(all []sent) (iu.Reason, iu.Header) {
+	for _, x := range all {
+		if x.h.Op == iu.DisconnectRqst {
+			return x.h.Status().Reason, x.h
+		}
+	}
+	return 0, iu.Header{}
+}
+
+// answer sends f's oldest request a response that the peer's machine would not
+// give.
+func (s *sim) answer(f *fake, op iu.Opcode, id iu.MsgID, flags iu.Flags, reason iu.Reason, data []byte, off uint32, last bool) {
+	ox := uint16(0x7777)
+	for _, q := range f.c.tx.pending.all() {
+		if q.id == id {
+			ox = q.oxid
+		}
+	}
+	from := 1
+	if f.p == s.ports[1] {
+		from = 0
+	}
+	s.inject(from, iu.Header{Op: op, Handle: f.c.handle, MsgID: id, Flags: flags, Param: iu.Status{Reason: reason}.Param()}, data, func(x *fc.Frame) {
+		x.OXID, x.RXID = ox, 0x1234
+		x.FCtl = x.FCtl&^fc.FCtlFirstSeq | fc.FCtlExchResponder
+		if !last {
+			x.FCtl &^= fc.FCtlEndSeq | fc.FCtlLastSeq
+		}
+		if op == iu.ReadResp && reason == 0 {
+			x.Param = off
+		}
+	})
+}
+
+// TestUnexpectedResponses: answers that were never asked for, or that have
+// another length than what was asked for.
+func TestUnexpectedResponses(t *testing.T) {
+	t.Run("FCVI-8.4-13", func(t *testing.T) { // beyond everything asked
+		for _, level := range []iu.Reliability{iu.ReliableDelivery, iu.ReliableReception} {
+			s := newSim(t, simConfig{seed: 1, order: true})
+			a, b := s.connect(level)
+			all := s.record()
+			id := a.c.tx.nextID
+			s.answer(a, iu.SendResp, id, 0, 0, nil, 0, true)
+			s.net.Run(time.Second)
+			if r, h := told(*all); r != iu.UnexpectedResp || h.MsgID != id || h.Flags&(iu.FlagErr|iu.FlagMsgID) != iu.FlagErr|iu.FlagMsgID || a.broke != 1 || b.broke != 1 {
+				t.Errorf("%v: %v, %v; broken %d, %d", level, r, h, a.broke, b.broke)
+			}
+		}
+	})
+	t.Run("FCVI-6.7-1", func(t *testing.T) {
+		for name, v := range map[string]struct {
+			off  uint32
+			n    int
+			last bool
+		}{"short": {0, 9, true}, "long": {0, 11, true}, "beyond the end": {8, 4, false}, "behind the end": {11, 1, false}, "far away": {1<<32 - 1, 1, false}} {
+			s := newSim(t, simConfig{seed: 1, order: false})
+			a, b := s.connect(iu.ReliableDelivery)
+			all := s.record()
+			s.net.AddFault(&fabric.Fault{Match: opcode(iu.ReadResp), Do: fabric.Drop, Nth: 1})
+			w := a.post(vi.OpRDMARead, make([]byte, 10))
+			s.net.Run(time.Millisecond)
+			s.answer(a, iu.ReadResp, a.c.tx.pending.at(0).id, 0, 0, bytes.Repeat([]byte{1}, v.n), v.off, v.last)
+			s.net.Run(time.Second)
+			if r, _ := told(*all); r != iu.Protocol || a.broke != 1 || b.broke != 1 || w.done && w.status == 0 {
+				t.Errorf("%s: %v; broken %d, %d; done %v %v", name, r, a.broke, b.broke, w.done, w.status)
+			}
+		}
+	})
+	t.Run("FCVI-5.9.3-4", func(t *testing.T) {
+		for _, level := range levels {
+			s := newSim(t, simConfig{seed: 1, order: true})
+			a, b := s.connect(level)
+			all := s.record()
+			id := a.c.tx.nextID
+			s.inject(0, iu.Header{Handle: b.c.handle, Op: 0x55, MsgID: id}, nil, func(f *fc.Frame) { f.Opt, f.DFCtl = f.Opt[:16], 1 })
+			s.net.Run(time.Second)
+			r, h := told(*all)
+			if s.ports[1].stats.BadOpcode != 1 {
+				t.Errorf("%v: counted %d", level, s.ports[1].stats.BadOpcode)
+			}
+			if level == iu.Unreliable {
+				if r != 0 || b.broke != 0 {
+					t.Errorf("%v: %v, broken %d", level, r, b.broke)
+				}
+			} else if r != 0x65 || h.MsgID != id || b.broke != 1 || a.broke != 1 {
+				t.Errorf("%v: %v, %v, broken %d %d", level, r, h, a.broke, b.broke)
+			}
+		}
+	})
+}
+
+// TestFailingMessage: what happens to the messages around one that failed.
+// [FCVI-E-4]
+func TestFailingMessage(t *testing.T) {
+	post := func(t *testing.T, op iu.Opcode) (*sim, *fake, *fake, *[]sent) {
+		s := newSim(t, simConfig{seed: 1, order: false})
+		a, b := s.connect(iu.ReliableReception)
+		all := s.record()
+		s.net.AddFault(&fabric.Fault{Match: opcode(op), Do: fabric.Drop})
+		for range 4 { // all wait for their response
+			b.postRecv(10)
+			a.post(vi.OpSendReceive, []byte("x"))
+		}
+		s.net.Run(time.Millisecond)
+		if a.c.tx.pending.len() != 4 {
+			t.Fatalf("%d pending", a.c.tx.pending.len())
+		}
+		return s, a, b, all
+	}
+	check := func(t *testing.T, a *fake) {
+		t.Helper()
+		for i, w := range a.sends {
+			want := []vi.Status{0, 0, vi.StatusRemoteDescriptor}
+			if i > 2 { // flushed by what is above
+				if w.done {
+					t.Errorf("message %d: %v", i, w.status)
+				}
+			} else if !w.done || w.status != want[i] {
+				t.Errorf("message %d: done %v, %v", i, w.done, w.status)
+			}
+		}
+		if a.broke != 1 {
+			t.Errorf("broken %d", a.broke)
+		}
+	}
+	t.Run("by its response", func(t *testing.T) {
+		s, a, _, all := post(t, iu.SendResp)
+		first := a.c.tx.pending.at(0).id
+		for i := range a.c.tx.pending.len() { // none of the earlier was to be answered by itself
+			a.c.tx.pending.at(i).asked = i >= 2
+		}
+		s.net.ClearFaults()
+		s.answer(a, iu.SendResp, first+2, iu.FlagErr, iu.NoRecvDesc, nil, 0, true)
+		s.net.Run(time.Second)
+		check(t, a)
+		if r, h := told(*all); r != iu.NoRecvDesc || h.MsgID != first+2 {
+			t.Errorf("%v, %v", r, h)
+		}
+	})
+	t.Run("by a disconnect", func(t *testing.T) {
+		s, a, b, _ := post(t, iu.SendResp)
+		h := iu.Header{Op: iu.DisconnectRqst, Handle: a.c.handle, RmtHandle: b.c.handle, Total: a.c.own.id, Flags: iu.FlagErr | iu.FlagMsgID,
+			MsgID: a.c.tx.pending.at(0).id + 2, Param: iu.Status{Reason: iu.NoRecvDesc}.Param()}
+		s.inject(1, h, nil, func(f *fc.Frame) { f.FCtl = 0x290000 })
+		check(t, a)
+		if !a.order { // the failed one was told, nothing else is a transport error
+			t.Error("an orderly end was expected")
+		}
+	})
+}
+
+// connectRqst builds the header and payload of a CONNECT_RQST for disc at b.
+func connectRqst(a, b *fake, disc string, id uint32) (iu.Header, iu.ConnectPayload) {
+	return iu.Header{Op: iu.ConnectRqst, Flags: iu.ClientServer.Flags(), MsgID: 1, Total: id},
+		iu.ConnectPayload{Version: iu.ProjectVersion, Handle: 0x00055001, InitialMsgID: 9, Timeout: iu.NoTimeout, Local: a.net("me"), Remote: b.net(disc), Attributes: a.attrs()}
+}
+
+// TestRefusedRequests: requests that are answered at once, and leave the waiter
+// that they asked for alone.
+func TestRefusedRequests(t *testing.T) {
+	for row, v := range map[string]struct {
+		change func(q *iu.ConnectPayload)
+		bytes  func(b []byte)
+		reason iu.Reason
+	}{
+		"FCVI-7.3-8": {func(q *iu.ConnectPayload) { q.Attributes.Reliability, q.Attributes.Read = iu.Unreliable, true }, nil, iu.InvalidRDMARead},
+		"FCVI-6.9-3": {nil, func(b []byte) { b[0] = iu.ProjectVersion + 1 }, iu.BadFormat},
+		"handle 0":   {func(q *iu.ConnectPayload) { q.Handle = 0 }, nil, iu.BadFormat},
+	} {
+		t.Run(row, func(t *testing.T) {
+			s := newSim(t, simConfig{seed: 1, order: true})
+			a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
+			first, _ := s.connect(iu.ReliableDelivery) // logs in
+			first.c.disconnect(s.net.Now())
+			s.net.Run(time.Second)
+			s.serve(b, "x")
+			all := s.record()
+			h, q := connectRqst(a, b, "x", 77)
+			if v.change != nil {
+				v.change(&q)
+			}
+			payload := q.Append(nil)
+			if v.bytes != nil {
+				v.bytes(payload)
+			}
+			s.inject(0, h, payload, func(f *fc.Frame) { f.FCtl = 0x290000 })
+			i := slices.IndexFunc(*all, func(x sent) bool { return x.h.Op == iu.ConnectResp1 })
+			if i < 0 || (*all)[i].h.Status().Reason != v.reason || (*all)[i].f.FCtl&fc.FCtlLastSeq == 0 || (*all)[i].h.Handle != q.Handle || len((*all)[i].data) != 0 {
+				t.Fatalf("%s: %v", ops(*all), (*all)[max(i, 0)].h)
+			}
+			if b.c != nil || len(b.p.waits) != 1 {
+				t.Error("the waiter was given the request")
+			}
+		})
+	}
+}
+
+// TestSetupKey: the same connection id from two ports is two set-ups.
+// [FCVI-5.9.10-3]
+func TestSetupKey(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	b := s.fake(1, iu.ReliableDelivery)
+	// A third port beside port 0.
+	third := &simPort{n: 3}
+	s.net.BringUp(s.net.Attach(s.sw, func(out fc.Sender) fabric.Device {
+		third.end = out.(*fabric.End)
+		np := fc.NewNPort(fc.PortConfig{PortName: fc.PortName(0x020000000109, 1), NodeName: fc.NodeName(0x020000000109), IPs: []netip.Addr{addrOf(3)}}, out)
+		third.port = newPort(np, machineConfig{}, func(fc.Addr) int { return 1 })
+		return roomy{np, third}
+	}))
+	s.net.Run(time.Second)
+	s.ports = append(s.ports, third)
+	var accepted []*conn
+	for range 2 {
+		s.ports[1].addWait(0, &wait{disc: []byte("x"), match: func(c *conn) { accepted = append(accepted, c) }})
+	}
+	for _, i := range []int{0, 2} {
+		a := s.fake(i, iu.ReliableDelivery)
+		var r *fc.Remote
+		s.ports[i].np.Login(s.net.Now(), s.ports[1].np.ID(), func(_ fc.Time, got *fc.Remote, _ error) { r = got })
+		s.net.Run(time.Second)
+		h, q := connectRqst(a, b, "x", 77)
+		f := fc.Frame{Payload: q.Append(nil), Opt: h.Append(nil), Header: fc.Header{RCtl: 2, Type: fc.TypeFCVI, DFCtl: 2, FCtl: 0x290000, OXID: 5, RXID: fc.Unassigned}}
+		s.ports[i].np.Send(s.net.Now(), r, fc.Class3, true, &f)
+		s.net.Run(time.Millisecond)
+	}
+	if len(accepted) != 2 || accepted[0] == accepted[1] || len(s.ports[1].setups) != 2 || s.ports[1].stats.DupRqst != 0 {
+		t.Errorf("%d requests, %d set-ups, %d repeats", len(accepted), len(s.ports[1].setups), s.ports[1].stats.DupRqst)
+	}
+}
+
+// TestLostResp2: a server whose client was never heard of again gives its
+// acceptance up after T_RESP2, and not before. [FCVI-C-4] [FCVI-8.3-3]
+func TestLostResp2(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	s.net.AddFault(&fabric.Fault{Match: opcode(iu.ConnectResp2), Do: fabric.Drop})
+	a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
+	s.serve(b, "x")
+	s.dial(a, b, "x", iu.ClientServer)
+	s.net.Run(time.Millisecond)
+	if b.c.state != stResp1 || a.c.state != stResp2 {
+		t.Fatalf("states %v, %v", a.c.state, b.c.state)
+	}
+	a.c.timer.Stop() // the client is gone without a word
+	limit := s.ports[1].np.RATOV() + 8*s.ports[1].tRqst()
+	s.net.Run(limit - 100*time.Millisecond)
+	if b.c.state != stResp1 || len(b.result) != 0 {
+		t.Fatalf("%v, %v before T_RESP2", b.c.state, b.result)
+	}
+	s.net.Run(200 * time.Millisecond)
+	if !b.c.gone || len(b.result) != 1 || b.result[0] != iu.ULPTimeout {
+		t.Errorf("%v, %v after T_RESP2", b.c.state, b.result)
+	}
+}
+
+// TestClientRefuses: a RESP1 whose attributes do not match is refused by RESP2,
+// and both sides hear why. The server cannot see it: its own check passed.
+// [FCVI-5.3.2-8]
+func TestClientRefuses(t *testing.T) {
+	for _, v := range []struct {
+		change func(a *iu.Attributes)
+		again  bool // an earlier RESP1 was answered by RESP2(CONFIRMED)
+		reason iu.Reason
+	}{
+		{func(a *iu.Attributes) { a.Reliability = iu.ReliableReception }, false, iu.InvalidReliability},
+		{func(a *iu.Attributes) { a.MaxTransfer = 0 }, false, iu.InvalidMTS},
+		{func(a *iu.Attributes) { a.QoS.Class = 3 }, false, iu.InvalidQoS},
+		{func(a *iu.Attributes) { a.QoS.Class = 3 }, true, iu.InvalidQoS},
+	} {
+		t.Run(fmt.Sprintf("%v, again %v", v.reason, v.again), func(t *testing.T) {
+			s := newSim(t, simConfig{seed: 1, order: true})
+			a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
+			s.net.AddFault(&fabric.Fault{Match: opcode(iu.ConnectResp1), Do: fabric.Drop, Nth: 1})
+			all := s.record()
+			s.serve(b, "x")
+			s.dial(a, b, "x", iu.ClientServer)
+			a.c.attrs.QoS.Class = 2 // after the request was made
+			s.net.Run(time.Millisecond)
+			at := b.attrs()
+			v.change(&at)
+			own := a.c.own
+			if v.again {
+				a.c.sentResp2, a.c.rHandle = true, b.c.handle
+				a.c.startStreams()
+			}
+			aborts := s.ports[0].stats.Aborts
+			payload := b.p.cfg.codec.AppendConnectResp1(nil, &iu.AcceptPayload{Handle: b.c.handle, Local: b.c.local, Attributes: at})
+			s.inject(1, iu.Header{Op: iu.ConnectResp1, Handle: a.c.handle, Flags: iu.ClientServer.Flags() | iu.FlagPos, MsgID: own.attempt, Total: own.id}, payload,
+				func(f *fc.Frame) { f.OXID, f.RXID, f.FCtl = own.oxid, b.c.their.rxid, 0x890000 })
+			s.net.Run(time.Second)
+			i := slices.IndexFunc(*all, func(x sent) bool { return x.h.Op == iu.ConnectResp2 })
+			if i < 0 || (*all)[i].h.Status().Reason != v.reason || (*all)[i].h.Flags&iu.FlagPos != 0 || (*all)[i].f.FCtl&fc.FCtlLastSeq == 0 || (*all)[i].h.Handle != b.c.handle {
+				t.Fatalf("%s: %v", ops(*all), (*all)[max(i, 0)].h)
+			}
+			for _, f := range []*fake{a, b} {
+				if len(f.result) != 1 || f.result[0] != v.reason || !f.c.gone || f.c.state != stIdle {
+					t.Errorf("%v, %v", f.result, f.c.state)
+				}
+			}
+			// RESP2 closed the Exchange and said it all.
+			if r, _ := told(*all); r != 0 || s.ports[0].stats.Aborts != aborts || s.ports[0].oxids.owner(own.oxid) != nil {
+				t.Errorf("told by %v, %d aborts, the Exchange open %v", r, s.ports[0].stats.Aborts-aborts, s.ports[0].oxids.owner(own.oxid) != nil)
+			}
+		})
+	}
+}
+
+// TestConcededThenAccepted: a loser whose request the winner's side accepts all
+// the same goes on as originator. [FCVI-5.3.4-8]
+func TestConcededThenAccepted(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
+	all := s.record()
+	a.p.connectPeer(s, a, b)
+	s.net.RunUntil(time.Second, func() bool { return requests(s, *all, 0) > 0 })
+	s.net.Run(time.Millisecond)
+	s.resp1(a, b, iu.PeerYield, nil) // for a request that never comes
+	if a.c.state != stConceded {
+		t.Fatalf("state %v", a.c.state)
+	}
+	a.c.own.open = true
+	b.p.connectPeer(s, b, a) // finds a's request held, and accepts it
+	s.net.Run(time.Second)
+	if requests(s, *all, 1) != 0 || a.c.responder || !b.c.responder {
+		t.Fatalf("responders %v %v: %s", a.c.responder, b.c.responder, ops(*all))
+	}
+	connectedPeers(t, s, a, b)
+}
+
+// TestFCVI_7_6: candidates that the directory has at an address are asked for
+// their FC-4 types first: one without FC-VI is not logged into. [FCVI-7.6-4]
+func TestFCVI_7_6(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	// A port with the address of port 1 that knows no FC-VI.
+	var other *fc.NPort
+	logins := 0
+	s.net.BringUp(s.net.Attach(s.sw, func(out fc.Sender) fabric.Device {
+		other = fc.NewNPort(fc.PortConfig{PortName: fc.PortName(0x020000000109, 1), NodeName: fc.NodeName(0x020000000109), IPs: []netip.Addr{addrOf(2), addrOf(3)}}, out)
+		other.Register(8, s.ports[0].port) // another FC-4
+		return other
+	}))
+	s.net.Run(time.Second)
+	s.net.Tap(func(_ fc.Time, from *fabric.End, f *fc.Frame) {
+		if from.Faulty && f.DID == other.ID() && f.Type == fc.TypeELS && fc.CmdOf(f.Payload) == fc.ELSPLOGI {
+			logins++
+		}
+	})
+	dial := func(ip int) iu.Reason {
+		a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
+		s.serve(b, "x")
+		clear(a.p.cache)
+		a.c = a.p.connect(s.net.Now(), connectArgs{mode: iu.ClientServer, local: a.net("me"), remote: iu.IPAddress(addrOf(ip), []byte("x")),
+			attrs: a.attrs(), deadline: fc.Never, up: a, done: a.result1})
+		s.net.Run(2 * time.Minute)
+		if len(a.result) != 1 {
+			t.Fatalf("%v", a.result)
+		}
+		return a.result[0]
+	}
+	if other.State() != fc.Online || other.ID() == 0 {
+		t.Fatalf("%v at %v", other.State(), other.ID())
+	}
+	if r := dial(2); r != iu.Confirmed {
+		t.Errorf("beside a port without FC-VI: %v", r)
+	}
+	if r := dial(3); r != notReachable {
+		t.Errorf("a port without FC-VI: %v", r)
+	}
+	if logins != 0 {
+		t.Errorf("%d logins to a port without FC-VI", logins)
+	}
+}
+
+// TestOwnNames: the names of a NIC's ports are made from one locally administered
+// MAC address, as NAA 2 names, and differ. [FCFS-2.6-2]
+func TestOwnNames(t *testing.T) {
+	seen := map[fc.WWN]bool{}
+	for range 64 { // the MAC is drawn at random
+		p, err := New(Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := vi.Open(p, "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := n.Device().(*device)
+		var names []fc.WWN
+		for range 2 {
+			s, err := d.station(nil, func(*station) (outlet, error) { return nowhere{}, nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			names = append(names, s.np.Name())
+			if s.np.Node()>>60 != 2 || uint64(s.np.Node())&(1<<48-1) != d.mac {
+				t.Errorf("Node_Name %v of MAC %012x", s.np.Node(), d.mac)
+			}
+			s.close()
+		}
+		for _, w := range names {
+			if w>>60 != 2 || uint64(w)&(1<<48-1) != d.mac || d.mac>>40&3 != 2 || seen[w] {
+				t.Errorf("Port_Name %v of MAC %012x", w, d.mac)
+			}
+			seen[w] = true
+		}
+		n.Close()
+	}
+}
+
+// TestClass2Failure: a class 2 frame that is rejected, at each level, in the
+// middle of a message, in its last frame, and in a response. [FCVI-8.4-15]
+func TestClass2Failure(t *testing.T) {
+	for _, level := range levels {
+		for _, at := range []string{"middle", "last", "response"} {
+			if at == "response" && level == iu.Unreliable {
+				continue
+			}
+			t.Run(fmt.Sprintf("%v/%s", level, at), func(t *testing.T) {
+				s := newSim(t, simConfig{seed: 1, order: true, class: fc.Class2, class2: true})
+				a, b := s.connect(level)
+				op := iu.SendRqst
+				if at == "response" {
+					op = iu.ReadResp
+				}
+				aborts := 0
+				s.net.Tap(func(_ fc.Time, from *fabric.End, f *fc.Frame) {
+					if from.Faulty && f.RCtl == fc.RCtlABTS && f.SID == a.p.np.ID() {
+						aborts++
+					}
+				})
+				var hit *fc.Frame
+				s.net.AddFault(&fabric.Fault{Do: fabric.Drop, Nth: 1, Match: func(f *fc.Frame) bool {
+					if opcode(op)(f) && (at == "middle") == !f.Last() && hit == nil {
+						c := *f
+						hit = &c
+						return true
+					}
+					return false
+				}})
+				size := 5000
+				if at == "middle" { // more frames than the credit, so that it is not all sent
+					size = 200 << 10
+				}
+				b.postRecv(size)
+				var w *fakeSend
+				if at == "response" {
+					w = a.post(vi.OpRDMARead, make([]byte, 10))
+				} else {
+					w = a.post(vi.OpSendReceive, pattern(size, 1))
+				}
+				s.net.RunUntil(time.Second, func() bool { return hit != nil })
+				if hit == nil {
+					t.Fatal("no frame was hit")
+				}
+				victim := a
+				if at == "response" {
+					victim = b
+				}
+				rjt := fc.Frame{SOF: fc.SOFn2, EOF: fc.EOFt, Header: fc.Header{RCtl: fc.RCtlPRJT, DID: hit.SID, SID: hit.DID, Type: fc.TypeBLS,
+					FCtl: hit.FCtl ^ fc.FCtlExchResponder, SeqID: hit.SeqID, SeqCnt: hit.SeqCnt, OXID: hit.OXID, RXID: hit.RXID, Param: 1<<24 | fc.RejectType<<16}}
+				victim.p.np.Receive(s.net.Now(), &rjt)
+				s.net.Run(time.Second)
+				if level == iu.Unreliable {
+					if a.broke+b.broke != 0 || !w.done || w.status != vi.StatusTransportError || aborts != 1 {
+						t.Errorf("broken %d %d, %v %v, %d aborts", a.broke, b.broke, w.done, w.status, aborts)
+					}
+					r := b.postRecv(9000) // the connection goes on
+					next := a.post(vi.OpSendReceive, []byte("next"))
+					s.net.Run(5 * time.Second)
+					if !next.done || next.status != 0 || !(b.recvs[0].done && string(b.recvs[0].buf[:4]) == "next" || r.done) {
+						t.Errorf("the next message: %v %v", next.done, next.status)
+					}
+					return
+				}
+				if a.broke != 1 || b.broke != 1 {
+					t.Errorf("broken %d, %d", a.broke, b.broke)
+				}
+			})
+		}
+	}
+}
+
+// TestSetupFits: security information travels only if the IU with it fits the
+// peer's receive data field. [FCVI-6.8-4]
+func TestSetupFits(t *testing.T) {
+	room := 256 - iu.LongLen - iu.ConnectRqstLen
+	for _, v := range []struct {
+		client, server int
+		want           iu.Reason
+	}{{room, 0, iu.Confirmed}, {room + 1, 0, iu.NoResources}, {0, 256 - iu.LongLen - iu.ConnectResp1Len, iu.Confirmed}, {0, 256 - iu.LongLen - iu.ConnectResp1Len + 1, iu.NoResources}} {
+		s := newSim(t, simConfig{seed: 1, order: true, rxSize: 256})
+		all := s.record()
+		a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
+		b.p.addWait(s.net.Now(), &wait{disc: []byte("x"), match: func(c *conn) {
+			b.c, c.sec = c, make([]byte, v.server)
+			c.accept(s.net.Now(), b.attrs(), b, false, b.result1)
+		}})
+		a.c = a.p.connect(s.net.Now(), connectArgs{mode: iu.ClientServer, local: a.net("me"), remote: b.net("x"), attrs: a.attrs(),
+			security: make([]byte, v.client), deadline: fc.Never, up: a, done: a.result1})
+		s.net.Run(time.Second)
+		if len(a.result) != 1 || a.result[0] != v.want {
+			t.Errorf("%d and %d bytes: %v", v.client, v.server, a.result)
+		}
+		for _, x := range *all {
+			if n := len(x.f.Opt) + len(x.data); n > 256 {
+				t.Errorf("%v of %d bytes", x.h.Op, n)
+			}
+		}
+	}
+}
+
+// TestRetryEchoed: the answers of a set-up's second attempt say so.
+// [FCVI-5.9.4-8]
+func TestRetryEchoed(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	s.net.AddFault(&fabric.Fault{Match: opcode(iu.ConnectRqst), Do: fabric.Drop, Nth: 1})
+	all := s.record()
+	s.connect(iu.ReliableDelivery)
+	if got := ops(*all); got != "CONNECT_RQST CONNECT_RQST CONNECT_RESP1 CONNECT_RESP2 CONNECT_RESP3" {
+		t.Fatal(got)
+	}
+	for i, x := range *all {
+		if (x.h.Flags&iu.FlagRetry != 0) != (i > 0) || x.h.Flags.Mode() != iu.ClientServer {
+			t.Errorf("%v: flags %02x", x.h.Op, uint8(x.h.Flags))
+		}
+	}
+}

@@ -1,0 +1,10 @@
+package fcvi
+
+import "viaduct/internal/fc"
+
+// A WWN is the 64-bit name of a port or a node; 0 is none.
+type WWN = fc.WWN
+
+// ParseWWN reads a name as its String method writes it, or as sixteen hex digits
+// with or without 0x.
+func ParseWWN(s string) (WWN, error) { return fc.ParseWWN(s) }

@@ -1,0 +1,111 @@
+package fcvi
+
+import (
+	"context"
+
+	"viaduct/internal/fc"
+	"viaduct/internal/fc/fcip"
+)
+
+// linkOutlet attaches a station to an FCIP link: its N_Port logs in to the
+// fabric at the other end. It serves one link; a station that keeps its fabric
+// gets another outlet with the next one.
+type linkOutlet struct {
+	l    *fcip.Link
+	keep *keeper // makes the next link; nil leaves the station without one
+	s    *station
+
+	now   fc.Time         // of the batch that is being taken; guarded by the station
+	yield func(*fc.Frame) // frame, made once
+}
+
+// A keeper brings a station back to its fabric when the link is lost.
+type keeper struct {
+	ctx    context.Context // ends with the device
+	redial fcip.Redialer
+}
+
+func (o *linkOutlet) begin(s *station) error {
+	o.attach(s)
+	return nil
+}
+
+// attach makes o the outlet of s and has the N_Port log in over it. It reports
+// whether s is still open.
+func (o *linkOutlet) attach(s *station) bool {
+	o.s, o.yield = s, o.frame
+	now := s.enter()
+	defer s.leave()
+	if s.dead {
+		return false
+	}
+	s.out = o
+	s.np.LinkUp(now, fc.LinkInfo{})
+	o.l.Start(o)
+	return true
+}
+
+func (o *linkOutlet) Send(f *fc.Frame) { o.l.Send(f) }
+func (o *linkOutlet) SendRun(f *fc.Frame, size int, data []byte) {
+	o.l.SendRun(f, size, data)
+}
+func (o *linkOutlet) room(fc.Addr) int      { return o.l.Room() }
+func (o *linkOutlet) flush()                { o.l.Flush() }
+func (o *linkOutlet) close()                { o.l.Close() }
+func (o *linkOutlet) poller(fc.Addr) poller { return o.l }
+
+// current reports whether o is the outlet of an open station. The station's
+// lock is held.
+func (o *linkOutlet) current() bool { return !o.s.dead && o.s.out == outlet(o) }
+
+// Frames takes a batch under one lock.
+func (o *linkOutlet) Frames(recv func(yield func(f *fc.Frame))) {
+	s := o.s
+	o.now = s.enter()
+	if o.current() {
+		recv(o.yield)
+	}
+	s.leave()
+}
+
+func (o *linkOutlet) frame(f *fc.Frame) { o.s.np.Receive(o.now, f) }
+
+// Room lets the connections that wait for the link go on.
+func (o *linkOutlet) Room() { o.s.do(o.s.p.linkRoom) }
+
+// Down ends every login: what was behind the link is out of reach. The other
+// end waits for ours to close. [FCFS-3.2-5]
+func (o *linkOutlet) Down(err error) {
+	o.s.do(func(now fc.Time) {
+		if !o.current() {
+			return
+		}
+		o.s.np.LinkLost(now)
+		o.s.breaks.Go(func() {
+			o.l.Close()
+			if o.keep != nil {
+				o.restore(err)
+			}
+		})
+	})
+}
+
+// restore dials the fabric until it takes the station in again, or the device
+// is closed. Listeners are the port's and outlive the link.
+func (o *linkOutlet) restore(why error) {
+	log := o.keep.redial.Config.Logger
+	if log != nil {
+		log.Warn("link to fabric lost", "remote", o.keep.redial.Address, "err", why)
+	}
+	l, err := o.keep.redial.Dial(o.keep.ctx)
+	if err != nil {
+		return // the device is closed
+	}
+	if !(&linkOutlet{l: l, keep: o.keep}).attach(o.s) {
+		l.Close()
+		return
+	}
+	if log != nil {
+		log.Info("link to fabric restored", "remote", o.keep.redial.Address)
+	}
+}

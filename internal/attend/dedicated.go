@@ -1,0 +1,278 @@
+package attend
+
+import (
+	"errors"
+	"io"
+	"os"
+	"time"
+
+	"viaduct/internal/perturb"
+	"viaduct/internal/sock"
+)
+
+// dedicate takes the source out of its shared poller, if it is in one, and
+// starts the goroutine of the connection. Whatever a report of the poller was
+// for is found by the goroutine, which begins by reading until there is nothing.
+func (a *Attention) dedicate() {
+	a.deregister()
+	Go(true, func() {
+		a.role.Lock()
+		open := a.State() != Closed
+		if open {
+			a.wg.Add(1) // Close takes the role before Join
+			a.shared.closely = 0
+		}
+		a.role.Unlock()
+		if open {
+			defer a.wg.Done()
+			a.idle.list(a, true)
+			(&attendant{a: a}).run()
+		}
+	})
+}
+
+// An attendant is the goroutine of a connection.
+type attendant struct {
+	a     *Attention
+	after then
+	mod   moderator
+	looks uint32 // a.looks when it last looked whether a consumer still polls
+	timer *time.Timer
+}
+
+// then says what the attendant does when it has left the source.
+type then uint8
+
+const (
+	readOn   then = iota // return to the source at once
+	pauseOn              // return to the source after a pause of the moderator
+	beAside              // leave the source to a consumer
+	finished             // end: the stream has
+)
+
+// run is the goroutine. It ends when the state becomes Shared or Closed.
+func (d *attendant) run() {
+	a := d.a
+	defer d.mod.end()
+	if a.State() == Polled {
+		d.looks = a.looks.Load()
+		if !a.looked() { // not any more
+			a.moveFrom(Polled, Quiet)
+		}
+		d.after = beAside
+	}
+	ready := d.ready // once: a method value is allocated
+	for d.open() {
+		if d.after == beAside && !d.aside() {
+			return
+		}
+		perturb.Point()
+		switch err := a.src.Sleep(ready); {
+		case errors.Is(err, os.ErrDeadlineExceeded): // the sweep found it idle
+			a.src.Interrupted()
+			d.after = readOn
+			if a.retire() {
+				return
+			}
+			a.idle.list(a, true)
+		case err != nil: // closed
+			return
+		case d.after == finished:
+			return
+		case d.after == pauseOn:
+			nap(pause)
+		}
+	}
+}
+
+// open makes what the attendant sleeps at. While the process has no descriptor
+// for that, the source is read every millisecond. It is false when the stream has
+// ended meanwhile.
+func (d *attendant) open() bool {
+	for a := d.a; !a.src.OpenArrivals(); {
+		time.Sleep(quietTime)
+		a.role.Lock()
+		if a.State() == Closed {
+			a.role.Unlock()
+			return false
+		}
+		_, _, err := a.recv.Receive(true, false)
+		a.release(err)
+		if err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// ready is called when the attendant comes to the source, and again after each
+// report. It is true when the attendant is to leave the source; after says why.
+func (d *attendant) ready(uintptr) bool {
+	a := d.a
+	if a.State() == Claimed {
+		a.role.Lock() // of the consumer, which polls once more before it sleeps
+	} else if !a.role.TryLock() {
+		d.contended(true)
+		return true
+	}
+	state := a.State()
+	switch {
+	case state == Closed:
+		a.role.Unlock()
+		d.after = finished
+		return true
+	case state == Claimed:
+		if d.claimed() {
+			return d.after != readOn
+		}
+	case a.looked():
+		a.role.Unlock()
+		d.contended(false)
+		return true
+	case d.mod.on:
+		// None of what came during the pause was reported. If no other pause
+		// follows, the next turn arms and reads once more.
+		got, _, err := a.recv.Receive(false, false)
+		if got.Any {
+			a.idle.list(a, false)
+		}
+		d.after = readOn
+		if d.mod.goesOn(time.Now(), got.Bytes, a.recv.Sent()) {
+			d.after = pauseOn
+		}
+		d.leave(err)
+		return true
+	}
+	d.mod.end()
+	// What arrives from here on is reported, so reading until there is nothing
+	// misses nothing.
+	if !a.src.Arm() {
+		d.leave(io.ErrClosedPipe)
+		return true
+	}
+	got, more, err := a.recv.Receive(true, false)
+	d.after = readOn
+	if got.Any {
+		a.idle.list(a, false)
+		if err == nil && !more && d.mod.begins(got.Bytes, a.recv.Sent()) {
+			a.src.Disarm()
+			d.after, more = pauseOn, true
+		}
+	}
+	if err == nil && !more {
+		a.recv.Rest()
+	}
+	d.leave(err)
+	return more || d.after == finished
+}
+
+// leave gives the receive role back after a Receive.
+func (d *attendant) leave(err error) {
+	if err != nil || d.a.State() == Closed {
+		d.after = finished
+	}
+	d.a.release(err)
+}
+
+// claimed deals with an arrival that a consumer has claimed, in the receive role.
+// It is false if the attendant has to receive after all, with the role still its
+// own: the stream has ended, which is nothing to be left at the source, or the
+// claim was withdrawn. Otherwise the role was given back, and after is readOn if
+// nothing has arrived, beAside if the consumer was told.
+//
+// Bytes that were read and left for later have arrived, too: if the consumer
+// found the role taken when it polled after its claim, nothing else tells it.
+func (d *attendant) claimed() bool {
+	a := d.a
+	if !a.src.Arm() {
+		return false // and fails again
+	}
+	some, err := a.recv.Left(), error(nil)
+	if !some {
+		some, err = a.src.Readable()
+	}
+	if !some && err != sock.ErrWouldBlock {
+		return false
+	}
+	d.after = readOn
+	if !some {
+		a.recv.Rest()
+		a.role.Unlock()
+		return true
+	}
+	told, looks := a.claim.Load(), a.looks.Load()
+	if _, do := a.move(Arrival); do != Tell {
+		return false
+	}
+	a.recv.Rest()
+	a.role.Unlock() // the consumer polls now
+	d.looks, d.after = looks, beAside
+	(*told)()
+	a.src.Disarm()
+	return true
+}
+
+// contended leaves the source to a consumer: it has the role, or has polled
+// since it last waited.
+func (d *attendant) contended(taken bool) {
+	a := d.a
+	a.src.Disarm()
+	d.mod.end()
+	d.mod.forget()
+	d.looks, d.after = a.looks.Load(), beAside
+	switch _, do := a.move(Contended); {
+	case do == Tell: // claimed meanwhile
+		(*a.claim.Load())()
+	case !a.looked():
+		// The consumer waits already, and may have found that it need not resume
+		// the attendant.
+		a.moveFrom(Polled, Quiet)
+		if taken {
+			a.role.Lock()
+			a.role.Unlock() //lint:ignore SA2001 the point is to have waited
+		}
+	}
+}
+
+// aside waits until no consumer looks at the source any more. It is false when
+// the stream has ended.
+func (d *attendant) aside() bool {
+	a := d.a
+	for {
+		switch a.State() {
+		case Closed:
+			return false
+		case Polled:
+		default:
+			return true
+		}
+		if d.timer == nil {
+			d.timer = time.NewTimer(quietTime)
+		} else {
+			d.timer.Reset(quietTime)
+		}
+		select {
+		case <-a.resume:
+			d.timer.Stop()
+		case <-d.timer.C:
+			if looks := a.looks.Load(); looks != d.looks {
+				d.looks = looks
+			} else {
+				a.seen.Store(looks)
+				a.moveFrom(Polled, Quiet)
+			}
+		}
+	}
+}
+
+// retire has the connection wait with a shared poller again. It is false if that
+// can't be, and the attendant has to go on.
+func (a *Attention) retire() bool {
+	// Given back first: from the moment that the state is Shared, another
+	// attendant may make its own.
+	a.src.CloseArrivals()
+	a.role.Lock()
+	defer a.role.Unlock()
+	state := a.State()
+	return state == Closed || state != Polled && !a.recv.Left() && a.register(state, Idle)
+}

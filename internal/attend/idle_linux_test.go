@@ -1,0 +1,61 @@
+package attend
+
+import (
+	"slices"
+	"testing"
+
+	"viaduct/internal/sock"
+	"viaduct/internal/testkit"
+)
+
+// A connection on the list is swept until little has arrived between sweeps for a
+// while, or it is closed.
+func TestSweep(t *testing.T) {
+	w := &sweeper{timed: true} // without a timer
+	sweep := func(want ...*Attention) {
+		t.Helper()
+		w.timed = true
+		if w.round(); !slices.Equal(w.list, want) {
+			t.Errorf("%d connections are left, want %d", len(w.list), len(want))
+		}
+	}
+	var a [3]*Attention
+	for i := range a {
+		x, y := testkit.TCPPair(t)
+		defer y.Close()
+		s := sock.Take(x)
+		defer s.Close(false)
+		a[i] = new(Attention)
+		a[i].Init(s, nil)
+		a[i].state.Store(uint32(Dedicated))
+		a[i].idle.arrivals.Add(few + 1)
+		a[i].idle.listed.Store(true)
+		w.add(a[i])
+	}
+	sweep(a[:]...)
+	for range idleSweeps {
+		sweep(a[:]...) // they have yet to open what they sleep at
+	}
+	for _, a := range a {
+		a.src.OpenArrivals()
+	}
+	a[0].state.Store(uint32(Closed))
+	a[1].idle.arrivals.Add(few + 1)
+	for range idleSweeps - 1 {
+		a[2].idle.arrivals.Add(few)
+		sweep(a[1:]...)
+	}
+	a[1].idle.arrivals.Add(few + 1)
+	a[2].idle.arrivals.Add(few)
+	sweep(a[1])
+	if a[2].idle.listed.Load() || !a[1].idle.listed.Load() {
+		t.Error("the wrong connection is to be listed again")
+	}
+	for range idleSweeps - 1 {
+		sweep(a[1])
+	}
+	sweep()
+	if a[1].idle.listed.Load() {
+		t.Error("an idle connection counts as listed")
+	}
+}

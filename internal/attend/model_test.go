@@ -1,0 +1,626 @@
+package attend
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// This file explores every interleaving of a small model of an Attention: a peer
+// that sends and closes, two consumers, the attendant, a shared poller, the sweep
+// and the one-millisecond timer. Each step of an actor is one access to what it
+// shares with the others, in the order of the code, and the state moves by the
+// transition function of the package. If a world can be reached from which nothing
+// leads to one where what has arrived is read, a wake-up was lost; the test prints
+// the shortest way there.
+
+// The actors' places in their programs. Those of a consumer are offsets into its
+// script.
+const (
+	aNone      = iota // there is no attendant
+	aStart            // it was started, and takes the role to see whether the stream is open
+	aRunPolled        // it began in state Polled, and looks whether a consumer still polls
+	aReady            // it is at the source: it tries for the role
+	aBlocked          // it waits for the role of a consumer that has a claim
+	aRole             // it has the role: it looks at the state
+	aClaimArm         // it arms, for a claim
+	aClaimPeek        // it looks whether anything is there, for a claim
+	aTell             // it applies Arrival, for a claim
+	aArm              // it arms
+	aReceive          // it reads
+	aSleep            // it sleeps at the source
+	aMove             // it applies Contended
+	aLook             // it looks whether the consumer waits already
+	aWaitRole         // it waits until the role is free
+	aAside            // it looks whether it is to stay away from the source
+	aTimer            // it waits for the timer or to be resumed
+	aRetire           // it takes the role, to retire
+	aRegister         // it registers the source and applies Idle
+)
+
+const (
+	pIdle = iota
+	pServe
+	pRole
+	pReceive
+	pMove
+)
+
+const (
+	free = iota
+	byAttendant
+	byPoller
+	byFirst // and byFirst+1 by the second consumer
+)
+
+// A world is everything that the actors share, and where they are.
+type world struct {
+	state                 State
+	role                  uint8
+	looks, seen           uint8
+	waited                bool
+	resume                bool // the attendant's slot
+	arrived, eof          bool // at the source, not read
+	armed, report         bool // the attendant's view of the source
+	registered, reported  bool // the poller's view
+	interrupt             bool // the sweep asks the attendant to retire
+	told                  bool // the consumer with the claim was told
+	sends, closes, sweeps uint8
+	completions           [2]bool // something was read since the consumer last looked
+
+	att      uint8
+	attLooks uint8
+	taken    bool // the attendant was contended because the role was taken
+	poll     uint8
+	at       [2]uint8 // the consumers' places
+	ended    bool     // a Receive has found the end
+}
+
+// The steps of consumers.
+type op uint8
+
+const (
+	cLook  op = iota // looks is moved
+	cTry             // the role is tried for; if it is taken the receive and the release are left out
+	cRead            // what is there is read
+	cFree            // the role is given back
+	cSeen            // waited is set, for Wait or Claim
+	cWait            // Wait is applied
+	cClaim           // Claim is applied
+	cSleep           // it sleeps until it is told, or something was read, or the stream has ended
+	cDone
+)
+
+var (
+	poll    = []op{cLook, cTry, cRead, cFree}
+	wait    = []op{cSeen, cWait}
+	claim   = []op{cSeen, cClaim}
+	scripts = map[string][2][]op{
+		"waits":        {join(poll, wait, []op{cSleep}, poll, wait), nil},
+		"claims":       {join(claim, poll, []op{cSleep}, poll, claim, poll), nil},
+		"two wait":     {join(poll, wait, []op{cSleep}, poll, wait), join(poll, wait)},
+		"one polls":    {join(claim, poll, []op{cSleep}, poll, wait), join(poll)},
+		"claim, waits": {join(claim, poll, []op{cSleep}, poll, wait), join(poll, wait)},
+		"no consumer":  {nil, nil},
+	}
+)
+
+func join(parts ...[]op) (all []op) {
+	for _, p := range parts {
+		all = append(all, p...)
+	}
+	return append(all, cDone)
+}
+
+// A change is one step.
+type change struct {
+	what string
+	to   world
+}
+
+// explorer has the parts of a model that do not change.
+type explorer struct {
+	script [2][]op
+	next   func(State, Event) (State, Action)
+}
+
+// arrive puts something at the source.
+func (w *world) arrive() {
+	if w.armed {
+		w.report = true
+	}
+	if w.registered {
+		w.reported = true
+	}
+}
+
+// read takes what is at the source; the completions wake the consumers. It
+// reports whether the stream has ended.
+func (w *world) read() (ended bool) {
+	if w.arrived {
+		w.completions = [2]bool{true, true}
+	}
+	w.arrived = false
+	if w.eof {
+		w.eof, w.ended = false, true
+		return true
+	}
+	return false
+}
+
+func (w *world) looked() bool {
+	if w.looks == w.seen {
+		return false
+	}
+	if !w.waited {
+		return true
+	}
+	w.waited, w.seen = false, w.looks
+	return false
+}
+
+func (x *explorer) move(w *world, e Event) Action {
+	to, do := x.next(w.state, e)
+	w.state = to
+	return do
+}
+
+func (x *explorer) moveFrom(w *world, from State, e Event) bool {
+	if w.state != from {
+		return false
+	}
+	w.state, _ = x.next(from, e)
+	return true
+}
+
+// dedicate starts the attendant. It panics if there is one: two would sleep at one
+// source.
+func (w *world) dedicate() {
+	w.registered, w.reported = false, false
+	if w.att != aNone {
+		panic("a second attendant")
+	}
+	w.att = aStart
+}
+
+// close is what a Receive that finds the end does when it gives the role back.
+func (x *explorer) close(w *world) {
+	x.move(w, Close)
+	w.resume = true
+}
+
+// successors returns every step that is possible in w.
+func (x *explorer) successors(w world) (out []change) {
+	add := func(what string, f func(n *world)) {
+		n := w
+		f(&n)
+		if n != w {
+			out = append(out, change{what, n})
+		}
+	}
+	if w.sends > 0 {
+		add("peer sends", func(n *world) { n.sends--; n.arrived = true; n.arrive() })
+	}
+	if w.sends == 0 && w.closes > 0 {
+		add("peer closes", func(n *world) { n.closes--; n.eof = true; n.arrive() })
+	}
+	if w.sweeps > 0 && w.att != aNone {
+		add("sweep interrupts", func(n *world) { n.sweeps--; n.interrupt = true })
+	}
+	x.attendant(w, add)
+	x.poller(w, add)
+	for i := range w.at {
+		x.consumer(w, i, add)
+	}
+	return out
+}
+
+func (x *explorer) attendant(w world, add func(string, func(*world))) {
+	switch w.att {
+	case aStart:
+		if w.role == free {
+			add("attendant starts", func(n *world) {
+				switch n.state {
+				case Closed:
+					n.att = aNone
+				case Polled:
+					n.att, n.attLooks = aRunPolled, n.looks
+				default:
+					n.att = aReady
+				}
+			})
+		}
+	case aRunPolled:
+		add("attendant looks whether a consumer polls", func(n *world) {
+			if !n.looked() {
+				x.moveFrom(n, Polled, Quiet)
+			}
+			n.att = aAside
+		})
+	case aReady:
+		add("attendant tries for the role", func(n *world) {
+			switch {
+			case n.state == Claimed:
+				n.att = aBlocked
+			case n.role != free:
+				n.att, n.taken, n.armed, n.report = aMove, true, false, false
+				n.attLooks = n.looks
+			default:
+				n.role, n.att = byAttendant, aRole
+			}
+		})
+	case aBlocked:
+		if w.role == free {
+			add("attendant takes the role", func(n *world) { n.role, n.att = byAttendant, aRole })
+		}
+	case aRole:
+		add("attendant looks at the state", func(n *world) {
+			switch {
+			case n.state == Closed:
+				n.role, n.att = free, aNone
+			case n.state == Claimed:
+				n.att = aClaimArm
+			case n.looked():
+				n.role, n.att, n.taken, n.armed, n.report = free, aMove, false, false, false
+				n.attLooks = n.looks
+			default:
+				n.att = aArm
+			}
+		})
+	case aClaimArm:
+		add("attendant arms for a claim", func(n *world) { n.armed, n.att = true, aClaimPeek })
+	case aClaimPeek:
+		add("attendant peeks for a claim", func(n *world) {
+			switch {
+			case n.arrived:
+				n.att = aTell
+			case n.eof:
+				n.att = aReceive
+			default:
+				n.role, n.att = free, aSleep
+			}
+		})
+	case aTell:
+		add("attendant applies Arrival", func(n *world) {
+			looks := n.looks
+			if x.move(n, Arrival) != Tell {
+				n.att = aReceive
+				return
+			}
+			n.role, n.told, n.armed, n.report = free, true, false, false
+			n.att, n.attLooks = aAside, looks
+		})
+	case aArm:
+		add("attendant arms", func(n *world) { n.armed, n.att = true, aReceive })
+	case aReceive:
+		add("attendant reads", func(n *world) {
+			if n.read() {
+				x.close(n)
+				n.att = aNone
+			} else {
+				n.att = aSleep
+			}
+			n.role = free
+		})
+	case aSleep:
+		if w.report {
+			add("attendant is woken", func(n *world) { n.report, n.att = false, aReady })
+		}
+		if w.state == Closed {
+			add("attendant is woken by the end", func(n *world) { n.att = aReady })
+		}
+		if w.interrupt {
+			add("attendant is interrupted", func(n *world) {
+				n.interrupt, n.armed, n.report, n.att = false, false, false, aRetire
+			})
+		}
+	case aMove:
+		add("attendant applies Contended", func(n *world) {
+			n.att = aLook
+			if x.move(n, Contended) == Tell {
+				n.told, n.att = true, aAside
+			}
+		})
+	case aLook:
+		add("attendant looks whether the consumer waits", func(n *world) {
+			n.att = aAside
+			if !n.looked() {
+				x.moveFrom(n, Polled, Quiet)
+				if n.taken {
+					n.att = aWaitRole
+				}
+			}
+		})
+	case aWaitRole:
+		if w.role == free {
+			add("attendant finds the role free", func(n *world) { n.att = aAside })
+		}
+	case aAside:
+		add("attendant looks at the state from aside", func(n *world) {
+			switch n.state {
+			case Closed:
+				n.att = aNone
+			case Polled:
+				n.att = aTimer
+			default:
+				n.att = aReady
+			}
+		})
+	case aTimer:
+		if w.resume {
+			add("attendant is resumed", func(n *world) { n.resume, n.att = false, aAside })
+		}
+		add("the timer fires", func(n *world) {
+			if n.looks != n.attLooks {
+				n.attLooks = n.looks
+			} else {
+				n.seen = n.looks
+				x.moveFrom(n, Polled, Quiet)
+			}
+			n.att = aAside
+		})
+	case aRetire:
+		if w.role == free {
+			add("attendant takes the role to retire", func(n *world) {
+				switch n.state {
+				case Closed:
+					n.att = aNone
+				case Polled:
+					n.att = aReady
+				default:
+					n.role, n.att = byAttendant, aRegister
+				}
+			})
+		}
+	case aRegister:
+		add("attendant registers the source", func(n *world) {
+			n.role = free
+			// Under the lock of the poller: registration and state in one step.
+			if from := n.state; (from == Dedicated || from == Claimed) && x.moveFrom(n, from, Idle) {
+				n.att = aNone
+				n.registered, n.reported = true, n.arrived || n.eof
+			} else {
+				n.att = aReady
+			}
+		})
+	}
+}
+
+func (x *explorer) poller(w world, add func(string, func(*world))) {
+	switch w.poll {
+	case pIdle:
+		if w.registered && w.reported {
+			add("poller takes a report", func(n *world) { n.reported, n.poll = false, pServe })
+		}
+	case pServe:
+		add("poller tries for the role", func(n *world) {
+			if n.role != free {
+				n.poll = pMove
+			} else {
+				n.role, n.poll = byPoller, pRole
+			}
+		})
+	case pRole:
+		add("poller looks at the state", func(n *world) {
+			switch {
+			case n.state != Shared:
+				n.role, n.poll = free, pIdle
+			case n.looked():
+				n.role, n.poll = free, pMove
+			default:
+				n.poll = pReceive
+			}
+		})
+	case pReceive:
+		add("poller reads", func(n *world) {
+			if n.read() {
+				x.close(n)
+			}
+			n.role, n.poll = free, pIdle
+		})
+	case pMove:
+		add("poller applies Contended", func(n *world) {
+			n.poll = pIdle
+			if n.state == Shared && x.move(n, Contended) == Dedicate {
+				n.dedicate()
+			}
+		})
+	}
+}
+
+func (x *explorer) consumer(w world, i int, add func(string, func(*world))) {
+	if int(w.at[i]) >= len(x.script[i]) {
+		return
+	}
+	me := uint8(byFirst + i)
+	name := fmt.Sprintf("consumer %d ", i+1)
+	switch x.script[i][w.at[i]] {
+	case cLook:
+		add(name+"begins to poll", func(n *world) { n.looks++; n.at[i]++ })
+	case cTry:
+		add(name+"tries for the role", func(n *world) {
+			if n.role != free {
+				n.at[i] += 3
+				return
+			}
+			n.role = me
+			n.at[i]++
+		})
+	case cRead:
+		add(name+"reads", func(n *world) {
+			n.at[i]++
+			if n.state != Closed && n.read() {
+				x.close(n)
+			}
+			n.completions[i] = false
+		})
+	case cFree:
+		add(name+"gives the role back", func(n *world) { n.role = free; n.at[i]++ })
+	case cSeen:
+		add(name+"stops looking", func(n *world) { n.waited = true; n.at[i]++ })
+	case cWait, cClaim:
+		e := Wait
+		if x.script[i][w.at[i]] == cClaim {
+			e = Claim
+		}
+		add(name+"applies "+e.String(), func(n *world) {
+			n.at[i]++
+			switch x.move(n, e) {
+			case Resume:
+				n.resume = true
+			case Dedicate:
+				n.dedicate()
+			}
+		})
+	case cSleep:
+		if w.told || w.completions[i] || w.ended {
+			add(name+"is woken", func(n *world) { n.told = false; n.completions[i] = false; n.at[i]++ })
+		}
+	case cDone:
+		if int(w.at[i]) < len(x.script[i])-1 {
+			add(name+"goes", func(n *world) { n.at[i]++ })
+		}
+	}
+}
+
+// explore returns the number of worlds that can be reached from start, and the
+// steps to the first one from which what has arrived can't be read any more, with
+// the reason.
+func (x *explorer) explore(start world) (worlds int, trace []string, why string) {
+	var (
+		all              = []world{start}
+		number           = map[world]int32{start: 0}
+		from             = []int32{0} // the world that each was first reached from
+		what             = []string{""}
+		before [][]int32 = [][]int32{nil} // all worlds that lead to each
+	)
+	path := func(n int32) (steps []string) {
+		for ; n != 0; n = from[n] {
+			steps = append(steps, fmt.Sprintf("%-48s %v", what[n], all[n].state))
+		}
+		slices.Reverse(steps)
+		return steps
+	}
+	for n := int32(0); int(n) < len(all); n++ {
+		out, err := x.trySuccessors(all[n])
+		if err != "" {
+			return len(all), path(n), err
+		}
+		for _, c := range out {
+			k, ok := number[c.to]
+			if !ok {
+				k = int32(len(all))
+				number[c.to] = k
+				all, from, what, before = append(all, c.to), append(from, n), append(what, c.what), append(before, nil)
+			}
+			before[k] = append(before[k], n)
+		}
+	}
+	// Backwards from the worlds in which nothing is left to be read.
+	good := make([]bool, len(all))
+	var queue []int32
+	for n, w := range all {
+		if !w.arrived && !w.eof || w.state == Closed {
+			good[n] = true
+			queue = append(queue, int32(n))
+		}
+	}
+	for len(queue) > 0 {
+		n := queue[len(queue)-1]
+		queue = queue[:len(queue)-1]
+		for _, b := range before[n] {
+			if !good[b] {
+				good[b] = true
+				queue = append(queue, b)
+			}
+		}
+	}
+	if n := slices.Index(good, false); n >= 0 {
+		return len(all), path(int32(n)), "a wake-up is lost: something has arrived, and nothing that can happen reads it"
+	}
+	return len(all), nil, ""
+}
+
+func (x *explorer) trySuccessors(w world) (out []change, err string) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Sprint(r)
+		}
+	}()
+	return x.successors(w), ""
+}
+
+// starts are the worlds that an Attention is in after Start, and with an
+// attendant; with two arrivals, with one and the end of the stream, or with one and
+// a sweep.
+func starts() (all []world) {
+	for _, w := range []world{{sends: 2}, {sends: 1, closes: 1}, {sends: 1, sweeps: 1}} {
+		shared, dedicated := w, w
+		shared.state, shared.registered = Shared, true
+		dedicated.state, dedicated.att = Dedicated, aReady
+		all = append(all, shared, dedicated)
+	}
+	return all
+}
+
+// No wake-up is lost, whatever happens between any two steps of two consumers, the
+// attendant, a shared poller, the sweep, the timer, arrivals and the end.
+func TestNoWakeUpIsLost(t *testing.T) {
+	if underRace {
+		t.Skip("SKIPPED under the race detector: the model has one goroutine, and would take minutes")
+	}
+	total := 0
+	for name, script := range scripts {
+		for _, start := range starts() {
+			x := &explorer{script, next}
+			n, trace, why := x.explore(start)
+			total += n
+			if why != "" {
+				t.Errorf("%s, from %v: %s after %d steps:\n%s", name, start.state, why, len(trace), strings.Join(trace, "\n"))
+			}
+		}
+	}
+	t.Logf("%d worlds", total)
+	if total < 50000 {
+		t.Errorf("%d worlds only: the model is not what it was", total)
+	}
+}
+
+// The exploration finds a broken table. Each breakage is one that looks harmless.
+func TestModelFindsBreakage(t *testing.T) {
+	if underRace {
+		t.Skip("SKIPPED under the race detector: the model has one goroutine, and would take minutes")
+	}
+	for _, b := range []struct {
+		name string
+		from State
+		on   Event
+		to   State
+		do   Action
+	}{
+		{"a claim on a shared source starts no attendant", Shared, Claim, Claimed, Nothing},
+		{"a contended arrival starts no attendant", Shared, Contended, Polled, Nothing},
+		{"the attendant never returns to the source by itself", Polled, Quiet, Polled, Nothing},
+		{"a retired connection counts as dedicated", Dedicated, Idle, Dedicated, Retire},
+	} {
+		t.Run(b.name, func(t *testing.T) {
+			broken := func(s State, e Event) (State, Action) {
+				if s == b.from && e == b.on {
+					return b.to, b.do
+				}
+				return next(s, e)
+			}
+			for _, script := range scripts {
+				for _, start := range starts() {
+					x := &explorer{script, broken}
+					if _, trace, why := x.explore(start); why != "" {
+						t.Logf("%s:\n%s", why, strings.Join(trace, "\n"))
+						return
+					}
+				}
+			}
+			t.Error("not found")
+		})
+	}
+}

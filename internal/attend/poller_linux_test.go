@@ -1,0 +1,64 @@
+package attend
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/sock"
+	"viaduct/internal/testkit"
+)
+
+// A report is not taken for one about the connection that has the slot by now.
+func TestSlotTaken(t *testing.T) {
+	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(epfd)
+	p := &sharedPoller{open: true, epfd: epfd, watched: true, closing: true} // without a goroutine
+	var as [3]*Attention
+	for i := range as {
+		nc, peer := testkit.TCPPair(t)
+		defer peer.Close()
+		s := sock.Take(nc)
+		defer s.Close(false)
+		as[i] = new(Attention)
+		as[i].Init(s, nil)
+		if i < 2 {
+			peer.Write([]byte("x"))
+			testkit.Eventually(t, "it arrives", func() bool { return s.Pending() == 1 })
+		}
+	}
+	next := func(want *Attention) {
+		t.Helper()
+		var now time.Time
+		if a, _, ok := p.next(0, &now); a != want || !ok {
+			t.Errorf("reports %p (%v), want %p", a, ok, want)
+		}
+	}
+	next(nil)
+	if !p.add(as[0], Unstarted, Start) || !p.add(as[1], Unstarted, Start) {
+		t.Fatal("no slot")
+	}
+	next(as[0]) // and the other one's report is taken as well
+	as[1].deregister()
+	as[1].deregister()
+	if len(p.free) != 1 {
+		t.Errorf("%d slots are free", len(p.free))
+	}
+	if p.add(as[2], Unstarted, Start); as[2].shared.slot != as[1].shared.slot {
+		t.Fatal("another slot")
+	}
+	next(nil)
+	as[1].state.Store(uint32(Unstarted))
+	p.add(as[1], Unstarted, Start)
+	next(as[1])
+	next(nil)
+	var now time.Time
+	p.generation++
+	if _, _, ok := p.next(0, &now); ok {
+		t.Error("still serves after another goroutine has taken over")
+	}
+}

@@ -1,0 +1,17 @@
+//go:build !linux
+
+package attend
+
+// A registration is empty: there is no shared poller on this system.
+type registration struct{ closely uint32 }
+
+func (a *Attention) register(State, Event) bool { return false }
+func (a *Attention) deregister()                {}
+
+func (a *Attention) apply(Event) {}
+
+type counter struct{}
+
+func (counter) Load() uint32 { return 0 }
+
+var gathers counter

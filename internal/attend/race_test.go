@@ -1,0 +1,5 @@
+//go:build race
+
+package attend
+
+const underRace = true

@@ -1,0 +1,64 @@
+package attend
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// files are what a Sleeper sleeps on: a timer, which it keeps, and sockets. The
+// timer runs through one sleep after the other, as setting it costs more than
+// all the rest of a short sleep.
+type files struct {
+	opened bool
+	n      int
+	fds    [1 + MaxSockets]unix.PollFd
+}
+
+// open makes the timer when it is first needed.
+func (f *files) open() bool {
+	if f.opened {
+		return true
+	}
+	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK)
+	if err != nil {
+		return false
+	}
+	f.fds[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
+	f.opened = true
+	return true
+}
+
+func (f *files) clear() { f.n = 1 }
+
+// set has the timer fire after d, and not before.
+func (f *files) set(d time.Duration) {
+	_ = unix.TimerfdSettime(int(f.fds[0].Fd), 0, &unix.ItimerSpec{Value: unix.NsecToTimespec(int64(d))}, nil)
+}
+
+// Add has the Sleeper sleep at fd too. It is false if there is no room.
+func (f *files) Add(fd int) bool {
+	if f.n == len(f.fds) {
+		return false
+	}
+	f.fds[f.n] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}
+	f.n++
+	return true
+}
+
+func (f *files) wait() (o Outcome, fired bool) {
+	f.fds[0].Revents = 0
+	n, err := unix.Ppoll(f.fds[:f.n], nil, nil)
+	switch {
+	case err != nil:
+		return Woken, false
+	case f.fds[0].Revents != 0:
+		var b [8]byte
+		_, _ = unix.Read(int(f.fds[0].Fd), b[:])
+		if n == 1 {
+			return Paused, true
+		}
+		return Arrived, true
+	}
+	return Arrived, false
+}

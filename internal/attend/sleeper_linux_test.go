@@ -1,0 +1,297 @@
+package attend
+
+import (
+	"net"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// begin makes the package as new for a test, as on n processors, with sleeps that
+// d ends.
+func begin(t *testing.T, n int, d time.Duration) {
+	sleeps.Reset()
+	processors, period = n, d
+	for i := range sleepers {
+		if sleepers[i].taken.Load() {
+			t.Fatalf("sleeper %d is taken", i)
+		}
+		sleepers[i].armed = false
+		sleepers[i].useful = false
+	}
+	t.Cleanup(func() {
+		processors, period = runtime.GOMAXPROCS(0), Period
+		sleeps.Reset()
+		for i := range sleepers {
+			sleepers[i].armed = false
+		}
+	})
+}
+
+// maxPassed is how many occasions are passed over at most.
+const maxPassed = 1<<10 - 1
+
+const forever = 10 * time.Minute // longer than a test may take
+
+func take(t *testing.T) *Sleeper {
+	t.Helper()
+	s := TakeSleeper()
+	if s == nil {
+		t.Fatal("no sleeper")
+	}
+	t.Cleanup(s.Free)
+	return s
+}
+
+// pipe returns a descriptor to be slept on and one that makes it readable.
+func pipe(t *testing.T) (r, w int) {
+	t.Helper()
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(p[0]); unix.Close(p[1]) })
+	return p[0], p[1]
+}
+
+// What arrived before the sleep ends it, and what arrives during it; so do a Wake
+// before and a Wake during it. A Wake of somebody awake does nothing.
+func TestEnds(t *testing.T) {
+	begin(t, 2, forever)
+	s := take(t)
+	r, w := pipe(t)
+	expect := func(want Outcome) {
+		t.Helper()
+		if o := s.Sleep(); o != want {
+			t.Errorf("ended with %d, want %d", o, want)
+		}
+		if s.state.Load() != awake {
+			t.Error("asleep after Sleep")
+		}
+	}
+	s.Add(r)
+	unix.Write(w, []byte{1})
+	expect(Arrived)
+	s.Wake() // awake: nothing
+	s.Again()
+	s.Add(r)
+	expect(Arrived)
+	unix.Read(r, make([]byte, 1))
+
+	s.Again()
+	s.Add(r)
+	s.Wake()
+	s.Wake()
+	expect(Woken)
+
+	for _, f := range []func(){s.Wake, WakeAll, func() { unix.Write(w, []byte{1}) }} {
+		s.Again()
+		s.Add(r)
+		done := make(chan struct{})
+		go func() { defer close(done); time.Sleep(time.Millisecond); f() }()
+		if o := s.Sleep(); o == Paused {
+			t.Error("not woken")
+		}
+		<-done
+	}
+}
+
+// No wake-up is lost, whenever it comes: every round needs one, and none ends by
+// itself.
+func TestNoneIsLost(t *testing.T) {
+	begin(t, 2, forever)
+	s := take(t)
+	rounds := 3000
+	switch {
+	case runtime.GOMAXPROCS(0) == 1:
+		rounds = 50 // it takes the runtime a while to have somebody else run
+	case testing.Short():
+		rounds = 1000
+	}
+	r, w := pipe(t)
+	var want, have atomic.Int64
+	var wg sync.WaitGroup
+	for k := range 2 { // who wakes, and whose bytes do
+		wg.Go(func() {
+			for i := k; i < rounds; i += 2 {
+				for want.Load() <= int64(i) {
+					runtime.Gosched()
+				}
+				if have.Store(int64(i) + 1); k == 0 {
+					s.Wake()
+				} else {
+					unix.Write(w, []byte{1})
+				}
+			}
+		})
+	}
+	for i := range int64(rounds) {
+		want.Store(i + 1)
+		for have.Load() <= i {
+			s.Again()
+			s.Add(r)
+			if have.Load() > i {
+				break
+			}
+			if s.Sleep() == Paused && have.Load() <= i {
+				continue // the Wake of a round before was late
+			}
+		}
+		if i%2 == 1 {
+			unix.Read(r, make([]byte, 1))
+		}
+	}
+	wg.Wait()
+}
+
+// A sleep ends by itself. Who sleeps in vain passes over more and more occasions,
+// and fewer when it is of use again.
+func TestInVain(t *testing.T) {
+	begin(t, 2, 100*time.Microsecond)
+	r, w := pipe(t)
+	sleep := func() Outcome {
+		n := 0
+		for ; ; n++ {
+			if s := TakeSleeper(); s != nil {
+				defer s.Free()
+				s.Add(r)
+				return s.Sleep()
+			}
+			if n > 2*maxPassed {
+				t.Fatal("never again")
+			}
+		}
+	}
+	passed := func() (n int) { // occasions that are passed over
+		for !sleeps.Worth() {
+			n++
+		}
+		return n
+	}
+	last := 0
+	for range 12 {
+		if o := sleep(); o != Paused {
+			t.Fatalf("ended with %d", o)
+		}
+		n := passed()
+		if n < min(2*last+1, maxPassed) || n > maxPassed {
+			t.Errorf("%d occasions are passed over after %d", n, last)
+		}
+		last = n
+	}
+	unix.Write(w, []byte{1})
+	for start := time.Now(); ; {
+		sleep()
+		if n := passed(); n == 0 {
+			break
+		}
+		if time.Since(start) > 10*time.Second {
+			t.Fatal("what was in vain is not forgotten")
+		}
+	}
+}
+
+// On one processor who has dozed for a period sleeps as everybody does once, who
+// comes back after long does not have to, and nobody dozes while another waits.
+func TestOneProcessor(t *testing.T) {
+	begin(t, 1, 20*time.Millisecond)
+	r, w := pipe(t)
+	unix.Write(w, []byte{1})
+	paused := false
+	for start := time.Now(); !paused; {
+		s := TakeSleeper()
+		if paused = s == nil; !paused {
+			s.Add(r)
+			paused = s.Sleep() == Paused
+			s.Free()
+		}
+		if time.Since(start) > 10*time.Second {
+			t.Fatal("dozes all the time")
+		}
+	}
+	s := take(t)
+	if TakeSleeper() != nil {
+		t.Error("two doze on one processor")
+	}
+	s.Add(r)
+	if s.Sleep() != Arrived {
+		t.Error("paused twice")
+	}
+	s.Free()
+	time.Sleep(3 * period)
+	s = take(t)
+	s.Add(r)
+	if s.Sleep() != Arrived {
+		t.Error("paused after a long time awake")
+	}
+	s.Free()
+	Park()
+	defer Unpark()
+	if TakeSleeper() != nil {
+		t.Error("dozes while another waits")
+	}
+}
+
+// As many doze at a time as leave a processor to others, four at most, each on a
+// few sockets.
+func TestLimits(t *testing.T) {
+	r, _ := pipe(t)
+	for _, x := range []struct{ processors, dozers int }{{1, 1}, {2, 1}, {4, 3}, {64, maxSleepers}} {
+		begin(t, x.processors, forever)
+		var all []*Sleeper
+		for s := TakeSleeper(); s != nil; s = TakeSleeper() {
+			all = append(all, s)
+		}
+		if len(all) != x.dozers {
+			t.Errorf("%d doze on %d processors, want %d", len(all), x.processors, x.dozers)
+		}
+		for i := range MaxSockets + 1 {
+			if ok := all[0].Add(r); ok != (i < MaxSockets) {
+				t.Errorf("socket %d: %t", i, ok)
+			}
+		}
+		for _, s := range all {
+			s.Free()
+		}
+	}
+}
+
+// A socket that is closed, or whose number is another file's, does no harm.
+func TestClosed(t *testing.T) {
+	begin(t, 2, forever)
+	s := take(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	r, w := pipe(t)
+	s.Add(r)
+	unix.Close(r)
+	if o := s.Sleep(); o != Arrived {
+		t.Errorf("ended with %d", o)
+	}
+	s.Again()
+	s.Add(r)
+	WakeAll()
+	f, err := os.Open(os.DevNull) // takes the number, most likely
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if o := s.Sleep(); o == Paused {
+		t.Errorf("ended with %d", o)
+	}
+	unix.Close(w)
+	unix.Dup3(int(f.Fd()), r, unix.O_CLOEXEC) // for the cleanup
+	unix.Dup3(int(f.Fd()), w, unix.O_CLOEXEC)
+}

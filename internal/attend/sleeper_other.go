@@ -1,0 +1,16 @@
+//go:build !linux
+
+package attend
+
+import "time"
+
+type files struct{}
+
+func (*files) open() bool        { return false }
+func (*files) clear()            {}
+func (*files) set(time.Duration) {}
+
+func (*files) wait() (Outcome, bool) { return Paused, false }
+
+// Add has the Sleeper sleep at fd too. It is false if there is no room.
+func (*files) Add(int) bool { return false }

@@ -1,0 +1,103 @@
+package attend
+
+import (
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"viaduct/internal/testkit"
+)
+
+// goroutine returns the number of the goroutine that calls it.
+func goroutine() int {
+	var b [64]byte
+	f := strings.Fields(string(b[:runtime.Stack(b[:], false)]))
+	n, _ := strconv.Atoi(f[1])
+	return n
+}
+
+// idleWorkers reports how many workers are idle.
+func idleWorkers() int {
+	workers.mu.Lock()
+	defer workers.mu.Unlock()
+	return len(workers.idle)
+}
+
+// until waits for done.
+func until(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(testkit.Patience); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("no end: " + what)
+		}
+	}
+}
+
+// The workers do everything they are given, one thing after the other in few
+// goroutines, many at a time in many, and end when there is nothing to do.
+func TestWorkers(t *testing.T) {
+	until(t, "the workers of other tests end", func() bool { return idleWorkers() == 0 })
+	seen := map[int]bool{}
+	for range 20 {
+		done := make(chan int)
+		Go(true, func() { done <- goroutine() })
+		seen[<-done] = true
+		until(t, "a worker is back", func() bool { return idleWorkers() > 0 })
+	}
+	if len(seen) > 5 { // slow machines let some go in between
+		t.Errorf("%d goroutines, one after the other", len(seen))
+	}
+
+	const many = 4 * maxIdle
+	var wg sync.WaitGroup
+	begun, end := make(chan struct{}), make(chan struct{})
+	for range many {
+		wg.Add(1)
+		Go(true, func() {
+			defer wg.Done()
+			begun <- struct{}{}
+			<-end
+		})
+	}
+	for range many { // all of them at a time
+		<-begun
+	}
+	close(end)
+	wg.Wait()
+	until(t, "workers end", func() bool {
+		if n := idleWorkers(); n > maxIdle {
+			t.Fatalf("%d are kept", n)
+		}
+		return idleWorkers() == 0
+	})
+
+	done := make(chan int)
+	Go(false, func() { done <- goroutine() })
+	<-done
+	time.Sleep(time.Millisecond)
+	if idleWorkers() > 0 {
+		t.Error("what is not for workers was done by one")
+	}
+}
+
+// TestWorkersBusy: work that comes from everywhere at any time is all done.
+func TestWorkersBusy(t *testing.T) {
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			var mine sync.WaitGroup
+			for i := range 2000 {
+				mine.Add(1)
+				Go(true, mine.Done)
+				if i%100 == 0 {
+					mine.Wait()
+				}
+			}
+			mine.Wait()
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,251 @@
+package fabric
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"viaduct/internal/fc"
+)
+
+// A record is what the directory knows about one N_Port.
+type record struct {
+	id         fc.Addr
+	port, node fc.WWN
+	types      fc.FC4Map
+	portIP     [16]byte
+	nodeIP     [16]byte
+	extra      map[fc.CTCmd][]byte // optional registrations, kept verbatim
+}
+
+// A directory is the name server: records by address. Those of other domains
+// come from their switches. [FCVI-7.6-5]
+type directory struct {
+	byID map[fc.Addr]*record
+}
+
+func (d *directory) init() { d.byID = map[fc.Addr]*record{} }
+
+// remove drops a record and reports whether there was one.
+func (d *directory) remove(id fc.Addr) bool {
+	_, ok := d.byID[id]
+	delete(d.byID, id)
+	return ok
+}
+
+// maxExtra bounds what a port may register in optional fields, in bytes.
+const maxExtra = 256
+
+// A handler answers one command: it gets the requester and the body and
+// returns the body of the accept or a reason and an explanation.
+type nsHandler struct {
+	min  int // least length of the body, bytes
+	own  bool
+	body func(d *directory, q *query) ([]byte, uint8, uint8)
+}
+
+type query struct {
+	cmd     fc.CTCmd
+	from    fc.Addr
+	body    []byte
+	id      fc.Addr // first word of the body
+	rec     *record // of id, of the requester in registrations
+	live    func(domain uint8) bool
+	changed bool
+}
+
+// register wraps the registrations that start with the requester's own ID.
+func register(minLen int, set func(r *record, body []byte)) nsHandler {
+	return nsHandler{min: 4 + minLen, own: true, body: func(d *directory, q *query) ([]byte, uint8, uint8) {
+		set(d.ensure(q.id), q.body[4:])
+		q.changed = q.cmd == fc.NSRFTID
+		return nil, 0, 0
+	}}
+}
+
+// lookup wraps the queries that start with an ID.
+func lookup(explanation uint8, get func(r *record) []byte) nsHandler {
+	return nsHandler{min: 4, body: func(d *directory, q *query) ([]byte, uint8, uint8) {
+		if q.rec == nil || !q.live(q.id.Domain()) {
+			return nil, fc.CTRsnUnable, fc.CTExpPortID
+		}
+		b := get(q.rec)
+		if b == nil {
+			return nil, fc.CTRsnUnable, explanation
+		}
+		return b, 0, 0
+	}}
+}
+
+// list wraps the queries that answer with a list of IDs.
+func list(minLen int, explanation uint8, match func(r *record, body []byte) bool) nsHandler {
+	return nsHandler{min: minLen, body: func(d *directory, q *query) ([]byte, uint8, uint8) {
+		var ids []fc.Addr
+		for id, r := range d.byID {
+			if q.live(id.Domain()) && match(r, q.body) {
+				ids = append(ids, id)
+			}
+		}
+		if len(ids) == 0 {
+			return nil, fc.CTRsnUnable, explanation
+		}
+		slices.Sort(ids)
+		b := make([]byte, 0, 4*len(ids))
+		for _, id := range ids {
+			b = append(b, 0, byte(id>>16), byte(id>>8), byte(id))
+		}
+		b[len(b)-4] = 0x80
+		return b, 0, 0
+	}}
+}
+
+func nonZeroIP(ip [16]byte) []byte {
+	if ip == ([16]byte{}) {
+		return nil
+	}
+	return ip[:]
+}
+
+func name64(w fc.WWN) []byte {
+	if w == 0 {
+		return nil
+	}
+	return binary.BigEndian.AppendUint64(nil, uint64(w))
+}
+
+func getName(b []byte) fc.WWN { return fc.WWN(binary.BigEndian.Uint64(b)) }
+
+// nsHandlers is the table of 7.6. [FCVI-7.6-5]
+var nsHandlers = map[fc.CTCmd]nsHandler{
+	fc.NSRPNID:  register(8, func(r *record, b []byte) { r.port = getName(b) }),
+	fc.NSRNNID:  register(8, func(r *record, b []byte) { r.node = getName(b) }),
+	fc.NSRFTID:  register(32, func(r *record, b []byte) { copy(r.types[:], b) }),
+	fc.NSRIPPID: register(16, func(r *record, b []byte) { copy(r.portIP[:], b) }),
+	fc.NSRFFID:  optional(fc.NSRFFID),
+	fc.NSRCSID:  optional(fc.NSRCSID),
+	fc.NSRSPNID: optional(fc.NSRSPNID),
+	fc.NSRPTID:  optional(fc.NSRPTID),
+	fc.NSRIPNN: {min: 24, body: func(d *directory, q *query) ([]byte, uint8, uint8) {
+		r := d.byID[q.from]
+		if r == nil || r.node != getName(q.body) {
+			return nil, fc.CTRsnUnable, fc.CTExpNodeName
+		}
+		copy(r.nodeIP[:], q.body[8:])
+		q.changed = true
+		return nil, 0, 0
+	}},
+	fc.NSRSNNNN: {min: 9, body: func(d *directory, q *query) ([]byte, uint8, uint8) {
+		r := d.byID[q.from]
+		if r == nil || r.node != getName(q.body) {
+			return nil, fc.CTRsnUnable, fc.CTExpNodeName
+		}
+		r.keep(fc.NSRSNNNN, q.body[8:])
+		return nil, 0, 0
+	}},
+	fc.NSDAID: {min: 4, own: true, body: func(d *directory, q *query) ([]byte, uint8, uint8) {
+		q.changed = d.remove(q.id)
+		return nil, 0, 0
+	}},
+	fc.NSGPNID: lookup(fc.CTExpPortName, func(r *record) []byte { return name64(r.port) }),
+	fc.NSGNNID: lookup(fc.CTExpNodeName, func(r *record) []byte { return name64(r.node) }),
+	fc.NSGFTID: lookup(fc.CTExpTypes, func(r *record) []byte {
+		if r.types == (fc.FC4Map{}) {
+			return nil
+		}
+		return r.types[:]
+	}),
+	fc.NSGIPPID: lookup(fc.CTExpPortIP, func(r *record) []byte { return nonZeroIP(r.portIP) }),
+	fc.NSGIDPN: {min: 8, body: func(d *directory, q *query) ([]byte, uint8, uint8) {
+		want := getName(q.body)
+		for id, r := range d.byID {
+			if r.port == want && want != 0 && q.live(id.Domain()) {
+				return fc.NSBody{}.ID(id), 0, 0
+			}
+		}
+		return nil, fc.CTRsnUnable, fc.CTExpPortName
+	}},
+	fc.NSGIDNN: list(8, fc.CTExpNodeName, func(r *record, b []byte) bool { return r.node == getName(b) }),
+	fc.NSGNNIP: {min: 16, body: func(d *directory, q *query) ([]byte, uint8, uint8) {
+		for id, r := range d.byID {
+			if r.node != 0 && r.nodeIP == [16]byte(q.body) && r.nodeIP != ([16]byte{}) && q.live(id.Domain()) {
+				return name64(r.node), 0, 0
+			}
+		}
+		return nil, fc.CTRsnUnable, fc.CTExpNodeIP
+	}},
+	fc.NSGIDFT: list(4, fc.CTExpTypes, func(r *record, b []byte) bool {
+		return r.types.Has(fc.Type(b[3])) && (b[1] == 0 || r.id.Domain() == b[1]) && (b[2] == 0 || r.id.Area() == b[2])
+	}),
+	fc.NSGIDIPP: list(16, fc.CTExpPortIP, func(r *record, b []byte) bool {
+		return r.portIP == [16]byte(b[:16]) && r.portIP != ([16]byte{})
+	}),
+}
+
+func optional(cmd fc.CTCmd) nsHandler {
+	return register(0, func(r *record, b []byte) { r.keep(cmd, b) })
+}
+
+func (r *record) keep(cmd fc.CTCmd, b []byte) {
+	if r.extra == nil {
+		r.extra = map[fc.CTCmd][]byte{}
+	}
+	r.extra[cmd] = append([]byte{}, b[:min(len(b), maxExtra)]...)
+}
+
+func (d *directory) ensure(id fc.Addr) *record {
+	r := d.byID[id]
+	if r == nil {
+		r = &record{id: id}
+		d.byID[id] = r
+	}
+	return r
+}
+
+// request answers a Common Transport request of the port at from. live says
+// whether a domain can be reached. The second result is the address whose
+// record others should hear about, 0 if none. The answer is empty if the
+// request is too short to be answered.
+func (d *directory) request(from fc.Addr, payload []byte, live func(uint8) bool) ([]byte, fc.Addr) {
+	h, n, err := fc.ParseCT(payload)
+	if err != nil {
+		return nil, 0
+	}
+	answer := fc.CTHeader{Revision: fc.CTRevision, GSType: h.GSType, GSSubtype: h.GSSubtype, Cmd: fc.CTReject}
+	reject := func(reason, explanation uint8) ([]byte, fc.Addr) { // [FCFS-2.11-2]
+		answer.Reason, answer.Explanation = reason, explanation
+		return answer.Append(nil), 0
+	}
+	handler, known := nsHandlers[h.Cmd]
+	q := query{cmd: h.Cmd, from: from, body: payload[n:], live: live}
+	switch {
+	case h.Revision != fc.CTRevision:
+		return reject(fc.CTRsnVersion, 0)
+	case h.GSType != fc.GSTypeDirSvc || h.GSSubtype != fc.GSSubtypeNames:
+		return reject(fc.CTRsnUnsupported, 0)
+	case !known:
+		return reject(fc.CTRsnUnsupported, 0)
+	case len(q.body) < handler.min:
+		return reject(fc.CTRsnLogical, 0)
+	}
+	if len(q.body) >= 4 {
+		q.id = fc.GetAddr(q.body[1:])
+		q.rec = d.byID[q.id]
+	}
+	if handler.own && q.id != from { // a port registers itself only
+		return reject(fc.CTRsnUnable, fc.CTExpPortID)
+	}
+	body, reason, explanation := handler.body(d, &q)
+	if reason != 0 {
+		return reject(reason, explanation)
+	}
+	answer.Cmd = fc.CTAccept
+	changed := fc.Addr(0)
+	if q.changed {
+		changed = from
+	}
+	// What exceeds the requester's limit is left out and told as residual.
+	if room := int(h.Size) * 4; h.Size != 0 && len(body) > room {
+		answer.Size = uint16((len(body) - room) / 4)
+		body = body[:room]
+	}
+	return append(answer.Append(nil), body...), changed
+}

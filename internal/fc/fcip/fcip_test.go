@@ -1,0 +1,334 @@
+package fcip
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"viaduct/internal/fc"
+	"viaduct/internal/testkit"
+)
+
+func unhex(t testing.TB, s string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// vector is an encapsulated FC-VI frame that tshark reads.
+const vector = `0101fefe 0101fefe 0000ffff 0016ffe9  00000000 00000000 00000000 2e2ed1d1
+	04010201 00010101 5829000a 05010000 0005ffff 00000000  00012001 01070000 00000010 cafef00d
+	68656c6c 6f210000 916bba23 4242bdbd`
+
+// TestFCFS_2_3 is the encapsulation. [FCFS-2.3-1]
+func TestFCFS_2_3(t *testing.T) {
+	wire := unhex(t, vector)
+	var f fc.Frame
+	n, err := Parse(wire, &f)
+	if err != nil || n != len(wire) || f.SOF != fc.SOFi3 || f.EOF != fc.EOFt || string(f.Payload) != "hello!" {
+		t.Fatalf("%v, %d, %v", f.String(), n, err)
+	}
+	if b := Append(nil, &f); !bytes.Equal(b, wire) {
+		t.Errorf("appended %x", b)
+	}
+	for n := range wire {
+		if _, err := Parse(wire[:n], &f); err != io.ErrUnexpectedEOF {
+			t.Errorf("the first %d bytes: %v", n, err)
+		}
+	}
+	t.Run("FCFS-2.3-3", func(t *testing.T) { // each tested field broken alone
+		for _, v := range []struct {
+			at   int
+			sync bool
+		}{{0, true}, {5, true}, {8, false}, {11, false}, {13, true}, {15, true}, {24, false}, {28, false}, {30, false},
+			{len(wire) - 4, true}, {len(wire) - 1, true}, {40, false}} {
+			bad := bytes.Clone(wire)
+			bad[v.at] ^= 1
+			n, err := Parse(bad, &f)
+			if err == nil || errors.Is(err, ErrSync) != v.sync || v.sync != (n == 0) {
+				t.Errorf("byte %d broken: %d, %v", v.at, n, err)
+			}
+		}
+	})
+	t.Run("FCFS-2.3-2", func(t *testing.T) {
+		for words, ok := range map[int]bool{15: false, 16: true, 544: true, 545: false} {
+			b := bytes.Clone(wire[:16])
+			b[12], b[13], b[14], b[15] = byte(words>>8), byte(words), ^byte(words>>8), ^byte(words)
+			if n, err := FrameLen(b); (err == nil) != ok || ok && n != 4*words {
+				t.Errorf("%d words: %d, %v", words, n, err)
+			}
+		}
+	})
+}
+
+// TestFCFS_2_4 is the special frame and its exchange.
+func TestFCFS_2_4(t *testing.T) {
+	s := Special{Source: 0x2000020000000001, Entity: 7, Nonce: 0x1122334455667788, UsageFlags: 0xE0, Destination: 0x2000020000000002, KATOV: 60000}
+	wire := unhex(t, `0101fefe 0101fefe 0100feff 0013ffec 00000000 00000000 00000000 0000ffff
+		2000020000000001 0000000000000007 1122334455667788 e0000000 2000020000000002 0000ea60 0000ffff`)
+	t.Run("FCFS-2.4-1", func(t *testing.T) {
+		if b := s.Append(nil); !bytes.Equal(b, wire) {
+			t.Errorf("%x", b)
+		}
+		got, n, err := ParseSpecial(wire)
+		if err != nil || n != SpecialLen || got != s {
+			t.Errorf("%+v, %v", got, err)
+		}
+		for n := range wire {
+			if _, _, err := ParseSpecial(wire[:n]); err == nil {
+				t.Errorf("the first %d bytes parse", n)
+			}
+		}
+	})
+	t.Run("FCFS-2.4-2", func(t *testing.T) {
+		for _, dst := range []fc.WWN{0, 99, s.Destination} {
+			q := s
+			q.Destination = dst
+			echo, ok := q.answer(s.Destination)
+			if ok != (dst == s.Destination) || echo.Changed == ok || echo.Destination != s.Destination {
+				t.Errorf("destination %v: %+v, %v", dst, echo, ok)
+			}
+		}
+	})
+	t.Run("FCFS-2.4-3", func(t *testing.T) {
+		echo := s
+		if !s.accepts(&echo) {
+			t.Error("an unchanged echo is refused")
+		}
+		for i := 32; i < 72; i++ { // words 8 to 17
+			b := bytes.Clone(wire)
+			b[i] ^= 1
+			if got, _, err := ParseSpecial(b); err == nil && s.accepts(&got) {
+				t.Errorf("byte %d changed is accepted", i)
+			}
+		}
+	})
+	if SpecialTimeout < 90*time.Second { // [FCFS-2.4-5]
+		t.Error("time-out too short")
+	}
+	a, b := newSpecial(&Config{FabricName: 1}, 0), newSpecial(&Config{FabricName: 1}, 0)
+	if a.Nonce == b.Nonce { // [FCFS-2.4-7]
+		t.Error("one nonce twice")
+	}
+}
+
+// A sink collects what a link delivers.
+type sink struct {
+	frames chan string
+	down   chan error
+}
+
+func newSink() *sink { return &sink{make(chan string, 100), make(chan error, 1)} }
+
+func (s *sink) Frames(recv func(func(*fc.Frame))) {
+	recv(func(f *fc.Frame) { s.frames <- string(f.Payload) })
+}
+func (s *sink) Room()          {}
+func (s *sink) Down(err error) { s.down <- err }
+
+// accept serves one fabric entity named 2 until the test ends.
+func accept(t *testing.T) (addr string, links chan *Link, errs chan error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	a := NewAcceptor(Config{FabricName: 2})
+	links, errs = make(chan *Link, 10), make(chan error, 10)
+	go func() {
+		for {
+			nc, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			l, err := a.Accept(context.Background(), nc)
+			if err != nil {
+				errs <- err
+				continue
+			}
+			links <- l
+		}
+	}()
+	return ln.Addr().String(), links, errs
+}
+
+// TestLink carries frames both ways; the destination name is learned on the way.
+func TestLink(t *testing.T) {
+	addr, links, errs := accept(t)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
+	defer cancel()
+	x, err := Dial(ctx, addr, Config{FabricName: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-errs; err != ErrRefused {
+		t.Errorf("the first connection: %v", err)
+	}
+	y := <-links
+	if x.Peer() != 2 || y.Peer() != 1 {
+		t.Errorf("peers %v, %v", x.Peer(), y.Peer())
+	}
+	sx, sy := newSink(), newSink()
+	x.Start(sx)
+	y.Start(sy)
+	for i, l := range []*Link{x, y} {
+		for range 50 {
+			l.Send(&fc.Frame{SOF: fc.SOFi3, EOF: fc.EOFt, Payload: []byte{byte(i)}})
+		}
+		l.Flush()
+		for range 50 {
+			if got := <-[]*sink{sy, sx}[i].frames; got != string([]byte{byte(i)}) {
+				t.Fatalf("got %q", got)
+			}
+		}
+	}
+	if s := y.Stats(); s.RecvFrames != 50 || s.SentFrames != 50 {
+		t.Errorf("%+v", s)
+	}
+	x.Close()
+	select {
+	case <-sy.down:
+	case <-ctx.Done():
+		t.Error("the other end does not hear of the end")
+	}
+	y.Close()
+	// A wrong name is refused for good.
+	if _, err := Dial(ctx, addr, Config{FabricName: 1, Peer: 77}); err == nil {
+		t.Error("a wrong destination is accepted")
+	}
+}
+
+// TestKeepAlive: an idle link lives as long as the other end answers.
+func TestKeepAlive(t *testing.T) {
+	addr, links, errs := accept(t)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
+	defer cancel()
+	x, err := Dial(ctx, addr, Config{FabricName: 1, KATOV: 20 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-errs
+	y := <-links
+	sx, sy := newSink(), newSink()
+	x.Start(sx)
+	y.Start(sy)
+	for y.Stats().RecvFrames < 3 || x.Stats().RecvFrames < 3 { // three LKA and their answers
+		select {
+		case err := <-sx.down:
+			t.Fatal(err)
+		case <-ctx.Done():
+			t.Fatalf("%+v, %+v", x.Stats(), y.Stats())
+		case <-time.After(time.Millisecond):
+		}
+	}
+	if len(sx.frames)+len(sy.frames) != 0 {
+		t.Error("a keep alive reached a device")
+	}
+	x.Close()
+	y.Close()
+	// One that never answers.
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	go func() {
+		nc, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		io.CopyN(nc, nc, SpecialLen)
+		io.Copy(io.Discard, nc)
+		nc.Close()
+	}()
+	z, err := Dial(ctx, ln.Addr().String(), Config{FabricName: 1, Peer: 2, KATOV: 20 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sz := newSink()
+	z.Start(sz)
+	select {
+	case err := <-sz.down:
+		if !errors.Is(err, ErrSilent) {
+			t.Error(err)
+		}
+	case <-ctx.Done():
+		t.Error("a silent link lives for ever")
+	}
+	z.Close()
+}
+
+// TestRefusals: what a peer can send wrong ends its connection. [FCFS-2.4-4] [FCFS-2.4-6] [FCFS-2.3-4]
+func TestRefusals(t *testing.T) {
+	addr, links, errs := accept(t)
+	s := Special{Source: 1, Nonce: 5, UsageFlags: UsageClass3, Destination: 2}
+	dial := func() net.Conn {
+		nc, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		nc.SetDeadline(time.Now().Add(testkit.Patience))
+		nc.Write(s.Append(nil))
+		return nc
+	}
+	closed := func(what string, nc net.Conn) {
+		t.Helper()
+		io.CopyN(io.Discard, nc, SpecialLen)
+		if _, err := nc.Read(make([]byte, 1)); err == nil {
+			t.Errorf("%s: the connection goes on", what)
+		}
+		nc.Close()
+	}
+	frame := unhex(t, vector)
+	for _, v := range []struct {
+		what string
+		send []byte
+		good int // frames delivered before
+	}{
+		{"a second special frame", (&Special{Source: 1, Nonce: 8, UsageFlags: UsageClass3, Destination: 2}).Append(nil), 0},
+		{"garbage between frames", append(append([]byte{}, frame...), bytes.Repeat([]byte{0xAA}, 64)...), 1},
+	} {
+		s.Nonce++
+		nc := dial()
+		l := <-links
+		sk := newSink()
+		l.Start(sk)
+		nc.Write(v.send)
+		for range v.good {
+			if got := <-sk.frames; got != "hello!" {
+				t.Errorf("%s: got %q", v.what, got)
+			}
+		}
+		<-sk.down
+		l.Close()
+		closed(v.what, nc)
+	}
+	closed("a nonce used before", dial())
+	if err := <-errs; err == nil || errors.Is(err, ErrRefused) {
+		t.Errorf("nonce: %v", err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(unhex(f, vector))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var fr fc.Frame
+		n, err := Parse(b, &fr)
+		if err == nil {
+			var again fc.Frame
+			if _, err := Parse(Append(nil, &fr), &again); err != nil || n > len(b) {
+				t.Fatal(err)
+			}
+		}
+		ParseSpecial(b)
+	})
+}

@@ -1,0 +1,492 @@
+package fcip
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"viaduct/internal/fc"
+	"viaduct/internal/frameio"
+	"viaduct/internal/perturb"
+	"viaduct/internal/sock"
+)
+
+// SpecialTimeout is how long a Special Frame is waited for: RFC 3821 asks for
+// at least 90 s where a time-out is used. [FCFS-2.4-5]
+const SpecialTimeout = 90 * time.Second
+
+const (
+	// slabSize is how many bytes of frames a link queues before Room says no.
+	slabSize = 256 << 10
+	// slabSlack is what a slab has beyond, for control frames.
+	slabSlack = 64 << 10
+)
+
+// A Device is what a link ends in. Its methods are called from one goroutine
+// at a time, without locks of the link.
+type Device interface {
+	// Frames hands over the frames of one read: recv calls back for each. A
+	// device that needs a lock takes it once around that.
+	Frames(recv func(yield func(f *fc.Frame)))
+	// Room is told when a link that had no room has room again.
+	Room()
+	// Down is told, once, that the link ended, with the reason.
+	Down(err error)
+}
+
+// A Config is what both ends of a link need.
+type Config struct {
+	FabricName fc.WWN // Switch_Name (or Port_Name) of this end; not zero
+	Entity     uint64 // identifies this end under that name
+	Peer       fc.WWN // expected name of the other end; 0 asks for it
+	WrapConn   func(net.Conn) net.Conn
+	Congestion string // congestion control of the socket, "" leaves the system's
+	Logger     *slog.Logger
+	// KATOV is K_A_TOV: a link that is idle for half of it is tried by LKA,
+	// and one that is silent for twice as long is given up. 0 means 60 s.
+	KATOV time.Duration
+	// KeepAlive is the period of TCP's own keepalive; 0 means 15 s.
+	KeepAlive time.Duration
+}
+
+// Stats counts what a link carried.
+type Stats struct {
+	SentFrames, RecvFrames uint64
+	SentBytes, RecvBytes   uint64
+	BadCRC                 uint64
+	BadFrames              uint64 // malformed, dropped
+	Overflow               uint64 // frames lost because the queue was full
+}
+
+// A Link is an FCIP link over one TCP connection. Send, Room and Flush may be
+// called from any goroutine.
+type Link struct {
+	c    *frameio.Conn
+	dev  Device
+	peer fc.WWN // name of the other end
+
+	mu      perturb.Mutex
+	pend    []byte // frames not yet given to the writer; guarded by mu
+	stalled bool   // Room said no; guarded by mu
+	fly     []byte // being written; owned by the send role
+
+	frame  fc.Frame // of the receive role
+	head   header   // likewise
+	batch  []byte
+	used   int
+	rxErr  error
+	feed   func(yield func(f *fc.Frame))
+	stats  struct{ sentF, recvF, sentB, recvB, crc, bad, over atomic.Uint64 }
+	closed atomic.Bool
+
+	katov    time.Duration
+	watchdog *time.Timer // set by Start
+	heard    uint64      // frames received when the watchdog last looked; its own
+	quiet    int         // how often it heard nothing since; its own
+	answer   bool        // an LKA was answered; owned by the receive role
+	once     sync.Once
+	down     chan struct{}
+	roomy    chan struct{} // one slot: room has come
+}
+
+// Dial opens a link to address, host and port. The link delivers frames after
+// Start.
+func Dial(ctx context.Context, address string, cfg Config) (*Link, error) {
+	return dial(ctx, address, cfg, 0)
+}
+
+// dial is Dial with a bound for the TCP connection, 0 for the system's.
+func dial(ctx context.Context, address string, cfg Config, connect time.Duration) (*Link, error) {
+	d := net.Dialer{Timeout: connect}
+	peer := cfg.Peer
+	for range 2 {
+		nc, err := d.DialContext(ctx, "tcp", address)
+		if err != nil {
+			return nil, err
+		}
+		if cfg.WrapConn != nil {
+			nc = cfg.WrapConn(nc)
+		}
+		s := newSpecial(&cfg, peer)
+		echo, err := exchange(ctx, nc, &s)
+		if err != nil {
+			nc.Close()
+			return nil, err
+		}
+		if s.accepts(echo) {
+			return newLink(nc, cfg, echo.Destination)
+		}
+		nc.Close()
+		// The acceptor told its name: ask again for that one.
+		want := s
+		want.Changed, want.Destination = true, echo.Destination
+		if peer != 0 || *echo != want || echo.Destination == 0 {
+			return nil, fmt.Errorf("fcip: %s is not %v: it answers as %v", address, s.Destination, echo.Destination)
+		}
+		peer = echo.Destination
+	}
+	return nil, fmt.Errorf("fcip: %s changes its name", address)
+}
+
+func newSpecial(cfg *Config, dst fc.WWN) Special {
+	var nonce [8]byte
+	rand.Read(nonce[:]) // [FCFS-2.4-7]
+	katov := uint32(DefaultKATOV)
+	if cfg.KATOV != 0 {
+		katov = uint32(cfg.KATOV / time.Millisecond)
+	}
+	return Special{Source: cfg.FabricName, Entity: cfg.Entity, Nonce: binary.BigEndian.Uint64(nonce[:]),
+		UsageFlags: UsageSOFf | UsageClass2 | UsageClass3, Destination: dst, KATOV: katov}
+}
+
+// exchange sends s and reads the echo.
+func exchange(ctx context.Context, nc net.Conn, s *Special) (*Special, error) {
+	stop := context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	deadline := time.Now().Add(SpecialTimeout)
+	nc.SetDeadline(deadline)
+	if _, err := nc.Write(s.Append(nil)); err != nil {
+		return nil, wrapCtx(ctx, err)
+	}
+	echo, err := readSpecial(nc)
+	if err != nil {
+		return nil, wrapCtx(ctx, err)
+	}
+	if !stop() {
+		return nil, ctx.Err()
+	}
+	nc.SetDeadline(time.Time{})
+	return echo, nil
+}
+
+func wrapCtx(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+func readSpecial(r io.Reader) (*Special, error) {
+	var b [SpecialLen]byte
+	if _, err := io.ReadFull(r, b[:]); err != nil {
+		return nil, err
+	}
+	s, _, err := ParseSpecial(b[:])
+	return &s, err
+}
+
+// An Acceptor makes links of the TCP connections that arrive at a fabric
+// entity. It remembers the last nonce of each address. [FCFS-2.4-4]
+type Acceptor struct {
+	cfg    Config
+	mu     perturb.Mutex
+	nonces map[string]uint64 // guarded by mu
+}
+
+// NewAcceptor returns an acceptor for connections to the entity cfg names.
+func NewAcceptor(cfg Config) *Acceptor {
+	return &Acceptor{cfg: cfg, nonces: map[string]uint64{}}
+}
+
+// ErrRefused is returned by Accept for a connection that asked for another
+// name and was told ours; the caller comes again.
+var ErrRefused = errors.New("fcip: connection asked for another fabric entity")
+
+// maxNonces bounds the addresses whose last nonce is remembered.
+const maxNonces = 4096
+
+// Accept reads the Special Frame of nc and answers it. It owns nc: after an
+// error it is closed.
+func (a *Acceptor) Accept(ctx context.Context, nc net.Conn) (*Link, error) {
+	if a.cfg.WrapConn != nil {
+		nc = a.cfg.WrapConn(nc)
+	}
+	l, err := a.accept(ctx, nc)
+	if err != nil {
+		nc.Close()
+	}
+	return l, err
+}
+
+func (a *Acceptor) accept(ctx context.Context, nc net.Conn) (*Link, error) {
+	stop := context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	nc.SetDeadline(time.Now().Add(SpecialTimeout))
+	s, err := readSpecial(nc)
+	if err != nil {
+		return nil, wrapCtx(ctx, err)
+	}
+	host := ""
+	if ra := nc.RemoteAddr(); ra != nil {
+		host, _, _ = net.SplitHostPort(ra.String())
+	}
+	a.mu.Lock()
+	last, seen := a.nonces[host]
+	if len(a.nonces) >= maxNonces {
+		clear(a.nonces)
+	}
+	a.nonces[host] = s.Nonce
+	a.mu.Unlock()
+	switch {
+	case seen && last == s.Nonce:
+		return nil, fmt.Errorf("fcip: nonce %016x was used before", s.Nonce)
+	case s.Changed || s.Source == 0:
+		return nil, fmt.Errorf("%w: special frame from %v", ErrFrame, s.Source)
+	}
+	echo, ok := s.answer(a.cfg.FabricName)
+	if _, err := nc.Write(echo.Append(nil)); err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, ErrRefused
+	}
+	if !stop() {
+		return nil, ctx.Err()
+	}
+	nc.SetDeadline(time.Time{})
+	return newLink(nc, a.cfg, s.Source)
+}
+
+func newLink(nc net.Conn, cfg Config, peer fc.WWN) (*Link, error) {
+	if cfg.KATOV == 0 {
+		cfg.KATOV = DefaultKATOV * time.Millisecond
+	}
+	l := &Link{peer: peer, katov: cfg.KATOV, down: make(chan struct{}), roomy: make(chan struct{}, 1), pend: make([]byte, 0, slabSize+slabSlack), fly: make([]byte, 0, slabSize+slabSlack)}
+	l.feed = l.each
+	if err := sock.Tune(nc, sock.Tuning{KeepAlive: cfg.KeepAlive}); err != nil { // [FCFS-2.3-5]
+		nc.Close()
+		return nil, err
+	}
+	if cfg.Congestion != "" {
+		sock.Tune(nc, sock.Tuning{Congestion: cfg.Congestion}) // a wish
+	}
+	l.c = frameio.New(nc, (*protocol)(l), frameio.Options{})
+	return l, nil
+}
+
+// Peer returns the name of the other end.
+func (l *Link) Peer() fc.WWN { return l.peer }
+
+// NetConn returns the TCP connection, for its addresses.
+func (l *Link) NetConn() net.Conn { return l.c.NetConn() }
+
+// Start begins to deliver frames to dev.
+func (l *Link) Start(dev Device) {
+	l.dev = dev
+	l.watch()
+	l.c.Start(nil)
+}
+
+// Send queues f. It is written by the next Flush, or before.
+func (l *Link) Send(f *fc.Frame) {
+	l.mu.Lock()
+	if len(l.pend)+MaxLen > cap(l.pend) {
+		l.mu.Unlock()
+		l.stats.over.Add(1)
+		return
+	}
+	l.pend = Append(l.pend, f)
+	l.mu.Unlock()
+	l.stats.sentF.Add(1)
+}
+
+// Room returns how many data frames, of the longest kind, the link takes at
+// least. When there is none the device is told by Room as soon as that changes.
+func (l *Link) Room() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := slabSize - len(l.pend); n > 0 {
+		return (n + MaxLen - 1) / MaxLen
+	}
+	l.stalled = true
+	return 0
+}
+
+// WaitRoom waits until the link has room or has ended. It is for forwarders
+// that hold no lock, and hold back whoever sends to them meanwhile.
+func (l *Link) WaitRoom() {
+	for l.Room() == 0 {
+		select {
+		case <-l.roomy:
+		case <-l.down:
+			return
+		}
+	}
+}
+
+// Flush writes what is queued, or sees to it that somebody does.
+func (l *Link) Flush() { l.c.Kick() }
+
+// Poll handles what has arrived, without blocking; see frameio.
+func (l *Link) Poll() bool { return l.c.Poll() }
+
+// Unpoll tells that the poller goes to sleep.
+func (l *Link) Unpoll() { l.c.Unpoll() }
+
+// Quiesce waits until no method of the device that began before runs any more.
+func (l *Link) Quiesce() { l.c.Quiesce() }
+
+// Close sends what is queued, ends the link and waits until nothing of it
+// runs. The device is not told.
+func (l *Link) Close() error {
+	l.closed.Store(true)
+	if l.watchdog != nil {
+		l.watchdog.Stop()
+	}
+	l.once.Do(func() { close(l.down) })
+	l.c.Kick()
+	l.c.Shutdown()
+	return l.c.CloseAfter(100 * time.Millisecond)
+}
+
+// Abort resets the connection without waiting. The device is told.
+func (l *Link) Abort(err error) {
+	l.c.Abort()
+	l.fail(err)
+}
+
+// Done is closed when the link has ended.
+func (l *Link) Done() <-chan struct{} { return l.down }
+
+func (l *Link) fail(err error) {
+	l.once.Do(func() {
+		close(l.down)
+		if l.watchdog != nil {
+			l.watchdog.Stop()
+		}
+		if l.dev != nil && !l.closed.Load() {
+			l.dev.Down(err)
+		}
+	})
+}
+
+// Stats returns a copy of the counters.
+func (l *Link) Stats() Stats {
+	return Stats{SentFrames: l.stats.sentF.Load(), RecvFrames: l.stats.recvF.Load(), SentBytes: l.stats.sentB.Load(),
+		RecvBytes: l.stats.recvB.Load(), BadCRC: l.stats.crc.Load(), BadFrames: l.stats.bad.Load(), Overflow: l.stats.over.Load()}
+}
+
+// protocol is the Link as its frameio.Conn sees it.
+type protocol Link
+
+var _ frameio.Protocol = (*protocol)(nil)
+
+// Fill gives the writer everything that is queued.
+func (p *protocol) Fill(b *frameio.Batch) {
+	l := (*Link)(p)
+	if len(l.fly) > 0 {
+		return
+	}
+	l.mu.Lock()
+	l.pend, l.fly = l.fly[:0], l.pend
+	l.mu.Unlock()
+	if len(l.fly) > 0 {
+		l.stats.sentB.Add(uint64(len(l.fly)))
+		b.Bytes(l.fly)
+	}
+}
+
+// Sent tells that the batch has left. Only now those are woken who wait for
+// room, and if nothing else is queued they get the same memory again: what they
+// write is in the processor's cache when it is sent.
+func (p *protocol) Sent() {
+	p.mu.Lock()
+	p.fly = p.fly[:0]
+	if len(p.pend) == 0 {
+		p.pend, p.fly = p.fly, p.pend
+	}
+	p.mu.Unlock()
+	p.wake()
+}
+
+// wake tells a device that stalled.
+func (p *protocol) wake() {
+	l := (*Link)(p)
+	l.mu.Lock()
+	tell := l.stalled && len(l.pend) < slabSize/2
+	if tell {
+		l.stalled = false
+	}
+	l.mu.Unlock()
+	if tell {
+		select {
+		case l.roomy <- struct{}{}:
+		default:
+		}
+		if l.dev != nil {
+			l.dev.Room()
+		}
+	}
+}
+
+// Receive takes the complete frames at the front of b.
+func (p *protocol) Receive(b []byte, _ bool) (int, int, error) {
+	l := (*Link)(p)
+	if len(b) < 16 {
+		return 0, 0, nil
+	}
+	if n, err := FrameLen(b); err != nil {
+		return 0, 0, err
+	} else if len(b) < n {
+		return 0, 0, nil
+	}
+	l.batch, l.used, l.rxErr = b, 0, nil
+	l.dev.Frames(l.feed)
+	l.stats.recvB.Add(uint64(l.used))
+	l.batch = nil
+	if l.answer {
+		l.answer = false
+		l.c.Kick()
+	}
+	return l.used, 0, l.rxErr
+}
+
+// each yields the frames of the batch in hand.
+func (l *Link) each(yield func(f *fc.Frame)) {
+	frames := uint64(0)
+	for l.rxErr == nil && l.used < len(l.batch) {
+		n, err := Parse(l.batch[l.used:], &l.frame)
+		switch {
+		case err == nil:
+			l.used += n
+			frames++
+			if l.frame.SOF == fc.SOFf && l.keepAlive(&l.frame) {
+				continue
+			}
+			yield(&l.frame)
+			if l.frame.Taker != nil {
+				frames += l.follow(l.batch[l.used-n : l.used])
+			}
+		case err == io.ErrUnexpectedEOF:
+			l.stats.recvF.Add(frames)
+			return
+		case errors.Is(err, ErrSync):
+			l.rxErr = err // [FCFS-2.3-4]
+		case errors.Is(err, fc.ErrCRC): // [FCFS-2.1-6]
+			l.stats.crc.Add(1)
+			l.used += n
+		default:
+			l.stats.bad.Add(1)
+			if n == 0 {
+				l.rxErr = err
+			}
+			l.used += n
+		}
+	}
+	l.stats.recvF.Add(frames)
+}
+
+func (p *protocol) Direct(iov [][]byte) ([][]byte, error) { return iov, nil }
+func (p *protocol) DirectDone(int) error                  { return nil }
+func (p *protocol) Drained()                              {}
+
+// Failed tells that the connection ended.
+func (p *protocol) Failed(err error) { (*Link)(p).fail(err) }

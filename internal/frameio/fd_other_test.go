@@ -1,5 +1,0 @@
-//go:build !linux
-
-package frameio
-
-func openFiles() int { return 0 }

@@ -1,0 +1,58 @@
+package frameio
+
+import (
+	"testing"
+
+	"viaduct/internal/testkit"
+)
+
+// Who starts a connection by polling receives by that alone, until Unpoll:
+// then the passive goroutine does.
+func TestStartPolled(t *testing.T) {
+	everyKind(t, func(t *testing.T, k kind) {
+		a, b := k.connect(t)
+		a.c.Start(nil)
+		first := b.expect(t, [][]byte{{1}})
+		b.c.StartPolled([]byte{0, 0, 0, 1, 1}) // a frame that came before
+		for done := false; !done; {
+			b.c.Poll()
+			select {
+			case <-first:
+				done = true
+			default:
+			}
+		}
+		polled := b.expect(t, [][]byte{{2, 3}})
+		a.post([]byte{2, 3})
+		a.c.Kick()
+		for done := false; !done; {
+			b.c.Poll()
+			select {
+			case <-polled:
+				done = true
+			default:
+			}
+		}
+		b.c.Unpoll()
+		for _, p := range [][]byte{{4}, make([]byte, 70000)} {
+			alone := b.expect(t, [][]byte{p})
+			a.post(p)
+			a.c.Kick()
+			testkit.Await(t, "a frame without polling", alone)
+		}
+	})
+}
+
+// The end of a connection that is polled, and was never left, is told and takes
+// everything along.
+func TestEndPolled(t *testing.T) {
+	everyKind(t, func(t *testing.T, k kind) {
+		a, b := k.connect(t)
+		a.c.Start(nil)
+		b.c.StartPolled(nil)
+		a.c.Shutdown()
+		done := make(chan error, 1)
+		go func() { done <- b.c.CloseAfter(testkit.Patience) }()
+		testkit.Await(t, "CloseAfter hears of the peer's end", done)
+	})
+}

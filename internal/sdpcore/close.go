@@ -1,0 +1,162 @@
+package sdpcore
+
+import (
+	"io"
+
+	"viaduct/internal/wire/sdpwire"
+)
+
+// CloseWrite ends the outgoing stream after what is queued: the transfers are
+// completed, then DisConn goes. [SDP-8.2.1-4] Reading goes on, until the peer
+// closes too or one of the ends aborts. [SDP-8.2.1-1] [SDP-8.2.1-3] [SDP-8.2.1-9]
+// [SDP-8.2.1-10]
+func (m *Machine) CloseWrite(now Time, out []Action) []Action {
+	m.begin(now, out)
+	m.src.closing = true
+	return m.end()
+}
+
+// Abort ends the connection at once: unsent data is dropped, AbortConn goes if
+// a DisConn went before. [SDP-8.2.2-1] [SDP-8.2.2-5] [SDP-8.2.1-18]
+func (m *Machine) Abort(now Time, err error, out []Action) []Action {
+	m.begin(now, out)
+	m.abort(err)
+	return m.end()
+}
+
+// LLPClosed says that the LLP connection is gone. Whether that was graceful
+// depends on DisConn and AbortConn alone: a peer whose program ends after its
+// DisConn resets a TCP connection on which credit still came to it. err is the
+// cause, if there is one. [SDP-8.2.1-12] [SDP-8.2.2-4] [D-48]
+func (m *Machine) LLPClosed(now Time, err error, out []Action) []Action {
+	m.begin(now, out)
+	switch {
+	case m.life == lifeDead || m.life == lifeSuspended || m.life == lifeFinished:
+	case m.snk.eof:
+		m.dieWith(io.EOF, orReset(err)) // graceful for the reader; what was not sent is lost
+	default:
+		m.die(orReset(err))
+	}
+	return m.end()
+}
+
+func orReset(err error) error {
+	if err == nil {
+		return ErrReset
+	}
+	return err
+}
+
+// Finished reports whether both directions have been closed gracefully.
+func (m *Machine) Finished() bool { return m.life == lifeFinished }
+
+// WriteErr returns why writes fail on a connection that has ended, or nil. It is
+// nil too if the peer had closed its direction, no AbortConn followed and nothing
+// was left to send: then the end was graceful. [SDP-8.2.1-12] [SDP-8.2.1-22]
+func (m *Machine) WriteErr() error {
+	if m.life != lifeDead || m.err == io.EOF && !m.lost {
+		return nil
+	}
+	return m.werr
+}
+
+// Acknowledged reports whether the peer has acknowledged all messages that were
+// more than news of credit. An MSeqAck of 0 is taken to mean message 0: the peer
+// has said something since. [D-08]
+func (m *Machine) Acknowledged() bool {
+	c := &m.cr
+	return !c.acked.less(c.lastReal) || !c.ackSure && c.lastReal == c.first+1
+}
+
+// Dead reports whether the connection ended abortively or the LLP is gone.
+func (m *Machine) Dead() bool { return m.life == lifeDead }
+
+// finish: both DisConns have gone; the LLP is torn down. [SDP-8.2.1-23]
+func (m *Machine) finish() {
+	m.life = lifeFinished
+	m.do(Action{Op: OpFinish})
+}
+
+// handleDisConn: the peer's stream has ended. Our SinkAvails are void, reads
+// end, sending goes on. [SDP-8.2.1-15] [SDP-8.2.1-16] [SDP-6.2.3-2]
+func (m *Machine) handleDisConn(msg *sdpwire.Message) {
+	k := &m.snk
+	switch {
+	case k.disSeen:
+		m.violation("SDP-8.2.1-6", msg.MID, "a second time")
+		return
+	case k.adverts.len() > 0 || k.expected > 0: // [SDP-8.2.1-4]
+		m.violation("SDP-8.2.1-4", msg.MID, "before all transfers were complete")
+		return
+	}
+	k.eof, k.disSeen = true, true
+	m.do(Action{Op: OpPeerClosed})
+	m.voidOffers()
+	if m.src.disSent {
+		m.finish()
+	}
+}
+
+// abort ends the connection by our own doing. With DisConn already sent the
+// peer is told to forget it [SDP-8.2.2-1]: any credit will do, the last one too,
+// as nothing follows that it could be kept for [D-48]. Otherwise nothing more is
+// sent [SDP-8.2.2-2] [SDP-6.2.4-2].
+func (m *Machine) abort(err error) {
+	if m.life == lifeDead {
+		return
+	}
+	told := m.src.disSent && (m.life == lifeOpen || m.life == lifeSuspending) && m.cr.credit() > 0
+	if told {
+		m.send(sdpwire.AbortConn, 0)
+	}
+	m.do(Action{Op: OpAbort, Local: told, Err: err}) // [SDP-8.2.2-3] [SDP-8.2.2-7]
+	m.die(err)
+}
+
+// abortRemote ends the connection because of an AbortConn.
+func (m *Machine) abortRemote() {
+	m.snk.eof = false // the DisConn before is to be ignored
+	m.do(Action{Op: OpAbort, Err: ErrReset})
+	m.die(ErrReset)
+}
+
+// verdict is what a read ends with on a dead connection, behind the bytes that
+// had come.
+func (m *Machine) verdict() error {
+	if m.err == io.EOF || m.snk.eof && m.err == nil {
+		return io.EOF
+	}
+	return m.err
+}
+
+// die completes all reads and writes with the bytes they have and revokes all
+// advertisements. [SDP-8.2.1-13] [SDP-8.2.1-14] [SDP-8.2.1-24] [SDP-8.2.2-5]
+// Payload that had come stays readable, unless the ULP closed the connection
+// itself.
+func (m *Machine) die(err error) { m.dieWith(err, err) }
+
+// dieWith is die with an error of its own for the writes.
+func (m *Machine) dieWith(err, werr error) {
+	s, k := &m.src, &m.snk
+	m.life, m.err, m.werr = lifeDead, err, werr
+	m.lost = s.writes.len() > 0 || s.closing && !s.disSent
+	m.revokeAdvs()
+	for k.offers.len() > 0 {
+		m.endOffer(0, false)
+	}
+	k.ops.clear()
+	k.opsLocal, k.localN = 0, 0
+	k.adverts.clear()
+	k.cancelOpen, k.cancelWant, k.srcCancel = false, false, false
+	s.cancelOpen, s.cancelWant, s.nforced = false, false, 0
+	for s.writes.len() > 0 {
+		m.dropWrite(0, werr)
+	}
+	s.avail.clear()
+	for i := range k.reads.len() {
+		k.reads.at(i).inflight = 0
+	}
+	if err == ErrClosed {
+		m.dropHeld()
+	}
+}

@@ -1,0 +1,292 @@
+package sdpcore
+
+import (
+	"fmt"
+	"time"
+
+	"viaduct/internal/wire/sdpwire"
+)
+
+// A Role is the part a peer played in setting up the present LLP connection. [D-54]
+type Role uint8
+
+const (
+	Connecting Role = iota // sent the Hello
+	Accepting              // sent the HelloAck
+)
+
+// String returns "connecting" or "accepting".
+func (r Role) String() string {
+	if r == Accepting {
+		return "accepting"
+	}
+	return "connecting"
+}
+
+// A Policy says which mode a half-connection is steered to. [D-42]
+type Policy uint8
+
+const (
+	Auto         Policy = iota // by what the traffic looks like
+	PinBuffered                // Buffered as soon as possible
+	PinCombined                // Combined
+	PinPipelined               // Pipelined
+)
+
+// String returns "auto", "buffered", "combined" or "pipelined".
+func (p Policy) String() string {
+	switch p {
+	case PinBuffered:
+		return "buffered"
+	case PinCombined:
+		return "combined"
+	case PinPipelined:
+		return "pipelined"
+	}
+	return "auto"
+}
+
+// Infinite as a threshold means that zero copy is never begun. [SDP-11-1]
+const Infinite = 1 << 62
+
+// Params are the properties of a connection at the end of its set-up.
+type Params struct {
+	Role Role
+
+	// More of both may be announced by any later message. [SDP-10.3-2]
+	RecvBufs       int // own receive Private Buffers announced, 3 to 65535; the driver posts one more as a spare [D-08]
+	RecvSize       int // bytes of each, at least 37
+	PeerBufs       int // as announced by the peer
+	PeerSize       int // as announced by the peer
+	MaxAdverts     int // announced to the peer
+	PeerMaxAdverts int // announced by the peer
+	ORD            int // RDMA Reads that may be open at one time, after both Hellos
+
+	SendPolicy Policy // of the half in which this end is Data Source
+	RecvPolicy Policy // of the other half
+
+	SendThreshold int  // writes longer than this many bytes go by zero copy; Infinite for never [D-39]
+	RecvThreshold int  // reads longer than this suit zero copy; raised to RecvSize [SDP-9-1] [SDP-10-6]
+	NoRead        bool // never issue an RDMA Read: answer every SrcAvail by SendSm [SDP-9-5]
+	NoSinkAvail   bool // never send a SinkAvail
+	NoInvalidate  bool // complete with Send with SE only [D-41]
+	BigPrefix     bool // put as much payload as fits into a SrcAvail, not one byte [D-82]
+	UrgentApart   bool // keep urgent bytes out of the stream [D-29]
+
+	RecvBudget int // bytes of payload held for the ULP beside the Private Buffers [SDP-9.5.6-1] [D-79]
+	SendBudget int // bytes the driver can copy on the sending side; bounds what a timed-out SrcAvail turns into Bcopy [D-81]
+
+	MinRecvSize, MaxRecvSize int  // bounds of RecvSize when the peer asks for another [SDP-10.6-7]
+	NoResize                 bool // keep RecvSize whatever the peer asks [SDP-10.6-14]
+	NoSuspend                bool // answer SuspComm by an abort [D-55]
+	MinSuspendPort           int  // least port a SuspComm may name [D-55]
+
+	Timers Timers
+
+	// First numbers, to make wrap-around cheap to test. Zero on the wire of a
+	// real connection. [SDP-6.1.5-1]
+	FirstSend, FirstRecv         uint32
+	FirstSrcCount, FirstSnkCount uint32
+}
+
+// Timers are the times a machine acts on by itself. A zero field takes the default.
+type Timers struct {
+	LocalRead    time.Duration // a SrcAvail without reader is fetched into local memory after this; default 1 ms [D-38]
+	Deadlock     time.Duration // both ends advertise and nobody reads; default 10 ms, the Connecting Peer waits twice longer again [D-38]
+	Unanswered   time.Duration // a SrcAvail without answer goes by Bcopy if it fits SendBudget; default 1 s [D-81]
+	Cancel       time.Duration // an unanswered cancel ends the connection; default 5 s [D-81]
+	Suspend      time.Duration // as above for a suspension; default 5 s [D-53]
+	Hysteresis   time.Duration // least time between two changes of mode by policy; default 1 s [D-42]
+	ModeAck      time.Duration // wait before asking for the acknowledgement of a ModeChange; default 200 ms [D-45]
+	Nudge        time.Duration // payload stopped at two credits asks for more after this; default 5 ms [D-10]
+	SuspendLimit int           // suspensions answered per minute, at most 8; default 4, negative for no limit [D-55]
+}
+
+func (t *Timers) fill() {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	set(&t.LocalRead, time.Millisecond)
+	set(&t.Deadlock, 10*time.Millisecond)
+	set(&t.Unanswered, time.Second)
+	set(&t.Cancel, 5*time.Second)
+	set(&t.Suspend, 5*time.Second)
+	set(&t.Hysteresis, time.Second)
+	set(&t.ModeAck, 200*time.Millisecond)
+	set(&t.Nudge, 5*time.Millisecond)
+	if t.SuspendLimit == 0 {
+		t.SuspendLimit = 4
+	}
+}
+
+// A life is where a machine stands as a whole.
+type life uint8
+
+const (
+	lifeOpen       life = iota // messages go both ways
+	lifeSuspending             // finishing RDMA before SuspComm or SuspCommAck
+	lifeSuspSent               // SuspComm is out; only the peer may send [SDP-13.1.1-5]
+	lifeSuspended              // no connection until Resume [SDP-13.1.1-7]
+	lifeFinished               // DisConn sent and received
+	lifeDead                   // aborted, or the LLP is gone
+)
+
+var lifeNames = [...]string{"open", "suspending", "suspend sent", "suspended", "finished", "dead"}
+
+func (l life) String() string { return lifeNames[l] }
+
+// A Machine is one end of an SDP connection. Make it by New.
+type Machine struct {
+	p    Params
+	now  time.Duration
+	out  []Action
+	life life
+	err  error // why lifeDead: what reads end with
+	werr error // and writes
+	lost bool  // something was written that had not been sent by then
+
+	cr  credits
+	src source
+	snk sink
+	rsz resize
+	sus suspend
+
+	keys  uint64 // advertisements made so far
+	stats Stats
+}
+
+// New returns a machine for a connection whose Hello and HelloAck have been
+// exchanged. [SDP-6.2-1] Both halves begin in Combined Mode. [SDP-8.1.1-23] [SDP-8.1.1-30]
+// [SDP-12-11] It panics if p breaks a limit of the protocol; check the peer's
+// values before.
+func New(p Params) *Machine {
+	m := &Machine{}
+	m.start(p)
+	return m
+}
+
+func (m *Machine) start(p Params) {
+	switch {
+	case p.RecvBufs < sdpwire.MinBuffers || p.RecvBufs > 65535, p.PeerBufs < sdpwire.MinBuffers: // [SDP-10-2] [SDP-10.3-1] [SDP-6.1.3-2]
+		panic(fmt.Sprintf("sdpcore: %d and %d buffers", p.RecvBufs, p.PeerBufs))
+	case p.RecvSize < sdpwire.MinBufferSize, p.PeerSize < sdpwire.MinBufferSize: // [SDP-10-5]
+		panic(fmt.Sprintf("sdpcore: buffers of %d and %d bytes", p.RecvSize, p.PeerSize))
+	case p.MaxAdverts < 1, p.PeerMaxAdverts < 1, p.ORD < 1:
+		panic(fmt.Sprintf("sdpcore: %d and %d advertisements, %d reads", p.MaxAdverts, p.PeerMaxAdverts, p.ORD))
+	}
+	p.Timers.fill()
+	if p.MinRecvSize == 0 {
+		p.MinRecvSize = sdpwire.MinBufferSize
+	}
+	if p.MaxRecvSize == 0 {
+		p.MaxRecvSize = max(p.RecvSize, 64<<10)
+	}
+	p.RecvThreshold = max(p.RecvThreshold, p.RecvSize) // [SDP-9-1] [SDP-9.5.1-2] [SDP-10-6]
+	m.p = p
+	m.cr.start(p)
+	m.rsz = resize{actual: p.PeerSize}
+	m.src.mode, m.src.threshold, m.src.count = sdpwire.Combined, p.SendThreshold, serial(p.FirstSrcCount) // [SDP-9.5.1-7]
+	m.snk.mode, m.snk.count = sdpwire.Combined, serial(p.FirstSnkCount)                                   // [SDP-6.3.3.4-2]
+}
+
+// Err returns why the connection ended abortively, or nil.
+func (m *Machine) Err() error { return m.err }
+
+// SendMode and RecvMode return the present modes of the two halves; they are
+// independent. [SDP-11-3]
+func (m *Machine) SendMode() sdpwire.Mode { return m.src.mode }
+func (m *Machine) RecvMode() sdpwire.Mode { return m.snk.mode }
+
+// SendQueue returns the number of bytes written and not yet sent, read or
+// acknowledged.
+func (m *Machine) SendQueue() int { return m.src.queued }
+
+// Held returns the number of payload bytes held for reads to come.
+func (m *Machine) Held() int { return m.snk.held }
+
+// Readable reports whether a read posted now would end without waiting for
+// anything but an RDMA Read: there are bytes, or the end of the stream.
+func (m *Machine) Readable() bool {
+	return m.snk.held > 0 || m.snk.eof || m.life == lifeDead || m.snk.adverts.len() > 0
+}
+
+// Stats returns a copy of the counters.
+func (m *Machine) Stats() Stats { return m.stats }
+
+// SetBudgets changes Params.SendBudget and RecvBudget.
+func (m *Machine) SetBudgets(send, recv int) { m.p.SendBudget, m.p.RecvBudget = send, recv }
+
+// Detachable returns the offset from which write id is still queued, and
+// whether the driver may copy its bytes from there and let the caller go: they
+// are not advertised.
+func (m *Machine) Detachable(id uint64) (off int, ok bool) {
+	s := &m.src
+	for i := range s.writes.len() {
+		if w := s.writes.at(i); w.id == id {
+			advertised := i >= s.nforced && i < s.covered()
+			return w.off, !advertised
+		}
+	}
+	return 0, false
+}
+
+// begin and end bracket every event.
+func (m *Machine) begin(now time.Duration, out []Action) {
+	m.now, m.out = max(now, m.now), out
+}
+
+func (m *Machine) end() []Action {
+	m.pump()
+	out := m.out
+	m.out = nil
+	return out
+}
+
+func (m *Machine) do(a Action) *Action {
+	m.out = append(m.out, a)
+	return &m.out[len(m.out)-1]
+}
+
+func (m *Machine) violation(row string, mid sdpwire.MID, format string, args ...any) {
+	m.stats.Violations++
+	m.abort(&Violation{Row: row, MID: mid, What: fmt.Sprintf(format, args...)})
+}
+
+// Stats count what a machine has done since it was made. They survive Resume.
+type Stats struct {
+	SentBytesBcopy     uint64 // payload of Data
+	SentBytesPrefix    uint64 // payload of SrcAvail
+	SentBytesTransact  uint64 // payload of SinkAvail
+	SentBytesRead      uint64 // taken by the peer's RDMA Reads, when acknowledged
+	SentBytesWrite     uint64 // by RDMA Write
+	RecvBytesBcopy     uint64
+	RecvBytesPrefix    uint64
+	RecvBytesTransact  uint64
+	RecvBytesRead      uint64 // fetched by RDMA Read
+	RecvBytesWrite     uint64 // written by the peer, when acknowledged
+	SentMessages       uint64
+	RecvMessages       uint64
+	SentCreditUpdates  uint64 // empty Data messages
+	CreditStalls       uint64 // times that payload had to wait for credit
+	SentSrcAvails      uint64
+	RecvSrcAvails      uint64
+	SentSinkAvails     uint64
+	RecvSinkAvails     uint64
+	StaleSinkAvails    uint64 // received and discarded by the counter
+	Overrides          uint64 // SrcAvails given up for a SinkAvail
+	SentSendSms        uint64
+	RecvSendSms        uint64
+	SentSrcCancels     uint64
+	SentSinkCancels    uint64
+	ModeChangesSent    uint64
+	ModeChangesRecv    uint64
+	UrgentSent         uint64
+	UrgentRecv         uint64
+	Resizes            uint64
+	Suspensions        uint64
+	Violations         uint64
+	CompactedBytes     uint64 // copied to free a Private Buffer
+	LongestCreditStall time.Duration
+}

@@ -1,0 +1,246 @@
+package sdpcore
+
+import (
+	"time"
+
+	"viaduct/internal/wire/sdpwire"
+)
+
+// opsDirect returns the number of RDMA Reads in progress into reads of the ULP.
+func (s *sink) opsDirect() int { return s.ops.len() - s.opsLocal }
+
+// fetch carries out the peer's request: it starts an RDMA Read into r [SDP-9-4] from the oldest SrcAvail that has bytes left
+// to ask for. [SDP-9.2-7] [SDP-9.5.2.1-3] If r does not suit, that SrcAvail is
+// to be answered by SendSm. [SDP-9.2-6] [SDP-6.3.5-1]
+func (m *Machine) fetch(r *read) bool {
+	s := &m.snk
+	i := m.fetchable()
+	if i < 0 || s.opsLocal > 0 || s.held > 0 {
+		return false
+	}
+	a := s.adverts.at(i)
+	room, left := r.n-r.off-r.inflight, a.size-a.asked
+	// [SDP-9.2-5]
+	if m.p.NoRead || room < left && room <= m.p.RecvThreshold {
+		if i == 0 && r.inflight == 0 && (r.off == 0 || r.all) {
+			a.wantSm = true
+		}
+		return false
+	}
+	n := min(room, left) // behind the prefix, from the STag named [SDP-9.2-8] [SDP-6.3.2.3-1] [SDP-11.3-15]
+	m.do(Action{Op: OpRDMARead, ID: r.id, Off: r.off + r.inflight, N: n, STag: a.stag, TO: a.to + uint64(a.asked)})
+	s.ops.push(readOp{adv: a.key, rid: r.id, n: n})
+	a.asked += n
+	r.inflight += n
+	r.fetched = true
+	return true
+}
+
+// fetchable returns the index of the SrcAvail that the next RDMA Read takes
+// bytes from, or -1.
+func (m *Machine) fetchable() int {
+	s := &m.snk
+	if m.life != lifeOpen || s.srcCancel || s.expected > 0 || s.ops.len() >= m.p.ORD { // [SDP-9.5.4-6] [SDP-6.2.1.7-1]
+		return -1
+	}
+	for i := range s.adverts.len() {
+		a := s.adverts.at(i)
+		if a.wantSm {
+			return -1
+		}
+		if a.asked < a.size {
+			return i
+		}
+	}
+	return -1
+}
+
+// ReadDone reports that the oldest RDMA Read is complete.
+func (m *Machine) ReadDone(now time.Duration, out []Action) []Action {
+	m.begin(now, out)
+	s := &m.snk
+	if s.ops.len() == 0 {
+		if m.life == lifeDead {
+			return m.end()
+		}
+		panic("sdpcore: completion of an RDMA Read that was not asked for")
+	}
+	op := s.ops.pop()
+	for i := range s.adverts.len() {
+		if a := s.adverts.at(i); a.key == op.adv {
+			a.done += op.n
+			a.at = m.now
+			break
+		}
+	}
+	m.stats.RecvBytesRead += uint64(op.n)
+	s.pos += uint64(op.n)
+	if op.local {
+		s.opsLocal--
+		s.localN -= op.n
+		s.holds.push(held{n: op.n})
+		s.held += op.n
+		s.compacted += op.n
+	} else if i, r := m.findRead(op.rid); r != nil {
+		r.off += op.n
+		r.inflight -= op.n
+		if r.cancel && r.inflight == 0 {
+			m.endRead(i, ErrCancelled)
+		}
+	}
+	if s.discard {
+		m.dropHeld()
+	}
+	m.serve()
+	return m.end()
+}
+
+// handleSrcAvail takes the advertisement of a SrcAvail with n bytes of payload.
+// Each ends by RDMA or by a SendSm. [SDP-9.5.2.1-4]
+func (m *Machine) handleSrcAvail(msg *sdpwire.Message, n int) {
+	s := &m.snk
+	m.stats.RecvSrcAvails++
+	switch {
+	case s.eof:
+		m.violation("SDP-8.2.1-8", msg.MID, "after DisConn")
+		return
+	case s.mode == sdpwire.Buffered: // [SDP-11.1-1]
+		m.violation("SDP-11.1-1", msg.MID, "in Buffered Mode")
+		return
+	case s.mode == sdpwire.Combined && n == 0:
+		m.violation("SDP-9.2-2", msg.MID, "without payload in Combined Mode")
+		return
+	case s.mode == sdpwire.Combined && s.adverts.len() > 0:
+		m.violation("SDP-11.2-4", msg.MID, "another is open in Combined Mode")
+		return
+	case s.expected > 0 && n > 0:
+		m.violation("SDP-11.2-4", msg.MID, "%d bytes are owed by Data", s.expected)
+		return
+	case s.mode == sdpwire.Pipelined && n > 0:
+		m.violation("SDP-9.2-3", msg.MID, "with payload in Pipelined Mode")
+		return
+	case s.srcCancel:
+		m.violation("SDP-9.5.4-10", msg.MID, "before the cancel was answered")
+		return
+	case uint32(n) > msg.Size:
+		m.violation("D-18", msg.MID, "%d bytes of payload from a buffer of %d", n, msg.Size)
+		return
+	case msg.VA+uint64(msg.Size) < msg.VA:
+		m.violation("SDP-6.3.2.1-1", msg.MID, "buffer beyond the address space")
+		return
+	case s.offers.len() > 0:
+		return // Write Zcopy wins [SDP-11.3-9] [SDP-11.3-16]
+	case m.src.avail.len()+s.adverts.len() >= m.p.MaxAdverts: // [SDP-6.2.1.3-1] [D-15]
+		m.violation("SDP-11.3-18", msg.MID, "more than %d advertisements open", m.p.MaxAdverts)
+		return
+	}
+	if n > 0 && !m.accept(msg.MID, n, false) {
+		return
+	}
+	m.stats.RecvBytesPrefix += uint64(n)
+	if s.closed && !s.discard {
+		m.abort(ErrReadClosed)
+		return
+	}
+	m.keys++
+	a := s.adverts.push(inAdv{key: m.keys, stag: msg.STag, to: msg.VA + uint64(n), size: int(msg.Size) - n, at: m.now})
+	a.empty = a.size == 0                            // [D-18]
+	a.wantSm = !a.empty && (m.p.NoRead || s.discard) // [SDP-9-5]
+	if s.adverts.len() == 1 {
+		s.waitAt = m.now
+	}
+}
+
+// rdComplReady reports whether the oldest SrcAvail has bytes to acknowledge.
+func (m *Machine) rdComplReady() bool {
+	s := &m.snk
+	if s.adverts.len() == 0 || s.expected > 0 { // [SDP-9.2-26]
+		return false
+	}
+	a := s.adverts.at(0)
+	// Only what has been read [SDP-9.2-10], and once nothing more of it is in
+	// progress, so that each round has one answer.
+	return a.empty || a.done > a.reported && a.done == a.asked
+}
+
+// rdCompl acknowledges the bytes of the oldest SrcAvail read since the last
+// time. [SDP-9.2-9] [SDP-9.2-11] [SDP-9.2-12] [SDP-9.2-13] [SDP-9.2-28]
+// [SDP-6.3.7.1-1] [SDP-6.3.7.1-2] [SDP-6.3.7.1-3]
+func (m *Machine) rdCompl() {
+	s := &m.snk
+	a := *s.adverts.at(0)
+	n := m.send(sdpwire.RdmaRdCompl, m.preference())
+	act := &m.out[n]
+	act.Msg.Size = uint32(a.done - a.reported)
+	s.adverts.at(0).reported = a.done
+	if a.done == a.size {
+		if !m.p.NoInvalidate { // the final one [SDP-9.2-20]; others by Send with SE [SDP-9.2-21]
+			act.Invalidate, act.STag = true, a.stag
+		}
+		s.adverts.pop()
+		s.waitAt = m.now
+		m.endHold()
+	}
+}
+
+// endHold lets MSeqAck go on when nothing of a SrcAvailCancel is left to do.
+// [D-33]
+func (m *Machine) endHold() {
+	if m.snk.srcCancel && m.snk.adverts.len() == 0 {
+		m.snk.srcCancel, m.cr.hold = false, false
+	}
+}
+
+// sendSmReady reports whether a SendSm is due, in whatever mode [SDP-11-2] [D-21]: for the oldest SrcAvail, whose
+// reads are all finished and reported, or for a cancel.
+func (m *Machine) sendSmReady() bool {
+	s := &m.snk
+	if s.adverts.len() == 0 {
+		return false
+	}
+	a := s.adverts.at(0)
+	if a.done != a.asked || a.done != a.reported || a.empty {
+		return false
+	}
+	if s.srcCancel {
+		return s.ops.len() == 0 // [SDP-9.5.4-7]
+	}
+	return a.wantSm && s.expected == 0
+}
+
+// sendSm forces the rest of the oldest SrcAvail to Bcopy [SDP-9.5.2.1-1], or
+// answers a cancel: one message for all SrcAvails, the first to carry the true
+// MSeqAck. [SDP-9.5.4-8] [SDP-9.5.4-9] [D-32] [D-33]
+func (m *Machine) sendSm() {
+	s := &m.snk
+	if s.srcCancel {
+		s.srcCancel, m.cr.hold = false, false
+		m.send(sdpwire.SendSm, 0)
+		s.adverts.clear()
+		m.stats.SentSendSms++
+		return
+	}
+	m.send(sdpwire.SendSm, 0)
+	a := s.adverts.pop()
+	s.expected = a.size - a.reported // [SDP-9.2-27]; the SrcAvails behind it stay [SDP-11.3-7]
+	s.waitAt = m.now
+	m.stats.SentSendSms++
+}
+
+// handleSrcAvailCancel drops all SrcAvails that are not finished. [SDP-9.5.4-2]
+// [SDP-9.5.4-3] If there is none, nothing happens. [SDP-9.5.4-4]
+func (m *Machine) handleSrcAvailCancel(msg *sdpwire.Message) {
+	s := &m.snk
+	if s.srcCancel {
+		m.violation("SDP-9.5.4-10", msg.MID, "another is being answered")
+		return
+	}
+	if s.adverts.len() == 0 {
+		return
+	}
+	s.srcCancel = true
+	for i := range s.adverts.len() {
+		s.adverts.at(i).wantSm = false
+	}
+	m.cr.hold, m.cr.holdAt = m.life == lifeOpen, serial(msg.MSeq)-1 // [SDP-9.5.4-5] [D-33]
+}

@@ -1,0 +1,126 @@
+package sdpcore
+
+import (
+	"viaduct/internal/wire/sdpwire"
+)
+
+// take moves n held bytes into read r.
+func (m *Machine) take(r *read, n int) {
+	m.do(Action{Op: OpCopy, ID: r.id, Off: r.off, N: n})
+	r.off += n
+	m.consume(n)
+}
+
+// consume counts n held bytes as gone and their Private Buffers as posted again.
+func (m *Machine) consume(n int) {
+	s := &m.snk
+	s.held -= n
+	for n > 0 {
+		h := s.holds.at(0)
+		k := min(n, h.n)
+		h.n -= k
+		n -= k
+		if !h.private {
+			s.compacted -= k
+		}
+		if h.n == 0 {
+			if h.private {
+				m.cr.free++
+			}
+			s.holds.pop()
+		}
+	}
+}
+
+// accept takes n bytes of payload of the message just received, of which the
+// last is urgent and kept apart if apart is set. It reports whether the rules
+// allow payload now.
+func (m *Machine) accept(mid sdpwire.MID, n int, apart bool) bool {
+	s := &m.snk
+	switch {
+	case s.eof: // [SDP-8.2.1-8]
+		m.violation("SDP-8.2.1-8", mid, "payload after DisConn")
+		return false
+	case s.adverts.len() > 0 && s.expected == 0:
+		row := "SDP-11.2-4"
+		if s.mode == sdpwire.Pipelined {
+			row = "SDP-11.3-5"
+		}
+		m.violation(row, mid, "payload while a SrcAvail is open")
+		return false
+	case s.adverts.len() > 0 && n > s.expected:
+		m.violation("SDP-11.3-6", mid, "%d bytes where %d were owed", n, s.expected)
+		return false
+	case s.closed && !m.snk.discard:
+		m.abort(ErrReadClosed) // [D-49]
+		return false
+	}
+	s.expected = max(0, s.expected-n)
+	s.pol.bcopied += n
+	if s.offers.len() == 0 {
+		s.count++ // [SDP-6.3.3.4-3]
+		m.hold(n, apart)
+		return true
+	}
+	// The oldest SinkAvail is used up by this message and by no other.
+	// [SDP-9.5.1-4] [SDP-9.5.1-5] The peer's counter will tell it so.
+	r := m.endOffer(0, false)
+	m.hold(n, apart)
+	if r != nil && r == s.reads.at(0) && s.held > 0 {
+		m.take(r, min(r.n-r.off, s.held))
+		m.endRead(0, nil)
+	}
+	m.checkSinkCancel()
+	return true
+}
+
+// hold appends n bytes to what waits for reads.
+func (m *Machine) hold(n int, apart bool) {
+	s := &m.snk
+	s.pos += uint64(n)
+	if apart {
+		n--
+	}
+	if n == 0 {
+		m.cr.free++
+		return
+	}
+	m.do(Action{Op: OpHold, N: n})
+	s.holds.push(held{n: n, private: true})
+	s.held += n
+	if s.discard {
+		m.dropHeld()
+	}
+}
+
+func (m *Machine) dropHeld() {
+	if n := m.snk.held; n > 0 {
+		m.do(Action{Op: OpDrop, N: n})
+		m.consume(n)
+	}
+}
+
+// compact frees the Private Buffer of the newest payload by having it copied,
+// when buffers run low and it fills less than half of one: a buffer with a
+// single byte in it must not cost the peer a whole credit. [SDP-9.5.6-1] [D-79]
+func (m *Machine) compact() {
+	s := &m.snk
+	if s.holds.len() == 0 || m.cr.free > m.cr.pool/2 {
+		return
+	}
+	h := s.holds.at(s.holds.len() - 1)
+	if !h.private || h.n > m.p.RecvSize/2 || s.compacted+h.n > m.p.RecvBudget {
+		return
+	}
+	m.do(Action{Op: OpCompact, N: h.n})
+	m.stats.CompactedBytes += uint64(h.n)
+	h.private = false
+	s.compacted += h.n
+	m.cr.free++
+	if s.holds.len() > 1 { // one run is enough to count
+		if before := s.holds.at(s.holds.len() - 2); !before.private {
+			before.n += h.n
+			s.holds.remove(s.holds.len() - 1)
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package sdpcore
+
+import (
+	"time"
+
+	"viaduct/internal/wire/sdpwire"
+)
+
+// Time is the time of an event, counted from any instant that suits the driver.
+type Time = time.Duration
+
+// A side is the part one end plays in a half-connection.
+type side uint8
+
+const (
+	dataSource side = iota
+	dataSink
+)
+
+// modeArrows is Figure 26, each arrow with its master of Figure 27. Any other
+// change is a violation. [SDP-12-1] [SDP-12-2]
+//
+//	Buffered <---> Combined <---> Pipelined
+var modeArrows = [...]struct {
+	from, to sdpwire.Mode
+	master   side
+}{
+	{sdpwire.Combined, sdpwire.Buffered, dataSource},  // [SDP-12.1-1]
+	{sdpwire.Buffered, sdpwire.Combined, dataSink},    // [SDP-12.2-1]
+	{sdpwire.Combined, sdpwire.Pipelined, dataSource}, // [SDP-12.3-1]
+	{sdpwire.Pipelined, sdpwire.Combined, dataSource}, // [SDP-12.4-1]
+}
+
+// modeChangeBy reports whether the given side may change the mode so.
+func modeChangeBy(by side, from, to sdpwire.Mode) bool {
+	for _, a := range modeArrows {
+		if a.from == from && a.to == to && a.master == by {
+			return true
+		}
+	}
+	return false
+}
+
+// setSendMode changes the mode of the half in which this end is Data Source.
+func (m *Machine) setSendMode(to sdpwire.Mode) {
+	m.src.mode = to
+	m.src.pol.changed, m.src.pol.changedAt = true, m.now
+	m.src.pol.sendSms, m.src.pol.hints = 0, 0
+	m.do(Action{Op: OpMode, Local: true, Msg: sdpwire.Message{Mode: to}})
+}
+
+// setRecvMode changes the mode of the other half.
+func (m *Machine) setRecvMode(to sdpwire.Mode) {
+	m.snk.mode = to
+	m.snk.pol.bcopied = 0
+	m.snk.pol.changedAt = m.now
+	m.do(Action{Op: OpMode, Msg: sdpwire.Message{Mode: to}})
+}
+
+// sendModeChange sends a ModeChange; its sender is in the new mode from then
+// on, which is before the message has arrived. [SDP-12-6] [SDP-12-7] [SDP-12.4-2] S tells the receiver which of its halves is meant. [SDP-6.3.8.1-1]
+func (m *Machine) sendModeChange(to sdpwire.Mode, s bool) {
+	a := m.send(sdpwire.ModeChange, 0)
+	m.out[a].Msg.Mode, m.out[a].Msg.S = to, s
+	m.stats.ModeChangesSent++
+}
+
+// leavingPipelined reports whether the policy wants to go from Pipelined to
+// Combined: nothing new is begun then.
+func (m *Machine) leavingPipelined() bool {
+	return m.src.mode == sdpwire.Pipelined && m.src.pol.target == sdpwire.Combined && m.src.pol.wanted
+}
+
+// changeSendMode makes the next change that the policy wants of the sending
+// half, if the rules allow it now, and reports whether it did.
+func (m *Machine) changeSendMode() bool {
+	s := &m.src
+	if !s.pol.wanted || s.mode == s.pol.target { // never to the present mode [SDP-12-3]
+		s.pol.wanted = false
+		return false
+	}
+	if s.disSent || s.leaving { // [SDP-12.4-3]
+		return false
+	}
+	to := s.pol.target
+	switch {
+	case s.mode == sdpwire.Buffered:
+		return false // the peer is master [SDP-12-2]
+	case s.mode == sdpwire.Pipelined: // by way of Combined, whatever the target
+		to = sdpwire.Combined
+		switch {
+		case s.avail.len() > 0 && s.avail.at(0).filled > 0: // RdmaWrCompl goes first [SDP-12.4-5]
+			return false
+		case s.cancelOpen || s.cancelWant:
+			return false
+		}
+		m.sendModeChange(to, false)
+		// Figure 28. [SDP-12.4-4]
+		s.leaving, s.leaveSeq, s.leaveAt, s.nudgeAck = true, m.cr.next-1, m.now, false
+		s.count0, s.reissued = s.count, false
+		if s.avail.len() > 0 { // incomplete SinkAvails are discarded [SDP-12.4-6]
+			s.avail.clear()
+			m.reissue()
+		}
+	case to == sdpwire.Buffered:
+		if s.advs.len() > 0 || s.cancelOpen || s.cancelWant { // [SDP-12.1-2]
+			return false
+		}
+		m.sendModeChange(to, false)
+	default: // to Pipelined, also with a SrcAvail open [SDP-12.3-2]
+		m.sendModeChange(to, false)
+	}
+	m.setSendMode(to)
+	return true
+}
+
+// changeRecvMode takes the receiving half from Buffered to Combined if the
+// policy wants it. [SDP-12.2-1]
+func (m *Machine) changeRecvMode() bool {
+	k := &m.snk
+	if k.mode != sdpwire.Buffered || !k.pol.wanted || k.eof {
+		return false
+	}
+	k.pol.wanted = false
+	m.sendModeChange(sdpwire.Combined, true)
+	m.setRecvMode(sdpwire.Combined)
+	return true
+}
+
+// handleModeChange: the master of a half has changed its mode; the slave
+// follows at once. [SDP-6.3.8-3] [SDP-12-9] As messages are ordered, and a new
+// master exists only after it has seen the change, a change by the wrong side
+// can only be an error. [D-43]
+func (m *Machine) handleModeChange(msg *sdpwire.Message) {
+	half, from, by := "receiving", m.snk.mode, dataSource
+	if msg.S {
+		half, from, by = "sending", m.src.mode, dataSink
+	}
+	if !modeChangeBy(by, from, msg.Mode) {
+		row := "SDP-12-1"
+		switch {
+		case from == msg.Mode:
+			row = "SDP-12-3"
+		case modeChangeBy(dataSource+dataSink-by, from, msg.Mode):
+			row = "SDP-12-2"
+		}
+		m.violation(row, msg.MID, "%s half from %v to %v", half, from, msg.Mode)
+		return
+	}
+	if !msg.S && msg.Mode == sdpwire.Buffered && m.snk.adverts.len() > 0 {
+		m.violation("SDP-12.1-2", msg.MID, "to Buffered with a SrcAvail open")
+		return
+	}
+	m.stats.ModeChangesRecv++
+	if msg.S {
+		m.setSendMode(msg.Mode)
+		return
+	}
+	if from == sdpwire.Pipelined {
+		m.voidOffers() // Figure 29 [SDP-12.4-9] [SDP-12.4-4]
+	}
+	m.setRecvMode(msg.Mode)
+}

@@ -1,0 +1,141 @@
+package sdpcore
+
+import (
+	"viaduct/internal/wire/sdpwire"
+)
+
+// mayOffer returns the index of the read to advertise by a SinkAvail, or -1.
+// [SDP-9.3-2] [SDP-9.5.1-1] [SDP-11.3-8] [SDP-11.3-14]
+func (m *Machine) mayOffer() int {
+	s := &m.snk
+	switch {
+	case s.mode != sdpwire.Pipelined || m.p.NoSinkAvail || s.eof || s.closed: // [SDP-9.4-2] [SDP-12-10]
+		return -1
+	case s.held > 0 || s.ops.len() > 0 || s.expected > 0 || s.adverts.len() > 0: // [SDP-11.3-14]; [D-34] no SinkAvail overtakes a SendSm
+		return -1
+	case s.cancelWant || s.cancelOpen: // [SDP-9.5.5-10]
+		return -1
+	case m.rsz.ackOwed: // the buffer size is about to change [SDP-10.6-15]
+		return -1
+	case s.offers.len()+m.src.advs.len() >= m.p.PeerMaxAdverts: // [SDP-6.2.1.3-1] [SDP-11.3-18]
+		return -1
+	}
+	i := s.offers.len() // the reads before are advertised
+	if i >= s.reads.len() {
+		return -1
+	}
+	r := s.reads.at(i)
+	if r.offered || r.all || r.cancel || r.off > 0 || r.n <= m.p.RecvSize || r.n <= m.p.RecvThreshold {
+		return -1
+	}
+	return i
+}
+
+// sinkAvail advertises read i, the whole of it from its first byte on. [SDP-9.3-3]
+// [SDP-6.3.3.1-1] [SDP-6.3.3.2-1] With transact it
+// also carries small writes that wait. [SDP-9.4-1] [SDP-6.3.3-3]
+func (m *Machine) sinkAvail(i int, transact bool) {
+	s := &m.snk
+	r := s.reads.at(i)
+	size := min(r.n, sdpwire.MaxSize)
+	m.keys++
+	a := m.send(sdpwire.SinkAvail, 0)
+	act := &m.out[a]
+	act.Adv, act.RID = m.keys, r.id
+	act.Msg.Size, act.Msg.NonDiscards = uint32(size), uint32(s.count) // [SDP-9.3-4] [SDP-6.3.3.4-1]
+	r.offered = true
+	s.offers.push(sinkAdv{key: m.keys, rid: r.id, size: size})
+	m.stats.SentSinkAvails++
+	if transact {
+		at := m.src.covered()
+		end := at
+		for end < m.src.writes.len() && !m.src.writes.at(end).urgent && !m.src.zcopy(m.src.writes.at(end)) {
+			end++
+		}
+		n := m.payload(a, at, end, m.p.PeerSize-sdpwire.SinkAvailLen)
+		m.stats.SentBytesTransact += uint64(n)
+	}
+}
+
+// endOffer ends SinkAvail i, which nothing else does: until then the peer may
+// write. [SDP-9.3-14] Its read stays where it is.
+func (m *Machine) endOffer(i int, remote bool) *read {
+	s := &m.snk
+	o := s.offers.remove(i)
+	m.do(Action{Op: OpRevoke, Adv: o.key, Remote: remote}) // [SDP-9.3-11]
+	_, r := m.findRead(o.rid)
+	if r != nil {
+		r.offered = false
+	}
+	return r
+}
+
+// voidOffers ends all SinkAvails: the peer will not write any more.
+func (m *Machine) voidOffers() {
+	for m.snk.offers.len() > 0 {
+		m.endOffer(0, false)
+	}
+	m.checkSinkCancel()
+}
+
+// checkSinkCancel regards the SinkAvailCancel as Processed when every
+// SinkAvail is resolved. [SDP-9.5.5-11] [D-34]
+func (m *Machine) checkSinkCancel() {
+	s := &m.snk
+	if s.offers.len() > 0 {
+		return
+	}
+	s.cancelWant, s.cancelOpen = false, false
+	for i := 0; i < s.reads.len(); {
+		if r := s.reads.at(i); r.cancel && r.inflight == 0 {
+			m.endRead(i, ErrCancelled)
+		} else {
+			i++
+		}
+	}
+}
+
+// handleRdmaWrCompl: the peer has written into the oldest SinkAvail and is done
+// with it. [SDP-9.3-13] [D-20]
+func (m *Machine) handleRdmaWrCompl(msg *sdpwire.Message, inv uint32, invalidated bool) {
+	s := &m.snk
+	switch {
+	case s.offers.len() == 0:
+		m.violation("SDP-9.3-13", msg.MID, "no SinkAvail is open")
+		return
+	case int(msg.Size) > s.offers.at(0).size:
+		m.violation("D-20", msg.MID, "%d bytes in a buffer of %d", msg.Size, s.offers.at(0).size)
+		return
+	case invalidated && inv != s.offers.at(0).stag: // [SDP-9.3-10]
+		m.violation("SDP-9.3-10", msg.MID, "invalidates an STag that is not the SinkAvail's")
+		return
+	}
+	n := int(msg.Size)
+	m.stats.RecvBytesWrite += uint64(n)
+	s.pos += uint64(n)
+	if r := m.endOffer(0, invalidated); r != nil {
+		i, _ := m.findRead(r.id)
+		r.off += n
+		switch {
+		case n > 0:
+			m.endRead(i, nil)
+		default:
+			// No bytes: the read goes on waiting, behind those whose buffers
+			// may be being written already. [D-20]
+			rr := s.reads.remove(i)
+			s.reads.push(rr)
+			for j := s.reads.len() - 1; j > i && !s.reads.at(j-1).offered; j-- {
+				*s.reads.at(j), *s.reads.at(j - 1) = *s.reads.at(j - 1), *s.reads.at(j)
+			}
+		}
+	}
+	m.checkSinkCancel()
+}
+
+// handleSinkCancelAck: the peer has dropped all SinkAvails that are still open.
+// One without a cancel, or for an earlier cancel, says nothing. [D-34]
+func (m *Machine) handleSinkCancelAck(msg *sdpwire.Message) {
+	if s := &m.snk; s.cancelOpen && !serial(msg.MSeqAck).less(s.cancelSeq) {
+		m.voidOffers()
+	}
+}

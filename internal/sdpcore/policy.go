@@ -1,0 +1,191 @@
+package sdpcore
+
+import (
+	"time"
+
+	"viaduct/internal/wire/sdpwire"
+)
+
+// srcPolicy is what the sending half's choice of mode goes by. [D-42]
+type srcPolicy struct {
+	target    sdpwire.Mode
+	wanted    bool // target is to be reached
+	changed   bool
+	changedAt time.Duration
+	sendSms   int           // in a row
+	hints     int           // completions with REQ_PIPE in a row
+	bigAt     time.Duration // time of the last write above the threshold
+	smallAt   time.Duration // time of the first write below it since
+	smalls    int
+}
+
+// snkPolicy is the same for the receiving half.
+type snkPolicy struct {
+	wanted    bool // Combined is wanted where the mode is Buffered
+	bcopied   int  // bytes received by Bcopy since the mode changed
+	changedAt time.Duration
+	bigReads  int // reads that suit zero copy, posted in a row
+}
+
+// RequestSendMode asks for a mode of the sending half, now and once; a pinned
+// policy may undo it. It is reached as soon as the rules allow; from Buffered
+// the way out is the peer's to take.
+func (m *Machine) RequestSendMode(now Time, to sdpwire.Mode, out []Action) []Action {
+	m.begin(now, out)
+	m.src.pol.target, m.src.pol.wanted = to, to != m.src.mode
+	return m.end()
+}
+
+// RequestRecvMode asks to take the receiving half from Buffered to Combined.
+func (m *Machine) RequestRecvMode(now Time, out []Action) []Action {
+	m.begin(now, out)
+	m.snk.pol.wanted = m.snk.mode == sdpwire.Buffered
+	return m.end()
+}
+
+// SetPolicy changes the policies of the two halves.
+func (m *Machine) SetPolicy(now Time, send, recv Policy, out []Action) []Action {
+	m.begin(now, out)
+	m.p.SendPolicy, m.p.RecvPolicy = send, recv
+	return m.end()
+}
+
+// SetThresholds changes the zero-copy thresholds; see Params. [SDP-9-1]
+func (m *Machine) SetThresholds(now Time, send, recv int, out []Action) []Action {
+	m.begin(now, out)
+	m.p.SendThreshold, m.src.threshold = send, send
+	m.p.RecvThreshold = max(recv, m.p.RecvSize)
+	return m.end()
+}
+
+// preference returns REQ_PIPE if this end, as Mode Slave, would like its
+// receiving half to be Pipelined: in RdmaRdCompl it concerns that half, and in
+// RdmaWrCompl the half opposite to the one completed, which is the same.
+// [SDP-6.1.2-9] [SDP-6.1.2-10] [SDP-6.1.2-11] [SDP-6.1.2-16] [SDP-6.3.6-3] [SDP-6.3.7-3]
+func (m *Machine) preference() sdpwire.Flags {
+	switch m.p.RecvPolicy {
+	case PinPipelined:
+		return sdpwire.ReqPipe
+	case Auto:
+		if m.snk.pol.bigReads >= 2 && !m.p.NoSinkAvail {
+			return sdpwire.ReqPipe
+		}
+	}
+	return 0
+}
+
+// noteHint takes the peer's preference, which is advice. [SDP-6.1.2-15]
+// [SDP-12-4] [SDP-12-5] In Buffered Mode it is not looked at. [SDP-6.1.2-14]
+func (m *Machine) noteHint(f sdpwire.Flags) {
+	p := &m.src.pol
+	switch {
+	case m.src.mode == sdpwire.Buffered:
+	case f&sdpwire.ReqPipe != 0:
+		p.hints++
+	default:
+		p.hints = 0
+	}
+}
+
+// noteSendSm takes a SendSm that forced Bcopy: three in a row raise the
+// threshold, unless it was fixed. [D-39]
+func (m *Machine) noteSendSm() {
+	p := &m.src.pol
+	p.sendSms++
+	if m.p.SendPolicy == Auto && p.sendSms%3 == 0 && m.src.threshold > 0 && m.src.threshold < 1<<30 {
+		m.src.threshold *= 2
+	}
+}
+
+func (m *Machine) noteWrite(n int) {
+	p := &m.src.pol
+	if n > m.src.threshold {
+		p.bigAt, p.smalls = m.now, 0
+		return
+	}
+	if p.smalls == 0 {
+		p.smallAt = m.now
+	}
+	p.smalls++
+}
+
+func (m *Machine) noteRead(n int) {
+	p := &m.snk.pol
+	if n > m.p.RecvThreshold {
+		p.bigReads++
+	} else {
+		p.bigReads = 0
+	}
+}
+
+// steer decides whether a change of mode is wanted. The master may change at
+// any time for reasons of its own. [SDP-12.5-1] [D-42]
+func (m *Machine) steer() {
+	if m.life != lifeOpen {
+		return
+	}
+	m.steerSend()
+	m.steerRecv()
+}
+
+func (m *Machine) steerSend() {
+	s := &m.src
+	p := &s.pol
+	rested := !p.changed || m.now-p.changedAt >= m.p.Timers.Hysteresis
+	want := func(to sdpwire.Mode) {
+		if s.mode != to && !p.wanted {
+			p.target, p.wanted = to, true
+		}
+	}
+	switch m.p.SendPolicy {
+	case PinBuffered:
+		if rested {
+			want(sdpwire.Buffered)
+		}
+	case PinCombined:
+		want(sdpwire.Combined)
+	case PinPipelined:
+		want(sdpwire.Pipelined)
+	case Auto:
+		if !rested || p.wanted || s.leaving {
+			return
+		}
+		switch s.mode {
+		case sdpwire.Combined:
+			switch {
+			case p.hints >= 2 || m.bigWrites() >= 2:
+				want(sdpwire.Pipelined)
+			case p.sendSms >= 4, p.smalls > 0 && m.now-p.bigAt >= time.Second && m.now-p.smallAt >= time.Second && p.hints == 0:
+				want(sdpwire.Buffered)
+			}
+		case sdpwire.Pipelined:
+			if p.sendSms >= 4 {
+				want(sdpwire.Combined)
+			}
+		}
+	}
+}
+
+// bigWrites counts up to two queued writes that zero copy would take.
+func (m *Machine) bigWrites() (n int) {
+	s := &m.src
+	for i := 0; i < s.writes.len() && i < 8 && n < 2; i++ {
+		if w := s.writes.at(i); !w.bcopy && !w.urgent && w.n-w.off > s.threshold {
+			n++
+		}
+	}
+	return n
+}
+
+func (m *Machine) steerRecv() {
+	k := &m.snk
+	if k.mode != sdpwire.Buffered || k.pol.wanted {
+		return
+	}
+	switch m.p.RecvPolicy {
+	case PinCombined, PinPipelined, Auto:
+		if k.pol.bcopied >= 64<<10 && k.pol.bigReads > 0 && m.now-k.pol.changedAt >= m.p.Timers.Hysteresis && !m.p.NoRead {
+			k.pol.wanted = true
+		}
+	}
+}

@@ -1,0 +1,405 @@
+package sdpcore
+
+import (
+	"time"
+
+	"viaduct/internal/wire/sdpwire"
+)
+
+// pump sends, reads and writes all that the rules allow now.
+func (m *Machine) pump() {
+	for m.life != lifeDead {
+		m.serve()
+		m.steer()
+		if !m.step() {
+			break
+		}
+	}
+	if m.life == lifeDead {
+		m.serve()
+		return
+	}
+	m.compact()
+	m.noteStall()
+}
+
+// send appends the OpSend of the next message, with everything in it but the
+// extended header and the payload, and returns its index. Messages enter the
+// send queue in the order of their numbers. [SDP-10.1-1] [SDP-6.1.5-1]
+// [SDP-6.1.5-2] [SDP-6.1.5-3]
+func (m *Machine) send(mid sdpwire.MID, flags sdpwire.Flags) int {
+	c := &m.cr
+	if c.credit() == 0 {
+		panic("sdpcore: no credit for " + mid.String())
+	}
+	if m.src.urgents > 0 {
+		if w := m.announceable(); w != nil { // once for each urgent byte [SDP-9.5.3-4], at the latest with it [SDP-9.5.3-5]
+			flags |= sdpwire.OOBPend // in whatever message goes next [SDP-6.1.2-7] [SDP-9.5.3-2]
+			w.pended = true
+			m.src.urgents--
+		}
+	}
+	m.do(Action{Op: OpSend, Solicited: mid.Solicited(flags), Msg: m.header(mid, flags)})
+	return len(m.out) - 1
+}
+
+// header returns the next message, without payload, and counts it as sent.
+func (m *Machine) header(mid sdpwire.MID, flags sdpwire.Flags) sdpwire.Message {
+	c := &m.cr
+	h := sdpwire.Message{
+		MID: mid, Flags: flags, Bufs: uint16(c.announce()), Len: uint32(mid.HeaderLen()), // [SDP-6.1.4-1]
+		MSeq: uint32(c.next), MSeqAck: uint32(c.ack()),
+	}
+	c.tell()
+	c.next++
+	if mid != sdpwire.Data {
+		c.lastReal = c.next
+	}
+	m.stats.SentMessages++
+	return h
+}
+
+// sentPayload notes that the last message carries payload.
+func (m *Machine) sentPayload() {
+	m.cr.lastReal, m.cr.nudged = m.cr.next, false
+	if s := &m.src; s.stalled {
+		s.stalled = false
+		m.stats.LongestCreditStall = max(m.stats.LongestCreditStall, m.now-s.stalledAt)
+	}
+}
+
+// announceable returns the urgent write to announce, or nil while more than
+// 65535 bytes would lie between the announcement and its byte, whatever way
+// they go. [SDP-9.5.3-6] [D-30]
+func (m *Machine) announceable() *write {
+	s := &m.src
+	between := -1
+	for i := range s.writes.len() {
+		w := s.writes.at(i)
+		between += w.n - w.off
+		if w.urgent && !w.pended {
+			if between <= 65535 {
+				return w
+			}
+			return nil
+		}
+	}
+	return nil
+}
+
+// step does one thing, and reports whether there was one to do.
+func (m *Machine) step() bool {
+	switch m.life {
+	case lifeOpen, lifeSuspending:
+	case lifeSuspSent:
+		// Silence is the rule [SDP-13.1.1-5], but a peer that has used up its
+		// credits could never answer; the rule that credit is refreshed without
+		// being asked for goes first. [SDP-10.5-9] [D-53]
+		return m.sus.local && m.cr.mustRefresh() && m.stepCredit()
+	default:
+		return false
+	}
+	if m.cr.mayControl() && m.stepAnswers() || m.stepRelease() {
+		return true
+	}
+	if m.life == lifeSuspending {
+		return m.cr.mayControl() && m.stepSuspend() || m.stepCredit()
+	}
+	if m.cr.mayControl() && m.stepControl() {
+		return true
+	}
+	return m.stepPayload() || m.stepUrgent() || m.stepClose() || m.stepCredit()
+}
+
+// stepAnswers sends what finishes transfers of both halves.
+func (m *Machine) stepAnswers() bool {
+	s := &m.src
+	switch {
+	case m.rdComplReady():
+		m.rdCompl()
+	case m.life == lifeOpen && m.sendSmReady():
+		m.sendSm()
+	case m.wrComplDue():
+		m.wrCompl()
+	case s.ackOwed: // after the RdmaWrCompl of what was In-Process [SDP-9.5.5-7] [SDP-6.3.11-1]
+		s.ackOwed = false
+		m.send(sdpwire.SinkCancelAck, 0)
+	default:
+		return false
+	}
+	return true
+}
+
+// stepRelease sends an answer to a SrcAvailCancel with the last credit. While
+// MSeqAck is held, nothing gives the peer credit [D-12]; this message does, as
+// it carries the true number. [SDP-10.5-2] For a SendSm that is the rule. An
+// RdmaRdCompl would keep the held number [D-33], but with pools of three both
+// ends might then wait for credit until the cancel times out; what ends the
+// cancel for the peer is the SendSm, or that nothing is left open, not MSeqAck
+// of another message.
+func (m *Machine) stepRelease() bool {
+	c := &m.cr
+	if !c.hold || c.credit() != 1 || m.life != lifeOpen {
+		return false
+	}
+	c.hold = false
+	gives := c.gainForLast() >= 1
+	c.hold = true
+	if !gives {
+		return false
+	}
+	if m.sendSmReady() {
+		m.sendSm()
+		return true
+	}
+	if m.rdComplReady() {
+		c.hold = false
+		m.rdCompl()
+		return true
+	}
+	return false
+}
+
+// wrComplDue reports whether the oldest SinkAvail is to be reported as written:
+// it is full, or nothing goes into it now. A part-filled one is never kept. [D-37]
+func (m *Machine) wrComplDue() bool {
+	s := &m.src
+	if s.avail.len() == 0 {
+		return false
+	}
+	k := s.avail.at(0)
+	return k.filled > 0 && (k.filled == k.size || !m.writable())
+}
+
+// writable reports whether the next bytes of the stream go into the oldest
+// SinkAvail. [SDP-11.3-11] Small ones do if none follow, or if they share the
+// RdmaWrCompl of others; else Data is cheaper. [D-22] [SDP-9.5.2.2-1] [SDP-9.3-6]
+func (m *Machine) writable() bool {
+	s := &m.src
+	if s.mode != sdpwire.Pipelined || s.avail.len() == 0 || m.life != lifeOpen || m.leavingPipelined() || s.nforced > 0 {
+		return false
+	}
+	k, w := s.avail.at(0), s.plain()
+	if w == nil || w.urgent || w.forced || k.filled == k.size || s.advs.len() > 0 {
+		return false
+	}
+	if w.n-w.off > s.threshold || k.filled > 0 {
+		return true
+	}
+	return s.covered() == s.writes.len()-1
+}
+
+// stepControl sends cancels, mode changes and resizing.
+func (m *Machine) stepControl() bool {
+	s, k := &m.src, &m.snk
+	switch {
+	case s.cancelWant && s.advs.len() > 0 && !s.cancelOpen:
+		// [SDP-9.5.4-1]
+		m.send(sdpwire.SrcAvailCancel, 0)
+		s.cancelWant, s.cancelOpen, s.cancelSeq, s.cancelAt = false, true, m.cr.next-1, m.now
+		m.stats.SentSrcCancels++
+	case k.cancelWant && k.offers.len() > 0 && !k.cancelOpen && !s.cancelOpen &&
+		(!k.cancelSent || k.cancelSeq.less(m.cr.acked)): // one at a time [SDP-9.5.5-10] [D-34]
+		// Not while a SrcAvailCancel is open: the peer then holds MSeqAck, by
+		// which the SinkCancelAck of this cancel is told from an earlier one's.
+		m.send(sdpwire.SinkAvailCancel, 0)
+		k.cancelWant, k.cancelOpen, k.cancelSent, k.cancelSeq, k.cancelAt = false, true, true, m.cr.next-1, m.now
+		m.stats.SentSinkCancels++
+	case m.changeSendMode():
+	case m.changeRecvMode():
+	case m.resizeStep():
+	default:
+		return false
+	}
+	return true
+}
+
+// stepPayload moves bytes of the outgoing stream, or offers room for the other.
+func (m *Machine) stepPayload() bool {
+	s := &m.src
+	c := &m.cr
+	w := s.plain()
+	if m.writable() {
+		m.rdmaWrite()
+		return true
+	}
+	offer := -1
+	if m.snk.mode == sdpwire.Pipelined {
+		offer = m.mayOffer()
+	}
+	partly := s.avail.len() > 0 && s.avail.at(0).filled > 0 // to be finished first [D-23]
+	small := w != nil && !s.zcopy(w) && !w.urgent
+	if offer >= 0 && small && s.covered() == 0 && !partly && c.mayPayload() {
+		m.sinkAvail(offer, true) // Transaction [SDP-9.4-1] [D-27]
+		return true
+	}
+	if offer >= 0 && c.mayControl() {
+		m.sinkAvail(offer, false)
+		return true
+	}
+	switch {
+	case s.nforced > 0: // [SDP-12-8] for this switch: each mode has its mechanisms
+		if c.mayPayload() && !partly {
+			m.data()
+			return true
+		}
+	case w == nil || partly:
+	case s.zcopy(w) && (s.avail.len() == 0 || s.mode != sdpwire.Pipelined):
+		return m.advertise(w)
+	case s.advs.len() > 0: // [SDP-11.2-4] [SDP-11.2-5] [SDP-11.3-5]
+	case c.mayPayload() && !m.leavingPipelined():
+		m.data()
+		return true
+	}
+	return false
+}
+
+// advertise sends a SrcAvail for w if the mode, the peer's MaxAdverts and the
+// credits allow it.
+func (m *Machine) advertise(w *write) bool {
+	s := &m.src
+	if s.cancelOpen || s.cancelWant || m.leavingPipelined() { // [SDP-9.5.4-10]
+		return false
+	}
+	if s.mode == sdpwire.Combined && s.advs.len() > 0 { // [D-44] one at a time
+		return false
+	}
+	if s.advs.len()+m.snk.offers.len() >= m.p.PeerMaxAdverts { // [SDP-6.2.1.3-1] [SDP-11.3-18] [D-15]
+		if s.advs.len() == 0 {
+			w.bcopy = true // SinkAvails of ours hold the whole allowance; do not wait for them
+			return true
+		}
+		return false
+	}
+	if s.mode == sdpwire.Combined && !m.cr.mayPayload() || !m.cr.mayControl() {
+		return false
+	}
+	m.srcAvail()
+	return true
+}
+
+// stepUrgent announces an urgent byte on a message of its own, for which a
+// reserved credit will do. [SDP-9.5.3-3] [SDP-9.5.3-7]
+func (m *Machine) stepUrgent() bool {
+	if m.src.urgents == 0 || !m.cr.mayControl() || m.announceable() == nil {
+		return false
+	}
+	m.send(sdpwire.Data, 0)
+	return true
+}
+
+// stepClose sends DisConn behind all data. [SDP-8.2.1-4] [SDP-8.2.1-6]
+// [SDP-8.2.1-19] [SDP-8.2.1-21]
+func (m *Machine) stepClose() bool {
+	s := &m.src
+	if !s.closing || s.disSent || s.writes.len() > 0 || s.cancelOpen || !m.cr.mayControl() {
+		return false
+	}
+	if s.avail.len() > 0 && s.avail.at(0).filled > 0 {
+		return false
+	}
+	m.send(sdpwire.DisConn, 0)
+	s.disSent = true
+	s.avail.clear()
+	if m.snk.eof {
+		m.finish()
+	}
+	return true
+}
+
+// stepCredit sends an empty Data that refreshes the peer's credit, or that gets
+// our own refreshed. [SDP-10.4-1] [D-10]
+func (m *Machine) stepCredit() bool {
+	c := &m.cr
+	n := c.credit()
+	switch {
+	case n == 0: // [SDP-10.5-5]
+		return false
+	case c.mustRefresh(): // also with the last credit [SDP-10.5-2] [SDP-10.5-8]
+	case n >= 2 && c.shouldRefresh():
+	case m.nudge():
+		c.nudged, c.nudgedAt = true, m.now
+	case m.inDoubt() && m.now >= c.nudgedAt+m.insistAfter():
+	case m.askModeAck():
+		m.src.nudgeAck = true
+	default:
+		return false
+	}
+	m.send(sdpwire.Data, 0)
+	m.stats.SentCreditUpdates++
+	return true
+}
+
+// waiting reports whether there is payload that only lacks credit.
+func (m *Machine) waiting() bool {
+	s := &m.src
+	if m.life != lifeOpen || m.cr.mayPayload() || m.leavingPipelined() {
+		return false
+	}
+	if s.nforced > 0 {
+		return true
+	}
+	w := s.plain()
+	return w != nil && s.advs.len() == 0 && !m.writable() && !(s.mode == sdpwire.Pipelined && s.zcopy(w))
+}
+
+// nudge reports whether to spend one of two credits on an empty Data because
+// payload waits and the peer has no reason to say more: all it has not
+// acknowledged are empty Data, which it does not answer while we have two
+// credits; or message 0, whose acknowledgement looks like none [D-08]. A peer
+// that refreshes only at one credit is asked after a while. [D-10]
+func (m *Machine) nudge() bool {
+	c := &m.cr
+	if c.credit() != 2 || c.unacked() == 0 || !m.waiting() {
+		return false
+	}
+	if c.nudged {
+		return m.now-c.nudgedAt >= m.nudgeAgain()
+	}
+	switch {
+	case !c.ackSure && c.unacked() == 1:
+		return true
+	case !c.acked.less(c.lastReal):
+		return true
+	}
+	return m.src.stalled && m.now-m.src.stalledAt >= m.p.Timers.Nudge
+}
+
+// inDoubt reports whether payload stands still since the peer has answered the
+// empty Data behind message 0 by nothing. A peer of three buffers that takes the
+// printed formula by its letter does that: its MSeqAck of 0 from set-up has
+// acknowledged message 0 for it, so that it counts two credits where we count one,
+// and owes no refresh before we have one by its count. It is given another empty
+// Data, which by that count is allowed. [D-08]
+func (m *Machine) inDoubt() bool {
+	c := &m.cr
+	return c.nudged && !c.ackSure && c.unacked() == 2 && c.credit() == 1 && m.waiting()
+}
+
+// insistAfter is how long the peer has to answer before. It is long, and differs
+// between the peers: two that gave up their last credit while the refresh of the
+// other was on its way would both have none. [D-08]
+func (m *Machine) insistAfter() time.Duration { return 200 * m.nudgeAgain() }
+
+// nudgeAgain is how long to wait before another empty Data is spent. It differs
+// between the peers: two that ask each other at the same time would go on for
+// ever.
+func (m *Machine) nudgeAgain() time.Duration {
+	if m.p.Role == Connecting {
+		return m.p.Timers.Nudge
+	}
+	return 3 * m.p.Timers.Nudge
+}
+
+// noteStall keeps track of payload that waits for credit.
+func (m *Machine) noteStall() {
+	s := &m.src
+	switch w := m.waiting(); {
+	case w && !s.stalled:
+		s.stalled, s.stalledAt = true, m.now
+		m.stats.CreditStalls++
+	case !w && s.stalled:
+		s.stalled = false
+		m.stats.LongestCreditStall = max(m.stats.LongestCreditStall, m.now-s.stalledAt)
+	}
+}

@@ -1,0 +1,145 @@
+package sdpcore
+
+import "viaduct/internal/wire/sdpwire"
+
+// resize is the state of changes to the sizes of Private Buffers. [SDP 10.6]
+type resize struct {
+	// As the one who asks.
+	want   int  // size to ask the peer for, or 0
+	sent   bool // a ChRcvBuf is unacknowledged [SDP-10.6-19]
+	asked  int
+	actual int  // peer's size as last announced; its use may be limited to less [D-47]
+	noMore bool // an increase was answered with the old size [SDP-10.6-17]
+	noLess bool // a decrease was [SDP-10.6-18]
+
+	// As the one who is asked.
+	ackOwed bool
+	ready   bool // the buffers have their new size
+	size    int  // that size
+}
+
+// RequestPeerSize asks the peer to give its receive Private Buffers n bytes
+// each. [SDP-10.6-1] It reports whether it will be asked: not while another
+// request is open, and not in a direction that the peer has refused.
+func (m *Machine) RequestPeerSize(now Time, n int, out []Action) (acts []Action, ok bool) {
+	m.begin(now, out)
+	z := &m.rsz
+	n = min(max(n, sdpwire.MinBufferSize), sdpwire.MaxSize)
+	switch {
+	case m.life != lifeOpen || z.sent || z.want != 0 || n == z.actual:
+	case n > z.actual && z.noMore, n < z.actual && z.noLess:
+	default:
+		z.want, ok = n, true
+	}
+	return m.end(), ok
+}
+
+// Resized reports that the receive Private Buffers have the size OpResize named
+// and that none of the old size is posted. [SDP-10.6-13] [D-46]
+func (m *Machine) Resized(now Time, out []Action) []Action {
+	m.begin(now, out)
+	m.rsz.ready = m.rsz.ackOwed
+	return m.end()
+}
+
+// resizeStep sends a ChRcvBuf or ChRcvBufAck that is due.
+func (m *Machine) resizeStep() bool {
+	z := &m.rsz
+	switch {
+	case z.ackOwed && z.ready && m.offersExceed(z.size):
+		// [SDP-10.6-11] [SDP-6.4.2.1-1]; from here on the new size counts [SDP-10.6-16]
+		m.p.RecvSize = z.size
+		m.p.RecvThreshold = max(m.p.RecvThreshold, z.size)
+		z.ackOwed = false
+		a := m.send(sdpwire.ChRcvBufAck, 0)
+		m.out[a].Msg.Size = uint32(z.size)
+		return true
+	case z.want != 0 && !z.ackOwed: // whoever owes an ack does not ask [D-47]
+		z.sent, z.asked, z.want = true, z.want, 0
+		a := m.send(sdpwire.ChRcvBuf, 0)
+		m.out[a].Msg.Size = uint32(z.asked) // [SDP-6.4.1-3]
+		if z.asked < z.actual {
+			m.setPeerSize(z.asked) // [SDP-10.6-2]; more only when acknowledged [SDP-10.6-3]
+		}
+		return true
+	}
+	return false
+}
+
+// offersExceed reports whether every SinkAvail is for a buffer larger than n, so
+// that one message of that size will still fit into it. [SDP-9.5.1-1]
+func (m *Machine) offersExceed(n int) bool {
+	for i := range m.snk.offers.len() {
+		if m.snk.offers.at(i).size <= n {
+			return false
+		}
+	}
+	return true
+}
+
+// setPeerSize bounds what is sent; memory for sending is the driver's own
+// business. [SDP-10-7]
+func (m *Machine) setPeerSize(n int) {
+	m.p.PeerSize = n
+	m.do(Action{Op: OpPeerSize, N: n})
+}
+
+// handleChRcvBuf: the peer would like other buffer sizes. It always gets an
+// answer [SDP-10.6-11], except where both asked and this end is the Accepting
+// Peer. [SDP-10.6.1-1]
+func (m *Machine) handleChRcvBuf(msg *sdpwire.Message) {
+	z := &m.rsz
+	if z.ackOwed {
+		m.violation("SDP-10.6-19", msg.MID, "before the last one was acknowledged")
+		return
+	}
+	if z.sent {
+		if m.p.Role == Accepting {
+			return // [SDP-10.6.1-1]
+		}
+		z.sent = false // withdrawn; the driver may ask again [SDP-10.6.1-3] [SDP-10.6.1-2] [D-47]
+	}
+	old, want := m.p.RecvSize, int(min(msg.Size, sdpwire.MaxSize))
+	size := min(max(want, m.p.MinRecvSize), m.p.MaxRecvSize) // perhaps larger [SDP-10.6-6], as close as possible [SDP-10.6-5] [SDP-10.6-7]
+	switch {
+	case m.p.NoResize: // [SDP-10.6-14] [SDP-6.4.2.1-2]
+		size = old
+	case want < old:
+		size = min(size, old) // [SDP-10.6-8], and by the maximum above never below the wish [SDP-10.6-9]
+		size = max(size, want)
+	default:
+		size = max(size, old) // [SDP-10.6-10]
+	}
+	z.ackOwed, z.size, z.ready = true, size, size <= old // [SDP-10.6-12] [SDP-10.6-13]
+	if size == old {
+		return
+	}
+	m.stats.Resizes++
+	if size < old {
+		m.p.RecvSize = size // the peer keeps to its wish already
+	}
+	m.do(Action{Op: OpResize, N: size}) // new buffers are posted at once [SDP-10.6.2-1] [SDP-10.6.2-2]
+}
+
+// handleChRcvBufAck: the peer's buffers have changed, or not.
+func (m *Machine) handleChRcvBufAck(msg *sdpwire.Message) {
+	z := &m.rsz
+	act := int(msg.Size)
+	up := z.asked > z.actual
+	switch { // [D-47]
+	case !z.sent:
+		m.violation("D-47", msg.MID, "nothing was asked")
+		return
+	case act < sdpwire.MinBufferSize || act > sdpwire.MaxSize,
+		up && act < z.actual, !up && (act > z.actual || act < z.asked):
+		m.violation("D-47", msg.MID, "%d bytes when asked to go from %d to %d", act, z.actual, z.asked)
+		return
+	}
+	z.sent = false
+	if act == z.actual { // never ask in that direction again
+		z.noMore = z.noMore || up
+		z.noLess = z.noLess || !up
+	}
+	z.actual = act
+	m.setPeerSize(act) // [SDP-10.6-4]
+}

@@ -1,0 +1,608 @@
+package sdpcore
+
+import (
+	"time"
+
+	"viaduct/internal/wire/sdpwire"
+)
+
+// A write is a stretch of the outgoing stream that lies in one buffer of the
+// driver's.
+type write struct {
+	id       uint64
+	n        int  // bytes
+	off      int  // bytes sent, written, or acknowledged as read; never repeated [D-83]
+	urgent   bool // its last byte is urgent
+	pended   bool // and has been announced by OOB_PEND
+	bcopy    bool // not to be advertised (any more)
+	forced   bool // a SendSm asked for the rest by Data [SDP-9.2-25]
+	cancel   bool // the driver wants it back
+	detached bool // the caller has gone with the full count [D-32]
+}
+
+// A srcAdv is an open SrcAvail.
+type srcAdv struct {
+	key    uint64
+	size   int // bytes advertised
+	left   int // bytes neither in the payload of the SrcAvail nor acknowledged
+	stag   uint32
+	seq    serial
+	at     time.Duration
+	zeroes int // RdmaRdCompl without bytes in a row [D-19]
+}
+
+// A sinkOffer is a SinkAvail of the peer that is fresh and not finished.
+type sinkOffer struct {
+	size, filled int
+	stag         uint32
+	to           uint64
+}
+
+// source is the half-connection in which this end is the Data Source.
+//
+// Open SrcAvails [SDP-11.3-17] cover the oldest writes, one each, in order; the writes
+// before them are those that SendSms have forced to Bcopy. Everything behind is
+// plain: not yet handed to the wire beyond its off.
+type source struct {
+	mode   sdpwire.Mode
+	writes deque[write]
+	queued int // bytes of writes not yet gone
+
+	nforced int // oldest writes that are owed to the peer by Data
+	advs    deque[srcAdv]
+	count   serial // PotentialNonDiscards [SDP-9.5.1-7]
+	avail   deque[sinkOffer]
+
+	ackOwed bool // SinkCancelAck [SDP-9.5.5-9]
+
+	cancelWant bool          // SrcAvailCancel to be sent
+	cancelOpen bool          // sent and not Processed
+	cancelSeq  serial        // its MSeq
+	cancelAt   time.Duration // when it was sent
+
+	// Pipelined to Combined. [SDP 12.4]
+	leaving  bool          // ModeChange not yet acknowledged [SDP-12.4-3]
+	leaveSeq serial        // MSeq of the ModeChange
+	count0   serial        // PotentialNonDiscards as it was then [D-26]
+	reissued bool          // open SrcAvails have been issued again
+	leaveAt  time.Duration // when it was sent
+	nudgeAck bool          // an empty Data has asked for the acknowledgement [D-45]
+
+	urgents int // urgent writes not yet announced
+
+	closing   bool // no more writes; DisConn to be sent [SDP-8.2.1-2]
+	disSent   bool
+	threshold int // present zero-copy threshold [D-39]
+
+	stalled   bool // payload is waiting for credit
+	stalledAt time.Duration
+
+	pol srcPolicy
+}
+
+// covered returns the number of writes that are forced or advertised.
+func (s *source) covered() int { return s.nforced + s.advs.len() }
+
+// plain returns the oldest write that is neither forced nor advertised, or nil.
+func (s *source) plain() *write {
+	if i := s.covered(); i < s.writes.len() {
+		return s.writes.at(i)
+	}
+	return nil
+}
+
+// written returns the write that the oldest open SrcAvail covers.
+func (s *source) written() *write { return s.writes.at(s.nforced) }
+
+// zcopy reports whether w is to go by zero copy in the present mode.
+// [SDP-11-1] [SDP-11.2-1] [SDP-11.2-2] [SDP-11.3-1] [SDP-11.3-2]
+func (s *source) zcopy(w *write) bool {
+	return s.mode != sdpwire.Buffered && !w.bcopy && !w.urgent && w.n-w.off > max(s.threshold, 1) // a SrcAvail of one byte would be all payload [D-18]
+}
+
+// Write queues write id of n bytes, at least one. With urgent its last byte is
+// urgent data. [SDP-9.5.3-1] The id must not be in use. After CloseWrite, or on
+// a dead connection, the write ends at once with an error. [SDP-8.2.1-2]
+// [SDP-8.2.1-20]
+func (m *Machine) Write(now time.Duration, id uint64, n int, urgent bool, out []Action) []Action {
+	m.begin(now, out)
+	if n <= 0 {
+		panic("sdpcore: write of nothing")
+	}
+	s := &m.src
+	switch {
+	case m.life == lifeDead:
+		m.do(Action{Op: OpWriteDone, ID: id, Err: m.werr})
+		return m.end()
+	case s.closing:
+		m.do(Action{Op: OpWriteDone, ID: id, Err: ErrWriteClosed})
+		return m.end()
+	}
+	s.writes.push(write{id: id, n: n, urgent: urgent})
+	s.queued += n
+	if urgent {
+		s.urgents++
+	}
+	m.noteWrite(n)
+	return m.end()
+}
+
+// Exchange queues a write and posts the read for its answer together, so that
+// one message can carry both the bytes and the SinkAvail where the modes allow
+// it; otherwise it is Write and Read. [SDP-9.4-1]
+func (m *Machine) Exchange(now Time, wid uint64, wn int, rid uint64, rn int, out []Action) []Action {
+	m.begin(now, out)
+	s := &m.src
+	if wn <= 0 || rn <= 0 || s.closing || m.life == lifeDead || m.snk.closed {
+		out, m.out = m.out, nil
+		return m.Read(now, rid, rn, false, m.Write(now, wid, wn, false, out))
+	}
+	s.writes.push(write{id: wid, n: wn})
+	s.queued += wn
+	m.noteWrite(wn)
+	m.snk.reads.push(read{id: rid, n: rn})
+	m.noteRead(rn)
+	return m.end()
+}
+
+// Extend makes the newest write n bytes longer if it is id and still waits to
+// be sent, and reports whether it was. A driver uses it to gather small writes.
+func (m *Machine) Extend(id uint64, n int) bool {
+	s := &m.src
+	if s.closing || m.life == lifeDead || s.writes.len() == 0 || s.covered() == s.writes.len() {
+		return false
+	}
+	w := s.writes.at(s.writes.len() - 1)
+	if w.id != id || w.urgent || w.cancel {
+		return false
+	}
+	w.n += n
+	s.queued += n
+	return true
+}
+
+// KeepByCopy marks the write as one that lies in the driver's own memory and is
+// never advertised.
+func (m *Machine) KeepByCopy(id uint64) {
+	for i := m.src.writes.len() - 1; i >= 0; i-- {
+		if w := m.src.writes.at(i); w.id == id {
+			w.bcopy = true
+			return
+		}
+	}
+}
+
+// CancelWrite asks for write id back. It ends by OpWriteDone with the exact
+// count: at once if nothing of it is advertised, else when the peer has
+// answered the SrcAvailCancel. [SDP-9.5.4-1] [D-32] If the peer is owed the
+// rest, OpDetach comes instead.
+func (m *Machine) CancelWrite(now time.Duration, id uint64, out []Action) []Action {
+	m.begin(now, out)
+	s := &m.src
+	for i := range s.writes.len() {
+		w := s.writes.at(i)
+		if w.id != id {
+			continue
+		}
+		switch {
+		case w.detached || w.cancel:
+		case w.forced || w.urgent && w.pended:
+			w.detached = true
+			m.do(Action{Op: OpDetach, ID: id, Off: w.off, N: w.n})
+		case i < s.covered():
+			w.cancel, s.cancelWant = true, !s.cancelOpen
+		default:
+			m.dropWrite(i, ErrCancelled)
+		}
+		break
+	}
+	return m.end()
+}
+
+// dropWrite ends write i before all of it is sent.
+func (m *Machine) dropWrite(i int, err error) {
+	s := &m.src
+	w := s.writes.remove(i)
+	s.queued -= w.n - w.off
+	if w.urgent && !w.pended {
+		s.urgents--
+	}
+	m.do(Action{Op: OpWriteDone, ID: w.id, N: w.off, Err: err})
+}
+
+// advance counts n more bytes of the write at i as gone and ends it if they
+// were the last.
+func (m *Machine) advance(i, n int) {
+	s := &m.src
+	w := s.writes.at(i)
+	w.off += n
+	s.queued -= n
+	if w.off == w.n {
+		m.do(Action{Op: OpWriteDone, ID: w.id, N: w.n})
+		if s.writes.remove(i).forced {
+			s.nforced--
+		}
+	}
+}
+
+// data is Bcopy: it sends one Data message made [SDP-9-2] [SDP-11.1-1] of the rest of the forced write, or of as
+// many plain bytes as fit, from several writes if need be. [SDP-9.1-1] [SDP-10-4]
+func (m *Machine) data() {
+	s := &m.src
+	at, end := s.covered(), s.writes.len()
+	if s.nforced > 0 {
+		at, end = 0, s.nforced // [SDP-11.3-6] nothing but the forced write [SDP-9.2-25] [SDP-9.5.2.1-2]
+		if s.advs.len() == 0 {
+			end = s.writes.len()
+		}
+	}
+	flags := sdpwire.Flags(0)
+	if m.urgentWithin(at, end, m.p.PeerSize-sdpwire.BSDHLen) {
+		flags = sdpwire.OOBPres // [SDP-6.1.2-4] [SDP-9.5.3-8]
+		m.stats.UrgentSent++
+	}
+	a, n := m.send(sdpwire.Data, flags), 0
+	n = m.payload(a, at, end, m.p.PeerSize-sdpwire.BSDHLen)
+	m.stats.SentBytesBcopy += uint64(n)
+}
+
+// urgentWithin reports whether the payload gathered from writes at..end under
+// the limit ends in an urgent byte.
+func (m *Machine) urgentWithin(at, end, limit int) bool {
+	s := &m.src
+	for i := at; i < min(end, at+maxParts); i++ {
+		w := s.writes.at(i)
+		if i > at && s.zcopy(w) {
+			return false
+		}
+		limit -= w.n - w.off
+		if limit < 0 {
+			return false
+		}
+		if w.urgent {
+			return true
+		}
+	}
+	return false
+}
+
+// maxParts bounds the pieces one message is gathered from.
+const maxParts = 32
+
+// page is what the pieces that a long write is cut into are multiples of.
+const page = 4 << 10
+
+// piece returns how many of the next n bytes of a write go into a message with
+// room for limit. The pieces of a long write are alike.
+func piece(n, limit int) int {
+	if n <= limit {
+		return n
+	}
+	if limit >= 16*page {
+		limit -= limit % page
+	}
+	return limit
+}
+
+// payload adds up to limit bytes of writes at..end to the message of the
+// action at index a, and counts them as sent. It stops behind an urgent byte,
+// which must be the last [SDP-6.1.2-4], and before a write that goes by zero
+// copy. Every message with payload may make one SinkAvail stale. [SDP-9.5.1-8]
+func (m *Machine) payload(a, at, end, limit int) (total int) {
+	s := &m.src
+	parts := 0
+	for end > at && limit > 0 && parts < maxParts {
+		w := s.writes.at(at)
+		if parts > 0 && s.zcopy(w) {
+			break
+		}
+		n := piece(w.n-w.off, limit)
+		if parts == 0 {
+			m.out[a].ID, m.out[a].Off, m.out[a].N = w.id, w.off, n
+		} else {
+			// Ahead of the OpWriteDone of the parts before: those of one
+			// message stand together.
+			m.insertPart(a+parts-1, Action{Op: OpPart, ID: w.id, Off: w.off, N: n})
+		}
+		parts++
+		total += n
+		limit -= n
+		stop := w.urgent && w.off+n == w.n
+		whole := w.off+n == w.n
+		m.advance(at, n)
+		if stop || !whole {
+			break
+		}
+		end--
+	}
+	m.out[a].Parts = parts - 1
+	m.out[a].Msg.Len += uint32(total)
+	// A fresh SinkAvail at hand is used up by this message instead of being
+	// met by the counter; the sum is the same. [D-23]
+	if s.avail.len() > 0 { // [SDP-9.5.2.2-2]
+		s.avail.pop()
+	} else {
+		s.count++ // [SDP-9.5.1-8]
+	}
+	m.sentPayload()
+	return total
+}
+
+func (m *Machine) insertPart(after int, p Action) {
+	m.out = append(m.out, Action{})
+	copy(m.out[after+2:], m.out[after+1:])
+	m.out[after+1] = p
+}
+
+// srcAvail begins a Read Zcopy: it advertises the rest of the oldest plain write,
+// at any address, the bytes in the payload included. [SDP-9.2-1] [SDP-9-3]
+// [SDP-6.3.2.1-1] [SDP-6.3.2.2-1] [SDP-6.3.2.2-2] In Combined Mode it
+// carries the first bytes [SDP-9.2-2] [SDP-11.2-6], in Pipelined Mode none
+// [SDP-9.2-3] [SDP-11.3-4]; it describes the whole buffer either way [SDP-9.2-4].
+func (m *Machine) srcAvail() {
+	s := &m.src
+	i := s.covered()
+	w := s.writes.at(i)
+	size := min(w.n-w.off, sdpwire.MaxSize)
+	prefix := 0
+	if s.mode == sdpwire.Combined {
+		prefix = 1 // [D-82]
+		if room := m.p.PeerSize - sdpwire.SrcAvailLen; m.p.BigPrefix {
+			prefix = min(room, size-1) // never all of it [D-18]
+		}
+	}
+	m.keys++
+	a := m.send(sdpwire.SrcAvail, 0)
+	act := &m.out[a]
+	act.Adv, act.ID, act.Off, act.N = m.keys, w.id, w.off, prefix
+	act.Msg.Size = uint32(size)
+	act.Msg.Len += uint32(prefix)
+	if prefix > 0 {
+		w.off += prefix
+		s.queued -= prefix
+		s.count++ // [SDP-9.5.1-8] [D-25]
+		m.sentPayload()
+	}
+	s.advs.push(srcAdv{key: m.keys, size: size, left: size - prefix, seq: m.cr.next - 1, at: m.now})
+	m.stats.SentSrcAvails++
+	m.stats.SentBytesPrefix += uint64(prefix)
+}
+
+// Bind tells the STag that the driver gave to advertisement adv.
+func (m *Machine) Bind(adv uint64, stag uint32) {
+	for i := m.src.advs.len() - 1; i >= 0; i-- {
+		if a := m.src.advs.at(i); a.key == adv {
+			a.stag = stag
+			return
+		}
+	}
+	for i := m.snk.offers.len() - 1; i >= 0; i-- {
+		if o := m.snk.offers.at(i); o.key == adv {
+			o.stag = stag
+			return
+		}
+	}
+}
+
+// rdmaWrite moves bytes into the oldest SinkAvail of the peer, from one write, by
+// the STag it names and from its address on. [SDP-6.3.3.3-1] [SDP-6.3.3.2-2]
+// What a Transaction asked for is filled this way too, if it suits. [SDP-9.4-3]
+// [SDP-9.4-4] [SDP-9.4-5]
+// [SDP-9.3-1] [SDP-9.3-5] [SDP-11.3-11]
+func (m *Machine) rdmaWrite() {
+	s := &m.src
+	k, w := s.avail.at(0), s.writes.at(s.covered())
+	n := min(k.size-k.filled, w.n-w.off)
+	m.do(Action{Op: OpRDMAWrite, ID: w.id, Off: w.off, N: n, STag: k.stag, TO: k.to + uint64(k.filled)})
+	k.filled += n
+	m.stats.SentBytesWrite += uint64(n)
+	m.advance(s.covered(), n)
+}
+
+// wrCompl reports the oldest SinkAvail as written, with the bytes in it, be it
+// full or not. [SDP-9.3-7] [SDP-9.3-12] [SDP-6.3.6.1-1] [SDP-6.3.6.1-2]
+func (m *Machine) wrCompl() {
+	k := m.src.avail.pop()
+	a := m.send(sdpwire.RdmaWrCompl, m.preference())
+	m.out[a].Msg.Size = uint32(k.filled)
+	if !m.p.NoInvalidate { // [SDP-9.3-8] [SDP-9.3-9]
+		m.out[a].Invalidate, m.out[a].STag = true, k.stag
+	}
+}
+
+// revokeAdvs ends all open SrcAvails without an answer of their own: their
+// writes are plain again, from the first byte not delivered on. [D-83]
+func (m *Machine) revokeAdvs() {
+	s := &m.src
+	for s.advs.len() > 0 {
+		m.do(Action{Op: OpRevoke, Adv: s.advs.pop().key})
+	}
+}
+
+// settleCancel ends the writes that were waiting for a cancel, once no SrcAvail
+// covers them.
+func (m *Machine) settleCancel() {
+	s := &m.src
+	s.cancelOpen, s.cancelWant = false, false
+	for i := s.covered(); i < s.writes.len(); {
+		if w := s.writes.at(i); w.cancel {
+			m.dropWrite(i, ErrCancelled)
+		} else {
+			i++
+		}
+	}
+}
+
+// checkCancel regards the SrcAvailCancel as Processed when no SrcAvail is open
+// any more. [SDP-9.5.4-11]
+func (m *Machine) checkCancel() {
+	if s := &m.src; s.advs.len() == 0 && (s.cancelOpen || s.cancelWant) {
+		m.settleCancel()
+	}
+}
+
+// handleRdmaRdCompl: the peer has read bytes of the oldest open SrcAvail.
+func (m *Machine) handleRdmaRdCompl(msg *sdpwire.Message, inv uint32, invalidated bool) {
+	s := &m.src
+	if s.advs.len() == 0 {
+		m.violation("SDP-9.2-13", msg.MID, "no SrcAvail is open")
+		return
+	}
+	if s.nforced > 0 {
+		m.violation("SDP-9.2-27", msg.MID, "bytes of an earlier SrcAvail are still owed by Data")
+		return
+	}
+	a := s.advs.at(0)
+	n := int(msg.Size) // any part of what is left, in any number of rounds [SDP-9.2-14] [SDP-9.2-15]
+	switch {           // [SDP-9.2-17]
+	case n > a.left:
+		m.violation("SDP-9.2-17", msg.MID, "%d bytes of the %d that were left", n, a.left)
+		return
+	case n == 0 && a.left > 0:
+		if a.zeroes++; a.zeroes > 16 { // [D-19]
+			m.violation("D-19", msg.MID, "no progress %d times", a.zeroes)
+			return
+		}
+	default:
+		a.zeroes = 0
+	}
+	final := n == a.left
+	if invalidated && (!final || inv != a.stag) { // [SDP-9.2-22] [D-41]
+		m.violation("SDP-9.2-22", msg.MID, "invalidates an STag that is not the finished SrcAvail's")
+		return
+	}
+	m.stats.SentBytesRead += uint64(n)
+	a.left -= n
+	if final { // Until here its bytes stayed readable. [SDP-9.2-19] Otherwise a further answer is awaited. [SDP-9.2-18]
+		key := s.advs.at(0).key
+		i := s.nforced
+		s.advs.pop()
+		m.do(Action{Op: OpRevoke, Adv: key, Remote: invalidated}) // [SDP-9.2-23]
+		m.advance(i, n)
+	} else {
+		w := s.written()
+		w.off += n
+		s.queued -= n
+		a.at = m.now
+	}
+	s.pol.sendSms = 0
+	m.checkCancel()
+}
+
+// handleSendSm: the peer wants the rest of the oldest open SrcAvail by Data
+// [SDP-9.2-24] [SDP-9.5.2.1-5], or has cancelled all of them.
+func (m *Machine) handleSendSm(msg *sdpwire.Message) {
+	s := &m.src
+	m.stats.RecvSendSms++
+	if s.advs.len() == 0 { // [SDP-9.2-16]
+		m.violation("SDP-9.2-16", msg.MID, "no SrcAvail is open")
+		return
+	}
+	if s.cancelOpen && !serial(msg.MSeqAck).less(s.cancelSeq) { // [SDP-9.5.4-11]
+		m.revokeAdvs()
+		m.settleCancel()
+		return
+	}
+	// A SendSm that crossed the cancel ends its SrcAvail in the normal way. [D-31]
+	w := s.written()
+	m.do(Action{Op: OpRevoke, Adv: s.advs.pop().key})
+	w.forced, w.bcopy = true, true
+	s.nforced++
+	if w.cancel && !w.detached {
+		w.cancel, w.detached = false, true
+		m.do(Action{Op: OpDetach, ID: w.id, Off: w.off, N: w.n})
+	}
+	m.noteSendSm()
+	m.checkCancel()
+}
+
+// handleSinkAvail takes the advertisement of a SinkAvail; its payload has been
+// dealt with already. [SDP-9.5.1-10]
+func (m *Machine) handleSinkAvail(msg *sdpwire.Message) {
+	s := &m.src
+	m.stats.RecvSinkAvails++
+	if s.disSent { // our DisConn tells the peer that this one is void [SDP-8.2.1-15]
+		return
+	}
+	nd := serial(msg.NonDiscards)
+	if s.mode != sdpwire.Pipelined {
+		if !s.leaving {
+			m.violation("SDP-12-10", msg.MID, "in %v Mode", s.mode)
+			return
+		}
+		m.lateSinkAvail(nd, msg)
+		return
+	}
+	if s.count.less(nd) { // [D-24]
+		m.violation("D-24", msg.MID, "NonDiscards %d, but only %d messages carried payload", nd, s.count)
+		return
+	}
+	if nd != s.count { // [SDP-9.5.1-3] [SDP-9.5.1-9]: crossed by a message with payload; before anything else [SDP-11.3-10]
+		s.count--
+		m.stats.StaleSinkAvails++
+		return
+	}
+	if s.avail.len()+m.snk.adverts.len() >= m.p.MaxAdverts { // [SDP-6.2.1.3-1] [D-15]
+		m.violation("SDP-11.3-18", msg.MID, "more than %d advertisements open", m.p.MaxAdverts)
+		return
+	}
+	s.avail.push(sinkOffer{size: int(msg.Size), stag: msg.STag, to: msg.VA})
+	if s.advs.len() > 0 { // they were discarded by the peer [SDP-11.3-12]; what the SinkAvail leaves over is advertised again [SDP-11.3-13]
+		m.stats.Overrides += uint64(s.advs.len())
+		m.revokeAdvs()
+		m.checkCancel()
+	}
+}
+
+// lateSinkAvail: a SinkAvail that the peer sent before it saw our ModeChange to
+// Combined. [SDP-12.4-7] [D-26]
+func (m *Machine) lateSinkAvail(nd serial, msg *sdpwire.Message) {
+	s := &m.src
+	switch {
+	case s.count0.less(nd):
+		m.violation("D-24", msg.MID, "NonDiscards %d, but only %d messages carried payload", nd, s.count0)
+	case nd != s.count0: // stale before the change
+		s.count0--
+		s.count--
+		m.stats.StaleSinkAvails++
+	default: // fresh: the peer has discarded what was advertised before [SDP-12.4-6]
+		m.reissue()
+	}
+}
+
+// reissue returns the writes of all SrcAvails sent before the ModeChange to the
+// queue, once, and only if the peer has discarded them. [SDP-12.4-6] [SDP-12.4-8] Those sent after it stand. [D-26]
+func (m *Machine) reissue() {
+	s := &m.src
+	if s.reissued {
+		return
+	}
+	s.reissued = true
+	if s.advs.len() > 0 && s.advs.at(0).seq.less(s.leaveSeq) {
+		m.stats.Overrides += uint64(s.advs.len())
+		m.revokeAdvs()
+		m.checkCancel()
+	}
+}
+
+// handleSinkAvailCancel: all SinkAvails not yet written are void. [SDP-9.5.5-2]
+// One that is partly written ends by its RdmaWrCompl, which pump sends before
+// the SinkCancelAck. [SDP-9.5.5-3] [SDP-9.5.5-5] [SDP-9.5.5-6]
+func (m *Machine) handleSinkAvailCancel() {
+	s := &m.src
+	keep := 0
+	if s.avail.len() > 0 {
+		k := s.avail.at(0)
+		if k.filled > 0 {
+			keep = 1
+			if k.filled < k.size { // room is given up [SDP-9.5.5-8] [D-35]
+				s.ackOwed = true
+				k.size = k.filled
+			}
+		}
+	}
+	for s.avail.len() > keep {
+		s.avail.remove(s.avail.len() - 1)
+		s.ackOwed = true // [SDP-9.5.5-9]; with none left to cancel nothing is owed [SDP-9.5.5-4] [D-36]
+	}
+}

@@ -1,0 +1,47 @@
+package sdpcore
+
+import "viaduct/internal/wire/sdpwire"
+
+// Straight is Write of n bytes for the moment at which most of a stream is written:
+// nothing else is to be done, there is credit, and len(msgs) Data messages take all
+// of them. It stores those in msgs and returns how many there are; the driver has to
+// send them with the bytes as payload, and the write has ended then. If the moment is
+// another it returns 0, and the driver calls Write. It changes what Write would change,
+// without a queue and a list of actions. [SDP-9.1-1]
+func (m *Machine) Straight(now Time, n int, msgs []sdpwire.Message) int {
+	s, k := &m.src, &m.snk
+	if m.life != lifeOpen || s.closing || n <= 0 ||
+		s.writes.len() > 0 || s.avail.len() > 0 || s.mode != sdpwire.Buffered && n > max(s.threshold, 1) { // zero copy
+		return 0
+	}
+	limit := m.p.PeerSize - sdpwire.BSDHLen
+	count := 1
+	if n > limit {
+		size := piece(n, limit)
+		count = 1 + (n-limit+size-1)/size // the last may be longer
+	}
+	// Each of them has to find three. With as many, nothing else waits for credit:
+	// whatever could be sent was sent when it came up.
+	if count > len(msgs) || m.cr.credit() < count+2 {
+		return 0
+	}
+	m.now = max(now, m.now)
+	m.noteWrite(n)
+	if m.steer(); s.pol.wanted || k.pol.wanted {
+		return 0
+	}
+	m.stats.SentBytesBcopy += uint64(n)
+	for i := range msgs[:count] {
+		p := piece(n, limit)
+		n -= p
+		msgs[i] = m.header(sdpwire.Data, 0)
+		msgs[i].Len += uint32(p)
+		s.count++ // [SDP-9.5.1-8]
+		m.sentPayload()
+	}
+	return count
+}
+
+// LowCredit reports whether so much of the credit is used up that more of it may
+// well have come already.
+func (m *Machine) LowCredit() bool { return m.cr.credit() <= m.p.PeerBufs/4 }

@@ -1,0 +1,201 @@
+package sdpcore
+
+import (
+	"time"
+
+	"viaduct/internal/wire/sdpwire"
+)
+
+// suspend is the state of a suspension. [SDP 13.1.1] Starting one is an option that
+// is provided. [SDP-13.1-2] [SDP-13.1-3]
+type suspend struct {
+	local    bool   // asked for here
+	remote   bool   // asked for by the peer, to be answered
+	port     uint16 // where the peer is to come back to, if local
+	peerPort uint16 // where we are to go, if remote
+	retry    bool   // the own request was overtaken; ask again after Resume [SDP-13.1.2-3]
+	peerDone bool   // the peer has sent its last message
+	at       time.Duration
+	times    [8]time.Duration // when suspensions were answered, newest last [D-55]
+	n        int
+}
+
+// Suspend begins a suspension: RDMA in progress is finished, then SuspComm goes
+// with the port at which the connection will be taken up again. [SDP-13.1.1-3]
+// [SDP-13.1.1-4] OpSuspended says when that is done; reads and writes stay
+// queued.
+func (m *Machine) Suspend(now Time, port uint16, out []Action) ([]Action, error) {
+	m.begin(now, out)
+	if m.life != lifeOpen {
+		return m.end(), ErrNoSuspend
+	}
+	m.sus.local, m.sus.port = true, port
+	m.beginSuspend()
+	return m.end(), nil
+}
+
+// beginSuspend starts to finish what is In-Process. A SrcAvailCancel is not
+// answered any more, as the suspension cancels everything; holding MSeqAck for
+// it would only keep credit from the peer, which needs one to answer.
+func (m *Machine) beginSuspend() {
+	m.life, m.sus.at = lifeSuspending, m.now
+	m.cr.hold = false
+}
+
+// stepSuspend sends SuspComm or SuspCommAck once nothing is In-Process.
+// [SDP-13.1.1-3] [SDP-13.1.1-6] [D-53]
+func (m *Machine) stepSuspend() bool {
+	if m.snk.ops.len() > 0 || m.snk.adverts.len() > 0 && m.snk.adverts.at(0).done > m.snk.adverts.at(0).reported {
+		return false
+	}
+	if m.sus.remote {
+		m.send(sdpwire.SuspCommAck, 0)
+		m.do(Action{Op: OpReconnect, Msg: sdpwire.Message{Port: m.sus.peerPort}})
+		m.quiesce()
+		return true
+	}
+	a := m.send(sdpwire.SuspComm, 0)
+	m.out[a].Msg.Port = m.sus.port // [SDP-6.5.1.1-1]
+	m.life = lifeSuspSent
+	return true
+}
+
+// quiesce ends the present connection: no advertisement survives. [SDP-13-1]
+func (m *Machine) quiesce() {
+	s, k := &m.src, &m.snk
+	m.life = lifeSuspended
+	m.stats.Suspensions++
+	m.revokeAdvs()
+	for i := range s.nforced {
+		s.writes.at(i).forced = false
+	}
+	s.nforced = 0
+	m.settleCancel()
+	s.avail.clear()
+	s.ackOwed, s.leaving = false, false
+	k.adverts.clear()
+	k.expected, k.srcCancel = 0, false
+	m.cr.hold = false
+	m.voidOffers()
+}
+
+// handleSuspComm: the peer wants to move. [SDP-13.1-1]
+func (m *Machine) handleSuspComm(msg *sdpwire.Message) {
+	u := &m.sus
+	switch {
+	case m.life == lifeSuspSent && m.p.Role == Accepting:
+		u.peerDone = true
+		return // crossed: ours goes first [SDP-13.1.2-1] [D-54]
+	case m.p.NoSuspend, int(msg.Port) < m.p.MinSuspendPort, m.tooOften(): // [D-55]
+		m.abort(ErrNoSuspend)
+		return
+	}
+	u.retry = u.local // [SDP-13.1.2-2] [SDP-13.1.2-3]
+	u.local, u.remote, u.peerPort, u.peerDone = false, true, msg.Port, true
+	m.beginSuspend()
+}
+
+// tooOften counts suspensions by the peer within a minute. [D-55]
+func (m *Machine) tooOften() bool {
+	u := &m.sus
+	if m.p.Timers.SuspendLimit < 0 {
+		return false
+	}
+	limit := min(m.p.Timers.SuspendLimit, len(u.times))
+	if u.n >= limit && m.now-u.times[(u.n-limit)%len(u.times)] < time.Minute {
+		return true
+	}
+	u.times[u.n%len(u.times)] = m.now
+	u.n++
+	return false
+}
+
+// handleSuspCommAck: the peer is silent from here on.
+func (m *Machine) handleSuspCommAck(msg *sdpwire.Message) {
+	if m.life != lifeSuspSent {
+		m.violation("SDP-13.1.1-6", msg.MID, "nothing was asked")
+		return
+	}
+	m.do(Action{Op: OpSuspended})
+	m.sus.local = false
+	m.quiesce()
+}
+
+// Suspended reports whether the machine waits for Resume.
+func (m *Machine) Suspended() bool { return m.life == lifeSuspended }
+
+// Resume goes on with a suspended connection over a new one, set up by Hello
+// and HelloAck as any: numbers, credits and counters start afresh, both modes
+// are Combined, and what was not delivered is sent. [SDP-13.1.1-10]
+// [SDP-13.1.1-17] [D-52]
+func (m *Machine) Resume(now Time, p Params, out []Action) []Action {
+	if m.life != lifeSuspended {
+		panic("sdpcore: Resume of a connection that is " + m.life.String())
+	}
+	m.begin(now, out)
+	m.p.FirstSend, m.p.FirstRecv = 0, 0
+	m.start(p)
+	s, k := &m.src, &m.snk
+	s.count0, s.reissued, s.nudgeAck, s.stalled = 0, false, false, false
+	s.pol = srcPolicy{}
+	s.disSent = false // sent again if it had been
+	s.threshold = p.SendThreshold
+	s.urgents = 0
+	for i := range s.writes.len() {
+		if w := s.writes.at(i); w.urgent { // announced again
+			w.pended = false
+			s.urgents++
+		}
+	}
+	k.pol = snkPolicy{changedAt: m.now}
+	k.disSeen, k.announced, k.cancelSent = false, 0, false
+	for i := range k.holds.len() { // what is held lies outside the new Private Buffers
+		if h := k.holds.at(i); h.private {
+			h.private = false
+			k.compacted += h.n
+		}
+	}
+	retry := m.sus.retry
+	m.sus.local, m.sus.remote, m.sus.retry, m.sus.peerDone = false, false, false, false
+	m.life = lifeOpen
+	if retry {
+		m.sus.local, m.life, m.sus.at = true, lifeSuspending, m.now
+	}
+	return m.end()
+}
+
+// A State is what a connection hands to another process, beside the bytes it
+// holds. [SDP-13.1.1-11]
+type State struct {
+	Role     Role // on the connection that was suspended
+	RecvSize int  // bytes of each receive Private Buffer [SDP-13.1.1-14]
+	RecvBufs int
+	ORD      int
+	Held     int    // bytes received and not yet read [SDP-13.1.1-16]
+	RecvPos  uint64 // stream position behind them
+	EOF      bool   // the peer's DisConn has come
+	Closing  bool   // DisConn is to be sent, or has been
+	Unsent   int    // bytes queued and not delivered
+}
+
+// State returns what has to be handed over. The machine must be suspended.
+func (m *Machine) State() State {
+	if m.life != lifeSuspended {
+		panic("sdpcore: State of a connection that is " + m.life.String())
+	}
+	return State{Role: m.p.Role, RecvSize: m.p.RecvSize, RecvBufs: m.p.RecvBufs, ORD: m.p.ORD, Held: m.snk.held,
+		RecvPos: m.snk.pos, EOF: m.snk.eof, Closing: m.src.closing, Unsent: m.src.queued}
+}
+
+// Restore returns a machine that goes on where another process stopped. The
+// driver holds st.Held bytes as if by OpHold and queues the unsent ones by Write.
+func Restore(p Params, st State) *Machine {
+	m := New(p)
+	k := &m.snk
+	if st.Held > 0 {
+		k.holds.push(held{n: st.Held})
+		k.held, k.compacted = st.Held, st.Held
+	}
+	k.pos, k.eof, m.src.closing = st.RecvPos, st.EOF, false
+	return m
+}

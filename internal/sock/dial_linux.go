@@ -1,0 +1,148 @@
+package sock
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Dial is d.DialContext for a connection whose descriptor is going to be taken
+// away from the runtime, see Own. It does without package net where that has
+// nothing to add: an address that needs no resolver, and a Dialer with nothing
+// set but Timeout.
+func Dial(ctx context.Context, d *net.Dialer, network, address string) (net.Conn, error) {
+	ap, err := netip.ParseAddrPort(address)
+	if err != nil || !isPlainDialer(d) || !isPlainTarget(network, ap) {
+		return dialOwn(ctx, d, network, address)
+	}
+	if d.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d.Timeout)
+		defer cancel()
+	}
+	if ctx.Err() != nil {
+		return dialOwn(ctx, d, network, address) // it knows what to say
+	}
+	o := &conn{s: new(Socket), remote: net.TCPAddrFromAddrPort(ap)}
+	err = o.connect(ctx, ap)
+	if err == nil && o.local.String() == o.remote.String() {
+		// The system chose the port that is called: a connection with itself.
+		o.Close()
+		return dialOwn(ctx, d, network, address)
+	}
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Addr: o.remote, Err: err}
+	}
+	return o, nil
+}
+
+func dialOwn(ctx context.Context, d *net.Dialer, network, address string) (net.Conn, error) {
+	nc, err := d.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return Own(nc), nil
+}
+
+func isPlainDialer(d *net.Dialer) bool {
+	//lint:ignore SA1019 a Dialer that has Cancel is not plain
+	return d.LocalAddr == nil && d.Control == nil && d.ControlContext == nil && d.Deadline.IsZero() && d.Cancel == nil &&
+		d.KeepAlive == 0 && d.KeepAliveConfig == (net.KeepAliveConfig{}) && !d.MultipathTCP()
+}
+
+func isPlainTarget(network string, ap netip.AddrPort) bool {
+	a := ap.Addr()
+	if a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || ap.Port() == 0 {
+		return false
+	}
+	return network == "tcp" || network == "tcp4" && a.Is4() || network == "tcp6" && a.Is6()
+}
+
+// connect makes the socket of o and connects it.
+func (o *conn) connect(ctx context.Context, ap netip.AddrPort) (err error) {
+	family, sa := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(ap.Port())})
+	if a := ap.Addr(); a.Is4() {
+		sa.(*unix.SockaddrInet4).Addr = a.As4()
+	} else {
+		family, sa = unix.AF_INET6, &unix.SockaddrInet6{Port: int(ap.Port()), Addr: a.As16()}
+	}
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	o.s.fd = fd
+	defer func() {
+		if err != nil {
+			o.Close()
+		}
+	}()
+	if err := netKeepAlive(fd); err != nil {
+		return os.NewSyscallError("setsockopt", err)
+	}
+	switch err := unix.Connect(fd, sa); err {
+	case nil:
+	case unix.EINPROGRESS, unix.EINTR, unix.EALREADY:
+		if err := o.awaitConnect(ctx); err != nil {
+			return err
+		}
+	default:
+		return os.NewSyscallError("connect", err)
+	}
+	unix.SetNonblock(fd, false) // see ReadV
+	var local unix.RawSockaddrInet6
+	size := uint32(unix.SizeofSockaddrInet6)
+	if _, _, e := unix.RawSyscall(unix.SYS_GETSOCKNAME, uintptr(fd), uintptr(unsafe.Pointer(&local)), uintptr(unsafe.Pointer(&size))); e != 0 {
+		return os.NewSyscallError("getsockname", e)
+	}
+	o.local = rawAddr(&local)
+	return nil
+}
+
+// awaitConnect waits until the connection is there. Within one host it is by
+// now.
+func (o *conn) awaitConnect(ctx context.Context) error {
+	if !writable(o.s.fd) {
+		if at, ok := ctx.Deadline(); ok {
+			o.SetWriteDeadline(at)
+		}
+		stop := context.AfterFunc(ctx, func() { o.SetWriteDeadline(time.Unix(1, 0)) })
+		var err error
+		for err == nil && !writable(o.s.fd) {
+			err = o.sleepOut()
+		}
+		if !stop() {
+			return context.Cause(ctx)
+		}
+		o.SetWriteDeadline(time.Time{})
+		if err != nil {
+			return err
+		}
+	}
+	switch e, err := unix.GetsockoptInt(o.s.fd, unix.SOL_SOCKET, unix.SO_ERROR); {
+	case err != nil:
+		return os.NewSyscallError("getsockopt", err)
+	case e != 0:
+		return os.NewSyscallError("connect", unix.Errno(e))
+	}
+	return nil
+}
+
+func writable(fd int) bool {
+	p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+	n, err := unix.Poll(p[:], 0)
+	return n > 0 && err == nil
+}
+
+// netKeepAlive sets what package net gives each connection, whether it dials or
+// accepts.
+func netKeepAlive(fd int) error {
+	if err := keepAlive(fd, 15*time.Second); err != nil {
+		return err
+	}
+	return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 9)
+}

@@ -1,0 +1,194 @@
+package sock
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/net/nettest"
+
+	"viaduct/internal/testkit"
+)
+
+func ownListener(t testing.TB, address string, tu Tuning) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Skip("SKIPPED: ", err)
+	}
+	o, err := OwnListener(l, tu)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { o.Close() })
+	return o
+}
+
+func TestDialedIsConn(t *testing.T) {
+	l := ownListener(t, "127.0.0.1:0", Tuning{})
+	nettest.TestConn(t, func() (a, b net.Conn, stop func(), err error) {
+		accepted := make(chan net.Conn, 1)
+		go func() {
+			c, err := l.Accept()
+			if err != nil {
+				t.Error(err)
+			}
+			accepted <- c
+		}()
+		if a, err = Dial(t.Context(), new(net.Dialer), "tcp", l.Addr().String()); err != nil {
+			return nil, nil, nil, err
+		}
+		b = <-accepted
+		return a, b, func() { a.Close(); b.Close() }, nil
+	})
+}
+
+// Both ends agree about their addresses, in either family and whatever address
+// the listener has.
+func TestDialAddresses(t *testing.T) {
+	for _, address := range []string{"127.0.0.1:0", "[::1]:0", ":0"} {
+		t.Run(address, func(t *testing.T) {
+			l := ownListener(t, address, Tuning{Congestion: "reno"})
+			to := l.Addr().String()
+			if address == ":0" {
+				_, port, _ := net.SplitHostPort(to)
+				to = net.JoinHostPort("127.0.0.1", port)
+			}
+			accepted := make(chan net.Conn, 1)
+			go func() {
+				c, _ := l.Accept()
+				accepted <- c
+			}()
+			a, err := Dial(t.Context(), new(net.Dialer), "tcp", to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer a.Close()
+			b := testkit.Await(t, "Accept", accepted)
+			defer b.Close()
+			if a.LocalAddr().String() != b.RemoteAddr().String() || a.RemoteAddr().String() != b.LocalAddr().String() || a.RemoteAddr().String() != to {
+				t.Errorf("%v to %v is %v to %v at the other end", a.LocalAddr(), a.RemoteAddr(), b.RemoteAddr(), b.LocalAddr())
+			}
+		})
+	}
+}
+
+// Errors are as package net makes them.
+func TestDialErrors(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	done, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct {
+		name, network, address string
+		ctx                    context.Context
+		is                     error
+	}{
+		{"refused", "tcp", l.Addr().String(), t.Context(), syscall.ECONNREFUSED},
+		{"other family", "tcp6", l.Addr().String(), t.Context(), nil},
+		{"cancelled", "tcp", l.Addr().String(), done, nil},
+		{"no port", "tcp", "127.0.0.1", t.Context(), nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			nc, err := Dial(c.ctx, new(net.Dialer), c.network, c.address)
+			if err == nil {
+				nc.Close()
+				t.Fatal("no error")
+			}
+			_, want := new(net.Dialer).DialContext(c.ctx, c.network, c.address)
+			if c.is != nil && !errors.Is(err, c.is) || err.Error() != want.Error() {
+				t.Errorf("%v, want %v", err, want)
+			}
+		})
+	}
+}
+
+// Who accepts nothing is waited for until the context ends or the time is over.
+func TestDialHangs(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("SKIPPED: a full backlog drops SYNs on Linux")
+	}
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	sa, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: sa.(*syscall.SockaddrInet4).Port}).String()
+	var full bool
+	for range 10 {
+		c, err := Dial(t.Context(), &net.Dialer{Timeout: 20 * time.Millisecond}, "tcp", to)
+		if err != nil {
+			if ne, ok := errors.AsType[net.Error](err); !ok || !ne.Timeout() {
+				t.Errorf("%v is no timeout", err)
+			}
+			full = true
+			break
+		}
+		defer c.Close()
+	}
+	if !full {
+		t.Fatal("the backlog takes everything")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(20*time.Millisecond, cancel)
+	start := time.Now()
+	if c, err := Dial(ctx, new(net.Dialer), "tcp", to); !errors.Is(err, context.Canceled) || time.Since(start) > testkit.Patience/2 {
+		t.Errorf("%v, %v after %v", c, err, time.Since(start))
+	}
+}
+
+// Close ends a waiting Accept, and what was accepted stays.
+func TestOwnListenerClose(t *testing.T) {
+	l := ownListener(t, "127.0.0.1:0", Tuning{})
+	a, err := Dial(t.Context(), new(net.Dialer), "tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	b, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	failed := make(chan error, 1)
+	go func() {
+		_, err := l.Accept()
+		failed <- err
+	}()
+	time.Sleep(time.Millisecond)
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := testkit.Await(t, "Accept ends", failed); !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+	if err := l.Close(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("a second Close: %v", err)
+	}
+	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+	go a.Write([]byte{7})
+	if _, err := io.ReadFull(b, make([]byte, 1)); err != nil {
+		t.Error(err)
+	}
+	if c, err := Dial(t.Context(), new(net.Dialer), "tcp", l.Addr().String()); err == nil {
+		c.Close()
+		t.Error("somebody listens yet")
+	}
+}

@@ -1,0 +1,160 @@
+package sock
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// OwnListener takes the descriptor of a TCP listener away from the runtime. l
+// must not be used any more. The connections it accepts are as those of Own, and
+// have t set already. What is returned is l itself if it is no TCP listener, or
+// if there is no descriptor left.
+func OwnListener(l net.Listener, t Tuning) (net.Listener, error) {
+	tl, ok := l.(*net.TCPListener)
+	if !ok {
+		return l, nil
+	}
+	addr, ok := l.Addr().(*net.TCPAddr)
+	if !ok {
+		return l, nil
+	}
+	s := dup(tl)
+	if s == nil {
+		return l, nil
+	}
+	o := &ownedListener{s: s, addr: addr, tuning: t}
+	err := netKeepAlive(s.fd) // Linux hands it on from the listening socket
+	if err == nil {
+		err = tune(s.fd, t)
+	}
+	if err == nil && !s.OpenArrivals() {
+		err = s.openError()
+	}
+	if err != nil {
+		s.Close(false)
+		return nil, err
+	}
+	tl.Close()
+	return o, nil
+}
+
+type ownedListener struct {
+	s      *Socket
+	addr   *net.TCPAddr
+	tuning Tuning
+	closed atomic.Bool
+}
+
+func (l *ownedListener) Addr() net.Addr { return l.addr }
+
+// Close ends a waiting Accept too.
+func (l *ownedListener) Close() error {
+	if l.closed.Swap(true) {
+		return l.opError("close", net.ErrClosed)
+	}
+	l.s.Close(false)
+	return nil
+}
+
+func (l *ownedListener) opError(op string, err error) error {
+	return &net.OpError{Op: op, Net: "tcp", Addr: l.addr, Err: err}
+}
+
+// Accept waits for the next connection.
+func (l *ownedListener) Accept() (net.Conn, error) {
+	c, err := l.take()
+	if err == ErrWouldBlock {
+		rerr := l.s.Sleep(func(uintptr) bool {
+			l.s.Arm()
+			c, err = l.take()
+			return err != ErrWouldBlock
+		})
+		if rerr != nil && err == ErrWouldBlock {
+			err = rerr
+		}
+	}
+	switch {
+	case err == nil:
+		return c, nil
+	case l.closed.Load(), errors.Is(err, os.ErrClosed):
+		err = net.ErrClosed
+	}
+	return nil, l.opError("accept", err)
+}
+
+// Pending reports whether a connection waits to be accepted.
+func (l *ownedListener) Pending() bool {
+	l.s.mu.RLock()
+	defer l.s.mu.RUnlock()
+	if l.s.closed {
+		return false
+	}
+	p := [1]unix.PollFd{{Fd: int32(l.s.fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(p[:], 0)
+	return n > 0 && err == nil
+}
+
+// take accepts a connection without waiting.
+func (l *ownedListener) take() (net.Conn, error) {
+	l.s.mu.RLock()
+	defer l.s.mu.RUnlock()
+	for {
+		if l.s.closed {
+			return nil, net.ErrClosed
+		}
+		var from unix.RawSockaddrInet6 // the longest there is here
+		size := uint32(unix.SizeofSockaddrInet6)
+		n, _, err := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(l.s.fd), uintptr(unsafe.Pointer(&from)), uintptr(unsafe.Pointer(&size)),
+			unix.SOCK_CLOEXEC, 0, 0)
+		switch err {
+		case 0:
+		case unix.EAGAIN:
+			return nil, ErrWouldBlock
+		case unix.EINTR, unix.ECONNABORTED: // gone before it was taken
+			continue
+		default:
+			return nil, os.NewSyscallError("accept4", err)
+		}
+		fd := int(n)
+		o := &conn{s: &Socket{fd: fd}, local: l.addr, remote: rawAddr(&from), tuned: &l.tuning}
+		if l.addr.IP.IsUnspecified() {
+			if sa, err := unix.Getsockname(fd); err == nil {
+				o.local = tcpAddr(sa)
+			}
+		}
+		return o, nil
+	}
+}
+
+// rawAddr reads an address of either family: that of IPv4 is shorter, and has
+// the port at the same place.
+func rawAddr(r *unix.RawSockaddrInet6) net.Addr {
+	p := (*[2]byte)(unsafe.Pointer(&r.Port))
+	port := int(p[0])<<8 | int(p[1])
+	if r.Family == unix.AF_INET {
+		return tcpAddr(&unix.SockaddrInet4{Port: port, Addr: (*unix.RawSockaddrInet4)(unsafe.Pointer(r)).Addr})
+	}
+	return tcpAddr(&unix.SockaddrInet6{Port: port, Addr: r.Addr, ZoneId: r.Scope_id})
+}
+
+func tcpAddr(sa unix.Sockaddr) net.Addr {
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port)))
+	case *unix.SockaddrInet6:
+		a := netip.AddrFrom16(sa.Addr).Unmap()
+		if sa.ZoneId != 0 {
+			if ifi, err := net.InterfaceByIndex(int(sa.ZoneId)); err == nil {
+				a = a.WithZone(ifi.Name)
+			}
+		}
+		return net.TCPAddrFromAddrPort(netip.AddrPortFrom(a, uint16(sa.Port)))
+	}
+	return &net.TCPAddr{}
+}

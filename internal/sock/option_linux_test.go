@@ -1,0 +1,79 @@
+package sock
+
+import (
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/testkit"
+)
+
+// Connections of either end have the options that package net gives its own,
+// and those of the listener's tuning. [I-28]
+func TestOwnedOptions(t *testing.T) {
+	tu := Tuning{Congestion: "reno"}
+	l := ownListener(t, "127.0.0.1:0", tu)
+	a, err := Dial(t.Context(), new(net.Dialer), "tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	b, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	for _, c := range []net.Conn{a, b} {
+		if err := Tune(c, tu); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ref, other := testkit.TCPPair(t)
+	defer ref.Close()
+	defer other.Close()
+	if err := Tune(ref, tu); err != nil {
+		t.Fatal(err)
+	}
+	get := func(c net.Conn, level, opt int) (v int) {
+		raw, err := c.(syscall.Conn).SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw.Control(func(fd uintptr) { v, err = unix.GetsockoptInt(int(fd), level, opt) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	options := []struct {
+		name       string
+		level, opt int
+	}{
+		{"TCP_NODELAY", unix.IPPROTO_TCP, unix.TCP_NODELAY}, {"SO_KEEPALIVE", unix.SOL_SOCKET, unix.SO_KEEPALIVE},
+		{"TCP_KEEPIDLE", unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}, {"TCP_KEEPINTVL", unix.IPPROTO_TCP, unix.TCP_KEEPINTVL},
+		{"TCP_KEEPCNT", unix.IPPROTO_TCP, unix.TCP_KEEPCNT}, {"TCP_CONGESTION", unix.IPPROTO_TCP, unix.TCP_CONGESTION},
+	}
+	check := func(c net.Conn, side string) {
+		if get(c, unix.IPPROTO_TCP, unix.TCP_NODELAY) == 0 {
+			t.Errorf("TCP_NODELAY is off where a connection %s", side)
+		}
+		for _, o := range options {
+			if got, want := get(c, o.level, o.opt), get(ref, o.level, o.opt); got != want {
+				t.Errorf("%s where a connection %s is %d, want %d", o.name, side, got, want)
+			}
+		}
+	}
+	check(a, "is dialled")
+	check(b, "is accepted")
+	tu.KeepAlive = 7 * time.Second
+	for _, c := range []net.Conn{ref, a, b} {
+		if err := Tune(c, tu); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(a, "is dialled and tuned again")
+	check(b, "is accepted and tuned again")
+}

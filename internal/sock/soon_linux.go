@@ -1,0 +1,95 @@
+package sock
+
+import (
+	"io"
+	"net"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// PeekSoon is ReadSoon, but the bytes stay where they are. It waits until there
+// are more than have, which is less than len(p): a caller that has seen some
+// sleeps until others arrive. The error is io.EOF if the stream ends before. ok
+// is false if nc can't do that.
+func PeekSoon(nc net.Conn, p []byte, have int) (n int, err error, ok bool) {
+	if have == 0 {
+		return readSoon(nc, p, peek)
+	}
+	done, err, ok := wakeAbove(nc, have)
+	if !ok || err != nil {
+		return 0, err, ok
+	}
+	defer done()
+	return readSoon(nc, p, func(fd int, p []byte) (int, error) { return peekAbove(fd, p, have) })
+}
+
+// readSoon is ReadSoon with another call than read, for a stream that has a
+// descriptor; ok is false if nc has none.
+func readSoon(nc net.Conn, p []byte, call func(fd int, p []byte) (int, error)) (n int, err error, ok bool) {
+	if o, ok := nc.(*conn); ok {
+		n, err = o.receive(p, call, true)
+		return n, err, true
+	}
+	sc, ok := nc.(syscall.Conn)
+	if !ok || len(p) == 0 {
+		return 0, nil, false
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return 0, nil, false
+	}
+	rerr := waitSoon(raw, func(fd uintptr) bool {
+		n, err = call(int(fd), p)
+		return err != ErrWouldBlock
+	})
+	switch {
+	case rerr != nil:
+		return 0, rerr, true
+	case n == 0 && err == nil:
+		err = io.EOF
+	}
+	return max(n, 0), err, true
+}
+
+// wakeAbove has a goroutine that sleeps on nc woken only when more than have bytes are
+// there, or the stream has ended, until done is called. ok is false if nc has no
+// descriptor.
+func wakeAbove(nc net.Conn, have int) (done func(), err error, ok bool) {
+	sc, ok := nc.(syscall.Conn)
+	if !ok {
+		return nil, nil, false
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return nil, err, true
+	}
+	set := func(n int) (err error) {
+		if cerr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, n) }); cerr != nil {
+			return cerr
+		}
+		return os.NewSyscallError("setsockopt", err)
+	}
+	if err := set(have + 1); err != nil {
+		return nil, err, true
+	}
+	return func() { _ = set(1) }, nil, true
+}
+
+// peekAbove is peek, but no more than have bytes are none yet, unless
+// nothing can follow them; that is an end of the stream.
+func peekAbove(fd int, p []byte, have int) (int, error) {
+	n, err := peek(fd, p)
+	if err != nil || n == 0 || n > have {
+		return n, err
+	}
+	events := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+	if k, err := unix.Poll(events, 0); err == nil && k > 0 {
+		if n, err := peek(fd, p); err != nil || n > have {
+			return n, err // it came before the end
+		}
+		return 0, nil
+	}
+	return 0, ErrWouldBlock
+}

@@ -1,0 +1,175 @@
+package sock
+
+import (
+	"errors"
+	"io"
+	"os"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrWouldBlock says that a read or write would have to wait. Callers above
+// the engines never see it.
+var ErrWouldBlock = errors.New("sock: would block")
+
+// A Vec is one place of a read or write with many.
+type Vec = unix.Iovec
+
+const (
+	// manyPlaces is how many places a read has that is meant for more than one
+	// long frame.
+	manyPlaces = 4
+
+	// mostVecs is how many places the kernel takes.
+	mostVecs = 1024
+)
+
+// The calls below use RawSyscall: none of them waits, and telling the scheduler
+// about them would cost more than it saves. The descriptor itself is a blocking
+// one, and each call says that it is not to wait.
+
+// Read is recv. With n == 0 and no error the stream has ended. [reader]
+func (s *Socket) Read(p []byte) (n int, err error) { return read(s.fd, p) }
+
+// Peek is Read, but the bytes stay. [reader]
+func (s *Socket) Peek(p []byte) (n int, err error) { return peek(s.fd, p) }
+
+// Readable tells whether there is something to be read. False without an error
+// is the end of the stream. [reader]
+func (s *Socket) Readable() (bool, error) {
+	var b [1]byte
+	n, err := peek(s.fd, b[:])
+	return n > 0, err
+}
+
+// Pending returns how many bytes there are to be read. [reader]
+func (s *Socket) Pending() int {
+	n, err := unix.IoctlGetInt(s.fd, unix.SIOCINQ)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// noOffset tells that the system peeks at the next bytes only: Linux before 6.9.
+var noOffset atomic.Bool
+
+// PeeksAhead reports whether PeekAt is of any use on this system, for all that
+// is known.
+func PeeksAhead() bool { return !noOffset.Load() }
+
+// PeekAt is Peek at what follows the first off bytes. Until PeekFront every
+// Peek is from there on. [reader]
+func (s *Socket) PeekAt(off int, p []byte) (int, error) {
+	if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_PEEK_OFF, off); err != nil {
+		noOffset.Store(true)
+		return 0, os.NewSyscallError("setsockopt", err)
+	}
+	return peek(s.fd, p)
+}
+
+// PeekFront ends the effect of PeekAt. [reader]
+func (s *Socket) PeekFront() { _ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_PEEK_OFF, -1) }
+
+func read(fd int, p []byte) (int, error) { return recv(fd, p, unix.MSG_DONTWAIT) }
+func peek(fd int, p []byte) (int, error) { return recv(fd, p, unix.MSG_DONTWAIT|unix.MSG_PEEK) }
+
+func recv(fd int, p []byte, flags uintptr) (int, error) {
+	for {
+		n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), flags, 0, 0)
+		switch e {
+		case 0:
+			raceAcquire(fd)
+			return int(n), nil
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return 0, ErrWouldBlock
+		default:
+			return 0, os.NewSyscallError("recv", e)
+		}
+	}
+}
+
+// ReadV is Read into many places. scratch is used and kept for the next call. [reader]
+func (s *Socket) ReadV(places [][]byte, scratch *[]Vec) (int, error) {
+	v := (*scratch)[:0]
+	for _, p := range places {
+		if len(p) > 0 {
+			v = append(v, unix.Iovec{Base: unsafe.SliceData(p), Len: uint64(len(p))})
+		}
+	}
+	*scratch = v[:0]
+	defer clear(v)
+	flags := unix.MSG_DONTWAIT
+	if len(v) >= manyPlaces && s.Pending() > 0 {
+		// As something is there and nothing else reads it, the call does not wait
+		// either way; but only one that might takes what arrives while it copies.
+		flags = 0
+	}
+	for {
+		n, _, e := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&unix.Msghdr{Iov: unsafe.SliceData(v), Iovlen: uint64(min(len(v), mostVecs))})), uintptr(flags))
+		switch e {
+		case 0:
+			raceAcquire(s.fd)
+			return int(n), nil
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return 0, ErrWouldBlock
+		default:
+			return 0, os.NewSyscallError("recvmsg", e)
+		}
+	}
+}
+
+// Write is send. [writer]
+func (s *Socket) Write(p []byte) (int, error) {
+	raceRelease(s.fd)
+	for {
+		n, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+		switch e {
+		case 0:
+			return int(n), nil
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return 0, ErrWouldBlock
+		default:
+			return 0, os.NewSyscallError("send", e)
+		}
+	}
+}
+
+// WriteV is Write of many pieces, up to the capacity of scratch. A call that
+// takes nothing of something is io.ErrShortWrite. [writer]
+func (s *Socket) WriteV(pieces [][]byte, scratch []Vec) (int, error) {
+	if len(pieces) == 1 {
+		n, err := s.Write(pieces[0])
+		if n == 0 && err == nil {
+			err = io.ErrShortWrite
+		}
+		return n, err
+	}
+	v := scratch[:0]
+	for _, p := range pieces {
+		if len(v) == cap(v) {
+			break
+		}
+		v = append(v, unix.Iovec{Base: unsafe.SliceData(p), Len: uint64(len(p))})
+	}
+	raceRelease(s.fd)
+	for {
+		n, _, e := unix.RawSyscall(unix.SYS_SENDMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&unix.Msghdr{Iov: unsafe.SliceData(v), Iovlen: uint64(len(v))})), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		switch {
+		case e == 0 && n == 0:
+			return 0, io.ErrShortWrite
+		case e == 0:
+			return int(n), nil
+		case e == unix.EINTR:
+		case e == unix.EAGAIN:
+			return 0, ErrWouldBlock
+		default:
+			return 0, os.NewSyscallError("sendmsg", e)
+		}
+	}
+}

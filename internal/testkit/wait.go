@@ -1,0 +1,56 @@
+package testkit
+
+import (
+	"net"
+	"testing"
+	"time"
+)
+
+// Await receives from c. The test fails at once if nothing comes within
+// [Patience]; what names the thing that was waited for.
+func Await[T any](t testing.TB, what string, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(Patience):
+		t.Fatalf("not within %v: %s", Patience, what)
+	}
+	return v
+}
+
+// Eventually waits until ok is true. The test fails at once if it is not within
+// [Patience].
+func Eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(Patience); !ok(); time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", Patience, what)
+		}
+	}
+}
+
+// TCPPair returns the two ends of a TCP connection over loopback. The caller
+// closes them.
+func TCPPair(t testing.TB) (a, b net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			t.Errorf("accept: %v", err)
+		}
+		accepted <- c
+	}()
+	if a, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if b = <-accepted; b == nil {
+		t.FailNow()
+	}
+	return a, b
+}

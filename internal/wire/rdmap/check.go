@@ -1,0 +1,65 @@
+package rdmap
+
+import "viaduct/internal/wire/ddp"
+
+// An Extensions value says which messages of RFC 7306 a stream takes. Without
+// agreement of both ULPs it takes none. [RDMAPX-1.1-1] [I-63]
+type Extensions struct {
+	Immediate bool
+	Atomic    bool
+}
+
+func (e Extensions) enabled(o Opcode) bool {
+	switch o {
+	case Immediate, ImmediateSE:
+		return e.Immediate
+	case AtomicRequestOp, AtomicResponseOp:
+		return e.Atomic
+	}
+	return true
+}
+
+// CheckQueue judges the queue number of an Untagged segment. [DDP-7.1-1] [I-47]
+func CheckQueue(qn uint32, ext Extensions) ddp.Fault {
+	if qn <= QueueTerminate || qn == QueueAtomicResponse && ext.Atomic {
+		return ddp.OK
+	}
+	return ddp.InvalidQN
+}
+
+// CheckTagged judges the control octet of a Tagged segment: version, then
+// whether the opcode may be there. [RDMAP-7.2-2] [RDMAP-7.2-3] [RDMAP-4.1-4] [I-47]
+func CheckTagged(c byte) (Opcode, Fault) {
+	rv, o := ParseControl(c)
+	switch {
+	case rv != Version: // [RDMAP-7.2-3]
+		return o, InvalidVersion
+	case !o.Tagged(): // [RDMAP-7.2-2]
+		return o, UnexpectedOpcode
+	}
+	return o, OK
+}
+
+// CheckUntagged judges an Untagged segment of n bytes of payload whose queue
+// number was found right: version, opcode against queue, then the length of
+// messages that have a fixed one and must be a single segment.
+// [RDMAP-7.2-2] [RDMAP-7.2-3] [RDMAP-7.2-6] [RDMAP-4.1-11] [RDMAPX-8.2-1] [I-47]
+func CheckUntagged(h ddp.Untagged, n int, ext Extensions) (Opcode, Fault) {
+	rv, o := ParseControl(h.RsvdULP[0])
+	switch {
+	case rv != Version: // [RDMAPX-4.1-1]
+		return o, InvalidVersion
+	case !o.Assigned(), o.Tagged(), o.Queue() != h.QN, !ext.enabled(o): // [RDMAPX-1.1-3]
+		return o, UnexpectedOpcode
+	}
+	switch want := messages[o].header; {
+	case want == 0:
+	case o == TerminateOp:
+		if !h.Last || n < TerminateLen || n > MaxTerminateLen {
+			return o, Unspecified
+		}
+	case !h.Last, n != want: // [RDMAPX-6.3-7] [I-67]
+		return o, Unspecified
+	}
+	return o, OK
+}

@@ -1,0 +1,28 @@
+package sdpwire
+
+import "testing"
+
+// Four bytes tell the layout: the field that is Flags in it is zero, and the
+// other one is not. [D-01]
+func TestLayoutOfFourBytes(t *testing.T) {
+	for _, tc := range []struct {
+		b    []byte
+		want Layout
+		ok   bool
+	}{
+		{[]byte{0, 9, 0, 0}, Figure, true},
+		{[]byte{9, 0, 0, 0}, Figure, true},
+		{[]byte{0, 0, 0, 9}, IBTA, true},
+		{[]byte{0, 0, 9, 0}, IBTA, true},
+		{[]byte{0, 0, 0, 0}, 0, false},
+		{[]byte{9, 0, 0, 9}, 0, false},
+		{[]byte{9, 0, 9, 0}, 0, false},
+		{[]byte{0, 9, 9, 0}, 0, false},
+		{[]byte{0, 9, 0, 9}, 0, false},
+		{[]byte{0, 9, 0}, 0, false},
+	} {
+		if got, ok := DetectLayout(tc.b); got != tc.want || ok != tc.ok {
+			t.Errorf("%x: %v, %t", tc.b, got, ok)
+		}
+	}
+}

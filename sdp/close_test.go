@@ -1,0 +1,256 @@
+package sdp
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"viaduct/internal/testkit"
+	"viaduct/internal/wire/sdpwire"
+	"viaduct/iwarp"
+)
+
+// asWriter in the environment makes the test binary a program that writes to the
+// address it holds, closes and ends.
+const asWriter = "VIADUCT_SDP_WRITER"
+
+// Writes of such a program: more messages than the other end has Private Buffers.
+const (
+	exitWrites = 40
+	exitSize   = 100
+)
+
+func writerMain(address string) int {
+	c, err := Dial(address, nil)
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	for i := range exitWrites {
+		if _, err := c.Write([]byte(strings.Repeat(string(rune('A'+i)), exitSize))); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+	}
+	if err := c.Close(); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	return 0
+}
+
+// TestCloseAndExit: a program may end after Close; a reader that begins late gets
+// all bytes and the end of the stream, and not a reset. [D-78]
+func TestCloseAndExit(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range []struct {
+		name string
+		late time.Duration
+		opt  Options
+	}{
+		{"at once", 0, Options{}},
+		{"late", 300 * time.Millisecond, Options{}},
+		{"late, little room", 300 * time.Millisecond, Options{RecvBuffers: 4, RecvBufferSize: 512, NoResize: true, ReceiveBuffer: 1}},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			l, err := Listen("127.0.0.1:0", &v.opt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			cmd := exec.Command(exe)
+			cmd.Env = append(os.Environ(), asWriter+"="+l.Addr().String(), "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
+			ended := make(chan error, 1)
+			var said []byte
+			go func() {
+				var err error
+				said, err = cmd.CombinedOutput()
+				ended <- err
+			}()
+			nc, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := nc.(*Conn)
+			c.SetDeadline(time.Now().Add(testkit.Patience))
+			exited := error(nil)
+			select { // a program that does not wait ends meanwhile
+			case exited = <-ended:
+				ended <- exited
+			case <-time.After(v.late):
+			}
+			b, err := io.ReadAll(c)
+			if err != nil || len(b) != exitWrites*exitSize {
+				t.Errorf("got %d of %d bytes, %v", len(b), exitWrites*exitSize, err)
+			}
+			if err := <-ended; err != nil {
+				t.Errorf("the program: %v: %s", err, said)
+			}
+			shut(t, c)
+		})
+	}
+}
+
+// TestCloseLate: a peer that takes nothing costs Close its time and an error; the
+// bytes go on being delivered.
+func TestCloseLate(t *testing.T) { // [D-78]
+	const size = 100_000 // more than the other end holds
+	a, b := pair(t, Options{SendBuffer: 1 << 20}, Options{RecvBuffers: 4, RecvBufferSize: 512, NoResize: true, ReceiveBuffer: 1})
+	if a.closeWithin != 10*time.Second {
+		t.Errorf("Close waits %v, want 10 s", a.closeWithin)
+	}
+	a.closeWithin = 50 * time.Millisecond
+	if _, err := a.Write(make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	err := a.Close()
+	if !os.IsTimeout(err) || time.Since(start) < a.closeWithin {
+		t.Errorf("%v after %v", err, time.Since(start))
+	}
+	if p, err := io.ReadAll(b); len(p) != size || err != nil {
+		t.Errorf("%d bytes, %v", len(p), err)
+	}
+	shutOne(t, b)
+	<-a.Done()
+}
+
+// TestCloseReset: bytes that TCP had taken and could not deliver are an error of
+// Close. [SDP-8.2.1-5] [SDP-8.2.1-7]
+func TestCloseReset(t *testing.T) {
+	l, err := Listen("127.0.0.1:0", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	relay, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer relay.Close()
+	near := make(chan *net.TCPConn, 1)
+	stall := make(chan struct{}) // the relay takes nothing more
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		in, err := relay.Accept()
+		if err != nil {
+			return
+		}
+		out, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer out.Close()
+		in.(*net.TCPConn).SetReadBuffer(4096)
+		near <- in.(*net.TCPConn)
+		go io.Copy(in, out)
+		b := make([]byte, 1<<16)
+		for {
+			select {
+			case <-stall:
+				return
+			default:
+			}
+			in.SetReadDeadline(time.Now().Add(time.Millisecond))
+			n, _ := in.Read(b)
+			out.Write(b[:n])
+		}
+	}()
+	got := make(chan *Conn, 1)
+	go func() {
+		c, err := l.AcceptConn(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		got <- c
+	}()
+	a, err := Dial(relay.Addr().String(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := <-got
+	in := <-near
+	close(stall)
+	<-done
+	a.SetWriteBuffer(1 << 20)
+	if _, err := a.Write(make([]byte, 1<<20)); err != nil { // more than the relay's socket takes
+		t.Fatal(err)
+	}
+	go func() {
+		a.mu.Lock() // Close has begun when it marks the connection
+		for !a.closed {
+			a.mu.Unlock()
+			time.Sleep(time.Millisecond)
+			a.mu.Lock()
+		}
+		a.mu.Unlock()
+		in.SetLinger(0)
+		in.Close()
+	}()
+	if err := a.Close(); !errors.Is(err, ErrReset) {
+		t.Errorf("close: %v", err)
+	}
+	b.Abort()
+	<-a.Done()
+	<-b.Done()
+}
+
+// TestEndsBehindDisConn: what ends the connection after the peer's DisConn.
+func TestEndsBehindDisConn(t *testing.T) {
+	t.Run("SDP-8.2.1-12", func(t *testing.T) { // a reset, as of a program that has ended: graceful [D-48]
+		w, c := connectWire(t, Options{})
+		w.send(sdpwire.Message{MID: sdpwire.Data}, "all")
+		w.send(sdpwire.Message{MID: sdpwire.DisConn}, "")
+		for c.Stats().RecvMessages < 2 {
+			time.Sleep(time.Millisecond)
+		}
+		w.close()
+		<-c.Done()
+		if b, err := io.ReadAll(c); string(b) != "all" || err != nil {
+			t.Errorf("%q, %v", b, err)
+		}
+		if err := c.CloseWrite(); err != nil {
+			t.Errorf("nothing was left to send: %v", err)
+		}
+		if _, err := c.Write([]byte("x")); !errors.Is(err, ErrReset) {
+			t.Errorf("a write on a dead connection: %v", err)
+		}
+		if err := c.Close(); err != nil {
+			t.Errorf("nothing was left to send: %v", err)
+		}
+	})
+	for _, own := range []bool{false, true} { // whether our DisConn has gone
+		t.Run("SDP-8.2.2-4", func(t *testing.T) { // [SDP-8.2.1-22] an AbortConn: not
+			w, c := connectWire(t, Options{})
+			defer w.close()
+			if own {
+				if err := c.CloseWrite(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.send(sdpwire.Message{MID: sdpwire.DisConn}, "")
+			w.sendOp(sdpwire.Message{MID: sdpwire.AbortConn}, "", iwarp.OpSendSE, 0)
+			if own {
+				w.qp.CloseWrite()
+			}
+			<-c.Done()
+			if err := c.CloseWrite(); !errors.Is(err, ErrReset) {
+				t.Errorf("CloseWrite: %v", err)
+			}
+			if err := c.Close(); !errors.Is(err, ErrReset) {
+				t.Errorf("Close: %v", err)
+			}
+		})
+	}
+}

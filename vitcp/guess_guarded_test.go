@@ -1,0 +1,63 @@
+package vitcp
+
+import (
+	"bytes"
+	"runtime"
+	"testing"
+
+	"viaduct/internal/wire/vitcpwire"
+	"viaduct/vi"
+)
+
+// TestAheadGuarded: a region whose memory may fault is never read to ahead, and no
+// pin of it outlasts the message that looked whether it could be: what was written,
+// read or sent into such a region can be deregistered. [VIA-8.3-16]
+func TestAheadGuarded(t *testing.T) {
+	const size = 300_000
+	guarded := allRights
+	guarded.MayFault = true
+	for name, begin := range map[string]func(t *testing.T, s *session, r *vi.Region) (vitcpwire.Header, *vitcpwire.RDMA){
+		"Write": func(t *testing.T, s *session, r *vi.Region) (vitcpwire.Header, *vitcpwire.RDMA) {
+			return vitcpwire.Header{Type: vitcpwire.Write, Number: 1},
+				&vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: size}
+		},
+		"Read Response": func(t *testing.T, s *session, r *vi.Region) (vitcpwire.Header, *vitcpwire.RDMA) {
+			must(t, s.v.PostSend(vi.NewRDMARead(vi.RemoteSegment{}, segment(r, 0, size))))
+			x := s.want(vitcpwire.ReadRequest)
+			return vitcpwire.Header{Type: vitcpwire.ReadResponse, Number: x.h.Number}, &x.rdma
+		},
+		"Send": func(t *testing.T, s *session, r *vi.Region) (vitcpwire.Header, *vitcpwire.RDMA) {
+			must(t, s.v.PostRecv(vi.NewRecv(segment(r, 0, size))))
+			s.v.Link().(*link).c.WithReceiver(func() { s.v.Link().(*link).rx.lastSend = size }) // the one before was as long
+			return vitcpwire.Header{Type: vitcpwire.Send, Number: 1}, nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serveProbe(t, sessionOpts{attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
+			r, buf := register(t, s.n, size, guarded)
+			h, rdma := begin(t, s, r)
+			body := bytes.Repeat([]byte{7}, size)
+			n := vitcpwire.MaxSegment - s.d.HeaderLen(h.Type)
+			for at := 0; at < size; at += n {
+				h.Offset = uint32(at)
+				if at+n >= size {
+					h.Flags = vitcpwire.EndOfMessage
+				}
+				seg := s.bytes(h, nil, rdma, body[at:min(at+n, size)])
+				s.raw(seg[:len(seg)/2])
+				for s.v.Poll() { // the rest is read straight into place
+				}
+				s.raw(seg[len(seg)/2:])
+			}
+			l := s.v.Link().(*link)
+			for end := testContext(t); l.count.receivedBytes.Load() < size; s.v.Poll() {
+				must(t, end.Err())
+				runtime.Gosched()
+			}
+			deregister(t, s.n, r).wait()
+			if !bytes.Equal(buf, body) {
+				t.Error("other bytes")
+			}
+		})
+	}
+}

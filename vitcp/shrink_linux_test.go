@@ -1,0 +1,96 @@
+package vitcp
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/wire/vitcpwire"
+	"viaduct/vi"
+)
+
+// mapFile returns the memory of a file of n zeros, registered as what may fault.
+func mapFile(t *testing.T, nic *nicUnderTest, n int) (*os.File, *vi.Region) {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
+	must(t, err)
+	t.Cleanup(func() { f.Close() })
+	must(t, f.Truncate(int64(n)))
+	mem, err := unix.Mmap(int(f.Fd()), 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	must(t, err)
+	t.Cleanup(func() { unix.Munmap(mem) })
+	a := allRights
+	a.MayFault = true
+	r, err := nic.RegisterMem(mem, a)
+	must(t, err)
+	return f, r
+}
+
+// TestShrinkingFile: a file that shrinks while a peer reads it ends that RDMA Read
+// with the Transmit Error flag and the error code, at once and behind whole segments;
+// and what a Send of ours takes from such a file ends the Send alike. [V-13] [V-17] [V-30]
+func TestShrinkingFile(t *testing.T) {
+	const size = 64 << 20 // more than the sockets take
+	for name, c := range map[string]struct {
+		typ  vitcpwire.Type
+		code uint8
+		post func(s *session, r *vi.Region)
+	}{
+		"RDMA Read": {vitcpwire.ReadResponse, vitcpwire.ProtectionError, func(s *session, r *vi.Region) {
+			s.message(vitcpwire.ReadRequest, &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: size}, nil)
+		}},
+		"Send": {vitcpwire.Send, 0, func(s *session, r *vi.Region) {
+			s.post(1)
+			must(t, s.v.PostSend(vi.NewSend(segment(r, 0, size))))
+		}},
+	} {
+		for _, when := range []string{"before", "during"} {
+			t.Run(name+" "+when, func(t *testing.T) {
+				s := serveProbe(t, sessionOpts{attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
+				f, r := mapFile(t, s.n, size)
+				if when == "before" {
+					must(t, f.Truncate(0))
+				}
+				c.post(s, r)
+				got, last := uint32(0), seg{}
+				for s.nc.SetDeadline(time.Now().Add(patience)); ; {
+					if last = s.recv(); last.h.Type == vitcpwire.NOP {
+						continue
+					}
+					if last.h.Type != c.typ || last.h.Offset != got {
+						t.Fatalf("after %d bytes: %v", got, last.h)
+					}
+					if got += uint32(len(last.payload)); last.h.Flags&vitcpwire.EndOfMessage != 0 {
+						break
+					}
+					if when == "during" && last.h.Offset == 0 {
+						// The sender waits for the socket now, or will.
+						must(t, f.Truncate(0))
+					}
+				}
+				if last.h.Flags&vitcpwire.TransmitError == 0 || last.h.Error.VI() != c.code || got == size || when == "before" && got != 0 {
+					t.Errorf("after %d bytes: %v", got, last.h)
+				}
+				began := time.Now()
+				for _, x := range s.wantEnd(io.EOF) {
+					if x.h.Type != vitcpwire.NOP {
+						t.Errorf("%v behind the end of the message", x.h)
+					}
+				}
+				if d := time.Since(began); d > DefaultDrainTimeout/2 {
+					t.Errorf("the end took %v", d)
+				}
+				if c.typ == vitcpwire.Send {
+					if d, err := waitSend(t, s.v); err == nil || d.Status()&vi.StatusProtectionError == 0 {
+						t.Errorf("%v, %v", d.Status(), err)
+					}
+				}
+				waitState(t, s.v, vi.Error)
+			})
+		}
+	}
+}
