@@ -239,3 +239,33 @@ func TestDemo(t *testing.T) {
 	}
 	fails(t, 1, "no such file", "demo", filepath.Join(t.TempDir(), "none"))
 }
+
+// TestDecodeOwn: nothing is wrong with what both sides of a transfer recorded,
+// and all of it is understood.
+func TestDecodeOwn(t *testing.T) {
+	layer := map[string]string{"vitcp": "vitcp", "iwarp": "rdmap", "sdp": "sdp", "fcvi": "fcvi"}
+	for _, scheme := range transport.Names() {
+		if layer[scheme] == "" {
+			continue
+		}
+		t.Run(scheme, func(t *testing.T) {
+			root, work := t.TempDir(), t.TempDir()
+			body := random(t, filepath.Join(root, "f"), 3_000_000)
+			a, b := filepath.Join(work, "server.pcapng"), filepath.Join(work, "client.pcapng")
+			srv, urls := start(t, 1, "serve", "--root", root, "--listen", listenURL(scheme, "127.0.0.1"), "--pcap", a)
+			good(t, "get", at(urls[0], "f"), "-o", filepath.Join(work, "out"), "--pcap", b)
+			same(t, filepath.Join(work, "out"), body)
+			if code := srv.stop(syscall.SIGTERM); code != 0 {
+				t.Errorf("exit %d", code)
+			}
+			for _, f := range []string{a, b} {
+				if out := good(t, "decode", "--filter", "wrong", f).stdout; len(out) != 0 {
+					t.Errorf("%s:\n%s", filepath.Base(f), out)
+				}
+				if n := strings.Count(string(good(t, "decode", "--json", "--filter", "proto="+layer[scheme], f).stdout), "\n"); n < 10 {
+					t.Errorf("%d messages of %s in %s", n, layer[scheme], filepath.Base(f))
+				}
+			}
+		})
+	}
+}

@@ -7,6 +7,10 @@ import (
 	"os"
 
 	"viaduct/cmd/viaduct/internal/verbs"
+	"viaduct/internal/notify"
 )
 
-func main() { os.Exit(verbs.Main()) }
+func main() {
+	notify.MaybeStub() // the process may be about to become a program of "viaduct run"
+	os.Exit(verbs.Main())
+}

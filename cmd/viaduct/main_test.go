@@ -19,6 +19,7 @@ import (
 
 	"viaduct/cmd/viaduct/internal/transport"
 	"viaduct/cmd/viaduct/internal/verbs"
+	"viaduct/internal/notify"
 	"viaduct/internal/testkit"
 )
 
@@ -27,6 +28,7 @@ import (
 const asCommand = "VIADUCT_TEST_AS_COMMAND"
 
 func TestMain(m *testing.M) {
+	notify.MaybeStub()
 	if os.Getenv(asCommand) != "" {
 		os.Exit(verbs.Main())
 	}

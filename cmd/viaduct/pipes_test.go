@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -90,8 +91,8 @@ func TestNC(t *testing.T) {
 	})
 }
 
-// startRaw starts a listening command whose input is a file and whose output,
-// after the listening line, is bytes; the result waits for them.
+// startRaw starts a listening command whose input is a file and whose output is
+// bytes, all of it: the listening line comes on stderr. The result waits for them.
 func startRaw(t *testing.T, input string, args ...string) (func() []byte, string) {
 	t.Helper()
 	c := command(t.Context(), args...)
@@ -101,9 +102,9 @@ func startRaw(t *testing.T, input string, args ...string) (func() []byte, string
 	}
 	t.Cleanup(func() { f.Close() })
 	c.Stdin = f
-	var errs bytes.Buffer
-	c.Stderr = &errs
-	out, err := c.StdoutPipe()
+	var out bytes.Buffer
+	c.Stdout = &out
+	stderr, err := c.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,36 +112,28 @@ func startRaw(t *testing.T, input string, args ...string) (func() []byte, string
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Process.Kill() })
-	var line []byte
-	for b := make([]byte, 1); len(line) == 0 || b[0] != '\n'; {
-		if _, err := out.Read(b); err != nil {
-			t.Fatalf("no listening line: %v\n%s", err, errs.String())
-		}
-		line = append(line, b[0])
-	}
-	u, ok := strings.CutPrefix(strings.TrimSpace(string(line)), "listening ")
+	lines := bufio.NewReader(stderr)
+	line, err := lines.ReadString('\n')
+	u, ok := strings.CutPrefix(strings.TrimSpace(line), "listening ")
 	if !ok {
-		t.Fatalf("got %q", line)
+		t.Fatalf("no listening line on stderr: %q, %v", line, err)
 	}
-	type all struct {
-		b   []byte
-		err error
-	}
-	got := make(chan all, 1)
+	ended := make(chan error, 1)
+	var errs []byte
 	go func() {
-		b, err := io.ReadAll(out)
-		got <- all{b, err}
+		errs, _ = io.ReadAll(lines)
+		ended <- c.Wait()
 	}()
 	return func() []byte {
 		t.Helper()
 		select {
-		case a := <-got:
-			if werr := c.Wait(); a.err != nil || werr != nil {
-				t.Errorf("%v %v\n%s", a.err, werr, errs.String())
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("%v\n%s", err, errs)
 			}
-			return a.b
+			return out.Bytes()
 		case <-time.After(patience):
-			t.Fatalf("viaduct %s does not end\n%s", strings.Join(args, " "), errs.String())
+			t.Fatalf("viaduct %s does not end", strings.Join(args, " "))
 			return nil
 		}
 	}, u

@@ -106,6 +106,43 @@ func TestFabric(t *testing.T) {
 	fails(t, 1, "join", "fabric", "--listen", "127.0.0.1:0", "--join", "127.0.0.1:1")
 }
 
+// TestFabricRestart: a fabric that is killed and started again has its members
+// back, by themselves, and the fabrics that were linked to it. The members tell
+// of the loss at the default log level. [FCFS-3.2-5]
+func TestFabricRestart(t *testing.T) {
+	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	fabric, _ := start(t, 1, "fabric", "--listen", address)
+	other, urls := start(t, 1, "fabric", "--listen", "127.0.0.1:0", "--domain", "2", "--join", address)
+	two := strings.TrimPrefix(urls[0], "fcip://")
+	echo, _ := start(t, 1, "echo", "--listen", "fcvi://10.0.0.1/echo?fabric="+address)
+	ping := func(fabric string) {
+		t.Helper()
+		d := document(t, good(t, "ping", "fcvi://10.0.0.1/echo?self=10.0.0.2&fabric="+fabric, "-c", "1", "--json"))
+		if d["received"] != 1.0 {
+			t.Errorf("%v", d)
+		}
+	}
+	ping(address)
+	ping(two)
+	for n := range 2 {
+		fabric.stop(syscall.SIGKILL)
+		for _, p := range []*proc{echo, other} {
+			eventually(t, "warning of the loss", func() bool {
+				return strings.Count(p.stderr(), "level=WARN msg=\"link to fabric lost\"") == n+1
+			})
+		}
+		fabric, _ = start(t, 1, "fabric", "--listen", address)
+		back := time.Now()
+		ping(address)
+		took := time.Since(back)
+		ping(two)
+		t.Logf("back after %v, from the other fabric after %v", took, time.Since(back))
+		if took > 5*time.Second && !raceDetector {
+			t.Errorf("back in service only after %v", took)
+		}
+	}
+}
+
 // program finds a program of the system's, or skips.
 func program(t *testing.T, name string) string {
 	t.Helper()

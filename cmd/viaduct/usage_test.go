@@ -8,7 +8,15 @@ import (
 func TestUsage(t *testing.T) {
 	for _, c := range []struct{ args, reason string }{
 		{"", "a verb is missing"},
-		{"frobnicate", `unknown verb "frobnicate"`},
+		{"frobnicate", `unknown verb "frobnicate" (see`},
+		{"serv", `unknown verb "serv", did you mean serve?`},
+		{"pnig", `unknown verb "pnig", did you mean ping?`},
+		{"portmap qerry", `unknown verb of portmap "qerry", did you mean query?`},
+		{"version --metrics 99999", "--metrics"},
+		{"version --metrics :99999", "--metrics"},
+		{"version --metrics nowhere:httpx", "--metrics"},
+		{"bench --ops stream --transports vitcp", "stream is no operation of vitcp"},
+		{"bench --ops wait,read --transports tcp,sdp", "read is no operation of tcp, sdp"},
 		{"get", "accepts 1 arg"},
 		{"get --nonsense tcp://h:1/x", "unknown flag"},
 		{"get http://h:1/x", "it must start with"},

@@ -115,6 +115,11 @@ func (c *Client) measure(ctx context.Context, s spec, d time.Duration) (m sample
 		lanes = append(lanes, l)
 	}
 	if s.Op == OpIdle {
+		select {
+		case <-time.After(settled):
+		case <-ctx.Done():
+			return m, context.Cause(ctx)
+		}
 		b, err := c.ask(request{Cmd: "memory"})
 		if err != nil {
 			return m, err

@@ -26,8 +26,13 @@ func newStreamLane(s spec, c net.Conn) *streamLane {
 		work = 64
 	}
 	l := &streamLane{s: s, c: c, buf: make([]byte, max(work, s.Size*max(1, s.Doorbell)))}
-	if s.Op == OpPoll {
+	switch s.Op {
+	case OpPoll:
 		l.raw = newRawReader(c)
+	case OpIdle:
+		// A program with an idle stream waits for bytes; a message transport
+		// does that by itself.
+		go c.Read(l.buf)
 	}
 	return l
 }

@@ -250,6 +250,8 @@ func (d *viDialer) dial(ctx context.Context) (dialed, error) {
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, transport.SetupTimeout)
+	defer cancel()
 	remote, err := transport.VIAddress(ctx, d.u)
 	if err == nil {
 		_, err = l.v.ConnectRequest(ctx, vi.Address{Host: d.nic.Query().LocalAddress, Discriminator: []byte("bench-client")}, remote)

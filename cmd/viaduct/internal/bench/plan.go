@@ -105,6 +105,9 @@ func (p *Plan) specs(transport string) (out []spec) {
 	return out
 }
 
+// Applies reports whether a transport has an operation.
+func Applies(transport, op string) bool { return spec{Transport: transport, Op: op}.applies() }
+
 // baseline is the measurement of plain TCP that a spec is compared with.
 func (s spec) baseline() spec {
 	b := s

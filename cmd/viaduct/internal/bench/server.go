@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"time"
 )
@@ -207,11 +208,17 @@ func churn(ctx context.Context, s spec, h host, wg *sync.WaitGroup) {
 	}
 }
 
-// memory is what the process uses now, in bytes, after a collection.
+// settled is how long connections have done nothing when their memory is
+// measured: what an active connection borrows is given back by then.
+const settled = 900 * time.Millisecond
+
+// memory is what the runtime needs now, in bytes, after a collection: heap,
+// stacks and its own books.
 func memory() int64 {
-	runtime.GC()
-	runtime.GC()
+	for range 3 {
+		debug.FreeOSMemory() // pools are emptied in two rounds
+	}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return int64(m.HeapInuse + m.StackInuse)
+	return int64(m.Sys - m.HeapReleased)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -54,6 +55,7 @@ func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer
 		q.Header.Set("Range", fmt.Sprintf("bytes=%d-", offset))
 	}
 	q.Header.Set("Accept-Encoding", "identity")
+	q.Header.Set("Accept", fileType) // and no listing of a directory
 	r, err := c.HTTP.Do(q)
 	if err != nil {
 		return unwrapURL(err)
@@ -83,7 +85,7 @@ func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer
 			err = io.ErrUnexpectedEOF
 		}
 		if err != nil {
-			return fmt.Errorf("after %d of %d bytes: %w", n, length, err)
+			return fmt.Errorf("after %d of %d bytes: %w", n, length, unwrapURL(err))
 		}
 	}
 
@@ -92,6 +94,7 @@ func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer
 	if q, err = c.request(ctx, http.MethodHead, path, nil); err != nil {
 		return err
 	}
+	q.Header.Set("Accept", fileType)
 	q.Header.Set(wantDigest, "sha-256=10")
 	if r, err = c.HTTP.Do(q); err != nil {
 		return unwrapURL(err)
@@ -107,6 +110,36 @@ func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer
 		return ErrChanged
 	}
 	return nil
+}
+
+// PrefixSum is the server's SHA-256 of the first n bytes of a file, without
+// sending them. known is false if the server cannot tell; an error of ErrRefused
+// says that the file has no n bytes, or that there is none. n is above 0.
+func (c *Client) PrefixSum(ctx context.Context, path string, n int64) (sum [32]byte, known bool, err error) {
+	q, err := c.request(ctx, http.MethodHead, path, nil)
+	if err != nil {
+		return sum, false, err
+	}
+	q.Header.Set("Accept", fileType)
+	q.Header.Set("Range", fmt.Sprintf("bytes=0-%d", n-1))
+	q.Header.Set(wantContent, "sha-256=10")
+	r, err := c.HTTP.Do(q)
+	if err != nil {
+		return sum, false, unwrapURL(err)
+	}
+	r.Body.Close()
+	sum, ok := parseDigest(r.Header.Get(contentDigest))
+	switch {
+	case r.StatusCode == http.StatusNotFound:
+		return sum, false, refused(r)
+	case r.StatusCode != http.StatusPartialContent:
+		return sum, false, nil
+	case !strings.HasPrefix(r.Header.Get("Content-Range"), fmt.Sprintf("bytes 0-%d/", n-1)):
+		return sum, false, fmt.Errorf("%w: the file is shorter than %d bytes", ErrRefused, n)
+	case !ok:
+		return sum, false, nil
+	}
+	return sum, true, nil
 }
 
 // Put stores length bytes of r, whose SHA-256 is sum, under path. The file
@@ -160,10 +193,15 @@ func (m *meter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// unwrapURL drops the made-up http:// address from an error.
+// unwrapURL drops the made-up http:// address from an error. The HTTP package
+// closes a connection whose server has ended it, and a request that comes between
+// is told of that close instead of the cause.
 func unwrapURL(err error) error {
 	if ue, ok := errors.AsType[*url.Error](err); ok {
-		return ue.Err
+		err = ue.Err
+	}
+	if errors.Is(err, net.ErrClosed) {
+		return fmt.Errorf("the server ended the connection: %w", io.ErrUnexpectedEOF)
 	}
 	return err
 }

@@ -12,8 +12,10 @@ import (
 	"html"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -25,7 +27,13 @@ import (
 const (
 	reprDigest = "Repr-Digest"
 	wantDigest = "Want-Repr-Digest"
+	// Of the bytes of one answer, which a Range makes a part of the file.
+	contentDigest = "Content-Digest"
+	wantContent   = "Want-Content-Digest"
 )
+
+// fileType is what a client accepts that wants a file and nothing else.
+const fileType = "application/octet-stream"
 
 func formatDigest(sum [32]byte) string {
 	return "sha-256=:" + base64.StdEncoding.EncodeToString(sum[:]) + ":"
@@ -122,11 +130,30 @@ func (h *handler) get(w http.ResponseWriter, r *http.Request, p string) {
 		}
 		w.Header().Set(reprDigest, formatDigest(sum))
 	}
+	if n, ok := prefixWanted(r); ok && n <= st.Size() {
+		sum, err := h.sum(sumKey{p, n, st.ModTime()}, f)
+		if err != nil {
+			h.refuse(w, r, err)
+			return
+		}
+		w.Header().Set(contentDigest, formatDigest(sum))
+	}
 	h.log.Info("served", "method", r.Method, "path", p, "size", st.Size())
 	http.ServeContent(w, r, "", st.ModTime(), f)
 }
 
-// sum hashes a whole file, once per version of it.
+// prefixWanted is the length of the part of a file whose digest a request asks
+// for: one that begins with the first byte. Others are not hashed.
+func prefixWanted(r *http.Request) (n int64, ok bool) {
+	last, found := strings.CutPrefix(r.Header.Get("Range"), "bytes=0-")
+	if r.Method != http.MethodHead || r.Header.Get(wantContent) == "" || !found {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(last, 10, 64)
+	return n + 1, err == nil && n >= 0 && n < math.MaxInt64
+}
+
+// sum hashes the first k.size bytes of a file, once per version of it.
 func (h *handler) sum(k sumKey, f io.ReadSeeker) ([32]byte, error) {
 	h.mu.Lock()
 	sum, ok := h.sums[k]
@@ -135,7 +162,7 @@ func (h *handler) sum(k sumKey, f io.ReadSeeker) ([32]byte, error) {
 		return sum, nil
 	}
 	hash := sha256.New()
-	n, err := io.Copy(hash, f)
+	n, err := io.Copy(hash, io.LimitReader(f, k.size))
 	if err == nil && n != k.size {
 		err = errors.New("the file changed while it was being read")
 	}
@@ -155,6 +182,22 @@ func (h *handler) sum(k sumKey, f io.ReadSeeker) ([32]byte, error) {
 	return sum, nil
 }
 
+// acceptsText reports whether a listing is an answer to a request with that
+// Accept field.
+func acceptsText(accept string) bool {
+	if accept == "" {
+		return true
+	}
+	for part := range strings.SplitSeq(accept, ",") {
+		kind, _, _ := strings.Cut(strings.TrimSpace(part), ";")
+		switch strings.ToLower(strings.TrimSpace(kind)) {
+		case "text/html", "text/*", "*/*", "application/xhtml+xml":
+			return true
+		}
+	}
+	return false
+}
+
 func (h *handler) list(w http.ResponseWriter, r *http.Request, p string) {
 	es, err := h.s.List(p)
 	if err != nil {
@@ -164,6 +207,10 @@ func (h *handler) list(w http.ResponseWriter, r *http.Request, p string) {
 	if strings.Contains(r.Header.Get("Accept"), "application/json") {
 		w.Header().Set("Content-Type", "application/json")
 		json.NewEncoder(w).Encode(map[string]any{"entries": es})
+		return
+	}
+	if !acceptsText(r.Header.Get("Accept")) {
+		h.refuse(w, r, store.ErrIsDir)
 		return
 	}
 	if p != "" && !strings.HasSuffix(p, "/") {

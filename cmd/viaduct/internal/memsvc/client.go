@@ -9,31 +9,57 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"os"
+	"time"
 
 	"viaduct/cmd/viaduct/internal/msg"
 	"viaduct/cmd/viaduct/internal/store"
 )
 
 // Pieces of a transfer: big enough to cost nothing per byte, small enough that
-// the window of them stays in the cache while it is hashed and written.
+// the window of them stays in the cache while it is hashed and written. A
+// connection that takes only shorter messages gets shorter pieces. [V-14]
 const (
 	pieceBytes = 256 << 10
 	maxWindow  = 16
 )
 
+// How long a server may keep a client waiting: for the next piece of a transfer or for
+// an answer; and for that to a close, which has it read and hash the range, for each
+// byte of the range besides. A server that was stopped keeps its connections.
+const (
+	stallTime    = 30 * time.Second
+	hashTimeByte = 100 * time.Nanosecond // 10 MB/s
+)
+
+// ErrStalled means that the server did nothing for so long that it is given up.
+var ErrStalled = fmt.Errorf("the server has stopped answering: %w", os.ErrDeadlineExceeded)
+
 // ErrChanged means that the bytes received are not those the server has.
 var ErrChanged = errors.New("SHA-256 differs from the server's: the file changed, or was damaged on the way")
 
+// ErrTakenBack is what Get returns for a file that was cut short meanwhile.
+var ErrTakenBack = errors.New("the server's file shrank, or was taken away, while it was being read")
+
+// A takenBackError says what an access error means for a file that was granted:
+// the mapping of a file that is cut short faults, and the server's protocol
+// engine reports memory that is not there.
+type takenBackError struct{ cause error }
+
+func (e *takenBackError) Error() string   { return ErrTakenBack.Error() }
+func (e *takenBackError) Unwrap() []error { return []error{ErrTakenBack, e.cause} }
+
 // A Client asks a memory service on one connection. It is for one goroutine.
 type Client struct {
-	conn msg.Conn
-	buf  []byte     // the window of pieces
-	reg  msg.Region // of buf
+	conn  msg.Conn
+	piece int        // bytes moved by one RDMA Read or Write
+	buf   []byte     // the window of pieces
+	reg   msg.Region // of buf
 }
 
 // NewClient uses conn, which stays the caller's to close.
 func NewClient(conn msg.Conn) (*Client, error) {
-	return &Client{conn: conn}, nil
+	return &Client{conn: conn, piece: min(pieceBytes, conn.MaxMessage())}, nil
 }
 
 // window returns how many pieces may be on their way at once, with memory for
@@ -41,7 +67,7 @@ func NewClient(conn msg.Conn) (*Client, error) {
 func (c *Client) window(depth int) (int, error) {
 	n := max(1, min(depth, maxWindow))
 	if c.reg == nil {
-		c.buf = make([]byte, maxWindow*pieceBytes)
+		c.buf = make([]byte, maxWindow*c.piece)
 		var err error
 		if c.reg, err = c.conn.Register(c.buf, 0); err != nil {
 			return 0, err
@@ -58,11 +84,30 @@ func (c *Client) Close() {
 	}
 }
 
-// ask sends a request and waits for its answer.
-func (c *Client) ask(ctx context.Context, q request) (reply, error) {
+// bounded calls wait with a context that ends after d.
+func bounded(ctx context.Context, d time.Duration, wait func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, d, ErrStalled)
+	defer cancel()
+	err := wait(ctx)
+	if err != nil && context.Cause(ctx) == ErrStalled {
+		return fmt.Errorf("%w: nothing for %v", ErrStalled, d.Round(time.Second))
+	}
+	return err
+}
+
+// ask sends a request and waits for its answer. The server hashes hashed bytes for it.
+func (c *Client) ask(ctx context.Context, q request, hashed int64) (r reply, err error) {
+	err = bounded(ctx, stallTime+time.Duration(hashed)*hashTimeByte, func(ctx context.Context) error {
+		r, err = c.exchange(ctx, q)
+		return err
+	})
+	return r, err
+}
+
+func (c *Client) exchange(ctx context.Context, q request) (reply, error) {
 	b := encode(q)
-	if len(b) > MaxMessage {
-		return reply{}, fmt.Errorf("the path is too long: the request has %d bytes, at most %d", len(b), MaxMessage)
+	if most := min(MaxMessage, c.conn.MaxMessage()); len(b) > most {
+		return reply{}, fmt.Errorf("the path is too long: the request has %d bytes, at most %d", len(b), most)
 	}
 	if err := c.conn.Send(ctx, msg.Message{Data: b}); err != nil {
 		return reply{}, err
@@ -86,7 +131,7 @@ func (c *Client) ask(ctx context.Context, q request) (reply, error) {
 
 // open asks for a range and checks the answer.
 func (c *Client) open(ctx context.Context, q request) (at msg.Remote, length, size int64, err error) {
-	r, err := c.ask(ctx, q)
+	r, err := c.ask(ctx, q, 0)
 	if err != nil {
 		return at, 0, 0, err
 	}
@@ -127,9 +172,12 @@ func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer
 		}
 		return nil
 	}); err != nil {
+		if access, ok := errors.AsType[*msg.RemoteAccessError](err); ok {
+			return &takenBackError{access}
+		}
 		return err
 	}
-	r, err := c.ask(ctx, request{Op: "close", Path: path, Mode: "read"})
+	r, err := c.ask(ctx, request{Op: "close", Path: path, Mode: "read"}, length)
 	if err != nil {
 		return err
 	}
@@ -152,7 +200,7 @@ func (c *Client) Sum(ctx context.Context, path string, n int64) (sum [32]byte, e
 	if _, _, _, err := c.open(ctx, request{Op: "open", Path: path, Mode: "read", Length: n}); err != nil {
 		return sum, err
 	}
-	r, err := c.ask(ctx, request{Op: "close", Path: path, Mode: "read"})
+	r, err := c.ask(ctx, request{Op: "close", Path: path, Mode: "read"}, n)
 	if err != nil {
 		return sum, err
 	}
@@ -188,7 +236,7 @@ func (c *Client) Put(ctx context.Context, path string, length int64, r io.Reader
 		return err
 	}
 	sum := hex.EncodeToString(h.Sum(nil))
-	a, err := c.ask(ctx, request{Op: "close", Path: path, Mode: "write", SHA256: sum})
+	a, err := c.ask(ctx, request{Op: "close", Path: path, Mode: "write", SHA256: sum}, length)
 	if err != nil {
 		return err
 	}
@@ -216,7 +264,7 @@ func (c *Client) pump(ctx context.Context, at msg.Remote, length int64, depth in
 	reap := func() error {
 		p := flight[0]
 		flight = flight[1:]
-		if err := c.conn.Reap(ctx); err != nil {
+		if err := bounded(ctx, stallTime, c.conn.Reap); err != nil {
 			return err
 		}
 		return after(c.buf[p.off:][:p.n])
@@ -227,7 +275,7 @@ func (c *Client) pump(ctx context.Context, at msg.Remote, length int64, depth in
 				return err
 			}
 		}
-		p := piece{slot * pieceBytes, int(min(length-done, pieceBytes))}
+		p := piece{slot * c.piece, int(min(length-done, int64(c.piece)))}
 		slot = (slot + 1) % win
 		if before != nil {
 			if err := before(c.buf[p.off:][:p.n]); err != nil {
@@ -250,7 +298,7 @@ func (c *Client) pump(ctx context.Context, at msg.Remote, length int64, depth in
 
 // List lists a directory; more says that the server cut the listing.
 func (c *Client) List(ctx context.Context, path string) (entries []store.Entry, more bool, err error) {
-	r, err := c.ask(ctx, request{Op: "list", Path: path})
+	r, err := c.ask(ctx, request{Op: "list", Path: path}, 0)
 	if err != nil {
 		return nil, false, err
 	}

@@ -10,10 +10,13 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"viaduct/cmd/viaduct/internal/msg"
 	"viaduct/cmd/viaduct/internal/msg/msgfake"
@@ -254,6 +257,66 @@ func FuzzRequest(f *testing.F) {
 		}
 		if es, _ := os.ReadDir(dir); q.Op != "open" && len(es) != 1 {
 			t.Errorf("left %v", es)
+		}
+	})
+}
+
+// stopped is a connection to a server that was stopped after some pieces.
+type stopped struct {
+	*msgfake.Conn
+	pieces int
+}
+
+func (s *stopped) Reap(ctx context.Context) error {
+	if s.pieces--; s.pieces < 0 {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	return s.Conn.Reap(ctx)
+}
+
+// TestStalled: a server that stops in the middle is given up, whatever it is asked,
+// and one that hashes a large file is given the time for it.
+func TestStalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := msgfake.Pair(1 << 16)
+		defer a.Close()
+		c := &stopped{Conn: a}
+		cl, _ := NewClient(c)
+		defer cl.Close()
+		mem := make([]byte, 10<<20)
+		far, _ := b.Register(mem, msg.RemoteRead|msg.RemoteWrite)
+		at := far.Remote()
+		answer := func(r reply) {
+			if r.Handle == nil && r.OK {
+				n := int64(len(mem))
+				r.Handle, r.Address, r.Length = &at.Handle, hexAddress(at.Address), &n
+			}
+			b.Send(t.Context(), msg.Message{Data: encode(r)})
+		}
+		get := func() error {
+			return cl.Get(t.Context(), "f", 0, io.Discard, sha256.New(), nil, nil)
+		}
+		stalls := func(what string, want time.Duration, f func() error) {
+			t.Helper()
+			began := time.Now()
+			if err := f(); !errors.Is(err, ErrStalled) || time.Since(began) != want {
+				t.Errorf("%s: %v after %v", what, err, time.Since(began))
+			}
+		}
+		stalls("list", stallTime, func() error { _, _, err := cl.List(t.Context(), "/"); return err })
+		stalls("open", stallTime, get)
+		answer(reply{OK: true})
+		c.pieces = 5
+		stalls("transfer", stallTime, get)
+		answer(reply{OK: true})
+		c.pieces = 1 << 30
+		stalls("close", stallTime+time.Duration(len(mem))*hashTimeByte, get)
+
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(net.ErrClosed) // an end of the caller's is none of the server's
+		if _, _, err := cl.List(ctx, "/"); err == nil || errors.Is(err, ErrStalled) {
+			t.Error(err)
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"path"
+	"time"
 
 	"viaduct/cmd/viaduct/internal/msg"
 	"viaduct/cmd/viaduct/internal/store"
@@ -23,12 +24,46 @@ const maxOpen = 16
 func Serve(ctx context.Context, conn msg.Conn, s *store.Store, log *slog.Logger) error {
 	ses := &session{conn: conn, store: s, log: log, open: make(map[openKey]*opened)}
 	err := ses.run(ctx)
-	conn.Close() // first, so that nothing is placed any more
+	if ctx.Err() == nil {
+		err = ses.explain(err)
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		conn.Close()
+	}()
+	// The connection ends first, so that a client that is still writing sees
+	// that end and no refusal. One that has stopped may keep Close waiting long;
+	// unfinished files do not wait for it.
+	t := time.NewTimer(dropAfter)
+	defer t.Stop()
+	select {
+	case <-closed:
+	case <-t.C:
+	}
 	for k := range ses.open {
 		ses.drop(k)
 	}
+	<-closed
 	return err
 }
+
+// explain names the file that shrank under a client's RDMA Read: the protocols
+// report memory that is not there.
+func (s *session) explain(err error) error {
+	for k, o := range s.open {
+		if o.view != nil && o.view.Shrank() {
+			if err == nil {
+				return fmt.Errorf("%s: %w", k.path, store.ErrShrank)
+			}
+			return fmt.Errorf("%s: %w (%w)", k.path, store.ErrShrank, err)
+		}
+	}
+	return err
+}
+
+// dropAfter is how long open ranges outlast the end of their session.
+const dropAfter = 200 * time.Millisecond
 
 // A session is one client's.
 type session struct {
@@ -229,8 +264,9 @@ func (s *session) list(q request) ([]byte, error) {
 		return nil, err
 	}
 	// Cut to what a message holds: half until it fits, then add while it does.
+	most := min(MaxMessage, s.conn.MaxMessage())
 	r := reply{OK: true, Entries: &es}
-	if b := encode(r); len(b) <= MaxMessage {
+	if b := encode(r); len(b) <= most {
 		return b, nil
 	}
 	r.More = true
@@ -238,7 +274,7 @@ func (s *session) list(q request) ([]byte, error) {
 	n := 0
 	for n < len(es) {
 		size += len(encode(es[n])) + 1
-		if size > MaxMessage {
+		if size > most {
 			break
 		}
 		n++

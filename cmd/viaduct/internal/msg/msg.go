@@ -48,6 +48,15 @@ type Message struct {
 // ErrTooLong is what Send returns for a message longer than MaxMessage.
 var ErrTooLong = errors.New("message longer than the connection takes")
 
+// A RemoteAccessError is what the memory of the other side was not for: it does
+// not have that range any more, or never had.
+type RemoteAccessError struct{ Cause error }
+
+func (e *RemoteAccessError) Error() string {
+	return "the other side does not give access to its memory: " + e.Cause.Error()
+}
+func (e *RemoteAccessError) Unwrap() error { return e.Cause }
+
 // A Conn is a connection. Recv may run beside the other calls; the others are
 // for one goroutine at a time. Errors after the peer closed in order match
 // io.EOF.
@@ -55,7 +64,7 @@ type Conn interface {
 	LocalAddr() net.Addr
 	RemoteAddr() net.Addr
 
-	// MaxMessage is the longest message in bytes.
+	// MaxMessage is the longest message, and the longest write or read, in bytes.
 	MaxMessage() int
 	// Send sends a message and returns when data may be used again.
 	Send(ctx context.Context, m Message) error

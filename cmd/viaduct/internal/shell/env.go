@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"runtime/debug"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/pcapng"
+	"viaduct/portmap"
 )
 
 // An Env is the surroundings of one run of the command.
@@ -23,6 +25,9 @@ type Env struct {
 	Stdout io.Writer
 	Stderr io.Writer
 
+	// IgnoredSignals were ignored when the process started.
+	IgnoredSignals []os.Signal
+
 	// Set by flags.
 	JSON      bool
 	LogLevel  string
@@ -30,11 +35,16 @@ type Env struct {
 	PcapFile  string
 	MetricsAt string
 
+	// DataOnStdout is set by a verb whose standard output is a data stream:
+	// the lines that say where it listens go to Stderr then.
+	DataOnStdout bool
+
 	Log     *slog.Logger
 	Capture *pcapng.Capture
 	Metrics *Metrics
 
-	mu sync.Mutex // one writer of stdout at a time
+	mu      sync.Mutex                         // one writer of stdout at a time
+	mappers map[netip.AddrPort]*portmap.Client // guarded by mu; see Mapper
 }
 
 // NewEnv returns the environment of the process.
@@ -48,7 +58,7 @@ func (e *Env) Open() error {
 	if err := level.UnmarshalText([]byte(e.LogLevel)); err != nil || !strings.Contains("debug info warn error", e.LogLevel) {
 		return Usagef("--log-level %q is none of debug, info, warn, error", e.LogLevel)
 	}
-	o := &slog.HandlerOptions{Level: level}
+	o := &slog.HandlerOptions{Level: level, ReplaceAttr: addressText}
 	switch e.LogFormat {
 	case "text":
 		e.Log = slog.New(slog.NewTextHandler(e.Stderr, o))
@@ -71,6 +81,17 @@ func (e *Env) Open() error {
 		}
 	}
 	return nil
+}
+
+// addressText gives network addresses one form: in JSON some would be text and
+// others objects.
+func addressText(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindAny {
+		if at, ok := a.Value.Any().(net.Addr); ok {
+			a.Value = slog.StringValue(at.String())
+		}
+	}
+	return a
 }
 
 // Close writes out the capture and ends the metrics server.
@@ -96,7 +117,15 @@ func (e *Env) Wrap(c net.Conn, dialed bool) net.Conn {
 }
 
 // Listening prints the line that says where a command listens.
-func (e *Env) Listening(u *addr.URL) { e.Printf("listening %s\n", u) }
+func (e *Env) Listening(u *addr.URL) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	w := e.Stdout
+	if e.DataOnStdout {
+		w = e.Stderr
+	}
+	fmt.Fprintf(w, "listening %s\n", u)
+}
 
 // Printf writes to stdout in one piece.
 func (e *Env) Printf(format string, a ...any) {

@@ -13,6 +13,8 @@ import (
 	"os"
 	"strings"
 	"syscall"
+
+	"viaduct/sdp"
 )
 
 // Exit codes.
@@ -39,6 +41,12 @@ func Usage(err error) error {
 // Usagef makes an error of wrong usage.
 func Usagef(format string, a ...any) error { return &usageError{fmt.Errorf(format, a...)} }
 
+// IsUsage reports whether err is a mistake in how the command was called.
+func IsUsage(err error) bool {
+	_, ok := errors.AsType[*usageError](err)
+	return ok
+}
+
 // A hinted error says what to do about it.
 type hinted struct {
 	err  error
@@ -57,6 +65,21 @@ func Hint(err error, hint string) error {
 	return &hinted{err, hint}
 }
 
+// An Exit ends the process with a code of its own. Without Err nothing is said.
+type Exit struct {
+	Code int
+	Err  error
+}
+
+func (e *Exit) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("exit status %d", e.Code)
+	}
+	return e.Err.Error()
+}
+
+func (e *Exit) Unwrap() error { return e.Err }
+
 // ErrInterrupted is the cause of a context that a signal ended.
 var ErrInterrupted = errors.New("interrupted")
 
@@ -65,7 +88,10 @@ func ExitCode(err error) int {
 	if err == nil {
 		return ExitDone
 	}
-	if _, ok := errors.AsType[*usageError](err); ok {
+	if x, ok := errors.AsType[*Exit](err); ok {
+		return x.Code
+	}
+	if IsUsage(err) {
 		return ExitUsage
 	}
 	return ExitFailed
@@ -91,7 +117,7 @@ func advice(verb string, err error) string {
 	var unknown x509.UnknownAuthorityError
 	var wrongHost x509.HostnameError
 	switch {
-	case ExitCode(err) == ExitUsage:
+	case IsUsage(err):
 		if verb == "command" {
 			verb = ""
 		}
@@ -105,7 +131,10 @@ func advice(verb string, err error) string {
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return "listen on an address of this host"
 	case errors.Is(err, syscall.EACCES) || errors.Is(err, fs.ErrPermission):
-		return "check the permissions, or use a port above 1023"
+		if _, ok := errors.AsType[*net.OpError](err); ok {
+			return "check the permissions, or use a port above 1023"
+		}
+		return "check the permissions of the file"
 	case errors.Is(err, syscall.ENOSPC):
 		return "make room on the disk and run it again"
 	case errors.As(err, &dns):
@@ -116,7 +145,8 @@ func advice(verb string, err error) string {
 		return "check the name of the file"
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT):
 		return "check that the host can be reached and answers"
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
+		errors.Is(err, net.ErrClosed), errors.Is(err, sdp.ErrReset):
 		return "the other side ended the connection: look at its log"
 	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH):
 		return "check the route to that host"

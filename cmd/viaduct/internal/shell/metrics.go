@@ -1,6 +1,7 @@
 package shell
 
 import (
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -67,6 +68,13 @@ func (m *Metrics) Register(c prometheus.Collector) error { return m.reg.Register
 
 // serve answers at /metrics and /debug/pprof/ and says on stderr where.
 func (m *Metrics) serve(e *Env) error {
+	_, port, err := net.SplitHostPort(e.MetricsAt)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return Usage(fmt.Errorf("--metrics %q is not HOST:PORT: %w", e.MetricsAt, err))
+	}
 	l, err := net.Listen("tcp", e.MetricsAt)
 	if err != nil {
 		return err

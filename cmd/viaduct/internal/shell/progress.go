@@ -2,6 +2,7 @@ package shell
 
 import (
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/vbauerster/mpb/v8"
@@ -11,9 +12,9 @@ import (
 // A Bar shows how far long work has come: bytes, rate, time left. Off a
 // terminal it shows nothing. The zero of its pointer is usable.
 type Bar struct {
-	p   *mpb.Progress
-	b   *mpb.Bar
-	was time.Time
+	p    *mpb.Progress
+	b    *mpb.Bar
+	note atomic.Pointer[string]
 }
 
 // Progress starts a bar for total bytes, of which done are there already.
@@ -21,16 +22,34 @@ func (e *Env) Progress(name string, total, done int64) *Bar {
 	if !e.IsTerminal() || total <= 0 {
 		return nil
 	}
-	p := mpb.New(mpb.WithOutput(e.Stderr), mpb.WithWidth(40), mpb.WithRefreshRate(100*time.Millisecond))
-	b := p.AddBar(total,
+	r := &Bar{p: mpb.New(mpb.WithOutput(e.Stderr), mpb.WithWidth(40), mpb.WithRefreshRate(100*time.Millisecond))}
+	// A bar that is made with its total ends at the last byte, and could not
+	// show what comes after.
+	r.b = r.p.AddBar(0,
 		mpb.PrependDecorators(decor.Name(name+" "), decor.CountersKibiByte("% .1f / % .1f")),
-		mpb.AppendDecorators(decor.AverageSpeed(decor.SizeB1024(0), "% .1f "), decor.AverageETA(decor.ET_STYLE_GO)))
+		mpb.AppendDecorators(decor.AverageSpeed(decor.SizeB1024(0), "% .1f "), decor.AverageETA(decor.ET_STYLE_GO), decor.Any(r.state)))
+	r.b.SetTotal(total, false)
 	if done > 0 {
-		b.SetRefill(done)
-		b.SetCurrent(done)
-		b.DecoratorAverageAdjust(time.Now())
+		r.b.SetRefill(done)
+		r.b.SetCurrent(done)
+		r.b.DecoratorAverageAdjust(time.Now())
 	}
-	return &Bar{p: p, b: b, was: time.Now()}
+	return r
+}
+
+// Note says beside the bar what is being done besides moving bytes; the empty
+// text ends that.
+func (b *Bar) Note(text string) {
+	if b != nil {
+		b.note.Store(&text)
+	}
+}
+
+func (b *Bar) state(decor.Statistics) string {
+	if t := b.note.Load(); t != nil && *t != "" {
+		return " " + *t
+	}
+	return ""
 }
 
 // Add moves the bar by n bytes.
@@ -41,11 +60,17 @@ func (b *Bar) Add(n int) {
 }
 
 // Done ends the bar, finished or not, and leaves it on the screen.
-func (b *Bar) Done() {
+func (b *Bar) Done() { b.end(false) }
+
+// Drop ends the bar and takes it off the screen.
+func (b *Bar) Drop() { b.end(true) }
+
+func (b *Bar) end(drop bool) {
 	if b == nil {
 		return
 	}
-	b.b.Abort(false)
+	b.Note("")
+	b.b.Abort(drop)
 	b.p.Wait()
 }
 

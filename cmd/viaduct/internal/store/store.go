@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -59,7 +60,7 @@ func (s *Store) Close() error { return s.root.Close() }
 
 // clean makes a peer's path relative and clean; "" is the root itself.
 func clean(p string) (string, error) {
-	if !utf8.ValidString(p) || strings.ContainsAny(p, "\x00\\") || strings.HasPrefix(p, "/") || len(p) > 4000 {
+	if !utf8.ValidString(p) || strings.Contains(p, "\x00") || filepath.Separator != '/' && strings.ContainsRune(p, filepath.Separator) || strings.HasPrefix(p, "/") || len(p) > 4000 {
 		return "", ErrBadPath
 	}
 	c := path.Clean(p)
@@ -176,6 +177,12 @@ func (v *View) Sum() ([32]byte, error) {
 		return [32]byte{}, ErrShrank
 	}
 	return [32]byte(h.Sum(nil)), nil
+}
+
+// Shrank reports whether the file no longer holds the range.
+func (v *View) Shrank() bool {
+	st, err := v.file.Stat()
+	return err == nil && st.Size() < v.offset+int64(len(v.Data))
 }
 
 // Close releases the memory; Data must not be used after.

@@ -9,8 +9,8 @@ import (
 
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/msg"
-	"viaduct/fc"
 	"viaduct/fcvi"
+	"viaduct/internal/fc"
 	"viaduct/vi"
 )
 
@@ -18,7 +18,7 @@ import (
 var fcviTransport = Transport{
 	Scheme:    "fcvi",
 	Check:     checkFCVI,
-	DialMsg:   dialFCVI,
+	DialMsg:   bounded(dialFCVI),
 	ListenMsg: listenFCVI,
 	PeerMsg:   peerVI,
 }

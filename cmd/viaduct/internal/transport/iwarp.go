@@ -13,6 +13,7 @@ import (
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/msg"
 	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/internal/wire/rdmap"
 	"viaduct/iwarp"
 )
 
@@ -20,7 +21,7 @@ import (
 var iwarpTransport = Transport{
 	Scheme:    "iwarp",
 	Check:     func(u *addr.URL) error { _, err := IWARPConfig(u, nil); return err },
-	DialMsg:   dialIWARP,
+	DialMsg:   bounded(dialIWARP),
 	ListenMsg: listenIWARP,
 }
 
@@ -72,9 +73,8 @@ func IWARPConfig(u *addr.URL, o *Options) (*iwarp.Config, error) {
 type iwarpConn struct {
 	q    *iwarp.QueuePair
 	mtu  int
-	size int // of each receive
-	slab []byte
-	held int // index of the receive that the caller is looking at, -1 if none
+	slab *slab // of the receives
+	held int   // index of the receive that the caller is looking at, -1 if none
 
 	pace *pace
 	gone context.Context // ends when nothing will be received any more
@@ -101,15 +101,23 @@ func receives(u *addr.URL, o *Options) (size, mtu int, err error) {
 // prepare posts the receives before the peer can send.
 func (c *iwarpConn) prepare(size, count int) func(*iwarp.QueuePair) error {
 	return func(q *iwarp.QueuePair) error {
-		c.q, c.size, c.held = q, size, -1
-		c.slab = make([]byte, size*count)
+		var err error
+		if c.slab, err = slabs.get(size, count); err != nil {
+			return err
+		}
+		c.q, c.held = q, -1
 		for i := range count {
-			if err := q.PostRecv(iwarp.RecvWR{ID: uint64(i), SG: []iwarp.SGE{iwarp.Buf(c.slab[i*size:][:size])}}); err != nil {
+			if err := c.postRecv(i); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
+}
+
+// postRecv posts receive i of the slab.
+func (c *iwarpConn) postRecv(i int) error {
+	return c.q.PostRecv(iwarp.RecvWR{ID: uint64(i), SG: []iwarp.SGE{iwarp.Buf(c.slab.at(i))}})
 }
 
 // started begins to watch for the peer's end.
@@ -148,7 +156,7 @@ func dialIWARP(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
 		cfg.WrapConn = func(nc net.Conn) net.Conn { return o.Env.Wrap(nc, true) }
 	}
 	if _, err := iwarp.Dial(ctx, u.HostPort(), cfg); err != nil {
-		c.pace.close()
+		c.release()
 		return nil, fmt.Errorf("connect to %s: %w", u, err)
 	}
 	c.pace.learn(c.q.PeerPrivate())
@@ -196,11 +204,12 @@ func (l *iwarpListener) Accept(ctx context.Context) (msg.Conn, error) {
 		}
 		if err != nil {
 			r.Reject(nil)
+			c.release()
 			continue
 		}
 		c.pace.learn(r.Private())
 		if _, err := r.Accept(c.pace.private()); err != nil {
-			c.pace.close()
+			c.release()
 			continue // the caller is gone
 		}
 		c.started()
@@ -232,6 +241,9 @@ func (c *iwarpConn) failure(err error) error {
 	if why == nil || errors.Is(why, io.EOF) {
 		return fmt.Errorf("the connection ended: %w", io.EOF)
 	}
+	if te, ok := errors.AsType[*iwarp.TerminateError](why); ok && te.Remote && te.Layer == rdmap.LayerRDMAP && te.Type == rdmap.TypeProtection {
+		return &msg.RemoteAccessError{Cause: why}
+	}
 	return why
 }
 
@@ -256,7 +268,8 @@ func (c *iwarpConn) Recv(ctx context.Context) (msg.Message, error) {
 	if c.held >= 0 {
 		i := c.held
 		c.held = -1
-		err := c.q.PostRecv(iwarp.RecvWR{ID: uint64(i), SG: []iwarp.SGE{iwarp.Buf(c.slab[i*c.size:][:c.size])}})
+		c.slab.repost(i)
+		err := c.postRecv(i)
 		if err != nil && !errors.Is(err, iwarp.ErrPeerClosed) && !errors.Is(err, iwarp.ErrClosed) {
 			return msg.Message{}, err
 		}
@@ -283,7 +296,8 @@ func (c *iwarpConn) Recv(ctx context.Context) (msg.Message, error) {
 		return msg.Message{}, c.failure(err)
 	}
 	c.held = int(done.ID)
-	m := msg.Message{Data: c.slab[c.held*c.size:][:done.Len]}
+	c.slab.filled(c.held, int(done.Len))
+	m := msg.Message{Data: c.slab.at(c.held)[:done.Len]}
 	if done.HasImm {
 		m = msg.Message{Wide: done.Imm, IsWide: true}
 	}
@@ -348,7 +362,17 @@ func (c *iwarpConn) Close() error {
 	var err error
 	c.once.Do(func() {
 		err = c.q.Close()
-		c.pace.close()
+		c.release()
 	})
 	return err
+}
+
+// release gives back the memory of a stream that has ended, or never began.
+func (c *iwarpConn) release() {
+	if c.pace != nil {
+		c.pace.close()
+	}
+	if c.slab != nil {
+		c.slab.put()
+	}
 }

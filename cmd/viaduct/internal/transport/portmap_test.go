@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/net/nettest"
 
+	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/internal/testkit"
 	"viaduct/portmap"
 	"viaduct/sdp"
@@ -107,4 +109,87 @@ func TestNetConnThroughPortmap(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestMapperRemembered: the connections of a process share what a Port Mapper
+// said, or that it said nothing. [D-64]
+func TestMapperRemembered(t *testing.T) {
+	ln, err := sdp.Listen("127.0.0.1:0", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
+	defer ln.Close()
+	service := netip.MustParseAddrPort(plain.Addr().String())
+	for _, l := range []net.Listener{ln, plain} {
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				c.Close()
+			}
+		}()
+	}
+	const dials = 5
+	dial := func(t *testing.T, at netip.AddrPort, want string) {
+		t.Helper()
+		o := &Options{Env: shell.NewEnv()}
+		u, err := addr.Parse("sdp://" + service.String() + "?portmap=" + at.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range dials {
+			c, err := dialSDP(t.Context(), u, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.RemoteAddr().String() != want {
+				t.Errorf("connected to %v, want %v", c.RemoteAddr(), want)
+			}
+			c.Close()
+		}
+	}
+	t.Run("answered", func(t *testing.T) {
+		reg := portmap.NewRegistry()
+		if err := reg.Set(service, portmap.NewMapping(netip.MustParseAddrPort(ln.Addr().String()))); err != nil {
+			t.Fatal(err)
+		}
+		srv, err := portmap.Listen("127.0.0.1:0", portmap.ServerConfig{MachineConfig: portmap.MachineConfig{Registry: reg}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		served := make(chan error, 1)
+		go func() { served <- srv.Serve() }()
+		dial(t, srv.Addr(), ln.Addr().String())
+		if n := srv.Stats().Accepts; n != 1 {
+			t.Errorf("asked %d times for %d connections", n, dials)
+		}
+		srv.Close()
+		<-served
+	})
+	t.Run("silent", func(t *testing.T) {
+		pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pc.Close()
+		dial(t, netip.MustParseAddrPort(pc.LocalAddr().String()), plain.Addr().String())
+		// Each question costs three requests: the first dial's are all there are.
+		b := make([]byte, 100)
+		n := 0
+		for pc.SetReadDeadline(time.Now().Add(time.Millisecond)); ; n++ {
+			if _, _, err := pc.ReadFrom(b); err != nil {
+				break
+			}
+		}
+		if n != 3 {
+			t.Errorf("%d requests for %d connections, want 3", n, dials)
+		}
+	})
 }

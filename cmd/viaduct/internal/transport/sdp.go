@@ -19,7 +19,7 @@ import (
 var sdpTransport = Transport{
 	Scheme:       "sdp",
 	Check:        func(u *addr.URL) error { _, err := sdpOptions(u, nil); return err },
-	DialStream:   dialSDP,
+	DialStream:   bounded(dialSDP),
 	ListenStream: listenSDP,
 	OverStream:   overSDP,
 }
@@ -58,6 +58,12 @@ func sdpOptions(u *addr.URL, o *Options) (opt sdp.Options, err error) {
 		}
 	}
 	return opt, opt.Set(set)
+}
+
+// SDPOptions are the properties that the environment asks for.
+func SDPOptions(o *Options) (sdp.Options, error) {
+	opt, err := sdpOptions(&addr.URL{Scheme: "sdp"}, o)
+	return opt, shell.Usage(err)
 }
 
 // A mapper asks Port Mappers on behalf of an SDP dialer.
@@ -100,11 +106,7 @@ func dialSDP(ctx context.Context, u *addr.URL, o *Options) (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		cfg := portmap.ClientConfig{Server: at, Logger: o.Env.Log}
-		if o.Env.Capture != nil {
-			cfg.Dial = o.Env.DialUDP
-		}
-		d.Resolver, d.Resolve = mapper{portmap.NewClient(cfg)}, sdp.ResolvePrefer
+		d.Resolver, d.Resolve = mapper{o.Env.Mapper(at)}, sdp.ResolvePrefer
 		if u.Query.Get("resolve") == "require" {
 			d.Resolve = sdp.ResolveRequire
 		}
@@ -116,29 +118,7 @@ func dialSDP(ctx context.Context, u *addr.URL, o *Options) (net.Conn, error) {
 	if p, ok := c.(interface{ Path() sdp.Path }); ok {
 		o.Env.Log.Info("connected", "path", p.Path().String())
 	}
-	return lingering(c), nil
-}
-
-// sdpLinger bounds how long Close waits until the peer has what was written:
-// the process may end right after, and the stack with it.
-const sdpLinger = 10 // seconds
-
-func lingering(c net.Conn) net.Conn {
-	if s, ok := c.(*sdp.Conn); ok {
-		s.SetLinger(sdpLinger)
-	}
-	return c
-}
-
-// An sdpListener accepts connections whose Close waits.
-type sdpListener struct{ *sdp.Listener }
-
-func (l sdpListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return lingering(c), nil
+	return c, nil
 }
 
 func listenSDP(u *addr.URL, o *Options) (net.Listener, error) {
@@ -150,7 +130,7 @@ func listenSDP(u *addr.URL, o *Options) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return sdpListener{l}, nil
+	return l, nil
 }
 
 func overSDP(base net.Listener, u *addr.URL, o *Options) (net.Listener, error) {
@@ -162,7 +142,7 @@ func overSDP(base net.Listener, u *addr.URL, o *Options) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return sdpListener{l}, nil
+	return l, nil
 }
 
 func sdpListenConfig(u *addr.URL, o *Options) (*sdp.ListenConfig, error) {
@@ -191,7 +171,3 @@ func SDPResumer(o *Options) (*sdp.Listener, error) {
 	lc := sdp.ListenConfig{Options: opt}
 	return lc.Listen(context.Background(), "tcp", ":0")
 }
-
-// Lingering makes Close of an SDP connection wait, as for those of this
-// package.
-func Lingering(c net.Conn) net.Conn { return lingering(c) }

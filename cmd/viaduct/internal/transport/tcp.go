@@ -12,7 +12,7 @@ import (
 // tcpTransport is plain TCP, the baseline.
 var tcpTransport = Transport{
 	Scheme:       "tcp",
-	DialStream:   dialTCP,
+	DialStream:   bounded(dialTCP),
 	ListenStream: listenTCP,
 	OverStream:   overTCP,
 }

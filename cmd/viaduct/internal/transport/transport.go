@@ -5,13 +5,17 @@ package transport
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
+	"syscall"
+	"time"
 
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/msg"
 	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/vi"
 )
 
 // Options are what a verb wants of its connections.
@@ -24,9 +28,13 @@ type Options struct {
 	// MTU is the longest message in bytes that is offered when the address
 	// does not say; 0 is 4 GiB - 1.
 	MTU uint32
+	// Wait is how long a server that does not listen yet is asked again.
+	Wait time.Duration
 	// RecvSize and RecvCount are the receives that are kept posted. A
 	// RecvSize of 0 is the agreed MTU.
 	RecvSize, RecvCount int
+
+	vitcp vitcpListens
 }
 
 // A Transport is one way to carry data. The functions it lacks are nil.
@@ -80,3 +88,46 @@ func For(u *addr.URL) (*Transport, error) {
 
 // IsStream reports whether the transport carries byte streams.
 func (t *Transport) IsStream() bool { return t.DialStream != nil }
+
+// Stream is DialStream that waits for a server as the options say.
+func (t *Transport) Stream(ctx context.Context, u *addr.URL, o *Options) (net.Conn, error) {
+	return Await(ctx, o.Wait, func() (net.Conn, error) { return t.DialStream(ctx, u, o) })
+}
+
+// Messages is DialMsg that waits for a server as the options say.
+func (t *Transport) Messages(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
+	return Await(ctx, o.Wait, func() (msg.Conn, error) { return t.DialMsg(ctx, u, o) })
+}
+
+// The pauses between two attempts of Await: the first, doubled up to the last.
+const (
+	firstPause = 10 * time.Millisecond
+	lastPause  = 250 * time.Millisecond
+)
+
+// Await calls dial again while its error says that no server listens there, for
+// as long as wait. The error is that of the last attempt, or the cause of ctx.
+func Await[T any](ctx context.Context, wait time.Duration, dial func() (T, error)) (T, error) {
+	end := time.Now().Add(wait)
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		c, err := dial()
+		left := time.Until(end)
+		if err == nil || !notListening(err) || left <= 0 {
+			return c, err
+		}
+		t := time.NewTimer(min(pause, left))
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return c, context.Cause(ctx)
+		}
+	}
+}
+
+// notListening tells the errors of a server that may be about to listen: the
+// port is closed, or open without that discriminator, or the host has not
+// joined its fabric.
+func notListening(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, vi.ErrNoMatch) || errors.Is(err, vi.ErrNotReachable)
+}

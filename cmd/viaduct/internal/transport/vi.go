@@ -12,6 +12,8 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"viaduct/cmd/viaduct/internal/addr"
@@ -87,14 +89,15 @@ type viConn struct {
 	mtu           int
 	done          func() // what else ends with the connection
 
-	slab    *vi.Region // of the receives
-	slabMem []byte
-	held    *vi.Descriptor // the receive that the caller is looking at
+	slab     *slab // of the receives
+	slabArea *vi.Region
+	held     *vi.Descriptor // the receive that the caller is looking at
 
 	out    *vi.Region // of the message being sent
 	outMem []byte
 
-	once sync.Once
+	closed atomic.Bool // by this side
+	once   sync.Once
 }
 
 // newVI makes a VI with receives posted, not yet connected.
@@ -113,12 +116,15 @@ func newVI(nic *vi.NIC, a vi.Attributes, o *Options) (c *viConn, err error) {
 	if size == 0 {
 		size = int(a.MaxTransferSize)
 	}
-	if c.slab, c.slabMem, err = c.memory(size * o.RecvCount); err != nil {
+	if c.slab, err = slabs.get(size, o.RecvCount); err == nil {
+		c.slabArea, err = nic.RegisterMem(c.slab.mem, vi.MemAttributes{Ptag: c.ptag})
+	}
+	if err != nil {
 		c.Close()
 		return nil, err
 	}
 	for i := range o.RecvCount {
-		if err := c.v.PostRecv(recvDescriptor(c.slab, i*size, size)); err != nil {
+		if err := c.postRecv(i); err != nil {
 			c.Close()
 			return nil, err
 		}
@@ -126,10 +132,11 @@ func newVI(nic *vi.NIC, a vi.Attributes, o *Options) (c *viConn, err error) {
 	return c, nil
 }
 
-func recvDescriptor(r *vi.Region, off, n int) *vi.Descriptor {
-	d := vi.NewRecv(r.Segment(off, n))
-	d.Context = off
-	return d
+// postRecv posts receive i of the slab.
+func (c *viConn) postRecv(i int) error {
+	d := vi.NewRecv(c.slabArea.Segment(i*c.slab.size, c.slab.size))
+	d.Context = i
+	return c.v.PostRecv(d)
 }
 
 // memory registers n bytes that only this side uses.
@@ -158,10 +165,12 @@ func (c *viConn) failure(err error) error {
 	var st *vi.StatusError
 	switch {
 	case errors.As(err, &st) && st.Status&vi.StatusErrorMask == vi.StatusFlushed, errors.Is(err, vi.ErrQueueEmpty):
-		if c.v.State() == vi.Idle {
-			return net.ErrClosed // we ended it ourselves
+		if c.closed.Load() {
+			return net.ErrClosed
 		}
 		return fmt.Errorf("the connection ended: %w", io.EOF)
+	case st != nil && st.Status&vi.StatusErrorMask == vi.StatusRDMAProtection:
+		return &msg.RemoteAccessError{Cause: err}
 	case st != nil && st.Status&vi.StatusTransportError != 0:
 		return shell.Hint(fmt.Errorf("the connection broke: %w", err), "the other side may have died: look at its log, and run this again")
 	}
@@ -196,9 +205,10 @@ func (c *viConn) Send(ctx context.Context, m msg.Message) error {
 
 func (c *viConn) Recv(ctx context.Context) (msg.Message, error) {
 	if c.held != nil {
-		d := c.held
+		i := c.held.Context.(int)
 		c.held = nil
-		if err := c.v.PostRecv(recvDescriptor(c.slab, d.Context.(int), int(d.Capacity()))); err != nil {
+		c.slab.repost(i)
+		if err := c.postRecv(i); err != nil {
 			return msg.Message{}, err
 		}
 	}
@@ -207,8 +217,9 @@ func (c *viConn) Recv(ctx context.Context) (msg.Message, error) {
 		return msg.Message{}, c.failure(err)
 	}
 	c.held = d
-	off := d.Context.(int)
-	m := msg.Message{Data: c.slabMem[off:][:d.Length]}
+	i := d.Context.(int)
+	c.slab.filled(i, int(d.Length))
+	m := msg.Message{Data: c.slab.at(i)[:d.Length]}
 	if d.Status()&vi.StatusImmediate != 0 {
 		m.Imm, m.HasImm = d.ImmediateData, true
 	}
@@ -271,12 +282,16 @@ func EmptyVI(v *vi.VI) {
 
 func (c *viConn) Close() error {
 	c.once.Do(func() {
+		c.closed.Store(true)
 		c.v.Disconnect()
 		EmptyVI(c.v)
-		for _, r := range []*vi.Region{c.slab, c.out} {
+		for _, r := range []*vi.Region{c.slabArea, c.out} {
 			if r != nil {
 				c.nic.DeregisterMem(r)
 			}
+		}
+		if c.slab != nil {
+			c.slab.put()
 		}
 		if err := c.v.Destroy(); err != nil {
 			c.log.Debug("vi not destroyed", "err", err)
@@ -334,6 +349,9 @@ func dialVI(ctx context.Context, nic *vi.NIC, u *addr.URL, o *Options, remoteHos
 func connectFailure(u *addr.URL, err error) error {
 	wrapped := fmt.Errorf("connect to %s: %w", u, err)
 	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		// VI calls this No Match as well, but here the port itself is closed.
+		return fmt.Errorf("connect to %s: %w", u, refusal(err))
 	case errors.Is(err, vi.ErrNoMatch):
 		return shell.Hint(wrapped, "check the discriminator, and that the server is listening with it")
 	case errors.Is(err, vi.ErrReject), errors.Is(err, vi.ErrInvalidReliability), errors.Is(err, vi.ErrInvalidMTU):
@@ -344,6 +362,15 @@ func connectFailure(u *addr.URL, err error) error {
 		return shell.Hint(wrapped, "check that the server is running and that host and port are right")
 	}
 	return wrapped
+}
+
+// refusal finds the error of the socket in err, so that what VI calls it is left
+// out.
+func refusal(err error) error {
+	if oe, ok := errors.AsType[*net.OpError](err); ok {
+		return oe
+	}
+	return syscall.ECONNREFUSED
 }
 
 // A viAddr is an address that is not one of TCP.

@@ -3,6 +3,9 @@ package transport
 import (
 	"context"
 	"net"
+	"os"
+	"sync"
+	"syscall"
 	"time"
 
 	"viaduct/cmd/viaduct/internal/addr"
@@ -15,7 +18,7 @@ import (
 var vitcpTransport = Transport{
 	Scheme:    "vitcp",
 	Check:     checkVI,
-	DialMsg:   dialVITCP,
+	DialMsg:   bounded(dialVITCP),
 	ListenMsg: listenVITCP,
 	PeerMsg:   peerVI,
 }
@@ -27,6 +30,14 @@ const vitcpGrace = time.Second
 // vitcpNIC opens a NIC of its own; listen is empty for one that only dials.
 // dials says which way connections are seen in a capture.
 func vitcpNIC(o *Options, listen, host string, dials bool) (*vi.NIC, error) {
+	p, err := vitcpProvider(o, listen, host, dials)
+	if err != nil {
+		return nil, err
+	}
+	return openNIC(p, "", o)
+}
+
+func vitcpProvider(o *Options, listen, host string, dials bool) (*vitcp.Provider, error) {
 	c := vitcp.Config{Listen: listen, Grace: vitcpGrace, Disconnect: true, TLSListen: o.TLSListen, Congestion: o.Congestion, Logger: o.Env.Log}
 	if o.TLSDial != nil {
 		c.TLSDial = serverName(o.TLSDial, host)
@@ -34,11 +45,7 @@ func vitcpNIC(o *Options, listen, host string, dials bool) (*vi.NIC, error) {
 	if o.Env.Capture != nil {
 		c.WrapConn = func(nc net.Conn) net.Conn { return o.Env.Wrap(nc, dials) }
 	}
-	p, err := vitcp.New(c)
-	if err != nil {
-		return nil, err
-	}
-	return openNIC(p, "", o)
+	return vitcp.New(c)
 }
 
 func dialVITCP(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
@@ -53,10 +60,81 @@ func dialVITCP(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
 	return dialVI(ctx, nic, u, o, vi.IPAddress(ap, "").Host, net.TCPAddrFromAddrPort(ap))
 }
 
+// vitcpListens are the providers of the listeners that were made with one Options, by
+// address. Those of one address share it: each request is led to the listener whose
+// discriminator it asks for. [VIT-2.2.2.2.1-2] The zero value is ready.
+type vitcpListens struct {
+	mu sync.Mutex
+	at map[string]*vitcpListen // guarded by mu
+}
+
+type vitcpListen struct {
+	p     *vitcp.Provider
+	discs map[string]bool // guarded by vitcpListens.mu: what is being listened for
+}
+
+// listen opens a NIC that listens at u. over is to be called when it is closed.
+func (s *vitcpListens) listen(u *addr.URL, o *Options) (nic *vi.NIC, over func(), err error) {
+	a, err := net.ResolveTCPAddr("tcp", u.HostPort())
+	if err != nil {
+		return nil, nil, err
+	}
+	if a.IP == nil {
+		a.IP = net.IPv6unspecified // which is both families
+	}
+	if a.Port == 0 { // one that nobody else has
+		nic, err := vitcpNIC(o, a.String(), "", false)
+		return nic, func() {}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, disc := a.String(), string(u.Disc)
+	l := s.at[at]
+	if l == nil {
+		l = &vitcpListen{discs: make(map[string]bool)}
+		if l.p, err = vitcpProvider(o, at, "", false); err != nil {
+			return nil, nil, err
+		}
+	}
+	if l.discs[disc] {
+		return nil, nil, &net.OpError{Op: "listen", Net: "tcp", Addr: a, Err: os.NewSyscallError("bind", syscall.EADDRINUSE)}
+	}
+	if nic, err = openNIC(l.p, "", o); err != nil {
+		return nil, nil, err
+	}
+	if s.at == nil {
+		s.at = make(map[string]*vitcpListen)
+	}
+	s.at[at], l.discs[disc] = l, true
+	return nic, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if delete(l.discs, disc); len(l.discs) == 0 {
+			delete(s.at, at)
+		}
+	}, nil
+}
+
 func listenVITCP(u *addr.URL, o *Options) (msg.Listener, error) {
-	nic, err := vitcpNIC(o, u.HostPort(), "", false)
+	nic, over, err := o.vitcp.listen(u, o)
 	if err != nil {
 		return nil, err
 	}
-	return listenVI(nic, u, o, nicAddr(nic, u))
+	l, err := listenVI(nic, u, o, nicAddr(nic, u))
+	if err != nil {
+		over()
+		return nil, err
+	}
+	return &vitcpListener{l, over}, nil
+}
+
+// A vitcpListener frees its discriminator.
+type vitcpListener struct {
+	msg.Listener
+	over func()
+}
+
+func (l *vitcpListener) Close() error {
+	defer l.over()
+	return l.Listener.Close()
 }

@@ -56,6 +56,11 @@ A transport may have parameters, such as iwarp?crc=off.`,
 			if p.Ops, err = benchOps(ops); err != nil {
 				return err
 			}
+			if cmd.Flags().Changed("ops") && ops != "all" {
+				if err := benchFits(transports, p.Transports, p.Ops); err != nil {
+					return err
+				}
+			}
 			if p.Sizes, err = benchNumbers("--sizes", sizes, 8, 64<<20); err != nil {
 				return err
 			}
@@ -142,6 +147,22 @@ func benchOps(list string) ([]string, error) {
 		return nil, shell.Usagef("--ops names none")
 	}
 	return ops, nil
+}
+
+// benchFits refuses an operation that was asked for and that none of the
+// transports that were asked for has: its rows would be missing without a word.
+// Plain TCP counts if list names it, or nothing else: it is measured beside
+// whatever is asked for.
+func benchFits(list string, transports, ops []string) error {
+	if len(transports) > 1 && !slices.Contains(split(list), "tcp") {
+		transports = transports[1:]
+	}
+	for _, op := range ops {
+		if !slices.ContainsFunc(transports, func(t string) bool { return bench.Applies(t, op) }) {
+			return shell.Usagef("--ops: %s is no operation of %s", op, strings.Join(transports, ", "))
+		}
+	}
+	return nil
 }
 
 func benchNumbers(flag, list string, lo, hi uint64) (out []int, err error) {

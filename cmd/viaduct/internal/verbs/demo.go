@@ -194,9 +194,8 @@ func demoWay(ctx context.Context, e *shell.Env, t *transport.Transport, at, dir,
 	if r.Direction == "put" {
 		r.Mechanism = put
 	}
-	bar := e.Progress(fmt.Sprintf("%-5s %s", t.Scheme, r.Direction), size*demoRounds, 0)
-	defer bar.Done()
 	for round := range demoRounds {
+		bar := e.Progress(fmt.Sprintf("%-5s %s %d/%d", t.Scheme, r.Direction, round+1, demoRounds), size, 0)
 		var d time.Duration
 		var got [32]byte
 		if r.Direction == "get" {
@@ -208,6 +207,11 @@ func demoWay(ctx context.Context, e *shell.Env, t *transport.Transport, at, dir,
 				got, err = fileSum(filepath.Join(filepath.Dir(source), name))
 				os.Remove(filepath.Join(filepath.Dir(source), name))
 			}
+		}
+		if round+1 < demoRounds {
+			bar.Drop()
+		} else {
+			bar.Done()
 		}
 		if err != nil {
 			return err

@@ -45,7 +45,7 @@ func echoCommand(e *shell.Env) *cobra.Command {
 func runEcho(ctx context.Context, e *shell.Env, us []*addr.URL, ts []*transport.Transport, o *transport.Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	defer wg.Wait()
+	defer ending(ctx, wg.Wait)
 	defer cancel()
 	fail := make(chan error, len(us))
 	for i, u := range us {

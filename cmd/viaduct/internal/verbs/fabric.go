@@ -14,8 +14,8 @@ import (
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/cmd/viaduct/internal/transport"
-	"viaduct/fc"
-	"viaduct/fc/fabricd"
+	"viaduct/internal/fc"
+	"viaduct/internal/fc/fabricd"
 )
 
 func fabricCommand(e *shell.Env) *cobra.Command {
@@ -33,7 +33,8 @@ and other fabrics join over FCIP links. An address joins it with ?fabric=HOST:PO
   viaduct ping 'fcvi://10.0.0.1/echo?fabric=192.0.2.1:3225&self=10.0.0.2'
 
 Hosts of a fabric have addresses of their own there; they need not be those of
-the network below.`,
+the network below. When the fabric ends and is started again, its members and
+the fabrics that joined it come back by themselves.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg := fabricd.Config{Domain: domain, Congestion: congestion, Logger: e.Log}
 			var err error

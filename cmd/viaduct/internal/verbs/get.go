@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"io/fs"
 	"os"
 	"path"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -56,8 +56,9 @@ func getCommand(e *shell.Env) *cobra.Command {
 		Use:   "get URL/PATH [-o FILE]",
 		Short: "fetch a file by RDMA Read (vitcp, iwarp, fcvi) or HTTP (sdp, tcp)",
 		Long: `Fetch a file and verify its SHA-256. It is written to FILE.part and gets its name
-when it is complete; without -o, FILE is the last element of PATH. "-o -" writes
-to standard output.`,
+when it is complete; without -o, FILE is the last element of PATH, and if it is
+a directory, that name in it. A device or a pipe is written to as it is. "-o -"
+writes to standard output.`,
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, t, err := parse(args[0])
@@ -67,11 +68,17 @@ to standard output.`,
 			if u.Path == "" {
 				return shell.Usagef("address %q: the path of a file is missing", u)
 			}
-			if out == "" {
-				out = path.Base(u.Path)
-			}
 			if out == "-" && (resume || e.JSON) {
 				return shell.Usagef("-o - goes with neither --resume nor --json")
+			}
+			direct := false
+			if out != "-" {
+				if out, direct, err = destination(u, out); err != nil {
+					return err
+				}
+			}
+			if direct && resume {
+				return shell.Usagef("%s is not a regular file: --resume needs one", out)
 			}
 			o, err := cf.options(e, false, u)
 			if err != nil {
@@ -81,20 +88,44 @@ to standard output.`,
 			if err != nil {
 				return err
 			}
-			defer fc.Close()
+			defer ending(cmd.Context(), fc.Close)
 			r := &transferResult{Verb: "get", URL: u.String(), File: out, Transport: u.Scheme}
 			r.Mechanism, _ = fc.Mechanisms()
 			if out == "-" {
 				_, err := fetch(cmd.Context(), e, fc, u, 0, e.Stdout, sha256.New(), r)
 				return err
 			}
+			if direct {
+				return getDirect(cmd.Context(), e, fc, u, out, r)
+			}
 			return getFile(cmd.Context(), e, fc, u, out, resume, r)
 		},
 	}
-	c.Flags().StringVarP(&out, "output", "o", "", "write to `FILE`; - is standard output")
+	c.Flags().StringVarP(&out, "output", "o", "", "write to `FILE`, or into that directory; - is standard output")
 	c.Flags().BoolVar(&resume, "resume", false, "go on with FILE.part, or with an incomplete FILE")
+	addWait(c, &cf.wait)
 	cf.add(c)
 	return c
+}
+
+// getDirect fetches into a device or a pipe: what is written there stays, also
+// when it turns out to be wrong.
+func getDirect(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, out string, r *transferResult) error {
+	f, err := openDirect(ctx, out)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := fetch(ctx, e, fc, u, 0, f, sha256.New(), r); err != nil {
+		if errors.Is(err, syscall.EPIPE) {
+			err = shell.Hint(err, "the reader of "+out+" went away")
+		}
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return r.print(e)
 }
 
 // getFile fetches into a file that gets its name when it is complete.
@@ -128,30 +159,13 @@ func getFile(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, out 
 	case errors.Is(err, memsvc.ErrChanged), errors.Is(err, httpfile.ErrChanged):
 		os.Remove(part)
 		return shell.Hint(err, "nothing was kept; run it again")
+	case n == 0 && r.Offset > 0 && errors.Is(err, httpfile.ErrRefused):
+		return shell.Hint(err, fmt.Sprintf("%s may not belong to this file: run it again without --resume", part))
 	case r.Offset+n == 0:
 		os.Remove(part)
 		return err
 	}
 	return shell.Hint(err, fmt.Sprintf("%d bytes are in %s; run it again with --resume to go on", r.Offset+n, part))
-}
-
-// openPart opens the file to write to. To resume, what is there is kept: the
-// part, or else an incomplete file with the final name, which becomes the part.
-func openPart(out, part string, resume bool) (*os.File, error) {
-	if st, err := os.Stat(out); err == nil && !st.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", out)
-	}
-	if !resume {
-		return os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o644)
-	}
-	f, err := os.OpenFile(part, os.O_RDWR, 0)
-	if !errors.Is(err, fs.ErrNotExist) {
-		return f, err
-	}
-	if err := os.Rename(out, part); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	return os.OpenFile(part, os.O_CREATE|os.O_RDWR, 0o644)
 }
 
 // prefix hashes what is there and makes sure that it is how the server's file
@@ -165,10 +179,14 @@ func prefix(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, f *os
 	if !known && err == nil || known && sum == [32]byte(h.Sum(nil)) {
 		return n, nil
 	}
-	if err != nil && !errors.Is(err, memsvc.ErrRefused) {
+	if err != nil && !errors.Is(err, memsvc.ErrRefused) && !errors.Is(err, httpfile.ErrRefused) {
 		return 0, err
 	}
-	e.Log.Warn("what is there is not how the server's file begins, starting anew", "file", f.Name(), "err", err)
+	why := "other bytes"
+	if err != nil {
+		why = err.Error()
+	}
+	e.Log.Warn("what is there is not how the server's file begins, starting anew", "file", f.Name(), "why", why)
 	h.Reset()
 	if err := f.Truncate(0); err != nil {
 		return 0, err

@@ -253,7 +253,7 @@ func (r *returning) resume(ctx context.Context, state []byte) (net.Conn, error) 
 	if err != nil {
 		return nil, err
 	}
-	return transport.Lingering(c), nil
+	return c, nil
 }
 
 func (r *returning) close() {

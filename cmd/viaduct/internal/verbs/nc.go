@@ -29,7 +29,7 @@ func ncCommand(e *shell.Env) *cobra.Command {
 		Long: `Connect standard input and output to a connection. Byte streams (tcp, sdp) are
 half-closed at the end of input. Over messages (vitcp, iwarp, fcvi) each chunk
 that is read is one message of at most 64 KiB, and an empty message marks the
-end of input.`,
+end of input. The line that says where it listens goes to standard error.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
 			case listen && peer:
@@ -43,6 +43,7 @@ end of input.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
+			e.DataOnStdout = true
 			var us []*addr.URL
 			var t *transport.Transport
 			for _, a := range args {
@@ -81,13 +82,14 @@ end of input.`,
 			if err != nil {
 				return err
 			}
-			defer done()
+			defer ending(cmd.Context(), done)
 			return pipeMessages(cmd.Context(), e, us[0].Scheme, c)
 		},
 	}
 	c.Flags().BoolVarP(&listen, "listen", "l", false, "listen on URL and take one connection")
 	c.Flags().BoolVar(&peer, "peer", false, "connect in the peer-to-peer model (vitcp, fcvi)")
 	c.Flags().DurationVar(&timeout, "timeout", 0, "give up connecting after `TIME`; 0 leaves it to the system")
+	addWait(c, &cf.wait)
 	cf.add(c)
 	return c
 }
@@ -95,7 +97,7 @@ end of input.`,
 // ncStream makes the one connection of a byte stream.
 func ncStream(ctx context.Context, e *shell.Env, t *transport.Transport, u *addr.URL, o *transport.Options, listen bool) (net.Conn, error) {
 	if !listen {
-		return t.DialStream(ctx, u, o)
+		return t.Stream(ctx, u, o)
 	}
 	l, err := t.ListenStream(u, o)
 	if err != nil {
@@ -122,7 +124,7 @@ func ncMessages(ctx context.Context, e *shell.Env, t *transport.Transport, us []
 		}
 		return c, func() { c.Close() }, nil
 	case !listen:
-		c, err := t.DialMsg(ctx, us[0], o)
+		c, err := t.Messages(ctx, us[0], o)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -146,7 +148,7 @@ func ncMessages(ctx context.Context, e *shell.Env, t *transport.Transport, us []
 
 // pipeStream copies both ways until both have ended.
 func pipeStream(ctx context.Context, e *shell.Env, scheme string, c net.Conn) error {
-	defer c.Close()
+	defer ending(ctx, func() { c.Close() })
 	defer e.Metrics.Connection(scheme, "nc")()
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	defer stop()
@@ -164,7 +166,14 @@ func pipeStream(ctx context.Context, e *shell.Env, scheme string, c net.Conn) er
 		e.Metrics.Bytes(scheme, "in").Add(float64(n))
 		received <- err
 	}()
-	return both(ctx, sent, received)
+	if err := both(ctx, sent, received); err != nil {
+		return err
+	}
+	err := c.Close() // what has been written may still be lost
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
 }
 
 // both waits for the two directions. An error of either ends the wait, since

@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -76,6 +77,7 @@ func pingCommand(e *shell.Env) *cobra.Command {
 	c.Flags().StringVarP(&size, "size", "s", "64", "bytes of each message (`BYTES`)")
 	c.Flags().DurationVarP(&interval, "interval", "i", 100*time.Millisecond, "`INTERVAL` from one to the next; 0 sends at once")
 	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print the summary alone")
+	addWait(c, &cf.wait)
 	cf.add(c)
 	return c
 }
@@ -98,10 +100,11 @@ func runPing(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transp
 		return err
 	}
 	defer e.Metrics.Connection(u.Scheme, "dial")()
-	defer closeConn()
+	defer ending(ctx, closeConn)
 	r := pingResult{URL: u.String(), Transport: u.Scheme, Bytes: p.size}
 	b := make([]byte, p.size)
 	var times []time.Duration
+	var failed error
 	next := time.Now()
 	for p.count == 0 || r.Sent < p.count {
 		if d := time.Until(next); d > 0 {
@@ -125,10 +128,12 @@ func runPing(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transp
 			break
 		}
 		if err != nil {
-			return fmt.Errorf("round trip %d: %w", r.Sent, err)
+			failed = fmt.Errorf("round trip %d: %w", r.Sent, err)
+			break
 		}
 		if !bytes.Equal(got, b) {
-			return shell.Hint(fmt.Errorf("round trip %d: what came back is not what was sent", r.Sent), "check that the other side is viaduct echo")
+			failed = shell.Hint(fmt.Errorf("round trip %d: what came back is not what was sent", r.Sent), "check that the other side is viaduct echo")
+			break
 		}
 		r.Received++
 		if len(times) < 1<<24 {
@@ -139,15 +144,16 @@ func runPing(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transp
 		}
 	}
 	if r.Received == 0 {
-		return context.Cause(ctx)
+		return cmp.Or(failed, context.Cause(ctx))
 	}
+	// A server that goes away in the middle does not make the figures less true.
 	r.fill(times)
 	if e.JSON {
-		return e.PrintJSON(r)
+		return cmp.Or(failed, e.PrintJSON(r))
 	}
 	e.Printf("%d sent, %d received; round trip min/median/p90/p99/max = %.1f/%.1f/%.1f/%.1f/%.1f us\n",
 		r.Sent, r.Received, r.Min, r.Median, r.P90, r.P99, r.Max)
-	return nil
+	return failed
 }
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
@@ -170,13 +176,13 @@ func stamp(b []byte, n uint64) {
 
 func dialPing(ctx context.Context, u *addr.URL, t *transport.Transport, o *transport.Options, size int) (roundTrip, func(), error) {
 	if t.IsStream() {
-		c, err := t.DialStream(ctx, u, o)
+		c, err := t.Stream(ctx, u, o)
 		if err != nil {
 			return nil, nil, err
 		}
 		return streamTrip(c, size), func() { c.Close() }, nil
 	}
-	c, err := t.DialMsg(ctx, u, o)
+	c, err := t.Messages(ctx, u, o)
 	if err != nil {
 		return nil, nil, err
 	}

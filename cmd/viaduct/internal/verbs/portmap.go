@@ -22,8 +22,11 @@ func portmapCommand(e *shell.Env) *cobra.Command {
 		Use:   "portmap serve|query",
 		Short: "the SDP Port Mapper, server and client",
 		Args:  cobra.ArbitraryArgs,
-		RunE: func(_ *cobra.Command, args []string) error {
-			return shell.Usagef("one of serve and query is wanted, got %q", strings.Join(args, " "))
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("one of serve and query is wanted: %w", unknownVerb(cmd, "verb of portmap", args[0]))
+			}
+			return shell.Usagef("one of serve and query is wanted")
 		},
 	}
 	c.AddCommand(portmapServe(e), portmapQuery(e))

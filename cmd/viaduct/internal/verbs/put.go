@@ -51,7 +51,7 @@ otherwise nothing is left. A PATH that is empty or ends in / gets FILE's name.`,
 			if err != nil {
 				return err
 			}
-			defer fc.Close()
+			defer ending(cmd.Context(), fc.Close)
 			r := &transferResult{Verb: "put", URL: u.String(), File: args[0], Transport: u.Scheme, Size: st.Size(), Bytes: st.Size()}
 			_, r.Mechanism = fc.Mechanisms()
 			bar := e.Progress(filepath.Base(args[0]), st.Size(), 0)
@@ -59,6 +59,10 @@ otherwise nothing is left. A PATH that is empty or ends in / gets FILE's name.`,
 			h := sha256.New()
 			start := time.Now()
 			last, first := start, true
+			if t.IsStream() && st.Size() > 0 {
+				bar.Note("hashing")
+			}
+			moved := int64(0)
 			err = fc.Put(cmd.Context(), u.Path, st.Size(), f, h, func(n int) {
 				if first && t.IsStream() {
 					start = time.Now() // HTTP has read the file once for its digest
@@ -66,6 +70,10 @@ otherwise nothing is left. A PATH that is empty or ends in / gets FILE's name.`,
 				first = false
 				out.Add(float64(n))
 				bar.Add(n)
+				bar.Note("")
+				if moved += int64(n); moved == st.Size() {
+					bar.Note("the server verifies")
+				}
 				last = time.Now()
 			})
 			bar.Done()
@@ -77,6 +85,7 @@ otherwise nothing is left. A PATH that is empty or ends in / gets FILE's name.`,
 			return r.print(e)
 		},
 	}
+	addWait(c, &cf.wait)
 	cf.add(c)
 	return c
 }

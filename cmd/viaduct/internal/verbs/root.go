@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,12 +17,18 @@ import (
 	"viaduct/cmd/viaduct/internal/httpfile"
 	"viaduct/cmd/viaduct/internal/memsvc"
 	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/cmd/viaduct/internal/store"
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
 // Main runs the command of this process and returns its exit code.
 func Main() int {
 	e := shell.NewEnv()
+	for _, s := range []os.Signal{syscall.SIGHUP, os.Interrupt} { // Go keeps only these ignored
+		if signal.Ignored(s) {
+			e.IgnoredSignals = append(e.IgnoredSignals, s)
+		}
+	}
 	ctx, stop := interruptible()
 	defer stop()
 	return Run(ctx, e, os.Args[1:])
@@ -55,6 +62,9 @@ func Run(ctx context.Context, e *shell.Env, args []string) int {
 	if err == nil {
 		return shell.ExitDone
 	}
+	if x, ok := errors.AsType[*shell.Exit](err); ok && x.Err == nil {
+		return x.Code
+	}
 	if errors.Is(context.Cause(ctx), shell.ErrInterrupted) && !errors.Is(err, shell.ErrInterrupted) && shell.ExitCode(err) != shell.ExitUsage {
 		err = fmt.Errorf("%w (%w)", shell.ErrInterrupted, err)
 	}
@@ -63,10 +73,76 @@ func Run(ctx context.Context, e *shell.Env, args []string) int {
 		verb = "command"
 	}
 	if errors.Is(err, httpfile.ErrRefused) || errors.Is(err, memsvc.ErrRefused) {
-		err = shell.Hint(err, "check the path, and for put that the server runs with --writable")
+		err = shell.Hint(err, refusalHint(err))
+	}
+	if errors.Is(err, memsvc.ErrTakenBack) {
+		err = shell.Hint(err, "run it again when nothing writes to the file any more")
 	}
 	fmt.Fprintln(e.Stderr, shell.LastLine(verb, err))
 	return shell.ExitCode(err)
+}
+
+// refusalHint says what helps against a server's no. The reasons are those of
+// package store, which travel as text.
+func refusalHint(err error) string {
+	for _, h := range []struct {
+		reason error
+		hint   string
+	}{
+		{store.ErrReadOnly, "start the server with --writable"},
+		{store.ErrNotFound, "check the path"},
+		{store.ErrIsDir, "name a file in it"},
+		{store.ErrTooLarge, "start the server with a larger --max-file"},
+		{store.ErrNoSpace, "make room on the server's disk and run it again"},
+		{store.ErrSum, "the file changed meanwhile or was damaged on the way: run it again"},
+		{store.ErrShrank, "run it again when nothing writes to the file any more"},
+	} {
+		if strings.Contains(err.Error(), h.reason.Error()) {
+			return h.hint
+		}
+	}
+	return "check the path, and look at the server's log"
+}
+
+// unknownVerb is the error of a word that names no command, with what may have
+// been meant.
+func unknownVerb(cmd *cobra.Command, what, word string) error {
+	cmd.SuggestionsMinimumDistance = 2
+	var near []string
+	for _, s := range cmd.SuggestionsFor(word) {
+		if c, _, err := cmd.Find([]string{s}); err == nil && c.IsAvailableCommand() {
+			near = append(near, s)
+		}
+	}
+	if len(near) > 0 {
+		return shell.Usagef("unknown %s %q, did you mean %s?", what, word, strings.Join(near, " or "))
+	}
+	return shell.Usagef("unknown %s %q", what, word)
+}
+
+// interruptGrace is how long an interrupted command waits for its connections
+// to end as their protocol says: a peer that has stopped answers nothing.
+const interruptGrace = 700 * time.Millisecond
+
+// ending runs f, which ends connections, and waits for it; once ctx has ended,
+// for interruptGrace at most. What is not over then ends with the process.
+func ending(ctx context.Context, f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+		return
+	case <-ctx.Done():
+	}
+	t := time.NewTimer(interruptGrace)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+	}
 }
 
 func newRoot(e *shell.Env) *cobra.Command {
@@ -90,7 +166,7 @@ This build has: ` + strings.Join(transport.Names(), ", "),
 		Args:          cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return shell.Usagef("unknown verb %q", args[0])
+				return unknownVerb(cmd, "verb", args[0])
 			}
 			return shell.Usagef("a verb is missing: %s", strings.Join(verbNames(cmd), ", "))
 		},
@@ -118,8 +194,8 @@ This build has: ` + strings.Join(transport.Names(), ", "),
 func commands(e *shell.Env) []*cobra.Command {
 	return []*cobra.Command{
 		demoCommand(e), serveCommand(e), getCommand(e), putCommand(e),
-		echoCommand(e), pingCommand(e), ncCommand(e), proxyCommand(e),
-		benchCommand(e), rpingCommand(e), fabricCommand(e), portmapCommand(e), versionCommand(e),
+		echoCommand(e), pingCommand(e), ncCommand(e), proxyCommand(e), runCommand(e),
+		benchCommand(e), rpingCommand(e), fabricCommand(e), portmapCommand(e), decodeCommand(e), viplCommand(e), versionCommand(e),
 	}
 }
 
@@ -174,6 +250,7 @@ func parseAll(list []string) (us []*addr.URL, ts []*transport.Transport, err err
 type connFlags struct {
 	tls        transport.TLSFlags
 	congestion string
+	wait       time.Duration
 }
 
 func (c *connFlags) add(cmd *cobra.Command) {
@@ -184,6 +261,11 @@ func (c *connFlags) add(cmd *cobra.Command) {
 	f.StringVar(&c.tls.CA, "tls-ca", "", "authorities the peer's certificate must come from, PEM `FILE`")
 	f.StringVar(&c.tls.Pin, "tls-pin", "", "SHA-256 of the peer's certificate in `HEX`, instead of an authority")
 	f.StringVar(&c.congestion, "congestion", "", "congestion control `ALGORITHM` of the sockets (Linux)")
+}
+
+// addWait adds the flag of verbs that connect to a server.
+func addWait(cmd *cobra.Command, wait *time.Duration) {
+	cmd.Flags().DurationVar(wait, "wait", 0, "wait up to `TIME` for the server to listen")
 }
 
 // options makes the options of connections; listens says that the verb accepts
@@ -200,5 +282,5 @@ func (c *connFlags) options(e *shell.Env, listens bool, us ...*addr.URL) (*trans
 	if err != nil {
 		return nil, err
 	}
-	return &transport.Options{Env: e, TLSDial: dial, TLSListen: listen, Congestion: c.congestion, MTU: 1 << 20, RecvCount: 16}, nil
+	return &transport.Options{Env: e, TLSDial: dial, TLSListen: listen, Congestion: c.congestion, Wait: c.wait, MTU: 1 << 20, RecvCount: 16}, nil
 }

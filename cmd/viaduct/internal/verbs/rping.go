@@ -15,8 +15,8 @@ import (
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/cmd/viaduct/internal/transport"
+	"viaduct/internal/rping"
 	"viaduct/iwarp"
-	"viaduct/iwarp/rping"
 )
 
 // An rpingPlan is what the flags ask for; they are those of rdma-core's rping.
@@ -27,6 +27,7 @@ type rpingPlan struct {
 	count, size                int
 	verbose, validate          bool
 	noCRC                      bool
+	wait                       time.Duration
 }
 
 // An rpingResult is what rping reports.
@@ -74,6 +75,7 @@ first client, unless -P is given.`,
 	f.IntVarP(&p.size, "size", "S", rping.DefaultSize, "client: bytes of each round (`SIZE`)")
 	f.BoolVarP(&p.verbose, "verbose", "v", false, "print the data of each round")
 	f.BoolVarP(&p.validate, "validate", "V", false, "client: verify what comes back")
+	addWait(c, &p.wait)
 	f.BoolVar(&p.noCRC, "no-crc", false, "do without MPA's CRC if the peer agrees")
 	return c
 }
@@ -89,6 +91,7 @@ func (p *rpingPlan) config(e *shell.Env, dials bool) (*iwarp.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.CloseTimeout = interruptGrace // all rounds were answered, or do not count
 	if e.Capture != nil {
 		c.WrapConn = func(nc net.Conn) net.Conn { return e.Wrap(nc, dials) }
 	}
@@ -114,7 +117,10 @@ func rpingClient(ctx context.Context, e *shell.Env, p rpingPlan) error {
 	}
 	at := net.JoinHostPort(p.host, strconv.Itoa(int(p.port)))
 	start := time.Now()
-	n, err := rping.Dial(ctx, at, cfg, p.options(e, "ping data"))
+	n, err := transport.Await(ctx, p.wait, func() (int, error) {
+		start = time.Now()
+		return rping.Dial(ctx, at, cfg, p.options(e, "ping data"))
+	})
 	took := time.Since(start)
 	if err != nil && (ctx.Err() == nil || p.count > 0 || n == 0) {
 		return fmt.Errorf("rping with %s after %d rounds: %w", at, n, err)

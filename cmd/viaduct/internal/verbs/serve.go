@@ -29,7 +29,7 @@ const (
 )
 
 // shutdownTime bounds how long a server waits for requests in progress.
-const shutdownTime = 3 * time.Second
+const shutdownTime = interruptGrace
 
 func serveCommand(e *shell.Env) *cobra.Command {
 	var root, maxFile string
@@ -83,10 +83,14 @@ type server struct {
 func (s *server) run(ctx context.Context, us []*addr.URL, o *transport.Options) error {
 	var closers []func() error
 	defer func() {
-		for _, c := range closers {
-			c()
-		}
-		s.wg.Wait()
+		ending(ctx, func() {
+			var wg sync.WaitGroup
+			for _, c := range closers {
+				wg.Go(func() { c() })
+			}
+			wg.Wait()
+			s.wg.Wait()
+		})
 	}()
 	fail := make(chan error, len(us))
 	for i, u := range us {

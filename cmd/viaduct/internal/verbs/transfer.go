@@ -26,9 +26,9 @@ type fileClient interface {
 	Get(ctx context.Context, path string, offset int64, w io.Writer, h hash.Hash, begin func(length, size int64), progress func(n int)) error
 	// Put stores length bytes of r. again reads them once more from the start.
 	Put(ctx context.Context, path string, length int64, r io.ReadSeeker, h hash.Hash, progress func(n int)) error
-	// PrefixSum is the SHA-256 of the first n bytes at the server, ok false
+	// PrefixSum is the SHA-256 of the first n bytes at the server, known false
 	// if it cannot tell without sending them.
-	PrefixSum(ctx context.Context, path string, n int64) (sum [32]byte, ok bool, err error)
+	PrefixSum(ctx context.Context, path string, n int64) (sum [32]byte, known bool, err error)
 	Close()
 	// Mechanisms name how bytes come and go.
 	Mechanisms() (get, put string)
@@ -40,7 +40,7 @@ func dialFiles(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Tran
 		return dialHTTP(ctx, e, u, t, o)
 	}
 	o.MTU, o.RecvCount, o.RecvSize = 0, memReceives, memReceiveSize
-	c, err := t.DialMsg(ctx, u, o)
+	c, err := t.Messages(ctx, u, o)
 	if err != nil {
 		e.Metrics.Failed(u.Scheme)
 		return nil, err
@@ -51,7 +51,9 @@ func dialFiles(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Tran
 		return nil, err
 	}
 	ended := e.Metrics.Connection(u.Scheme, "dial")
-	return &memFiles{m, func() { m.Close(); c.Close(); ended() }}, nil
+	// The connection ends first: memory that is taken back under an RDMA Read in
+	// progress would end it with an error.
+	return &memFiles{m, func() { c.Close(); m.Close(); ended() }}, nil
 }
 
 type memFiles struct {
@@ -90,7 +92,7 @@ type httpFiles struct {
 // error of its own.
 func dialHTTP(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transport, o *transport.Options) (fileClient, error) {
 	dial := func(ctx context.Context) (net.Conn, error) {
-		c, err := t.DialStream(ctx, u, o)
+		c, err := t.Stream(ctx, u, o)
 		if err != nil {
 			e.Metrics.Failed(u.Scheme)
 			return nil, err
@@ -118,8 +120,12 @@ func dialHTTP(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Trans
 		ReadBufferSize:        64 << 10,
 		WriteBufferSize:       256 << 10,
 	}
-	return &httpFiles{httpfile.Client{HTTP: &http.Client{Transport: tr}, Host: u.HostPort()}, tr}, nil
+	return &httpFiles{httpfile.Client{HTTP: &http.Client{Transport: tr, CheckRedirect: noRedirect}, Host: u.HostPort()}, tr}, nil
 }
+
+// noRedirect: another address would be another server. A redirect is an answer
+// that is no success.
+func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 func (h *httpFiles) Close() { h.tr.CloseIdleConnections() }
 
@@ -134,10 +140,6 @@ func (h *httpFiles) Put(ctx context.Context, path string, length int64, r io.Rea
 		}
 	}
 	return h.Client.Put(ctx, path, length, r, [32]byte(sum.Sum(nil)), progress)
-}
-
-func (h *httpFiles) PrefixSum(context.Context, string, int64) ([32]byte, bool, error) {
-	return [32]byte{}, false, nil // the digest of the whole file tells in the end
 }
 
 func (*httpFiles) Mechanisms() (get, put string) { return "HTTP GET", "HTTP PUT" }

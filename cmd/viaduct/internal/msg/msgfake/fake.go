@@ -164,6 +164,10 @@ func (c *Conn) post(local msg.Region, off, n int, remote msg.Remote, want msg.Ac
 		return nil
 	default:
 	}
+	if n > c.max {
+		c.posted = append(c.posted, msg.ErrTooLong)
+		return nil
+	}
 	l := local.(*region)
 	r := c.peer.regions[remote.Handle]
 	if c.regions[l.h] != l || r == nil || r.a&want == 0 || remote.Address < r.addr || remote.Address-r.addr > uint64(len(r.b)) ||

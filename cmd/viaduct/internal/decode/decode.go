@@ -1,0 +1,139 @@
+package decode
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Options say how a capture is decoded.
+type Options struct {
+	// As fixes the protocol of connections from or to a port, by the name of a
+	// protocol of [Protocols]. Others are recognised by their content.
+	As map[uint16]string
+	// Segments gives every segment as a message of its own. Otherwise an RDMAP
+	// or VI/TCP message is given once, when its last segment has come, and
+	// a segment of its own only if something is wrong with it.
+	Segments bool
+	// Stream, if positive, is the number of the one connection that is decoded.
+	Stream int
+}
+
+// Protocols are the names that Options.As takes.
+var Protocols = []string{"iwarp", "sdp", "vitcp", "fcip", "portmap", "none"}
+
+// A Decoder decodes one capture. It is for one goroutine.
+type Decoder struct {
+	opt   Options
+	out   func(*Message)
+	conns map[connKey]*conn
+	order []*conn // as they were opened, closed ones included until they are many
+	made  int     // connections so far
+
+	frame   int
+	now     time.Time
+	skipped map[skipped]int
+	waiting int // bytes out of order in all connections
+	msg     Message
+}
+
+// maxConns bounds the connections followed at one time; the oldest is given up
+// for a new one.
+const maxConns = 50_000
+
+// New returns a decoder that hands every message to out.
+func New(opt Options, out func(*Message)) *Decoder {
+	return &Decoder{opt: opt, out: out, conns: make(map[connKey]*conn), skipped: make(map[skipped]int)}
+}
+
+// Read decodes the capture in r to its end. A capture that breaks off is told by
+// a message; the error is for what is no capture at all, and that of r.
+func (d *Decoder) Read(r io.Reader) error {
+	src, link, err := open(r)
+	if err != nil {
+		return err
+	}
+	defer d.end()
+	var p packet
+	for {
+		b, ci, err := src.ZeroCopyReadPacketData()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			m := d.message(nil, false)
+			m.Proto, m.Name = "capture", "broken off"
+			m.Note = fmt.Sprintf("behind packet %d: %v", d.frame, err)
+			d.emit(m)
+			if _, ok := errors.AsType[interface {
+				error
+				Timeout() bool
+			}](err); ok { // of the reader, not of what was read
+				return err
+			}
+			return nil
+		}
+		d.frame++
+		d.now = ci.Timestamp
+		if why := parsePacket(link(ci), b, &p); why != "" {
+			d.skipped[why]++
+			continue
+		}
+		d.packet(&p)
+	}
+}
+
+// packet takes one packet.
+func (d *Decoder) packet(p *packet) {
+	if p.proto == protoUDP {
+		d.datagram(p)
+		return
+	}
+	d.segment(p)
+}
+
+// end closes what is open and tells what was skipped.
+func (d *Decoder) end() {
+	for _, c := range d.order {
+		if !c.closed {
+			c.close()
+		}
+	}
+	for _, why := range slices.Sorted(maps.Keys(d.skipped)) {
+		if why == notIP || why == otherIP {
+			continue
+		}
+		m := d.message(nil, false)
+		m.Proto, m.Name = "capture", "packets left out"
+		m.text("capture.reason", string(why))
+		m.num("capture.packets", uint64(d.skipped[why]))
+		d.emit(m)
+	}
+}
+
+// message returns the decoder's message, emptied, for a direction of c.
+func (d *Decoder) message(c *conn, back bool) *Message {
+	m := &d.msg
+	*m = Message{Frame: d.frame, Time: d.now, Back: back, Fields: m.Fields[:0], Wrong: m.Wrong[:0]}
+	if c != nil {
+		m.Conn, m.Src, m.Dst = c.num, c.addr[0], c.addr[1]
+		if back {
+			m.Src, m.Dst = m.Dst, m.Src
+		}
+	}
+	return m
+}
+
+func (d *Decoder) emit(m *Message) { d.out(m) }
+
+// forced is the protocol that the options give to a pair of ports.
+func (d *Decoder) forced(a, b netip.AddrPort) string {
+	if p, ok := d.opt.As[b.Port()]; ok {
+		return p
+	}
+	return d.opt.As[a.Port()]
+}

@@ -1,0 +1,226 @@
+package decode
+
+import (
+	"encoding/json"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Message is one thing that a protocol said, or one that is to be said about a
+// capture. It is valid during the call that hands it over.
+type Message struct {
+	Frame  int // number of the packet that completed it, from 1
+	Time   time.Time
+	Conn   int // number of the connection, from 1; 0 for datagrams and for the capture itself
+	Back   bool
+	Src    netip.AddrPort
+	Dst    netip.AddrPort
+	Proto  string // layer that names the message
+	Name   string // as its specification spells it
+	Fields []Field
+	Wrong  []Wrong
+	Note   string
+}
+
+// A Field is one field of a message. Its key begins with the layer it belongs to.
+type Field struct {
+	Key  string
+	Text string // if Kind is text
+	N    uint64
+	Kind kind
+}
+
+type kind uint8
+
+const (
+	text kind = iota
+	number
+	hex // shown and written as 0x...
+	truth
+)
+
+// A Wrong is a rule that a message breaks.
+type Wrong struct {
+	ID   string // of the requirement matrix, or a decision
+	Text string
+}
+
+func (m *Message) num(key string, n uint64) {
+	m.Fields = append(m.Fields, Field{Key: key, N: n, Kind: number})
+}
+func (m *Message) hex(key string, n uint64) {
+	m.Fields = append(m.Fields, Field{Key: key, N: n, Kind: hex})
+}
+func (m *Message) text(key, s string)    { m.Fields = append(m.Fields, Field{Key: key, Text: s}) }
+func (m *Message) wrong(id, text string) { m.Wrong = append(m.Wrong, Wrong{id, text}) }
+func (m *Message) truth(key string, is bool) {
+	f := Field{Key: key, Kind: truth}
+	if is {
+		f.N = 1
+	}
+	m.Fields = append(m.Fields, f)
+}
+
+// Get returns the value of a field as it is shown, and whether there is one.
+func (m *Message) Get(key string) (string, bool) {
+	for i := range m.Fields {
+		if m.Fields[i].Key == key {
+			return m.Fields[i].String(), true
+		}
+	}
+	return "", false
+}
+
+// String returns the value as text.
+func (f *Field) String() string {
+	switch f.Kind {
+	case number:
+		return strconv.FormatUint(f.N, 10)
+	case hex:
+		return "0x" + strconv.FormatUint(f.N, 16)
+	case truth:
+		return strconv.FormatBool(f.N == 1)
+	}
+	return f.Text
+}
+
+// AppendJSON appends m as one JSON object without a line end.
+func (m *Message) AppendJSON(b []byte) []byte {
+	b = append(b, `{"frame":`...)
+	b = strconv.AppendInt(b, int64(m.Frame), 10)
+	b = append(b, `,"time":"`...)
+	b = m.Time.UTC().AppendFormat(b, time.RFC3339Nano)
+	b = append(b, `","conn":`...)
+	b = strconv.AppendInt(b, int64(m.Conn), 10)
+	b = append(b, `,"dir":"`...)
+	b = append(b, m.dir()...)
+	b = append(b, `"`...)
+	if m.Src.IsValid() {
+		b = append(b, `,"src":"`...)
+		b = m.Src.AppendTo(b)
+		b = append(b, `","dst":"`...)
+		b = m.Dst.AppendTo(b)
+		b = append(b, `"`...)
+	}
+	b = append(b, `,"proto":`...)
+	b = appendString(b, m.Proto)
+	b = append(b, `,"name":`...)
+	b = appendString(b, m.Name)
+	b = append(b, `,"fields":{`...)
+	for i := range m.Fields {
+		f := &m.Fields[i]
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendString(b, f.Key)
+		b = append(b, ':')
+		switch f.Kind {
+		case number:
+			b = strconv.AppendUint(b, f.N, 10)
+		case hex:
+			b = append(b, `"0x`...)
+			b = strconv.AppendUint(b, f.N, 16)
+			b = append(b, '"')
+		case truth:
+			b = strconv.AppendBool(b, f.N == 1)
+		default:
+			b = appendString(b, f.Text)
+		}
+	}
+	b = append(b, '}')
+	if m.Note != "" {
+		b = append(b, `,"note":`...)
+		b = appendString(b, m.Note)
+	}
+	b = append(b, `,"wrong":[`...)
+	for i, w := range m.Wrong {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"id":`...)
+		b = appendString(b, w.ID)
+		b = append(b, `,"text":`...)
+		b = appendString(b, w.Text)
+		b = append(b, '}')
+	}
+	return append(b, "]}"...)
+}
+
+// appendString appends s quoted as JSON wants it.
+func appendString(b []byte, s string) []byte {
+	for i := range len(s) {
+		if c := s[i]; c < 0x20 || c >= 0x7f || c == '"' || c == '\\' {
+			q, _ := json.Marshal(s) // a string can always be marshalled
+			return append(b, q...)
+		}
+	}
+	b = append(b, '"')
+	b = append(b, s...)
+	return append(b, '"')
+}
+
+// dir is the direction: ">" from the side that opened the connection, or that
+// was seen first, "<" to it.
+func (m *Message) dir() string {
+	if m.Back {
+		return "<"
+	}
+	return ">"
+}
+
+// quiet are the fields that a line leaves out: what they say is in the name, or
+// is the usual.
+var quiet = map[string]bool{
+	"mpa.ulpdu_length": true, "ddp.tagged": true, "ddp.last": true, "rdmap.opcode": true, "sdp.mid": true,
+	"fcip.length": true, "vitcp.type": true, "portmap.type": true, "fcvi.opcode": true,
+}
+
+// AppendLine appends m as one line for people.
+func (m *Message) AppendLine(b []byte) []byte {
+	b = m.Time.UTC().AppendFormat(b, "15:04:05.000000")
+	if m.Conn > 0 {
+		b = append(b, " #"...)
+		b = strconv.AppendInt(b, int64(m.Conn), 10)
+	}
+	if m.Src.IsValid() {
+		b = append(b, ' ')
+		b = append(b, m.dir()...)
+	}
+	b = append(b, ' ')
+	b = append(b, m.Proto...)
+	b = append(b, ' ')
+	b = append(b, m.Name...)
+	for i := range m.Fields {
+		f := &m.Fields[i]
+		if quiet[f.Key] || f.Key == "mpa.crc" && f.Text != "bad" || f.Key == "rdmap.segments" && f.N == 1 {
+			continue
+		}
+		key := f.Key
+		if _, last, ok := strings.Cut(key, "."); ok && strings.HasPrefix(key, m.Proto+".") {
+			key = last
+		}
+		b = append(b, ' ')
+		b = append(b, key...)
+		b = append(b, '=')
+		v := f.String()
+		if f.Kind == text && strings.ContainsAny(v, " \"\\\n\t") {
+			b = strconv.AppendQuote(b, v)
+		} else {
+			b = append(b, v...)
+		}
+	}
+	if m.Note != "" {
+		b = append(b, " ("...)
+		b = append(b, m.Note...)
+		b = append(b, ')')
+	}
+	for _, w := range m.Wrong {
+		b = append(b, "  WRONG ["...)
+		b = append(b, w.ID...)
+		b = append(b, "] "...)
+		b = append(b, w.Text...)
+	}
+	return b
+}

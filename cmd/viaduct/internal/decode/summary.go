@@ -1,0 +1,116 @@
+package decode
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A Summary counts messages by connection.
+type Summary struct {
+	conns map[int]*Total
+	// Dropped counts connections beyond the greatest number that is kept.
+	Dropped int
+}
+
+// A Total is what one connection said. Datagrams and what is said about the
+// capture itself are connection 0.
+type Total struct {
+	Conn     int            `json:"conn"`
+	Opener   string         `json:"opener,omitempty"`
+	Other    string         `json:"other,omitempty"`
+	First    time.Time      `json:"first"`
+	Last     time.Time      `json:"last"`
+	Messages []Count        `json:"messages"`
+	Wrong    map[string]int `json:"wrong"`
+	Modes    []ModeAt       `json:"modes,omitempty"`
+}
+
+// A Count is how often a message was said in one direction, and the payload
+// bytes of those whose length is known.
+type Count struct {
+	Dir   string `json:"dir"`
+	Proto string `json:"proto"`
+	Name  string `json:"name"`
+	Count int    `json:"count"`
+	Bytes uint64 `json:"bytes"`
+}
+
+// A ModeAt is a change of the flow control mode of a half-connection of SDP.
+type ModeAt struct {
+	Time time.Time `json:"time"`
+	Dir  string    `json:"dir"` // of the message
+	S    string    `json:"s"`
+	Mode string    `json:"mode"`
+}
+
+const (
+	maxTotals = 20_000
+	maxModes  = 1000
+)
+
+// NewSummary returns an empty summary.
+func NewSummary() *Summary { return &Summary{conns: make(map[int]*Total)} }
+
+// Add counts m.
+func (s *Summary) Add(m *Message) {
+	t := s.conns[m.Conn]
+	if t == nil {
+		if len(s.conns) >= maxTotals {
+			s.Dropped++
+			return
+		}
+		t = &Total{Conn: m.Conn, First: m.Time, Wrong: make(map[string]int)}
+		if m.Conn > 0 {
+			t.Opener, t.Other = m.Src.String(), m.Dst.String()
+			if m.Back {
+				t.Opener, t.Other = t.Other, t.Opener
+			}
+		}
+		s.conns[m.Conn] = t
+	}
+	t.Last = m.Time
+	i := slices.IndexFunc(t.Messages, func(c Count) bool { return c.Dir == m.dir() && c.Proto == m.Proto && c.Name == m.Name })
+	if i < 0 {
+		i = len(t.Messages)
+		t.Messages = append(t.Messages, Count{Dir: m.dir(), Proto: m.Proto, Name: m.Name})
+	}
+	c := &t.Messages[i]
+	c.Count++
+	for j := range m.Fields {
+		switch f := &m.Fields[j]; f.Key {
+		case "rdmap.bytes", "vitcp.bytes", "fc.payload", "tcp.bytes", "tcp.skipped":
+			c.Bytes += f.N
+		}
+	}
+	for _, w := range m.Wrong {
+		t.Wrong[w.ID]++
+	}
+	if mode, ok := m.Get("sdp.mode"); ok && len(t.Modes) < maxModes {
+		sd, _ := m.Get("sdp.s")
+		t.Modes = append(t.Modes, ModeAt{m.Time, m.dir(), sd, mode})
+	}
+}
+
+// Totals returns what was counted, by connection.
+func (s *Summary) Totals() []*Total {
+	list := make([]*Total, 0, len(s.conns))
+	for _, t := range s.conns {
+		slices.SortFunc(t.Messages, func(a, b Count) int {
+			return cmp.Or(strings.Compare(a.Proto, b.Proto), strings.Compare(a.Name, b.Name), strings.Compare(a.Dir, b.Dir))
+		})
+		list = append(list, t)
+	}
+	slices.SortFunc(list, func(a, b *Total) int { return cmp.Compare(a.Conn, b.Conn) })
+	return list
+}
+
+// Head is the line that opens what is printed about a connection.
+func (t *Total) Head() string {
+	if t.Conn == 0 {
+		return "datagrams and the capture itself"
+	}
+	return fmt.Sprintf("#%d %s > %s, %v", t.Conn, t.Opener, t.Other, t.Last.Sub(t.First))
+}

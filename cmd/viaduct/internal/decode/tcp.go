@@ -1,0 +1,477 @@
+package decode
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// A connKey names a TCP connection whichever way its packets go.
+type connKey struct{ a, b netip.AddrPort }
+
+func keyOf(p *packet) connKey {
+	if p.dst.Compare(p.src) < 0 {
+		return connKey{p.dst, p.src}
+	}
+	return connKey{p.src, p.dst}
+}
+
+// A conn is a TCP connection.
+type conn struct {
+	d      *Decoder
+	key    connKey
+	num    int
+	addr   [2]netip.AddrPort // of the side that opened it, or was seen first, and of the other
+	half   [2]half           // what each side sends
+	seen   bool              // from its first byte
+	closed bool
+	ignore bool   // not one of the protocols
+	p      parser // nil until the protocol is known
+	tried  int    // bytes at the last attempt to recognise it
+}
+
+// A half is what one side of a connection sends.
+type half struct {
+	c      *conn
+	back   bool
+	began  bool // next is valid
+	fin    bool
+	next   uint32 // sequence number that comes next
+	acked  uint32 // by the other side, if hasAck
+	hasAck bool
+	late   int     // packets of the connection since it was acknowledged what is missing
+	queue  []piece // behind a hole, in order
+	held   int     // bytes in queue
+
+	buf    []byte // received and not yet decoded
+	filled int    // bytes at the end of buf that the capture does not have
+	lost   bool   // the next frame's place is not known
+	skip   int    // bytes passed over in search of it
+}
+
+// A piece is a segment that came ahead of its turn.
+type piece struct {
+	seq     uint32
+	b       []byte
+	missing int
+}
+
+const (
+	maxHeld    = 4 << 20  // bytes that one direction holds behind a hole
+	maxWaiting = 64 << 20 // and all of them
+	patience   = 16       // packets that a hole is waited for after its acknowledgement
+	maxUnknown = 192 << 10
+)
+
+// segment takes a TCP segment.
+func (d *Decoder) segment(p *packet) {
+	k := keyOf(p)
+	c := d.conns[k]
+	opens := p.flags&(synFlag|ackFlag) == synFlag
+	if c != nil && opens && (c.closed || c.half[0].began && c.addr[0] == p.src && p.seq+1 != c.half[0].next) {
+		if !c.closed {
+			c.close()
+		}
+		c = nil
+	}
+	if c == nil {
+		c = d.open(k, p)
+	}
+	if c.closed {
+		return
+	}
+	i := 0
+	if p.src != c.addr[0] || c.addr[0] == c.addr[1] {
+		i = 1
+	}
+	h, other := &c.half[i], &c.half[1-i]
+	if p.flags&synFlag != 0 {
+		if !h.began {
+			h.began, h.next = true, p.seq+1
+			c.seen = c.seen || i == 0
+		}
+		return
+	}
+	if p.flags&ackFlag != 0 {
+		if !other.hasAck || int32(p.ack-other.acked) > 0 {
+			other.acked, other.hasAck, other.late = p.ack, true, 0
+		}
+		other.late++
+		other.bridge(false)
+	}
+	if c.ignore {
+		return
+	}
+	h.take(p)
+	switch {
+	case p.flags&rstFlag != 0:
+		m := d.message(c, h.back)
+		m.Proto, m.Name = "tcp", "reset"
+		c.tell(m)
+		c.close()
+	case p.flags&finFlag != 0:
+		h.fin = true
+	}
+	if h.fin && other.fin && len(h.queue) == 0 && len(other.queue) == 0 && !c.closed {
+		c.close()
+	}
+}
+
+// open begins to follow a connection.
+func (d *Decoder) open(k connKey, p *packet) *conn {
+	if len(d.order) >= maxConns {
+		old := d.order[0]
+		d.order = d.order[1:]
+		if !old.closed {
+			old.close()
+		}
+		if d.conns[old.key] == old {
+			delete(d.conns, old.key)
+		}
+	}
+	d.made++
+	c := &conn{d: d, key: k, num: d.made, addr: [2]netip.AddrPort{p.src, p.dst}}
+	if p.flags&(synFlag|ackFlag) == synFlag|ackFlag { // the SYN before it is not in the capture
+		c.addr[0], c.addr[1] = p.dst, p.src
+		c.seen = true
+		c.half[0].began, c.half[0].next = true, p.ack
+	}
+	c.half[0].c, c.half[1].c, c.half[1].back = c, c, true
+	switch as := d.forced(c.addr[0], c.addr[1]); {
+	case as == "none", d.opt.Stream > 0 && d.opt.Stream != c.num:
+		c.ignore = true
+	case as != "":
+		c.p = newParser(as, c)
+	}
+	d.conns[k] = c
+	d.order = append(d.order, c)
+	return c
+}
+
+// close ends a connection: what waits is decoded as far as it goes.
+func (c *conn) close() {
+	for i := range c.half {
+		h := &c.half[i]
+		for len(h.queue) > 0 {
+			h.bridge(true)
+		}
+	}
+	c.closed = true
+	if c.p == nil && !c.ignore {
+		c.recognise(true)
+	}
+	for i := range c.half {
+		c.half[i].finish()
+	}
+	for i := range c.half {
+		c.half[i].buf, c.half[i].queue = nil, nil
+	}
+	c.p = nil
+}
+
+// tell emits a message about the connection itself, which is of interest only if
+// its protocol is known.
+func (c *conn) tell(m *Message) {
+	if c.p != nil {
+		c.d.emit(m)
+	}
+}
+
+// take takes what a segment carries.
+func (h *half) take(p *packet) {
+	b, seq := p.payload, p.seq
+	if len(b)+p.missing == 0 {
+		if !h.began && p.flags&ackFlag != 0 {
+			h.began, h.next, h.lost = true, seq, true
+		}
+		return
+	}
+	if !h.began { // the capture begins in the middle
+		h.began, h.next, h.lost = true, seq, true
+	}
+	missing := p.missing
+	if ahead := int32(seq - h.next); ahead > 0 {
+		h.hold(piece{seq, slices.Clone(b), missing})
+		return
+	}
+	h.place(seq, b, missing)
+	h.drain()
+}
+
+// place takes bytes that are due, or older.
+func (h *half) place(seq uint32, b []byte, missing int) {
+	old := int(h.next - seq)
+	if old >= len(b)+missing {
+		if n := len(b) + missing; n > 1 || old > 1 { // else it is a keep-alive
+			m := h.c.d.message(h.c, h.back)
+			m.Proto, m.Name = "tcp", "retransmission"
+			m.num("tcp.bytes", uint64(n))
+			h.c.tell(m)
+		}
+		return
+	}
+	k := min(old, len(b))
+	b, missing = b[k:], missing-(old-k)
+	h.next += uint32(len(b) + missing)
+	h.feed(b)
+	if missing > 0 {
+		h.hole(missing, "cut short by the capture")
+	}
+}
+
+// hold keeps a segment that came ahead of its turn.
+func (h *half) hold(x piece) {
+	i := len(h.queue)
+	for i > 0 && int32(h.queue[i-1].seq-x.seq) > 0 {
+		i--
+	}
+	h.queue = slices.Insert(h.queue, i, x)
+	h.held += len(x.b)
+	h.c.d.waiting += len(x.b)
+	if h.held > maxHeld || h.c.d.waiting > maxWaiting || len(h.queue) > maxHeld/64 {
+		h.bridge(true)
+	}
+}
+
+// drain places what was held and is due now.
+func (h *half) drain() {
+	for len(h.queue) > 0 && int32(h.queue[0].seq-h.next) <= 0 {
+		x := h.queue[0]
+		h.queue = h.queue[1:]
+		h.held -= len(x.b)
+		h.c.d.waiting -= len(x.b)
+		h.place(x.seq, x.b, x.missing)
+	}
+	if len(h.queue) == 0 {
+		h.queue = nil
+	}
+}
+
+// bridge gives up a hole: at once, or if the other side has had those bytes for
+// so long that the capture can't still bring them.
+func (h *half) bridge(now bool) {
+	if len(h.queue) == 0 {
+		return
+	}
+	first := h.queue[0].seq
+	if !now && (!h.hasAck || int32(h.acked-first) < 0 || h.late < patience) {
+		return
+	}
+	if n := int32(first - h.next); n > 0 {
+		h.next = first
+		h.hole(int(n), "not in the capture")
+	}
+	h.drain()
+}
+
+// hole says that n bytes are missing. If they end within the frame that has
+// begun, and its headers are there, decoding goes on behind it.
+func (h *half) hole(n int, why string) {
+	c := h.c
+	m := c.d.message(c, h.back)
+	m.Proto, m.Name = "tcp", "bytes missing"
+	m.num("tcp.bytes", uint64(n))
+	m.Note = why
+	c.tell(m)
+	if c.p != nil && !h.lost && len(h.buf) > 0 {
+		if total, hdr, err := c.p.need(h, h.buf); err == nil && total > 0 && len(h.buf) >= hdr && h.filled == 0 {
+			k := min(n, total-len(h.buf))
+			h.buf = append(h.buf, make([]byte, k)...)
+			h.filled = k
+			n -= k
+			h.consume()
+		}
+	}
+	if n > 0 {
+		h.buf, h.lost, h.filled = h.buf[:0], true, 0
+	}
+}
+
+// feed decodes b, which follows what came before.
+func (h *half) feed(b []byte) {
+	c := h.c
+	if len(b) == 0 || c.ignore {
+		return
+	}
+	if c.p != nil && len(h.buf) == 0 { // the usual case: nothing is copied
+		n := h.decode(b)
+		if n < len(b) {
+			h.buf = append(h.buf, b[n:]...)
+		}
+		return
+	}
+	h.buf = append(h.buf, b...)
+	if c.p == nil {
+		c.recognise(false)
+		return
+	}
+	h.consume()
+}
+
+// consume decodes what is in the buffer.
+func (h *half) consume() {
+	n := h.decode(h.buf)
+	if n == 0 {
+		return
+	}
+	h.buf = h.buf[:copy(h.buf, h.buf[n:])]
+	if len(h.buf) == 0 && cap(h.buf) > 4<<10 {
+		h.buf = nil // an idle connection holds none
+	}
+}
+
+// decode decodes what is whole at the front of b and returns its length.
+func (h *half) decode(b []byte) (n int) {
+	c := h.c
+	for !c.ignore {
+		rest := b[n:]
+		if h.lost {
+			at, ok := c.p.find(h, rest, c.closed)
+			h.skip += at
+			n += at
+			if !ok {
+				return n
+			}
+			h.lost = false
+			m := c.d.message(c, h.back)
+			m.Proto, m.Name = "tcp", "decoding resumed"
+			m.num("tcp.skipped", uint64(h.skip))
+			m.Note = "at the next frame that could be recognised"
+			c.d.emit(m)
+			h.skip = 0
+			continue
+		}
+		total, _, err := c.p.need(h, rest)
+		if err != nil {
+			h.lose(err)
+			continue
+		}
+		if total == 0 || total > len(rest) {
+			return n
+		}
+		filled := 0
+		if n+total == len(b) {
+			filled, h.filled = h.filled, 0
+		}
+		n += c.p.frame(h, rest, total, filled)
+	}
+	return len(b)
+}
+
+// lose says that the place of the next frame is not known any more, and why.
+func (h *half) lose(err error) {
+	m := h.c.d.message(h.c, h.back)
+	m.Proto, m.Name = h.c.p.layer(), "not a frame"
+	if w, ok := err.(*wrongError); ok {
+		m.wrong(w.ID, w.Text)
+	} else {
+		m.Note = err.Error()
+	}
+	h.c.d.emit(m)
+	h.lost = true
+}
+
+// wrongError is a Wrong that hides where the next frame begins.
+type wrongError Wrong
+
+func (e *wrongError) Error() string { return fmt.Sprintf("[%s] %s", e.ID, e.Text) }
+
+// finish tells what the end of a stream cuts off. What looks like a frame that
+// never ends may be one whose length is wrong: there may be others in it.
+func (h *half) finish() {
+	c := h.c
+	for len(h.buf) > 0 && c.p != nil && !c.ignore {
+		if !h.lost {
+			m := c.d.message(c, h.back)
+			m.Proto, m.Name = c.p.layer(), "incomplete frame"
+			m.num("tcp.bytes", uint64(len(h.buf)))
+			total, _, _ := c.p.need(h, h.buf)
+			m.Note = fmt.Sprintf("the stream ends after %d of %d bytes", len(h.buf), total)
+			c.d.emit(m)
+			h.lost = true
+			h.buf = h.buf[:copy(h.buf, h.buf[1:])]
+			h.skip++
+		}
+		before := len(h.buf)
+		h.consume()
+		if len(h.buf) == before {
+			return
+		}
+	}
+}
+
+// A parser decodes the frames of a protocol in both directions of a connection.
+type parser interface {
+	// layer names what the frames are of.
+	layer() string
+	// need returns the length of the frame at the front of b, 0 if b is too
+	// short to tell, and how much of it must be there to make sense of it.
+	need(h *half, b []byte) (total, header int, err error)
+	// frame decodes the frame of total bytes at the front of b, of which the
+	// last filled ones were not captured, and returns how many were used: all
+	// of them, or fewer if the length is not to be believed. At least one.
+	frame(h *half, b []byte, total, filled int) int
+	// find returns where in b a frame begins. If ok is false none was found, and
+	// nothing begins before at. At the end of a stream nothing more comes.
+	find(h *half, b []byte, end bool) (at int, ok bool)
+}
+
+func newParser(name string, c *conn) parser {
+	switch name {
+	case "iwarp", "sdp":
+		return newMPA(c, name == "sdp")
+	case "vitcp":
+		return newVITCP(c)
+	case "fcip":
+		return newFCIP(c)
+	}
+	c.ignore = true
+	return nil
+}
+
+// recognise finds out which protocol a connection speaks.
+func (c *conn) recognise(end bool) {
+	total := len(c.half[0].buf) + len(c.half[1].buf)
+	if !end && c.tried > 0 && total < 2*c.tried && total < 64 {
+		return
+	}
+	if !end && c.tried >= 64 && total < 2*c.tried {
+		return
+	}
+	c.tried = total
+	for i := range c.half {
+		h := &c.half[i]
+		if len(h.buf) == 0 {
+			continue
+		}
+		name, more := identify(h.buf)
+		if name == "" && !more && (!c.seen || h.lost) {
+			name = c.search(h, end)
+			more = name == "" && len(h.buf) < maxUnknown
+		}
+		switch {
+		case name != "":
+			c.p = newParser(name, c)
+			for i := range c.half {
+				c.half[i].consume()
+			}
+			return
+		case more && !end:
+			return
+		}
+	}
+	c.ignore = true
+	c.half[0].buf, c.half[1].buf = nil, nil
+}
+
+// search looks for frames of any protocol in a stream that was not seen from its
+// beginning.
+func (c *conn) search(h *half, end bool) string {
+	for _, name := range []string{"fcip", "vitcp", "iwarp"} {
+		if _, ok := newParser(name, c).find(h, h.buf, end); ok {
+			h.lost = true
+			return name
+		}
+	}
+	return ""
+}

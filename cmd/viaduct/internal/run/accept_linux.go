@@ -1,0 +1,394 @@
+//go:build linux && (amd64 || arm64)
+
+package run
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/notify"
+)
+
+// How an arrival comes to the program. It is made a connection over loopback to
+// the program's own listener, so that poll, epoll, select and children that
+// share the listener need nothing. The accept call is done here: it takes the
+// connection, writes the true address of the peer into the program's memory, and
+// gives the program the socket. Only then do bytes flow. A process that accepts
+// in a way that is not seen, whose calls can't be served for instance, would
+// take the peer for a local one: it gets nothing, and the arrival is closed.
+
+// An arrival waits for the program to accept it.
+type arrival struct {
+	names names
+	near  *net.TCPConn // this end of the loopback connection
+	far   net.Conn     // the transport's connection; nil with kept
+
+	// kept is a delivery that was interrupted: the loopback connection is there
+	// only to wake the program, and is replaced by it.
+	kept *delivery
+
+	mu      sync.Mutex
+	claimed bool          // guarded by mu
+	watched chan struct{} // closed when nothing looks at near any more
+}
+
+// A delivery is an accepted socket on its way to the program.
+type delivery struct {
+	fd     int
+	remote netip.AddrPort // what accept shows
+	from   *arrival       // nil for a connection that is none of ours
+}
+
+const (
+	// claimTimeout is how long an arrival may stay in the program's queue.
+	claimTimeout = time.Minute
+	// waitSlice is how long a held accept sleeps before it looks whether the
+	// program has left the call, of which a signal leaves no other trace.
+	waitSlice = 200 * time.Millisecond
+)
+
+// acceptFar takes the transport's connections.
+func (s *supervisor) acceptFar(svc *service) {
+	for {
+		far, err := svc.far.Accept()
+		if err != nil {
+			return
+		}
+		if c, ok := far.(interface{ SetLinger(int) error }); ok {
+			c.SetLinger(lingerSeconds)
+		}
+		s.relays.Go(func() { s.arrive(svc, far) })
+	}
+}
+
+// arrive brings a connection of the transport to the program's listener.
+func (s *supervisor) arrive(svc *service, far net.Conn) {
+	a := &arrival{far: far}
+	if p, ok := far.RemoteAddr().(*net.TCPAddr); ok {
+		a.names.remote = netip.AddrPortFrom(p.AddrPort().Addr().Unmap(), p.AddrPort().Port())
+	}
+	if p, ok := far.LocalAddr().(*net.TCPAddr); ok {
+		a.names.local = netip.AddrPortFrom(p.AddrPort().Addr().Unmap(), svc.place.addr.Port())
+	}
+	if err := s.knock(svc, a); err != nil {
+		abort(far)
+		if err == unix.ECONNREFUSED {
+			s.checkListener(svc)
+		}
+	}
+}
+
+// knock connects to the program's listener on behalf of an arrival.
+func (s *supervisor) knock(svc *service, a *arrival) error {
+	to := svc.place.dialled()
+	family := unix.AF_INET
+	if to.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	if err := unix.Bind(fd, toSockaddr(netip.AddrPortFrom(loopbackOf(family), 0), family)); err != nil {
+		unix.Close(fd)
+		return err
+	}
+	// It has to be known before the program can see it.
+	from := localName(fd)
+	a.watched = make(chan struct{})
+	s.ls.mu.Lock()
+	s.ls.arrivals[from] = a
+	s.ls.mu.Unlock()
+	err = unix.Connect(fd, toSockaddr(to, family))
+	if err == unix.EINPROGRESS {
+		err = unix.ETIMEDOUT
+		if waitFor(fd, unix.POLLOUT, int(claimTimeout.Milliseconds())) {
+			err = nil
+			if e, gerr := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); gerr == nil && e != 0 {
+				err = unix.Errno(e)
+			}
+		}
+	}
+	var near *net.TCPConn
+	if err != nil {
+		unix.Close(fd)
+	} else {
+		near, err = toConn(fd)
+	}
+	a.mu.Lock()
+	a.near = near
+	a.mu.Unlock()
+	if err != nil {
+		close(a.watched)
+		s.forget(from, a)
+		return err
+	}
+	s.watchUnclaimed(from, a)
+	return nil
+}
+
+// forget drops an arrival; it reports whether that was still there.
+func (s *supervisor) forget(from netip.AddrPort, a *arrival) bool {
+	s.ls.mu.Lock()
+	defer s.ls.mu.Unlock()
+	if s.ls.arrivals[from] != a {
+		return false
+	}
+	delete(s.ls.arrivals, from)
+	return true
+}
+
+// watchUnclaimed ends an arrival that was accepted unseen, which shows by bytes
+// or an end that come from the program, or that stays in the queue for too long.
+func (s *supervisor) watchUnclaimed(from netip.AddrPort, a *arrival) {
+	if a.kept != nil {
+		close(a.watched) // nothing is carried by this connection
+		return
+	}
+	go func() {
+		defer close(a.watched)
+		a.near.SetReadDeadline(time.Now().Add(claimTimeout))
+		a.mu.Lock()
+		if a.claimed {
+			a.near.SetReadDeadline(time.Unix(1, 0))
+		}
+		a.mu.Unlock()
+		raw, err := a.near.SyscallConn()
+		if err == nil {
+			raw.Read(func(fd uintptr) bool {
+				var b [1]byte
+				_, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK)
+				return err != unix.EAGAIN
+			})
+		}
+		a.mu.Lock()
+		claimed := a.claimed
+		a.mu.Unlock()
+		if !claimed && s.forget(from, a) {
+			abort(a.near)
+			abort(a.far)
+			s.explain.line(event{Call: "accept", Remote: a.names.remote, Local: a.names.local, Path: "refused", Why: "the program accepted it unseen, or not at all"})
+		}
+	}()
+}
+
+// claim ends the watch over an arrival that accept has taken.
+func (a *arrival) claim() {
+	a.mu.Lock()
+	a.claimed = true
+	if a.near != nil {
+		a.near.SetReadDeadline(time.Unix(1, 0))
+	}
+	a.mu.Unlock()
+	<-a.watched
+	if a.near != nil {
+		a.near.SetReadDeadline(time.Time{})
+	}
+}
+
+// accept serves accept and accept4. It must not block.
+func (s *supervisor) accept(c *notify.Call) {
+	flags := 0
+	if c.Nr == unix.SYS_ACCEPT4 {
+		flags = int(int32(c.Args[3]))
+	}
+	fd, err := c.Borrow(int(int32(c.Args[0])))
+	if err != nil || flags&^(unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC) != 0 {
+		if err == nil {
+			unix.Close(fd)
+		}
+		c.Continue()
+		return
+	}
+	b := &borrowed{fd: fd}
+	b.cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
+	var l *carriedListener
+	if err == nil {
+		l = s.ls.find(b.cookie)
+	}
+	if l == nil {
+		b.close()
+		c.Continue()
+		return
+	}
+	go func() {
+		defer b.close()
+		s.serveAccept(c, b, l, flags)
+	}()
+}
+
+func (s *supervisor) serveAccept(c *notify.Call, b *borrowed, l *carriedListener, flags int) {
+	if c.Args[1] != 0 {
+		var n [4]byte
+		if _, err := c.ReadMem(c.Args[2], n[:]); err == unix.EPERM {
+			c.Continue() // unseen: it gets no arrival
+			return
+		} else if err != nil {
+			c.Return(0, unix.EFAULT)
+			return
+		}
+		if int32(binary.NativeEndian.Uint32(n[:])) < 0 {
+			c.Return(0, unix.EINVAL)
+			return
+		}
+	}
+	b.family, _ = unix.GetsockoptInt(b.fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	nonblock := isNonblock(b.fd)
+	var until time.Time
+	if tv, err := unix.GetsockoptTimeval(b.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO); err == nil && tv.Nano() > 0 {
+		until = time.Now().Add(time.Duration(tv.Nano()))
+	}
+	thread := -1
+	defer func() {
+		if thread >= 0 {
+			unix.Close(thread)
+		}
+	}()
+	for {
+		err := s.takeAndDeliver(l, b, c, flags)
+		switch {
+		case err == nil:
+			return
+		case err == errNotValid:
+			return
+		case err != unix.EAGAIN:
+			errno, _ := err.(unix.Errno)
+			c.Return(0, errno)
+			return
+		case nonblock || !until.IsZero() && !time.Now().Before(until):
+			c.Return(0, unix.EAGAIN)
+			return
+		}
+		if thread < 0 {
+			if thread, err = c.OpenThread(); err != nil {
+				return
+			}
+		}
+		slice := waitSlice
+		if !until.IsZero() {
+			slice = min(slice, max(time.Until(until), time.Millisecond))
+		}
+		p := []unix.PollFd{{Fd: int32(b.fd), Events: unix.POLLIN}, {Fd: int32(thread), Events: unix.POLLIN}}
+		unix.Poll(p, int(slice.Milliseconds()))
+		if p[1].Revents != 0 || !c.Valid() {
+			return
+		}
+	}
+}
+
+// errNotValid says that the call has gone.
+const errNotValid = unix.Errno(0xfff)
+
+// takeAndDeliver answers the call with a connection. The error says that there is
+// none, and the call is not answered.
+func (s *supervisor) takeAndDeliver(l *carriedListener, b *borrowed, c *notify.Call, flags int) error {
+	// The call that was restarted writes to the memory of the one before it: not
+	// at the same time, and behind it.
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d, err := s.takeLocked(b.fd, c)
+	if err == nil {
+		s.deliver(c, b, l, d, flags)
+	}
+	return err
+}
+
+// takeLocked takes a connection from the program's queue, without waiting.
+func (s *supervisor) takeLocked(fd int, c *notify.Call) (*delivery, error) {
+	if !c.Valid() {
+		return nil, errNotValid
+	}
+	if !waitFor(fd, unix.POLLIN, 0) {
+		return nil, unix.EAGAIN
+	}
+	got, sa, err := unix.Accept4(fd, unix.SOCK_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	d := &delivery{fd: got, remote: fromSockaddr(sa)}
+	s.ls.mu.Lock()
+	a := s.ls.arrivals[d.remote]
+	delete(s.ls.arrivals, d.remote)
+	s.ls.mu.Unlock()
+	if a == nil {
+		return d, nil
+	}
+	a.claim()
+	if a.kept != nil {
+		unix.Close(got)
+		a.near.Close()
+		return a.kept, nil
+	}
+	d.from, d.remote = a, a.names.remote
+	return d, nil
+}
+
+// deliver gives the program a connection as the answer of its accept.
+func (s *supervisor) deliver(c *notify.Call, b *borrowed, l *carriedListener, d *delivery, flags int) {
+	unix.SetNonblock(d.fd, flags&unix.SOCK_NONBLOCK != 0)
+	if c.Args[1] != 0 {
+		if errno := storeName(c, c.Args[1], c.Args[2], appendSockaddr(nil, d.remote, b.family)); errno != 0 {
+			if c.Valid() {
+				d.drop()
+				c.Return(0, errno)
+				return
+			}
+			s.pushBack(l, d)
+			return
+		}
+	}
+	cookie, _ := unix.GetsockoptUint64(d.fd, unix.SOL_SOCKET, unix.SO_COOKIE)
+	if d.from != nil {
+		s.names.set(cookie, d.from.names)
+	}
+	cloexec := 0
+	if flags&unix.SOCK_CLOEXEC != 0 {
+		cloexec = unix.O_CLOEXEC
+	}
+	switch err := c.Inject(d.fd, cloexec); err {
+	case nil:
+	case notify.ErrGone:
+		s.pushBack(l, d)
+		return
+	default: // EMFILE: the connection stays in the queue
+		s.pushBack(l, d)
+		errno, ok := err.(unix.Errno)
+		if !ok {
+			errno = unix.ECONNABORTED
+		}
+		c.Return(0, errno)
+		return
+	}
+	unix.Close(d.fd)
+	if d.from == nil {
+		return
+	}
+	s.stats.Accepted.Add(1)
+	s.count("sdp")
+	s.explain.line(event{Call: "accept", thread: c.TID, Local: d.from.names.local, Remote: d.from.names.remote, Path: "sdp", via: d.from.far})
+	s.relay(d.from.near, d.from.far, func() { s.names.end(cookie) })
+}
+
+// drop ends a delivery that the program can't take.
+func (d *delivery) drop() {
+	unix.Close(d.fd)
+	if d.from != nil {
+		abort(d.from.near)
+		abort(d.from.far)
+	}
+}
+
+// pushBack keeps a connection that a signal took from the program's hands, and
+// puts another in its queue that will be replaced by it.
+func (s *supervisor) pushBack(l *carriedListener, d *delivery) {
+	s.relays.Go(func() {
+		if err := s.knock(l.svc, &arrival{kept: d}); err != nil {
+			d.drop()
+		}
+	})
+}

@@ -1,0 +1,339 @@
+//go:build linux && (amd64 || arm64)
+
+package run
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/notify"
+)
+
+// How a connect is served. The program's socket is connected, by a copy of its
+// descriptor and without blocking, to an address of the supervisor; then the
+// kernel does the program's own call, which finds a socket that is connecting
+// already and takes no notice of the address. So results, time-outs, signals
+// and restarts are the kernel's, and serving a call twice does no harm.
+//
+// The transport is dialled first, for it may refuse; then the connect is left
+// to the kernel and the connection is plain TCP. A dial that takes longer than
+// Options.Bound is gone on with while the program's socket is held, see hold.
+
+// A dial is a connect on its way.
+type dial struct {
+	rule *toRule
+	to   netip.AddrPort
+	from netip.Addr // the address that the program bound its socket to, if any
+	port uint16     // the port likewise
+
+	done chan struct{} // closed when conn and err are set
+	conn net.Conn
+	err  error
+
+	settled chan struct{} // closed when the program's socket is connected, held, or left alone
+}
+
+// connect serves a connect call. It must not block.
+func (s *supervisor) connect(c *notify.Call) {
+	to, ok, err := s.readAddr(c)
+	if err != nil {
+		s.leave(c, &notCarried{why: "the process can't be looked into"}, netip.AddrPort{})
+		return
+	}
+	if !ok || to.Port() == 0 {
+		c.Continue()
+		return
+	}
+	r := s.rules.outgoing(to, s.carrier.named)
+	if r == nil && s.explain == nil && !s.o.Require {
+		s.stats.Plain.Add(1)
+		c.Continue()
+		return
+	}
+	go s.carryConnect(c, r, to)
+}
+
+// readAddr reads the address that a connect call points at.
+func (s *supervisor) readAddr(c *notify.Call) (to netip.AddrPort, ok bool, err error) {
+	n := int(int32(c.Args[2]))
+	if n < lenInet || n > 128 {
+		return to, false, nil
+	}
+	b := make([]byte, min(n, lenInet6))
+	if _, err := c.ReadMem(c.Args[1], b); err != nil {
+		if err == unix.EPERM {
+			return to, false, err
+		}
+		return to, false, nil // EFAULT: so says the kernel too
+	}
+	to, ok = parseSockaddr(b)
+	return to, ok, nil
+}
+
+func (s *supervisor) carryConnect(c *notify.Call, r *toRule, to netip.AddrPort) {
+	b, err := s.borrow(c)
+	if err == nil && !c.Valid() {
+		b.close()
+		return
+	}
+	if err != nil {
+		if r == nil {
+			err = &notCarried{why: "no rule", quiet: err.(*notCarried).quiet}
+		}
+		s.leave(c, err, to)
+		return
+	}
+	defer func() {
+		if b != nil {
+			b.close()
+		}
+	}()
+	d, mine, err := s.enter(b, r, to)
+	switch {
+	case err != nil:
+		s.leave(c, err, to)
+		return
+	case d == nil: // connected, or connecting, or listening: the kernel knows what to say
+		c.Continue()
+		return
+	case !mine: // restarted after a signal, or by another thread
+		<-d.settled
+		c.Continue()
+		return
+	}
+	select {
+	case <-d.done:
+	case <-time.After(s.o.Bound):
+		if s.hold(c, b, d) {
+			b = nil
+		}
+		return
+	}
+	defer s.settle(b.cookie, d)
+	if d.err != nil {
+		s.refused(c, d)
+		return
+	}
+	if err := s.attach(b, d); err != nil {
+		d.conn.Close()
+		d.err = err
+		s.refused(c, d)
+		return
+	}
+	s.carried(c, "connect", d)
+	answerConnect(c, b.fd)
+}
+
+// answerConnect answers for a socket that is connecting or connected.
+func answerConnect(c *notify.Call, fd int) {
+	if isNonblock(fd) {
+		c.Return(0, unix.EINPROGRESS)
+		return
+	}
+	c.Continue()
+}
+
+// refused answers for a socket that SDP does not want: plain TCP, or an error.
+func (s *supervisor) refused(c *notify.Call, d *dial) {
+	why := whyNot(d.err)
+	if !s.o.Require {
+		s.leave(c, &notCarried{why: why}, d.to)
+		return
+	}
+	s.stats.Refused.Add(1)
+	s.explain.line(event{Call: "connect", thread: c.TID, Remote: d.to, Path: "refused", Why: why})
+	c.Return(0, errnoOf(d.err))
+}
+
+// errnoOf is what a program is told of a dial that failed.
+func errnoOf(err error) unix.Errno {
+	for _, e := range []unix.Errno{unix.ETIMEDOUT, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EADDRNOTAVAIL} {
+		if errors.Is(err, e) {
+			return e
+		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return unix.ETIMEDOUT
+	}
+	return unix.ECONNREFUSED
+}
+
+// leave lets the kernel do a connect, and says why.
+func (s *supervisor) leave(c *notify.Call, err error, to netip.AddrPort) {
+	n, ok := errors.AsType[*notCarried](err)
+	if !ok {
+		n = &notCarried{why: err.Error()}
+	}
+	if !n.quiet {
+		if s.o.Require && n.why != noRule {
+			s.stats.Refused.Add(1)
+			s.explain.line(event{Call: "connect", thread: c.TID, Remote: to, Path: "refused", Why: n.why})
+			c.Return(0, unix.ECONNREFUSED)
+			return
+		}
+		s.stats.Plain.Add(1)
+		s.explain.line(event{Call: "connect", thread: c.TID, Remote: to, Path: "tcp", Why: n.why})
+	}
+	c.Continue()
+}
+
+// noRule is the reason of most connections that stay as they are.
+const noRule = "no rule"
+
+// enter finds the dial of a socket, or begins one, which is then mine. A nil
+// dial without error says that the socket needs none.
+func (s *supervisor) enter(b *borrowed, r *toRule, to netip.AddrPort) (d *dial, mine bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if d := s.dials[b.cookie]; d != nil {
+		return d, false, nil
+	}
+	if tcpState(b.fd) != tcpClose {
+		return nil, false, nil
+	}
+	switch dev, err := unix.GetsockoptInt(b.fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX); {
+	case r == nil:
+		return nil, false, &notCarried{why: noRule}
+	case r.mapped && !s.carrier.named && s.carrier.local.has(to.Addr()):
+		return nil, false, &notCarried{why: "same host, and no --to says otherwise"}
+	case err == nil && dev != 0:
+		return nil, false, &notCarried{why: "the socket is bound to an interface"}
+	}
+	d = &dial{rule: r, to: to, done: make(chan struct{}), settled: make(chan struct{})}
+	if bound := localName(b.fd); bound.IsValid() {
+		d.port = bound.Port()
+		if !bound.Addr().IsUnspecified() {
+			d.from = bound.Addr()
+		}
+	}
+	s.dials[b.cookie] = d
+	s.relays.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
+		defer cancel()
+		d.conn, d.err = s.carrier.dial(ctx, d.rule, d.to, d.from)
+		close(d.done)
+	})
+	return d, true, nil
+}
+
+// settle ends a dial.
+func (s *supervisor) settle(cookie uint64, d *dial) {
+	s.mu.Lock()
+	delete(s.dials, cookie)
+	s.mu.Unlock()
+	close(d.settled)
+}
+
+// names are what the program's socket shows: the transport's own addresses, with
+// the port that the program asked for if it did.
+func (d *dial) names(local net.Addr) names {
+	n := names{remote: d.to}
+	if a, ok := local.(*net.TCPAddr); ok {
+		n.local = netip.AddrPortFrom(a.AddrPort().Addr().Unmap(), a.AddrPort().Port())
+	}
+	if d.port != 0 {
+		n.local = netip.AddrPortFrom(n.local.Addr(), d.port)
+	}
+	return n
+}
+
+// attach connects the program's socket to this process and relays it.
+func (s *supervisor) attach(b *borrowed, d *dial) error {
+	lane := s.lanes[0]
+	if !d.to.Addr().Is4() {
+		lane = s.lanes[1]
+	}
+	if lane == nil {
+		return errors.New("the host has no loopback address of this family")
+	}
+	// The names come first: another thread may wait for the socket and ask.
+	s.names.set(b.cookie, d.names(d.conn.LocalAddr()))
+	near, err := lane.join(b)
+	if err != nil {
+		s.names.remove(b.cookie)
+		return err
+	}
+	cookie := b.cookie
+	s.relay(near, d.conn, func() { s.names.end(cookie) })
+	return nil
+}
+
+// A lane is a listener on loopback that programs' sockets are connected to.
+type lane struct {
+	addr netip.AddrPort
+
+	mu sync.Mutex // one connection is made at a time
+	fd int        // guarded by mu
+}
+
+// joinTimeout bounds a connection over loopback, which takes microseconds.
+const joinTimeout = time.Second
+
+func newLane(family int) (*lane, error) {
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err = unix.Bind(fd, toSockaddr(netip.AddrPortFrom(loopbackOf(family), 0), family)); err == nil {
+		err = unix.Listen(fd, 128)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return &lane{fd: fd, addr: localName(fd)}, nil
+}
+
+// join connects the program's socket and returns the other end. Whoever else
+// connects to the lane is hung up on: the source address of the program's socket
+// is nobody else's while that is open.
+func (l *lane) join(b *borrowed) (net.Conn, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		fd, _, err := unix.Accept4(l.fd, unix.SOCK_CLOEXEC)
+		if err != nil {
+			break
+		}
+		unix.Close(fd)
+	}
+	if err := connectNow(b.fd, l.addr, b.family); err != nil {
+		return nil, err
+	}
+	from := localName(b.fd)
+	for until := time.Now().Add(joinTimeout); time.Now().Before(until); {
+		if !waitFor(l.fd, unix.POLLIN, int(time.Until(until).Milliseconds())+1) {
+			continue
+		}
+		fd, sa, err := unix.Accept4(l.fd, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+		if err != nil {
+			continue
+		}
+		// One that has ended is of a socket that had the address before.
+		if fromSockaddr(sa) == from && tcpState(fd) == tcpEstablished {
+			return toConn(fd)
+		}
+		unix.Close(fd)
+	}
+	return nil, syscall.ETIMEDOUT
+}
+
+// connectNow begins to connect a socket of the program.
+func connectNow(fd int, to netip.AddrPort, family int) error {
+	// Fast Open would put the connection off until the first byte is written.
+	if on, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_FASTOPEN_CONNECT); err == nil && on != 0 {
+		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_FASTOPEN_CONNECT, 0)
+	}
+	err := withNonblock(fd, func() error { return unix.Connect(fd, toSockaddr(to, family)) })
+	if err == unix.EINPROGRESS {
+		return nil
+	}
+	return err
+}

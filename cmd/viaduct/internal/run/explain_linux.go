@@ -1,0 +1,118 @@
+//go:build linux && (amd64 || arm64)
+
+package run
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"viaduct/sdp"
+)
+
+type counter = atomic.Int64
+
+// Stats count what became of the program's connections.
+type stats struct {
+	Carried  counter // over SDP
+	Plain    counter // left alone, or relayed over TCP
+	Refused  counter // with Require
+	Accepted counter // of Carried: those that came to the program's listeners
+	BytesIn  counter // relayed to the program
+	BytesOut counter // relayed from it
+}
+
+// An event is one line of --explain.
+type event struct {
+	Call    string         `json:"call"` // connect, listen, accept
+	Pid     int            `json:"pid,omitempty"`
+	Program string         `json:"program,omitempty"`
+	Local   netip.AddrPort `json:"local,omitzero"`
+	Remote  netip.AddrPort `json:"remote,omitzero"`
+	Path    string         `json:"path"` // sdp, tcp, "tcp, relayed", refused
+	Why     string         `json:"why,omitempty"`
+
+	thread int
+	via    net.Conn // the transport's connection
+}
+
+// An explainer writes them. A nil one is silent.
+type explainer struct {
+	mu   sync.Mutex
+	w    io.Writer
+	json bool
+}
+
+func (x *explainer) line(e event) {
+	if x == nil {
+		return
+	}
+	if e.thread != 0 {
+		e.Pid, e.Program = processOf(e.thread)
+	}
+	if c, ok := e.via.(*sdp.Conn); ok && e.Why == "" {
+		p := c.Path()
+		e.Why = fmt.Sprintf("%v -> %v", p.Local, p.Remote)
+		if p.Mapped {
+			e.Why += ", by the Port Mapper"
+		}
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.json {
+		json.NewEncoder(x.w).Encode(e)
+		return
+	}
+	at := e.Remote
+	if !at.IsValid() {
+		at = e.Local
+	}
+	fmt.Fprintf(x.w, "viaduct run: %s[%d] %s %v: %s", e.Program, e.Pid, e.Call, at, e.Path)
+	if e.Why != "" {
+		fmt.Fprintf(x.w, " (%s)", e.Why)
+	}
+	fmt.Fprintln(x.w)
+}
+
+// summary writes the counters.
+func (x *explainer) summary(s *stats) {
+	if x == nil {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.json {
+		json.NewEncoder(x.w).Encode(map[string]any{"summary": map[string]int64{
+			"carried": s.Carried.Load(), "plain": s.Plain.Load(), "refused": s.Refused.Load(),
+			"accepted": s.Accepted.Load(), "bytes_in": s.BytesIn.Load(), "bytes_out": s.BytesOut.Load()}})
+		return
+	}
+	fmt.Fprintf(x.w, "viaduct run: connections: %d over sdp, %d plain tcp, %d refused; %d bytes in, %d bytes out\n",
+		s.Carried.Load(), s.Plain.Load(), s.Refused.Load(), s.BytesIn.Load(), s.BytesOut.Load())
+}
+
+// processOf returns the process of a thread, and its program's name.
+func processOf(tid int) (pid int, name string) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
+	if err != nil {
+		return tid, "?"
+	}
+	for line := range bytes.Lines(b) {
+		k, v, _ := bytes.Cut(line, []byte(":"))
+		switch string(k) {
+		case "Name":
+			name = string(bytes.TrimSpace(v))
+		case "Tgid":
+			pid, _ = strconv.Atoi(string(bytes.TrimSpace(v)))
+			return pid, name
+		}
+	}
+	return tid, name
+}

@@ -1,0 +1,307 @@
+//go:build linux && (amd64 || arm64)
+
+package run
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/internal/notify"
+)
+
+// supervisorEnv names the descriptor of the socket to the front; its presence
+// makes a process the supervisor.
+const supervisorEnv = "VIADUCT_RUN_SUPERVISOR"
+
+// What the supervisor tells the front, as the first byte of a message.
+const (
+	sayListener = 'l' // with the listener
+	sayPid      = 'p' // and the program's process number
+	sayExit     = 'x' // and the exit code
+)
+
+// What the front tells the supervisor.
+const (
+	sayAck    = 'a' // the listener has come
+	saySignal = 's' // and the number of a signal
+)
+
+// IsSupervisor reports whether this process was started by Main to supervise.
+func IsSupervisor() bool { return os.Getenv(supervisorEnv) != "" }
+
+// Main runs a program; the error is a *shell.Exit with its exit code.
+func Main(_ context.Context, e *shell.Env, o *Options) error {
+	r, err := parseRules(o)
+	if err != nil {
+		return &shell.Exit{Code: ExitRun, Err: shell.Usage(err)}
+	}
+	if v := os.Getenv(supervisorEnv); v != "" {
+		os.Unsetenv(supervisorEnv)
+		return supervise(e, o, r, v)
+	}
+	f := &front{e: e}
+	code, err := f.run()
+	return &shell.Exit{Code: code, Err: err}
+}
+
+// A front is the process that the shell started.
+type front struct {
+	e    *shell.Env
+	conn *net.UnixConn
+
+	mu       sync.Mutex
+	listener *notify.Listener // guarded by mu
+	program  int              // guarded by mu; a pidfd once the supervisor has died
+}
+
+func (f *front) run() (int, error) {
+	// Descendants that lose their parent become children of the supervisor, and
+	// should that die, of this process.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return ExitRun, err
+	}
+	keepIgnored(f.e)
+	ours, theirs, err := controlPair()
+	if err != nil {
+		return ExitRun, err
+	}
+	f.conn = ours
+	defer ours.Close()
+	self, err := os.Executable()
+	if err != nil {
+		return ExitRun, err
+	}
+	env := append(os.Environ(), supervisorEnv+"="+strconv.Itoa(theirs))
+	signals := catchSignals()
+	p, err := os.StartProcess(self, os.Args, &os.ProcAttr{Env: env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
+	unix.Close(theirs)
+	if err != nil {
+		return ExitRun, err
+	}
+	go f.passOn(signals)
+	closeInherited(f.conn)
+	return f.wait(p.Pid)
+}
+
+// controlPair makes the socket between front and supervisor; theirs is
+// inheritable and has a number that no program expects something at.
+func controlPair() (ours *net.UnixConn, theirs int, err error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, -1, err
+	}
+	if theirs, err = dupHigh(pair[1]); err == nil {
+		unix.Close(pair[1])
+		ours, err = unixConn(pair[0])
+	}
+	return ours, theirs, err
+}
+
+func dupHigh(fd int) (n int, err error) {
+	for _, low := range []int{901, 201, 51, 11} {
+		if n, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD, low); err == nil {
+			return n, nil
+		}
+	}
+	return -1, err
+}
+
+func unixConn(fd int) (*net.UnixConn, error) {
+	f := os.NewFile(uintptr(fd), "control")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.UnixConn), nil
+}
+
+// keepIgnored has signals that were ignored at the start ignored by the program
+// too, as nohup means it.
+func keepIgnored(e *shell.Env) {
+	for _, s := range e.IgnoredSignals {
+		signal.Ignore(s)
+	}
+}
+
+// forwarded are the signals that are passed on to the program.
+var forwarded = []os.Signal{
+	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGWINCH,
+	syscall.SIGPWR, syscall.SIGVTALRM,
+}
+
+// catchSignals catches what is passed on, but for what is ignored.
+func catchSignals() <-chan os.Signal {
+	ch := make(chan os.Signal, 64)
+	for _, s := range forwarded {
+		if !signal.Ignored(s) {
+			signal.Notify(ch, s)
+		}
+	}
+	return ch
+}
+
+// passOn tells the supervisor of each signal. One that was sent to the whole
+// process group, by the terminal for instance, has reached the supervisor and
+// the program as well; the supervisor knows that.
+func (f *front) passOn(signals <-chan os.Signal) {
+	for s := range signals {
+		n := s.(syscall.Signal)
+		f.mu.Lock()
+		program := f.program
+		f.mu.Unlock()
+		if program > 0 {
+			unix.PidfdSendSignal(program, n, nil, 0)
+			continue
+		}
+		f.conn.Write([]byte{saySignal, byte(n)})
+	}
+}
+
+// closeInherited lets go of the descriptors that were meant for the program, of
+// standard input and of standard output: what waits for their end must not wait
+// for this process. Standard error stays for what is to be said.
+func closeInherited(keep ...*net.UnixConn) {
+	kept := map[int]bool{0: true, 1: true, 2: true}
+	for _, c := range keep {
+		if raw, err := c.SyscallConn(); err == nil {
+			raw.Control(func(fd uintptr) { kept[int(fd)] = true })
+		}
+	}
+	ents, _ := os.ReadDir("/proc/self/fd")
+	for _, ent := range ents {
+		fd, err := strconv.Atoi(ent.Name())
+		if err != nil || kept[fd] {
+			continue
+		}
+		// Ours are all closed on exec.
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+			unix.Close(fd)
+		}
+	}
+	toNull(0, 1)
+}
+
+// toNull points descriptors at /dev/null.
+func toNull(fds ...int) {
+	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	for _, fd := range fds {
+		unix.Dup3(null, fd, 0)
+	}
+	unix.Close(null)
+}
+
+// wait follows the supervisor to the end of the program.
+func (f *front) wait(supervisor int) (int, error) {
+	pid := 0
+	for {
+		b, oob := make([]byte, 64), make([]byte, unix.CmsgSpace(4))
+		n, oobn, _, _, err := f.conn.ReadMsgUnix(b, oob)
+		if err != nil || n == 0 {
+			break
+		}
+		switch b[0] {
+		case sayListener:
+			l, err := takeListener(oob[:oobn])
+			if err != nil {
+				return ExitRun, err
+			}
+			f.mu.Lock()
+			f.listener = l
+			f.mu.Unlock()
+			f.conn.Write([]byte{sayAck})
+		case sayPid:
+			pid = int(binary.LittleEndian.Uint32(b[1:]))
+		case sayExit:
+			return int(binary.LittleEndian.Uint32(b[1:])), nil
+		}
+	}
+	if pid == 0 { // it failed, and has said why, or it has become the program itself
+		f.signalTo(supervisor)
+		var ws unix.WaitStatus
+		for {
+			if _, err := unix.Wait4(supervisor, &ws, 0, nil); err == nil {
+				return exitCode(ws), nil
+			} else if err != unix.EINTR {
+				return ExitRun, err
+			}
+		}
+	}
+	return f.guard(pid)
+}
+
+func takeListener(oob []byte) (*notify.Listener, error) {
+	ms, err := unix.ParseSocketControlMessage(oob)
+	if err != nil || len(ms) != 1 {
+		return nil, fmt.Errorf("run: no listener came: %w", err)
+	}
+	fds, err := unix.ParseUnixRights(&ms[0])
+	if err != nil || len(fds) != 1 {
+		return nil, fmt.Errorf("run: no listener came: %w", err)
+	}
+	unix.CloseOnExec(fds[0])
+	return notify.FromFile(os.NewFile(uintptr(fds[0]), "listener"))
+}
+
+// guard goes on without the supervisor: the program's calls are the kernel's
+// from now on, and its children are ours.
+func (f *front) guard(pid int) (int, error) {
+	fmt.Fprintln(os.Stderr, "viaduct run: the supervisor died; carried connections are lost, the program goes on with plain TCP")
+	f.signalTo(pid)
+	go func() {
+		if err := notify.Guard(f.listener); !errors.Is(err, io.EOF) {
+			fmt.Fprintln(os.Stderr, "viaduct run: guard:", err)
+		}
+	}()
+	notify.Wake()
+	for {
+		var ws unix.WaitStatus
+		got, err := unix.Wait4(-1, &ws, 0, nil)
+		switch {
+		case err == unix.EINTR || err == nil && !ws.Exited() && !ws.Signaled():
+		case err != nil:
+			return ExitRun, fmt.Errorf("run: the program is not our child: %w", err)
+		case got == pid:
+			return exitCode(ws), nil
+		}
+	}
+}
+
+// signalTo has signals go straight to a process.
+func (f *front) signalTo(pid int) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return // it has ended
+	}
+	f.mu.Lock()
+	f.program = fd
+	f.mu.Unlock()
+}
+
+// exitCode is a wait status as shells have it.
+func exitCode(ws unix.WaitStatus) int {
+	if ws.Signaled() {
+		return 128 + int(ws.Signal())
+	}
+	return ws.ExitStatus()
+}
+
+// signalSettle is how long a signal to the whole group may take to reach the
+// supervisor after it has reached the front.
+const signalSettle = 20 * time.Millisecond

@@ -1,0 +1,71 @@
+//go:build linux && (amd64 || arm64)
+
+package run
+
+import (
+	"encoding/binary"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/notify"
+)
+
+// getname serves getsockname and getpeername: a carried socket shows the names
+// of what it is carried by. It must not block.
+func (s *supervisor) getname(c *notify.Call) {
+	if !s.names.used.Load() {
+		c.Continue()
+		return
+	}
+	fd, err := c.Borrow(int(int32(c.Args[0])))
+	if err != nil {
+		c.Continue()
+		return
+	}
+	defer unix.Close(fd)
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
+	if err != nil {
+		c.Continue()
+		return
+	}
+	n, ok := s.names.get(cookie)
+	if !ok {
+		c.Continue()
+		return
+	}
+	family, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	show := n.local
+	if c.Nr == unix.SYS_GETPEERNAME {
+		// The kernel knows whether the socket is connected.
+		if _, err := unix.Getpeername(fd); err != nil {
+			c.Continue()
+			return
+		}
+		show = n.remote
+	}
+	if !c.Valid() {
+		return
+	}
+	c.Return(0, storeName(c, c.Args[1], c.Args[2], appendSockaddr(nil, show, family)))
+}
+
+// storeName writes a name as the kernel does: as much as there is room for, and
+// its whole length.
+func storeName(c *notify.Call, addr, length uint64, name []byte) unix.Errno {
+	var n [4]byte
+	if _, err := c.ReadMem(length, n[:]); err != nil {
+		return unix.EFAULT
+	}
+	room := int32(binary.NativeEndian.Uint32(n[:]))
+	if room < 0 {
+		return unix.EINVAL
+	}
+	binary.NativeEndian.PutUint32(n[:], uint32(len(name)))
+	if _, err := c.WriteMem(addr, name[:min(int(room), len(name))]); err != nil {
+		return unix.EFAULT
+	}
+	if _, err := c.WriteMem(length, n[:]); err != nil {
+		return unix.EFAULT
+	}
+	return 0
+}

@@ -1,0 +1,288 @@
+//go:build linux && (amd64 || arm64)
+
+package run
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/notify"
+	"viaduct/portmap"
+	"viaduct/sdp"
+)
+
+// A place is what one or several of the program's listeners listen at: children
+// that each have a socket of their own (SO_REUSEPORT) share it.
+type place struct {
+	addr netip.AddrPort
+	dual bool // an IPv6 listener that takes IPv4 as well
+}
+
+// dialled is the loopback address at which the program's listener is reached.
+func (p place) dialled() netip.AddrPort {
+	if !p.addr.Addr().IsUnspecified() {
+		return p.addr
+	}
+	family := unix.AF_INET
+	if p.addr.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	return netip.AddrPortFrom(loopbackOf(family), p.addr.Port())
+}
+
+// network and host are what the transport listens at.
+func (p place) network() (network, host string) {
+	switch {
+	case p.addr.Addr().Is4():
+		return "tcp4", p.addr.Addr().String()
+	case p.dual:
+		return "tcp", ""
+	}
+	return "tcp6", p.addr.Addr().String()
+}
+
+// A service is a place and the transport's listener for it.
+type service struct {
+	place place
+	far   *sdp.Listener
+}
+
+// A carriedListener is one of the program's sockets.
+type carriedListener struct {
+	svc *service
+	mu  sync.Mutex // one accept looks and takes at a time
+}
+
+// listeners are the supervisor's.
+type listeners struct {
+	mu       sync.Mutex
+	services map[place]*service          // guarded by mu
+	sockets  map[uint64]*carriedListener // guarded by mu; by cookie
+	arrivals map[netip.AddrPort]*arrival // guarded by mu; by the address that the program's listener sees
+	registry *portmap.Registry           // nil without a Port Mapper
+	watching bool                        // guarded by mu
+}
+
+func (ls *listeners) find(cookie uint64) *carriedListener {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.sockets[cookie]
+}
+
+// listen serves a listen call: it is done here, so that the transport listens
+// when the program goes on.
+func (s *supervisor) listen(c *notify.Call) {
+	b, err := s.borrow(c)
+	if err != nil {
+		if nc, ok := errors.AsType[*notCarried](err); ok && !nc.quiet {
+			s.explain.line(event{Call: "listen", thread: c.TID, Path: "tcp", Why: nc.why})
+		}
+		c.Continue()
+		return
+	}
+	defer b.close()
+	if at := localName(b.fd); at.Port() != 0 && s.rules.listener(at.Port()) == nil {
+		c.Continue()
+		return
+	}
+	if !c.Valid() {
+		return
+	}
+	if err := unix.Listen(b.fd, int(int32(c.Args[1]))); err != nil {
+		errno, _ := errors.AsType[syscall.Errno](err)
+		c.Return(0, errno)
+		return
+	}
+	err = s.addListener(b, c.TID)
+	if errno, ok := errors.AsType[syscall.Errno](err); err != nil && s.o.Require {
+		if !ok {
+			errno = unix.EADDRNOTAVAIL
+		}
+		c.Return(0, errno)
+		return
+	}
+	c.Return(0, 0)
+}
+
+// addListener makes the transport listen for a listening socket, if a rule says
+// so, and says what it did.
+func (s *supervisor) addListener(b *borrowed, thread int) error {
+	at := localName(b.fd)
+	r := s.rules.listener(at.Port())
+	if r == nil {
+		return nil
+	}
+	p := place{addr: at}
+	if b.family == unix.AF_INET6 && at.Addr().Is6() && at.Addr().IsUnspecified() {
+		only, err := unix.GetsockoptInt(b.fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY)
+		p.dual = err == nil && only == 0
+	}
+	svc, fresh, err := s.ls.open(s, p, r)
+	if err != nil {
+		s.explain.line(event{Call: "listen", thread: thread, Local: at, Path: "tcp", Why: err.Error()})
+		return err
+	}
+	s.ls.mu.Lock()
+	if s.ls.sockets[b.cookie] == nil {
+		s.ls.sockets[b.cookie] = &carriedListener{svc: svc}
+	}
+	s.ls.mu.Unlock()
+	if fresh {
+		s.explain.line(event{Call: "listen", thread: thread, Local: at, Path: "sdp", Why: "at " + svc.far.Addr().String()})
+	}
+	return nil
+}
+
+// open returns the service of a place.
+func (ls *listeners) open(s *supervisor, p place, r *listenRule) (svc *service, fresh bool, err error) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if svc := ls.services[p]; svc != nil {
+		return svc, false, nil
+	}
+	network, host := p.network()
+	lc := sdp.ListenConfig{Options: s.carrier.options}
+	if s.e.Capture != nil {
+		lc.WrapConn = func(c net.Conn) net.Conn { return s.e.Wrap(c, false) }
+	}
+	far, err := lc.Listen(context.Background(), network, net.JoinHostPort(host, strconv.Itoa(int(r.sdpPort))))
+	if err != nil {
+		return nil, false, err
+	}
+	svc = &service{place: p, far: far}
+	ls.services[p] = svc
+	ls.publishLocked(p)
+	go s.acceptFar(svc)
+	if !ls.watching {
+		ls.watching = true
+		go s.watchListeners()
+	}
+	return svc, true, nil
+}
+
+// publishLocked tells the Port Mapper where SDP is spoken for a place, or that it
+// is not. The listeners of all addresses of both families have one entry.
+func (ls *listeners) publishLocked(p place) {
+	if ls.registry == nil {
+		return
+	}
+	key := p.addr
+	if key.Addr().IsUnspecified() {
+		key = netip.AddrPortFrom(netip.IPv4Unspecified(), key.Port())
+	}
+	var targets []netip.AddrPort
+	for _, svc := range ls.services {
+		a := svc.place.addr
+		if a != p.addr && !(a.Addr().IsUnspecified() && p.addr.Addr().IsUnspecified() && a.Port() == p.addr.Port()) {
+			continue
+		}
+		port := svc.far.Addr().(*net.TCPAddr).AddrPort().Port()
+		targets = append(targets, netip.AddrPortFrom(a.Addr(), port))
+		if svc.place.dual {
+			targets = append(targets, netip.AddrPortFrom(netip.IPv4Unspecified(), port))
+		}
+	}
+	if len(targets) == 0 {
+		ls.registry.Delete(key)
+		return
+	}
+	ls.registry.Set(key, portmap.NewMapping(targets...))
+}
+
+// close ends a service whose listeners the program has closed.
+func (ls *listeners) close(svc *service) {
+	ls.mu.Lock()
+	if ls.services[svc.place] == svc {
+		delete(ls.services, svc.place)
+		for cookie, l := range ls.sockets {
+			if l.svc == svc {
+				delete(ls.sockets, cookie)
+			}
+		}
+		ls.publishLocked(svc.place)
+	}
+	ls.mu.Unlock()
+	svc.far.Close()
+}
+
+// watchListeners ends the services that have lost their listeners: nothing tells
+// when a program closes one.
+func (s *supervisor) watchListeners() {
+	for range time.Tick(time.Second) {
+		s.ls.mu.Lock()
+		var all []*service
+		for _, svc := range s.ls.services {
+			all = append(all, svc)
+		}
+		s.ls.mu.Unlock()
+		for _, svc := range all {
+			s.checkListener(svc)
+		}
+	}
+}
+
+// checkListener ends a service if nothing listens at its place.
+func (s *supervisor) checkListener(svc *service) {
+	if listening, err := portListens(svc.place.addr.Port()); err == nil && !listening {
+		s.ls.close(svc)
+	}
+}
+
+// inheritListeners carries the listeners that this process was started with, and
+// that the program therefore has too: it makes no listen call for them.
+func (s *supervisor) inheritListeners() {
+	ents, _ := os.ReadDir("/proc/self/fd")
+	for _, ent := range ents {
+		fd, err := strconv.Atoi(ent.Name())
+		if err != nil {
+			continue
+		}
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC != 0 {
+			continue
+		}
+		if on, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err != nil || on == 0 {
+			continue
+		}
+		b := &borrowed{fd: fd}
+		if b.identify(s.netns) == nil {
+			s.addListener(b, os.Getpid())
+		}
+	}
+}
+
+// servePortMap answers for the listeners, if that is wanted.
+func (s *supervisor) servePortMap() error {
+	if len(s.rules.listen) == 0 || s.o.PortMapListen == "off" {
+		return nil
+	}
+	at := s.o.PortMapListen
+	if at == "" {
+		at = ":" + strconv.Itoa(portmap.Port)
+	}
+	reg := portmap.NewRegistry()
+	cfg := portmap.ServerConfig{MachineConfig: portmap.MachineConfig{Registry: reg}, Logger: s.e.Log}
+	if s.e.Capture != nil {
+		cfg.Tap = s.e.Capture.Datagram
+	}
+	srv, err := portmap.Listen(at, cfg)
+	if err != nil {
+		if s.o.PortMapListen != "" {
+			return err
+		}
+		s.explain.line(event{Call: "portmap", Path: "off", Why: err.Error()})
+		return nil
+	}
+	s.ls.registry = reg
+	s.explain.line(event{Call: "portmap", Local: srv.Addr(), Path: "udp"})
+	go srv.Serve()
+	return nil
+}

@@ -1,0 +1,61 @@
+//go:build linux && (amd64 || arm64)
+
+package run
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+)
+
+// relay carries bytes between the program's connection and the transport's: each
+// direction, its end as a half-close, and a broken connection as a reset. ended
+// is called at its end.
+func (s *supervisor) relay(near, far net.Conn, ended func()) {
+	s.relays.Go(func() {
+		defer ended()
+		defer near.Close()
+		defer far.Close()
+		var wg sync.WaitGroup
+		var once sync.Once
+		oneWay := func(to, from net.Conn, bytes *counter) {
+			n, err := io.Copy(to, from)
+			bytes.Add(n)
+			if err == nil {
+				err = closeWrite(to)
+			}
+			if err != nil {
+				once.Do(func() { abort(near); abort(far) })
+			}
+		}
+		over := make(chan struct{})
+		wg.Go(func() {
+			oneWay(far, near, &s.stats.BytesOut)
+			// Once no process is left, an end of the program's stream is the end of
+			// its socket: what the peer might still send is for nobody.
+			select {
+			case <-s.ending:
+				near.Close()
+				far.Close() // which lingers until the peer has everything
+			case <-over:
+			}
+		})
+		oneWay(near, far, &s.stats.BytesIn)
+		close(over)
+		wg.Wait()
+	})
+}
+
+func closeWrite(c net.Conn) error {
+	h, ok := c.(interface{ CloseWrite() error })
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	// The other side may have ended both directions, which is no failure.
+	if err := h.CloseWrite(); err != nil && !errors.Is(err, syscall.ENOTCONN) {
+		return err
+	}
+	return nil
+}

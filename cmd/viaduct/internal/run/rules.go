@@ -1,0 +1,202 @@
+// Package run is the verb run: it carries the TCP connections of an unmodified
+// program over SDP.
+//
+// Three processes take part. The front is the one that the shell started: it
+// starts the supervisor, passes on signals, ends with the program's exit code,
+// and serves the program's calls should the supervisor die. The supervisor
+// starts the program, answers its calls, and carries its connections; it stays
+// while any process of the program's is alive. The program is its child.
+//
+// A carried connection is the program's own TCP socket, connected over loopback
+// to the supervisor, which relays it.
+package run
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Exit codes, as those of a shell.
+const (
+	ExitRun       = 125 // run itself failed
+	ExitNotExec   = 126 // the program can't be executed
+	ExitNoProgram = 127 // there is no such program
+)
+
+// Options are the flags of the verb.
+type Options struct {
+	To      []string // rules of outgoing connections, see parseTo
+	Listen  []string // ports of carried listeners, see parseListen
+	PortMap string   // address of the Port Mapper to ask; "" asks each host's own
+	// PortMapListen is the UDP address at which the supervisor answers for its
+	// listeners; "" tries the usual port, "off" does not answer.
+	PortMapListen string
+	Require       bool
+	Explain       string        // "" off, "-" stderr, else a file
+	Bound         time.Duration // how long a connect call waits before it is answered in progress
+
+	Program string
+	Args    []string // with the program as the first
+}
+
+// A toRule carries outgoing connections.
+type toRule struct {
+	prefix  netip.Prefix
+	port    uint16 // 0 is any
+	mapped  bool   // ask the Port Mapper
+	host    netip.Addr
+	sdpPort uint16 // 0: the port of the connection
+}
+
+// parseTo reads PREFIX[:PORT][=WHERE]. PREFIX is an address, a prefix, or * for
+// all; an IPv6 one with a port stands in brackets. WHERE is "portmap", or
+// [HOST]:PORT, where SDP is spoken; without it SDP is spoken at the very address
+// and port.
+func parseTo(s string) (r toRule, err error) {
+	what, where, has := strings.Cut(s, "=")
+	bad := func(msg string) (toRule, error) { return toRule{}, fmt.Errorf("--to %q: %s", s, msg) }
+	prefix, port := splitPort(what)
+	if port != "" {
+		if r.port, err = parsePort(port); err != nil {
+			return bad(err.Error())
+		}
+	}
+	switch {
+	case prefix == "*":
+	case strings.Contains(prefix, "/"):
+		if r.prefix, err = netip.ParsePrefix(prefix); err != nil {
+			return bad(fmt.Sprintf("%q is no address prefix such as 192.0.2.0/24", prefix))
+		}
+		r.prefix = r.prefix.Masked()
+	default:
+		a, err := netip.ParseAddr(prefix)
+		if err != nil {
+			return bad(fmt.Sprintf("%q is no IP address or prefix", prefix))
+		}
+		r.prefix = netip.PrefixFrom(a.Unmap().WithZone(""), a.Unmap().BitLen())
+	}
+	switch {
+	case !has:
+	case where == "portmap":
+		r.mapped = true
+	default:
+		host, port := splitPort(where)
+		if host != "" {
+			if r.host, err = netip.ParseAddr(host); err != nil {
+				return bad(fmt.Sprintf("%q is no IP address", host))
+			}
+		}
+		if r.sdpPort, err = parsePort(port); err != nil {
+			return bad("behind = stands portmap or [HOST]:PORT: " + err.Error())
+		}
+	}
+	return r, nil
+}
+
+// splitPort takes PREFIX:PORT apart. An IPv6 prefix with a port is in brackets.
+func splitPort(s string) (prefix, port string) {
+	if rest, ok := strings.CutPrefix(s, "["); ok {
+		prefix, port, _ = strings.Cut(rest, "]")
+		return prefix, strings.TrimPrefix(port, ":")
+	}
+	if strings.Count(s, ":") == 1 {
+		prefix, port, _ = strings.Cut(s, ":")
+		return prefix, port
+	}
+	return s, ""
+}
+
+func parsePort(s string) (uint16, error) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err != nil || n == 0 {
+		return 0, fmt.Errorf("%q is no port between 1 and 65535", s)
+	}
+	return uint16(n), nil
+}
+
+func (r *toRule) matches(to netip.AddrPort) bool {
+	return (r.port == 0 || r.port == to.Port()) && (!r.prefix.IsValid() || r.prefix.Contains(to.Addr().WithZone("")))
+}
+
+// sdpAddr is where SDP is spoken for a matching connection.
+func (r *toRule) sdpAddr(to netip.AddrPort) netip.AddrPort {
+	host, port := to.Addr(), to.Port()
+	if r.host.IsValid() {
+		host = r.host
+	}
+	if r.sdpPort != 0 {
+		port = r.sdpPort
+	}
+	return netip.AddrPortFrom(host, port)
+}
+
+// A listenRule carries a listener.
+type listenRule struct {
+	port    uint16 // 0 is any
+	sdpPort uint16 // 0: the system picks one
+}
+
+// parseListen reads PORT[=SDPPORT], or "any".
+func parseListen(s string) (r listenRule, err error) {
+	if s == "any" {
+		return r, nil
+	}
+	port, sdpPort, has := strings.Cut(s, "=")
+	if r.port, err = parsePort(port); err == nil && has {
+		r.sdpPort, err = parsePort(sdpPort)
+	}
+	if err != nil {
+		return listenRule{}, fmt.Errorf("--listen %q: %w", s, err)
+	}
+	return r, nil
+}
+
+// rules are all of them.
+type rules struct {
+	to     []toRule
+	listen []listenRule
+}
+
+func parseRules(o *Options) (r rules, err error) {
+	for _, s := range o.To {
+		t, err := parseTo(s)
+		if err != nil {
+			return r, err
+		}
+		r.to = append(r.to, t)
+	}
+	for _, s := range o.Listen {
+		l, err := parseListen(s)
+		if err != nil {
+			return r, err
+		}
+		r.listen = append(r.listen, l)
+	}
+	return r, nil
+}
+
+// outgoing finds the rule of a connection. Without any rule at all the Port
+// Mapper decides: its own one if it has an address, else those of other hosts.
+func (r *rules) outgoing(to netip.AddrPort, portMap bool) *toRule {
+	for i := range r.to {
+		if r.to[i].matches(to) {
+			return &r.to[i]
+		}
+	}
+	if len(r.to) == 0 && len(r.listen) == 0 && (portMap || !to.Addr().IsLoopback()) {
+		return &toRule{mapped: true}
+	}
+	return nil
+}
+
+func (r *rules) listener(port uint16) *listenRule {
+	for i := range r.listen {
+		if r.listen[i].port == 0 || r.listen[i].port == port {
+			return &r.listen[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,26 @@
+//go:build !linux || (!amd64 && !arm64)
+
+package run
+
+import (
+	"context"
+	"errors"
+
+	"viaduct/cmd/viaduct/internal/shell"
+)
+
+// IsSupervisor reports false: nothing is supervised on this system.
+func IsSupervisor() bool { return false }
+
+var errSystem = shell.Hint(errors.New("programs can be run over SDP on Linux with amd64 or arm64 only"), "use viaduct proxy")
+
+// Main returns an error.
+func Main(_ context.Context, _ *shell.Env, o *Options) error {
+	if _, err := parseRules(o); err != nil {
+		return &shell.Exit{Code: ExitRun, Err: shell.Usage(err)}
+	}
+	return &shell.Exit{Code: ExitRun, Err: errSystem}
+}
+
+// Check returns an error.
+func Check(*shell.Env) error { return &shell.Exit{Code: ExitRun, Err: errSystem} }

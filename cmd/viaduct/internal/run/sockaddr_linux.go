@@ -1,0 +1,102 @@
+//go:build linux && (amd64 || arm64)
+
+package run
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// The lengths of socket addresses. The kernel takes an IPv6 one without its
+// scope.
+const (
+	lenInet      = 16
+	lenInet6     = 28
+	lenInet6Free = 24
+)
+
+// parseSockaddr reads a socket address as the kernel does. ok is false for
+// families other than IPv4 and IPv6 and for addresses that are too short.
+func parseSockaddr(b []byte) (a netip.AddrPort, ok bool) {
+	if len(b) < lenInet {
+		return a, false
+	}
+	port := binary.BigEndian.Uint16(b[2:])
+	switch binary.NativeEndian.Uint16(b) {
+	case unix.AF_INET:
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), port), true
+	case unix.AF_INET6:
+		if len(b) < lenInet6Free {
+			return a, false
+		}
+		ip := netip.AddrFrom16([16]byte(b[8:24]))
+		if ip.IsLinkLocalUnicast() && len(b) >= lenInet6 {
+			if scope := binary.NativeEndian.Uint32(b[24:]); scope != 0 {
+				ip = ip.WithZone(strconv.FormatUint(uint64(scope), 10))
+			}
+		}
+		return netip.AddrPortFrom(ip.Unmap(), port), true
+	}
+	return a, false
+}
+
+// appendSockaddr writes an address as a socket of the given family shows it.
+func appendSockaddr(b []byte, a netip.AddrPort, family int) []byte {
+	if family == unix.AF_INET {
+		ip := a.Addr().Unmap().As4()
+		b = binary.NativeEndian.AppendUint16(b, unix.AF_INET)
+		b = binary.BigEndian.AppendUint16(b, a.Port())
+		b = append(b, ip[:]...)
+		return append(b, make([]byte, 8)...)
+	}
+	ip := a.Addr().As16()
+	b = binary.NativeEndian.AppendUint16(b, unix.AF_INET6)
+	b = binary.BigEndian.AppendUint16(b, a.Port())
+	b = append(b, 0, 0, 0, 0)
+	b = append(b, ip[:]...)
+	scope, _ := strconv.ParseUint(a.Addr().Zone(), 10, 32)
+	return binary.NativeEndian.AppendUint32(b, uint32(scope))
+}
+
+// toSockaddr makes the form that x/sys wants.
+func toSockaddr(a netip.AddrPort, family int) unix.Sockaddr {
+	if family == unix.AF_INET {
+		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().Unmap().As4()}
+	}
+	scope, _ := strconv.ParseUint(a.Addr().Zone(), 10, 32)
+	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16(), ZoneId: uint32(scope)}
+}
+
+func fromSockaddr(sa unix.Sockaddr) netip.AddrPort {
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port))
+	case *unix.SockaddrInet6:
+		ip := netip.AddrFrom16(sa.Addr)
+		if sa.ZoneId != 0 && ip.IsLinkLocalUnicast() {
+			ip = ip.WithZone(strconv.FormatUint(uint64(sa.ZoneId), 10))
+		}
+		return netip.AddrPortFrom(ip.Unmap(), uint16(sa.Port))
+	}
+	return netip.AddrPort{}
+}
+
+// localName and peerName are the kernel's names of a socket.
+func localName(fd int) netip.AddrPort {
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	return fromSockaddr(sa)
+}
+
+// loopbackOf is the loopback address of a family.
+func loopbackOf(family int) netip.Addr {
+	if family == unix.AF_INET6 {
+		return netip.IPv6Loopback()
+	}
+	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+}

@@ -1,0 +1,169 @@
+//go:build linux && (amd64 || arm64)
+
+package run
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/notify"
+)
+
+const ipprotoMPTCP = 262 // what Go's listeners are
+
+// TCP's states, as tcp_info tells them.
+const (
+	tcpEstablished = 1
+	tcpClose       = 7
+	tcpListen      = 10
+)
+
+// A borrowed socket is a copy of one of the program's, for the time of a call.
+type borrowed struct {
+	fd     int
+	family int
+	cookie uint64
+	mptcp  bool
+}
+
+func (b *borrowed) close() { unix.Close(b.fd) }
+
+// A notCarried error says why something stays plain TCP. Its text completes
+// "plain tcp: ".
+type notCarried struct {
+	why   string
+	quiet bool // not worth a line: it is no TCP connection at all
+}
+
+func (e *notCarried) Error() string { return e.why }
+
+// borrow copies the socket that a call's first argument names. The error is a
+// *notCarried if it is no TCP socket that could be carried.
+func (s *supervisor) borrow(c *notify.Call) (*borrowed, error) {
+	fd, err := c.Borrow(int(int32(c.Args[0])))
+	switch err {
+	case nil:
+	case unix.EPERM:
+		return nil, &notCarried{why: "the process can't be looked into"}
+	default:
+		return nil, &notCarried{why: err.Error(), quiet: true}
+	}
+	b := &borrowed{fd: fd}
+	if err := b.identify(s.netns); err != nil {
+		b.close()
+		return nil, err
+	}
+	return b, nil
+}
+
+func (b *borrowed) identify(netns uint64) error {
+	proto, err := unix.GetsockoptInt(b.fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
+	if err != nil || proto != unix.IPPROTO_TCP && proto != ipprotoMPTCP {
+		return &notCarried{why: "no tcp socket", quiet: true}
+	}
+	b.mptcp = proto == ipprotoMPTCP
+	if b.family, err = unix.GetsockoptInt(b.fd, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil {
+		return &notCarried{why: err.Error()}
+	}
+	if b.cookie, err = unix.GetsockoptUint64(b.fd, unix.SOL_SOCKET, unix.SO_COOKIE); err != nil {
+		return &notCarried{why: err.Error()}
+	}
+	if netns != 0 {
+		if n, err := unix.GetsockoptUint64(b.fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE); err == nil && n != netns {
+			return &notCarried{why: "another network namespace"}
+		}
+	}
+	return nil
+}
+
+// netnsCookie names our network namespace; 0 on kernels before 5.14.
+func netnsCookie() uint64 {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0
+	}
+	defer unix.Close(fd)
+	n, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// tcpState is the state of a TCP socket.
+func tcpState(fd int) int {
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return 0
+	}
+	return int(info.State)
+}
+
+func isNonblock(fd int) bool {
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	return err == nil && flags&unix.O_NONBLOCK != 0
+}
+
+// withNonblock runs f while the socket has O_NONBLOCK set. The flag is that of
+// the program's socket; it is changed for the microseconds of one call.
+func withNonblock(fd int, f func() error) error {
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	if err != nil {
+		return err
+	}
+	if flags&unix.O_NONBLOCK != 0 {
+		return f()
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFL, flags|unix.O_NONBLOCK); err != nil {
+		return err
+	}
+	defer unix.FcntlInt(uintptr(fd), unix.F_SETFL, flags)
+	return f()
+}
+
+// toConn makes a TCP connection of a descriptor, which it takes over.
+func toConn(fd int) (*net.TCPConn, error) {
+	f := os.NewFile(uintptr(fd), "tcp")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	tc, ok := c.(*net.TCPConn)
+	if !ok {
+		c.Close()
+		return nil, fmt.Errorf("run: %T is no TCP connection", c)
+	}
+	return tc, nil
+}
+
+// abort ends a connection with a reset.
+func abort(c net.Conn) {
+	if h, ok := c.(interface{ SetLinger(int) error }); ok {
+		h.SetLinger(0)
+	}
+	c.Close()
+}
+
+// waitFor polls a descriptor for events, at most ms milliseconds.
+func waitFor(fd int, events int16, ms int) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: events}}
+	for {
+		n, err := unix.Poll(p, ms)
+		if err == unix.EINTR {
+			continue
+		}
+		return err == nil && n > 0
+	}
+}
+
+// connectUnspec takes the connection of a socket back. x/sys has no address of
+// the family AF_UNSPEC.
+func connectUnspec(fd int) {
+	var none [lenInet]byte
+	unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), lenInet)
+}

@@ -1,0 +1,356 @@
+//go:build linux && (amd64 || arm64)
+
+package run
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/internal/notify"
+	"viaduct/portmap"
+)
+
+// A supervisor serves the calls of a program and carries its connections.
+type supervisor struct {
+	e       *shell.Env
+	o       *Options
+	rules   rules
+	carrier *carrier
+	explain *explainer
+	front   *net.UnixConn
+	netns   uint64
+	lanes   [2]*lane // of IPv4 and IPv6; nil if the host has none
+
+	ls     listeners
+	names  nameTable
+	stats  stats
+	relays sync.WaitGroup // dials and relays: what the end waits for
+
+	ending chan struct{} // closed when no process of the program's is left
+
+	mu    sync.Mutex
+	dials map[uint64]*dial // guarded by mu; by socket cookie
+
+	sigs signalCounts
+}
+
+// supervise is the supervisor's process.
+func supervise(e *shell.Env, o *Options, r rules, control string) error {
+	fail := func(code int, err error) error { return &shell.Exit{Code: code, Err: err} }
+	fd, err := strconv.Atoi(control)
+	if err != nil {
+		return fail(ExitRun, err)
+	}
+	unix.CloseOnExec(fd)
+	conn, err := unixConn(fd)
+	if err != nil {
+		return fail(ExitRun, err)
+	}
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fail(ExitRun, err)
+	}
+	path, code, err := findProgram(o.Program)
+	if err != nil {
+		return fail(code, err)
+	}
+	s := &supervisor{e: e, o: o, rules: r, front: conn, netns: netnsCookie(), dials: map[uint64]*dial{}, ending: make(chan struct{})}
+	s.ls = listeners{services: map[place]*service{}, sockets: map[uint64]*carriedListener{}, arrivals: map[netip.AddrPort]*arrival{}}
+	if err := s.open(); err != nil {
+		return fail(ExitRun, err)
+	}
+	s.sigs.count(catchSignals())
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU)
+	cmd := &notify.Command{Path: path, Args: o.Args, Rules: s.filter(), Before: s.giveListener}
+	if os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getppid()) {
+		cmd.PidEnv = []string{"LISTEN_PID"}
+	}
+	child, err := notify.Start(cmd)
+	if errors.Is(err, notify.ErrNested) && !o.Require {
+		// The rules of the outer one hold; it sees the program's calls already.
+		fmt.Fprintln(os.Stderr, "viaduct run: inside another viaduct run, whose rules hold; these do not")
+		return fail(ExitNotExec, syscall.Exec(path, o.Args, os.Environ()))
+	}
+	if err != nil {
+		return startFailed(o.Program, err)
+	}
+	s.tell(sayPid, child.Pid)
+	closeInherited(conn)
+	go s.hearFront(child.Pid)
+	ended := make(chan struct{})
+	go s.reap(child.Pid, ended)
+	err = s.serve(child.Listener)
+	<-ended
+	close(s.ending)
+	s.relays.Wait()
+	return fail(0, err)
+}
+
+// findProgram looks a program up as a shell does.
+func findProgram(name string) (path string, code int, err error) {
+	path, err = exec.LookPath(name)
+	switch {
+	case err == nil || errors.Is(err, exec.ErrDot):
+		return path, 0, nil
+	case errors.Is(err, fs.ErrPermission):
+		return "", ExitNotExec, shell.Hint(fmt.Errorf("%s can't be executed", name), "check its permissions")
+	}
+	if st, serr := os.Stat(name); serr == nil && st.IsDir() {
+		return "", ExitNotExec, shell.Hint(fmt.Errorf("%s is a directory", name), "name a program in it")
+	}
+	return "", ExitNoProgram, shell.Hint(fmt.Errorf("there is no program %s", name), "check its name and PATH")
+}
+
+// startFailed makes the exit of a program that did not start.
+func startFailed(name string, err error) error {
+	code, hint := ExitRun, "see viaduct run --check"
+	if se, ok := errors.AsType[*notify.StartError](err); ok {
+		switch {
+		case errors.Is(err, notify.ErrNested):
+			err, hint = errors.New("inside another viaduct run"), "leave the inner one or --require out"
+		case se.Step == "exec" && errors.Is(err, unix.ENOENT):
+			code, hint = ExitNoProgram, "check its interpreter"
+		case se.Step == "exec":
+			code, hint = ExitNotExec, "check that it is a program of this machine"
+		}
+	}
+	return &shell.Exit{Code: code, Err: shell.Hint(fmt.Errorf("start %s: %w", name, err), hint)}
+}
+
+// open makes what serving needs.
+func (s *supervisor) open() error {
+	var server netip.AddrPort
+	if s.o.PortMap != "" {
+		a, err := netip.ParseAddrPort(s.o.PortMap)
+		if err != nil {
+			ip, ierr := netip.ParseAddr(s.o.PortMap)
+			if ierr != nil {
+				return shell.Usagef("--portmap %q is neither ADDRESS nor ADDRESS:PORT", s.o.PortMap)
+			}
+			a = netip.AddrPortFrom(ip, portmap.Port)
+		}
+		server = a
+	}
+	var err error
+	if s.carrier, err = newCarrier(s.e, s.o, server); err != nil {
+		return err
+	}
+	switch s.o.Explain {
+	case "":
+	case "-":
+		s.explain = &explainer{w: os.Stderr, json: s.e.JSON}
+	default:
+		f, err := os.OpenFile(s.o.Explain, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+		if err != nil {
+			return err
+		}
+		s.explain = &explainer{w: f, json: s.e.JSON}
+	}
+	if s.lanes[0], err = newLane(unix.AF_INET); err != nil {
+		return err
+	}
+	s.lanes[1], _ = newLane(unix.AF_INET6)
+	if err := s.servePortMap(); err != nil {
+		return err
+	}
+	s.inheritListeners()
+	return nil
+}
+
+// filter is what the program's calls go through.
+func (s *supervisor) filter() []notify.Rule {
+	const fastOpen = unix.MSG_FASTOPEN
+	refuse := notify.Errno(uint16(unix.EOPNOTSUPP))
+	with := func(arg int) []notify.Cond {
+		return []notify.Cond{{Arg: arg, Mask: fastOpen, Low: fastOpen, High: fastOpen}}
+	}
+	rules := []notify.Rule{
+		// Programs fall back to connect.
+		{Nr: unix.SYS_SENDTO, If: with(3), Do: refuse},
+		{Nr: unix.SYS_SENDMSG, If: with(2), Do: refuse},
+		{Nr: unix.SYS_SENDMMSG, If: with(3), Do: refuse},
+		// Its calls could not be seen.
+		{Nr: unix.SYS_IO_URING_SETUP, Do: notify.Errno(uint16(unix.ENOSYS))},
+		{Nr: unix.SYS_CONNECT, Do: notify.Notify},
+		{Nr: unix.SYS_GETSOCKNAME, Do: notify.Notify},
+		{Nr: unix.SYS_GETPEERNAME, Do: notify.Notify},
+	}
+	if len(s.rules.listen) > 0 {
+		rules = append(rules, notify.Rule{Nr: unix.SYS_LISTEN, Do: notify.Notify}, notify.Rule{Nr: unix.SYS_ACCEPT, Do: notify.Notify},
+			notify.Rule{Nr: unix.SYS_ACCEPT4, Do: notify.Notify})
+	}
+	return rules
+}
+
+// giveListener passes a copy of the listener to the front before the program
+// runs.
+func (s *supervisor) giveListener(_ int, l *notify.Listener) error {
+	f, err := l.File()
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, _, err := s.front.WriteMsgUnix([]byte{sayListener}, unix.UnixRights(int(f.Fd())), nil); err != nil {
+		return err
+	}
+	var b [2]byte
+	if n, err := s.front.Read(b[:]); err != nil || n != 1 || b[0] != sayAck {
+		return errors.Join(errors.New("the front does not answer"), err)
+	}
+	return nil
+}
+
+func (s *supervisor) tell(what byte, n int) {
+	s.front.Write(binary.LittleEndian.AppendUint32([]byte{what}, uint32(n)))
+}
+
+// serve answers calls until no process is left.
+func (s *supervisor) serve(l *notify.Listener) error {
+	runtime.LockOSThread()
+	defer l.Close()
+	for {
+		c, err := l.Recv()
+		if err != nil {
+			return ignoreEOF(err)
+		}
+		switch c.Nr {
+		case unix.SYS_CONNECT:
+			s.connect(c)
+		case unix.SYS_GETSOCKNAME, unix.SYS_GETPEERNAME:
+			s.getname(c)
+		case unix.SYS_ACCEPT, unix.SYS_ACCEPT4:
+			s.accept(c)
+		case unix.SYS_LISTEN:
+			go s.listen(c)
+		default:
+			c.Continue()
+		}
+	}
+}
+
+// reap waits for the program, upon which it closes ended, and for its
+// descendants whose parents died.
+func (s *supervisor) reap(program int, ended chan<- struct{}) {
+	for {
+		var ws unix.WaitStatus
+		pid, err := unix.Wait4(-1, &ws, 0, nil)
+		switch {
+		case err == unix.EINTR:
+		case err != nil: // no child is left, but another may come
+			time.Sleep(10 * time.Millisecond)
+		case pid == program:
+			s.explain.summary(&s.stats)
+			// Whoever reads standard error to its end waits for the program only.
+			toNull(2)
+			s.tell(sayExit, exitCode(ws))
+			s.sigs.programEnded()
+			close(ended)
+		}
+	}
+}
+
+// hearFront takes the front's signals. Should the front be killed, the program
+// is: it is what the shell meant.
+func (s *supervisor) hearFront(program int) {
+	for {
+		var b [8]byte
+		n, err := s.front.Read(b[:])
+		if err != nil || n == 0 {
+			s.sigs.kill(program, syscall.SIGKILL)
+			return
+		}
+		if b[0] == saySignal && n == 2 {
+			go s.sigs.pass(program, syscall.Signal(b[1]))
+		}
+	}
+}
+
+// signalCounts tell signals to the whole process group, which have reached the
+// program, from those to the front alone.
+type signalCounts struct {
+	mu    sync.Mutex
+	seen  [65]int // guarded by mu; received by this process and not by the front yet
+	ended bool    // guarded by mu; the program's process number is free
+}
+
+func (c *signalCounts) count(ch <-chan os.Signal) {
+	go func() {
+		for s := range ch {
+			c.mu.Lock()
+			c.seen[s.(syscall.Signal)]++
+			c.mu.Unlock()
+		}
+	}()
+}
+
+// pass sends the program a signal that the front got, unless this process got
+// it as well.
+func (c *signalCounts) pass(program int, sig syscall.Signal) {
+	for until := time.Now().Add(signalSettle); ; time.Sleep(time.Millisecond) {
+		c.mu.Lock()
+		seen := c.seen[sig] > 0
+		if seen {
+			c.seen[sig]--
+		}
+		c.mu.Unlock()
+		if seen {
+			return
+		}
+		if time.Now().After(until) {
+			c.kill(program, sig)
+			return
+		}
+	}
+}
+
+func (c *signalCounts) kill(program int, sig syscall.Signal) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.ended {
+		syscall.Kill(program, sig)
+	}
+}
+
+func (c *signalCounts) programEnded() {
+	c.mu.Lock()
+	c.ended = true
+	c.mu.Unlock()
+}
+
+// carried counts a connection that goes over SDP, and says so.
+func (s *supervisor) carried(c *notify.Call, call string, d *dial) {
+	s.count("sdp")
+	s.explain.line(event{Call: call, thread: c.TID, Remote: d.to, Path: "sdp", via: d.conn})
+}
+
+// count counts a connection by the path it took.
+func (s *supervisor) count(path string) {
+	if path == "sdp" {
+		s.stats.Carried.Add(1)
+	} else {
+		s.stats.Plain.Add(1)
+	}
+}
+
+// ignoreEOF takes the end of all processes for what it is.
+func ignoreEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}

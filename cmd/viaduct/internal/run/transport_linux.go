@@ -1,0 +1,117 @@
+//go:build linux && (amd64 || arm64)
+
+package run
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/cmd/viaduct/internal/transport"
+	"viaduct/portmap"
+	"viaduct/sdp"
+)
+
+// Times of a dial.
+const (
+	// dialTimeout is longer than the kernel gives a connect: one that is held
+	// ends by the kernel's own clock first.
+	dialTimeout = 130 * time.Second
+	// lingerSeconds bounds how long the end of a connection waits until the peer
+	// has everything.
+	lingerSeconds = 10
+)
+
+// A carrier makes the connections that programs are carried over.
+type carrier struct {
+	options sdp.Options
+	mapper  *portmap.Client
+	named   bool // the Port Mapper was named by a flag
+	local   localAddrs
+}
+
+func newCarrier(e *shell.Env, o *Options, server netip.AddrPort) (*carrier, error) {
+	opt, err := transport.SDPOptions(&transport.Options{Env: e})
+	if err != nil {
+		return nil, err
+	}
+	if e.Capture != nil {
+		opt.WrapConn = func(c net.Conn) net.Conn { return e.Wrap(c, true) }
+	}
+	cfg := portmap.ClientConfig{Server: server, Logger: e.Log}
+	if e.Capture != nil {
+		cfg.Dial = e.DialUDP
+	}
+	return &carrier{options: opt, mapper: portmap.NewClient(cfg), named: o.PortMap != ""}, nil
+}
+
+// Resolve and Forget make the carrier an sdp.Resolver.
+func (c *carrier) Resolve(ctx context.Context, local, service netip.AddrPort) (netip.AddrPort, error) {
+	m, err := c.mapper.Resolve(ctx, portmap.Query{Service: service, Local: local})
+	return m.Address, err
+}
+
+func (c *carrier) Forget(service netip.AddrPort) { c.mapper.Forget(service) }
+
+// dial connects over SDP as a rule says; from, if valid, is the address that the
+// program bound its socket to.
+func (c *carrier) dial(ctx context.Context, r *toRule, to netip.AddrPort, from netip.Addr) (net.Conn, error) {
+	d := sdp.Dialer{Options: c.options}
+	if from.IsValid() {
+		d.Net.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+	}
+	at := to
+	if r.mapped {
+		d.Resolve, d.Resolver = sdp.ResolveRequire, c
+	} else {
+		at = r.sdpAddr(to)
+	}
+	conn, err := d.DialContext(ctx, "tcp", at.String())
+	if err != nil {
+		return nil, err
+	}
+	if s, ok := conn.(*sdp.Conn); ok {
+		s.SetLinger(lingerSeconds)
+	}
+	return conn, nil
+}
+
+// whyNot says in a few words why SDP was not used.
+func whyNot(err error) string {
+	switch {
+	case errors.Is(err, portmap.ErrDenied):
+		return "the Port Mapper knows no SDP address"
+	case errors.Is(err, portmap.ErrNoAnswer):
+		return "the Port Mapper does not answer"
+	}
+	return err.Error()
+}
+
+// localAddrs knows the addresses of this host, as of some seconds ago.
+type localAddrs struct {
+	mu  sync.Mutex
+	at  time.Time           // guarded by mu
+	all map[netip.Addr]bool // guarded by mu
+}
+
+func (l *localAddrs) has(a netip.Addr) bool {
+	if a.IsLoopback() {
+		return true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Since(l.at) > 5*time.Second {
+		l.all, l.at = map[netip.Addr]bool{}, time.Now()
+		as, _ := net.InterfaceAddrs()
+		for _, a := range as {
+			if p, err := netip.ParsePrefix(a.String()); err == nil {
+				l.all[p.Addr().Unmap()] = true
+			}
+		}
+	}
+	return l.all[a.WithZone("")]
+}

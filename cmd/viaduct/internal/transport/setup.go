@@ -1,0 +1,51 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/cmd/viaduct/internal/shell"
+)
+
+const (
+	// SetupTimeout bounds the set-up of a connection of every transport, from its
+	// first TCP segment until both sides have agreed. A server that was stopped still
+	// has a kernel that takes connections, so that nothing else would end the wait.
+	// [V-35] [I-14] [D-17]
+	SetupTimeout = 10 * time.Second
+
+	// RemoteSetupTimeout is the bound where another host is asked first, a Port Mapper
+	// or a fabric: their own retries take as long.
+	RemoteSetupTimeout = 30 * time.Second
+)
+
+// errSetup is the cause of a context that SetupTimeout ended.
+var errSetup = errors.New("set-up took too long")
+
+// setupTimeout is the bound for an address.
+func setupTimeout(u *addr.URL) time.Duration {
+	if u.Query.Has("portmap") || u.Query.Has("fabric") {
+		return RemoteSetupTimeout
+	}
+	return SetupTimeout
+}
+
+// bounded is dial with the bound of setupTimeout.
+func bounded[C any](dial func(context.Context, *addr.URL, *Options) (C, error)) func(context.Context, *addr.URL, *Options) (C, error) {
+	return func(ctx context.Context, u *addr.URL, o *Options) (C, error) {
+		limit := setupTimeout(u)
+		ctx, cancel := context.WithTimeoutCause(ctx, limit, errSetup)
+		defer cancel()
+		c, err := dial(ctx, u, o)
+		if err != nil && context.Cause(ctx) == errSetup {
+			var none C
+			err = fmt.Errorf("connect to %s: no answer within %v: %w", u, limit, os.ErrDeadlineExceeded)
+			return none, shell.Hint(err, "the other side may be stopped, overloaded, or behind something that drops packets")
+		}
+		return c, err
+	}
+}

@@ -1,0 +1,171 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/cmd/viaduct/internal/msg"
+	"viaduct/cmd/viaduct/internal/shell"
+)
+
+func testOptions(t *testing.T) *Options {
+	e := shell.NewEnv()
+	e.LogLevel, e.LogFormat = "error", "text"
+	if err := e.Open(); err != nil {
+		t.Fatal(err)
+	}
+	return &Options{Env: e, MTU: 1 << 20, RecvCount: 16}
+}
+
+func parse(t *testing.T, s string) (*addr.URL, *Transport) {
+	t.Helper()
+	u, err := addr.Parse(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr, err := For(u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u, tr
+}
+
+// TestHungServer: a server whose kernel takes connections and that says nothing, as
+// one that was stopped, is given up after the same time by every transport. [V-35]
+func TestHungServer(t *testing.T) {
+	for _, scheme := range Names() {
+		if scheme == "tcp" {
+			continue // which is connected then
+		}
+		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			s := fmt.Sprintf("%s://%s", scheme, l.Addr())
+			if scheme == "vitcp" || scheme == "fcvi" {
+				s += "/x"
+			}
+			u, tr := parse(t, s)
+			began := time.Now()
+			if tr.IsStream() {
+				_, err = tr.DialStream(t.Context(), u, testOptions(t))
+			} else {
+				_, err = tr.DialMsg(t.Context(), u, testOptions(t))
+			}
+			if took := time.Since(began); err == nil || took < SetupTimeout/2 || took > 2*SetupTimeout {
+				t.Fatalf("%v after %v", err, took)
+			}
+			if scheme == "sdp" {
+				return // whose own time for the Hello is as long, and may be up first
+			}
+			if line := shell.LastLine("ping", err); !errors.Is(err, os.ErrDeadlineExceeded) || !strings.Contains(line, "no answer within 10s") || !strings.Contains(line, "stopped") {
+				t.Error(line)
+			}
+		})
+	}
+}
+
+// TestSetupBound: the bound is the set-up's, and neither an earlier deadline's nor
+// that of what is done with the connection.
+func TestSetupBound(t *testing.T) {
+	u, _ := parse(t, "tcp://127.0.0.1:1")
+	fails := errors.New("refused")
+	var used context.Context
+	dial := bounded(func(ctx context.Context, _ *addr.URL, _ *Options) (int, error) {
+		used = ctx
+		return 7, fails
+	})
+	if n, err := dial(t.Context(), u, nil); n != 7 || err != fails || used.Err() == nil {
+		t.Error(n, err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(shell.ErrInterrupted)
+	if _, err := dial(ctx, u, nil); err != fails {
+		t.Error(err)
+	}
+	for s, want := range map[string]time.Duration{
+		"sdp://h:1?portmap=p": RemoteSetupTimeout, "fcvi://h/x?fabric=f": RemoteSetupTimeout, "fcvi://h/x": SetupTimeout,
+	} {
+		u, _ := parse(t, s)
+		if d := setupTimeout(u); d != want {
+			t.Errorf("%s: %v", s, d)
+		}
+	}
+}
+
+// TestOnePort: VI/TCP listeners with different discriminators share a port, and the
+// same one can be had once. [VIT-2.2.2.2.1-2]
+func TestOnePort(t *testing.T) {
+	o := testOptions(t)
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := free.Addr().(*net.TCPAddr).Port
+	free.Close()
+	listen := func(host, disc string) (msg.Listener, error) {
+		u, tr := parse(t, fmt.Sprintf("vitcp://%s:%d/%s", host, port, disc))
+		return tr.ListenMsg(u, o)
+	}
+	var ls []msg.Listener
+	for i, disc := range []string{"a", "b"} {
+		l, err := listen([]string{"127.0.0.1", "localhost"}[i], disc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		ls = append(ls, l)
+	}
+	if _, err := listen("127.0.0.1", "b"); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("a second listener for b: %v", err)
+	}
+	ask := func(disc string, l msg.Listener) error {
+		u, tr := parse(t, fmt.Sprintf("vitcp://127.0.0.1:%d/%s", port, disc))
+		c, err := tr.DialMsg(t.Context(), u, o)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		s, err := l.Accept(t.Context())
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		if err := c.Send(t.Context(), msg.Message{Data: []byte(disc)}); err != nil {
+			return err
+		}
+		m, err := s.Recv(t.Context())
+		if err != nil || string(m.Data) != disc {
+			return fmt.Errorf("%q: %w", m.Data, err)
+		}
+		return nil
+	}
+	for i, disc := range []string{"a", "b"} {
+		if err := ask(disc, ls[i]); err != nil {
+			t.Error(err)
+		}
+	}
+	ls[1].Close() // the other goes on, and b is free again
+	if err := ask("a", ls[0]); err != nil {
+		t.Error(err)
+	}
+	l, err := listen("127.0.0.1", "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := ask("b", l); err != nil {
+		t.Error(err)
+	}
+}

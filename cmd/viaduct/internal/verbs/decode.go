@@ -1,0 +1,230 @@
+package verbs
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"viaduct/cmd/viaduct/internal/decode"
+	"viaduct/cmd/viaduct/internal/shell"
+)
+
+func decodeCommand(e *shell.Env) *cobra.Command {
+	var as []string
+	var filter string
+	var summary bool
+	var opt decode.Options
+	c := &cobra.Command{
+		Use:   "decode FILE|-",
+		Short: "what the protocols said in a pcap or pcapng capture, and what was wrong with it",
+		Long: `Print what VI/TCP, MPA, DDP, RDMAP, SDP, the Port Mapper, FCIP, Fibre Channel and
+FC-VI said in a capture (pcap or pcapng: of --pcap, tcpdump or Wireshark; - is
+standard input), a line per message: time, connection, direction, layer, name,
+fields, and what is WRONG with it by the id of the requirement. With --json every
+message is an object on a line of its own; docs/decode.md has the schema.
+Protocols are recognised by content. --filter takes terms such as proto=sdp,
+name~read, ddp.msn>=10 or wrong, all of which have to hold.`,
+		Example: "viaduct decode --filter wrong x.pcapng\ntcpdump -i lo -w - | viaduct decode -",
+		Args:    usageArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f, err := decode.ParseFilter(filter)
+			if err != nil {
+				return shell.Usage(fmt.Errorf("--filter: %w", err))
+			}
+			if opt.As, err = parseAs(as); err != nil {
+				return shell.Usage(err)
+			}
+			in := e.Stdin
+			if args[0] != "-" {
+				file, err := os.Open(args[0])
+				if err != nil {
+					return err
+				}
+				defer file.Close()
+				in = file
+			}
+			if summary {
+				return decodeSummary(e, &stoppable{cmd.Context(), in}, opt, f)
+			}
+			return decodeLines(e, &stoppable{cmd.Context(), in}, opt, f)
+		},
+	}
+	c.Flags().StringArrayVar(&as, "as", nil, "decode connections of a port as a protocol, `PORT=PROTO`; may be repeated. PROTO is one of "+strings.Join(decode.Protocols, ", "))
+	c.Flags().StringVar(&filter, "filter", "", "only messages that fulfil all `TERMS`")
+	c.Flags().BoolVar(&summary, "summary", false, "count messages by connection instead")
+	c.Flags().BoolVar(&opt.Segments, "segments", false, "every segment of a message, not only the last")
+	c.Flags().IntVar(&opt.Stream, "stream", 0, "only connection number `N`")
+	return c
+}
+
+// parseAs reads PORT=PROTO.
+func parseAs(list []string) (map[uint16]string, error) {
+	as := make(map[uint16]string)
+	for _, s := range list {
+		port, proto, _ := strings.Cut(s, "=")
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil || !slices.Contains(decode.Protocols, proto) {
+			return nil, fmt.Errorf("--as %q: want PORT=PROTO with PROTO one of %s", s, strings.Join(decode.Protocols, ", "))
+		}
+		as[uint16(n)] = proto
+	}
+	return as, nil
+}
+
+// A stoppable reader ends at an interrupt: a capture of a living network has no
+// end of its own.
+type stoppable struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (s *stoppable) Read(b []byte) (int, error) {
+	if s.ctx.Err() != nil {
+		return 0, io.EOF
+	}
+	type result struct {
+		n   int
+		err error
+	}
+	if _, ok := s.r.(*os.File); !ok || s.r != os.Stdin {
+		return s.r.Read(b)
+	}
+	// A read of a terminal or pipe can't be ended; what it still brings is lost
+	// with the process.
+	ch := make(chan result, 1)
+	own := make([]byte, len(b))
+	go func() {
+		n, err := s.r.Read(own)
+		ch <- result{n, err}
+	}()
+	select {
+	case x := <-ch:
+		return copy(b, own[:x.n]), x.err
+	case <-s.ctx.Done():
+		return 0, io.EOF
+	}
+}
+
+// flushLines is how long a line waits at most before it is seen.
+const flushLines = 100 * time.Millisecond
+
+func decodeLines(e *shell.Env, in io.Reader, opt decode.Options, f *decode.Filter) error {
+	var mu sync.Mutex // of the writer
+	w := bufio.NewWriterSize(e.Stdout, 64<<10)
+	var failed error // of the output; guarded by mu
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		t := time.NewTicker(flushLines)
+		defer t.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-t.C:
+				mu.Lock()
+				w.Flush()
+				mu.Unlock()
+			}
+		}
+	}()
+	var line []byte
+	err := decode.New(opt, func(m *decode.Message) {
+		if !f.Wants(m) {
+			return
+		}
+		if e.JSON {
+			line = m.AppendJSON(line[:0])
+		} else {
+			line = m.AppendLine(line[:0])
+		}
+		line = append(line, '\n')
+		mu.Lock()
+		if _, err := w.Write(line); err != nil && failed == nil {
+			failed = err
+		}
+		mu.Unlock()
+	}).Read(&failing{in, &mu, &failed})
+	close(stop)
+	<-done
+	if ferr := w.Flush(); err == nil {
+		err = ferr
+	}
+	return notCapture(err)
+}
+
+// failing ends the input when nothing can be written any more.
+type failing struct {
+	io.Reader
+	mu  *sync.Mutex
+	err *error
+}
+
+func (r *failing) Read(b []byte) (int, error) {
+	r.mu.Lock()
+	failed := *r.err != nil
+	r.mu.Unlock()
+	if failed {
+		return 0, io.EOF
+	}
+	return r.Reader.Read(b)
+}
+
+func notCapture(err error) error {
+	return shell.Hint(err, "give a file that tcpdump, Wireshark or --pcap has written")
+}
+
+func decodeSummary(e *shell.Env, in io.Reader, opt decode.Options, f *decode.Filter) error {
+	s := decode.NewSummary()
+	if err := decode.New(opt, func(m *decode.Message) {
+		if f.Wants(m) {
+			s.Add(m)
+		}
+	}).Read(in); err != nil {
+		return notCapture(err)
+	}
+	totals := s.Totals()
+	if e.JSON {
+		return e.PrintJSON(struct {
+			Connections []*decode.Total `json:"connections"`
+			Dropped     int             `json:"dropped"`
+		}{totals, s.Dropped})
+	}
+	for _, t := range totals {
+		e.Printf("%s\n", t.Head())
+		rows := [][]string{{"  ", "layer", "message", "count>", "bytes>"}}
+		for _, c := range t.Messages {
+			rows = append(rows, []string{"  " + c.Dir, c.Proto, c.Name, strconv.Itoa(c.Count), strconv.FormatUint(c.Bytes, 10)})
+		}
+		e.Printf("%s", shell.Table(rows))
+		for _, m := range t.Modes {
+			e.Printf("  %s %s half to %s Mode\n", m.Time.UTC().Format("15:04:05.000000"), halfOf(m), m.Mode)
+		}
+		for _, id := range slices.Sorted(maps.Keys(t.Wrong)) {
+			e.Printf("  WRONG [%s] %d times\n", id, t.Wrong[id])
+		}
+	}
+	if s.Dropped > 0 {
+		e.Printf("%d messages of further connections are not counted\n", s.Dropped)
+	}
+	return nil
+}
+
+// halfOf is the direction of the half-connection that a ModeChange is about: its
+// sender's own, or with S the other.
+func halfOf(m decode.ModeAt) string {
+	if (m.Dir == ">") == (m.S == "false") {
+		return ">"
+	}
+	return "<"
+}

@@ -1,0 +1,27 @@
+//go:build linux || darwin || freebsd || netbsd || openbsd || dragonfly
+
+package verbs
+
+import (
+	"errors"
+	"os"
+	"syscall"
+)
+
+// lockPart marks the file as in use by this process for as long as it is open.
+// ok is false if another process has it.
+func lockPart(f *os.File) (ok bool, err error) {
+	for {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EINTR) {
+			break
+		}
+	}
+	switch {
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		return false, nil
+	case errors.Is(err, syscall.ENOTSUP), errors.Is(err, syscall.ENOSYS), errors.Is(err, syscall.ENOLCK):
+		return true, nil // a file system without locks
+	}
+	return err == nil, err
+}

@@ -1,0 +1,69 @@
+package verbs
+
+import (
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"viaduct/cmd/viaduct/internal/run"
+	"viaduct/cmd/viaduct/internal/shell"
+)
+
+func runCommand(e *shell.Env) *cobra.Command {
+	o := &run.Options{}
+	var check bool
+	c := &cobra.Command{
+		Use:   "run [--to PREFIX[:PORT][=WHERE]]... [--listen PORT[=SDPPORT]]... -- PROGRAM [ARGS...]",
+		Short: "run an unmodified program with its TCP connections carried over SDP",
+		Long: `Run an unmodified program with its TCP connections carried over SDP: those that a
+rule covers, or without any rule those for which a Port Mapper knows an SDP
+address. All others stay plain TCP, and so does what can't be carried. The
+program sees the true addresses. It needs Linux, and no privileges.
+
+--to PREFIX[:PORT] carries connections to an address, a prefix (192.0.2.0/24) or
+everything (*), an IPv6 one with a port in brackets. SDP is spoken at that very
+address and port, or with =[HOST]:PORT there, or with =portmap where the Port
+Mapper says. --listen PORT carries connections to the program's listener at PORT
+("any": all of its listeners): SDP is spoken at SDPPORT or at a port of the
+system's choice, which a Port Mapper of this process tells to those who ask.
+
+The exit status is the program's, 125 if run itself failed, 126 if the program
+can't be executed, 127 if there is none.`,
+		Args: cobra.ArbitraryArgs,
+		// Captures and metrics are the supervisor's, not those of the process
+		// that waits for it.
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if run.IsSupervisor() {
+				if err := e.Open(); err != nil {
+					return &shell.Exit{Code: run.ExitRun, Err: err}
+				}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if check {
+				return run.Check(e)
+			}
+			if len(args) == 0 {
+				return &shell.Exit{Code: run.ExitRun, Err: shell.Usagef("a program is missing")}
+			}
+			o.Program, o.Args = args[0], args
+			return run.Main(cmd.Context(), e, o)
+		},
+	}
+	f := c.Flags()
+	f.SetInterspersed(false) // what follows the program is its own
+	f.StringArrayVar(&o.To, "to", nil, "carry connections to `PREFIX[:PORT][=WHERE]`; may be repeated")
+	f.StringArrayVar(&o.Listen, "listen", nil, "carry connections to the listener at `PORT[=SDPPORT]`, or any; may be repeated")
+	f.StringVar(&o.PortMap, "portmap", "", "ask the Port Mapper at `ADDRESS[:PORT]` instead of each host's own")
+	f.StringVar(&o.PortMapListen, "portmap-listen", "", "answer for --listen at the UDP `ADDRESS`, or off (default: the Port Mapper's port, if that is free)")
+	f.BoolVar(&check, "check", false, "say what this machine allows, and run nothing")
+	f.BoolVar(&o.Require, "require", false, "fail a connection that a rule covers and that can't be carried")
+	f.DurationVar(&o.Bound, "bound", 10*time.Millisecond, "how long a connect call is held before it is answered in progress")
+	f.StringVar(&o.Explain, "explain", "", "say of each connection how it goes, and why, on stderr or in `FILE` (--explain=FILE)")
+	f.Lookup("explain").NoOptDefVal = "-"
+	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return &shell.Exit{Code: run.ExitRun, Err: shell.Usage(err)}
+	})
+	return c
+}

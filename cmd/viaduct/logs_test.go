@@ -1,0 +1,106 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"viaduct/cmd/viaduct/internal/transport"
+)
+
+// TestLogForms: addresses are text in every event, an event without an error names
+// none, and an orderly end is not logged as a break.
+func TestLogForms(t *testing.T) {
+	for _, scheme := range transport.Names() {
+		t.Run(scheme, func(t *testing.T) {
+			srv, urls := start(t, 1, "echo", "--listen", listenURL(scheme, "127.0.0.1"), "--log-level", "debug", "--log-format", "json")
+			r := good(t, "ping", urls[0], "-c", "2", "-i", "0", "--log-level", "debug", "--log-format", "json")
+			srv.waitStderr(`"msg":"disconnected"`)
+			if code := srv.stop(syscall.SIGTERM); code != 0 {
+				t.Errorf("exit %d", code)
+			}
+			for l := range strings.Lines(r.stderr + srv.stderr()) {
+				var e map[string]any
+				if err := json.Unmarshal([]byte(l), &e); err != nil {
+					t.Errorf("%s: %v", l, err)
+					continue
+				}
+				for _, k := range []string{"local", "remote", "conn"} {
+					switch e[k].(type) {
+					case nil, string, float64:
+					default:
+						t.Errorf("%s is no text: %s", k, l)
+					}
+				}
+				if v, ok := e["err"]; ok && v == nil {
+					t.Errorf("an error that is none: %s", l)
+				}
+				if e["level"] == "WARN" || e["msg"] == "connection broken" {
+					t.Errorf("an orderly end: %s", l)
+				}
+			}
+			if scheme == "vitcp" && !strings.Contains(srv.stderr(), `"msg":"peer disconnected"`) {
+				t.Error("no event of the peer's disconnection")
+			}
+		})
+	}
+}
+
+// TestInterruptQuiet: a client that is interrupted in the middle of RDMA Reads
+// ends its stream without an error report to the server.
+func TestInterruptQuiet(t *testing.T) {
+	root := t.TempDir()
+	if f, err := os.Create(filepath.Join(root, "big")); err != nil || f.Truncate(1<<40) != nil {
+		t.Fatal(err)
+	}
+	srv, urls := start(t, 1, "serve", "--root", root, "--listen", "iwarp://127.0.0.1:0", "--log-level", "info")
+	cl, _ := start(t, 0, "get", at(urls[0], "big"), "-o", os.DevNull, "--metrics", "127.0.0.1:0")
+	moving(t, cl)
+	cl.stop(syscall.SIGINT)
+	srv.waitStderr("msg=disconnected")
+	if s := srv.stderr(); strings.Contains(s, "catastrophic") || strings.Contains(s, "level=WARN") {
+		t.Errorf("%s", s)
+	}
+}
+
+// TestHints: what to do about an error fits the error.
+func TestHints(t *testing.T) {
+	for _, scheme := range transport.Names() {
+		root, work := t.TempDir(), t.TempDir()
+		random(t, filepath.Join(work, "f"), 10)
+		_, urls := start(t, 1, "serve", "--root", root, "--listen", listenURL(scheme, "127.0.0.1"))
+		fails(t, 1, "--writable", "put", filepath.Join(work, "f"), at(urls[0], "x"))
+		if r := run(t, "get", at(urls[0], "none"), "-o", filepath.Join(work, "x")); r.code != 1 || strings.Contains(r.last(), "--writable") || !strings.Contains(r.last(), "check the path") {
+			t.Errorf("%s: %s", scheme, r.last())
+		}
+	}
+	if runtime.GOOS != "windows" && os.Getuid() != 0 { // root may read everything
+		secret := filepath.Join(t.TempDir(), "f")
+		random(t, secret, 10)
+		os.Chmod(secret, 0)
+		if r := run(t, "put", secret, "tcp://127.0.0.1:1/x"); r.code != 1 || strings.Contains(r.last(), "1023") {
+			t.Errorf("%s", r.last())
+		}
+	}
+}
+
+// TestBackslash: a backslash is a character like others where paths have
+// another separator.
+func TestBackslash(t *testing.T) {
+	if filepath.Separator == '\\' {
+		t.Skip("SKIPPED: a backslash separates here")
+	}
+	for _, scheme := range transport.Names() {
+		root, work := t.TempDir(), t.TempDir()
+		body := random(t, filepath.Join(work, `a\b`), 1000)
+		_, urls := start(t, 1, "serve", "--root", root, "--writable", "--listen", listenURL(scheme, "127.0.0.1"))
+		good(t, "put", filepath.Join(work, `a\b`), at(urls[0], ""))
+		same(t, filepath.Join(root, `a\b`), body)
+		good(t, "get", at(urls[0], `a%5Cb`), "-o", filepath.Join(work, "back"))
+		same(t, filepath.Join(work, "back"), body)
+	}
+}

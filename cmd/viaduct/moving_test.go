@@ -1,0 +1,29 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"regexp"
+	"testing"
+)
+
+var (
+	metricsURL = regexp.MustCompile(`url=(http://\S+)`)
+	moved      = regexp.MustCompile(`viaduct_payload_bytes_total\{[^}]*\} [1-9]`)
+)
+
+// moving waits until a client that was started with --metrics has moved bytes.
+func moving(t *testing.T, p *proc) {
+	t.Helper()
+	p.waitStderr("url=http://")
+	u := metricsURL.FindStringSubmatch(p.stderr())[1]
+	eventually(t, "bytes on their way", func() bool {
+		r, err := http.Get(u)
+		if err != nil {
+			return false
+		}
+		defer r.Body.Close()
+		b, err := io.ReadAll(r.Body)
+		return err == nil && moved.Match(b)
+	})
+}

@@ -1,0 +1,238 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"viaduct/cmd/viaduct/internal/transport"
+)
+
+// TestGetInto: get writes into a directory, into a device and into a pipe.
+func TestGetInto(t *testing.T) {
+	for _, scheme := range transport.Names() {
+		t.Run(scheme, func(t *testing.T) {
+			root, work := t.TempDir(), t.TempDir()
+			body := random(t, filepath.Join(root, "f"), 300_000)
+			os.Mkdir(filepath.Join(root, "d"), 0o700)
+			_, urls := start(t, 1, "serve", "--root", root, "--listen", listenURL(scheme, "127.0.0.1"))
+			u := at(urls[0], "f")
+
+			good(t, "get", u, "-o", work)
+			same(t, filepath.Join(work, "f"), body)
+			os.Remove(filepath.Join(work, "f"))
+			good(t, "get", u, "-o", work+"/")
+			same(t, filepath.Join(work, "f"), body)
+			fails(t, 1, "there is no directory", "get", u, "-o", filepath.Join(work, "none")+"/")
+
+			if d := document(t, good(t, "get", u, "-o", os.DevNull, "--json")); d["verified"] != true || d["bytes"] != 300000.0 {
+				t.Errorf("%v", d)
+			}
+			fails(t, 2, "--resume", "get", u, "-o", os.DevNull, "--resume")
+
+			fifo := filepath.Join(work, "fifo")
+			if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			cl, _ := start(t, 0, "get", u, "-o", fifo)
+			r, err := os.Open(fifo)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.SetReadDeadline(time.Now().Add(patience))
+			if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, body) {
+				t.Errorf("%d bytes through the pipe, %v", len(got), err)
+			}
+			r.Close()
+			if code := cl.wait(); code != 0 {
+				t.Errorf("exit %d: %s", code, cl.stderr())
+			}
+			// A pipe without a reader does not hold an interrupted command.
+			cl, _ = start(t, 0, "get", u, "-o", fifo)
+			select {
+			case <-cl.done:
+				t.Errorf("ended without a reader: %s", cl.stderr())
+			case <-time.After(100 * time.Millisecond):
+			}
+			soon(t, cl, syscall.SIGINT, 1)
+			if got := strings.Join(files(t, work), " "); got != "f fifo" {
+				t.Errorf("left %s", got)
+			}
+
+			// A directory is no file, over HTTP neither.
+			fails(t, 1, "is a directory", "get", at(urls[0], "d"), "-o", filepath.Join(work, "x"))
+			fails(t, 1, "is a directory", "get", at(urls[0], "d/"), "-o", filepath.Join(work, "x"))
+			if got := strings.Join(files(t, work), " "); got != "f fifo" {
+				t.Errorf("left %s", got)
+			}
+		})
+	}
+}
+
+// soon ends a command by a signal and wants it to be over within a second, and
+// what a loaded machine takes for little.
+func soon(t *testing.T, p *proc, s syscall.Signal, code int) {
+	t.Helper()
+	began := time.Now()
+	if got := p.stop(s); got != code {
+		t.Errorf("viaduct %s: exit %d, want %d\n%s", p.cmd.Args[1], got, code, p.stderr())
+	}
+	if d := time.Since(began); d > interruptBound {
+		t.Errorf("viaduct %s ended after %v", p.cmd.Args[1], d)
+	}
+}
+
+// interruptBound is above the 0.7 seconds that an interrupted command waits for
+// a peer, and below the 2, 3, 5 and 10 seconds of the protocols' own timers.
+const interruptBound = 1800 * time.Millisecond
+
+// TestInterruptStopped: a peer that has stopped does not hold a command up.
+func TestInterruptStopped(t *testing.T) {
+	root := t.TempDir()
+	if f, err := os.Create(filepath.Join(root, "big")); err != nil || f.Truncate(1<<40) != nil {
+		t.Fatal(err)
+	}
+	for _, scheme := range transport.Names() {
+		t.Run(scheme, func(t *testing.T) {
+			srv, urls := start(t, 1, "serve", "--root", root, "--listen", listenURL(scheme, "127.0.0.1"))
+			cl, _ := start(t, 0, "get", at(urls[0], "big"), "-o", os.DevNull, "--metrics", "127.0.0.1:0")
+			moving(t, cl)
+			srv.cmd.Process.Signal(syscall.SIGSTOP)
+			soon(t, cl, syscall.SIGINT, 1)
+			srv.cmd.Process.Kill()
+
+			srv, urls = start(t, 1, "echo", "--listen", listenURL(scheme, "127.0.0.1"))
+			cl, _ = start(t, 0, "ping", urls[0], "-c", "0", "-i", "1ms")
+			cl.line()
+			srv.cmd.Process.Signal(syscall.SIGSTOP)
+			soon(t, cl, syscall.SIGINT, 0)
+			srv.cmd.Process.Kill()
+
+			// The other way round: the server of a client that has stopped.
+			srv, urls = start(t, 1, "echo", "--listen", listenURL(scheme, "127.0.0.1"))
+			cl, _ = start(t, 0, "ping", urls[0], "-c", "0", "-i", "1ms")
+			cl.line()
+			cl.cmd.Process.Signal(syscall.SIGSTOP)
+			soon(t, srv, syscall.SIGINT, 0)
+			cl.cmd.Process.Kill()
+
+			srv, urls = start(t, 1, "serve", "--root", root, "--listen", listenURL(scheme, "127.0.0.1"))
+			cl, _ = start(t, 0, "get", at(urls[0], "big"), "-o", os.DevNull, "--metrics", "127.0.0.1:0")
+			moving(t, cl)
+			cl.cmd.Process.Signal(syscall.SIGSTOP)
+			soon(t, srv, syscall.SIGTERM, 0)
+			cl.cmd.Process.Kill()
+		})
+	}
+}
+
+// TestOnePart: two gets of one name do not write into one file.
+func TestOnePart(t *testing.T) {
+	root, work := t.TempDir(), t.TempDir()
+	body := random(t, filepath.Join(root, "f"), 100_000)
+	if f, err := os.Create(filepath.Join(root, "big")); err != nil || f.Truncate(1<<40) != nil {
+		t.Fatal(err)
+	}
+	_, urls := start(t, 1, "serve", "--root", root, "--listen", "tcp://127.0.0.1:0")
+	out := filepath.Join(work, "out")
+	first, _ := start(t, 0, "get", at(urls[0], "big"), "-o", out)
+	eventually(t, "a part", func() bool { st, err := os.Stat(out + ".part"); return err == nil && st.Size() > 0 })
+	fails(t, 1, "another process is writing", "get", at(urls[0], "f"), "-o", out)
+	fails(t, 1, "another process is writing", "get", at(urls[0], "f"), "-o", out, "--resume")
+	if st, err := os.Stat(out + ".part"); err != nil || st.Size() == 0 {
+		t.Errorf("the part of the first was cut: %v", err)
+	}
+	first.cmd.Process.Kill()
+	first.wait()
+	good(t, "get", at(urls[0], "f"), "-o", out) // a part that nothing holds is no hindrance
+	same(t, out, body)
+}
+
+// TestServerDies: a ping whose server is killed still tells what it measured,
+// and no verb blames itself.
+func TestServerDies(t *testing.T) {
+	root := t.TempDir()
+	if f, err := os.Create(filepath.Join(root, "big")); err != nil || f.Truncate(1<<40) != nil {
+		t.Fatal(err)
+	}
+	for _, scheme := range transport.Names() {
+		t.Run(scheme, func(t *testing.T) {
+			srv, urls := start(t, 1, "echo", "--listen", listenURL(scheme, "127.0.0.1"))
+			cl, _ := start(t, 0, "ping", urls[0], "-c", "0", "-i", "1ms")
+			cl.line()
+			srv.cmd.Process.Kill()
+			if code := cl.wait(); code != 1 {
+				t.Errorf("ping: exit %d", code)
+			}
+			last := ""
+			for l := range cl.out {
+				last = l
+			}
+			if !strings.Contains(last, "min/median/p90/p99/max") {
+				t.Errorf("last line %q", last)
+			}
+			blamed(t, cl)
+
+			for _, verb := range []string{"get", "put"} {
+				srv, urls := start(t, 1, "serve", "--root", t.TempDir(), "--writable", "--listen", listenURL(scheme, "127.0.0.1"))
+				args := []string{"put", filepath.Join(root, "sparse"), at(urls[0], "x")}
+				if verb == "get" {
+					srv.cmd.Process.Kill()
+					srv, urls = start(t, 1, "serve", "--root", root, "--listen", listenURL(scheme, "127.0.0.1"))
+					args = []string{"get", at(urls[0], "big"), "-o", os.DevNull}
+				} else if f, err := os.Create(args[1]); err != nil || f.Truncate(400<<20) != nil {
+					t.Fatal(err)
+				}
+				cl, _ := start(t, 0, append(args, "--metrics", "127.0.0.1:0")...)
+				moving(t, cl)
+				srv.cmd.Process.Kill()
+				if code := cl.wait(); code == 0 && verb == "get" {
+					t.Errorf("%s: exit 0", verb)
+				} else if code != 0 {
+					blamed(t, cl)
+				}
+			}
+		})
+	}
+}
+
+func blamed(t *testing.T, p *proc) {
+	t.Helper()
+	if s := p.stderr(); strings.Contains(s, "use of closed") || strings.Contains(s, "--log-level debug") {
+		t.Errorf("%s", s)
+	}
+}
+
+// TestTruncated: a file that is cut short while it is fetched is named as what
+// it is, on both sides.
+func TestTruncated(t *testing.T) {
+	for _, scheme := range []string{"iwarp", "fcvi"} {
+		t.Run(scheme, func(t *testing.T) {
+			root := t.TempDir()
+			big := filepath.Join(root, "big")
+			if f, err := os.Create(big); err != nil || f.Truncate(1<<40) != nil {
+				t.Fatal(err)
+			}
+			srv, urls := start(t, 1, "serve", "--root", root, "--listen", listenURL(scheme, "127.0.0.1"))
+			cl, _ := start(t, 0, "get", at(urls[0], "big"), "-o", os.DevNull, "--metrics", "127.0.0.1:0")
+			moving(t, cl)
+			if err := os.Truncate(big, 1000); err != nil {
+				t.Fatal(err)
+			}
+			code := cl.wait()
+			// Over FC-VI the end of the connection may overtake the report.
+			reported := scheme == "fcvi" || strings.Contains(cl.stderr(), "shrank")
+			if code != 1 || !reported || strings.Contains(cl.stderr(), "STag") {
+				t.Errorf("exit %d, %s", code, cl.stderr())
+			}
+			srv.waitStderr("the file shrank")
+		})
+	}
+}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestSmallMTU: files longer than the longest message that a connection agreed on
+// come and go whole. [V-14] [VIT-3.2-5]
+func TestSmallMTU(t *testing.T) {
+	for _, scheme := range []string{"vitcp", "fcvi", "iwarp"} {
+		for _, mtu := range []string{"65536", "1000"} {
+			t.Run(scheme+" "+mtu, func(t *testing.T) {
+				root, out := t.TempDir(), filepath.Join(t.TempDir(), "f")
+				body := random(t, filepath.Join(root, "f"), 300_000)
+				_, urls := start(t, 1, "serve", "--root", root, "--writable", "--listen", listenURL(scheme, "127.0.0.1")+"?mtu="+mtu)
+				u, _, _ := strings.Cut(urls[0], "?") // the agreed one is the lesser
+				good(t, "get", at(u, "f"), "-o", out)
+				same(t, out, body)
+				good(t, "put", out, at(u, "g"))
+				same(t, filepath.Join(root, "g"), body)
+			})
+		}
+	}
+}
+
+// TestServeOnePort: one server listens for two discriminators on one port.
+// [VIT-2.2.2.2.1-2]
+func TestServeOnePort(t *testing.T) {
+	root, work := t.TempDir(), t.TempDir()
+	body := random(t, filepath.Join(root, "f"), 1000)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	u := fmt.Sprintf("vitcp://%s/", l.Addr())
+	_, urls := start(t, 2, "serve", "--root", root, "--listen", u+"a", "--listen", u+"b")
+	for _, url := range urls {
+		out := filepath.Join(work, "out")
+		good(t, "get", at(url, "f"), "-o", out)
+		same(t, out, body)
+		os.Remove(out)
+	}
+	fails(t, 1, "in use", "serve", "--root", root, "--listen", u+"c") // another process
+}
