@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"viaduct/interop/perftest"
 	"viaduct/iwarp"
-	"viaduct/iwarp/perftest"
 )
 
 // bandwidth are the runs of perftest's tools in a mode.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"viaduct/iwarp/perftest"
+	"viaduct/interop/perftest"
 )
 
 // A recording is a conversation between two guests that is kept for replay.

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"viaduct/internal/testkit"
-	"viaduct/iwarp/mpa"
-	"viaduct/iwarp/perftest"
+	"viaduct/internal/wire/mpa"
+	"viaduct/interop/perftest"
 )
 
 // TestReframe copies every recorded conversation. Each frame has to be one

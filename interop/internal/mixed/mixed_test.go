@@ -1,0 +1,148 @@
+package mixed
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"viaduct/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+var small = Plan{Seed: 1, For: 300 * time.Millisecond, MaxBytes: 20_000, Window: 4}
+
+// pair runs a plan over loopback and returns what both ends did.
+func pair(t *testing.T, transport string, p Plan, wrap func(net.Conn) net.Conn) (ends [2]Tally, errs [2]error) {
+	t.Helper()
+	node, err := Open(transport, Settings{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dials, err := Open(transport, Settings{WrapConn: wrap})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	accepting, stop := context.WithCancel(ctx)
+	defer stop()
+	var once sync.Once
+	served := make(chan struct{})
+	at, wait, err := node.Listen(accepting, "127.0.0.1:0", p, func(c Conn) {
+		ends[1], errs[1] = c.Run(ctx)
+		once.Do(func() { close(served) })
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := dials.Dial(ctx, at, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ends[0], errs[0] = c.Run(ctx)
+	<-served
+	stop()
+	wait()
+	for _, n := range []Node{node, dials} {
+		if n.Regions() != 0 {
+			t.Errorf("%d regions are left", n.Regions())
+		}
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	return ends, errs
+}
+
+func TestTransports(t *testing.T) {
+	for _, transport := range Transports() {
+		t.Run(transport, func(t *testing.T) {
+			ends, errs := pair(t, transport, small, nil)
+			for i, e := range ends {
+				if errs[i] != nil {
+					t.Errorf("end %d: %v", i, errs[i])
+				}
+				if !e.Orderly || e.Digest == "" || e.Sends == 0 || e.ReceivedBytes == 0 {
+					t.Errorf("end %d: %+v", i, e)
+				}
+				if transport != "tcp" && transport != "sdp" && (e.Writes == 0 || e.Reads == 0 || e.Posted != e.Completed) {
+					t.Errorf("end %d: %+v", i, e)
+				}
+			}
+			t.Logf("%+v", ends[0])
+		})
+	}
+}
+
+// cut resets the connection below after so many bytes.
+type cut struct {
+	net.Conn
+	left int
+}
+
+func (c *cut) Write(b []byte) (int, error) {
+	if c.left -= len(b); c.left < 0 {
+		c.Conn.(*net.TCPConn).SetLinger(0)
+		c.Conn.Close()
+		return 0, net.ErrClosed
+	}
+	return c.Conn.Write(b)
+}
+
+// TestCut: a connection that is cut ends at both ends with an error that is no
+// broken promise, and all that was posted completes.
+func TestCut(t *testing.T) {
+	for _, transport := range Transports()[1:] {
+		for _, after := range []int{3000, 100_000} {
+			t.Run(transport, func(t *testing.T) {
+				ends, errs := pair(t, transport, small, func(c net.Conn) net.Conn { return &cut{c, after} })
+				for i, e := range ends {
+					if errs[i] == nil || errors.Is(errs[i], ErrBroken) || errors.Is(errs[i], context.DeadlineExceeded) {
+						t.Errorf("end %d: %v", i, errs[i])
+					}
+					if e.Orderly || e.Posted != e.Completed {
+						t.Errorf("end %d: %+v", i, e)
+					}
+				}
+			})
+		}
+	}
+}
+
+// flip makes one bit of what is read wrong, behind so many bytes.
+type flip struct {
+	net.Conn
+	left int
+}
+
+func (c *flip) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.left >= 0 && n > c.left {
+		b[c.left] ^= 4
+	}
+	c.left -= n
+	return n, err
+}
+
+// TestFlip: what goes wrong above TCP is caught by MPA's CRC, under iWARP and
+// SDP, and by that of Fibre Channel's frames: the connection ends, and no wrong
+// byte is delivered.
+func TestFlip(t *testing.T) {
+	for _, transport := range []string{"sdp", "iwarp", "fcvi"} {
+		for _, behind := range []int{50_000, 123_457, 200_001} {
+			t.Run(transport, func(t *testing.T) {
+				ends, errs := pair(t, transport, small, func(c net.Conn) net.Conn { return &flip{c, behind} })
+				switch {
+				case errors.Is(errs[0], ErrBroken) || errors.Is(errs[1], ErrBroken):
+					t.Errorf("wrong bytes, or a completion too few: %v, %v", errs[0], errs[1])
+				case errs[0] == nil || errs[1] == nil || ends[0].Orderly:
+					t.Errorf("not noticed: %v, %v", errs[0], errs[1])
+				}
+			})
+		}
+	}
+}

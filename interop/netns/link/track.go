@@ -1,0 +1,121 @@
+package link
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// The fields of a TCP segment over IPv4 that are needed here.
+type segment struct {
+	src, dst         netip.AddrPort
+	seq, ack         uint32
+	syn, rst, hasAck bool
+	length           int // of sequence space
+}
+
+const (
+	protocolTCP = 6
+	tcpLen      = 20
+)
+
+// parseTCP reads a packet; ok is false for what is not TCP.
+func parseTCP(p []byte) (s segment, ok bool) {
+	if len(p) < headerEnd+tcpLen || p[0]>>4 != 4 || p[9] != protocolTCP || binary.BigEndian.Uint16(p[6:])&0x1fff != 0 {
+		return s, false
+	}
+	head := int(p[0]&15) * 4
+	if head < headerEnd || len(p) < head+tcpLen {
+		return s, false
+	}
+	t := p[head:]
+	port := func(b []byte, at int) netip.AddrPort {
+		a, _ := netip.AddrFromSlice(b)
+		return netip.AddrPortFrom(a, binary.BigEndian.Uint16(t[at:]))
+	}
+	s = segment{src: port(p[12:16], 0), dst: port(p[16:20], 2), seq: binary.BigEndian.Uint32(t[4:]), ack: binary.BigEndian.Uint32(t[8:]),
+		syn: t[13]&2 != 0, rst: t[13]&4 != 0, hasAck: t[13]&16 != 0}
+	s.length = max(0, len(t)-int(t[12]>>4)*4)
+	for _, f := range []byte{1, 2} { // FIN and SYN count
+		if t[13]&f != 0 {
+			s.length++
+		}
+	}
+	return s, true
+}
+
+// reset makes the packet that answers s with a reset, as RFC 9293 has it of a
+// host that does not know the connection.
+func (s segment) reset() []byte {
+	p := make([]byte, headerEnd+tcpLen)
+	p[0], p[8], p[9] = 0x45, 64, protocolTCP
+	binary.BigEndian.PutUint16(p[2:], uint16(len(p)))
+	src, dst := s.dst.Addr().As4(), s.src.Addr().As4()
+	copy(p[12:], src[:])
+	copy(p[16:], dst[:])
+	t := p[headerEnd:]
+	binary.BigEndian.PutUint16(t, s.dst.Port())
+	binary.BigEndian.PutUint16(t[2:], s.src.Port())
+	t[12], t[13] = 5<<4, 4
+	if s.hasAck {
+		binary.BigEndian.PutUint32(t[4:], s.ack)
+	} else {
+		t[13] |= 16
+		binary.BigEndian.PutUint32(t[8:], s.seq+uint32(s.length))
+	}
+	binary.BigEndian.PutUint16(p[10:], checksum(p[:headerEnd], 0))
+	pseudo := sum(p[12:20], 0) + protocolTCP + tcpLen
+	binary.BigEndian.PutUint16(t[16:], checksum(t, pseudo))
+	return p
+}
+
+func sum(b []byte, s uint32) uint32 {
+	for ; len(b) >= 2; b = b[2:] {
+		s += uint32(binary.BigEndian.Uint16(b))
+	}
+	if len(b) == 1 {
+		s += uint32(b[0]) << 8
+	}
+	return s
+}
+
+func checksum(b []byte, s uint32) uint16 {
+	for s = sum(b, s); s > 0xffff; {
+		s = s>>16 + s&0xffff
+	}
+	return ^uint16(s)
+}
+
+// A tracker knows the connections whose beginning it has seen, as the connection
+// tracking of a firewall does. It is for one goroutine at a time.
+type tracker struct{ flows map[[2]netip.AddrPort]bool }
+
+func (t *tracker) key(s segment) [2]netip.AddrPort {
+	if s.src.Compare(s.dst) < 0 {
+		return [2]netip.AddrPort{s.src, s.dst}
+	}
+	return [2]netip.AddrPort{s.dst, s.src}
+}
+
+// allow tells whether a packet may pass. If not, the sender gets reset, nil if it
+// gets nothing.
+func (t *tracker) allow(p []byte) (pass bool, reset []byte) {
+	s, ok := parseTCP(p)
+	if !ok {
+		return true, nil
+	}
+	k := t.key(s)
+	switch {
+	case s.syn && !s.hasAck:
+		t.flows[k] = true
+		return true, nil
+	case t.flows[k]:
+		return true, nil
+	case s.rst:
+		return false, nil
+	}
+	return false, s.reset()
+}
+
+// forget makes all connections unknown: the next packet of each is answered by a
+// reset.
+func (t *tracker) forget() { clear(t.flows) }

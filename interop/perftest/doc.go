@@ -1,0 +1,50 @@
+// Package perftest speaks the exchange of the bandwidth tests of the Linux RDMA
+// tools (ib_write_bw, ib_read_bw and ib_send_bw with -R) in both roles, so that
+// they can be run against this stack: one direction, one queue pair, a fixed
+// number of messages of one size.
+//
+//	client                                             server
+//	  |=========== control stream: no Reads =============>|
+//	  | version, buffer and cache line, MTU               |
+//	  |<------------- one Send each, each way ----------->|
+//	  | keys, twice, still empty; in between the server   |
+//	  | listens again and the client connects again       |
+//	  |============ data stream: 128 Reads or none ======>|
+//	  | keys, three times; four with ib_send_bw           |
+//	  |<------------------------------------------------->|
+//	  |                                                   |
+//	  | RDMA Writes, Read Requests or Sends on the data   |
+//	  | stream; for Sends the server writes its count     |
+//	  | of messages into the client's memory now and then |
+//	  |                                                   |
+//	  | keys; report in five numbers  (not ib_send_bw)    |
+//	  |<------------------------------------------------->|
+//	  | keys: done                                        |
+//	  |<------------------------------------------------->|
+//	  |============== both streams close =================|
+//
+// The client speaks first each time and the server answers in kind. The version
+// is a text of 16 bytes, numbers are big-endian, bandwidths are IEEE 754
+// doubles in units of 2^20 bytes per second. A count of received messages is
+// written in the byte order of the server's processor; it is little-endian
+// here. There is no document for any of this: it is how version 4.5 of the
+// tools behaves, which calls its exchange 6.06.
+//
+//	l, err := iwarp.Listen(":18515", perftest.Config(nil, opt))
+//	res, err := perftest.Serve(ctx, l, opt)   // for ib_write_bw -R -s 4096 -n 1000 host
+//
+//	res, err := perftest.Dial(ctx, "192.0.2.1:18515", nil, opt)
+//
+// Size and count have to be the same at both ends; nothing in the exchange
+// tells them before the end.
+//
+// # Contents
+//
+// The tools send memory filled by the C library's random numbers and never look
+// at what arrives. With Options.Verify this package does: the generator of the
+// GNU C library adds earlier numbers to make the next, which leaves a rule
+// between the bytes that holds whatever the seed was. See fillRandom.
+//
+// Not here: latency tests, both directions at once, several queue pairs, events
+// instead of polling, a duration instead of a count.
+package perftest

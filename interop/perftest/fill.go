@@ -1,0 +1,115 @@
+package perftest
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+)
+
+// The tools fill their memory with the low bytes of the numbers of rand, which
+// in the GNU C library are r[i]>>1 of
+//
+//	r[i] = r[i-3] + r[i-31]  (mod 2^32)
+//
+// The bit that is shifted out may carry into the sum, so that each byte is the
+// sum of those 3 and 31 before it, or one more. A wrong or misplaced byte
+// breaks that with a chance of 254 in 256, and in three places.
+const (
+	lagShort = 3
+	lagLong  = 31
+)
+
+// fillRandom fills b so that checkRandom is content, from a seed of its own.
+func fillRandom(b []byte) {
+	var r [lagLong]uint32
+	for i := range r {
+		r[i] = rand.Uint32()
+	}
+	for i := range b {
+		k := i % lagLong
+		if i >= lagLong {
+			r[k] += r[(k+lagLong-lagShort)%lagLong]
+		}
+		b[i] = byte(r[k] >> 1)
+	}
+}
+
+// checkRandom returns the index of the first byte of b that the generator would
+// not have made, or -1.
+func checkRandom(b []byte) int {
+	for i := lagLong; i < len(b); i++ {
+		if d := b[i] - b[i-lagShort] - b[i-lagLong]; d > 1 {
+			return i
+		}
+	}
+	return -1
+}
+
+// A layout says where messages lie in a buffer. Small ones go round a cycle of
+// slots, each of whole cache lines; large ones all take the same place.
+type layout struct {
+	size  int // of a message
+	cycle int // of the slots, bytes
+	line  int // cache line, bytes
+}
+
+// stride is the distance of two slots.
+func (l layout) stride() int {
+	return max(l.line, (l.size+l.line-1)/l.line*l.line)
+}
+
+// slots is how many there are.
+func (l layout) slots() int {
+	if l.size > l.cycle/2 {
+		return 1
+	}
+	return l.cycle / l.stride()
+}
+
+// offset is where message i lies.
+func (l layout) offset(i int) int { return i % l.slots() * l.stride() }
+
+// span is the length of a buffer in one direction.
+func (l layout) span() int { return max(l.size, l.cycle) }
+
+// An image is the buffer that messages were sent or read from, as far as they
+// have shown it.
+type image struct {
+	layout
+	b    []byte
+	seen int // slots
+}
+
+func newImage(l layout) *image { return &image{layout: l, b: make([]byte, l.span())} }
+
+// add takes message i, in order: a slot seen before has to be the same again.
+func (m *image) add(i int, msg []byte) error {
+	at := m.b[m.offset(i):][:m.size]
+	if i < m.slots() {
+		copy(at, msg)
+		m.seen++
+		return nil
+	}
+	if !bytes.Equal(at, msg) {
+		k := 0
+		for at[k] == msg[k] {
+			k++
+		}
+		return fmt.Errorf("%w: message %d, byte %d of %d is %#02x, earlier it was %#02x", ErrContents, i, k, m.size, msg[k], at[k])
+	}
+	return nil
+}
+
+// check looks at the slots seen: together if they touch, else each alone.
+func (m *image) check() error {
+	runs, length := m.seen, m.size
+	if m.stride() == m.size {
+		runs, length = min(1, m.seen), m.seen*m.size
+	}
+	for r := range runs {
+		if k := checkRandom(m.b[r*m.stride():][:length]); k >= 0 {
+			return fmt.Errorf("%w: byte %d of %d of the peer's memory does not follow from those before it", ErrContents, r*m.stride()+k, m.span())
+		}
+	}
+	return nil
+}

@@ -1,0 +1,20 @@
+package perftest
+
+import (
+	"golang.org/x/sys/unix"
+
+	"viaduct/iwarp"
+)
+
+// unacknowledged returns how many bytes TCP has neither sent nor had
+// acknowledged; ok is false if there is no socket to ask.
+func unacknowledged(q *iwarp.QueuePair) (n int, ok bool) {
+	raw, err := q.SyscallConn()
+	if err != nil {
+		return 0, false
+	}
+	if e := raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ) }); e != nil || err != nil {
+		return 0, false
+	}
+	return n, true
+}

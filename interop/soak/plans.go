@@ -1,0 +1,29 @@
+package main
+
+import (
+	"time"
+
+	"viaduct/interop/internal/mixed"
+)
+
+// A behaviour is what a connection does, by the plan of its listener and by
+// whether the client kills it.
+type behaviour struct {
+	name   string
+	weight int
+	plan   mixed.Plan
+	killed bool // at a random moment, by this client
+}
+
+// Few connections move much and many move little, so that 200 leave a machine of
+// two processors time for other things.
+var behaviours = []behaviour{
+	{"comes and goes", 30, mixed.Plan{Seed: 1, For: 20 * time.Millisecond, Rate: 200_000, MaxBytes: 4000, Window: 2}, false},
+	{"transfers", 25, mixed.Plan{Seed: 2, For: 3 * time.Second, Rate: 30_000, MaxBytes: 16_000, Window: 4}, false},
+	{"transfers much", 3, mixed.Plan{Seed: 3, For: 2 * time.Second, Rate: 3_000_000, MaxBytes: 60_000, Window: 8}, false},
+	{"idles", 27, mixed.Plan{Seed: 4, For: time.Second, Rate: 10_000, MaxBytes: 2000, Window: 2, Idle: 4 * time.Second}, false},
+	{"is killed", 15, mixed.Plan{Seed: 2, For: 3 * time.Second, Rate: 30_000, MaxBytes: 16_000, Window: 4}, true},
+}
+
+// addresses are where the server listens, by transport and behaviour.
+type addresses map[string][]string

@@ -1,0 +1,27 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+)
+
+// descriptors counts the open descriptors of this process.
+func descriptors() int {
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return -1
+	}
+	return len(all) - 1 // the directory itself
+}
+
+// resident is the memory of this process in bytes.
+func resident() (n int64) {
+	b, _ := os.ReadFile("/proc/self/status")
+	for line := range strings.Lines(string(b)) {
+		if _, err := fmt.Sscanf(line, "VmRSS: %d kB", &n); err == nil {
+			return n << 10
+		}
+	}
+	return 0
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"viaduct/interop/internal/mixed"
+)
+
+// What a process holds when all connections are over.
+type holding struct {
+	Goroutines, Descriptors, Regions int
+	Heap, RSS                        int64 // bytes
+}
+
+// counts of connections since the start.
+type counts struct {
+	Orderly, Early uint64 // how they ended
+	Bytes          uint64 // verified here
+	Requests       uint64 // posted and completed
+	Wrong          string // the first broken promise
+}
+
+// A report is an answer of the server.
+type report struct {
+	Holding holding
+	Counts  counts
+	Open    []string // connections that did not end
+}
+
+// total adds up what connections did.
+type total struct {
+	orderly, early, bytes, requests atomic.Uint64
+	wrong                           atomic.Pointer[string]
+}
+
+func (t *total) add(tally mixed.Tally, err error) {
+	t.bytes.Add(tally.ReceivedBytes)
+	t.requests.Add(tally.Completed)
+	switch {
+	case errors.Is(err, mixed.ErrBroken):
+		s := err.Error()
+		t.wrong.CompareAndSwap(nil, &s)
+	case err != nil:
+		t.early.Add(1)
+	default:
+		t.orderly.Add(1)
+	}
+}
+
+func (t *total) counts() counts {
+	c := counts{Orderly: t.orderly.Load(), Early: t.early.Load(), Bytes: t.bytes.Load(), Requests: t.requests.Load()}
+	if s := t.wrong.Load(); s != nil {
+		c.Wrong = *s
+	}
+	return c
+}
+
+// hold measures this process. It waits until what connections left behind has
+// ended: the least of several looks counts.
+func hold(regions func() int, limit time.Duration) holding {
+	best := holding{Goroutines: 1 << 30}
+	for end := time.Now().Add(limit); ; time.Sleep(200 * time.Millisecond) {
+		h := holding{Goroutines: runtime.NumGoroutine(), Descriptors: descriptors(), Regions: regions()}
+		if h.Goroutines+h.Descriptors+h.Regions < best.Goroutines+best.Descriptors+best.Regions {
+			best = h
+		}
+		if time.Now().After(end) {
+			break
+		}
+	}
+	debug.FreeOSMemory()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	best.Heap, best.RSS = int64(m.HeapAlloc), resident()
+	return best
+}
+
+// serve is the server process: it prints where it listens, then answers each
+// line of standard input with a report, until that ends.
+func serve(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	at := addresses{}
+	var nodes []mixed.Node
+	var waits []func()
+	var sum total
+	var open openings
+	for _, transport := range mixed.Transports() {
+		for _, b := range behaviours {
+			n, err := mixed.Open(transport, mixed.Settings{Patience: time.Minute})
+			if err != nil {
+				return err
+			}
+			defer n.Close()
+			nodes = append(nodes, n)
+			a, wait, err := n.Listen(ctx, "127.0.0.1:0", b.plan, func(c mixed.Conn) {
+				defer open.add(transport + ", one that " + b.name)()
+				// The client decides when it ends; this only bounds a hang.
+				run, cancel := context.WithTimeoutCause(ctx, b.plan.For+b.plan.Idle+2*patience, errHang)
+				defer cancel()
+				t, err := c.Run(run)
+				if errors.Is(err, errHang) {
+					err = errors.Join(mixed.ErrBroken, err)
+				}
+				if err != nil {
+					err = fmt.Errorf("%s, a connection that %s, %+v: %w", transport, b.name, t, err)
+				}
+				sum.add(t, err)
+			})
+			if err != nil {
+				return err
+			}
+			at[transport] = append(at[transport], a)
+			waits = append(waits, wait)
+		}
+	}
+	out := json.NewEncoder(os.Stdout)
+	if err := out.Encode(at); err != nil {
+		return err
+	}
+	regions := func() (all int) {
+		for _, n := range nodes {
+			all += n.Regions()
+		}
+		return all
+	}
+	var stuck []string // that did not end in an earlier round
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		begin, left := time.Now(), open.list()
+		if known := slices.Sorted(slices.Values(left)); len(left) > 0 && slices.Equal(known, stuck) {
+			begin = begin.Add(-patience) // they had their time
+		}
+		for late := left; len(left) > 0 && time.Since(begin) < patience; left = open.list() {
+			if late != nil && time.Since(begin) > settle {
+				fmt.Fprintf(os.Stderr, "after %v not ended yet: %s\n", settle, strings.Join(left, "; "))
+				late = nil
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		if took := time.Since(begin); took > settle && len(left) == 0 {
+			fmt.Fprintf(os.Stderr, "it ended %v after the round\n", took.Round(time.Second))
+		}
+		if stuck = slices.Sorted(slices.Values(left)); len(left) > 0 && time.Since(begin) < 2*patience {
+			pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
+		}
+		if err := out.Encode(report{hold(regions, settle), sum.counts(), left}); err != nil {
+			return err
+		}
+	}
+	stop()
+	for _, wait := range waits {
+		wait()
+	}
+	return lines.Err()
+}
+
+// errHang is why a connection is ended that did not come to an end.
+var errHang = errors.New("the connection did not come to an end")
+
+// patience is how long connections may take to end whose other end is gone. The
+// kernel tells of most at once; FC-VI's timers take longest.
+const patience = 100 * time.Second
+
+// openings are the connections that are open.
+type openings struct {
+	mu   sync.Mutex
+	next int
+	all  map[int]string
+}
+
+func (o *openings) add(what string) (end func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.all == nil {
+		o.all = map[int]string{}
+	}
+	n := o.next
+	o.next++
+	o.all[n] = fmt.Sprintf("%s, since %s (%d)", what, time.Now().Format(time.TimeOnly), n)
+	return func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		delete(o.all, n)
+	}
+}
+
+func (o *openings) list() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Collect(maps.Values(o.all))
+}
+
+// settle is how long what a connection leaves behind may take to end. SDP and
+// iWARP give a peer 5 s to close.
+const settle = 6 * time.Second
