@@ -5,7 +5,6 @@
 //
 //	vi        VI Architecture: NIC, VI, descriptors, work and completion queues
 //	vitcp     the VI provider over TCP (draft-dicecco-vitcp-00)
-//	fc        Fibre Channel in software: frames, exchanges, sequences, ports
 //	fcvi      the VI provider over Fibre Channel (FC-VI, ISO/IEC 14165-331)
 //	iwarp     the RDMAP stream over MPA and DDP: verbs for Go (RFC 5040, 5041, 5044, 6581, 7306)
 //	sdp       the Sockets Direct Protocol over iWARP: net.Conn and net.Listener
@@ -15,17 +14,13 @@
 // that wants registered memory and one-sided transfers takes vi with a
 // provider, or iwarp.
 //
-// # What a dissector or a test imports
-//
-// The wire formats stand beside their engines, each a package without input or
-// output: vitcp/vitcpwire, fcvi/iu, iwarp/mpa, iwarp/ddp, iwarp/rdmap and
-// sdp/sdpwire. They promise nothing before version 1.
-//
 // # What is shared
 //
 // Every protocol stands on the same three packages: internal/regmem (memory
 // regions), internal/queue (work and completion queues) and internal/frameio
-// (framed input and output on a stream).
+// (framed input and output on a stream). Each wire format is a package of its
+// own, without input or output, below internal/wire. Fibre Channel in software
+// is internal/fc.
 //
 // The command is cmd/viaduct. ARCHITECTURE.md draws how it fits together, and
 // docs/conformance.md says which requirement of which document is kept where.
