@@ -229,7 +229,10 @@ func (c *iwarpConn) Depth() (writes, reads int) { return 16, max(1, c.q.ORD()) }
 
 // failure says what ended the stream: an orderly end is io.EOF.
 func (c *iwarpConn) failure(err error) error {
-	if !errors.Is(err, iwarp.ErrFlushed) && !errors.Is(err, iwarp.ErrClosed) && !errors.Is(err, iwarp.ErrPeerClosed) {
+	switch {
+	case errors.Is(err, iwarp.ErrFlushed), errors.Is(err, iwarp.ErrClosed), errors.Is(err, iwarp.ErrPeerClosed):
+	case errors.Is(err, iwarp.ErrRemote): // the Terminate that says why names this request
+	default:
 		return err
 	}
 	select {
