@@ -46,9 +46,7 @@ type linkTerms struct {
 // queues and one TCP connection of its own. [VIT-2.2.2.2.2-1] It is driven by a frameio.Conn, in two roles that run at
 // once: the send role (Fill, Sent; fields of tx) and the receive role
 // (Receive, Direct, DirectDone, Drained; fields of rx). What both need is
-// atomic. Two marks end its work: dying, after which no message is begun or
-// taken and only the report of an error is still sent, and stopped, after
-// which nothing of the consumer may be touched any more.
+// atomic. What of it still goes on is its life; see lifeState.
 type link struct {
 	p         *Provider
 	ep        *vi.Endpoint
@@ -75,17 +73,10 @@ type link struct {
 	seqOff  atomic.Uint64 // sequence number of a send descriptor less its message number
 	nop     atomic.Bool   // a NOP is wanted if there is news
 	blocked atomic.Bool   // the send role waits for a credit or the read window
-	dying   atomic.Bool   //
-	stopped atomic.Bool   //
-	reset   atomic.Bool   // the end is a reset [V-41]
-	left    atomic.Bool   // the peer's Disconnect has arrived
-	reason  vi.StopReason // valid once stopped
+	life    life
 	fault   atomic.Pointer[fault]
 
-	gate    perturb.Mutex  // held while Sent, Failed and the like call the endpoint; Stop waits for it
-	started bool           // guarded by gate
-	once    sync.Once      // of the cause
-	cause   error          // why it broke; written once before the engine is told
+	gate    perturb.Mutex  // held while the endpoint is called without a role; Stop waits for it
 	work    sync.WaitGroup // ends when everything has
 	timerMu perturb.Mutex
 	timer   *time.Timer // guarded by timerMu: of idleNOP; nil until needed
@@ -204,13 +195,9 @@ func (l *link) told(n vitcpwire.Count) {
 // Start implements vi.Link. Before it nothing moves: the engine calls it when
 // the VI is connected. [VIT-2.2.2.1-1] [VIT-2.2.2.1-2]
 func (l *link) Start() {
-	l.gate.Lock()
-	if l.stopped.Load() {
-		l.gate.Unlock()
+	if _, moved := l.life.move(lifeStart); !moved {
 		return
 	}
-	l.started = true
-	l.gate.Unlock()
 	l.c.Start(nil)
 	if l.overdrawn {
 		l.violated(framingf("%d receive descriptors before the connection, at most %d", l.terms.peerPosted, maxCredits))
@@ -227,7 +214,7 @@ func (l *link) SendPosted() { l.c.Kick() }
 // and with flow control at once if it is running out. [VIT-3.1-NOP-2]
 // [VIT-3.1-NOP-3] [V-21]
 func (l *link) RecvPosted() {
-	if l.stopped.Load() {
+	if l.life.load().stopped() {
 		return
 	}
 	l.mine.reach(l.ep.RecvPosted())
@@ -247,7 +234,7 @@ func (l *link) tellSoon() {
 	l.timerMu.Lock()
 	defer l.timerMu.Unlock()
 	switch {
-	case l.stopped.Load():
+	case l.life.load().stopped():
 	case l.timer == nil:
 		l.timer = time.AfterFunc(idleNOP, l.idle)
 	default:
@@ -286,35 +273,37 @@ func (l *link) SleepAt(s *attend.Sleeper) bool { return l.c.SleepAt(s) }
 
 // Stop implements vi.Link. [V-18]
 func (l *link) Stop(reason vi.StopReason) {
-	l.reason = reason
-	l.stopped.Store(true)
+	e := lifeStop
+	if reason == vi.StopDisconnect {
+		e = lifeLeave
+	}
+	l.life.move(e)
 	l.c.Quiesce()
-	l.gate.Lock()
-	started := l.started
+	l.gate.Lock() // for calls of the endpoint that found the link running
 	l.gate.Unlock()
 	l.timerMu.Lock()
 	if l.timer != nil {
 		l.timer.Stop()
 	}
 	l.timerMu.Unlock()
-	l.c.Go(func() { l.wind(started) })
+	l.c.Go(l.wind)
 }
 
 // wind ends the wire and what is left of the link.
-func (l *link) wind(started bool) {
-	switch {
-	case l.reset.Load():
+func (l *link) wind() {
+	switch l.life.load() {
+	case lifeAborting:
 		l.c.Abort()
 		l.c.Close()
-	case started:
+	case lifeDiscarded:
+		l.c.Shutdown()
+		l.c.Close()
+	default:
 		// FIN after what is queued, as fillLast asks for it; then the peer's,
 		// so that what completed sends have left in the kernel is not lost to
 		// a reset; then the connection is closed. [VIT-2.2.2.2.2-2] [V-18] [VIA-6.4-20]
 		l.c.Kick()
 		l.c.CloseAfter(l.p.cfg.DrainTimeout)
-	default:
-		l.c.Shutdown()
-		l.c.Close()
 	}
 	p := l.p
 	p.mu.Lock()
@@ -331,82 +320,90 @@ func (l *link) wind(started bool) {
 // Wait implements vi.Link.
 func (l *link) Wait() { l.work.Wait() }
 
-// breaks tells why the connection breaks and has the engine break it. Only
-// the first cause counts. after, if not nil, runs before that, when no role
-// touches the consumer's memory any more; it may call the endpoint.
-func (l *link) breaks(cause error, orderly bool, after func()) {
-	l.once.Do(func() {
-		l.cause = cause
-		switch {
-		case l.stopped.Load():
-			l.log.Debug("stream ended", "err", cause) // the VI consumer disconnected before
-		case orderly:
-			l.log.Info("peer disconnected")
-		default:
-			l.log.Info("connection broken", "err", cause)
-		}
-		if f := l.p.cfg.Broken; f != nil {
-			f(l.ep.VI(), cause)
-		}
-		go func() {
-			if after != nil {
-				l.c.Quiesce()
-				l.gate.Lock()
-				if !l.stopped.Load() {
-					after()
-				}
-				l.gate.Unlock()
+// breaks tells why the connection breaks, and has the engine break it, unless the
+// engine has ended it: from is the state before. It is called for the first cause
+// alone. after, if not nil, runs before that, when no role touches the consumer's
+// memory any more; it may call the endpoint.
+func (l *link) breaks(from lifeState, cause error, orderly bool, after func()) {
+	switch {
+	case from.stopped():
+		l.log.Debug("stream ended", "err", cause)
+		return
+	case orderly:
+		l.log.Info("peer disconnected")
+	default:
+		l.log.Info("connection broken", "err", cause)
+	}
+	if f := l.p.cfg.Broken; f != nil {
+		f(l.ep.VI(), cause)
+	}
+	go func() {
+		if after != nil {
+			l.c.Quiesce()
+			l.gate.Lock()
+			if !l.life.load().stopped() {
+				after()
 			}
-			l.ep.Break(orderly)
-		}()
-	})
+			l.gate.Unlock()
+		}
+		l.ep.Break(orderly)
+	}()
 }
 
 // die ends the connection from within a role: no message is begun or taken
-// any more. f, if not nil, is what the peer is told. Whoever calls it must
-// touch nothing of the consumer afterwards.
+// any more. f, if not nil, is what the peer is told. The caller touches
+// nothing of the consumer afterwards.
 func (l *link) die(cause error, f *fault, after func()) {
-	if l.dying.Load() {
+	if l.life.load().faulted() {
 		return
 	}
 	if f != nil && l.level == reception { // [VIT-3.1-ERR-5]
 		l.fault.Store(f)
 	}
-	l.dying.Store(true)
+	from, moved := l.life.move(lifeFault)
+	if !moved {
+		return
+	}
 	l.c.Kick() // fillLast ends our direction
-	l.breaks(cause, false, after)
+	l.breaks(from, cause, false, after)
 }
 
 // violated ends the connection by a reset. [V-41]
 func (l *link) violated(err error) {
+	from, moved := l.life.move(lifeViolation)
+	if !moved {
+		return // that an error of ours is followed by another is no news
+	}
 	l.p.count.protocolErrors.Add(1)
-	l.dying.Store(true)
-	l.reset.Store(true)
 	l.c.Abort()
-	l.breaks(err, false, nil)
+	l.breaks(from, err, false, nil)
 }
 
 // Failed implements frameio.Protocol: the stream has ended, or what came was
 // against the protocol. [VIT-2.2.2.2.2-3]
 func (l *link) Failed(err error) {
-	if l.dying.Swap(true) {
-		return // that an error of ours is followed by the end is no news
-	}
 	if _, ok := errors.AsType[*ProtocolError](err); ok {
 		l.violated(err)
 		return
 	}
-	l.c.Quiesce()
-	if errors.Is(err, syscall.EFAULT) {
-		l.ep.FailFaulted()
+	from, moved := l.life.move(lifeFault)
+	if !moved {
+		return // that an error of ours is followed by the end is no news
 	}
+	l.c.Quiesce()
+	faulted := errors.Is(err, syscall.EFAULT)
 	orderly := err == io.EOF && !l.rx.asm.inside()
 	if orderly {
 		err = errPeerDisconnected
-		if l.terms.disconnect && !l.left.Load() {
+		if l.terms.disconnect && from == lifeOpen {
 			// A peer that knows the message uses it; TCP ended without.
 			orderly, err = false, io.ErrUnexpectedEOF
 		}
 	}
-	l.breaks(err, orderly, l.tornMessage)
+	l.breaks(from, err, orderly, func() {
+		if faulted {
+			l.ep.FailFaulted()
+		}
+		l.tornMessage()
+	})
 }

@@ -14,7 +14,7 @@ import (
 func (l *link) Guess(g []frameio.Guess) []frameio.Guess {
 	x := &l.rx
 	x.sendGuess = 0
-	if l.dying.Load() || l.stopped.Load() || x.deaf {
+	if !l.life.load().running() || x.deaf {
 		return g
 	}
 	switch p := x.asm.data; {
@@ -124,7 +124,7 @@ func (l *link) guessIn(g []frameio.Guess, t vitcpwire.Type, ref regmem.Ref, n in
 func (l *link) Guessed(header []byte, g frameio.Guess, left int) (taken, direct int, err error) {
 	x := &l.rx
 	h, _, err := l.dialect.ParseHeader(header)
-	if err != nil || l.dying.Load() || l.stopped.Load() || x.deaf ||
+	if err != nil || !l.life.load().running() || x.deaf ||
 		!l.guessable(h, len(g.Place)) || l.dialect.HeaderLen(h.Type) != len(header) || int(h.Length) != len(header)+len(g.Place) {
 		return 0, 0, frameio.ErrWrongGuess
 	}
@@ -179,7 +179,7 @@ func (l *link) GuessesOver() {
 	x := &l.rx
 	x.ahead = regmem.ReleaseAll(x.ahead)
 	l.hold(regmem.Ref{})
-	if !l.dying.Load() && !l.stopped.Load() {
+	if l.life.load().running() {
 		l.nudge()
 	}
 }

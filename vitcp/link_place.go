@@ -10,7 +10,7 @@ import (
 // ascending order. [VIA-4.2-5]
 func (l *link) place(p []byte) error {
 	x := &l.rx
-	for len(p) > 0 && !l.dying.Load() {
+	for len(p) > 0 && !l.life.load().faulted() {
 		ref, err := l.target(x.held, len(p), &x.in.cur, x.at)
 		if err != nil {
 			return err
@@ -123,7 +123,7 @@ func (l *link) Direct(iov [][]byte) ([][]byte, error) {
 
 // wanted reports whether the bytes of the segment have a place.
 func (l *link) wanted() bool {
-	if l.dying.Load() || l.stopped.Load() {
+	if !l.life.load().running() {
 		return false
 	}
 	switch l.rx.h.Type {
@@ -156,7 +156,7 @@ func (l *link) DirectDone(n int) error {
 	thrown := len(x.refs) == 0
 	l.releaseDirect()
 	x.missing -= n
-	if l.dying.Load() || l.stopped.Load() {
+	if !l.life.load().running() {
 		return nil
 	}
 	if thrown {
@@ -182,7 +182,7 @@ func (l *link) skip(n int) {
 		x.at += uint32(n)
 		return
 	}
-	for n > 0 && !l.dying.Load() {
+	for n > 0 && !l.life.load().faulted() {
 		ref, err := l.target(regmem.Ref{}, n, &x.in.cur, x.at)
 		if err != nil || len(ref.B) == 0 {
 			return

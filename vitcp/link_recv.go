@@ -49,7 +49,7 @@ func (l *link) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
 // a message is done before the next begins. [VIA-4.4-2] [VIA-4.4-3]
 func (l *link) take(p []byte, mayDirect bool) (n, direct int, err error) {
 	x := &l.rx
-	for !l.dying.Load() && !l.stopped.Load() && !x.deaf {
+	for l.life.load().running() && !x.deaf {
 		rest := p[n:]
 		if len(rest) < vitcpwire.HeaderLen {
 			break
@@ -91,7 +91,7 @@ func (l *link) take(p []byte, mayDirect bool) (n, direct int, err error) {
 			return n, 0, err
 		}
 	}
-	if l.dying.Load() || l.stopped.Load() {
+	if !l.life.load().running() {
 		return len(p), 0, nil
 	}
 	l.nudge()
@@ -120,7 +120,7 @@ func (l *link) nudge() {
 // nothing, or a millisecond passes, and then it goes by itself. [V-12] [V-21]
 func (l *link) Drained() {
 	x := &l.rx
-	if l.dying.Load() || l.stopped.Load() {
+	if !l.life.load().running() {
 		return
 	}
 	if x.fresh && l.c.Polled() {
@@ -153,7 +153,7 @@ func (l *link) segment(h vitcpwire.Header, r vitcpwire.RDMA, payload int) error 
 	if l.level == reception { // elsewhere it means nothing [VIT-3.1-ACK-7] [VIT-3.1-ERR-5]
 		l.acknowledged()
 	}
-	if l.dying.Load() {
+	if l.life.load().faulted() {
 		return nil
 	}
 	switch h.Type {
@@ -163,7 +163,7 @@ func (l *link) segment(h vitcpwire.Header, r vitcpwire.RDMA, payload int) error 
 		if !l.terms.disconnect {
 			return framingf("%v without having been agreed on", h.Type)
 		}
-		l.left.Store(true)
+		l.life.move(lifeDisconnected)
 		return nil
 	case vitcpwire.Send, vitcpwire.Write, vitcpwire.ReadRequest, vitcpwire.ReadResponse:
 	default:
@@ -220,7 +220,7 @@ func (l *link) wake() {
 func (l *link) segmentDone() error {
 	x := &l.rx
 	bump(&l.count.receivedBytes, uint64(x.payload))
-	if x.h.Flags&vitcpwire.EndOfMessage == 0 || l.dying.Load() {
+	if x.h.Flags&vitcpwire.EndOfMessage == 0 || l.life.load().faulted() {
 		return nil
 	}
 	void := x.h.Flags&vitcpwire.TransmitError != 0
@@ -255,7 +255,7 @@ func (l *link) segmentDone() error {
 // received notes that a message was taken in full: acknowledged only now that
 // its bytes are in place and its completion made. [VIT-3.1-ACK-2] [VIA-4.5-4]
 func (l *link) received(payload uint32) {
-	if l.dying.Load() {
+	if l.life.load().faulted() {
 		return
 	}
 	l.rx.fresh = true

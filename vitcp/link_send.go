@@ -83,7 +83,7 @@ func (l *link) publish() {
 }
 
 func (l *link) fill(b *frameio.Batch) {
-	if l.stopped.Load() || l.dying.Load() {
+	if !l.life.load().running() {
 		l.fillLast(b)
 		return
 	}
@@ -91,7 +91,7 @@ func (l *link) fill(b *frameio.Batch) {
 	sent := false
 	for !b.FullFor(l.tellsAhead()) && l.fillSegment(b) {
 		sent = true
-		if l.single || l.dying.Load() {
+		if l.single || l.life.load().faulted() {
 			break
 		}
 	}
@@ -142,7 +142,7 @@ func (l *link) fillSegment(b *frameio.Batch) bool {
 // there is none, or if it has to wait. An RDMA Read is sent as a whole: one
 // source range, and any local segments. [V-25]
 func (l *link) startMessage(b *frameio.Batch) bool {
-	for !l.dying.Load() {
+	for !l.life.load().faulted() {
 		d := l.ep.NextSend()
 		if d == nil || !l.maySend(d) {
 			return false
@@ -466,7 +466,7 @@ func (l *link) fillLast(b *frameio.Batch) {
 	switch {
 	case code != 0:
 		l.putBare(b, vitcpwire.NOP, ack, code)
-	case l.stopped.Load() && l.reason == vi.StopDisconnect && l.terms.disconnect:
+	case l.terms.disconnect && l.life.load() == lifeLeaving:
 		l.putBare(b, vitcpwire.Disconnect, 0, 0) // [V-17]
 	case l.level == reception && l.acks.pending():
 		l.putBare(b, vitcpwire.NOP, 0, 0)
@@ -486,7 +486,7 @@ func (l *link) Sent() {
 	}
 	broken := false
 	l.gate.Lock()
-	if !l.stopped.Load() {
+	if !l.life.load().stopped() {
 		for _, r := range t.runs {
 			broken = l.ep.FinishSends(r.first, r.end)
 		}
