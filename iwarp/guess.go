@@ -52,7 +52,7 @@ func (e *engine) Guess(g []frameio.Guess) []frameio.Guess {
 	q := (*QueuePair)(e)
 	r := &q.rx
 	l := r.long
-	if l == nil || r.dec.Markers || !r.first || q.dead.Load() {
+	if l == nil || r.dec.Markers || !r.first || q.life.load().ended() {
 		return g
 	}
 	r.sendGuess = 0
@@ -277,7 +277,7 @@ func (e *engine) Guessed(header []byte, g frameio.Guess, left int) (taken, direc
 	q := (*QueuePair)(e)
 	r := &q.rx
 	l := r.long
-	if q.dead.Load() || len(header) <= l.trailer+mpa.LengthLen {
+	if q.life.load().ended() || len(header) <= l.trailer+mpa.LengthLen {
 		return 0, 0, frameio.ErrWrongGuess
 	}
 	p := header[l.trailer:]
@@ -295,7 +295,7 @@ func (e *engine) Guessed(header []byte, g frameio.Guess, left int) (taken, direc
 		l.trailer = 0
 		q.endLong()
 	}
-	if q.dead.Load() || q.full(left-taken) || q.beginLong(p, 1) == 0 {
+	if q.life.load().ended() || q.full(left-taken) || q.beginLong(p, 1) == 0 {
 		return taken, 0, frameio.ErrWrongGuess
 	}
 	for at := g.Place[:min(left-len(header), len(g.Place))]; len(at) > 0; {

@@ -32,7 +32,7 @@ func (q *QueuePair) fault(t rdmap.Terminate, cause error) {
 	body := t.Append(nil)
 	err := terminateError(t, false, body, cause)
 	how := endQuiet
-	if q.sendOpen.Load() && !q.ourEnd() { // [I-38]
+	if q.sendOpen.Load() && !q.life.load().finished() { // [I-38]
 		how = endTerminate
 		q.term.CompareAndSwap(nil, &body)
 	}
@@ -61,16 +61,13 @@ func (q *QueuePair) markEnd(err error, how ending) bool {
 		return false
 	}
 	q.err = err
-	q.state = StateEnded
+	q.life.move(lifeEnd)
 	for _, t := range q.timers {
 		t.Stop()
 	}
 	q.timers, q.limit = nil, nil
 	q.mu.Unlock()
 
-	q.gate.Store(gateEnded)
-	q.halted.Store(true)
-	q.dead.Store(true)
 	q.logEnd(err, how)
 	q.ended.happen()
 	return true
@@ -114,11 +111,12 @@ func (q *QueuePair) tearDown(how ending) {
 	q.gone.happen()
 }
 
-// flushAll completes whatever is posted. Whoever posts from now on flushes.
+// flushAll completes whatever is posted. What is posted from now on is flushed by
+// the call that posts it.
 func (q *QueuePair) flushAll() {
-	q.flushing.Lock() // a PostRecv that sees the gate flushes behind what is ahead of it
+	q.flushing.Lock() // a PostRecv that sees the state flushes behind what is ahead of it
 	defer q.flushing.Unlock()
-	q.gate.Store(gateFlushed)
+	q.life.move(lifeFlush)
 	q.flushSends()
 	if w := q.rx.recv; w != nil { // a message was in progress
 		q.completeRecv(StatusFlushed, 0)
@@ -159,7 +157,7 @@ func (q *QueuePair) endWire(how ending) {
 // orderly one; anything else is a loss. [I-32] [MPA-8-1] [RDMAP-6.2-2]
 func (e *engine) Failed(err error) {
 	q := (*QueuePair)(e)
-	if q.dead.Load() {
+	if q.life.load().ended() {
 		q.sendFailed()
 		return
 	}
@@ -184,7 +182,7 @@ func (e *engine) Failed(err error) {
 func (e *engine) SendFailed(err error) {
 	q := (*QueuePair)(e)
 	q.sendFailed()
-	if !q.dead.Load() {
+	if !q.life.load().ended() {
 		q.endWith(lostError(err), endAbort)
 	}
 }
@@ -194,27 +192,23 @@ func (q *QueuePair) sendFailed() { q.txFailed.happen() }
 // peerClosed notes that the peer has closed its direction in order. Ours goes
 // on until it is closed. [DDP-6.2.1-4] [DDP-6.2.1-5] [I-32]
 func (q *QueuePair) peerClosed() {
-	q.mu.Lock()
-	if q.state == StateRunning {
-		q.state = StatePeerClosed
-	}
-	finished, closer := q.finished, q.closer
-	q.mu.Unlock()
+	to, _ := q.life.move(lifePeerClose)
 	q.peerEnd.happen()
 	if q.log.Enabled(context.Background(), slog.LevelDebug) {
 		q.log.Debug("peer closed", "remote", q.RemoteAddr().String())
 	}
 	q.flushRecvs()
-	if finished && !closer { // who closes sees to the rest
-		q.endWith(io.EOF, endQuiet)
+	if to == lifeDone {
+		q.endInOrder()
 	}
 }
 
-// ourEnd reports whether our direction is closed.
-func (q *QueuePair) ourEnd() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.finished
+// endInOrder ends a stream both of whose directions have ended. A Close that waits
+// for that does the rest itself.
+func (q *QueuePair) endInOrder() {
+	if !q.closer.Load() {
+		q.endWith(io.EOF, endQuiet)
+	}
 }
 
 // CloseWrite closes our direction in order: what is posted is still sent,
@@ -222,17 +216,12 @@ func (q *QueuePair) ourEnd() bool {
 // then TCP's FIN follows. Nothing more can be posted to the send queue;
 // receiving goes on. It does not wait. [DDP-6.2.1-1] [DDP-6.2.1-6] [DDP-6.2.1-7] [MPA-7.2-1] [I-33]
 func (q *QueuePair) CloseWrite() error {
-	if !q.gate.CompareAndSwap(gateOpen, gateClosing) {
-		if q.gate.Load() >= gateEnded {
+	if to, moved := q.life.move(lifeClose); !moved {
+		if to.ended() {
 			return q.closedErr()
 		}
 		return nil
 	}
-	q.mu.Lock()
-	if q.state == StateRunning || q.state == StatePeerClosed {
-		q.state = StateClosing
-	}
-	q.mu.Unlock()
 	q.Flush()
 	q.maybeFinish()
 	q.unpoll()
@@ -244,18 +233,14 @@ func (q *QueuePair) maybeFinish() {
 	if c := q.sq.Counts(); c.Done != c.Posted || q.inbound.len() > 0 {
 		return
 	}
-	q.mu.Lock()
-	if q.finished || q.state == StateIdle {
-		q.mu.Unlock()
+	to, moved := q.life.move(lifeFinish)
+	if !moved {
 		return
 	}
-	q.finished = true
-	closer := q.closer
-	q.mu.Unlock()
 	q.fc.Shutdown()
 	q.drained.happen()
-	if q.peerEnd.has() && !closer {
-		q.endWith(io.EOF, endQuiet)
+	if to == lifeDone {
+		q.endInOrder()
 	}
 }
 
@@ -267,9 +252,7 @@ func (q *QueuePair) maybeFinish() {
 // reset. When Close returns nothing completes any more. Closing again waits for
 // the first. [RDMAP-6.2-1] [I-33]
 func (q *QueuePair) Close() error {
-	q.mu.Lock()
-	q.closer = true
-	q.mu.Unlock()
+	q.closer.Store(true)
 	q.CloseWrite()
 	if !q.ready.Load() {
 		q.endWith(ErrClosed, endAbort)
@@ -313,7 +296,6 @@ func (q *QueuePair) awaitEnd() (ending, error) {
 // Abort resets the connection at once, without a Terminate. What is posted is
 // flushed. It does not wait; Close does.
 func (q *QueuePair) Abort() {
-	q.gate.CompareAndSwap(gateOpen, gateClosing)
 	q.endWith(ErrClosed, endAbort)
 }
 

@@ -57,10 +57,8 @@ type QueuePair struct {
 	ord     atomic.Int32 // our Reads outstanding at most
 	ird     atomic.Int32 // the peer's
 
-	gate     atomic.Uint32          // whether requests may be posted
+	life     life                   // which directions go on
 	sendOpen atomic.Bool            // we may send FPDUs [MPA-7.1.2-15]
-	halted   atomic.Bool            // no message leaves any more, but for term
-	dead     atomic.Bool            // what comes in is dropped [DDP-7.1-16]
 	term     atomic.Pointer[[]byte] // the Terminate to be sent: its RDMAP header
 	blocked  atomic.Bool            // the send queue waits for Reads to complete
 	waiting  atomic.Bool            // requests were posted with More and not announced
@@ -78,31 +76,21 @@ type QueuePair struct {
 	rx    rxState
 	stats counters
 
-	mu       perturb.Mutex
-	state    State         // guarded by mu
-	err      error         // guarded by mu; why the stream ended
-	win      windows       // guarded by mu
-	finished bool          // guarded by mu; our direction was ended
-	closer   bool          // guarded by mu; Close waits, and ends the stream when both have
-	timers   []*time.Timer // guarded by mu; those that have not fired
-	limit    *time.Timer   // guarded by mu; one of timers: for the first FPDU
-	wg       sync.WaitGroup
+	mu     perturb.Mutex
+	err    error         // guarded by mu; why the stream ended
+	win    windows       // guarded by mu
+	timers []*time.Timer // guarded by mu; those that have not fired
+	limit  *time.Timer   // guarded by mu; one of timers: for the first FPDU
+	wg     sync.WaitGroup
 
-	ended    event // err is set
-	drained  event // our direction was ended
-	peerEnd  event // the peer has ended its direction
-	termSent event // the Terminate is in the socket
-	txFailed event // nothing can be sent any more
-	gone     event // everything is released
+	closer   atomic.Bool // Close waits, and ends the stream when both directions have ended
+	ended    event       // err is set
+	drained  event       // our direction was ended
+	peerEnd  event       // the peer has ended its direction
+	termSent event       // the Terminate is in the socket
+	txFailed event       // nothing can be sent any more
+	gone     event       // everything is released
 }
-
-// Values of gate.
-const (
-	gateOpen    = iota
-	gateClosing // Close or CloseWrite was called
-	gateEnded   // the stream has ended
-	gateFlushed // and its queues were flushed
-)
 
 // A State is where a stream is in its life.
 type State uint8
@@ -257,11 +245,7 @@ func (q *QueuePair) RemoteAddr() net.Addr {
 }
 
 // State returns where the stream is in its life.
-func (q *QueuePair) State() State {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.state
-}
+func (q *QueuePair) State() State { return q.life.load().public() }
 
 // Err returns why the stream ended: a *TerminateError, ErrClosed after Close,
 // io.EOF after both sides closed in order; nil as long as it has not ended.
@@ -367,7 +351,7 @@ func (q *QueuePair) Post(wr SendWR) error {
 // completion unless it failed. Otherwise its completion comes in time, whatever
 // Unsignaled says.
 func (q *QueuePair) PostNow(wr SendWR) (sent bool, err error) {
-	if q.gate.Load() != gateOpen {
+	if !q.life.load().posts() {
 		return false, q.closedErr()
 	}
 	if q.reserve(1) == 0 {
@@ -382,7 +366,7 @@ func (q *QueuePair) PostNow(wr SendWR) (sent bool, err error) {
 		return false, err
 	}
 	seq, _ := q.sq.Post(ws[0]) // has no limit of its own
-	if q.gate.Load() == gateFlushed {
+	if q.life.load() == lifeFlushed {
 		q.flushSends() // the stream ended meanwhile
 	}
 	q.Flush()
@@ -435,7 +419,7 @@ const postRun = 16
 // post posts up to postRun requests without a doorbell. It returns how many
 // were posted, and the error of the next one if that was not all.
 func (q *QueuePair) post(wrs []SendWR) (n int, err error) {
-	if q.gate.Load() != gateOpen {
+	if !q.life.load().posts() {
 		return 0, q.closedErr()
 	}
 	room := q.reserve(len(wrs))
@@ -448,7 +432,7 @@ func (q *QueuePair) post(wrs []SendWR) (n int, err error) {
 	}
 	if n > 0 {
 		q.sq.PostN(ws[:n]) // has no limit of its own
-		if q.gate.Load() == gateFlushed {
+		if q.life.load() == lifeFlushed {
 			q.flushSends() // the stream ended meanwhile
 		}
 	}
@@ -637,7 +621,7 @@ func (q *QueuePair) PostRecv(wr RecvWR) error {
 	if q.srq != nil {
 		return fmt.Errorf("%w: the stream has a shared receive queue", ErrInvalid)
 	}
-	if q.gate.Load() >= gateEnded {
+	if q.life.load().ended() {
 		return q.closedErr()
 	}
 	if q.peerEnd.has() {
@@ -651,7 +635,7 @@ func (q *QueuePair) PostRecv(wr RecvWR) error {
 		freeRecvWQE(w)
 		return err
 	}
-	if q.peerEnd.has() || q.gate.Load() == gateFlushed {
+	if q.peerEnd.has() || q.life.load() == lifeFlushed {
 		q.flushRecvs()
 	}
 	return nil

@@ -45,14 +45,14 @@ func (e *engine) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
 	q := (*QueuePair)(e)
 	r := &q.rx
 	q.touch()
-	if q.dead.Load() {
+	if q.life.load().ended() {
 		// tearDown waits for the receive role once: from then on what is posted
 		// and what has completed is its own.
 		q.dropLong()
 		return len(p), 0, nil
 	}
 	enough := false
-	for !q.dead.Load() {
+	for !q.life.load().ended() {
 		if l := r.long; l != nil && l.trailer > 0 {
 			if len(p)-n < l.trailer {
 				break
@@ -86,7 +86,7 @@ func (e *engine) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
 		n += k
 		q.fpdu(u)
 	}
-	if q.dead.Load() { // nothing that follows is looked at [DDP-7.1-16] [MPA-8-8]
+	if q.life.load().ended() { // nothing that follows is looked at [DDP-7.1-16] [MPA-8-8]
 		n, direct = len(p), 0
 		q.dropLong()
 	}
@@ -381,7 +381,7 @@ func (q *QueuePair) readDone() {
 	if q.blocked.Load() && q.blocked.Swap(false) {
 		q.rx.kick = true
 	}
-	if q.gate.Load() == gateClosing {
+	if q.life.load().closing() {
 		q.maybeFinish()
 	}
 }

@@ -172,7 +172,7 @@ func (e *engine) Direct(iov [][]byte) ([][]byte, error) {
 	q := (*QueuePair)(e)
 	l := q.rx.long
 	n := len(iov)
-	if !q.dead.Load() {
+	if !q.life.load().ended() {
 		if iov = q.longPlaces(iov, l.size-l.placed); len(iov) == n {
 			q.failLong(nil)
 		}

@@ -220,7 +220,7 @@ func (q *QueuePair) request(op rdmap.Opcode, h ddp.Untagged, p, u []byte) {
 		q.rdmapFault(f, u)
 		return
 	}
-	if q.ourEnd() { // nothing can be answered any more [I-33]
+	if q.life.load().finished() { // nothing can be answered any more [I-33]
 		q.endWith(lostError(errNoAnswer), endAbort)
 		return
 	}

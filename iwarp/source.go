@@ -75,7 +75,7 @@ func (q *QueuePair) PollLent() (got, more bool) {
 func (q *QueuePair) lend() {
 	q.rx.lent = true
 	q.leftover.Store(false)
-	q.supply.Lend(!q.dead.Load() && q.rx.recv != nil)
+	q.supply.Lend(!q.life.load().ended() && q.rx.recv != nil)
 }
 
 func (q *QueuePair) giveBack() {
@@ -90,7 +90,7 @@ func (q *QueuePair) Reclaim() { q.fc.WithReceiver(q.reclaim) }
 
 func (q *QueuePair) reclaim() {
 	r := &q.rx
-	if q.dead.Load() || r.recv == nil {
+	if q.life.load().ended() || r.recv == nil {
 		return
 	}
 	to := q.supply.Reclaim(r.recv.id)

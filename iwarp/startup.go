@@ -272,14 +272,11 @@ func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder) error {
 func (q *QueuePair) begin(run bool, rest []byte) {
 	cfg := q.cfg
 	q.cfg = nil
-	q.mu.Lock()
-	if q.state == StateIdle && run {
-		q.state = StateRunning
-	}
-	if !run {
+	if run {
+		q.life.move(lifeRun)
+	} else {
 		q.tx.rtr = 0
 	}
-	q.mu.Unlock()
 	q.ready.Store(true)
 	q.touch()
 	if q.initiator && (cfg.FirstFPDUDelay <= 0 || !run) || cfg.EarlyResponder {

@@ -100,7 +100,7 @@ func (q *QueuePair) fill(b *frameio.Batch) {
 			t.over = true
 			return
 		}
-		if q.halted.Load() {
+		if q.life.load().ended() {
 			return
 		}
 		switch {
@@ -152,7 +152,7 @@ func (e *engine) Sent() {
 		t.first = false
 		q.firstSent()
 	}
-	if q.gate.Load() == gateClosing {
+	if q.life.load().closing() {
 		q.maybeFinish()
 	}
 }

@@ -1,0 +1,68 @@
+package iwarp
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"viaduct/internal/testkit"
+)
+
+// TestLifeStates walks all states of a stream by all events; the golden file is to be
+// laid beside the figure of lifeState. [DDP-6.2.1-1] [DDP-6.2.1-4] [DDP-7.1-16]
+func TestLifeStates(t *testing.T) {
+	var out strings.Builder
+	for s := range lifeState(lifeStates) {
+		for e := range lifeEvent(lifeEvents) {
+			var l life
+			l.state.Store(uint32(s))
+			to, moved := l.move(e)
+			if to != l.load() || moved != (to != s) {
+				t.Errorf("%v, %v: told %v, moved %t, is %v", s, e, to, moved, l.load())
+			}
+			shown := to.String()
+			if !moved {
+				shown = "-"
+			}
+			fmt.Fprintf(&out, "%-11s %-9s %s\n", s, e, shown)
+			// What has ended does not begin again.
+			if s.ended() && !to.ended() || s.finished() && !to.finished() && !to.ended() || !s.posts() && to.posts() {
+				t.Errorf("%v, %v: back to %v", s, e, to)
+			}
+			if e == lifeEnd && !to.ended() || e == lifeClose && to.posts() {
+				t.Errorf("%v, %v: %v", s, e, to)
+			}
+		}
+	}
+	for s := range lifeState(lifeStates) {
+		fmt.Fprintf(&out, "%-11s posts %-5t  closing %-5t  finished %-5t  ended %-5t  %v\n", s, s.posts(), s.closing(), s.finished(), s.ended(), s.public())
+	}
+	testkit.Golden(t, "life.golden", []byte(out.String()))
+}
+
+// TestLifeOrders: in whatever order the parts of an orderly end come, the last of them
+// leads to Done, and is told so.
+func TestLifeOrders(t *testing.T) {
+	for range 200 {
+		var l life
+		l.move(lifeRun)
+		l.move(lifeClose)
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		done := 0
+		for _, e := range []lifeEvent{lifeFinish, lifePeerClose, lifeFinish} {
+			wg.Go(func() {
+				if to, moved := l.move(e); moved && to == lifeDone {
+					mu.Lock()
+					done++
+					mu.Unlock()
+				}
+			})
+		}
+		wg.Wait()
+		if done != 1 || l.load() != lifeDone {
+			t.Fatalf("%v, told %d times", l.load(), done)
+		}
+	}
+}
