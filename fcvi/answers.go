@@ -2,7 +2,6 @@ package fcvi
 
 import (
 	"viaduct/internal/fc"
-	"viaduct/internal/regmem"
 	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
@@ -51,9 +50,9 @@ func (c *conn) sendAnswer(now fc.Time, room int) int {
 		if use.Last {
 			n = int(a.n - a.off)
 		}
-		var out regmem.Outcome
-		payload, out = c.up.fetch(a.mh, a.va, a.n, a.off, n, p.scratch[:min(n, size)])
-		if out != regmem.OK {
+		var ok bool
+		payload, ok = c.up.fetch(a.mh, a.va, a.n, a.off, n, p.scratch[:min(n, size)])
+		if !ok {
 			// The region went away meanwhile.
 			bad := *a
 			t.answers.drop(1)
@@ -104,15 +103,15 @@ func (c *conn) serveRead(now fc.Time, m *rxMsg) bool {
 			reads++
 		}
 	}
-	out := regmem.OK
+	allowed := true
 	if !isProbe(h) {
-		out = c.up.check(h.RmtHandle, h.RmtVA, h.Total, false)
+		allowed = c.up.check(h.RmtHandle, h.RmtVA, h.Total, false)
 	}
 	switch {
 	case h.Flags&iu.FlagRspRqd == 0 || reads >= max(1, int(c.attrs.MaxReads)):
 		c.violation(now, h.MsgID)
 		return false
-	case out != regmem.OK:
+	case !allowed:
 		c.up.async(vi.ErrorRDMARProt, vi.OpRDMARead) // [VIA-4.6-14] [VIA-5.2-8]
 		reason := iu.RDMAReadProt
 		if !c.attrs.Read {

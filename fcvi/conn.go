@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"viaduct/internal/fc"
-	"viaduct/internal/regmem"
 	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
@@ -37,9 +36,9 @@ type consumer interface {
 	// check, place and fetch access memory that the peer names: total bytes
 	// from va, and of these those from offset off. fetch may return fewer
 	// than n, but not fewer than scratch holds.
-	check(handle uint32, va uint64, total uint32, write bool) regmem.Outcome
-	place(handle uint32, va uint64, total, off uint32, b []byte) regmem.Outcome
-	fetch(handle uint32, va uint64, total, off uint32, n int, scratch []byte) ([]byte, regmem.Outcome)
+	check(handle uint32, va uint64, total uint32, write bool) (ok bool)
+	place(handle uint32, va uint64, total, off uint32, b []byte) (ok bool)
+	fetch(handle uint32, va uint64, total, off uint32, n int, scratch []byte) (b []byte, ok bool)
 
 	// async raises an asynchronous error. broken tells that the connection
 	// ended: in an orderly way, or so that started sends are transport errors.

@@ -34,7 +34,7 @@ type viConsumer struct {
 type piece struct {
 	d    *vi.Descriptor
 	from uint32 // the offset in the message where it begins
-	ref  regmem.Ref
+	ref  vi.Memory
 }
 
 func (p *piece) drop() {
@@ -47,7 +47,7 @@ type target struct {
 	handle uint32
 	va     uint64
 	write  bool
-	ref    regmem.Ref
+	ref    vi.Memory
 }
 
 func (t *target) drop() {
@@ -124,7 +124,7 @@ func (v *viConsumer) at(p *piece, d *vi.Descriptor, cur *vi.Cursor, pos *uint32,
 		*cur, *pos = vi.Cursor{}, 0
 	}
 	for *pos < off {
-		ref, bad := get(d, cur, int(off-*pos))
+		ref, bad := get(vi.Memory{}, d, cur, int(off-*pos))
 		if bad != 0 || len(ref.B) == 0 {
 			return nil
 		}
@@ -132,7 +132,7 @@ func (v *viConsumer) at(p *piece, d *vi.Descriptor, cur *vi.Cursor, pos *uint32,
 		ref.Release()
 	}
 	v.ahead = *cur // cur stays where the piece begins
-	ref, bad := get(d, &v.ahead, int(rest))
+	ref, bad := get(vi.Memory{}, d, &v.ahead, int(rest))
 	if bad != 0 || len(ref.B) == 0 {
 		return nil
 	}
@@ -140,6 +140,10 @@ func (v *viConsumer) at(p *piece, d *vi.Descriptor, cur *vi.Cursor, pos *uint32,
 	v.list()
 	return ref.B
 }
+
+// copyPinned copies bytes to or from what m pins. The error is a fault of memory that
+// may fault.
+func copyPinned(dst, src []byte, m vi.Memory) error { return regmem.Copy(dst, src, m.Guarded()) }
 
 func (v *viConsumer) gather(w *work, off uint32, n int, scratch []byte) ([]byte, vi.Status) {
 	b := v.at(&v.src, w.d, &w.cur, &w.pos, off, w.n-off, false)
@@ -152,7 +156,7 @@ func (v *viConsumer) gather(w *work, off uint32, n int, scratch []byte) ([]byte,
 			return nil, vi.StatusProtectionError
 		}
 		b = b[:min(len(b), n-got)]
-		if err := regmem.Copy(scratch[got:], b, v.src.ref.Guarded()); err != nil {
+		if err := copyPinned(scratch[got:], b, v.src.ref); err != nil {
 			return nil, vi.StatusProtectionError
 		}
 		if got += len(b); got == n {
@@ -170,7 +174,7 @@ func (v *viConsumer) spread(p *piece, d *vi.Descriptor, cur *vi.Cursor, pos *uin
 			return vi.StatusProtectionError
 		}
 		n := min(len(to), len(b))
-		if err := regmem.Copy(to, b[:n], p.ref.Guarded()); err != nil {
+		if err := copyPinned(to, b[:n], p.ref); err != nil {
 			return vi.StatusProtectionError
 		}
 		b = b[n:]
@@ -227,52 +231,46 @@ func (v *viConsumer) finishRecv(d vi.Delivery) {
 	v.ep.FinishRecv(r, v.recvSeq, d)
 }
 
-func (v *viConsumer) check(handle uint32, va uint64, n uint32, write bool) regmem.Outcome {
+func (v *viConsumer) check(handle uint32, va uint64, n uint32, write bool) bool {
 	return v.ep.CheckTarget(vi.MemHandle(handle), va, uint64(n), write)
 }
 
 // named returns pinned memory that the peer named, from va+off to va+total.
-func (v *viConsumer) named(handle uint32, va uint64, total, off uint32, write bool) ([]byte, regmem.Outcome) {
+func (v *viConsumer) named(handle uint32, va uint64, total, off uint32, write bool) (b []byte, ok bool) {
 	t := &v.target
 	if len(t.ref.B) > 0 && t.handle == handle && t.write == write {
 		if at := va + uint64(off) - t.va; at < uint64(len(t.ref.B)) && uint64(len(t.ref.B))-at >= uint64(total-off) {
-			return t.ref.B[at : at+uint64(total-off)], regmem.OK
+			return t.ref.B[at : at+uint64(total-off)], true
 		}
 	}
 	t.drop()
-	ref, out := v.ep.Target(vi.MemHandle(handle), va+uint64(off), uint64(total-off), write)
-	if out != regmem.OK {
-		return nil, out
+	ref, ok := v.ep.Target(vi.Memory{}, vi.MemHandle(handle), va+uint64(off), uint64(total-off), write)
+	if !ok {
+		return nil, false
 	}
 	*t = target{handle, va + uint64(off), write, ref}
 	v.list()
-	return ref.B, regmem.OK
+	return ref.B, true
 }
 
-func (v *viConsumer) place(handle uint32, va uint64, total, off uint32, b []byte) regmem.Outcome {
-	to, out := v.named(handle, va, total, off, true)
-	if out != regmem.OK {
-		return out
-	}
-	if err := regmem.Copy(to, b, v.target.ref.Guarded()); err != nil {
-		return regmem.NoRegion
-	}
-	return regmem.OK
+func (v *viConsumer) place(handle uint32, va uint64, total, off uint32, b []byte) bool {
+	to, ok := v.named(handle, va, total, off, true)
+	return ok && copyPinned(to, b, v.target.ref) == nil
 }
 
-func (v *viConsumer) fetch(handle uint32, va uint64, total, off uint32, n int, scratch []byte) ([]byte, regmem.Outcome) {
-	from, out := v.named(handle, va, total, off, false)
-	if out != regmem.OK {
-		return nil, out
+func (v *viConsumer) fetch(handle uint32, va uint64, total, off uint32, n int, scratch []byte) (b []byte, ok bool) {
+	from, ok := v.named(handle, va, total, off, false)
+	if !ok {
+		return nil, false
 	}
 	if !v.target.ref.Guarded() {
-		return from[:n], regmem.OK
+		return from[:n], true
 	}
 	n = min(n, len(scratch))
-	if err := regmem.Copy(scratch[:n], from[:n], true); err != nil {
-		return nil, regmem.NoRegion
+	if copyPinned(scratch[:n], from[:n], v.target.ref) != nil {
+		return nil, false
 	}
-	return scratch[:n], regmem.OK
+	return scratch[:n], true
 }
 
 func (v *viConsumer) async(code vi.ErrorCode, op vi.Control) { v.ep.AsyncError(code, op) }

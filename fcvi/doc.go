@@ -8,9 +8,8 @@
 // A NIC is an FC-VI port. With Listen it stands behind a fabric of its own
 // (package fabricd) that others join over FCIP; a connection to a host address
 // opens an FCIP link to that host and logs in there; with Fabric the NIC is one
-// N_Port of a fabric that runs elsewhere, and reaches whoever else is attached
-// to it; with Network it is attached to links of package fabric, where frames
-// can be lost. Addresses are IP addresses, with the FCIP port behind them where
+// N_Port of a fabric that runs elsewhere, and reaches what else is attached to it.
+// Addresses are IP addresses, with the FCIP port behind them where
 // it is not 3225, or Port_Names of 8 bytes. Contexts cancel set-ups at any time.
 //
 // The connection machine (four-way handshake, both models, the six cases of

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"viaduct/internal/fc"
-	"viaduct/internal/fc/fabric"
 	"viaduct/internal/fc/fabricd"
 	"viaduct/internal/wire/iu"
 	"viaduct/vi"
@@ -350,74 +349,15 @@ func contextError(ctx context.Context, err error) error {
 	return err
 }
 
-// InProcess returns the Network of a simulated Net that is being served: each
-// NIC becomes an N_Port of sw.
-func InProcess(n *fabric.Net, sw *fabric.Switch) Network { return &inProcess{n, sw} }
-
-type inProcess struct {
-	n  *fabric.Net
-	sw *fabric.Switch
-}
-
-func (x *inProcess) Attach(_ func() fc.Time, dev func(out fc.Sender) fabricd.LocalDevice) (func(), error) {
-	var end *fabric.End
-	done := make(chan error, 1)
-	x.n.Do(func() {
-		var w *netDevice
-		end = x.n.Attach(x.sw, func(out fc.Sender) fabric.Device {
-			w = &netDevice{dev: dev(out)}
-			return w
-		})
-		x.n.BringUp(end)
-		done <- nil
-	})
-	err := <-done
-	return func() {
-		gone := make(chan struct{})
-		x.n.Do(func() {
-			x.n.Remove(end)
-			close(gone)
-		})
-		<-gone
-	}, err
-}
-
-// netDevice locks around what a Net calls.
-type netDevice struct{ dev fabricd.LocalDevice }
-
-func (w *netDevice) LinkUp(_ fc.Time, i fc.LinkInfo) {
-	w.dev.Enter()
-	w.dev.LinkUp(w.dev.(*station).now(), i)
-	w.dev.Leave()
-}
-
-func (w *netDevice) LinkDown(fc.Time) {
-	w.dev.Enter()
-	w.dev.LinkDown(w.dev.(*station).now())
-	w.dev.Leave()
-}
-
-func (w *netDevice) Receive(_ fc.Time, f *fc.Frame) {
-	w.dev.Enter()
-	w.dev.Receive(w.dev.(*station).now(), f)
-	w.dev.Leave()
-}
-
-func (w *netDevice) LinkRoom(fc.Time) {
-	w.dev.Enter()
-	w.dev.(*station).LinkRoom(w.dev.(*station).now())
-	w.dev.Leave()
-}
-
-// netOutlet attaches a station to a Network.
+// netOutlet attaches a station to a network.
 type netOutlet struct {
-	n      Network
+	n      network
 	out    fc.Sender
 	detach func()
 }
 
 func (o *netOutlet) begin(s *station) error {
-	detach, err := o.n.Attach(s.now, func(out fc.Sender) fabricd.LocalDevice {
+	detach, err := o.n.attach(s.now, func(out fc.Sender) fabricd.LocalDevice {
 		o.out = out
 		s.mu.Lock()
 		s.out = o

@@ -2,7 +2,6 @@ package fcvi
 
 import (
 	"viaduct/internal/fc"
-	"viaduct/internal/regmem"
 	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
@@ -39,7 +38,7 @@ func (c *conn) placeFrame(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
 func (c *conn) placeWrite(m *rxMsg, off uint32, b []byte) {
 	if !m.checked {
 		m.checked = true
-		if out := c.up.check(m.h.RmtHandle, m.h.RmtVA, m.h.Total, true); out != regmem.OK {
+		if !c.up.check(m.h.RmtHandle, m.h.RmtVA, m.h.Total, true) {
 			m.bad = iu.RDMAWriteProt
 			if !c.attrs.Write {
 				m.bad = iu.RDMAWriteOff
@@ -49,7 +48,7 @@ func (c *conn) placeWrite(m *rxMsg, off uint32, b []byte) {
 	if m.bad != 0 || len(b) == 0 {
 		return
 	}
-	if out := c.up.place(m.h.RmtHandle, m.h.RmtVA, m.h.Total, off, b); out != regmem.OK { // [VIA-4.2-1]
+	if !c.up.place(m.h.RmtHandle, m.h.RmtVA, m.h.Total, off, b) { // [VIA-4.2-1]
 		m.bad = iu.RDMAWriteProt
 		return
 	}

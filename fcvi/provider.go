@@ -37,9 +37,9 @@ type Config struct {
 	// for requests goes on. Listen is ignored.
 	Fabric string
 
-	// Network, if set, attaches the NIC's port to links in this process.
+	// network, if set, attaches the NIC's port to links in this process.
 	// Listen and Fabric are ignored.
-	Network Network
+	network network
 
 	PortName fc.WWN // of the port; 0 makes a random locally administered one
 	NodeName fc.WWN
@@ -74,12 +74,12 @@ type Config struct {
 	Logger *slog.Logger // nil is silent
 }
 
-// A Network is where a port can be attached in this process, in real time.
-type Network interface {
-	// Attach connects a device; make gets the device's way out, which also
+// A network is where a port can be attached in this process, in real time.
+type network interface {
+	// attach connects a device; dev gets the device's way out, which also
 	// tells whether there is room. now is the device's clock. After detach
 	// the device is not called any more.
-	Attach(now func() fc.Time, dev func(out fc.Sender) fabricd.LocalDevice) (detach func(), err error)
+	attach(now func() fc.Time, dev func(out fc.Sender) fabricd.LocalDevice) (detach func(), err error)
 }
 
 // A Provider makes NICs that speak FC-VI.
@@ -171,8 +171,8 @@ func (p *Provider) Open(name string, nic *vi.NIC) (vi.Device, error) {
 	}
 	var err error
 	switch {
-	case p.cfg.Network != nil:
-		d.home, err = d.station(d.ips, func(*station) (outlet, error) { return &netOutlet{n: p.cfg.Network}, nil })
+	case p.cfg.network != nil:
+		d.home, err = d.station(d.ips, func(*station) (outlet, error) { return &netOutlet{n: p.cfg.network}, nil })
 	case p.cfg.Fabric != "":
 		var l *fcip.Link
 		if l, err = d.dial(d.ctx, p.cfg.Fabric); err != nil {
@@ -298,7 +298,7 @@ func (d *device) station(ips []netip.Addr, out func(*station) (outlet, error)) (
 
 // stationFor returns the port from which remote is reached.
 func (d *device) stationFor(ctx context.Context, remote vi.Address, mode iu.Mode) (*station, error) {
-	if d.p.cfg.Network != nil || d.p.cfg.Fabric != "" {
+	if d.p.cfg.network != nil || d.p.cfg.Fabric != "" {
 		return d.home, nil
 	}
 	ap, ok := remote.AddrPort()

@@ -9,7 +9,6 @@ import (
 
 	"viaduct/internal/fc"
 	"viaduct/internal/fc/fabric"
-	"viaduct/internal/regmem"
 	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
@@ -241,35 +240,35 @@ func (f *fake) finishRecv(d vi.Delivery) {
 	f.cur = nil
 }
 
-func (f *fake) access(h uint32, va uint64, n uint32, write bool) regmem.Outcome {
+func (f *fake) access(h uint32, va uint64, n uint32, write bool) bool {
 	switch {
 	case h != 7:
-		return regmem.NoRegion
+		return false
 	case write && !f.rights[0], !write && !f.rights[1]:
-		return regmem.NoRights
+		return false
 	case va < 1000 || va-1000 > uint64(len(f.mem)) || uint64(n) > uint64(len(f.mem))-(va-1000):
-		return regmem.OutOfBounds
+		return false
 	}
-	return regmem.OK
+	return true
 }
 
-func (f *fake) check(h uint32, va uint64, n uint32, write bool) regmem.Outcome {
+func (f *fake) check(h uint32, va uint64, n uint32, write bool) bool {
 	return f.access(h, va, n, write)
 }
 
-func (f *fake) place(h uint32, va uint64, total, off uint32, b []byte) regmem.Outcome {
-	if out := f.access(h, va, total, true); out != regmem.OK {
-		return out
+func (f *fake) place(h uint32, va uint64, total, off uint32, b []byte) bool {
+	if !f.access(h, va, total, true) {
+		return false
 	}
 	copy(f.mem[va-1000+uint64(off):][:total-off], b)
-	return regmem.OK
+	return true
 }
 
-func (f *fake) fetch(h uint32, va uint64, total, off uint32, n int, scratch []byte) ([]byte, regmem.Outcome) {
-	if out := f.access(h, va, total, false); out != regmem.OK {
-		return nil, out
+func (f *fake) fetch(h uint32, va uint64, total, off uint32, n int, scratch []byte) ([]byte, bool) {
+	if !f.access(h, va, total, false) {
+		return nil, false
 	}
-	return f.mem[va-1000+uint64(off):][:n], regmem.OK
+	return f.mem[va-1000+uint64(off):][:n], true
 }
 
 func (f *fake) async(code vi.ErrorCode, op vi.Control) { f.asyncs = append(f.asyncs, code) }

@@ -44,9 +44,9 @@ func TestVI_SuiteFCIP(t *testing.T) {
 
 var nextHost atomic.Uint32
 
-// network serves a simulated fabric in real time until the test ends. Its timers
+// noisyNetwork serves a simulated fabric in real time until the test ends. Its timers
 // are scaled by one factor. [FCVI-8.3-5]
-func network(t *testing.T, outOfOrder bool, noise fabric.Noise, scale time.Duration) Config {
+func noisyNetwork(t *testing.T, outOfOrder bool, noise fabric.Noise, scale time.Duration) Config {
 	return seededNetwork(t, 1, outOfOrder, noise, scale)
 }
 
@@ -62,7 +62,7 @@ func seededNetwork(t *testing.T, seed uint64, outOfOrder bool, noise fabric.Nois
 		cancel()
 		wg.Wait()
 	})
-	return Config{Network: InProcess(n, sw), EDTOV: 20 * time.Millisecond * scale, RATOV: 100 * time.Millisecond * scale,
+	return Config{network: &inProcess{n, sw}, EDTOV: 20 * time.Millisecond * scale, RATOV: 100 * time.Millisecond * scale,
 		Logger: testLogger, ULPTimeout: testkit.Patience} // a slow machine is no dead peer
 }
 
@@ -166,7 +166,7 @@ func TestVI_SuiteFaults(t *testing.T) {
 			cfg.ULPTimeout = time.Second
 			h := netHarness(cfg)
 			h.Unordered = order != "in order"
-			h.Faults = fabricFaults(cfg.Network.(*inProcess).n)
+			h.Faults = fabricFaults(cfg.network.(*inProcess).n)
 			h.Only = []string{"ErrorMatrix", "CorruptUnreliable", "Cut"}
 			vitest.Run(t, h)
 		})
@@ -176,14 +176,14 @@ func TestVI_SuiteFaults(t *testing.T) {
 // TestVI_SuiteFabric runs it over a fabric in this process that keeps order,
 // at all three levels.
 func TestVI_SuiteFabric(t *testing.T) {
-	vitest.Run(t, netHarness(network(t, false, fabric.Noise{}, 10)))
+	vitest.Run(t, netHarness(noisyNetwork(t, false, fabric.Noise{}, 10)))
 }
 
 // TestVI_SuiteOutOfOrder runs it over a fabric that doubles and reorders frames.
 // Where frames are lost too see TestLossyTraffic. None is lost here, so that no
 // frame is to be given up because the machine is late with it.
 func TestVI_SuiteOutOfOrder(t *testing.T) {
-	h := netHarness(network(t, true, fabric.Noise{Reorder: 0.05, Duplicate: 0.01, MaxDelay: 30 * time.Microsecond}, 40))
+	h := netHarness(noisyNetwork(t, true, fabric.Noise{Reorder: 0.05, Duplicate: 0.01, MaxDelay: 30 * time.Microsecond}, 40))
 	h.Unordered = true
 	vitest.Run(t, h)
 }

@@ -204,13 +204,13 @@ func (q *QueuePair) rdmapFault(f rdmap.Fault, u []byte) { q.fault(rdmap.Terminat
 // so that one pin serves many.
 func (q *QueuePair) target(stag uint32, to, n uint64, need regmem.Rights) (p []byte, guarded bool, out regmem.Outcome) {
 	r := &q.rx
-	if m := r.held.Region(); m == nil || m.Handle() != stag {
+	if m := regmem.RegionOf(r.held); m == nil || m.Handle() != stag {
 		r.letGo()
 		ref, out := q.dev.reg.Access(stag, to, n, q.pd.dom, q, need)
 		r.held = ref
 		return ref.B, ref.Guarded(), out
 	}
-	p, out = r.held.Access(to, n, q.pd.dom, q, need)
+	p, out = regmem.Within(r.held, to, n, q.pd.dom, q, need)
 	return p, r.held.Guarded(), out
 }
 
@@ -220,8 +220,8 @@ func (q *QueuePair) place(s *SGE, off, n uint64) (p []byte, guarded bool, out re
 		return s.Buf[off : off+n], false, regmem.OK
 	}
 	r := &q.rx
-	if m := s.Region.r; r.held.Region() == m {
-		p, out = r.held.Access(m.Base()+s.Off+off, n, q.pd.dom, q, regmem.LocalWrite)
+	if m := s.Region.r; regmem.RegionOf(r.held) == m {
+		p, out = regmem.Within(r.held, m.Base()+s.Off+off, n, q.pd.dom, q, regmem.LocalWrite)
 		return p, r.held.Guarded(), out
 	}
 	r.letGo()
@@ -232,7 +232,7 @@ func (q *QueuePair) place(s *SGE, off, n uint64) (p []byte, guarded bool, out re
 
 // letGo gives the pin back.
 func (r *rxState) letGo() {
-	if r.held.Region() != nil {
+	if r.held.Pins() {
 		r.held.Release()
 		r.held = regmem.Ref{}
 	}

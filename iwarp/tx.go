@@ -300,7 +300,7 @@ func (q *QueuePair) short(b *frameio.Batch, w *sendWQE, seq uint64, msg rdmap.Op
 		if !ok {
 			return false
 		}
-		if ref.Region() != nil {
+		if ref.Pins() {
 			if ref.Guarded() {
 				ref.Release()
 				return false
@@ -331,7 +331,7 @@ func (q *QueuePair) piece(b *frameio.Batch, s *SGE, off, n uint64) (ref regmem.R
 	if s.Region != nil {
 		r := s.Region.r
 		if pin, ok := b.Pinned(r); ok {
-			p, out := pin.Access(r.Base()+s.Off+off, n, q.pd.dom, q, regmem.LocalRead)
+			p, out := regmem.Within(pin, r.Base()+s.Off+off, n, q.pd.dom, q, regmem.LocalRead)
 			return regmem.Ref{B: p}, out == regmem.OK
 		}
 	}

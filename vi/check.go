@@ -61,29 +61,30 @@ type Cursor struct {
 	off uint32
 }
 
-// Gather pins the next piece of d's memory, at most limit bytes of one
-// segment, and moves the cursor behind it. An empty Ref with status 0 is the
-// end.
-func (e *Endpoint) Gather(d *Descriptor, c *Cursor, limit int) (regmem.Ref, Status) {
-	return e.piece(regmem.Ref{}, d, c, limit, regmem.LocalRead)
-}
+// Memory is registered memory that a transfer may touch now: the bytes, B, and the
+// pin that keeps their region from being deregistered, until Release, which is
+// called once. The zero Memory is empty and pins nothing. Where Guarded is true,
+// touching B may fault, as the memory is a mapped file that can shrink: such bytes
+// are moved by CopyTo and CopyFrom, which report that as an error.
+type Memory = regmem.Ref
 
-// GatherHeld is Gather with a region pinned already, see [Endpoint.TargetHeld].
-func (e *Endpoint) GatherHeld(held regmem.Ref, d *Descriptor, c *Cursor, limit int) (regmem.Ref, Status) {
+// Gather pins the next piece of d's memory, at most limit bytes of one
+// segment, and moves the cursor behind it. An empty Memory with status 0 is the
+// end.
+//
+// held is memory that the caller has pinned already, or the zero Memory: a piece
+// of the same region comes without a pin of its own then, good until held is
+// released. Everything is checked as ever. held must not be guarded.
+func (e *Endpoint) Gather(held Memory, d *Descriptor, c *Cursor, limit int) (Memory, Status) {
 	return e.piece(held, d, c, limit, regmem.LocalRead)
 }
 
 // Scatter is Gather for memory that will be written.
-func (e *Endpoint) Scatter(d *Descriptor, c *Cursor, limit int) (regmem.Ref, Status) {
-	return e.piece(regmem.Ref{}, d, c, limit, regmem.LocalWrite)
-}
-
-// ScatterHeld is Scatter with a region pinned already.
-func (e *Endpoint) ScatterHeld(held regmem.Ref, d *Descriptor, c *Cursor, limit int) (regmem.Ref, Status) {
+func (e *Endpoint) Scatter(held Memory, d *Descriptor, c *Cursor, limit int) (Memory, Status) {
 	return e.piece(held, d, c, limit, regmem.LocalWrite)
 }
 
-func (e *Endpoint) piece(held regmem.Ref, d *Descriptor, c *Cursor, limit int, need regmem.Rights) (regmem.Ref, Status) {
+func (e *Endpoint) piece(held Memory, d *Descriptor, c *Cursor, limit int, need regmem.Rights) (Memory, Status) {
 	for c.seg < len(d.Segments) {
 		s := &d.Segments[c.seg]
 		n := min(uint64(s.Length-c.off), uint64(limit))
@@ -94,15 +95,15 @@ func (e *Endpoint) piece(held regmem.Ref, d *Descriptor, c *Cursor, limit int, n
 			c.seg, c.off = c.seg+1, 0
 			continue
 		}
-		ref, out := e.access(held, s.Handle, s.Address+uint64(c.off), n, need)
-		if out != regmem.OK {
-			return regmem.Ref{}, StatusProtectionError
+		m, ok := e.access(held, s.Handle, s.Address+uint64(c.off), n, need)
+		if !ok {
+			return Memory{}, StatusProtectionError
 		}
 		c.off += uint32(n)
 		if c.off == s.Length {
 			c.seg, c.off = c.seg+1, 0
 		}
-		return ref, 0
+		return m, 0
 	}
-	return regmem.Ref{}, 0
+	return Memory{}, 0
 }

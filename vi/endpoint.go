@@ -176,7 +176,7 @@ func (e *Endpoint) faults(d *Descriptor) bool {
 	}
 	var at Cursor
 	for {
-		ref, bad := e.Gather(d, &at, int(e.agreed.MaxTransferSize))
+		ref, bad := e.Gather(Memory{}, d, &at, int(e.agreed.MaxTransferSize))
 		if bad != 0 {
 			return true
 		}
@@ -244,22 +244,20 @@ func (e *Endpoint) FinishRecv(d *Descriptor, seq uint64, r Delivery) (broken boo
 }
 
 // Target checks that length bytes at addr of the region handle may be
-// written (or, with write false, read) by the peer, and pins them. The VI's
-// own enables count too. [VIA 1.5]
-func (e *Endpoint) Target(handle MemHandle, addr uint64, length uint64, write bool) (regmem.Ref, regmem.Outcome) {
-	return e.TargetHeld(regmem.Ref{}, handle, addr, length, write)
-}
-
-// TargetHeld is Target for a provider that has pinned a region already: a
-// range of that one comes without a pin of its own, good until held is
-// released. Everything is checked as ever. held may be the zero Ref; it must
-// not be guarded.
-func (e *Endpoint) TargetHeld(held regmem.Ref, handle MemHandle, addr uint64, length uint64, write bool) (regmem.Ref, regmem.Outcome) {
+// written (or, with write false, read) by the peer, and pins them; ok is false if
+// they may not. The VI's own enables count too. held is as for Gather. [VIA 1.5]
+func (e *Endpoint) Target(held Memory, handle MemHandle, addr uint64, length uint64, write bool) (m Memory, ok bool) {
 	need, ok := e.targetRights(write)
 	if !ok {
-		return regmem.Ref{}, regmem.NoRights
+		return Memory{}, false
 	}
 	return e.access(held, handle, addr, length, need)
+}
+
+// CheckTarget is Target without the pin.
+func (e *Endpoint) CheckTarget(handle MemHandle, addr uint64, length uint64, write bool) (ok bool) {
+	need, ok := e.targetRights(write)
+	return ok && e.v.nic.memory.Check(uint32(handle), addr, length, e.domain, nil, need) == regmem.OK
 }
 
 // targetRights returns what a region has to allow the peer; false if the VI
@@ -272,22 +270,14 @@ func (e *Endpoint) targetRights(write bool) (need regmem.Rights, ok bool) {
 }
 
 // access pins a range, or finds it in the region that held pins.
-func (e *Endpoint) access(held regmem.Ref, handle MemHandle, addr, length uint64, need regmem.Rights) (regmem.Ref, regmem.Outcome) {
-	if r := held.Region(); r != nil && r.Handle() == uint32(handle) {
-		if b, out := held.Access(addr, length, e.domain, nil, need); out == regmem.OK {
-			return regmem.Ref{B: b}, out
+func (e *Endpoint) access(held Memory, handle MemHandle, addr, length uint64, need regmem.Rights) (Memory, bool) {
+	if r := regmem.RegionOf(held); r != nil && r.Handle() == uint32(handle) {
+		if b, out := regmem.Within(held, addr, length, e.domain, nil, need); out == regmem.OK {
+			return Memory{B: b}, true
 		}
 	}
-	return e.v.nic.memory.Access(uint32(handle), addr, length, e.domain, nil, need)
-}
-
-// CheckTarget is Target without the pin.
-func (e *Endpoint) CheckTarget(handle MemHandle, addr uint64, length uint64, write bool) regmem.Outcome {
-	need, ok := e.targetRights(write)
-	if !ok {
-		return regmem.NoRights
-	}
-	return e.v.nic.memory.Check(uint32(handle), addr, length, e.domain, nil, need)
+	m, out := e.v.nic.memory.Access(uint32(handle), addr, length, e.domain, nil, need)
+	return m, out == regmem.OK
 }
 
 // AsyncError raises an asynchronous error of the VI. [VIA 5]

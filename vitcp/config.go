@@ -56,7 +56,7 @@ type Config struct {
 	Port uint16
 
 	// Dialect holds the numbers on the wire.
-	Dialect vitcpwire.Dialect
+	Dialect Dialect
 
 	// ReliableIsDelivery says that the draft's one reliable bit means
 	// Reliable Delivery. Reliable Reception cannot be offered then. [V-10]
@@ -190,7 +190,7 @@ func (c *Config) check() error {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	switch {
-	case !c.Dialect.Valid():
+	case !c.Dialect.wire().Valid():
 		return fmt.Errorf("vitcp: type offset %d is out of range", c.Dialect.TypeOffset)
 	case c.ReadWindow < 0 || c.ReadWindow > 65535:
 		return fmt.Errorf("vitcp: read window %d is not in 0 to 65535", c.ReadWindow)

@@ -211,11 +211,11 @@ func (c *call) ask(nc net.Conn) (a answer) {
 	}
 	g := c.greeting(vitcpwire.ConnectRequest, c.mtu, a.request)
 	a.told = g.h.Posted
-	if a.err = writeGreeting(nc, c.d.p.cfg.Dialect, g); a.err != nil {
+	if a.err = writeGreeting(nc, c.d.p.cfg.Dialect.wire(), g); a.err != nil {
 		return a
 	}
 	n := 0
-	a.g, n, a.err = readGreeting(nc, c.d.p.cfg.Dialect, c.d.p.cfg.MaxSecurity)
+	a.g, n, a.err = readGreeting(nc, c.d.p.cfg.Dialect.wire(), c.d.p.cfg.MaxSecurity)
 	a.sawBytes = n > 0
 	if errors.Is(a.err, vitcpwire.ErrDiscriminator) {
 		a.err = &ProtocolError{Reason: "answer to a connect request", Err: a.err}

@@ -63,7 +63,7 @@ func (l *listener) receive(r *request) (handedOver bool) {
 		l.note(r, err)
 		return false
 	}
-	g, n, err := readGreeting(r.nc, p.cfg.Dialect, p.cfg.MaxSecurity)
+	g, n, err := readGreeting(r.nc, p.cfg.Dialect.wire(), p.cfg.MaxSecurity)
 	badDiscriminator := errors.Is(err, vitcpwire.ErrDiscriminator)
 	if err == nil && g.h.Type != vitcpwire.ConnectRequest {
 		err = framingf("%v instead of a connect request", g.h.Type)
@@ -217,7 +217,7 @@ func (r *request) reply(t vitcpwire.Type, code uint8) {
 		},
 	}
 	r.nc.SetWriteDeadline(time.Now().Add(answerTimeout))
-	writeGreeting(r.nc, r.l.p.cfg.Dialect, g)
+	writeGreeting(r.nc, r.l.p.cfg.Dialect.wire(), g)
 	r.lingerClose()
 }
 
@@ -354,7 +354,7 @@ func (r *request) answer(ctx context.Context, c *call) (vi.Link, vi.Agreement, e
 	}
 	r.nc.SetWriteDeadline(deadline)
 	g := c.greeting(vitcpwire.ConnectAccept, mtu, security)
-	if err := writeGreeting(r.nc, r.l.p.cfg.Dialect, g); err != nil {
+	if err := writeGreeting(r.nc, r.l.p.cfg.Dialect.wire(), g); err != nil {
 		return nil, vi.Agreement{}, fmt.Errorf("%w: %w", vi.ErrTimeout, err)
 	}
 	r.nc.SetDeadline(time.Time{})

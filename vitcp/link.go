@@ -139,7 +139,7 @@ var (
 func newLink(c *call, nc net.Conn, t linkTerms) *link {
 	p := c.d.p
 	l := &link{
-		p: p, ep: c.ep, dialect: p.cfg.Dialect, terms: t,
+		p: p, ep: c.ep, dialect: p.cfg.Dialect.wire(), terms: t,
 		flow:   c.attrs&vitcpwire.FlowControl != 0,
 		maxSeg: vitcpwire.MaxSegment,
 		log:    p.cfg.Logger,

@@ -25,8 +25,8 @@ func (l *link) Guess(g []frameio.Guess) []frameio.Guess {
 		if n <= 0 {
 			break
 		}
-		ref, out := l.ep.Target(vi.MemHandle(x.in.rdma.Handle), x.in.rdma.Address+uint64(p.offset), uint64(min(n, frameio.MaxAhead)), true)
-		if out == regmem.OK {
+		ref, ok := l.ep.Target(vi.Memory{}, vi.MemHandle(x.in.rdma.Handle), x.in.rdma.Address+uint64(p.offset), uint64(min(n, frameio.MaxAhead)), true)
+		if ok {
 			g, _ = l.guessIn(g, vitcpwire.Write, ref, n)
 		}
 	case p.active && p.typ == vitcpwire.Send && x.in.d != nil && !x.in.drop:
@@ -44,16 +44,16 @@ func (l *link) Guess(g []frameio.Guess) []frameio.Guess {
 }
 
 // scatterAhead pins where up to n bytes go that follow the next skip bytes from cur on.
-func (l *link) scatterAhead(d *vi.Descriptor, cur *vi.Cursor, skip, n int) (ref regmem.Ref, ok bool) {
+func (l *link) scatterAhead(d *vi.Descriptor, cur *vi.Cursor, skip, n int) (ref vi.Memory, ok bool) {
 	for skip > 0 {
-		ref, bad := l.ep.Scatter(d, cur, skip)
+		ref, bad := l.ep.Scatter(vi.Memory{}, d, cur, skip)
 		if bad != 0 || len(ref.B) == 0 {
-			return regmem.Ref{}, false
+			return vi.Memory{}, false
 		}
 		skip -= len(ref.B)
 		ref.Release()
 	}
-	ref, bad := l.ep.Scatter(d, cur, n)
+	ref, bad := l.ep.Scatter(vi.Memory{}, d, cur, n)
 	return ref, bad == 0 && len(ref.B) > 0
 }
 
@@ -91,7 +91,7 @@ func (l *link) guessReads(g []frameio.Guess) []frameio.Guess {
 
 // guessIn guesses the last n bytes of a message, of which ref is the first part or all,
 // and keeps the pin if anything is guessed in it. all tells that they are guessed.
-func (l *link) guessIn(g []frameio.Guess, t vitcpwire.Type, ref regmem.Ref, n int) (_ []frameio.Guess, all bool) {
+func (l *link) guessIn(g []frameio.Guess, t vitcpwire.Type, ref vi.Memory, n int) (_ []frameio.Guess, all bool) {
 	x := &l.rx
 	hl := l.dialect.HeaderLen(t)
 	full := vitcpwire.MaxSegment - hl
@@ -169,7 +169,7 @@ func (l *link) inPlace(p []byte) bool {
 	if x.h.Type == vitcpwire.ReadResponse {
 		cur = l.reads.front().cur
 	}
-	ref, err := l.target(regmem.Ref{}, len(p), &cur, x.at)
+	ref, err := l.target(vi.Memory{}, len(p), &cur, x.at)
 	defer ref.Release()
 	return err == nil && len(ref.B) == len(p) && &ref.B[0] == &p[0]
 }
@@ -178,7 +178,7 @@ func (l *link) inPlace(p []byte) bool {
 func (l *link) GuessesOver() {
 	x := &l.rx
 	x.ahead = regmem.ReleaseAll(x.ahead)
-	l.hold(regmem.Ref{})
+	l.hold(vi.Memory{})
 	if l.life.load().running() {
 		l.nudge()
 	}

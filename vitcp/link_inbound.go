@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"viaduct/internal/regmem"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
 )
@@ -58,7 +57,7 @@ func (l *link) openWrite() error {
 	in := &l.rx.in
 	if in.rdma.Length > l.terms.mtu { // [V-14]
 		l.failWrite(vi.StatusLengthError, vi.ErrorRDMAWAbort, vitcpwire.DescriptorError)
-	} else if in.rdma.Length > 0 && l.ep.CheckTarget(vi.MemHandle(in.rdma.Handle), in.rdma.Address, uint64(in.rdma.Length), true) != regmem.OK {
+	} else if in.rdma.Length > 0 && !l.ep.CheckTarget(vi.MemHandle(in.rdma.Handle), in.rdma.Address, uint64(in.rdma.Length), true) {
 		l.failWrite(vi.StatusRDMAProtection, vi.ErrorRDMAWProt, vitcpwire.ProtectionError)
 	}
 	return nil
@@ -192,7 +191,7 @@ func (l *link) openRead(r vitcpwire.RDMA) error {
 	}
 	job := readJob{r: r, number: l.rx.h.Number}
 	if r.Length > l.terms.mtu ||
-		r.Length > 0 && l.ep.CheckTarget(vi.MemHandle(r.Handle), r.Address, uint64(r.Length), false) != regmem.OK {
+		r.Length > 0 && !l.ep.CheckTarget(vi.MemHandle(r.Handle), r.Address, uint64(r.Length), false) {
 		l.ep.AsyncError(vi.ErrorRDMARProt, vi.OpRDMARead) // [VIA-4.6-14] [VIA-5.2-8]
 		// The reads before it are answered first; the send role ends the
 		// connection when it comes to this one.

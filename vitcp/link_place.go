@@ -18,12 +18,12 @@ func (l *link) place(p []byte) error {
 		if len(ref.B) == 0 {
 			break // nobody wants them
 		}
-		if ref.Region() != nil && !ref.Guarded() {
+		if ref.Pins() && !ref.Guarded() {
 			l.hold(ref)
-			ref = regmem.Ref{B: ref.B}
+			ref = vi.Memory{B: ref.B}
 		}
 		n := len(ref.B)
-		err = regmem.Copy(ref.B, p[:n], ref.Guarded())
+		err = ref.CopyFrom(p[:n])
 		ref.Release()
 		if err != nil {
 			l.faulted()
@@ -38,7 +38,7 @@ func (l *link) place(p []byte) error {
 
 // hold keeps the pin of ref, until the next. Messages that follow each other use
 // the same memory as a rule, so that one pin serves many.
-func (l *link) hold(ref regmem.Ref) {
+func (l *link) hold(ref vi.Memory) {
 	l.rx.held.Release()
 	l.rx.held = ref
 }
@@ -48,19 +48,19 @@ func (l *link) hold(ref regmem.Ref) {
 // offset at. An empty Ref means that they are not wanted. cur is that of a
 // Send; a response has its own. What lies in the region that held pins is not
 // pinned again.
-func (l *link) target(held regmem.Ref, n int, cur *vi.Cursor, at uint32) (regmem.Ref, error) {
+func (l *link) target(held vi.Memory, n int, cur *vi.Cursor, at uint32) (vi.Memory, error) {
 	x := &l.rx
 	in := &x.in
 	switch x.h.Type {
 	case vitcpwire.Send:
 		if in.drop {
-			return regmem.Ref{}, nil
+			return vi.Memory{}, nil
 		}
 		if uint64(at)+uint64(n) > uint64(l.terms.mtu) { // [V-14]
 			l.failReceive(vi.StatusLengthError, vitcpwire.DescriptorError)
-			return regmem.Ref{}, nil
+			return vi.Memory{}, nil
 		}
-		ref, bad := l.ep.ScatterHeld(held, in.d, cur, n)
+		ref, bad := l.ep.Scatter(held, in.d, cur, n)
 		if bad == 0 && len(ref.B) == 0 {
 			bad = vi.StatusLengthError // longer than the buffers [VIA-4.1-2] [VIA-4.6-5]
 		}
@@ -70,10 +70,10 @@ func (l *link) target(held regmem.Ref, n int, cur *vi.Cursor, at uint32) (regmem
 		return ref, nil
 	case vitcpwire.Write:
 		if in.drop {
-			return regmem.Ref{}, nil
+			return vi.Memory{}, nil
 		}
-		ref, out := l.ep.TargetHeld(held, vi.MemHandle(in.rdma.Handle), in.rdma.Address+uint64(at), uint64(n), true) // [VIA-4.2-1]
-		if out != regmem.OK {                                                                                        // deregistered since
+		ref, ok := l.ep.Target(held, vi.MemHandle(in.rdma.Handle), in.rdma.Address+uint64(at), uint64(n), true) // [VIA-4.2-1]
+		if !ok {                                                                                                // deregistered since
 			l.failWrite(vi.StatusRDMAProtection, vi.ErrorRDMAWProt, vitcpwire.ProtectionError)
 		}
 		return ref, nil
@@ -82,7 +82,7 @@ func (l *link) target(held regmem.Ref, n int, cur *vi.Cursor, at uint32) (regmem
 		if cur == &in.cur {
 			cur = &read.cur
 		}
-		ref, bad := l.ep.ScatterHeld(held, read.d, cur, n)
+		ref, bad := l.ep.Scatter(held, read.d, cur, n)
 		if bad == 0 && len(ref.B) == 0 {
 			bad = vi.StatusFormatError // the descriptor was changed under us
 		}
@@ -91,7 +91,7 @@ func (l *link) target(held regmem.Ref, n int, cur *vi.Cursor, at uint32) (regmem
 		}
 		return ref, nil
 	}
-	return regmem.Ref{}, nil // payload that means nothing
+	return vi.Memory{}, nil // payload that means nothing
 }
 
 // Direct implements frameio.Protocol.
@@ -107,7 +107,7 @@ func (l *link) Direct(iov [][]byte) ([][]byte, error) {
 	}
 	at := x.at
 	for n > 0 {
-		ref, err := l.target(regmem.Ref{}, n, &cur, at)
+		ref, err := l.target(vi.Memory{}, n, &cur, at)
 		if err != nil || len(ref.B) == 0 {
 			// Not wanted any more: from here on to the bin.
 			l.releaseDirect()
@@ -183,7 +183,7 @@ func (l *link) skip(n int) {
 		return
 	}
 	for n > 0 && !l.life.load().faulted() {
-		ref, err := l.target(regmem.Ref{}, n, &x.in.cur, x.at)
+		ref, err := l.target(vi.Memory{}, n, &x.in.cur, x.at)
 		if err != nil || len(ref.B) == 0 {
 			return
 		}

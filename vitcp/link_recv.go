@@ -1,7 +1,6 @@
 package vitcp
 
 import (
-	"viaduct/internal/regmem"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
 )
@@ -29,19 +28,19 @@ type rxState struct {
 
 	in inbound
 
-	long      uint16       // length of the last long segment that did not end its message
-	lastSend  uint32       // length of the last Send of more than one segment
-	sendGuess uint32       // that of the one in progress, by guess; 0 if none was made
-	ahead     []regmem.Ref // pins of memory where what comes is guessed to belong
-	held      regmem.Ref   // pin that serves every access to its region during one Receive
-	refs      []regmem.Ref // pinned between Direct and DirectDone
-	discard   []byte       // where bytes go that nobody wants
+	long      uint16      // length of the last long segment that did not end its message
+	lastSend  uint32      // length of the last Send of more than one segment
+	sendGuess uint32      // that of the one in progress, by guess; 0 if none was made
+	ahead     []vi.Memory // pins of memory where what comes is guessed to belong
+	held      vi.Memory   // pin that serves every access to its region during one Receive
+	refs      []vi.Memory // pinned between Direct and DirectDone
+	discard   []byte      // where bytes go that nobody wants
 }
 
 // Receive implements frameio.Protocol. No pin outlasts it.
 func (l *link) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
 	n, direct, err = l.take(p, mayDirect)
-	l.hold(regmem.Ref{})
+	l.hold(vi.Memory{})
 	return n, direct, err
 }
 

@@ -5,7 +5,6 @@ import (
 	"sync"
 
 	"viaduct/internal/frameio"
-	"viaduct/internal/regmem"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
 )
@@ -35,7 +34,7 @@ type txState struct {
 
 	// held is the pin that the Fill in progress gave to its batch last: what
 	// else it sends of the region needs none.
-	held regmem.Ref
+	held vi.Memory
 
 	copied []*copiedSegment // what the batch being sent has of memory that may fault
 
@@ -52,7 +51,7 @@ type run struct{ first, end uint64 }
 // Fill implements frameio.Protocol.
 func (l *link) Fill(b *frameio.Batch) {
 	l.fill(b)
-	l.tx.held = regmem.Ref{}
+	l.tx.held = vi.Memory{}
 	l.publish()
 }
 
@@ -226,7 +225,7 @@ func (l *link) putData(b *frameio.Batch) {
 	head := b.Header(hl)
 	n, bad := 0, vi.Status(0)
 	for pieces := b.Pieces(); n < want && pieces > 0; pieces-- {
-		ref, st := l.ep.GatherHeld(t.held, d, &t.cur, want-n)
+		ref, st := l.ep.Gather(t.held, d, &t.cur, want-n)
 		if st != 0 {
 			bad = st
 			break
@@ -271,11 +270,11 @@ func (l *link) putData(b *frameio.Batch) {
 
 // put appends pinned bytes to the batch, which takes the pin over. One that
 // can serve others is the batch's even if the bytes are copied now.
-func (l *link) put(b *frameio.Batch, ref regmem.Ref) {
-	if ref.Region() != nil {
+func (l *link) put(b *frameio.Batch, ref vi.Memory) {
+	if ref.Pins() {
 		b.Pin(ref)
 		l.tx.held = ref
-		ref = regmem.Ref{B: ref.B}
+		ref = vi.Memory{B: ref.B}
 	}
 	b.Data(ref) // fails for guarded memory only
 }
@@ -288,7 +287,7 @@ var copiedSegments = sync.Pool{New: func() any { return new(copiedSegment) }}
 // steady returns what ref pins as memory that can't fault. What may is copied, before
 // the header tells the peer that the bytes come: the kernel would find a fault with a
 // part of the segment sent already, and the stream could not go on. [V-30]
-func (l *link) steady(ref regmem.Ref) (regmem.Ref, vi.Status) {
+func (l *link) steady(ref vi.Memory) (vi.Memory, vi.Status) {
 	if !ref.Guarded() {
 		return ref, 0
 	}
@@ -296,10 +295,10 @@ func (l *link) steady(ref regmem.Ref) (regmem.Ref, vi.Status) {
 	c := copiedSegments.Get().(*copiedSegment)
 	l.tx.copied = append(l.tx.copied, c)
 	p := c[:len(ref.B)]
-	if regmem.Copy(p, ref.B, true) != nil {
-		return regmem.Ref{}, vi.StatusProtectionError
+	if ref.CopyTo(p) != nil {
+		return vi.Memory{}, vi.StatusProtectionError
 	}
-	return regmem.Ref{B: p}, 0
+	return vi.Memory{B: p}, 0
 }
 
 // uncopied gives back what steady has made for a batch that was sent.
@@ -351,15 +350,15 @@ func (l *link) putResponse(b *frameio.Batch, job *readJob) {
 	n := min(uint32(l.maxSeg-hl), job.r.Length-t.jobOffset)
 	h := vitcpwire.Header{Type: vitcpwire.ReadResponse, Offset: t.jobOffset, Number: job.number} // [VIT-3.1-12]
 	bad := job.refused
-	var ref regmem.Ref
+	var ref vi.Memory
 	if !bad && n > 0 {
-		var out regmem.Outcome
+		var ok bool
 		var st vi.Status
-		ref, out = l.ep.TargetHeld(t.held, vi.MemHandle(job.r.Handle), job.r.Address+uint64(t.jobOffset), uint64(n), false)
-		if out == regmem.OK {
+		ref, ok = l.ep.Target(t.held, vi.MemHandle(job.r.Handle), job.r.Address+uint64(t.jobOffset), uint64(n), false)
+		if ok {
 			ref, st = l.steady(ref)
 		}
-		if bad = out != regmem.OK || st != 0; bad {
+		if bad = !ok || st != 0; bad {
 			l.ep.AsyncError(vi.ErrorRDMARProt, vi.OpRDMARead)
 		}
 	}

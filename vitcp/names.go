@@ -2,11 +2,23 @@ package vitcp
 
 import "viaduct/internal/wire/vitcpwire"
 
+// A Dialect holds the numbers and habits that the draft leaves open and in which
+// another implementation may differ. The zero value is what this project speaks; a
+// Dialect that differs must be configured at both ends.
+type Dialect struct {
+	// TypeOffset is added to each of the draft's nine types on the wire: 1 for a
+	// peer that counts them from one. At most 22, so that the Disconnect extension
+	// stays apart. [V-02]
+	TypeOffset uint8
+
+	// BareReadResponse leaves the RDMA header out of Read Responses. [V-23]
+	BareReadResponse bool
+}
+
+func (d Dialect) wire() vitcpwire.Dialect { return vitcpwire.Dialect(d) }
+
 // Names for types of the wire format that configurations and errors speak.
 type (
-	// A Dialect holds the numbers and habits that the draft leaves open; the
-	// zero value is what this package speaks.
-	Dialect = vitcpwire.Dialect
 	// Attributes are what a provider states of its VI at set-up.
 	Attributes = vitcpwire.Attributes
 	// An ErrorCode is the Remote Error Code of a segment.

@@ -65,14 +65,14 @@ func TestVIT_3_Encapsulation(t *testing.T) {
 func TestVIT_3_Dialects(t *testing.T) {
 	for _, d := range []vitcpwire.Dialect{{TypeOffset: 1}, {BareReadResponse: true}, {TypeOffset: 7, BareReadResponse: true}} {
 		t.Run(fmt.Sprintf("%+v", d), func(t *testing.T) {
-			s := serveProbe(t, sessionOpts{cfg: Config{Dialect: d}, dialect: d, attrs: reliableAll, posted: 10})
+			s := serveProbe(t, sessionOpts{cfg: Config{Dialect: Dialect(d)}, dialect: d, attrs: reliableAll, posted: 10})
 			r, buf := register(t, s.n, 100, allRights)
 			fill(buf, 1)
 			s.message(vitcpwire.ReadRequest, &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 100}, nil)
 			if x := s.want(vitcpwire.ReadResponse); !bytes.Equal(x.payload, buf) {
 				t.Errorf("%v with %d bytes", x.h, len(x.payload))
 			}
-			p := connectPair(t, Config{Dialect: d}, reliableAll)
+			p := connectPair(t, Config{Dialect: Dialect(d)}, reliableAll)
 			ra, ba := register(t, p.na, 100000, vi.MemAttributes{})
 			rb, bb := register(t, p.nb, 100000, allRights)
 			fill(bb, 2)

@@ -312,7 +312,7 @@ func TestLimits(t *testing.T) {
 	t.Run("config", func(t *testing.T) {
 		for _, c := range []Config{
 			{ReadWindow: 65536}, {ReadWindow: -1}, {MaxSecurity: 70000}, {CreditThreshold: 40000}, {Segments: 9},
-			{Dialect: vitcpwire.Dialect{TypeOffset: 23}},
+			{Dialect: Dialect{TypeOffset: 23}},
 		} {
 			if _, err := New(c); err == nil {
 				t.Errorf("%+v accepted", c)

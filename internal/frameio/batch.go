@@ -105,7 +105,7 @@ func (b *Batch) Data(ref regmem.Ref) error {
 // pieces of one region gets all but the first from [Batch.Pinned], and spares
 // a pin for each.
 func (b *Batch) Pin(ref regmem.Ref) {
-	if ref.Region() == nil {
+	if !ref.Pins() {
 		return
 	}
 	b.pins = append(b.pins, ref)
@@ -117,7 +117,7 @@ func (b *Batch) Pin(ref regmem.Ref) {
 // memory can't fault. Pieces from [regmem.Ref.Access] of it may be given to Data
 // without a pin.
 func (b *Batch) Pinned(r *regmem.Region) (ref regmem.Ref, ok bool) {
-	return b.last, b.last.Region() == r && r != nil && !b.last.Guarded()
+	return b.last, regmem.RegionOf(b.last) == r && r != nil && !b.last.Guarded()
 }
 
 // Bytes is Data for memory that needs no pin and stays untouched until Sent.

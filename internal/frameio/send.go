@@ -393,7 +393,7 @@ func (t *sender) holdLocked() {
 	t.waiting = true
 	var last *regmem.Registry
 	for _, ref := range t.batch.pins {
-		if g := ref.Registry(); g != nil && g != last {
+		if g := regmem.RegistryOf(ref); g != nil && g != last {
 			if !slices.Contains(t.held, g) {
 				t.held = append(t.held, g)
 				g.AddHolder(t)

@@ -495,7 +495,7 @@ func TestPinned(t *testing.T) {
 	if _, also := b.Pinned(other); !ok || also {
 		t.Fatalf("%t, %t", ok, also)
 	}
-	p, _ := pin.Access(r.Base()+CopyLimit+1, CopyLimit+1, nil, nil, regmem.LocalRead)
+	p, _ := regmem.Within(pin, r.Base()+CopyLimit+1, CopyLimit+1, nil, nil, regmem.LocalRead)
 	b.Data(regmem.Ref{B: p})
 	if len(b.pins) != 1 || len(b.vecs) != 2 {
 		t.Errorf("%d pins, %d vectors", len(b.pins), len(b.vecs))

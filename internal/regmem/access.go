@@ -75,11 +75,11 @@ func (r *Region) Access(addr, length uint64, d *Domain, owner any, need Rights) 
 	return Ref{B: r.mem[off:end:end], region: r}, OK
 }
 
-// Access gives another range of the region that ref pins, under the checks of
+// Within gives another range of the region that ref pins, under the checks of
 // [Region.Access]. It costs no pin of its own: the bytes are not to be used
 // after ref was released. It answers NoRegion as soon as the region is being
 // deregistered.
-func (ref Ref) Access(addr, length uint64, d *Domain, owner any, need Rights) ([]byte, Outcome) {
+func Within(ref Ref, addr, length uint64, d *Domain, owner any, need Rights) ([]byte, Outcome) {
 	r := ref.region
 	off, out := r.check(addr, length, d, owner, need)
 	if out != OK {

@@ -46,7 +46,7 @@ func TestOutcomeOrder(t *testing.T) {
 		if got := g.Check(c.handle, c.addr, c.len, c.d, c.owner, c.need); got != want {
 			t.Errorf("check: %v, want %v", got, want)
 		}
-		if (ref.B != nil) != (want == OK) || (ref.Region() != nil) != (want == OK) || ref.Registry() != nil && ref.Registry() != g {
+		if (ref.B != nil) != (want == OK) || (ref.Pins()) != (want == OK) || RegistryOf(ref) != nil && RegistryOf(ref) != g {
 			t.Errorf("%v with a ref of %d bytes", out, len(ref.B))
 		}
 		ref.Release()
@@ -531,7 +531,7 @@ func TestAccessByPin(t *testing.T) {
 		{0, 1, NewDomain(), RemoteRead, WrongDomain},
 		{0, 1, d, RemoteWrite, NoRights},
 	} {
-		b, out := ref.Access(c.addr, c.n, c.d, nil, c.need)
+		b, out := Within(ref, c.addr, c.n, c.d, nil, c.need)
 		if out != c.want || out == OK && (len(b) != int(c.n) || cap(b) != int(c.n) || &b[0] != &r.Bytes()[c.addr]) {
 			t.Errorf("%d bytes at %d: %v, %d bytes; want %v", c.n, c.addr, out, len(b), c.want)
 		}
@@ -544,7 +544,7 @@ func TestAccessByPin(t *testing.T) {
 	for r.Live() {
 		runtime.Gosched()
 	}
-	if _, out := ref.Access(0, 1, d, nil, RemoteRead); out != NoRegion {
+	if _, out := Within(ref, 0, 1, d, nil, RemoteRead); out != NoRegion {
 		t.Errorf("access to a region that is being deregistered: %v", out)
 	}
 	ref.Release()

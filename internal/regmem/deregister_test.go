@@ -194,7 +194,7 @@ func TestConcurrently(t *testing.T) {
 				mus[h%256].Lock()
 				ref, out := g.Access(h, uint64(rnd.IntN(32)), 32, domain, nil, RemoteWrite)
 				if out == OK {
-					if ref.Region().Parent() == nil { // a window's memory is also its region's
+					if RegionOf(ref).Parent() == nil { // a window's memory is also its region's
 						for i := range ref.B {
 							ref.B[i] = byte(i)
 						}

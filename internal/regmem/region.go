@@ -137,8 +137,18 @@ type Ref struct {
 // that somebody can truncate. Copy such bytes with [Copy].
 func (ref Ref) Guarded() bool { return ref.region != nil && ref.region.guarded }
 
-// Region returns the region the range belongs to.
-func (ref Ref) Region() *Region { return ref.region }
+// CopyTo copies B to dst, which is at least as long. The error is a fault of guarded
+// memory; part of the bytes may have been copied then.
+func (ref Ref) CopyTo(dst []byte) error { return Copy(dst, ref.B, ref.Guarded()) }
+
+// CopyFrom copies src, which is at most as long, to B; see CopyTo.
+func (ref Ref) CopyFrom(src []byte) error { return Copy(ref.B, src, ref.Guarded()) }
+
+// Pins tells that Release is still owed.
+func (ref Ref) Pins() bool { return ref.region != nil }
+
+// RegionOf returns the region that a range belongs to, nil for the zero Ref.
+func RegionOf(ref Ref) *Region { return ref.region }
 
 // Release gives the pin back. Call it once per successful access.
 func (ref Ref) Release() {
@@ -168,8 +178,8 @@ func (ref Ref) Closing() bool {
 	return r != nil && (r.state.Load()&closing != 0 || r.parent != nil && r.parent.state.Load()&closing != 0)
 }
 
-// Registry returns where the region is registered, nil for the zero Ref.
-func (ref Ref) Registry() *Registry {
+// RegistryOf returns where the region of a range is registered, nil for the zero Ref.
+func RegistryOf(ref Ref) *Registry {
 	if ref.region == nil {
 		return nil
 	}

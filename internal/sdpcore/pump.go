@@ -39,7 +39,7 @@ func (m *Machine) send(mid sdpwire.MID, flags sdpwire.Flags) int {
 			m.src.urgents--
 		}
 	}
-	m.do(Action{Op: OpSend, Solicited: mid.Solicited(flags), Msg: m.header(mid, flags)})
+	m.do(Action{Op: OpSend, Solicited: sdpwire.Solicited(mid, flags), Msg: m.header(mid, flags)})
 	return len(m.out) - 1
 }
 

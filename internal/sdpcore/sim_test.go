@@ -446,7 +446,7 @@ func (s *sim) send(e *simEnd, acts []Action, i int) int {
 	if int(msg.Bufs) != max(0, e.posted) {
 		s.errorf("%s: [SDP-6.1.3-1] Bufs %d, posted %d", e.name, msg.Bufs, e.posted)
 	}
-	if a.Solicited != msg.MID.Solicited(msg.Flags) {
+	if a.Solicited != sdpwire.Solicited(msg.MID, msg.Flags) {
 		s.errorf("%s: [SDP-14.2-1] solicited=%t on %v", e.name, a.Solicited, &msg)
 	}
 	if a.Invalidate && msg.MID != sdpwire.RdmaRdCompl && msg.MID != sdpwire.RdmaWrCompl {

@@ -3,7 +3,6 @@ package memvi
 import (
 	"sync"
 
-	"viaduct/internal/regmem"
 	"viaduct/vi"
 )
 
@@ -217,13 +216,13 @@ func (l *link) gather(d *vi.Descriptor) ([]byte, vi.Status) {
 	b := make([]byte, 0, d.Length)
 	var c vi.Cursor
 	for {
-		ref, bad := l.ep.Gather(d, &c, int(d.Length)) // [VIA-4.6-2] [VIA-1.5-4]
+		ref, bad := l.ep.Gather(vi.Memory{}, d, &c, int(d.Length)) // [VIA-4.6-2] [VIA-1.5-4]
 		if bad != 0 || len(ref.B) == 0 {
 			return b, bad
 		}
 		n := len(b)
 		b = b[:n+len(ref.B)]
-		err := regmem.Copy(b[n:], ref.B, ref.Guarded())
+		err := ref.CopyTo(b[n:])
 		ref.Release()
 		if err != nil {
 			return nil, vi.StatusProtectionError
@@ -234,11 +233,11 @@ func (l *link) gather(d *vi.Descriptor) ([]byte, vi.Status) {
 func (l *link) scatter(d *vi.Descriptor, b []byte) vi.Status {
 	var c vi.Cursor
 	for len(b) > 0 {
-		ref, bad := l.ep.Scatter(d, &c, len(b)) // [VIA-4.6-7] [VIA-1.5-5] [VIA-1.5-6]
+		ref, bad := l.ep.Scatter(vi.Memory{}, d, &c, len(b)) // [VIA-4.6-7] [VIA-1.5-5] [VIA-1.5-6]
 		if bad != 0 {
 			return bad
 		}
-		err := regmem.Copy(ref.B, b[:len(ref.B)], ref.Guarded())
+		err := ref.CopyFrom(b[:len(ref.B)])
 		b = b[len(ref.B):]
 		ref.Release()
 		if err != nil {
@@ -341,12 +340,12 @@ func (l *link) place(m message) vi.Status {
 	if len(m.payload) == 0 {
 		return 0
 	}
-	ref, out := l.ep.Target(m.remote.Handle, m.remote.Address, uint64(len(m.payload)), true) // [VIA-4.2-1] [VIA-1.5-7]
-	if out != regmem.OK {
+	ref, ok := l.ep.Target(vi.Memory{}, m.remote.Handle, m.remote.Address, uint64(len(m.payload)), true) // [VIA-4.2-1] [VIA-1.5-7]
+	if !ok {
 		return vi.StatusRDMAProtection
 	}
 	defer ref.Release()
-	if regmem.Copy(ref.B, m.payload, ref.Guarded()) != nil { // [VIA-4.2-5]
+	if ref.CopyFrom(m.payload) != nil { // [VIA-4.2-5]
 		return vi.StatusRDMAProtection
 	}
 	if m.partial {
@@ -393,15 +392,15 @@ func (l *link) handleWrite(m message) {
 func (l *link) handleRead(m message) { // [VIA-4.3-1] [VIA-4.4-3]
 	answer := message{kind: readDataMsg, seq: m.seq}
 	if m.length > 0 {
-		ref, out := l.ep.Target(m.remote.Handle, m.remote.Address, m.length, false)
-		if out == regmem.OK {
+		ref, ok := l.ep.Target(vi.Memory{}, m.remote.Handle, m.remote.Address, m.length, false)
+		if ok {
 			answer.payload = make([]byte, m.length)
-			if regmem.Copy(answer.payload, ref.B, ref.Guarded()) != nil {
-				out = regmem.NoRights
+			if ref.CopyTo(answer.payload) != nil {
+				ok = false
 			}
 			ref.Release()
 		}
-		if out != regmem.OK {
+		if !ok {
 			l.ep.AsyncError(vi.ErrorRDMARProt, vi.OpRDMARead) // [VIA-4.6-14] [VIA-5.2-8] [VIA-1.5-8]
 			answer.payload, answer.status = nil, vi.StatusRDMAProtection
 			l.tell(answer)

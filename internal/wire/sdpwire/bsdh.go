@@ -104,7 +104,7 @@ func (m MID) MayCarryPayload() bool { return m == Data || m == SrcAvail || m == 
 // Solicited reports whether a message of type m with the given flags travels
 // by Send with Solicited Event. [SDP-14.2-1] [SDP-14.2-2] What a message came by
 // is not looked at. [D-73]
-func (m MID) Solicited(f Flags) bool {
+func Solicited(m MID, f Flags) bool {
 	switch m {
 	case AbortConn, SuspComm, SuspCommAck, SendSm, SrcAvailCancel, SinkAvailCancel, HelloAckMID,
 		RdmaWrCompl, RdmaRdCompl, SinkCancelAck:

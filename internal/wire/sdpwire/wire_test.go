@@ -309,11 +309,11 @@ func TestSDP_14_2_Solicited(t *testing.T) {
 	solicited := map[MID]bool{AbortConn: true, SuspComm: true, SuspCommAck: true, SendSm: true, SrcAvailCancel: true,
 		SinkAvailCancel: true, HelloAckMID: true, RdmaWrCompl: true, RdmaRdCompl: true, SinkCancelAck: true}
 	for mid := range midNames {
-		if got := mid.Solicited(ReqPipe); got != solicited[mid] {
+		if got := Solicited(mid, ReqPipe); got != solicited[mid] {
 			t.Errorf("[SDP-14.2-1] [SDP-14.2-2] %v: %t", mid, got)
 		}
 	}
-	if !Data.Solicited(OOBPres) || !Data.Solicited(OOBPend) || SrcAvail.Solicited(OOBPend) {
+	if !Solicited(Data, OOBPres) || !Solicited(Data, OOBPend) || Solicited(SrcAvail, OOBPend) {
 		t.Error("[SDP-14.2-1] urgent flags count on Data alone")
 	}
 }
