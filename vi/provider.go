@@ -92,8 +92,9 @@ type Link interface {
 	RecvPosted()
 
 	// Poll handles what has arrived, without blocking, and tells whether
-	// anything had. Unpoll tells that the poller goes to sleep. See
-	// internal/attend.Progress.
+	// anything had: a consumer that waits looks at the connection itself for a
+	// moment. Unpoll tells that it goes to sleep, so that something else has to
+	// handle what arrives from now on.
 	Poll() bool
 	Unpoll()
 
