@@ -42,10 +42,31 @@ type simConn struct {
 	closed  [2]bool     // by that end
 }
 
-func (s *peerSim) logf(format string, args ...any) { fmt.Fprintf(&s.log, format+"\n", args...) }
+// note writes what an end does into its column of the ladder, which a failing run
+// prints.
+func (s *peerSim) note(end int, what string) {
+	if end == 0 {
+		fmt.Fprintf(&s.log, "%8v  %-44s|\n", s.now.Sub(t0), what)
+	} else {
+		fmt.Fprintf(&s.log, "%8v  %-44s|  %s\n", s.now.Sub(t0), "", what)
+	}
+}
+
+// arrow writes a message of a connection that arrives at an end.
+func (s *peerSim) arrow(n, to int, msg string) {
+	label := fmt.Sprintf(" %s of %d ", msg, n)
+	line := strings.Repeat("-", max(0, 42-len(label))/2) + label + strings.Repeat("-", max(0, 43-len(label))/2)
+	if to == 0 {
+		line = "<" + line
+	} else {
+		line += ">"
+	}
+	fmt.Fprintf(&s.log, "%8v  %-44s|\n", s.now.Sub(t0), line)
+}
 
 // event is one thing that could happen now.
 type simEvent struct {
+	end  int // that it happens at
 	name string
 	run  func()
 }
@@ -54,7 +75,7 @@ func (s *peerSim) enabled() []simEvent {
 	var evs []simEvent
 	for i, e := range s.ends {
 		if !e.started {
-			evs = append(evs, simEvent{fmt.Sprintf("%d requests", i), func() {
+			evs = append(evs, simEvent{i, "requests", func() {
 				e.started = true
 				s.do(i, e.m.request())
 			}})
@@ -63,12 +84,12 @@ func (s *peerSim) enabled() []simEvent {
 	for n, c := range s.conns {
 		if c.dialing && !c.closed[c.from] {
 			e := s.ends[c.from]
-			evs = append(evs, simEvent{fmt.Sprintf("%d->%d established", n, 1-c.from), func() {
+			evs = append(evs, simEvent{c.from, fmt.Sprintf("%d established", n), func() {
 				c.dialing = false
 				s.do(c.from, e.m.tcpEstablished(netip.AddrPortFrom(e.ip, c.port)))
 			}})
 			if s.refuses > 0 {
-				evs = append(evs, simEvent{fmt.Sprintf("%d->%d refused", n, 1-c.from), func() {
+				evs = append(evs, simEvent{c.from, fmt.Sprintf("%d refused", n), func() {
 					s.refuses--
 					c.dialing, c.closed = false, [2]bool{true, true}
 					e.out = -1
@@ -78,7 +99,10 @@ func (s *peerSim) enabled() []simEvent {
 		}
 		for to := range 2 {
 			if len(c.sent[to]) > 0 {
-				evs = append(evs, simEvent{fmt.Sprintf("conn %d: end %d gets %s", n, to, c.sent[to][0]), func() { s.deliver(n, to) }})
+				evs = append(evs, simEvent{to, "", func() {
+					s.arrow(n, to, c.sent[to][0])
+					s.deliver(n, to)
+				}})
 			}
 		}
 	}
@@ -141,7 +165,7 @@ func (s *peerSim) close(n, end int) {
 func (s *peerSim) do(i int, steps []setupStep) {
 	e := s.ends[i]
 	for _, st := range steps {
-		s.logf("    end %d: %v", i, st)
+		s.note(i, fmt.Sprint("  ", st))
 		switch st.do {
 		case stepDial:
 			if e.out >= 0 {
@@ -189,7 +213,7 @@ func (s *peerSim) run() error {
 		}
 		if next >= 0 && (len(evs) == 0 || s.timers > 0 && s.ends[next].m.wakeAt() != s.ends[next].m.deadline) {
 			budget := len(evs) > 0
-			evs = append(evs, simEvent{fmt.Sprintf("timer of %d", next), func() {
+			evs = append(evs, simEvent{next, "timer", func() {
 				if budget {
 					s.timers--
 				}
@@ -203,7 +227,9 @@ func (s *peerSim) run() error {
 			return s.verdict()
 		}
 		ev := evs[s.choose(len(evs))]
-		s.logf("%6v %s", s.now.Sub(t0), ev.name)
+		if ev.name != "" {
+			s.note(ev.end, ev.name)
+		}
 		ev.run()
 	}
 	return fmt.Errorf("no end")

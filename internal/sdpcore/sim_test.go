@@ -921,9 +921,7 @@ func TestSimulation(t *testing.T) {
 			straight[i] += n
 		}
 		if s.fail != "" {
-			again := newSim(seed, true)
-			again.play(2000)
-			t.Fatalf("seed %d, step %d: %s\n%s", seed, s.steps, s.fail, strings.Join(again.ladder[max(0, len(again.ladder)-60):], "\n"))
+			t.Fatalf("seed %d, step %d: %s\n%s", seed, s.steps, s.fail, ladderOf(seed))
 		}
 		for _, m := range []*Machine{s.a.m, s.b.m} {
 			total.add(m.Stats())
@@ -944,6 +942,14 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
+// ladderOf plays a seed again for the end of its ladder, which costs nothing while
+// there are no failures.
+func ladderOf(seed uint64) string {
+	s := newSim(seed, true)
+	s.play(2000)
+	return strings.Join(s.ladder[max(0, len(s.ladder)-60):], "\n")
+}
+
 // Seeds that once stopped or broke a rule. [D-10]
 func TestSimulationSeeds(t *testing.T) {
 	for _, seed := range []uint64{
@@ -952,7 +958,7 @@ func TestSimulationSeeds(t *testing.T) {
 		s := newSim(seed, false)
 		s.play(2000)
 		if s.fail != "" {
-			t.Errorf("seed %d, step %d: %s", seed, s.steps, s.fail)
+			t.Errorf("seed %d, step %d: %s\n%s", seed, s.steps, s.fail, ladderOf(seed))
 		}
 	}
 }
