@@ -53,6 +53,16 @@ func TestUsage(t *testing.T) {
 		{"portmap serve --map x", "--map x"},
 		{"portmap serve --map :1=:2 --file f", "exclude"},
 		{"portmap query nonsense", "HOST:PORT"},
+		{"ladder", "one of FILE and --demo"},
+		{"ladder x --demo sdp-modes", "one of FILE and --demo"},
+		{"ladder --demo nothing", "--list"},
+		{"ladder --list x", "--list stands alone"},
+		{"ladder --demo sdp-modes -o x.gif", ".svg, .html, .txt or .pcapng"},
+		{"ladder x -o y.pcapng", "--demo only"},
+		{"ladder --demo sdp-modes --stream 1", "not for --demo"},
+		{"ladder x --as 7=nothing", "--as"},
+		{"ladder x --max 0", "--max 0"},
+		{"ladder --demo sdp-modes --filter =", "--filter"},
 		{"version extra", "unknown command"},
 		{"version --log-level loud", "--log-level"},
 		{"version --log-format runes", "--log-format"},
@@ -67,7 +77,7 @@ func TestUsage(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	r := good(t, "help")
-	for _, v := range []string{"demo", "serve", "get", "put", "echo", "ping", "nc", "proxy", "rping", "portmap", "version", "bench"} {
+	for _, v := range []string{"demo", "serve", "get", "put", "echo", "ping", "nc", "proxy", "rping", "portmap", "version", "bench", "decode", "ladder"} {
 		if !strings.Contains(r.stdout, "\n  "+v+" ") {
 			t.Errorf("help does not list %s", v)
 		}

@@ -8,6 +8,7 @@ package pcapng
 
 import (
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"sync"
@@ -20,13 +21,18 @@ import (
 
 // A Capture is an open capture file. Its methods are safe for concurrent use.
 type Capture struct {
-	mu    sync.Mutex
-	f     *os.File
-	w     *pcapgo.NgWriter
-	frame []byte
-	err   error // the first failure to write; later frames are dropped
-	stop  chan struct{}
-	done  sync.WaitGroup
+	// Clock gives the times of packets; time.Now if it is nil. It must be set before
+	// the first packet.
+	Clock func() time.Time
+
+	mu     sync.Mutex
+	f      io.WriteCloser
+	w      *pcapgo.NgWriter
+	frame  []byte
+	frames int   // so far
+	err    error // the first failure to write; later frames are dropped
+	stop   chan struct{}
+	done   sync.WaitGroup
 }
 
 // flushEvery bounds what a killed process loses.
@@ -38,6 +44,11 @@ func Create(path, application string) (*Capture, error) {
 	if err != nil {
 		return nil, fmt.Errorf("capture: %w", err)
 	}
+	return New(f, application)
+}
+
+// New begins a capture in f, which Close closes.
+func New(f io.WriteCloser, application string) (*Capture, error) {
 	w, err := pcapgo.NewNgWriterInterface(f, pcapgo.NgInterface{
 		Name:                "viaduct",
 		Comment:             "frames made from what the process read and wrote; segmentation is not that of the network",
@@ -99,16 +110,23 @@ func (c *Capture) writeLocked() {
 	if c.err != nil {
 		return
 	}
+	now := time.Now
+	if c.Clock != nil {
+		now = c.Clock
+	}
+	c.frames++
 	c.err = c.w.WritePacket(gopacket.CaptureInfo{
-		Timestamp: time.Now(), CaptureLength: len(c.frame), Length: len(c.frame), InterfaceIndex: 0,
+		Timestamp: now(), CaptureLength: len(c.frame), Length: len(c.frame), InterfaceIndex: 0,
 	}, c.frame)
 }
 
-func (c *Capture) segment(s segment) {
+// segment returns the number of the packet it writes.
+func (c *Capture) segment(s segment) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.frame = appendTCP(c.frame[:0], s)
 	c.writeLocked()
+	return c.frames
 }
 
 // Datagram records one UDP datagram; out says that this process sent it.

@@ -23,7 +23,13 @@ func (c *Capture) Conn(conn net.Conn, dialed bool) net.Conn {
 	if !ok1 || !ok2 {
 		return conn
 	}
-	w := &Conn{Conn: conn, c: c, local: local, remote: remote}
+	return &Conn{Conn: conn, Stream: c.Stream(local, remote, dialed)}
+}
+
+// Stream begins a connection of the capture that is recorded by calls instead of
+// by passing through a [Conn]; dialed says that local opened it.
+func (c *Capture) Stream(local, remote netip.AddrPort, dialed bool) *Stream {
+	w := &Stream{c: c, local: local, remote: remote}
 	// Initial numbers say which side is which and are otherwise arbitrary.
 	w.sent, w.got = 1000, 2000
 	first := w.seg(dialed, syn, nil)
@@ -49,10 +55,15 @@ func addrPort(a net.Addr) (netip.AddrPort, bool) {
 // of net.Conn, CloseWrite, SetLinger and SetNoDelay.
 type Conn struct {
 	net.Conn
+	*Stream
+	wmu sync.Mutex // one Write at a time, so that frames stand in the order of the bytes
+}
+
+// A Stream is what a capture holds of one connection. Its methods are safe for
+// concurrent use.
+type Stream struct {
 	c             *Capture
 	local, remote netip.AddrPort
-
-	wmu sync.Mutex // one Write at a time, so that frames stand in the order of the bytes
 
 	mu             sync.Mutex
 	sent, got      uint32 // next sequence number out and in; guarded by mu
@@ -63,7 +74,7 @@ type Conn struct {
 }
 
 // seg makes the frame of one direction with the numbers of the moment.
-func (w *Conn) seg(out bool, flags byte, p []byte) segment {
+func (w *Stream) seg(out bool, flags byte, p []byte) segment {
 	s := segment{src: w.remote, dst: w.local, seq: w.got, ack: w.sent, flags: flags, payload: p}
 	if out {
 		s = segment{src: w.local, dst: w.remote, seq: w.sent, ack: w.got, flags: flags, payload: p, out: true}
@@ -71,7 +82,7 @@ func (w *Conn) seg(out bool, flags byte, p []byte) segment {
 	return s
 }
 
-func (w *Conn) bump(out bool, n int) {
+func (w *Stream) bump(out bool, n int) {
 	if out {
 		w.sent += uint32(n)
 	} else {
@@ -79,13 +90,17 @@ func (w *Conn) bump(out bool, n int) {
 	}
 }
 
-// data records bytes that went one way.
-func (w *Conn) data(out bool, p []byte) {
+// Data records bytes that went one way, out or in, and returns the number of the
+// packet that holds the first of them.
+func (w *Stream) Data(out bool, p []byte) (packet int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for len(p) > 0 {
 		n := min(len(p), maxSegment)
-		w.c.segment(w.seg(out, ack|psh, p[:n]))
+		k := w.c.segment(w.seg(out, ack|psh, p[:n]))
+		if packet == 0 {
+			packet = k
+		}
 		w.bump(out, n)
 		mine, other := &w.unackedIn, &w.unackedOut
 		if out {
@@ -98,15 +113,17 @@ func (w *Conn) data(out bool, p []byte) {
 		}
 		p = p[n:]
 	}
+	return packet
 }
 
-func (w *Conn) end(out bool) {
+// End records the end of a direction.
+func (w *Stream) End(out bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.endLocked(out)
 }
 
-func (w *Conn) endLocked(out bool) {
+func (w *Stream) endLocked(out bool) {
 	done := &w.finIn
 	if out {
 		done = &w.finOut
@@ -120,7 +137,8 @@ func (w *Conn) endLocked(out bool) {
 	w.c.segment(w.seg(!out, ack, nil))
 }
 
-func (w *Conn) resetBy(out bool) {
+// Reset records a reset, by this side if out is set.
+func (w *Stream) Reset(out bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.reset {
@@ -133,12 +151,12 @@ func (w *Conn) resetBy(out bool) {
 // Read reads and records what came.
 func (w *Conn) Read(p []byte) (int, error) {
 	n, err := w.Conn.Read(p)
-	w.data(false, p[:n])
+	w.Data(false, p[:n])
 	switch {
 	case err == io.EOF:
-		w.end(false)
+		w.End(false)
 	case errors.Is(err, syscall.ECONNRESET):
-		w.resetBy(false)
+		w.Reset(false)
 	}
 	return n, err
 }
@@ -152,12 +170,12 @@ func (w *Conn) Write(p []byte) (int, error) {
 		// In pieces, so that a write that fails halfway shows at most one
 		// piece that was not sent.
 		piece := p[off:min(len(p), off+maxSegment)]
-		w.data(true, piece)
+		w.Data(true, piece)
 		n, err := w.Conn.Write(piece)
 		off += n
 		if err != nil {
 			if errors.Is(err, syscall.ECONNRESET) {
-				w.resetBy(false)
+				w.Reset(false)
 			}
 			return off, err
 		}
@@ -171,7 +189,7 @@ func (w *Conn) CloseWrite() error {
 	if !ok {
 		return errors.ErrUnsupported
 	}
-	w.end(true)
+	w.End(true)
 	return h.CloseWrite()
 }
 

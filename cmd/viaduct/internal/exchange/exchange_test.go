@@ -1,0 +1,60 @@
+package exchange
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"viaduct/cmd/viaduct/internal/decode"
+	"viaduct/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// names are the messages of an exchange; none may break a rule.
+func names(t *testing.T, x Exchange, r *Recording) string {
+	f, err := decode.ParseFilter(x.Filter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []string
+	if err := decode.New(decode.Options{}, func(m *decode.Message) {
+		line := string(m.AppendLine(nil))
+		if len(m.Wrong) > 0 || m.Proto == "capture" {
+			t.Error(line)
+		}
+		if !f.Wants(m) {
+			return
+		}
+		name := m.Name
+		if r.Lost[m.Frame] {
+			name += " lost"
+		}
+		if m.Back {
+			name = "<" + name
+		}
+		list = append(list, name)
+	}).Read(bytes.NewReader(r.Capture)); err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(list, ", ")
+}
+
+// TestExchanges: nothing is wrong with what the engines say, and what is lost is what
+// was meant to be.
+func TestExchanges(t *testing.T) {
+	lost := map[string]string{"fcvi-connect": "CONNECT_RESP2 lost", "fcvi-loss": "SEND_RQST lost"}
+	for _, x := range All() {
+		t.Run(x.Name, func(t *testing.T) {
+			t.Parallel()
+			r, err := x.Run(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := names(t, x, r)
+			if n := strings.Count(got, " lost"); n != len(r.Lost) || (n == 1) != (lost[x.Name] != "") || !strings.Contains(got, lost[x.Name]) {
+				t.Errorf("%d packets lost, of %s", len(r.Lost), got)
+			}
+		})
+	}
+}

@@ -1,0 +1,188 @@
+package exchange
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"viaduct/cmd/viaduct/internal/pcapng"
+)
+
+// Delay is the time of a line from one end to the other. The engines answer much
+// faster, so that what they do falls into steps of this length, also on a busy
+// machine.
+const Delay = 8 * time.Millisecond
+
+// epoch is the time at which every recording begins.
+var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// A line lies between two hosts. It delays what connections carry, loses what it is
+// told to lose, and records everything, lost or not, at the time of sending.
+type line struct {
+	start time.Time
+	buf   bytes.Buffer
+	cap   *pcapng.Capture
+
+	// cut, if set, gives the length of the frame at the front of b, 0 if it is not
+	// all there. Frames are recorded one by one then, and lose may take one away.
+	cut  func(b []byte) int
+	lose func(back bool, frame []byte) bool
+
+	mu     sync.Mutex
+	lost   map[int]bool // packets by number; guarded by mu
+	pumps  sync.WaitGroup
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+type nopCloser struct{ *bytes.Buffer }
+
+func (nopCloser) Close() error { return nil }
+
+func newLine(ctx context.Context) (*line, error) {
+	l := &line{start: time.Now(), lost: make(map[int]bool)}
+	l.ctx, l.cancel = context.WithCancel(ctx)
+	c, err := pcapng.New(nopCloser{&l.buf}, "viaduct ladder")
+	if err != nil {
+		return nil, err
+	}
+	c.Clock = func() time.Time { return epoch.Add(l.now()) }
+	l.cap = c
+	return l, nil
+}
+
+// now is the time since the start in whole steps.
+func (l *line) now() time.Duration { return time.Since(l.start).Truncate(Delay) }
+
+// step waits for the beginning of the n-th next step.
+func (l *line) step(n int) {
+	t := time.NewTimer(l.now() + time.Duration(n)*Delay - time.Since(l.start))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-l.ctx.Done():
+	}
+}
+
+// close ends the line and returns the capture.
+func (l *line) close() ([]byte, error) {
+	l.cancel()
+	l.pumps.Wait()
+	err := l.cap.Close()
+	return l.buf.Bytes(), err
+}
+
+// join puts the line into a connection that this process has opened: what is
+// written to the result goes over the line to nc, and back.
+func (l *line) join(nc net.Conn) net.Conn {
+	near, far, err := pair()
+	if err != nil { // the connection is useless without the line
+		nc.Close()
+		return nc
+	}
+	st := l.cap.Stream(addrOf(nc.LocalAddr()), addrOf(nc.RemoteAddr()), true)
+	stop := context.AfterFunc(l.ctx, func() { nc.Close(); far.Close() })
+	var both sync.WaitGroup
+	both.Go(func() { l.pump(st, false, far, nc) })
+	both.Go(func() { l.pump(st, true, nc, far) })
+	l.pumps.Go(func() {
+		both.Wait()
+		stop()
+		nc.Close()
+		far.Close()
+	})
+	return &ended{near.(*net.TCPConn), nc.LocalAddr(), nc.RemoteAddr()}
+}
+
+// ended is an end of a connection with the addresses of another.
+type ended struct {
+	*net.TCPConn
+	local, remote net.Addr
+}
+
+func (e *ended) LocalAddr() net.Addr  { return e.local }
+func (e *ended) RemoteAddr() net.Addr { return e.remote }
+
+func addrOf(a net.Addr) netip.AddrPort {
+	p := a.(*net.TCPAddr).AddrPort()
+	return netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
+}
+
+// pair makes a connection of this process to itself.
+func pair() (near, far net.Conn, err error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer ln.Close()
+	if near, err = net.Dial("tcp", ln.Addr().String()); err != nil {
+		return nil, nil, err
+	}
+	if far, err = ln.Accept(); err != nil {
+		near.Close()
+	}
+	return near, far, err
+}
+
+// A parcel is under way.
+type parcel struct {
+	due time.Time
+	b   []byte // nil at the end of the stream
+}
+
+// pump carries one direction.
+func (l *line) pump(st *pcapng.Stream, back bool, from, to net.Conn) {
+	way := make(chan parcel, 1024)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for p := range way {
+			t := time.NewTimer(time.Until(p.due))
+			select {
+			case <-t.C:
+			case <-l.ctx.Done():
+			}
+			t.Stop()
+			if p.b == nil {
+				if h, ok := to.(interface{ CloseWrite() error }); ok {
+					h.CloseWrite()
+				}
+				continue
+			}
+			to.Write(p.b)
+		}
+	})
+	var rest []byte
+	b := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(b)
+		rest = append(rest, b[:n]...)
+		due := l.start.Add(l.now() + Delay)
+		for len(rest) > 0 {
+			k := len(rest)
+			if l.cut != nil {
+				if k = l.cut(rest); k == 0 {
+					break
+				}
+			}
+			packet := st.Data(!back, rest[:k])
+			if l.lose != nil && l.lose(back, rest[:k]) {
+				l.mu.Lock()
+				l.lost[packet] = true
+				l.mu.Unlock()
+			} else {
+				way <- parcel{due, bytes.Clone(rest[:k])}
+			}
+			rest = rest[k:]
+		}
+		if err != nil {
+			st.End(!back)
+			way <- parcel{due, nil}
+			close(way)
+			wg.Wait()
+			return
+		}
+	}
+}

@@ -1,0 +1,257 @@
+package ladder
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"viaduct/cmd/viaduct/internal/decode"
+)
+
+// Options say what is drawn.
+type Options struct {
+	Title string
+	// Ends are the names of the lifelines, the opener of the first connection first;
+	// its addresses if they are empty.
+	Ends [2]string
+	// Delay is the time of the way, if it is known: arrows slope by it.
+	Delay time.Duration
+	// Lost reports whether the message in a packet did not arrive. Nil means none.
+	Lost func(packet int) bool
+	// Max is the greatest number of messages drawn; 0 means DefaultMax.
+	Max int
+}
+
+// DefaultMax is how many messages a diagram has at most unless Options say more.
+const DefaultMax = 1000
+
+// A Diagram is what passed between two hosts.
+type Diagram struct {
+	Title    string
+	Ends     [2]string // names of the lifelines
+	Delay    time.Duration
+	Messages []Message
+	Skipped  int // messages of connections between other hosts
+	Cut      int // messages beyond Options.Max
+	Wrong    int // messages that break a rule
+	// Credit of each end to send, if the protocol has some: MaxCredit is 0 if not.
+	MaxCredit int
+}
+
+// A Message is one arrow, or one remark about the capture.
+type Message struct {
+	At      time.Duration // since the first
+	From    int           // end that sent it, 0 left or 1 right
+	Remark  bool          // no message: something that is to be said about the capture
+	Lost    bool
+	Conn    int // number of the connection, 0 for datagrams
+	Proto   string
+	Name    string
+	Facts   string // the fields that matter most
+	Details string // all of them
+	Wrong   []string
+	// State is what each end is in from then on: the sender from the time of
+	// sending, the receiver from arrival. "" leaves it.
+	State [2]string
+	// Credit is what each end may still send behind this message, -1 if not known.
+	Credit [2]int
+}
+
+// Label is what stands at the arrow.
+func (m *Message) Label() string {
+	s := m.Name
+	if m.Facts != "" {
+		s += "  " + m.Facts
+	}
+	if m.Lost {
+		s += "  (lost)"
+	}
+	return s
+}
+
+// A Builder makes a diagram of the messages of a decoder.
+type Builder struct {
+	opt   Options
+	d     Diagram
+	hosts [2]netip.AddrPort // ports only for the first connection
+	conns map[int]*track
+	first time.Time
+	began bool
+	state [2]string // of the ends
+}
+
+// New returns an empty builder.
+func New(opt Options) *Builder {
+	if opt.Max == 0 {
+		opt.Max = DefaultMax
+	}
+	return &Builder{opt: opt, d: Diagram{Title: opt.Title, Delay: opt.Delay}, conns: make(map[int]*track)}
+}
+
+// Add takes a message. Those between other hosts than the first ones are counted and
+// left out.
+func (b *Builder) Add(m *decode.Message) {
+	x := Message{Conn: m.Conn, Proto: m.Proto, Name: m.Name, Credit: [2]int{-1, -1}}
+	switch {
+	case !m.Src.IsValid():
+		if !b.began {
+			return
+		}
+		x.Remark = true
+	case !b.began:
+		b.began, b.first = true, m.Time
+		b.hosts = [2]netip.AddrPort{m.Src, m.Dst}
+		if m.Back {
+			b.hosts = [2]netip.AddrPort{m.Dst, m.Src}
+		}
+		fallthrough
+	default:
+		from, ok := b.side(m)
+		if !ok {
+			b.d.Skipped++
+			return
+		}
+		x.From = from
+	}
+	if len(b.d.Messages) >= b.opt.Max {
+		b.d.Cut++
+		return
+	}
+	x.At = max(0, m.Time.Sub(b.first))
+	if n := len(b.d.Messages); n > 0 {
+		x.At = max(x.At, b.d.Messages[n-1].At) // captures of several cards are not always in order
+	}
+	x.Lost = b.opt.Lost != nil && b.opt.Lost(m.Frame)
+	x.Facts, x.Details = facts(m), details(m)
+	for _, w := range m.Wrong {
+		x.Wrong = append(x.Wrong, fmt.Sprintf("[%s] %s", w.ID, w.Text))
+	}
+	if len(x.Wrong) > 0 {
+		b.d.Wrong++
+	}
+	if !x.Remark {
+		t := b.conns[m.Conn]
+		if t == nil {
+			t = &track{state: &b.state}
+			b.conns[m.Conn] = t
+		}
+		t.follow(m, &x)
+		b.d.MaxCredit = max(b.d.MaxCredit, x.Credit[0], x.Credit[1])
+	}
+	b.d.Messages = append(b.d.Messages, x)
+}
+
+// side tells which end a message comes from. Hosts with one and the same address are
+// told apart by which of them opened the connection.
+func (b *Builder) side(m *decode.Message) (from int, ok bool) {
+	l, r := b.hosts[0].Addr(), b.hosts[1].Addr()
+	switch {
+	case l == r && m.Src.Addr() == l && m.Dst.Addr() == l:
+		if m.Back {
+			from = 1
+		}
+		return from, true
+	case m.Src.Addr() == l && m.Dst.Addr() == r:
+		return 0, true
+	case m.Src.Addr() == r && m.Dst.Addr() == l:
+		return 1, true
+	}
+	return 0, false
+}
+
+// Diagram returns what was made of the messages so far.
+func (b *Builder) Diagram() *Diagram {
+	d := b.d
+	d.Messages = slices.Clone(d.Messages)
+	many := len(b.conns) > 1
+	for i := range d.Ends {
+		d.Ends[i] = b.hosts[i].String()
+		if many {
+			d.Ends[i] = b.hosts[i].Addr().String()
+		}
+		if b.opt.Ends[i] != "" {
+			d.Ends[i] = b.opt.Ends[i]
+		}
+	}
+	for i := range d.Messages {
+		if m := &d.Messages[i]; many && m.Conn > 0 {
+			m.Name = fmt.Sprintf("#%d %s", m.Conn, m.Name)
+		}
+	}
+	return &d
+}
+
+// telling are the fields that stand at an arrow, with the words for them; the others
+// are details.
+var telling = []struct{ key, word string }{
+	{"sdp.mode", ""}, {"sdp.s", "S="}, {"sdp.size", "size "}, {"sdp.payload", "payload "}, {"sdp.flags", ""}, {"sdp.port", "port "},
+	{"sdp.mseq", "MSeq "}, {"sdp.mseqack", "ack "}, {"sdp.bufs", "bufs "},
+	{"rdmap.size", "size "}, {"rdmap.term_text", ""}, {"rdmap.bytes", "bytes "},
+	{"mpa.rev", "rev "}, {"mpa.ird", "IRD "}, {"mpa.ord", "ORD "}, {"mpa.rtr", "RTR "}, {"mpa.reject", "reject="},
+	{"vitcp.calling", ""}, {"vitcp.called", "calls "}, {"vitcp.reason", ""}, {"vitcp.number", "number "}, {"vitcp.ack", "ack "},
+	{"vitcp.posted", "posted "}, {"vitcp.bytes", "bytes "}, {"vitcp.mtu", "MTU "},
+	{"fcvi.msg_id", "MSG_ID "}, {"fcvi.tot_len", "TOT_LEN "}, {"fc.payload", "payload "}, {"fc.ox_id", "OX_ID "},
+	{"portmap.cp", "CP "}, {"portmap.ap", "AP "}, {"tcp.bytes", "bytes "}, {"tcp.skipped", "skipped "}, {"capture.reason", ""}, {"capture.packets", "packets "},
+}
+
+// dull are values that tell nothing: what they would say is the usual.
+func dull(m *decode.Message, key, v string) bool {
+	switch key {
+	case "sdp.s", "mpa.reject":
+		return v == "false"
+	case "rdmap.bytes":
+		return m.Proto == "sdp" || m.Name == "RDMA Read Request"
+	case "vitcp.number", "vitcp.ack":
+		return v == "0"
+	case "vitcp.posted":
+		return v == "0" || m.Name == "Connect Request"
+	case "vitcp.calling", "vitcp.called":
+		return m.Name != "Connect Request"
+	case "vitcp.mtu":
+		return m.Name != "Connect Request" && m.Name != "Connect Accept"
+	case "sdp.bufs":
+		return m.Name != "Hello" && m.Name != "HelloAck" && m.Name != "Data"
+	case "sdp.mseqack", "sdp.mseq":
+		return m.Name == "Hello" || m.Name == "HelloAck"
+	case "fc.ox_id":
+		return m.Proto == "fcvi"
+	case "fcvi.tot_len":
+		return v == "0" || !strings.HasPrefix(m.Name, "READ") && !strings.HasPrefix(m.Name, "WRITE")
+	case "fcvi.msg_id":
+		return v == "0" || strings.HasPrefix(m.Name, "CONNECT")
+	case "fc.payload":
+		return v == "0"
+	}
+	return false
+}
+
+func facts(m *decode.Message) string {
+	var list []string
+	for _, f := range telling {
+		if v, ok := m.Get(f.key); ok && !dull(m, f.key, v) {
+			if v == "true" && strings.HasSuffix(f.word, "=") {
+				v = "1"
+			}
+			list = append(list, f.word+v)
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+func details(m *decode.Message) string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "packet %d, %s", m.Frame, m.Proto)
+	if m.Src.IsValid() {
+		fmt.Fprintf(&s, ", %s to %s", m.Src, m.Dst)
+	}
+	for i := range m.Fields {
+		f := &m.Fields[i]
+		fmt.Fprintf(&s, "\n%s = %s", f.Key, f.String())
+	}
+	if m.Note != "" {
+		fmt.Fprintf(&s, "\n%s", m.Note)
+	}
+	return s.String()
+}
