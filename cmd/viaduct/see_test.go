@@ -11,7 +11,9 @@ import (
 // TestLadder: every form that ladder writes, of an exchange and of a capture.
 func TestLadder(t *testing.T) {
 	dir := t.TempDir()
-	var list struct{ Exchanges []struct{ Name, Title, Source string } }
+	var list struct {
+		Exchanges []struct{ Name, Title, Source string }
+	}
 	if err := json.Unmarshal([]byte(good(t, "ladder", "--list", "--json").stdout), &list); err != nil || len(list.Exchanges) < 8 {
 		t.Fatalf("%v, %d exchanges", err, len(list.Exchanges))
 	}

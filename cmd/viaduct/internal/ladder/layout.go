@@ -144,9 +144,9 @@ type place struct {
 }
 
 const (
-	charW    = 6.2 // units, of an average character of a label
-	labelMax = 80  // characters
-	halfMax  = 48  // where another label stands in the same height
+	charW    = 6  // units, of an average character of a label
+	labelMax = 80 // characters
+	halfMax  = 49 // where another label stands in the same height
 )
 
 // labels finds places for the labels at which they cover neither lines of other
