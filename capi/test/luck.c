@@ -474,6 +474,74 @@ static void last_word(void) {
 	ok(torn == 0, "%u words of 2000 writes were late", torn);
 }
 
+/* Sends that are gathered leave although the program calls nothing any more. */
+static void posted_and_left(void) {
+	VIP_DESCRIPTOR *d;
+	int i, n, good = 1;
+
+	pair(1);
+	for (n = 1; n <= 30; n++) {
+		for (i = 0; i < n; i++)
+			need(VipPostRecv(b, simple(&m, i, 64 * i, 64), m.h));
+		for (i = 0; i < n; i++)
+			need(VipPostSend(a, simple(&m, 30 + i, 10000 + n, 8), m.h));
+		for (i = 0; i < n; i++)
+			good &= eventually(__atomic_load_n(&desc(&m, i)->CS.Status, __ATOMIC_ACQUIRE) & VIP_STATUS_DONE);
+		for (i = 0; good && i < n; i++) {
+			good &= VipRecvDone(b, &d) == VIP_SUCCESS && d == desc(&m, i);
+			while (VipSendDone(a, &d) == VIP_NOT_DONE)
+				;
+			good &= d == desc(&m, 30 + i);
+		}
+		if (!good)
+			break;
+	}
+	ok(good, "bursts of 1 to %d sends come by themselves", n - 1);
+}
+
+/* Sends of two threads, and the queue emptied by a third, while all is gathered. */
+static int taken_sends;
+
+static void *bursts(void *p) {
+	int i, first = p ? 30 : 0;
+
+	for (i = 0; i < 2000; i++) {
+		while (__sync_add_and_fetch(&stop, 0) - __sync_add_and_fetch(&taken_sends, 0) > 20)
+			;
+		__sync_add_and_fetch(&stop, 1);
+		if (VipPostSend(a, rdma(&m, first + i % 30, VIP_CONTROL_OP_RDMAWRITE, 0, 8, data(&m) + 100, m.h), m.h) != VIP_SUCCESS)
+			__sync_add_and_fetch(&thread_bad, 1);
+	}
+	return NULL;
+}
+
+static void gathered_by_many(void) {
+	pthread_t t[2];
+	VIP_DESCRIPTOR *d;
+	long long end = tap_ms() + 30000;
+	int i, r;
+
+	need(VipOpenNic(tap_nic, &nic));
+	mem_open(&m, nic, NULL, 1);
+	a = make_of(nic, VIP_SERVICE_RELIABLE_RECEPTION);
+	b = make_of(nic, VIP_SERVICE_RELIABLE_RECEPTION);
+	connect_pair(nic, a, nic, b);
+	for (i = 0; i < 2; i++)
+		pthread_create(&t[i], NULL, bursts, i ? &stop : NULL);
+	while (taken_sends < 4000 && tap_ms() < end) {
+		r = VipSendDone(a, &d);
+		if (r == VIP_SUCCESS)
+			__sync_add_and_fetch(&taken_sends, 1);
+		else if (d)
+			thread_bad++;
+	}
+	for (i = 0; i < 2; i++)
+		pthread_join(t[i], NULL);
+	ok(taken_sends == 4000 && thread_bad == 0, "%d sends of two threads, %d failures", taken_sends, thread_bad);
+	code(VipSendDone(a, &d), VIP_DESCRIPTOR_ERROR, "no more");
+	ok(d == NULL, "than those");
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -482,6 +550,7 @@ static const struct {
 	{"descriptor-unmapped", descriptor_unmapped}, {"fork", fork_use}, {"exec", fork_exec}, {"fork-first", fork_first},
 	{"signals", signals}, {"exit", exits}, {"dlopen", dlopens}, {"vis", many_vis}, {"threads", many_threads},
 	{"torn-down", torn_down}, {"last-word", last_word},
+	{"posted-and-left", posted_and_left}, {"gathered-by-many", gathered_by_many},
 };
 
 int main(int argc, char **argv) {

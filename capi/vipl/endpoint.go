@@ -17,6 +17,7 @@ type endpoint struct {
 	nic    *nic
 	v      *vi.VI
 	notify [2]dispatcher // calls of Notify handlers, for the send and the receive queue
+	stocks [2]stock      // of descriptors, likewise
 }
 
 const (

@@ -182,6 +182,15 @@ func vipl_go_query_nic(h C.uintptr_t, out *C.VIP_NIC_ATTRIBUTES) C.int {
 	return C.VIP_SUCCESS
 }
 
+// vipl_go_gathers tells whether sends posted one after the other to VIs of a NIC
+// are gathered.
+//
+//export vipl_go_gathers
+func vipl_go_gathers(h C.uintptr_t) C.int {
+	n := nics.get(handle(h))
+	return C.int(boolean(n != nil && n.place.Gather))
+}
+
 func boolean(b bool) C.VIP_BOOLEAN {
 	if b {
 		return C.VIP_TRUE

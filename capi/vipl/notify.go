@@ -69,7 +69,7 @@ func vipl_go_notify(h C.uintptr_t, recv C.int, context unsafe.Pointer, f C.vipl_
 	handler := func(d *vi.Descriptor) {
 		c := d.Context.(*descriptor)
 		at := c.at
-		c.release()
+		e.stockOf(recv != 0).put([]*vi.Descriptor{d})
 		call(at)
 	}
 	if recv != 0 {

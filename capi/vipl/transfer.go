@@ -25,16 +25,51 @@ type descriptor struct {
 	segs [4]vi.Segment // what most descriptors need
 }
 
-// spare has descriptors that are not posted.
-var spare = sync.Pool{New: func() any {
-	c := new(descriptor)
-	c.d.Context, c.d.OnDone = c, complete
-	return c
-}}
+// A stock keeps descriptors of one queue that are not posted. They are taken and
+// returned many at a time.
+type stock struct {
+	mu   sync.Mutex
+	free []*descriptor // guarded by mu
+}
 
-func (c *descriptor) release() {
-	c.e, c.at, c.d.Segments = nil, nil, nil
-	spare.Put(c)
+// maxStock is how many a stock keeps.
+const maxStock = 256
+
+// take fills ds with descriptors of e.
+func (s *stock) take(ds []*descriptor, e *endpoint, recv bool) {
+	s.mu.Lock()
+	n := min(len(ds), len(s.free))
+	at := len(s.free) - n
+	copy(ds, s.free[at:])
+	clear(s.free[at:])
+	s.free = s.free[:at]
+	s.mu.Unlock()
+	for i := n; i < len(ds); i++ {
+		c := &descriptor{e: e, recv: recv}
+		c.d.Context, c.d.OnDone = c, complete
+		ds[i] = c
+	}
+}
+
+// put takes back descriptors that were taken from their queue.
+func (s *stock) put(ds []*vi.Descriptor) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range ds {
+		if len(s.free) < maxStock {
+			c := d.Context.(*descriptor)
+			c.at, c.d.Segments = nil, nil
+			s.free = append(s.free, c)
+		}
+	}
+}
+
+// stockOf returns the stock of one of the queues of e.
+func (e *endpoint) stockOf(recv bool) *stock {
+	if recv {
+		return &e.stocks[1]
+	}
+	return &e.stocks[0]
 }
 
 // A controlSegment is a VIP_CONTROL_SEGMENT in Go's words, and a segment any
@@ -58,24 +93,33 @@ type segment struct {
 
 const segmentSize = 16
 
-// read fills c from the program's descriptor at c.at. It is false if the memory
-// of that is not as it has to be. [VIA 5.3]
+// descriptorSize is that of a VIP_DESCRIPTOR, with which most end.
+const descriptorSize = uint64(unsafe.Sizeof(controlSegment{})) + 2*segmentSize
+
+// read fills c from the program's descriptor at c.at. It is false if that does
+// not lie in memory as it has to. That memory may fault. [VIA 5.3]
 func (c *descriptor) read(mem vi.MemHandle) bool {
 	addr := uint64(uintptr(c.at))
-	if addr%C.VIP_DESCRIPTOR_ALIGNMENT != 0 || !c.e.v.MayUse(mem, addr, uint64(unsafe.Sizeof(controlSegment{}))) {
+	if addr%C.VIP_DESCRIPTOR_ALIGNMENT != 0 {
 		return false
 	}
-	ok := true
-	err := regmem.Guard(func() { ok = c.copy(mem) })
-	return ok && err == nil
-}
-
-func (c *descriptor) copy(mem vi.MemHandle) bool {
+	size := descriptorSize
+	if !c.e.v.MayUse(mem, addr, size) {
+		if size = uint64(unsafe.Sizeof(controlSegment{})); !c.e.v.MayUse(mem, addr, size) {
+			return false
+		}
+	}
 	cs := (*controlSegment)(c.at)
 	n := int(cs.segCount)
-	if n > 0 && !c.e.v.MayUse(mem, uint64(uintptr(c.at)), uint64(unsafe.Sizeof(*cs))+uint64(n)*segmentSize) {
+	if want := uint64(unsafe.Sizeof(*cs)) + uint64(n)*segmentSize; want > size && !c.e.v.MayUse(mem, addr, want) {
 		return false
 	}
+	c.fill(cs, n)
+	return true
+}
+
+// fill takes over what the program has written, with n segments.
+func (c *descriptor) fill(cs *controlSegment, n int) {
 	d := &c.d
 	d.Control, d.ImmediateData, d.Length = vi.Control(cs.control), cs.immediate, cs.length
 	from := unsafe.Slice((*segment)(unsafe.Add(c.at, unsafe.Sizeof(*cs))), n)
@@ -94,8 +138,7 @@ func (c *descriptor) copy(mem vi.MemHandle) bool {
 	for i, s := range from {
 		d.Segments[i] = vi.Segment{Address: s.data, Handle: vi.MemHandle(s.handle), Length: s.length}
 	}
-	cs.status.Store(0) // who polls it does not see an earlier end
-	return true
+	cs.status.Store(0) // a program that polls it does not see an earlier end
 }
 
 // complete writes the end of a descriptor to where the program sees it, the
@@ -128,23 +171,40 @@ func vipl_go_post(h C.uintptr_t, recv C.int, posts *C.struct_vipl_post, n C.int)
 	if e == nil {
 		return C.VIP_INVALID_PARAMETER
 	}
-	var ready [16]*vi.Descriptor
-	batch := ready[:0]
-	for _, p := range unsafe.Slice(posts, n) {
-		c := spare.Get().(*descriptor)
-		c.at, c.e, c.recv = unsafe.Pointer(p.d), e, recv != 0
-		if !c.read(vi.MemHandle(p.handle)) {
-			e.post(batch, c.recv)
-			batch = ready[:0]
-			e.v.ReportPostError(&c.d) // told with it, so it is not used again
-			continue
+	var room [16]*descriptor // as many as the C half gathers
+	r := C.int(C.VIP_SUCCESS)
+	for ps := unsafe.Slice(posts, n); len(ps) > 0; {
+		k := min(len(ps), len(room))
+		e.stockOf(recv != 0).take(room[:k], e, recv != 0)
+		for i, p := range ps[:k] {
+			room[i].at = unsafe.Pointer(p.d)
 		}
-		if batch = append(batch, &c.d); len(batch) == cap(batch) {
-			e.post(batch, c.recv)
-			batch = ready[:0]
+		r = e.postAll(room[:k], ps[:k])
+		ps = ps[k:]
+	}
+	return r
+}
+
+// postAll reads and posts descriptors.
+func (e *endpoint) postAll(cs []*descriptor, ps []C.struct_vipl_post) C.int {
+	var batch [16]*vi.Descriptor
+	for {
+		good := 0
+		err := regmem.Guard(func() {
+			for good < len(cs) && cs[good].read(vi.MemHandle(ps[good].handle)) {
+				batch[good] = &cs[good].d
+				good++
+			}
+		})
+		r := e.post(batch[:good], cs[0].recv)
+		if err == nil && good == len(cs) {
+			return r
+		}
+		e.v.ReportPostError(&cs[good].d) // told with it, so it is not used again
+		if cs, ps = cs[good+1:], ps[good+1:]; len(cs) == 0 {
+			return r
 		}
 	}
-	return e.post(batch, recv != 0)
 }
 
 // post hands descriptors to the engine. One that finds the queue full was told
@@ -191,6 +251,7 @@ func vipl_go_done(h C.uintptr_t, recv C.int, out *C.struct_vipl_ready, max C.int
 	for i, d := range ds[:got] {
 		hand(&to[i], d)
 	}
+	e.stockOf(recv != 0).put(ds[:got])
 	*n = C.int(got)
 	if got == 0 {
 		return code(err)
@@ -206,7 +267,6 @@ func hand(out *C.struct_vipl_ready, d *vi.Descriptor) {
 	if d.Status().Failed() {
 		out.code = C.VIP_DESCRIPTOR_ERROR
 	}
-	c.release()
 }
 
 // vipl_go_wait waits for the descriptor at the head of a queue.
@@ -231,5 +291,6 @@ func vipl_go_wait(h C.uintptr_t, recv C.int, timeout C.VIP_ULONG, out *C.struct_
 		return code(err)
 	}
 	hand(out, d)
+	e.stockOf(recv != 0).put([]*vi.Descriptor{d})
 	return out.code
 }

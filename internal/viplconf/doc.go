@@ -17,6 +17,8 @@
 //	grace DURATION     how long a request waits for a VipConnectWait (vitcp), such as 50ms
 //	ptags strict       a protection tag of NULL is VIP_INVALID_PTAG
 //	port always        the host part of addresses has 6 bytes: IPv4 and port
+//	gather off         every post of a send goes out by itself
+//	congestion NAME    congestion control of the TCP connections, if the system has it
 //
 // A line "log LEVEL" (debug, info, warn, error) has events written to the standard
 // error.

@@ -33,8 +33,9 @@ type Opener struct {
 
 // A vitcpKey is what makes providers differ.
 type vitcpKey struct {
-	port  uint16
-	grace time.Duration
+	port       uint16
+	grace      time.Duration
+	congestion string
 }
 
 // New returns an Opener for c.
@@ -49,10 +50,13 @@ func New(c *Config) *Opener {
 // Config returns the configuration.
 func (o *Opener) Config() *Config { return o.cfg }
 
-// A Place tells how addresses of an open NIC are to be named to its provider.
+// A Place tells how an open NIC is to be used.
 type Place struct {
 	// Wait is the host part at which connections are waited for.
 	Wait []byte
+
+	// Gather tells that sends posted one after the other may be sent together.
+	Gather bool
 }
 
 // Open opens the NIC called name. Errors: vi.ErrInvalidParameter for an unknown
@@ -69,7 +73,7 @@ func (o *Opener) Open(name string) (*vi.NIC, Place, error) {
 	cfg := &vi.Config{StrictPtags: d.StrictPtags, Hosts: hosts, Logger: o.log}
 	if d.Provider == "fcvi" {
 		n, err := d.openFCVI(cfg)
-		return n, Place{}, err
+		return n, Place{Gather: !d.EachPost}, err
 	}
 	return o.openVITCP(d, cfg)
 }
@@ -110,7 +114,7 @@ func (o *Opener) openVITCP(d NIC, cfg *vi.Config) (*vi.NIC, Place, error) {
 	if err != nil {
 		return nil, Place{}, err
 	}
-	var at Place
+	at := Place{Gather: !d.EachPost}
 	if own, ok := (vi.Address{Host: n.Query().LocalAddress}).AddrPort(); ok && device == "" && listen == "" && own.Addr().Is4() {
 		// Every address of the host, but of the family whose addresses have
 		// the length that the NIC reports.
@@ -120,13 +124,13 @@ func (o *Opener) openVITCP(d NIC, cfg *vi.Config) (*vi.NIC, Place, error) {
 }
 
 func (o *Opener) provider(d NIC, port uint16, listen string) (*vitcp.Provider, error) {
-	cfg := vitcp.Config{Port: port, Listen: listen, Grace: d.Grace, Logger: o.log}
+	cfg := vitcp.Config{Port: port, Listen: listen, Grace: d.Grace, Congestion: d.Congestion, Logger: o.log}
 	if listen != "" {
 		return vitcp.New(cfg)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	key := vitcpKey{port, d.Grace}
+	key := vitcpKey{port, d.Grace, d.Congestion}
 	p := o.vitcp[key]
 	if p == nil {
 		var err error
@@ -143,7 +147,7 @@ func (o *Opener) provider(d NIC, port uint16, listen string) (*vitcp.Provider, e
 // NIC's address tells which.
 func (d NIC) openFCVI(cfg *vi.Config) (*vi.NIC, error) {
 	open := func(listen string) (*vi.NIC, error) {
-		p, err := fcvi.New(fcvi.Config{Listen: listen, Fabric: d.Fabric, MaxTransferSize: min(d.MaxTransfer, fcvi.LimitMaxTransfer), Logger: cfg.Logger})
+		p, err := fcvi.New(fcvi.Config{Listen: listen, Fabric: d.Fabric, MaxTransferSize: min(d.MaxTransfer, fcvi.LimitMaxTransfer), Congestion: d.Congestion, Logger: cfg.Logger})
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", vi.ErrInvalidParameter, err)
 		}

@@ -44,6 +44,8 @@ type NIC struct {
 	Grace       time.Duration
 	StrictPtags bool
 	PortAlways  bool // the host part has a port even if it is the usual one
+	EachPost    bool // sends are never gathered
+	Congestion  string // congestion control; empty: the system's
 }
 
 // Parse reads a configuration. The error names the line.
@@ -103,6 +105,10 @@ func (d *NIC) option(name, value string) (err error) {
 		d.StrictPtags = value == "strict"
 	case name == "port" && (value == "always" || value == "unusual"):
 		d.PortAlways = value == "always"
+	case name == "gather" && (value == "on" || value == "off"):
+		d.EachPost = value == "off"
+	case name == "congestion":
+		d.Congestion = value
 	default:
 		err = fmt.Errorf("%s takes no %q", d.Provider, value)
 	}

@@ -22,7 +22,7 @@ func TestParse(t *testing.T) {
 	c, err := Parse([]byte(`
 # two NICs
 vitcp0 -> vitcp listen :3936 transfer 1M grace 50ms   # the first
-fcvi0  -> fcvi  fabric 10.0.0.1:3225 address 10.0.0.2 hosts /etc/hosts.vi ptags strict port always
+fcvi0  -> fcvi  fabric 10.0.0.1:3225 address 10.0.0.2 hosts /etc/hosts.vi ptags strict port always gather off congestion reno
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +30,7 @@ fcvi0  -> fcvi  fabric 10.0.0.1:3225 address 10.0.0.2 hosts /etc/hosts.vi ptags 
 	want := &Config{NICs: []NIC{
 		{Name: "vitcp0", Provider: "vitcp", Listen: ":3936", MaxTransfer: 1 << 20, Grace: 50 * time.Millisecond},
 		{Name: "fcvi0", Provider: "fcvi", Fabric: "10.0.0.1:3225", Address: "10.0.0.2", MaxTransfer: DefaultTransfer,
-			Hosts: "/etc/hosts.vi", StrictPtags: true, PortAlways: true},
+			Hosts: "/etc/hosts.vi", StrictPtags: true, PortAlways: true, EachPost: true, Congestion: "reno"},
 	}}
 	if d := cmp.Diff(want, c); d != "" {
 		t.Error(d)

@@ -16,14 +16,21 @@ static int blocked(VIP_RETURN *r) {
 	return 0;
 }
 
-/* ENTER begins each call but the posts and Done. */
-#define ENTER(valid)                                 \
+/* CHECK begins the posts and the calls that may be answered here. */
+#define CHECK(valid)                                 \
 	do {                                         \
 		VIP_RETURN blocked_;                 \
 		if (blocked(&blocked_))              \
 			return blocked_;             \
 		if (!(valid))                        \
 			return VIP_INVALID_PARAMETER; \
+	} while (0)
+
+/* ENTER begins all others: what the thread has posted precedes them. */
+#define ENTER(valid)                                 \
+	do {                                         \
+		CHECK(valid);                        \
+		hand_over_mine();                    \
 	} while (0)
 
 /* ---- NICs --------------------------------------------------------------- */
@@ -107,7 +114,7 @@ VIP_RETURN VipCreateVi(VIP_NIC_HANDLE nic, VIP_VI_ATTRIBUTES *attrs, VIP_CQ_HAND
 	r = vipl_go_create_vi(N(nic), attrs, N(send_cq), N(recv_cq), &h);
 	if (r != VIP_SUCCESS)
 		return r;
-	if (!vi_enter(h, N(nic), send_cq != NULL, recv_cq != NULL)) {
+	if (!vi_enter(h, N(nic), send_cq != NULL, recv_cq != NULL, vipl_go_gathers(N(nic)))) {
 		vipl_go_destroy_vi(h, 0);
 		return VIP_ERROR_RESOURCE;
 	}
@@ -115,10 +122,11 @@ VIP_RETURN VipCreateVi(VIP_NIC_HANDLE nic, VIP_VI_ATTRIBUTES *attrs, VIP_CQ_HAND
 	return VIP_SUCCESS;
 }
 
-/* lock_both holds both queues of a VI. */
+/* lock_both holds both queues of a VI. Nothing is gathered for it then. */
 static void lock_both(struct vi *v) {
 	pthread_mutex_lock(&v->q[0].lock);
 	pthread_mutex_lock(&v->q[1].lock);
+	hand_over_locked(&v->q[0]);
 }
 
 static void unlock_both(struct vi *v) {
@@ -216,13 +224,8 @@ VIP_RETURN VipConnectPeerWait(VIP_VI_HANDLE vi, VIP_VI_ATTRIBUTES *attrs) {
 
 static VIP_RETURN post_to(VIP_VI_HANDLE vi, int recv, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE mem) {
 	struct vi *v;
-	VIP_RETURN r;
 
-	if (blocked(&r))
-		return r;
-	v = vi_of(N(vi));
-	if (!v || !d)
-		return VIP_INVALID_PARAMETER;
+	CHECK((v = vi_of(N(vi))) && d);
 	return post(&v->q[recv], d, mem);
 }
 
@@ -234,27 +237,50 @@ static struct vipl_ready *take_locked(struct queue *q) {
 	return &q->taken.ready[q->first++];
 }
 
+/* lock_to_look locks a queue of which nothing may be there yet: then what the
+ * thread has posted, and what is gathered for the VI, goes out first. */
+static struct vipl_ready *lock_to_look(struct vi *v, struct queue *q) {
+	struct vipl_ready *t;
+
+	pthread_mutex_lock(&q->lock);
+	t = take_locked(q);
+	if (t)
+		return t;
+	hand_over_locked(q);
+	if (gathering == q)
+		gathering = NULL;
+	if (gathering || (q->recv && atomic_load_explicit(&v->q[0].burst.since, memory_order_relaxed))) {
+		pthread_mutex_unlock(&q->lock);
+		hand_over_mine();
+		hand_over(&v->q[0]);
+		pthread_mutex_lock(&q->lock);
+		t = take_locked(q);
+	}
+	return t;
+}
+
 static VIP_RETURN done(VIP_VI_HANDLE vi, int recv, VIP_DESCRIPTOR **out) {
 	struct vi *v;
 	struct queue *q;
 	struct vipl_ready *t;
-	VIP_RETURN r;
+	VIP_RETURN r = VIP_SUCCESS;
 	int n = 0;
 
-	ENTER((v = vi_of(N(vi))) && out);
+	CHECK((v = vi_of(N(vi))) && out);
 	q = &v->q[recv];
-	pthread_mutex_lock(&q->lock);
-	if (q->n == 0) {
+	t = lock_to_look(v, q);
+	if (!t) {
 		r = vipl_go_done(N(vi), recv, q->taken.ready, q->waiters ? 1 : TAKE, &n);
 		q->first = 0;
 		q->n = n;
+		t = take_locked(q);
 	}
-	t = take_locked(q);
 	if (t) {
 		r = t->code;
 		*out = t->d;
 	} else if (r != VIP_INVALID_PARAMETER) {
 		*out = NULL;
+		waits();
 	}
 	pthread_mutex_unlock(&q->lock);
 	return r;
@@ -266,7 +292,7 @@ static VIP_RETURN await(VIP_VI_HANDLE vi, int recv, VIP_ULONG timeout, VIP_DESCR
 	struct vipl_ready *t, got = {NULL, 0};
 	VIP_RETURN r;
 
-	ENTER((v = vi_of(N(vi))) && out);
+	CHECK((v = vi_of(N(vi))) && out);
 	q = &v->q[recv];
 	if (q->attached)
 		return VIP_ERROR_RESOURCE;
@@ -274,14 +300,14 @@ static VIP_RETURN await(VIP_VI_HANDLE vi, int recv, VIP_ULONG timeout, VIP_DESCR
 		r = done(vi, recv, out);
 		return r == VIP_NOT_DONE ? VIP_TIMEOUT : r;
 	}
-	pthread_mutex_lock(&q->lock);
-	t = take_locked(q);
+	t = lock_to_look(v, q);
 	if (t) {
 		r = t->code;
 		*out = t->d;
 		pthread_mutex_unlock(&q->lock);
 		return r;
 	}
+	waits();
 	q->waiters++;
 	pthread_mutex_unlock(&q->lock);
 	r = vipl_go_wait(N(vi), recv, timeout, &got);
@@ -393,21 +419,31 @@ VIP_RETURN VipCQDone(VIP_CQ_HANDLE cq, VIP_VI_HANDLE *vi, VIP_BOOLEAN *recv) {
 	VIP_RETURN r = VIP_SUCCESS;
 	int n = 0;
 
-	ENTER((c = cq_of(N(cq))) && vi && recv);
+	CHECK((c = cq_of(N(cq))) && vi && recv);
 	q = &c->q;
 	pthread_mutex_lock(&q->lock);
 	e = live_locked(q);
 	if (!e) {
+		if (gathering) {
+			pthread_mutex_unlock(&q->lock);
+			hand_over_mine();
+			pthread_mutex_lock(&q->lock);
+			if ((e = live_locked(q)))
+				goto found;
+		}
 		r = vipl_go_cq_done(N(cq), q->taken.entry, q->waiters ? 1 : TAKE, &n);
 		q->first = 0;
 		q->n = n;
 		e = live_locked(q);
 	}
+found:
 	if (e) {
 		*vi = (VIP_VI_HANDLE)e->vi;
 		*recv = e->recv;
-	} else if (r == VIP_SUCCESS) {
-		r = VIP_NOT_DONE;
+	} else {
+		waits();
+		if (r == VIP_SUCCESS)
+			r = VIP_NOT_DONE;
 	}
 	pthread_mutex_unlock(&q->lock);
 	return r;
@@ -433,6 +469,7 @@ VIP_RETURN VipCQWait(VIP_CQ_HANDLE cq, VIP_ULONG timeout, VIP_VI_HANDLE *vi, VIP
 		pthread_mutex_unlock(&q->lock);
 		return VIP_SUCCESS;
 	}
+	waits();
 	q->waiters++;
 	pthread_mutex_unlock(&q->lock);
 	r = vipl_go_cq_wait(N(cq), timeout, &got);

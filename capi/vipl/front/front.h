@@ -11,6 +11,25 @@
 #include "../engine.h"
 
 #define TAKE 32   /* descriptors or entries taken from a queue at a time */
+#define GATHER 16 /* sends handed to the Go half at a time at most */
+
+/* What a send queue knows of how it is posted to; see post.c. */
+struct burst {
+	struct vipl_post post[GATHER]; /* gathered, not yet the Go half's */
+	unsigned n;
+	_Atomic unsigned handed; /* how often they were handed over */
+	_Atomic uint64_t since; /* when the first of them was gathered, in ns; 0: none is */
+	uint64_t last;          /* when the last post was made that was not gathered */
+	unsigned run, before;   /* posts since the program last waited, and from there to the time before */
+	_Atomic int waited;     /* it has, since the last post */
+	unsigned vain, rest;    /* the pause in gathering after one was in vain, and what is left of it, in posts */
+	int off;                /* never gather */
+
+	/* The flusher's, guarded by its lock; see flush.c. */
+	struct queue *next;
+	_Atomic int watched;
+	unsigned idle, looked;
+};
 
 /* A work queue or completion queue of a program. Its memory is never freed. */
 struct queue {
@@ -22,6 +41,7 @@ struct queue {
 	int attached;        /* to a completion queue */
 	int waiters;         /* in the Go half; nothing is taken ahead of them */
 	unsigned first, n;   /* taken and not asked for yet */
+	struct burst burst;  /* of a send queue */
 	union {
 		struct vipl_ready ready[TAKE];
 		struct vipl_entry entry[TAKE];
@@ -44,7 +64,7 @@ struct cq {
 /* slots.c */
 struct vi *vi_of(uintptr_t h);
 struct cq *cq_of(uintptr_t h);
-struct vi *vi_enter(uintptr_t h, uintptr_t nic, int send_attached, int recv_attached);
+struct vi *vi_enter(uintptr_t h, uintptr_t nic, int send_attached, int recv_attached, int gather);
 int cq_enter(uintptr_t h, uintptr_t nic);
 void vi_leave(uintptr_t h);
 void cq_leave(uintptr_t h);
@@ -56,6 +76,28 @@ extern _Atomic int started, orphaned; /* orphaned: in a child of fork */
 
 /* post.c */
 VIP_RETURN post(struct queue *q, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE h);
+VIP_RETURN hand_over_locked(struct queue *q); /* what is gathered, to the Go half */
+void hand_over(struct queue *q);
+uint64_t nanoseconds(void);
+
+/* The send queue that this thread has gathered for, and the last that it has posted to; or NULL. */
+extern _Thread_local struct queue *gathering, *posted;
+
+/* Called before whatever needs what this thread has posted. */
+static inline void hand_over_mine(void) {
+	if (gathering)
+		hand_over(gathering);
+}
+
+/* Called when the program waits, or has looked for something that is not there. */
+static inline void waits(void) {
+	if (posted)
+		atomic_store_explicit(&posted->burst.waited, 1, memory_order_relaxed);
+}
+
+/* flush.c */
+#define PATIENCE 20000          /* how long sends are gathered at most, in ns */
+int watch(struct queue *q);     /* has the flusher look after a queue; 0 or -1 */
 
 /* handlers.c */
 extern _Thread_local int in_notify;
@@ -71,6 +113,7 @@ int vipl_go_deregister_mem(uintptr_t nic, uintptr_t addr, VIP_MEM_HANDLE mem);
 int vipl_go_set_mem_attributes(uintptr_t nic, uintptr_t addr, VIP_MEM_HANDLE mem, VIP_MEM_ATTRIBUTES *attrs);
 int vipl_go_query_mem(uintptr_t nic, uintptr_t addr, VIP_MEM_HANDLE mem, VIP_MEM_ATTRIBUTES *out);
 int vipl_go_create_vi(uintptr_t nic, VIP_VI_ATTRIBUTES *attrs, uintptr_t send_cq, uintptr_t recv_cq, uintptr_t *out);
+int vipl_go_gathers(uintptr_t nic);
 int vipl_go_destroy_vi(uintptr_t vi, int taken);
 int vipl_go_set_vi_attributes(uintptr_t vi, VIP_VI_ATTRIBUTES *attrs);
 int vipl_go_query_vi(uintptr_t vi, VIP_VI_STATE *state, VIP_VI_ATTRIBUTES *attrs, VIP_BOOLEAN *send_empty, VIP_BOOLEAN *recv_empty);

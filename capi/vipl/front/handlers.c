@@ -7,12 +7,14 @@ void vipl_call_notify(vipl_notify f, void *context, uintptr_t nic, uintptr_t vi,
 	in_notify++;
 	f(context, (VIP_NIC_HANDLE)nic, (VIP_VI_HANDLE)vi, d);
 	in_notify--;
+	hand_over_mine();
 }
 
 void vipl_call_cq_notify(vipl_cq_notify f, void *context, uintptr_t nic, uintptr_t vi, int recv) {
 	in_notify++;
 	f(context, (VIP_NIC_HANDLE)nic, (VIP_VI_HANDLE)vi, recv);
 	in_notify--;
+	hand_over_mine();
 }
 
 void vipl_call_error(vipl_error f, void *context, uintptr_t nic, uintptr_t vi, uintptr_t cq, void *d,
@@ -28,4 +30,5 @@ void vipl_call_error(vipl_error f, void *context, uintptr_t nic, uintptr_t vi, u
 	};
 
 	f(context, &e);
+	hand_over_mine();
 }

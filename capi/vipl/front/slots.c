@@ -43,24 +43,28 @@ struct cq *cq_of(uintptr_t h) {
 	return c && atomic_load_explicit(&c->handle, memory_order_acquire) == h ? c : NULL;
 }
 
-static void queue_enter(struct queue *q, uintptr_t h, int recv, int attached) {
+static void queue_enter(struct queue *q, uintptr_t h, int recv, int attached, int gather) {
 	pthread_mutex_lock(&q->lock);
 	q->handle = h;
 	q->recv = recv;
 	q->attached = attached;
 	q->waiters = 0;
 	q->first = q->n = 0;
+	q->burst.off = !gather;
+	q->burst.n = q->burst.run = q->burst.before = q->burst.vain = q->burst.rest = 0;
+	atomic_store(&q->burst.since, 0);
 	pthread_mutex_unlock(&q->lock);
 }
 
-/* queue_leave forgets what was taken: those descriptors are nobody's any more. */
+/* queue_leave forgets what was taken or gathered: those descriptors are nobody's any more. */
 static void queue_leave(struct queue *q) {
 	pthread_mutex_lock(&q->lock);
-	q->n = 0;
+	q->n = q->burst.n = 0;
+	atomic_store(&q->burst.since, 0);
 	pthread_mutex_unlock(&q->lock);
 }
 
-struct vi *vi_enter(uintptr_t h, uintptr_t nic, int send_attached, int recv_attached) {
+struct vi *vi_enter(uintptr_t h, uintptr_t nic, int send_attached, int recv_attached, int gather) {
 	_Atomic(struct vi *) *at = &vi_chunks[VIPL_INDEX(h) / CHUNK];
 	struct vi *c, *v;
 	int i;
@@ -80,8 +84,8 @@ struct vi *vi_enter(uintptr_t h, uintptr_t nic, int send_attached, int recv_atta
 	v = &c[VIPL_INDEX(h) % CHUNK];
 	v->nic = nic;
 	atomic_store(&v->user, NULL);
-	queue_enter(&v->q[0], h, 0, send_attached);
-	queue_enter(&v->q[1], h, 1, recv_attached);
+	queue_enter(&v->q[0], h, 0, send_attached, gather);
+	queue_enter(&v->q[1], h, 1, recv_attached, 0);
 	atomic_store_explicit(&v->handle, h, memory_order_release);
 	return v;
 }
@@ -103,7 +107,7 @@ int cq_enter(uintptr_t h, uintptr_t nic) {
 		return -1;
 	c += VIPL_INDEX(h) % CHUNK;
 	c->nic = nic;
-	queue_enter(&c->q, h, 0, 0);
+	queue_enter(&c->q, h, 0, 0, 0);
 	atomic_store_explicit(&c->handle, h, memory_order_release);
 	return 0;
 }

@@ -1,0 +1,130 @@
+/*
+ * The flusher: a thread that hands over sends which a program has posted and then
+ * left, without another call of the library. It exists from the first gathered send
+ * on, and sleeps while nothing is gathered. Its looks cost the program time where
+ * processors are few: while a program streams, and so hands over by itself what it
+ * posts, they become rarer.
+ */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include "front.h"
+
+#define RAREST 100000 /* ns between two looks at most */
+#define ROUNDS 50     /* without a gathered send until a queue is given up */
+#define LONGEST 1023  /* pause in gathering after one in vain, in posts */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t wanted = PTHREAD_COND_INITIALIZER;
+static struct queue *watched; /* guarded by lock */
+
+/* fetch hands over what waits too long. One who has the queue's lock does it too. */
+static void fetch(struct queue *q, uint64_t now) {
+	struct burst *b = &q->burst;
+	uint64_t since = atomic_load(&b->since);
+
+	if (since == 0 || now - since < PATIENCE || pthread_mutex_trylock(&q->lock) != 0)
+		return;
+	if (b->n > 0 && now - atomic_load(&b->since) >= PATIENCE) {
+		b->vain = b->vain * 2 + 1 < LONGEST ? b->vain * 2 + 1 : LONGEST;
+		b->rest = b->vain;
+		hand_over_locked(q);
+	}
+	pthread_mutex_unlock(&q->lock);
+}
+
+static void *flusher(void *unused) {
+	struct timespec pause = {0, PATIENCE};
+	struct queue **at, *q;
+	uint64_t now;
+	int streams;
+
+	(void)unused;
+	prctl(PR_SET_TIMERSLACK, 1000UL);
+	pthread_mutex_lock(&lock);
+	for (;;) {
+		while (!watched)
+			pthread_cond_wait(&wanted, &lock);
+		pthread_mutex_unlock(&lock);
+		nanosleep(&pause, NULL);
+		pthread_mutex_lock(&lock);
+		now = nanoseconds();
+		streams = 1;
+		for (at = &watched; (q = *at);) {
+			struct burst *b = &q->burst;
+			unsigned handed = atomic_load_explicit(&b->handed, memory_order_relaxed);
+
+			if (handed - b->looked < 2)
+				streams = 0;
+			b->looked = handed;
+			if (atomic_load(&b->since)) {
+				b->idle = 0;
+				fetch(q, now);
+			} else if (++b->idle > ROUNDS) {
+				atomic_store(&b->watched, 0);
+				if (!atomic_load(&b->since)) {
+					*at = b->next;
+					continue;
+				}
+				atomic_store(&b->watched, 1);
+			}
+			at = &b->next;
+		}
+		pause.tv_nsec = streams && pause.tv_nsec * 2 <= RAREST ? pause.tv_nsec * 2 : streams ? RAREST : PATIENCE;
+	}
+	return NULL;
+}
+
+static int running;
+
+static void start_flusher(void) {
+	sigset_t all, old;
+	pthread_t t;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	if (pthread_create(&t, NULL, flusher, NULL) == 0) {
+		pthread_detach(t);
+		running = 1;
+	}
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+int watch(struct queue *q) {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	struct burst *b = &q->burst;
+	struct queue *x;
+
+	if (atomic_load_explicit(&b->watched, memory_order_relaxed))
+		return 0;
+	pthread_once(&once, start_flusher);
+	if (!running)
+		return -1;
+	pthread_mutex_lock(&lock);
+	for (x = watched; x && x != q; x = x->burst.next)
+		;
+	if (!x) {
+		b->next = watched;
+		watched = q;
+	}
+	b->idle = 0;
+	atomic_store(&b->watched, 1);
+	pthread_cond_signal(&wanted);
+	pthread_mutex_unlock(&lock);
+	return 0;
+}
+
+/* A program that ends has posted what it has posted. */
+__attribute__((destructor)) static void leave(void) {
+	struct queue *q;
+
+	if (atomic_load(&orphaned) || pthread_mutex_trylock(&lock) != 0)
+		return;
+	for (q = watched; q; q = q->burst.next)
+		if (pthread_mutex_trylock(&q->lock) == 0) {
+			hand_over_locked(q);
+			pthread_mutex_unlock(&q->lock);
+		}
+	pthread_mutex_unlock(&lock);
+}
