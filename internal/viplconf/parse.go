@@ -43,8 +43,8 @@ type NIC struct {
 	Hosts       string // file; empty: DefaultHosts, if there is one
 	Grace       time.Duration
 	StrictPtags bool
-	PortAlways  bool // the host part has a port even if it is the usual one
-	EachPost    bool // sends are never gathered
+	PortAlways  bool   // the host part has a port even if it is the usual one
+	EachPost    bool   // sends are never gathered
 	Congestion  string // congestion control; empty: the system's
 }
 
