@@ -47,3 +47,22 @@ func TestLadder(t *testing.T) {
 	fails(t, 1, "neither a pcap nor a pcapng", "ladder", filepath.Join(dir, "x.svg"))
 	fails(t, 1, "no such file", "ladder", filepath.Join(dir, "nothing"))
 }
+
+// TestWireshark: the dissectors get where they are to go.
+func TestWireshark(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a", "b")
+	printed := good(t, "wireshark", "--print").stdout
+	out := strings.Fields(good(t, "wireshark", "--install", "--dir", dir).stdout)
+	if len(out) != 4 {
+		t.Fatalf("installed %q", out)
+	}
+	for _, p := range out {
+		if b, err := os.ReadFile(p); err != nil || filepath.Dir(p) != dir || !strings.Contains(printed, string(b)) {
+			t.Errorf("%s: %v, %d bytes", p, err, len(b))
+		}
+	}
+	if d := document(t, good(t, "wireshark", "--install", "--dir", dir, "--json")); len(d["files"].([]any)) != 4 {
+		t.Errorf("%v", d)
+	}
+	fails(t, 1, "not a directory", "wireshark", "--install", "--dir", filepath.Join(out[0], "x"))
+}

@@ -63,6 +63,9 @@ func TestUsage(t *testing.T) {
 		{"ladder x --as 7=nothing", "--as"},
 		{"ladder x --max 0", "--max 0"},
 		{"ladder --demo sdp-modes --filter =", "--filter"},
+		{"wireshark", "one of --install and --print"},
+		{"wireshark --install --print", "one of --install and --print"},
+		{"wireshark --print --dir x", "--dir is for --install"},
 		{"version extra", "unknown command"},
 		{"version --log-level loud", "--log-level"},
 		{"version --log-format runes", "--log-format"},
@@ -77,7 +80,7 @@ func TestUsage(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	r := good(t, "help")
-	for _, v := range []string{"demo", "serve", "get", "put", "echo", "ping", "nc", "proxy", "rping", "portmap", "version", "bench", "decode", "ladder"} {
+	for _, v := range []string{"demo", "serve", "get", "put", "echo", "ping", "nc", "proxy", "rping", "portmap", "version", "bench", "decode", "ladder", "wireshark"} {
 		if !strings.Contains(r.stdout, "\n  "+v+" ") {
 			t.Errorf("help does not list %s", v)
 		}

@@ -16,16 +16,24 @@ type sdpTalk struct {
 	enc [2]mpa.Encoder
 	msn [2]ddp.MSN
 	seq [2]uint32
+
+	layout sdpwire.Layout
 }
 
 func newSDPTalk() *sdpTalk {
-	c := &sdpTalk{talk: newTalk(), msn: [2]ddp.MSN{1, 1}}
+	c := &sdpTalk{talk: newTalk()}
+	c.greet()
+	return c
+}
+
+// greet sends Hello and HelloAck.
+func (c *sdpTalk) greet() {
+	c.msn = [2]ddp.MSN{1, 1}
 	h := sdpwire.Hello{Bufs: 4, MajV: 1, MinV: 1, MaxAdverts: 2, LocalRcvSz: 200, DesRemRcvSz: 200, LocIRD: 1, LocORD: 1}
-	c.talk.say(0, mpa.Frame{Kind: mpa.Request, Rev: 1, Private: h.Append(nil, sdpwire.Figure)}.Append(nil))
+	c.talk.say(0, mpa.Frame{Kind: mpa.Request, Rev: 1, Private: h.Append(nil, c.layout)}.Append(nil))
 	c.talk.say(1, mpa.Frame{Kind: mpa.Reply, Rev: 1}.Append(nil))
 	a := sdpwire.HelloAck{Bufs: 4, MajV: 1, MinV: 1, MaxAdverts: 2, ActRcvSz: 200, LocIRD: 1, LocORD: 1}
-	c.raw(1, a.Append(nil, sdpwire.Figure))
-	return c
+	c.raw(1, a.Append(nil, c.layout))
 }
 
 func (c *sdpTalk) raw(from int, b []byte) {
@@ -41,7 +49,7 @@ func (c *sdpTalk) send(from int, m sdpwire.Message, n int) {
 		m.Bufs = 4
 	}
 	m.Len = uint32(m.MID.HeaderLen() + n)
-	c.raw(from, append(m.Append(nil, sdpwire.Figure), make([]byte, n)...))
+	c.raw(from, append(m.Append(nil, c.layout), make([]byte, n)...))
 }
 
 // TestWrongSDP is TestWrong for SDP.

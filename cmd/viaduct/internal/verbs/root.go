@@ -195,7 +195,7 @@ func commands(e *shell.Env) []*cobra.Command {
 	return []*cobra.Command{
 		demoCommand(e), serveCommand(e), getCommand(e), putCommand(e),
 		echoCommand(e), pingCommand(e), ncCommand(e), proxyCommand(e), runCommand(e),
-		benchCommand(e), rpingCommand(e), fabricCommand(e), portmapCommand(e), decodeCommand(e), ladderCommand(e), viplCommand(e), versionCommand(e),
+		benchCommand(e), rpingCommand(e), fabricCommand(e), portmapCommand(e), decodeCommand(e), ladderCommand(e), wiresharkCommand(e), viplCommand(e), versionCommand(e),
 	}
 }
 

@@ -1,0 +1,241 @@
+package decode
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"viaduct/cmd/viaduct/internal/exchange"
+	"viaduct/cmd/viaduct/internal/pcapng"
+	"viaduct/cmd/viaduct/internal/wireshark"
+	"viaduct/internal/wire/sdpwire"
+	"viaduct/internal/wire/vitcpwire"
+	"viaduct/portmap"
+)
+
+// sharkPrefix are the names of layers that mean something else for Wireshark.
+var sharkPrefix = map[string]string{"sdp": "iwarp_sdp", "portmap": "sdp_portmap", "vitcp": "vitcp", "fcvi": "fcvi"}
+
+// ourOnly are fields that are made of several segments.
+var ourOnly = map[string]bool{"vitcp.segments": true, "vitcp.bytes": true}
+
+// TestDissectors compares every field of every message of SDP, VI/TCP, the Port Mapper
+// and FC-VI with what tshark shows with the Lua dissectors: of exchanges of our
+// engines, and of messages of every type.
+func TestDissectors(t *testing.T) {
+	tshark, err := exec.LookPath("tshark")
+	if err != nil {
+		t.Skip("SKIPPED: tshark is not installed, nothing has run the Lua dissectors")
+	}
+	home := t.TempDir()
+	if _, err := wireshark.Install(filepath.Join(home, ".local", "lib", "wireshark", "plugins")); err != nil {
+		t.Fatal(err)
+	}
+	captures := map[string][]byte{
+		"all of VI/TCP": allVITCP(t), "all of SDP": allSDP(t, sdpwire.Figure), "all of SDP, IBTA": allSDP(t, sdpwire.IBTA), "Port Mapper": allPortmap(t),
+	}
+	for _, x := range exchange.All() {
+		r, err := x.Run(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		captures[x.Name] = r.Capture
+	}
+	seen := make(map[string]int) // fields compared
+	for _, name := range slices.Sorted(maps.Keys(captures)) {
+		dissect(t, tshark, home, name, captures[name], seen)
+	}
+	for _, k := range []string{
+		"sdp.mid", "sdp.layout", "sdp.mode", "sdp.s", "sdp.stag", "sdp.va", "sdp.non_discards", "sdp.port", "sdp.flags", "sdp.act_rcv_sz", "sdp.des_rem_rcv_sz",
+		"vitcp.type", "vitcp.address", "vitcp.attributes", "vitcp.calling", "vitcp.error", "vitcp.immediate", "vitcp.reason",
+		"portmap.type", "portmap.handle", "portmap.cp", "fcvi.opcode", "fcvi.rmt_va", "fcvi.tot_len", "fcvi.msg_id",
+	} {
+		if seen[k] == 0 {
+			t.Errorf("no message had %s", k)
+		}
+	}
+}
+
+// dissect compares one capture.
+func dissect(t *testing.T, tshark, home, name string, capture []byte, seen map[string]int) {
+	t.Helper()
+	ours := make(map[string][]string) // by field
+	order := []string{}
+	link := "" // the port of FCIP, which is not the assigned one
+	for _, m := range all(t, Options{Segments: true}, capture) {
+		if m.Proto == "fcvi" && !m.Back {
+			link = strconv.Itoa(int(m.Dst.Port()))
+		}
+		for i := range m.Fields {
+			f := &m.Fields[i]
+			layer, _, _ := strings.Cut(f.Key, ".")
+			if sharkPrefix[layer] == "" || ourOnly[f.Key] {
+				continue
+			}
+			if ours[f.Key] == nil {
+				order = append(order, f.Key)
+			}
+			ours[f.Key] = append(ours[f.Key], strconv.Itoa(m.Frame)+": "+value(f.String()))
+		}
+	}
+	if len(order) == 0 {
+		if !strings.HasPrefix(name, "iwarp") {
+			t.Errorf("%s: no field of these protocols", name)
+		}
+		return
+	}
+	file := filepath.Join(home, "x.pcapng")
+	if err := os.WriteFile(file, capture, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	args := []string{"-r", file, "-o", "tcp.try_heuristic_first:TRUE", "-o", "fc.reassemble:FALSE", "--disable-protocol", "rpcordma", "-T", "fields",
+		"-E", "occurrence=a", "-E", "aggregator=~", "-e", "frame.number", "-e", "_ws.lua.error"}
+	if link != "" {
+		args = append(args, "-d", "tcp.port=="+link+",fcip")
+	}
+	for _, k := range order {
+		layer, rest, _ := strings.Cut(k, ".")
+		args = append(args, "-e", sharkPrefix[layer]+"."+rest)
+	}
+	cmd := exec.CommandContext(ctx, tshark, args...)
+	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CONFIG_HOME="+home)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: tshark: %v\n%s", name, err, errs.String())
+	}
+	if strings.Contains(strings.ToLower(errs.String()), "lua") {
+		t.Errorf("%s: %s", name, errs.String())
+	}
+	theirs := make([][]string, len(order))
+	for line := range strings.Lines(string(out)) {
+		cols := strings.Split(strings.TrimRight(line, "\n"), "\t")
+		if cols[1] != "" {
+			t.Errorf("%s: frame %s: %s", name, cols[0], cols[1])
+		}
+		for i := range order {
+			for v := range strings.SplitSeq(cols[i+2], "~") {
+				if v != "" {
+					theirs[i] = append(theirs[i], cols[0]+": "+value(v))
+				}
+			}
+		}
+	}
+	for i, k := range order {
+		if !slices.Equal(theirs[i], ours[k]) {
+			t.Errorf("%s: %s is\n%q here,\n%q for tshark", name, k, ours[k], theirs[i])
+		}
+		seen[k] += len(ours[k])
+	}
+}
+
+// value gives numbers one form.
+func value(s string) string {
+	switch s {
+	case "true", "True":
+		return "1"
+	case "false", "False":
+		return "0"
+	}
+	if n, err := strconv.ParseUint(s, 0, 64); err == nil {
+		return strconv.FormatUint(n, 10)
+	}
+	return s
+}
+
+// allSDP has every message of SDP after Hello and HelloAck.
+func allSDP(t *testing.T, l sdpwire.Layout) []byte {
+	c := &sdpTalk{talk: newTalk(), layout: l}
+	c.greet()
+	for i, mid := range []sdpwire.MID{
+		sdpwire.Data, sdpwire.SrcAvail, sdpwire.SinkAvail, sdpwire.SendSm, sdpwire.RdmaWrCompl, sdpwire.RdmaRdCompl, sdpwire.ModeChange,
+		sdpwire.SrcAvailCancel, sdpwire.SinkAvailCancel, sdpwire.SinkCancelAck, sdpwire.ChRcvBuf, sdpwire.ChRcvBufAck, sdpwire.SuspComm,
+		sdpwire.SuspCommAck, sdpwire.DisConn, sdpwire.AbortConn,
+	} {
+		m := sdpwire.Message{MID: mid, MSeqAck: uint32(i), Bufs: uint16(3 + i)}
+		n := 0
+		switch mid {
+		case sdpwire.Data:
+			m.Flags, n = sdpwire.OOBPend|sdpwire.OOBPres, 33
+		case sdpwire.SrcAvail, sdpwire.SinkAvail:
+			m.Size, m.STag, m.VA, n = 77777, 0xdeadbeef, 0x0123456789abcdef, 5
+			if mid == sdpwire.SinkAvail {
+				m.NonDiscards = 12
+			}
+		case sdpwire.RdmaWrCompl, sdpwire.RdmaRdCompl, sdpwire.ChRcvBuf, sdpwire.ChRcvBufAck:
+			m.Size, m.Flags = 4321, sdpwire.ReqPipe
+		case sdpwire.ModeChange:
+			m.Mode, m.S = sdpwire.Pipelined, true
+		case sdpwire.SuspComm:
+			m.Port = 4711
+		}
+		c.send(i&1, m, n)
+	}
+	return record(t, c.frames)
+}
+
+// allVITCP has every message of VI/TCP, with every flag and attribute.
+func allVITCP(t *testing.T) []byte {
+	var d vitcpwire.Dialect
+	c := newTalk()
+	calling, _ := vitcpwire.MakeDiscriminator([]byte("a \"name\""))
+	called, _ := vitcpwire.MakeDiscriminator([]byte{1, 2, 0xff})
+	ce := vitcpwire.CE{Attributes: vitcpwire.KnownAttributes | 0x100, MTU: 70000, Calling: calling, Called: called, ReadWindow: 9}
+	rdma := vitcpwire.RDMA{Address: 0xfedcba9876543210, Handle: 0xcafe0001, Length: 10}
+	for i, typ := range []vitcpwire.Type{
+		vitcpwire.ConnectRequest, vitcpwire.ConnectAccept, vitcpwire.ConnectReject, vitcpwire.ConnectNoMatch,
+		vitcpwire.Send, vitcpwire.ReadRequest, vitcpwire.ReadResponse, vitcpwire.Write, vitcpwire.NOP, vitcpwire.Disconnect,
+	} {
+		h := vitcpwire.Header{Type: typ, Flags: vitcpwire.Flags(i & 7), Offset: uint32(i), Immediate: 0x80000000 + uint32(i), Number: vitcpwire.Number(i), Ack: 0xffffffff,
+			Posted: vitcpwire.Count(60000 + i), Error: vitcpwire.MakeRemoteError(uint8(i%4), uint8(i%7))}
+		var body []byte
+		switch {
+		case typ.HasCE():
+			body = ce.Append(nil)
+		case typ.HasRDMA():
+			body = rdma.Append(nil)
+		}
+		if typ == vitcpwire.Send || typ == vitcpwire.Write {
+			body = append(body, make([]byte, 10)...)
+		}
+		h.Length = uint16(vitcpwire.HeaderLen + len(body))
+		c.say(i&1, append(d.AppendHeader(nil, h), body...))
+	}
+	return record(t, c.frames)
+}
+
+// allPortmap has every message of the Port Mapper, of both families.
+func allPortmap(t *testing.T) []byte {
+	file := filepath.Join(t.TempDir(), "x")
+	c, err := pcapng.Create(file, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := netip.MustParseAddrPort("10.0.0.2:3935")
+	for i, a := range []string{"192.0.2.1:80", "[2001:db8::7]:443"} {
+		for typ := portmap.Request; typ <= portmap.Deny; typ++ {
+			ap := netip.MustParseAddrPort(a)
+			m := portmap.Message{Type: typ, PmTime: portmap.PmTime(i + 1), AssocHandle: 0x8000000000000001, Cp: netip.AddrPortFrom(ap.Addr(), 9), Ap: ap}
+			c.Datagram(true, talkers[0], at, m.Append(nil))
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}

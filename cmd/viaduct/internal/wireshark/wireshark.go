@@ -1,0 +1,59 @@
+// Package wireshark holds dissectors for Wireshark, in Lua: VI/TCP, SDP over iWARP and
+// its Port Mapper, FC-VI.
+package wireshark
+
+import (
+	"embed"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+//go:embed viaduct_*.lua
+var files embed.FS
+
+// Names returns the names of the files.
+func Names() []string {
+	list, _ := files.ReadDir(".") // which can't fail
+	var names []string
+	for _, f := range list {
+		names = append(names, f.Name())
+	}
+	slices.Sort(names)
+	return names
+}
+
+// File returns the text of a file.
+func File(name string) ([]byte, error) { return files.ReadFile(name) }
+
+// Folder is where Wireshark looks for the Lua plugins of this user.
+func Folder() (string, error) {
+	if dir := os.Getenv("APPDATA"); dir != "" { // Windows
+		return filepath.Join(dir, "Wireshark", "plugins"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("wireshark: where its plugins belong is not known: %w", err)
+	}
+	return filepath.Join(home, ".local", "lib", "wireshark", "plugins"), nil
+}
+
+// Install writes the files into dir, which it makes, and returns their paths.
+func Install(dir string) (paths []string, err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	for _, name := range Names() {
+		b, err := File(name)
+		if err != nil {
+			return nil, err
+		}
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, b, 0o644); err != nil {
+			return nil, err
+		}
+		paths = append(paths, path)
+	}
+	return paths, nil
+}
