@@ -255,7 +255,7 @@ func (v *viConsumer) named(handle uint32, va uint64, total, off uint32, write bo
 
 func (v *viConsumer) place(handle uint32, va uint64, total, off uint32, b []byte) bool {
 	to, ok := v.named(handle, va, total, off, true)
-	return ok && copyPinned(to, b, v.target.ref) == nil
+	return ok && regmem.CopyLast(to, b, v.target.ref.Guarded()) == nil // [VIA-4.2-5]
 }
 
 func (v *viConsumer) fetch(handle uint32, va uint64, total, off uint32, n int, scratch []byte) (b []byte, ok bool) {

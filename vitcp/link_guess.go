@@ -14,7 +14,7 @@ import (
 func (l *link) Guess(g []frameio.Guess) []frameio.Guess {
 	x := &l.rx
 	x.sendGuess = 0
-	if !l.life.load().running() || x.deaf {
+	if !l.life.load().running() || x.deaf || x.last.due > 0 {
 		return g
 	}
 	switch p := x.asm.data; {
@@ -108,7 +108,13 @@ func (l *link) guessIn(g []frameio.Guess, t vitcpwire.Type, ref vi.Memory, n int
 		if len(b) < k {
 			break
 		}
-		g = append(g, frameio.Guess{Header: hl, Place: b[:k:k]})
+		end := k
+		if t == vitcpwire.Write && k == n { // the last bytes come through staging
+			if end -= len(x.last.b); end <= 0 {
+				break
+			}
+		}
+		g = append(g, frameio.Guess{Header: hl, Place: b[:end:end]})
 		b = b[k:]
 		n -= k
 	}
@@ -125,14 +131,21 @@ func (l *link) Guessed(header []byte, g frameio.Guess, left int) (taken, direct 
 	x := &l.rx
 	h, _, err := l.dialect.ParseHeader(header)
 	if err != nil || !l.life.load().running() || x.deaf ||
-		!l.guessable(h, len(g.Place)) || l.dialect.HeaderLen(h.Type) != len(header) || int(h.Length) != len(header)+len(g.Place) {
+		!l.guessable(h, len(g.Place)) || l.dialect.HeaderLen(h.Type) != len(header) {
+		return 0, 0, frameio.ErrWrongGuess
+	}
+	payload := len(g.Place)
+	if h.Type == vitcpwire.Write && h.Flags&vitcpwire.EndOfMessage != 0 {
+		payload += len(x.last.b)
+	}
+	if int(h.Length) != len(header)+payload {
 		return 0, 0, frameio.ErrWrongGuess
 	}
 	var r vitcpwire.RDMA
 	if h.Type.HasRDMA() && len(header) > vitcpwire.HeaderLen {
 		r, _, _ = vitcpwire.ParseRDMA(header[vitcpwire.HeaderLen:])
 	}
-	if err := l.segment(h, r, len(g.Place)); err != nil {
+	if err := l.segment(h, r, payload); err != nil {
 		return 0, 0, err
 	}
 	body := g.Place[:min(left-len(header), len(g.Place))]
@@ -141,8 +154,13 @@ func (l *link) Guessed(header []byte, g frameio.Guess, left int) (taken, direct 
 	} else if err := l.place(body); err != nil {
 		return 0, 0, err
 	}
-	if x.missing = len(g.Place) - len(body); x.missing > 0 {
+	if len(body) < len(g.Place) {
+		x.missing = payload - len(body)
+		l.setLast(payload - len(g.Place))
 		return len(header), x.missing, nil
+	}
+	if x.last.due = payload - len(g.Place); x.last.due > 0 {
+		return len(header), 0, nil
 	}
 	return len(header), 0, l.segmentDone()
 }

@@ -23,7 +23,11 @@ func (l *link) place(p []byte) error {
 			ref = vi.Memory{B: ref.B}
 		}
 		n := len(ref.B)
-		err = ref.CopyFrom(p[:n])
+		if x.h.Type == vitcpwire.Write {
+			err = ref.CopyLastFrom(p[:n]) // [VIA-4.2-5]
+		} else {
+			err = ref.CopyFrom(p[:n])
+		}
 		ref.Release()
 		if err != nil {
 			l.faulted()
@@ -97,9 +101,9 @@ func (l *link) target(held vi.Memory, n int, cur *vi.Cursor, at uint32) (vi.Memo
 // Direct implements frameio.Protocol.
 func (l *link) Direct(iov [][]byte) ([][]byte, error) {
 	x := &l.rx
-	n := x.missing
+	n := x.missing - x.last.n // those that are not the last
 	cur := x.in.cur
-	if !l.wanted() {
+	if x.thrown = !l.wanted(); x.thrown {
 		return l.throwAway(iov), nil
 	}
 	if x.h.Type == vitcpwire.ReadResponse {
@@ -111,12 +115,16 @@ func (l *link) Direct(iov [][]byte) ([][]byte, error) {
 		if err != nil || len(ref.B) == 0 {
 			// Not wanted any more: from here on to the bin.
 			l.releaseDirect()
+			x.thrown = true
 			return l.throwAway(iov[:0]), err
 		}
 		x.refs = append(x.refs, ref)
 		iov = append(iov, ref.B)
 		n -= len(ref.B)
 		at += uint32(len(ref.B))
+	}
+	if x.last.n > 0 {
+		iov = append(iov, x.last.b[max(-n, 0):x.last.n])
 	}
 	return iov, nil
 }
@@ -153,13 +161,12 @@ func (l *link) releaseDirect() {
 // DirectDone implements frameio.Protocol.
 func (l *link) DirectDone(n int) error {
 	x := &l.rx
-	thrown := len(x.refs) == 0
 	l.releaseDirect()
 	x.missing -= n
 	if !l.life.load().running() {
 		return nil
 	}
-	if thrown {
+	if x.thrown {
 		x.at += uint32(n)
 	} else {
 		l.skip(n)
@@ -168,7 +175,12 @@ func (l *link) DirectDone(n int) error {
 		return nil
 	}
 	x.discard = nil
-	if err := l.segmentDone(); err != nil {
+	if k := x.last.n; k > 0 && !x.thrown {
+		x.at -= uint32(k)
+		if err := l.placeLast(x.last.b[:k]); err != nil {
+			return err
+		}
+	} else if err := l.segmentDone(); err != nil {
 		return err
 	}
 	l.nudge()

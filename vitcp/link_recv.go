@@ -25,6 +25,7 @@ type rxState struct {
 	payload int    // its length without headers
 	at      uint32 // offset in the message of its next byte to be placed
 	missing int    // bytes still to be read straight into place; 0: none
+	last    last   // the end of an RDMA Write
 
 	in inbound
 
@@ -35,6 +36,35 @@ type rxState struct {
 	held      vi.Memory   // pin that serves every access to its region during one Receive
 	refs      []vi.Memory // pinned between Direct and DirectDone
 	discard   []byte      // where bytes go that nobody wants
+	thrown    bool        // the places of the last Direct are there
+}
+
+// A last is the end of an RDMA Write whose other bytes the system puts into place.
+// In which order it does that is unknown, and a program may watch the last bytes
+// to see that all are there: they are put there afterwards. [VIA-4.2-5]
+type last struct {
+	b   [8]byte
+	n   int // of the bytes that are missing; 0: the segment is not one that ends so
+	due int // they come next, and all others are in place; 0: they do not
+}
+
+// setLast tells how many of the last n bytes of the segment are put into place
+// after all others.
+func (l *link) setLast(n int) {
+	x := &l.rx
+	x.last.n = 0
+	if x.h.Type == vitcpwire.Write && x.h.Flags&vitcpwire.EndOfMessage != 0 {
+		x.last.n = min(n, len(x.last.b))
+	}
+}
+
+// placeLast puts the last bytes of the segment into place, and concludes it.
+func (l *link) placeLast(p []byte) error {
+	l.rx.last.due = 0
+	if err := l.place(p); err != nil {
+		return err
+	}
+	return l.segmentDone()
 }
 
 // Receive implements frameio.Protocol. No pin outlasts it.
@@ -50,6 +80,16 @@ func (l *link) take(p []byte, mayDirect bool) (n, direct int, err error) {
 	x := &l.rx
 	for l.life.load().running() && !x.deaf {
 		rest := p[n:]
+		if due := x.last.due; due > 0 {
+			if len(rest) < due {
+				break
+			}
+			if err := l.placeLast(rest[:due]); err != nil {
+				return n, 0, err
+			}
+			n += due
+			continue
+		}
 		if len(rest) < vitcpwire.HeaderLen {
 			break
 		}
@@ -81,6 +121,7 @@ func (l *link) take(p []byte, mayDirect bool) (n, direct int, err error) {
 		n += hl + len(body)
 		if !whole {
 			x.missing = payload - len(body)
+			l.setLast(x.missing)
 			if h.Flags&vitcpwire.EndOfMessage == 0 {
 				x.long = h.Length
 			}

@@ -1,8 +1,11 @@
 package regmem
 
 import (
+	"encoding/binary"
 	"errors"
 	"runtime/debug"
+	"sync/atomic"
+	"unsafe"
 )
 
 // ErrFault tells that registered memory could not be touched: the file behind
@@ -18,6 +21,44 @@ func Copy(dst, src []byte, guarded bool) error {
 		return nil
 	}
 	return Guard(func() { copy(dst[:len(src)], src) })
+}
+
+// CopyLast is Copy for memory that a program watches instead of waiting for a
+// completion: the last bytes become visible after all others. Those are the last
+// 8 or 4 bytes, at once, if dst ends at such a boundary, else what lies behind the
+// last boundary of 4, one by one. [VIA-4.2-5]
+func CopyLast(dst, src []byte, guarded bool) error {
+	if guarded {
+		return Guard(func() { copyLast(dst[:len(src)], src) })
+	}
+	copyLast(dst[:len(src)], src)
+	return nil
+}
+
+// copyLast orders what copy does not: that is free to write in any order, and to
+// be seen in any other. An atomic store follows everything before it.
+func copyLast(dst, src []byte) {
+	n := len(src)
+	if n == 0 {
+		return
+	}
+	end := uintptr(unsafe.Pointer(unsafe.SliceData(dst))) + uintptr(n)
+	switch {
+	case end%8 == 0 && n >= 8:
+		copy(dst, src[:n-8])
+		atomic.StoreUint64((*uint64)(unsafe.Pointer(&dst[n-8])), binary.NativeEndian.Uint64(src[n-8:]))
+	case end%4 == 0 && n >= 4:
+		copy(dst, src[:n-4])
+		atomic.StoreUint32((*uint32)(unsafe.Pointer(&dst[n-4])), binary.NativeEndian.Uint32(src[n-4:]))
+	default:
+		k := n - min(n, max(int(end%4), 1))
+		copy(dst, src[:k])
+		for ; k < n; k++ {
+			var fence atomic.Uint32 // there is no store of a byte that is ordered by itself
+			fence.Add(1)
+			dst[k] = src[k]
+		}
+	}
 }
 
 // Guard runs f, which touches guarded memory, and turns a fault into

@@ -144,6 +144,10 @@ func (ref Ref) CopyTo(dst []byte) error { return Copy(dst, ref.B, ref.Guarded())
 // CopyFrom copies src, which is at most as long, to B; see CopyTo.
 func (ref Ref) CopyFrom(src []byte) error { return Copy(ref.B, src, ref.Guarded()) }
 
+// CopyLastFrom is CopyFrom for memory that a program may watch: the last bytes of
+// src become visible after all others, see [CopyLast].
+func (ref Ref) CopyLastFrom(src []byte) error { return CopyLast(ref.B, src, ref.Guarded()) }
+
 // Pins tells that Release is still owed.
 func (ref Ref) Pins() bool { return ref.region != nil }
 

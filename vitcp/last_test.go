@@ -1,0 +1,63 @@
+package vitcp
+
+import (
+	"bytes"
+	"testing"
+
+	"viaduct/internal/wire/vitcpwire"
+)
+
+// TestLastBytes: the last bytes of an RDMA Write that the system puts into place are
+// put there when all others are, wherever the stream pauses. [VIA-4.2-5]
+func TestLastBytes(t *testing.T) {
+	const size = 181_000 // the last segment is a long one
+	for _, short := range []int{1, 7, 8, 9, 100} {
+		s := serveProbe(t, sessionOpts{attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
+		r, buf := register(t, s.n, size, allRights)
+		l := s.v.Link().(*link)
+		body := bytes.Repeat([]byte{7}, size)
+		rdma := &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: size}
+		h := vitcpwire.Header{Type: vitcpwire.Write}
+		for message := range 3 { // the later ones are guessed
+			clear(buf)
+			h.Number, h.Flags = vitcpwire.Number(message+1), 0
+			n := vitcpwire.MaxSegment - s.d.HeaderLen(h.Type)
+			var stream []byte
+			for at := 0; at < size; at += n {
+				h.Offset = uint32(at)
+				if at+n >= size {
+					h.Flags = vitcpwire.EndOfMessage
+				}
+				stream = append(stream, s.bytes(h, nil, rdma, body[at:min(at+n, size)])...)
+			}
+			taken := func(want uint64) {
+				t.Helper()
+				for end := testContext(t); l.count.receivedMessages.Load() != want; s.v.Poll() {
+					must(t, end.Err())
+				}
+			}
+			last := len(stream) - 10_000
+			s.raw(stream[:last])
+			for s.v.Poll() {
+			}
+			s.raw(stream[last : len(stream)-short])
+			for there, end := false, testContext(t); !there; s.v.Poll() {
+				must(t, end.Err())
+				l.c.WithReceiver(func() { there = buf[size-max(short, 8)-1] != 0 })
+			}
+			l.c.WithReceiver(func() {
+				for i, b := range buf[size-8:] {
+					if b != 0 {
+						t.Errorf("message %d, %d bytes to come: byte %d of the last 8 is there", message, short, i)
+						break
+					}
+				}
+			})
+			s.raw(stream[len(stream)-short:])
+			taken(uint64(message + 1))
+			if !bytes.Equal(buf, body) {
+				t.Fatalf("message %d, %d bytes late: other bytes", message, short)
+			}
+		}
+	}
+}
