@@ -28,11 +28,11 @@ type line struct {
 
 	// cut, if set, gives the length of the frame at the front of b, 0 if it is not
 	// all there. Frames are recorded one by one then, and lose may take one away.
-	cut  func(b []byte) int
-	lose func(back bool, frame []byte) bool
+	cut func(b []byte) int
 
 	mu     sync.Mutex
-	lost   map[int]bool // packets by number; guarded by mu
+	lose   func(frame []byte) bool // guarded by mu
+	lost   map[int]bool            // packets by number; guarded by mu
 	pumps  sync.WaitGroup
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -133,6 +133,17 @@ type parcel struct {
 	b   []byte // nil at the end of the stream
 }
 
+// loses reports whether the line loses the frame b, recorded in a packet.
+func (l *line) loses(packet int, b []byte) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lose == nil || !l.lose(b) {
+		return false
+	}
+	l.lost[packet] = true
+	return true
+}
+
 // pump carries one direction.
 func (l *line) pump(st *pcapng.Stream, back bool, from, to net.Conn) {
 	way := make(chan parcel, 1024)
@@ -168,11 +179,7 @@ func (l *line) pump(st *pcapng.Stream, back bool, from, to net.Conn) {
 				}
 			}
 			packet := st.Data(!back, rest[:k])
-			if l.lose != nil && l.lose(back, rest[:k]) {
-				l.mu.Lock()
-				l.lost[packet] = true
-				l.mu.Unlock()
-			} else {
+			if !l.loses(packet, rest[:k]) {
 				way <- parcel{due, bytes.Clone(rest[:k])}
 			}
 			rest = rest[k:]

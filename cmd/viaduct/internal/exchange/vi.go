@@ -218,14 +218,14 @@ func fcviEnds(l *line, a vi.Attributes) (x, y *viEnd, err error) {
 	return x, y, err
 }
 
-// loseFirst loses the first Information Unit of a kind.
+// loseFirst loses the next Information Unit of a kind. done reports whether it has
+// passed.
 func (l *line) loseFirst(op iu.Opcode) (done func() bool) {
-	var mu sync.Mutex
-	var over bool
+	var over bool // guarded by l.mu
 	var f fc.Frame
-	l.lose = func(_ bool, b []byte) bool {
-		mu.Lock()
-		defer mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lose = func(b []byte) bool {
 		if over {
 			return false
 		}
@@ -236,7 +236,7 @@ func (l *line) loseFirst(op iu.Opcode) (done func() bool) {
 		over = err == nil && h.Op == op
 		return over
 	}
-	return func() bool { mu.Lock(); defer mu.Unlock(); return over }
+	return func() bool { l.mu.Lock(); defer l.mu.Unlock(); return over }
 }
 
 var errNotLost = errors.New("nothing was lost")
