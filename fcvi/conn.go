@@ -183,10 +183,16 @@ func (c *conn) recovers() bool { return c.class == fc.Class2 && c.reliable() }
 // frames, and none of them is sent again.
 func (c *conn) ordered() bool { return c.p.np.InOrder() && !c.recovers() }
 
-// gap is T_GAP: how long what is missing may be under way. [FCVI-8.4-10]
+// gap is T_GAP: how long what is missing may be under way. Where order is kept,
+// what comes next shows a loss at once, a probe if nothing else does; time alone
+// shows none, since a link over TCP may be held up for many seconds and then
+// delivers everything. [FCVI-8.4-10] [FCFS-2.10-4]
 func (c *conn) gap() time.Duration {
-	if c.recovers() {
+	switch {
+	case c.recovers():
 		return c.p.np.RecoveryTime()
+	case c.ordered():
+		return c.p.ulpTimeout()
 	}
 	return c.p.np.EDTOV()
 }

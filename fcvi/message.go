@@ -186,6 +186,7 @@ func (c *conn) sentMessage(now fc.Time) {
 		if !t.answered && !class2 {
 			p.oxids.release(t.oxid)
 		}
+		c.owe(now)
 		c.armResponses(now)
 		return
 	}

@@ -5,21 +5,22 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// At Reliable Delivery a Send or Write has no answer, so nobody would notice
-// that the last message before a pause was lost; and where responses at Reliable
-// Reception answer several messages, some may have been sent that will not be
-// answered. Both are cured by a probe: a READ_RQST of no bytes and no region. Its
+// A loss that nothing follows shows by nothing: not at Reliable Delivery, where a
+// Send or Write has no answer, nor soon where one is missing, since an answer may
+// take long. It is found by a probe: a READ_RQST of no bytes and no region. Its
 // answer says that everything before it was delivered, a hole before it is
-// found by the receiver as any other. It is sent E_D_TOV after the last message,
-// and again each E_D_TOV until it is answered, since it carries nothing.
+// found by the receiver as any other, and one before the answer by the sender. It
+// is sent E_D_TOV after the last message, unless that has been answered, and
+// again each E_D_TOV until it is answered itself, since it carries nothing.
 
-// A proof is what the transmitting side knows about messages without answers.
+// A proof is what the transmitting side knows about messages that have no answer.
 type proof struct {
 	timer *fc.Timer
-	last  fc.Time // when the last message without an answer was sent
-	owed  bool    // one was sent since the last proof
-	want  bool    // a probe is to be sent as soon as its turn comes
-	sent  bool    // a probe is under way
+	last  fc.Time  // when the last message was sent
+	owed  bool     // that message is not known to have been delivered
+	upTo  iu.MsgID // that message
+	want  bool     // a probe is to be sent as soon as its turn comes
+	sent  bool     // a probe is under way
 	id    iu.MsgID
 	oxid  uint16
 }
@@ -32,10 +33,10 @@ func isProbe(h *iu.Header) bool {
 	return h.Op == iu.ReadRqst && h.Total == 0 && h.RmtHandle == 0 && h.RmtVA == 0
 }
 
-// owe notes that a message without an answer or acknowledgement was sent.
+// owe notes that a message was sent whose frames are not acknowledged.
 func (c *conn) owe(now fc.Time) {
 	if p := &c.tx.proof; c.probes() && c.class != fc.Class2 {
-		p.owed, p.last = true, now
+		p.owed, p.upTo, p.last = true, c.tx.curID, now
 		if !p.timer.Active() {
 			p.timer.Set(now + c.p.np.EDTOV())
 		}
@@ -52,7 +53,9 @@ func (c *conn) proofDue(now fc.Time) {
 	switch {
 	case p.sent && c.class == fc.Class2: // repeated anyhow
 	case p.sent:
-		c.sendProbe(now)
+		if c.p.room(c.remote.Addr) > 0 { // or those before it are still in the queue of the link
+			c.sendProbe(now)
+		}
 	case now < at:
 		p.timer.Set(at)
 		return
@@ -98,9 +101,14 @@ func (c *conn) sendProbe(now fc.Time) {
 	c.p.sendIU(now, c.remote, c.class, &h, iu.Use{Last: true, Answered: true}, p.oxid, fc.Unassigned, 0, nil)
 }
 
-// proved takes the answer to a probe.
-func (c *conn) proved(id iu.MsgID) {
-	if p := &c.tx.proof; p.sent && p.id == id {
+// proved notes that a request was answered, and so that everything before it was
+// delivered.
+func (c *conn) proved(q *pending) {
+	p := &c.tx.proof
+	if p.owed && !p.upTo.After(q.id) {
+		p.owed, p.want = false, false
+	}
+	if q.probe && p.id == q.id {
 		p.sent = false
 		if !p.owed {
 			p.timer.Stop()

@@ -206,7 +206,7 @@ func (c *conn) partial(m *rxMsg) {
 }
 
 // stall sets when an unfinished stream is declared to have lost something:
-// E_D_TOV after the last frame that filled the message expected, or after the
+// T_GAP after the last frame that filled the message expected, or after the
 // first one beyond it. [FCVI-8.4-10]
 func (c *conn) stall(now fc.Time, m *rxMsg) {
 	r := &c.rx
@@ -222,8 +222,7 @@ func (c *conn) stall(now fc.Time, m *rxMsg) {
 	}
 }
 
-// gapExpired runs when something may have been missing for E_D_TOV.
-// [FCFS-2.10-4]
+// gapExpired runs when something may have been missing for T_GAP.
 func (c *conn) gapExpired(now fc.Time) {
 	r, p := &c.rx, c.p
 	if r.stallAt == 0 || c.state != stConnected || c.up == nil || r.waiting {

@@ -141,7 +141,7 @@ func (c *conn) readData(now fc.Time, f *fc.Frame, q *pending, i int) bool {
 		c.fail(now, iu.PortResources, q.id, true)
 		return false
 	}
-	q.started, q.progress = true, now
+	q.started, q.progress, c.tx.heard = true, now, now
 	if n > 0 {
 		if bad := c.up.scatterRead(&q.w, off, f.Payload); bad != 0 {
 			q.bad, q.reason, q.done = bad, iu.PortInternal, true // [VIA-4.6-15]
@@ -177,9 +177,8 @@ func (c *conn) retire(now fc.Time) {
 		if q.w.op == iu.ReadRqst {
 			t.reads--
 		}
-		if q.probe {
-			c.proved(q.id)
-		} else {
+		c.proved(q)
+		if !q.probe {
 			c.up.finish(&q.w, q.bad)
 		}
 		if q.bad != 0 { // [FCVI-5.2.2-9] [FCVI-E-4]
@@ -193,7 +192,7 @@ func (c *conn) retire(now fc.Time) {
 	}
 	if n > 0 {
 		t.pending.drop(n)
-		t.respGap = 0
+		t.respGap, t.heard = 0, now
 		for i := range t.pending.len() {
 			if t.pending.at(i).done {
 				t.respGap = now + c.gap()
@@ -250,7 +249,8 @@ func (c *conn) abortPending(now fc.Time) {
 }
 
 // armResponses sets the timer of the response stream: FCVI_ULP_TIMEOUT for
-// the oldest request, E_D_TOV for a response that has begun or for a gap.
+// the oldest request, counted from when it was sent or the response stream moved
+// on, and T_GAP for a response that has begun or for a gap.
 // [FCVI-8.4-12] [FCVI-8.4-14]
 func (c *conn) armResponses(now fc.Time) {
 	t := &c.tx
@@ -266,8 +266,9 @@ func (c *conn) armResponses(now fc.Time) {
 
 func (c *conn) responsesDue() fc.Time {
 	t := &c.tx
-	at := t.pending.at(0).since + c.p.ulpTimeout()
-	if q := t.pending.at(0); q.started && !q.done {
+	q := t.pending.at(0)
+	at := max(q.since, t.heard) + c.p.ulpTimeout()
+	if q.started && !q.done {
 		at = min(at, q.progress+c.gap())
 	}
 	if t.respGap != 0 {

@@ -23,7 +23,7 @@ func TestRuns(t *testing.T) {
 			for lost := range 41 { // each is seen on two links; 40: none
 				t.Run(fmt.Sprintf("%v, %v, frame %d", op, level, lost), func(t *testing.T) {
 					s := newSim(t, simConfig{seed: 3, order: true})
-					a, b := s.connect(level)
+					a, b := s.provers(level)
 					b.postRecv(length)
 					copy(b.mem, pattern(length, 1))
 					data, from, ius := pattern(length, 2), 1, opcode(iu.SendRqst)

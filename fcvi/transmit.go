@@ -40,6 +40,7 @@ type txState struct {
 
 	acking  fifo[ackWait] // class 2: messages whose ACKs are awaited
 	timer   *fc.Timer     // of responses
+	heard   fc.Time       // when the response stream last moved on
 	respGap fc.Time       // when the gap in the response stream is declared a loss
 	stopped bool
 

@@ -410,22 +410,36 @@ func TestFCVI_8_4(t *testing.T) {
 		}
 	})
 	t.Run("FCVI-8.4-10", func(t *testing.T) { // a sequence that is not finished [FCFS-2.10-4] [FCFS-2.10-5]
-		for _, level := range levels {
-			s := newSim(t, simConfig{seed: 1, order: true})
-			a, b := s.connect(level)
-			all := s.record()
-			b.postRecv(9000)
-			s.net.AddFault(&fabric.Fault{Match: func(f *fc.Frame) bool { return opcode(iu.SendRqst)(f) && f.Last() }, Do: fabric.Drop, Nth: 1})
-			a.post(vi.OpSendReceive, pattern(5000, 1))
-			s.net.Run(fc.DefaultEDTOV + time.Second)
-			if (b.c.state == stConnected) != (level == iu.Unreliable) || level != iu.Unreliable && told(*all) != iu.FrameLost {
-				t.Errorf("%v: %v, %v", level, b.c.state, told(*all))
-			}
-			if level == iu.Unreliable { // the descriptor serves the next
-				a.post(vi.OpSendReceive, []byte("next"))
-				s.net.Run(time.Second)
-				if !b.recvs[0].done || string(b.recvs[0].buf[:4]) != "next" {
-					t.Error("the next message does not arrive")
+		for _, order := range []bool{true, false} {
+			for _, level := range levels {
+				s := newSim(t, simConfig{seed: 1, order: order})
+				a, b := s.connect(level)
+				all := s.record()
+				b.postRecv(9000)
+				s.net.AddFault(&fabric.Fault{Match: func(f *fc.Frame) bool { return opcode(iu.SendRqst)(f) && f.Last() }, Do: fabric.Drop, Nth: 1})
+				a.post(vi.OpSendReceive, pattern(5000, 1))
+				limit := fc.DefaultEDTOV
+				if order {
+					limit = DefaultULPTimeout
+				}
+				s.net.Run(limit - time.Second)
+				if b.c.state != stConnected || s.ports[1].stats.Gaps != 0 {
+					t.Errorf("in order %v, %v: too early: %v, %v", order, level, b.c.state, told(*all))
+				}
+				s.net.Run(2 * time.Second)
+				if (b.c.state == stConnected) != (level == iu.Unreliable) || s.ports[1].stats.Gaps != 1 {
+					t.Errorf("in order %v, %v: %v, %d gaps", order, level, b.c.state, s.ports[1].stats.Gaps)
+				}
+				// Where order is kept the sender, which waits as long for the answer, may be first.
+				if why := told(*all); level != iu.Unreliable && why != iu.FrameLost && !(order && level == iu.ReliableReception && why == iu.RespTimeout) {
+					t.Errorf("in order %v, %v: told %v", order, level, why)
+				}
+				if level == iu.Unreliable { // the descriptor serves the next
+					a.post(vi.OpSendReceive, []byte("next"))
+					s.net.Run(time.Second)
+					if !b.recvs[0].done || string(b.recvs[0].buf[:4]) != "next" {
+						t.Error("the next message does not arrive")
+					}
 				}
 			}
 		}
