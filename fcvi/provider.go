@@ -70,6 +70,7 @@ type Config struct {
 
 	WrapConn   func(net.Conn) net.Conn // around each FCIP connection
 	Congestion string                  // congestion control of FCIP sockets
+	KeepAlive  time.Duration           // TCP keepalive period of FCIP sockets; 0 means 15 s, negative none
 
 	Logger *slog.Logger // nil is silent
 }
@@ -251,7 +252,7 @@ func (d *device) listen() (port uint16, err error) {
 		}
 	}
 	d.daemon = fabricd.New(fabricd.Config{Name: fc.NodeName(d.mac ^ 1), EDTOV: c.EDTOV, RATOV: c.RATOV,
-		WrapConn: c.WrapConn, Congestion: c.Congestion, Logger: c.Logger})
+		WrapConn: c.WrapConn, Congestion: c.Congestion, KeepAlive: c.KeepAlive, Logger: c.Logger})
 	if d.home, err = d.station(d.ips, func(*station) (outlet, error) { return &localOutlet{d: d.daemon}, nil }); err != nil {
 		ln.Close()
 		d.daemon.Close()
@@ -267,7 +268,8 @@ func (d *device) dial(ctx context.Context, address string) (*fcip.Link, error) {
 
 func (d *device) linkConfig() fcip.Config {
 	c := &d.p.cfg
-	return fcip.Config{FabricName: fc.NodeName(d.mac), Entity: d.mac, WrapConn: c.WrapConn, Congestion: c.Congestion, Logger: c.Logger}
+	return fcip.Config{FabricName: fc.NodeName(d.mac), Entity: d.mac, WrapConn: c.WrapConn, Congestion: c.Congestion,
+		KeepAlive: c.KeepAlive, Logger: c.Logger}
 }
 
 // station makes an FC-VI port of this NIC. Ports at the fabrics of others have

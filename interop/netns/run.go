@@ -22,7 +22,7 @@ func program(ctx context.Context) error {
 	var o options
 	flag.StringVar(&o.run, "run", "", "scenarios whose name has this in it; empty: all")
 	flag.BoolVar(&o.long, "long", false, "longer runs")
-	flag.IntVar(&o.parallel, "parallel", 8, "scenarios at a time")
+	flag.IntVar(&o.parallel, "parallel", 8, "scenarios at a time, but for those that measure throughput with -long")
 	flag.BoolVar(&o.verbose, "v", false, "print how each connection ended")
 	isWorker := flag.Bool("worker", false, "be a process in a namespace, which this program starts")
 	flag.Parse()
@@ -32,7 +32,8 @@ func program(ctx context.Context) error {
 	return o.all(ctx)
 }
 
-// all runs the scenarios, several at a time: most of their time is waiting.
+// all runs the scenarios, several at a time, since most of their time is waiting;
+// then, one by one, those that measure the time that things take.
 func (o *options) all(ctx context.Context) error {
 	if again, err := sandbox(ctx); again {
 		return err
@@ -54,29 +55,39 @@ func (o *options) all(ctx context.Context) error {
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	failed := 0
+	one := func(s scenario) {
+		if ctx.Err() != nil {
+			return
+		}
+		from := time.Now()
+		said, err := s.run(ctx, o, s)
+		mu.Lock()
+		defer mu.Unlock()
+		verdict := "ok"
+		if err != nil {
+			verdict = "FAILED"
+			failed++
+		}
+		fmt.Printf("%-7s %6.1f s  %-32s %s\n", verdict, time.Since(from).Seconds(), s.name, said)
+		if err != nil {
+			fmt.Printf("    %s\n", strings.ReplaceAll(err.Error(), "\n", "\n    "))
+		}
+	}
 	for _, s := range wanted {
-		all.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			if ctx.Err() != nil {
-				return
-			}
-			from := time.Now()
-			said, err := s.run(ctx, o, s)
-			mu.Lock()
-			defer mu.Unlock()
-			verdict := "ok"
-			if err != nil {
-				verdict = "FAILED"
-				failed++
-			}
-			fmt.Printf("%-7s %6.1f s  %-32s %s\n", verdict, time.Since(from).Seconds(), s.name, said)
-			if err != nil {
-				fmt.Printf("    %s\n", strings.ReplaceAll(err.Error(), "\n", "\n    "))
-			}
-		})
+		if !s.alone {
+			all.Go(func() {
+				slots <- struct{}{}
+				defer func() { <-slots }()
+				one(s)
+			})
+		}
 	}
 	all.Wait()
+	for _, s := range wanted {
+		if s.alone {
+			one(s)
+		}
+	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

@@ -38,10 +38,16 @@ type job struct {
 	// Ready: wait until so many ends of long connections are up.
 	Ready int
 
-	// Collect: wait for all, and tell.
+	// Finish: wait until everything that was dialled here is over.
+	Finish bool
+
+	// Collect: wait for all, close the listeners, and tell. It follows the Finish
+	// of all workers.
 	Collect bool
 	Fabric  string // join it, as Host; with Listen, which is the host there
 	Host    string
+
+	KeepAlive time.Duration // of TCP, with Listen and At; 0 leaves the default
 }
 
 // addresses are where a worker listens, by plan and transport.
@@ -134,17 +140,23 @@ func (w *worker) do(j job) (o outcome, err error) {
 		if n := int(w.longs.Load()); n < j.Ready {
 			err = fmt.Errorf("%d of %d long connections came up", n, j.Ready)
 		}
+	case j.Finish:
+		w.dials.Wait()
 	case j.Collect:
 		o = w.collect()
 	}
 	return o, err
 }
 
+func (j *job) settings() mixed.Settings {
+	return mixed.Settings{Fabric: j.Fabric, Host: j.Host, KeepAlive: j.KeepAlive}
+}
+
 func (w *worker) node(j job, transport string) (mixed.Node, error) {
 	if n := w.nodes[transport]; n != nil {
 		return n, nil
 	}
-	n, err := mixed.Open(transport, mixed.Settings{Fabric: j.Fabric, Host: j.Host})
+	n, err := mixed.Open(transport, j.settings())
 	if err == nil {
 		w.nodes[transport] = n
 	}
@@ -157,7 +169,7 @@ func (w *worker) listen(j job) (addresses, error) {
 		at[plan] = map[string]string{}
 		for _, transport := range j.Transports {
 			// A node for each plan: the listeners of one VI NIC share a name.
-			n, err := mixed.Open(transport, mixed.Settings{Fabric: j.Fabric, Host: j.Host})
+			n, err := mixed.Open(transport, j.settings())
 			if err != nil {
 				return nil, err
 			}
@@ -236,10 +248,9 @@ func (w *worker) once(n mixed.Node, j job, transport string) {
 }
 
 // settle is how long what a connection leaves behind may take to end.
-const settle = 8 * time.Second
+const settle = 30 * time.Second
 
 func (w *worker) collect() (o outcome) {
-	w.dials.Wait()
 	for end := time.Now().Add(time.Duration(w.limit.Load())); w.open.Load() > 0 && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 	}

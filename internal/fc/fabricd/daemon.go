@@ -25,7 +25,8 @@ type Config struct {
 	MaxLinks   int // FCIP links at one time; 0 means 240
 	WrapConn   func(net.Conn) net.Conn
 	Congestion string
-	Logger     *slog.Logger // nil is silent
+	KeepAlive  time.Duration // of TCP, as in fcip.Config
+	Logger     *slog.Logger  // nil is silent
 }
 
 // A Daemon is a running fabric.
@@ -69,7 +70,7 @@ func New(cfg Config) *Daemon {
 
 func (d *Daemon) linkConfig() fcip.Config {
 	return fcip.Config{FabricName: d.cfg.Name, Entity: uint64(d.cfg.Domain), WrapConn: d.cfg.WrapConn,
-		Congestion: d.cfg.Congestion, Logger: d.cfg.Logger}
+		Congestion: d.cfg.Congestion, KeepAlive: d.cfg.KeepAlive, Logger: d.cfg.Logger}
 }
 
 func (d *Daemon) now() fc.Time { return time.Since(d.start) }

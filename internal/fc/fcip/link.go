@@ -53,7 +53,7 @@ type Config struct {
 	// KATOV is K_A_TOV: a link that is idle for half of it is tried by LKA,
 	// and one that is silent for twice as long is given up. 0 means 60 s.
 	KATOV time.Duration
-	// KeepAlive is the period of TCP's own keepalive; 0 means 15 s.
+	// KeepAlive is the period of TCP's own keepalive; 0 means 15 s, negative none.
 	KeepAlive time.Duration
 }
 

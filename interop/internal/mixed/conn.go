@@ -46,8 +46,9 @@ type Settings struct {
 	Host     string
 	// Patience is in place of the limits of set-ups, for machines that are busy;
 	// 0 leaves them as they are.
-	Patience time.Duration
-	Logger   *slog.Logger
+	Patience  time.Duration
+	KeepAlive time.Duration // period of TCP's keepalive, 0 leaves the default
+	Logger    *slog.Logger
 }
 
 // grace keeps a request that comes between two waits of a busy listener.
@@ -64,7 +65,7 @@ func Open(transport string, s Settings) (Node, error) {
 		return &iwarpNode{s: s, device: iwarp.NewDevice(iwarp.DeviceConfig{})}, nil
 	case "vitcp":
 		return &viNode{s: s, open: func(listen string) (*vi.NIC, error) {
-			p, err := vitcp.New(vitcp.Config{Listen: listen, Grace: max(grace, s.Patience), Disconnect: true, RequestTimeout: s.Patience, WrapConn: s.WrapConn, Logger: s.Logger})
+			p, err := vitcp.New(vitcp.Config{Listen: listen, Grace: max(grace, s.Patience), Disconnect: true, RequestTimeout: s.Patience, KeepAlive: s.KeepAlive, WrapConn: s.WrapConn, Logger: s.Logger})
 			if err != nil {
 				return nil, err
 			}
@@ -72,7 +73,7 @@ func Open(transport string, s Settings) (Node, error) {
 		}}, nil
 	case "fcvi":
 		return &viNode{s: s, open: func(listen string) (*vi.NIC, error) {
-			c := fcvi.Config{Listen: listen, Linger: max(grace, s.Patience), ULPTimeout: s.Patience, WrapConn: s.WrapConn, Logger: s.Logger}
+			c := fcvi.Config{Listen: listen, Linger: max(grace, s.Patience), ULPTimeout: s.Patience, KeepAlive: s.KeepAlive, WrapConn: s.WrapConn, Logger: s.Logger}
 			if s.Fabric != "" {
 				c.Listen, c.Fabric = "", s.Fabric
 			}

@@ -16,7 +16,7 @@ type iwarpNode struct {
 
 func (n *iwarpNode) config() *iwarp.Config {
 	return &iwarp.Config{Device: n.device, MaxPendingPerHost: 256, SendDepth: 512, RecvDepth: 512,
-		RequestTimeout: n.s.Patience, ReplyTimeout: n.s.Patience, FirstFPDUTimeout: n.s.Patience, WrapConn: n.s.WrapConn, Logger: n.s.Logger}
+		RequestTimeout: n.s.Patience, ReplyTimeout: n.s.Patience, FirstFPDUTimeout: n.s.Patience, KeepAlive: n.s.KeepAlive, WrapConn: n.s.WrapConn, Logger: n.s.Logger}
 }
 
 // A qp is a queue pair as verbs.

@@ -48,8 +48,12 @@ func (n *tcpNode) wrap(c net.Conn, p Plan, dialled bool) Conn {
 	return &planned{stream{c, func() { t.SetLinger(0); t.Close() }}, p, dialled}
 }
 
+func (n *tcpNode) keepAlive() net.KeepAliveConfig {
+	return net.KeepAliveConfig{Enable: true, Idle: n.s.KeepAlive, Interval: n.s.KeepAlive}
+}
+
 func (n *tcpNode) Dial(ctx context.Context, address string, p Plan) (Conn, error) {
-	var d net.Dialer
+	d := net.Dialer{KeepAliveConfig: n.keepAlive()}
 	c, err := d.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
@@ -58,7 +62,8 @@ func (n *tcpNode) Dial(ctx context.Context, address string, p Plan) (Conn, error
 }
 
 func (n *tcpNode) Listen(ctx context.Context, hostPort string, p Plan, serve func(Conn)) (string, func(), error) {
-	l, err := net.Listen("tcp", hostPort)
+	lc := net.ListenConfig{KeepAliveConfig: n.keepAlive()}
+	l, err := lc.Listen(ctx, "tcp", hostPort)
 	if err != nil {
 		return "", nil, err
 	}
@@ -81,7 +86,7 @@ type sdpNode struct {
 }
 
 func (n *sdpNode) options() sdp.Options {
-	return sdp.Options{SetupTimeout: n.s.Patience, WrapConn: n.s.WrapConn, Logger: n.s.Logger}
+	return sdp.Options{SetupTimeout: n.s.Patience, KeepAlive: n.s.KeepAlive, WrapConn: n.s.WrapConn, Logger: n.s.Logger}
 }
 
 func (n *sdpNode) Dial(ctx context.Context, address string, p Plan) (Conn, error) {
