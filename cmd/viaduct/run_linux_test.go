@@ -40,6 +40,17 @@ type explained struct {
 	Summary                                 map[string]int64
 }
 
+// summaryOf returns the counters that are written when the program has ended. It
+// need not be the last line: the end of a dial that was under way then comes later.
+func summaryOf(es []explained) map[string]int64 {
+	for _, e := range es {
+		if e.Summary != nil {
+			return e.Summary
+		}
+	}
+	return nil
+}
+
 // runRun runs a program under viaduct run and returns what became of its
 // connections as well.
 func runRun(t *testing.T, flags []string, program ...string) (result, []explained) {

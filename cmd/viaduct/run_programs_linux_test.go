@@ -295,7 +295,8 @@ func TestRunHostile(t *testing.T) {
 	if r.code != 0 {
 		t.Errorf("exit %d\n%s", r.code, r.stderr)
 	}
-	if n := len(es); n == 0 || es[n-1].Summary["carried"] == 0 {
-		t.Error("the supervisor has not come to its end, or carried nothing")
+	if sum := summaryOf(es); sum["carried"] == 0 {
+		t.Errorf("the supervisor has not come to the program's end, or carried nothing: summary %v of %d lines, the last ones %+v\n%s",
+			sum, len(es), es[max(0, len(es)-5):], r.stderr)
 	}
 }

@@ -215,7 +215,7 @@ func (s *supervisor) enter(b *borrowed, r *toRule, to netip.AddrPort) (d *dial, 
 	}
 	s.dials[b.cookie] = d
 	s.relays.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
+		ctx, cancel := context.WithTimeout(s.alive, dialTimeout)
 		defer cancel()
 		d.conn, d.err = s.carrier.dial(ctx, d.rule, d.to, d.from)
 		close(d.done)

@@ -107,7 +107,7 @@ func (s *supervisor) finishHold(tid int, b *borrowed, d *dial, h *holder, at net
 	if d.err != nil && !s.o.Require {
 		// Too late for the program's own socket to go to the place itself.
 		path, why = "tcp, relayed", whyNot(d.err)
-		d.conn, d.err = dialPlain(d)
+		d.conn, d.err = dialPlain(s.alive, d)
 	}
 	if d.err != nil {
 		s.names.remove(b.cookie)
@@ -132,12 +132,12 @@ func (s *supervisor) finishHold(tid int, b *borrowed, d *dial, h *holder, at net
 }
 
 // dialPlain connects in the program's place.
-func dialPlain(d *dial) (net.Conn, error) {
+func dialPlain(ctx context.Context, d *dial) (net.Conn, error) {
 	nd := net.Dialer{Timeout: dialTimeout}
 	if d.from.IsValid() {
 		nd.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(d.from, 0))
 	}
-	return nd.DialContext(context.Background(), "tcp", d.to.String())
+	return nd.DialContext(ctx, "tcp", d.to.String())
 }
 
 // refuse has a held socket fail with ECONNREFUSED at once: it is taken back and

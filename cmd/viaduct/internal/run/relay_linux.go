@@ -36,7 +36,7 @@ func (s *supervisor) relay(near, far net.Conn, ended func()) {
 			// Once no process is left, an end of the program's stream is the end of
 			// its socket: what the peer might still send is for nobody.
 			select {
-			case <-s.ending:
+			case <-s.alive.Done():
 				near.Close()
 				far.Close() // which lingers until the peer has everything
 			case <-over:

@@ -3,6 +3,7 @@
 package run
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -42,7 +43,8 @@ type supervisor struct {
 	stats  stats
 	relays sync.WaitGroup // dials and relays: what the end waits for
 
-	ending chan struct{} // closed when no process of the program's is left
+	alive context.Context // done when no process of the program's is left
+	die   context.CancelFunc
 
 	mu    sync.Mutex
 	dials map[uint64]*dial // guarded by mu; by socket cookie
@@ -69,7 +71,9 @@ func supervise(e *shell.Env, o *Options, r rules, control string) error {
 	if err != nil {
 		return fail(code, err)
 	}
-	s := &supervisor{e: e, o: o, rules: r, front: conn, netns: netnsCookie(), dials: map[uint64]*dial{}, ending: make(chan struct{})}
+	s := &supervisor{e: e, o: o, rules: r, front: conn, netns: netnsCookie(), dials: map[uint64]*dial{}}
+	s.alive, s.die = context.WithCancel(context.Background())
+	defer s.die()
 	s.ls = listeners{services: map[place]*service{}, sockets: map[uint64]*carriedListener{}, arrivals: map[netip.AddrPort]*arrival{}}
 	if err := s.open(); err != nil {
 		return fail(ExitRun, err)
@@ -96,7 +100,7 @@ func supervise(e *shell.Env, o *Options, r rules, control string) error {
 	go s.reap(child.Pid, ended)
 	err = s.serve(child.Listener)
 	<-ended
-	close(s.ending)
+	s.die()
 	s.relays.Wait()
 	return fail(0, err)
 }
