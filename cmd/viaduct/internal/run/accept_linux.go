@@ -28,9 +28,11 @@ type arrival struct {
 	near  *net.TCPConn // this end of the loopback connection
 	far   net.Conn     // the transport's connection; nil with kept
 
-	// kept is a delivery that was interrupted: the loopback connection is there
-	// only to wake the program, and is replaced by it.
+	// kept is a delivery that was interrupted, or one end of a pair: the loopback
+	// connection is there only to wake the program, and is replaced by it.
 	kept *delivery
+
+	from netip.AddrPort // of the loopback connection, which the listener sees
 
 	mu      sync.Mutex
 	claimed bool          // guarded by mu
@@ -42,6 +44,9 @@ type delivery struct {
 	fd     int
 	remote netip.AddrPort // what accept shows
 	from   *arrival       // nil for a connection that is none of ours
+
+	pair  *pair          // nil for a TCP connection
+	local netip.AddrPort // of a pair: what it shows as its own address
 }
 
 const (
@@ -75,7 +80,7 @@ func (s *supervisor) arrive(svc *service, far net.Conn) {
 	if p, ok := far.LocalAddr().(*net.TCPAddr); ok {
 		a.names.local = netip.AddrPortFrom(p.AddrPort().Addr().Unmap(), svc.place.addr.Port())
 	}
-	if err := s.knock(svc, a); err != nil {
+	if err := s.knockAnywhere(svc, a); err != nil {
 		abort(far)
 		if err == unix.ECONNREFUSED {
 			s.checkListener(svc)
@@ -83,31 +88,41 @@ func (s *supervisor) arrive(svc *service, far net.Conn) {
 	}
 }
 
-// knock connects to the program's listener on behalf of an arrival.
-func (s *supervisor) knock(svc *service, a *arrival) error {
+// knockAnywhere connects to a listener of a service on behalf of an arrival.
+func (s *supervisor) knockAnywhere(svc *service, a *arrival) error {
 	to := svc.place.dialled()
-	family := unix.AF_INET
-	if to.Addr().Is6() {
-		family = unix.AF_INET6
+	return s.knock(to, loopbackOf(familyOf(to.Addr())), a, claimTimeout)
+}
+
+func familyOf(a netip.Addr) int {
+	if a.Is4() {
+		return unix.AF_INET
 	}
+	return unix.AF_INET6
+}
+
+// knock connects to a listener of the program on behalf of an arrival. With an
+// error no accept has taken the arrival, and none will.
+func (s *supervisor) knock(to netip.AddrPort, source netip.Addr, a *arrival, limit time.Duration) error {
+	family := familyOf(to.Addr())
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}
-	if err := unix.Bind(fd, toSockaddr(netip.AddrPortFrom(loopbackOf(family), 0), family)); err != nil {
+	if err := unix.Bind(fd, toSockaddr(netip.AddrPortFrom(source, 0), family)); err != nil {
 		unix.Close(fd)
 		return err
 	}
 	// It has to be known before the program can see it.
 	from := localName(fd)
-	a.watched = make(chan struct{})
+	a.from, a.watched = from, make(chan struct{})
 	s.ls.mu.Lock()
 	s.ls.arrivals[from] = a
 	s.ls.mu.Unlock()
 	err = unix.Connect(fd, toSockaddr(to, family))
 	if err == unix.EINPROGRESS {
 		err = unix.ETIMEDOUT
-		if waitFor(fd, unix.POLLOUT, int(claimTimeout.Milliseconds())) {
+		if waitFor(fd, unix.POLLOUT, int(limit.Milliseconds())) {
 			err = nil
 			if e, gerr := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); gerr == nil && e != 0 {
 				err = unix.Errno(e)
@@ -125,7 +140,9 @@ func (s *supervisor) knock(svc *service, a *arrival) error {
 	a.mu.Unlock()
 	if err != nil {
 		close(a.watched)
-		s.forget(from, a)
+		if !s.forget(from, a) {
+			return nil
+		}
 		return err
 	}
 	s.watchUnclaimed(from, a)
@@ -146,13 +163,11 @@ func (s *supervisor) forget(from netip.AddrPort, a *arrival) bool {
 // watchUnclaimed ends an arrival that was accepted unseen, which shows by bytes
 // or an end that come from the program, or that stays in the queue for too long.
 func (s *supervisor) watchUnclaimed(from netip.AddrPort, a *arrival) {
-	if a.kept != nil {
-		close(a.watched) // nothing is carried by this connection
-		return
-	}
 	go func() {
 		defer close(a.watched)
-		a.near.SetReadDeadline(time.Now().Add(claimTimeout))
+		if a.far != nil {
+			a.near.SetReadDeadline(time.Now().Add(claimTimeout))
+		}
 		a.mu.Lock()
 		if a.claimed {
 			a.near.SetReadDeadline(time.Unix(1, 0))
@@ -171,7 +186,11 @@ func (s *supervisor) watchUnclaimed(from netip.AddrPort, a *arrival) {
 		a.mu.Unlock()
 		if !claimed && s.forget(from, a) {
 			abort(a.near)
-			abort(a.far)
+			if a.kept != nil {
+				a.kept.drop()
+			} else {
+				abort(a.far)
+			}
 			s.explain.line(event{Call: "accept", Remote: a.names.remote, Local: a.names.local, Path: "refused", Why: "the program accepted it unseen, or not at all"})
 		}
 	}()
@@ -319,10 +338,20 @@ func (s *supervisor) takeLocked(fd int, c *notify.Call) (*delivery, error) {
 		return d, nil
 	}
 	a.claim()
-	if a.kept != nil {
-		unix.Close(got)
-		a.near.Close()
-		return a.kept, nil
+	if d := a.kept; d != nil {
+		if a.near != nil {
+			a.near.Close()
+		}
+		if d.remote.Port() == 0 {
+			d.remote = netip.AddrPortFrom(d.remote.Addr(), a.from.Port())
+		}
+		if d.pair != nil && d.pair.shadow < 0 {
+			d.pair.shadow = got // it has the options that the listener hands down
+			copyOptions(d.fd, got)
+		} else {
+			unix.Close(got)
+		}
+		return d, nil
 	}
 	d.from, d.remote = a, a.names.remote
 	return d, nil
@@ -343,8 +372,12 @@ func (s *supervisor) deliver(c *notify.Call, b *borrowed, l *carriedListener, d 
 		}
 	}
 	cookie, _ := unix.GetsockoptUint64(d.fd, unix.SOL_SOCKET, unix.SO_COOKIE)
-	if d.from != nil {
+	switch {
+	case d.from != nil:
 		s.names.set(cookie, d.from.names)
+	case d.pair != nil:
+		d.pair.family = b.family
+		s.addPair(cookie, d.pair, names{local: d.local, remote: d.remote})
 	}
 	cloexec := 0
 	if flags&unix.SOCK_CLOEXEC != 0 {
@@ -353,10 +386,10 @@ func (s *supervisor) deliver(c *notify.Call, b *borrowed, l *carriedListener, d 
 	switch err := c.Inject(d.fd, cloexec); err {
 	case nil:
 	case notify.ErrGone:
-		s.pushBack(l, d)
+		s.takeBack(l, d, cookie)
 		return
 	default: // EMFILE: the connection stays in the queue
-		s.pushBack(l, d)
+		s.takeBack(l, d, cookie)
 		errno, ok := err.(unix.Errno)
 		if !ok {
 			errno = unix.ECONNABORTED
@@ -365,6 +398,11 @@ func (s *supervisor) deliver(c *notify.Call, b *borrowed, l *carriedListener, d 
 		return
 	}
 	unix.Close(d.fd)
+	if d.pair != nil {
+		s.stats.Accepted.Add(1)
+		s.count("pair")
+		s.explain.line(event{Call: "accept", thread: c.TID, Local: d.local, Remote: d.remote, Path: "pair"})
+	}
 	if d.from == nil {
 		return
 	}
@@ -377,17 +415,31 @@ func (s *supervisor) deliver(c *notify.Call, b *borrowed, l *carriedListener, d 
 // drop ends a delivery that the program can't take.
 func (d *delivery) drop() {
 	unix.Close(d.fd)
+	if d.pair != nil && d.pair.shadow >= 0 {
+		unix.Close(d.pair.shadow)
+	}
 	if d.from != nil {
 		abort(d.from.near)
 		abort(d.from.far)
 	}
 }
 
+// takeBack undoes what was noted of a delivery, and pushes it back.
+func (s *supervisor) takeBack(l *carriedListener, d *delivery, cookie uint64) {
+	if d.pair != nil {
+		s.pairs.mu.Lock()
+		delete(s.pairs.m, cookie)
+		s.pairs.mu.Unlock()
+	}
+	s.names.remove(cookie)
+	s.pushBack(l, d)
+}
+
 // pushBack keeps a connection that a signal took from the program's hands, and
 // puts another in its queue that will be replaced by it.
 func (s *supervisor) pushBack(l *carriedListener, d *delivery) {
 	s.relays.Go(func() {
-		if err := s.knock(l.svc, &arrival{kept: d}); err != nil {
+		if err := s.knockAnywhere(l.svc, &arrival{kept: d}); err != nil {
 			d.drop()
 		}
 	})

@@ -29,9 +29,12 @@ import (
 // A dial is a connect on its way.
 type dial struct {
 	rule *toRule
-	to   netip.AddrPort
-	from netip.Addr // the address that the program bound its socket to, if any
-	port uint16     // the port likewise
+	// paired says that another file takes the socket's place: who waits for it
+	// looks again.
+	paired bool
+	to     netip.AddrPort
+	from   netip.Addr // the address that the program bound its socket to, if any
+	port   uint16     // the port likewise
 
 	done chan struct{} // closed when conn and err are set
 	conn net.Conn
@@ -47,12 +50,21 @@ func (s *supervisor) connect(c *notify.Call) {
 		s.leave(c, &notCarried{why: "the process can't be looked into"}, netip.AddrPort{})
 		return
 	}
-	if !ok || to.Port() == 0 {
+	pairs := s.pairs.used.Load()
+	if !pairs && (!ok || to.Port() == 0) {
 		c.Continue()
 		return
 	}
+	if !ok || to.Port() == 0 {
+		go func() {
+			if !s.connectPaired(c) {
+				c.Continue()
+			}
+		}()
+		return
+	}
 	r := s.rules.outgoing(to, s.carrier.named)
-	if r == nil && s.explain == nil && !s.o.Require {
+	if r == nil && s.explain == nil && !s.o.Require && !pairs && !s.mayPair(to) {
 		s.stats.Plain.Add(1)
 		c.Continue()
 		return
@@ -78,6 +90,9 @@ func (s *supervisor) readAddr(c *notify.Call) (to netip.AddrPort, ok bool, err e
 }
 
 func (s *supervisor) carryConnect(c *notify.Call, r *toRule, to netip.AddrPort) {
+	if s.connectPaired(c) {
+		return
+	}
 	b, err := s.borrow(c)
 	if err == nil && !c.Valid() {
 		b.close()
@@ -95,7 +110,18 @@ func (s *supervisor) carryConnect(c *notify.Call, r *toRule, to netip.AddrPort) 
 			b.close()
 		}
 	}()
+	var noPair error
+	if s.mayPair(to) {
+		done, err := s.connectPair(c, b, to)
+		if done {
+			return
+		}
+		noPair = err
+	}
 	d, mine, err := s.enter(b, r, to)
+	if r == nil && noPair != nil {
+		err = &notCarried{why: noRule + "; " + noPair.Error()}
+	}
 	switch {
 	case err != nil:
 		s.leave(c, err, to)
@@ -105,12 +131,20 @@ func (s *supervisor) carryConnect(c *notify.Call, r *toRule, to netip.AddrPort) 
 		return
 	case !mine: // restarted after a signal, or by another thread
 		<-d.settled
+		if d.paired {
+			s.carryConnect(c, r, to)
+			return
+		}
 		c.Continue()
 		return
 	}
+	bound := s.o.Bound
+	if limit := sendTimeout(b.fd); limit > 0 && !isNonblock(b.fd) {
+		bound = min(bound, limit)
+	}
 	select {
 	case <-d.done:
-	case <-time.After(s.o.Bound):
+	case <-time.After(bound):
 		if s.hold(c, b, d) {
 			b = nil
 		}
@@ -207,12 +241,7 @@ func (s *supervisor) enter(b *borrowed, r *toRule, to netip.AddrPort) (d *dial, 
 		return nil, false, &notCarried{why: "the socket is bound to an interface"}
 	}
 	d = &dial{rule: r, to: to, done: make(chan struct{}), settled: make(chan struct{})}
-	if bound := localName(b.fd); bound.IsValid() {
-		d.port = bound.Port()
-		if !bound.Addr().IsUnspecified() {
-			d.from = bound.Addr()
-		}
-	}
+	d.bind(b)
 	s.dials[b.cookie] = d
 	s.relays.Go(func() {
 		ctx, cancel := context.WithTimeout(s.alive, dialTimeout)
@@ -221,6 +250,16 @@ func (s *supervisor) enter(b *borrowed, r *toRule, to netip.AddrPort) (d *dial, 
 		close(d.done)
 	})
 	return d, true, nil
+}
+
+// bind notes what the program bound its socket to.
+func (d *dial) bind(b *borrowed) {
+	if bound := localName(b.fd); bound.IsValid() {
+		d.port = bound.Port()
+		if !bound.Addr().IsUnspecified() {
+			d.from = bound.Addr()
+		}
+	}
 }
 
 // settle ends a dial.

@@ -5,6 +5,7 @@ package run
 import (
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -13,35 +14,61 @@ import (
 // sockDiagByFamily is the one request of the kernel's socket monitor.
 const sockDiagByFamily = 20
 
-// portListens asks the kernel whether a TCP socket listens at a port.
-func portListens(port uint16) (bool, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
-	if err != nil {
-		return false, err
-	}
-	defer unix.Close(fd)
+// portListeners asks the kernel for the addresses of the TCP sockets that listen
+// at a port.
+func portListeners(port uint16) (found []netip.Addr, err error) {
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		found, err := listens(fd, family, port)
-		if err != nil || found {
-			return found, err
+		// struct inet_diag_req_v2
+		req := make([]byte, 56)
+		req[0], req[1] = family, unix.IPPROTO_TCP
+		binary.NativeEndian.PutUint32(req[4:], 1<<tcpListen)
+		binary.BigEndian.PutUint16(req[8:], port)
+		err := diag(req, func(m []byte) {
+			if len(m) < 24 || binary.BigEndian.Uint16(m[4:]) != port { // struct inet_diag_msg
+				return
+			}
+			if family == unix.AF_INET {
+				found = append(found, netip.AddrFrom4([4]byte(m[8:12])))
+			} else {
+				found = append(found, netip.AddrFrom16([16]byte(m[8:24])).Unmap())
+			}
+		})
+		if err != nil {
+			return nil, err
 		}
 	}
-	return false, nil
+	return found, nil
 }
 
-func listens(fd int, family byte, port uint16) (found bool, err error) {
-	// struct nlmsghdr and struct inet_diag_req_v2
-	const length = unix.SizeofNlMsghdr + 56
-	b := make([]byte, length)
+// unixSockets returns the cookies of all unix sockets.
+func unixSockets() (map[uint64]bool, error) {
+	all := map[uint64]bool{}
+	// struct unix_diag_req
+	req := make([]byte, 24)
+	req[0] = unix.AF_UNIX
+	binary.NativeEndian.PutUint32(req[4:], ^uint32(0))
+	err := diag(req, func(m []byte) {
+		if len(m) >= 16 { // struct unix_diag_msg
+			all[uint64(binary.NativeEndian.Uint32(m[8:]))|uint64(binary.NativeEndian.Uint32(m[12:]))<<32] = true
+		}
+	})
+	return all, err
+}
+
+// diag asks the kernel's socket monitor for all sockets that a request covers.
+func diag(req []byte, each func(msg []byte)) error {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	b := make([]byte, unix.SizeofNlMsghdr, unix.SizeofNlMsghdr+len(req))
 	ne := binary.NativeEndian
-	ne.PutUint32(b[0:], length)
+	ne.PutUint32(b[0:], uint32(len(b)+len(req)))
 	ne.PutUint16(b[4:], sockDiagByFamily)
 	ne.PutUint16(b[6:], unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
-	b[16], b[17] = family, unix.IPPROTO_TCP
-	ne.PutUint32(b[20:], 1<<tcpListen)
-	binary.BigEndian.PutUint16(b[24:], port)
-	if err := unix.Sendto(fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return false, err
+	if err := unix.Sendto(fd, append(b, req...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return err
 	}
 	buf := make([]byte, 64<<10)
 	for {
@@ -50,22 +77,20 @@ func listens(fd int, family byte, port uint16) (found bool, err error) {
 			continue
 		}
 		if err != nil {
-			return false, err
+			return err
 		}
 		ms, err := syscall.ParseNetlinkMessage(buf[:n])
 		if err != nil {
-			return false, err
+			return err
 		}
 		for _, m := range ms {
 			switch m.Header.Type {
 			case unix.NLMSG_DONE:
-				return found, nil
+				return nil
 			case unix.NLMSG_ERROR:
-				return false, fmt.Errorf("run: the kernel's socket monitor refuses")
+				return fmt.Errorf("run: the kernel's socket monitor refuses")
 			case sockDiagByFamily:
-				if len(m.Data) >= 6 && binary.BigEndian.Uint16(m.Data[4:]) == port {
-					found = true
-				}
+				each(m.Data)
 			}
 		}
 	}

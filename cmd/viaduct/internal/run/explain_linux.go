@@ -22,9 +22,10 @@ type counter = atomic.Int64
 // Stats count what became of the program's connections.
 type stats struct {
 	Carried  counter // over SDP
+	Pairs    counter // by a socket pair with another program of this host
 	Plain    counter // left alone, or relayed over TCP
 	Refused  counter // with Require
-	Accepted counter // of Carried: those that came to the program's listeners
+	Accepted counter // of Carried and Pairs: those that came to the program's listeners
 	BytesIn  counter // relayed to the program
 	BytesOut counter // relayed from it
 }
@@ -36,7 +37,7 @@ type event struct {
 	Program string         `json:"program,omitempty"`
 	Local   netip.AddrPort `json:"local,omitzero"`
 	Remote  netip.AddrPort `json:"remote,omitzero"`
-	Path    string         `json:"path"` // sdp, tcp, "tcp, relayed", refused
+	Path    string         `json:"path"` // sdp, pair, tcp, "tcp, relayed", refused
 	Why     string         `json:"why,omitempty"`
 
 	thread int
@@ -90,12 +91,12 @@ func (x *explainer) summary(s *stats) {
 	defer x.mu.Unlock()
 	if x.json {
 		json.NewEncoder(x.w).Encode(map[string]any{"summary": map[string]int64{
-			"carried": s.Carried.Load(), "plain": s.Plain.Load(), "refused": s.Refused.Load(),
+			"carried": s.Carried.Load(), "pairs": s.Pairs.Load(), "plain": s.Plain.Load(), "refused": s.Refused.Load(),
 			"accepted": s.Accepted.Load(), "bytes_in": s.BytesIn.Load(), "bytes_out": s.BytesOut.Load()}})
 		return
 	}
-	fmt.Fprintf(x.w, "viaduct run: connections: %d over sdp, %d plain tcp, %d refused; %d bytes in, %d bytes out\n",
-		s.Carried.Load(), s.Plain.Load(), s.Refused.Load(), s.BytesIn.Load(), s.BytesOut.Load())
+	fmt.Fprintf(x.w, "viaduct run: connections: %d over sdp, %d by socket pairs, %d plain tcp, %d refused; %d bytes in, %d bytes out\n",
+		s.Carried.Load(), s.Pairs.Load(), s.Plain.Load(), s.Refused.Load(), s.BytesIn.Load(), s.BytesOut.Load())
 }
 
 // processOf returns the process of a thread, and its program's name.

@@ -247,16 +247,12 @@ func (f *front) wait(supervisor int) (int, error) {
 }
 
 func takeListener(oob []byte) (*notify.Listener, error) {
-	ms, err := unix.ParseSocketControlMessage(oob)
-	if err != nil || len(ms) != 1 {
-		return nil, fmt.Errorf("run: no listener came: %w", err)
+	fd, err := oneRight(oob)
+	if err != nil {
+		return nil, err
 	}
-	fds, err := unix.ParseUnixRights(&ms[0])
-	if err != nil || len(fds) != 1 {
-		return nil, fmt.Errorf("run: no listener came: %w", err)
-	}
-	unix.CloseOnExec(fds[0])
-	return notify.FromFile(os.NewFile(uintptr(fds[0]), "listener"))
+	unix.CloseOnExec(fd)
+	return notify.FromFile(os.NewFile(uintptr(fd), "listener"))
 }
 
 // guard goes on without the supervisor: the program's calls are the kernel's

@@ -33,7 +33,10 @@ func (s *supervisor) getname(c *notify.Call) {
 		c.Continue()
 		return
 	}
-	family, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	family := n.family
+	if family == 0 {
+		family, _ = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	}
 	show := n.local
 	if c.Nr == unix.SYS_GETPEERNAME {
 		// The kernel knows whether the socket is connected.

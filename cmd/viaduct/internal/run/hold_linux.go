@@ -47,6 +47,10 @@ func (s *supervisor) hold(c *notify.Call, b *borrowed, d *dial) (kept bool) {
 		return false
 	}
 	at := localName(b.fd)
+	if d.port == 0 { // until the transport has one
+		held := d.heldName(b.family)
+		s.names.set(b.cookie, names{local: netip.AddrPortFrom(held.Addr(), at.Port()), remote: d.to})
+	}
 	close(d.settled)
 	ended := make(chan struct{})
 	s.relays.Go(func() {
@@ -110,12 +114,13 @@ func (s *supervisor) finishHold(tid int, b *borrowed, d *dial, h *holder, at net
 		d.conn, d.err = dialPlain(s.alive, d)
 	}
 	if d.err != nil {
-		s.names.remove(b.cookie)
+		s.names.end(b.cookie)
 		s.stats.Refused.Add(1)
 		s.explain.line(event{Call: "connect", thread: tid, Remote: d.to, Path: "refused", Why: whyNot(d.err)})
-		if errnoOf(d.err) != unix.ETIMEDOUT { // else the kernel's own clock ends it
-			refuse(b)
-		}
+		// Without the holder the next SYN of the program's socket is answered by a
+		// reset, which is ECONNREFUSED. That may take a second. To take the socket
+		// back and connect it to a closed port would be quicker, but the program could
+		// see the ECONNRESET between.
 		return
 	}
 	s.names.set(b.cookie, d.names(d.conn.LocalAddr()))
@@ -123,6 +128,8 @@ func (s *supervisor) finishHold(tid int, b *borrowed, d *dial, h *holder, at net
 	if err != nil { // the program has closed it, or its own time was up
 		abort(d.conn)
 		s.names.remove(b.cookie)
+		s.stats.Refused.Add(1)
+		s.explain.line(event{Call: "connect", thread: tid, Remote: d.to, Path: "refused", Why: "the program waits no longer: " + err.Error()})
 		return
 	}
 	s.count(path)
@@ -138,25 +145,6 @@ func dialPlain(ctx context.Context, d *dial) (net.Conn, error) {
 		nd.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(d.from, 0))
 	}
 	return nd.DialContext(ctx, "tcp", d.to.String())
-}
-
-// refuse has a held socket fail with ECONNREFUSED at once: it is taken back and
-// connected to a port that nothing listens at.
-func refuse(b *borrowed) {
-	family := unix.AF_INET
-	if b.family == unix.AF_INET6 {
-		family = unix.AF_INET6
-	}
-	closed, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return
-	}
-	defer unix.Close(closed)
-	if unix.Bind(closed, toSockaddr(netip.AddrPortFrom(loopbackOf(family), 0), family)) != nil {
-		return
-	}
-	connectUnspec(b.fd)
-	connectNow(b.fd, localName(closed), b.family)
 }
 
 // A holder is a listener on loopback that answers nothing.

@@ -50,10 +50,11 @@ func (p place) network() (network, host string) {
 	return "tcp6", p.addr.Addr().String()
 }
 
-// A service is a place and the transport's listener for it.
+// A service is a place and what brings connections there.
 type service struct {
 	place place
-	far   *sdp.Listener
+	far   *sdp.Listener     // nil without a rule that carries it
+	meet  *net.UnixListener // for the pairs of --same-host; nil if that does not cover it
 }
 
 // A carriedListener is one of the program's sockets.
@@ -90,7 +91,7 @@ func (s *supervisor) listen(c *notify.Call) {
 		return
 	}
 	defer b.close()
-	if at := localName(b.fd); at.Port() != 0 && s.rules.listener(at.Port()) == nil {
+	if at := localName(b.fd); at.Port() != 0 && !s.rules.serves(at.Port()) {
 		c.Continue()
 		return
 	}
@@ -117,8 +118,7 @@ func (s *supervisor) listen(c *notify.Call) {
 // so, and says what it did.
 func (s *supervisor) addListener(b *borrowed, thread int) error {
 	at := localName(b.fd)
-	r := s.rules.listener(at.Port())
-	if r == nil {
+	if !s.rules.serves(at.Port()) {
 		return nil
 	}
 	p := place{addr: at}
@@ -126,7 +126,7 @@ func (s *supervisor) addListener(b *borrowed, thread int) error {
 		only, err := unix.GetsockoptInt(b.fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY)
 		p.dual = err == nil && only == 0
 	}
-	svc, fresh, err := s.ls.open(s, p, r)
+	svc, fresh, err := s.ls.open(s, p)
 	if err != nil {
 		s.explain.line(event{Call: "listen", thread: thread, Local: at, Path: "tcp", Why: err.Error()})
 		return err
@@ -136,37 +136,64 @@ func (s *supervisor) addListener(b *borrowed, thread int) error {
 		s.ls.sockets[b.cookie] = &carriedListener{svc: svc}
 	}
 	s.ls.mu.Unlock()
-	if fresh {
+	if fresh && svc.far != nil {
 		s.explain.line(event{Call: "listen", thread: thread, Local: at, Path: "sdp", Why: "at " + svc.far.Addr().String()})
+	}
+	if fresh && svc.meet != nil {
+		s.explain.line(event{Call: "listen", thread: thread, Local: at, Path: "pair"})
 	}
 	return nil
 }
 
 // open returns the service of a place.
-func (ls *listeners) open(s *supervisor, p place, r *listenRule) (svc *service, fresh bool, err error) {
+func (ls *listeners) open(s *supervisor, p place) (svc *service, fresh bool, err error) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	if svc := ls.services[p]; svc != nil {
 		return svc, false, nil
 	}
-	network, host := p.network()
-	lc := sdp.ListenConfig{Options: s.carrier.options}
-	if s.e.Capture != nil {
-		lc.WrapConn = func(c net.Conn) net.Conn { return s.e.Wrap(c, false) }
+	svc = &service{place: p}
+	if s.rules.sameHost(p.addr.Port()) {
+		if svc.meet, err = net.ListenUnix("unixpacket", pairAddr(p.addr)); err != nil {
+			s.explain.line(event{Call: "listen", Local: p.addr, Path: "tcp", Why: "no pairs: " + err.Error()})
+		}
 	}
-	far, err := lc.Listen(context.Background(), network, net.JoinHostPort(host, strconv.Itoa(int(r.sdpPort))))
-	if err != nil {
-		return nil, false, err
+	if r := s.rules.listener(p.addr.Port()); r != nil {
+		if svc.far, err = s.listenFar(p, r); err != nil {
+			svc.close()
+			return nil, false, err
+		}
+		go s.acceptFar(svc)
 	}
-	svc = &service{place: p, far: far}
+	if svc.meet != nil {
+		go s.servePairs(svc)
+	}
 	ls.services[p] = svc
 	ls.publishLocked(p)
-	go s.acceptFar(svc)
 	if !ls.watching {
 		ls.watching = true
 		go s.watchListeners()
 	}
 	return svc, true, nil
+}
+
+// listenFar has the transport listen for a place.
+func (s *supervisor) listenFar(p place, r *listenRule) (*sdp.Listener, error) {
+	network, host := p.network()
+	lc := sdp.ListenConfig{Options: s.carrier.options}
+	if s.e.Capture != nil {
+		lc.WrapConn = func(c net.Conn) net.Conn { return s.e.Wrap(c, false) }
+	}
+	return lc.Listen(context.Background(), network, net.JoinHostPort(host, strconv.Itoa(int(r.sdpPort))))
+}
+
+func (svc *service) close() {
+	if svc.far != nil {
+		svc.far.Close()
+	}
+	if svc.meet != nil {
+		svc.meet.Close()
+	}
 }
 
 // publishLocked tells the Port Mapper where SDP is spoken for a place, or that it
@@ -183,6 +210,9 @@ func (ls *listeners) publishLocked(p place) {
 	for _, svc := range ls.services {
 		a := svc.place.addr
 		if a != p.addr && !(a.Addr().IsUnspecified() && p.addr.Addr().IsUnspecified() && a.Port() == p.addr.Port()) {
+			continue
+		}
+		if svc.far == nil {
 			continue
 		}
 		port := svc.far.Addr().(*net.TCPAddr).AddrPort().Port()
@@ -211,7 +241,7 @@ func (ls *listeners) close(svc *service) {
 		ls.publishLocked(svc.place)
 	}
 	ls.mu.Unlock()
-	svc.far.Close()
+	svc.close()
 }
 
 // watchListeners ends the services that have lost their listeners: nothing tells
@@ -232,7 +262,7 @@ func (s *supervisor) watchListeners() {
 
 // checkListener ends a service if nothing listens at its place.
 func (s *supervisor) checkListener(svc *service) {
-	if listening, err := portListens(svc.place.addr.Port()); err == nil && !listening {
+	if all, err := portListeners(svc.place.addr.Port()); err == nil && len(all) == 0 {
 		s.ls.close(svc)
 	}
 }

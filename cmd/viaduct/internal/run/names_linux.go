@@ -11,6 +11,7 @@ import (
 // Names are the addresses that a carried socket shows.
 type names struct {
 	local, remote netip.AddrPort
+	family        int // of the addresses; 0 stands for the socket's own
 }
 
 // keptNames is how many sockets keep their names after the end of their relay:

@@ -14,6 +14,7 @@ package run
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,9 +35,12 @@ type Options struct {
 	// PortMapListen is the UDP address at which the supervisor answers for its
 	// listeners; "" tries the usual port, "off" does not answer.
 	PortMapListen string
-	Require       bool
-	Explain       string        // "" off, "-" stderr, else a file
-	Bound         time.Duration // how long a connect call waits before it is answered in progress
+	// SameHost are the ports whose connections between two programs of this host
+	// become socket pairs, see parseSameHost; "" is none.
+	SameHost string
+	Require  bool
+	Explain  string        // "" off, "-" stderr, else a file
+	Bound    time.Duration // how long a connect call waits before it is answered in progress
 
 	Program string
 	Args    []string // with the program as the first
@@ -154,10 +158,29 @@ func parseListen(s string) (r listenRule, err error) {
 	return r, nil
 }
 
+// parseSameHost reads PORT[,PORT]..., or "any", which is port 0.
+func parseSameHost(s string) (ports []uint16, err error) {
+	switch s {
+	case "":
+		return nil, nil
+	case "any":
+		return []uint16{0}, nil
+	}
+	for v := range strings.SplitSeq(s, ",") {
+		p, err := parsePort(v)
+		if err != nil {
+			return nil, fmt.Errorf("--same-host %q: %w", s, err)
+		}
+		ports = append(ports, p)
+	}
+	return ports, nil
+}
+
 // rules are all of them.
 type rules struct {
 	to     []toRule
 	listen []listenRule
+	pairs  []uint16 // ports; 0 is any
 }
 
 func parseRules(o *Options) (r rules, err error) {
@@ -175,7 +198,8 @@ func parseRules(o *Options) (r rules, err error) {
 		}
 		r.listen = append(r.listen, l)
 	}
-	return r, nil
+	r.pairs, err = parseSameHost(o.SameHost)
+	return r, err
 }
 
 // outgoing finds the rule of a connection. Without any rule at all the Port
@@ -200,3 +224,11 @@ func (r *rules) listener(port uint16) *listenRule {
 	}
 	return nil
 }
+
+// sameHost reports whether connections to a port may become pairs.
+func (r *rules) sameHost(port uint16) bool {
+	return slices.Contains(r.pairs, 0) || slices.Contains(r.pairs, port)
+}
+
+// serves reports whether a listener at a port is one of ours.
+func (r *rules) serves(port uint16) bool { return r.listener(port) != nil || r.sameHost(port) }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -159,11 +158,4 @@ func waitFor(fd int, events int16, ms int) bool {
 		}
 		return err == nil && n > 0
 	}
-}
-
-// connectUnspec takes the connection of a socket back. x/sys has no address of
-// the family AF_UNSPEC.
-func connectUnspec(fd int) {
-	var none [lenInet]byte
-	unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), lenInet)
 }

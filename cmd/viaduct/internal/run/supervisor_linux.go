@@ -40,6 +40,7 @@ type supervisor struct {
 
 	ls     listeners
 	names  nameTable
+	pairs  pairs
 	stats  stats
 	relays sync.WaitGroup // dials and relays: what the end waits for
 
@@ -194,9 +195,12 @@ func (s *supervisor) filter() []notify.Rule {
 		{Nr: unix.SYS_GETSOCKNAME, Do: notify.Notify},
 		{Nr: unix.SYS_GETPEERNAME, Do: notify.Notify},
 	}
-	if len(s.rules.listen) > 0 {
+	if len(s.rules.listen) > 0 || len(s.rules.pairs) > 0 {
 		rules = append(rules, notify.Rule{Nr: unix.SYS_LISTEN, Do: notify.Notify}, notify.Rule{Nr: unix.SYS_ACCEPT, Do: notify.Notify},
 			notify.Rule{Nr: unix.SYS_ACCEPT4, Do: notify.Notify})
+	}
+	if len(s.rules.pairs) > 0 {
+		rules = append(rules, pairFilter()...)
 	}
 	return rules
 }
@@ -239,6 +243,8 @@ func (s *supervisor) serve(l *notify.Listener) error {
 			s.getname(c)
 		case unix.SYS_ACCEPT, unix.SYS_ACCEPT4:
 			s.accept(c)
+		case unix.SYS_SETSOCKOPT, unix.SYS_GETSOCKOPT:
+			s.option(c)
 		case unix.SYS_LISTEN:
 			go s.listen(c)
 		default:
@@ -344,9 +350,12 @@ func (s *supervisor) carried(c *notify.Call, call string, d *dial) {
 
 // count counts a connection by the path it took.
 func (s *supervisor) count(path string) {
-	if path == "sdp" {
+	switch path {
+	case "sdp":
 		s.stats.Carried.Add(1)
-	} else {
+	case "pair":
+		s.stats.Pairs.Add(1)
+	default:
 		s.stats.Plain.Add(1)
 	}
 }

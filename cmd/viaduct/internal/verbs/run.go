@@ -59,6 +59,8 @@ can't be executed, 127 if there is none.`,
 	f.StringVar(&o.PortMapListen, "portmap-listen", "", "answer for --listen at the UDP `ADDRESS`, or off (default: the Port Mapper's port, if that is free)")
 	f.BoolVar(&check, "check", false, "say what this machine allows, and run nothing")
 	f.BoolVar(&o.Require, "require", false, "fail a connection that a rule covers and that can't be carried")
+	f.StringVar(&o.SameHost, "same-host", "", "connect to programs of this host that run the same way by unix socket pairs; =`PORT[,PORT]...` for some ports only")
+	f.Lookup("same-host").NoOptDefVal = "any"
 	f.DurationVar(&o.Bound, "bound", 10*time.Millisecond, "how long a connect call is held before it is answered in progress")
 	f.StringVar(&o.Explain, "explain", "", "say of each connection how it goes, and why, on stderr or in `FILE` (--explain=FILE)")
 	f.Lookup("explain").NoOptDefVal = "-"

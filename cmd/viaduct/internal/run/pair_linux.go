@@ -1,0 +1,292 @@
+//go:build linux && (amd64 || arm64)
+
+package run
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/notify"
+)
+
+// A pair connects two programs of one host that both run this way: each gets an
+// end of a unix stream socket in place of its TCP socket, and nothing is relayed.
+// The connecting program's supervisor makes the pair and passes one end to the
+// listening program's, see rendezvous. That brings it to an accept call as it
+// brings an arrival of the transport: by a loopback connection to the program's
+// listener, which is replaced when it is accepted.
+//
+// What a unix socket answers otherwise than a TCP socket is served here: names,
+// a second connect, and the options of TCP and IP, see pairopt.
+
+// A pair is one end of a socket pair that a program has.
+type pair struct {
+	// shadow is the TCP socket that the program had before, or would have had. It
+	// carries nothing; options are set on it and read from it.
+	shadow int
+	family int
+
+	mu  sync.Mutex
+	due bool // guarded by mu; the next connect is the one that succeeds
+}
+
+// maxLookedThrough is how many descriptors of a program are looked through
+// before one is replaced.
+const maxLookedThrough = 4096
+
+// pairs are those of the program, by the cookie of its end.
+type pairs struct {
+	used atomic.Bool // there was one: until then calls need not look
+
+	mu    sync.Mutex
+	m     map[uint64]*pair // guarded by mu
+	sweep bool             // guarded by mu; a goroutine looks for ends
+}
+
+// pairSweep is how often pairs are looked for whose sockets the program has closed.
+const pairSweep = time.Second
+
+// add notes an end, and the names it shows. The pair takes the shadow over.
+func (s *supervisor) addPair(cookie uint64, p *pair, n names) {
+	n.family = p.family
+	s.names.set(cookie, n)
+	ps := &s.pairs
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if ps.m == nil {
+		ps.m = map[uint64]*pair{}
+	}
+	ps.m[cookie] = p
+	ps.used.Store(true)
+	if !ps.sweep {
+		ps.sweep = true
+		go s.sweepPairs()
+	}
+}
+
+// removePair forgets an end that the program did not get.
+func (s *supervisor) removePair(cookie uint64) {
+	s.pairs.mu.Lock()
+	p := s.pairs.m[cookie]
+	delete(s.pairs.m, cookie)
+	s.pairs.mu.Unlock()
+	s.names.remove(cookie)
+	if p != nil {
+		p.close()
+	}
+}
+
+// close waits for the option call that uses the shadow.
+func (p *pair) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	unix.Close(p.shadow)
+	p.shadow = -1
+}
+
+// sweepPairs forgets the ends that the program has closed, until none is left:
+// nothing tells when it closes one.
+func (s *supervisor) sweepPairs() {
+	ps := &s.pairs
+	for {
+		time.Sleep(pairSweep)
+		ps.mu.Lock()
+		known := make([]uint64, 0, len(ps.m))
+		for cookie := range ps.m {
+			known = append(known, cookie)
+		}
+		if len(known) == 0 {
+			ps.sweep = false
+			ps.mu.Unlock()
+			return
+		}
+		ps.mu.Unlock()
+		live, err := unixSockets()
+		if err != nil {
+			continue
+		}
+		for _, cookie := range known {
+			if !live[cookie] {
+				s.removePair(cookie)
+			}
+		}
+	}
+}
+
+// findPair returns the pair that a call's first argument names, nil if that is
+// none. It costs a system call.
+func (s *supervisor) findPair(c *notify.Call) *pair {
+	if !s.pairs.used.Load() {
+		return nil
+	}
+	fd, err := c.Borrow(int(int32(c.Args[0])))
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(fd)
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
+	if err != nil {
+		return nil
+	}
+	s.pairs.mu.Lock()
+	defer s.pairs.mu.Unlock()
+	return s.pairs.m[cookie]
+}
+
+// connectPaired serves a connect of a socket that a pair is in place of already.
+func (s *supervisor) connectPaired(c *notify.Call) bool {
+	p := s.findPair(c)
+	if p == nil {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.due {
+		if c.Return(0, 0) == nil {
+			p.due = false
+		}
+		return true
+	}
+	c.Return(0, unix.EISCONN)
+	return true
+}
+
+// pairs reports whether connections to a place may become pairs.
+func (s *supervisor) mayPair(to netip.AddrPort) bool {
+	return s.rules.sameHost(to.Port()) && to.Addr().Zone() == "" && s.carrier.local.has(to.Addr())
+}
+
+// errNoPair says that nothing of ours listens at a place.
+var errNoPair = errors.New("no viaduct run --same-host listens there")
+
+// connectPair connects a socket of the program by a pair; false says that it is
+// to be connected otherwise, and why.
+func (s *supervisor) connectPair(c *notify.Call, b *borrowed, to netip.AddrPort) (done bool, why error) {
+	d := &dial{to: to, done: make(chan struct{}), settled: make(chan struct{}), paired: true}
+	s.mu.Lock()
+	if s.dials[b.cookie] != nil || tcpState(b.fd) != tcpClose {
+		s.mu.Unlock()
+		return false, nil
+	}
+	s.dials[b.cookie] = d
+	s.mu.Unlock()
+	defer s.settle(b.cookie, d)
+	d.bind(b)
+	number := int(int32(c.Args[0]))
+	flags, err := replaceable(c.TID, number, b.fd)
+	if err != nil {
+		return false, err
+	}
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false, err
+	}
+	near := ends[0]
+	defer unix.Close(near)
+	from := d.heldName(b.family)
+	copyOptions(near, b.fd)
+	from, err = askForPair(to, from, ends[1])
+	unix.Close(ends[1])
+	if err != nil {
+		return false, err
+	}
+	cookie, err := unix.GetsockoptUint64(near, unix.SOL_SOCKET, unix.SO_COOKIE)
+	if err != nil {
+		return false, err
+	}
+	shadow, err := unix.FcntlInt(uintptr(b.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return false, err
+	}
+	nonblock := flags&unix.O_NONBLOCK != 0
+	unix.SetNonblock(near, nonblock)
+	p := &pair{shadow: shadow, family: b.family, due: true}
+	s.addPair(cookie, p, names{local: from, remote: to})
+	p.mu.Lock() // another thread's connect of the same socket comes second
+	defer p.mu.Unlock()
+	switch err := c.InjectAt(near, number, flags&unix.O_CLOEXEC); {
+	case err == notify.ErrGone:
+		p.mu.Unlock()
+		s.removePair(cookie)
+		p.mu.Lock()
+		return true, nil
+	case err != nil:
+		p.mu.Unlock()
+		s.removePair(cookie)
+		p.mu.Lock()
+		return false, err
+	}
+	s.count("pair")
+	s.explain.line(event{Call: "connect", thread: c.TID, Remote: to, Path: "pair"})
+	if nonblock {
+		c.Return(0, unix.EINPROGRESS)
+	} else if c.Return(0, 0) == nil {
+		p.due = false
+	}
+	return true, nil
+}
+
+// replaceable reports whether the descriptor of a thread may be replaced by
+// another file, and its flags. It may not if anything in the process still
+// refers to the old one: a second descriptor, or a registration with epoll.
+// Copies that fork gave to other processes are not seen.
+func replaceable(tid, number, fd int) (flags int, err error) {
+	dir := "/proc/" + strconv.Itoa(tid)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0, err
+	}
+	info, err := os.ReadFile(fmt.Sprintf("%s/fdinfo/%d", dir, number))
+	if err != nil {
+		return 0, errors.New("the process can't be looked into")
+	}
+	if _, err := fmt.Sscanf(fieldOf(info, "flags:"), "%o", &flags); err != nil {
+		return 0, errors.New("the kernel does not tell the flags of descriptors")
+	}
+	if flags&unix.O_ASYNC != 0 {
+		return 0, errors.New("the socket sends signals")
+	}
+	ents, err := os.ReadDir(dir + "/fd")
+	if err != nil {
+		return 0, errors.New("the process can't be looked into")
+	}
+	if len(ents) > maxLookedThrough {
+		return 0, errors.New("the process has too many descriptors to look through")
+	}
+	same := fmt.Sprintf("socket:[%d]", st.Ino)
+	registered := fmt.Sprintf(" ino:%x ", st.Ino)
+	for _, ent := range ents {
+		link, err := os.Readlink(dir + "/fd/" + ent.Name())
+		switch {
+		case err != nil: // closed meanwhile
+		case link == same && ent.Name() != strconv.Itoa(number):
+			return 0, errors.New("the socket has a second descriptor")
+		case link == "anon_inode:[eventpoll]":
+			info, err := os.ReadFile(dir + "/fdinfo/" + ent.Name())
+			if err == nil && bytes.Contains(info, []byte(registered)) {
+				return 0, errors.New("the socket is registered with epoll")
+			}
+		}
+	}
+	return flags, nil
+}
+
+// fieldOf is what stands behind a name in a file of lines.
+func fieldOf(b []byte, name string) string {
+	for line := range bytes.Lines(b) {
+		if v, ok := bytes.CutPrefix(line, []byte(name)); ok {
+			return strings.TrimSpace(string(v))
+		}
+	}
+	return ""
+}

@@ -1,0 +1,159 @@
+//go:build linux && (amd64 || arm64)
+
+package run
+
+import (
+	"encoding/binary"
+	"os"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/notify"
+)
+
+// The options of TCP and IP, which a unix socket has not, are those of a pair's
+// shadow, a TCP socket that carries nothing. All others are the unix socket's own.
+
+// pairFilter notifies calls for options that are the shadow's.
+func pairFilter() (rules []notify.Rule) {
+	for _, level := range []uint32{unix.IPPROTO_IP, unix.IPPROTO_TCP, unix.IPPROTO_IPV6} {
+		is := []notify.Cond{{Arg: 1, Low: level, High: level}}
+		rules = append(rules, notify.Rule{Nr: unix.SYS_SETSOCKOPT, If: is, Do: notify.Notify}, notify.Rule{Nr: unix.SYS_GETSOCKOPT, If: is, Do: notify.Notify})
+	}
+	return append(rules, notify.Rule{Nr: unix.SYS_GETSOCKOPT, Do: notify.Notify, If: []notify.Cond{
+		{Arg: 1, Low: unix.SOL_SOCKET, High: unix.SOL_SOCKET}, {Arg: 2, Low: unix.SO_PROTOCOL, High: unix.SO_DOMAIN}}})
+}
+
+// shadowOptions are those that are safe to be set in this process, whose
+// privileges may be greater than the program's: their values hold no pointers,
+// and they load no module. Others do not exist for a pair.
+var shadowOptions = map[int][]int{
+	unix.SOL_SOCKET: {unix.SO_PROTOCOL, unix.SO_DOMAIN},
+	unix.IPPROTO_TCP: {unix.TCP_NODELAY, unix.TCP_MAXSEG, unix.TCP_CORK, unix.TCP_KEEPIDLE, unix.TCP_KEEPINTVL, unix.TCP_KEEPCNT, unix.TCP_SYNCNT,
+		unix.TCP_LINGER2, unix.TCP_DEFER_ACCEPT, unix.TCP_WINDOW_CLAMP, unix.TCP_INFO, unix.TCP_QUICKACK, unix.TCP_CONGESTION,
+		unix.TCP_THIN_LINEAR_TIMEOUTS, unix.TCP_THIN_DUPACK, unix.TCP_USER_TIMEOUT, unix.TCP_FASTOPEN, unix.TCP_NOTSENT_LOWAT,
+		unix.TCP_FASTOPEN_CONNECT},
+	unix.IPPROTO_IP: {unix.IP_TOS, unix.IP_TTL, unix.IP_RECVTOS, unix.IP_MTU_DISCOVER, unix.IP_RECVERR, unix.IP_FREEBIND, unix.IP_BIND_ADDRESS_NO_PORT},
+	unix.IPPROTO_IPV6: {unix.IPV6_V6ONLY, unix.IPV6_TCLASS, unix.IPV6_RECVTCLASS, unix.IPV6_UNICAST_HOPS, unix.IPV6_MTU_DISCOVER, unix.IPV6_RECVERR,
+		unix.IPV6_AUTOFLOWLABEL},
+}
+
+// maxOption is the length of the longest option, TCP_INFO, with room to grow.
+const maxOption = 1024
+
+// option serves getsockopt and setsockopt. It must not block.
+func (s *supervisor) option(c *notify.Call) {
+	p := s.findPair(c)
+	if p == nil {
+		c.Continue()
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	level, name := int(int32(c.Args[1])), int(int32(c.Args[2]))
+	switch {
+	case p.shadow < 0: // closed meanwhile
+		c.Return(0, unix.EBADF)
+	case !slices.Contains(shadowOptions[level], name):
+		c.Return(0, unix.ENOPROTOOPT)
+	case c.Nr == unix.SYS_SETSOCKOPT:
+		c.Return(0, p.set(c, level, name))
+	default:
+		c.Return(0, p.get(c, level, name))
+	}
+}
+
+func (p *pair) set(c *notify.Call, level, name int) unix.Errno {
+	n := int(int32(c.Args[4]))
+	if n < 0 {
+		return unix.EINVAL
+	}
+	b := make([]byte, min(n, 64)+1)
+	if _, err := c.ReadMem(c.Args[3], b[:len(b)-1]); err != nil {
+		return unix.EFAULT
+	}
+	if level == unix.IPPROTO_TCP && name == unix.TCP_CONGESTION && !allowedCongestion(unix.ByteSliceToString(b)) {
+		return unix.ENOENT
+	}
+	_, _, e := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(p.shadow), uintptr(level), uintptr(name), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)-1), 0)
+	return e
+}
+
+// allowedCongestion reports whether any user may choose an algorithm.
+func allowedCongestion(name string) bool {
+	b, err := os.ReadFile("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+	return err == nil && slices.Contains(strings.Fields(string(b)), name)
+}
+
+func (p *pair) get(c *notify.Call, level, name int) unix.Errno {
+	var length [4]byte
+	if _, err := c.ReadMem(c.Args[4], length[:]); err != nil {
+		return unix.EFAULT
+	}
+	n := int32(binary.NativeEndian.Uint32(length[:]))
+	if n < 0 {
+		return unix.EINVAL
+	}
+	b := make([]byte, maxOption)
+	n = min(n, maxOption)
+	_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(p.shadow), uintptr(level), uintptr(name), uintptr(unsafe.Pointer(&b[0])), uintptr(unsafe.Pointer(&n)), 0)
+	if e != 0 {
+		return e
+	}
+	if level == unix.IPPROTO_TCP && name == unix.TCP_INFO {
+		b[0] = tcpEstablished
+	}
+	if _, err := c.WriteMem(c.Args[3], b[:n]); err != nil {
+		return unix.EFAULT
+	}
+	binary.NativeEndian.PutUint32(length[:], uint32(n))
+	if _, err := c.WriteMem(c.Args[4], length[:]); err != nil {
+		return unix.EFAULT
+	}
+	return 0
+}
+
+// copiedOptions are the options of all sockets, as integers, that a program may
+// have set on its TCP socket before a unix socket takes the place.
+var copiedOptions = []int{unix.SO_KEEPALIVE, unix.SO_OOBINLINE, unix.SO_RCVLOWAT, unix.SO_PRIORITY, unix.SO_REUSEADDR, unix.SO_REUSEPORT, unix.SO_BUSY_POLL}
+
+// copyOptions gives a unix socket what the program set on its TCP socket.
+func copyOptions(to, from int) {
+	for _, o := range copiedOptions {
+		v, err := unix.GetsockoptInt(from, unix.SOL_SOCKET, o)
+		if was, gerr := unix.GetsockoptInt(to, unix.SOL_SOCKET, o); err == nil && gerr == nil && v != was {
+			unix.SetsockoptInt(to, unix.SOL_SOCKET, o, v)
+		}
+	}
+	for _, o := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
+		if tv, err := unix.GetsockoptTimeval(from, unix.SOL_SOCKET, o); err == nil && tv.Nano() != 0 {
+			unix.SetsockoptTimeval(to, unix.SOL_SOCKET, o, tv)
+		}
+	}
+	if l, err := getLinger(from); err == nil && l.Onoff != 0 {
+		unix.SetsockoptLinger(to, unix.SOL_SOCKET, unix.SO_LINGER, l)
+	}
+	// Sizes that the program did not set are the kernel's, and differ by family.
+	locked, err := unix.GetsockoptInt(from, unix.SOL_SOCKET, unix.SO_BUF_LOCK)
+	if err != nil {
+		return
+	}
+	for bit, o := range map[int]int{unix.SOCK_SNDBUF_LOCK: unix.SO_SNDBUF, unix.SOCK_RCVBUF_LOCK: unix.SO_RCVBUF} {
+		if v, err := unix.GetsockoptInt(from, unix.SOL_SOCKET, o); err == nil && locked&bit != 0 {
+			unix.SetsockoptInt(to, unix.SOL_SOCKET, o, v/2) // the kernel doubles it
+		}
+	}
+}
+
+func getLinger(fd int) (*unix.Linger, error) {
+	var l unix.Linger
+	n := uint32(unsafe.Sizeof(l))
+	_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_LINGER, uintptr(unsafe.Pointer(&l)), uintptr(unsafe.Pointer(&n)), 0)
+	if e != 0 {
+		return nil, e
+	}
+	return &l, nil
+}

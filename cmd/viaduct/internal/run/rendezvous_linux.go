@@ -1,0 +1,192 @@
+//go:build linux && (amd64 || arm64)
+
+package run
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// How supervisors of one host find each other. For each place where its program
+// listens a supervisor has a unix socket in the abstract namespace, which is that
+// of the network namespace, named after the place and the user. Either side
+// serves processes of its own user only: nothing but the kernel's word for that
+// is relied on.
+
+const (
+	// pairTimeout bounds an answer of the other supervisor.
+	pairTimeout = time.Second
+	// knockTimeout bounds the connection to a program's listener for a pair. If
+	// its queue is full, the connecting program waits by plain TCP.
+	knockTimeout   = 100 * time.Millisecond
+	maxPairMessage = 1024
+)
+
+// A pairRequest asks for a connection; with it comes one end of a pair.
+type pairRequest struct {
+	To   netip.AddrPort `json:"to"`
+	From netip.AddrPort `json:"from"` // port 0: any
+}
+
+// A pairAnswer grants it, or says why not.
+type pairAnswer struct {
+	From netip.AddrPort `json:"from,omitzero"`
+	Why  string         `json:"why,omitempty"`
+}
+
+// pairAddr is the rendezvous of a place.
+func pairAddr(at netip.AddrPort) *net.UnixAddr {
+	return &net.UnixAddr{Net: "unixpacket", Name: fmt.Sprintf("@viaduct-run/1/%d/%s", os.Geteuid(), at)}
+}
+
+// sameUser reports whether the other end of a unix socket is a process of this
+// one's user. A user that our namespace does not know is nobody's.
+func sameUser(c *net.UnixConn) bool {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	same := false
+	raw.Control(func(fd uintptr) {
+		cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		same = err == nil && int(cred.Uid) == os.Geteuid() && cred.Uid != overflowUID
+	})
+	return same
+}
+
+// overflowUID is what the kernel shows for users without a number here.
+const overflowUID = 65534
+
+// askForPair has the listening program's supervisor take an end of a pair. The
+// answer is the address that the connecting program shows.
+func askForPair(to, from netip.AddrPort, end int) (netip.AddrPort, error) {
+	any4, any6 := netip.IPv4Unspecified(), netip.IPv6Unspecified()
+	places := []netip.Addr{to.Addr(), any6}
+	if to.Addr().Is4() {
+		places = []netip.Addr{to.Addr(), any4, any6}
+	}
+	for _, a := range places {
+		c, err := net.DialUnix("unixpacket", nil, pairAddr(netip.AddrPortFrom(a, to.Port())))
+		if err != nil {
+			continue
+		}
+		defer c.Close()
+		if !sameUser(c) {
+			return from, errNoPair
+		}
+		c.SetDeadline(time.Now().Add(pairTimeout))
+		b, _ := json.Marshal(pairRequest{To: to, From: from})
+		if _, _, err := c.WriteMsgUnix(b, unix.UnixRights(end), nil); err != nil {
+			return from, err
+		}
+		buf := make([]byte, maxPairMessage)
+		n, err := c.Read(buf)
+		if err != nil {
+			return from, err
+		}
+		var ans pairAnswer
+		if err := json.Unmarshal(buf[:n], &ans); err != nil {
+			return from, err
+		}
+		if ans.Why != "" {
+			return from, errors.New(ans.Why)
+		}
+		return ans.From, nil
+	}
+	return from, errNoPair
+}
+
+// servePairs takes the requests for a place.
+func (s *supervisor) servePairs(svc *service) {
+	for {
+		c, err := svc.meet.AcceptUnix()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			if !sameUser(c) {
+				return
+			}
+			c.SetDeadline(time.Now().Add(pairTimeout))
+			ans := s.givePair(svc, c)
+			b, _ := json.Marshal(ans)
+			c.Write(b)
+		}()
+	}
+}
+
+// givePair brings one end of a pair to the program's listener.
+func (s *supervisor) givePair(svc *service, c *net.UnixConn) pairAnswer {
+	refuse := func(err error) pairAnswer { return pairAnswer{Why: err.Error()} }
+	b, oob := make([]byte, maxPairMessage), make([]byte, unix.CmsgSpace(4))
+	n, oobn, _, _, err := c.ReadMsgUnix(b, oob)
+	if err != nil {
+		return refuse(err)
+	}
+	end, err := oneRight(oob[:oobn])
+	if err != nil {
+		return refuse(err)
+	}
+	unix.CloseOnExec(end)
+	var r pairRequest
+	if err = json.Unmarshal(b[:n], &r); err == nil {
+		err = svc.place.takes(r.To)
+	}
+	if err != nil {
+		unix.Close(end)
+		return refuse(err)
+	}
+	d := &delivery{fd: end, remote: r.From, pair: &pair{shadow: -1}, local: r.To}
+	a := &arrival{kept: d}
+	if err := s.knock(r.To, r.From.Addr(), a, knockTimeout); err != nil {
+		unix.Close(end)
+		if err == unix.ECONNREFUSED {
+			s.checkListener(svc)
+		}
+		return refuse(err)
+	}
+	if r.From.Port() == 0 {
+		r.From = netip.AddrPortFrom(r.From.Addr(), a.from.Port())
+	}
+	return pairAnswer{From: r.From}
+}
+
+// takes reports by its error whether the listener of a place is the one that the
+// kernel would choose for an address.
+func (p place) takes(to netip.AddrPort) error {
+	any := p.addr.Addr().IsUnspecified() && (p.dual || p.addr.Addr().Is4() == to.Addr().Is4())
+	if p.addr.Port() != to.Port() || p.addr.Addr() != to.Addr() && !any {
+		return errors.New("the listener is at another address")
+	}
+	all, err := portListeners(to.Port())
+	if err != nil {
+		return err
+	}
+	for _, l := range all {
+		if l != p.addr.Addr() && (l == to.Addr() || any && l.IsUnspecified() && l.Is4() == to.Addr().Is4()) {
+			return errors.New("another listener is nearer to the address")
+		}
+	}
+	return nil
+}
+
+// oneRight takes the one descriptor of a control message.
+func oneRight(oob []byte) (int, error) {
+	ms, err := unix.ParseSocketControlMessage(oob)
+	if err != nil || len(ms) != 1 {
+		return -1, errors.Join(errors.New("run: no descriptor came"), err)
+	}
+	fds, err := unix.ParseUnixRights(&ms[0])
+	if err != nil || len(fds) != 1 {
+		return -1, errors.Join(errors.New("run: no descriptor came"), err)
+	}
+	return fds[0], nil
+}

@@ -1,0 +1,242 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/sdp"
+)
+
+// buildCFile builds a C program of testdata/run.
+func buildCFile(t *testing.T, name string) string {
+	t.Helper()
+	cc := need(t, "cc", "gcc libc6-dev")
+	out := filepath.Join(t.TempDir(), name)
+	if b, err := exec.Command(cc, "-O1", "-Wall", "-pthread", "-o", out, filepath.Join("testdata", "run", name+".c")).CombinedOutput(); err != nil {
+		t.Fatalf("cc: %v\n%s", err, b)
+	}
+	return out
+}
+
+// listenOn listens on loopback at a port of the system's choice, and closes at
+// the end of the test. An IPv6 listener skips the test where there is none.
+func listenOn(t *testing.T, host string) net.Listener {
+	t.Helper()
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false) // which takes no socket filter
+	l, err := lc.Listen(t.Context(), "tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		if host == "::1" {
+			t.Skip("SKIPPED: this host has no IPv6")
+		}
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+func portOf(a net.Addr) string { _, p, _ := net.SplitHostPort(a.String()); return p }
+
+// serveEcho echoes every connection of a listener.
+func serveEcho(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			io.Copy(c, c)
+		}()
+	}
+}
+
+// echoSDP is an echo server over SDP; its address is returned.
+func echoSDP(t *testing.T, host string) string {
+	t.Helper()
+	l, err := sdp.Listen(net.JoinHostPort(host, "0"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go serveEcho(l)
+	return l.Addr().String()
+}
+
+// slow accepts connections and goes on with them after a delay: to an address,
+// or "" for their end; a negative delay is for ever.
+func slow(t *testing.T, host, to string, delay time.Duration) net.Listener {
+	l := listenOn(t, host)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	t.Cleanup(func() { cancel(); l.Close(); wg.Wait() })
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer c.Close()
+				wait := time.After(delay)
+				if delay < 0 {
+					wait = nil
+				}
+				select {
+				case <-ctx.Done():
+					return
+				case <-wait:
+				}
+				far, err := net.Dial("tcp", to)
+				if to == "" || err != nil {
+					return
+				}
+				defer far.Close()
+				stop := context.AfterFunc(ctx, func() { c.Close(); far.Close() })
+				defer stop()
+				var both sync.WaitGroup
+				both.Go(func() { io.Copy(far, c); far.(*net.TCPConn).CloseWrite() })
+				io.Copy(c, far)
+				c.(*net.TCPConn).CloseWrite()
+				both.Wait()
+			})
+		}
+	})
+	return l
+}
+
+// deaf is a listener that no SYN reaches.
+func deaf(t *testing.T, host string) net.Listener {
+	l := listenOn(t, host)
+	raw, err := l.(*net.TCPListener).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	drop := []unix.SockFilter{{Code: 0x06, K: 0}}
+	raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop[0]})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// compareTables compares two tables line by line.
+func compareTables(t *testing.T, got, want string) {
+	t.Helper()
+	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for i := range max(len(g), len(w)) {
+		var a, b string
+		if i < len(g) {
+			a = g[i]
+		}
+		if i < len(w) {
+			b = w[i]
+		}
+		if a != b {
+			t.Errorf("got  %q\nwant %q, as without viaduct run", a, b)
+		}
+	}
+}
+
+// plain runs a program without viaduct run.
+func plain(t *testing.T, program string, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	b, err := exec.CommandContext(ctx, program, args...).Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", program, err, b)
+	}
+	return string(b)
+}
+
+// Everything that connect, poll, epoll, select and the like say is as it is
+// without viaduct run, however long the dial takes.
+func TestRunConnect(t *testing.T) {
+	program := buildCFile(t, "connect")
+	for _, tc := range []struct {
+		host  string
+		delay time.Duration
+		bound string
+	}{
+		{"127.0.0.1", 0, "100ms"}, {"127.0.0.1", 0, "0"}, {"127.0.0.1", 30 * time.Millisecond, "10ms"}, {"127.0.0.1", 30 * time.Millisecond, "0"},
+		{"127.0.0.1", 400 * time.Millisecond, "10ms"}, {"::1", 30 * time.Millisecond, "10ms"}, {"::1", 0, "100ms"},
+	} {
+		t.Run(fmt.Sprintf("%s/delay=%v/bound=%s", tc.host, tc.delay, tc.bound), func(t *testing.T) {
+			t.Parallel()
+			echo, never := listenOn(t, tc.host), deaf(t, tc.host)
+			go serveEcho(echo)
+			refused := listenOn(t, tc.host)
+			refused.Close()
+			farEcho, farNever := slow(t, tc.host, echoSDP(t, tc.host), tc.delay), slow(t, tc.host, "", -1)
+			farRefused := slow(t, tc.host, "", tc.delay)
+			if tc.delay == 0 {
+				farRefused.Close()
+			}
+			family := "4"
+			if tc.host == "::1" {
+				family = "6"
+			}
+			args := []string{portOf(echo.Addr()), portOf(refused.Addr()), portOf(never.Addr()), family}
+			want := plain(t, program, args...)
+			rule := func(from, to net.Listener) string {
+				return net.JoinHostPort(tc.host, portOf(from.Addr())) + "=:" + portOf(to.Addr())
+			}
+			r, es := runRun(t, []string{"--bound", tc.bound, "--to", rule(echo, farEcho), "--to", rule(refused, farRefused), "--to", rule(never, farNever)},
+				append([]string{program}, args...)...)
+			if r.code != 0 {
+				t.Errorf("exit %d\n%s", r.code, r.stderr)
+			}
+			compareTables(t, r.stdout, want)
+			if n := count(es, "connect", "sdp"); n < 14 {
+				t.Errorf("%d connections were carried", n)
+			}
+		})
+	}
+}
+
+// A program that dies while a dial is under way does not leave a supervisor that
+// waits for it.
+func TestRunDialDies(t *testing.T) {
+	python := need(t, "python3", "python3-minimal")
+	never := slow(t, "127.0.0.1", "", -1)
+	c := command(t.Context(), "run", "--to", never.Addr().String(), "--", python, "-c", `
+import socket, sys
+s = socket.socket()
+s.setblocking(False)
+print(s.connect_ex(("127.0.0.1", int(sys.argv[1]))), flush=True)
+sys.stdin.readline()
+`, portOf(never.Addr()))
+	in, _ := c.StdinPipe()
+	out, _ := c.StdoutPipe()
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 100)
+	n, _ := out.Read(b)
+	if got := strings.TrimSpace(string(b[:n])); got != strconv.Itoa(int(syscall.EINPROGRESS)) {
+		t.Errorf("connect said %q", got)
+	}
+	supervisor := childOf(t, c.Process.Pid)
+	in.Close()
+	if err := c.Wait(); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "end of the supervisor", func() bool { return syscall.Kill(supervisor, 0) != nil })
+}
