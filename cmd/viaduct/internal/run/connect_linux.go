@@ -5,6 +5,7 @@ package run
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync"
@@ -297,7 +298,7 @@ func (s *supervisor) attach(b *borrowed, d *dial) error {
 	near, err := lane.join(b)
 	if err != nil {
 		s.names.remove(b.cookie)
-		return err
+		return fmt.Errorf("connect the socket over loopback: %w", err)
 	}
 	cookie := b.cookie
 	s.relay(near, d.conn, func() { s.names.end(cookie) })

@@ -5,6 +5,7 @@ package run
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"time"
@@ -34,6 +35,7 @@ func (s *supervisor) hold(c *notify.Call, b *borrowed, d *dial) (kept bool) {
 		}
 	}
 	if err != nil {
+		err = fmt.Errorf("hold the socket: %w", err)
 		// Without a hold the call waits here for the dial.
 		s.relays.Go(func() {
 			<-d.done
