@@ -12,7 +12,8 @@ type Mapping struct {
 	// Targets are the addresses to hand out, in turn: more than one balances
 	// load between them [SDP-7.4-24]. A target with an unspecified address
 	// means the address the client asked for, with the target's port.
-	// Only targets of the family asked for are used.
+	// Targets of the family asked for are used, and where there is none,
+	// unspecified ones of the other.
 	Targets []netip.AddrPort
 
 	// PmTime is the lifetime of an answer. NewMapping sets DefaultPmTime;
@@ -105,20 +106,24 @@ func (r *Registry) lookup(ap netip.AddrPort) (*service, bool) {
 	return s, ok
 }
 
-// pick returns the next target for a client that asked for ap.
+// pick returns the next target for a client that asked for ap: one of the family
+// asked for, or else one that stands for every address.
 func (s *service) pick(ap netip.AddrPort) (netip.AddrPort, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	asked := ap.Addr().Unmap()
-	for range s.Targets {
-		t := s.Targets[s.next%len(s.Targets)]
-		s.next++
-		a := t.Addr().Unmap().WithZone("")
-		if a.IsUnspecified() {
-			return netip.AddrPortFrom(asked, t.Port()), true
-		}
-		if a.Is4() == asked.Is4() {
-			return netip.AddrPortFrom(a, t.Port()), true
+	for _, sameFamily := range []bool{true, false} {
+		for range s.Targets {
+			t := s.Targets[s.next%len(s.Targets)]
+			s.next++
+			a := t.Addr().Unmap().WithZone("")
+			switch same := a.Is4() == asked.Is4(); {
+			case same != sameFamily:
+			case a.IsUnspecified():
+				return netip.AddrPortFrom(asked, t.Port()), true
+			case same:
+				return netip.AddrPortFrom(a, t.Port()), true
+			}
 		}
 	}
 	return netip.AddrPort{}, false

@@ -144,3 +144,35 @@ func FuzzParseRegistry(f *testing.F) {
 		}
 	})
 }
+
+// TestPickWildcards: where a service listens at the wildcard of each family by another
+// port, a client is sent to the port of the family that it asked for, each in turn.
+// [SDP-7.4-24]
+func TestPickWildcards(t *testing.T) {
+	v4, v6 := ap("192.0.2.1:80"), ap("[2001:db8::1]:80")
+	for _, c := range []struct {
+		name    string
+		targets []string
+		asked   netip.AddrPort
+		want    []string
+	}{
+		{"both, IPv4 asked", []string{"0.0.0.0:4", "[::]:6"}, v4, []string{"192.0.2.1:4", "192.0.2.1:4"}},
+		{"both, IPv6 asked", []string{"0.0.0.0:4", "[::]:6"}, v6, []string{"[2001:db8::1]:6", "[2001:db8::1]:6"}},
+		{"one of IPv4", []string{"0.0.0.0:4"}, v6, []string{"[2001:db8::1]:4"}},
+		{"one of IPv6", []string{"[::]:6"}, v4, []string{"192.0.2.1:6"}},
+		{"exact before the wildcard of the other family", []string{"[::]:6", "192.0.2.7:4"}, v4, []string{"192.0.2.7:4", "192.0.2.7:4"}},
+		{"in turn", []string{"0.0.0.0:4", "[::]:6", "192.0.2.7:5"}, v4, []string{"192.0.2.1:4", "192.0.2.7:5", "192.0.2.1:4"}},
+		{"another family only", []string{"[2001:db8::2]:6"}, v4, []string{""}},
+	} {
+		var s service
+		for _, a := range c.targets {
+			s.Targets = append(s.Targets, ap(a))
+		}
+		for i, want := range c.want {
+			got, ok := s.pick(c.asked)
+			if ok != (want != "") || ok && got.String() != want {
+				t.Errorf("%s, request %d: %v, %t; want %q", c.name, i+1, got, ok, want)
+			}
+		}
+	}
+}
