@@ -242,12 +242,19 @@ func citedPackages(reg *register.Register) []string {
 	var out []string
 	for _, c := range reg.Cites {
 		dir, _, ok := cutLast(c.File)
-		if ok && !c.Test && !c.Fake && !slices.Contains(out, dir) && !strings.HasPrefix(dir, "cmd/") && !strings.HasPrefix(dir, "bench") && !strings.HasPrefix(dir, "capi") && !strings.HasPrefix(dir, "examples") {
+		if ok && !c.Test && !c.Fake && !slices.Contains(out, dir) && !isRoot(dir) {
 			out = append(out, dir)
 		}
 	}
 	slices.Sort(out)
 	return out
+}
+
+// isRoot reports whether a package is one of the programs around the library,
+// which nothing imports.
+func isRoot(pkg string) bool {
+	first, _, _ := strings.Cut(pkg, "/")
+	return slices.Contains([]string{"cmd", "capi", "interop", "bench", "examples"}, first)
 }
 
 func cutLast(p string) (dir, base string, ok bool) {

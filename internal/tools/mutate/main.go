@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +28,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		most    = flags.Int("n", 0, "take at most so many mutants of a package, at random")
 		seed    = flags.Uint64("seed", 0, "the seed of a sample")
 		write   = flags.Bool("write", false, "renew the figures of these packages in "+page)
+		only    = flags.String("only", "", "a regular expression: only the mutants whose line of -list matches")
 		list    = flags.Bool("list", false, "list the mutants and run nothing")
 		verbose = flags.Bool("v", false, "print every mutant and what killed it")
 		workers = flags.Int("j", 2, "test programs run at a time")
@@ -41,6 +43,15 @@ func run(args []string, stdout, stderr io.Writer) int {
 	fail := func(err error) int {
 		fmt.Fprintln(stderr, "mutate:", err)
 		return 1
+	}
+	if *write && *only != "" {
+		fmt.Fprintln(stderr, "mutate: -write renews whole packages, not what -only selects")
+		return 2
+	}
+	selected, err := regexp.Compile(*only)
+	if err != nil {
+		fmt.Fprintln(stderr, "mutate: -only:", err)
+		return 2
 	}
 	root, err := register.ModuleRoot()
 	if err != nil {
@@ -67,7 +78,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if *sample > 0 {
 		fmt.Fprintf(stdout, "sample of seed %d\n", *seed)
 		if *pkgs == "" { // a package that the page has no figures for yet has nothing to be compared with
-			measured := readRates(filepath.Join(root, page))
+			measured := readKnown(filepath.Join(root, page))
 			wanted = slices.DeleteFunc(wanted, func(p string) bool { _, ok := measured[p]; return !ok })
 			if len(wanted) == 0 {
 				return fail(fmt.Errorf("%s has no figures of any package", page))
@@ -90,10 +101,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 			return fail(err)
 		}
 		r.brief = *sample > 0
-		mutants := slices.Clone(r.mutants[1:])
+		mutants := slices.DeleteFunc(slices.Clone(r.mutants[1:]), func(m *mutant) bool { return !selected.MatchString(m.listing()) })
 		if *list {
 			for _, m := range mutants {
-				fmt.Fprintf(stdout, "%s:%d: %s\n", m.file, m.line, m.key())
+				fmt.Fprintln(stdout, m.listing())
 			}
 			continue
 		}
@@ -129,7 +140,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 	}
 	if *sample > 0 {
-		return judgeSample(stdout, all, readRates(filepath.Join(root, page)))
+		return judgeSample(stdout, all, readKnown(filepath.Join(root, page)))
 	}
 	return verdict(stdout, all)
 }
@@ -145,8 +156,8 @@ func prepare(root, dir string, reg *register.Register, pkg string, workers int, 
 		return nil, err
 	}
 	return &runner{
-		build: b, index: &testIndex{root: root, dirs: make(map[string]*testDir)}, workers: workers,
-		tests: make(map[test]*recorded), lists: make(map[string][]test),
+		build: b, index: &testIndex{root: root, dirs: make(map[string]*testDir)}, workers: workers, patience: 5 * time.Second,
+		tests: make(map[test]*recorded), lists: make(map[string][]test), rapid: make(map[string]bool),
 	}, nil
 }
 

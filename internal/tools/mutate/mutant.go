@@ -34,6 +34,11 @@ func (m *mutant) key() string {
 	return k
 }
 
+// listing is the line that shows a mutant: its place, key and rows.
+func (m *mutant) listing() string {
+	return fmt.Sprintf("%s:%d: %s [%s]", m.file, m.line, m.key(), rowNames(m))
+}
+
 // A mutator rewrites one file so that every mutant of it is there behind its
 // switch. Nothing is inserted that holds a line end, so lines stay what they
 // were.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -188,39 +189,194 @@ func TestModule(t *testing.T) {
 			t.Errorf("the page lacks %q, or has it twice:\n%s", want, text)
 		}
 	}
-	if k := readRates(file); len(k) != 1 || math.Abs(k["p"].cited-0.571)+math.Abs(k["p"].suite-0.786) > 1e-9 {
-		t.Errorf("rates of the page: %v", k)
+	p := readKnown(file)["p"]
+	if math.Abs(p.cited-0.571) > 1e-9 || p.run != 14 || !p.all || len(p.missed) != 6 || !p.missed["p/p.go free: without: x++"] || !p.missed["p/p.go free: never: a && b"] {
+		t.Errorf("the page is read as %+v", p)
 	}
 }
 
-// TestSample: a sample fails if it is worse than the page by more than chance.
+// TestSample: a sample fails if the cited tests miss more than the page says,
+// and chance does not explain it.
 func TestSample(t *testing.T) {
+	missed := make(map[string]bool)
+	for i := range 20 {
+		missed[fmt.Sprintf("p/p.go F: never: m%d", i)] = true
+	}
 	for _, tc := range []struct {
-		cited, suite, n int
-		known           rate
-		want            int
+		name   string
+		n, old int // mutants in the sample that are missed, those of them that the page lists
+		page   map[string]known
+		want   int
 	}{
-		{cited: 50, suite: 50, n: 50, known: rate{0.9, 0.95}, want: 0},
-		{cited: 40, suite: 45, n: 50, known: rate{0.9, 0.95}, want: 0},
-		{cited: 30, suite: 45, n: 50, known: rate{0.9, 0.95}, want: 1},
-		{cited: 40, suite: 40, n: 50, known: rate{0.9, 0.95}, want: 1},
-		{cited: 48, suite: 48, n: 50, want: 0},
-		{cited: 44, suite: 44, n: 50, want: 1},
-		{n: 0, want: 0},
+		{name: "none missed", n: 0, page: map[string]known{"p": {cited: 0.9, run: 300, all: true}}},
+		{name: "all known, listed ones", n: 20, old: 20, page: map[string]known{"p": {cited: 0.9, run: 300, all: true, missed: missed}}},
+		{name: "all known, some changed", n: 23, old: 20, page: map[string]known{"p": {cited: 0.9, run: 300, all: true, missed: missed}}},
+		{name: "all known, many others", n: 26, old: 20, page: map[string]known{"p": {cited: 0.9, run: 300, all: true, missed: missed}}, want: 1},
+		{name: "by rate, as expected", n: 8, page: map[string]known{"p": {cited: 0.9, run: 250}}},
+		{name: "by rate, too many", n: 14, page: map[string]known{"p": {cited: 0.9, run: 250}}, want: 1},
+		{name: "by rate, found with few", n: 14, page: map[string]known{"p": {cited: 0.9, run: 30}}},
+		{name: "no figures, as wanted", n: 5},
+		{name: "no figures, worse", n: 14, want: 1},
 	} {
-		f := figures{pkg: "p", of: 100}
-		for i := range tc.n {
-			f.results = append(f.results, result{mutant: &mutant{}, cited: i < tc.cited, suite: i < tc.suite})
+		f := figures{pkg: "p", of: 300}
+		for i := range 50 {
+			m := &mutant{file: "p/p.go", fn: "F", op: "never", text: fmt.Sprintf("m%d", i)}
+			if i >= tc.old {
+				m.text += " new"
+			}
+			f.results = append(f.results, result{mutant: m, cited: i >= tc.n, suite: i%2 == 0 || i >= tc.n})
 		}
 		f.count(nil)
-		known := map[string]rate{}
-		if tc.known != (rate{}) {
-			known["p"] = tc.known
-		}
 		var out bytes.Buffer
-		if got := judgeSample(&out, []figures{f}, known); got != tc.want {
-			t.Errorf("%+v: status %d: %s", tc, got, out.String())
+		if got := judgeSample(&out, []figures{f}, tc.page); got != tc.want {
+			t.Errorf("%s: status %d: %s", tc.name, got, out.String())
 		}
+	}
+	if judgeSample(io.Discard, []figures{{pkg: "p"}}, nil) != 0 {
+		t.Error("a sample of nothing fails")
+	}
+}
+
+// TestLate: a mutant that hangs is killed, with the processes that its test has
+// started; a test that is late once, as on a loaded machine, is tried again; and
+// rapid leaves no file in the tree.
+func TestLate(t *testing.T) {
+	root := module(t, map[string]string{
+		"p/p.go": `package p
+
+// Count counts. [MPA-1-1]
+func Count(n int) (c int) {
+	for n > 0 {
+		n--
+		c++
+	}
+	return c
+}
+
+func Late(b bool) bool {
+	if b { // [MPA-1-2]
+		return true
+	}
+	return true
+}
+`,
+		"p/p_test.go": `package p
+
+import (
+	"flag"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+)
+
+var noFailFile = flag.Bool("rapid.nofailfile", false, "as rapid has it")
+
+// [MPA-1-1]
+func TestCount(t *testing.T) {
+	c := exec.Command("sleep", "1000")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	os.WriteFile("pid", []byte(strconv.Itoa(c.Process.Pid)), 0o600)
+	if Count(3) != 3 {
+		t.Error("not 3")
+	}
+	c.Process.Kill()
+	c.Wait()
+	if !*noFailFile {
+		t.Error("a file might be left")
+	}
+}
+
+// [MPA-1-2]
+func TestLate(t *testing.T) {
+	if Late(true); os.Getenv("MUTANT") == "" {
+		return
+	}
+	if _, err := os.Stat("late"); err != nil {
+		os.WriteFile("late", nil, 0o600)
+		time.Sleep(time.Minute)
+	}
+}
+`,
+	})
+	reg, _, err := register.Load(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := prepare(root, t.TempDir(), reg, "p", 1, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.patience = 500 * time.Millisecond
+	try := func(key string) result {
+		i := slices.IndexFunc(r.mutants[1:], func(m *mutant) bool { return m.key() == key })
+		if i < 0 {
+			t.Fatalf("no mutant %s", key)
+		}
+		return r.try(r.mutants[1+i])
+	}
+	if res := try("p/p.go Count: without: n--"); !res.cited {
+		t.Error("a mutant that hangs survives")
+	}
+	b, err := os.ReadFile(filepath.Join(root, "p/pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(string(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); runs(pid) && time.Now().Before(end); { // it may still be dying
+		time.Sleep(10 * time.Millisecond)
+	}
+	if runs(pid) {
+		t.Errorf("process %d of a test that was stopped still runs", pid)
+	}
+	if res := try("p/p.go Late: never: b"); res.suite {
+		t.Errorf("one late test killed a mutant that changes nothing: %s", res.by)
+	}
+	if _, err := os.Stat(filepath.Join(root, "p/late")); err != nil {
+		t.Error("the test was not late")
+	}
+}
+
+// runs reports whether a process runs. One that has ended and that its parent,
+// gone as well, has not waited for does not.
+func runs(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(b), ") ")
+	return err == nil && !strings.HasPrefix(rest, "Z")
+}
+
+// TestSuites: the tests of a command do not count for a library package, but
+// for those that cite the row.
+func TestSuites(t *testing.T) {
+	cmdTests := "package main\n\nimport (\n\t\"m/p\"\n\t\"testing\"\n)\n\n" +
+		"// [MPA-1-1]\nfunc TestCited(t *testing.T) { p.F(1) }\n\nfunc TestOther(t *testing.T) {\n\tif p.F(4) != 3 {\n\t\tt.Fatal()\n\t}\n}\n"
+	root := module(t, map[string]string{
+		"p/p.go":          "package p\n\n// F does. [MPA-1-1]\nfunc F(n int) int {\n\tif n > 3 {\n\t\tn = 3\n\t}\n\treturn n\n}\n",
+		"p/p_test.go":     "package p\n",
+		"cmd/c/c.go":      "package main\n\nfunc main() {}\n",
+		"cmd/c/c_test.go": cmdTests,
+		"q/q_test.go":     strings.Replace(cmdTests, "package main", "package q", 1),
+		"q/q.go":          "package q\n",
+	})
+	reg, _, err := register.Load(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := prepare(root, t.TempDir(), reg, "p", 1, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.suites(r.mutants[1]); !slices.Equal(got, []string{"p", "q"}) {
+		t.Errorf("suites asked: %v", got)
+	}
+	if got := r.citedTests(r.mutants[1]); len(got) != 2 {
+		t.Errorf("cited tests: %v", got)
 	}
 }
 

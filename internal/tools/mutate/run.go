@@ -21,11 +21,14 @@ type runner struct {
 	*build
 	index   *testIndex
 	workers int
-	brief   bool // only the tests of the package itself, and those that are cited
+	// patience is what tests get beyond four times what they took without a mutant.
+	patience time.Duration
+	brief    bool // only the tests of the package itself, and those that are cited
 
 	mu    sync.Mutex
 	tests map[test]*recorded
 	lists map[string][]test // by package
+	rapid map[string]bool   // by package: its tests know the flags of rapid
 }
 
 // A recorded test has run once without a mutant.
@@ -77,13 +80,14 @@ func (r *runner) record(t test) *recorded {
 			return
 		}
 		reach := filepath.Join(r.dir, path(t.pkg)+"__"+t.name+".reach")
-		begin := time.Now()
 		for range 2 { // a test that fails once may be one that fails at times
-			if _, rec.ok = r.run(t.pkg, []test{t}, 5*time.Minute, "MUTANT_REACH="+reach); rec.ok {
+			begin := time.Now()
+			_, rec.ok = r.run(t.pkg, []test{t}, 5*time.Minute, "MUTANT_REACH="+reach)
+			rec.took = time.Since(begin)
+			if rec.ok {
 				break
 			}
 		}
-		rec.took = time.Since(begin)
 		rec.reach = make(map[int]bool)
 		if f, err := os.Open(reach); err == nil {
 			for sc := bufio.NewScanner(f); sc.Scan(); {
@@ -116,7 +120,7 @@ func (r *runner) recordAll(pkg string, until time.Time) (broken []test, err erro
 			if err != nil {
 				return nil, err
 			}
-			if !r.brief {
+			if slices.Contains(r.suites(m), t.pkg) {
 				more = all
 			}
 			for _, t := range more {
@@ -143,14 +147,16 @@ func (r *runner) recordAll(pkg string, until time.Time) (broken []test, err erro
 }
 
 // suites are the packages whose tests are asked to kill a mutant: its own, and
-// but for a sample, which has no time for them, those that cite its rows.
+// but for a sample, which has no time for them, the library packages that cite
+// its rows. What the commands and the programs around the library test is not
+// counted for it, but for the tests that cite the row.
 func (r *runner) suites(m *mutant) []string {
 	out := []string{m.pkg}
 	if r.brief {
 		return out
 	}
 	for _, t := range r.citedTests(m) {
-		if !slices.Contains(out, t.pkg) {
+		if !slices.Contains(out, t.pkg) && !isRoot(t.pkg) {
 			out = append(out, t.pkg)
 		}
 	}
@@ -223,7 +229,7 @@ func (r *runner) kill(m *mutant, ts []test) (by string, killed bool) {
 				sum += r.record(ts[n]).took
 				n++
 			}
-			if by, ok := r.run(pkg, ts[:n], 15*time.Second+4*sum, "MUTANT="+strconv.Itoa(m.id)); !ok {
+			if by, ok := r.fails(m, pkg, ts[:n], sum); ok {
 				return pkg + " " + by, true
 			}
 			ts = ts[n:]
@@ -232,23 +238,58 @@ func (r *runner) kill(m *mutant, ts []test) (by string, killed bool) {
 	return "", false
 }
 
+// fails reports whether tests that take some time without a mutant fail with
+// it. A failure that comes late may be due to the load of the machine: it counts
+// if the tests fail again with twice the time, and pass in good time without the
+// mutant after that; else with four times the time.
+func (r *runner) fails(m *mutant, pkg string, ts []test, took time.Duration) (by string, failed bool) {
+	limit, inTime := r.patience+4*took, 2*took+r.patience/5
+	for try := 0; ; try++ {
+		begin := time.Now()
+		by, ok := r.run(pkg, ts, limit<<try, "MUTANT="+strconv.Itoa(m.id))
+		if ok {
+			return "", false
+		}
+		if try == 2 || time.Since(begin) <= inTime {
+			return by, true
+		}
+		if try == 1 {
+			begin = time.Now()
+			if _, ok := r.run(pkg, ts, limit, "MUTANT=0"); ok && time.Since(begin) <= inTime {
+				return by, true
+			}
+		}
+	}
+}
+
 // run runs tests of one package and reports whether they pass; if not, by is
-// what failed.
+// what failed. It leaves no process of theirs and no file behind.
 func (r *runner) run(pkg string, ts []test, limit time.Duration, env string) (by string, ok bool) {
 	names := make([]string, len(ts))
 	for i, t := range ts {
 		names[i] = t.name
 	}
+	tmp, err := os.MkdirTemp(r.dir, "")
+	if err != nil {
+		return err.Error(), false
+	}
+	defer os.RemoveAll(tmp)
 	ctx, cancel := context.WithTimeout(context.Background(), limit+5*time.Second)
 	defer cancel()
-	prog := filepath.Join(r.dir, path(pkg)+".test")
-	cmd := exec.CommandContext(ctx, prog, "-test.run=^("+strings.Join(names, "|")+")$", "-test.failfast", "-test.timeout="+limit.String())
+	cmd := exec.CommandContext(ctx, filepath.Join(r.dir, path(pkg)+".test"),
+		"-test.run=^("+strings.Join(names, "|")+")$", "-test.failfast", "-test.timeout="+limit.String())
+	if r.noFailFile(pkg) {
+		cmd.Args = append(cmd.Args, "-rapid.nofailfile")
+	}
 	cmd.Dir = filepath.Join(r.root, pkg)
-	cmd.Env = append(os.Environ(), env, "GOMAXPROCS=2")
+	cmd.Env = append(os.Environ(), env, "GOMAXPROCS=2", "TMPDIR="+tmp)
 	cmd.WaitDelay = time.Second
+	ownGroup(cmd)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if cmd.Run() == nil {
+	err = cmd.Run()
+	killGroup(cmd)
+	if err == nil {
 		return "", true
 	}
 	by = "panic or end of time"
@@ -259,6 +300,20 @@ func (r *runner) run(pkg string, ts []test, limit time.Duration, env string) (by
 		}
 	}
 	return by, false
+}
+
+// noFailFile reports whether the tests of a package know the flag that keeps
+// rapid from writing the input of a failure into the tree.
+func (r *runner) noFailFile(pkg string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	knows, ok := r.rapid[pkg]
+	if !ok {
+		usage, _ := exec.Command(filepath.Join(r.dir, path(pkg)+".test"), "-help").CombinedOutput()
+		knows = bytes.Contains(usage, []byte("-rapid.nofailfile"))
+		r.rapid[pkg] = knows
+	}
+	return knows
 }
 
 func past(t time.Time) bool { return !t.IsZero() && time.Now().After(t) }
