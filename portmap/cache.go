@@ -28,10 +28,7 @@ type cache struct {
 
 // get returns a live entry and flushes a dead one. [SDP-7.3.1.4-2] [SDP-7.3.1.4-3]
 func (c *cache) get(now time.Time, k cacheKey) (cacheEntry, bool) {
-	e, ok := c.m[k]
-	if !ok {
-		return cacheEntry{}, false
-	}
+	e := c.m[k] // the zero entry has expired
 	if !now.Before(e.end) {
 		delete(c.m, k)
 		return cacheEntry{}, false
@@ -41,16 +38,16 @@ func (c *cache) get(now time.Time, k cacheKey) (cacheEntry, bool) {
 }
 
 // put remembers e for its time. A lifetime of zero is for one connection only
-// and is not kept. [SDP-7.3.1.4-1] [SDP-7.3.1.4-4]
+// and is not kept.
 func (c *cache) put(now time.Time, k cacheKey, e cacheEntry) {
-	if !now.Before(e.end) {
+	if !now.Before(e.end) { // [SDP-7.3.1.4-1] [SDP-7.3.1.4-4]
 		delete(c.m, k)
 		return
 	}
 	if _, ok := c.m[k]; !ok && len(c.m) >= c.max {
 		c.shrink(now)
 	}
-	c.m[k] = e
+	c.m[k] = e // [SDP-7.3.1.4-1]
 }
 
 func (c *cache) shrink(now time.Time) {

@@ -78,7 +78,7 @@ func NewClient(cfg ClientConfig) *Client {
 // Resolve finds the SDP Address of a service. The error is ErrDenied or
 // ErrNoAnswer when the conventional address should be used, the context's when
 // it ended first, or that of a socket. An answer with PmTime Once should be
-// connected to at once [SDP-7.3.1.4-5].
+// connected to at once.
 func (c *Client) Resolve(ctx context.Context, q Query) (Mapped, error) {
 	q.Service = netip.AddrPortFrom(q.Service.Addr().Unmap(), q.Service.Port())
 	server := c.cfg.Server
@@ -177,7 +177,7 @@ func (c *Client) Forget(service netip.AddrPort) {
 	c.cache.forget(netip.AddrPortFrom(service.Addr().Unmap(), service.Port()))
 }
 
-// run drives a transaction over a connected socket. [SDP-7.4-3] [SDP-7.4-26]
+// run drives a transaction over a connected socket.
 func run(ctx context.Context, conn net.Conn, t *Transaction) (Mapped, error) {
 	stop := context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -185,15 +185,15 @@ func run(ctx context.Context, conn net.Conn, t *Transaction) (Mapped, error) {
 	buf := make([]byte, MessageLen+1) // the rest of a longer datagram counts for nothing [D-61]
 	for {
 		if out != nil {
-			if _, err := conn.Write(out); err != nil && !nobodyListens(err) {
+			if _, err := conn.Write(out); err != nil && !nobodyListens(err) { // [SDP-7.4-3] [SDP-7.4-26]
 				return Mapped{}, fmt.Errorf("portmap: %w", err)
-			} else if err != nil {
+			} else if err != nil { // [D-63]
 				t.Unreachable(time.Now())
 			}
 			out = nil
 		}
 		m, done, err := t.Done()
-		if done {
+		if done { // without delay [SDP-7.3.1.4-5]
 			return m, err
 		}
 		at, _ := t.Deadline()
@@ -208,7 +208,7 @@ func run(ctx context.Context, conn net.Conn, t *Transaction) (Mapped, error) {
 		case isTimeout(err):
 			out = t.Timeout(now)
 		case nobodyListens(err):
-			t.Unreachable(now)
+			t.Unreachable(now) // [D-63]
 		default:
 			return Mapped{}, fmt.Errorf("portmap: %w", err)
 		}

@@ -117,7 +117,6 @@ func NewMachine(cfg MachineConfig) *Machine {
 
 // Handle takes one datagram that came from an address and appends the answer,
 // if there is one, to reply. The answer goes back the way the datagram came.
-// [SDP-7.4-15] [SDP-7.4-34]
 func (m *Machine) Handle(now time.Time, from netip.Addr, b, reply []byte) []byte {
 	m.Expire(now)
 	m.stats.Received++
@@ -217,8 +216,8 @@ func (m *Machine) open(svc *service, from netip.Addr, msg Message) (netip.AddrPo
 // if asked is an IPv6 address, since an answer has the IPV of its request.
 // [SDP-7.4-17]
 func inFormOf(asked, target netip.AddrPort) netip.AddrPort {
-	if a := target.Addr(); a.Is4() && !asked.Addr().Is4() {
-		return netip.AddrPortFrom(netip.AddrFrom16(a.As16()), target.Port())
+	if !asked.Addr().Is4() {
+		return netip.AddrPortFrom(netip.AddrFrom16(target.Addr().As16()), target.Port())
 	}
 	return target
 }
@@ -238,8 +237,8 @@ func (s *service) serves(target, ap netip.AddrPort) bool {
 }
 
 func (m *Machine) handleAck(msg Message) {
-	// A PMAck repeats the PMAccept, so its Ap is what we granted; the request
-	// is found by handle and client. [SDP-7.4-30]
+	// A PMAck repeats the PMAccept, so its Ap is what was granted; the request
+	// is found by handle and client. [SDP-7.5.2-6]
 	if r := m.byHandle[assoc{msg.AssocHandle, msg.Cp}]; r != nil && r.target == msg.Ap {
 		m.stats.Acks++
 		m.drop(r, true)

@@ -84,7 +84,7 @@ func TestSDP_7_4_deny(t *testing.T) {
 	m := testMachine(nil)
 	for _, s := range []string{"10.0.0.1:81", "10.0.0.3:80", "[fd00::1]:80"} {
 		q := req(5, s)
-		q.PmTime = 77
+		q.PmTime = 77 // ignored [SDP-7.4-8]
 		got, ok := ask(t, m, t0, q)
 		// [SDP-7.4-33] [SDP-7.4-35] [SDP-7.4-36] [SDP-7.4-37] [SDP-7.4-38] [SDP-7.3.1.10-1] [D-60]
 		want := Message{Deny, 0, 5, q.Cp, q.Ap}
@@ -114,6 +114,11 @@ func TestSilence(t *testing.T) {
 		if r := m.Handle(now, from, b, nil); len(r) != 0 { // [D-61]
 			t.Errorf("%x was answered with %x", b, r)
 		}
+	}
+	// Two are short, 4*64-1*64 have another version, 4*14 another IPV; the rest
+	// are the three other messages of both families.
+	if s := m.Stats(); s.Malformed != 2+192+56 || s.Unmatched != 6 || s.Received != 256 {
+		t.Errorf("%+v", s)
 	}
 	if got := m.Handle(now, from, append(good, make([]byte, 16)...), nil); len(got) != MessageLen {
 		t.Errorf("the 64-byte form of iwpmd got %d bytes", len(got)) // [D-61]
@@ -221,6 +226,43 @@ func TestSDP_7_5_2_replace(t *testing.T) {
 	if s := m.Stats(); s.Unmatched != 2 {
 		t.Errorf("second PMAck: %+v", s)
 	}
+
+	// A PMAck for another address than the one granted matches nothing.
+	granted, _ := ask(t, m, t0, req(3, "10.0.0.1:80"))
+	wrong := granted
+	wrong.Type, wrong.Ap = Ack, ap("10.0.0.1:8081")
+	ask(t, m, t0, wrong)
+	if s := m.Stats(); s.Pending != 1 || s.Unmatched != 3 || s.Acks != 1 {
+		t.Errorf("PMAck for another address: %+v", s)
+	}
+	// The same handle again is no replacement, even if the service has moved.
+	m.cfg.Registry.Set(ap("10.0.0.1:80"), NewMapping(ap("10.0.0.1:8082")))
+	ask(t, m, t0, req(3, "10.0.0.1:80"))
+	if s := m.Stats(); s.Pending != 1 || s.Replaced != 1 {
+		t.Errorf("the same handle after a move: %+v", s)
+	}
+}
+
+// TestConnected: only a connection from the client, address and port, to the
+// address granted, port too, ends the wait for the PMAck. [SDP-7.5.2-1]
+func TestConnected(t *testing.T) {
+	m := testMachine(nil)
+	ask(t, m, t0, req(1, "10.0.0.1:80"))
+	for _, c := range []struct {
+		cp, ap  string
+		pending uint64
+	}{
+		{"10.0.0.2:40001", "10.0.0.1:8080", 1},
+		{"10.0.0.3:40000", "10.0.0.1:8080", 1},
+		{"10.0.0.2:40000", "10.0.0.1:8081", 1},
+		{"10.0.0.2:40000", "10.0.0.7:8080", 1},
+		{"[::ffff:10.0.0.2]:40000", "[::ffff:10.0.0.1]:8080", 0}, // as a socket of both families shows it
+	} {
+		m.Connected(ap(c.cp), ap(c.ap))
+		if s := m.Stats(); s.Pending != c.pending {
+			t.Errorf("connection from %s to %s: %d pending, want %d", c.cp, c.ap, s.Pending, c.pending)
+		}
+	}
 }
 
 // ports makes a port per request and keeps count.
@@ -251,7 +293,7 @@ func TestSDP_7_4_dynamicPort(t *testing.T) {
 	m := testMachine(func(c *MachineConfig) { c.Registry.Set(ap("10.0.0.1:99"), Mapping{Open: p.Open}) })
 	q := req(1, "10.0.0.1:99")
 	a, _ := ask(t, m, t0, q)
-	if b, _ := ask(t, m, t0, q); b != a || p.open != 1 { // [SDP-7.5-3]
+	if b, _ := ask(t, m, t0, q); b != a || p.open != 1 { // [SDP-7.5-3] [SDP-7.5.2-5]
 		t.Errorf("duplicate got %+v, %d ports open", b, p.open)
 	}
 	t.Run("SDP-7.5.2-8", func(t *testing.T) { // another handle: the older port is closed, a new one opened [D-67]

@@ -79,7 +79,7 @@ type Message struct {
 // and of one family, or Append panics: no message that Parse returned does that.
 // An IPv4 address mapped into IPv6 is an IPv6 address here, so that an answer
 // repeats the IPV and the addresses of its request whatever they are. Zones are
-// left out. [SDP-7.4-17] [SDP-7.4-22]
+// left out.
 func (m Message) Append(b []byte) []byte {
 	cp, ap := m.Cp.Addr(), m.Ap.Addr()
 	if !cp.IsValid() || !ap.IsValid() || cp.Is4() != ap.Is4() {
@@ -87,14 +87,14 @@ func (m Message) Append(b []byte) []byte {
 	}
 	ipv := byte(6)
 	if cp.Is4() {
-		ipv = 4 // [SDP-7.3.1.3-1]
+		ipv = 4 // [SDP-7.3.1.3-1] [SDP-7.4-17]
 	}
 	// Version 0 in the top two bits [SDP-7.3.1.1-1], reserved bits zero [SDP-7.3.1.5-1].
 	b = append(b, byte(m.Type&3)<<4|ipv, byte(m.PmTime), 0, 0)
 	b = binary.BigEndian.AppendUint16(b, m.Ap.Port())
 	b = binary.BigEndian.AppendUint16(b, m.Cp.Port())
 	b = binary.BigEndian.AppendUint64(b, m.AssocHandle)
-	b = appendAddr(b, cp)
+	b = appendAddr(b, cp) // [SDP-7.4-22]
 	return appendAddr(b, ap)
 }
 
@@ -128,8 +128,8 @@ func Parse(b []byte) (Message, error) {
 		Type:        Type(b[0] >> 4 & 3),
 		PmTime:      PmTime(b[1]),
 		AssocHandle: binary.BigEndian.Uint64(b[8:]),
-		Cp:          netip.AddrPortFrom(parseAddr(b[16:32], ipv), binary.BigEndian.Uint16(b[6:])),
-		Ap:          netip.AddrPortFrom(parseAddr(b[32:48], ipv), binary.BigEndian.Uint16(b[4:])),
+		Cp:          netip.AddrPortFrom(parseAddr(b[16:], ipv), binary.BigEndian.Uint16(b[6:])),
+		Ap:          netip.AddrPortFrom(parseAddr(b[32:], ipv), binary.BigEndian.Uint16(b[4:])),
 	}, nil
 }
 

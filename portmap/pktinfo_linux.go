@@ -13,7 +13,7 @@ const oobLen = 128
 
 // wantDestination asks the kernel to say where each datagram was sent, so that
 // the answer can come from there: on a socket bound to every address the
-// routing table might choose another one. [SDP-7.4-15]
+// routing table might choose another one.
 func wantDestination(c *net.UDPConn, bound net.IP) error {
 	rc, err := c.SyscallConn()
 	if err != nil {
@@ -26,16 +26,11 @@ func wantDestination(c *net.UDPConn, bound net.IP) error {
 			serr = err
 			return
 		}
-		if _, is6 := sa.(*unix.SockaddrInet6); is6 {
-			serr = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
-			if serr != nil {
-				return
-			}
-			// Datagrams of mapped IPv4 carry the older form as well.
-			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
-			return
+		level, option := unix.IPPROTO_IP, unix.IP_PKTINFO
+		if _, is6 := sa.(*unix.SockaddrInet6); is6 { // tells the destination of mapped IPv4 as well
+			level, option = unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO // [SDP-7.4-15]
 		}
-		serr = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
+		serr = unix.SetsockoptInt(int(fd), level, option, 1) // [SDP-7.4-15]
 	})
 	if err != nil {
 		return err
@@ -44,6 +39,7 @@ func wantDestination(c *net.UDPConn, bound net.IP) error {
 }
 
 // replyFrom turns the control message of a datagram into that of its answer.
+// [SDP-7.4-15] [SDP-7.4-34]
 func replyFrom(oob []byte) []byte {
 	msgs, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {

@@ -37,14 +37,14 @@ type Server struct {
 // Listen opens the UDP address addr (host:port; ":3935" is every address of
 // both families) for this process alone. An address already in use is said so
 // with what to do about it: on Linux iWARP hosts the daemon iwpmd holds this
-// port. [D-70] [SDP-16-1]
+// port.
 func Listen(addr string, cfg ServerConfig) (*Server, error) {
 	ua, err := net.ResolveUDPAddr("udp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("portmap: %w", err)
 	}
 	conn, err := net.ListenUDP("udp", ua)
-	if errors.Is(err, syscall.EADDRINUSE) {
+	if errors.Is(err, syscall.EADDRINUSE) { // [D-70]
 		return nil, fmt.Errorf("portmap: %w (another mapper, perhaps iwpmd, has this port: choose another one)", err)
 	}
 	if err != nil {
@@ -122,7 +122,9 @@ func (s *Server) Serve() error {
 		if s.tap != nil {
 			s.tap(true, s.at(oob[:on]), from, reply)
 		}
-		if _, _, err := s.conn.WriteMsgUDPAddrPort(reply, replyFrom(oob[:on]), from); err != nil && !errors.Is(err, net.ErrClosed) {
+		// [SDP-7.4-15] [SDP-7.4-34]
+		_, _, err = s.conn.WriteMsgUDPAddrPort(reply, replyFrom(oob[:on]), from)
+		if err != nil && !errors.Is(err, net.ErrClosed) {
 			s.log.Debug("answer not sent", "to", from, "err", err)
 		}
 	}

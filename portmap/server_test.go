@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,7 +22,10 @@ func startServer(t *testing.T, addr string, cfg ServerConfig) *Server {
 	t.Helper()
 	s, err := Listen(addr, cfg)
 	if err != nil {
-		t.Skipf("SKIPPED: cannot listen on %s: %v", addr, err)
+		if errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAFNOSUPPORT) {
+			t.Skipf("SKIPPED: this system has no address for %s: %v", addr, err)
+		}
+		t.Fatal(err)
 	}
 	done := make(chan error, 1)
 	go func() { done <- s.Serve() }()
@@ -63,7 +67,7 @@ func TestResolve(t *testing.T) {
 			if err != nil || !m.Cached || s.Stats().Received != 2 { // [SDP-7.3.1.4-1]
 				t.Errorf("second time: %+v, %v, server got %d", m, err, s.Stats().Received)
 			}
-			c.Forget(q.Service)
+			c.Forget(q.Service) // [SDP-7.5.1-8]
 			if m, err = c.Resolve(t.Context(), q); err != nil || m.Cached {
 				t.Errorf("after Forget: %+v, %v", m, err)
 			}

@@ -69,7 +69,7 @@ type Transaction struct {
 
 // NewTransaction returns the question for the service at ap by a client that
 // will connect from cp. Both must be of one family. handle must be random and
-// fresh. [SDP-7.4-4] [SDP-7.4-5] [SDP-7.4-6] [SDP-7.4-7] [SDP-7.4-9] [SDP-7.4-10] [SDP-7.4-12] [SDP-7.4-13]
+// fresh.
 func NewTransaction(handle uint64, cp, ap netip.AddrPort) (*Transaction, error) {
 	cp = netip.AddrPortFrom(cp.Addr().Unmap().WithZone(""), cp.Port())
 	ap = netip.AddrPortFrom(ap.Addr().Unmap().WithZone(""), ap.Port())
@@ -79,6 +79,7 @@ func NewTransaction(handle uint64, cp, ap netip.AddrPort) (*Transaction, error) 
 	case !cp.Addr().IsValid() || cp.Addr().Is4() != ap.Addr().Is4():
 		return nil, fmt.Errorf("portmap: local address %v does not match the family of %v", cp, ap)
 	}
+	// [SDP-7.4-4] [SDP-7.4-5] [SDP-7.4-6] [SDP-7.4-7] [SDP-7.4-9] [SDP-7.4-10] [SDP-7.4-12] [SDP-7.4-13]
 	m := Message{Type: Request, AssocHandle: handle, Cp: cp, Ap: ap}
 	return &Transaction{req: m, wire: m.Append(nil)}, nil
 }
@@ -92,17 +93,16 @@ func (t *Transaction) Start(now time.Time) []byte {
 }
 
 // Timeout takes the passing of Deadline; out is a retransmission, or nil.
-// [SDP-7.5.1-3] [SDP-7.5-2]
 func (t *Transaction) Timeout(now time.Time) (out []byte) {
 	switch t.state {
 	case idle, accepted, denied, gaveUp:
 		return nil
 	case asking, refused:
-		if now.Before(t.deadline) {
+		if now.Before(t.deadline) { // [SDP-7.5-2]
 			return nil
 		}
-		if t.sent == len(retryAfter) {
-			t.state = gaveUp // [SDP-7.5.1-7]
+		if t.sent == len(retryAfter) { // [SDP-7.5.1-3] [SDP-7.5.1-7]
+			t.state = gaveUp
 			return nil
 		}
 		return t.send(now)
@@ -133,15 +133,15 @@ func (t *Transaction) send(now time.Time) []byte {
 
 // Receive takes a datagram from the server; out is the PMAck to return, or
 // nil. Whatever does not belong to this transaction, and every answer after
-// the first, is dropped. [SDP-7.5-4] [SDP-7.5.1-9] [SDP-7.5.1-10]
+// the first, is dropped.
 func (t *Transaction) Receive(now time.Time, b []byte) (out []byte) {
 	switch t.state {
-	case idle, accepted, denied, gaveUp:
+	case idle, accepted, denied, gaveUp: // [SDP-7.5-4] [SDP-7.5.1-9] [SDP-7.5.1-10]
 		return nil
 	case asking, refused:
 	}
 	m, err := Parse(b)
-	if err != nil || m.AssocHandle != t.req.AssocHandle || m.Cp != t.req.Cp {
+	if err != nil || m.AssocHandle != t.req.AssocHandle || m.Cp != t.req.Cp { // [SDP-7.5.1-10]
 		return nil
 	}
 	switch m.Type {
@@ -160,13 +160,11 @@ func (t *Transaction) Receive(now time.Time, b []byte) (out []byte) {
 	return nil
 }
 
-// plausible refuses an answer that would send us where no server should. [D-66]
+// plausible refuses an answer that would lead where no server should. Its family
+// is that of m.Cp, which was compared before. [D-66]
 func (t *Transaction) plausible(ap netip.AddrPort) bool {
 	a := ap.Addr()
-	if ap.Port() == 0 || a.IsUnspecified() || a.IsMulticast() || a.Is4() != t.req.Ap.Addr().Is4() {
-		return false
-	}
-	if a.Is4In6() {
+	if ap.Port() == 0 || a.IsUnspecified() || a.IsMulticast() || a.Is4In6() {
 		return false
 	}
 	return !a.IsLoopback() || t.req.Ap.Addr().IsLoopback()

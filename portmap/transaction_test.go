@@ -25,10 +25,21 @@ func answer(ty Type, target string) []byte {
 func TestSDP_7_4_request(t *testing.T) {
 	// [SDP-7.4-4] [SDP-7.4-5] [SDP-7.4-6] [SDP-7.4-7] [SDP-7.4-9] [SDP-7.4-10] [SDP-7.4-12] [SDP-7.4-13] [SDP-7.3.1.7-1]
 	tx := newTx(t)
+	if tx.Receive(t0, answer(Accept, "10.0.0.1:8080")) != nil { // nothing is out yet [SDP-7.5.1-10]
+		t.Error("an answer before the question was acknowledged")
+	}
 	want := Message{Request, 0, 42, ap("10.0.0.2:40000"), ap("10.0.0.1:80")}.Append(nil)
 	if got := tx.Start(t0); !bytes.Equal(got, want) {
 		t.Errorf("got %x, want %x", got, want)
 	}
+	t.Run("SDP-7.4-2", func(t *testing.T) { // it is the first message, once
+		defer func() {
+			if recover() == nil {
+				t.Error("a second start did not panic")
+			}
+		}()
+		tx.Start(t0)
+	})
 	for _, bad := range []struct{ cp, ap string }{
 		{"10.0.0.2:1", "[::1]:1"}, {"10.0.0.2:1", "0.0.0.0:1"}, {"10.0.0.2:1", "10.0.0.1:0"}, {"10.0.0.2:1", "224.0.0.1:1"},
 	} {
@@ -144,6 +155,19 @@ func TestSDP_7_5_1_foreign(t *testing.T) {
 			t.Errorf("%s: ended the transaction", name)
 		}
 	}
+	tx, err := NewTransaction(42, ap("[fd00::2]:40000"), ap("[fd00::1]:80"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx.Start(t0)
+	for _, target := range []string{"[::ffff:10.0.0.1]:8080", "[::1]:22", "[ff02::1]:22", "[::]:22"} {
+		if tx.Receive(t0, Message{Accept, 4, 42, ap("[fd00::2]:40000"), ap(target)}.Append(nil)) != nil {
+			t.Errorf("%s was taken for a service", target)
+		}
+	}
+	if tx.Receive(t0, Message{Accept, 4, 42, ap("[fd00::2]:40000"), ap("[fd00::9]:8080")}.Append(nil)) == nil {
+		t.Error("a good answer was refused")
+	}
 }
 
 func TestUnreachable(t *testing.T) {
@@ -162,6 +186,33 @@ func TestUnreachable(t *testing.T) {
 	if _, done, err := tx.Done(); !done || !errors.Is(err, ErrNoAnswer) || errors.Is(err, ErrDenied) {
 		t.Errorf("%v %v", done, err)
 	}
+
+	// It counts as a timeout, so that the last request ends there and then.
+	tx = newTx(t)
+	tx.Start(t0)
+	for range len(retryAfter) - 1 {
+		at, _ := tx.Deadline()
+		tx.Timeout(at)
+	}
+	tx.Unreachable(at)
+	if _, done, err := tx.Done(); !done || !errors.Is(err, ErrNoAnswer) {
+		t.Errorf("after the last request: %v %v", done, err)
+	}
+
+	// It is no denial: an answer that was there first stays, and one that comes
+	// in the pause counts.
+	for _, news := range []int{0, 1} {
+		tx = newTx(t)
+		tx.Start(t0)
+		if news == 1 {
+			tx.Unreachable(t0)
+		}
+		tx.Receive(t0, answer(Accept, "10.0.0.1:8080"))
+		tx.Unreachable(t0)
+		if m, done, err := tx.Done(); !done || err != nil || m.Address != ap("10.0.0.1:8080") {
+			t.Errorf("with an answer: %+v %v %v", m, done, err)
+		}
+	}
 }
 
 // TestLossMatrix runs client and server against every pattern of lost
@@ -173,6 +224,9 @@ func TestLossMatrix(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%08b", service, lost), func(t *testing.T) {
 				m := testMachine(nil)
 				tx, _ := NewTransaction(7, ap("10.0.0.2:40000"), ap(service))
+				if _, done, err := tx.Done(); done || err != nil {
+					t.Fatal("an outcome before the question")
+				}
 				n := 0
 				arrives := func() bool { n++; return lost>>(n-1)&1 == 0 }
 				now := t0

@@ -1,0 +1,47 @@
+package portmap
+
+import (
+	"bytes"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestReplyFrom: the control message of an answer names the address that the
+// datagram was sent to as the source, and the interface only where the address
+// alone says nothing. [SDP-7.4-15] [SDP-7.4-34]
+func TestReplyFrom(t *testing.T) {
+	four := unix.PktInfo4(&unix.Inet4Pktinfo{Ifindex: 3, Spec_dst: [4]byte{10, 0, 0, 1}, Addr: [4]byte{10, 0, 0, 9}})
+	six := func(a string, ifindex uint32) []byte {
+		return unix.PktInfo6(&unix.Inet6Pktinfo{Addr: netip.MustParseAddr(a).As16(), Ifindex: ifindex})
+	}
+	cut := bytes.Clone(six("fd00::1", 3))
+	cut[0] -= 8 // cmsg_len: without the interface and the end of the address
+	for _, c := range []struct {
+		name      string
+		got, want []byte
+		to        string // where the datagram was sent
+	}{
+		{"IPv4", four, unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: [4]byte{10, 0, 0, 1}}), "10.0.0.9"},
+		{"IPv6", six("fd00::1", 3), six("fd00::1", 0), "fd00::1"},
+		{"IPv6, link-local", six("fe80::1", 3), six("fe80::1", 3), "fe80::1"},
+		{"IPv4 at a socket of both families", six("::ffff:10.0.0.1", 3), six("::ffff:10.0.0.1", 0), "10.0.0.1"},
+		{"another message first", append(unix.UnixRights(0), four...), unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: [4]byte{10, 0, 0, 1}}), "10.0.0.9"},
+		{"another message", unix.UnixRights(0), nil, ""},
+		{"cut", cut, nil, ""},
+		{"torn", four[:10], nil, ""},
+		{"nothing", nil, nil, ""},
+	} {
+		if got := replyFrom(c.got); !bytes.Equal(got, c.want) {
+			t.Errorf("%s: %x, want %x", c.name, got, c.want)
+		}
+		to := ""
+		if a := destination(c.got); a.IsValid() {
+			to = a.String()
+		}
+		if to != c.to {
+			t.Errorf("%s: sent to %q, want %q", c.name, to, c.to)
+		}
+	}
+}

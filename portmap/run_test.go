@@ -1,0 +1,154 @@
+package portmap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"reflect"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A scripted connection answers what is written to it by a function. It belongs
+// to one goroutine, but for the deadline.
+type scripted struct {
+	net.Conn // nil: what is not below is not called
+	begin    time.Time
+	log      []string // what was written, and when
+	answer   func(n int, b []byte) (write error, read []any)
+	in       chan any // []byte or error
+	deadline chan time.Time
+}
+
+func (c *scripted) Write(b []byte) (int, error) {
+	m, err := Parse(b)
+	if err != nil || len(b) != MessageLen {
+		panic(fmt.Sprint(b, err))
+	}
+	c.log = append(c.log, fmt.Sprint(m.Type, " ", time.Since(c.begin)))
+	err, read := c.answer(len(c.log), b)
+	for _, v := range read {
+		c.in <- v
+	}
+	return len(b), err
+}
+
+func (c *scripted) SetReadDeadline(at time.Time) error {
+	c.deadline <- at
+	return nil
+}
+
+func (c *scripted) Read(b []byte) (int, error) {
+	var at time.Time
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		select {
+		case at = <-c.deadline:
+			timer.Reset(time.Until(at))
+			continue
+		default:
+		}
+		select {
+		case at = <-c.deadline:
+			timer.Reset(time.Until(at))
+		case <-timer.C:
+			return 0, os.ErrDeadlineExceeded
+		case v := <-c.in:
+			if err, ok := v.(error); ok {
+				return 0, err
+			}
+			return copy(b, v.([]byte)), nil
+		}
+	}
+}
+
+func (c *scripted) RemoteAddr() net.Addr { return &net.UDPAddr{} }
+
+// TestRun drives a transaction over a connection with a clock of its own: which
+// datagrams go out and when, and when it is over with which outcome.
+func TestRun(t *testing.T) {
+	accept := func(n int, b []byte) (error, []any) {
+		m, _ := Parse(b)
+		m.Type, m.PmTime, m.Ap = Accept, 4, ap("10.0.0.1:8080")
+		return nil, []any{m.Append(nil)}
+	}
+	other := errors.New("cable cut")
+	for _, c := range []struct {
+		name   string
+		answer func(n int, b []byte) (error, []any)
+		cancel time.Duration
+		log    []string
+		took   time.Duration
+		err    error
+	}{
+		// [SDP-7.4-3] [SDP-7.4-26] [SDP-7.3.1.4-5]: the PMAck goes where the PMReq
+		// went, and the answer is handed over without delay.
+		{name: "accepted", answer: func(n int, b []byte) (error, []any) {
+			if n == 1 {
+				return accept(n, b)
+			}
+			return nil, nil
+		}, log: []string{"PMReq 0s", "PMAck 0s"}},
+		// [SDP-7.5.1-2] [SDP-7.5.1-3] [SDP-7.5-2]
+		{name: "silence", answer: func(int, []byte) (error, []any) { return nil, nil },
+			log: []string{"PMReq 0s", "PMReq 250ms", "PMReq 750ms"}, took: 1750 * time.Millisecond, err: ErrNoAnswer},
+		{name: "noise", answer: func(n int, _ []byte) (error, []any) { return nil, []any{make([]byte, 20*n)} },
+			log: []string{"PMReq 0s", "PMReq 250ms", "PMReq 750ms"}, took: 1750 * time.Millisecond, err: ErrNoAnswer},
+		{name: "denied", answer: func(_ int, b []byte) (error, []any) {
+			m, _ := Parse(b)
+			m.Type = Deny
+			return nil, []any{m.Append(nil)}
+		}, log: []string{"PMReq 0s"}, err: ErrDenied},
+		// [D-63]: the system tells of it when reading, or with the next datagram.
+		{name: "unreachable, by read", answer: func(int, []byte) (error, []any) { return nil, []any{syscall.ECONNREFUSED} },
+			log: []string{"PMReq 0s", "PMReq 50ms"}, took: 50 * time.Millisecond, err: ErrNoAnswer},
+		{name: "unreachable, by write", answer: func(int, []byte) (error, []any) { return syscall.ECONNREFUSED, nil },
+			log: []string{"PMReq 0s", "PMReq 50ms"}, took: 50 * time.Millisecond, err: ErrNoAnswer},
+		{name: "unreachable once", answer: func(n int, b []byte) (error, []any) {
+			switch n {
+			case 1:
+				return nil, []any{syscall.ECONNREFUSED}
+			case 2:
+				return accept(n, b)
+			}
+			return nil, nil
+		}, log: []string{"PMReq 0s", "PMReq 50ms", "PMAck 50ms"}, took: 50 * time.Millisecond},
+		{name: "broken, by write", answer: func(int, []byte) (error, []any) { return other, nil },
+			log: []string{"PMReq 0s"}, err: other},
+		{name: "broken, by read", answer: func(int, []byte) (error, []any) { return nil, []any{other} },
+			log: []string{"PMReq 0s"}, err: other},
+		{name: "cancelled", answer: func(int, []byte) (error, []any) { return nil, nil }, cancel: 300 * time.Millisecond,
+			log: []string{"PMReq 0s", "PMReq 250ms"}, took: 300 * time.Millisecond, err: context.Canceled},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if c.cancel != 0 {
+					time.AfterFunc(c.cancel, cancel)
+				}
+				conn := &scripted{begin: time.Now(), answer: c.answer, in: make(chan any, 10), deadline: make(chan time.Time, 10)}
+				m, err := run(ctx, conn, newTx(t))
+				if took := time.Since(conn.begin); !errors.Is(err, c.err) || took != c.took {
+					t.Errorf("ended after %v with %v, want %v with %v", took, err, c.took, c.err)
+				}
+				if !reflect.DeepEqual(conn.log, c.log) {
+					t.Errorf("sent %v, want %v", conn.log, c.log)
+				}
+				want := netip.AddrPort{}
+				if c.err == nil {
+					want = ap("10.0.0.1:8080")
+				}
+				if m.Address != want {
+					t.Errorf("outcome %v, want %v", m.Address, want)
+				}
+			})
+		})
+	}
+}
