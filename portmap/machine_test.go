@@ -309,7 +309,7 @@ func TestSDP_7_4_dynamicPort(t *testing.T) {
 	a, _ = ask(t, m, t0, q)
 	a.Type = Ack
 	ask(t, m, t0, a)
-	if p.open != 0 || p.taken != 1 {
+	if p.open != 0 || p.taken != 1 { // it was not discarded [SDP-7.5.2-6]
 		t.Errorf("after PMAck: %+v", p)
 	}
 	a, _ = ask(t, m, t0, q)

@@ -41,18 +41,15 @@ func wantDestination(c *net.UDPConn, bound net.IP) error {
 // replyFrom turns the control message of a datagram into that of its answer.
 // [SDP-7.4-15] [SDP-7.4-34]
 func replyFrom(oob []byte) []byte {
-	msgs, err := unix.ParseSocketControlMessage(oob)
-	if err != nil {
-		return nil
-	}
+	msgs, _ := unix.ParseSocketControlMessage(oob) // none of what is torn
 	for _, m := range msgs {
 		switch {
 		case m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_PKTINFO && len(m.Data) >= unix.SizeofInet4Pktinfo:
 			// struct in_pktinfo: ifindex, spec_dst (where it arrived), addr.
 			// The interface is left to routing.
-			return unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: [4]byte(m.Data[4:8])})
+			return unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: [4]byte(m.Data[4:])})
 		case m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_PKTINFO && len(m.Data) >= unix.SizeofInet6Pktinfo:
-			info := &unix.Inet6Pktinfo{Addr: [16]byte(m.Data[:16])}
+			info := &unix.Inet6Pktinfo{Addr: [16]byte(m.Data)}
 			if ip := net.IP(m.Data[:16]); ip.IsLinkLocalUnicast() {
 				info.Ifindex = binary.NativeEndian.Uint32(m.Data[16:])
 			}
@@ -64,16 +61,13 @@ func replyFrom(oob []byte) []byte {
 
 // destination is where a datagram with this control message was sent.
 func destination(oob []byte) netip.Addr {
-	msgs, err := unix.ParseSocketControlMessage(oob)
-	if err != nil {
-		return netip.Addr{}
-	}
+	msgs, _ := unix.ParseSocketControlMessage(oob)
 	for _, m := range msgs {
 		switch {
 		case m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_PKTINFO && len(m.Data) >= unix.SizeofInet4Pktinfo:
-			return netip.AddrFrom4([4]byte(m.Data[8:12]))
+			return netip.AddrFrom4([4]byte(m.Data[8:]))
 		case m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_PKTINFO && len(m.Data) >= unix.SizeofInet6Pktinfo:
-			return netip.AddrFrom16([16]byte(m.Data[:16])).Unmap()
+			return netip.AddrFrom16([16]byte(m.Data)).Unmap()
 		}
 	}
 	return netip.Addr{}

@@ -1,7 +1,10 @@
+//go:build amd64 || arm64
+
 package portmap
 
 import (
 	"bytes"
+	"encoding/binary"
 	"net/netip"
 	"testing"
 
@@ -16,8 +19,17 @@ func TestReplyFrom(t *testing.T) {
 	six := func(a string, ifindex uint32) []byte {
 		return unix.PktInfo6(&unix.Inet6Pktinfo{Addr: netip.MustParseAddr(a).As16(), Ifindex: ifindex})
 	}
-	cut := bytes.Clone(six("fd00::1", 3))
-	cut[0] -= 8 // cmsg_len: without the interface and the end of the address
+	cut := func(b []byte) []byte { // cmsg_len: the end of the data is missing
+		b = bytes.Clone(b)
+		binary.NativeEndian.PutUint64(b, binary.NativeEndian.Uint64(b)-8)
+		return b
+	}
+	as := func(b []byte, level, kind uint32) []byte { // another cmsg_level and cmsg_type
+		b = bytes.Clone(b)
+		binary.NativeEndian.PutUint32(b[8:], level)
+		binary.NativeEndian.PutUint32(b[12:], kind)
+		return b
+	}
 	for _, c := range []struct {
 		name      string
 		got, want []byte
@@ -29,7 +41,12 @@ func TestReplyFrom(t *testing.T) {
 		{"IPv4 at a socket of both families", six("::ffff:10.0.0.1", 3), six("::ffff:10.0.0.1", 0), "10.0.0.1"},
 		{"another message first", append(unix.UnixRights(0), four...), unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: [4]byte{10, 0, 0, 1}}), "10.0.0.9"},
 		{"another message", unix.UnixRights(0), nil, ""},
-		{"cut", cut, nil, ""},
+		{"IPv4, cut", cut(four), nil, ""},
+		{"IPv6, cut", cut(six("fd00::1", 3)), nil, ""},
+		{"IPv4, another level", as(four, unix.SOL_SOCKET, unix.IP_PKTINFO), nil, ""},
+		{"IPv4, another type", as(four, unix.IPPROTO_IP, unix.IP_TTL), nil, ""},
+		{"IPv6, another level", as(six("fd00::1", 3), unix.SOL_SOCKET, unix.IPV6_PKTINFO), nil, ""},
+		{"IPv6, another type", as(six("fd00::1", 3), unix.IPPROTO_IPV6, unix.IPV6_HOPLIMIT), nil, ""},
 		{"torn", four[:10], nil, ""},
 		{"nothing", nil, nil, ""},
 	} {

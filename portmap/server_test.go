@@ -133,15 +133,38 @@ func TestResolveCancelled(t *testing.T) {
 func TestReplySource(t *testing.T) {
 	reg := NewRegistry()
 	reg.Set(ap("0.0.0.0:80"), NewMapping(ap("0.0.0.0:8080")))
-	for _, bind := range []string{"0.0.0.0:0", "[::]:0"} {
-		s := startServer(t, bind, ServerConfig{MachineConfig: MachineConfig{Registry: reg}})
-		for _, host := range []string{"127.0.0.1", "127.0.0.5"} {
-			c := NewClient(ClientConfig{Server: netip.AddrPortFrom(netip.MustParseAddr(host), s.Addr().Port())})
-			m, err := c.Resolve(t.Context(), Query{Service: ap(host + ":80"), Local: ap("127.0.0.1:5555")})
-			if err != nil || m.Address.String() != host+":8080" {
-				t.Errorf("%s asked on %s: %+v, %v", host, bind, m, err)
+	for _, v := range []struct{ bind, host, service string }{
+		{"0.0.0.0:0", "127.0.0.1", "127.0.0.1:80"}, {"0.0.0.0:0", "127.0.0.5", "127.0.0.5:80"},
+		{"[::]:0", "127.0.0.1", "127.0.0.1:80"}, {"[::]:0", "127.0.0.5", "127.0.0.5:80"}, {"[::]:0", "::1", "[::1]:80"},
+	} {
+		t.Run(v.host+" asked on "+v.bind, func(t *testing.T) {
+			host := netip.MustParseAddr(v.host)
+			var mu sync.Mutex
+			var asked []netip.AddrPort // what the datagrams were sent to, and where the answers came from
+			s := startServer(t, v.bind, ServerConfig{MachineConfig: MachineConfig{Registry: reg}, Tap: func(out bool, src, dst netip.AddrPort, _ []byte) {
+				mu.Lock()
+				defer mu.Unlock()
+				if out {
+					dst = src
+				}
+				asked = append(asked, dst)
+			}})
+			server := netip.AddrPortFrom(host, s.Addr().Port())
+			c := NewClient(ClientConfig{Server: server})
+			local := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), 5555)
+			if host.Is6() {
+				local = netip.AddrPortFrom(host, 5555)
 			}
-		}
+			m, err := c.Resolve(t.Context(), Query{Service: ap(v.service), Local: local})
+			if err != nil || m.Address != netip.AddrPortFrom(host, 8080) {
+				t.Errorf("%+v, %v", m, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if len(asked) < 2 || asked[0] != server || asked[1] != server {
+				t.Errorf("the server was asked at %v, want %v", asked, server)
+			}
+		})
 	}
 }
 

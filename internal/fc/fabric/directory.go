@@ -14,7 +14,6 @@ type record struct {
 	types      fc.FC4Map
 	portIP     [16]byte
 	nodeIP     [16]byte
-	extra      map[fc.CTCmd][]byte // optional registrations, kept verbatim
 }
 
 // A directory is the name server: records by address. Those of other domains
@@ -32,16 +31,16 @@ func (d *directory) remove(id fc.Addr) bool {
 	return ok
 }
 
-// maxExtra bounds what a port may register in optional fields, in bytes.
-const maxExtra = 256
-
-// A handler answers one command: it gets the requester and the body and
-// returns the body of the accept or a reason and an explanation.
+// An nsHandler answers one command: it gets the requester and the body and
+// returns the body of the accept or why there is none.
 type nsHandler struct {
-	min  int // least length of the body, bytes
-	own  bool
-	body func(d *directory, q *query) ([]byte, uint8, uint8)
+	min  int  // least length of the body, bytes
+	own  bool // the body starts with the requester's ID
+	body func(d *directory, q *query) ([]byte, refusal)
 }
+
+// A refusal is why a request is rejected; the zero value accepts it.
+type refusal struct{ reason, explanation uint8 }
 
 type query struct {
 	cmd     fc.CTCmd
@@ -55,30 +54,43 @@ type query struct {
 
 // register wraps the registrations that start with the requester's own ID.
 func register(minLen int, set func(r *record, body []byte)) nsHandler {
-	return nsHandler{min: 4 + minLen, own: true, body: func(d *directory, q *query) ([]byte, uint8, uint8) {
+	return nsHandler{min: 4 + minLen, own: true, body: func(d *directory, q *query) ([]byte, refusal) {
 		set(d.ensure(q.id), q.body[4:])
 		q.changed = q.cmd == fc.NSRFTID
-		return nil, 0, 0
+		return nil, refusal{}
+	}}
+}
+
+// registerNode wraps the registrations that start with the requester's own
+// Node_Name, which it has registered before.
+func registerNode(minLen int, set func(q *query, r *record, body []byte)) nsHandler {
+	return nsHandler{min: 8 + minLen, body: func(d *directory, q *query) ([]byte, refusal) {
+		r := d.byID[q.from]
+		if r == nil || r.node != getName(q.body) {
+			return nil, refusal{fc.CTRsnUnable, fc.CTExpNodeName}
+		}
+		set(q, r, q.body[8:])
+		return nil, refusal{}
 	}}
 }
 
 // lookup wraps the queries that start with an ID.
 func lookup(explanation uint8, get func(r *record) []byte) nsHandler {
-	return nsHandler{min: 4, body: func(d *directory, q *query) ([]byte, uint8, uint8) {
+	return nsHandler{min: 4, body: func(d *directory, q *query) ([]byte, refusal) {
 		if q.rec == nil || !q.live(q.id.Domain()) {
-			return nil, fc.CTRsnUnable, fc.CTExpPortID
+			return nil, refusal{fc.CTRsnUnable, fc.CTExpPortID}
 		}
 		b := get(q.rec)
 		if b == nil {
-			return nil, fc.CTRsnUnable, explanation
+			return nil, refusal{fc.CTRsnUnable, explanation}
 		}
-		return b, 0, 0
+		return b, refusal{}
 	}}
 }
 
 // list wraps the queries that answer with a list of IDs.
 func list(minLen int, explanation uint8, match func(r *record, body []byte) bool) nsHandler {
-	return nsHandler{min: minLen, body: func(d *directory, q *query) ([]byte, uint8, uint8) {
+	return nsHandler{min: minLen, body: func(d *directory, q *query) ([]byte, refusal) {
 		var ids []fc.Addr
 		for id, r := range d.byID {
 			if q.live(id.Domain()) && match(r, q.body) {
@@ -86,7 +98,7 @@ func list(minLen int, explanation uint8, match func(r *record, body []byte) bool
 			}
 		}
 		if len(ids) == 0 {
-			return nil, fc.CTRsnUnable, explanation
+			return nil, refusal{fc.CTRsnUnable, explanation}
 		}
 		slices.Sort(ids)
 		b := make([]byte, 0, 4*len(ids))
@@ -94,7 +106,7 @@ func list(minLen int, explanation uint8, match func(r *record, body []byte) bool
 			b = append(b, 0, byte(id>>16), byte(id>>8), byte(id))
 		}
 		b[len(b)-4] = 0x80
-		return b, 0, 0
+		return b, refusal{}
 	}}
 }
 
@@ -120,30 +132,18 @@ var nsHandlers = map[fc.CTCmd]nsHandler{
 	fc.NSRNNID:  register(8, func(r *record, b []byte) { r.node = getName(b) }),
 	fc.NSRFTID:  register(32, func(r *record, b []byte) { copy(r.types[:], b) }),
 	fc.NSRIPPID: register(16, func(r *record, b []byte) { copy(r.portIP[:], b) }),
-	fc.NSRFFID:  optional(fc.NSRFFID),
-	fc.NSRCSID:  optional(fc.NSRCSID),
-	fc.NSRSPNID: optional(fc.NSRSPNID),
-	fc.NSRPTID:  optional(fc.NSRPTID),
-	fc.NSRIPNN: {min: 24, body: func(d *directory, q *query) ([]byte, uint8, uint8) {
-		r := d.byID[q.from]
-		if r == nil || r.node != getName(q.body) {
-			return nil, fc.CTRsnUnable, fc.CTExpNodeName
-		}
-		copy(r.nodeIP[:], q.body[8:])
+	fc.NSRFFID:  register(0, unused),
+	fc.NSRCSID:  register(0, unused),
+	fc.NSRSPNID: register(0, unused),
+	fc.NSRPTID:  register(0, unused),
+	fc.NSRIPNN: registerNode(16, func(q *query, r *record, b []byte) {
+		copy(r.nodeIP[:], b)
 		q.changed = true
-		return nil, 0, 0
-	}},
-	fc.NSRSNNNN: {min: 9, body: func(d *directory, q *query) ([]byte, uint8, uint8) {
-		r := d.byID[q.from]
-		if r == nil || r.node != getName(q.body) {
-			return nil, fc.CTRsnUnable, fc.CTExpNodeName
-		}
-		r.keep(fc.NSRSNNNN, q.body[8:])
-		return nil, 0, 0
-	}},
-	fc.NSDAID: {min: 4, own: true, body: func(d *directory, q *query) ([]byte, uint8, uint8) {
+	}),
+	fc.NSRSNNNN: registerNode(1, func(*query, *record, []byte) {}),
+	fc.NSDAID: {min: 4, own: true, body: func(d *directory, q *query) ([]byte, refusal) {
 		q.changed = d.remove(q.id)
-		return nil, 0, 0
+		return nil, refusal{}
 	}},
 	fc.NSGPNID: lookup(fc.CTExpPortName, func(r *record) []byte { return name64(r.port) }),
 	fc.NSGNNID: lookup(fc.CTExpNodeName, func(r *record) []byte { return name64(r.node) }),
@@ -154,42 +154,34 @@ var nsHandlers = map[fc.CTCmd]nsHandler{
 		return r.types[:]
 	}),
 	fc.NSGIPPID: lookup(fc.CTExpPortIP, func(r *record) []byte { return nonZeroIP(r.portIP) }),
-	fc.NSGIDPN: {min: 8, body: func(d *directory, q *query) ([]byte, uint8, uint8) {
+	fc.NSGIDPN: {min: 8, body: func(d *directory, q *query) ([]byte, refusal) {
 		want := getName(q.body)
 		for id, r := range d.byID {
 			if r.port == want && want != 0 && q.live(id.Domain()) {
-				return fc.NSBody{}.ID(id), 0, 0
+				return fc.NSBody{}.ID(id), refusal{}
 			}
 		}
-		return nil, fc.CTRsnUnable, fc.CTExpPortName
+		return nil, refusal{fc.CTRsnUnable, fc.CTExpPortName}
 	}},
-	fc.NSGIDNN: list(8, fc.CTExpNodeName, func(r *record, b []byte) bool { return r.node == getName(b) }),
-	fc.NSGNNIP: {min: 16, body: func(d *directory, q *query) ([]byte, uint8, uint8) {
+	fc.NSGIDNN: list(8, fc.CTExpNodeName, func(r *record, b []byte) bool { return r.node != 0 && r.node == getName(b) }),
+	fc.NSGNNIP: {min: 16, body: func(d *directory, q *query) ([]byte, refusal) {
 		for id, r := range d.byID {
 			if r.node != 0 && r.nodeIP == [16]byte(q.body) && r.nodeIP != ([16]byte{}) && q.live(id.Domain()) {
-				return name64(r.node), 0, 0
+				return name64(r.node), refusal{}
 			}
 		}
-		return nil, fc.CTRsnUnable, fc.CTExpNodeIP
+		return nil, refusal{fc.CTRsnUnable, fc.CTExpNodeIP}
 	}},
 	fc.NSGIDFT: list(4, fc.CTExpTypes, func(r *record, b []byte) bool {
 		return r.types.Has(fc.Type(b[3])) && (b[1] == 0 || r.id.Domain() == b[1]) && (b[2] == 0 || r.id.Area() == b[2])
 	}),
 	fc.NSGIDIPP: list(16, fc.CTExpPortIP, func(r *record, b []byte) bool {
-		return r.portIP == [16]byte(b[:16]) && r.portIP != ([16]byte{})
+		return r.portIP == [16]byte(b) && r.portIP != ([16]byte{})
 	}),
 }
 
-func optional(cmd fc.CTCmd) nsHandler {
-	return register(0, func(r *record, b []byte) { r.keep(cmd, b) })
-}
-
-func (r *record) keep(cmd fc.CTCmd, b []byte) {
-	if r.extra == nil {
-		r.extra = map[fc.CTCmd][]byte{}
-	}
-	r.extra[cmd] = append([]byte{}, b[:min(len(b), maxExtra)]...)
-}
+// unused takes a registration that no query of the table asks for.
+func unused(*record, []byte) {}
 
 func (d *directory) ensure(id fc.Addr) *record {
 	r := d.byID[id]
@@ -210,32 +202,32 @@ func (d *directory) request(from fc.Addr, payload []byte, live func(uint8) bool)
 		return nil, 0
 	}
 	answer := fc.CTHeader{Revision: fc.CTRevision, GSType: h.GSType, GSSubtype: h.GSSubtype, Cmd: fc.CTReject}
-	reject := func(reason, explanation uint8) ([]byte, fc.Addr) { // [FCFS-2.11-2]
-		answer.Reason, answer.Explanation = reason, explanation
+	reject := func(r refusal) ([]byte, fc.Addr) { // [FCFS-2.11-2]
+		answer.Reason, answer.Explanation = r.reason, r.explanation
 		return answer.Append(nil), 0
 	}
 	handler, known := nsHandlers[h.Cmd]
 	q := query{cmd: h.Cmd, from: from, body: payload[n:], live: live}
 	switch {
 	case h.Revision != fc.CTRevision:
-		return reject(fc.CTRsnVersion, 0)
+		return reject(refusal{reason: fc.CTRsnVersion})
 	case h.GSType != fc.GSTypeDirSvc || h.GSSubtype != fc.GSSubtypeNames:
-		return reject(fc.CTRsnUnsupported, 0)
+		return reject(refusal{reason: fc.CTRsnUnsupported})
 	case !known:
-		return reject(fc.CTRsnUnsupported, 0)
+		return reject(refusal{reason: fc.CTRsnUnsupported})
 	case len(q.body) < handler.min:
-		return reject(fc.CTRsnLogical, 0)
+		return reject(refusal{reason: fc.CTRsnLogical})
 	}
 	if len(q.body) >= 4 {
 		q.id = fc.GetAddr(q.body[1:])
 		q.rec = d.byID[q.id]
 	}
 	if handler.own && q.id != from { // a port registers itself only
-		return reject(fc.CTRsnUnable, fc.CTExpPortID)
+		return reject(refusal{fc.CTRsnUnable, fc.CTExpPortID})
 	}
-	body, reason, explanation := handler.body(d, &q)
-	if reason != 0 {
-		return reject(reason, explanation)
+	body, refused := handler.body(d, &q)
+	if refused != (refusal{}) {
+		return reject(refused)
 	}
 	answer.Cmd = fc.CTAccept
 	changed := fc.Addr(0)

@@ -172,8 +172,8 @@ func (s *linkState) greeted(now fc.Time, p *SwitchPort, i *item) {
 	}
 	known := p.neighbor == i.origin
 	p.neighbor, p.domain = i.origin, i.domain
-	if p.kind != portE {
-		p.kind = portE
+	if !p.isl {
+		p.isl = true
 		s.hello(now, p)
 	}
 	if !contains2(sw.isls, p) {

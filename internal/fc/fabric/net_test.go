@@ -2,6 +2,7 @@ package fabric_test
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -637,6 +638,21 @@ func TestSwitchRestart(t *testing.T) {
 				t.Errorf("found at %v, is at %v", ids, b.ID())
 			}
 		})
+	}
+}
+
+// TestDamaged: a frame that is damaged on the way is found out by its CRC and
+// not delivered. [FCFS-2.1-6]
+func TestDamaged(t *testing.T) {
+	n, a, b := online(t, false, nil)
+	r := a.login(t, n, b.ID())
+	n.AddFault(&fabric.Fault{Match: func(f *fc.Frame) bool { return f.Type == fc.TypeFCVI }, Do: fabric.Corrupt, Nth: 2})
+	for _, text := range []string{"one", "two", "three"} {
+		a.sendText(n, r, fc.Class3, 1, text)
+	}
+	n.Run(time.Second)
+	if s := n.Stats(); !slices.Equal(b.data, []string{"one", "three"}) || s.Corrupted != 1 || s.BadCRC != 1 {
+		t.Errorf("delivered %q, %+v", b.data, s)
 	}
 }
 

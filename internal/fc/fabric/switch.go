@@ -50,22 +50,12 @@ type Switch struct {
 	buf   []byte
 }
 
-// A portKind says what a switch port turned out to be attached to.
-type portKind uint8
-
-const (
-	portIdle portKind = iota // nobody logged in
-	portF                    // an N_Port
-	portFL                   // a loop
-	portE                    // another switch
-)
-
 // A SwitchPort is one port of a Switch: a Device.
 type SwitchPort struct {
 	sw       *Switch
 	out      fc.Sender
 	area     uint8 // 0 for ports that are inter-switch links only
-	kind     portKind
+	isl      bool  // another switch is attached
 	up       bool
 	loop     bool
 	logins   map[fc.Addr]*login // N_Ports behind the port
@@ -132,7 +122,7 @@ func (s *Switch) NewPort(out fc.Sender) *SwitchPort {
 
 // NewISL returns a port that greets another switch as soon as its link is up.
 func (s *Switch) NewISL(out fc.Sender) *SwitchPort {
-	return &SwitchPort{sw: s, out: out, kind: portE, logins: map[fc.Addr]*login{}}
+	return &SwitchPort{sw: s, out: out, isl: true, logins: map[fc.Addr]*login{}}
 }
 
 // Remove takes a port out of the switch for good.
@@ -153,13 +143,10 @@ func (p *SwitchPort) LinkUp(now fc.Time, info fc.LinkInfo) {
 	was := p.up
 	p.up, p.loop = true, info.Loop
 	switch {
-	case p.kind == portE:
+	case p.isl:
 		p.sw.state.hello(now, p)
-	case info.Loop:
-		p.kind = portFL
-		if was {
-			p.fan(now)
-		}
+	case info.Loop && was:
+		p.fan(now)
 	}
 }
 
@@ -173,8 +160,8 @@ func (p *SwitchPort) LinkDown(now fc.Time) {
 		p.sw.logout(now, p, id)
 	}
 	p.sw.state.lost(now, p)
-	if p.kind != portE || p.area != 0 {
-		p.kind = portIdle
+	if p.area != 0 {
+		p.isl = false
 	}
 }
 
@@ -198,7 +185,7 @@ func (p *SwitchPort) Receive(now fc.Time, f *fc.Frame) {
 	case f.SOF.Class() == fc.ClassF || f.Type == fc.TypeSWILS:
 		s.state.receive(now, p, f)
 		return
-	case p.kind == portE:
+	case p.isl:
 		s.forward(now, p, f)
 		return
 	}
@@ -222,7 +209,7 @@ func (s *Switch) forward(now fc.Time, from *SwitchPort, f *fc.Frame) {
 		return
 	}
 	if f.DID.WellKnown() {
-		if from != nil && from.kind != portE {
+		if from != nil && !from.isl {
 			s.service(now, from, f)
 			return
 		}
@@ -237,7 +224,7 @@ func (s *Switch) forward(now fc.Time, from *SwitchPort, f *fc.Frame) {
 	} else {
 		to = s.state.route(f.DID.Domain())
 	}
-	if to == nil || to == from && from.kind == portE {
+	if to == nil || to == from && from.isl {
 		s.refuse(from, f)
 		return
 	}
@@ -262,7 +249,7 @@ func (s *Switch) refuse(from *SwitchPort, f *fc.Frame) {
 
 // broadcast sends f to every N_Port but its sender and on to other switches.
 func (s *Switch) broadcast(now fc.Time, from *SwitchPort, f *fc.Frame) {
-	if from != nil && from.kind == portE && from != s.state.route(f.SID.Domain()) {
+	if from != nil && from.isl && from != s.state.route(f.SID.Domain()) {
 		return // came the long way round
 	}
 	s.stats.Broadcasts++
@@ -346,7 +333,6 @@ func (p *SwitchPort) flogi(now fc.Time, f *fc.Frame) {
 		}
 	}
 	if !p.loop {
-		p.kind = portF
 		for other := range p.logins {
 			if other != id {
 				s.logout(now, p, other)
@@ -550,7 +536,7 @@ func (p *SwitchPort) Lookup(f *fc.Frame) fc.Sender {
 	if !p.up || f.EOF.Invalid() || f.DID.WellKnown() || f.SOF.Class() == fc.ClassF || f.Type == fc.TypeSWILS {
 		return nil
 	}
-	if p.kind != portE && p.logins[f.SID] == nil {
+	if !p.isl && p.logins[f.SID] == nil {
 		return nil
 	}
 	out := p.Route(f.DID)
