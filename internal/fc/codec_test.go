@@ -50,6 +50,14 @@ func TestFCFS_2_1(t *testing.T) {
 			t.Errorf("the first %d bytes parse", n)
 		}
 	}
+	distinct := unhex(t, "22 a1a2a3 b0 c1c2c3 58 d1d2d0 e1 00 f1f2 1112 1314 21222324")
+	h := Header{RCtl: 0x22, DID: 0xa1a2a3, CSCtl: 0xb0, SID: 0xc1c2c3, Type: 0x58, FCtl: 0xd1d2d0, SeqID: 0xe1, SeqCnt: 0xf1f2, OXID: 0x1112, RXID: 0x1314, Param: 0x21222324}
+	if b := h.Append(nil); !bytes.Equal(b, distinct) {
+		t.Errorf("appended %x, want %x", b, distinct)
+	}
+	if got, _, err := ParseHeader(distinct); err != nil || got != h {
+		t.Errorf("parsed %+v, %v", got, err)
+	}
 	t.Run("FCFS-2.1-6", func(t *testing.T) {
 		for i := range len(wire) * 8 {
 			bad := bytes.Clone(wire)
@@ -72,7 +80,20 @@ func TestFCFS_2_1(t *testing.T) {
 			t.Errorf("a Data_Field shorter than its headers: %v", err)
 		}
 	})
+	t.Run("FCVI-5.8-10", func(t *testing.T) { // fill bytes make whole words
+		for n, want := range []int{28, 32, 32, 32, 32, 36} {
+			f := Frame{Payload: make([]byte, n)}
+			if b := f.Append(nil); len(b) != want || int(b[11]&3) != want-28-n {
+				t.Errorf("%d bytes: a frame of %d with F_CTL %02x", n, len(b), b[11])
+			}
+		}
+	})
 	t.Run("FCFS-2.1-7", func(t *testing.T) {
+		torn := make([]byte, 30) // no whole number of words, with a right CRC
+		Seal(torn)
+		if _, err := ParseFrame(torn); !errors.Is(err, ErrFormat) {
+			t.Errorf("%d bytes: %v", len(torn), err)
+		}
 		f := Frame{Payload: make([]byte, MaxData)}
 		if _, err := ParseFrame(f.Append(nil)); err != nil {
 			t.Error(err)
@@ -367,5 +388,24 @@ func TestTimers(t *testing.T) {
 	}
 	if ts.Deadline() != Never {
 		t.Error("something is left")
+	}
+}
+
+// TestDelimiters: SOFi starts a sequence, SOFn is on its other frames; EOFt ends
+// it, in class 2 on the ACK. Class F has one SOF. [FCFS-2.2-2] [FCVI-5.7-7]
+func TestDelimiters(t *testing.T) {
+	for _, c := range []struct {
+		class       Class
+		first, last bool
+		sof         SOF
+		eof         EOF
+	}{
+		{Class2, true, true, SOFi2, EOFn}, {Class2, true, false, SOFi2, EOFn}, {Class2, false, true, SOFn2, EOFn}, {Class2, false, false, SOFn2, EOFn},
+		{Class3, true, true, SOFi3, EOFt}, {Class3, true, false, SOFi3, EOFn}, {Class3, false, true, SOFn3, EOFt}, {Class3, false, false, SOFn3, EOFn},
+		{ClassF, true, true, SOFf, EOFt}, {ClassF, true, false, SOFf, EOFn}, {ClassF, false, true, SOFf, EOFt}, {ClassF, false, false, SOFf, EOFn},
+	} {
+		if sof, eof := c.class.Delimiters(c.first, c.last); sof != c.sof || eof != c.eof {
+			t.Errorf("%+v: %v, %v", c, sof, eof)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 )
 
 // TestChecksum compares with the standard library, for every length.
+// [FCFS-2.1-4]
 func TestChecksum(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	b := make([]byte, HeaderLen+MaxData)

@@ -66,7 +66,7 @@ func (p *NPort) flogi(now Time) {
 // fabricLogin takes the F_Port's LS_ACC. If this port, the F_Port and the
 // fabric are what they were, logins and exchanges go on. [FCVI 7.7.4] [FCVI 7.7.5]
 func (p *NPort) fabricLogin(now Time, l *Login) {
-	same := p.id == p.accepted && p.fabricPort == l.PortName && p.fabricName == l.NodeName && p.topo >= PublicLoop // [FCVI-7.7-5]
+	same := p.id == p.accepted && p.fabricPort == l.PortName && p.fabricName == l.NodeName // [FCVI-7.7-5]
 	if !same && p.id != 0 {
 		p.logoutAll(now, p.id == p.accepted)
 	}
@@ -124,9 +124,6 @@ func (p *NPort) register(now Time) {
 	epoch := p.epoch
 	var next func(now Time, i int)
 	next = func(now Time, i int) {
-		if p.epoch != epoch {
-			return
-		}
 		if i == len(steps) {
 			p.directory = true
 			p.registered(now)
@@ -171,22 +168,15 @@ func (p *NPort) registered(now Time) {
 // Port_Name gives both their addresses, by its PLOGI.
 // [FCFS-2.7-4]
 func (p *NPort) pointToPoint(now Time, peer *Login) {
-	if p.topo == PointToPoint && p.state >= Registering {
-		return
-	}
 	p.topo, p.inOrder, p.directory = PointToPoint, true, false
 	if x := p.flogiX; x != nil { // nobody needs the answer any more
 		x.timer.Stop()
 		delete(p.exch, x.oxid)
 		p.flogiX = nil
 	}
-	p.fabricPort, p.fabricName = 0, 0
 	p.ratov = 2 * p.edtov
 	if p.cfg.PortName <= peer.PortName {
 		return // wait for its PLOGI
-	}
-	if p.state == Registering {
-		return
 	}
 	p.id = 1
 	p.setState(now, Registering)
@@ -216,12 +206,11 @@ func (p *NPort) pointToPoint(now Time, peer *Login) {
 // [FCVI-7.7-3]
 func (p *NPort) loopUp(now Time, info LinkInfo) {
 	id := Addr(info.ALPA)
-	if p.id != 0 && (p.id != id || p.topo != PrivateLoop) {
+	if p.id != id || p.topo != PrivateLoop {
 		p.id = id
 		p.logoutAll(now, true)
 	}
 	p.id, p.topo, p.inOrder, p.directory = id, PrivateLoop, true, false
-	p.fabricPort, p.fabricName = 0, 0
 	p.failExchanges(now, ErrOffline)
 	p.setState(now, Online)
 	for _, r := range p.sortedRemotes() {

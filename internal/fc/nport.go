@@ -168,7 +168,7 @@ type NPort struct {
 	up     bool
 
 	id         Addr
-	fabricPort WWN // F_Port_Name of the fabric, 0 without one
+	fabricPort WWN // F_Port_Name of the last fabric, 0 if there was none
 	fabricName WWN
 	inOrder    bool // the path keeps the order of frames
 	directory  bool // the directory server took our registration

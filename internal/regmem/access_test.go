@@ -22,6 +22,7 @@ func register(t testing.TB, g *Registry, n int, o Options) *Region {
 
 // The checks come in the order of the outcomes, so what a peer learns of a
 // region it may not use is that and no more.
+// [VIA-1.4-7] [VIA-1.5-2]
 func TestOutcomeOrder(t *testing.T) {
 	g := New(Limits{})
 	d, other := NewDomain(), NewDomain()
@@ -89,6 +90,7 @@ func regionAt(base uint64, n int) *Region {
 	return r
 }
 
+// [VIA-1.4-3] [VIA-8.3-15]
 func TestBounds(t *testing.T) {
 	const top = math.MaxUint64
 	for _, c := range []struct {
@@ -117,6 +119,7 @@ func TestBounds(t *testing.T) {
 		{"two bytes at the end of all", top - 9, 10, top, 2, Wrap},
 		{"around the end of all", top - 9, 10, top - 9, 11, Wrap},
 		{"behind the end of all", top - 9, 10, 0, 1, OutOfBounds},
+		{"nothing behind the end of all", top - 9, 10, 0, 0, OutOfBounds},
 		{"nothing at the end of all", top - 9, 10, top, 0, OK},
 		{"before one at the end", top - 9, 10, top - 10, 1, OutOfBounds},
 		{"end of all, region elsewhere", 1000, 10, top, 1, OutOfBounds},
@@ -339,6 +342,7 @@ func TestHandles(t *testing.T) {
 
 // What the generator draws is passed over if it is 0, in use, or retired; the
 // oldest retired handles come free again.
+// [VIA-1.4-5] [VIA-1.4-6]
 func TestDraw(t *testing.T) {
 	g := New(Limits{})
 	mem := make([]byte, 1)

@@ -435,7 +435,7 @@ func isLog(c *ast.CallExpr) bool {
 		return false
 	}
 	switch s.Sel.Name {
-	case "Debug", "Info", "Warn", "Log", "LogAttrs", "DebugContext", "InfoContext", "WarnContext", "Enabled", "Errorf", "Sprintf":
+	case "log", "Debug", "Info", "Warn", "Log", "LogAttrs", "DebugContext", "InfoContext", "WarnContext", "Enabled", "Errorf", "Sprintf":
 		return true
 	}
 	return false
