@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"testing"
 
+	"viaduct/internal/testkit"
 	"viaduct/sdp"
 )
 
@@ -183,6 +184,45 @@ func TestRunIperf(t *testing.T) {
 		if r.code != 0 || count(es, "connect", "sdp") < 2 || count(es, "connect", "tcp") != 0 {
 			t.Errorf("%v: exit %d\n%s%s%+v", flags, r.code, r.stdout, r.stderr, es)
 		}
+	}
+}
+
+// With --same-host, programs of one host are connected by socket pairs and see the
+// addresses that TCP would show; without a listener that runs so it is plain TCP.
+func TestRunSameHost(t *testing.T) {
+	redis, cli := need(t, "redis-server", "redis-server"), need(t, "redis-cli", "redis-tools")
+	port := strconv.Itoa(freePort(t))
+	s := startRun(t, []string{"--same-host"}, redis, "--port", port, "--save", "", "--dir", t.TempDir())
+	testkit.Eventually(t, "listening", func() bool { return count(s.explained(), "listen", "pair") > 0 })
+	big := strings.Repeat("x", 100_000)
+	for _, tc := range []struct{ args, want string }{
+		{"SET k " + big, "OK\n"}, {"GET k", big + "\n"}, {"CLIENT LIST", "addr=127.0.0.1:"},
+	} {
+		r, es := runRun(t, []string{"--same-host"}, append([]string{cli, "-p", port}, strings.Fields(tc.args)...)...)
+		if r.code != 0 || !strings.Contains(r.stdout, tc.want) || count(es, "connect", "pair") != 1 {
+			t.Errorf("%.20s: exit %d, %.200q; %+v\n%s", tc.args, r.code, r.stdout, es, r.stderr)
+		}
+	}
+	if code := s.stop(syscall.SIGTERM); code != 0 {
+		t.Errorf("redis: exit %d", code)
+	}
+	if n := count(s.explained(), "accept", "pair"); n != 3 {
+		t.Errorf("%d connections came by a pair, want 3: %+v", n, s.explained())
+	}
+
+	// The other program does not run this way.
+	port = strconv.Itoa(freePort(t))
+	plain := exec.Command(redis, "--port", port, "--save", "", "--dir", t.TempDir())
+	if err := plain.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { plain.Process.Kill(); plain.Wait() }()
+	testkit.Eventually(t, "an answer", func() bool {
+		return exec.Command(cli, "-p", port, "PING").Run() == nil
+	})
+	r, es := runRun(t, []string{"--same-host"}, cli, "-p", port, "PING")
+	if r.code != 0 || r.stdout != "PONG\n" || count(es, "connect", "pair") != 0 {
+		t.Errorf("plain server: exit %d, %q; %+v\n%s", r.code, r.stdout, es, r.stderr)
 	}
 }
 
