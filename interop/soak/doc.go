@@ -2,7 +2,7 @@
 // killed, for a long time, and sees whether memory, descriptors, goroutines and
 // registrations stay where they were.
 //
-//	go run ./interop/soak                     # a minute and a half, as the checks run it
+//	go run ./interop/soak                     # two minutes, as the checks run it
 //	go run ./interop/soak -for 1h -round 1m   # at full length
 //	go run ./interop/soak -race 20m           # how long of it with the race detector
 //

@@ -25,7 +25,7 @@ type options struct {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	var o options
-	flag.DurationVar(&o.length, "for", 80*time.Second, "time without the race detector")
+	flag.DurationVar(&o.length, "for", 60*time.Second, "time without the race detector")
 	flag.DurationVar(&o.race, "race", 20*time.Second, "time with it, before; 0 for none")
 	flag.DurationVar(&o.round, "round", 10*time.Second, "time from one measurement to the next")
 	flag.IntVar(&o.conns, "conns", 200, "connections at a time")
