@@ -127,7 +127,7 @@ func TestSDP_9_4_Exchange(t *testing.T) {
 		}
 	}
 	if s := a.Stats(); s.SentBytesTransact == 0 || s.RecvBytesWrite == 0 { // [SDP-9.4-1] [SDP-9.4-3] [SDP-9.4-4]
-		t.Errorf("%+v", s.Stats)
+		t.Errorf("%+v", s.Counters)
 	}
 	shut(t, a, b)
 }
@@ -591,7 +591,7 @@ func TestSDP_13_1_Conn(t *testing.T) {
 					t.Fatal(err)
 				}
 				var st2 State
-				if err := st2.UnmarshalBinary(blob); err != nil || string(st2.Held) != "before;" || st2.Core != st.Core || st2.Remote != st.Remote {
+				if err := st2.UnmarshalBinary(blob); err != nil || string(st2.Held) != "before;" || st2.core != st.core || st2.Remote != st.Remote {
 					t.Fatalf("%+v, %v", st2, err)
 				}
 				moved, err := exp.Resume(ctx, &st2) // [SDP-13.1.1-12]
@@ -599,8 +599,8 @@ func TestSDP_13_1_Conn(t *testing.T) {
 					t.Fatal(err)
 				}
 				// [SDP-13.1.1-14] [SDP-13.1.1-15]
-				if moved.opt.RecvBufferSize != st.Core.RecvSize || moved.qp.ORD() != st.Core.ORD {
-					t.Errorf("buffers of %d, ORD %d, handed over %+v", moved.opt.RecvBufferSize, moved.qp.ORD(), st.Core)
+				if moved.opt.RecvBufferSize != st.core.RecvSize || moved.qp.ORD() != st.core.ORD {
+					t.Errorf("buffers of %d, ORD %d, handed over %+v", moved.opt.RecvBufferSize, moved.qp.ORD(), st.core)
 				}
 				if err := <-wrote; err != nil {
 					t.Fatal(err)

@@ -25,10 +25,10 @@ import (
 const ResumeTimeout = 30 * time.Second
 
 // A State is a suspended connection on its way to another holder: what the
-// draft wants passed, and the bytes that were not read or not delivered yet.
-// [SDP-13.1.1-11]
+// draft wants passed, and the bytes that were not read or not delivered yet. It is
+// made by [Conn.Suspend] or UnmarshalBinary. [SDP-13.1.1-11]
 type State struct {
-	Core   sdpcore.State
+	core   sdpcore.State
 	Local  netip.AddrPort // of the suspended TCP connection
 	Remote netip.AddrPort
 	Held   []byte // received, not read
@@ -40,17 +40,17 @@ type State struct {
 func (s *State) MarshalBinary() ([]byte, error) {
 	b := []byte("vdsdp1")
 	flags := byte(0)
-	if s.Core.EOF {
+	if s.core.EOF {
 		flags |= 1
 	}
-	if s.Core.Closing {
+	if s.core.Closing {
 		flags |= 2
 	}
-	b = append(b, flags, byte(s.Core.Role))
-	for _, v := range []int{s.Core.RecvSize, s.Core.RecvBufs, s.Core.ORD} {
+	b = append(b, flags, byte(s.core.Role))
+	for _, v := range []int{s.core.RecvSize, s.core.RecvBufs, s.core.ORD} {
 		b = binary.BigEndian.AppendUint32(b, uint32(v))
 	}
-	b = binary.BigEndian.AppendUint64(b, s.Core.RecvPos)
+	b = binary.BigEndian.AppendUint64(b, s.core.RecvPos)
 	for _, p := range [][]byte{[]byte(s.Local.String()), []byte(s.Remote.String()), s.Token, s.Held, s.Unsent} {
 		b = binary.BigEndian.AppendUint32(b, uint32(len(p)))
 		b = append(b, p...)
@@ -67,7 +67,7 @@ func (s *State) UnmarshalBinary(b []byte) error {
 		return errState
 	}
 	n := func(i int) int { return int(binary.BigEndian.Uint32(b[8+4*i:])) }
-	t := State{Core: sdpcore.State{EOF: b[6]&1 != 0, Closing: b[6]&2 != 0, Role: sdpcore.Role(b[7]),
+	t := State{core: sdpcore.State{EOF: b[6]&1 != 0, Closing: b[6]&2 != 0, Role: sdpcore.Role(b[7]),
 		RecvSize: n(0), RecvBufs: n(1), ORD: n(2), RecvPos: binary.BigEndian.Uint64(b[20:])}}
 	b = b[head:]
 	var local, remote []byte
@@ -89,7 +89,7 @@ func (s *State) UnmarshalBinary(b []byte) error {
 	if t.Remote, err = netip.ParseAddrPort(string(remote)); err != nil || len(b) > 0 {
 		return errState
 	}
-	t.Core.Held, t.Core.Unsent = len(t.Held), len(t.Unsent)
+	t.core.Held, t.core.Unsent = len(t.Held), len(t.Unsent)
 	*s = t
 	return nil
 }
@@ -153,7 +153,7 @@ func (c *Conn) suspendedNow(err error) {
 
 // export takes the connection apart.
 func (c *Conn) export() *State {
-	st := &State{Core: c.m.State(), Token: c.token}
+	st := &State{core: c.m.State(), Token: c.token}
 	st.Local, _ = netip.ParseAddrPort(c.path.Local.String())
 	st.Remote, _ = netip.ParseAddrPort(c.path.Remote.String())
 	for _, h := range c.recv.holds[c.recv.head:] {
@@ -164,7 +164,7 @@ func (c *Conn) export() *State {
 			st.Unsent = append(st.Unsent, o.buf[off-o.base:]...)
 		}
 	}
-	st.Core.Held, st.Core.Unsent = len(st.Held), len(st.Unsent)
+	st.core.Held, st.core.Unsent = len(st.Held), len(st.Unsent)
 	c.closed = true
 	c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.acts[:0])) // for what still waits here
 	c.release(false, nil)
@@ -330,13 +330,13 @@ func (e *Expectation) Resume(ctx context.Context, st *State) (*Conn, error) {
 	c := newConn(a.s.opt, a.layout, a.s, a.p)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.m = sdpcore.Restore(a.p, st.Core)
+	c.m = sdpcore.Restore(a.p, st.core)
 	c.path, c.token = a.path, st.Token
 	c.path.Why = "moved here from another holder"
 	if len(st.Held) > 0 { // [SDP-13.1.1-16]
 		c.recv.holds = append(c.recv.holds, hold{append([]byte(nil), st.Held...), -1})
 	}
-	c.urg.readPos = st.Core.RecvPos - uint64(len(st.Held))
+	c.urg.readPos = st.core.RecvPos - uint64(len(st.Held))
 	if len(st.Unsent) > 0 {
 		o := newOp()
 		c.nextID++
@@ -346,7 +346,7 @@ func (e *Expectation) Resume(ctx context.Context, st *State) (*Conn, error) {
 		c.exec(c.m.Write(c.now(), o.id, len(o.buf), false, c.acts[:0]))
 		c.m.KeepByCopy(o.id)
 	}
-	if st.Core.Closing {
+	if st.core.Closing {
 		c.exec(c.m.CloseWrite(c.now(), c.acts[:0]))
 	}
 	c.leave()
@@ -384,7 +384,7 @@ func (l *Listener) expected(s *setup, g greeting, path Path) (*move, Reason) {
 	case <-time.After(ResumeTimeout):
 		return nil, ReasonBusy
 	}
-	if n := m.state.Core.RecvSize; n >= 37 && n <= s.opt.maxRecvSize() {
+	if n := m.state.core.RecvSize; n >= 37 && n <= s.opt.maxRecvSize() {
 		s.opt.RecvBufferSize = n
 	}
 	s.opt.RecvThreshold = max(s.opt.RecvThreshold, s.opt.RecvBufferSize)

@@ -33,9 +33,14 @@ func (p Path) String() string {
 // Path tells how the connection came about.
 func (c *Conn) Path() Path { return c.path }
 
+// Counters count what the two half-connections have done: bytes of payload by
+// mechanism (Bcopy, Prefix, Transact, Read, Write), messages, credit stalls,
+// advertisements, cancels and changes of mode, each since the connection began.
+type Counters = sdpcore.Stats
+
 // Stats are counters of a connection.
 type Stats struct {
-	sdpcore.Stats
+	Counters
 	SendMode, RecvMode string
 	Stream             iwarp.Stats
 }
@@ -45,7 +50,7 @@ type Stats struct {
 func (c *Conn) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return Stats{Stats: c.m.Stats(), SendMode: c.m.SendMode().String(), RecvMode: c.m.RecvMode().String(), Stream: c.qp.Stats()}
+	return Stats{Counters: c.m.Stats(), SendMode: c.m.SendMode().String(), RecvMode: c.m.RecvMode().String(), Stream: c.qp.Stats()}
 }
 
 // A TCPConn is what a dial with fallback, or a listener for both, returns where

@@ -67,9 +67,9 @@ func TestStreamMixed(t *testing.T) {
 	}
 	for _, c := range []*Conn{a, b} {
 		s := c.Stats()
-		t.Logf("%+v", s.Stats)
+		t.Logf("%+v", s.Counters)
 		if s.SentBytesBcopy == 0 || s.SentBytesRead == 0 || s.SentBytesWrite == 0 || s.ModeChangesSent == 0 {
-			t.Errorf("a mechanism was not used: %+v", s.Stats)
+			t.Errorf("a mechanism was not used: %+v", s.Counters)
 		}
 	}
 	shut(t, a, b)
