@@ -182,14 +182,14 @@ func (q *QueuePair) guessReads(x *guessing) {
 	r := &q.rx
 	l := r.long
 	off := 0
-	if p := q.reads.first(); p != nil {
+	if p := q.reads.Front(); p != nil {
 		off = int(p.got)
 		if l.active && l.kind == rdmap.ReadResponse {
 			off += l.size
 		}
 	}
 	for i := 0; ; i++ {
-		p := q.reads.at(i)
+		p := q.reads.At(i)
 		if p == nil || p.w == nil || p.atomic {
 			return
 		}

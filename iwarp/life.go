@@ -163,7 +163,7 @@ func (e *engine) Failed(err error) {
 	}
 	if err == io.EOF {
 		_, open := q.rx.queues[rdmap.QueueSend].Open()
-		if !open && q.reads.len() == 0 {
+		if !open && q.reads.Len() == 0 {
 			q.peerClosed()
 			return
 		}
@@ -230,7 +230,7 @@ func (q *QueuePair) CloseWrite() error {
 
 // maybeFinish ends our direction if it is closing and nothing is left to do.
 func (q *QueuePair) maybeFinish() {
-	if c := q.sq.Counts(); c.Done != c.Posted || q.inbound.len() > 0 {
+	if c := q.sq.Counts(); c.Done != c.Posted || q.inbound.Len() > 0 {
 		return
 	}
 	to, moved := q.life.move(lifeFinish)

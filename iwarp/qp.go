@@ -52,7 +52,7 @@ type QueuePair struct {
 	initiator bool
 	ready     atomic.Bool // fc and what stands above are set
 
-	reads   readRing
+	reads   queue.Ring[pendingRead]
 	inbound inboundRing
 	ord     atomic.Int32 // our Reads outstanding at most
 	ird     atomic.Int32 // the peer's
@@ -126,7 +126,7 @@ func newQueuePair(cfg *Config) (*QueuePair, error) {
 	}
 	q.rq.depth = cfg.RecvDepth
 	q.sq.OnDone, q.sq.OnDones = q.sendDone, q.sendsDone
-	q.reads.init(max(int(cfg.ord()), 1))
+	q.reads.Init(max(int(cfg.ord()), 1))
 	q.ord.Store(int32(cfg.ord()))
 	if err := q.dev.add(q); err != nil {
 		return nil, err
@@ -206,7 +206,7 @@ func (q *QueuePair) SetORD(n int) error {
 // SetIRD changes IRD to what the ULPs settled by their own means, up to the
 // IRD of the configuration or that of start-up, whichever is greater.
 func (q *QueuePair) SetIRD(n int) error {
-	room := q.inbound.size / 2
+	room := q.inbound.Cap() / 2
 	if q.ext.Atomic {
 		room /= 2
 	}

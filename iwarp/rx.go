@@ -295,7 +295,7 @@ func (q *QueuePair) count(n int, last bool) {
 // next piece of the answer to our oldest request. [DDP-4.2-7] [RDMAP-5.2.2-5] [RDMAP-5.2.2-7] [RDMAP-5.2.2-4]
 // [RDMAP-7.2-2] [I-45] [I-46]
 func (q *QueuePair) checkResponse(h ddp.Tagged, n int) (*pendingRead, ddp.Fault, rdmap.Fault) {
-	p := q.reads.first()
+	p := q.reads.Front()
 	if p == nil || p.atomic {
 		return nil, ddp.OK, rdmap.UnexpectedOpcode
 	}
@@ -342,7 +342,7 @@ func (q *QueuePair) scatterRead(p *pendingRead, b []byte) bool {
 	if !q.scatter(p.w.sg[:p.w.nsg], uint64(p.got), b) { // our own memory is gone [I-34]
 		q.sq.Update(p.seq, func(w **sendWQE) { (*w).status = StatusLocalAccess })
 		q.finish(p.seq, p.seq+1)
-		q.reads.pop()
+		q.reads.Pop()
 		q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
 		return false
 	}
@@ -372,9 +372,9 @@ func (q *QueuePair) scatter(sg []SGE, off uint64, b []byte) bool {
 
 // readDone completes our oldest Read or Atomic.
 func (q *QueuePair) readDone() {
-	p := q.reads.first()
+	p := q.reads.Front()
 	w, seq := p.w, p.seq
-	q.reads.pop()
+	q.reads.Pop()
 	if w != nil {
 		q.finish(seq, seq+1)
 	}

@@ -133,7 +133,7 @@ func (q *QueuePair) longPlaces(iov [][]byte, max int) [][]byte {
 	var sg []SGE
 	var off uint64
 	if l.kind == rdmap.ReadResponse {
-		p := q.reads.first()
+		p := q.reads.Front()
 		sg, off = p.w.sg[:p.w.nsg], uint64(p.got)+uint64(l.placed)
 	} else {
 		w := q.rx.recv
@@ -221,7 +221,7 @@ func (q *QueuePair) endLong() {
 	case rdmap.Write:
 		q.rx.n.placed += uint64(l.size)
 	case rdmap.ReadResponse:
-		q.reads.first().got += uint32(l.size)
+		q.reads.Front().got += uint32(l.size)
 		if l.tagged.Last {
 			q.readDone()
 		}
@@ -257,7 +257,7 @@ func (q *QueuePair) failLong(err error) {
 		t.SegLen = uint16(ddp.TaggedLen + l.size)
 		q.fault(t, err)
 	case rdmap.ReadResponse:
-		p := q.reads.first()
+		p := q.reads.Front()
 		q.sq.Update(p.seq, func(w **sendWQE) { (*w).status = StatusLocalAccess })
 		q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
 	default:

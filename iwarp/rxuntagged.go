@@ -199,14 +199,13 @@ func (q *QueuePair) request(op rdmap.Opcode, h ddp.Untagged, p, u []byte) {
 	if isAtomic {
 		busy = q.inbound.atomics.Load()
 	}
-	have := busy < q.ird.Load() && q.inbound.len() < q.inbound.size
+	have := busy < q.ird.Load() && q.inbound.Len() < q.inbound.Cap()
 	s := &q.rx.queues[rdmap.QueueReadRequest]
 	if f := s.Check(h, len(p), rdmap.AtomicRequestLen, have); f != ddp.OK {
 		q.ddpFault(f, u)
 		return
 	}
-	in := q.inbound.add()
-	in.atomic = isAtomic
+	in := inboundRead{atomic: isAtomic}
 	in.n = uint8(copy(in.ulpdu[:], u))
 	f := rdmap.OK
 	if isAtomic {
@@ -225,7 +224,7 @@ func (q *QueuePair) request(op rdmap.Opcode, h ddp.Untagged, p, u []byte) {
 		return
 	}
 	s.Placed(h, len(p))
-	q.inbound.push(isAtomic)
+	q.inbound.add(in)
 	q.rx.kick = true // [RDMAP-5.5-7] [RDMAP-5.5-14] [RDMAPX-5.4-3] [RDMAPX-5.4-5] [RDMAPX-7-2]
 }
 
@@ -256,7 +255,7 @@ func (q *QueuePair) checkAtomic(r *rdmap.AtomicRequest) rdmap.Fault {
 // [RDMAPX-5.2.2-4] [RDMAPX-5.2.2-5] [RDMAPX-5.2.2-6] [RDMAPX-5-6] [RDMAPX-5.4-1] [RDMAPX-5.4-7] [I-67] [I-68]
 func (q *QueuePair) atomicResponse(h ddp.Untagged, p, u []byte) {
 	r, _, _ := rdmap.ParseAtomicResponse(p)
-	pr := q.reads.first()
+	pr := q.reads.Front()
 	s := &q.rx.queues[rdmap.QueueAtomicResponse]
 	switch {
 	case pr == nil:
@@ -288,12 +287,12 @@ func (q *QueuePair) terminated(h ddp.Untagged, p, u []byte) {
 // completes with StatusRemote.
 func (q *QueuePair) blame(t rdmap.Terminate) {
 	h, _, err := ddp.ParseUntagged(t.DDP)
-	p := q.reads.first()
+	p := q.reads.Front()
 	if err != nil || h.QN != rdmap.QueueReadRequest || p == nil || p.w == nil {
 		return
 	}
-	for i := q.reads.head.Load(); i != q.reads.tail.Load(); i++ {
-		if p := &q.reads.slots[i&uint32(len(q.reads.slots)-1)]; p.w != nil && p.msn == h.MSN {
+	for i := range q.reads.Len() {
+		if p := q.reads.At(i); p.w != nil && p.msn == h.MSN {
 			q.sq.Update(p.seq, func(w **sendWQE) { (*w).status = StatusRemote })
 		}
 	}

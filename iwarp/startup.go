@@ -250,7 +250,7 @@ func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder) error {
 	if q.ext.Atomic {
 		n *= 2 // Reads, and as many Atomics [I-64]
 	}
-	q.inbound.init(n)
+	q.inbound.Init(n)
 	t := &q.tx
 	t.enc = mpa.Encoder{CRC: p.CRC, Markers: p.SendMarkers}
 	t.rtr = p.Ready

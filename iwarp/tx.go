@@ -267,11 +267,11 @@ func (q *QueuePair) nextRequest(b *frameio.Batch) bool {
 // mayPass reports whether no more than n Reads and Atomics are outstanding. If
 // not, whoever completes one rings the doorbell.
 func (q *QueuePair) mayPass(n int) bool {
-	if q.reads.len() <= n {
+	if q.reads.Len() <= n {
 		return true
 	}
 	q.blocked.Store(true)
-	return q.reads.len() <= n
+	return q.reads.Len() <= n
 }
 
 // nextMSN returns the number of the next message of a queue. [DDP-4.3-6]

@@ -22,8 +22,7 @@ func (q *QueuePair) sendRTR(b *frameio.Batch) {
 		q.frame(b, rdmap.Write.TaggedHeader(1, 0, true).Append(t.hdr[:0]), nil, 0, false)
 	case mpa.RTRRead: // uses up MSN 1 and a place among our Reads
 		msn := q.nextMSN(rdmap.QueueReadRequest)
-		*q.reads.add() = pendingRead{msn: msn}
-		q.reads.push()
+		q.reads.Push(pendingRead{msn: msn})
 		r := rdmap.ReadRequest{SourceSTag: 1}
 		q.control(b, rdmap.ReadRequestOp.UntaggedHeader(msn, 0, true, 0), r.Append(nil))
 	default:
@@ -43,8 +42,7 @@ func (q *QueuePair) sendRead(b *frameio.Batch, w *sendWQE, seq uint64) {
 		p.stag, p.to = uint32(seq)<<8|0x5a, 0
 	}
 	r := rdmap.ReadRequest{SinkSTag: p.stag, SinkTO: p.to, Size: p.size, SourceSTag: w.remote.STag, SourceTO: w.remote.TO}
-	*q.reads.add() = p
-	q.reads.push()                                                                              // from here on it belongs to the receive role
+	q.reads.Push(p)                                                                             // from here on it belongs to the receive role
 	q.control(b, rdmap.ReadRequestOp.UntaggedHeader(p.msn, 0, true, 0), r.Append(w.inline[:0])) // inline is free in a Read
 }
 
@@ -59,8 +57,7 @@ func (q *QueuePair) sendAtomic(b *frameio.Batch, w *sendWQE, seq uint64) {
 		r = rdmap.NewCmpSwap(w.remote.STag, w.remote.TO, a.Compare, a.CompareMask, a.Data, a.Mask)
 	}
 	r.ID = p.id
-	*q.reads.add() = p
-	q.reads.push()
+	q.reads.Push(p)
 	q.control(b, rdmap.AtomicRequestOp.UntaggedHeader(p.msn, 0, true, 0), r.Append(w.inline[:0]))
 }
 

@@ -13,6 +13,7 @@ import (
 	"viaduct/internal/attend"
 	"viaduct/internal/frameio"
 	"viaduct/internal/perturb"
+	"viaduct/internal/queue"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
 )
@@ -66,13 +67,13 @@ type link struct {
 	acks    acker
 	asked   readWindow
 	served  readWindow
-	reads   ring[readOut] // pushed by the send role, popped by the receive role
-	jobs    ring[readJob] // the other way round
-	begun   atomic.Uint32 // Number: of the message of ours begun last
-	whole   atomic.Uint32 // Number: of the last one all of which is in a batch or beyond
-	seqOff  atomic.Uint64 // sequence number of a send descriptor less its message number
-	nop     atomic.Bool   // a NOP is wanted if there is news
-	blocked atomic.Bool   // the send role waits for a credit or the read window
+	reads   queue.Ring[readOut] // pushed by the send role, popped by the receive role
+	jobs    queue.Ring[readJob] // the other way round
+	begun   atomic.Uint32       // Number: of the message of ours begun last
+	whole   atomic.Uint32       // Number: of the last one all of which is in a batch or beyond
+	seqOff  atomic.Uint64       // sequence number of a send descriptor less its message number
+	nop     atomic.Bool         // a NOP is wanted if there is news
+	blocked atomic.Bool         // the send role waits for a credit or the read window
 	life    life
 	fault   atomic.Pointer[fault]
 
@@ -158,7 +159,8 @@ func newLink(c *call, nc net.Conn, t linkTerms) *link {
 	}
 	l.asked.limit = min(t.asks, maxAsked)
 	l.served.limit = t.serves
-	l.reads.size, l.jobs.size = l.asked.limit, l.served.limit
+	l.reads.Init(int(l.asked.limit))
+	l.jobs.Init(int(l.served.limit))
 	l.mine.free = !l.flow
 	l.mine.threshold = uint64(p.cfg.CreditThreshold)
 	l.tx.last = vitcpwire.Number(p.cfg.FirstMessage)

@@ -49,8 +49,8 @@ func (l *link) complete(n vitcpwire.Number) {
 	first, end := l.sequence(x.acked.Add(1)), l.sequence(n)+1
 	x.acked = n
 	broken := false
-	for i := range l.reads.len() {
-		if r := l.reads.at(i); r.seq >= first && r.seq < end {
+	for i := range l.reads.Len() {
+		if r := l.reads.At(i); r.seq >= first && r.seq < end {
 			if r.seq > first {
 				broken = l.ep.FinishSends(first, r.seq)
 			}

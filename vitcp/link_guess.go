@@ -68,8 +68,8 @@ func (l *link) guessReads(g []frameio.Guess) []frameio.Guess {
 	if x.missing > 0 && x.h.Flags&vitcpwire.EndOfMessage != 0 {
 		i, rest = 1, 0 // the oldest has got all
 	}
-	for ahead := 0; i < l.reads.len() && len(g) < cap(g) && ahead < frameio.MaxAhead; i++ {
-		r := l.reads.at(i)
+	for ahead := 0; i < l.reads.Len() && len(g) < cap(g) && ahead < frameio.MaxAhead; i++ {
+		r := l.reads.At(i)
 		n := int(r.d.Length) - int(at)
 		if n <= 0 {
 			return g
@@ -185,7 +185,7 @@ func (l *link) inPlace(p []byte) bool {
 	x := &l.rx
 	cur := x.in.cur
 	if x.h.Type == vitcpwire.ReadResponse {
-		cur = l.reads.front().cur
+		cur = l.reads.Front().cur
 	}
 	ref, err := l.target(vi.Memory{}, len(p), &cur, x.at)
 	defer ref.Release()

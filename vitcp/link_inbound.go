@@ -198,7 +198,7 @@ func (l *link) openRead(r vitcpwire.RDMA) error {
 		job.refused = true
 		l.rx.deaf = true
 	}
-	l.jobs.push(job)
+	l.jobs.Push(job)
 	l.rx.kick = true
 	return nil
 }
@@ -206,8 +206,8 @@ func (l *link) openRead(r vitcpwire.RDMA) error {
 // endRead completes the oldest RDMA Read, all of whose bytes are in place.
 // [VIA-4.5-5]
 func (l *link) endRead() {
-	r := *l.reads.front()
-	l.reads.pop()
+	r := *l.reads.Front()
+	l.reads.Pop()
 	l.asked.done()
 	l.rx.fresh = true
 	if l.ep.FinishSend(r.d, r.seq, 0) {
@@ -222,8 +222,8 @@ func (l *link) endRead() {
 // failRead completes the oldest RDMA Read in error, which breaks the
 // connection.
 func (l *link) failRead(bad vi.Status) {
-	r := *l.reads.front()
-	l.reads.pop()
+	r := *l.reads.Front()
+	l.reads.Pop()
 	l.asked.done()
 	l.ep.FinishSend(r.d, r.seq, bad)
 	l.die(fmt.Errorf("vitcp: RDMA Read %d: %w", uint32(r.number), (bad|vi.StatusDone|vi.StatusOpRDMARead).Err()), nil, nil)

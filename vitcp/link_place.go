@@ -82,7 +82,7 @@ func (l *link) target(held vi.Memory, n int, cur *vi.Cursor, at uint32) (vi.Memo
 		}
 		return ref, nil
 	case vitcpwire.ReadResponse:
-		read := l.reads.front()
+		read := l.reads.Front()
 		if cur == &in.cur {
 			cur = &read.cur
 		}
@@ -107,7 +107,7 @@ func (l *link) Direct(iov [][]byte) ([][]byte, error) {
 		return l.throwAway(iov), nil
 	}
 	if x.h.Type == vitcpwire.ReadResponse {
-		cur = l.reads.front().cur
+		cur = l.reads.Front().cur
 	}
 	at := x.at
 	for n > 0 {

@@ -209,7 +209,7 @@ func (l *link) segment(h vitcpwire.Header, r vitcpwire.RDMA, payload int) error 
 	default:
 		return framingf("%v on an established connection", h.Type)
 	}
-	read := l.reads.front()
+	read := l.reads.Front()
 	var awaited vitcpwire.Number
 	if read != nil {
 		awaited = read.number
@@ -279,7 +279,7 @@ func (l *link) segmentDone() error {
 			l.received(0)
 		}
 	case vitcpwire.ReadResponse:
-		read := l.reads.front()
+		read := l.reads.Front()
 		if void { // [V-30]
 			l.failRead(vi.StatusRDMAProtection)
 			return nil

@@ -117,7 +117,7 @@ func (l *link) hasNews() bool {
 // turns, if both wait. [V-28]
 func (l *link) fillSegment(b *frameio.Batch) bool {
 	t := &l.tx
-	job := l.jobs.front()
+	job := l.jobs.Front()
 	if job != nil && t.turn {
 		t.turn = false
 		l.putResponse(b, job)
@@ -331,7 +331,7 @@ func (l *link) encode(head []byte, h vitcpwire.Header, r vitcpwire.RDMA) {
 // putReadRequest appends the one segment of an RDMA Read.
 func (l *link) putReadRequest(b *frameio.Batch) {
 	t := &l.tx
-	l.reads.push(readOut{d: t.d, seq: t.seq, number: t.last})
+	l.reads.Push(readOut{d: t.d, seq: t.seq, number: t.last})
 	l.asked.take()
 	t.d = nil
 	head := b.Header(l.dialect.HeaderLen(vitcpwire.ReadRequest))
@@ -380,7 +380,7 @@ func (l *link) putResponse(b *frameio.Batch, job *readJob) {
 	l.encode(head, h, job.r)
 	if h.Flags != 0 {
 		// The peer may ask for the next as soon as it has seen this segment.
-		l.jobs.pop()
+		l.jobs.Pop()
 		l.served.done()
 		t.reads++
 	}
@@ -401,7 +401,7 @@ func (l *link) refuseRead(head []byte, h vitcpwire.Header, job *readJob) {
 		job.r.Append(out)
 	}
 	l.tx.jobOffset = 0
-	l.jobs.pop()
+	l.jobs.Pop()
 	l.die(fmt.Errorf("vitcp: RDMA Read %d of the peer: memory is not to be read", uint32(job.number)), nil, nil)
 }
 
