@@ -20,7 +20,7 @@ type scripted struct {
 	net.Conn // nil: what is not below is not called
 	begin    time.Time
 	log      []string // what was written, and when
-	answer   func(n int, b []byte) (write error, read []any)
+	answer   func(n int, b []byte) (read []any, write error)
 	in       chan any // []byte or error
 	deadline chan time.Time
 }
@@ -31,7 +31,7 @@ func (c *scripted) Write(b []byte) (int, error) {
 		panic(fmt.Sprint(b, err))
 	}
 	c.log = append(c.log, fmt.Sprint(m.Type, " ", time.Since(c.begin)))
-	err, read := c.answer(len(c.log), b)
+	read, err := c.answer(len(c.log), b)
 	for _, v := range read {
 		c.in <- v
 	}
@@ -73,15 +73,15 @@ func (c *scripted) RemoteAddr() net.Addr { return &net.UDPAddr{} }
 // TestRun drives a transaction over a connection with a clock of its own: which
 // datagrams go out and when, and when it is over with which outcome.
 func TestRun(t *testing.T) {
-	accept := func(n int, b []byte) (error, []any) {
+	accept := func(n int, b []byte) ([]any, error) {
 		m, _ := Parse(b)
 		m.Type, m.PmTime, m.Ap = Accept, 4, ap("10.0.0.1:8080")
-		return nil, []any{m.Append(nil)}
+		return []any{m.Append(nil)}, nil
 	}
 	other := errors.New("cable cut")
 	for _, c := range []struct {
 		name   string
-		answer func(n int, b []byte) (error, []any)
+		answer func(n int, b []byte) ([]any, error)
 		cancel time.Duration
 		log    []string
 		took   time.Duration
@@ -89,41 +89,41 @@ func TestRun(t *testing.T) {
 	}{
 		// [SDP-7.4-3] [SDP-7.4-26] [SDP-7.3.1.4-5]: the PMAck goes where the PMReq
 		// went, and the answer is handed over without delay.
-		{name: "accepted", answer: func(n int, b []byte) (error, []any) {
+		{name: "accepted", answer: func(n int, b []byte) ([]any, error) {
 			if n == 1 {
 				return accept(n, b)
 			}
 			return nil, nil
 		}, log: []string{"PMReq 0s", "PMAck 0s"}},
 		// [SDP-7.5.1-2] [SDP-7.5.1-3] [SDP-7.5-2]
-		{name: "silence", answer: func(int, []byte) (error, []any) { return nil, nil },
+		{name: "silence", answer: func(int, []byte) ([]any, error) { return nil, nil },
 			log: []string{"PMReq 0s", "PMReq 250ms", "PMReq 750ms"}, took: 1750 * time.Millisecond, err: ErrNoAnswer},
-		{name: "noise", answer: func(n int, _ []byte) (error, []any) { return nil, []any{make([]byte, 20*n)} },
+		{name: "noise", answer: func(n int, _ []byte) ([]any, error) { return []any{make([]byte, 20*n)}, nil },
 			log: []string{"PMReq 0s", "PMReq 250ms", "PMReq 750ms"}, took: 1750 * time.Millisecond, err: ErrNoAnswer},
-		{name: "denied", answer: func(_ int, b []byte) (error, []any) {
+		{name: "denied", answer: func(_ int, b []byte) ([]any, error) {
 			m, _ := Parse(b)
 			m.Type = Deny
-			return nil, []any{m.Append(nil)}
+			return []any{m.Append(nil)}, nil
 		}, log: []string{"PMReq 0s"}, err: ErrDenied},
 		// [D-63]: the system tells of it when reading, or with the next datagram.
-		{name: "unreachable, by read", answer: func(int, []byte) (error, []any) { return nil, []any{syscall.ECONNREFUSED} },
+		{name: "unreachable, by read", answer: func(int, []byte) ([]any, error) { return []any{syscall.ECONNREFUSED}, nil },
 			log: []string{"PMReq 0s", "PMReq 50ms"}, took: 50 * time.Millisecond, err: ErrNoAnswer},
-		{name: "unreachable, by write", answer: func(int, []byte) (error, []any) { return syscall.ECONNREFUSED, nil },
+		{name: "unreachable, by write", answer: func(int, []byte) ([]any, error) { return nil, syscall.ECONNREFUSED },
 			log: []string{"PMReq 0s", "PMReq 50ms"}, took: 50 * time.Millisecond, err: ErrNoAnswer},
-		{name: "unreachable once", answer: func(n int, b []byte) (error, []any) {
+		{name: "unreachable once", answer: func(n int, b []byte) ([]any, error) {
 			switch n {
 			case 1:
-				return nil, []any{syscall.ECONNREFUSED}
+				return []any{syscall.ECONNREFUSED}, nil
 			case 2:
 				return accept(n, b)
 			}
 			return nil, nil
 		}, log: []string{"PMReq 0s", "PMReq 50ms", "PMAck 50ms"}, took: 50 * time.Millisecond},
-		{name: "broken, by write", answer: func(int, []byte) (error, []any) { return other, nil },
+		{name: "broken, by write", answer: func(int, []byte) ([]any, error) { return nil, other },
 			log: []string{"PMReq 0s"}, err: other},
-		{name: "broken, by read", answer: func(int, []byte) (error, []any) { return nil, []any{other} },
+		{name: "broken, by read", answer: func(int, []byte) ([]any, error) { return []any{other}, nil },
 			log: []string{"PMReq 0s"}, err: other},
-		{name: "cancelled", answer: func(int, []byte) (error, []any) { return nil, nil }, cancel: 300 * time.Millisecond,
+		{name: "cancelled", answer: func(int, []byte) ([]any, error) { return nil, nil }, cancel: 300 * time.Millisecond,
 			log: []string{"PMReq 0s", "PMReq 250ms"}, took: 300 * time.Millisecond, err: context.Canceled},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -252,6 +252,14 @@ func (l *link) idle() {
 	}
 }
 
+func (l *link) stopTimer() {
+	l.timerMu.Lock()
+	defer l.timerMu.Unlock()
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+}
+
 // tell asks for a segment with the current counts, a NOP if nothing else is
 // to be sent.
 func (l *link) tell() {
@@ -281,13 +289,9 @@ func (l *link) Stop(reason vi.StopReason) {
 	}
 	l.life.move(e)
 	l.c.Quiesce()
-	l.gate.Lock() // for calls of the endpoint that found the link running
+	l.gate.Lock() // calls of the endpoint that found the link running have ended
+	l.stopTimer()
 	l.gate.Unlock()
-	l.timerMu.Lock()
-	if l.timer != nil {
-		l.timer.Stop()
-	}
-	l.timerMu.Unlock()
 	l.c.Go(l.wind)
 }
 

@@ -30,7 +30,7 @@ func resident(t *testing.T) int {
 // messages, however long the messages may be that they have to be ready for, and
 // wave after wave of them.
 func TestReceiveMemory(t *testing.T) {
-	const waves, conns, most = 3, 40, 64 << 20 // 16 x 1 MiB at each end would be 1280 MiB
+	const waves, conns, most = 3, 40, raceMemory * 64 << 20 // 16 x 1 MiB at each end would be 1280 MiB
 	for _, scheme := range []string{"vitcp", "iwarp"} {
 		t.Run(scheme, func(t *testing.T) {
 			o := testOptions(t)
