@@ -430,7 +430,7 @@ func (c *conn) aborted(now fc.Time, oxid uint16) bool {
 	if c.their.open && c.their.oxid == oxid {
 		c.their.open = false
 		if c.state == stHeld && c.mode == iu.PeerToPeer {
-			// Nobody waits for the answer, unless it is asked again.
+			// Nothing waits for the answer, unless it is asked again.
 			c.setState(stIdle)
 			c.release(now, c.p.np.RATOV())
 			if c.hasKey {

@@ -359,7 +359,7 @@ func (p *port) cancel(now fc.Time, r *fc.Remote, theirs, ours, id uint32) {
 		Flags: iu.FlagErr, Param: iu.Status{Reason: iu.Cancelled}.Param()})
 }
 
-// sendOnce sends a request IU on a new Exchange that nobody waits for.
+// sendOnce sends a request IU on a new Exchange that nothing waits for.
 func (p *port) sendOnce(now fc.Time, r *fc.Remote, h *iu.Header) {
 	ox, ok := p.oxids.alloc(nil)
 	if !ok {

@@ -201,7 +201,7 @@ func (s *search) nameByFARP(now fc.Time, name fc.WWN) {
 		})
 }
 
-// login logs in and compares names: a port that is not who it should be is
+// login logs in and compares names: a port that is not the one it should be is
 // not spoken to. [FCVI-7.4-3]
 func (s *search) login(now fc.Time, id fc.Addr, name fc.WWN) {
 	s.p.np.Login(now, id, func(now fc.Time, r *fc.Remote, err error) {

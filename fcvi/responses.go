@@ -15,7 +15,7 @@ type pending struct {
 	oxid     uint16
 	rxid     uint16
 	asked    bool // a response was required
-	probe    bool // asked for a proof, on nobody's behalf
+	probe    bool // asked for a proof, by no consumer
 	done     bool // its answer is here but an earlier one is missing
 	bad      vi.Status
 	reason   iu.Reason

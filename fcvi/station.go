@@ -10,8 +10,8 @@ import (
 )
 
 // A station is an FC-VI port in real time: the machines with their lock, their
-// clock and their link. One goroutine at a time is in the machines: whoever
-// posts, whoever receives, or the timer. What they send is queued by the link
+// clock and their link. One goroutine at a time is in the machines: the one that
+// posts, the one that receives, or the timer. What they send is queued by the link
 // and written by Flush after the lock was given back.
 type station struct {
 	mu     perturb.Mutex
@@ -170,7 +170,7 @@ func (s *station) close() {
 	}
 	for _, c := range s.p.handles.all() {
 		c.abandon(now)
-		if c.state == stConnected { // its link was not stopped: nobody owns it
+		if c.state == stConnected { // its link was not stopped: it has no owner
 			c.up = nil
 			c.disconnect(now)
 		}

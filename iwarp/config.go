@@ -142,7 +142,7 @@ type Config struct {
 	// works between peers of this package. Dial needs ServerName or
 	// InsecureSkipVerify as for crypto/tls. With certificates on both sides it
 	// is authentication, integrity, replay protection and confidentiality;
-	// without it, or IPsec of the hosts, whoever is on the path owns the memory
+	// without it, or IPsec of the hosts, an attacker on the path owns the memory
 	// that is exposed. [SEC-5.1-1] [SEC-5.3-1] [SEC-5.4-1] [DDP-8.4-1] [DDP-8.4-2] [I-73]
 	TLS *tls.Config
 	// WrapConn, if set, is given each connection before anything was sent, and

@@ -117,7 +117,7 @@ func (c *CompletionQueue) arm(v int32) {
 
 // ArmArrival is Arm for a consumer that lends memory: the signal is also given
 // when something arrives on q, whose completions this queue collects, and what
-// arrived is left alone until somebody polls. Whoever takes a signal has to.
+// arrived is left alone until a consumer polls, which the one that takes a signal has to.
 func (c *CompletionQueue) ArmArrival(q *QueuePair) {
 	c.arm(armedAny)
 	if q.ready.Load() {
@@ -138,7 +138,7 @@ func (c *CompletionQueue) signals() chan struct{} {
 	return c.events
 }
 
-// Expects tells whether something was sent on a connection since somebody last
+// Expects tells whether something was sent on a connection since a consumer last
 // dozed, so that an answer may be on its way.
 func (c *CompletionQueue) Expects() bool { return (*progress)(c).Expects() }
 
@@ -176,14 +176,15 @@ func (c *CompletionQueue) pushAll(es []Completion) {
 	}
 }
 
-// disturb wakes who dozes, once a completion is there: he sees it, or is seen.
+// disturb wakes the consumer that sleeps at the sources, once a completion is there:
+// it sees the completion, or is seen.
 func (c *CompletionQueue) disturb() {
 	if z := c.dozing.Load(); z != nil {
 		z.Wake()
 	}
 }
 
-// wake gives a signal whether somebody asked for it or not.
+// wake gives a signal whether it was asked for or not.
 func (c *CompletionQueue) wake() {
 	select {
 	case c.signals() <- struct{}{}:

@@ -19,7 +19,7 @@ type Limits struct {
 	CQEntries   int    // greatest capacity of a completion queue; default 1<<20
 }
 
-// DeviceConfig is the configuration that belongs to whoever runs a program
+// DeviceConfig is the configuration that belongs to the one that runs a program
 // rather than to its connections.
 type DeviceConfig struct {
 	Limits Limits
@@ -77,7 +77,7 @@ func NewDevice(cfg DeviceConfig) *Device {
 	}
 }
 
-// Streams returns the streams that are in use, for an administrator who looks
+// Streams returns the streams that are in use, for an administrator that looks
 // for idle or greedy ones; see [QueuePair.Stats] and [QueuePair.Abort].
 // [SEC-6.4.1-2] [SEC-6.4.2-1] [SEC-6.4.4-1]
 func (d *Device) Streams() []*QueuePair {
@@ -133,7 +133,7 @@ type RegionOptions struct {
 	// [I-57]
 	Virtual bool
 	// Guarded says that the memory may fault when it is touched, as a mapped
-	// file does that somebody truncates. Transfers then fail instead of the
+	// file does that is truncated. Transfers then fail instead of the
 	// program.
 	Guarded bool
 	// Key, if KeySet, fixes the low eight bits of the STag.

@@ -29,7 +29,7 @@ type RejectedError struct {
 	IRD, ORD int    // depths of its Reply: what it would have needed [MPA2-9.1-14]
 
 	// Conn is the TCP connection, if Config.KeepConn is set; it then belongs to
-	// the caller, who reads Unread first.
+	// the caller, which reads Unread first.
 	Conn   net.Conn
 	Unread []byte
 }

@@ -2,11 +2,11 @@ package iwarp
 
 import "sync/atomic"
 
-// An event happens once. Its channel is made for the first who waits: of most
-// events of most streams nobody does, and a channel costs as much memory as
+// An event happens once. Its channel is made for the first wait: of most
+// events of most streams there is none, and a channel costs as much memory as
 // twelve of these. The zero value has not happened.
 type event struct {
-	ch atomic.Pointer[chan struct{}] // nil: nobody waits; &happened: it has happened
+	ch atomic.Pointer[chan struct{}] // nil: nothing waits; &happened: it has happened
 }
 
 var happened = func() chan struct{} {

@@ -44,7 +44,7 @@ func (x *guessing) add(n int, place []byte) bool {
 	return true
 }
 
-// Guess implements [frameio.Guesser]. What is guessed is memory that nobody but
+// Guess implements [frameio.Guesser]. What is guessed is memory that nothing but
 // the peer's next messages may change: lent by a RecvSource, posted to receive a
 // message that has begun, or the sinks of our own Reads. RDMA Writes do not say how long they are, and what is behind one may
 // be in use: of them nothing is guessed, but their headers are looked at. [RDMAP-5.2-1]
@@ -211,7 +211,7 @@ func (q *QueuePair) guessReads(x *guessing) {
 // seeWrites finds the segments of RDMA Writes that have come behind the one in
 // progress, by looking at one header after the other: each tells where its payload
 // belongs and where the next header is. It ends before whatever else comes, since that
-// may change who may write where, and before short ones, which are better taken from
+// may change what may be written where, and before short ones, which are better taken from
 // staging. Where they often come next it is tried less often.
 func (q *QueuePair) seeWrites(x *guessing) {
 	r := &q.rx

@@ -19,7 +19,7 @@ const (
 )
 
 // A Listener accepts streams. Start-ups run side by side, so that a slow peer
-// holds nobody up, and within limits, so that many slow peers do not either.
+// holds up no other, and within limits, so that many slow peers do not either.
 // [SEC-6.4.1-1] [SEC-6.4.1-2] Safe for concurrent use.
 type Listener struct {
 	l     net.Listener
@@ -194,7 +194,7 @@ func (l *Listener) Accept(ctx context.Context) (*QueuePair, error) {
 	}
 }
 
-// Close stops listening and ends start-ups that nobody has accepted. Streams
+// Close stops listening and ends start-ups that were not accepted. Streams
 // go on.
 func (l *Listener) Close() error {
 	l.stop()

@@ -32,7 +32,7 @@ func segmentSize(c net.Conn) int {
 	return segmentSizeBy(raw, c)
 }
 
-// segmentSizeBy is segmentSize for who has the descriptor of c already. It
+// segmentSizeBy is segmentSize for a caller that has the descriptor of c already. It
 // allocates nothing.
 func segmentSizeBy(by controller, c net.Conn) int {
 	switch size := askSegmentSize(by); {

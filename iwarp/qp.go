@@ -221,7 +221,7 @@ func (q *QueuePair) SetIRD(n int) error {
 func (q *QueuePair) Params() mpa.Params { return q.params }
 
 // PeerPrivate returns the private data of the peer's start-up frame. Treat it
-// as what it is, input from the network; who dislikes it closes the stream.
+// as what it is, input from the network; a consumer that dislikes it closes the stream.
 // [MPA-7.1.1-21] [MPA-7.1.2-17]
 func (q *QueuePair) PeerPrivate() []byte { return q.params.Private }
 

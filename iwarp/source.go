@@ -19,7 +19,7 @@ type RecvSource interface {
 	NextRecv(head []byte, size int, last bool) (wr RecvWR, ok bool)
 
 	// Lend begins and Return ends a time in which NextRecv may hand out memory
-	// that somebody lends; see [QueuePair.PollLent]. A message in progress stays
+	// that a consumer lends; see [QueuePair.PollLent]. A message in progress stays
 	// where it is when that time ends; open tells Lend that there is one.
 	Lend(open bool)
 	Return()
@@ -28,7 +28,7 @@ type RecvSource interface {
 	// out alike, to which what has come is moved; or nil to leave it where it is.
 	Reclaim(id uint64) []SGE
 
-	// Full reports that what comes next is better left alone until somebody
+	// Full reports that what comes next is better left alone until a consumer
 	// looks again. It is asked before each message while memory is lent. The
 	// stream tells how much has come of what comes next, if that matters, which
 	// may take a system call.

@@ -207,7 +207,7 @@ func (c *Config) tuning() sock.Tuning {
 	return sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive}
 }
 
-// owns reports whether nobody but the stream sees the TCP connection.
+// owns reports whether the stream alone sees the TCP connection.
 func (c *Config) owns() bool {
 	return c.WrapConn == nil && c.TLS == nil && !c.portable && !c.KeepConn
 }

@@ -15,7 +15,7 @@ type Stats struct {
 	ServedAtomics                  uint64
 
 	// Slow paths that keep a stream alive; a peer that does nothing else can
-	// be ended by whoever watches. [SEC-6.4.4-1]
+	// be ended by an administrator. [SEC-6.4.4-1]
 	ReceivedEmpty uint64 // messages without payload
 	ReceivedTiny  uint64 // segments that are not the last of their message and carry less than 64 bytes
 	NoReceive     uint64 // messages for which no receive was posted [DDP-7.1-3]

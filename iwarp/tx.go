@@ -265,7 +265,7 @@ func (q *QueuePair) nextRequest(b *frameio.Batch) bool {
 }
 
 // mayPass reports whether no more than n Reads and Atomics are outstanding. If
-// not, whoever completes one rings the doorbell.
+// not, the completion of one rings the doorbell.
 func (q *QueuePair) mayPass(n int) bool {
 	if q.reads.Len() <= n {
 		return true
@@ -513,7 +513,7 @@ func take(p []byte, refs []regmem.Ref) []byte {
 }
 
 // changeable tells whether a peer may write to the memory, by a region's own
-// STag. Whoever sends from under a window that a peer may write to, or changes
+// STag. A consumer that sends from under a window that a peer may write to, or changes
 // what is posted, has to expect a CRC error.
 func changeable(w *sendWQE) bool {
 	for i := range w.sg[:w.nsg] {

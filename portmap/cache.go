@@ -64,7 +64,7 @@ func (c *cache) shrink(now time.Time) {
 	}
 }
 
-// forget drops every entry of a service, whoever asked and whatever it says.
+// forget drops every entry of a service, whatever it says.
 func (c *cache) forget(service netip.AddrPort) {
 	for k := range c.m {
 		if k.service == service {

@@ -189,7 +189,7 @@ func (m *Machine) open(svc *service, from netip.Addr, msg Message) (netip.AddrPo
 		return inFormOf(msg.Ap, t), nil, ok
 	}
 	// Ports of their own are a resource: a full table denies rather than
-	// closing somebody's port early, and no source gets more than its share.
+	// closing another client's port early, and no source gets more than its share.
 	if len(m.pending) >= m.cfg.MaxPending || m.perSrc[sourceOf(from)] >= maxPendingPerSource {
 		return netip.AddrPort{}, nil, false
 	}
@@ -260,7 +260,7 @@ func (m *Machine) Connected(cp, ap netip.AddrPort) {
 }
 
 // Expire gives up every request whose time is over. Handle calls it too. What
-// a request held is released; connections that exist are nobody's business
+// a request held is released; connections that exist are no concern
 // here. Nothing outlives its time, whatever was lost. [SDP-7.2-1] [SDP-7.5.2-2] [SDP-7.5.2-3] [SDP-7.5-1]
 func (m *Machine) Expire(now time.Time) {
 	for r := m.head.next; r != &m.head && !now.Before(r.deadline); r = m.head.next {

@@ -23,7 +23,7 @@ type ServerConfig struct {
 }
 
 // A Server answers requests on one UDP socket. It keeps nothing over a restart:
-// whoever asks again gets an answer, and a PMAck to its predecessor is dropped.
+// a client that asks again gets an answer, and a PMAck to its predecessor is dropped.
 // Its methods are safe for concurrent use. [SDP-7.2-4] [D-72]
 type Server struct {
 	conn *net.UDPConn

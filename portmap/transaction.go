@@ -11,14 +11,14 @@ import (
 // the other end. [SDP-7.2-3] [D-62] [D-63]
 var retryAfter = [...]time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second}
 
-// unreachableRetry is the pause after the first report that nobody listens.
+// unreachableRetry is the pause after the first report that nothing listens.
 const unreachableRetry = 50 * time.Millisecond
 
 // Errors of a transaction that ends without an SDP Address.
 var (
 	// ErrDenied means that the server has no mapping: use the conventional address.
 	ErrDenied = errors.New("portmap: the mapper denied the request")
-	// ErrNoAnswer means that nobody answered: use the conventional address.
+	// ErrNoAnswer means that there was no answer: use the conventional address.
 	ErrNoAnswer = errors.New("portmap: no answer from the mapper")
 )
 
@@ -28,7 +28,7 @@ type clientState uint8
 const (
 	idle     clientState = iota // nothing sent
 	asking                      // a PMReq is out and its timer runs
-	refused                     // told that nobody listens; one pause, one more try
+	refused                     // told that nothing listens; one pause, one more try
 	accepted                    // finished: PMAccept came and was acknowledged
 	denied                      // finished: PMDeny came
 	gaveUp                      // finished: no answer
@@ -110,8 +110,8 @@ func (t *Transaction) Timeout(now time.Time) (out []byte) {
 	return nil
 }
 
-// Unreachable takes the news (ICMP) that nobody listens there. It is no denial,
-// since anybody can forge it: it ends the wait for this answer. [D-63]
+// Unreachable takes the news (ICMP) that nothing listens there. It is no denial,
+// since it can be forged: it ends the wait for this answer. [D-63]
 func (t *Transaction) Unreachable(now time.Time) {
 	if t.state != asking {
 		return

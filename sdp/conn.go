@@ -75,7 +75,7 @@ type op struct {
 	err    error // of the end
 	done   bool
 	read   bool
-	own    bool   // a write whose bytes the connection has copied; nobody waits
+	own    bool   // a write whose bytes the connection has copied; no call waits
 	held   int    // bytes of the send buffer an own write occupies
 	after  uint64 // a write is free when this Send is complete
 	cancel bool

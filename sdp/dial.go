@@ -17,7 +17,7 @@ import (
 type Resolver interface {
 	// Resolve returns the SDP address of service. The connection will come from
 	// local, which is bound already [D-57]. An error means that there is none,
-	// or that nobody knows.
+	// or that is not known.
 	Resolve(ctx context.Context, local, service netip.AddrPort) (netip.AddrPort, error)
 	// Forget is told that the address given for service did not work. [D-64]
 	Forget(service netip.AddrPort)

@@ -205,7 +205,7 @@ func (c *Conn) sendMessage(acts []sdpcore.Action, i int) int {
 		wr.Inline = true
 	} else {
 		s.lent = s.posted
-		// Somebody may wait for this memory. The completion of the Data behind
+		// Something may wait for this memory. The completion of the Data behind
 		// it will do, if that is of the same kind.
 		next := i + 1 + a.Parts
 		wr.Unsignaled = next < len(acts) && acts[next].Op == sdpcore.OpSend && acts[next].N > iwarp.MaxInline
@@ -272,7 +272,7 @@ func (c *Conn) post(wr *iwarp.SendWR) {
 		}
 	}
 	b := backlogged{wr: *wr}
-	if wr.Inline { // nobody keeps its payload until it is sent
+	if wr.Inline { // its payload is not kept until it is sent
 		p := make([]byte, 0, iwarp.MaxInline)
 		for _, g := range wr.SG {
 			p = append(p, g.Buf...)

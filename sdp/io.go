@@ -80,7 +80,7 @@ func (c *Conn) read(p []byte, full bool) (int, error) {
 	return n, c.opError("read", err)
 }
 
-// takenAway reports whether Close or Suspend took the connection from those who
+// takenAway reports whether Close or Suspend took the connection from calls that
 // call its methods, so that what was cancelled did not run out of time.
 func (c *Conn) takenAway() bool { return c.closed || c.suspendTo != nil }
 

@@ -281,7 +281,7 @@ type Expectation struct {
 }
 
 // Expect prepares the listener for a suspended connection between the given
-// addresses, before the old holder suspends it: whoever comes from that address
+// addresses, before the old holder suspends it: what comes from that address
 // first is taken to be its peer; others from there are refused meanwhile. With
 // strict the source port has to be the old one too. A token, if not nil, has to
 // be shown by the peer. [SDP-13.1.1-1] [SDP-13.1.1-2] [D-50]
@@ -368,7 +368,7 @@ func (l *Listener) expected(s *setup, g greeting, path Path) (*move, Reason) {
 	case m == nil:
 		l.mu.Unlock()
 		if len(g.token) > 0 {
-			return nil, ReasonToken // nobody is expected with one [D-07]
+			return nil, ReasonToken // no connection is expected with one [D-07]
 		}
 		return nil, ReasonUnknown
 	case m.strict.IsValid() && m.strict != netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port()), string(m.token) != string(g.token):

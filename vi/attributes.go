@@ -110,7 +110,7 @@ type MemAttributes struct {
 	EnableRDMAWrite bool
 	EnableRDMARead  bool
 
-	// MayFault says that the memory is a mapped file which somebody may
+	// MayFault says that the memory is a mapped file which another process may
 	// truncate: touching it then fails the transfer and nothing else.
 	MayFault bool
 }

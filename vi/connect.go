@@ -279,7 +279,7 @@ type ConnRequest struct {
 }
 
 // ConnectWait waits for a connection request for local's discriminator.
-// Requests that come while nobody waits are answered with No Match.
+// Requests that come while no call waits are answered with No Match.
 // [VIA 6.4.5]
 //
 // Errors: ErrTimeout, ErrInvalidParameter, ErrResource, ErrClosed, or the

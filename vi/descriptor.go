@@ -51,7 +51,7 @@ type Descriptor struct {
 	// OnDone, if set, is called when the descriptor completes, before it can
 	// be dequeued, under a lock of the engine: it may look at Status and
 	// store what it finds elsewhere, and must neither call this package nor
-	// wait for somebody who does: memory may be pinned meanwhile.
+	// wait for a goroutine that does: memory may be pinned meanwhile.
 	OnDone func(*Descriptor)
 
 	status atomic.Uint32 // with statusPosted

@@ -23,7 +23,7 @@
 //
 // # Completions
 //
-// A descriptor carries a [Status]; [Status.Err] gives the error for those who
+// A descriptor carries a [Status]; [Status.Err] gives the error for programs that
 // want one. Done, Wait and Notify return the descriptor at the head of its
 // queue, in posting order, and an error that matches [ErrDescriptor] if its
 // status has an error bit. Cancelling the context of a wait leaves the queue

@@ -22,7 +22,7 @@ type Endpoint struct {
 	agreed Agreement
 	remote Address
 
-	ahead     *lookahead   // owned by who calls NextSend and StartSend, who makes it
+	ahead     *lookahead   // made and owned by the caller of NextSend and StartSend
 	recvBase  uint64       // receives consumed before this connection [VIA-2.3-8]
 	readsOut  atomic.Int32 // RDMA Reads started and not finished
 	stopSends atomic.Bool  // a send failed at a reliable level: start no more
@@ -68,7 +68,7 @@ func (e *Endpoint) NextSend() *Descriptor {
 }
 
 // A lookahead holds send descriptors that are to be started next, so that the
-// queue is locked once for many. It belongs to who starts them.
+// queue is locked once for many. It belongs to the role that starts them.
 type lookahead struct {
 	d     [16]*Descriptor
 	at, n int    // the next, and how many there are

@@ -70,7 +70,7 @@ func (a MemAttributes) rights() regmem.Rights {
 }
 
 // DeregisterMem ends a registration. It waits for accesses in progress, so
-// that afterwards nobody touches the memory; descriptors that are posted with
+// that afterwards nothing touches the memory; descriptors that are posted with
 // its handle fail with a protection error when their turn comes. [VIA 6.4.2] [VIA-6.4-3] [VIA-8.3-16]
 //
 // Errors: ErrInvalidParameter if r is not registered with this NIC.

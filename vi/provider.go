@@ -33,7 +33,7 @@ type Device interface {
 	ConnectPeer(ctx context.Context, ep *Endpoint, local, remote Address) (Link, Agreement, error)
 
 	// Wait waits for a connection request whose called discriminator is
-	// local's. Requests that come while nobody waits are answered with No
+	// local's. Requests that come while no call waits are answered with No
 	// Match. Several waits may be pending, on equal discriminators too.
 	Wait(ctx context.Context, local Address) (Request, error)
 

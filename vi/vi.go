@@ -47,7 +47,7 @@ type VI struct {
 	state atomic.Uint32            // a State; written with mu held
 	conn  atomic.Pointer[Endpoint] // the connection; written with mu held
 
-	closed atomic.Bool // as gone, for those who don't take mu
+	closed atomic.Bool // as gone, for readers that don't take mu
 
 	mu       perturb.Mutex
 	attrs    Attributes     // guarded by mu
@@ -140,8 +140,8 @@ func (v *VI) Destroy() error {
 func (v *VI) removeLocked() {
 	v.gone = true
 	v.closed.Store(true)
-	// What was posted since the connection ended: nobody would wake who
-	// waits for it. Who posts later looks at closed.
+	// What was posted since the connection ended: nothing would wake a call that
+	// waits for it. A later post looks at closed.
 	v.send.flush(StatusFlushed)
 	v.recv.flush(StatusFlushed)
 	v.send.cancelNotify() // [VIA-8.3-18]

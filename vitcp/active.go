@@ -62,8 +62,8 @@ const (
 	stepSendAccept                         // answer the incoming connection
 	stepSendReject                         // answer it and close it
 	stepSendNoMatch                        // answer it and close it
-	stepOffer                              // offer the request to whoever waits for its discriminator
-	stepMatch                              // look for somebody who waits
+	stepOffer                              // offer the request to the call that waits for its discriminator
+	stepMatch                              // look for a call that waits
 	stepCloseIn                            // close the incoming connection
 	stepDone                               // tell the VI consumer how it ended
 )
@@ -91,7 +91,7 @@ const (
 	outcomeAttributes                       // the peer refused because of attributes, or we did
 	outcomeResources                        // the peer is out of resources
 	outcomeVersion                          // the peer knows no such version
-	outcomeNoMatch                          // nobody waits for the discriminator
+	outcomeNoMatch                          // no call waits for the discriminator
 	outcomeNotReachable                     // TCP could not be set up
 	outcomeLost                             // TCP closed instead of an answer
 	outcomeViolation                        // the answer was against the protocol

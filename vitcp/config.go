@@ -105,7 +105,7 @@ type Config struct {
 	// DefaultDrainTimeout. [V-18]
 	DrainTimeout time.Duration
 
-	// Grace keeps a request that nobody waits for, for so long, before it is
+	// Grace keeps a request that no call waits for, for so long, before it is
 	// answered with No Match. 0 answers at once. [VIA 6.4.5]
 	Grace time.Duration
 
@@ -123,7 +123,7 @@ type Config struct {
 	MaxSecurity int
 
 	// Security, if set, adds its own security information to what VIs send
-	// and checks that of the peer before anybody is asked. [VIT-3.2-6]
+	// and checks that of the peer before a consumer is asked. [VIT-3.2-6]
 	Security Authenticator
 
 	// Allow, if set, is asked for each arriving connection; false closes it
@@ -232,7 +232,7 @@ func (c *Config) tuning() sock.Tuning {
 	return sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive}
 }
 
-// owns reports whether nobody but the link sees a TCP connection, if the TLS
+// owns reports whether the link alone sees a TCP connection, if the TLS
 // configuration for its side is t.
 func (c *Config) owns(t *tls.Config) bool { return c.WrapConn == nil && t == nil }
 

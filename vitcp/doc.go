@@ -35,7 +35,7 @@
 // that says more. A connection that breaks leaves its reason with
 // [Config.Broken]; descriptors and the NIC's error handler get what the
 // architecture says. A peer that is against the protocol is cut off by a
-// reset; nobody else notices.
+// reset; no other connection notices.
 //
 // # Order
 //

@@ -63,7 +63,7 @@ func (e *RemoteError) Error() string {
 var errPeerDisconnected = errors.New("vitcp: the peer disconnected")
 
 // dialError translates a failure to set TCP up. A refusal means that the host
-// is up and nobody listens. [VIA 6.3]
+// is up and nothing listens. [VIA 6.3]
 func dialError(err error) error {
 	var ne net.Error
 	switch {

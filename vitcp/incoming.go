@@ -23,7 +23,7 @@ const answerTimeout = 5 * time.Second
 // of its connection. [VIT 4.3]
 type request struct {
 	l             *listener
-	d             *device // who waited; set when handed over
+	d             *device // the one that waited; set when handed over
 	nc            net.Conn
 	tcp           net.Conn // below wrappers; what the listener knows
 	g             greeting
@@ -32,7 +32,7 @@ type request struct {
 	local, remote netip.AddrPort
 
 	timer   *time.Timer   // of watch
-	watched chan struct{} // closed when nobody reads ahead any more
+	watched chan struct{} // closed when nothing reads ahead any more
 	mu      perturb.Mutex
 	m       passive // guarded by mu once offered
 }
@@ -55,7 +55,7 @@ func (r *request) end() {
 	r.l.p.leavePeer(addrPort(r.tcp.RemoteAddr()).Addr())
 }
 
-// receive reads the request and finds somebody for it; false: the connection
+// receive reads the request and finds a waiting call for it; false: the connection
 // is to be closed.
 func (l *listener) receive(r *request) (handedOver bool) {
 	p := l.p
@@ -78,7 +78,7 @@ func (l *listener) receive(r *request) (handedOver bool) {
 	r.tcp.SetDeadline(time.Now().Add(answerTimeout))
 	r.m.request()
 	if badDiscriminator {
-		r.run(r.m.noMatch()) // too long to be anybody's [V-04]
+		r.run(r.m.noMatch()) // too long to be any VI's [V-04]
 		return false
 	}
 	ce := &g.ce
@@ -88,7 +88,7 @@ func (l *listener) receive(r *request) (handedOver bool) {
 		r.run(r.m.reject(rejectApplication))
 		return false
 	}
-	// What no VI could match is refused before anybody is asked. [V-05] [V-14]
+	// What no VI could match is refused before a consumer is asked. [V-05] [V-14]
 	_, levelOK := p.cfg.habits().level(ce.Attributes)
 	if unknown := ce.Attributes &^ vitcpwire.KnownAttributes; ce.MTU == 0 || !levelOK || unknown != 0 && !p.cfg.TolerantAttributes {
 		r.run(r.m.reject(rejectAttributes))
@@ -312,7 +312,7 @@ func (r *request) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.Agre
 	r.unwatch()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// Who looked ahead may have been stopped with the end in sight.
+	// The goroutine that looked ahead may have been stopped with the end in sight.
 	if r.m.state == passivePending && r.withdrawn() {
 		r.m.closed()
 	}

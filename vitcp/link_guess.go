@@ -10,7 +10,7 @@ import (
 // Guess implements frameio.Guesser: it guesses the rest of the message in progress,
 // if that is an RDMA Write or an RDMA Read Response, whose headers say how long they
 // are, and of the responses that are awaited behind it. A Send is guessed to be as long
-// as the last long one. So the memory is nobody's but that message's. [VIT-2.2.2.2.2-6] [V-42]
+// as the last long one. So the memory is that message's alone. [VIT-2.2.2.2.2-6] [V-42]
 func (l *link) Guess(g []frameio.Guess) []frameio.Guess {
 	x := &l.rx
 	x.sendGuess = 0

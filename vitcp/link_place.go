@@ -16,7 +16,7 @@ func (l *link) place(p []byte) error {
 			return err
 		}
 		if len(ref.B) == 0 {
-			break // nobody wants them
+			break // they are not wanted
 		}
 		if ref.Pins() && !ref.Guarded() {
 			l.hold(ref)

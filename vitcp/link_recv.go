@@ -35,7 +35,7 @@ type rxState struct {
 	ahead     []vi.Memory // pins of memory where what comes is guessed to belong
 	held      vi.Memory   // pin that serves every access to its region during one Receive
 	refs      []vi.Memory // pinned between Direct and DirectDone
-	discard   []byte      // where bytes go that nobody wants
+	discard   []byte      // where bytes go that are not wanted
 	thrown    bool        // the places of the last Direct are there
 }
 

@@ -74,7 +74,7 @@ func (l *link) publish() {
 		bump(&c.servedReads, t.reads)
 	}
 	t.messages, t.segments, t.bytes, t.nops, t.reads = 0, 0, 0, 0, 0
-	if l.level == reception { // nobody else looks at acknowledgements
+	if l.level == reception { // acknowledgements mean nothing elsewhere
 		l.seqOff.Store(t.seqOff)
 		l.begun.Store(uint32(t.last))
 		l.whole.Store(uint32(t.whole))

@@ -17,7 +17,7 @@ import (
 )
 
 // A listener is one listening TCP address of the process. It leads each
-// Connect Request to who waits for its discriminator. [VIT-2.2.2.2.1-2]
+// Connect Request to the call that waits for its discriminator. [VIT-2.2.2.2.1-2]
 type listener struct {
 	p    *Provider
 	l    net.Listener
@@ -37,7 +37,7 @@ type listener struct {
 // A wait is one call of Device.Wait.
 type wait struct {
 	local netip.Addr    // only connections to this address; invalid: any
-	got   chan *request // one slot; filled by whoever takes the wait off the list
+	got   chan *request // one slot; filled by the goroutine that takes the wait off the list
 }
 
 // listenString opens a new listening address, host:port, for one device.
@@ -103,7 +103,7 @@ func (p *Provider) openLocked(addr string) (*listener, error) {
 }
 
 // own takes a listening socket, and those of its connections, away from the
-// runtime where nobody else sees them.
+// runtime where nothing else sees them.
 func (p *Provider) own(nl net.Listener) (net.Listener, error) {
 	if !p.cfg.owns(p.cfg.TLSListen) {
 		return nl, nil

@@ -29,7 +29,7 @@ import "time"
 //	|  Connected   |-------------------------------------->|              |
 //	+--------------+                                       +--------------+
 //
-// Refusals that come before anybody is asked (limits, attributes, Matching)
+// Refusals that come before a consumer is asked (limits, attributes, Matching)
 // take the arrow of Connect Reject too, and a caller that goes away while the
 // VI consumer still decides ends in Disconnected; the draft's figure is silent
 // about both.
@@ -38,7 +38,7 @@ type passiveState uint8
 const (
 	passiveListening    passiveState = iota // nothing has arrived
 	passiveIncoming                         // TCP is accepted, the request is awaited
-	passiveMatching                         // the request is in, somebody is sought who waits for it
+	passiveMatching                         // the request is in, a call that waits for it is sought
 	passivePending                          // the VI consumer decides
 	passiveConnected                        // the Connect Accept is out; the VI connection exists
 	passiveDisconnected                     // over
@@ -111,7 +111,7 @@ func (p *passive) violated() []setupStep {
 	panic("vitcp: violation in state " + p.state.String())
 }
 
-// noMatch: nobody waits for the discriminator. [VIT-4.3-3]
+// noMatch: no call waits for the discriminator. [VIT-4.3-3]
 func (p *passive) noMatch() []setupStep {
 	switch p.state {
 	case passiveMatching:
@@ -121,7 +121,7 @@ func (p *passive) noMatch() []setupStep {
 	panic("vitcp: no match in state " + p.state.String())
 }
 
-// match: somebody waits for the discriminator. [VIT-4.3-4]
+// match: a call waits for the discriminator. [VIT-4.3-4]
 func (p *passive) match() []setupStep {
 	switch p.state {
 	case passiveMatching:

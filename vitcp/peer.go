@@ -261,7 +261,7 @@ func (p *peer) order(in incomingRequest) int {
 }
 
 // isOwn reports whether a request that arrived from the given address is our
-// own one: who calls the very address and discriminator from which it calls
+// own one: a VI that calls the very address and discriminator from which it calls
 // must not be connected to itself.
 func (p *peer) isOwn(from netip.AddrPort) bool {
 	return p.state == peerRequested && from.Port() == p.fromPort && plainAddr(from.Addr()) == p.from

@@ -55,7 +55,7 @@ type peerResult struct {
 // it was taken care of.
 type peerOffer struct {
 	r     *request
-	last  bool // nobody else is asked after us
+	last  bool // no other is asked after this one
 	reply chan bool
 }
 
@@ -180,7 +180,7 @@ func (pc *peerCall) offered(ctx context.Context, o peerOffer) {
 	}
 	if r.withdrawn() {
 		// It was cancelled, and may be followed by another: to accept it would end
-		// ours with a connection that nobody has.
+		// ours with a connection that does not exist.
 		r.m.closed()
 		r.end()
 		o.reply <- true
@@ -327,7 +327,7 @@ func (l *listener) offerPeer(r *request) bool {
 	return false
 }
 
-// fits reports whether a connection to the local address at is for who asked
+// fits reports whether a connection to the local address at is for the call that asked
 // for want: nothing in particular, all addresses, or this one.
 func fits(want, at netip.Addr) bool {
 	return !want.IsValid() || want.IsUnspecified() || want == at

@@ -14,7 +14,7 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// A Call describes a connection that is being set up, for those who decide
+// A Call describes a connection that is being set up, for functions that decide
 // about it.
 type Call struct {
 	Caller, Callee netip.Addr // the IP addresses of the two sides

@@ -10,7 +10,7 @@ import (
 func writes(size, depth, bell, footprint int) func(*measure) {
 	return func(m *measure) {
 		m.Op, m.Size, m.Depth, m.Bell, m.Footprint = opWrite, size, depth, bell, footprint
-		m.Wait = size >= 64*kib // nobody spins for bulk
+		m.Wait = size >= 64*kib // nothing spins for bulk
 	}
 }
 

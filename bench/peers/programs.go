@@ -109,7 +109,7 @@ func (t *toolbox) compile(name, out, source string, flags ...string) {
 var errMissing = errors.New("not available")
 
 // command returns a command whose TCP sockets use the congestion control
-// that everybody uses.
+// that all of them use.
 func (t *toolbox) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(name, args...)
 	cmd.Env = os.Environ()
@@ -226,7 +226,7 @@ func (t *toolbox) ucxRun(test string, size, n int) (result, error) {
 	return r, nil
 }
 
-// waitListening waits until somebody listens on a TCP port, without
+// waitListening waits until a program listens on a TCP port, without
 // connecting to it.
 func waitListening(port int) error {
 	want := fmt.Sprintf(":%04X ", port)

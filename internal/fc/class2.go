@@ -19,7 +19,7 @@ const (
 )
 
 // RecoveryTime returns how long a class 2 frame may be under way, sent again as
-// often as that is done, before its sender gives up. Who waits for it must not
+// often as that is done, before its sender gives up. A wait for it must not
 // give up earlier.
 func (p *NPort) RecoveryTime() time.Duration { return (maxResend + 1) * p.edtov }
 

@@ -10,7 +10,7 @@
 //
 // An [NPort] is a state machine without input or output of its own: frames,
 // link events and the time go in, frames leave through the [Sender] it was
-// given. Whoever drives it owns the clock, the link and the lock.
+// given. Its driver owns the clock, the link and the lock.
 //
 //	p := fc.NewNPort(fc.PortConfig{PortName: pn, NodeName: nn}, link)
 //	p.Register(fc.TypeFCVI, upper) // the FC-4 that gets the frames of its TYPE

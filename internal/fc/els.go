@@ -414,7 +414,7 @@ func ParseRSCN(b []byte, page func(RSCNPage)) error {
 // FANLen is the length in bytes of a FAN payload.
 const FANLen = 24
 
-// A FAN is the payload of FAN: a loop's fabric port tells who it is.
+// A FAN is the payload of FAN: a loop's fabric port tells its names.
 type FAN struct {
 	LoopFabric Addr // fabric address of the loop
 	PortName   WWN  // F_Port_Name

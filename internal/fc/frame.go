@@ -93,7 +93,7 @@ type Frame struct {
 	Payload []byte
 
 	// Taker may be set on a received frame of class 3 by whom it is handed
-	// to, who then gets the frames that continue it in a simpler way.
+	// to, which then gets the frames that continue it in a simpler way.
 	Taker Taker
 }
 

@@ -25,7 +25,7 @@ func (p *NPort) params(cmd ELSCmd) Login {
 	return l
 }
 
-// flogi asks the other end of the link who it is: a fabric gives us an
+// flogi asks the other end of the link what it is: a fabric gives us an
 // address, an N_Port tells its name.
 func (p *NPort) flogi(now Time) {
 	p.setState(now, LoggingIn)
@@ -89,7 +89,7 @@ func (p *NPort) fabricLogin(now Time, l *Login) {
 	p.register(now)
 }
 
-// register tells the directory who is here, one request after the other, then
+// register tells the directory of this port, one request after the other, then
 // asks the fabric controller for state changes. A fabric without a directory
 // leaves the port online all the same. [FCVI 7.6]
 // [FCVI-7.6-2]
@@ -169,7 +169,7 @@ func (p *NPort) registered(now Time) {
 // [FCFS-2.7-4]
 func (p *NPort) pointToPoint(now Time, peer *Login) {
 	p.topo, p.inOrder, p.directory = PointToPoint, true, false
-	if x := p.flogiX; x != nil { // nobody needs the answer any more
+	if x := p.flogiX; x != nil { // the answer is not needed any more
 		x.timer.Stop()
 		delete(p.exch, x.oxid)
 		p.flogiX = nil

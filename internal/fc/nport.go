@@ -104,7 +104,7 @@ type Upper interface {
 	// Frame takes a device data frame of the FC-4's TYPE from a port that is
 	// logged in. f is valid during the call.
 	Frame(now Time, r *Remote, f *Frame)
-	// LoggedOut is told when the login with r ended, whoever ended it.
+	// LoggedOut is told when the login with r ended, whichever side ended it.
 	LoggedOut(now Time, r *Remote)
 	// Resumed is told when data may flow to r again after verification.
 	Resumed(now Time, r *Remote)
@@ -139,7 +139,7 @@ type PortStats struct {
 	RecvFrames      uint64
 	SentFrames      uint64
 	BadEOF          uint64 // frames that ended in EOFni or EOFa
-	WrongDID        uint64 // addressed to somebody else
+	WrongDID        uint64 // addressed to another port
 	NotLoggedIn     uint64 // data frames from ports that are not logged in
 	LogosSent       uint64
 	UnknownExchange uint64 // replies and ACKs that belong to nothing

@@ -137,7 +137,7 @@ func (p *NPort) Login(now Time, a Addr, done func(now Time, r *Remote, err error
 	})
 }
 
-// login puts the peer's parameters in force and wakes those who wait.
+// login puts the peer's parameters in force and wakes what waits.
 func (r *Remote) login(now Time, l *Login) {
 	r.PortName, r.NodeName = l.PortName, l.NodeName
 	r.RxSize = MaxData
@@ -263,7 +263,7 @@ func (p *NPort) inquire(now Time, r *Remote) {
 		var rejected *CTError
 		switch {
 		case errors.As(err, &rejected):
-			p.drop(now, r, ErrLoggedOut) // nobody is there to be told
+			p.drop(now, r, ErrLoggedOut) // there is no port to be told
 		case err == ErrOffline:
 		case err != nil || len(reply) < 8:
 			p.verify(now, r)

@@ -101,7 +101,7 @@ func (b *Batch) Data(ref regmem.Ref) error {
 	return nil
 }
 
-// Pin takes the pin of ref over until the batch is written. Who sends many
+// Pin takes the pin of ref over until the batch is written. A protocol that sends many
 // pieces of one region gets all but the first from [Batch.Pinned], and spares
 // a pin for each.
 func (b *Batch) Pin(ref regmem.Ref) {

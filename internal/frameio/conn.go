@@ -276,5 +276,5 @@ func (c *Conn) tearDown() {
 
 // ErrEnough is returned by a Protocol's Receive that wants to see no more for
 // now, during a [Conn.PollBetween]. What it left is shown to it at the next
-// poll, which it has to see to: nobody is woken by bytes that were read.
+// poll, which it has to see to: bytes that were read wake nothing.
 var ErrEnough = errors.New("frameio: enough")

@@ -15,10 +15,10 @@ import (
 
 // The states of the send role.
 const (
-	idle  = iota // nobody sends and nothing is known to be queued
-	busy         // somebody has the role
-	again        // somebody has the role and must look at the queue once more
-	dead         // the connection is gone; nobody takes the role any more
+	idle  = iota // nothing sends and nothing is known to be queued
+	busy         // a goroutine has the role
+	again        // a goroutine has the role and must look at the queue once more
+	dead         // the connection is gone; the role is not taken any more
 )
 
 // turns is how many batches a caller of Kick sends before a goroutine takes
@@ -44,11 +44,11 @@ type sender struct {
 
 	// done is held while a batch is written and until Sent was called for it,
 	// so that Quiesce finds nothing that the kernel has taken and the protocol
-	// has not heard of. Nobody waits for the socket with it.
+	// has not heard of. It is not held while waiting for the socket.
 	done perturb.Mutex
 
 	free bool          // a stopped sender's role is free; guarded by mu
-	left chan struct{} // closed then; made when somebody waits; guarded by mu
+	left chan struct{} // closed then; made for the first wait; guarded by mu
 }
 
 // try writes what the socket takes of the batch, and tells if that was the rest.
@@ -301,7 +301,7 @@ func (t *sender) die() {
 	t.free = true
 }
 
-// stop makes the role unavailable; whoever has it ends soon, since the stream
+// stop makes the role unavailable; its holder ends soon, since the stream
 // is closed.
 func (t *sender) stop() {
 	if t.state.CompareAndSwap(idle, dead) {

@@ -23,7 +23,7 @@
 // A Call stands for a thread that waits in the kernel. It may be answered at
 // once or later, by any goroutine, exactly once. A signal to that thread takes
 // the call back: answers then fail with ErrGone, and if the call is restarted it
-// comes again as a new Call. So whoever serves calls has to be idempotent. The
+// comes again as a new Call. So serving a call has to be idempotent. The
 // flag WAIT_KILLABLE_RECV, which would defer signals, is not set on purpose: a
 // call that is held would otherwise not be interrupted as the native one is.
 //

@@ -8,7 +8,7 @@
 //
 // Looking a handle up takes no lock. A successful access pins the region
 // until [Ref.Release]; [Registry.Deregister] makes further accesses fail and
-// returns only when the last pin is gone, so that after it nobody touches the
+// returns only when the last pin is gone, so that after it nothing touches the
 // memory. Pins are held for the length of a copy or a system call that does
 // not block, never while waiting for a peer.
 //

@@ -134,7 +134,7 @@ type Ref struct {
 }
 
 // Guarded tells that touching B may fault, since the memory is a mapped file
-// that somebody can truncate. Copy such bytes with [Copy].
+// that another process can truncate. Copy such bytes with [Copy].
 func (ref Ref) Guarded() bool { return ref.region != nil && ref.region.guarded }
 
 // CopyTo copies B to dst, which is at least as long. The error is a fault of guarded

@@ -223,7 +223,7 @@ func (g *Registry) isRetiredLocked(h uint32) bool {
 	return false
 }
 
-// Deregister takes r out of the registry and waits until nobody uses its
+// Deregister takes r out of the registry and waits until nothing uses its
 // memory. Afterwards accesses with its handle answer [NoRegion].
 //
 // Errors: ErrNoRegion if r is not, or no longer, registered here; ErrBusy if

@@ -92,7 +92,7 @@ type Params struct {
 // Timers are the times a machine acts on by itself. A zero field takes the default.
 type Timers struct {
 	LocalRead    time.Duration // a SrcAvail without reader is fetched into local memory after this; default 1 ms [D-38]
-	Deadlock     time.Duration // both ends advertise and nobody reads; default 10 ms, the Connecting Peer waits twice longer again [D-38]
+	Deadlock     time.Duration // both ends advertise and neither reads; default 10 ms, the Connecting Peer waits twice longer again [D-38]
 	Unanswered   time.Duration // a SrcAvail without answer goes by Bcopy if it fits SendBudget; default 1 s [D-81]
 	Cancel       time.Duration // an unanswered cancel ends the connection; default 5 s [D-81]
 	Suspend      time.Duration // as above for a suspension; default 5 s [D-53]

@@ -4,7 +4,7 @@ import "viaduct/internal/wire/sdpwire"
 
 // resize is the state of changes to the sizes of Private Buffers. [SDP 10.6]
 type resize struct {
-	// As the one who asks.
+	// As the end that asks.
 	want   int  // size to ask the peer for, or 0
 	sent   bool // a ChRcvBuf is unacknowledged [SDP-10.6-19]
 	asked  int
@@ -12,7 +12,7 @@ type resize struct {
 	noMore bool // an increase was answered with the old size [SDP-10.6-17]
 	noLess bool // a decrease was [SDP-10.6-18]
 
-	// As the one who is asked.
+	// As the end that is asked.
 	ackOwed bool
 	ready   bool // the buffers have their new size
 	size    int  // that size
@@ -54,7 +54,7 @@ func (m *Machine) resizeStep() bool {
 		a := m.send(sdpwire.ChRcvBufAck, 0)
 		m.out[a].Msg.Size = uint32(z.size)
 		return true
-	case z.want != 0 && !z.ackOwed: // whoever owes an ack does not ask [D-47]
+	case z.want != 0 && !z.ackOwed: // an end that owes an acknowledgement does not ask [D-47]
 		z.sent, z.asked, z.want = true, z.want, 0
 		a := m.send(sdpwire.ChRcvBuf, 0)
 		m.out[a].Msg.Size = uint32(z.asked) // [SDP-6.4.1-3]

@@ -137,7 +137,7 @@ func (m *Machine) fetchLocal(n int) {
 	a.asked += n
 }
 
-// deadlocked reports whether both ends advertise and nobody reads. [SDP-9.2-29]
+// deadlocked reports whether both ends advertise and neither reads. [SDP-9.2-29]
 func (m *Machine) deadlocked() bool { return m.src.advs.len() > 0 && m.lonely() }
 
 // deadlockAfter differs between the peers, so that one of them moves first. [D-38]

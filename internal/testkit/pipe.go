@@ -280,7 +280,7 @@ func (s *stream) setDeadline(d *deadline, t time.Time) error {
 	return nil
 }
 
-// A deadline is a time and the timer that wakes those who wait for it. The
+// A deadline is a time and the timer that wakes what waits for it. The
 // mutex of its stream guards it.
 type deadline struct {
 	at    time.Time

@@ -198,9 +198,9 @@ func testConnectFailures(e *env) {
 		took = time.Since(begin)
 		cancel()
 		if errors.Is(err, vi.ErrNoMatch) {
-			continue // nobody waits yet
+			continue // the other side does not wait yet
 		}
-		var lost <-chan time.Time // a request that is lost finds nobody
+		var lost <-chan time.Time // a request that is lost finds no wait
 		if e.Lossy {
 			lost = time.After(limit)
 		}

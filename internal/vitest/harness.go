@@ -25,7 +25,7 @@ type Harness struct {
 	// discriminator.
 	Address func(n *vi.NIC, discriminator []byte) vi.Address
 
-	// Unreachable, if set, returns an address with nobody behind it, where
+	// Unreachable, if set, returns an address with nothing behind it, where
 	// a connection attempt fails at once.
 	Unreachable func() vi.Address
 
@@ -286,7 +286,7 @@ func (e *env) regionOf(side int, b []byte, a vi.MemAttributes) *vi.Region {
 type recorder struct {
 	mu     sync.Mutex
 	events []vi.ErrorDescriptor // guarded by mu; not claimed yet
-	lost   bool                 // guarded by mu; a connection was, whoever wanted to know
+	lost   bool                 // guarded by mu; a connection was, whichever test wanted to know
 }
 
 func newRecorder(n *vi.NIC) *recorder {

@@ -71,7 +71,7 @@ func (e *env) connectVIs(a, b *vi.VI) error {
 	return errors.Join(err, <-accepted)
 }
 
-// request asks for a connection until somebody waits.
+// request asks for a connection until the other side waits.
 func (e *env) request(ctx context.Context, v *vi.VI, local, remote vi.Address) error {
 	for {
 		_, err := v.ConnectRequest(ctx, local, remote)

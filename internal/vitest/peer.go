@@ -75,7 +75,7 @@ func testPeer(e *env) {
 			close(start)
 			for side := range 2 {
 				e.eventually("the request is made", func() bool { return p.v[side].State() != vi.Idle })
-				e.eventually("the connection", func() bool { return p.v[side].State() == vi.Connected }) // nobody sits in a call
+				e.eventually("the connection", func() bool { return p.v[side].State() == vi.Connected }) // no goroutine is in a call
 			}
 			p.peered()
 		}
@@ -110,7 +110,7 @@ func testPeer(e *env) {
 		if _, err := p.v[0].RecvDone(); !errors.Is(err, vi.ErrNotDone) {
 			e.Errorf("the receive: %v", err)
 		}
-		p.ask(0, addr, e.patience()) // again, and now with somebody
+		p.ask(0, addr, e.patience()) // again, and now the other side asks too
 		p.ask(1, addr, e.patience())
 		p.waitState(p.v[0], vi.Connected)
 		p.waitState(p.v[1], vi.Connected)

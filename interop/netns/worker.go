@@ -67,7 +67,7 @@ type run struct {
 	Transport, Plan string
 	Dialled         bool
 	Begin           time.Time
-	Setup           time.Duration // for who dialled
+	Setup           time.Duration // at the end that dialled
 	Took            time.Duration
 	Tally           mixed.Tally
 	Err             string

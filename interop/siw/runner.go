@@ -26,7 +26,7 @@ type mode struct {
 }
 
 // Viaduct asks for CRCs unless told otherwise, and siw as it is shipped gives
-// them to who asks. rping takes buffers of up to one byte less than 64 KiB.
+// them to the caller. rping takes buffers of up to one byte less than 64 KiB.
 var modes = []mode{
 	{"as shipped", "siw", nil, true, []int{64, 1024, 4096, 16384, 65535}, bandwidth{[]int{64, 4096, 65536}, 100}},
 	{"without CRC", "siw", []string{"--no-crc"}, false, []int{64, 65535}, bandwidth{}},
@@ -373,7 +373,7 @@ func (h *process) kill() {
 	<-h.exited
 }
 
-// freePort finds a TCP port of 127.0.0.1 that nobody uses now.
+// freePort finds a TCP port of 127.0.0.1 that is not in use now.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -17,7 +17,7 @@ const ilsVendor = 0x70
 type itemKind uint8
 
 const (
-	itemHello  itemKind = 1 // not passed on: who is at the other end
+	itemHello  itemKind = 1 // not passed on: what is at the other end
 	itemLinks  itemKind = 2 // neighbours of the origin
 	itemRecord itemKind = 3 // a directory record
 )

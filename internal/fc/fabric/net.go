@@ -416,7 +416,7 @@ func (n *Net) collect() {
 	n.mu.Unlock()
 }
 
-// route decides who gets a frame and what happens to it on the way.
+// route decides which port gets a frame and what happens to it on the way.
 func (n *Net) route(p *packet) {
 	e := p.from
 	n.stats.Sent++

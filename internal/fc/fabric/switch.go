@@ -23,8 +23,8 @@ type SwitchConfig struct {
 type SwitchStats struct {
 	Forwarded    uint64
 	Broadcasts   uint64
-	NoRoute      uint64 // class 3 frames for nobody
-	Rejected     uint64 // class 2 frames for nobody, answered F_RJT
+	NoRoute      uint64 // class 3 frames without a receiver
+	Rejected     uint64 // class 2 frames without a receiver, answered F_RJT
 	Spoofed      uint64 // frames whose S_ID is not that of their port
 	Malformed    uint64
 	BadEOF       uint64
@@ -150,7 +150,7 @@ func (p *SwitchPort) LinkUp(now fc.Time, info fc.LinkInfo) {
 	}
 }
 
-// LinkDown forgets who was logged in behind the port.
+// LinkDown forgets what was logged in behind the port.
 func (p *SwitchPort) LinkDown(now fc.Time) {
 	if !p.up {
 		return
@@ -528,7 +528,7 @@ func (s *Switch) directoryRequest(now fc.Time, p *SwitchPort, f *fc.Frame) {
 }
 
 // Lookup returns the way out for a frame that came in at p, nil if the frame
-// is for the switch itself, for several, for nobody, or not from who it says.
+// is for the switch itself, for several, for no port, or not from the port it says.
 // The caller sends it there; the switch's state is not touched but for the
 // count.
 func (p *SwitchPort) Lookup(f *fc.Frame) fc.Sender {

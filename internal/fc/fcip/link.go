@@ -311,7 +311,7 @@ func (l *Link) Room() int {
 }
 
 // WaitRoom waits until the link has room or has ended. It is for forwarders
-// that hold no lock, and hold back whoever sends to them meanwhile.
+// that hold no lock, and hold back what is sent to them meanwhile.
 func (l *Link) WaitRoom() {
 	for l.Room() == 0 {
 		select {
@@ -322,7 +322,7 @@ func (l *Link) WaitRoom() {
 	}
 }
 
-// Flush writes what is queued, or sees to it that somebody does.
+// Flush writes what is queued, or sees to it that another goroutine does.
 func (l *Link) Flush() { l.c.Kick() }
 
 // Poll handles what has arrived, without blocking; see frameio.
@@ -394,7 +394,7 @@ func (p *protocol) Fill(b *frameio.Batch) {
 	}
 }
 
-// Sent tells that the batch has left. Only now those are woken who wait for
+// Sent tells that the batch has left. Only now what waits is woken for
 // room, and if nothing else is queued they get the same memory again: what they
 // write is in the processor's cache when it is sent.
 func (p *protocol) Sent() {

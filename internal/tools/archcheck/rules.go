@@ -21,7 +21,7 @@ const (
 	internal             // knows no protocol
 	engine
 	protocol
-	root     // a program: imported by nobody
+	root     // a program: not imported
 	tool     // part of the build: imports nothing but what tools share
 	testOnly // imported by tests only
 	docs     // the front page

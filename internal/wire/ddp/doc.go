@@ -8,7 +8,7 @@
 // message carries ([Error], [Fault]).
 //
 // What must be known of registered memory to judge a Tagged segment is not
-// here; whoever keeps the memory judges, and names the result with a [Fault].
+// here; the owner of the memory judges, and names the result with a [Fault].
 //
 // A receiver of Untagged segments goes like this:
 //

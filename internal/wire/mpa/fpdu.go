@@ -14,7 +14,7 @@ var castagnoli = crc.Castagnoli
 // FPDU. On the wire it stands with its least significant byte first. [MPA 4.4]
 func CRC(crc uint32, b []byte) uint32 { return castagnoli.Update(crc, b) }
 
-// zeros is what pads are made of; nobody writes to it.
+// zeros is what pads are made of; nothing writes to it.
 var zeros [3]byte
 
 // TrailerLen is the greatest length in bytes of pad and CRC.

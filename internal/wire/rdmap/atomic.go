@@ -36,7 +36,7 @@ func (o AtomicOp) String() string {
 	return fmt.Sprintf("atomic 0x%x", uint8(o))
 }
 
-// Supported reports whether the operation exists. Whoever supports one must
+// Supported reports whether the operation exists. An end that supports one must
 // support both. [RDMAPX-5-3] [RDMAPX-5.2.1-10]
 func (o AtomicOp) Supported() bool { return o == FetchAdd || o == CmpSwap }
 

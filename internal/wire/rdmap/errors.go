@@ -7,7 +7,7 @@ import (
 	"viaduct/internal/wire/mpa"
 )
 
-// A Layer says who found the error that a Terminate message reports.
+// A Layer says which layer found the error that a Terminate message reports.
 // [RDMAP 4.8]
 type Layer uint8
 

@@ -21,7 +21,7 @@ const MaxDiscriminator = 16
 const MaxSecurity = MaxSegment - HeaderLen - CELen
 
 // ErrDiscriminator is the error for a discriminator length above
-// MaxDiscriminator. A request that gives one matches nobody. [V-04]
+// MaxDiscriminator. A request that gives one matches no VI. [V-04]
 var ErrDiscriminator = errors.New("vitcpwire: discriminator longer than 16 bytes")
 
 // A Discriminator tells the VI applications of one host apart. It is a

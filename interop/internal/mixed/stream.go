@@ -30,7 +30,7 @@ func (s *stream) Run(ctx context.Context, p Plan, dialled bool) (t Tally, err er
 	}
 	e := <-sent
 	if err == nil || errors.Is(e, ErrBroken) || e != nil && errors.Is(err, errEarlyEnd) {
-		err = e // a socket tells a failure once, and an end to who asks again
+		err = e // a socket tells a failure once, and an end with every call
 	}
 	if ctx.Err() != nil {
 		err = errors.Join(context.Cause(ctx), err)

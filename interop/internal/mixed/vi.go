@@ -188,7 +188,7 @@ func (v *vis) waitRecv(ctx context.Context) (completion, bool) { return result(v
 func (v *vis) close() error                                    { return v.v.Disconnect() }
 func (v *vis) abort()                                          { v.v.Disconnect() }
 
-// free gives everything back. Completions that nobody took are taken here.
+// free gives everything back. Completions that were not taken are taken here.
 func (v *vis) free() (err error) {
 	if v.v != nil {
 		v.v.Disconnect()

@@ -16,7 +16,7 @@ type Access uint8
 const (
 	RemoteRead Access = 1 << iota
 	RemoteWrite
-	// MayFault says that the memory is a mapped file which somebody may
+	// MayFault says that the memory is a mapped file which another process may
 	// truncate: touching it then fails that transfer and nothing else.
 	MayFault
 )

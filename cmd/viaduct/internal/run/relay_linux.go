@@ -34,7 +34,7 @@ func (s *supervisor) relay(near, far net.Conn, ended func()) {
 		wg.Go(func() {
 			oneWay(far, near, &s.stats.BytesOut)
 			// Once no process is left, an end of the program's stream is the end of
-			// its socket: what the peer might still send is for nobody.
+			// its socket: what the peer might still send is not wanted.
 			select {
 			case <-s.alive.Done():
 				near.Close()

@@ -47,7 +47,7 @@ func pairAddr(at netip.AddrPort) *net.UnixAddr {
 }
 
 // sameUser reports whether the other end of a unix socket is a process of this
-// one's user. A user that our namespace does not know is nobody's.
+// one's user. A user that our namespace does not know is no user's.
 func sameUser(c *net.UnixConn) bool {
 	raw, err := c.SyscallConn()
 	if err != nil {

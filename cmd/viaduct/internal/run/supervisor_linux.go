@@ -265,7 +265,7 @@ func (s *supervisor) reap(program int, ended chan<- struct{}) {
 			time.Sleep(10 * time.Millisecond)
 		case pid == program:
 			s.explain.summary(&s.stats)
-			// Whoever reads standard error to its end waits for the program only.
+			// A reader of standard error to its end waits for the program only.
 			toNull(2)
 			s.tell(sayExit, exitCode(ws))
 			s.sigs.programEnded()

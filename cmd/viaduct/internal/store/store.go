@@ -1,7 +1,7 @@
 // Package store is the directory that a server offers: files can be read, and
 // written so that a file appears under its name only when it is complete and
 // verified. Nothing outside the directory can be reached, by symbolic links
-// neither, and nothing unfinished stays behind, whoever dies in between.
+// neither, and nothing unfinished stays behind, whichever side dies in between.
 package store
 
 import (
@@ -128,9 +128,9 @@ func (s *Store) OpenFile(p string) (*os.File, fs.FileInfo, error) {
 	return f, st, nil
 }
 
-// A View is a range of a file in memory. Data is the file itself: if somebody
+// A View is a range of a file in memory. Data is the file itself: if a program
 // truncates the file, touching Data faults. It may be given to a registry of
-// memory that expects that, and is read by nobody here.
+// memory that expects that, and is not read here.
 type View struct {
 	Data []byte
 	Size int64 // of the whole file when it was opened

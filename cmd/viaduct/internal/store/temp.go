@@ -10,7 +10,7 @@ import (
 )
 
 // Temporary files with a name have this form; they are hidden from peers, and
-// those that nobody holds locked any more are removed by sweep.
+// those that are not locked any more are removed by sweep.
 const (
 	tempPrefix = ".viaduct-"
 	tempSuffix = ".partial"

@@ -380,7 +380,7 @@ func (viAddr) Network() string  { return "vi" }
 func (a viAddr) String() string { return string(a) }
 
 // viWaits is how many requests may arrive at the same moment without any being
-// told that nobody listens.
+// told that nothing listens.
 const viWaits = 16
 
 // A viListener accepts VIs of one discriminator.

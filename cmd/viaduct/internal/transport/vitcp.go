@@ -24,7 +24,7 @@ var vitcpTransport = Transport{
 }
 
 // vitcpGrace keeps a request that comes between two waits of a busy listener
-// from being told that nobody listens.
+// from being told that nothing listens.
 const vitcpGrace = time.Second
 
 // vitcpNIC opens a NIC of its own; listen is empty for one that only dials.
@@ -82,7 +82,7 @@ func (s *vitcpListens) listen(u *addr.URL, o *Options) (nic *vi.NIC, over func()
 	if a.IP == nil {
 		a.IP = net.IPv6unspecified // which is both families
 	}
-	if a.Port == 0 { // one that nobody else has
+	if a.Port == 0 { // one that is not in use
 		nic, err := vitcpNIC(o, a.String(), "", false)
 		return nic, func() {}, err
 	}

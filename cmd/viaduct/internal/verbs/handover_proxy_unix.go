@@ -47,7 +47,7 @@ type handoverPair struct {
 	Ends [2]handoverEnd `json:"ends"`
 }
 
-// Each SDP end is expected at a port of its own: who comes back is known by its
+// Each SDP end is expected at a port of its own: what comes back is known by its
 // address alone.
 type handoverReady struct {
 	OK    bool      `json:"ok"`
@@ -55,7 +55,7 @@ type handoverReady struct {
 }
 
 // handoverTime bounds the handover of one pair, and how long a successor may
-// take to say who it is.
+// take to say what it is.
 const handoverTime = 20 * time.Second
 
 func describe(scheme string, c net.Conn) handoverEnd {
@@ -66,8 +66,8 @@ func describe(scheme string, c net.Conn) handoverEnd {
 	return e
 }
 
-// greet reads who is at the other end: a successor that we can speak with, or
-// nobody to give anything to.
+// greet reads what is at the other end: a successor that we can speak with, or
+// nothing to give anything to.
 func (h *handoverConn) greet() error {
 	h.c.SetReadDeadline(time.Now().Add(handoverTime))
 	var hello handoverHello
@@ -351,7 +351,7 @@ func (p *proxy) takePair(ctx context.Context, h *handoverConn, q handoverPair) e
 }
 
 // serveHandover waits for a successor and gives it everything. given tells that
-// this process is done. Who calls and is no successor changes nothing.
+// this process is done. A caller that is no successor changes nothing.
 func (p *proxy) serveHandover(ctx context.Context, path string, given chan<- error) error {
 	l, err := listenHandover(path)
 	if err != nil {

@@ -135,7 +135,7 @@ func dialHandover(path string) (*handoverConn, error) {
 
 // listenHandover takes the socket, also from a process that died.
 func listenHandover(path string) (*net.UnixListener, error) {
-	old := unix.Umask(0o177) // for the owner alone: who can speak here gets our connections
+	old := unix.Umask(0o177) // for the owner alone: a process that can speak here gets our connections
 	defer unix.Umask(old)
 	os.Remove(path)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})

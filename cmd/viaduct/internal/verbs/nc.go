@@ -177,7 +177,7 @@ func pipeStream(ctx context.Context, e *shell.Env, scheme string, c net.Conn) er
 }
 
 // both waits for the two directions. An error of either ends the wait, since
-// nobody can be asked to end standard input.
+// no user can be asked to end standard input.
 func both(ctx context.Context, sent, received <-chan error) error {
 	for range 2 {
 		var err error

@@ -143,7 +143,7 @@ func (p *proxy) listen(i int, u *addr.URL) (net.Listener, error) {
 }
 
 // A gate is a listener that can stop taking connections without closing: those
-// that come wait in the system's queue, for whoever holds the socket next.
+// that come wait in the system's queue, for the next holder of the socket.
 type gate struct {
 	*net.TCPListener
 	shut, closed chan struct{}
@@ -307,7 +307,7 @@ func (p *proxy) carry(ctx context.Context, d *duplex) error {
 	p.e.Metrics.Bytes(d.nearName, "in").Add(float64(d.out.n))
 	p.e.Metrics.Bytes(d.nearName, "out").Add(float64(d.back.n))
 	if d.paused.Load() {
-		// The other process has it, or will: these ends are nobody's here.
+		// The other process has it, or will: these ends are not used here.
 		stop()
 		return nil
 	}
