@@ -36,8 +36,8 @@ func TestSeldom(t *testing.T) {
 		last := time.Now()
 		time.Sleep(2 * sweepEvery)
 		if b.c.att.State() == attend.Shared && time.Since(last) < 3*sweepEvery {
-			t.Fatal("it is back in the lobby")
+			t.Fatal("the shared poller has it back")
 		} // else the machine was busy with something else
 	}
-	testkit.Eventually(t, "it waits in the lobby", func() bool { return b.c.att.State() == attend.Shared })
+	testkit.Eventually(t, "the shared poller has it", func() bool { return b.c.att.State() == attend.Shared })
 }

@@ -69,7 +69,7 @@ func TestIdle(t *testing.T) {
 	for range 3 {
 		idle()
 		if n := goroutines(pollers); n < 1 || n > (runtime.GOMAXPROCS(0)+1)/2 {
-			t.Errorf("%d on duty", n)
+			t.Errorf("%d poll", n)
 		}
 		before, sent := got.Load(), uint32(0)
 		for _, a := range as { // one by one, which is little for each
@@ -104,7 +104,7 @@ func TestIdle(t *testing.T) {
 
 // Whoever takes what has arrived, and wherever the connection waits just then,
 // nothing is lost, delayed or reordered.
-func TestLobbyAtWork(t *testing.T) {
+func TestSharedAtWork(t *testing.T) {
 	const pairs = 6
 	fs := frames(150)
 	var wg sync.WaitGroup
@@ -209,7 +209,7 @@ func TestGather(t *testing.T) {
 
 // A connection with a shared poller keeps no buffer, whether it was polled before or is
 // polled there.
-func TestLobbyKeepsNoBuffer(t *testing.T) {
+func TestSharedKeepsNoBuffer(t *testing.T) {
 	a, b := kinds[1].connect(t)
 	kept := func(c *Conn) (kept bool) {
 		c.WithReceiver(func() { kept = c.rx.stage != nil })
@@ -224,11 +224,11 @@ func TestLobbyKeepsNoBuffer(t *testing.T) {
 	b.c.Unpoll()
 	a.c.Poll()
 	if kept(a.c) || kept(b.c) {
-		t.Error("a buffer in the lobby")
+		t.Error("a buffer while the shared poller waits")
 	}
 }
 
-// What was there before the connection came into the lobby is reported, and so is
+// What was there before the connection came to the shared poller is reported, and so is
 // an end of the stream that came together with the last bytes.
 func TestThereAlready(t *testing.T) {
 	for _, last := range []func(*net.TCPConn){
@@ -373,11 +373,11 @@ func TestRelieved(t *testing.T) {
 	}
 	send(x, 0)
 	testkit.Await(t, "a frame after all that", others)
-	testkit.Eventually(t, "one is on duty", func() bool { return goroutines(pollers) == 1 })
+	testkit.Eventually(t, "one polls", func() bool { return goroutines(pollers) == 1 })
 }
 
 // Connections that end while others come leave nobody waiting and nothing open.
-func TestLobbyCloses(t *testing.T) {
+func TestSharedPollerCloses(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
@@ -399,7 +399,7 @@ func TestLobbyCloses(t *testing.T) {
 	}
 	wg.Wait()
 	closed := func() bool { return goroutines(pollers) == 0 }
-	testkit.Eventually(t, "no lobby is left", closed)
+	testkit.Eventually(t, "no shared poller is left", closed)
 	a, b := kinds[1].connect(t)
 	got := make(chan struct{}, 1)
 	b.got = func([]byte) { got <- struct{}{} }
@@ -407,12 +407,12 @@ func TestLobbyCloses(t *testing.T) {
 	b.c.Start(nil)
 	a.post([]byte("x"))
 	a.c.Kick()
-	testkit.Await(t, "a frame in a lobby that was opened again", got)
+	testkit.Await(t, "a frame at a shared poller that was opened again", got)
 	a.c.Shutdown()
 	if err := testkit.Await(t, "the end", b.failed); err != io.EOF {
 		t.Errorf("ended with %v", err)
 	}
 	a.close(t)
 	b.close(t)
-	testkit.Eventually(t, "no lobby is left", closed)
+	testkit.Eventually(t, "no shared poller is left", closed)
 }
