@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"viaduct/cmd/viaduct/internal/transport"
+	"viaduct/sdp"
 )
 
 func TestEchoPing(t *testing.T) {
@@ -89,6 +90,52 @@ func TestNC(t *testing.T) {
 			t.Errorf("%d bytes arrived of %d", len(got), len(there))
 		}
 	})
+}
+
+// TestNCAborted: a peer that resets the connection behind the end of its direction has
+// lost what nc sends: nc says so and exits 1, whether its input ends before or after
+// that. [SDP-8.2.2-4] [SDP-8.2.1-22]
+func TestNCAborted(t *testing.T) {
+	for _, before := range []bool{true, false} {
+		l, err := new(sdp.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		p, _ := start(t, 0, "nc", "sdp://"+l.Addr().String())
+		nc, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := nc.(*sdp.Conn)
+		if err := c.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if before { // more than the connection takes without a reader
+			go func() {
+				io.CopyN(p.in, zeros{}, 100<<20)
+				p.in.Close()
+			}()
+			if _, err := io.ReadFull(c, make([]byte, 1000)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.Abort()
+		if !before {
+			<-c.Done()
+			p.in.Close()
+		}
+		if code := p.wait(); code != 1 {
+			t.Errorf("input ends before the reset %t: exit %d\n%s", before, code, p.stderr())
+		}
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
 }
 
 // startRaw starts a listening command whose input is a file and whose output is
