@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -75,4 +76,27 @@ func TestFault(t *testing.T) {
 	if err := errors.Join(g.Deregister(w), g.Deregister(r)); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestCopyLastFault: a fault of guarded memory is an error of CopyLast, and one of other
+// memory is not taken for that. [VIA-4.2-5]
+func TestCopyLastFault(t *testing.T) {
+	gone, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(gone)
+	for n := range 20 {
+		if err := CopyLast(gone, make([]byte, n), true); n > 0 && !errors.Is(err, ErrFault) || n == 0 && err != nil {
+			t.Errorf("%d bytes: %v", n, err)
+		}
+	}
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if recover() == nil {
+			t.Error("a fault of memory that is not guarded was an error")
+		}
+	}()
+	err = CopyLast(gone, make([]byte, 8), false)
+	t.Error(err)
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // CopyLast copies what Copy does, whatever the length and the alignment of both ends,
-// and nothing beside it.
+// and nothing beside it. [VIA-4.2-5]
 func TestCopyLast(t *testing.T) {
 	src := make([]byte, 64)
 	for i := range src {
