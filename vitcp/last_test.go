@@ -2,9 +2,13 @@ package vitcp
 
 import (
 	"bytes"
+	"errors"
+	"io"
+	"net"
 	"testing"
 
 	"viaduct/internal/wire/vitcpwire"
+	"viaduct/vi"
 )
 
 // TestLastBytes: the last bytes of an RDMA Write that the system puts into place are
@@ -57,6 +61,56 @@ func TestLastBytes(t *testing.T) {
 			taken(uint64(message + 1))
 			if !bytes.Equal(buf, body) {
 				t.Fatalf("message %d, %d bytes late: other bytes", message, short)
+			}
+		}
+	}
+}
+
+// TestLastBytesCut: a stream that ends before the last bytes of an RDMA Write have come
+// has lost a message, wherever the others are: the end is no orderly one, and the
+// consumer is told of the Write. [VIA-4.6-11] [VIA-5.2-7]
+func TestLastBytesCut(t *testing.T) {
+	const size = 181_000
+	for _, short := range []int{1, 7, 8, 9, 5000} {
+		for before := range 3 { // Writes that are whole; those behind are guessed
+			causes := make(chan error, 1)
+			cfg := Config{Broken: func(_ *vi.VI, err error) { causes <- err }}
+			s := serveProbe(t, sessionOpts{cfg: cfg, attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
+			r, _ := register(t, s.n, size, allRights)
+			l := s.v.Link().(*link)
+			rdma := &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: size}
+			body := make([]byte, size)
+			n := vitcpwire.MaxSegment - s.d.HeaderLen(vitcpwire.Write)
+			for message := range before + 1 {
+				h := vitcpwire.Header{Type: vitcpwire.Write, Number: vitcpwire.Number(message + 1)}
+				var stream []byte
+				for at := 0; at < size; at += n {
+					h.Offset = uint32(at)
+					if at+n >= size {
+						h.Flags = vitcpwire.EndOfMessage
+					}
+					stream = append(stream, s.bytes(h, nil, rdma, body[at:min(at+n, size)])...)
+				}
+				if message == before {
+					stream = stream[:len(stream)-short]
+				}
+				s.raw(stream[:len(stream)-10_000])
+				for s.v.Poll() {
+				}
+				s.raw(stream[len(stream)-10_000:])
+				for end := testContext(t); message < before && l.count.receivedMessages.Load() != uint64(message+1); s.v.Poll() {
+					must(t, end.Err())
+				}
+			}
+			for s.v.Poll() {
+			}
+			must(t, s.nc.(*net.TCPConn).CloseWrite())
+			s.v.Unpoll()
+			if err := <-causes; !errors.Is(err, io.ErrUnexpectedEOF) {
+				t.Errorf("%d bytes missing behind %d Writes: cause %v", short, before, err)
+			}
+			if d := <-s.n.async; d.Code != vi.ErrorRDMAWAbort {
+				t.Errorf("%d bytes missing behind %d Writes: error %v", short, before, d.Code)
 			}
 		}
 	}

@@ -398,7 +398,7 @@ func (l *link) Failed(err error) {
 	}
 	l.c.Quiesce()
 	faulted := errors.Is(err, syscall.EFAULT)
-	orderly := err == io.EOF && !l.rx.asm.inside()
+	orderly := err == io.EOF && !l.rx.asm.inside() && !l.rx.unfinished()
 	if orderly {
 		err = errPeerDisconnected
 		if l.terms.disconnect && from == lifeOpen {

@@ -245,7 +245,7 @@ func (l *link) faulted() {
 // runs after the stream has failed, when no role is active. [VIA 4.6]
 func (l *link) tornMessage() {
 	x := &l.rx
-	if !x.asm.data.active || x.in.drop {
+	if !x.asm.data.active && (!x.unfinished() || x.h.Type == vitcpwire.ReadResponse) || x.in.drop {
 		return
 	}
 	switch in := &x.in; {

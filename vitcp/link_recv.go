@@ -48,6 +48,10 @@ type last struct {
 	due int // they come next, and all others are in place; 0: they do not
 }
 
+// unfinished reports whether bytes of the segment in hand are still to come. With its
+// last segment a message is incomplete until they are there.
+func (x *rxState) unfinished() bool { return x.missing > 0 || x.last.due > 0 }
+
 // setLast tells how many of the last n bytes of the segment are put into place
 // after all others.
 func (l *link) setLast(n int) {
