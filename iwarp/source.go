@@ -60,8 +60,8 @@ type Pending interface {
 // PollLent looks at the connection without waiting, like the Poll of a
 // completion queue, and lends memory to the stream's RecvSource meanwhile. got
 // tells whether anything came, more that the source was full before all that
-// had come was handled: then somebody has to poll again, who may be nobody but
-// the caller.
+// had come was handled: then the caller has to poll again, as no arrival will tell
+// of it.
 func (q *QueuePair) PollLent() (got, more bool) {
 	if !q.ready.Load() {
 		return false, false
@@ -84,8 +84,8 @@ func (q *QueuePair) giveBack() {
 }
 
 // Reclaim takes back memory that was lent to the stream's RecvSource, if a
-// message in progress is there: it is moved. It waits for whoever receives just
-// now, but never for the peer.
+// message in progress is there: it is moved. It waits for a goroutine that
+// receives just now, but never for the peer.
 func (q *QueuePair) Reclaim() { q.fc.WithReceiver(q.reclaim) }
 
 func (q *QueuePair) reclaim() {

@@ -9,15 +9,15 @@ import (
 // reports whether it did and may again. It does not look at the socket before.
 // Called with mu held.
 //
-// No wake-up is lost. What the call waits for comes by a completion, from whoever
-// receives, by a signal of its operation, under mu, or over the socket. Completions
+// No wake-up is lost. What the call waits for comes by a completion, from the goroutine
+// that receives, by a signal of its operation, under mu, or over the socket. Completions
 // and operation are looked at after the sleeper fell asleep and was made known to
 // both; deadlines are further away than it sleeps.
 func (c *Conn) doze(o *op, d *deadline) bool {
 	if !c.mayDoze(o, d) {
 		return false
 	}
-	c.mu.Unlock() // for those who wait for it
+	c.mu.Unlock() // other calls may wait for it
 	z := attend.TakeSleeper()
 	c.mu.Lock()
 	if z == nil {

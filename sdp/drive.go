@@ -9,7 +9,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// Who drives a connection changes hands. A call that waits polls the completion
+// The goroutine that drives a connection changes. A call that waits polls the completion
 // queue itself, for a moment, then sleeps on its events: no other goroutine is
 // in the way of the message it waits for. When no call waits, a goroutine of
 // the connection's own takes over, but only after the calls have been away for
@@ -129,7 +129,7 @@ func (c *Conn) landing() (into []byte, lend bool) {
 }
 
 // letLeave wakes the calls of writes that may leave now: what they wait for has
-// come to somebody else.
+// come to another call.
 func (c *Conn) letLeave() {
 	if c.drv.sleepers == 0 {
 		return

@@ -6,7 +6,7 @@ import (
 	"viaduct/internal/attend"
 )
 
-// leave sees to it that somebody drives the connection after a call. Called
+// leave sees to it that the connection is driven after a call. Called
 // with mu held, at the end of every call.
 func (c *Conn) leave() {
 	dr := &c.drv
@@ -54,7 +54,7 @@ func (c *Conn) lookLater() {
 	}
 }
 
-// rouse wakes those who sleep if the machine has a deadline that none of them
+// rouse wakes the calls that sleep if the machine has a deadline that none of them
 // will wake for.
 func (c *Conn) rouse() {
 	dr := &c.drv
@@ -75,7 +75,7 @@ func (c *Conn) rouse() {
 func (c *Conn) rouseOwn() {
 	dr := &c.drv
 	for dr.leftover && c.poll() {
-		// Nobody is woken by bytes that were read already.
+		// Bytes that were read already wake nothing.
 	}
 	if at, ok := c.m.Deadline(); ok && (dr.ownDue == 0 || at < dr.ownDue) {
 		select {
@@ -149,7 +149,7 @@ func (c *Conn) driveOwn() {
 		}
 		if dr.sleepers > 0 {
 			c.rouse()
-			return // whoever leaves last sees to the rest
+			return // the call that leaves last sees to the rest
 		}
 		if dr.visits != visits && !c.pressing() {
 			c.lookLater() // calls have come back

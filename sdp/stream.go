@@ -9,7 +9,7 @@ import (
 
 const (
 	// A stream that flows is best taken in larger pieces. Its reader sleeps for a
-	// moment where it would look again and again: nobody has to wake it, and each
+	// moment where it would look again and again: nothing has to wake it, and each
 	// look costs the sender too.
 	napTime   = 40 * time.Microsecond
 	napBytes  = 128 << 10 // a look that brought so many was not too soon

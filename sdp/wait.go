@@ -180,7 +180,7 @@ func (c *Conn) sleep(o *op, d *deadline, patience time.Duration) {
 	dr.sleepers--
 }
 
-// arm asks for an event at the next completion, for whoever sleeps.
+// arm asks for an event at the next completion, for the calls that sleep.
 func (c *Conn) arm() {
 	c.drv.took = false
 	if _, lend := c.landing(); lend && c.drv.large {

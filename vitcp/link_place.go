@@ -143,8 +143,8 @@ func (l *link) wanted() bool {
 	return false
 }
 
-// throwAway gives the missing bytes of a segment a place where they harm
-// nobody.
+// throwAway gives the missing bytes of a segment a place where they do no
+// harm.
 func (l *link) throwAway(iov [][]byte) [][]byte {
 	x := &l.rx
 	if x.discard == nil {

@@ -115,7 +115,7 @@ func (p *NPort) receiveFARPReq(now Time, f *Frame) {
 	}
 }
 
-// receiveFARPReply takes a reply to a search of ours. A reply that nobody
+// receiveFARPReply takes a reply to a search of ours. A reply that was not
 // asked for, or whose claims do not fit the request or its own source address,
 // is refused and changes nothing.
 func (p *NPort) receiveFARPReply(now Time, f *Frame) {

@@ -40,9 +40,9 @@ type Work[T any] struct {
 	// started is written with mu held, but for MarkStarted.
 	started atomic.Uint64
 
-	// These are written with mu held too. Reading them without tells who
-	// asks that there is nothing to do, which is the usual answer for one
-	// who polls.
+	// These are written with mu held too. Reading them without tells a
+	// caller that there is nothing to do, which is the usual answer for one
+	// that polls.
 	posted, done, reaped atomic.Uint64 // sequence numbers: how many ever were
 
 	mu      perturb.Mutex

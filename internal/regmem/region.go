@@ -175,8 +175,8 @@ func ReleaseAll(refs []Ref) []Ref {
 	return refs[:0]
 }
 
-// Closing tells that the region is being deregistered and somebody waits for
-// the pin.
+// Closing tells that the region is being deregistered and its deregistration waits
+// for the pin.
 func (ref Ref) Closing() bool {
 	r := ref.region
 	return r != nil && (r.state.Load()&closing != 0 || r.parent != nil && r.parent.state.Load()&closing != 0)

@@ -115,7 +115,7 @@ func (o *options) recordAll(ctx context.Context, im *image, acc accelerator, dir
 }
 
 // ours are the recordings of perftest's tools against our own peer: the file, and
-// who serves.
+// the end that serves.
 var ours = []struct {
 	file  string
 	test  perftest.Test

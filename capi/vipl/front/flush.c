@@ -19,7 +19,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wanted = PTHREAD_COND_INITIALIZER;
 static struct queue *watched; /* guarded by lock */
 
-/* fetch hands over what waits too long. One who has the queue's lock does it too. */
+/* fetch hands over what waits too long. A thread that has the queue's lock does it too. */
 static void fetch(struct queue *q, uint64_t now) {
 	struct burst *b = &q->burst;
 	uint64_t since = atomic_load(&b->since);

@@ -56,7 +56,7 @@ static void queue_enter(struct queue *q, uintptr_t h, int recv, int attached, in
 	pthread_mutex_unlock(&q->lock);
 }
 
-/* queue_leave forgets what was taken or gathered: those descriptors are nobody's any more. */
+/* queue_leave forgets what was taken or gathered: those descriptors have no owner any more. */
 static void queue_leave(struct queue *q) {
 	pthread_mutex_lock(&q->lock);
 	q->n = q->burst.n = 0;

@@ -30,7 +30,7 @@ import (
 // A dial is a connect on its way.
 type dial struct {
 	rule *toRule
-	// paired says that another file takes the socket's place: who waits for it
+	// paired says that another file takes the socket's place: what waits for it
 	// looks again.
 	paired bool
 	to     netip.AddrPort
@@ -331,9 +331,9 @@ func newLane(family int) (*lane, error) {
 	return &lane{fd: fd, addr: localName(fd)}, nil
 }
 
-// join connects the program's socket and returns the other end. Whoever else
-// connects to the lane is hung up on: the source address of the program's socket
-// is nobody else's while that is open.
+// join connects the program's socket and returns the other end. Any other
+// connection to the lane is closed: the source address of the program's socket
+// is its alone while that is open.
 func (l *lane) join(b *borrowed) (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
