@@ -67,10 +67,11 @@ func (p *NPort) flogi(now Time) {
 // fabric are what they were, logins and exchanges go on. [FCVI 7.7.4] [FCVI 7.7.5]
 func (p *NPort) fabricLogin(now Time, l *Login) {
 	same := p.id == p.accepted && p.fabricPort == l.PortName && p.fabricName == l.NodeName // [FCVI-7.7-5]
-	if !same && p.id != 0 {
-		p.logoutAll(now, p.id == p.accepted)
-	}
+	was := p.id
 	p.id, p.fabricPort, p.fabricName = p.accepted, l.PortName, l.NodeName
+	if !same && was != 0 {
+		p.logoutAll(now, was) // from the new address, and naming the old one
+	}
 	p.topo = FabricAttached
 	if p.link.Loop {
 		p.topo = PublicLoop
@@ -206,11 +207,12 @@ func (p *NPort) pointToPoint(now Time, peer *Login) {
 // [FCVI-7.7-3]
 func (p *NPort) loopUp(now Time, info LinkInfo) {
 	id := Addr(info.ALPA)
-	if p.id != id || p.topo != PrivateLoop {
-		p.id = id
-		p.logoutAll(now, true)
+	was, other := p.id, p.id != id || p.topo != PrivateLoop
+	p.id = id
+	if other {
+		p.logoutAll(now, was)
 	}
-	p.id, p.topo, p.inOrder, p.directory = id, PrivateLoop, true, false
+	p.topo, p.inOrder, p.directory = PrivateLoop, true, false
 	p.failExchanges(now, ErrOffline)
 	p.setState(now, Online)
 	for _, r := range p.sortedRemotes() {

@@ -24,7 +24,7 @@ var (
 	ErrOffline   = errors.New("fc: port is offline")
 	ErrTimeout   = errors.New("fc: no answer")
 	ErrLoggedOut = errors.New("fc: logged out")
-	ErrNoMatch   = errors.New("fc: nobody answers to that address")
+	ErrNoMatch   = errors.New("fc: no port answers to that address")
 )
 
 // A Sender is the way out of a port: the transmitting side of its link.
@@ -304,7 +304,7 @@ func (p *NPort) LinkUp(now Time, info LinkInfo) {
 		p.publicLoopUp(now, info)
 	default:
 		if p.topo == PointToPoint {
-			p.logoutAll(now, false) // implicit logout of both [FCVI 7.7.2]
+			p.logoutAll(now, 0) // implicit logout of both [FCVI 7.7.2]
 			p.id = 0
 		}
 		p.suspendAll()
@@ -327,7 +327,7 @@ func (p *NPort) LinkDown(now Time) {
 	epoch := p.epoch
 	p.timers.After(now+p.ratov, func(now Time) {
 		if p.epoch == epoch && !p.up {
-			p.logoutAll(now, false)
+			p.logoutAll(now, 0)
 		}
 	})
 }
@@ -450,12 +450,12 @@ func (p *NPort) logoStranger(now Time, a Addr) {
 		clear(p.logoAt)
 	}
 	p.logoAt[a] = now
-	p.sendLOGO(now, a)
+	p.sendLOGO(now, a, p.id)
 }
 
 // LinkLost is LinkDown for a link that will not come back: every login ends
 // at once.
 func (p *NPort) LinkLost(now Time) {
 	p.LinkDown(now)
-	p.logoutAll(now, false)
+	p.logoutAll(now, 0)
 }

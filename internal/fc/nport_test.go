@@ -566,14 +566,20 @@ func TestFabricAgain(t *testing.T) {
 		{name: "the same", id: ownID, port: fPort, node: fName, same: true},
 		{name: "another F_Port", id: ownID, port: fPort + 1, node: fName, logo: []string{"LOGO 010100>010200"}},
 		{name: "another fabric", id: ownID, port: fPort, node: fName + 1, logo: []string{"LOGO 010100>010200"}},
-		{name: "another address", id: ownID + 0x100, port: fPort, node: fName},
+		{name: "another address", id: ownID + 0x200, port: fPort, node: fName, logo: []string{"LOGO 010300>010200"}},
 	} {
 		l, r := onFabric(t, false, nil)
 		l.LinkUp(l.now, LinkInfo{})
 		if r.Ready() {
 			t.Errorf("%s: data may flow before FLOGI", c.name)
 		}
-		l.expect(c.name, l.serve(c.id, c.port, c.node), c.logo...)
+		sent := l.serve(c.id, c.port, c.node)
+		l.expect(c.name, sent, c.logo...)
+		for _, f := range sent {
+			if x, _, err := ParseLOGO(f.Payload); err != nil || x.ID != ownID || x.PortName != l.cfg.PortName {
+				t.Errorf("%s: %+v, %v, in place of the login's own address and name", c.name, x, err)
+			}
+		}
 		if l.State() != Online || l.ID() != c.id || r.Ready() != c.same || (len(l.resumed) == 1) != c.same || (len(l.out) == 1) == c.same {
 			t.Errorf("%s: %v at %v, ready %v, resumed %v, out %v", c.name, l.State(), l.ID(), r.Ready(), l.resumed, l.out)
 		}

@@ -204,20 +204,22 @@ func (p *NPort) Logout(now Time, r *Remote) {
 	if r.gone {
 		return
 	}
-	p.sendLOGO(now, r.Addr)
+	p.sendLOGO(now, r.Addr, p.id)
 	p.drop(now, r, ErrLoggedOut)
 }
 
-func (p *NPort) sendLOGO(now Time, a Addr) {
+// sendLOGO ends the login that the port at a has with this port at its address id.
+func (p *NPort) sendLOGO(now Time, a, id Addr) {
 	p.stats.LogosSent++
-	p.request(now, a, TypeELS, LOGO{ID: p.id, PortName: p.cfg.PortName}.Append(nil), 2, func(Time, []byte, error) {})
+	p.request(now, a, TypeELS, LOGO{ID: id, PortName: p.cfg.PortName}.Append(nil), 2, func(Time, []byte, error) {})
 }
 
-// logoutAll ends every login, with LOGO to each if tell says so.
-func (p *NPort) logoutAll(now Time, tell bool) {
+// logoutAll ends every login, with LOGO to each that this port made at its address id;
+// 0 is without.
+func (p *NPort) logoutAll(now Time, id Addr) {
 	for _, r := range p.sortedRemotes() {
-		if tell && r.loggedIn && !r.Addr.WellKnown() {
-			p.sendLOGO(now, r.Addr)
+		if id != 0 && r.loggedIn && !r.Addr.WellKnown() {
+			p.sendLOGO(now, r.Addr, id)
 		}
 		p.drop(now, r, ErrLoggedOut)
 	}

@@ -90,7 +90,7 @@ func (p *NPort) receiveFLOGI(now Time, f *Frame) {
 	p.transmit(tx)
 	if again { // the peer began anew without a link event that we saw
 		p.epoch++
-		p.logoutAll(now, false)
+		p.logoutAll(now, 0)
 		p.id = 0
 		p.setState(now, LoggingIn)
 	}
@@ -111,7 +111,7 @@ func (p *NPort) receivePLOGI(now Time, f *Frame) {
 			p.stats.WrongDID++
 			return
 		}
-		p.logoutAll(now, false)
+		p.logoutAll(now, 0)
 		p.id = f.DID
 	}
 	r := p.remotes[f.SID]

@@ -71,6 +71,9 @@ func (r *Region) Access(addr, length uint64, d *Domain, owner any, need Rights) 
 		}
 		return Ref{}, NoRegion
 	}
+	if r.mem == nil {
+		return Ref{region: r, at: r.at + off, n: length}, OK
+	}
 	end := off + length
 	return Ref{B: r.mem[off:end:end], region: r}, OK
 }
@@ -78,7 +81,7 @@ func (r *Region) Access(addr, length uint64, d *Domain, owner any, need Rights) 
 // Within gives another range of the region that ref pins, under the checks of
 // [Region.Access]. It costs no pin of its own: the bytes are not to be used
 // after ref was released. It answers NoRegion as soon as the region is being
-// deregistered.
+// deregistered. The region is near.
 func Within(ref Ref, addr, length uint64, d *Domain, owner any, need Rights) ([]byte, Outcome) {
 	r := ref.region
 	off, out := r.check(addr, length, d, owner, need)
@@ -118,8 +121,7 @@ func (r *Region) check(addr, length uint64, d *Domain, owner any, need Rights) (
 		return 0, Wrap
 	}
 	// Only trusted numbers are subtracted from: nothing here can wrap.
-	size := uint64(len(r.mem))
-	if addr < r.base || addr-r.base > size || length > size-(addr-r.base) { // [VIA-1.4-3] [VIA-8.3-15]
+	if addr < r.base || addr-r.base > r.size || length > r.size-(addr-r.base) { // [VIA-1.4-3] [VIA-8.3-15]
 		return 0, OutOfBounds
 	}
 	return addr - r.base, OK

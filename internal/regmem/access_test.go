@@ -85,7 +85,7 @@ func TestOutcomeOrder(t *testing.T) {
 // regionAt makes a region whose addresses begin at base, which no memory of
 // ours has: for the arithmetic at the upper end of the address space.
 func regionAt(base uint64, n int) *Region {
-	r := &Region{mem: make([]byte, n), base: base, drained: make(chan struct{}, 1)}
+	r := &Region{mem: make([]byte, n), size: uint64(n), base: base, drained: make(chan struct{}, 1)}
 	r.attrs.Store(&attributes{rights: Local})
 	return r
 }
@@ -130,6 +130,10 @@ func TestBounds(t *testing.T) {
 		if out != c.want {
 			t.Errorf("%s: %v, want %v", c.name, out, c.want)
 		}
+		far, out := farRegionAt(c.base, c.n).Access(c.addr, c.len, nil, nil, LocalRead)
+		if out != c.want || out == OK && (!far.Far() || far.B != nil || uint64(far.Len()) != c.len || far.at != c.addr-c.base+farBase) {
+			t.Errorf("%s, far: %v, want %v; %d bytes at %#x", c.name, out, c.want, far.Len(), far.at)
+		}
 		if out == OK && (uint64(len(ref.B)) != c.len || cap(ref.B) != len(ref.B) || c.len > 0 && &ref.B[0] != &r.mem[c.addr-c.base]) {
 			t.Errorf("%s: got %d bytes with room for %d", c.name, len(ref.B), cap(ref.B))
 		}
@@ -151,6 +155,9 @@ func FuzzBounds(f *testing.F) {
 			want = Wrap
 		case addr < base || addr-base > uint64(n) || length > uint64(n) || addr-base+length > uint64(n):
 			want = OutOfBounds
+		}
+		if _, out := farRegionAt(base, int(n)).Access(addr, length, nil, nil, LocalWrite); out != want {
+			t.Errorf("far region of %d at %#x, access of %d at %#x: %v, want %v", n, base, length, addr, out, want)
 		}
 		if _, out := regionAt(base, int(n)).Access(addr, length, nil, nil, LocalWrite); out != want {
 			t.Errorf("region of %d at %#x, access of %d at %#x: %v, want %v", n, base, length, addr, out, want)

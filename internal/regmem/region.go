@@ -65,7 +65,10 @@ type Region struct {
 	handle  uint32
 	guarded bool
 	base    uint64
-	mem     []byte
+	size    uint64
+	mem     []byte  // nil if the region is far
+	space   Space   // of a far region
+	at      uint64  // address in space of the first byte
 	parent  *Region // of a window: the region it looks into
 	reg     *Registry
 	attrs   atomic.Pointer[attributes]
@@ -84,9 +87,9 @@ func (r *Region) Handle() uint32 { return r.handle }
 func (r *Region) Base() uint64 { return r.base }
 
 // Len returns the length in bytes.
-func (r *Region) Len() int { return len(r.mem) }
+func (r *Region) Len() int { return int(r.size) }
 
-// Bytes returns the memory itself.
+// Bytes returns the memory itself, nil if the region is far.
 func (r *Region) Bytes() []byte { return r.mem }
 
 // Rights returns what the region allows now.
@@ -129,24 +132,40 @@ func (r *Region) unpin() {
 
 // A Ref is a pinned range of a region. The zero Ref pins nothing.
 type Ref struct {
-	B      []byte // the bytes; do not keep them past Release
+	B      []byte // the bytes; do not keep them past Release; nil if they are far
 	region *Region
+	at, n  uint64 // of far bytes
 }
 
 // Guarded tells that touching B may fault, since the memory is a mapped file
 // that another process can truncate. Copy such bytes with [Copy].
 func (ref Ref) Guarded() bool { return ref.region != nil && ref.region.guarded }
 
-// CopyTo copies B to dst, which is at least as long. The error is a fault of guarded
-// memory; part of the bytes may have been copied then.
-func (ref Ref) CopyTo(dst []byte) error { return Copy(dst, ref.B, ref.Guarded()) }
+// CopyTo copies the bytes to dst, which is at least as long. The error is a fault of guarded
+// or far memory; part of the bytes may have been copied then.
+func (ref Ref) CopyTo(dst []byte) error {
+	if ref.Far() {
+		return ref.region.space.ReadAt(dst[:ref.n], ref.at)
+	}
+	return Copy(dst, ref.B, ref.Guarded())
+}
 
-// CopyFrom copies src, which is at most as long, to B; see CopyTo.
-func (ref Ref) CopyFrom(src []byte) error { return Copy(ref.B, src, ref.Guarded()) }
+// CopyFrom copies src, which is at most as long, to the bytes; see CopyTo.
+func (ref Ref) CopyFrom(src []byte) error {
+	if ref.Far() {
+		return ref.farFrom(src)
+	}
+	return Copy(ref.B, src, ref.Guarded())
+}
 
 // CopyLastFrom is CopyFrom for memory that a program may watch: the last bytes of
 // src become visible after all others, see [CopyLast].
-func (ref Ref) CopyLastFrom(src []byte) error { return CopyLast(ref.B, src, ref.Guarded()) }
+func (ref Ref) CopyLastFrom(src []byte) error {
+	if ref.Far() {
+		return ref.farFrom(src)
+	}
+	return CopyLast(ref.B, src, ref.Guarded())
+}
 
 // Pins tells that Release is still owed.
 func (ref Ref) Pins() bool { return ref.region != nil }

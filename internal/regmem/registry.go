@@ -123,7 +123,7 @@ func (g *Registry) Register(mem []byte, o Options) (*Region, error) {
 	if len(mem) == 0 {
 		return nil, fmt.Errorf("%w: region of length 0", ErrInvalid)
 	}
-	r := &Region{mem: mem[:len(mem):len(mem)], guarded: o.Guarded, reg: g}
+	r := &Region{mem: mem[:len(mem):len(mem)], size: uint64(len(mem)), guarded: o.Guarded, reg: g}
 	if !o.ZeroBased {
 		r.base = Address(mem)
 	}
@@ -151,11 +151,15 @@ func (g *Registry) RegisterPointer(p unsafe.Pointer, n uint64, o Options) (*Regi
 // Errors: ErrInvalid if the range is empty or leaves r or r is a window
 // itself, ErrNoRegion if r is gone, ErrLimit.
 func (g *Registry) Bind(r *Region, off, n uint64, o Options) (*Region, error) {
-	size := uint64(len(r.mem))
-	if r.parent != nil || n == 0 || off > size || n > size-off {
-		return nil, fmt.Errorf("%w: window of %d bytes at %d in a region of %d", ErrInvalid, n, off, size)
+	if r.parent != nil || n == 0 || off > r.size || n > r.size-off {
+		return nil, fmt.Errorf("%w: window of %d bytes at %d in a region of %d", ErrInvalid, n, off, r.size)
 	}
-	w := &Region{mem: r.mem[off : off+n : off+n], guarded: r.guarded, parent: r, reg: g}
+	w := &Region{size: n, guarded: r.guarded, parent: r, reg: g}
+	if r.mem == nil {
+		w.space, w.at = r.space, r.at+off
+	} else {
+		w.mem = r.mem[off : off+n : off+n]
+	}
 	if !o.ZeroBased {
 		w.base = r.base + off
 	}
@@ -169,7 +173,7 @@ func (g *Registry) Bind(r *Region, off, n uint64, o Options) (*Region, error) {
 func (g *Registry) add(r *Region, o Options, counted bool) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	n := uint64(len(r.mem))
+	n := r.size
 	switch l := g.limits; {
 	case l.Regions > 0 && g.live.count >= l.Regions:
 		return fmt.Errorf("%w: %d regions", ErrLimit, l.Regions)
@@ -242,7 +246,7 @@ func (g *Registry) Deregister(r *Region) error {
 	if r.parent != nil {
 		r.parent.windows--
 	} else {
-		g.bytes -= uint64(len(r.mem))
+		g.bytes -= r.size
 	}
 	if len(g.retired) < quarantine {
 		g.retired = append(g.retired, r.handle)

@@ -285,7 +285,7 @@ func testWaits(e *env) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	_, err := e.nics[1].ConnectWait(ctx, e.address(1))
-	e.wantErr("nobody calls", err, vi.ErrTimeout)
+	e.wantErr("no caller", err, vi.ErrTimeout)
 	e.accurate("ConnectWait", time.Since(begin), limit)
 
 	ctx, cancel = context.WithCancel(context.Background())

@@ -508,6 +508,9 @@ func testRemoteDisconnect(e *env) {
 	case <-time.After(e.patience()):
 		e.Fatal("no Connection Lost")
 	}
+	if !p.v[0].PeerDisconnected() || p.v[1].PeerDisconnected() {
+		e.Error("it is not known that the peer disconnected, or on the wrong side")
+	}
 	for _, d := range recvs {
 		p.wantStatus("receive", p.reapRecv(p.v[0], d), vi.StatusOpReceive|vi.StatusFlushed)
 	}
@@ -536,6 +539,9 @@ func testCut(e *env) {
 	for side, v := range p.v {
 		p.waitState(v, vi.Error)
 		p.claim(side, v, vi.ErrorConnLost)
+		if v.PeerDisconnected() {
+			e.Errorf("side %d takes the cut for an orderly end", side)
+		}
 	}
 	rank := 0 // successes, then those that had been started, then the others
 	for _, d := range sends {

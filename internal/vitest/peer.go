@@ -102,7 +102,7 @@ func testPeer(e *env) {
 		begin := time.Now()
 		p.ask(0, addr, limit)
 		_, err := p.v[0].ConnectPeerWait(context.Background())
-		e.wantErr("nobody there", err, vi.ErrTimeout)
+		e.wantErr("no peer", err, vi.ErrTimeout)
 		e.accurate("ConnectPeerWait", time.Since(begin), limit)
 		if s := p.v[0].State(); s != vi.Idle {
 			e.Errorf("state %v", s)

@@ -3,6 +3,7 @@ package fcip
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"io"
@@ -60,6 +61,14 @@ func TestFCFS_2_3(t *testing.T) {
 		}
 	})
 	t.Run("FCFS-2.3-2", func(t *testing.T) {
+		for bit := 26; bit < 32; bit++ { // flags beside the length, with the right complement
+			b := bytes.Clone(wire[:16])
+			w := binary.BigEndian.Uint32(b[12:]) ^ 1<<bit ^ 1<<(bit-16)
+			binary.BigEndian.PutUint32(b[12:], w)
+			if n, err := FrameLen(b); !errors.Is(err, ErrSync) {
+				t.Errorf("length word %08x: %d, %v", w, n, err)
+			}
+		}
 		for words, ok := range map[int]bool{15: false, 16: true, 544: true, 545: false} {
 			b := bytes.Clone(wire[:16])
 			b[12], b[13], b[14], b[15] = byte(words>>8), byte(words), ^byte(words>>8), ^byte(words)
@@ -99,7 +108,34 @@ func TestFCFS_2_4(t *testing.T) {
 			}
 		}
 	})
+	t.Run("FCFS-2.4-2/class 3", func(t *testing.T) { // a connection without it is of no use
+		q := s
+		q.UsageFlags = UsageClass2
+		echo, ok := q.answer(s.Destination)
+		q.Changed, q.UsageFlags = true, UsageClass2|UsageClass3
+		if ok || echo != q {
+			t.Errorf("%+v, %v", echo, ok)
+		}
+	})
+	t.Run("FCFS-2.4-6", func(t *testing.T) { // SF and its complement in a frame of the stream
+		plain := unhex(t, vector)
+		for _, v := range []struct {
+			flags, complement byte
+			want              error
+		}{{0x00, 0xFF, nil}, {0x01, 0xFE, ErrSync}, {0x01, 0xFF, ErrFrame}, {0x00, 0xFE, ErrFrame}} {
+			plain[8], plain[10] = v.flags, v.complement
+			n, err := Parse(plain, new(fc.Frame))
+			if !errors.Is(err, v.want) || (n == 0) != (v.want == ErrSync) {
+				t.Errorf("flags %02x, complement %02x: %d, %v, want %v", v.flags, v.complement, n, err, v.want)
+			}
+		}
+	})
 	t.Run("FCFS-2.4-3", func(t *testing.T) {
+		nameless := s
+		nameless.Destination = 0
+		if echo := nameless; nameless.accepts(&echo) {
+			t.Error("a destination without a name is accepted")
+		}
 		echo := s
 		if !s.accepts(&echo) {
 			t.Error("an unchanged echo is refused")
@@ -265,6 +301,27 @@ func TestKeepAlive(t *testing.T) {
 		t.Error("a silent link lives for ever")
 	}
 	z.Close()
+}
+
+// TestFCFS_2_1: a frame that is broken is not delivered, and those around it are.
+func TestFCFS_2_1(t *testing.T) {
+	t.Run("FCFS-2.1-6", func(t *testing.T) {
+		good := unhex(t, vector)
+		crc, malformed := bytes.Clone(good), bytes.Clone(good)
+		crc[len(crc)-5] ^= 1
+		malformed[offSOF] ^= 1
+		r := &runner{sink: *newSink()}
+		l := &Link{dev: r}
+		l.feed = l.each
+		b := bytes.Join([][]byte{good, crc, crc, good, malformed, good}, nil)
+		if n, _, err := (*protocol)(l).Receive(b, true); n != len(b) || err != nil {
+			t.Errorf("%d of %d bytes taken, %v", n, len(b), err)
+		}
+		want := Stats{RecvFrames: 3, RecvBytes: uint64(len(b)), BadCRC: 2, BadFrames: 1}
+		if s := l.Stats(); len(r.got) != 3 || s != want {
+			t.Errorf("%d frames delivered; %+v, want %+v", len(r.got), s, want)
+		}
+	})
 }
 
 // TestRefusals: what a peer can send wrong ends its connection. [FCFS-2.4-4] [FCFS-2.4-6] [FCFS-2.3-4]

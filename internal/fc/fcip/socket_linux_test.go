@@ -1,15 +1,19 @@
 package fcip
 
 import (
+	"io"
 	"net"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"viaduct/internal/testkit"
 )
 
 // Frames leave when they are sent: Nagle's algorithm is off at both ends, even
-// if who wrapped the connection turned it on. [FCFS-2.3-5]
+// if WrapConn turned it on. [FCFS-2.3-5]
 func TestFCFS_2_3_NoDelay(t *testing.T) {
 	nagle := func(nc net.Conn) net.Conn {
 		if err := nc.(*net.TCPConn).SetNoDelay(false); err != nil {
@@ -60,5 +64,34 @@ func TestFCFS_2_3_NoDelay(t *testing.T) {
 		if on != 1 {
 			t.Error("Nagle's algorithm is on")
 		}
+	}
+}
+
+// TestFCFS_2_3_Untuned: a connection whose socket can't be set up ends, at both
+// ends. [FCFS-2.3-5]
+func TestFCFS_2_3_Untuned(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	nc, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	peer, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	// Linux takes at most 32767 s.
+	if x, err := newLink(nc, Config{FabricName: 1, KeepAlive: 24 * time.Hour}, 2); err == nil {
+		x.Close()
+		t.Fatal("a period that no socket takes is accepted")
+	}
+	peer.SetReadDeadline(time.Now().Add(testkit.Patience))
+	if _, err := peer.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the other end reads: %v", err)
 	}
 }

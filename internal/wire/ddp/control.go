@@ -3,6 +3,8 @@ package ddp
 import (
 	"errors"
 	"fmt"
+
+	"viaduct/internal/fault"
 )
 
 // Version is the protocol version in every segment. [DDP-4.1-10] [DDP-4.1-11] [MPA-C-1]
@@ -55,11 +57,14 @@ func control(tagged, last bool) byte {
 	if last {
 		c |= ctrlLast
 	}
+	if fault.On("ddp-reserved-bits") {
+		c |= 0x04
+	}
 	return c
 }
 
 func checkControl(c byte, tagged bool) error {
-	if c&ctrlVersion != Version {
+	if c&ctrlVersion != Version && !fault.On("ddp-version-unchecked") {
 		return fmt.Errorf("%w %d", ErrVersion, c&ctrlVersion)
 	}
 	if IsTagged(c) != tagged {

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"io"
 	"log/slog"
+
+	"viaduct/internal/fault"
 )
 
 // UntaggedLen is the length in bytes of an Untagged header. [DDP 4.3]
@@ -43,6 +45,12 @@ func (h Untagged) Append(b []byte) []byte {
 	b = append(b, control(false, h.Last))
 	b = append(b, h.RsvdULP[:]...)
 	b = binary.BigEndian.AppendUint32(b, h.QN)
+	if fault.On("ddp-first-msn") && h.QN == 0 {
+		h.MSN--
+	}
+	if fault.On("ddp-mo") && h.MO > 0 {
+		h.MO++
+	}
 	b = binary.BigEndian.AppendUint32(b, uint32(h.MSN))
 	return binary.BigEndian.AppendUint32(b, h.MO)
 }

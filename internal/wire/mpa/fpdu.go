@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"viaduct/internal/crc"
+	"viaduct/internal/fault"
 )
 
 // castagnoli makes the CRC32c of iSCSI digests. [MPA-4.4-1] [MPA-4.4-11]
@@ -49,9 +50,15 @@ func (e *Encoder) AppendLength(b []byte, n int) []byte {
 // markers.
 func (e *Encoder) AppendTrailer(b []byte, n int, crc uint32) []byte {
 	pad := zeros[:PadLen(n)] // [MPA-4.1-3]
+	if fault.On("mpa-pad") {
+		pad = []byte{1, 2, 3}[:len(pad)]
+	}
 	b = append(b, pad...)
 	if e.CRC { // [MPA-4.1-6]
 		crc = CRC(crc, pad)
+		if fault.On("mpa-crc-made") {
+			crc++
+		}
 	} else {
 		crc = 0
 	}
@@ -90,6 +97,9 @@ func (e *Encoder) Append(b []byte, parts ...[]byte) []byte {
 	var crc uint32
 	if e.CRC {
 		crc = CRC(0, b[start:])
+		if fault.On("mpa-crc-made") {
+			crc++
+		}
 	}
 	e.pos += crcLen
 	return binary.LittleEndian.AppendUint32(b, crc)
@@ -183,7 +193,7 @@ func (d *Decoder) Verify(crc uint32, ulpdu int, trailer []byte) error {
 	}
 	pad := PadLen(ulpdu)
 	want := CRC(crc, trailer[:pad])
-	if got := binary.LittleEndian.Uint32(trailer[pad:]); got != want {
+	if got := binary.LittleEndian.Uint32(trailer[pad:]); got != want && !fault.On("mpa-crc-unchecked") {
 		d.err = &Error{Code: CodeCRC, Err: &CRCError{Field: got, Computed: want}}
 	}
 	return d.err
@@ -214,7 +224,7 @@ func (d *Decoder) Next(b []byte) (ulpdu []byte, n int, err error) {
 	if d.CRC { // [MPA-4.4-14] [MPA-4.4-12] [MPA-4.4-13]
 		want := CRC(0, b[:total-crcLen])
 		got := binary.LittleEndian.Uint32(b[total-crcLen:])
-		if got != want { // [MPA-4.4-15]
+		if got != want && !fault.On("mpa-crc-unchecked") { // [MPA-4.4-15]
 			ce := &CRCError{Field: got, Computed: want}
 			if !d.Markers {
 				ce.ULPDU = b[LengthLen : LengthLen+ulen]

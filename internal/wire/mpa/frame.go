@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+
+	"viaduct/internal/fault"
 )
 
 // FrameLen is the length in bytes of a Request or Reply Frame without its
@@ -97,7 +99,7 @@ func (f Frame) Append(b []byte) []byte {
 	if f.PDLength() > MaxPrivate {
 		panic(fmt.Sprintf("mpa: private data of %d bytes", f.PDLength()))
 	}
-	if f.Kind == Reply {
+	if f.Kind == Reply && !fault.On("mpa-reply-key") {
 		b = append(b, replyKey...)
 	} else {
 		b = append(b, requestKey...)
@@ -114,6 +116,12 @@ func (f Frame) Append(b []byte) []byte {
 	}
 	if f.Enhanced {
 		flags |= flagS // [MPA2-6-1]
+	}
+	if fault.On("mpa-reserved-bits") {
+		flags |= 0x02
+	}
+	if fault.On("mpa-reply-revision") && f.Kind == Reply {
+		f.Rev = 2
 	}
 	b = append(b, flags, f.Rev)
 	b = binary.BigEndian.AppendUint16(b, uint16(f.PDLength()))
@@ -141,6 +149,8 @@ func ParseFrame(b []byte) (f Frame, n int, err error) {
 		f.Kind = Request
 	case key == replyKey[:len(key)]:
 		f.Kind = Reply
+	case fault.On("mpa-key-unchecked"):
+		f.Kind = Request
 	default:
 		return Frame{}, 0, fmt.Errorf("%w: %q", ErrKey, key)
 	}
@@ -157,7 +167,7 @@ func ParseFrame(b []byte) (f Frame, n int, err error) {
 	}
 	f.Enhanced = flags&flagS != 0 && f.Rev >= 2 // else it is as in RFC 5044 [MPA2-6-4] [I-03]
 	pd := int(binary.BigEndian.Uint16(b[18:]))
-	if pd > MaxPrivate { // [MPA-7.1.1-22] [MPA-7.1.2-22]
+	if pd > MaxPrivate && !fault.On("mpa-private-unchecked") { // [MPA-7.1.1-22] [MPA-7.1.2-22]
 		return f, 0, fmt.Errorf("%w: %d, at most %d", ErrPrivate, pd, MaxPrivate)
 	}
 	if f.Enhanced && pd < EnhancedLen { // [I-13]

@@ -1,6 +1,10 @@
 package rdmap
 
-import "viaduct/internal/wire/ddp"
+import (
+	"viaduct/internal/wire/ddp"
+
+	"viaduct/internal/fault"
+)
 
 // An Extensions value says which messages of RFC 7306 a stream takes. Without
 // agreement of both ULPs it takes none. [RDMAPX-1.1-1] [I-63]
@@ -21,6 +25,9 @@ func (e Extensions) enabled(o Opcode) bool {
 
 // CheckQueue judges the queue number of an Untagged segment. [DDP-7.1-1] [I-47]
 func CheckQueue(qn uint32, ext Extensions) ddp.Fault {
+	if fault.On("ddp-queue-code") && qn > QueueTerminate {
+		return ddp.InvalidMO
+	}
 	if qn <= QueueTerminate || qn == QueueAtomicResponse && ext.Atomic {
 		return ddp.OK
 	}
@@ -47,7 +54,7 @@ func CheckTagged(c byte) (Opcode, Fault) {
 func CheckUntagged(h ddp.Untagged, n int, ext Extensions) (Opcode, Fault) {
 	rv, o := ParseControl(h.RsvdULP[0])
 	switch {
-	case rv != Version: // [RDMAPX-4.1-1]
+	case rv != Version && !fault.On("rdmap-version-unchecked"): // [RDMAPX-4.1-1]
 		return o, InvalidVersion
 	case !o.Assigned(), o.Tagged(), o.Queue() != h.QN, !ext.enabled(o): // [RDMAPX-1.1-3]
 		return o, UnexpectedOpcode

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"viaduct/internal/fault"
 	"viaduct/internal/wire/ddp"
 )
 
@@ -137,6 +138,9 @@ func (o Opcode) TaggedHeader(stag uint32, to uint64, last bool) ddp.Tagged {
 func (o Opcode) UntaggedHeader(msn ddp.MSN, mo uint32, last bool, invalidate uint32) ddp.Untagged {
 	h := ddp.Untagged{Last: last, QN: o.Queue(), MSN: msn, MO: mo}
 	h.RsvdULP[0] = o.Control()
+	if fault.On("rdmap-invalidate-field") {
+		h.RsvdULP[invalidateSTagOff] = 1
+	}
 	if o.Invalidates() {
 		binary.BigEndian.PutUint32(h.RsvdULP[invalidateSTagOff:], invalidate)
 	}

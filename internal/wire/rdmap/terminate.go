@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 
+	"viaduct/internal/fault"
 	"viaduct/internal/wire/ddp"
 )
 
@@ -61,7 +62,14 @@ func (t Terminate) Append(b []byte) []byte {
 	if len(t.RDMAP) > 0 {
 		hdrct |= hdrR
 	}
-	b = append(b, byte(t.Layer)<<4|t.Type&0x0f, t.Code, hdrct, 0)
+	first := byte(t.Layer)<<4 | t.Type&0x0f
+	if fault.On("rdmap-terminate-nibbles") {
+		first = first<<4 | first>>4
+	}
+	if fault.On("rdmap-terminate-length") {
+		t.SegLen += 2
+	}
+	b = append(b, first, t.Code, hdrct, 0)
 	if len(t.DDP) > 0 {
 		b = binary.BigEndian.AppendUint16(b, t.SegLen)
 		b = append(b, t.DDP...)

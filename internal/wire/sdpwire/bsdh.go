@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"viaduct/internal/fault"
 )
 
 // Sizes in bytes that the draft fixes.
@@ -161,6 +163,14 @@ type bsdh struct {
 // [SDP-6.1-1] Reserved flag bits go out as zero. [SDP-6.1.2-2]
 func (h bsdh) append(b []byte, l Layout) []byte {
 	f := uint8(h.flags & flagsKnown)
+	switch {
+	case fault.On("sdp-flags"):
+		f |= 0x80
+	case fault.On("sdp-mseq") && h.mid == Data:
+		h.seq++
+	case fault.On("sdp-len") && h.mid == Data:
+		h.len++
+	}
 	if l == IBTA {
 		b = append(b, byte(h.mid), f)
 		b = binary.BigEndian.AppendUint16(b, h.bufs)

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"io"
 	"log/slog"
+
+	"viaduct/internal/fault"
 )
 
 // Versions of the protocol spoken here.
@@ -95,6 +97,9 @@ type HelloAck struct {
 // Append appends the HelloAckLen bytes of h. [SDP-6.2.2-3] Reserved bits are
 // zero. [SDP-6.2.2.7-1]
 func (h HelloAck) Append(b []byte, l Layout) []byte {
+	if fault.On("sdp-adverts") {
+		h.MaxAdverts = 0
+	}
 	b = bsdh{mid: HelloAckMID, bufs: h.Bufs, len: HelloAckLen}.append(b, l)
 	b = appendVersions(b, l, h.MaxAdverts, h.MajV, h.MinV)
 	b = binary.BigEndian.AppendUint32(b, h.ActRcvSz)

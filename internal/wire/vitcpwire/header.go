@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+
+	"viaduct/internal/fault"
 )
 
 // HeaderLen is the length in bytes of a segment header. [VIT-3.1-1]
@@ -45,6 +47,16 @@ type Header struct {
 
 // AppendHeader appends the HeaderLen bytes of h to b.
 func (d Dialect) AppendHeader(b []byte, h Header) []byte {
+	switch {
+	case fault.On("vitcp-offset") && h.Type == Send:
+		h.Offset++
+	case fault.On("vitcp-length") && h.Type == Send:
+		h.Length -= HeaderLen
+	case fault.On("vitcp-immediate"):
+		h.Flags &^= ImmediateValid
+	case fault.On("vitcp-error-type") && h.Error.VI() == ProtectionError:
+		h.Error = MakeRemoteError(DescriptorError, h.Error.IS())
+	}
 	b = append(b, Version, d.encodeType(h.Type)<<3|uint8(h.Flags)&7)
 	b = binary.BigEndian.AppendUint16(b, h.Length)
 	b = binary.BigEndian.AppendUint32(b, h.Offset)
@@ -77,7 +89,7 @@ func (d Dialect) ParseHeader(b []byte) (h Header, n int, err error) {
 		Error:     RemoteError(binary.BigEndian.Uint16(b[22:])),
 	}
 	switch {
-	case b[0] != Version:
+	case b[0] != Version && !fault.On("vitcp-version-unchecked"):
 		return h, HeaderLen, ErrVersion // [V-01]
 	case !ok:
 		return h, HeaderLen, ErrType // [V-02]
