@@ -23,6 +23,11 @@ type Receiver interface {
 	// of them.
 	Left() bool
 
+	// Deliver is called after a Receive, without the role: the moment for what the
+	// consumer has to be told. It reports whether what is left is best kept for a
+	// consumer, which is about to poll.
+	Deliver() (keep bool)
+
 	// Partial reports that the last read may have been short for want of memory
 	// to read to.
 	Partial() bool
@@ -57,11 +62,10 @@ type Attention struct {
 	state atomic.Uint32 // a State; only move changes it
 	wg    sync.WaitGroup
 
-	looks  atomic.Uint32          // moves with every Poll
-	seen   atomic.Uint32          // looks when an arrival was last taken without contention
-	waited atomic.Bool            // there was a Wait or Claim since
-	claim  atomic.Pointer[func()] // to be called in state Claimed
-	resume chan struct{}          // one slot: the goroutine in state Polled has to look at the state again
+	looks  atomic.Uint32 // moves with every Poll
+	seen   atomic.Uint32 // looks when an arrival was last taken without contention
+	waited atomic.Bool   // there was a Wait since
+	resume chan struct{} // one slot: the goroutine in state Polled has to look at the state again
 
 	idle   idleness
 	shared registration
@@ -112,9 +116,8 @@ func (a *Attention) Unlock() { a.role.Unlock() }
 // Start has arrivals waited for from now on. The caller has the receive role.
 func (a *Attention) Start() { a.begin(Unstarted, Start) }
 
-// Reserve leaves arrivals to a consumer that polls, until it calls Wait or
-// Claim: only then does anything else wait for them. The caller has the receive
-// role.
+// Reserve leaves arrivals to a consumer that polls, until it calls Wait: only then
+// does anything else wait for them. The caller has the receive role.
 func (a *Attention) Reserve() { a.move(Reserve) }
 
 // begin leads from Unstarted or Reserved to Shared; or to Dedicated, if there
@@ -130,11 +133,10 @@ func (a *Attention) begin(from State, e Event) {
 }
 
 // Poll has the Receiver receive, without waiting. It reports whether anything
-// came. If another goroutine has the role it returns at once. before and after
-// are called in the receive role, around the Receive; they may be nil. A
-// consumer that polls keeps the goroutine of the connection away from the
-// source; one that is about to wait calls Wait or Claim.
-func (a *Attention) Poll(before, after func()) bool {
+// came. If another goroutine has the role it returns at once. A consumer that
+// polls keeps the goroutine of the connection away from the source; one that is
+// about to wait calls Wait.
+func (a *Attention) Poll() bool {
 	a.looks.Add(1)
 	if !a.role.TryLock() {
 		return false
@@ -143,15 +145,9 @@ func (a *Attention) Poll(before, after func()) bool {
 		a.role.Unlock()
 		return false
 	}
-	if before != nil {
-		before()
-	}
 	got, _, err := a.recv.Receive(false, true)
 	if got.Any {
 		a.idle.arrivals.Add(few + 1)
-	}
-	if after != nil {
-		after()
 	}
 	a.release(err)
 	return got.Any
@@ -173,11 +169,22 @@ func (a *Attention) Receive() bool {
 // Looks moves whenever a consumer polls.
 func (a *Attention) Looks() uint32 { return a.looks.Load() }
 
-// release gives the role back after a Receive, and tells the Receiver how the
-// stream ended if it did.
+// release gives the role back after a Receive of a goroutine other than the
+// attendant, and tells the Receiver how the stream ended if it did.
 func (a *Attention) release(err error) {
-	if a.end(err) {
+	left := err == nil && a.recv.Left()
+	ended := a.end(err)
+	a.recv.Deliver()
+	if ended {
 		a.recv.Ended(err)
+	}
+	if left {
+		switch from, do := a.move(Left); {
+		case do == Dedicate:
+			a.dedicate()
+		case from == Dedicated:
+			a.src.Interrupt() // it may be asleep at the source
+		}
 	}
 }
 
@@ -207,22 +214,6 @@ func (a *Attention) Wait() {
 		return
 	}
 	if _, do := a.move(Wait); do == Resume {
-		a.wakeGoroutine()
-	}
-}
-
-// Claim is Wait for a consumer that wants to receive by itself: the next arrival
-// is left at the source, and *told is called, once. The consumer polls between
-// Claim and its sleep, as something may have arrived before, and soon after told
-// was called. told must not block. A claim lapses when little arrives for half a
-// second: arrivals are received as after Wait then.
-func (a *Attention) Claim(told *func()) {
-	a.claim.Store(told)
-	a.waited.Store(true)
-	switch _, do := a.move(Claim); do {
-	case Dedicate:
-		a.dedicate()
-	case Resume:
 		a.wakeGoroutine()
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"viaduct/internal/perturb"
-	"viaduct/internal/sock"
 )
 
 // dedicate takes the source out of its shared poller, if it is in one, and
@@ -109,22 +108,15 @@ func (d *attendant) open() bool {
 // report. It is true when the attendant is to leave the source; after says why.
 func (d *attendant) ready(uintptr) bool {
 	a := d.a
-	if a.State() == Claimed {
-		a.role.Lock() // of the consumer, which polls once more before it sleeps
-	} else if !a.role.TryLock() {
+	if !a.role.TryLock() {
 		d.contended(true)
 		return true
 	}
-	state := a.State()
 	switch {
-	case state == Closed:
+	case a.State() == Closed:
 		a.role.Unlock()
 		d.after = finished
 		return true
-	case state == Claimed:
-		if d.claimed() {
-			return d.after != readOn
-		}
 	case a.looked():
 		a.role.Unlock()
 		d.contended(false)
@@ -159,56 +151,40 @@ func (d *attendant) ready(uintptr) bool {
 			d.after, more = pauseOn, true
 		}
 	}
-	if err == nil && !more {
+	if err == nil && !more && !a.recv.Left() {
 		a.recv.Rest()
 	}
-	d.leave(err)
-	return more || d.after == finished
+	return d.leave(err) || more || d.after == finished
 }
 
-// leave gives the receive role back after a Receive.
-func (d *attendant) leave(err error) {
-	if err != nil || d.a.State() == Closed {
+// leave gives the receive role back after a Receive. It reports whether the attendant
+// is to leave the source because bytes were left: for a consumer, which it steps aside
+// for, or to be received now.
+func (d *attendant) leave(err error) bool {
+	a := d.a
+	if err != nil || a.State() == Closed {
 		d.after = finished
 	}
-	d.a.release(err)
-}
-
-// claimed deals with an arrival that a consumer has claimed, in the receive role.
-// It is false if the attendant has to receive after all, with the role still its
-// own: the stream has ended, which is nothing to be left at the source, or the
-// claim was withdrawn. Otherwise the role was given back, and after is readOn if
-// nothing has arrived, beAside if the consumer was told.
-//
-// Bytes that were read and left for later have arrived, too: if the consumer
-// found the role taken when it polled after its claim, nothing else tells it.
-func (d *attendant) claimed() bool {
-	a := d.a
-	if !a.src.Arm() {
-		return false // and fails again
+	left, looks := d.after != finished && a.recv.Left(), a.looks.Load()
+	ended := a.end(err)
+	keep := a.recv.Deliver()
+	if ended {
+		a.recv.Ended(err)
 	}
-	some, err := a.recv.Left(), error(nil)
-	if !some {
-		some, err = a.src.Readable()
-	}
-	if !some && err != sock.ErrWouldBlock {
+	if !left {
 		return false
 	}
-	d.after = readOn
-	if !some {
-		a.recv.Rest()
-		a.role.Unlock()
+	if !keep {
+		d.after = readOn
 		return true
 	}
-	told, looks := a.claim.Load(), a.looks.Load()
-	if _, do := a.move(Arrival); do != Tell {
-		return false
-	}
-	a.recv.Rest()
-	a.role.Unlock() // the consumer polls now
-	d.looks, d.after = looks, beAside
-	(*told)()
 	a.src.Disarm()
+	d.mod.end()
+	d.looks, d.after = looks, beAside
+	a.move(Left)
+	if a.looks.Load() != looks && !a.looked() {
+		a.moveFrom(Polled, Quiet) // the consumer was here, and waits already
+	}
 	return true
 }
 
@@ -220,10 +196,8 @@ func (d *attendant) contended(taken bool) {
 	d.mod.end()
 	d.mod.forget()
 	d.looks, d.after = a.looks.Load(), beAside
-	switch _, do := a.move(Contended); {
-	case do == Tell: // claimed meanwhile
-		(*a.claim.Load())()
-	case !a.looked():
+	a.move(Contended)
+	if !a.looked() {
 		// The consumer waits already, and may have found that it need not resume
 		// the attendant.
 		a.moveFrom(Polled, Quiet)

@@ -22,13 +22,11 @@ const (
 	aStart            // it was started, and takes the role to see whether the stream is open
 	aRunPolled        // it began in state Polled, and looks whether a consumer still polls
 	aReady            // it is at the source: it tries for the role
-	aBlocked          // it waits for the role of a consumer that has a claim
 	aRole             // it has the role: it looks at the state
-	aClaimArm         // it arms, for a claim
-	aClaimPeek        // it looks whether anything is there, for a claim
-	aTell             // it applies Arrival, for a claim
 	aArm              // it arms
 	aReceive          // it reads
+	aLeft             // bytes were left, and the consumer was woken: it applies Left
+	aLeftLook         // it looks whether the consumer was here meanwhile
 	aSleep            // it sleeps at the source
 	aMove             // it applies Contended
 	aLook             // it looks whether the consumer waits already
@@ -44,6 +42,7 @@ const (
 	pServe
 	pRole
 	pReceive
+	pLeft
 	pMove
 )
 
@@ -60,12 +59,13 @@ type world struct {
 	role                  uint8
 	looks, seen           uint8
 	waited                bool
-	resume                bool // the attendant's slot
-	arrived, eof          bool // at the source, not read
-	armed, report         bool // the attendant's view of the source
-	registered, reported  bool // the poller's view
-	interrupt             bool // the sweep asks the attendant to retire
-	told                  bool // the consumer with the claim was told
+	resume                bool  // the attendant's slot
+	arrived, eof          bool  // at the source, not read
+	left                  bool  // read, and left for a consumer that is about to poll
+	keeps                 uint8 // how often a read leaves something yet
+	armed, report         bool  // the attendant's view of the source
+	registered, reported  bool  // the poller's view
+	interrupt             bool  // the sweep asks the attendant to retire
 	sends, closes, sweeps uint8
 	completions           [2]bool // something was read since the consumer last looked
 
@@ -85,24 +85,22 @@ const (
 	cTry             // the role is tried for; if it is taken the receive and the release are left out
 	cRead            // what is there is read
 	cFree            // the role is given back
-	cSeen            // waited is set, for Wait or Claim
+	cLeft            // Left is applied, if something was left
+	cSeen            // waited is set, for Wait
 	cWait            // Wait is applied
-	cClaim           // Claim is applied
-	cSleep           // it sleeps until it is told, or something was read, or the stream has ended
+	cSleep           // it sleeps until something was read, or the stream has ended
 	cDone
 )
 
 var (
-	poll    = []op{cLook, cTry, cRead, cFree}
+	poll    = []op{cLook, cTry, cRead, cFree, cLeft}
 	wait    = []op{cSeen, cWait}
-	claim   = []op{cSeen, cClaim}
 	scripts = map[string][2][]op{
-		"waits":        {join(poll, wait, []op{cSleep}, poll, wait), nil},
-		"claims":       {join(claim, poll, []op{cSleep}, poll, claim, poll), nil},
-		"two wait":     {join(poll, wait, []op{cSleep}, poll, wait), join(poll, wait)},
-		"one polls":    {join(claim, poll, []op{cSleep}, poll, wait), join(poll)},
-		"claim, waits": {join(claim, poll, []op{cSleep}, poll, wait), join(poll, wait)},
-		"no consumer":  {nil, nil},
+		"waits":       {join(poll, wait, []op{cSleep}, poll, wait), nil},
+		"polls last":  {join(wait, []op{cSleep}, poll), nil},
+		"two wait":    {join(poll, wait, []op{cSleep}, poll, wait), join(poll, wait)},
+		"one polls":   {join(wait, []op{cSleep}, poll, wait), join(poll)},
+		"no consumer": {nil, nil},
 	}
 )
 
@@ -135,19 +133,27 @@ func (w *world) arrive() {
 	}
 }
 
-// read takes what is at the source; the completions wake the consumers. It
-// reports whether the stream has ended.
-func (w *world) read() (ended bool) {
-	if w.arrived {
+// read takes what is at the source and what was left; the completions wake the
+// consumers. With keep some of it is left. It reports whether the stream has ended.
+func (w *world) read(keep bool) (ended bool) {
+	if w.arrived || w.left {
 		w.completions = [2]bool{true, true}
 	}
-	w.arrived = false
+	w.arrived, w.left = false, false
+	if keep {
+		w.left = true
+		w.keeps--
+		return false
+	}
 	if w.eof {
 		w.eof, w.ended = false, true
 		return true
 	}
 	return false
 }
+
+// mayKeep reports whether a read may leave something.
+func (w *world) mayKeep() bool { return w.keeps > 0 && (w.arrived || w.left) }
 
 func (w *world) looked() bool {
 	if w.looks == w.seen {
@@ -240,27 +246,18 @@ func (x *explorer) attendant(w world, add func(string, func(*world))) {
 		})
 	case aReady:
 		add("attendant tries for the role", func(n *world) {
-			switch {
-			case n.state == Claimed:
-				n.att = aBlocked
-			case n.role != free:
+			if n.role != free {
 				n.att, n.taken, n.armed, n.report = aMove, true, false, false
 				n.attLooks = n.looks
-			default:
+			} else {
 				n.role, n.att = byAttendant, aRole
 			}
 		})
-	case aBlocked:
-		if w.role == free {
-			add("attendant takes the role", func(n *world) { n.role, n.att = byAttendant, aRole })
-		}
 	case aRole:
 		add("attendant looks at the state", func(n *world) {
 			switch {
 			case n.state == Closed:
 				n.role, n.att = free, aNone
-			case n.state == Claimed:
-				n.att = aClaimArm
 			case n.looked():
 				n.role, n.att, n.taken, n.armed, n.report = free, aMove, false, false, false
 				n.attLooks = n.looks
@@ -268,40 +265,41 @@ func (x *explorer) attendant(w world, add func(string, func(*world))) {
 				n.att = aArm
 			}
 		})
-	case aClaimArm:
-		add("attendant arms for a claim", func(n *world) { n.armed, n.att = true, aClaimPeek })
-	case aClaimPeek:
-		add("attendant peeks for a claim", func(n *world) {
-			switch {
-			case n.arrived:
-				n.att = aTell
-			case n.eof:
-				n.att = aReceive
-			default:
-				n.role, n.att = free, aSleep
-			}
-		})
-	case aTell:
-		add("attendant applies Arrival", func(n *world) {
-			looks := n.looks
-			if x.move(n, Arrival) != Tell {
-				n.att = aReceive
-				return
-			}
-			n.role, n.told, n.armed, n.report = free, true, false, false
-			n.att, n.attLooks = aAside, looks
-		})
 	case aArm:
 		add("attendant arms", func(n *world) { n.armed, n.att = true, aReceive })
 	case aReceive:
 		add("attendant reads", func(n *world) {
-			if n.read() {
+			if n.read(false) {
 				x.close(n)
 				n.att = aNone
 			} else {
 				n.att = aSleep
 			}
 			n.role = free
+		})
+		if w.mayKeep() {
+			add("attendant reads and leaves something", func(n *world) {
+				n.attLooks = n.looks
+				n.read(true)
+				n.role, n.att = free, aLeft
+			})
+			add("attendant reads and leaves something that is not kept", func(n *world) {
+				n.read(true)
+				n.role, n.att = free, aReady
+			})
+		}
+	case aLeft:
+		add("attendant applies Left", func(n *world) {
+			n.armed, n.report = false, false
+			x.move(n, Left)
+			n.att = aLeftLook
+		})
+	case aLeftLook:
+		add("attendant looks whether the consumer was here", func(n *world) {
+			if n.looks != n.attLooks && !n.looked() {
+				x.moveFrom(n, Polled, Quiet)
+			}
+			n.att = aAside
 		})
 	case aSleep:
 		if w.report {
@@ -318,9 +316,7 @@ func (x *explorer) attendant(w world, add func(string, func(*world))) {
 	case aMove:
 		add("attendant applies Contended", func(n *world) {
 			n.att = aLook
-			if x.move(n, Contended) == Tell {
-				n.told, n.att = true, aAside
-			}
+			x.move(n, Contended)
 		})
 	case aLook:
 		add("attendant looks whether the consumer waits", func(n *world) {
@@ -377,7 +373,7 @@ func (x *explorer) attendant(w world, add func(string, func(*world))) {
 		add("attendant registers the source", func(n *world) {
 			n.role = free
 			// Under the lock of the poller: registration and state in one step.
-			if from := n.state; (from == Dedicated || from == Claimed) && x.moveFrom(n, from, Idle) {
+			if !n.left && x.moveFrom(n, Dedicated, Idle) {
 				n.att = aNone
 				n.registered, n.reported = true, n.arrived || n.eof
 			} else {
@@ -414,10 +410,24 @@ func (x *explorer) poller(w world, add func(string, func(*world))) {
 		})
 	case pReceive:
 		add("poller reads", func(n *world) {
-			if n.read() {
+			if n.read(false) {
 				x.close(n)
 			}
 			n.role, n.poll = free, pIdle
+		})
+		if w.mayKeep() {
+			add("poller reads and leaves something", func(n *world) {
+				n.read(true)
+				n.role, n.poll = free, pLeft
+			})
+		}
+	case pLeft:
+		add("poller applies Left", func(n *world) {
+			n.poll, n.waited = pIdle, false
+			n.looks++
+			if n.state == Shared && x.move(n, Left) == Dedicate {
+				n.dedicate()
+			}
 		})
 	case pMove:
 		add("poller applies Contended", func(n *world) {
@@ -441,7 +451,7 @@ func (x *explorer) consumer(w world, i int, add func(string, func(*world))) {
 	case cTry:
 		add(name+"tries for the role", func(n *world) {
 			if n.role != free {
-				n.at[i] += 3
+				n.at[i] += 4
 				return
 			}
 			n.role = me
@@ -450,32 +460,46 @@ func (x *explorer) consumer(w world, i int, add func(string, func(*world))) {
 	case cRead:
 		add(name+"reads", func(n *world) {
 			n.at[i]++
-			if n.state != Closed && n.read() {
+			if n.state != Closed && n.read(false) {
 				x.close(n)
 			}
 			n.completions[i] = false
+		})
+		if w.state != Closed && w.mayKeep() {
+			add(name+"reads and leaves something", func(n *world) {
+				n.at[i]++
+				n.read(true)
+				n.completions[i] = false
+			})
+		}
+	case cLeft:
+		add(name+"applies Left", func(n *world) {
+			n.at[i]++
+			if !n.left {
+				return
+			}
+			from := n.state
+			switch do := x.move(n, Left); {
+			case do == Dedicate:
+				n.dedicate()
+			case from == Dedicated:
+				n.interrupt = true
+			}
 		})
 	case cFree:
 		add(name+"gives the role back", func(n *world) { n.role = free; n.at[i]++ })
 	case cSeen:
 		add(name+"stops looking", func(n *world) { n.waited = true; n.at[i]++ })
-	case cWait, cClaim:
-		e := Wait
-		if x.script[i][w.at[i]] == cClaim {
-			e = Claim
-		}
-		add(name+"applies "+e.String(), func(n *world) {
+	case cWait:
+		add(name+"applies Wait", func(n *world) {
 			n.at[i]++
-			switch x.move(n, e) {
-			case Resume:
+			if x.move(n, Wait) == Resume {
 				n.resume = true
-			case Dedicate:
-				n.dedicate()
 			}
 		})
 	case cSleep:
-		if w.told || w.completions[i] || w.ended {
-			add(name+"is woken", func(n *world) { n.told = false; n.completions[i] = false; n.at[i]++ })
+		if w.completions[i] || w.ended {
+			add(name+"is woken", func(n *world) { n.completions[i] = false; n.at[i]++ })
 		}
 	case cDone:
 		if int(w.at[i]) < len(x.script[i])-1 {
@@ -521,7 +545,7 @@ func (x *explorer) explore(start world) (worlds int, trace []string, why string)
 	good := make([]bool, len(all))
 	var queue []int32
 	for n, w := range all {
-		if !w.arrived && !w.eof || w.state == Closed {
+		if !w.arrived && !w.eof && !w.left || w.state == Closed {
 			good[n] = true
 			queue = append(queue, int32(n))
 		}
@@ -552,10 +576,10 @@ func (x *explorer) trySuccessors(w world) (out []change, err string) {
 }
 
 // starts are the worlds that an Attention is in after Start, and with an
-// attendant; with two arrivals, with one and the end of the stream, or with one and
-// a sweep.
+// attendant; with two arrivals, with one and the end of the stream, with one and a
+// sweep, or with one that is read in two parts.
 func starts() (all []world) {
-	for _, w := range []world{{sends: 2}, {sends: 1, closes: 1}, {sends: 1, sweeps: 1}} {
+	for _, w := range []world{{sends: 2}, {sends: 1, closes: 1}, {sends: 1, sweeps: 1}, {sends: 1, keeps: 1}} {
 		shared, dedicated := w, w
 		shared.state, shared.registered = Shared, true
 		dedicated.state, dedicated.att = Dedicated, aReady
@@ -599,7 +623,7 @@ func TestModelFindsBreakage(t *testing.T) {
 		to   State
 		do   Action
 	}{
-		{"a claim on a shared source starts no attendant", Shared, Claim, Claimed, Nothing},
+		{"what was left of a shared source starts no attendant", Shared, Left, Polled, Nothing},
 		{"a contended arrival starts no attendant", Shared, Contended, Polled, Nothing},
 		{"the attendant never returns to the source by itself", Polled, Quiet, Polled, Nothing},
 		{"a retired connection counts as dedicated", Dedicated, Idle, Dedicated, Retire},

@@ -17,7 +17,8 @@ import (
 //
 // A source is reported when it is registered, if something is there, and then
 // once per arrival. So whatever takes a report reads until a read is short,
-// behind which everything is reported again, or leaves the connection to an
+// behind which everything is reported again, or has asked for reports anew and reads
+// until there is nothing, if the source needs that, or leaves the connection to an
 // attendant, which begins by reading until there is nothing.
 type sharedPoller struct {
 	mu perturb.Mutex
@@ -115,6 +116,14 @@ func (p *sharedPoller) add(a *Attention, from State, e Event) bool {
 	if !sock.EpollCtl(p.epfd, unix.EPOLL_CTL_ADD, a.src.FD(), &ev) {
 		p.closeSoonLocked()
 		return false
+	}
+	if a.src.Ask() {
+		// What came before is not reported: an attendant reads it.
+		if _, err := a.src.Readable(); err != sock.ErrWouldBlock {
+			sock.EpollCtl(p.epfd, unix.EPOLL_CTL_DEL, a.src.FD(), nil)
+			p.closeSoonLocked()
+			return false
+		}
 	}
 	p.free = p.free[:len(p.free)-1]
 	p.slots[n].a = a
@@ -296,7 +305,8 @@ func (a *Attention) serve(events uint32, now time.Time) int {
 	}
 	// What arrives behind a short read is reported again. An end of the stream
 	// that came before this report is part of it.
-	got, more, err := a.recv.Receive(events&^unix.EPOLLIN != 0, false)
+	all := a.src.Ask() || events&^unix.EPOLLIN != 0
+	got, more, err := a.recv.Receive(all, false)
 	if got.Any && err == nil && a.recv.Partial() {
 		// The read may have been short for want of memory to read to: then the
 		// next one says so.
@@ -319,6 +329,7 @@ func (a *Attention) serve(events uint32, now time.Time) int {
 		if a.end(err) {
 			Go(true, func() {
 				defer a.wg.Done()
+				a.recv.Deliver()
 				a.recv.Ended(err) // may take a while
 			})
 		} else {
@@ -326,10 +337,18 @@ func (a *Attention) serve(events uint32, now time.Time) int {
 		}
 		return got.Bytes
 	}
-	a.recv.Rest()
+	left := a.recv.Left()
+	if !left {
+		a.recv.Rest()
+	}
 	busy := more || r.closely >= closeRun
 	a.role.Unlock()
-	if busy {
+	switch keep := a.recv.Deliver(); {
+	case left && keep:
+		a.waited.Store(false)
+		a.looks.Add(1) // as if the consumer had polled, which it is about to do
+		a.apply(Left)
+	case left, busy:
 		a.apply(Busy)
 	}
 	return got.Bytes

@@ -145,6 +145,28 @@ func (s *Sleeper) rested() bool {
 	return true
 }
 
+// SleepAt adds the source to what z sleeps at; it is false if there is no room, or
+// the stream has ended. If the source has to be asked for reports, what came before
+// is received here. The caller has the receive role, and not any more when SleepAt
+// returns. The source is open.
+func (a *Attention) SleepAt(z *Sleeper) bool {
+	if a.src.Ask() {
+		got, more, err := a.recv.Receive(true, true)
+		if err != nil {
+			a.release(err)
+			return false
+		}
+		if got.Any {
+			a.idle.arrivals.Add(few + 1)
+		}
+		if more {
+			z.Wake() // to go on with it
+		}
+	}
+	defer a.role.Unlock()
+	return z.Add(a.src.FD())
+}
+
 // Free gives the Sleeper back.
 func (s *Sleeper) Free() {
 	s.state.Store(awake)

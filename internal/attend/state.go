@@ -4,15 +4,14 @@ package attend
 //
 //	             Start                    Busy
 //	Unstarted ----------->  Shared  ------------------>  Dedicated
-//	    |                   |    ^  <------------------   ^  |  ^
-//	    | Reserve           |    |         Idle      Wait |  |  | Wait, Quiet
-//	    v                   |    +---- Idle ----+         |  |  |
-//	Reserved -- Wait -> Shared                  |         |  | Contended
-//	    |                   | Claim          Claimed -----+  |  |
-//	    +------ Claim ------+-------------->  |  ^           v  |
-//	                        | Contended       |  +-- Claim -- Polled
-//	                        +-----------------|------------->   ^
-//	                                          +---- Arrival ----+
+//	    |                   ^    |  <------------------    |  ^
+//	    | Reserve           |    |         Idle            |  |
+//	    v          Wait     |    |         Contended, Left |  | Wait, Quiet
+//	Reserved ---------------+    |                         v  |
+//	    |                        +-------------------->   Polled
+//	    |                          Contended, Left           ^
+//	    +----------------------------------------------------+
+//	                               Left
 //
 // Close leads from every state to Closed, and nothing leads away from there.
 // arrows is this figure; the full matrix is in testdata/matrix.golden.
@@ -39,17 +38,13 @@ const (
 	// message would cost the consumer more than the rest of the receive path.
 	Polled
 
-	// Claimed: as Dedicated, but a waiting consumer has asked to be told of the
-	// next arrival and reads it itself.
-	Claimed
-
 	// Closed: the source has ended or was closed. Nothing reads any more.
 	Closed
 
 	states = iota
 )
 
-var stateNames = [states]string{"Unstarted", "Reserved", "Shared", "Dedicated", "Polled", "Claimed", "Closed"}
+var stateNames = [states]string{"Unstarted", "Reserved", "Shared", "Dedicated", "Polled", "Closed"}
 
 func (s State) String() string { return stateNames[s] }
 
@@ -60,7 +55,7 @@ const (
 	// Start: arrivals are to be waited for from now on.
 	Start Event = iota
 
-	// Reserve: the consumer reads by polling until its first Wait or Claim.
+	// Reserve: the consumer reads by polling until its first Wait.
 	Reserve
 
 	// Arrival: something is at the source, and nothing else reads it.
@@ -73,9 +68,9 @@ const (
 	// Wait: a consumer stops looking and sleeps.
 	Wait
 
-	// Claim: a consumer stops looking and sleeps, and wants to read the next
-	// arrival itself.
-	Claim
+	// Left: bytes were read and left for a consumer that is about to poll. No
+	// arrival will tell of them.
+	Left
 
 	// Quiet: no consumer has looked for a millisecond.
 	Quiet
@@ -93,7 +88,7 @@ const (
 	events = iota
 )
 
-var eventNames = [events]string{"Start", "Reserve", "Arrival", "Contended", "Wait", "Claim", "Quiet", "Busy", "Idle", "Close"}
+var eventNames = [events]string{"Start", "Reserve", "Arrival", "Contended", "Wait", "Left", "Quiet", "Busy", "Idle", "Close"}
 
 func (e Event) String() string { return eventNames[e] }
 
@@ -105,16 +100,15 @@ const (
 	Register         // register the source with a shared poller
 	Receive          // read the source
 	Dedicate         // take the source out of its shared poller, if it is in one, and start a goroutine
-	StepAside        // leave the source to the consumer that looks; the caller is the goroutine
+	StepAside        // have the goroutine leave the source to the consumer that looks
 	Resume           // have the goroutine return to the source
-	Tell             // tell the consumer that claimed the arrival, and step aside
 	Retire           // end the goroutine, the caller, and register the source with a shared poller
 	Leave            // take the source out of its shared poller, wake the goroutine
 
 	actions = iota
 )
 
-var actionNames = [actions]string{"", "register", "receive", "dedicate", "step aside", "resume", "tell", "retire", "leave"}
+var actionNames = [actions]string{"", "register", "receive", "dedicate", "step aside", "resume", "retire", "leave"}
 
 func (a Action) String() string { return actionNames[a] }
 
@@ -136,31 +130,24 @@ var arrows = []arrow{
 
 	{Reserved, Wait, Shared, Register},
 	{Reserved, Busy, Dedicated, Dedicate},
-	{Reserved, Claim, Claimed, Dedicate},
+	{Reserved, Left, Polled, Dedicate},
 	{Reserved, Close, Closed, Leave},
 
 	{Shared, Arrival, Shared, Receive},
 	{Shared, Contended, Polled, Dedicate},
-	{Shared, Claim, Claimed, Dedicate},
+	{Shared, Left, Polled, Dedicate},
 	{Shared, Busy, Dedicated, Dedicate},
 	{Shared, Close, Closed, Leave},
 
 	{Dedicated, Arrival, Dedicated, Receive},
 	{Dedicated, Contended, Polled, StepAside},
-	{Dedicated, Claim, Claimed, Nothing},
+	{Dedicated, Left, Polled, StepAside},
 	{Dedicated, Idle, Shared, Retire},
 	{Dedicated, Close, Closed, Leave},
 
 	{Polled, Wait, Dedicated, Resume},
 	{Polled, Quiet, Dedicated, Resume},
-	{Polled, Claim, Claimed, Resume},
 	{Polled, Close, Closed, Leave},
-
-	{Claimed, Arrival, Polled, Tell},
-	{Claimed, Contended, Polled, Tell},
-	{Claimed, Wait, Dedicated, Nothing},
-	{Claimed, Idle, Shared, Retire}, // the claim lapses: the completion wakes the consumer
-	{Claimed, Close, Closed, Leave},
 }
 
 // step is what an event leads to.

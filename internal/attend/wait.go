@@ -2,6 +2,7 @@ package attend
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"time"
 
@@ -36,6 +37,10 @@ type SourceSleeper interface {
 	// be done.
 	SleepAt(s *Sleeper) bool
 }
+
+// ProgressOf returns what drives the connections of a completion queue of package
+// iwarp, which sets it: types of this package are no part of that one's interface.
+var ProgressOf func(queue any) SourceSleeper
 
 // A Condition is what a consumer waits for.
 type Condition interface {
@@ -82,6 +87,10 @@ func Until(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p P
 			} else if time.Since(start) > SpinTime {
 				ws.looks.Miss(&looking)
 				break
+			} else {
+				// Each look costs the sender something too, and the other end may be
+				// a goroutine that waits for this very processor.
+				runtime.Gosched()
 			}
 		}
 		if s, ok := p.(SourceSleeper); ok {

@@ -64,6 +64,15 @@ type SendFailer interface {
 	SendFailed(err error)
 }
 
+// A Deliverer is a Protocol that has something to tell its consumer after a
+// Receive, or after Sent was called by a goroutine other than that of the Kick.
+type Deliverer interface {
+	// Deliver is called without a role, by one goroutine or several at a time. It
+	// reports whether what ErrEnough has left is best kept for a consumer, which is
+	// about to poll. [no role]
+	Deliver() (keep bool)
+}
+
 // Options for New. The zero value is right for most.
 type Options struct {
 	// Portable forces the portable path even where the fast path would work.
@@ -73,9 +82,10 @@ type Options struct {
 // A Conn is a framed connection. All methods may be called from any
 // goroutine.
 type Conn struct {
-	nc    net.Conn
-	proto Protocol
-	sock  atomic.Pointer[sock.Socket] // nil: portable path; see take
+	nc        net.Conn
+	proto     Protocol
+	deliverer Deliverer                   // proto, or nil
+	sock      atomic.Pointer[sock.Socket] // nil: portable path; see take
 
 	portable bool
 	taken    sync.Once
@@ -99,6 +109,7 @@ type Conn struct {
 func New(nc net.Conn, p Protocol, o Options) *Conn {
 	c := &Conn{nc: nc, proto: p, portable: o.Portable}
 	c.rx.ahead.guesser, _ = p.(Guesser)
+	c.deliverer, _ = p.(Deliverer)
 	return c
 }
 
@@ -275,6 +286,6 @@ func (c *Conn) tearDown() {
 }
 
 // ErrEnough is returned by a Protocol's Receive that wants to see no more for
-// now, during a [Conn.PollBetween]. What it left is shown to it at the next
-// poll, which it has to see to: bytes that were read wake nothing.
+// now, on a stream that is not portable. What it left is shown to it at the next
+// Receive, which comes soon after Deliver, or when the consumer polls.
 var ErrEnough = errors.New("frameio: enough")

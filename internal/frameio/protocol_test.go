@@ -36,6 +36,7 @@ type lengthFramed struct {
 	drained int
 
 	enough func() bool           // whether what comes next is left for later; nil for never
+	keep   func() bool           // called by Deliver, whose result it is; nil for false
 	refuse atomic.Pointer[error] // what Receive returns from now on
 	over   atomic.Bool           // Close has returned
 	late   atomic.Int32          // calls since
@@ -54,6 +55,8 @@ func newFramed(nc net.Conn, o Options) *lengthFramed {
 	p.c = New(nc, p, o)
 	return p
 }
+
+func (p *lengthFramed) Deliver() bool { return p.keep != nil && p.keep() }
 
 func (p *lengthFramed) check() {
 	if p.over.Load() {

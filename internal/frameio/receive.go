@@ -4,6 +4,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"syscall"
 
 	"viaduct/internal/attend"
 	"viaduct/internal/sock"
@@ -101,17 +102,7 @@ func (r *receiver) keep(p []byte) {
 // whether anything came. If another goroutine is receiving it returns at
 // once. A consumer that polls keeps other goroutines away from the socket; one
 // that is about to wait calls Unpoll.
-func (c *Conn) Poll() bool { return c.PollBetween(nil, nil) }
-
-// PollBetween is Poll with two functions that are called in the receive role,
-// before the socket is read and after that. Neither is called if there was
-// nothing to read from.
-func (c *Conn) PollBetween(before, after func()) bool {
-	if c.sock.Load() == nil {
-		return false
-	}
-	return c.att.Poll(before, after)
-}
+func (c *Conn) Poll() bool { return c.sock.Load() != nil && c.att.Poll() }
 
 // Polled tells whether a consumer polls at this moment: it makes the receive
 // in progress, or has found it in progress. [receive role]
@@ -120,23 +111,15 @@ func (c *Conn) Polled() bool {
 	return r.polled || c.att.Looks() != r.before
 }
 
+// Leaves reports whether Receive may leave bytes by ErrEnough: not on a portable
+// stream.
+func (c *Conn) Leaves() bool { return c.sock.Load() != nil }
+
 // Unpoll tells that a consumer polls no more: something else receives from now
 // on.
-func (c *Conn) Unpoll() { c.UnpollUntil(nil) }
-
-// UnpollUntil is Unpoll for a consumer that wants to receive itself: the next
-// arrival is left in the socket and arrived is called, once. The consumer polls
-// between UnpollUntil and waiting, as something may have arrived before, and soon
-// after arrived was called. arrived must not block; nil stands for Unpoll. It
-// lapses when little arrives for half a second, see [attend.Attention.Claim]. A
-// portable stream is received as ever, and arrived is not called.
-func (c *Conn) UnpollUntil(arrived *func()) {
-	switch {
-	case c.sock.Load() == nil:
-	case arrived == nil:
+func (c *Conn) Unpoll() {
+	if c.sock.Load() != nil {
 		c.att.Wait()
-	default:
-		c.att.Claim(arrived)
 	}
 }
 
@@ -167,6 +150,9 @@ func (c *reader) Receive(all, polled bool) (got attend.Got, more bool, err error
 
 // Left implements [attend.Receiver].
 func (c *reader) Left() bool { return c.rx.left }
+
+// Deliver implements [attend.Receiver].
+func (c *reader) Deliver() (keep bool) { return c.deliverer != nil && c.deliverer.Deliver() }
 
 // Partial implements [attend.Receiver].
 func (c *reader) Partial() bool { return c.rx.direct > 0 }
@@ -359,10 +345,16 @@ func (c *Conn) handle() error {
 	return err
 }
 
-// eof tells an orderly end from one inside a frame.
+// eof tells an orderly end from one inside a frame, and from a reset: a socket tells
+// of that once, and if a write was told a read finds what looks like an orderly end.
 func (c *Conn) eof() error {
 	if c.rx.fill > 0 || c.rx.direct > 0 {
 		return io.ErrUnexpectedEOF
+	}
+	c.tx.mu.Lock() // of a write in progress
+	defer c.tx.mu.Unlock()
+	if c.tx.reset {
+		return syscall.ECONNRESET
 	}
 	return io.EOF
 }
@@ -402,6 +394,9 @@ func (c *Conn) readLoop() {
 			r.end()
 		}
 		c.att.Unlock()
+		if c.deliverer != nil {
+			c.deliverer.Deliver()
+		}
 		if err != nil {
 			c.fail(err)
 			return

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"viaduct/internal/attend"
 	"viaduct/internal/testkit"
 )
 
@@ -290,92 +289,6 @@ func TestPassiveTakesOver(t *testing.T) {
 		p.close(t)
 		peer.Close()
 	}
-}
-
-// TestArrivalIsLeft: after UnpollUntil what comes is left to the consumer, who
-// is called and finds nobody in the way; the end of the stream is not left.
-func TestArrivalIsLeft(t *testing.T) {
-	nc, peer := testkit.TCPPair(t)
-	p := newFramed(nc, Options{})
-	var mine atomic.Bool
-	var got, others, asked atomic.Int32
-	called := make(chan bool, 10)
-	p.got = func([]byte) {
-		defer got.Add(1)
-		if !mine.Load() {
-			others.Add(1)
-			called <- true
-		}
-	}
-	p.c.Start(nil)
-	if p.c.sock.Load() == nil {
-		t.Skip("SKIPPED: only the fast path leaves anything to its consumer")
-	}
-	arrived := func() {
-		free := p.c.att.TryLock()
-		if free {
-			p.c.att.Unlock()
-		}
-		if p.c.att.State() != attend.Polled {
-			asked.Add(1) // the passive goroutine will take what it has just told of
-		}
-		called <- free
-	}
-	one := stream([][]byte{{1, 2, 3}})
-	best := int32(100)
-	for range 5 { // a consumer that is late is not waited for
-		others.Store(0)
-		for i := range int32(100) {
-			before := got.Load()
-			p.c.UnpollUntil(&arrived)
-			if i%2 == 0 {
-				time.Sleep(time.Duration(i) * 20 * time.Microsecond) // wherever the passive goroutine is by then
-				p.c.UnpollUntil(&arrived)
-			}
-			if _, err := peer.Write(one); err != nil {
-				t.Fatal(err)
-			}
-			if !testkit.Await(t, "the call or the frame", called) {
-				t.Fatal("who polls would find the receive role taken")
-			}
-			mine.Store(true)
-			for p.c.Poll(); got.Load() == before; p.c.Poll() {
-			}
-			mine.Store(false)
-			for len(called) > 0 {
-				<-called
-			}
-		}
-		if best = min(best, others.Load()); best <= 2 {
-			break
-		}
-	}
-	if best > 2 {
-		t.Errorf("the passive goroutine took %d of 100 at best", best)
-	}
-	if n := asked.Load(); n > 0 {
-		t.Errorf("%d times it was asked for once more than it told of", n)
-	}
-	// Who does not come has it done for him.
-	before := got.Load()
-	p.c.UnpollUntil(&arrived)
-	if _, err := peer.Write(one); err != nil {
-		t.Fatal(err)
-	}
-	testkit.Eventually(t, "the frame", func() bool { return got.Load() == before+1 })
-
-	for len(called) > 0 {
-		<-called
-	}
-	p.c.UnpollUntil(&arrived)
-	peer.Close()
-	if err := testkit.Await(t, "the end of the stream", p.failed); err != io.EOF {
-		t.Errorf("%v, want EOF", err)
-	}
-	if n := len(called); n != 0 {
-		t.Errorf("%d calls for no arrival", n)
-	}
-	p.close(t)
 }
 
 // TestPollerIsLeftAlone: as long as somebody polls, he and not the passive

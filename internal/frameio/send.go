@@ -1,11 +1,13 @@
 package frameio
 
 import (
+	"errors"
 	"io"
 	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"viaduct/internal/perturb"
@@ -40,6 +42,7 @@ type sender struct {
 	finished bool               // FIN was sent
 	closed   bool               // the descriptor is closed; guarded by mu
 	waiting  bool               // for the socket; guarded by mu
+	reset    bool               // a write was told that the peer has reset the stream; guarded by mu
 	held     []*regmem.Registry // where this sender is listed as a holder
 
 	// done is held while a batch is written and until Sent was called for it,
@@ -75,7 +78,11 @@ func (c *Conn) writeLocked() error {
 		return net.ErrClosed
 	}
 	c.tx.batches.Add(1)
-	return c.writeBatch(c.sock.Load())
+	err := c.writeBatch(c.sock.Load())
+	if err != nil && errors.Is(err, syscall.ECONNRESET) {
+		c.tx.reset = true
+	}
+	return err
 }
 
 // Kick is the doorbell: it tells that there may be something to send. It
@@ -180,6 +187,9 @@ func (c *Conn) sendLoop() {
 		if err != nil {
 			c.sendFailed(err)
 			return
+		}
+		if c.deliverer != nil {
+			c.deliverer.Deliver()
 		}
 	}
 }

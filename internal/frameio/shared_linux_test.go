@@ -130,21 +130,10 @@ func TestSharedAtWork(t *testing.T) {
 	var consumer sync.WaitGroup
 	for _, c := range cs {
 		consumer.Go(func() {
-			arrived := make(chan struct{}, 1)
-			call := func() {
-				select {
-				case arrived <- struct{}{}:
-				default:
-				}
-			}
 			for {
 				select {
 				case <-stop:
 					return
-				case <-arrived:
-					c.Poll()
-					c.Unpoll()
-					continue
 				case <-time.After(time.Duration(rand.IntN(300)) * time.Microsecond):
 				}
 				switch rand.IntN(8) {
@@ -154,7 +143,7 @@ func TestSharedAtWork(t *testing.T) {
 					c.Poll()
 					c.Unpoll()
 				case 2:
-					c.UnpollUntil(&call)
+					c.Unpoll()
 					c.Poll()
 				case 3:
 					c.att.Dedicate()

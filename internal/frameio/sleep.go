@@ -18,10 +18,10 @@ func (c *Conn) SleepAt(s *attend.Sleeper) bool {
 	if from == nil || c.tx.state.Load() != idle || !c.att.TryLock() {
 		return false
 	}
-	defer c.att.Unlock()
 	if state := c.att.State(); state == attend.Unstarted || state == attend.Closed || c.rx.large {
+		c.att.Unlock()
 		return false
 	}
 	c.slept.Store(c.tx.batches.Load())
-	return s.Add(from.FD()) // tearDown, which closes the attention before it wakes all sleepers, has yet to
+	return c.att.SleepAt(s) // tearDown, which closes the attention before it wakes all sleepers, has yet to
 }

@@ -35,7 +35,8 @@ func Own(nc net.Conn) net.Conn {
 type conn struct {
 	s             *Socket
 	local, remote net.Addr
-	tuned         *Tuning // what has been set already
+	tuned         *Tuning     // what has been set already
+	meet          *rendezvous // where a dialer of this host finds the connection; guarded by its mu, but for nil
 
 	mu     perturb.Mutex
 	limits *limits // guarded by mu; nil while there are none, as later in a Conn
@@ -118,20 +119,53 @@ func (o *conn) late(write bool) bool {
 }
 
 // Read is as of any net.Conn.
-func (o *conn) Read(p []byte) (int, error) { return o.receive(p, read, false) }
+func (o *conn) Read(p []byte) (int, error) { return o.receive(p, plainly, false) }
+
+// reading is a way to read, from a socket and from shared memory.
+type reading struct {
+	socket func(fd int, p []byte) (int, error)
+	rings  func(r *rings, p []byte) (int, error)
+}
+
+var plainly = reading{read, (*rings).read}
+
+// settle ends the time in which the bytes may be moved to shared memory. What the
+// reader sleeps at is that from where they come.
+func (o *conn) settle() {
+	o.s.rlockDecided()
+	o.s.used.Store(true)
+	o.s.mu.RUnlock()
+	if o.meet != nil {
+		o.meet.remove(o)
+	}
+	o.s.follow()
+}
+
+func (o *conn) path() path { return o.s.path() }
 
 // receive calls f, which reads, until it does not block.
-func (o *conn) receive(p []byte, f func(fd int, p []byte) (int, error), soon bool) (n int, err error) {
+func (o *conn) receive(p []byte, f reading, soon bool) (n int, err error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
 	try := func() bool {
-		o.s.mu.RLock()
+		o.s.rlockDecided() // an end of the TCP connection is nothing to one that has committed
 		defer o.s.mu.RUnlock()
-		if n, err = 0, net.ErrClosed; !o.s.closed {
-			n, err = f(o.s.fd, p)
+		switch r := o.s.rings; {
+		case o.s.closed:
+			n, err = 0, net.ErrClosed
+		case r != nil:
+			r.reading.Lock()
+			n, err = f.rings(r, p)
+			r.reading.Unlock()
+		default:
+			n, err = f.socket(o.s.fd, p)
 		}
-		return err != ErrWouldBlock
+		if err == ErrWouldBlock {
+			return false
+		}
+		o.s.used.Store(true)
+		return true
 	}
 	switch {
 	case o.late(false):
@@ -151,17 +185,30 @@ func (o *conn) receive(p []byte, f func(fd int, p []byte) (int, error), soon boo
 // sleepIn waits until try has done it.
 func (o *conn) sleepIn(try func() bool) error {
 	s := o.s
-	if !s.OpenArrivals() {
-		return s.openError()
-	}
-	return o.sleep(false, &s.in.instance, func(uintptr) bool {
-		s.Arm() // what comes from here on is reported
-		if !try() {
-			return false
+	for {
+		if !s.OpenArrivals() {
+			return s.openError()
 		}
-		s.Disarm()
-		return true
-	})
+		done := false
+		err := o.sleep(false, &s.in.instance, func(uintptr) bool {
+			if s.moved.Load() {
+				return true
+			}
+			s.mu.RLock()
+			armed := !s.closed && s.Arm() // what comes from here on is reported
+			s.mu.RUnlock()
+			if done = try(); !done {
+				return false
+			}
+			if armed {
+				s.Disarm()
+			}
+			return true
+		})
+		if done || !s.follow() {
+			return err
+		}
+	}
 }
 
 // sleep is the Read of n with the limit of a direction.
@@ -210,10 +257,15 @@ func (o *conn) Write(p []byte) (done int, err error) {
 
 // write is Write of a Socket that may be closed meanwhile.
 func (s *Socket) write(p []byte) (int, error) {
-	s.mu.RLock()
+	s.rlockDecided()
 	defer s.mu.RUnlock()
 	if s.closed {
 		return 0, net.ErrClosed
+	}
+	s.used.Store(true)
+	if r := s.rings; r != nil {
+		r.writing.Lock()
+		defer r.writing.Unlock()
 	}
 	return s.Write(p)
 }
@@ -244,6 +296,9 @@ func (o *conn) opError(op string, err error) error {
 
 func (o *conn) Close() error {
 	o.s.Close(false)
+	if o.meet != nil {
+		o.meet.remove(o)
+	}
 	return nil
 }
 

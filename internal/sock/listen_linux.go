@@ -41,12 +41,16 @@ func OwnListener(l net.Listener, t Tuning) (net.Listener, error) {
 		return nil, err
 	}
 	tl.Close()
+	if t.SameHost.policy() != SameHostOff {
+		o.meet = openRendezvous(addrPort(addr))
+	}
 	return o, nil
 }
 
 type ownedListener struct {
 	s      *Socket
 	addr   *net.TCPAddr
+	meet   *rendezvous // nil: there is none
 	tuning Tuning
 	closed atomic.Bool
 }
@@ -59,6 +63,9 @@ func (l *ownedListener) Close() error {
 		return l.opError("close", net.ErrClosed)
 	}
 	l.s.Close(false)
+	if l.meet != nil {
+		l.meet.close()
+	}
 	return nil
 }
 
@@ -127,6 +134,11 @@ func (l *ownedListener) take() (net.Conn, error) {
 			if sa, err := unix.Getsockname(fd); err == nil {
 				o.local = tcpAddr(sa)
 			}
+		}
+		if l.meet != nil {
+			l.meet.add(o)
+		} else if l.tuning.SameHost.policy() == SameHostOff {
+			o.s.why = whyOff
 		}
 		return o, nil
 	}

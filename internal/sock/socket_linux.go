@@ -1,7 +1,9 @@
 package sock
 
 import (
+	"errors"
 	"net"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -12,19 +14,30 @@ import (
 
 // A Socket is the descriptor of a stream, taken away from the runtime. It has
 // one reader and one writer at a time. Its reads and writes never wait.
+//
+// Its bytes may go through shared memory instead: then fd is what is readable when
+// something has arrived. A nil check in each method is all that this costs a plain
+// socket; an interface would cost a call that can't be inlined.
 type Socket struct {
-	fd  int
-	in  arrivals
-	out Watch
+	fd    int
+	in    arrivals
+	out   Watch
+	rings *rings // nil: the bytes go through fd
 
-	mu     perturb.RWMutex // held while fd is used outside the reader and the writer
-	closed bool            // guarded by mu; fd is closed when nothing can be using it any more
+	used  atomic.Bool // something was read or written, or an engine has the socket
+	moved atomic.Bool // rings was set while the reader may sleep at the TCP socket
+
+	mu      perturb.RWMutex // held while fd is used outside the reader and the writer
+	closed  bool            // guarded by mu; fd is closed when nothing can be using it any more
+	verdict chan struct{}   // closed when a dialer that was granted shared memory has committed or left; guarded by mu
+	why     string          // why the bytes do not go through shared memory; guarded by mu
 }
 
 // Take makes the descriptor of nc a Socket and closes nc; nil if nc has none,
 // or the process can have no other. Nothing may be under way on nc.
 func Take(nc net.Conn) *Socket {
 	if o, ok := nc.(*conn); ok {
+		o.settle()
 		return o.s
 	}
 	sc, ok := nc.(syscall.Conn)
@@ -60,7 +73,81 @@ func dup(sc syscall.Conn) *Socket {
 	return s
 }
 
-// FD returns the descriptor. It is valid until Close.
+// adopt has the bytes go through shared memory from now on, if none have gone
+// another way. The rings belong to s then.
+func (s *Socket) adopt(r *rings) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.used.Load() {
+		return net.ErrClosed
+	}
+	r.tcp, s.fd, s.rings = s.fd, r.bell, r
+	if s.in.f != nil { // a reader may sleep at it
+		s.moved.Store(true)
+		s.in.f.SetReadDeadline(time.Unix(1, 0))
+	}
+	return nil
+}
+
+// decide has reads, writes, and an engine that takes the socket, wait for a verdict, which is the function that it returns: a
+// dialer was granted shared memory, and may commit or leave.
+func (s *Socket) decide() (decided func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.used.Load() || s.verdict != nil {
+		return nil, errors.New(whyBegun)
+	}
+	ch := make(chan struct{})
+	s.verdict = ch
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.verdict = nil
+		close(ch)
+	}, nil
+}
+
+// rlockDecided takes mu for reading as soon as no verdict is waited for.
+func (s *Socket) rlockDecided() {
+	s.mu.RLock()
+	for s.verdict != nil && !s.closed {
+		ch := s.verdict
+		s.mu.RUnlock()
+		<-ch
+		s.mu.RLock()
+	}
+}
+
+// follow has the reader sleep at another descriptor if adopt has changed it. It
+// reports whether that is so. [reader]
+func (s *Socket) follow() bool {
+	if !s.moved.CompareAndSwap(true, false) {
+		return false
+	}
+	s.CloseArrivals()
+	return true
+}
+
+func (s *Socket) setWhy(why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.why = why
+}
+
+func (s *Socket) path() path {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	switch {
+	case s.rings != nil:
+		return path{shared: true}
+	case s.why == "":
+		return path{why: whyNotAsked}
+	}
+	return path{why: s.why}
+}
+
+// FD returns the descriptor that is readable when something has arrived. It is
+// valid until Close.
 func (s *Socket) FD() int { return s.fd }
 
 // OpenArrivals makes what the reader sleeps at, unless it is there: a
@@ -91,7 +178,24 @@ func (s *Socket) Sleep(ready func(uintptr) bool) error { return s.in.raw.Read(re
 // before need not be reported, so the reader arms and then reads until nothing
 // is there, inside the function that Sleep calls, where it can't miss what is
 // reported meanwhile. It is false if that can't be done. [reader]
-func (s *Socket) Arm() bool { return s.in.arm(s.fd) }
+func (s *Socket) Arm() bool {
+	if !s.in.arm(s.fd) {
+		return false
+	}
+	s.Ask()
+	return true
+}
+
+// Ask is for whatever watches FD by other means than Arm and Sleep. If it is true,
+// the next arrival is reported there, but what came before need not be: the caller
+// reads until nothing is there. If it is false, everything is reported. [reader]
+func (s *Socket) Ask() bool {
+	if s.rings == nil {
+		return false
+	}
+	s.rings.ask()
+	return true
+}
 
 // Disarm keeps arrivals from waking the reader. The end of the stream may. [reader]
 func (s *Socket) Disarm() { s.in.disarm(s.fd) }
@@ -115,7 +219,11 @@ func (s *Socket) Interrupted() { s.in.f.SetReadDeadline(time.Time{}) }
 func (s *Socket) openOut() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !s.closed && (s.out.f != nil || s.out.Open(s.fd, unix.EPOLLOUT))
+	fd, events := s.fd, uint32(unix.EPOLLOUT)
+	if r := s.rings; r != nil {
+		fd, events = r.room, unix.EPOLLIN|unix.EPOLLRDHUP
+	}
+	return !s.closed && (s.out.f != nil || s.out.Open(fd, events))
 }
 
 // WaitWritable sleeps until the socket may have room, or is closed. [writer]
@@ -128,7 +236,21 @@ func (s *Socket) WaitWritable() {
 }
 
 // writable is what a writer waits for in the callback of s.out.
-func (s *Socket) writable(uintptr) bool { return s.out.Ready(s.fd) }
+func (s *Socket) writable(uintptr) bool {
+	r := s.rings
+	if r == nil {
+		return s.out.Ready(s.fd)
+	}
+	if !s.out.armed {
+		r.writing.Lock()
+		roomy := r.poll() || !r.askRoom()
+		r.writing.Unlock()
+		if roomy {
+			return true
+		}
+	}
+	return s.out.Ready(r.room)
+}
 
 // Close gives the descriptors back and wakes the reader and the writer if they
 // sleep. Neither uses the socket any more. With reset the peer is told by a
@@ -143,30 +265,43 @@ func (s *Socket) Close(reset bool) {
 	s.mu.Unlock()
 	s.in.close() // these wait until the sleepers have left
 	s.out.Close()
-	if reset {
-		unix.SetsockoptLinger(s.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	fd := s.fd
+	if r := s.rings; r != nil {
+		fd = r.tcp
+		r.close(reset)
 	}
-	unix.Close(s.fd)
+	if reset {
+		unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	}
+	unix.Close(fd)
 }
 
 // CloseWrite ends the sending direction.
 func (s *Socket) CloseWrite() {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if !s.closed {
+	switch {
+	case s.closed:
+	case s.rings != nil:
+		s.rings.finish()
+	default:
 		unix.Shutdown(s.fd, unix.SHUT_WR)
 	}
 }
 
-// Control calls f with the descriptor, for socket options. The error is
-// net.ErrClosed after Close.
+// Control calls f with the descriptor of the TCP connection, for socket options.
+// The error is net.ErrClosed after Close.
 func (s *Socket) Control(f func(fd uintptr)) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.closed {
 		return net.ErrClosed
 	}
-	f(uintptr(s.fd))
+	fd := s.fd
+	if s.rings != nil {
+		fd = s.rings.tcp
+	}
+	f(uintptr(fd))
 	return nil
 }
 
@@ -180,6 +315,8 @@ type handle struct {
 }
 
 var _ syscall.Conn = handle{}
+
+func (h handle) path() path { return h.s.path() }
 
 func (h handle) SyscallConn() (syscall.RawConn, error) { return rawHandle{h.s}, nil }
 

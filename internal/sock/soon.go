@@ -71,7 +71,7 @@ func waitSoon(raw syscall.RawConn, try func(fd uintptr) bool) error {
 // ReadSoon is nc.Read for a caller that expects an answer: where that is possible
 // it polls for 100 us before it sleeps. Deadlines of nc hold, but for that time.
 func ReadSoon(nc net.Conn, p []byte) (int, error) {
-	if n, err, ok := readSoon(nc, p, read); ok {
+	if n, err, ok := readSoon(nc, p, plainly); ok {
 		return n, err
 	}
 	return nc.Read(p)

@@ -15,19 +15,22 @@ import (
 // is false if nc can't do that.
 func PeekSoon(nc net.Conn, p []byte, have int) (n int, err error, ok bool) {
 	if have == 0 {
-		return readSoon(nc, p, peek)
+		return readSoon(nc, p, reading{peek, func(r *rings, p []byte) (int, error) { return r.peekAt(0, p) }})
 	}
 	done, err, ok := wakeAbove(nc, have)
 	if !ok || err != nil {
 		return 0, err, ok
 	}
 	defer done()
-	return readSoon(nc, p, func(fd int, p []byte) (int, error) { return peekAbove(fd, p, have) })
+	return readSoon(nc, p, reading{
+		func(fd int, p []byte) (int, error) { return peekAbove(fd, p, have) },
+		func(r *rings, p []byte) (int, error) { return r.peekAbove(p, have) },
+	})
 }
 
 // readSoon is ReadSoon with another call than read, for a stream that has a
 // descriptor; ok is false if nc has none.
-func readSoon(nc net.Conn, p []byte, call func(fd int, p []byte) (int, error)) (n int, err error, ok bool) {
+func readSoon(nc net.Conn, p []byte, call reading) (n int, err error, ok bool) {
 	if o, ok := nc.(*conn); ok {
 		n, err = o.receive(p, call, true)
 		return n, err, true
@@ -41,7 +44,7 @@ func readSoon(nc net.Conn, p []byte, call func(fd int, p []byte) (int, error)) (
 		return 0, nil, false
 	}
 	rerr := waitSoon(raw, func(fd uintptr) bool {
-		n, err = call(int(fd), p)
+		n, err = call.socket(int(fd), p)
 		return err != ErrWouldBlock
 	})
 	switch {

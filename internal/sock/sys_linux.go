@@ -31,14 +31,27 @@ const (
 // one, and each call says that it is not to wait.
 
 // Read is recv. With n == 0 and no error the stream has ended. [reader]
-func (s *Socket) Read(p []byte) (n int, err error) { return read(s.fd, p) }
+func (s *Socket) Read(p []byte) (n int, err error) {
+	if r := s.rings; r != nil {
+		return r.read(p)
+	}
+	return read(s.fd, p)
+}
 
 // Peek is Read, but the bytes stay. [reader]
-func (s *Socket) Peek(p []byte) (n int, err error) { return peek(s.fd, p) }
+func (s *Socket) Peek(p []byte) (n int, err error) {
+	if r := s.rings; r != nil {
+		return r.peekAt(r.front, p)
+	}
+	return peek(s.fd, p)
+}
 
 // Readable tells whether there is something to be read. False without an error
 // is the end of the stream. [reader]
 func (s *Socket) Readable() (bool, error) {
+	if r := s.rings; r != nil {
+		return r.readable()
+	}
 	var b [1]byte
 	n, err := peek(s.fd, b[:])
 	return n > 0, err
@@ -46,6 +59,10 @@ func (s *Socket) Readable() (bool, error) {
 
 // Pending returns how many bytes there are to be read. [reader]
 func (s *Socket) Pending() int {
+	if r := s.rings; r != nil {
+		n, _ := r.in.Available()
+		return n
+	}
 	n, err := unix.IoctlGetInt(s.fd, unix.SIOCINQ)
 	if err != nil {
 		return 0
@@ -63,6 +80,10 @@ func PeeksAhead() bool { return !noOffset.Load() }
 // PeekAt is Peek at what follows the first off bytes. Until PeekFront every
 // Peek is from there on. [reader]
 func (s *Socket) PeekAt(off int, p []byte) (int, error) {
+	if r := s.rings; r != nil {
+		r.front = off
+		return r.peekAt(off, p)
+	}
 	if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_PEEK_OFF, off); err != nil {
 		noOffset.Store(true)
 		return 0, os.NewSyscallError("setsockopt", err)
@@ -71,7 +92,13 @@ func (s *Socket) PeekAt(off int, p []byte) (int, error) {
 }
 
 // PeekFront ends the effect of PeekAt. [reader]
-func (s *Socket) PeekFront() { _ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_PEEK_OFF, -1) }
+func (s *Socket) PeekFront() {
+	if r := s.rings; r != nil {
+		r.front = 0
+		return
+	}
+	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_PEEK_OFF, -1)
+}
 
 func read(fd int, p []byte) (int, error) { return recv(fd, p, unix.MSG_DONTWAIT) }
 func peek(fd int, p []byte) (int, error) { return recv(fd, p, unix.MSG_DONTWAIT|unix.MSG_PEEK) }
@@ -94,6 +121,9 @@ func recv(fd int, p []byte, flags uintptr) (int, error) {
 
 // ReadV is Read into many places. scratch is used and kept for the next call. [reader]
 func (s *Socket) ReadV(places [][]byte, scratch *[]Vec) (int, error) {
+	if r := s.rings; r != nil {
+		return r.result(r.in.ReadV(places))
+	}
 	v := (*scratch)[:0]
 	for _, p := range places {
 		if len(p) > 0 {
@@ -125,9 +155,17 @@ func (s *Socket) ReadV(places [][]byte, scratch *[]Vec) (int, error) {
 
 // Write is send. [writer]
 func (s *Socket) Write(p []byte) (int, error) {
+	if r := s.rings; r != nil {
+		raceRelease(r.tcp)
+		return r.write(r.out.Write(p))
+	}
 	raceRelease(s.fd)
+	return send(s.fd, p)
+}
+
+func send(fd int, p []byte) (int, error) {
 	for {
-		n, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+		n, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 		switch e {
 		case 0:
 			return int(n), nil
@@ -143,6 +181,10 @@ func (s *Socket) Write(p []byte) (int, error) {
 // WriteV is Write of many pieces, up to the capacity of scratch. A call that
 // takes nothing of something is io.ErrShortWrite. [writer]
 func (s *Socket) WriteV(pieces [][]byte, scratch []Vec) (int, error) {
+	if r := s.rings; r != nil {
+		raceRelease(r.tcp)
+		return r.write(r.out.WriteV(pieces))
+	}
 	if len(pieces) == 1 {
 		n, err := s.Write(pieces[0])
 		if n == 0 && err == nil {

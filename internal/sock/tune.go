@@ -15,6 +15,10 @@ type Tuning struct {
 	// KeepAlive is the TCP keepalive period; 0 leaves the default of package
 	// net (15 s), a negative value turns keepalive off.
 	KeepAlive time.Duration
+
+	// SameHost is for listeners: whether they offer shared memory to dialers of
+	// this host.
+	SameHost SameHost
 }
 
 // Tune applies t and turns Nagle's algorithm off, since the engines make

@@ -1,0 +1,30 @@
+package frameio
+
+import (
+	"errors"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"viaduct/internal/testkit"
+)
+
+// TestResetIsNoEnd: a write is told of a reset, and the read that follows finds the
+// end of the stream. That is no orderly end.
+func TestResetIsNoEnd(t *testing.T) {
+	nc, peer := testkit.TCPPair(t)
+	p := newFramed(nc, Options{})
+	defer p.close(t)
+	p.c.StartPolled(nil) // nothing reads
+	if err := peer.(*net.TCPConn).SetLinger(0); err != nil {
+		t.Fatal(err)
+	}
+	peer.Close()
+	time.Sleep(5 * time.Millisecond)
+	p.post([]byte{1})
+	p.c.Kick()
+	if err := testkit.Await(t, "the failure", p.failed); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("ended by %v", err)
+	}
+}

@@ -1,0 +1,154 @@
+package shm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Memory is the mapping of two rings.
+type Memory struct {
+	b    []byte
+	ring int
+}
+
+const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+
+// Create makes zeroed memory for two rings of the given size in bytes, sealed
+// against changes of its length. The descriptor is the caller's, to be sent and
+// closed.
+func Create(ring int) (m *Memory, fd int, err error) {
+	if err := checkRing(ring); err != nil {
+		return nil, -1, err
+	}
+	size := total(ring)
+	if err := reserve(int64(size)); err != nil {
+		return nil, -1, err
+	}
+	defer func() {
+		if err != nil {
+			release(int64(size))
+		}
+	}()
+	if fd, err = memfd(); err != nil {
+		return nil, -1, fmt.Errorf("%w: %w", ErrExhausted, os.NewSyscallError("memfd_create", err))
+	}
+	defer func() {
+		if err != nil {
+			unix.Close(fd)
+		}
+	}()
+	if err = unix.Ftruncate(fd, int64(size)); err != nil {
+		return nil, -1, os.NewSyscallError("ftruncate", err)
+	}
+	if strict() {
+		// Memory that is accounted for when it is first touched may be refused
+		// then, by a signal.
+		if err = unix.Fallocate(fd, 0, 0, int64(size)); err != nil {
+			return nil, -1, fmt.Errorf("%w: %w", ErrExhausted, os.NewSyscallError("fallocate", err))
+		}
+	}
+	if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		return nil, -1, os.NewSyscallError("fcntl", err)
+	}
+	b, err := mmap(fd, size)
+	if err != nil {
+		return nil, -1, err
+	}
+	return &Memory{b, ring}, fd, nil
+}
+
+// Open maps memory that another process has made, after all checks: it must be
+// anonymous memory of exactly the size that two rings take, sealed so that this can not
+// change any more. The descriptor stays the caller's.
+func Open(fd, ring int) (m *Memory, err error) {
+	if err := checkRing(ring); err != nil {
+		return nil, err
+	}
+	size := total(ring)
+	if err := check(fd, size); err != nil {
+		return nil, err
+	}
+	if err := reserve(int64(size)); err != nil {
+		return nil, err
+	}
+	b, err := mmap(fd, size)
+	if err != nil {
+		release(int64(size))
+		return nil, err
+	}
+	return &Memory{b, ring}, nil
+}
+
+// tmpfsMagic is the file system of a memfd of ordinary pages. Touching huge pages
+// may fail later, by a signal.
+const tmpfsMagic = 0x01021994
+
+func check(fd, size int) error {
+	got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return errors.New("shm: what the peer sent is no memory that can be sealed")
+	}
+	if got&seals != seals || got&(unix.F_SEAL_WRITE|unix.F_SEAL_FUTURE_WRITE) != 0 {
+		return fmt.Errorf("shm: the peer's memory has the seals %#x, not %#x", got, seals)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return os.NewSyscallError("fstat", err)
+	}
+	if st.Size != int64(size) {
+		return fmt.Errorf("shm: the peer's memory has %d bytes, not %d", st.Size, size)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return os.NewSyscallError("fstatfs", err)
+	}
+	if fs.Type != tmpfsMagic {
+		return fmt.Errorf("shm: the peer's memory is of file system %#x", fs.Type)
+	}
+	return nil
+}
+
+// mfdNoExecSeal is MFD_NOEXEC_SEAL, of Linux 6.3.
+const mfdNoExecSeal = 0x8
+
+func memfd() (int, error) {
+	flags := unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	fd, err := unix.MemfdCreate("viaduct-rings", flags|mfdNoExecSeal)
+	if err == unix.EINVAL {
+		fd, err = unix.MemfdCreate("viaduct-rings", flags)
+	}
+	return fd, err
+}
+
+func mmap(fd, size int) ([]byte, error) {
+	b, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrExhausted, os.NewSyscallError("mmap", err))
+	}
+	return b, nil
+}
+
+// strict reports whether the system accounts for memory strictly.
+var strict = sync.OnceValue(func() bool {
+	b, err := os.ReadFile("/proc/sys/vm/overcommit_memory")
+	return err == nil && bytes.HasPrefix(b, []byte("2"))
+})
+
+// Ends returns the ends of this process: first if it has made the memory. They are
+// valid until Close.
+func (m *Memory) Ends(first bool) (in Consumer, out Producer) { return attach(m.b, m.ring, first) }
+
+// Close gives the memory back. Nothing may use its ends any more.
+func (m *Memory) Close() {
+	if m.b == nil {
+		return
+	}
+	unix.Munmap(m.b)
+	release(int64(len(m.b)))
+	m.b = nil
+}

@@ -1,0 +1,125 @@
+package shm
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestTwoMappings(t *testing.T) {
+	before := Used()
+	a, fd, err := Create(MinRing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Open(fd, MinRing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(fd)
+	if got := Used() - before; got != 2*int64(total(MinRing)) {
+		t.Errorf("%d bytes are used", got)
+	}
+	_, out := a.Ends(true)
+	in, back := b.Ends(false)
+	out.Wake, back.Wake, in.Wake = func() {}, func() {}, func() {}
+	out.Write([]byte("there"))
+	back.Write([]byte("and back"))
+	buf := make([]byte, 20)
+	if n, err := in.Read(buf); err != nil || string(buf[:n]) != "there" {
+		t.Errorf("%q, %v", buf[:n], err)
+	}
+	in, _ = a.Ends(true)
+	in.Wake = func() {}
+	if n, err := in.Read(buf); err != nil || string(buf[:n]) != "and back" {
+		t.Errorf("%q, %v", buf[:n], err)
+	}
+	a.Close()
+	a.Close()
+	b.Close()
+	if Used() != before {
+		t.Errorf("%d bytes are used after the end", Used()-before)
+	}
+}
+
+// What a peer sends is refused unless it is sealed memory of the right size.
+func TestForeignMemoryIsChecked(t *testing.T) {
+	make := func(flags int, size int64, seals int) int {
+		fd, err := unix.MemfdCreate("test", flags)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Close(fd) })
+		if err := unix.Ftruncate(fd, size); err != nil {
+			t.Fatal(err)
+		}
+		if seals != 0 {
+			if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return fd
+	}
+	file, err := os.Create(filepath.Join(t.TempDir(), "f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	file.Truncate(int64(total(MinRing)))
+	const sealing = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	size := int64(total(MinRing))
+	for name, fd := range map[string]int{
+		"a file":              int(file.Fd()),
+		"not sealed":          make(sealing, size, 0),
+		"may shrink":          make(sealing, size, unix.F_SEAL_GROW|unix.F_SEAL_SEAL),
+		"may be sealed later": make(sealing, size, unix.F_SEAL_GROW|unix.F_SEAL_SHRINK),
+		"read only":           make(sealing, size, seals|unix.F_SEAL_WRITE),
+		"too short":           make(sealing, size-1, seals),
+		"too long":            make(sealing, size+1, seals),
+		"empty":               make(sealing, 0, seals),
+		"no descriptor":       -1,
+	} {
+		if m, err := Open(fd, MinRing); err == nil {
+			m.Close()
+			t.Errorf("%s: taken", name)
+		} else {
+			t.Logf("%s: %v", name, err)
+		}
+	}
+	good := make(sealing, size, seals)
+	for _, ring := range []int{0, -1, MinRing + 1, MinRing / 2, MaxRing * 2, 1 << 62} {
+		if _, err := Open(good, ring); err == nil {
+			t.Errorf("a ring of %d bytes was taken", ring)
+		}
+	}
+	if m, err := Open(good, MinRing); err != nil {
+		t.Error(err)
+	} else {
+		m.Close()
+	}
+}
+
+func TestMemoryIsBudgeted(t *testing.T) {
+	SetLimit(Used() + int64(total(MinRing)))
+	defer SetLimit(0)
+	a, fd, err := Create(MinRing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if _, _, err := Create(MinRing); !errors.Is(err, ErrExhausted) {
+		t.Errorf("a second one: %v", err)
+	}
+	if _, err := Open(fd, MinRing); !errors.Is(err, ErrExhausted) {
+		t.Errorf("a second mapping: %v", err)
+	}
+	a.Close()
+	b, err := Open(fd, MinRing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Close()
+}

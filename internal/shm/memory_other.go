@@ -1,0 +1,5 @@
+//go:build !linux
+
+package shm
+
+// There are no rings on this system: nothing makes a Memory.

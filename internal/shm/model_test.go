@@ -1,0 +1,173 @@
+package shm
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+// This file explores every interleaving of the protocol by which an end that sleeps
+// is woken. A producer publishes some times; a consumer polls or sleeps. A poller
+// beside it may read in its place at any moment, as a consumer does that takes the
+// receive role. Each step is one access to what is shared, in the order of the
+// code. A wake-up was lost if a world can be reached in which something was
+// published, nothing can be done any more, and the consumer sleeps.
+//
+// Waiting for room is the same protocol with the parts exchanged: the position
+// that is published is that of the consumer.
+
+// world is what the two sides share, and where they are.
+type world struct {
+	there bool  // published and not read
+	asks  bool  // the request
+	bell  uint8 // wake-ups that are on their way or not taken
+	owes  bool  // the producer has taken the request
+	sends uint8 // publications to come
+
+	producer uint8 // its place
+	consumer uint8
+	other    uint8 // reads that a poller beside the consumer may still make
+}
+
+// order is an order of steps, so that wrong ones can be shown to be wrong.
+type order struct {
+	producer []byte // p publish, l look whether it is asked, leave out the rest if not, x take the request, b ring the bell
+	consumer []byte // d take wake-ups, a ask, r read, s sleep
+}
+
+var (
+	asWritten = order{[]byte("plxb"), []byte("dars")}
+	wrong     = map[string]order{
+		"looks before it publishes": {[]byte("lxpb"), []byte("dars")},
+		"reads before it asks":      {[]byte("plxb"), []byte("dras")},
+		"takes wake-ups at the end": {[]byte("plxb"), []byte("ards")},
+	}
+)
+
+// steps returns the worlds that are one step away, with what happens.
+func (o order) steps(w world) (names []string, to []world) {
+	add := func(what string, n world) { names, to = append(names, what), append(to, n) }
+	// The producer. It begins again behind its last step as long as there is
+	// something to send.
+	if n := w; w.producer > 0 || w.sends > 0 {
+		at := int(w.producer)
+		if at == 0 {
+			n.sends--
+		}
+		n.producer = uint8((at + 1) % len(o.producer))
+		switch o.producer[at] {
+		case 'p':
+			n.there = true
+			add("publish", n)
+		case 'l':
+			if !w.asks {
+				n.producer = o.without(at)
+				add("not asked", n)
+			} else {
+				add("asked", n)
+			}
+		case 'x':
+			n.asks, n.owes = false, w.asks
+			if !w.asks {
+				n.producer = o.without(at)
+				add("the request was taken already", n)
+			} else {
+				add("take the request", n)
+			}
+		case 'b':
+			if w.owes {
+				n.bell++
+			}
+			n.owes = false
+			add("wake, if the request was taken", n)
+		}
+	}
+	n := w
+	n.consumer = uint8((int(w.consumer) + 1) % len(o.consumer))
+	switch o.consumer[w.consumer] {
+	case 'd':
+		n.bell = 0
+		add("take wake-ups", n)
+	case 'a':
+		n.asks = true
+		add("ask", n)
+	case 'r':
+		if w.there {
+			n.there, n.consumer = false, 0
+			add("read", n)
+		} else {
+			add("nothing there", n)
+		}
+	case 's':
+		if w.bell > 0 {
+			add("woken", n)
+		}
+	}
+	if w.other > 0 {
+		n := w
+		n.other--
+		n.there = false
+		add("the poller beside reads", n)
+	}
+	return names, to
+}
+
+// without returns where a producer goes on that need not wake: at what it has to
+// publish still, or at the beginning.
+func (o order) without(at int) uint8 {
+	if i := bytes.IndexByte(o.producer[at:], 'p'); i >= 0 {
+		return uint8(at + i)
+	}
+	return 0
+}
+
+// explore returns the shortest way to a world in which a wake-up was lost, nil if
+// there is none, and the number of worlds.
+func (o order) explore() (trace []string, worlds int) {
+	type way struct {
+		from world
+		what string
+	}
+	start := world{sends: 3, other: 2}
+	seen := map[world]way{start: {}}
+	for queue := []world{start}; len(queue) > 0; queue = queue[1:] {
+		w := queue[0]
+		names, to := o.steps(w)
+		if w.there && w.producer == 0 && o.consumer[w.consumer] == 's' && w.bell == 0 && w.sends == 0 {
+			for w != start {
+				trace = append([]string{seen[w].what}, trace...)
+				w = seen[w].from
+			}
+			return trace, len(seen)
+		}
+		for i, n := range to {
+			if _, ok := seen[n]; !ok {
+				seen[n] = way{w, names[i]}
+				queue = append(queue, n)
+			}
+		}
+	}
+	return nil, len(seen)
+}
+
+func TestNoWakeUpIsLost(t *testing.T) {
+	trace, n := asWritten.explore()
+	t.Logf("%d worlds", n)
+	if trace != nil {
+		t.Errorf("something was published and nothing wakes the consumer:\n%s", strings.Join(trace, "\n"))
+	}
+	if n < 100 {
+		t.Error("the model does not move")
+	}
+}
+
+// The model tells wrong orders from the right one.
+func TestModelFindsLostWakeUps(t *testing.T) {
+	for name, o := range wrong {
+		trace, _ := o.explore()
+		if trace == nil {
+			t.Errorf("%s: no wake-up is lost", name)
+		}
+		t.Logf("%s:\n%s", name, strings.Join(trace, "\n"))
+	}
+}

@@ -1,0 +1,358 @@
+package shm
+
+import (
+	"errors"
+	"io"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+)
+
+// A control is the shared state of one ring. Each side writes lines of its own,
+// two cache lines apart, since processors fetch lines in pairs. Positions are
+// numbers of bytes since the beginning and do not wrap in practice.
+type control struct {
+	tail atomic.Uint64 // bytes published; the producer's
+	end  atomic.Uint32 // an end; the producer's
+	_    [116]byte
+	head atomic.Uint64 // bytes taken; the consumer's
+	left atomic.Uint32 // 1: the consumer takes no more; the consumer's
+	_    [116]byte
+	asks atomic.Uint32 // 1: the consumer is to be woken by what is published next; both sides'
+	_    [124]byte
+	full atomic.Uint32 // 1: the producer is to be woken when there is room; both sides'
+	_    [124]byte
+}
+
+// How a producer ended.
+const (
+	open     = iota
+	finished // in an orderly way, after all that was published
+	aborted
+)
+
+// controlSize is what a control takes of the memory: a page of its own.
+const controlSize = 4096
+
+var _ [controlSize - unsafe.Sizeof(control{})]byte
+
+const (
+	// publishEvery is how many bytes a side copies before it tells the other: so
+	// both copy at the same time, and what one has written is in the cache still
+	// when the other reads it.
+	publishEvery = 32 << 10
+
+	// roomShare is the part of a ring that is free before a waiting producer is
+	// woken. Waking costs as much as copying tens of kilobytes.
+	roomShare = 2
+)
+
+// Errors of rings. [ErrWouldBlock] is a hint to wait, the others end a connection.
+var (
+	ErrWouldBlock = errors.New("shm: would block")
+	ErrIndex      = errors.New("shm: the peer's index is outside the ring")
+	ErrReset      = error(syscall.ECONNRESET) // the peer has aborted
+	ErrPipe       = error(syscall.EPIPE)      // the peer takes no more
+)
+
+// A Producer is the writing end of a ring. It has one user at a time.
+type Producer struct {
+	// Wake tells a consumer that has asked for it that something was published. It
+	// must not block.
+	Wake func()
+
+	c    *control
+	data []byte
+	tail uint64 // the truth about c.tail
+	head uint64 // the last c.head that was seen and is possible
+	end  uint32
+}
+
+// A Consumer is the reading end of a ring. It has one user at a time.
+type Consumer struct {
+	// Wake tells a producer that has asked for it that there is room. It must not
+	// block.
+	Wake func()
+
+	c    *control
+	data []byte
+	head uint64 // the truth about c.head
+	tail uint64 // the last c.tail that was seen and is possible
+}
+
+func (p *Producer) init(c []byte, data []byte) {
+	p.c, p.data = (*control)(unsafe.Pointer(unsafe.SliceData(c))), data
+}
+
+func (q *Consumer) init(c []byte, data []byte) {
+	q.c, q.data = (*control)(unsafe.Pointer(unsafe.SliceData(c))), data
+}
+
+// size is a power of two.
+func (p *Producer) size() uint64 { return uint64(len(p.data)) }
+func (q *Consumer) size() uint64 { return uint64(len(q.data)) }
+
+// room returns how many bytes can be written. It reads the peer's position only if
+// fewer than want are known to be free.
+func (p *Producer) room(want uint64) (uint64, error) {
+	free := p.size() - (p.tail - p.head)
+	if free >= want {
+		return free, nil
+	}
+	head := p.c.head.Load()
+	if head-p.head > p.tail-p.head { // it goes forward, and not past what was written
+		return 0, ErrIndex
+	}
+	p.head = head
+	if p.c.left.Load() != 0 {
+		return 0, ErrPipe
+	}
+	return p.size() - (p.tail - head), nil
+}
+
+// Write copies as much of b as there is room for and tells the consumer. The
+// error is ErrWouldBlock if there is no room, ErrPipe if the consumer takes no
+// more, ErrIndex, or io.ErrClosedPipe after Finish or Abort.
+func (p *Producer) Write(b []byte) (n int, err error) {
+	if p.end != open {
+		return 0, io.ErrClosedPipe
+	}
+	for n < len(b) {
+		k := min(len(b)-n, publishEvery)
+		free, err := p.room(uint64(k))
+		if err != nil {
+			return n, err
+		}
+		if k = min(k, int(free)); k == 0 {
+			if n == 0 {
+				return 0, ErrWouldBlock
+			}
+			return n, nil
+		}
+		p.put(b[n : n+k])
+		n += k
+		p.publish()
+	}
+	return n, nil
+}
+
+// WriteV is Write of many pieces.
+func (p *Producer) WriteV(pieces [][]byte) (n int, err error) {
+	if p.end != open {
+		return 0, io.ErrClosedPipe
+	}
+	held := 0 // bytes written and not yet published
+	for _, b := range pieces {
+		for len(b) > 0 {
+			k := min(len(b), publishEvery-held)
+			free, err := p.room(uint64(k))
+			if k = min(k, int(free)); err != nil || k == 0 {
+				if held > 0 {
+					p.publish()
+				}
+				if n == 0 && err == nil {
+					err = ErrWouldBlock
+				}
+				return n, err
+			}
+			p.put(b[:k])
+			b = b[k:]
+			n += k
+			if held += k; held == publishEvery {
+				p.publish()
+				held = 0
+			}
+		}
+	}
+	if held > 0 {
+		p.publish()
+	}
+	return n, nil
+}
+
+// put copies b behind what was written. There is room for it.
+func (p *Producer) put(b []byte) {
+	at := p.tail & (p.size() - 1)
+	if n := copy(p.data[at:], b); n < len(b) {
+		copy(p.data, b[n:])
+	}
+	p.tail += uint64(len(b))
+}
+
+// publish tells the consumer of what was written: first the position, then a look
+// whether it sleeps. A consumer does the same in the other order.
+func (p *Producer) publish() {
+	p.c.tail.Store(p.tail)
+	if p.c.asks.Load() != 0 && p.c.asks.Swap(0) != 0 {
+		p.Wake()
+	}
+}
+
+// Ask has the consumer call Wake when half of the ring is free. It reports whether
+// the producer can wait for that: false if there is room already, or the
+// consumer takes no more, or its index is impossible.
+func (p *Producer) Ask() bool {
+	p.c.full.Store(1)
+	free, err := p.room(p.size())
+	return err == nil && free < p.size()/roomShare
+}
+
+// Roomy reports whether a write would not have to wait.
+func (p *Producer) Roomy() bool {
+	free, err := p.room(1)
+	return err != nil || free > 0
+}
+
+// Finish tells that nothing follows what was written. The peer is woken.
+func (p *Producer) Finish() { p.finish(finished) }
+
+// Abort tells that the connection was reset. The peer is woken.
+func (p *Producer) Abort() { p.finish(aborted) }
+
+func (p *Producer) finish(how uint32) {
+	if p.end >= how {
+		return
+	}
+	p.end = how
+	p.c.end.Store(how)
+	if p.c.asks.Swap(0) != 0 {
+		p.Wake()
+	}
+}
+
+// Available returns how many bytes can be read, and the error of Read if there are
+// none.
+func (q *Consumer) Available() (int, error) {
+	n, err := q.look()
+	if n > 0 || err != nil {
+		return int(n), err
+	}
+	return 0, q.ended()
+}
+
+// look reads the producer's position.
+func (q *Consumer) look() (uint64, error) {
+	tail := q.c.tail.Load()
+	if tail-q.tail > q.size()-(q.tail-q.head) { // it goes forward, by what there was room for at most
+		return 0, ErrIndex
+	}
+	q.tail = tail
+	return tail - q.head, nil
+}
+
+// ended is the error of a Consumer that has found nothing.
+func (q *Consumer) ended() error {
+	switch q.c.end.Load() {
+	case open:
+		return ErrWouldBlock
+	case finished:
+		// It was told after the last position.
+		if n, err := q.look(); n > 0 || err != nil {
+			return err // nil: there is something after all
+		}
+		return io.EOF
+	default:
+		return ErrReset
+	}
+}
+
+// Ending reports whether the producer has told of its end: nothing is published
+// any more.
+func (q *Consumer) Ending() bool { return q.c.end.Load() != open }
+
+// Read takes what there is, up to the length of b. The error is ErrWouldBlock if
+// there is nothing, io.EOF after an orderly end, ErrReset or ErrIndex.
+func (q *Consumer) Read(b []byte) (n int, err error) {
+	avail, err := q.some()
+	if err != nil {
+		return 0, err
+	}
+	b = b[:min(len(b), avail)]
+	for n < len(b) {
+		k := min(len(b)-n, publishEvery)
+		q.get(b[n:n+k], 0)
+		n += k
+		q.take(k)
+	}
+	return n, nil
+}
+
+// ReadV is Read into many places.
+func (q *Consumer) ReadV(places [][]byte) (n int, err error) {
+	avail, err := q.some()
+	if err != nil {
+		return 0, err
+	}
+	for _, b := range places {
+		for len(b) > 0 && avail > 0 {
+			k := min(len(b), avail, publishEvery)
+			q.get(b[:k], 0)
+			b = b[k:]
+			n += k
+			if avail -= k; avail == 0 { // as after the read of a socket, more may have come meanwhile
+				more, err := q.look()
+				if err == nil {
+					avail = int(more) - k
+				}
+			}
+			q.take(k)
+		}
+	}
+	return n, nil
+}
+
+// some is Available, but there is something if the error is nil.
+func (q *Consumer) some() (int, error) {
+	for {
+		n, err := q.Available()
+		if n > 0 || err != nil {
+			return n, err
+		}
+	}
+}
+
+// Peek copies what follows the first off bytes to b, and leaves it there. The
+// errors are those of Read; ErrWouldBlock if there is nothing behind off.
+func (q *Consumer) Peek(off int, b []byte) (n int, err error) {
+	avail, err := q.some()
+	if err != nil {
+		return 0, err
+	}
+	if off >= avail {
+		return 0, ErrWouldBlock
+	}
+	b = b[:min(len(b), avail-off)]
+	q.get(b, off)
+	return len(b), nil
+}
+
+// get copies what is off bytes behind the position to b, which was there at the
+// last look.
+func (q *Consumer) get(b []byte, off int) {
+	at := (q.head + uint64(off)) & (q.size() - 1)
+	if n := copy(b, q.data[at:]); n < len(b) {
+		copy(b[n:], q.data)
+	}
+}
+
+// take tells the producer that n bytes were taken.
+func (q *Consumer) take(n int) {
+	q.head += uint64(n)
+	q.c.head.Store(q.head)
+	if q.c.full.Load() != 0 && q.size()-(q.tail-q.head) >= q.size()/roomShare && q.c.full.Swap(0) != 0 {
+		q.Wake()
+	}
+}
+
+// Ask has the producer call Wake when it next publishes something. What was
+// published before need not be told: a consumer that is going to sleep calls Ask
+// first and looks after that.
+func (q *Consumer) Ask() { q.c.asks.Store(1) }
+
+// Leave tells that the consumer takes no more. A producer that waits is woken.
+func (q *Consumer) Leave() {
+	q.c.left.Store(1)
+	if q.c.full.Swap(0) != 0 {
+		q.Wake()
+	}
+}

@@ -1,0 +1,326 @@
+package shm
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// pair returns the ends of a ring in private memory, and that memory.
+func pair(ring int) (*Producer, *Consumer, []byte) {
+	b := make([]byte, total(ring)+controlSize)
+	for uintptr(len(b)) > 0 && addressOf(b)%controlSize != 0 {
+		b = b[1:]
+	}
+	b = b[:total(ring)]
+	_, out := attach(b, ring, true)
+	in, _ := attach(b, ring, false)
+	out.Wake, in.Wake = func() {}, func() {}
+	return &out, &in, b
+}
+
+// Whatever the sizes of writes, reads, scattered ones and peeks, the ring is as a
+// plain buffer.
+func TestRingIsABuffer(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const ring = MinRing
+		p, q, _ := pair(ring)
+		p.tail, p.head = 1<<63-100, 1<<63-100 // positions are numbers like any others
+		q.tail, q.head = p.tail, p.tail
+		p.c.tail.Store(p.tail)
+		p.c.head.Store(p.tail)
+		var model []byte
+		next := byte(0)
+		fill := func(n int) []byte {
+			b := make([]byte, n)
+			for i := range b {
+				next = next*5 + 1
+				b[i] = next
+			}
+			return b
+		}
+		sizes := rapid.OneOf(rapid.IntRange(0, 100), rapid.IntRange(0, 2*ring))
+		t.Repeat(map[string]func(*rapid.T){
+			"write": func(t *rapid.T) {
+				b := fill(sizes.Draw(t, "n"))
+				n, err := p.Write(b)
+				written(t, model, b, n, err, ring)
+				model = append(model, b[:n]...)
+			},
+			"writev": func(t *rapid.T) {
+				var pieces [][]byte
+				for range rapid.IntRange(1, 5).Draw(t, "pieces") {
+					pieces = append(pieces, fill(sizes.Draw(t, "n")))
+				}
+				all := bytes.Join(pieces, nil)
+				n, err := p.WriteV(pieces)
+				written(t, model, all, n, err, ring)
+				model = append(model, all[:n]...)
+			},
+			"read": func(t *rapid.T) {
+				b := make([]byte, 1+sizes.Draw(t, "n"))
+				n, err := q.Read(b)
+				readAs(t, model, b[:n], len(b), err)
+				model = model[n:]
+			},
+			"readv": func(t *rapid.T) {
+				places := [][]byte{make([]byte, 1+sizes.Draw(t, "n")), nil, make([]byte, sizes.Draw(t, "m"))}
+				n, err := q.ReadV(places)
+				all := bytes.Join(places, nil)
+				readAs(t, model, all[:n], len(all), err)
+				model = model[n:]
+			},
+			"peek": func(t *rapid.T) {
+				off := sizes.Draw(t, "off")
+				b := make([]byte, 1+sizes.Draw(t, "n"))
+				n, err := q.Peek(off, b)
+				readAs(t, model[min(off, len(model)):], b[:n], len(b), err)
+			},
+		})
+	})
+}
+
+func written(t *rapid.T, model, b []byte, n int, err error, ring int) {
+	want := min(len(b), ring-len(model))
+	if n != want || (err == nil) != (want > 0 || len(b) == 0) || err != nil && err != ErrWouldBlock {
+		t.Fatalf("wrote %d of %d to %d: %v", n, len(b), len(model), err)
+	}
+}
+
+func readAs(t *rapid.T, model, got []byte, room int, err error) {
+	if len(model) == 0 {
+		if err != ErrWouldBlock {
+			t.Fatalf("nothing there: %v", err)
+		}
+		return
+	}
+	if err != nil || !bytes.Equal(got, model[:min(room, len(model))]) {
+		t.Fatalf("read %d bytes of %d, wrong ones or an error: %v", len(got), len(model), err)
+	}
+}
+
+func TestEnds(t *testing.T) {
+	p, q, _ := pair(MinRing)
+	wakes := 0
+	p.Wake = func() { wakes++ }
+	b := make([]byte, 10)
+	q.Ask()
+	p.Write([]byte("abc"))
+	p.Write([]byte("d"))
+	if wakes != 1 {
+		t.Errorf("%d wake-ups for one request", wakes)
+	}
+	q.Ask()
+	p.Finish()
+	p.Finish()
+	if wakes != 2 {
+		t.Errorf("%d wake-ups after the end", wakes)
+	}
+	if _, err := p.Write(b); err != io.ErrClosedPipe {
+		t.Errorf("write after the end: %v", err)
+	}
+	if n, err := q.Read(b); n != 4 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	if _, err := q.Read(b); err != io.EOF {
+		t.Errorf("end: %v", err)
+	}
+	p.Abort() // more than an orderly end
+	if _, err := q.Read(b); err != ErrReset {
+		t.Errorf("abort: %v", err)
+	}
+
+	p, q, _ = pair(MinRing)
+	if p.Ask() {
+		t.Error("an empty ring has no room")
+	}
+	for _, err := p.Write(make([]byte, 1000)); err == nil; _, err = p.Write(make([]byte, 1000)) {
+	}
+	if !p.Ask() || p.Roomy() {
+		t.Error("a full ring has room")
+	}
+	wakes = 0
+	q.Wake = func() { wakes++ }
+	q.Read(make([]byte, MinRing/2-1))
+	if wakes != 0 {
+		t.Error("woken for less than half of the ring")
+	}
+	q.Read(b[:1])
+	if wakes != 1 {
+		t.Error("not woken for half of the ring")
+	}
+	p.Ask()
+	q.Leave()
+	if wakes != 2 {
+		t.Error("not woken as the consumer left")
+	}
+	if _, err := p.Write(make([]byte, MinRing)); err != ErrPipe {
+		t.Errorf("write to a consumer that left: %v", err)
+	}
+}
+
+// What the other side writes to the positions is an error, or within the ring.
+func TestHostileIndices(t *testing.T) {
+	const ring = MinRing
+	for _, c := range []struct {
+		name       string
+		head, tail uint64 // what the peer says
+		read       error
+		write      error
+	}{
+		{"honest", 5, 10, nil, nil},
+		{"tail goes back", 5, 9, ErrIndex, nil},
+		{"tail behind the head", 5, 4, ErrIndex, nil},
+		{"tail a ring ahead", 5, 5 + ring, nil, nil},
+		{"tail further", 5, 5 + ring + 1, ErrIndex, nil},
+		{"tail at the end of numbers", 5, 1<<64 - 1, ErrIndex, nil},
+		{"head goes back", 4, 10, nil, ErrIndex},
+		{"head past the tail", 11, 10, nil, ErrIndex},
+		{"head at the end of numbers", 1<<64 - 1, 10, nil, ErrIndex},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, q, _ := pair(ring)
+			p.tail, p.head = 10, 5
+			q.tail, q.head = 10, 5
+			p.c.head.Store(c.head)
+			q.c.tail.Store(c.tail)
+			if _, err := q.Read(make([]byte, 2*ring)); err != c.read {
+				t.Errorf("read: %v", err)
+			}
+			p.c.head.Store(c.head)
+			if _, err := p.room(ring); err != c.write {
+				t.Errorf("write: %v", err)
+			}
+		})
+	}
+}
+
+// A peer that writes to every word of the memory between any two calls gets an
+// error out of them at worst: nothing outside the memory is read or written.
+func FuzzHostilePeer(f *testing.F) {
+	f.Add(uint64(1), []byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9})
+	f.Add(uint64(2), bytes.Repeat([]byte{6, 0, 3}, 20))
+	f.Fuzz(func(t *testing.T, seed uint64, script []byte) {
+		const ring = MinRing
+		r := rand.New(rand.NewPCG(seed, 1))
+		p, q, b := pair(ring)
+		guard := bytes.Clone(script)
+		buf := make([]byte, 2*ring)
+		for _, op := range script {
+			n := r.IntN(len(buf))
+			var k int
+			var err error
+			switch op % 8 {
+			case 0:
+				k, err = p.Write(buf[:n])
+			case 1:
+				k, err = q.Read(buf[:n+1])
+			case 2:
+				k, err = q.ReadV([][]byte{buf[:n/3], buf[n/3 : n/2], buf[n/2 : n+1]})
+			case 3:
+				k, err = p.WriteV([][]byte{buf[:n/3], buf[n/3 : n/2], buf[n/2 : n+1]})
+			case 4:
+				k, err = q.Peek(r.IntN(ring), buf[:n+1])
+			case 5:
+				q.Ask()
+				p.Ask()
+				p.Roomy()
+			case 6: // anything, to a word of a control
+				at := r.IntN(2*controlSize/8) * 8
+				if r.IntN(2) == 0 {
+					at = [4]int{0, 128, controlSize, controlSize + 128}[r.IntN(4)]
+				}
+				v := r.Uint64()
+				if r.IntN(2) == 0 { // near what is plausible
+					v = q.head + uint64(r.IntN(2*ring)) - ring/2
+				}
+				for i := range 8 {
+					b[at+i] = byte(v >> (8 * i))
+				}
+			case 7:
+				for i := range 64 {
+					b[(n+i)%len(b)] = byte(r.Uint32())
+				}
+			}
+			if k < 0 || k > len(buf) {
+				t.Fatalf("%d bytes", k)
+			}
+			switch {
+			case err == nil, err == ErrWouldBlock, err == ErrIndex, err == ErrReset, err == ErrPipe, err == io.EOF, err == io.ErrClosedPipe:
+			default:
+				t.Fatal(err)
+			}
+			if p.tail-p.head > ring || q.tail-q.head > ring {
+				t.Fatalf("the producer believes in %d bytes, the consumer in %d", p.tail-p.head, q.tail-q.head)
+			}
+		}
+		if !bytes.Equal(guard, script) {
+			t.Fatal("memory outside was written")
+		}
+	})
+}
+
+// Two goroutines, one at each end, that sleep by the protocol.
+func TestStreamWithSleepers(t *testing.T) {
+	const total = 20 << 20
+	p, q, _ := pair(MinRing)
+	data, room := make(chan struct{}, 1), make(chan struct{}, 1)
+	poke := func(c chan struct{}) func() {
+		return func() {
+			select {
+			case c <- struct{}{}:
+			default:
+			}
+		}
+	}
+	p.Wake, q.Wake = poke(data), poke(room)
+	go func() {
+		r := rand.New(rand.NewPCG(1, 1))
+		b := make([]byte, 100<<10)
+		for sent := 0; sent < total; {
+			k := min(r.IntN(len(b))>>r.IntN(12)+1, total-sent)
+			for i := range k {
+				b[i] = byte((sent + i) * 7 >> 3)
+			}
+			for done := 0; done < k; {
+				n, err := p.Write(b[done:k])
+				done += n
+				if err == ErrWouldBlock && p.Ask() {
+					<-room
+				} else if err != nil && err != ErrWouldBlock {
+					t.Error(err)
+					return
+				}
+			}
+			sent += k
+		}
+		p.Finish()
+	}()
+	r := rand.New(rand.NewPCG(2, 2))
+	b := make([]byte, 100<<10)
+	for got := 0; ; {
+		q.Ask()
+		n, err := q.Read(b[:1+r.IntN(len(b))>>r.IntN(12)])
+		for i := range n {
+			if b[i] != byte((got+i)*7>>3) {
+				t.Fatalf("byte %d is wrong", got+i)
+			}
+		}
+		got += n
+		if errors.Is(err, io.EOF) {
+			if got != total {
+				t.Fatalf("%d bytes of %d", got, total)
+			}
+			return
+		}
+		if err == ErrWouldBlock {
+			<-data
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+}

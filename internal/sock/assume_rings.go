@@ -1,0 +1,60 @@
+//go:build rings && linux
+
+package sock
+
+import (
+	"net"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/shm"
+)
+
+// AssumeRings: see assume.go.
+const AssumeRings = true
+
+// Shared has the bytes of a TCP connection within this process go through shared
+// memory, and returns its ends.
+func Shared(a, b net.Conn) (net.Conn, net.Conn) {
+	x, ok := Own(a).(*conn)
+	y, ok2 := Own(b).(*conn)
+	if !ok || !ok2 {
+		return a, b
+	}
+	must := func(err error) {
+		if err != nil {
+			panic(err)
+		}
+	}
+	mem, fd, err := shm.Create(ringSize)
+	must(err)
+	defer unix.Close(fd)
+	other, err := shm.Open(fd, ringSize)
+	must(err)
+	bells, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	must(err)
+	rooms, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	must(err)
+	must(x.s.adopt(newRings(mem, true, bells[0], rooms[0])))
+	must(y.s.adopt(newRings(other, false, bells[1], rooms[1])))
+	return x, y
+}
+
+// Cut breaks a connection whose bytes go through shared memory as the death of the
+// peer's process does, for both ends. It is false if nc has none.
+func Cut(nc net.Conn) bool {
+	h, ok := nc.(handle)
+	if !ok {
+		return false
+	}
+	s := h.s
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.closed || s.rings == nil {
+		return false
+	}
+	for _, fd := range []int{s.rings.bell, s.rings.room} {
+		_ = unix.Shutdown(fd, unix.SHUT_RDWR)
+	}
+	return true
+}

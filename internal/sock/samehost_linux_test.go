@@ -1,0 +1,357 @@
+package sock
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/net/nettest"
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/shm"
+	"viaduct/internal/testkit"
+)
+
+// sharedPair returns a connection by a listener that offers shared memory to a
+// dialer that asks for it. The server reads from the first moment on.
+func sharedPair(t testing.TB, l net.Listener) (client, server net.Conn) {
+	t.Helper()
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			t.Error(err)
+		}
+		accepted <- c
+	}()
+	at := l.Addr().(*net.TCPAddr).AddrPort()
+	if at.Addr().IsUnspecified() {
+		at = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), at.Port())
+	}
+	client, err := Dial(t.Context(), new(net.Dialer), "tcp", at.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ShareMemory(t.Context(), client, SameHostRequire); err != nil {
+		t.Fatal(err)
+	}
+	server = <-accepted
+	t.Cleanup(func() { client.Close(); server.Close() })
+	return client, server
+}
+
+func TestSharedIsConn(t *testing.T) {
+	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: SameHostAuto})
+	nettest.TestConn(t, func() (a, b net.Conn, stop func(), err error) {
+		a, b = sharedPair(t, l)
+		return a, b, func() { a.Close(); b.Close() }, nil
+	})
+}
+
+// Every kind of listening address is found.
+func TestRendezvousOfAddresses(t *testing.T) {
+	for _, at := range []string{"127.0.0.1:0", "0.0.0.0:0", "[::]:0", "[::1]:0", "127.0.0.2:0"} {
+		l := ownListener(t, at, Tuning{SameHost: SameHostAuto})
+		client, server := sharedPair(t, l)
+		if _, err := client.Write([]byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 10)
+		if n, err := ReadSoon(server, b); err != nil || string(b[:n]) != "hello" {
+			t.Errorf("%s: %q, %v", at, b[:n], err)
+		}
+		for _, c := range []net.Conn{client, server} {
+			if shared, why := PathOf(c); !shared {
+				t.Errorf("%s: %s", at, why)
+			}
+		}
+	}
+}
+
+// A server that sleeps at the TCP connection when the memory is adopted reads from
+// the ring.
+func TestAdoptWakesReader(t *testing.T) {
+	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: SameHostAuto})
+	read := make(chan error, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			read <- err
+			return
+		}
+		defer c.Close()
+		b := make([]byte, 5)
+		_, err = io.ReadFull(c, b)
+		if err == nil && string(b) != "after" {
+			err = errors.New(string(b))
+		}
+		read <- err
+	}()
+	c, err := Dial(t.Context(), new(net.Dialer), "tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	time.Sleep(5 * time.Millisecond) // it sleeps
+	if err := ShareMemory(t.Context(), c, SameHostRequire); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Millisecond)
+	c.Write([]byte("after"))
+	if err := testkit.Await(t, "the server reads", read); err != nil {
+		t.Error(err)
+	}
+}
+
+// What ends one side is told to the other.
+func TestSharedEnds(t *testing.T) {
+	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: SameHostAuto})
+	for name, c := range map[string]struct {
+		end  func(*Socket)
+		want error
+	}{
+		"close":        {func(s *Socket) { s.Close(false) }, io.EOF},
+		"half close":   {func(s *Socket) { s.CloseWrite() }, io.EOF},
+		"reset":        {func(s *Socket) { s.Close(true) }, syscall.ECONNRESET},
+		"process dies": {func(s *Socket) { unix.Shutdown(s.rings.bell, unix.SHUT_RDWR) }, syscall.ECONNRESET},
+		// An end that has found the connection broken, though the other has not, tells of no orderly end.
+		"broken, half close": {func(s *Socket) { s.rings.gone.Store(true); s.CloseWrite() }, syscall.ECONNRESET},
+		"broken, close":      {func(s *Socket) { s.rings.gone.Store(true); s.Close(false) }, syscall.ECONNRESET},
+	} {
+		for _, asleep := range []bool{false, true} {
+			client, server := sharedPair(t, l)
+			s := Take(client)
+			s.Write([]byte("last"))
+			end := func() { c.end(s) }
+			if asleep {
+				time.AfterFunc(5*time.Millisecond, end)
+			} else {
+				end()
+			}
+			b, err := io.ReadAll(server)
+			if err == nil {
+				err = io.EOF
+			}
+			if string(b) != "last" && c.want == io.EOF || !errors.Is(err, c.want) {
+				t.Errorf("%s, asleep %v: %q, %v", name, asleep, b, err)
+			}
+			s.Close(false)
+		}
+	}
+}
+
+// A consumer that polls without sleeping hears of a peer that died.
+func TestPollerHearsOfDeath(t *testing.T) {
+	client, server := sharedPair(t, ownListener(t, "127.0.0.1:0", Tuning{SameHost: SameHostAuto}))
+	s := Take(client)
+	unix.Shutdown(Take(server).rings.bell, unix.SHUT_RDWR)
+	for i := 0; ; i++ {
+		_, err := s.Read(make([]byte, 1))
+		if errors.Is(err, syscall.ECONNRESET) {
+			break
+		}
+		if i > 2*emptyReads {
+			t.Fatalf("%d reads: %v", i, err)
+		}
+	}
+	s.Close(false)
+}
+
+// Whatever speaks against shared memory is a reason, and the stream goes on by TCP.
+func TestFallBack(t *testing.T) {
+	dial := func(t *testing.T, l net.Listener) (net.Conn, net.Conn) {
+		t.Helper()
+		c, err := Dial(t.Context(), new(net.Dialer), "tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close(); s.Close() })
+		return c, s
+	}
+	check := func(t *testing.T, c, s net.Conn, policy SameHost, want string) {
+		t.Helper()
+		start := time.Now()
+		if err := ShareMemory(t.Context(), c, policy); err != nil {
+			t.Fatal(err)
+		}
+		if shared, why := PathOf(c); shared || !strings.Contains(why, want) {
+			t.Errorf("shared %v, %q, not %q", shared, why, want)
+		}
+		if d := time.Since(start); d > 2*time.Second {
+			t.Errorf("it took %v", d)
+		}
+		c.Write([]byte("x"))
+		if _, err := s.Read(make([]byte, 1)); err != nil {
+			t.Error(err)
+		}
+		err := ShareMemory(t.Context(), c, SameHostRequire)
+		if err == nil {
+			t.Error("required, and given after the stream has begun")
+		}
+	}
+	t.Run("policy of the dialer", func(t *testing.T) {
+		c, s := dial(t, ownListener(t, "127.0.0.1:0", Tuning{SameHost: SameHostAuto}))
+		check(t, c, s, SameHostOff, whyOff)
+	})
+	t.Run("policy of the listener", func(t *testing.T) {
+		c, s := dial(t, ownListener(t, "127.0.0.1:0", Tuning{}))
+		check(t, c, s, SameHostAuto, whyNoMeeting)
+		if _, why := PathOf(s); why != whyOff {
+			t.Error(why)
+		}
+	})
+	t.Run("no memory", func(t *testing.T) {
+		c, s := dial(t, ownListener(t, "127.0.0.1:0", Tuning{SameHost: SameHostAuto}))
+		shm.SetLimit(-1)
+		defer shm.SetLimit(0)
+		check(t, c, s, SameHostAuto, "exhausted")
+	})
+	t.Run("not the listener's memory", func(t *testing.T) {
+		c, s := dial(t, ownListener(t, "127.0.0.1:0", Tuning{SameHost: SameHostAuto}))
+		testkit.Eventually(t, "the memory of connections before", func() bool { return shm.Used() == 0 })
+		shm.SetLimit(2*int64(ringSize) + 8192)
+		defer shm.SetLimit(0)
+		check(t, c, s, SameHostAuto, "exhausted")
+	})
+	t.Run("another process has the name and not the connection", func(t *testing.T) {
+		l := ownListener(t, "127.0.0.1:0", Tuning{})
+		v := openRendezvous(addrPort(l.Addr()))
+		defer v.close()
+		c, s := dial(t, l)
+		check(t, c, s, SameHostAuto, "has not accepted")
+	})
+	t.Run("the name does not answer", func(t *testing.T) {
+		l := ownListener(t, "127.0.0.1:0", Tuning{})
+		u, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: meetingName(addrPort(l.Addr()))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer u.Close()
+		c, s := dial(t, l)
+		check(t, c, s, SameHostAuto, "in time")
+		c, s = dial(t, l)
+		start := time.Now()
+		check(t, c, s, SameHostAuto, "lately")
+		if time.Since(start) > answerTimeout/2 {
+			t.Error("the second dialer has waited too")
+		}
+	})
+	t.Run("wrapped", func(t *testing.T) {
+		c, s := wrappedPair(t)
+		check(t, c, s, SameHostAuto, whyNotOwned)
+	})
+}
+
+// A dialer that is not what it says gets nothing, whatever it sends.
+func TestRendezvousRefuses(t *testing.T) {
+	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: SameHostAuto})
+	c, err := Dial(t.Context(), new(net.Dialer), "tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	s, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	good := meeting{ring: ringSize, from: addrPort(c.LocalAddr()), to: addrPort(c.RemoteAddr())}
+	mem, fd, err := shm.Create(ringSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mem.Close()
+	defer unix.Close(fd)
+	file, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	other := good
+	other.from = netip.AddrPortFrom(other.from.Addr(), other.from.Port()^1)
+	huge := good
+	huge.ring = 1 << 30
+	elsewhere := good
+	elsewhere.to = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.9"), good.to.Port())
+	for name, c := range map[string]struct {
+		b    []byte
+		fds  []int
+		want string
+	}{
+		"nonsense":           {bytes.Repeat([]byte("x"), requestLen), []int{fd, fd}, "version"},
+		"short":              {[]byte("x"), []int{fd, fd}, "version"},
+		"no memory":          {good.append(nil), nil, "no memory came"},
+		"too few":            {good.append(nil), []int{fd}, "no memory came"},
+		"too many":           {good.append(nil), []int{fd, fd, fd, fd}, "no memory came"},
+		"a file":             {good.append(nil), []int{int(file.Fd()), fd}, "seal"},
+		"another connection": {other.append(nil), []int{fd, fd}, "has not accepted"},
+		"another address":    {elsewhere.append(nil), []int{fd, fd}, "has not accepted"},
+		"huge":               {huge.append(nil), []int{fd, fd}, "power of two"},
+	} {
+		u, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: meetingName(addrPort(l.Addr()))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var oob []byte
+		if len(c.fds) > 0 {
+			oob = unix.UnixRights(c.fds...)
+		}
+		if _, _, err := u.WriteMsgUnix(c.b, oob, nil); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, answerLen)
+		u.SetDeadline(time.Now().Add(10 * time.Second))
+		if _, err := io.ReadFull(u, b); err != nil || b[0] == granted || !strings.Contains(string(b[2:]), c.want) {
+			t.Errorf("%s: %q, %v", name, b, err)
+		}
+		u.Close()
+	}
+	if shared, _ := PathOf(s); shared {
+		t.Error("shared after all")
+	}
+}
+
+func TestOwnerOf(t *testing.T) {
+	for _, at := range []string{"127.0.0.1:0", "[::]:0", "[::1]:0"} {
+		l := ownListener(t, at, Tuning{})
+		to := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), addrPort(l.Addr()).Port())
+		if strings.HasPrefix(at, "[::1]") {
+			to = addrPort(l.Addr())
+		}
+		c, err := net.Dial("tcp", to.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		from := addrPort(c.LocalAddr())
+		if _, err := ownerOf(to, from); !errors.Is(err, unix.ENOENT) {
+			t.Errorf("%s: not accepted, but owned: %v", at, err)
+		}
+		s, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		for _, f := range []func(a, b netip.AddrPort) (uint32, error){ownerOf, ownerByDiag, ownerByProc} {
+			for _, ends := range [][2]netip.AddrPort{{to, from}, {from, to}} {
+				if uid, err := f(ends[0], ends[1]); err != nil || int(uid) != os.Geteuid() {
+					t.Errorf("%s, %v: %d, %v", at, ends, uid, err)
+				}
+			}
+			if _, err := f(netip.AddrPortFrom(to.Addr(), from.Port()), from); err == nil {
+				t.Errorf("%s: a socket that is not there has an owner", at)
+			}
+		}
+	}
+}
