@@ -12,7 +12,7 @@ func (e *Endpoint) checkSend(d *Descriptor) Status {
 	if op == OpRDMARead && e.attrs.Reliability&e.v.nic.attrs.RDMAReadSupport == 0 {
 		return StatusFormatError // [VIA 4.3] [VIA-4.3-2]
 	}
-	if bad := e.checkSegments(d, op != OpSendReceive, op == OpRDMARead); bad != 0 {
+	if bad := e.checkSegments(d, op != OpSendReceive); bad != 0 {
 		return bad
 	}
 	if d.Capacity() != uint64(d.Length) || d.Length > e.agreed.MaxTransferSize {
@@ -27,10 +27,10 @@ func (e *Endpoint) checkRecv(d *Descriptor) Status {
 	if d.Control.Op() != OpSendReceive || d.Control&controlReserved != 0 { // [VIA-4.6-6]
 		return StatusFormatError
 	}
-	return e.checkSegments(d, false, true)
+	return e.checkSegments(d, false)
 }
 
-func (e *Endpoint) checkSegments(d *Descriptor, rdma, write bool) Status {
+func (e *Endpoint) checkSegments(d *Descriptor, rdma bool) Status {
 	n := len(d.Segments)
 	if rdma {
 		n++ // the address segment counts [VIA 3.4] [VIA-3.4-2]
@@ -38,16 +38,12 @@ func (e *Endpoint) checkSegments(d *Descriptor, rdma, write bool) Status {
 	if m := e.v.nic.attrs.MaxSegmentsPerDesc; m > 0 && n > m { // [VIA-3.4-1]
 		return StatusFormatError
 	}
-	need := regmem.LocalRead
-	if write {
-		need = regmem.LocalWrite
-	}
 	for i := range d.Segments {
 		s := &d.Segments[i]
 		if s.Length == 0 {
 			continue // needs no valid handle [VIA 3.4] [VIA-3.4-3] [VIA-3.4-4]
 		}
-		if e.v.nic.memory.Check(uint32(s.Handle), s.Address, uint64(s.Length), e.domain, nil, need) != regmem.OK {
+		if e.v.nic.memory.Check(uint32(s.Handle), s.Address, uint64(s.Length), e.domain, nil, regmem.Local) != regmem.OK {
 			return StatusProtectionError // [VIA 1.5] [VIA-1.5-4] [VIA-1.5-5] [VIA-1.5-6] [VIA-4.6-2]
 		}
 	}

@@ -26,8 +26,7 @@ type Endpoint struct {
 	recvBase  uint64       // receives consumed before this connection [VIA-2.3-8]
 	readsOut  atomic.Int32 // RDMA Reads started and not finished
 	stopSends atomic.Bool  // a send failed at a reliable level: start no more
-	badSend   atomic.Int64 // the number of the first such send plus one
-	failed    atomic.Bool  // an error was published at a reliable level
+	failed    atomic.Bool  // a receive was published with an error at a reliable level
 }
 
 // Attributes returns those of the local VI.
@@ -118,11 +117,6 @@ func (e *Endpoint) FinishSend(d *Descriptor, seq uint64, bad Status) (broken boo
 		if e.attrs.Reliability.reliable() {
 			d.fatal = true
 			e.stopSends.Store(true)
-			for old := e.badSend.Load(); old == 0 || old > int64(seq)+1; old = e.badSend.Load() {
-				if e.badSend.CompareAndSwap(old, int64(seq)+1) {
-					break
-				}
-			}
 		}
 	}
 	return e.FinishSends(seq, seq+1)
@@ -131,13 +125,12 @@ func (e *Endpoint) FinishSend(d *Descriptor, seq uint64, bad Status) (broken boo
 // FinishSends completes the started Sends and RDMA Writes first to end-1
 // successfully. None of them may be an RDMA Read.
 func (e *Endpoint) FinishSends(first, end uint64) (broken bool) {
-	q := &e.v.send.q
-	e.v.send.completed(q.FinishRange(first, end))
-	if bad := e.badSend.Load(); bad != 0 && q.Counts().Done >= uint64(bad) {
-		e.failed.Store(true)
-	}
-	return e.failed.Load()
+	e.v.send.completed(e.v.send.q.FinishRange(first, end))
+	return e.broken()
 }
+
+// broken reports whether an error was published at a reliable level.
+func (e *Endpoint) broken() bool { return e.failed.Load() || e.v.send.failed.Load() }
 
 // FailSend is FinishSend for a provider that knows only the number of the
 // descriptor, with error bits. A descriptor that is finished already is left
@@ -147,7 +140,7 @@ func (e *Endpoint) FailSend(seq uint64, bad Status) (broken bool) {
 	if e.v.send.q.Update(seq, func(p **Descriptor) { d = *p }) {
 		return e.FinishSend(d, seq, bad)
 	}
-	return e.failed.Load()
+	return e.broken()
 }
 
 // FailFaulted ends the first started send whose memory is gone with a protection
@@ -240,7 +233,7 @@ func (e *Endpoint) FinishRecv(d *Descriptor, seq uint64, r Delivery) (broken boo
 	if r.Status != 0 && e.attrs.Reliability.reliable() {
 		e.failed.Store(true)
 	}
-	return e.failed.Load()
+	return e.broken()
 }
 
 // Target checks that length bytes at addr of the region handle may be
@@ -299,6 +292,7 @@ func (e *Endpoint) Break(orderly bool) {
 		return // disconnected, or broken already
 	}
 	v.conn.Store(nil)
+	v.orderly = orderly
 	v.setStateLocked(Error) // [VIA-2.2-9] [VIA-5.2-3]
 	v.nic.stop(e.link, StopBroken)
 	started := StatusTransportError

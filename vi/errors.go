@@ -23,7 +23,7 @@ var (
 	ErrDescriptor               = errors.New("vi: descriptor completed in error")
 	ErrInvalidState             = errors.New("vi: VI is in the wrong state")
 	ErrNameService              = errors.New("vi: name not found")
-	ErrNoMatch                  = errors.New("vi: nobody waits for this discriminator at the remote host")
+	ErrNoMatch                  = errors.New("vi: the remote host does not listen with this discriminator")
 	ErrNotReachable             = errors.New("vi: host not reachable")
 	ErrNotSupported             = errors.New("vi: not supported")
 

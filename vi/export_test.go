@@ -14,3 +14,29 @@ func Raise(v *VI, c ErrorCode) {
 
 // StopLink ends a link of nic's.
 func (n *NIC) StopLink(l Link, r StopReason) { n.stop(l, r) }
+
+// PostSendAcross is PostSend with something that happens while d is on its way into
+// the queue.
+func PostSendAcross(v *VI, d *Descriptor, between func()) {
+	v.send.postAcross(d, between)
+	v.sendDoorbell()
+}
+
+// PostRecvAcross is PostSendAcross for the receive queue.
+func PostRecvAcross(v *VI, d *Descriptor, between func()) {
+	v.recv.postAcross(d, between)
+	v.recvDoorbell()
+}
+
+func (s *side) postAcross(d *Descriptor, between func()) {
+	if err := s.prepare(d); err != nil {
+		panic(err)
+	}
+	between()
+	if _, err := s.q.Post(d); err != nil {
+		panic(err)
+	}
+}
+
+// WaitForErrors waits until the handler of asynchronous errors is done.
+func WaitForErrors(n *NIC) { n.async.d.wait() }

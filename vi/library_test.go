@@ -52,7 +52,7 @@ func TestDoneN(t *testing.T) {
 }
 
 // TestMayUse: the range, the handle and the protection tag count, before and
-// while a VI is connected.
+// while a VI is connected. [VIA-1.5-4]
 func TestMayUse(t *testing.T) {
 	network := memvi.New()
 	n := open(t, network, "mem0", nil)
@@ -103,7 +103,7 @@ func TestMayUse(t *testing.T) {
 }
 
 // TestReportCompletionError: the error is told with the descriptor and its
-// operation, and the VI is in state Error. [VIA 5.2]
+// operation, and the VI is in state Error. [VIA 5.2] [VIA-5.2-9]
 func TestReportCompletionError(t *testing.T) {
 	n := open(t, memvi.New(), "", nil)
 	v := create(t, n, vi.Attributes{Reliability: vi.ReliableDelivery})

@@ -75,7 +75,7 @@ func (a MemAttributes) rights() regmem.Rights {
 //
 // Errors: ErrInvalidParameter if r is not registered with this NIC.
 func (n *NIC) DeregisterMem(r *Region) error {
-	if r == nil || r.nic != n {
+	if r == nil {
 		return fmt.Errorf("%w: region", ErrInvalidParameter)
 	}
 	if err := n.memory.Deregister(r.r); err != nil {
@@ -99,7 +99,7 @@ func (v *VI) MayUse(handle MemHandle, addr, length uint64) bool {
 		d = v.domain
 		v.mu.Unlock()
 	}
-	return v.nic.memory.Check(uint32(handle), addr, length, d, nil, regmem.LocalRead) == regmem.OK
+	return v.nic.memory.Check(uint32(handle), addr, length, d, nil, regmem.Local) == regmem.OK
 }
 
 // QueryMem returns the attributes of a region. [VIA 6.4.2]

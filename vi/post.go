@@ -107,7 +107,7 @@ func (v *VI) ReportPostError(d *Descriptor) {
 // be written since its memory is gone: it raises the asynchronous error
 // Completion Protection and moves the VI to Error. It is for a consumer
 // interface whose descriptors lie in memory of the program. Must not be called
-// from OnDone. [VIA 5.2]
+// from OnDone. [VIA 5.2] [VIA-5.2-9]
 func (v *VI) ReportCompletionError(d *Descriptor) {
 	v.nic.async.raise(ErrorDescriptor{VI: v, Descriptor: d, OpCode: d.Control.Op(), Resource: ResourceDescriptor, Code: ErrorCompProt})
 	v.toError()
@@ -128,6 +128,7 @@ func (v *VI) toError() {
 		a.cancel(ErrInvalidState)
 	}
 	if v.State() != Error {
+		v.orderly = false
 		v.setStateLocked(Error)
 		v.send.flush(StatusFlushed)
 		v.recv.flush(StatusFlushed)

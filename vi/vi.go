@@ -54,6 +54,7 @@ type VI struct {
 	domain   *regmem.Domain // guarded by mu; of attrs.Ptag
 	attempt  *attempt       // guarded by mu; the connection being made
 	peer     *attempt       // guarded by mu; peer-to-peer request whose result was not asked for yet
+	orderly  bool           // guarded by mu; in Error: the peer disconnected
 	gone     bool           // guarded by mu; destroyed
 	userData any            // guarded by mu
 }
@@ -170,6 +171,15 @@ func (v *VI) close() {
 
 // State returns the VI's state at this moment.
 func (v *VI) State() State { return State(v.state.Load()) }
+
+// PeerDisconnected reports whether a VI in state Error is there because its peer
+// disconnected, and not because the connection broke: what is flushed has the same
+// status in both cases. Safe for concurrent use. [VIA-4.6-17]
+func (v *VI) PeerDisconnected() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.State() == Error && v.orderly
+}
 
 // Query returns the VI's state, its attributes in force (while connected with
 // the agreed MaxTransferSize), and whether its queues hold no descriptor at

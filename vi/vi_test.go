@@ -182,8 +182,13 @@ func TestCodeOf(t *testing.T) {
 func TestAddress(t *testing.T) {
 	a := vi.IPAddress(netip.MustParseAddrPort("10.1.2.3:4711"), "disc")
 	b := vi.IPAddress(netip.MustParseAddrPort("10.1.2.3:4711"), "disc\x00")
-	if !a.Equal(a) || a.Equal(b) || b.Equal(a) { // [VIA-7-1]
+	c := vi.IPAddress(netip.MustParseAddrPort("10.1.2.4:4711"), "disc")
+	if !a.Equal(a) || a.Equal(b) || b.Equal(a) || a.Equal(c) { // [VIA-7-1]
 		t.Error("equality")
+	}
+	none := vi.Address{Host: a.Host}
+	if !none.Equal(vi.Address{Host: a.Host, Discriminator: []byte{}}) || none.Equal(a) || none.Equal(vi.Address{Host: a.Host, Discriminator: []byte{0}}) { // [VIA-7-2]
+		t.Error("equality without a discriminator")
 	}
 	for _, c := range []struct {
 		ap, text string
@@ -567,7 +572,7 @@ func TestLogger(t *testing.T) {
 	}
 }
 
-// When a NIC is closed its handlers have run: those of what it flushed, too.
+// When a NIC is closed its handlers have run: those of what it flushed, too. [VIA-6.4-1]
 func TestCloseWaitsForNotify(t *testing.T) {
 	n := open(t, memvi.New(), "", nil)
 	v := create(t, n, vi.Attributes{Reliability: vi.ReliableDelivery})
