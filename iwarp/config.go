@@ -153,6 +153,11 @@ type Config struct {
 	Congestion string
 	KeepAlive  time.Duration
 
+	// SameHost says whether the bytes go through shared memory if the peer is a
+	// process of the same user on this host that agrees; Linux only. Above TLS or
+	// WrapConn they do not.
+	SameHost SameHost
+
 	// KeepConn hands the TCP connection over after a rejection, see
 	// [RejectedError] and [Request.RejectKeep], instead of closing it. [I-15]
 	KeepConn bool

@@ -25,7 +25,7 @@ type CompletionQueue struct {
 	capacity int
 	users    atomic.Pointer[[]*QueuePair]
 	armed    atomic.Int32
-	dozing   atomic.Pointer[attend.Sleeper] // see Doze
+	handler  atomic.Pointer[func()]
 
 	mu       perturb.Mutex
 	reserved int           // guarded by mu
@@ -68,10 +68,11 @@ func (c *CompletionQueue) Poll() (Completion, bool) {
 	return e, ok
 }
 
-// PollN takes up to len(buf) completions and returns how many.
+// PollN takes up to len(buf) completions and returns how many. Like Poll it looks at
+// the connections if there is none, unless the queue has a handler.
 func (c *CompletionQueue) PollN(buf []Completion) int {
 	n := c.q.PollN(buf)
-	if n == 0 && len(buf) > 0 && (*progress)(c).Poll() {
+	if n == 0 && len(buf) > 0 && c.handler.Load() == nil && (*progress)(c).Poll() {
 		n = c.q.PollN(buf)
 	}
 	taken(buf[:n])
@@ -115,14 +116,17 @@ func (c *CompletionQueue) arm(v int32) {
 	}
 }
 
-// ArmArrival is Arm for a consumer that lends memory: the signal is also given
-// when something arrives on q, whose completions this queue collects, and what
-// arrived is left alone until a consumer polls, which the one that takes a signal has to.
-func (c *CompletionQueue) ArmArrival(q *QueuePair) {
-	c.arm(armedAny)
-	if q.ready.Load() {
-		q.ring()
-		q.fc.UnpollUntil(&q.arrived)
+// Handle has f called when completions have come. A goroutine that received or sent
+// for a stream calls it, or one that ends a stream, and that may be the one that
+// posts or polls: f must not block, may post, and may run in several goroutines at
+// once. It finds the completions by PollN, which looks at no connection then. For
+// what completed before Handle it is not called.
+func (c *CompletionQueue) Handle(f func()) { c.handler.Store(&f) }
+
+// deliver calls the handler if there is anything for it. No role is held.
+func (c *CompletionQueue) deliver() {
+	if f := c.handler.Load(); f != nil && c.q.Len() > 0 {
+		(*f)()
 	}
 }
 
@@ -138,29 +142,8 @@ func (c *CompletionQueue) signals() chan struct{} {
 	return c.events
 }
 
-// Expects tells whether something was sent on a connection since a consumer last
-// dozed, so that an answer may be on its way.
-func (c *CompletionQueue) Expects() bool { return (*progress)(c).Expects() }
-
-// Doze has z woken by completions, and adds the connections of the streams
-// attached to what it sleeps on. It is false if that can't be done. As after Arm,
-// completions that were there before have to be looked for, but not the
-// connections. One consumer may doze at a time, until Rouse.
-func (c *CompletionQueue) SleepAt(z *attend.Sleeper) bool {
-	c.dozing.Store(z)
-	if (*progress)(c).SleepAt(z) {
-		return true
-	}
-	c.Rouse()
-	return false
-}
-
-// Rouse ends Doze.
-func (c *CompletionQueue) Rouse() { c.dozing.Store(nil) }
-
 func (c *CompletionQueue) push(e *Completion) {
 	c.q.Push(*e)
-	c.disturb()
 	if a := c.armed.Load(); a != armedNot {
 		c.signal(a, e)
 	}
@@ -168,19 +151,10 @@ func (c *CompletionQueue) push(e *Completion) {
 
 func (c *CompletionQueue) pushAll(es []Completion) {
 	c.q.PushAll(es)
-	c.disturb()
 	if a := c.armed.Load(); a != armedNot {
 		for i := range es {
 			c.signal(a, &es[i])
 		}
-	}
-}
-
-// disturb wakes the consumer that sleeps at the sources, once a completion is there:
-// it sees the completion, or is seen.
-func (c *CompletionQueue) disturb() {
-	if z := c.dozing.Load(); z != nil {
-		z.Wake()
 	}
 }
 
@@ -226,6 +200,10 @@ func (c *CompletionQueue) detach(q *QueuePair, depth int) {
 
 // progress drives the connections behind a completion queue.
 type progress CompletionQueue
+
+func init() {
+	attend.ProgressOf = func(queue any) attend.SourceSleeper { return (*progress)(queue.(*CompletionQueue)) }
+}
 
 // maxPolled is how many connections a consumer looks at itself. With more, the
 // calls would cost more than they gain, and the connections' own goroutines do
@@ -280,11 +258,4 @@ func (p *progress) SleepAt(s *attend.Sleeper) bool {
 		}
 	}
 	return len(users) > 0
-}
-
-// Take is PollN without a look at the connections.
-func (c *CompletionQueue) Take(buf []Completion) int {
-	n := c.q.PollN(buf)
-	taken(buf[:n])
-	return n
 }

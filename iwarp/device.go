@@ -189,6 +189,34 @@ func (p *ProtectionDomain) register(mem []byte, access Access, owner *QueuePair,
 	return &MemoryRegion{pd: p, r: r, owner: owner}, nil
 }
 
+// A Space is memory that this process can't address, such as that of another
+// process. Its methods may be called by any number of goroutines at a time. They
+// move all of p or return an error; some bytes may have been moved then. They must
+// not wait for a peer.
+type Space interface {
+	ReadAt(p []byte, addr uint64) error
+	WriteAt(p []byte, addr uint64) error
+}
+
+// RegisterSpace is Register for n bytes of a space from address base on. Tagged
+// offsets are the addresses of the space. The memory may go at any time: what needs it
+// then fails, locally with StatusLocalAccess, for a peer as if the region had been
+// closed. Bytes of the region is nil, and it is no target of Atomic Operations. Of the
+// options Key and KeySet alone are looked at.
+//
+// Errors: ErrInvalid, ErrLimit.
+func (p *ProtectionDomain) RegisterSpace(s Space, base, n uint64, access Access, opt ...RegionOptions) (*MemoryRegion, error) {
+	ro := regmem.Options{Rights: access.rights() &^ regmem.RemoteAtomic, Domain: p.dom}
+	if len(opt) > 0 {
+		ro.Key, ro.KeySet = opt[0].Key, opt[0].KeySet
+	}
+	r, err := p.dev.reg.RegisterSpace(s, base, n, ro)
+	if err != nil {
+		return nil, wrapRegistry(err)
+	}
+	return &MemoryRegion{pd: p, r: r}, nil
+}
+
 // wrapRegistry turns errors of the registry into ours.
 func wrapRegistry(err error) error {
 	for _, m := range [...]struct{ from, to error }{

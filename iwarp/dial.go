@@ -39,10 +39,21 @@ func dial(ctx context.Context, addr string, c *Config) (_ *QueuePair, silent boo
 // byte unless the user wants to see it.
 func dialTCP(ctx context.Context, addr string, c *Config) (net.Conn, error) {
 	var d net.Dialer
-	if !c.owns() {
-		return d.DialContext(ctx, "tcp", addr)
+	dial := d.DialContext
+	if c.owns() {
+		dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return sock.Dial(ctx, &d, network, addr)
+		}
 	}
-	return sock.Dial(ctx, &d, "tcp", addr)
+	nc, err := dial(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	if err := sock.ShareMemory(ctx, nc, sock.SameHost(c.SameHost)); err != nil {
+		nc.Close()
+		return nil, err
+	}
+	return nc, nil
 }
 
 // plainHint adds to an error that an old peer may be the reason.

@@ -47,7 +47,7 @@ func (x *guessing) add(n int, place []byte) bool {
 // Guess implements [frameio.Guesser]. What is guessed is memory that nothing but
 // the peer's next messages may change: lent by a RecvSource, posted to receive a
 // message that has begun, or the sinks of our own Reads. RDMA Writes do not say how long they are, and what is behind one may
-// be in use: of them nothing is guessed, but their headers are looked at. [RDMAP-5.2-1]
+// be in use: of them nothing is guessed, but their headers are looked at.
 func (e *engine) Guess(g []frameio.Guess) []frameio.Guess {
 	q := (*QueuePair)(e)
 	r := &q.rx
@@ -63,9 +63,13 @@ func (e *engine) Guess(g []frameio.Guess) []frameio.Guess {
 	if l.active && l.trailer == 0 {
 		x.gap = l.trailerLen()
 	}
+	var lent RecvGuess
+	if q.supply != nil {
+		lent = q.supply.Guess()
+	}
 	switch {
-	case r.lent:
-		q.guessSource(&x)
+	case lent.Open > 0 || lent.Size > 0:
+		q.guessSource(&x, lent)
 	case l.kind == rdmap.ReadResponse && !r.dec.CRC:
 		q.guessReads(&x)
 	case r.dec.CRC:
@@ -80,10 +84,9 @@ func (e *engine) Guess(g []frameio.Guess) []frameio.Guess {
 }
 
 // guessSource guesses the rest of the message in progress, and those behind it.
-func (q *QueuePair) guessSource(x *guessing) {
+func (q *QueuePair) guessSource(x *guessing, s RecvGuess) {
 	r := &q.rx
 	l := r.long
-	s := q.supply.Guess()
 	missing := 0 // of the segment in progress
 	if l.active {
 		missing = l.size - l.placed
@@ -240,7 +243,7 @@ func (q *QueuePair) seeWrites(x *guessing) {
 		if out != regmem.OK {
 			break
 		}
-		if ref.Guarded() || !x.add(n, ref.B) {
+		if ref.Guarded() || ref.Far() || !x.add(n, ref.B) {
 			ref.Release()
 			break
 		}
@@ -260,7 +263,7 @@ func (q *QueuePair) pinAhead(sg []SGE, off, n uint64) (b []byte) {
 		if out != regmem.OK {
 			return false
 		}
-		if ref.Guarded() {
+		if ref.Guarded() || ref.Far() {
 			ref.Release()
 			return false
 		}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"testing"
 
+	"viaduct/internal/sock"
 	"viaduct/internal/testkit"
 )
 
@@ -41,7 +42,7 @@ func ctxt(t testing.TB) context.Context {
 // connect starts up a stream between two configurations.
 func connect(t testing.TB, ci, cr *Config) (qi, qr *QueuePair) {
 	t.Helper()
-	a, b := tcpPair(t)
+	a, b := sock.Shared(tcpPair(t))
 	type result struct {
 		q   *QueuePair
 		err error

@@ -89,8 +89,6 @@ func (q *QueuePair) logEnd(err error, how ending) {
 
 // tearDown ends the connection and releases everything. The peer's windows are
 // closed first, then what is posted is flushed, then the wire is ended.
-// [DDP-6.2.2-2] [RDMAP-5.4-7] [RDMAP-6.2.1-2] [RDMAP-6.2.1-3] [RDMAP-7-2] [RDMAP-7-3]
-// [DDP-3-3] [DDP-3-9] [DDP-3-11] [DDP-6.2-2] [I-36]
 func (q *QueuePair) tearDown(how ending) {
 	if q.ready.Load() {
 		if how == endTerminate {
@@ -101,10 +99,13 @@ func (q *QueuePair) tearDown(how ending) {
 	q.closeWindows()
 	q.flushAll()
 	if q.ready.Load() {
+		// [RDMAP-6.2.1-3] [RDMAP-7-2] [RDMAP-7-3] [DDP-3-9] [DDP-3-11] [DDP-6.2-2]
 		q.endWire(how)
 	}
+	q.tell()
 	q.wg.Wait()
 	q.flushAll() // a local invalidation may have been in progress
+	q.tell()
 	q.sendCQ.detach(q, q.set.sendDepth)
 	q.recvCQ.detach(q, q.set.recvDepth)
 	q.dev.remove(q)
@@ -117,7 +118,7 @@ func (q *QueuePair) flushAll() {
 	q.flushing.Lock() // a PostRecv that sees the state flushes behind what is ahead of it
 	defer q.flushing.Unlock()
 	q.life.move(lifeFlush)
-	q.flushSends()
+	q.flushSends()                // [DDP-6.2.2-2] [RDMAP-5.4-7] [DDP-3-3]
 	if w := q.rx.recv; w != nil { // a message was in progress
 		q.completeRecv(StatusFlushed, 0)
 	}
@@ -125,7 +126,7 @@ func (q *QueuePair) flushAll() {
 		q.recvCQ.pushAll(q.rx.done)
 		q.rx.done = nil
 	}
-	q.flushRecvsLocked()
+	q.flushRecvsLocked() // [DDP-6.2.2-2] [RDMAP-6.2.1-2]
 }
 
 func (q *QueuePair) endWire(how ending) {
@@ -144,7 +145,7 @@ func (q *QueuePair) endWire(how ending) {
 		// What still comes is read and dropped: closing a socket with unread
 		// input would reset it and destroy the Terminate on its way.
 		q.fc.Shutdown()
-		q.fc.CloseAfter(drainTimeout)
+		q.fc.CloseAfter(drainTimeout) // [I-36]
 	case endLate:
 		q.fc.Close()
 	default:

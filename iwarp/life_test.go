@@ -123,6 +123,28 @@ func TestHalfClose(t *testing.T) {
 	}
 }
 
+// TestHalvesEnd: a stream both of whose directions have ended in order is at its end,
+// whichever ended first, without a Close. [DDP-6.2.1-4] [DDP-6.2.1-5] [I-32]
+func TestHalvesEnd(t *testing.T) {
+	for _, oursFirst := range []bool{false, true} {
+		p, q := asResponder(t, &Config{NoNudge: true})
+		if oursFirst {
+			q.CloseWrite()
+			if _, err := p.tryNext(); err != io.EOF {
+				t.Errorf("our direction ended by %v", err)
+			}
+		}
+		p.c.(*net.TCPConn).CloseWrite()
+		<-q.PeerClosed()
+		if !oursFirst {
+			q.CloseWrite()
+		}
+		if err := ended(t, q); err != io.EOF {
+			t.Errorf("ours first %t: ended by %v", oursFirst, err)
+		}
+	}
+}
+
 // TestFlushTogether: receives complete in the order of posting although the end
 // of the stream and a PostRecv that comes at that moment both flush them.
 func TestFlushTogether(t *testing.T) {

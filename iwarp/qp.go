@@ -64,8 +64,6 @@ type QueuePair struct {
 	waiting  atomic.Bool            // requests were posted with More and not announced
 	nudge    atomic.Bool            // a zero-length Write is to be sent [I-10]
 	supply   RecvSource             // in place of posted receives, or nil
-	arrived  func()                 // tells recvCQ that something is there to be polled for; with supply
-	leftover atomic.Bool            // bytes were left alone for the RecvSource
 	flushed  atomic.Bool            // flushSource was done
 
 	invalidated atomic.Bool  // a local invalidation that the send queue waits for is done
@@ -134,9 +132,6 @@ func newQueuePair(cfg *Config) (*QueuePair, error) {
 	if err := q.attach(); err != nil {
 		q.dev.remove(q)
 		return nil, err
-	}
-	if q.supply != nil {
-		q.arrived = q.recvCQ.wake
 	}
 	return q, nil
 }
@@ -310,9 +305,11 @@ func (q *QueuePair) ring() {
 	}
 }
 
+// kick has what was posted sent. [no role]
 func (q *QueuePair) kick() {
 	if q.ready.Load() {
 		q.fc.Kick()
+		q.sendCQ.deliver()
 	}
 }
 
@@ -562,7 +559,7 @@ func (q *QueuePair) inlineData(w *sendWQE, wr *SendWR) error {
 }
 
 // sendDone tells the end of a request. It runs under the lock of the queue, in
-// the order of posting. [RDMAP-5.5-12]
+// the order of posting.
 func (q *QueuePair) sendDone(w *sendWQE) {
 	if !w.signaled && w.status == StatusOK {
 		q.sqUsed.Add(-1)
@@ -575,7 +572,7 @@ func (q *QueuePair) sendDone(w *sendWQE) {
 	if len(q.told) == cap(q.told) && len(q.told) >= maxTold {
 		q.sendsDone()
 	}
-	q.told = append(q.told, c)
+	q.told = append(q.told, c) // [RDMAP-5.5-12]
 }
 
 // maxTold is how many completions of the send queue are published together.

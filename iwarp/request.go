@@ -67,6 +67,9 @@ func readRequest(ctx context.Context, nc net.Conn, cfg *Config, read []byte) (_ 
 		c.logger().Info("start-up failed", "remote", nc.RemoteAddr().String(), "err", err)
 		return fail(err)
 	}
+	if err := sock.CheckShared(nc, sock.SameHost(c.SameHost)); err != nil {
+		return fail(err)
+	}
 	q, err := newQueuePair(c)
 	if err != nil {
 		return fail(err)
@@ -84,7 +87,7 @@ func readRequest(ctx context.Context, nc net.Conn, cfg *Config, read []byte) (_ 
 }
 
 // await reads the Request. One read takes all that there is: what is behind the
-// frame makes it malformed. [I-11]
+// frame makes it malformed.
 func await(ctx context.Context, nc net.Conn, r *mpa.Responder, limit time.Duration, read []byte) error {
 	stop := bound(ctx, nc, limit)
 	defer stop()
@@ -100,7 +103,7 @@ func await(ctx context.Context, nc net.Conn, r *mpa.Responder, limit time.Durati
 			return r.Err()
 		}
 		n, err := sock.ReadSoon(nc, buf[len(buf):cap(buf)])
-		buf = buf[:len(buf)+n]
+		buf = buf[:len(buf)+n] // [I-11]
 		if err != nil && n == 0 {
 			if isTimeout(err) && ctx.Err() == nil {
 				r.Timeout()

@@ -25,7 +25,6 @@ type rxState struct {
 	held   regmem.Ref   // pin that serves every access to its region during one Receive
 	kick   bool         // something may be sent because of what came
 	long   *longSegment // made when first needed
-	lent   bool         // memory is lent to the source
 
 	fullSend     int          // payload of the last segment that began a message on queue 0 and did not end it
 	lastSend     uint32       // length of the last message on queue 0 of more than one segment
@@ -40,7 +39,6 @@ type rxState struct {
 // Receive implements [frameio.Protocol]: it takes whole FPDUs, verifies each
 // before anything of it is believed, and places and delivers what they hold.
 // With CRCs off, a long one may be begun before all of it has come.
-// [MPA-6-1] [MPA-6-5] [MPA-3-8] [DDP-3-4] [DDP-3-8] [I-22]
 func (e *engine) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
 	q := (*QueuePair)(e)
 	r := &q.rx
@@ -70,21 +68,21 @@ func (e *engine) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
 			break
 		}
 		u, k, err := r.dec.Next(p[n:])
-		if err != nil {
+		if err != nil { // [MPA-6-1] [MPA-6-5]
 			q.badFPDU(err)
 			break
 		}
 		if k == 0 {
 			if mayDirect {
-				direct = q.beginLong(p[n:], longMin)
+				direct = q.beginLong(p[n:], longMin) // [I-22]
 			}
 			if direct > 0 {
 				n = len(p)
 			}
 			break
 		}
-		n += k
-		q.fpdu(u)
+		n += k    // [MPA-3-8]
+		q.fpdu(u) // [DDP-3-4] [DDP-3-8]
 	}
 	if q.life.load().ended() { // nothing that follows is looked at [DDP-7.1-16] [MPA-8-8]
 		n, direct = len(p), 0
@@ -92,7 +90,6 @@ func (e *engine) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
 	}
 	q.publish()
 	if enough {
-		q.leftover.Store(n < len(p))
 		err = frameio.ErrEnough
 	}
 	return n, direct, err
@@ -201,10 +198,10 @@ func (q *QueuePair) rdmapFault(f rdmap.Fault, u []byte) { q.fault(rdmap.Terminat
 
 // target gives the range that an STag names to whom a right is needed, pinned
 // until letGo. Messages that follow each other use the same memory as a rule,
-// so that one pin serves many.
+// so that one pin serves many. The bytes are nil if they are far.
 func (q *QueuePair) target(stag uint32, to, n uint64, need regmem.Rights) (p []byte, guarded bool, out regmem.Outcome) {
 	r := &q.rx
-	if m := regmem.RegionOf(r.held); m == nil || m.Handle() != stag {
+	if m := regmem.RegionOf(r.held); m == nil || m.Handle() != stag || m.Far() {
 		r.letGo()
 		ref, out := q.dev.reg.Access(stag, to, n, q.pd.dom, q, need)
 		r.held = ref
@@ -214,13 +211,22 @@ func (q *QueuePair) target(stag uint32, to, n uint64, need regmem.Rights) (p []b
 	return p, r.held.Guarded(), out
 }
 
+// put copies src to what target or place gave: nil stands for far memory, of which held
+// is the very range.
+func (r *rxState) put(dst, src []byte, guarded bool) error {
+	if dst == nil {
+		return r.held.CopyFrom(src)
+	}
+	return regmem.Copy(dst, src, guarded)
+}
+
 // place is target for memory of a request of ours.
 func (q *QueuePair) place(s *SGE, off, n uint64) (p []byte, guarded bool, out regmem.Outcome) {
 	if s.Region == nil {
 		return s.Buf[off : off+n], false, regmem.OK
 	}
 	r := &q.rx
-	if m := s.Region.r; regmem.RegionOf(r.held) == m {
+	if m := s.Region.r; regmem.RegionOf(r.held) == m && !m.Far() {
 		p, out = regmem.Within(r.held, m.Base()+s.Off+off, n, q.pd.dom, q, regmem.LocalWrite)
 		return p, r.held.Guarded(), out
 	}
@@ -270,7 +276,7 @@ func (q *QueuePair) tagged(u []byte) {
 		q.ddpFault(writeFault(refine(out, h.TO, uint64(len(p)))), u)
 		return
 	}
-	if err := regmem.Copy(to, p, guarded); err != nil {
+	if err := q.rx.put(to, p, guarded); err != nil {
 		q.ddpFault(ddp.InvalidSTag, u)
 		return
 	}
@@ -361,7 +367,7 @@ func (q *QueuePair) scatter(sg []SGE, off uint64, b []byte) bool {
 		}
 		k := min(l-off, uint64(len(b)))
 		p, guarded, out := q.place(s, off, k)
-		if out != regmem.OK || regmem.Copy(p, b[:k], guarded) != nil {
+		if out != regmem.OK || q.rx.put(p, b[:k], guarded) != nil {
 			return false
 		}
 		b = b[k:]

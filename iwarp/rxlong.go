@@ -68,10 +68,13 @@ func (q *QueuePair) beginLong(p []byte, least int) (direct int) {
 			if _, df, rf := q.checkResponse(h, size); df != ddp.OK || rf != rdmap.OK {
 				return 0
 			}
+			if p := q.reads.Front(); p.w != nil && hasFar(p.w.sg[:p.w.nsg]) {
+				return 0
+			}
 			if !h.Last {
 				r.fullResponse = size
 			}
-		} else if q.dev.reg.Check(h.STag, h.TO, uint64(size), q.pd.dom, q, regmem.RemoteWrite) != regmem.OK {
+		} else if q.dev.reg.Check(h.STag, h.TO, uint64(size), q.pd.dom, q, regmem.RemoteWrite) != regmem.OK || q.isFar(h.STag) {
 			return 0
 		}
 		l.kind, l.tagged = op, h
@@ -84,7 +87,7 @@ func (q *QueuePair) beginLong(p []byte, least int) (direct int) {
 		if f != rdmap.OK || !op.IsSend() {
 			return 0
 		}
-		if df, rf := q.beginSend(op, h, u[hl:], size); df != ddp.OK || rf != rdmap.OK {
+		if df, rf := q.beginSend(op, h, u[hl:], size); df != ddp.OK || rf != rdmap.OK || hasFar(r.recv.sg[:r.recv.nsg]) {
 			return 0
 		}
 		l.kind, l.un = op, h
@@ -116,6 +119,22 @@ func (q *QueuePair) beginLong(p []byte, least int) (direct int) {
 		from = from[n:]
 	}
 	return l.size - l.placed
+}
+
+// isFar reports whether the memory of an STag is far: nothing can be read straight
+// into it.
+func (q *QueuePair) isFar(stag uint32) bool {
+	m := q.dev.reg.Lookup(stag)
+	return m == nil || m.Far()
+}
+
+func hasFar(sg []SGE) bool {
+	for i := range sg {
+		if m := sg[i].Region; m != nil && m.r.Far() {
+			return true
+		}
+	}
+	return false
 }
 
 // longPlaces appends to iov the places of the next max bytes, pinned.

@@ -62,7 +62,7 @@ func TestSendsAhead(t *testing.T) {
 		defer close(over)
 		var e [1]Completion
 		for body := range bodies {
-			for q.RecvCQ().Take(e[:]) == 0 {
+			for takeN(q, e[:]) == 0 {
 				runtime.Gosched()
 			}
 			mem := mems[e[0].ID]

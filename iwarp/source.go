@@ -9,8 +9,11 @@ import "viaduct/internal/regmem"
 // told by is the same: completions with the ID that was given.
 //
 // All methods are called in the receive role of the stream: one at a time, by
-// whatever goroutine has the role. They must neither block nor call methods of
-// the stream.
+// whatever goroutine has the role, but for Keep. They must neither block nor call
+// methods of the stream.
+//
+// A consumer may lend memory for a time, that of a read which waits, and take it
+// back by [QueuePair.Reclaim].
 type RecvSource interface {
 	// NextRecv returns the memory of the next message. head is what has come
 	// of it so far, perhaps nothing; size is the length in bytes of its first
@@ -18,21 +21,20 @@ type RecvSource interface {
 	// ends, as it does where no receive is posted.
 	NextRecv(head []byte, size int, last bool) (wr RecvWR, ok bool)
 
-	// Lend begins and Return ends a time in which NextRecv may hand out memory
-	// that a consumer lends; see [QueuePair.PollLent]. A message in progress stays
-	// where it is when that time ends; open tells Lend that there is one.
-	Lend(open bool)
-	Return()
 	// Reclaim is told the ID of the message in progress when lent memory is
 	// asked back; see [QueuePair.Reclaim]. It returns other memory for it, laid
 	// out alike, to which what has come is moved; or nil to leave it where it is.
 	Reclaim(id uint64) []SGE
 
-	// Full reports that what comes next is better left alone until a consumer
-	// looks again. It is asked before each message while memory is lent. The
-	// stream tells how much has come of what comes next, if that matters, which
-	// may take a system call.
+	// Full reports that what comes next is better left alone until the consumer
+	// has dealt with what came before. It is asked before each message. stream tells
+	// how much has come of what comes next, which may take a system call.
 	Full(stream Pending) bool
+
+	// Keep reports, after the handler of the completion queue was called, whether
+	// what was left alone stays so for a consumer that is about to poll: for a
+	// millisecond at most. It is called without a role.
+	Keep() bool
 
 	// Guess tells what the next messages will be if they are like the last one;
 	// the zero value if it can't tell. Whatever comes may be written there.
@@ -57,35 +59,9 @@ type Pending interface {
 	Has(n int) bool
 }
 
-// PollLent looks at the connection without waiting, like the Poll of a
-// completion queue, and lends memory to the stream's RecvSource meanwhile. got
-// tells whether anything came, more that the source was full before all that
-// had come was handled: then the caller has to poll again, as no arrival will tell
-// of it.
-func (q *QueuePair) PollLent() (got, more bool) {
-	if !q.ready.Load() {
-		return false, false
-	}
-	q.ring()
-	got = q.fc.PollBetween(q.lend, q.giveBack)
-	return got, q.leftover.Load()
-}
-
-// lend and giveBack are called in the receive role.
-func (q *QueuePair) lend() {
-	q.rx.lent = true
-	q.leftover.Store(false)
-	q.supply.Lend(!q.life.load().ended() && q.rx.recv != nil)
-}
-
-func (q *QueuePair) giveBack() {
-	q.rx.lent = false
-	q.supply.Return()
-}
-
-// Reclaim takes back memory that was lent to the stream's RecvSource, if a
-// message in progress is there: it is moved. It waits for a goroutine that
-// receives just now, but never for the peer.
+// Reclaim ends the use of memory that was lent to the stream's RecvSource, which
+// hands it out no more: a message in progress there is moved, and nothing reads to
+// it any more. It waits for a goroutine that receives just now, but never for the peer.
 func (q *QueuePair) Reclaim() { q.fc.WithReceiver(q.reclaim) }
 
 func (q *QueuePair) reclaim() {
@@ -117,7 +93,7 @@ func (q *QueuePair) reclaim() {
 // full tells whether Receive is to leave the rest for later.
 func (q *QueuePair) full(staged int) bool {
 	r := &q.rx
-	if !r.lent || r.recv != nil {
+	if q.supply == nil || r.recv != nil || !q.fc.Leaves() {
 		return false
 	}
 	r.staged = staged
@@ -142,6 +118,21 @@ func (q *QueuePair) nextRecv(head []byte, size int, last bool) *recvWQE {
 	}
 	q.rq.used.Add(1)
 	return w
+}
+
+// Deliver implements [frameio.Deliverer].
+func (e *engine) Deliver() (keep bool) {
+	q := (*QueuePair)(e)
+	q.tell()
+	return q.supply != nil && q.supply.Keep()
+}
+
+// tell calls the handlers of the completion queues, without a role.
+func (q *QueuePair) tell() {
+	q.sendCQ.deliver()
+	if q.recvCQ != q.sendCQ {
+		q.recvCQ.deliver()
+	}
 }
 
 // flushSource tells that no message will come any more, by the completion that

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"viaduct/internal/fault"
 	"viaduct/internal/frameio"
 	"viaduct/internal/sock"
 	"viaduct/internal/wire/ddp"
@@ -147,10 +148,10 @@ func isTimeout(err error) bool {
 }
 
 // bound limits all reads and writes of start-up together, by time and by the
-// context; the returned function lifts the bound. [MPA-7.1.2-25]
+// context; the returned function lifts the bound.
 func bound(ctx context.Context, nc net.Conn, limit time.Duration) (stop func()) {
 	if limit > 0 {
-		nc.SetDeadline(time.Now().Add(limit))
+		nc.SetDeadline(time.Now().Add(limit)) // [MPA-7.1.2-25]
 	}
 	if ctx.Done() == nil {
 		return func() { nc.SetDeadline(time.Time{}) }
@@ -168,10 +169,10 @@ func bound(ctx context.Context, nc net.Conn, limit time.Duration) (stop func()) 
 	}
 }
 
-// wrap applies what the configuration puts between the stream and TCP. Nagle's
-// algorithm is off, so that FPDUs begin segments when they can [MPA-5.1-3]; the
-// buffers are the system's, which fits them to the path [DDP-A-1].
+// wrap applies what the configuration puts between the stream and TCP.
 func (c *Config) wrap(ctx context.Context, nc net.Conn, server bool) (net.Conn, error) {
+	// Nagle's algorithm is off, so that FPDUs begin segments when they can; the
+	// buffers are the system's, which fits them to the path. [MPA-5.1-3] [DDP-A-1]
 	if err := sock.Tune(nc, c.tuning()); err != nil {
 		nc.Close()
 		return nil, err
@@ -204,7 +205,7 @@ func (c *Config) wrap(ctx context.Context, nc net.Conn, server bool) (net.Conn, 
 }
 
 func (c *Config) tuning() sock.Tuning {
-	return sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive}
+	return sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive, SameHost: sock.SameHost(c.SameHost)}
 }
 
 // owns reports whether the stream alone sees the TCP connection.
@@ -240,7 +241,7 @@ func (q *QueuePair) rejected(nc net.Conn, p mpa.Params, rest []byte) error {
 }
 
 // start ties the stream to its connection, before any FPDU can be sent or
-// received. [MPA-7.1-6] [DDP-6.1-1]
+// received.
 func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder) error {
 	q.conn, q.params, q.responder, q.initiator = nc, p, r, r == nil
 	q.ird.Store(int32(p.IRD))
@@ -252,7 +253,7 @@ func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder) error {
 	}
 	q.inbound.Init(n)
 	t := &q.tx
-	t.enc = mpa.Encoder{CRC: p.CRC, Markers: p.SendMarkers}
+	t.enc = mpa.Encoder{CRC: p.CRC, Markers: p.SendMarkers && !fault.On("mpa-markers")}
 	t.rtr = p.Ready
 	if q.cfg.FPDUSize != 0 {
 		t.mulpdu.Store(int32(q.cfg.FPDUSize))
@@ -264,7 +265,7 @@ func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder) error {
 		first := ddp.MSN(max(q.cfg.firstMSN[i], uint32(ddp.FirstMSN)))
 		t.msn[i], q.rx.queues[i] = first, ddp.NewQueue(first)
 	}
-	q.fc = frameio.New(nc, (*engine)(q), frameio.Options{Portable: q.cfg.portable})
+	q.fc = frameio.New(nc, (*engine)(q), frameio.Options{Portable: q.cfg.portable}) // [MPA-7.1-6] [DDP-6.1-1]
 	return nil
 }
 

@@ -370,6 +370,9 @@ func TestReject(t *testing.T) {
 			}
 			var bare net.Conn
 			if keep {
+				if _, err := r.RejectKeep(make([]byte, 300)); !errors.Is(err, mpa.ErrPrivateTooLong) {
+					t.Errorf("long reason, connection kept: %v", err)
+				}
 				if bare, err = r.RejectKeep([]byte("no")); err != nil {
 					t.Fatal(err)
 				}

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Stats are counters of a stream. They only grow, except SRQHeld.
+// Stats are counters of a stream. They only grow, except SRQHeld and SendPosted.
 type Stats struct {
 	SentFPDUs, ReceivedFPDUs       uint64 // moves when an FPDU is handed to TCP, or was found valid
 	SentBytes, ReceivedBytes       uint64 // payload bytes in them
@@ -22,6 +22,8 @@ type Stats struct {
 
 	SRQTaken uint64 // buffers taken from a shared receive queue
 	SRQHeld  uint64 // of these, how many are not polled yet
+
+	SendPosted uint64 // requests of the send queue that are not complete
 
 	LastActivity time.Time // when something was last sent or received
 }
@@ -97,6 +99,13 @@ func (q *QueuePair) Stats() Stats {
 		ServedAtomics: c.servedAtomics.Load(),
 		ReceivedEmpty: c.empty.Load(), ReceivedTiny: c.tiny.Load(), NoReceive: c.noReceive.Load(),
 		SRQTaken: c.srqTaken.Load(), SRQHeld: uint64(max(0, q.srqHeld.Load())),
+		SendPosted:   q.posted(),
 		LastActivity: q.lastActivity(),
 	}
+}
+
+// posted is how much of the send queue is under way.
+func (q *QueuePair) posted() uint64 {
+	c := q.sq.Counts()
+	return c.Posted - c.Done
 }

@@ -91,7 +91,7 @@ func (q *QueuePair) fill(b *frameio.Batch) {
 		if !q.sendOpen.Load() { // [MPA-7.1.2-15]
 			return
 		}
-		if t.used > arenaSize-mpa.MaxFPDU {
+		if t.used > arenaSize-2*mpa.MaxFPDU { // each may be taken twice
 			return
 		}
 		if p := q.term.Load(); p != nil {
@@ -127,8 +127,8 @@ func (q *QueuePair) fill(b *frameio.Batch) {
 func (q *QueuePair) tellsAhead() bool { return q.supply != nil || q.tx.cur.in != nil }
 
 // Sent implements [frameio.Protocol]: Sends and Writes complete when TCP has
-// all of their bytes [RDMAP-5.5-4] [RDMAP-5.5-11] [DDP-5.4-1], and slots of
-// the peer's requests are free when TCP has their answers [I-20].
+// all of their bytes, and slots of the peer's requests are free when TCP has their
+// answers.
 func (e *engine) Sent() {
 	q := (*QueuePair)(e)
 	t := &q.tx
@@ -138,11 +138,11 @@ func (e *engine) Sent() {
 		t.arena = nil
 	}
 	if t.answered > 0 {
-		q.inbound.free(t.answered)
+		q.inbound.free(t.answered) // [I-20]
 		t.answered = 0
 	}
 	for _, r := range t.done {
-		q.finish(r.first, r.end)
+		q.finish(r.first, r.end) // [RDMAP-5.5-4] [RDMAP-5.5-11] [DDP-5.4-1]
 	}
 	t.done = t.done[:0]
 	if t.over {
@@ -210,8 +210,7 @@ func (q *QueuePair) started(seq uint64) {
 }
 
 // nextRequest begins the request at the head of the send queue, if it may
-// begin. Requests begin in the order of posting. [RDMAP-5.5-10] [RDMAP-5.1-5]
-// [RDMAP-5.2.1-7] [RDMAP-5.3-9] [DDP-5.3-1] [RDMAPX-5.2.1-12] [RDMAPX-6.3-6] [I-53]
+// begin. Requests begin in the order of posting.
 func (q *QueuePair) nextRequest(b *frameio.Batch) bool {
 	t := &q.tx
 	if t.invalid {
@@ -239,6 +238,8 @@ func (q *QueuePair) nextRequest(b *frameio.Batch) bool {
 			return false
 		}
 	}
+	// [RDMAP-5.5-10] [RDMAP-5.1-5] [RDMAP-5.2.1-7] [RDMAP-5.3-9] [DDP-5.3-1]
+	// [RDMAPX-5.2.1-12] [RDMAPX-6.3-6] [I-53]
 	q.started(seq)
 	msg := ops[w.op].msg
 	switch w.op {
@@ -301,7 +302,7 @@ func (q *QueuePair) short(b *frameio.Batch, w *sendWQE, seq uint64, msg rdmap.Op
 			return false
 		}
 		if ref.Pins() {
-			if ref.Guarded() {
+			if ref.Guarded() || ref.Far() {
 				ref.Release()
 				return false
 			}
@@ -330,7 +331,7 @@ func (q *QueuePair) short(b *frameio.Batch, w *sendWQE, seq uint64, msg rdmap.Op
 func (q *QueuePair) piece(b *frameio.Batch, s *SGE, off, n uint64) (ref regmem.Ref, ok bool) {
 	if s.Region != nil {
 		r := s.Region.r
-		if pin, ok := b.Pinned(r); ok {
+		if pin, ok := b.Pinned(r); ok && !r.Far() {
 			p, out := regmem.Within(pin, r.Base()+s.Off+off, n, q.pd.dom, q, regmem.LocalRead)
 			return regmem.Ref{B: p}, out == regmem.OK
 		}
@@ -356,7 +357,14 @@ func (q *QueuePair) segment(b *frameio.Batch) bool {
 	if m.in != nil && n > 0 { // Read Response: source checked and read for each segment [I-43] [I-61] [RDMAP-5.2.2-8]
 		r := &m.read
 		ref, out := q.dev.reg.Access(r.SourceSTag, r.SourceTO+off, uint64(n), q.pd.dom, q, regmem.RemoteRead)
-		if out == regmem.OK && !touchable(ref) {
+		switch {
+		case out != regmem.OK:
+		case ref.Far():
+			var ok bool
+			if ref, ok = t.fetch(ref); !ok {
+				out = regmem.NoRegion
+			}
+		case !touchable(ref):
 			ref.Release()
 			out = regmem.NoRegion
 		}
@@ -372,7 +380,9 @@ func (q *QueuePair) segment(b *frameio.Batch) bool {
 			return false
 		}
 	}
-	q.frame(b, h, refs, n, t.enc.CRC && (m.in != nil || changeable(m.w)))
+	// What was fetched does not change any more.
+	moving := m.w != nil && changeable(m.w) || m.in != nil && n > 0 && refs[0].Pins()
+	q.frame(b, h, refs, n, t.enc.CRC && moving)
 	if last {
 		q.endMessage()
 	}
@@ -397,8 +407,9 @@ func (q *QueuePair) endMessage() {
 }
 
 // gather pins n bytes at offset off of the payload of a request. If its memory
-// is gone the request fails, and the stream with it: nil. [I-34] [RDMAP-7.1-2] [RDMAPX-8.1-1]
+// is gone the request fails, and the stream with it: nil.
 func (q *QueuePair) gather(b *frameio.Batch, refs []regmem.Ref, w *sendWQE, off, n uint64) []regmem.Ref {
+	t := &q.tx
 	if w.inlineLen > 0 {
 		return append(refs, regmem.Ref{B: w.inline[off : off+n : off+n]})
 	}
@@ -412,7 +423,11 @@ func (q *QueuePair) gather(b *frameio.Batch, refs []regmem.Ref, w *sendWQE, off,
 		}
 		k := min(l-off, n)
 		var ref regmem.Ref
-		if ref, ok = q.piece(b, s, off, k); ok && !touchable(ref) {
+		switch ref, ok = q.piece(b, s, off, k); {
+		case !ok:
+		case ref.Far():
+			ref, ok = t.fetch(ref)
+		case !touchable(ref):
 			ref.Release()
 			ok = false
 		}
@@ -426,8 +441,17 @@ func (q *QueuePair) gather(b *frameio.Batch, refs []regmem.Ref, w *sendWQE, off,
 		return refs
 	}
 	regmem.ReleaseAll(refs)
-	q.failRequest(w)
+	q.failRequest(w) // [I-34] [RDMAP-7.1-2] [RDMAPX-8.1-1]
 	return nil
+}
+
+// fetch copies far bytes, which it gives back, to the arena. It is false if they are gone.
+func (t *txState) fetch(ref regmem.Ref) (regmem.Ref, bool) {
+	p := t.room()[:ref.Len():ref.Len()]
+	err := ref.CopyTo(p)
+	ref.Release()
+	t.used += len(p)
+	return regmem.Ref{B: p}, err == nil
 }
 
 // touchable tells whether memory that may fault can be read now.
@@ -444,7 +468,7 @@ func (q *QueuePair) failRequest(w *sendWQE) {
 	q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
 }
 
-// frame adds one FPDU: the DDP header [DDP-4.4-1] and n bytes of payload. It takes the
+// frame adds one FPDU: the DDP header and n bytes of payload. It takes the
 // pins over. moving says that the payload has a CRC and may change before it is
 // sent: it is then copied first, so that a change can't spoil it.
 func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int, moving bool) {
@@ -460,7 +484,7 @@ func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int
 	case total <= smallFPDU: // in one piece
 		h := b.Header(total)
 		p := append(t.enc.AppendLength(h[:0], ulpdu), hdr...)
-		p = take(p, refs)
+		p = take(p, refs) // [DDP-4.4-1]
 		t.enc.AppendTrailer(p, ulpdu, t.crc(p))
 		return
 	case moving:
@@ -471,7 +495,7 @@ func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int
 	}
 	h := b.Header(2 + len(hdr))
 	t.enc.AppendLength(h[:0], ulpdu)
-	copy(h[2:], hdr)
+	copy(h[2:], hdr) // [DDP-4.4-1]
 	crc := t.crc(h)
 	if t.enc.CRC { // while it is about to be used anyway
 		for i := range refs {
@@ -517,7 +541,7 @@ func take(p []byte, refs []regmem.Ref) []byte {
 // what is posted, has to expect a CRC error.
 func changeable(w *sendWQE) bool {
 	for i := range w.sg[:w.nsg] {
-		if m := w.sg[i].Region; m != nil && m.r.Rights()&(regmem.RemoteWrite|regmem.RemoteAtomic) != 0 {
+		if m := w.sg[i].Region; m != nil && !m.r.Far() && m.r.Rights()&(regmem.RemoteWrite|regmem.RemoteAtomic) != 0 {
 			return true
 		}
 	}
@@ -525,7 +549,7 @@ func changeable(w *sendWQE) bool {
 }
 
 // arenaSize is room for a few of the largest FPDUs: about a batch.
-const arenaSize = 320 << 10
+const arenaSize = 384 << 10
 
 // An arena holds bytes that a batch refers to until it is sent.
 type arena [arenaSize]byte

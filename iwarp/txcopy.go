@@ -24,7 +24,7 @@ const (
 // between them. The memory is checked for all of them at once, at the moment
 // they are copied. It reports false, and has added nothing, if the message is
 // not one to be treated so, or its memory is not all there: segment finds out
-// from where on. [I-43] [I-61]
+// from where on.
 func (q *QueuePair) copied(b *frameio.Batch) bool {
 	t := &q.tx
 	m := &t.cur
@@ -72,11 +72,11 @@ func (q *QueuePair) copied(b *frameio.Batch) bool {
 func (q *QueuePair) source(m *txMessage, off, n uint64) (ref regmem.Ref, ok bool) {
 	var out regmem.Outcome
 	if r := &m.read; m.in != nil {
-		ref, out = q.dev.reg.Access(r.SourceSTag, r.SourceTO+off, n, q.pd.dom, q, regmem.RemoteRead)
+		ref, out = q.dev.reg.Access(r.SourceSTag, r.SourceTO+off, n, q.pd.dom, q, regmem.RemoteRead) // [I-43] [I-61]
 	} else {
 		ref, out = m.w.sg[0].pin(q, off, n, regmem.LocalRead)
 	}
-	if out == regmem.OK && ref.Guarded() {
+	if out == regmem.OK && (ref.Guarded() || ref.Far()) {
 		ref.Release()
 		return regmem.Ref{}, false
 	}

@@ -114,6 +114,10 @@ func (q *QueuePair) atomicTarget(r *rdmap.AtomicRequest) (regmem.Ref, rdmap.Faul
 	if out != regmem.OK {
 		return regmem.Ref{}, readFault(refine(out, r.TO, word))
 	}
+	if ref.Far() { // no atomic access from here
+		ref.Release()
+		return regmem.Ref{}, rdmap.AccessRights
+	}
 	if uintptr(unsafe.Pointer(&ref.B[0]))%word != 0 { // [RDMAPX-5.2.1-4] [RDMAPX-5.1.1-4] [RDMAPX-5.1.2-4]
 		ref.Release()
 		return regmem.Ref{}, rdmap.StreamCatastrophic // [RDMAPX-5.1.1-5]

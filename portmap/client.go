@@ -185,7 +185,7 @@ func run(ctx context.Context, conn net.Conn, t *Transaction) (Mapped, error) {
 	buf := make([]byte, MessageLen+1) // the rest of a longer datagram counts for nothing [D-61]
 	for {
 		if out != nil {
-			if _, err := conn.Write(out); err != nil && !nobodyListens(err) { // [SDP-7.4-3] [SDP-7.4-26]
+			if _, err := conn.Write(out); err != nil && !nothingListens(err) { // [SDP-7.4-3] [SDP-7.4-26]
 				return Mapped{}, fmt.Errorf("portmap: %w", err)
 			} else if err != nil { // [D-63]
 				t.Unreachable(time.Now())
@@ -207,7 +207,7 @@ func run(ctx context.Context, conn net.Conn, t *Transaction) (Mapped, error) {
 			out = t.Receive(now, buf[:n])
 		case isTimeout(err):
 			out = t.Timeout(now)
-		case nobodyListens(err):
+		case nothingListens(err):
 			t.Unreachable(now) // [D-63]
 		default:
 			return Mapped{}, fmt.Errorf("portmap: %w", err)
@@ -220,4 +220,4 @@ func isTimeout(err error) bool {
 	return ok && ne.Timeout()
 }
 
-func nobodyListens(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+func nothingListens(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }

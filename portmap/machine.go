@@ -297,7 +297,7 @@ func (m *Machine) accept(req Message, target netip.AddrPort, t PmTime, reply []b
 	return req.Append(reply)                         // the rest as asked [SDP-7.4-16] [SDP-7.4-17] [SDP-7.4-20] [SDP-7.4-21] [SDP-7.4-22]
 }
 
-// deny repeats the request, ApPort included. [SDP-7.4-35] [SDP-7.4-36] [SDP-7.4-37] [SDP-7.4-38] [D-60]
+// deny repeats the request, ApPort included. [SDP-7.4-35] [SDP-7.4-36] [SDP-7.4-37] [SDP-7.4-38] [SDP-7.3.1.6-2] [D-60]
 func (m *Machine) deny(req Message, reply []byte) []byte {
 	m.stats.Denies++
 	req.Type = Deny

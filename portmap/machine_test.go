@@ -86,7 +86,7 @@ func TestSDP_7_4_deny(t *testing.T) {
 		q := req(5, s)
 		q.PmTime = 77 // ignored [SDP-7.4-8]
 		got, ok := ask(t, m, t0, q)
-		// [SDP-7.4-33] [SDP-7.4-35] [SDP-7.4-36] [SDP-7.4-37] [SDP-7.4-38] [SDP-7.3.1.10-1] [D-60]
+		// [SDP-7.4-33] [SDP-7.4-35] [SDP-7.4-36] [SDP-7.4-37] [SDP-7.4-38] [SDP-7.3.1.6-2] [SDP-7.3.1.10-1] [D-60]
 		want := Message{Deny, 0, 5, q.Cp, q.Ap}
 		if !ok || got != want {
 			t.Errorf("%s: got %+v %v, want %+v", s, got, ok, want)

@@ -7,6 +7,8 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+
+	"viaduct/internal/fault"
 )
 
 // Numbers fixed by the draft.
@@ -89,8 +91,17 @@ func (m Message) Append(b []byte) []byte {
 	if cp.Is4() {
 		ipv = 4 // [SDP-7.3.1.3-1] [SDP-7.4-17]
 	}
+	reserved := byte(0)
+	switch {
+	case fault.On("portmap-handle") && m.Type != Request:
+		m.AssocHandle++
+	case fault.On("portmap-reserved"):
+		reserved = 1
+	case fault.On("portmap-port") && m.Type != Request:
+		m.Cp = netip.AddrPortFrom(cp, m.Cp.Port()+1)
+	}
 	// Version 0 in the top two bits [SDP-7.3.1.1-1], reserved bits zero [SDP-7.3.1.5-1].
-	b = append(b, byte(m.Type&3)<<4|ipv, byte(m.PmTime), 0, 0)
+	b = append(b, byte(m.Type&3)<<4|ipv, byte(m.PmTime), reserved, 0)
 	b = binary.BigEndian.AppendUint16(b, m.Ap.Port())
 	b = binary.BigEndian.AppendUint16(b, m.Cp.Port())
 	b = binary.BigEndian.AppendUint64(b, m.AssocHandle)
@@ -117,7 +128,7 @@ func Parse(b []byte) (Message, error) {
 	if len(b) < MessageLen {
 		return Message{}, fmt.Errorf("portmap: %d bytes, want %d: %w", len(b), MessageLen, io.ErrUnexpectedEOF)
 	}
-	if v := b[0] >> 6; v != 0 {
+	if v := b[0] >> 6; v != 0 && !fault.On("portmap-version-unchecked") {
 		return Message{}, fmt.Errorf("%w: %d, want 0", ErrVersion, v)
 	}
 	ipv := b[0] & 0xf

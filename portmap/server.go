@@ -50,7 +50,13 @@ func Listen(addr string, cfg ServerConfig) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("portmap: %w", err)
 	}
-	if err := wantDestination(conn, ua.IP); err != nil {
+	return NewServer(conn, cfg)
+}
+
+// NewServer returns a Server on a UDP socket that is open already, and that
+// belongs to it then.
+func NewServer(conn *net.UDPConn, cfg ServerConfig) (*Server, error) {
+	if err := wantDestination(conn, conn.LocalAddr().(*net.UDPAddr).IP); err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("portmap: %w", err)
 	}

@@ -5,9 +5,9 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"viaduct/internal/attend"
 	"viaduct/internal/perturb"
 	"viaduct/internal/sdpcore"
 	"viaduct/iwarp"
@@ -28,14 +28,14 @@ type Conn struct {
 	role   sdpcore.Role
 	token  []byte
 
-	rd, wd *deadline
+	rd, wd half
+	queue  atomic.Pointer[iwarp.CompletionQueue] // of the stream
 
-	mu     perturb.Mutex // guards everything below
+	mu     perturb.Mutex // guards everything below; given back by unlock
 	m      *sdpcore.Machine
 	qp     *iwarp.QueuePair
-	cq     *iwarp.CompletionQueue
 	acts   []sdpcore.Action
-	comps  [8]iwarp.Completion // for poll
+	comps  [8]iwarp.Completion // for run
 	born   time.Time
 	wops   []*op // writes in the machine
 	rops   []*op // reads in the machine
@@ -44,10 +44,13 @@ type Conn struct {
 	closed bool // Close was called
 	onEnd  []func()
 
-	recv sideRecv
-	send sideSend
-	drv  driver
-	urg  urgent
+	recv  sideRecv
+	send  sideSend
+	drv   driver
+	alarm alarm
+	flow  flow
+	held  held
+	urg   urgent
 
 	linger      time.Duration // as SetLinger; negative for the default
 	closeWithin time.Duration // how long Close waits by default
@@ -79,29 +82,21 @@ type op struct {
 	held   int    // bytes of the send buffer an own write occupies
 	after  uint64 // a write is free when this Send is complete
 	cancel bool
-	lent   bool // belongs to a Transfer
-	waited bool // a call still looks at it although own is set
-	leaves bool // the call of a write returns as soon as it may
-	ended  bool // an own write whose call has to let go of it
-	asleep bool // its call waits for wake
-	hopes  bool // its call has dozed: something was sent before
-	wake   chan struct{}
-	dozing *attend.Sleeper // what the call sleeps with, if that is not wake
+	waited bool         // a call still looks at it although own is set
+	late   sdpcore.Time // when the call of a write that waits returns as soon as it may, 0 for never
+	free   bool         // the call of a write may return; like done set with the half locked, too
+	ended  bool         // an own write whose call has to let go of it
 	onDone func()
 }
 
-var opPool = sync.Pool{New: func() any { return &op{wake: make(chan struct{}, 1)} }}
+var opPool = sync.Pool{New: func() any { return new(op) }}
 
 // actions are slices that events of connections are answered in.
 var actions = sync.Pool{New: func() any { return new(make([]sdpcore.Action, 0, 8)) }}
 
 func newOp() *op {
 	o := opPool.Get().(*op)
-	select {
-	case <-o.wake:
-	default:
-	}
-	*o = op{wake: o.wake}
+	*o = op{}
 	return o
 }
 
@@ -110,24 +105,12 @@ func freeOp(o *op) {
 	opPool.Put(o)
 }
 
-// signal has the call of o look at it again, if it sleeps. Called with mu held,
-// which a call has from its last look until it sleeps.
-func (o *op) signal() {
-	if o.asleep {
-		select {
-		case o.wake <- struct{}{}:
-		default:
-		}
-	}
-	if o.dozing != nil {
-		o.dozing.Wake()
-	}
-}
-
 // newConn makes the connection of a set-up that is complete.
 func newConn(opt Options, layout Layout, s *setup, p sdpcore.Params) *Conn {
-	c := &Conn{opt: opt, layout: layout, role: p.Role, rd: newDeadline(), wd: newDeadline(), linger: -1, closeWithin: defaultCloseTimeout, born: time.Now(),
+	c := &Conn{opt: opt, layout: layout, role: p.Role, linger: -1, closeWithin: defaultCloseTimeout, born: time.Now(),
 		flushed: make(chan struct{}), gone: make(chan struct{}), acts: *actions.Get().(*[]sdpcore.Action)}
+	c.rd.init()
+	c.wd.init()
 	c.m = sdpcore.New(p)
 	c.attach(s)
 	return c
@@ -135,12 +118,19 @@ func newConn(opt Options, layout Layout, s *setup, p sdpcore.Params) *Conn {
 
 // attach gives the connection the stream of a set-up.
 func (c *Conn) attach(s *setup) {
-	c.qp, c.cq = s.qp, s.cq
-	c.drv.crewed = s.crewed
+	c.qp = s.qp
+	c.queue.Store(s.cq)
+	c.drv.pooled = s.pooled
 	c.recv.in = s.in
 	c.send.init(s.sendDepth)
-	c.drv.done = make(chan struct{})
-	c.drv.kick = make(chan struct{}, 1)
+	c.alarm.attend = c.now() + attendTime
+}
+
+// begin has the connection deal with what arrives. It is called once path is known.
+func (c *Conn) begin() {
+	c.mu.Lock()
+	defer c.unlock()
+	c.queue.Load().Handle(c.completed)
 }
 
 func (c *Conn) now() sdpcore.Time { return time.Since(c.born) }
@@ -160,7 +150,6 @@ func (c *Conn) SetReadDeadline(t time.Time) error {
 		return c.opError("set", net.ErrClosed)
 	}
 	c.rd.set(t)
-	c.wakeAll()
 	return nil
 }
 
@@ -170,25 +159,12 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 		return c.opError("set", net.ErrClosed)
 	}
 	c.wd.set(t)
-	c.wakeAll()
 	return nil
-}
-
-// wakeAll lets waiting calls look at their deadlines again.
-func (c *Conn) wakeAll() {
-	c.mu.Lock()
-	for _, o := range c.rops {
-		o.signal()
-	}
-	for _, o := range c.wops {
-		o.signal()
-	}
-	c.mu.Unlock()
 }
 
 func (c *Conn) isClosed() bool {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	return c.closed
 }
 
@@ -222,7 +198,7 @@ func (c *Conn) SetWriteBuffer(bytes int) error {
 // setting changes a property of a connection that is not closed.
 func (c *Conn) setting(change func()) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.closed {
 		return c.opError("set", net.ErrClosed)
 	}
@@ -244,7 +220,7 @@ func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
 // sockopt calls f with the descriptor of the TCP socket.
 func (c *Conn) sockopt(f func(fd uintptr) error) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.closed {
 		return net.ErrClosed
 	}
@@ -265,15 +241,14 @@ func (c *Conn) SetNoDelay(bool) error { return nil }
 // SetPolicies changes the policies of the two halves.
 func (c *Conn) SetPolicies(send, recv Policy) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	c.exec(c.m.SetPolicy(c.now(), send, recv, c.acts[:0]))
-	c.leave()
 }
 
 // SetThresholds changes Options.SendThreshold and RecvThreshold of this connection.
 func (c *Conn) SetThresholds(send, recv int) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	c.exec(c.m.SetThresholds(c.now(), threshold(send), recv, c.acts[:0]))
 }
 
@@ -281,10 +256,9 @@ func (c *Conn) SetThresholds(send, recv int) {
 // It reports whether the peer is asked. [SDP-10.6-1]
 func (c *Conn) RequestPeerBufferSize(n int) bool {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	acts, ok := c.m.RequestPeerSize(c.now(), n, c.acts[:0])
 	c.exec(acts)
-	c.leave()
 	return ok
 }
 
@@ -301,15 +275,12 @@ func threshold(n int) int {
 // [SDP-8.2.1-22]
 func (c *Conn) CloseWrite() error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.closed {
 		return c.opError("close", net.ErrClosed)
 	}
 	c.exec(c.m.CloseWrite(c.now(), c.acts[:0]))
-	if !c.released && !c.drv.llp {
-		c.poll() // what has come may be the end
-	}
-	c.leave()
+	c.look() // what has come may be the end
 	return c.opError("close", c.lost())
 }
 
@@ -317,12 +288,11 @@ func (c *Conn) CloseWrite() error {
 // with TCP. [D-49]
 func (c *Conn) CloseRead() error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.closed {
 		return c.opError("close", net.ErrClosed)
 	}
 	c.exec(c.m.CloseRead(c.now(), false, c.acts[:0]))
-	c.leave()
 	return nil
 }
 
@@ -335,7 +305,7 @@ func (c *Conn) CloseRead() error {
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	if c.closed {
-		c.mu.Unlock()
+		c.unlock()
 		return c.opError("close", net.ErrClosed)
 	}
 	c.closed = true
@@ -348,19 +318,13 @@ func (c *Conn) Close() error {
 		c.exec(c.m.CloseRead(c.now(), false, c.acts[:0]))
 		c.exec(c.m.CloseWrite(c.now(), c.acts[:0]))
 	}
-	for _, o := range append(c.rops, c.wops...) {
-		o.signal()
-	}
-	c.drv.closeBy = time.Now().Add(defaultLingerTimeout)
-	if !c.released && !c.drv.llp {
-		c.poll() // the DisConn has gone by now, most likely
-	}
-	c.leave()
+	c.alarm.close = c.now() + defaultLingerTimeout
+	c.look() // the DisConn has gone by now, most likely
 	limit := linger
 	if linger < 0 {
 		limit = c.closeWithin
 	}
-	c.mu.Unlock()
+	c.unlock()
 	if linger == 0 {
 		return nil
 	}
@@ -369,8 +333,7 @@ func (c *Conn) Close() error {
 	}
 	c.mu.Lock() // [SDP-8.2.1-11]
 	c.exec(c.m.Abort(c.now(), errDeadline, c.acts[:0]))
-	c.leave()
-	c.mu.Unlock()
+	c.unlock()
 	return c.opError("close", errDeadline)
 }
 
@@ -414,7 +377,7 @@ func (c *Conn) lost() error {
 // been handed to TCP or never will be, and the error if it was not delivered.
 func (c *Conn) delivered() (known bool, err error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if err := c.lost(); err != nil || c.m.Dead() {
 		return true, err
 	}
@@ -432,12 +395,11 @@ func (c *Conn) delivered() (known bool, err error) {
 // Abort resets the connection: bytes not yet delivered are dropped. [SDP-8.2.2-5]
 func (c *Conn) Abort() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	c.closed = true
 	c.rd.set(time.Unix(1, 0))
 	c.wd.set(time.Unix(1, 0))
 	c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.acts[:0]))
-	c.leave()
 }
 
 // Done returns a channel that is closed when the connection has ended and holds

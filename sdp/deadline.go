@@ -9,19 +9,19 @@ import (
 // A deadline is a moment that can be moved, and a channel that is closed when
 // it has come.
 type deadline struct {
-	mu    perturb.Mutex
+	lock  perturb.Mutex
 	timer *time.Timer
 	ch    chan struct{} // closed when the moment has come
 	gen   int
 	at    time.Time
 }
 
-func newDeadline() *deadline { return &deadline{ch: make(chan struct{})} }
+func (d *deadline) init() { d.ch = make(chan struct{}) }
 
 // set moves the deadline; the zero time means never.
 func (d *deadline) set(t time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.lock.Lock()
+	defer d.lock.Unlock()
 	d.gen++
 	d.at = t
 	if d.timer != nil {
@@ -43,33 +43,41 @@ func (d *deadline) set(t time.Time) {
 	}
 	gen := d.gen
 	d.timer = time.AfterFunc(left, func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
+		d.lock.Lock()
+		defer d.lock.Unlock()
 		if d.gen == gen {
 			close(d.ch)
 		}
 	})
 }
 
-// wait returns the channel that is closed when the deadline as it is now has
-// come.
-func (d *deadline) wait() <-chan struct{} {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+// Done returns the channel that is closed when the deadline as it is now has come.
+// With the methods that follow a deadline is a context.
+func (d *deadline) Done() <-chan struct{} {
+	d.lock.Lock()
+	defer d.lock.Unlock()
 	return d.ch
 }
 
-// within reports whether the deadline comes within the time.
-func (d *deadline) within(t time.Duration) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return !d.at.IsZero() && time.Until(d.at) < t
+func (d *deadline) Deadline() (at time.Time, ok bool) {
+	d.lock.Lock()
+	defer d.lock.Unlock()
+	return d.at, !d.at.IsZero()
 }
+
+func (d *deadline) Err() error {
+	if d.passed() {
+		return errDeadline
+	}
+	return nil
+}
+
+func (d *deadline) Value(any) any { return nil }
 
 // passed reports whether the deadline has come.
 func (d *deadline) passed() bool {
 	select {
-	case <-d.wait():
+	case <-d.Done():
 		return true
 	default:
 		return false

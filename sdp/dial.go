@@ -137,10 +137,21 @@ func (d *Dialer) dialSDP(ctx context.Context, nd net.Dialer, network, address st
 // dialTCP makes the TCP connection, which belongs to the stream from the first
 // byte unless the user wants to see it.
 func dialTCP(ctx context.Context, nd *net.Dialer, network, address string, opt *Options) (net.Conn, error) {
-	if opt.WrapConn != nil {
-		return nd.DialContext(ctx, network, address)
+	dial := nd.DialContext
+	if opt.WrapConn == nil {
+		dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+			return sock.Dial(ctx, nd, network, address)
+		}
 	}
-	return sock.Dial(ctx, nd, network, address)
+	nc, err := dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	if err := sock.ShareMemory(ctx, nc, sock.SameHost(opt.SameHost)); err != nil {
+		nc.Close()
+		return nil, err
+	}
+	return nc, nil
 }
 
 func (d *Dialer) client(ctx context.Context, nc net.Conn, opt Options, path Path, token []byte) (*Conn, error) {
@@ -151,14 +162,13 @@ func (d *Dialer) client(ctx context.Context, nc net.Conn, opt Options, path Path
 		return nil, err
 	}
 	path.CRC = s.qp.Params().CRC
+	path.by(s.qp)
 	c := newConn(s.opt, d.Layout, s, p)
 	c.path, c.token = path, token
 	if opt.Logger.Enabled(ctx, slog.LevelInfo) {
 		opt.Logger.Info("connection up", "local", path.Local.String(), "remote", path.Remote.String(), "why", path.Why, "crc", path.CRC)
 	}
-	c.mu.Lock()
-	c.leave()
-	c.mu.Unlock()
+	c.begin()
 	return c, nil
 }
 

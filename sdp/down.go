@@ -71,18 +71,15 @@ func (c *Conn) release(reset bool, err error) {
 		_ = qp.Close()
 		c.mu.Lock()
 		c.drained()
-		c.mu.Unlock()
+		c.unlock()
 	}
-	if c.drv.inOwn {
-		c.drv.last = letGo
-	} else {
-		attend.Go(c.drv.crewed, letGo)
-	}
+	attend.Go(c.drv.pooled, letGo)
 }
 
 // drained is called when nothing completes any more.
 func (c *Conn) drained() {
-	for n := c.cq.PollN(c.comps[:]); n > 0; n = c.cq.PollN(c.comps[:]) {
+	cq := c.queue.Load()
+	for n := cq.PollN(c.comps[:]); n > 0; n = cq.PollN(c.comps[:]) {
 		for i := range c.comps[:n] {
 			switch e := &c.comps[i]; {
 			case e.QP != c.qp || e.Status != iwarp.StatusOK:
@@ -101,8 +98,8 @@ func (c *Conn) drained() {
 	for len(c.send.advs) > 0 {
 		c.revoke(c.send.advs[0].key)
 	}
-	if c.drv.timer != nil {
-		c.drv.timer.Stop()
+	if c.alarm.timer != nil {
+		c.alarm.timer.Stop()
 	}
 	for _, f := range c.onEnd {
 		f()
@@ -111,9 +108,5 @@ func (c *Conn) drained() {
 	clear(c.acts[:cap(c.acts)])
 	actions.Put(new(c.acts[:0]))
 	c.acts = nil
-	close(c.drv.done)
 	close(c.gone)
-	for _, o := range c.rops {
-		o.signal()
-	}
 }

@@ -3,140 +3,143 @@ package sdp
 import (
 	"time"
 
-	"viaduct/internal/budget"
+	"viaduct/internal/attend"
 	"viaduct/internal/sdpcore"
 	"viaduct/internal/wire/sdpwire"
 	"viaduct/iwarp"
 )
 
-// The goroutine that drives a connection changes. A call that waits polls the completion
-// queue itself, for a moment, then sleeps on its events: no other goroutine is
-// in the way of the message it waits for. When no call waits, a goroutine of
-// the connection's own takes over, but only after the calls have been away for
-// a while, so that a program that calls in turn never meets it. All of them
-// hold mu while they take completions and carry out actions, so that events
-// reach the machine in order.
+// A driver remembers what comes of carrying out actions of the machine.
 type driver struct {
-	calls     int           // calls that wait, however they do
-	sleepers  int           // of them, those that sleep on events
-	due       sdpcore.Time  // deadline of the machine that one of them will wake at, or 0
-	took      bool          // one of them got an event, and no other was asked for yet
-	spinning  bool          // one of them is polling
-	looks     budget.Budget // whether it polls for an answer
-	visits    uint          // calls that have driven the connection
-	seen      uint          // of them, when look was last there
-	scheduled bool          // look is due
-	own       bool          // the goroutine of the connection runs
-	crewed    bool          // it may be one of the crew, see attend.Go
-	inOwn     bool          // it is the one that has mu
-	last      func()        // what it does when it has ended
-	ownDue    sdpcore.Time  // deadline of the machine that it will wake at, or 0
-	kick      chan struct{} // a slot: it has to look at the deadline again
-	timer     *time.Timer
-	done      chan struct{} // closed when the stream has ended and was dealt with
-	closeBy   time.Time     // a closed connection is reset then
-	came      int           // bytes of payload since a call last had to wait
-	large     bool          // the last message that came was part of a stream
-	streak    int           // bytes of payload since a call last wrote something
-	leftover  bool          // bytes were read from the socket and left alone
-	got       int           // bytes of payload that the last poll for a read of a flowing stream brought
-	gotAt     time.Time
-	patient   bool // a read polls
-	held      held
-	resized   bool
-	fail      error
-	llp       bool // the end of the stream has been dealt with
-	left      bool // by a reset, before the peer had acknowledged everything
+	pooled  bool // goroutines may be workers, see attend.Go
+	resized bool
+	fail    error
+	llp     bool // the end of the stream has been dealt with
+	left    bool // by a reset, before the peer had acknowledged everything
 }
 
 const (
-	spinTime   = 30 * time.Microsecond // waking a sleeper takes about as long
-	attendTime = time.Millisecond
-	bulkSize   = 16 << 10 // bytes of a message that is part of a stream
-
+	attendTime   = time.Millisecond       // after which arrivals are waited for though no call waits
+	bulkSize     = 16 << 10               // bytes of a message that is part of a stream
 	patienceTime = 200 * time.Microsecond // that a write waits before it is copied
 )
 
-// poll takes completions and deals with them. It reports whether there were
-// any. Called with mu held.
-func (c *Conn) poll() bool {
-	if c.suspended {
-		return false
+// completed is the handler of the completion queue. Completions are dealt with by
+// whichever goroutine has mu: if another one has it, that one finds them as it gives
+// it back.
+func (c *Conn) completed() {
+	if c.mu.TryLock() {
+		c.unlockOnly()
 	}
-	n := c.cq.Take(c.comps[:])
-	if n == 0 {
-		if into, lend := c.landing(); lend {
-			in := c.recv.in
-			in.offer = into
-			_, c.drv.leftover = c.qp.PollLent()
-			in.offer = nil
-			n = c.cq.Take(c.comps[:])
-		} else {
-			c.drv.leftover = false
-			n = c.cq.PollN(c.comps[:])
+}
+
+// unlock gives mu back, at the end of all that the machine is told of. It deals with
+// what has completed meanwhile, lends the buffer of the read that waits, and sets the
+// alarm.
+func (c *Conn) unlock() {
+	if c.unlockOnly() {
+		c.progress().Poll() // bytes were left until there was memory for them
+	}
+}
+
+// unlockOnly is unlock for the handler of completions. It reports whether bytes may
+// have been left that are best received at once.
+func (c *Conn) unlockOnly() (left bool) {
+	for {
+		before := c.flow.streak
+		ran := c.run()
+		if c.held.on && (c.drv.llp || c.stopped()) {
+			c.settle() // no rest of a message comes
+		}
+		c.letLeave()
+		full, now := c.lend()
+		left = now || left
+		if ran {
+			c.flow.brought(c.flow.streak-before, full, c.now())
+		}
+		c.setAlarm()
+		cq, stopped := c.queue.Load(), c.stopped()
+		c.mu.Unlock()
+		if stopped || cq.Len() == 0 || !c.mu.TryLock() {
+			return left
 		}
 	}
-	came := n > 0
-	if !came {
+}
+
+// stopped reports whether completions are left alone: the stream has moved, or is
+// being closed, see drained.
+func (c *Conn) stopped() bool { return c.suspended || c.released }
+
+// progress is what a call that waits receives by.
+func (c *Conn) progress() attend.SourceSleeper { return attend.ProgressOf(c.queue.Load()) }
+
+// look receives what has arrived.
+func (c *Conn) look() {
+	if !c.stopped() && !c.drv.llp {
+		c.progress().Poll()
+		c.run()
+	}
+}
+
+// run tells the machine of completions. It reports whether there were any.
+func (c *Conn) run() bool {
+	if c.stopped() {
+		return false
+	}
+	cq := c.queue.Load()
+	n := cq.PollN(c.comps[:])
+	if n == 0 {
 		return false
 	}
 	now := c.now()
-	for n > 0 {
+	for {
 		// A read takes what is there, not only the first message of it.
+		c.m.Expect(len(c.rops) > 0)
 		for i := range c.comps[:n] {
-			c.m.Expect(c.drv.patient || i < n-1 || c.cq.Len() > 0)
 			c.completion(now, &c.comps[i])
 		}
-		if c.suspended {
+		if c.stopped() {
 			break
 		}
-		n = c.cq.Take(c.comps[:])
+		if n = cq.PollN(c.comps[:]); n == 0 {
+			break
+		}
 	}
-	if c.drv.patient && c.recv.in.lending() {
-		c.drv.held.begin(time.Now())
+	if len(c.rops) > 0 && !c.drv.llp && !c.stopped() && c.recv.in.lending() {
+		c.held.begin(now)
 	} else {
 		c.settle()
 	}
-	c.letLeave()
 	return true
 }
 
 // settle ends the read that has got something.
 func (c *Conn) settle() {
-	c.drv.held.on = false
+	c.held.on = false
 	c.m.Expect(false)
 	c.exec(c.m.Settle(c.now(), c.acts[:0]))
 }
 
-// landing returns where payload that comes now belongs, if that is the buffer
-// of a read. A message in progress in the buffer has been told so before.
-func (c *Conn) landing() (into []byte, lend bool) {
-	if len(c.rops) == 0 || c.drv.llp || c.released {
-		return nil, false
+// lend lends the buffer of the read that waits to what comes next. It reports
+// whether something was left until this was done, and whether that is to be received
+// now, since no call is about to look for it.
+func (c *Conn) lend() (left, now bool) {
+	var into []byte
+	if len(c.rops) > 0 && !c.drv.llp && !c.released {
+		if id, off, ok := c.m.Landing(); ok {
+			into = c.readOp(id).buf[off:]
+		}
 	}
-	if c.recv.in.lending() {
-		return nil, true
-	}
-	id, off, ok := c.m.Landing()
-	if !ok {
-		return nil, false
-	}
-	if !c.recv.in.idle() {
-		return nil, true // what is there already comes first
-	}
-	o := c.readOp(id)
-	return o.buf[off:], true
+	return c.recv.in.lend(into, len(c.rops) == 0, c.held.wary)
 }
 
-// letLeave wakes the calls of writes that may leave now: what they wait for has
-// come to another call.
+// letLeave lets the calls of writes return that have waited long enough and may. It is
+// not called while actions are carried out: the machine counts as sent what they are yet
+// to send.
 func (c *Conn) letLeave() {
-	if c.drv.sleepers == 0 {
-		return
-	}
-	for _, o := range c.wops {
-		if o.leaves && !o.done && c.mayLeave(o) {
-			o.signal()
+	for i := 0; i < len(c.wops); i++ {
+		if o := c.wops[i]; o.late != 0 && !o.free && c.now() >= o.late && c.mayLeave(o) {
+			c.wd.letGo(o)
 		}
 	}
 }
@@ -186,9 +189,7 @@ func (c *Conn) received(now sdpcore.Time, e *iwarp.Completion) {
 		body = head[n:]
 	}
 	r.cur, r.index, r.kept = body, int(e.ID), false
-	c.drv.came += len(body)
-	c.drv.large = len(body) >= bulkSize
-	c.drv.streak += len(body)
+	c.flow.message(len(body))
 	if len(r.cur) == 0 {
 		r.in.release(r.index) // before a message says so
 		r.kept = true
@@ -200,13 +201,70 @@ func (c *Conn) received(now sdpcore.Time, e *iwarp.Completion) {
 	r.cur = nil
 }
 
-// tick lets the machine do what time has made due.
-func (c *Conn) tick() {
-	if at, ok := c.m.Deadline(); ok && c.now() >= at {
-		c.exec(c.m.Tick(c.now(), c.acts[:0]))
-		c.letLeave()
+// An alarm is the timer of a connection, and what it is for beside the deadline of
+// the machine.
+type alarm struct {
+	timer  *time.Timer
+	at     sdpcore.Time // when it goes off, 0 for never
+	attend sdpcore.Time // from when on arrivals are waited for; 0 if they are already
+	close  sdpcore.Time // a closed connection is reset then; 0 for never
+}
+
+// setAlarm has the timer go off in time for what is due next. One that goes off
+// earlier than that is left alone.
+func (c *Conn) setAlarm() {
+	if c.stopped() {
+		return
 	}
-	if c.closed && !c.released && !c.drv.closeBy.IsZero() && time.Now().After(c.drv.closeBy) {
-		c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.acts[:0]))
+	a := &c.alarm
+	at, _ := c.m.Deadline()
+	soonest := func(t sdpcore.Time) {
+		if t != 0 && (at == 0 || t < at) {
+			at = t
+		}
+	}
+	soonest(a.attend)
+	soonest(a.close)
+	if c.held.on {
+		soonest(c.held.until)
+	}
+	for _, o := range c.wops {
+		if !o.free {
+			soonest(o.late)
+		}
+	}
+	if at == 0 || a.at != 0 && a.at <= at {
+		return
+	}
+	a.at = at
+	if left := max(at-c.now(), 0); a.timer == nil {
+		a.timer = time.AfterFunc(left, c.wakeUp)
+	} else {
+		a.timer.Reset(left)
+	}
+}
+
+// wakeUp lets the machine do what time has made due.
+func (c *Conn) wakeUp() {
+	c.mu.Lock()
+	defer c.unlock()
+	a, now := &c.alarm, c.now()
+	a.at = 0
+	if c.released {
+		return
+	}
+	if at, ok := c.m.Deadline(); ok && now >= at {
+		c.exec(c.m.Tick(now, c.acts[:0]))
+	}
+	if a.attend != 0 && now >= a.attend {
+		a.attend = 0
+		c.progress().Unpoll()
+	}
+	if c.held.on && c.held.over(now) {
+		c.settle()
+	}
+	if a.close != 0 && now >= a.close {
+		a.close = 0
+		c.exec(c.m.Abort(now, sdpcore.ErrClosed, c.acts[:0]))
 	}
 }

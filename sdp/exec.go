@@ -312,6 +312,7 @@ func (c *Conn) advertise(a *sdpcore.Action) bool {
 	var b []byte
 	access := iwarp.RemoteRead
 	if a.Msg.MID == sdpwire.SinkAvail {
+		c.withdraw()
 		b, access = c.readOp(a.RID).buf[:a.Msg.Size], iwarp.RemoteWrite
 	} else {
 		_, b = c.bytes(a.ID, a.Off, int(a.Msg.Size))
@@ -364,6 +365,7 @@ func (c *Conn) rdmaRead(a *sdpcore.Action) {
 		b = make([]byte, a.N)
 		c.recv.local = append(c.recv.local, b)
 	} else {
+		c.withdraw()
 		b = c.readOp(a.ID).buf[a.Off : a.Off+a.N]
 		c.recv.local = append(c.recv.local, nil)
 	}
@@ -414,6 +416,15 @@ func (c *Conn) compact(n int) {
 	c.recv.in.release(index)
 }
 
+// withdraw takes back the buffer of the read that waits, which the peer, or nothing,
+// writes to from now on. What has come there and was not counted in is kept.
+func (c *Conn) withdraw() {
+	if c.recv.in.lends() {
+		c.qp.Reclaim()
+		c.keepLoose()
+	}
+}
+
 // keepLoose copies what came straight into the buffer of a read that has ended
 // before it was counted in.
 func (c *Conn) keepLoose() {
@@ -457,10 +468,7 @@ func (c *Conn) readDone(a *sdpcore.Action) {
 		if o.id == a.ID {
 			c.rops = append(c.rops[:i], c.rops[i+1:]...)
 			o.n, o.err = a.N, a.Err
-			if c.recv.in.lending() {
-				c.qp.Reclaim()
-				c.keepLoose()
-			}
+			c.withdraw()
 			c.endOp(o)
 			return
 		}
@@ -472,23 +480,21 @@ func (c *Conn) endOp(o *op) {
 	if o.own {
 		c.send.held -= o.held
 		o.held = 0
-		o.ended = true
-		o.signal()
-		if !o.waited {
+		if o.ended = true; o.waited {
+			c.wd.letGo(o)
+		} else {
 			freeOp(o)
-		}
-		for _, w := range c.wops {
-			if !w.own {
-				w.signal() // there is room for more now
-			}
 		}
 		return
 	}
-	o.done = true
 	if o.onDone != nil {
 		o.onDone()
 	}
-	o.signal()
+	if o.read {
+		c.rd.finish(o)
+	} else {
+		c.wd.finish(o)
+	}
 }
 
 // sendsDone ends the writes whose Sends are complete.

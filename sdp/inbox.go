@@ -10,33 +10,33 @@ import (
 
 // An inbox is where messages are received: the Private Buffers, as many as were
 // announced and one more as a spare, [D-08] each of which is bound to memory
-// only while a message is in it. While a call polls the connection on behalf of
-// a read that nothing is held for, payload goes into the read's own buffer at
-// once, and the Private Buffer is one in name.
+// only while a message is in it. While a read waits that nothing is held for,
+// payload goes into the read's own buffer at once, and the Private Buffer is one in
+// name.
 //
 // It is the stream's iwarp.RecvSource: those methods are called in the receive
-// role. What they share with the connection is guarded by mu, or lent to the
-// role by a poll of the connection's own.
+// role. What they share with the connection is guarded by mu, which is taken
+// behind all other locks.
 type inbox struct {
 	layout Layout
 	size   int // bytes of a Private Buffer
 
-	mu    perturb.Mutex
-	slots []*slot // those not used so far are nil, and the last ones
-	made  int     // of them
-	free  []int   // made and not in use, last used first
-	loose int     // slots whose payload is in the buffer of a read
+	mu    perturb.Mutex // guards everything below
+	slots []*slot       // those not used so far are nil, and the last ones
+	made  int           // of them
+	free  []int         // made and not in use, last used first
+	loose int           // slots whose payload is in the buffer of a read
 
-	offer []byte // what the next poll lends
-
-	// Of the receive role, while memory is lent.
-	lent    bool
+	// What is lent of the buffer of a read that waits.
+	lent    bool   // something is, or was and has all been used
 	into    []byte // what is left of it
 	closed  bool   // payload went elsewhere: what follows has to as well
 	longest int    // payload of a message so far
 	usual   int    // payload of the last message that went there, for the next guess
 	open    int    // length of the message in progress, if it goes there
 	wary    bool   // a read that has got something does not wait for the rest of a message
+	full    bool   // something was left alone since the connection last lent
+	noRead  bool   // no read waits
 }
 
 // A slot is a Private Buffer.
@@ -98,9 +98,6 @@ func (in *inbox) NextRecv(head []byte, size int, last bool) (wr iwarp.RecvWR, ok
 		}
 	}
 	in.open = 0
-	if !in.lent {
-		in.closed = true // what is behind it does not belong behind what was lent
-	}
 	if last && size <= smallBuffer {
 		s.buf = getBuffer(min(smallBuffer, in.size))
 	} else {
@@ -123,33 +120,65 @@ func (in *inbox) lands(head []byte, size int, last bool) int {
 	switch {
 	case mid == sdpwire.Data && flags == 0 && n > 0 && n <= len(in.into) && (!last || int(length) == size):
 		return n
-	case !last || size > mid.HeaderLen():
+	case mid != sdpwire.Data || n != 0 || !last:
+		// It may be payload, or the source of an RDMA Read that what follows belongs
+		// behind.
 		in.closed = true
 	}
 	return 0
 }
 
-// Lend implements iwarp.RecvSource. A message may have come into a Private
-// Buffer since the connection last looked: what is behind it has to wait until
-// it has been counted in, or it would take its place. [SDP-4.1-1]
-func (in *inbox) Lend(open bool) {
-	in.lent = true
-	if open && in.lending() {
-		return // what is behind the message in progress belongs behind it still
+// lend lends into, the rest of the buffer of a read that waits, or nothing if that
+// is empty. Where a message has come into a Private Buffer, what is behind it has to
+// wait until that one has been counted in, or it would take its place; what is behind
+// a message in a read's buffer belongs behind it. [SDP-4.1-1] It reports whether
+// something was left alone, and whether that is to be received now: with none set no
+// read waits.
+func (in *inbox) lend(into []byte, none, wary bool) (left, now bool) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.noRead = none
+	if in.loose > 0 {
+		return false, false
 	}
-	in.into, in.longest = in.offer, 0
-	in.closed = !in.idle()
+	in.lent = len(into) > 0
+	in.into, in.longest, in.closed, in.wary = into, 0, len(in.free) < in.made, wary
+	left, in.full = in.full, false
+	return left, left && !none
 }
 
-// Return implements iwarp.RecvSource.
-func (in *inbox) Return() { in.lent = false }
+// lends reports whether something may come into the buffer of a read, or has.
+func (in *inbox) lends() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.loose == 0 && len(in.into) == 0 {
+		return false
+	}
+	in.into, in.closed = nil, true // from now on
+	return true
+}
 
 // Full implements iwarp.RecvSource: what would not fit any more stays where it
 // is until the next read. So does a message of a stream of which only a part has
 // come, if the read has got one already and does not wait for the rest: it would
 // have to be moved.
 func (in *inbox) Full(stream iwarp.Pending) bool {
-	return in.closed || len(in.into) < max(1, in.longest) || in.whole() && !stream.Has(in.usual+overhead)
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if !in.lent {
+		return false
+	}
+	full := in.closed || len(in.into) < max(1, in.longest) || in.whole() && !stream.Has(in.usual+overhead)
+	in.full = in.full || full
+	return full
+}
+
+// Keep implements iwarp.RecvSource: until the connection has dealt with what came,
+// and for the next read then.
+func (in *inbox) Keep() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.full || in.noRead
 }
 
 // overhead is more than what the layers below add to a message of a stream.
@@ -161,8 +190,10 @@ func (in *inbox) whole() bool { return in.wary && in.longest >= bulkSize }
 
 // Guess implements iwarp.RecvSource: more Data messages as long as the last.
 func (in *inbox) Guess() iwarp.RecvGuess {
+	in.mu.Lock()
+	defer in.mu.Unlock()
 	g := iwarp.RecvGuess{Open: in.open}
-	if in.closed || in.usual < bulkSize {
+	if !in.lent || in.closed || len(in.into) < in.usual || in.usual < bulkSize {
 		return g
 	}
 	g.Header, g.Size, g.Payload = sdpwire.BSDHLen, in.usual, in.into

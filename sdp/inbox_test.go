@@ -19,8 +19,7 @@ func dataHead(n int, f sdpwire.Flags) []byte {
 func TestInboxLands(t *testing.T) {
 	in := newInbox(Figure, 4, 1000)
 	lent := make([]byte, 100)
-	in.offer = lent
-	in.Lend(false)
+	in.lend(lent, false, false)
 	next := func(head []byte, size int, last bool) (id uint64, sg int) {
 		t.Helper()
 		wr, ok := in.NextRecv(head, size, last)
@@ -69,14 +68,14 @@ func TestInboxLands(t *testing.T) {
 		{"lies about its length", dataHead(10, 0), 27},
 		{"header incomplete", dataHead(10, 0)[:15], 26},
 	} {
-		in.Lend(false)
+		in.lend(lent, false, false)
 		id, n := next(c.head, c.size, true)
 		if n != 1 || in.slots[id].body != nil || !in.Full(pending(0)) {
 			t.Errorf("%s: landed in %d pieces, full %t", c.what, n, in.Full(pending(0)))
 		}
 		in.release(int(id))
 	}
-	in.Lend(false)
+	in.lend(lent, false, false)
 	if next(dataHead(0, 0), 16, true); in.Full(pending(0)) {
 		t.Error("a message without payload closes the buffer")
 	}
@@ -87,26 +86,30 @@ func TestInboxLands(t *testing.T) {
 // the read. [SDP-4.1-1]
 func TestInboxLendsLate(t *testing.T) {
 	in := newInbox(Figure, 4, 1000)
-	in.offer = make([]byte, 100)
+	lent := make([]byte, 100)
 	wr, ok := in.NextRecv(dataHead(10, 0), 26, true) // by another goroutine
 	if !ok {
 		t.Fatal("no slot")
 	}
-	in.Lend(false)
+	in.lend(lent, false, false)
 	if !in.Full(pending(0)) {
-		t.Error("what is behind a message that nobody has seen is not left alone")
+		t.Error("what is behind a message that was not counted in is not left alone")
 	}
 	next, ok := in.NextRecv(dataHead(10, 0), 26, true)
 	if !ok || in.loose != 0 {
 		t.Errorf("%d messages in the buffer of a read", in.loose)
 	}
-	in.Return()
+	if !in.Keep() {
+		t.Error("what was left is not kept until the message has been counted in")
+	}
 	in.release(int(wr.ID))
 	in.release(int(next.ID))
 	if !in.idle() {
 		t.Fatal("not idle")
 	}
-	in.Lend(false)
+	if _, now := in.lend(lent, false, false); !now || in.Keep() {
+		t.Error("what was left is not to be received now")
+	}
 	if in.Full(pending(0)) {
 		t.Error("nothing is taken although nothing is there")
 	}
@@ -119,8 +122,7 @@ func TestInboxStream(t *testing.T) {
 	const size = bulkSize
 	in := newInbox(Figure, 4, size+100)
 	lent := make([]byte, 4*size)
-	in.offer = lent
-	in.Lend(false)
+	in.lend(lent, false, false)
 	if g := in.Guess(); g.Payload != nil {
 		t.Error("a guess out of nothing")
 	}
@@ -157,23 +159,21 @@ func TestInboxStream(t *testing.T) {
 	if g := in.Guess(); g.Open != size+16 {
 		t.Errorf("message of %d bytes in progress", g.Open)
 	}
-	in.Return()
 	in.release(int(a))
-	in.offer = nil
-	in.Lend(true) // b goes on
+	in.lend(nil, true, true) // b goes on
 	if !in.lending() {
 		t.Error("the message in progress has moved")
 	}
 	c := land(2*size, true)
-	in.Return()
+	if !in.lends() {
+		t.Error("nothing is in the buffer of the read")
+	}
 	if wr, _ := in.NextRecv(dataHead(size, 0), size+16, true); len(wr.SG) != 1 {
 		t.Error("another one is received into what is not lent any more")
 	}
-	in.Lend(true)
 	if !in.Full(pending(3 * size)) {
 		t.Error("something goes behind what was received apart")
 	}
-	in.Return()
 	if sg := in.Reclaim(c); len(sg) != 1 {
 		t.Error("nowhere to move the message to")
 	}

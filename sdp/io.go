@@ -35,7 +35,7 @@ func (c *Conn) ReadFull(p []byte) (int, error) {
 
 func (c *Conn) read(p []byte, full bool) (int, error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.closed {
 		return 0, c.opError("read", net.ErrClosed)
 	}
@@ -52,9 +52,7 @@ func (c *Conn) read(p []byte, full bool) (int, error) {
 	c.rops = append(c.rops, o)
 	c.exec(c.m.Read(c.now(), o.id, len(p), full, c.acts[:0]))
 	if !o.done {
-		c.await(o, c.rd, nil)
-	} else {
-		c.attend()
+		c.await(o, true)
 	}
 	n, err := o.n, o.err
 	freeOp(o)
@@ -84,25 +82,13 @@ func (c *Conn) read(p []byte, full bool) (int, error) {
 // call its methods, so that what was cancelled did not run out of time.
 func (c *Conn) takenAway() bool { return c.closed || c.suspendTo != nil }
 
-// attend keeps the connection going behind a call that did not wait: nothing
-// has to be done if one did so a moment ago.
-func (c *Conn) attend() {
-	c.drv.visits++
-	switch {
-	case c.drv.own:
-		c.rouseOwn()
-	case !c.drv.scheduled:
-		c.leave()
-	}
-}
-
 // Write sends p. It returns when the bytes are with TCP or with the peer, or
 // have been copied; p is free then. It blocks while more than Options.SendBuffer
 // bytes wait to be sent. With an error the count says how many bytes have been,
 // or will be, delivered. [D-32] [D-40] [SDP-4.2-1]
 func (c *Conn) Write(p []byte) (int, error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.closed {
 		return 0, c.opError("write", net.ErrClosed)
 	}
@@ -134,7 +120,7 @@ func (c *Conn) straight(p []byte) (n int, err error, ok bool) {
 	if k == 0 {
 		return 0, nil, false
 	}
-	c.drv.streak = 0
+	c.flow.streak = 0
 	sent, inline := c.sendStraight(msgs[:k], p)
 	switch {
 	case sent:
@@ -145,14 +131,13 @@ func (c *Conn) straight(p []byte) (n int, err error, ok bool) {
 		c.nextID++
 		o.id, o.buf, o.n, o.after, o.waited = c.nextID, p, len(p), s.posted, true
 		c.ending = append(c.ending, o)
-		c.await(o, c.wd, func() bool { return c.mayLeave(o) })
+		c.await(o, true)
 		n, err = c.written(o, len(p))
 		return n, err, true
 	}
 	if c.m.LowCredit() {
-		c.poll()
+		c.look()
 	}
-	c.attend()
 	return len(p), nil, true
 }
 
@@ -169,30 +154,27 @@ func (c *Conn) join(p []byte) bool {
 	if !c.m.Extend(o.id, len(p)) {
 		return false
 	}
-	c.drv.streak = 0
+	c.flow.streak = 0
 	o.buf = append(o.buf, p...)
 	o.held += len(p)
 	c.send.held += len(p)
-	c.poll()
-	c.attend()
+	c.look()
 	return true
 }
 
 func (c *Conn) write(p []byte, urgent bool) (int, error) {
 	o := newOp()
-	c.drv.streak = 0
+	c.flow.streak = 0
 	o.buf, o.waited = p, true
 	c.nextID++
 	o.id = c.nextID
 	c.wops = append(c.wops, o)
 	c.exec(c.m.Write(c.now(), o.id, len(p), urgent, c.acts[:0]))
 	if !o.done {
-		c.poll() // what went straight to TCP is complete by now
+		c.run() // what went straight to TCP is complete by now
 	}
 	if !o.done {
-		c.await(o, c.wd, func() bool { return c.mayLeave(o) })
-	} else {
-		c.attend()
+		c.await(o, true)
 	}
 	return c.written(o, len(p))
 }
@@ -241,13 +223,13 @@ func (c *Conn) Exchange(req, resp []byte) (int, error) {
 	c.mu.Lock()
 	switch {
 	case c.closed || c.rd.passed() || c.wd.passed() || len(req) == 0 || len(resp) == 0 || len(c.wops) > 0:
-		c.mu.Unlock()
+		c.unlock()
 		if _, err := c.Write(req); err != nil {
 			return 0, err
 		}
 		return c.Read(resp)
 	}
-	c.drv.streak = 0
+	c.flow.streak = 0
 	w, r := newOp(), newOp()
 	w.id, r.id = c.nextID+1, c.nextID+2
 	c.nextID += 2
@@ -255,20 +237,20 @@ func (c *Conn) Exchange(req, resp []byte) (int, error) {
 	c.wops, c.rops = append(c.wops, w), append(c.rops, r)
 	c.exec(c.m.Exchange(c.now(), w.id, len(req), r.id, len(resp), c.acts[:0]))
 	if !w.done {
-		c.await(w, c.wd, func() bool { return c.mayLeave(w) })
+		c.await(w, true)
 	}
 	if _, err := c.written(w, len(req)); err != nil {
 		c.cancel(r)
-		c.await(r, nil, nil)
+		c.await(r, false)
 		freeOp(r)
-		c.mu.Unlock()
+		c.unlock()
 		return 0, err
 	}
-	c.await(r, c.rd, nil)
+	c.await(r, true)
 	n, err := r.n, r.err
 	freeOp(r)
 	c.urg.advance(n)
-	defer c.mu.Unlock()
+	defer c.unlock()
 	switch {
 	case n > 0 || err == nil || err == io.EOF:
 		if n > 0 {

@@ -82,7 +82,7 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (*L
 		return nil, err
 	}
 	if !lc.Plain && lc.WrapConn == nil && lc.Net.KeepAlive == 0 && lc.Net.KeepAliveConfig == (net.KeepAliveConfig{}) {
-		own, err := sock.OwnListener(l, sock.Tuning{Congestion: lc.Congestion, KeepAlive: lc.KeepAlive})
+		own, err := sock.OwnListener(l, sock.Tuning{Congestion: lc.Congestion, KeepAlive: lc.KeepAlive, SameHost: sock.SameHost(lc.SameHost)})
 		if err != nil {
 			l.Close()
 			return nil, &net.OpError{Op: "listen", Net: "sdp", Addr: l.Addr(), Err: err}
@@ -285,6 +285,7 @@ func (l *Listener) setUp(nc net.Conn, host netip.Addr) {
 		return
 	}
 	path.Layout, path.RawHello, path.CRC = g.layout, g.raw, s.qp.Params().CRC
+	path.by(s.qp)
 	if l.opt.Logger.Enabled(l.ctx, slog.LevelInfo) {
 		l.opt.Logger.Info("connection up", "local", path.Local.String(), "remote", path.Remote.String(), "crc", path.CRC)
 	}
@@ -296,9 +297,7 @@ func (l *Listener) setUp(nc net.Conn, host netip.Addr) {
 	c.path = path
 	select {
 	case l.conns <- c:
-		c.mu.Lock()
-		c.leave()
-		c.mu.Unlock()
+		c.begin()
 	case <-l.dead:
 		c.Abort()
 	}

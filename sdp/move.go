@@ -104,7 +104,7 @@ func (s *State) UnmarshalBinary(b []byte) error {
 func (c *Conn) Suspend(ctx context.Context, port uint16) (*State, error) {
 	c.mu.Lock()
 	if c.closed || c.suspendTo != nil {
-		c.mu.Unlock()
+		c.unlock()
 		return nil, c.opError("suspend", net.ErrClosed)
 	}
 	for _, o := range append(append([]*op(nil), c.rops...), c.wops...) {
@@ -114,8 +114,7 @@ func (c *Conn) Suspend(ctx context.Context, port uint16) (*State, error) {
 	ch := make(chan error, 1)
 	c.suspendTo = ch
 	c.exec(acts)
-	c.startOwnIfIdle()
-	c.mu.Unlock()
+	c.unlock()
 	if err == nil {
 		select {
 		case err = <-ch:
@@ -126,7 +125,7 @@ func (c *Conn) Suspend(ctx context.Context, port uint16) (*State, error) {
 		}
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if err == nil && !c.m.Suspended() {
 		err = ErrSuspend
 	}
@@ -135,12 +134,6 @@ func (c *Conn) Suspend(ctx context.Context, port uint16) (*State, error) {
 		return nil, c.opError("suspend", err)
 	}
 	return c.export(), nil
-}
-
-func (c *Conn) startOwnIfIdle() {
-	if !c.drv.own {
-		c.startOwn()
-	}
 }
 
 // suspendedNow is called when the peer has acknowledged SuspComm.
@@ -186,14 +179,11 @@ func (c *Conn) reconnect() {
 		_ = qp.Close()
 		err := c.comeBack(port)
 		c.mu.Lock()
-		defer c.mu.Unlock()
+		defer c.unlock()
 		if err != nil {
 			c.suspended = false
 			c.exec(c.m.Abort(c.now(), fmt.Errorf("%w: %w", ErrReset, err), c.acts[:0]))
 			c.release(true, err)
-		}
-		for _, o := range append(append([]*op(nil), c.rops...), c.wops...) {
-			o.signal()
 		}
 	}()
 }
@@ -220,13 +210,13 @@ func (c *Conn) comeBack(port uint16) error {
 	}
 	c.mu.Lock()
 	opt := c.opt
-	c.mu.Unlock()
+	c.unlock()
 	s, p, err := connect(ctx, nc, opt, c.layout, c.path.RawHello, c.token) // [SDP-13.1.1-10]
 	if err != nil {
 		return err
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if !c.m.Suspended() { // aborted meanwhile
 		go s.discard()
 		return net.ErrClosed
@@ -250,7 +240,8 @@ func (c *Conn) resume(s *setup, p sdpcore.Params) {
 	c.recv.local = nil
 	c.suspended, c.drv.llp = false, false
 	c.exec(c.m.Resume(c.now(), p, c.acts[:0]))
-	c.startOwnIfIdle()
+	c.queue.Load().Handle(c.completed)
+	c.progress().Unpoll() // for calls that sleep
 }
 
 // moveKey is by what a returning peer is known. [SDP-13.1.1-2] [D-50]
@@ -328,8 +319,9 @@ func (e *Expectation) Resume(ctx context.Context, st *State) (*Conn, error) {
 		return nil, &net.OpError{Op: "resume", Net: "sdp", Err: net.ErrClosed}
 	}
 	c := newConn(a.s.opt, a.layout, a.s, a.p)
+	defer c.begin()
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	c.m = sdpcore.Restore(a.p, st.core)
 	c.path, c.token = a.path, st.Token
 	c.path.Why = "moved here from another holder"
@@ -349,7 +341,6 @@ func (e *Expectation) Resume(ctx context.Context, st *State) (*Conn, error) {
 	if st.core.Closing {
 		c.exec(c.m.CloseWrite(c.now(), c.acts[:0]))
 	}
-	c.leave()
 	return c, nil
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"viaduct/internal/sdpcore"
 	"viaduct/internal/wire/sdpwire"
+	"viaduct/iwarp"
 )
 
 // A Policy says which flow control mode a half of the connection is steered to.
@@ -91,6 +92,10 @@ type Options struct {
 	// KeepAlive is the TCP keepalive period: 0 as Go's default of 15 s,
 	// negative for none. [SDP-14.3-1] [SDP-14.3-2] [D-77]
 	KeepAlive time.Duration
+	// SameHost says whether the bytes go through shared memory if the peer is a
+	// process of the same user on this host that agrees; Linux only. Above TLS or
+	// WrapConn they do not. [Path] tells.
+	SameHost iwarp.SameHost
 	// Congestion names the congestion control of the sockets; "" leaves the
 	// system's.
 	Congestion string
@@ -146,7 +151,7 @@ func (o *Options) complete() (Options, error) {
 
 // Setting names of Options.Set, in the order of the documentation.
 const settingNames = "send-policy recv-policy send-threshold recv-threshold recv-buffers recv-buffer-size " +
-	"send-buffer receive-buffer max-adverts read-depth crc keepalive setup-timeout congestion"
+	"send-buffer receive-buffer max-adverts read-depth crc keepalive setup-timeout congestion samehost"
 
 // Set changes options by name and text, as a program reads them from its
 // environment or configuration; a name that is not known, or a value that does
@@ -209,6 +214,8 @@ func (o *Options) set(name, v string) (err error) {
 		o.SetupTimeout, err = time.ParseDuration(v)
 	case "congestion":
 		o.Congestion = v
+	case "samehost":
+		o.SameHost, err = iwarp.ParseSameHost(v)
 	default:
 		err = fmt.Errorf("unknown; settings are %s", settingNames)
 	}

@@ -20,6 +20,9 @@ type Path struct {
 	Layout   Layout // of headers
 	RawHello bool   // the Hello came ahead of MPA's start-up
 	CRC      bool   // MPA's checksum is on
+
+	SharedMemory bool   // the bytes go through shared memory, not TCP
+	TCPWhy       string // why they go by TCP; "" if they do not
 }
 
 // String returns the path on one line.
@@ -27,7 +30,11 @@ func (p Path) String() string {
 	if !p.SDP {
 		return fmt.Sprintf("tcp %v -> %v: %s", p.Local, p.Remote, p.Why)
 	}
-	return fmt.Sprintf("sdp %v -> %v: %s (layout %v, crc %t)", p.Local, p.Remote, p.Why, p.Layout, p.CRC)
+	by := "tcp: " + p.TCPWhy
+	if p.SharedMemory {
+		by = "shared memory"
+	}
+	return fmt.Sprintf("sdp %v -> %v: %s (layout %v, crc %t, %s)", p.Local, p.Remote, p.Why, p.Layout, p.CRC, by)
 }
 
 // Path tells how the connection came about.
@@ -42,6 +49,9 @@ type Counters = sdpcore.Stats
 type Stats struct {
 	Counters
 	SendMode, RecvMode string
+	Credits            int // messages that may be sent now [SDP-10.2-1]
+	SendQueue          int // bytes written and not yet sent, read or acknowledged
+	Held               int // bytes that arrived and were not read yet
 	Stream             iwarp.Stats
 }
 
@@ -49,8 +59,9 @@ type Stats struct {
 // credit stalls, advertisements, cancels.
 func (c *Conn) Stats() Stats {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	return Stats{Counters: c.m.Stats(), SendMode: c.m.SendMode().String(), RecvMode: c.m.RecvMode().String(), Stream: c.qp.Stats()}
+	defer c.unlock()
+	return Stats{Counters: c.m.Stats(), SendMode: c.m.SendMode().String(), RecvMode: c.m.RecvMode().String(),
+		Credits: c.m.Credits(), SendQueue: c.m.SendQueue(), Held: c.m.Held(), Stream: c.qp.Stats()}
 }
 
 // A TCPConn is what a dial with fallback, or a listener for both, returns where
@@ -62,3 +73,9 @@ type TCPConn struct {
 
 // Path tells how the connection came about.
 func (c *TCPConn) Path() Path { return c.path }
+
+// by notes how the bytes go.
+func (p *Path) by(q *iwarp.QueuePair) {
+	b := q.Path()
+	p.SharedMemory, p.TCPWhy = b.SharedMemory, b.Why
+}

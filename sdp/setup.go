@@ -8,6 +8,7 @@ import (
 	"net"
 	"time"
 
+	"viaduct/internal/fault"
 	"viaduct/internal/sdpcore"
 	"viaduct/internal/sock"
 	"viaduct/internal/wire/sdpwire"
@@ -26,7 +27,7 @@ type setup struct {
 	in        *inbox
 	sendDepth int
 	layout    Layout
-	crewed    bool // see attend.Go
+	pooled    bool // see attend.Go
 }
 
 // newSetup makes what a stream needs. dev may be nil.
@@ -64,14 +65,14 @@ func (o *Options) maxRecvSize() int {
 // [SDP-8.1.1-6] [SDP-8.1.1-7] [SDP-8.1.1-18] [D-08]
 func (s *setup) config(nc net.Conn) *iwarp.Config {
 	o := &s.opt
-	s.crewed = sock.IsTCP(nc)
+	s.pooled = sock.IsTCP(nc)
 	s.in = newInbox(s.layout, o.RecvBuffers+1, o.maxRecvSize())
 	return &iwarp.Config{
 		FPDUSize: fpduSize(nc),
 		Device:   s.dev, SendCQ: s.cq, RecvCQ: s.cq, SendDepth: s.sendDepth, RecvDepth: o.RecvBuffers + 1,
 		IRD: o.ReadDepth, ORD: o.ReadDepth, CloseTimeout: 2 * time.Second, // [D-49]
 		RequestTimeout: o.SetupTimeout, ReplyTimeout: o.SetupTimeout, FirstFPDUTimeout: o.SetupTimeout,
-		KeepAlive: o.KeepAlive, Congestion: o.Congestion, WrapConn: o.WrapConn,
+		KeepAlive: o.KeepAlive, Congestion: o.Congestion, WrapConn: o.WrapConn, SameHost: o.SameHost,
 		Source: s.in, Polled: true,
 		Prepare: func(qp *iwarp.QueuePair) error {
 			s.qp = qp
@@ -216,7 +217,7 @@ func (s *setup) settleORD(peerIRD int) int {
 // taken. [SDP-6.2.1.2-2] [SDP-8.1.1-14] [SDP-8.1.1-15]
 func judge(h sdpwire.Hello) Reason {
 	switch {
-	case h.MajV != sdpwire.MajV: // [SDP-6.2.1.1-2]
+	case h.MajV != sdpwire.MajV && !fault.On("sdp-version-unchecked"): // [SDP-6.2.1.1-2]
 		return ReasonVersion
 	case h.MaxAdverts == 0: // [SDP-6.2.1.3-3]
 		return ReasonAdverts

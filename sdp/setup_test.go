@@ -372,6 +372,49 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 	})
 }
 
+// TestSDP_6_2_1_Hello: a Hello says what the options say, and nothing else.
+// [SDP-6.2.1-1] [SDP-6.2.1-2] [SDP-6.2.1.1-1] [SDP-6.2.1.2-1] [SDP-6.2.1.3-2] [SDP-6.2.1.4-1] [SDP-6.2.1.5-1]
+// [SDP-6.2.1.6-1] [SDP-6.2.1.7-1] [SDP-8.1.1-8]
+func TestSDP_6_2_1_Hello(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, tc := range []struct {
+		opt  *Options
+		want sdpwire.Hello
+	}{
+		{&Options{RecvBuffers: 7, RecvBufferSize: 5000, MaxAdverts: 9, ReadDepth: 3},
+			sdpwire.Hello{Bufs: 7, MajV: 1, MinV: 1, MaxAdverts: 9, DesRemRcvSz: 5000, LocalRcvSz: 5000, LocIRD: 3, LocORD: 3}},
+		{nil, sdpwire.Hello{Bufs: 32, MajV: 1, MinV: 1, MaxAdverts: DefaultMaxAdverts, DesRemRcvSz: 256<<10 + 64, LocalRcvSz: 256<<10 + 64, // [SDP-10-3]
+			LocIRD: DefaultReadDepth, LocORD: DefaultReadDepth}},
+	} {
+		dialed := make(chan error, 1)
+		go func() {
+			_, err := Dial(l.Addr().String(), tc.opt)
+			dialed <- err
+		}()
+		nc, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		req, err := iwarp.ReadRequest(context.Background(), nc, (&wirePeer{t: t}).config(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h, n, err := sdpwire.ParseHello(req.Private(), Figure); err != nil || n != len(req.Private()) || h != tc.want {
+			t.Errorf("%+v: Hello %+v in %d bytes, %v", tc.opt, h, len(req.Private()), err)
+		}
+		if err := req.Reject(nil); err != nil {
+			t.Error(err)
+		}
+		if err := <-dialed; err == nil {
+			t.Error("connected")
+		}
+	}
+}
+
 // serveWire accepts one connection and answers the Hello as told.
 func serveWire(t testing.TB, ack []byte, change func(*iwarp.Config), then func(*wirePeer)) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -398,9 +441,8 @@ func serveWire(t testing.TB, ack []byte, change func(*iwarp.Config), then func(*
 		}
 		defer w.close()
 		h, n, err := sdpwire.ParseHello(qp.PeerPrivate(), Figure)
-		// [SDP-6.2.1-1] [SDP-6.2.1-2] [SDP-6.2.1.1-1] [SDP-6.2.1.2-1] [SDP-6.2.1.3-2] [SDP-6.2.1.6-1] [SDP-6.2.1.7-1] [SDP-8.1.1-8]
 		if err != nil || n != len(qp.PeerPrivate()) || h.MajV != 1 || h.MinV != 1 || h.MaxAdverts == 0 || h.LocIRD == 0 || h.LocORD == 0 ||
-			h.Bufs < 4 || h.LocalRcvSz < 37 || h.DesRemRcvSz > 1<<31 { // [SDP-10-3] [SDP-6.2.1.4-1] [SDP-6.2.1.5-1]
+			h.Bufs < 4 || h.LocalRcvSz < 37 || h.DesRemRcvSz > 1<<31 {
 			t.Errorf("Hello %+v, %v", h, err)
 		}
 		if ack != nil {

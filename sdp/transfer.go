@@ -23,7 +23,7 @@ type Transfer struct {
 // returns. Several may be under way: the peer can then fetch them all at once.
 func (c *Conn) StartWrite(p []byte) (*Transfer, error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.closed {
 		return nil, c.opError("write", net.ErrClosed)
 	}
@@ -32,8 +32,7 @@ func (c *Conn) StartWrite(p []byte) (*Transfer, error) {
 		c.wops = append(c.wops, t.o)
 		c.exec(c.m.Write(c.now(), t.o.id, len(p), false, c.acts[:0]))
 	}
-	c.poll()
-	c.leave()
+	c.look()
 	return t, nil
 }
 
@@ -42,7 +41,7 @@ func (c *Conn) StartWrite(p []byte) (*Transfer, error) {
 // RDMA Write.
 func (c *Conn) StartRead(p []byte) (*Transfer, error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.closed {
 		return nil, c.opError("read", net.ErrClosed)
 	}
@@ -51,14 +50,13 @@ func (c *Conn) StartRead(p []byte) (*Transfer, error) {
 		c.rops = append(c.rops, t.o)
 		c.exec(c.m.Read(c.now(), t.o.id, len(p), false, c.acts[:0]))
 	}
-	c.leave()
 	return t, nil
 }
 
 func (c *Conn) startTransfer(p []byte, read bool) *Transfer {
 	o := newOp()
 	c.nextID++
-	o.id, o.buf, o.read, o.lent = c.nextID, p, read, true
+	o.id, o.buf, o.read = c.nextID, p, read
 	t := &Transfer{c: c, o: o, done: make(chan struct{})}
 	o.onDone = func() {
 		t.n, t.err = o.n, o.err
@@ -81,10 +79,9 @@ func (t *Transfer) Done() <-chan struct{} { return t.done }
 // moved, perhaps all of them.
 func (t *Transfer) Cancel() {
 	t.c.mu.Lock()
-	defer t.c.mu.Unlock()
+	defer t.c.unlock()
 	if !t.o.done && !t.o.cancel {
 		t.c.cancel(t.o)
-		t.c.leave()
 	}
 }
 
@@ -92,27 +89,14 @@ func (t *Transfer) Cancel() {
 // it is short. If the context ends first the transfer is cancelled, and Wait
 // returns, when it has ended, the cause of the context together with the count.
 func (t *Transfer) Wait(ctx context.Context) (int, error) {
-	cause := error(nil)
-	t.c.mu.Lock()
-	for !t.o.done && cause == nil {
-		// Drive the connection for a moment before sleeping.
-		if t.c.poll() || t.c.spin(t.o) {
-			continue
-		}
-		break
+	name, h := "write", &t.c.wd
+	if t.o.read {
+		name, h = "read", &t.c.rd
 	}
-	t.c.leave()
-	t.c.mu.Unlock()
-	select {
-	case <-t.done:
-	case <-ctx.Done():
-		cause = context.Cause(ctx)
+	cause := t.c.until(ctx, h, t.o)
+	if cause != nil {
 		t.Cancel()
 		<-t.done
-	}
-	name := "write"
-	if t.o.read {
-		name = "read"
 	}
 	switch {
 	case t.err == nil, t.o.read && t.n > 0:

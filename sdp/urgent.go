@@ -44,7 +44,7 @@ func (c *Conn) urgentCame(a *sdpcore.Action) {
 // of what waits to be sent. [SDP-9.5.3-2] [SDP-9.5.3-3]
 func (c *Conn) WriteUrgent(p []byte) (int, error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.closed {
 		return 0, c.opError("write", net.ErrClosed)
 	}
@@ -61,14 +61,13 @@ func (c *Conn) WriteUrgent(p []byte) (int, error) {
 // byte, and when one arrives. [SDP-9.5.3-9] It holds at most one value.
 func (c *Conn) Urgent() <-chan struct{} {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.urg.ch == nil {
 		c.urg.ch = make(chan struct{}, 1)
 		if c.urg.pending > 0 {
 			c.urg.notify()
 		}
 	}
-	c.attend()
 	return c.urg.ch
 }
 
@@ -76,9 +75,8 @@ func (c *Conn) Urgent() <-chan struct{} {
 // byte that has come, and whether one has come that was not read yet.
 func (c *Conn) UrgentMark() (before int, ok bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.poll()
-	c.attend()
+	defer c.unlock()
+	c.look()
 	if !c.urg.seen || c.urg.newest < c.urg.readPos {
 		return 0, false
 	}
@@ -89,9 +87,8 @@ func (c *Conn) UrgentMark() (before int, ok bool) {
 // Options.UrgentApart. The error is ErrNoUrgent if there is none.
 func (c *Conn) ReadUrgent() (byte, error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.poll()
-	c.attend()
+	defer c.unlock()
+	c.look()
 	if len(c.urg.apart) == 0 {
 		return 0, c.opError("read", ErrNoUrgent)
 	}

@@ -1,196 +1,96 @@
 package sdp
 
 import (
-	"runtime"
-	"time"
+	"context"
 
 	"viaduct/internal/attend"
-	"viaduct/internal/budget"
+	"viaduct/internal/perturb"
 )
 
-// await waits until o is done, or stop says so; a passed deadline cancels o.
+// A half is one direction as far as calls wait for it.
+type half struct {
+	deadline
+
+	mu    perturb.Mutex  // taken with Conn.mu held, or alone
+	calls attend.Waiters // guarded by mu
+}
+
+// finish ends an operation.
+func (h *half) finish(o *op) {
+	h.mu.Lock()
+	o.done = true
+	h.calls.WakeAllLocked()
+	h.mu.Unlock()
+}
+
+// letGo lets the call of a write return.
+func (h *half) letGo(o *op) {
+	h.mu.Lock()
+	o.free = true
+	h.calls.WakeAllLocked()
+	h.mu.Unlock()
+}
+
+// ReadyLocked implements [attend.Condition], for the call of o.
+func (o *op) ReadyLocked() (bool, error) { return o.done || o.free, nil }
+
+// await waits until o is done, or its call may return; a passed deadline cancels o.
 // Called with mu held, returns with it held.
-func (c *Conn) await(o *op, d *deadline, stop func() bool) {
-	dr := &c.drv
-	var start time.Time
-	if stop != nil {
-		start = time.Now()
-	}
+func (c *Conn) await(o *op, bounded bool) {
+	h := &c.wd
 	if o.read {
-		c.recv.in.wary = dr.held.wary()
+		h = &c.rd
+		c.held.wary = c.held.isWary()
+	} else if !o.free {
+		// Credit is on its way, most likely; waiting for it is cheaper than copying
+		// what is to be sent.
+		o.late = c.now() + patienceTime
 	}
-	dr.calls++
-	dozed := false // which is followed by a look, and now and then by another sleep
-	defer func() {
-		if dr.held.on {
-			c.settle()
+	ctx := context.Context(&h.deadline)
+	if !bounded || o.cancel {
+		ctx = context.Background()
+	}
+	for !o.done && !o.free {
+		c.unlock()
+		if o.read {
+			c.receive(o)
 		}
-		dr.calls--
-		dr.visits++
-		c.leave()
-	}()
-	for !o.done {
-		if processors == 1 && !dozed && c.doze(o, d) {
-			dozed = true
-			continue
-		}
-		dozed = false
-		if o.read && dr.tooSoon() {
-			c.mu.Unlock()
-			attend.Nap(napTime)
-			c.mu.Lock()
-		}
-		dr.patient = o.read
-		before := dr.streak
-		came := c.poll()
-		if dr.flowing() {
-			dr.got, dr.gotAt = dr.streak-before, time.Now()
-		}
-		if dr.patient = false; came {
-			continue
-		}
-		c.tick()
-		if d != nil && !o.cancel && d.passed() {
+		err := c.until(ctx, h, o)
+		c.mu.Lock()
+		if err != nil && !o.done && !o.free {
 			c.cancel(o)
-			continue
-		}
-		if dr.held.on {
-			if dr.held.over(time.Now()) {
-				c.settle()
-				continue
-			}
-			c.mu.Unlock()
-			runtime.Gosched()
-			c.mu.Lock()
-			continue
-		}
-		bulk := dr.came >= bulkSize
-		dr.came = 0
-		if !dr.spinning && !bulk && c.spin(o) {
-			continue
-		}
-		patience := time.Duration(-1)
-		if stop != nil {
-			// Credit is on its way, most likely; waiting for it is cheaper than
-			// what stop does.
-			if patience = patienceTime - time.Since(start); patience <= 0 {
-				if stop() {
-					return
-				}
-				o.leaves = true
-			}
-		}
-		if processors == 1 || !c.doze(o, d) {
-			c.sleep(o, d, patience)
+			ctx = context.Background()
 		}
 	}
 }
 
-// looking is how calls back off whose polls for an answer are in vain.
-var looking = budget.Rule{Grace: 4, Max: 15}
-
-// spin polls for a moment and reports whether something came.
-func (c *Conn) spin(o *op) bool {
-	if processors == 1 {
-		return false
+// until waits for o, with mu free. The error is that of the context.
+func (c *Conn) until(ctx context.Context, h *half, o *op) error {
+	h.mu.Lock()
+	err := attend.Until(ctx, &h.mu, &h.calls, o, (*waiting)(c))
+	if err == nil {
+		h.mu.Unlock()
 	}
-	dr := &c.drv
-	answer := o.read && !dr.large
-	if answer && !dr.looks.Worth() {
-		return false
-	}
-	dr.spinning = true
-	defer func() { dr.spinning = false }()
-	for start := time.Now(); time.Since(start) < spinTime; {
-		c.mu.Unlock()
-		// The other end may be a goroutine of this process that waits for this
-		// very processor.
-		runtime.Gosched()
-		c.mu.Lock()
-		if c.poll() || o.done {
-			dr.looks.Hit(&looking)
-			return true
-		}
-	}
-	if answer {
-		dr.looks.Miss(&looking)
-	}
-	return false
+	return err
 }
 
-// sleep waits for an event, or until patience, if it is positive, is over.
-func (c *Conn) sleep(o *op, d *deadline, patience time.Duration) {
-	dr := &c.drv
-	if c.suspended || dr.llp || c.released {
-		o.asleep = true
-		c.mu.Unlock()
-		var expired <-chan struct{}
-		if d != nil && !o.cancel {
-			expired = d.wait()
-		}
-		select {
-		case <-o.wake:
-		case <-expired:
-		case <-time.After(100 * time.Millisecond):
-		}
-		c.mu.Lock()
-		o.asleep = false
-		return
-	}
-	dr.sleepers++
-	c.arm()
-	if c.poll() || o.done {
-		dr.sleepers--
-		return
-	}
-	var expired <-chan struct{}
-	if d != nil && !o.cancel {
-		expired = d.wait()
-	}
-	var due <-chan time.Time
-	wait := patience
-	dr.due = 0
-	if at, ok := c.m.Deadline(); ok {
-		dr.due = at
-		if left := max(at-c.now(), 0); wait <= 0 || left < wait {
-			wait = left
-			patience = 0
-		}
-	}
-	if wait > 0 || patience == 0 {
-		t := time.NewTimer(wait)
-		defer t.Stop()
-		due = t.C
-	}
-	events, done := c.cq.Events(), dr.done
-	took := false
-	o.asleep = true
-	c.mu.Unlock()
-	select {
-	case <-events:
-		took = true
-	case <-o.wake:
-	case <-expired:
-	case <-due:
-	case <-done:
-	}
-	c.mu.Lock()
-	o.asleep = false
-	dr.took = dr.took || took
-	dr.sleepers--
-}
+// waiting is a connection as a call sees it that waits.
+type waiting Conn
 
-// arm asks for an event at the next completion, for the calls that sleep.
-func (c *Conn) arm() {
-	c.drv.took = false
-	if _, lend := c.landing(); lend && c.drv.large {
-		// Or it would come into a Private Buffer. What is short gets here sooner
-		// that way.
-		c.cq.ArmArrival(c.qp)
-		return
-	}
-	c.cq.Arm(false)
-}
+var _ attend.SourceSleeper = (*waiting)(nil)
+
+// Poll implements [attend.Progress]. The handler of the completion queue does the
+// rest.
+func (w *waiting) Poll() bool { return (*Conn)(w).progress().Poll() }
+
+// Unpoll implements [attend.Progress].
+func (w *waiting) Unpoll() { (*Conn)(w).progress().Unpoll() }
+
+// Expects implements [attend.SourceSleeper].
+func (w *waiting) Expects() bool { return (*Conn)(w).progress().Expects() }
+
+// SleepAt implements [attend.SourceSleeper].
+func (w *waiting) SleepAt(s *attend.Sleeper) bool { return (*Conn)(w).progress().SleepAt(s) }
 
 // cancel asks the machine to give o back.
 func (c *Conn) cancel(o *op) {

@@ -54,7 +54,7 @@ func (m *Machine) Finished() bool { return m.life == lifeFinished }
 // nil too if the peer had closed its direction, no AbortConn followed and nothing
 // was left to send: then the end was graceful. [SDP-8.2.1-12] [SDP-8.2.1-22]
 func (m *Machine) WriteErr() error {
-	if m.life != lifeDead || m.err == io.EOF && !m.lost {
+	if m.err == io.EOF && !m.lost {
 		return nil
 	}
 	return m.werr
@@ -145,14 +145,10 @@ func (m *Machine) dieWith(err, werr error) {
 		m.endOffer(0, false)
 	}
 	k.ops.clear()
-	k.opsLocal, k.localN = 0, 0
 	k.adverts.clear()
-	k.cancelOpen, k.cancelWant, k.srcCancel = false, false, false
-	s.cancelOpen, s.cancelWant, s.nforced = false, false, 0
 	for s.writes.len() > 0 {
 		m.dropWrite(0, werr)
 	}
-	s.avail.clear()
 	for i := range k.reads.len() {
 		k.reads.at(i).inflight = 0
 	}

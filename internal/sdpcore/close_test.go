@@ -18,7 +18,7 @@ func TestSDP_8_2_1_Graceful(t *testing.T) {
 		want("hold 1", "copy 4 1@0", "read 4 299@1 from 1", "got 4 300", "RdmaRdCompl size=299")
 	// [SDP-8.2.1-12] [SDP-8.2.1-17] [SDP-8.2.1-23] end of stream, then the LLP goes
 	p.read(5, 10).recv("DisConn").want("closed", "finish", "got 5 0 EOF").read(6, 10).want("got 6 0 EOF")
-	p.took(p.m.LLPClosed(p.now, nil, nil)).want()
+	p.took(p.m.LLPClosed(p.now, nil, mark())).want()
 	if !p.m.Finished() || p.m.Err() != nil {
 		t.Error("not graceful")
 	}
@@ -68,40 +68,40 @@ func TestSDP_8_2_2_Abortive(t *testing.T) {
 	}
 	// [SDP-8.2.1-12] [SDP-8.2.2-4] the LLP goes without DisConn
 	p = newProbe(t).read(1, 10).skip()
-	p.took(p.m.LLPClosed(0, nil, nil)).want("got 1 0 reset")
+	p.took(p.m.LLPClosed(0, nil, mark())).want("got 1 0 reset")
 	// ... with it, by whatever means: graceful for the reader. What was not sent
 	// is lost, and said so. [SDP-8.2.1-12] [D-48]
 	p = newProbe(t).recv("DisConn").skip()
-	p.took(p.m.LLPClosed(0, boom, nil)).read(1, 10).want("got 1 0 EOF").write(2, 5).want("wrote 2 0 boom")
+	p.took(p.m.LLPClosed(0, boom, mark())).read(1, 10).want("got 1 0 EOF").write(2, 5).want("wrote 2 0 boom")
 	if err := p.m.WriteErr(); err != nil {
 		t.Errorf("nothing was left to send: %v", err)
 	}
 	p = newProbe(t)
 	p.bufs = 2
 	p.recv("Data", "DisConn").write(1, 5).skip()
-	p.took(p.m.LLPClosed(0, boom, nil)).want("wrote 1 0 boom").read(2, 10).want("got 2 0 EOF")
+	p.took(p.m.LLPClosed(0, boom, mark())).want("wrote 1 0 boom").read(2, 10).want("got 2 0 EOF")
 	if p.m.WriteErr() != boom {
 		t.Errorf("a write was left: %v", p.m.WriteErr())
 	}
 	// [SDP-8.2.1-13] all operations end with their counts; [SDP-8.2.1-14] [SDP-8.2.1-24] nothing stays advertised
 	p = newProbe(t).pipelined(true, true).write(1, 200).read(2, 300).write(3, 50).skip()
-	p.took(p.m.LLPClosed(0, nil, nil)).want("revoke", "revoke", "wrote 1 0 reset", "wrote 3 0 reset", "got 2 0 reset")
+	p.took(p.m.LLPClosed(0, nil, mark())).want("revoke", "revoke", "wrote 1 0 reset", "wrote 3 0 reset", "got 2 0 reset")
 	p = newProbe(t).write(1, 200).recv("RdmaRdCompl size=99").skip()
-	p.took(p.m.LLPClosed(0, nil, nil)).want("revoke", "wrote 1 100 reset")
+	p.took(p.m.LLPClosed(0, nil, mark())).want("revoke", "wrote 1 100 reset")
 	// Bytes that had come stay readable. [SDP-8.2.2-6]
 	p = newProbe(t).recv("Data +5", "Data seq=9").skip()
 	p.read(1, 10).want("copy 1 5@0", "got 1 5").read(2, 10).want("got 2 0 SDP-6.1.5-2")
 	// [D-49] data after reading was shut down
 	p = newProbe(t)
-	p.took(p.m.CloseRead(0, false, nil)).recv("Data").alive().recv("Data +5").want("abort " + ErrReadClosed.Error())
+	p.took(p.m.CloseRead(0, false, mark())).recv("Data").alive().recv("Data +5").want("abort " + ErrReadClosed.Error())
 	p = newProbe(t).recv("SrcAvail size=300 +1").skip()
-	p.took(p.m.CloseRead(0, false, nil)).want("drop 1", "abort "+ErrReadClosed.Error())
+	p.took(p.m.CloseRead(0, false, mark())).want("drop 1", "abort "+ErrReadClosed.Error())
 	p = newProbe(t)
-	p.took(p.m.CloseRead(0, true, nil)).recv("Data +5").want("hold 5", "drop 5").read(1, 5).want("got 1 0 sdp: connection closed")
+	p.took(p.m.CloseRead(0, true, mark())).recv("Data +5").want("hold 5", "drop 5").read(1, 5).want("got 1 0 sdp: connection closed")
 }
 
 func TestSDP_10_6_Resize(t *testing.T) {
-	// The asker. [SDP-10.6-1] [SDP-10.6-2] [SDP-6.4.1-3] less: at once
+	// The asker. [SDP-10-7] [SDP-10.6-1] [SDP-10.6-2] [SDP-6.4.1-3] less: at once
 	p := newProbe(t).peerSize(50).want("ChRcvBuf size=50", "peersize 50").write(1, 60).want("Data +34", "Data +26", "wrote 1 60")
 	p.peerSize(40).want() // [SDP-10.6-19]
 	// [SDP-10.6-3] [SDP-10.6-4] more: when acknowledged
@@ -125,13 +125,13 @@ func TestSDP_10_6_Resize(t *testing.T) {
 	newProbe(t, lim).recv("ChRcvBuf size=1").want("resize 60", "ChRcvBufAck size=60")
 	// [SDP-10.6-10] [SDP-10.6-13] more: new buffers first
 	p = newProbe(t, lim).recv("ChRcvBuf size=1073741824").want("resize 300").recv("Data +84").want("hold 84")
-	p.took(p.m.Resized(0, nil)).want("ChRcvBufAck size=300").recv("Data +284").alive()
+	p.took(p.m.Resized(0, mark())).want("ChRcvBufAck size=300").recv("Data +284").alive()
 	// [SDP-10.6-14] [SDP-6.4.2.1-2]
 	newProbe(t, lim, func(p *Params) { p.NoResize = true }).recv("ChRcvBuf size=200").want("ChRcvBufAck size=100")
 	newProbe(t, lim).recv("ChRcvBuf size=200", "ChRcvBuf size=200").aborted("SDP-10.6-19")
 	// [SDP-10.6-15] [SDP-10.6-16] which size decides about SinkAvails
 	p = newProbe(t, lim).pipelined(false, true).recv("ChRcvBuf size=200").skip().read(1, 150).want()
-	p.took(p.m.Resized(0, nil)).want("ChRcvBufAck size=200").recv("Data +5").skip().read(2, 201).want("SinkAvail size=201 nd=1")
+	p.took(p.m.Resized(0, mark())).want("ChRcvBufAck size=200").recv("Data +5").skip().read(2, 201).want("SinkAvail size=201 nd=1")
 	// Crossing. [SDP-10.6.1-1] [SDP-10.6.1-2] [SDP-10.6.1-3] [D-47]
 	newProbe(t, lim, accepting).peerSize(200).skip().recv("ChRcvBuf size=70").want().recv("ChRcvBufAck size=200").want("peersize 200")
 	newProbe(t, lim).peerSize(200).skip().recv("ChRcvBuf size=70").want("resize 70", "ChRcvBufAck size=70").peerSize(250).want("ChRcvBuf size=250")
@@ -139,7 +139,7 @@ func TestSDP_10_6_Resize(t *testing.T) {
 
 func TestSDP_13_1_1_Suspend(t *testing.T) {
 	start := func(p *probe) *probe {
-		acts, err := p.m.Suspend(p.now, 5000, nil)
+		acts, err := p.m.Suspend(p.now, 5000, mark())
 		if err != nil {
 			t.Error(err)
 		}
@@ -156,7 +156,7 @@ func TestSDP_13_1_1_Suspend(t *testing.T) {
 	np := params()
 	np.Role = Accepting
 	p.seq, p.ack = 0, 0
-	p.took(p.m.Resume(p.now, np, nil)).want("Data +50", "wrote 2 50")
+	p.took(p.m.Resume(p.now, np, mark())).want("Data +50", "wrote 2 50")
 	if p.msgs[len(p.msgs)-1].MSeq != 0 {
 		t.Error("numbers did not start afresh")
 	}
@@ -166,21 +166,21 @@ func TestSDP_13_1_1_Suspend(t *testing.T) {
 	// [SDP-13-1] no advertisement survives; bytes not delivered are sent again, those delivered are not [D-52] [D-83]
 	p = newProbe(t).write(1, 200).recv("RdmaRdCompl size=99").skip().recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000", "revoke")
 	p.seq, p.ack = 0, 0
-	p.took(p.m.Resume(p.now, params(), nil)).want("Data +84", "Data +16", "wrote 1 200")
+	p.took(p.m.Resume(p.now, params(), mark())).want("Data +84", "Data +16", "wrote 1 200")
 	newProbe(t).pipelined(false, true).read(1, 300).skip().recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000", "revoke")
 	// DisConn that had gone goes again, one that had come is remembered. [D-52]
 	p = newProbe(t).closeWrite().skip().recv("SuspComm port=6000").skip()
 	p.seq, p.ack = 0, 0
-	p.took(p.m.Resume(p.now, params(), nil)).want("DisConn")
+	p.took(p.m.Resume(p.now, params(), mark())).want("DisConn")
 	p = newProbe(t).recv("DisConn", "SuspComm port=6000").skip()
 	p.seq, p.ack = 0, 0
-	p.took(p.m.Resume(p.now, params(), nil)).read(1, 5).want("got 1 0 EOF").recv("DisConn").alive()
+	p.took(p.m.Resume(p.now, params(), mark())).read(1, 5).want("got 1 0 EOF").recv("DisConn").alive()
 	// [SDP-13.1.2-1] crossing, Accepting Peer: its own goes on
 	start(newProbe(t, accepting)).skip().recv("SuspComm port=6000").want().recv("SuspCommAck").want("suspended")
 	// [SDP-13.1.2-2] [SDP-13.1.2-3] Connecting Peer: answers, and asks again later
 	p = start(newProbe(t)).skip().recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000")
 	p.seq, p.ack = 0, 0
-	p.took(p.m.Resume(p.now, params(), nil)).want("SuspComm port=5000")
+	p.took(p.m.Resume(p.now, params(), mark())).want("SuspComm port=5000")
 	// [SDP-13.1.1-5] [D-54] a peer that goes on talking
 	newProbe(t, accepting).write(1, 300).recv("SuspComm port=6000").skip()
 	newProbe(t).recv("SrcAvail size=200 +1").read(1, 200).recv("SuspComm port=6000").recv("Data +5").aborted("SDP-13.1.1-5")
@@ -275,7 +275,7 @@ func FuzzMessages(f *testing.F) {
 				if err != nil {
 					continue
 				}
-				p.took(p.m.Receive(p.now, &msg, p.stag, y&8 != 0, nil))
+				p.took(p.m.Receive(p.now, &msg, p.stag, y&8 != 0, mark()))
 				p.seq++
 			}
 			for p.m.snk.ops.len() > 0 && x&1 == 0 {

@@ -203,6 +203,9 @@ func (m *Machine) RecvMode() sdpwire.Mode { return m.snk.mode }
 // acknowledged.
 func (m *Machine) SendQueue() int { return m.src.queued }
 
+// Credits returns how many messages may be sent now.
+func (m *Machine) Credits() int { return m.cr.credit() }
+
 // Held returns the number of payload bytes held for reads to come.
 func (m *Machine) Held() int { return m.snk.held }
 

@@ -130,7 +130,7 @@ func TestSDP_6_2_Order(t *testing.T) {
 	for err, row := range map[error]string{sdpwire.ErrLen: "SDP-6.1.4-1", sdpwire.ErrMID: "SDP-6.1.1-3", sdpwire.ErrSize: "SDP-6.3.2.1-2",
 		sdpwire.ErrMode: "SDP-6.3.8.2-1", sdpwire.ErrConst: "SDP-6.5.1.2-1", sdpwire.ErrFlags: "SDP-6.1.2-5", errors.New("other"): "SDP-8.2.2-6"} {
 		p := newProbe(t)
-		p.took(p.m.ReceiveBad(0, sdpwire.Data, err, nil))
+		p.took(p.m.ReceiveBad(0, sdpwire.Data, err, mark()))
 		p.aborted(row)
 	}
 	// An STag may be invalidated by the two completions alone. [D-41]
@@ -470,10 +470,10 @@ func TestSDP_9_3_WriteZcopy_Sink(t *testing.T) {
 func TestSDP_9_4_Transaction(t *testing.T) {
 	// A small write and a large read meet: one message. [SDP-9.4-1] [SDP-6.3.3-3]
 	p := newProbe(t).pipelined(false, true)
-	p.took(p.m.Exchange(0, 1, 10, 2, 300, nil)).want("SinkAvail size=300 nd=0 +10", "wrote 1 10")
+	p.took(p.m.Exchange(0, 1, 10, 2, 300, mark())).want("SinkAvail size=300 nd=0 +10", "wrote 1 10")
 	// [SDP-9.4-2] needs Pipelined for the half that is to be filled
 	p = newProbe(t)
-	p.took(p.m.Exchange(0, 1, 10, 2, 300, nil)).want("Data +10", "wrote 1 10")
+	p.took(p.m.Exchange(0, 1, 10, 2, 300, mark())).want("Data +10", "wrote 1 10")
 	// The other side: payload is delivered, the reply is written. [SDP-9.4-3] [SDP-9.4-4] [SDP-11.2-3] [SDP-11.3-3]
 	p = newProbe(t).pipelined(true, false).read(1, 50).recv("SinkAvail size=300 nd=0 stag=8 +10").want("hold 10", "copy 1 10@0", "got 1 10")
 	p.write(2, 300).want("write 2 300@0 -> 0", "wrote 2 300", "RdmaWrCompl size=300")
@@ -579,7 +579,7 @@ func TestSDP_9_5_4_SrcCancel_Source(t *testing.T) {
 	p = pipe().cancelWrite(2).skip()
 	p.recv("SendSm ack=1").want("revoke", "Data +84", "Data +84", "Data +32", "wrote 1 200")
 	p.recv("SendSm").want("revoke", "wrote 2 0 cancelled").alive()
-	// ... and if it was the last, the cancel is over.
+	// ... and if it was the last, the cancel is over. [SDP-9.2-24] [SDP-9.5.2.1-5]
 	p = newProbe(t).write(1, 200).skip().cancelWrite(1).want("SrcAvailCancel").recv("SendSm ack=0")
 	p.want("revoke", "detach 1 1", "Data +84", "Data +84", "Data +31", "wrote 1 200")
 	p.write(2, 300).want("SrcAvail size=300 +1")
@@ -588,7 +588,7 @@ func TestSDP_9_5_4_SrcCancel_Source(t *testing.T) {
 	// All answered: nothing was cancelled. [SDP-9.5.4-11]
 	pipe().cancelWrite(1).skip().recv("RdmaRdCompl size=200").want("revoke", "wrote 1 200").recv("RdmaRdCompl size=300").want("revoke", "wrote 2 300").
 		write(3, 200).want("SrcAvail size=200")
-	// Overridden by a SinkAvail. [SDP-9.5.4-11]
+	// Overridden by a SinkAvail. [SDP-9.5.4-11] [SDP-11.3-12]
 	pipe().cancelWrite(1).skip().recv("SinkAvail size=500 nd=0").
 		want("revoke", "revoke", "wrote 1 0 cancelled", "write 2 300@0 -> 0", "wrote 2 300", "RdmaWrCompl size=300")
 	// Not begun: at once.
@@ -631,7 +631,7 @@ func TestSDP_9_5_4_SrcCancel_Sink(t *testing.T) {
 	if m := p.msgs[0]; m.MSeqAck != p.seq-1 {
 		t.Error("MSeqAck held for nothing")
 	}
-	// Everything was read after all: no SendSm, and the hold ends. [D-33]
+	// Everything was read after all: no SendSm, and the hold ends. [D-33] [SDP-9.2-9]
 	p = newProbe(t).recv("SrcAvail size=200 +1").read(1, 200).recv("SrcAvailCancel").skip().readDone().wantMsgs("RdmaRdCompl size=199")
 	p.write(2, 3)
 	if m := p.msgs[0]; m.MSeqAck != p.seq-1 {

@@ -6,9 +6,6 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// opsDirect returns the number of RDMA Reads in progress into reads of the ULP.
-func (s *sink) opsDirect() int { return s.ops.len() - s.opsLocal }
-
 // fetch carries out the peer's request: it starts an RDMA Read into r [SDP-9-4] from the oldest SrcAvail that has bytes left
 // to ask for. [SDP-9.2-7] [SDP-9.5.2.1-3] If r does not suit, that SrcAvail is
 // to be answered by SendSm. [SDP-9.2-6] [SDP-6.3.5-1]
@@ -77,7 +74,6 @@ func (m *Machine) ReadDone(now time.Duration, out []Action) []Action {
 	s.pos += uint64(op.n)
 	if op.local {
 		s.opsLocal--
-		s.localN -= op.n
 		s.holds.push(held{n: op.n})
 		s.held += op.n
 		s.compacted += op.n
@@ -239,8 +235,5 @@ func (m *Machine) handleSrcAvailCancel(msg *sdpwire.Message) {
 		return
 	}
 	s.srcCancel = true
-	for i := range s.adverts.len() {
-		s.adverts.at(i).wantSm = false
-	}
 	m.cr.hold, m.cr.holdAt = m.life == lifeOpen, serial(msg.MSeq)-1 // [SDP-9.5.4-5] [D-33]
 }

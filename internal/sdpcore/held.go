@@ -117,10 +117,10 @@ func (m *Machine) compact() {
 	h.private = false
 	s.compacted += h.n
 	m.cr.free++
-	if s.holds.len() > 1 { // one run is enough to count
-		if before := s.holds.at(s.holds.len() - 2); !before.private {
-			before.n += h.n
-			s.holds.remove(s.holds.len() - 1)
-		}
+	// One run is enough to count. There is one before: with the newest freed at
+	// least one of three buffers was full still.
+	if before := s.holds.at(s.holds.len() - 2); !before.private {
+		before.n += h.n
+		s.holds.remove(s.holds.len() - 1)
 	}
 }

@@ -91,19 +91,16 @@ func (m *Machine) changeSendMode() bool {
 		switch {
 		case s.avail.len() > 0 && s.avail.at(0).filled > 0: // RdmaWrCompl goes first [SDP-12.4-5]
 			return false
-		case s.cancelOpen || s.cancelWant:
+		case s.cancelOpen: // one that is wanted has been sent: it goes first
 			return false
 		}
 		m.sendModeChange(to, false)
 		// Figure 28. [SDP-12.4-4]
 		s.leaving, s.leaveSeq, s.leaveAt, s.nudgeAck = true, m.cr.next-1, m.now, false
-		s.count0, s.reissued = s.count, false
-		if s.avail.len() > 0 { // incomplete SinkAvails are discarded [SDP-12.4-6]
-			s.avail.clear()
-			m.reissue()
-		}
+		s.count0 = s.count
+		s.avail.clear() // incomplete SinkAvails are discarded [SDP-12.4-6]
 	case to == sdpwire.Buffered:
-		if s.advs.len() > 0 || s.cancelOpen || s.cancelWant { // [SDP-12.1-2]
+		if s.advs.len() > 0 || s.cancelOpen { // [SDP-12.1-2]
 			return false
 		}
 		m.sendModeChange(to, false)
@@ -147,7 +144,7 @@ func (m *Machine) handleModeChange(msg *sdpwire.Message) {
 		m.violation(row, msg.MID, "%s half from %v to %v", half, from, msg.Mode)
 		return
 	}
-	if !msg.S && msg.Mode == sdpwire.Buffered && m.snk.adverts.len() > 0 {
+	if msg.Mode == sdpwire.Buffered && m.snk.adverts.len() > 0 {
 		m.violation("SDP-12.1-2", msg.MID, "to Buffered with a SrcAvail open")
 		return
 	}
@@ -156,8 +153,6 @@ func (m *Machine) handleModeChange(msg *sdpwire.Message) {
 		m.setSendMode(msg.Mode)
 		return
 	}
-	if from == sdpwire.Pipelined {
-		m.voidOffers() // Figure 29 [SDP-12.4-9] [SDP-12.4-4]
-	}
+	m.voidOffers() // Figure 29; there are none but in Pipelined Mode [SDP-12.4-9] [SDP-12.4-4]
 	m.setRecvMode(msg.Mode)
 }

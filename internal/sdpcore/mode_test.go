@@ -63,7 +63,7 @@ func TestSDP_12_Matrix(t *testing.T) {
 			try("ULP writes 200", func(p *probe) { p.write(1, 200) })
 			try("ULP writes 200 twice", func(p *probe) { p.write(1, 200).write(2, 200) })
 			try("ULP reads 500", func(p *probe) { p.read(1, 500) })
-			try("ULP exchanges 10 for 500", func(p *probe) { p.took(p.m.Exchange(p.now, 1, 10, 2, 500, nil)) })
+			try("ULP exchanges 10 for 500", func(p *probe) { p.took(p.m.Exchange(p.now, 1, 10, 2, 500, mark())) })
 			for _, to := range allModes {
 				try("policy wants "+to.String(), func(p *probe) { p.m.p.SendPolicy = Auto; p.goMode(to) })
 			}
@@ -126,7 +126,7 @@ func TestSDP_12_Transitions(t *testing.T) {
 	})
 	t.Run("SDP-12.2-1", func(t *testing.T) {
 		p := newProbe(t, func(p *Params) { p.RecvPolicy = Auto }).recv("ModeChange Buffered").skip()
-		p.took(p.m.RequestRecvMode(p.now, nil)).want("ModeChange Combined S", "mode recv Combined")
+		p.took(p.m.RequestRecvMode(p.now, mark())).want("ModeChange Combined S", "mode recv Combined")
 		p.recv("SrcAvail size=300 +1").alive()
 		// By policy: much came by Bcopy, and a large read is posted. [D-42]
 		p = newProbe(t, func(p *Params) { p.RecvPolicy = Auto; p.RecvBudget = 1 << 20 }).recv("ModeChange Buffered")
@@ -147,7 +147,7 @@ func TestSDP_12_Transitions(t *testing.T) {
 		p := newProbe(t)
 		for range 3 {
 			p.recv("ModeChange Pipelined", "ModeChange Combined", "ModeChange Buffered")
-			p.took(p.m.RequestRecvMode(p.now, nil))
+			p.took(p.m.RequestRecvMode(p.now, mark()))
 		}
 		p.alive()
 	})

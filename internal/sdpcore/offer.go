@@ -9,9 +9,9 @@ import (
 func (m *Machine) mayOffer() int {
 	s := &m.snk
 	switch {
-	case s.mode != sdpwire.Pipelined || m.p.NoSinkAvail || s.eof || s.closed: // [SDP-9.4-2] [SDP-12-10]
+	case m.p.NoSinkAvail:
 		return -1
-	case s.held > 0 || s.ops.len() > 0 || s.expected > 0 || s.adverts.len() > 0: // [SDP-11.3-14]; [D-34] no SinkAvail overtakes a SendSm
+	case s.held > 0 || s.expected > 0 || s.adverts.len() > 0: // [SDP-11.3-14]; [D-34] no SinkAvail overtakes a SendSm
 		return -1
 	case s.cancelWant || s.cancelOpen: // [SDP-9.5.5-10]
 		return -1
@@ -113,20 +113,18 @@ func (m *Machine) handleRdmaWrCompl(msg *sdpwire.Message, inv uint32, invalidate
 	n := int(msg.Size)
 	m.stats.RecvBytesWrite += uint64(n)
 	s.pos += uint64(n)
-	if r := m.endOffer(0, invalidated); r != nil {
-		i, _ := m.findRead(r.id)
-		r.off += n
-		switch {
-		case n > 0:
-			m.endRead(i, nil)
-		default:
-			// No bytes: the read goes on waiting, behind those whose buffers
-			// may be being written already. [D-20]
-			rr := s.reads.remove(i)
-			s.reads.push(rr)
-			for j := s.reads.len() - 1; j > i && !s.reads.at(j-1).offered; j-- {
-				*s.reads.at(j), *s.reads.at(j - 1) = *s.reads.at(j - 1), *s.reads.at(j)
-			}
+	r := m.endOffer(0, invalidated)
+	i, _ := m.findRead(r.id)
+	r.off += n
+	if n > 0 {
+		m.endRead(i, nil)
+	} else {
+		// No bytes: the read goes on waiting, behind those whose buffers
+		// may be being written already. [D-20]
+		rr := s.reads.remove(i)
+		s.reads.push(rr)
+		for j := s.reads.len() - 1; j > i && !s.reads.at(j-1).offered; j-- {
+			*s.reads.at(j), *s.reads.at(j - 1) = *s.reads.at(j - 1), *s.reads.at(j)
 		}
 	}
 	m.checkSinkCancel()

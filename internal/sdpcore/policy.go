@@ -92,7 +92,7 @@ func (m *Machine) noteHint(f sdpwire.Flags) {
 func (m *Machine) noteSendSm() {
 	p := &m.src.pol
 	p.sendSms++
-	if m.p.SendPolicy == Auto && p.sendSms%3 == 0 && m.src.threshold > 0 && m.src.threshold < 1<<30 {
+	if m.p.SendPolicy == Auto && p.sendSms%3 == 0 && m.src.threshold < 1<<30 {
 		m.src.threshold *= 2
 	}
 }

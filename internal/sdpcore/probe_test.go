@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -50,7 +51,17 @@ func newProbe(t testing.TB, change ...func(*Params)) *probe {
 	return &probe{t: t, m: New(p), bufs: uint16(p.PeerBufs), ack: p.FirstSend, seq: p.FirstRecv, stag: 0x1000, advs: map[uint64]uint32{}}
 }
 
+// opMark stands in front of what an event adds to: what was there stays there.
+const opMark = Op(200)
+
+func mark() []Action { return []Action{{Op: opMark}} }
+
 func (p *probe) took(acts []Action) *probe {
+	p.t.Helper()
+	if len(acts) == 0 || acts[0].Op != opMark {
+		p.t.Fatal("the actions of the events before are lost")
+	}
+	acts = acts[1:]
 	for i := range acts {
 		a := &acts[i]
 		if a.Op == OpSend {
@@ -212,7 +223,7 @@ func (p *probe) recv(scripts ...string) *probe {
 	p.t.Helper()
 	for _, s := range scripts {
 		msg, inv, has := p.parse(s)
-		p.took(p.m.Receive(p.now, &msg, inv, has, nil))
+		p.took(p.m.Receive(p.now, &msg, inv, has, mark()))
 		p.seq = msg.MSeq + 1
 	}
 	return p
@@ -277,26 +288,26 @@ func (p *probe) parse(s string) (msg sdpwire.Message, inv uint32, has bool) {
 	return msg, inv, has
 }
 
-func (p *probe) write(id uint64, n int) *probe  { return p.took(p.m.Write(p.now, id, n, false, nil)) }
-func (p *probe) urgent(id uint64, n int) *probe { return p.took(p.m.Write(p.now, id, n, true, nil)) }
-func (p *probe) read(id uint64, n int) *probe   { return p.took(p.m.Read(p.now, id, n, false, nil)) }
+func (p *probe) write(id uint64, n int) *probe  { return p.took(p.m.Write(p.now, id, n, false, mark())) }
+func (p *probe) urgent(id uint64, n int) *probe { return p.took(p.m.Write(p.now, id, n, true, mark())) }
+func (p *probe) read(id uint64, n int) *probe   { return p.took(p.m.Read(p.now, id, n, false, mark())) }
 func (p *probe) readAll(id uint64, n int) *probe {
-	return p.took(p.m.Read(p.now, id, n, true, nil))
+	return p.took(p.m.Read(p.now, id, n, true, mark()))
 }
-func (p *probe) cancelWrite(id uint64) *probe { return p.took(p.m.CancelWrite(p.now, id, nil)) }
-func (p *probe) cancelRead(id uint64) *probe  { return p.took(p.m.CancelRead(p.now, id, nil)) }
-func (p *probe) readDone() *probe             { return p.took(p.m.ReadDone(p.now, nil)) }
-func (p *probe) closeWrite() *probe           { return p.took(p.m.CloseWrite(p.now, nil)) }
-func (p *probe) abort(err error) *probe       { return p.took(p.m.Abort(p.now, err, nil)) }
+func (p *probe) cancelWrite(id uint64) *probe { return p.took(p.m.CancelWrite(p.now, id, mark())) }
+func (p *probe) cancelRead(id uint64) *probe  { return p.took(p.m.CancelRead(p.now, id, mark())) }
+func (p *probe) readDone() *probe             { return p.took(p.m.ReadDone(p.now, mark())) }
+func (p *probe) closeWrite() *probe           { return p.took(p.m.CloseWrite(p.now, mark())) }
+func (p *probe) abort(err error) *probe       { return p.took(p.m.Abort(p.now, err, mark())) }
 func (p *probe) goMode(to sdpwire.Mode) *probe {
-	return p.took(p.m.RequestSendMode(p.now, to, nil))
+	return p.took(p.m.RequestSendMode(p.now, to, mark()))
 }
 func (p *probe) pass(d time.Duration) *probe {
 	p.now += d
-	return p.took(p.m.Tick(p.now, nil))
+	return p.took(p.m.Tick(p.now, mark()))
 }
 func (p *probe) peerSize(n int) *probe {
-	acts, _ := p.m.RequestPeerSize(p.now, n, nil)
+	acts, _ := p.m.RequestPeerSize(p.now, n, mark())
 	return p.took(acts)
 }
 
@@ -305,12 +316,25 @@ func (p *probe) pipelined(out, in bool) *probe {
 	p.t.Helper()
 	if out {
 		p.m.p.SendPolicy = PinPipelined
-		p.took(p.m.Tick(p.now, nil))
+		p.took(p.m.Tick(p.now, mark()))
 	}
 	if in {
 		p.recv("ModeChange Pipelined")
 	}
 	return p.skip()
+}
+
+// stats compares the counters that are named.
+func (p *probe) stats(want string) *probe {
+	p.t.Helper()
+	v := reflect.ValueOf(p.m.Stats())
+	for _, w := range strings.Fields(want) {
+		name, n, _ := strings.Cut(w, "=")
+		if got := fmt.Sprint(v.FieldByName(name)); got != n {
+			p.t.Errorf("%s is %s, wanted %s", name, got, n)
+		}
+	}
+	return p
 }
 
 func autoPolicy(p *Params) { p.SendPolicy, p.RecvPolicy = Auto, Auto }

@@ -68,8 +68,12 @@ func (m *Machine) sentPayload() {
 	}
 }
 
+// urgentDistance is how many bytes may lie between an announcement and its byte.
+// [SDP-9.5.3-6]
+const urgentDistance = 65535
+
 // announceable returns the urgent write to announce, or nil while more than
-// 65535 bytes would lie between the announcement and its byte, whatever way
+// urgentDistance bytes would lie between the announcement and its byte, whatever way
 // they go. [SDP-9.5.3-6] [D-30]
 func (m *Machine) announceable() *write {
 	s := &m.src
@@ -78,7 +82,7 @@ func (m *Machine) announceable() *write {
 		w := s.writes.at(i)
 		between += w.n - w.off
 		if w.urgent && !w.pended {
-			if between <= 65535 {
+			if between <= urgentDistance {
 				return w
 			}
 			return nil
@@ -95,7 +99,7 @@ func (m *Machine) step() bool {
 		// Silence is the rule [SDP-13.1.1-5], but a peer that has used up its
 		// credits could never answer; the rule that credit is refreshed without
 		// being asked for goes first. [SDP-10.5-9] [D-53]
-		return m.sus.local && m.cr.mustRefresh() && m.stepCredit()
+		return m.cr.mustRefresh() && m.stepCredit()
 	default:
 		return false
 	}
@@ -142,10 +146,7 @@ func (m *Machine) stepRelease() bool {
 	if !c.hold || c.credit() != 1 || m.life != lifeOpen {
 		return false
 	}
-	c.hold = false
-	gives := c.gainForLast() >= 1
-	c.hold = true
-	if !gives {
+	if free := (credits{rfirst: c.rfirst, expect: c.expect, free: c.free, high: c.high, ackTold: c.ackTold}); free.gainForLast() < 1 {
 		return false
 	}
 	if m.sendSmReady() {
@@ -224,7 +225,7 @@ func (m *Machine) stepPayload() bool {
 		return true
 	}
 	offer := -1
-	if m.snk.mode == sdpwire.Pipelined {
+	if m.snk.mode == sdpwire.Pipelined { // [SDP-9.4-2] [SDP-12-10]
 		offer = m.mayOffer()
 	}
 	partly := s.avail.len() > 0 && s.avail.at(0).filled > 0 // to be finished first [D-23]
@@ -258,7 +259,7 @@ func (m *Machine) stepPayload() bool {
 // credits allow it.
 func (m *Machine) advertise(w *write) bool {
 	s := &m.src
-	if s.cancelOpen || s.cancelWant || m.leavingPipelined() { // [SDP-9.5.4-10]
+	if s.cancelOpen || m.leavingPipelined() { // [SDP-9.5.4-10]
 		return false
 	}
 	if s.mode == sdpwire.Combined && s.advs.len() > 0 { // [D-44] one at a time
@@ -295,9 +296,6 @@ func (m *Machine) stepClose() bool {
 	if !s.closing || s.disSent || s.writes.len() > 0 || s.cancelOpen || !m.cr.mayControl() {
 		return false
 	}
-	if s.avail.len() > 0 && s.avail.at(0).filled > 0 {
-		return false
-	}
 	m.send(sdpwire.DisConn, 0)
 	s.disSent = true
 	s.avail.clear()
@@ -319,8 +317,8 @@ func (m *Machine) stepCredit() bool {
 	case n >= 2 && c.shouldRefresh():
 	case m.nudge():
 		c.nudged, c.nudgedAt = true, m.now
-	case m.inDoubt() && m.now >= c.nudgedAt+m.insistAfter():
-	case m.askModeAck():
+	case m.inDoubt() && m.now >= c.nudgedAt+m.insistAfter(): // [D-08]
+	case m.askModeAck(): // [D-45]
 		m.src.nudgeAck = true
 	default:
 		return false

@@ -66,7 +66,7 @@ func (m *Machine) findRead(id uint64) (int, *read) {
 }
 
 // serve gives held bytes to the reads, of several messages to one read if that is
-// not advertised [SDP-9.5.1-6], and starts RDMA Reads for them.
+// not advertised, and starts RDMA Reads for them.
 func (m *Machine) serve() {
 	s := &m.snk
 	for i := 0; i < s.reads.len(); {
@@ -74,7 +74,7 @@ func (m *Machine) serve() {
 		if r.offered {
 			return
 		}
-		if r.inflight == 0 && s.held > 0 && s.opsDirect() == 0 {
+		if s.held > 0 { // then no RDMA Read into it is in progress [SDP-9.5.1-6]
 			m.take(r, min(r.n-r.off, s.held))
 		}
 		if r.off == r.n {
@@ -151,23 +151,16 @@ func (m *Machine) CloseRead(now time.Duration, discard bool, out []Action) []Act
 	if !s.closed || discard {
 		s.closed, s.discard = true, discard
 		for i := range s.reads.len() {
-			r := s.reads.at(i)
-			r.cancel = true
-			if r.offered {
-				s.cancelWant = !s.cancelOpen
-			}
+			s.reads.at(i).cancel = true
 		}
-		if s.offers.len() == 0 {
-			m.checkSinkCancel()
-		}
+		s.cancelWant = !s.cancelOpen // if there is anything to cancel
+		m.checkSinkCancel()
 		m.dropHeld()
 		if !discard && s.adverts.len() > 0 {
 			m.abort(ErrReadClosed) // the rest of them is yet to come
 		}
-		if discard {
-			for i := range s.adverts.len() {
-				s.adverts.at(i).wantSm = true
-			}
+		for i := range s.adverts.len() {
+			s.adverts.at(i).wantSm = true
 		}
 	}
 	return m.end()

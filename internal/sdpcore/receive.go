@@ -61,7 +61,7 @@ func (m *Machine) head(msg *sdpwire.Message, invalidated bool) bool {
 		}
 	}
 	m.stats.RecvMessages++
-	if s.leaving && s.leaveSeq.less(c.acked) { // [SDP-12.4-3] [D-45]
+	if s.leaveSeq.less(c.acked) { // [SDP-12.4-3] [D-45]
 		s.leaving = false
 	}
 	if msg.Flags&sdpwire.OOBPend != 0 { // in any type, with the byte or before it [SDP-6.1.2-7] [SDP-6.1.2-8] [D-74]
@@ -75,8 +75,7 @@ func isCreditUpdate(msg *sdpwire.Message) bool {
 	return msg.MID == sdpwire.Data && msg.PayloadLen() == 0
 }
 
-// body deals with what the types differ in. REQ_PIPE is looked at in two of
-// them only. [SDP-6.1.2-12] [SDP-6.1.2-13]
+// body deals with what the types differ in.
 func (m *Machine) body(msg *sdpwire.Message, inv uint32, invalidated bool) {
 	n := msg.PayloadLen()
 	if m.life == lifeFinished && msg.MID != sdpwire.AbortConn {
@@ -107,10 +106,10 @@ func (m *Machine) body(msg *sdpwire.Message, inv uint32, invalidated bool) {
 		m.handleSinkAvail(msg)
 	case sdpwire.RdmaRdCompl:
 		m.handleRdmaRdCompl(msg, inv, invalidated)
-		m.noteHint(msg.Flags)
+		m.noteHint(msg.Flags) // here and below only [SDP-6.1.2-12]
 	case sdpwire.RdmaWrCompl:
 		m.handleRdmaWrCompl(msg, inv, invalidated)
-		m.noteHint(msg.Flags)
+		m.noteHint(msg.Flags) // [SDP-6.1.2-13]
 	case sdpwire.SendSm:
 		m.handleSendSm(msg)
 	case sdpwire.SrcAvailCancel:

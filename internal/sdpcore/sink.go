@@ -71,7 +71,6 @@ type sink struct {
 	adverts  deque[inAdv]
 	ops      deque[readOp]
 	opsLocal int // of them, into local memory
-	localN   int // bytes of those
 	expected int // bytes still to come by Data after a SendSm [SDP-9.2-27]
 
 	srcCancel bool // a SrcAvailCancel is being answered [SDP-9.5.4-5]

@@ -64,7 +64,6 @@ type source struct {
 	leaving  bool          // ModeChange not yet acknowledged [SDP-12.4-3]
 	leaveSeq serial        // MSeq of the ModeChange
 	count0   serial        // PotentialNonDiscards as it was then [D-26]
-	reissued bool          // open SrcAvails have been issued again
 	leaveAt  time.Duration // when it was sent
 	nudgeAck bool          // an empty Data has asked for the acknowledgement [D-45]
 
@@ -185,7 +184,7 @@ func (m *Machine) CancelWrite(now time.Duration, id uint64, out []Action) []Acti
 			continue
 		}
 		switch {
-		case w.detached || w.cancel:
+		case w.detached:
 		case w.forced || w.urgent && w.pended:
 			w.detached = true
 			m.do(Action{Op: OpDetach, ID: id, Off: w.off, N: w.n})
@@ -229,41 +228,44 @@ func (m *Machine) advance(i, n int) {
 // many plain bytes as fit, from several writes if need be. [SDP-9.1-1] [SDP-10-4]
 func (m *Machine) data() {
 	s := &m.src
-	at, end := s.covered(), s.writes.len()
-	if s.nforced > 0 {
-		at, end = 0, s.nforced // [SDP-11.3-6] nothing but the forced write [SDP-9.2-25] [SDP-9.5.2.1-2]
-		if s.advs.len() == 0 {
-			end = s.writes.len()
-		}
+	end := s.writes.len()
+	if s.advs.len() > 0 {
+		end = s.nforced // [SDP-11.3-6] nothing but the forced write [SDP-9.2-25] [SDP-9.5.2.1-2]
 	}
 	flags := sdpwire.Flags(0)
-	if m.urgentWithin(at, end, m.p.PeerSize-sdpwire.BSDHLen) {
+	limit := m.p.PeerSize - sdpwire.BSDHLen
+	if w, between := m.urgentWithin(end, limit); w != nil && !w.pended && between > urgentDistance {
+		// A message that took it all would carry the byte before it may be
+		// announced. The next one does both. [SDP-9.5.3-5] [SDP-9.5.3-6]
+		limit = between - urgentDistance
+	} else if w != nil {
 		flags = sdpwire.OOBPres // [SDP-6.1.2-4] [SDP-9.5.3-8]
 		m.stats.UrgentSent++
 	}
-	a, n := m.send(sdpwire.Data, flags), 0
-	n = m.payload(a, at, end, m.p.PeerSize-sdpwire.BSDHLen)
+	a := m.send(sdpwire.Data, flags)
+	n := m.payload(a, 0, end, limit)
 	m.stats.SentBytesBcopy += uint64(n)
 }
 
-// urgentWithin reports whether the payload gathered from writes at..end under
-// the limit ends in an urgent byte.
-func (m *Machine) urgentWithin(at, end, limit int) bool {
+// urgentWithin returns the write whose urgent byte the payload gathered from the
+// writes before end under the limit ends in, and how many bytes come before that
+// byte; or nil.
+func (m *Machine) urgentWithin(end, limit int) (w *write, between int) {
 	s := &m.src
-	for i := at; i < min(end, at+maxParts); i++ {
+	for i := range min(end, maxParts) {
 		w := s.writes.at(i)
-		if i > at && s.zcopy(w) {
-			return false
+		if i > 0 && s.zcopy(w) {
+			return nil, 0
 		}
-		limit -= w.n - w.off
-		if limit < 0 {
-			return false
+		between += w.n - w.off
+		if between > limit {
+			return nil, 0
 		}
 		if w.urgent {
-			return true
+			return w, between - 1
 		}
 	}
-	return false
+	return nil, 0
 }
 
 // maxParts bounds the pieces one message is gathered from.
@@ -307,10 +309,9 @@ func (m *Machine) payload(a, at, end, limit int) (total int) {
 		parts++
 		total += n
 		limit -= n
-		stop := w.urgent && w.off+n == w.n
-		whole := w.off+n == w.n
+		last := w.urgent || w.off+n < w.n
 		m.advance(at, n)
-		if stop || !whole {
+		if last {
 			break
 		}
 		end--
@@ -436,7 +437,7 @@ func (m *Machine) settleCancel() {
 // checkCancel regards the SrcAvailCancel as Processed when no SrcAvail is open
 // any more. [SDP-9.5.4-11]
 func (m *Machine) checkCancel() {
-	if s := &m.src; s.advs.len() == 0 && (s.cancelOpen || s.cancelWant) {
+	if m.src.advs.len() == 0 {
 		m.settleCancel()
 	}
 }
@@ -547,11 +548,11 @@ func (m *Machine) handleSinkAvail(msg *sdpwire.Message) {
 		return
 	}
 	s.avail.push(sinkOffer{size: int(msg.Size), stag: msg.STag, to: msg.VA})
-	if s.advs.len() > 0 { // they were discarded by the peer [SDP-11.3-12]; what the SinkAvail leaves over is advertised again [SDP-11.3-13]
-		m.stats.Overrides += uint64(s.advs.len())
-		m.revokeAdvs()
-		m.checkCancel()
-	}
+	// What was advertised has been discarded by the peer [SDP-11.3-12]; what the
+	// SinkAvail leaves over is advertised again. [SDP-11.3-13]
+	m.stats.Overrides += uint64(s.advs.len())
+	m.revokeAdvs()
+	m.checkCancel()
 }
 
 // lateSinkAvail: a SinkAvail that the peer sent before it saw our ModeChange to
@@ -574,10 +575,6 @@ func (m *Machine) lateSinkAvail(nd serial, msg *sdpwire.Message) {
 // queue, once, and only if the peer has discarded them. [SDP-12.4-6] [SDP-12.4-8] Those sent after it stand. [D-26]
 func (m *Machine) reissue() {
 	s := &m.src
-	if s.reissued {
-		return
-	}
-	s.reissued = true
 	if s.advs.len() > 0 && s.advs.at(0).seq.less(s.leaveSeq) {
 		m.stats.Overrides += uint64(s.advs.len())
 		m.revokeAdvs()

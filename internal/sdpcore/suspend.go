@@ -133,10 +133,9 @@ func (m *Machine) Resume(now Time, p Params, out []Action) []Action {
 		panic("sdpcore: Resume of a connection that is " + m.life.String())
 	}
 	m.begin(now, out)
-	m.p.FirstSend, m.p.FirstRecv = 0, 0
 	m.start(p)
 	s, k := &m.src, &m.snk
-	s.count0, s.reissued, s.nudgeAck, s.stalled = 0, false, false, false
+	s.count0, s.nudgeAck, s.stalled = 0, false, false
 	s.pol = srcPolicy{}
 	s.disSent = false // sent again if it had been
 	s.threshold = p.SendThreshold

@@ -118,7 +118,7 @@ func (m *Machine) lonelyFits() int {
 		return 0
 	}
 	left := k.adverts.at(0).size - k.adverts.at(0).asked
-	room := m.p.RecvBudget - k.compacted - k.localN
+	room := m.p.RecvBudget - k.compacted
 	if room < min(left, m.p.RecvSize) {
 		return 0 // not worth a round trip
 	}
@@ -133,7 +133,6 @@ func (m *Machine) fetchLocal(n int) {
 	m.do(Action{Op: OpRDMARead, Local: true, N: n, STag: a.stag, TO: a.to + uint64(a.asked)})
 	k.ops.push(readOp{adv: a.key, n: n, local: true})
 	k.opsLocal++
-	k.localN += n
 	a.asked += n
 }
 

@@ -1,0 +1,264 @@
+package iwarp
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	mrand "math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"viaduct/internal/shm"
+	"viaduct/internal/sock"
+	"viaduct/internal/testkit"
+)
+
+// samePair returns the two ends of a stream by a Listener and Dial.
+func samePair(t *testing.T, listener, dialer SameHost) (client, server *QueuePair, err error) {
+	t.Helper()
+	l, err := Listen("127.0.0.1:0", &Config{SameHost: listener})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	accepted := make(chan *QueuePair, 1)
+	go func() {
+		q, _ := l.Accept(ctx)
+		accepted <- q
+	}()
+	client, err = Dial(ctx, l.Addr().String(), &Config{SameHost: dialer})
+	if err != nil {
+		cancel()
+		if q := <-accepted; q != nil {
+			q.Close()
+		}
+		return nil, nil, err
+	}
+	if server = <-accepted; server == nil {
+		t.Fatal("not accepted")
+	}
+	t.Cleanup(func() { closeBoth(client, server) })
+	return client, server, nil
+}
+
+func TestSameHostPath(t *testing.T) {
+	skipAssumedRings(t)
+	for _, c := range []struct {
+		listener, dialer SameHost
+		shared           bool
+		client, server   string // why not
+		err              string
+	}{
+		{SameHostAuto, SameHostAuto, true, "", "", ""},
+		{SameHostRequire, SameHostRequire, true, "", "", ""},
+		{SameHostOff, SameHostOff, false, "turned off", "turned off", ""},
+		{SameHostAuto, SameHostOff, false, "turned off", "did not ask", ""},
+		{SameHostOff, SameHostAuto, false, "does not offer", "turned off", ""},
+		{SameHostOff, SameHostRequire, false, "", "", "does not offer"},
+		{SameHostRequire, SameHostOff, false, "", "", "closed"},
+	} {
+		t.Run(c.listener.String()+" "+c.dialer.String(), func(t *testing.T) {
+			client, server, err := samePair(t, c.listener, c.dialer)
+			if err != nil || c.err != "" {
+				if err == nil || !strings.Contains(err.Error(), c.err) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+					t.Fatalf("%v, not %q", err, c.err)
+				}
+				return
+			}
+			for q, why := range map[*QueuePair]string{client: c.client, server: c.server} {
+				p := q.Path()
+				if p.SharedMemory != c.shared || !strings.Contains(p.Why, why) || p.SharedMemory != (p.String() == "shared memory") {
+					t.Errorf("%v", p)
+				}
+			}
+		})
+	}
+}
+
+func skipAssumedRings(t *testing.T) {
+	if sock.AssumeRings {
+		t.Skip("SKIPPED: this build uses shared memory wherever it can; the policies are tested without -tags rings")
+	}
+}
+
+const (
+	pumpDepth = 8
+	pumpSize  = 100 << 10 // longer than a part of a ring, so that both ends wait for room
+)
+
+// A pumper sends messages of random lengths: half of what the peer has receives for
+// at first, and then one for each that comes.
+type pumper struct {
+	bufs [pumpDepth][]byte
+}
+
+// config posts the receives before the first message can come.
+func (p *pumper) config() *Config {
+	return &Config{SameHost: SameHostRequire, Prepare: func(q *QueuePair) error {
+		for i := range p.bufs {
+			p.bufs[i] = make([]byte, pumpSize)
+			if err := q.PostRecv(RecvWR{ID: uint64(i), SG: []SGE{Buf(p.bufs[i])}}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
+}
+
+// run goes on until the stream ends, and returns how many messages came.
+func (p *pumper) run(q *QueuePair) (n int) {
+	out, r, sent := make([]byte, pumpSize), mrand.New(mrand.NewPCG(1, 2)), uint64(0)
+	send := func() bool {
+		size := 8 + r.IntN(pumpSize-8)>>r.IntN(12)
+		binary.BigEndian.PutUint64(out, sent)
+		sent++
+		if q.Post(SendWR{SG: []SGE{Buf(out[:size])}}) != nil {
+			return false
+		}
+		c, err := q.SendCQ().Wait(context.Background())
+		return err == nil && c.Status == StatusOK
+	}
+	for range pumpDepth / 2 {
+		if !send() {
+			return n
+		}
+	}
+	for {
+		c, err := q.RecvCQ().Wait(context.Background())
+		if err != nil || c.Status != StatusOK {
+			return n
+		}
+		if got := binary.BigEndian.Uint64(p.bufs[c.ID]); got != uint64(n) {
+			panic(fmt.Sprintf("message %d instead of %d", got, n))
+		}
+		n++
+		if q.PostRecv(RecvWR{ID: c.ID, SG: []SGE{Buf(p.bufs[c.ID])}}) != nil || !send() {
+			return n
+		}
+	}
+}
+
+// sameHostChild is what the other process of TestSameHostKill does: it listens, or
+// dials, and pumps.
+func sameHostChild(role string) {
+	var p pumper
+	cfg := p.config()
+	ctx := context.Background()
+	if at, ok := strings.CutPrefix(role, "dial "); ok {
+		q, err := Dial(ctx, at, cfg)
+		if err != nil {
+			panic(err)
+		}
+		p.run(q)
+		return
+	}
+	l, err := Listen("127.0.0.1:0", cfg)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(l.Addr())
+	q, err := l.Accept(ctx)
+	if err != nil {
+		panic(err)
+	}
+	p.run(q)
+}
+
+const childVariable = "VIADUCT_TEST_SAMEHOST_CHILD"
+
+func init() {
+	if role := os.Getenv(childVariable); role != "" {
+		sameHostChild(role)
+		os.Exit(0)
+	}
+}
+
+// A process that is killed at any moment is missed within a second, and nothing of
+// the stream is left.
+func TestSameHostKill(t *testing.T) {
+	rounds := 6
+	if s := os.Getenv("VIADUCT_TEST_KILLS"); s != "" {
+		fmt.Sscan(s, &rounds)
+	}
+	files := func() int {
+		e, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(e)
+	}
+	mappings := func() int {
+		b, err := os.ReadFile("/proc/self/maps")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(b), "viaduct-rings")
+	}
+	once := func(i int) {
+		var p pumper
+		cfg := p.config()
+		child := exec.Command(os.Args[0])
+		child.Stderr = os.Stderr
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		var q *QueuePair
+		var err error
+		if i%2 == 0 {
+			child.Env = append(os.Environ(), childVariable+"=listen")
+			out, _ := child.StdoutPipe()
+			if err := child.Start(); err != nil {
+				t.Fatal(err)
+			}
+			var at string
+			fmt.Fscan(out, &at)
+			q, err = Dial(ctx, at, cfg)
+		} else {
+			l, lerr := Listen("127.0.0.1:0", cfg)
+			if lerr != nil {
+				t.Fatal(lerr)
+			}
+			child.Env = append(os.Environ(), childVariable+"=dial "+l.Addr().String())
+			if err := child.Start(); err != nil {
+				t.Fatal(err)
+			}
+			q, err = l.Accept(ctx)
+			l.Close()
+		}
+		defer child.Wait()
+		defer child.Process.Kill()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !q.Path().SharedMemory {
+			t.Fatal(q.Path())
+		}
+		came := make(chan int, 1)
+		go func() { came <- p.run(q) }()
+		time.Sleep(time.Duration(mrand.IntN(60)) * time.Millisecond)
+		child.Process.Kill()
+		killed := time.Now()
+		n := testkit.Await(t, "the stream ends", came)
+		if d := time.Since(killed); d > time.Second && !raceEnabled {
+			t.Errorf("heard after %v", d)
+		}
+		q.Close()
+		t.Logf("%d messages, %v", n, q.Err())
+	}
+	once(0) // what the process keeps for good, pollers for instance, is there after that
+	once(1)
+	before := files()
+	for i := range rounds {
+		once(i)
+	}
+	testkit.Eventually(t, "descriptors and mappings are given back", func() bool { return files() <= before && mappings() == 0 })
+	if n := shm.Used(); n != 0 {
+		t.Errorf("%d bytes of rings are accounted for", n)
+	}
+}
