@@ -86,8 +86,10 @@ func (c *conn) sendAnswer(now fc.Time, room int) int {
 	a.cnt += uint16(frames)
 	a.off += uint32(len(payload))
 	p.stats.SentBytes += uint64(len(payload))
+	c.traffic.SentBytes += uint64(len(payload))
 	if use.Last {
 		p.stats.SentIUs++
+		c.traffic.ServedReads++
 		t.answers.drop(1)
 	}
 	return frames
@@ -121,6 +123,7 @@ func (c *conn) serveRead(now fc.Time, m *rxMsg) bool {
 		return false
 	}
 	c.p.stats.DeliveredMessages++
+	c.traffic.ReceivedMessages++
 	a := answer{op: iu.ReadResp, id: h.MsgID, oxid: m.oxid, rxid: m.rxid, va: h.RmtVA, mh: h.RmtHandle, n: h.Total}
 	if c.rx.unasked { // it answers the streamed messages before it
 		a.flags |= iu.FlagCum

@@ -111,6 +111,7 @@ type conn struct {
 	holds     bool // messages wait for a receive descriptor instead of failing
 
 	up      consumer
+	traffic vi.Traffic // under the station's lock
 	run     run
 	tx      txState
 	rx      rxState

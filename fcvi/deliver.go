@@ -94,6 +94,7 @@ func (c *conn) deliverOne(now fc.Time, m *rxMsg) bool {
 		return c.serveRead(now, m) // [VIA-4.4-3]
 	}
 	p.stats.DeliveredMessages++
+	c.traffic.ReceivedMessages++
 	if c.up == nil {
 		return false
 	}

@@ -378,3 +378,16 @@ func (o *netOutlet) room(fc.Addr) int {
 func (o *netOutlet) flush()                {}
 func (o *netOutlet) poller(fc.Addr) poller { return nil }
 func (o *netOutlet) close()                { o.detach() }
+
+// Traffic tells package vi what the connection has carried. Read answers are
+// counted with their last frame, whatever was asked for.
+func (l *link) Traffic() vi.Traffic {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	t := vi.Traffic{}
+	if l.c != nil {
+		t = l.c.traffic
+	}
+	t.Credits = -1 // a message that meets no receive waits, or breaks the connection
+	return t
+}

@@ -147,6 +147,7 @@ func (c *conn) sendFrames(now fc.Time, room int) int {
 	t.cnt += uint16(frames) // [FCVI-5.8-5]
 	t.off += uint32(len(payload))
 	p.stats.SentBytes += uint64(len(payload))
+	c.traffic.SentBytes += uint64(len(payload))
 	if use.Last {
 		c.sentMessage(now)
 	}
@@ -167,6 +168,7 @@ func (c *conn) sentMessage(now fc.Time) {
 	t, p := &c.tx, c.p
 	t.busy = false
 	p.stats.SentMessages++
+	c.traffic.SentMessages++
 	class2 := c.class == fc.Class2
 	if class2 {
 		t.acking.at(t.acking.len() - 1).sent = true

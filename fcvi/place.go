@@ -53,6 +53,7 @@ func (c *conn) placeWrite(m *rxMsg, off uint32, b []byte) {
 		return
 	}
 	c.p.stats.PlacedBytes += uint64(len(b))
+	c.traffic.ReceivedBytes += uint64(len(b))
 }
 
 // hold keeps bytes until their message's turn.
@@ -156,5 +157,6 @@ func (c *conn) scatter(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
 		return false
 	}
 	c.p.stats.PlacedBytes += uint64(len(b))
+	c.traffic.ReceivedBytes += uint64(len(b))
 	return true
 }

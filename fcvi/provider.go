@@ -30,6 +30,11 @@ type Config struct {
 	// LocalAddress tells. Empty: the NIC only dials.
 	Listen string
 
+	// ListenFunc, if set, opens the listening sockets instead of net.Listen: one
+	// that a service manager has opened already, say. What it returns belongs
+	// to the NIC.
+	ListenFunc func(network, address string) (net.Listener, error)
+
 	// Fabric, if set, is the address of a fabric daemon: the NIC is one
 	// N_Port there and speaks with the others. A link that is lost is logged as
 	// a warning and made anew, with pauses of a second or so, until the NIC
@@ -234,7 +239,11 @@ func (s *station) online(limit time.Duration) bool {
 // listen starts the NIC's own fabric.
 func (d *device) listen() (port uint16, err error) {
 	c := &d.p.cfg
-	ln, err := net.Listen("tcp", c.Listen)
+	listen := c.ListenFunc
+	if listen == nil {
+		listen = net.Listen
+	}
+	ln, err := listen("tcp", c.Listen)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", vi.ErrResource, err)
 	}

@@ -46,6 +46,11 @@ type Config struct {
 	// request opens the address that it names. [V-31]
 	Listen string
 
+	// ListenFunc, if set, opens the listening sockets instead of net.Listen: one
+	// that a service manager has opened already, say. What it returns belongs
+	// to the provider.
+	ListenFunc func(network, address string) (net.Listener, error)
+
 	// ImplicitListen makes a device without Listen open its own address as
 	// soon as it is opened, as the draft's figure says of the first VI.
 	// [V-31] [VIT-4.3-1]
@@ -135,6 +140,11 @@ type Config struct {
 	// so another port should be used than for connections without. [V-43]
 	TLSDial   *tls.Config
 	TLSListen *tls.Config
+
+	// SameHost says whether the bytes of connections go through shared memory if
+	// the peer is a process of the same user on this host that agrees; Linux only.
+	// Above TLS or WrapConn they do not.
+	SameHost SameHost
 
 	// Congestion names the congestion control algorithm of the sockets; ""
 	// leaves the system's. An algorithm that the system lacks is ignored.
@@ -229,7 +239,7 @@ func (c *Config) wrap(nc net.Conn) net.Conn {
 }
 
 func (c *Config) tuning() sock.Tuning {
-	return sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive}
+	return sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive, SameHost: sock.SameHost(c.SameHost)}
 }
 
 // owns reports whether the link alone sees a TCP connection, if the TLS
@@ -243,7 +253,7 @@ func (c *Config) tune(nc net.Conn) error {
 		if c.Congestion == "" {
 			return err
 		}
-		if err := sock.Tune(nc, sock.Tuning{KeepAlive: c.KeepAlive}); err != nil {
+		if err := sock.Tune(nc, sock.Tuning{KeepAlive: c.KeepAlive, SameHost: sock.SameHost(c.SameHost)}); err != nil {
 			return err
 		}
 		c.Logger.Debug("congestion control not set", "algorithm", c.Congestion, "err", err)

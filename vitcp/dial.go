@@ -169,6 +169,10 @@ func (c *call) dial(ctx context.Context) (net.Conn, error) {
 		nc.Close()
 		return nil, err
 	}
+	if err := sock.ShareMemory(ctx, nc, sock.SameHost(cfg.SameHost)); err != nil {
+		nc.Close()
+		return nil, err
+	}
 	if cfg.TLSDial != nil {
 		tc := cfg.TLSDial
 		if tc.ServerName == "" && !tc.InsecureSkipVerify {

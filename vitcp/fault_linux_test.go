@@ -8,13 +8,18 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"viaduct/internal/sock"
 	"viaduct/vi"
 )
 
 // cut resets the TCP connection of a VI under both sides: neither has closed
 // anything.
 func cut(v *vi.VI) {
-	raw, err := v.Link().(*link).c.NetConn().(syscall.Conn).SyscallConn()
+	nc := v.Link().(*link).c.NetConn()
+	if sock.Cut(nc) {
+		return
+	}
+	raw, err := nc.(syscall.Conn).SyscallConn()
 	if err != nil {
 		panic(err)
 	}

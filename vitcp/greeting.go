@@ -57,13 +57,11 @@ func readGreeting(r net.Conn, d vitcpwire.Dialect, maxSecurity int) (g greeting,
 		return g, n, tornStream(err)
 	}
 	g.ce, _, err = vitcpwire.ParseCE(head[vitcpwire.HeaderLen:])
-	if security > 0 {
-		g.security = make([]byte, security)
-		m, rerr := io.ReadFull(r, g.security)
-		n += m
-		if rerr != nil {
-			return g, n, tornStream(rerr)
-		}
+	g.security = make([]byte, security)
+	m, rerr := io.ReadFull(r, g.security)
+	n += m
+	if rerr != nil {
+		return g, n, tornStream(rerr)
 	}
 	return g, n, err
 }

@@ -68,7 +68,7 @@ func TestLastBytes(t *testing.T) {
 
 // TestLastBytesCut: a stream that ends before the last bytes of an RDMA Write have come
 // has lost a message, wherever the others are: the end is no orderly one, and the
-// consumer is told of the Write. [VIA-4.6-11] [VIA-5.2-7]
+// consumer is told of the Write. [VIA-4.6-11] [VIA-5.2-7] [V-17]
 func TestLastBytesCut(t *testing.T) {
 	const size = 181_000
 	for _, short := range []int{1, 7, 8, 9, 5000} {

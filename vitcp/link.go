@@ -111,6 +111,14 @@ type fault struct {
 	code   uint8
 }
 
+// report adds the fault, if there is one, to the header of a segment.
+func (f *fault) report(h vitcpwire.Header) vitcpwire.Header {
+	if f != nil {
+		h.Ack, h.Error = f.number, vitcpwire.MakeRemoteError(f.code, 0)
+	}
+	return h
+}
+
 // linkCounters are the counters of one connection. Each has one writer.
 type linkCounters struct {
 	sentMessages, sentSegments, sentBytes, sentNOPs, servedReads       atomic.Uint64 // send role
@@ -195,13 +203,13 @@ func (l *link) told(n vitcpwire.Count) {
 }
 
 // Start implements vi.Link. Before it nothing moves: the engine calls it when
-// the VI is connected. [VIT-2.2.2.1-1] [VIT-2.2.2.1-2]
+// the VI is connected.
 func (l *link) Start() {
 	if _, moved := l.life.move(lifeStart); !moved {
 		return
 	}
-	l.c.Start(nil)
-	if l.overdrawn {
+	l.c.Start(nil)   // [VIT-2.2.2.1-1] [VIT-2.2.2.1-2]
+	if l.overdrawn { // [V-20]
 		l.violated(framingf("%d receive descriptors before the connection, at most %d", l.terms.peerPosted, maxCredits))
 		return
 	}
@@ -213,13 +221,13 @@ func (l *link) Start() {
 func (l *link) SendPosted() { l.c.Kick() }
 
 // RecvPosted implements vi.Link. The peer is told soon if nothing else happens,
-// and with flow control at once if it is running out. [VIT-3.1-NOP-2]
-// [VIT-3.1-NOP-3] [V-21]
+// and with flow control at once if it is running out.
 func (l *link) RecvPosted() {
 	if l.life.load().stopped() {
 		return
 	}
 	l.mine.reach(l.ep.RecvPosted())
+	// [VIT-3.1-NOP-2] [VIT-3.1-NOP-3] [V-21]
 	switch {
 	case l.flow && l.mine.urgent():
 		l.tell()
@@ -281,10 +289,10 @@ func (l *link) Expects() bool { return l.c.Expects() }
 // Doze lets a consumer sleep on the link itself; see internal/attend.SourceSleeper.
 func (l *link) SleepAt(s *attend.Sleeper) bool { return l.c.SleepAt(s) }
 
-// Stop implements vi.Link. [V-18]
+// Stop implements vi.Link.
 func (l *link) Stop(reason vi.StopReason) {
 	e := lifeStop
-	if reason == vi.StopDisconnect {
+	if reason == vi.StopDisconnect { // the peer is told, see fillLast [V-17]
 		e = lifeLeave
 	}
 	l.life.move(e)
@@ -363,7 +371,7 @@ func (l *link) die(cause error, f *fault, after func()) {
 	if l.life.load().faulted() {
 		return
 	}
-	if f != nil && l.level == reception { // [VIT-3.1-ERR-5]
+	if l.level == reception { // [VIT-3.1-ERR-5]
 		l.fault.Store(f)
 	}
 	from, moved := l.life.move(lifeFault)
@@ -388,7 +396,7 @@ func (l *link) violated(err error) {
 // Failed implements frameio.Protocol: the stream has ended, or what came was
 // against the protocol. [VIT-2.2.2.2.2-3]
 func (l *link) Failed(err error) {
-	if _, ok := errors.AsType[*ProtocolError](err); ok {
+	if _, ok := errors.AsType[*ProtocolError](err); ok { // [V-41]
 		l.violated(err)
 		return
 	}
@@ -397,9 +405,9 @@ func (l *link) Failed(err error) {
 		return // that an error of ours is followed by the end is no news
 	}
 	l.c.Quiesce()
-	faulted := errors.Is(err, syscall.EFAULT)
-	orderly := err == io.EOF && !l.rx.asm.inside() && !l.rx.unfinished()
-	if orderly {
+	faulted := errors.Is(err, syscall.EFAULT)                            // [VIA-4.6-2]
+	orderly := err == io.EOF && !l.rx.asm.inside() && !l.rx.unfinished() // [V-17]
+	if orderly {                                                         // [V-17]
 		err = errPeerDisconnected
 		if l.terms.disconnect && from == lifeOpen {
 			// A peer that knows the message uses it; TCP ended without.
@@ -407,7 +415,7 @@ func (l *link) Failed(err error) {
 		}
 	}
 	l.breaks(from, err, orderly, func() {
-		if faulted {
+		if faulted { // [VIA-4.6-2]
 			l.ep.FailFaulted()
 		}
 		l.tornMessage()

@@ -48,19 +48,13 @@ func (l *link) complete(n vitcpwire.Number) {
 	x := &l.rx
 	first, end := l.sequence(x.acked.Add(1)), l.sequence(n)+1
 	x.acked = n
-	broken := false
 	for i := range l.reads.Len() {
-		if r := l.reads.At(i); r.seq >= first && r.seq < end {
-			if r.seq > first {
-				broken = l.ep.FinishSends(first, r.seq)
-			}
-			first = r.seq + 1
+		if r := l.reads.At(i); r.seq < end {
+			l.ep.FinishSends(first, r.seq) // none if the read was acknowledged before
+			first = max(first, r.seq+1)
 		}
 	}
-	if first < end {
-		broken = l.ep.FinishSends(first, end)
-	}
-	if broken {
+	if l.ep.FinishSends(first, end) {
 		l.die(errors.New("vitcp: a send descriptor is in error"), nil, nil)
 	}
 }

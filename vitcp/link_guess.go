@@ -10,7 +10,7 @@ import (
 // Guess implements frameio.Guesser: it guesses the rest of the message in progress,
 // if that is an RDMA Write or an RDMA Read Response, whose headers say how long they
 // are, and of the responses that are awaited behind it. A Send is guessed to be as long
-// as the last long one. So the memory is that message's alone. [VIT-2.2.2.2.2-6] [V-42]
+// as the last long one. So the memory is that message's alone.
 func (l *link) Guess(g []frameio.Guess) []frameio.Guess {
 	x := &l.rx
 	x.sendGuess = 0
@@ -25,6 +25,7 @@ func (l *link) Guess(g []frameio.Guess) []frameio.Guess {
 		if n <= 0 {
 			break
 		}
+		// No more than the range that was checked. [VIT-2.2.2.2.2-6] [V-42]
 		ref, ok := l.ep.Target(vi.Memory{}, vi.MemHandle(x.in.rdma.Handle), x.in.rdma.Address+uint64(p.offset), uint64(min(n, frameio.MaxAhead)), true)
 		if ok {
 			g, _ = l.guessIn(g, vitcpwire.Write, ref, n)

@@ -204,13 +204,12 @@ func (l *link) openRead(r vitcpwire.RDMA) error {
 }
 
 // endRead completes the oldest RDMA Read, all of whose bytes are in place.
-// [VIA-4.5-5]
 func (l *link) endRead() {
 	r := *l.reads.Front()
 	l.reads.Pop()
 	l.asked.done()
 	l.rx.fresh = true
-	if l.ep.FinishSend(r.d, r.seq, 0) {
+	if l.ep.FinishSend(r.d, r.seq, 0) { // [VIA-4.5-5]
 		l.die(errors.New("vitcp: a send descriptor is in error"), nil, nil)
 		return
 	}

@@ -1,13 +1,20 @@
 package vitcp
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"viaduct/internal/testkit"
+	"viaduct/internal/wire/vitcpwire"
+	"viaduct/vi"
 )
 
 // TestLife walks all states of a connection by all events; the golden file is to be
@@ -61,5 +68,115 @@ func TestLifeOnce(t *testing.T) {
 		if n := first.Load(); n != 1 {
 			t.Fatalf("%d were first; state %v", n, l.load())
 		}
+	}
+}
+
+// How a stream ends decides what the consumer is told: a peer that has ended it
+// between messages has disconnected, and what was sent is flushed; anything else is a
+// transport error. It is told once. [VIT-2.2.2.2.2-3] [V-17] [V-18] [V-41]
+func TestStreamEnds(t *testing.T) {
+	fin := func(s *session) { s.nc.Close() }
+	disconnect := func(s *session) {
+		s.send(vitcpwire.Header{Type: vitcpwire.Disconnect, Flags: vitcpwire.EndOfMessage}, nil, nil)
+	}
+	after := func(do, end func(*session)) func(*session) {
+		return func(s *session) {
+			do(s)
+			end(s)
+		}
+	}
+	part := func(typ vitcpwire.Type, n int, r *vitcpwire.RDMA) func(*session) {
+		return func(s *session) { s.send(vitcpwire.Header{Type: typ, Number: 1}, r, make([]byte, n)) }
+	}
+	reset := func(s *session) {
+		s.nc.(*net.TCPConn).SetLinger(0)
+		s.nc.Close()
+	}
+	remote := &RemoteError{}
+	violation := &ProtocolError{}
+	for name, v := range map[string]struct {
+		agreed bool // on the Disconnect message
+		end    func(s *session)
+		cause  error
+		state  lifeState
+	}{
+		"FIN":                    {false, fin, errPeerDisconnected, lifeClosing},
+		"FIN inside a header":    {false, after(func(s *session) { s.raw([]byte{1, 0}) }, fin), io.ErrUnexpectedEOF, lifeClosing},
+		"a Write beyond its end": {false, after(part(vitcpwire.Write, 2, &vitcpwire.RDMA{}), fin), violation, lifeAborting},
+		"FIN inside a Send":      {false, after(part(vitcpwire.Send, 2, nil), fin), io.EOF, lifeClosing},
+		"reset":                  {false, reset, syscall.ECONNRESET, lifeClosing},
+		"garbage":                {false, func(s *session) { s.raw(make([]byte, 100)) }, violation, lifeAborting},
+		"error, FIN":             {false, after(func(s *session) { s.nop(ack(1), fails(vitcpwire.DescriptorError)) }, fin), remote, lifeClosing},
+		"agreed, FIN":            {true, fin, io.ErrUnexpectedEOF, lifeClosing},
+		"agreed, Disconnect":     {true, after(disconnect, fin), errPeerDisconnected, lifeClosing},
+		"agreed, said, then not": {true, after(disconnect, after(part(vitcpwire.Send, 2, nil), fin)), io.EOF, lifeClosing},
+		"agreed, said, reset": {true, after(disconnect, func(s *session) {
+			for end := time.Now().Add(patience); s.v.Link().(*link).life.load() != lifeLeft && time.Now().Before(end); { // a reset overtakes
+				time.Sleep(time.Millisecond)
+			}
+			reset(s)
+		}), syscall.ECONNRESET, lifeClosing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cause := make(chan error, 10)
+			o := sessionOpts{cfg: Config{Broken: func(_ *vi.VI, err error) { cause <- err }, Disconnect: true}, attrs: reliableAll, posted: 2}
+			if v.agreed {
+				o.security = appendExtensions(nil, extensionDisconnect)
+			}
+			o.before = func(s *session) {
+				r, _ := register(t, s.n, 10, vi.MemAttributes{})
+				must(t, s.v.PostRecv(vi.NewRecv(segment(r, 0, 10))))
+			}
+			s := serveProbe(t, o)
+			l := s.v.Link().(*link)
+			must(t, s.v.PostSend(vi.NewSend()))
+			s.want(vitcpwire.Send)
+			v.end(s)
+			d, _ := waitSend(t, s.v)
+			got := <-cause
+			bits := vi.StatusTransportError
+			switch v.cause {
+			case errPeerDisconnected:
+				bits = vi.StatusFlushed
+			case error(remote):
+				bits = vi.StatusRemoteDescriptor
+			}
+			if d.Status()&vi.StatusErrorMask != bits {
+				t.Errorf("the send: %v, want %v", d.Status(), bits)
+			}
+			switch err := got.(type) {
+			case *RemoteError:
+				if v.cause != error(remote) {
+					t.Errorf("cause %v", err)
+				}
+			case *ProtocolError:
+				if v.cause != error(violation) {
+					t.Errorf("cause %v", err)
+				}
+			default:
+				if !errors.Is(err, v.cause) {
+					t.Errorf("cause %v, want %v", err, v.cause)
+				}
+			}
+			s.n.expectAsync(t, vi.ErrorConnLost)
+			waitState(t, s.v, vi.Error)
+			l.violated(framingf("another")) // which is no news
+			must(t, s.v.Disconnect())
+			l.Wait()
+			if got := l.life.load(); got != v.state {
+				t.Errorf("the connection is %v, want %v", got, v.state)
+			}
+			if len(cause) > 0 {
+				t.Errorf("told again: %v", <-cause)
+			}
+			s.n.noAsync(t)
+			want := uint64(0)
+			if v.cause == error(violation) {
+				want = 1
+			}
+			if n := s.n.p.Stats().ProtocolErrors; n != want {
+				t.Errorf("%d protocol errors", n)
+			}
+		})
 	}
 }

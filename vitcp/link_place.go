@@ -7,7 +7,7 @@ import (
 )
 
 // place puts the next payload bytes of the segment where they belong, in
-// ascending order. [VIA-4.2-5]
+// ascending order.
 func (l *link) place(p []byte) error {
 	x := &l.rx
 	for len(p) > 0 && !l.life.load().faulted() {
@@ -33,7 +33,7 @@ func (l *link) place(p []byte) error {
 			l.faulted()
 			break
 		}
-		p = p[n:]
+		p = p[n:] // [VIA-4.2-5]
 		x.at += uint32(n)
 	}
 	x.at += uint32(len(p))
@@ -48,7 +48,7 @@ func (l *link) hold(ref vi.Memory) {
 }
 
 // target pins, by handle and address, where the next bytes of the message go:
-// registered memory or nothing [VIT-2.2.2.1-3]; at most n bytes at
+// registered memory or nothing; at most n bytes at
 // offset at. An empty Ref means that they are not wanted. cur is that of a
 // Send; a response has its own. What lies in the region that held pins is not
 // pinned again.
@@ -64,7 +64,7 @@ func (l *link) target(held vi.Memory, n int, cur *vi.Cursor, at uint32) (vi.Memo
 			l.failReceive(vi.StatusLengthError, vitcpwire.DescriptorError)
 			return vi.Memory{}, nil
 		}
-		ref, bad := l.ep.Scatter(held, in.d, cur, n)
+		ref, bad := l.ep.Scatter(held, in.d, cur, n) // [VIT-2.2.2.1-3]
 		if bad == 0 && len(ref.B) == 0 {
 			bad = vi.StatusLengthError // longer than the buffers [VIA-4.1-2] [VIA-4.6-5]
 		}
@@ -76,8 +76,8 @@ func (l *link) target(held vi.Memory, n int, cur *vi.Cursor, at uint32) (vi.Memo
 		if in.drop {
 			return vi.Memory{}, nil
 		}
-		ref, ok := l.ep.Target(held, vi.MemHandle(in.rdma.Handle), in.rdma.Address+uint64(at), uint64(n), true) // [VIA-4.2-1]
-		if !ok {                                                                                                // deregistered since
+		ref, ok := l.ep.Target(held, vi.MemHandle(in.rdma.Handle), in.rdma.Address+uint64(at), uint64(n), true) // [VIT-2.2.2.1-3] [VIA-4.2-1]
+		if !ok {                                                                                                // deregistered since [V-42]
 			l.failWrite(vi.StatusRDMAProtection, vi.ErrorRDMAWProt, vitcpwire.ProtectionError)
 		}
 		return ref, nil
@@ -86,7 +86,7 @@ func (l *link) target(held vi.Memory, n int, cur *vi.Cursor, at uint32) (vi.Memo
 		if cur == &in.cur {
 			cur = &read.cur
 		}
-		ref, bad := l.ep.Scatter(held, read.d, cur, n)
+		ref, bad := l.ep.Scatter(held, read.d, cur, n) // [VIT-2.2.2.1-3]
 		if bad == 0 && len(ref.B) == 0 {
 			bad = vi.StatusFormatError // the descriptor was changed under us
 		}
@@ -177,7 +177,9 @@ func (l *link) DirectDone(n int) error {
 	x.discard = nil
 	if k := x.last.n; k > 0 && !x.thrown {
 		x.at -= uint32(k)
-		if err := l.placeLast(x.last.b[:k]); err != nil {
+		err := l.placeLast(x.last.b[:k])
+		l.hold(vi.Memory{}) // Receive need not follow
+		if err != nil {
 			return err
 		}
 	} else if err := l.segmentDone(); err != nil {

@@ -79,7 +79,7 @@ func (l *link) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
 }
 
 // take handles the segments in p, as Receive has to, in the order of the stream:
-// a message is done before the next begins. [VIA-4.4-2] [VIA-4.4-3]
+// a message is done before the next begins.
 func (l *link) take(p []byte, mayDirect bool) (n, direct int, err error) {
 	x := &l.rx
 	for l.life.load().running() && !x.deaf {
@@ -122,7 +122,7 @@ func (l *link) take(p []byte, mayDirect bool) (n, direct int, err error) {
 		if err := l.place(body); err != nil {
 			return n, 0, err
 		}
-		n += hl + len(body)
+		n += hl + len(body) // [VIA-4.4-2] [VIA-4.4-3]
 		if !whole {
 			x.missing = payload - len(body)
 			l.setLast(x.missing)
@@ -161,13 +161,13 @@ func (l *link) nudge() {
 // Drained implements frameio.Protocol: the moment for acknowledgements. A
 // consumer that polls has just been given what came; it is likely to answer,
 // and the acknowledgement rides on that. If it does not, its next poll finds
-// nothing, or a millisecond passes, and then it goes by itself. [V-12] [V-21]
+// nothing, or a millisecond passes, and then it goes by itself.
 func (l *link) Drained() {
 	x := &l.rx
 	if !l.life.load().running() {
 		return
 	}
-	if x.fresh && l.c.Polled() {
+	if x.fresh && l.c.Polled() { // [V-12]
 		x.fresh = false
 		if l.hasNews() {
 			l.tellSoon()
@@ -175,7 +175,7 @@ func (l *link) Drained() {
 		return
 	}
 	x.fresh = false
-	if l.hasNews() {
+	if l.hasNews() { // [V-12] [V-21]
 		l.tell()
 	}
 }
@@ -297,12 +297,12 @@ func (l *link) segmentDone() error {
 }
 
 // received notes that a message was taken in full: acknowledged only now that
-// its bytes are in place and its completion made. [VIT-3.1-ACK-2] [VIA-4.5-4]
+// its bytes are in place and its completion made.
 func (l *link) received(payload uint32) {
 	if l.life.load().faulted() {
 		return
 	}
 	l.rx.fresh = true
 	bump(&l.count.receivedMessages, 1)
-	l.acks.received(l.rx.h.Number, int(payload))
+	l.acks.received(l.rx.h.Number, int(payload)) // [VIT-3.1-ACK-2] [VIA-4.5-4]
 }

@@ -95,7 +95,7 @@ func (l *link) fill(b *frameio.Batch) {
 		}
 	}
 	if !sent && l.nop.Swap(false) && (l.hasNews() || l.mine.news()) {
-		l.putBare(b, vitcpwire.NOP, 0, 0)
+		l.putBare(b, vitcpwire.NOP, nil)
 		l.tx.nops++
 	}
 }
@@ -139,7 +139,7 @@ func (l *link) fillSegment(b *frameio.Batch) bool {
 
 // startMessage begins with the next send descriptor. It returns false if
 // there is none, or if it has to wait. An RDMA Read is sent as a whole: one
-// source range, and any local segments. [V-25]
+// source range, and any local segments.
 func (l *link) startMessage(b *frameio.Batch) bool {
 	for !l.life.load().faulted() {
 		d := l.ep.NextSend()
@@ -161,16 +161,15 @@ func (l *link) startMessage(b *frameio.Batch) bool {
 		t.messages++
 		t.typ, t.flags = vitcpwire.Send, 0
 		t.d, t.seq, t.cur, t.offset = d, seq, vi.Cursor{}, 0
-		t.rdma = vitcpwire.RDMA{}
 		if op != vi.OpSendReceive {
 			t.typ = vitcpwire.Write
-			t.rdma = vitcpwire.RDMA{Address: d.Remote.Address, Handle: uint32(d.Remote.Handle), Length: d.Length}
+			t.rdma = vitcpwire.RDMA{Address: d.Remote.Address, Handle: uint32(d.Remote.Handle), Length: d.Length} // [V-24] [V-25]
 		}
 		if d.Control&vi.Immediate != 0 {
 			t.flags = vitcpwire.ImmediateValid
 		}
 		if op == vi.OpRDMARead {
-			l.putReadRequest(b)
+			l.putReadRequest(b) // [V-25]
 		} else {
 			t.active = true
 			if l.flow && (op == vi.OpSendReceive || d.Control&vi.Immediate != 0) {
@@ -343,7 +342,7 @@ func (l *link) putReadRequest(b *frameio.Batch) {
 
 // putResponse appends the next segment of the response to a peer's RDMA Read.
 // The memory is checked anew for each segment, and pinned until the kernel has
-// its bytes. [V-23] [VIT-2.2.2.2.6-1]
+// its bytes.
 func (l *link) putResponse(b *frameio.Batch, job *readJob) {
 	t := &l.tx
 	hl := l.dialect.HeaderLen(vitcpwire.ReadResponse)
@@ -354,7 +353,7 @@ func (l *link) putResponse(b *frameio.Batch, job *readJob) {
 	if !bad && n > 0 {
 		var ok bool
 		var st vi.Status
-		ref, ok = l.ep.Target(t.held, vi.MemHandle(job.r.Handle), job.r.Address+uint64(t.jobOffset), uint64(n), false)
+		ref, ok = l.ep.Target(t.held, vi.MemHandle(job.r.Handle), job.r.Address+uint64(t.jobOffset), uint64(n), false) // [VIT-2.2.2.2.6-1] [V-42]
 		if ok {
 			ref, st = l.steady(ref)
 		}
@@ -368,7 +367,7 @@ func (l *link) putResponse(b *frameio.Batch, job *readJob) {
 		return
 	}
 	if n > 0 {
-		l.put(b, ref)
+		l.put(b, ref) // [VIT-2.2.2.2.6-1]
 	}
 	t.jobOffset += n
 	t.bytes += uint64(n)
@@ -377,7 +376,7 @@ func (l *link) putResponse(b *frameio.Batch, job *readJob) {
 		h.Flags = vitcpwire.EndOfMessage
 		t.jobOffset = 0
 	}
-	l.encode(head, h, job.r)
+	l.encode(head, h, job.r) // [V-23]
 	if h.Flags != 0 {
 		// The peer may ask for the next as soon as it has seen this segment.
 		l.jobs.Pop()
@@ -400,8 +399,6 @@ func (l *link) refuseRead(head []byte, h vitcpwire.Header, job *readJob) {
 	if len(head) > vitcpwire.HeaderLen {
 		job.r.Append(out)
 	}
-	l.tx.jobOffset = 0
-	l.jobs.Pop()
 	l.die(fmt.Errorf("vitcp: RDMA Read %d of the peer: memory is not to be read", uint32(job.number)), nil, nil)
 }
 
@@ -409,11 +406,8 @@ func (l *link) refuseRead(head []byte, h vitcpwire.Header, job *readJob) {
 // its own. It uses no descriptor of the peer. [V-22] An error code always goes
 // with the number of its message; no code of our own is ever set without one.
 // [VIT-3.1-ERR-2]
-func (l *link) putBare(b *frameio.Batch, typ vitcpwire.Type, ack vitcpwire.Number, code uint8) {
-	h := l.header(vitcpwire.Header{Type: typ, Flags: vitcpwire.EndOfMessage, Length: vitcpwire.HeaderLen, Number: l.tx.last})
-	if code != 0 {
-		h.Ack, h.Error = ack, vitcpwire.MakeRemoteError(code, 0)
-	}
+func (l *link) putBare(b *frameio.Batch, typ vitcpwire.Type, f *fault) {
+	h := f.report(l.header(vitcpwire.Header{Type: typ, Flags: vitcpwire.EndOfMessage, Length: vitcpwire.HeaderLen, Number: l.tx.last}))
 	l.dialect.AppendHeader(b.Header(vitcpwire.HeaderLen)[:0], h)
 }
 
@@ -437,25 +431,16 @@ func (l *link) fillLast(b *frameio.Batch) {
 	}
 	t.ended = true
 	defer l.c.Shutdown()
-	var ack vitcpwire.Number
-	var code uint8
 	f := l.fault.Load()
-	if f != nil {
-		ack, code = f.number, f.code
-	}
 	torn := t.active && t.offset > 0
 	if torn {
 		// Between the segments of a message nothing else may go; the report
 		// rides on its last one. [V-30]
-		t.active = false
 		head := b.Header(l.dialect.HeaderLen(t.typ))
-		h := l.header(vitcpwire.Header{
+		h := f.report(l.header(vitcpwire.Header{
 			Type: t.typ, Flags: vitcpwire.EndOfMessage | vitcpwire.TransmitError,
 			Length: uint16(len(head)), Offset: t.offset, Number: t.last,
-		})
-		if code != 0 {
-			h.Ack, h.Error = ack, vitcpwire.MakeRemoteError(code, 0)
-		}
+		}))
 		out := l.dialect.AppendHeader(head[:0], h)
 		if len(head) > vitcpwire.HeaderLen {
 			t.rdma.Append(out)
@@ -463,23 +448,20 @@ func (l *link) fillLast(b *frameio.Batch) {
 		return
 	}
 	switch {
-	case code != 0:
-		l.putBare(b, vitcpwire.NOP, ack, code)
+	case f != nil:
+		l.putBare(b, vitcpwire.NOP, f)
 	case l.terms.disconnect && l.life.load() == lifeLeaving:
-		l.putBare(b, vitcpwire.Disconnect, 0, 0) // [V-17]
+		l.putBare(b, vitcpwire.Disconnect, nil) // [V-17]
 	case l.level == reception && l.acks.pending():
-		l.putBare(b, vitcpwire.NOP, 0, 0)
+		l.putBare(b, vitcpwire.NOP, nil)
 	}
 }
 
 // Sent implements frameio.Protocol: the kernel has the batch, so its Sends
-// and RDMA Writes are complete, but at Reliable Reception. [V-10]
-// [VIT-2.2.2.2.5-1]
+// and RDMA Writes are complete, but at Reliable Reception.
 func (l *link) Sent() {
 	t := &l.tx
-	if len(t.copied) > 0 {
-		t.uncopied()
-	}
+	t.uncopied()
 	if len(t.runs) == 0 {
 		return
 	}
@@ -487,7 +469,7 @@ func (l *link) Sent() {
 	l.gate.Lock()
 	if !l.life.load().stopped() {
 		for _, r := range t.runs {
-			broken = l.ep.FinishSends(r.first, r.end)
+			broken = l.ep.FinishSends(r.first, r.end) // [V-10] [VIT-2.2.2.2.5-1]
 		}
 	}
 	l.gate.Unlock()

@@ -81,7 +81,11 @@ func (p *Provider) acquire(ap netip.AddrPort) (*listener, error) {
 }
 
 func (p *Provider) openLocked(addr string) (*listener, error) {
-	nl, err := net.Listen("tcp", addr)
+	listen := p.cfg.ListenFunc
+	if listen == nil {
+		listen = net.Listen
+	}
+	nl, err := listen("tcp", addr)
 	if err != nil {
 		return nil, listenError(err)
 	}
@@ -110,7 +114,7 @@ func (p *Provider) own(nl net.Listener) (net.Listener, error) {
 	}
 	l, err := sock.OwnListener(nl, p.cfg.tuning())
 	if err != nil && p.cfg.Congestion != "" { // a wish, see tune
-		l, err = sock.OwnListener(nl, sock.Tuning{KeepAlive: p.cfg.KeepAlive})
+		l, err = sock.OwnListener(nl, sock.Tuning{KeepAlive: p.cfg.KeepAlive, SameHost: sock.SameHost(p.cfg.SameHost)})
 	}
 	if err != nil {
 		nl.Close()

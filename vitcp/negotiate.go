@@ -3,6 +3,7 @@ package vitcp
 import (
 	"fmt"
 
+	faults "viaduct/internal/fault" // fault is a type here
 	"viaduct/internal/wire/vitcpwire"
 )
 
@@ -103,6 +104,9 @@ func (h habits) match(ours, theirs vitcpwire.Attributes) mismatch {
 // agreeMTU is what the called side answers to a proposal: the lesser of both.
 // A proposal of zero is refused. [VIT-3.2-5] [V-14]
 func agreeMTU(ours, proposed uint32) (mtu uint32, ok bool) {
+	if faults.On("vitcp-mtu") {
+		return ours, proposed != 0
+	}
 	return min(ours, proposed), proposed != 0
 }
 

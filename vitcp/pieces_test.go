@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"viaduct/internal/wire/vitcpwire"
+	"viaduct/vi"
 )
 
 // Two ends with credits, and a plain model: what one side may send is what the
@@ -159,6 +160,8 @@ func TestVIT_3_1_NOP_Threshold(t *testing.T) {
 		{"half", 0, 10, 5, 5, false},
 		{"below half", 0, 10, 6, 6, true},
 		{"one and only", 0, 1, 1, 1, true},
+		{"one of two left", 0, 2, 1, 1, false},
+		{"one of three left", 0, 3, 2, 2, false},
 		{"above the set threshold", 3, 10, 7, 7, false},
 		{"below the set threshold", 3, 10, 8, 8, true},
 	} {
@@ -176,7 +179,7 @@ func TestVIT_3_1_NOP_Threshold(t *testing.T) {
 }
 
 // Acknowledgements against a plain model: cumulative, urgent after 32 messages
-// or 1 MiB, never ahead of what was received. [V-11] [V-12] [VIT-3.1-ACK-1]
+// or 1 MiB, never ahead of what was received. [V-09] [V-11] [V-12] [VIT-3.1-ACK-1]
 func TestVIT_3_1_ACK(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var a acker
@@ -209,7 +212,7 @@ func TestVIT_3_1_ACK(t *testing.T) {
 // A stream of messages cut into segments at random, with responses woven in,
 // passes; the same stream with one fault does not. [VIT-2.2.2.2.3-3]
 // [VIT-2.2.2.2.3-5] [VIT-2.2.2.2.3-6] [VIT-3.1-8] [VIT-3.1-10] [VIT-3.1-11]
-// [VIT-3.1-12] [VIT-3.1-13] [V-28] [V-37] [V-38]
+// [VIT-3.1-12] [VIT-3.1-13] [VIT-3.1-15] [V-28] [V-37] [V-38]
 func TestVIT_3_1_Assembly(t *testing.T) {
 	type seg struct {
 		h       vitcpwire.Header
@@ -383,6 +386,13 @@ func TestVIT_3_2_Levels(t *testing.T) {
 			if got, ok := h.level(a); !ok || got != l {
 				t.Errorf("%v became %v", l, got)
 			}
+			want := map[reliability]vitcpwire.Attributes{delivery: r | d, reception: r}[l]
+			if h.reliableIsDelivery { // the draft's bit alone
+				want = map[reliability]vitcpwire.Attributes{delivery: r}[l]
+			}
+			if a != want {
+				t.Errorf("%+v: %v is said by %v, want %v", h, l, a, want)
+			}
 		}
 	}
 }
@@ -437,6 +447,90 @@ func TestVIT_3_2_MTU(t *testing.T) {
 	}{{100, 100, true}, {100, 99, true}, {100, 101, false}, {100, 0, false}} {
 		if got := checkMTU(v.proposed, v.agreed); got != v.want {
 			t.Errorf("checkMTU(%d, %d) = %v", v.proposed, v.agreed, got)
+		}
+	}
+}
+
+// What was taken wakes the send role if something must not wait: an acknowledgement
+// that is urgent, at Reliable Reception; the peer's running out of descriptors, with
+// flow control; or an answer. When the input has drained all news goes. [V-12] [V-21]
+func TestVIT_3_1_Nudge(t *testing.T) {
+	p := openProvider(t, Config{})
+	for _, v := range []struct {
+		level                 reliability
+		flow                  bool
+		acks, credits, answer bool // what is urgent
+		want                  bool
+	}{
+		{reception, true, false, false, false, false},
+		{reception, false, true, false, false, true},
+		{reception, true, false, true, false, true},
+		{delivery, false, true, false, false, false},
+		{delivery, false, false, true, false, false},
+		{delivery, true, true, false, false, false},
+		{unreliable, true, false, true, false, true},
+		{unreliable, false, false, false, true, true},
+	} {
+		here, there := net.Pipe()
+		defer there.Close()
+		l := newLink(&call{d: &device{p: p}}, here, linkTerms{})
+		l.c.Abort()
+		l.life.state.Store(uint32(lifeLeaving)) // Kick makes nothing of it
+		l.tx.ended = true
+		l.level, l.flow, l.mine.free = v.level, v.flow, !v.flow
+		if v.acks {
+			for n := range vitcpwire.Number(ackMessages) {
+				l.acks.received(n+1, 0)
+			}
+		}
+		if v.credits {
+			l.mine.post(1)
+		}
+		l.rx.kick = v.answer
+		l.nudge()
+		if got := l.nop.Load(); got != (v.want && !v.answer) || l.rx.kick {
+			t.Errorf("%+v: a NOP is wanted: %v; kick %v", v, got, l.rx.kick)
+		}
+		if l.hasNews() != (v.level == reception && v.acks || v.flow && v.credits) {
+			t.Errorf("%+v: news %v", v, l.hasNews())
+		}
+		if !l.hasNews() { // and that is all that Drained has to note
+			l.life.state.Store(uint32(lifeOpen))
+			l.rx.fresh = true
+			if l.Drained(); l.rx.fresh || l.nop.Load() {
+				t.Errorf("%+v: fresh still", v)
+			}
+		}
+		p.mu.Lock()
+		delete(p.links, l)
+		p.mu.Unlock()
+	}
+}
+
+// No more descriptors are told of at set-up than may be outstanding. [V-09] [V-20]
+func TestVIT_3_1_MostAtSetUp(t *testing.T) {
+	n := openNIC(t, openProvider(t, Config{}))
+	v := newVI(t, n, reliableAll)
+	ds := make([]*vi.Descriptor, maxCredits+2)
+	for i := range ds {
+		ds[i] = vi.NewRecv()
+	}
+	for _, d := range ds {
+		must(t, v.PostRecv(d))
+	}
+	c := listenProbe(t)
+	done := callVI(t, n, v, c.addr("x"), patience)
+	p, req := c.accept()
+	if req.h.Posted != maxCredits {
+		t.Errorf("%d descriptors told", req.h.Posted)
+	}
+	p.greet(vitcpwire.ConnectAccept, vitcpwire.Header{}, ceOf(reliableAll, "x", "caller"), nil)
+	must(t, <-done)
+	p.silent()
+	p.message(vitcpwire.Send, nil, nil)
+	for x := p.recv(); x.h.Posted != maxCredits+1; x = p.recv() {
+		if x.h.Posted != maxCredits {
+			t.Errorf("%v", x.h)
 		}
 	}
 }

@@ -172,3 +172,46 @@ func TestDeregisterBehindAFullSocket(t *testing.T) {
 		}
 	}
 }
+
+// The last bytes of an RDMA Write are put into place behind the others, and what that
+// pins is given back although nothing follows on the stream. [V-42] [VIA-8.3-16]
+func TestPinOfLastBytes(t *testing.T) {
+	const size = 181_000 // the last segment is a long one
+	for _, short := range []int{1, 9, 5000} {
+		s := serveProbe(t, sessionOpts{attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
+		r, buf := register(t, s.n, size, allRights)
+		l := s.v.Link().(*link)
+		body := bytes.Repeat([]byte{7}, size)
+		rdma := &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: size}
+		n := vitcpwire.MaxSegment - s.d.HeaderLen(vitcpwire.Write)
+		var stream []byte
+		last := 0 // where the last segment begins
+		for at := 0; at < size; at += n {
+			h := vitcpwire.Header{Type: vitcpwire.Write, Number: 1, Offset: uint32(at)}
+			if at+n >= size {
+				h.Flags, last = vitcpwire.EndOfMessage, len(stream)
+			}
+			stream = append(stream, s.bytes(h, nil, rdma, body[at:min(at+n, size)])...)
+		}
+		send := func(p []byte, upTo int) { // and waits until it was read
+			t.Helper()
+			s.raw(p)
+			for end := testContext(t); ; s.v.Poll() {
+				there := false
+				l.c.WithReceiver(func() { there = buf[upTo-1] != 0 })
+				if there {
+					return
+				}
+				must(t, end.Err())
+			}
+		}
+		send(stream[:last], size/n*n)
+		send(stream[last:len(stream)-10_000], size-10_000)
+		send(stream[len(stream)-10_000:len(stream)-short], size-max(short, 8))
+		send(stream[len(stream)-short:], size)
+		deregister(t, s.n, r).wait()
+		if !bytes.Equal(buf, body) {
+			t.Errorf("%d bytes late: other bytes", short)
+		}
+	}
+}

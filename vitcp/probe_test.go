@@ -257,6 +257,8 @@ type sessionOpts struct {
 	ce      func(*vitcpwire.CE)
 	before  func(*session) // after the VI was made, before the connection
 	dialect vitcpwire.Dialect
+
+	security []byte // of the probe's request
 }
 
 // serveProbe is a session in which the probe is the caller.
@@ -283,7 +285,7 @@ func serveProbe(t testing.TB, o sessionOpts) *session {
 		if o.ce != nil {
 			o.ce(&ce)
 		}
-		s.greet(vitcpwire.ConnectRequest, vitcpwire.Header{Number: o.first, Posted: o.posted}, ce, nil)
+		s.greet(vitcpwire.ConnectRequest, vitcpwire.Header{Number: o.first, Posted: o.posted}, ce, o.security)
 		a := s.recv()
 		if a.h.Type == vitcpwire.ConnectNoMatch {
 			continue // the wait is not posted yet

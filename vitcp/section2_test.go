@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -298,7 +299,7 @@ func testProtection(t *testing.T) {
 			if level == vi.UnreliableDelivery && typ == vitcpwire.ReadRequest {
 				continue
 			}
-			for _, name := range []string{"handle", "range", "wrap", "before", "rights", "tag"} {
+			for _, name := range []string{"handle", "range", "wrap", "before", "rights", "other right", "tag"} {
 				t.Run(fmt.Sprintf("%v/%v/%s", level, typ, name), func(t *testing.T) {
 					s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, level), posted: 5, before: func(s *session) {
 						tag, err := s.n.CreatePtag()
@@ -314,6 +315,8 @@ func testProtection(t *testing.T) {
 					switch name {
 					case "rights":
 						rights = vi.MemAttributes{Ptag: tag}
+					case "other right":
+						rights.EnableRDMAWrite, rights.EnableRDMARead = typ == vitcpwire.ReadRequest, typ == vitcpwire.Write
 					case "tag":
 						other, err := s.n.CreatePtag()
 						must(t, err)
@@ -525,6 +528,29 @@ func TestVIT_2_2_2_2_3(t *testing.T) {
 	})
 }
 
+// A response and a message of ours that both wait go by turns. [VIT-2.2.2.2.3-6] [V-28]
+func TestVIT_2_2_2_2_3_Turns(t *testing.T) {
+	const size, asked = 32 << 20, 1 << 20 // the sockets take less than the one
+	s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 20, ce: func(ce *vitcpwire.CE) { ce.MTU = size }})
+	r, _ := register(t, s.n, size, allRights)
+	must(t, s.v.PostSend(vi.NewSend(segment(r, 0, size))))
+	s.want(vitcpwire.Send)
+	s.message(vitcpwire.ReadRequest, &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: asked}, nil)
+	var types []vitcpwire.Type
+	for last := (vitcpwire.Header{}); last.Type != vitcpwire.ReadResponse || last.Flags&vitcpwire.EndOfMessage == 0; types = append(types, last.Type) {
+		last = s.recv().h
+		if last.Type == vitcpwire.Send && last.Flags&vitcpwire.EndOfMessage != 0 {
+			t.Fatal("the response waits for the end of the Send")
+		}
+	}
+	first := slices.Index(types, vitcpwire.ReadResponse)
+	for i, typ := range types[first:] {
+		if want := []vitcpwire.Type{vitcpwire.ReadResponse, vitcpwire.Send}[i%2]; typ != want {
+			t.Fatalf("segment %d behind the first of the response is of type %v", i, typ)
+		}
+	}
+}
+
 // Section 2.2.2.2.6: outstanding RDMA Reads.
 func TestVIT_2_2_2_2_6(t *testing.T) {
 	t.Run("VIT-2.2.2.2.6-1", func(t *testing.T) {
@@ -563,6 +589,54 @@ func TestVIT_2_2_2_2_6(t *testing.T) {
 		}
 		if last.h.Type != vitcpwire.ReadResponse || last.h.Flags&vitcpwire.TransmitError == 0 || got == 0 {
 			t.Errorf("after %d bytes: %v", got, last.h)
+		}
+	})
+	t.Run("refused", func(t *testing.T) {
+		// A read that is refused is answered behind those before it, by a segment that
+		// has what every segment has; a read of nothing needs no memory. What is asked
+		// behind it is not answered. [V-30] [V-42] [V-26]
+		for _, level := range levels[1:] {
+			s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, level), before: func(s *session) {
+				for range 3 {
+					must(t, s.v.PostRecv(vi.NewRecv()))
+				}
+			}})
+			r, _ := register(t, s.n, 10, vi.MemAttributes{EnableRDMARead: true})
+			good := vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 10}
+			nothing := vitcpwire.RDMA{Address: 1, Handle: uint32(r.Handle()) + 1}
+			foreign := vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()) + 1, Length: 1}
+			var burst []byte
+			for i, q := range []vitcpwire.RDMA{good, nothing, foreign, good} {
+				burst = append(burst, s.bytes(vitcpwire.Header{Type: vitcpwire.ReadRequest, Flags: vitcpwire.EndOfMessage, Number: vitcpwire.Number(i + 1)}, nil, &q, nil)...)
+			}
+			s.raw(burst)
+			for i, q := range []vitcpwire.RDMA{good, nothing} {
+				x := s.want(vitcpwire.ReadResponse)
+				if x.h.Number != vitcpwire.Number(i+1) || x.h.Flags != vitcpwire.EndOfMessage || x.rdma != q || len(x.payload) != int(q.Length) {
+					t.Errorf("response %v %v", x.h, x.rdma)
+				}
+			}
+			x := s.want(vitcpwire.ReadResponse)
+			want := vitcpwire.Header{
+				Type: vitcpwire.ReadResponse, Flags: vitcpwire.EndOfMessage | vitcpwire.TransmitError, Length: vitcpwire.HeaderLen + vitcpwire.RDMALen,
+				Number: 3, Ack: 2, Posted: 3,
+			}
+			if level == vi.ReliableReception {
+				want.Ack, want.Error = 3, vitcpwire.MakeRemoteError(vitcpwire.ProtectionError, 0)
+			}
+			if x.h != want || x.rdma != foreign {
+				t.Errorf("refused by %v %v, want %v", x.h, x.rdma, want)
+			}
+			for _, x := range s.wantEnd(io.EOF) {
+				t.Errorf("%v behind the refusal", x.h)
+			}
+			e := <-s.n.async
+			if e.Code != vi.ErrorRDMARProt || e.OpCode != vi.OpRDMARead {
+				t.Errorf("asynchronous error %v of %v", e.Code, e.OpCode)
+			}
+			if n := s.n.p.Stats().ServedReads; n != 2 {
+				t.Errorf("%d reads served", n)
+			}
 		}
 	})
 	t.Run("VIT-2.2.2.2.6-2", func(t *testing.T) {

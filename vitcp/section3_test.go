@@ -166,6 +166,23 @@ func TestVIT_3_1_Immediate(t *testing.T) {
 	if err != nil || d.ImmediateData != 2 || d.Length != 30 || d.Status()&vi.StatusOpMask != vi.StatusOpRemoteRDMAWrite || string(buf[20:30]) != "0123456789" {
 		t.Errorf("%#x, %v, %d", d.ImmediateData, d.Status(), d.Length)
 	}
+	// Ours is in all segments of its message, and in none of others.
+	s.post(9)
+	big, _ := register(t, s.n, 100000, vi.MemAttributes{})
+	with, without := vi.NewRDMAWrite(vi.RemoteSegment{}, segment(big, 0, 100000)).WithImmediate(0x1234), vi.NewRDMAWrite(vi.RemoteSegment{}, segment(big, 0, 100000))
+	without.ImmediateData = 0x5678
+	for _, d := range []*vi.Descriptor{with, without} {
+		must(t, s.v.PostSend(d))
+		flags, data := vitcpwire.ImmediateValid, uint32(0x1234)
+		if d == without {
+			flags, data = 0, 0
+		}
+		for range 2 {
+			if x := s.want(vitcpwire.Write); x.h.Flags&vitcpwire.ImmediateValid != flags || x.h.Immediate != data {
+				t.Errorf("%v, want %#x", x.h, data)
+			}
+		}
+	}
 	// On messages that cannot have it the flag is ignored.
 	s.nop(immediate(9))
 	s.message(vitcpwire.ReadRequest, &h, nil, immediate(9))
@@ -245,6 +262,13 @@ func TestVIT_3_1_FlowControl(t *testing.T) {
 		s.nop()
 		s.wantEnd(errReset)
 	})
+	t.Run("too many at set-up", func(t *testing.T) {
+		// The connection ends before the peer says a word more. [V-20]
+		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: maxCredits + 1})
+		s.wantEnd(errReset)
+		s = serveProbe(t, sessionOpts{attrs: reliableAll, posted: maxCredits})
+		s.silent()
+	})
 	t.Run("too many", func(t *testing.T) {
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 10})
 		s.posted = 32768
@@ -312,6 +336,55 @@ func TestVIT_3_1_NOP(t *testing.T) {
 			for x := s.recv(); x.h.Posted != 4; x = s.recv() {
 				if x.h.Type != vitcpwire.NOP || x.h.Posted != 3 {
 					t.Errorf("%v: %v", level, x.h)
+				}
+			}
+		}
+	})
+	t.Run("VIT-3.1-NOP-3 at once", func(t *testing.T) {
+		// A peer that is running out is told by the post itself, others by the timer;
+		// the test holds the timer. [VIT-3.1-NOP-2] [VIT-3.1-NOP-3] [V-21]
+		for _, v := range []struct {
+			flow    bool
+			before  int // descriptors the peer knows of
+			atOnce  bool
+			meaning string
+		}{{true, 0, true, "none left"}, {true, 10, false, "plenty"}, {false, 0, false, "no flow control"}} {
+			a := reliableAll
+			a.FlowControl = v.flow
+			s := serveProbe(t, sessionOpts{attrs: a, before: func(s *session) {
+				for range v.before {
+					must(t, s.v.PostRecv(vi.NewRecv()))
+				}
+			}})
+			l := s.v.Link().(*link)
+			for end := time.Now().Add(patience); l.armed.Load(); time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("the timer does not end")
+				}
+			}
+			l.RecvPosted() // says nothing
+			if l.armed.Load() {
+				t.Errorf("%s: no news, and the timer is on", v.meaning)
+			}
+			l.timerMu.Lock()
+			posted := make(chan error, 1)
+			go func() { posted <- s.v.PostRecv(vi.NewRecv()) }()
+			if v.atOnce {
+				if x := s.recv(); x.h.Posted != 1 {
+					t.Errorf("%s: %v", v.meaning, x.h)
+				}
+				must(t, <-posted)
+			} else {
+				s.silent()
+			}
+			if l.armed.Load() == v.atOnce {
+				t.Errorf("%s: the timer is on: %v", v.meaning, !v.atOnce)
+			}
+			l.timerMu.Unlock()
+			if !v.atOnce {
+				must(t, <-posted)
+				if x := s.recv(); int(x.h.Posted) != v.before+1 {
+					t.Errorf("%s: %v", v.meaning, x.h)
 				}
 			}
 		}
@@ -386,6 +459,21 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		if err != nil || d.Length != 4 || string(buf[:4]) != "here" {
 			t.Errorf("%v, %q", err, buf[:4])
 		}
+		if st := s.n.p.Stats(); st.ReceivedMessages != 1 || st.ReceivedBytes != 4 {
+			t.Errorf("stats %+v", st)
+		}
+	})
+	t.Run("VIT-3.1-ACK-2 at once", func(t *testing.T) {
+		// A consumer that does not poll waits for no timer, which the test holds. [V-12]
+		s := serveProbe(t, sessionOpts{attrs: reliableAll})
+		l := s.v.Link().(*link)
+		l.timerMu.Lock()
+		defer l.timerMu.Unlock()
+		for range 3 {
+			n := s.message(vitcpwire.Write, &vitcpwire.RDMA{}, nil)
+			s.nc.SetReadDeadline(time.Now().Add(5 * time.Second))
+			s.wantAck(n)
+		}
 	})
 	t.Run("VIT-3.1-ACK-3", func(t *testing.T) {
 		// It rides on any segment, both ways. [VIT-3.1-ACK-3]
@@ -455,6 +543,77 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 			must(t, err)
 		}
 	})
+	t.Run("VIT-3.1-ACK-5 apart", func(t *testing.T) {
+		// Each acknowledgement on its own: before the response to a read that is the
+		// first, and up to just before one that is the last. [VIT-3.1-ACK-5]
+		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9})
+		r, _ := register(t, s.n, 10, vi.MemAttributes{})
+		read := func() *vi.Descriptor { return vi.NewRDMARead(vi.RemoteSegment{}, segment(r, 0, 1)) }
+		for _, d := range []*vi.Descriptor{read(), vi.NewSend(), vi.NewSend(), read(), vi.NewSend()} {
+			must(t, s.v.PostSend(d))
+		}
+		var q [6]seg
+		for n := 1; n <= 5; n++ {
+			for q[n] = s.recv(); q[n].h.Type == vitcpwire.NOP; q[n] = s.recv() {
+			}
+		}
+		respond := func(n int) func() {
+			return func() {
+				s.send(vitcpwire.Header{Type: vitcpwire.ReadResponse, Flags: vitcpwire.EndOfMessage, Number: q[n].h.Number}, &q[n].rdma, []byte{1})
+			}
+		}
+		says := func(n vitcpwire.Number) func() { return func() { s.nop(ack(n)) } }
+		for i, step := range []struct {
+			do   func()
+			done int
+		}{{says(1), 0}, {says(2), 0}, {respond(1), 2}, {says(1), 0}, {says(3), 1}, {says(5), 0}, {respond(4), 2}} {
+			step.do()
+			for range step.done {
+				_, err := waitSend(t, s.v)
+				must(t, err)
+			}
+			time.Sleep(5 * time.Millisecond)
+			if d, err := s.v.SendDone(); d != nil || s.v.State() != vi.Connected {
+				t.Fatalf("step %d: one more is done, %v; state %v", i, err, s.v.State())
+			}
+		}
+		// A send that failed here is told of when those before it are acknowledged, and
+		// ends the connection.
+		must(t, s.v.PostSend(vi.NewSend()))
+		must(t, s.v.PostSend(vi.NewSend(vi.Segment{Address: r.Address(), Handle: r.Handle() + 1, Length: 1})))
+		s.want(vitcpwire.Send)
+		s.nop(ack(6))
+		_, err := waitSend(t, s.v)
+		must(t, err)
+		if d, _ := waitSend(t, s.v); d.Status()&vi.StatusProtectionError == 0 {
+			t.Errorf("%v", d.Status())
+		}
+		s.wantEnd(io.EOF)
+	})
+	t.Run("VIT-3.1-ACK-4 half", func(t *testing.T) {
+		// Of a message that is under way still there is nothing to acknowledge.
+		// [VIT-3.1-ACK-4] [V-11]
+		const size = 32 << 20 // more than the sockets take
+		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9, ce: func(ce *vitcpwire.CE) { ce.MTU = size }})
+		r, _ := register(t, s.n, size, vi.MemAttributes{})
+		must(t, s.v.PostSend(vi.NewSend(segment(r, 0, size))))
+		s.want(vitcpwire.Send)
+		s.nop(ack(1))
+		s.message(vitcpwire.Write, &vitcpwire.RDMA{}, nil)
+		for end := time.Now().Add(patience); s.v.Link().(*link).count.receivedMessages.Load() == 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("the Write has not come")
+			}
+		}
+		for s.want(vitcpwire.Send).h.Flags&vitcpwire.EndOfMessage == 0 {
+		}
+		if _, err := s.v.SendDone(); !errors.Is(err, vi.ErrNotDone) {
+			t.Errorf("completed: %v", err)
+		}
+		s.nop(ack(1))
+		_, err := waitSend(t, s.v)
+		must(t, err)
+	})
 	t.Run("VIT-3.1-ACK-7", func(t *testing.T) {
 		// Elsewhere it is ignored, and so are error codes; completions do not
 		// wait. [VIT-3.1-ACK-7] [VIT-3.1-ERR-5] [V-10]
@@ -523,7 +682,31 @@ func TestVIT_3_1_RemoteErrorCode(t *testing.T) {
 			if err, ok := errors.AsType[*RemoteError](<-cause); !ok || err.Number != 3 || err.Code.VI() != code {
 				t.Errorf("cause %v", err)
 			}
+			if n := s.n.p.Stats().RemoteErrors; n != 1 {
+				t.Errorf("%d remote errors", n)
+			}
 			s.wantEnd(io.EOF)
+		}
+	})
+	t.Run("VIT-3.1-ERR-4 news", func(t *testing.T) {
+		// A code for a message that was acknowledged, or that was not sent, is no
+		// news. [VIT-3.1-ERR-4] [VIT-3.1-ACK-5] [V-11]
+		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9})
+		for range 3 {
+			must(t, s.v.PostSend(vi.NewSend()))
+			s.want(vitcpwire.Send)
+		}
+		s.nop(ack(2))
+		s.nop(ack(2), fails(vitcpwire.DescriptorError))
+		s.nop(ack(1), fails(vitcpwire.DescriptorError))
+		s.nop(ack(4), fails(vitcpwire.DescriptorError))
+		s.nop(ack(3))
+		for range 3 {
+			_, err := waitSend(t, s.v)
+			must(t, err)
+		}
+		if st := s.n.p.Stats(); st.RemoteErrors != 0 || s.v.State() != vi.Connected {
+			t.Errorf("%d remote errors, state %v", st.RemoteErrors, s.v.State())
 		}
 	})
 	t.Run("VIT-3.1-ERR-2", func(t *testing.T) {
@@ -676,7 +859,7 @@ func TestVIT_3_1_TransmitError(t *testing.T) {
 		if last.h.Type == vitcpwire.NOP {
 			last = segs[len(segs)-2]
 		}
-		if last.h.Flags&(vitcpwire.TransmitError|vitcpwire.EndOfMessage) != vitcpwire.TransmitError|vitcpwire.EndOfMessage {
+		if last.h.Flags != vitcpwire.TransmitError|vitcpwire.EndOfMessage || last.h.Type != vitcpwire.Send {
 			t.Errorf("ended with %v", last.h)
 		}
 		if d, _ := waitSend(t, s.v); d.Status()&vi.StatusProtectionError == 0 {
@@ -705,7 +888,7 @@ func voidEnd(t *testing.T, s *session, level vi.Reliability) {
 	}
 }
 
-// The agreed MTU is enforced on both sides. [V-14]
+// The agreed MTU is enforced on both sides. [V-14] [V-42]
 func TestVIT_3_2_MTUEnforced(t *testing.T) {
 	mtu := func(ce *vitcpwire.CE) { ce.MTU = 100 }
 	s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, vi.UnreliableDelivery), posted: 9, ce: mtu})
@@ -727,6 +910,18 @@ func TestVIT_3_2_MTUEnforced(t *testing.T) {
 		t.Errorf("%v", d.Status())
 	}
 	s.wantEnd(io.EOF)
+	for n, ok := range map[uint32]bool{100: true, 101: false} {
+		s = serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, vi.ReliableDelivery), ce: mtu})
+		r, _ = register(t, s.n, 1000, allRights)
+		s.message(vitcpwire.ReadRequest, &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: n}, nil)
+		x := s.want(vitcpwire.ReadResponse)
+		if refused := x.h.Flags&vitcpwire.TransmitError != 0; refused == ok || ok != (len(x.payload) == int(n)) {
+			t.Errorf("a read of %d bytes: %v", n, x.h)
+		}
+		if !ok {
+			s.wantEnd(io.EOF)
+		}
+	}
 	s = serveProbe(t, sessionOpts{attrs: reliableAll, ce: mtu})
 	r, buf := register(t, s.n, 1000, allRights)
 	s.message(vitcpwire.Write, &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 101}, bytes.Repeat([]byte{1}, 101))

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -250,6 +251,12 @@ func TestVIT_4_3_Called(t *testing.T) {
 			break
 		}
 		must(t, <-done)
+		d := p.Device().(*device)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if len(d.pending) != 0 {
+			t.Errorf("%d requests are pending still", len(d.pending))
+		}
 	})
 	t.Run("offer", func(t *testing.T) {
 		// What the application is shown, and what the accept says.
@@ -288,7 +295,12 @@ func TestVIT_4_3_Called(t *testing.T) {
 		if string(req.Remote().Discriminator) != "probe" || string(req.Local().Discriminator) != "vi" {
 			t.Errorf("%v called %v", req.Remote(), req.Local())
 		}
+		r := pendingOf(n)
 		must(t, req.Accept(ctx, v))
+		if r.mu.Lock(); r.m.state != passiveConnected {
+			t.Errorf("state %v after Accept", r.m.state)
+		}
+		r.mu.Unlock()
 		x := p.recv()
 		if x.h.Type != vitcpwire.ConnectAccept || x.ce.Calling != disc("vi") || x.ce.Called != disc("probe") || x.ce.MTU != 5000 || x.ce.ReadWindow != 3 ||
 			x.ce.Attributes != vitcpwire.Reliable|vitcpwire.RDMARead|vitcpwire.FlowControl || x.h.Posted != 4 {
@@ -317,6 +329,88 @@ func TestVIT_4_3_Called(t *testing.T) {
 			t.Errorf("accept: %v", err)
 		}
 	})
+}
+
+// pendingOf returns the one request that the consumer has not decided.
+func pendingOf(n *nicUnderTest) (r *request) {
+	d := n.Device().(*device)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for r = range d.pending {
+	}
+	return r
+}
+
+// A signer is an authenticator that can be made to fail.
+type signer struct{ fail error }
+
+func (s *signer) Sign(_ Call, info []byte) ([]byte, error)   { return info, s.fail }
+func (s *signer) Verify(_ Call, info []byte) ([]byte, error) { return info, nil }
+
+// An Accept that can't be leaves nothing behind: the VI is as it was, the caller is
+// told or finds the connection closed, and its place is free. [VIT-4.3-6]
+func TestVIT_4_3_AcceptFails(t *testing.T) {
+	errSign := errors.New("no signature")
+	for name, v := range map[string]struct {
+		cfg   Config
+		attrs func(*vi.Attributes)
+		act   func(*probe)
+		want  error
+		told  uint8 // the reason of a Connect Reject; 0: none comes
+	}{
+		"read window": {attrs: func(a *vi.Attributes) { a.ReadWindow = 65536 }, want: vi.ErrInvalidParameter, told: rejectAttributes},
+		"enables":     {cfg: Config{StrictEnables: true}, attrs: func(a *vi.Attributes) { a.EnableRDMARead = false }, want: vi.ErrInvalidReliability, told: rejectAttributes},
+		"signature":   {cfg: Config{Security: &signer{errSign}}, want: errSign},
+		"impatience":  {act: func(p *probe) { p.raw([]byte{0}) }, want: vi.ErrTimeout},
+		"withdrawal":  {act: func(p *probe) { p.nc.(*net.TCPConn).CloseWrite() }, want: vi.ErrTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v.cfg.PerPeer, v.cfg.Grace = 1000, patience
+			provider := openProvider(t, v.cfg)
+			n := openNIC(t, provider)
+			a := reliableAll
+			if v.attrs != nil {
+				v.attrs(&a)
+			}
+			w := newVI(t, n, a)
+			p, req := offered(t, n)
+			if v.act != nil {
+				v.act(p)
+			}
+			if err := req.Accept(testContext(t), w); !errors.Is(err, v.want) {
+				t.Errorf("accept: %v, want %v", err, v.want)
+			}
+			if w.State() != vi.Idle {
+				t.Errorf("state %v", w.State())
+			}
+			p.nc.SetReadDeadline(time.Now().Add(3 * time.Second))
+			var told uint8
+			for {
+				x, err := p.tryRecv()
+				if errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Error("the connection is open still")
+				}
+				if err != nil {
+					break
+				}
+				if x.h.Type != vitcpwire.ConnectReject || x.h.Error.VI() != 0 {
+					t.Errorf("answer %v", x.h)
+				}
+				told = x.h.Error.IS()
+			}
+			if told != v.told {
+				t.Errorf("told reason %d, want %d", told, v.told)
+			}
+			provider.mu.Lock()
+			defer provider.mu.Unlock()
+			d := n.Device().(*device)
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			if len(d.pending) > 0 || len(provider.perPeer) > 1 || provider.perPeer[loopback] > 0 || len(provider.links) > 0 {
+				t.Errorf("left behind: %v, %d links", provider.perPeer, len(provider.links))
+			}
+		})
+	}
 }
 
 // When the port is opened. [VIT-4.3-1] [V-31]
@@ -364,6 +458,48 @@ func TestVIT_4_3_Listening(t *testing.T) {
 			}
 		})
 	}
+	t.Run("taken", func(t *testing.T) {
+		// A port that is another's is an error at once, where the device opens it.
+		// [VIT-4.3-1]
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		must(t, err)
+		defer l.Close()
+		p, err := New(Config{Port: addrPort(l.Addr()).Port(), ImplicitListen: true})
+		must(t, err)
+		if nic, err := vi.Open(p, "127.0.0.1", nil); !errors.Is(err, vi.ErrResource) {
+			t.Errorf("open: %v", err)
+			nic.Close()
+		}
+	})
+	t.Run("another port", func(t *testing.T) {
+		// An address of ours with a port is listened on there, one without on the
+		// device's; one that is no IP address is none. [VIT-2.2.2.2.1-1] [V-04]
+		n := openNIC(t, openProvider(t, Config{}))
+		d := n.Device().(*device)
+		port := free()
+		for _, v := range []struct {
+			local vi.Address
+			want  netip.AddrPort
+		}{
+			{vi.IPAddress(netip.AddrPortFrom(loopback, port), "x"), netip.AddrPortFrom(loopback, port)},
+			{vi.IPAddress(netip.AddrPortFrom(loopback, 0), "x"), netip.AddrPortFrom(loopback, n.port())},
+			{vi.Address{}, d.addr},
+		} {
+			if got, err := d.place(v.local); got != v.want || err != nil {
+				t.Errorf("%v: %v, %v", v.local, got, err)
+			}
+		}
+		if _, err := n.ConnectWait(context.Background(), vi.Address{Host: []byte{1, 2, 3}, Discriminator: []byte("x")}); !errors.Is(err, vi.ErrInvalidParameter) {
+			t.Errorf("no IP address: %v", err)
+		}
+		long := make([]byte, maxDiscriminator+1)
+		if _, err := discriminator(long); !errors.Is(err, vi.ErrInvalidParameter) {
+			t.Errorf("a discriminator of %d bytes: %v", len(long), err)
+		}
+		if got, err := discriminator(long[1:]); err != nil || len(plain(got)) != maxDiscriminator {
+			t.Errorf("a discriminator of %d bytes: %v", maxDiscriminator, err)
+		}
+	})
 	t.Run("shared", func(t *testing.T) {
 		// Two NICs of one provider share a port; another provider cannot
 		// have it.
@@ -412,6 +548,9 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 				for _, w := range []*vi.VI{a, b} {
 					_, err := w.ConnectPeerWait(testContext(t))
 					must(t, err)
+				}
+				if st := na.p.Stats(); st.ActiveRequests != 1 || st.ActiveFailures != 0 {
+					t.Errorf("stats %+v", st)
 				}
 				must(t, a.PostSend(vi.NewSend()))
 				_, err := waitSend(t, a)
@@ -476,6 +615,49 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 		}
 		if v.State() != vi.Idle {
 			t.Errorf("state %v", v.State())
+		}
+	})
+	t.Run("impossible", func(t *testing.T) {
+		// What can't be is told at once, and no connection is tried. [V-33]
+		n := openNIC(t, openProvider(t, Config{}))
+		taken, err := net.Listen("tcp", "127.0.0.1:0")
+		must(t, err)
+		defer taken.Close()
+		c := listenProbe(t)
+		nowhere := vi.Address{Host: []byte{1, 2, 3}, Discriminator: []byte("x")}
+		for _, v := range []struct {
+			local, remote vi.Address
+			window        int
+			want          error
+		}{
+			{n.addr("x"), nowhere, 0, vi.ErrInvalidParameter},
+			{nowhere, c.addr("y"), 0, vi.ErrInvalidParameter},
+			{vi.IPAddress(addrPort(taken.Addr()), "x"), c.addr("y"), 0, vi.ErrResource},
+			{n.addr("x"), c.addr("y"), 65536, vi.ErrInvalidParameter},
+		} {
+			a := reliableAll
+			a.ReadWindow = v.window
+			w := newVI(t, n, a)
+			must(t, w.ConnectPeerRequest(v.local, v.remote, 5*time.Second))
+			if _, err := w.ConnectPeerWait(testContext(t)); !errors.Is(err, v.want) {
+				t.Errorf("from %v to %v: %v, want %v", v.local, v.remote, err, v.want)
+			}
+			if w.State() != vi.Idle {
+				t.Errorf("state %v", w.State())
+			}
+		}
+		c.none()
+		if st := n.p.Stats(); st.ActiveRequests != 0 || st.ActiveFailures != 0 {
+			t.Errorf("stats %+v", st)
+		}
+		// One that was tried counts.
+		w := newVI(t, n, reliableAll)
+		must(t, w.ConnectPeerRequest(n.addr("x"), c.addr("y"), 20*time.Millisecond))
+		if _, err := w.ConnectPeerWait(testContext(t)); !errors.Is(err, vi.ErrTimeout) {
+			t.Errorf("no answer: %v", err)
+		}
+		if st := n.p.Stats(); st.ActiveRequests != 1 || st.ActiveFailures != 1 {
+			t.Errorf("stats %+v", st)
 		}
 	})
 	t.Run("crossed", func(t *testing.T) {

@@ -60,7 +60,7 @@ var (
 // TestVIT_4_2 walks all states of the calling side by all its events; the
 // golden file is to be laid beside the figure of section 4.2.
 // [VIT-4.2-1] [VIT-4.2-2] [VIT-4.2-3] [VIT-4.2-4] [VIT-4.2-5] [VIT-4.2-6]
-// [VIT-2.2.2.2.2-4] [VIT-2.2.2.2.2-7] [V-34]
+// [VIT-2.2.2.2.2-4] [VIT-2.2.2.2.2-7] [V-01] [V-34] [V-41] [V-46]
 func TestVIT_4_2(t *testing.T) {
 	late := t0.Add(time.Minute)
 	events := []struct {
@@ -102,7 +102,7 @@ func TestVIT_4_2(t *testing.T) {
 }
 
 // The pauses before TCP is re-established double from 100 ms to 1 s. Without a
-// deadline there are only so many attempts. [VIT-4.2-3] [V-34]
+// deadline there are only so many attempts. [VIT-4.2-3] [VIT-4.2-4] [V-34]
 func TestVIT_4_2_Backoff(t *testing.T) {
 	a := &active{}
 	now := t0
@@ -130,12 +130,24 @@ func TestVIT_4_2_Backoff(t *testing.T) {
 	if got := fmt.Sprint(pauses); got != want {
 		t.Errorf("pauses %s, want %s", got, want)
 	}
+	// A deadline bounds the attempts by time alone.
+	a = &active{deadline: t0.Add(time.Hour)}
+	a.connect()
+	for n, now := 0, t0; n < 2*maxReestablish; n++ {
+		a.tcpEstablished()
+		a.tcpClosed(now, false, errTCP)
+		if a.state != activeBackingOff {
+			t.Fatalf("given up after %d attempts", n+1)
+		}
+		now = a.wakeAt()
+		a.timer(now)
+	}
 }
 
 // TestVIT_4_3 walks all states of the called side by all its events; the
 // golden file is to be laid beside the figure of section 4.3.
 // [VIT-4.3-2] [VIT-4.3-3] [VIT-4.3-4] [VIT-4.3-5] [VIT-4.3-6]
-// [VIT-2.2.2.2.2-5] [V-35]
+// [VIT-2.2.2.2.2-3] [VIT-2.2.2.2.2-5] [V-01] [V-35]
 func TestVIT_4_3(t *testing.T) {
 	events := []struct {
 		name string
@@ -177,7 +189,7 @@ func disc(s string) vitcpwire.Discriminator {
 }
 
 // TestVIT_4 walks all states of a peer-to-peer request by all its events.
-// [VIT-4-1] [VIT-4-2] [V-32] [V-33]
+// [VIT-4-1] [VIT-4-2] [V-32] [V-33] [V-34]
 func TestVIT_4(t *testing.T) {
 	late := t0.Add(time.Minute)
 	me, lower, higher := netip.MustParseAddrPort("10.0.0.9:3936"), netip.MustParseAddrPort("10.0.0.8:1"), netip.MustParseAddrPort("10.0.0.10:1")
@@ -223,25 +235,78 @@ func TestVIT_4(t *testing.T) {
 	testkit.Golden(t, "peer.golden", []byte(m.String()))
 }
 
-// What a timeout reports is the last thing that was learned.
+// Requests that could not be told apart are both answered with No Match, and each
+// side pauses for a time of its own before the next attempt: 10 to 100 ms at random,
+// once. Any other pause is that of the back-off. [VIT-4-1] [V-32] [V-33]
+func TestVIT_4_Tie(t *testing.T) {
+	at := netip.MustParseAddrPort("10.0.0.9:5")
+	seen := make(map[time.Duration]bool)
+	for seed := range uint64(50) {
+		p := &peer{local: disc("x"), remote: disc("x"), random: rand.New(rand.NewPCG(seed, 0))}
+		p.request()
+		p.tcpEstablished(at)
+		steps := p.incoming(incomingRequest{conn: 3, local: at, remote: at})
+		if len(steps) != 1 || steps[0] != (setupStep{do: stepSendNoMatch, conn: 3}) || p.state != peerRequested {
+			t.Fatalf("%v in %v", steps, p.state)
+		}
+		p.noMatch(t0)
+		pause := p.wakeAt().Sub(t0)
+		if pause < 10*time.Millisecond || pause >= 100*time.Millisecond {
+			t.Errorf("a pause of %v after a tie", pause)
+		}
+		seen[pause] = true
+		p.timer(p.wakeAt())
+		p.tcpEstablished(at)
+		p.noMatch(t0)
+		if pause := p.wakeAt().Sub(t0); pause != 100*time.Millisecond {
+			t.Errorf("a pause of %v after No Match", pause)
+		}
+	}
+	if len(seen) < 10 {
+		t.Errorf("%d pauses in 50 ties", len(seen))
+	}
+}
+
+// What a timeout reports is the last thing that was learned. [VIT-4-2] [V-33] [V-34]
 func TestVIT_4_TimeoutReports(t *testing.T) {
 	deadline := t0.Add(time.Second)
 	for _, v := range []struct {
 		name string
 		run  func(p *peer)
 		want setupOutcome
+		err  error
 	}{
-		{"no answer", func(p *peer) { p.tcpEstablished(netip.AddrPort{}) }, outcomeTimeout},
-		{"No Match", func(p *peer) { p.tcpEstablished(netip.AddrPort{}); p.noMatch(t0) }, outcomeTimeout},
-		{"refused TCP", func(p *peer) { p.tcpFailed(t0, errTCP) }, outcomeNotReachable},
-		{"refusals without reason", func(p *peer) { p.tcpEstablished(netip.AddrPort{}); p.rejected(t0, 0) }, outcomeRejected},
+		{"no answer", func(p *peer) { p.tcpEstablished(netip.AddrPort{}) }, outcomeTimeout, nil},
+		{"No Match", func(p *peer) { p.tcpEstablished(netip.AddrPort{}); p.noMatch(t0) }, outcomeTimeout, nil},
+		{"refused TCP", func(p *peer) { p.tcpFailed(t0, errTCP) }, outcomeNotReachable, errTCP},
+		{"refusals without reason", func(p *peer) { p.tcpEstablished(netip.AddrPort{}); p.rejected(t0, 0) }, outcomeRejected, nil},
+		{"crossed after a refusal", func(p *peer) {
+			p.tcpEstablished(netip.AddrPort{})
+			p.rejected(t0, 0)
+			p.timer(p.wakeAt())
+			p.tcpEstablished(netip.AddrPort{})
+			p.rejected(t0, rejectCrossed)
+		}, outcomeTimeout, nil},
+		{"No Match after refused TCP", func(p *peer) {
+			p.tcpFailed(t0, errTCP)
+			p.timer(p.wakeAt())
+			p.tcpEstablished(netip.AddrPort{})
+			p.noMatch(t0)
+		}, outcomeTimeout, nil},
+		{"closed after a refusal", func(p *peer) {
+			p.tcpEstablished(netip.AddrPort{})
+			p.rejected(t0, 0)
+			p.timer(p.wakeAt())
+			p.tcpEstablished(netip.AddrPort{})
+			p.tcpClosed(t0, errTCP)
+		}, outcomeTimeout, errTCP},
 	} {
 		p := &peer{deadline: deadline}
 		p.request()
 		v.run(p)
 		steps := p.timer(deadline)
-		if last := steps[len(steps)-1]; last.do != stepDone || last.out != v.want {
-			t.Errorf("%s: %v, want %v", v.name, last, v.want)
+		if last := steps[len(steps)-1]; last.do != stepDone || last.out != v.want || last.err != v.err {
+			t.Errorf("%s: %v, %v, want %v, %v", v.name, last, last.err, v.want, v.err)
 		}
 	}
 }

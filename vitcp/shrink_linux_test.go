@@ -72,7 +72,7 @@ func TestShrinkingFile(t *testing.T) {
 						must(t, f.Truncate(0))
 					}
 				}
-				if last.h.Flags&vitcpwire.TransmitError == 0 || last.h.Error.VI() != c.code || got == size || when == "before" && got != 0 {
+				if last.h.Flags&vitcpwire.TransmitError == 0 || last.h.Error.VI() != c.code || got == size || (got == 0) != (when == "before") {
 					t.Errorf("after %d bytes: %v", got, last.h)
 				}
 				began := time.Now()

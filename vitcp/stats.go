@@ -1,6 +1,10 @@
 package vitcp
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"viaduct/vi"
+)
 
 // Stats counts what has happened in a provider since it was made.
 type Stats struct {
@@ -34,4 +38,18 @@ type counters struct {
 	connections, activeRequests, activeFailures                                             atomic.Uint64
 	incoming, incomingLimited, incomingTimeouts, incomingInvalid, noMatches, rejects, secur atomic.Uint64
 	protocolErrors, remoteErrors                                                            atomic.Uint64
+}
+
+// Traffic tells package vi what the connection has carried.
+func (l *link) Traffic() vi.Traffic {
+	c := &l.count
+	t := vi.Traffic{
+		SentMessages: c.sentMessages.Load(), ReceivedMessages: c.receivedMessages.Load(),
+		SentBytes: c.sentBytes.Load(), ReceivedBytes: c.receivedBytes.Load(),
+		ServedReads: c.servedReads.Load(), Credits: -1,
+	}
+	if l.flow {
+		t.Credits = max(0, l.credits.available())
+	}
+	return t
 }
