@@ -1,0 +1,253 @@
+// Package conform tests a peer against the requirements of the protocols. A case
+// plays one conversation with it, byte by byte, by the codecs alone: none of
+// the engines takes part, so that a fault of theirs can't hide itself.
+package conform
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// A Role is that of the peer under test.
+type Role string
+
+// Roles.
+const (
+	Passive Role = "passive" // the peer listens, and is dialled
+	Active  Role = "active"  // the peer dials
+)
+
+// A Case is one conversation.
+type Case struct {
+	Name  string   // unique
+	Proto string   // scheme of the URL
+	Role  Role     // of the peer
+	Rows  []string // of docs/requirements: what it looks at; the first is meant where no other is said
+	Text  string   // what must hold
+	// Dangerous says that peers are known which it kills.
+	Dangerous bool
+
+	run func(t *T)
+}
+
+// A Verdict is how a case ended.
+type Verdict string
+
+// Verdicts.
+const (
+	Pass          Verdict = "pass"
+	Fail          Verdict = "fail"
+	NotObservable Verdict = "not observable" // the peer did what is allowed and shows nothing
+	Skip          Verdict = "skip"
+)
+
+// A Result is a case with its outcome.
+type Result struct {
+	Name    string   `json:"name"`
+	Proto   string   `json:"protocol"`
+	Role    Role     `json:"role"`
+	Rows    []string `json:"requirements"`
+	Text    string   `json:"text"`
+	Verdict Verdict  `json:"verdict"`
+	Row     string   `json:"failed_requirement,omitempty"`
+	Detail  string   `json:"detail,omitempty"`
+	Seconds float64  `json:"seconds"`
+}
+
+// Cases lists those of a protocol and role.
+func Cases(proto string, role Role) (cs []Case) {
+	for _, c := range slices.Concat(iwarpPassive, iwarpActive, vitcpPassive, sdpPassive, portmapPassive) {
+		if c.Proto == proto && c.Role == role {
+			cs = append(cs, c)
+		}
+	}
+	return cs
+}
+
+// A Target is where the peer is.
+type Target struct {
+	// Connect returns a connection with the peer: dialled, or accepted from it.
+	Connect func(ctx context.Context) (net.Conn, error)
+	// Disc is the discriminator of a VI; Service the address to ask a Port Mapper
+	// for.
+	Disc    []byte
+	Service string
+	// Patience is how long the peer may take for an answer. Silence where it must be
+	// silent is watched for Quiet.
+	Patience, Quiet time.Duration
+	// Dangerous runs cases of this kind too.
+	Dangerous bool
+	// Only, if not empty, are the names and requirements to run.
+	Only []string
+}
+
+// wants reports whether a case is to be run.
+func (g *Target) wants(c *Case) bool {
+	if len(g.Only) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(g.Only, func(s string) bool { return s == c.Name || slices.Contains(c.Rows, s) })
+}
+
+// Run plays the cases one after the other. each is told of every result.
+func Run(ctx context.Context, g Target, cs []Case, each func(Result)) {
+	for i := range cs {
+		c := &cs[i]
+		if !g.wants(c) {
+			continue
+		}
+		r := Result{Name: c.Name, Proto: c.Proto, Role: c.Role, Rows: c.Rows, Text: c.Text}
+		if ctx.Err() != nil {
+			return
+		}
+		if c.Dangerous && !g.Dangerous {
+			r.Verdict, r.Detail = Skip, "known to kill peers: --dangerous runs it"
+			each(r)
+			continue
+		}
+		began := time.Now()
+		o := play(ctx, &g, c)
+		r.Verdict, r.Row, r.Detail, r.Seconds = o.verdict, o.row, o.detail, time.Since(began).Seconds()
+		each(r)
+	}
+}
+
+// An outcome ends a case.
+type outcome struct {
+	verdict     Verdict
+	row, detail string
+}
+
+// A T is a case under way. Its methods end the case when the peer does wrong.
+type T struct {
+	ctx   context.Context
+	g     *Target
+	c     *Case
+	conns []net.Conn
+
+	answers [][]byte // of a Port Mapper, so far
+}
+
+func play(ctx context.Context, g *Target, c *Case) (o outcome) {
+	t := &T{ctx: ctx, g: g, c: c}
+	defer func() {
+		for _, c := range t.conns {
+			c.Close()
+		}
+		switch x := recover().(type) {
+		case nil:
+		case outcome:
+			o = x
+		default:
+			panic(x)
+		}
+	}()
+	c.run(t)
+	return outcome{verdict: Pass}
+}
+
+// fail ends the case: the peer breaks a requirement.
+func (t *T) fail(row, format string, a ...any) {
+	panic(outcome{Fail, row, fmt.Sprintf(format, a...)})
+}
+
+// check fails unless ok.
+func (t *T) check(ok bool, row, format string, a ...any) {
+	if !ok {
+		t.fail(row, format, a...)
+	}
+}
+
+// hidden ends the case: the peer need not show it.
+func (t *T) hidden(format string, a ...any) {
+	panic(outcome{NotObservable, "", fmt.Sprintf(format, a...)})
+}
+
+// connect opens a connection, or takes one that the peer opened.
+func (t *T) connect() net.Conn {
+	ctx, cancel := context.WithTimeout(t.ctx, 4*t.g.Patience)
+	defer cancel()
+	c, err := t.g.Connect(ctx)
+	if err != nil {
+		t.fail(t.c.Rows[0], "no connection with the peer: %v", err)
+	}
+	t.conns = append(t.conns, c)
+	return c
+}
+
+// write sends bytes. A peer that has gone away is found by what is read next.
+func (t *T) write(c net.Conn, b []byte) {
+	c.SetWriteDeadline(time.Now().Add(t.g.Patience))
+	if _, err := c.Write(b); err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
+		t.fail(t.c.Rows[0], "the peer does not read: %v", err)
+	}
+}
+
+// An end is how reading stopped.
+type end uint8
+
+const (
+	whole  end = iota // all bytes came
+	quiet             // nothing, or no more, came in time
+	closed            // in order
+	reset             // by a reset
+)
+
+func (e end) String() string {
+	return [...]string{"whole", "nothing more in time", "closed", "reset"}[e]
+}
+
+// read fills b, and tells how far it came.
+func (t *T) read(c net.Conn, b []byte, within time.Duration) (n int, e end) {
+	c.SetReadDeadline(time.Now().Add(within))
+	n, err := io.ReadFull(c, b)
+	switch {
+	case err == nil:
+		return n, whole
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return n, quiet
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return n, closed
+	case errors.Is(err, syscall.ECONNRESET):
+		return n, reset
+	}
+	return n, closed
+}
+
+// silent fails if anything comes.
+func (t *T) silent(c net.Conn, row, when string) {
+	var b [64]byte
+	if n, e := t.read(c, b[:1], t.g.Quiet); n > 0 {
+		t.fail(row, "byte %#02x comes %s", b[0], when)
+	} else if e != quiet {
+		t.fail(row, "connection %v %s", e, when)
+	}
+}
+
+// gone fails unless the peer ends the connection without sending anything.
+func (t *T) gone(c net.Conn, row, why string) {
+	var b [1]byte
+	n, e := t.read(c, b[:], t.g.Patience)
+	switch {
+	case n > 0:
+		t.fail(row, "the peer answers %s (%#02x) instead of closing the connection", why, b[0])
+	case e == quiet:
+		t.fail(row, "the peer keeps the connection open %s", why)
+	}
+}
+
+func list(rows ...string) []string { return rows }
+
+// datagram reads one.
+func (t *T) datagram(c net.Conn, b []byte, within time.Duration) (n int, ok bool) {
+	c.SetReadDeadline(time.Now().Add(within))
+	n, err := c.Read(b)
+	return n, err == nil
+}

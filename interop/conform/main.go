@@ -1,0 +1,154 @@
+//go:build linux
+
+// Conform runs "viaduct conform" against "viaduct" over a link with delay and
+// loss, to see that it raises no false alarm there.
+//
+//	go run ./interop/conform [-n 1] [-delay 50ms] [-loss 0.01] [-viaduct PATH]
+//
+// The link is that of package interop/netns/link, between two network namespaces,
+// which need root: for others the program says loudly that it skips, and exits 0.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"viaduct/interop/netns/link"
+)
+
+func main() {
+	viaduct := flag.String("viaduct", "", "the command to run (`PATH`; default: built from this module)")
+	n := flag.Int("n", 1, "runs of each protocol")
+	delay := flag.Duration("delay", 50*time.Millisecond, "one way")
+	loss := flag.Float64("loss", 0.01, "of each packet")
+	flag.Parse()
+	if os.Geteuid() != 0 {
+		fmt.Println("\n*** SKIPPED: network namespaces need root. Nothing was tested. ***")
+		return
+	}
+	if err := start(*viaduct, *n, link.Fault{Delay: *delay, Loss: *loss}); err != nil {
+		fmt.Fprintln(os.Stderr, "conform:", err)
+		os.Exit(1)
+	}
+}
+
+// start runs the tests with viaduct, which it builds if there is none.
+func start(viaduct string, runs int, f link.Fault) error {
+	if viaduct == "" {
+		dir, err := os.MkdirTemp("", "viaduct-conform.")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		viaduct = filepath.Join(dir, "viaduct")
+		build := exec.Command("go", "build", "-o", viaduct, "viaduct/cmd/viaduct")
+		build.Stderr = os.Stderr
+		if err := build.Run(); err != nil {
+			return fmt.Errorf("building viaduct: %w", err)
+		}
+	}
+	return run(viaduct, runs, f)
+}
+
+func run(viaduct string, runs int, f link.Fault) (err error) {
+	net := link.New()
+	defer net.Close()
+	at := []netip.Addr{netip.MustParseAddr("10.77.0.1"), netip.MustParseAddr("10.77.0.2")}
+	var ports [2]*link.Port
+	for i := range ports {
+		if ports[i], err = net.Add(at[i], 1500, uint64(i+1)); err != nil {
+			return err
+		}
+		ports[i].SetFault(f)
+	}
+	start := func(p *link.Port, out *bytes.Buffer, args ...string) (c *exec.Cmd, err error) {
+		err = p.Do(func() error {
+			c = exec.Command(viaduct, args...)
+			if out != nil {
+				c.Stdout, c.Stderr = out, out
+			}
+			return c.Start()
+		})
+		return c, err
+	}
+	h := at[0].String()
+	var server *exec.Cmd
+	lines := make(chan string, 10)
+	if err := ports[0].Do(func() error {
+		server = exec.Command(viaduct, "echo", "--log-level", "error", "--listen", "iwarp://"+h+":7001", "--listen", "vitcp://"+h+":7002/x", "--listen", "sdp://"+h+":7003")
+		out, err := server.StdoutPipe()
+		if err != nil {
+			return err
+		}
+		go func() {
+			for s := bufio.NewScanner(out); s.Scan(); {
+				lines <- s.Text()
+			}
+		}()
+		return server.Start()
+	}); err != nil {
+		return err
+	}
+	defer func() { server.Process.Kill(); server.Wait() }()
+	for range 3 {
+		select {
+		case <-lines:
+		case <-time.After(30 * time.Second):
+			return errors.New("viaduct echo does not listen within 30 s")
+		}
+	}
+	mapper, err := start(ports[0], nil, "portmap", "serve", "--map", h+":80="+h+":8080", "--listen", h+":3935")
+	if err != nil {
+		return err
+	}
+	defer func() { mapper.Process.Kill(); mapper.Wait() }()
+	time.Sleep(time.Second)
+	var (
+		mu    sync.Mutex
+		wg    sync.WaitGroup
+		bad   int
+		cases int
+		slots = make(chan struct{}, 8)
+	)
+	for i := range runs {
+		for _, u := range []string{"iwarp://" + h + ":7001", "vitcp://" + h + ":7002/x", "sdp://" + h + ":7003", "portmap://" + h} {
+			slots <- struct{}{}
+			wg.Go(func() {
+				defer func() { <-slots }()
+				var out bytes.Buffer
+				c, err := start(ports[1], &out, "conform", u, "--patience", "10s", "--service", h+":80")
+				if err == nil {
+					err = c.Wait()
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				cases += strings.Count(out.String(), "pass  ")
+				if err != nil || strings.Contains(out.String(), "not observable  ") {
+					bad++
+					fmt.Printf("run %d, %s: %v\n", i+1, u, err)
+					for line := range strings.Lines(out.String()) {
+						if !strings.HasPrefix(line, "pass  ") {
+							fmt.Print("  ", line)
+						}
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	fmt.Printf("%d runs of 4 protocols, %d cases passed, %d runs with a failure\n", runs, cases, bad)
+	if bad > 0 {
+		return fmt.Errorf("%d runs failed", bad)
+	}
+	return nil
+}
