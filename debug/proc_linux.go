@@ -1,0 +1,76 @@
+package debug
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// credentials are those of the process at the other end when it connected, or
+// began to listen.
+func credentials(c net.Conn) (*unix.Ucred, bool) {
+	rc, err := c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return nil, false
+	}
+	var cred *unix.Ucred
+	cerr := rc.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	return cred, cerr == nil && err == nil
+}
+
+// allowed reports whether the other end may ask: this user, and the
+// administrator.
+func allowed(c net.Conn) bool {
+	cred, ok := credentials(c)
+	return ok && (int(cred.Uid) == os.Getuid() || cred.Uid == 0)
+}
+
+// sentBy reports whether the socket is that of process pid and of this user. A
+// process in another namespace of process numbers has the number 0 here.
+func sentBy(c net.Conn, pid int) bool {
+	cred, ok := credentials(c)
+	return ok && (int(cred.Uid) == os.Getuid() || os.Getuid() == 0) && (int(cred.Pid) == pid || cred.Pid == 0)
+}
+
+func isOurs(st os.FileInfo) bool {
+	s, ok := st.Sys().(*syscall.Stat_t)
+	return ok && int(s.Uid) == os.Getuid() && st.Mode().Perm()&0o077 == 0
+}
+
+// resident is the resident memory of this process in bytes.
+func resident() uint64 {
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	var size, pages uint64
+	fmt.Sscan(string(b), &size, &pages)
+	return pages * uint64(os.Getpagesize())
+}
+
+// programOf is the command line of a process that does not tell.
+func programOf(pid int) string {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return strings.TrimSpace(string(bytes.ReplaceAll(b, []byte{0}, []byte{' '})))
+}
+
+// tcpInfo is what the system knows of a TCP connection; false if it is closed.
+func tcpInfo(c *net.TCPConn) (sent, received uint64, open bool) {
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return 0, 0, false
+	}
+	var i *unix.TCPInfo
+	if rc.Control(func(fd uintptr) { i, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }) != nil {
+		return 0, 0, false
+	}
+	if err != nil {
+		return 0, 0, true
+	}
+	return i.Bytes_sent - i.Bytes_retrans, i.Bytes_received, true
+}

@@ -1,0 +1,222 @@
+package debug
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A Config says what a process tells about itself.
+type Config struct {
+	Program string // what it does; empty is the name of its executable
+	Version string
+
+	// Dir is where the socket is made; empty is RunDir. It is made, for this user
+	// alone, if it is not there.
+	Dir string
+}
+
+// A Server answers for a process. Its methods may be called concurrently, and
+// on a nil Server, where they do nothing.
+type Server struct {
+	cfg     Config
+	started time.Time
+	path    string
+	l       *net.UnixListener
+	wg      sync.WaitGroup
+
+	mu        sync.Mutex
+	closed    bool                  // guarded by mu
+	listeners []*Listener           // guarded by mu
+	watched   map[uint64]*watched   // guarded by mu
+	last      uint64                // guarded by mu; the last ID given
+	sweepAt   int                   // guarded by mu; so many are looked through for ended ones
+	open      map[net.Conn]struct{} // guarded by mu; of those that ask
+}
+
+// A Source is a connection as a Server sees it.
+type Source struct {
+	// Report tells the present state; the Server fills in ID and Opened. It must
+	// not wait for the peer. counters says that Counters are wanted.
+	Report func(counters bool) Conn
+	// Ended reports whether the connection is over, and need not be kept.
+	Ended func() bool
+}
+
+type watched struct {
+	Source
+	opened time.Time
+}
+
+const (
+	serveTimeout = 2 * time.Second // for one that asks
+	maxAsking    = 16              // at a time
+	firstSweep   = 64
+)
+
+// Listen makes the status socket of this process. The error of a directory that
+// another user could have made is ErrUnsafe; others are those of the system.
+func Listen(c Config) (*Server, error) {
+	if c.Program == "" {
+		c.Program = filepath.Base(os.Args[0])
+	}
+	if c.Dir == "" {
+		c.Dir = RunDir()
+	}
+	if err := makeDir(c.Dir); err != nil {
+		return nil, err
+	}
+	s := &Server{cfg: c, started: time.Now(), watched: map[uint64]*watched{}, open: map[net.Conn]struct{}{}, sweepAt: firstSweep}
+	var err error
+	if s.l, s.path, err = bind(c.Dir); err != nil {
+		return nil, err
+	}
+	s.wg.Go(s.serve)
+	return s, nil
+}
+
+// Close removes the socket.
+func (s *Server) Close() error {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	closed := s.closed
+	s.closed = true
+	for c := range s.open {
+		c.Close()
+	}
+	s.mu.Unlock()
+	if closed {
+		return nil
+	}
+	err := s.l.Close()
+	os.Remove(s.path)
+	s.wg.Wait()
+	return err
+}
+
+// Listening names an address at which the process accepts connections. Call the
+// result when it does no longer.
+func (s *Server) Listening(transport, url string) (over func()) {
+	if s == nil {
+		return func() {}
+	}
+	l := &Listener{Transport: transport, URL: url, Opened: time.Now()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.listeners = append(s.listeners, l)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.listeners = slices.DeleteFunc(s.listeners, func(k *Listener) bool { return k == l })
+	}
+}
+
+// Watch shows a connection until it has ended.
+func (s *Server) Watch(c Source) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.watched) >= s.sweepAt {
+		s.sweepLocked()
+		s.sweepAt = max(firstSweep, 2*len(s.watched))
+	}
+	s.last++
+	s.watched[s.last] = &watched{c, time.Now()}
+}
+
+// sweepLocked forgets what has ended.
+func (s *Server) sweepLocked() {
+	for id, w := range s.watched {
+		if w.Ended() {
+			delete(s.watched, id)
+		}
+	}
+}
+
+// Status is what the socket tells now.
+func (s *Server) Status(counters bool) Process {
+	p := Process{PID: os.Getpid(), Program: s.cfg.Program, Version: s.cfg.Version, Started: s.started, Memory: resident(), Threads: runtime.NumGoroutine()}
+	s.mu.Lock()
+	s.sweepLocked()
+	for _, l := range s.listeners {
+		p.Listeners = append(p.Listeners, *l)
+	}
+	ids := make([]uint64, 0, len(s.watched))
+	for id := range s.watched {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	ws := make([]*watched, len(ids))
+	for i, id := range ids {
+		ws[i] = s.watched[id]
+	}
+	s.mu.Unlock()
+	p.Conns = make([]Conn, 0, len(ws))
+	for i, w := range ws { // without the lock: a connection's own may be held for a while
+		c := w.Report(counters)
+		c.ID, c.Opened = ids[i], w.opened
+		p.Conns = append(p.Conns, c)
+	}
+	return p
+}
+
+func (s *Server) serve() {
+	for {
+		c, err := s.l.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // no descriptor is free, for instance
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		s.mu.Lock()
+		ok := !s.closed && len(s.open) < maxAsking
+		if ok {
+			s.open[c] = struct{}{}
+		}
+		s.mu.Unlock()
+		if !ok || !allowed(c) {
+			s.done(c)
+			continue
+		}
+		s.wg.Go(func() {
+			defer s.done(c)
+			s.answer(c)
+		})
+	}
+}
+
+func (s *Server) done(c net.Conn) {
+	s.mu.Lock()
+	delete(s.open, c)
+	s.mu.Unlock()
+	c.Close()
+}
+
+// answer reads one byte, which says what is wanted, and tells it.
+func (s *Server) answer(c net.Conn) {
+	c.SetDeadline(time.Now().Add(serveTimeout))
+	var what [1]byte
+	if _, err := io.ReadFull(c, what[:]); err != nil || what[0] != askBrief && what[0] != askFull {
+		return
+	}
+	json.NewEncoder(c).Encode(s.Status(what[0] == askFull))
+}
+
+// What a client asks for.
+const (
+	askBrief = 'b'
+	askFull  = 'f' // with counters
+)

@@ -1,0 +1,53 @@
+package debug
+
+import "time"
+
+// A Process is what one process tells. Its JSON form is that of "viaduct ps
+// --json"; fields are added to it, and never change their meaning.
+type Process struct {
+	PID       int        `json:"pid"`
+	Program   string     `json:"program"`           // what it does: a verb of the command with its arguments, or a program's name
+	Version   string     `json:"version,omitempty"` // of the program
+	Started   time.Time  `json:"started,omitzero"`
+	Memory    uint64     `json:"memory_bytes,omitempty"` // resident, of the whole process
+	Threads   int        `json:"goroutines,omitempty"`
+	Listeners []Listener `json:"listeners,omitempty"`
+	Conns     []Conn     `json:"connections,omitempty"`
+
+	// Problem says why nothing else is known: the process did not answer in time,
+	// or what it answered makes no sense.
+	Problem string `json:"problem,omitempty"`
+}
+
+// A Listener is an address at which connections are accepted.
+type Listener struct {
+	Transport string    `json:"transport"`
+	URL       string    `json:"url"`
+	Opened    time.Time `json:"opened,omitzero"`
+}
+
+// A Conn is one connection.
+type Conn struct {
+	ID        uint64 `json:"id"` // of this connection within its process
+	Transport string `json:"transport"`
+	Role      string `json:"role"` // "dial", "accept", or "peer" where both sides called
+	Local     string `json:"local"`
+	Remote    string `json:"remote"`
+
+	Path  string `json:"path"`          // how bytes travel, as "iwarp crc" or "sdp combined/pipelined"
+	Why   string `json:"why,omitempty"` // why in this way, in a sentence
+	State string `json:"state"`         // "open" unless something is out of the ordinary
+
+	Opened time.Time `json:"opened,omitzero"`
+	Active time.Time `json:"active,omitzero"` // when something was last sent or received, where that is known
+
+	SentBytes     uint64 `json:"sent_bytes"` // payload
+	ReceivedBytes uint64 `json:"received_bytes"`
+	Credits       int    `json:"credits"`                // messages that may be sent now; -1 where nothing counts them
+	Queued        uint64 `json:"queued"`                 // requests, or for a stream bytes, that are not sent and acknowledged yet
+	Memory        uint64 `json:"memory_bytes,omitempty"` // buffers that wait for what the peer sends
+
+	// Counters have the names of "rdma statistic" where they mean the same. They
+	// are only there if they were asked for.
+	Counters map[string]uint64 `json:"counters,omitempty"`
+}
