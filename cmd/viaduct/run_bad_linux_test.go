@@ -279,18 +279,19 @@ os._exit(23)
 func (s *served) supervisor() int { s.t.Helper(); return childOf(s.t, s.cmd.Process.Pid) }
 
 // childOf is the first child of a process.
-func childOf(t *testing.T, parent int) int {
+func childOf(t *testing.T, parent int) (child int) {
 	t.Helper()
-	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent))
-	for _, f := range files {
-		b, _ := os.ReadFile(f)
-		for pid := range strings.FieldsSeq(string(b)) {
-			n, _ := strconv.Atoi(pid)
-			return n
+	eventually(t, fmt.Sprintf("a child of process %d", parent), func() bool {
+		files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent))
+		for _, f := range files {
+			b, _ := os.ReadFile(f)
+			for pid := range strings.FieldsSeq(string(b)) {
+				child, _ = strconv.Atoi(pid)
+			}
 		}
-	}
-	t.Fatalf("process %d has no child", parent)
-	return 0
+		return child != 0
+	})
+	return child
 }
 
 // The supervisor is killed at any point: the program goes on with plain TCP,

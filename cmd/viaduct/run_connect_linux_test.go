@@ -49,6 +49,31 @@ func listenOn(t *testing.T, host string) net.Listener {
 	return l
 }
 
+// closedPort is a port where nothing listens, nor will while the test lasts.
+func closedPort(t *testing.T, host string) string {
+	t.Helper()
+	family, at := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
+	if host == "::1" {
+		family, at = unix.AF_INET6, &unix.SockaddrInet6{Addr: [16]byte{15: 1}}
+	}
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := unix.Bind(fd, at); err != nil {
+		t.Fatal(err)
+	}
+	at, err = unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, ok := at.(*unix.SockaddrInet6); ok {
+		return strconv.Itoa(a.Port)
+	}
+	return strconv.Itoa(at.(*unix.SockaddrInet4).Port)
+}
+
 func portOf(a net.Addr) string { _, p, _ := net.SplitHostPort(a.String()); return p }
 
 // serveEcho echoes every connection of a listener.
@@ -182,8 +207,7 @@ func TestRunConnect(t *testing.T) {
 			t.Parallel()
 			echo, never := listenOn(t, tc.host), deaf(t, tc.host)
 			go serveEcho(echo)
-			refused := listenOn(t, tc.host)
-			refused.Close()
+			refused := closedPort(t, tc.host)
 			farEcho, farNever := slow(t, tc.host, echoSDP(t, tc.host), tc.delay), slow(t, tc.host, "", -1)
 			farRefused := slow(t, tc.host, "", tc.delay)
 			if tc.delay == 0 {
@@ -193,12 +217,13 @@ func TestRunConnect(t *testing.T) {
 			if tc.host == "::1" {
 				family = "6"
 			}
-			args := []string{portOf(echo.Addr()), portOf(refused.Addr()), portOf(never.Addr()), family}
+			args := []string{portOf(echo.Addr()), refused, portOf(never.Addr()), family}
 			want := plain(t, program, args...)
-			rule := func(from, to net.Listener) string {
-				return net.JoinHostPort(tc.host, portOf(from.Addr())) + "=:" + portOf(to.Addr())
+			rule := func(from string, to net.Listener) string {
+				return net.JoinHostPort(tc.host, from) + "=:" + portOf(to.Addr())
 			}
-			r, es := runRun(t, []string{"--bound", tc.bound, "--to", rule(echo, farEcho), "--to", rule(refused, farRefused), "--to", rule(never, farNever)},
+			r, es := runRun(t, []string{"--bound", tc.bound, "--to", rule(portOf(echo.Addr()), farEcho), "--to", rule(refused, farRefused), "--to",
+				rule(portOf(never.Addr()), farNever)},
 				append([]string{program}, args...)...)
 			if r.code != 0 {
 				t.Errorf("exit %d\n%s", r.code, r.stderr)

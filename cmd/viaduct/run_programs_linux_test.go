@@ -331,7 +331,7 @@ func TestRunHostile(t *testing.T) {
 	_, urls := start(t, 1, "echo", "--listen", "sdp://127.0.0.1:0")
 	echo := strings.TrimPrefix(urls[0], "sdp://")
 	_, port, _ := net.SplitHostPort(echo)
-	r, es := runRun(t, []string{"--to", echo, "--listen", "any", "--portmap-listen", "off"}, program, port, "3")
+	r, es := runRun(t, []string{"--to", echo, "--listen", "any", "--portmap-listen", "off"}, program, port, strconv.Itoa(int(hostileFor.Seconds())))
 	if r.code != 0 {
 		t.Errorf("exit %d\n%s", r.code, r.stderr)
 	}

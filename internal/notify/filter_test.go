@@ -88,23 +88,32 @@ func TestFilter(t *testing.T) {
 			}
 			rules = append(rules, r)
 		}
-		p, err := assemble(testArch, true, rules)
-		if err != nil {
-			t.Fatal(err)
-		}
 		var args [6]uint64
 		for i := range args {
 			args[i] = uint64(rapid.Uint32().Draw(t, "upper"))<<32 | uint64(word.Draw(t, "lower"))
 		}
-		for nr := range uint32(500) {
-			if got, want := execute(t, p, testArch, nr, args), decide(rules, nr, args); got != want {
-				t.Fatalf("call %d with %x: %#x, want %#x", nr, args, got, want)
+		for _, m := range []struct {
+			arch, foreign uint32
+			x32           bool
+		}{{testArch, 0x40000003, true}, {0xc00000b7, 0x40000028, false}} { // amd64 with i386, arm64 with arm
+			p, err := assemble(m.arch, m.x32, rules)
+			if err != nil {
+				t.Fatal(err)
 			}
-			if got := execute(t, p, testArch, nr|x32Bit, args); got != Errno(enosys) {
-				t.Fatalf("call %d of x32: %#x, want ENOSYS", nr, got)
-			}
-			if got := execute(t, p, 0x40000003, nr, args); got != Allow {
-				t.Fatalf("call %d of i386: %#x, want it to pass", nr, got)
+			for nr := range uint32(500) {
+				want := decide(rules, nr, args)
+				if got := execute(t, p, m.arch, nr, args); got != want {
+					t.Fatalf("call %d with %x: %#x, want %#x", nr, args, got, want)
+				}
+				if want = Allow; m.x32 {
+					want = Errno(enosys)
+				}
+				if got := execute(t, p, m.arch, nr|x32Bit, args); got != want {
+					t.Fatalf("call %d of x32: %#x, want %#x", nr, got, want)
+				}
+				if got := execute(t, p, m.foreign, nr, args); got != Allow {
+					t.Fatalf("call %d of the 32-bit processor: %#x, want it to pass", nr, got)
+				}
 			}
 		}
 	})

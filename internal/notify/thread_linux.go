@@ -100,6 +100,7 @@ func (t *threads) get(c *Call) (th *thread, fresh bool, err error) {
 	if old := t.m[c.TID]; old != nil {
 		t.removeLocked(c.TID, old)
 	}
+	t.sweepLocked()
 	if len(t.m) >= maxThreads {
 		for tid, th := range t.m {
 			t.removeLocked(tid, th)
@@ -129,6 +130,23 @@ func (t *threads) removeLocked(tid int, th *thread) {
 	th.gone = true
 	if th.uses == 0 {
 		unix.Close(th.fd)
+	}
+}
+
+// sweepLocked forgets the threads that have ended.
+func (t *threads) sweepLocked() {
+	polls := make([]unix.PollFd, 0, len(t.m))
+	tids := make([]int, 0, len(t.m))
+	for tid, th := range t.m {
+		polls, tids = append(polls, unix.PollFd{Fd: int32(th.fd), Events: unix.POLLIN}), append(tids, tid)
+	}
+	if n, err := unix.Poll(polls, 0); err != nil || n == 0 {
+		return
+	}
+	for i, p := range polls {
+		if p.Revents != 0 {
+			t.removeLocked(tids[i], t.m[tids[i]])
+		}
 	}
 }
 

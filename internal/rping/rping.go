@@ -104,6 +104,11 @@ func Dial(ctx context.Context, addr string, base *iwarp.Config, opt Options) (ro
 	c := Config(base)
 	var e *Endpoint
 	c.Prepare = func(q *iwarp.QueuePair) (err error) {
+		if base != nil && base.Prepare != nil {
+			if err := base.Prepare(q); err != nil {
+				return err
+			}
+		}
 		e, err = New(q, opt)
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"viaduct/debug"
 	"viaduct/internal/notify"
 )
 
@@ -55,6 +56,11 @@ const (
 	// waitSlice is how long a held accept sleeps before it looks whether the
 	// program has left the call, of which a signal leaves no other trace.
 	waitSlice = 200 * time.Millisecond
+	// shortageWait is how long an accept waits for a descriptor of this process's.
+	shortageWait = 10 * time.Millisecond
+	// unseenCheck is how often it is looked whether an arrival has left the
+	// program's queue without an accept call that was served.
+	unseenCheck = 100 * time.Millisecond
 )
 
 // acceptFar takes the transport's connections.
@@ -67,6 +73,7 @@ func (s *supervisor) acceptFar(svc *service) {
 		if c, ok := far.(interface{ SetLinger(int) error }); ok {
 			c.SetLinger(lingerSeconds)
 		}
+		s.e.Status.Server().WatchConn(far, debug.Hint{Role: "accept"})
 		s.relays.Go(func() { s.arrive(svc, far) })
 	}
 }
@@ -74,11 +81,9 @@ func (s *supervisor) acceptFar(svc *service) {
 // arrive brings a connection of the transport to the program's listener.
 func (s *supervisor) arrive(svc *service, far net.Conn) {
 	a := &arrival{far: far}
-	if p, ok := far.RemoteAddr().(*net.TCPAddr); ok {
-		a.names.remote = netip.AddrPortFrom(p.AddrPort().Addr().Unmap(), p.AddrPort().Port())
-	}
-	if p, ok := far.LocalAddr().(*net.TCPAddr); ok {
-		a.names.local = netip.AddrPortFrom(p.AddrPort().Addr().Unmap(), svc.place.addr.Port())
+	a.names.remote = addrPort(far.RemoteAddr())
+	if p := addrPort(far.LocalAddr()); p.IsValid() {
+		a.names.local = netip.AddrPortFrom(p.Addr(), svc.place.addr.Port())
 	}
 	if err := s.knockAnywhere(svc, a); err != nil {
 		abort(far)
@@ -92,6 +97,16 @@ func (s *supervisor) arrive(svc *service, far net.Conn) {
 func (s *supervisor) knockAnywhere(svc *service, a *arrival) error {
 	to := svc.place.dialled()
 	return s.knock(to, loopbackOf(familyOf(to.Addr())), a, claimTimeout)
+}
+
+// addrPort is the address of a TCP connection's end, IPv4 as such; not valid for
+// any other.
+func addrPort(a net.Addr) netip.AddrPort {
+	t, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(t.AddrPort().Addr().Unmap(), t.AddrPort().Port())
 }
 
 func familyOf(a netip.Addr) int {
@@ -160,11 +175,15 @@ func (s *supervisor) forget(from netip.AddrPort, a *arrival) bool {
 	return true
 }
 
-// watchUnclaimed ends an arrival that was accepted unseen, which shows by bytes
-// or an end that come from the program, or that stays in the queue for too long.
+// watchUnclaimed ends an arrival that was accepted unseen, which shows by its
+// leaving the queue, by bytes or by an end that come from the program, or that
+// stays in the queue for too long.
 func (s *supervisor) watchUnclaimed(from netip.AddrPort, a *arrival) {
 	go func() {
 		defer close(a.watched)
+		stop := make(chan struct{})
+		defer close(stop)
+		go a.watchQueue(stop)
 		if a.far != nil {
 			a.near.SetReadDeadline(time.Now().Add(claimTimeout))
 		}
@@ -194,6 +213,30 @@ func (s *supervisor) watchUnclaimed(from netip.AddrPort, a *arrival) {
 			s.explain.line(event{Call: "accept", Remote: a.names.remote, Local: a.names.local, Path: "refused", Why: "the program accepted it unseen, or not at all"})
 		}
 	}()
+}
+
+// watchQueue ends the wait for a claim once the arrival has left the program's
+// queue. An accept call that is served takes it and claims it within a moment,
+// which one look could fall into.
+func (a *arrival) watchQueue(stop <-chan struct{}) {
+	to := addrPort(a.near.RemoteAddr())
+	look := time.NewTicker(unseenCheck)
+	defer look.Stop()
+	for looks := 0; looks < 2; {
+		select {
+		case <-stop:
+			return
+		case <-look.C:
+		}
+		if acceptedBy(to, a.from) {
+			looks++
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.claimed {
+		a.near.SetReadDeadline(time.Unix(1, 0))
+	}
 }
 
 // claim ends the watch over an arrival that accept has taken.
@@ -258,6 +301,10 @@ func (s *supervisor) serveAccept(c *notify.Call, b *borrowed, l *carriedListener
 	}
 	b.family, _ = unix.GetsockoptInt(b.fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	nonblock := isNonblock(b.fd)
+	fail := func(errno unix.Errno) {
+		b.close()
+		c.Return(0, errno)
+	}
 	var until time.Time
 	if tv, err := unix.GetsockoptTimeval(b.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO); err == nil && tv.Nano() > 0 {
 		until = time.Now().Add(time.Duration(tv.Nano()))
@@ -275,16 +322,25 @@ func (s *supervisor) serveAccept(c *notify.Call, b *borrowed, l *carriedListener
 			return
 		case err == errNotValid:
 			return
+		case nonblock && (err == unix.EMFILE || err == unix.ENFILE): // of this process: the connection stays in the queue
+			fail(unix.EAGAIN)
+			return
+		case err == unix.EMFILE || err == unix.ENFILE:
+			time.Sleep(shortageWait)
+			if !c.Valid() {
+				return
+			}
+			continue
 		case err != unix.EAGAIN:
 			errno, _ := err.(unix.Errno)
-			c.Return(0, errno)
+			fail(errno)
 			return
 		case nonblock || !until.IsZero() && !time.Now().Before(until):
-			c.Return(0, unix.EAGAIN)
+			fail(unix.EAGAIN)
 			return
 		}
 		if thread < 0 {
-			if thread, err = c.OpenThread(); err != nil {
+			if thread, err = c.OpenThread(); err == notify.ErrGone {
 				return
 			}
 		}
@@ -312,7 +368,8 @@ func (s *supervisor) takeAndDeliver(l *carriedListener, b *borrowed, c *notify.C
 	defer l.mu.Unlock()
 	d, err := s.takeLocked(b.fd, c)
 	if err == nil {
-		s.deliver(c, b, l, d, flags)
+		b.close()
+		s.deliver(c, b.family, l, d, flags)
 	}
 	return err
 }
@@ -358,10 +415,10 @@ func (s *supervisor) takeLocked(fd int, c *notify.Call) (*delivery, error) {
 }
 
 // deliver gives the program a connection as the answer of its accept.
-func (s *supervisor) deliver(c *notify.Call, b *borrowed, l *carriedListener, d *delivery, flags int) {
+func (s *supervisor) deliver(c *notify.Call, family int, l *carriedListener, d *delivery, flags int) {
 	unix.SetNonblock(d.fd, flags&unix.SOCK_NONBLOCK != 0)
 	if c.Args[1] != 0 {
-		if errno := storeName(c, c.Args[1], c.Args[2], appendSockaddr(nil, d.remote, b.family)); errno != 0 {
+		if errno := storeName(c, c.Args[1], c.Args[2], appendSockaddr(nil, d.remote, family)); errno != 0 {
 			if c.Valid() {
 				d.drop()
 				c.Return(0, errno)
@@ -376,8 +433,8 @@ func (s *supervisor) deliver(c *notify.Call, b *borrowed, l *carriedListener, d 
 	case d.from != nil:
 		s.names.set(cookie, d.from.names)
 	case d.pair != nil:
-		d.pair.family = b.family
-		s.addPair(cookie, d.pair, names{local: d.local, remote: d.remote})
+		d.pair.family = family
+		s.addPair(cookie, d.pair, names{local: d.local, remote: d.remote}, "accept")
 	}
 	cloexec := 0
 	if flags&unix.SOCK_CLOEXEC != 0 {

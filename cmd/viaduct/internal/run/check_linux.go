@@ -6,27 +6,41 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/internal/notify"
+	"viaduct/portmap"
 )
 
 // A finding is what --check says of one thing.
 type finding struct {
 	What string `json:"what"`
 	Good bool   `json:"good"`
+	// Warn says that programs can be run, but not everything is carried.
+	Warn bool   `json:"warn,omitempty"`
 	Says string `json:"says"`
 	Do   string `json:"do,omitempty"`
 }
 
+// What to do about a seccomp profile that forbids something.
+const (
+	allowSeccomp = "a container's seccomp profile may forbid it: start the container with --security-opt seccomp=unconfined, or with a profile that allows seccomp"
+	allowPidfd   = "a container's seccomp profile may forbid it: start the container with --cap-add SYS_PTRACE, or with a profile that allows pidfd_getfd, " +
+		"process_vm_readv and process_vm_writev"
+)
+
 // Check says what this machine allows. The exit code is 125 if programs can't be
 // run.
 func Check(e *shell.Env) error {
-	all := []finding{checkKernel(), checkYama(), checkStart()}
+	all := []finding{checkKernel(), checkUser(), checkYama(), checkContainer()}
+	all = append(all, checkStart()...)
+	all = append(all, checkMonitor(), checkProc(), checkIPv6(), checkPortMap())
 	bad := ""
 	for _, f := range all {
 		if !f.Good && bad == "" {
@@ -40,8 +54,11 @@ func Check(e *shell.Env) error {
 	} else {
 		for _, f := range all {
 			verdict := "ok"
-			if !f.Good {
+			switch {
+			case !f.Good:
 				verdict = "NO"
+			case f.Warn:
+				verdict = "--"
 			}
 			e.Printf("%-14s %s  %s\n", f.What, verdict, f.Says)
 			if f.Do != "" {
@@ -65,12 +82,23 @@ func checkKernel() finding {
 	release := unix.ByteSliceToString(u.Release[:])
 	var major, minor int
 	fmt.Sscanf(release, "%d.%d", &major, &minor)
-	f.Good, f.Says = major > 5 || major == 5 && minor >= 14, "Linux "+release
+	since := func(a, b int) bool { return major > a || major == a && minor >= b }
+	f.Good, f.Says = since(5, 14), "Linux "+release
 	switch {
 	case !f.Good:
 		f.Do = "Linux 5.14 or later is needed"
-	case major < 6 || major == 6 && minor < 9:
+	case !since(6, 6):
+		f.Says += "; from 6.6 on notified calls take a third of the time, from 6.9 on threads with descriptor tables of their own are carried too"
+	case !since(6, 9):
 		f.Says += "; from 6.9 on threads with descriptor tables of their own are carried too"
+	}
+	return f
+}
+
+func checkUser() finding {
+	f := finding{What: "user", Good: true, Says: "uid " + strconv.Itoa(os.Geteuid())}
+	if os.Geteuid() != 0 {
+		f.Says += ": processes that made themselves undumpable stay plain TCP"
 	}
 	return f
 }
@@ -83,51 +111,155 @@ func checkYama() finding {
 	}
 	scope := strings.TrimSpace(string(b))
 	f.Says = "ptrace_scope " + scope
-	if scope > "1" && os.Geteuid() != 0 {
+	switch {
+	case scope == "2" && os.Geteuid() != 0:
 		f.Good, f.Do = false, "set kernel.yama.ptrace_scope to 1, or run as root"
+	case scope == "3":
+		f.Good, f.Do = false, "set kernel.yama.ptrace_scope to 1 at boot: 3 can't be changed in a running system"
 	}
 	return f
 }
 
-// checkStart runs a program, which this process's own copy is, and looks into it.
-func checkStart() finding {
-	f := finding{What: "seccomp", Says: "a program's calls can be served, and its sockets borrowed"}
+// checkContainer says where this runs; what that forbids shows in the others.
+func checkContainer() finding {
+	f := finding{What: "container", Good: true, Says: "none seen"}
+	switch {
+	case exists("/.dockerenv"):
+		f.Says = "docker"
+	case exists("/run/.containerenv"):
+		f.Says = "podman"
+	case os.Getenv("KUBERNETES_SERVICE_HOST") != "":
+		f.Says = "kubernetes"
+	case os.Getenv("container") != "":
+		f.Says = os.Getenv("container")
+	}
+	b, err := os.ReadFile("/proc/self/status")
+	if err == nil && fieldOf(b, "Seccomp:") == "2" {
+		f.Says += "; " + fieldOf(b, "Seccomp_filters:") + " seccomp filters hold here already"
+	}
+	return f
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// checkStart runs a program and does with it what carrying needs.
+func checkStart() []finding {
+	start := finding{What: "seccomp", Says: "a program's calls can be served"}
+	borrow := finding{What: "descriptors", Says: "were not tried"}
+	memory := finding{What: "memory", Says: "was not tried"}
 	child, err := notify.Start(&notify.Command{Path: "/bin/sh", Args: []string{"sh", "-c", ":"},
-		Rules: []notify.Rule{{Nr: unix.SYS_EXIT_GROUP, Do: notify.Notify}}})
+		Rules: []notify.Rule{{Nr: unix.SYS_OPENAT, Do: notify.Notify}}})
 	if err != nil {
-		f.Says = err.Error()
+		start.Says = err.Error()
 		switch {
 		case errors.Is(err, notify.ErrNested):
-			f.Do = "this is inside another viaduct run"
+			start.Do = "this is inside another viaduct run"
 		case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES), errors.Is(err, unix.ENOSYS):
-			f.Do = "a container's seccomp profile may forbid it: allow seccomp, or run the container with --security-opt seccomp=unconfined"
+			start.Do = allowSeccomp
 		}
-		return f
+		return []finding{start, borrow, memory}
 	}
 	defer child.Listener.Close()
-	served := false
 	for {
 		c, err := child.Listener.Recv()
 		if err != nil {
 			if !errors.Is(err, io.EOF) {
-				f.Says = err.Error()
+				start.Good, start.Says = false, err.Error()
 			}
 			break
 		}
-		fd, err := c.Borrow(0)
-		switch {
-		case err == nil:
-			unix.Close(fd)
-			served = true
-		case errors.Is(err, unix.EBADF):
-			served = true
-		default:
-			f.Says = "descriptors can't be borrowed: " + err.Error()
-			f.Do = "a container's seccomp profile may forbid pidfd_getfd: allow it, or add the capability SYS_PTRACE"
+		if !start.Good {
+			start.Good = true
+			tryBorrow(c, &borrow)
+			tryMemory(c, &memory)
 		}
 		c.Continue()
 	}
 	unix.Wait4(child.Pid, nil, 0, nil)
-	f.Good = served
+	return []finding{start, borrow, memory}
+}
+
+func tryBorrow(c *notify.Call, f *finding) {
+	switch fd, err := c.Borrow(0); {
+	case err == nil:
+		unix.Close(fd)
+		fallthrough
+	case errors.Is(err, unix.EBADF):
+		f.Good, f.Says = true, "a program's sockets can be borrowed"
+	default:
+		f.Says, f.Do = "a program's sockets can't be borrowed: "+err.Error(), allowPidfd
+	}
+}
+
+// tryMemory reads the path that the call points at.
+func tryMemory(c *notify.Call, f *finding) {
+	if _, err := c.ReadMem(c.Args[1], make([]byte, 1)); err != nil {
+		f.Says, f.Do = "a program's memory can't be read: "+err.Error(), allowPidfd
+		return
+	}
+	f.Good, f.Says = true, "a program's memory can be read"
+}
+
+func checkMonitor() finding {
+	f := finding{What: "sock_diag", Good: true, Says: "listeners that a program closes are noticed"}
+	if _, err := portListeners(1); err != nil {
+		f.Warn, f.Says = true, "listeners that a program closes are noticed only when a peer comes: "+err.Error()
+	}
 	return f
+}
+
+func checkProc() finding {
+	f := finding{What: "proc", Good: true, Says: "is that of this pid namespace"}
+	if !ownProc() {
+		f.Warn, f.Says = true, "is that of another pid namespace: --explain can't name programs, --same-host leaves connections alone"
+		f.Do = "mount proc in the namespace, for instance by unshare --mount-proc"
+	}
+	return f
+}
+
+func checkIPv6() finding {
+	f := finding{What: "ipv6", Good: true, Says: "connections of both families are carried"}
+	l, err := net.Listen("tcp6", "[::1]:0")
+	if err != nil {
+		f.Warn, f.Says = true, "there is no ::1: connections of IPv6 stay plain TCP"
+		return f
+	}
+	l.Close()
+	return f
+}
+
+func checkPortMap() finding {
+	f := finding{What: "portmap", Good: true, Says: fmt.Sprintf("UDP port %d is free for --listen", portmap.Port)}
+	c, err := net.ListenPacket("udp", fmt.Sprintf(":%d", portmap.Port))
+	if err != nil {
+		f.Warn, f.Says = true, fmt.Sprintf("--listen can't answer at UDP port %d: %v", portmap.Port, err)
+		f.Do = "use --portmap-listen ADDRESS:PORT, or map the ports with viaduct portmap serve"
+		return f
+	}
+	c.Close()
+	return f
+}
+
+// checkAccess looks into the program before it runs. Where that is forbidden
+// everything would stay plain TCP.
+func (s *supervisor) checkAccess(pid int) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err == nil {
+		defer unix.Close(fd)
+		var got int
+		if got, err = unix.PidfdGetfd(fd, 0, 0); err == nil {
+			unix.Close(got)
+		}
+	}
+	if err != unix.EPERM && err != unix.EACCES && err != unix.ENOSYS {
+		return nil
+	}
+	if s.o.Require {
+		return fmt.Errorf("the program's sockets can't be borrowed: %w", err)
+	}
+	fmt.Fprintf(os.Stderr, "viaduct run: the program's sockets can't be borrowed (%v): all connections stay plain TCP; see viaduct run --check\n", err)
+	return nil
 }

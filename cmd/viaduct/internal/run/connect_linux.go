@@ -18,14 +18,17 @@ import (
 )
 
 // How a connect is served. The program's socket is connected, by a copy of its
-// descriptor and without blocking, to an address of the supervisor; then the
-// kernel does the program's own call, which finds a socket that is connecting
-// already and takes no notice of the address. So results, time-outs, signals
-// and restarts are the kernel's, and serving a call twice does no harm.
+// descriptor and without blocking, to an address of the supervisor that does not
+// answer yet, see hold: a signal that breaks into the call finds a socket that is
+// connecting, as it should. Then the kernel does the program's own call, which
+// takes no notice of the address. So results, time-outs, signals and restarts are
+// the kernel's, and serving a call twice does no harm.
 //
-// The transport is dialled first, for it may refuse; then the connect is left
-// to the kernel and the connection is plain TCP. A dial that takes longer than
-// Options.Bound is gone on with while the program's socket is held, see hold.
+// The transport is dialled meanwhile. If it refuses within Options.Bound the
+// socket is taken back, the connect is left to the kernel, and the connection is
+// plain TCP. If it takes longer the program's call goes on, and the hold with it.
+//
+// An MPTCP socket is dialled for first, and connected to a lane.
 
 // A dial is a connect on its way.
 type dial struct {
@@ -125,12 +128,15 @@ func (s *supervisor) carryConnect(c *notify.Call, r *toRule, to netip.AddrPort) 
 	}
 	switch {
 	case err != nil:
+		b.close()
 		s.leave(c, err, to)
 		return
-	case d == nil: // connected, or connecting, or listening: the kernel knows what to say
+	case d == nil: // connected, connecting, listening, or failed: the kernel knows what to say
+		b.close()
 		c.Continue()
 		return
 	case !mine: // restarted after a signal, or by another thread
+		b.close()
 		<-d.settled
 		if d.paired {
 			s.carryConnect(c, r, to)
@@ -143,32 +149,123 @@ func (s *supervisor) carryConnect(c *notify.Call, r *toRule, to netip.AddrPort) 
 	if limit := sendTimeout(b.fd); limit > 0 && !isNonblock(b.fd) {
 		bound = min(bound, limit)
 	}
-	select {
-	case <-d.done:
-	case <-time.After(bound):
-		if s.hold(c, b, d) {
+	if b.mptcp {
+		if s.joinLane(c, b, d, bound) {
 			b = nil
 		}
 		return
 	}
+	h, err := s.seize(b, d)
+	if err != nil {
+		s.notHeld(c, b, d, err)
+		return
+	}
+	select {
+	case <-d.done:
+		if d.err != nil && !c.Valid() {
+			// A program that the signal has made poll must not see its socket be
+			// disconnected: the hold goes on.
+			s.goOn(c, b, d, h)
+			b = nil
+			return
+		}
+	case <-time.After(bound):
+		s.goOn(c, b, d, h)
+		b = nil
+		return
+	}
+	defer s.settle(b.cookie, d)
+	defer h.close()
+	if d.err == nil {
+		s.names.set(b.cookie, d.names(d.conn.LocalAddr()))
+		var near net.Conn
+		if near, err = h.open(); err == nil {
+			cookie := b.cookie
+			s.relay(near, d.conn, func() { s.names.end(cookie) })
+			s.carried(c, "connect", d)
+			answerConnect(c, b)
+			return
+		}
+		abort(d.conn)
+		d.err = fmt.Errorf("connect the socket over loopback: %w", err)
+	}
+	disconnect(b.fd)
+	s.names.remove(b.cookie)
+	b.close()
+	s.refused(c, d)
+}
+
+// joinLane is how a socket is connected that can't be held from the start. It
+// reports whether it keeps the socket.
+func (s *supervisor) joinLane(c *notify.Call, b *borrowed, d *dial, bound time.Duration) (kept bool) {
+	select {
+	case <-d.done:
+	case <-time.After(bound):
+		h, err := s.seize(b, d)
+		if err != nil {
+			s.notHeld(c, b, d, err)
+			return false
+		}
+		s.goOn(c, b, d, h)
+		return true
+	}
 	defer s.settle(b.cookie, d)
 	if d.err != nil {
+		b.close()
 		s.refused(c, d)
-		return
+		return false
 	}
 	if err := s.attach(b, d); err != nil {
 		d.conn.Close()
+		b.close()
+		if s.answerEarlier(c, d, err) {
+			return false
+		}
 		d.err = err
 		s.refused(c, d)
-		return
+		return false
 	}
 	s.carried(c, "connect", d)
-	answerConnect(c, b.fd)
+	answerConnect(c, b)
+	return false
+}
+
+// An earlierError is what the kernel has to tell of a socket's connect before
+// this one, which failed when the program did not wait for it. The kernel tells
+// it once, by the next connect, and that connects nothing.
+type earlierError struct{ errno unix.Errno }
+
+func (e *earlierError) Error() string {
+	return "the socket's earlier connect failed: " + e.errno.Error()
+}
+
+// earlier recognizes such an error of a connect over loopback, to a place that
+// itself refuses nothing.
+func earlier(err error) error {
+	switch errno, _ := errors.AsType[unix.Errno](err); errno {
+	case unix.ECONNREFUSED, unix.ECONNABORTED, unix.ECONNRESET, unix.ETIMEDOUT, unix.EHOSTUNREACH:
+		return &earlierError{errno}
+	}
+	return err
+}
+
+// answerEarlier gives the program such an error.
+func (s *supervisor) answerEarlier(c *notify.Call, d *dial, err error) bool {
+	e, ok := errors.AsType[*earlierError](err)
+	if !ok {
+		return false
+	}
+	s.stats.Refused.Add(1)
+	s.explain.line(event{Call: "connect", thread: c.TID, Remote: d.to, Path: "refused", Why: err.Error()})
+	c.Return(0, e.errno)
+	return true
 }
 
 // answerConnect answers for a socket that is connecting or connected.
-func answerConnect(c *notify.Call, fd int) {
-	if isNonblock(fd) {
+func answerConnect(c *notify.Call, b *borrowed) {
+	nonblock := isNonblock(b.fd)
+	b.close()
+	if nonblock {
 		c.Return(0, unix.EINPROGRESS)
 		return
 	}
@@ -230,7 +327,7 @@ func (s *supervisor) enter(b *borrowed, r *toRule, to netip.AddrPort) (d *dial, 
 	if d := s.dials[b.cookie]; d != nil {
 		return d, false, nil
 	}
-	if tcpState(b.fd) != tcpClose {
+	if tcpState(b.fd) != tcpClose || hasError(b.fd) {
 		return nil, false, nil
 	}
 	switch dev, err := unix.GetsockoptInt(b.fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX); {
@@ -275,9 +372,7 @@ func (s *supervisor) settle(cookie uint64, d *dial) {
 // the port that the program asked for if it did.
 func (d *dial) names(local net.Addr) names {
 	n := names{remote: d.to}
-	if a, ok := local.(*net.TCPAddr); ok {
-		n.local = netip.AddrPortFrom(a.AddrPort().Addr().Unmap(), a.AddrPort().Port())
-	}
+	n.local = addrPort(local)
 	if d.port != 0 {
 		n.local = netip.AddrPortFrom(n.local.Addr(), d.port)
 	}
@@ -345,14 +440,25 @@ func (l *lane) join(b *borrowed) (net.Conn, error) {
 		unix.Close(fd)
 	}
 	if err := connectNow(b.fd, l.addr, b.family); err != nil {
-		return nil, err
+		return nil, earlier(err)
 	}
-	from := localName(b.fd)
+	c, err := l.acceptFrom(localName(b.fd))
+	if err != nil { // for want of descriptors
+		disconnect(b.fd)
+	}
+	return c, err
+}
+
+// acceptFrom takes the connection that comes from an address.
+func (l *lane) acceptFrom(from netip.AddrPort) (net.Conn, error) {
 	for until := time.Now().Add(joinTimeout); time.Now().Before(until); {
 		if !waitFor(l.fd, unix.POLLIN, int(time.Until(until).Milliseconds())+1) {
 			continue
 		}
 		fd, sa, err := unix.Accept4(l.fd, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+		if err == unix.EMFILE || err == unix.ENFILE {
+			return nil, err
+		}
 		if err != nil {
 			continue
 		}

@@ -40,6 +40,26 @@ func portListeners(port uint16) (found []netip.Addr, err error) {
 	return found, nil
 }
 
+// acceptedBy reports whether a TCP connection of this host's has left the queue of
+// its listener: until then it belongs to no file. local is the listener's end.
+func acceptedBy(local, remote netip.AddrPort) bool {
+	req := make([]byte, 56) // struct inet_diag_req_v2
+	req[0], req[1] = byte(familyOf(local.Addr())), unix.IPPROTO_TCP
+	binary.NativeEndian.PutUint32(req[4:], ^uint32(0))
+	binary.BigEndian.PutUint16(req[8:], local.Port())
+	binary.BigEndian.PutUint16(req[10:], remote.Port())
+	copy(req[12:28], local.Addr().AsSlice())
+	copy(req[28:44], remote.Addr().AsSlice())
+	for i := 48; i < 56; i++ { // any cookie
+		req[i] = 0xff
+	}
+	accepted := false
+	err := diagOne(req, func(m []byte) {
+		accepted = len(m) >= 72 && binary.NativeEndian.Uint32(m[68:]) != 0 // struct inet_diag_msg
+	})
+	return err == nil && accepted
+}
+
 // unixSockets returns the cookies of all unix sockets.
 func unixSockets() (map[uint64]bool, error) {
 	all := map[uint64]bool{}
@@ -55,8 +75,13 @@ func unixSockets() (map[uint64]bool, error) {
 	return all, err
 }
 
-// diag asks the kernel's socket monitor for all sockets that a request covers.
-func diag(req []byte, each func(msg []byte)) error {
+// diag asks the kernel's socket monitor for all sockets that a request covers,
+// diagOne for the one that it names.
+func diag(req []byte, each func(msg []byte)) error { return askDiag(req, unix.NLM_F_DUMP, each) }
+
+func diagOne(req []byte, each func(msg []byte)) error { return askDiag(req, 0, each) }
+
+func askDiag(req []byte, flags uint16, each func(msg []byte)) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
 		return err
@@ -66,7 +91,7 @@ func diag(req []byte, each func(msg []byte)) error {
 	ne := binary.NativeEndian
 	ne.PutUint32(b[0:], uint32(len(b)+len(req)))
 	ne.PutUint16(b[4:], sockDiagByFamily)
-	ne.PutUint16(b[6:], unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
+	ne.PutUint16(b[6:], unix.NLM_F_REQUEST|flags)
 	if err := unix.Sendto(fd, append(b, req...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
 	}
@@ -91,6 +116,9 @@ func diag(req []byte, each func(msg []byte)) error {
 				return fmt.Errorf("run: the kernel's socket monitor refuses")
 			case sockDiagByFamily:
 				each(m.Data)
+				if flags&unix.NLM_F_DUMP == 0 {
+					return nil
+				}
 			}
 		}
 	}

@@ -99,8 +99,18 @@ func (x *explainer) summary(s *stats) {
 		s.Carried.Load(), s.Pairs.Load(), s.Plain.Load(), s.Refused.Load(), s.BytesIn.Load(), s.BytesOut.Load())
 }
 
+// ownProc reports whether /proc is that of this process's pid namespace. One that
+// was entered without mounting it shows other processes by the numbers of ours.
+var ownProc = sync.OnceValue(func() bool {
+	self, err := os.Readlink("/proc/self")
+	return err == nil && self == strconv.Itoa(os.Getpid())
+})
+
 // processOf returns the process of a thread, and its program's name.
 func processOf(tid int) (pid int, name string) {
+	if !ownProc() {
+		return tid, "?"
+	}
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
 	if err != nil {
 		return tid, "?"

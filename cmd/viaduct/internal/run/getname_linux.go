@@ -22,14 +22,27 @@ func (s *supervisor) getname(c *notify.Call) {
 		c.Continue()
 		return
 	}
-	defer unix.Close(fd)
+	b := &borrowed{fd: fd}
+	defer b.close()
 	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
 	if err != nil {
+		b.close()
 		c.Continue()
 		return
 	}
-	n, ok := s.names.get(cookie)
+	if c.Nr == unix.SYS_GETPEERNAME {
+		// Whether the socket is connected is for the kernel to say, but now: by the
+		// time of its own call it might be, and show what it is connected to here.
+		if _, err := unix.Getpeername(fd); err != nil {
+			errno, _ := err.(unix.Errno)
+			b.close()
+			c.Return(0, errno)
+			return
+		}
+	}
+	n, ok := s.names.get(cookie) // a socket of ours has them before it is connected
 	if !ok {
+		b.close()
 		c.Continue()
 		return
 	}
@@ -39,13 +52,9 @@ func (s *supervisor) getname(c *notify.Call) {
 	}
 	show := n.local
 	if c.Nr == unix.SYS_GETPEERNAME {
-		// The kernel knows whether the socket is connected.
-		if _, err := unix.Getpeername(fd); err != nil {
-			c.Continue()
-			return
-		}
 		show = n.remote
 	}
+	b.close()
 	if !c.Valid() {
 		return
 	}

@@ -23,51 +23,64 @@ import (
 // a second connect is EALREADY, getpeername ENOTCONN, and an end by the
 // program's own time-out leaves nothing behind.
 
-// hold answers a connect whose dial takes long. It reports whether it keeps the
-// borrowed socket.
-func (s *supervisor) hold(c *notify.Call, b *borrowed, d *dial) (kept bool) {
+// seize holds the program's socket.
+func (s *supervisor) seize(b *borrowed, d *dial) (*holder, error) {
 	h, err := newHolder(d.to.Addr().Is4(), b.family)
-	if err == nil {
-		s.names.set(b.cookie, names{local: d.heldName(b.family), remote: d.to})
-		if err = connectNow(b.fd, h.addr, b.family); err != nil {
-			h.close()
-			s.names.remove(b.cookie)
-		}
-	}
 	if err != nil {
-		err = fmt.Errorf("hold the socket: %w", err)
-		// Without a hold the call waits here for the dial.
-		s.relays.Go(func() {
-			<-d.done
-			if d.err == nil {
-				d.conn.Close()
-			}
-		})
-		d.err = err
-		s.settle(b.cookie, d)
+		return nil, err
+	}
+	s.names.set(b.cookie, names{local: netip.AddrPortFrom(loopbackOf(b.family), d.port), remote: d.to})
+	if err := earlier(connectNow(b.fd, h.addr, b.family)); err != nil {
+		s.names.remove(b.cookie)
+		h.close()
+		return nil, err
+	}
+	h.at = localName(b.fd)
+	return h, nil
+}
+
+// notHeld answers a connect whose socket can't be held.
+func (s *supervisor) notHeld(c *notify.Call, b *borrowed, d *dial, err error) {
+	err = fmt.Errorf("hold the socket: %w", err)
+	s.relays.Go(func() {
+		<-d.done
+		if d.err == nil {
+			d.conn.Close()
+		}
+	})
+	s.settle(b.cookie, d)
+	b.close()
+	if !s.answerEarlier(c, d, err) {
 		s.leave(c, err, d.to)
-		return false
 	}
-	at := localName(b.fd)
-	if d.port == 0 { // until the transport has one
-		held := d.heldName(b.family)
-		s.names.set(b.cookie, names{local: netip.AddrPortFrom(held.Addr(), at.Port()), remote: d.to})
+}
+
+// goOn answers a connect whose dial goes on, and keeps the borrowed socket.
+func (s *supervisor) goOn(c *notify.Call, b *borrowed, d *dial, h *holder) {
+	held := d.heldName(b.family)
+	if held.Port() == 0 { // until the transport has one
+		held = netip.AddrPortFrom(held.Addr(), h.at.Port())
 	}
+	s.names.set(b.cookie, names{local: held, remote: d.to})
 	close(d.settled)
+	limit, nonblock := sendTimeout(b.fd), isNonblock(b.fd)
 	ended := make(chan struct{})
 	s.relays.Go(func() {
 		defer close(ended)
 		defer b.close()
 		defer h.close()
-		s.finishHold(c.TID, b, d, h, at)
+		s.finishHold(c.TID, b, d, h)
 		s.mu.Lock()
 		delete(s.dials, b.cookie)
 		s.mu.Unlock()
 	})
-	limit := sendTimeout(b.fd)
-	if limit == 0 || isNonblock(b.fd) {
-		answerConnect(c, b.fd)
-		return true
+	switch {
+	case nonblock:
+		c.Return(0, unix.EINPROGRESS)
+		return
+	case limit == 0:
+		c.Continue()
+		return
 	}
 	// With SO_SNDTIMEO the kernel would say EALREADY where a first connect says
 	// EINPROGRESS.
@@ -77,7 +90,6 @@ func (s *supervisor) hold(c *notify.Call, b *borrowed, d *dial) (kept bool) {
 	case <-time.After(limit):
 		c.Return(0, unix.EINPROGRESS)
 	}
-	return true
 }
 
 // heldName is the name of a socket whose transport has none yet: the address that
@@ -105,9 +117,8 @@ func sendTimeout(fd int) time.Duration {
 	return time.Duration(tv.Nano())
 }
 
-// finishHold waits for the dial and ends the hold, at being the address of the
-// program's socket.
-func (s *supervisor) finishHold(tid int, b *borrowed, d *dial, h *holder, at netip.AddrPort) {
+// finishHold waits for the dial and ends the hold.
+func (s *supervisor) finishHold(tid int, b *borrowed, d *dial, h *holder) {
 	<-d.done
 	path, why := "sdp", ""
 	if d.err != nil && !s.o.Require {
@@ -126,7 +137,8 @@ func (s *supervisor) finishHold(tid int, b *borrowed, d *dial, h *holder, at net
 		return
 	}
 	s.names.set(b.cookie, d.names(d.conn.LocalAddr()))
-	near, err := h.open(at)
+	b.close()
+	near, err := h.open()
 	if err != nil { // the program has closed it, or its own time was up
 		abort(d.conn)
 		s.names.remove(b.cookie)
@@ -152,8 +164,10 @@ func dialPlain(ctx context.Context, d *dial) (net.Conn, error) {
 // A holder is a listener on loopback that answers nothing.
 type holder struct {
 	fd     int
+	filler int // a connection that fills the queue; -1 where a filter does
 	family int
 	addr   netip.AddrPort
+	at     netip.AddrPort // of the program's socket
 }
 
 func newHolder(is4 bool, family int) (*holder, error) {
@@ -164,24 +178,33 @@ func newHolder(is4 bool, family int) (*holder, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &holder{fd: fd, family: family}
-	drop := []unix.SockFilter{{Code: 0x06, K: 0}} // keep no byte of any packet
-	for _, step := range []func() error{
-		func() error {
-			return unix.Bind(fd, toSockaddr(netip.AddrPortFrom(loopbackOf(family), 0), family))
-		},
-		func() error {
-			return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop[0]})
-		},
-		func() error { return unix.Listen(fd, 1) },
-	} {
-		if err := step(); err != nil {
-			unix.Close(fd)
-			return nil, err
-		}
+	h := &holder{fd: fd, filler: -1, family: family}
+	if err := h.listen(); err != nil {
+		h.close()
+		return nil, err
 	}
-	h.addr = localName(fd)
 	return h, nil
+}
+
+func (h *holder) listen() error {
+	if err := unix.Bind(h.fd, toSockaddr(netip.AddrPortFrom(loopbackOf(h.family), 0), h.family)); err != nil {
+		return err
+	}
+	drop := []unix.SockFilter{{Code: 0x06, K: 0}} // keep no byte of any packet
+	err := unix.SetsockoptSockFprog(h.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop[0]})
+	if lerr := unix.Listen(h.fd, 0); lerr != nil {
+		return lerr
+	}
+	h.addr = localName(h.fd)
+	if err == nil {
+		return nil
+	}
+	// Some systems let no unprivileged process attach a filter. A listener whose
+	// queue is full drops every SYN as well; one connection fills this one.
+	if h.filler, err = unix.Socket(h.family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+		return err
+	}
+	return unix.Connect(h.filler, toSockaddr(h.addr, h.family))
 }
 
 // reusable is a TCP socket whose address others may bind to as well.
@@ -195,15 +218,15 @@ func reusable(family int) (int, error) {
 	return fd, nil
 }
 
-// open meets the program's socket, which is at the given address, and returns
-// our end. The error is ECONNREFUSED if that does not connect any more.
-func (h *holder) open(at netip.AddrPort) (net.Conn, error) {
+// open meets the program's socket and returns our end. The error is ECONNREFUSED
+// if that does not connect any more.
+func (h *holder) open() (net.Conn, error) {
 	fd, err := reusable(h.family)
 	if err != nil {
 		return nil, err
 	}
 	if err = unix.Bind(fd, toSockaddr(h.addr, h.family)); err == nil {
-		err = unix.Connect(fd, toSockaddr(at, h.family))
+		err = unix.Connect(fd, toSockaddr(h.at, h.family))
 	}
 	if err == unix.EINPROGRESS {
 		err = unix.ETIMEDOUT
@@ -222,4 +245,9 @@ func (h *holder) open(at netip.AddrPort) (net.Conn, error) {
 	return toConn(fd)
 }
 
-func (h *holder) close() { unix.Close(h.fd) }
+func (h *holder) close() {
+	unix.Close(h.fd)
+	if h.filler >= 0 {
+		unix.Close(h.filler)
+	}
+}

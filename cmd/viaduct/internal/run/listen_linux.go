@@ -92,6 +92,7 @@ func (s *supervisor) listen(c *notify.Call) {
 	}
 	defer b.close()
 	if at := localName(b.fd); at.Port() != 0 && !s.rules.serves(at.Port()) {
+		b.close()
 		c.Continue()
 		return
 	}
@@ -100,6 +101,7 @@ func (s *supervisor) listen(c *notify.Call) {
 	}
 	if err := unix.Listen(b.fd, int(int32(c.Args[1]))); err != nil {
 		errno, _ := errors.AsType[syscall.Errno](err)
+		b.close()
 		c.Return(0, errno)
 		return
 	}
@@ -108,9 +110,11 @@ func (s *supervisor) listen(c *notify.Call) {
 		if !ok {
 			errno = unix.EADDRNOTAVAIL
 		}
+		b.close()
 		c.Return(0, errno)
 		return
 	}
+	b.close()
 	c.Return(0, 0)
 }
 

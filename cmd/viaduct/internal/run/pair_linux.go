@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"viaduct/debug"
 	"viaduct/internal/notify"
 )
 
@@ -57,7 +58,8 @@ type pairs struct {
 const pairSweep = time.Second
 
 // add notes an end, and the names it shows. The pair takes the shadow over.
-func (s *supervisor) addPair(cookie uint64, p *pair, n names) {
+func (s *supervisor) addPair(cookie uint64, p *pair, n names, role string) {
+	defer s.watchPair(cookie, n, role) // runs after the locks were given back
 	n.family = p.family
 	s.names.set(cookie, n)
 	ps := &s.pairs
@@ -72,6 +74,22 @@ func (s *supervisor) addPair(cookie uint64, p *pair, n names) {
 		ps.sweep = true
 		go s.sweepPairs()
 	}
+}
+
+// watchPair shows an end to "viaduct ps". What passes is between the two
+// programs and is not counted.
+func (s *supervisor) watchPair(cookie uint64, n names, role string) {
+	s.e.Status.Server().Watch(debug.Source{
+		Report: func(bool) debug.Conn {
+			return debug.Conn{Transport: "pair", Role: role, Local: n.local.String(), Remote: n.remote.String(), Path: "unix socket pair", State: "open", Credits: -1,
+				Why: "both programs are on this host and run with --same-host"}
+		},
+		Ended: func() bool {
+			s.pairs.mu.Lock()
+			defer s.pairs.mu.Unlock()
+			return s.pairs.m[cookie] == nil
+		},
+	})
 }
 
 // removePair forgets an end that the program did not get.
@@ -211,7 +229,7 @@ func (s *supervisor) connectPair(c *notify.Call, b *borrowed, to netip.AddrPort)
 	nonblock := flags&unix.O_NONBLOCK != 0
 	unix.SetNonblock(near, nonblock)
 	p := &pair{shadow: shadow, family: b.family, due: true}
-	s.addPair(cookie, p, names{local: from, remote: to})
+	s.addPair(cookie, p, names{local: from, remote: to}, "dial")
 	p.mu.Lock() // another thread's connect of the same socket comes second
 	defer p.mu.Unlock()
 	switch err := c.InjectAt(near, number, flags&unix.O_CLOEXEC); {
@@ -241,6 +259,9 @@ func (s *supervisor) connectPair(c *notify.Call, b *borrowed, to netip.AddrPort)
 // refers to the old one: a second descriptor, or a registration with epoll.
 // Copies that fork gave to other processes are not seen.
 func replaceable(tid, number, fd int) (flags int, err error) {
+	if !ownProc() {
+		return 0, errors.New("/proc is that of another pid namespace")
+	}
 	dir := "/proc/" + strconv.Itoa(tid)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

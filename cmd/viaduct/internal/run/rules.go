@@ -41,6 +41,7 @@ type Options struct {
 	Require  bool
 	Explain  string        // "" off, "-" stderr, else a file
 	Bound    time.Duration // how long a connect call waits before it is answered in progress
+	Service  NewService    // serves the program's calls in place of all this; nil as a rule
 
 	Program string
 	Args    []string // with the program as the first

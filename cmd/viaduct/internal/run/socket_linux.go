@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -21,7 +22,9 @@ const (
 	tcpListen      = 10
 )
 
-// A borrowed socket is a copy of one of the program's, for the time of a call.
+// A borrowed socket is a copy of one of the program's, for the time of a call. It
+// is closed before the call is answered: the program may close its own then, and
+// expects that to end the socket, that it can bind to its port again for instance.
 type borrowed struct {
 	fd     int
 	family int
@@ -29,7 +32,13 @@ type borrowed struct {
 	mptcp  bool
 }
 
-func (b *borrowed) close() { unix.Close(b.fd) }
+// close may be called twice.
+func (b *borrowed) close() {
+	if b.fd >= 0 {
+		unix.Close(b.fd)
+		b.fd = -1
+	}
+}
 
 // A notCarried error says why something stays plain TCP. Its text completes
 // "plain tcp: ".
@@ -48,6 +57,8 @@ func (s *supervisor) borrow(c *notify.Call) (*borrowed, error) {
 	case nil:
 	case unix.EPERM:
 		return nil, &notCarried{why: "the process can't be looked into"}
+	case unix.EMFILE, unix.ENFILE:
+		return nil, &notCarried{why: err.Error()}
 	default:
 		return nil, &notCarried{why: err.Error(), quiet: true}
 	}
@@ -100,6 +111,19 @@ func tcpState(fd int) int {
 		return 0
 	}
 	return int(info.State)
+}
+
+// hasError reports whether a socket has an error that was not told yet.
+func hasError(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd)}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n > 0 && p[0].Revents&unix.POLLERR != 0
+}
+
+// disconnect makes a socket unconnected again.
+func disconnect(fd int) {
+	var none unix.RawSockaddr // of no family
+	unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none))
 }
 
 func isNonblock(fd int) bool {

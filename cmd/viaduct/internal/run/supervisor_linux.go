@@ -34,6 +34,7 @@ type supervisor struct {
 	rules   rules
 	carrier *carrier
 	explain *explainer
+	service Service // serves the calls in place of this supervisor; nil as a rule
 	front   *net.UnixConn
 	netns   uint64
 	lanes   [2]*lane // of IPv4 and IPv6; nil if the host has none
@@ -78,6 +79,9 @@ func supervise(e *shell.Env, o *Options, r rules, control string) error {
 	s.ls = listeners{services: map[place]*service{}, sockets: map[uint64]*carriedListener{}, arrivals: map[netip.AddrPort]*arrival{}}
 	if err := s.open(); err != nil {
 		return fail(ExitRun, err)
+	}
+	if s.service != nil {
+		defer s.service.Close()
 	}
 	s.sigs.count(catchSignals())
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU)
@@ -139,6 +143,9 @@ func startFailed(name string, err error) error {
 
 // open makes what serving needs.
 func (s *supervisor) open() error {
+	if s.o.Service != nil {
+		return s.openService()
+	}
 	var server netip.AddrPort
 	if s.o.PortMap != "" {
 		a, err := netip.ParseAddrPort(s.o.PortMap)
@@ -155,6 +162,23 @@ func (s *supervisor) open() error {
 	if s.carrier, err = newCarrier(s.e, s.o, server); err != nil {
 		return err
 	}
+	if err := s.openExplain(); err != nil {
+		return err
+	}
+	if s.lanes[0], err = newLane(unix.AF_INET); err != nil {
+		return err
+	}
+	s.lanes[1], _ = newLane(unix.AF_INET6)
+	if err := s.servePortMap(); err != nil {
+		return err
+	}
+	s.inheritListeners()
+	s.e.Status.Server() // the program is seen before it connects
+	return nil
+}
+
+// openExplain opens what --explain writes to.
+func (s *supervisor) openExplain() error {
 	switch s.o.Explain {
 	case "":
 	case "-":
@@ -166,19 +190,14 @@ func (s *supervisor) open() error {
 		}
 		s.explain = &explainer{w: f, json: s.e.JSON}
 	}
-	if s.lanes[0], err = newLane(unix.AF_INET); err != nil {
-		return err
-	}
-	s.lanes[1], _ = newLane(unix.AF_INET6)
-	if err := s.servePortMap(); err != nil {
-		return err
-	}
-	s.inheritListeners()
 	return nil
 }
 
 // filter is what the program's calls go through.
 func (s *supervisor) filter() []notify.Rule {
+	if s.service != nil {
+		return s.service.Rules()
+	}
 	const fastOpen = unix.MSG_FASTOPEN
 	refuse := notify.Errno(uint16(unix.EOPNOTSUPP))
 	with := func(arg int) []notify.Cond {
@@ -207,7 +226,10 @@ func (s *supervisor) filter() []notify.Rule {
 
 // giveListener passes a copy of the listener to the front before the program
 // runs.
-func (s *supervisor) giveListener(_ int, l *notify.Listener) error {
+func (s *supervisor) giveListener(pid int, l *notify.Listener) error {
+	if err := s.checkAccess(pid); err != nil {
+		return err
+	}
 	f, err := l.File()
 	if err != nil {
 		return err
@@ -235,6 +257,10 @@ func (s *supervisor) serve(l *notify.Listener) error {
 		c, err := l.Recv()
 		if err != nil {
 			return ignoreEOF(err)
+		}
+		if s.service != nil {
+			s.service.Serve(c)
+			continue
 		}
 		switch c.Nr {
 		case unix.SYS_CONNECT:
@@ -264,7 +290,9 @@ func (s *supervisor) reap(program int, ended chan<- struct{}) {
 		case err != nil: // no child is left, but another may come
 			time.Sleep(10 * time.Millisecond)
 		case pid == program:
-			s.explain.summary(&s.stats)
+			if s.service == nil {
+				s.explain.summary(&s.stats)
+			}
 			// A reader of standard error to its end waits for the program only.
 			toNull(2)
 			s.tell(sayExit, exitCode(ws))

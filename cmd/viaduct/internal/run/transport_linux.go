@@ -12,6 +12,7 @@ import (
 
 	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/cmd/viaduct/internal/transport"
+	"viaduct/debug"
 	"viaduct/portmap"
 	"viaduct/sdp"
 )
@@ -30,6 +31,7 @@ const (
 type carrier struct {
 	options sdp.Options
 	mapper  *portmap.Client
+	status  *shell.Status
 	named   bool // the Port Mapper was named by a flag
 	local   localAddrs
 }
@@ -46,7 +48,7 @@ func newCarrier(e *shell.Env, o *Options, server netip.AddrPort) (*carrier, erro
 	if e.Capture != nil {
 		cfg.Dial = e.DialUDP
 	}
-	return &carrier{options: opt, mapper: portmap.NewClient(cfg), named: o.PortMap != ""}, nil
+	return &carrier{options: opt, status: e.Status, mapper: portmap.NewClient(cfg), named: o.PortMap != ""}, nil
 }
 
 // Resolve and Forget make the carrier an sdp.Resolver.
@@ -77,6 +79,7 @@ func (c *carrier) dial(ctx context.Context, r *toRule, to netip.AddrPort, from n
 	if s, ok := conn.(*sdp.Conn); ok {
 		s.SetLinger(lingerSeconds)
 	}
+	c.status.Server().WatchConn(conn, debug.Hint{Role: "dial"})
 	return conn, nil
 }
 

@@ -1,0 +1,181 @@
+package abi
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+	"testing"
+)
+
+// words makes little-endian bytes.
+func words(v ...uint32) []byte { return Words(v...) }
+
+// Lengths in headers are the program's: each that is not the command's is refused as the kernel does.
+func TestParseRequest(t *testing.T) {
+	pd := words(uint32(AllocPD), 4|2<<16, 0x1000, 0)
+	for _, c := range []struct {
+		name string
+		b    []byte
+		want error
+	}{
+		{"alloc_pd", pd, nil},
+		{"cut", pd[:12], ErrLength},
+		{"no header", pd[:7], ErrLength},
+		{"nothing", nil, ErrLength},
+		{"response too short", words(uint32(AllocPD), 4, 0x1000, 0), ErrShort},
+		{"body too short", words(uint32(QueryPort), 4|10<<16, 0x1000, 0), ErrShort},
+		{"unknown command", words(99, 2), ErrCommand},
+		{"unknown flag", words(1<<30, 2), ErrLength},
+		{"extended", append(words(uint32(QueryDeviceEx), 1|38<<16, 0x1000, 0, 0, 0), make([]byte, 8)...), nil},
+		{"extended, reserved", append(words(uint32(QueryDeviceEx), 1|38<<16, 0x1000, 0, 0, 1), make([]byte, 8)...), ErrLength},
+		{"extended, response without room", append(words(uint32(QueryDeviceEx), 1, 0x1000, 0, 0, 0), make([]byte, 8)...), ErrLength},
+		{"extended, cut", words(uint32(QueryDeviceEx), 1|38<<16, 0x1000, 0), ErrLength},
+	} {
+		r, err := ParseRequest(c.b)
+		if err != c.want {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+		if err == nil && r.Response != 0x1000 {
+			t.Errorf("%s: response at %#x", c.name, r.Response)
+		}
+	}
+	mr := make(Body, 56)
+	mr.Put32(0, uint32(RegMR))
+	mr.Put16(4, 14)
+	mr.Put16(6, 5)
+	for i, v := range []uint64{0x10, 0x2000, 100, 0x3000, 7 | 3<<32, 0xab} {
+		mr.Put64(8+8*i, v)
+	}
+	r, err := ParseRequest(mr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := ParseRegMR(&r), (MRRequest{0x2000, 100, 0x3000, 7, 3, 0xab}); got != want || r.Response != 0x10 || r.Room != 20 {
+		t.Errorf("%+v, response %#x of %d", got, r.Response, r.Room)
+	}
+}
+
+// Whatever is written to a file is decoded without a panic, and nothing in it lies
+// outside of what was written.
+func FuzzRequest(f *testing.F) {
+	f.Add(words(uint32(AllocPD), 4|2<<16, 0x1000, 0))
+	f.Add(append(words(uint32(QueryDeviceEx), 1|38<<16, 0x1000, 0, 0, 0), make([]byte, 8)...))
+	f.Add(words(uint32(CMConnect), 280))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if r, err := ParseRequest(b); err == nil {
+			if len(r.Body)+len(r.Driver) > len(b) || r.Room < 0 {
+				t.Errorf("%d bytes of %d", len(r.Body)+len(r.Driver), len(b))
+			}
+			ParseCreateCQ(r.Body)
+			ParseRegMR(&r)
+			ParseCreateQP(r.Body)
+			ParseCreateSRQ(r.Body)
+			ParseModifyQP(r.Body)
+		}
+		if r, err := ParseCM(b); err == nil {
+			if len(r.Body) > len(b)-8 {
+				t.Errorf("%d bytes of %d", len(r.Body), len(b))
+			}
+			ParseConnParam(r.Body)
+			ParseAddr(r.Body)
+		}
+		AnswerNetlink(b, 1, []Found{{Name: "siw0", Uverbs: "uverbs0"}})
+		var s [SQELen]byte
+		copy(s[:], b)
+		var e SendEntry
+		if ParseSend(&s, &e) && (e.NumSGE > MaxSGE || e.Flags&Inline != 0 && e.SGE[0].Length > MaxInline) {
+			t.Errorf("accepted %+v", e)
+		}
+	})
+}
+
+// The rings' entries are those of siw-abi.h.
+func TestEntries(t *testing.T) {
+	var b [SQELen]byte
+	p := Body(b[:])
+	p.Put64(0, 77)
+	p.Put16(8, Valid|Signalled)
+	p.Put8(10, 2)
+	p.Put8(11, uint8(WROpRead))
+	p.Put32(12, 0xaa)
+	p.Put64(16, 0xbb)
+	p.Put64(24, 0x100)
+	p.Put32(32, 5)
+	p.Put32(36, 6)
+	p.Put64(40, 0x200)
+	p.Put32(48, 7)
+	p.Put32(52, 8)
+	var e SendEntry
+	if !ParseSend(&b, &e) {
+		t.Fatal("refused")
+	}
+	want := SendEntry{ID: 77, Flags: 5, NumSGE: 2, Op: WROpRead, RKey: 0xaa, RAddr: 0xbb, SGE: [6]SGE{{0x100, 5, 6}, {0x200, 7, 8}}}
+	if e != want {
+		t.Errorf("%+v", e)
+	}
+	p.Put8(10, 7)
+	if ParseSend(&b, &e) {
+		t.Error("seven elements")
+	}
+	p.Put16(8, Valid|Inline)
+	p.Put32(32, 81)
+	if ParseSend(&b, &e) {
+		t.Error("81 bytes inline")
+	}
+	p.Put32(32, 3)
+	copy(b[40:], "abc")
+	if !ParseSend(&b, &e) || e.NumSGE > 1 || string(e.Inline[:3]) != "abc" {
+		t.Errorf("inline: %+v", e)
+	}
+
+	q := make([]byte, CQELen)
+	c := Completion{ID: 9, Op: WROpReceive, Status: WCFlush, Bytes: 4, QP: 3, Inval: 2, HasInval: true}
+	flags := c.Put(q)
+	binary.LittleEndian.PutUint32(q[FlagsAt:], flags)
+	wantQ := append(words(9, 0, Valid|RemInval|8<<8|4<<16, 4, 2, 0, 3), 0, 0, 0, 0)
+	if !bytes.Equal(q, wantQ) {
+		t.Errorf("completion %x, want %x", q, wantQ)
+	}
+}
+
+// A dump tells the devices; a command that is not known is refused as the kernel does.
+func TestAnswerNetlink(t *testing.T) {
+	dev := []Found{{Index: 3, Name: "siw0", GUID: 0x0102030405060708, Uverbs: "uverbs3", UverbsDev: CharDev(231, 195)}}
+	out := AnswerNetlink(nlMessage(NLGet, nlDump|1, 5, 0, nil), 9, dev)
+	if len(out) != 2 || Body(out[0]).U16(4) != NLGet || Body(out[0]).U32(8) != 5 || Body(out[0]).U32(12) != 9 ||
+		!bytes.Contains(out[0], []byte("siw0\x00")) || Body(out[1]).U16(4) != nlDone {
+		t.Errorf("dump: %q", out)
+	}
+	ask := nlAttr(nlAttr(nil, attrDevIndex, Words(3)), attrCharType, []byte("uverbs\x00"))
+	out = AnswerNetlink(nlMessage(NLGetChardev, 1, 6, 0, ask), 9, dev)
+	if len(out) != 1 || !bytes.Contains(out[0], []byte("uverbs3\x00")) {
+		t.Fatalf("chardev: %q", out)
+	}
+	m := nlRequest{attrs: out[0][16:]}
+	if a, _ := m.attr(attrDriverID); a.U32(0) != driverSIW {
+		t.Errorf("driver %v", a)
+	}
+	if a, _ := m.attr(attrChardev); a.U64(0) != 231<<8|195 {
+		t.Errorf("device number %#x", a.U64(0))
+	}
+	for typ, want := range map[uint16]int32{0x1402: eopnotsupp, NLGetChardev: einval, NLGet: enodev} {
+		out = AnswerNetlink(nlMessage(typ, 1, 7, 0, nil), 9, dev)
+		if len(out) != 1 || Body(out[0]).U16(4) != nlError || int32(Body(out[0]).U32(16)) != -want {
+			t.Errorf("%#x: %x", typ, out)
+		}
+	}
+}
+
+func TestAddr(t *testing.T) {
+	for _, s := range []string{"192.0.2.1:7174", "[2001:db8::1]:80"} {
+		a := netip.MustParseAddrPort(s)
+		b := make(Body, 28)
+		PutAddr(b, a)
+		if got, ok := ParseAddr(b); !ok || got != a {
+			t.Errorf("%v: %v, %v", a, got, ok)
+		}
+	}
+	if _, ok := ParseAddr(make(Body, 28)); ok {
+		t.Error("family 0")
+	}
+}

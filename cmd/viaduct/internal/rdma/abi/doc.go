@@ -1,0 +1,74 @@
+// Package abi has the structures by which user-space RDMA libraries and the
+// kernel talk: commands of /dev/infiniband/uverbsN and rdma_cm, the netlink
+// messages by which devices are found, and the rings of the siw provider. All
+// are little-endian, as both processors are that Viaduct serves them on. It does
+// no input or output.
+//
+// The facts are those of Linux' include/uapi/rdma: ib_user_verbs.h,
+// rdma_user_cm.h, rdma_netlink.h and siw-abi.h.
+package abi
+
+import "encoding/binary"
+
+var le = binary.LittleEndian
+
+// A Body is the body of a command, or a response in the making, by the offsets of its
+// structure. Reading behind its end gives zeros, so that a decoder needs one check
+// of its length.
+type Body []byte
+
+// U8, U16, U32 and U64 return the number at an offset.
+func (b Body) U8(at int) uint8 {
+	if at < len(b) {
+		return b[at]
+	}
+	return 0
+}
+
+func (b Body) U16(at int) uint16 {
+	if at+2 <= len(b) {
+		return le.Uint16(b[at:])
+	}
+	return 0
+}
+
+func (b Body) U32(at int) uint32 {
+	if at+4 <= len(b) {
+		return le.Uint32(b[at:])
+	}
+	return 0
+}
+
+func (b Body) U64(at int) uint64 {
+	if at+8 <= len(b) {
+		return le.Uint64(b[at:])
+	}
+	return 0
+}
+
+// Bytes returns n bytes at an offset, zeros where the body ends before.
+func (b Body) Bytes(at, n int) []byte {
+	if at+n <= len(b) {
+		return b[at : at+n : at+n]
+	}
+	p := make([]byte, n)
+	if at < len(b) {
+		copy(p, b[at:])
+	}
+	return p
+}
+
+// Put8, Put16, Put32 and Put64 set the number at an offset, which lies in b.
+func (b Body) Put8(at int, v uint8)   { b[at] = v }
+func (b Body) Put16(at int, v uint16) { le.PutUint16(b[at:], v) }
+func (b Body) Put32(at int, v uint32) { le.PutUint32(b[at:], v) }
+func (b Body) Put64(at int, v uint64) { le.PutUint64(b[at:], v) }
+
+// Words makes a body of 32-bit numbers.
+func Words(v ...uint32) Body {
+	b := make(Body, 0, 4*len(v))
+	for _, w := range v {
+		b = le.AppendUint32(b, w)
+	}
+	return b
+}

@@ -1,0 +1,234 @@
+package abi
+
+import "fmt"
+
+// Commands of RDMA's netlink family, as types of messages.
+const (
+	NLGet        = 0x1401
+	NLPortGet    = 0x1405
+	NLSysGet     = 0x1406
+	NLGetChardev = 0x140f
+
+	nlError = 2
+	nlDone  = 3
+	nlMulti = 2
+	nlDump  = 0x300
+)
+
+// Attributes.
+const (
+	attrDevIndex    = 1
+	attrDevName     = 2
+	attrPortIndex   = 3
+	attrCapFlags    = 4
+	attrFWVersion   = 5
+	attrNodeGUID    = 6
+	attrSysGUID     = 7
+	attrPortState   = 12
+	attrPortPhys    = 13
+	attrNodeType    = 14
+	attrNdevIndex   = 50
+	attrNdevName    = 51
+	attrSysNetns    = 66
+	attrCharType    = 69
+	attrCharName    = 70
+	attrCharABI     = 71
+	attrChardev     = 72
+	attrDriverID    = 73
+	attrDevProtocol = 84
+	attrCopyOnFork  = 93
+)
+
+const (
+	nodeRNIC    = 4
+	driverSIW   = 18
+	uverbsABI   = 1
+	rdmaCMABI   = 4
+	stateActive = 4
+	physLinkUp  = 5
+)
+
+// A Found is a device as netlink shows it.
+type Found struct {
+	Index     uint32
+	Name      string // siw0
+	GUID      uint64 // as a number whose highest byte is the first of the GUID
+	Uverbs    string // uverbs0
+	UverbsDev uint64 // device number
+	NetIndex  uint32 // of the network interface, 0 for none
+	NetName   string
+}
+
+// CharDev makes a device number of the kernel's format for user space.
+func CharDev(major, minor uint32) uint64 {
+	return uint64(minor&0xff | major<<8 | (minor&^0xff)<<12)
+}
+
+// CMDev is the device number of rdma_cm.
+var CMDev = CharDev(10, 121)
+
+// AnswerNetlink answers the messages in b, written to a socket of RDMA's netlink
+// family by port id pid. Each element of the result is a datagram.
+func AnswerNetlink(b []byte, pid uint32, devices []Found) (out [][]byte) {
+	for len(b) >= 16 {
+		h := Body(b)
+		n := int(h.U32(0))
+		if n < 16 || n > len(b) {
+			return out
+		}
+		m := nlRequest{typ: h.U16(4), flags: h.U16(6), seq: h.U32(8), pid: pid, head: b[:16], attrs: b[16:n]}
+		out = append(out, m.answer(devices)...)
+		b = b[min(len(b), (n+3)&^3):]
+	}
+	return out
+}
+
+type nlRequest struct {
+	typ, flags uint16
+	seq, pid   uint32
+	head       []byte
+	attrs      []byte
+}
+
+// attr returns an attribute of the request.
+func (m *nlRequest) attr(typ uint16) (Body, bool) {
+	for b := m.attrs; len(b) >= 4; {
+		n := int(le.Uint16(b))
+		if n < 4 || n > len(b) {
+			return nil, false
+		}
+		if le.Uint16(b[2:])&0x3fff == typ {
+			return b[4:n], true
+		}
+		b = b[min(len(b), (n+3)&^3):]
+	}
+	return nil, false
+}
+
+func (m *nlRequest) answer(devices []Found) [][]byte {
+	switch m.typ {
+	case NLGet, NLPortGet:
+		if m.flags&nlDump == nlDump {
+			var out [][]byte
+			for i := range devices {
+				out = append(out, m.message(nlMulti, m.describe(&devices[i])))
+			}
+			return append(out, nlMessage(nlDone, nlMulti, m.seq, m.pid, make([]byte, 4)))
+		}
+		d := m.device(devices)
+		if d == nil {
+			return m.fail(enodev)
+		}
+		return [][]byte{m.message(0, m.describe(d))}
+	case NLSysGet:
+		return [][]byte{m.message(0, nlAttr(nlAttr(nil, attrSysNetns, []byte{1}), attrCopyOnFork, []byte{1}))}
+	case NLGetChardev:
+		return m.chardev(devices)
+	}
+	return m.fail(eopnotsupp)
+}
+
+const (
+	enodev     = 19
+	einval     = 22
+	eopnotsupp = 95
+)
+
+// device returns the one that the request names.
+func (m *nlRequest) device(devices []Found) *Found {
+	a, ok := m.attr(attrDevIndex)
+	for i := range devices {
+		if ok && len(a) == 4 && devices[i].Index == a.U32(0) {
+			return &devices[i]
+		}
+	}
+	return nil
+}
+
+func (m *nlRequest) describe(d *Found) (b []byte) {
+	b = nlAttr(b, attrDevIndex, Words(d.Index))
+	b = nlAttr(b, attrDevName, append([]byte(d.Name), 0))
+	b = nlAttr(b, attrPortIndex, Words(1))
+	if m.typ == NLPortGet {
+		b = nlAttr(b, attrPortState, []byte{stateActive})
+		b = nlAttr(b, attrPortPhys, []byte{physLinkUp})
+		if d.NetIndex != 0 {
+			b = nlAttr(b, attrNdevIndex, Words(d.NetIndex))
+			b = nlAttr(b, attrNdevName, append([]byte(d.NetName), 0))
+		}
+		return b
+	}
+	b = nlAttr(b, attrCapFlags, make([]byte, 8))
+	b = nlAttr(b, attrNodeGUID, le.AppendUint64(nil, d.GUID))
+	b = nlAttr(b, attrSysGUID, le.AppendUint64(nil, d.GUID))
+	b = nlAttr(b, attrNodeType, []byte{nodeRNIC})
+	return nlAttr(b, attrDevProtocol, []byte("iw\x00"))
+}
+
+func (m *nlRequest) chardev(devices []Found) [][]byte {
+	typ, _ := m.attr(attrCharType)
+	name, abi, dev := "", uint64(0), uint64(0)
+	var b []byte
+	switch string(trimNul(typ)) {
+	case "uverbs":
+		d := m.device(devices)
+		if d == nil {
+			return m.fail(enodev)
+		}
+		name, abi, dev = d.Uverbs, uverbsABI, d.UverbsDev
+		b = nlAttr(b, attrDriverID, Words(driverSIW))
+	case "rdma_cm":
+		name, abi, dev = "rdma_cm", rdmaCMABI, CMDev
+	case "":
+		return m.fail(einval)
+	default:
+		return m.fail(enodev)
+	}
+	head := nlAttr(nil, attrCharName, append([]byte(name), 0))
+	head = nlAttr(head, attrCharABI, le.AppendUint64(nil, abi))
+	head = nlAttr(head, attrChardev, le.AppendUint64(nil, dev))
+	return [][]byte{m.message(0, append(head, b...))}
+}
+
+func trimNul(b []byte) []byte {
+	for i, c := range b {
+		if c == 0 {
+			return b[:i]
+		}
+	}
+	return b
+}
+
+func (m *nlRequest) message(flags uint16, attrs []byte) []byte {
+	return nlMessage(m.typ, flags, m.seq, m.pid, attrs)
+}
+
+func (m *nlRequest) fail(errno int32) [][]byte {
+	return [][]byte{nlMessage(nlError, 0, m.seq, m.pid, append(Words(uint32(-errno)), m.head...))}
+}
+
+func nlMessage(typ, flags uint16, seq, pid uint32, body []byte) []byte {
+	b := make(Body, 16, 16+len(body))
+	b.Put32(0, uint32(16+len(body)))
+	b.Put16(4, typ)
+	b.Put16(6, flags)
+	b.Put32(8, seq)
+	b.Put32(12, pid)
+	return append(b, body...)
+}
+
+// nlAttr appends an attribute, padded.
+func nlAttr(b []byte, typ uint16, v []byte) []byte {
+	b = le.AppendUint16(b, uint16(4+len(v)))
+	b = le.AppendUint16(b, typ)
+	b = append(b, v...)
+	for len(b)%4 != 0 {
+		b = append(b, 0)
+	}
+	return b
+}
+
+// GUIDString formats a GUID as sysfs does.
+func GUIDString(g uint64) string {
+	return fmt.Sprintf("%04x:%04x:%04x:%04x", uint16(g>>48), uint16(g>>32), uint16(g>>16), uint16(g))
+}

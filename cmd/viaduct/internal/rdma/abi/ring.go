@@ -1,0 +1,148 @@
+package abi
+
+// Sizes in bytes of the entries of the siw provider's rings.
+const (
+	SQELen = 120
+	RQELen = 112
+	CQELen = 32
+	// CQCtrlLen is the length of what follows the last entry of a completion queue:
+	// the flags by which the program asks for an event.
+	CQCtrlLen = 8
+
+	MaxSGE    = 6
+	MaxInline = 80 // bytes, in place of the elements behind the first
+)
+
+// Flags of entries. Valid stands in the word at FlagsAt of send and receive
+// entries and in the lowest byte of that word of completions.
+const (
+	Valid     = 1 << 0
+	Inline    = 1 << 1
+	Signalled = 1 << 2
+	Solicited = 1 << 3
+	ReadFence = 1 << 4
+	RemInval  = 1 << 5
+
+	FlagsAt = 8
+)
+
+// What a program asks for in a completion queue's control word.
+const (
+	NotifySolicited = 1 << 0
+	NotifyNext      = 1 << 1
+)
+
+// A WROp is the operation of an entry.
+type WROp uint8
+
+// The operations.
+const (
+	WROpWrite        WROp = 0
+	WROpRead         WROp = 1
+	WROpReadLocalInv WROp = 2
+	WROpSend         WROp = 3
+	WROpSendImm      WROp = 4
+	WROpSendInv      WROp = 5
+	WROpReceive      WROp = 8
+)
+
+// A WCStatus is the status of a completion, as the provider numbers them.
+type WCStatus uint16
+
+// The statuses.
+const (
+	WCSuccess WCStatus = iota
+	WCLocLen
+	WCLocProt
+	WCLocQPOp
+	WCFlush
+	WCBadResp
+	WCLocAccess
+	WCRemAccess
+	WCRemInvReq
+	WCGeneral
+)
+
+// An SGE names a piece of the program's memory.
+type SGE struct {
+	Addr   uint64
+	Length uint32
+	Key    uint32
+}
+
+// A SendEntry is an entry of a send queue.
+type SendEntry struct {
+	ID     uint64
+	Flags  uint16
+	NumSGE uint8
+	Op     WROp
+	RKey   uint32
+	RAddr  uint64
+	SGE    [MaxSGE]SGE
+	Inline [MaxInline]byte // with the flag; SGE[0].Length bytes of it
+}
+
+// ParseSend decodes an entry of SQELen bytes. What is impossible in it is
+// told by ok: too many elements, too much inline data.
+func ParseSend(b *[SQELen]byte, e *SendEntry) (ok bool) {
+	p := Body(b[:])
+	e.ID, e.Flags, e.NumSGE, e.Op = p.U64(0), p.U16(8), p.U8(10), WROp(p.U8(11))
+	e.RKey, e.RAddr = p.U32(12), p.U64(16)
+	if e.Flags&Inline != 0 {
+		e.SGE[0] = SGE{Length: p.U32(32)}
+		copy(e.Inline[:], p[40:])
+		e.NumSGE = min(e.NumSGE, 1)
+		return e.SGE[0].Length <= MaxInline
+	}
+	parseSGEs(p[24:], &e.SGE)
+	return e.NumSGE <= MaxSGE
+}
+
+func parseSGEs(p Body, to *[MaxSGE]SGE) {
+	for i := range to {
+		to[i] = SGE{p.U64(16 * i), p.U32(16*i + 8), p.U32(16*i + 12)}
+	}
+}
+
+// A RecvEntry is an entry of a receive queue.
+type RecvEntry struct {
+	ID     uint64
+	Flags  uint16
+	NumSGE uint8
+	SGE    [MaxSGE]SGE
+}
+
+// ParseRecv decodes an entry of RQELen bytes, see ParseSend.
+func ParseRecv(b *[RQELen]byte, e *RecvEntry) (ok bool) {
+	p := Body(b[:])
+	e.ID, e.Flags, e.NumSGE = p.U64(0), p.U16(8), p.U8(10)
+	parseSGEs(p[16:], &e.SGE)
+	return e.NumSGE <= MaxSGE
+}
+
+// A Completion is an entry of a completion queue.
+type Completion struct {
+	ID        uint64
+	Op        WROp
+	Status    WCStatus
+	Bytes     uint32
+	Inval     uint32 // STag, if HasInval
+	HasInval  bool
+	QP        uint32
+	Solicited bool // the program may have asked for an event on such only
+}
+
+// Put writes the completion, but for the word of the flags at FlagsAt, which is
+// returned: storing it shows the entry to the program.
+func (c *Completion) Put(b []byte) (flags uint32) {
+	p := Body(b)
+	p.Put64(0, c.ID)
+	p.Put32(12, c.Bytes)
+	p.Put64(16, uint64(c.Inval))
+	p.Put64(24, uint64(c.QP))
+	flags = Valid
+	if c.HasInval {
+		flags |= RemInval
+	}
+	return flags | uint32(c.Op)<<8 | uint32(c.Status)<<16
+}

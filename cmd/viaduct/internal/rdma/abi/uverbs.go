@@ -1,0 +1,283 @@
+package abi
+
+import (
+	"errors"
+	"fmt"
+)
+
+// A Command is the number of a uverbs command; Extended marks those of the longer header.
+type Command uint32
+
+// The commands.
+const (
+	GetContext        Command = 0
+	QueryDevice       Command = 1
+	QueryPort         Command = 2
+	AllocPD           Command = 3
+	DeallocPD         Command = 4
+	RegMR             Command = 9
+	DeregMR           Command = 13
+	CreateCompChannel Command = 17
+	CreateCQ          Command = 18
+	DestroyCQ         Command = 20
+	CreateQP          Command = 24
+	QueryQP           Command = 25
+	ModifyQP          Command = 26
+	DestroyQP         Command = 27
+	PostSend          Command = 28
+	CreateSRQ         Command = 32
+	ModifySRQ         Command = 33
+	QuerySRQ          Command = 34
+	DestroySRQ        Command = 35
+
+	Extended      Command = 0x80000000
+	QueryDeviceEx         = Extended | QueryDevice
+)
+
+// A layout says how long a command and its response are at least.
+type layout struct {
+	name     string
+	in       int // bytes of the body, without headers
+	out      int // bytes of the core's response
+	response bool
+}
+
+var layouts = map[Command]layout{
+	GetContext:        {"get_context", 8, 8, true},
+	QueryDevice:       {"query_device", 8, QueryDeviceLen, true},
+	QueryPort:         {"query_port", 16, QueryPortLen, true},
+	AllocPD:           {"alloc_pd", 8, 4, true},
+	DeallocPD:         {"dealloc_pd", 4, 0, false},
+	RegMR:             {"reg_mr", 40, 12, true},
+	DeregMR:           {"dereg_mr", 4, 0, false},
+	CreateCompChannel: {"create_comp_channel", 8, 4, true},
+	CreateCQ:          {"create_cq", 32, 8, true},
+	DestroyCQ:         {"destroy_cq", 12, 8, true},
+	CreateQP:          {"create_qp", 56, 32, true},
+	QueryQP:           {"query_qp", 16, QueryQPLen, true},
+	ModifyQP:          {"modify_qp", 112, 0, false},
+	DestroyQP:         {"destroy_qp", 12, 4, true},
+	PostSend:          {"post_send", 24, 4, true},
+	CreateSRQ:         {"create_srq", 32, 16, true},
+	ModifySRQ:         {"modify_srq", 16, 0, false},
+	QuerySRQ:          {"query_srq", 16, 16, true},
+	DestroySRQ:        {"destroy_srq", 12, 4, true},
+	QueryDeviceEx:     {"ex_query_device", 8, 0, true},
+}
+
+// String returns the kernel's name of the command.
+func (c Command) String() string {
+	if l, ok := layouts[c]; ok {
+		return l.name
+	}
+	return fmt.Sprintf("command %#x", uint32(c))
+}
+
+// Lengths in bytes of responses.
+const (
+	QueryDeviceLen   = 176
+	QueryDeviceExLen = 304
+	QueryPortLen     = 40
+	QueryQPLen       = 128
+)
+
+const (
+	headerLen   = 8
+	exHeaderLen = 16 // behind the other
+
+	// MaxRequest is how many bytes of a command are looked at.
+	MaxRequest = 4096
+)
+
+// Errors of requests; the dispatcher turns each into the kernel's error number.
+var (
+	ErrLength  = errors.New("abi: the lengths in the header are not those of the command") // EINVAL
+	ErrShort   = errors.New("abi: the command or its response is too short")               // ENOSPC
+	ErrCommand = errors.New("abi: no such command")                                        // EOPNOTSUPP
+)
+
+// A Request is a command.
+type Request struct {
+	Command  Command
+	Body     Body   // begins with the address of the response, if there is one
+	Driver   Body   // what follows for the provider
+	Response uint64 // address, 0 for none
+	Room     int    // bytes for the response, that of the provider included
+}
+
+// ParseRequest decodes what was written to a uverbs file. The request refers to b.
+func ParseRequest(b []byte) (r Request, err error) {
+	if len(b) < headerLen {
+		return r, ErrLength
+	}
+	h := Body(b)
+	r.Command = Command(h.U32(0))
+	in, out := int(h.U16(4)), int(h.U16(6))
+	if r.Command&^(Extended|0xff) != 0 {
+		return r, ErrLength
+	}
+	l, known := layouts[r.Command]
+	if r.Command&Extended != 0 {
+		if len(b) < headerLen+exHeaderLen {
+			return r, ErrLength
+		}
+		pin, pout := int(h.U16(16)), int(h.U16(18))
+		r.Response, r.Room = h.U64(8), 8*(out+pout)
+		b = b[headerLen+exHeaderLen:]
+		switch {
+		case 8*(in+pin) != len(b):
+			return r, ErrLength
+		case !known:
+			return r, ErrCommand
+		case 8*in < l.in:
+			return r, ErrShort
+		case h.U32(20) != 0, (r.Response == 0) != (r.Room == 0):
+			return r, ErrLength
+		case r.Response != 0 && 8*out < l.out:
+			return r, ErrShort
+		}
+		r.Body, r.Driver = b[:8*in], b[8*in:]
+		return r, nil
+	}
+	switch {
+	case 4*in != len(b):
+		return r, ErrLength
+	case !known:
+		return r, ErrCommand
+	}
+	b = b[headerLen:]
+	if len(b) < l.in || 4*out < l.out {
+		return r, ErrShort
+	}
+	r.Body, r.Driver, r.Room = b[:l.in:l.in], b[l.in:], 4*out
+	if l.response {
+		r.Response = r.Body.U64(0)
+	}
+	return r, nil
+}
+
+// A CQ to be created.
+type CQRequest struct {
+	UserHandle uint64
+	Entries    uint32
+	Vector     uint32
+	Channel    int32 // a descriptor; negative for none
+}
+
+// ParseCreateCQ decodes the body of create_cq.
+func ParseCreateCQ(b Body) CQRequest {
+	return CQRequest{b.U64(8), b.U32(16), b.U32(20), int32(b.U32(24))}
+}
+
+// A MRRequest is a region to be registered.
+type MRRequest struct {
+	Start, Length, HCAVA uint64
+	PD, Access           uint32
+	Key                  uint8
+}
+
+// Access flags of a region.
+const (
+	AccessLocalWrite   = 1 << 0
+	AccessRemoteWrite  = 1 << 1
+	AccessRemoteRead   = 1 << 2
+	AccessRemoteAtomic = 1 << 3
+	AccessMWBind       = 1 << 4
+)
+
+// ParseRegMR decodes the bodies of reg_mr.
+func ParseRegMR(r *Request) MRRequest {
+	b := r.Body
+	return MRRequest{b.U64(8), b.U64(16), b.U64(24), b.U32(32), b.U32(36), r.Driver.U8(0)}
+}
+
+// A QPRequest is a queue pair to be created.
+type QPRequest struct {
+	UserHandle               uint64
+	PD, SendCQ, RecvCQ, SRQ  uint32
+	SendWR, RecvWR           uint32
+	SendSGE, RecvSGE, Inline uint32
+	SignalAll                bool
+	Type                     uint8 // RC is 2
+	IsSRQ                    bool
+}
+
+// TypeRC is the only type of queue pair that iWARP has.
+const TypeRC = 2
+
+// ParseCreateQP decodes the body of create_qp.
+func ParseCreateQP(b Body) QPRequest {
+	return QPRequest{
+		UserHandle: b.U64(8), PD: b.U32(16), SendCQ: b.U32(20), RecvCQ: b.U32(24), SRQ: b.U32(28),
+		SendWR: b.U32(32), RecvWR: b.U32(36), SendSGE: b.U32(40), RecvSGE: b.U32(44), Inline: b.U32(48),
+		SignalAll: b.U8(52) != 0, Type: b.U8(53), IsSRQ: b.U8(54) != 0,
+	}
+}
+
+// A SRQRequest is a shared receive queue to be created.
+type SRQRequest struct {
+	UserHandle         uint64
+	PD, WR, SGE, Limit uint32
+}
+
+// ParseCreateSRQ decodes the body of create_srq.
+func ParseCreateSRQ(b Body) SRQRequest {
+	return SRQRequest{b.U64(8), b.U32(16), b.U32(20), b.U32(24), b.U32(28)}
+}
+
+// Bits of the attribute masks of queue pairs and shared receive queues.
+const (
+	QPState       = 1 << 0
+	QPCurState    = 1 << 1
+	QPAccessFlags = 1 << 3
+	QPPort        = 1 << 5
+
+	SRQMaxWR = 1 << 0
+	SRQLimit = 1 << 1
+)
+
+// A State is the state of a queue pair.
+type State uint8
+
+// The states.
+const (
+	Reset State = iota
+	Init
+	RTR
+	RTS
+	SQD
+	SQE
+	Err
+)
+
+// A ModifyRequest is a change of a queue pair.
+type ModifyRequest struct {
+	QP, Mask uint32
+	State    State
+	Access   uint32
+}
+
+// ParseModifyQP decodes the body of modify_qp.
+func ParseModifyQP(b Body) ModifyRequest {
+	return ModifyRequest{QP: b.U32(64), Mask: b.U32(68), Access: b.U32(88), State: State(b.U8(96))}
+}
+
+// An AsyncType is the type of an asynchronous event.
+type AsyncType uint32
+
+// The types that there are here.
+const (
+	AsyncCQError   AsyncType = 0
+	AsyncQPFatal   AsyncType = 1
+	AsyncQPAccess  AsyncType = 3
+	AsyncSRQLimit  AsyncType = 15
+	AsyncQPLastWQE AsyncType = 16
+)
+
+// AsyncEvent makes an event of the async descriptor.
+func AsyncEvent(userHandle uint64, t AsyncType) []byte {
+	b := make(Body, 16)
+	b.Put64(0, userHandle)
+	b.Put32(8, uint32(t))
+	return b
+}

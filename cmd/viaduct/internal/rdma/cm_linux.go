@@ -1,0 +1,378 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	"net/netip"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/internal/notify"
+)
+
+// A cmFile is an open rdma_cm file, an event channel of librdmacm. Its stand-in is the
+// reading end of a pipe, in which there is a byte as long as there are events.
+type cmFile struct {
+	s       *Service
+	repeats repeats
+
+	mu      sync.Mutex
+	w       int          // guarded by mu
+	filled  bool         // guarded by mu; there is a byte in the pipe
+	events  []*cmEvent   // guarded by mu
+	waiting []*cmCommand // guarded by mu; get_event calls that wait
+}
+
+// A cmEvent belongs to the identifier at which it is counted: for a request of
+// connection that is the listener.
+type cmEvent struct {
+	abi.CMEvent
+	of *cmID
+	// subject is the new identifier of a request of connection, else nil.
+	subject *cmID
+}
+
+// openCM gives the program a stand-in for rdma_cm.
+func (s *Service) openCM(c *notify.Call, flags int) error {
+	r, w, err := newPipe()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(r)
+	id, err := inodeOf(r)
+	if err == nil {
+		err = unix.SetNonblock(r, flags&unix.O_NONBLOCK != 0)
+	}
+	if err != nil {
+		unix.Close(w)
+		return err
+	}
+	f := &cmFile{s: s, w: w}
+	s.add(id, f)
+	s.place(c, r, flags)
+	return nil
+}
+
+func (f *cmFile) stat(st *unix.Stat_t) { charStat(abi.CMDev)(st) }
+
+func (f *cmFile) ioctl(c *notify.Call) { c.Return(0, unix.ENOTTY) }
+
+// orphaned reports whether no reading end is left.
+func (f *cmFile) orphaned() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := []unix.PollFd{{Fd: int32(f.w)}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n == 1 && p[0].Revents&unix.POLLERR != 0
+}
+
+func (f *cmFile) release() {
+	for _, id := range f.s.cm.of(f) {
+		id.destroy()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	unix.Close(f.w)
+	f.w = -1
+}
+
+// A cmCommand is a command of rdma_cm that waits for its answer.
+type cmCommand struct {
+	*notify.Call
+	abi.CMRequest
+	f     *cmFile
+	raw   []byte // the command as it came
+	fd    int    // a copy of the program's descriptor, for the time of the call
+	count int64
+}
+
+// maxCMRequest is more than the longest command has.
+const maxCMRequest = 1024
+
+func (f *cmFile) write(c *notify.Call, fd int) {
+	defer unix.Close(fd)
+	b := make([]byte, min(c.Args[2], maxCMRequest))
+	if _, err := c.ReadMem(c.Args[1], b); err != nil {
+		c.Return(0, unix.EFAULT)
+		return
+	}
+	if f.repeats.give(c, b) {
+		return
+	}
+	r, err := abi.ParseCM(b)
+	if err != nil {
+		c.Return(0, unix.EINVAL)
+		return
+	}
+	k := &cmCommand{Call: c, CMRequest: r, f: f, raw: b, fd: fd, count: int64(c.Args[2])}
+	if h := cmHandlers[r.Command]; h != nil {
+		h(k)
+		return
+	}
+	k.Return(0, unix.ENOSYS)
+}
+
+var cmHandlers = map[abi.CMCommand]func(*cmCommand){
+	abi.CMCreateID:     (*cmCommand).createID,
+	abi.CMDestroyID:    (*cmCommand).destroyID,
+	abi.CMBindIP:       (*cmCommand).bindIP,
+	abi.CMResolveIP:    (*cmCommand).resolveIP,
+	abi.CMResolveRoute: (*cmCommand).resolveRoute,
+	abi.CMQueryRoute:   (*cmCommand).queryRoute,
+	abi.CMConnect:      (*cmCommand).connect,
+	abi.CMListen:       (*cmCommand).listen,
+	abi.CMAccept:       (*cmCommand).accept,
+	abi.CMReject:       (*cmCommand).reject,
+	abi.CMDisconnect:   (*cmCommand).disconnect,
+	abi.CMInitQPAttr:   (*cmCommand).initQPAttr,
+	abi.CMGetEvent:     (*cmCommand).getEvent,
+	abi.CMSetOption:    (*cmCommand).setOption,
+	abi.CMNotify:       func(k *cmCommand) { k.done(k.idAt(0) != nil) },
+	abi.CMMigrateID:    (*cmCommand).migrateID,
+	// The newer forms are for addresses of InfiniBand: the library finds that out
+	// and uses those above.
+	abi.CMQuery:       func(k *cmCommand) { k.Return(0, unix.EINVAL) },
+	abi.CMBind:        func(k *cmCommand) { k.Return(0, unix.EINVAL) },
+	abi.CMResolveAddr: func(k *cmCommand) { k.Return(0, unix.EINVAL) },
+}
+
+// Return ends the command. If a signal has taken the thread out of it, the thread has
+// the answer when it comes again.
+func (k *cmCommand) Return(value int64, errno unix.Errno) {
+	k.f.repeats.answer(k.Call, repeat{command: k.raw, value: value, errno: errno})
+}
+
+// done answers a command without response. An identifier that does not exist was
+// answered for by idAt.
+func (k *cmCommand) done(ok bool) {
+	if ok {
+		k.Return(k.count, 0)
+	}
+}
+
+func (k *cmCommand) finish(err unix.Errno) {
+	if err != 0 {
+		k.Return(0, err)
+		return
+	}
+	k.Return(k.count, 0)
+}
+
+// answer writes a response at an address, and ends the command. It is false if the
+// response could not be written.
+func (k *cmCommand) answer(at uint64, b abi.Body) bool {
+	if k.Out < len(b) {
+		k.Return(0, unix.ENOSPC)
+		return false
+	}
+	return k.f.repeats.answer(k.Call, repeat{command: k.raw, value: k.count, at: at, response: b})
+}
+
+// idAt returns the identifier that a field of the body names; if there is none it answers
+// the command.
+func (k *cmCommand) idAt(at int) *cmID {
+	id := k.f.s.cm.get(k.Body.U32(at))
+	switch {
+	case id == nil:
+		k.Return(0, unix.ENOENT)
+	case id.channel() != k.f:
+		k.Return(0, unix.EINVAL)
+	default:
+		return id
+	}
+	return nil
+}
+
+// post adds an event, and gives it to a call that waits.
+func (f *cmFile) post(e *cmEvent) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.events = append(f.events, e)
+	for len(f.waiting) > 0 && len(f.events) > 0 {
+		k := f.waiting[0]
+		f.waiting = f.waiting[1:]
+		f.deliverLocked(k)
+	}
+	f.signalLocked(-1)
+}
+
+// deliverLocked gives a call the first event. If the call was interrupted the event stays.
+func (f *cmFile) deliverLocked(k *cmCommand) {
+	e := f.events[0]
+	b, ok := e.Put(k.Out)
+	if !ok {
+		k.Call.Return(0, unix.ENOSPC)
+		return
+	}
+	if _, err := k.WriteMem(k.Body.U64(0), b); err != nil {
+		k.Call.Return(0, unix.EFAULT)
+		return
+	}
+	if k.Call.Return(k.count, 0) == nil {
+		f.events = f.events[1:]
+		e.of.delivered(e)
+	}
+}
+
+// signalLocked keeps a byte in the pipe while there are events. fd is the
+// program's end, or -1: then a byte can be added only.
+func (f *cmFile) signalLocked(fd int) {
+	switch want := len(f.events) > 0; {
+	case f.w < 0 || want == f.filled:
+	case want:
+		if _, err := unix.Write(f.w, []byte{1}); err == nil {
+			f.filled = true
+		}
+	default:
+		if fd < 0 {
+			r, err := reopen(f.w, unix.O_RDONLY|unix.O_NONBLOCK)
+			if err != nil {
+				return
+			}
+			defer unix.Close(r)
+			fd = r
+		}
+		var b [1]byte
+		unix.Preadv2(fd, [][]byte{b[:]}, -1, unix.RWF_NOWAIT)
+		f.filled = false
+	}
+}
+
+func (k *cmCommand) getEvent() {
+	f := k.f
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.events) > 0 {
+		f.deliverLocked(k)
+		f.signalLocked(k.fd)
+		return
+	}
+	if flags, err := unix.FcntlInt(uintptr(k.fd), unix.F_GETFL, 0); err == nil && flags&unix.O_NONBLOCK != 0 {
+		k.Call.Return(0, unix.EAGAIN)
+		return
+	}
+	// Those whose threads were interrupted do not wait any more.
+	still := f.waiting[:0]
+	for _, w := range f.waiting {
+		if w.Valid() {
+			still = append(still, w)
+		}
+	}
+	f.waiting = append(still, k)
+}
+
+// drop removes the events of an identifier.
+func (f *cmFile) drop(id *cmID) (dropped []*cmEvent) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	keep := f.events[:0:0]
+	for _, e := range f.events {
+		if e.of == id || e.subject == id {
+			dropped = append(dropped, e)
+		} else {
+			keep = append(keep, e)
+		}
+	}
+	f.events = keep
+	f.signalLocked(-1)
+	return dropped
+}
+
+func (k *cmCommand) migrateID() {
+	id := k.f.s.cm.get(k.Body.U32(8))
+	fd, old := k.f.s.lookup(k.Call, int(int32(k.Body.U32(12))))
+	if fd >= 0 {
+		unix.Close(fd)
+	}
+	from, ok := old.(*cmFile)
+	switch {
+	case !ok:
+		k.Return(0, unix.EINVAL)
+		return
+	case id == nil:
+		k.Return(0, unix.ENOENT)
+		return
+	case id.channel() != from:
+		k.Return(0, unix.EINVAL)
+		return
+	}
+	id.mu.Lock()
+	id.file = k.f
+	n := id.reported
+	id.mu.Unlock()
+	if from != k.f {
+		for _, e := range from.drop(id) {
+			k.f.post(e)
+		}
+	}
+	k.answer(k.Body.U64(0), abi.Words(n))
+}
+
+// A cmTable has the identifiers of all files.
+type cmTable struct {
+	mu   sync.Mutex
+	m    map[uint32]*cmID // guarded by mu
+	next uint32           // guarded by mu
+}
+
+func (t *cmTable) add(id *cmID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.m == nil {
+		t.m = map[uint32]*cmID{}
+	}
+	for t.m[t.next] != nil {
+		t.next = (t.next + 1) & 0x7fffffff
+	}
+	id.num = t.next
+	t.m[id.num] = id
+	t.next = (t.next + 1) & 0x7fffffff
+}
+
+func (t *cmTable) get(num uint32) *cmID {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.m[num]
+}
+
+// take removes an identifier; false if it was not there any more.
+func (t *cmTable) take(id *cmID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.m[id.num] != id {
+		return false
+	}
+	delete(t.m, id.num)
+	return true
+}
+
+func (t *cmTable) of(f *cmFile) (ids []*cmID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, id := range t.m {
+		if id.channel() == f {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// sockaddr makes the kernel's form of an address.
+func sockaddr(a netip.AddrPort) unix.Sockaddr {
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
+	}
+	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
+}
+
+func addrPort(sa unix.Sockaddr) netip.AddrPort {
+	switch a := sa.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port))
+	}
+	return netip.AddrPort{}
+}

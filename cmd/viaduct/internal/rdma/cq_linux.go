@@ -1,0 +1,145 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+)
+
+// A completionQueue is a ring that this side fills and the program empties, without
+// a call.
+type completionQueue struct {
+	x          *context
+	userHandle uint64
+	channel    *channel // nil if the program only polls
+	key        int64
+	users      int // guarded by context.mu; queues of queue pairs
+
+	mu      sync.Mutex
+	mem     []byte // guarded by mu; nil once destroyed
+	n       uint32
+	at      uint32 // guarded by mu; the next to fill
+	overrun bool   // guarded by mu
+	events  uint32 // guarded by mu; sent
+}
+
+func (k *command) createCQ() {
+	x := k.x
+	q := abi.ParseCreateCQ(k.Body)
+	if q.Entries == 0 || q.Entries > maxCQE || q.Vector >= compVectors {
+		k.fail(unix.EINVAL)
+		return
+	}
+	cq := &completionQueue{x: x, userHandle: q.UserHandle, n: 1}
+	if q.Channel >= 0 {
+		if cq.channel = x.channel(k.Call, q.Channel); cq.channel == nil {
+			k.fail(unix.EINVAL)
+			return
+		}
+	}
+	for cq.n < q.Entries {
+		cq.n *= 2
+	}
+	var err error
+	if cq.mem, cq.key, err = x.arena.ring(int(cq.n)*abi.CQELen + abi.CQCtrlLen); err != nil {
+		k.fail(unix.ENOMEM)
+		return
+	}
+	x.mu.Lock()
+	h := x.cqs.add(cq)
+	x.mu.Unlock()
+	d := make(abi.Body, 16)
+	d.Put32(0, h)
+	d.Put32(4, cq.n)
+	d.Put64(8, uint64(cq.key))
+	if !k.answer(abi.Words(h, q.Entries), d) {
+		x.mu.Lock()
+		delete(x.cqs.m, h)
+		x.mu.Unlock()
+		cq.destroy()
+	}
+}
+
+// control is the word by which the program asks for an event.
+func (q *completionQueue) control() *uint32 {
+	return (*uint32)(unsafe.Pointer(&q.mem[int(q.n)*abi.CQELen]))
+}
+
+// push shows completions to the program, and tells of them if it asked.
+func (q *completionQueue) push(cs ...abi.Completion) {
+	q.mu.Lock()
+	if q.mem == nil {
+		q.mu.Unlock()
+		return
+	}
+	solicited, overrun := false, false
+	for i := range cs {
+		c := &cs[i]
+		slot := q.mem[int(q.at%q.n)*abi.CQELen:][:abi.CQELen]
+		if atomic.LoadUint32(word(slot))&abi.Valid != 0 { // the program has not taken it
+			overrun, q.overrun = !q.overrun, true
+			break
+		}
+		atomic.StoreUint32(word(slot), c.Put(slot))
+		q.at++
+		solicited = solicited || c.Solicited || c.Status != abi.WCSuccess
+	}
+	// The entries are visible before this word is read, as the program writes the
+	// word before it looks for entries.
+	asked := atomic.LoadUint32(q.control())
+	if asked&abi.NotifyNext != 0 || asked&abi.NotifySolicited != 0 && solicited {
+		atomic.StoreUint32(q.control(), 0)
+		if q.channel != nil {
+			e := make(abi.Body, 8)
+			e.Put64(0, q.userHandle)
+			if q.channel.send(q, e) {
+				q.events++
+			}
+		}
+	}
+	q.mu.Unlock()
+	if overrun {
+		q.x.event(q.userHandle, abi.AsyncCQError)
+	}
+}
+
+// destroy takes the memory away, and returns how many events the program has read.
+func (q *completionQueue) destroy() (reported uint32) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.mem == nil {
+		return 0
+	}
+	reported = q.events
+	if q.channel != nil {
+		reported -= min(reported, uint32(q.channel.takeBack(q)))
+	}
+	q.x.arena.drop(q.mem, q.key)
+	q.mem = nil
+	return reported
+}
+
+func (k *command) destroyCQ() {
+	x := k.x
+	h := k.Body.U32(8)
+	x.mu.Lock()
+	q := x.cqs.m[h]
+	if q == nil || q.users > 0 {
+		x.mu.Unlock()
+		e := unix.ENOENT
+		if q != nil {
+			e = unix.EBUSY
+		}
+		k.fail(e)
+		return
+	}
+	delete(x.cqs.m, h)
+	x.mu.Unlock()
+	k.answer(abi.Words(q.destroy(), 0))
+}

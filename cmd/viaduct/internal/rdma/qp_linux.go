@@ -1,0 +1,314 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/iwarp"
+)
+
+// A queuePair is the program's queue pair. Until it is connected it is a pair of
+// rings and a state; then an engine moves entries between rings and stream.
+type queuePair struct {
+	x          *context
+	userHandle uint64
+	num        uint32
+	pd         *domain
+	scq, rcq   *completionQueue
+	srq        *sharedQueue // nil: rq is its own
+	req        abi.QPRequest
+	doorbell   chan struct{} // holds one
+
+	recv receiver
+	sq   sendRing // the engine's while it runs, else guarded by mu
+
+	mu        sync.Mutex
+	state     abi.State // guarded by mu
+	access    uint32    // guarded by mu
+	engine    *engine   // guarded by mu; nil before the connection
+	destroyed bool      // guarded by mu
+}
+
+func (k *command) createQP() {
+	x := k.x
+	r := abi.ParseCreateQP(k.Body)
+	switch {
+	case r.Type != abi.TypeRC:
+		k.fail(unix.EOPNOTSUPP)
+		return
+	case r.SendWR > maxQPWR, r.RecvWR > maxQPWR, r.SendSGE > abi.MaxSGE, r.RecvSGE > abi.MaxSGE, r.Inline > abi.MaxInline:
+		k.fail(unix.EINVAL)
+		return
+	}
+	q := &queuePair{x: x, userHandle: r.UserHandle, req: r, doorbell: make(chan struct{}, 1)}
+	x.mu.Lock()
+	q.pd, q.scq, q.rcq = x.pds.m[r.PD], x.cqs.m[r.SendCQ], x.cqs.m[r.RecvCQ]
+	if r.IsSRQ {
+		q.srq = x.srqs.m[r.SRQ]
+	}
+	if q.pd == nil || q.scq == nil || q.rcq == nil || r.IsSRQ && q.srq == nil {
+		x.mu.Unlock()
+		k.fail(unix.EINVAL)
+		return
+	}
+	q.countUsersLocked(1)
+	x.mu.Unlock()
+
+	var err error
+	// The last entry taken stays valid, so there is one more.
+	if q.sq.ring, err = newRing(x.arena, max(r.SendWR, 1)+1, abi.SQELen); err == nil && q.srq == nil {
+		if q.recv.ring.ring, err = newRing(x.arena, max(r.RecvWR, 1), abi.RQELen); err != nil {
+			x.arena.drop(q.sq.mem, q.sq.key)
+		}
+	}
+	if err != nil {
+		x.mu.Lock()
+		q.countUsersLocked(-1)
+		x.mu.Unlock()
+		k.fail(unix.ENOMEM)
+		return
+	}
+	q.recv.q = q
+	q.num = x.dev.addQP(q)
+	x.mu.Lock()
+	h := x.qps.add(q)
+	x.mu.Unlock()
+	d := make(abi.Body, 32)
+	d.Put32(0, q.num)
+	d.Put32(4, q.sq.n)
+	d.Put32(8, q.recv.ring.n)
+	d.Put64(16, uint64(q.sq.key))
+	d.Put64(24, uint64(q.recv.ring.key))
+	if q.srq != nil {
+		d.Put64(24, ^uint64(0)) // no ring of its own
+	}
+	if !k.answer(abi.Words(h, q.num, r.SendWR, r.RecvWR, r.SendSGE, r.RecvSGE, abi.MaxInline, 0), d) {
+		x.mu.Lock()
+		delete(x.qps.m, h)
+		x.mu.Unlock()
+		q.destroy(false)
+	}
+}
+
+// countUsersLocked counts the queue pair at what it uses; context.mu is held.
+func (q *queuePair) countUsersLocked(n int) {
+	q.pd.users += n
+	q.scq.users += n
+	q.rcq.users += n
+	if q.srq != nil {
+		q.srq.users += n
+	}
+}
+
+func (d *device) addQP(q *queuePair) uint32 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for {
+		n := d.nextQP
+		if d.nextQP = (d.nextQP + 1) & 0xffffff; d.nextQP == 0 {
+			d.nextQP = 2
+		}
+		if d.qps[n] == nil {
+			d.qps[n] = q
+			return n
+		}
+	}
+}
+
+// qp returns the queue pair of a number.
+func (d *device) qp(num uint32) *queuePair {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.qps[num]
+}
+
+func (x *context) qp(h uint32) *queuePair {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.qps.m[h]
+}
+
+func (k *command) postSend() {
+	q := k.x.qp(k.Body.U32(8))
+	if q == nil {
+		k.fail(unix.EINVAL)
+		return
+	}
+	q.mu.Lock()
+	e, state := q.engine, q.state
+	if e == nil && state == abi.Err && !q.destroyed {
+		q.flushSendsLocked()
+	}
+	q.mu.Unlock()
+	switch {
+	case e != nil:
+		select {
+		case q.doorbell <- struct{}{}:
+		default:
+		}
+	case state != abi.Err:
+		k.fail(unix.ENOTCONN)
+		return
+	}
+	k.answer(abi.Words(0))
+}
+
+func (k *command) queryQP() {
+	q := k.x.qp(k.Body.U32(8))
+	if q == nil {
+		k.fail(unix.EINVAL)
+		return
+	}
+	q.mu.Lock()
+	state, access := q.state, q.access
+	q.mu.Unlock()
+	b := make(abi.Body, abi.QueryQPLen)
+	for i, v := range []uint32{q.req.SendWR, q.req.RecvWR, q.req.SendSGE, q.req.RecvSGE, abi.MaxInline} {
+		b.Put32(64+4*i, v)
+	}
+	b.Put32(100, access)
+	b.Put8(108, uint8(state))
+	b.Put8(109, uint8(state))
+	b.Put8(110, 5)
+	b.Put8(116, 1)
+	k.answer(b)
+}
+
+func (k *command) modifyQP() {
+	m := abi.ParseModifyQP(k.Body)
+	q := k.x.qp(m.QP)
+	switch {
+	case q == nil, m.Mask&abi.QPState != 0 && m.State > abi.Err:
+		k.fail(unix.EINVAL)
+		return
+	}
+	q.mu.Lock()
+	if m.Mask&abi.QPAccessFlags != 0 {
+		q.access = m.Access
+	}
+	q.mu.Unlock()
+	if m.Mask&abi.QPState != 0 {
+		q.setState(m.State)
+	}
+	k.answer()
+}
+
+// setState moves the state as the program wants it. What an iWARP stream does is
+// the connection manager's business: of the states the error state alone has an
+// effect on it.
+func (q *queuePair) setState(to abi.State) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if to == abi.Err || q.state != abi.Err || to == abi.Reset {
+		q.state = to
+	}
+	if to != abi.Err {
+		return
+	}
+	if q.engine != nil {
+		q.engine.close()
+	} else {
+		q.flushLocked()
+	}
+}
+
+// flushLocked completes all that is posted and can't be done. There is no engine.
+func (q *queuePair) flushLocked() {
+	if q.destroyed {
+		return
+	}
+	q.flushSendsLocked()
+	q.recv.flush()
+}
+
+func (q *queuePair) flushSendsLocked() {
+	var raw [abi.SQELen]byte
+	var e abi.SendEntry
+	for range q.sq.n {
+		if !q.sq.take(&raw) {
+			break
+		}
+		abi.ParseSend(&raw, &e)
+		q.scq.push(abi.Completion{ID: e.ID, Op: e.Op, Status: abi.WCFlush, QP: q.num})
+	}
+	q.sq.sleep()
+}
+
+// destroy ends the queue pair. After it nothing is written to rings any more; what
+// was sent may still be on its way.
+func (q *queuePair) destroy(dying bool) {
+	q.mu.Lock()
+	if q.destroyed {
+		q.mu.Unlock()
+		return
+	}
+	q.destroyed = true
+	e := q.engine
+	q.mu.Unlock()
+	if e != nil {
+		e.detach(dying)
+	}
+	q.recv.stop()
+	q.x.arena.drop(q.sq.mem, q.sq.key)
+	d := q.x.dev
+	d.mu.Lock()
+	delete(d.qps, q.num)
+	d.mu.Unlock()
+	q.x.mu.Lock()
+	q.countUsersLocked(-1)
+	q.x.mu.Unlock()
+}
+
+func (k *command) destroyQP() {
+	x := k.x
+	h := k.Body.U32(8)
+	x.mu.Lock()
+	q := x.qps.m[h]
+	delete(x.qps.m, h)
+	x.mu.Unlock()
+	if q == nil {
+		k.fail(unix.ENOENT)
+		return
+	}
+	x.repeats.begin(k.Call, k.raw)
+	x.later.Go(func() { // it may wait for the engine
+		q.destroy(false)
+		k.answer(abi.Words(0))
+	})
+}
+
+// find returns the region that a piece of memory is in, or the status of what is
+// wrong.
+func (q *queuePair) find(s *abi.SGE, write bool) (iwarp.SGE, abi.WCStatus) {
+	v, ok := q.x.regions.Load(s.Key)
+	if !ok {
+		return iwarp.SGE{}, abi.WCLocProt
+	}
+	r := v.(*region)
+	switch {
+	case r.pd != q.pd, s.Addr < r.base, s.Addr-r.base > r.length, uint64(s.Length) > r.length-(s.Addr-r.base):
+		return iwarp.SGE{}, abi.WCLocProt
+	case write && r.access&abi.AccessLocalWrite == 0:
+		return iwarp.SGE{}, abi.WCLocProt
+	}
+	return iwarp.SGE{Region: r.iw, Off: s.Addr - r.base, Len: uint64(s.Length)}, abi.WCSuccess
+}
+
+// gather makes the list of an entry's elements.
+func (q *queuePair) gather(to []iwarp.SGE, from []abi.SGE, write bool) ([]iwarp.SGE, abi.WCStatus) {
+	for i := range from {
+		if from[i].Length == 0 {
+			continue
+		}
+		s, status := q.find(&from[i], write)
+		if status != abi.WCSuccess {
+			return nil, status
+		}
+		to = append(to, s)
+	}
+	return to, abi.WCSuccess
+}

@@ -1,0 +1,130 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	"sync"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/iwarp"
+)
+
+// A receiver gives arriving messages the memory of receive entries, which are
+// taken when the message begins, from the ring of the queue pair or a shared one.
+type receiver struct {
+	q *queuePair
+
+	mu   sync.Mutex
+	ring recvRing       // guarded by mu; without memory if the queue is shared
+	bad  abi.Completion // guarded by mu; of an entry that ended the stream
+	has  bool           // guarded by mu; bad is set
+	ids  []uint64       // guarded by mu; of entries that were taken and have not completed
+	seq  uint64         // guarded by mu; number of ids[0], as the stream is told it
+	sg   [abi.MaxSGE]iwarp.SGE
+	gone bool // guarded by mu
+}
+
+var _ iwarp.RecvSource = (*receiver)(nil)
+
+// NextRecv implements [iwarp.RecvSource].
+func (r *receiver) NextRecv([]byte, int, bool) (wr iwarp.RecvWR, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var e abi.RecvEntry
+	valid, ok := r.takeLocked(&e)
+	if !ok {
+		return wr, false
+	}
+	status := abi.WCLocQPOp
+	if valid {
+		wr.SG, status = r.q.gather(r.sg[:0], e.SGE[:e.NumSGE], true)
+	}
+	if status != abi.WCSuccess {
+		r.bad, r.has = abi.Completion{ID: e.ID, Op: abi.WROpReceive, Status: status, QP: r.q.num}, true
+		return wr, false
+	}
+	r.ids = append(r.ids, e.ID)
+	// From 1 on: 0 is what the stream itself says at its end.
+	wr.ID = r.seq + uint64(len(r.ids))
+	return wr, true
+}
+
+// completed returns the program's ID of an entry that was taken. They complete in order.
+func (r *receiver) completed(n uint64) (id uint64, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n <= r.seq || n > r.seq+uint64(len(r.ids)) {
+		return 0, false
+	}
+	k := n - r.seq
+	id = r.ids[k-1]
+	r.ids = r.ids[k:]
+	r.seq = n
+	return id, true
+}
+
+// takeLocked takes the next entry; valid is false if it can't be one.
+func (r *receiver) takeLocked(e *abi.RecvEntry) (valid, ok bool) {
+	if r.gone || r.has {
+		return false, false
+	}
+	var raw [abi.RQELen]byte
+	if r.q.srq != nil {
+		ok = r.q.srq.take(&raw)
+	} else {
+		ok = r.ring.take(&raw)
+	}
+	return ok && abi.ParseRecv(&raw, e), ok
+}
+
+// flush completes the entry that ended the stream, and those of the queue pair's own
+// ring. Those of a shared one serve others.
+func (r *receiver) flush() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.gone {
+		return
+	}
+	if r.has {
+		r.q.rcq.push(r.bad)
+		r.has = false
+	}
+	if r.q.srq != nil {
+		return
+	}
+	var e abi.RecvEntry
+	for range r.ring.n {
+		if _, ok := r.takeLocked(&e); !ok {
+			return
+		}
+		r.q.rcq.push(abi.Completion{ID: e.ID, Op: abi.WROpReceive, Status: abi.WCFlush, QP: r.q.num})
+	}
+}
+
+// stop ends the use of the ring.
+func (r *receiver) stop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.gone {
+		return
+	}
+	r.gone = true
+	if r.q.srq == nil {
+		r.q.x.arena.drop(r.ring.mem, r.ring.key)
+	}
+}
+
+// depth is how many messages may be there whose completions were not passed on: one
+// for each entry.
+func (r *receiver) depth() int {
+	if r.q.srq != nil {
+		return int(r.q.srq.ring.n) + 1
+	}
+	return int(r.ring.n) + 1
+}
+
+// Nothing is lent and nothing guessed: the memory is another process's.
+func (*receiver) Reclaim(uint64) []iwarp.SGE { return nil }
+func (*receiver) Full(iwarp.Pending) bool    { return false }
+func (*receiver) Keep() bool                 { return false }
+func (*receiver) Guess() (g iwarp.RecvGuess) { return g }

@@ -1,0 +1,94 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+)
+
+// A ring is a work queue in shared memory: the program fills entries and marks
+// them valid, this side takes them in order and marks them free.
+type ring struct {
+	mem   []byte
+	key   int64
+	entry int    // bytes of one
+	n     uint32 // entries, a power of two
+	at    uint32 // the next to take
+}
+
+func newRing(a *arena, entries uint32, size int) (r ring, err error) {
+	n := uint32(1)
+	for n < entries {
+		n *= 2
+	}
+	b, key, err := a.ring(int(n) * size)
+	return ring{mem: b, key: key, entry: size, n: n}, err
+}
+
+func (r *ring) slot(i uint32) []byte {
+	at := int(i%r.n) * r.entry
+	return r.mem[at : at+r.entry : at+r.entry]
+}
+
+// word is the word with the flags of an entry.
+func word(entry []byte) *uint32 {
+	return (*uint32)(unsafe.Pointer(&entry[abi.FlagsAt]))
+}
+
+// valid reports whether the next entry is there.
+func (r *ring) valid() bool { return atomic.LoadUint32(word(r.slot(r.at)))&abi.Valid != 0 }
+
+// free lets the program use an entry again.
+func free(entry []byte) {
+	w := word(entry)
+	// Only this side clears the bit, and the program writes the entry only when it is clear.
+	atomic.StoreUint32(w, atomic.LoadUint32(w)&^abi.Valid)
+}
+
+// A sendRing is a send queue. The entry before the next is left valid while this
+// side is awake: the program rings only if it finds it free.
+type sendRing struct {
+	ring
+	held bool // the entry before at is taken, and valid still
+}
+
+// take copies the next entry.
+func (r *sendRing) take(e *[abi.SQELen]byte) bool {
+	if !r.valid() {
+		return false
+	}
+	copy(e[:], r.slot(r.at))
+	if r.held {
+		free(r.slot(r.at - 1))
+	}
+	r.held = true
+	r.at++
+	return true
+}
+
+// sleep asks for a ring of the doorbell. It reports false if there is an entry
+// already.
+func (r *sendRing) sleep() bool {
+	if r.held {
+		r.held = false
+		free(r.slot(r.at - 1))
+	}
+	return !r.valid()
+}
+
+// A recvRing is a receive queue, of one queue pair or shared. Its entries are
+// freed as they are taken; there is no doorbell.
+type recvRing struct{ ring }
+
+func (r *recvRing) take(e *[abi.RQELen]byte) bool {
+	if !r.valid() {
+		return false
+	}
+	copy(e[:], r.slot(r.at))
+	free(r.slot(r.at))
+	r.at++
+	return true
+}

@@ -1,0 +1,254 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/notify"
+)
+
+// The numbers at which stand-ins are put: high, so that few programs have
+// anything there, and below the usual limit of 1024.
+const (
+	reservedLow  = 960
+	reservedHigh = 1019
+)
+
+// Options say how devices are served.
+type Options struct {
+	Devices []Device
+	Logger  *slog.Logger
+	// WrapConn, if set, is given each TCP connection, and whether it was dialled.
+	WrapConn func(nc net.Conn, dialled bool) net.Conn
+	// NoCRC leaves MPA's CRCs out if the peer agrees.
+	NoCRC bool
+	// Explain, if set, gets one line for each connection and what became of it.
+	Explain func(format string, args ...any)
+}
+
+// A Service answers the calls of one program and its descendants. Serve is called
+// by one goroutine.
+type Service struct {
+	opt     Options
+	log     *slog.Logger
+	devices []*device
+	tree    string // the folder with what stands for /sys
+	done    chan struct{}
+	wg      sync.WaitGroup
+
+	cm    cmTable
+	dials turns
+	next  int // number of the reserved range to try; Serve's
+
+	mu    sync.Mutex
+	files map[inode]file // guarded by mu; the stand-ins
+}
+
+// An inode identifies what a descriptor refers to, whatever its number and
+// process.
+type inode struct{ dev, ino uint64 }
+
+// A file is what a stand-in stands for.
+type file interface {
+	write(c *notify.Call, fd int)
+	ioctl(c *notify.Call)
+	stat(st *unix.Stat_t)
+	// orphaned reports whether no process has the stand-in any more.
+	orphaned() bool
+	release()
+}
+
+// New makes the devices. Close ends them.
+func New(o Options) (*Service, error) {
+	s := &Service{opt: o, log: o.Logger, done: make(chan struct{}), files: map[inode]file{}}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	for i, d := range o.Devices {
+		s.devices = append(s.devices, newDevice(s, i, d))
+	}
+	var err error
+	if s.tree, err = renderTree(s.devices); err != nil {
+		return nil, err
+	}
+	s.wg.Go(s.sweep)
+	return s, nil
+}
+
+// Close releases everything, as the end of all processes does.
+func (s *Service) Close() {
+	close(s.done)
+	s.mu.Lock()
+	files := s.files
+	s.files = nil
+	s.mu.Unlock()
+	for _, f := range files {
+		f.release()
+	}
+	s.wg.Wait() // listeners and the ends of connections
+	os.RemoveAll(s.tree)
+}
+
+func (s *Service) explain(format string, args ...any) {
+	if s.opt.Explain != nil {
+		s.opt.Explain(format, args...)
+	}
+}
+
+// Rules are the calls that Serve is to be given.
+func (s *Service) Rules() []notify.Rule {
+	ours := []notify.Cond{{Arg: 0, Low: reservedLow, High: reservedHigh}}
+	rules := []notify.Rule{
+		{Nr: unix.SYS_SOCKET, If: []notify.Cond{{Arg: 0, Low: unix.AF_NETLINK, High: unix.AF_NETLINK}, {Arg: 2, Low: unix.NETLINK_RDMA, High: unix.NETLINK_RDMA}}, Do: notify.Notify},
+	}
+	for _, nr := range []int{unix.SYS_WRITE, unix.SYS_IOCTL, unix.SYS_FSTAT, unix.SYS_SENDMSG, unix.SYS_SENDTO, unix.SYS_DUP} {
+		rules = append(rules, notify.Rule{Nr: nr, If: ours, Do: notify.Notify})
+	}
+	for _, cmd := range []uint32{unix.F_DUPFD, unix.F_DUPFD_CLOEXEC} {
+		rules = append(rules, notify.Rule{Nr: unix.SYS_FCNTL, If: append(ours[:1:1], notify.Cond{Arg: 1, Low: cmd, High: cmd}), Do: notify.Notify})
+	}
+	for _, nr := range append([]int{unix.SYS_OPENAT, sysFstatat}, legacyPaths...) {
+		rules = append(rules, notify.Rule{Nr: nr, Do: notify.Notify})
+	}
+	return rules
+}
+
+// Serve answers a call.
+func (s *Service) Serve(c *notify.Call) {
+	switch c.Nr {
+	case unix.SYS_OPENAT:
+		s.open(c, c.Args[1], uint32(c.Args[2]))
+	case sysOpen:
+		s.open(c, c.Args[0], uint32(c.Args[1]))
+	case sysFstatat:
+		if fd := int(int32(c.Args[0])); uint32(c.Args[3])&unix.AT_EMPTY_PATH != 0 && fd >= reservedLow && fd <= reservedHigh {
+			s.fstat(c, fd, c.Args[2])
+			return
+		}
+		s.statPath(c, c.Args[1], c.Args[2])
+	case sysStat:
+		s.statPath(c, c.Args[0], c.Args[1])
+	case unix.SYS_SOCKET:
+		s.socket(c)
+	case unix.SYS_SENDMSG, unix.SYS_SENDTO:
+		s.netlink(c)
+	default:
+		s.descriptor(c)
+	}
+}
+
+// descriptor serves a call on a number of the reserved range.
+func (s *Service) descriptor(c *notify.Call) {
+	fd, f := s.lookup(c, int(int32(c.Args[0])))
+	if f == nil {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+		c.Continue()
+		return
+	}
+	switch c.Nr {
+	case unix.SYS_WRITE:
+		f.write(c, fd) // which closes fd
+		return
+	case unix.SYS_IOCTL:
+		f.ioctl(c)
+	case unix.SYS_FSTAT:
+		s.writeStat(c, c.Args[1], f.stat)
+	case unix.SYS_DUP:
+		s.place(c, fd, 0)
+	case unix.SYS_FCNTL:
+		flags := 0
+		if c.Args[1] == unix.F_DUPFD_CLOEXEC {
+			flags = unix.O_CLOEXEC
+		}
+		s.place(c, fd, flags)
+	}
+	unix.Close(fd)
+}
+
+// lookup borrows a descriptor and tells what it stands for: nil if it is no
+// stand-in, which a program with many files may have at such a number.
+func (s *Service) lookup(c *notify.Call, number int) (fd int, f file) {
+	fd, err := c.Borrow(number)
+	if err != nil {
+		return -1, nil
+	}
+	id, err := inodeOf(fd)
+	if err != nil {
+		unix.Close(fd)
+		return -1, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fd, s.files[id]
+}
+
+func inodeOf(fd int) (inode, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return inode{}, err
+	}
+	return inode{uint64(st.Dev), st.Ino}, nil
+}
+
+func (s *Service) add(id inode, f file) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.files[id] = f
+}
+
+// place answers a call with a copy of fd at a number of the reserved range.
+func (s *Service) place(c *notify.Call, fd, flags int) {
+	for range reservedHigh - reservedLow + 1 {
+		n := reservedLow + s.next%(reservedHigh-reservedLow+1)
+		s.next++
+		if _, err := os.Lstat(procFD(c.TID, n)); err == nil {
+			continue
+		}
+		err := c.InjectAt(fd, n, flags&unix.O_CLOEXEC)
+		if err != nil {
+			c.Return(0, errnoOf(err))
+			return
+		}
+		c.Return(int64(n), 0)
+		return
+	}
+	c.Return(0, unix.EMFILE)
+}
+
+// sweepEvery is how soon the end of a program is noticed by its peers.
+const sweepEvery = 50 * time.Millisecond
+
+// sweep releases what no process has any more: a stand-in is closed by close,
+// by exec, or by the end of the last process that has it.
+func (s *Service) sweep() {
+	t := time.NewTicker(sweepEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-s.done:
+			return
+		case <-t.C:
+		}
+		var gone []file
+		s.mu.Lock()
+		for id, f := range s.files {
+			if f.orphaned() {
+				delete(s.files, id)
+				gone = append(gone, f)
+			}
+		}
+		s.mu.Unlock()
+		for _, f := range gone {
+			f.release()
+		}
+	}
+}

@@ -1,0 +1,324 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/internal/notify"
+	"viaduct/iwarp"
+)
+
+// A context is an open uverbs file: its objects, by handles of their own kind.
+type context struct {
+	s     *Service
+	dev   *device
+	arena *arena // the memfd that is its stand-in, with the rings
+	mems  memories
+	async *channel // nil before get_context; guarded by mu
+
+	repeats repeats
+
+	mu      sync.Mutex
+	pds     table[*domain]
+	mrs     table[*region]
+	cqs     table[*completionQueue]
+	qps     table[*queuePair]
+	srqs    table[*sharedQueue]
+	regions sync.Map           // *region by key
+	chs     map[inode]*channel // guarded by mu; completion channels
+
+	// What release waits for: commands that are being answered, by Serve and behind it.
+	calls, later sync.WaitGroup
+}
+
+// A table hands out handles. Guarded by context.mu.
+type table[T any] struct {
+	m    map[uint32]T
+	next uint32
+}
+
+func (t *table[T]) add(v T) uint32 {
+	if t.m == nil {
+		t.m = map[uint32]T{}
+	}
+	for {
+		h := t.next
+		t.next = (t.next + 1) & 0x7fffffff
+		if _, used := t.m[h]; !used {
+			t.m[h] = v
+			return h
+		}
+	}
+}
+
+// A domain is a protection domain.
+type domain struct {
+	iw    *iwarp.ProtectionDomain
+	users int // guarded by context.mu
+}
+
+// openUverbs gives the program a stand-in for a uverbs file.
+func (s *Service) openUverbs(c *notify.Call, d *device, flags int) error {
+	a, theirs, err := newArena()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(theirs)
+	id, err := inodeOf(theirs)
+	if err != nil {
+		a.close()
+		return err
+	}
+	x := &context{s: s, dev: d, arena: a, chs: map[inode]*channel{}}
+	s.add(id, x)
+	s.place(c, theirs, flags)
+	return nil
+}
+
+func (x *context) stat(st *unix.Stat_t) { charStat(x.dev.found.UverbsDev)(st) }
+
+func (x *context) orphaned() bool { return x.arena.orphaned() }
+
+// ioctl says that there is the older form of commands only, which the libraries
+// use then.
+func (x *context) ioctl(c *notify.Call) { c.Return(0, unix.ENOTTY) }
+
+// write serves a command.
+func (x *context) write(c *notify.Call, fd int) {
+	x.calls.Add(1)
+	defer x.calls.Done()
+	unix.Close(fd) // from here on the program may end, and the context with it
+	n := c.Args[2]
+	if n > abi.MaxRequest {
+		c.Return(0, unix.EINVAL)
+		return
+	}
+	b := make([]byte, n)
+	if _, err := c.ReadMem(c.Args[1], b); err != nil {
+		c.Return(0, unix.EFAULT)
+		return
+	}
+	r, err := abi.ParseRequest(b)
+	if err != nil {
+		c.Return(0, parseErrno(err))
+		return
+	}
+	// A doorbell may be rung twice; two of them look alike.
+	if r.Command != abi.PostSend && x.repeats.give(c, b) {
+		return
+	}
+	k := &command{Call: c, Request: r, x: x, raw: b, count: int64(n)}
+	if h := handlers[r.Command]; h != nil {
+		h(k)
+		return
+	}
+	k.fail(unix.EOPNOTSUPP)
+}
+
+func parseErrno(err error) unix.Errno {
+	switch err {
+	case abi.ErrShort:
+		return unix.ENOSPC
+	case abi.ErrCommand:
+		return unix.EOPNOTSUPP
+	}
+	return unix.EINVAL
+}
+
+// A command is one that waits for its answer.
+type command struct {
+	*notify.Call
+	abi.Request
+	x     *context
+	raw   []byte // the command as it came
+	count int64  // what the answer of success is
+}
+
+func (k *command) fail(e unix.Errno) {
+	k.x.repeats.answer(k.Call, repeat{command: k.raw, errno: e})
+}
+
+// answer writes the response, of core and provider, and ends the command. It
+// is false if the response could not be written: what the command has made is to be
+// unmade then.
+func (k *command) answer(parts ...abi.Body) bool {
+	var out []byte
+	for _, p := range parts {
+		out = append(out, p...)
+	}
+	out = out[:min(len(out), k.Room)]
+	a := repeat{command: k.raw, value: k.count}
+	if k.Response != 0 && len(out) > 0 {
+		a.at, a.response = k.Response, out
+	}
+	return k.x.repeats.answer(k.Call, a)
+}
+
+var handlers = map[abi.Command]func(*command){
+	abi.GetContext:        (*command).getContext,
+	abi.QueryDevice:       func(k *command) { k.answer(k.x.dev.queryDevice()) },
+	abi.QueryDeviceEx:     (*command).queryDeviceEx,
+	abi.QueryPort:         (*command).queryPort,
+	abi.AllocPD:           (*command).allocPD,
+	abi.DeallocPD:         (*command).deallocPD,
+	abi.RegMR:             (*command).regMR,
+	abi.DeregMR:           (*command).deregMR,
+	abi.CreateCompChannel: (*command).createCompChannel,
+	abi.CreateCQ:          (*command).createCQ,
+	abi.DestroyCQ:         (*command).destroyCQ,
+	abi.CreateQP:          (*command).createQP,
+	abi.QueryQP:           (*command).queryQP,
+	abi.ModifyQP:          (*command).modifyQP,
+	abi.DestroyQP:         (*command).destroyQP,
+	abi.PostSend:          (*command).postSend,
+	abi.CreateSRQ:         (*command).createSRQ,
+	abi.ModifySRQ:         (*command).modifySRQ,
+	abi.QuerySRQ:          (*command).querySRQ,
+	abi.DestroySRQ:        (*command).destroySRQ,
+}
+
+// compVectors is how many there are: one does.
+const compVectors = 1
+
+func (k *command) getContext() {
+	x := k.x
+	x.mu.Lock()
+	had := x.async != nil
+	x.mu.Unlock()
+	if had {
+		k.fail(unix.EINVAL)
+		return
+	}
+	ch, theirs, err := newChannel()
+	if err != nil {
+		k.fail(errnoOf(err))
+		return
+	}
+	defer unix.Close(theirs)
+	n, err := k.Add(theirs, unix.O_CLOEXEC)
+	if err != nil {
+		ch.close()
+		k.fail(errnoOf(err))
+		return
+	}
+	x.mu.Lock()
+	x.async = ch
+	x.mu.Unlock()
+	if !k.answer(abi.Words(uint32(n), compVectors), abi.Words(x.dev.found.Index, 0)) {
+		x.mu.Lock()
+		x.async = nil
+		x.mu.Unlock()
+		ch.close()
+	}
+}
+
+func (k *command) queryDeviceEx() {
+	b := make(abi.Body, abi.QueryDeviceExLen)
+	copy(b, k.x.dev.queryDevice())
+	if k.Body.U32(0) != 0 || k.Body.U32(4) != 0 {
+		k.fail(unix.EINVAL)
+		return
+	}
+	if k.Room < abi.QueryDeviceLen+8 {
+		k.fail(unix.ENOSPC)
+		return
+	}
+	b.Put32(180, uint32(min(len(b), k.Room)))
+	k.answer(b)
+}
+
+func (k *command) queryPort() {
+	if k.Body.U8(8) != 1 {
+		k.fail(unix.EINVAL)
+		return
+	}
+	k.answer(k.x.dev.queryPort())
+}
+
+func (k *command) allocPD() {
+	x := k.x
+	x.mu.Lock()
+	h := x.pds.add(&domain{iw: x.dev.iw.NewPD()})
+	x.mu.Unlock()
+	if !k.answer(abi.Words(h)) {
+		x.mu.Lock()
+		delete(x.pds.m, h)
+		x.mu.Unlock()
+	}
+}
+
+func (k *command) deallocPD() {
+	x := k.x
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	switch pd := x.pds.m[k.Body.U32(0)]; {
+	case pd == nil:
+		k.fail(unix.ENOENT)
+	case pd.users > 0:
+		k.fail(unix.EBUSY)
+	default:
+		delete(x.pds.m, k.Body.U32(0))
+		k.answer()
+	}
+}
+
+// event tells the program of something that it did not ask for.
+func (x *context) event(userHandle uint64, t abi.AsyncType) {
+	x.mu.Lock()
+	ch := x.async
+	x.mu.Unlock()
+	if ch != nil {
+		ch.send(nil, abi.AsyncEvent(userHandle, t))
+	}
+}
+
+// release ends all that the context has, as the last close of the file does.
+func (x *context) release() {
+	x.calls.Wait()
+	x.mu.Lock()
+	var qps []*queuePair
+	for _, q := range x.qps.m {
+		qps = append(qps, q)
+	}
+	var mrs []*region
+	for _, m := range x.mrs.m {
+		mrs = append(mrs, m)
+	}
+	x.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, q := range qps {
+		wg.Go(func() { q.destroy(true) })
+	}
+	wg.Wait()
+	for _, m := range mrs {
+		m.close()
+	}
+	x.later.Wait() // queue pairs that the program was destroying use the rings still
+	x.mu.Lock()
+	for _, ch := range x.chs {
+		ch.close()
+	}
+	if x.async != nil {
+		x.async.close()
+	}
+	x.mu.Unlock()
+	x.mems.close()
+	x.arena.close()
+}
+
+func newPipe() (r, w int, err error) {
+	var p [2]int
+	err = unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK)
+	return p[0], p[1], err
+}
+
+// reopen opens what a descriptor refers to a second time, with flags of its own.
+func reopen(fd, flags int) (int, error) {
+	return unix.Open(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), flags|unix.O_CLOEXEC, 0)
+}

@@ -1,0 +1,41 @@
+//go:build linux && (amd64 || arm64)
+
+package run
+
+import (
+	"fmt"
+
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/internal/notify"
+)
+
+// A Service serves a program's calls in place of the supervisor of its TCP
+// connections. Serve is called by one goroutine.
+type Service interface {
+	Rules() []notify.Rule
+	Serve(c *notify.Call)
+	Close() // after the last process has ended
+}
+
+// A NewService makes a Service in the supervisor's process. explain is nil if nothing
+// is to be explained.
+type NewService func(e *shell.Env, explain func(format string, args ...any)) (Service, error)
+
+func (s *supervisor) openService() (err error) {
+	if err := s.openExplain(); err != nil {
+		return err
+	}
+	var explain func(string, ...any)
+	if x := s.explain; x != nil {
+		explain = x.say
+	}
+	s.service, err = s.o.Service(s.e, explain)
+	return err
+}
+
+// say writes a line of a service.
+func (x *explainer) say(format string, args ...any) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	fmt.Fprintf(x.w, "viaduct run: "+format+"\n", args...)
+}

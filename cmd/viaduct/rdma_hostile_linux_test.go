@@ -1,0 +1,453 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	mrand "math/rand/v2"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+)
+
+// asRDMAHostile makes the test binary a program that abuses its RDMA device: "SECONDS PORT".
+const asRDMAHostile = "VIADUCT_TEST_RDMA_HOSTILE"
+
+// Command streams without sense, and rings that are written all over while
+// connections are served from them, harm neither the supervisor nor another program
+// under it.
+func TestRDMAHostileProgram(t *testing.T) {
+	need(t, "rping", "rdmacm-utils")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute+*hostileFor)
+	defer cancel()
+	port, other := strconv.Itoa(freePort(t)), strconv.Itoa(freePort(t))
+	var out bytes.Buffer
+	c := rdmaRun(ctx, &out, "sh", "-c", `
+		env `+asRDMAHostile+`="$1" "$0" & hostile=$!
+		n=0
+		while kill -0 $hostile 2>/dev/null; do
+			rping -s -a 127.0.0.1 -p `+other+` -C 10 -S 3000 & server=$!
+			sleep 0.3
+			rping -c -a 127.0.0.1 -p `+other+` -C 10 -S 3000 -V || { echo "client failed"; exit 3; }
+			wait $server || { echo "server failed"; exit 4; }
+			n=$((n+1))
+		done
+		echo "honest pairs: $n"
+		wait $hostile || { echo "hostile failed"; exit 5; }`, self, fmt.Sprint(hostileFor.Seconds(), " ", port))
+	if err := c.Run(); err != nil {
+		s := out.String()
+		t.Fatalf("%v\n%s", err, s[max(0, len(s)-6000):])
+	}
+	s := out.String()
+	var pairs, commands, done, connections int
+	for line := range strings.Lines(s) {
+		fmt.Sscanf(line, "honest pairs: %d", &pairs)
+		fmt.Sscanf(line, "hostile: %d commands, %d done, %d connections", &commands, &done, &connections)
+	}
+	if pairs < 1 || commands < 500 || done < 50 || connections < 2 {
+		t.Errorf("%d honest pairs, %d commands, %d done, %d connections: too few\n%s", pairs, commands, done, connections, s[max(0, len(s)-3000):])
+	}
+	t.Logf("%d honest pairs, %d commands, %d done, %d connections", pairs, commands, done, connections)
+}
+
+var errSupervisorGone = errors.New("the supervisor has gone")
+
+var le = binary.LittleEndian
+
+// rdmaAbuser is the state of the hostile program.
+type rdmaAbuser struct {
+	port                        uint16
+	scratch                     []byte // answers go to the first half, transfers to the second
+	uverbs, cm                  int
+	commands, done, connections int
+}
+
+func rdmaHostile(arg string) error {
+	var seconds float64
+	var port uint16
+	if _, err := fmt.Sscan(arg, &seconds, &port); err != nil {
+		return err
+	}
+	unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1024, Max: 1024})
+	h := &rdmaAbuser{port: port}
+	var err error
+	if h.scratch, err = unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON); err != nil {
+		return err
+	}
+	clear(h.scratch)
+	for end := time.Now().Add(time.Duration(seconds * float64(time.Second))); time.Now().Before(end); {
+		if err := h.round(); err != nil {
+			return err
+		}
+	}
+	fmt.Printf("hostile: %d commands, %d done, %d connections\n", h.commands, h.done, h.connections)
+	return nil
+}
+
+func (h *rdmaAbuser) at(off int) uint64 { return uint64(uintptr(unsafe.Pointer(&h.scratch[off]))) }
+
+// command writes a uverbs command whose answer goes to the beginning of scratch.
+func (h *rdmaAbuser) command(c abi.Command, out int, body ...any) error {
+	b := le.AppendUint32(nil, uint32(c))
+	b = append(b, 0, 0, byte(out/4), byte(out/4>>8))
+	for _, v := range body {
+		b, _ = binary.Append(b, le, v)
+	}
+	for len(b)%4 != 0 {
+		b = append(b, 0)
+	}
+	le.PutUint16(b[4:], uint16(len(b)/4))
+	return h.write(h.uverbs, b)
+}
+
+func (h *rdmaAbuser) cmCommand(c abi.CMCommand, out int, body []byte) error {
+	b := le.AppendUint32(nil, uint32(c))
+	b = le.AppendUint16(b, uint16(len(body)))
+	b = le.AppendUint16(b, uint16(out))
+	return h.write(h.cm, append(b, body...))
+}
+
+func (h *rdmaAbuser) write(fd int, b []byte) error {
+	h.commands++
+	n, err := unix.Write(fd, b)
+	if err == nil && n == len(b) {
+		h.done++
+	}
+	if err == unix.ENOSYS && fd == h.uverbs { // rdma_cm says so of commands that there are not
+		return errSupervisorGone
+	}
+	return err
+}
+
+func (h *rdmaAbuser) word(i int) uint32 { return le.Uint32(h.scratch[4*i:]) }
+
+// event waits for an event of a type and returns the number of its identifier.
+func (h *rdmaAbuser) event(want abi.CMEventType) (id uint32, err error) {
+	body := le.AppendUint64(nil, h.at(0))
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		switch err := h.cmCommand(abi.CMGetEvent, abi.EventLen, body); {
+		case err == unix.EAGAIN:
+			continue
+		case err != nil:
+			return 0, fmt.Errorf("get_event: %w", err)
+		}
+		if got := abi.CMEventType(h.word(3)); got != want {
+			return 0, fmt.Errorf("event %d in place of %d", got, want)
+		}
+		return h.word(2), nil
+	}
+	return 0, fmt.Errorf("no event %d", want)
+}
+
+func (h *rdmaAbuser) address() []byte {
+	b := make([]byte, 28)
+	abi.PutAddr(b, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), h.port))
+	return b
+}
+
+// round connects two queue pairs with each other, spoils their rings while the
+// connection is served, sends commands at random, and closes everything.
+func (h *rdmaAbuser) round() (err error) {
+	if h.uverbs, err = unix.Open("/dev/infiniband/uverbs0", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+		return fmt.Errorf("uverbs0: %w", err)
+	}
+	defer unix.Close(h.uverbs)
+	if h.cm, err = unix.Open("/dev/infiniband/rdma_cm", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
+		return fmt.Errorf("rdma_cm: %w", err)
+	}
+	defer unix.Close(h.cm)
+	var fds [2]uint32
+	must := func(e error, what string) {
+		if e != nil && err == nil {
+			err = fmt.Errorf("%s: %w", what, e)
+		}
+	}
+	answer := h.at(0)
+	must(h.command(abi.GetContext, 16, answer), "get_context")
+	fds[0] = h.word(0)
+	must(h.command(abi.CreateCompChannel, 8, answer), "create_comp_channel")
+	fds[1] = h.word(0)
+	for _, fd := range fds {
+		if err == nil {
+			defer unix.Close(int(fd))
+		}
+	}
+	must(h.command(abi.AllocPD, 8, answer), "alloc_pd")
+	pd := h.word(0)
+	half := len(h.scratch) / 2
+	must(h.command(abi.RegMR, 20, answer, h.at(half), uint64(half), h.at(half), pd, uint32(7), uint64(mrand.IntN(256))), "reg_mr")
+	stag := h.word(1)
+	var maps [][]byte
+	defer func() {
+		for _, m := range maps {
+			unix.Munmap(m)
+		}
+	}()
+	mmap := func(at, n int) {
+		key := int64(le.Uint64(h.scratch[at:]))
+		m, e := unix.Mmap(h.uverbs, key, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		if must(e, "mmap"); e == nil {
+			maps = append(maps, m)
+		}
+	}
+	must(h.command(abi.CreateCQ, 24, answer, uint64(1), uint32(64), uint32(0), fds[1], uint32(0), uint64(0)), "create_cq")
+	cq := h.word(0)
+	mmap(16, 64*abi.CQELen+abi.CQCtrlLen)
+	var qps [2]uint32
+	for i := range qps {
+		must(h.command(abi.CreateQP, 64, answer, uint64(2), pd, cq, cq, uint32(0), uint32(15), uint32(16), uint32(4), uint32(4), uint32(0), uint32(2<<8), uint32(0)), "create_qp")
+		qps[i] = h.word(1)
+		mmap(48, 16*abi.SQELen)
+		mmap(56, 16*abi.RQELen)
+	}
+	if err != nil {
+		return err
+	}
+	if err := h.connect(qps); err != nil {
+		return err
+	}
+	h.connections++
+
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	sane := mrand.IntN(2) == 0
+	wg.Go(func() {
+		for !stop.Load() {
+			h.scribble(maps, stag, sane)
+			time.Sleep(time.Duration(mrand.IntN(200)) * time.Microsecond)
+		}
+	})
+	for range 100 {
+		if e := h.random(pd, cq); errors.Is(e, errSupervisorGone) {
+			err = e
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
+	// What the stream of commands has opened.
+	unix.CloseRange(100, 959, 0)
+	return err
+}
+
+func (h *rdmaAbuser) connect(qps [2]uint32) error {
+	create := func(uid uint64) (uint32, error) {
+		b := le.AppendUint64(le.AppendUint64(nil, uid), h.at(0))
+		err := h.cmCommand(abi.CMCreateID, 4, append(b, 6, 1, 2, 0, 0, 0, 0, 0))
+		return h.word(0), err
+	}
+	l, err := create(1)
+	if err != nil {
+		return err
+	}
+	bind := append(make([]byte, 8), h.address()...)
+	bind = le.AppendUint32(bind, l)
+	// The round before has been closed, which releases its port soon.
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		err := h.cmCommand(abi.CMBindIP, 0, bind)
+		if err == nil {
+			break
+		}
+		if err != unix.EADDRINUSE || time.Now().After(end) {
+			return fmt.Errorf("bind: %w", err)
+		}
+	}
+	if err := h.cmCommand(abi.CMListen, 0, le.AppendUint32(le.AppendUint32(nil, l), 5)); err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	c, err := create(2)
+	if err != nil {
+		return err
+	}
+	resolve := append(make([]byte, 28), h.address()...)
+	if err := h.cmCommand(abi.CMResolveIP, 0, le.AppendUint32(le.AppendUint32(resolve, c), 1000)); err != nil {
+		return fmt.Errorf("resolve_ip: %w", err)
+	}
+	if _, err := h.event(abi.EvAddrResolved); err != nil {
+		return err
+	}
+	if err := h.cmCommand(abi.CMResolveRoute, 0, le.AppendUint32(le.AppendUint32(nil, c), 1000)); err != nil {
+		return fmt.Errorf("resolve_route: %w", err)
+	}
+	if _, err := h.event(abi.EvRouteResolved); err != nil {
+		return err
+	}
+	param := func(qp uint32) []byte {
+		b := make([]byte, 272)
+		le.PutUint32(b, qp)
+		b[266], b[267], b[271] = 4, 4, 1
+		return b
+	}
+	b := le.AppendUint32(param(qps[0]), c)
+	if err := h.cmCommand(abi.CMConnect, 0, append(b, make([]byte, 12)...)); err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	id, err := h.event(abi.EvConnectRequest)
+	if err != nil {
+		return err
+	}
+	b = append(le.AppendUint64(nil, 3), param(qps[1])...)
+	b = le.AppendUint32(b, id)
+	if err := h.cmCommand(abi.CMAccept, 0, append(b, make([]byte, 12)...)); err != nil {
+		return fmt.Errorf("accept: %w", err)
+	}
+	for range 2 {
+		if _, err := h.event(abi.EvEstablished); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scribble writes entries into the rings: sane ones name the region, and move data for a
+// while; others are noise.
+func (h *rdmaAbuser) scribble(maps [][]byte, stag uint32, sane bool) {
+	half := len(h.scratch) / 2
+	for i, m := range maps {
+		if i == 0 || !sane && mrand.IntN(4) > 0 {
+			for range 20 {
+				m[mrand.IntN(len(m))] = byte(mrand.Uint32())
+			}
+			continue
+		}
+		size, sge := abi.SQELen, 24
+		if i%2 == 0 {
+			size, sge = abi.RQELen, 16
+		}
+		for at := 0; at+size <= len(m); at += size {
+			e := abi.Body(m[at : at+size])
+			if sge == 24 {
+				e.Put32(12, stag)
+				e.Put64(16, h.at(half+mrand.IntN(half/2)))
+			}
+			e.Put64(sge, h.at(half+mrand.IntN(half/2)))
+			e.Put32(sge+8, uint32(mrand.IntN(5000)))
+			e.Put32(sge+12, stag)
+			op := []uint32{0, 1, 3, 3, 0, 1, 3, 5}[mrand.IntN(8)]
+			if op == 5 && mrand.IntN(20) > 0 {
+				op = 3
+			}
+			e.Put32(8, abi.Valid|abi.Signalled|1<<16|op<<24)
+		}
+	}
+}
+
+// The lengths of bodies and answers that make a command pass the first look.
+var rdmaLengths = map[abi.Command][2]int{
+	abi.GetContext: {8, 16}, abi.QueryDevice: {8, 176}, abi.QueryPort: {16, 40}, abi.AllocPD: {8, 8}, abi.DeallocPD: {4, 0},
+	abi.RegMR: {48, 20}, abi.DeregMR: {4, 0}, abi.CreateCompChannel: {8, 4}, abi.CreateCQ: {32, 24}, abi.DestroyCQ: {16, 8},
+	abi.CreateQP: {56, 64}, abi.QueryQP: {16, 128}, abi.ModifyQP: {112, 0}, abi.DestroyQP: {16, 4}, abi.PostSend: {24, 4},
+	abi.CreateSRQ: {32, 32}, abi.ModifySRQ: {16, 0}, abi.QuerySRQ: {16, 16}, abi.DestroySRQ: {16, 4},
+}
+
+// random sends one command: noise, or the right lengths and small numbers, which are
+// handles often.
+func (h *rdmaAbuser) random(pd, cq uint32) error {
+	noise := func(n int) []byte {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = byte(mrand.Uint32())
+		}
+		return b
+	}
+	small := func(n int) []byte {
+		b := make([]byte, (n+3)&^3)
+		for i := 0; i < len(b); i += 4 {
+			v := uint32(mrand.IntN(3))
+			if mrand.IntN(12) == 0 {
+				v = mrand.Uint32()
+			} else if mrand.IntN(8) == 0 {
+				v = uint32(mrand.IntN(64))
+			}
+			le.PutUint32(b[i:], v)
+		}
+		return b
+	}
+	switch mrand.IntN(8) {
+	case 0: // no command at all
+		fd := h.uverbs
+		if mrand.IntN(2) == 0 {
+			fd = h.cm
+		}
+		b := noise(mrand.IntN(300))
+		if len(b) > 3 {
+			b[1], b[2], b[3] = 0, 0, b[3]&0x80
+		}
+		if fd == h.cm && len(b) > 0 && (b[0] == byte(abi.CMResolveIP) || b[0] == byte(abi.CMBindIP)) {
+			b[0] = byte(abi.CMQuery) // no addresses of others
+		}
+		return h.write(fd, b)
+	case 1, 2: // rdma_cm
+		c := abi.CMCommand(mrand.IntN(24))
+		b := small(300)
+		if mrand.IntN(8) > 0 {
+			le.PutUint64(b, h.at(mrand.IntN(1<<16)))
+		}
+		switch c {
+		case abi.CMBindIP:
+			copy(b[8:], h.address())
+		case abi.CMResolveIP:
+			copy(b, make([]byte, 28))
+			copy(b[28:], h.address())
+		case abi.CMBind, abi.CMResolveAddr, abi.CMJoinMcast:
+			c = abi.CMGetEvent
+		case abi.CMCreateID:
+			le.PutUint64(b[8:], h.at(mrand.IntN(1<<16)))
+			le.PutUint16(b[16:], 0x106)
+		}
+		return h.cmCommand(c, mrand.IntN(400), b)
+	}
+	all := []abi.Command{abi.GetContext, abi.QueryDevice, abi.QueryPort, abi.AllocPD, abi.DeallocPD, abi.RegMR, abi.DeregMR, abi.CreateCompChannel,
+		abi.CreateCQ, abi.DestroyCQ, abi.CreateQP, abi.QueryQP, abi.ModifyQP, abi.DestroyQP, abi.PostSend, abi.PostSend, abi.CreateSRQ,
+		abi.ModifySRQ, abi.QuerySRQ, abi.DestroySRQ}
+	c := all[mrand.IntN(len(all))]
+	n := rdmaLengths[c]
+	b := small(n[0])
+	if c != abi.DeallocPD && c != abi.DeregMR && c != abi.ModifyQP && c != abi.ModifySRQ {
+		switch mrand.IntN(10) {
+		case 0: // nowhere
+			le.PutUint64(b, mrand.Uint64()|1<<63)
+		default:
+			le.PutUint64(b, h.at(mrand.IntN(1<<16)))
+		}
+	}
+	switch c {
+	case abi.RegMR:
+		at := h.at(len(h.scratch)/2 + mrand.IntN(1<<16))
+		le.PutUint64(b[8:], at)
+		le.PutUint64(b[16:], uint64(mrand.IntN(1<<17)))
+		le.PutUint64(b[24:], at+uint64(mrand.IntN(2))<<12)
+		le.PutUint32(b[32:], pd)
+		le.PutUint32(b[36:], mrand.Uint32N(32))
+	case abi.CreateQP:
+		le.PutUint32(b[16:], pd)
+		le.PutUint32(b[20:], cq)
+		le.PutUint32(b[24:], cq)
+		b[53] = abi.TypeRC
+		b[54] &= 1
+	case abi.CreateCQ:
+		le.PutUint32(b[24:], ^uint32(0)*uint32(mrand.IntN(2)))
+	}
+	// Large rings are refused, or take memory: those of some 32 bits at random are refused.
+	if c == abi.CreateCQ && le.Uint32(b[16:]) > 64 && le.Uint32(b[16:]) <= 1<<20 {
+		le.PutUint32(b[16:], 5)
+	}
+	return h.command(c, n[1], b)
+}

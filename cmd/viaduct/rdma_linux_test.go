@@ -1,0 +1,195 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// listens reports whether a TCP socket listens at the port: RDMA programs do not say so,
+// and a connection to try it would be one of theirs.
+func listens(port string) bool {
+	n, _ := strconv.Atoi(port)
+	for _, f := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		b, _ := os.ReadFile(f)
+		for line := range strings.Lines(string(b)) {
+			if f := strings.Fields(line); len(f) > 3 && f[3] == "0A" && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", n)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// rdmaRun is "viaduct run --rdma" of a program.
+func rdmaRun(ctx context.Context, out *bytes.Buffer, program ...string) *exec.Cmd {
+	c := command(ctx, append([]string{"run", "--rdma", "--explain", "--"}, program...)...)
+	c.Stdout, c.Stderr = out, out
+	c.WaitDelay = 5 * time.Second
+	return c
+}
+
+// rdmaPair runs the two ends of a program, each under a supervisor of its own, and
+// returns what they said.
+func rdmaPair(t *testing.T, port string, server, client []string) (s, c string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var sout, cout bytes.Buffer
+	sc := rdmaRun(ctx, &sout, server...)
+	if err := sc.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- sc.Wait() }()
+	for !listens(port) {
+		select {
+		case err := <-ended:
+			t.Fatalf("%v: %v\n%s", server, err, sout.String())
+		case <-ctx.Done():
+			cancel()
+			<-ended
+			t.Fatalf("%v does not listen\n%s", server, sout.String())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	cerr := rdmaRun(ctx, &cout, client...).Run()
+	if cerr != nil {
+		cancel()
+	}
+	serr := <-ended
+	if cerr != nil || serr != nil {
+		t.Fatalf("client %v: %v\n%s\nserver %v: %v\n%s", client, cerr, cout.String(), server, serr, sout.String())
+	}
+	return sout.String(), cout.String()
+}
+
+// The distribution's tools find the device.
+func TestRDMADevices(t *testing.T) {
+	need(t, "ibv_devinfo", "ibverbs-utils")
+	if r := good(t, "run", "--rdma", "--", "ibv_devices"); !strings.Contains(r.stdout, "siw0") {
+		t.Errorf("ibv_devices:\n%s", r.stdout)
+	}
+	r := good(t, "run", "--rdma", "--device", "siw0", "--device", "other=127.0.0.2", "--", "ibv_devinfo", "-v")
+	for _, want := range []string{"hca_id:\tsiw0", "hca_id:\tother", "iWARP (1)", "PORT_ACTIVE", "max_sge:\t\t\t6", "node_guid:"} {
+		if !strings.Contains(r.stdout, want) {
+			t.Errorf("ibv_devinfo does not say %q:\n%s", want, r.stdout)
+		}
+	}
+	if r := run(t, "run", "--rdma", "--device", "a b", "--", "true"); r.code != 125 || !strings.Contains(r.last(), "letters") {
+		t.Errorf("a bad name: %d, %s", r.code, r.last())
+	}
+}
+
+// rping verifies the data that travels by RDMA Read and Write, in both directions.
+func TestRDMARping(t *testing.T) {
+	need(t, "rping", "rdmacm-utils")
+	for _, size := range []int{64, 4096, 60000} {
+		port := strconv.Itoa(freePort(t))
+		args := []string{"-a", "127.0.0.1", "-p", port, "-C", "20", "-S", strconv.Itoa(size), "-v"}
+		s, c := rdmaPair(t, port, append([]string{"rping", "-s"}, args...), append([]string{"rping", "-c", "-V"}, args...))
+		for who, out := range map[string]string{"server": s, "client": c} {
+			if n := strings.Count(out, "ping data: rdma-ping-"); n != 20 {
+				t.Errorf("%d bytes: the %s saw %d rounds:\n%s", size, who, n, out)
+			}
+		}
+		if !strings.Contains(c, "connected over iWARP") {
+			t.Errorf("the client's --explain does not tell the connection:\n%s", c)
+		}
+	}
+}
+
+// A program that knows nothing of run is the other end: viaduct's own rping.
+func TestRDMARpingWithOwn(t *testing.T) {
+	need(t, "rping", "rdmacm-utils")
+	port := strconv.Itoa(freePort(t))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var out bytes.Buffer
+	s := rdmaRun(ctx, &out, "rping", "-s", "-a", "127.0.0.1", "-p", port, "-C", "10", "-S", "5000")
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "rping listens", func() bool { return listens(port) })
+	good(t, "rping", "-c", "-a", "127.0.0.1", "-p", port, "-C", "10", "-S", "5000", "-V")
+	if err := s.Wait(); err != nil {
+		t.Errorf("server: %v\n%s", err, out.String())
+	}
+	p := strconv.Itoa(freePort(t))
+	start(t, 1, "rping", "-s", "-a", "127.0.0.1", "-p", p, "-S", "5000")
+	out.Reset()
+	if err := rdmaRun(ctx, &out, "rping", "-c", "-a", "127.0.0.1", "-p", p, "-C", "10", "-S", "5000", "-V").Run(); err != nil {
+		t.Errorf("client: %v\n%s", err, out.String())
+	}
+}
+
+// perftest's tools, over events, several queue pairs and a shared receive queue.
+func TestRDMAPerftest(t *testing.T) {
+	need(t, "ib_write_bw", "perftest")
+	for _, args := range []string{
+		"ib_send_lat -n 200", "ib_send_lat -n 200 -e", "ib_write_lat -n 200", "ib_read_lat -n 200 -e",
+		"ib_send_bw -n 200 -s 4096", "ib_send_bw -n 500 -q 8", "ib_write_bw -n 500 -q 8", "ib_read_bw -n 200",
+	} {
+		t.Run(strings.ReplaceAll(args, " ", ""), func(t *testing.T) {
+			port := strconv.Itoa(freePort(t))
+			a := append(strings.Fields(args), "-R", "-p", port, "-F")
+			_, c := rdmaPair(t, port, a, append(a, "127.0.0.1"))
+			if !strings.Contains(c, "#bytes") {
+				t.Errorf("no result:\n%s", c)
+			}
+		})
+	}
+}
+
+// qperf registers memory for atomic operations too, as the kernel's driver allows.
+func TestRDMAQperf(t *testing.T) {
+	need(t, "qperf", "qperf")
+	port := strconv.Itoa(freePort(t))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var sout, cout bytes.Buffer
+	s := rdmaRun(ctx, &sout, "qperf", "-lp", port)
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Wait()
+	eventually(t, "qperf listens", func() bool { return listens(port) })
+	err := rdmaRun(ctx, &cout, "qperf", "-lp", port, "-t", "1", "--use_cm", "1", "127.0.0.1", "rc_lat", "rc_rdma_read_bw", "quit").Run()
+	if err != nil || strings.Count(cout.String(), " =  ") != 2 {
+		cancel()
+		t.Errorf("client: %v\n%s\nserver:\n%s", err, cout.String(), sout.String())
+	}
+}
+
+// A program that is killed while it listens ends its supervisor, and its port is free.
+func TestRDMAKilledListener(t *testing.T) {
+	need(t, "rping", "rdmacm-utils")
+	port, file := strconv.Itoa(freePort(t)), t.TempDir()+"/pid"
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var out bytes.Buffer
+	s := rdmaRun(ctx, &out, "sh", "-c", `echo $$ >"$0"; exec rping -s -a 127.0.0.1 -p "$1"`, file, port)
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "rping listens", func() bool { return listens(port) })
+	b, _ := os.ReadFile(file)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, _ := os.FindProcess(pid)
+	p.Kill()
+	s.Wait()
+	if code := s.ProcessState.ExitCode(); code != 137 || ctx.Err() != nil || listens(port) {
+		t.Errorf("the supervisor ended with %d (%v), the port is open: %v\n%s", code, ctx.Err(), listens(port), out.String())
+	}
+}

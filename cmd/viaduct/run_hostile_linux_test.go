@@ -1,0 +1,200 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	mrand "math/rand/v2"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/sdp"
+)
+
+// hostileFor is how long each hostile program runs; a minute finds more.
+var hostileFor = flag.Duration("hostile", 3*time.Second, "how long programs pull descriptors from under their own calls")
+
+// asHostile makes the test binary the hostile Go program: "SECONDS PORT LISTENPORT".
+const asHostile = "VIADUCT_TEST_HOSTILE"
+
+// asProgram makes the test binary that program, if it is to be.
+func asProgram() bool {
+	if arg, ok := os.LookupEnv(asRDMAHostile); ok {
+		if err := rdmaHostile(arg); err != nil {
+			fmt.Fprintln(os.Stderr, "hostile:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	arg, ok := os.LookupEnv(asHostile)
+	if !ok {
+		return false
+	}
+	if err := hostile(arg); err != nil {
+		fmt.Fprintln(os.Stderr, "hostile:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+	return true
+}
+
+// The numbers that are fought over.
+const hostileLow, hostileHigh = 100, 116
+
+// hostile is a Go program that closes, duplicates and replaces descriptors while
+// its other threads are in calls on them. Its careful goroutines use the net
+// package, on numbers of their own, and want every byte and address right.
+func hostile(arg string) error {
+	var seconds, port, listenPort int
+	if _, err := fmt.Sscan(arg, &seconds, &port, &listenPort); err != nil {
+		return err
+	}
+	to := "127.0.0.1:" + strconv.Itoa(port)
+	l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(listenPort))
+	if err != nil {
+		return err
+	}
+	end := time.Now().Add(time.Duration(seconds) * time.Second)
+	var failure atomic.Pointer[error]
+	fail := func(err error) { failure.CompareAndSwap(nil, &err) }
+	var rounds, served atomic.Int64
+	var wg sync.WaitGroup
+	go func() { // an echo server, which its peers judge
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				fail(fmt.Errorf("accept: %w", err))
+				return
+			}
+			served.Add(1)
+			go func() {
+				defer c.Close()
+				io.Copy(c, c)
+			}()
+		}
+	}()
+	for range 2 {
+		wg.Go(func() {
+			for time.Now().Before(end) && failure.Load() == nil {
+				if err := hostileRound(to); err != nil {
+					fail(err)
+				}
+				rounds.Add(1)
+			}
+		})
+	}
+	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	number := func() int { return hostileLow + mrand.IntN(hostileHigh-hostileLow) }
+	for range 2 {
+		wg.Go(func() { // calls
+			for time.Now().Before(end) && failure.Load() == nil {
+				fd := number()
+				switch mrand.IntN(6) {
+				case 0, 1:
+					unix.Connect(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
+				case 2:
+					unix.Getsockname(fd)
+				case 3:
+					unix.Getpeername(fd)
+				case 4:
+					unix.Accept4(fd, unix.SOCK_NONBLOCK)
+				case 5:
+					unix.Listen(fd, 5)
+				}
+			}
+		})
+		wg.Go(func() { // what breaks them
+			for time.Now().Before(end) && failure.Load() == nil {
+				switch fd := number(); mrand.IntN(4) {
+				case 0:
+					unix.Close(fd)
+				case 1:
+					unix.Dup3(null, fd, 0)
+				case 2:
+					if from := number(); from != fd {
+						unix.Dup3(from, fd, 0)
+					}
+				case 3:
+					if s, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0); err == nil {
+						unix.Dup3(s, fd, 0)
+						unix.Close(s)
+					}
+				}
+				time.Sleep(20 * time.Microsecond)
+			}
+		})
+	}
+	wg.Wait()
+	if err := failure.Load(); err != nil {
+		return *err
+	}
+	if rounds.Load() == 0 || served.Load() == 0 {
+		return fmt.Errorf("nothing was done: %d rounds, %d served", rounds.Load(), served.Load())
+	}
+	return nil
+}
+
+func hostileRound(to string) error {
+	c, err := net.Dial("tcp", to)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if got := c.RemoteAddr().String(); got != to {
+		return fmt.Errorf("the peer is %s, not %s", got, to)
+	}
+	c.SetDeadline(time.Now().Add(time.Minute))
+	return echoOnce(c)
+}
+
+// A Go program does the same to itself: the supervisor lives, and no connection
+// gets another's descriptor or bytes, on either side.
+func TestRunHostileGo(t *testing.T) {
+	to, port := newTarget(t), strconv.Itoa(freePort(t))
+	arg := fmt.Sprintf("%d %s %s", int(hostileFor.Seconds()), to.port, port)
+	s := startRun(t, []string{"--to", to.rule, "--listen", port}, "env", asHostile+"="+arg, os.Args[0])
+	sdpPort := s.sdpPort(port)
+	n := 0
+	for over := false; !over; n++ {
+		select {
+		case <-s.done:
+			over = true
+			continue
+		case <-time.After(time.Millisecond):
+		}
+		c, err := sdp.Dial("127.0.0.1:"+sdpPort, nil)
+		if err != nil {
+			continue // it has just ended
+		}
+		c.SetDeadline(time.Now().Add(patience))
+		err = echoOnce(c)
+		c.Close()
+		var wrong *wrongBytes
+		if errors.As(err, &wrong) {
+			t.Errorf("connection %d to the program: %v", n, err)
+		} else if err != nil { // only its end may break a connection
+			select {
+			case <-s.done:
+			case <-time.After(5 * time.Second):
+				t.Errorf("connection %d to the program: %v", n, err)
+			}
+		}
+	}
+	code, es := s.finish()
+	if sum := summaryOf(es); code != 0 || sum["carried"] == 0 || sum["accepted"] < 10 {
+		t.Errorf("exit %d; %v\n%s", code, sum, s.stderr())
+	}
+}

@@ -1,0 +1,735 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/sdp"
+)
+
+// openDir is a directory of the test that every user may use.
+func openDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "viaduct-run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// install puts a copy of a program where every user may run it.
+func install(t *testing.T, program, dir string) string {
+	t.Helper()
+	to := filepath.Join(dir, filepath.Base(program))
+	if os.Link(program, to) == nil {
+		return to
+	}
+	b, err := os.ReadFile(program)
+	if err == nil {
+		err = os.WriteFile(to, b, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+// An asUser runs viaduct run as another user, or as this one.
+type asUser struct {
+	dir  string // which that user may write
+	self string // this binary
+	attr *syscall.SysProcAttr
+	uid  int // of the program, as this namespace has it
+}
+
+const nobody = 65534
+
+// users calls f for the user of this test, and for an unprivileged one if that is
+// root, and in a user namespace of its own.
+func users(t *testing.T, f func(t *testing.T, u *asUser)) {
+	make := func(t *testing.T, attr *syscall.SysProcAttr, uid int) *asUser {
+		dir := openDir(t)
+		return &asUser{dir: dir, self: install(t, os.Args[0], dir), attr: attr, uid: uid}
+	}
+	t.Run("self", func(t *testing.T) { f(t, make(t, &syscall.SysProcAttr{}, os.Getuid())) })
+	t.Run("unprivileged", func(t *testing.T) {
+		if os.Getuid() != 0 {
+			t.Skip("SKIPPED: this test is not root's: the test of this user is one of an unprivileged user")
+		}
+		f(t, make(t, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}, nobody))
+	})
+	t.Run("namespace", func(t *testing.T) {
+		one := []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+		attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWPID, UidMappings: one,
+			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}}
+		try := exec.Command("/bin/true")
+		try.SysProcAttr = attr
+		if err := try.Run(); err != nil {
+			t.Skipf("SKIPPED: this machine makes no user namespace: %v", err)
+		}
+		f(t, make(t, attr, os.Getuid()))
+	})
+}
+
+// start starts a program under viaduct run.
+func (u *asUser) start(t *testing.T, flags []string, program ...string) *served {
+	t.Helper()
+	file := filepath.Join(u.dir, "explain."+strconv.Itoa(int(unique.Add(1))))
+	args := append([]string{"run", "--json", "--explain=" + file, "--portmap-listen", "off"}, flags...)
+	return &served{file: file, proc: startAs(t, u, append(append(args, "--"), program...)...)}
+}
+
+var unique atomic.Int64
+
+// startAs starts the command as another user.
+func startAs(t *testing.T, u *asUser, args ...string) *proc {
+	t.Helper()
+	return begin(t, func(c *exec.Cmd) {
+		c.Path, c.Dir, c.SysProcAttr = u.self, u.dir, u.attr
+		c.Env = append(c.Env, "HOME="+u.dir)
+	}, args...)
+}
+
+// finish waits for a program and returns what became of its connections.
+func (s *served) finish() (code int, es []explained) {
+	s.t.Helper()
+	code = s.wait()
+	return code, s.explained()
+}
+
+// echoPlain is an echo server over TCP, with a count of its connections.
+func echoPlain(t *testing.T) (port string, count *atomic.Int64) {
+	l := listenOn(t, "127.0.0.1")
+	count = new(atomic.Int64)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			count.Add(1)
+			go func() {
+				defer c.Close()
+				io.Copy(c, c)
+			}()
+		}
+	}()
+	return portOf(l.Addr()), count
+}
+
+// A target is where programs of these tests connect to: an echo server over TCP,
+// and one over SDP that a rule puts in its place.
+type target struct {
+	port  string
+	rule  string
+	plain *atomic.Int64
+}
+
+func newTarget(t *testing.T) target {
+	port, count := echoPlain(t)
+	_, sdpPort, _ := net.SplitHostPort(echoSDP(t, "127.0.0.1"))
+	return target{port: port, plain: count, rule: "127.0.0.1:" + port + "=:" + sdpPort}
+}
+
+// marked sends 8 bytes to a serve1 of shapes.c from an address, and returns its mark.
+func marked(from, port string) (mark int, err error) {
+	d := sdp.Dialer{}
+	d.Net.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
+	c, err := d.DialContext(context.Background(), "tcp", "127.0.0.1:"+port)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	return markedOn(c)
+}
+
+func markedOn(c net.Conn) (mark int, err error) {
+	c.SetDeadline(time.Now().Add(patience))
+	var want [8]byte
+	rand.Read(want[:])
+	if _, err := c.Write(want[:]); err != nil {
+		return 0, err
+	}
+	got := make([]byte, 16)
+	if _, err := io.ReadFull(c, got); err != nil {
+		return 0, err
+	}
+	mine := uint16(c.LocalAddr().(*net.TCPAddr).Port)
+	if !bytes.Equal(got[:8], want[:]) || binary.BigEndian.Uint16(got[8:]) != mine || binary.BigEndian.Uint16(got[10:]) != mine {
+		return 0, fmt.Errorf("sent %x from port %d, got %x", want, mine, got)
+	}
+	return int(binary.NativeEndian.Uint32(got[12:])), nil
+}
+
+// gone waits for the end of a process.
+func gone(t *testing.T, pid int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("end of process %d", pid), func() bool { return syscall.Kill(pid, 0) != nil })
+}
+
+// Calls by which a connection could be made unseen are refused as by a system that
+// does not have them.
+func TestRunFilter(t *testing.T) {
+	if r := run(t, "run", "--", buildCFile(t, "shapes"), "filter", strconv.Itoa(freePort(t))); r.code != 0 {
+		t.Errorf("exit %d\n%s", r.code, r.stderr)
+	}
+}
+
+// A daemon is carried like any program: the command ends with the process that it
+// started, the supervisor stays until the daemon has ended.
+func TestRunDaemon(t *testing.T) {
+	program := buildCFile(t, "shapes")
+	t.Run("client", func(t *testing.T) {
+		t.Parallel()
+		to := newTarget(t)
+		done := filepath.Join(t.TempDir(), "done")
+		s := startRun(t, []string{"--to", to.rule}, program, "daemon", to.port, done)
+		supervisor := s.supervisor()
+		state, err := s.cmd.Process.Wait() // its output is the daemon's as well
+		if err != nil || state.ExitCode() != 0 {
+			t.Fatalf("%v, %v\n%s", state, err, s.stderr())
+		}
+		if _, err := os.Stat(done); err == nil {
+			t.Error("the command ended with its daemon, not before")
+		}
+		gone(t, supervisor)
+		if b, err := os.ReadFile(done); err != nil || len(b) == 0 || count(s.explained(), "connect", "sdp") != 1 || to.plain.Load() != 0 {
+			t.Errorf("the daemon's connection was not carried: %q, %v, %+v", b, err, s.explained())
+		}
+	})
+	t.Run("server", func(t *testing.T) {
+		t.Parallel()
+		port := strconv.Itoa(freePort(t))
+		s := startRun(t, []string{"--listen", port}, program, "daemon-server", port)
+		supervisor := s.supervisor()
+		if state, err := s.cmd.Process.Wait(); err != nil || state.ExitCode() != 0 {
+			t.Fatalf("%v, %v\n%s", state, err, s.stderr())
+		}
+		if mark, err := marked("127.0.0.4", s.sdpPort(port)); err != nil || mark != 7 {
+			t.Errorf("mark %d, %v", mark, err)
+		}
+		gone(t, supervisor)
+	})
+}
+
+// The children of a server share one listener, or each have one at the same
+// address: all are served, and one that is killed takes nothing with it.
+func TestRunPrefork(t *testing.T) {
+	program := buildCFile(t, "shapes")
+	for _, how := range []struct{ name, shared string }{{"shared", "1"}, {"reuseport", "0"}} {
+		t.Run(how.name, func(t *testing.T) {
+			t.Parallel()
+			port := strconv.Itoa(freePort(t))
+			s := startRun(t, []string{"--listen", port}, program, "prefork", port, how.shared)
+			first, _ := strconv.Atoi(s.line())
+			sdpPort := s.sdpPort(port)
+			var mu sync.Mutex
+			by := map[int]int{}
+			many := func(n int) {
+				t.Helper()
+				var wg sync.WaitGroup
+				for range 8 {
+					wg.Go(func() {
+						for range n / 8 {
+							mark, err := marked("127.0.0.1", sdpPort)
+							if err != nil {
+								t.Error(err)
+								return
+							}
+							mu.Lock()
+							by[mark]++
+							mu.Unlock()
+						}
+					})
+				}
+				wg.Wait()
+			}
+			if how.shared == "0" { // all four listen
+				eventually(t, "an answer of each child", func() bool { many(8); return len(by) == 4 || t.Failed() })
+			}
+			n := 160
+			if testing.Short() || raceDetector {
+				n = 48
+			}
+			many(n)
+			if len(by) < 2 {
+				t.Errorf("children that served: %v", by)
+			}
+			syscall.Kill(first, syscall.SIGKILL)
+			gone(t, first)
+			before := by[0]
+			many(n / 2)
+			if by[0] != before {
+				t.Error("a dead child answered")
+			}
+			if code := s.stop(syscall.SIGTERM); code != 128+15 {
+				t.Errorf("exit %d; %s", code, s.stderr())
+			}
+		})
+	}
+}
+
+// A listener that is closed refuses peers, and is carried again when the program
+// opens another.
+func TestRunReopen(t *testing.T) {
+	program := buildCFile(t, "shapes")
+	port, sdpPort := strconv.Itoa(freePort(t)), strconv.Itoa(freePort(t))
+	s := startRun(t, []string{"--listen", port + "=" + sdpPort}, program, "reopen", port)
+	for i := range 3 {
+		if got := s.line(); got != "listening" {
+			t.Fatalf("said %q", got)
+		}
+		if mark, err := marked("127.0.0.1", sdpPort); err != nil || mark != i {
+			t.Fatalf("round %d: mark %d, %v", i, mark, err)
+		}
+		if got := s.line(); got != "closed" {
+			t.Fatalf("said %q", got)
+		}
+		if i == 0 { // the others open again before anything has noticed
+			eventually(t, "a refusal", func() bool { _, err := marked("127.0.0.1", sdpPort); return err != nil })
+			eventually(t, "the end of the listener", func() bool {
+				c, err := net.Dial("tcp", "127.0.0.1:"+sdpPort)
+				if err == nil {
+					c.Close()
+				}
+				return err != nil
+			})
+		}
+		io.WriteString(s.in, "x")
+	}
+	if code := s.wait(); code != 0 {
+		t.Errorf("exit %d; %s", code, s.stderr())
+	}
+}
+
+// A thread with a table of descriptors of its own is served by that table, while
+// another uses the same numbers.
+func TestRunOwnTable(t *testing.T) {
+	program := buildCFile(t, "shapes")
+	one, two := newTarget(t), newTarget(t)
+	r, es := runRun(t, []string{"--to", one.rule, "--to", two.rule}, program, "own-table", one.port, two.port)
+	if r.code != 0 {
+		t.Fatalf("exit %d\n%s", r.code, r.stderr)
+	}
+	n := 0
+	for _, e := range es {
+		if e.Call == "connect" && e.Path == "sdp" && strings.HasSuffix(e.Remote, ":"+one.port) {
+			n++
+		}
+	}
+	if n != 20 || one.plain.Load() != 0 || two.plain.Load() != 0 {
+		t.Errorf("%d of 20 connections of the thread were carried; plain: %d, %d", n, one.plain.Load(), two.plain.Load())
+	}
+}
+
+// No privilege is needed: connections are carried both ways, held or not, as an
+// unprivileged user, inside a user namespace, and when the program enters one.
+func TestRunUsers(t *testing.T) {
+	users(t, func(t *testing.T, u *asUser) {
+		t.Parallel()
+		program := install(t, buildCFile(t, "shapes"), u.dir)
+		to, port := newTarget(t), strconv.Itoa(freePort(t))
+		for _, bound := range []string{"0", "1s"} {
+			s := u.start(t, []string{"--to", to.rule, "--bound", bound}, program, "connect", to.port, "20")
+			if code, es := s.finish(); code != 0 || count(es, "connect", "sdp") != 20 {
+				t.Errorf("bound %s: exit %d, %d connections were carried, want 20: %+v\n%s", bound, code, count(es, "connect", "sdp"), es, s.stderr())
+			}
+		}
+		s := u.start(t, []string{"--listen", port}, program, "prefork", port, "1")
+		s.line()
+		if _, err := marked("127.0.0.7", s.sdpPort(port)); err != nil {
+			t.Error(err)
+		}
+		if code := s.stop(syscall.SIGTERM); code != 128+15 {
+			t.Errorf("exit %d; %s", code, s.stderr())
+		}
+		if err := exec.Command("unshare", "-Ur", "true").Run(); err != nil {
+			t.Logf("SKIPPED: no user namespace for a program: %v", err)
+			return
+		}
+		s = u.start(t, []string{"--to", to.rule}, "unshare", "-Ur", program, "connect", to.port, "5")
+		if code, es := s.finish(); code != 0 || count(es, "connect", "sdp") != 5 {
+			t.Errorf("unshare: exit %d, %d connections were carried, want 5\n%s", code, count(es, "connect", "sdp"), s.stderr())
+		}
+	})
+}
+
+// What an unprivileged supervisor can't look into stays plain TCP, and gets none
+// of the peers that come over SDP; to root nothing is closed.
+func TestRunUndumpable(t *testing.T) {
+	users(t, func(t *testing.T, u *asUser) {
+		program := install(t, buildCFile(t, "shapes"), u.dir)
+		to, port := newTarget(t), strconv.Itoa(freePort(t))
+		s := u.start(t, []string{"--to", to.rule, "--listen", port}, program, "undumpable", to.port, port)
+		if got := s.line(); got != "connected" {
+			t.Fatalf("said %q", got)
+		}
+		privileged := u.uid == 0 // also in its own namespace
+		path := "tcp"
+		if privileged {
+			path = "sdp"
+		}
+		if es := s.explained(); count(es, "connect", path) != 1 || count(es, "connect", "sdp")+count(es, "connect", "tcp") != 1 {
+			t.Errorf("want a connect by %s: %+v", path, es)
+		}
+		sdpPort := s.sdpPort(port)
+		mark, err := marked("127.0.0.1", sdpPort)
+		if privileged && (err != nil || mark != 3) {
+			t.Errorf("mark %d, %v", mark, err)
+		}
+		if !privileged && err == nil {
+			t.Error("a process that can't be looked into was given a peer of SDP")
+		}
+		// Plain peers are its own.
+		c, err := net.Dial("tcp", "127.0.0.1:"+port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if mark, err := markedOn(c); err != nil || mark != 3 {
+			t.Errorf("plain peer: mark %d, %v", mark, err)
+		}
+		s.stop(syscall.SIGTERM)
+	})
+}
+
+// --require fails what can't be looked into.
+func TestRunUndumpableRequire(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: this test is not root's")
+	}
+	dir := openDir(t)
+	u := &asUser{dir: dir, self: install(t, os.Args[0], dir), attr: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}}
+	program := install(t, buildCFile(t, "shapes"), dir)
+	to := newTarget(t)
+	s := u.start(t, []string{"--require", "--to", to.rule}, program, "undumpable", to.port, strconv.Itoa(freePort(t)))
+	code, es := s.finish()
+	if code != 9 || !strings.Contains(s.stderr(), "Connection refused") || count(es, "connect", "refused") != 1 || to.plain.Load() != 0 {
+		t.Errorf("exit %d, %+v, %d plain connections\n%s", code, es, to.plain.Load(), s.stderr())
+	}
+}
+
+// A program that changes its user goes on being carried by root's supervisor.
+func TestRunSetuid(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: this test is not root's, and can't change its user")
+	}
+	program := buildCFile(t, "shapes")
+	to, port := newTarget(t), strconv.Itoa(freePort(t))
+	s := startRun(t, []string{"--to", to.rule, "--listen", port}, program, "setuid", to.port, port)
+	if got := s.line(); got != "connected" {
+		t.Fatalf("said %q", got)
+	}
+	if mark, err := marked("127.0.0.6", s.sdpPort(port)); err != nil || mark != 3 {
+		t.Errorf("mark %d, %v", mark, err)
+	}
+	code, es := s.finish()
+	if code != 0 || count(es, "connect", "sdp") != 1 || count(es, "accept", "sdp") != 1 {
+		t.Errorf("exit %d, %+v\n%s", code, es, s.stderr())
+	}
+}
+
+// A program whose table is full can connect, and gets EMFILE from accept: the
+// peer waits until there is room.
+func TestRunEMFILE(t *testing.T) {
+	program := buildCFile(t, "shapes")
+	to, port := newTarget(t), strconv.Itoa(freePort(t))
+	s := startRun(t, []string{"--to", to.rule, "--listen", port}, program, "emfile", to.port, port)
+	if got := s.line(); got != "connected" {
+		t.Fatalf("said %q", got)
+	}
+	if mark, err := marked("127.0.0.1", s.sdpPort(port)); err != nil || mark != 3 {
+		t.Errorf("mark %d, %v", mark, err)
+	}
+	code, es := s.finish()
+	if code != 0 || count(es, "connect", "sdp") != 1 || count(es, "accept", "sdp") != 1 {
+		t.Errorf("exit %d, %+v\n%s", code, es, s.stderr())
+	}
+}
+
+// limited is a program that runs under viaduct run, both with few descriptors.
+func limited(t *testing.T, n int, flags []string, program ...string) *served {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "explain")
+	args := append([]string{"run", "--json", "--explain=" + file, "--portmap-listen", "off"}, flags...)
+	p := begin(t, func(c *exec.Cmd) {
+		c.Args = append([]string{"sh", "-c", `ulimit -n "$0" && exec "$@"`, strconv.Itoa(n), c.Path}, c.Args[1:]...)
+		c.Path = "/bin/sh"
+	}, append(append(args, "--"), program...)...)
+	return &served{file: file, proc: p}
+}
+
+// A supervisor without descriptors left leaves connections plain, hangs nothing,
+// and carries again when it has some.
+func TestRunSupervisorEMFILE(t *testing.T) {
+	program := buildCFile(t, "shapes")
+	t.Run("connect", func(t *testing.T) {
+		t.Parallel()
+		to := newTarget(t)
+		s := limited(t, 64, []string{"--to", to.rule}, program, "many", to.port, "50")
+		if got := s.line(); got != "closed" {
+			t.Fatalf("said %q\n%s", got, s.stderr())
+		}
+		carried := count(s.explained(), "connect", "sdp")
+		if plain := to.plain.Load(); carried < 5 || plain < 5 || int(plain)+carried != 50 {
+			t.Errorf("%d connections were carried, %d were plain, want 50 together and some of both", carried, plain)
+		}
+		if !slices.ContainsFunc(s.explained(), func(e explained) bool { return e.Path == "tcp" && strings.Contains(e.Why, "too many open files") }) {
+			t.Errorf("the reason is not told: %+v", s.explained())
+		}
+		// The connections end on their way through both relays.
+		supervisor := s.supervisor()
+		eventually(t, "the supervisor's descriptors", func() bool { return descriptors(t, supervisor) < 30 })
+		io.WriteString(s.in, "x")
+		if code := s.wait(); code != 0 {
+			t.Errorf("exit %d; %s", code, s.stderr())
+		}
+		if n := count(s.explained(), "connect", "sdp"); n != carried+1 {
+			t.Errorf("%d connections were carried, want one more than %d", n, carried)
+		}
+	})
+	t.Run("accept", func(t *testing.T) {
+		t.Parallel()
+		port := strconv.Itoa(freePort(t))
+		s := limited(t, 64, []string{"--listen", port}, program, "serve-many", port)
+		sdpPort := s.sdpPort(port)
+		var open []net.Conn
+		good := 0
+		for range 50 {
+			c, err := sdp.Dial("127.0.0.1:"+sdpPort, nil)
+			if err != nil {
+				continue
+			}
+			open = append(open, c)
+			c.SetDeadline(time.Now().Add(2 * time.Second))
+			if echoOnce(c) == nil {
+				good++
+			} else if good == 0 {
+				t.Fatal("the first connection is not served")
+			}
+			if len(open)-good > 4 {
+				break
+			}
+		}
+		if good < 5 {
+			t.Errorf("%d connections were served", good)
+		}
+		for _, c := range open {
+			c.Close()
+		}
+		eventually(t, "service after the shortage", func() bool {
+			c, err := sdp.Dial("127.0.0.1:"+sdpPort, nil)
+			if err != nil {
+				return false
+			}
+			defer c.Close()
+			c.SetDeadline(time.Now().Add(2 * time.Second))
+			return echoOnce(c) == nil
+		})
+		if code := s.stop(syscall.SIGTERM); code != 128+15 {
+			t.Errorf("exit %d; %s", code, s.stderr())
+		}
+	})
+}
+
+// echoOnce sends bytes of its own and wants them back.
+func echoOnce(c net.Conn) error {
+	var want, got [32]byte
+	rand.Read(want[:])
+	if _, err := c.Write(want[:]); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(c, got[:]); err != nil {
+		return err
+	}
+	if want != got {
+		return &wrongBytes{want, got}
+	}
+	return nil
+}
+
+// A wrongBytes error says that an echo is another's.
+type wrongBytes struct{ want, got [32]byte }
+
+func (e *wrongBytes) Error() string { return fmt.Sprintf("sent %x, got %x", e.want, e.got) }
+
+// descriptors counts those of a process.
+func descriptors(t *testing.T, pid int) int {
+	t.Helper()
+	ents, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(ents)
+}
+
+// Thousands of connections leave no descriptor behind, in neither process.
+func TestRunLeaks(t *testing.T) {
+	program := buildCFile(t, "shapes")
+	n := 1000
+	if testing.Short() || raceDetector {
+		n = 200
+	}
+	t.Run("accept", func(t *testing.T) {
+		t.Parallel()
+		port := strconv.Itoa(freePort(t))
+		s := startRun(t, []string{"--listen", port}, program, "serve-many", port)
+		sdpPort := s.sdpPort(port)
+		supervisor := s.supervisor()
+		served := childOf(t, supervisor)
+		some := func(n int) {
+			var wg sync.WaitGroup
+			for range 4 {
+				wg.Go(func() {
+					for range n / 4 {
+						c, err := sdp.Dial("127.0.0.1:"+sdpPort, nil)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						c.SetDeadline(time.Now().Add(patience))
+						if err := echoOnce(c); err != nil {
+							t.Error(err)
+						}
+						c.Close()
+					}
+				})
+			}
+			wg.Wait()
+		}
+		some(40)
+		settled := func() [2]int { return [2]int{steady(t, supervisor), steady(t, served)} }
+		before := settled()
+		some(n)
+		eventually(t, fmt.Sprintf("as many descriptors as before, %v", before), func() bool {
+			return descriptors(t, supervisor) <= before[0] && descriptors(t, served) <= before[1]
+		})
+		if got := count(s.explained(), "accept", "sdp"); got != n+40 {
+			t.Errorf("%d connections were carried, want %d", got, n+40)
+		}
+	})
+	t.Run("connect", func(t *testing.T) {
+		t.Parallel()
+		to := newTarget(t)
+		s := startRun(t, []string{"--to", to.rule}, "sh", "-c", `"$0" connect "$1" 40 && echo one && read x && "$0" connect "$1" "$2" && echo two && read x`, program, to.port, strconv.Itoa(n))
+		if got := s.line(); got != "one" {
+			t.Fatalf("said %q", got)
+		}
+		supervisor := s.supervisor()
+		before := steady(t, supervisor)
+		io.WriteString(s.in, "x\n")
+		if got := s.line(); got != "two" {
+			t.Fatalf("said %q", got)
+		}
+		eventually(t, fmt.Sprintf("as many descriptors as before, %d", before), func() bool { return descriptors(t, supervisor) <= before })
+		io.WriteString(s.in, "x\n")
+		if code, es := s.finish(); code != 0 || count(es, "connect", "sdp") != n+40 {
+			t.Errorf("exit %d; %d connections were carried, want %d", code, count(es, "connect", "sdp"), n+40)
+		}
+	})
+}
+
+// steady waits until a process has had the same number of descriptors for a while.
+func steady(t *testing.T, pid int) (n int) {
+	t.Helper()
+	same := 0
+	eventually(t, "a steady number of descriptors", func() bool {
+		now := descriptors(t, pid)
+		if now != n {
+			n, same = now, 0
+		}
+		same++
+		return same > 50
+	})
+	return n
+}
+
+// Connections that are made while signals break into every call of the program,
+// and into every thread of the supervisor, are all made, and right.
+func TestRunStorm(t *testing.T) {
+	program := buildCFile(t, "shapes")
+	n := 750
+	if testing.Short() || raceDetector {
+		n = 100
+	}
+	for _, us := range []string{"1000", "200"} {
+		for _, restart := range []string{"0", "1"} {
+			t.Run(us+"us/restart="+restart, func(t *testing.T) {
+				t.Parallel()
+				to := newTarget(t)
+				s := startRun(t, []string{"--to", to.rule}, program, "storm", to.port, strconv.Itoa(n), us, restart)
+				end := stormThreads(s.supervisor())
+				code, es := s.finish()
+				end()
+				if carried := count(es, "connect", "sdp"); code != 0 || carried != n || to.plain.Load() != 0 {
+					t.Errorf("exit %d; %d connections were carried, want %d, and %d were plain\n%s", code, carried, n, to.plain.Load(), s.stderr())
+				}
+			})
+		}
+	}
+}
+
+// stormThreads sends SIGURG, which Go's scheduler uses, to every thread of a
+// process until the returned function is called.
+func stormThreads(pid int) (end func()) {
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			ents, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+			for _, e := range ents {
+				tid, _ := strconv.Atoi(e.Name())
+				unix.Tgkill(pid, tid, unix.SIGURG)
+			}
+			select {
+			case <-stop:
+				return
+			case <-time.After(300 * time.Microsecond):
+			}
+		}
+	})
+	return func() { close(stop); wg.Wait() }
+}
+
+// A socket whose connect failed late has its failure told by the next connect, as
+// without viaduct run, and can then be connected.
+func TestRunRetry(t *testing.T) {
+	program := buildCFile(t, "shapes")
+	refused := closedPort(t, "127.0.0.1")
+	to := newTarget(t)
+	late := slow(t, "127.0.0.1", "", 30*time.Millisecond)
+	r, es := runRun(t, []string{"--to", "127.0.0.1:" + refused + "=:" + portOf(late.Addr()), "--to", to.rule, "--bound", "5ms"},
+		program, "retry", refused, to.port)
+	want := "connect: EINPROGRESS, events 1c, again ECONNREFUSED, and again ok\n" +
+		"connect: EINPROGRESS, events 1c, SO_ERROR ECONNREFUSED, again ECONNABORTED, and again ok\n"
+	if r.code != 0 || r.stdout != want {
+		t.Errorf("exit %d\n%s%swant as the kernel does:\n%s", r.code, r.stdout, r.stderr, want)
+	}
+	if count(es, "connect", "sdp") != 2 || to.plain.Load() != 0 {
+		t.Errorf("not carried at last: %+v", es)
+	}
+}

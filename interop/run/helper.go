@@ -1,0 +1,129 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// helper is a static Go program that knows nothing of viaduct.
+func helper(what string, args []string) error {
+	switch what {
+	case "http": // PORT DIR
+		files := http.FileServer(http.Dir(args[1]))
+		return http.ListenAndServe("127.0.0.1:"+args[0], http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Client", r.RemoteAddr)
+			files.ServeHTTP(w, r)
+		}))
+	case "get": // URL
+		resp, err := http.Get(args[0])
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		_, err = io.Copy(os.Stdout, resp.Body)
+		return err
+	case "accept": // PORT: accepts, and tells the least time that took when a connection was there
+		return acceptCost(args[0])
+	case "calls": // PORT: costs of calls
+		return callCosts(args[0])
+	}
+	return fmt.Errorf("unknown: %s", what)
+}
+
+// acceptCost serves connections until one sends a byte, which is answered with
+// the times.
+func acceptCost(port string) error {
+	l, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return err
+	}
+	n, _ := strconv.Atoi(port)
+	unix.SetsockoptInt(l, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	if err := unix.Bind(l, &unix.SockaddrInet4{Port: n, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		return err
+	}
+	if err := unix.Listen(l, 1024); err != nil {
+		return err
+	}
+	var took []time.Duration
+	for {
+		unix.Poll([]unix.PollFd{{Fd: int32(l), Events: unix.POLLIN}}, -1)
+		begin := time.Now()
+		c, _, err := unix.Accept4(l, 0)
+		if err != nil {
+			return err
+		}
+		took = append(took, time.Since(begin))
+		var b [1]byte
+		if n, _ := unix.Read(c, b[:]); n == 1 {
+			slices.Sort(took)
+			unix.Write(c, fmt.Appendf(nil, "accept %d %d", took[0].Nanoseconds(), took[len(took)/2].Nanoseconds()))
+			took = nil
+		}
+		unix.Close(c)
+	}
+}
+
+// callCosts prints the least and the median time of calls, in nanoseconds.
+func callCosts(port string) error {
+	n, _ := strconv.Atoi(port)
+	to := &unix.SockaddrInet4{Port: n, Addr: [4]byte{127, 0, 0, 1}}
+	var took []time.Duration
+	for range 1500 {
+		c, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+		if err != nil {
+			return err
+		}
+		begin := time.Now()
+		if err := unix.Connect(c, to); err != nil {
+			return err
+		}
+		took = append(took, time.Since(begin))
+		unix.Close(c)
+	}
+	slices.Sort(took)
+	fmt.Println("connect", took[0].Nanoseconds(), took[len(took)/2].Nanoseconds())
+	c, err := net.Dial("tcp", "127.0.0.1:"+port)
+	if err != nil {
+		return err
+	}
+	c.Write([]byte{1})
+	b, err := io.ReadAll(c)
+	if err != nil {
+		return err
+	}
+	fmt.Println(string(b))
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
+	if err != nil {
+		return err
+	}
+	one := []byte{1}
+	batch := func(name string, f func()) {
+		took = took[:0]
+		for range 300 {
+			begin := time.Now()
+			for range 200 {
+				f()
+			}
+			took = append(took, time.Since(begin)/200)
+		}
+		slices.Sort(took)
+		fmt.Println(name, took[0].Nanoseconds(), took[len(took)/2].Nanoseconds())
+	}
+	batch("getppid", func() { unix.RawSyscall(unix.SYS_GETPPID, 0, 0, 0) })
+	batch("sendto+recvfrom", func() {
+		unix.Sendto(pair[0], one, 0, nil)
+		unix.Recvfrom(pair[1], one, 0)
+	})
+	return nil
+}

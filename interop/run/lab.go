@@ -1,0 +1,255 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	mrand "math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// limit bounds everything that should take moments.
+const limit = time.Minute
+
+// A lab has what trials share.
+type lab struct {
+	ctx     context.Context
+	dir     string // every user may read and write it
+	viaduct string
+	self    string // this program, static
+	uid     int    // of the programs
+	n       int
+	servers []*server // of the trial
+}
+
+func newLab(ctx context.Context) (*lab, error) {
+	dir, err := os.MkdirTemp("", "viaduct-interop-run")
+	if err != nil {
+		return nil, err
+	}
+	l := &lab{ctx: ctx, dir: dir, viaduct: filepath.Join(dir, "viaduct"), self: filepath.Join(dir, "helper"), uid: os.Getuid()}
+	if err := os.Chmod(dir, 0o777); err != nil {
+		return nil, err
+	}
+	for out, pkg := range map[string]string{l.viaduct: "./cmd/viaduct", l.self: "./interop/run"} {
+		c := exec.CommandContext(ctx, "go", "build", "-o", out, pkg)
+		c.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if b, err := c.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("build %s: %w\n%s", pkg, err, b)
+		}
+	}
+	return l, nil
+}
+
+func (l *lab) close() { os.RemoveAll(l.dir) }
+
+// run makes one trial, and ends its servers.
+func (l *lab) run(tr trial) (err error) {
+	defer func() {
+		for _, s := range l.servers {
+			if serr := s.stop(); err == nil && serr != nil {
+				err = serr
+			}
+		}
+		l.servers = nil
+	}()
+	return tr.run(l)
+}
+
+// command is a process of the trial's user.
+func (l *lab) command(ctx context.Context, argv ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	c.Dir = l.dir
+	c.Env = append(os.Environ(), "HOME="+l.dir, "PGCONNECT_TIMEOUT=20")
+	c.WaitDelay = 5 * time.Second
+	c.SysProcAttr = &syscall.SysProcAttr{}
+	if l.uid != os.Getuid() {
+		c.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(l.uid), Gid: uint32(l.uid)}
+	}
+	return c
+}
+
+// path is a new file's.
+func (l *lab) path(name string) string {
+	l.n++
+	return filepath.Join(l.dir, fmt.Sprintf("%d.%s", l.n, name))
+}
+
+// folder is a new directory of the trial's user.
+func (l *lab) folder(name string) (string, error) {
+	dir := l.path(name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return "", err
+	}
+	return dir, os.Chown(dir, l.uid, l.uid)
+}
+
+func randomBytes(n int) []byte {
+	b := make([]byte, n)
+	rand.Read(b)
+	return b
+}
+
+// freePort is below the ports that the kernel gives to connections.
+func freePort() string {
+	for {
+		port := strconv.Itoa(12000 + mrand.IntN(20000))
+		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			l.Close()
+			return port
+		}
+	}
+}
+
+// An event is a line of run --explain --json.
+type event struct {
+	Call, Program, Local, Remote, Path, Why string
+	Summary                                 map[string]int64
+}
+
+func events(file string) (es []event) {
+	b, _ := os.ReadFile(file)
+	for line := range bytes.Lines(b) {
+		var e event
+		if json.Unmarshal(line, &e) == nil {
+			es = append(es, e)
+		}
+	}
+	return es
+}
+
+// A server is a program that listens, under viaduct run or by itself.
+type server struct {
+	port, mapper string
+	explain      string
+	cmd          *exec.Cmd
+	out          *bytes.Buffer
+	ended        chan error
+	carried      int // the least number of connections that it has to have accepted
+	quit         syscall.Signal
+}
+
+// How programs are run.
+const (
+	native   = "native"
+	overSDP  = "sdp"
+	sameHost = "same-host"
+)
+
+// serve starts a server and waits until it listens.
+func (l *lab) serve(how, port string, argv ...string) (*server, error) {
+	s := &server{port: port, mapper: "127.0.0.1:" + freePort(), explain: l.path("explain"), out: &bytes.Buffer{}, ended: make(chan error, 1), quit: syscall.SIGTERM}
+	switch how {
+	case overSDP:
+		argv = append([]string{l.viaduct, "run", "--json", "--explain=" + s.explain, "--listen", port, "--portmap-listen", s.mapper, "--"}, argv...)
+	case sameHost:
+		argv = append([]string{l.viaduct, "run", "--json", "--explain=" + s.explain, "--same-host", "--"}, argv...)
+	}
+	s.cmd = l.command(context.Background(), argv...)
+	s.cmd.Stdout, s.cmd.Stderr = s.out, s.out
+	// Some take the end of their input for a reason to leave.
+	if _, err := s.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	if err := s.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() { s.ended <- s.cmd.Wait() }()
+	l.servers = append(l.servers, s)
+	for end := time.Now().Add(limit); ; time.Sleep(5 * time.Millisecond) {
+		if how == native {
+			if c, err := net.Dial("tcp", "127.0.0.1:"+port); err == nil {
+				c.Close()
+				return s, nil
+			}
+		}
+		for _, e := range events(s.explain) {
+			if e.Call == "listen" && strings.HasSuffix(e.Local, ":"+port) && e.Path != "tcp" {
+				return s, nil
+			}
+		}
+		select {
+		case err := <-s.ended:
+			s.ended <- err
+			return nil, fmt.Errorf("%s ended: %v\n%s", argv, err, s.out)
+		default:
+		}
+		if time.Now().After(end) {
+			return nil, fmt.Errorf("%s does not listen\n%s", argv, s.out)
+		}
+	}
+}
+
+// stop ends a server and looks what its connections were.
+func (s *server) stop() error {
+	s.cmd.Process.Signal(s.quit)
+	select {
+	case <-s.ended:
+	case <-time.After(limit):
+		s.cmd.Process.Kill()
+		return fmt.Errorf("%s does not end", s.cmd.Args)
+	}
+	n := 0
+	for _, e := range events(s.explain) {
+		switch {
+		case e.Call == "accept" && e.Path == "refused":
+			return fmt.Errorf("a connection to the server was refused: %s", e.Why)
+		case e.Call == "accept":
+			n++
+		}
+	}
+	if n < s.carried {
+		return fmt.Errorf("the server accepted %d carried connections, want %d\n%s", n, s.carried, s.out)
+	}
+	return nil
+}
+
+// client runs a program to its end, carried to a server, and returns its output.
+func (l *lab) client(how string, s *server, argv ...string) (out []byte, err error) {
+	explain := l.path("explain")
+	switch how {
+	case overSDP:
+		argv = append([]string{l.viaduct, "run", "--require", "--json", "--explain=" + explain, "--portmap", s.mapper, "--"}, argv...)
+	case sameHost:
+		argv = append([]string{l.viaduct, "run", "--json", "--explain=" + explain, "--same-host", "--"}, argv...)
+	}
+	ctx, cancel := context.WithTimeout(l.ctx, limit)
+	defer cancel()
+	var errs bytes.Buffer
+	c := l.command(ctx, argv...)
+	c.Stderr = &errs
+	out, err = c.Output()
+	if err != nil {
+		return out, fmt.Errorf("%s: %w\n%s%s", argv, err, out, errs.String())
+	}
+	want := map[string]string{overSDP: "sdp", sameHost: "pair"}[how]
+	if want == "" {
+		return out, nil
+	}
+	n := 0
+	for _, e := range events(explain) {
+		if e.Call != "connect" || !strings.HasSuffix(e.Remote, ":"+s.port) {
+			continue
+		}
+		if e.Path != want {
+			return out, fmt.Errorf("%s: a connection went by %s (%s)", argv, e.Path, e.Why)
+		}
+		n++
+	}
+	if n == 0 {
+		return out, fmt.Errorf("%s: nothing was carried", argv)
+	}
+	s.carried += n
+	return out, nil
+}

@@ -1,0 +1,388 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// A trial is a server and its clients.
+type trial struct {
+	name  string
+	needs []string // programs
+	run   func(l *lab) error
+}
+
+// missing is a program that is not installed, or "".
+func (tr trial) missing() string {
+	for _, p := range tr.needs {
+		if find(p) == "" {
+			return p
+		}
+	}
+	return ""
+}
+
+// find is the path of a program.
+func find(name string) string {
+	for _, dir := range []string{"/usr/sbin", "/sbin"} {
+		if p := filepath.Join(dir, name); exec.Command("test", "-x", p).Run() == nil {
+			return p
+		}
+	}
+	if name == "python3" { // that of the system: every user may run it
+		if _, err := os.Stat("/usr/bin/python3"); err == nil {
+			return "/usr/bin/python3"
+		}
+	}
+	if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/" + name); len(found) > 0 {
+		return found[len(found)-1]
+	}
+	p, _ := exec.LookPath(name)
+	return p
+}
+
+var trials = []trial{
+	{"curl, nginx", []string{"curl", "nginx"}, nginxTrial(func(l *lab, url, out string) []string {
+		return []string{"curl", "-sS", "--interface", "127.0.0.9", "-o", out, url}
+	}, "127.0.0.9")},
+	{"curl --parallel, nginx", []string{"curl", "nginx"}, nginxTrial(func(l *lab, url, out string) []string {
+		return []string{"curl", "-sS", "--parallel", "-o", out, url, "-o", out + ".2", url, "-o", out + ".3", url}
+	}, "127.0.0.1")},
+	{"wget, nginx", []string{"wget", "nginx"}, nginxTrial(func(l *lab, url, out string) []string {
+		return []string{"wget", "-q", "-O", out, url}
+	}, "127.0.0.1")},
+	{"busybox wget, nginx", []string{"busybox", "nginx"}, nginxTrial(func(l *lab, url, out string) []string {
+		return []string{"busybox", "wget", "-q", "-O", out, url}
+	}, "127.0.0.1")},
+	{"Go client, nginx", []string{"nginx"}, nginxTrial(func(l *lab, url, out string) []string {
+		return []string{"sh", "-c", `exec "$0" -helper get "$1" >"$2"`, l.self, url, out}
+	}, "127.0.0.1")},
+	{"nginx upstream", []string{"curl", "nginx"}, upstream},
+	{"curl, Go server", []string{"curl"}, func(l *lab) error {
+		return l.web([]string{l.self, "-helper", "http"}, func(url, out string) []string { return []string{"curl", "-sS", "-o", out, url} })
+	}},
+	{"Go client, Go server", nil, func(l *lab) error {
+		return l.web([]string{l.self, "-helper", "http"}, func(url, out string) []string {
+			return []string{"sh", "-c", `exec "$0" -helper get "$1" >"$2"`, l.self, url, out}
+		})
+	}},
+	{"python urllib, http.server", []string{"python3"}, func(l *lab) error {
+		serve := `import http.server, functools, sys; http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), functools.partial(http.server.SimpleHTTPRequestHandler, directory=sys.argv[2])).serve_forever()`
+		get := `import sys, urllib.request; open(sys.argv[2], "wb").write(urllib.request.urlopen(sys.argv[1]).read())`
+		return l.web([]string{find("python3"), "-c", serve}, func(url, out string) []string { return []string{find("python3"), "-c", get, url, out} })
+	}},
+	{"python asyncio, Go server", []string{"python3"}, func(l *lab) error {
+		get := `
+import asyncio, sys, urllib.parse
+async def main():
+	u = urllib.parse.urlsplit(sys.argv[1])
+	r, w = await asyncio.open_connection(u.hostname, u.port)
+	w.write(b"GET %s HTTP/1.0\r\n\r\n" % u.path.encode())
+	open(sys.argv[2], "wb").write((await r.read()).partition(b"\r\n\r\n")[2])
+	w.close()
+asyncio.run(main())`
+		return l.web([]string{l.self, "-helper", "http"}, func(url, out string) []string { return []string{find("python3"), "-c", get, url, out} })
+	}},
+	{"node", []string{"node"}, func(l *lab) error {
+		serve := `require("http").createServer((q, r) => require("fs").createReadStream(process.argv[2] + q.url).pipe(r)).listen(+process.argv[1], "127.0.0.1")`
+		get := `require("http").get(process.argv[1], r => r.pipe(require("fs").createWriteStream(process.argv[2])))`
+		return l.web([]string{find("node"), "-e", serve, "--"}, func(url, out string) []string { return []string{find("node"), "-e", get, "--", url, out} })
+	}},
+	{"java HttpClient, jwebserver", []string{"java"}, java},
+	{"redis", []string{"redis-server", "redis-cli", "redis-benchmark"}, redis},
+	{"memcached, busybox nc", []string{"memcached", "busybox"}, memcached},
+	{"iperf3", []string{"iperf3"}, iperf},
+	{"busybox nc", []string{"busybox"}, netcat},
+	{"postgres, psql, pgbench", []string{"postgres", "initdb", "psql", "pgbench"}, postgres},
+	{"sshd, ssh", []string{"sshd", "ssh", "ssh-keygen"}, sshd},
+}
+
+// same compares files with bytes.
+func same(want []byte, files ...string) error {
+	for _, f := range files {
+		got, err := os.ReadFile(f)
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(got, want) {
+			return fmt.Errorf("%d bytes came, not the %d that were sent", len(got), len(want))
+		}
+	}
+	return nil
+}
+
+// page makes a directory with a file.
+func (l *lab) page() (dir string, want []byte, err error) {
+	if dir, err = l.folder("root"); err != nil {
+		return "", nil, err
+	}
+	want = randomBytes(8 << 20)
+	return dir, want, os.WriteFile(filepath.Join(dir, "a.bin"), want, 0o644)
+}
+
+// web gets a file of a server that is started with PORT DIR.
+func (l *lab) web(serve []string, get func(url, out string) []string) error {
+	dir, want, err := l.page()
+	if err != nil {
+		return err
+	}
+	port := freePort()
+	s, err := l.serve(overSDP, port, append(serve, port, dir)...)
+	if err != nil {
+		return err
+	}
+	out := l.path("out")
+	if _, err := l.client(overSDP, s, get("http://127.0.0.1:"+port+"/a.bin", out)...); err != nil {
+		return err
+	}
+	return same(want, out)
+}
+
+// startNginx starts an nginx with two workers; location is text of its one server.
+func (l *lab) startNginx(location string) (s *server, dir string, want []byte, err error) {
+	if dir, want, err = l.page(); err != nil {
+		return nil, "", nil, err
+	}
+	port := freePort()
+	conf := strings.NewReplacer("DIR", dir, "PORT", port, "LOCATION", location).Replace("worker_processes 2; error_log DIR/error.log; pid DIR/pid; daemon off;\n" +
+		"events { worker_connections 64; } http { access_log DIR/access.log; sendfile on; tcp_nopush on; client_body_temp_path DIR/t1; proxy_temp_path DIR/t2;\n" +
+		"fastcgi_temp_path DIR/t3; uwsgi_temp_path DIR/t4; scgi_temp_path DIR/t5; server { listen 127.0.0.1:PORT; root DIR; LOCATION } }\n")
+	file := filepath.Join(dir, "conf")
+	if err := os.WriteFile(file, []byte(conf), 0o644); err != nil {
+		return nil, "", nil, err
+	}
+	s, err = l.serve(overSDP, port, find("nginx"), "-e", filepath.Join(dir, "early.log"), "-c", file)
+	if s != nil {
+		s.quit = syscall.SIGQUIT
+	}
+	return s, dir, want, err
+}
+
+func nginxTrial(get func(l *lab, url, out string) []string, from string) func(*lab) error {
+	return func(l *lab) error {
+		s, dir, want, err := l.startNginx("")
+		if err != nil {
+			return err
+		}
+		out := l.path("out")
+		argv := get(l, "http://127.0.0.1:"+s.port+"/a.bin", out)
+		if _, err := l.client(overSDP, s, argv...); err != nil {
+			return err
+		}
+		files := []string{out}
+		if strings.Contains(strings.Join(argv, " "), out+".3") {
+			files = append(files, out+".2", out+".3")
+		}
+		if err := same(want, files...); err != nil {
+			return err
+		}
+		if err := s.stop(); err != nil {
+			return err
+		}
+		s.ended <- nil
+		log, err := os.ReadFile(filepath.Join(dir, "access.log"))
+		if err != nil || strings.Count(string(log), from+" ") < len(files) {
+			return fmt.Errorf("the log does not show %s: %v\n%s", from, err, log)
+		}
+		return nil
+	}
+}
+
+// upstream is an nginx that gets what it serves from another.
+func upstream(l *lab) error {
+	back, _, want, err := l.startNginx("")
+	if err != nil {
+		return err
+	}
+	port := freePort()
+	dir, _, err := l.page()
+	if err != nil {
+		return err
+	}
+	conf := strings.NewReplacer("DIR", dir, "PORT", port, "BACK", back.port).Replace("error_log DIR/error.log; pid DIR/pid; daemon off;\n" +
+		"events { worker_connections 64; } http { access_log off; client_body_temp_path DIR/t1; proxy_temp_path DIR/t2;\n" +
+		"fastcgi_temp_path DIR/t3; uwsgi_temp_path DIR/t4; scgi_temp_path DIR/t5; server { listen 127.0.0.1:PORT; location / { proxy_pass http://127.0.0.1:BACK; } } }\n")
+	file := filepath.Join(dir, "conf")
+	if err := os.WriteFile(file, []byte(conf), 0o644); err != nil {
+		return err
+	}
+	explain := l.path("explain")
+	c := l.command(l.ctx, l.viaduct, "run", "--json", "--explain="+explain, "--portmap", back.mapper, "--to", "127.0.0.1:"+back.port+"=portmap", "--require", "--",
+		find("nginx"), "-e", filepath.Join(dir, "early.log"), "-c", file)
+	if err := c.Start(); err != nil {
+		return err
+	}
+	defer func() { c.Process.Signal(syscall.SIGTERM); c.Wait() }()
+	out := l.path("out")
+	if b, err := l.command(l.ctx, "curl", "-sS", "--retry", "20", "--retry-connrefused", "--retry-delay", "1", "-o", out, "http://127.0.0.1:"+port+"/a.bin").CombinedOutput(); err != nil {
+		return fmt.Errorf("curl: %w\n%s", err, b)
+	}
+	carried := false
+	for _, e := range events(explain) {
+		carried = carried || e.Call == "connect" && e.Path == "sdp"
+	}
+	if !carried {
+		return fmt.Errorf("the connection to the upstream was not carried: %+v", events(explain))
+	}
+	return same(want, out)
+}
+
+func redis(l *lab) error {
+	port := freePort()
+	dir, err := l.folder("redis")
+	if err != nil {
+		return err
+	}
+	s, err := l.serve(overSDP, port, "redis-server", "--port", port, "--save", "", "--dir", dir)
+	if err != nil {
+		return err
+	}
+	value := fmt.Sprintf("%x", randomBytes(50_000))
+	for _, step := range [][2]string{{"SET k " + value, "OK\n"}, {"GET k", value + "\n"}} {
+		out, err := l.client(overSDP, s, append([]string{"redis-cli", "-p", port}, strings.Fields(step[0])...)...)
+		if err != nil || string(out) != step[1] {
+			return fmt.Errorf("redis-cli %.10s: %.50q, %w", step[0], out, err)
+		}
+	}
+	out, err := l.client(overSDP, s, "redis-cli", "-p", port, "CLIENT", "LIST")
+	if err != nil || !strings.Contains(string(out), "addr=127.0.0.1:") {
+		return fmt.Errorf("CLIENT LIST: %s, %w", out, err)
+	}
+	_, err = l.client(overSDP, s, "redis-benchmark", "-p", port, "-q", "-n", "2000", "-c", "20", "-t", "set,get,lpush")
+	return err
+}
+
+func memcached(l *lab) error {
+	port := freePort()
+	argv := []string{"memcached", "-l", "127.0.0.1", "-p", port, "-t", "2"}
+	if l.uid == 0 {
+		argv = append(argv, "-u", "nobody")
+	}
+	s, err := l.serve(overSDP, port, argv...)
+	if err != nil {
+		return err
+	}
+	value := fmt.Sprintf("%x", randomBytes(5000))
+	out, err := l.client(overSDP, s, "sh", "-c", `printf "set k 0 0 %s\r\n%s\r\nget k\r\nquit\r\n" "$2" "$1" | busybox nc 127.0.0.1 "$0"`, port, value, fmt.Sprint(len(value)))
+	if err != nil || !strings.Contains(string(out), value) {
+		return fmt.Errorf("%.100q, %w", out, err)
+	}
+	return nil
+}
+
+func iperf(l *lab) error {
+	port := freePort()
+	s, err := l.serve(overSDP, port, "iperf3", "-s", "-p", port)
+	if err != nil {
+		return err
+	}
+	for _, flags := range [][]string{{"-n", "30M"}, {"-n", "30M", "-R", "-P", "3"}, {"-n", "10M", "--bidir"}} {
+		if _, err := l.client(overSDP, s, append([]string{"iperf3", "-c", "127.0.0.1", "-p", port}, flags...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func netcat(l *lab) error {
+	port, in, out := freePort(), l.path("in"), l.path("out")
+	want := randomBytes(1 << 20)
+	if err := os.WriteFile(in, want, 0o644); err != nil {
+		return err
+	}
+	s, err := l.serve(overSDP, port, "sh", "-c", `exec busybox nc -l -p "$0" >"$1"`, port, out)
+	if err != nil {
+		return err
+	}
+	if _, err := l.client(overSDP, s, "sh", "-c", `exec busybox nc 127.0.0.1 "$0" <"$1"`, port, in); err != nil {
+		return err
+	}
+	<-s.ended
+	s.ended <- nil
+	return same(want, out)
+}
+
+func postgres(l *lab) error {
+	if l.uid == 0 {
+		l.uid = nobody // it refuses to be root's
+		defer func() { l.uid = 0 }()
+	}
+	dir, err := l.folder("postgres")
+	if err != nil {
+		return err
+	}
+	if b, err := l.command(l.ctx, find("initdb"), "-D", dir, "-U", "test", "-A", "trust", "--no-sync").CombinedOutput(); err != nil {
+		return fmt.Errorf("initdb: %w\n%s", err, b)
+	}
+	port := freePort()
+	s, err := l.serve(overSDP, port, find("postgres"), "-D", dir, "-p", port, "-k", dir, "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off")
+	if err != nil {
+		return err
+	}
+	at := []string{"-h", "127.0.0.1", "-p", port, "-U", "test"}
+	psql := func(query string) (string, error) {
+		out, err := l.client(overSDP, s, append(append([]string{find("psql")}, at...), "-At", "-c", query, "postgres")...)
+		return strings.TrimSpace(string(out)), err
+	}
+	if out, err := psql("select sum(x) || ' ' || host(inet_client_addr()) from generate_series(1, 100000) x"); err != nil || out != "5000050000 127.0.0.1" {
+		return fmt.Errorf("psql: %q, %w", out, err)
+	}
+	bench := append([]string{find("pgbench")}, at...)
+	if _, err := l.client(overSDP, s, append(bench, "-i", "-q", "postgres")...); err != nil {
+		return err
+	}
+	_, err = l.client(overSDP, s, append(bench, "-n", "-c", "2", "-t", "50", "postgres")...)
+	return err
+}
+
+func sshd(l *lab) error {
+	dir, err := l.folder("ssh")
+	if err != nil {
+		return err
+	}
+	key, id := filepath.Join(dir, "host"), filepath.Join(dir, "id")
+	for _, k := range []string{key, id} {
+		if b, err := l.command(l.ctx, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", k).CombinedOutput(); err != nil {
+			return fmt.Errorf("ssh-keygen: %w\n%s", err, b)
+		}
+	}
+	port := freePort()
+	s, err := l.serve(overSDP, port, find("sshd"), "-D", "-e", "-p", port, "-h", key, "-o", "AuthorizedKeysFile="+id+".pub", "-o", "StrictModes=no",
+		"-o", "PidFile=none", "-o", "UsePAM=no", "-o", "ListenAddress=127.0.0.1", "-f", "/dev/null")
+	if err != nil {
+		return err
+	}
+	user := "root"
+	if l.uid != 0 {
+		user = fmt.Sprint(l.uid)
+		if b, err := exec.Command("id", "-un", user).Output(); err == nil {
+			user = strings.TrimSpace(string(b))
+		}
+		if b, err := exec.Command("getent", "passwd", user).Output(); err != nil || strings.Contains(string(b), "nologin") {
+			return nil // this user can't log in
+		}
+	}
+	out, err := l.client(overSDP, s, "ssh", "-p", port, "-i", id, "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", user+"@127.0.0.1", "echo $SSH_CONNECTION; seq 100000")
+	if err != nil || !strings.HasPrefix(string(out), "127.0.0.1 ") || !strings.HasSuffix(string(out), "\n100000\n") {
+		return fmt.Errorf("ssh: %.100q, %w", out, err)
+	}
+	return nil
+}
+
+func java(l *lab) error {
+	src := l.path("Get.java")
+	code := `import java.net.URI; import java.net.http.*; import java.nio.file.Path;
+public class Get { public static void main(String[] a) throws Exception {
+	HttpClient.newHttpClient().send(HttpRequest.newBuilder(URI.create(a[0])).build(), HttpResponse.BodyHandlers.ofFile(Path.of(a[1]))); } }`
+	if err := os.WriteFile(src, []byte(code), 0o644); err != nil {
+		return err
+	}
+	return l.web([]string{l.self, "-helper", "http"}, func(url, out string) []string { return []string{"java", src, url, out} })
+}
