@@ -29,6 +29,9 @@ const asCommand = "VIADUCT_TEST_AS_COMMAND"
 
 func TestMain(m *testing.M) {
 	notify.MaybeStub()
+	if asProgram() {
+		return
+	}
 	if os.Getenv(asCommand) != "" {
 		os.Exit(verbs.Main())
 	}
@@ -115,7 +118,23 @@ type proc struct {
 // start runs a command that listens, and returns the addresses it prints.
 func start(t *testing.T, n int, args ...string) (*proc, []string) {
 	t.Helper()
+	p := begin(t, func(*exec.Cmd) {}, args...)
+	var urls []string
+	for len(urls) < n {
+		u, ok := strings.CutPrefix(p.line(), "listening ")
+		if !ok {
+			t.Fatalf("no listening line\n%s", p.stderr())
+		}
+		urls = append(urls, u)
+	}
+	return p, urls
+}
+
+// begin runs a command that goes on, and that prepare has changed before.
+func begin(t *testing.T, prepare func(*exec.Cmd), args ...string) *proc {
+	t.Helper()
 	p := &proc{t: t, cmd: command(context.Background(), args...), out: make(chan string, 1000), done: make(chan struct{})}
+	prepare(p.cmd)
 	stdout, err := p.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -155,15 +174,7 @@ func start(t *testing.T, n int, args ...string) (*proc, []string) {
 			t.Logf("stderr of viaduct %s:\n%s", strings.Join(args, " "), p.stderr())
 		}
 	})
-	var urls []string
-	for len(urls) < n {
-		u, ok := strings.CutPrefix(p.line(), "listening ")
-		if !ok {
-			t.Fatalf("no listening line\n%s", p.stderr())
-		}
-		urls = append(urls, u)
-	}
-	return p, urls
+	return p
 }
 
 func (p *proc) line() string {

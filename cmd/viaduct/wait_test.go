@@ -47,6 +47,18 @@ func TestWait(t *testing.T) {
 		t.Errorf("rping: exit %d: %s", code, cl.stderr())
 	}
 	srv.wait()
+
+	at := "tcp://127.0.0.1:" + fmt.Sprint(freePort(t))
+	cl, _ = start(t, 0, "bench", "--client", at, "--transports", "tcp", "--ops", "wait", "--sizes", "64", "--rounds", "1", "--time", "5ms", "--wait", "1m")
+	select {
+	case <-cl.done:
+		t.Fatalf("bench did not wait: %s", cl.stderr())
+	case <-time.After(200 * time.Millisecond):
+	}
+	start(t, 1, "bench", "--server", at)
+	if code := cl.wait(); code != 0 {
+		t.Errorf("bench: exit %d: %s", code, cl.stderr())
+	}
 }
 
 // TestReadme runs the commands of README.md as they stand, in a shell, with

@@ -23,21 +23,10 @@ import (
 // A Scheme is what addr knows about one transport.
 type Scheme struct {
 	Name        string
-	DefaultPort uint16   // 0: the port must be given
-	HasDisc     bool     // a discriminator follows the host
-	Params      []string // query parameters it takes
-}
-
-var viParams = []string{"reliability", "flow", "mtu", "window"}
-
-// Schemes lists the transports an address can name; a command may have fewer.
-var Schemes = []Scheme{
-	{Name: "vitcp", DefaultPort: 3936, HasDisc: true, Params: viParams},
-	{Name: "iwarp", Params: []string{"mtu", "window", "crc", "markers", "fpdu", "mpa", "p2p"}},
-	{Name: "sdp", Params: []string{"portmap", "resolve", "layout", "hello", "policy", "send-policy", "recv-policy", "send-threshold", "recv-threshold",
-		"recv-buffers", "recv-buffer-size", "send-buffer", "receive-buffer", "max-adverts", "read-depth", "crc"}},
-	{Name: "fcvi", DefaultPort: 3225, HasDisc: true, Params: slices.Concat(viParams, []string{"fabric", "self", "wwpn", "wwnn", "peer", "class", "streaming"})},
-	{Name: "tcp"},
+	DefaultPort uint16 // 0: the port must be given
+	HasDisc     bool   // a discriminator follows the host
+	Params      []Param
+	About       string // what it carries
 }
 
 // MaxDiscriminator is the length in bytes of the longest discriminator.
@@ -99,13 +88,8 @@ func Parse(s string) (*URL, error) {
 	if r.Query, err = url.ParseQuery(u.RawQuery); err != nil {
 		return nil, fmt.Errorf("address %q: %w", s, err)
 	}
-	for k, v := range r.Query {
-		if !slices.Contains(sc.Params, k) {
-			return nil, fmt.Errorf("address %q: %s has no parameter %q (it has: %s)", s, sc.Name, k, orNone(sc.Params))
-		}
-		if len(v) != 1 || v[0] == "" {
-			return nil, fmt.Errorf("address %q: parameter %q wants exactly one value", s, k)
-		}
+	if err := sc.checkQuery(r.Query); err != nil {
+		return nil, fmt.Errorf("address %q: %w", s, err)
 	}
 	return r, nil
 }
@@ -124,13 +108,6 @@ func checkHost(h string) error {
 		return fmt.Errorf("host %q is neither a name nor an IP address", h)
 	}
 	return nil
-}
-
-func orNone(p []string) string {
-	if len(p) == 0 {
-		return "none"
-	}
-	return strings.Join(p, ", ")
 }
 
 // parseDisc reads text, or 0x and hex.
@@ -215,40 +192,6 @@ func DiscString(d []byte) string {
 		return s
 	}
 	return "0x" + hex.EncodeToString(d)
-}
-
-// Bytes returns a query parameter that counts bytes or pieces: digits with an
-// optional K, M or G (1024s), at least lo and at most hi; def if it is absent.
-func (u *URL) Bytes(name string, def, lo, hi uint64) (uint64, error) {
-	s := u.Query.Get(name)
-	if s == "" {
-		return def, nil
-	}
-	n, err := ParseSize(s)
-	if err != nil || n < lo || n > hi {
-		return 0, fmt.Errorf("parameter %s=%s must be a number from %d to %d", name, s, lo, hi)
-	}
-	return n, nil
-}
-
-// Choice returns a query parameter that must be one of the words; def if it is
-// absent.
-func (u *URL) Choice(name, def string, words ...string) (string, error) {
-	s := u.Query.Get(name)
-	if s == "" {
-		return def, nil
-	}
-	if !slices.Contains(words, s) {
-		return "", fmt.Errorf("parameter %s=%s must be one of %s", name, s, strings.Join(words, ", "))
-	}
-	return s, nil
-}
-
-// Bool returns a query parameter that is on or off.
-func (u *URL) Bool(name string, def bool) (bool, error) {
-	w := map[bool]string{true: "on", false: "off"}
-	s, err := u.Choice(name, w[def], "on", "off")
-	return s == "on", err
 }
 
 // ParseSize reads a count of bytes: digits with an optional K, M or G, each

@@ -2,7 +2,10 @@ package addr
 
 import (
 	"net"
+	"net/url"
 	"reflect"
+	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -68,23 +71,21 @@ func TestWithPort(t *testing.T) {
 
 func TestParameters(t *testing.T) {
 	u, _ := Parse("vitcp://h/d?mtu=64K&flow=off&reliability=delivery")
-	if n, err := u.Bytes("mtu", 1, 1, 1<<20); n != 65536 || err != nil {
-		t.Error(n, err)
-	}
-	if _, err := u.Bytes("mtu", 1, 1, 100); err == nil {
-		t.Error("range not checked")
-	}
-	if b, err := u.Bool("flow", true); b || err != nil {
-		t.Error(b, err)
-	}
-	if s, err := u.Choice("reliability", "", "reception", "delivery"); s != "delivery" || err != nil {
-		t.Error(s, err)
-	}
-	if _, err := u.Choice("reliability", "", "x"); err == nil {
-		t.Error("choice not checked")
-	}
-	if n, _ := u.Bytes("window", 9, 0, 100); n != 9 {
+	if n := u.Number("mtu", 1); n != 65536 {
 		t.Error(n)
+	}
+	if u.Bool("flow") {
+		t.Error("flow=off is on")
+	}
+	if s := u.Choice("reliability"); s != "delivery" {
+		t.Error(s)
+	}
+	if n := u.Number("window", 9); n != 9 {
+		t.Error(n)
+	}
+	bare, _ := Parse("vitcp://h/d")
+	if !bare.Bool("flow") || bare.Choice("reliability") != "reception" {
+		t.Error("the defaults are not those of the table")
 	}
 	for s, want := range map[string]uint64{"0": 0, "64": 64, "4k": 4096, "1MiB": 1 << 20, "2GB": 2 << 30} {
 		if n, err := ParseSize(s); n != want || err != nil {
@@ -115,4 +116,67 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%q: %+v came back as %+v", s, u, again)
 		}
 	})
+}
+
+// TestTable: every entry of the table is complete, Parse takes what it says and
+// refuses what it does not.
+func TestTable(t *testing.T) {
+	for _, s := range Schemes {
+		base := s.Name + "://h:1"
+		if s.HasDisc {
+			base += "/d"
+		}
+		for _, p := range s.Params {
+			if p.Default == "" || !strings.HasSuffix(p.About, ".") || strings.ToUpper(p.About[:1]) != p.About[:1] {
+				t.Errorf("%s %s: no default, or no sentence about it", s.Name, p.Name)
+			}
+			n := func(v uint64) string { return strconv.FormatUint(v, 10) }
+			good, bad := []string{p.Default}, []string{"", "#", "on off"}
+			switch p.Kind {
+			case Number, Size:
+				good, bad = append(good, n(p.Lo), n(p.Hi)), append(bad, n(p.Hi+1), "-1", "many", "1.5")
+				if p.Lo > 0 {
+					bad = append(bad, n(p.Lo-1))
+				}
+				if p.Kind == Number {
+					bad = append(bad, "1K")
+				}
+			case Choice:
+				good, bad = append(good, p.Words...), append(bad, "perhaps")
+			case HostPort:
+				good, bad = append(good, "h", "h:1", "::1", "[::1]", "[::1]:9"), append(bad, "h:0", "h:x", "h:65536", ":1", "a/b")
+			case IP:
+				good, bad = append(good, "10.0.0.1", "::1"), append(bad, "h", "10.0.0")
+			case WWN: // whose names package fc reads
+				good, bad = append(good, "20:00:00:00:00:00:00:01"), []string{""}
+			}
+			for _, v := range good {
+				if strings.HasPrefix(v, "(") {
+					continue
+				}
+				if _, err := Parse(base + "?" + p.Name + "=" + url.QueryEscape(v)); err != nil {
+					t.Error(err)
+				}
+			}
+			for _, v := range bad {
+				if _, err := Parse(base + "?" + p.Name + "=" + url.QueryEscape(v)); err == nil {
+					t.Errorf("%s?%s=%s was taken", base, p.Name, v)
+				}
+			}
+		}
+	}
+}
+
+// TestSuggestions: a parameter that is not known is answered by the one that may
+// have been meant.
+func TestSuggestions(t *testing.T) {
+	for in, want := range map[string]string{
+		"iwarp://h:1?crcs=on": "did you mean crc?", "vitcp://h/d?realiability=delivery": "did you mean reliability?",
+		"sdp://h:1?send_policy=auto": "did you mean send-policy?", "sdp://h:1?thr=1": `"thr" (it has: portmap`, "tcp://h:1?mtu=1": "(it has: none)",
+		"fcvi://h/d?stream=on": "did you mean streaming?",
+	} {
+		if _, err := Parse(in); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", in, err, want)
+		}
+	}
 }

@@ -30,10 +30,7 @@ type iwarpLane struct {
 }
 
 func iwarpConfig(s spec, u *addr.URL) (*iwarp.Config, error) {
-	c, err := transport.IWARPConfig(u, nil)
-	if err != nil {
-		return nil, err
-	}
+	c := transport.IWARPConfig(u, nil)
 	c.Congestion = s.Congestion
 	depth := 2*s.window() + 16
 	c.SendDepth, c.RecvDepth = depth, depth
@@ -55,7 +52,7 @@ func (l *iwarpLane) prepare(q *iwarp.QueuePair) error {
 	count, size := receivesFor(l.s)
 	l.size, l.slab = size, make([]byte, count*size)
 	l.allow = count - 2 // one for the end, one to be even
-	l.done = make([]iwarp.Completion, 64)
+	l.done = make([]iwarp.Completion, min(64, l.s.window()))
 	for i := range count {
 		if err := l.repost(uint64(i)); err != nil {
 			return err

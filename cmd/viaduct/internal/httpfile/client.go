@@ -3,6 +3,7 @@ package httpfile
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash"
@@ -11,6 +12,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"viaduct/cmd/viaduct/internal/store"
 )
 
 // ErrChanged means that the bytes received are not those the server has.
@@ -173,6 +176,40 @@ func (c *Client) Put(ctx context.Context, path string, length int64, r io.Reader
 		return ErrChanged
 	}
 	return nil
+}
+
+// maxListing bounds the bytes of a listing.
+const maxListing = 64 << 20
+
+// List lists a directory, by name.
+func (c *Client) List(ctx context.Context, path string) ([]store.Entry, error) {
+	q, err := c.request(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return nil, err
+	}
+	q.Header.Set("Accept", "application/json")
+	a, err := c.HTTP.Do(q)
+	if err != nil {
+		return nil, unwrapURL(err)
+	}
+	defer a.Body.Close()
+	switch {
+	case a.StatusCode != http.StatusOK:
+		return nil, refused(a)
+	case a.Header.Get("Content-Type") != "application/json":
+		return nil, fmt.Errorf("%w to list %q: not a directory", ErrRefused, path)
+	}
+	var list struct {
+		Entries *[]store.Entry `json:"entries"`
+	}
+	if err := json.NewDecoder(io.LimitReader(a.Body, maxListing)).Decode(&list); err != nil {
+		return nil, fmt.Errorf("the server's listing makes no sense: %w", unwrapURL(err))
+	}
+	if list.Entries == nil {
+		return nil, errors.New("the server's listing lacks entries")
+	}
+	io.Copy(io.Discard, a.Body)
+	return *list.Entries, nil
 }
 
 // A meter hashes and counts what is read.

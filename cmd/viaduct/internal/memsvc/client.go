@@ -296,14 +296,28 @@ func (c *Client) pump(ctx context.Context, at msg.Remote, length int64, depth in
 	return nil
 }
 
-// List lists a directory; more says that the server cut the listing.
-func (c *Client) List(ctx context.Context, path string) (entries []store.Entry, more bool, err error) {
-	r, err := c.ask(ctx, request{Op: "list", Path: path}, 0)
-	if err != nil {
-		return nil, false, err
+// List lists a directory, by name. A listing that does not fit into one answer
+// is asked for in parts.
+func (c *Client) List(ctx context.Context, path string) (entries []store.Entry, err error) {
+	after := ""
+	for {
+		r, err := c.ask(ctx, request{Op: "list", Path: path, After: after}, 0)
+		if err != nil {
+			return nil, err
+		}
+		if r.Entries == nil {
+			return nil, errors.New("the server's answer lacks entries")
+		}
+		if es := *r.Entries; len(es) > 0 {
+			if es[0].Name <= after {
+				return nil, fmt.Errorf("the server does not go on with the listing of %q after %d entries (is it older?)", path, len(entries))
+			}
+			entries, after = append(entries, es...), es[len(es)-1].Name
+		} else if r.More {
+			return nil, errors.New("the server's listing has more entries but shows none")
+		}
+		if !r.More {
+			return entries, nil
+		}
 	}
-	if r.Entries == nil {
-		return nil, false, errors.New("the server's answer lacks entries")
-	}
-	return *r.Entries, r.More, nil
 }

@@ -224,9 +224,14 @@ func TestLongListing(t *testing.T) {
 		os.WriteFile(filepath.Join(dir, fmt.Sprintf("file-%04d-%s", i, strings.Repeat("\"", i%40))), nil, 0o600)
 	}
 	cl, _ := NewClient(c)
-	es, more, err := cl.List(t.Context(), "")
-	if err != nil || !more || len(es) < 20 || es[0].Name != "file-0000-" {
-		t.Errorf("%d entries, more %v, %v", len(es), more, err)
+	es, err := cl.List(t.Context(), "")
+	if err != nil || len(es) != 500 || es[0].Name != "file-0000-" {
+		t.Errorf("%d entries, %v", len(es), err)
+	}
+	for i, e := range es {
+		if want := fmt.Sprintf("file-%04d-%s", i, strings.Repeat("\"", i%40)); e.Name != want {
+			t.Fatalf("entry %d is %q, want %q", i, e.Name, want)
+		}
 	}
 }
 
@@ -304,7 +309,7 @@ func TestStalled(t *testing.T) {
 				t.Errorf("%s: %v after %v", what, err, time.Since(began))
 			}
 		}
-		stalls("list", stallTime, func() error { _, _, err := cl.List(t.Context(), "/"); return err })
+		stalls("list", stallTime, func() error { _, err := cl.List(t.Context(), "/"); return err })
 		stalls("open", stallTime, get)
 		answer(reply{OK: true})
 		c.pieces = 5
@@ -315,7 +320,7 @@ func TestStalled(t *testing.T) {
 
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(net.ErrClosed) // an end of the caller's is none of the server's
-		if _, _, err := cl.List(ctx, "/"); err == nil || errors.Is(err, ErrStalled) {
+		if _, err := cl.List(ctx, "/"); err == nil || errors.Is(err, ErrStalled) {
 			t.Error(err)
 		}
 	})

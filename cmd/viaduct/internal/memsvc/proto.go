@@ -24,6 +24,7 @@ type request struct {
 	Offset int64  `json:"offset,omitempty"`
 	Length int64  `json:"length,omitempty"`
 	SHA256 string `json:"sha256,omitempty"`
+	After  string `json:"after,omitempty"` // of a listing: the name after which it goes on
 }
 
 // A reply is what the server answers; which fields are there depends on the

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"path"
+	"slices"
 	"time"
 
 	"viaduct/cmd/viaduct/internal/msg"
@@ -71,6 +72,11 @@ type session struct {
 	store *store.Store
 	log   *slog.Logger
 	open  map[openKey]*opened
+
+	// What is left of the directory that was listed last, if it was cut, so that
+	// to go on does not read it again.
+	listed     string
+	unanswered []store.Entry
 }
 
 type openKey struct{ path, mode string }
@@ -259,10 +265,23 @@ func (s *session) close(q request) ([]byte, error) {
 }
 
 func (s *session) list(q request) ([]byte, error) {
-	es, err := s.store.List(q.Path)
-	if err != nil {
-		return nil, err
+	var err error
+	es := s.unanswered
+	if q.After == "" || s.listed != q.Path || len(es) == 0 {
+		if es, err = s.store.List(q.Path); err != nil {
+			return nil, err
+		}
 	}
+	from, _ := slices.BinarySearchFunc(es, q.After, func(e store.Entry, after string) int {
+		if e.Name <= after {
+			return -1
+		}
+		return 1
+	})
+	if q.After != "" {
+		es = es[from:]
+	}
+	s.unanswered = nil
 	// Cut to what a message holds: half until it fits, then add while it does.
 	most := min(MaxMessage, s.conn.MaxMessage())
 	r := reply{OK: true, Entries: &es}
@@ -279,6 +298,7 @@ func (s *session) list(q request) ([]byte, error) {
 		}
 		n++
 	}
+	s.listed, s.unanswered = q.Path, es[n:]
 	es = es[:n]
 	return encode(r), nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/pcapng"
+	"viaduct/cmd/viaduct/internal/systemd"
 	"viaduct/portmap"
 )
 
@@ -27,6 +28,10 @@ type Env struct {
 
 	// IgnoredSignals were ignored when the process started.
 	IgnoredSignals []os.Signal
+
+	// Command is the command line without the program's name. Without one there is
+	// no Status.
+	Command []string
 
 	// Set by flags.
 	JSON      bool
@@ -42,6 +47,10 @@ type Env struct {
 	Log     *slog.Logger
 	Capture *pcapng.Capture
 	Metrics *Metrics
+	Status  *Status
+
+	sockets *systemd.Sockets // of a service manager; see Inherit
+	ready   chan struct{}    // closed at the end; nil if the service manager was told nothing
 
 	mu      sync.Mutex                         // one writer of stdout at a time
 	mappers map[netip.AddrPort]*portmap.Client // guarded by mu; see Mapper
@@ -75,6 +84,9 @@ func (e *Env) Open() error {
 		e.Capture = c
 	}
 	e.Metrics = newMetrics()
+	if e.Command != nil {
+		e.Status = newStatus(e)
+	}
 	if e.MetricsAt != "" {
 		if err := e.Metrics.serve(e); err != nil {
 			return err
@@ -96,6 +108,8 @@ func addressText(_ []string, a slog.Attr) slog.Attr {
 
 // Close writes out the capture and ends the metrics server.
 func (e *Env) Close() error {
+	e.Status.close()
+	e.stopping()
 	if e.Metrics != nil {
 		e.Metrics.close()
 	}
@@ -118,6 +132,7 @@ func (e *Env) Wrap(c net.Conn, dialed bool) net.Conn {
 
 // Listening prints the line that says where a command listens.
 func (e *Env) Listening(u *addr.URL) {
+	e.Status.Server().Listening(u.Scheme, u.String())
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	w := e.Stdout
@@ -150,8 +165,15 @@ func (e *Env) IsTerminal() bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Version is the version of the module, "devel" for a build from a checkout.
+// version is set by the build of a package (-ldflags -X).
+var version string
+
+// Version is the version of the package or the module, "devel" for a build from a
+// checkout.
 func Version() string {
+	if version != "" {
+		return version
+	}
 	if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" && b.Main.Version != "(devel)" {
 		return b.Main.Version
 	}

@@ -28,17 +28,10 @@ const FCIPPort = 3225
 
 func checkFCVI(u *addr.URL) error {
 	_, err := fcviConfig(u)
-	return errors.Join(checkVI(u), err)
+	return err
 }
 
-// fcviConfig is what the parameters of an address ask for:
-//
-//	fabric=HOST[:PORT]   attach to the fabric daemon there
-//	self=IP              our own host address in that fabric
-//	wwpn=, wwnn=         our port and node names
-//	peer=NAME            the port name of the host that is called
-//	class=2|3            offer class 2
-//	streaming=on|off     answer several messages at once (on)
+// fcviConfig is what the parameters of an address ask for; package addr lists them.
 func fcviConfig(u *addr.URL) (c fcvi.Config, err error) {
 	for name, to := range map[string]*fc.WWN{"wwpn": &c.PortName, "wwnn": &c.NodeName} {
 		if s := u.Query.Get(name); s != "" {
@@ -58,21 +51,8 @@ func fcviConfig(u *addr.URL) (c fcvi.Config, err error) {
 		}
 		c.Static = map[netip.Addr]fc.WWN{ip.Unmap(): w}
 	}
-	if s := u.Query.Get("self"); s != "" {
-		if _, err := netip.ParseAddr(s); err != nil {
-			return c, fmt.Errorf("parameter self=%s is no IP address", s)
-		}
-	}
-	class, err := u.Choice("class", "3", "2", "3")
-	if err != nil {
-		return c, err
-	}
-	c.Class2 = class == "2"
-	streaming, err := u.Bool("streaming", true)
-	if err != nil {
-		return c, err
-	}
-	c.EachAnswered = !streaming
+	c.Class2 = u.Choice("class") == "2"
+	c.EachAnswered = !u.Bool("streaming")
 	if s := u.Query.Get("fabric"); s != "" {
 		if _, _, err := net.SplitHostPort(s); err != nil {
 			s = net.JoinHostPort(s, fmt.Sprint(FCIPPort))
@@ -90,7 +70,7 @@ func fcviNIC(u *addr.URL, o *Options, listens, dials bool) (*vi.NIC, error) {
 	}
 	name := u.Query.Get("self")
 	if listens && c.Fabric == "" {
-		c.Listen = u.HostPort()
+		c.Listen, c.ListenFunc = u.HostPort(), o.Env.Listen
 	}
 	if listens && c.Fabric != "" && name == "" {
 		name = u.Host // where the others will look for us

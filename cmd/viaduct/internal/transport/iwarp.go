@@ -12,7 +12,6 @@ import (
 
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/msg"
-	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/internal/wire/rdmap"
 	"viaduct/iwarp"
 )
@@ -20,7 +19,6 @@ import (
 // iwarpTransport is an RDMAP Stream: MPA, DDP, RDMAP.
 var iwarpTransport = Transport{
 	Scheme:    "iwarp",
-	Check:     func(u *addr.URL) error { _, err := IWARPConfig(u, nil); return err },
 	DialMsg:   bounded(dialIWARP),
 	ListenMsg: listenIWARP,
 }
@@ -30,43 +28,18 @@ const iwarpClose = 2 * time.Second
 
 // IWARPConfig is the configuration that an address asks for. CRCs are on, FPDUs
 // fit TCP's segments and MPA is of revision 2 unless it says otherwise.
-func IWARPConfig(u *addr.URL, o *Options) (*iwarp.Config, error) {
-	crc, err := u.Bool("crc", true)
-	if err != nil {
-		return nil, err
-	}
-	markers, err := u.Bool("markers", false)
-	if err != nil {
-		return nil, err
-	}
-	fpdu, err := u.Bytes("fpdu", 0, 128, 64766)
-	if err != nil {
-		return nil, err
-	}
-	window, err := u.Bytes("window", 0, 1, 16383)
-	if err != nil {
-		return nil, err
-	}
-	revision, err := u.Choice("mpa", "2", "1", "2")
-	if err != nil {
-		return nil, err
-	}
-	p2p, err := u.Bool("p2p", true)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := u.Bytes("mtu", 0, 1, math.MaxUint32); err != nil {
-		return nil, err
-	}
+func IWARPConfig(u *addr.URL, o *Options) *iwarp.Config {
+	window := int(u.Number("window", 0))
 	c := &iwarp.Config{
-		Device:  iwarp.NewDevice(iwarp.DeviceConfig{OmitCRC: !crc}),
-		Markers: markers, FPDUSize: int(fpdu), IRD: int(window), ORD: int(window), Plain: revision == "1", ClientServer: !p2p,
+		Device:  iwarp.NewDevice(iwarp.DeviceConfig{OmitCRC: !u.Bool("crc")}),
+		Markers: u.Bool("markers"), FPDUSize: int(u.Number("fpdu", 0)), IRD: window, ORD: window, Plain: u.Choice("mpa") == "1", ClientServer: !u.Bool("p2p"),
 		Immediate: true, CloseTimeout: iwarpClose,
 	}
+	c.SameHost, _ = iwarp.ParseSameHost(u.Choice("samehost"))
 	if o != nil {
 		c.Congestion, c.Logger = o.Congestion, o.Env.Log
 	}
-	return c, nil
+	return c
 }
 
 // An iwarpConn is a queue pair as a message connection.
@@ -82,20 +55,17 @@ type iwarpConn struct {
 }
 
 // receives is how long and how many the receives are.
-func receives(u *addr.URL, o *Options) (size, mtu int, err error) {
+func receives(u *addr.URL, o *Options) (size, mtu int) {
 	def := uint64(o.MTU)
 	if def == 0 {
 		def = math.MaxUint32
 	}
-	n, err := u.Bytes("mtu", def, 1, math.MaxUint32)
-	if err != nil {
-		return 0, 0, shell.Usage(err)
-	}
+	n := u.Number("mtu", def)
 	size = o.RecvSize
 	if size == 0 {
 		size = int(n)
 	}
-	return size, int(min(n, math.MaxInt32)), nil
+	return size, int(min(n, math.MaxInt32))
 }
 
 // prepare posts the receives before the peer can send.
@@ -134,15 +104,10 @@ func (c *iwarpConn) started() {
 }
 
 func dialIWARP(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
-	cfg, err := IWARPConfig(u, o)
-	if err != nil {
-		return nil, shell.Usage(err)
-	}
-	size, mtu, err := receives(u, o)
-	if err != nil {
-		return nil, err
-	}
+	cfg := IWARPConfig(u, o)
+	size, mtu := receives(u, o)
 	c := &iwarpConn{mtu: mtu}
+	var err error
 	cfg.PD = cfg.Device.NewPD()
 	if c.pace, err = newPace(o.RecvCount, cfg.PD.Register); err != nil {
 		return nil, err
@@ -161,35 +126,35 @@ func dialIWARP(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
 	}
 	c.pace.learn(c.q.PeerPrivate())
 	c.started()
+	watch(c, u, o, dialled)
 	return c, nil
 }
 
 // An iwarpListener accepts streams.
 type iwarpListener struct {
 	l     *iwarp.Listener
+	u     *addr.URL
+	o     *Options
 	size  int
 	mtu   int
 	count int
 }
 
 func listenIWARP(u *addr.URL, o *Options) (msg.Listener, error) {
-	cfg, err := IWARPConfig(u, o)
-	if err != nil {
-		return nil, shell.Usage(err)
-	}
-	size, mtu, err := receives(u, o)
-	if err != nil {
-		return nil, err
-	}
+	cfg := IWARPConfig(u, o)
+	size, mtu := receives(u, o)
 	cfg.TLS = o.TLSListen
 	if o.Env.Capture != nil {
 		cfg.WrapConn = func(nc net.Conn) net.Conn { return o.Env.Wrap(nc, false) }
+	}
+	if base := o.Env.Inherited(u.HostPort()); base != nil {
+		return &iwarpListener{iwarp.NewListener(base, cfg), u, o, size, mtu, o.RecvCount}, nil
 	}
 	l, err := iwarp.Listen(u.HostPort(), cfg)
 	if err != nil {
 		return nil, err
 	}
-	return &iwarpListener{l, size, mtu, o.RecvCount}, nil
+	return &iwarpListener{l, u, o, size, mtu, o.RecvCount}, nil
 }
 
 func (l *iwarpListener) Accept(ctx context.Context) (msg.Conn, error) {
@@ -213,6 +178,7 @@ func (l *iwarpListener) Accept(ctx context.Context) (msg.Conn, error) {
 			continue // the caller is gone
 		}
 		c.started()
+		watch(c, l.u, l.o, accepted)
 		return c, nil
 	}
 }

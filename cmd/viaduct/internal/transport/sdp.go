@@ -44,17 +44,16 @@ func sdpOptions(u *addr.URL, o *Options) (opt sdp.Options, err error) {
 			return opt, fmt.Errorf("%s: %q is not NAME=VALUE", SDPEnvironment, pair)
 		}
 	}
-	for k, v := range u.Query {
-		if !sdpOwn[k] {
-			set[k] = v[0]
-		}
-	}
 	if p := u.Query.Get("policy"); p != "" {
 		set["send-policy"], set["recv-policy"] = p, p
 	}
-	for name, words := range map[string][]string{"resolve": {"prefer", "require"}, "layout": {"figure", "ibta"}, "hello": {"private", "raw"}} {
-		if _, err := u.Choice(name, words[0], words...); err != nil {
-			return opt, err
+	for k, v := range u.Query {
+		if sdpOwn[k] {
+			continue
+		}
+		set[k] = v[0]
+		if addr.SchemeOf("sdp").Param(k).Kind == addr.Size { // whose units are more than those of sdp
+			set[k] = strconv.FormatUint(u.Number(k, 0), 10)
 		}
 	}
 	return opt, opt.Set(set)
@@ -115,6 +114,7 @@ func dialSDP(ctx context.Context, u *addr.URL, o *Options) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	watchStream(c, o, dialled)
 	if p, ok := c.(interface{ Path() sdp.Path }); ok {
 		o.Env.Log.Info("connected", "path", p.Path().String())
 	}
@@ -126,11 +126,14 @@ func listenSDP(u *addr.URL, o *Options) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
+	if base := o.Env.Inherited(u.HostPort()); base != nil {
+		return overSDP(base, u, o)
+	}
 	l, err := lc.Listen(context.Background(), "tcp", u.HostPort())
 	if err != nil {
 		return nil, err
 	}
-	return l, nil
+	return &watchedListener{l, o}, nil
 }
 
 func overSDP(base net.Listener, u *addr.URL, o *Options) (net.Listener, error) {
@@ -142,13 +145,13 @@ func overSDP(base net.Listener, u *addr.URL, o *Options) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l, nil
+	return &watchedListener{l, o}, nil
 }
 
 func sdpListenConfig(u *addr.URL, o *Options) (*sdp.ListenConfig, error) {
-	for _, name := range []string{"portmap", "resolve", "layout", "hello"} {
-		if u.Query.Has(name) {
-			return nil, shell.Usagef("address %q: %s belongs to the side that connects", u, name)
+	for _, p := range addr.SchemeOf("sdp").Params {
+		if p.Dialer && u.Query.Has(p.Name) {
+			return nil, shell.Usagef("address %q: %s belongs to the side that connects", u, p.Name)
 		}
 	}
 	opt, err := sdpOptions(u, o)

@@ -114,3 +114,11 @@ func (s *slab) put() {
 	}
 	p.free[len(s.mem)] = append(p.free[len(s.mem)], s.mem)
 }
+
+// bytes is the memory of the receives, 0 if there is none yet.
+func (s *slab) bytes() uint64 {
+	if s == nil {
+		return 0
+	}
+	return uint64(len(s.mem))
+}

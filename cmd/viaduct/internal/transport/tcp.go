@@ -23,6 +23,7 @@ func dialTCP(ctx context.Context, u *addr.URL, o *Options) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	watchStream(c, o, dialled)
 	c = o.Env.Wrap(c, true)
 	if o.TLSDial == nil {
 		return c, nil
@@ -46,6 +47,9 @@ func serverName(c *tls.Config, host string) *tls.Config {
 }
 
 func listenTCP(u *addr.URL, o *Options) (net.Listener, error) {
+	if l := o.Env.Inherited(u.HostPort()); l != nil {
+		return overTCP(l, u, o)
+	}
 	lc := net.ListenConfig{Control: congestionControl(o.Congestion)}
 	l, err := lc.Listen(context.Background(), "tcp", u.HostPort())
 	if err != nil {
@@ -73,5 +77,5 @@ func (l *wrapListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l.o.Env.Wrap(c, false), nil
+	return l.o.Env.Wrap(watchStream(c, l.o, accepted), false), nil
 }

@@ -22,41 +22,21 @@ import (
 	"viaduct/vi"
 )
 
-// checkVI looks at the VI attributes in an address.
-func checkVI(u *addr.URL) error {
-	_, err := viAttributes(u, &Options{})
-	return err
-}
-
 // viAttributes are the attributes of the VIs at an address: reliable
 // reception, both RDMA directions, flow control, unless it says otherwise.
-func viAttributes(u *addr.URL, o *Options) (a vi.Attributes, err error) {
-	level, err := u.Choice("reliability", "reception", "unreliable", "delivery", "reception")
-	if err != nil {
-		return a, err
-	}
-	a.Reliability = map[string]vi.Reliability{
-		"unreliable": vi.UnreliableDelivery, "delivery": vi.ReliableDelivery, "reception": vi.ReliableReception,
-	}[level]
-	if a.FlowControl, err = u.Bool("flow", true); err != nil {
-		return a, err
-	}
+func viAttributes(u *addr.URL, o *Options) vi.Attributes {
+	level := u.Choice("reliability")
 	def := uint64(o.MTU)
 	if def == 0 {
 		def = math.MaxUint32
 	}
-	mtu, err := u.Bytes("mtu", def, 1, math.MaxUint32)
-	if err != nil {
-		return a, err
+	return vi.Attributes{
+		Reliability: map[string]vi.Reliability{
+			"unreliable": vi.UnreliableDelivery, "delivery": vi.ReliableDelivery, "reception": vi.ReliableReception,
+		}[level],
+		FlowControl: u.Bool("flow"), MaxTransferSize: uint32(u.Number("mtu", def)), ReadWindow: int(u.Number("window", 0)),
+		EnableRDMAWrite: true, EnableRDMARead: level != "unreliable", // there it does not exist
 	}
-	window, err := u.Bytes("window", 0, 1, 65535)
-	if err != nil {
-		return a, err
-	}
-	a.MaxTransferSize, a.ReadWindow = uint32(mtu), int(window)
-	a.EnableRDMAWrite = true
-	a.EnableRDMARead = level != "unreliable" // there it does not exist
-	return a, nil
 }
 
 // resolveHost finds the address that a name stands for.
@@ -160,6 +140,9 @@ func (c *viConn) MaxMessage() int      { return c.mtu }
 // Depth leaves the pacing to the read window and the socket.
 func (c *viConn) Depth() (writes, reads int) { return 16, 16 }
 
+// brokeHint goes with a connection that ended without the peer's disconnect.
+const brokeHint = "the other side may have died: look at its log, and run this again"
+
 // failure says what ended the connection: an orderly end is io.EOF.
 func (c *viConn) failure(err error) error {
 	var st *vi.StatusError
@@ -168,11 +151,14 @@ func (c *viConn) failure(err error) error {
 		if c.closed.Load() {
 			return net.ErrClosed
 		}
+		if !c.v.PeerDisconnected() {
+			return shell.Hint(errors.New("the connection broke"), brokeHint)
+		}
 		return fmt.Errorf("the connection ended: %w", io.EOF)
 	case st != nil && st.Status&vi.StatusErrorMask == vi.StatusRDMAProtection:
 		return &msg.RemoteAccessError{Cause: err}
 	case st != nil && st.Status&vi.StatusTransportError != 0:
-		return shell.Hint(fmt.Errorf("the connection broke: %w", err), "the other side may have died: look at its log, and run this again")
+		return shell.Hint(fmt.Errorf("the connection broke: %w", err), brokeHint)
 	}
 	return err
 }
@@ -324,11 +310,7 @@ func calling() []byte { return []byte("c-" + rand.Text()[:12]) }
 
 // dialVI connects a VI of nic, which ends with the connection.
 func dialVI(ctx context.Context, nic *vi.NIC, u *addr.URL, o *Options, remoteHost []byte, remote net.Addr) (msg.Conn, error) {
-	a, err := viAttributes(u, o)
-	if err != nil {
-		nic.Close()
-		return nil, shell.Usage(err)
-	}
+	a := viAttributes(u, o)
 	c, err := newVI(nic, a, o)
 	if err != nil {
 		nic.Close()
@@ -342,6 +324,7 @@ func dialVI(ctx context.Context, nic *vi.NIC, u *addr.URL, o *Options, remoteHos
 		return nil, connectFailure(u, err)
 	}
 	c.connected(viAddr(here.String()), remote)
+	watch(c, u, o, dialled)
 	return c, nil
 }
 
@@ -400,11 +383,7 @@ type viListener struct {
 }
 
 func listenVI(nic *vi.NIC, u *addr.URL, o *Options, at net.Addr) (msg.Listener, error) {
-	a, err := viAttributes(u, o)
-	if err != nil {
-		nic.Close()
-		return nil, shell.Usage(err)
-	}
+	a := viAttributes(u, o)
 	l := &viListener{nic: nic, u: u, o: o, a: a, at: at, ready: make(chan *viConn), fail: make(chan error, 1),
 		local: vi.Address{Host: nic.Query().LocalAddress, Discriminator: u.Disc}}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -454,6 +433,7 @@ func (l *viListener) accept(r *vi.ConnRequest) (*viConn, error) {
 		return nil, err
 	}
 	c.connected(viAddr(l.local.String()), viAddr(r.Remote().String()))
+	watch(c, l.u, l.o, accepted)
 	return c, nil
 }
 
@@ -482,7 +462,7 @@ func (l *viListener) Close() error {
 
 // VIAttributes are the attributes that an address asks for, with mtu where it
 // says nothing. For measurements, which use VIs directly.
-func VIAttributes(u *addr.URL, mtu uint32) (vi.Attributes, error) {
+func VIAttributes(u *addr.URL, mtu uint32) vi.Attributes {
 	return viAttributes(u, &Options{MTU: mtu})
 }
 
@@ -505,9 +485,9 @@ func OpenVINIC(u *addr.URL, o *Options, listens bool) (nic *vi.NIC, at net.Addr,
 	case u.Scheme == "fcvi":
 		nic, err = fcviNIC(u, o, listens, !listens)
 	case listens:
-		nic, err = vitcpNIC(o, u.HostPort(), "", false)
+		nic, err = vitcpNIC(u, o, u.HostPort(), "", false)
 	default:
-		nic, err = vitcpNIC(o, "", u.Host, true)
+		nic, err = vitcpNIC(u, o, "", u.Host, true)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -530,10 +510,7 @@ func peerVI(ctx context.Context, local, remote *addr.URL, o *Options) (msg.Conn,
 	if err != nil {
 		return nil, err
 	}
-	a, err := viAttributes(remote, o)
-	if err != nil {
-		return nil, shell.Usage(err)
-	}
+	a := viAttributes(remote, o)
 	nic, at, err := OpenVINIC(local, o, true)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", local, err)
@@ -561,5 +538,6 @@ func peerVI(ctx context.Context, local, remote *addr.URL, o *Options) (msg.Conn,
 		return nil, connectFailure(remote, err)
 	}
 	c.connected(viAddr(here.String()), viAddr(there.String()))
+	watch(c, remote, o, peered)
 	return c, nil
 }

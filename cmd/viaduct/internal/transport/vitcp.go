@@ -17,7 +17,6 @@ import (
 // vitcpTransport is the VI Architecture over TCP.
 var vitcpTransport = Transport{
 	Scheme:    "vitcp",
-	Check:     checkVI,
 	DialMsg:   bounded(dialVITCP),
 	ListenMsg: listenVITCP,
 	PeerMsg:   peerVI,
@@ -29,16 +28,17 @@ const vitcpGrace = time.Second
 
 // vitcpNIC opens a NIC of its own; listen is empty for one that only dials.
 // dials says which way connections are seen in a capture.
-func vitcpNIC(o *Options, listen, host string, dials bool) (*vi.NIC, error) {
-	p, err := vitcpProvider(o, listen, host, dials)
+func vitcpNIC(u *addr.URL, o *Options, listen, host string, dials bool) (*vi.NIC, error) {
+	p, err := vitcpProvider(u, o, listen, host, dials)
 	if err != nil {
 		return nil, err
 	}
 	return openNIC(p, "", o)
 }
 
-func vitcpProvider(o *Options, listen, host string, dials bool) (*vitcp.Provider, error) {
-	c := vitcp.Config{Listen: listen, Grace: vitcpGrace, Disconnect: true, TLSListen: o.TLSListen, Congestion: o.Congestion, Logger: o.Env.Log}
+func vitcpProvider(u *addr.URL, o *Options, listen, host string, dials bool) (*vitcp.Provider, error) {
+	c := vitcp.Config{Listen: listen, Grace: vitcpGrace, Disconnect: true, TLSListen: o.TLSListen, Congestion: o.Congestion, Logger: o.Env.Log, ListenFunc: o.Env.Listen}
+	c.SameHost, _ = vitcp.ParseSameHost(u.Choice("samehost"))
 	if o.TLSDial != nil {
 		c.TLSDial = serverName(o.TLSDial, host)
 	}
@@ -53,7 +53,7 @@ func dialVITCP(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	nic, err := vitcpNIC(o, "", u.Host, true)
+	nic, err := vitcpNIC(u, o, "", u.Host, true)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func (s *vitcpListens) listen(u *addr.URL, o *Options) (nic *vi.NIC, over func()
 		a.IP = net.IPv6unspecified // which is both families
 	}
 	if a.Port == 0 { // one that is not in use
-		nic, err := vitcpNIC(o, a.String(), "", false)
+		nic, err := vitcpNIC(u, o, a.String(), "", false)
 		return nic, func() {}, err
 	}
 	s.mu.Lock()
@@ -92,7 +92,7 @@ func (s *vitcpListens) listen(u *addr.URL, o *Options) (nic *vi.NIC, over func()
 	l := s.at[at]
 	if l == nil {
 		l = &vitcpListen{discs: make(map[string]bool)}
-		if l.p, err = vitcpProvider(o, at, "", false); err != nil {
+		if l.p, err = vitcpProvider(u, o, at, "", false); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -55,6 +55,9 @@ func runEcho(ctx context.Context, e *shell.Env, us []*addr.URL, ts []*transport.
 		}
 		e.Listening(u.WithPort(at))
 	}
+	if err := e.Ready(); err != nil {
+		return err
+	}
 	select {
 	case <-ctx.Done():
 		return nil
@@ -153,7 +156,10 @@ func echoMessages(ctx context.Context, e *shell.Env, scheme string, c msg.Conn) 
 			return err
 		}
 		in.Add(float64(len(m.Data)))
-		if err := c.Send(ctx, m); err != nil {
+		switch err := c.Send(ctx, m); {
+		case errors.Is(err, io.EOF):
+			return nil // the other side did not wait for it
+		case err != nil:
 			return err
 		}
 		out.Add(float64(len(m.Data)))

@@ -79,7 +79,10 @@ func switchName(s string) (fc.WWN, error) {
 const joinTime = 20 * time.Second
 
 func runFabric(ctx context.Context, e *shell.Env, cfg fabricd.Config, listen string, join []string) error {
-	l, err := net.Listen("tcp", listen)
+	if err := e.Inherit(); err != nil {
+		return err
+	}
+	l, err := e.Listen("tcp", listen)
 	if err != nil {
 		return err
 	}
@@ -97,6 +100,10 @@ func runFabric(ctx context.Context, e *shell.Env, cfg fabricd.Config, listen str
 	host, _, _ := net.SplitHostPort(listen)
 	u := &addr.URL{Scheme: "fcip", Host: host}
 	e.Listening(u.WithPort(l.Addr()))
+	if err := e.Ready(); err != nil {
+		l.Close()
+		return err
+	}
 	served := make(chan error, 1)
 	go func() { served <- d.Serve(l) }()
 	select {

@@ -52,18 +52,38 @@ func getCommand(e *shell.Env) *cobra.Command {
 	var out string
 	var resume bool
 	var cf connFlags
+	var tf treeFlags
 	c := &cobra.Command{
-		Use:   "get URL/PATH [-o FILE]",
+		Use:   "get URL/PATH [-o FILE] [-r]",
 		Short: "fetch a file by RDMA Read (vitcp, iwarp, fcvi) or HTTP (sdp, tcp)",
 		Long: `Fetch a file and verify its SHA-256. It is written to FILE.part and gets its name
 when it is complete; without -o, FILE is the last element of PATH, and if it is
 a directory, that name in it. A device or a pipe is written to as it is. "-o -"
-writes to standard output.`,
+writes to standard output.
+
+With -r PATH is a directory: all that is in it is fetched into the directory that
+-o names, else that of PATH's last element, over several connections at once.
+With --resume files that are there alike, by size and SHA-256, are left out, and
+those that were interrupted are gone on with.`,
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, t, err := parse(args[0])
 			if err != nil {
 				return err
+			}
+			if tf.recursive {
+				if out == "" {
+					out = path.Base(path.Clean("/" + u.Path))
+				}
+				if out == "-" || out == "/" {
+					return shell.Usagef("-r wants a directory: name one by -o")
+				}
+				tf.resume = resume
+				tr, err := tf.tree(e, "get", u, t, &cf)
+				if err != nil {
+					return err
+				}
+				return tr.get(cmd.Context(), out)
 			}
 			if u.Path == "" {
 				return shell.Usagef("address %q: the path of a file is missing", u)
@@ -103,6 +123,8 @@ writes to standard output.`,
 	}
 	c.Flags().StringVarP(&out, "output", "o", "", "write to `FILE`, or into that directory; - is standard output")
 	c.Flags().BoolVar(&resume, "resume", false, "go on with FILE.part, or with an incomplete FILE")
+	c.Flags().BoolVarP(&tf.recursive, "recursive", "r", false, "fetch a directory with all that is in it")
+	tf.addParallel(c)
 	addWait(c, &cf.wait)
 	cf.add(c)
 	return c

@@ -23,6 +23,9 @@ import (
 // pingTimeout bounds the wait for one echo.
 const pingTimeout = 10 * time.Second
 
+// lastTrip bounds the wait for the echo that was missing when ping was interrupted.
+const lastTrip = 250 * time.Millisecond
+
 // A pingResult is what ping reports; times are in microseconds.
 type pingResult struct {
 	URL       string  `json:"url"`
@@ -82,6 +85,21 @@ func pingCommand(e *shell.Env) *cobra.Command {
 	return c
 }
 
+// tripContext bounds a round trip. One that is under way when ping is interrupted
+// has a moment to come round: what is still coming when a connection is closed
+// makes the other side see a reset in place of an end.
+func tripContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	tctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pingTimeout)
+	stop := context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(lastTrip):
+			cancel()
+		case <-tctx.Done():
+		}
+	})
+	return tctx, func() { stop(); cancel() }
+}
+
 type pingPlan struct {
 	count    int
 	size     int
@@ -119,12 +137,12 @@ func runPing(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transp
 		next = time.Now().Add(p.interval)
 		stamp(b, uint64(r.Sent))
 		r.Sent++
-		tctx, cancel := context.WithTimeout(ctx, pingTimeout)
+		tctx, cancel := tripContext(ctx)
 		start := time.Now()
 		got, err := trip(tctx, b)
 		d := time.Since(start)
 		cancel()
-		if ctx.Err() != nil {
+		if ctx.Err() != nil && err != nil {
 			break
 		}
 		if err != nil {

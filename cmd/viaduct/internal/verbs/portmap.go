@@ -93,6 +93,9 @@ func addMapping(reg *portmap.Registry, s string, life portmap.PmTime) error {
 func runPortmapServe(ctx context.Context, e *shell.Env, listen, file string, reg *portmap.Registry) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if err := e.Inherit(); err != nil {
+		return err
+	}
 	cfg := portmap.ServerConfig{MachineConfig: portmap.MachineConfig{Registry: reg}, Logger: e.Log}
 	if e.Capture != nil {
 		cfg.Tap = e.Capture.Datagram
@@ -115,7 +118,13 @@ func runPortmapServe(ctx context.Context, e *shell.Env, listen, file string, reg
 		case <-ready:
 		}
 	}
-	s, err := portmap.Listen(listen, cfg)
+	var s *portmap.Server
+	var err error
+	if c := e.InheritedUDP(listen); c != nil {
+		s, err = portmap.NewServer(c, cfg)
+	} else {
+		s, err = portmap.Listen(listen, cfg)
+	}
 	if err != nil {
 		return err
 	}
@@ -129,6 +138,9 @@ func runPortmapServe(ctx context.Context, e *shell.Env, listen, file string, reg
 		host = s.Addr().Addr().String()
 	}
 	e.Printf("listening udp://%s\n", net.JoinHostPort(host, strconv.Itoa(int(s.Addr().Port()))))
+	if err := e.Ready(); err != nil {
+		return err
+	}
 	err = s.Serve()
 	if ctx.Err() != nil {
 		return nil

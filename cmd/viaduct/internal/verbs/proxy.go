@@ -109,6 +109,9 @@ func (p *proxy) run(ctx context.Context) error {
 		p.wg.Go(func() { p.accept(ctx, u.Scheme, l, fail) })
 		p.e.Listening(at)
 	}
+	if err := p.e.Ready(); err != nil {
+		return err
+	}
 	select {
 	case <-ctx.Done():
 		return nil
@@ -129,7 +132,7 @@ func (p *proxy) listen(i int, u *addr.URL) (net.Listener, error) {
 		base, p.given[withoutPort(u)] = g[0], g[1:]
 	} else {
 		var err error
-		if base, err = net.Listen("tcp", u.HostPort()); err != nil {
+		if base, err = p.e.Listen("tcp", u.HostPort()); err != nil {
 			return nil, err
 		}
 	}

@@ -17,16 +17,37 @@ import (
 
 func putCommand(e *shell.Env) *cobra.Command {
 	var cf connFlags
+	var tf treeFlags
 	c := &cobra.Command{
-		Use:   "put FILE URL/PATH",
+		Use:   "put FILE... URL/PATH [-r]",
 		Short: "store a file by RDMA Write (vitcp, iwarp, fcvi) or HTTP PUT (sdp, tcp)",
 		Long: `Store a file. It appears at the server only when its SHA-256 was verified there;
-otherwise nothing is left. A PATH that is empty or ends in / gets FILE's name.`,
-		Args: usageArgs(cobra.ExactArgs(2)),
+otherwise nothing is left. A PATH that is empty or ends in / gets FILE's name.
+
+Several files, and with -r directories with all that is in them, are stored below
+PATH under their own names, over several connections at once. With --resume those
+that are there alike, by size and SHA-256, are left out: so an interrupted copy
+goes on.`,
+		Args: usageArgs(cobra.MinimumNArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			u, t, err := parse(args[1])
+			at := len(args) - 1
+			u, t, err := parse(args[at])
 			if err != nil {
 				return err
+			}
+			if tf.recursive || at > 1 || tf.resume {
+				tr, err := tf.tree(e, "put", u, t, &cf)
+				if err != nil {
+					return err
+				}
+				for _, src := range args[:at] {
+					if st, err := os.Stat(src); err != nil {
+						return err
+					} else if st.IsDir() && !tf.recursive {
+						return shell.Usagef("%s is a directory: -r stores what is in it", src)
+					}
+				}
+				return tr.put(cmd.Context(), args[:at], false)
 			}
 			if u.Path == "" || strings.HasSuffix(u.Path, "/") {
 				u = u.WithPath(path.Join(u.Path, filepath.Base(args[0])))
@@ -45,7 +66,7 @@ otherwise nothing is left. A PATH that is empty or ends in / gets FILE's name.`,
 				return err
 			}
 			if !st.Mode().IsRegular() {
-				return shell.Hint(fmt.Errorf("%s is not a regular file", args[0]), "give a file whose length is known")
+				return shell.Hint(fmt.Errorf("%s is not a regular file", args[0]), "give a file whose length is known, or -r for a directory")
 			}
 			fc, err := dialFiles(cmd.Context(), e, u, t, o)
 			if err != nil {
@@ -85,6 +106,9 @@ otherwise nothing is left. A PATH that is empty or ends in / gets FILE's name.`,
 			return r.print(e)
 		},
 	}
+	c.Flags().BoolVarP(&tf.recursive, "recursive", "r", false, "store directories with all that is in them")
+	c.Flags().BoolVar(&tf.resume, "resume", false, "leave out files that the server has alike below PATH")
+	tf.addParallel(c)
 	addWait(c, &cf.wait)
 	cf.add(c)
 	return c

@@ -53,6 +53,7 @@ func interruptible() (context.Context, func()) {
 
 // Run runs one command line.
 func Run(ctx context.Context, e *shell.Env, args []string) int {
+	e.Command = args
 	root := newRoot(e)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
@@ -158,8 +159,8 @@ Addresses:
   sdp://HOST:PORT                    a byte stream over SDP [?portmap=HOST[:PORT]]
   fcvi://HOST[:PORT]/DISCRIMINATOR   a VI over Fibre Channel in an FCIP link (port 3225)
   tcp://HOST:PORT                    plain TCP, the baseline
-VIADUCT_SDP=NAME=VALUE,... in the environment sets properties of SDP connections,
-with the names of sdp's query parameters. A file's path follows the rest. Port 0 lets a listener pick one.
+A file's path follows the rest. Port 0 lets a listener pick one. "viaduct help
+urls" lists the parameters that each takes.
 This build has: ` + strings.Join(transport.Names(), ", "),
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -188,14 +189,16 @@ This build has: ` + strings.Join(transport.Names(), ", "),
 		}
 		root.AddCommand(c)
 	}
+	root.AddCommand(urlsTopic(), completionCommand(e), manCommand(e))
+	complete(root)
 	return root
 }
 
 func commands(e *shell.Env) []*cobra.Command {
 	return []*cobra.Command{
-		demoCommand(e), serveCommand(e), getCommand(e), putCommand(e),
+		demoCommand(e), serveCommand(e), getCommand(e), putCommand(e), lsCommand(e), syncCommand(e),
 		echoCommand(e), pingCommand(e), ncCommand(e), proxyCommand(e), runCommand(e),
-		benchCommand(e), rpingCommand(e), fabricCommand(e), portmapCommand(e), decodeCommand(e), ladderCommand(e), wiresharkCommand(e), viplCommand(e), versionCommand(e),
+		benchCommand(e), rpingCommand(e), fabricCommand(e), portmapCommand(e), decodeCommand(e), ladderCommand(e), wiresharkCommand(e), psCommand(e), statCommand(e), conformCommand(e), viplCommand(e), versionCommand(e),
 	}
 }
 
@@ -276,6 +279,11 @@ func (c *connFlags) options(e *shell.Env, listens bool, us ...*addr.URL) (*trans
 			if u.Scheme == "sdp" || u.Scheme == "fcvi" {
 				return nil, shell.Usagef("%s:// does not take TLS", u.Scheme)
 			}
+		}
+	}
+	if listens {
+		if err := e.Inherit(); err != nil {
+			return nil, err
 		}
 	}
 	dial, listen, err := c.tls.Configs(e, listens)

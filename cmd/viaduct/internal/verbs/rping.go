@@ -15,6 +15,7 @@ import (
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/cmd/viaduct/internal/transport"
+	"viaduct/debug"
 	"viaduct/internal/rping"
 	"viaduct/iwarp"
 )
@@ -87,13 +88,16 @@ func (p *rpingPlan) config(e *shell.Env, dials bool) (*iwarp.Config, error) {
 	if p.noCRC {
 		u.Query.Set("crc", "off")
 	}
-	c, err := transport.IWARPConfig(u, &transport.Options{Env: e})
-	if err != nil {
-		return nil, err
-	}
+	c := transport.IWARPConfig(u, &transport.Options{Env: e})
 	c.CloseTimeout = interruptGrace // all rounds were answered, or do not count
 	if e.Capture != nil {
 		c.WrapConn = func(nc net.Conn) net.Conn { return e.Wrap(nc, dials) }
+	}
+	if dials {
+		c.Prepare = func(q *iwarp.QueuePair) error {
+			e.Status.Server().WatchQueuePair(q, debug.Hint{Role: "dial"})
+			return nil
+		}
 	}
 	return rping.Config(c), nil
 }
@@ -153,6 +157,7 @@ func rpingServer(ctx context.Context, e *shell.Env, p rpingPlan) error {
 	u := &addr.URL{Scheme: "iwarp", Host: p.host}
 	e.Listening(u.WithPort(l.Addr()))
 	serve := func(r *iwarp.Request) error {
+		e.Status.Server().WatchQueuePair(r.QueuePair(), debug.Hint{Role: "accept"})
 		defer e.Metrics.Connection("iwarp", "accept")()
 		start := time.Now()
 		n, err := rping.Serve(ctx, r, p.options(e, "server ping data"))

@@ -5,13 +5,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"viaduct/cmd/viaduct/internal/rdma"
 	"viaduct/cmd/viaduct/internal/run"
 	"viaduct/cmd/viaduct/internal/shell"
 )
 
 func runCommand(e *shell.Env) *cobra.Command {
 	o := &run.Options{}
-	var check bool
+	var check, overRDMA, noCRC bool
+	var devices []string
 	c := &cobra.Command{
 		Use:   "run [--to PREFIX[:PORT][=WHERE]]... [--listen PORT[=SDPPORT]]... -- PROGRAM [ARGS...]",
 		Short: "run an unmodified program with its TCP connections carried over SDP",
@@ -26,6 +28,10 @@ address and port, or with =[HOST]:PORT there, or with =portmap where the Port
 Mapper says. --listen PORT carries connections to the program's listener at PORT
 ("any": all of its listeners): SDP is spoken at SDPPORT or at a port of the
 system's choice, which a Port Mapper of this process tells to those who ask.
+
+With --rdma the program is one that uses libibverbs or librdmacm, and its TCP
+connections are left alone: it finds a device siw0 (or those of --device), served in
+user space without any kernel module, and what it sends is iWARP on TCP.
 
 The exit status is the program's, 125 if run itself failed, 126 if the program
 can't be executed, 127 if there is none.`,
@@ -48,6 +54,17 @@ can't be executed, 127 if there is none.`,
 				return &shell.Exit{Code: run.ExitRun, Err: shell.Usagef("a program is missing")}
 			}
 			o.Program, o.Args = args[0], args
+			switch ds, err := rdma.ParseDevices(devices); {
+			case !overRDMA && (len(devices) > 0 || noCRC):
+				return &shell.Exit{Code: run.ExitRun, Err: shell.Usagef("--device and --no-crc go with --rdma")}
+			case !overRDMA:
+			case err != nil:
+				return &shell.Exit{Code: run.ExitRun, Err: shell.Usage(err)}
+			case len(o.To)+len(o.Listen) > 0 || o.SameHost != "" || o.PortMap != "":
+				return &shell.Exit{Code: run.ExitRun, Err: shell.Usagef("--rdma leaves TCP connections alone: --to, --listen, --portmap and --same-host do not go with it")}
+			default:
+				o.Service = rdmaService(ds, noCRC)
+			}
 			return run.Main(cmd.Context(), e, o)
 		},
 	}
@@ -58,6 +75,9 @@ can't be executed, 127 if there is none.`,
 	f.StringVar(&o.PortMap, "portmap", "", "ask the Port Mapper at `ADDRESS[:PORT]` instead of each host's own")
 	f.StringVar(&o.PortMapListen, "portmap-listen", "", "answer for --listen at the UDP `ADDRESS`, or off (default: the Port Mapper's port, if that is free)")
 	f.BoolVar(&check, "check", false, "say what this machine allows, and run nothing")
+	f.BoolVar(&overRDMA, "rdma", false, "serve RDMA devices to the program instead, over iWARP")
+	f.StringArrayVar(&devices, "device", nil, "with --rdma: a device, `NAME[=ADDRESS,...]`, with the local addresses that belong to it; may be repeated (default siw0, with all)")
+	f.BoolVar(&noCRC, "no-crc", false, "with --rdma: do without MPA's CRC if the peer agrees")
 	f.BoolVar(&o.Require, "require", false, "fail a connection that a rule covers and that can't be carried")
 	f.StringVar(&o.SameHost, "same-host", "", "connect to programs of this host that run the same way by unix socket pairs; =`PORT[,PORT]...` for some ports only")
 	f.Lookup("same-host").NoOptDefVal = "any"

@@ -117,6 +117,9 @@ func (s *server) run(ctx context.Context, us []*addr.URL, o *transport.Options) 
 		s.wg.Go(func() { s.serveMemory(ctx, l, u.Scheme, fail) })
 		s.e.Listening(u.WithPort(l.Addr()))
 	}
+	if err := s.e.Ready(); err != nil {
+		return err
+	}
 	select {
 	case <-ctx.Done():
 		s.e.Log.Info("ending", "cause", context.Cause(ctx))

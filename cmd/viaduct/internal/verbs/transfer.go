@@ -14,6 +14,7 @@ import (
 	"viaduct/cmd/viaduct/internal/httpfile"
 	"viaduct/cmd/viaduct/internal/memsvc"
 	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/cmd/viaduct/internal/store"
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
@@ -29,6 +30,8 @@ type fileClient interface {
 	// PrefixSum is the SHA-256 of the first n bytes at the server, known false
 	// if it cannot tell without sending them.
 	PrefixSum(ctx context.Context, path string, n int64) (sum [32]byte, known bool, err error)
+	// List lists a directory, by name.
+	List(ctx context.Context, path string) ([]store.Entry, error)
 	Close()
 	// Mechanisms name how bytes come and go.
 	Mechanisms() (get, put string)

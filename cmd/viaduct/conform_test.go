@@ -1,0 +1,243 @@
+//go:build unix
+
+package main
+
+import (
+	"encoding/json"
+	"encoding/xml"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"viaduct/cmd/viaduct/internal/conform"
+)
+
+// conformReport runs conform and returns what it found.
+func conformReport(t *testing.T, want int, args ...string) (r conform.Report) {
+	t.Helper()
+	out := run(t, append([]string{"conform", "--json"}, args...)...)
+	if err := json.Unmarshal([]byte(out.stdout), &r); err != nil || out.code != want {
+		t.Fatalf("conform %v: exit %d, want %d; %v\n%s%s", args, out.code, want, err, out.stdout, out.stderr)
+	}
+	return r
+}
+
+// allPass fails unless every case passed.
+func allPass(t *testing.T, r conform.Report) {
+	t.Helper()
+	for _, x := range r.Results {
+		if x.Verdict != conform.Pass && !(x.Verdict == conform.Skip && strings.Contains(x.Detail, "--dangerous")) {
+			t.Errorf("%s (%s): %s %s %s", x.Name, x.Role, x.Verdict, x.Row, x.Detail)
+		}
+	}
+	if len(r.Results) < 5 {
+		t.Errorf("only %d cases", len(r.Results))
+	}
+}
+
+// conformPeers are what conform is pointed at.
+var conformPeers = []struct {
+	scheme, listen string
+	args           []string
+}{
+	{"iwarp", "iwarp://127.0.0.1:0", []string{"echo", "--listen"}},
+	{"vitcp", "vitcp://127.0.0.1:0/x", []string{"echo", "--listen"}},
+	{"sdp", "sdp://127.0.0.1:0", []string{"echo", "--listen"}},
+	{"portmap", "127.0.0.1:0", []string{"portmap", "serve", "--map", "127.0.0.1:80=127.0.0.1:8080", "--listen"}},
+}
+
+// TestConform: this build breaks no requirement, in any protocol and role.
+func TestConform(t *testing.T) {
+	psDir(t)
+	for _, p := range conformPeers {
+		t.Run(p.scheme, func(t *testing.T) {
+			_, urls := start(t, 1, append(p.args, p.listen)...)
+			allPass(t, conformReport(t, 0, "--dangerous", conformTarget(urls[0])))
+		})
+	}
+	t.Run("iwarp active", func(t *testing.T) {
+		t.Setenv(asCommand, "1")
+		allPass(t, conformReport(t, 0, "--dangerous", "--listen", "--exec", "exec "+os.Args[0]+" ping {url} -c 3", "iwarp://127.0.0.1:0"))
+	})
+}
+
+// conformTarget is the address of a peer as conform takes it.
+func conformTarget(url string) string { return strings.Replace(url, "udp://", "portmap://", 1) }
+
+// TestConformReports: the forms of the report, and what is refused.
+func TestConformReports(t *testing.T) {
+	_, urls := start(t, 1, "echo", "--listen", "iwarp://127.0.0.1:0")
+	dir := t.TempDir()
+	junit, html := filepath.Join(dir, "x.xml"), filepath.Join(dir, "x.html")
+	out := good(t, "conform", urls[0], "--only", "iwarp/reply", "--only", "MPA-4.4-15", "--junit", junit, "--html", html).stdout
+	if strings.Count(out, "\n") != 3 || !strings.Contains(out, "2 passed, 0 failed") {
+		t.Errorf("printed\n%s", out)
+	}
+	var suite struct {
+		Tests    int `xml:"tests,attr"`
+		Testcase []struct {
+			Name string `xml:"name,attr"`
+		} `xml:"testcase"`
+	}
+	b, err := os.ReadFile(junit)
+	if err != nil || xml.Unmarshal(b, &suite) != nil || suite.Tests != 2 || len(suite.Testcase) != 2 {
+		t.Errorf("%v: %s", err, b)
+	}
+	if b, err = os.ReadFile(html); err != nil || !strings.Contains(string(b), "MPA-4.4-15") || !strings.Contains(string(b), "2 passed") {
+		t.Errorf("%v: %s", err, b)
+	}
+	fails(t, 2, "names no case", "conform", urls[0], "--only", "nonsense")
+	fails(t, 2, "no cases", "conform", "tcp://127.0.0.1:1")
+	fails(t, 2, "missing", "conform")
+	fails(t, 1, "refused", "conform", "iwarp://127.0.0.1:1")
+}
+
+// TestConformRows: every requirement that a case names exists.
+func TestConformRows(t *testing.T) {
+	var known strings.Builder
+	files, err := filepath.Glob("../../docs/requirements/*.md")
+	if err != nil || len(files) < 4 {
+		t.Fatal(err, files)
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		known.Write(b)
+	}
+	var doc struct{ Cases []conform.Case }
+	if err := json.Unmarshal([]byte(good(t, "conform", "--list", "--json").stdout), &doc); err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, c := range doc.Cases {
+		key := c.Name + " " + string(c.Role)
+		if names[key] || c.Text == "" || len(c.Rows) == 0 {
+			t.Errorf("case %q twice, or without text or requirement", key)
+		}
+		names[key] = true
+		for _, row := range c.Rows {
+			if !strings.Contains(known.String(), "| "+row+" |") {
+				t.Errorf("%s names %s, which does not exist", c.Name, row)
+			}
+		}
+	}
+}
+
+// conformFaults are the faults of internal/fault, and the requirement that each
+// breaks.
+var conformFaults = []struct {
+	name, scheme, row string
+}{
+	{"mpa-reply-key", "iwarp", "MPA-7.1.1-3"},
+	{"mpa-reserved-bits", "iwarp", "MPA-7.1.1-13"},
+	{"mpa-reply-revision", "iwarp", "MPA-7.1.1-15"},
+	{"mpa-key-unchecked", "iwarp", "MPA-7.1.1-2"},
+	{"mpa-private-unchecked", "iwarp", "MPA-7.1.1-20"},
+	{"mpa-crc-made", "iwarp", "MPA-4.1-6"},
+	{"mpa-crc-unchecked", "iwarp", "MPA-4.4-15"},
+	{"mpa-pad", "iwarp", "MPA-4.1-3"},
+	{"mpa-markers", "iwarp", "MPA-4.3-8"},
+	{"ddp-reserved-bits", "iwarp", "DDP-4.1-8"},
+	{"ddp-version-unchecked", "iwarp", "DDP-4.1-11"},
+	{"ddp-first-msn", "iwarp", "DDP-4.3-7"},
+	{"ddp-mo", "iwarp", "DDP-5.2-5"},
+	{"ddp-msn-unchecked", "iwarp", "DDP-7.1-8"},
+	{"ddp-queue-code", "iwarp", "DDP-7.1-1"},
+	{"rdmap-version-unchecked", "iwarp", "RDMAP-7.2-3"},
+	{"rdmap-invalidate-field", "iwarp", "RDMAP-4.1-9"},
+	{"rdmap-terminate-nibbles", "iwarp", "RDMAP-4.8-2"},
+	{"rdmap-terminate-length", "iwarp", "RDMAP-4.8-6"},
+	{"vitcp-version-unchecked", "vitcp", "VIT-3.1-2"},
+	{"vitcp-offset", "vitcp", "VIT-3.1-8"},
+	{"vitcp-length", "vitcp", "VIT-3.1-7"},
+	{"vitcp-immediate", "vitcp", "VIT-3.1-9"},
+	{"vitcp-error-type", "vitcp", "VIT-3.1-ERR-3"},
+	{"vitcp-mtu", "vitcp", "VIT-3.2-5"},
+	{"sdp-flags", "sdp", "SDP-6.1.2-2"},
+	{"sdp-mseq", "sdp", "SDP-6.1.5-1"},
+	{"sdp-len", "sdp", "SDP-6.1.4-1"},
+	{"sdp-adverts", "sdp", "SDP-6.2.2.3-1"},
+	{"sdp-version-unchecked", "sdp", "SDP-6.2.1.1-2"},
+	{"portmap-handle", "portmap", "SDP-7.3.1.8-2"},
+	{"portmap-reserved", "portmap", "SDP-7.3.1.5-1"},
+	{"portmap-port", "portmap", "SDP-7.3.1.7-1"},
+	{"portmap-version-unchecked", "portmap", "SDP-7.3.1.1-1"},
+}
+
+// TestConformFaults: in a build with faults, each is found, by the requirement
+// that it breaks.
+func TestConformFaults(t *testing.T) {
+	faulty := filepath.Join(t.TempDir(), "viaduct")
+	if out, err := exec.Command("go", "build", "-pgo=off", "-tags", "faults", "-o", faulty, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, 4)
+	for _, f := range conformFaults {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			p, url := startFaulty(t, faulty, f.name, f.scheme)
+			if p == nil {
+				return
+			}
+			defer func() { p.Process.Kill(); p.Wait() }()
+			out := run(t, "conform", "--json", "--patience", "2s", conformTarget(url))
+			var r conform.Report
+			if err := json.Unmarshal([]byte(out.stdout), &r); err != nil {
+				t.Errorf("%s: %v\n%s", f.name, err, out.stderr)
+				return
+			}
+			found := []string{}
+			for _, x := range r.Results {
+				if x.Verdict == conform.Fail {
+					found = append(found, x.Row+" ("+x.Name+": "+x.Detail+")")
+				}
+			}
+			named := false
+			for _, s := range found {
+				named = named || strings.HasPrefix(s, f.row+" ")
+			}
+			if !named || out.code != 1 {
+				t.Errorf("%s: exit %d; %s is not among what was found: %s", f.name, out.code, f.row, strings.Join(found, "; "))
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// startFaulty runs a server of a build with faults.
+func startFaulty(t *testing.T, binary, fault, scheme string) (*exec.Cmd, string) {
+	for _, p := range conformPeers {
+		if p.scheme != scheme {
+			continue
+		}
+		c := exec.Command(binary, append(p.args, p.listen)...)
+		c.Env = append(os.Environ(), "VIADUCT_FAULT="+fault)
+		out, err := c.StdoutPipe()
+		if err == nil {
+			err = c.Start()
+		}
+		if err != nil {
+			t.Error(err)
+			return nil, ""
+		}
+		b := make([]byte, 200)
+		n, _ := out.Read(b)
+		url, ok := strings.CutPrefix(strings.TrimSpace(string(b[:n])), "listening ")
+		if !ok {
+			t.Errorf("%s printed %q", fault, b[:n])
+			c.Process.Kill()
+			c.Wait()
+			return nil, ""
+		}
+		return c, url
+	}
+	t.Errorf("no peer of %s", scheme)
+	return nil, ""
+}

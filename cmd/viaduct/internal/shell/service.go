@@ -1,0 +1,88 @@
+package shell
+
+import (
+	"fmt"
+	"net"
+	"time"
+
+	"viaduct/cmd/viaduct/internal/systemd"
+)
+
+// Inherit takes over the sockets that a service manager has opened for this
+// process, for the verbs that listen.
+func (e *Env) Inherit() (err error) {
+	e.sockets, err = systemd.Inherited()
+	return err
+}
+
+// Inherited takes the TCP listener that a service manager has opened at an
+// address, nil if there is none.
+func (e *Env) Inherited(address string) net.Listener {
+	if e.sockets == nil {
+		return nil
+	}
+	return e.sockets.Listener(address)
+}
+
+// InheritedUDP takes the UDP socket that a service manager has opened at an
+// address, nil if there is none.
+func (e *Env) InheritedUDP(address string) *net.UDPConn {
+	if e.sockets == nil {
+		return nil
+	}
+	return e.sockets.Packets(address)
+}
+
+// Listen takes the listener that a service manager has opened, or opens one.
+func (e *Env) Listen(network, address string) (net.Listener, error) {
+	if l := e.Inherited(address); l != nil {
+		return l, nil
+	}
+	return net.Listen(network, address)
+}
+
+// Ready tells the service manager that everything listens, and from then on that
+// this process lives. A socket that nothing listens on is logged.
+func (e *Env) Ready() error {
+	if e.sockets != nil {
+		for _, a := range e.sockets.Left() {
+			e.Log.Warn("socket of the service manager not used: no --listen has its address", "local", a.String())
+		}
+	}
+	every, err := systemd.WatchdogInterval()
+	if err != nil {
+		return err
+	}
+	if err := systemd.Notify("READY=1"); err != nil {
+		return fmt.Errorf("tell the service manager: %w", err)
+	}
+	e.ready = make(chan struct{})
+	if every > 0 {
+		go alive(e.ready, every/3)
+	}
+	return nil
+}
+
+// alive speaks to the watchdog until done is closed.
+func alive(done <-chan struct{}, every time.Duration) {
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			systemd.Notify("WATCHDOG=1") // one that is lost is made up for by the next
+		case <-done:
+			return
+		}
+	}
+}
+
+// stopping ends what Ready began.
+func (e *Env) stopping() {
+	if e.ready == nil {
+		return
+	}
+	systemd.Notify("STOPPING=1")
+	close(e.ready)
+	e.ready = nil
+}

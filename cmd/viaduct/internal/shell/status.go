@@ -1,0 +1,52 @@
+package shell
+
+import (
+	"strings"
+	"sync"
+
+	"viaduct/debug"
+)
+
+// Status is the status socket of this process, by which "viaduct ps" sees it.
+// It is made when there is something to see. A nil one shows nothing.
+type Status struct {
+	e    *Env
+	once sync.Once
+	s    *debug.Server
+}
+
+func newStatus(e *Env) *Status { return &Status{e: e} }
+
+// Server is where connections are shown; nil if the socket can't be made,
+// without which everything works.
+func (s *Status) Server() *debug.Server {
+	if s == nil {
+		return nil
+	}
+	s.once.Do(func() {
+		var err error
+		if s.s, err = debug.Listen(debug.Config{Program: commandLine(s.e.Command), Version: Version()}); err != nil {
+			s.e.Log.Info("no status socket: viaduct ps does not show this process", "err", err)
+		}
+	})
+	return s.s
+}
+
+// close removes the socket. Server does not make it from now on.
+func (s *Status) close() {
+	if s == nil {
+		return
+	}
+	s.once.Do(func() {})
+	s.s.Close()
+}
+
+// commandLine is the verb with its arguments, cut where it is long.
+func commandLine(args []string) string {
+	const most = 200
+	line := strings.Join(args, " ")
+	if len(line) > most {
+		line = strings.ToValidUTF8(line[:most], "") + "..."
+	}
+	return line
+}

@@ -1,0 +1,187 @@
+// Package systemd is what a service manager and a service tell each other:
+// sockets that were opened for the service, that it is ready, and that it is
+// alive. It is the protocol of sd_listen_fds(3), sd_notify(3) and
+// sd_watchdog_enabled(3), without their library.
+package systemd
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// firstSocket is the descriptor of the first socket that is handed over.
+const firstSocket = 3
+
+// A Socket is one that the service manager has opened: a TCP listener or a UDP
+// socket.
+type Socket struct {
+	Listener net.Listener // nil for a UDP socket
+	Packets  *net.UDPConn // nil for a listener
+}
+
+// Addr is what the socket is bound to.
+func (s Socket) Addr() netip.AddrPort {
+	var a netip.AddrPort
+	if s.Listener != nil {
+		a = s.Listener.Addr().(*net.TCPAddr).AddrPort()
+	} else {
+		a = s.Packets.LocalAddr().(*net.UDPAddr).AddrPort()
+	}
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+// Sockets are the sockets that were handed over and not taken yet. The zero
+// value has none. It is safe for concurrent use.
+type Sockets struct {
+	mu   sync.Mutex
+	left []Socket // guarded by mu
+}
+
+// Inherited returns the sockets that this process was started with. It takes
+// the variables that tell of them out of the environment, so that they reach no
+// other process. A socket of another kind is an error.
+func Inherited() (*Sockets, error) {
+	pid, fds := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS")
+	if pid == "" || pid != strconv.Itoa(os.Getpid()) {
+		return &Sockets{}, nil // for another process, or for none
+	}
+	for _, v := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
+		os.Unsetenv(v)
+	}
+	n, err := strconv.Atoi(fds)
+	if err != nil || n < 0 || n > 1024 {
+		return nil, fmt.Errorf("LISTEN_FDS=%q is no count of sockets", fds)
+	}
+	s := &Sockets{}
+	for i := range n {
+		sock, err := open(firstSocket + i)
+		if err != nil {
+			return nil, fmt.Errorf("socket %d of the service manager: %w", i+1, err)
+		}
+		s.left = append(s.left, sock)
+	}
+	return s, nil
+}
+
+// open makes a Socket of a descriptor, which is closed.
+func open(fd int) (Socket, error) {
+	f := os.NewFile(uintptr(fd), "socket "+strconv.Itoa(fd))
+	if f == nil {
+		return Socket{}, os.ErrInvalid
+	}
+	defer f.Close() // what follows works on copies, which other programs do not inherit
+	l, lerr := net.FileListener(f)
+	if tl, ok := l.(*net.TCPListener); ok {
+		return Socket{Listener: tl}, nil
+	}
+	if l != nil {
+		l.Close()
+		return Socket{}, fmt.Errorf("a listener of %s, want tcp or udp", l.Addr().Network())
+	}
+	c, err := net.FilePacketConn(f)
+	if err != nil {
+		return Socket{}, lerr
+	}
+	if u, ok := c.(*net.UDPConn); ok {
+		return Socket{Packets: u}, nil
+	}
+	c.Close()
+	return Socket{}, fmt.Errorf("a socket of %s, want tcp or udp", c.LocalAddr().Network())
+}
+
+// fits reports whether a socket that is bound to at is what a listener that asks
+// for host and port wants: of that port, and of that address or any.
+func fits(at netip.AddrPort, host string, port uint16) bool {
+	if port == 0 || at.Port() != port {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return host == "" || at.Addr().IsUnspecified() || err == nil && ip.Unmap() == at.Addr()
+}
+
+func (s *Sockets) take(address string, ok func(Socket) bool) (Socket, bool) {
+	host, p, err := net.SplitHostPort(address)
+	if err != nil {
+		return Socket{}, false
+	}
+	port, err := strconv.ParseUint(p, 10, 16)
+	if err != nil {
+		return Socket{}, false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, k := range s.left {
+		if ok(k) && fits(k.Addr(), host, uint16(port)) {
+			s.left = append(s.left[:i:i], s.left[i+1:]...)
+			return k, true
+		}
+	}
+	return Socket{}, false
+}
+
+// Listener takes the TCP listener for an address (host:port), nil if there is
+// none. It belongs to the caller.
+func (s *Sockets) Listener(address string) net.Listener {
+	k, _ := s.take(address, func(k Socket) bool { return k.Listener != nil })
+	return k.Listener
+}
+
+// Packets takes the UDP socket for an address (host:port), nil if there is none.
+// It belongs to the caller.
+func (s *Sockets) Packets(address string) *net.UDPConn {
+	k, _ := s.take(address, func(k Socket) bool { return k.Packets != nil })
+	return k.Packets
+}
+
+// Left are the addresses of the sockets that were not taken.
+func (s *Sockets) Left() (list []netip.AddrPort) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range s.left {
+		list = append(list, k.Addr())
+	}
+	return list
+}
+
+// Notify tells the service manager lines such as READY=1. It does nothing if there
+// is none.
+func Notify(lines ...string) error {
+	name := os.Getenv("NOTIFY_SOCKET")
+	if name == "" {
+		return nil
+	}
+	if name[0] != '/' && name[0] != '@' {
+		return fmt.Errorf("NOTIFY_SOCKET=%q is no unix socket", name)
+	}
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: name, Net: "unixgram"})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = c.Write([]byte(strings.Join(lines, "\n")))
+	return err
+}
+
+// WatchdogInterval is how often the service manager wants to hear of this
+// process; 0 is never.
+func WatchdogInterval() (time.Duration, error) {
+	s := os.Getenv("WATCHDOG_USEC")
+	if s == "" {
+		return 0, nil
+	}
+	if pid := os.Getenv("WATCHDOG_PID"); pid != "" && pid != strconv.Itoa(os.Getpid()) {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n <= 0 || n > int64(time.Duration(1<<63-1)/time.Microsecond) {
+		return 0, errors.New("WATCHDOG_USEC=" + s + " is no time in microseconds")
+	}
+	return time.Duration(n) * time.Microsecond, nil
+}

@@ -1,0 +1,60 @@
+package transport
+
+import (
+	"net"
+
+	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/debug"
+)
+
+// Roles of a connection.
+const (
+	dialled  = "dial"
+	accepted = "accept"
+	peered   = "peer"
+)
+
+// watch shows the connection of a message transport to "viaduct ps".
+func watch(c any, u *addr.URL, o *Options, role string) {
+	s := o.Env.Status.Server()
+	if s == nil {
+		return
+	}
+	h := debug.Hint{Transport: u.Scheme, Role: role}
+	switch c := c.(type) {
+	case *viConn:
+		h.Local, h.Remote = c.local.String(), c.remote.String()
+		h.Why = "the address says " + u.Scheme
+		h.Memory = c.slab.bytes()
+		s.WatchVI(c.v, h)
+	case *iwarpConn:
+		h.Memory = c.slab.bytes()
+		s.WatchQueuePair(c.q, h)
+	}
+}
+
+// watchStream shows a byte stream.
+func watchStream(c net.Conn, o *Options, role string) net.Conn {
+	if s := o.Env.Status.Server(); s != nil {
+		h := debug.Hint{Role: role}
+		if _, ok := c.(*net.TCPConn); ok {
+			h.Why = "the address says tcp"
+		}
+		s.WatchConn(c, h)
+	}
+	return c
+}
+
+// A watchedListener shows what it accepts.
+type watchedListener struct {
+	net.Listener
+	o *Options
+}
+
+func (l *watchedListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return watchStream(c, l.o, accepted), nil
+}

@@ -1,0 +1,266 @@
+package verbs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/cmd/viaduct/internal/conform"
+	"viaduct/cmd/viaduct/internal/shell"
+)
+
+type conformPlan struct {
+	listen, dangerous, list bool
+	exec                    string
+	only                    []string
+	junit, html             string
+	service                 string
+	patience                time.Duration
+}
+
+func conformCommand(e *shell.Env) *cobra.Command {
+	var p conformPlan
+	c := &cobra.Command{
+		Use:   "conform URL",
+		Short: "test a peer against the requirements of its protocol",
+		Long: `Test the peer at URL, which listens (iwarp, vitcp, sdp, and portmap://HOST[:PORT]),
+or with --listen the peers that dial URL (iwarp), one conversation after another.
+An echo server shows most. Each case prints the requirement that it found
+broken, by its id in docs/requirements.
+
+With --listen the peer has to dial once for each case; --exec COMMAND runs a
+command for each, in which {url} stands for the address. The exit status is 1 if a
+requirement is broken.`,
+		Args: usageArgs(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if p.patience < 100*time.Millisecond {
+				return shell.Usagef("--patience %v is shorter than 100ms", p.patience)
+			}
+			if len(args) == 0 && !p.list {
+				return shell.Usagef("the URL of the peer is missing")
+			}
+			if p.list {
+				return conformList(e, args)
+			}
+			u, err := conformURL(args[0])
+			if err != nil {
+				return err
+			}
+			if err := noPath(u); err != nil {
+				return err
+			}
+			return conformRun(cmd.Context(), e, u, p)
+		},
+	}
+	f := c.Flags()
+	f.BoolVar(&p.listen, "listen", false, "listen at URL and test the peers that dial it")
+	f.StringVar(&p.exec, "exec", "", "with --listen, run `COMMAND` for each case; {url} in it is the address")
+	f.StringArrayVar(&p.only, "only", nil, "run the case of this name, or those of this requirement (`ID`); may be repeated")
+	f.BoolVar(&p.dangerous, "dangerous", false, "also run cases that are known to kill some peers")
+	f.BoolVar(&p.list, "list", false, "list the cases and run none")
+	f.StringVar(&p.junit, "junit", "", "write the report to `FILE` as JUnit XML")
+	f.StringVar(&p.html, "html", "", "write the report to `FILE` as HTML")
+	f.StringVar(&p.service, "service", "127.0.0.1:80", "portmap: the `ADDRESS` to ask for")
+	f.DurationVar(&p.patience, "patience", 3*time.Second, "`TIME` that the peer may take for an answer")
+	return c
+}
+
+// conformURL reads the address of a peer; that of a Port Mapper has a scheme of its
+// own here.
+func conformURL(s string) (*addr.URL, error) {
+	if rest, ok := strings.CutPrefix(s, "portmap://"); ok {
+		u, err := addr.Parse("tcp://" + rest)
+		if err != nil { // without a port
+			u, err = addr.Parse("tcp://" + rest + ":3935")
+		}
+		if err != nil {
+			return nil, shell.Usage(err)
+		}
+		u.Scheme = "portmap"
+		return u, nil
+	}
+	u, _, err := parse(s)
+	return u, err
+}
+
+func conformList(e *shell.Env, args []string) error {
+	schemes := []string{"iwarp", "vitcp", "sdp", "portmap"}
+	if len(args) == 1 {
+		scheme, _, _ := strings.Cut(args[0], ":")
+		schemes = []string{scheme}
+	}
+	rows := [][]string{{"CASE", "PEER", "REQUIREMENTS", "WHAT MUST HOLD"}}
+	var all []conform.Case
+	for _, s := range schemes {
+		for _, role := range []conform.Role{conform.Passive, conform.Active} {
+			for _, c := range conform.Cases(s, role) {
+				all = append(all, c)
+				rows = append(rows, []string{c.Name, string(c.Role), strings.Join(c.Rows, " "), c.Text})
+			}
+		}
+	}
+	if e.JSON {
+		return e.PrintJSON(struct {
+			Cases []conform.Case `json:"cases"`
+		}{all})
+	}
+	e.Printf("%s", shell.Table(rows))
+	return nil
+}
+
+// conformKeepAlive has the system ask whether the peer's end is still there: a reset
+// is sent once, and may be lost.
+var conformKeepAlive = net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 20}
+
+func conformRun(ctx context.Context, e *shell.Env, u *addr.URL, p conformPlan) error {
+	role := conform.Passive
+	if p.listen {
+		role = conform.Active
+	}
+	cases := conform.Cases(u.Scheme, role)
+	if len(cases) == 0 {
+		return shell.Usagef("there are no cases for %s with a peer that is %s", u.Scheme, role)
+	}
+	g := conform.Target{Disc: u.Disc, Service: p.service, Patience: p.patience, Quiet: min(p.patience, max(p.patience/10, 100*time.Millisecond)), Dangerous: p.dangerous, Only: p.only}
+	if p.listen {
+		lc := net.ListenConfig{KeepAliveConfig: conformKeepAlive}
+		l, err := lc.Listen(ctx, "tcp", u.HostPort())
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		u = u.WithPort(l.Addr())
+		if !e.JSON {
+			e.Listening(u)
+		}
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		g.Connect = func(ctx context.Context) (net.Conn, error) { return conformAccept(ctx, e, &wg, l, u, p.exec) }
+	} else {
+		network := "tcp"
+		if u.Scheme == "portmap" {
+			network = "udp"
+		}
+		g.Connect = func(ctx context.Context) (net.Conn, error) {
+			d := net.Dialer{KeepAliveConfig: conformKeepAlive}
+			c, err := d.DialContext(ctx, network, u.HostPort())
+			if err != nil {
+				return nil, err
+			}
+			return e.Wrap(c, true), nil
+		}
+		if network == "tcp" {
+			c, err := g.Connect(ctx)
+			if err != nil {
+				return fmt.Errorf("connect to %s: %w", u, err)
+			}
+			c.Close()
+		}
+	}
+	report := conform.Report{Peer: u.String(), Results: []conform.Result{}}
+	paint := newPaint(e)
+	conform.Run(ctx, g, cases, func(r conform.Result) {
+		report.Results = append(report.Results, r)
+		if e.JSON {
+			return
+		}
+		line := fmt.Sprintf("%-15s %-28s %s", r.Verdict, r.Name, r.Text)
+		switch {
+		case r.Verdict == conform.Fail:
+			line = paint.red(fmt.Sprintf("%-15s %-28s %s: %s", "FAIL", r.Name, r.Row, r.Detail))
+		case r.Detail != "":
+			line = paint.dim(line + " (" + r.Detail + ")")
+		}
+		e.Printf("%s\n", line)
+	})
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if len(report.Results) == 0 {
+		return shell.Usagef("--only %s names no case (see --list)", strings.Join(p.only, ", "))
+	}
+	err := errors.Join(writeReport(p.junit, report.JUnit), writeReport(p.html, report.HTML))
+	if e.JSON {
+		err = errors.Join(err, e.PrintJSON(report))
+	} else {
+		e.Printf("%s\n", report.Summary())
+	}
+	if n := report.Count(conform.Fail); n > 0 && err == nil {
+		err = shell.Hint(fmt.Errorf("%d of %d cases failed", n, len(report.Results)), "docs/requirements has the requirements by their ids")
+	}
+	return err
+}
+
+func writeReport(file string, write func(io.Writer) error) error {
+	if file == "" {
+		return nil
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
+}
+
+// conformAccept takes a connection of the peer, which command makes if there is
+// one.
+func conformAccept(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, l net.Listener, u *addr.URL, command string) (net.Conn, error) {
+	tl := l.(*net.TCPListener)
+	over := func() {}
+	if command != "" {
+		// What its predecessor has left in the queue is not the peer's answer to this case.
+		for {
+			tl.SetDeadline(time.Now().Add(time.Millisecond))
+			c, err := l.Accept()
+			if err != nil {
+				break
+			}
+			c.Close()
+		}
+		tl.SetDeadline(time.Time{})
+		cctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it lives as long as the connection
+		c := exec.CommandContext(cctx, "sh", "-c", strings.ReplaceAll(command, "{url}", u.String()))
+		c.WaitDelay = time.Second
+		if err := c.Start(); err != nil {
+			cancel()
+			return nil, err
+		}
+		ended := make(chan struct{})
+		wg.Go(func() { defer close(ended); c.Wait() })
+		over = func() { cancel(); <-ended }
+	}
+	stop := context.AfterFunc(ctx, func() { tl.SetDeadline(time.Unix(1, 0)) })
+	c, err := l.Accept()
+	if !stop() {
+		tl.SetDeadline(time.Time{})
+	}
+	if err != nil {
+		over()
+		if ctx.Err() != nil {
+			return nil, errors.New("the peer does not dial in time")
+		}
+		return nil, err
+	}
+	return &peerConn{Conn: e.Wrap(c, false), over: over}, nil
+}
+
+// A peerConn ends the peer's program with its connection.
+type peerConn struct {
+	net.Conn
+	over func()
+}
+
+func (c *peerConn) Close() error {
+	defer c.over()
+	return c.Conn.Close()
+}

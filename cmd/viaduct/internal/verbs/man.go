@@ -1,0 +1,213 @@
+package verbs
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/cmd/viaduct/internal/transport"
+)
+
+func manCommand(e *shell.Env) *cobra.Command {
+	return &cobra.Command{
+		Use:   "man DIR",
+		Short: "write the manual pages of all verbs",
+		Long: `Write the manual pages into DIR/man1 and DIR/man7, which are made if they are not
+there: viaduct(1), one page per verb, such as viaduct-serve(1), and
+viaduct-urls(7). To read one from there:
+
+  viaduct man /tmp/man && man -M /tmp/man viaduct-serve`,
+		Args: usageArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n := 0
+			for _, c := range documented(cmd.Root()) {
+				dir := filepath.Join(args[0], "man"+section(c))
+				if err := os.MkdirAll(dir, 0o755); err != nil {
+					return err
+				}
+				if err := os.WriteFile(filepath.Join(dir, pageName(c)+"."+section(c)), manPage(c), 0o644); err != nil {
+					return err
+				}
+				n++
+			}
+			e.Printf("%d pages in %s\n", n, args[0])
+			return nil
+		},
+	}
+}
+
+// documented are the commands that have a page.
+func documented(c *cobra.Command) []*cobra.Command {
+	list := []*cobra.Command{c}
+	for _, sub := range c.Commands() {
+		if sub.IsAvailableCommand() && sub.Name() != "help" || sub.IsAdditionalHelpTopicCommand() {
+			list = append(list, documented(sub)...)
+		}
+	}
+	return list
+}
+
+func pageName(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(), " ", "-") }
+
+// section is that of the manual: topics are in 7.
+func section(c *cobra.Command) string {
+	if c.Runnable() || c.HasSubCommands() {
+		return "1"
+	}
+	return "7"
+}
+
+// manPage is the page of a command in the language of man(7), from what its help
+// says.
+func manPage(c *cobra.Command) []byte {
+	var b bytes.Buffer
+	date := ""
+	if t := buildTime(); !t.IsZero() {
+		date = t.UTC().Format("2006-01-02")
+	}
+	fmt.Fprintf(&b, ".TH %s %s \"%s\" \"viaduct %s\" \"Viaduct\"\n", strings.ToUpper(roff(pageName(c))), section(c), date, roff(shell.Version()))
+	fmt.Fprintf(&b, ".SH NAME\n%s \\- %s\n", roff(pageName(c)), roff(c.Short))
+	if c.Runnable() {
+		b.WriteString(".SH SYNOPSIS\n")
+		use := c.UseLine()
+		if c.HasParent() {
+			use = c.Parent().CommandPath() + " " + c.Use
+		}
+		for i, form := range strings.Split(use, " | ") {
+			if i > 0 {
+				b.WriteString(".br\n")
+				if !strings.HasPrefix(form, c.Name()+" ") {
+					form = c.Name() + " " + form
+				}
+				form = c.Parent().CommandPath() + " " + form
+			}
+			cmd, rest, _ := strings.Cut(form, c.Name())
+			fmt.Fprintf(&b, "\\fB%s%s\\fR%s\n", roff(cmd), roff(c.Name()), roff(rest))
+		}
+	}
+	about := c.Long
+	if about == "" {
+		about = strings.ToUpper(c.Short[:1]) + c.Short[1:] + "."
+	}
+	b.WriteString(".SH DESCRIPTION\n")
+	paragraphs(&b, about)
+	var verbs []*cobra.Command
+	for _, sub := range c.Commands() {
+		if sub.IsAvailableCommand() && sub.Name() != "help" || sub.IsAdditionalHelpTopicCommand() {
+			verbs = append(verbs, sub)
+		}
+	}
+	if len(verbs) > 0 {
+		b.WriteString(".SH VERBS\n")
+		for _, sub := range verbs {
+			fmt.Fprintf(&b, ".TP\n\\fB%s\\fR(%s)\n%s\n", roff(pageName(sub)), section(sub), roff(sub.Short))
+		}
+	}
+	flagSection(&b, "OPTIONS", c.LocalNonPersistentFlags())
+	flagSection(&b, "OPTIONS OF ALL VERBS", c.Root().PersistentFlags())
+	if c.Runnable() {
+		b.WriteString(".SH EXIT STATUS\n0 done, 1 failed, 2 wrong usage. The last line on standard error has the reason, and what\nto do about it.\n")
+	}
+	if !c.HasParent() {
+		fmt.Fprintf(&b, ".SH ENVIRONMENT\n.TP\n\\fB%s\\fR\nNAME=VALUE,...: parameters of all SDP connections, see viaduct\\-urls(7).\n", transport.SDPEnvironment)
+	}
+	b.WriteString(".SH SEE ALSO\n")
+	var also []string
+	for p := c.Parent(); p != nil; p = p.Parent() {
+		also = append(also, fmt.Sprintf("\\fB%s\\fR(1)", roff(pageName(p))))
+	}
+	if strings.Contains(c.Use, "URL") || !c.HasParent() {
+		also = append(also, "\\fBviaduct\\-urls\\fR(7)")
+	}
+	if len(also) == 0 {
+		also = []string{"\\fBviaduct\\fR(1)"}
+	}
+	b.WriteString(strings.Join(also, ",\n") + "\n")
+	return b.Bytes()
+}
+
+// paragraphs writes text: what is indented stands as it is.
+func paragraphs(b *bytes.Buffer, text string) {
+	asIs, open := false, true
+	for _, line := range strings.Split(text, "\n") {
+		indented := strings.HasPrefix(line, "  ")
+		switch {
+		case line == "":
+			open = false
+			continue
+		case indented && !asIs:
+			b.WriteString(".PP\n.nf\n")
+		case !indented && asIs:
+			b.WriteString(".fi\n.PP\n")
+		case !open && asIs:
+			b.WriteString("\n")
+		case !open:
+			b.WriteString(".PP\n")
+		}
+		asIs, open = indented, true
+		if strings.HasPrefix(line, "'") || strings.HasPrefix(line, ".") {
+			b.WriteString(`\&`)
+		}
+		b.WriteString(roff(line) + "\n")
+	}
+	if asIs {
+		b.WriteString(".fi\n")
+	}
+}
+
+func flagSection(b *bytes.Buffer, title string, fs *pflag.FlagSet) {
+	if !fs.HasAvailableFlags() {
+		return
+	}
+	fmt.Fprintf(b, ".SH %s\n", title)
+	fs.VisitAll(func(f *pflag.Flag) {
+		if f.Hidden {
+			return
+		}
+		value, about := pflag.UnquoteUsage(f)
+		b.WriteString(".TP\n")
+		if f.Shorthand != "" {
+			fmt.Fprintf(b, "\\fB\\-%s\\fR, ", roff(f.Shorthand))
+		}
+		fmt.Fprintf(b, "\\fB\\-\\-%s\\fR", roff(f.Name))
+		if value != "" {
+			fmt.Fprintf(b, " \\fI%s\\fR", roff(value))
+		}
+		fmt.Fprintf(b, "\n%s", roff(about))
+		if d := f.DefValue; d != "" && d != "false" && d != "[]" && d != "0" && d != "0s" {
+			fmt.Fprintf(b, " (default %s)", roff(d))
+		}
+		b.WriteString("\n")
+	})
+}
+
+var roffEscapes = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`)
+
+// roff writes text so that it comes out as it is.
+func roff(s string) string { return roffEscapes.Replace(s) }
+
+// buildTime is that of the commit, so that the same source makes the same pages;
+// SOURCE_DATE_EPOCH stands in for it.
+func buildTime() time.Time {
+	if n, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64); err == nil {
+		return time.Unix(n, 0)
+	}
+	if b, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range b.Settings {
+			if s.Key == "vcs.time" {
+				t, _ := time.Parse(time.RFC3339, s.Value)
+				return t
+			}
+		}
+	}
+	return time.Time{}
+}

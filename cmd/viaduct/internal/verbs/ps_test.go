@@ -1,0 +1,43 @@
+package verbs
+
+import (
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"viaduct/debug"
+)
+
+// On a terminal of 80 columns the list fits, and still says where a process
+// listens and with what address it has a connection.
+func TestPsNarrow(t *testing.T) {
+	now := time.Now()
+	v := psView{now: now}
+	ps := []debug.Process{{
+		PID: 123456, Program: "viaduct echo", Started: now.Add(-time.Hour),
+		Listeners: []debug.Listener{{URL: "iwarp://127.0.0.1:17391", Transport: "iwarp", Opened: now}},
+		Conns: []debug.Conn{{
+			Role: "accept", Local: "127.0.0.1:17391", Remote: "127.0.0.1:40022", Path: "iwarp", State: "open", Opened: now,
+			SentBytes: 1 << 30, ReceivedBytes: 1 << 30, Credits: 16, Why: "the address says so, and nothing else was asked for",
+		}},
+	}}
+	wide := v.render(ps, size{})
+	for _, columns := range []int{80, 100} {
+		text := v.render(ps, size{columns, 24})
+		for line := range strings.Lines(text) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > columns {
+				t.Errorf("a line of %d characters on %d columns: %q", n, columns, line)
+			}
+		}
+		for _, want := range []string{"iwarp://127.0.0.1:17391", "127.0.0.1:40022", "listening", "open"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%d columns: no %q in\n%s", columns, want, text)
+			}
+		}
+	}
+	if !strings.Contains(wide, "LOCAL") || !strings.Contains(wide, "REMOTE") {
+		t.Errorf("without a limit:\n%s", wide)
+	}
+	t.Logf("\n%s", v.render(ps, size{80, 24}))
+}

@@ -1,0 +1,22 @@
+//go:build linux && (amd64 || arm64)
+
+package verbs
+
+import (
+	"net"
+
+	"viaduct/cmd/viaduct/internal/rdma"
+	"viaduct/cmd/viaduct/internal/run"
+	"viaduct/cmd/viaduct/internal/shell"
+)
+
+// rdmaService makes what serves the program of "run --rdma".
+func rdmaService(devices []rdma.Device, noCRC bool) run.NewService {
+	return func(e *shell.Env, explain func(string, ...any)) (run.Service, error) {
+		o := rdma.Options{Devices: devices, Logger: e.Log, NoCRC: noCRC, Explain: explain}
+		if e.Capture != nil {
+			o.WrapConn = func(nc net.Conn, dialled bool) net.Conn { return e.Wrap(nc, dialled) }
+		}
+		return rdma.New(o)
+	}
+}

@@ -1,0 +1,10 @@
+//go:build !linux || (!amd64 && !arm64)
+
+package verbs
+
+import (
+	"viaduct/cmd/viaduct/internal/rdma"
+	"viaduct/cmd/viaduct/internal/run"
+)
+
+func rdmaService([]rdma.Device, bool) run.NewService { return func() {} }

@@ -1,0 +1,441 @@
+package verbs
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/cmd/viaduct/internal/httpfile"
+	"viaduct/cmd/viaduct/internal/memsvc"
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/cmd/viaduct/internal/store"
+	"viaduct/cmd/viaduct/internal/transport"
+)
+
+// maxParallel bounds --parallel.
+const maxParallel = 64
+
+// A tree copies many files between a directory and a server, over several
+// connections at once. A file that both sides have alike is left out if resume is
+// set; what an interrupted copy has done is so not done again.
+type tree struct {
+	e        *shell.Env
+	verb     string
+	u        *addr.URL // of the directory at the server
+	t        *transport.Transport
+	options  func() (*transport.Options, error)
+	parallel int
+	resume   bool
+	dryRun   bool
+
+	mu      sync.Mutex
+	result  treeResult // guarded by mu
+	skipped []string   // guarded by mu; what is neither file nor directory
+}
+
+// A treeResult is what is reported of a copy.
+type treeResult struct {
+	Verb      string  `json:"verb"`
+	URL       string  `json:"url"`
+	Transport string  `json:"transport"`
+	Files     int     `json:"files"` // that were moved
+	Alike     int     `json:"alike"` // that were there already
+	Bytes     int64   `json:"bytes"` // that were moved
+	Seconds   float64 `json:"seconds"`
+	Rate      float64 `json:"bytes_per_second"`
+	DryRun    bool    `json:"dry_run,omitempty"`
+}
+
+// A job is one file.
+type job struct {
+	rel   string // path below both directories, with slashes
+	local string // of a put: the file
+	size  int64
+}
+
+// run has produce find the jobs and move do each of them. The first error ends it.
+func (tr *tree) run(ctx context.Context, produce func(ctx context.Context, found func(job) error) error, move func(context.Context, fileClient, job) (bool, error)) error {
+	began := time.Now()
+	jobs := make(chan job, 4*tr.parallel)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	var once sync.Once
+	var first error
+	fail := func(err error) {
+		once.Do(func() { first = err; cancel(err) })
+	}
+	for range tr.parallel {
+		wg.Go(func() {
+			var fc fileClient
+			defer func() {
+				if fc != nil {
+					ending(ctx, fc.Close)
+				}
+			}()
+			for j := range jobs {
+				if ctx.Err() != nil {
+					continue
+				}
+				if fc == nil {
+					var err error
+					if fc, err = tr.dial(ctx); err != nil {
+						fail(err)
+						continue
+					}
+				}
+				if err := tr.one(ctx, fc, j, move); err != nil {
+					fail(fmt.Errorf("%s: %w", j.rel, err))
+				}
+			}
+		})
+	}
+	err := produce(ctx, func(j job) error {
+		select {
+		case jobs <- j:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
+	if err != nil {
+		fail(err)
+	}
+	close(jobs)
+	wg.Wait()
+	r := &tr.result
+	r.Verb, r.URL, r.Transport, r.DryRun = tr.verb, tr.u.String(), tr.u.Scheme, tr.dryRun
+	if r.Seconds = time.Since(began).Seconds(); r.Seconds > 0 {
+		r.Rate = float64(r.Bytes) / r.Seconds
+	}
+	if first != nil {
+		again := "--resume goes on"
+		if tr.verb == "sync" {
+			again = "another sync goes on"
+		}
+		if r.Files > 0 {
+			return fmt.Errorf("%w; %d files were moved, %s", first, r.Files, again)
+		}
+		return first
+	}
+	for _, s := range tr.skipped {
+		tr.e.Log.Warn("left out: neither a file nor a directory", "path", s)
+	}
+	if tr.e.JSON {
+		return tr.e.PrintJSON(r)
+	}
+	if tr.dryRun {
+		tr.e.Printf("%s would move %d files, %d bytes; %d are there already\n", tr.verb, r.Files, r.Bytes, r.Alike)
+		return nil
+	}
+	tr.e.Printf("%s %d files, %d bytes in %.3f s (%s), verified; %d were there already\n", tr.verb, r.Files, r.Bytes, r.Seconds, shell.Rate(r.Rate), r.Alike)
+	return nil
+}
+
+func (tr *tree) dial(ctx context.Context) (fileClient, error) {
+	o, err := tr.options()
+	if err != nil {
+		return nil, err
+	}
+	return dialFiles(ctx, tr.e, tr.u, tr.t, o)
+}
+
+// one does a job and says so.
+func (tr *tree) one(ctx context.Context, fc fileClient, j job, move func(context.Context, fileClient, job) (bool, error)) error {
+	alike, err := move(ctx, fc, j)
+	if err != nil {
+		return err
+	}
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	if alike {
+		tr.result.Alike++
+		return nil
+	}
+	tr.result.Files++
+	tr.result.Bytes += j.size
+	if !tr.e.JSON {
+		tr.e.Printf("%s\n", j.rel)
+	}
+	return nil
+}
+
+// same reports whether the server's file has size bytes, those of f. f is left
+// where it is.
+func (tr *tree) same(ctx context.Context, fc fileClient, remote string, f io.ReadSeeker, n int64) (bool, error) {
+	if n == 0 {
+		return false, nil // as quickly moved as asked for
+	}
+	sum, known, err := fc.PrefixSum(ctx, remote, n)
+	if errors.Is(err, memsvc.ErrRefused) || errors.Is(err, httpfile.ErrRefused) || err == nil && !known {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	h := sha256.New()
+	if _, err := io.CopyN(h, f, n); err != nil {
+		return false, err
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return false, err
+	}
+	return [32]byte(h.Sum(nil)) == sum, nil
+}
+
+// put stores files and directories, each under its own name; bare leaves the names
+// of the sources out, so that what is in them is stored.
+func (tr *tree) put(ctx context.Context, sources []string, bare bool) error {
+	sizes := newSizes(tr)
+	return tr.run(ctx, func(ctx context.Context, found func(job) error) error {
+		for _, src := range sources {
+			base := filepath.Base(filepath.Clean(src))
+			if bare || base == "." || base == ".." || base == string(filepath.Separator) {
+				base = ""
+			}
+			if err := filepath.WalkDir(src, func(p string, d fs.DirEntry, err error) error {
+				if err != nil {
+					return err
+				}
+				if d.IsDir() {
+					return nil
+				}
+				st, err := os.Stat(p) // a link to a file is that file
+				if errors.Is(err, fs.ErrNotExist) || err == nil && !st.Mode().IsRegular() {
+					tr.mu.Lock()
+					tr.skipped = append(tr.skipped, p)
+					tr.mu.Unlock()
+					return nil
+				}
+				if err != nil {
+					return err
+				}
+				rel, err := filepath.Rel(src, p)
+				if err != nil {
+					return err
+				}
+				return found(job{rel: path.Join(filepath.ToSlash(base), filepath.ToSlash(rel)), local: p, size: st.Size()})
+			}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, func(ctx context.Context, fc fileClient, j job) (bool, error) {
+		f, err := os.Open(j.local)
+		if err != nil {
+			return false, err
+		}
+		defer f.Close()
+		remote := path.Join(tr.u.Path, j.rel)
+		if tr.resume {
+			there, known, err := sizes.of(ctx, fc, remote)
+			if err != nil {
+				return false, err
+			}
+			if known && there == j.size {
+				if same, err := tr.same(ctx, fc, remote, f, j.size); err != nil || same || j.size == 0 {
+					return same || j.size == 0, err
+				}
+			}
+		}
+		if tr.dryRun {
+			return false, nil
+		}
+		out := tr.e.Metrics.Bytes(tr.u.Scheme, "out")
+		return false, fc.Put(ctx, remote, j.size, f, sha256.New(), func(n int) { out.Add(float64(n)) })
+	})
+}
+
+// sizes remember the listings of the server's directories, so that each is asked
+// for once.
+type sizes struct {
+	tr  *tree
+	mu  sync.Mutex
+	dir map[string]*listing // guarded by mu
+}
+
+// A listing is one directory's files with their sizes.
+type listing struct {
+	once sync.Once
+	size map[string]int64
+	err  error
+}
+
+func newSizes(tr *tree) *sizes { return &sizes{tr: tr, dir: make(map[string]*listing)} }
+
+// of is the size of a file at the server; known is false if it is not there.
+func (s *sizes) of(ctx context.Context, fc fileClient, remote string) (n int64, known bool, err error) {
+	d := path.Dir(remote)
+	if d == "." {
+		d = ""
+	}
+	s.mu.Lock()
+	l := s.dir[d]
+	if l == nil {
+		l = &listing{size: make(map[string]int64)}
+		s.dir[d] = l
+	}
+	s.mu.Unlock()
+	l.once.Do(func() {
+		es, err := fc.List(ctx, d)
+		if err != nil && !errors.Is(err, memsvc.ErrRefused) && !errors.Is(err, httpfile.ErrRefused) { // else it is not there yet
+			l.err = err
+		}
+		for _, en := range es {
+			if !en.Dir {
+				l.size[en.Name] = fileSize(en)
+			}
+		}
+	})
+	n, known = l.size[path.Base(remote)]
+	return n, known, l.err
+}
+
+// get fetches a directory into dir, which is made if it is not there.
+func (tr *tree) get(ctx context.Context, dir string) error {
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir) // no link in it leads a name of the server elsewhere
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return tr.run(ctx, func(ctx context.Context, found func(job) error) error {
+		fc, err := tr.dial(ctx)
+		if err != nil {
+			return err
+		}
+		defer ending(ctx, fc.Close)
+		return walk(ctx, fc, tr.u.Path, true, func(rel string, en store.Entry) error {
+			if !filepath.IsLocal(filepath.FromSlash(rel)) {
+				return fmt.Errorf("the server's name %q cannot be a file here", rel)
+			}
+			if en.Dir {
+				return root.MkdirAll(filepath.FromSlash(rel), 0o777)
+			}
+			return found(job{rel: rel, size: fileSize(en)})
+		})
+	}, func(ctx context.Context, fc fileClient, j job) (bool, error) {
+		remote, name := path.Join(tr.u.Path, j.rel), filepath.FromSlash(j.rel)
+		if tr.resume {
+			if f, err := root.Open(name); err == nil {
+				st, err := f.Stat()
+				same := err == nil && st.Mode().IsRegular() && st.Size() == j.size
+				if same && j.size > 0 {
+					same, err = tr.same(ctx, fc, remote, f, j.size)
+				}
+				f.Close()
+				if err != nil || same {
+					return same, err
+				}
+			}
+		}
+		return false, tr.fetch(ctx, fc, root, remote, name, j.size)
+	})
+}
+
+// fetch gets one file under its name when it is complete; until then it is called
+// .part. An interrupted .part is gone on with.
+func (tr *tree) fetch(ctx context.Context, fc fileClient, root *os.Root, remote, name string, n int64) error {
+	part := name + ".part"
+	flags := os.O_CREATE | os.O_RDWR
+	if !tr.resume {
+		flags |= os.O_TRUNC
+	}
+	f, err := root.OpenFile(part, flags, 0o644)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	h := sha256.New()
+	offset := int64(0)
+	if tr.resume {
+		if offset, err = prefix(ctx, tr.e, fc, tr.u.WithPath(remote), f, h); err != nil {
+			return err
+		}
+	}
+	in := tr.e.Metrics.Bytes(tr.u.Scheme, "in")
+	got := int64(0)
+	err = fc.Get(ctx, remote, offset, f, h, nil, func(k int) { in.Add(float64(k)); got += int64(k) })
+	if err == nil {
+		err = f.Close()
+	}
+	if err == nil {
+		err = root.Rename(part, name)
+	}
+	if err != nil && (offset+got == 0 || errors.Is(err, memsvc.ErrChanged) || errors.Is(err, httpfile.ErrChanged)) {
+		root.Remove(part)
+	}
+	return err
+}
+
+// A treeFlags is what the verbs that copy trees have in common.
+type treeFlags struct {
+	recursive bool
+	resume    bool
+	parallel  int
+}
+
+func (f *treeFlags) addParallel(c *cobra.Command) {
+	c.Flags().IntVar(&f.parallel, "parallel", 4, "`N` connections at a time for several files")
+}
+
+func (f *treeFlags) tree(e *shell.Env, verb string, u *addr.URL, t *transport.Transport, cf *connFlags) (*tree, error) {
+	if f.parallel < 1 || f.parallel > maxParallel {
+		return nil, shell.Usagef("--parallel %d is not between 1 and %d", f.parallel, maxParallel)
+	}
+	options := func() (*transport.Options, error) { return cf.options(e, false, u) }
+	if _, err := options(); err != nil {
+		return nil, err
+	}
+	return &tree{e: e, verb: verb, u: u, t: t, options: options, parallel: f.parallel, resume: f.resume}, nil
+}
+
+func syncCommand(e *shell.Env) *cobra.Command {
+	var f treeFlags
+	var dryRun bool
+	var cf connFlags
+	c := &cobra.Command{
+		Use:   "sync DIR URL[/PATH]",
+		Short: "store what a directory has and a server has not, or has otherwise",
+		Long: `Store the files of a directory that the server does not have alike below PATH,
+by size and SHA-256. Nothing is removed there. An interrupted sync leaves files
+that are complete, and none that are not; to go on, run it again.`,
+		Args: usageArgs(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			u, t, err := parse(args[1])
+			if err != nil {
+				return err
+			}
+			f.resume = true
+			tr, err := f.tree(e, "sync", u, t, &cf)
+			if err != nil {
+				return err
+			}
+			if st, err := os.Stat(args[0]); err != nil {
+				return err
+			} else if !st.IsDir() {
+				return shell.Usagef("%s is not a directory: put stores files", args[0])
+			}
+			tr.dryRun = dryRun
+			return tr.put(cmd.Context(), args[:1], true)
+		},
+	}
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be stored")
+	f.addParallel(c)
+	addWait(c, &cf.wait)
+	cf.add(c)
+	return c
+}

@@ -1,0 +1,49 @@
+//go:build unix
+
+package main
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+
+	"viaduct/cmd/viaduct/internal/transport"
+)
+
+// TestInterruptedClient: a ping that is interrupted in the middle of what it does ends
+// its connection in order, and the server's log says so; one that is killed has its
+// connection break, where the protocol has an orderly end of its own.
+func TestInterruptedClient(t *testing.T) {
+	for _, scheme := range transport.Names() {
+		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
+			server, urls := start(t, 1, "echo", "--listen", listenURL(scheme, "127.0.0.1"), "--log-level", "info")
+			ended := func() int { return strings.Count(server.stderr(), "msg=disconnected") }
+			failed := func() int { return strings.Count(server.stderr(), `msg="connection failed"`) }
+			for n, args := range []string{"-i 0 -s 100000", "-i 0", "-i 1ms", "-i 0 -s 100000"} {
+				client, _ := start(t, 0, append([]string{"ping", urls[0], "-c", "0"}, strings.Fields(args)...)...)
+				for range 20 {
+					client.line() // it goes to and fro
+				}
+				go func() {
+					for range client.out {
+					}
+				}()
+				if code := client.stop(syscall.SIGINT); code != 0 {
+					t.Errorf("ping %s: exit %d, %s", args, code, client.stderr())
+				}
+				eventually(t, "end of the connection", func() bool { return ended()+failed() > n })
+			}
+			if failed() != 0 {
+				t.Errorf("orderly ends are taken for failures:\n%s", server.stderr())
+			}
+			if !hasDisc(scheme) {
+				return // TCP's own end is all there is, and a killed process makes that too
+			}
+			client, _ := start(t, 0, "ping", urls[0], "-c", "0")
+			client.line()
+			client.stop(syscall.SIGKILL)
+			eventually(t, "failure", func() bool { return failed() > 0 })
+		})
+	}
+}

@@ -1,0 +1,242 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"viaduct/debug"
+	"viaduct/internal/testkit"
+	"viaduct/sdp"
+)
+
+// psDir gives the processes of a test a run directory of their own.
+func psDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "ps") // short: a socket's path is limited
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Setenv("XDG_RUNTIME_DIR", dir)
+	return filepath.Join(dir, "viaduct")
+}
+
+func psList(t *testing.T) (doc struct{ Processes []debug.Process }) {
+	t.Helper()
+	out := good(t, "ps", "--json").stdout
+	if err := json.Unmarshal([]byte(out), &doc); err != nil {
+		t.Fatalf("%v in %s", err, out)
+	}
+	return doc
+}
+
+// TestPs: the connections of every transport are listed at both ends, with path
+// and reason; a process that is stopped does not stop ps; one that was killed is
+// gone.
+func TestPs(t *testing.T) {
+	dir := psDir(t)
+	if out := good(t, "ps").stdout; !strings.Contains(out, "no viaduct process") || strings.Count(out, "\n") != 1 {
+		t.Errorf("an empty list is %q", out)
+	}
+	if doc := psList(t); doc.Processes == nil || len(doc.Processes) != 0 {
+		t.Errorf("an empty document is %+v", doc)
+	}
+	schemes := []string{"iwarp", "vitcp", "sdp", "fcvi", "tcp"}
+	args := []string{"echo"}
+	for _, s := range schemes {
+		u := s + "://127.0.0.1:0"
+		if s == "vitcp" || s == "fcvi" {
+			u += "/x"
+		}
+		args = append(args, "--listen", u)
+	}
+	echo, urls := start(t, len(schemes), args...)
+	for _, u := range urls {
+		ctx, cancel := context.WithCancel(t.Context())
+		p := command(ctx, "ping", u, "-c", "1000000", "-i", "50ms")
+		if err := p.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cancel(); p.Wait() })
+	}
+	var doc struct{ Processes []debug.Process }
+	testkit.Eventually(t, "ten ends of five connections", func() bool {
+		doc = psList(t)
+		n := 0
+		for _, p := range doc.Processes {
+			for _, c := range p.Conns {
+				if c.SentBytes > 0 && c.ReceivedBytes > 0 {
+					n++
+				}
+			}
+		}
+		return n == 2*len(schemes)
+	})
+	for _, p := range doc.Processes {
+		accepts := p.PID == echo.cmd.Process.Pid
+		if accepts && (len(p.Listeners) != len(schemes) || len(p.Conns) != len(schemes)) {
+			t.Errorf("echo: %+v", p)
+		}
+		for _, c := range p.Conns {
+			if role := map[bool]string{true: "accept", false: "dial"}[accepts]; c.Role != role || c.Local == "" || c.Remote == "" || c.State != "open" ||
+				!strings.HasPrefix(c.Path, c.Transport) || c.Why == "" || c.Opened.IsZero() {
+				t.Errorf("%s: %+v", p.Program, c)
+			}
+		}
+	}
+	pid := fmt.Sprint(echo.cmd.Process.Pid)
+	table := good(t, "ps").stdout
+	if lines := strings.Split(strings.TrimSpace(table), "\n"); len(lines) != 1+len(schemes)+2*len(schemes) || !strings.Contains(lines[0], "PATH") {
+		t.Errorf("the table is\n%s", table)
+	}
+	if out := good(t, "stat", pid, "--interval", "200ms").stdout; !strings.Contains(out, "sdp_sent_messages") || !strings.Contains(out, "rx_pkts") || !strings.Contains(out, "listening at "+urls[0]) {
+		t.Errorf("stat:\n%s", out)
+	}
+	type rated struct {
+		Transport string
+		Rates     map[string]float64 `json:"rates_per_second"`
+	}
+	var one struct {
+		Processes []struct {
+			PID         int
+			Connections []rated
+		}
+	}
+	out := good(t, "stat", urls[0], "--json", "--interval", "300ms").stdout
+	if err := json.Unmarshal([]byte(out), &one); err != nil || len(one.Processes) != 2 {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, p := range one.Processes {
+		if len(p.Connections) != 1 || p.Connections[0].Transport != "iwarp" || p.Connections[0].Rates["tx_bytes"] <= 0 {
+			t.Errorf("stat %s: %+v", urls[0], p)
+		}
+	}
+	fails(t, 1, "no viaduct process", "stat", "1")
+	fails(t, 2, "process number", "stat", "0")
+	fails(t, 2, "process number or a URL", "stat", "nonsense")
+
+	if err := echo.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	table = good(t, "ps").stdout
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("a stopped process stops ps for %v", took)
+	}
+	if !strings.Contains(table, pid+"  ") || !strings.Contains(table, "no answer within") {
+		t.Errorf("with a stopped process\n%s", table)
+	}
+	echo.cmd.Process.Kill()
+	echo.cmd.Process.Signal(syscall.SIGCONT)
+	<-echo.done
+	if table = good(t, "ps").stdout; strings.Contains(table, pid+"  ") {
+		t.Errorf("the killed process is listed\n%s", table)
+	}
+	if _, err := os.Lstat(filepath.Join(dir, pid+".sock")); err == nil {
+		t.Error("the socket of the killed process is still there")
+	}
+}
+
+// TestPsWatchCost: a list of 500 connections costs ps at most 2 % of a processor
+// at its usual interval.
+func TestPsWatchCost(t *testing.T) {
+	psDir(t)
+	echo, urls := start(t, 1, "echo", "--listen", "sdp://127.0.0.1:0")
+	const conns = 500
+	for range conns {
+		c, err := sdp.Dial(strings.TrimPrefix(urls[0], "sdp://"), &sdp.Options{RecvBuffers: 3, RecvBufferSize: 4096})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	testkit.Eventually(t, "all connections", func() bool {
+		d := psList(t)
+		return len(d.Processes) == 1 && len(d.Processes[0].Conns) == conns
+	})
+	watch := func(interval, run time.Duration) (cpu time.Duration, lists int) {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		p := command(ctx, "ps", "--watch", "--interval", interval.String())
+		var out strings.Builder
+		p.Stdout = &out
+		if err := p.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(run)
+		p.Process.Signal(os.Interrupt)
+		if err := p.Wait(); err != nil {
+			if _, ok := err.(*exec.ExitError); !ok || ctx.Err() != nil {
+				t.Fatal(err)
+			}
+		}
+		return p.ProcessState.UserTime() + p.ProcessState.SystemTime(), strings.Count(out.String(), "PID  PROGRAM")
+	}
+	before := cpuOf(t, echo.cmd.Process.Pid)
+	cpu, lists := watch(200*time.Millisecond, 3*time.Second)
+	served := cpuOf(t, echo.cmd.Process.Pid) - before
+	start, one := watch(time.Minute, 500*time.Millisecond)
+	if lists < 5 || one != 1 {
+		t.Fatalf("%d and %d lists", lists, one)
+	}
+	per, end := (cpu-start)/time.Duration(lists-1), served/time.Duration(lists)
+	t.Logf("a list of %d connections costs %v, and %v in the process that answers: %.2f %% and %.2f %% of a processor at 2 s", conns, per, end,
+		100*per.Seconds()/2, 100*end.Seconds()/2)
+	if limit := 40 * time.Millisecond; !raceDetector && (per > limit || end > limit) {
+		t.Errorf("above %v, which is 2 %%", limit)
+	}
+}
+
+// cpuOf is the processor time that a process has used; 0 where nothing tells.
+func cpuOf(t *testing.T, pid int) time.Duration {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+	var user, system int64
+	fmt.Sscan(f[11], &user)
+	fmt.Sscan(f[12], &system)
+	return time.Duration(user+system) * 10 * time.Millisecond
+}
+
+// TestPsProxy: both sides of what a proxy carries are listed.
+func TestPsProxy(t *testing.T) {
+	psDir(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	proxy, urls := start(t, 1, "proxy", "--listen", "sdp://127.0.0.1:0", "--to", "tcp://"+l.Addr().String())
+	c, err := sdp.Dial(strings.TrimPrefix(urls[0], "sdp://"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	far, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	testkit.Eventually(t, "both sides of the proxy", func() bool {
+		d := psList(t)
+		if len(d.Processes) != 1 || d.Processes[0].PID != proxy.cmd.Process.Pid || len(d.Processes[0].Conns) != 2 {
+			return false
+		}
+		a, b := d.Processes[0].Conns[0], d.Processes[0].Conns[1]
+		return a.Transport == "sdp" && a.Role == "accept" && b.Transport == "tcp" && b.Role == "dial" && b.Remote == l.Addr().String()
+	})
+}

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A manager is what a service sees of systemd: it hands sockets over and is told
+// what becomes of the service.
+type manager struct {
+	t    *testing.T
+	conn *net.UnixConn
+}
+
+func newManager(t *testing.T) *manager {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "viaduct") // shorter than t.TempDir, as a unix address must be
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return &manager{t, c}
+}
+
+// told waits for a message that has line.
+func (m *manager) told(line string) {
+	m.t.Helper()
+	b := make([]byte, 4096)
+	m.conn.SetReadDeadline(time.Now().Add(patience))
+	for {
+		n, err := m.conn.Read(b)
+		if err != nil {
+			m.t.Fatalf("never told %s: %v", line, err)
+		}
+		for l := range strings.SplitSeq(string(b[:n]), "\n") {
+			if l == line {
+				return
+			}
+		}
+	}
+}
+
+// service starts a command with sockets, in the way systemd does: a shell that
+// becomes the command stands for the fork in which LISTEN_PID is set.
+func (m *manager) service(sockets []*os.File, args ...string) *exec.Cmd {
+	m.t.Helper()
+	c := command(m.t.Context(), args...)
+	c.Args = append([]string{"sh", "-c", `LISTEN_PID=$$ exec "$0" "$@"`, os.Args[0]}, args...)
+	sh, err := exec.LookPath("sh")
+	if err != nil {
+		m.t.Skip("SKIPPED: there is no shell")
+	}
+	c.Path = sh
+	c.ExtraFiles = sockets
+	c.Env = append(c.Env, "NOTIFY_SOCKET="+m.conn.LocalAddr().String(), "WATCHDOG_USEC=300000", "LISTEN_FDS="+string(rune('0'+len(sockets))))
+	c.Stdout, c.Stderr = os.Stderr, os.Stderr
+	if err := c.Start(); err != nil {
+		m.t.Fatal(err)
+	}
+	m.t.Cleanup(func() { c.Process.Kill(); c.Wait() })
+	return c
+}
+
+// tcpSocket is a listening socket as a file, and its address.
+func tcpSocket(t *testing.T) (*os.File, string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	f, err := l.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f, l.Addr().String()
+}
+
+// TestSocketActivation: a client that came before the service is served on the
+// socket that the service manager has opened, over every transport, and the
+// manager is told READY, WATCHDOG and STOPPING.
+func TestSocketActivation(t *testing.T) {
+	for _, scheme := range []string{"vitcp", "iwarp", "sdp", "fcvi", "tcp"} {
+		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
+			f, at := tcpSocket(t)
+			u := scheme + "://" + at
+			if scheme == "vitcp" || scheme == "fcvi" {
+				u += "/x"
+			}
+			first := make(chan result, 1)
+			go func() { first <- run(t, "ping", u, "-c", "3", "-i", "1ms") }() // the kernel holds it until the service is there
+			m := newManager(t)
+			c := m.service([]*os.File{f}, "echo", "--listen", u)
+			m.told("READY=1")
+			if r := <-first; r.code != 0 {
+				t.Errorf("ping: exit %d: %s", r.code, r.stderr)
+			}
+			m.told("WATCHDOG=1")
+			m.told("WATCHDOG=1")
+			c.Process.Signal(syscall.SIGTERM)
+			m.told("STOPPING=1")
+			if err := c.Wait(); err != nil {
+				t.Error(err)
+			}
+			// The service held the manager's own socket: it is open still.
+			d, err := net.Dial("tcp", at)
+			if err != nil {
+				t.Fatalf("the socket was not the manager's: %v", err)
+			}
+			d.Close()
+		})
+	}
+}
+
+// TestSocketActivationUDP: the Port Mapper takes a UDP socket.
+func TestSocketActivationUDP(t *testing.T) {
+	c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := c.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := c.LocalAddr().String()
+	c.Close()
+	defer f.Close()
+	m := newManager(t)
+	m.service([]*os.File{f}, "portmap", "serve", "--listen", at, "--map", "127.0.0.1:80=127.0.0.1:8080")
+	m.told("READY=1")
+	if r := good(t, "portmap", "query", "127.0.0.1:80", "--server", at); !strings.Contains(r.stdout, "127.0.0.1:8080") {
+		t.Error(r.stdout)
+	}
+}
+
+// TestServices: every unit that is shipped may do little, by the judgement of
+// systemd itself, and names nothing that systemd does not know.
+func TestServices(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("SKIPPED: there is no systemd-analyze")
+	}
+	units, _ := filepath.Glob("../../packaging/systemd/*.service")
+	if len(units) < 4 {
+		t.Fatalf("units: %q", units)
+	}
+	for _, u := range units {
+		out, err := exec.Command(analyze, "--offline=true", "--threshold=20", "--no-pager", "security", u).CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v\n%s", u, err, out)
+		}
+		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+		t.Log(lines[len(lines)-1])
+	}
+}
