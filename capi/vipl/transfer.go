@@ -200,7 +200,7 @@ func (e *endpoint) postAll(cs []*descriptor, ps []C.struct_vipl_post) C.int {
 		if err == nil && good == len(cs) {
 			return r
 		}
-		e.v.ReportPostError(&cs[good].d) // told with it, so it is not used again
+		e.v.ReportPostError(&cs[good].d) // told with it, so it is not used again [VIA-3.1-3] [VIA-8.3-21]
 		if cs, ps = cs[good+1:], ps[good+1:]; len(cs) == 0 {
 			return r
 		}

@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# Installs the package in a clean Debian and uses it there as its users would:
+#
+#   packaging/try.sh dist/viaduct_VERSION_ARCH.deb
+#
+# The Debian is made by mmdebstrap and booted with its own systemd by
+# systemd-nspawn, without a network but its loopback. Needs both, and root; ROOT
+# names a directory with a Debian (systemd, dbus and man-db in it) to copy instead.
+# It takes a minute and a half, most of it for the Debian.
+set -euo pipefail
+deb=$(realpath "${1:?the package is missing: packaging/try.sh FILE.deb}")
+[ "$(id -u)" = 0 ] || { echo "packaging/try.sh: needs root" >&2; exit 1; }
+for tool in mmdebstrap systemd-nspawn; do
+	command -v $tool >/dev/null || { echo "packaging/try.sh: SKIPPED: $tool is missing" >&2; exit 0; }
+done
+tmp=$(mktemp -d)
+trap 'rm -rf --one-file-system "$tmp"' EXIT
+root=$tmp/root
+if [ -n "${ROOT:-}" ]; then
+	cp -a "$ROOT" "$root"
+else
+	timeout 400 mmdebstrap --quiet --variant=apt --include=systemd,dbus,man-db bookworm "$root"
+fi
+cp "$deb" "$root/srv/viaduct.deb"
+
+cat >"$root/try" <<'END'
+#!/bin/bash
+# What a user does. Every command that fails ends the trial.
+set -eEuo pipefail
+trap 'echo "FAILED in line $LINENO: $BASH_COMMAND"; journalctl --no-pager -n 20 -u "viaduct*" || true' ERR
+export HOME=/root LC_ALL=C.UTF-8 MANPAGER=cat MANWIDTH=80
+cd /root
+
+echo "== install"
+apt-get install -y /srv/viaduct.deb >/tmp/apt 2>&1 || { cat /tmp/apt; false; }
+viaduct version | sed -n 1p
+
+echo "== manual pages"
+for page in 'viaduct 1' 'viaduct-serve 1' 'viaduct-portmap-serve 1' 'viaduct-urls 7'; do
+	# shellcheck disable=SC2086
+	set -- $page
+	man --warnings "$2" "$1" >/tmp/page 2>/tmp/warnings
+	[ ! -s /tmp/warnings ] || { cat /tmp/warnings; false; }
+	grep -q "^DESCRIPTION" /tmp/page
+	echo "$1($2): $(wc -l </tmp/page) lines"
+done
+
+echo "== demo"
+head -c 3000000 /dev/urandom >data
+viaduct demo data
+
+echo "== a service that systemd starts when something comes"
+echo 'OPTIONS=--writable --listen vitcp://:3936/files' >/etc/viaduct/serve-files.conf
+systemctl start viaduct-serve@files.socket
+[ "$(systemctl show -P ActiveState viaduct-serve@files.service)" = inactive ]
+viaduct put data vitcp://127.0.0.1/files/a/data
+viaduct get vitcp://127.0.0.1/files/a/data -o copy
+cmp data copy
+[ "$(systemctl show -P ActiveState viaduct-serve@files.service)" = active ]
+cmp data /var/lib/viaduct/files/a/data
+systemctl show -p User -p Type -p MainPID viaduct-serve@files.service
+pid=$(systemctl show -P MainPID viaduct-serve@files.service)
+grep -E '^(NoNewPrivs|Seccomp|CapBnd):' "/proc/$pid/status"
+[ "$(stat -c %u "/proc/$pid")" -ge 61184 ] # a user made for it
+
+echo "== the watchdog"
+mkdir -p /run/systemd/system/viaduct-serve@files.service.d
+printf '[Service]\nWatchdogSec=2\n' >/run/systemd/system/viaduct-serve@files.service.d/soon.conf
+systemctl daemon-reload
+systemctl restart viaduct-serve@files.service
+kill -STOP "$(systemctl show -P MainPID viaduct-serve@files.service)"
+viaduct get vitcp://127.0.0.1/files/a/data -o again --wait 10s || viaduct get vitcp://127.0.0.1/files/a/data -o again --wait 10s
+cmp data again
+echo "restarts by systemd: $(systemctl show -P NRestarts viaduct-serve@files.service)"
+[ "$(systemctl show -P NRestarts viaduct-serve@files.service)" = 1 ]
+
+echo "== the other services"
+echo 'OPTIONS=--to sdp://127.0.0.1:5000' >/etc/viaduct/proxy-8080.conf
+echo '127.0.0.1:8080 127.0.0.1:5000' >>/etc/viaduct/portmap.conf
+systemctl start viaduct-proxy@8080 viaduct-portmap viaduct-fabric
+viaduct portmap query 127.0.0.1:8080
+viaduct echo --listen sdp://127.0.0.1:5000 &
+viaduct ping sdp://127.0.0.1:5000 -c 1 --wait 5s >/dev/null
+viaduct ping tcp://127.0.0.1:8080 -c 3 -i 1ms
+viaduct echo --listen 'fcvi://10.0.0.1/echo?fabric=127.0.0.1' &
+viaduct ping 'fcvi://10.0.0.1/echo?fabric=127.0.0.1&self=10.0.0.2' -c 3 -i 1ms --wait 5s
+for u in viaduct-serve@files viaduct-proxy@8080 viaduct-portmap viaduct-fabric; do
+	systemd-analyze security --threshold=20 --no-pager $u.service | tail -n 1
+done
+
+echo "== completion"
+offers() { # the words that bash would offer for a line
+	COMP_LINE=$1 COMP_POINT=${#1} COMPREPLY=()
+	_viaduct 2>/dev/null || true # compopt wants a bash that reads a terminal
+	echo "$1 -> ${COMPREPLY[*]}"
+}
+# shellcheck disable=SC1091
+. /usr/share/bash-completion/completions/viaduct
+offers "viaduct ping vi" | tee /tmp/c
+grep -q vitcp /tmp/c
+offers "viaduct ping sdp://127.0.0.1:" | tee /tmp/c
+grep -q 5000 /tmp/c
+
+echo "== remove"
+kill %1 %2
+apt-get purge -y viaduct >/tmp/apt 2>&1 || { cat /tmp/apt; false; }
+[ ! -e /usr/bin/viaduct ] && [ ! -e /usr/lib/systemd/system/viaduct-fabric.service ]
+trap - ERR
+echo "TRIED: all of it works"
+END
+chmod 755 "$root/try"
+cat >"$root/etc/systemd/system/try.service" <<'END'
+[Unit]
+After=multi-user.target
+[Service]
+Type=oneshot
+ExecStart=/bin/sh -c '/try >/try.log 2>&1 </dev/null; systemctl --no-block poweroff'
+TimeoutStartSec=150
+[Install]
+WantedBy=default.target
+END
+systemctl --root="$root" --quiet enable try.service
+timeout 240 systemd-nspawn --quiet -D "$root" --register=no --keep-unit --private-network --console=pipe -b >"$tmp/boot" 2>&1 </dev/null || true
+if [ ! -e "$root/try.log" ]; then
+	tail -n 20 "$tmp/boot"
+	echo "packaging/try.sh: the Debian did not boot" >&2
+	exit 1
+fi
+cat "$root/try.log"
+grep -q '^TRIED: all of it works$' "$root/try.log"
