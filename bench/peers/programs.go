@@ -241,7 +241,7 @@ func waitListening(port int) error {
 			}
 		}
 	}
-	return fmt.Errorf("nobody listens on port %d", port)
+	return fmt.Errorf("nothing listens on port %d", port)
 }
 
 // iperf3 measures a TCP stream with iperf3; it can't do less than a second.

@@ -4,6 +4,7 @@
 //	go run ./interop/siw              # everything
 //	go run ./interop/siw -v           # with the console of the guest
 //	go run ./interop/siw -keep DIR    # and keep the captures
+//	go run ./interop/siw -conform     # viaduct conform alone
 //	go run ./interop/siw -record      # renew interop/testdata, to be reviewed
 //
 // siw needs a kernel module and root, so it lives in a small virtual machine:
@@ -34,6 +35,9 @@
 //     clients and as servers, against package interop/perftest in this program. The
 //     contents of what arrives here are verified; the guest's tools have to exit
 //     with 0 and report the number of messages.
+//   - conform: viaduct conform --listen against the guest's rping -c, which has to
+//     find the faults that siw is known to have, and no others. The last one stops
+//     the guest's kernel.
 //
 // rping verifies data in both directions. Sizes are from 64 bytes to 64 KiB,
 // with siw as it is shipped, without CRC, and with its CRC and its peer-to-peer

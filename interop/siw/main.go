@@ -23,6 +23,7 @@ func main() {
 	flag.StringVar(&o.viaduct, "viaduct", "", "viaduct to test (default: built from this module)")
 	flag.IntVar(&o.count, "count", 100, "round trips at each size")
 	flag.BoolVar(&o.imageOnly, "image", false, "build the guest and stop")
+	flag.BoolVar(&o.conformOnly, "conform", false, "run viaduct conform alone")
 	flag.BoolVar(&o.record, "record", false, "renew the recorded conversations in interop/testdata and stop")
 	flag.DurationVar(&o.limit, "timeout", 6*time.Minute, "time for everything but building the guest")
 	require := flag.Bool("require", false, "fail if something is missing, instead of skipping")
@@ -41,10 +42,11 @@ func main() {
 }
 
 type options struct {
-	verbose, imageOnly, record bool
-	keep, cache, viaduct       string
-	count                      int
-	limit                      time.Duration
+	verbose, imageOnly, record, conformOnly bool
+
+	keep, cache, viaduct string
+	count                int
+	limit                time.Duration
 }
 
 func (o *options) logf(format string, a ...any) { fmt.Printf(format+"\n", a...) }

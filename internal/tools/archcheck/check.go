@@ -91,7 +91,7 @@ func (c *checker) ours(at string, r *rule, to string) {
 		return // reported where it stands
 	case t.kind == root:
 		if r.kind != root || top(at) != top(to) {
-			c.offend(at, to, "nobody imports a program")
+			c.offend(at, to, "a program is not to be imported")
 		}
 	case t.kind == tool && r.kind != tool:
 		c.offend(at, to, "only tools import a tool")

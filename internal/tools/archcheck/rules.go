@@ -44,6 +44,7 @@ var rules = []rule{
 	{"internal/viplconf", []string{"vi", "vitcp", "fcvi", "internal/fc/fcip", "internal/wire/vitcpwire", "internal/..."}, protocol},
 	{"fcvi", []string{"vi", "internal/fc/...", "internal/wire/iu", "internal/..."}, protocol},
 	{"portmap", []string{"internal/..."}, protocol},
+	{"debug", []string{"iwarp", "sdp", "vi"}, protocol},
 	{"internal/rping", []string{"iwarp", "internal/..."}, protocol},
 
 	{"iwarp", []string{"internal/wire/mpa", "internal/wire/ddp", "internal/wire/rdmap", "internal/..."}, engine},
@@ -54,11 +55,12 @@ var rules = []rule{
 
 	{"internal/sdpcore", []string{"internal/wire/sdpwire"}, core},
 
-	{"internal/wire/sdpwire", nil, codec},
-	{"internal/wire/mpa", []string{"internal/crc"}, codec},
-	{"internal/wire/ddp", []string{"internal/wire/mpa"}, codec},
-	{"internal/wire/rdmap", []string{"internal/wire/ddp", "internal/wire/mpa"}, codec},
-	{"internal/wire/vitcpwire", nil, codec},
+	{"internal/fault", nil, internal},
+	{"internal/wire/sdpwire", []string{"internal/fault"}, codec},
+	{"internal/wire/mpa", []string{"internal/crc", "internal/fault"}, codec},
+	{"internal/wire/ddp", []string{"internal/wire/mpa", "internal/fault"}, codec},
+	{"internal/wire/rdmap", []string{"internal/wire/ddp", "internal/wire/mpa", "internal/fault"}, codec},
+	{"internal/wire/vitcpwire", []string{"internal/fault"}, codec},
 	{"internal/wire/iu", nil, codec},
 
 	{"internal/...", []string{"internal/..."}, internal},

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -30,7 +32,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 		write   = flags.Bool("write", false, "renew the figures of these packages in "+page)
 		only    = flags.String("only", "", "a regular expression: only the mutants whose line of -list matches")
 		list    = flags.Bool("list", false, "list the mutants and run nothing")
-		verbose = flags.Bool("v", false, "print every mutant and what killed it")
+		own     = flags.Bool("own", false, "run only the tests of the package itself: quicker where the commands cite its rows")
+		cited   = flags.Bool("cited", false, "run only the tests that cite the rows of a mutant: quicker, for work on them")
+		verbose = flags.Bool("v", false, "print every mutant and what killed it, as it is found")
 		workers = flags.Int("j", 2, "test programs run at a time")
 	)
 	if err := flags.Parse(args); err != nil {
@@ -44,8 +48,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "mutate:", err)
 		return 1
 	}
-	if *write && *only != "" {
-		fmt.Fprintln(stderr, "mutate: -write renews whole packages, not what -only selects")
+	if *write && (*only != "" || *cited) {
+		fmt.Fprintln(stderr, "mutate: -write renews whole packages, by all tests: not what -only selects, nor with -cited")
 		return 2
 	}
 	selected, err := regexp.Compile(*only)
@@ -100,7 +104,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		if err != nil {
 			return fail(err)
 		}
-		r.brief = *sample > 0
+		r.brief, r.citedOnly, r.own = *sample > 0 || *own, *cited, *own
 		mutants := slices.DeleteFunc(slices.Clone(r.mutants[1:]), func(m *mutant) bool { return !selected.MatchString(m.listing()) })
 		if *list {
 			for _, m := range mutants {
@@ -111,7 +115,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		var until time.Time
 		of := len(mutants)
 		if *sample > 0 || *most > 0 {
-			rng.Shuffle(of, func(i, j int) { mutants[i], mutants[j] = mutants[j], mutants[i] })
+			draw(mutants, *seed)
 		}
 		if *most > 0 {
 			mutants = mutants[:min(of, *most)]
@@ -119,14 +123,15 @@ func run(args []string, stdout, stderr io.Writer) int {
 		if *sample > 0 {
 			until = begin.Add(*sample)
 		}
-		f, err := r.judge(p, mutants, acc, until, stderr)
+		found := func(result) {}
+		if *verbose {
+			found = func(res result) { fmt.Fprintf(stdout, "%s %s\n", res.listing(), res.how()) }
+		}
+		f, err := r.judge(p, mutants, acc, until, found, stderr)
 		if err != nil {
 			return fail(err)
 		}
 		f.of = of
-		if *verbose {
-			f.printAll(stdout)
-		}
 		f.print(stdout)
 		all = append(all, f)
 		os.RemoveAll(sub)
@@ -143,6 +148,18 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return judgeSample(stdout, all, readKnown(filepath.Join(root, page)))
 	}
 	return verdict(stdout, all)
+}
+
+// draw puts mutants into an order at random. Which of two comes first depends on
+// their keys and the seed alone, so that a sample of one seed stays what it was
+// while code around it is changed.
+func draw(mutants []*mutant, seed uint64) {
+	at := func(m *mutant) uint64 {
+		h := fnv.New64a()
+		fmt.Fprintf(h, "%s %d", m.key(), seed)
+		return rand.NewPCG(h.Sum64(), seed).Uint64()
+	}
+	slices.SortFunc(mutants, func(a, b *mutant) int { return cmp.Compare(at(a), at(b)) })
 }
 
 // prepare builds the mutants of one package.
@@ -168,18 +185,21 @@ func goCommand(root string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// judge runs the mutants of a package, until a time if that is not zero.
-func (r *runner) judge(pkg string, mutants []*mutant, acc map[string]string, until time.Time, log io.Writer) (figures, error) {
+// judge runs the mutants of a package, until a time if that is not zero. It calls
+// found with each result, one at a time.
+func (r *runner) judge(pkg string, mutants []*mutant, acc map[string]string, until time.Time, found func(result), log io.Writer) (figures, error) {
 	f := figures{pkg: pkg, of: len(mutants)}
 	if len(mutants) == 0 {
 		return f, nil
 	}
-	broken, err := r.recordAll(pkg, until)
-	if err != nil {
-		return f, err
-	}
-	for _, t := range broken {
-		fmt.Fprintf(log, "%s %s fails with switches in the code, and is left out\n", t.pkg, t.name)
+	if !r.citedOnly { // which needs few of them
+		broken, err := r.recordAll(pkg, until)
+		if err != nil {
+			return f, err
+		}
+		for _, t := range broken {
+			fmt.Fprintf(log, "%s %s fails with switches in the code, and is left out\n", t.pkg, t.name)
+		}
 	}
 	var mu sync.Mutex
 	p := progress{w: log, begin: time.Now(), last: time.Now(), of: len(mutants)}
@@ -192,6 +212,7 @@ func (r *runner) judge(pkg string, mutants []*mutant, acc map[string]string, unt
 		mu.Lock()
 		defer mu.Unlock()
 		f.results = append(f.results, res)
+		found(res)
 	})
 	slices.SortFunc(f.results, func(a, b result) int { return a.id - b.id })
 	f.count(acc)

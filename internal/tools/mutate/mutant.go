@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"go/ast"
+	"go/constant"
 	"go/token"
 	"go/types"
 	"strconv"
@@ -194,7 +195,7 @@ func (m *mutator) visit(n ast.Node) bool {
 	m.statement(n)
 	switch n := n.(type) {
 	case *ast.CallExpr:
-		return !isLog(n)
+		return !isLog(n) && !m.isText(n)
 	case *ast.Field, *ast.FuncType:
 		return false
 	case *ast.IfStmt:
@@ -327,7 +328,7 @@ func (m *mutator) constant(e ast.Expr, tv types.TypeAndValue) {
 			return
 		}
 	case *ast.CaseClause:
-		if _, ok := m.parent(1).(*ast.BlockStmt); !ok {
+		if block, ok := m.parent(1).(*ast.BlockStmt); !ok || doesNothing(p, block) {
 			return
 		}
 	case *ast.BinaryExpr:
@@ -335,7 +336,7 @@ func (m *mutator) constant(e ast.Expr, tv types.TypeAndValue) {
 			return
 		}
 	case *ast.CallExpr:
-		if id, ok := p.Fun.(*ast.Ident); ok && (id.Name == "make" || id.Name == "panic") || isLog(p) {
+		if id, ok := p.Fun.(*ast.Ident); ok && (id.Name == "make" || id.Name == "panic") || isLog(p) || m.isText(p) {
 			return
 		}
 	default:
@@ -354,9 +355,40 @@ func (m *mutator) constant(e ast.Expr, tv types.TypeAndValue) {
 	if !ok {
 		return
 	}
-	if id := m.enter(e, "next number"); id != 0 {
-		m.wrap(e, fmt.Sprintf("zzInc[%s](%d, ", name, id), ")")
+	op, f := "next number", "zzInc"
+	if isFlag(e, tv) {
+		op, f = "next flag", "zzShift"
 	}
+	if id := m.enter(e, op); id != 0 {
+		m.wrap(e, fmt.Sprintf("%s[%s](%d, ", f, name, id), ")")
+	}
+}
+
+// isFlag reports whether a constant may be one bit of a set, which the next number
+// would leave as it is and add the lowest bit to. Where that one is set anyway, as
+// in a status that says "done", the two are the same.
+func isFlag(e ast.Expr, tv types.TypeAndValue) bool {
+	switch e.(type) {
+	case *ast.Ident, *ast.SelectorExpr:
+	default:
+		return false
+	}
+	_, named := tv.Type.(*types.Named)
+	v, ok := constant.Uint64Val(tv.Value)
+	return named && ok && v >= 4 && v&(v-1) == 0
+}
+
+// doesNothing reports whether it makes no difference which values a clause of a
+// switch lists: nothing happens there, nor in a clause behind it, nor for values that
+// no clause lists.
+func doesNothing(c *ast.CaseClause, block *ast.BlockStmt) bool {
+	for _, s := range block.List {
+		o, ok := s.(*ast.CaseClause)
+		if !ok || (o.List == nil || o.Pos() >= c.Pos()) && len(o.Body) > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // typeName spells a type as this file can.
@@ -439,6 +471,22 @@ func isLog(c *ast.CallExpr) bool {
 		return true
 	}
 	return false
+}
+
+// isText reports whether a call makes a text of a format and values, by a function of
+// the package as fmt.Errorf is one.
+func (m *mutator) isText(c *ast.CallExpr) bool {
+	id, ok := c.Fun.(*ast.Ident)
+	if !ok || !strings.HasSuffix(id.Name, "f") {
+		return false
+	}
+	sig, ok := m.info.TypeOf(id).(*types.Signature)
+	if !ok || !sig.Variadic() {
+		return false
+	}
+	n := sig.Params().Len()
+	_, any := sig.Params().At(n - 1).Type().(*types.Slice).Elem().Underlying().(*types.Interface)
+	return any && n > 1 && types.Identical(sig.Params().At(n-2).Type(), types.Typ[types.String])
 }
 
 // isLock reports whether leaving a call out would only hang or crash.
@@ -530,6 +578,12 @@ func zzNil(id int, err error) error {
 func zzInc[T zzInt](id int, v T) T {
 	if zzIs(id) {
 		return v + 1
+	}
+	return v
+}
+func zzShift[T zzInt](id int, v T) T {
+	if zzIs(id) {
+		return v << 1
 	}
 	return v
 }

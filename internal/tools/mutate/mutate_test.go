@@ -125,7 +125,7 @@ func TestModule(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := r.judge("p", r.mutants[1:], map[string]string{"p/p.go free: without operand: a": "b says it"}, time.Time{}, t.Output())
+	f, err := r.judge("p", r.mutants[1:], map[string]string{"p/p.go free: without operand: a": "b says it"}, time.Time{}, func(result) {}, t.Output())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,6 +164,17 @@ func TestModule(t *testing.T) {
 	}
 	if b, err := os.ReadFile(filepath.Join(root, "p/p.go")); err != nil || string(b) != code {
 		t.Errorf("the tree was changed: %v", err)
+	}
+
+	// By the cited tests alone, told as they are found.
+	r.citedOnly = true
+	told := make(map[string]bool)
+	g, err := r.judge("p", r.mutants[1:], nil, time.Time{}, func(res result) { told[res.listing()+" "+res.how()] = true }, io.Discard)
+	if err != nil || g.cited() != 8 || g.suite() != 8 {
+		t.Errorf("cited tests kill %d, %d in all; %v", g.cited(), g.suite(), err)
+	}
+	if len(told) != len(got) || !told["p/p.go:24: p/p.go free: without: x++ [MPA-1-4] survives"] || !told["p/p.go:17: p/p.go free: next number: 3 [MPA-1-2] cited: p TestFree"] {
+		t.Errorf("told of %v", told)
 	}
 
 	// The page keeps what was there of other packages.
@@ -378,6 +389,149 @@ func TestSuites(t *testing.T) {
 	if got := r.citedTests(r.mutants[1]); len(got) != 2 {
 		t.Errorf("cited tests: %v", got)
 	}
+	r.own, r.brief = true, true
+	if got := r.citedTests(r.mutants[1]); len(got) != 0 {
+		t.Errorf("cited tests of the package itself: %v", got)
+	}
+}
+
+// TestDoesNothing: which values are listed where nothing happens makes no difference,
+// and no mutants.
+func TestDoesNothing(t *testing.T) {
+	root := module(t, map[string]string{
+		"p/p.go": `package p
+
+// F does. [MPA-1-1]
+func F(n, m int) (c int) {
+	switch n {
+	case 1:
+	case 2:
+		c = m
+	case 3, 4:
+	}
+	switch n {
+	case 5:
+	default:
+		c = m
+	}
+	return c
+}
+`,
+		"p/p_test.go": "package p\n",
+	})
+	reg, _, err := register.Load(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := prepare(root, t.TempDir(), reg, "p", 1, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, m := range r.mutants[1:] {
+		if m.op == "next number" {
+			got = append(got, m.text)
+		}
+	}
+	if want := []string{"1", "2", "5"}; !slices.Equal(got, want) {
+		t.Errorf("mutants of %v, want %v", got, want)
+	}
+}
+
+// TestTexts: what a text says has no mutants, whoever makes it; that there is an error
+// has one.
+func TestTexts(t *testing.T) {
+	root := module(t, map[string]string{
+		"p/p.go": `package p
+
+import "fmt"
+
+func wrongf(format string, args ...any) error { return fmt.Errorf(format, args...) }
+
+func half(n ...int) int { return len(n) / 2 }
+
+// F does. [MPA-1-1]
+func F(n int) (int, error) {
+	if n < 0 {
+		return 0, wrongf("%d is %d", n+1, 7)
+	}
+	return half(3, n), nil
+}
+`,
+		"p/p_test.go": "package p\n",
+	})
+	reg, _, err := register.Load(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := prepare(root, t.TempDir(), reg, "p", 1, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, m := range r.mutants[1:] {
+		got = append(got, m.op+": "+m.text)
+	}
+	want := []string{"never: n < 0", "always: n < 0", "boundary: n < 0", `no error: wrongf("%d is %d", n+1, 7)`, "next number: 3"}
+	if !slices.Equal(got, want) {
+		t.Errorf("mutants %q, want %q", got, want)
+	}
+}
+
+// TestNextFlag: of a set of bits that is named the next bit is tried, since the lowest
+// may be set anyway.
+func TestNextFlag(t *testing.T) {
+	root := module(t, map[string]string{
+		"p/p.go": `package p
+
+type Status uint8
+
+const Done, Late, Lost Status = 1, 4, 128
+
+// F does. [MPA-1-1]
+func F(n int) Status {
+	var s Status
+	if n > 1 {
+		s = Late
+	}
+	if n > 2 {
+		s = Lost
+	}
+	return s | Done
+}
+`,
+		"p/p_test.go": `package p
+
+import "testing"
+
+// [MPA-1-1]
+func TestF(t *testing.T) {
+	if F(2) != Done|Late || F(3) != Done|Lost || F(1) != Done {
+		t.Error("wrong")
+	}
+}
+`,
+	})
+	reg, _, err := register.Load(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := prepare(root, t.TempDir(), reg, "p", 1, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, m := range r.mutants[1:] {
+		if m.op == "next flag" {
+			n++
+			if !r.try(m).cited {
+				t.Errorf("%s survives", m.key())
+			}
+		}
+	}
+	if n != 2 {
+		t.Errorf("%d mutants of flags, want 2", n)
+	}
 }
 
 // TestDoesNotCompile: a switch that the compiler refuses is left out with its
@@ -425,5 +579,27 @@ func TestAccepted(t *testing.T) {
 		if got := acc["p/p.go F: never: a > 0"]; got != want || (err != nil) != (want == "") {
 			t.Errorf("%q: %q, %v", text, got, err)
 		}
+	}
+}
+
+// TestDraw: of the mutants that stay, a sample of one seed holds the same ones when
+// others come and go; another seed draws others.
+func TestDraw(t *testing.T) {
+	var all []*mutant
+	for i := range 100 {
+		all = append(all, &mutant{file: "p/p.go", fn: "F", op: "never", text: fmt.Sprint("m", i)})
+	}
+	order := func(ms []*mutant, seed uint64) []*mutant {
+		ms = slices.Clone(ms)
+		draw(ms, seed)
+		return ms
+	}
+	first := order(all, 1)
+	some := slices.DeleteFunc(slices.Clone(first), func(m *mutant) bool { return m == all[7] || m == all[8] })
+	if got := order(slices.Concat(all[9:], all[:7]), 1); !slices.Equal(got, some) {
+		t.Error("two mutants less, and another order of the rest")
+	}
+	if slices.Equal(order(all, 2), first) || slices.Equal(all, first) {
+		t.Error("not at random")
 	}
 }

@@ -66,17 +66,15 @@ func percent(n, of int) string {
 	return fmt.Sprintf("%.1f %%", 100*float64(n)/float64(of))
 }
 
-func (f *figures) printAll(w io.Writer) {
-	for _, r := range f.results {
-		how := "survives"
-		switch {
-		case r.cited:
-			how = "cited: " + r.by
-		case r.suite:
-			how = "suite: " + r.by
-		}
-		fmt.Fprintf(w, "%s %s\n", r.listing(), how)
+// how tells in short what became of a mutant.
+func (r *result) how() string {
+	switch {
+	case r.cited:
+		return "cited: " + r.by
+	case r.suite:
+		return "suite: " + r.by
 	}
+	return "survives"
 }
 
 func (f *figures) print(w io.Writer) {
@@ -220,14 +218,15 @@ func readAccepted(file string) (map[string]string, error) {
 const pageHead = `# Mutation testing
 
 How well the tests guard the lines that keep the requirements. The tool ` + "`internal/tools/mutate`" + ` takes the code that each citation stands at, changes it
-in one small way at a time (a condition always or never true, an operand left out, a boundary moved, another operator, the next number, a statement
+in one small way at a time (a condition always or never true, an operand left out, a boundary moved, another operator, the next number or flag, a statement
 left out, an error not returned), and runs first the tests that cite the same rows, then those of the package and of packages that cite these rows. A test that fails kills the mutant.
 Written by ` + "`go run ./internal/tools/mutate -write`" + `, package by package; do not edit.
 
 Accepted mutants change nothing that a test could see, each for the reason given; they are not counted.
 
 Wanted are 95 % by the cited tests and 98 % by all. What survives is listed below the table: these are tests still to be written, or code that nothing
-needs. "Missed" are mutants that only tests kill which do not cite the row. Where fewer mutants were run than there are, they were drawn at random.
+needs. "Missed" are mutants that only tests kill which do not cite the row. Where fewer mutants were run than there are, they were drawn at random
+by one seed; a change of other code does not change the draw.
 
 `
 

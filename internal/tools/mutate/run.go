@@ -25,6 +25,9 @@ type runner struct {
 	patience time.Duration
 	brief    bool // only the tests of the package itself, and those that are cited
 
+	citedOnly bool // only those that are cited
+	own       bool // only those of the package itself
+
 	mu    sync.Mutex
 	tests map[test]*recorded
 	lists map[string][]test // by package
@@ -102,33 +105,14 @@ func (r *runner) record(t test) *recorded {
 	return rec
 }
 
-// recordAll records the tests that may be asked to kill mutants of a package. It returns those that fail without any mutant. It
-// gives up when a time that is not zero has come.
+// recordAll records the tests of a package and returns those that fail without
+// any mutant. Those of other packages, which may take long to build, are recorded
+// when a mutant is left that these do not kill. It gives up when a time that is
+// not zero has come.
 func (r *runner) recordAll(pkg string, until time.Time) (broken []test, err error) {
 	todo, err := r.all(pkg)
 	if err != nil {
 		return nil, err
-	}
-	todo = slices.Clone(todo)
-	for _, m := range r.mutants[1:] {
-		if m.pkg != pkg {
-			continue
-		}
-		for _, t := range r.citedTests(m) {
-			more := []test{t}
-			all, err := r.all(t.pkg)
-			if err != nil {
-				return nil, err
-			}
-			if slices.Contains(r.suites(m), t.pkg) {
-				more = all
-			}
-			for _, t := range more {
-				if !slices.Contains(todo, t) {
-					todo = append(todo, t)
-				}
-			}
-		}
 	}
 	each(r.workers, todo, func(t test) {
 		if !past(until) {
@@ -166,7 +150,7 @@ func (r *runner) suites(m *mutant) []string {
 func (r *runner) citedTests(m *mutant) (out []test) {
 	for _, row := range m.rows {
 		for _, t := range r.index.cited(r.reg, row, m.pkg) {
-			if !slices.Contains(out, t) {
+			if !slices.Contains(out, t) && (!r.own || t.pkg == m.pkg) {
 				out = append(out, t)
 			}
 		}
@@ -177,42 +161,54 @@ func (r *runner) citedTests(m *mutant) (out []test) {
 // A result says how a mutant fared.
 type result struct {
 	*mutant
-	hasCited bool // there is a cited test that can be run
-	cited    bool // the cited tests kill it
-	suite    bool // the tests of the package, or the cited ones, kill it
-	by       string
+	cited bool // the cited tests kill it
+	suite bool // the tests of the package, or the cited ones, kill it
+	by    string
 }
 
-// try runs the tests that reach a mutant: first the cited ones, then the others
-// of its package.
+// try runs the tests that reach a mutant: first the cited ones of its package,
+// then the other cited ones, then the others.
 func (r *runner) try(m *mutant) result {
 	res := result{mutant: m}
-	var first, rest []test
-	for _, t := range r.citedTests(m) {
-		rec := r.record(t)
-		if rec.ok {
-			res.hasCited = true
+	cited := r.citedTests(m)
+	for _, own := range []bool{true, false} {
+		var ts []test
+		for _, t := range cited {
+			if (t.pkg == m.pkg) == own {
+				ts = append(ts, t)
+			}
 		}
-		if rec.ok && rec.reach[m.id] {
-			first = append(first, t)
+		if by, ok := r.kill(m, r.reaching(m, ts)); ok {
+			res.cited, res.suite, res.by = true, true, by
+			return res
 		}
 	}
-	if by, ok := r.kill(m, first); ok {
-		res.cited, res.suite, res.by = true, true, by
+	if r.citedOnly {
 		return res
 	}
+	var rest []test
 	for _, pkg := range r.suites(m) {
 		all, _ := r.all(pkg)
 		for _, t := range all {
-			if rec := r.record(t); rec.ok && rec.reach[m.id] && !slices.Contains(first, t) {
+			if !slices.Contains(cited, t) {
 				rest = append(rest, t)
 			}
 		}
 	}
-	if by, ok := r.kill(m, rest); ok {
+	if by, ok := r.kill(m, r.reaching(m, rest)); ok {
 		res.suite, res.by = true, by
 	}
 	return res
+}
+
+// reaching returns those of the tests that can be run and reach a mutant.
+func (r *runner) reaching(m *mutant, ts []test) (out []test) {
+	for _, t := range ts {
+		if rec := r.record(t); rec.ok && rec.reach[m.id] {
+			out = append(out, t)
+		}
+	}
+	return out
 }
 
 // kill runs tests, quick ones first, and reports whether one of them fails.

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"viaduct/internal/tools/register"
 )
@@ -20,7 +21,9 @@ type test struct{ pkg, name string }
 // test functions use it, as far as names tell.
 type testIndex struct {
 	root string
-	dirs map[string]*testDir
+
+	mu   sync.Mutex
+	dirs map[string]*testDir // guarded by mu
 }
 
 type testDir struct {
@@ -33,6 +36,7 @@ var testName = regexp.MustCompile(`^(Test|Fuzz)([^a-z]|$)`)
 
 const suitePackage = "internal/vitest"
 
+// dir returns what is known of a package, with mu held.
 func (x *testIndex) dir(pkg string) *testDir {
 	if d := x.dirs[pkg]; d != nil {
 		return d
@@ -112,6 +116,8 @@ func (d *testDir) testsUsing(name string) map[string]bool {
 // cited in the provider contract is guarded by the tests that run it for the
 // package in hand, or else for package vi.
 func (x *testIndex) cited(reg *register.Register, r *register.Row, pkg string) (out []test) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	add := func(dir string, names map[string]bool) {
 		for n := range names {
 			if t := (test{dir, n}); !slices.Contains(out, t) {
