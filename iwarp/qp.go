@@ -655,13 +655,14 @@ func newRecvWQE(wr *RecvWR, q *QueuePair) (*recvWQE, error) {
 	return w, nil
 }
 
-// flushRecvs completes what is left in the receive queue. The end of the stream
-// and a PostRecv may call it at the same time, and completions come in the order
-// of posting.
+// flushRecvs completes what is left in the receive queue, and tells of it. The end of
+// the stream and a PostRecv may call it at the same time, and completions come in the
+// order of posting. [no role]
 func (q *QueuePair) flushRecvs() {
 	q.flushing.Lock()
-	defer q.flushing.Unlock()
 	q.flushRecvsLocked()
+	q.flushing.Unlock()
+	q.recvCQ.deliver()
 }
 
 func (q *QueuePair) flushRecvsLocked() {

@@ -1,0 +1,130 @@
+package iwarp
+
+import (
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"viaduct/internal/testkit"
+	"viaduct/internal/wire/rdmap"
+)
+
+// A handled is a consumer that hears of completions by the handler of its queues
+// alone, and takes them there.
+type handled struct {
+	mu   sync.Mutex
+	got  []Completion // guarded by mu
+	came chan struct{}
+}
+
+func handle(q *QueuePair) *handled {
+	h := &handled{came: make(chan struct{}, 1)}
+	for _, cq := range []*CompletionQueue{q.SendCQ(), q.RecvCQ()} {
+		cq.Handle(func() {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			var buf [4]Completion
+			for n := cq.PollN(buf[:]); n > 0; n = cq.PollN(buf[:]) {
+				h.got = append(h.got, buf[:n]...)
+			}
+			select {
+			case h.came <- struct{}{}:
+			default:
+			}
+		})
+	}
+	return h
+}
+
+// want waits for one completion.
+func (h *handled) want(t testing.TB, op Op, id uint64, st Status) {
+	t.Helper()
+	for late := time.After(testkit.Patience); ; {
+		h.mu.Lock()
+		if len(h.got) > 0 {
+			e := h.got[0]
+			h.got = h.got[1:]
+			h.mu.Unlock()
+			if e.Op != op || e.ID != id || e.Status != st {
+				t.Fatalf("%v %d: %v, expected %v %d: %v", e.Op, e.ID, e.Status, op, id, st)
+			}
+			return
+		}
+		h.mu.Unlock()
+		select {
+		case <-h.came:
+		case <-late:
+			t.Fatalf("the handler did not hear of %v %d: %v", op, id, st)
+		}
+	}
+}
+
+// TestHandlerHears: whatever completes a request, the handler is called for it, though
+// nothing polls the queue.
+func TestHandlerHears(t *testing.T) {
+	byte1 := []SGE{Buf([]byte{1})}
+	for _, portable := range []bool{false, true} {
+		ours := func() *Config { return &Config{portable: portable, NoNudge: true} }
+		t.Run(fmt.Sprintf("portable %t", portable), func(t *testing.T) {
+			t.Run("transfer", func(t *testing.T) {
+				a, b := connect(t, ours(), ours())
+				h := handle(b)
+				into := make([]byte, 8)
+				b.PostRecv(RecvWR{ID: 1, SG: []SGE{Buf(into)}})
+				a.Post(SendWR{SG: byte1})
+				h.want(t, OpRecv, 1, StatusOK)
+				b.Post(SendWR{ID: 2, SG: byte1, More: true})
+				b.Flush()
+				h.want(t, OpSend, 2, StatusOK)
+				wantOK(t, a.SendCQ())
+				b.CloseWrite()
+			})
+			t.Run("end of the peer's direction", func(t *testing.T) {
+				p, q := asResponder(t, ours())
+				h := handle(q)
+				q.PostRecv(RecvWR{ID: 1})
+				q.PostRecv(RecvWR{ID: 2})
+				p.c.(*net.TCPConn).CloseWrite()
+				h.want(t, OpRecv, 1, StatusFlushed)
+				h.want(t, OpRecv, 2, StatusFlushed)
+			})
+			t.Run("message and end", func(t *testing.T) {
+				p, q := asResponder(t, ours())
+				h := handle(q)
+				q.PostRecv(RecvWR{ID: 1, SG: []SGE{Buf(make([]byte, 4))}})
+				q.PostRecv(RecvWR{ID: 2})
+				p.ulpdu(seg(rdmap.Send, 0, 1, 0, true, []byte{1}))
+				p.c.(*net.TCPConn).CloseWrite()
+				h.want(t, OpRecv, 1, StatusOK)
+				h.want(t, OpRecv, 2, StatusFlushed)
+			})
+			t.Run("reset", func(t *testing.T) {
+				p, q := asResponder(t, ours())
+				h := handle(q)
+				q.PostRecv(RecvWR{ID: 1})
+				p.c.(*net.TCPConn).SetLinger(0)
+				p.c.Close()
+				h.want(t, OpRecv, 1, StatusFlushed)
+			})
+			t.Run("Terminate", func(t *testing.T) {
+				p, q := asResponder(t, ours())
+				h := handle(q)
+				q.PostRecv(RecvWR{ID: 1})
+				p.ulpdu(seg(rdmap.Send, 5, 1, 0, true, nil)) // no such queue
+				h.want(t, OpRecv, 1, StatusFlushed)
+			})
+			t.Run("Abort", func(t *testing.T) {
+				_, q := asResponder(t, ours())
+				h := handle(q)
+				q.PostRecv(RecvWR{ID: 1})
+				sink := make([]byte, 8)
+				q.Post(readInto(2, sink)) // has no answer
+				q.Abort()
+				h.want(t, OpRead, 2, StatusFlushed)
+				h.want(t, OpRecv, 1, StatusFlushed)
+			})
+		})
+	}
+}
