@@ -25,7 +25,9 @@ func TestUnmappedSend(t *testing.T) {
 		v := p.a
 		r, err := v.NIC().RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), uint64(size), vi.MemAttributes{MayFault: guarded})
 		must(t, err)
-		must(t, unix.Munmap(mem))
+		// As unmapped, but for that no other mapping of the process can take the place.
+		must(t, unix.Mprotect(mem, unix.PROT_NONE))
+		defer unix.Munmap(mem)
 		for range 3 {
 			must(t, p.b.PostRecv(vi.NewRecv()))
 		}

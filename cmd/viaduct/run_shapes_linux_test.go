@@ -517,22 +517,29 @@ func TestRunSupervisorEMFILE(t *testing.T) {
 		port := strconv.Itoa(freePort(t))
 		s := limited(t, 64, []string{"--listen", port}, program, "serve-many", port)
 		sdpPort := s.sdpPort(port)
+		dial := func() (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			c, err := new(sdp.Dialer).DialContext(ctx, "tcp", "127.0.0.1:"+sdpPort)
+			if err == nil {
+				c.SetDeadline(time.Now().Add(2 * time.Second))
+			}
+			return c, err
+		}
 		var open []net.Conn
 		good := 0
-		for range 50 {
-			c, err := sdp.Dial("127.0.0.1:"+sdpPort, nil)
-			if err != nil {
+		for bad := 0; good < 50 && bad < 4; {
+			c, err := dial()
+			if err == nil {
+				open = append(open, c)
+				err = echoOnce(c)
+			}
+			if err == nil {
+				good++
 				continue
 			}
-			open = append(open, c)
-			c.SetDeadline(time.Now().Add(2 * time.Second))
-			if echoOnce(c) == nil {
-				good++
-			} else if good == 0 {
+			if bad++; good == 0 {
 				t.Fatal("the first connection is not served")
-			}
-			if len(open)-good > 4 {
-				break
 			}
 		}
 		if good < 5 {
@@ -542,12 +549,11 @@ func TestRunSupervisorEMFILE(t *testing.T) {
 			c.Close()
 		}
 		eventually(t, "service after the shortage", func() bool {
-			c, err := sdp.Dial("127.0.0.1:"+sdpPort, nil)
+			c, err := dial()
 			if err != nil {
 				return false
 			}
 			defer c.Close()
-			c.SetDeadline(time.Now().Add(2 * time.Second))
 			return echoOnce(c) == nil
 		})
 		if code := s.stop(syscall.SIGTERM); code != 128+15 {

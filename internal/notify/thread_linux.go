@@ -92,6 +92,10 @@ func (t *threads) get(c *Call) (th *thread, fresh bool, err error) {
 	}
 	t.mu.Unlock()
 	fd, err := c.OpenThread()
+	if err == unix.EMFILE {
+		t.drop() // those kept for later make room
+		fd, err = c.OpenThread()
+	}
 	if err != nil {
 		return nil, false, err
 	}

@@ -124,8 +124,12 @@ func (s *supervisor) knock(to netip.AddrPort, source netip.Addr, a *arrival, lim
 	if err != nil {
 		return err
 	}
+	n, err := newNear(fd)
+	if err != nil {
+		return err
+	}
+	defer n.close()
 	if err := unix.Bind(fd, toSockaddr(netip.AddrPortFrom(source, 0), family)); err != nil {
-		unix.Close(fd)
 		return err
 	}
 	// It has to be known before the program can see it.
@@ -145,10 +149,8 @@ func (s *supervisor) knock(to netip.AddrPort, source netip.Addr, a *arrival, lim
 		}
 	}
 	var near *net.TCPConn
-	if err != nil {
-		unix.Close(fd)
-	} else {
-		near, err = toConn(fd)
+	if err == nil {
+		near, err = n.conn()
 	}
 	a.mu.Lock()
 	a.near = near
@@ -322,10 +324,10 @@ func (s *supervisor) serveAccept(c *notify.Call, b *borrowed, l *carriedListener
 			return
 		case err == errNotValid:
 			return
-		case nonblock && (err == unix.EMFILE || err == unix.ENFILE): // of this process: the connection stays in the queue
+		case nonblock && outOfDescriptors(err): // of this process: the connection stays in the queue
 			fail(unix.EAGAIN)
 			return
-		case err == unix.EMFILE || err == unix.ENFILE:
+		case outOfDescriptors(err):
 			time.Sleep(shortageWait)
 			if !c.Valid() {
 				return
@@ -409,6 +411,11 @@ func (s *supervisor) takeLocked(fd int, c *notify.Call) (*delivery, error) {
 			unix.Close(got)
 		}
 		return d, nil
+	}
+	if a.near == nil { // this end of the connection could not be made
+		unix.Close(got)
+		abort(a.far)
+		return nil, unix.ECONNABORTED
 	}
 	d.from, d.remote = a, a.names.remote
 	return d, nil

@@ -456,7 +456,7 @@ func (l *lane) acceptFrom(from netip.AddrPort) (net.Conn, error) {
 			continue
 		}
 		fd, sa, err := unix.Accept4(l.fd, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
-		if err == unix.EMFILE || err == unix.ENFILE {
+		if outOfDescriptors(err) {
 			return nil, err
 		}
 		if err != nil {

@@ -18,10 +18,39 @@ func (s *supervisor) getname(c *notify.Call) {
 		return
 	}
 	fd, err := c.Borrow(int(int32(c.Args[0])))
-	if err != nil {
+	switch {
+	case outOfDescriptors(err):
+		go s.getnameShort(c)
+	case err != nil:
 		c.Continue()
-		return
+	default:
+		s.showName(c, fd)
 	}
+}
+
+// getnameShort is getname when this process has no descriptor left but its spare
+// ones. The kernel must not answer: what a carried socket is connected to here is not
+// its peer.
+func (s *supervisor) getnameShort(c *notify.Call) {
+	fd, err := -1, error(unix.EMFILE)
+	s.spare.use(func() bool {
+		fd, err = c.Borrow(int(int32(c.Args[0])))
+		if err == nil {
+			s.showName(c, fd)
+		}
+		return !outOfDescriptors(err)
+	})
+	switch {
+	case outOfDescriptors(err):
+		c.Return(0, unix.ENOBUFS)
+	case err != nil:
+		c.Continue()
+	}
+}
+
+// showName answers a call for a name of the socket fd, a copy of the program's, which
+// it closes.
+func (s *supervisor) showName(c *notify.Call, fd int) {
 	b := &borrowed{fd: fd}
 	defer b.close()
 	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)

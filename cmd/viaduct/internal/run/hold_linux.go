@@ -141,7 +141,7 @@ func (s *supervisor) finishHold(tid int, b *borrowed, d *dial, h *holder) {
 	near, err := h.open()
 	if err != nil { // the program has closed it, or its own time was up
 		abort(d.conn)
-		s.names.remove(b.cookie)
+		s.names.end(b.cookie) // the program's socket may be connected nevertheless
 		s.stats.Refused.Add(1)
 		s.explain.line(event{Call: "connect", thread: tid, Remote: d.to, Path: "refused", Why: "the program waits no longer: " + err.Error()})
 		return
@@ -164,6 +164,7 @@ func dialPlain(ctx context.Context, d *dial) (net.Conn, error) {
 // A holder is a listener on loopback that answers nothing.
 type holder struct {
 	fd     int
+	near   *nearSocket
 	filler int // a connection that fills the queue; -1 where a filter does
 	family int
 	addr   netip.AddrPort
@@ -180,6 +181,13 @@ func newHolder(is4 bool, family int) (*holder, error) {
 	}
 	h := &holder{fd: fd, filler: -1, family: family}
 	if err := h.listen(); err != nil {
+		h.close()
+		return nil, err
+	}
+	if fd, err = reusable(family); err == nil {
+		h.near, err = newNear(fd)
+	}
+	if err != nil {
 		h.close()
 		return nil, err
 	}
@@ -221,11 +229,9 @@ func reusable(family int) (int, error) {
 // open meets the program's socket and returns our end. The error is ECONNREFUSED
 // if that does not connect any more.
 func (h *holder) open() (net.Conn, error) {
-	fd, err := reusable(h.family)
-	if err != nil {
-		return nil, err
-	}
-	if err = unix.Bind(fd, toSockaddr(h.addr, h.family)); err == nil {
+	fd := h.near.fd
+	err := unix.Bind(fd, toSockaddr(h.addr, h.family))
+	if err == nil {
 		err = unix.Connect(fd, toSockaddr(h.at, h.family))
 	}
 	if err == unix.EINPROGRESS {
@@ -239,14 +245,16 @@ func (h *holder) open() (net.Conn, error) {
 		}
 	}
 	if err != nil {
-		unix.Close(fd)
 		return nil, err
 	}
-	return toConn(fd)
+	return h.near.conn()
 }
 
 func (h *holder) close() {
 	unix.Close(h.fd)
+	if h.near != nil {
+		h.near.close()
+	}
 	if h.filler >= 0 {
 		unix.Close(h.filler)
 	}

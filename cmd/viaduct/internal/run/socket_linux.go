@@ -52,12 +52,15 @@ func (e *notCarried) Error() string { return e.why }
 // borrow copies the socket that a call's first argument names. The error is a
 // *notCarried if it is no TCP socket that could be carried.
 func (s *supervisor) borrow(c *notify.Call) (*borrowed, error) {
+	if !s.spare.whole() {
+		return nil, &notCarried{why: unix.EMFILE.Error()}
+	}
 	fd, err := c.Borrow(int(int32(c.Args[0])))
 	switch err {
 	case nil:
 	case unix.EPERM:
 		return nil, &notCarried{why: "the process can't be looked into"}
-	case unix.EMFILE, unix.ENFILE:
+	case unix.EMFILE, unix.ENFILE: // see spare
 		return nil, &notCarried{why: err.Error()}
 	default:
 		return nil, &notCarried{why: err.Error(), quiet: true}
@@ -162,6 +165,40 @@ func toConn(fd int) (*net.TCPConn, error) {
 		return nil, fmt.Errorf("run: %T is no TCP connection", c)
 	}
 	return tc, nil
+}
+
+// A nearSocket is to be this process's end of a connection with a socket of the
+// program. The second descriptor that toConn needs for a moment is there from the
+// start: by then the program's socket is connected.
+type nearSocket struct {
+	fd, room int // -1 once they are closed or another's
+}
+
+// newNear takes fd over.
+func newNear(fd int) (*nearSocket, error) {
+	room, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return &nearSocket{fd, room}, nil
+}
+
+// conn makes the connection of it.
+func (n *nearSocket) conn() (*net.TCPConn, error) {
+	fd := n.fd
+	unix.Close(n.room)
+	n.fd, n.room = -1, -1
+	return toConn(fd)
+}
+
+// close may be called twice, and after conn.
+func (n *nearSocket) close() {
+	if n.fd >= 0 {
+		unix.Close(n.fd)
+		unix.Close(n.room)
+		n.fd, n.room = -1, -1
+	}
 }
 
 // abort ends a connection with a reset.

@@ -41,6 +41,7 @@ type supervisor struct {
 
 	ls     listeners
 	names  nameTable
+	spare  spare
 	pairs  pairs
 	stats  stats
 	relays sync.WaitGroup // dials and relays: what the end waits for

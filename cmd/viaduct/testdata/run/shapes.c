@@ -47,13 +47,20 @@ static void echo(int fd) {
 	CHECK(!memcmp(b, g, sizeof b), "wrong bytes");
 }
 
-static int dial(int port) {
-	struct sockaddr_in a = at(port), p;
+// name checks the peer's address.
+static void name(int fd, int port) {
+	struct sockaddr_in p = {0};
 	socklen_t n = sizeof p;
+	CHECK(!getpeername(fd, (void *)&p, &n), "getpeername");
+	CHECK(ntohs(p.sin_port) == port, "peer is port %d", ntohs(p.sin_port));
+}
+
+static int dial(int port) {
+	struct sockaddr_in a = at(port);
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
 	CHECK(fd >= 0, "socket");
 	CHECK(!connect(fd, (void *)&a, sizeof a), "connect");
-	CHECK(!getpeername(fd, (void *)&p, &n) && p.sin_port == a.sin_port, "peer is port %d", ntohs(p.sin_port));
+	name(fd, port);
 	return fd;
 }
 
@@ -113,10 +120,9 @@ static void *own_table(void *arg) {
 		int fd = socket(AF_INET, SOCK_STREAM, 0);
 		CHECK(dup2(fd, number) == number, "dup2");
 		close(fd);
-		struct sockaddr_in a = at(port), p;
-		socklen_t n = sizeof p;
+		struct sockaddr_in a = at(port);
 		CHECK(!connect(number, (void *)&a, sizeof a), "connect");
-		CHECK(!getpeername(number, (void *)&p, &n) && p.sin_port == a.sin_port, "peer is port %d", ntohs(p.sin_port));
+		name(number, port);
 		echo(number);
 		close(number);
 	}
@@ -132,10 +138,9 @@ static void *main_table(void *arg) {
 		int fd = socket(AF_INET, SOCK_STREAM, 0);
 		CHECK(dup2(fd, number) == number, "dup2");
 		close(fd);
-		struct sockaddr_in a = at(port), p;
-		socklen_t n = sizeof p;
+		struct sockaddr_in a = at(port);
 		CHECK(!connect(number, (void *)&a, sizeof a), "connect");
-		CHECK(!getpeername(number, (void *)&p, &n) && p.sin_port == a.sin_port, "peer is port %d", ntohs(p.sin_port));
+		name(number, port);
 		echo(number);
 		close(number);
 	}
@@ -248,6 +253,7 @@ int main(int argc, char **argv) {
 	} else if (!strcmp(what, "many")) { // PORT COUNT: open together; then one more
 		int *fd = calloc(a3, sizeof *fd);
 		for (int i = 0; i < a3; i++) fd[i] = dial(a2);
+		for (int i = 0; i < a3; i++) name(fd[i], a2);
 		for (int i = 0; i < a3; i++) echo(fd[i]);
 		for (int i = 0; i < a3; i++) close(fd[i]);
 		printf("closed\n");
