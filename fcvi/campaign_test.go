@@ -108,11 +108,11 @@ func (v conversation) run(t *testing.T, faults ...*fabric.Fault) int {
 	if ready(a) || ready(b) {
 		t.Errorf("after the disconnect: %v, %v", a.c.state, b.c.state)
 	}
-	// Whoever still believes in the connection finds out by speaking.
+	// An end that still has the connection finds out by sending.
 	for range 2 {
 		for _, f := range []*fake{a, b} {
 			if ready(f) && f.c.up != nil {
-				f.post(vi.OpSendReceive, []byte("anybody there?"))
+				f.post(vi.OpSendReceive, []byte("still there?"))
 			}
 		}
 		s.net.Run(10 * time.Minute)
@@ -126,7 +126,7 @@ func (p *simPort) connectPeer(s *sim, f, to *fake) {
 		deadline: s.net.Now() + 10*time.Minute, up: f, done: f.result1})
 }
 
-// check verifies the end: every set-up was answered once, nobody is left in the
+// check verifies the end: every set-up was answered once, no machine is left in the
 // middle of anything, and what was delivered is what was sent, in order, at
 // most once, without holes at the reliable levels.
 func (s *sim) check(v conversation, a, b *fake, payload [][]byte) {
@@ -170,9 +170,9 @@ func (s *sim) check(v conversation, a, b *fake, payload [][]byte) {
 				}
 			}
 			switch {
-			case !r.d.RemoteWrite && string(r.buf[:r.d.Length]) == "anybody there?":
+			case !r.d.RemoteWrite && string(r.buf[:r.d.Length]) == "still there?":
 			case found < 0: // [FCVI-3-1] [FCVI-3-2]
-				t.Errorf("%s: delivery of %d bytes after message %d, which nobody sent then", name, r.d.Length, next)
+				t.Errorf("%s: delivery of %d bytes after message %d, which was not sent then", name, r.d.Length, next)
 			case found > next && v.level != iu.Unreliable: // [FCVI-3-4]
 				t.Errorf("%s: message %d delivered, %d is missing", name, found, next)
 			default:
@@ -380,7 +380,7 @@ func lossyTraffic(t *testing.T, class fc.Class, level iu.Reliability) {
 			}
 			ok := a.broke == 0 && b.broke == 0
 			if (level == iu.ReliableReception || recovers) && ok && next != 30 {
-				t.Errorf("seed %d: %d messages and nobody complains", seed, next)
+				t.Errorf("seed %d: %d messages without a report", seed, next)
 			}
 			if level == iu.Unreliable && !ok {
 				t.Errorf("seed %d: a loss broke the connection", seed)

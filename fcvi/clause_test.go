@@ -94,7 +94,7 @@ func TestFCVI_5_3_2(t *testing.T) {
 	t.Run("FCVI-5.3.2-5", func(t *testing.T) {
 		s := newSim(t, simConfig{seed: 1, order: true})
 		a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
-		s.dial(a, b, "nobody", iu.ClientServer)
+		s.dial(a, b, "absent", iu.ClientServer)
 		s.net.Run(100 * time.Millisecond)
 		if len(a.result) != 1 || a.result[0] != iu.NoMatch || !a.c.gone {
 			t.Errorf("%v", a.result)
@@ -196,11 +196,11 @@ func TestFCVI_A(t *testing.T) {
 		var seen []string
 		for _, x := range *all {
 			if x.h.Op <= iu.ConnectResp3 && x.h.Op >= iu.ConnectRqst {
-				who := "a"
+				side := "a"
 				if x.from != s.ports[0].np.ID() {
-					who = "b"
+					side = "b"
 				}
-				seen = append(seen, fmt.Sprintf("%s:%v/%v", who, x.h.Op, x.h.Status().Reason))
+				seen = append(seen, fmt.Sprintf("%s:%v/%v", side, x.h.Op, x.h.Status().Reason))
 			}
 		}
 		return strings.Join(seen, " ")
@@ -347,7 +347,7 @@ func TestFCVI_B(t *testing.T) {
 }
 
 // TestHostileFrames: what no peer should send is dropped or answered, counted,
-// and harms nobody.
+// and harms no connection.
 func TestHostileFrames(t *testing.T) {
 	for _, level := range levels {
 		s := newSim(t, simConfig{seed: 9, order: true})
@@ -463,7 +463,7 @@ func TestHostileFrames(t *testing.T) {
 	}
 }
 
-// TestForgedFARP: a reply that nobody asked for, or whose claims do not fit,
+// TestForgedFARP: a reply without a request, or whose claims do not fit,
 // changes nothing. [FCVI-7.5-5]
 func TestForgedFARP(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, p2p: false, loop: true})

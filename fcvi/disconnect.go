@@ -24,7 +24,7 @@ func (c *conn) disconnect(now fc.Time) {
 	c.p.pump(now)
 }
 
-// stop detaches the consumer, for whom the connection ended: the peer is told
+// stop detaches the consumer, whose connection ended: the peer is told
 // so, or that it broke.
 func (c *conn) stop(now fc.Time, broken bool) {
 	if c.state == stConnected && broken {

@@ -40,7 +40,7 @@ func TestRuns(t *testing.T) {
 					took = s.ports[from].took - took
 					if f.Done > 0 {
 						if b.recvs[0].done && b.recvs[0].d.Status == 0 || level != iu.Unreliable && a.broke+b.broke == 0 || took > 18 {
-							t.Errorf("frame %d lost, and nobody minds: %d taken", lost, took)
+							t.Errorf("frame %d lost, and not noticed: %d taken", lost, took)
 						}
 						return
 					}

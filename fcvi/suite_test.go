@@ -191,7 +191,7 @@ func TestVI_SuiteOutOfOrder(t *testing.T) {
 // TestVI_SuiteLossy runs the levels that promise delivery over fabrics that
 // lose 1% of all frames, and double and reorder others. In class 2 the losses
 // are made good: everything passes as if nothing had happened. In class 3 they
-// are reported: connections break, but nobody is left in doubt, nothing comes
+// are reported: connections break, but every end is reported, nothing comes
 // wrong, and what breaks now comes through when tried again, or where frames
 // are acknowledged.
 func TestVI_SuiteLossy(t *testing.T) {

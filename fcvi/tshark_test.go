@@ -236,7 +236,7 @@ func number(s string) string {
 	return s
 }
 
-// askFor asks for a connection until somebody waits for it.
+// askFor asks for a connection until a wait for it is under way.
 func askFor(ctx context.Context, v *vi.VI, local, remote vi.Address) error {
 	for {
 		_, err := v.ConnectRequest(ctx, local, remote)

@@ -216,7 +216,7 @@ func TestFCVI_5_3_5(t *testing.T) {
 	if a.broke != 1 || !a.c.gone || b.p.handles.get(h) != nil {
 		t.Errorf("half open: broken %d, %v", a.broke, a.c.state)
 	}
-	// Nobody answers. [FCVI-8.6-1]
+	// No answer comes. [FCVI-8.6-1]
 	a, _ = s.connect(iu.ReliableDelivery)
 	f := s.net.AddFault(&fabric.Fault{Match: opcode(iu.DisconnectRqst), Do: fabric.Drop})
 	a.c.disconnect(s.net.Now())
@@ -299,10 +299,10 @@ func TestFCVI_C(t *testing.T) {
 		s := newSim(t, simConfig{seed: 1, order: true})
 		a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
 		all := s.record()
-		s.dial(a, b, "nobody", iu.ClientServer)
+		s.dial(a, b, "absent", iu.ClientServer)
 		s.net.Run(time.Second)
 		q := (*all)[0]
-		s.serve(b, "nobody") // somebody came, too late for that request
+		s.serve(b, "absent") // too late for that request
 		n := len(*all)
 		s.inject(0, q.h, q.data, func(f *fc.Frame) { f.FCtl = 0x290000 })
 		if x := (*all)[n+1]; x.h.Status().Reason != iu.NoMatch || s.ports[1].stats.DupRqst != 1 || b.c != nil {

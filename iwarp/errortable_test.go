@@ -163,7 +163,7 @@ func TestErrorTable(t *testing.T) {
 		{row: "RDMAP-5.4-6", name: "terminate on queue 0", bad: func(g *ground) []byte { return seg(rdmap.TerminateOp, 0, 1, 0, true, x(4)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader},
 		{row: "RDMAP-4.1-11", name: "opcode 12", bad: func(g *ground) []byte { return seg(12, 0, 1, 0, true, x(4)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader},
 		{row: "RDMAP-4.1-11", name: "opcode 15", bad: func(g *ground) []byte { return seg(15, 0, 1, 0, true, x(4)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader},
-		{row: "RDMAP-5.2.2-4", name: "read response nobody asked for", bad: func(g *ground) []byte { return tag(rdmap.ReadResponse, g.rw.STag(), to(g.rw, 0), true, x(4)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader},
+		{row: "RDMAP-5.2.2-4", name: "read response without a request", bad: func(g *ground) []byte { return tag(rdmap.ReadResponse, g.rw.STag(), to(g.rw, 0), true, x(4)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader},
 		{row: "I-47", name: "opcode changes inside a message", bad: func(g *ground) []byte { return seg(rdmap.SendSE, 0, 1, 4, true, x(4)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader,
 			before: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 0, false, x(4)) }},
 		{row: "I-47", name: "read request too short", bad: func(g *ground) []byte { return seg(rdmap.ReadRequestOp, 1, 1, 0, true, x(27)) }, layer: 0, typ: 2, code: 0xff, headers: ddpHeader},
@@ -188,7 +188,7 @@ func TestErrorTable(t *testing.T) {
 		{row: "RDMAPX-8.2-3", name: "atomic, rights", bad: func(g *ground) []byte { return atomicAt(rdmap.FetchAdd, g.rd.STag(), 0) }, layer: 0, typ: 1, code: 2, headers: ddpHeader},
 		{row: "RDMAPX-8.2-3", name: "atomic, other stream", bad: func(g *ground) []byte { return atomicAt(rdmap.FetchAdd, g.stranger.STag(), 0) }, layer: 0, typ: 1, code: 3, headers: ddpHeader},
 		{row: "RDMAPX-8.2-3", name: "atomic, wrap", bad: func(g *ground) []byte { return atomicAt(rdmap.FetchAdd, g.rw.STag(), 1<<64-4) }, layer: 0, typ: 1, code: 4, headers: ddpHeader},
-		{row: "RDMAPX-5.2.2-6", name: "atomic response nobody asked for", bad: func(g *ground) []byte { return seg(rdmap.AtomicResponseOp, 3, 1, 0, true, x(12)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader},
+		{row: "RDMAPX-5.2.2-6", name: "atomic response without a request", bad: func(g *ground) []byte { return seg(rdmap.AtomicResponseOp, 3, 1, 0, true, x(12)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader},
 		{row: "RDMAPX-4-2", name: "atomic response of 32", bad: func(g *ground) []byte { return seg(rdmap.AtomicResponseOp, 3, 1, 0, true, x(32)) }, layer: 0, typ: 2, code: 0xff, headers: ddpHeader},
 
 		// Errors of MPA.

@@ -101,7 +101,7 @@ func fuzzStream(t *testing.T, in []byte, framed, crc bool, cut int) {
 	}
 	e := (*engine)(q)
 	var buf []byte
-	q.fc.Quiesce() // nobody else receives: the connection gives nothing
+	q.fc.Quiesce() // nothing else receives: the connection gives nothing
 	for len(stream) > 0 {
 		k := min(cut, len(stream))
 		buf = append(buf, stream[:k]...)

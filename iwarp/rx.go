@@ -196,8 +196,8 @@ func (q *QueuePair) ddpFault(f ddp.Fault, u []byte) { q.fault(rdmap.TerminateDDP
 
 func (q *QueuePair) rdmapFault(f rdmap.Fault, u []byte) { q.fault(rdmap.TerminateRDMAP(f, u), nil) }
 
-// target gives the range that an STag names to whom a right is needed, pinned
-// until letGo. Messages that follow each other use the same memory as a rule,
+// target gives the range that an STag names, pinned until letGo, if it allows
+// what is needed. Messages that follow each other use the same memory as a rule,
 // so that one pin serves many. The bytes are nil if they are far.
 func (q *QueuePair) target(stag uint32, to, n uint64, need regmem.Rights) (p []byte, guarded bool, out regmem.Outcome) {
 	r := &q.rx

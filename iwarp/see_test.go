@@ -176,7 +176,7 @@ func TestWritesSeenBad(t *testing.T) {
 			u[0] ^= 3
 			return u
 		}},
-		{"response nobody asked for", func(x *writeTarget) []byte {
+		{"response without a request", func(x *writeTarget) []byte {
 			return tag(rdmap.ReadResponse, x.mr.STag(), x.mr.TO(), false, make([]byte, 30000))
 		}},
 		{"Send without a receive", func(x *writeTarget) []byte {

@@ -27,7 +27,7 @@ type source struct {
 	guesses int // times it was asked what is likely to come
 }
 
-// lend has the next messages come into p, whoever receives them.
+// lend has the next messages come into p, whichever goroutine receives them.
 func (s *source) lend(p []byte) {
 	s.q.fc.WithReceiver(func() { s.into = p })
 }
@@ -311,7 +311,7 @@ func TestSourceCRC(t *testing.T) {
 }
 
 // TestSourceReclaim: a message in progress moves when the memory it is in is
-// asked back, which nobody touches from then on; and its CRC is found right.
+// asked back, and nothing touches that from then on; and its CRC is found right.
 func TestSourceReclaim(t *testing.T) {
 	for _, at := range []int{10, 30, 9000, 20000} {
 		p, q, s, poll := sourcePeer(t, true)

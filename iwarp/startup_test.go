@@ -721,8 +721,8 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// TestPeerRevision1: a peer of revision 1, with a ready message nobody agreed
-// on. [MPA2-6-7] [I-21]
+// TestPeerRevision1: a peer of revision 1, with a ready message that was not
+// agreed on. [MPA2-6-7] [I-21]
 func TestPeerRevision1(t *testing.T) {
 	a, b := tcpPair(t)
 	p := &peer{t: t, c: a, enc: mpa.Encoder{CRC: true}, dec: mpa.Decoder{CRC: true}}

@@ -31,12 +31,12 @@ type TerminateError struct {
 
 // Error implements error.
 func (e *TerminateError) Error() string {
-	who := "found"
+	source := "found"
 	if e.Remote {
-		who = "reported by peer"
+		source = "reported by peer"
 	}
 	text, _ := rdmap.Describe(e.Layer, e.Type, e.Code)
-	s := fmt.Sprintf("iwarp: %s: %v error %d/%d/%02x, %s", who, e.Layer, uint8(e.Layer), e.Type, e.Code, text)
+	s := fmt.Sprintf("iwarp: %s: %v error %d/%d/%02x, %s", source, e.Layer, uint8(e.Layer), e.Type, e.Code, text)
 	if e.Hint != "" {
 		s += " (" + e.Hint + ")"
 	}

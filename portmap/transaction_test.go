@@ -90,7 +90,7 @@ func TestSDP_7_4_ack(t *testing.T) {
 	in[1] = 200
 	out := tx.Receive(t0, in)
 	// [SDP-7.4-25] [SDP-7.4-27] [SDP-7.4-28] [SDP-7.4-29] [SDP-7.4-30] Whether
-	// anybody still wants the answer plays no part. [D-65]
+	// any program still wants the answer plays no part. [D-65]
 	want := bytes.Clone(in)
 	want[0], want[1] = 0x24, 0
 	if !bytes.Equal(out, want) {
@@ -130,7 +130,7 @@ func TestSDP_7_4_denied(t *testing.T) {
 }
 
 func TestSDP_7_5_1_foreign(t *testing.T) {
-	// Answers that belong to somebody else, or that no server would give. [SDP-7.5.1-10] [D-66]
+	// Answers to another client's request, or that no server would give. [SDP-7.5.1-10] [D-66]
 	good := Message{Accept, 4, 42, ap("10.0.0.2:40000"), ap("10.0.0.1:8080")}
 	change := func(f func(*Message)) []byte { m := good; f(&m); return m.Append(nil) }
 	for name, b := range map[string][]byte{

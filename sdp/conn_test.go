@@ -181,8 +181,8 @@ func TestSDP_9_5_3_Conn(t *testing.T) {
 	shut(t, a, b)
 }
 
-// Writes return when their bytes fit the buffers of both ends, with nobody
-// reading. [SDP-9.5.6-1] [SDP-9.5.6-2]
+// Writes return when their bytes fit the buffers of both ends, although nothing
+// reads. [SDP-9.5.6-1] [SDP-9.5.6-2]
 func TestSDP_9_5_6_Conn(t *testing.T) {
 	opt := Options{SendBuffer: 100_000, ReceiveBuffer: 100_000, RecvBuffers: 8, RecvBufferSize: 1024, NoResize: true}
 	a, b := pair(t, opt, opt)
@@ -446,7 +446,7 @@ func TestD71_Resolver(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	dead, err := net.Listen("tcp", "127.0.0.1:0") // a port where nobody listens
+	dead, err := net.Listen("tcp", "127.0.0.1:0") // a port without a listener
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -547,11 +547,11 @@ func (slowMapper) Forget(netip.AddrPort) {}
 // A connection moves to another listener, as it would to another process, while
 // both ends have bytes under way. [SDP-13.1-1] [SDP-13.1-2] [SDP-13.1-3] [D-51] [D-56]
 func TestSDP_13_1_Conn(t *testing.T) {
-	for _, who := range []string{"accepted", "dialled"} {
-		t.Run(who, func(t *testing.T) {
+	for _, mover := range []string{"accepted", "dialled"} {
+		t.Run(mover, func(t *testing.T) {
 			a, b := pair(t, Options{}, Options{})
 			stays, goes := a, b
-			if who == "dialled" {
+			if mover == "dialled" {
 				stays, goes = b, a
 			}
 			for round := range 2 { // moving again later works as well [SDP-13.2-5]
@@ -580,7 +580,7 @@ func TestSDP_13_1_Conn(t *testing.T) {
 				if _, err := goes.Write([]byte("x")); !errors.Is(err, net.ErrClosed) { // [SDP-13.1.1-5]
 					t.Errorf("old holder writes: %v", err)
 				}
-				// While nobody holds the connection the peer may write. [SDP-13.1.1-13]
+				// While no process holds the connection the peer may write. [SDP-13.1.1-13]
 				wrote := make(chan error, 1)
 				go func() {
 					_, err := stays.Write([]byte("written meanwhile;"))

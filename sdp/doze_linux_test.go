@@ -60,7 +60,7 @@ func TestDozingReader(t *testing.T) {
 	}
 	for i := range 60 {
 		ask(8)
-		// The answer to this is taken by nobody yet.
+		// The answer to this is not read yet.
 		start := time.Now()
 		switch i % 3 {
 		case 0:

@@ -261,7 +261,7 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 			}
 		}
 		for _, b := range [][]byte{nil, {1, 2, 3}, goodHello.Append(nil, Figure)[:31], append(goodHello.Append(nil, Figure), 0), // [SDP-6.2.1-1]
-			append(goodHello.Append(nil, Figure), make([]byte, 16)...)} { // a token nobody waits for [D-07]
+			append(goodHello.Append(nil, Figure), make([]byte, 16)...)} { // a token that no Expectation has [D-07]
 			var rej *iwarp.RejectedError
 			if _, err := dialWire(t, l.Addr().String(), nil, b); !errors.As(err, &rej) {
 				t.Errorf("%x: %v", b, err)

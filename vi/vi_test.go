@@ -551,7 +551,7 @@ func TestErrorsAreBounded(t *testing.T) {
 	}
 }
 
-// The logger hears of the states of VIs, and nobody else does.
+// The states of VIs go to the Logger, and to no other log.
 func TestLogger(t *testing.T) {
 	var buf bytes.Buffer
 	network := memvi.New()
@@ -658,7 +658,7 @@ func (h *holder) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// While a NIC closes nobody begins to connect: Close would not find the attempt
+// While a NIC closes no attempt to connect begins: Close would not find it
 // any more in a VI it has been at, and wait for it for ever. [VIA-6.4-1]
 func TestNoAttemptWhileClosing(t *testing.T) {
 	h := &holder{Handler: slog.DiscardHandler, held: make(chan struct{}), free: make(chan struct{})}

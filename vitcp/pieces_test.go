@@ -304,7 +304,7 @@ func TestVIT_3_1_Assembly(t *testing.T) {
 			}
 		case 3: // a segment twice
 			if s.payload == 0 && s.h.Flags&vitcpwire.EndOfMessage == 0 {
-				return // empty, and not even the last: nobody can tell
+				return // empty, and not even the last: it can't be told
 			}
 			if s.open && s.h.Flags&vitcpwire.EndOfMessage != 0 && s.h.Offset == 0 {
 				return // a whole response twice: the driver's awaited number finds that

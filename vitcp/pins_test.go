@@ -36,7 +36,7 @@ func (d *deregistration) wait() {
 	case err := <-d.done:
 		must(d.t, err)
 	case <-time.After(patience):
-		d.t.Fatal("DeregisterMem waits for a pin that nobody gives back")
+		d.t.Fatal("DeregisterMem waits for a pin that is not given back")
 	}
 }
 

@@ -336,7 +336,7 @@ func (c *callee) take() *probe {
 	return newProbe(c.t, nc)
 }
 
-// none checks that nobody calls for a while.
+// none checks that no call comes for a while.
 func (c *callee) none() {
 	c.t.Helper()
 	c.l.(*net.TCPListener).SetDeadline(time.Now().Add(20 * time.Millisecond))

@@ -264,7 +264,7 @@ func TestVIT_2_2_2_2_2(t *testing.T) {
 	})
 	t.Run("VIT-2.2.2.2.2-6", func(t *testing.T) { testProtection(t) })
 	t.Run("VIT-2.2.2.2.2-7", func(t *testing.T) {
-		// [VIT-2.2.2.2.2-7] [VIT-4.2-1]: nobody listens.
+		// [VIT-2.2.2.2.2-7] [VIT-4.2-1]: without a listener.
 		n := openNIC(t, openProvider(t, Config{}))
 		v := newVI(t, n, reliableAll)
 		c := listenProbe(t)

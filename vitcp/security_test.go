@@ -102,7 +102,7 @@ func TestHMAC(t *testing.T) {
 	must(t, verify(checker, c, sign()))
 }
 
-// Both sides of a connection check each other; who has another key is
+// Both sides of a connection check each other; a peer with another key is
 // refused before the application hears of it. [VIT-3.2-6]
 func TestHMACConnections(t *testing.T) {
 	cfg := func(key string) Config { return Config{Security: &HMAC{Key: []byte(key)}} }
@@ -206,7 +206,7 @@ func TestTLS(t *testing.T) {
 	must(t, p.a.Disconnect())
 	p.nb.expectAsync(t, vi.ErrorConnLost)
 
-	// Without a certificate, and without TLS, nobody comes in.
+	// Without a certificate, and without TLS, no peer is accepted.
 	for _, c := range []Config{{}, {TLSDial: &tls.Config{RootCAs: pool}}, {TLSDial: &tls.Config{}}} {
 		n := openNIC(t, openProvider(t, c))
 		w := newVI(t, n, reliableAll)
@@ -244,7 +244,7 @@ func TestIPv6(t *testing.T) {
 	}
 }
 
-// Limits: half-open connections, connections of one host, and who may call.
+// Limits: half-open connections, connections of one host, and the hosts that may connect.
 // [V-35] [V-43]
 func TestLimits(t *testing.T) {
 	t.Run("half-open", func(t *testing.T) {
@@ -334,7 +334,7 @@ func TestGrace(t *testing.T) {
 	must(t, req.Accept(testContext(t), v))
 	must(t, <-done)
 
-	// One that nobody waits for is answered when its time is over, or when
+	// A request without a waiter is answered when its time is over, or when
 	// the device closes.
 	n = openNIC(t, openProvider(t, Config{Grace: 20 * time.Millisecond}))
 	x := newVI(t, m, reliableAll)

@@ -23,7 +23,7 @@ func offered(t *testing.T, n *nicUnderTest) (*probe, *vi.ConnRequest) {
 	return p, <-got
 }
 
-// A request ends alike whether its caller is watched already or not, whoever ends
+// A request ends alike whether its caller is watched already or not, whichever side ends
 // it, and only once.
 func TestWatch(t *testing.T) {
 	for _, v := range []struct {
@@ -50,7 +50,7 @@ func TestWatch(t *testing.T) {
 
 			p, req = offered(t, n)
 			time.Sleep(v.wait)
-			p.nop() // that is nobody's time yet
+			p.nop() // before any limit of time
 			if segs := p.wantEndAny(); len(segs) != 0 {
 				t.Errorf("answered %v", segs)
 			}

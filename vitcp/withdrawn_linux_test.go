@@ -11,7 +11,7 @@ import (
 
 // A peer that has cancelled its request may soon make another. The first, whose
 // connection it has closed, is not accepted although it matches: ours would end with
-// a connection that nobody has, and the second find nobody. [VIT-4-1] [V-33]
+// a connection that the peer does not have, and the second find no match. [VIT-4-1] [V-33]
 func TestVIT_4_CancelledPeer(t *testing.T) {
 	n := openNIC(t, openProvider(t, Config{}))
 	c := listenProbe(t)
@@ -47,7 +47,7 @@ func TestVIT_4_CancelledPeer(t *testing.T) {
 	r.m.tcpAccepted(time.Now())
 	r.m.request()
 	if !l.offerPeer(r) {
-		t.Error("nobody took care of the request")
+		t.Error("the request was left alone")
 	}
 	if s := v.State(); s != vi.ConnectPending {
 		t.Fatalf("state %v", s)

@@ -441,7 +441,7 @@ static void messages(int level) {
 	code(VipPostSend(a, simple(&m, 0, 0, 1), m.h), VIP_SUCCESS, "a send before there is a connection");
 	code(VipSendWait(a, 5000, &d), VIP_DESCRIPTOR_ERROR, "is flushed");
 	ok(d == desc(&m, 0) && (d->CS.Status & VIP_STATUS_DESC_FLUSHED_ERROR), "as its status says");
-	code(VipSendWait(a, VIP_INFINITE, &d), VIP_DESCRIPTOR_ERROR, "nobody waits for an empty queue");
+	code(VipSendWait(a, VIP_INFINITE, &d), VIP_DESCRIPTOR_ERROR, "a wait at an empty queue does not begin");
 	ok(d == NULL, "it has none");
 	connect_pair(nic, a, nic, b);
 	for (i = 0; i < sizeof sizes / sizeof *sizes; i++) {

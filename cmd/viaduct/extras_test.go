@@ -62,7 +62,7 @@ func TestTLS(t *testing.T) {
 			same(t, out, body)
 			good(t, "put", out, at(urls[0], "g"), "--tls", "--tls-ca", cert)
 			same(t, filepath.Join(root, "g"), body)
-			fails(t, 1, "--tls-ca", "get", at(urls[0], "f"), "-o", out, "--tls") // nobody vouches for it
+			fails(t, 1, "--tls-ca", "get", at(urls[0], "f"), "-o", out, "--tls") // no authority vouches for it
 			if r := run(t, "get", at(urls[0], "f"), "-o", out); r.code != 1 {
 				t.Errorf("without TLS: exit %d", r.code)
 			}
@@ -97,7 +97,7 @@ func TestPcap(t *testing.T) {
 			for _, f := range []string{a, b} {
 				args := []string{"-r", f, "-o", "tcp.try_heuristic_first:TRUE", "-Y", "_ws.malformed or tcp.analysis.lost_segment or tcp.analysis.ack_lost_segment"}
 				// It guesses that a Send whose header looks like one is NFS's; the
-				// others own ports that the system may give to anybody.
+				// others own ports that the system may give to any process.
 				for _, not := range []string{"rpcordma", "irc", "pcp", "pmproxy", "cbsp", "ams", "enip", "ecatf"} {
 					args = append(args, "--disable-protocol", not)
 				}

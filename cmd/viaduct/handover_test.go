@@ -117,7 +117,7 @@ func TestHandover(t *testing.T) {
 		if code := old.wait(); code != 0 || !regexp.MustCompile(`connections=[1-5]`).MatchString(old.stderr()) || strings.Contains(old.stderr(), "lost") {
 			t.Errorf("the predecessor ended with %d: %s", code, old.stderr())
 		}
-		c, err := net.Dial("tcp", hostPort(nearURL[0])) // somebody new
+		c, err := net.Dial("tcp", hostPort(nearURL[0])) // a new client
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +131,7 @@ func TestHandover(t *testing.T) {
 		}
 		return fresh
 	}
-	for _, path := range []string{"far", "near"} { // who is no successor gets nothing and ends nothing
+	for _, path := range []string{"far", "near"} { // a caller that is no successor gets nothing and ends nothing
 		c, err := net.Dial("unix", filepath.Join(dir, path))
 		if err != nil {
 			t.Fatal(err)

@@ -43,7 +43,7 @@ func TestEchoPing(t *testing.T) {
 		if !isStream(scheme) {
 			good(t, "ping", urls[0], "-c", "1", "-s", "0")
 			fails(t, 2, "more than the", "ping", urls[0], "-c", "1", "-s", "2M")
-			good(t, "ping", urls[0], "-c", "1") // nobody else was harmed
+			good(t, "ping", urls[0], "-c", "1") // no other connection was harmed
 		}
 	})
 }
@@ -280,16 +280,16 @@ func TestProxy(t *testing.T) {
 			c.Close()
 			s.Close()
 
-			for _, who := range []string{"client", "server"} {
+			for _, side := range []string{"client", "server"} {
 				c, s := pair()
 				breaks, sees := c, s
-				if who == "server" {
+				if side == "server" {
 					breaks, sees = s, c
 				}
 				breaks.SetLinger(0)
 				breaks.Close()
 				if n, err := io.Copy(io.Discard, sees); !errors.Is(err, syscall.ECONNRESET) {
-					t.Errorf("%s reset: the other side saw %d bytes and %v", who, n, err)
+					t.Errorf("%s reset: the other side saw %d bytes and %v", side, n, err)
 				}
 				sees.Close()
 			}

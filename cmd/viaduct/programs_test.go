@@ -17,7 +17,7 @@ import (
 
 // TestMappedService: an address with portmap= is the conventional one. It is
 // reached over SDP where the mapper knows a way, and over plain TCP where it
-// does not, or where nobody answers, or where the way is a dead end. [D-71]
+// does not, or where no mapper answers, or where the way is a dead end. [D-71]
 func TestMappedService(t *testing.T) {
 	root := t.TempDir()
 	body := random(t, filepath.Join(root, "f"), 300_000)
@@ -29,12 +29,12 @@ func TestMappedService(t *testing.T) {
 		return strings.TrimPrefix(m[0], "udp://")
 	}
 	good1, bad := mapper(sdpAt), mapper(dead)
-	nobody := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	unused := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	for _, c := range []struct{ name, mapper, want string }{
 		{"mapped", good1, "SDP"},
 		{"denied", good1, "TCP"}, // for another service
 		{"dead end", bad, "TCP"},
-		{"no mapper", nobody, "TCP"},
+		{"no mapper", unused, "TCP"},
 	} {
 		at := tcpAt
 		if c.name == "denied" {

@@ -96,9 +96,9 @@ func TestRDMARping(t *testing.T) {
 		port := strconv.Itoa(freePort(t))
 		args := []string{"-a", "127.0.0.1", "-p", port, "-C", "20", "-S", strconv.Itoa(size), "-v"}
 		s, c := rdmaPair(t, port, append([]string{"rping", "-s"}, args...), append([]string{"rping", "-c", "-V"}, args...))
-		for who, out := range map[string]string{"server": s, "client": c} {
+		for side, out := range map[string]string{"server": s, "client": c} {
 			if n := strings.Count(out, "ping data: rdma-ping-"); n != 20 {
-				t.Errorf("%d bytes: the %s saw %d rounds:\n%s", size, who, n, out)
+				t.Errorf("%d bytes: the %s saw %d rounds:\n%s", size, side, n, out)
 			}
 		}
 		if !strings.Contains(c, "connected over iWARP") {

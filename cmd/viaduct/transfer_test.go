@@ -129,7 +129,7 @@ func TestUnreachable(t *testing.T) {
 	fails(t, 1, "check the discriminator", "get", strings.Replace(urls[0], "right", "wrong", 1)+"/x", "-o", filepath.Join(work, "x"))
 }
 
-// TestKill: whoever is killed in the middle of a put, nothing partial is left.
+// TestKill: client or server is killed in the middle of a put, and nothing partial is left.
 func TestKill(t *testing.T) {
 	for _, scheme := range transport.Names() {
 		for _, victim := range []string{"client", "server"} {

@@ -64,7 +64,7 @@ func pipe(t *testing.T) (r, w int) {
 }
 
 // What arrived before the sleep ends it, and what arrives during it; so do a Wake
-// before and a Wake during it. A Wake of somebody awake does nothing.
+// before and a Wake during it. A Wake of a Sleeper that is awake does nothing.
 func TestEnds(t *testing.T) {
 	begin(t, 2, forever)
 	s := take(t)
@@ -113,14 +113,14 @@ func TestNoneIsLost(t *testing.T) {
 	rounds := 3000
 	switch {
 	case runtime.GOMAXPROCS(0) == 1:
-		rounds = 50 // it takes the runtime a while to have somebody else run
+		rounds = 50 // it takes the runtime a while to run another goroutine
 	case testing.Short():
 		rounds = 1000
 	}
 	r, w := pipe(t)
 	var want, have atomic.Int64
 	var wg sync.WaitGroup
-	for k := range 2 { // who wakes, and whose bytes do
+	for k := range 2 { // one goroutine calls Wake, the other writes
 		wg.Go(func() {
 			for i := k; i < rounds; i += 2 {
 				for want.Load() <= int64(i) {
@@ -153,7 +153,7 @@ func TestNoneIsLost(t *testing.T) {
 	wg.Wait()
 }
 
-// A sleep ends by itself. Who sleeps in vain passes over more and more occasions,
+// A sleep ends by itself. A Sleeper that sleeps in vain passes over more and more occasions,
 // and fewer when it is of use again.
 func TestInVain(t *testing.T) {
 	begin(t, 2, 100*time.Microsecond)
@@ -200,8 +200,8 @@ func TestInVain(t *testing.T) {
 	}
 }
 
-// On one processor who has dozed for a period sleeps as everybody does once, who
-// comes back after long does not have to, and nobody dozes while another waits.
+// On one processor a consumer that has dozed for a period sleeps without dozing once, one that
+// comes back after long does not have to, and none dozes while another waits.
 func TestOneProcessor(t *testing.T) {
 	begin(t, 1, 20*time.Millisecond)
 	r, w := pipe(t)

@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/regmem"
 )
 
-// TestFault: a file that is cut short while it is summed up is an error of who
-// guards against that, and no more.
+// TestFault: a file that is cut short while it is summed up is an error for the
+// caller that guards against it, and no more.
 func TestFault(t *testing.T) {
 	const size = 4 << 16
 	f, err := os.Create(filepath.Join(t.TempDir(), "f"))

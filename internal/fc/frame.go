@@ -92,7 +92,7 @@ type Frame struct {
 	Opt     []byte // optional headers, as DF_CTL announces them
 	Payload []byte
 
-	// Taker may be set on a received frame of class 3 by whom it is handed
+	// Taker may be set on a received frame of class 3 by the port it is handed
 	// to, which then gets the frames that continue it in a simpler way.
 	Taker Taker
 }

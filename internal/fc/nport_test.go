@@ -379,7 +379,7 @@ func TestPointToPoint(t *testing.T) {
 			t.Error(l.State())
 		}
 	})
-	t.Run("asked first", func(t *testing.T) { // the peer's FLOGI tells who it is; ours needs no answer
+	t.Run("asked first", func(t *testing.T) { // the peer's FLOGI names it; ours needs no answer
 		for _, other := range []WWN{peerPort, higher} {
 			l := newLab(t, nil)
 			l.LinkUp(0, LinkInfo{})
@@ -703,7 +703,7 @@ func TestLogout(t *testing.T) {
 	}
 }
 
-// TestDISC: ADISC and PDISC are answered by who we are to a port that is logged
+// TestDISC: ADISC and PDISC are answered by our names and address to a port that is logged
 // in under these names, and by LS_RJT to others. [FCVI-7.7-7]
 func TestDISC(t *testing.T) {
 	adisc := func(port, node WWN, id Addr) []byte {
@@ -1032,5 +1032,5 @@ func TestFARPOnce(t *testing.T) {
 		}
 	}
 	l.wait(time.Minute)
-	l.silent("a reply that nobody acknowledged")
+	l.silent("a reply without an acknowledgement")
 }

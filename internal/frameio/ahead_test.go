@@ -59,8 +59,8 @@ func (s *seer) Guessed(h []byte, g Guess, left int) (int, int, error) {
 	return s.guesser.Guessed(h, g, left)
 }
 
-// TestLookAhead: what has come can be looked at anywhere, and stays as it is; who
-// looks at the socket afterwards sees the next byte.
+// TestLookAhead: what has come can be looked at anywhere, and stays as it is; a
+// later look at the socket sees the next byte.
 func TestLookAhead(t *testing.T) {
 	a, b := testkit.TCPPair(t)
 	rnd := rand.New(rand.NewPCG(8, 9))

@@ -80,7 +80,7 @@ func TestIdleMemory(t *testing.T) {
 		q.place, p.place, p.queue = nil, nil, nil
 		ends = append(ends, end{p}, end{q})
 	}
-	time.Sleep(5 * time.Millisecond) // nobody reads any more
+	time.Sleep(5 * time.Millisecond) // nothing reads any more
 	after := measure()
 	per := (float64(after) - float64(before)) / (2 * conns)
 	t.Logf("%.0f bytes per idle connection, net.Conn included", per)

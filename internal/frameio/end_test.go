@@ -11,7 +11,7 @@ import (
 
 // The end of the stream may have arrived together with the last bytes, and
 // more bytes than one turn of the receive role takes may have arrived before
-// anybody looked. Neither wakes a waiting goroutine again.
+// the first look. Neither wakes a waiting goroutine again.
 func TestEndBehindDataIsSeen(t *testing.T) {
 	a, b := kinds[0].connect(t)
 	const frames = 40

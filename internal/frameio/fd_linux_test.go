@@ -44,6 +44,6 @@ func TestClosedDescriptorIsLeftAlone(t *testing.T) {
 	a.c.Poll()
 	buf := make([]byte, 10)
 	if n, err := unix.Read(p[0], buf); err != unix.EAGAIN {
-		t.Errorf("%q was written to somebody else's file (%v)", buf[:max(n, 0)], err)
+		t.Errorf("%q was written to a file of another owner (%v)", buf[:max(n, 0)], err)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// Who starts a connection by polling receives by that alone, until Unpoll:
+// A consumer that starts a connection by polling receives by that alone, until Unpoll:
 // then the passive goroutine does.
 func TestStartPolled(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {

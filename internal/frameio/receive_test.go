@@ -246,8 +246,8 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// TestPassiveTakesOver: one who polls keeps the passive goroutine away, and
-// when he stops it is back about a millisecond later, or at once after
+// TestPassiveTakesOver: a poller keeps the passive goroutine away, and
+// when it stops the goroutine is back about a millisecond later, or at once after
 // Unpoll.
 func TestPassiveTakesOver(t *testing.T) {
 	for _, unpoll := range []bool{false, true} {
@@ -276,7 +276,7 @@ func TestPassiveTakesOver(t *testing.T) {
 			if _, err := peer.Write(one); err != nil {
 				t.Fatal(err)
 			}
-			took = append(took, testkit.Await(t, "a frame with nobody polling", got).Sub(begin))
+			took = append(took, testkit.Await(t, "a frame without a poller", got).Sub(begin))
 		}
 		slices.Sort(took)
 		// The best of them, since the machine may be busy with anything.
@@ -291,7 +291,7 @@ func TestPassiveTakesOver(t *testing.T) {
 	}
 }
 
-// TestPollerIsLeftAlone: as long as somebody polls, he and not the passive
+// TestPollerIsLeftAlone: as long as a consumer polls, it and not the passive
 // goroutine handles what comes.
 func TestPollerIsLeftAlone(t *testing.T) {
 	nc, peer := testkit.TCPPair(t)
@@ -323,7 +323,7 @@ func TestPollerIsLeftAlone(t *testing.T) {
 				polling.Store(true)
 				p.c.Poll()
 				polling.Store(false)
-				// Nobody is in Poll for a moment: a passive goroutine that
+				// No consumer is in Poll for a moment: a passive goroutine that
 				// stays would often be first.
 				for begin := time.Now(); time.Since(begin) < 20*time.Microsecond; {
 				}

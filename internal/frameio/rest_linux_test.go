@@ -55,7 +55,7 @@ func TestRetiredAtWork(t *testing.T) {
 	testkit.Await(t, "a frame after that", more)
 }
 
-// Closing ends whoever waits, be it that another is just about to.
+// Closing ends every wait, one that is just about to begin too.
 func TestCloseWhileRetired(t *testing.T) {
 	for range 50 {
 		a, b := kinds[0].connect(t)

@@ -9,8 +9,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// Who takes one message after the other, seldom, pays for no coming and going of
-// goroutines in between.
+// A consumer that takes one message after the other, seldom, has no goroutine come and
+// go in between.
 func TestSeldom(t *testing.T) {
 	a, b := kinds[0].connect(t)
 	var got atomic.Int32

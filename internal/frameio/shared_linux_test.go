@@ -84,7 +84,7 @@ func TestIdle(t *testing.T) {
 		for len(each) > 0 {
 			<-each
 		}
-		testkit.Eventually(t, "a goroutine of its own for who is busy", func() bool {
+		testkit.Eventually(t, "a goroutine of its own for the busy connection", func() bool {
 			for range 32 {
 				as[0].post([]byte("x"))
 				as[0].c.Kick()
@@ -97,12 +97,12 @@ func TestIdle(t *testing.T) {
 		as[1].post([]byte("x"))
 		as[1].c.Kick()
 		sent++
-		testkit.Eventually(t, "a frame of who has polled", func() bool { return got.Load() == before+sent })
+		testkit.Eventually(t, "a frame of the connection that was polled", func() bool { return got.Load() == before+sent })
 	}
 	idle()
 }
 
-// Whoever takes what has arrived, and wherever the connection waits just then,
+// Whichever goroutine takes what has arrived, and wherever the connection waits just then,
 // nothing is lost, delayed or reordered.
 func TestSharedAtWork(t *testing.T) {
 	const pairs = 6
@@ -121,7 +121,7 @@ func TestSharedAtWork(t *testing.T) {
 			for i, f := range fs {
 				a.post(f)
 				a.c.Kick()
-				if i%4 == 3 { // the next finds nobody awake
+				if i%4 == 3 { // the next finds no goroutine awake
 					time.Sleep(time.Duration(rand.IntN(400)) * time.Microsecond)
 				}
 			}
@@ -161,7 +161,7 @@ func TestSharedAtWork(t *testing.T) {
 	consumer.Wait()
 }
 
-// Where much arrives for one connection after the other, whoever takes it lets some
+// Where much arrives for one connection after the other, the holder of the receive role lets some
 // more gather before the next look.
 func TestGather(t *testing.T) {
 	onePoller(t)
@@ -311,7 +311,8 @@ func TestFaultWhileReceiving(t *testing.T) {
 	}
 }
 
-// Who finds somebody reading when he looks into a report leaves it to another.
+// A poller that finds the receive role taken when it looks into a report leaves the
+// report to the holder.
 func TestReportWhileRead(t *testing.T) {
 	a, b := kinds[1].connect(t)
 	got := b.expect(t, [][]byte{[]byte("x")})
@@ -325,7 +326,7 @@ func TestReportWhileRead(t *testing.T) {
 	testkit.Await(t, "the frame", got)
 }
 
-// A connection whose consumer blocks where it must not holds up nobody else.
+// A connection whose consumer blocks where it must not holds up no other connection.
 func TestRelieved(t *testing.T) {
 	onePoller(t)
 	a, b := kinds[1].connect(t)
@@ -365,7 +366,7 @@ func TestRelieved(t *testing.T) {
 	testkit.Eventually(t, "one polls", func() bool { return goroutines(pollers) == 1 })
 }
 
-// Connections that end while others come leave nobody waiting and nothing open.
+// Connections that end while others come leave nothing waiting and nothing open.
 func TestSharedPollerCloses(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 4 {

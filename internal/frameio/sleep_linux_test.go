@@ -16,7 +16,7 @@ func sleeper(t *testing.T) *attend.Sleeper {
 			return z
 		}
 	}
-	t.Fatal("nobody may doze")
+	t.Fatal("no consumer may doze")
 	return nil
 }
 
@@ -51,7 +51,7 @@ func TestDoze(t *testing.T) {
 				a.post(f)
 				a.c.Kick()
 			}()
-			if i%2 == 0 { // who dozes
+			if i%2 == 0 { // the consumer dozes
 				testkit.Eventually(t, "an arrival", func() bool {
 					z := sleeper(t)
 					defer z.Free()
@@ -63,15 +63,15 @@ func TestDoze(t *testing.T) {
 					return b.c.Poll() || b.c.att.Received() != n
 				})
 			} else {
-				testkit.Eventually(t, "a frame nobody looks out for", func() bool { return b.c.att.Received() != n })
+				testkit.Eventually(t, "a frame without a consumer", func() bool { return b.c.att.Received() != n })
 			}
 		}
 		testkit.Await(t, "all frames", got)
 	}
 }
 
-// Something can be expected once after each write. One can't doze on a connection
-// that has ended, is read by somebody else, brings long frames, or has none of its
+// Something can be expected once after each write. A consumer can't doze on a connection
+// that has ended, is read by another goroutine, brings long frames, or has none of its
 // own descriptors.
 func TestMayDoze(t *testing.T) {
 	a, b := kinds[0].connect(t)
@@ -91,7 +91,7 @@ func TestMayDoze(t *testing.T) {
 	}
 	a.c.WithReceiver(func() {
 		if dozes(t, a.c) {
-			t.Error("although somebody reads")
+			t.Error("although the receive role is taken")
 		}
 	})
 	done := a.expect(t, [][]byte{make([]byte, 4*directMin)})
@@ -121,7 +121,7 @@ func TestMayDoze(t *testing.T) {
 	}
 }
 
-// Close does not wait for who dozes on the connection, nor does the end of the
+// Close does not wait for a consumer that dozes on the connection, nor does the end of the
 // stream.
 func TestCloseWhileDozing(t *testing.T) {
 	for range 50 {

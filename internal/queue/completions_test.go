@@ -143,14 +143,14 @@ func TestCompletionsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := NewCompletions[int](4)
 		type result struct {
-			who, e int
-			err    error
+			waiter, e int
+			err       error
 		}
 		results := make(chan result, 10)
-		sleep := func(who int, ctx context.Context) {
+		sleep := func(waiter int, ctx context.Context) {
 			go func() {
 				e, err := c.Wait(ctx, nil)
-				results <- result{who, e, err}
+				results <- result{waiter, e, err}
 			}()
 			synctest.Wait()
 		}
@@ -164,11 +164,11 @@ func TestCompletionsWait(t *testing.T) {
 						t.Errorf("%+v, want %+v", r, w)
 					}
 				default:
-					t.Errorf("nobody returned, want %+v", w)
+					t.Errorf("no Wait returned, want %+v", w)
 				}
 			}
 			if len(results) > 0 {
-				t.Errorf("somebody else returned: %+v", <-results)
+				t.Errorf("another Wait returned: %+v", <-results)
 			}
 		}
 		bg := context.Background()
@@ -179,7 +179,7 @@ func TestCompletionsWait(t *testing.T) {
 		c.Push(20)
 		expect(result{2, 20, nil})
 
-		// One who gave up leaves its place to the next.
+		// A waiter that gave up leaves its place to the next.
 		ctx, cancel := context.WithCancel(bg)
 		sleep(3, ctx)
 		sleep(4, bg)

@@ -81,7 +81,7 @@ func (p *piped) SleepAt(z *attend.Sleeper) bool {
 	return z.Add(p.r)
 }
 
-// Completions wake whoever waits, dozing or not, wherever they come from.
+// Completions wake every waiter, dozing or not, wherever they come from.
 func TestDozers(t *testing.T) {
 	for _, waiters := range []int{1, 2, 6} {
 		p := newPiped(t)
@@ -127,12 +127,12 @@ func TestDozers(t *testing.T) {
 		cancel()
 		t.Logf("%d waiters, %d dozes", waiters, p.dozed.Load())
 		if p.dozed.Load() == 0 {
-			t.Error("nobody dozes")
+			t.Error("no consumer dozes")
 		}
 	}
 }
 
-// Who dozes hears of the end of the queue and of the context.
+// A consumer that dozes hears of the end of the queue and of the context.
 func TestDozeEnds(t *testing.T) {
 	for i := range 40 {
 		p := newPiped(t)

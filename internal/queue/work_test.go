@@ -266,7 +266,7 @@ func TestWaitEnds(t *testing.T) {
 				t.Errorf("%+v", r)
 			}
 		},
-		"when somebody else takes the last request": func(t *testing.T) {
+		"when another waiter takes the last request": func(t *testing.T) {
 			w := post(t, 1)
 			a, b := wait(bg, w), wait(bg, w)
 			w.Finish(0)

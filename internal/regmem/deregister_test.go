@@ -41,7 +41,7 @@ func TestDeregisterWaitsForPins(t *testing.T) {
 			}
 			for _, ref := range refs {
 				if !ref.Closing() {
-					t.Error("a pin does not tell that somebody waits for it")
+					t.Error("a pin does not tell that Deregister waits for it")
 				}
 			}
 		}
@@ -54,7 +54,7 @@ func TestDeregisterWaitsForPins(t *testing.T) {
 					t.Error(err)
 				}
 			default:
-				t.Error("Deregister waits for nobody")
+				t.Error("Deregister does not wait for the pin")
 			}
 		}
 		done := closed(w)
@@ -67,7 +67,7 @@ func TestDeregisterWaitsForPins(t *testing.T) {
 		c.Release()
 		over(done)
 		if a.Closing() {
-			t.Error("nobody waits for the region itself")
+			t.Error("no Deregister waits for the region itself")
 		}
 		done = closed(r)
 		pending(done, a)
@@ -98,7 +98,7 @@ func (h *holder) Relinquish() {
 	h.ref = Ref{}
 }
 
-// A peer that stalls does not keep memory: whoever waits for it is asked to
+// A peer that stalls does not keep memory: its holder is asked to
 // let go.
 func TestDeregisterDoesNotWaitForHolders(t *testing.T) {
 	g := New(Limits{})
@@ -127,17 +127,17 @@ func TestDeregisterDoesNotWaitForHolders(t *testing.T) {
 		}
 	}
 	if other.asked.Load() != 0 {
-		t.Error("somebody who holds nothing was asked")
+		t.Error("a holder without pins was asked")
 	}
-	// Nobody is bothered where there are no pins.
+	// No holder is asked where there are no pins.
 	if err := g.Deregister(register(t, g, 1, Options{})); err != nil || hs[0].asked.Load() != 1 {
 		t.Errorf("%v, asked %d times", err, hs[0].asked.Load())
 	}
 }
 
 // TestConcurrently registers, binds, uses, changes and deregisters from many
-// goroutines. Whoever deregistered owns the memory alone: the race detector
-// and the pattern tell if somebody still touches it.
+// goroutines. The goroutine that deregistered owns the memory alone: the race detector
+// and the pattern tell if anything still touches it.
 func TestConcurrently(t *testing.T) {
 	g := New(Limits{})
 	var wg sync.WaitGroup

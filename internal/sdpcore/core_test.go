@@ -37,7 +37,7 @@ func TestSDP_6_1_Header(t *testing.T) {
 		}
 		p.skip().write(1, 10)
 		if m := p.msgs[0]; m.MSeqAck != 4 || m.Bufs != 16-5 {
-			t.Errorf("after five messages nobody read: %v", &m)
+			t.Errorf("after five messages that were not read: %v", &m)
 		}
 		p.read(9, 35).skip().write(2, 10)
 		if m := p.msgs[0]; m.Bufs != 16-2 {
@@ -213,7 +213,7 @@ func TestSDP_10_4_Refresh(t *testing.T) {
 	if len(p.msgs) != 1 { // one credit left: now it must be
 		t.Errorf("%d answers", len(p.msgs))
 	}
-	// Nobody reads: buffers that are full are not announced. [D-13]
+	// Nothing reads: buffers that are full are not announced. [D-13]
 	p = newProbe(t, func(p *Params) { p.RecvBufs = 4; p.RecvBudget = 0 })
 	p.recv("Data +50", "Data +50").wantMsgs()
 }

@@ -74,7 +74,7 @@ func (s *creditState) cancelling(i int) bool {
 	return s.end[1-i].hold
 }
 
-// mayRefresh is what stepCredit goes by when nobody waits for anything.
+// mayRefresh is what stepCredit goes by when nothing waits.
 func (c *credits) mayRefresh() bool {
 	return c.credit() >= 1 && c.mustRefresh() || c.credit() >= 2 && c.shouldRefresh()
 }

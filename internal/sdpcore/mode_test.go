@@ -78,11 +78,11 @@ func dot() string {
 	var b strings.Builder
 	b.WriteString("digraph modes {\n\tstart [shape=point]\n\tstart -> Combined\n")
 	for _, a := range modeArrows {
-		who := "Data Source"
+		master := "Data Source"
 		if a.master == dataSink {
-			who = "Data Sink"
+			master = "Data Sink"
 		}
-		fmt.Fprintf(&b, "\t%v -> %v [label=%q]\n", a.from, a.to, who)
+		fmt.Fprintf(&b, "\t%v -> %v [label=%q]\n", a.from, a.to, master)
 	}
 	b.WriteString("}\n")
 	return b.String()

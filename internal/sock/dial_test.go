@@ -111,7 +111,7 @@ func TestDialErrors(t *testing.T) {
 	}
 }
 
-// Who accepts nothing is waited for until the context ends or the time is over.
+// A listener that accepts nothing is waited for until the context ends or the time is over.
 func TestDialHangs(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("SKIPPED: a full backlog drops SYNs on Linux")
@@ -189,6 +189,6 @@ func TestOwnListenerClose(t *testing.T) {
 	}
 	if c, err := Dial(t.Context(), new(net.Dialer), "tcp", l.Addr().String()); err == nil {
 		c.Close()
-		t.Error("somebody listens yet")
+		t.Error("the listener is still there")
 	}
 }

@@ -165,7 +165,7 @@ func TestSettle(t *testing.T) {
 }
 
 // TestSecondStream: the server listens for the second stream some time after it
-// said so, and a client that finds nobody at all gives up.
+// said so, and a client that finds no listener at all gives up.
 func TestSecondStream(t *testing.T) {
 	opt := Options{Size: 64, Count: 10}
 	ctx := within(t)
@@ -194,7 +194,7 @@ func TestSecondStream(t *testing.T) {
 	defer cancel()
 	_, err = redial(ctx, func(context.Context) (net.Conn, error) { return nil, syscall.ECONNREFUSED }, nil)
 	if !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("connected to nobody: %v", err)
+		t.Errorf("connected without a listener: %v", err)
 	}
 }
 

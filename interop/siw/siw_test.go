@@ -166,9 +166,9 @@ func TestImagePackage(t *testing.T) {
 }
 
 func TestNeed(t *testing.T) {
-	err := need("sh", "no-such-program", "rping-of-nobody")
+	err := need("sh", "no-such-program", "rping-of-none")
 	var s skip
-	if !errors.As(err, &s) || !strings.Contains(err.Error(), "no-such-program rping-of-nobody") {
+	if !errors.As(err, &s) || !strings.Contains(err.Error(), "no-such-program rping-of-none") {
 		t.Errorf("%v", err)
 	}
 	if err := need("sh"); err != nil {

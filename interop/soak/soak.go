@@ -200,10 +200,10 @@ func (o *options) victim(ctx context.Context, at addresses, stop <-chan struct{}
 const memoryMargin = 24 << 20
 
 // grown compares two quiet moments.
-func grown(who string, was, is holding) error {
+func grown(side string, was, is holding) error {
 	if is.Goroutines > was.Goroutines || is.Descriptors > was.Descriptors || is.Regions > was.Regions ||
 		is.Heap > was.Heap+memoryMargin || !raceDetector && is.RSS > was.RSS+2*memoryMargin {
-		return fmt.Errorf("%w at %s: %v, and it was %v", errGrowth, who, is, was)
+		return fmt.Errorf("%w at %s: %v, and it was %v", errGrowth, side, is, was)
 	}
 	return nil
 }

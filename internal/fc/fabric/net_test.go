@@ -349,7 +349,7 @@ func TestFCFS_2_9(t *testing.T) {
 			t.Errorf("busy %d times: failed %v, acknowledged %d", tries, a.failed, a.acked)
 		}
 	}
-	// Nobody there: F_RJT with its reason; not logged in: P_RJT.
+	// No such port: F_RJT with its reason; not logged in: P_RJT.
 	b.Logout(n.Now(), b.Remote(a.ID()))
 	a.failed = nil
 	a.sendText(n, r, fc.Class2, 203, "x")
@@ -377,7 +377,7 @@ func TestFCFS_2_11(t *testing.T) {
 	rejected(0x0999, nil, fc.CTRsnUnsupported, 0)
 	rejected(fc.NSGIDPN, fc.NSBody{}.Name(99), fc.CTRsnUnable, fc.CTExpPortName)
 	rejected(fc.NSGIDPN, []byte{1, 2}, fc.CTRsnLogical, 0)
-	rejected(fc.NSRPNID, fc.NSBody{}.ID(b.ID()).Name(a.Name()), fc.CTRsnUnable, fc.CTExpPortID) // for somebody else
+	rejected(fc.NSRPNID, fc.NSBody{}.ID(b.ID()).Name(a.Name()), fc.CTRsnUnable, fc.CTExpPortID) // for another port
 	rejected(fc.NSGPNID, fc.NSBody{}.ID(0x010999), fc.CTRsnUnable, fc.CTExpPortID)
 	ip := b.IPForms()[0]
 	for cmd, q := range map[fc.CTCmd]struct{ body, want []byte }{

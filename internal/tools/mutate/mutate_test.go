@@ -438,7 +438,7 @@ func F(n, m int) (c int) {
 	}
 }
 
-// TestTexts: what a text says has no mutants, whoever makes it; that there is an error
+// TestTexts: what a text says has no mutants, whatever makes it; that there is an error
 // has one.
 func TestTexts(t *testing.T) {
 	root := module(t, map[string]string{

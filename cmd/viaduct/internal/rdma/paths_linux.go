@@ -169,7 +169,7 @@ func (s *Service) writeStat(c *notify.Call, addr uint64, fill func(*unix.Stat_t)
 	c.Return(0, 0)
 }
 
-// charStat describes a character device that anybody may open.
+// charStat describes a character device that every user may open.
 func charStat(dev uint64) func(*unix.Stat_t) {
 	return func(st *unix.Stat_t) {
 		*st = unix.Stat_t{Ino: dev, Mode: unix.S_IFCHR | 0o666, Rdev: dev, Nlink: 1, Blksize: 4096}

@@ -77,7 +77,7 @@ func (h *handoverConn) greet() error {
 	}
 	switch {
 	case err != nil:
-		return fmt.Errorf("who called is no successor: %w", err)
+		return fmt.Errorf("the caller is no successor: %w", err)
 	case hello.Version != handoverVersion:
 		return fmt.Errorf("the successor speaks version %d, not %d", hello.Version, handoverVersion)
 	}

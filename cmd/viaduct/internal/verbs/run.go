@@ -27,7 +27,7 @@ everything (*), an IPv6 one with a port in brackets. SDP is spoken at that very
 address and port, or with =[HOST]:PORT there, or with =portmap where the Port
 Mapper says. --listen PORT carries connections to the program's listener at PORT
 ("any": all of its listeners): SDP is spoken at SDPPORT or at a port of the
-system's choice, which a Port Mapper of this process tells to those who ask.
+system's choice, which a Port Mapper of this process tells.
 
 With --rdma the program is one that uses libibverbs or librdmacm, and its TCP
 connections are left alone: it finds a device siw0 (or those of --device), served in
