@@ -206,6 +206,42 @@ func TestCloseReset(t *testing.T) {
 	<-b.Done()
 }
 
+// TestFINAlone: the end of the peer's stream without a DisConn, as of a program that
+// was killed, ends a Read that waits. [SDP-8.2.2-4] [SDP-8.2.1-7]
+func TestFINAlone(t *testing.T) {
+	for _, after := range []time.Duration{0, 20 * time.Millisecond} { // until the Read sleeps
+		a, b := pair(t, Options{}, Options{})
+		if _, err := a.Write([]byte("begun")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(b, make([]byte, 5)); err != nil {
+			t.Fatal(err)
+		}
+		read := make(chan error, 1)
+		go func() {
+			_, err := b.Read(make([]byte, 1))
+			read <- err
+		}()
+		time.Sleep(after)
+		if err := a.qp.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-read:
+			if !errors.Is(err, ErrReset) {
+				t.Errorf("the Read ends with %v", err)
+			}
+		case <-time.After(testkit.Patience):
+			t.Error("the Read does not end")
+		}
+		a.SetLinger(0)
+		a.Close()
+		b.Close()
+		<-a.Done()
+		<-b.Done()
+	}
+}
+
 // TestEndsBehindDisConn: what ends the connection after the peer's DisConn.
 func TestEndsBehindDisConn(t *testing.T) {
 	t.Run("SDP-8.2.1-12", func(t *testing.T) { // a reset, as of a program that has ended: graceful [D-48]
