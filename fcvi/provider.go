@@ -19,6 +19,7 @@ import (
 	"viaduct/internal/fc/fcip"
 	"viaduct/internal/perturb"
 	"viaduct/internal/wire/iu"
+	"viaduct/samehost"
 	"viaduct/vi"
 )
 
@@ -76,6 +77,7 @@ type Config struct {
 	WrapConn   func(net.Conn) net.Conn // around each FCIP connection
 	Congestion string                  // congestion control of FCIP sockets
 	KeepAlive  time.Duration           // TCP keepalive period of FCIP sockets; 0 means 15 s, negative none
+	SameHost   samehost.Policy         // whether FCIP links within one host go through shared memory, see package samehost
 
 	Logger *slog.Logger // nil is silent
 }
@@ -261,7 +263,14 @@ func (d *device) listen() (port uint16, err error) {
 		}
 	}
 	d.daemon = fabricd.New(fabricd.Config{Name: fc.NodeName(d.mac ^ 1), EDTOV: c.EDTOV, RATOV: c.RATOV,
-		WrapConn: c.WrapConn, Congestion: c.Congestion, KeepAlive: c.KeepAlive, Logger: c.Logger})
+		WrapConn: c.WrapConn, Congestion: c.Congestion, KeepAlive: c.KeepAlive, SameHost: c.SameHost, Logger: c.Logger})
+	own, err := d.daemon.Listen(ln)
+	if err != nil {
+		ln.Close()
+		d.daemon.Close()
+		return 0, fmt.Errorf("%w: %w", vi.ErrResource, err)
+	}
+	ln = own
 	if d.home, err = d.station(d.ips, func(*station) (outlet, error) { return &localOutlet{d: d.daemon}, nil }); err != nil {
 		ln.Close()
 		d.daemon.Close()
@@ -278,7 +287,7 @@ func (d *device) dial(ctx context.Context, address string) (*fcip.Link, error) {
 func (d *device) linkConfig() fcip.Config {
 	c := &d.p.cfg
 	return fcip.Config{FabricName: fc.NodeName(d.mac), Entity: d.mac, WrapConn: c.WrapConn, Congestion: c.Congestion,
-		KeepAlive: c.KeepAlive, Logger: c.Logger}
+		KeepAlive: c.KeepAlive, SameHost: c.SameHost, Logger: c.Logger}
 }
 
 // station makes an FC-VI port of this NIC. Ports at the fabrics of others have

@@ -9,6 +9,7 @@ import (
 
 	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/rdmap"
+	"viaduct/samehost"
 )
 
 // Timers of our choice. [I-14] [I-33] [I-36]
@@ -156,7 +157,7 @@ type Config struct {
 	// SameHost says whether the bytes go through shared memory if the peer is a
 	// process of the same user on this host that agrees; Linux only. Above TLS or
 	// WrapConn they do not.
-	SameHost SameHost
+	SameHost samehost.Policy
 
 	// KeepConn hands the TCP connection over after a rejection, see
 	// [RejectedError] and [Request.RejectKeep], instead of closing it. [I-15]

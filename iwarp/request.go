@@ -67,7 +67,7 @@ func readRequest(ctx context.Context, nc net.Conn, cfg *Config, read []byte) (_ 
 		c.logger().Info("start-up failed", "remote", nc.RemoteAddr().String(), "err", err)
 		return fail(err)
 	}
-	if err := sock.CheckShared(nc, sock.SameHost(c.SameHost)); err != nil {
+	if err := sock.CheckShared(nc, c.SameHost); err != nil {
 		return fail(err)
 	}
 	q, err := newQueuePair(c)

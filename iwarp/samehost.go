@@ -1,67 +1,14 @@
 package iwarp
 
 import (
-	"errors"
-	"slices"
-	"strconv"
-
 	"viaduct/internal/sock"
+	"viaduct/samehost"
 )
-
-// SameHost says whether the bytes of a stream within one host go through shared
-// memory instead of TCP. The TCP connection is made as ever, and stays open and
-// silent; frames, limits and errors are the same. Both processes have to be of one
-// user. If one end cannot or does not want to, it is TCP, and [QueuePair.Path] tells
-// why.
-//
-// Over shared memory this process itself copies what is sent, where the kernel does so
-// over TCP: memory that is unmapped or shrinks while it is registered has to be
-// registered with MayFault, or the process ends by a fault.
-type SameHost uint8
-
-const (
-	SameHostOff     SameHost = SameHost(sock.SameHostOff)     // TCP
-	SameHostAuto    SameHost = SameHost(sock.SameHostAuto)    // shared memory if both ends can
-	SameHostRequire SameHost = SameHost(sock.SameHostRequire) // shared memory, or start-up fails
-)
-
-// A Path says how the bytes of a stream go.
-type Path struct {
-	SharedMemory bool
-	Why          string // why they go by TCP; "" if they do not
-}
-
-// String returns "shared memory", or "tcp" with the reason.
-func (p Path) String() string {
-	if p.SharedMemory {
-		return "shared memory"
-	}
-	return "tcp: " + p.Why
-}
 
 // Path returns how the bytes of the stream go.
-func (q *QueuePair) Path() Path {
+func (q *QueuePair) Path() samehost.Path {
 	if q.conn == nil {
-		return Path{Why: "there is no connection"}
+		return samehost.Path{Why: "there is no connection"}
 	}
-	var p Path
-	p.SharedMemory, p.Why = sock.PathOf(q.conn)
-	return p
-}
-
-var sameHostNames = [...]string{"off", "auto", "require"}
-
-func (s SameHost) String() string {
-	if int(s) < len(sameHostNames) {
-		return sameHostNames[s]
-	}
-	return "SameHost(" + strconv.Itoa(int(s)) + ")"
-}
-
-// ParseSameHost is the inverse of String, for "off", "auto" and "require".
-func ParseSameHost(s string) (SameHost, error) {
-	if i := slices.Index(sameHostNames[:], s); i >= 0 {
-		return SameHost(i), nil
-	}
-	return 0, errors.New("must be off, auto or require")
+	return sock.PathOf(q.conn)
 }

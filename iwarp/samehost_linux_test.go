@@ -16,10 +16,11 @@ import (
 	"viaduct/internal/shm"
 	"viaduct/internal/sock"
 	"viaduct/internal/testkit"
+	"viaduct/samehost"
 )
 
 // samePair returns the two ends of a stream by a Listener and Dial.
-func samePair(t *testing.T, listener, dialer SameHost) (client, server *QueuePair, err error) {
+func samePair(t *testing.T, listener, dialer samehost.Policy) (client, server *QueuePair, err error) {
 	t.Helper()
 	l, err := Listen("127.0.0.1:0", &Config{SameHost: listener})
 	if err != nil {
@@ -51,18 +52,18 @@ func samePair(t *testing.T, listener, dialer SameHost) (client, server *QueuePai
 func TestSameHostPath(t *testing.T) {
 	skipAssumedRings(t)
 	for _, c := range []struct {
-		listener, dialer SameHost
+		listener, dialer samehost.Policy
 		shared           bool
 		client, server   string // why not
 		err              string
 	}{
-		{SameHostAuto, SameHostAuto, true, "", "", ""},
-		{SameHostRequire, SameHostRequire, true, "", "", ""},
-		{SameHostOff, SameHostOff, false, "turned off", "turned off", ""},
-		{SameHostAuto, SameHostOff, false, "turned off", "did not ask", ""},
-		{SameHostOff, SameHostAuto, false, "does not offer", "turned off", ""},
-		{SameHostOff, SameHostRequire, false, "", "", "does not offer"},
-		{SameHostRequire, SameHostOff, false, "", "", "closed"},
+		{samehost.Auto, samehost.Auto, true, "", "", ""},
+		{samehost.Require, samehost.Require, true, "", "", ""},
+		{samehost.Off, samehost.Off, false, "turned off", "turned off", ""},
+		{samehost.Auto, samehost.Off, false, "turned off", "did not ask", ""},
+		{samehost.Off, samehost.Auto, false, "does not offer", "turned off", ""},
+		{samehost.Off, samehost.Require, false, "", "", "does not offer"},
+		{samehost.Require, samehost.Off, false, "", "", "closed"},
 	} {
 		t.Run(c.listener.String()+" "+c.dialer.String(), func(t *testing.T) {
 			client, server, err := samePair(t, c.listener, c.dialer)
@@ -101,7 +102,7 @@ type pumper struct {
 
 // config posts the receives before the first message can come.
 func (p *pumper) config() *Config {
-	return &Config{SameHost: SameHostRequire, Prepare: func(q *QueuePair) error {
+	return &Config{SameHost: samehost.Require, Prepare: func(q *QueuePair) error {
 		for i := range p.bufs {
 			p.bufs[i] = make([]byte, pumpSize)
 			if err := q.PostRecv(RecvWR{ID: uint64(i), SG: []SGE{Buf(p.bufs[i])}}); err != nil {

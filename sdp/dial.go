@@ -147,7 +147,7 @@ func dialTCP(ctx context.Context, nd *net.Dialer, network, address string, opt *
 	if err != nil {
 		return nil, err
 	}
-	if err := sock.ShareMemory(ctx, nc, sock.SameHost(opt.SameHost)); err != nil {
+	if err := sock.ShareMemory(ctx, nc, opt.SameHost); err != nil {
 		nc.Close()
 		return nil, err
 	}

@@ -82,7 +82,7 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (*L
 		return nil, err
 	}
 	if !lc.Plain && lc.WrapConn == nil && lc.Net.KeepAlive == 0 && lc.Net.KeepAliveConfig == (net.KeepAliveConfig{}) {
-		own, err := sock.OwnListener(l, sock.Tuning{Congestion: lc.Congestion, KeepAlive: lc.KeepAlive, SameHost: sock.SameHost(lc.SameHost)})
+		own, err := sock.OwnListener(l, sock.Tuning{Congestion: lc.Congestion, KeepAlive: lc.KeepAlive, SameHost: lc.SameHost})
 		if err != nil {
 			l.Close()
 			return nil, &net.OpError{Op: "listen", Net: "sdp", Addr: l.Addr(), Err: err}

@@ -11,7 +11,7 @@ import (
 
 	"viaduct/internal/sdpcore"
 	"viaduct/internal/wire/sdpwire"
-	"viaduct/iwarp"
+	"viaduct/samehost"
 )
 
 // A Policy says which flow control mode a half of the connection is steered to.
@@ -95,7 +95,7 @@ type Options struct {
 	// SameHost says whether the bytes go through shared memory if the peer is a
 	// process of the same user on this host that agrees; Linux only. Above TLS or
 	// WrapConn they do not. [Path] tells.
-	SameHost iwarp.SameHost
+	SameHost samehost.Policy
 	// Congestion names the congestion control of the sockets; "" leaves the
 	// system's.
 	Congestion string
@@ -215,7 +215,7 @@ func (o *Options) set(name, v string) (err error) {
 	case "congestion":
 		o.Congestion = v
 	case "samehost":
-		o.SameHost, err = iwarp.ParseSameHost(v)
+		o.SameHost, err = samehost.Parse(v)
 	default:
 		err = fmt.Errorf("unknown; settings are %s", settingNames)
 	}

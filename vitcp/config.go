@@ -10,6 +10,7 @@ import (
 
 	"viaduct/internal/sock"
 	"viaduct/internal/wire/vitcpwire"
+	"viaduct/samehost"
 	"viaduct/vi"
 )
 
@@ -144,7 +145,7 @@ type Config struct {
 	// SameHost says whether the bytes of connections go through shared memory if
 	// the peer is a process of the same user on this host that agrees; Linux only.
 	// Above TLS or WrapConn they do not.
-	SameHost SameHost
+	SameHost samehost.Policy
 
 	// Congestion names the congestion control algorithm of the sockets; ""
 	// leaves the system's. An algorithm that the system lacks is ignored.
@@ -239,7 +240,7 @@ func (c *Config) wrap(nc net.Conn) net.Conn {
 }
 
 func (c *Config) tuning() sock.Tuning {
-	return sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive, SameHost: sock.SameHost(c.SameHost)}
+	return sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive, SameHost: c.SameHost}
 }
 
 // owns reports whether the link alone sees a TCP connection, if the TLS
@@ -253,7 +254,7 @@ func (c *Config) tune(nc net.Conn) error {
 		if c.Congestion == "" {
 			return err
 		}
-		if err := sock.Tune(nc, sock.Tuning{KeepAlive: c.KeepAlive, SameHost: sock.SameHost(c.SameHost)}); err != nil {
+		if err := sock.Tune(nc, sock.Tuning{KeepAlive: c.KeepAlive, SameHost: c.SameHost}); err != nil {
 			return err
 		}
 		c.Logger.Debug("congestion control not set", "algorithm", c.Congestion, "err", err)

@@ -169,7 +169,7 @@ func (c *call) dial(ctx context.Context) (net.Conn, error) {
 		nc.Close()
 		return nil, err
 	}
-	if err := sock.ShareMemory(ctx, nc, sock.SameHost(cfg.SameHost)); err != nil {
+	if err := sock.ShareMemory(ctx, nc, cfg.SameHost); err != nil {
 		nc.Close()
 		return nil, err
 	}

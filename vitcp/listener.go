@@ -114,7 +114,7 @@ func (p *Provider) own(nl net.Listener) (net.Listener, error) {
 	}
 	l, err := sock.OwnListener(nl, p.cfg.tuning())
 	if err != nil && p.cfg.Congestion != "" { // a wish, see tune
-		l, err = sock.OwnListener(nl, sock.Tuning{KeepAlive: p.cfg.KeepAlive, SameHost: sock.SameHost(p.cfg.SameHost)})
+		l, err = sock.OwnListener(nl, sock.Tuning{KeepAlive: p.cfg.KeepAlive, SameHost: p.cfg.SameHost})
 	}
 	if err != nil {
 		nl.Close()

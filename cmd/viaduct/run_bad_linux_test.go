@@ -276,17 +276,26 @@ os._exit(23)
 `
 
 // supervisor is the process that serves the program's calls.
-func (s *served) supervisor() int { s.t.Helper(); return childOf(s.t, s.cmd.Process.Pid) }
+func (s *served) supervisor() int { s.t.Helper(); return supervisorOf(s.t, s.cmd.Process.Pid) }
 
-// childOf is the first child of a process.
-func childOf(t *testing.T, parent int) (child int) {
+// supervisorOf is the supervisor that a front has started.
+func supervisorOf(t *testing.T, front int) int {
+	t.Helper()
+	return childOf(t, front, "VIADUCT_RUN_SUPERVISOR=")
+}
+
+// childOf is a child of a process with a variable in its environment. Go's runtime
+// has children of its own for a moment, to see what the kernel can do.
+func childOf(t *testing.T, parent int, variable string) (child int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("a child of process %d", parent), func() bool {
 		files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent))
 		for _, f := range files {
 			b, _ := os.ReadFile(f)
 			for pid := range strings.FieldsSeq(string(b)) {
-				child, _ = strconv.Atoi(pid)
+				if env, _ := os.ReadFile("/proc/" + pid + "/environ"); bytes.Contains(env, []byte(variable)) {
+					child, _ = strconv.Atoi(pid)
+				}
 			}
 		}
 		return child != 0

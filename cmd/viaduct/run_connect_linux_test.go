@@ -258,7 +258,7 @@ sys.stdin.readline()
 	if got := strings.TrimSpace(string(b[:n])); got != strconv.Itoa(int(syscall.EINPROGRESS)) {
 		t.Errorf("connect said %q", got)
 	}
-	supervisor := childOf(t, c.Process.Pid)
+	supervisor := supervisorOf(t, c.Process.Pid)
 	in.Close()
 	if err := c.Wait(); err != nil {
 		t.Error(err)

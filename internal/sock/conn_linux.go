@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/internal/perturb"
+	"viaduct/samehost"
 )
 
 // Own takes the descriptor of a TCP connection away from the runtime, for the
@@ -141,7 +142,7 @@ func (o *conn) settle() {
 	o.s.follow()
 }
 
-func (o *conn) path() path { return o.s.path() }
+func (o *conn) path() samehost.Path { return o.s.path() }
 
 // receive calls f, which reads, until it does not block.
 func (o *conn) receive(p []byte, f reading, soon bool) (n int, err error) {

@@ -41,7 +41,7 @@ func OwnListener(l net.Listener, t Tuning) (net.Listener, error) {
 		return nil, err
 	}
 	tl.Close()
-	if t.SameHost.policy() != SameHostOff {
+	if Shares(t.SameHost) {
 		o.meet = openRendezvous(addrPort(addr))
 	}
 	return o, nil
@@ -137,8 +137,8 @@ func (l *ownedListener) take() (net.Conn, error) {
 		}
 		if l.meet != nil {
 			l.meet.add(o)
-		} else if l.tuning.SameHost.policy() == SameHostOff {
-			o.s.why = whyOff
+		} else if !Shares(l.tuning.SameHost) {
+			o.s.why = WhyOff
 		}
 		return o, nil
 	}

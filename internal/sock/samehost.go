@@ -3,36 +3,24 @@ package sock
 import (
 	"errors"
 	"net"
+
+	"viaduct/samehost"
 )
 
-// SameHost says whether the bytes of a connection within one host may go through
-// shared memory.
-type SameHost uint8
-
-const (
-	SameHostOff     SameHost = iota // never
-	SameHostAuto                    // if both ends can
-	SameHostRequire                 // or there is no connection
-)
-
-// policy is what p comes to in this build.
-func (p SameHost) policy() SameHost {
-	if AssumeRings && p == SameHostOff {
-		return SameHostAuto
+// wanted is what policy comes to in this build.
+func wanted(policy samehost.Policy) samehost.Policy {
+	if AssumeRings && policy == samehost.Off {
+		return samehost.Auto
 	}
-	return p
+	return policy
 }
 
-// A path is how the bytes of a connection go.
-type path struct {
-	shared bool
-	why    string // if they do not go through shared memory: the reason
-}
+// WhyOff is the reason for TCP where that is what was wanted.
+const WhyOff = "shared memory is turned off"
 
 // Reasons for TCP that are given in several places.
 const (
 	whyNotOwned   = "the TCP connection is not the stream's alone"
-	whyOff        = "shared memory is turned off"
 	whyOtherHost  = "the peer is not known to be on this host"
 	whyNotAsked   = "the peer did not ask for shared memory"
 	whyNoMeeting  = "the listener does not offer shared memory"
@@ -41,26 +29,28 @@ const (
 	whyNoPlatform = "shared memory is not supported on this system"
 )
 
-// PathOf reports whether the bytes of nc, a connection of [Own], [Dial] or
-// [OwnListener] or the Handle of its Socket, go through shared memory, and why
-// not.
-func PathOf(nc net.Conn) (shared bool, why string) {
-	if h, ok := nc.(interface{ path() path }); ok {
-		p := h.path()
-		return p.shared, p.why
+// PathOf tells how the bytes of nc go: a connection of [Own], [Dial] or
+// [OwnListener], or the Handle of its Socket.
+func PathOf(nc net.Conn) samehost.Path {
+	if h, ok := nc.(interface{ path() samehost.Path }); ok {
+		return h.path()
 	}
-	return false, whyNotOwned
+	return samehost.Path{Why: whyNotOwned}
 }
+
+// Shares reports whether policy lets connections go through shared memory in this
+// build.
+func Shares(policy samehost.Policy) bool { return wanted(policy) != samehost.Off }
 
 // CheckShared returns an error if policy wants shared memory and nc, whose peer has
 // begun the stream, does not have it.
-func CheckShared(nc net.Conn, policy SameHost) error {
-	if policy != SameHostRequire {
+func CheckShared(nc net.Conn, policy samehost.Policy) error {
+	if policy != samehost.Require {
 		return nil
 	}
-	shared, why := PathOf(nc)
-	if shared {
+	p := PathOf(nc)
+	if p.SharedMemory {
 		return nil
 	}
-	return &net.OpError{Op: "accept", Net: "shm", Source: nc.LocalAddr(), Addr: nc.RemoteAddr(), Err: errors.New(why)}
+	return &net.OpError{Op: "accept", Net: "shm", Source: nc.LocalAddr(), Addr: nc.RemoteAddr(), Err: errors.New(p.Why)}
 }

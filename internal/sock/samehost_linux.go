@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/internal/shm"
+	"viaduct/samehost"
 )
 
 // Two processes of one host agree on shared memory before the first byte of a
@@ -127,14 +128,14 @@ func shun(name string, now bool) bool {
 // ShareMemory moves the bytes of nc, which Dial has just made, to shared memory if
 // the peer is a process of the same user on this host that offers it. Nothing was
 // read or written. Otherwise nc stays as it is, and [PathOf] tells the reason; that is
-// an error only if policy is SameHostRequire.
-func ShareMemory(ctx context.Context, nc net.Conn, policy SameHost) error {
+// an error only if policy is samehost.Require.
+func ShareMemory(ctx context.Context, nc net.Conn, policy samehost.Policy) error {
 	o, ok := nc.(*conn)
-	policy = policy.policy()
+	policy = wanted(policy)
 	why := whyNotOwned
 	switch {
-	case policy == SameHostOff:
-		why = whyOff
+	case policy == samehost.Off:
+		why = WhyOff
 	case ok:
 		err := o.share(ctx)
 		if err == nil {
@@ -145,7 +146,7 @@ func ShareMemory(ctx context.Context, nc net.Conn, policy SameHost) error {
 	if ok {
 		o.s.setWhy(why)
 	}
-	if policy == SameHostRequire {
+	if policy == samehost.Require {
 		return &net.OpError{Op: "dial", Net: "shm", Source: nc.LocalAddr(), Addr: nc.RemoteAddr(), Err: errors.New(why)}
 	}
 	return nil

@@ -17,6 +17,7 @@ import (
 
 	"viaduct/internal/shm"
 	"viaduct/internal/testkit"
+	"viaduct/samehost"
 )
 
 // sharedPair returns a connection by a listener that offers shared memory to a
@@ -39,7 +40,7 @@ func sharedPair(t testing.TB, l net.Listener) (client, server net.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := ShareMemory(t.Context(), client, SameHostRequire); err != nil {
+	if err := ShareMemory(t.Context(), client, samehost.Require); err != nil {
 		t.Fatal(err)
 	}
 	server = <-accepted
@@ -48,7 +49,7 @@ func sharedPair(t testing.TB, l net.Listener) (client, server net.Conn) {
 }
 
 func TestSharedIsConn(t *testing.T) {
-	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: SameHostAuto})
+	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
 	nettest.TestConn(t, func() (a, b net.Conn, stop func(), err error) {
 		a, b = sharedPair(t, l)
 		return a, b, func() { a.Close(); b.Close() }, nil
@@ -58,7 +59,7 @@ func TestSharedIsConn(t *testing.T) {
 // Every kind of listening address is found.
 func TestRendezvousOfAddresses(t *testing.T) {
 	for _, at := range []string{"127.0.0.1:0", "0.0.0.0:0", "[::]:0", "[::1]:0", "127.0.0.2:0"} {
-		l := ownListener(t, at, Tuning{SameHost: SameHostAuto})
+		l := ownListener(t, at, Tuning{SameHost: samehost.Auto})
 		client, server := sharedPair(t, l)
 		if _, err := client.Write([]byte("hello")); err != nil {
 			t.Fatal(err)
@@ -68,8 +69,8 @@ func TestRendezvousOfAddresses(t *testing.T) {
 			t.Errorf("%s: %q, %v", at, b[:n], err)
 		}
 		for _, c := range []net.Conn{client, server} {
-			if shared, why := PathOf(c); !shared {
-				t.Errorf("%s: %s", at, why)
+			if p := PathOf(c); !p.SharedMemory {
+				t.Errorf("%s: %s", at, p)
 			}
 		}
 	}
@@ -78,7 +79,7 @@ func TestRendezvousOfAddresses(t *testing.T) {
 // A server that sleeps at the TCP connection when the memory is adopted reads from
 // the ring.
 func TestAdoptWakesReader(t *testing.T) {
-	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: SameHostAuto})
+	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
 	read := make(chan error, 1)
 	go func() {
 		c, err := l.Accept()
@@ -100,7 +101,7 @@ func TestAdoptWakesReader(t *testing.T) {
 	}
 	defer c.Close()
 	time.Sleep(5 * time.Millisecond) // it sleeps
-	if err := ShareMemory(t.Context(), c, SameHostRequire); err != nil {
+	if err := ShareMemory(t.Context(), c, samehost.Require); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(time.Millisecond)
@@ -112,7 +113,7 @@ func TestAdoptWakesReader(t *testing.T) {
 
 // What ends one side is told to the other.
 func TestSharedEnds(t *testing.T) {
-	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: SameHostAuto})
+	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
 	for name, c := range map[string]struct {
 		end  func(*Socket)
 		want error
@@ -149,7 +150,7 @@ func TestSharedEnds(t *testing.T) {
 
 // A consumer that polls without sleeping hears of a peer that died.
 func TestPollerHearsOfDeath(t *testing.T) {
-	client, server := sharedPair(t, ownListener(t, "127.0.0.1:0", Tuning{SameHost: SameHostAuto}))
+	client, server := sharedPair(t, ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto}))
 	s := Take(client)
 	unix.Shutdown(Take(server).rings.bell, unix.SHUT_RDWR)
 	for i := 0; ; i++ {
@@ -179,14 +180,14 @@ func TestFallBack(t *testing.T) {
 		t.Cleanup(func() { c.Close(); s.Close() })
 		return c, s
 	}
-	check := func(t *testing.T, c, s net.Conn, policy SameHost, want string) {
+	check := func(t *testing.T, c, s net.Conn, policy samehost.Policy, want string) {
 		t.Helper()
 		start := time.Now()
 		if err := ShareMemory(t.Context(), c, policy); err != nil {
 			t.Fatal(err)
 		}
-		if shared, why := PathOf(c); shared || !strings.Contains(why, want) {
-			t.Errorf("shared %v, %q, not %q", shared, why, want)
+		if p := PathOf(c); p.SharedMemory || !strings.Contains(p.Why, want) {
+			t.Errorf("%v, not %q", p, want)
 		}
 		if d := time.Since(start); d > 2*time.Second {
 			t.Errorf("it took %v", d)
@@ -195,41 +196,41 @@ func TestFallBack(t *testing.T) {
 		if _, err := s.Read(make([]byte, 1)); err != nil {
 			t.Error(err)
 		}
-		err := ShareMemory(t.Context(), c, SameHostRequire)
+		err := ShareMemory(t.Context(), c, samehost.Require)
 		if err == nil {
 			t.Error("required, and given after the stream has begun")
 		}
 	}
 	t.Run("policy of the dialer", func(t *testing.T) {
-		c, s := dial(t, ownListener(t, "127.0.0.1:0", Tuning{SameHost: SameHostAuto}))
-		check(t, c, s, SameHostOff, whyOff)
+		c, s := dial(t, ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto}))
+		check(t, c, s, samehost.Off, WhyOff)
 	})
 	t.Run("policy of the listener", func(t *testing.T) {
 		c, s := dial(t, ownListener(t, "127.0.0.1:0", Tuning{}))
-		check(t, c, s, SameHostAuto, whyNoMeeting)
-		if _, why := PathOf(s); why != whyOff {
-			t.Error(why)
+		check(t, c, s, samehost.Auto, whyNoMeeting)
+		if p := PathOf(s); p.Why != WhyOff {
+			t.Error(p)
 		}
 	})
 	t.Run("no memory", func(t *testing.T) {
-		c, s := dial(t, ownListener(t, "127.0.0.1:0", Tuning{SameHost: SameHostAuto}))
+		c, s := dial(t, ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto}))
 		shm.SetLimit(-1)
 		defer shm.SetLimit(0)
-		check(t, c, s, SameHostAuto, "exhausted")
+		check(t, c, s, samehost.Auto, "exhausted")
 	})
 	t.Run("not the listener's memory", func(t *testing.T) {
-		c, s := dial(t, ownListener(t, "127.0.0.1:0", Tuning{SameHost: SameHostAuto}))
+		c, s := dial(t, ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto}))
 		testkit.Eventually(t, "the memory of connections before", func() bool { return shm.Used() == 0 })
 		shm.SetLimit(2*int64(ringSize) + 8192)
 		defer shm.SetLimit(0)
-		check(t, c, s, SameHostAuto, "exhausted")
+		check(t, c, s, samehost.Auto, "exhausted")
 	})
 	t.Run("another process has the name and not the connection", func(t *testing.T) {
 		l := ownListener(t, "127.0.0.1:0", Tuning{})
 		v := openRendezvous(addrPort(l.Addr()))
 		defer v.close()
 		c, s := dial(t, l)
-		check(t, c, s, SameHostAuto, "has not accepted")
+		check(t, c, s, samehost.Auto, "has not accepted")
 	})
 	t.Run("the name does not answer", func(t *testing.T) {
 		l := ownListener(t, "127.0.0.1:0", Tuning{})
@@ -239,23 +240,23 @@ func TestFallBack(t *testing.T) {
 		}
 		defer u.Close()
 		c, s := dial(t, l)
-		check(t, c, s, SameHostAuto, "in time")
+		check(t, c, s, samehost.Auto, "in time")
 		c, s = dial(t, l)
 		start := time.Now()
-		check(t, c, s, SameHostAuto, "lately")
+		check(t, c, s, samehost.Auto, "lately")
 		if time.Since(start) > answerTimeout/2 {
 			t.Error("the second dialer has waited too")
 		}
 	})
 	t.Run("wrapped", func(t *testing.T) {
 		c, s := wrappedPair(t)
-		check(t, c, s, SameHostAuto, whyNotOwned)
+		check(t, c, s, samehost.Auto, whyNotOwned)
 	})
 }
 
 // A dialer that is not what it says gets nothing, whatever it sends.
 func TestRendezvousRefuses(t *testing.T) {
-	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: SameHostAuto})
+	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
 	c, err := Dial(t.Context(), new(net.Dialer), "tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -317,7 +318,7 @@ func TestRendezvousRefuses(t *testing.T) {
 		}
 		u.Close()
 	}
-	if shared, _ := PathOf(s); shared {
+	if PathOf(s).SharedMemory {
 		t.Error("shared after all")
 	}
 }

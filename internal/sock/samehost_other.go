@@ -6,11 +6,13 @@ import (
 	"context"
 	"errors"
 	"net"
+
+	"viaduct/samehost"
 )
 
 // ShareMemory does nothing on this system.
-func ShareMemory(_ context.Context, _ net.Conn, policy SameHost) error {
-	if policy == SameHostRequire {
+func ShareMemory(_ context.Context, _ net.Conn, policy samehost.Policy) error {
+	if policy == samehost.Require {
 		return &net.OpError{Op: "dial", Net: "shm", Err: errors.New(whyNoPlatform)}
 	}
 	return nil

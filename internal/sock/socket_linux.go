@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/internal/perturb"
+	"viaduct/samehost"
 )
 
 // A Socket is the descriptor of a stream, taken away from the runtime. It has
@@ -134,16 +135,16 @@ func (s *Socket) setWhy(why string) {
 	s.why = why
 }
 
-func (s *Socket) path() path {
+func (s *Socket) path() samehost.Path {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	switch {
 	case s.rings != nil:
-		return path{shared: true}
+		return samehost.Path{SharedMemory: true}
 	case s.why == "":
-		return path{why: whyNotAsked}
+		return samehost.Path{Why: whyNotAsked}
 	}
-	return path{why: s.why}
+	return samehost.Path{Why: s.why}
 }
 
 // FD returns the descriptor that is readable when something has arrived. It is
@@ -316,7 +317,7 @@ type handle struct {
 
 var _ syscall.Conn = handle{}
 
-func (h handle) path() path { return h.s.path() }
+func (h handle) path() samehost.Path { return h.s.path() }
 
 func (h handle) SyscallConn() (syscall.RawConn, error) { return rawHandle{h.s}, nil }
 

@@ -3,6 +3,8 @@ package sock
 import (
 	"net"
 	"time"
+
+	"viaduct/samehost"
 )
 
 // Tuning is what can be set on the socket of a connection.
@@ -18,7 +20,7 @@ type Tuning struct {
 
 	// SameHost is for listeners: whether they offer shared memory to dialers of
 	// this host.
-	SameHost SameHost
+	SameHost samehost.Policy
 }
 
 // Tune applies t and turns Nagle's algorithm off, since the engines make

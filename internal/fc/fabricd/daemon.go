@@ -14,6 +14,7 @@ import (
 	"viaduct/internal/fc/fabric"
 	"viaduct/internal/fc/fcip"
 	"viaduct/internal/perturb"
+	"viaduct/samehost"
 )
 
 // A Config describes a daemon.
@@ -26,7 +27,8 @@ type Config struct {
 	WrapConn   func(net.Conn) net.Conn
 	Congestion string
 	KeepAlive  time.Duration // of TCP, as in fcip.Config
-	Logger     *slog.Logger  // nil is silent
+	SameHost   samehost.Policy
+	Logger     *slog.Logger // nil is silent
 }
 
 // A Daemon is a running fabric.
@@ -70,7 +72,7 @@ func New(cfg Config) *Daemon {
 
 func (d *Daemon) linkConfig() fcip.Config {
 	return fcip.Config{FabricName: d.cfg.Name, Entity: uint64(d.cfg.Domain), WrapConn: d.cfg.WrapConn,
-		Congestion: d.cfg.Congestion, KeepAlive: d.cfg.KeepAlive, Logger: d.cfg.Logger}
+		Congestion: d.cfg.Congestion, KeepAlive: d.cfg.KeepAlive, SameHost: d.cfg.SameHost, Logger: d.cfg.Logger}
 }
 
 func (d *Daemon) now() fc.Time { return time.Since(d.start) }
@@ -87,6 +89,13 @@ func (d *Daemon) Logins() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.sw.Logins()
+}
+
+// Listen returns ln, or a listener that takes its place and offers shared memory as
+// Config.SameHost says.
+func (d *Daemon) Listen(ln net.Listener) (net.Listener, error) {
+	cfg := d.linkConfig()
+	return cfg.Listen(ln)
 }
 
 // Serve accepts FCIP links on ln until ln or the daemon is closed. It always

@@ -173,12 +173,19 @@ func (s *sink) Down(err error) { s.down <- err }
 
 // accept serves one fabric entity named 2 until the test ends.
 func accept(t *testing.T) (addr string, links chan *Link, errs chan error) {
+	return acceptWith(t, Config{FabricName: 2})
+}
+
+func acceptWith(t *testing.T, cfg Config) (addr string, links chan *Link, errs chan error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	if ln, err = cfg.Listen(ln); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { ln.Close() })
-	a := NewAcceptor(Config{FabricName: 2})
+	a := NewAcceptor(cfg)
 	links, errs = make(chan *Link, 10), make(chan error, 10)
 	go func() {
 		for {

@@ -17,6 +17,7 @@ import (
 	"viaduct/internal/frameio"
 	"viaduct/internal/perturb"
 	"viaduct/internal/sock"
+	"viaduct/samehost"
 )
 
 // SpecialTimeout is how long a Special Frame is waited for: RFC 3821 asks for
@@ -55,6 +56,20 @@ type Config struct {
 	KATOV time.Duration
 	// KeepAlive is the period of TCP's own keepalive; 0 means 15 s, negative none.
 	KeepAlive time.Duration
+	// SameHost says whether the bytes go through shared memory if the other end is on
+	// this host. A listener offers it if it is one of Listen.
+	SameHost samehost.Policy
+}
+
+// shares reports whether links may go through shared memory.
+func (c *Config) shares() bool { return c.WrapConn == nil && sock.Shares(c.SameHost) }
+
+// Listen returns ln, or a listener that takes its place and offers shared memory.
+func (c *Config) Listen(ln net.Listener) (net.Listener, error) {
+	if !c.shares() {
+		return ln, nil
+	}
+	return sock.OwnListener(ln, sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive, SameHost: c.SameHost})
 }
 
 // Stats counts what a link carried.
@@ -86,6 +101,7 @@ type Link struct {
 	feed   func(yield func(f *fc.Frame))
 	stats  struct{ sentF, recvF, sentB, recvB, crc, bad, over atomic.Uint64 }
 	closed atomic.Bool
+	shares bool // the link was to go through shared memory if it can
 
 	katov    time.Duration
 	watchdog *time.Timer // set by Start
@@ -108,7 +124,7 @@ func dial(ctx context.Context, address string, cfg Config, connect time.Duration
 	d := net.Dialer{Timeout: connect}
 	peer := cfg.Peer
 	for range 2 {
-		nc, err := d.DialContext(ctx, "tcp", address)
+		nc, err := cfg.dial(ctx, &d, address)
 		if err != nil {
 			return nil, err
 		}
@@ -134,6 +150,25 @@ func dial(ctx context.Context, address string, cfg Config, connect time.Duration
 		peer = echo.Destination
 	}
 	return nil, fmt.Errorf("fcip: %s changes its name", address)
+}
+
+// dial makes the TCP connection, and agrees on shared memory if that is wanted.
+func (c *Config) dial(ctx context.Context, d *net.Dialer, address string) (net.Conn, error) {
+	dial := d.DialContext
+	if c.shares() {
+		dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+			return sock.Dial(ctx, d, network, address)
+		}
+	}
+	nc, err := dial(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	if err := sock.ShareMemory(ctx, nc, c.SameHost); err != nil { // of Require
+		nc.Close()
+		return nil, err
+	}
+	return nc, nil
 }
 
 func newSpecial(cfg *Config, dst fc.WWN) Special {
@@ -224,6 +259,9 @@ func (a *Acceptor) accept(ctx context.Context, nc net.Conn) (*Link, error) {
 	if err != nil {
 		return nil, wrapCtx(ctx, err)
 	}
+	if err := sock.CheckShared(nc, a.cfg.SameHost); err != nil {
+		return nil, err
+	}
 	host := ""
 	if ra := nc.RemoteAddr(); ra != nil {
 		host, _, _ = net.SplitHostPort(ra.String())
@@ -259,7 +297,7 @@ func newLink(nc net.Conn, cfg Config, peer fc.WWN) (*Link, error) {
 	if cfg.KATOV == 0 {
 		cfg.KATOV = DefaultKATOV * time.Millisecond
 	}
-	l := &Link{peer: peer, katov: cfg.KATOV, down: make(chan struct{}), roomy: make(chan struct{}, 1), pend: make([]byte, 0, slabSize+slabSlack), fly: make([]byte, 0, slabSize+slabSlack)}
+	l := &Link{peer: peer, shares: cfg.shares(), katov: cfg.KATOV, down: make(chan struct{}), roomy: make(chan struct{}, 1), pend: make([]byte, 0, slabSize+slabSlack), fly: make([]byte, 0, slabSize+slabSlack)}
 	l.feed = l.each
 	if err := sock.Tune(nc, sock.Tuning{KeepAlive: cfg.KeepAlive}); err != nil { // [FCFS-2.3-5]
 		nc.Close()
@@ -277,6 +315,14 @@ func (l *Link) Peer() fc.WWN { return l.peer }
 
 // NetConn returns the TCP connection, for its addresses.
 func (l *Link) NetConn() net.Conn { return l.c.NetConn() }
+
+// Path returns how the bytes of the link go.
+func (l *Link) Path() samehost.Path {
+	if !l.shares {
+		return samehost.Path{Why: sock.WhyOff}
+	}
+	return sock.PathOf(l.c.NetConn())
+}
 
 // Start begins to deliver frames to dev.
 func (l *Link) Start(dev Device) {

@@ -39,22 +39,24 @@ var rules = []rule{
 	{"examples/...", []string{"..."}, root},
 	{"capi/...", []string{"..."}, root},
 
-	{"sdp", []string{"iwarp", "internal/sdpcore", "internal/wire/sdpwire", "internal/..."}, protocol},
-	{"vitcp", []string{"vi", "internal/wire/vitcpwire", "internal/..."}, protocol},
+	{"sdp", []string{"iwarp", "samehost", "internal/sdpcore", "internal/wire/sdpwire", "internal/..."}, protocol},
+	{"vitcp", []string{"vi", "samehost", "internal/wire/vitcpwire", "internal/..."}, protocol},
 	{"internal/viplconf", []string{"vi", "vitcp", "fcvi", "internal/fc/fcip", "internal/wire/vitcpwire", "internal/..."}, protocol},
-	{"fcvi", []string{"vi", "internal/fc/...", "internal/wire/iu", "internal/..."}, protocol},
+	{"fcvi", []string{"vi", "samehost", "internal/fc/...", "internal/wire/iu", "internal/..."}, protocol},
 	{"portmap", []string{"internal/..."}, protocol},
 	{"debug", []string{"iwarp", "sdp", "vi"}, protocol},
 	{"internal/rping", []string{"iwarp", "internal/..."}, protocol},
 
-	{"iwarp", []string{"internal/wire/mpa", "internal/wire/ddp", "internal/wire/rdmap", "internal/..."}, engine},
+	{"iwarp", []string{"samehost", "internal/wire/mpa", "internal/wire/ddp", "internal/wire/rdmap", "internal/..."}, engine},
 	{"vi", []string{"internal/..."}, engine},
-	{"internal/fc/...", []string{"internal/fc/...", "internal/..."}, engine},
+	{"internal/fc/...", []string{"samehost", "internal/fc/...", "internal/..."}, engine},
 
 	{"internal/vitest/...", []string{"vi", "internal/vitest/...", "internal/..."}, suite},
 
 	{"internal/sdpcore", []string{"internal/wire/sdpwire"}, core},
 
+	{"samehost", nil, internal}, // words that the protocols share with internal/sock
+	{"internal/sock", []string{"samehost", "internal/..."}, internal},
 	{"internal/fault", nil, internal},
 	{"internal/wire/sdpwire", []string{"internal/fault"}, codec},
 	{"internal/wire/mpa", []string{"internal/crc", "internal/fault"}, codec},

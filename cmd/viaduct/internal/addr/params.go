@@ -42,7 +42,7 @@ var Schemes = []Scheme{
 	{Name: "vitcp", DefaultPort: 3936, HasDisc: true, Params: slices.Concat(viParams, []Param{sameHost}), About: "a VI over TCP"},
 	{Name: "iwarp", Params: slices.Concat(iwarpParams, []Param{sameHost}), About: "an RDMAP Stream (MPA, DDP, RDMAP)"},
 	{Name: "sdp", Params: slices.Concat(sdpParams, []Param{sameHost}), About: "a byte stream over SDP"},
-	{Name: "fcvi", DefaultPort: 3225, HasDisc: true, Params: slices.Concat(viParams, fcviParams), About: "a VI over Fibre Channel in an FCIP link"},
+	{Name: "fcvi", DefaultPort: 3225, HasDisc: true, Params: slices.Concat(viParams, fcviParams, []Param{sameHost}), About: "a VI over Fibre Channel in an FCIP link"},
 	{Name: "tcp", About: "plain TCP, the baseline"},
 }
 

@@ -11,6 +11,7 @@ import (
 	"viaduct/cmd/viaduct/internal/msg"
 	"viaduct/fcvi"
 	"viaduct/internal/fc"
+	"viaduct/samehost"
 	"viaduct/vi"
 )
 
@@ -76,6 +77,7 @@ func fcviNIC(u *addr.URL, o *Options, listens, dials bool) (*vi.NIC, error) {
 		name = u.Host // where the others will look for us
 	}
 	c.MaxTransferSize, c.Linger, c.Congestion, c.Logger = fcvi.LimitMaxTransfer, vitcpGrace, o.Congestion, o.Env.Log
+	c.SameHost, _ = samehost.Parse(u.Choice("samehost"))
 	if o.Env.Capture != nil {
 		c.WrapConn = func(nc net.Conn) net.Conn { return o.Env.Wrap(nc, dials) }
 	}

@@ -14,6 +14,7 @@ import (
 	"viaduct/cmd/viaduct/internal/msg"
 	"viaduct/internal/wire/rdmap"
 	"viaduct/iwarp"
+	"viaduct/samehost"
 )
 
 // iwarpTransport is an RDMAP Stream: MPA, DDP, RDMAP.
@@ -35,7 +36,7 @@ func IWARPConfig(u *addr.URL, o *Options) *iwarp.Config {
 		Markers: u.Bool("markers"), FPDUSize: int(u.Number("fpdu", 0)), IRD: window, ORD: window, Plain: u.Choice("mpa") == "1", ClientServer: !u.Bool("p2p"),
 		Immediate: true, CloseTimeout: iwarpClose,
 	}
-	c.SameHost, _ = iwarp.ParseSameHost(u.Choice("samehost"))
+	c.SameHost, _ = samehost.Parse(u.Choice("samehost"))
 	if o != nil {
 		c.Congestion, c.Logger = o.Congestion, o.Env.Log
 	}

@@ -10,6 +10,7 @@ import (
 
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/msg"
+	"viaduct/samehost"
 	"viaduct/vi"
 	"viaduct/vitcp"
 )
@@ -38,7 +39,7 @@ func vitcpNIC(u *addr.URL, o *Options, listen, host string, dials bool) (*vi.NIC
 
 func vitcpProvider(u *addr.URL, o *Options, listen, host string, dials bool) (*vitcp.Provider, error) {
 	c := vitcp.Config{Listen: listen, Grace: vitcpGrace, Disconnect: true, TLSListen: o.TLSListen, Congestion: o.Congestion, Logger: o.Env.Log, ListenFunc: o.Env.Listen}
-	c.SameHost, _ = vitcp.ParseSameHost(u.Choice("samehost"))
+	c.SameHost, _ = samehost.Parse(u.Choice("samehost"))
 	if o.TLSDial != nil {
 		c.TLSDial = serverName(o.TLSDial, host)
 	}

@@ -16,10 +16,11 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 	"viaduct/internal/fc"
 	"viaduct/internal/fc/fabricd"
+	"viaduct/samehost"
 )
 
 func fabricCommand(e *shell.Env) *cobra.Command {
-	var listen, name, congestion string
+	var listen, name, congestion, sameHost string
 	var join []string
 	var domain uint8
 	c := &cobra.Command{
@@ -44,6 +45,9 @@ the fabrics that joined it come back by themselves.`,
 			if domain < 1 || domain > 239 {
 				return shell.Usagef("--domain %d is not between 1 and 239", domain)
 			}
+			if cfg.SameHost, err = samehost.Parse(sameHost); err != nil {
+				return shell.Usagef("--same-host %q %w", sameHost, err)
+			}
 			if e.Capture != nil {
 				cfg.WrapConn = func(nc net.Conn) net.Conn { return e.Wrap(nc, false) }
 			}
@@ -55,6 +59,7 @@ the fabrics that joined it come back by themselves.`,
 	f.StringArrayVar(&join, "join", nil, "link to the fabric at `HOST:PORT`; may be repeated")
 	f.StringVar(&name, "name", "", "switch name, a `WWN`; made up if left out")
 	f.Uint8Var(&domain, "domain", 1, "domain of the switch, different in each of the fabrics that are linked")
+	f.StringVar(&sameHost, "same-host", "off", "shared memory instead of TCP for links within this host: `POLICY` is off, auto or require")
 	f.StringVar(&congestion, "congestion", "", "congestion control `ALGORITHM` of the sockets (Linux)")
 	return c
 }
@@ -97,6 +102,12 @@ func runFabric(ctx context.Context, e *shell.Env, cfg fabricd.Config, listen str
 			return fmt.Errorf("join %s: %w", j, err)
 		}
 	}
+	own, err := d.Listen(l)
+	if err != nil {
+		l.Close()
+		return err
+	}
+	l = own
 	host, _, _ := net.SplitHostPort(listen)
 	u := &addr.URL{Scheme: "fcip", Host: host}
 	e.Listening(u.WithPort(l.Addr()))

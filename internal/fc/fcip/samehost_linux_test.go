@@ -1,0 +1,106 @@
+package fcip
+
+import (
+	"context"
+	"net"
+	"strings"
+	"testing"
+
+	"viaduct/internal/fc"
+	"viaduct/internal/sock"
+	"viaduct/internal/testkit"
+	"viaduct/samehost"
+)
+
+// TestSameHost: a link goes through shared memory if both ends want that, carries
+// frames both ways, and hears of its end.
+func TestSameHost(t *testing.T) {
+	for _, tc := range []struct {
+		listener, dialer samehost.Policy
+		shared           bool
+		why              string // that the dialer has TCP, or no link
+	}{
+		{samehost.Auto, samehost.Auto, true, ""},
+		{samehost.Require, samehost.Require, true, ""},
+		{samehost.Auto, samehost.Off, false, "turned off"},
+		{samehost.Off, samehost.Auto, false, "does not offer"},
+		{samehost.Off, samehost.Require, false, "does not offer"},
+	} {
+		t.Run(tc.listener.String()+" "+tc.dialer.String(), func(t *testing.T) {
+			if sock.AssumeRings && (tc.listener == samehost.Off || tc.dialer == samehost.Off) {
+				t.Skip("shared memory can't be turned off in this build")
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
+			defer cancel()
+			acfg := Config{FabricName: 2, SameHost: tc.listener}
+			ln, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ln, err = acfg.Listen(ln); err != nil {
+				t.Fatal(err)
+			}
+			defer ln.Close()
+			links := make(chan *Link, 1)
+			go func() {
+				nc, err := ln.Accept()
+				if err != nil {
+					return
+				}
+				l, err := NewAcceptor(acfg).Accept(ctx, nc)
+				if err != nil {
+					return
+				}
+				links <- l
+			}()
+			x, err := Dial(ctx, ln.Addr().String(), Config{FabricName: 1, Peer: 2, SameHost: tc.dialer})
+			if tc.dialer == samehost.Require && !tc.shared {
+				if err == nil || !strings.Contains(err.Error(), tc.why) {
+					t.Errorf("dial: %v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			y := <-links
+			if p := x.Path(); p.SharedMemory != tc.shared || !strings.Contains(p.Why, tc.why) {
+				t.Errorf("dialer: %v", p)
+			}
+			if p := y.Path(); p.SharedMemory != tc.shared {
+				t.Errorf("acceptor: %v", p)
+			}
+			sx, sy := newSink(), newSink()
+			x.Start(sx)
+			y.Start(sy)
+			for i, l := range []*Link{x, y} {
+				l.Send(&fc.Frame{SOF: fc.SOFi3, EOF: fc.EOFt, Payload: []byte{byte(i)}})
+				l.Flush()
+				if got := <-[]*sink{sy, sx}[i].frames; got != string([]byte{byte(i)}) {
+					t.Errorf("got %q", got)
+				}
+			}
+			x.Close()
+			select {
+			case <-sy.down:
+			case <-ctx.Done():
+				t.Error("the other end does not hear of the end")
+			}
+			y.Close()
+		})
+	}
+}
+
+// A link that required shared memory and did not get it is refused.
+func TestSameHostRequired(t *testing.T) {
+	if sock.AssumeRings {
+		t.Skip("shared memory can't be turned off in this build")
+	}
+	addr, _, errs := acceptWith(t, Config{FabricName: 2, SameHost: samehost.Require})
+	if _, err := Dial(t.Context(), addr, Config{FabricName: 1, Peer: 2}); err == nil {
+		t.Error("the link is made")
+	}
+	if err := <-errs; err == nil || !strings.Contains(err.Error(), "shared memory") {
+		t.Errorf("accept: %v", err)
+	}
+}
