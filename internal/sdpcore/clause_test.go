@@ -542,6 +542,12 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 		if c.tell(); !c.ackTold {
 			t.Error("a one tells none")
 		}
+		if c.expect = 1; c.ack() != 0 { // after 2^32 messages zero is a number as any other
+			t.Errorf("acknowledges %d", c.ack())
+		}
+		if c.tell(); !c.ackTold || c.ackNext() != 1 { // [D-12]
+			t.Error("what was told is forgotten when the numbers wrap")
+		}
 		p := newProbe(t, func(p *Params) { p.FirstSend = 7 }).write(1, 1)
 		if p.m.Acknowledged() || !p.recv("Data ack=7").m.Acknowledged() {
 			t.Error("acknowledged too soon, or not at all")
@@ -589,6 +595,12 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 		}
 		if c.high = 13; c.mustRefresh() {
 			t.Error("the last credit is given up for nothing new")
+		}
+		for free, want := range []bool{false, false, true} { // one of the three acknowledged is all there is to give, or nothing
+			c := credits{expect: 9, toldAck: 6, free: free, told: 4, pool: 8, high: 100, bufs: 2}
+			if c.mustRefresh() != want {
+				t.Errorf("gain %d: refresh %v", c.gain(), !want)
+			}
 		}
 		c.bufs, c.expect = 2, 8
 		if c.mustRefresh() {
@@ -701,7 +713,7 @@ func TestSDP_9_2_Sink_Edges(t *testing.T) {
 			t.Errorf("%+v", p.full[0])
 		}
 	})
-	t.Run("SDP-9.5.4-5", func(t *testing.T) { // [SDP-10.5-2] [D-12] [D-33] the answer to a cancel may take the last credit
+	t.Run("SDP-9.5.4-5", func(t *testing.T) { // [SDP-10.5-2] [D-12] [D-33] [D-21] the answer to a cancel may take the last credit
 		p := newProbe(t).pipelined(false, true).recv("SrcAvail size=200").write(9, 5).skip()
 		p.recv("SrcAvailCancel bufs=1").want("SendSm")
 		p = newProbe(t).pipelined(false, true).recv("SrcAvail size=200").read(1, 200).write(9, 5).skip()

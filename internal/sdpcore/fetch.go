@@ -12,14 +12,14 @@ import (
 func (m *Machine) fetch(r *read) bool {
 	s := &m.snk
 	i := m.fetchable()
-	if i < 0 || s.opsLocal > 0 || s.held > 0 {
+	if i < 0 || s.opsLocal > 0 {
 		return false
 	}
 	a := s.adverts.at(i)
 	room, left := r.n-r.off-r.inflight, a.size-a.asked
 	// [SDP-9.2-5]
-	if m.p.NoRead || room < left && room <= m.p.RecvThreshold {
-		if i == 0 && r.inflight == 0 && (r.off == 0 || r.all) {
+	if room < left && room <= m.p.RecvThreshold {
+		if i == 0 && (r.off == 0 || r.all) { // nothing is in progress into r: that would be from this SrcAvail, and all the rest of it
 			a.wantSm = true
 		}
 		return false
@@ -37,7 +37,7 @@ func (m *Machine) fetch(r *read) bool {
 // bytes from, or -1.
 func (m *Machine) fetchable() int {
 	s := &m.snk
-	if m.life != lifeOpen || s.srcCancel || s.expected > 0 || s.ops.len() >= m.p.ORD { // [SDP-9.5.4-6] [SDP-6.2.1.7-1]
+	if m.life != lifeOpen || s.srcCancel || s.expected > 0 || s.ops.len() >= m.p.ORD { // [SDP-9.5.4-6] [SDP-9.2-26] [SDP-6.2.1.7-1]
 		return -1
 	}
 	for i := range s.adverts.len() {
@@ -140,8 +140,8 @@ func (m *Machine) handleSrcAvail(msg *sdpwire.Message, n int) {
 	}
 	m.keys++
 	a := s.adverts.push(inAdv{key: m.keys, stag: msg.STag, to: msg.VA + uint64(n), size: int(msg.Size) - n, at: m.now})
-	a.empty = a.size == 0                            // [D-18]
-	a.wantSm = !a.empty && (m.p.NoRead || s.discard) // [SDP-9-5]
+	a.empty = a.size == 0              // [D-18]
+	a.wantSm = m.p.NoRead || s.discard // [SDP-9-5]
 	if s.adverts.len() == 1 {
 		s.waitAt = m.now
 	}
@@ -150,7 +150,7 @@ func (m *Machine) handleSrcAvail(msg *sdpwire.Message, n int) {
 // rdComplReady reports whether the oldest SrcAvail has bytes to acknowledge.
 func (m *Machine) rdComplReady() bool {
 	s := &m.snk
-	if s.adverts.len() == 0 || s.expected > 0 { // [SDP-9.2-26]
+	if s.adverts.len() == 0 {
 		return false
 	}
 	a := s.adverts.at(0)
@@ -182,7 +182,7 @@ func (m *Machine) rdCompl() {
 // endHold lets MSeqAck go on when nothing of a SrcAvailCancel is left to do.
 // [D-33]
 func (m *Machine) endHold() {
-	if m.snk.srcCancel && m.snk.adverts.len() == 0 {
+	if m.snk.adverts.len() == 0 {
 		m.snk.srcCancel, m.cr.hold = false, false
 	}
 }

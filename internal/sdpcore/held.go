@@ -66,7 +66,7 @@ func (m *Machine) accept(mid sdpwire.MID, n int, apart bool) bool {
 	// [SDP-9.5.1-4] [SDP-9.5.1-5] The peer's counter will tell it so.
 	r := m.endOffer(0, false)
 	m.hold(n, apart)
-	if r != nil && r == s.reads.at(0) && s.held > 0 {
+	if r == s.reads.at(0) && s.held > 0 {
 		m.take(r, min(r.n-r.off, s.held))
 		m.endRead(0, nil)
 	}
@@ -105,7 +105,7 @@ func (m *Machine) dropHeld() {
 // single byte in it must not cost the peer a whole credit. [SDP-9.5.6-1] [D-79]
 func (m *Machine) compact() {
 	s := &m.snk
-	if s.holds.len() == 0 || m.cr.free > m.cr.pool/2 {
+	if m.cr.free > m.cr.pool/2 { // else something is held: nothing but that fills buffers
 		return
 	}
 	h := s.holds.at(s.holds.len() - 1)

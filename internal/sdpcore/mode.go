@@ -100,7 +100,7 @@ func (m *Machine) changeSendMode() bool {
 		s.count0 = s.count
 		s.avail.clear() // incomplete SinkAvails are discarded [SDP-12.4-6]
 	case to == sdpwire.Buffered:
-		if s.advs.len() > 0 || s.cancelOpen { // [SDP-12.1-2]
+		if s.advs.len() > 0 { // [SDP-12.1-2]; without one no cancel is open either
 			return false
 		}
 		m.sendModeChange(to, false)
@@ -115,7 +115,7 @@ func (m *Machine) changeSendMode() bool {
 // policy wants it. [SDP-12.2-1]
 func (m *Machine) changeRecvMode() bool {
 	k := &m.snk
-	if k.mode != sdpwire.Buffered || !k.pol.wanted || k.eof {
+	if !k.pol.wanted || k.eof { // wanted in no mode but Buffered
 		return false
 	}
 	k.pol.wanted = false

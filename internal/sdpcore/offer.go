@@ -13,7 +13,7 @@ func (m *Machine) mayOffer() int {
 		return -1
 	case s.held > 0 || s.expected > 0 || s.adverts.len() > 0: // [SDP-11.3-14]; [D-34] no SinkAvail overtakes a SendSm
 		return -1
-	case s.cancelWant || s.cancelOpen: // [SDP-9.5.5-10]
+	case s.cancelWant || s.cancelOpen: // [SDP-9.5.5-10]; else no read is being cancelled but by RDMA Reads into it
 		return -1
 	case m.rsz.ackOwed: // the buffer size is about to change [SDP-10.6-15]
 		return -1
@@ -25,7 +25,7 @@ func (m *Machine) mayOffer() int {
 		return -1
 	}
 	r := s.reads.at(i)
-	if r.offered || r.all || r.cancel || r.off > 0 || r.n <= m.p.RecvSize || r.n <= m.p.RecvThreshold {
+	if r.offered || r.all || r.off > 0 || r.n <= m.p.RecvSize || r.n <= m.p.RecvThreshold {
 		return -1
 	}
 	return i
@@ -63,10 +63,8 @@ func (m *Machine) endOffer(i int, remote bool) *read {
 	s := &m.snk
 	o := s.offers.remove(i)
 	m.do(Action{Op: OpRevoke, Adv: o.key, Remote: remote}) // [SDP-9.3-11]
-	_, r := m.findRead(o.rid)
-	if r != nil {
-		r.offered = false
-	}
+	_, r := m.findRead(o.rid)                              // which does not end while it is advertised
+	r.offered = false
 	return r
 }
 

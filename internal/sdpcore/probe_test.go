@@ -80,6 +80,9 @@ func (p *probe) took(acts []Action) *probe {
 		}
 	}
 	p.acts = acts
+	if err := p.m.sums(); err != nil {
+		p.t.Error(err)
+	}
 	return p
 }
 

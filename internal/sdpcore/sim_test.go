@@ -792,6 +792,9 @@ func (s *sim) check() {
 		if e.m.src.count.sub(e.m.src.count0) < -1<<30 {
 			s.errorf("%s: counter ran away", e.name)
 		}
+		if err := e.m.sums(); err != nil {
+			s.errorf("%s: %v", e.name, err)
+		}
 		for _, from := range e.pendDist {
 			if e.sentBytes-from > 65536 {
 				s.errorf("%s: [SDP-9.5.3-6] %d bytes since OOB_PEND", e.name, e.sentBytes-from)

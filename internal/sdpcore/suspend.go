@@ -45,7 +45,7 @@ func (m *Machine) beginSuspend() {
 // stepSuspend sends SuspComm or SuspCommAck once nothing is In-Process.
 // [SDP-13.1.1-3] [SDP-13.1.1-6] [D-53]
 func (m *Machine) stepSuspend() bool {
-	if m.snk.ops.len() > 0 || m.snk.adverts.len() > 0 && m.snk.adverts.at(0).done > m.snk.adverts.at(0).reported {
+	if m.snk.ops.len() > 0 { // what has been read is reported before, by stepAnswers
 		return false
 	}
 	if m.sus.remote {

@@ -102,7 +102,7 @@ func (m *Machine) unansweredFits() bool {
 // lonely reports whether the oldest SrcAvail waits for a reader.
 func (m *Machine) lonely() bool {
 	k := &m.snk
-	if m.life != lifeOpen || k.adverts.len() == 0 || k.reads.len() > 0 || k.ops.len() > 0 || k.srcCancel || k.expected > 0 {
+	if k.adverts.len() == 0 || k.reads.len() > 0 || k.ops.len() > 0 || k.srcCancel || k.expected > 0 {
 		return false
 	}
 	a := k.adverts.at(0)
@@ -114,7 +114,7 @@ func (m *Machine) lonely() bool {
 // the buffers of both ends does not wait for a reader. [D-38] [SDP-9.5.6-1]
 func (m *Machine) lonelyFits() int {
 	k := &m.snk
-	if m.p.NoRead || !m.lonely() {
+	if !m.lonely() {
 		return 0
 	}
 	left := k.adverts.at(0).size - k.adverts.at(0).asked

@@ -1,0 +1,339 @@
+package sdpcore
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"viaduct/internal/wire/sdpwire"
+)
+
+// sums compares what the machine keeps count of with what its queues hold.
+func (m *Machine) sums() error {
+	if m.life == lifeDead {
+		return nil
+	}
+	s, k := &m.src, &m.snk
+	queued, urgents, forced := 0, 0, 0
+	for i := range s.writes.len() {
+		w := s.writes.at(i)
+		queued += w.n - w.off
+		if w.urgent && !w.pended {
+			urgents++
+		}
+		if w.forced && i == forced {
+			forced++
+		}
+	}
+	held, apart, private := 0, 0, 0
+	for i := range k.holds.len() {
+		h := k.holds.at(i)
+		held += h.n
+		if h.private {
+			private++
+		} else {
+			apart += h.n
+		}
+	}
+	locals, reading := 0, 0
+	for i := range k.ops.len() {
+		if op := k.ops.at(i); op.local {
+			locals++
+		} else {
+			reading += op.n
+		}
+	}
+	offered, inflight := 0, 0
+	for i := range k.reads.len() {
+		r := k.reads.at(i)
+		if r.offered {
+			offered++
+		}
+		inflight += r.inflight
+	}
+	for _, c := range [...]struct {
+		what      string
+		got, want int
+	}{
+		{"bytes queued", s.queued, queued}, {"urgent bytes to announce", s.urgents, urgents}, {"forced writes", s.nforced, forced},
+		{"bytes held", k.held, held}, {"bytes held outside Private Buffers", k.compacted, apart}, {"Private Buffers in use", m.cr.pool - m.cr.free, private},
+		{"RDMA Reads without reader", k.opsLocal, locals}, {"bytes of reads in flight", inflight, reading}, {"reads advertised", k.offers.len(), offered},
+	} {
+		if c.got != c.want {
+			return fmt.Errorf("%s: counted %d, there are %d", c.what, c.got, c.want)
+		}
+	}
+	return nil
+}
+
+// suspend asks for a suspension.
+func (p *probe) suspend() *probe {
+	p.t.Helper()
+	acts, err := p.m.Suspend(p.now, 5000, mark())
+	if err != nil {
+		p.t.Error(err)
+	}
+	return p.took(acts)
+}
+
+// resume takes up the suspended connection over a new one.
+func (p *probe) resume(change ...func(*Params)) *probe {
+	p.t.Helper()
+	np := params()
+	for _, f := range change {
+		f(&np)
+	}
+	p.seq, p.ack, p.bufs = np.FirstRecv, np.FirstSend, uint16(np.PeerBufs)
+	return p.took(p.m.Resume(p.now, np, mark()))
+}
+
+// due compares the time at which the machine wants to be woken, or less than 0
+// for never.
+func (p *probe) due(want time.Duration) *probe {
+	p.t.Helper()
+	at, ok := p.m.Deadline()
+	if !ok {
+		at = -1
+	}
+	if at != max(want, -1) {
+		p.t.Errorf("next due at %v, wanted %v", at, want)
+	}
+	return p
+}
+
+// credits lets the peer say how many buffers it has, in a message of its own.
+func (p *probe) credits(bufs uint16) *probe {
+	p.t.Helper()
+	p.bufs = bufs
+	return p.recv("Data")
+}
+
+// A DisConn that went is taken back by AbortConn also while the peer waits for
+// the end of an RDMA Read to be suspended.
+func TestSDP_8_2_2_Suspending(t *testing.T) {
+	t.Run("SDP-8.2.2-1", func(t *testing.T) {
+		p := newProbe(t).recv("SrcAvail size=300 +1").read(1, 300).closeWrite().recv("SuspComm port=6000").skip()
+		p.abort(errors.New("boom")).want("AbortConn", "abort after AbortConn boom", "got 1 1")
+	})
+	t.Run("SDP-8.2.2-4", func(t *testing.T) { // [SDP-8.2.1-12] [D-48] the LLP of a suspended connection has to go
+		p := newProbe(t).write(1, 300).recv("SuspComm port=6000").skip()
+		p.took(p.m.LLPClosed(p.now, nil, mark())).want().alive().resume().wantMsgs("SrcAvail size=299 +1")
+	})
+	t.Run("SDP-8.2.1-22", func(t *testing.T) { // [SDP-8.2.1-12] an abort is one also where nothing was left to send
+		boom := errors.New("boom")
+		if err := newProbe(t).recv("DisConn").abort(boom).m.WriteErr(); err != boom {
+			t.Error(err)
+		}
+		if err := newProbe(t).recv("DisConn", "AbortConn").m.WriteErr(); err != ErrReset {
+			t.Error(err)
+		}
+	})
+}
+
+// Payload that was given its answer is not waited for by what comes after it.
+func TestSDP_9_5_2_Forced(t *testing.T) {
+	ms := time.Millisecond
+	t.Run("SDP-9.5.2.1-1", func(t *testing.T) { // [D-38] [D-32] the SrcAvail behind waits for a reader since the SendSm
+		p := newProbe(t).pipelined(false, true).recv("SrcAvail size=50", "SrcAvail size=300").due(ms)
+		p.now = ms / 2
+		p.read(1, 20).want("SendSm").due(-1).recv("Data +50").want("hold 50", "copy 1 20@0", "got 1 20").due(ms/2 + ms)
+	})
+	t.Run("SDP-9.2-24", func(t *testing.T) { // [SDP-9.5.2.1-5] [D-31] a cancel that a SendSm crossed: detached once, sent in spite of it
+		p := newProbe(t).write(1, 400).skip()
+		ack := p.ack
+		p.cancelWrite(1).want("SrcAvailCancel")
+		p.bufs, p.ack = 2, ack
+		p.recv("SendSm").want("revoke", "detach 1 1").cancelWrite(1).want()
+		p.recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000").resume().want("Data +84", "Data +84", "Data +84", "Data +84", "Data +63", "wrote 1 400")
+	})
+}
+
+func TestSDP_9_5_1_Apart(t *testing.T) {
+	t.Run("SDP-9.5.1-7", func(t *testing.T) { // [SDP-9.5.1-8] [D-25] counted from the first message on, in Combined Mode too
+		p := newProbe(t).write(1, 200).want("SrcAvail size=200 +1").recv("RdmaRdCompl size=199").pipelined(true, false)
+		p.recv("SinkAvail size=300 nd=0").stats("StaleSinkAvails=1").recv("SinkAvail size=300 nd=0").stats("StaleSinkAvails=1")
+	})
+	apart := func(p *Params) { p.UrgentApart = true }
+	t.Run("SDP-6.1.2-6", func(t *testing.T) { // only an urgent byte is kept out of the stream
+		newProbe(t, apart).recv("Data +5").want("hold 5").recv("Data +5 PRES").want("pending", "urgent 9", "hold 4")
+		newProbe(t).recv("Data +5").want("hold 5").recv("Data +5 PRES").want("pending", "urgent 9", "hold 5")
+	})
+	// A message that is nothing but an urgent byte uses up a SinkAvail and brings its
+	// read no bytes: it stays the first, and is not advertised behind others.
+	t.Run("SDP-9.5.1-4", func(t *testing.T) { // [SDP-9.5.1-5] [SDP-9.5.1-1] [SDP-9.3-2] [SDP-9.3-14] [SDP-11.3-8] [SDP-11.3-14]
+		p := newProbe(t, apart).pipelined(false, true).read(1, 300).read(2, 300).read(3, 300).skip()
+		p.recv("Data +1 PRES").want("pending", "urgent 0", "revoke")
+		p.recv("Data +5").want("revoke", "hold 5", "copy 1 5@0", "got 1 5")
+		p.recv("RdmaWrCompl size=7").want("revoke", "got 3 7", "SinkAvail size=300 nd=0")
+	})
+}
+
+// What a SrcAvail meets: each ends by RDMA or by a SendSm, or the peer broke a rule.
+func TestSDP_9_5_2_SrcAvail(t *testing.T) {
+	ms := time.Millisecond
+	pipe := func(change ...func(*Params)) *probe { return newProbe(t, change...).pipelined(false, true) }
+	t.Run("SDP-9.5.2.1-4", func(t *testing.T) { // [SDP-11-2] [D-21] [SDP-8.2.1-8]
+		pipe().recv("DisConn", "SrcAvail size=300").aborted("SDP-8.2.1-8")
+		// Bytes that a SendSm asked for come by Data alone; a SrcAvail behind them may come.
+		newProbe(t).recv("SrcAvail size=300 +1").read(1, 20).recv("SrcAvail size=300 +5").aborted("SDP-11.2-4")
+		pipe().recv("SrcAvail size=150").read(1, 20).want("SendSm").recv("SrcAvail size=300").want().alive()
+		pipe().recv("SrcAvail size=300").credits(0).recv("SrcAvailCancel", "SrcAvail size=300").aborted("SDP-9.5.4-10")
+		// With a SinkAvail open the SrcAvail is void: it gets no answer.
+		pipe().read(1, 300).want("SinkAvail size=300 nd=0").recv("SrcAvail size=300").want().recv("RdmaWrCompl size=9").want("revoke", "got 1 9").read(2, 20).want()
+		// Where none is read each gets its SendSm when the bytes of the one before have come.
+		pipe(func(p *Params) { p.NoRead = true }).recv("SrcAvail size=50", "SrcAvail size=60").wantMsgs("SendSm").recv("Data +50").wantMsgs("SendSm").recv("Data +60").alive()
+		// Each has its own answer, also when two of them wait for credit.
+		p := pipe().recv("SrcAvail size=200", "SrcAvail size=300").credits(0).read(1, 200).read(2, 300).readDone().readDone().wantMsgs()
+		p.credits(9).wantMsgs("RdmaRdCompl size=200", "RdmaRdCompl size=300")
+	})
+	t.Run("SDP-9-4", func(t *testing.T) { // [SDP-9.2-7] a read that has to be full asks for all that is advertised, at once
+		p := pipe().recv("SrcAvail size=200", "SrcAvail size=200", "SrcAvail size=200").skip()
+		p.readAll(1, 600).want("read 1 200@0 from 0", "read 1 200@200 from 0", "read 1 200@400 from 0")
+	})
+	t.Run("D-38", func(t *testing.T) { // [SDP-9.5.2.1-4] [SDP-9.2-9] the oldest waits for a reader since it is the oldest
+		p := pipe().recv("SrcAvail size=200").due(ms)
+		p.now = ms / 2
+		p.recv("SrcAvail size=300").due(ms)
+		p.read(1, 200).readDone().want("read 1 200@0 from 0", "got 1 200", "RdmaRdCompl size=200").due(ms/2 + ms)
+	})
+	t.Run("SDP-8.2.1-8", func(t *testing.T) { // what is refused does not count
+		newProbe(t).recv("DisConn", "Data +5").stats("RecvBytesBcopy=0 Violations=1")
+	})
+}
+
+func TestSDP_9_5_5_Cancels(t *testing.T) {
+	t.Run("SDP-9.5.5-10", func(t *testing.T) { // [SDP-9.3-2] [SDP-9.5.1-1] no SinkAvail between the wish to cancel and the cancel
+		p := newProbe(t).pipelined(true, true).write(1, 200).read(2, 300).skip().cancelWrite(1).want("SrcAvailCancel")
+		p.cancelRead(2).want().read(3, 300).want() // [D-34] waits for the answer to the other
+		p.recv("SendSm").want("revoke", "wrote 1 0 cancelled", "SinkAvailCancel")
+		p.recv("SinkCancelAck").want("revoke", "got 2 0 cancelled", "SinkAvail size=300 nd=0")
+	})
+	t.Run("SDP-9.5.5-8", func(t *testing.T) { // [SDP-9.5.5-3] [SDP-9.5.5-5] [D-35] room that was given up is not written to
+		p := newProbe(t).pipelined(true, false).recv("SinkAvail size=500 nd=0").credits(0).write(1, 300).want("write 1 300@0 -> 0", "wrote 1 300")
+		p.recv("SinkAvailCancel").write(2, 160).want()
+		p.credits(20).want("RdmaWrCompl size=300", "SinkCancelAck", "SrcAvail size=160")
+	})
+	t.Run("SDP-13-1", func(t *testing.T) { // a cancel is answered on the connection that it came on, or never
+		p := newProbe(t).pipelined(true, false).recv("SinkAvail size=300 nd=0").suspend().skip()
+		p.recv("SinkAvailCancel").want().recv("SuspCommAck").want("suspended").resume().want()
+	})
+	t.Run("SDP-12.4-6", func(t *testing.T) { // a SinkAvail from before a change of mode is not used after the next
+		p := newProbe(t, autoPolicy).goMode(sdpwire.Pipelined).recv("SinkAvail size=500 nd=0").goMode(sdpwire.Combined).recv("Data").goMode(sdpwire.Pipelined).skip()
+		p.write(1, 300).want("SrcAvail size=300").stats("ModeChangesSent=3") // [SDP-12-6] [SDP-12-7]
+	})
+	t.Run("SDP-12.4-3", func(t *testing.T) { // [SDP-13-1] nor is the acknowledgement of a ModeChange waited for
+		p := newProbe(t, autoPolicy).goMode(sdpwire.Pipelined).goMode(sdpwire.Combined).wantMsgs("ModeChange Pipelined", "ModeChange Combined")
+		p.ack = 0
+		p.recv("SuspComm port=6000").skip().resume(autoPolicy).want().goMode(sdpwire.Pipelined).want("ModeChange Pipelined", "mode send Pipelined")
+	})
+}
+
+func TestSDP_9_3_13_Says(t *testing.T) {
+	p := newProbe(t).pipelined(false, true).read(1, 300).read(2, 400).recv("RdmaWrCompl size=350")
+	var v *Violation
+	if !errors.As(p.m.Err(), &v) || v.Row != "D-20" || v.What != "350 bytes in a buffer of 300" { // [SDP-9.3-13] [D-20]
+		t.Error(p.m.Err())
+	}
+}
+
+func TestSDP_9_5_6_Runs(t *testing.T) {
+	few := func(p *Params) { p.RecvBufs = 4 }
+	t.Run("SDP-9.5.6-1", func(t *testing.T) { // [D-79] the memory for what is held does not grow with the number of messages
+		p := newProbe(t, few)
+		for range 300 {
+			p.recv("Data +1")
+		}
+		if n := p.m.snk.holds.len(); n > 3 || p.m.Held() != 300 {
+			t.Errorf("%d bytes held in %d runs", p.m.Held(), n)
+		}
+		p.skip().read(1, 300).wantMsgs("Data")
+		// What lies outside of the Private Buffers is not copied again.
+		p = newProbe(t, few).recv("Data +84", "Data +84", "Data +5").want("hold 84", "hold 84", "hold 5", "compact 5").pass(time.Second).stats("CompactedBytes=5")
+		p.recv("Data +6").stats("CompactedBytes=11")
+	})
+}
+
+func TestSDP_9_2_29_Lonely(t *testing.T) {
+	ms := time.Millisecond
+	pipe := func(change ...func(*Params)) *probe { return newProbe(t, change...).pipelined(true, true) }
+	full := func(p *Params) { p.RecvBudget = 0 }
+	t.Run("SDP-9.2-29", func(t *testing.T) { // [D-38] a SendSm is only for a deadlock
+		for after, role := range map[time.Duration]Role{10 * ms: Accepting, 30 * ms: Connecting} {
+			as := func(p *Params) { p.Role = role }
+			pipe(full, as).recv("SrcAvail size=300").due(-1).pass(time.Minute).want()
+			p := pipe(full, as, func(p *Params) { p.SendBudget = 0 }).write(1, 200).skip().due(-1).recv("SrcAvail size=300").due(after)
+			p.pass(after - 1).want().pass(1).want("SendSm").due(-1)
+			// Nor where a reader is there, or comes.
+			p = pipe(full, as, func(p *Params) { p.SendBudget = 0 }).write(1, 200).recv("SrcAvail size=300").read(2, 300).skip().due(-1).pass(time.Minute).want()
+			p.readDone().want("got 2 300", "RdmaRdCompl size=300")
+		}
+	})
+	t.Run("SDP-9.5.6-1", func(t *testing.T) { // [D-38] what is fetched without a reader, piece by piece as there is room
+		p := pipe(func(p *Params) { p.RecvBudget = 150 }).recv("SrcAvail size=500").pass(ms).want("read local 150 from 0").due(-1)
+		// While it comes, neither more of it nor a read that comes late takes anything before it.
+		p.pass(time.Minute).want().read(1, 400).want()
+		p.readDone().want("copy 1 150@0", "read 1 250@150 from 150").readDone().want("got 1 400", "RdmaRdCompl size=400")
+	})
+	t.Run("SDP-9.5.4-5", func(t *testing.T) { // [D-38] [D-33] nothing is fetched from what the peer cancels
+		p := pipe(func(p *Params) { p.ORD = 1 }).recv("SrcAvail size=300").credits(0).recv("SrcAvailCancel").due(-1).pass(time.Minute).want()
+		p.read(1, 300).want().credits(5).want("SendSm", "SinkAvail size=300 nd=0")
+	})
+}
+
+func TestSDP_10_6_Bounds(t *testing.T) {
+	// An answer never goes the other way than the wish, nor beyond it, whatever the
+	// bounds of this end are.
+	for _, c := range []struct {
+		min, max, ask, want int
+	}{
+		{150, 300, 70, 100},                                          // [SDP-10.6-8] [SDP-10.6-11] less was asked: not more
+		{37, 50, 70, 70},                                             // [SDP-10.6-9] not less than was asked
+		{37, 50, 200, 100},                                           // [SDP-10.6-10] more was asked: not less
+		{37, 150, 200, 150}, {60, 300, 50, 60}, {150, 300, 120, 150}, // [SDP-10.6-5] [SDP-10.6-6]
+	} {
+		p := newProbe(t, func(p *Params) { p.MinRecvSize, p.MaxRecvSize = c.min, c.max }).recv(fmt.Sprintf("ChRcvBuf size=%d", c.ask))
+		p.took(p.m.Resized(p.now, mark())).wantMsgs(fmt.Sprintf("ChRcvBufAck size=%d", c.want))
+	}
+}
+
+// An empty Data that asks for credit is spent only where it may help.
+func TestD08_Doubt(t *testing.T) { // [D-08] [D-10]
+	ms := time.Millisecond
+	// While nothing had been sent the peer had two buffers, so that two prove nothing
+	// later; with no credit at all there is nothing to wait for but a message.
+	p := newProbe(t, autoPolicy, func(p *Params) { p.PeerBufs = 3 }).credits(2).goMode(sdpwire.Pipelined).write(1, 1)
+	p.ack = 0
+	p.credits(3).wantMsgs("ModeChange Pipelined", "Data").due(200 * 5 * ms)
+	p.ack = 0
+	p.credits(2).due(-1)
+	// Payload in a SrcAvail is payload that went: what waits later is nudged for
+	// when it has waited, not for an old nudge.
+	p = newProbe(t, func(p *Params) { p.PeerBufs = 5 }).write(1, 1).write(2, 1).write(3, 1).recv("Data ack=1 bufs=3").write(4, 300).skip()
+	p.pass(5 * ms).wantMsgs("Data").recv("Data ack=3 bufs=3").wantMsgs("SrcAvail size=300 +1")
+	p.recv("RdmaRdCompl size=299 ack=3 bufs=3").skip()
+	p.now = time.Minute
+	p.write(5, 1).want().pass(5*ms - 1).want().pass(1).want("Data")
+}
+
+func TestSDP_13_1_1_Urgent(t *testing.T) {
+	t.Run("SDP-13.1.1-17", func(t *testing.T) { // [SDP-13.1.1-10] [D-52] [SDP-9.5.3-4] on the new connection each urgent byte is announced once
+		p := newProbe(t).credits(2).write(1, 10).urgent(2, 3).write(3, 80_000).urgent(4, 1).write(5, 5).wantMsgs("Data OOB_PEND")
+		p.recv("SuspComm port=6000").skip().resume(func(p *Params) { p.SendThreshold = Infinite })
+		pended := 0
+		for i := range p.msgs {
+			if p.msgs[i].Flags&sdpwire.OOBPend != 0 {
+				pended++
+			}
+		}
+		p.skip().recv("Data bufs=4000")
+		for i := range p.msgs {
+			if p.msgs[i].Flags&sdpwire.OOBPend != 0 {
+				pended++
+			}
+		}
+		if pended != 2 || p.m.SendQueue() != 0 {
+			t.Errorf("%d announcements of two urgent bytes, %d bytes left", pended, p.m.SendQueue())
+		}
+	})
+}
