@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -17,7 +19,9 @@ func TestUsage(t *testing.T) {
 		{"version --metrics nowhere:httpx", "--metrics"},
 		{"bench --ops stream --transports vitcp", "stream is no operation of vitcp"},
 		{"bench --ops wait,read --transports tcp,sdp", "read is no operation of tcp, sdp"},
-		{"get", "accepts 1 arg"},
+		{"get", "got no argument, want: viaduct get URL/PATH"},
+		{"get :7001/x", "it must start with"},
+		{"get 127.0.0.1:7001/x", "it must start with"},
 		{"get --nonsense tcp://h:1/x", "unknown flag"},
 		{"get http://h:1/x", "it must start with"},
 		{"get tcp://h/x", "the port is missing"},
@@ -29,17 +33,22 @@ func TestUsage(t *testing.T) {
 		{"get vitcp://h/d/x?reliability=perhaps", "reliability"},
 		{"get vitcp://h/d/x?colour=red", `no parameter "colour"`},
 		{"get iwarp://h:1/x?crc=maybe", "crc"},
-		{"put x", "at least 2 arg"},
-		{"sync x", "accepts 2 arg"},
+		{"put x", `got the argument "x", want: viaduct put FILE... URL/PATH`},
+		{"sync x", `got the argument "x", want: viaduct sync DIR`},
 		{"get tcp://h:1/x -r -o -", "wants a directory"},
 		{"serve", "--root"},
 		{"serve --root . --listen tcp://:0/path", "a path means nothing"},
 		{"serve --root . --listen tcp://:0 --max-file lots", "--max-file"},
 		{"echo", "--listen"},
-		{"ping", "accepts 1 arg"},
+		{"ping", "got no argument, want: viaduct ping URL"},
+		{"ping a b", "got 2 arguments"},
+		{"ping tcp://h:1 -c x", `--count "x" is not a whole number`},
+		{"rping -s -p 99999", `--port "99999" is not in the range of this flag`},
+		{"fabric --listen :99999", `--listen ":99999" is not HOST:PORT`},
+		{"fabric --join h", `--join "h" is not HOST:PORT`},
 		{"ping tcp://h:1 -s 0", "-s 0"},
 		{"ping tcp://h:1 -c -1", "negative"},
-		{"ping tcp://h:1 -i soon", "-i"},
+		{"ping tcp://h:1 -i soon", `--interval "soon" is not a time such as 10s`},
 		{"nc", "one URL is wanted"},
 		{"nc -l --peer vitcp://h/d", "exclude each other"},
 		{"nc --peer tcp://h:1 tcp://h:2", "no peer-to-peer"},
@@ -68,7 +77,7 @@ func TestUsage(t *testing.T) {
 		{"wireshark", "one of --install and --print"},
 		{"wireshark --install --print", "one of --install and --print"},
 		{"wireshark --print --dir x", "--dir is for --install"},
-		{"version extra", "unknown command"},
+		{"version extra", `got the argument "extra", want: viaduct version`},
 		{"version --log-level loud", "--log-level"},
 		{"version --log-format runes", "--log-format"},
 		{"echo --listen tcp://:0 --tls-cert x", "belong together"},
@@ -76,6 +85,34 @@ func TestUsage(t *testing.T) {
 		r := run(t, strings.Fields(c.args)...)
 		if r.code != 2 || r.stdout != "" || !strings.Contains(r.last(), c.reason) || !strings.Contains(r.last(), "--help") {
 			t.Errorf("viaduct %s: exit %d, stdout %q, last line %q, want 2 and %q", c.args, r.code, r.stdout, r.last(), c.reason)
+		}
+	}
+}
+
+// TestWrongPeer: a server of another kind than the command wants, and a file in
+// place of a directory, are errors that say what to look at.
+func TestWrongPeer(t *testing.T) {
+	_, urls := start(t, 3, "echo", "--listen", "iwarp://127.0.0.1:0", "--listen", "tcp://127.0.0.1:0", "--listen", "sdp://127.0.0.1:0")
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	at := map[string]string{}
+	for _, u := range urls {
+		scheme, rest, _ := strings.Cut(u, "://")
+		at[scheme] = rest
+	}
+	for args, hint := range map[string]string{
+		"get iwarp://" + at["iwarp"] + "/f":                  "(check that the other side is viaduct serve)",
+		"put " + file + " iwarp://" + at["iwarp"]:            "(check that the other side is viaduct serve)",
+		"ls tcp://" + at["tcp"]:                              "(check that the other side is viaduct serve)",
+		"ping iwarp://" + at["sdp"]:                          "(check that the other side speaks iwarp at this port: it may speak SDP)",
+		"ping iwarp://" + at["tcp"]:                          "(check that the other side speaks iwarp at this port; ?mpa=1",
+		"serve --listen tcp://127.0.0.1:0 --root " + file:    "(name a directory)",
+		"get tcp://" + at["tcp"] + "/f -o " + file + "/copy": "(name a directory)",
+	} {
+		if r := run(t, strings.Fields(args)...); r.code != 1 || !strings.Contains(r.last(), hint) {
+			t.Errorf("viaduct %s: exit %d, last line %q, want 1 and %q", args, r.code, r.last(), hint)
 		}
 	}
 }

@@ -45,6 +45,10 @@ type URL struct {
 // Parse reads an address. The error says what is wrong with it and shows the
 // form that was expected.
 func Parse(s string) (*URL, error) {
+	missing := fmt.Errorf("address %q: it must start with vitcp://, iwarp://, sdp://, fcvi:// or tcp://", s)
+	if !strings.Contains(s, "://") {
+		return nil, missing
+	}
 	u, err := url.Parse(s)
 	if err != nil {
 		if ue, ok := errors.AsType[*url.Error](err); ok {
@@ -54,7 +58,7 @@ func Parse(s string) (*URL, error) {
 	}
 	i := slices.IndexFunc(Schemes, func(c Scheme) bool { return c.Name == u.Scheme })
 	if i < 0 || u.Opaque != "" {
-		return nil, fmt.Errorf("address %q: it must start with vitcp://, iwarp://, sdp://, fcvi:// or tcp://", s)
+		return nil, missing
 	}
 	sc := Schemes[i]
 	if u.User != nil || u.Fragment != "" {

@@ -121,7 +121,10 @@ func (c *Client) exchange(ctx context.Context, q request) (reply, error) {
 	}
 	var r reply
 	if err := json.Unmarshal(m.Data, &r); err != nil {
-		return reply{}, fmt.Errorf("the server's answer makes no sense: %w", err)
+		return reply{}, fmt.Errorf("%w: %w", ErrNotServed, err)
+	}
+	if !r.OK && r.Error == "" { // an echo server's
+		return reply{}, ErrNotServed
 	}
 	if !r.OK {
 		return reply{}, fmt.Errorf("%w to %s %q: %s", ErrRefused, q.Op, q.Path, r.Error)

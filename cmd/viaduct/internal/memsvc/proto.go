@@ -44,6 +44,9 @@ type reply struct {
 // ErrRefused wraps what the server said no to.
 var ErrRefused = errors.New("the server refused")
 
+// ErrNotServed wraps an answer that no server of this package gives.
+var ErrNotServed = errors.New("the answer is not that of a file server")
+
 func hexAddress(a uint64) string { return "0x" + strconv.FormatUint(a, 16) }
 
 func parseAddress(s string) (uint64, error) {

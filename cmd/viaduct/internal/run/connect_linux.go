@@ -334,7 +334,7 @@ func (s *supervisor) enter(b *borrowed, r *toRule, to netip.AddrPort) (d *dial, 
 	case r == nil:
 		return nil, false, &notCarried{why: noRule}
 	case r.mapped && !s.carrier.named && s.carrier.local.has(to.Addr()):
-		return nil, false, &notCarried{why: "same host, and no --to says otherwise"}
+		return nil, false, &notCarried{why: "same host, whose Port Mapper is asked only with --portmap"}
 	case err == nil && dev != 0:
 		return nil, false, &notCarried{why: "the socket is bound to an interface"}
 	}

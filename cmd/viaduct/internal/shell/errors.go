@@ -135,6 +135,8 @@ func advice(verb string, err error) string {
 			return "check the permissions, or use a port above 1023"
 		}
 		return "check the permissions of the file"
+	case errors.Is(err, syscall.ENOTDIR):
+		return "name a directory"
 	case errors.Is(err, syscall.ENOSPC):
 		return "make room on the disk and run it again"
 	case errors.As(err, &dns):

@@ -66,13 +66,18 @@ func (m *Metrics) Operations(transport, operation string) prometheus.Counter {
 // Register adds a collector, for engines with statistics of their own.
 func (m *Metrics) Register(c prometheus.Collector) error { return m.reg.Register(c) }
 
-// serve answers at /metrics and /debug/pprof/ and says on stderr where.
-func (m *Metrics) serve(e *Env) error {
-	_, port, err := net.SplitHostPort(e.MetricsAt)
+// CheckHostPort tells what is wrong with a TCP address of the form HOST:PORT.
+func CheckHostPort(s string) error {
+	_, port, err := net.SplitHostPort(s)
 	if err == nil {
 		_, err = net.LookupPort("tcp", port)
 	}
-	if err != nil {
+	return err
+}
+
+// serve answers at /metrics and /debug/pprof/ and says on stderr where.
+func (m *Metrics) serve(e *Env) error {
+	if err := CheckHostPort(e.MetricsAt); err != nil {
 		return Usage(fmt.Errorf("--metrics %q is not HOST:PORT: %w", e.MetricsAt, err))
 	}
 	l, err := net.Listen("tcp", e.MetricsAt)

@@ -12,6 +12,8 @@ import (
 
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/msg"
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/rdmap"
 	"viaduct/iwarp"
 	"viaduct/samehost"
@@ -104,6 +106,18 @@ func (c *iwarpConn) started() {
 	}()
 }
 
+// iwarpHint says what usually makes a peer that accepts TCP end the start-up.
+func iwarpHint(err error) error {
+	if _, ok := errors.AsType[*iwarp.RejectedError](err); ok {
+		return shell.Hint(err, "check that the other side speaks iwarp at this port: it may speak SDP")
+	}
+	m, ok := errors.AsType[*mpa.Error](err)
+	if !ok || m.Code != mpa.CodeClosed && m.Code != mpa.CodeFrame {
+		return err
+	}
+	return shell.Hint(err, "check that the other side speaks iwarp at this port; ?mpa=1 if it knows revision 1 only")
+}
+
 func dialIWARP(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
 	cfg := IWARPConfig(u, o)
 	size, mtu := receives(u, o)
@@ -123,7 +137,7 @@ func dialIWARP(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
 	}
 	if _, err := iwarp.Dial(ctx, u.HostPort(), cfg); err != nil {
 		c.release()
-		return nil, fmt.Errorf("connect to %s: %w", u, err)
+		return nil, fmt.Errorf("connect to %s: %w", u, iwarpHint(err))
 	}
 	c.pace.learn(c.q.PeerPrivate())
 	c.started()

@@ -31,7 +31,7 @@ type conformPlan struct {
 func conformCommand(e *shell.Env) *cobra.Command {
 	var p conformPlan
 	c := &cobra.Command{
-		Use:   "conform URL",
+		Use:   "conform URL | conform --listen URL [--exec COMMAND] | conform --list",
 		Short: "test a peer against the requirements of its protocol",
 		Long: `Test the peer at URL, which listens (iwarp, vitcp, sdp, and portmap://HOST[:PORT]),
 or with --listen the peers that dial URL (iwarp), one conversation after another.
@@ -65,7 +65,7 @@ requirement is broken.`,
 	f := c.Flags()
 	f.BoolVar(&p.listen, "listen", false, "listen at URL and test the peers that dial it")
 	f.StringVar(&p.exec, "exec", "", "with --listen, run `COMMAND` for each case; {url} in it is the address")
-	f.StringArrayVar(&p.only, "only", nil, "run the case of this name, or those of this requirement (`ID`); may be repeated")
+	f.StringArrayVar(&p.only, "only", nil, "run only the case `ID`, or the cases of requirement ID; may be repeated")
 	f.BoolVar(&p.dangerous, "dangerous", false, "also run cases that are known to kill some peers")
 	f.BoolVar(&p.list, "list", false, "list the cases and run none")
 	f.StringVar(&p.junit, "junit", "", "write the report to `FILE` as JUnit XML")

@@ -26,7 +26,7 @@ func decodeCommand(e *shell.Env) *cobra.Command {
 	var opt decode.Options
 	c := &cobra.Command{
 		Use:   "decode FILE|-",
-		Short: "what the protocols said in a pcap or pcapng capture, and what was wrong with it",
+		Short: "what the protocols said in a capture, and what was wrong with it",
 		Long: `Print what VI/TCP, MPA, DDP, RDMAP, SDP, the Port Mapper, FCIP, Fibre Channel and
 FC-VI said in a capture (pcap or pcapng: of --pcap, tcpdump or Wireshark; - is
 standard input), a line per message: time, connection, direction, layer, name,

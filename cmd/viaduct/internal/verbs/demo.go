@@ -51,7 +51,7 @@ func (r *demoRow) verdict() string {
 func demoCommand(e *shell.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "demo [FILE]",
-		Short: "the tour: move a file over every transport, both ways, and verify it",
+		Short: "the tour: a file over every transport, both ways, verified",
 		Long: `Start a server in a process of its own and move FILE, or 64 MiB of random bytes,
 over every transport, both ways. Seconds are those of the movement; hashing is
 done apart from it. The table compares each transport with plain TCP.`,

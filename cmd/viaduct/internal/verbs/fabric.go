@@ -48,6 +48,13 @@ the fabrics that joined it come back by themselves.`,
 			if cfg.SameHost, err = samehost.Parse(sameHost); err != nil {
 				return shell.Usagef("--same-host %q %w", sameHost, err)
 			}
+			for name, a := range map[string][]string{"listen": {listen}, "join": join} {
+				for _, a := range a {
+					if err := shell.CheckHostPort(a); err != nil {
+						return shell.Usagef("--%s %q is not HOST:PORT: %w", name, a, err)
+					}
+				}
+			}
 			if e.Capture != nil {
 				cfg.WrapConn = func(nc net.Conn) net.Conn { return e.Wrap(nc, false) }
 			}
@@ -58,7 +65,7 @@ the fabrics that joined it come back by themselves.`,
 	f.StringVar(&listen, "listen", fmt.Sprintf(":%d", transport.FCIPPort), "accept FCIP links at `HOST:PORT`")
 	f.StringArrayVar(&join, "join", nil, "link to the fabric at `HOST:PORT`; may be repeated")
 	f.StringVar(&name, "name", "", "switch name, a `WWN`; made up if left out")
-	f.Uint8Var(&domain, "domain", 1, "domain of the switch, different in each of the fabrics that are linked")
+	f.Uint8Var(&domain, "domain", 1, "domain `NUMBER` of the switch, another one in each of the fabrics that are linked")
 	f.StringVar(&sameHost, "same-host", "off", "shared memory instead of TCP for links within this host: `POLICY` is off, auto or require")
 	f.StringVar(&congestion, "congestion", "", "congestion control `ALGORITHM` of the sockets (Linux)")
 	return c

@@ -25,7 +25,7 @@ func ladderCommand(e *shell.Env) *cobra.Command {
 	var most int
 	c := &cobra.Command{
 		Use:   "ladder FILE|- | --demo NAME",
-		Short: "draw the messages of a capture, or of an exchange of the specifications, as a ladder",
+		Short: "draw the messages of a capture or of an exchange as a ladder",
 		Long: `Draw the messages between two hosts as a sequence diagram: two lifelines, an arrow per
 message, the states of both ends at the sides, and their credit. FILE is a capture as of
 decode; drawn are the connections between the hosts of the first one. With --demo the

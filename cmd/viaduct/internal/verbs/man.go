@@ -78,28 +78,15 @@ func manPage(c *cobra.Command) []byte {
 	fmt.Fprintf(&b, ".SH NAME\n%s \\- %s\n", roff(pageName(c)), roff(c.Short))
 	if c.Runnable() {
 		b.WriteString(".SH SYNOPSIS\n")
-		use := c.UseLine()
-		if c.HasParent() {
-			use = c.Parent().CommandPath() + " " + c.Use
-		}
-		for i, form := range strings.Split(use, " | ") {
+		for i, form := range forms(c) {
 			if i > 0 {
 				b.WriteString(".br\n")
-				if !strings.HasPrefix(form, c.Name()+" ") {
-					form = c.Name() + " " + form
-				}
-				form = c.Parent().CommandPath() + " " + form
 			}
-			cmd, rest, _ := strings.Cut(form, c.Name())
-			fmt.Fprintf(&b, "\\fB%s%s\\fR%s\n", roff(cmd), roff(c.Name()), roff(rest))
+			fmt.Fprintf(&b, "\\fB%s\\fR%s\n", roff(c.CommandPath()), roff(strings.TrimPrefix(form, c.CommandPath())))
 		}
 	}
-	about := c.Long
-	if about == "" {
-		about = strings.ToUpper(c.Short[:1]) + c.Short[1:] + "."
-	}
 	b.WriteString(".SH DESCRIPTION\n")
-	paragraphs(&b, about)
+	paragraphs(&b, c.Long)
 	var verbs []*cobra.Command
 	for _, sub := range c.Commands() {
 		if sub.IsAvailableCommand() && sub.Name() != "help" || sub.IsAdditionalHelpTopicCommand() {
@@ -173,20 +160,16 @@ func flagSection(b *bytes.Buffer, title string, fs *pflag.FlagSet) {
 		if f.Hidden {
 			return
 		}
-		value, about := pflag.UnquoteUsage(f)
+		value, about := flagText(f)
 		b.WriteString(".TP\n")
 		if f.Shorthand != "" {
 			fmt.Fprintf(b, "\\fB\\-%s\\fR, ", roff(f.Shorthand))
 		}
 		fmt.Fprintf(b, "\\fB\\-\\-%s\\fR", roff(f.Name))
 		if value != "" {
-			fmt.Fprintf(b, " \\fI%s\\fR", roff(value))
+			fmt.Fprintf(b, "\\fI%s\\fR", roff(value))
 		}
-		fmt.Fprintf(b, "\n%s", roff(about))
-		if d := f.DefValue; d != "" && d != "false" && d != "[]" && d != "0" && d != "0s" {
-			fmt.Fprintf(b, " (default %s)", roff(d))
-		}
-		b.WriteString("\n")
+		fmt.Fprintf(b, "\n%s\n", roff(about))
 	})
 }
 

@@ -76,8 +76,8 @@ func pingCommand(e *shell.Env) *cobra.Command {
 			return runPing(cmd.Context(), e, u, t, o, pingPlan{count, int(n), interval, quiet || e.JSON})
 		},
 	}
-	c.Flags().IntVarP(&count, "count", "c", 10, "round trips to make; 0 goes on until interrupted (`COUNT`)")
-	c.Flags().StringVarP(&size, "size", "s", "64", "bytes of each message (`BYTES`)")
+	c.Flags().IntVarP(&count, "count", "c", 10, "make `COUNT` round trips; 0 goes on until interrupted")
+	c.Flags().StringVarP(&size, "size", "s", "64", "send messages of `BYTES` each")
 	c.Flags().DurationVarP(&interval, "interval", "i", 100*time.Millisecond, "`INTERVAL` from one to the next; 0 sends at once")
 	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print the summary alone")
 	addWait(c, &cf.wait)

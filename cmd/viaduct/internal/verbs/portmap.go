@@ -63,7 +63,7 @@ are handed out in turn. FILE holds one mapping per line (CONVENTIONAL SDPADDR,..
 			return runPortmapServe(cmd.Context(), e, listen, file, reg)
 		},
 	}
-	c.Flags().StringVar(&listen, "listen", ":"+strconv.Itoa(portmap.Port), "UDP address to listen on (`UDPADDR`)")
+	c.Flags().StringVar(&listen, "listen", ":"+strconv.Itoa(portmap.Port), "listen on `UDPADDR`")
 	c.Flags().StringArrayVar(&maps, "map", nil, "a mapping, `CONVENTIONAL=SDPADDR`; may be repeated")
 	c.Flags().StringVar(&file, "file", "", "read the mappings from `FILE` and follow its changes")
 	c.Flags().StringVar(&cache, "cache", "30s", "how long clients may keep an answer of --map: never, forever or a `TIME` up to 254s")

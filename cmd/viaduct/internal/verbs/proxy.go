@@ -25,7 +25,7 @@ func proxyCommand(e *shell.Env) *cobra.Command {
 	var cf connFlags
 	c := &cobra.Command{
 		Use:   "proxy --listen URL --to URL",
-		Short: "accept streams on one transport and carry them over another (tcp and sdp in any pairing)",
+		Short: "carry streams from one transport to another (tcp and sdp)",
 		Long: `Accept streams on one transport and carry them over another, tcp and sdp in any
 pairing. Half-closes and resets are carried over.
 

@@ -20,7 +20,7 @@ func putCommand(e *shell.Env) *cobra.Command {
 	var tf treeFlags
 	c := &cobra.Command{
 		Use:   "put FILE... URL/PATH [-r]",
-		Short: "store a file by RDMA Write (vitcp, iwarp, fcvi) or HTTP PUT (sdp, tcp)",
+		Short: "store a file by RDMA Write (vitcp, iwarp, fcvi) or HTTP (sdp, tcp)",
 		Long: `Store a file. It appears at the server only when its SHA-256 was verified there;
 otherwise nothing is left. A PATH that is empty or ends in / gets FILE's name.
 

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/httpfile"
@@ -75,6 +77,9 @@ func Run(ctx context.Context, e *shell.Env, args []string) int {
 	}
 	if errors.Is(err, httpfile.ErrRefused) || errors.Is(err, memsvc.ErrRefused) {
 		err = shell.Hint(err, refusalHint(err))
+	}
+	if errors.Is(err, memsvc.ErrNotServed) || strings.Contains(err.Error(), "malformed HTTP") {
+		err = shell.Hint(err, "check that the other side is viaduct serve")
 	}
 	if errors.Is(err, memsvc.ErrTakenBack) {
 		err = shell.Hint(err, "run it again when nothing writes to the file any more")
@@ -179,7 +184,8 @@ This build has: ` + strings.Join(transport.Names(), ", "),
 	f.StringVar(&e.LogFormat, "log-format", "text", "log `FORMAT`: text or json")
 	f.StringVar(&e.PcapFile, "pcap", "", "write what this process sends and receives to `FILE` as pcapng")
 	f.StringVar(&e.MetricsAt, "metrics", "", "serve Prometheus metrics and pprof at `ADDR` (host:port)")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return shell.Usage(err) })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return shell.Usage(flagError(err)) })
+	root.SetUsageFunc(usage)
 	root.SetOut(e.Stdout)
 	root.SetErr(e.Stderr)
 	root.CompletionOptions.HiddenDefaultCmd = true
@@ -190,6 +196,13 @@ This build has: ` + strings.Join(transport.Names(), ", "),
 		root.AddCommand(c)
 	}
 	root.AddCommand(urlsTopic(), completionCommand(e), manCommand(e))
+	root.InitDefaultHelpCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "help" {
+			c.Short = "the help of a verb or of a topic"
+		}
+	}
+	longTexts(root)
 	complete(root)
 	return root
 }
@@ -211,9 +224,45 @@ func verbNames(root *cobra.Command) (names []string) {
 	return names
 }
 
-// usageArgs marks a complaint about arguments as wrong usage.
+// usageArgs is check with an error that shows the form which is wanted.
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error { return shell.Usage(check(cmd, args)) }
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err == nil || shell.IsUsage(err) {
+			return err
+		}
+		got := "no argument"
+		switch len(args) {
+		case 0:
+		case 1:
+			got = fmt.Sprintf("the argument %q", args[0])
+		default:
+			got = fmt.Sprintf("%d arguments", len(args))
+		}
+		return shell.Usagef("got %s, want: %s", got, strings.Join(forms(cmd), " | "))
+	}
+}
+
+// flagError says what a value of a flag should be, without the names of the
+// functions that read it.
+func flagError(err error) error {
+	v, ok := errors.AsType[*pflag.InvalidValueError](err)
+	if !ok {
+		return err
+	}
+	want := ""
+	switch f := v.GetFlag(); f.Value.Type() {
+	case "duration":
+		want = "a time such as 10s or 500ms"
+	case "int", "uint8", "uint16", "uint64":
+		if want = "a whole number"; errors.Is(err, strconv.ErrRange) {
+			want = "in the range of this flag"
+		}
+	case "bool":
+		want = "true or false"
+	default:
+		return err
+	}
+	return fmt.Errorf("--%s %q is not %s", v.GetFlag().Name, v.GetValue(), want)
 }
 
 // parse reads an address and finds its transport.

@@ -45,7 +45,7 @@ func rpingCommand(e *shell.Env) *cobra.Command {
 	var p rpingPlan
 	c := &cobra.Command{
 		Use:   "rping -s | rping -c -a HOST [-p PORT] [-C COUNT] [-S SIZE] [-v] [-V]",
-		Short: "speak the rping exchange of rdma-core over iwarp, as server or client",
+		Short: "rdma-core's rping over iwarp, as server or client",
 		Long: `Speak the rping exchange of rdma-core: each round the server reads the client's
 buffer by RDMA Read and writes it back by RDMA Write. A server ends after its
 first client, unless -P is given.`,
@@ -70,10 +70,10 @@ first client, unless -P is given.`,
 	f.BoolVarP(&p.server, "server", "s", false, "be the server")
 	f.BoolVarP(&p.client, "client", "c", false, "be the client")
 	f.BoolVarP(&p.persistent, "persistent", "P", false, "server: take any number of clients")
-	f.StringVarP(&p.host, "addr", "a", "", "address to connect to, or to listen on (`HOST`)")
+	f.StringVarP(&p.host, "addr", "a", "", "connect to `HOST`, or listen on that address")
 	f.Uint16VarP(&p.port, "port", "p", rping.Port, "TCP `PORT`")
-	f.IntVarP(&p.count, "count", "C", 0, "client: rounds to make; 0 goes on until interrupted (`COUNT`)")
-	f.IntVarP(&p.size, "size", "S", rping.DefaultSize, "client: bytes of each round (`SIZE`)")
+	f.IntVarP(&p.count, "count", "C", 0, "client: make `COUNT` rounds; 0 goes on until interrupted")
+	f.IntVarP(&p.size, "size", "S", rping.DefaultSize, "client: move `SIZE` bytes in each round")
 	f.BoolVarP(&p.verbose, "verbose", "v", false, "print the data of each round")
 	f.BoolVarP(&p.validate, "validate", "V", false, "client: verify what comes back")
 	addWait(c, &p.wait)

@@ -16,7 +16,7 @@ func runCommand(e *shell.Env) *cobra.Command {
 	var devices []string
 	c := &cobra.Command{
 		Use:   "run [--to PREFIX[:PORT][=WHERE]]... [--listen PORT[=SDPPORT]]... -- PROGRAM [ARGS...]",
-		Short: "run an unmodified program with its TCP connections carried over SDP",
+		Short: "run a program with its TCP connections carried over SDP",
 		Long: `Run an unmodified program with its TCP connections carried over SDP: those that a
 rule covers, or without any rule those for which a Port Mapper knows an SDP
 address. All others stay plain TCP, and so does what can't be carried. The
@@ -76,16 +76,16 @@ can't be executed, 127 if there is none.`,
 	f.StringVar(&o.PortMapListen, "portmap-listen", "", "answer for --listen at the UDP `ADDRESS`, or off (default: the Port Mapper's port, if that is free)")
 	f.BoolVar(&check, "check", false, "say what this machine allows, and run nothing")
 	f.BoolVar(&overRDMA, "rdma", false, "serve RDMA devices to the program instead, over iWARP")
-	f.StringArrayVar(&devices, "device", nil, "with --rdma: a device, `NAME[=ADDRESS,...]`, with the local addresses that belong to it; may be repeated (default siw0, with all)")
+	f.StringArrayVar(&devices, "device", nil, "with --rdma: serve device `NAME[=ADDRESS,...]` with these local addresses; may be repeated (default siw0, with all)")
 	f.BoolVar(&noCRC, "no-crc", false, "with --rdma: do without MPA's CRC if the peer agrees")
 	f.BoolVar(&o.Require, "require", false, "fail a connection that a rule covers and that can't be carried")
-	f.StringVar(&o.SameHost, "same-host", "", "connect to programs of this host that run the same way by unix socket pairs; =`PORT[,PORT]...` for some ports only")
+	f.StringVar(&o.SameHost, "same-host", "", "connect to programs of this host that run the same way by unix socket pairs; `PORT,...` for some ports only")
 	f.Lookup("same-host").NoOptDefVal = "any"
-	f.DurationVar(&o.Bound, "bound", 10*time.Millisecond, "how long a connect call is held before it is answered in progress")
-	f.StringVar(&o.Explain, "explain", "", "say of each connection how it goes, and why, on stderr or in `FILE` (--explain=FILE)")
+	f.DurationVar(&o.Bound, "bound", 10*time.Millisecond, "hold a connect call for `TIME` before it is answered in progress")
+	f.StringVar(&o.Explain, "explain", "", "say of each connection how it goes, and why, on stderr or in `FILE`")
 	f.Lookup("explain").NoOptDefVal = "-"
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		return &shell.Exit{Code: run.ExitRun, Err: shell.Usage(err)}
+		return &shell.Exit{Code: run.ExitRun, Err: shell.Usage(flagError(err))}
 	})
 	return c
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"time"
 
@@ -38,7 +39,7 @@ func serveCommand(e *shell.Env) *cobra.Command {
 	var cf connFlags
 	c := &cobra.Command{
 		Use:   "serve --root DIR [--writable] --listen URL ...",
-		Short: "serve the files of a directory: by RDMA (vitcp, iwarp, fcvi) or HTTP (sdp, tcp)",
+		Short: "serve a directory: by RDMA (vitcp, iwarp, fcvi) or HTTP (sdp, tcp)",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if root == "" || len(listen) == 0 {
 				return shell.Usagef("--root DIR and at least one --listen URL are needed")
@@ -58,13 +59,17 @@ func serveCommand(e *shell.Env) *cobra.Command {
 			}
 			o.MTU, o.RecvCount, o.RecvSize = 0, memReceives, memReceiveSize
 			if s.store, err = store.Open(root, writable, int64(min(max, 1<<62))); err != nil {
-				return fmt.Errorf("--root: %w", err)
+				err = fmt.Errorf("--root: %w", err)
+				if fi, serr := os.Stat(root); serr == nil && !fi.IsDir() {
+					err = shell.Hint(err, "name a directory")
+				}
+				return err
 			}
 			defer s.store.Close()
 			return s.run(cmd.Context(), us, o)
 		},
 	}
-	c.Flags().StringVar(&root, "root", "", "the directory to serve (`DIR`)")
+	c.Flags().StringVar(&root, "root", "", "serve the files in `DIR`")
 	c.Flags().BoolVar(&writable, "writable", false, "let clients store files")
 	c.Flags().StringArrayVar(&listen, "listen", nil, "`URL` to listen on; may be repeated")
 	c.Flags().StringVar(&maxFile, "max-file", "1T", "longest file a client may store, `BYTES`")

@@ -11,6 +11,7 @@ import (
 
 	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/internal/viplconf"
+	"viaduct/vi"
 )
 
 func viplCommand(e *shell.Env) *cobra.Command {
@@ -91,7 +92,7 @@ func viplReport(e *shell.Env, cfg *viplconf.Config, names []string) error {
 		}{all}); err != nil {
 			return err
 		}
-		return failed
+		return viplHint(failed)
 	}
 	rows := [][]string{{"name", "provider", "address", "transfer", "VIs", "descriptors", "levels"}}
 	for _, n := range all {
@@ -102,7 +103,15 @@ func viplReport(e *shell.Env, cfg *viplconf.Config, names []string) error {
 	if len(rows) > 1 {
 		e.Printf("%s", shell.Table(rows))
 	}
-	return failed
+	return viplHint(failed)
+}
+
+// viplHint says where names that mean nothing are explained.
+func viplHint(err error) error {
+	if errors.Is(err, vi.ErrInvalidParameter) {
+		return shell.Hint(err, "docs/libvipl.md has the names of NICs and the lines of the configuration file")
+	}
+	return err
 }
 
 func viplLook(cfg *viplconf.Config, name string) (viplNIC, error) {

@@ -15,7 +15,7 @@ func wiresharkCommand(e *shell.Env) *cobra.Command {
 	var dir string
 	c := &cobra.Command{
 		Use:   "wireshark --install [--dir DIR] | --print",
-		Short: "dissectors for Wireshark: VI/TCP, SDP over iWARP, its Port Mapper, FC-VI",
+		Short: "dissectors for Wireshark: VI/TCP, SDP, Port Mapper, FC-VI",
 		Long: `Put Lua dissectors for VI/TCP, SDP over iWARP, its Port Mapper and FC-VI into the folder
 where Wireshark and tshark look for the plugins of this user (--install), or print them
 (--print). Fields are named as those of decode, with iwarp_sdp for sdp and sdp_portmap for

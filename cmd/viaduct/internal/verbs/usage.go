@@ -1,0 +1,142 @@
+package verbs
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// helpWidth is the width in columns that help keeps to.
+const helpWidth = 80
+
+// usage writes how a command is called: its forms, the verbs below it, its flags.
+func usage(c *cobra.Command) error {
+	w := c.OutOrStderr()
+	fmt.Fprintln(w, "Usage:")
+	if !c.HasParent() {
+		fmt.Fprintf(w, "  %s VERB [flags]\n", c.Name())
+	} else if c.Runnable() {
+		for _, f := range forms(c) {
+			fmt.Fprintf(w, "  %s [flags]\n", f)
+		}
+	}
+	if c.HasExample() {
+		fmt.Fprintf(w, "\nExamples:\n  %s\n", strings.ReplaceAll(c.Example, "\n", "\n  "))
+	}
+	var verbs, topics [][2]string
+	for _, s := range c.Commands() {
+		switch row := [2]string{"  " + s.Name(), s.Short}; {
+		case s.IsAdditionalHelpTopicCommand():
+			topics = append(topics, row)
+		case s.IsAvailableCommand() || s.Name() == "help":
+			verbs = append(verbs, row)
+		}
+	}
+	columns(w, "Verbs", verbs)
+	columns(w, "Topics of help", topics)
+	columns(w, "Flags", flagRows(c.LocalFlags()))
+	columns(w, "Flags of all verbs", flagRows(c.InheritedFlags()))
+	if len(verbs) > 0 {
+		fmt.Fprintf(w, "\n\"%s VERB --help\" tells the flags of a verb.\n", c.CommandPath())
+	}
+	return nil
+}
+
+// forms are the ways to call a command, which " | " parts in its Use, each with
+// the whole name of the command.
+func forms(c *cobra.Command) (list []string) {
+	above := ""
+	if c.HasParent() {
+		above = c.Parent().CommandPath() + " "
+	}
+	for rest := c.Use; ; {
+		i := alternative(rest)
+		form := strings.TrimSpace(rest[:i])
+		if form != c.Name() && !strings.HasPrefix(form, c.Name()+" ") {
+			form = c.Name() + " " + form
+		}
+		list = append(list, above+form)
+		if i == len(rest) {
+			return list
+		}
+		rest = rest[i+len(" | "):]
+	}
+}
+
+// alternative is where the first " | " of s stands that is not in brackets, else
+// its length.
+func alternative(s string) int {
+	depth := 0
+	for i := range len(s) {
+		switch {
+		case s[i] == '[':
+			depth++
+		case s[i] == ']':
+			depth--
+		case depth == 0 && strings.HasPrefix(s[i:], " | "):
+			return i
+		}
+	}
+	return len(s)
+}
+
+// columns writes rows of two columns below a title, with long texts broken.
+func columns(w io.Writer, title string, rows [][2]string) {
+	if len(rows) == 0 {
+		return
+	}
+	width := 0
+	for _, r := range rows {
+		width = max(width, len(r[0])+2)
+	}
+	fmt.Fprintf(w, "\n%s:\n", title)
+	for _, r := range rows {
+		text := wrap(r[1], strings.Repeat(" ", width), helpWidth)
+		fmt.Fprintf(w, "%-*s%s", width, r[0], text[width:])
+	}
+}
+
+// flagRows are the flags of a set and what they do.
+func flagRows(fs *pflag.FlagSet) (rows [][2]string) {
+	fs.VisitAll(func(f *pflag.Flag) {
+		if f.Hidden {
+			return
+		}
+		name := "      --" + f.Name
+		if f.Shorthand != "" {
+			name = "  -" + f.Shorthand + ", --" + f.Name
+		}
+		value, about := flagText(f)
+		rows = append(rows, [2]string{name + value, about})
+	})
+	return rows
+}
+
+// flagText is what stands behind the name of a flag, and what the flag does.
+func flagText(f *pflag.Flag) (value, about string) {
+	name, about := pflag.UnquoteUsage(f)
+	switch {
+	case name != "" && f.NoOptDefVal != "": // it may stand alone
+		value = "[=" + name + "]"
+	case name != "":
+		value = " " + name
+	}
+	if d := f.DefValue; d != "" && d != "false" && d != "[]" && d != "0" && d != "0s" {
+		about += " (default " + d + ")"
+	}
+	return value, about
+}
+
+// longTexts gives commands without a long description their short one as a
+// sentence.
+func longTexts(c *cobra.Command) {
+	if c.Long == "" {
+		c.Long = strings.ToUpper(c.Short[:1]) + c.Short[1:] + "."
+	}
+	for _, s := range c.Commands() {
+		longTexts(s)
+	}
+}

@@ -1,0 +1,58 @@
+package verbs
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"viaduct/cmd/viaduct/internal/shell"
+)
+
+// TestForms: the forms of a command are those that its Use parts outside of brackets.
+func TestForms(t *testing.T) {
+	root := &cobra.Command{Use: "viaduct"}
+	for use, want := range map[string][]string{
+		"man DIR":               {"viaduct man DIR"},
+		"stat [PID | URL]":      {"viaduct stat [PID | URL]"},
+		"nc URL | nc -l URL":    {"viaduct nc URL", "viaduct nc -l URL"},
+		"ladder FILE|- | --now": {"viaduct ladder FILE|-", "viaduct ladder --now"},
+	} {
+		c := &cobra.Command{Use: use}
+		root.AddCommand(c)
+		if got := forms(c); !slices.Equal(got, want) {
+			t.Errorf("%q: %q, want %q", use, got, want)
+		}
+	}
+}
+
+// TestHelpFits: verbs and flags stand in columns that a terminal of 80 columns
+// shows, no flag is without a word for its value, and one that may stand alone says so.
+func TestHelpFits(t *testing.T) {
+	root := newRoot(shell.NewEnv())
+	for _, c := range documented(root) {
+		help := c.UsageString()
+		_, lists, _ := strings.Cut(help, "\nFlags:\n")
+		if c.HasAvailableSubCommands() {
+			_, lists, _ = strings.Cut(help, "\nVerbs:\n")
+		}
+		for l := range strings.SplitSeq(lists, "\n") {
+			if utf8.RuneCountInString(l) > helpWidth {
+				t.Errorf("%s: a line of %d columns: %s", c.CommandPath(), utf8.RuneCountInString(l), l)
+			}
+			for _, no := range []string{" duration ", " uint8 ", " int ", " string ", `[="`} {
+				if strings.Contains(l, no) {
+					t.Errorf("%s: %q in %s", c.CommandPath(), no, l)
+				}
+			}
+		}
+	}
+	for c, want := range map[string]string{"run": "--explain[=FILE] ", "ping": "-c, --count COUNT ", "fabric": "(default :3225)"} {
+		cmd, _, _ := root.Find([]string{c})
+		if !strings.Contains(strings.Join(strings.Fields(cmd.UsageString()), " "), want) {
+			t.Errorf("help of %s without %q:\n%s", c, want, cmd.UsageString())
+		}
+	}
+}
