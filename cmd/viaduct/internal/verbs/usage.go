@@ -130,12 +130,19 @@ func flagText(f *pflag.Flag) (value, about string) {
 	return value, about
 }
 
-// longTexts gives commands without a long description their short one as a
-// sentence.
+// longTexts breaks descriptions into lines of helpWidth columns, but for paragraphs
+// with indented lines, and gives commands without one their short one as a sentence.
 func longTexts(c *cobra.Command) {
 	if c.Long == "" {
 		c.Long = strings.ToUpper(c.Short[:1]) + c.Short[1:] + "."
 	}
+	list := strings.Split(c.Long, "\n\n")
+	for i, p := range list {
+		if !strings.Contains("\n"+p, "\n ") {
+			list[i] = strings.TrimSuffix(wrap(p, "", helpWidth), "\n")
+		}
+	}
+	c.Long = strings.Join(list, "\n\n")
 	for _, s := range c.Commands() {
 		longTexts(s)
 	}

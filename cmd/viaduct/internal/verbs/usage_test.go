@@ -38,6 +38,11 @@ func TestHelpFits(t *testing.T) {
 		if c.HasAvailableSubCommands() {
 			_, lists, _ = strings.Cut(help, "\nVerbs:\n")
 		}
+		for l := range strings.SplitSeq(c.Long, "\n") {
+			if utf8.RuneCountInString(l) > helpWidth && !strings.HasPrefix(l, " ") {
+				t.Errorf("%s: a line of %d columns: %s", c.CommandPath(), utf8.RuneCountInString(l), l)
+			}
+		}
 		for l := range strings.SplitSeq(lists, "\n") {
 			if utf8.RuneCountInString(l) > helpWidth {
 				t.Errorf("%s: a line of %d columns: %s", c.CommandPath(), utf8.RuneCountInString(l), l)
