@@ -81,6 +81,12 @@ func TestHandlerHears(t *testing.T) {
 				wantOK(t, a.SendCQ())
 				b.CloseWrite()
 			})
+			t.Run("request without bytes", func(t *testing.T) {
+				_, q := asResponder(t, ours())
+				h := handle(q)
+				q.Post(SendWR{ID: 1, Op: OpLocalInvalidate, Invalidate: 5}) // no such window
+				h.want(t, OpLocalInvalidate, 1, StatusOK)
+			})
 			t.Run("end of the peer's direction", func(t *testing.T) {
 				p, q := asResponder(t, ours())
 				h := handle(q)

@@ -168,6 +168,7 @@ func (c *Conn) sendLoop() {
 	t := &c.tx
 	for {
 		if !c.fill() {
+			c.deliver() // Fill may have ended what needs no bytes
 			if c.giveBack() {
 				return
 			}
@@ -188,9 +189,13 @@ func (c *Conn) sendLoop() {
 			c.sendFailed(err)
 			return
 		}
-		if c.deliverer != nil {
-			c.deliverer.Deliver()
-		}
+		c.deliver()
+	}
+}
+
+func (c *Conn) deliver() {
+	if c.deliverer != nil {
+		c.deliverer.Deliver()
 	}
 }
 
