@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -131,6 +132,40 @@ func TestHandlerHears(t *testing.T) {
 				h.want(t, OpRead, 2, StatusFlushed)
 				h.want(t, OpRecv, 1, StatusFlushed)
 			})
+		})
+	}
+}
+
+// A watchedConn notes when its stream begins to end it.
+type watchedConn struct {
+	net.Conn
+	ended *atomic.Bool
+}
+
+func (c watchedConn) Close() error { c.ended.Store(true); return c.Conn.Close() }
+
+func (c watchedConn) CloseWrite() error {
+	c.ended.Store(true)
+	return c.Conn.(*net.TCPConn).CloseWrite()
+}
+
+// TestHandlerHearsAtOnce: the handler is told of what the end of a stream has flushed
+// before the connection is ended, for which the peer may take seconds.
+func TestHandlerHearsAtOnce(t *testing.T) {
+	for what, end := range map[string]func(p *peer, q *QueuePair){
+		"Terminate": func(p *peer, _ *QueuePair) { p.ulpdu(seg(rdmap.Send, 5, 1, 0, true, nil)) }, // no such queue
+		"Abort":     func(_ *peer, q *QueuePair) { q.Abort() },
+	} {
+		t.Run(what, func(t *testing.T) {
+			var ended atomic.Bool
+			p, q := asResponder(t, &Config{NoNudge: true, WrapConn: func(nc net.Conn) net.Conn { return watchedConn{nc, &ended} }})
+			q.PostRecv(RecvWR{ID: 1})
+			late := make(chan bool, 8)
+			q.RecvCQ().Handle(func() { late <- ended.Load() })
+			end(p, q)
+			if testkit.Await(t, "the handler", late) {
+				t.Error("the connection was ended first")
+			}
 		})
 	}
 }

@@ -98,11 +98,11 @@ func (q *QueuePair) tearDown(how ending) {
 	}
 	q.closeWindows()
 	q.flushAll()
+	q.tell() // now: the end of the wire may take the peer a while
 	if q.ready.Load() {
 		// [RDMAP-6.2.1-3] [RDMAP-7-2] [RDMAP-7-3] [DDP-3-9] [DDP-3-11] [DDP-6.2-2]
 		q.endWire(how)
 	}
-	q.tell()
 	q.wg.Wait()
 	q.flushAll() // a local invalidation may have been in progress
 	q.tell()
