@@ -150,21 +150,20 @@ func (s *Sleeper) rested() bool {
 // is received here. The caller has the receive role, and not any more when SleepAt
 // returns. The source is open.
 func (a *Attention) SleepAt(z *Sleeper) bool {
-	if a.src.Ask() {
-		got, more, err := a.recv.Receive(true, true)
-		if err != nil {
-			a.release(err)
-			return false
-		}
-		if got.Any {
-			a.idle.arrivals.Add(few + 1)
-		}
-		if more {
-			z.Wake() // to go on with it
-		}
+	if !a.src.Ask() {
+		defer a.role.Unlock()
+		return z.Add(a.src.FD())
 	}
-	defer a.role.Unlock()
-	return z.Add(a.src.FD())
+	got, more, err := a.recv.Receive(true, true)
+	if got.Any {
+		a.idle.arrivals.Add(few + 1)
+	}
+	if more || a.recv.Left() {
+		z.Wake() // to go on with it
+	}
+	added := err == nil && z.Add(a.src.FD())
+	a.release(err)
+	return added
 }
 
 // Free gives the Sleeper back.

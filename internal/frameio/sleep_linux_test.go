@@ -1,10 +1,12 @@
 package frameio
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"viaduct/internal/attend"
+	"viaduct/internal/sock"
 	"viaduct/internal/testkit"
 )
 
@@ -142,5 +144,30 @@ func TestCloseWhileDozing(t *testing.T) {
 		}
 		z.Free()
 		a.c.Close()
+	}
+}
+
+// TestDozeTells: what a consumer receives on its way to sleep at shared memory is told
+// of before it sleeps, like what any other receive brings.
+func TestDozeTells(t *testing.T) {
+	if !sock.AssumeRings {
+		t.Skip("SKIPPED: only shared memory has to be asked for reports")
+	}
+	x, y := sock.Shared(testkit.TCPPair(t))
+	a, b := newFramed(x, Options{}), newFramed(y, Options{})
+	defer b.close(t)
+	defer a.close(t)
+	var got, told atomic.Int32
+	b.got = func([]byte) { got.Add(1) }
+	b.keep = func() bool { told.Store(got.Load()); return false }
+	a.c.Start(nil)
+	b.c.StartPolled(nil) // nothing else receives
+	a.post([]byte{1})
+	a.c.Kick()
+	if !dozes(t, b.c) {
+		t.Fatal("it may not sleep there")
+	}
+	if got.Load() != 1 || told.Load() != 1 {
+		t.Errorf("%d frames came, and the consumer was told of %d", got.Load(), told.Load())
 	}
 }
