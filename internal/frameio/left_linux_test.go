@@ -1,9 +1,13 @@
 package frameio
 
 import (
+	"io"
+	"net"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"viaduct/internal/attend"
 	"viaduct/internal/testkit"
@@ -136,5 +140,39 @@ func TestLeftStays(t *testing.T) {
 			return p.c.att.State() == attend.Shared
 		})
 		p.c.att.Dedicate()
+	}
+}
+
+// TestEndBehindEnough: the end of the stream is found although the protocol wants no
+// more for now, and has been shown all bytes. Nothing else tells of it.
+func TestEndBehindEnough(t *testing.T) {
+	for _, keep := range []bool{false, true} {
+		nc, peer := testkit.TCPPair(t)
+		if _, err := peer.Write(stream([][]byte{{1, 2, 3}})); err != nil {
+			t.Fatal(err)
+		}
+		peer.Close()
+		raw, err := nc.(*net.TCPConn).SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		testkit.Eventually(t, "both are there", func() (ended bool) {
+			raw.Control(func(fd uintptr) {
+				fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+				_, _ = unix.Poll(fds, 0)
+				ended = fds[0].Revents&unix.POLLRDHUP != 0
+			})
+			return ended
+		})
+		p := newFramed(nc, Options{})
+		var got atomic.Int32
+		p.got = func([]byte) { got.Add(1) }
+		p.enough = func() bool { return got.Load() > 0 }
+		p.keep = func() bool { return keep }
+		p.c.Start(nil)
+		if err := testkit.Await(t, "the end", p.failed); err != io.EOF || got.Load() != 1 {
+			t.Errorf("keep %t: %v after %d frames", keep, err, got.Load())
+		}
+		p.close(t)
 	}
 }

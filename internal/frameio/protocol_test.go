@@ -123,6 +123,9 @@ func (p *lengthFramed) Receive(b []byte, mayDirect bool) (n, direct int, err err
 		}
 		break
 	}
+	if n == len(b) && p.enough != nil && p.enough() {
+		return n, 0, ErrEnough
+	}
 	return n, 0, nil
 }
 

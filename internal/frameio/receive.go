@@ -60,6 +60,7 @@ type receiver struct {
 	early  []byte // bytes that come before those in the socket, and behind those staged
 	direct int    // payload bytes to be read straight into place
 	left   bool   // bytes were read that the protocol has yet to be shown, or has left for later
+	unread bool   // something is at the socket still of which no report tells any more
 
 	took     int    // bytes read by the receive in progress, or the last one
 	polled   bool   // it is a consumer that receives
@@ -149,7 +150,7 @@ func (c *reader) Receive(all, polled bool) (got attend.Got, more bool, err error
 }
 
 // Left implements [attend.Receiver].
-func (c *reader) Left() bool { return c.rx.left }
+func (c *reader) Left() bool { return c.rx.left || c.rx.unread }
 
 // Deliver implements [attend.Receiver].
 func (c *reader) Deliver() (keep bool) { return c.deliverer != nil && c.deliverer.Deliver() }
@@ -183,13 +184,13 @@ func (c *reader) Sent() uint32 { return c.tx.batches.Load() }
 func (c *Conn) receive(all bool) (got, more bool, err error) {
 	r := &c.rx
 	r.restage()
-	r.before, r.took = c.att.Looks(), 0
+	r.before, r.took, r.unread = c.att.Looks(), 0, false
 	undrained := false
 	if r.fill > 0 && r.direct == 0 {
 		// Bytes from before the start, not looked at yet, or the beginning
 		// of a frame: looking again costs little.
 		if err := c.handle(); err == ErrEnough {
-			c.proto.Drained()
+			c.enough(all || !r.polled)
 			return true, false, nil
 		} else if err != nil {
 			return false, false, err
@@ -210,7 +211,7 @@ func (c *Conn) receive(all bool) (got, more bool, err error) {
 		got, undrained = true, true
 		r.took += n
 		if err := c.handle(); err == ErrEnough {
-			c.proto.Drained()
+			c.enough(all || !r.polled && n == room)
 			return got, false, nil
 		} else if err != nil {
 			return got, false, err
@@ -226,6 +227,14 @@ func (c *Conn) receive(all bool) (got, more bool, err error) {
 		c.proto.Drained()
 	}
 	return got, true, nil
+}
+
+// enough ends a receive whose protocol wants no more for now. reported tells that what
+// is behind the last read may have been reported already.
+func (c *Conn) enough(reported bool) {
+	c.proto.Drained()
+	r := &c.rx
+	r.unread = reported && !r.left && c.sock.Load().Unread()
 }
 
 func (r *receiver) unstage() {

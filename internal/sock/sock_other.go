@@ -60,6 +60,7 @@ func (*Socket) Peek([]byte) (int, error)            { panic(absent) }
 func (*Socket) PeekAt(int, []byte) (int, error)     { panic(absent) }
 func (*Socket) PeekFront()                          { panic(absent) }
 func (*Socket) Readable() (bool, error)             { panic(absent) }
+func (*Socket) Unread() bool                        { panic(absent) }
 func (*Socket) Pending() int                        { panic(absent) }
 func (*Socket) ReadV([][]byte, *[]Vec) (int, error) { panic(absent) }
 func (*Socket) Write([]byte) (int, error)           { panic(absent) }

@@ -57,6 +57,18 @@ func (s *Socket) Readable() (bool, error) {
 	return n > 0, err
 }
 
+// Unread reports whether a read would find something: bytes, the end of the stream,
+// or an error, of which the read is told still. [reader]
+func (s *Socket) Unread() bool {
+	if r := s.rings; r != nil {
+		_, err := r.readable()
+		return err != ErrWouldBlock
+	}
+	fds := [1]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN | unix.POLLRDHUP}}
+	n, err := unix.Poll(fds[:], 0)
+	return n > 0 || err != nil
+}
+
 // Pending returns how many bytes there are to be read. [reader]
 func (s *Socket) Pending() int {
 	if r := s.rings; r != nil {
