@@ -85,6 +85,7 @@ type op struct {
 	waited bool         // a call still looks at it although own is set
 	late   sdpcore.Time // when the call of a write that waits returns as soon as it may, 0 for never
 	free   bool         // the call of a write may return; like done set with the half locked, too
+	past   bool         // late has come
 	ended  bool         // an own write whose call has to let go of it
 	onDone func()
 }

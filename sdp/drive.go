@@ -138,7 +138,12 @@ func (c *Conn) lend() (left, now bool) {
 // to send.
 func (c *Conn) letLeave() {
 	for i := 0; i < len(c.wops); i++ {
-		if o := c.wops[i]; o.late != 0 && !o.free && c.now() >= o.late && c.mayLeave(o) {
+		o := c.wops[i]
+		if o.late == 0 || o.free || c.now() < o.late {
+			continue
+		}
+		o.past = true // whatever lets it leave is an event
+		if c.mayLeave(o) {
 			c.wd.letGo(o)
 		}
 	}
@@ -229,7 +234,7 @@ func (c *Conn) setAlarm() {
 		soonest(c.held.until)
 	}
 	for _, o := range c.wops {
-		if !o.free {
+		if !o.past {
 			soonest(o.late)
 		}
 	}

@@ -96,6 +96,39 @@ func TestReadAfterStreamEnded(t *testing.T) {
 	}
 }
 
+// TestNoAlarmForThePast: a write that has waited long enough, and may not leave, has no
+// alarm for that any more: what lets it leave is an event.
+func TestNoAlarmForThePast(t *testing.T) {
+	a, b := pair(t, Options{}, Options{})
+	if err := a.SetWriteBuffer(0); err != nil {
+		t.Fatal(err)
+	}
+	b.mu.Lock() // the peer gives no credit
+	written := make(chan error, 1)
+	go func() {
+		_, err := a.Write(make([]byte, 32<<20))
+		written <- err
+	}()
+	until(t, a, "a write that has waited long enough", testkit.Patience, func() bool {
+		return len(a.wops) == 1 && a.wops[0].late != 0 && a.now() > a.wops[0].late && a.alarm.attend == 0
+	})
+	a.mu.Lock()
+	a.alarm.at = 0
+	a.letLeave()
+	a.setAlarm()
+	if at := a.alarm.at; at != 0 && at == a.wops[0].late {
+		t.Errorf("an alarm for %v, which was %v ago", at, a.now()-at)
+	}
+	a.unlock()
+	b.unlock()
+	a.Abort()
+	b.Abort()
+	if err := testkit.Await(t, "the end of the write", written); err == nil {
+		t.Error("written")
+	}
+	shut(t, a, b)
+}
+
 // TestHeld: a read waits for the rest of a message for a while, and the more
 // often that was in vain the longer none does.
 func TestHeld(t *testing.T) {
