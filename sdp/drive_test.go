@@ -9,6 +9,7 @@ import (
 	"viaduct/internal/attend"
 	"viaduct/internal/sdpcore"
 	"viaduct/internal/testkit"
+	"viaduct/iwarp"
 )
 
 // until waits for something that another goroutine brings about, with mu of c
@@ -127,6 +128,27 @@ func TestNoAlarmForThePast(t *testing.T) {
 		t.Error("written")
 	}
 	shut(t, a, b)
+}
+
+// TestKeepBacklog: memory that is given back is not named by requests any more that
+// wait for room in the send queue.
+func TestKeepBacklog(t *testing.T) {
+	a, b := pair(t, Options{}, Options{})
+	defer shut(t, a, b)
+	lent, sink := []byte{1, 2, 3}, make([]byte, 3)
+	a.mu.Lock()
+	defer a.unlock()
+	backlog := []backlogged{{wr: iwarp.SendWR{Op: iwarp.OpSend}}, {wr: iwarp.SendWR{Op: iwarp.OpRead}}}
+	backlog[0].sg[0], backlog[1].sg[0] = iwarp.Buf(lent), iwarp.Buf(sink)
+	a.send.backlog = backlog
+	a.keepSends()
+	a.send.backlog = nil
+	if p := backlog[0].sg[0].Buf; &p[0] == &lent[0] || !bytes.Equal(p, lent) {
+		t.Error("what is to be sent is in memory that was given back, or lost")
+	}
+	if p := backlog[1].sg[0].Buf; &p[0] != &sink[0] {
+		t.Error("a Read goes elsewhere")
+	}
 }
 
 // TestHeld: a read waits for the rest of a message for a while, and the more

@@ -2,9 +2,11 @@ package sdp
 
 import (
 	"context"
+	"slices"
 
 	"viaduct/internal/attend"
 	"viaduct/internal/perturb"
+	"viaduct/iwarp"
 )
 
 // A half is one direction as far as calls wait for it.
@@ -111,6 +113,15 @@ func (c *Conn) cancel(o *op) {
 // bytes for as long as the network is down: those are copied. [D-32]
 func (c *Conn) keepSends() {
 	c.qp.KeepSends()
+	for i := range c.send.backlog { // those that wait for room in the queue, too
+		b := &c.send.backlog[i]
+		if b.wr.Op == iwarp.OpRead {
+			continue
+		}
+		for k := range b.sg {
+			b.sg[k].Buf = slices.Clone(b.sg[k].Buf)
+		}
+	}
 	c.send.lent = c.send.done
 	for _, o := range c.wops {
 		o.after = 0
