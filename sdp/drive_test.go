@@ -151,6 +151,16 @@ func TestKeepBacklog(t *testing.T) {
 	}
 }
 
+// TestFlowEndsAtDeadline: a read that takes a stream by naps and looks stops at its
+// deadline, however much comes.
+func TestFlowEndsAtDeadline(t *testing.T) {
+	c := &Conn{born: time.Now()} // a look would panic
+	c.rd.init()
+	c.rd.set(time.Unix(1, 0))
+	c.flow.on.Store(true)
+	c.receive(&c.rd, newOp())
+}
+
 // TestHeld: a read waits for the rest of a message for a while, and the more
 // often that was in vain the longer none does.
 func TestHeld(t *testing.T) {

@@ -1,6 +1,7 @@
 package sdp
 
 import (
+	"context"
 	"sync/atomic"
 	"time"
 
@@ -53,10 +54,10 @@ func (f *flow) tooSoon(now sdpcore.Time) bool {
 	return until != 0 && int64(now) < until
 }
 
-// receive receives a stream that flows, for the read o: a look now and then brings more
-// at a time than to be woken for what comes.
-func (c *Conn) receive(o *op) {
-	for soon, vain := c.flow.tooSoon(c.now()), 0; vain < 3 && c.flow.on.Load(); soon = true {
+// receive receives a stream that flows, for the read o and not beyond the end of ctx: a
+// look now and then brings more at a time than to be woken for what comes.
+func (c *Conn) receive(ctx context.Context, o *op) {
+	for soon, vain := c.flow.tooSoon(c.now()), 0; vain < 3 && c.flow.on.Load() && ctx.Err() == nil; soon = true {
 		if soon {
 			attend.Nap(napTime)
 		}

@@ -55,7 +55,7 @@ func (c *Conn) await(o *op, bounded bool) {
 	for !o.done && !o.free {
 		c.unlock()
 		if o.read {
-			c.receive(o)
+			c.receive(ctx, o)
 		}
 		err := c.until(ctx, h, o)
 		c.mu.Lock()
