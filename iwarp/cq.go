@@ -81,9 +81,9 @@ func (c *CompletionQueue) PollN(buf []Completion) int {
 
 // Wait takes the first completion and waits for one if there is none. It polls
 // for a moment before it sleeps. The error is that of the context, which is how
-// a wait is bounded. [MPA-7.1.2-26]
+// a wait is bounded.
 func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) {
-	e, err := c.q.Wait(ctx, (*progress)(c))
+	e, err := c.q.Wait(ctx, (*progress)(c)) // [MPA-7.1.2-26]
 	if err == nil {
 		e.QP.taken(e.Op, 1)
 	}

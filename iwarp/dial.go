@@ -12,7 +12,7 @@ import (
 func Dial(ctx context.Context, addr string, cfg *Config) (*QueuePair, error) {
 	c := cfg.clone()
 	q, silent, err := dial(ctx, addr, c)
-	if silent && c.PlainFallback && !c.Plain { // [MPA2-10-8] [I-02]
+	if silent && c.PlainFallback { // [MPA2-10-8] [I-02]
 		c = cfg.clone()
 		c.Plain = true
 		q, _, err = dial(ctx, addr, c)

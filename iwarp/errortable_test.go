@@ -124,6 +124,8 @@ func TestErrorTable(t *testing.T) {
 			before: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 0, true, x(4)) }},
 		{row: "I-48", name: "next message inside a message", bad: func(g *ground) []byte { return seg(rdmap.Send, 0, 2, 0, true, x(4)) }, layer: 1, typ: 2, code: 3, headers: ddpHeader,
 			before: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 0, false, x(4)) }},
+		{row: "I-48", name: "another message inside a message", bad: func(g *ground) []byte { return seg(rdmap.SendSE, 0, 2, 0, true, x(4)) }, layer: 1, typ: 2, code: 3, headers: ddpHeader,
+			before: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 0, false, x(4)) }},
 		{row: "DDP-7.1-6", name: "MO beyond", bad: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 17, true, x(4)) }, layer: 1, typ: 2, code: 4, headers: ddpHeader},
 		{row: "I-48", name: "MO gap", bad: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 5, true, x(4)) }, layer: 1, typ: 2, code: 4, headers: ddpHeader,
 			before: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 0, false, x(4)) }},
@@ -166,6 +168,8 @@ func TestErrorTable(t *testing.T) {
 		{row: "RDMAP-5.2.2-4", name: "read response without a request", bad: func(g *ground) []byte { return tag(rdmap.ReadResponse, g.rw.STag(), to(g.rw, 0), true, x(4)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader},
 		{row: "I-47", name: "opcode changes inside a message", bad: func(g *ground) []byte { return seg(rdmap.SendSE, 0, 1, 4, true, x(4)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader,
 			before: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 0, false, x(4)) }},
+		{row: "I-47", name: "opcode changes inside a message, which is too long", bad: func(g *ground) []byte { return seg(rdmap.SendSE, 0, 1, 4, true, x(17)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader,
+			before: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 0, false, x(4)) }},
 		{row: "I-47", name: "read request too short", bad: func(g *ground) []byte { return seg(rdmap.ReadRequestOp, 1, 1, 0, true, x(27)) }, layer: 0, typ: 2, code: 0xff, headers: ddpHeader},
 		{row: "I-47", name: "read request too long", bad: func(g *ground) []byte { return seg(rdmap.ReadRequestOp, 1, 1, 0, true, x(29)) }, layer: 0, typ: 2, code: 0xff, headers: ddpHeader},
 		{row: "I-47", name: "read request in two segments", bad: func(g *ground) []byte { return seg(rdmap.ReadRequestOp, 1, 1, 0, false, x(28)) }, layer: 0, typ: 2, code: 0xff, headers: ddpHeader},
@@ -186,6 +190,7 @@ func TestErrorTable(t *testing.T) {
 		{row: "RDMAPX-8.2-3", name: "atomic, unknown STag", bad: func(g *ground) []byte { return atomicAt(rdmap.FetchAdd, g.closed, 0) }, layer: 0, typ: 1, code: 0, headers: ddpHeader},
 		{row: "RDMAPX-8.2-3", name: "atomic, range", bad: func(g *ground) []byte { return atomicAt(rdmap.FetchAdd, g.rw.STag(), to(g.rw, 60)) }, layer: 0, typ: 1, code: 1, headers: ddpHeader},
 		{row: "RDMAPX-8.2-3", name: "atomic, rights", bad: func(g *ground) []byte { return atomicAt(rdmap.FetchAdd, g.rd.STag(), 0) }, layer: 0, typ: 1, code: 2, headers: ddpHeader},
+		{row: "RDMAPX-8.2-3", name: "atomic, right to write alone", bad: func(g *ground) []byte { return atomicAt(rdmap.FetchAdd, g.wr.STag(), 0) }, layer: 0, typ: 1, code: 2, headers: ddpHeader},
 		{row: "RDMAPX-8.2-3", name: "atomic, other stream", bad: func(g *ground) []byte { return atomicAt(rdmap.FetchAdd, g.stranger.STag(), 0) }, layer: 0, typ: 1, code: 3, headers: ddpHeader},
 		{row: "RDMAPX-8.2-3", name: "atomic, wrap", bad: func(g *ground) []byte { return atomicAt(rdmap.FetchAdd, g.rw.STag(), 1<<64-4) }, layer: 0, typ: 1, code: 4, headers: ddpHeader},
 		{row: "RDMAPX-5.2.2-6", name: "atomic response without a request", bad: func(g *ground) []byte { return seg(rdmap.AtomicResponseOp, 3, 1, 0, true, x(12)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader},
@@ -241,6 +246,9 @@ func TestErrorTable(t *testing.T) {
 				}
 				if bytes.Contains(g.wr.Bytes(), []byte("later")) {
 					t.Error("a segment behind the bad one took effect")
+				}
+				for _, m := range []*MemoryRegion{g.rw, g.wr, g.rd, g.local, g.oddAtomic} { // nothing holds it any more
+					within(t, "Close of a region", func() { m.Close() })
 				}
 				// The receive comes back, one way or the other. [DDP-6.2.2-2] [RDMAP-6.2.1-2]
 				if comp, ok := q.RecvCQ().Poll(); !ok || c.before == nil && comp.Status == StatusOK {

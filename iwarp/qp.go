@@ -329,7 +329,7 @@ func freeRecvWQE(w *recvWQE) {
 //   - ErrTooLong: longer than MaxMessage, or than MaxInline with Inline;
 //   - ErrNoReads, ErrNotEnabled: the stream does not have the operation;
 //   - ErrPeerClosed: a Read after the peer has closed its direction;
-//   - ErrClosed. [DDP-6.2.1-2]
+//   - ErrClosed.
 func (q *QueuePair) Post(wr SendWR) error {
 	wrs := [1]SendWR{wr}
 	if _, err := q.post(wrs[:]); err != nil {
@@ -416,7 +416,7 @@ const postRun = 16
 // post posts up to postRun requests without a doorbell. It returns how many
 // were posted, and the error of the next one if that was not all.
 func (q *QueuePair) post(wrs []SendWR) (n int, err error) {
-	if !q.life.load().posts() {
+	if !q.life.load().posts() { // [DDP-6.2.1-2]
 		return 0, q.closedErr()
 	}
 	room := q.reserve(len(wrs))

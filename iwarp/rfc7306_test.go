@@ -190,9 +190,10 @@ func TestImmediate(t *testing.T) {
 	a, b := connect(t, extended(), extended())
 	mem := make([]byte, 8)
 	mr, _ := b.Register(mem, RemoteWrite)
+	into := [3][]byte{make([]byte, 1), make([]byte, 8), make([]byte, 8)}
 	for i := range 50 {
 		for j := range 3 {
-			b.PostRecv(RecvWR{ID: uint64(j), SG: []SGE{Buf(make([]byte, 1))}})
+			b.PostRecv(RecvWR{ID: uint64(j), SG: []SGE{Buf(into[j])}})
 		}
 		a.PostBatch([]SendWR{
 			{SG: []SGE{Buf([]byte{7})}, Unsignaled: true},
@@ -211,6 +212,9 @@ func TestImmediate(t *testing.T) {
 		}
 		if c := wantOK(t, b.RecvCQ()); c.ID != 2 || c.Imm != [8]byte{2, byte(i)} || !c.Solicited {
 			t.Fatalf("%+v", c)
+		}
+		if !bytes.Equal(into[1], make([]byte, 8)) || !bytes.Equal(into[2], make([]byte, 8)) {
+			t.Fatalf("the eight bytes went into a receive as well: %x", into)
 		}
 		wantOK(t, a.SendCQ())
 	}

@@ -50,7 +50,7 @@ func (e *engine) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
 		return len(p), 0, nil
 	}
 	enough := false
-	for !q.life.load().ended() {
+	for !q.life.load().ended() { // nothing that follows is looked at [DDP-7.1-16] [MPA-8-8]
 		if l := r.long; l != nil && l.trailer > 0 {
 			if len(p)-n < l.trailer {
 				break
@@ -84,7 +84,7 @@ func (e *engine) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
 		n += k    // [MPA-3-8]
 		q.fpdu(u) // [DDP-3-4] [DDP-3-8]
 	}
-	if q.life.load().ended() { // nothing that follows is looked at [DDP-7.1-16] [MPA-8-8]
+	if q.life.load().ended() {
 		n, direct = len(p), 0
 		q.dropLong()
 	}
@@ -321,21 +321,21 @@ func (q *QueuePair) checkResponse(h ddp.Tagged, n int) (*pendingRead, ddp.Fault,
 
 // readResponse places a segment of a Read Response where the request said, and
 // completes the request with the last: here alone, the ULP of the other side
-// sees nothing. [RDMAP-3.2-6] [RDMAP-5.5-6] [RDMAP-5.2.2-3] [RDMAP-5.5-16] [RDMAP-5.5-19]
+// sees nothing.
 func (q *QueuePair) readResponse(h ddp.Tagged, b, u []byte) {
 	p, df, rf := q.checkResponse(h, len(b))
 	switch {
-	case df != ddp.OK:
+	case df != ddp.OK: // [I-45]
 		q.ddpFault(df, u)
 		return
-	case rf != rdmap.OK:
+	case rf != rdmap.OK: // [I-45] [I-46]
 		q.rdmapFault(rf, u)
 		return
 	}
 	if !q.scatterRead(p, b) {
 		return
 	}
-	if h.Last {
+	if h.Last { // [RDMAP-3.2-6] [RDMAP-5.5-6] [RDMAP-5.2.2-3] [RDMAP-5.5-16] [RDMAP-5.5-19]
 		q.readDone()
 	}
 }
@@ -346,9 +346,7 @@ func (q *QueuePair) scatterRead(p *pendingRead, b []byte) bool {
 		return true
 	}
 	if !q.scatter(p.w.sg[:p.w.nsg], uint64(p.got), b) { // our own memory is gone [I-34]
-		q.sq.Update(p.seq, func(w **sendWQE) { (*w).status = StatusLocalAccess })
-		q.finish(p.seq, p.seq+1)
-		q.reads.Pop()
+		q.sq.Update(p.seq, func(w **sendWQE) { (*w).status = StatusLocalAccess }) // with which it is flushed
 		q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
 		return false
 	}

@@ -31,7 +31,7 @@ func (q *QueuePair) untagged(u []byte, swallow bool) {
 	q.count(len(p), h.Last)
 	switch h.QN {
 	case rdmap.QueueSend:
-		if swallow {
+		if swallow { // [I-08]
 			q.rx.queues[0].Placed(h, 0)
 			return
 		}
@@ -51,14 +51,7 @@ func (q *QueuePair) untagged(u []byte, swallow bool) {
 func (q *QueuePair) beginSend(op rdmap.Opcode, h ddp.Untagged, head []byte, n int) (ddp.Fault, rdmap.Fault) {
 	r := &q.rx
 	s := &r.queues[rdmap.QueueSend]
-	if _, open := s.Open(); open {
-		if f := s.Check(h, 0, math.MaxUint32, true); f != ddp.OK {
-			return f, rdmap.OK
-		}
-		if op != r.op { // [I-47]
-			return ddp.OK, rdmap.UnexpectedOpcode
-		}
-	} else {
+	if _, open := s.Open(); !open {
 		r.op, r.head = op, h
 		if r.recv == nil {
 			if f := s.Check(h, 0, 0, false); f != ddp.InvalidMSNNoBuffer {
@@ -81,6 +74,9 @@ func (q *QueuePair) beginSend(op rdmap.Opcode, h ddp.Untagged, head []byte, n in
 	f := s.Check(h, n, size, r.recv != nil)
 	if f == ddp.InvalidMSNNoBuffer { // [DDP-7.1-5]
 		q.stats.noReceive.Add(1)
+	}
+	if op != r.op && (f == ddp.OK || f == ddp.MessageTooLong) { // in its place, but of another kind [I-47]
+		return ddp.OK, rdmap.UnexpectedOpcode
 	}
 	return f, rdmap.OK
 }
@@ -111,7 +107,7 @@ func (q *QueuePair) send(op rdmap.Opcode, h ddp.Untagged, p, u []byte) {
 		q.completeRecv(StatusLength, 0)
 		q.ddpFault(df, u)
 		return
-	case df != ddp.OK:
+	case df != ddp.OK: // [DDP-7.1-2] [DDP-7.1-6] [DDP-7.1-8]
 		q.ddpFault(df, u)
 		return
 	case rf != rdmap.OK: // [RDMAP-5.3-7]
@@ -119,8 +115,8 @@ func (q *QueuePair) send(op rdmap.Opcode, h ddp.Untagged, p, u []byte) {
 		return
 	}
 	r := &q.rx
-	if !op.IsImmediate() && !q.scatter(r.recv.sg[:r.recv.nsg], uint64(h.MO), p) {
-		q.completeRecv(StatusLocalAccess, 0) // memory of a receive is gone
+	if !op.IsImmediate() && !q.scatter(r.recv.sg[:r.recv.nsg], uint64(h.MO), p) { // memory of a receive is gone [I-34] [I-66]
+		q.completeRecv(StatusLocalAccess, 0)
 		q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
 		return
 	}
@@ -128,10 +124,10 @@ func (q *QueuePair) send(op rdmap.Opcode, h ddp.Untagged, p, u []byte) {
 }
 
 // placedSend notes that a segment is in place, and delivers the message with
-// the last one. [DDP-5.4-2] [DDP-4.1-7]
+// the last one.
 func (q *QueuePair) placedSend(op rdmap.Opcode, h ddp.Untagged, p, u []byte) {
 	n, done := q.rx.queues[rdmap.QueueSend].Placed(h, len(p))
-	if !done {
+	if !done { // [DDP-5.4-2] [DDP-4.1-7]
 		return
 	}
 	if h.MO > 0 {
@@ -141,20 +137,20 @@ func (q *QueuePair) placedSend(op rdmap.Opcode, h ddp.Untagged, p, u []byte) {
 }
 
 // deliver completes the receive of a message. What it invalidates is
-// invalidated before. [DDP-5.3-6] [DDP-5.4-4] [RDMAP-5.3-13] [RDMAP-5.3-14]
+// invalidated before.
 func (q *QueuePair) deliver(op rdmap.Opcode, p, u []byte, n uint32) {
-	if stag, ok := rdmap.InvalidateSTag(q.rx.head); ok {
+	if stag, ok := rdmap.InvalidateSTag(q.rx.head); ok { // [DDP-5.4-4] [RDMAP-5.3-13] [RDMAP-5.3-14]
 		if !q.invalidateByPeer(stag) {
 			q.completeRecv(StatusFlushed, 0)
 			q.rdmapFault(rdmap.CannotInvalidate, u)
 			return
 		}
 	}
-	if op.IsImmediate() {
+	if op.IsImmediate() { // [I-66]
 		n = 0
 	}
-	q.completeRecv(StatusOK, n)
-	if op.IsImmediate() { // [RDMAPX-6.1-1]
+	q.completeRecv(StatusOK, n) // [DDP-5.3-6]
+	if op.IsImmediate() {       // [RDMAPX-6.1-1]
 		c := &q.rx.done[len(q.rx.done)-1]
 		c.HasImm = true
 		copy(c.Imm[:], p)

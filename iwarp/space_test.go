@@ -43,7 +43,7 @@ func (s *testSpace) is(want []byte) bool {
 }
 
 // TestSpace: all transfers between memory that neither side can address, near
-// elements among far ones, over every variant of the stream.
+// elements among far ones, over every variant of the stream. [I-61]
 func TestSpace(t *testing.T) {
 	const size = 300000
 	for _, v := range variants {
@@ -114,7 +114,7 @@ func TestSpace(t *testing.T) {
 }
 
 // TestSpaceGone: memory that its program has given up ends the stream that needs it,
-// as a region does that was closed.
+// as a region does that was closed. [I-34] [I-43]
 func TestSpaceGone(t *testing.T) {
 	gone := func(q *QueuePair) *MemoryRegion {
 		mr, err := q.PD().RegisterSpace(&testSpace{}, 0x10000, 1<<16, RemoteRead|RemoteWrite)

@@ -70,11 +70,10 @@ type engine QueuePair
 var _ frameio.Protocol = (*engine)(nil)
 
 // Fill implements [frameio.Protocol]: it adds FPDUs to the batch. A Terminate
-// goes before everything else and ends the direction [RDMAP-7.1-3]
-// [RDMAP-5.4-8] [I-35]; then the RTR [MPA2-5-2]; then the message in progress,
-// whole; then, by turns, answers to the peer's requests and our own queue
-// [I-52] [I-54]. Nothing but messages of RDMAP in segments of DDP is ever sent
-// [RDMAP-3.1-1] [RDMAP-6.1-1]; many may go into one TCP segment [MPA-5.1-4].
+// goes before everything else and ends the direction; then the RTR; then the message
+// in progress, whole; then, by turns, answers to the peer's requests and our own
+// queue. Nothing but messages of RDMAP in segments of DDP is ever sent; many may go
+// into one TCP segment.
 func (e *engine) Fill(b *frameio.Batch) {
 	q := (*QueuePair)(e)
 	q.fill(b)
@@ -87,14 +86,14 @@ func (q *QueuePair) fill(b *frameio.Batch) {
 	t := &q.tx
 	t.used = 0
 	q.refreshMSS()
-	for !b.FullFor(q.tellsAhead()) && !t.over {
+	for !b.FullFor(q.tellsAhead()) && !t.over { // [MPA-5.1-4]
 		if !q.sendOpen.Load() { // [MPA-7.1.2-15]
 			return
 		}
 		if t.used > arenaSize-2*mpa.MaxFPDU { // each may be taken twice
 			return
 		}
-		if p := q.term.Load(); p != nil {
+		if p := q.term.Load(); p != nil { // [RDMAP-7.1-3] [RDMAP-5.4-8] [I-35]
 			h := rdmap.TerminateOp.UntaggedHeader(ddp.FirstMSN, 0, true, 0)
 			q.control(b, h, *p)
 			t.over = true
@@ -104,16 +103,16 @@ func (q *QueuePair) fill(b *frameio.Batch) {
 			return
 		}
 		switch {
-		case t.rtr != 0:
+		case t.rtr != 0: // [MPA2-5-2]
 			q.sendRTR(b)
 		case q.nudge.Load() && !t.cur.active:
 			q.nudge.Store(false)
 			q.frame(b, rdmap.Write.TaggedHeader(1, 0, true).Append(t.hdr[:0]), nil, 0, false)
-		case t.cur.active:
+		case t.cur.active: // [I-52] [RDMAP-3.1-1]
 			if !q.segment(b) {
 				return
 			}
-		default:
+		default: // [RDMAP-6.1-1]
 			if !q.next(b) {
 				return
 			}
@@ -161,7 +160,7 @@ func (e *engine) Sent() {
 func (q *QueuePair) next(b *frameio.Batch) bool {
 	t := &q.tx
 	for range 2 {
-		t.turn = !t.turn
+		t.turn = !t.turn // [I-54]
 		if t.turn {
 			if in := q.inbound.start(); in != nil {
 				q.answer(b, in)
@@ -369,7 +368,7 @@ func (q *QueuePair) segment(b *frameio.Batch) bool {
 			out = regmem.NoRegion
 		}
 		if out != regmem.OK {
-			q.failAnswer(m.in, uint32(off), readFault(refine(out, r.SourceTO+off, uint64(n))))
+			q.failAnswer(m.in, uint32(off), readFault(out)) // the bounds were good for the whole of it
 			return false
 		}
 		refs = append(refs, ref)

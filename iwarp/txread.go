@@ -95,7 +95,7 @@ func (q *QueuePair) answer(b *frameio.Batch, in *inboundRead) {
 // on by what was sent. [RDMAP-4.8-12] [I-43]
 func (q *QueuePair) failAnswer(in *inboundRead, sent uint32, f rdmap.Fault) {
 	u := in.ulpdu[:in.n]
-	if !in.atomic && sent > 0 {
+	if !in.atomic {
 		u = in.read().Advance(sent).Append(append([]byte(nil), u[:ddp.UntaggedLen]...))
 	}
 	q.tx.cur = txMessage{}

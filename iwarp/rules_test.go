@@ -1,0 +1,302 @@
+package iwarp
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/mpa"
+	"viaduct/internal/wire/rdmap"
+)
+
+// within waits for f to return.
+func within(t *testing.T, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatalf("%s did not return", what)
+	}
+}
+
+// receivedFPDUs waits until q has taken so many.
+func receivedFPDUs(t *testing.T, q *QueuePair, n uint64) {
+	t.Helper()
+	for end := timeUp(); q.Stats().ReceivedFPDUs < n; time.Sleep(time.Millisecond) {
+		if end() {
+			t.Fatalf("%d FPDUs received, want %d", q.Stats().ReceivedFPDUs, n)
+		}
+	}
+}
+
+// TestAtomicRevoked: an Atomic Operation whose word goes away between the check of
+// the request and its turn is not performed, and its request comes back as it was.
+// [RDMAP-4.8-12] [SEC-6.2.2-2] [SEC-6.3.3-1] [I-43] [I-67]
+func TestAtomicRevoked(t *testing.T) {
+	p, q := asInitiator(t, extended())
+	const size = 16 << 20 // more than the sockets hold, so that the Atomic behind it waits
+	big, _ := q.Register(make([]byte, size), RemoteRead)
+	mem := make([]byte, 8)
+	mr, _ := q.Register(mem, RemoteAtomic)
+	req := seg(rdmap.AtomicRequestOp, 1, 2, 0, true, rdmap.NewFetchAdd(mr.STag(), 0, 1, 0).Append(nil))
+	p.ulpdu(readReq(1, rdmap.ReadRequest{Size: size, SourceSTag: big.STag()}), req)
+	receivedFPDUs(t, q, 3)
+	if err := mr.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p.message(q.MULPDU())
+	p.terminate(append([]byte{0x01, 0, 0xc0, 0, 0, byte(len(req))}, req[:ddp.UntaggedLen]...))
+	wantTerminate(t, ended(t, q), false, 0, 1, 0)
+	if !bytes.Equal(mem, make([]byte, 8)) || q.Stats().ServedAtomics != 0 {
+		t.Errorf("the operation was performed: %x", mem)
+	}
+}
+
+// TestReadSink: a Read into memory that is not registered names its sink by a number
+// of its own, which is no STag that anything else could use. [RDMAP-5.2-1] [I-58]
+func TestReadSink(t *testing.T) {
+	p, q := asResponder(t, nil)
+	mr, _ := q.Register(make([]byte, 16), LocalOnly)
+	for range 2 {
+		q.Post(readInto(1, make([]byte, 4)))
+	}
+	q.Post(SendWR{Op: OpRead, SG: []SGE{mr.SGE(4, 8)}, Remote: RemoteAddr{STag: 77}})
+	q.Post(SendWR{Op: OpRead, SG: []SGE{mr.SGE(0, 4), mr.SGE(8, 4)}, Remote: RemoteAddr{STag: 77}})
+	seen := map[uint32]bool{0: true, mr.STag(): true}
+	for i := range 4 {
+		r, _, err := rdmap.ParseReadRequest(p.next()[ddp.UntaggedLen:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 2 { // one piece of a region
+			if r.SinkSTag != mr.STag() || r.SinkTO != mr.TO()+4 {
+				t.Errorf("sink %#x at %d, want %#x", r.SinkSTag, r.SinkTO, mr.STag())
+			}
+			continue
+		}
+		if seen[r.SinkSTag] || q.dev.reg.Lookup(r.SinkSTag) != nil {
+			t.Errorf("sink of Read %d is %#x, which is in use", i, r.SinkSTag)
+		}
+		seen[r.SinkSTag] = true
+	}
+}
+
+// TestFaultBehindClose: when our direction has ended in order no Terminate can follow,
+// and the end is not kept waiting for one. [I-38] [I-34] [I-33] [RDMAP-6.2.1-1]
+func TestFaultBehindClose(t *testing.T) {
+	p, q := asResponder(t, nil)
+	q.CloseWrite()
+	if u, err := p.tryNext(); err != io.EOF {
+		t.Fatalf("%x, %v", u, err)
+	}
+	p.ulpdu(tag(rdmap.Write, 1, 0, true, []byte("x")))
+	wantTerminate(t, ended(t, q), false, 1, 1, 0)
+	if q.term.Load() != nil {
+		t.Error("a Terminate is to be sent after FIN")
+	}
+}
+
+// TestQuietEnd: a stream that may not send a Terminate ends with FIN, though input
+// behind the fault was not looked at: closing the socket over it would reset the
+// connection. [I-36] [I-38] [MPA-8-2] [RDMAP-6.2.1-1]
+func TestQuietEnd(t *testing.T) {
+	p, q := asSilentInitiator(t, nil, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 1, ORD: 1}, false)
+	b := p.enc.Append(nil, tag(rdmap.Write, 1, 0, true, nil))
+	b[len(b)-1] ^= 1
+	p.raw(append(b, make([]byte, 200<<10)...))
+	p.fin()
+	wantTerminate(t, ended(t, q), false, 2, 0, 2)
+	if q.term.Load() != nil {
+		t.Error("a Terminate is to be sent before a first FPDU")
+	}
+}
+
+// TestZeroCRC: an FPDU with a CRC of zero is taken for the Terminate of a failed
+// start-up only if it comes first and can be one; it is a CRC error in any case, and
+// nothing else is. [I-31] [MPA-8-2]
+func TestZeroCRC(t *testing.T) {
+	term := seg(rdmap.TerminateOp, 2, 1, 0, true, []byte{0x02, 7, 0, 0})
+	var enc mpa.Encoder // leaves the CRC zero
+	wrong := enc.Append(nil, term)
+	wrong[len(wrong)-1] = 1
+	for _, c := range []struct {
+		name  string
+		b     []byte
+		looks bool
+		code  uint8
+	}{
+		{"Terminate", enc.Append(nil, term), true, 2},
+		{"Terminate with a wrong CRC", wrong, false, 2},
+		{"Terminate cut short", enc.Append(nil, term[:len(term)-1]), false, 2},
+		{"header cut short", enc.Append(nil, term[:ddp.UntaggedLen-1]), false, 2},
+		{"Send", enc.Append(nil, seg(rdmap.Send, 0, 1, 0, true, []byte{0x02, 7, 0, 0})), false, 2},
+		{"length limit", []byte{1001 >> 8, 1001 & 0xff}, false, 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, q := asSilentInitiator(t, &Config{MaxFPDU: 1000}, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 1, ORD: 1}, false)
+			p.raw(c.b)
+			p.fin()
+			err := ended(t, q)
+			wantTerminate(t, err, false, 2, 0, c.code)
+			if strings.Contains(err.Error(), "looks like a Terminate") != c.looks {
+				t.Errorf("error %q", err)
+			}
+		})
+	}
+	t.Run("later", func(t *testing.T) {
+		p, q := asInitiator(t, nil)
+		p.raw(enc.Append(nil, term))
+		p.terminate([]byte{0x20, 2, 0, 0})
+		if err := ended(t, q); strings.Contains(err.Error(), "looks like a Terminate") {
+			t.Errorf("error %q", err)
+		}
+	})
+}
+
+// TestUnagreedSend: a zero-length Send is the ready message only if that was agreed;
+// else it uses up a receive like any other. [I-08] [RDMAP-5.3-11] [MPA-7.1.2-15]
+func TestUnagreedSend(t *testing.T) {
+	p, q := asSilentInitiator(t, &Config{Prepare: func(q *QueuePair) error {
+		return q.PostRecv(RecvWR{ID: 7})
+	}}, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 1, ORD: 1}, false)
+	p.ulpdu(seg(rdmap.Send, 0, 1, 0, true, nil))
+	if c := wantOK(t, q.RecvCQ()); c.ID != 7 || c.Len != 0 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestSetAccessKeepsScope: other rights leave a region to the stream, or to all of the
+// domain, as it was registered. [SEC-6.3.3-1] [DDP-8.3-3] [RDMAP-8.1.1-2]
+func TestSetAccessKeepsScope(t *testing.T) {
+	pd := NewDevice(DeviceConfig{}).NewPD()
+	cfg := &Config{PD: pd}
+	_, owner := asInitiator(t, cfg)
+	p, q := asInitiator(t, cfg)
+	wide, _ := pd.Register(make([]byte, 8), LocalOnly)
+	own, _ := owner.Register(make([]byte, 8), LocalOnly)
+	wide.SetAccess(RemoteWrite)
+	own.SetAccess(RemoteWrite)
+	q.PostRecv(RecvWR{})
+	p.ulpdu(tag(rdmap.Write, wide.STag(), 0, true, []byte("wide")), seg(rdmap.Send, 0, 1, 0, true, nil))
+	wantOK(t, q.RecvCQ())
+	if !bytes.HasPrefix(wide.Bytes(), []byte("wide")) {
+		t.Errorf("%q", wide.Bytes())
+	}
+	p.ulpdu(tag(rdmap.Write, own.STag(), 0, true, []byte("own")))
+	wantTerminate(t, ended(t, q), false, 1, 1, 2)
+	if own.Bytes()[0] != 0 {
+		t.Errorf("%q", own.Bytes())
+	}
+}
+
+// TestCloseEarly: Close of a stream that was not started up waits for nothing.
+// [RDMAP-6.2-1] [I-33]
+func TestCloseEarly(t *testing.T) {
+	a, b := tcpPair(t)
+	defer b.Close()
+	cfg := &Config{CloseTimeout: time.Hour, Prepare: func(q *QueuePair) error {
+		within(t, "Close", func() { q.Close() })
+		return ErrClosed
+	}}
+	if _, err := Client(ctxt(t), a, cfg); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+}
+
+// TestPlainOnce: what speaks revision 1 already has no revision to fall back to, and
+// makes no second connection. [MPA2-10-8] [I-02]
+func TestPlainOnce(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := make(chan int, 1)
+	go func() {
+		n := 0
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				count <- n
+				return
+			}
+			n++
+			p := &peer{t: t, c: c}
+			p.more()
+			c.Close() // without a word
+		}
+	}()
+	if _, err := Dial(ctxt(t), l.Addr().String(), &Config{Plain: true, PlainFallback: true}); err == nil {
+		t.Error("start-up with a peer that closes")
+	}
+	l.Close()
+	if n := <-count; n != 1 {
+		t.Errorf("%d connections", n)
+	}
+}
+
+// TestHints: codes that known peers use in their own way are explained, and no
+// others. [I-40] [I-75]
+func TestHints(t *testing.T) {
+	for _, c := range []struct {
+		layer     rdmap.Layer
+		typ, code uint8
+		want      string
+	}{
+		{1, 2, 2, "no receive posted"},
+		{0, 2, 7, "too many reads"},
+		{1, 2, 1, ""}, {1, 2, 3, ""}, {1, 1, 2, ""},
+		{0, 2, 6, ""}, {0, 1, 2, ""},
+	} {
+		got := hint(rdmap.Terminate{Layer: c.layer, Type: c.typ, Code: c.code})
+		if (got == "") != (c.want == "") || !strings.HasPrefix(got, c.want) {
+			t.Errorf("%d/%d/%02x: %q, want %q", c.layer, c.typ, c.code, got, c.want)
+		}
+	}
+}
+
+// A dumbConn has no descriptor to lend any more.
+type dumbConn struct{ net.Conn }
+
+func (dumbConn) SyscallConn() (syscall.RawConn, error) { return nil, errors.New("closed") }
+
+// TestSegmentSizeUnknown: a connection that can't be asked carries the segments that
+// every path does. [MPA-5.1-1] [MPA-5.1-2] [I-27]
+func TestSegmentSizeUnknown(t *testing.T) {
+	x, y := net.Pipe()
+	defer x.Close()
+	defer y.Close()
+	if got := segmentSize(dumbConn{x}); got != segmentIPv4 {
+		t.Errorf("segments of %d bytes", got)
+	}
+}
+
+// TestRevokedUnderWay: memory that goes away while a long segment is coming ends the
+// stream with a Terminate that names the segment, and nothing more is placed.
+// [I-22] [SEC-6.2.2-2] [DDP-8.3-1]
+func TestRevokedUnderWay(t *testing.T) {
+	p, q := asInitiator(t, &Config{Device: NewDevice(DeviceConfig{OmitCRC: true})})
+	mem := make([]byte, 60000)
+	mr, _ := q.Register(mem, RemoteWrite)
+	u := tag(rdmap.Write, mr.STag(), 0, true, bytes.Repeat([]byte{1}, len(mem)))
+	b := p.enc.Append(nil, u)
+	const first = 20000
+	p.raw(b[:first])
+	receivedFPDUs(t, q, 2) // its header was taken, and it has begun
+	within(t, "Close of a region", func() { mr.Close() })
+	before := bytes.Clone(mem)
+	p.raw(b[first:])
+	p.terminate(append([]byte{0x11, 0, 0xc0, 0, byte(len(u) >> 8), byte(len(u) & 0xff)}, u[:ddp.TaggedLen]...))
+	wantTerminate(t, ended(t, q), false, 1, 1, 0)
+	<-q.gone.C()
+	if !bytes.Equal(mem, before) {
+		t.Error("memory changed after it was revoked")
+	}
+}
