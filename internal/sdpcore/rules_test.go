@@ -176,7 +176,7 @@ func TestSDP_9_5_2_SrcAvail(t *testing.T) {
 	t.Run("SDP-9.5.2.1-4", func(t *testing.T) { // [SDP-11-2] [D-21] [SDP-8.2.1-8]
 		pipe().recv("DisConn", "SrcAvail size=300").aborted("SDP-8.2.1-8")
 		// Bytes that a SendSm asked for come by Data alone; a SrcAvail behind them may come.
-		newProbe(t).recv("SrcAvail size=300 +1").read(1, 20).recv("SrcAvail size=300 +5").aborted("SDP-11.2-4")
+		newProbe(t).recv("SrcAvail size=300 +1").read(1, 1).read(2, 20).recv("SrcAvail size=300 +5").aborted("SDP-11.2-4")
 		pipe().recv("SrcAvail size=150").read(1, 20).want("SendSm").recv("SrcAvail size=300").want().alive()
 		pipe().recv("SrcAvail size=300").credits(0).recv("SrcAvailCancel", "SrcAvail size=300").aborted("SDP-9.5.4-10")
 		// With a SinkAvail open the SrcAvail is void: it gets no answer.
@@ -275,6 +275,10 @@ func TestSDP_9_2_29_Lonely(t *testing.T) {
 		p.pass(time.Minute).want().read(1, 400).want()
 		p.readDone().want("copy 1 150@0", "read 1 250@150 from 150").readDone().want("got 1 400", "RdmaRdCompl size=400")
 	})
+	t.Run("D-38", func(t *testing.T) { // the rest of it when there is room again
+		p := pipe(func(p *Params) { p.RecvBudget = 150 }).recv("SrcAvail size=200").pass(ms).readDone().skip().read(1, 150).skip()
+		p.pass(ms).want("read local 50 from 150").readDone().want("RdmaRdCompl size=50")
+	})
 	t.Run("SDP-9.5.4-5", func(t *testing.T) { // [D-38] [D-33] nothing is fetched from what the peer cancels
 		p := pipe(func(p *Params) { p.ORD = 1 }).recv("SrcAvail size=300").credits(0).recv("SrcAvailCancel").due(-1).pass(time.Minute).want()
 		p.read(1, 300).want().credits(5).want("SendSm", "SinkAvail size=300 nd=0")
@@ -308,7 +312,7 @@ func TestD08_Doubt(t *testing.T) { // [D-08] [D-10]
 	p.ack = 0
 	p.credits(2).due(-1)
 	// Payload in a SrcAvail is payload that went: what waits later is nudged for
-	// when it has waited, not for an old nudge.
+	// when it has waited, not for an old nudge. [SDP-9.2-2]
 	p = newProbe(t, func(p *Params) { p.PeerBufs = 5 }).write(1, 1).write(2, 1).write(3, 1).recv("Data ack=1 bufs=3").write(4, 300).skip()
 	p.pass(5 * ms).wantMsgs("Data").recv("Data ack=3 bufs=3").wantMsgs("SrcAvail size=300 +1")
 	p.recv("RdmaRdCompl size=299 ack=3 bufs=3").skip()
@@ -335,5 +339,67 @@ func TestSDP_13_1_1_Urgent(t *testing.T) {
 		if pended != 2 || p.m.SendQueue() != 0 {
 			t.Errorf("%d announcements of two urgent bytes, %d bytes left", pended, p.m.SendQueue())
 		}
+	})
+}
+
+// What waits keeps its place: bytes go by one way at a time.
+func TestSDP_11_3_Order(t *testing.T) {
+	pipe := func() *probe { return newProbe(t, autoPolicy).goMode(sdpwire.Pipelined).skip() }
+	t.Run("SDP-11.3-11", func(t *testing.T) { // [SDP-9.2-25] [D-22] bytes that a SendSm asked for go before any that are written
+		p := pipe().write(2, 200).write(3, 300).credits(2).skip().recv("SendSm").want("revoke").recv("SinkAvail size=500 nd=0").want("revoke")
+		p.credits(20).wantMsgs("Data +84", "Data +84", "Data +32", "SrcAvail size=300")
+	})
+	t.Run("SDP-12.4-5", func(t *testing.T) { // [SDP-11.3-11] [D-22] nothing is written any more when Combined Mode is wanted
+		p := pipe().recv("SinkAvail size=500 nd=0").credits(0).goMode(sdpwire.Combined).write(1, 300).want()
+		p.credits(9).want("ModeChange Combined", "mode send Combined", "SrcAvail size=300 +1")
+	})
+	t.Run("SDP-9.3-5", func(t *testing.T) { // [SDP-9.3-1] [SDP-6.3.3.3-1] [SDP-6.3.3.2-2] [SDP-9.4-3] never more than there is room left
+		p := pipe().write(1, 200).write(2, 200).skip().recv("SinkAvail size=250 nd=0")
+		p.want("revoke", "revoke", "write 1 200@0 -> 0", "wrote 1 200", "write 2 50@0 -> 200", "RdmaWrCompl size=250", "Data +84", "Data +66", "wrote 2 200")
+	})
+	t.Run("SDP-9.5.1-10", func(t *testing.T) { // payload that is refused ends the connection, with what came with it
+		p := pipe().recv("DisConn", "SinkAvail size=300 nd=0 +5").stats("Violations=1 RecvBytesTransact=0 RecvSinkAvails=0")
+		p.aborted("SDP-8.2.1-8")
+	})
+	t.Run("SDP-12.4-6", func(t *testing.T) { // [SDP-12.4-8] [D-26] what a late SinkAvail has discarded is not cancelled once more
+		p := pipe().write(1, 200).skip()
+		ack := p.ack
+		p.goMode(sdpwire.Combined).cancelWrite(1).want("ModeChange Combined", "mode send Combined", "SrcAvailCancel")
+		p.ack = ack
+		p.recv("SinkAvail size=500 nd=0").want("revoke", "wrote 1 0 cancelled").due(-1)
+	})
+	t.Run("D-45", func(t *testing.T) { // where no other change is wanted the acknowledgement is not asked for
+		p := pipe().recv("Data").goMode(sdpwire.Combined).skip()
+		p.ack--
+		p.recv("Data").due(-1).pass(time.Minute).want()
+	})
+}
+
+func TestSDP_9_5_3_Announced(t *testing.T) {
+	t.Run("SDP-9.5.3-3", func(t *testing.T) { // [SDP-9.5.3-7] [SDP-9.5.3-4] one message for each byte that waits, and none without credit
+		p := newProbe(t).credits(0).write(1, 200).urgent(2, 1).urgent(3, 1).urgent(4, 1).want()
+		p.credits(9).want("SrcAvail size=200 OOB_PEND +1", "Data OOB_PEND", "Data OOB_PEND")
+	})
+}
+
+func TestSDP_9_3_Partly(t *testing.T) {
+	t.Run("SDP-9.3-2", func(t *testing.T) { // [SDP-9.3-3] a read is offered from its first byte on, or not at all
+		p := newProbe(t).read(1, 300)
+		p.m.Expect(true)
+		p.recv("Data +5").want("hold 5", "copy 1 5@0").recv("ModeChange Pipelined").want("mode recv Pipelined")
+	})
+	t.Run("SDP-8.2.1-19", func(t *testing.T) { // [SDP-8.2.1-4] [SDP-8.2.1-15] DisConn voids the SinkAvails at hand, which leaves the peer its allowance
+		p := newProbe(t, func(p *Params) { p.MaxAdverts = 1 }).pipelined(true, true).recv("SinkAvail size=300 nd=0").closeWrite().want("DisConn")
+		p.recv("SrcAvail size=300").alive().read(1, 300).readDone().want("read 1 300@0 from 0", "got 1 300", "RdmaRdCompl size=300")
+	})
+}
+
+func TestSDP_10_4_Last(t *testing.T) {
+	t.Run("SDP-10.4-1", func(t *testing.T) { // [D-10] [SDP-10.5-3] the last credit is kept while the peer has some
+		p := newProbe(t).credits(1).skip()
+		for i := range uint64(12) {
+			p.recv("Data +1").read(i, 1)
+		}
+		p.wantMsgs().credits(2).wantMsgs("Data")
 	})
 }

@@ -138,7 +138,6 @@ func (m *Machine) Resume(now Time, p Params, out []Action) []Action {
 	s.count0, s.nudgeAck, s.stalled = 0, false, false
 	s.pol = srcPolicy{}
 	s.disSent = false // sent again if it had been
-	s.threshold = p.SendThreshold
 	s.urgents = 0
 	for i := range s.writes.len() {
 		if w := s.writes.at(i); w.urgent { // announced again
