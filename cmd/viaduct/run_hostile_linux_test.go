@@ -36,6 +36,15 @@ func asProgram() bool {
 		}
 		os.Exit(0)
 	}
+	if to, ok := os.LookupEnv(asNames); ok {
+		c, err := net.Dial("tcp", to)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		fmt.Println(c.LocalAddr(), c.RemoteAddr())
+		os.Exit(0)
+	}
 	arg, ok := os.LookupEnv(asHostile)
 	if !ok {
 		return false

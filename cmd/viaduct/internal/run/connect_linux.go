@@ -373,6 +373,9 @@ func (s *supervisor) settle(cookie uint64, d *dial) {
 func (d *dial) names(local net.Addr) names {
 	n := names{remote: d.to}
 	n.local = addrPort(local)
+	if n.local.Addr().Is4() != d.to.Addr().Is4() { // the rule leads to an address of the other family
+		n.local = netip.AddrPortFrom(d.heldName().Addr(), n.local.Port())
+	}
 	if d.port != 0 {
 		n.local = netip.AddrPortFrom(n.local.Addr(), d.port)
 	}

@@ -29,7 +29,7 @@ func (s *supervisor) seize(b *borrowed, d *dial) (*holder, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.names.set(b.cookie, names{local: netip.AddrPortFrom(loopbackOf(b.family), d.port), remote: d.to})
+	s.names.set(b.cookie, names{local: netip.AddrPortFrom(loopbackOf(familyOf(d.to.Addr())), d.port), remote: d.to})
 	if err := earlier(connectNow(b.fd, h.addr, b.family)); err != nil {
 		s.names.remove(b.cookie)
 		h.close()
@@ -57,7 +57,7 @@ func (s *supervisor) notHeld(c *notify.Call, b *borrowed, d *dial, err error) {
 
 // goOn answers a connect whose dial goes on, and keeps the borrowed socket.
 func (s *supervisor) goOn(c *notify.Call, b *borrowed, d *dial, h *holder) {
-	held := d.heldName(b.family)
+	held := d.heldName()
 	if held.Port() == 0 { // until the transport has one
 		held = netip.AddrPortFrom(held.Addr(), h.at.Port())
 	}
@@ -94,7 +94,7 @@ func (s *supervisor) goOn(c *notify.Call, b *borrowed, d *dial, h *holder) {
 
 // heldName is the name of a socket whose transport has none yet: the address that
 // the routing table chooses.
-func (d *dial) heldName(family int) netip.AddrPort {
+func (d *dial) heldName() netip.AddrPort {
 	from := d.from
 	if !from.IsValid() {
 		if c, err := net.Dial("udp", d.to.String()); err == nil {
@@ -103,7 +103,7 @@ func (d *dial) heldName(family int) netip.AddrPort {
 		}
 	}
 	if !from.IsValid() {
-		from = loopbackOf(family)
+		from = loopbackOf(familyOf(d.to.Addr()))
 	}
 	return netip.AddrPortFrom(from, d.port)
 }

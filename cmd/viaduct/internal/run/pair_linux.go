@@ -211,7 +211,7 @@ func (s *supervisor) connectPair(c *notify.Call, b *borrowed, to netip.AddrPort)
 	}
 	near := ends[0]
 	defer unix.Close(near)
-	from := d.heldName(b.family)
+	from := d.heldName()
 	copyOptions(near, b.fd)
 	from, err = askForPair(to, from, ends[1])
 	unix.Close(ends[1])

@@ -43,10 +43,18 @@ func parseSockaddr(b []byte) (a netip.AddrPort, ok bool) {
 	return a, false
 }
 
+// as4 is an address as a socket of IPv4 has it, 0.0.0.0 for one that is of no use there.
+func as4(a netip.Addr) [4]byte {
+	if a = a.Unmap(); a.Is4() {
+		return a.As4()
+	}
+	return [4]byte{}
+}
+
 // appendSockaddr writes an address as a socket of the given family shows it.
 func appendSockaddr(b []byte, a netip.AddrPort, family int) []byte {
 	if family == unix.AF_INET {
-		ip := a.Addr().Unmap().As4()
+		ip := as4(a.Addr())
 		b = binary.NativeEndian.AppendUint16(b, unix.AF_INET)
 		b = binary.BigEndian.AppendUint16(b, a.Port())
 		b = append(b, ip[:]...)
@@ -64,7 +72,7 @@ func appendSockaddr(b []byte, a netip.AddrPort, family int) []byte {
 // toSockaddr makes the form that x/sys wants.
 func toSockaddr(a netip.AddrPort, family int) unix.Sockaddr {
 	if family == unix.AF_INET {
-		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().Unmap().As4()}
+		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: as4(a.Addr())}
 	}
 	scope, _ := strconv.ParseUint(a.Addr().Zone(), 10, 32)
 	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16(), ZoneId: uint32(scope)}
