@@ -3,12 +3,19 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // asNames makes the test binary a program that connects to an address and prints the
@@ -31,6 +38,103 @@ func TestRunOtherFamily(t *testing.T) {
 		}
 		if count(es, "connect", "sdp") != 1 {
 			t.Errorf("bound %s: not carried: %+v", bound, es)
+		}
+	}
+}
+
+// rendezvous is where a supervisor takes requests of pairs for a port of loopback.
+func rendezvous(port string) *net.UnixAddr {
+	return &net.UnixAddr{Net: "unixpacket", Name: fmt.Sprintf("@viaduct-run/1/%d/127.0.0.1:%s", os.Geteuid(), port)}
+}
+
+// askPair sends a request of a pair with descriptors, and returns why it is refused.
+func askPair(t *testing.T, port, from string, fds ...int) (why string) {
+	t.Helper()
+	c, err := net.DialUnix("unixpacket", nil, rendezvous(port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(patience))
+	if _, _, err := c.WriteMsgUnix(fmt.Appendf(nil, `{"to":"127.0.0.1:%s","from":%q}`, port, from), unix.UnixRights(fds...), nil); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 1024)
+	n, err := c.Read(b)
+	if err != nil {
+		t.Fatalf("from %q: no answer: %v", from, err)
+	}
+	var a struct{ Why string }
+	if err := json.Unmarshal(b[:n], &a); err != nil {
+		t.Fatalf("from %q: %v: %s", from, err, b[:n])
+	}
+	return a.Why
+}
+
+// Requests of pairs without sense are refused, and leave nothing behind.
+func TestRunPairRequests(t *testing.T) {
+	port := strconv.Itoa(freePort(t))
+	s := startRun(t, []string{"--same-host"}, buildCFile(t, "shapes"), "serve-many", port)
+	defer func() {
+		if code := s.stop(syscall.SIGTERM); code != 128+15 {
+			t.Errorf("exit %d; %s", code, s.stderr())
+		}
+	}()
+	eventually(t, "the listener", func() bool { return count(s.explained(), "listen", "pair") == 1 })
+	supervisor := s.supervisor()
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(ends[0])
+	defer unix.Close(ends[1])
+	for _, from := range []string{"", "[::1]:0", "[::ffff:127.0.0.1]:0"} {
+		if why := askPair(t, port, from, ends[1]); why == "" {
+			t.Errorf("from %q: granted", from)
+		}
+	}
+	before := steady(t, supervisor)
+	for range 20 {
+		if why := askPair(t, port, "127.0.0.1:0", ends[1], ends[1]); why == "" {
+			t.Error("two descriptors: granted")
+		}
+	}
+	eventually(t, fmt.Sprintf("as many descriptors as before, %d", before), func() bool { return descriptors(t, supervisor) <= before })
+	if why := askPair(t, port, "127.0.0.1:0", ends[1]); why != "" {
+		t.Errorf("a request that is right: %s", why)
+	}
+}
+
+// A supervisor that answers a request of a pair without sense gets none: the connection is
+// plain.
+func TestRunPairAnswers(t *testing.T) {
+	for _, answer := range []string{`{}`, `{"from":"[::1]:5"}`, `{`} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		port := portOf(l.Addr())
+		meet, err := net.ListenUnix("unixpacket", rendezvous(port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer meet.Close()
+		go func() {
+			c, err := meet.Accept()
+			if err != nil {
+				return
+			}
+			c.Read(make([]byte, 1024))
+			io.WriteString(c, answer)
+			c.Close()
+		}()
+		r, es := runRun(t, []string{"--same-host"}, "env", asNames+"=127.0.0.1:"+port, os.Args[0])
+		if local, remote, _ := strings.Cut(strings.TrimSpace(r.stdout), " "); r.code != 0 || r.stderr != "" || remote != "127.0.0.1:"+port || !strings.HasPrefix(local, "127.0.0.1:") {
+			t.Errorf("answer %s: exit %d; %q\n%s", answer, r.code, r.stdout, r.stderr)
+		}
+		if count(es, "connect", "tcp") != 1 {
+			t.Errorf("answer %s: not plain: %+v", answer, es)
 		}
 	}
 }

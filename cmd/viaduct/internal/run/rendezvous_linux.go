@@ -98,6 +98,9 @@ func askForPair(to, from netip.AddrPort, end int) (netip.AddrPort, error) {
 		if ans.Why != "" {
 			return from, errors.New(ans.Why)
 		}
+		if !oneFamily(ans.From, to) {
+			return from, errors.New("the other supervisor gives no address of the connection's family")
+		}
 		return ans.From, nil
 	}
 	return from, errNoPair
@@ -138,7 +141,9 @@ func (s *supervisor) givePair(svc *service, c *net.UnixConn) pairAnswer {
 	unix.CloseOnExec(end)
 	var r pairRequest
 	if err = json.Unmarshal(b[:n], &r); err == nil {
-		err = svc.place.takes(r.To)
+		if err = svc.place.takes(r.To); err == nil && !oneFamily(r.From, r.To) {
+			err = errors.New("the request gives no address of the connection's family")
+		}
 	}
 	if err != nil {
 		unix.Close(end)
@@ -178,7 +183,13 @@ func (p place) takes(to netip.AddrPort) error {
 	return nil
 }
 
-// oneRight takes the one descriptor of a control message.
+// oneFamily reports whether two addresses are there and can be those of one connection.
+func oneFamily(a, b netip.AddrPort) bool {
+	return a.IsValid() && b.IsValid() && a.Addr().Is4() == b.Addr().Is4()
+}
+
+// oneRight takes the one descriptor of a control message. A message has room for two:
+// those that are too many are closed.
 func oneRight(oob []byte) (int, error) {
 	ms, err := unix.ParseSocketControlMessage(oob)
 	if err != nil || len(ms) != 1 {
@@ -186,7 +197,10 @@ func oneRight(oob []byte) (int, error) {
 	}
 	fds, err := unix.ParseUnixRights(&ms[0])
 	if err != nil || len(fds) != 1 {
-		return -1, errors.Join(errors.New("run: no descriptor came"), err)
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+		return -1, errors.Join(errors.New("run: not one descriptor came"), err)
 	}
 	return fds[0], nil
 }
