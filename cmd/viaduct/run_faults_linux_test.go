@@ -138,3 +138,17 @@ func TestRunPairAnswers(t *testing.T) {
 		}
 	}
 }
+
+// short leaves a process no descriptor that it does not have already, until end is called.
+func short(t *testing.T, pid int) (end func()) {
+	t.Helper()
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: 1024}, nil); err != nil {
+		t.Skipf("SKIPPED: the limits of another process can't be changed: %v", err)
+	}
+	return func() {
+		t.Helper()
+		if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1024, Max: 1024}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

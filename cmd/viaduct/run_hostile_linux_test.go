@@ -36,6 +36,13 @@ func asProgram() bool {
 		}
 		os.Exit(0)
 	}
+	if _, ok := os.LookupEnv(asRDMAObjects); ok {
+		if err := rdmaObjects(); err != nil {
+			fmt.Fprintln(os.Stderr, "objects:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if to, ok := os.LookupEnv(asNames); ok {
 		c, err := net.Dial("tcp", to)
 		if err != nil {

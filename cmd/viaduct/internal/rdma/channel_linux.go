@@ -140,10 +140,39 @@ func (k *command) createCompChannel() {
 		k.fail(errnoOf(err))
 		return
 	}
-	x.mu.Lock()
-	x.chs[ch.id] = ch
-	x.mu.Unlock()
+	x.addChannel(ch)
 	k.answer(abi.Words(uint32(n)))
+}
+
+// addChannel notes a completion channel. Nothing tells when the program closes one: the
+// closed ones are looked for as often as the number of channels has doubled.
+func (x *context) addChannel(ch *channel) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if len(x.chs) >= x.chsMost {
+		for id, old := range x.chs {
+			if old.orphaned() {
+				old.close()
+				delete(x.chs, id)
+			}
+		}
+		x.chsMost = 2*len(x.chs) + 16
+	}
+	x.chs[ch.id] = ch
+}
+
+// orphaned reports whether no reading end is left.
+func (ch *channel) orphaned() bool {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	return withoutReader(ch.w)
+}
+
+// withoutReader reports whether no process has the reading end of a pipe any more.
+func withoutReader(w int) bool {
+	p := []unix.PollFd{{Fd: int32(w)}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n == 1 && p[0].Revents&unix.POLLERR != 0
 }
 
 // channel returns the completion channel of one of the program's descriptors.

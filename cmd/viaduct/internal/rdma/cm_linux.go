@@ -63,9 +63,7 @@ func (f *cmFile) ioctl(c *notify.Call) { c.Return(0, unix.ENOTTY) }
 func (f *cmFile) orphaned() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	p := []unix.PollFd{{Fd: int32(f.w)}}
-	n, err := unix.Poll(p, 0)
-	return err == nil && n == 1 && p[0].Revents&unix.POLLERR != 0
+	return withoutReader(f.w)
 }
 
 func (f *cmFile) release() {

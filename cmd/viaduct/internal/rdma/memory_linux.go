@@ -54,6 +54,9 @@ func (m *memory) WriteAt(p []byte, addr uint64) error {
 	return nil
 }
 
+// maxMemories is how many are kept for further regions: each is a descriptor.
+const maxMemories = 16
+
 // memories are those of the processes that use a context: one, unless they fork.
 type memories struct {
 	mu    sync.Mutex
@@ -81,6 +84,9 @@ func (ms *memories) of(c *notify.Call) (*memory, error) {
 	if !c.Valid() {
 		unix.Close(fd)
 		return nil, notify.ErrGone
+	}
+	if len(ms.byTID) >= maxMemories { // of threads that have ended, for the greater part
+		ms.forgetLocked()
 	}
 	if ms.byTID == nil {
 		ms.byTID = map[int]*memory{}
@@ -111,6 +117,11 @@ func (ms *memories) dropLocked(m *memory) {
 func (ms *memories) close() {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
+	ms.forgetLocked()
+}
+
+// forgetLocked drops what is kept for further regions; the regions keep theirs.
+func (ms *memories) forgetLocked() {
 	for tid, m := range ms.byTID {
 		delete(ms.byTID, tid)
 		ms.dropLocked(m)

@@ -147,11 +147,15 @@ func (s *Service) Serve(c *notify.Call) {
 // descriptor serves a call on a number of the reserved range.
 func (s *Service) descriptor(c *notify.Call) {
 	fd, f := s.lookup(c, int(int32(c.Args[0])))
-	if f == nil {
+	switch {
+	case f == nil:
 		if fd >= 0 {
 			unix.Close(fd)
 		}
 		c.Continue()
+		return
+	case fd < 0: // the kernel must not answer: it would write into the rings, for instance
+		c.Return(0, unix.ENOMEM)
 		return
 	}
 	switch c.Nr {
@@ -175,9 +179,17 @@ func (s *Service) descriptor(c *notify.Call) {
 }
 
 // lookup borrows a descriptor and tells what it stands for: nil if it is no
-// stand-in, which a program with many files may have at such a number.
+// stand-in, which a program with many files may have at such a number. Without room for
+// a descriptor in this process it tells what it stands for only; fd is -1 then.
 func (s *Service) lookup(c *notify.Call, number int) (fd int, f file) {
 	fd, err := c.Borrow(number)
+	if err == unix.EMFILE || err == unix.ENFILE {
+		var st unix.Stat_t
+		if unix.Stat(procFD(c.TID, number), &st) != nil || !c.Valid() {
+			return -1, nil
+		}
+		return -1, s.file(inode{uint64(st.Dev), st.Ino})
+	}
 	if err != nil {
 		return -1, nil
 	}
@@ -186,9 +198,14 @@ func (s *Service) lookup(c *notify.Call, number int) (fd int, f file) {
 		unix.Close(fd)
 		return -1, nil
 	}
+	return fd, s.file(id)
+}
+
+// file is what stands at an inode, nil for none.
+func (s *Service) file(id inode) file {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return fd, s.files[id]
+	return s.files[id]
 }
 
 func inodeOf(fd int) (inode, error) {

@@ -32,6 +32,7 @@ type context struct {
 	srqs    table[*sharedQueue]
 	regions sync.Map           // *region by key
 	chs     map[inode]*channel // guarded by mu; completion channels
+	chsMost int                // guarded by mu; as many as chs may grow to before it is looked for closed ones
 
 	// What release waits for: commands that are being answered, by Serve and behind it.
 	calls, later sync.WaitGroup

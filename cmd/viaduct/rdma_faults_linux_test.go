@@ -1,0 +1,119 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+)
+
+// asRDMAObjects makes the test binary a program that makes and ends objects of its RDMA
+// device. It goes on to its next part with each line that it reads.
+const asRDMAObjects = "VIADUCT_TEST_RDMA_OBJECTS"
+
+func rdmaObjects() error {
+	in := bufio.NewReader(os.Stdin)
+	next := func(said ...any) error {
+		fmt.Println(said...)
+		_, err := in.ReadString('\n')
+		return err
+	}
+	h := &rdmaAbuser{}
+	var err error
+	if h.scratch, err = unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON); err != nil {
+		return err
+	}
+	clear(h.scratch)
+	if h.uverbs, err = unix.Open("/dev/infiniband/uverbs0", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+		return err
+	}
+	answer, half := h.at(0), h.at(len(h.scratch)/2)
+	if err := h.command(abi.GetContext, 16, answer); err != nil {
+		return err
+	}
+	if err := h.command(abi.AllocPD, 8, answer); err != nil {
+		return err
+	}
+	pd := h.word(0)
+	if err := next("ready"); err != nil {
+		return err
+	}
+	for i := range 200 {
+		if err := h.command(abi.CreateCompChannel, 8, answer); err != nil {
+			return fmt.Errorf("channel %d: %w", i, err)
+		}
+		unix.Close(int(h.word(0)))
+	}
+	if err := next("channels"); err != nil {
+		return err
+	}
+	for i := range 100 {
+		done := make(chan error)
+		go func() {
+			runtime.LockOSThread() // the thread ends with the goroutine
+			err := h.command(abi.RegMR, 20, answer, half, uint64(4096), half, pd, uint32(7), uint64(i))
+			if err == nil {
+				err = h.command(abi.DeregMR, 0, h.word(0))
+			}
+			done <- err
+		}()
+		if err := <-done; err != nil {
+			return fmt.Errorf("region %d: %w", i, err)
+		}
+	}
+	if err := next("regions"); err != nil {
+		return err
+	}
+	alloc := h.command(abi.AllocPD, 8, answer)
+	fd, dup := unix.Dup(h.uverbs)
+	if dup == nil {
+		unix.Close(fd)
+	}
+	if err := next("short:", alloc, dup); err != nil {
+		return err
+	}
+	return h.command(abi.AllocPD, 8, answer)
+}
+
+// What a program has closed leaves nothing in the supervisor, also where nothing tells
+// of it; and without descriptors the supervisor has commands fail, which the kernel would
+// else write into the rings.
+func TestRDMAObjects(t *testing.T) {
+	p, _ := start(t, 0, "run", "--rdma", "--", "env", asRDMAObjects+"=1", os.Args[0])
+	s := &served{proc: p}
+	on := func(want string) {
+		t.Helper()
+		if got := s.line(); got != want {
+			t.Fatalf("said %q, want %q\n%s", got, want, s.stderr())
+		}
+	}
+	on("ready")
+	supervisor := s.supervisor()
+	before := steady(t, supervisor)
+	io.WriteString(s.in, "\n")
+	on("channels")
+	if n := descriptors(t, supervisor); n > before+40 {
+		t.Errorf("%d descriptors, %d before 200 completion channels were made and closed", n, before)
+	}
+	io.WriteString(s.in, "\n")
+	on("regions")
+	if n := descriptors(t, supervisor); n > before+80 {
+		t.Errorf("%d descriptors, %d before 100 threads have registered memory and ended", n, before)
+	}
+	end := short(t, supervisor)
+	io.WriteString(s.in, "\n")
+	on("short: cannot allocate memory cannot allocate memory")
+	end()
+	io.WriteString(s.in, "\n")
+	if code := s.wait(); code != 0 {
+		t.Errorf("exit %d; %s", code, s.stderr())
+	}
+}
