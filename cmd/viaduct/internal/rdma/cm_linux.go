@@ -183,10 +183,14 @@ func (k *cmCommand) idAt(at int) *cmID {
 	return nil
 }
 
-// post adds an event, and gives it to a call that waits.
-func (f *cmFile) post(e *cmEvent) {
+// post adds an event, and gives it to a call that waits. It is false if the identifier is
+// destroyed: the program, for which that is memory it has freed, must not get the event.
+func (f *cmFile) post(e *cmEvent) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if e.of.isDestroyed() { // which it is before drop looks for its events
+		return false
+	}
 	f.events = append(f.events, e)
 	for len(f.waiting) > 0 && len(f.events) > 0 {
 		k := f.waiting[0]
@@ -194,6 +198,7 @@ func (f *cmFile) post(e *cmEvent) {
 		f.deliverLocked(k)
 	}
 	f.signalLocked(-1)
+	return true
 }
 
 // deliverLocked gives a call the first event. If the call was interrupted the event stays.

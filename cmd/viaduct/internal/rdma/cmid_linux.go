@@ -70,6 +70,12 @@ func (id *cmID) channel() *cmFile {
 	return id.file
 }
 
+func (id *cmID) isDestroyed() bool {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.destroyed
+}
+
 // delivered counts an event that the program has got.
 func (id *cmID) delivered(e *cmEvent) {
 	id.mu.Lock()
@@ -83,11 +89,9 @@ func (id *cmID) delivered(e *cmEvent) {
 // tell posts an event of the identifier. It is not called with mu held.
 func (id *cmID) tell(t abi.CMEventType, status unix.Errno, p abi.ConnParam) {
 	id.mu.Lock()
-	f, uid, over := id.file, id.uid, id.destroyed
+	f, uid := id.file, id.uid
 	id.mu.Unlock()
-	if !over {
-		f.post(&cmEvent{CMEvent: abi.CMEvent{UID: uid, ID: id.num, Type: t, Status: -int32(status), Param: p}, of: id})
-	}
+	f.post(&cmEvent{CMEvent: abi.CMEvent{UID: uid, ID: id.num, Type: t, Status: -int32(status), Param: p}, of: id})
 }
 
 func (k *cmCommand) createID() {
@@ -686,7 +690,9 @@ func (id *cmID) arrival(nc net.Conn, t turn) {
 	f, uid := id.file, id.uid
 	id.mu.Unlock()
 	id.s.cm.add(n)
-	f.post(&cmEvent{CMEvent: abi.CMEvent{UID: uid, ID: n.num, Type: abi.EvConnectRequest, Param: r.param()}, of: id, subject: n})
+	if !f.post(&cmEvent{CMEvent: abi.CMEvent{UID: uid, ID: n.num, Type: abi.EvConnectRequest, Param: r.param()}, of: id, subject: n}) {
+		n.destroy()
+	}
 }
 
 func unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }

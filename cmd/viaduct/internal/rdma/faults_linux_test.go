@@ -1,0 +1,34 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// An event that comes when its identifier has been destroyed is not shown, and the request
+// of connection that it tells of is refused.
+func TestEventAfterDestroy(t *testing.T) {
+	s := &Service{done: make(chan struct{}), files: map[inode]file{}}
+	r, w, err := newPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(r)
+	f := &cmFile{s: s, w: w}
+	id := &cmID{s: s, file: f, sock: -1}
+	s.cm.add(id)
+	if !f.post(&cmEvent{of: id}) || len(f.events) != 1 {
+		t.Error("the event of a living identifier is not there")
+	}
+	id.destroy()
+	if len(f.events) != 0 {
+		t.Error("an event is left of an identifier that is destroyed")
+	}
+	if f.post(&cmEvent{of: id}) || len(f.events) != 0 {
+		t.Error("an event came after the end of its identifier")
+	}
+	f.release()
+}
