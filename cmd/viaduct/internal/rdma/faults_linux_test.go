@@ -8,6 +8,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// A place in the arena that can't be mapped is used by the next ring: a program that tries
+// again and again does not make the file grow.
+func TestArenaUnmapped(t *testing.T) {
+	a, theirs, err := newArena()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.close()
+	defer unix.Close(theirs)
+	// The program can bring that about.
+	if _, err := unix.FcntlInt(uintptr(theirs), unix.F_ADD_SEALS, unix.F_SEAL_FUTURE_WRITE); err != nil {
+		t.Skipf("SKIPPED: the kernel has no such seal: %v", err)
+	}
+	for range 3 {
+		if _, _, err := a.ring(1); err == nil {
+			t.Fatal("a sealed file was mapped")
+		}
+	}
+	if a.size != pageSize {
+		t.Errorf("the file has %d bytes, want those of one ring", a.size)
+	}
+}
+
 // An event that comes when its identifier has been destroyed is not shown, and the request
 // of connection that it tells of is refused.
 func TestEventAfterDestroy(t *testing.T) {
