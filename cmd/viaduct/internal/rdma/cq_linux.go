@@ -52,15 +52,20 @@ func (k *command) createCQ() {
 		return
 	}
 	x.mu.Lock()
-	h := x.cqs.add(cq)
+	h, ok := x.cqs.add(cq)
 	x.mu.Unlock()
+	if !ok {
+		cq.destroy()
+		k.fail(unix.ENOMEM)
+		return
+	}
 	d := make(abi.Body, 16)
 	d.Put32(0, h)
 	d.Put32(4, cq.n)
 	d.Put64(8, uint64(cq.key))
 	if !k.answer(abi.Words(h, q.Entries), d) {
 		x.mu.Lock()
-		delete(x.cqs.m, h)
+		x.cqs.remove(h)
 		x.mu.Unlock()
 		cq.destroy()
 	}
@@ -139,7 +144,7 @@ func (k *command) destroyCQ() {
 		k.fail(e)
 		return
 	}
-	delete(x.cqs.m, h)
+	x.cqs.remove(h)
 	x.mu.Unlock()
 	k.answer(abi.Words(q.destroy(), 0))
 }

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 	"viaduct/iwarp"
@@ -42,6 +43,9 @@ type device struct {
 	mac   [6]byte
 	addrs []netip.Addr // none: all that no other device has
 	iw    *iwarp.Device
+
+	// How many objects all contexts have.
+	held struct{ pds, mrs, cqs, qps, srqs atomic.Int32 }
 
 	mu     sync.Mutex
 	qps    map[uint32]*queuePair // guarded by mu; by number

@@ -3,6 +3,7 @@
 package rdma
 
 import (
+	"log/slog"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -54,4 +55,51 @@ func TestEventAfterDestroy(t *testing.T) {
 		t.Error("an event came after the end of its identifier")
 	}
 	f.release()
+}
+
+// A device has no more objects than it says, of all contexts together, and has room again
+// when some are gone.
+func TestDeviceLimits(t *testing.T) {
+	s := &Service{done: make(chan struct{}), files: map[inode]file{}, log: slog.New(slog.DiscardHandler)}
+	d := newDevice(s, 0, Device{Name: "siw0"})
+	context := func() *context {
+		a, theirs, err := newArena()
+		if err != nil {
+			t.Fatal(err)
+		}
+		unix.Close(theirs)
+		return newContext(s, d, a)
+	}
+	x, y := context(), context()
+	q := d.queryDevice()
+	if most := q.U32(40 + 4*11); int32(most) != x.pds.most {
+		t.Errorf("the device says max_pd %d, and has up to %d", most, x.pds.most)
+	}
+	x.pds.most, y.pds.most = 3, 3
+	first, _ := x.pds.add(new(domain))
+	x.pds.add(new(domain))
+	if _, ok := y.pds.add(new(domain)); !ok {
+		t.Error("no room for the third of three")
+	}
+	if _, ok := x.pds.add(new(domain)); ok {
+		t.Error("the fourth of three")
+	}
+	x.pds.remove(first)
+	x.pds.remove(first)
+	if _, ok := y.pds.add(new(domain)); !ok {
+		t.Error("no room after one has gone")
+	}
+	if _, ok := x.pds.add(new(domain)); ok {
+		t.Error("one that went counted twice")
+	}
+	y.release()
+	for range 2 {
+		if _, ok := x.pds.add(new(domain)); !ok {
+			t.Error("no room after a context has gone")
+		}
+	}
+	x.release()
+	if n := d.held.pds.Load(); n != 0 {
+		t.Errorf("%d objects are left", n)
+	}
 }

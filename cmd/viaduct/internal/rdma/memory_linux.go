@@ -176,11 +176,16 @@ func (k *command) regMR() {
 	stag := r.iw.STag()
 	x.regions.Store(stag, r)
 	x.mu.Lock()
-	h := x.mrs.add(r)
+	h, ok := x.mrs.add(r)
 	x.mu.Unlock()
+	if !ok {
+		r.close()
+		k.fail(unix.ENOMEM)
+		return
+	}
 	if !k.answer(abi.Words(h, stag, stag), abi.Words(stag, 0)) {
 		x.mu.Lock()
-		delete(x.mrs.m, h)
+		x.mrs.remove(h)
 		x.mu.Unlock()
 		r.close()
 	}
@@ -248,7 +253,7 @@ func (k *command) deregMR() {
 	x.mu.Lock()
 	h := k.Body.U32(0)
 	r := x.mrs.m[h]
-	delete(x.mrs.m, h)
+	x.mrs.remove(h)
 	x.mu.Unlock()
 	if r == nil {
 		k.fail(unix.ENOENT)

@@ -75,8 +75,13 @@ func (k *command) createQP() {
 	q.recv.q = q
 	q.num = x.dev.addQP(q)
 	x.mu.Lock()
-	h := x.qps.add(q)
+	h, ok := x.qps.add(q)
 	x.mu.Unlock()
+	if !ok {
+		q.destroy(false)
+		k.fail(unix.ENOMEM)
+		return
+	}
 	d := make(abi.Body, 32)
 	d.Put32(0, q.num)
 	d.Put32(4, q.sq.n)
@@ -88,7 +93,7 @@ func (k *command) createQP() {
 	}
 	if !k.answer(abi.Words(h, q.num, r.SendWR, r.RecvWR, r.SendSGE, r.RecvSGE, abi.MaxInline, 0), d) {
 		x.mu.Lock()
-		delete(x.qps.m, h)
+		x.qps.remove(h)
 		x.mu.Unlock()
 		q.destroy(false)
 	}
@@ -268,7 +273,7 @@ func (k *command) destroyQP() {
 	h := k.Body.U32(8)
 	x.mu.Lock()
 	q := x.qps.m[h]
-	delete(x.qps.m, h)
+	x.qps.remove(h)
 	x.mu.Unlock()
 	if q == nil {
 		k.fail(unix.ENOENT)

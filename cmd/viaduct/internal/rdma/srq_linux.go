@@ -48,14 +48,19 @@ func (k *command) createSRQ() {
 	}
 	pd.users++
 	s := &sharedQueue{x: x, userHandle: r.UserHandle, pd: pd, maxWR: r.WR, maxSGE: r.SGE, ring: recvRing{ring}, limit: r.Limit}
-	h := x.srqs.add(s)
+	h, ok := x.srqs.add(s)
 	x.mu.Unlock()
+	if !ok {
+		s.destroy()
+		k.fail(unix.ENOMEM)
+		return
+	}
 	d := make(abi.Body, 16)
 	d.Put32(0, ring.n)
 	d.Put64(8, uint64(ring.key))
 	if !k.answer(abi.Words(h, r.WR, r.SGE, h), d) {
 		x.mu.Lock()
-		delete(x.srqs.m, h)
+		x.srqs.remove(h)
 		x.mu.Unlock()
 		s.destroy()
 	}
@@ -148,7 +153,7 @@ func (k *command) destroySRQ() {
 		k.fail(e)
 		return
 	}
-	delete(x.srqs.m, h)
+	x.srqs.remove(h)
 	x.mu.Unlock()
 	s.destroy()
 	k.answer(abi.Words(0))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -42,9 +43,16 @@ type context struct {
 type table[T any] struct {
 	m    map[uint32]T
 	next uint32
+	most int32         // objects of the kind that the device has at most
+	held *atomic.Int32 // that it has, of all contexts
 }
 
-func (t *table[T]) add(v T) uint32 {
+// add is false if the device has as many as it may.
+func (t *table[T]) add(v T) (h uint32, ok bool) {
+	if t.held.Add(1) > t.most {
+		t.held.Add(-1)
+		return 0, false
+	}
 	if t.m == nil {
 		t.m = map[uint32]T{}
 	}
@@ -53,9 +61,23 @@ func (t *table[T]) add(v T) uint32 {
 		t.next = (t.next + 1) & 0x7fffffff
 		if _, used := t.m[h]; !used {
 			t.m[h] = v
-			return h
+			return h, true
 		}
 	}
+}
+
+// remove gives a handle back, if there is such.
+func (t *table[T]) remove(h uint32) {
+	if _, ok := t.m[h]; ok {
+		delete(t.m, h)
+		t.held.Add(-1)
+	}
+}
+
+// removeAll gives all handles back.
+func (t *table[T]) removeAll() {
+	t.held.Add(-int32(len(t.m)))
+	t.m = nil
 }
 
 // A domain is a protection domain.
@@ -76,10 +98,19 @@ func (s *Service) openUverbs(c *notify.Call, d *device, flags int) error {
 		a.close()
 		return err
 	}
-	x := &context{s: s, dev: d, arena: a, chs: map[inode]*channel{}}
-	s.add(id, x)
+	s.add(id, newContext(s, d, a))
 	s.place(c, theirs, flags)
 	return nil
+}
+
+func newContext(s *Service, d *device, a *arena) *context {
+	x := &context{s: s, dev: d, arena: a, chs: map[inode]*channel{}}
+	x.pds.most, x.pds.held = maxPD, &d.held.pds
+	x.mrs.most, x.mrs.held = maxMR, &d.held.mrs
+	x.cqs.most, x.cqs.held = maxCQ, &d.held.cqs
+	x.qps.most, x.qps.held = maxQP, &d.held.qps
+	x.srqs.most, x.srqs.held = maxSRQ, &d.held.srqs
+	return x
 }
 
 func (x *context) stat(st *unix.Stat_t) { charStat(x.dev.found.UverbsDev)(st) }
@@ -245,11 +276,15 @@ func (k *command) queryPort() {
 func (k *command) allocPD() {
 	x := k.x
 	x.mu.Lock()
-	h := x.pds.add(&domain{iw: x.dev.iw.NewPD()})
+	h, ok := x.pds.add(&domain{iw: x.dev.iw.NewPD()})
 	x.mu.Unlock()
+	if !ok {
+		k.fail(unix.ENOMEM)
+		return
+	}
 	if !k.answer(abi.Words(h)) {
 		x.mu.Lock()
-		delete(x.pds.m, h)
+		x.pds.remove(h)
 		x.mu.Unlock()
 	}
 }
@@ -264,7 +299,7 @@ func (k *command) deallocPD() {
 	case pd.users > 0:
 		k.fail(unix.EBUSY)
 	default:
-		delete(x.pds.m, k.Body.U32(0))
+		x.pds.remove(k.Body.U32(0))
 		k.answer()
 	}
 }
@@ -308,6 +343,11 @@ func (x *context) release() {
 	if x.async != nil {
 		x.async.close()
 	}
+	x.pds.removeAll()
+	x.mrs.removeAll()
+	x.cqs.removeAll()
+	x.qps.removeAll()
+	x.srqs.removeAll()
 	x.mu.Unlock()
 	x.mems.close()
 	x.arena.close()
