@@ -139,6 +139,27 @@ func TestRunPairAnswers(t *testing.T) {
 	}
 }
 
+// An accept call while the supervisor has no descriptor left waits for one: the connection
+// in the queue is not lost.
+func TestRunShortAccept(t *testing.T) {
+	port := strconv.Itoa(freePort(t))
+	s := startRun(t, []string{"--listen", port}, buildCFile(t, "shapes"), "accept-told", port)
+	sdpPort, supervisor := s.sdpPort(port), s.supervisor()
+	c := dialFrom(t, "127.0.0.6", "127.0.0.1:"+sdpPort)
+	steady(t, supervisor) // the connection is in the program's queue
+	end := short(t, supervisor)
+	io.WriteString(s.in, "x")
+	time.Sleep(300 * time.Millisecond) // for the call to come
+	end()
+	if mark, err := markedOn(c); err != nil || mark != 3 {
+		t.Errorf("mark %d, %v", mark, err)
+	}
+	s.in.Close()
+	if code, es := s.finish(); code != 0 || count(es, "accept", "sdp") != 1 {
+		t.Errorf("exit %d, %+v\n%s", code, es, s.stderr())
+	}
+}
+
 // short leaves a process no descriptor that it does not have already, until end is called.
 func short(t *testing.T, pid int) (end func()) {
 	t.Helper()

@@ -261,20 +261,25 @@ func (s *supervisor) accept(c *notify.Call) {
 	if c.Nr == unix.SYS_ACCEPT4 {
 		flags = int(int32(c.Args[3]))
 	}
-	fd, err := c.Borrow(int(int32(c.Args[0])))
-	if err != nil || flags&^(unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC) != 0 {
-		if err == nil {
-			unix.Close(fd)
-		}
+	if flags&^(unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC) != 0 {
 		c.Continue()
 		return
 	}
-	b := &borrowed{fd: fd}
-	b.cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
-	var l *carriedListener
-	if err == nil {
-		l = s.ls.find(b.cookie)
+	fd, err := c.Borrow(int(int32(c.Args[0])))
+	switch {
+	case outOfDescriptors(err):
+		go s.acceptShort(c, flags)
+	case err != nil:
+		c.Continue()
+	default:
+		s.acceptOn(c, fd, flags)
 	}
+}
+
+// acceptOn serves accept on the listener fd, a copy of the program's, which it closes.
+func (s *supervisor) acceptOn(c *notify.Call, fd, flags int) {
+	b := &borrowed{fd: fd}
+	l := s.listenerOf(b)
 	if l == nil {
 		b.close()
 		c.Continue()
@@ -284,6 +289,48 @@ func (s *supervisor) accept(c *notify.Call) {
 		defer b.close()
 		s.serveAccept(c, b, l, flags)
 	}()
+}
+
+// listenerOf finds the listener that a socket is, nil if that is none of ours.
+func (s *supervisor) listenerOf(b *borrowed) *carriedListener {
+	var err error
+	if b.cookie, err = unix.GetsockoptUint64(b.fd, unix.SOL_SOCKET, unix.SO_COOKIE); err != nil {
+		return nil
+	}
+	return s.ls.find(b.cookie)
+}
+
+// acceptShort is accept when this process has no descriptor left but its spare ones. The
+// kernel must not answer: an arrival that is accepted unseen is lost. So the call waits
+// for a descriptor, unless the program does not want to wait.
+func (s *supervisor) acceptShort(c *notify.Call, flags int) {
+	for ; c.Valid(); time.Sleep(shortageWait) {
+		fd, err := c.Borrow(int(int32(c.Args[0])))
+		switch {
+		case err == nil:
+			s.acceptOn(c, fd, flags)
+			return
+		case !outOfDescriptors(err):
+			c.Continue()
+			return
+		}
+		ours, nonblock := true, false
+		s.spare.use(func() bool {
+			if fd, err := c.Borrow(int(int32(c.Args[0]))); err == nil {
+				ours, nonblock = s.listenerOf(&borrowed{fd: fd}) != nil, isNonblock(fd)
+				unix.Close(fd)
+			}
+			return true
+		})
+		switch {
+		case !ours:
+			c.Continue()
+			return
+		case nonblock:
+			c.Return(0, unix.EAGAIN)
+			return
+		}
+	}
 }
 
 func (s *supervisor) serveAccept(c *notify.Call, b *borrowed, l *carriedListener, flags int) {

@@ -193,6 +193,9 @@ int main(int argc, char **argv) {
 		detach();
 		int l = listener(a2, 0);
 		CHECK(!serve1(l, 7), "accept");
+	} else if (!strcmp(what, "accept-told")) { // PORT: one connection for each byte that is read
+		int l = listener(a2, 0);
+		for (char c; read(0, &c, 1) == 1;) CHECK(!serve1(l, 3), "accept");
 	} else if (!strcmp(what, "prefork")) { // PORT SHARED
 		int l = a3 ? listener(a2, 0) : -1;
 		pid_t p[4];
