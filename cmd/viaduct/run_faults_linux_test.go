@@ -160,6 +160,46 @@ func TestRunShortAccept(t *testing.T) {
 	}
 }
 
+// Without descriptors a supervisor does not say that the socket of a pair has no options of
+// TCP, and takes requests of pairs again when it has some.
+func TestRunShortPairs(t *testing.T) {
+	port, program := strconv.Itoa(freePort(t)), buildCFile(t, "shapes")
+	s := startRun(t, []string{"--same-host"}, program, "serve-many", port)
+	eventually(t, "the listener", func() bool { return count(s.explained(), "listen", "pair") == 1 })
+	end := short(t, s.supervisor())
+	m, err := net.DialUnix("unixpacket", nil, rendezvous(port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	time.Sleep(100 * time.Millisecond) // for the supervisor to see it
+	end()
+
+	c := startRun(t, []string{"--same-host"}, program, "option-told", port)
+	if got := c.line(); got != "connected" || count(c.explained(), "connect", "pair") != 1 {
+		t.Fatalf("said %q; %+v\n%s", got, c.explained(), c.stderr())
+	}
+	set := func(want string) {
+		t.Helper()
+		io.WriteString(c.in, "x")
+		if got := c.line(); got != want {
+			t.Errorf("TCP_NODELAY: %s, want %s", got, want)
+		}
+	}
+	set("ok")
+	end = short(t, c.supervisor())
+	set("ENOBUFS")
+	end()
+	set("ok")
+	c.in.Close()
+	if code, _ := c.finish(); code != 0 {
+		t.Errorf("exit %d; %s", code, c.stderr())
+	}
+	if code := s.stop(syscall.SIGTERM); code != 128+15 {
+		t.Errorf("exit %d; %s", code, s.stderr())
+	}
+}
+
 // short leaves a process no descriptor that it does not have already, until end is called.
 func short(t *testing.T, pid int) (end func()) {
 	t.Helper()

@@ -142,28 +142,44 @@ func (s *supervisor) sweepPairs() {
 }
 
 // findPair returns the pair that a call's first argument names, nil if that is
-// none. It costs a system call.
-func (s *supervisor) findPair(c *notify.Call) *pair {
+// none. It costs a system call. The error says that this process has no descriptor left
+// to find out.
+func (s *supervisor) findPair(c *notify.Call) (*pair, error) {
 	if !s.pairs.used.Load() {
-		return nil
+		return nil, nil
 	}
 	fd, err := c.Borrow(int(int32(c.Args[0])))
+	if outOfDescriptors(err) {
+		return nil, err
+	}
 	if err != nil {
-		return nil
+		return nil, nil
 	}
 	defer unix.Close(fd)
 	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
 	if err != nil {
-		return nil
+		return nil, nil
 	}
 	s.pairs.mu.Lock()
 	defer s.pairs.mu.Unlock()
-	return s.pairs.m[cookie]
+	return s.pairs.m[cookie], nil
+}
+
+// findPairShort is findPair by the spare descriptors. It may wait.
+func (s *supervisor) findPairShort(c *notify.Call) (p *pair, err error) {
+	s.spare.use(func() bool {
+		p, err = s.findPair(c)
+		return err == nil
+	})
+	return p, err
 }
 
 // connectPaired serves a connect of a socket that a pair is in place of already.
 func (s *supervisor) connectPaired(c *notify.Call) bool {
-	p := s.findPair(c)
+	p, err := s.findPair(c)
+	if err != nil {
+		p, _ = s.findPairShort(c)
+	}
 	if p == nil {
 		return false
 	}

@@ -46,7 +46,22 @@ const maxOption = 1024
 
 // option serves getsockopt and setsockopt. It must not block.
 func (s *supervisor) option(c *notify.Call) {
-	p := s.findPair(c)
+	p, err := s.findPair(c)
+	if err == nil {
+		p.option(c)
+		return
+	}
+	go func() { // the kernel would say that a unix socket has no such option
+		if p, err = s.findPairShort(c); err != nil {
+			c.Return(0, unix.ENOBUFS)
+			return
+		}
+		p.option(c)
+	}()
+}
+
+// option serves getsockopt and setsockopt of a pair, nil if the socket is of none.
+func (p *pair) option(c *notify.Call) {
 	if p == nil {
 		c.Continue()
 		return

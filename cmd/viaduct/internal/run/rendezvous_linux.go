@@ -110,8 +110,12 @@ func askForPair(to, from netip.AddrPort, end int) (netip.AddrPort, error) {
 func (s *supervisor) servePairs(svc *service) {
 	for {
 		c, err := svc.meet.AcceptUnix()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return
+		}
+		if err != nil { // for want of descriptors
+			time.Sleep(shortageWait)
+			continue
 		}
 		go func() {
 			defer c.Close()

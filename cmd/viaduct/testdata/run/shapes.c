@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -196,6 +197,11 @@ int main(int argc, char **argv) {
 	} else if (!strcmp(what, "accept-told")) { // PORT: one connection for each byte that is read
 		int l = listener(a2, 0);
 		for (char c; read(0, &c, 1) == 1;) CHECK(!serve1(l, 3), "accept");
+	} else if (!strcmp(what, "option-told")) { // PORT: sets an option for each byte that is read
+		int fd = dial(a2), one = 1;
+		printf("connected\n");
+		for (char c; read(0, &c, 1) == 1;)
+			printf("%s\n", setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) ? strerrorname_np(errno) : "ok");
 	} else if (!strcmp(what, "prefork")) { // PORT SHARED
 		int l = a3 ? listener(a2, 0) : -1;
 		pid_t p[4];
