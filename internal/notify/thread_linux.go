@@ -4,6 +4,7 @@ package notify
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -34,6 +35,9 @@ func openThread(tid int) (int, error) {
 // processOf returns the process of a thread.
 func processOf(tid int) (int, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
+	if e, ok := errors.AsType[unix.Errno](err); ok && e != unix.ENOENT && e != unix.ESRCH {
+		return 0, e // for want of descriptors, for instance: the thread is still there
+	}
 	if err != nil {
 		return 0, ErrGone
 	}
