@@ -108,8 +108,10 @@ func (l *localAddrs) has(a netip.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if time.Since(l.at) > 5*time.Second {
-		l.all, l.at = map[netip.Addr]bool{}, time.Now()
-		as, _ := net.InterfaceAddrs()
+		as, err := net.InterfaceAddrs()
+		if err == nil { // else those of before hold
+			l.all, l.at = map[netip.Addr]bool{}, time.Now()
+		}
 		for _, a := range as {
 			if p, err := netip.ParsePrefix(a.String()); err == nil {
 				l.all[p.Addr().Unmap()] = true
