@@ -182,6 +182,7 @@ func (p *Producer) put(b []byte) {
 // publish tells the consumer of what was written: first the position, then a look
 // whether it sleeps. A consumer does the same in the other order.
 func (p *Producer) publish() {
+	raceRelease()
 	p.c.tail.Store(p.tail)
 	if p.c.asks.Load() != 0 && p.c.asks.Swap(0) != 0 {
 		p.Wake()
@@ -233,6 +234,7 @@ func (q *Consumer) Available() (int, error) {
 // look reads the producer's position.
 func (q *Consumer) look() (uint64, error) {
 	tail := q.c.tail.Load()
+	raceAcquire()
 	if tail-q.tail > q.size()-(q.tail-q.head) { // it goes forward, by what there was room for at most
 		return 0, ErrIndex
 	}
