@@ -22,17 +22,23 @@ var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 // A line lies between two hosts. It delays what connections carry, loses what it is
 // told to lose, and records everything, lost or not, at the time of sending.
 type line struct {
-	start time.Time
-	buf   bytes.Buffer
-	cap   *pcapng.Capture
+	buf bytes.Buffer
+	cap *pcapng.Capture
 
 	// cut, if set, gives the length of the frame at the front of b, 0 if it is not
 	// all there. Frames are recorded one by one then, and lose may take one away.
 	cut func(b []byte) int
 
-	mu     sync.Mutex
-	lose   func(frame []byte) bool // guarded by mu
-	lost   map[int]bool            // packets by number; guarded by mu
+	clock    sync.Mutex    // may be taken with mu held
+	start    time.Time     // guarded by clock; moved by the time that it stood still
+	stood    time.Duration // guarded by clock; what it shows while silent is not 0
+	silent   int           // guarded by clock; see hold
+	released chan struct{} // guarded by clock; closed when silent is 0 again; nil without a hold
+
+	mu   sync.Mutex
+	lose func(frame []byte) bool // guarded by mu
+	lost map[int]bool            // packets by number; guarded by mu
+
 	pumps  sync.WaitGroup
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -54,12 +60,62 @@ func newLine(ctx context.Context) (*line, error) {
 	return l, nil
 }
 
+// elapsed is the time since the start, by the clock of the line.
+func (l *line) elapsed() time.Duration {
+	l.clock.Lock()
+	defer l.clock.Unlock()
+	if l.silent > 0 {
+		return l.stood
+	}
+	return time.Since(l.start)
+}
+
 // now is the time since the start in whole steps.
-func (l *line) now() time.Duration { return time.Since(l.start).Truncate(Delay) }
+func (l *line) now() time.Duration { return l.elapsed().Truncate(Delay) }
+
+// hold has the clock stand still, and nothing arrive, until n directions have
+// something to carry, so that what they carry crosses however busy the machine is.
+func (l *line) hold(n int) {
+	l.clock.Lock()
+	defer l.clock.Unlock()
+	l.stood, l.silent, l.released = time.Since(l.start), n, make(chan struct{})
+}
+
+// begins is called as a direction gets something to carry for the first time.
+func (l *line) begins() {
+	l.clock.Lock()
+	defer l.clock.Unlock()
+	if l.silent == 0 {
+		return
+	}
+	if l.silent--; l.silent == 0 {
+		l.start = time.Now().Add(-l.stood)
+		close(l.released)
+	}
+}
+
+// await waits until the clock shows t.
+func (l *line) await(t time.Duration) {
+	l.clock.Lock()
+	released := l.released
+	l.clock.Unlock()
+	if released != nil {
+		select {
+		case <-released:
+		case <-l.ctx.Done():
+		}
+	}
+	timer := time.NewTimer(t - l.elapsed())
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-l.ctx.Done():
+	}
+}
 
 // step waits for the beginning of the n-th next step.
 func (l *line) step(n int) {
-	t := time.NewTimer(l.now() + time.Duration(n)*Delay - time.Since(l.start))
+	t := time.NewTimer(l.now() + time.Duration(n)*Delay - l.elapsed())
 	defer t.Stop()
 	select {
 	case <-t.C:
@@ -129,8 +185,8 @@ func pair() (near, far net.Conn, err error) {
 
 // A parcel is under way.
 type parcel struct {
-	due time.Time
-	b   []byte // nil at the end of the stream
+	due time.Duration // by the clock of the line
+	b   []byte        // nil at the end of the stream
 }
 
 // loses reports whether the line loses the frame b, recorded in a packet.
@@ -150,12 +206,7 @@ func (l *line) pump(st *pcapng.Stream, back bool, from, to net.Conn) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for p := range way {
-			t := time.NewTimer(time.Until(p.due))
-			select {
-			case <-t.C:
-			case <-l.ctx.Done():
-			}
-			t.Stop()
+			l.await(p.due)
 			if p.b == nil {
 				if h, ok := to.(interface{ CloseWrite() error }); ok {
 					h.CloseWrite()
@@ -167,10 +218,10 @@ func (l *line) pump(st *pcapng.Stream, back bool, from, to net.Conn) {
 	})
 	var rest []byte
 	b := make([]byte, 64<<10)
-	for {
+	for begun := false; ; {
 		n, err := from.Read(b)
 		rest = append(rest, b[:n]...)
-		due := l.start.Add(l.now() + Delay)
+		due := l.now() + Delay
 		for len(rest) > 0 {
 			k := len(rest)
 			if l.cut != nil {
@@ -183,6 +234,10 @@ func (l *line) pump(st *pcapng.Stream, back bool, from, to net.Conn) {
 				way <- parcel{due, bytes.Clone(rest[:k])}
 			}
 			rest = rest[k:]
+		}
+		if n > 0 && !begun {
+			begun = true
+			l.begins() // behind the recording: the clock goes on
 		}
 		if err != nil {
 			st.End(!back)

@@ -171,10 +171,11 @@ func vitcpPeer(l *line) error {
 		}
 	}
 	l.step(1)
+	l.hold(2)
 	var wg sync.WaitGroup
 	var errs [2]error
 	for i, e := range ends {
-		time.Sleep(Delay / 8) // within the step, so that the picture is the same every time
+		time.Sleep(Delay / 8) // A is the first, so that the picture is the same every time
 		wg.Go(func() {
 			if errs[i] = e.v.ConnectPeerRequest(at[i], at[1-i], Patience); errs[i] == nil {
 				_, errs[i] = e.v.ConnectPeerWait(l.ctx)
