@@ -72,8 +72,9 @@ func TestHandlerHears(t *testing.T) {
 			t.Run("transfer", func(t *testing.T) {
 				a, b := connect(t, ours(), ours())
 				h := handle(b)
-				into := make([]byte, 8)
-				b.PostRecv(RecvWR{ID: 1, SG: []SGE{Buf(into)}})
+				for _, q := range []*QueuePair{a, b} {
+					q.PostRecv(RecvWR{ID: 1, SG: []SGE{Buf(make([]byte, 8))}})
+				}
 				a.Post(SendWR{SG: byte1})
 				h.want(t, OpRecv, 1, StatusOK)
 				b.Post(SendWR{ID: 2, SG: byte1, More: true})
