@@ -229,6 +229,21 @@ func (h *handler) list(w http.ResponseWriter, r *http.Request, p string) {
 	io.WriteString(w, "</pre>\n")
 }
 
+// restTime bounds how long the rest of a refused body is read.
+const restTime = 5 * time.Second
+
+// refuseRest is refuse in the middle of a body. The rest is read and dropped for a while:
+// a connection that is closed with bytes unread is reset, and the reset may reach the
+// client before the answer.
+func (h *handler) refuseRest(w http.ResponseWriter, r *http.Request, err error) {
+	c := http.NewResponseController(w)
+	full := c.EnableFullDuplex()
+	h.refuse(w, r, err)
+	if full == nil && c.Flush() == nil && c.SetReadDeadline(time.Now().Add(restTime)) == nil {
+		io.Copy(io.Discard, r.Body)
+	}
+}
+
 func (h *handler) put(w http.ResponseWriter, r *http.Request, p string) {
 	u, err := h.s.Create(p, -1)
 	if err != nil {
@@ -240,7 +255,7 @@ func (h *handler) put(w http.ResponseWriter, r *http.Request, p string) {
 	hash := sha256.New()
 	n, err := io.Copy(io.MultiWriter(hash, u), r.Body)
 	if err != nil {
-		h.refuse(w, r, err)
+		h.refuseRest(w, r, err)
 		return
 	}
 	sum := [32]byte(hash.Sum(nil))
