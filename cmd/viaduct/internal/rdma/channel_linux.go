@@ -125,19 +125,28 @@ func (ch *channel) takeBack(of any) (n int) {
 	return n
 }
 
-// createCompChannel makes a completion channel.
-func (k *command) createCompChannel() {
-	x := k.x
+// giveChannel makes a channel whose other end the program has at number n. With a nil
+// channel the command has failed.
+func (k *command) giveChannel() (ch *channel, n int) {
 	ch, theirs, err := newChannel()
 	if err != nil {
 		k.fail(errnoOf(err))
-		return
+		return nil, 0
 	}
 	defer unix.Close(theirs)
-	n, err := k.Add(theirs, unix.O_CLOEXEC)
-	if err != nil {
+	if n, err = k.Add(theirs, unix.O_CLOEXEC); err != nil {
 		ch.close()
 		k.fail(errnoOf(err))
+		return nil, 0
+	}
+	return ch, n
+}
+
+// createCompChannel makes a completion channel.
+func (k *command) createCompChannel() {
+	x := k.x
+	ch, n := k.giveChannel()
+	if ch == nil {
 		return
 	}
 	x.addChannel(ch)

@@ -227,16 +227,8 @@ func (k *command) getContext() {
 		k.fail(unix.EINVAL)
 		return
 	}
-	ch, theirs, err := newChannel()
-	if err != nil {
-		k.fail(errnoOf(err))
-		return
-	}
-	defer unix.Close(theirs)
-	n, err := k.Add(theirs, unix.O_CLOEXEC)
-	if err != nil {
-		ch.close()
-		k.fail(errnoOf(err))
+	ch, n := k.giveChannel()
+	if ch == nil {
 		return
 	}
 	x.mu.Lock()

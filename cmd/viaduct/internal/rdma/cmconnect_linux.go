@@ -1,0 +1,220 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	stdcontext "context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/iwarp"
+)
+
+func (k *cmCommand) connect() {
+	p := abi.ParseConnParam(k.Body)
+	id := k.idAt(272)
+	if id == nil {
+		return
+	}
+	p.Private = append([]byte(nil), p.Private...)
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if id.state != cmRouteResolved || !p.Valid {
+		k.Return(0, unix.EINVAL)
+		return
+	}
+	q, cfg := k.queuePair(id, p.QP)
+	if q == nil {
+		return
+	}
+	cfg.Private = p.Private
+	cfg.IRD, cfg.ORD = depths(p)
+	cfg.ReplyTimeout = connectTimeout
+	k.Return(k.count, 0)
+	id.state, id.qp = cmConnecting, q
+	ctx, cancel := stdcontext.WithCancel(stdcontext.Background())
+	id.cancel = cancel
+	sock := id.sock
+	id.sock = -1
+	t := id.s.dials.next()
+	id.s.wg.Go(func() {
+		defer cancel()
+		id.dial(ctx, q, cfg, sock, t)
+	})
+}
+
+// connectTimeout bounds the peer's decision.
+const connectTimeout = 60 * time.Second
+
+// depths are the numbers of Reads as a configuration has them: negative is none.
+func depths(p abi.ConnParam) (ird, ord int) {
+	ird, ord = int(p.IRD), int(p.ORD)
+	if ird == 0 {
+		ird = -1
+	}
+	if ord == 0 {
+		ord = -1
+	}
+	return min(ird, maxReads), min(ord, maxReads)
+}
+
+// dial makes the connection of an identifier.
+func (id *cmID) dial(ctx stdcontext.Context, q *queuePair, cfg *iwarp.Config, sock int, t turn) {
+	id.mu.Lock()
+	src, dst := id.src, id.dst
+	id.mu.Unlock()
+	t.wait()
+	nc, err := dialTCP(ctx, sock, src, dst)
+	t.end()
+	if err == nil {
+		id.mu.Lock()
+		id.src = nc.LocalAddr().(*net.TCPAddr).AddrPort()
+		id.mu.Unlock()
+		if w := id.s.opt.WrapConn; w != nil {
+			nc = w(nc, true)
+		}
+		var iw *iwarp.QueuePair
+		if iw, err = iwarp.Client(ctx, nc, cfg); err == nil {
+			if id.connected(q, iw) {
+				return
+			}
+			err = unix.ECONNRESET
+		}
+	}
+	id.fail(err)
+}
+
+// dialTCP connects, by the socket that was bound if there is one.
+func dialTCP(ctx stdcontext.Context, sock int, src, dst netip.AddrPort) (net.Conn, error) {
+	if sock >= 0 {
+		unix.Close(sock) // the dialer binds one of its own at once
+	}
+	var d net.Dialer
+	d.LocalAddr = net.TCPAddrFromAddrPort(src)
+	d.Timeout = connectTimeout
+	refused := time.Now().Add(refusedFor)
+	d.Control = func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) { unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
+	}
+	for {
+		nc, err := d.DialContext(ctx, "tcp", dst.String())
+		if !errors.Is(err, unix.ECONNREFUSED) || time.Now().After(refused) {
+			return nc, err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// refusedFor is for how long a refused connection is tried again. Programs that give up
+// a listener and make it anew between two connections, as perftest's do, count on the other
+// side being slower than that.
+const refusedFor = 300 * time.Millisecond
+
+// fail tells why the connection could not be made.
+func (id *cmID) fail(err error) {
+	id.mu.Lock()
+	id.state = cmOver
+	id.mu.Unlock()
+	t, status, p := abi.EvConnectError, unix.ECONNABORTED, abi.ConnParam{}
+	var rej *iwarp.RejectedError
+	switch {
+	case errors.As(err, &rej):
+		t, status = abi.EvRejected, unix.ECONNREFUSED
+		p.Private = rej.Private[:min(len(rej.Private), abi.MaxPrivate)]
+	case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ECONNRESET):
+		t, status = abi.EvRejected, unix.ECONNREFUSED
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, unix.ETIMEDOUT), errors.Is(err, iwarp.ErrTimeout):
+		t, status = abi.EvUnreachable, unix.ETIMEDOUT
+	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
+		t, status = abi.EvUnreachable, unix.EHOSTUNREACH
+	}
+	id.s.explain("connect %v: %v", id.dst, err)
+	id.tell(t, status, p)
+}
+
+// connected begins the life of a connection. It reports false if the queue pair
+// can't have one any more; the stream is closed then.
+func (id *cmID) connected(q *queuePair, iw *iwarp.QueuePair) bool {
+	ready := make(chan struct{})
+	gone := func() {
+		<-ready
+		id.ended()
+	}
+	if err := q.start(iw, gone); err != nil {
+		iw.Abort()
+		iw.Close()
+		return false
+	}
+	defer close(ready)
+	id.mu.Lock()
+	id.state = cmConnected
+	over := id.destroyed
+	src, dst := id.src, id.dst
+	id.mu.Unlock()
+	if over {
+		q.mu.Lock()
+		if q.engine != nil {
+			q.engine.close()
+		}
+		q.mu.Unlock()
+		return true
+	}
+	private := iw.PeerPrivate()
+	id.s.explain("%v -> %v: connected over iWARP, %d and %d reads", src, dst, iw.IRD(), iw.ORD())
+	id.tell(abi.EvEstablished, 0, abi.ConnParam{Private: private[:min(len(private), abi.MaxPrivate)],
+		IRD: uint8(min(iw.IRD(), 255)), ORD: uint8(min(iw.ORD(), 255))})
+	return true
+}
+
+// ended tells the end of the connection.
+func (id *cmID) ended() {
+	id.mu.Lock()
+	id.state = cmOver
+	id.mu.Unlock()
+	id.tell(abi.EvDisconnected, 0, abi.ConnParam{})
+}
+
+func (k *cmCommand) disconnect() {
+	id := k.idAt(0)
+	if id == nil {
+		return
+	}
+	id.mu.Lock()
+	state, q := id.state, id.qp
+	id.mu.Unlock()
+	if state != cmConnected && state != cmOver {
+		k.Return(0, unix.EINVAL)
+		return
+	}
+	k.Return(k.count, 0)
+	if q != nil {
+		q.mu.Lock()
+		if q.engine != nil {
+			q.engine.close()
+		}
+		q.mu.Unlock()
+	}
+}
+
+// queuePair finds the queue pair that a stream of id is for, and the settings of the
+// stream. With a nil queue pair the command has been answered.
+func (k *cmCommand) queuePair(id *cmID, n uint32) (*queuePair, *iwarp.Config) {
+	q := id.dev.qp(n)
+	if q == nil {
+		k.Return(0, unix.EINVAL)
+		return nil, nil
+	}
+	cfg, err := q.config()
+	if err != nil {
+		k.Return(0, unix.ENOMEM)
+		return nil, nil
+	}
+	return q, cfg
+}

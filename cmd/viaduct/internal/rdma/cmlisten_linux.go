@@ -1,0 +1,196 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+)
+
+func (k *cmCommand) listen() {
+	id := k.idAt(0)
+	if id == nil {
+		return
+	}
+	k.finish(id.listen(int(int32(k.Body.U32(4)))))
+}
+
+// defaultBacklog is what a program gets that does not say.
+const defaultBacklog = 128
+
+func (id *cmID) listen(backlog int) unix.Errno {
+	id.mu.Lock()
+	idle := id.state == cmIdle
+	id.mu.Unlock()
+	if idle {
+		if e := id.bind(netip.AddrPortFrom(netip.IPv4Unspecified(), 0)); e != 0 {
+			return e
+		}
+	}
+	if backlog <= 0 || backlog > 1024 {
+		backlog = defaultBacklog
+	}
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if id.state != cmBound || id.ps != psTCP {
+		return unix.EINVAL
+	}
+	if err := unix.Listen(id.sock, backlog); err != nil {
+		return errnoOf(err)
+	}
+	f := os.NewFile(uintptr(id.sock), "listener")
+	id.sock = -1
+	l, err := net.FileListener(f)
+	f.Close()
+	if err != nil {
+		id.state = cmIdle
+		return errnoOf(err)
+	}
+	id.listener, id.state, id.backlog = l, cmListening, backlog
+	id.s.wg.Go(func() { id.serve(l) })
+	return 0
+}
+
+// serve takes the connections of a listener.
+func (id *cmID) serve(l net.Listener) {
+	var arrivals turns
+	for {
+		nc, err := l.Accept()
+		if err != nil {
+			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
+				continue
+			}
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			time.Sleep(10 * time.Millisecond) // no descriptor left, for instance
+			continue
+		}
+		id.mu.Lock()
+		room := id.backlog > 0 && !id.destroyed
+		if room {
+			id.backlog--
+		}
+		id.mu.Unlock()
+		if !room {
+			nc.Close()
+			continue
+		}
+		t := arrivals.next()
+		id.s.wg.Go(func() {
+			defer t.end()
+			id.arrival(nc, t)
+		})
+	}
+}
+
+// arrival reads the request of a connection and tells the program.
+func (id *cmID) arrival(nc net.Conn, t turn) {
+	giveUp := func() {
+		nc.Close()
+		id.mu.Lock()
+		id.backlog++
+		id.mu.Unlock()
+	}
+	local := nc.LocalAddr().(*net.TCPAddr).AddrPort()
+	remote := nc.RemoteAddr().(*net.TCPAddr).AddrPort()
+	dev := id.s.deviceFor(local.Addr())
+	if dev == nil {
+		giveUp()
+		return
+	}
+	if w := id.s.opt.WrapConn; w != nil {
+		nc = w(nc, false)
+	}
+	r, err := readMPA(nc, id.s.done)
+	if err != nil {
+		giveUp()
+		return
+	}
+	t.wait()
+	n := &cmID{s: id.s, ps: psTCP, sock: -1, state: cmRequested, dev: dev, request: r, src: unmap(local), dst: unmap(remote)}
+	id.mu.Lock()
+	if id.destroyed {
+		id.mu.Unlock()
+		r.refuse()
+		return
+	}
+	n.file = id.file
+	f, uid := id.file, id.uid
+	id.mu.Unlock()
+	id.s.cm.add(n)
+	if !f.post(&cmEvent{CMEvent: abi.CMEvent{UID: uid, ID: n.num, Type: abi.EvConnectRequest, Param: r.param()}, of: id, subject: n}) {
+		n.destroy()
+	}
+}
+
+func unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
+
+func (k *cmCommand) accept() {
+	p := abi.ParseConnParam(k.Body[min(8, len(k.Body)):])
+	id := k.idAt(280)
+	if id == nil {
+		return
+	}
+	p.Private = append([]byte(nil), p.Private...)
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	r := id.request
+	if id.state != cmRequested || r == nil || !p.Valid {
+		k.Return(0, unix.EINVAL)
+		return
+	}
+	q, cfg := k.queuePair(id, p.QP)
+	if q == nil {
+		return
+	}
+	cfg.IRD, cfg.ORD = depths(p)
+	cfg.MaxIRD = max(cfg.IRD, 1)
+	id.uid, id.qp, id.state, id.request = k.Body.U64(0), q, cmConnecting, nil
+	k.f.repeats.begin(k.Call, k.raw)
+	id.s.wg.Go(func() {
+		iw, err := r.accept(cfg, p.Private)
+		if err == nil {
+			// The answer is first: the program's thread may be the one that
+			// takes the event.
+			k.Return(k.count, 0)
+			if !id.connected(q, iw) {
+				id.ended()
+			}
+			return
+		}
+		id.mu.Lock()
+		id.state = cmOver
+		id.mu.Unlock()
+		k.Return(0, unix.ECONNRESET)
+	})
+}
+
+func (k *cmCommand) reject() {
+	id := k.idAt(0)
+	if id == nil {
+		return
+	}
+	private := append([]byte(nil), k.Body.Bytes(8, int(k.Body.U8(4)))...)
+	id.mu.Lock()
+	r := id.request
+	id.request = nil
+	ok := id.state == cmRequested && r != nil
+	if ok {
+		id.state = cmOver
+	}
+	id.mu.Unlock()
+	if !ok {
+		k.Return(0, unix.EINVAL)
+		return
+	}
+	id.s.wg.Go(func() { r.reject(private) })
+	k.Return(k.count, 0)
+}

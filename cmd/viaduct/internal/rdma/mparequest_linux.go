@@ -1,0 +1,87 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	stdcontext "context"
+	"errors"
+	"net"
+	"time"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/internal/wire/mpa"
+	"viaduct/iwarp"
+)
+
+// An mpaRequest is a connection whose Request was read and not answered.
+type mpaRequest struct {
+	nc   net.Conn
+	read []byte
+	p    mpa.Params
+}
+
+// readMPA reads a Request, before it is known which queue pair it is for.
+func readMPA(nc net.Conn, stop <-chan struct{}) (*mpaRequest, error) {
+	m, err := mpa.NewResponder(mpa.ResponderConfig{CRC: true, IRD: maxReads, ORD: maxReads})
+	if err != nil {
+		return nil, err
+	}
+	nc.SetReadDeadline(time.Now().Add(iwarp.DefaultRequestTimeout))
+	over := make(chan struct{})
+	defer close(over)
+	go func() {
+		select {
+		case <-stop:
+			nc.Close()
+		case <-over:
+		}
+	}()
+	buf := make([]byte, 0, 1024)
+	for {
+		switch _, act := m.Receive(buf); act {
+		case mpa.Ask:
+			nc.SetReadDeadline(time.Time{})
+			return &mpaRequest{nc, buf, m.Params()}, nil
+		case mpa.Wait:
+		default:
+			return nil, m.Err()
+		}
+		if len(buf) == cap(buf) {
+			return nil, errors.New("rdma: a Request without end")
+		}
+		n, err := nc.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		if err != nil && n == 0 {
+			return nil, err
+		}
+	}
+}
+
+// param is what the request of connection tells the program: the depths are the
+// peer's, seen from here.
+func (r *mpaRequest) param() abi.ConnParam {
+	return abi.ConnParam{Private: r.p.Private[:min(len(r.p.Private), abi.MaxPrivate)],
+		IRD: uint8(min(r.p.PeerORD, 255)), ORD: uint8(min(r.p.PeerIRD, 255))}
+}
+
+func (r *mpaRequest) start(cfg *iwarp.Config) (*iwarp.Request, error) {
+	ctx, cancel := stdcontext.WithTimeout(stdcontext.Background(), 10*time.Second)
+	defer cancel()
+	return iwarp.ReadRequestWith(ctx, r.nc, r.read, cfg)
+}
+
+func (r *mpaRequest) accept(cfg *iwarp.Config, private []byte) (*iwarp.QueuePair, error) {
+	req, err := r.start(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return req.Accept(private)
+}
+
+func (r *mpaRequest) reject(private []byte) {
+	if req, err := r.start(nil); err == nil {
+		req.Reject(private)
+	}
+}
+
+func (r *mpaRequest) refuse() { r.reject(nil) }
