@@ -17,6 +17,7 @@ const (
 	rate                      // messages per second
 	latency                   // microseconds one way
 	memory                    // bytes per connection, the greater of both sides
+	slow                      // microseconds there and back, 99th percentile
 	allocs                    // heap objects per message, both sides
 )
 
@@ -28,6 +29,8 @@ func (q quantity) of(r result) float64 {
 		return r.Messages / max(r.Seconds, 1e-9)
 	case latency:
 		return r.LatencyUS
+	case slow:
+		return r.SlowUS
 	case memory:
 		return max(r.TxMemory, r.RxMemory)
 	case allocs:
@@ -45,7 +48,7 @@ func (q quantity) format(v float64) string {
 			return fmt.Sprintf("%.0f k/s", v/1e3)
 		}
 		return fmt.Sprintf("%.2f M/s", v/1e6)
-	case latency:
+	case latency, slow:
 		return fmt.Sprintf("%.2f us", v)
 	case memory:
 		return fmt.Sprintf("%.1f KiB", v/1024)
@@ -91,6 +94,8 @@ func (t *toolbox) contests(base measure) []contest {
 	p.latencies()
 	p.scale()
 	p.streams()
+	p.sameHost()
+	p.http()
 	p.orientation()
 	return p.all
 }
@@ -128,7 +133,7 @@ func (t *toolbox) cSide(name, op string, size, batch, footprint int) side {
 }
 
 func (t *toolbox) ucxSide(test string, size int) side {
-	return side{"UCX " + test, func() (result, error) { return t.ucx(test, size) }, t.missing["ucx_perftest"]}
+	return side{"UCX " + test, func() (result, error) { return t.ucx("tcp", test, size) }, t.missing["ucx_perftest"]}
 }
 
 // fiSides are libfabric's two providers. "tcp" is what the targets name; "net"

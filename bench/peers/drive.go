@@ -16,6 +16,8 @@ import (
 	"sync"
 	"time"
 	"unsafe"
+
+	"viaduct/samehost"
 )
 
 // A measure is one thing to be measured with this project's own packages, in
@@ -36,6 +38,7 @@ type measure struct {
 	Wait       bool          `json:"wait"`  // completions are waited for, not polled
 
 	OneCPU bool `json:"one_cpu"` // both processes on one processor
+	Rings  bool `json:"rings"`   // through shared memory, or not at all
 
 	profile string
 
@@ -54,6 +57,7 @@ const (
 	opPing   = "ping"   // Send and Send back, one-way latency
 	opIdle   = "idle"   // memory of connections that do nothing
 	opSetup  = "setup"  // connections made and closed per second
+	opHTTP   = "http"   // HTTP requests and their answers, rate
 )
 
 // A result is what one run found. Fields that an operation does not measure
@@ -63,6 +67,7 @@ type result struct {
 	Seconds   float64 `json:"seconds"`
 	Messages  float64 `json:"messages"`
 	LatencyUS float64 `json:"latency_us,omitempty"` // one way, median
+	SlowUS    float64 `json:"slow_us,omitempty"`    // there and back, 99th percentile
 	TxCPU     float64 `json:"tx_cpu,omitempty"`     // seconds
 	RxCPU     float64 `json:"rx_cpu,omitempty"`
 	TxAllocs  float64 `json:"tx_allocs"` // heap objects per message
@@ -93,6 +98,7 @@ var endpoints = map[string]endpoint{
 	"iwarp": iwarpEndpoint{},
 	"tcp":   streamEndpoint{dialTCP, listenTCP},
 	"sdp":   streamEndpoint{dialSDP, listenSDP},
+	"unix":  streamEndpoint{dialUnix, listenUnix},
 }
 
 // driveMain is the command line of one measurement, for tuning by hand and
@@ -102,8 +108,8 @@ func driveMain(args []string) error {
 	var peer bool
 	var times int
 	fs := flag.NewFlagSet("drive", flag.ContinueOnError)
-	fs.StringVar(&m.Transport, "transport", "vitcp", "vitcp, iwarp, fcvi, sdp or tcp")
-	fs.StringVar(&m.Op, "op", opWrite, "write, read, send, stream, ping, idle or setup")
+	fs.StringVar(&m.Transport, "transport", "vitcp", "vitcp, iwarp, fcvi, sdp, tcp or unix")
+	fs.StringVar(&m.Op, "op", opWrite, "write, read, send, stream, ping, idle, setup or http")
 	fs.IntVar(&m.Size, "size", 64<<10, "bytes of a message")
 	fs.IntVar(&m.Depth, "depth", 16, "messages outstanding on a connection")
 	fs.IntVar(&m.Bell, "bell", 1, "messages posted per doorbell")
@@ -114,6 +120,7 @@ func driveMain(args []string) error {
 	fs.BoolVar(&m.CRC, "crc", false, "iwarp and sdp: CRC on")
 	fs.IntVar(&m.FPDU, "fpdu", 0, "iwarp: bytes of the longest FPDU")
 	fs.StringVar(&m.Level, "level", "delivery", "vitcp and fcvi: delivery or reception")
+	fs.BoolVar(&m.Rings, "rings", false, "vitcp, iwarp, fcvi and sdp: through shared memory, or fail")
 	fs.BoolVar(&m.Wait, "wait", false, "wait for completions instead of polling")
 	fs.BoolVar(&peer, "peer", false, "be the peer (internal)")
 	fs.IntVar(&times, "times", 1, "how often")
@@ -151,6 +158,14 @@ func (m *measure) fill() {
 	m.Footprint -= m.Footprint % m.Size
 }
 
+// sameHost is what a measurement of ours asks for.
+func (m *measure) sameHost() samehost.Policy {
+	if m.Rings {
+		return samehost.Require
+	}
+	return samehost.Off
+}
+
 // slots is how many messages lie side by side in the footprint.
 func (m *measure) slots() int { return m.Footprint / m.Size }
 
@@ -160,7 +175,7 @@ func (m *measure) args() []string {
 		"-depth", fmt.Sprint(m.Depth), "-bell", fmt.Sprint(m.Bell), "-footprint", fmt.Sprint(m.Footprint),
 		"-conns", fmt.Sprint(m.Conns), "-time", m.Time.String(), "-congestion", m.Congestion,
 		fmt.Sprintf("-crc=%t", m.CRC), "-fpdu", fmt.Sprint(m.FPDU), "-level", m.Level,
-		fmt.Sprintf("-wait=%t", m.Wait), "-profile", m.profile,
+		fmt.Sprintf("-wait=%t", m.Wait), fmt.Sprintf("-rings=%t", m.Rings), "-profile", m.profile,
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -53,8 +54,14 @@ func (l tcpListener) Accept() (net.Conn, error) {
 	return c, tuneTCP(c, l.m)
 }
 
+func dialUnix(_ measure, address string) (net.Conn, error) { return net.Dial("unix", address) }
+
+func listenUnix(measure) (net.Listener, error) {
+	return net.Listen("unix", fmt.Sprintf("@viaduct-peers-%d", os.Getpid())) // abstract: no file is left
+}
+
 func sdpOptions(m measure) sdp.Options {
-	return sdp.Options{NoCRC: !m.CRC, Congestion: m.Congestion}
+	return sdp.Options{NoCRC: !m.CRC, Congestion: m.Congestion, SameHost: m.sameHost()}
 }
 
 func dialSDP(m measure, address string) (net.Conn, error) {
@@ -94,6 +101,9 @@ func serveStreams(m measure, l net.Listener, announce func(any) error, mark func
 			}
 			go func() { io.Copy(c, c); c.Close() }()
 		}
+	}
+	if m.Op == opHTTP {
+		return serveHTTP(m, l)
 	}
 	if m.Op == opIdle {
 		mark()
@@ -168,6 +178,9 @@ func dialStreams(m measure, hello json.RawMessage, dial func(addr string) (net.C
 			c.Close()
 			return nil
 		})
+	}
+	if m.Op == opHTTP {
+		return requests(m, func() (net.Conn, error) { return dial(h.Address) })
 	}
 	before := now()
 	cs := make([]net.Conn, m.Conns)

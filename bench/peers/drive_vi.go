@@ -42,7 +42,7 @@ const grace = 5 * time.Second
 
 // openVITCP opens a NIC of VI/TCP.
 func openVITCP(m measure, listen string) (*vi.NIC, error) {
-	p, err := vitcp.New(vitcp.Config{Listen: listen, Congestion: m.Congestion, Grace: grace})
+	p, err := vitcp.New(vitcp.Config{Listen: listen, Congestion: m.Congestion, SameHost: m.sameHost(), Grace: grace})
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func openVITCP(m measure, listen string) (*vi.NIC, error) {
 
 // openFCVI opens a NIC of FC-VI, with FCIP links to its peers.
 func openFCVI(m measure, listen string) (*vi.NIC, error) {
-	p, err := fcvi.New(fcvi.Config{Listen: listen, Congestion: m.Congestion, Linger: grace})
+	p, err := fcvi.New(fcvi.Config{Listen: listen, Congestion: m.Congestion, SameHost: m.sameHost(), Linger: grace})
 	if err != nil {
 		return nil, err
 	}

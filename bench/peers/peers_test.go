@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"runtime"
 	"testing"
 	"time"
 )
@@ -47,6 +48,12 @@ func TestDrive(t *testing.T) {
 		{Transport: "sdp", Op: opPing, Size: 8},
 		{Transport: "sdp", Op: opSetup},
 		{Transport: "sdp", Op: opIdle, Conns: 200},
+		{Transport: "sdp", Op: opHTTP, Size: 1000, Conns: 4},
+		{Transport: "sdp", Op: opHTTP, Size: 1000, Conns: 4, Rings: runtime.GOOS == "linux"},
+		{Transport: "sdp", Op: opSetup, Rings: runtime.GOOS == "linux"},
+		{Transport: "vitcp", Op: opWrite, Size: 64, Depth: 64, Rings: runtime.GOOS == "linux"},
+		{Transport: "iwarp", Op: opSend, Size: 100000, Depth: 4, Rings: runtime.GOOS == "linux"},
+		{Transport: "unix", Op: opPing, Size: 8},
 		{Transport: "tcp", Op: opStream, Size: 4096, Conns: 3},
 		{Transport: "tcp", Op: opPing, Size: 8},
 		{Transport: "tcp", Op: opSetup},
@@ -69,6 +76,8 @@ func TestDrive(t *testing.T) {
 			case opIdle:
 				ok = ok && r.TxMemory > 0 && r.RxMemory > 0
 			case opSetup:
+			case opHTTP:
+				ok = ok && r.SlowUS > 0
 			default:
 				ok = ok && r.Bytes > 0
 			}

@@ -168,30 +168,31 @@ func jsonOf(out []byte, err error) (r result, _ error) {
 	return r, err
 }
 
-// ucx runs one test of ucx_perftest over TCP.
-func (t *toolbox) ucx(test string, size int) (result, error) {
+// ucx runs one test of ucx_perftest over one of UCX's transports: tcp or posix, which
+// is shared memory.
+func (t *toolbox) ucx(transport, test string, size int) (result, error) {
 	if t.missing["ucx_perftest"] != "" {
 		return result{}, errMissing
 	}
-	key := fmt.Sprint(test, size)
+	key := fmt.Sprint(transport, test, size)
 	n := t.ucxCount[key]
 	if n == 0 {
 		// Its tests run for a number of messages, not for a time.
 		n = max(20, min(2000, 32<<20/size))
-		r, err := t.ucxRun(test, size, n)
+		r, err := t.ucxRun(transport, test, size, n)
 		if err != nil {
 			return r, err
 		}
 		n = max(10, int(float64(n)*t.seconds/max(r.Seconds, 1e-4)))
 		t.ucxCount[key] = n
 	}
-	return t.ucxRun(test, size, n)
+	return t.ucxRun(transport, test, size, n)
 }
 
-func (t *toolbox) ucxRun(test string, size, n int) (result, error) {
+func (t *toolbox) ucxRun(transport, test string, size, n int) (result, error) {
 	t.nextPort++
 	port := strconv.Itoa(t.nextPort)
-	env := []string{"UCX_TLS=tcp,self", "UCX_NET_DEVICES=lo", "UCX_WARN_UNUSED_ENV_VARS=n", "UCX_LOG_LEVEL=error"}
+	env := []string{"UCX_TLS=" + transport + ",self", "UCX_NET_DEVICES=lo", "UCX_WARN_UNUSED_ENV_VARS=n", "UCX_LOG_LEVEL=error"}
 	server := t.command("ucx_perftest", "-p", port)
 	server.Env = append(server.Env, env...)
 	if err := server.Start(); err != nil {

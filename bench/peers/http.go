@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+)
+
+// HTTP of the standard library over a stream: how much of what a stream is faster by is
+// left to a program.
+
+// clients is how many clients of the HTTP measurements there are, each with a connection
+// that is kept.
+const clients = 16
+
+func (p *programme) http() {
+	const tcp, unix, shared = "Go TCP", "Go unix socket", "sdp, shared memory"
+	for _, size := range []int{kib, mib} {
+		set := func(m *measure) { m.Op, m.Size, m.Conns = opHTTP, size, clients }
+		what := fmt.Sprintf("HTTP, answers of %s, %d clients", human(size), clients)
+		p.add("Same host, "+what, []side{p.rings("sdp", set), p.ours("sdp", "sdp", set), p.ours(tcp, "tcp", set), p.ours(unix, "unix", set)},
+			row{"requests", shared, tcp, rate, 0, 0, false},
+			row{"requests", shared, unix, rate, 0, 0, false},
+			row{"requests", shared, "sdp", rate, 0, 0, false},
+			row{"99th percentile", shared, tcp, slow, 0, 0, true},
+			row{"99th percentile", shared, unix, slow, 0, 0, true},
+			row{"99th percentile", shared, "sdp", slow, 0, 0, true})
+	}
+}
+
+// serveHTTP answers requests until the initiator has gone.
+func serveHTTP(m measure, l net.Listener) error {
+	body := buffer(m.Size)
+	gone := make(chan struct{})
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", fmt.Sprint(len(body)))
+		w.Write(body)
+	})
+	mux.HandleFunc("POST /end", func(http.ResponseWriter, *http.Request) { close(gone) })
+	srv := &http.Server{Handler: mux}
+	go srv.Serve(l)
+	select {
+	case <-gone:
+	case <-time.After(m.Time + patience):
+	}
+	return srv.Close()
+}
+
+// requests has all clients ask one thing after the other.
+func requests(m measure, dial func() (net.Conn, error)) (result, error) {
+	client := &http.Client{Transport: &http.Transport{
+		DialContext:         func(context.Context, string, string) (net.Conn, error) { return dial() },
+		MaxIdleConnsPerHost: m.Conns,
+		DisableCompression:  true,
+	}}
+	defer client.CloseIdleConnections()
+	get := func() error {
+		a, err := client.Get("http://peer/")
+		if err != nil {
+			return err
+		}
+		defer a.Body.Close()
+		n, err := io.Copy(io.Discard, a.Body)
+		if err == nil && n != int64(m.Size) {
+			err = fmt.Errorf("an answer of %d bytes, not %d", n, m.Size)
+		}
+		return err
+	}
+	took := make([][]time.Duration, m.Conns)
+	errs := make([]error, m.Conns)
+	all := func(d time.Duration) {
+		var wg sync.WaitGroup
+		end := time.Now().Add(d)
+		for i := range m.Conns {
+			wg.Go(func() {
+				took[i] = took[i][:0]
+				for last := time.Now(); last.Before(end) && errs[i] == nil; {
+					errs[i] = get()
+					t := time.Now()
+					took[i] = append(took[i], t.Sub(last))
+					last = t
+				}
+			})
+		}
+		wg.Wait()
+	}
+	all(m.Time / 8) // connections are made, pools filled
+	w := watch(m.Time, 1)
+	all(m.Time)
+	flat := slices.Concat(took...)
+	r := w.result(len(flat), m.Size)
+	for _, err := range errs {
+		if err != nil {
+			return r, err
+		}
+	}
+	slices.Sort(flat)
+	r.SlowUS = float64(flat[len(flat)*99/100].Nanoseconds()) / 1e3
+	a, err := client.Post("http://peer/end", "", nil)
+	if err == nil {
+		a.Body.Close()
+	}
+	return r, nil
+}
