@@ -238,6 +238,14 @@ func TestDemo(t *testing.T) {
 		t.Error(r.stdout)
 	}
 	fails(t, 1, "no such file", "demo", filepath.Join(t.TempDir(), "none"))
+
+	// The first line is there before anything is moved: here nothing can be, since
+	// the server does not start.
+	c := command(t.Context(), "demo", file)
+	c.Env = append(c.Env, "VIADUCT_SDP=nonsense=1")
+	if out, err := c.Output(); err == nil || !strings.HasPrefix(string(out), "transport ") {
+		t.Errorf("%v, %q", err, out)
+	}
 }
 
 // TestDecodeOwn: nothing is wrong with what both sides of a transfer recorded,

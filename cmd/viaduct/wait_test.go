@@ -4,12 +4,7 @@ package main
 
 import (
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -58,64 +53,6 @@ func TestWait(t *testing.T) {
 	start(t, 1, "bench", "--server", at)
 	if code := cl.wait(); code != 0 {
 		t.Errorf("bench: exit %d: %s", code, cl.stderr())
-	}
-}
-
-// TestReadme runs the commands of README.md as they stand, in a shell, with
-// other ports. The lines of one block share a directory.
-func TestReadme(t *testing.T) {
-	sh := program(t, "sh")
-	text, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	bin := t.TempDir()
-	self, err := filepath.Abs(os.Args[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The shell's $! must be the command itself.
-	script := fmt.Sprintf("#!%s\nexec env %s=1 GORACE='atexit_sleep_ms=0 exitcode=66' '%s' \"$@\"\n", sh, asCommand, self)
-	if err := os.WriteFile(filepath.Join(bin, "viaduct"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	ports := map[string]string{}
-	port := regexp.MustCompile(`\b7\d\d\d\b`)
-	var lines []string
-	for l := range strings.Lines(string(text)) {
-		if c, ok := strings.CutPrefix(l, "    viaduct "); ok {
-			c = port.ReplaceAllStringFunc("viaduct "+c, func(p string) string {
-				if ports[p] == "" {
-					ports[p] = fmt.Sprint(freePort(t))
-				}
-				return ports[p]
-			})
-			lines = append(lines, c)
-		}
-	}
-	if len(lines) < 3 {
-		t.Fatalf("%d commands in README.md", len(lines))
-	}
-	for round := range 3 { // a race would not show each time
-		work := t.TempDir()
-		random(t, filepath.Join(work, "FILE"), 100_000)
-		for _, l := range lines {
-			c := exec.CommandContext(t.Context(), sh, "-e", "-c", l)
-			c.Dir = work
-			c.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
-			c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-			var out strings.Builder
-			c.Stdout, c.Stderr = &out, &out
-			c.WaitDelay = patience
-			c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
-			stop := time.AfterFunc(patience, func() { c.Cancel() })
-			err := c.Run()
-			stop.Stop()
-			syscall.Kill(-c.Process.Pid, syscall.SIGKILL) // what the line left running
-			if err != nil {
-				t.Errorf("round %d: %s: %v\n%s", round, l, err, out.String())
-			}
-		}
 	}
 }
 

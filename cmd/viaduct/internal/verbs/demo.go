@@ -73,7 +73,15 @@ func runDemo(ctx context.Context, e *shell.Env, dir string, args []string) error
 		return err
 	}
 	source := filepath.Join(root, "file")
-	size, sum, err := demoSource(source, args)
+	from, err := demoFrom(args)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	if !e.JSON {
+		e.Printf(demoLine, "transport", "mechanism", "bytes", "seconds", "rate", "to TCP", "verdict")
+	}
+	size, sum, err := demoSource(source, from)
 	if err != nil {
 		return err
 	}
@@ -116,10 +124,15 @@ func runDemo(ctx context.Context, e *shell.Env, dir string, args []string) error
 				}
 			}
 			rows = append(rows, r)
+			if !e.JSON {
+				r.print(e)
+			}
 		}
 	}
-	if err := printDemo(e, rows); err != nil {
-		return err
+	if e.JSON {
+		if err := e.PrintJSON(map[string]any{"rows": rows}); err != nil {
+			return err
+		}
 	}
 	if failed > 0 {
 		return shell.Hint(fmt.Errorf("%d of %d rows failed", failed, len(rows)), "run viaduct demo --log-level debug to see why")
@@ -149,25 +162,29 @@ func demoURL(scheme string) string {
 	return scheme + "://127.0.0.1:0"
 }
 
+// demoFrom opens what is to be moved.
+func demoFrom(args []string) (io.ReadCloser, error) {
+	if len(args) == 0 {
+		return io.NopCloser(io.LimitReader(rand.Reader, demoBytes)), nil
+	}
+	f, err := os.Open(args[0])
+	if err != nil {
+		return nil, err
+	}
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		f.Close()
+		return nil, shell.Usagef("%s is not a regular file", args[0])
+	}
+	return f, nil
+}
+
 // demoSource puts the file to move into the root.
-func demoSource(path string, args []string) (int64, [32]byte, error) {
+func demoSource(path string, from io.Reader) (int64, [32]byte, error) {
 	f, err := os.Create(path)
 	if err != nil {
 		return 0, [32]byte{}, err
 	}
 	defer f.Close()
-	var from io.Reader = io.LimitReader(rand.Reader, demoBytes)
-	if len(args) == 1 {
-		g, err := os.Open(args[0])
-		if err != nil {
-			return 0, [32]byte{}, err
-		}
-		defer g.Close()
-		if st, err := g.Stat(); err != nil || !st.Mode().IsRegular() {
-			return 0, [32]byte{}, shell.Usagef("%s is not a regular file", args[0])
-		}
-		from = g
-	}
 	h := sha256.New()
 	n, err := io.CopyBuffer(struct{ io.Writer }{io.MultiWriter(f, h)}, from, make([]byte, 1<<20))
 	if err != nil {
@@ -208,11 +225,7 @@ func demoWay(ctx context.Context, e *shell.Env, t *transport.Transport, at, dir,
 				os.Remove(filepath.Join(filepath.Dir(source), name))
 			}
 		}
-		if round+1 < demoRounds {
-			bar.Drop()
-		} else {
-			bar.Done()
-		}
+		bar.Drop() // the row takes its place
 		if err != nil {
 			return err
 		}
@@ -299,21 +312,17 @@ func (h *laterHash) Sum(b []byte) []byte {
 	return h.Hash.Sum(b)
 }
 
-func printDemo(e *shell.Env, rows []demoRow) error {
-	if e.JSON {
-		return e.PrintJSON(map[string]any{"rows": rows})
-	}
-	t := [][]string{{"transport", "mechanism", "bytes>", "seconds>", "rate>", "to TCP>", "verdict"}}
-	for _, r := range rows {
-		sec, rate, rel := "-", "-", "-"
-		if r.OK {
-			sec, rate = fmt.Sprintf("%.3f", r.Seconds), shell.Rate(r.Rate)
-			if r.Relative > 0 {
-				rel = fmt.Sprintf("%.2f", r.Relative)
-			}
+// demoLine is a line of the table. Its columns have fixed widths, since a row is
+// printed as soon as it is there.
+const demoLine = "%-9s  %-10s %12s %8s %10s %7s  %s\n"
+
+func (r *demoRow) print(e *shell.Env) {
+	sec, rate, rel := "-", "-", "-"
+	if r.OK {
+		sec, rate = fmt.Sprintf("%.3f", r.Seconds), shell.Rate(r.Rate)
+		if r.Relative > 0 {
+			rel = fmt.Sprintf("%.2f", r.Relative)
 		}
-		t = append(t, []string{r.Transport, r.Mechanism, fmt.Sprint(r.Bytes), sec, rate, rel, r.verdict()})
 	}
-	e.Printf("%s", shell.Table(t))
-	return nil
+	e.Printf(demoLine, r.Transport, r.Mechanism, fmt.Sprint(r.Bytes), sec, rate, rel, r.verdict())
 }

@@ -1,0 +1,197 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A session runs commands as a page of the documentation shows them, with other
+// ports.
+type session struct {
+	t     *testing.T
+	sh    string
+	path  string // with viaduct, which is this test
+	ports map[string]string
+}
+
+func newSession(t *testing.T) *session {
+	t.Helper()
+	s := &session{t: t, sh: program(t, "sh"), ports: map[string]string{}}
+	bin := t.TempDir()
+	self, err := filepath.Abs(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The shell's $! must be the command itself.
+	script := fmt.Sprintf("#!%s\nexec env %s=1 GORACE='atexit_sleep_ms=0 exitcode=66' '%s' \"$@\"\n", s.sh, asCommand, self)
+	if err := os.WriteFile(filepath.Join(bin, "viaduct"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s.path = bin + ":" + os.Getenv("PATH")
+	return s
+}
+
+var shownPort = regexp.MustCompile(`\b7\d\d\d\b`)
+
+// free puts ports that are free in the place of those that are shown.
+func (s *session) free(command string) string {
+	return shownPort.ReplaceAllStringFunc(command, func(p string) string {
+		if s.ports[p] == "" {
+			s.ports[p] = fmt.Sprint(freePort(s.t))
+		}
+		return s.ports[p]
+	})
+}
+
+// run runs a script that stops at the first command that fails.
+func (s *session) run(dir, script string) (out string, err error) {
+	c := exec.CommandContext(s.t.Context(), s.sh, "-e", "-c", script)
+	c.Dir = dir
+	c.Env = append(os.Environ(), "PATH="+s.path)
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	var b strings.Builder
+	c.Stdout, c.Stderr = &b, &b
+	c.WaitDelay = patience
+	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
+	stop := time.AfterFunc(patience, func() { c.Cancel() })
+	err = c.Run()
+	stop.Stop()
+	syscall.Kill(-c.Process.Pid, syscall.SIGKILL) // what the script left running
+	return b.String(), err
+}
+
+// TestReadme runs the commands of README.md as they stand. They share a
+// directory.
+func TestReadme(t *testing.T) {
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSession(t)
+	var lines []string
+	for l := range strings.Lines(string(text)) {
+		if c, ok := strings.CutPrefix(l, "    viaduct "); ok {
+			lines = append(lines, s.free("viaduct "+c))
+		}
+	}
+	if len(lines) < 3 {
+		t.Fatalf("%d commands in README.md", len(lines))
+	}
+	for round := range 3 { // a race would not show each time
+		work := t.TempDir()
+		random(t, filepath.Join(work, "FILE"), 100_000)
+		for _, l := range lines {
+			if out, err := s.run(work, l); err != nil {
+				t.Errorf("round %d: %s: %v\n%s", round, l, err, out)
+			}
+		}
+	}
+}
+
+// What differs from one run to the next in what commands print: numbers that are
+// not those of a requirement, and the width of what is aligned to them.
+var (
+	anyHex    = regexp.MustCompile(`\b(0x[0-9a-f]+|[0-9a-f]{8})\b`)
+	anyNumber = regexp.MustCompile(`\[[A-Z][A-Z0-9.-]+\]|\d+(\.\d+)*( (us|ms|s)\b)?`)
+	anyWidth  = regexp.MustCompile(` +|-{2,}`)
+)
+
+func likeness(line string) string {
+	line = anyNumber.ReplaceAllStringFunc(anyHex.ReplaceAllString(line, "0"), func(s string) string {
+		if s[0] == '[' {
+			return s
+		}
+		return "0"
+	})
+	return strings.TrimSpace(anyWidth.ReplaceAllStringFunc(line, func(s string) string { return s[:1] }))
+}
+
+// asShown tells whether what was printed is what is shown but for numbers. A line
+// of three dots stands for any lines.
+func asShown(shown, printed []string) bool {
+	if len(shown) == 0 {
+		return len(printed) == 0
+	}
+	if shown[0] == "..." {
+		for i := range len(printed) + 1 {
+			if asShown(shown[1:], printed[i:]) {
+				return true
+			}
+		}
+		return false
+	}
+	return len(printed) > 0 && likeness(shown[0]) == likeness(printed[0]) && asShown(shown[1:], printed[1:])
+}
+
+// TestGuideCommands runs the sessions that the pages of docs/guide show, each
+// page in a directory of its own, and compares what is printed. What a command
+// in the background prints is not looked at.
+func TestGuideCommands(t *testing.T) {
+	for page, needs := range map[string][]string{
+		"protocols": nil,
+		"programs":  {"python3", "curl", "rping"},
+	} {
+		t.Run(page, func(t *testing.T) {
+			if page == "programs" && runtime.GOOS != "linux" {
+				t.Skip("SKIPPED: viaduct run is for Linux")
+			}
+			for _, p := range needs {
+				program(t, p)
+			}
+			text, err := os.ReadFile("../../docs/guide/" + page + ".md")
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := newSession(t)
+			work, outs := t.TempDir(), t.TempDir()
+			var script strings.Builder
+			var commands []string
+			var shown [][]string
+			in := false
+			for l := range strings.Lines(string(text)) {
+				l = strings.TrimSuffix(l, "\n")
+				switch c, isCommand := strings.CutPrefix(l, "$ "); {
+				case l == "```console" || in && l == "```":
+					in = !in
+				case in && isCommand:
+					fmt.Fprintf(&script, "{ %s\n} >'%s/%d' 2>&1\n", s.free(c), outs, len(commands))
+					commands, shown = append(commands, c), append(shown, nil)
+				case in && len(commands) == 0:
+					t.Fatalf("%s: %q is behind no command", page, l)
+				case in:
+					shown[len(shown)-1] = append(shown[len(shown)-1], l)
+				}
+			}
+			if len(commands) < 5 {
+				t.Fatalf("%s shows %d commands", page, len(commands))
+			}
+			if _, err := s.run(work, script.String()); err != nil {
+				t.Errorf("%s: %v\n%s", page, err, script.String())
+			}
+			for i, c := range commands {
+				b, err := os.ReadFile(fmt.Sprintf("%s/%d", outs, i))
+				if err != nil {
+					t.Errorf("%s was not run", c)
+					continue
+				}
+				printed := strings.Split(strings.TrimSuffix(string(b), "\n"), "\n")
+				if len(b) == 0 {
+					printed = nil
+				}
+				if !strings.HasSuffix(c, "&") && !asShown(shown[i], printed) {
+					t.Errorf("%s prints\n%s\nand not\n%s", c, b, strings.Join(shown[i], "\n"))
+				}
+			}
+		})
+	}
+}

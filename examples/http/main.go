@@ -1,0 +1,56 @@
+// Command http serves HTTP over SDP and fetches a page from itself.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+
+	"viaduct/sdp"
+)
+
+type pathKey struct{}
+
+func main() {
+	// The server. net/http takes the listener as it would one of TCP.
+	l := must(sdp.Listen("127.0.0.1:0", nil))
+	server := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			path := r.Context().Value(pathKey{}).(sdp.Path)
+			fmt.Fprintf(w, "hello, sdp=%v accepted=%v", path.SDP, path.Accepted)
+		}),
+		// Accept has returned an *sdp.Conn; its Path goes along with each request.
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, pathKey{}, c.(*sdp.Conn).Path())
+		},
+	}
+	served := make(chan error)
+	go func() { served <- server.Serve(l) }()
+
+	// The client. A Dialer takes the place of net.Dialer.
+	dialer := &sdp.Dialer{}
+	client := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}}
+	answer := must(client.Get("http://" + l.Addr().String() + "/"))
+	body := must(io.ReadAll(answer.Body))
+	answer.Body.Close()
+	fmt.Printf("%s: %s\n", answer.Status, body)
+
+	client.CloseIdleConnections()
+	if err := server.Shutdown(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		log.Fatal(err)
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		log.Fatal(err)
+	}
+	return v
+}

@@ -1,0 +1,147 @@
+package viaduct_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"viaduct/internal/testkit"
+)
+
+// TestGuide: each program on a page of docs/guide is the file of examples that
+// it names itself after, letter by letter, prints what the page says, and no
+// example is left out of the guide.
+func TestGuide(t *testing.T) {
+	pages, err := filepath.Glob("docs/guide/*.md")
+	if err != nil || len(pages) < 7 {
+		t.Fatalf("pages: %v, %v", pages, err)
+	}
+	prints := map[string]string{} // by name of the program
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest := string(text)
+		for {
+			_, block, ok := strings.Cut(rest, "```go\n")
+			if !ok {
+				break
+			}
+			program, after, ok := strings.Cut(block, "```\n")
+			rest = after
+			name, isCommand := strings.CutPrefix(program, "// Command ")
+			name, _, _ = strings.Cut(name, " ")
+			out, shown := strings.CutPrefix(after, "\n```text\n")
+			out, _, ended := strings.Cut(out, "```\n")
+			if !ok || !isCommand || !shown || !ended {
+				t.Errorf("%s: a block that is not a command with what it prints:\n%.200s", page, program)
+				continue
+			}
+			file, err := os.ReadFile(filepath.Join("examples", name, "main.go"))
+			if err != nil || string(file) != program {
+				t.Errorf("%s: the program is not examples/%s/main.go (%v)", page, name, err)
+			}
+			if !strings.Contains(string(text), "`go run ./examples/"+name+"` ([file](../../examples/"+name+"/main.go))") {
+				t.Errorf("%s does not say how examples/%s is run", page, name)
+			}
+			prints[name] = out
+		}
+	}
+	bin := t.TempDir()
+	build := []string{"build", "-o", bin}
+	files, err := filepath.Glob("examples/*/main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		name := filepath.Base(filepath.Dir(f))
+		if name == "first" { // of README.md
+			continue
+		}
+		if _, ok := prints[name]; !ok {
+			t.Errorf("examples/%s is on no page of docs/guide", name)
+			delete(prints, name)
+		}
+		build = append(build, "./"+filepath.Dir(f))
+	}
+	if out, err := exec.Command("go", build...).CombinedOutput(); err != nil {
+		t.Fatalf("go %v: %v\n%s", build, err, out)
+	}
+	port := regexp.MustCompile(`127\.0\.0\.1:\d+`)
+	var wg sync.WaitGroup
+	for name, want := range prints {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*testkit.Patience)
+			defer cancel()
+			var out, errs bytes.Buffer
+			c := exec.CommandContext(ctx, filepath.Join(bin, name))
+			c.Stdout, c.Stderr = &out, &errs
+			err := c.Run()
+			got := port.ReplaceAllString(out.String(), "127.0.0.1:0")
+			if want = port.ReplaceAllString(want, "127.0.0.1:0"); err != nil || got != want {
+				t.Errorf("examples/%s: %v\n%s\nprints\n%s\nand not\n%s", name, err, errs.String(), got, want)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestOutside follows README.md to a module of its own outside of the tree.
+func TestOutside(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(readme), "\n### In a module of your own\n")
+	section, _, _ = strings.Cut(section, "\n#")
+	var script strings.Builder
+	for l := range strings.Lines(section) {
+		if c, ok := strings.CutPrefix(l, "    "); ok {
+			script.WriteString(c)
+		}
+	}
+	if !strings.Contains(script.String(), "=../viaduct\n") {
+		t.Fatalf("README.md says\n%s", script.String())
+	}
+	sh, err := exec.LookPath("sh")
+	if err != nil {
+		t.Skipf("SKIPPED: there is no shell: %v", err)
+	}
+	root, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine := t.TempDir()
+	program, err := os.ReadFile("examples/first/main.go")
+	if err == nil {
+		err = os.WriteFile(filepath.Join(mine, "main.go"), program, 0o666)
+	}
+	// The tree's sums are those that go mod tidy would ask the network for.
+	var sums []byte
+	if err == nil {
+		sums, err = os.ReadFile("go.sum")
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(mine, "go.sum"), sums, 0o666)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*testkit.Patience)
+	defer cancel()
+	c := exec.CommandContext(ctx, sh, "-e", "-c", strings.ReplaceAll(script.String(), "../viaduct", root))
+	c.Dir = mine
+	c.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
+	var errs bytes.Buffer
+	c.Stderr = &errs
+	if out, err := c.Output(); err != nil || string(out) != "hello, memory\n" {
+		t.Errorf("it prints %q, %v\n%s", out, err, errs.String())
+	}
+}
