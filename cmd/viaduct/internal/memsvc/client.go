@@ -41,6 +41,9 @@ var ErrChanged = errors.New("SHA-256 differs from the server's: the file changed
 // ErrTakenBack is what Get returns for a file that was cut short meanwhile.
 var ErrTakenBack = errors.New("the server's file shrank, or was taken away, while it was being read")
 
+// ErrSourceShrank is what Put returns for a file that became shorter meanwhile.
+var ErrSourceShrank = errors.New("the file shrank while it was being sent")
+
 // A takenBackError says what an access error means for a file that was granted:
 // the mapping of a file that is cut short faults, and the server's protocol
 // engine reports memory that is not there.
@@ -224,7 +227,7 @@ func (c *Client) Put(ctx context.Context, path string, length int64, r io.Reader
 	if err := c.pump(ctx, at, length, depth, c.conn.PostWrite, func(b []byte) error {
 		if _, err := io.ReadFull(r, b); err != nil {
 			if err == io.EOF || err == io.ErrUnexpectedEOF {
-				err = errors.New("the file shrank while it was being sent")
+				err = ErrSourceShrank
 			}
 			return err
 		}

@@ -48,6 +48,9 @@ type Message struct {
 // ErrTooLong is what Send returns for a message longer than MaxMessage.
 var ErrTooLong = errors.New("message longer than the connection takes")
 
+// ErrBroken is what a connection ended by that the peer did not end.
+var ErrBroken = errors.New("the connection broke")
+
 // A RemoteAccessError is what the memory of the other side was not for: it does
 // not have that range any more, or never had.
 type RemoteAccessError struct{ Cause error }

@@ -152,13 +152,13 @@ func (c *viConn) failure(err error) error {
 			return net.ErrClosed
 		}
 		if !c.v.PeerDisconnected() {
-			return shell.Hint(errors.New("the connection broke"), brokeHint)
+			return shell.Hint(msg.ErrBroken, brokeHint)
 		}
 		return fmt.Errorf("the connection ended: %w", io.EOF)
 	case st != nil && st.Status&vi.StatusErrorMask == vi.StatusRDMAProtection:
 		return &msg.RemoteAccessError{Cause: err}
 	case st != nil && st.Status&vi.StatusTransportError != 0:
-		return shell.Hint(fmt.Errorf("the connection broke: %w", err), brokeHint)
+		return shell.Hint(fmt.Errorf("%w: %w", msg.ErrBroken, err), brokeHint)
 	}
 	return err
 }

@@ -24,7 +24,7 @@ const quietEnough = 0.1
 func benchCommand(e *shell.Env) *cobra.Command {
 	var transports, ops, sizes, doorbells, conns, server, client, plot string
 	var p bench.Plan
-	var wait time.Duration
+	var rc reach
 	c := &cobra.Command{
 		Use:   "bench [--transports LIST] [--ops LIST] [--sizes LIST] [--time D]",
 		Short: "measure the transports beside plain TCP in the same run",
@@ -45,8 +45,8 @@ Rounds take turns; the table has medians. Operations:
 A transport may have parameters, such as iwarp?crc=off.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if server != "" {
-				if client != "" || plot != "" || wait != 0 {
-					return shell.Usagef("--server goes with none of --client, --plot and --wait")
+				if client != "" || plot != "" || rc != (reach{}) {
+					return shell.Usagef("--server goes with none of --client, --plot, --wait, --timeout and --retry")
 				}
 				return benchServer(cmd.Context(), e, server)
 			}
@@ -74,7 +74,7 @@ A transport may have parameters, such as iwarp?crc=off.`,
 			if p.Rounds < 1 || p.Rounds > 1000 || p.Time < time.Millisecond || p.Time > time.Hour || p.IdleConns < 1 || p.IdleConns > 10000 {
 				return shell.Usagef("--rounds, --time or --idle-conns is out of range")
 			}
-			return runBench(cmd.Context(), e, &p, client, wait, plot)
+			return runBench(cmd.Context(), e, &p, client, rc, plot)
 		},
 	}
 	f := c.Flags()
@@ -90,7 +90,7 @@ A transport may have parameters, such as iwarp?crc=off.`,
 	f.StringVar(&server, "server", "", "be the other side of a measurement: listen at `URL` (tcp://HOST:PORT)")
 	f.StringVar(&client, "client", "", "measure against the server at `URL` instead of a process of our own")
 	f.StringVar(&plot, "plot", "", "draw bandwidth and latency over size into `FILE.svg`")
-	addWait(c, &wait)
+	rc.add(c, true)
 	return c
 }
 
@@ -219,7 +219,7 @@ type benchReport struct {
 	Rows       []bench.Row `json:"rows"`
 }
 
-func runBench(ctx context.Context, e *shell.Env, p *bench.Plan, at string, wait time.Duration, plotFile string) error {
+func runBench(ctx context.Context, e *shell.Env, p *bench.Plan, at string, rc reach, plotFile string) error {
 	if at == "" {
 		c, err := startChild(ctx, e, "bench", "--server", "tcp://127.0.0.1:0")
 		if err != nil {
@@ -243,7 +243,9 @@ func runBench(ctx context.Context, e *shell.Env, p *bench.Plan, at string, wait 
 			fmt.Fprintf(e.Stderr, "warning: the machine is not quiet, %.0f%% of its processors are busy: figures will scatter\n", busy*100)
 		}
 	}
-	c, err := transport.Await(ctx, wait, func() (*bench.Client, error) { return bench.Dial(ctx, u.HostPort()) })
+	c, err := retrying(rc.retrier(ctx, e), func() (*bench.Client, error) {
+		return transport.Await(ctx, rc.wait, func() (*bench.Client, error) { return bench.Dial(ctx, u.HostPort()) })
+	})
 	if err != nil {
 		return err
 	}

@@ -104,7 +104,7 @@ those that were interrupted are gone on with.`,
 			if err != nil {
 				return err
 			}
-			fc, err := dialFiles(cmd.Context(), e, u, t, o)
+			fc, err := cf.reach.files(cmd.Context(), e, func(ctx context.Context) (fileClient, error) { return dialFiles(ctx, e, u, t, o) })
 			if err != nil {
 				return err
 			}
@@ -125,7 +125,7 @@ those that were interrupted are gone on with.`,
 	c.Flags().BoolVar(&resume, "resume", false, "go on with FILE.part, or with an incomplete FILE")
 	c.Flags().BoolVarP(&tf.recursive, "recursive", "r", false, "fetch a directory with all that is in it")
 	tf.addParallel(c)
-	addWait(c, &cf.wait)
+	cf.reach.add(c, true)
 	cf.add(c)
 	return c
 }

@@ -34,7 +34,7 @@ at the end, files with their size in bytes before the name.`,
 			if err != nil {
 				return err
 			}
-			fc, err := dialFiles(cmd.Context(), e, u, t, o)
+			fc, err := cf.reach.files(cmd.Context(), e, func(ctx context.Context) (fileClient, error) { return dialFiles(ctx, e, u, t, o) })
 			if err != nil {
 				return err
 			}
@@ -60,7 +60,7 @@ at the end, files with their size in bytes before the name.`,
 		},
 	}
 	c.Flags().BoolVarP(&recursive, "recursive", "r", false, "list the directories in it too")
-	addWait(c, &cf.wait)
+	cf.reach.add(c, true)
 	cf.add(c)
 	return c
 }

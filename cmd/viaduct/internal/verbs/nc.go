@@ -21,7 +21,7 @@ const ncChunk = 64 << 10
 
 func ncCommand(e *shell.Env) *cobra.Command {
 	var listen, peer bool
-	var timeout time.Duration
+	var connectTimeout time.Duration
 	var cf connFlags
 	c := &cobra.Command{
 		Use:   "nc URL | nc -l URL | nc --peer LOCALURL REMOTEURL",
@@ -29,7 +29,9 @@ func ncCommand(e *shell.Env) *cobra.Command {
 		Long: `Connect standard input and output to a connection. Byte streams (tcp, sdp) are
 half-closed at the end of input. Over messages (vitcp, iwarp, fcvi) each chunk
 that is read is one message of at most 64 KiB, and an empty message marks the
-end of input. The line that says where it listens goes to standard error.`,
+end of input. The line that says where it listens goes to standard error.
+
+--retry repeats connecting, and nothing that has been sent.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
 			case listen && peer:
@@ -63,22 +65,29 @@ end of input. The line that says where it listens goes to standard error.`,
 			if err != nil {
 				return err
 			}
+			if listen && cf.reach.retry > 0 {
+				return shell.Usagef("--retry is for the side that connects")
+			}
 			if peer && t.PeerMsg == nil {
 				return shell.Usagef("%s has no peer-to-peer connections", t.Scheme)
 			}
-			if timeout > 0 && !listen {
+			if connectTimeout > 0 && !listen {
 				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, timeout)
+				ctx, cancel = context.WithTimeout(ctx, connectTimeout)
 				defer cancel()
 			}
 			if t.IsStream() {
-				c, err := ncStream(ctx, e, t, us[0], o, listen)
+				c, err := retrying(cf.reach.retrier(ctx, e), func() (net.Conn, error) { return ncStream(ctx, e, t, us[0], o, listen) })
 				if err != nil {
 					return err
 				}
 				return pipeStream(cmd.Context(), e, us[0].Scheme, c)
 			}
-			c, done, err := ncMessages(ctx, e, t, us, o, listen, peer)
+			var done func()
+			c, err := retrying(cf.reach.retrier(ctx, e), func() (c msg.Conn, err error) {
+				c, done, err = ncMessages(ctx, e, t, us, o, listen, peer)
+				return c, err
+			})
 			if err != nil {
 				return err
 			}
@@ -88,8 +97,8 @@ end of input. The line that says where it listens goes to standard error.`,
 	}
 	c.Flags().BoolVarP(&listen, "listen", "l", false, "listen on URL and take one connection")
 	c.Flags().BoolVar(&peer, "peer", false, "connect in the peer-to-peer model (vitcp, fcvi)")
-	c.Flags().DurationVar(&timeout, "timeout", 0, "give up connecting after `TIME`; 0 leaves it to the system")
-	addWait(c, &cf.wait)
+	c.Flags().DurationVar(&connectTimeout, "connect-timeout", 0, "give up connecting after `TIME` in all; 0 leaves it to the transport")
+	cf.reach.add(c, true)
 	cf.add(c)
 	return c
 }

@@ -73,14 +73,14 @@ func pingCommand(e *shell.Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return runPing(cmd.Context(), e, u, t, o, pingPlan{count, int(n), interval, quiet || e.JSON})
+			return runPing(cmd.Context(), e, u, t, o, pingPlan{count, int(n), interval, quiet || e.JSON, &cf.reach})
 		},
 	}
 	c.Flags().IntVarP(&count, "count", "c", 10, "make `COUNT` round trips; 0 goes on until interrupted")
 	c.Flags().StringVarP(&size, "size", "s", "64", "send messages of `BYTES` each")
 	c.Flags().DurationVarP(&interval, "interval", "i", 100*time.Millisecond, "`INTERVAL` from one to the next; 0 sends at once")
 	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print the summary alone")
-	addWait(c, &cf.wait)
+	cf.reach.add(c, true)
 	cf.add(c)
 	return c
 }
@@ -105,6 +105,7 @@ type pingPlan struct {
 	size     int
 	interval time.Duration
 	quiet    bool
+	reach    *reach
 }
 
 // A roundTrip sends b and returns the bytes that came back, in a buffer that is
@@ -112,13 +113,24 @@ type pingPlan struct {
 type roundTrip func(ctx context.Context, b []byte) ([]byte, error)
 
 func runPing(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transport, o *transport.Options, p pingPlan) error {
-	trip, closeConn, err := dialPing(ctx, u, t, o, p.size)
-	if err != nil {
-		e.Metrics.Failed(u.Scheme)
+	var trip roundTrip
+	hangUp := func() {}
+	defer func() { hangUp() }()
+	dial := func() error {
+		var closeConn func()
+		var err error
+		if trip, closeConn, err = dialPing(ctx, u, t, o, p.size); err != nil {
+			e.Metrics.Failed(u.Scheme)
+			return err
+		}
+		ended := e.Metrics.Connection(u.Scheme, "dial")
+		hangUp = func() { ending(ctx, closeConn); ended() }
+		return nil
+	}
+	tries := p.reach.retrier(ctx, e)
+	if err := tries.do(dial); err != nil {
 		return err
 	}
-	defer e.Metrics.Connection(u.Scheme, "dial")()
-	defer ending(ctx, closeConn)
 	r := pingResult{URL: u.String(), Transport: u.Scheme, Bytes: p.size}
 	b := make([]byte, p.size)
 	var times []time.Duration
@@ -146,9 +158,15 @@ func runPing(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transp
 			break
 		}
 		if err != nil {
+			hangUp()
+			hangUp = func() {}
+			if tries.again(err, passing) && tries.do(dial) == nil { // what did not come back is lost
+				continue
+			}
 			failed = fmt.Errorf("round trip %d: %w", r.Sent, err)
 			break
 		}
+		tries = p.reach.retrier(ctx, e)
 		if !bytes.Equal(got, b) {
 			failed = shell.Hint(fmt.Errorf("round trip %d: what came back is not what was sent", r.Sent), "check that the other side is viaduct echo")
 			break
@@ -166,6 +184,9 @@ func runPing(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transp
 	}
 	// A server that goes away in the middle does not make the figures less true.
 	r.fill(times)
+	if failed == nil && r.Sent < p.count && errors.Is(context.Cause(ctx), errTimeout) {
+		failed = errTimeout // an interrupted ping is done, and this one was to make them all
+	}
 	if e.JSON {
 		return cmp.Or(failed, e.PrintJSON(r))
 	}

@@ -167,6 +167,7 @@ func (p portmapStats) Collect(ch chan<- prometheus.Metric) {
 
 func portmapQuery(e *shell.Env) *cobra.Command {
 	var server string
+	var rc reach
 	c := &cobra.Command{
 		Use:   "query HOST:PORT [--server HOST[:PORT]]",
 		Short: "ask which address speaks SDP for a service",
@@ -192,7 +193,10 @@ func portmapQuery(e *shell.Env) *cobra.Command {
 			defer l.Close()
 			port := l.Addr().(*net.TCPAddr).AddrPort().Port()
 			start := time.Now()
-			m, err := portmap.NewClient(cfg).Resolve(cmd.Context(), portmap.Query{Service: service, Local: netip.AddrPortFrom(netip.Addr{}, port)})
+			m, err := retrying(rc.retrier(cmd.Context(), e), func() (portmap.Mapped, error) {
+				// A client of its own each time: one remembers that nothing answered.
+				return portmap.NewClient(cfg).Resolve(cmd.Context(), portmap.Query{Service: service, Local: netip.AddrPortFrom(netip.Addr{}, port)})
+			})
 			took := time.Since(start)
 			switch {
 			case errors.Is(err, portmap.ErrDenied):
@@ -218,6 +222,7 @@ func portmapQuery(e *shell.Env) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&server, "server", "", "ask the mapper at `HOST[:PORT]` instead of the service's own host")
+	rc.add(c, false)
 	return c
 }
 

@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -68,7 +69,7 @@ goes on.`,
 			if !st.Mode().IsRegular() {
 				return shell.Hint(fmt.Errorf("%s is not a regular file", args[0]), "give a file whose length is known, or -r for a directory")
 			}
-			fc, err := dialFiles(cmd.Context(), e, u, t, o)
+			fc, err := cf.reach.files(cmd.Context(), e, func(ctx context.Context) (fileClient, error) { return dialFiles(ctx, e, u, t, o) })
 			if err != nil {
 				return err
 			}
@@ -109,7 +110,7 @@ goes on.`,
 	c.Flags().BoolVarP(&tf.recursive, "recursive", "r", false, "store directories with all that is in them")
 	c.Flags().BoolVar(&tf.resume, "resume", false, "leave out files that the server has alike below PATH")
 	tf.addParallel(c)
-	addWait(c, &cf.wait)
+	cf.reach.add(c, true)
 	cf.add(c)
 	return c
 }

@@ -302,7 +302,7 @@ func parseAll(list []string) (us []*addr.URL, ts []*transport.Transport, err err
 type connFlags struct {
 	tls        transport.TLSFlags
 	congestion string
-	wait       time.Duration
+	reach      reach
 }
 
 func (c *connFlags) add(cmd *cobra.Command) {
@@ -313,11 +313,6 @@ func (c *connFlags) add(cmd *cobra.Command) {
 	f.StringVar(&c.tls.CA, "tls-ca", "", "authorities the peer's certificate must come from, PEM `FILE`")
 	f.StringVar(&c.tls.Pin, "tls-pin", "", "SHA-256 of the peer's certificate in `HEX`, instead of an authority")
 	f.StringVar(&c.congestion, "congestion", "", "congestion control `ALGORITHM` of the sockets (Linux)")
-}
-
-// addWait adds the flag of verbs that connect to a server.
-func addWait(cmd *cobra.Command, wait *time.Duration) {
-	cmd.Flags().DurationVar(wait, "wait", 0, "wait up to `TIME` for the server to listen")
 }
 
 // options makes the options of connections; listens says that the verb accepts
@@ -339,5 +334,5 @@ func (c *connFlags) options(e *shell.Env, listens bool, us ...*addr.URL) (*trans
 	if err != nil {
 		return nil, err
 	}
-	return &transport.Options{Env: e, TLSDial: dial, TLSListen: listen, Congestion: c.congestion, Wait: c.wait, MTU: 1 << 20, RecvCount: 16}, nil
+	return &transport.Options{Env: e, TLSDial: dial, TLSListen: listen, Congestion: c.congestion, Wait: c.reach.wait, MTU: 1 << 20, RecvCount: 16}, nil
 }

@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +29,7 @@ type rpingPlan struct {
 	count, size                int
 	verbose, validate          bool
 	noCRC                      bool
-	wait                       time.Duration
+	reach                      reach
 }
 
 // An rpingResult is what rping reports.
@@ -76,7 +77,7 @@ first client, unless -P is given.`,
 	f.IntVarP(&p.size, "size", "S", rping.DefaultSize, "client: move `SIZE` bytes in each round")
 	f.BoolVarP(&p.verbose, "verbose", "v", false, "print the data of each round")
 	f.BoolVarP(&p.validate, "validate", "V", false, "client: verify what comes back")
-	addWait(c, &p.wait)
+	p.reach.add(c, true)
 	f.BoolVar(&p.noCRC, "no-crc", false, "do without MPA's CRC if the peer agrees")
 	return c
 }
@@ -121,10 +122,24 @@ func rpingClient(ctx context.Context, e *shell.Env, p rpingPlan) error {
 	}
 	at := net.JoinHostPort(p.host, strconv.Itoa(int(p.port)))
 	start := time.Now()
-	n, err := transport.Await(ctx, p.wait, func() (int, error) {
-		start = time.Now()
-		return rping.Dial(ctx, at, cfg, p.options(e, "ping data"))
+	n := 0
+	var all error // of a connection that had done all rounds
+	err = p.reach.retrier(ctx, e).do(func() error {
+		o := p.options(e, "ping data")
+		o.Count = max(0, p.count-n) // what an earlier connection did need not be done again
+		k, err := transport.Await(ctx, p.reach.wait, func() (int, error) {
+			if n == 0 {
+				start = time.Now()
+			}
+			return rping.Dial(ctx, at, cfg, o)
+		})
+		if n += k; p.count > 0 && n >= p.count {
+			all = err
+			return nil
+		}
+		return err
 	})
+	err = cmp.Or(err, all)
 	took := time.Since(start)
 	if err != nil && (ctx.Err() == nil || p.count > 0 || n == 0) {
 		return fmt.Errorf("rping with %s after %d rounds: %w", at, n, err)

@@ -35,6 +35,7 @@ type tree struct {
 	u        *addr.URL // of the directory at the server
 	t        *transport.Transport
 	options  func() (*transport.Options, error)
+	reach    *reach
 	parallel int
 	resume   bool
 	dryRun   bool
@@ -148,7 +149,7 @@ func (tr *tree) dial(ctx context.Context) (fileClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	return dialFiles(ctx, tr.e, tr.u, tr.t, o)
+	return tr.reach.files(ctx, tr.e, func(ctx context.Context) (fileClient, error) { return dialFiles(ctx, tr.e, tr.u, tr.t, o) })
 }
 
 // one does a job and says so.
@@ -400,7 +401,7 @@ func (f *treeFlags) tree(e *shell.Env, verb string, u *addr.URL, t *transport.Tr
 	if _, err := options(); err != nil {
 		return nil, err
 	}
-	return &tree{e: e, verb: verb, u: u, t: t, options: options, parallel: f.parallel, resume: f.resume}, nil
+	return &tree{e: e, verb: verb, u: u, t: t, options: options, reach: &cf.reach, parallel: f.parallel, resume: f.resume}, nil
 }
 
 func syncCommand(e *shell.Env) *cobra.Command {
@@ -435,7 +436,7 @@ that are complete, and none that are not; to go on, run it again.`,
 	}
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be stored")
 	f.addParallel(c)
-	addWait(c, &cf.wait)
+	cf.reach.add(c, true)
 	cf.add(c)
 	return c
 }

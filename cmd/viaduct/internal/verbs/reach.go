@@ -1,0 +1,323 @@
+package verbs
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"viaduct/cmd/viaduct/internal/httpfile"
+	"viaduct/cmd/viaduct/internal/memsvc"
+	"viaduct/cmd/viaduct/internal/msg"
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/cmd/viaduct/internal/store"
+	"viaduct/iwarp"
+	"viaduct/portmap"
+	"viaduct/sdp"
+	"viaduct/vi"
+)
+
+// A reach is how long and how often a verb tries to reach a server.
+type reach struct {
+	wait    time.Duration // for a server that does not listen yet
+	timeout time.Duration // of the whole command; 0 is no bound
+	retry   int           // further attempts after a failure
+}
+
+// errTimeout is the cause of a context that --timeout ended.
+var errTimeout = errors.New("the time of --timeout is over")
+
+// add gives c the flags --timeout and --retry, and --wait if the server listens by TCP. The
+// context of c ends after --timeout from then on.
+func (r *reach) add(c *cobra.Command, wait bool) {
+	f := c.Flags()
+	if wait {
+		f.DurationVar(&r.wait, "wait", 0, "wait up to `TIME` for the server to listen")
+	}
+	f.DurationVar(&r.timeout, "timeout", 0, "end the whole command after `TIME`, done or not; 0 never")
+	f.IntVar(&r.retry, "retry", 0, "try up to `N` times more what a connection failed at")
+	run := c.RunE
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		if r.timeout < 0 || r.wait < 0 || r.retry < 0 {
+			return shell.Usagef("--timeout, --wait and --retry must not be negative")
+		}
+		if r.timeout == 0 {
+			return run(cmd, args)
+		}
+		ctx, cancel := context.WithTimeoutCause(cmd.Context(), r.timeout, errTimeout)
+		defer cancel()
+		cmd.SetContext(ctx)
+		err := run(cmd, args)
+		end, _ := ctx.Deadline()
+		// A socket's deadline can be over a moment before that of its context.
+		over := context.Cause(ctx) == errTimeout || !time.Now().Before(end) &&
+			(errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded))
+		switch {
+		case err == nil || shell.IsUsage(err) || !over:
+			return err
+		case errors.Is(err, errTimeout), errors.Is(err, context.DeadlineExceeded):
+			err = fmt.Errorf("not done after %v: %w", r.timeout, errTimeout)
+		default:
+			err = fmt.Errorf("not done after %v: %w", r.timeout, err)
+		}
+		return shell.Hint(err, "give --timeout more, or see with --log-level debug what takes so long")
+	}
+}
+
+// The pauses between two attempts of --retry: the first, doubled up to the last.
+const (
+	firstRetry = 500 * time.Millisecond
+	lastRetry  = 30 * time.Second
+)
+
+// A retrier counts the attempts of one operation.
+type retrier struct {
+	e     *shell.Env
+	left  int
+	pause time.Duration
+	ctx   context.Context
+}
+
+func (r *reach) retrier(ctx context.Context, e *shell.Env) *retrier {
+	return &retrier{e: e, left: r.retry, pause: firstRetry, ctx: ctx}
+}
+
+// again reports whether err calls for another attempt, and pauses before it.
+func (r *retrier) again(err error, calls func(error) bool) bool {
+	if err == nil || r.left <= 0 || r.ctx.Err() != nil || !calls(err) {
+		return false
+	}
+	r.left--
+	r.e.Log.Warn("trying again", "after", r.pause, "left", r.left, "err", err)
+	t := time.NewTimer(r.pause)
+	defer t.Stop()
+	r.pause = min(2*r.pause, lastRetry)
+	select {
+	case <-t.C:
+		return true
+	case <-r.ctx.Done():
+		return false
+	}
+}
+
+// do calls f until it succeeds or there is no further attempt.
+func (r *retrier) do(f func() error) error {
+	for {
+		if err := f(); !r.again(err, passing) {
+			return err
+		}
+	}
+}
+
+// retrying is do for a function with a result.
+func retrying[T any](r *retrier, f func() (T, error)) (v T, err error) {
+	err = r.do(func() error {
+		v, err = f()
+		return err
+	})
+	return v, err
+}
+
+// passing tells the errors of a server, or a network, that may be well soon.
+func passing(err error) bool {
+	if shell.IsUsage(err) || refusedTLS(err) {
+		return false
+	}
+	if dns, ok := errors.AsType[*net.DNSError](err); ok {
+		return !dns.IsNotFound
+	}
+	return slices.ContainsFunc([]error{
+		syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE, syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH,
+		os.ErrDeadlineExceeded, context.DeadlineExceeded, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed,
+		vi.ErrNoMatch, vi.ErrNotReachable, vi.ErrTimeout, msg.ErrBroken, iwarp.ErrFlushed, iwarp.ErrClosed, iwarp.ErrPeerClosed, sdp.ErrReset, portmap.ErrNoAnswer,
+	}, func(e error) bool { return errors.Is(err, e) })
+}
+
+// refusedTLS tells the errors of certificates: none gets better by waiting.
+func refusedTLS(err error) bool {
+	return errors.As(err, new(*tls.CertificateVerificationError)) || errors.As(err, new(x509.UnknownAuthorityError)) ||
+		errors.As(err, new(x509.HostnameError)) || errors.As(err, new(tls.AlertError))
+}
+
+// A localError is one of this side's files, by which no attempt at the server changes
+// anything.
+type localError struct{ err error }
+
+func (e *localError) Error() string { return e.err.Error() }
+func (e *localError) Unwrap() error { return e.err }
+
+// broke tells the errors of a file operation that another connection may not have:
+// all but the server's answers, those of this side's files, and damage.
+func broke(err error) bool {
+	if shell.IsUsage(err) || refusedTLS(err) || errors.As(err, new(*localError)) {
+		return false
+	}
+	return !slices.ContainsFunc([]error{
+		memsvc.ErrRefused, memsvc.ErrNotServed, memsvc.ErrChanged, memsvc.ErrTakenBack, memsvc.ErrSourceShrank,
+		httpfile.ErrRefused, httpfile.ErrChanged, httpfile.ErrNoDigest,
+	}, func(e error) bool { return errors.Is(err, e) })
+}
+
+// A retryingFiles is a fileClient that connects anew when a connection fails, and goes on
+// with what it was doing.
+type retryingFiles struct {
+	reach *reach
+	e     *shell.Env
+	dial  func(context.Context) (fileClient, error)
+	fc    fileClient // nil between two connections
+	names [2]string  // of the mechanisms
+}
+
+// files connects to a server, anew after failures if that is wanted.
+func (r *reach) files(ctx context.Context, e *shell.Env, dial func(context.Context) (fileClient, error)) (fileClient, error) {
+	if r.retry == 0 {
+		return dial(ctx)
+	}
+	f := &retryingFiles{reach: r, e: e, dial: dial}
+	return f, f.do(ctx, func(fc fileClient) error {
+		f.names[0], f.names[1] = fc.Mechanisms()
+		return nil
+	})
+}
+
+// do has op use a connection.
+func (f *retryingFiles) do(ctx context.Context, op func(fileClient) error) error {
+	r := f.reach.retrier(ctx, f.e)
+	return f.attempts(ctx, r, op)
+}
+
+func (f *retryingFiles) attempts(ctx context.Context, r *retrier, op func(fileClient) error) error {
+	for {
+		var err error
+		calls := passing
+		if f.fc == nil {
+			f.fc, err = f.dial(ctx)
+		}
+		if err == nil {
+			if err = op(f.fc); err != nil {
+				calls = broke
+			}
+		}
+		if err == nil || !calls(err) {
+			return err
+		}
+		f.drop(ctx)
+		if !r.again(err, calls) {
+			return err
+		}
+	}
+}
+
+// drop gives up the connection.
+func (f *retryingFiles) drop(ctx context.Context) {
+	if f.fc != nil {
+		ending(ctx, f.fc.Close)
+		f.fc = nil
+	}
+}
+
+func (f *retryingFiles) Close() {
+	if f.fc != nil {
+		f.fc.Close()
+		f.fc = nil
+	}
+}
+
+func (f *retryingFiles) Mechanisms() (get, put string) { return f.names[0], f.names[1] }
+
+func (f *retryingFiles) List(ctx context.Context, path string) (es []store.Entry, err error) {
+	err = f.do(ctx, func(fc fileClient) error {
+		es, err = fc.List(ctx, path)
+		return err
+	})
+	return es, err
+}
+
+func (f *retryingFiles) PrefixSum(ctx context.Context, path string, n int64) (sum [32]byte, known bool, err error) {
+	err = f.do(ctx, func(fc fileClient) error {
+		sum, known, err = fc.PrefixSum(ctx, path, n)
+		return err
+	})
+	return sum, known, err
+}
+
+// Get goes on where a connection failed, if the server's file still begins with the bytes
+// that came. Each byte that comes makes the attempts be counted anew.
+func (f *retryingFiles) Get(ctx context.Context, path string, offset int64, w io.Writer, h hash.Hash, begin func(length, size int64), progress func(n int)) error {
+	at, begun := offset, false
+	r := f.reach.retrier(ctx, f.e)
+	return f.attempts(ctx, r, func(fc fileClient) error {
+		if at > offset {
+			sum, known, err := fc.PrefixSum(ctx, path, at)
+			if err != nil {
+				return err
+			}
+			if known && sum != [32]byte(h.Sum(nil)) {
+				return fmt.Errorf("after the connection failed: %w", memsvc.ErrChanged)
+			}
+		}
+		return fc.Get(ctx, path, at, &localWriter{w}, h, func(length, size int64) {
+			if !begun && begin != nil {
+				begin(length, size)
+			}
+			begun = true
+		}, func(n int) {
+			at += int64(n)
+			*r = *f.reach.retrier(ctx, f.e)
+			if progress != nil {
+				progress(n)
+			}
+		})
+	})
+}
+
+// Put begins anew after a failure. What was told of once is not told of again.
+func (f *retryingFiles) Put(ctx context.Context, path string, length int64, r io.ReadSeeker, h hash.Hash, progress func(n int)) error {
+	told, tries := int64(0), 0
+	return f.do(ctx, func(fc fileClient) error {
+		if tries++; tries > 1 {
+			h.Reset()
+			if _, err := r.Seek(0, io.SeekStart); err != nil {
+				return &localError{err}
+			}
+		}
+		at := int64(0)
+		return fc.Put(ctx, path, length, &localReader{r}, h, func(n int) {
+			at += int64(n)
+			if n := at - told; n > 0 && progress != nil {
+				told = at
+				progress(int(n))
+			}
+		})
+	})
+}
+
+type localWriter struct{ io.Writer }
+
+func (w *localWriter) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
+	if err != nil {
+		err = &localError{err}
+	}
+	return n, err
+}
+
+type localReader struct{ io.ReadSeeker }
+
+func (r *localReader) Read(p []byte) (int, error) {
+	n, err := r.ReadSeeker.Read(p)
+	if err != nil && err != io.EOF {
+		err = &localError{err}
+	}
+	return n, err
+}

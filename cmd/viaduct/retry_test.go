@@ -1,0 +1,129 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"viaduct/cmd/viaduct/internal/transport"
+)
+
+// TestTimeout: --timeout ends a command whatever it waits for, and says so.
+func TestTimeout(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	silent := func(scheme string) string {
+		u := scheme + "://" + l.Addr().String()
+		if hasDisc(scheme) {
+			u += "/d"
+		}
+		return u
+	}
+	for _, scheme := range transport.Names() {
+		if scheme == "sdp" || scheme == "tcp" {
+			fails(t, 1, "not done after 100ms", "get", at(silent(scheme), "f"), "-o", "-", "--timeout", "100ms")
+		}
+		fails(t, 1, "not done after 100ms", "ping", silent(scheme), "--timeout", "100ms")
+	}
+	work := t.TempDir()
+	random(t, filepath.Join(work, "f"), 10)
+	for _, args := range [][]string{
+		{"ls", silent("iwarp")}, {"put", filepath.Join(work, "f"), at(silent("sdp"), "f")}, {"sync", work, silent("vitcp")},
+		{"nc", silent("tcp")}, {"get", at(silent("iwarp"), "f"), "-r", "-o", filepath.Join(work, "d"), "--retry", "9"},
+		{"rping", "-c", "-a", "127.0.0.1", "-p", fmt.Sprint(l.Addr().(*net.TCPAddr).Port)},
+		{"portmap", "query", "127.0.0.1:5000", "--server", "127.0.0.1:9", "--retry", "99"},
+		{"bench", "--client", silent("tcp"), "--transports", "tcp"},
+		{"ping", "tcp://127.0.0.1:1", "--wait", "1h"}, {"ping", "tcp://127.0.0.1:1", "--retry", "1000"},
+	} {
+		fails(t, 1, "not done after 100ms", append(args, "--timeout", "100ms")...)
+	}
+	_, urls := start(t, 1, "echo", "--listen", "tcp://127.0.0.1:0")
+	for count, want := range map[string]int{"0": 0, "1000000000": 1} { // as long as it may, and so many
+		t.Run("ping -c "+count, func(t *testing.T) {
+			t.Parallel()
+			r := run(t, "ping", urls[0], "-c", count, "--timeout", "2s", "-q")
+			if r.code != want || !strings.Contains(r.stdout, "min/median") || want == 1 && !strings.Contains(r.last(), "not done after") {
+				t.Errorf("exit %d, %q, %q", r.code, r.stdout, r.last())
+			}
+		})
+	}
+}
+
+// TestRetry: a copy goes on with --retry when its server dies in the middle and another
+// comes; what a server refuses is not asked for again.
+func TestRetry(t *testing.T) {
+	for _, scheme := range transport.Names() {
+		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
+			root := t.TempDir()
+			const size = 32 << 20
+			body := random(t, filepath.Join(root, "f"), size)
+			u := strings.Replace(listenURL(scheme, "127.0.0.1"), ":0", fmt.Sprintf(":%d", freePort(t)), 1)
+			serve := func() *proc {
+				p, _ := start(t, 1, "serve", "--root", root, "--writable", "--listen", u, "--log-level", "info")
+				return p
+			}
+
+			one := serve()
+			if n, stderr, code := interrupted(t, at(u, "f"), func() {
+				one.stop(syscall.SIGKILL)
+				one = serve()
+			}); code != 0 || n != string(body) || !strings.Contains(stderr, "trying again") {
+				t.Errorf("exit %d, %d bytes: %s", code, len(n), stderr)
+			}
+			if n, stderr, code := interrupted(t, at(u, "f"), func() {
+				one.stop(syscall.SIGKILL)
+				body = random(t, filepath.Join(root, "f"), size-1)
+				one = serve()
+			}); code != 1 || len(n) >= size-1 || !strings.Contains(stderr, "SHA-256 differs") {
+				t.Errorf("the file changed: exit %d, %d bytes: %s", code, len(n), stderr)
+			}
+
+			// A put finds a server that comes late, and is not told of the failures before.
+			one.stop(syscall.SIGKILL)
+			cl, _ := start(t, 0, "put", filepath.Join(root, "f"), at(u, "stored"), "--retry", "20")
+			cl.waitStderr("trying again")
+			serve()
+			if code := cl.wait(); code != 0 {
+				t.Errorf("exit %d: %s", code, cl.stderr())
+			}
+			same(t, filepath.Join(root, "stored"), body)
+
+			r := run(t, "get", at(u, "none"), "-o", "-", "--retry", "20")
+			if r.code != 1 || strings.Contains(r.stderr, "trying again") || !strings.Contains(r.last(), "not found") {
+				t.Errorf("exit %d: %s", r.code, r.stderr)
+			}
+		})
+	}
+	fails(t, 2, "negative", "ping", "tcp://h:1", "--retry", "-1")
+}
+
+// interrupted runs a get that stops in its middle, since nothing reads what it writes,
+// until meanwhile has been called. What it wrote is got.
+func interrupted(t *testing.T, u string, meanwhile func()) (got, stderr string, code int) {
+	t.Helper()
+	c := command(t.Context(), "get", u, "-o", "-", "--retry", "20", "--timeout", "5m")
+	pipe, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var errs, out strings.Builder
+	c.Stderr = &errs
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.CopyN(&out, pipe, 4<<20); err != nil {
+		t.Fatal(err)
+	}
+	meanwhile()
+	io.Copy(&out, pipe)
+	c.Wait()
+	return out.String(), errs.String(), c.ProcessState.ExitCode()
+}
