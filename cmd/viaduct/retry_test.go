@@ -127,3 +127,38 @@ func interrupted(t *testing.T, u string, meanwhile func()) (got, stderr string, 
 	c.Wait()
 	return out.String(), errs.String(), c.ProcessState.ExitCode()
 }
+
+// TestRetryPing: a ping goes on at a server that was started anew, and so does rping.
+func TestRetryPing(t *testing.T) {
+	for _, scheme := range transport.Names() {
+		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
+			u := strings.Replace(listenURL(scheme, "127.0.0.1"), ":0", fmt.Sprintf(":%d", freePort(t)), 1)
+			server, _ := start(t, 1, "echo", "--listen", u)
+			cl, _ := start(t, 0, "ping", u, "-c", "0", "-i", "10ms", "--retry", "20")
+			cl.line()
+			server.stop(syscall.SIGKILL)
+			cl.waitStderr("trying again")
+			for len(cl.out) > 0 {
+				<-cl.out
+			}
+			start(t, 1, "echo", "--listen", u)
+			if l := cl.line(); !strings.Contains(l, "seq=") {
+				t.Error(l)
+			}
+			if code := cl.stop(syscall.SIGINT); code != 0 {
+				t.Errorf("exit %d: %s", code, cl.stderr())
+			}
+		})
+	}
+	t.Run("rping", func(t *testing.T) {
+		t.Parallel()
+		port := fmt.Sprint(freePort(t))
+		cl, _ := start(t, 0, "rping", "-c", "-a", "127.0.0.1", "-p", port, "-C", "3", "--retry", "20")
+		cl.waitStderr("trying again")
+		start(t, 1, "rping", "-s", "-a", "127.0.0.1", "-p", port)
+		if code := cl.wait(); code != 0 {
+			t.Errorf("exit %d: %s", code, cl.stderr())
+		}
+	})
+}
