@@ -137,7 +137,7 @@ func TestFCVI_5_3_2(t *testing.T) {
 			t.Errorf("client %v, received %v", a.c.state, r.done)
 		}
 	})
-	// Attributes that do not match. [FCVI-7.3-4] [FCVI-7.3-6] [FCVI-7.3-8] [FCVI-7.3-5]
+	// Attributes that do not match. [FCVI-7.3-3] [FCVI-7.3-4] [FCVI-7.3-6] [FCVI-7.3-8] [FCVI-7.3-5]
 	for _, v := range []struct {
 		name   string
 		a, b   iu.Attributes
@@ -148,6 +148,10 @@ func TestFCVI_5_3_2(t *testing.T) {
 		{"qos", iu.Attributes{Reliability: 2, MaxTransfer: 9, QoS: iu.QoS{Class: 2}}, iu.Attributes{Reliability: 2, MaxTransfer: 9, QoS: iu.QoS{Class: 3}}, iu.InvalidQoS, 0},
 		{"one qos", iu.Attributes{Reliability: 2, MaxTransfer: 9, QoS: iu.QoS{Class: 2}}, iu.Attributes{Reliability: 2, MaxTransfer: 5}, iu.Accepted, 5},
 		{"read at UD", iu.Attributes{Reliability: 1, MaxTransfer: 9, Read: true}, iu.Attributes{Reliability: 1, MaxTransfer: 9}, iu.InvalidRDMARead, 0},
+		{"no window", iu.Attributes{Reliability: 4, MaxTransfer: 9, MaxUnacked: 1}, iu.Attributes{Reliability: 4, MaxTransfer: 9}, iu.InvalidReliability, 0},
+		{"no window of ours", iu.Attributes{Reliability: 4, MaxTransfer: 9}, iu.Attributes{Reliability: 4, MaxTransfer: 9, MaxUnacked: 1}, iu.InvalidReliability, 0},
+		{"least window", iu.Attributes{Reliability: 4, MaxTransfer: 9, MaxUnacked: 1}, iu.Attributes{Reliability: 4, MaxTransfer: 9, MaxUnacked: 1}, iu.Accepted, 9},
+		{"no window where none is needed", iu.Attributes{Reliability: 2, MaxTransfer: 9, MaxUnacked: 1}, iu.Attributes{Reliability: 2, MaxTransfer: 9}, iu.Accepted, 9},
 		{"nothing", iu.Attributes{Reliability: 2}, iu.Attributes{Reliability: 2, MaxTransfer: 5}, iu.InvalidMTS, 0},
 	} {
 		if mts, r := matchAttributes(&v.a, &v.b); r != v.reason || mts != v.mts {

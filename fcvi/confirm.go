@@ -1,6 +1,7 @@
 package fcvi
 
 import (
+	"viaduct/internal/fault"
 	"viaduct/internal/fc"
 	"viaduct/internal/wire/iu"
 )
@@ -109,6 +110,8 @@ func (c *conn) acceptedBy(now fc.Time, f *fc.Frame, h *iu.Header) {
 func matchAttributes(a, b *iu.Attributes) (mts uint32, reason iu.Reason) {
 	switch {
 	case a.Reliability != b.Reliability || !a.Reliability.Valid():
+		return 0, iu.InvalidReliability
+	case a.Reliability == iu.ReliableReception && (a.MaxUnacked == 0 || b.MaxUnacked == 0) && !fault.On("fcvi-window-unchecked"): // [FCVI-7.3-3]
 		return 0, iu.InvalidReliability
 	case a.MaxTransfer == 0 || b.MaxTransfer == 0: // [FCVI-7.3-5]
 		return 0, iu.InvalidMTS

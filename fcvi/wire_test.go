@@ -539,8 +539,8 @@ func TestFCVI_5_9_10(t *testing.T) {
 	}
 }
 
-// TestFCVI_7_3: a peer that says it accepts nothing unanswered gets one message
-// at a time. [FCVI-7.3-3]
+// TestFCVI_7_3: a window of zero, which a peer may announce at the levels that have
+// no responses, holds nothing up: one message goes at a time.
 func TestFCVI_7_3(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, b := s.connect(iu.ReliableReception)

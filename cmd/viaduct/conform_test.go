@@ -46,6 +46,7 @@ var conformPeers = []struct {
 	{"iwarp", "iwarp://127.0.0.1:0", []string{"echo", "--listen"}},
 	{"vitcp", "vitcp://127.0.0.1:0/x", []string{"echo", "--listen"}},
 	{"sdp", "sdp://127.0.0.1:0", []string{"echo", "--listen"}},
+	{"fcvi", "fcvi://127.0.0.1:0/x", []string{"echo", "--listen"}},
 	{"portmap", "127.0.0.1:0", []string{"portmap", "serve", "--map", "127.0.0.1:80=127.0.0.1:8080", "--listen"}},
 }
 
@@ -163,6 +164,14 @@ var conformFaults = []struct {
 	{"sdp-len", "sdp", "SDP-6.1.4-1"},
 	{"sdp-adverts", "sdp", "SDP-6.2.2.3-1"},
 	{"sdp-version-unchecked", "sdp", "SDP-6.2.1.1-2"},
+	{"fcip-nonce-unchecked", "fcvi", "FCFS-2.4-4"},
+	{"fc-crc", "fcvi", "FCFS-2.1-4"},
+	{"fcvi-reserved", "fcvi", "FCVI-5.9.5-1"},
+	{"fcvi-handle", "fcvi", "FCVI-4-4"},
+	{"fcvi-r-ctl", "fcvi", "FCVI-5.1-4"},
+	{"fcvi-last-sequence", "fcvi", "FCVI-5.3.2-2"},
+	{"fcvi-version-unchecked", "fcvi", "FCVI-6.9-3"},
+	{"fcvi-window-unchecked", "fcvi", "FCVI-7.3-3"},
 	{"portmap-handle", "portmap", "SDP-7.3.1.8-2"},
 	{"portmap-reserved", "portmap", "SDP-7.3.1.5-1"},
 	{"portmap-port", "portmap", "SDP-7.3.1.7-1"},

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+
+	"viaduct/internal/fault"
 )
 
 // Errors of the frame parser.
@@ -125,6 +127,9 @@ func (f *Frame) Append(b []byte) []byte {
 	b = append(b, f.Opt...)
 	b = append(b, f.Payload...)
 	b = append(b, zeros[:fill]...)
+	if fault.On("fc-crc") {
+		return append(b, 1, 2, 3, 4)
+	}
 	return binary.LittleEndian.AppendUint32(b, checksum(b[start:])) // [FCFS-2.1-4]
 }
 

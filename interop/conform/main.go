@@ -26,6 +26,10 @@ import (
 	"viaduct/interop/netns/link"
 )
 
+// fabrics is the number of listeners of fcvi: one run at a time uses each, since a
+// listener remembers the last nonce of a host.
+const fabrics = 4
+
 func main() {
 	viaduct := flag.String("viaduct", "", "the command to run (`PATH`; default: built from this module)")
 	n := flag.Int("n", 1, "runs of each protocol")
@@ -84,8 +88,15 @@ func run(viaduct string, runs int, f link.Fault) (err error) {
 	h := at[0].String()
 	var server *exec.Cmd
 	lines := make(chan string, 10)
+	idle := make(chan string, fabrics) // what no run of fcvi uses now
 	if err := ports[0].Do(func() error {
-		server = exec.Command(viaduct, "echo", "--log-level", "error", "--listen", "iwarp://"+h+":7001", "--listen", "vitcp://"+h+":7002/x", "--listen", "sdp://"+h+":7003")
+		args := []string{"echo", "--log-level", "error", "--listen", "iwarp://" + h + ":7001", "--listen", "vitcp://" + h + ":7002/x", "--listen", "sdp://" + h + ":7003"}
+		for range fabrics {
+			u := fmt.Sprintf("fcvi://%s:%d/x", h, 7010+len(idle))
+			args = append(args, "--listen", u)
+			idle <- u
+		}
+		server = exec.Command(viaduct, args...)
 		out, err := server.StdoutPipe()
 		if err != nil {
 			return err
@@ -100,7 +111,7 @@ func run(viaduct string, runs int, f link.Fault) (err error) {
 		return err
 	}
 	defer func() { server.Process.Kill(); server.Wait() }()
-	for range 3 {
+	for range 3 + fabrics {
 		select {
 		case <-lines:
 		case <-time.After(30 * time.Second):
@@ -121,10 +132,14 @@ func run(viaduct string, runs int, f link.Fault) (err error) {
 		slots = make(chan struct{}, 8)
 	)
 	for i := range runs {
-		for _, u := range []string{"iwarp://" + h + ":7001", "vitcp://" + h + ":7002/x", "sdp://" + h + ":7003", "portmap://" + h} {
+		for _, u := range []string{"iwarp://" + h + ":7001", "vitcp://" + h + ":7002/x", "sdp://" + h + ":7003", "portmap://" + h, "fcvi"} {
 			slots <- struct{}{}
 			wg.Go(func() {
 				defer func() { <-slots }()
+				if u == "fcvi" {
+					u = <-idle
+					defer func() { idle <- u }()
+				}
 				var out bytes.Buffer
 				c, err := start(ports[1], &out, "conform", u, "--patience", "10s", "--service", h+":80")
 				if err == nil {
@@ -146,7 +161,7 @@ func run(viaduct string, runs int, f link.Fault) (err error) {
 		}
 	}
 	wg.Wait()
-	fmt.Printf("%d runs of 4 protocols, %d cases passed, %d runs with a failure\n", runs, cases, bad)
+	fmt.Printf("%d runs of 5 protocols, %d cases passed, %d runs with a failure\n", runs, cases, bad)
 	if bad > 0 {
 		return fmt.Errorf("%d runs failed", bad)
 	}

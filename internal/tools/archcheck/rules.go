@@ -63,7 +63,7 @@ var rules = []rule{
 	{"internal/wire/ddp", []string{"internal/wire/mpa", "internal/fault"}, codec},
 	{"internal/wire/rdmap", []string{"internal/wire/ddp", "internal/wire/mpa", "internal/fault"}, codec},
 	{"internal/wire/vitcpwire", []string{"internal/fault"}, codec},
-	{"internal/wire/iu", nil, codec},
+	{"internal/wire/iu", []string{"internal/fault"}, codec},
 
 	{"internal/...", []string{"internal/..."}, internal},
 	{"internal/tools/...", []string{"internal/tools/register"}, tool},

@@ -1,6 +1,10 @@
 package iu
 
-import "errors"
+import (
+	"errors"
+
+	"viaduct/internal/fault"
+)
 
 // Errors of the parsers, besides io.ErrUnexpectedEOF for short input.
 var (
@@ -63,7 +67,14 @@ var _ Codec = ProjectV1{}
 func (ProjectV1) Name() string { return "ProjectV1" }
 
 // AppendHeader appends h.
-func (ProjectV1) AppendHeader(b []byte, h *Header) []byte { return h.Append(b) }
+func (ProjectV1) AppendHeader(b []byte, h *Header) []byte {
+	at := len(b)
+	b = h.Append(b)
+	if fault.On("fcvi-reserved") {
+		b[at+7] = 1
+	}
+	return b
+}
 
 // ParseHeader decodes a Device_Header.
 func (ProjectV1) ParseHeader(b []byte, h *Header) (int, error) { return h.Parse(b) }
@@ -80,6 +91,9 @@ func (ProjectV1) ParseConnectRqst(b []byte) (ConnectPayload, int, error) { retur
 // AppendConnectResp1 appends p, its version set.
 func (ProjectV1) AppendConnectResp1(b []byte, p *AcceptPayload) []byte {
 	p.Version = ProjectVersion
+	if fault.On("fcvi-handle") {
+		p.Handle = 0
+	}
 	return p.Append(b)
 }
 
@@ -88,6 +102,9 @@ func (ProjectV1) ParseConnectResp1(b []byte) (AcceptPayload, int, error) { retur
 
 // RCtl returns the R_CTL of o. [FCVI-5.1-4]
 func (ProjectV1) RCtl(o Opcode) uint8 {
+	if fault.On("fcvi-r-ctl") && o == SendResp {
+		return rctlSolData
+	}
 	switch o {
 	case SendRqst, WriteRqst:
 		return rctlUnsolData
@@ -135,6 +152,10 @@ func (ProjectV1) FCtl(o Opcode, u Use) uint32 {
 		case u.Pending:
 			return fctlResp1Pending
 		case !u.End:
+			return fctlResp1Accept
+		}
+	case ConnectResp3:
+		if fault.On("fcvi-last-sequence") {
 			return fctlResp1Accept
 		}
 	case ConnectResp2:

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+
+	"viaduct/internal/fault"
 )
 
 // NoTimeout in a CONNECT_RQST means that the originator waits for ever.
@@ -123,7 +125,7 @@ func checkPayload(b []byte, want int) (int, error) {
 	if len(b) < 4 {
 		return 0, io.ErrUnexpectedEOF
 	}
-	if b[0] != ProjectVersion {
+	if b[0] != ProjectVersion && !fault.On("fcvi-version-unchecked") {
 		return 0, fmt.Errorf("%w: %d", ErrVersion, b[0])
 	}
 	n := int(binary.BigEndian.Uint16(b[2:]))

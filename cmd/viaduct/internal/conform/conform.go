@@ -63,7 +63,7 @@ type Result struct {
 
 // Cases lists those of a protocol and role.
 func Cases(proto string, role Role) (cs []Case) {
-	for _, c := range slices.Concat(iwarpPassive, iwarpActive, vitcpPassive, sdpPassive, portmapPassive) {
+	for _, c := range slices.Concat(iwarpPassive, iwarpActive, vitcpPassive, sdpPassive, portmapPassive, fcviPassive) {
 		if c.Proto == proto && c.Role == role {
 			cs = append(cs, c)
 		}

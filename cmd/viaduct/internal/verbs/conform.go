@@ -33,7 +33,7 @@ func conformCommand(e *shell.Env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "conform URL | conform --listen URL [--exec COMMAND] | conform --list",
 		Short: "test a peer against the requirements of its protocol",
-		Long: `Test the peer at URL, which listens (iwarp, vitcp, sdp, and portmap://HOST[:PORT]),
+		Long: `Test the peer at URL, which listens (iwarp, vitcp, sdp, fcvi and portmap://HOST[:PORT]),
 or with --listen the peers that dial URL (iwarp), one conversation after another.
 An echo server shows most. Each case prints the requirement that it found
 broken, by its id in docs/requirements.
@@ -94,7 +94,7 @@ func conformURL(s string) (*addr.URL, error) {
 }
 
 func conformList(e *shell.Env, args []string) error {
-	schemes := []string{"iwarp", "vitcp", "sdp", "portmap"}
+	schemes := []string{"iwarp", "vitcp", "sdp", "fcvi", "portmap"}
 	if len(args) == 1 {
 		scheme, _, _ := strings.Cut(args[0], ":")
 		schemes = []string{scheme}
