@@ -2,6 +2,7 @@ package vitcp
 
 import (
 	"bytes"
+	"fmt"
 	"runtime"
 	"testing"
 
@@ -9,13 +10,15 @@ import (
 	"viaduct/vi"
 )
 
-// TestAheadGuarded: a region whose memory may fault is never read to ahead, and no
-// pin of it outlasts the message that looked whether it could be: what was written,
+// TestAheadGuarded: a region whose memory may fault is never read to ahead, unless the
+// consumer accepts that a fault ends the connection, and no pin of it outlasts the message that looked whether it could be: what was written,
 // read or sent into such a region can be deregistered. [VIA-8.3-16]
 func TestAheadGuarded(t *testing.T) {
 	const size = 300_000
 	guarded := allRights
 	guarded.MayFault = true
+	breaks := guarded
+	breaks.FaultBreaks = true
 	for name, begin := range map[string]func(t *testing.T, s *session, r *vi.Region) (vitcpwire.Header, *vitcpwire.RDMA){
 		"Write": func(t *testing.T, s *session, r *vi.Region) (vitcpwire.Header, *vitcpwire.RDMA) {
 			return vitcpwire.Header{Type: vitcpwire.Write, Number: 1},
@@ -32,32 +35,39 @@ func TestAheadGuarded(t *testing.T) {
 			return vitcpwire.Header{Type: vitcpwire.Send, Number: 1}, nil
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			s := serveProbe(t, sessionOpts{attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
-			r, buf := register(t, s.n, size, guarded)
-			h, rdma := begin(t, s, r)
-			body := bytes.Repeat([]byte{7}, size)
-			n := vitcpwire.MaxSegment - s.d.HeaderLen(h.Type)
-			for at := 0; at < size; at += n {
-				h.Offset = uint32(at)
-				if at+n >= size {
-					h.Flags = vitcpwire.EndOfMessage
+		for _, attrs := range []vi.MemAttributes{guarded, breaks} {
+			t.Run(fmt.Sprintf("%s, breaks %t", name, attrs.FaultBreaks), func(t *testing.T) {
+				s := serveProbe(t, sessionOpts{attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
+				r, buf := register(t, s.n, size, attrs)
+				h, rdma := begin(t, s, r)
+				body := bytes.Repeat([]byte{7}, size)
+				n := vitcpwire.MaxSegment - s.d.HeaderLen(h.Type)
+				for at := 0; at < size; at += n {
+					h.Offset = uint32(at)
+					if at+n >= size {
+						h.Flags = vitcpwire.EndOfMessage
+					}
+					seg := s.bytes(h, nil, rdma, body[at:min(at+n, size)])
+					s.raw(seg[:len(seg)/2])
+					for s.v.Poll() { // the rest is read straight into place
+					}
+					s.raw(seg[len(seg)/2:])
 				}
-				seg := s.bytes(h, nil, rdma, body[at:min(at+n, size)])
-				s.raw(seg[:len(seg)/2])
-				for s.v.Poll() { // the rest is read straight into place
+				l := s.v.Link().(*link)
+				for end := testContext(t); l.count.receivedBytes.Load() < size; s.v.Poll() {
+					must(t, end.Err())
+					runtime.Gosched()
 				}
-				s.raw(seg[len(seg)/2:])
-			}
-			l := s.v.Link().(*link)
-			for end := testContext(t); l.count.receivedBytes.Load() < size; s.v.Poll() {
-				must(t, end.Err())
-				runtime.Gosched()
-			}
-			deregister(t, s.n, r).wait()
-			if !bytes.Equal(buf, body) {
-				t.Error("other bytes")
-			}
-		})
+				deregister(t, s.n, r).wait()
+				if !bytes.Equal(buf, body) {
+					t.Error("other bytes")
+				}
+				l.c.WithReceiver(func() {
+					if ahead := cap(l.rx.ahead) > 0; ahead != (attrs.FaultBreaks && l.c.ByKernel()) {
+						t.Errorf("read ahead: %t", ahead)
+					}
+				})
+			})
+		}
 	}
 }

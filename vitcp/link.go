@@ -14,6 +14,7 @@ import (
 	"viaduct/internal/frameio"
 	"viaduct/internal/perturb"
 	"viaduct/internal/queue"
+	"viaduct/internal/regmem"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
 )
@@ -405,9 +406,9 @@ func (l *link) Failed(err error) {
 		return // that an error of ours is followed by the end is no news
 	}
 	l.c.Quiesce()
-	faulted := errors.Is(err, syscall.EFAULT)                            // [VIA-4.6-2]
-	orderly := err == io.EOF && !l.rx.asm.inside() && !l.rx.unfinished() // [V-17]
-	if orderly {                                                         // [V-17]
+	faulted := errors.Is(err, syscall.EFAULT) || errors.Is(err, regmem.ErrFault) // [VIA-4.6-2]
+	orderly := err == io.EOF && !l.rx.asm.inside() && !l.rx.unfinished()         // [V-17]
+	if orderly {                                                                 // [V-17]
 		err = errPeerDisconnected
 		if l.terms.disconnect && from == lifeOpen {
 			// A peer that knows the message uses it; TCP ended without.

@@ -1,6 +1,8 @@
 package vitcp
 
 import (
+	"slices"
+
 	"viaduct/internal/frameio"
 	"viaduct/internal/regmem"
 	"viaduct/internal/wire/vitcpwire"
@@ -100,7 +102,7 @@ func (l *link) guessIn(g []frameio.Guess, t vitcpwire.Type, ref vi.Memory, n int
 		full = int(x.long) - hl
 	}
 	b := ref.B
-	if ref.Guarded() { // reading there may fail
+	if ref.Guarded() && !(ref.FaultBreaks() && l.c.ByKernel()) { // reading there may fail
 		b = nil
 	}
 	before := len(g)
@@ -164,6 +166,12 @@ func (l *link) Guessed(header []byte, g frameio.Guess, left int) (taken, direct 
 		return len(header), 0, nil
 	}
 	return len(header), 0, l.segmentDone()
+}
+
+// MayFault implements frameio.Faulter.
+func (l *link) MayFault() bool {
+	guarded := func(ref vi.Memory) bool { return ref.Guarded() }
+	return slices.ContainsFunc(l.rx.refs, guarded) || slices.ContainsFunc(l.rx.ahead, guarded)
 }
 
 // guessable tells whether a segment of n bytes may be what was guessed. A Send that

@@ -233,7 +233,7 @@ func (l *link) putData(b *frameio.Batch) {
 			bad = vi.StatusFormatError // the descriptor was changed under us
 			break
 		}
-		if ref, st = l.steady(ref); st != 0 {
+		if ref, st = l.steady(b, ref); st != 0 {
 			bad = st
 			break
 		}
@@ -270,12 +270,12 @@ func (l *link) putData(b *frameio.Batch) {
 // put appends pinned bytes to the batch, which takes the pin over. One that
 // can serve others is the batch's even if the bytes are copied now.
 func (l *link) put(b *frameio.Batch, ref vi.Memory) {
-	if ref.Pins() {
+	if ref.Pins() && !ref.Guarded() {
 		b.Pin(ref)
 		l.tx.held = ref
 		ref = vi.Memory{B: ref.B}
 	}
-	b.Data(ref) // fails for guarded memory only
+	b.Data(ref) // fails for short guarded memory only, of which steady leaves none
 }
 
 // A copied segment is the payload of one that came from memory which may fault.
@@ -285,15 +285,28 @@ var copiedSegments = sync.Pool{New: func() any { return new(copiedSegment) }}
 
 // steady returns what ref pins as memory that can't fault. What may is copied, before
 // the header tells the peer that the bytes come: the kernel would find a fault with a
-// part of the segment sent already, and the stream could not go on. [V-30]
-func (l *link) steady(ref vi.Memory) (vi.Memory, vi.Status) {
+// part of the segment sent already, and the stream could not go on. Where the consumer
+// accepts that, only what has faulted before is found here. [V-30]
+func (l *link) steady(b *frameio.Batch, ref vi.Memory) (vi.Memory, vi.Status) {
 	if !ref.Guarded() {
 		return ref, 0
 	}
+	n := len(ref.B)
+	if n > frameio.CopyLimit && ref.FaultBreaks() && l.level != unreliable && l.c.ByKernel() {
+		if ref.Probe() != nil {
+			ref.Release()
+			return vi.Memory{}, vi.StatusProtectionError
+		}
+		return ref, 0
+	}
 	defer ref.Release()
-	c := copiedSegments.Get().(*copiedSegment)
-	l.tx.copied = append(l.tx.copied, c)
-	p := c[:len(ref.B)]
+	p := b.Short()
+	if !b.Copies(n) {
+		c := copiedSegments.Get().(*copiedSegment)
+		l.tx.copied = append(l.tx.copied, c)
+		p = c[:]
+	}
+	p = p[:n]
 	if ref.CopyTo(p) != nil {
 		return vi.Memory{}, vi.StatusProtectionError
 	}
@@ -349,19 +362,19 @@ func (l *link) putResponse(b *frameio.Batch, job *readJob) {
 	n := min(uint32(l.maxSeg-hl), job.r.Length-t.jobOffset)
 	h := vitcpwire.Header{Type: vitcpwire.ReadResponse, Offset: t.jobOffset, Number: job.number} // [VIT-3.1-12]
 	bad := job.refused
+	head := b.Header(hl)
 	var ref vi.Memory
 	if !bad && n > 0 {
 		var ok bool
 		var st vi.Status
 		ref, ok = l.ep.Target(t.held, vi.MemHandle(job.r.Handle), job.r.Address+uint64(t.jobOffset), uint64(n), false) // [VIT-2.2.2.2.6-1] [V-42]
 		if ok {
-			ref, st = l.steady(ref)
+			ref, st = l.steady(b, ref)
 		}
 		if bad = !ok || st != 0; bad {
 			l.ep.AsyncError(vi.ErrorRDMARProt, vi.OpRDMARead)
 		}
 	}
-	head := b.Header(hl)
 	if bad {
 		l.refuseRead(head, h, job)
 		return

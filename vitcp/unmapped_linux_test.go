@@ -1,12 +1,15 @@
 package vitcp
 
 import (
+	"io"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"viaduct/internal/sock"
+	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
 )
 
@@ -14,8 +17,16 @@ import (
 // copied or left to the kernel, which refuses them without saying whose they
 // are. Those before it were sent, those behind are flushed. [VIA-4.6-2]
 func TestUnmappedSend(t *testing.T) {
-	for size, guarded := range map[int]bool{100: true, 1 << 20: true, 4 * 65511: false} { // the last in whole segments: the kernel alone reads it
-		if sock.AssumeRings && !guarded {
+	guarded, breaks := vi.MemAttributes{MayFault: true}, vi.MemAttributes{MayFault: true, FaultBreaks: true}
+	for _, c := range []struct {
+		size  int
+		attrs vi.MemAttributes
+	}{
+		{100, guarded}, {1 << 20, guarded}, {100, breaks}, {1 << 20, breaks},
+		{4 * 65511, vi.MemAttributes{}}, // in whole segments: the kernel alone reads it
+	} {
+		size := c.size
+		if sock.AssumeRings && !c.attrs.MayFault {
 			t.Log("SKIPPED: into shared memory the process copies itself, and only memory that MayFault is guarded")
 			continue
 		}
@@ -23,7 +34,7 @@ func TestUnmappedSend(t *testing.T) {
 		mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 		must(t, err)
 		v := p.a
-		r, err := v.NIC().RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), uint64(size), vi.MemAttributes{MayFault: guarded})
+		r, err := v.NIC().RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), uint64(size), c.attrs)
 		must(t, err)
 		// As unmapped, but for that no other mapping of the process can take the place.
 		must(t, unix.Mprotect(mem, unix.PROT_NONE))
@@ -44,8 +55,46 @@ func TestUnmappedSend(t *testing.T) {
 				want = vi.StatusDone | vi.StatusFlushed
 			}
 			if got, _ := waitSend(t, v); got != d || d.Status() != want {
-				t.Errorf("%d bytes: status %v, expected %v", size, d.Status(), want)
+				t.Errorf("%d bytes, %+v: status %v, expected %v", size, c.attrs, d.Status(), want)
 			}
 		}
+	}
+}
+
+// Memory that is unmapped while the kernel has a part of it is a protection error
+// too, and ends the connection if the consumer accepts that. [VIA-4.6-2]
+func TestUnmappedWhileSending(t *testing.T) {
+	const size = 64 << 20 // more than the sockets take
+	for _, breaks := range []bool{false, true} {
+		s := serveProbe(t, sessionOpts{attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
+		mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+		must(t, err)
+		r, err := s.n.RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), size, vi.MemAttributes{MayFault: true, FaultBreaks: breaks})
+		must(t, err)
+		must(t, s.v.PostSend(vi.NewRDMAWrite(vi.RemoteSegment{}, segment(r, 0, size))))
+		first := s.recv()
+		must(t, unix.Mprotect(mem, unix.PROT_NONE))
+		defer unix.Munmap(mem)
+		torn, began := false, time.Now()
+		for s.nc.SetDeadline(time.Now().Add(patience)); ; {
+			x, err := s.tryRecv()
+			if err != nil {
+				torn = err != io.EOF
+				break
+			}
+			if x.h.Type != first.h.Type && x.h.Type != vitcpwire.NOP {
+				t.Fatalf("%v", x.h)
+			}
+		}
+		if d := time.Since(began); d > DefaultDrainTimeout/2 {
+			t.Errorf("the end took %v", d)
+		}
+		if torn && !breaks {
+			t.Error("the stream ends within a segment")
+		}
+		if d, err := waitSend(t, s.v); err == nil || d.Status()&vi.StatusProtectionError == 0 {
+			t.Errorf("%v, %v", d.Status(), err)
+		}
+		waitState(t, s.v, vi.Error)
 	}
 }

@@ -50,7 +50,9 @@ type Batch struct {
 	bytes int          // total length
 
 	guarded bool              // some of vecs may fault
+	gone    bool              // one of them has: the stream can't go on
 	scratch [maxVecs]sock.Vec // of the system call
+	short   [CopyLimit]byte   // see Short
 }
 
 var batches = sync.Pool{New: func() any {
@@ -88,7 +90,7 @@ func (b *Batch) Header(n int) []byte {
 //
 // The error is regmem.ErrFault if guarded memory is gone.
 func (b *Batch) Data(ref regmem.Ref) error {
-	if len(ref.B) <= CopyLimit && len(ref.B) <= cap(b.slab)-len(b.slab)-trailerSlack {
+	if b.Copies(len(ref.B)) {
 		h := b.Header(len(ref.B))
 		err := regmem.Copy(h, ref.B, ref.Guarded())
 		ref.Release()
@@ -100,6 +102,15 @@ func (b *Batch) Data(ref regmem.Ref) error {
 	b.bytes += len(ref.B)
 	return nil
 }
+
+// Copies tells whether Data would copy n bytes.
+func (b *Batch) Copies(n int) bool {
+	return n <= CopyLimit && n <= cap(b.slab)-len(b.slab)-trailerSlack
+}
+
+// Short returns memory for CopyLimit bytes, for what is to be given to Data at once
+// and is copied by it.
+func (b *Batch) Short() []byte { return b.short[:] }
 
 // Pin takes the pin of ref over until the batch is written. A protocol that sends many
 // pieces of one region gets all but the first from [Batch.Pinned], and spares
@@ -165,7 +176,7 @@ func (b *Batch) reset() {
 	clear(b.vecs[:cap(b.vecs)][:len(b.vecs)])
 	b.vecs = b.vecs[:0]
 	b.slab = b.slab[:0]
-	b.start, b.bytes, b.guarded = 0, 0, false
+	b.start, b.bytes, b.guarded, b.gone = 0, 0, false, false
 }
 
 // own copies whatever of the referenced memory is not written yet and gives
@@ -176,9 +187,9 @@ func (b *Batch) own() {
 			continue
 		}
 		c := make([]byte, len(v))
-		// A fault leaves zeros; the write of guarded memory would have failed
-		// as well, and the region is being taken away anyhow.
-		regmem.Copy(c, v, b.guarded)
+		if regmem.Copy(c, v, b.guarded) != nil {
+			b.gone = true // as the write would have found
+		}
 		b.vecs[i] = c
 	}
 	b.release()

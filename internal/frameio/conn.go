@@ -64,6 +64,13 @@ type SendFailer interface {
 	SendFailed(err error)
 }
 
+// A Faulter is a Protocol with memory that may fault.
+type Faulter interface {
+	// MayFault reports whether any memory that Direct and Guess returned last may. It
+	// is asked after the read that was made for them. [receive role]
+	MayFault() bool
+}
+
 // A Deliverer is a Protocol that has something to tell its consumer after a
 // Receive, or after Sent was called by a goroutine other than that of the Kick.
 type Deliverer interface {
@@ -85,6 +92,7 @@ type Conn struct {
 	nc        net.Conn
 	proto     Protocol
 	deliverer Deliverer                   // proto, or nil
+	faulter   Faulter                     // likewise
 	sock      atomic.Pointer[sock.Socket] // nil: portable path; see take
 
 	portable bool
@@ -110,7 +118,16 @@ func New(nc net.Conn, p Protocol, o Options) *Conn {
 	c := &Conn{nc: nc, proto: p, portable: o.Portable}
 	c.rx.ahead.guesser, _ = p.(Guesser)
 	c.deliverer, _ = p.(Deliverer)
+	c.faulter, _ = p.(Faulter)
 	return c
+}
+
+// ByKernel tells that the kernel moves the bytes of the connection, from and to where
+// it is told. Memory that is gone then is an error of its call, which ends the
+// connection.
+func (c *Conn) ByKernel() bool {
+	s := c.sock.Load()
+	return s != nil && s.ByKernel()
 }
 
 // Start begins to receive; until then Poll does nothing. early holds bytes

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"viaduct/internal/budget"
+	"viaduct/internal/regmem"
 	"viaduct/internal/sock"
 )
 
@@ -117,6 +118,7 @@ func (c *Conn) readGuessed(from *sock.Socket, iov [][]byte, guesses []Guess) (n,
 		room += len(v)
 	}
 	n, err = from.ReadV(iov, &r.stage.vecs)
+	room = c.room(n, room-len(iov[len(iov)-1]), room)
 	clear(iov)
 	r.stage.iov = iov[:0]
 	if len(guesses) > 0 {
@@ -154,7 +156,7 @@ func (r *receiver) settle(guesses []Guess, n int) (int, error) {
 		if r.ahead.right = err == nil; err == ErrWrongGuess {
 			r.ahead.atOnce = 0
 			r.ahead.worth.Miss(&wrong)
-			return r.takeBack(guesses[i:], i, taken, n), nil
+			return r.takeBack(guesses[i:], i, taken, n)
 		} else if err != nil {
 			return 0, err
 		}
@@ -179,17 +181,23 @@ func (r *receiver) trusted() { r.ahead.atOnce = min(max(2*r.ahead.atOnce, 2*minG
 
 // takeBack stages the n bytes that came from the header of a guess that was
 // wrong on, but for those taken, and sets aside what is too much for it.
-// first is the number of that guess.
-func (r *receiver) takeBack(guesses []Guess, first, taken, n int) int {
+// first is the number of that guess. The error is that the memory has gone meanwhile,
+// and with it what came.
+func (r *receiver) takeBack(guesses []Guess, first, taken, n int) (int, error) {
 	all := make([]byte, 0, n)
-	for i, g := range guesses {
-		head := r.stage.heads[first+i][:g.Header]
-		all = append(all, head[:min(len(head), n-len(all))]...)
-		all = append(all, g.Place[:min(len(g.Place), n-len(all))]...)
+	err := regmem.Guard(func() {
+		for i, g := range guesses {
+			head := r.stage.heads[first+i][:g.Header]
+			all = append(all, head[:min(len(head), n-len(all))]...)
+			all = append(all, g.Place[:min(len(g.Place), n-len(all))]...)
+		}
+	})
+	if err != nil {
+		return 0, err
 	}
 	all = append(all, r.stage.b[:n-len(all)]...)
 	r.early = all[taken:]
 	r.fill = 0
 	r.refill()
-	return r.fill
+	return r.fill, nil
 }

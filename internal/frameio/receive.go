@@ -1,6 +1,7 @@
 package frameio
 
 import (
+	"errors"
 	"io"
 	"slices"
 	"sync"
@@ -274,7 +275,13 @@ func (c *Conn) read() (n, room int, err error) {
 	from := c.sock.Load()
 	if r.direct == 0 {
 		if g := c.guess(); len(g) > 0 {
-			return c.readGuessed(from, r.stage.iov[:0], g)
+			n, room, err := c.readGuessed(from, r.stage.iov[:0], g)
+			if errors.Is(err, syscall.EFAULT) {
+				// What was guessed is not there. Nothing was read.
+				r.ahead.guesser = nil
+				return c.read()
+			}
+			return n, room, err
 		}
 		n, err = from.Read(r.stage.b[r.fill:r.limit()])
 		room = r.limit() - r.fill
@@ -293,9 +300,16 @@ func (c *Conn) read() (n, room int, err error) {
 		want += len(v)
 	}
 	if want == r.direct {
-		return c.readGuessed(from, iov, c.guess())
+		g := c.guess()
+		n, room, err := c.readGuessed(from, iov, g)
+		if len(g) > 0 && errors.Is(err, syscall.EFAULT) {
+			r.ahead.guesser = nil // the frame in progress has its own try
+			return c.read()
+		}
+		return n, room, err
 	}
 	n, err = from.ReadV(iov, &r.stage.vecs)
+	want = c.room(n, want, want)
 	clear(iov)
 	r.stage.iov = iov[:0]
 	if derr := c.proto.DirectDone(max(n, 0)); derr != nil {
@@ -306,6 +320,16 @@ func (c *Conn) read() (n, room int, err error) {
 	}
 	r.direct -= max(n, 0)
 	return n, want, err
+}
+
+// room is how much there was room for in a read of n bytes, total of them in all and
+// the first places of them with the protocol: a read that ends in memory that may
+// fault says nothing of whether there is more.
+func (c *Conn) room(n, places, total int) int {
+	if n > 0 && n < places && c.faulter != nil && c.faulter.MayFault() {
+		return n
+	}
+	return total
 }
 
 // glimpse is how much is staged of what follows a long frame.

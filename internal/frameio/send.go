@@ -77,6 +77,9 @@ func (c *Conn) writeLocked() error {
 	if c.tx.closed {
 		return net.ErrClosed
 	}
+	if c.tx.batch.gone {
+		return regmem.ErrFault
+	}
 	c.tx.batches.Add(1)
 	err := c.writeBatch(c.sock.Load())
 	if err != nil && errors.Is(err, syscall.ECONNRESET) {
@@ -229,12 +232,20 @@ func (c *Conn) fillLocked() bool {
 func (c *Conn) finish(last bool) {
 	t := &c.tx
 	if last && !t.finished && t.batch.bytes == 0 {
-		t.finished = true
-		if s := c.sock.Load(); s != nil {
-			s.CloseWrite()
-		} else if cw, ok := c.nc.(interface{ CloseWrite() error }); ok {
-			cw.CloseWrite()
-		}
+		c.endWrite()
+	}
+}
+
+// endWrite ends the direction. The caller has the role.
+func (c *Conn) endWrite() {
+	if c.tx.finished {
+		return
+	}
+	c.tx.finished = true
+	if s := c.sock.Load(); s != nil {
+		s.CloseWrite()
+	} else if cw, ok := c.nc.(interface{ CloseWrite() error }); ok {
+		cw.CloseWrite()
 	}
 }
 
@@ -275,7 +286,8 @@ func (t *sender) drop() {
 	batches.Put(b)
 }
 
-// sendFailed ends the role for good. The peer may have said why before it
+// sendFailed ends the role for good, and the direction, so that a peer to which the
+// stream is whole learns of a fault of our memory at once. The peer may have said why before it
 // closed the connection, so what has arrived is handled first.
 func (c *Conn) sendFailed(err error) {
 	t := &c.tx
@@ -283,6 +295,7 @@ func (c *Conn) sendFailed(err error) {
 	t.state.Store(dead)
 	c.hearOut()
 	c.fail(err)
+	c.endWrite()
 	if sf, ok := c.proto.(SendFailer); ok && !c.closing.Load() {
 		sf.SendFailed(err)
 	}

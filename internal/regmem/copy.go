@@ -3,6 +3,7 @@ package regmem
 import (
 	"encoding/binary"
 	"errors"
+	"runtime"
 	"runtime/debug"
 	"sync/atomic"
 	"unsafe"
@@ -59,6 +60,23 @@ func copyLast(dst, src []byte) {
 			dst[k] = src[k]
 		}
 	}
+}
+
+// pageSize is that of the smallest pages there are.
+const pageSize = 4096
+
+// probe reads a byte of each page of b. The error is ErrFault.
+func probe(b []byte) error {
+	return Guard(func() {
+		var sum byte
+		for n := len(b); n > 0; n -= pageSize {
+			sum += b[n-1]
+		}
+		if len(b) > 0 {
+			sum += b[0]
+		}
+		runtime.KeepAlive(sum) // so that no read is left out
+	})
 }
 
 // Guard runs f, which touches guarded memory, and turns a fault into

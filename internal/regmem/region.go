@@ -73,6 +73,8 @@ type Region struct {
 	reg     *Registry
 	attrs   atomic.Pointer[attributes]
 
+	faultBreaks bool // see Options
+
 	state   atomic.Int64 // pins, and the closing bit
 	drained chan struct{}
 
@@ -140,6 +142,13 @@ type Ref struct {
 // Guarded tells that touching B may fault, since the memory is a mapped file
 // that another process can truncate. Copy such bytes with [Copy].
 func (ref Ref) Guarded() bool { return ref.region != nil && ref.region.guarded }
+
+// FaultBreaks tells that the kernel may be given B although it is Guarded: the
+// fault that it meets may end the connection.
+func (ref Ref) FaultBreaks() bool { return ref.region != nil && ref.region.faultBreaks }
+
+// Probe reads a byte of each page of B. The error is a fault.
+func (ref Ref) Probe() error { return probe(ref.B) }
 
 // CopyTo copies the bytes to dst, which is at least as long. The error is a fault of guarded
 // or far memory; part of the bytes may have been copied then.

@@ -109,6 +109,10 @@ type Options struct {
 	// that can be truncated); see [Copy].
 	Guarded bool
 
+	// FaultBreaks says, with Guarded, that the kernel may be given the memory all
+	// the same: a fault that it meets in a stream ends the connection.
+	FaultBreaks bool
+
 	// Key, if KeySet, fixes the low eight bits of the handle.
 	Key    uint8
 	KeySet bool
@@ -123,7 +127,7 @@ func (g *Registry) Register(mem []byte, o Options) (*Region, error) {
 	if len(mem) == 0 {
 		return nil, fmt.Errorf("%w: region of length 0", ErrInvalid)
 	}
-	r := &Region{mem: mem[:len(mem):len(mem)], size: uint64(len(mem)), guarded: o.Guarded, reg: g}
+	r := &Region{mem: mem[:len(mem):len(mem)], size: uint64(len(mem)), guarded: o.Guarded, faultBreaks: o.FaultBreaks, reg: g}
 	if !o.ZeroBased {
 		r.base = Address(mem)
 	}
@@ -154,7 +158,7 @@ func (g *Registry) Bind(r *Region, off, n uint64, o Options) (*Region, error) {
 	if r.parent != nil || n == 0 || off > r.size || n > r.size-off {
 		return nil, fmt.Errorf("%w: window of %d bytes at %d in a region of %d", ErrInvalid, n, off, r.size)
 	}
-	w := &Region{size: n, guarded: r.guarded, parent: r, reg: g}
+	w := &Region{size: n, guarded: r.guarded, faultBreaks: r.faultBreaks, parent: r, reg: g}
 	if r.mem == nil {
 		w.space, w.at = r.space, r.at+off
 	} else {

@@ -147,6 +147,10 @@ func (s *Socket) path() samehost.Path {
 	return samehost.Path{Why: s.why}
 }
 
+// ByKernel tells that the kernel moves the bytes, which reports memory that is gone
+// by EFAULT: through shared memory the process moves them itself.
+func (s *Socket) ByKernel() bool { return s.rings == nil }
+
 // FD returns the descriptor that is readable when something has arrived. It is
 // valid until Close.
 func (s *Socket) FD() int { return s.fd }

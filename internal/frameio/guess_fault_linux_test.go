@@ -1,0 +1,190 @@
+package frameio
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"os"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/regmem"
+	"viaduct/internal/testkit"
+)
+
+// A faultyGuesser has memory of which a part is not there.
+type faultyGuesser struct {
+	guesser
+	mem []byte
+}
+
+func (g *faultyGuesser) MayFault() bool { return true }
+
+// A losingGuesser loses its memory between a read and the look at what came.
+type losingGuesser struct{ faultyGuesser }
+
+func (g *losingGuesser) Guessed([]byte, Guess, int) (int, int, error) {
+	unix.Mprotect(g.mem, unix.PROT_NONE)
+	return 0, 0, ErrWrongGuess
+}
+
+// mapping returns memory of which only the first room bytes, a multiple of the page
+// size, can be touched.
+func mapping(t *testing.T, size, room int) []byte {
+	t.Helper()
+	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Munmap(mem) })
+	if room == size {
+		return mem
+	}
+	if err := unix.Mprotect(mem[room:], unix.PROT_NONE); err != nil {
+		t.Fatal(err)
+	}
+	return mem
+}
+
+// TestGuessFaults: memory that is gone ends the connection if something belongs there,
+// at once although nothing more arrives, and not if it was only guessed to.
+func TestGuessFaults(t *testing.T) {
+	const usual, room, size = 20000, 36 << 10, 1 << 20
+	rnd := rand.New(rand.NewPCG(1, 2))
+	start := func(t *testing.T, p Protocol) (*Conn, func([]byte)) {
+		a, b := testkit.TCPPair(t)
+		c := New(b, p, Options{})
+		t.Cleanup(func() { c.Close() })
+		if c.StartPolled(nil); c.sock.Load() == nil || !c.ByKernel() {
+			t.Skip("SKIPPED: the kernel does not move the bytes")
+		}
+		c.rx.large = true // as after a long frame
+		return c, func(p []byte) { arrive(t, a, c, p) }
+	}
+
+	t.Run("right", func(t *testing.T) {
+		g := &faultyGuesser{mem: mapping(t, size, room)}
+		g.out, g.usual = g.mem[:0:size], usual
+		c, send := start(t, g)
+		var stream, want []byte
+		for range 3 { // the second does not fit
+			stream, want = guessFrame(stream, want, usual, rnd)
+		}
+		send(stream)
+		if _, err := c.receiveForTest(); !errors.Is(err, syscall.EFAULT) {
+			t.Fatalf("bytes for memory that is gone: %v", err)
+		}
+		if n := min(len(g.out), room); n == 0 || !bytes.Equal(g.out[:n], want[:n]) {
+			t.Errorf("%d bytes before it, or others", n)
+		}
+	})
+
+	t.Run("wrong", func(t *testing.T) {
+		g := &faultyGuesser{mem: mapping(t, size, room)}
+		g.out, g.usual = g.mem[room-16<<10:room-16<<10:size], usual
+		c, send := start(t, g)
+		var stream, want []byte
+		for range 1200 { // more than there is room for with their headers, and less without
+			stream, want = guessFrame(stream, want, 10, rnd)
+		}
+		send(stream)
+		for len(g.out) < len(want) {
+			if got, err := c.receiveForTest(); err != nil || !got {
+				t.Fatalf("after %d bytes: %v, %v", len(g.out), got, err)
+			}
+		}
+		if g.guesses != 1 || g.over != 1 {
+			t.Errorf("%d guesses, %d of them over; expected the one that could not be read to", g.guesses, g.over)
+		}
+		if !bytes.Equal(g.out, want) {
+			t.Error("other bytes")
+		}
+	})
+
+	t.Run("gone before it is taken back", func(t *testing.T) {
+		g := &losingGuesser{faultyGuesser{mem: mapping(t, size, size)}}
+		g.out, g.usual = g.mem[:0:size], usual
+		c, send := start(t, g)
+		stream, _ := guessFrame(nil, nil, usual, rnd)
+		send(stream)
+		if _, err := c.receiveForTest(); !errors.Is(err, regmem.ErrFault) {
+			t.Errorf("what came to memory that is gone: %v", err)
+		}
+	})
+}
+
+// arrive sends p and waits until it has come.
+func arrive(t *testing.T, a net.Conn, c *Conn, p []byte) {
+	t.Helper()
+	if _, err := a.Write(p); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the bytes", func() bool { return c.Pending() >= len(p) })
+}
+
+// await waits until a condition holds.
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !holds(); runtime.Gosched() {
+		if time.Now().After(end) {
+			t.Fatalf("timeout waiting for %s", what)
+		}
+	}
+}
+
+// Memory that is gone when its region is taken from a sender, which waits for the
+// socket, is an error as it is of a write: zeros in its place would pass for data.
+func TestFaultWhileWaiting(t *testing.T) {
+	const size = 1 << 20
+	f, err := os.CreateTemp(t.TempDir(), "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Truncate(size); err != nil {
+		t.Fatal(err)
+	}
+	mem, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(mem)
+	g := regmem.New(regmem.Limits{})
+	r, err := g.Register(mem, regmem.Options{Guarded: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := kinds[0].connect(t)
+	a.c.Start(nil)
+	if !a.c.ByKernel() {
+		t.Skip("SKIPPED: the kernel does not move the bytes")
+	}
+	for range 200 { // more than the sockets take: b does not read yet
+		ref, out := r.Access(r.Base(), 60000, nil, nil, regmem.LocalRead)
+		if out != regmem.OK {
+			t.Fatal(out)
+		}
+		a.postRef(ref)
+	}
+	a.c.Kick()
+	waits := func() bool {
+		a.c.tx.mu.Lock()
+		defer a.c.tx.mu.Unlock()
+		return a.c.tx.waiting
+	}
+	await(t, "the full sockets", waits)
+	if err := f.Truncate(0); err != nil {
+		t.Fatal(err)
+	}
+	a.c.WithSender(func() {}) // the batch's bytes are copied
+	b.c.Start(nil)
+	err = testkit.Await(t, "the failure", a.failed)
+	if !errors.Is(err, regmem.ErrFault) {
+		t.Errorf("failed with %v", err)
+	}
+}
