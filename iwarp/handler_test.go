@@ -3,6 +3,7 @@ package iwarp
 import (
 	"fmt"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -168,5 +169,34 @@ func TestHandlerHearsAtOnce(t *testing.T) {
 				t.Error("the connection was ended first")
 			}
 		})
+	}
+}
+
+// TestHandlerHearsOfLast: the handler hears of a request that is posted while the
+// direction, or the stream, is closed, whichever of the two calls completes it: no
+// completion stays in the queue.
+func TestHandlerHearsOfLast(t *testing.T) {
+	for name, end := range map[string]func(q *QueuePair){
+		"CloseWrite": func(q *QueuePair) { q.CloseWrite() },
+		"Abort":      func(q *QueuePair) { q.Abort() },
+	} {
+		for _, more := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, more %t", name, more), func(t *testing.T) {
+				for range 50 {
+					a, _ := connect(t, &Config{NoNudge: true}, &Config{NoNudge: true})
+					handle(a)
+					var wg sync.WaitGroup
+					wg.Go(func() { a.Post(SendWR{ID: 1, Op: OpWrite, More: more}) })
+					wg.Go(func() { end(a) })
+					wg.Wait()
+					for late := time.Now().Add(testkit.Patience); a.SendCQ().q.Len() > 0; runtime.Gosched() {
+						if time.Now().After(late) {
+							t.Fatal("the handler did not hear of a completion")
+						}
+					}
+					a.Abort()
+				}
+			})
+		}
 	}
 }

@@ -225,6 +225,7 @@ func (q *QueuePair) CloseWrite() error {
 	}
 	q.Flush()
 	q.maybeFinish()
+	q.sendCQ.deliver() // of a Post that runs now, if the end of the direction has sent it
 	q.unpoll()
 	return nil
 }

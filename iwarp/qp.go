@@ -431,6 +431,7 @@ func (q *QueuePair) post(wrs []SendWR) (n int, err error) {
 		q.sq.PostN(ws[:n]) // has no limit of its own
 		if q.life.load() == lifeFlushed {
 			q.flushSends() // the stream ended meanwhile
+			q.sendCQ.deliver()
 		}
 	}
 	if n < room {
