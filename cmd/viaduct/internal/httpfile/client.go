@@ -159,6 +159,40 @@ func (c *Client) Put(ctx context.Context, path string, length int64, r io.Reader
 	}
 	q.ContentLength = length
 	q.Header.Set(reprDigest, formatDigest(sum))
+	return c.put(q, func() [32]byte { return sum })
+}
+
+// PutStream stores the bytes of r up to its end under path. h, which must be fresh, is
+// fed with them; the digest goes behind them, in the trailer, and the file appears
+// only if the server stored the same.
+func (c *Client) PutStream(ctx context.Context, path string, r io.Reader, h hash.Hash, progress func(n int)) error {
+	var q *http.Request
+	body := &trailed{meter{r, h, progress}, func() { q.Trailer.Set(reprDigest, formatDigest([32]byte(h.Sum(nil)))) }}
+	q, err := c.request(ctx, http.MethodPut, path, io.NopCloser(body))
+	if err != nil {
+		return err
+	}
+	q.ContentLength = -1
+	q.Trailer = http.Header{reprDigest: nil}
+	return c.put(q, func() [32]byte { return [32]byte(h.Sum(nil)) })
+}
+
+// A trailed body calls ended before it tells of its end.
+type trailed struct {
+	meter
+	ended func()
+}
+
+func (t *trailed) Read(p []byte) (int, error) {
+	n, err := t.meter.Read(p)
+	if err == io.EOF {
+		t.ended()
+	}
+	return n, err
+}
+
+// put sends a request that stores a file whose SHA-256 is sum's once it was sent.
+func (c *Client) put(q *http.Request, sum func() [32]byte) error {
 	q.Header.Set("Expect", "100-continue") // a refusal comes before the bytes
 	a, err := c.HTTP.Do(q)
 	if err != nil {
@@ -172,7 +206,7 @@ func (c *Client) Put(ctx context.Context, path string, length int64, r io.Reader
 	if !ok {
 		return ErrNoDigest
 	}
-	if stored != sum {
+	if stored != sum() {
 		return ErrChanged
 	}
 	return nil

@@ -258,6 +258,9 @@ func (h *handler) put(w http.ResponseWriter, r *http.Request, p string) {
 		h.refuseRest(w, r, err)
 		return
 	}
+	if !given { // of a body whose end was not known before
+		want, given = parseDigest(r.Trailer.Get(reprDigest))
+	}
 	sum := [32]byte(hash.Sum(nil))
 	if given && sum != want {
 		h.refuse(w, r, fmt.Errorf("%w: stored bytes have %x", store.ErrSum, sum))

@@ -252,6 +252,91 @@ func (c *Client) Put(ctx context.Context, path string, length int64, r io.Reader
 	return nil
 }
 
+// PutStream stores the bytes of r up to its end under path by RDMA Write, a piece at a
+// time; else it is as Put.
+func (c *Client) PutStream(ctx context.Context, path string, r io.Reader, h hash.Hash, progress func(n int)) error {
+	q := request{Path: path, Mode: "stream"}
+	q.Op = "open"
+	at, room, _, err := c.open(ctx, q)
+	if err != nil {
+		return err
+	}
+	depth, _ := c.conn.Depth()
+	for ended := false; !ended; {
+		if room <= 0 {
+			return errors.New("the server's answer has no room for a piece")
+		}
+		filled := int64(0)
+		if filled, err = c.fill(ctx, at, room, depth, r, h, progress); err == io.EOF {
+			ended, err = true, nil
+		}
+		if err == nil && filled > 0 {
+			q.Op, q.Length = "extend", filled
+			at, room, _, err = c.open(ctx, q)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	sum := hex.EncodeToString(h.Sum(nil))
+	a, err := c.ask(ctx, request{Op: "close", Path: path, Mode: "stream", SHA256: sum}, 0)
+	if err != nil {
+		return err
+	}
+	if a.SHA256 != sum {
+		return ErrChanged
+	}
+	return nil
+}
+
+// fill writes one piece of a stream, of at most room bytes. The error is io.EOF at the
+// end of r.
+func (c *Client) fill(ctx context.Context, at msg.Remote, room int64, depth int, r io.Reader, h hash.Hash, progress func(n int)) (filled int64, err error) {
+	win, err := c.window(depth)
+	if err != nil {
+		return 0, err
+	}
+	var flight []int
+	reap := func() error {
+		n := flight[0]
+		flight = flight[1:]
+		err := bounded(ctx, stallTime, c.conn.Reap)
+		if err == nil && progress != nil {
+			progress(n)
+		}
+		return err
+	}
+	for slot := 0; filled < room && err == nil; slot = (slot + 1) % win {
+		if len(flight) == win {
+			if err := reap(); err != nil {
+				return filled, err
+			}
+		}
+		var n int
+		b := c.buf[slot*c.piece:][:min(int64(c.piece), room-filled)]
+		if n, err = io.ReadFull(r, b); err == io.ErrUnexpectedEOF {
+			err = io.EOF
+		}
+		if err != nil && err != io.EOF {
+			return filled, err
+		}
+		if n > 0 {
+			h.Write(b[:n])
+			if err := c.conn.PostWrite(c.reg, slot*c.piece, n, msg.Remote{Address: at.Address + uint64(filled), Handle: at.Handle}); err != nil {
+				return filled, err
+			}
+			flight = append(flight, n)
+			filled += int64(n)
+		}
+	}
+	for len(flight) > 0 {
+		if err := reap(); err != nil {
+			return filled, err
+		}
+	}
+	return filled, err
+}
+
 // pump moves length bytes in pieces through the window. before fills a piece
 // that is about to be posted, after uses one that is done; both see the pieces
 // in order.

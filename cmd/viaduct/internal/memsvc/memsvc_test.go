@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -142,6 +143,51 @@ func TestPut(t *testing.T) {
 	cl.Close()
 	if srv.Regions() != 0 {
 		t.Errorf("%d regions left", srv.Regions())
+	}
+}
+
+// TestStream: a file whose length is not known comes piece by piece, each in memory that
+// is the client's no more when it is stored.
+func TestStream(t *testing.T) {
+	c, srv, dir, done := start(t, true)
+	cl, _ := NewClient(c)
+	for _, n := range []int{0, 1, streamPiece, 2*streamPiece + 5} {
+		body := random(n)
+		moved := 0
+		if err := cl.PutStream(t.Context(), "d/new", iotest.OneByteReader(bytes.NewReader(body)), sha256.New(), func(n int) { moved += n }); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(filepath.Join(dir, "d/new")); err != nil || !bytes.Equal(got, body) || moved != n {
+			t.Errorf("%d bytes stored, %d moved, %v", len(got), moved, err)
+		}
+	}
+	broken := io.MultiReader(bytes.NewReader(random(streamPiece)), iotest.ErrReader(os.ErrInvalid))
+	if err := cl.PutStream(t.Context(), "broken", broken, sha256.New(), nil); !errors.Is(err, os.ErrInvalid) {
+		t.Error(err)
+	}
+	cl.Close()
+
+	r := exchange(t, c, `{"op":"open","path":"x","mode":"stream","length":99999999999}`)
+	if r["length"] != float64(streamPiece) {
+		t.Errorf("the server lends %v", r["length"])
+	}
+	first := r["handle"]
+	r = exchange(t, c, `{"op":"extend","path":"x","mode":"stream","length":7}`)
+	if r["ok"] != true || r["handle"] == first {
+		t.Errorf("after %v: %v", first, r)
+	}
+	for _, bad := range []string{`{"op":"extend","path":"x","mode":"stream","length":-1}`, `{"op":"extend","path":"x","mode":"stream","length":1048577}`,
+		`{"op":"extend","path":"y","mode":"stream","length":1}`, `{"op":"extend","path":"x","mode":"write","length":1}`,
+		`{"op":"open","path":"z","mode":"stream","offset":1}`, `{"op":"close","path":"x","mode":"stream","sha256":"` + strings.Repeat("00", 32) + `"}`,
+		`{"op":"close","path":"x","mode":"stream","sha256":"` + strings.Repeat("00", 32) + `"}`} {
+		if r := exchange(t, c, bad); r["ok"] != false {
+			t.Errorf("%s: %v", bad, r)
+		}
+	}
+	c.Close()
+	<-done
+	if es, _ := os.ReadDir(dir); len(es) != 1 || srv.Regions() != 0 {
+		t.Errorf("left %v and %d regions", es, srv.Regions())
 	}
 }
 

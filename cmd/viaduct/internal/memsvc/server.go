@@ -2,10 +2,12 @@ package memsvc
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"log/slog"
 	"path"
@@ -86,6 +88,10 @@ type opened struct {
 	view   *store.View
 	upload *store.Upload
 	region msg.Region
+
+	// Of a stream: the piece that the client writes, and the hash of what is stored.
+	piece []byte
+	hash  hash.Hash
 }
 
 func (s *session) run(ctx context.Context) error {
@@ -127,12 +133,16 @@ func (s *session) handle(q request) ([]byte, error) {
 		return s.openRead(q)
 	case q.Op == "open" && q.Mode == "write":
 		return s.openWrite(q)
-	case q.Op == "close" && (q.Mode == "read" || q.Mode == "write"):
+	case q.Op == "open" && q.Mode == "stream":
+		return s.openStream(q)
+	case q.Op == "extend" && q.Mode == "stream":
+		return s.extend(q)
+	case q.Op == "close" && (q.Mode == "read" || q.Mode == "write" || q.Mode == "stream"):
 		return s.close(q)
 	case q.Op == "list":
 		return s.list(q)
 	case q.Op == "open" || q.Op == "close":
-		return nil, fmt.Errorf("mode %q is neither read nor write", q.Mode)
+		return nil, fmt.Errorf("mode %q is neither read, write nor stream", q.Mode)
 	}
 	return nil, fmt.Errorf("unknown op %q", q.Op)
 }
@@ -190,6 +200,62 @@ func (s *session) openWrite(q request) ([]byte, error) {
 	s.open[k] = o
 	s.log.Info("opened", "path", k.path, "mode", "write", "bytes", q.Length)
 	return encode(o.reply(q.Length)), nil
+}
+
+// streamPiece is the longest piece of a stream, and the memory that one costs.
+const streamPiece = 1 << 20
+
+// openStream begins a file whose length is not known. The client writes a piece at a
+// time, which an extend stores.
+func (s *session) openStream(q request) ([]byte, error) {
+	k, err := s.admit(q)
+	if err != nil {
+		return nil, err
+	}
+	if q.Length < 0 || q.Offset != 0 {
+		return nil, store.ErrRange
+	}
+	u, err := s.store.Create(q.Path, -1)
+	if err != nil {
+		return nil, err
+	}
+	n := int64(streamPiece)
+	if q.Length > 0 {
+		n = min(n, q.Length)
+	}
+	o := &opened{upload: u, piece: make([]byte, n), hash: sha256.New()}
+	if err := s.register(o, o.piece, msg.RemoteWrite); err != nil {
+		u.Abort()
+		return nil, err
+	}
+	s.open[k] = o
+	s.log.Info("opened", "path", k.path, "mode", "stream")
+	return encode(o.reply(n)), nil
+}
+
+// extend stores the first q.Length bytes of a stream's piece and lends the client
+// the memory for the next one.
+func (s *session) extend(q request) ([]byte, error) {
+	k := openKey{path.Clean(q.Path), q.Mode}
+	o := s.open[k]
+	if o == nil {
+		return nil, errors.New("not open")
+	}
+	if q.Length < 0 || q.Length > int64(len(o.piece)) {
+		return nil, store.ErrRange
+	}
+	o.unregister() // the client must not change what is being hashed
+	b := o.piece[:q.Length]
+	o.hash.Write(b)
+	_, err := o.upload.Write(b)
+	if err == nil {
+		err = s.register(o, o.piece, msg.RemoteWrite)
+	}
+	if err != nil {
+		s.drop(k)
+		return nil, err
+	}
+	return encode(o.reply(int64(len(o.piece)))), nil
 }
 
 // register lends b to the client; an empty range needs no memory.
@@ -251,7 +317,12 @@ func (s *session) close(q request) ([]byte, error) {
 		s.drop(k)
 		return nil, err
 	}
-	sum := o.upload.Sum()
+	var sum [32]byte
+	if o.hash != nil {
+		sum = [32]byte(o.hash.Sum(nil))
+	} else {
+		sum = o.upload.Sum()
+	}
 	if sum != want {
 		s.drop(k)
 		return nil, fmt.Errorf("%w: stored bytes have %x", store.ErrSum, sum)

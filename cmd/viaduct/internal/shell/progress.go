@@ -17,10 +17,17 @@ type Bar struct {
 	note atomic.Pointer[string]
 }
 
-// Progress starts a bar for total bytes, of which done are there already.
+// Progress starts a bar for total bytes, of which done are there already. With a total
+// below zero, which is one that is not known, it tells the bytes and their rate.
 func (e *Env) Progress(name string, total, done int64) *Bar {
-	if !e.IsTerminal() || total <= 0 {
+	if !e.IsTerminal() || total == 0 {
 		return nil
+	}
+	if total < 0 {
+		r := &Bar{p: mpb.New(mpb.WithOutput(e.Stderr), mpb.WithRefreshRate(100*time.Millisecond))}
+		r.b = r.p.New(0, mpb.NopStyle(), mpb.PrependDecorators(decor.Name(name+" "), decor.CurrentKibiByte("% .1f")),
+			mpb.AppendDecorators(decor.AverageSpeed(decor.SizeB1024(0), "% .1f "), decor.Any(r.state)))
+		return r
 	}
 	r := &Bar{p: mpb.New(mpb.WithOutput(e.Stderr), mpb.WithWidth(40), mpb.WithRefreshRate(100*time.Millisecond))}
 	// A bar that is made with its total ends at the last byte, and could not

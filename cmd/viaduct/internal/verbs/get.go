@@ -133,7 +133,7 @@ those that were interrupted are gone on with.`,
 // getDirect fetches into a device or a pipe: what is written there stays, also
 // when it turns out to be wrong.
 func getDirect(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, out string, r *transferResult) error {
-	f, err := openDirect(ctx, out)
+	f, err := openPipe(ctx, out, os.O_WRONLY)
 	if err != nil {
 		return err
 	}

@@ -43,15 +43,15 @@ func destination(u *addr.URL, out string) (name string, direct bool, err error) 
 	return out, !st.Mode().IsRegular(), nil
 }
 
-// openDirect opens a device or a pipe. A pipe waits for its reader.
-func openDirect(ctx context.Context, name string) (*os.File, error) {
+// openPipe opens a device or a pipe. A pipe waits for its other end.
+func openPipe(ctx context.Context, name string, flags int) (*os.File, error) {
 	type result struct {
 		f   *os.File
 		err error
 	}
 	opened := make(chan result, 1)
 	go func() {
-		f, err := os.OpenFile(name, os.O_WRONLY, 0)
+		f, err := os.OpenFile(name, flags, 0)
 		opened <- result{f, err}
 	}()
 	select {

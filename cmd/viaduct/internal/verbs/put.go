@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"os"
 	"path"
 	"path/filepath"
@@ -20,10 +19,11 @@ func putCommand(e *shell.Env) *cobra.Command {
 	var cf connFlags
 	var tf treeFlags
 	c := &cobra.Command{
-		Use:   "put FILE... URL/PATH [-r]",
+		Use:   "put FILE... URL/PATH [-r] | put - URL/PATH",
 		Short: "store a file by RDMA Write (vitcp, iwarp, fcvi) or HTTP (sdp, tcp)",
 		Long: `Store a file. It appears at the server only when its SHA-256 was verified there;
 otherwise nothing is left. A PATH that is empty or ends in / gets FILE's name.
+A FILE of - is standard input; it, a pipe or a device is stored up to its end.
 
 Several files, and with -r directories with all that is in them, are stored below
 PATH under their own names, over several connections at once. With --resume those
@@ -42,6 +42,9 @@ goes on.`,
 					return err
 				}
 				for _, src := range args[:at] {
+					if src == "-" {
+						return shell.Usagef("- goes with neither --resume nor other files")
+					}
 					if st, err := os.Stat(src); err != nil {
 						return err
 					} else if st.IsDir() && !tf.recursive {
@@ -50,6 +53,9 @@ goes on.`,
 				}
 				return tr.put(cmd.Context(), args[:at], false)
 			}
+			if args[0] == "-" && (u.Path == "" || strings.HasSuffix(u.Path, "/")) {
+				return shell.Usagef("address %q: standard input has no name: give one", u)
+			}
 			if u.Path == "" || strings.HasSuffix(u.Path, "/") {
 				u = u.WithPath(path.Join(u.Path, filepath.Base(args[0])))
 			}
@@ -57,19 +63,32 @@ goes on.`,
 			if err != nil {
 				return err
 			}
+			dial := func(ctx context.Context) (fileClient, error) { return dialFiles(ctx, e, u, t, o) }
+			st, err := os.Stat(args[0]) // before opening: opening a pipe would wait
+			switch {
+			case args[0] == "-":
+			case err != nil:
+				return err
+			case st.IsDir():
+				return shell.Usagef("%s is a directory: -r stores what is in it", args[0])
+			}
+			if args[0] == "-" || !st.Mode().IsRegular() {
+				fc, err := cf.reach.files(cmd.Context(), e, dial)
+				if err != nil {
+					return err
+				}
+				defer ending(cmd.Context(), fc.Close)
+				return putStream(cmd.Context(), e, fc, u, args[0])
+			}
 			f, err := os.Open(args[0])
 			if err != nil {
 				return err
 			}
 			defer f.Close()
-			st, err := f.Stat()
-			if err != nil {
+			if st, err = f.Stat(); err != nil {
 				return err
 			}
-			if !st.Mode().IsRegular() {
-				return shell.Hint(fmt.Errorf("%s is not a regular file", args[0]), "give a file whose length is known, or -r for a directory")
-			}
-			fc, err := cf.reach.files(cmd.Context(), e, func(ctx context.Context) (fileClient, error) { return dialFiles(ctx, e, u, t, o) })
+			fc, err := cf.reach.files(cmd.Context(), e, dial)
 			if err != nil {
 				return err
 			}

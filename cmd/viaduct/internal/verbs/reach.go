@@ -302,6 +302,29 @@ func (f *retryingFiles) Put(ctx context.Context, path string, length int64, r io
 	})
 }
 
+// PutStream makes no further attempt once it has read a byte, which can't be read again.
+func (f *retryingFiles) PutStream(ctx context.Context, path string, r io.Reader, h hash.Hash, progress func(n int)) error {
+	once := &onceReader{r: r}
+	return f.do(ctx, func(fc fileClient) error {
+		err := fc.PutStream(ctx, path, once, h, progress)
+		if err != nil && once.read {
+			return &localError{err}
+		}
+		return err
+	})
+}
+
+// A onceReader knows whether anything was read of it.
+type onceReader struct {
+	r    io.Reader
+	read bool
+}
+
+func (o *onceReader) Read(p []byte) (int, error) {
+	o.read = true
+	return o.r.Read(p)
+}
+
 type localWriter struct{ io.Writer }
 
 func (w *localWriter) Write(p []byte) (int, error) {

@@ -27,6 +27,9 @@ type fileClient interface {
 	Get(ctx context.Context, path string, offset int64, w io.Writer, h hash.Hash, begin func(length, size int64), progress func(n int)) error
 	// Put stores length bytes of r. again reads them once more from the start.
 	Put(ctx context.Context, path string, length int64, r io.ReadSeeker, h hash.Hash, progress func(n int)) error
+	// PutStream stores the bytes of r up to its end; h, which must be fresh, is fed
+	// with them.
+	PutStream(ctx context.Context, path string, r io.Reader, h hash.Hash, progress func(n int)) error
 	// PrefixSum is the SHA-256 of the first n bytes at the server, known false
 	// if it cannot tell without sending them.
 	PrefixSum(ctx context.Context, path string, n int64) (sum [32]byte, known bool, err error)
