@@ -30,7 +30,7 @@ func TestReadme(t *testing.T) {
 	if err != nil || string(out) != "hello, memory\n" {
 		t.Errorf("it prints %q, %v", out, err)
 	}
-	for _, command := range []string{"go run ./cmd/viaduct demo", "go test ./..."} {
+	for _, command := range []string{"go run -pgo=off ./cmd/viaduct demo", "go test ./..."} {
 		if !strings.Contains(string(readme), "\n    "+command+"\n") {
 			t.Errorf("README.md no longer says %q", command)
 		}
