@@ -3,6 +3,10 @@ package viaduct_test
 import (
 	"bytes"
 	"context"
+	"go/ast"
+	"go/doc"
+	"go/parser"
+	"go/token"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -143,5 +147,39 @@ func TestOutside(t *testing.T) {
 	c.Stderr = &errs
 	if out, err := c.Output(); err != nil || string(out) != "hello, memory\n" {
 		t.Errorf("it prints %q, %v\n%s", out, err, errs.String())
+	}
+}
+
+// TestExamples: each public package begins with an example of its use, and what
+// examples print is compared.
+func TestExamples(t *testing.T) {
+	files, err := filepath.Glob("*/doc.go")
+	if err != nil || len(files) < 7 {
+		t.Fatalf("%d packages, %v", len(files), err)
+	}
+	for _, f := range append(files, "samehost/samehost.go") {
+		dir := filepath.Dir(f)
+		tests, err := filepath.Glob(dir + "/*_test.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var parsed []*ast.File
+		for _, name := range tests {
+			p, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			parsed = append(parsed, p)
+		}
+		first := false
+		for _, e := range doc.Examples(parsed...) {
+			first = first || e.Name == ""
+			if e.Output == "" || e.Doc == "" {
+				t.Errorf("%s: Example%s says nothing, or nothing compares what it prints", dir, e.Name)
+			}
+		}
+		if !first {
+			t.Errorf("package %s has no Example", dir)
+		}
 	}
 }

@@ -52,3 +52,55 @@ func Example() {
 	fmt.Println(<-served)
 	// Output: written: hello
 }
+
+// A client counts in the memory of a server, which does nothing but wait for the
+// end: no message, no completion there.
+func ExampleQueuePair_Post_atomic() {
+	ctx := context.Background()
+	l, err := iwarp.Listen("127.0.0.1:0", &iwarp.Config{Atomic: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		r, err := l.AcceptRequest(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		q := r.QueuePair()
+		mr, err := q.Register(make([]byte, 8), iwarp.RemoteAtomic)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if _, err := r.Accept(fmt.Appendf(nil, "%d %d", mr.STag(), mr.TO())); err != nil {
+			log.Fatal(err)
+		}
+		<-q.PeerClosed() // nothing comes any more
+		q.Close()
+	}()
+
+	q, err := iwarp.Dial(ctx, l.Addr().String(), &iwarp.Config{Atomic: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	var at iwarp.RemoteAddr
+	fmt.Sscan(string(q.PeerPrivate()), &at.STag, &at.TO)
+	for range 3 {
+		if err := q.Post(iwarp.SendWR{Op: iwarp.OpFetchAdd, Remote: at, Atomic: iwarp.Atomic{Data: 10}}); err != nil {
+			log.Fatal(err)
+		}
+		c, err := q.SendCQ().Wait(ctx)
+		if err != nil || c.Err() != nil {
+			log.Fatal(err, c.Err())
+		}
+		fmt.Println("it was", c.Value)
+	}
+	q.Close() // in order: the server sees PeerClosed
+	<-served
+	// Output:
+	// it was 0
+	// it was 10
+	// it was 20
+}

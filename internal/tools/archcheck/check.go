@@ -55,7 +55,13 @@ func (c *checker) pkg(p pkg) {
 	for _, to := range p.Imports {
 		c.arrow(at, r, to)
 	}
-	for _, to := range slices.Concat(p.TestImports, p.XTestImports) {
+	for _, to := range p.TestImports {
+		c.testArrow(at, r, to)
+	}
+	for _, to := range p.XTestImports {
+		if path, ours := c.path(to); ours && slices.Contains(inExamples[at], path) {
+			continue
+		}
 		c.testArrow(at, r, to)
 	}
 }

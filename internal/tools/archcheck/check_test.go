@@ -113,7 +113,7 @@ func TestTestArrows(t *testing.T) {
 		{"internal/wire/mpa", "pgregory.net/rapid", ""},
 		{"internal/wire/mpa", "os", ""},
 		{"vi", "m/vi", ""},
-		{"vi", "m/vitcp", "no such arrow"},
+		{"vi", "m/fcvi", "no such arrow"},
 		{"iwarp", "m/internal/wire/sdpwire", ""},
 		{"sdp", "golang.org/x/net/nettest", ""},
 		{"sdp", "golang.org/x/net/ipv4", "a library imports"},
@@ -134,6 +134,27 @@ func TestTestArrows(t *testing.T) {
 			}
 			if tc.why != "" && (len(got) != 1 || !strings.Contains(got[0], tc.why)) {
 				t.Errorf("test of %s -> %s: %q, want one offence with %q", tc.from, tc.to, got, tc.why)
+			}
+		}
+	}
+}
+
+// TestExamples: what an example needs is open to the tests outside of a package
+// and to nothing else of it.
+func TestExamples(t *testing.T) {
+	for at, paths := range inExamples {
+		for _, to := range paths {
+			if got := check("m", []pkg{{ImportPath: "m/" + at, XTestImports: []string{"m/" + to}}}); len(got) > 0 {
+				t.Errorf("%q", got)
+			}
+			for _, p := range []pkg{
+				{ImportPath: "m/" + at, Imports: []string{"m/" + to}},
+				{ImportPath: "m/" + at, TestImports: []string{"m/" + to}},
+				{ImportPath: "m/" + to, XTestImports: []string{"m/" + at, "m/sdp"}},
+			} {
+				if got := check("m", []pkg{p}); len(got) != 1 {
+					t.Errorf("%+v: %q, want one offence", p, got)
+				}
 			}
 		}
 	}

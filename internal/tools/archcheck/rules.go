@@ -98,3 +98,11 @@ var inTests = []string{
 	"golang.org/x/net/nettest",
 	"pgregory.net/rapid",
 }
+
+// Examples show a package as a program uses it, and a program needs what the
+// package itself must not know: the tests outside of these packages may import
+// that too.
+var inExamples = map[string][]string{
+	"vi":       {"vitcp"},
+	"samehost": {"iwarp"},
+}

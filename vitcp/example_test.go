@@ -1,0 +1,88 @@
+package vitcp_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"time"
+
+	"viaduct/vi"
+	"viaduct/vitcp"
+)
+
+// A client sends a message to a server, over TCP. Grace keeps a request that comes
+// before the server waits for it.
+func Example() {
+	ctx := context.Background()
+	attrs := vi.Attributes{Reliability: vi.ReliableReception}
+
+	// The server.
+	p, err := vitcp.New(vitcp.Config{Listen: "127.0.0.1:0", Grace: time.Minute})
+	if err != nil {
+		log.Fatal(err)
+	}
+	nic, err := vi.Open(p, "127.0.0.1", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer nic.Close()
+	addr := vi.Address{Host: nic.Query().LocalAddress, Discriminator: []byte("example")}
+	received := make(chan string)
+	go func() {
+		server, err := nic.CreateVI(attrs, nil, nil)
+		if err != nil {
+			log.Fatal(err)
+		}
+		in, err := nic.RegisterMem(make([]byte, 100), vi.MemAttributes{})
+		if err != nil {
+			log.Fatal(err)
+		}
+		// Before the connection: a message that finds no receive breaks it.
+		if err := server.PostRecv(vi.NewRecv(in.Segment(0, 100))); err != nil {
+			log.Fatal(err)
+		}
+		r, err := nic.ConnectWait(ctx, addr)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if err := r.Accept(ctx, server); err != nil {
+			log.Fatal(err)
+		}
+		d, err := server.RecvWait(ctx)
+		if err != nil {
+			log.Fatal(err)
+		}
+		received <- string(in.Bytes()[:d.Length])
+	}()
+
+	// The client, with a provider that only calls.
+	q, err := vitcp.New(vitcp.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	other, err := vi.Open(q, "127.0.0.1", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer other.Close()
+	client, err := other.CreateVI(attrs, nil, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	me := vi.Address{Host: other.Query().LocalAddress, Discriminator: []byte("me")}
+	if _, err := client.ConnectRequest(ctx, me, addr); err != nil {
+		log.Fatal(err)
+	}
+	out, err := other.RegisterMem([]byte("hello, vitcp"), vi.MemAttributes{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := client.PostSend(vi.NewSend(out.Segment(0, out.Len()))); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := client.SendWait(ctx); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(<-received)
+	// Output: hello, vitcp
+}
