@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -10,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"syscall"
 	"time"
 
@@ -61,6 +63,11 @@ when it is complete; without -o, FILE is the last element of PATH, and if it is
 a directory, that name in it. A device or a pipe is written to as it is. "-o -"
 writes to standard output.
 
+Where no entry has that name, an element of PATH is a pattern, in which * and [...]
+match names as in a shell and ** any number of directories; a ? of it is written
+%3F. All files that match are fetched into the directory that -o names, else the
+current one, below the names of directories that were matched.
+
 With -r PATH is a directory: all that is in it is fetched into the directory that
 -o names, else that of PATH's last element, over several connections at once.
 With --resume files that are there alike, by size and SHA-256, are left out, and
@@ -70,6 +77,16 @@ those that were interrupted are gone on with.`,
 			u, t, err := parse(args[0])
 			if err != nil {
 				return err
+			}
+			if isPattern(u.Path) {
+				tf.resume = resume
+				tr, err := tf.tree(e, "get", u, t, &cf)
+				if err != nil {
+					return err
+				}
+				if literal, err := getPattern(cmd.Context(), tr, out, tf.recursive); err != nil || !literal {
+					return err
+				}
 			}
 			if tf.recursive {
 				if out == "" {
@@ -128,6 +145,28 @@ those that were interrupted are gone on with.`,
 	cf.reach.add(c, true)
 	cf.add(c)
 	return c
+}
+
+// getPattern fetches what a pattern matches into the directory out. With literal there is
+// that path itself, and nothing was done.
+func getPattern(ctx context.Context, tr *tree, out string, recursive bool) (literal bool, err error) {
+	fc, err := tr.dial(ctx)
+	if err != nil {
+		return false, err
+	}
+	base, found, literal, err := glob(ctx, fc, tr.u.Path)
+	ending(ctx, fc.Close)
+	if err != nil || literal {
+		return literal, err
+	}
+	if out == "-" {
+		return false, shell.Usagef("a pattern wants a directory: name one by -o")
+	}
+	if !recursive && !slices.ContainsFunc(found, func(m match) bool { return !m.en.Dir }) {
+		return false, shell.Usagef("%q matches directories alone: -r fetches what is in them", tr.u.Path)
+	}
+	tr.u = tr.u.WithPath(base)
+	return false, tr.getMatches(ctx, cmp.Or(out, "."), found, recursive)
 }
 
 // getDirect fetches into a device or a pipe: what is written there stays, also

@@ -2,7 +2,6 @@ package verbs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path"
 
@@ -23,7 +22,11 @@ func lsCommand(e *shell.Env) *cobra.Command {
 		Use:   "ls URL[/PATH] [-r]",
 		Short: "list a directory that is served",
 		Long: `List a directory of a server: one name per line, those of directories with a /
-at the end, files with their size in bytes before the name.`,
+at the end, files with their size in bytes before the name.
+
+Where no entry has that name, an element of PATH is a pattern, in which * and [...]
+match names as in a shell and ** any number of directories: then what matches is
+listed. A ? begins the parameters of an address; write %3F for the one of a pattern.`,
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, t, err := parse(args[0])
@@ -40,7 +43,7 @@ at the end, files with their size in bytes before the name.`,
 			}
 			defer ending(cmd.Context(), fc.Close)
 			list := []store.Entry{}
-			err = walk(cmd.Context(), fc, u.Path, recursive, func(rel string, en store.Entry) error {
+			visit := func(rel string, en store.Entry) error {
 				en.Name = rel
 				if e.JSON {
 					list = append(list, en)
@@ -52,8 +55,8 @@ at the end, files with their size in bytes before the name.`,
 					e.Printf("%15d %s\n", fileSize(en), rel)
 				}
 				return nil
-			})
-			if err != nil || !e.JSON {
+			}
+			if err = lsPath(cmd.Context(), fc, u.Path, recursive, visit); err != nil || !e.JSON {
 				return err
 			}
 			return e.PrintJSON(map[string]any{"url": u.String(), "entries": list})
@@ -65,11 +68,53 @@ at the end, files with their size in bytes before the name.`,
 	return c
 }
 
+func tooDeep(rel string) error {
+	return shell.Hint(fmt.Errorf("%s is more than %d directories deep", rel, maxDepth), "a symbolic link on the server may lead back to a directory above it")
+}
+
+// checkName refuses an entry by whose name a server could have a client look, or write,
+// elsewhere.
+func checkName(en store.Entry) error {
+	if path.Base(en.Name) != en.Name || en.Name == "." || en.Name == ".." || en.Name == "/" {
+		return fmt.Errorf("the server names an entry %q, which is no name", en.Name)
+	}
+	return nil
+}
+
 func fileSize(en store.Entry) int64 {
 	if en.Size == nil {
 		return 0
 	}
 	return *en.Size
+}
+
+// lsPath visits what is in a directory, or what a pattern matches.
+func lsPath(ctx context.Context, fc fileClient, p string, recursive bool, visit func(rel string, en store.Entry) error) error {
+	if !isPattern(p) {
+		return walk(ctx, fc, p, recursive, visit)
+	}
+	base, found, literal, err := glob(ctx, fc, p)
+	if err != nil {
+		return err
+	}
+	if literal && found[0].en.Dir {
+		return walk(ctx, fc, p, recursive, visit)
+	}
+	if recursive {
+		found = topmost(found)
+	}
+	for _, m := range found {
+		if err := visit(m.rel, m.en); err != nil {
+			return err
+		}
+		if !m.en.Dir || !recursive {
+			continue
+		}
+		if err := walk(ctx, fc, path.Join(base, m.rel), true, func(rel string, en store.Entry) error { return visit(path.Join(m.rel, rel), en) }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // walk visits what is in a directory of the server, by name; what is in a
@@ -78,15 +123,15 @@ func walk(ctx context.Context, fc fileClient, dir string, recursive bool, visit 
 	var in func(rel string, depth int) error
 	in = func(rel string, depth int) error {
 		if depth > maxDepth {
-			return shell.Hint(fmt.Errorf("%s is more than %d directories deep", rel, maxDepth), "a symbolic link on the server may lead back to a directory above it")
+			return tooDeep(rel)
 		}
 		es, err := fc.List(ctx, path.Join(dir, rel))
 		if err != nil {
 			return err
 		}
 		for _, en := range es {
-			if path.Base(en.Name) != en.Name || en.Name == "." || en.Name == ".." || en.Name == "/" {
-				return errors.New("the server names an entry " + fmt.Sprintf("%q", en.Name) + ", which is no name")
+			if err := checkName(en); err != nil {
+				return err
 			}
 			p := path.Join(rel, en.Name)
 			if err := visit(p, en); err != nil {

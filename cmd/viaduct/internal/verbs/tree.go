@@ -305,6 +305,38 @@ func (s *sizes) of(ctx context.Context, fc fileClient, remote string) (n int64, 
 
 // get fetches a directory into dir, which is made if it is not there.
 func (tr *tree) get(ctx context.Context, dir string) error {
+	return tr.getBelow(ctx, dir, func(ctx context.Context, fc fileClient, visit func(rel string, en store.Entry) error) error {
+		return walk(ctx, fc, tr.u.Path, true, visit)
+	})
+}
+
+// getMatches fetches what a pattern has found below tr.u; directories are left out
+// unless recursive is set.
+func (tr *tree) getMatches(ctx context.Context, dir string, found []match, recursive bool) error {
+	if recursive {
+		found = topmost(found)
+	}
+	return tr.getBelow(ctx, dir, func(ctx context.Context, fc fileClient, visit func(rel string, en store.Entry) error) error {
+		for _, m := range found {
+			var err error
+			switch {
+			case !m.en.Dir:
+				err = visit(m.rel, m.en)
+			case !recursive:
+				tr.e.Log.Warn("left out: a directory, for which there is -r", "path", m.rel)
+			default:
+				err = walk(ctx, fc, path.Join(tr.u.Path, m.rel), true, func(rel string, en store.Entry) error { return visit(path.Join(m.rel, rel), en) })
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// getBelow fetches the files that visitAll has visit see, by their paths below tr.u.
+func (tr *tree) getBelow(ctx context.Context, dir string, visitAll func(ctx context.Context, fc fileClient, visit func(rel string, en store.Entry) error) error) error {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return err
 	}
@@ -319,12 +351,17 @@ func (tr *tree) get(ctx context.Context, dir string) error {
 			return err
 		}
 		defer ending(ctx, fc.Close)
-		return walk(ctx, fc, tr.u.Path, true, func(rel string, en store.Entry) error {
+		return visitAll(ctx, fc, func(rel string, en store.Entry) error {
 			if !filepath.IsLocal(filepath.FromSlash(rel)) {
 				return fmt.Errorf("the server's name %q cannot be a file here", rel)
 			}
 			if en.Dir {
 				return root.MkdirAll(filepath.FromSlash(rel), 0o777)
+			}
+			if up := filepath.Dir(filepath.FromSlash(rel)); up != "." {
+				if err := root.MkdirAll(up, 0o777); err != nil {
+					return err
+				}
 			}
 			return found(job{rel: rel, size: fileSize(en)})
 		})
