@@ -298,7 +298,7 @@ func (e *engine) Guessed(header []byte, g frameio.Guess, left int) (taken, direc
 		l.trailer = 0
 		q.endLong()
 	}
-	if q.life.load().ended() || q.full(left-taken) || q.beginLong(p, 1) == 0 {
+	if q.life.load().ended() || q.full(p, left-taken) || q.beginLong(p, 1) == 0 {
 		return taken, 0, frameio.ErrWrongGuess
 	}
 	for at := g.Place[:min(left-len(header), len(g.Place))]; len(at) > 0; {

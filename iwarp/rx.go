@@ -32,6 +32,7 @@ type rxState struct {
 	fullResponse int          // payload of the last segment of a Read Response that did not end it
 	ahead        []regmem.Ref // pins of memory where what comes is guessed to belong
 	staged       int          // bytes that were read and not looked at
+	next         []byte       // of them, while the source is asked
 
 	see budget.Budget // whether it looks ahead for Writes
 }
@@ -64,7 +65,7 @@ func (e *engine) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
 			q.endLong()
 			continue
 		}
-		if enough = q.full(len(p) - n); enough {
+		if enough = q.full(p[n:], len(p)-n); enough {
 			break
 		}
 		u, k, err := r.dec.Next(p[n:])

@@ -1,6 +1,11 @@
 package iwarp
 
-import "viaduct/internal/regmem"
+import (
+	"viaduct/internal/regmem"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/mpa"
+	"viaduct/internal/wire/rdmap"
+)
 
 // A RecvSource chooses the memory of each message when the message begins to
 // come in, in place of receives that are posted ahead. So memory is bound only
@@ -57,6 +62,10 @@ type RecvGuess struct {
 type Pending interface {
 	// Has reports whether that is n bytes, with the headers of all layers.
 	Has(n int) bool
+
+	// IsSend reports whether it begins with a Send, which takes a receive; as far as
+	// that can be told before its checksum was looked at.
+	IsSend() bool
 }
 
 // Reclaim ends the use of memory that was lent to the stream's RecvSource, which
@@ -90,14 +99,26 @@ func (q *QueuePair) reclaim() {
 	r.recv.nsg = copy(r.recv.sg[:], to)
 }
 
-// full tells whether Receive is to leave the rest for later.
-func (q *QueuePair) full(staged int) bool {
+// full tells whether Receive is to leave the rest for later: next is of it, staged bytes have come.
+func (q *QueuePair) full(next []byte, staged int) bool {
 	r := &q.rx
 	if q.supply == nil || r.recv != nil || !q.fc.Leaves() {
 		return false
 	}
-	r.staged = staged
-	return q.supply.Full((*engine)(q))
+	r.staged, r.next = staged, next
+	full := q.supply.Full((*engine)(q))
+	r.next = nil
+	return full
+}
+
+// IsSend implements [Pending].
+func (e *engine) IsSend() bool {
+	p := e.rx.next
+	if e.rx.dec.Markers || len(p) < mpa.LengthLen+2 || ddp.IsTagged(p[mpa.LengthLen]) {
+		return false
+	}
+	_, op := rdmap.ParseControl(p[mpa.LengthLen+1])
+	return op.IsSend()
 }
 
 // Has implements [Pending].

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,10 +22,11 @@ type source struct {
 	moved   []byte // memory for the message in progress when the loan is over
 	head    [4]byte
 	asked   int
-	open    int // length of the message in progress
-	partial int // guesses that may come in part
-	limit   int // messages until it is full; 0 for no limit
-	guesses int // times it was asked what is likely to come
+	open    int    // length of the message in progress
+	partial int    // guesses that may come in part
+	limit   int    // messages until it is full; 0 for no limit
+	guesses int    // times it was asked what is likely to come
+	sends   []bool // what Full was told of what comes next
 }
 
 // lend has the next messages come into p, whichever goroutine receives them.
@@ -52,8 +54,11 @@ func (s *source) NextRecv(head []byte, size int, last bool) (RecvWR, bool) {
 	return RecvWR{ID: uint64(s.asked), SG: []SGE{Buf(s.head[:]), Buf(body), Buf(rest)}}, true
 }
 
-func (s *source) Keep() bool        { return true }
-func (s *source) Full(Pending) bool { return len(s.into) == 0 || s.limit > 0 && s.asked >= s.limit }
+func (s *source) Keep() bool { return true }
+func (s *source) Full(next Pending) bool {
+	s.sends = append(s.sends, next.IsSend())
+	return len(s.into) == 0 || s.limit > 0 && s.asked >= s.limit
+}
 func (s *source) Guess() RecvGuess {
 	s.guesses++
 	return RecvGuess{Open: s.open, Header: len(s.head), Size: s.usual, Payload: s.into, Partial: s.partial}
@@ -264,6 +269,26 @@ func TestSourceFull(t *testing.T) {
 	}
 	if n := 2 * 30001; !bytes.Equal(lent[:n], want[:n]) || !bytes.Equal(rest[:n], want[n:]) {
 		t.Error("other bytes")
+	}
+}
+
+// TestSourceIsSend: the source can tell what takes a receive from what does not.
+func TestSourceIsSend(t *testing.T) {
+	p, q, s, poll := sourcePeer(t, true)
+	s.lend(make([]byte, 100000))
+	write := rdmap.Write.TaggedHeader(0xffffffff, 1<<64-1, true).Append(nil)
+	f := p.enc.Append(nil, write)
+	f = p.enc.Append(f, longSend(1, 1000))
+	f = p.enc.Append(f, write)
+	p.raw(p.enc.Append(f, longSend(2, 1000)))
+	poll()
+	poll()
+	var kinds []bool
+	q.fc.WithReceiver(func() { kinds = s.sends })
+	// What has come in part, or not at all, is none yet.
+	kinds = slices.DeleteFunc(kinds[:len(kinds):len(kinds)], func(k bool) bool { return !k })
+	if len(kinds) != 2 {
+		t.Errorf("of two Writes and two Sends, %d are said to be Sends", len(kinds))
 	}
 }
 

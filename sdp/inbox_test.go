@@ -195,3 +195,4 @@ func TestInboxStream(t *testing.T) {
 type pending int
 
 func (p pending) Has(n int) bool { return n <= int(p) }
+func (p pending) IsSend() bool   { return true }

@@ -5,6 +5,7 @@
 //	go run ./interop/siw -v           # with the console of the guest
 //	go run ./interop/siw -keep DIR    # and keep the captures
 //	go run ./interop/siw -conform     # viaduct conform alone
+//	go run ./interop/siw -rdma        # rping under viaduct run --rdma instead of viaduct's own
 //	go run ./interop/siw -record      # renew interop/testdata, to be reviewed
 //
 // siw needs a kernel module and root, so it lives in a small virtual machine:

@@ -23,6 +23,7 @@ func main() {
 	flag.StringVar(&o.viaduct, "viaduct", "", "viaduct to test (default: built from this module)")
 	flag.IntVar(&o.count, "count", 100, "round trips at each size")
 	flag.BoolVar(&o.imageOnly, "image", false, "build the guest and stop")
+	flag.BoolVar(&o.rdma, "rdma", false, "rping alone, with rdma-core's under viaduct run --rdma on the host")
 	flag.BoolVar(&o.conformOnly, "conform", false, "run viaduct conform alone")
 	flag.BoolVar(&o.record, "record", false, "renew the recorded conversations in interop/testdata and stop")
 	flag.DurationVar(&o.limit, "timeout", 6*time.Minute, "time for everything but building the guest")
@@ -42,7 +43,7 @@ func main() {
 }
 
 type options struct {
-	verbose, imageOnly, record, conformOnly bool
+	verbose, imageOnly, record, conformOnly, rdma bool
 
 	keep, cache, viaduct string
 	count                int

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -149,7 +150,11 @@ func (r *runner) all(ctx context.Context) error {
 				return fmt.Errorf("the environment does not work: %w", err)
 			}
 		}
-		for _, t := range append(r.pingTalks(m), r.bandwidthTalks(m)...) {
+		talks := r.pingTalks(m)
+		if !r.rdma {
+			talks = append(talks, r.bandwidthTalks(m)...)
+		}
+		for _, t := range talks {
 			ok := r.check(m.name+": "+t.what, func() error { return t.run(ctx) })
 			if err := ctx.Err(); err != nil {
 				return err
@@ -174,21 +179,56 @@ func (r *runner) all(ctx context.Context) error {
 			}
 		}
 	}
+	if r.rdma {
+		return nil
+	}
 	if err := r.boot(ctx); err != nil {
 		return err
 	}
 	return r.conform(ctx)
 }
 
+// ping is the command line of our rping: viaduct's, or rdma-core's under run --rdma.
+func (r *runner) ping(m mode, args ...string) []string {
+	if !r.rdma {
+		return append(append([]string{"rping"}, args...), m.args...)
+	}
+	run := append([]string{"run", "--rdma", "--explain"}, m.args...)
+	if args[0] == "-s" {
+		args = append(args, "-a", "127.0.0.1")
+	}
+	return append(append(run, "--", "rping"), args...)
+}
+
+// listening waits until our server does.
+func (r *runner) listening(ctx context.Context, h *process, port int) error {
+	if !r.rdma {
+		return h.waitFor("listening ", 20*time.Second)
+	}
+	entry := fmt.Sprintf(":%04X 00000000:0000 0A ", port) // rdma-core's says nothing, and a connection to try it would be one of its own
+	for over := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if b, err := os.ReadFile("/proc/net/tcp"); err != nil || strings.Contains(string(b), entry) {
+			return err
+		}
+		if time.Now().After(over) || ctx.Err() != nil {
+			return fmt.Errorf("%s does not listen:\n%s", h.cmd, h.said())
+		}
+	}
+}
+
 // pingTalks are the runs of rping in a mode.
 func (r *runner) pingTalks(m mode) (talks []talk) {
+	ours := "viaduct rping"
+	if r.rdma {
+		ours = "rping under run --rdma"
+	}
 	for _, size := range m.sizes {
 		for _, way := range []struct {
 			what string
 			talk func(context.Context, mode, int) error
 		}{
-			{"guest's rping -c, viaduct rping -s", r.viaductServes},
-			{"viaduct rping -c, guest's rping -s", r.viaductCalls},
+			{"guest's rping -c, " + ours + " -s", r.viaductServes},
+			{ours + " -c, guest's rping -s", r.viaductCalls},
 		} {
 			talks = append(talks, talk{
 				what:     fmt.Sprintf("%s, %d x %d bytes", way.what, r.count, size),
@@ -252,12 +292,12 @@ func (r *runner) viaductServes(ctx context.Context, m mode, size int) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, talkLimit)
 	defer cancel()
-	h, err := r.startViaduct(ctx, append([]string{"rping", "-s", "-p", strconv.Itoa(p), "-S", strconv.Itoa(size), "-C", strconv.Itoa(r.count), "-V"}, m.args...)...)
+	h, err := r.startViaduct(ctx, r.ping(m, "-s", "-p", strconv.Itoa(p), "-S", strconv.Itoa(size), "-C", strconv.Itoa(r.count), "-V")...)
 	if err != nil {
 		return err
 	}
 	defer h.kill()
-	if err := h.waitFor("listening ", 20*time.Second); err != nil {
+	if err := r.listening(ctx, h, p); err != nil {
 		return err
 	}
 	_, err = r.guest.run(ctx, talkLimit, fmt.Sprintf("rping -c -a 10.0.2.2 -p %d -S %d -C %d -V", p, size, r.count))
@@ -279,7 +319,7 @@ func (r *runner) viaductCalls(ctx context.Context, m mode, size int) error {
 	if _, err := r.guest.run(ctx, 40*time.Second, fmt.Sprintf("wait-port %d", guestPort)); err != nil {
 		return err
 	}
-	h, err := r.startViaduct(ctx, append([]string{"rping", "-c", "-a", "127.0.0.1", "-p", strconv.Itoa(r.forward[0]), "-S", strconv.Itoa(size), "-C", strconv.Itoa(r.count), "-V"}, m.args...)...)
+	h, err := r.startViaduct(ctx, r.ping(m, "-c", "-a", "127.0.0.1", "-p", strconv.Itoa(r.forward[0]), "-S", strconv.Itoa(size), "-C", strconv.Itoa(r.count), "-V")...)
 	if err != nil {
 		return err
 	}

@@ -102,6 +102,7 @@ func (e *engine) run() {
 	shut := func() {
 		if closed == nil {
 			closed = make(chan struct{})
+			e.q.recv.hurry()
 			go func() { e.iw.Close(); close(closed) }()
 		}
 	}

@@ -176,6 +176,9 @@ func (k *command) queryQP() {
 		b.Put32(64+4*i, v)
 	}
 	b.Put32(100, access)
+	if state == abi.Reset { // an iWARP queue pair is fit for receives from the start, and says so
+		state = abi.Init
+	}
 	b.Put8(108, uint8(state))
 	b.Put8(109, uint8(state))
 	b.Put8(110, 5)

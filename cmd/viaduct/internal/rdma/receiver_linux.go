@@ -4,6 +4,7 @@ package rdma
 
 import (
 	"sync"
+	"time"
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 	"viaduct/iwarp"
@@ -22,6 +23,12 @@ type receiver struct {
 	seq  uint64         // guarded by mu; number of ids[0], as the stream is told it
 	sg   [abi.MaxSGE]iwarp.SGE
 	gone bool // guarded by mu
+
+	ahead     [abi.RQELen]byte // guarded by mu; an entry of the shared queue for the message that is about to begin
+	hasAhead  bool             // guarded by mu
+	waits     bool             // guarded by mu; a message is left at the stream until there is an entry
+	since     time.Time        // guarded by mu; of the wait
+	impatient bool             // guarded by mu; nothing is left any more: the stream is to end
 }
 
 var _ iwarp.RecvSource = (*receiver)(nil)
@@ -69,9 +76,12 @@ func (r *receiver) takeLocked(e *abi.RecvEntry) (valid, ok bool) {
 		return false, false
 	}
 	var raw [abi.RQELen]byte
-	if r.q.srq != nil {
+	switch {
+	case r.hasAhead:
+		raw, r.hasAhead, ok = r.ahead, false, true
+	case r.q.srq != nil:
 		ok = r.q.srq.take(&raw)
-	} else {
+	default:
 		ok = r.ring.take(&raw)
 	}
 	return ok && abi.ParseRecv(&raw, e), ok
@@ -89,10 +99,14 @@ func (r *receiver) flush() {
 		r.q.rcq.push(r.bad)
 		r.has = false
 	}
+	var e abi.RecvEntry
 	if r.q.srq != nil {
+		if r.hasAhead {
+			r.takeLocked(&e)
+			r.q.rcq.push(abi.Completion{ID: e.ID, Op: abi.WROpReceive, Status: abi.WCFlush, QP: r.q.num})
+		}
 		return
 	}
-	var e abi.RecvEntry
 	for range r.ring.n {
 		if _, ok := r.takeLocked(&e); !ok {
 			return
@@ -123,8 +137,52 @@ func (r *receiver) depth() int {
 	return int(r.ring.n) + 1
 }
 
+// notReadyFor bounds how long a message waits for a receive.
+const notReadyFor = 2 * time.Second
+
+// Full implements [iwarp.RecvSource]: a message for which the program has posted no
+// receive yet stays at the stream for a while. iWARP has no "receiver not ready", and the
+// end of the stream would be right; but a program that was written for networks which have
+// it posts its receives when it gets round to it, and TCP holds its peer up until then.
+func (r *receiver) Full(stream iwarp.Pending) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waits = false
+	if r.gone || r.has || r.hasAhead || r.impatient || !stream.IsSend() || r.readyLocked() {
+		r.since = time.Time{}
+		return false
+	}
+	if r.since.IsZero() {
+		r.since = time.Now()
+	}
+	r.waits = time.Since(r.since) < notReadyFor
+	return r.waits
+}
+
+// readyLocked reports whether there is an entry for the next message. Of a shared queue
+// it is taken at once, before another queue pair does.
+func (r *receiver) readyLocked() bool {
+	if r.q.srq == nil {
+		return r.ring.valid()
+	}
+	r.hasAhead = r.q.srq.take(&r.ahead)
+	return r.hasAhead
+}
+
+// Keep implements [iwarp.RecvSource]: the stream is looked at again in a millisecond.
+func (r *receiver) Keep() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.waits
+}
+
+// hurry lets messages for which there is no receive end the stream from now on.
+func (r *receiver) hurry() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.impatient = true
+}
+
 // Nothing is lent and nothing guessed: the memory is another process's.
 func (*receiver) Reclaim(uint64) []iwarp.SGE { return nil }
-func (*receiver) Full(iwarp.Pending) bool    { return false }
-func (*receiver) Keep() bool                 { return false }
 func (*receiver) Guess() (g iwarp.RecvGuess) { return g }
