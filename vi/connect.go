@@ -242,6 +242,7 @@ func (v *VI) disconnect() { // [VIA-2.2-8] [VIA-2.2-12] [VIA-2.2-13] [VIA-2.3-5]
 	if ep := v.conn.Load(); ep != nil {
 		v.conn.Store(nil)
 		v.nic.stop(ep.link, StopDisconnect)
+		v.keepTraffic(ep.link)
 	}
 	if v.State() != Idle {
 		v.setStateLocked(Idle)

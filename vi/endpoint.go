@@ -295,6 +295,7 @@ func (e *Endpoint) Break(orderly bool) {
 	v.orderly = orderly
 	v.setStateLocked(Error) // [VIA-2.2-9] [VIA-5.2-3]
 	v.nic.stop(e.link, StopBroken)
+	v.keepTraffic(e.link)
 	started := StatusTransportError
 	if orderly || !e.attrs.Reliability.reliable() {
 		started = StatusFlushed

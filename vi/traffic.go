@@ -16,18 +16,31 @@ type Traffic struct {
 // A counted Link knows what it has carried.
 type counted interface{ Traffic() Traffic }
 
-// Traffic returns the counters at this moment. Without a connection, and with a
-// provider that does not count, all but the posted descriptors is zero and
-// Credits is -1. It never waits for the peer.
+// Traffic returns the counters at this moment; those of a connection that has
+// ended remain until the VI is connected again. Before the first connection, and
+// with a provider that does not count, all but the posted descriptors is zero.
+// Credits is -1 without a connection. It never waits for the peer.
 func (v *VI) Traffic() Traffic {
 	t := Traffic{Credits: -1}
 	if ep := v.conn.Load(); ep != nil {
 		if c, ok := ep.link.(counted); ok {
 			t = c.Traffic()
 		}
+	} else if last := v.carried.Load(); last != nil {
+		t = *last
 	}
 	t.SendPosted, t.RecvPosted = v.send.waiting(), v.recv.waiting()
 	return t
+}
+
+// keepTraffic remembers what a stopped link has carried. It is called with mu held.
+func (v *VI) keepTraffic(l Link) {
+	t := Traffic{Credits: -1}
+	if c, ok := l.(counted); ok {
+		t = c.Traffic()
+		t.Credits = -1
+	}
+	v.carried.Store(&t)
 }
 
 // waiting is how many descriptors the side holds.

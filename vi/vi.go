@@ -47,6 +47,8 @@ type VI struct {
 	state atomic.Uint32            // a State; written with mu held
 	conn  atomic.Pointer[Endpoint] // the connection; written with mu held
 
+	carried atomic.Pointer[Traffic] // of the connection that ended last; written with mu held
+
 	closed atomic.Bool // as gone, for readers that don't take mu
 
 	mu       perturb.Mutex

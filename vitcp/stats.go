@@ -3,6 +3,8 @@ package vitcp
 import (
 	"sync/atomic"
 
+	"viaduct/internal/sock"
+	"viaduct/samehost"
 	"viaduct/vi"
 )
 
@@ -39,6 +41,9 @@ type counters struct {
 	incoming, incomingLimited, incomingTimeouts, incomingInvalid, noMatches, rejects, secur atomic.Uint64
 	protocolErrors, remoteErrors                                                            atomic.Uint64
 }
+
+// Path tells how the bytes of the connection go.
+func (l *link) Path() samehost.Path { return sock.PathOf(l.c.NetConn()) }
 
 // Traffic tells package vi what the connection has carried.
 func (l *link) Traffic() vi.Traffic {

@@ -54,3 +54,21 @@ func CheckShared(nc net.Conn, policy samehost.Policy) error {
 	}
 	return &net.OpError{Op: "accept", Net: "shm", Source: nc.LocalAddr(), Addr: nc.RemoteAddr(), Err: errors.New(p.Why)}
 }
+
+// reasons are short words for the reasons for TCP that are known beforehand.
+var reasons = map[string]string{
+	WhyOff: "off", whyNotOwned: "not_owned", whyOtherHost: "other_host", whyNotAsked: "not_asked", whyNoMeeting: "not_offered",
+	whyOtherUser: "other_user", whyBegun: "begun", whyNoPlatform: "unsupported",
+}
+
+// Reason is a word for why the bytes of a connection go by TCP, one of a dozen, for
+// counting them; "" if they do not, "other" if the reason is an error's.
+func Reason(p samehost.Path) string {
+	if p.SharedMemory {
+		return ""
+	}
+	if r, ok := reasons[p.Why]; ok {
+		return r
+	}
+	return "other"
+}

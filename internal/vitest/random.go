@@ -99,6 +99,14 @@ func (e *env) traffic(withFlow bool, seed uint64) {
 	}
 	e.claim(0, p.v[0])
 	e.claim(1, p.v[1])
+	// What a connection has carried is still to be had when it has ended.
+	for from, v := range p.v {
+		before := v.Traffic()
+		e.must(v.Disconnect())
+		if after := v.Traffic(); after.SentBytes != before.SentBytes || after.ReceivedBytes != before.ReceivedBytes || after.ServedReads != before.ServedReads || after.Credits != -1 {
+			e.wrongf("side %d counted %+v before its disconnect, %+v after it", from, before, after)
+		}
+	}
 }
 
 func (d *direction) length() int {

@@ -24,7 +24,7 @@ func start(t *testing.T, writable bool) (*Client, string, *httptest.Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := httptest.NewServer(NewHandler(s, slog.New(slog.DiscardHandler)))
+	srv := httptest.NewServer(Observe(NewHandler(s, slog.New(slog.DiscardHandler)), func(Request) {}))
 	t.Cleanup(func() { srv.Close(); s.Close() })
 	return &Client{HTTP: srv.Client(), Host: strings.TrimPrefix(srv.URL, "http://")}, dir, srv
 }

@@ -21,11 +21,28 @@ import (
 // maxOpen bounds the ranges one client may have open.
 const maxOpen = 16
 
+// An Observer is told what a service does. Its functions may be nil; they are called
+// from the goroutines of Serve.
+type Observer struct {
+	// Request is told of each request that was answered: open_read, open_write,
+	// close_read, close_write, list, or invalid.
+	Request func(operation string, took time.Duration, refused error)
+	// Stored is told how many bytes a file has that a client has stored. What clients
+	// read they fetch by RDMA Reads, which the service does not see.
+	Stored func(n int64)
+}
+
 // Serve answers one client until it goes away, ctx ends or something fails. It
 // closes conn, gives back all memory and removes what was not finished. The
 // error is nil after an orderly end by the client.
-func Serve(ctx context.Context, conn msg.Conn, s *store.Store, log *slog.Logger) error {
-	ses := &session{conn: conn, store: s, log: log, open: make(map[openKey]*opened)}
+func Serve(ctx context.Context, conn msg.Conn, s *store.Store, log *slog.Logger, watch Observer) error {
+	if watch.Request == nil {
+		watch.Request = func(string, time.Duration, error) {}
+	}
+	if watch.Stored == nil {
+		watch.Stored = func(int64) {}
+	}
+	ses := &session{conn: conn, store: s, log: log, watch: watch, open: make(map[openKey]*opened)}
 	err := ses.run(ctx)
 	if ctx.Err() == nil {
 		err = ses.explain(err)
@@ -73,6 +90,7 @@ type session struct {
 	conn  msg.Conn
 	store *store.Store
 	log   *slog.Logger
+	watch Observer
 	open  map[openKey]*opened
 
 	// What is left of the directory that was listed last, if it was cut, so that
@@ -103,20 +121,35 @@ func (s *session) run(ctx context.Context) error {
 		case err != nil:
 			return err
 		}
+		began := time.Now()
 		var out []byte
 		var q request
 		if len(m.Data) > MaxMessage {
-			out = fail(fmt.Errorf("message of %d bytes, at most %d", len(m.Data), MaxMessage))
-		} else if err := json.Unmarshal(m.Data, &q); err != nil {
-			out = fail(errors.New("not a request in JSON"))
+			err = fmt.Errorf("message of %d bytes, at most %d", len(m.Data), MaxMessage)
+		} else if json.Unmarshal(m.Data, &q) != nil {
+			err = errors.New("not a request in JSON")
 		} else if out, err = s.handle(q); err != nil {
 			s.log.Info("request refused", "op", q.Op, "path", q.Path, "mode", q.Mode, "err", err)
+		}
+		if err != nil {
 			out = fail(err)
 		}
+		s.watch.Request(q.operation(), time.Since(began), err)
 		if err := s.conn.Send(ctx, msg.Message{Data: out}); err != nil {
 			return err
 		}
 	}
+}
+
+// operation names what is asked for.
+func (q *request) operation() string {
+	switch {
+	case q.Op == "list":
+		return q.Op
+	case (q.Op == "open" || q.Op == "close") && (q.Mode == "read" || q.Mode == "write"):
+		return q.Op + "_" + q.Mode
+	}
+	return "invalid"
 }
 
 func fail(err error) []byte {
@@ -328,9 +361,11 @@ func (s *session) close(q request) ([]byte, error) {
 		return nil, fmt.Errorf("%w: stored bytes have %x", store.ErrSum, sum)
 	}
 	delete(s.open, k)
+	n := len(o.upload.Data)
 	if err := o.upload.Commit(); err != nil {
 		return nil, err
 	}
+	s.watch.Stored(int64(n))
 	s.log.Info("stored", "path", k.path, "sha256", hex.EncodeToString(sum[:]))
 	return encode(reply{OK: true, SHA256: hex.EncodeToString(sum[:])}), nil
 }

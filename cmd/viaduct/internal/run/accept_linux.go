@@ -74,6 +74,7 @@ func (s *supervisor) acceptFar(svc *service) {
 			c.SetLinger(lingerSeconds)
 		}
 		s.e.Status.Server().WatchConn(far, debug.Hint{Role: "accept"})
+		s.e.Metrics.WatchStream(far)
 		s.relays.Go(func() { s.arrive(svc, far) })
 	}
 }

@@ -32,6 +32,7 @@ type carrier struct {
 	options sdp.Options
 	mapper  *portmap.Client
 	status  *shell.Status
+	metrics *shell.Metrics
 	named   bool // the Port Mapper was named by a flag
 	local   localAddrs
 }
@@ -48,7 +49,7 @@ func newCarrier(e *shell.Env, o *Options, server netip.AddrPort) (*carrier, erro
 	if e.Capture != nil {
 		cfg.Dial = e.DialUDP
 	}
-	return &carrier{options: opt, status: e.Status, mapper: portmap.NewClient(cfg), named: o.PortMap != ""}, nil
+	return &carrier{options: opt, status: e.Status, metrics: e.Metrics, mapper: portmap.NewClient(cfg), named: o.PortMap != ""}, nil
 }
 
 // Resolve and Forget make the carrier an sdp.Resolver.
@@ -80,6 +81,7 @@ func (c *carrier) dial(ctx context.Context, r *toRule, to netip.AddrPort, from n
 		s.SetLinger(lingerSeconds)
 	}
 	c.status.Server().WatchConn(conn, debug.Hint{Role: "dial"})
+	c.metrics.WatchStream(conn)
 	return conn, nil
 }
 

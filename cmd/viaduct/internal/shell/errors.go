@@ -4,6 +4,7 @@ package shell
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -14,7 +15,10 @@ import (
 	"strings"
 	"syscall"
 
+	"viaduct/cmd/viaduct/internal/msg"
+	"viaduct/iwarp"
 	"viaduct/sdp"
+	"viaduct/vi"
 )
 
 // Exit codes.
@@ -154,4 +158,46 @@ func advice(verb string, err error) string {
 		return "check the route to that host"
 	}
 	return "run it again with --log-level debug to see more"
+}
+
+// ErrorKind names the kind of an error in a word, for counting.
+// There are some fifteen of them.
+func ErrorKind(err error) string {
+	var dns *net.DNSError
+	var unknown x509.UnknownAuthorityError
+	var wrongHost x509.HostnameError
+	var alert tls.AlertError
+	var record tls.RecordHeaderError
+	var remote *msg.RemoteAccessError
+	var rejected *iwarp.RejectedError
+	var terminated *iwarp.TerminateError
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "refused"
+	case errors.As(err, &dns):
+		return "name"
+	case errors.As(err, &unknown), errors.As(err, &wrongHost), errors.As(err, &alert), errors.As(err, &record):
+		return "tls"
+	case errors.As(err, &remote):
+		return "access"
+	case errors.Is(err, vi.ErrNoMatch), errors.Is(err, vi.ErrReject), errors.As(err, &rejected):
+		return "rejected"
+	case errors.As(err, &terminated):
+		return "terminated"
+	case errors.Is(err, syscall.ENOSPC):
+		return "no_space"
+	case errors.Is(err, fs.ErrPermission):
+		return "permission"
+	case errors.Is(err, fs.ErrNotExist):
+		return "not_found"
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT):
+		return "timeout"
+	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, vi.ErrNotReachable):
+		return "unreachable"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, sdp.ErrReset):
+		return "reset"
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed):
+		return "ended"
+	}
+	return "other"
 }

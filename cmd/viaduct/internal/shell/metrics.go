@@ -1,6 +1,7 @@
 package shell
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -12,32 +13,70 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Metrics are the counters of the process in the form that Prometheus reads.
+// Metrics are the counters of the process in the form that Prometheus reads. Names
+// and units are those of Prometheus' conventions, and every label has a few values
+// that are known beforehand: a transport, an operation, a kind of error, never an
+// address or a path. Safe for concurrent use.
 type Metrics struct {
-	reg    *prometheus.Registry
-	opened *prometheus.CounterVec
-	active *prometheus.GaugeVec
-	failed *prometheus.CounterVec
-	bytes  *prometheus.CounterVec
-	units  *prometheus.CounterVec
-	srv    *http.Server
+	reg       *prometheus.Registry
+	opened    *prometheus.CounterVec
+	active    *prometheus.GaugeVec
+	errors    *prometheus.CounterVec
+	bytes     *prometheus.CounterVec
+	units     *prometheus.CounterVec
+	unitBytes *prometheus.CounterVec
+	retries   *prometheus.CounterVec
+	paths     *prometheus.CounterVec
+	setup     *prometheus.HistogramVec
+	trips     *prometheus.HistogramVec
+	requests  *prometheus.HistogramVec
+	transfers *prometheus.HistogramVec
+	traffic   traffic
+	srv       *http.Server
 }
 
+// The borders of the histograms in seconds: each is four times the one before.
+var (
+	tripBuckets     = prometheus.ExponentialBuckets(10e-6, 4, 9)  // 10 us to 0.66 s
+	setupBuckets    = prometheus.ExponentialBuckets(100e-6, 4, 9) // 0.1 ms to 6.6 s
+	transferBuckets = prometheus.ExponentialBuckets(1e-3, 4, 11)  // 1 ms to 17 min
+)
+
 func newMetrics() *Metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+	}
 	m := &Metrics{
 		reg: prometheus.NewRegistry(),
-		opened: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "viaduct_connections_total",
-			Help: "Connections set up, by transport and by role (dial or accept)."}, []string{"transport", "role"}),
+		opened: counter("viaduct_connections_total",
+			"Connections set up, by transport and by role (dial or accept).", "transport", "role"),
 		active: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "viaduct_connections_active",
 			Help: "Connections open now."}, []string{"transport"}),
-		failed: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "viaduct_connections_failed_total",
-			Help: "Connections that could not be set up or ended with an error."}, []string{"transport"}),
-		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "viaduct_payload_bytes_total",
-			Help: "Bytes of the application, by transport and direction (in or out)."}, []string{"transport", "direction"}),
-		units: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "viaduct_operations_total",
-			Help: "Sends, receives, RDMA Writes and RDMA Reads of message transports that were completed."}, []string{"transport", "operation"}),
+		errors: counter("viaduct_errors_total",
+			"Connections that could not be set up or ended with an error, by its kind.", "transport", "kind"),
+		bytes: counter("viaduct_payload_bytes_total",
+			"Bytes of files, bodies of HTTP, streams and messages that the command has moved, by direction (in or out). Files that a client fetches by RDMA Read are counted at the client alone.", "transport", "direction"),
+		units: counter("viaduct_operations_total",
+			"Operations of message transports that this side has begun (send, write, read) or taken (receive).", "transport", "operation"),
+		unitBytes: counter("viaduct_operation_bytes_total",
+			"Bytes that those operations were for.", "transport", "operation"),
+		retries: counter("viaduct_setup_retries_total",
+			"Attempts to connect after the first, to a server that did not listen yet.", "transport"),
+		paths: counter("viaduct_connection_paths_total",
+			"Connections by how their bytes go: tcp, shared_memory, or fallback for TCP in place of SDP; and why not by shared memory.", "transport", "path", "reason"),
+		setup: histogram("viaduct_setup_duration_seconds",
+			"Time from the call to connect to a connection that is set up.", setupBuckets, "transport"),
+		trips: histogram("viaduct_round_trip_duration_seconds",
+			"Round trips of ping.", tripBuckets, "transport"),
+		requests: histogram("viaduct_request_duration_seconds",
+			"Time in which the memory service or the HTTP server answered a request, by operation and result (ok or refused).", setupBuckets, "transport", "operation", "result"),
+		transfers: histogram("viaduct_transfer_duration_seconds",
+			"Time in which a file was got or put, its verification included, by operation and result (ok or failed).", transferBuckets, "transport", "operation", "result"),
 	}
-	m.reg.MustRegister(m.opened, m.active, m.failed, m.bytes, m.units,
+	m.reg.MustRegister(m.opened, m.active, m.errors, m.bytes, m.units, m.unitBytes, m.retries, m.paths, m.setup, m.trips, m.requests, m.transfers, &m.traffic,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
 	return m
 }
@@ -50,17 +89,98 @@ func (m *Metrics) Connection(transport, role string) (ended func()) {
 	return g.Dec
 }
 
-// Failed counts a connection that failed.
-func (m *Metrics) Failed(transport string) { m.failed.WithLabelValues(transport).Inc() }
+// Failed counts a connection that failed with err.
+func (m *Metrics) Failed(transport string, err error) {
+	m.errors.WithLabelValues(transport, ErrorKind(err)).Inc()
+}
 
 // Bytes returns the counter of one direction, "in" or "out".
 func (m *Metrics) Bytes(transport, direction string) prometheus.Counter {
 	return m.bytes.WithLabelValues(transport, direction)
 }
 
-// Operations returns the counter of one operation.
-func (m *Metrics) Operations(transport, operation string) prometheus.Counter {
-	return m.units.WithLabelValues(transport, operation)
+// SetUp counts the time that it took to connect.
+func (m *Metrics) SetUp(transport string, took time.Duration) {
+	m.setup.WithLabelValues(transport).Observe(took.Seconds())
+}
+
+// Retried counts an attempt to connect after the first.
+func (m *Metrics) Retried(transport string) { m.retries.WithLabelValues(transport).Inc() }
+
+// RoundTrips returns the histogram of ping.
+func (m *Metrics) RoundTrips(transport string) prometheus.Observer {
+	return m.trips.WithLabelValues(transport)
+}
+
+// Request counts a request that a server has answered; refused is nil, or why not as
+// it was wanted.
+func (m *Metrics) Request(transport, operation string, took time.Duration, refused error) {
+	result := "ok"
+	if refused != nil {
+		result = "refused"
+	}
+	m.requests.WithLabelValues(transport, operation, result).Observe(took.Seconds())
+}
+
+// Transfer counts a file that a client has got or put, unless ctx was ended by a signal.
+func (m *Metrics) Transfer(ctx context.Context, transport, operation string, took time.Duration, err error) {
+	result := "ok"
+	if err != nil {
+		result = "failed"
+		if ctx.Err() == nil {
+			m.Failed(transport, err)
+		}
+	}
+	m.transfers.WithLabelValues(transport, operation, result).Observe(took.Seconds())
+}
+
+// Operations are the counters of one message transport. A nil one counts nothing.
+type Operations struct{ send, receive, write, read opCounter }
+
+type opCounter struct{ n, bytes prometheus.Counter }
+
+// Operations returns the counters of a transport.
+func (m *Metrics) Operations(transport string) *Operations {
+	if m == nil {
+		return nil
+	}
+	of := func(op string) opCounter {
+		return opCounter{m.units.WithLabelValues(transport, op), m.unitBytes.WithLabelValues(transport, op)}
+	}
+	return &Operations{of("send"), of("receive"), of("write"), of("read")}
+}
+
+func (o opCounter) count(n int) {
+	o.n.Inc()
+	o.bytes.Add(float64(n))
+}
+
+// Send counts a message of n bytes that was handed over.
+func (o *Operations) Send(n int) {
+	if o != nil {
+		o.send.count(n)
+	}
+}
+
+// Receive counts a message of n bytes that came.
+func (o *Operations) Receive(n int) {
+	if o != nil {
+		o.receive.count(n)
+	}
+}
+
+// Write counts an RDMA Write of n bytes that was posted.
+func (o *Operations) Write(n int) {
+	if o != nil {
+		o.write.count(n)
+	}
+}
+
+// Read counts an RDMA Read of n bytes that was posted.
+func (o *Operations) Read(n int) {
+	if o != nil {
+		o.read.count(n)
+	}
 }
 
 // Register adds a collector, for engines with statistics of their own.

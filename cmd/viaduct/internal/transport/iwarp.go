@@ -52,6 +52,7 @@ type iwarpConn struct {
 	slab *slab // of the receives
 	held int   // index of the receive that the caller is looking at, -1 if none
 
+	ops  *shell.Operations
 	pace *pace
 	gone context.Context // ends when nothing will be received any more
 	once sync.Once
@@ -245,6 +246,7 @@ func (c *iwarpConn) Send(ctx context.Context, m msg.Message) error {
 	if err := c.q.Post(wr); err != nil {
 		return c.failure(err)
 	}
+	c.ops.Send(len(m.Data))
 	return c.Reap(ctx)
 }
 
@@ -281,6 +283,7 @@ func (c *iwarpConn) Recv(ctx context.Context) (msg.Message, error) {
 	}
 	c.held = int(done.ID)
 	c.slab.filled(c.held, int(done.Len))
+	c.ops.Receive(int(done.Len))
 	m := msg.Message{Data: c.slab.at(c.held)[:done.Len]}
 	if done.HasImm {
 		m = msg.Message{Wide: done.Imm, IsWide: true}
@@ -324,6 +327,11 @@ func (c *iwarpConn) postRDMA(op iwarp.Op, local msg.Region, off, n int, remote m
 	err := c.q.Post(iwarp.SendWR{Op: op, SG: []iwarp.SGE{local.(*iwarpRegion).r.SGE(off, n)}, Remote: iwarp.RemoteAddr{STag: remote.Handle, TO: remote.Address}})
 	if err != nil {
 		return c.failure(err)
+	}
+	if op == iwarp.OpWrite {
+		c.ops.Write(n)
+	} else {
+		c.ops.Read(n)
 	}
 	return nil
 }

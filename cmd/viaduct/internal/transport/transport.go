@@ -91,12 +91,33 @@ func (t *Transport) IsStream() bool { return t.DialStream != nil }
 
 // Stream is DialStream that waits for a server as the options say.
 func (t *Transport) Stream(ctx context.Context, u *addr.URL, o *Options) (net.Conn, error) {
-	return Await(ctx, o.Wait, func() (net.Conn, error) { return t.DialStream(ctx, u, o) })
+	return Await(ctx, o.Wait, timed(o, t.Scheme, func() (net.Conn, error) { return t.DialStream(ctx, u, o) }))
 }
 
 // Messages is DialMsg that waits for a server as the options say.
 func (t *Transport) Messages(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
-	return Await(ctx, o.Wait, func() (msg.Conn, error) { return t.DialMsg(ctx, u, o) })
+	return Await(ctx, o.Wait, timed(o, t.Scheme, func() (msg.Conn, error) { return t.DialMsg(ctx, u, o) }))
+}
+
+// timed counts what dial takes, and its second and later calls.
+func timed[T any](o *Options, scheme string, dial func() (T, error)) func() (T, error) {
+	m := o.Env.Metrics
+	if m == nil {
+		return dial
+	}
+	again := false
+	return func() (T, error) {
+		if again {
+			m.Retried(scheme)
+		}
+		again = true
+		began := time.Now()
+		c, err := dial()
+		if err == nil {
+			m.SetUp(scheme, time.Since(began))
+		}
+		return c, err
+	}
 }
 
 // The pauses between two attempts of Await: the first, doubled up to the last.

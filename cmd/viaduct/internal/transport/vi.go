@@ -68,6 +68,7 @@ type viConn struct {
 	local, remote net.Addr
 	mtu           int
 	done          func() // what else ends with the connection
+	ops           *shell.Operations
 
 	slab     *slab // of the receives
 	slabArea *vi.Region
@@ -186,6 +187,7 @@ func (c *viConn) Send(ctx context.Context, m msg.Message) error {
 	if err := c.v.PostSend(d); err != nil {
 		return err
 	}
+	c.ops.Send(n)
 	return c.Reap(ctx)
 }
 
@@ -205,6 +207,7 @@ func (c *viConn) Recv(ctx context.Context) (msg.Message, error) {
 	c.held = d
 	i := d.Context.(int)
 	c.slab.filled(i, int(d.Length))
+	c.ops.Receive(int(d.Length))
 	m := msg.Message{Data: c.slab.at(i)[:d.Length]}
 	if d.Status()&vi.StatusImmediate != 0 {
 		m.Imm, m.HasImm = d.ImmediateData, true
@@ -235,11 +238,19 @@ func (c *viConn) Register(b []byte, a msg.Access) (msg.Region, error) {
 }
 
 func (c *viConn) PostWrite(local msg.Region, off, n int, remote msg.Remote) error {
-	return c.v.PostSend(vi.NewRDMAWrite(viRemote(remote), local.(*viRegion).r.Segment(off, n)))
+	err := c.v.PostSend(vi.NewRDMAWrite(viRemote(remote), local.(*viRegion).r.Segment(off, n)))
+	if err == nil {
+		c.ops.Write(n)
+	}
+	return err
 }
 
 func (c *viConn) PostRead(local msg.Region, off, n int, remote msg.Remote) error {
-	return c.v.PostSend(vi.NewRDMARead(viRemote(remote), local.(*viRegion).r.Segment(off, n)))
+	err := c.v.PostSend(vi.NewRDMARead(viRemote(remote), local.(*viRegion).r.Segment(off, n)))
+	if err == nil {
+		c.ops.Read(n)
+	}
+	return err
 }
 
 func viRemote(r msg.Remote) vi.RemoteSegment {

@@ -14,8 +14,16 @@ const (
 	peered   = "peer"
 )
 
-// watch shows the connection of a message transport to "viaduct ps".
+// watch shows the connection of a message transport to "viaduct ps" and has it counted.
 func watch(c any, u *addr.URL, o *Options, role string) {
+	switch c := c.(type) {
+	case *viConn:
+		c.ops = o.Env.Metrics.Operations(u.Scheme)
+		o.Env.Metrics.WatchVI(u.Scheme, c.v, c.slab.bytes())
+	case *iwarpConn:
+		c.ops = o.Env.Metrics.Operations(u.Scheme)
+		o.Env.Metrics.WatchQueuePair(c.q, c.slab.bytes())
+	}
 	s := o.Env.Status.Server()
 	if s == nil {
 		return
@@ -33,8 +41,9 @@ func watch(c any, u *addr.URL, o *Options, role string) {
 	}
 }
 
-// watchStream shows a byte stream.
+// watchStream shows a byte stream, and has it counted.
 func watchStream(c net.Conn, o *Options, role string) net.Conn {
+	o.Env.Metrics.WatchStream(c)
 	if s := o.Env.Status.Server(); s != nil {
 		h := debug.Hint{Role: role}
 		if _, ok := c.(*net.TCPConn); ok {

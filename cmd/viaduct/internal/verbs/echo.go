@@ -80,7 +80,7 @@ func acceptAll(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, u *addr.UR
 			err := run(ctx)
 			close()
 			if err != nil && ctx.Err() == nil {
-				e.Metrics.Failed(u.Scheme)
+				e.Metrics.Failed(u.Scheme, err)
 				log.Warn("connection failed", "err", err)
 				return
 			}

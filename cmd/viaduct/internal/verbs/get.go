@@ -259,7 +259,6 @@ func prefix(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, f *os
 // fetch moves the bytes, shows progress and fills in r; n is what was written.
 func fetch(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, offset int64, w io.Writer, h hash.Hash, r *transferResult) (n int64, err error) {
 	var bar *shell.Bar
-	in := e.Metrics.Bytes(u.Scheme, "in")
 	start := time.Now()
 	last := start
 	err = fc.Get(ctx, u.Path, offset, w, h, func(length, size int64) {
@@ -267,7 +266,6 @@ func fetch(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, offset
 		bar = e.Progress(path.Base(u.Path), size, offset)
 	}, func(k int) {
 		n += int64(k)
-		in.Add(float64(k))
 		bar.Add(k)
 		last = time.Now()
 	})

@@ -120,7 +120,7 @@ func runPing(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transp
 		var closeConn func()
 		var err error
 		if trip, closeConn, err = dialPing(ctx, u, t, o, p.size); err != nil {
-			e.Metrics.Failed(u.Scheme)
+			e.Metrics.Failed(u.Scheme, err)
 			return err
 		}
 		ended := e.Metrics.Connection(u.Scheme, "dial")
@@ -134,6 +134,7 @@ func runPing(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transp
 	r := pingResult{URL: u.String(), Transport: u.Scheme, Bytes: p.size}
 	b := make([]byte, p.size)
 	var times []time.Duration
+	observed := e.Metrics.RoundTrips(u.Scheme)
 	var failed error
 	next := time.Now()
 	for p.count == 0 || r.Sent < p.count {
@@ -172,6 +173,7 @@ func runPing(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transp
 			break
 		}
 		r.Received++
+		observed.Observe(d.Seconds())
 		if len(times) < 1<<24 {
 			times = append(times, d)
 		}

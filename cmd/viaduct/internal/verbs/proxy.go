@@ -249,7 +249,7 @@ func (p *proxy) accept(ctx context.Context, scheme string, l net.Listener, fail 
 			log := p.e.Log.With("transport", scheme, "remote", c.RemoteAddr().String())
 			log.Info("connected")
 			if err := p.serve(ctx, scheme, c); err != nil && ctx.Err() == nil {
-				p.e.Metrics.Failed(scheme)
+				p.e.Metrics.Failed(scheme, err)
 				log.Warn("connection failed", "err", err)
 				return
 			}
@@ -260,7 +260,7 @@ func (p *proxy) accept(ctx context.Context, scheme string, l net.Listener, fail 
 
 func (p *proxy) serve(ctx context.Context, scheme string, c net.Conn) error {
 	dctx, cancel := context.WithTimeout(ctx, proxyDialTimeout)
-	far, err := p.tt.DialStream(dctx, p.to, p.o)
+	far, err := p.tt.Stream(dctx, p.to, p.o)
 	cancel()
 	if err != nil {
 		p.began(-1)

@@ -96,7 +96,6 @@ goes on.`,
 			r := &transferResult{Verb: "put", URL: u.String(), File: args[0], Transport: u.Scheme, Size: st.Size(), Bytes: st.Size()}
 			_, r.Mechanism = fc.Mechanisms()
 			bar := e.Progress(filepath.Base(args[0]), st.Size(), 0)
-			out := e.Metrics.Bytes(u.Scheme, "out")
 			h := sha256.New()
 			start := time.Now()
 			last, first := start, true
@@ -109,7 +108,6 @@ goes on.`,
 					start = time.Now() // HTTP has read the file once for its digest
 				}
 				first = false
-				out.Add(float64(n))
 				bar.Add(n)
 				bar.Note("")
 				if moved += int64(n); moved == st.Size() {

@@ -196,7 +196,7 @@ func rpingServer(ctx context.Context, e *shell.Env, p rpingPlan) error {
 		}
 		wg.Go(func() {
 			if err := serve(r); err != nil && !errors.Is(err, net.ErrClosed) {
-				e.Metrics.Failed("iwarp")
+				e.Metrics.Failed("iwarp", err)
 				e.Log.Warn("client failed", "err", err)
 			}
 		})

@@ -138,7 +138,7 @@ func (s *server) serveHTTP(l net.Listener, scheme string, fail chan<- error) *ht
 	var mu sync.Mutex
 	ended := map[net.Conn]func(){}
 	h := &http.Server{
-		Handler:           httpfile.NewHandler(s.store, s.e.Log.With("transport", scheme)),
+		Handler:           httpfile.Observe(httpfile.NewHandler(s.store, s.e.Log.With("transport", scheme)), s.observeHTTP(scheme)),
 		ReadHeaderTimeout: 30 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
@@ -164,7 +164,31 @@ func (s *server) serveHTTP(l net.Listener, scheme string, fail chan<- error) *ht
 	return h
 }
 
+// observeHTTP counts the requests of a transport.
+func (s *server) observeHTTP(scheme string) func(httpfile.Request) {
+	in, out := s.e.Metrics.Bytes(scheme, "in"), s.e.Metrics.Bytes(scheme, "out")
+	return func(r httpfile.Request) {
+		in.Add(float64(r.Received))
+		out.Add(float64(r.Sent))
+		var refused error
+		if r.Status >= 400 {
+			refused = errors.New(http.StatusText(r.Status))
+		}
+		s.e.Metrics.Request(scheme, r.Operation, r.Took, refused)
+	}
+}
+
+// observeMemory counts the requests of a transport.
+func (s *server) observeMemory(scheme string) memsvc.Observer {
+	in := s.e.Metrics.Bytes(scheme, "in")
+	return memsvc.Observer{
+		Request: func(op string, took time.Duration, refused error) { s.e.Metrics.Request(scheme, op, took, refused) },
+		Stored:  func(n int64) { in.Add(float64(n)) },
+	}
+}
+
 func (s *server) serveMemory(ctx context.Context, l msg.Listener, scheme string, fail chan<- error) {
+	watch := s.observeMemory(scheme)
 	for {
 		c, err := l.Accept(ctx)
 		if err != nil {
@@ -177,9 +201,9 @@ func (s *server) serveMemory(ctx context.Context, l msg.Listener, scheme string,
 			defer s.e.Metrics.Connection(scheme, "accept")()
 			log := s.e.Log.With("transport", scheme, "remote", c.RemoteAddr().String())
 			log.Info("connected")
-			err := memsvc.Serve(ctx, c, s.store, log)
+			err := memsvc.Serve(ctx, c, s.store, log, watch)
 			if err != nil && ctx.Err() == nil {
-				s.e.Metrics.Failed(scheme)
+				s.e.Metrics.Failed(scheme, err)
 				log.Warn("connection failed", "err", err)
 				return
 			}

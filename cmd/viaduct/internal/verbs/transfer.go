@@ -42,13 +42,52 @@ type fileClient interface {
 
 // dialFiles connects to a server.
 func dialFiles(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transport, o *transport.Options) (fileClient, error) {
+	fc, err := connectFiles(ctx, e, u, t, o)
+	if err != nil {
+		return nil, err
+	}
+	return &countedFiles{fc, e.Metrics, u.Scheme}, nil
+}
+
+// A countedFiles has its transfers in the metrics.
+type countedFiles struct {
+	fileClient
+	m      *shell.Metrics
+	scheme string
+}
+
+func (c *countedFiles) Get(ctx context.Context, path string, offset int64, w io.Writer, h hash.Hash, begin func(length, size int64), progress func(n int)) error {
+	began := time.Now()
+	err := c.fileClient.Get(ctx, path, offset, w, h, begin, counted(c.m.Bytes(c.scheme, "in"), progress))
+	c.m.Transfer(ctx, c.scheme, "get", time.Since(began), err)
+	return err
+}
+
+func (c *countedFiles) Put(ctx context.Context, path string, length int64, r io.ReadSeeker, h hash.Hash, progress func(n int)) error {
+	began := time.Now()
+	err := c.fileClient.Put(ctx, path, length, r, h, counted(c.m.Bytes(c.scheme, "out"), progress))
+	c.m.Transfer(ctx, c.scheme, "put", time.Since(began), err)
+	return err
+}
+
+// counted adds progress to a counter.
+func counted(to interface{ Add(float64) }, progress func(n int)) func(n int) {
+	return func(n int) {
+		to.Add(float64(n))
+		if progress != nil {
+			progress(n)
+		}
+	}
+}
+
+func connectFiles(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transport, o *transport.Options) (fileClient, error) {
 	if t.IsStream() {
 		return dialHTTP(ctx, e, u, t, o)
 	}
 	o.MTU, o.RecvCount, o.RecvSize = 0, memReceives, memReceiveSize
 	c, err := t.Messages(ctx, u, o)
 	if err != nil {
-		e.Metrics.Failed(u.Scheme)
+		e.Metrics.Failed(u.Scheme, err)
 		return nil, err
 	}
 	m, err := memsvc.NewClient(c)
@@ -100,7 +139,7 @@ func dialHTTP(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Trans
 	dial := func(ctx context.Context) (net.Conn, error) {
 		c, err := t.Stream(ctx, u, o)
 		if err != nil {
-			e.Metrics.Failed(u.Scheme)
+			e.Metrics.Failed(u.Scheme, err)
 			return nil, err
 		}
 		return &countedConn{Conn: c, ended: e.Metrics.Connection(u.Scheme, "dial")}, nil

@@ -253,8 +253,7 @@ func (tr *tree) put(ctx context.Context, sources []string, bare bool) error {
 		if tr.dryRun {
 			return false, nil
 		}
-		out := tr.e.Metrics.Bytes(tr.u.Scheme, "out")
-		return false, fc.Put(ctx, remote, j.size, f, sha256.New(), func(n int) { out.Add(float64(n)) })
+		return false, fc.Put(ctx, remote, j.size, f, sha256.New(), nil)
 	})
 }
 
@@ -404,9 +403,8 @@ func (tr *tree) fetch(ctx context.Context, fc fileClient, root *os.Root, remote,
 			return err
 		}
 	}
-	in := tr.e.Metrics.Bytes(tr.u.Scheme, "in")
 	got := int64(0)
-	err = fc.Get(ctx, remote, offset, f, h, nil, func(k int) { in.Add(float64(k)); got += int64(k) })
+	err = fc.Get(ctx, remote, offset, f, h, nil, func(k int) { got += int64(k) })
 	if err == nil {
 		err = f.Close()
 	}
