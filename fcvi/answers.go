@@ -89,7 +89,9 @@ func (c *conn) sendAnswer(now fc.Time, room int) int {
 	c.traffic.SentBytes += uint64(len(payload))
 	if use.Last {
 		p.stats.SentIUs++
-		c.traffic.ServedReads++
+		if a.op == iu.ReadResp && a.flags&iu.FlagErr == 0 {
+			c.traffic.ServedReads++
+		}
 		t.answers.drop(1)
 	}
 	return frames

@@ -379,8 +379,8 @@ func (o *netOutlet) flush()                {}
 func (o *netOutlet) poller(fc.Addr) poller { return nil }
 func (o *netOutlet) close()                { o.detach() }
 
-// Traffic tells package vi what the connection has carried. Read answers are
-// counted with their last frame, whatever was asked for.
+// Traffic tells package vi what the connection has carried. Answers to
+// RDMA Reads are counted with their last frame.
 func (l *link) Traffic() vi.Traffic {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()

@@ -148,6 +148,7 @@ func (c *conn) readData(now fc.Time, f *fc.Frame, q *pending, i int) bool {
 			return true
 		}
 		p.stats.PlacedBytes += uint64(n)
+		c.traffic.ReceivedBytes += uint64(n)
 	}
 	if f.Last() {
 		q.end = int64(off + n)

@@ -82,5 +82,6 @@ func (c *conn) takeRead(b []byte) bool {
 		return true
 	}
 	c.p.stats.PlacedBytes += uint64(n)
+	c.traffic.ReceivedBytes += uint64(n)
 	return true
 }

@@ -45,6 +45,10 @@ for page in 'viaduct 1' 'viaduct-serve 1' 'viaduct-portmap-serve 1' 'viaduct-url
 	echo "$1($2): $(wc -l </tmp/page) lines"
 done
 
+echo "== alerts and dashboard"
+grep -q '^groups:' /usr/share/viaduct/prometheus/viaduct.rules.yml
+grep -q '"title": "Viaduct"' /usr/share/viaduct/grafana/viaduct.json
+
 echo "== demo"
 head -c 3000000 /dev/urandom >data
 viaduct demo data

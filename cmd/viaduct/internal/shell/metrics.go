@@ -183,8 +183,14 @@ func (o *Operations) Read(n int) {
 	}
 }
 
+// Describe sends the descriptions of all that there can be.
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) { m.reg.Describe(ch) }
+
 // Register adds a collector, for engines with statistics of their own.
 func (m *Metrics) Register(c prometheus.Collector) error { return m.reg.Register(c) }
+
+// Handler answers with all metrics.
+func (m *Metrics) Handler() http.Handler { return promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{}) }
 
 // CheckHostPort tells what is wrong with a TCP address of the form HOST:PORT.
 func CheckHostPort(s string) error {
@@ -205,7 +211,7 @@ func (m *Metrics) serve(e *Env) error {
 		return err
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{}))
+	mux.Handle("/metrics", m.Handler())
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
