@@ -129,9 +129,9 @@ func (c *Client) Resolve(ctx context.Context, q Query) (Mapped, error) {
 	}
 	m, err := run(ctx, conn, t)
 	if err != nil {
-		c.log.Debug("port mapper asked", "server", server, "service", q.Service, "err", err)
+		c.log.Debug("port mapper asked", "remote", server, "service", q.Service, "err", err)
 	} else {
-		c.log.Debug("port mapper asked", "server", server, "service", q.Service, "sdp", m.Address)
+		c.log.Debug("port mapper asked", "remote", server, "service", q.Service, "sdp", m.Address)
 	}
 	c.remember(key, m, err)
 	return m, err

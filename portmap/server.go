@@ -131,7 +131,7 @@ func (s *Server) Serve() error {
 		// [SDP-7.4-15] [SDP-7.4-34]
 		_, _, err = s.conn.WriteMsgUDPAddrPort(reply, replyFrom(oob[:on]), from)
 		if err != nil && !errors.Is(err, net.ErrClosed) {
-			s.log.Debug("answer not sent", "to", from, "err", err)
+			s.log.Debug("answer not sent", "remote", from, "err", err)
 		}
 	}
 }

@@ -59,9 +59,9 @@ func (c *Conn) release(reset bool, err error) {
 	qp.Flush()
 	if c.opt.Logger.Enabled(context.Background(), slog.LevelInfo) {
 		if err != nil {
-			c.opt.Logger.Info("connection down", "conn", c.path.Remote.String(), "err", err)
+			c.opt.Logger.Info("connection down", "remote", c.path.Remote.String(), "err", err)
 		} else {
-			c.opt.Logger.Info("connection closed", "conn", c.path.Remote.String())
+			c.opt.Logger.Info("connection closed", "remote", c.path.Remote.String())
 		}
 	}
 	letGo := func() {

@@ -188,7 +188,7 @@ func (c *Conn) received(now sdpcore.Time, e *iwarp.Completion) {
 	}
 	if c.logsMessages() {
 		shown := msg // or every message would be on the heap
-		c.opt.Logger.Debug("received", "conn", c.path.Remote, "msg", &shown)
+		c.opt.Logger.Debug("received", "remote", c.path.Remote, "msg", &shown)
 	}
 	if body == nil {
 		body = head[n:]

@@ -117,7 +117,7 @@ func (c *Conn) exec(acts []sdpcore.Action) {
 		case sdpcore.OpUrgent:
 			c.urgentCame(a)
 		case sdpcore.OpMode:
-			c.opt.Logger.Debug("mode", "conn", c.path.Remote, "sending", a.Local, "mode", a.Msg.Mode)
+			c.opt.Logger.Debug("mode", "remote", c.path.Remote, "sending", a.Local, "mode", a.Msg.Mode)
 		case sdpcore.OpResize:
 			// All buffers are as large as they can become, so that a new size
 			// holds at once. [D-46] [SDP-10.6-13] [SDP-10.6.2-2]
@@ -189,7 +189,7 @@ func (c *Conn) sendMessage(acts []sdpcore.Action, i int) int {
 		return a.Parts
 	}
 	if c.logsMessages() {
-		c.opt.Logger.Debug("sent", "conn", c.path.Remote, "msg", &a.Msg)
+		c.opt.Logger.Debug("sent", "remote", c.path.Remote, "msg", &a.Msg)
 	}
 	s.posted++
 	h := a.Msg.Append(s.header(), c.layout)

@@ -29,7 +29,7 @@ func TestLogForms(t *testing.T) {
 					t.Errorf("%s: %v", l, err)
 					continue
 				}
-				for _, k := range []string{"local", "remote", "conn"} {
+				for _, k := range []string{"local", "remote"} {
 					switch e[k].(type) {
 					case nil, string, float64:
 					default:
@@ -47,6 +47,26 @@ func TestLogForms(t *testing.T) {
 				t.Error("no event of the peer's disconnection")
 			}
 		})
+	}
+}
+
+// TestFilesQuiet: clients that store, list and fetch, and a server that is stopped after
+// them, log no warning.
+func TestFilesQuiet(t *testing.T) {
+	dir := t.TempDir()
+	random(t, filepath.Join(dir, "f"), 100_000)
+	for _, scheme := range transport.Names() {
+		srv, urls := start(t, 1, "serve", "--root", t.TempDir(), "--writable", "--listen", listenURL(scheme, "127.0.0.1"), "--log-level", "info")
+		var said strings.Builder
+		for _, args := range [][]string{{"put", filepath.Join(dir, "f"), at(urls[0], "f")}, {"ls", at(urls[0], "")}, {"get", at(urls[0], "f"), "-o", filepath.Join(dir, "g")}} {
+			said.WriteString(good(t, append(args, "--log-level", "info")...).stderr)
+		}
+		if code := srv.stop(syscall.SIGTERM); code != 0 {
+			t.Errorf("%s: exit %d", scheme, code)
+		}
+		if s := said.String() + srv.stderr(); strings.Contains(s, "level=WARN") || strings.Contains(s, "level=ERROR") {
+			t.Errorf("%s: %s", scheme, s)
+		}
 	}
 }
 

@@ -138,7 +138,7 @@ func (h *handler) get(w http.ResponseWriter, r *http.Request, p string) {
 		}
 		w.Header().Set(contentDigest, formatDigest(sum))
 	}
-	h.log.Info("served", "method", r.Method, "path", p, "size", st.Size())
+	h.log.Info("served", "method", r.Method, "path", p, "bytes", st.Size())
 	http.ServeContent(w, r, "", st.ModTime(), f)
 }
 

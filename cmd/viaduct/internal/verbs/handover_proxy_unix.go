@@ -377,7 +377,7 @@ func (p *proxy) serveHandover(ctx context.Context, path string, given chan<- err
 			n, err := p.giveAway(ctx, h)
 			stop()
 			c.Close()
-			p.e.Log.Warn("handed over to another process", "connections", n)
+			p.e.Log.Info("handed over to another process", "connections", n)
 			given <- err
 			return
 		}

@@ -127,7 +127,7 @@ func (s *server) run(ctx context.Context, us []*addr.URL, o *transport.Options) 
 	}
 	select {
 	case <-ctx.Done():
-		s.e.Log.Info("ending", "cause", context.Cause(ctx))
+		s.e.Log.Info("ending", "why", context.Cause(ctx))
 		return nil
 	case err := <-fail:
 		return err

@@ -131,7 +131,7 @@ func (tr *tree) run(ctx context.Context, produce func(ctx context.Context, found
 		return first
 	}
 	for _, s := range tr.skipped {
-		tr.e.Log.Warn("left out: neither a file nor a directory", "path", s)
+		tr.e.Log.Warn("left out: neither a file nor a directory", "file", s)
 	}
 	if tr.e.JSON {
 		return tr.e.PrintJSON(r)
