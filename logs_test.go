@@ -26,8 +26,9 @@ var attributes = map[string]string{
 	"sdp":       "TCP address that speaks SDP for it",
 	"url":       "where something is served",
 
-	"err":  "what went wrong; not there if nothing did",
-	"why":  "a reason that is no error",
+	"err":   "what went wrong; not there if nothing did",
+	"why":   "a reason that is no error",
+	"after": "the pause before another attempt", "left": "how many attempts are",
 	"code": "of an asynchronous error of VI", "resource": "what that error is about",
 
 	"level": "of reliability of a VI", "flow": "control of descriptors of a VI", "mtu": "longest message in bytes", "reads": "RDMA Reads outstanding",

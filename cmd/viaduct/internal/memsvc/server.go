@@ -25,7 +25,8 @@ const maxOpen = 16
 // from the goroutines of Serve.
 type Observer struct {
 	// Request is told of each request that was answered: open_read, open_write,
-	// close_read, close_write, list, or invalid.
+	// close_read, close_write, open_stream,
+	// extend, close_stream, list, or invalid.
 	Request func(operation string, took time.Duration, refused error)
 	// Stored is told how many bytes a file has that a client has stored. What clients
 	// read they fetch by RDMA Reads, which the service does not see.
@@ -108,8 +109,9 @@ type opened struct {
 	region msg.Region
 
 	// Of a stream: the piece that the client writes, and the hash of what is stored.
-	piece []byte
-	hash  hash.Hash
+	piece    []byte
+	hash     hash.Hash
+	streamed int64 // bytes of pieces that were stored
 }
 
 func (s *session) run(ctx context.Context) error {
@@ -146,7 +148,9 @@ func (q *request) operation() string {
 	switch {
 	case q.Op == "list":
 		return q.Op
-	case (q.Op == "open" || q.Op == "close") && (q.Mode == "read" || q.Mode == "write"):
+	case q.Op == "extend":
+		return q.Op
+	case (q.Op == "open" || q.Op == "close") && (q.Mode == "read" || q.Mode == "write" || q.Mode == "stream"):
 		return q.Op + "_" + q.Mode
 	}
 	return "invalid"
@@ -281,6 +285,7 @@ func (s *session) extend(q request) ([]byte, error) {
 	b := o.piece[:q.Length]
 	o.hash.Write(b)
 	_, err := o.upload.Write(b)
+	o.streamed += q.Length
 	if err == nil {
 		err = s.register(o, o.piece, msg.RemoteWrite)
 	}
@@ -361,11 +366,11 @@ func (s *session) close(q request) ([]byte, error) {
 		return nil, fmt.Errorf("%w: stored bytes have %x", store.ErrSum, sum)
 	}
 	delete(s.open, k)
-	n := len(o.upload.Data)
+	n := int64(len(o.upload.Data)) + o.streamed
 	if err := o.upload.Commit(); err != nil {
 		return nil, err
 	}
-	s.watch.Stored(int64(n))
+	s.watch.Stored(n)
 	s.log.Info("stored", "path", k.path, "sha256", hex.EncodeToString(sum[:]))
 	return encode(reply{OK: true, SHA256: hex.EncodeToString(sum[:])}), nil
 }

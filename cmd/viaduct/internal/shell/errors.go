@@ -198,6 +198,8 @@ func ErrorKind(err error) string {
 		return "reset"
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed):
 		return "ended"
+	case errors.Is(err, msg.ErrBroken):
+		return "broken"
 	}
 	return "other"
 }

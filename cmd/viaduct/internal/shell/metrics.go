@@ -26,6 +26,7 @@ type Metrics struct {
 	units     *prometheus.CounterVec
 	unitBytes *prometheus.CounterVec
 	retries   *prometheus.CounterVec
+	again     prometheus.Counter
 	paths     *prometheus.CounterVec
 	setup     *prometheus.HistogramVec
 	trips     *prometheus.HistogramVec
@@ -65,6 +66,8 @@ func newMetrics() *Metrics {
 			"Bytes that those operations were for.", "transport", "operation"),
 		retries: counter("viaduct_setup_retries_total",
 			"Attempts to connect after the first, to a server that did not listen yet.", "transport"),
+		again: prometheus.NewCounter(prometheus.CounterOpts{Name: "viaduct_retries_total",
+			Help: "Attempts under --retry, after one that failed."}),
 		paths: counter("viaduct_connection_paths_total",
 			"Connections by how their bytes go: tcp, shared_memory, or fallback for TCP in place of SDP; and why not by shared memory.", "transport", "path", "reason"),
 		setup: histogram("viaduct_setup_duration_seconds",
@@ -76,7 +79,7 @@ func newMetrics() *Metrics {
 		transfers: histogram("viaduct_transfer_duration_seconds",
 			"Time in which a file was got or put, its verification included, by operation and result (ok or failed).", transferBuckets, "transport", "operation", "result"),
 	}
-	m.reg.MustRegister(m.opened, m.active, m.errors, m.bytes, m.units, m.unitBytes, m.retries, m.paths, m.setup, m.trips, m.requests, m.transfers, &m.traffic,
+	m.reg.MustRegister(m.opened, m.active, m.errors, m.bytes, m.units, m.unitBytes, m.retries, m.again, m.paths, m.setup, m.trips, m.requests, m.transfers, &m.traffic,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
 	return m
 }
@@ -106,6 +109,13 @@ func (m *Metrics) SetUp(transport string, took time.Duration) {
 
 // Retried counts an attempt to connect after the first.
 func (m *Metrics) Retried(transport string) { m.retries.WithLabelValues(transport).Inc() }
+
+// Again counts an attempt at an operation that has failed.
+func (m *Metrics) Again() {
+	if m != nil {
+		m.again.Inc()
+	}
+}
 
 // RoundTrips returns the histogram of ping.
 func (m *Metrics) RoundTrips(transport string) prometheus.Observer {

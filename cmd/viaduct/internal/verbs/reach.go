@@ -98,6 +98,7 @@ func (r *retrier) again(err error, calls func(error) bool) bool {
 		return false
 	}
 	r.left--
+	r.e.Metrics.Again()
 	r.e.Log.Warn("trying again", "after", r.pause, "left", r.left, "err", err)
 	t := time.NewTimer(r.pause)
 	defer t.Stop()

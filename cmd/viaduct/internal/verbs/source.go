@@ -35,12 +35,10 @@ func putStream(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, na
 	r := &transferResult{Verb: "put", URL: u.String(), File: name, Transport: u.Scheme}
 	_, r.Mechanism = fc.Mechanisms()
 	bar := e.Progress(name, -1, 0)
-	out := e.Metrics.Bytes(u.Scheme, "out")
 	h := sha256.New()
 	start := time.Now()
 	err = fc.PutStream(ctx, u.Path, newInput(ctx, in), h, func(n int) {
 		r.Bytes += int64(n)
-		out.Add(float64(n))
 		bar.Add(n)
 	})
 	bar.Done()

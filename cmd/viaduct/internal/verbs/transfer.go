@@ -70,6 +70,13 @@ func (c *countedFiles) Put(ctx context.Context, path string, length int64, r io.
 	return err
 }
 
+func (c *countedFiles) PutStream(ctx context.Context, path string, r io.Reader, h hash.Hash, progress func(n int)) error {
+	began := time.Now()
+	err := c.fileClient.PutStream(ctx, path, r, h, counted(c.m.Bytes(c.scheme, "out"), progress))
+	c.m.Transfer(ctx, c.scheme, "put", time.Since(began), err)
+	return err
+}
+
 // counted adds progress to a counter.
 func counted(to interface{ Add(float64) }, progress func(n int)) func(n int) {
 	return func(n int) {
