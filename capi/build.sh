@@ -4,7 +4,8 @@
 #   capi/build.sh [DIR]      DIR: where to, default dist/vipl
 #
 # It makes lib/libvipl.so.1 with the names that programs link and load, include/vipl.h, lib/pkgconfig/vipl.pc and share/man. CC chooses the compiler,
-# CFLAGS is added to its flags. Go, a C compiler and binutils are needed.
+# CFLAGS is added to its flags. PGO is the profile that Go builds by, the command's
+# unless set; off is quicker to build. Go, a C compiler and binutils are needed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-dist/vipl}
@@ -20,7 +21,7 @@ mkdir -p "$out/lib/pkgconfig" "$out/include" "$out/share/man"
 
 # The Go half. What starts its runtime is taken out of .init_array: front/start.c
 # does that when the first NIC is opened.
-CGO_ENABLED=1 CC=$CC go build -tags libvipl -trimpath -buildmode=c-archive -o "$tmp/go.a" ./capi/vipl
+CGO_ENABLED=1 CC=$CC go build -pgo="${PGO:-cmd/viaduct/default.pgo}" -tags libvipl -trimpath -buildmode=c-archive -o "$tmp/go.a" ./capi/vipl
 (cd "$tmp" && mkdir go && cd go && ar x ../go.a)
 objcopy --rename-section .init_array=vipl_go_start,alloc,load,data "$tmp/go/go.o"
 

@@ -92,6 +92,7 @@ func (t *toolbox) contests(base measure) []contest {
 	p.bulk()
 	p.small()
 	p.latencies()
+	p.libvipl()
 	p.scale()
 	p.streams()
 	p.sameHost()

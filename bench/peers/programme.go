@@ -170,6 +170,37 @@ func (p *programme) latencies() {
 			row{"latency", "sdp", "Go net.Conn", latency, 1.3, 1.6, true})...)
 }
 
+// libvipl is the library for C beside the same loops in Go. Both gather what is posted
+// by sixteen: Go's by one call, the library by itself.
+func (p *programme) libvipl() {
+	const here = "vi"
+	q := func(name, op string, size, depth, bell, footprint int, gather bool) side {
+		return side{name, func() (result, error) { return p.vipl(op, size, depth, bell, footprint, gather) }, p.missing["vipl"]}
+	}
+	beside := func(metric, lib, theirs string, q quantity, goal, floor float64) row {
+		return row{metric, lib, theirs, q, goal, floor, q == latency}
+	}
+	ours := func(name string, set func(m *measure)) side { return p.ours(name, "vitcp", set) }
+
+	const lib, ucx = "libvipl", "UCX ucp_put_bw"
+	p.add("libvipl, RDMA Write, 1 MiB", []side{
+		q(lib, "write", mib, 4, 1, mib, true), ours(here, writes(mib, 4, 1, mib)), p.ucxSide("ucp_put_bw", mib),
+	}, beside("bandwidth", lib, here, bandwidth, 0.97, 0.8), beside("bandwidth", lib, ucx, bandwidth, 0, 0))
+
+	const each, eachHere = "libvipl, gather off", "vi, 1 per doorbell"
+	p.add("libvipl, RDMA Write, 64 B", []side{
+		q(lib, "write", 64, 256, 16, 16*kib, true), ours(here, writes(64, 256, 16, 16*kib)),
+		q(each, "write", 64, 256, 1, 16*kib, false), ours(eachHere, writes(64, 256, 1, 16*kib)),
+		p.ucxSide("ucp_put_bw", 64),
+	},
+		beside("messages, 16 per doorbell", lib, here, rate, 0.8, 0.6), beside("messages, 16 per doorbell", lib, ucx, rate, 0, 0),
+		beside("messages, one per doorbell", each, eachHere, rate, 0.85, 0.7), beside("messages, one per doorbell", each, ucx, rate, 0, 0))
+
+	p.add("libvipl, latency one way, 8 B, polling", []side{
+		q(lib, "ping", 8, 1, 1, 8, true), ours(here, pings(8)), p.ucxSide("tag_lat", 8),
+	}, beside("latency", lib, here, latency, 1.1, 1.3), beside("latency", lib, "UCX tag_lat", latency, 0, 0))
+}
+
 // scale is about many connections. Plain TCP's figures are shown beside.
 func (p *programme) scale() {
 	all := slices.Concat(rdma, []string{"tcp"})

@@ -68,6 +68,7 @@ func equip(install bool, congestion string, seconds float64) (*toolbox, error) {
 	}
 	t.compile("c", "tcp", "tcp.c")
 	t.compile("libfabric", "libfabric", "libfabric.c", "-lfabric")
+	t.buildVIPL()
 	t.compile("congestion", "congestion.so", "congestion.c", "-shared", "-fPIC", "-ldl")
 	for _, name := range []string{"ucx_perftest", "iperf3", "sockperf", "taskset"} {
 		if _, err := exec.LookPath(name); err != nil {
@@ -75,6 +76,21 @@ func equip(install bool, congestion string, seconds float64) (*toolbox, error) {
 		}
 	}
 	return t, nil
+}
+
+// buildVIPL builds libvipl of the module in the working directory, and its program.
+func (t *toolbox) buildVIPL() {
+	const script = "capi/build.sh"
+	if _, err := os.Stat(script); err != nil {
+		t.missing["vipl"] = "libvipl is built from the directory of the module only"
+		return
+	}
+	lib := filepath.Join(t.dir, "libvipl")
+	if msg, err := exec.Command(script, lib).CombinedOutput(); err != nil {
+		t.missing["vipl"] = fmt.Sprintf("%s: %s", script, bytes.TrimSpace(msg))
+		return
+	}
+	t.compile("vipl", "vipl", "vipl.c", "-I"+lib+"/include", "-L"+lib+"/lib", "-Wl,-rpath,"+lib+"/lib", "-lvipl")
 }
 
 func (t *toolbox) close() { os.RemoveAll(t.dir) }
@@ -151,6 +167,28 @@ func (t *toolbox) c(op string, size, batch, footprint int) (result, error) {
 	}
 	return jsonOf(output(exec.Command(filepath.Join(t.dir, "tcp"), op, strconv.Itoa(size), strconv.Itoa(batch),
 		strconv.Itoa(footprint), fmt.Sprint(t.seconds), cc)))
+}
+
+// vipl runs one measurement of the program on libvipl.
+func (t *toolbox) vipl(op string, size, depth, bell, footprint int, gather bool) (result, error) {
+	if t.missing["vipl"] != "" {
+		return result{}, errMissing
+	}
+	conf := "bench -> vitcp listen 127.0.0.1:0 transfer 1M"
+	if t.congestion != "" {
+		conf += " congestion " + t.congestion
+	}
+	if !gather {
+		conf += " gather off"
+	}
+	file := filepath.Join(t.dir, "vipl.conf")
+	if err := os.WriteFile(file, []byte(conf+"\n"), 0o600); err != nil {
+		return result{}, err
+	}
+	cmd := exec.Command(filepath.Join(t.dir, "vipl"), op, strconv.Itoa(size), strconv.Itoa(depth), strconv.Itoa(bell),
+		strconv.Itoa(footprint), fmt.Sprint(t.seconds))
+	cmd.Env = append(os.Environ(), "VIPL_CONFIG="+file)
+	return jsonOf(output(cmd))
 }
 
 // libfabric runs one measurement of our libfabric program.

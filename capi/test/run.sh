@@ -30,7 +30,7 @@ try() {
 	fi
 }
 
-capi/build.sh "$out" || exit 1
+PGO=${PGO:-off} capi/build.sh "$out" || exit 1
 export LD_LIBRARY_PATH=$out/lib
 warn="-Wall -Wextra -Werror -g -O1"
 link="-I$out/include -L$out/lib"
