@@ -24,7 +24,8 @@ type peerKey struct {
 // happens to it happens in one goroutine, that of ConnectPeer.
 type peerCall struct {
 	*call
-	l       *listener
+	at      netip.AddrPort // where the peer's requests are waited for
+	l       *listener      // nil as long as another process waits there
 	m       peer
 	results chan peerResult
 	inbox   chan peerOffer
@@ -76,16 +77,15 @@ func (d *device) ConnectPeer(ctx context.Context, ep *vi.Endpoint, local, remote
 	if err != nil {
 		return nil, vi.Agreement{}, err
 	}
-	l, err := d.listen(at)
-	if err != nil {
-		return nil, vi.Agreement{}, err
-	}
 	ctx, cancel := d.join(ctx)
 	defer cancel()
 	pc := &peerCall{
-		call: c, l: l,
+		call: c, at: at,
 		m:       peer{local: c.local, remote: c.remote, random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))},
 		results: make(chan peerResult), inbox: make(chan peerOffer), over: make(chan struct{}),
+	}
+	if err := pc.listen(); err != nil {
+		return nil, vi.Agreement{}, err
 	}
 	pc.m.deadline, _ = ctx.Deadline()
 	d.p.count.activeRequests.Add(1)
@@ -97,12 +97,35 @@ func (d *device) ConnectPeer(ctx context.Context, ep *vi.Endpoint, local, remote
 	return link, g, err
 }
 
+// listen has requests of the peer find ours. If another process waits at the address
+// that is no error where the peer's has the same port: that process may be the peer, or
+// the peer waits on another host. Our own request finds it then, and we listen again
+// before each.
+func (pc *peerCall) listen() error {
+	l, err := pc.d.listen(pc.at)
+	if errors.Is(err, syscall.EADDRINUSE) && pc.at.Port() == pc.target.Port() {
+		return nil
+	}
+	if err == nil {
+		pc.l = l
+		l.addPeer(pc.key(), pc)
+	}
+	return err
+}
+
+func (pc *peerCall) unlisten() {
+	if pc.l != nil {
+		pc.l.removePeer(pc.key(), pc)
+		pc.l = nil
+	}
+}
+
+func (pc *peerCall) key() peerKey { return peerKey{calling: pc.remote, called: pc.local} }
+
 // run is the event loop.
 func (pc *peerCall) run(ctx context.Context) (vi.Link, vi.Agreement, error) {
-	key := peerKey{calling: pc.remote, called: pc.local}
-	pc.l.addPeer(key, pc)
 	defer close(pc.over)
-	defer pc.l.removePeer(key, pc)
+	defer pc.unlisten()
 	defer pc.drop()
 
 	timer := time.NewTimer(time.Hour)
@@ -221,6 +244,9 @@ func (pc *peerCall) do(ctx context.Context, steps []setupStep, a *answer) {
 	for _, s := range steps {
 		switch s.do {
 		case stepDial:
+			if pc.l == nil {
+				pc.listen() // an error is that of the address still
+			}
 			var actx context.Context
 			actx, pc.cancel = context.WithCancel(ctx)
 			pc.attempt++

@@ -578,6 +578,37 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 			t.Error("not with each other")
 		}
 	})
+	t.Run("one address", func(t *testing.T) {
+		// Two processes, which a provider each stands for, at one address and port: only
+		// one of them can wait there, and the other's request finds it. When that one
+		// has gone, the next takes its place.
+		first := openNIC(t, openProvider(t, Config{Listen: "127.0.0.1:0"}))
+		other := func() *nicUnderTest { return openNIC(t, openProvider(t, Config{Port: first.port()})) }
+		at := func(d string) vi.Address { return first.addr(d) }
+		meet := func(na, nb *nicUnderTest, x, y string) {
+			t.Helper()
+			a, b := newVI(t, na, reliableAll), newVI(t, nb, reliableAll)
+			must(t, a.ConnectPeerRequest(at(x), at(y), patience))
+			must(t, b.ConnectPeerRequest(at(y), at(x), patience))
+			for _, w := range []*vi.VI{a, b} {
+				_, err := w.ConnectPeerWait(testContext(t))
+				must(t, err)
+			}
+		}
+		second, third := other(), other()
+		meet(first, second, "x", "y")
+		meet(second, first, "x", "y")
+		meet(first, third, "x", "x")
+
+		a, b := newVI(t, second, reliableAll), newVI(t, third, reliableAll)
+		must(t, a.ConnectPeerRequest(at("x"), at("y"), patience))
+		must(t, b.ConnectPeerRequest(at("y"), at("x"), patience))
+		first.Close()
+		for _, w := range []*vi.VI{a, b} {
+			_, err := w.ConnectPeerWait(testContext(t))
+			must(t, err)
+		}
+	})
 	t.Run("mismatch", func(t *testing.T) {
 		na, nb := openNIC(t, openProvider(t, Config{})), openNIC(t, openProvider(t, Config{}))
 		a, b := newVI(t, na, reliableAll), newVI(t, nb, withLevel(reliableAll, vi.ReliableDelivery))

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include "tap.h"
@@ -320,6 +321,49 @@ static void exits(void) {
 	ok(WIFEXITED(s) && WEXITSTATUS(s) == 7, "exit without cleaning up, %#x", s);
 }
 
+/* peer is one of two processes of this host that ask for each other, and send each
+ * other a message. fd leads to the other. */
+static void peer(int fd, const char *mine, const char *theirs) {
+	struct addr local, remote;
+	VIP_VI_ATTRIBUTES attrs;
+	VIP_DESCRIPTOR *d;
+	char c;
+
+	need(VipOpenNic(tap_nic, &nic));
+	mem_open(&m, nic, NULL, 1);
+	a = make_of(nic, VIP_SERVICE_RELIABLE_DELIVERY);
+	need(VipPostRecv(a, simple(&m, 0, 0, 100), m.h));
+	address(&local, nic, mine);
+	if (write(fd, &local, sizeof local) != sizeof local || read(fd, &remote, sizeof remote) != sizeof remote)
+		exit(1);
+	if (strcmp((char *)remote.a.HostAddress + remote.a.HostAddressLen, theirs) != 0)
+		exit(1);
+	need(VipConnectPeerRequest(a, &local.a, &remote.a, 30000));
+	need(VipConnectPeerWait(a, &attrs));
+	need(VipPostSend(a, simple(&m, 1, 200, 64), m.h));
+	need(VipSendWait(a, 10000, &d));
+	need(VipRecvWait(a, 10000, &d));
+	if (write(fd, "", 1) != 1 || read(fd, &c, 1) != 1) /* neither leaves first */
+		exit(1);
+	need(VipDisconnect(a));
+}
+
+static void peers(void) {
+	int fd[2], s;
+	pid_t pid;
+
+	if (socketpair(AF_UNIX, SOCK_STREAM, 0, fd) != 0)
+		exit(1);
+	pid = fork();
+	if (pid == 0) {
+		peer(fd[1], "one", "two");
+		_exit(0);
+	}
+	peer(fd[0], "two", "one");
+	waitpid(pid, &s, 0);
+	ok(WIFEXITED(s) && WEXITSTATUS(s) == 0, "two processes of a host are peers, %#x", s);
+}
+
 static void dlopens(void) {
 	const char *names[] = {"libvipl.so", "vipl.so", "libgnivipl.so", "libvipl.so.1"};
 	VIP_RETURN (*open)(const VIP_CHAR *, VIP_NIC_HANDLE *);
@@ -548,7 +592,7 @@ static const struct {
 } cases[] = {
 	{"other-nic", other_nic}, {"callback", in_callback}, {"notify", notify_in_notify}, {"unmapped", unmapped},
 	{"descriptor-unmapped", descriptor_unmapped}, {"fork", fork_use}, {"exec", fork_exec}, {"fork-first", fork_first},
-	{"signals", signals}, {"exit", exits}, {"dlopen", dlopens}, {"vis", many_vis}, {"threads", many_threads},
+	{"peers", peers}, {"signals", signals}, {"exit", exits}, {"dlopen", dlopens}, {"vis", many_vis}, {"threads", many_threads},
 	{"torn-down", torn_down}, {"last-word", last_word},
 	{"posted-and-left", posted_and_left}, {"gathered-by-many", gathered_by_many},
 };
