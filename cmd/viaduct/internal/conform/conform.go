@@ -63,7 +63,7 @@ type Result struct {
 
 // Cases lists those of a protocol and role.
 func Cases(proto string, role Role) (cs []Case) {
-	for _, c := range slices.Concat(iwarpPassive, iwarpActive, vitcpPassive, sdpPassive, portmapPassive, fcviPassive) {
+	for _, c := range slices.Concat(iwarpPassive, iwarpActive, vitcpPassive, sdpPassive, portmapPassive, fcviPassive, vitcpActive, sdpActive, portmapActive) {
 		if c.Proto == proto && c.Role == role {
 			cs = append(cs, c)
 		}
@@ -114,6 +114,9 @@ func Run(ctx context.Context, g Target, cs []Case, each func(Result)) {
 		}
 		began := time.Now()
 		o := play(ctx, &g, c)
+		for n := 1; o.disturbed && n < tries; n++ {
+			o = play(ctx, &g, c)
+		}
 		r.Verdict, r.Row, r.Detail, r.Seconds = o.verdict, o.row, o.detail, time.Since(began).Seconds()
 		each(r)
 	}
@@ -123,7 +126,11 @@ func Run(ctx context.Context, g Target, cs []Case, each func(Result)) {
 type outcome struct {
 	verdict     Verdict
 	row, detail string
+	disturbed   bool // by what another conversation may have caused
 }
+
+// tries is how often a case is played that is disturbed each time.
+const tries = 3
 
 // A T is a case under way. Its methods end the case when the peer does wrong.
 type T struct {
@@ -155,7 +162,13 @@ func play(ctx context.Context, g *Target, c *Case) (o outcome) {
 
 // fail ends the case: the peer breaks a requirement.
 func (t *T) fail(row, format string, a ...any) {
-	panic(outcome{Fail, row, fmt.Sprintf(format, a...)})
+	panic(outcome{verdict: Fail, row: row, detail: fmt.Sprintf(format, a...)})
+}
+
+// again ends the case for what the peer may have done because of a conversation
+// before: the case is played once more. What comes each time is a failure.
+func (t *T) again(format string, a ...any) {
+	panic(outcome{verdict: Fail, row: t.c.Rows[0], detail: fmt.Sprintf(format, a...), disturbed: true})
 }
 
 // check fails unless ok.
@@ -167,7 +180,7 @@ func (t *T) check(ok bool, row, format string, a ...any) {
 
 // hidden ends the case: the peer need not show it.
 func (t *T) hidden(format string, a ...any) {
-	panic(outcome{NotObservable, "", fmt.Sprintf(format, a...)})
+	panic(outcome{verdict: NotObservable, detail: fmt.Sprintf(format, a...)})
 }
 
 // connect opens a connection, or takes one that the peer opened.

@@ -72,6 +72,8 @@ func (t *T) link() *fcEnd {
 	return p
 }
 
+func (p *fcEnd) node() fc.WWN { return fc.NodeName(uint64(p.name) & 0xffffffffffff) }
+
 // put sends a frame.
 func (p *fcEnd) put(f *fc.Frame) { p.t.write(p.c, fcip.Append(nil, f)) }
 
@@ -127,6 +129,9 @@ func (p *fcEnd) own(f *fc.Frame) bool {
 		return false
 	case f.RCtl == fc.RCtlELSReq && fc.CmdOf(f.Payload) == fc.ELSLOGO:
 		return true
+	case f.RCtl == fc.RCtlELSReq && fc.CmdOf(f.Payload) == fc.ELSADISC:
+		p.reply(f, fc.RCtlELSReply, fc.ADISC{Cmd: fc.ELSAcc, PortName: p.name, NodeName: p.node(), ID: p.id}.Append(nil))
+		return false
 	case f.RCtl == fc.RCtlELSReq && f.Last():
 		p.reply(f, fc.RCtlELSReply, fc.LSRjt{Reason: fc.RjtNotSupported}.Append(nil))
 		return false
@@ -183,7 +188,7 @@ func (p *fcEnd) els(row string, to fc.Addr, payload []byte) fc.Frame {
 // login sends FLOGI or PLOGI and returns what the LS_ACC says, with its frame.
 func (p *fcEnd) login(to fc.Addr, cmd fc.ELSCmd) (fc.Login, fc.Frame) {
 	t := p.t
-	l := fc.Login{Cmd: cmd, VersionHigh: 0x20, VersionLow: 0x20, BBCredit: 16, RxSize: fcRxSize, PortName: p.name, NodeName: fc.NodeName(uint64(p.name) & 0xffffffffffff)}
+	l := fc.Login{Cmd: cmd, VersionHigh: 0x20, VersionLow: 0x20, BBCredit: 16, RxSize: fcRxSize, PortName: p.name, NodeName: p.node()}
 	class := fc.ClassParams{Options: fc.ClassValid, RxSize: fcRxSize, Concurrent: 255, OpenSeqs: 1}
 	if cmd == fc.ELSFLOGI {
 		class.Options |= fc.ClassInOrder

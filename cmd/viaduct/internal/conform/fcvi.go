@@ -120,7 +120,9 @@ func (v *fcviEnd) unit(within time.Duration) (*fcviUnit, end) {
 			return nil, e
 		}
 		if f.Type != fc.TypeFCVI || !f.RCtl.IsDeviceData() {
-			t.check(fc.CmdOf(f.Payload) != fc.ELSLOGO || f.RCtl != fc.RCtlELSReq, t.c.Rows[0], "the port logs out")
+			if f.RCtl == fc.RCtlELSReq && fc.CmdOf(f.Payload) == fc.ELSLOGO {
+				t.again("the port logs out")
+			}
 			continue
 		}
 		h, n, err := iu.ParseHeader(f.Opt)

@@ -142,12 +142,23 @@ func (s *stream) header(u []byte) rdmap.Opcode {
 	return op
 }
 
+// told reads the next FPDU that says something. An empty RDMA Write may come at any
+// time.
+func (s *stream) told(within time.Duration) (ulpdu []byte, e end) {
+	for end := time.Now().Add(within); ; {
+		u, e := s.fpdu(time.Until(end))
+		if e != whole || len(u) != ddp.TaggedLen || !ddp.IsTagged(u[0]) || s.header(u) != rdmap.Write {
+			return u, e
+		}
+	}
+}
+
 // message reads the peer's next message of a Send type. ok is false if the
 // peer sends none.
 func (s *stream) message() (b []byte, ok bool) {
 	t := s.t
 	for first := true; ; first = false {
-		u, e := s.fpdu(t.g.Patience)
+		u, e := s.told(t.g.Patience)
 		if e != whole {
 			t.check(first || e == quiet, "DDP-4.1-3", "stream %v in the middle of a message", e)
 			t.check(first, "DDP-4.1-3", "a message without its last segment")

@@ -33,14 +33,15 @@ func conformCommand(e *shell.Env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "conform URL | conform --listen URL [--exec COMMAND] | conform --list",
 		Short: "test a peer against the requirements of its protocol",
-		Long: `Test the peer at URL, which listens (iwarp, vitcp, sdp, fcvi and portmap://HOST[:PORT]),
-or with --listen the peers that dial URL (iwarp), one conversation after another.
-An echo server shows most. Each case prints the requirement that it found
-broken, by its id in docs/requirements.
+		Long: `Test the peer at URL, which listens (iwarp, vitcp, sdp, fcvi and
+portmap://HOST[:PORT]), or with --listen the peers that dial URL (the same ones
+without fcvi), one conversation after another. An echo server shows most. Each
+case prints the requirement that it found broken, by its id in
+docs/requirements.
 
 With --listen the peer has to dial once for each case; --exec COMMAND runs a
-command for each, in which {url} stands for the address. The exit status is 1 if a
-requirement is broken.`,
+command for each, in which {url} stands for the address, and {address} for its
+HOST:PORT. The exit status is 1 if a requirement is broken.`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if p.patience < 100*time.Millisecond {
@@ -51,6 +52,9 @@ requirement is broken.`,
 			}
 			if p.list {
 				return conformList(e, args)
+			}
+			if p.exec != "" && !p.listen {
+				return shell.Usagef("--exec runs what dials, and needs --listen")
 			}
 			u, err := conformURL(args[0])
 			if err != nil {
@@ -64,7 +68,7 @@ requirement is broken.`,
 	}
 	f := c.Flags()
 	f.BoolVar(&p.listen, "listen", false, "listen at URL and test the peers that dial it")
-	f.StringVar(&p.exec, "exec", "", "with --listen, run `COMMAND` for each case; {url} in it is the address")
+	f.StringVar(&p.exec, "exec", "", "with --listen, run `COMMAND` for each case; {url} and {address} in it are the address")
 	f.StringArrayVar(&p.only, "only", nil, "run only the case `ID`, or the cases of requirement ID; may be repeated")
 	f.BoolVar(&p.dangerous, "dangerous", false, "also run cases that are known to kill some peers")
 	f.BoolVar(&p.list, "list", false, "list the cases and run none")
@@ -133,19 +137,29 @@ func conformRun(ctx context.Context, e *shell.Env, u *addr.URL, p conformPlan) e
 	}
 	g := conform.Target{Disc: u.Disc, Service: p.service, Patience: p.patience, Quiet: min(p.patience, max(p.patience/10, 100*time.Millisecond)), Dangerous: p.dangerous, Only: p.only}
 	if p.listen {
-		lc := net.ListenConfig{KeepAliveConfig: conformKeepAlive}
-		l, err := lc.Listen(ctx, "tcp", u.HostPort())
-		if err != nil {
-			return err
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		if u.Scheme == "portmap" {
+			pc, err := net.ListenPacket("udp", u.HostPort())
+			if err != nil {
+				return err
+			}
+			defer pc.Close()
+			u = u.WithPort(pc.LocalAddr())
+			g.Connect = func(ctx context.Context) (net.Conn, error) { return conformDatagram(ctx, e, &wg, pc, u, p.exec) }
+		} else {
+			lc := net.ListenConfig{KeepAliveConfig: conformKeepAlive}
+			l, err := lc.Listen(ctx, "tcp", u.HostPort())
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+			u = u.WithPort(l.Addr())
+			g.Connect = func(ctx context.Context) (net.Conn, error) { return conformAccept(ctx, e, &wg, l, u, p.exec) }
 		}
-		defer l.Close()
-		u = u.WithPort(l.Addr())
 		if !e.JSON {
 			e.Listening(u)
 		}
-		var wg sync.WaitGroup
-		defer wg.Wait()
-		g.Connect = func(ctx context.Context) (net.Conn, error) { return conformAccept(ctx, e, &wg, l, u, p.exec) }
 	} else {
 		network := "tcp"
 		if u.Scheme == "portmap" {
@@ -228,16 +242,10 @@ func conformAccept(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, l net.
 			c.Close()
 		}
 		tl.SetDeadline(time.Time{})
-		cctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it lives as long as the connection
-		c := exec.CommandContext(cctx, "sh", "-c", strings.ReplaceAll(command, "{url}", u.String()))
-		c.WaitDelay = time.Second
-		if err := c.Start(); err != nil {
-			cancel()
+		var err error
+		if over, err = conformExec(ctx, wg, u, command); err != nil {
 			return nil, err
 		}
-		ended := make(chan struct{})
-		wg.Go(func() { defer close(ended); c.Wait() })
-		over = func() { cancel(); <-ended }
 	}
 	stop := context.AfterFunc(ctx, func() { tl.SetDeadline(time.Unix(1, 0)) })
 	c, err := l.Accept()
@@ -254,10 +262,92 @@ func conformAccept(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, l net.
 	return &peerConn{Conn: e.Wrap(c, false), over: over}, nil
 }
 
+// conformExec runs the program that dials, for one case. over ends it.
+func conformExec(ctx context.Context, wg *sync.WaitGroup, u *addr.URL, command string) (over func(), err error) {
+	cctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it lives as long as the connection
+	command = strings.NewReplacer("{url}", u.String(), "{address}", u.HostPort()).Replace(command)
+	c := exec.CommandContext(cctx, "sh", "-c", command)
+	c.WaitDelay = time.Second
+	if err := c.Start(); err != nil {
+		cancel()
+		return nil, err
+	}
+	ended := make(chan struct{})
+	wg.Go(func() { defer close(ended); c.Wait() })
+	return func() { cancel(); <-ended }, nil
+}
+
+// conformDatagram takes the first datagram of a peer, and what that peer sends from
+// the same address.
+func conformDatagram(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, pc net.PacketConn, u *addr.URL, command string) (net.Conn, error) {
+	over := func() {}
+	b := make([]byte, 2048)
+	if command != "" {
+		for { // what is left of another case
+			pc.SetReadDeadline(time.Now().Add(time.Millisecond))
+			if _, _, err := pc.ReadFrom(b); err != nil {
+				break
+			}
+		}
+		var err error
+		if over, err = conformExec(ctx, wg, u, command); err != nil {
+			return nil, err
+		}
+	}
+	pc.SetReadDeadline(time.Time{})
+	stop := context.AfterFunc(ctx, func() { pc.SetReadDeadline(time.Unix(1, 0)) })
+	n, from, err := pc.ReadFrom(b)
+	stop()
+	if err != nil {
+		over()
+		if ctx.Err() != nil {
+			return nil, errors.New("the peer does not ask in time")
+		}
+		return nil, err
+	}
+	return &peerConn{Conn: e.Wrap(&peerDatagrams{PacketConn: pc, from: from, first: b[:n]}, false), over: over}, nil
+}
+
+// peerDatagrams are those of one peer.
+type peerDatagrams struct {
+	net.PacketConn
+	from  net.Addr
+	first []byte // read and not returned
+}
+
+func (d *peerDatagrams) RemoteAddr() net.Addr { return d.from }
+
+func (d *peerDatagrams) Write(b []byte) (int, error) { return d.WriteTo(b, d.from) }
+
+func (d *peerDatagrams) Read(b []byte) (int, error) {
+	if d.first != nil {
+		n := copy(b, d.first)
+		d.first = nil
+		return n, nil
+	}
+	for {
+		n, from, err := d.ReadFrom(b)
+		if err != nil || from.String() == d.from.String() {
+			return n, err
+		}
+	}
+}
+
+// Close leaves the socket open for the cases that follow.
+func (d *peerDatagrams) Close() error { return d.SetDeadline(time.Time{}) }
+
 // A peerConn ends the peer's program with its connection.
 type peerConn struct {
 	net.Conn
 	over func()
+}
+
+// CloseWrite ends what is sent.
+func (c *peerConn) CloseWrite() error {
+	if h, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return h.CloseWrite()
+	}
+	return errors.ErrUnsupported
 }
 
 func (c *peerConn) Close() error {
