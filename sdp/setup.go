@@ -191,7 +191,7 @@ func (s *setup) awaitHelloAck(ctx context.Context, layout Layout) (p sdpcore.Par
 		return p, fmt.Errorf("sdp: first message of the peer is no HelloAck: %w", err)
 	case n != len(b): // [SDP-6.2.2-1]
 		return p, &ProtocolError{Row: "SDP-6.2.2-1", MID: sdpwire.HelloAckMID, What: fmt.Sprintf("%d bytes", len(b))}
-	case a.MajV != sdpwire.MajV: // [SDP-6.2.2.1-2]; MinV is no ground [SDP-6.2.2.2-2] [SDP-8.1.1-26] and rules the same today [SDP-8.1.1-27]
+	case a.MajV != sdpwire.MajV && !fault.On("sdp-ack-unchecked"): // [SDP-6.2.2.1-2]; MinV is no ground [SDP-6.2.2.2-2] [SDP-8.1.1-26] and rules the same today [SDP-8.1.1-27]
 		return p, &ProtocolError{Row: "SDP-6.2.2.1-2", MID: sdpwire.HelloAckMID, What: fmt.Sprintf("major version %d", a.MajV)}
 	case a.MaxAdverts == 0: // [SDP-6.2.2.3-2]
 		return p, &ProtocolError{Row: "SDP-6.2.2.3-2", MID: sdpwire.HelloAckMID, What: "MaxAdverts is zero"}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 
+	deliberate "viaduct/internal/fault"
 	"viaduct/internal/frameio"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
@@ -198,7 +199,7 @@ func (l *link) ready(d *vi.Descriptor) bool {
 	case op == vi.OpRDMARead:
 		return l.asked.limit == 0 || l.asked.outstanding() < int(l.asked.limit)
 	case l.flow && (op == vi.OpSendReceive || d.Control&vi.Immediate != 0):
-		return l.credits.available() > 0
+		return l.credits.available() > 0 || deliberate.On("vitcp-credit")
 	}
 	return true
 }

@@ -59,10 +59,23 @@ func TestConform(t *testing.T) {
 			allPass(t, conformReport(t, 0, "--dangerous", conformTarget(urls[0])))
 		})
 	}
-	t.Run("iwarp active", func(t *testing.T) {
-		t.Setenv(asCommand, "1")
-		allPass(t, conformReport(t, 0, "--dangerous", "--listen", "--exec", "exec "+os.Args[0]+" ping {url} -c 3", "iwarp://127.0.0.1:0"))
-	})
+	t.Setenv(asCommand, "1")
+	for _, p := range conformDialers {
+		t.Run(p.scheme+" active", func(t *testing.T) {
+			t.Parallel()
+			allPass(t, conformReport(t, 0, "--dangerous", "--listen", "--exec", "exec "+os.Args[0]+" "+p.command, p.listen))
+		})
+	}
+}
+
+// conformDialers are what conform is dialled by.
+var conformDialers = []struct {
+	scheme, listen, command string
+}{
+	{"iwarp", "iwarp://127.0.0.1:0", "ping {url} -c 4"},
+	{"vitcp", "vitcp://127.0.0.1:0/x", "ping {url} -c 4"},
+	{"sdp", "sdp://127.0.0.1:0", "ping {url} -c 4"},
+	{"portmap", "portmap://127.0.0.1:0", "portmap query 127.0.0.1:80 --server {address}"},
 }
 
 // conformTarget is the address of a peer as conform takes it.
@@ -178,6 +191,20 @@ var conformFaults = []struct {
 	{"portmap-version-unchecked", "portmap", "SDP-7.3.1.1-1"},
 }
 
+// conformDialFaults are those of the side that dials.
+var conformDialFaults = []struct {
+	name, scheme, row string
+}{
+	{"rdmap-terminate-nibbles", "iwarp", "RDMAP-4.8-2"},
+	{"vitcp-offset", "vitcp", "VIT-3.1-8"},
+	{"vitcp-credit", "vitcp", "VIT-3.1-17"},
+	{"vitcp-version-unchecked", "vitcp", "VIT-3.1-2"},
+	{"sdp-mseq", "sdp", "SDP-6.1.5-1"},
+	{"sdp-ack-unchecked", "sdp", "SDP-6.2.2.1-2"},
+	{"portmap-reserved", "portmap", "SDP-7.3.1.5-1"},
+	{"portmap-version-unchecked", "portmap", "SDP-7.3.1.1-1"},
+}
+
 // TestConformFaults: in a build with faults, each is found, by the requirement
 // that it breaks.
 func TestConformFaults(t *testing.T) {
@@ -196,28 +223,41 @@ func TestConformFaults(t *testing.T) {
 				return
 			}
 			defer func() { p.Process.Kill(); p.Wait() }()
-			out := run(t, "conform", "--json", "--patience", "2s", conformTarget(url))
-			var r conform.Report
-			if err := json.Unmarshal([]byte(out.stdout), &r); err != nil {
-				t.Errorf("%s: %v\n%s", f.name, err, out.stderr)
-				return
-			}
-			found := []string{}
-			for _, x := range r.Results {
-				if x.Verdict == conform.Fail {
-					found = append(found, x.Row+" ("+x.Name+": "+x.Detail+")")
+			found(t, f.name, f.row, conformTarget(url))
+		})
+	}
+	for _, f := range conformDialFaults {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			for _, p := range conformDialers {
+				if p.scheme == f.scheme {
+					found(t, f.name, f.row, "--only", f.row, "--listen", "--exec", "VIADUCT_FAULT="+f.name+" exec "+faulty+" "+p.command, p.listen)
 				}
-			}
-			named := false
-			for _, s := range found {
-				named = named || strings.HasPrefix(s, f.row+" ")
-			}
-			if !named || out.code != 1 {
-				t.Errorf("%s: exit %d; %s is not among what was found: %s", f.name, out.code, f.row, strings.Join(found, "; "))
 			}
 		})
 	}
 	wg.Wait()
+}
+
+// found runs conform, which has to name the requirement.
+func found(t *testing.T, fault, row string, args ...string) {
+	out := run(t, append([]string{"conform", "--json", "--patience", "2s"}, args...)...)
+	var r conform.Report
+	if err := json.Unmarshal([]byte(out.stdout), &r); err != nil {
+		t.Errorf("%s: %v\n%s", fault, err, out.stderr)
+		return
+	}
+	all, named := []string{}, false
+	for _, x := range r.Results {
+		if x.Verdict == conform.Fail {
+			all = append(all, x.Row+" ("+x.Name+": "+x.Detail+")")
+			named = named || x.Row == row
+		}
+	}
+	if !named || out.code != 1 {
+		t.Errorf("%s: exit %d; %s is not among what was found: %s", fault, out.code, row, strings.Join(all, "; "))
+	}
 }
 
 // startFaulty runs a server of a build with faults.
