@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/frameio"
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/rdmap"
@@ -112,18 +113,20 @@ func fuzzStream(t *testing.T, in []byte, framed, crc bool, cut int) {
 		}
 		buf = buf[n:]
 		for direct > 0 {
-			iov, err := e.Direct(nil)
-			if err != nil {
+			var p frameio.Plan
+			if err := e.Plan(&p); err != nil {
 				t.Fatal(err)
 			}
 			got := 0
-			for _, b := range iov {
+			for _, b := range p.Frame {
 				got += copy(b, stream[min(got, len(stream)):])
 			}
 			got = min(got, len(stream))
-			e.DirectDone(got)
 			stream = stream[got:]
-			if direct -= got; got == 0 {
+			if _, direct, err = e.Landed(&p, got, 0); err != nil {
+				t.Fatal(err)
+			}
+			if got == 0 {
 				return
 			}
 		}

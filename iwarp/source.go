@@ -83,20 +83,32 @@ func (q *QueuePair) reclaim() {
 		return
 	}
 	n, _ := r.queues[0].Open()
-	if l := r.long; l != nil && l.active && l.kind.IsSend() {
-		n += uint32(l.placed)
+	if r.seg.long && r.seg.op.IsSend() {
+		n += uint32(r.seg.placed)
 	}
-	off := uint64(0)
-	walk(r.recv.sg[:r.recv.nsg], 0, uint64(n), func(s *SGE, from, k uint64) bool {
-		if ref, out := s.pin(q, from, k, regmem.LocalWrite); out == regmem.OK {
-			q.scatter(to, off, ref.B)
-			ref.Release()
-		}
-		off += k
-		return true
-	})
+	q.move(to, r.recv.sg[:r.recv.nsg], uint64(n))
 	r.recv.reset()
 	r.recv.nsg = copy(r.recv.sg[:], to)
+}
+
+// move copies the first n bytes of a list to another, as far as both are there still.
+func (q *QueuePair) move(to, from []SGE, n uint64) {
+	for off := uint64(0); off < n; {
+		src, k, out := q.pieceOf(from, off, n-off)
+		if out != regmem.OK {
+			return
+		}
+		dst, k, out := q.pieceOf(to, off, k)
+		if out == regmem.OK {
+			dst.CopyFrom(src.B[:k])
+			dst.Release()
+		}
+		src.Release()
+		if out != regmem.OK {
+			return
+		}
+		off += k
+	}
 }
 
 // full tells whether Receive is to leave the rest for later: next is of it, staged bytes have come.

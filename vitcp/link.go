@@ -47,7 +47,7 @@ type linkTerms struct {
 // A link is an established connection: the data path between a VI's work
 // queues and one TCP connection of its own. [VIT-2.2.2.2.2-1] It is driven by a frameio.Conn, in two roles that run at
 // once: the send role (Fill, Sent; fields of tx) and the receive role
-// (Receive, Direct, DirectDone, Drained; fields of rx). What both need is
+// (Receive, Plan, Landed, Drained; fields of rx). What both need is
 // atomic. What of it still goes on is its life; see lifeState.
 type link struct {
 	p         *Provider

@@ -10,23 +10,22 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A seer is a guesser that looks at the headers that have come and guesses nothing.
+// A seer is a predictor that looks at the headers that have come and guesses nothing.
 type seer struct {
-	guesser
-	t     *testing.T
-	c     *Conn
-	sizes []int // of the guesses
+	predictor
+	t *testing.T
+	c *Conn
 }
 
-func (s *seer) Guess(to []Guess) []Guess {
+func (s *seer) see(to *Plan) {
 	gap, off, at := 0, s.missing, len(s.out)+s.missing
 	if s.trailer {
-		gap = guessTrailer
+		gap = predictedTrailer
 	}
 	come := s.c.Ahead()
 	s.sizes = s.sizes[:0]
-	for len(to) < cap(to) {
-		var h [guessHead]byte
+	for to.Room() {
+		var h [predictedHead]byte
 		there := s.c.LookAhead(off+gap, h[:])
 		if had := off+gap+len(h) <= come; had && !there {
 			s.t.Errorf("nothing to be seen %d bytes ahead of %d", off+gap, come)
@@ -41,22 +40,12 @@ func (s *seer) Guess(to []Guess) []Guess {
 		if size < 1000 || len(s.out)+size > cap(s.out) {
 			break
 		}
-		to = append(to, Guess{gap + guessHead, s.out[at : at+size]})
+		to.Predict(gap+predictedHead, s.out[at:at+size])
 		s.sizes = append(s.sizes, size)
-		off += gap + guessHead + size
+		off += gap + predictedHead + size
 		at += size
-		gap = guessTrailer
+		gap = predictedTrailer
 	}
-	if len(to) > 0 {
-		s.guesses++
-	}
-	s.most = max(s.most, len(to))
-	return to
-}
-
-func (s *seer) Guessed(h []byte, g Guess, left int) (int, int, error) {
-	s.usual, s.sizes = s.sizes[0], s.sizes[1:]
-	return s.guesser.Guessed(h, g, left)
 }
 
 // TestLookAhead: what has come can be looked at anywhere, and stays as it is; a
@@ -65,7 +54,8 @@ func TestLookAhead(t *testing.T) {
 	a, b := testkit.TCPPair(t)
 	rnd := rand.New(rand.NewPCG(8, 9))
 	const total = 12 << 20
-	s := &seer{guesser: guesser{out: make([]byte, 0, total+4<<20)}, t: t}
+	s := &seer{predictor: predictor{out: make([]byte, 0, total+4<<20)}, t: t}
+	s.predict = s.see
 	s.c = New(b, s, Options{})
 	defer s.c.Close()
 	if s.c.StartPolled(nil); s.c.sock.Load() == nil {
@@ -80,7 +70,7 @@ func TestLookAhead(t *testing.T) {
 		if rnd.IntN(10) == 0 {
 			size = rnd.IntN(1000)
 		}
-		stream, want = guessFrame(stream, want, size, rnd)
+		stream, want = predictedFrame(stream, want, size, rnd)
 	}
 	socket := s.c.sock.Load()
 	for p := stream; len(p) > 0; {
@@ -118,8 +108,8 @@ func TestLookAhead(t *testing.T) {
 	if s.right < 100 || s.wrong > 0 || s.most < 4 {
 		t.Errorf("%d looks were right and %d wrong, up to %d at a time", s.right, s.wrong, s.most)
 	}
-	if s.over != s.guesses {
-		t.Errorf("%d guesses were made, and %d ended", s.guesses, s.over)
+	if s.landed != s.plans {
+		t.Errorf("%d plans were made, and %d landed", s.plans, s.landed)
 	}
 }
 

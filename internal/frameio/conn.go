@@ -27,22 +27,29 @@ type Protocol interface {
 
 	// Receive takes the complete frames at the front of p and returns how
 	// many bytes that were. If what follows them is the beginning of a long
-	// frame and mayDirect is set, it may take that beginning too, place the
-	// payload it has, and return in direct how many bytes of payload are
-	// missing: those are then read straight to where Direct says. p is
-	// reused after the call. An error ends the connection, but for ErrEnough,
-	// which leaves the rest for the next look. [receive role]
-	Receive(p []byte, mayDirect bool) (n, direct int, err error)
+	// frame and mayPlan is set, it may take that beginning too, place the
+	// payload it has, and return how many bytes of payload are missing: those
+	// are then read straight to where Plan says. p is reused after the call.
+	// An error ends the connection, but for ErrEnough, which leaves the rest
+	// for the next look. [receive role]
+	Receive(p []byte, mayPlan bool) (n, missing int, err error)
 
-	// Direct appends to iov where the next missing bytes of the frame belong,
-	// at most as many as are missing. It is asked before each read, since
-	// rights may have gone since; it pins what it returns until DirectDone.
-	// [receive role]
-	Direct(iov [][]byte) ([][]byte, error)
+	// Plan tells where the bytes of the next read belong. It is asked before
+	// each read that may be for a long frame, since rights may have gone since
+	// the last; what it names stays pinned until Landed. If bytes of a frame are
+	// missing p.Frame gets a place for one at least. [receive role]
+	Plan(p *Plan) error
 
-	// DirectDone tells that n bytes were read to the places of the last
-	// Direct. It is called for n = 0 too. [receive role]
-	DirectDone(n int) error
+	// Landed tells what came to the places of the last Plan, if there were any:
+	// frame bytes of the frame in progress, and behind it so many bytes, more than
+	// were predicted perhaps, from the header of the first prediction on. Of those
+	// the protocol takes the predicted frames that came as predicted, as Receive
+	// would take them, and moves their payload if it belongs elsewhere. It stops at
+	// the first that did not, or of whose header not all has come and a byte
+	// more. It returns how many bytes behind the frame in progress it took;
+	// the others are shown to Receive; and how many bytes of payload are missing
+	// of the last frame it took. [receive role]
+	Landed(p *Plan, frame, behind int) (taken, missing int, err error)
 
 	// Drained tells that everything which had arrived was handled: the moment
 	// for acknowledgements. [receive role]
@@ -50,7 +57,7 @@ type Protocol interface {
 
 	// Failed tells, once, that the connection can't go on: io.EOF after an
 	// orderly end between frames, io.ErrUnexpectedEOF after an end inside
-	// one, the error of Receive or Direct, or that of the stream. It is not
+	// one, the error of Receive, Plan or Landed, or that of the stream. It is not
 	// called after Close or Abort. No role is held. Frames not yet sent may
 	// still be sent if only the peer's direction ended.
 	Failed(err error)
@@ -62,13 +69,6 @@ type SendFailer interface {
 	// SendFailed tells that nothing can be sent any more. If it is the first
 	// failure, Failed was called just before. No role is held.
 	SendFailed(err error)
-}
-
-// A Faulter is a Protocol with memory that may fault.
-type Faulter interface {
-	// MayFault reports whether any memory that Direct and Guess returned last may. It
-	// is asked after the read that was made for them. [receive role]
-	MayFault() bool
 }
 
 // A Deliverer is a Protocol that has something to tell its consumer after a
@@ -92,7 +92,6 @@ type Conn struct {
 	nc        net.Conn
 	proto     Protocol
 	deliverer Deliverer                   // proto, or nil
-	faulter   Faulter                     // likewise
 	sock      atomic.Pointer[sock.Socket] // nil: portable path; see take
 
 	portable bool
@@ -116,9 +115,7 @@ type Conn struct {
 // be used.
 func New(nc net.Conn, p Protocol, o Options) *Conn {
 	c := &Conn{nc: nc, proto: p, portable: o.Portable}
-	c.rx.ahead.guesser, _ = p.(Guesser)
 	c.deliverer, _ = p.(Deliverer)
-	c.faulter, _ = p.(Faulter)
 	return c
 }
 

@@ -17,9 +17,10 @@
 // [Conn.Poll], a poller that idle connections share, or a goroutine of a busy
 // connection. This package reads for it, and keeps what was read.
 //
-// A [Guesser] tells where long frames will belong of which nothing has come. One
-// read then brings many of them into place, which costs both ends less than a
-// read for each: headers and payloads are scattered, and what turns out to be
+// Before each read that may be for a long frame the protocol is asked for a [Plan]:
+// where the rest of the frame in progress belongs, and the frames that it predicts
+// behind it. One read then brings many of them into place, which costs both ends less
+// than a read for each: headers and payloads are scattered, and what turns out to be
 // something else is taken back.
 //
 // On Linux a connection with a socket of its own takes the fast path
@@ -29,6 +30,6 @@
 // # Ownership
 //
 // The send role owns the batch and everything behind Fill and Sent; the
-// receive role owns the staging buffer and everything behind Receive, Direct,
-// DirectDone and Drained. The two never wait for each other.
+// receive role owns the staging buffer and everything behind Receive, Plan,
+// Landed and Drained. The two never wait for each other.
 package frameio

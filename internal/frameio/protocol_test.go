@@ -32,7 +32,7 @@ type lengthFramed struct {
 	place   []byte // of the frame that is read straight into place
 	at      int
 	missing int
-	calls   int // of Direct
+	calls   int // of Plan
 	drained int
 
 	enough func() bool           // whether what comes next is left for later; nil for never
@@ -97,7 +97,7 @@ func (p *lengthFramed) Sent() {
 	p.mu.Unlock()
 }
 
-func (p *lengthFramed) Receive(b []byte, mayDirect bool) (n, direct int, err error) {
+func (p *lengthFramed) Receive(b []byte, mayPlan bool) (n, missing int, err error) {
 	p.check()
 	if e := p.refuse.Load(); e != nil {
 		return 0, 0, *e
@@ -113,7 +113,7 @@ func (p *lengthFramed) Receive(b []byte, mayDirect bool) (n, direct int, err err
 			n += 4 + l
 			continue
 		}
-		if mayDirect && l >= directMin {
+		if mayPlan && l >= directMin {
 			if cap(p.place) < l {
 				p.place = make([]byte, maxTest)
 			}
@@ -129,27 +129,31 @@ func (p *lengthFramed) Receive(b []byte, mayDirect bool) (n, direct int, err err
 	return n, 0, nil
 }
 
-// Direct gives the missing bytes in two pieces, and at times only some.
-func (p *lengthFramed) Direct(iov [][]byte) ([][]byte, error) {
+// Plan gives the missing bytes in two pieces, and at times only some.
+func (p *lengthFramed) Plan(to *Plan) error {
 	p.check()
 	if e := p.refuse.Load(); e != nil {
-		return nil, *e
+		return *e
+	}
+	if p.missing == 0 {
+		return nil
 	}
 	end := p.at + p.missing
 	mid := p.at + p.missing/2
-	if p.calls++; p.calls%5 == 0 && mid > p.at {
-		return append(iov, p.place[p.at:mid:mid]), nil
-	}
-	return append(iov, p.place[p.at:mid:mid], p.place[mid:end:end]), nil
-}
-
-func (p *lengthFramed) DirectDone(n int) error {
-	p.check()
-	p.at += n
-	if p.missing -= n; p.missing == 0 {
-		p.got(p.place[:p.at])
+	to.Frame = append(to.Frame, p.place[p.at:mid:mid])
+	if p.calls++; p.calls%5 != 0 || mid == p.at {
+		to.Frame = append(to.Frame, p.place[mid:end:end])
 	}
 	return nil
+}
+
+func (p *lengthFramed) Landed(_ *Plan, n, _ int) (taken, missing int, err error) {
+	p.check()
+	p.at += n
+	if p.missing -= n; p.missing == 0 && n > 0 {
+		p.got(p.place[:p.at])
+	}
+	return 0, p.missing, nil
 }
 
 func (p *lengthFramed) Drained() { p.check(); p.drained++ }

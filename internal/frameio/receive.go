@@ -1,7 +1,6 @@
 package frameio
 
 import (
-	"errors"
 	"io"
 	"slices"
 	"sync"
@@ -20,7 +19,7 @@ const (
 	// tell whether another long frame begins there.
 	longGlimpse = 8 << 10
 
-	// shortGlimpse is that after a frame that was where it was guessed to be,
+	// shortGlimpse is that after a frame that was where it was predicted,
 	// since the next one is too.
 	shortGlimpse = 2 << 10
 
@@ -39,11 +38,9 @@ const (
 
 // A stage is what one read may need beside the memory of the protocol.
 type stage struct {
-	b       [stageSize]byte
-	heads   [maxGuesses][maxGuessed]byte
-	guesses [maxGuesses]Guess
-	iov     [][]byte
-	vecs    []sock.Vec
+	b    [stageSize]byte
+	plan Plan
+	vecs []sock.Vec
 }
 
 var stages = sync.Pool{New: func() any { return new(stage) }}
@@ -56,12 +53,12 @@ type receiver struct {
 	ended   chan struct{}
 	over    bool // the peer's direction has ended or failed; ended is closed, if there is one
 
-	stage  *stage // staging buffer; nil if nothing is staged and nothing reads
-	fill   int    // bytes staged
-	early  []byte // bytes that come before those in the socket, and behind those staged
-	direct int    // payload bytes to be read straight into place
-	left   bool   // bytes were read that the protocol has yet to be shown, or has left for later
-	unread bool   // something is at the socket still of which no report tells any more
+	stage   *stage // staging buffer; nil if nothing is staged and nothing reads
+	fill    int    // bytes staged
+	early   []byte // bytes that come before those in the socket, and behind those staged
+	missing int    // payload bytes of the frame in progress, to be read straight into place
+	left    bool   // bytes were read that the protocol has yet to be shown, or has left for later
+	unread  bool   // something is at the socket still of which no report tells any more
 
 	took     int    // bytes read by the receive in progress, or the last one
 	polled   bool   // it is a consumer that receives
@@ -157,13 +154,13 @@ func (c *reader) Left() bool { return c.rx.left || c.rx.unread }
 func (c *reader) Deliver() (keep bool) { return c.deliverer != nil && c.deliverer.Deliver() }
 
 // Partial implements [attend.Receiver].
-func (c *reader) Partial() bool { return c.rx.direct > 0 }
+func (c *reader) Partial() bool { return c.rx.missing > 0 }
 
 // Rest implements [attend.Receiver]: it frees the staging buffer before a wait
 // that may be long. A partial frame is put aside in a buffer of its size.
 func (c *reader) Rest() {
 	r := &c.rx
-	if r.fill > 0 && r.direct == 0 {
+	if r.fill > 0 && r.missing == 0 {
 		r.early = slices.Concat(r.stage.b[:r.fill], r.early)
 		r.fill = 0
 	}
@@ -187,7 +184,7 @@ func (c *Conn) receive(all bool) (got, more bool, err error) {
 	r.restage()
 	r.before, r.took, r.unread = c.att.Looks(), 0, false
 	undrained := false
-	if r.fill > 0 && r.direct == 0 {
+	if r.fill > 0 && r.missing == 0 {
 		// Bytes from before the start, not looked at yet, or the beginning
 		// of a frame: looking again costs little.
 		if err := c.handle(); err == ErrEnough {
@@ -272,64 +269,21 @@ func (c *Conn) read() (n, room int, err error) {
 	if n := r.refill(); n > 0 {
 		return n, n, nil
 	}
-	from := c.sock.Load()
-	if r.direct == 0 {
-		if g := c.guess(); len(g) > 0 {
-			n, room, err := c.readGuessed(from, r.stage.iov[:0], g)
-			if errors.Is(err, syscall.EFAULT) {
-				// What was guessed is not there. Nothing was read.
-				r.ahead.guesser = nil
-				return c.read()
-			}
-			return n, room, err
-		}
-		n, err = from.Read(r.stage.b[r.fill:r.limit()])
-		room = r.limit() - r.fill
-		if err == nil && n == 0 {
-			err = c.eof()
-		}
-		r.fill += max(n, 0)
-		return n, room, err
-	}
-	iov, err := c.proto.Direct(r.stage.iov[:0])
+	p, err := c.plan()
 	if err != nil {
 		return 0, 0, err
 	}
-	want := 0
-	for _, v := range iov {
-		want += len(v)
+	from := c.sock.Load()
+	if len(p.Frame) > 0 || len(p.Predicted) > 0 {
+		return c.readPlan(from, p)
 	}
-	if want == r.direct {
-		g := c.guess()
-		n, room, err := c.readGuessed(from, iov, g)
-		if len(g) > 0 && errors.Is(err, syscall.EFAULT) {
-			r.ahead.guesser = nil // the frame in progress has its own try
-			return c.read()
-		}
-		return n, room, err
-	}
-	n, err = from.ReadV(iov, &r.stage.vecs)
-	want = c.room(n, want, want)
-	clear(iov)
-	r.stage.iov = iov[:0]
-	if derr := c.proto.DirectDone(max(n, 0)); derr != nil {
-		return n, want, derr
-	}
+	room = r.limit() - r.fill
+	n, err = from.Read(r.stage.b[r.fill:r.limit()])
 	if err == nil && n == 0 {
 		err = c.eof()
 	}
-	r.direct -= max(n, 0)
-	return n, want, err
-}
-
-// room is how much there was room for in a read of n bytes, total of them in all and
-// the first places of them with the protocol: a read that ends in memory that may
-// fault says nothing of whether there is more.
-func (c *Conn) room(n, places, total int) int {
-	if n > 0 && n < places && c.faulter != nil && c.faulter.MayFault() {
-		return n
-	}
-	return total
+	r.fill += max(n, 0)
+	return n, room, err
 }
 
 // glimpse is how much is staged of what follows a long frame.
@@ -352,17 +306,17 @@ func (r *receiver) limit() int {
 // handle lets the protocol take what is staged.
 func (c *Conn) handle() error {
 	r := &c.rx
-	if r.direct > 0 || r.fill == 0 {
+	if r.missing > 0 || r.fill == 0 {
 		return nil
 	}
-	n, direct, err := c.proto.Receive(r.stage.b[:r.fill], len(r.early) == 0)
+	n, missing, err := c.proto.Receive(r.stage.b[:r.fill], len(r.early) == 0)
 	if err != nil && err != ErrEnough {
 		return err
 	}
-	r.direct = direct
+	r.missing = missing
 	r.left = err == ErrEnough && n < r.fill
 	switch {
-	case direct > 0:
+	case missing > 0:
 		r.large, r.glimpses = true, 0
 	case r.large && r.fill >= r.glimpse():
 		if r.glimpses++; r.glimpses == maxGlimpses {
@@ -381,7 +335,7 @@ func (c *Conn) handle() error {
 // eof tells an orderly end from one inside a frame, and from a reset: a socket tells
 // of that once, and if a write was told a read finds what looks like an orderly end.
 func (c *Conn) eof() error {
-	if c.rx.fill > 0 || c.rx.direct > 0 {
+	if c.rx.fill > 0 || c.rx.missing > 0 {
 		return io.ErrUnexpectedEOF
 	}
 	c.tx.mu.Lock() // of a write in progress

@@ -218,7 +218,7 @@ func TestEnds(t *testing.T) {
 // An error of the protocol ends the direction.
 func TestRefused(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
-		for _, first := range []int{0, 3000} { // in Receive, in Direct
+		for _, first := range []int{0, 3000} { // in Receive, in Plan
 			x, peer := k.pair(t)
 			p := newFramed(x, k.opt)
 			p.c.Start(nil)

@@ -21,11 +21,11 @@ func TestGlimpses(t *testing.T) {
 	r.stage = new(stage)
 	take := func(fill, direct int) {
 		t.Helper()
-		r.fill, r.direct, p.direct = fill, 0, direct
+		r.fill, r.missing, p.direct = fill, 0, direct
 		if err := c.handle(); err != nil {
 			t.Fatal(err)
 		}
-		r.direct = 0
+		r.missing = 0
 	}
 	if r.limit() != stageSize {
 		t.Errorf("stages up to %d at first", r.limit())

@@ -1,27 +1,25 @@
 package vitcp
 
 import (
-	"slices"
-
 	"viaduct/internal/frameio"
 	"viaduct/internal/regmem"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
 )
 
-// Guess implements frameio.Guesser: it guesses the rest of the message in progress,
-// if that is an RDMA Write or an RDMA Read Response, whose headers say how long they
-// are, and of the responses that are awaited behind it. A Send is guessed to be as long
-// as the last long one. So the memory is that message's alone.
-func (l *link) Guess(g []frameio.Guess) []frameio.Guess {
+// predict predicts the rest of the message in progress, if that is an RDMA Write or an
+// RDMA Read Response, whose headers say how long they are, and the responses that are
+// awaited behind it. A Send is taken to be as long as the last long one. So the memory is
+// that message's alone.
+func (l *link) predict(to *frameio.Plan) {
 	x := &l.rx
 	x.sendGuess = 0
 	if !l.life.load().running() || x.deaf || x.last.due > 0 {
-		return g
+		return
 	}
 	switch p := x.asm.data; {
 	case x.missing > 0 && x.h.Type == vitcpwire.ReadResponse, x.missing == 0 && x.asm.resp.active, !p.active && x.h.Type == vitcpwire.ReadResponse:
-		return l.guessReads(g)
+		l.predictReads(to)
 	case p.active && p.typ == vitcpwire.Write && !x.in.drop:
 		n := int(x.in.rdma.Length) - int(p.offset)
 		if n <= 0 {
@@ -30,7 +28,7 @@ func (l *link) Guess(g []frameio.Guess) []frameio.Guess {
 		// No more than the range that was checked. [VIT-2.2.2.2.2-6] [V-42]
 		ref, ok := l.ep.Target(vi.Memory{}, vi.MemHandle(x.in.rdma.Handle), x.in.rdma.Address+uint64(p.offset), uint64(min(n, frameio.MaxAhead)), true)
 		if ok {
-			g, _ = l.guessIn(g, vitcpwire.Write, ref, n)
+			l.predictIn(to, vitcpwire.Write, ref, n)
 		}
 	case p.active && p.typ == vitcpwire.Send && x.in.d != nil && !x.in.drop:
 		n := int64(x.lastSend) - int64(p.offset)
@@ -40,10 +38,9 @@ func (l *link) Guess(g []frameio.Guess) []frameio.Guess {
 		cur := x.in.cur
 		if ref, ok := l.scatterAhead(x.in.d, &cur, x.missing, int(min(n, frameio.MaxAhead))); ok {
 			x.sendGuess = x.lastSend
-			g, _ = l.guessIn(g, vitcpwire.Send, ref, int(n))
+			l.predictIn(to, vitcpwire.Send, ref, int(n))
 		}
 	}
-	return g
 }
 
 // scatterAhead pins where up to n bytes go that follow the next skip bytes from cur on.
@@ -60,8 +57,8 @@ func (l *link) scatterAhead(d *vi.Descriptor, cur *vi.Cursor, skip, n int) (ref 
 	return ref, bad == 0 && len(ref.B) > 0
 }
 
-// guessReads guesses the rest of the Read Response in progress, and those behind it.
-func (l *link) guessReads(g []frameio.Guess) []frameio.Guess {
+// predictReads predicts the rest of the Read Response in progress, and those behind it.
+func (l *link) predictReads(to *frameio.Plan) {
 	x := &l.rx
 	at := uint32(0)
 	if x.asm.resp.active {
@@ -71,30 +68,28 @@ func (l *link) guessReads(g []frameio.Guess) []frameio.Guess {
 	if x.missing > 0 && x.h.Flags&vitcpwire.EndOfMessage != 0 {
 		i, rest = 1, 0 // the oldest has got all
 	}
-	for ahead := 0; i < l.reads.Len() && len(g) < cap(g) && ahead < frameio.MaxAhead; i++ {
+	for ahead := 0; i < l.reads.Len() && to.Room() && ahead < frameio.MaxAhead; i++ {
 		r := l.reads.At(i)
 		n := int(r.d.Length) - int(at)
 		if n <= 0 {
-			return g
+			return
 		}
 		cur := r.cur // it is at what is missing of the segment in progress
 		ref, ok := l.scatterAhead(r.d, &cur, rest, n)
 		if !ok {
-			return g
+			return
 		}
-		var all bool
-		if g, all = l.guessIn(g, vitcpwire.ReadResponse, ref, n); !all {
-			return g
+		if !l.predictIn(to, vitcpwire.ReadResponse, ref, n) {
+			return
 		}
 		ahead += n
 		at, rest = 0, 0
 	}
-	return g
 }
 
-// guessIn guesses the last n bytes of a message, of which ref is the first part or all,
-// and keeps the pin if anything is guessed in it. all tells that they are guessed.
-func (l *link) guessIn(g []frameio.Guess, t vitcpwire.Type, ref vi.Memory, n int) (_ []frameio.Guess, all bool) {
+// predictIn predicts the last n bytes of a message, of which ref is the first part or all,
+// and keeps the pin if anything is predicted in it. It is true if all of them are.
+func (l *link) predictIn(to *frameio.Plan, t vitcpwire.Type, ref vi.Memory, n int) (all bool) {
 	x := &l.rx
 	hl := l.dialect.HeaderLen(t)
 	full := vitcpwire.MaxSegment - hl
@@ -105,8 +100,8 @@ func (l *link) guessIn(g []frameio.Guess, t vitcpwire.Type, ref vi.Memory, n int
 	if ref.Guarded() && !(ref.FaultBreaks() && l.c.ByKernel()) { // reading there may fail
 		b = nil
 	}
-	before := len(g)
-	for n > 0 && len(g) < cap(g) {
+	before := len(to.Predicted)
+	for n > 0 && to.Room() {
 		k := min(n, full)
 		if len(b) < k {
 			break
@@ -117,67 +112,83 @@ func (l *link) guessIn(g []frameio.Guess, t vitcpwire.Type, ref vi.Memory, n int
 				break
 			}
 		}
-		g = append(g, frameio.Guess{Header: hl, Place: b[:end:end]})
+		to.Predict(hl, b[:end:end])
 		b = b[k:]
 		n -= k
 	}
-	if len(g) > before {
+	if len(to.Predicted) > before {
 		x.ahead = append(x.ahead, ref)
-	} else { // GuessesOver need not follow
+		to.MayFault = to.MayFault || ref.Guarded()
+	} else { // Landed need not follow
 		ref.Release()
 	}
-	return g, n == 0
+	return n == 0
 }
 
-// Guessed implements frameio.Guesser.
-func (l *link) Guessed(header []byte, g frameio.Guess, left int) (taken, direct int, err error) {
-	x := &l.rx
-	h, _, err := l.dialect.ParseHeader(header)
-	if err != nil || !l.life.load().running() || x.deaf ||
-		!l.guessable(h, len(g.Place)) || l.dialect.HeaderLen(h.Type) != len(header) {
-		return 0, 0, frameio.ErrWrongGuess
+// predicted takes the segments that came as they were predicted, of n bytes behind the
+// segment in progress, and returns how many bytes it took.
+func (l *link) predicted(p *frameio.Plan, n int) (taken int, err error) {
+	for _, f := range p.Predicted {
+		if n <= len(f.Header) {
+			break
+		}
+		var k int
+		if k, err = l.takePredicted(f, n); err != nil || k == 0 {
+			break
+		}
+		taken += k
+		n -= k
 	}
-	payload := len(g.Place)
+	x := &l.rx
+	x.ahead = regmem.ReleaseAll(x.ahead)
+	l.hold(vi.Memory{})
+	if err == nil && l.life.load().running() {
+		l.nudge()
+	}
+	return taken, err
+}
+
+// takePredicted takes one of them, and returns how many of the n bytes that were: none
+// if something else came.
+func (l *link) takePredicted(f frameio.Prediction, n int) (taken int, err error) {
+	x := &l.rx
+	h, _, err := l.dialect.ParseHeader(f.Header)
+	if err != nil || !l.life.load().running() || x.deaf ||
+		!l.predictable(h, len(f.Place)) || l.dialect.HeaderLen(h.Type) != len(f.Header) {
+		return 0, nil
+	}
+	payload := len(f.Place)
 	if h.Type == vitcpwire.Write && h.Flags&vitcpwire.EndOfMessage != 0 {
 		payload += len(x.last.b)
 	}
-	if int(h.Length) != len(header)+payload {
-		return 0, 0, frameio.ErrWrongGuess
+	if int(h.Length) != len(f.Header)+payload {
+		return 0, nil
 	}
-	var r vitcpwire.RDMA
-	if h.Type.HasRDMA() && len(header) > vitcpwire.HeaderLen {
-		r, _, _ = vitcpwire.ParseRDMA(header[vitcpwire.HeaderLen:])
+	if err := l.begin(h, f.Header[vitcpwire.HeaderLen:], payload); err != nil {
+		return 0, err
 	}
-	if err := l.segment(h, r, payload); err != nil {
-		return 0, 0, err
-	}
-	body := g.Place[:min(left-len(header), len(g.Place))]
+	body := f.Place[:min(n-len(f.Header), len(f.Place))]
+	taken = len(f.Header) + len(body)
 	if l.inPlace(body) {
 		l.skip(len(body))
-	} else if err := l.place(body); err != nil {
-		return 0, 0, err
+	} else {
+		l.place(body)
 	}
-	if len(body) < len(g.Place) {
+	if len(body) < len(f.Place) {
 		x.missing = payload - len(body)
-		l.setLast(payload - len(g.Place))
-		return len(header), x.missing, nil
+		l.setLast(payload - len(f.Place))
+		return taken, nil
 	}
-	if x.last.due = payload - len(g.Place); x.last.due > 0 {
-		return len(header), 0, nil
+	if x.last.due = payload - len(f.Place); x.last.due > 0 {
+		return taken, nil
 	}
-	return len(header), 0, l.segmentDone()
+	return taken, l.end()
 }
 
-// MayFault implements frameio.Faulter.
-func (l *link) MayFault() bool {
-	guarded := func(ref vi.Memory) bool { return ref.Guarded() }
-	return slices.ContainsFunc(l.rx.refs, guarded) || slices.ContainsFunc(l.rx.ahead, guarded)
-}
-
-// guessable tells whether a segment of n bytes may be what was guessed. A Send that
+// predictable tells whether a segment of n bytes may be what was predicted. A Send that
 // ends too soon is not: what was read behind it is taken back before the message is
 // delivered, and its memory with it.
-func (l *link) guessable(h vitcpwire.Header, n int) bool {
+func (l *link) predictable(h vitcpwire.Header, n int) bool {
 	if end := l.rx.sendGuess; end > 0 {
 		return h.Type == vitcpwire.Send &&
 			(h.Flags&vitcpwire.EndOfMessage == 0 || uint64(h.Offset)+uint64(n) == uint64(end))
@@ -192,21 +203,8 @@ func (l *link) inPlace(p []byte) bool {
 		return false
 	}
 	x := &l.rx
-	cur := x.in.cur
-	if x.h.Type == vitcpwire.ReadResponse {
-		cur = l.reads.Front().cur
-	}
-	ref, err := l.target(vi.Memory{}, len(p), &cur, x.at)
+	x.look = *l.cursor()
+	ref := messageTypes[x.h.Type].target(l, vi.Memory{}, len(p), &x.look, x.at)
 	defer ref.Release()
-	return err == nil && len(ref.B) == len(p) && &ref.B[0] == &p[0]
-}
-
-// GuessesOver implements frameio.Guesser.
-func (l *link) GuessesOver() {
-	x := &l.rx
-	x.ahead = regmem.ReleaseAll(x.ahead)
-	l.hold(vi.Memory{})
-	if l.life.load().running() {
-		l.nudge()
-	}
+	return len(ref.B) == len(p) && &ref.B[0] == &p[0]
 }

@@ -11,120 +11,148 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A guesser gathers the payloads of frames in out, in order: a header of eight
+// A predictor gathers the payloads of frames in out, in order: a header of eight
 // bytes with the length, the payload, and a trailer of four bytes.
-type guesser struct {
+type predictor struct {
+	predict func(*Plan) // adds predictions to a plan
+	sizes   []int       // of the frames predicted, if they are not all usual
+
 	out     []byte
 	usual   int // length of the next payload, by guess
 	missing int
 	trailer bool
 	right   int
 	wrong   int
-	guesses int // reads for which guesses were made
-	over    int
-	most    int  // guesses at a time
+	plans   int // with places
+	landed  int
+	most    int  // predictions at a time
 	shreds  bool // memory is in many pieces
 }
 
-const guessHead, guessTrailer = 8, 4
+const predictedHead, predictedTrailer = 8, 4
 
-func (g *guesser) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
+func (g *predictor) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 	for {
 		if g.trailer {
-			if len(p)-n < guessTrailer {
+			if len(p)-n < predictedTrailer {
 				return n, 0, nil
 			}
-			n += guessTrailer
+			n += predictedTrailer
 			g.trailer = false
 			continue
 		}
-		if len(p)-n < guessHead {
+		if len(p)-n < predictedHead {
 			return n, 0, nil
 		}
 		size := int(binary.BigEndian.Uint32(p[n:]))
-		if have := len(p) - n - guessHead; have < size {
-			if size < directMin || !mayDirect {
+		if have := len(p) - n - predictedHead; have < size {
+			if size < directMin || !mayPlan {
 				return n, 0, nil
 			}
-			g.out = append(g.out, p[n+guessHead:]...)
+			g.out = append(g.out, p[n+predictedHead:]...)
 			g.begin(size, have)
 			return len(p), g.missing, nil
 		}
-		g.out = append(g.out, p[n+guessHead:][:size]...)
-		n += guessHead + size
+		g.out = append(g.out, p[n+predictedHead:][:size]...)
+		n += predictedHead + size
 		g.begin(size, size)
 	}
 }
 
-func (g *guesser) begin(size, have int) {
+func (g *predictor) begin(size, have int) {
 	g.usual, g.missing, g.trailer = size, size-have, true
 }
 
-func (g *guesser) Guess(to []Guess) []Guess {
-	if g.usual < directMin {
-		return to
-	}
-	g.guesses++
-	gap, at := 0, len(g.out)+g.missing
-	if g.trailer {
-		gap = guessTrailer
-	}
-	for len(to) < cap(to) && at+g.usual <= cap(g.out) {
-		to = append(to, Guess{gap + guessHead, g.out[at : at+g.usual]})
-		gap = guessTrailer
-		at += g.usual
-	}
-	g.most = max(g.most, len(to))
-	return to
-}
-
-func (g *guesser) Guessed(h []byte, at Guess, left int) (int, int, error) {
-	taken := 0
-	if g.trailer {
-		taken = guessTrailer
-	}
-	size := int(binary.BigEndian.Uint32(h[taken:]))
-	if size != g.usual || &at.Place[0] != &g.out[len(g.out) : len(g.out)+1][0] {
-		if g.wrong++; g.wrong%2 == 0 {
-			taken = 0 // as good
+func (g *predictor) Plan(to *Plan) error {
+	if g.missing > 0 {
+		at := g.out[len(g.out) : len(g.out)+g.missing]
+		if g.shreds {
+			to.Frame = slices.AppendSeq(to.Frame, slices.Chunk(at, 5))
+		} else {
+			to.Frame = append(to.Frame, at)
 		}
-		g.trailer = g.trailer && taken == 0
-		return taken, 0, ErrWrongGuess
 	}
-	g.right++
-	n := min(left-len(h), size)
-	g.out = g.out[:len(g.out)+n]
-	g.begin(size, n)
-	return len(h), g.missing, nil
-}
-
-func (g *guesser) GuessesOver() { g.over++ }
-
-func (g *guesser) Direct(iov [][]byte) ([][]byte, error) {
-	if g.shreds {
-		return slices.AppendSeq(iov, slices.Chunk(g.out[len(g.out):len(g.out)+g.missing], 5)), nil
+	if g.predict != nil {
+		g.predict(to)
 	}
-	return append(iov, g.out[len(g.out):len(g.out)+g.missing]), nil
-}
-
-func (g *guesser) DirectDone(n int) error {
-	g.out = g.out[:len(g.out)+n]
-	g.missing -= n
+	if len(to.Predicted) > 0 || len(to.Frame) > 0 {
+		g.plans++
+	}
+	g.most = max(g.most, len(to.Predicted))
 	return nil
 }
 
-func (g *guesser) Fill(*Batch)  {}
-func (g *guesser) Sent()        {}
-func (g *guesser) Drained()     {}
-func (g *guesser) Failed(error) {}
+// same predicts frames as long as the last.
+func (g *predictor) same(to *Plan) {
+	if g.usual < directMin {
+		return
+	}
+	gap, at := 0, len(g.out)+g.missing
+	if g.trailer {
+		gap = predictedTrailer
+	}
+	for to.Room() && at+g.usual <= cap(g.out) {
+		to.Predict(gap+predictedHead, g.out[at:at+g.usual])
+		gap = predictedTrailer
+		at += g.usual
+	}
+}
 
-// TestGuess: payload whose place was guessed is the same as any other, whether
-// the guess was right or wrong, and wherever the bytes are cut.
-func TestGuess(t *testing.T) {
+func (g *predictor) Landed(p *Plan, n, behind int) (taken, missing int, err error) {
+	g.landed++
+	g.out = g.out[:len(g.out)+n]
+	g.missing -= n
+	for _, f := range p.Predicted {
+		if behind <= len(f.Header) {
+			break
+		}
+		if len(g.sizes) > 0 {
+			g.usual, g.sizes = g.sizes[0], g.sizes[1:]
+		}
+		k, right := g.header(f)
+		taken += k
+		if !right {
+			break
+		}
+		k = min(behind-len(f.Header), len(f.Place))
+		g.out = g.out[:len(g.out)+k]
+		g.begin(g.usual, k)
+		taken += k
+		behind -= len(f.Header) + k
+	}
+	return taken, g.missing, nil
+}
+
+// header tells how much it takes of the header of f, and whether that is right.
+func (g *predictor) header(f Prediction) (taken int, right bool) {
+	if g.trailer {
+		taken = predictedTrailer
+	}
+	size := int(binary.BigEndian.Uint32(f.Header[taken:]))
+	if size == g.usual && &f.Place[0] == &g.out[len(g.out) : len(g.out)+1][0] {
+		g.right++
+		return len(f.Header), true
+	}
+	if g.wrong++; g.wrong%2 == 0 {
+		taken = 0 // as good
+	}
+	g.trailer = g.trailer && taken == 0
+	return taken, false
+}
+
+func (g *predictor) Fill(*Batch)  {}
+func (g *predictor) Sent()        {}
+func (g *predictor) Drained()     {}
+func (g *predictor) Failed(error) {}
+
+// TestPredictions: payload whose place was predicted is the same as any other, whether
+// the prediction was right or wrong, and wherever the bytes are cut.
+func TestPredictions(t *testing.T) {
 	a, b := testkit.TCPPair(t)
 	rnd := rand.New(rand.NewPCG(5, 6))
 	const total = 64 << 20
-	g := &guesser{out: make([]byte, 0, total+4<<20)}
+	g := &predictor{out: make([]byte, 0, total+4<<20)}
+	g.predict = g.same
 	c := New(b, g, Options{})
 	defer c.Close()
 	if c.StartPolled(nil); c.sock.Load() == nil {
@@ -140,15 +168,15 @@ func TestGuess(t *testing.T) {
 		case 1: // a little more or less
 			size += rnd.IntN(17) - 8
 		case 2: // a short one in between
-			stream, want = guessFrame(stream, want, rnd.IntN(directMin), rnd)
+			stream, want = predictedFrame(stream, want, rnd.IntN(directMin), rnd)
 		}
 		at := len(stream)
-		stream, want = guessFrame(stream, want, size, rnd)
+		stream, want = predictedFrame(stream, want, size, rnd)
 		switch rnd.IntN(60) { // cut near what matters
 		case 0:
-			cuts = append(cuts, at+rnd.IntN(guessHead+2))
+			cuts = append(cuts, at+rnd.IntN(predictedHead+2))
 		case 1:
-			cuts = append(cuts, len(stream)-rnd.IntN(guessTrailer+2))
+			cuts = append(cuts, len(stream)-rnd.IntN(predictedTrailer+2))
 		case 2:
 			cuts = append(cuts, at+rnd.IntN(len(stream)-at))
 		case 3:
@@ -191,11 +219,11 @@ func TestGuess(t *testing.T) {
 	if !bytes.Equal(g.out, want) {
 		t.Errorf("%d bytes, %d sent, or others", len(g.out), len(want))
 	}
-	if g.right < 100 || g.wrong < 10 || g.most < 2*minGuesses {
-		t.Errorf("%d guesses were right and %d wrong, up to %d at a time: not enough to tell", g.right, g.wrong, g.most)
+	if g.right < 100 || g.wrong < 10 || g.most < 2*minPredictions {
+		t.Errorf("%d predictions were right and %d wrong, up to %d at a time: not enough to tell", g.right, g.wrong, g.most)
 	}
-	if g.over != g.guesses {
-		t.Errorf("%d guesses were made, and %d ended", g.guesses, g.over)
+	if g.landed != g.plans {
+		t.Errorf("%d plans were made, and %d landed", g.plans, g.landed)
 	}
 }
 
@@ -209,13 +237,14 @@ func (c *Conn) receiveForTest() (got bool, err error) {
 // TestManyPieces: memory in more pieces than one call takes is read to by several.
 func TestManyPieces(t *testing.T) {
 	a, b := testkit.TCPPair(t)
-	g := &guesser{out: make([]byte, 0, 1<<20), shreds: true}
+	g := &predictor{out: make([]byte, 0, 1<<20), shreds: true}
+	g.predict = g.same
 	c := New(b, g, Options{})
 	defer c.Close()
 	if c.StartPolled(nil); c.sock.Load() == nil {
 		t.Skip("no fast path on this system")
 	}
-	stream, want := guessFrame(nil, nil, 40000, rand.New(rand.NewPCG(1, 1)))
+	stream, want := predictedFrame(nil, nil, 40000, rand.New(rand.NewPCG(1, 1)))
 	for _, p := range [][]byte{stream[:directMin+100], stream[directMin+100:]} {
 		if _, err := a.Write(p); err != nil {
 			t.Fatal(err)
@@ -231,10 +260,11 @@ func TestManyPieces(t *testing.T) {
 	}
 }
 
-// TestGuessDoubt: where guesses are wrong most of the time few are made.
-func TestGuessDoubt(t *testing.T) {
+// TestPredictionDoubt: where predictions are wrong most of the time few are made.
+func TestPredictionDoubt(t *testing.T) {
 	a, b := testkit.TCPPair(t)
-	g := &guesser{out: make([]byte, 0, 16<<20)}
+	g := &predictor{out: make([]byte, 0, 16<<20)}
+	g.predict = g.same
 	c := New(b, g, Options{})
 	defer c.Close()
 	if c.StartPolled(nil); c.sock.Load() == nil {
@@ -245,10 +275,10 @@ func TestGuessDoubt(t *testing.T) {
 	var stream, want []byte
 	for i := range frames {
 		at := len(stream)
-		if stream, want = guessFrame(stream, want, 20000+i%2*9999, rnd); i%2 == 0 {
+		if stream, want = predictedFrame(stream, want, 20000+i%2*9999, rnd); i%2 == 0 {
 			continue
 		}
-		for at -= 20000 + guessHead + guessTrailer; at < len(stream); { // by and by
+		for at -= 20000 + predictedHead + predictedTrailer; at < len(stream); { // by and by
 			k := min(15000, len(stream)-at)
 			if _, err := a.Write(stream[at : at+k]); err != nil {
 				t.Fatal(err)
@@ -271,11 +301,11 @@ func TestGuessDoubt(t *testing.T) {
 		t.Error("other bytes")
 	}
 	if g.wrong == 0 || g.wrong > frames/20 {
-		t.Errorf("%d guesses of %d were wrong", g.wrong, frames)
+		t.Errorf("%d predictions of %d were wrong", g.wrong, frames)
 	}
 }
 
-func guessFrame(stream, want []byte, size int, rnd *rand.Rand) (s, w []byte) {
+func predictedFrame(stream, want []byte, size int, rnd *rand.Rand) (s, w []byte) {
 	stream = binary.BigEndian.AppendUint32(stream, uint32(size))
 	stream = append(stream, "head"...)
 	at := len(stream)

@@ -22,6 +22,7 @@ type rxState struct {
 
 	// The segment being taken.
 	h       vitcpwire.Header
+	r       vitcpwire.RDMA
 	payload int    // its length without headers
 	at      uint32 // offset in the message of its next byte to be placed
 	missing int    // bytes still to be read straight into place; 0: none
@@ -32,11 +33,12 @@ type rxState struct {
 	long      uint16      // length of the last long segment that did not end its message
 	lastSend  uint32      // length of the last Send of more than one segment
 	sendGuess uint32      // that of the one in progress, by guess; 0 if none was made
-	ahead     []vi.Memory // pins of memory where what comes is guessed to belong
+	ahead     []vi.Memory // pins of memory where what comes is predicted to belong
 	held      vi.Memory   // pin that serves every access to its region during one Receive
-	refs      []vi.Memory // pinned between Direct and DirectDone
+	refs      []vi.Memory // pinned between Plan and Landed
+	look      vi.Cursor   // scratch: where payload goes that is not in place yet
 	discard   []byte      // where bytes go that are not wanted
-	thrown    bool        // the places of the last Direct are there
+	thrown    bool        // the places of the last Plan are there
 }
 
 // A last is the end of an RDMA Write whose other bytes the system puts into place.
@@ -65,22 +67,20 @@ func (l *link) setLast(n int) {
 // placeLast puts the last bytes of the segment into place, and concludes it.
 func (l *link) placeLast(p []byte) error {
 	l.rx.last.due = 0
-	if err := l.place(p); err != nil {
-		return err
-	}
-	return l.segmentDone()
+	l.place(p)
+	return l.end()
 }
 
 // Receive implements frameio.Protocol. No pin outlasts it.
-func (l *link) Receive(p []byte, mayDirect bool) (n, direct int, err error) {
-	n, direct, err = l.take(p, mayDirect)
+func (l *link) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
+	n, missing, err = l.take(p, mayPlan)
 	l.hold(vi.Memory{})
-	return n, direct, err
+	return n, missing, err
 }
 
 // take handles the segments in p, as Receive has to, in the order of the stream:
 // a message is done before the next begins.
-func (l *link) take(p []byte, mayDirect bool) (n, direct int, err error) {
+func (l *link) take(p []byte, mayPlan bool) (n, missing int, err error) {
 	x := &l.rx
 	for l.life.load().running() && !x.deaf {
 		rest := p[n:]
@@ -108,20 +108,14 @@ func (l *link) take(p []byte, mayDirect bool) (n, direct int, err error) {
 		}
 		body := rest[hl:]
 		whole := len(body) >= payload
-		if !whole && (!mayDirect || payload < directSegment || payload-len(body) < directRest) {
+		if !whole && (!mayPlan || payload < directSegment || payload-len(body) < directRest) {
 			break
 		}
-		var r vitcpwire.RDMA
-		if h.Type.HasRDMA() && hl > vitcpwire.HeaderLen {
-			r, _, _ = vitcpwire.ParseRDMA(rest[vitcpwire.HeaderLen:])
-		}
-		if err := l.segment(h, r, payload); err != nil {
+		if err := l.begin(h, rest[vitcpwire.HeaderLen:hl], payload); err != nil {
 			return n, 0, err
 		}
 		body = body[:min(payload, len(body))]
-		if err := l.place(body); err != nil {
-			return n, 0, err
-		}
+		l.place(body)
 		n += hl + len(body) // [VIA-4.4-2] [VIA-4.4-3]
 		if !whole {
 			x.missing = payload - len(body)
@@ -131,7 +125,7 @@ func (l *link) take(p []byte, mayDirect bool) (n, direct int, err error) {
 			}
 			return n, x.missing, nil
 		}
-		if err := l.segmentDone(); err != nil {
+		if err := l.end(); err != nil {
 			return n, 0, err
 		}
 	}
@@ -180,11 +174,15 @@ func (l *link) Drained() {
 	}
 }
 
-// segment begins to take a segment: everything its headers say is checked
-// here, before the first byte is placed. The error is a *ProtocolError.
-func (l *link) segment(h vitcpwire.Header, r vitcpwire.RDMA, payload int) error {
+// begin begins to take a segment: everything its headers say is checked here, before
+// the first byte is placed. more is what follows the header proper. The error is a
+// *ProtocolError.
+func (l *link) begin(h vitcpwire.Header, more []byte, payload int) error {
 	x := &l.rx
 	x.h, x.payload, x.at = h, payload, h.Offset
+	if x.r = (vitcpwire.RDMA{}); h.Type.HasRDMA() && len(more) > 0 {
+		x.r, _, _ = vitcpwire.ParseRDMA(more)
+	}
 	bump(&l.count.receivedSegments, 1)
 	if l.flow {
 		if !l.credits.told(h.Posted) {
@@ -200,100 +198,41 @@ func (l *link) segment(h vitcpwire.Header, r vitcpwire.RDMA, payload int) error 
 	if l.life.load().faulted() {
 		return nil
 	}
-	switch h.Type {
-	case vitcpwire.NOP: // [VIT-3.1-NOP-1]
-		return nil
-	case vitcpwire.Disconnect:
-		if !l.terms.disconnect {
-			return framingf("%v without having been agreed on", h.Type)
-		}
-		l.life.move(lifeDisconnected)
-		return nil
-	case vitcpwire.Send, vitcpwire.Write, vitcpwire.ReadRequest, vitcpwire.ReadResponse:
-	default:
+	t := &messageTypes[h.Type]
+	if t.begin == nil {
 		return framingf("%v on an established connection", h.Type)
 	}
-	read := l.reads.Front()
-	var awaited vitcpwire.Number
-	if read != nil {
-		awaited = read.number
-	}
-	first, err := x.asm.segment(&x.h, payload, awaited, read != nil)
-	if err != nil {
-		return err
-	}
-	end := uint64(h.Offset) + uint64(payload)
-	switch h.Type {
-	case vitcpwire.Send:
-		if first {
-			return l.openSend()
+	first := true
+	if t.end != nil {
+		var awaited vitcpwire.Number
+		read := l.reads.Front()
+		if read != nil {
+			awaited = read.number
 		}
-	case vitcpwire.Write:
-		if first {
-			x.in = inbound{rdma: r}
-		} else if r != x.in.rdma { // [V-24]
-			return framingf("RDMA header of message %d changes", uint32(h.Number))
-		}
-		if end > uint64(r.Length) {
-			return framingf("RDMA Write %d has more than its %d bytes", uint32(h.Number), r.Length)
-		}
-		if first {
-			return l.openWrite()
-		}
-	case vitcpwire.ReadRequest:
-		if h.Flags&vitcpwire.EndOfMessage == 0 || payload != 0 { // [V-09]
-			return framingf("RDMA Read Request %d of more than one segment, or with payload", uint32(h.Number))
-		}
-		return l.openRead(r)
-	case vitcpwire.ReadResponse:
-		if end > uint64(read.d.Length) {
-			return framingf("RDMA Read Response %d has more than the %d bytes asked for", uint32(h.Number), read.d.Length)
+		var err error
+		if first, err = x.asm.segment(&x.h, payload, awaited, read != nil); err != nil {
+			return err
 		}
 	}
-	return nil
+	return t.begin(l, first)
+}
+
+// end takes a segment all of whose bytes are in place, and with its last one the
+// message.
+func (l *link) end() error {
+	x := &l.rx
+	bump(&l.count.receivedBytes, uint64(x.payload))
+	t := &messageTypes[x.h.Type]
+	if x.h.Flags&vitcpwire.EndOfMessage == 0 || t.end == nil || l.life.load().faulted() {
+		return nil
+	}
+	return t.end(l, x.h.Flags&vitcpwire.TransmitError != 0)
 }
 
 // wake has the send role look at what it was waiting with.
 func (l *link) wake() {
 	l.blocked.Store(false)
 	l.rx.kick = true
-}
-
-// segmentDone concludes a segment all of whose bytes are in place, and with
-// its last one the message.
-func (l *link) segmentDone() error {
-	x := &l.rx
-	bump(&l.count.receivedBytes, uint64(x.payload))
-	if x.h.Flags&vitcpwire.EndOfMessage == 0 || l.life.load().faulted() {
-		return nil
-	}
-	void := x.h.Flags&vitcpwire.TransmitError != 0
-	switch x.h.Type {
-	case vitcpwire.Send:
-		l.endSend(void)
-	case vitcpwire.Write:
-		if !void && x.at != x.in.rdma.Length {
-			return framingf("RDMA Write %d ends after %d of %d bytes", uint32(x.h.Number), x.at, x.in.rdma.Length)
-		}
-		if err := l.endWrite(void); err != nil {
-			return err
-		}
-	case vitcpwire.ReadRequest:
-		if !x.deaf {
-			l.received(0)
-		}
-	case vitcpwire.ReadResponse:
-		read := l.reads.Front()
-		if void { // [V-30]
-			l.failRead(vi.StatusRDMAProtection)
-			return nil
-		}
-		if x.at != read.d.Length {
-			return framingf("RDMA Read Response %d ends after %d of %d bytes", uint32(x.h.Number), x.at, read.d.Length)
-		}
-		l.endRead()
-	}
-	return nil
 }
 
 // received notes that a message was taken in full: acknowledged only now that

@@ -17,20 +17,23 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A faultyGuesser has memory of which a part is not there.
-type faultyGuesser struct {
-	guesser
+// A faultyPredictor has memory of which a part is not there.
+type faultyPredictor struct {
+	predictor
 	mem []byte
 }
 
-func (g *faultyGuesser) MayFault() bool { return true }
+func (g *faultyPredictor) Plan(p *Plan) error {
+	p.MayFault = true
+	return g.predictor.Plan(p)
+}
 
-// A losingGuesser loses its memory between a read and the look at what came.
-type losingGuesser struct{ faultyGuesser }
+// A losingPredictor loses its memory between a read and the look at what came.
+type losingPredictor struct{ faultyPredictor }
 
-func (g *losingGuesser) Guessed([]byte, Guess, int) (int, int, error) {
+func (g *losingPredictor) Landed(*Plan, int, int) (taken, missing int, err error) {
 	unix.Mprotect(g.mem, unix.PROT_NONE)
-	return 0, 0, ErrWrongGuess
+	return 0, 0, nil
 }
 
 // mapping returns memory of which only the first room bytes, a multiple of the page
@@ -51,9 +54,9 @@ func mapping(t *testing.T, size, room int) []byte {
 	return mem
 }
 
-// TestGuessFaults: memory that is gone ends the connection if something belongs there,
-// at once although nothing more arrives, and not if it was only guessed to.
-func TestGuessFaults(t *testing.T) {
+// TestPredictionFaults: memory that is gone ends the connection if something belongs there,
+// at once although nothing more arrives, and not if it was only predicted to.
+func TestPredictionFaults(t *testing.T) {
 	const usual, room, size = 20000, 36 << 10, 1 << 20
 	rnd := rand.New(rand.NewPCG(1, 2))
 	start := func(t *testing.T, p Protocol) (*Conn, func([]byte)) {
@@ -68,12 +71,13 @@ func TestGuessFaults(t *testing.T) {
 	}
 
 	t.Run("right", func(t *testing.T) {
-		g := &faultyGuesser{mem: mapping(t, size, room)}
+		g := &faultyPredictor{mem: mapping(t, size, room)}
 		g.out, g.usual = g.mem[:0:size], usual
+		g.predict = g.same
 		c, send := start(t, g)
 		var stream, want []byte
 		for range 3 { // the second does not fit
-			stream, want = guessFrame(stream, want, usual, rnd)
+			stream, want = predictedFrame(stream, want, usual, rnd)
 		}
 		send(stream)
 		if _, err := c.receiveForTest(); !errors.Is(err, syscall.EFAULT) {
@@ -85,12 +89,13 @@ func TestGuessFaults(t *testing.T) {
 	})
 
 	t.Run("wrong", func(t *testing.T) {
-		g := &faultyGuesser{mem: mapping(t, size, room)}
+		g := &faultyPredictor{mem: mapping(t, size, room)}
 		g.out, g.usual = g.mem[room-16<<10:room-16<<10:size], usual
+		g.predict = g.same
 		c, send := start(t, g)
 		var stream, want []byte
 		for range 1200 { // more than there is room for with their headers, and less without
-			stream, want = guessFrame(stream, want, 10, rnd)
+			stream, want = predictedFrame(stream, want, 10, rnd)
 		}
 		send(stream)
 		for len(g.out) < len(want) {
@@ -98,8 +103,8 @@ func TestGuessFaults(t *testing.T) {
 				t.Fatalf("after %d bytes: %v, %v", len(g.out), got, err)
 			}
 		}
-		if g.guesses != 1 || g.over != 1 {
-			t.Errorf("%d guesses, %d of them over; expected the one that could not be read to", g.guesses, g.over)
+		if g.plans != 1 || g.landed != 1 {
+			t.Errorf("%d plans, %d of them landed; expected the one that could not be read to", g.plans, g.landed)
 		}
 		if !bytes.Equal(g.out, want) {
 			t.Error("other bytes")
@@ -107,10 +112,11 @@ func TestGuessFaults(t *testing.T) {
 	})
 
 	t.Run("gone before it is taken back", func(t *testing.T) {
-		g := &losingGuesser{faultyGuesser{mem: mapping(t, size, size)}}
+		g := &losingPredictor{faultyPredictor{mem: mapping(t, size, size)}}
 		g.out, g.usual = g.mem[:0:size], usual
+		g.predict = g.same
 		c, send := start(t, g)
-		stream, _ := guessFrame(nil, nil, usual, rnd)
+		stream, _ := predictedFrame(nil, nil, usual, rnd)
 		send(stream)
 		if _, err := c.receiveForTest(); !errors.Is(err, regmem.ErrFault) {
 			t.Errorf("what came to memory that is gone: %v", err)

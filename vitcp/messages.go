@@ -8,6 +8,40 @@ import (
 	"viaduct/vi"
 )
 
+// A messageType is how the messages of one type are taken. A segment that is staged
+// whole, one that is read into place in pieces and one that was predicted take the
+// same steps.
+type messageType struct {
+	// begin judges a segment before its first byte is placed; first tells that it
+	// begins its message. The error is a *ProtocolError.
+	begin func(l *link, first bool) error
+
+	// target pins where the next bytes of the message go, n at most: registered
+	// memory, by handle and address, or nothing, if they are not wanted. at is their
+	// offset in the message, and cur, which moves on, where they are in the list of a
+	// descriptor. What lies in the region that held pins is not pinned again. A type
+	// without target has no payload that means anything.
+	target func(l *link, held vi.Memory, n int, cur *vi.Cursor, at uint32) vi.Memory
+
+	// end takes a message all of whose bytes are in place; void tells that its sender
+	// gave it up. Types without it are no messages. The error is a *ProtocolError.
+	end func(l *link, void bool) error
+
+	// fail is what a memory fault amounts to for the message.
+	fail func(l *link)
+}
+
+// messageTypes has the rows by type. One without a row has no place on an established
+// connection.
+var messageTypes = [32]messageType{
+	vitcpwire.NOP:          {begin: func(*link, bool) error { return nil }}, // [VIT-3.1-NOP-1]
+	vitcpwire.Disconnect:   {begin: (*link).beginDisconnect},
+	vitcpwire.Send:         {(*link).beginSend, (*link).sendTarget, (*link).endSend, (*link).failSend},
+	vitcpwire.Write:        {(*link).beginWrite, (*link).writeTarget, (*link).endWrite, (*link).faultWrite},
+	vitcpwire.ReadRequest:  {begin: (*link).beginReadRequest, end: (*link).endReadRequest},
+	vitcpwire.ReadResponse: {(*link).beginResponse, (*link).responseTarget, (*link).endResponse, (*link).failResponse},
+}
+
 // inbound is the Send or RDMA Write being taken.
 type inbound struct {
 	d    *vi.Descriptor // receive descriptor that was started; nil if none was
@@ -21,8 +55,19 @@ type inbound struct {
 	bad vi.Status
 }
 
-// openSend begins to take a Send: it uses a receive descriptor.
-func (l *link) openSend() error {
+func (l *link) beginDisconnect(bool) error {
+	if !l.terms.disconnect {
+		return framingf("%v without having been agreed on", vitcpwire.Disconnect)
+	}
+	l.life.move(lifeDisconnected)
+	return nil
+}
+
+// beginSend begins to take a Send: it uses a receive descriptor.
+func (l *link) beginSend(first bool) error {
+	if !first {
+		return nil
+	}
 	l.rx.in = inbound{}
 	if l.flow && !l.mine.consume() { // [V-20]
 		return framingf("Send %d without a credit", uint32(l.rx.h.Number))
@@ -31,15 +76,36 @@ func (l *link) openSend() error {
 	return nil
 }
 
-func (l *link) endSend(void bool) {
+func (l *link) sendTarget(held vi.Memory, n int, cur *vi.Cursor, at uint32) vi.Memory {
+	in := &l.rx.in
+	if in.drop {
+		return vi.Memory{}
+	}
+	if uint64(at)+uint64(n) > uint64(l.terms.mtu) { // [V-14]
+		l.failReceive(vi.StatusLengthError, vitcpwire.DescriptorError)
+		return vi.Memory{}
+	}
+	ref, bad := l.ep.Scatter(held, in.d, cur, n) // [VIT-2.2.2.1-3]
+	if bad == 0 && len(ref.B) == 0 {
+		bad = vi.StatusLengthError // longer than the buffers [VIA-4.1-2] [VIA-4.6-5]
+	}
+	if bad != 0 { // [VIA-4.6-7]
+		l.failReceive(bad, vitcpwire.DescriptorError)
+	}
+	return ref
+}
+
+func (l *link) failSend() { l.failReceive(vi.StatusProtectionError, vitcpwire.DescriptorError) }
+
+func (l *link) endSend(void bool) error {
 	x := &l.rx
 	in := &x.in
 	if in.drop {
-		return
+		return nil
 	}
 	if void { // [V-30] [VIT-3.1-6] [VIA-4.6-12]
 		l.failReceive(vi.StatusPartialError, vitcpwire.DescriptorError)
-		return
+		return nil
 	}
 	if x.h.Offset > 0 {
 		x.lastSend = x.at
@@ -49,18 +115,45 @@ func (l *link) endSend(void bool) {
 	r := vi.Delivery{Length: x.at, Immediate: x.h.Flags&vitcpwire.ImmediateValid != 0, Data: x.h.Immediate}
 	l.finishReceive(d, r)
 	l.received(x.at)
+	return nil
 }
 
-// openWrite begins to take an RDMA Write: the whole of its range is checked
+// beginWrite begins to take an RDMA Write: the whole of its range is checked
 // before the first byte is placed. [V-42] [VIT-2.2.2.2.2-6]
-func (l *link) openWrite() error {
-	in := &l.rx.in
-	if in.rdma.Length > l.terms.mtu { // [V-14]
+func (l *link) beginWrite(first bool) error {
+	x := &l.rx
+	in := &x.in
+	if first {
+		*in = inbound{rdma: x.r}
+	} else if x.r != in.rdma { // [V-24]
+		return framingf("RDMA header of message %d changes", uint32(x.h.Number))
+	}
+	switch {
+	case uint64(x.h.Offset)+uint64(x.payload) > uint64(in.rdma.Length):
+		return framingf("RDMA Write %d has more than its %d bytes", uint32(x.h.Number), in.rdma.Length)
+	case !first:
+	case in.rdma.Length > l.terms.mtu: // [V-14]
 		l.failWrite(vi.StatusLengthError, vi.ErrorRDMAWAbort, vitcpwire.DescriptorError)
-	} else if in.rdma.Length > 0 && !l.ep.CheckTarget(vi.MemHandle(in.rdma.Handle), in.rdma.Address, uint64(in.rdma.Length), true) {
-		l.failWrite(vi.StatusRDMAProtection, vi.ErrorRDMAWProt, vitcpwire.ProtectionError)
+	case in.rdma.Length > 0 && !l.ep.CheckTarget(vi.MemHandle(in.rdma.Handle), in.rdma.Address, uint64(in.rdma.Length), true):
+		l.faultWrite()
 	}
 	return nil
+}
+
+func (l *link) writeTarget(held vi.Memory, n int, _ *vi.Cursor, at uint32) vi.Memory {
+	in := &l.rx.in
+	if in.drop {
+		return vi.Memory{}
+	}
+	ref, ok := l.ep.Target(held, vi.MemHandle(in.rdma.Handle), in.rdma.Address+uint64(at), uint64(n), true) // [VIT-2.2.2.1-3] [VIA-4.2-1]
+	if !ok {                                                                                                // deregistered since [V-42]
+		l.faultWrite()
+	}
+	return ref
+}
+
+func (l *link) faultWrite() {
+	l.failWrite(vi.StatusRDMAProtection, vi.ErrorRDMAWProt, vitcpwire.ProtectionError)
 }
 
 // endWrite completes an RDMA Write; with immediate data that uses a receive
@@ -69,6 +162,9 @@ func (l *link) openWrite() error {
 func (l *link) endWrite(void bool) error {
 	x := &l.rx
 	in := &x.in
+	if !void && x.at != in.rdma.Length {
+		return framingf("RDMA Write %d ends after %d of %d bytes", uint32(x.h.Number), x.at, in.rdma.Length)
+	}
 	if in.drop {
 		if in.bad != 0 {
 			l.failWrite(in.bad, asyncOf(in.bad), 0)
@@ -184,22 +280,68 @@ func (l *link) refuse(code uint8, cause error) {
 	}
 }
 
-// openRead takes an RDMA Read Request. [V-26] [V-42]
-func (l *link) openRead(r vitcpwire.RDMA) error {
-	if !l.served.take() {
-		return framingf("RDMA Read Request %d beyond the window of %d", uint32(l.rx.h.Number), l.served.limit)
+// beginReadRequest takes an RDMA Read Request. [V-26] [V-42]
+func (l *link) beginReadRequest(bool) error {
+	x := &l.rx
+	if x.h.Flags&vitcpwire.EndOfMessage == 0 || x.payload != 0 { // [V-09]
+		return framingf("RDMA Read Request %d of more than one segment, or with payload", uint32(x.h.Number))
 	}
-	job := readJob{r: r, number: l.rx.h.Number}
+	if !l.served.take() {
+		return framingf("RDMA Read Request %d beyond the window of %d", uint32(x.h.Number), l.served.limit)
+	}
+	r := x.r
+	job := readJob{r: r, number: x.h.Number}
 	if r.Length > l.terms.mtu ||
 		r.Length > 0 && !l.ep.CheckTarget(vi.MemHandle(r.Handle), r.Address, uint64(r.Length), false) {
 		l.ep.AsyncError(vi.ErrorRDMARProt, vi.OpRDMARead) // [VIA-4.6-14] [VIA-5.2-8]
 		// The reads before it are answered first; the send role ends the
 		// connection when it comes to this one.
 		job.refused = true
-		l.rx.deaf = true
+		x.deaf = true
 	}
 	l.jobs.Push(job)
-	l.rx.kick = true
+	x.kick = true
+	return nil
+}
+
+func (l *link) endReadRequest(bool) error {
+	if !l.rx.deaf {
+		l.received(0)
+	}
+	return nil
+}
+
+func (l *link) beginResponse(bool) error {
+	x := &l.rx
+	if n := l.reads.Front().d.Length; uint64(x.h.Offset)+uint64(x.payload) > uint64(n) {
+		return framingf("RDMA Read Response %d has more than the %d bytes asked for", uint32(x.h.Number), n)
+	}
+	return nil
+}
+
+func (l *link) responseTarget(held vi.Memory, n int, cur *vi.Cursor, _ uint32) vi.Memory {
+	ref, bad := l.ep.Scatter(held, l.reads.Front().d, cur, n) // [VIT-2.2.2.1-3]
+	if bad == 0 && len(ref.B) == 0 {
+		bad = vi.StatusFormatError // the descriptor was changed under us
+	}
+	if bad != 0 { // [VIA-4.6-15]
+		l.failRead(bad)
+	}
+	return ref
+}
+
+func (l *link) failResponse() { l.failRead(vi.StatusProtectionError) }
+
+func (l *link) endResponse(void bool) error {
+	x := &l.rx
+	if void { // [V-30]
+		l.failRead(vi.StatusRDMAProtection)
+		return nil
+	}
+	if n := l.reads.Front().d.Length; x.at != n {
+		return framingf("RDMA Read Response %d ends after %d of %d bytes", uint32(x.h.Number), x.at, n)
+	}
+	l.endRead()
 	return nil
 }
 
@@ -226,18 +368,6 @@ func (l *link) failRead(bad vi.Status) {
 	l.asked.done()
 	l.ep.FinishSend(r.d, r.seq, bad)
 	l.die(fmt.Errorf("vitcp: RDMA Read %d: %w", uint32(r.number), (bad|vi.StatusDone|vi.StatusOpRDMARead).Err()), nil, nil)
-}
-
-// faulted is what a memory fault amounts to for the message being taken.
-func (l *link) faulted() {
-	switch l.rx.h.Type {
-	case vitcpwire.Send:
-		l.failReceive(vi.StatusProtectionError, vitcpwire.DescriptorError)
-	case vitcpwire.Write:
-		l.failWrite(vi.StatusRDMAProtection, vi.ErrorRDMAWProt, vitcpwire.ProtectionError)
-	case vitcpwire.ReadResponse:
-		l.failRead(vi.StatusProtectionError)
-	}
 }
 
 // tornMessage completes what a message that never ended leaves behind. It

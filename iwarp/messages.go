@@ -1,0 +1,341 @@
+package iwarp
+
+import (
+	"math"
+
+	"viaduct/internal/regmem"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/rdmap"
+)
+
+// beginWrite judges a segment of an RDMA Write. An empty one names no memory: neither STag
+// nor TO is looked at. Everything is checked, for this segment as for each, before its
+// first byte is placed, at whatever offset. [DDP-5.2-10] [DDP-5.2-9] [RDMAP-5.1-8] [DDP-4.2-5]
+// [DDP-4.2-8] [DDP-5.2-4] [DDP-8.3.1-1] [RDMAP-5.1-4] [RDMAP-5.1-6] [DDP-7.1-14] [RDMAP-5.1-2]
+// [RDMAP-3.2-4] [RDMAP-8.1.1-3] [SEC-6.2.1-1] [RDMAP-5.1-3]
+func (q *QueuePair) beginWrite(s *segment) refusal {
+	if s.size == 0 {
+		return refusal{}
+	}
+	var out regmem.Outcome
+	if s.at, out = q.reach(s.tagged.STag, s.tagged.TO, uint64(s.size), regmem.RemoteWrite); out != regmem.OK {
+		return refusal{ddp: writeFault(refine(out, s.tagged.TO, uint64(s.size)))}
+	}
+	return refusal{}
+}
+
+func (q *QueuePair) writeTarget(s *segment, off, n uint64) (regmem.Ref, uint64, regmem.Outcome) {
+	ref, out := q.dev.reg.Access(s.tagged.STag, s.tagged.TO+off, n, q.pd.dom, q, regmem.RemoteWrite)
+	return ref, n, out
+}
+
+// endWrite counts. Nothing is told to the ULP.
+func (q *QueuePair) endWrite(s *segment) { q.rx.n.placed += uint64(s.size) }
+
+func (q *QueuePair) failWrite(s *segment, out regmem.Outcome, err error) {
+	at, n := uint64(s.placed), uint64(s.size-s.placed)
+	q.refuse(s, refusal{ddp: writeFault(refine(out, s.tagged.TO+at, n))}, err)
+}
+
+// checkResponse judges a segment of n bytes of a Read Response: it must be the
+// next piece of the answer to our oldest request. [DDP-4.2-7] [RDMAP-5.2.2-5] [RDMAP-5.2.2-7] [RDMAP-5.2.2-4]
+// [RDMAP-7.2-2] [I-45] [I-46]
+func (q *QueuePair) checkResponse(h ddp.Tagged, n int) (*pendingRead, ddp.Fault, rdmap.Fault) {
+	p := q.reads.Front()
+	if p == nil || p.atomic {
+		return nil, ddp.OK, rdmap.UnexpectedOpcode
+	}
+	if n > 0 {
+		switch {
+		case h.STag != p.stag:
+			return nil, ddp.InvalidSTag, rdmap.OK
+		case h.TO != p.to+uint64(p.got), uint64(n) > uint64(p.size-p.got):
+			return nil, ddp.OutOfBounds, rdmap.OK
+		}
+	}
+	if h.Last != (uint64(p.got)+uint64(n) == uint64(p.size)) && (n > 0 || h.Last || p.size == 0) {
+		return nil, ddp.OK, rdmap.Unspecified
+	}
+	return p, ddp.OK, rdmap.OK
+}
+
+// beginResponse judges a segment of a Read Response. [I-45] [I-46]
+func (q *QueuePair) beginResponse(s *segment) refusal {
+	p, df, rf := q.checkResponse(s.tagged, s.size)
+	if p != nil && s.size > 0 {
+		s.at = q.reachList(p.w.sg[:p.w.nsg], uint64(p.got), uint64(s.size))
+	}
+	return refusal{df, rf}
+}
+
+// endResponse completes the request with the last segment: here alone, the ULP of the
+// other side sees nothing.
+func (q *QueuePair) endResponse(s *segment) {
+	q.reads.Front().got += uint32(s.size)
+	if s.last { // [RDMAP-3.2-6] [RDMAP-5.5-6] [RDMAP-5.2.2-3] [RDMAP-5.5-16] [RDMAP-5.5-19]
+		q.readDone()
+	}
+}
+
+// failResponse ends the stream for memory of ours that is gone. [I-34]
+func (q *QueuePair) failResponse(*segment, regmem.Outcome, error) {
+	p := q.reads.Front()
+	q.sq.Update(p.seq, func(w **sendWQE) { (*w).status = StatusLocalAccess }) // with which it is flushed
+	q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
+}
+
+// readDone completes our oldest Read or Atomic.
+func (q *QueuePair) readDone() {
+	p := q.reads.Front()
+	w, seq := p.w, p.seq
+	q.reads.Pop()
+	if w != nil {
+		q.finish(seq, seq+1)
+	}
+	if q.blocked.Load() && q.blocked.Swap(false) {
+		q.rx.kick = true
+	}
+	if q.life.load().closing() {
+		q.maybeFinish()
+	}
+}
+
+// beginSend judges a segment on queue 0, and takes a receive for a new message.
+// Zero-length messages use one up too. [RDMAP-5.3-2] [RDMAP-5.3-11]
+// [RDMAPX-6.3-2] [DDP-7.1-2] [DDP-7.1-6] [DDP-7.1-7] [DDP-7.1-8] [I-49] [I-50] [I-51]
+func (q *QueuePair) beginSend(s *segment) refusal {
+	r := &q.rx
+	h := s.un
+	o := &r.queues[rdmap.QueueSend]
+	if _, open := o.Open(); !open {
+		r.op, r.head = s.op, h
+		if r.recv == nil {
+			if f := o.Check(h, 0, 0, false); f != ddp.InvalidMSNNoBuffer {
+				return refusal{ddp: f}
+			}
+			if q.supply != nil {
+				r.recv = q.nextRecv(s.payload(), s.size, h.Last)
+			} else {
+				r.recv = q.takeRecv()
+			}
+		}
+	}
+	size := uint64(0)
+	if r.recv != nil {
+		size = r.recv.length
+	}
+	if s.op.IsImmediate() { // its eight bytes do not go there [I-66]
+		size = math.MaxUint32
+	}
+	f := o.Check(h, s.size, size, r.recv != nil)
+	if f == ddp.InvalidMSNNoBuffer { // [DDP-7.1-5]
+		q.stats.noReceive.Add(1)
+	}
+	if s.op != r.op && (f == ddp.OK || f == ddp.MessageTooLong) { // in its place, but of another kind [I-47] [RDMAP-5.3-7]
+		return refusal{rdmap: rdmap.UnexpectedOpcode}
+	}
+	if f == ddp.OK && s.size > 0 && !s.op.IsImmediate() {
+		s.at = q.reachList(r.recv.sg[:r.recv.nsg], uint64(h.MO), uint64(s.size))
+	}
+	return refusal{ddp: f}
+}
+
+// takeRecv takes the next receive, nil if there is none.
+func (q *QueuePair) takeRecv() *recvWQE {
+	if q.srq == nil {
+		w, _ := q.rq.take()
+		return w
+	}
+	if share := q.set.share; share > 0 && q.srqHeld.Load() >= int64(share) { // [SEC-6.4.3.1-1]
+		return nil
+	}
+	w, ok := q.srq.take()
+	if ok {
+		q.srqHeld.Add(1)
+		q.stats.srqTaken.Add(1)
+	}
+	return w
+}
+
+// endSend delivers the message with its last segment. [RDMAP-5.3-5] [RDMAP-5.5-5]
+// [RDMAP-5.5-13] [RDMAP-5.5-15] [RDMAPX-6.3-3] [RDMAPX-6.4-1] [RDMAPX-7-1]
+func (q *QueuePair) endSend(s *segment) {
+	n, done := q.rx.queues[rdmap.QueueSend].Placed(s.un, s.size)
+	if !done { // [DDP-5.4-2] [DDP-4.1-7]
+		return
+	}
+	if s.un.MO > 0 {
+		q.rx.lastSend = n
+	}
+	q.deliver(s, n)
+}
+
+// failSend ends the stream for memory of a receive that is gone. [I-34] [I-66]
+func (q *QueuePair) failSend(*segment, regmem.Outcome, error) {
+	q.completeRecv(StatusLocalAccess, 0)
+	q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
+}
+
+// deliver completes the receive of a message. What it invalidates is
+// invalidated before.
+func (q *QueuePair) deliver(s *segment, n uint32) {
+	if stag, ok := rdmap.InvalidateSTag(q.rx.head); ok { // [DDP-5.4-4] [RDMAP-5.3-13] [RDMAP-5.3-14]
+		if !q.invalidateByPeer(stag) {
+			q.completeRecv(StatusFlushed, 0)
+			q.refuse(s, refusal{rdmap: rdmap.CannotInvalidate}, nil)
+			return
+		}
+	}
+	if s.op.IsImmediate() { // [I-66]
+		n = 0
+	}
+	q.completeRecv(StatusOK, n) // [DDP-5.3-6]
+	if s.op.IsImmediate() {     // [RDMAPX-6.1-1]
+		c := &q.rx.done[len(q.rx.done)-1]
+		c.HasImm = true
+		copy(c.Imm[:], s.payload())
+	}
+}
+
+// completeRecv completes the receive in use.
+func (q *QueuePair) completeRecv(st Status, n uint32) {
+	r := &q.rx
+	w := r.recv
+	r.recv = nil
+	c := Completion{ID: w.id, QP: q, Op: OpRecv, Status: st, Len: n}
+	if st == StatusOK {
+		c.Solicited = r.op.Solicited() // [RDMAP-5.3-6]
+		c.STag, c.Invalidated = rdmap.InvalidateSTag(r.head)
+	}
+	freeRecvWQE(w)
+	r.done = append(r.done, c)
+}
+
+// invalidateByPeer closes the window that a Send with Invalidate names. Only a
+// window of this very stream can be closed by its peer; regions, and whatever
+// other streams might use, can't. One that is closed already is no error
+// unless asked for. [RDMAP-5.3-14] [RDMAP-7.2-4] [RDMAP-7.2-5] [RDMAP-8.1.1-7] [SEC-6.4.5-1] [I-55]
+func (q *QueuePair) invalidateByPeer(stag uint32) bool {
+	q.rx.letGo() // closing a window waits for its pins
+	w, former := q.findWindow(stag)
+	if w != nil && w.invalidate() {
+		return true
+	}
+	return (w != nil || former) && !q.set.strictInvalidate
+}
+
+// beginReadRequest and beginAtomicRequest judge a request: each uses up a place of
+// queue 1, of which there are as many as start-up agreed on. It is invisible to
+// the ULP. [RDMAP-5.2.1-2] [RDMAP-5.2.1-3] [RDMAP-5.2.1-4] [RDMAP-5.2.1-5] [RDMAP-5.2.2-2]
+// [RDMAP-6.1-2] [RDMAP-6.1-6] [MPA2-9.1-2] [SEC-6.4.3.3-3] [RDMAPX-5.2.1-7] [RDMAPX-5.2.1-8]
+// [RDMAPX-5.2.1-9] [RDMAPX-5.2.2-3] [I-20] [I-64]
+func (q *QueuePair) beginReadRequest(s *segment) refusal {
+	f := q.checkRequest(s, q.inbound.reads.Load())
+	if f.ok() {
+		r, _, _ := rdmap.ParseReadRequest(s.payload())
+		f.rdmap = q.checkSource(&r)
+	}
+	return f
+}
+
+func (q *QueuePair) beginAtomicRequest(s *segment) refusal {
+	f := q.checkRequest(s, q.inbound.atomics.Load())
+	if f.ok() {
+		r, _, _ := rdmap.ParseAtomicRequest(s.payload())
+		f.rdmap = q.checkAtomic(&r)
+	}
+	return f
+}
+
+// checkRequest judges the place of a request of whose kind so many are being answered.
+func (q *QueuePair) checkRequest(s *segment, busy int32) refusal {
+	have := busy < q.ird.Load() && q.inbound.Len() < q.inbound.Cap()
+	return refusal{ddp: q.rx.queues[rdmap.QueueReadRequest].Check(s.un, s.size, rdmap.AtomicRequestLen, have)}
+}
+
+// endRequest leaves a request to the send role, which answers it.
+func (q *QueuePair) endRequest(s *segment) {
+	if q.life.load().finished() { // nothing can be answered any more [I-33]
+		q.endWith(lostError(errNoAnswer), endAbort)
+		return
+	}
+	q.rx.queues[rdmap.QueueReadRequest].Placed(s.un, s.size)
+	in := inboundRead{atomic: s.op == rdmap.AtomicRequestOp}
+	in.n = uint8(copy(in.ulpdu[:], s.u))
+	q.inbound.add(in)
+	q.rx.kick = true // [RDMAP-5.5-7] [RDMAP-5.5-14] [RDMAPX-5.4-3] [RDMAPX-5.4-5] [RDMAPX-7-2]
+}
+
+// checkSource judges the source of a Read. A Read of zero bytes has none.
+// [RDMAP-5.2.1-10] [RDMAP-5.2.1-13] [RDMAP-5.2.1-14] [RDMAP-7.2-7] [RDMAP-7.2-12] [SEC-6.3.1-1] [SEC-6.3.5-2] [I-43]
+func (q *QueuePair) checkSource(r *rdmap.ReadRequest) rdmap.Fault {
+	if r.Size == 0 {
+		return rdmap.OK
+	}
+	if q.set.maxRead > 0 && r.Size > q.set.maxRead { // [I-62]
+		return rdmap.Unspecified
+	}
+	out := q.dev.reg.Check(r.SourceSTag, r.SourceTO, uint64(r.Size), q.pd.dom, q, regmem.RemoteRead)
+	return readFault(refine(out, r.SourceTO, uint64(r.Size)))
+}
+
+// checkAtomic judges an Atomic Request. [RDMAPX-5.2.1-10] [RDMAPX-8.2-1] [I-67]
+func (q *QueuePair) checkAtomic(r *rdmap.AtomicRequest) rdmap.Fault {
+	if !r.Op.Supported() {
+		return rdmap.UnexpectedOpcode
+	}
+	ref, f := q.atomicTarget(r)
+	ref.Release()
+	return f
+}
+
+// beginAtomicResponse judges the response to the oldest Atomic of ours. [RDMAPX-5.2.2-1]
+// [RDMAPX-5.2.2-4] [RDMAPX-5.2.2-5] [I-67] [I-68]
+func (q *QueuePair) beginAtomicResponse(s *segment) refusal {
+	r, _, _ := rdmap.ParseAtomicResponse(s.payload())
+	p := q.reads.Front()
+	o := &q.rx.queues[rdmap.QueueAtomicResponse]
+	switch {
+	case p == nil:
+		return refusal{rdmap: rdmap.UnexpectedOpcode}
+	case !p.atomic, o.Check(s.un, s.size, rdmap.AtomicResponseLen, true) != ddp.OK, r.ID != p.id:
+		return refusal{rdmap: rdmap.Unspecified}
+	}
+	return refusal{}
+}
+
+// endAtomicResponse completes it. [RDMAPX-5.2.2-6] [RDMAPX-5-6] [RDMAPX-5.4-1] [RDMAPX-5.4-7]
+func (q *QueuePair) endAtomicResponse(s *segment) {
+	r, _, _ := rdmap.ParseAtomicResponse(s.payload())
+	q.rx.queues[rdmap.QueueAtomicResponse].Placed(s.un, s.size)
+	q.sq.Update(q.reads.Front().seq, func(w **sendWQE) { (*w).value = r.Value })
+	q.readDone()
+}
+
+// beginTerminate judges the peer's Terminate. It needs no receive, and is
+// understood at any time. [RDMAP-5.4-3] [RDMAP-5.4-4] [RDMAP-5.4-5]
+func (q *QueuePair) beginTerminate(s *segment) refusal {
+	return refusal{ddp: q.rx.queues[rdmap.QueueTerminate].Check(s.un, s.size, rdmap.MaxTerminateLen, true)}
+}
+
+// endTerminate ends the stream. [RDMAP-5.4-6] [RDMAP-5.4-9] [I-37]
+func (q *QueuePair) endTerminate(s *segment) {
+	t, _, _ := rdmap.ParseTerminate(s.payload())
+	q.blame(t)
+	q.endWith(terminateError(t, true, s.payload(), nil), endQuiet)
+}
+
+// blame marks the Read or Atomic that a Terminate returns, so that it
+// completes with StatusRemote.
+func (q *QueuePair) blame(t rdmap.Terminate) {
+	h, _, err := ddp.ParseUntagged(t.DDP)
+	p := q.reads.Front()
+	if err != nil || h.QN != rdmap.QueueReadRequest || p == nil || p.w == nil {
+		return
+	}
+	for i := range q.reads.Len() {
+		if p := q.reads.At(i); p.w != nil && p.msn == h.MSN {
+			q.sq.Update(p.seq, func(w **sendWQE) { (*w).status = StatusRemote })
+		}
+	}
+}
