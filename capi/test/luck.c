@@ -364,6 +364,74 @@ static void peers(void) {
 	ok(WIFEXITED(s) && WEXITSTATUS(s) == 0, "two processes of a host are peers, %#x", s);
 }
 
+/* server waits for two calls with its discriminator and sends each caller its name. */
+static void server(const char *name) {
+	struct addr local, remote;
+	VIP_VI_ATTRIBUTES attrs;
+	VIP_CONN_HANDLE c;
+	VIP_DESCRIPTOR *d;
+	int i;
+
+	need(VipOpenNic(tap_nic, &nic));
+	mem_open(&m, nic, NULL, 1);
+	strcpy(data(&m), name);
+	for (i = 0; i < 2; i++) {
+		a = make_of(nic, VIP_SERVICE_RELIABLE_DELIVERY);
+		need(VipConnectWait(nic, address(&local, nic, name), 30000, &remote.a, &attrs, &c));
+		need(VipConnectAccept(c, a));
+		need(VipPostRecv(a, simple(&m, 1, 100, 8), m.h));
+		need(VipPostSend(a, simple(&m, 0, 0, strlen(name) + 1), m.h));
+		need(VipSendWait(a, 10000, &d));
+		(void)VipRecvWait(a, 10000, &d); /* the caller leaves first */
+		need(VipDisconnect(a));
+		empty(a);
+		need(VipDestroyVi(a));
+	}
+}
+
+/* Several servers of a host wait at its address, each with a discriminator. */
+static void servers(void) {
+	static const char *names[] = {"anna", "bert", "carl"};
+	struct addr local, remote;
+	VIP_VI_ATTRIBUTES attrs;
+	VIP_DESCRIPTOR *d;
+	VIP_RETURN r;
+	pid_t pid[3];
+	long long end;
+	int i, s;
+
+	if (strncmp(tap_nic, "fcvi", 4) == 0) {
+		printf("ok 1 # SKIP an N_Port of FC-VI has an address and port of its own in each process\n");
+		return;
+	}
+	for (i = 0; i < 3; i++) {
+		pid[i] = fork();
+		if (pid[i] == 0) {
+			server(names[i]);
+			_exit(0);
+		}
+	}
+	pair(0);
+	for (i = 0; i < 6; i++) {
+		a = make_of(nic, VIP_SERVICE_RELIABLE_DELIVERY);
+		need(VipPostRecv(a, simple(&m, 0, 0, 100), m.h));
+		end = tap_ms() + 30000;
+		do
+			r = VipConnectRequest(a, address(&local, nic, "caller"), address(&remote, nic, names[i % 3]), 10000, &attrs);
+		while (r == VIP_NO_MATCH && tap_ms() < end);
+		code(r, VIP_SUCCESS, "a call of %s", names[i % 3]);
+		if (r != VIP_SUCCESS)
+			break;
+		need(VipRecvWait(a, 10000, &d));
+		ok(strcmp(data(&m), names[i % 3]) == 0, "reaches it");
+		need(VipDisconnect(a));
+	}
+	for (i = 0; i < 3; i++) {
+		waitpid(pid[i], &s, 0);
+		ok(WIFEXITED(s) && WEXITSTATUS(s) == 0, "%s ends in order, %#x", names[i], s);
+	}
+}
+
 static void dlopens(void) {
 	const char *names[] = {"libvipl.so", "vipl.so", "libgnivipl.so", "libvipl.so.1"};
 	VIP_RETURN (*open)(const VIP_CHAR *, VIP_NIC_HANDLE *);
@@ -592,7 +660,7 @@ static const struct {
 } cases[] = {
 	{"other-nic", other_nic}, {"callback", in_callback}, {"notify", notify_in_notify}, {"unmapped", unmapped},
 	{"descriptor-unmapped", descriptor_unmapped}, {"fork", fork_use}, {"exec", fork_exec}, {"fork-first", fork_first},
-	{"peers", peers}, {"signals", signals}, {"exit", exits}, {"dlopen", dlopens}, {"vis", many_vis}, {"threads", many_threads},
+	{"peers", peers}, {"servers", servers}, {"signals", signals}, {"exit", exits}, {"dlopen", dlopens}, {"vis", many_vis}, {"threads", many_threads},
 	{"torn-down", torn_down}, {"last-word", last_word},
 	{"posted-and-left", posted_and_left}, {"gathered-by-many", gathered_by_many},
 };

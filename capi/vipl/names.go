@@ -7,11 +7,11 @@ import "C"
 
 import (
 	"context"
-	"net"
 	"net/netip"
 	"slices"
 	"unsafe"
 
+	"viaduct/internal/viplconf"
 	"viaduct/vi"
 )
 
@@ -79,7 +79,7 @@ func (n *nic) form(host []byte) []byte {
 	if !ok || !ok2 {
 		return nil
 	}
-	if ap.Port() == 0 && isOwn(ap.Addr()) {
+	if ap.Port() == 0 && viplconf.IsOwn(ap.Addr()) {
 		return n.attrs.LocalAddress
 	}
 	if len(host) == len(n.attrs.LocalAddress) {
@@ -89,18 +89,6 @@ func (n *nic) form(host []byte) []byte {
 		return vi.IPAddress(netip.AddrPortFrom(ap.Addr(), own.Port()), "").Host
 	}
 	return nil
-}
-
-// isOwn reports whether an address is one of this host.
-func isOwn(ip netip.Addr) bool {
-	if ip.IsLoopback() {
-		return true
-	}
-	as, _ := net.InterfaceAddrs()
-	return slices.ContainsFunc(as, func(a net.Addr) bool {
-		p, err := netip.ParsePrefix(a.String())
-		return err == nil && p.Addr().Unmap() == ip
-	})
 }
 
 // vipl_go_ns_by_addr writes the name of a host and its length, final 0 included.

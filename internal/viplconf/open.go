@@ -1,6 +1,7 @@
 package viplconf
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -110,17 +111,21 @@ func (o *Opener) openVITCP(d NIC, cfg *vi.Config) (*vi.NIC, Place, error) {
 	if err != nil {
 		return nil, Place{}, err
 	}
-	n, err := vi.Open(shaped{p, d, vitcpwire.Port}, device, cfg)
+	at := shaped{p, d, vitcpwire.Port, nil}
+	if listen == "" && sharesPorts {
+		at.sharing = &sharing{port: cmp.Or(port, vitcpwire.Port)}
+	}
+	n, err := vi.Open(at, device, cfg)
 	if err != nil {
 		return nil, Place{}, err
 	}
-	at := Place{Gather: !d.EachPost}
+	where := Place{Gather: !d.EachPost}
 	if own, ok := (vi.Address{Host: n.Query().LocalAddress}).AddrPort(); ok && device == "" && listen == "" && own.Addr().Is4() {
 		// Every address of the host, but of the family whose addresses have
 		// the length that the NIC reports.
-		at.Wait = vi.IPAddress(netip.AddrPortFrom(netip.IPv4Unspecified(), 0), "").Host
+		where.Wait = vi.IPAddress(netip.AddrPortFrom(netip.IPv4Unspecified(), 0), "").Host
 	}
-	return n, at, nil
+	return n, where, nil
 }
 
 func (o *Opener) provider(d NIC, port uint16, listen string) (*vitcp.Provider, error) {
@@ -151,7 +156,7 @@ func (d NIC) openFCVI(cfg *vi.Config) (*vi.NIC, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", vi.ErrInvalidParameter, err)
 		}
-		return vi.Open(shaped{p, d, fcip.Port}, d.Address, cfg)
+		return vi.Open(shaped{p, d, fcip.Port, nil}, d.Address, cfg)
 	}
 	if d.Listen != "" || d.Fabric != "" {
 		return open(d.Listen)
@@ -166,8 +171,9 @@ func (d NIC) openFCVI(cfg *vi.Config) (*vi.NIC, error) {
 // shaped is a provider whose NICs report what the configuration says of them.
 type shaped struct {
 	vi.Provider
-	d     NIC
-	usual uint16 // the port that an address without one means
+	d       NIC
+	usual   uint16   // the port that an address without one means
+	sharing *sharing // nil: none
 }
 
 func (p shaped) Open(name string, nic *vi.NIC) (vi.Device, error) {
@@ -182,12 +188,13 @@ func (p shaped) Open(name string, nic *vi.NIC) (vi.Device, error) {
 	if ap, ok := (vi.Address{Host: a.LocalAddress}).AddrPort(); ok && ap.Port() == 0 && p.d.PortAlways {
 		a.LocalAddress = vi.IPAddress(netip.AddrPortFrom(ap.Addr(), p.usual), "").Host
 	}
-	return device{d, a}, nil
+	return device{d, a, p.sharing}, nil
 }
 
 type device struct {
 	vi.Device
-	attrs vi.NICAttributes
+	attrs   vi.NICAttributes
+	sharing *sharing // nil: none
 }
 
 func (d device) Attributes() vi.NICAttributes { return d.attrs }
