@@ -11,8 +11,8 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// Limits of the assignment and defaults. [FCVI-5.7-5] [FCVI-8.3-2]
-const (
+// Limits of the assignment and defaults.
+const ( // [FCVI-5.7-5] [FCVI-8.3-2]
 	DefaultMaxTransfer = 1 << 20
 	LimitMaxTransfer   = 64 << 20
 	DefaultULPTimeout  = 30 * time.Second
@@ -50,18 +50,18 @@ type Stats struct {
 	DeliveredMessages               uint64
 	PlacedBytes                     uint64
 	SentIUs, RecvFrames             uint64
-	RCtlMismatch                    uint64 // [FCVI-5.1-6]
-	Synonyms                        uint64 // [FCVI-5.6-2]
+	RCtlMismatch                    uint64
+	Synonyms                        uint64
 	LateFrames                      uint64 // of messages before Mexp, or offsets seen before
 	UnknownHandle                   uint64
-	WrongSource                     uint64 // right handle, wrong S_ID [FCVI-4-1]
+	WrongSource                     uint64 // right handle, wrong S_ID
 	WrongState                      uint64 // message IUs of connections that are not Connected
-	BadOpcode                       uint64 // [FCVI-5.9.3-3]
+	BadOpcode                       uint64
 	Malformed                       uint64 // header or payload against the rules of the IU
 	Discarded                       uint64 // messages given up at Unreliable Delivery
 	NoReceive                       uint64 // messages that met no receive descriptor
 	Gaps                            uint64 // losses detected
-	WindowFull                      uint64 // [FCVI-8.4-9]
+	WindowFull                      uint64
 	DupRqst                         uint64 // connection requests seen before
 	Retries                         uint64 // set-up and disconnect IUs sent again
 	Connected, Rejected, SetupsLost uint64
@@ -69,6 +69,9 @@ type Stats struct {
 	Aborts                          uint64 // ABTS sent
 	StaleResponses                  uint64
 	SetupLimit                      uint64 // requests refused for want of room
+
+	// RCtlMismatch [FCVI-5.1-6], Synonyms [FCVI-5.6-2], WrongSource [FCVI-4-1],
+	// BadOpcode [FCVI-5.9.3-3], WindowFull [FCVI-8.4-9].
 }
 
 // A port is the FC-VI side of one N_Port: endpoints, set-ups, the address

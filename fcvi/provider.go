@@ -51,27 +51,26 @@ type Config struct {
 	NodeName fc.WWN
 
 	// Class2 offers class 2 and uses it for every connection whose peer has
-	// it; otherwise class 3 is used. [FCVI-5.2.1-11]
+	// it; otherwise class 3 is used.
 	Class2 bool
 
-	// Stream sends one-way messages in stream Exchanges. [FCVI-5.2.1-4]
+	// Stream sends one-way messages in stream Exchanges.
 	Stream bool
 
 	// EachAnswered asks for a response to every message at Reliable
 	// Reception. Otherwise one response answers several, which saves frames.
-	// [FCVI-E-2]
 	EachAnswered bool
 
-	MaxTransferSize uint32        // longest message, bytes; 0 means 1 MiB, at most 64 MiB [FCVI-5.7-5]
+	MaxTransferSize uint32        // longest message, bytes; 0 means 1 MiB, at most 64 MiB
 	MaxReads        int           // RDMA Reads of a peer served at once; 0 means 16
 	MaxUnacked      int           // own window at Reliable Reception, messages, at most 512; 0 means 256; 64 where frames may overtake each other
-	ULPTimeout      time.Duration // FCVI_ULP_TIMEOUT; 0 means 30 s [FCVI-8.3-2]
-	Linger          time.Duration // requests wait so long for a waiter [FCVI-5.3.2-6]
+	ULPTimeout      time.Duration // FCVI_ULP_TIMEOUT; 0 means 30 s
+	Linger          time.Duration // requests wait so long for a waiter
 	RxSize          int           // receive data field size, bytes; 0 means 2112
 	EDTOV, RATOV    time.Duration // timers where this NIC's fabric decides; 0 means 2 s and 10 s
 
 	// Static maps host addresses to Port_Names before any other method is
-	// tried. [FCVI-7.4-1]
+	// tried.
 	Static map[netip.Addr]fc.WWN
 
 	WrapConn   func(net.Conn) net.Conn // around each FCIP connection
@@ -80,6 +79,10 @@ type Config struct {
 	SameHost   samehost.Policy         // whether FCIP links within one host go through shared memory, see package samehost
 
 	Logger *slog.Logger // nil is silent
+
+	// Class2 [FCVI-5.2.1-11], Stream [FCVI-5.2.1-4], EachAnswered [FCVI-E-2],
+	// MaxTransferSize [FCVI-5.7-5], ULPTimeout [FCVI-8.3-2], Linger [FCVI-5.3.2-6],
+	// Static [FCVI-7.4-1].
 }
 
 // A network is where a port can be attached in this process, in real time.

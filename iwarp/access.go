@@ -6,19 +6,23 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
+// [RDMAP-3.2-7] [RDMAP-8.1.1-5]
+
 // Access is a set of things that a peer may do with a region or window. The
-// owner may always read and write locally. [RDMAP-3.2-7] [RDMAP-8.1.1-5]
+// owner may always read and write locally.
 type Access uint8
 
-// Access rights. Give no more than the transfer needs. [SEC-6.3.5-1]
-const (
+// Access rights. Give no more than the transfer needs.
+const ( // [SEC-6.3.5-1]
 	RemoteRead  Access = 1 << iota // source of the peer's RDMA Reads
 	RemoteWrite                    // target of the peer's RDMA Writes
 	// RemoteAtomic makes a region the target of the peer's Atomic Operations.
-	// Words used so are best used for nothing else. [RDMAPX-5-4]
+	// Words used so are best used for nothing else.
 	RemoteAtomic
 
-	LocalOnly Access = 0 // nothing; enough for the sink of an own RDMA Read [I-58]
+	LocalOnly Access = 0 // nothing; enough for the sink of an own RDMA Read
+
+	// RemoteAtomic [RDMAPX-5-4], LocalOnly [I-58].
 )
 
 // String lists the rights.

@@ -57,25 +57,27 @@ func (s Status) Err() error {
 	return ErrFlushed
 }
 
-// A Completion tells the end of a request. [RDMAP-3.2-2]
-type Completion struct {
+// A Completion tells the end of a request.
+type Completion struct { // [RDMAP-3.2-2]
 	ID     uint64 // of the request
 	QP     *QueuePair
 	Op     Op // OpRecv for a receive
 	Status Status
 
-	// Len is the number of bytes received or read. [DDP-5.4-3] [RDMAP-5.3-3]
+	// Len is the number of bytes received or read.
 	Len uint32
 
 	// For receives.
 	Solicited   bool    // the peer asked for an event
 	Invalidated bool    // the message invalidated STag
-	HasImm      bool    // the message was Immediate Data; the buffer is untouched [I-66]
+	HasImm      bool    // the message was Immediate Data; the buffer is untouched
 	STag        uint32  // with Invalidated
 	Imm         [8]byte // with HasImm
 
 	// Value is what the word was before an Atomic Operation.
 	Value uint64
+
+	// Len [DDP-5.4-3] [RDMAP-5.3-3], HasImm [I-66].
 }
 
 // Err returns the error of the status, nil if the request succeeded. Why the

@@ -12,8 +12,8 @@ import (
 	"viaduct/samehost"
 )
 
-// Timers of our choice. [I-14] [I-33] [I-36]
-const (
+// Timers of our choice.
+const ( // [I-14] [I-33] [I-36]
 	DefaultRequestTimeout   = 10 * time.Second
 	DefaultReplyTimeout     = 30 * time.Second
 	DefaultFirstFPDUTimeout = 10 * time.Second
@@ -34,8 +34,7 @@ const DefaultDepth = 128
 // it is in use.
 type Config struct {
 	// Where the stream belongs. Nil means an own one for each stream, so that
-	// nothing is shared [I-60] [SEC-2.2.4-1] [SEC-6.1.1-1] [SEC-3-2] [RDMAP-8.1.2-2]
-	// [DDP-8.3.2-2].
+	// nothing is shared.
 	Device *Device
 	PD     *ProtectionDomain
 	SendCQ *CompletionQueue
@@ -50,7 +49,7 @@ type Config struct {
 	SendDepth, RecvDepth int
 	// SRQShare is how many buffers of SRQ this stream may hold that were not
 	// polled yet; 0 means no limit of its own. A peer that needs more ends its
-	// stream, and an unfinished message holds one. [SEC-6.4.3.1-1] [SEC-6.4.3.1-2]
+	// stream, and an unfinished message holds one.
 	SRQShare int
 
 	// Prepare, if set, is called with the new stream before start-up frames
@@ -66,68 +65,65 @@ type Config struct {
 
 	// Private is the private data of a Request, or of the Reply of a Server or
 	// Listener that accepts everything. At most 252 bytes reach every peer;
-	// some cut 252 and more short. [I-12]
+	// some cut 252 and more short.
 	Private []byte
 	// MaxPrivate is the greatest PD_Length sent; 0 means 256, at most 512.
 	MaxPrivate int
 
 	// IRD is how many Reads of the peer are served at a time, ORD how many of
 	// ours may be outstanding. Zero means 16, negative none. What holds after
-	// start-up is told by QueuePair.IRD and ORD [RDMAP-6.1-2] [RDMAP-6.1-3]
-	// [RDMAP-8.1.1-12] [SEC-6.4.3.3-2] [SEC-7.2-1] [SEC-7.2-2].
+	// start-up is told by QueuePair.IRD and ORD.
 	IRD, ORD int
 	// MaxIRD is how far IRD may be raised if the peer wants it; 0 means 128.
 	MaxIRD int
-	// MinORD makes a Responder reject peers that serve fewer Reads. [MPA2-9.1-8]
+	// MinORD makes a Responder reject peers that serve fewer Reads.
 	MinORD int
 	// ULPDepth says in the Request that the two ULPs settle the depths.
 	ULPDepth bool
 
 	// Plain uses revision 1 of MPA, without depths and peer-to-peer model.
-	// [MPA2-10-3]
 	Plain bool
 	// PlainFallback lets Dial try revision 1 on a second connection if the
-	// peer closed the first without a word. [I-02]
+	// peer closed the first without a word.
 	PlainFallback bool
 	// PlainOnly makes a Responder refuse revision 2.
 	PlainOnly bool
 	// ClientServer asks for the model in which the Initiator's ULP sends
-	// first. Without it the stack itself opens the way. [MPA2-5-1] [I-06]
+	// first. Without it the stack itself opens the way.
 	ClientServer bool
 	// RTR is the set of ready messages offered; 0 means Write and Read.
 	RTR mpa.RTR
-	// ForceRTR makes a Responder name these kinds whatever is offered. [I-07]
+	// ForceRTR makes a Responder name these kinds whatever is offered.
 	ForceRTR mpa.RTR
 	// EarlyResponder lets a Responder send before it has received an FPDU,
 	// because an agreement above MPA says that the Initiator is ready. It
-	// breaks a rule of RFC 5044; unknown peers must not meet it. [I-77]
+	// breaks a rule of RFC 5044; unknown peers must not meet it.
 	EarlyResponder bool
 
 	// Markers asks for markers in what is received. A peer that asks gets them
-	// in any case. [I-09]
+	// in any case.
 	Markers bool
 	// FPDUSize fixes the ULPDU size in bytes, 128 to 64766, instead of fitting
 	// FPDUs to TCP segments. Software peers take any size and large ones are
 	// faster; adapters may be slow with FPDUs that are not aligned. 0 means
-	// fitting, which is about 64 KiB on a loopback interface. [I-26]
+	// fitting, which is about 64 KiB on a loopback interface.
 	FPDUSize int
-	// MaxFPDU is the greatest ULPDU accepted; 0 means all. [I-25]
+	// MaxFPDU is the greatest ULPDU accepted; 0 means all.
 	MaxFPDU int
 
 	// Atomic and Immediate enable the messages of RFC 7306. There is no
 	// negotiation on the wire: enable them only if the peer has them.
-	// [RDMAPX-1.1-1] [RDMAPX-1.1-2] [I-63]
 	Atomic, Immediate bool
 	// MaxRead is the greatest RDMA Read served, in bytes; 0 means no limit but
-	// the region. [I-62]
+	// the region.
 	MaxRead uint32
 	// StrictInvalidate ends the stream if the peer invalidates an STag that is
-	// invalid already. [I-55]
+	// invalid already.
 	StrictInvalidate bool
 
 	// FirstFPDUDelay delays the first FPDU of an Initiator. NoNudge switches
 	// off the zero-length RDMA Write that follows a first FPDU to which nothing
-	// came back for 20 ms; some peers leave a first FPDU unread. [I-10]
+	// came back for 20 ms; some peers leave a first FPDU unread.
 	FirstFPDUDelay time.Duration
 	NoNudge        bool
 
@@ -144,7 +140,7 @@ type Config struct {
 	// InsecureSkipVerify as for crypto/tls. With certificates on both sides it
 	// is authentication, integrity, replay protection and confidentiality;
 	// without it, or IPsec of the hosts, an attacker on the path owns the memory
-	// that is exposed. [SEC-5.1-1] [SEC-5.3-1] [SEC-5.4-1] [DDP-8.4-1] [DDP-8.4-2] [I-73]
+	// that is exposed.
 	TLS *tls.Config
 	// WrapConn, if set, is given each connection before anything was sent, and
 	// returns what to use instead: a capture, a shaper.
@@ -160,12 +156,11 @@ type Config struct {
 	SameHost samehost.Policy
 
 	// KeepConn hands the TCP connection over after a rejection, see
-	// [RejectedError] and [Request.RejectKeep], instead of closing it. [I-15]
+	// [RejectedError] and [Request.RejectKeep], instead of closing it.
 	KeepConn bool
 
 	// MaxPending and MaxPendingPerHost bound the start-ups a Listener has in
 	// progress; more connections are closed at once. 0 means 256 and 32.
-	// [I-70]
 	MaxPending, MaxPendingPerHost int
 	// Filter, if set, refuses connections of a Listener by address.
 	Filter func(net.Addr) bool
@@ -176,6 +171,15 @@ type Config struct {
 
 	portable bool      // tests: the portable path of frameio
 	firstMSN [4]uint32 // tests: MSNs to begin with, 0 means 1; outgoing and incoming
+
+	// Device [I-60] [SEC-2.2.4-1] [SEC-6.1.1-1] [SEC-3-2] [RDMAP-8.1.2-2] [DDP-8.3.2-2],
+	// SRQShare [SEC-6.4.3.1-1] [SEC-6.4.3.1-2], Private [I-12], IRD, ORD [RDMAP-6.1-2] [RDMAP-6.1-3]
+	// [RDMAP-8.1.1-12] [SEC-6.4.3.3-2] [SEC-7.2-1] [SEC-7.2-2], MinORD [MPA2-9.1-8],
+	// Plain [MPA2-10-3], PlainFallback [I-02], ClientServer [MPA2-5-1] [I-06], ForceRTR [I-07],
+	// EarlyResponder [I-77], Markers [I-09], FPDUSize [I-26], MaxFPDU [I-25],
+	// Atomic, Immediate [RDMAPX-1.1-1] [RDMAPX-1.1-2] [I-63], MaxRead [I-62], StrictInvalidate [I-55],
+	// FirstFPDUDelay [I-10], TLS [SEC-5.1-1] [SEC-5.3-1] [SEC-5.4-1] [DDP-8.4-1] [DDP-8.4-2] [I-73],
+	// KeepConn [I-15], MaxPending, MaxPendingPerHost [I-70].
 }
 
 // settings is what a stream needs of its Config as long as it lives.

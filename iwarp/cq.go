@@ -13,14 +13,13 @@ import (
 
 // A CompletionQueue collects the completions of one or more queues. Its
 // capacity is fixed, and queues whose depths together exceed it are not
-// attached, so that it can't overflow. [SEC-6.4.3.2-1] [SEC-6.4.3.2-2]
-// [RDMAP-8.1.1-11] [RDMAP-8.1.2-4] [SEC-6.4.6-1] [SEC-6.4.3.2-3]
+// attached, so that it can't overflow.
 //
 // A queue is shared by streams only if the caller passes it to several; do so
-// only if they may know about each other. [RDMAP-8.1.1-10] [SEC-7.1-1]
+// only if they may know about each other.
 //
 // Safe for concurrent use.
-type CompletionQueue struct {
+type CompletionQueue struct { // [SEC-6.4.3.2-1] [SEC-6.4.3.2-2] [RDMAP-8.1.1-11] [RDMAP-8.1.2-4] [SEC-6.4.6-1] [SEC-6.4.3.2-3] [RDMAP-8.1.1-10] [SEC-7.1-1]
 	q        queue.Completions[Completion]
 	capacity int
 	users    atomic.Pointer[[]*QueuePair]
@@ -97,8 +96,8 @@ func (c *CompletionQueue) Len() int { return c.q.Len() }
 // or, if solicited is set, at the next that is of a message with Solicited
 // Event or of a request that failed. Poll until the queue is empty after
 // arming and before waiting, since completions that were there before give no
-// signal. [RDMAP-5.3-6] [I-72]
-func (c *CompletionQueue) Arm(solicited bool) {
+// signal.
+func (c *CompletionQueue) Arm(solicited bool) { // [RDMAP-5.3-6] [I-72]
 	v := int32(armedAny)
 	if solicited {
 		v = armedSolicited

@@ -9,8 +9,8 @@ import (
 	"viaduct/internal/regmem"
 )
 
-// Limits of a [Device]. Zero means the default. [I-70] [SEC-6.4.1-1] [RDMAP-8.1.2-5] [DDP-8.3.2-4]
-type Limits struct {
+// Limits of a [Device]. Zero means the default.
+type Limits struct { // [I-70] [SEC-6.4.1-1] [RDMAP-8.1.2-5] [DDP-8.3.2-4]
 	Streams     int    // streams at a time; default 65536
 	Regions     int    // regions and windows at a time; default 1<<20
 	Bytes       uint64 // registered bytes at a time; 0: no limit
@@ -28,9 +28,10 @@ type DeviceConfig struct {
 	// connections whose peer does not want them either. It is for the
 	// administrator to set, and only where the whole path protects data at
 	// least as well as a CRC32c would: a TCP checksum does not. Nothing else
-	// that a program sees depends on it [MPA-4.4-6].
-	// [MPA-4.4-2] [MPA-4.4-3] [MPA-4.4-5] [MPA-1.2-2] [I-05]
+	// that a program sees depends on it.
 	OmitCRC bool
+
+	// OmitCRC [MPA-4.4-6] [MPA-4.4-2] [MPA-4.4-3] [MPA-4.4-5] [MPA-1.2-2] [I-05].
 }
 
 // A Device is what an RDMA adapter would be: the table of registered memory
@@ -79,8 +80,7 @@ func NewDevice(cfg DeviceConfig) *Device {
 
 // Streams returns the streams that are in use, for an administrator that looks
 // for idle or greedy ones; see [QueuePair.Stats] and [QueuePair.Abort].
-// [SEC-6.4.1-2] [SEC-6.4.2-1] [SEC-6.4.4-1]
-func (d *Device) Streams() []*QueuePair {
+func (d *Device) Streams() []*QueuePair { // [SEC-6.4.1-2] [SEC-6.4.2-1] [SEC-6.4.4-1]
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := make([]*QueuePair, 0, len(d.streams))
@@ -111,8 +111,8 @@ func (d *Device) remove(q *QueuePair) {
 
 // A ProtectionDomain groups streams and memory: a region is usable only by
 // streams of its domain. Streams of one domain must trust each other.
-// [SEC-2.2.4-2] [RDMAP-8.1.1-1] Safe for concurrent use.
-type ProtectionDomain struct {
+// Safe for concurrent use.
+type ProtectionDomain struct { // [SEC-2.2.4-2] [RDMAP-8.1.1-1]
 	dev *Device
 	dom *regmem.Domain
 }
@@ -130,7 +130,6 @@ func (p *ProtectionDomain) Device() *Device { return p.dev }
 type RegionOptions struct {
 	// Virtual makes tagged offsets run from the virtual address of the memory
 	// instead of from 0. It shows addresses of this process to the peer.
-	// [I-57]
 	Virtual bool
 	// Guarded says that the memory may fault when it is touched, as a mapped
 	// file does that is truncated. Transfers then fail instead of the
@@ -139,20 +138,21 @@ type RegionOptions struct {
 	// Key, if KeySet, fixes the low eight bits of the STag.
 	Key    uint8
 	KeySet bool
+
+	// Virtual [I-57].
 }
 
-// Register makes mem usable by all streams of the domain, and by no others
-// [DDP-8.2-3] [SEC-6.1.1-2]: locally without
-// further ado, by their peers as far as access says. The slice may be of Go
-// memory or of a mapping; it must stay until [MemoryRegion.Close]. Grant the
-// exact bytes that are meant, by slicing; zero memory before you let a peer
-// read it. Do not give peers that distrust each other the right to write to the
-// same bytes through different regions. [DDP-8.3-1] [SEC-6.3.6-1] [SEC-6.3.4-1] [SEC-6.3.2-1] [RDMAP-8.1.1-4]
+// Register makes mem usable by all streams of the domain, and by no others:
+// locally without further ado, by their peers as far as access says. The slice
+// may be of Go memory or of a mapping; it must stay until [MemoryRegion.Close].
+// Grant the exact bytes that are meant, by slicing; zero memory before you let
+// a peer read it. Do not give peers that distrust each other the right to write
+// to the same bytes through different regions.
 //
-// A region of a domain can't be invalidated by a peer [RDMAP-8.1.1-7].
+// A region of a domain can't be invalidated by a peer.
 //
 // Errors: ErrInvalid, ErrLimit.
-func (p *ProtectionDomain) Register(mem []byte, access Access, opt ...RegionOptions) (*MemoryRegion, error) {
+func (p *ProtectionDomain) Register(mem []byte, access Access, opt ...RegionOptions) (*MemoryRegion, error) { // [DDP-8.2-3] [SEC-6.1.1-2] [DDP-8.3-1] [SEC-6.3.6-1] [SEC-6.3.4-1] [SEC-6.3.2-1] [RDMAP-8.1.1-4] [RDMAP-8.1.1-7]
 	return p.register(mem, access, nil, opt)
 }
 

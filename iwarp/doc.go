@@ -26,7 +26,6 @@
 // Write that completes has been handed to TCP, no more. A request behind a
 // Read does not wait for its data unless it asks to with SendWR.Fence. There
 // is no order between streams, nor between the two directions of one.
-// [RDMAP-5.5-1] [RDMAP-5.5-3] [RDMAP-3.1-5]
 //
 // # Ends
 //
@@ -40,11 +39,13 @@
 // own Protection Domain, completion queues and receive queue by default. What
 // is kept of RFC 5042, and what is left to the caller, is in docs/security.md.
 //
-// IPsec is the host's; Config.TLS is what is offered in its place. [MPA-9.3-1]
-// [MPA-9.4-1] [SEC-5.4-3]
+// IPsec is the host's; Config.TLS is what is offered in its place.
 //
-// The rules of its profile bind the host likewise. [DDP-8.4.2-1] [RDMAP-8.2.2-1]
+// The rules of its profile bind the host likewise.
 //
 // Not here: markers and CRC can't be offloaded, congestion control is TCP's. Remote Direct Memory Access needs no consumer at its
 // target, but this process must run.
 package iwarp
+
+// The package as a whole keeps [RDMAP-5.5-1] [RDMAP-5.5-3] [RDMAP-3.1-5]
+// [MPA-9.3-1] [MPA-9.4-1] [SEC-5.4-3] [DDP-8.4.2-1] [RDMAP-8.2.2-1].

@@ -23,15 +23,17 @@ func (timeoutError) Is(target error) bool { return target == os.ErrDeadlineExcee
 var _ net.Error = timeoutError{}
 
 // A RejectedError is the error of Dial and Client if the peer's ULP rejected
-// the connection. [MPA-7.1.1-12] [MPA-7.1.2-13]
-type RejectedError struct {
+// the connection.
+type RejectedError struct { // [MPA-7.1.1-12] [MPA-7.1.2-13]
 	Private  []byte // private data of the peer
-	IRD, ORD int    // depths of its Reply: what it would have needed [MPA2-9.1-14]
+	IRD, ORD int    // depths of its Reply: what it would have needed
 
 	// Conn is the TCP connection, if Config.KeepConn is set; it then belongs to
 	// the caller, which reads Unread first.
 	Conn   net.Conn
 	Unread []byte
+
+	// IRD, ORD [MPA2-9.1-14].
 }
 
 // Error implements error.

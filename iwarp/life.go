@@ -215,8 +215,8 @@ func (q *QueuePair) endInOrder() {
 // CloseWrite closes our direction in order: what is posted is still sent,
 // Reads wait for their data, requests of the peer that have come are answered,
 // then TCP's FIN follows. Nothing more can be posted to the send queue;
-// receiving goes on. It does not wait. [DDP-6.2.1-1] [DDP-6.2.1-6] [DDP-6.2.1-7] [MPA-7.2-1] [I-33]
-func (q *QueuePair) CloseWrite() error {
+// receiving goes on. It does not wait.
+func (q *QueuePair) CloseWrite() error { // [DDP-6.2.1-1] [DDP-6.2.1-6] [DDP-6.2.1-7] [MPA-7.2-1] [I-33]
 	if to, moved := q.life.move(lifeClose); !moved {
 		if to.ended() {
 			return q.closedErr()
@@ -252,8 +252,8 @@ func (q *QueuePair) maybeFinish() {
 // is not done then is flushed. A peer that does not close costs its part of that
 // time and loses nothing; if our own direction could not end, the connection is
 // reset. When Close returns nothing completes any more. Closing again waits for
-// the first. [RDMAP-6.2-1] [I-33]
-func (q *QueuePair) Close() error {
+// the first.
+func (q *QueuePair) Close() error { // [RDMAP-6.2-1] [I-33]
 	q.closer.Store(true)
 	q.CloseWrite()
 	if !q.ready.Load() {

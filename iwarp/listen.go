@@ -12,16 +12,16 @@ import (
 	"viaduct/internal/wire/mpa"
 )
 
-// Limits of our choice for start-ups in progress. [I-70]
-const (
+// Limits of our choice for start-ups in progress.
+const ( // [I-70]
 	DefaultMaxPending        = 256
 	DefaultMaxPendingPerHost = 32
 )
 
 // A Listener accepts streams. Start-ups run side by side, so that a slow peer
 // holds up no other, and within limits, so that many slow peers do not either.
-// [SEC-6.4.1-1] [SEC-6.4.1-2] Safe for concurrent use.
-type Listener struct {
+// Safe for concurrent use.
+type Listener struct { // [SEC-6.4.1-1] [SEC-6.4.1-2]
 	l     net.Listener
 	cfg   *Config
 	ready chan *Request

@@ -93,13 +93,15 @@ type QueuePair struct {
 // A State is where a stream is in its life.
 type State uint8
 
-// The states. [RDMAP 6.2]
-const (
+// The states.
+const ( // [RDMAP 6.2]
 	StateIdle       State = iota // start-up is not complete
 	StateRunning                 // both directions are open
 	StateClosing                 // our direction is closed, or will be when the queue is empty
-	StatePeerClosed              // the peer has closed its direction; ours is open [DDP-6.2.1-4]
+	StatePeerClosed              // the peer has closed its direction; ours is open
 	StateEnded                   // nothing goes on any more; see Err
+
+	// StatePeerClosed [DDP-6.2.1-4].
 )
 
 var stateNames = [...]string{"idle", "running", "closing", "peer closed", "ended"}
@@ -168,22 +170,21 @@ func (q *QueuePair) RecvCQ() *CompletionQueue { return q.recvCQ }
 func (q *QueuePair) PD() *ProtectionDomain { return q.pd }
 
 // Register makes mem usable by this stream only. See
-// [ProtectionDomain.Register]. [DDP-8.2-2] [SEC-6.1.1-3] [DDP-8.2-4] [DDP-8.3-3] [RDMAP-8.1.1-2]
-// [SEC-6.4.5-1] [I-60]
-func (q *QueuePair) Register(mem []byte, access Access, opt ...RegionOptions) (*MemoryRegion, error) {
+// [ProtectionDomain.Register].
+func (q *QueuePair) Register(mem []byte, access Access, opt ...RegionOptions) (*MemoryRegion, error) { // [DDP-8.2-2] [SEC-6.1.1-3] [DDP-8.2-4] [DDP-8.3-3] [RDMAP-8.1.1-2] [SEC-6.4.5-1] [I-60]
 	return q.pd.register(mem, access, q, opt)
 }
 
 // IRD returns how many Reads of the peer are served at a time, and ORD how
-// many of ours may be outstanding, as start-up agreed. [RDMAP-6.1-4]
-func (q *QueuePair) IRD() int { return int(q.ird.Load()) }
+// many of ours may be outstanding, as start-up agreed.
+func (q *QueuePair) IRD() int { return int(q.ird.Load()) } // [RDMAP-6.1-4]
 
 // ORD returns how many Reads may be outstanding; see IRD.
 func (q *QueuePair) ORD() int { return int(q.ord.Load()) }
 
 // PeerDepths returns the IRD and ORD of the peer's start-up frame, 0 and 0 in
-// revision 1, 0x3fff if the ULPs settle them. [MPA2-9.1-4] [MPA2-9.1-14]
-func (q *QueuePair) PeerDepths() (ird, ord int) {
+// revision 1, 0x3fff if the ULPs settle them.
+func (q *QueuePair) PeerDepths() (ird, ord int) { // [MPA2-9.1-4] [MPA2-9.1-14]
 	return int(q.params.PeerIRD), int(q.params.PeerORD)
 }
 
@@ -212,16 +213,15 @@ func (q *QueuePair) SetIRD(n int) error {
 	return nil
 }
 
-// Params returns everything that start-up agreed on. [MPA-7.1.1-18] [MPA-3-13]
-func (q *QueuePair) Params() mpa.Params { return q.params }
+// Params returns everything that start-up agreed on.
+func (q *QueuePair) Params() mpa.Params { return q.params } // [MPA-7.1.1-18] [MPA-3-13]
 
 // PeerPrivate returns the private data of the peer's start-up frame. Treat it
 // as what it is, input from the network; a consumer that dislikes it closes the stream.
-// [MPA-7.1.1-21] [MPA-7.1.2-17]
-func (q *QueuePair) PeerPrivate() []byte { return q.params.Private }
+func (q *QueuePair) PeerPrivate() []byte { return q.params.Private } // [MPA-7.1.1-21] [MPA-7.1.2-17]
 
-// MULPDU returns the size in bytes of the ULPDUs that are sent. [MPA-3-2] [DDP-3-1]
-func (q *QueuePair) MULPDU() int { return int(q.tx.mulpdu.Load()) }
+// MULPDU returns the size in bytes of the ULPDUs that are sent.
+func (q *QueuePair) MULPDU() int { return int(q.tx.mulpdu.Load()) } // [MPA-3-2] [DDP-3-1]
 
 // LocalAddr returns the local address of the connection.
 func (q *QueuePair) LocalAddr() net.Addr {
@@ -256,8 +256,8 @@ func (q *QueuePair) Ended() <-chan struct{} { return q.ended.C() }
 
 // PeerClosed returns a channel that is closed when the peer has closed its
 // direction: nothing will be received any more, Reads can't be posted, Sends
-// and Writes can. [DDP-6.2.1-4] [DDP-3-10] [MPA-3-12] [MPA-7.2-2]
-func (q *QueuePair) PeerClosed() <-chan struct{} { return q.peerEnd.C() }
+// and Writes can.
+func (q *QueuePair) PeerClosed() <-chan struct{} { return q.peerEnd.C() } // [DDP-6.2.1-4] [DDP-3-10] [MPA-3-12] [MPA-7.2-2]
 
 func (q *QueuePair) closedErr() error {
 	if err := q.Err(); err != nil && !errors.Is(err, ErrClosed) {

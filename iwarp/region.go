@@ -18,8 +18,7 @@ type MemoryRegion struct {
 
 // STag returns the name by which peers know the region: an unpredictable
 // number, which names nothing else for long after the region is gone.
-// [RDMAP-8.1.1-8] [RDMAP-8.1.1-9] [SEC-6.1.1-4] [SEC-6.1.1-5] [I-56]
-func (m *MemoryRegion) STag() uint32 { return m.r.Handle() }
+func (m *MemoryRegion) STag() uint32 { return m.r.Handle() } // [RDMAP-8.1.1-8] [RDMAP-8.1.1-9] [SEC-6.1.1-4] [SEC-6.1.1-5] [I-56]
 
 // TO returns the tagged offset of the first byte: 0, or its virtual address.
 func (m *MemoryRegion) TO() uint64 { return m.r.Base() }
@@ -32,11 +31,10 @@ func (m *MemoryRegion) Bytes() []byte { return m.r.Bytes() }
 
 // Close revokes the STag. When it returns no peer and no request of ours
 // touches the memory any more, and none ever will; transfers in progress fail.
-// [RDMAP-8.1.1-6] [SEC-6.2.2-2] [DDP-8.3-2] [RDMAP-3.2-8]
 //
 // Errors: ErrRegistered if it was closed before, ErrWindows if windows are
 // bound to it.
-func (m *MemoryRegion) Close() error {
+func (m *MemoryRegion) Close() error { // [RDMAP-8.1.1-6] [SEC-6.2.2-2] [DDP-8.3-2] [RDMAP-3.2-8]
 	if err := m.pd.dev.reg.Deregister(m.r); err != nil {
 		return wrapRegistry(err)
 	}
@@ -44,8 +42,8 @@ func (m *MemoryRegion) Close() error {
 }
 
 // SetAccess replaces the rights of peers, for accesses that begin from now on:
-// a right is best given no longer than it is needed. [SEC-6.3.3-1]
-func (m *MemoryRegion) SetAccess(access Access) {
+// a right is best given no longer than it is needed.
+func (m *MemoryRegion) SetAccess(access Access) { // [SEC-6.3.3-1]
 	var owner any
 	if m.owner != nil {
 		owner = m.owner
@@ -114,8 +112,8 @@ func (w *Window) Valid() bool { return !w.closed.Load() }
 
 // Close invalidates the window locally. When it returns the peer can't touch
 // the memory through it any more: the moment to look at what it has written.
-// Closing again does nothing. [SEC-6.2.2-1] [SEC-A-1]
-func (w *Window) Close() error {
+// Closing again does nothing.
+func (w *Window) Close() error { // [SEC-6.2.2-1] [SEC-A-1]
 	w.invalidate()
 	return nil
 }

@@ -28,17 +28,17 @@ const slowAnswer = 8 * time.Second
 // ReadRequest starts a stream as Responder on a connection that is there
 // already, and returns what the peer asks for. The connection belongs to the
 // stream from the call on, also if it fails. Nothing is sent before the Request
-// is complete and answered. [MPA-7.1.2-3] [MPA-7.1-4] [I-74]
+// is complete and answered.
 //
 // Errors: *mpa.Error if the Request is malformed, ErrTimeout, the error of the
 // context, that of Config.Prepare.
-func ReadRequest(ctx context.Context, nc net.Conn, cfg *Config) (*Request, error) {
+func ReadRequest(ctx context.Context, nc net.Conn, cfg *Config) (*Request, error) { // [MPA-7.1.2-3] [MPA-7.1-4] [I-74]
 	return readRequest(ctx, nc, cfg, nil)
 }
 
 // ReadRequestWith is ReadRequest for a caller that has read some bytes of the
-// Request already. [MPA-7.1.5-1]
-func ReadRequestWith(ctx context.Context, nc net.Conn, read []byte, cfg *Config) (*Request, error) {
+// Request already.
+func ReadRequestWith(ctx context.Context, nc net.Conn, read []byte, cfg *Config) (*Request, error) { // [MPA-7.1.5-1]
 	return readRequest(ctx, nc, cfg, read)
 }
 
@@ -119,12 +119,11 @@ func await(ctx context.Context, nc net.Conn, r *mpa.Responder, limit time.Durati
 }
 
 // Private returns the private data of the peer: input from the network.
-// [MPA-7.1.1-21]
-func (r *Request) Private() []byte { return r.r.Params().Private }
+func (r *Request) Private() []byte { return r.r.Params().Private } // [MPA-7.1.1-21]
 
 // Depths returns IRD and ORD of the Request, 0 and 0 in revision 1, 0x3fff if
-// the ULPs settle them. [MPA2-9.1-4]
-func (r *Request) Depths() (ird, ord int) {
+// the ULPs settle them.
+func (r *Request) Depths() (ird, ord int) { // [MPA2-9.1-4]
 	p := r.r.Params()
 	return int(p.PeerIRD), int(p.PeerORD)
 }
@@ -141,12 +140,12 @@ func (r *Request) QueuePair() *QueuePair { return r.q }
 
 // Accept answers with the private data and starts the stream. The stream
 // belongs to the caller. Sends may be posted at once; they leave when the peer's
-// first FPDU has come. [MPA-7.1.2-8] [MPA-7.1.2-9] [MPA-7.1.2-10] [MPA-7.1.2-15]
+// first FPDU has come.
 //
 // If the error wraps mpa.ErrPrivateTooLong the Request is still open. If the
 // peer serves fewer Reads than Config.MinORD it is rejected, and the error is an
 // *mpa.Error of code mpa.CodeInsufficientIRD.
-func (r *Request) Accept(private []byte) (*QueuePair, error) {
+func (r *Request) Accept(private []byte) (*QueuePair, error) { // [MPA-7.1.2-8] [MPA-7.1.2-9] [MPA-7.1.2-10] [MPA-7.1.2-15]
 	return r.AcceptWith(mpa.Decision{Private: private})
 }
 
@@ -179,8 +178,8 @@ func (r *Request) AcceptWith(d mpa.Decision) (*QueuePair, error) {
 }
 
 // Reject answers with a rejection that carries the private data, and closes the
-// connection after the peer has, or after a second. [MPA-7.1.2-5] [MPA-7.1.4.2-1] [I-15]
-func (r *Request) Reject(private []byte) error {
+// connection after the peer has, or after a second.
+func (r *Request) Reject(private []byte) error { // [MPA-7.1.2-5] [MPA-7.1.4.2-1] [I-15]
 	err := r.reject(private)
 	if !errors.Is(err, mpa.ErrPrivateTooLong) {
 		r.linger()
@@ -190,8 +189,8 @@ func (r *Request) Reject(private []byte) error {
 }
 
 // RejectKeep answers with a rejection and hands the TCP connection over,
-// which goes on outside of MPA. [MPA-7.1.2-7]
-func (r *Request) RejectKeep(private []byte) (net.Conn, error) {
+// which goes on outside of MPA.
+func (r *Request) RejectKeep(private []byte) (net.Conn, error) { // [MPA-7.1.2-7]
 	if err := r.reject(private); err != nil {
 		if !errors.Is(err, mpa.ErrPrivateTooLong) {
 			r.nc.Close()

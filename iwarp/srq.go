@@ -43,8 +43,8 @@ func (r *recvQueue) take() (*recvWQE, bool) {
 // from. How many each stream took and still holds is in its statistics, a
 // stream can be bounded with Config.SRQShare, and a notice comes when buffers
 // run low: a peer that takes more than its share can be found.
-// [SEC-6.4.3.1-1] [DDP-8.3.2-5] [RDMAP-8.1.2-7] Safe for concurrent use.
-type SharedReceiveQueue struct {
+// Safe for concurrent use.
+type SharedReceiveQueue struct { // [SEC-6.4.3.1-1] [DDP-8.3.2-5] [RDMAP-8.1.2-7]
 	pd  *ProtectionDomain
 	q   recvQueue
 	low atomic.Int64

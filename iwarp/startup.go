@@ -23,12 +23,12 @@ import (
 // at the byte the caller has reached in both directions: the Reply follows the
 // Request that Client sends, so the caller can't have read any of it. Either end of the TCP
 // connection may be the Initiator. The connection belongs to the stream from
-// the call on, also if it fails. [MPA-7.1-1] [MPA-7.1-3] [MPA-7.1-4] [MPA-7.1-7] [I-74]
+// the call on, also if it fails.
 //
 // Errors: *RejectedError; *mpa.Error for what goes wrong in start-up, of
 // code mpa.CodeFrame if the peer does not speak the protocol; *TerminateError if start-up
 // ended with a Terminate; the error of the context; that of Config.Prepare.
-func Client(ctx context.Context, nc net.Conn, cfg *Config) (*QueuePair, error) {
+func Client(ctx context.Context, nc net.Conn, cfg *Config) (*QueuePair, error) { // [MPA-7.1-1] [MPA-7.1-3] [MPA-7.1-4] [MPA-7.1-7] [I-74]
 	c := cfg.clone()
 	q, _, err := client(ctx, nc, c)
 	return q, err

@@ -15,10 +15,10 @@ type Stats struct {
 	ServedAtomics                  uint64
 
 	// Slow paths that keep a stream alive; a peer that does nothing else can
-	// be ended by an administrator. [SEC-6.4.4-1]
+	// be ended by an administrator.
 	ReceivedEmpty uint64 // messages without payload
 	ReceivedTiny  uint64 // segments that are not the last of their message and carry less than 64 bytes
-	NoReceive     uint64 // messages for which no receive was posted [DDP-7.1-3]
+	NoReceive     uint64 // messages for which no receive was posted
 
 	SRQTaken uint64 // buffers taken from a shared receive queue
 	SRQHeld  uint64 // of these, how many are not polled yet
@@ -26,6 +26,8 @@ type Stats struct {
 	SendPosted uint64 // requests of the send queue that are not complete
 
 	LastActivity time.Time // when something was last sent or received
+
+	// ReceivedEmpty [SEC-6.4.4-1], NoReceive [DDP-7.1-3].
 }
 
 type counters struct {

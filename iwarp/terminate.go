@@ -12,9 +12,8 @@ import (
 
 // A TerminateError says that a stream ended with an error of RDMAP, DDP or
 // MPA: one that the peer reported with a Terminate message, or one that we
-// found, and reported if that was possible. [RDMAP-7.1-1] [RDMAP-5.4-5]
-// [DDP-6.2.2-1] [MPA-8-2] [RDMAP-3.2-3] [RDMAP-3.2-5]
-type TerminateError struct {
+// found, and reported if that was possible.
+type TerminateError struct { // [RDMAP-7.1-1] [RDMAP-5.4-5] [DDP-6.2.2-1] [MPA-8-2] [RDMAP-3.2-3] [RDMAP-3.2-5]
 	Remote bool // the peer told us; otherwise we found it
 	Layer  rdmap.Layer
 	Type   uint8 // error type

@@ -17,7 +17,9 @@ const MaxSGE = 8
 // MaxInline is the greatest payload in bytes of a request with Inline.
 const MaxInline = 256
 
-// MaxMessage is the greatest length in bytes of a message. [I-62] [DDP-5.2-2]
+// [I-62] [DDP-5.2-2]
+
+// MaxMessage is the greatest length in bytes of a message.
 const MaxMessage = ddp.MaxMessage
 
 // An SGE names a piece of local memory: Len bytes at offset Off of Region, or
@@ -124,12 +126,11 @@ type RemoteAddr struct {
 }
 
 // Atomic holds the operands of an Atomic Operation. The zero value with
-// OpFetchAdd changes nothing and shows whether the peer has them [RDMAPX-1.1-4].
-// For OpFetchAdd, Data is
-// added and Mask marks the top bits of fields (0: one field of 64 bits). For
-// OpCmpSwap, the bits of SwapMask are replaced by those of Data if the word
-// equals Compare in the bits of CompareMask.
-type Atomic struct {
+// OpFetchAdd changes nothing and shows whether the peer has them. For
+// OpFetchAdd, Data is added and Mask marks the top bits of fields (0: one field
+// of 64 bits). For OpCmpSwap, the bits of SwapMask are replaced by those of
+// Data if the word equals Compare in the bits of CompareMask.
+type Atomic struct { // [RDMAPX-1.1-4]
 	Data        uint64
 	Mask        uint64
 	Compare     uint64
@@ -137,9 +138,9 @@ type Atomic struct {
 }
 
 // A SendWR is a request to send, write, read or change the peer's memory. The
-// zero value is a Send of zero bytes, which is as good as any [RDMAP-5.3-10]; so
-// are Writes and Reads of zero bytes [RDMAP-5.2.1-12]. [RDMAP-3.2-1]
-type SendWR struct {
+// zero value is a Send of zero bytes, which is as good as any; so are Writes
+// and Reads of zero bytes.
+type SendWR struct { // [RDMAP-5.3-10] [RDMAP-5.2.1-12] [RDMAP-3.2-1]
 	ID uint64 // comes back in the completion
 	Op Op
 
@@ -150,14 +151,14 @@ type SendWR struct {
 
 	// Remote is the one place in the peer's memory: the target of OpWrite, the
 	// source of OpRead, the word of an atomic, whose address must be a multiple
-	// of 8. [DDP-5.2-6] [RDMAP-5.1-7] [RDMAP-5.2.1-9]
+	// of 8.
 	Remote     RemoteAddr
 	Invalidate uint32  // STag that OpSendInvalidate, OpSendSEInvalidate or OpLocalInvalidate invalidates
 	Immediate  [8]byte // OpImmediate, OpImmediateSE
 	Atomic     Atomic  // OpFetchAdd, OpCmpSwap
 
 	// Fence holds this request and all behind it back until every Read and
-	// Atomic posted earlier is complete. [RDMAP-5.5-9]
+	// Atomic posted earlier is complete.
 	Fence bool
 	// Unsignaled asks for no completion unless the request fails. It is known
 	// to be complete when a later one completes.
@@ -169,6 +170,8 @@ type SendWR struct {
 	// one until one without More is posted, [QueuePair.Flush] is called or a
 	// completion queue of the stream is polled.
 	More bool
+
+	// Remote [DDP-5.2-6] [RDMAP-5.1-7] [RDMAP-5.2.1-9], Fence [RDMAP-5.5-9].
 }
 
 // A RecvWR is a buffer for one message of Send type or of Immediate Data. As with an

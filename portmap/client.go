@@ -23,7 +23,7 @@ type ClientConfig struct {
 
 	// DeniedFor and SilentFor are how long a denial, or the lack of an answer,
 	// is remembered, so that every dial does not pay for it again. 0 means the
-	// defaults, 30 s and 60 s; negative means not at all. [D-64]
+	// defaults, 30 s and 60 s; negative means not at all.
 	DeniedFor, SilentFor time.Duration
 
 	// MaxCache bounds the answers remembered; 0 means 4096.
@@ -35,6 +35,8 @@ type ClientConfig struct {
 	// Dial, if set, opens the UDP socket of a question with d instead of
 	// d.DialContext. The connection must have UDP addresses.
 	Dial func(ctx context.Context, d *net.Dialer, network, address string) (net.Conn, error)
+
+	// DeniedFor, SilentFor [D-64].
 }
 
 // A Client asks Port Mappers and remembers the answers. It holds no socket
@@ -53,8 +55,10 @@ type Query struct {
 	Service netip.AddrPort
 	// Local is where the connection will come from. A dialer binds its TCP
 	// socket first and puts that port here; port 0 is for servers known not
-	// to care [D-57]. Without an address the routing table chooses [D-58].
+	// to care. Without an address the routing table chooses.
 	Local netip.AddrPort
+
+	// Local [D-57] [D-58].
 }
 
 // NewClient returns a client with cfg.
@@ -170,8 +174,8 @@ func (c *Client) remember(key cacheKey, m Mapped, err error) {
 }
 
 // Forget drops what is remembered about a service. A dialer calls it when the
-// SDP Address refused the connection. [D-64] [SDP-7.5.1-8]
-func (c *Client) Forget(service netip.AddrPort) {
+// SDP Address refused the connection.
+func (c *Client) Forget(service netip.AddrPort) { // [D-64] [SDP-7.5.1-8]
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.cache.forget(netip.AddrPortFrom(service.Addr().Unmap(), service.Port()))

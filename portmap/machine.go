@@ -7,7 +7,7 @@ import (
 
 // Limits that we chose.
 const (
-	// DefaultLifetime is how long a request waits for its PMAck. [D-62]
+	// DefaultLifetime is how long a request waits for its PMAck.
 	DefaultLifetime = 10 * time.Second
 	// DefaultMaxPending bounds the requests waiting for PMAck. An entry is
 	// about 200 bytes, so a full table is some 3 MiB.
@@ -21,6 +21,8 @@ const (
 	limiterSources = 16384
 	// maxPendingPerSource bounds the per-request ports of one source.
 	maxPendingPerSource = 256
+
+	// DefaultLifetime [D-62].
 )
 
 // MachineConfig is the policy of a server. The zero value of a field means its
@@ -52,8 +54,8 @@ type Stats struct {
 
 // A Machine is the Port Mapper server without socket and clock: datagrams and
 // times go in, answers come out. Times must not go backwards. It is not safe
-// for concurrent use. [SDP 7.4] [SDP 7.5.2]
-type Machine struct {
+// for concurrent use.
+type Machine struct { // [SDP 7.4] [SDP 7.5.2]
 	cfg     MachineConfig
 	lim     *limiter
 	pending map[fourTuple]*request
@@ -248,8 +250,8 @@ func (m *Machine) handleAck(msg Message) {
 }
 
 // Connected tells the machine that a connection from cp arrived at the SDP
-// address ap; it does what a PMAck would have done. [SDP-7.5.2-1]
-func (m *Machine) Connected(cp, ap netip.AddrPort) {
+// address ap; it does what a PMAck would have done.
+func (m *Machine) Connected(cp, ap netip.AddrPort) { // [SDP-7.5.2-1]
 	same := func(a, b netip.AddrPort) bool { return a.Port() == b.Port() && a.Addr().Unmap() == b.Addr().Unmap() }
 	for r := m.head.next; r != &m.head; r = r.next {
 		if same(r.key.cp, cp) && same(r.target, ap) {
@@ -261,8 +263,8 @@ func (m *Machine) Connected(cp, ap netip.AddrPort) {
 
 // Expire gives up every request whose time is over. Handle calls it too. What
 // a request held is released; connections that exist are no concern
-// here. Nothing outlives its time, whatever was lost. [SDP-7.2-1] [SDP-7.5.2-2] [SDP-7.5.2-3] [SDP-7.5-1]
-func (m *Machine) Expire(now time.Time) {
+// here. Nothing outlives its time, whatever was lost.
+func (m *Machine) Expire(now time.Time) { // [SDP-7.2-1] [SDP-7.5.2-2] [SDP-7.5.2-3] [SDP-7.5-1]
 	for r := m.head.next; r != &m.head && !now.Before(r.deadline); r = m.head.next {
 		m.stats.Expired++
 		m.drop(r, false)

@@ -13,17 +13,21 @@ import (
 
 // Numbers fixed by the draft.
 const (
-	// Port is the UDP port of a server unless told otherwise. [SDP-16-1] [SDP-7.4-1]
+	// Port is the UDP port of a server unless told otherwise.
 	Port = 3935
-	// MessageLen is the length in bytes of every message. [SDP-7.3-1]
+	// MessageLen is the length in bytes of every message.
 	MessageLen = 48
+
+	// Port [SDP-16-1] [SDP-7.4-1], MessageLen [SDP-7.3-1].
 )
 
-// A Type says which of the four messages this is. [SDP-7.3.1.2-1]
+// [SDP-7.3.1.2-1]
+
+// A Type says which of the four messages this is.
 type Type uint8
 
-// The four message types. [SDP 7.3.1.2]
-const (
+// The four message types.
+const ( // [SDP 7.3.1.2]
 	Request Type = 0 // PMReq, client to server
 	Accept  Type = 1 // PMAccept, server to client
 	Ack     Type = 2 // PMAck, client to server
@@ -51,7 +55,7 @@ var (
 	ErrIPVersion = errors.New("portmap: IP version is neither 4 nor 6")
 )
 
-// A Message is one datagram of the protocol. [SDP 7.3]
+// A Message is one datagram of the protocol.
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
@@ -68,13 +72,16 @@ var (
 //	+---------------------------------------------------------------+
 //
 // Both addresses are of one family. The figure is read left to right, most
-// significant bit first, as [D-01] decides for these messages.
-type Message struct {
+// significant bit first, as decides for these messages.
+type Message struct { // [SDP 7.3] [D-01]
 	Type        Type
 	PmTime      PmTime         // lifetime of an answer; zero in everything but PMAccept
-	AssocHandle uint64         // names the transaction of this client [SDP-7.3.1.8-2]
-	Cp          netip.AddrPort // where the client connects from [SDP-7.3.1.7-1] [SDP-7.3.1.9-1]
-	Ap          netip.AddrPort // the service: asked for, or granted [SDP-7.3.1.6-1] [SDP-7.3.1.10-1]
+	AssocHandle uint64         // names the transaction of this client
+	Cp          netip.AddrPort // where the client connects from
+	Ap          netip.AddrPort // the service: asked for, or granted
+
+	// AssocHandle [SDP-7.3.1.8-2], Cp [SDP-7.3.1.7-1] [SDP-7.3.1.9-1], Ap [SDP-7.3.1.6-1]
+	// [SDP-7.3.1.10-1].
 }
 
 // Append appends the MessageLen bytes of m to b. Both addresses must be valid
@@ -121,10 +128,10 @@ func appendAddr(b []byte, a netip.Addr) []byte {
 }
 
 // Parse decodes the message at the front of b. Bytes beyond MessageLen are
-// ignored [D-61], and so are the reserved bits [SDP-7.3.1.5-2] and the tail of
-// an IPv4 address field [SDP-7.3.1.3-3]. The error is io.ErrUnexpectedEOF if b
-// is short, ErrVersion or ErrIPVersion if those fields are unknown.
-func Parse(b []byte) (Message, error) {
+// ignored, and so are the reserved bits and the tail of an IPv4 address field.
+// The error is io.ErrUnexpectedEOF if b is short, ErrVersion or ErrIPVersion if
+// those fields are unknown.
+func Parse(b []byte) (Message, error) { // [D-61] [SDP-7.3.1.5-2] [SDP-7.3.1.3-3]
 	if len(b) < MessageLen {
 		return Message{}, fmt.Errorf("portmap: %d bytes, want %d: %w", len(b), MessageLen, io.ErrUnexpectedEOF)
 	}

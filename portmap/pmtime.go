@@ -2,13 +2,15 @@ package portmap
 
 import "time"
 
+// [SDP 7.3.1.4] [SDP-7.3.1.4-6] [SDP-7.3.1.4-7] [SDP-7.3.1.4-8]
+
 // A PmTime is the lifetime of an answer as it stands on the wire: two scales
-// with a hole between them. [SDP 7.3.1.4]
+// with a hole between them.
 //
 //	0         for one connection, not to be kept
-//	1..127    in units of 250 ms, up to 31.75 s   [SDP-7.3.1.4-6]
-//	128..254  in seconds, 128 s to 254 s          [SDP-7.3.1.4-7]
-//	255       for ever                            [SDP-7.3.1.4-8]
+//	1..127    in units of 250 ms, up to 31.75 s
+//	128..254  in seconds, 128 s to 254 s
+//	255       for ever
 type PmTime uint8
 
 const (
@@ -17,8 +19,10 @@ const (
 	// Forever permits caching without limit.
 	Forever PmTime = 255
 	// DefaultPmTime is 30 s, long enough for any connection set-up
-	// [SDP-7.3.1.4-9] and short enough for a moved service [D-68].
+	// and short enough for a moved service.
 	DefaultPmTime PmTime = 120
+
+	// DefaultPmTime [SDP-7.3.1.4-9] [D-68].
 )
 
 // forever stands for PmTime 255: answers are kept until they fail and asked

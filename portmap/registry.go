@@ -10,10 +10,9 @@ import (
 // A Mapping says where a service speaks SDP.
 type Mapping struct {
 	// Targets are the addresses to hand out, in turn: more than one balances
-	// load between them [SDP-7.4-24]. A target with an unspecified address
-	// means the address the client asked for, with the target's port.
-	// Targets of the family asked for are used, and where there is none,
-	// unspecified ones of the other.
+	// load between them. A target with an unspecified address means the address
+	// the client asked for, with the target's port. Targets of the family asked
+	// for are used, and where there is none, unspecified ones of the other.
 	Targets []netip.AddrPort
 
 	// PmTime is the lifetime of an answer. NewMapping sets DefaultPmTime;
@@ -22,10 +21,12 @@ type Mapping struct {
 
 	// Open, if set, makes a port for each request and Targets is ignored.
 	// It must not block. release is called exactly once: when the request
-	// was never confirmed (confirmed is false; close the port [SDP-7.4-32]),
-	// or when it was, by PMAck or by a connection (confirmed is true; the
-	// port's life is then the service's own business).
+	// was never confirmed (confirmed is false; close the port), or when it was,
+	// by PMAck or by a connection (confirmed is true; the port's life is then
+	// the service's own business).
 	Open func(req Message) (target netip.AddrPort, release func(confirmed bool), err error)
+
+	// Targets [SDP-7.4-24], Open [SDP-7.4-32].
 }
 
 // NewMapping returns a static mapping to targets with the default lifetime.

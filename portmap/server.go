@@ -24,8 +24,8 @@ type ServerConfig struct {
 
 // A Server answers requests on one UDP socket. It keeps nothing over a restart:
 // a client that asks again gets an answer, and a PMAck to its predecessor is dropped.
-// Its methods are safe for concurrent use. [SDP-7.2-4] [D-72]
-type Server struct {
+// Its methods are safe for concurrent use.
+type Server struct { // [SDP-7.2-4] [D-72]
 	conn *net.UDPConn
 	log  *slog.Logger
 	tap  func(out bool, src, dst netip.AddrPort, b []byte)

@@ -84,8 +84,8 @@ func NewTransaction(handle uint64, cp, ap netip.AddrPort) (*Transaction, error) 
 	return &Transaction{req: m, wire: m.Append(nil)}, nil
 }
 
-// Start returns the first PMReq. [SDP-7.4-2] [SDP-7.5.1-2]
-func (t *Transaction) Start(now time.Time) []byte {
+// Start returns the first PMReq.
+func (t *Transaction) Start(now time.Time) []byte { // [SDP-7.4-2] [SDP-7.5.1-2]
 	if t.state != idle {
 		panic("portmap: transaction started twice")
 	}
@@ -111,8 +111,8 @@ func (t *Transaction) Timeout(now time.Time) (out []byte) {
 }
 
 // Unreachable takes the news (ICMP) that nothing listens there. It is no denial,
-// since it can be forged: it ends the wait for this answer. [D-63]
-func (t *Transaction) Unreachable(now time.Time) {
+// since it can be forged: it ends the wait for this answer.
+func (t *Transaction) Unreachable(now time.Time) { // [D-63]
 	if t.state != asking {
 		return
 	}
@@ -177,8 +177,8 @@ func (t *Transaction) Deadline() (at time.Time, ok bool) {
 
 // Done reports whether the transaction is over. There is exactly one outcome:
 // an address to connect to with SDP (err nil), ErrDenied or ErrNoAnswer, both
-// of which mean the conventional address. [SDP-7-1]
-func (t *Transaction) Done() (m Mapped, done bool, err error) {
+// of which mean the conventional address.
+func (t *Transaction) Done() (m Mapped, done bool, err error) { // [SDP-7-1]
 	switch t.state {
 	case accepted:
 		return Mapped{Address: t.answer.Ap, PmTime: t.answer.PmTime, At: t.at}, true, nil

@@ -15,13 +15,13 @@ import (
 
 // A Conn is a stream socket over SDP. It is a net.Conn: all methods may be
 // called by any goroutine; writes are atomic with respect to each other, reads
-// are served in the order of the calls. [D-84] [SDP-4.1-1]
+// are served in the order of the calls.
 //
 // Errors are *net.OpError. They match net.ErrClosed after a local Close,
 // os.ErrDeadlineExceeded for deadlines, ErrReset where the peer or the network
 // ended the connection, *ProtocolError where the peer broke the protocol, and
 // *iwarp.TerminateError where the layers below did.
-type Conn struct {
+type Conn struct { // [D-84] [SDP-4.1-1]
 	opt    Options
 	layout Layout
 	path   Path
@@ -174,14 +174,14 @@ func (c *Conn) isClosed() bool {
 // it is 10 seconds, after which they go on being delivered in the background, as
 // long as the process lives. With sec > 0 it is so many seconds, after which the
 // connection is reset. With 0 Close does not wait: what has not been delivered is
-// dropped and the connection is reset. [D-78] [SDP-8.2.1-11]
-func (c *Conn) SetLinger(sec int) error {
+// dropped and the connection is reset.
+func (c *Conn) SetLinger(sec int) error { // [D-78] [SDP-8.2.1-11]
 	return c.setting(func() { c.linger = time.Duration(sec) * time.Second })
 }
 
 // SetReadBuffer and SetWriteBuffer bound the bytes held in either direction
-// beside the Private Buffers; they hold for what comes from now on. [D-79]
-func (c *Conn) SetReadBuffer(bytes int) error {
+// beside the Private Buffers; they hold for what comes from now on.
+func (c *Conn) SetReadBuffer(bytes int) error { // [D-79]
 	return c.setting(func() {
 		c.opt.ReceiveBuffer = max(0, bytes)
 		c.m.SetBudgets(c.opt.SendBuffer, c.opt.ReceiveBuffer)
@@ -208,8 +208,8 @@ func (c *Conn) setting(change func()) error {
 }
 
 // SetKeepAlive and SetKeepAlivePeriod control TCP's own keepalive; SDP has no
-// messages for it. [SDP-14.3-1] [SDP-14.3-2] [D-77]
-func (c *Conn) SetKeepAlive(on bool) error {
+// messages for it.
+func (c *Conn) SetKeepAlive(on bool) error { // [SDP-14.3-1] [SDP-14.3-2] [D-77]
 	return c.opError("set", c.sockopt(func(fd uintptr) error { return setKeepAlive(fd, on) }))
 }
 
@@ -236,8 +236,8 @@ func (c *Conn) sockopt(f func(fd uintptr) error) error {
 }
 
 // SetNoDelay does nothing: messages are never held back to be filled, only
-// small writes that wait for credit travel together. [D-78]
-func (c *Conn) SetNoDelay(bool) error { return nil }
+// small writes that wait for credit travel together.
+func (c *Conn) SetNoDelay(bool) error { return nil } // [D-78]
 
 // SetPolicies changes the policies of the two halves.
 func (c *Conn) SetPolicies(send, recv Policy) {
@@ -254,8 +254,8 @@ func (c *Conn) SetThresholds(send, recv int) {
 }
 
 // RequestPeerBufferSize asks the peer to make its Private Buffers n bytes each.
-// It reports whether the peer is asked. [SDP-10.6-1]
-func (c *Conn) RequestPeerBufferSize(n int) bool {
+// It reports whether the peer is asked.
+func (c *Conn) RequestPeerBufferSize(n int) bool { // [SDP-10.6-1]
 	c.mu.Lock()
 	defer c.unlock()
 	acts, ok := c.m.RequestPeerSize(c.now(), n, c.acts[:0])
@@ -272,9 +272,8 @@ func threshold(n int) int {
 
 // CloseWrite ends the outgoing stream: what was written is delivered, then the
 // peer reads io.EOF. Reading goes on. The error is what ended the connection, if
-// it has ended before all was sent, or by an abort. [SDP-4.1-3] [SDP-8.2.1-1]
-// [SDP-8.2.1-22]
-func (c *Conn) CloseWrite() error {
+// it has ended before all was sent, or by an abort.
+func (c *Conn) CloseWrite() error { // [SDP-4.1-3] [SDP-8.2.1-1] [SDP-8.2.1-22]
 	c.mu.Lock()
 	defer c.unlock()
 	if c.closed {
@@ -286,8 +285,8 @@ func (c *Conn) CloseWrite() error {
 }
 
 // CloseRead ends reading. Data that comes afterwards resets the connection, as
-// with TCP. [D-49]
-func (c *Conn) CloseRead() error {
+// with TCP.
+func (c *Conn) CloseRead() error { // [D-49]
 	c.mu.Lock()
 	defer c.unlock()
 	if c.closed {
@@ -301,9 +300,8 @@ func (c *Conn) CloseRead() error {
 // TCP has what was written, see SetLinger, so that a program may end after it as
 // after Close of a TCP connection. The error tells that this is not so: that of a
 // deadline if the time was not enough, otherwise what ended the connection. With
-// an AbortConn of the peer it is ErrReset whatever was delivered. [SDP-8.2.1-5]
-// [SDP-8.2.1-7] [SDP-8.2.1-22]
-func (c *Conn) Close() error {
+// an AbortConn of the peer it is ErrReset whatever was delivered.
+func (c *Conn) Close() error { // [SDP-8.2.1-5] [SDP-8.2.1-7] [SDP-8.2.1-22]
 	c.mu.Lock()
 	if c.closed {
 		c.unlock()
@@ -393,8 +391,8 @@ func (c *Conn) delivered() (known bool, err error) {
 	}
 }
 
-// Abort resets the connection: bytes not yet delivered are dropped. [SDP-8.2.2-5]
-func (c *Conn) Abort() {
+// Abort resets the connection: bytes not yet delivered are dropped.
+func (c *Conn) Abort() { // [SDP-8.2.2-5]
 	c.mu.Lock()
 	defer c.unlock()
 	c.closed = true

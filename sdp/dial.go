@@ -13,17 +13,21 @@ import (
 )
 
 // A Resolver maps the conventional address of a service to that where it speaks
-// SDP: a client of the Port Mapper. [D-71]
-type Resolver interface {
+// SDP: a client of the Port Mapper.
+type Resolver interface { // [D-71]
 	// Resolve returns the SDP address of service. The connection will come from
-	// local, which is bound already [D-57]. An error means that there is none,
-	// or that is not known.
+	// local, which is bound already. An error means that there is none, or that
+	// is not known.
 	Resolve(ctx context.Context, local, service netip.AddrPort) (netip.AddrPort, error)
-	// Forget is told that the address given for service did not work. [D-64]
+	// Forget is told that the address given for service did not work.
 	Forget(service netip.AddrPort)
+
+	// Resolve [D-57], Forget [D-64].
 }
 
-// A ResolveMode says what a dialer does with its Resolver. [D-71]
+// [D-71]
+
+// A ResolveMode says what a dialer does with its Resolver.
 type ResolveMode uint8
 
 // The modes.
@@ -44,12 +48,14 @@ type Dialer struct {
 	Resolve  ResolveMode
 	Resolver Resolver // needed unless Resolve is ResolveOff
 
-	// Layout of the headers; the listener follows. [D-01]
+	// Layout of the headers; the listener follows.
 	Layout Layout
-	// RawHello sends the Hello ahead of MPA's start-up instead of within. [D-02]
+	// RawHello sends the Hello ahead of MPA's start-up instead of within.
 	RawHello bool
-	// NoCpPort leaves the local port open when the Resolver is asked. [D-57]
+	// NoCpPort leaves the local port open when the Resolver is asked.
 	NoCpPort bool
+
+	// Layout [D-01], RawHello [D-02], NoCpPort [D-57].
 }
 
 // Dial connects to an address that speaks SDP. opt may be nil.
@@ -71,14 +77,14 @@ func DialContext(ctx context.Context, address string, opt *Options) (*Conn, erro
 }
 
 // DialContext connects to address, host and port, over network "tcp", "tcp4" or
-// "tcp6"; IPv4 and IPv6 serve alike. [SDP-4.1-2] Any other network is a
+// "tcp6"; IPv4 and IPv6 serve alike. Any other network is a
 // net.UnknownNetworkError: SDP is a stream over TCP and nothing else. The
-// connection is a *Conn; with ResolvePrefer it may also be a *TCPConn. Both have
-// a method Path that says how it came about. [SDP-7-1]
+// connection is a *Conn; with ResolvePrefer it may also be a *TCPConn. Both
+// have a method Path that says how it came about.
 //
 // Errors are *net.OpError; inside may be *RefusedError, *ProtocolError, those
 // of package iwarp and of the Resolver.
-func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) { // [SDP-4.1-2] [SDP-7-1]
 	if err := checkNetwork("dial", network, addrString(address)); err != nil {
 		return nil, err
 	}

@@ -17,9 +17,9 @@
 //
 // Write keeps the rules of io.Writer: its slice is free when it returns, be it
 // because the bytes were copied, were handed to TCP, or were fetched by the
-// peer. Read advertises its slice to the peer only while it blocks. [D-40] For
-// transfers that outlive the call, [Conn.StartWrite] and [Conn.StartRead] borrow
-// a slice until [Transfer.Wait].
+// peer. Read advertises its slice to the peer only while it blocks. For
+// transfers that outlive the call, [Conn.StartWrite] and [Conn.StartRead]
+// borrow a slice until [Transfer.Wait].
 //
 // # Ends
 //
@@ -31,11 +31,13 @@
 //
 // Deadlines and closing end blocked calls; the counts they return are exact,
 // for which a transfer that the peer is in the middle of has to be called back
-// first, so that a deadline may be late by one round trip. [D-32]
+// first, so that a deadline may be late by one round trip.
 //
 // # Trust
 //
 // Nothing here encrypts. Run TLS above the connection as above any net.Conn, or
 // IPsec below it. STags are random, valid for one connection and the exact
-// bytes of one transfer. [D-80] [SDP-15-3]
+// bytes of one transfer.
 package sdp
+
+// The package as a whole keeps [D-40] [D-32] [D-80] [SDP-15-3].

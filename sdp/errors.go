@@ -9,7 +9,9 @@ import (
 	"viaduct/internal/sdpcore"
 )
 
-// A ProtocolError says which rule of the protocol the peer broke. [SDP-8.2.2-6]
+// [SDP-8.2.2-6]
+
+// A ProtocolError says which rule of the protocol the peer broke.
 type ProtocolError = sdpcore.Violation
 
 // Errors of connections; all of them come in a *net.OpError.
@@ -22,29 +24,35 @@ var (
 	ErrNoUrgent    = errors.New("sdp: no urgent byte has come")
 )
 
-// A RefusedError is the error of a dial that the peer turned down. [D-16]
-type RefusedError struct {
+// A RefusedError is the error of a dial that the peer turned down.
+type RefusedError struct { // [D-16]
 	Reason Reason // why, if the peer said
 }
 
 // Error implements error.
 func (e *RefusedError) Error() string { return "sdp: refused by peer: " + e.Reason.String() }
 
+// [D-16]
+
 // A Reason is why a Hello was refused. On the wire it is two bytes in the
-// private data of the MPA reply. [D-16]
+// private data of the MPA reply.
 type Reason uint16
 
 // The reasons.
 const (
 	ReasonUnknown Reason = iota
-	ReasonHello          // no Hello, or one that is malformed [D-02]
-	ReasonVersion        // the major version is not supported [SDP-6.2.1.1-2]
-	ReasonAdverts        // MaxAdverts is zero [SDP-6.2.1.3-3]
-	ReasonDepth          // LocIRD or LocORD is zero [SDP-8.1.1-12]
-	ReasonBuffers        // too few Private Buffers, or of impossible size [D-07]
-	ReasonBusy           // a limit on set-ups or connections [D-17]
-	ReasonFilter         // the listener's filter [SDP-8.1.1-13]
-	ReasonToken          // a token that does not fit [D-50]
+	ReasonHello          // no Hello, or one that is malformed
+	ReasonVersion        // the major version is not supported
+	ReasonAdverts        // MaxAdverts is zero
+	ReasonDepth          // LocIRD or LocORD is zero
+	ReasonBuffers        // too few Private Buffers, or of impossible size
+	ReasonBusy           // a limit on set-ups or connections
+	ReasonFilter         // the listener's filter
+	ReasonToken          // a token that does not fit
+
+	// ReasonHello [D-02], ReasonVersion [SDP-6.2.1.1-2], ReasonAdverts [SDP-6.2.1.3-3],
+	// ReasonDepth [SDP-8.1.1-12], ReasonBuffers [D-07], ReasonBusy [D-17],
+	// ReasonFilter [SDP-8.1.1-13], ReasonToken [D-50].
 )
 
 var reasonNames = [...]string{"no reason given", "malformed Hello", "major version not supported", "MaxAdverts is zero",

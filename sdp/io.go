@@ -15,14 +15,14 @@ import (
 var processors = runtime.GOMAXPROCS(0)
 
 // Read takes at least one byte of the stream, io.EOF at its end. While it
-// blocks, p may be offered to the peer for RDMA Write. [D-40]
-func (c *Conn) Read(p []byte) (int, error) { return c.read(p, false) }
+// blocks, p may be offered to the peer for RDMA Write.
+func (c *Conn) Read(p []byte) (int, error) { return c.read(p, false) } // [D-40]
 
 // ReadFull fills p, like io.ReadFull, in one call: as MSG_WAITALL, for which p
-// is never offered for RDMA Write. [SDP-9.3-15] At the end of the stream the
-// error is io.ErrUnexpectedEOF, or io.EOF if there was not a byte; the count of
-// bytes is exact whatever the error.
-func (c *Conn) ReadFull(p []byte) (int, error) {
+// is never offered for RDMA Write. At the end of the stream the error is
+// io.ErrUnexpectedEOF, or io.EOF if there was not a byte; the count of bytes is
+// exact whatever the error.
+func (c *Conn) ReadFull(p []byte) (int, error) { // [SDP-9.3-15]
 	n, err := c.read(p, true)
 	switch {
 	case n == len(p):
@@ -85,8 +85,8 @@ func (c *Conn) takenAway() bool { return c.closed || c.suspendTo != nil }
 // Write sends p. It returns when the bytes are with TCP or with the peer, or
 // have been copied; p is free then. It blocks while more than Options.SendBuffer
 // bytes wait to be sent. With an error the count says how many bytes have been,
-// or will be, delivered. [D-32] [D-40] [SDP-4.2-1]
-func (c *Conn) Write(p []byte) (int, error) {
+// or will be, delivered.
+func (c *Conn) Write(p []byte) (int, error) { // [D-32] [D-40] [SDP-4.2-1]
 	c.mu.Lock()
 	defer c.unlock()
 	if c.closed {
@@ -218,8 +218,8 @@ func (c *Conn) written(o *op, want int) (int, error) {
 
 // Exchange writes req and reads the answer into resp, at least one byte. Where
 // the modes allow it, one message carries both the request and the offer of
-// resp for RDMA Write, which saves one: the Transaction mechanism. [SDP-9.4-1]
-func (c *Conn) Exchange(req, resp []byte) (int, error) {
+// resp for RDMA Write, which saves one: the Transaction mechanism.
+func (c *Conn) Exchange(req, resp []byte) (int, error) { // [SDP-9.4-1]
 	c.mu.Lock()
 	switch {
 	case c.closed || c.rd.passed() || c.wd.passed() || len(req) == 0 || len(resp) == 0 || len(c.wops) > 0:

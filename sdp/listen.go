@@ -25,17 +25,19 @@ type ListenConfig struct {
 
 	// MaxPending and MaxPendingPerHost bound the set-ups in progress, in all
 	// and of one address; more connections are reset. 0 means 256 and 32.
-	// [D-17] [SDP-15-4]
 	MaxPending, MaxPendingPerHost int
 
 	// Plain makes the listener one for both: a connection that begins with
 	// neither an MPA Request nor a Hello is returned by Accept as a *TCPConn. It
-	// suits services whose clients speak first. [D-69]
+	// suits services whose clients speak first.
 	Plain bool
 
 	// Filter, if set, refuses connections by address and by what their Hello
-	// was. [SDP-8.1.1-13] [SDP-7.4-31] [D-59]
+	// was.
 	Filter func(local, remote net.Addr) bool
+
+	// MaxPending, MaxPendingPerHost [D-17] [SDP-15-4], Plain [D-69], Filter [SDP-8.1.1-13]
+	// [SDP-7.4-31] [D-59].
 }
 
 // A Listener accepts connections over SDP. It is a net.Listener.
@@ -320,8 +322,8 @@ func (l *Listener) plain(nc net.Conn, tcp *net.TCPConn, path Path) {
 }
 
 // A BothListener accepts SDP at one port and plain TCP at another, as a service
-// does whose conventional port is mapped to its SDP port. [D-71]
-type BothListener struct {
+// does whose conventional port is mapped to its SDP port.
+type BothListener struct { // [D-71]
 	SDP *Listener
 	TCP net.Listener
 

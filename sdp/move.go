@@ -21,19 +21,23 @@ import (
 // address itself is the operator's job, and each end moves by a move of its own.
 // [SDP-13.2-1] [SDP-13.2-2] [SDP-13.2-4] [SDP-13.2-5] [D-56]
 
-// ResumeTimeout is how long a suspended connection is waited for. [D-50]
+// [D-50]
+
+// ResumeTimeout is how long a suspended connection is waited for.
 const ResumeTimeout = 30 * time.Second
 
 // A State is a suspended connection on its way to another holder: what the
 // draft wants passed, and the bytes that were not read or not delivered yet. It is
-// made by [Conn.Suspend] or UnmarshalBinary. [SDP-13.1.1-11]
-type State struct {
+// made by [Conn.Suspend] or UnmarshalBinary.
+type State struct { // [SDP-13.1.1-11]
 	core   sdpcore.State
 	Local  netip.AddrPort // of the suspended TCP connection
 	Remote netip.AddrPort
 	Held   []byte // received, not read
 	Unsent []byte // written, not delivered
-	Token  []byte // the peer shows it when it comes back, if it was given one [D-50]
+	Token  []byte // the peer shows it when it comes back, if it was given one
+
+	// Token [D-50].
 }
 
 // MarshalBinary encodes the state for a pipe or a file.
@@ -95,13 +99,11 @@ func (s *State) UnmarshalBinary(b []byte) error {
 }
 
 // Suspend stops the connection so that it can go on elsewhere: the peer is
-// asked to come back to the given port of this host. [SDP-13.1.1-3]
-// [SDP-13.1.1-4] [SDP-13.1.1-5] When Suspend returns without error the
-// connection is finished here, and the State is all there is of it. Calls that
-// wait meanwhile end with net.ErrClosed; bytes they had not got rid of are
-// counted as not written. The new holder must listen already. [SDP-13.1.1-1]
-// [SDP-13.2-3]
-func (c *Conn) Suspend(ctx context.Context, port uint16) (*State, error) {
+// asked to come back to the given port of this host. When Suspend returns
+// without error the connection is finished here, and the State is all there is
+// of it. Calls that wait meanwhile end with net.ErrClosed; bytes they had not
+// got rid of are counted as not written. The new holder must listen already.
+func (c *Conn) Suspend(ctx context.Context, port uint16) (*State, error) { // [SDP-13.1.1-3] [SDP-13.1.1-4] [SDP-13.1.1-5] [SDP-13.1.1-1] [SDP-13.2-3]
 	c.mu.Lock()
 	if c.closed || c.suspendTo != nil {
 		c.unlock()
@@ -275,8 +277,8 @@ type Expectation struct {
 // addresses, before the old holder suspends it: what comes from that address
 // first is taken to be its peer; others from there are refused meanwhile. With
 // strict the source port has to be the old one too. A token, if not nil, has to
-// be shown by the peer. [SDP-13.1.1-1] [SDP-13.1.1-2] [D-50]
-func (l *Listener) Expect(local, remote netip.AddrPort, strict bool, token []byte) (*Expectation, error) {
+// be shown by the peer.
+func (l *Listener) Expect(local, remote netip.AddrPort, strict bool, token []byte) (*Expectation, error) { // [SDP-13.1.1-1] [SDP-13.1.1-2] [D-50]
 	m := &move{key: moveKey{local.Addr().Unmap(), remote.Addr().Unmap()}, token: token, ready: make(chan struct{}), got: make(chan *arrival, 1)}
 	if strict {
 		m.strict = netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
@@ -302,9 +304,8 @@ func (e *Expectation) Cancel() {
 
 // Resume waits for the peer of a suspended connection, whose state has been
 // handed over, and returns the connection where it stopped: what was received
-// is read first, what was not delivered is sent. [SDP-13.1.1-12]
-// [SDP-13.1.1-13] [SDP-13.1.1-16] [SDP-13.1.1-17]
-func (e *Expectation) Resume(ctx context.Context, st *State) (*Conn, error) {
+// is read first, what was not delivered is sent.
+func (e *Expectation) Resume(ctx context.Context, st *State) (*Conn, error) { // [SDP-13.1.1-12] [SDP-13.1.1-13] [SDP-13.1.1-16] [SDP-13.1.1-17]
 	ctx, cancel := context.WithTimeout(ctx, ResumeTimeout)
 	defer cancel()
 	defer e.Cancel()

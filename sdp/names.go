@@ -9,5 +9,7 @@ import (
 // the default.
 type Timers = sdpcore.Timers
 
-// A MID is the type of an SDP message. [SDP 6.1.1]
+// [SDP 6.1.1]
+
+// A MID is the type of an SDP message.
 type MID = sdpwire.MID

@@ -17,16 +17,18 @@ import (
 // A Policy says which flow control mode a half of the connection is steered to.
 type Policy = sdpcore.Policy
 
-// The policies. [D-42]
-const (
+// The policies.
+const ( // [D-42]
 	Auto         = sdpcore.Auto         // by what the traffic looks like
 	PinBuffered  = sdpcore.PinBuffered  // copies only
 	PinCombined  = sdpcore.PinCombined  // copies, and one RDMA Read at a time
 	PinPipelined = sdpcore.PinPipelined // everything, many at a time
 )
 
+// [D-01]
+
 // Layout is the reading of the header figures a dialer uses; a listener takes
-// both. [D-01]
+// both.
 type Layout = sdpwire.Layout
 
 // The layouts.
@@ -37,15 +39,17 @@ const (
 
 // Defaults. Sizes and thresholds were chosen by measurement; see docs/sdp.md.
 const (
-	DefaultRecvBuffers    = 32           // [SDP-10-3]
+	DefaultRecvBuffers    = 32
 	DefaultRecvBufferSize = 256<<10 + 64 // bytes: 256 KiB of payload and the largest header
-	DefaultThreshold      = 1 << 20      // bytes, of either side [D-39]
+	DefaultThreshold      = 1 << 20      // bytes, of either side
 	DefaultSocketBuffer   = 256 << 10    // bytes, of each direction
 	DefaultMaxAdverts     = 16
 	DefaultReadDepth      = 16
-	DefaultSetupTimeout   = 10 * time.Second // [D-17]
+	DefaultSetupTimeout   = 10 * time.Second
 	defaultCloseTimeout   = 10 * time.Second // that Close waits unless told otherwise [D-78]
 	defaultLingerTimeout  = 60 * time.Second // a closed connection whose peer does not close
+
+	// DefaultRecvBuffers [SDP-10-3], DefaultThreshold [D-39], DefaultSetupTimeout [D-17].
 )
 
 // Options are the properties of connections that a Dialer and a ListenConfig
@@ -57,17 +61,15 @@ type Options struct {
 
 	// SendThreshold is the size in bytes above which a write is moved by zero
 	// copy; negative means never. RecvThreshold is the size above which a read
-	// suits it; it is never below RecvBufferSize [SDP-9-1] [SDP-10-6]. [D-39]
+	// suits it; it is never below RecvBufferSize.
 	SendThreshold, RecvThreshold int
 
 	// RecvBuffers is the number of Private Buffers messages are received in, 3
-	// to 1000, and RecvBufferSize the bytes of each, 37 to 1 MiB. [SDP-10-2]
-	// [SDP-10-5] [D-14]
+	// to 1000, and RecvBufferSize the bytes of each, 37 to 1 MiB.
 	RecvBuffers, RecvBufferSize int
 
 	// SendBuffer and ReceiveBuffer are how many bytes may wait on either side
-	// of the connection, as SO_SNDBUF and SO_RCVBUF. [SDP-9.5.6-1]
-	// [SDP-9.5.6-2] [D-79]
+	// of the connection, as SO_SNDBUF and SO_RCVBUF.
 	SendBuffer, ReceiveBuffer int
 
 	// MaxAdverts is how many advertisements the peer may have open, 1 to 65535.
@@ -75,22 +77,22 @@ type Options struct {
 	// ReadDepth is how many RDMA Reads each side may have outstanding, 1 to 128.
 	ReadDepth int
 
-	NoRDMARead         bool // never fetch: answer every SrcAvail by SendSm [SDP-9-5]
+	NoRDMARead         bool // never fetch: answer every SrcAvail by SendSm
 	NoSinkAvail        bool // never advertise reads
-	NoRemoteInvalidate bool // complete transfers with Send with SE only [D-41]
-	BigPrefix          bool // fill the messages that advertise writes with payload [D-82]
-	NoResize           bool // keep RecvBufferSize whatever the peer asks [SDP-10.6-14]
-	NoSuspend          bool // refuse to follow a peer that moves [D-55]
-	UrgentApart        bool // keep urgent bytes out of the stream, for ReadUrgent [D-29]
+	NoRemoteInvalidate bool // complete transfers with Send with SE only
+	BigPrefix          bool // fill the messages that advertise writes with payload
+	NoResize           bool // keep RecvBufferSize whatever the peer asks
+	NoSuspend          bool // refuse to follow a peer that moves
+	UrgentApart        bool // keep urgent bytes out of the stream, for ReadUrgent
 
 	// NoCRC leaves MPA's checksum out if the peer agrees. Do so only where the
 	// whole path protects data otherwise.
 	NoCRC bool
 
-	// SetupTimeout bounds the set-up after TCP has connected. [D-17]
+	// SetupTimeout bounds the set-up after TCP has connected.
 	SetupTimeout time.Duration
 	// KeepAlive is the TCP keepalive period: 0 as Go's default of 15 s,
-	// negative for none. [SDP-14.3-1] [SDP-14.3-2] [D-77]
+	// negative for none.
 	KeepAlive time.Duration
 	// SameHost says whether the bytes go through shared memory if the peer is a
 	// process of the same user on this host that agrees; Linux only. Above TLS or
@@ -109,6 +111,12 @@ type Options struct {
 	// Logger gets the life of connections at Info and messages at Debug; nil is
 	// silent.
 	Logger *slog.Logger
+
+	// SendThreshold, RecvThreshold [SDP-9-1] [SDP-10-6] [D-39], RecvBuffers, RecvBufferSize [SDP-10-2]
+	// [SDP-10-5] [D-14], SendBuffer, ReceiveBuffer [SDP-9.5.6-1] [SDP-9.5.6-2] [D-79],
+	// NoRDMARead [SDP-9-5], NoRemoteInvalidate [D-41], BigPrefix [D-82], NoResize [SDP-10.6-14],
+	// NoSuspend [D-55], UrgentApart [D-29], SetupTimeout [D-17], KeepAlive [SDP-14.3-1] [SDP-14.3-2]
+	// [D-77].
 }
 
 // complete returns o with defaults filled in, or what is wrong with it.
@@ -160,8 +168,8 @@ const settingNames = "send-policy recv-policy send-threshold recv-threshold recv
 // recv-threshold, recv-buffers, recv-buffer-size, send-buffer, receive-buffer,
 // max-adverts, read-depth (numbers, sizes also with k, m or g), crc (on, off),
 // keepalive, setup-timeout (durations) and congestion. A send-threshold of 0
-// means that zero copy is never begun. [D-39] [D-42]
-func (o *Options) Set(settings map[string]string) error {
+// means that zero copy is never begun.
+func (o *Options) Set(settings map[string]string) error { // [D-39] [D-42]
 	c := *o
 	for name, v := range settings {
 		if err := c.set(name, v); err != nil {

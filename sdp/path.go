@@ -8,8 +8,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// A Path says how a connection came about, and why in that way. [SDP-7-1] [D-71]
-type Path struct {
+// A Path says how a connection came about, and why in that way.
+type Path struct { // [SDP-7-1] [D-71]
 	SDP      bool     // over SDP; otherwise plain TCP
 	Why      string   // in a sentence
 	Err      error    // what kept SDP from being used
@@ -49,10 +49,12 @@ type Counters = sdpcore.Stats
 type Stats struct {
 	Counters
 	SendMode, RecvMode string
-	Credits            int // messages that may be sent now [SDP-10.2-1]
+	Credits            int // messages that may be sent now
 	SendQueue          int // bytes written and not yet sent, read or acknowledged
 	Held               int // bytes that arrived and were not read yet
 	Stream             iwarp.Stats
+
+	// Credits [SDP-10.2-1].
 }
 
 // Stats returns the counters at this moment: bytes by mechanism, mode changes,

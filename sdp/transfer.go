@@ -10,8 +10,8 @@ import (
 )
 
 // A Transfer is a read or write that goes on after the call that started it. It
-// borrows the slice until it has ended. [D-40]
-type Transfer struct {
+// borrows the slice until it has ended.
+type Transfer struct { // [D-40]
 	c    *Conn
 	o    *op
 	done chan struct{}

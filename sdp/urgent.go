@@ -41,8 +41,8 @@ func (c *Conn) urgentCame(a *sdpcore.Action) {
 }
 
 // WriteUrgent sends p; its last byte is urgent data, announced to the peer ahead
-// of what waits to be sent. [SDP-9.5.3-2] [SDP-9.5.3-3]
-func (c *Conn) WriteUrgent(p []byte) (int, error) {
+// of what waits to be sent.
+func (c *Conn) WriteUrgent(p []byte) (int, error) { // [SDP-9.5.3-2] [SDP-9.5.3-3]
 	c.mu.Lock()
 	defer c.unlock()
 	if c.closed {
@@ -58,8 +58,8 @@ func (c *Conn) WriteUrgent(p []byte) (int, error) {
 }
 
 // Urgent returns a channel that gets a value when the peer announces an urgent
-// byte, and when one arrives. [SDP-9.5.3-9] It holds at most one value.
-func (c *Conn) Urgent() <-chan struct{} {
+// byte, and when one arrives. It holds at most one value.
+func (c *Conn) Urgent() <-chan struct{} { // [SDP-9.5.3-9]
 	c.mu.Lock()
 	defer c.unlock()
 	if c.urg.ch == nil {

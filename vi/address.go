@@ -11,8 +11,7 @@ import (
 
 // An Address is a VI network address: a host part, whose form is the
 // provider's business, and a discriminator chosen by the application.
-// [VIA 7]
-type Address struct {
+type Address struct { // [VIA 7]
 	Host          []byte
 	Discriminator []byte
 }
@@ -33,8 +32,8 @@ func IPAddress(ap netip.AddrPort, discriminator string) Address {
 }
 
 // AddrPort reads an IP host part: 4 or 16 bytes of address, then optionally 2
-// of port, which is 0 if absent. [VIA 6.6]
-func (a Address) AddrPort() (ap netip.AddrPort, ok bool) {
+// of port, which is 0 if absent.
+func (a Address) AddrPort() (ap netip.AddrPort, ok bool) { // [VIA 6.6]
 	h := a.Host
 	var port uint16
 	if n := len(h); n == 6 || n == 18 {

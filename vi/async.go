@@ -7,11 +7,13 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// An ErrorCode is the kind of an asynchronous error. [VIA 5.2]
+// [VIA 5.2]
+
+// An ErrorCode is the kind of an asynchronous error.
 type ErrorCode uint32
 
 const (
-	ErrorPostDesc      ErrorCode = iota // address or handle of a posted descriptor is invalid [VIA-5.2-1]
+	ErrorPostDesc      ErrorCode = iota // address or handle of a posted descriptor is invalid
 	ErrorConnLost                       // a connected VI has lost its peer; its state is Error
 	ErrorRecvQEmpty                     // an incoming message found no receive descriptor
 	ErrorVIOverrun                      // more descriptors posted than a work queue can hold
@@ -22,6 +24,8 @@ const (
 	ErrorCompProt                       // a completion could not be written
 	ErrorRDMATransport                  // transport problem during an RDMA, found late or at the target
 	ErrorCatastrophic                   // NIC or VI unusable
+
+	// ErrorPostDesc [VIA-5.2-1].
 )
 
 // String names the code.
@@ -38,8 +42,9 @@ func (c ErrorCode) String() string {
 	return fmt.Sprintf("ErrorCode(%#x)", uint32(c))
 }
 
-// A Resource says which fields of an ErrorDescriptor mean something.
 // [VIA 5.2]
+
+// A Resource says which fields of an ErrorDescriptor mean something.
 type Resource uint32
 
 const (
@@ -51,8 +56,8 @@ const (
 
 // An ErrorDescriptor describes an asynchronous error. NIC is always set, VI
 // for ResourceVI and ResourceDescriptor, CQ for ResourceCQ, Descriptor for
-// ResourceDescriptor. [VIA 5.2]
-type ErrorDescriptor struct {
+// ResourceDescriptor.
+type ErrorDescriptor struct { // [VIA 5.2]
 	NIC        *NIC
 	VI         *VI
 	CQ         *CompletionQueue
@@ -81,8 +86,8 @@ func (a *async) init(n *NIC) { a.nic = n }
 // is a thousand errors late, errors of dropped messages are not reported any
 // more. The handler runs in a
 // goroutine of its own, one error at a time and in order, with no lock held:
-// it may call anything, also tear everything down. [VIA 5.1] [VIA 5.4] [VIA-5.4-1] [VIA-5.1-1] [VIA-8.3-19]
-func (n *NIC) ErrorCallback(handler func(ErrorDescriptor)) {
+// it may call anything, also tear everything down.
+func (n *NIC) ErrorCallback(handler func(ErrorDescriptor)) { // [VIA 5.1] [VIA 5.4] [VIA-5.4-1] [VIA-5.1-1] [VIA-8.3-19]
 	n.async.mu.Lock()
 	n.async.handler = handler
 	n.async.mu.Unlock()

@@ -2,8 +2,10 @@ package vi
 
 import "fmt"
 
+// [VIA 4.5]
+
 // A Reliability is a reliability level, or in NIC attributes a set of them.
-// The bits are those of VIPL. [VIA 4.5]
+// The bits are those of VIPL.
 type Reliability uint16
 
 const (
@@ -41,8 +43,8 @@ func (r Reliability) one() bool {
 func (r Reliability) reliable() bool { return r != UnreliableDelivery }
 
 // NICAttributes describe a NIC. They do not change while it is open.
-// Lengths are in bytes. [VIA 6.2]
-type NICAttributes struct {
+// Lengths are in bytes.
+type NICAttributes struct { // [VIA 6.2]
 	Name                   string
 	HardwareVersion        uint32
 	ProviderVersion        uint32
@@ -64,8 +66,8 @@ type NICAttributes struct {
 	RDMAReadSupport        Reliability // levels at which RDMA Read works
 }
 
-// Attributes are those of a VI. [VIA 6.2]
-type Attributes struct {
+// Attributes are those of a VI.
+type Attributes struct { // [VIA 6.2]
 	// Reliability has exactly one level.
 	Reliability Reliability
 
@@ -77,7 +79,7 @@ type Attributes struct {
 	QoS uintptr
 
 	// Ptag is the protection tag; nil matches every region of the NIC,
-	// unless the NIC is strict. [VIA 6.6]
+	// unless the NIC is strict.
 	Ptag *Ptag
 
 	// EnableRDMAWrite and EnableRDMARead say what the remote side may do to
@@ -87,20 +89,22 @@ type Attributes struct {
 
 	// FlowControl asks for Descriptor Flow Control: the provider holds
 	// messages back until the remote side has posted the receive they
-	// consume. Both sides must ask for it. [VIT 2.2.1]
+	// consume. Both sides must ask for it.
 	FlowControl bool
 
 	// ReadWindow is how many RDMA Reads of the peer this VI serves at once;
-	// 0 means the provider's default if EnableRDMARead is set. [V-26]
+	// 0 means the provider's default if EnableRDMARead is set.
 	ReadWindow int
 
 	// Security is sent with a connection request or its acceptance, for the
-	// other side's decision. [VIT 3.2]
+	// other side's decision.
 	Security []byte
+
+	// Ptag [VIA 6.6], FlowControl [VIT 2.2.1], ReadWindow [V-26], Security [VIT 3.2].
 }
 
-// MemAttributes are those of a region. [VIA 6.2]
-type MemAttributes struct {
+// MemAttributes are those of a region.
+type MemAttributes struct { // [VIA 6.2]
 	// Ptag is the protection tag; nil matches every VI of the NIC, unless
 	// the NIC is strict.
 	Ptag *Ptag

@@ -51,8 +51,8 @@ func (e *Endpoint) checkSegments(d *Descriptor, rdma bool) Status {
 }
 
 // A Cursor walks the segments of a descriptor. The zero Cursor is at the
-// front. [VIA-3.5-7] [VIA-8.3-11]
-type Cursor struct {
+// front.
+type Cursor struct { // [VIA-3.5-7] [VIA-8.3-11]
 	seg int
 	off uint32
 }

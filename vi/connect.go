@@ -90,13 +90,12 @@ func connectError(ctx context.Context, err error) error {
 // ConnectRequest connects the VI to one that is being waited for at remote,
 // in the client-server model, and returns the remote VI's attributes. local
 // names the caller to the other side. It blocks until answered or ctx ends.
-// [VIA 6.4.5]
 //
 // Errors: ErrTimeout, ErrReject, ErrNoMatch, ErrNotReachable,
 // ErrInvalidState, ErrInvalidReliability, ErrInvalidMTU, ErrInvalidParameter,
 // ErrResource, ErrClosed, or the context's. The VI is Idle again after an
-// error but ErrInvalidState. [VIA-6.4-18] [VIA-8.3-9]
-func (v *VI) ConnectRequest(ctx context.Context, local, remote Address) (Attributes, error) {
+// error but ErrInvalidState.
+func (v *VI) ConnectRequest(ctx context.Context, local, remote Address) (Attributes, error) { // [VIA 6.4.5] [VIA-6.4-18] [VIA-8.3-9]
 	return v.connect(ctx, local, remote, v.nic.dev.Connect)
 }
 
@@ -138,10 +137,10 @@ func (n *NIC) checkAddresses(as ...Address) error {
 // ConnectPeerRequest asks for a connection in the peer-to-peer model, with a
 // VI that asks for one with the two addresses exchanged. It returns at once;
 // the VI is Connect Pending until PeerDone or PeerWait tell the result, at
-// the latest after timeout (0 or less: no limit). [VIA 6.4.6]
+// the latest after timeout (0 or less: no limit).
 //
 // Errors: ErrInvalidState, ErrInvalidParameter, ErrClosed.
-func (v *VI) ConnectPeerRequest(local, remote Address, timeout time.Duration) error {
+func (v *VI) ConnectPeerRequest(local, remote Address, timeout time.Duration) error { // [VIA 6.4.6]
 	if err := v.nic.checkAddresses(local, remote); err != nil {
 		return err
 	}
@@ -163,8 +162,8 @@ func (v *VI) ConnectPeerRequest(local, remote Address, timeout time.Duration) er
 }
 
 // ConnectPeerDone tells the result of ConnectPeerRequest, once, or
-// ErrNotDone. Without a request it is ErrInvalidState. [VIA 6.4.6]
-func (v *VI) ConnectPeerDone() (Attributes, error) {
+// ErrNotDone. Without a request it is ErrInvalidState.
+func (v *VI) ConnectPeerDone() (Attributes, error) { // [VIA 6.4.6]
 	a, err := v.peerAttempt()
 	if err != nil {
 		return Attributes{}, err
@@ -178,8 +177,8 @@ func (v *VI) ConnectPeerDone() (Attributes, error) {
 }
 
 // ConnectPeerWait waits for the result of ConnectPeerRequest. Ending ctx ends
-// only the wait. [VIA 6.4.6]
-func (v *VI) ConnectPeerWait(ctx context.Context) (Attributes, error) {
+// only the wait.
+func (v *VI) ConnectPeerWait(ctx context.Context) (Attributes, error) { // [VIA 6.4.6]
 	a, err := v.peerAttempt()
 	if err != nil {
 		return Attributes{}, err
@@ -220,8 +219,8 @@ func (v *VI) peerResult(a *attempt) (Attributes, error) {
 // Disconnect ends the VI's connection, or cancels the one being made. The VI
 // is Idle at once; every descriptor that had not completed is flushed, and
 // all are still to be dequeued. Data of sends that completed is still
-// delivered. On an Idle VI posted receives are flushed. [VIA 6.4.5]
-func (v *VI) Disconnect() error {
+// delivered. On an Idle VI posted receives are flushed.
+func (v *VI) Disconnect() error { // [VIA 6.4.5]
 	v.mu.Lock()
 	gone := v.gone
 	v.mu.Unlock()
@@ -270,8 +269,8 @@ func (v *VI) RemoteAddress() (Address, bool) {
 }
 
 // A ConnRequest is an incoming connection request: VIPL's connection handle.
-// It must be accepted or rejected. [VIA 6.4.5]
-type ConnRequest struct {
+// It must be accepted or rejected.
+type ConnRequest struct { // [VIA 6.4.5]
 	nic *NIC
 	req Request
 
@@ -281,11 +280,10 @@ type ConnRequest struct {
 
 // ConnectWait waits for a connection request for local's discriminator.
 // Requests that come while no call waits are answered with No Match.
-// [VIA 6.4.5]
 //
 // Errors: ErrTimeout, ErrInvalidParameter, ErrResource, ErrClosed, or the
 // context's.
-func (n *NIC) ConnectWait(ctx context.Context, local Address) (*ConnRequest, error) {
+func (n *NIC) ConnectWait(ctx context.Context, local Address) (*ConnRequest, error) { // [VIA 6.4.5]
 	if err := n.checkAddresses(local); err != nil {
 		return nil, err
 	}
@@ -305,17 +303,17 @@ func (r *ConnRequest) Local() Address { return r.req.Local() }
 // RemoteAttributes returns the attributes of the caller's VI.
 func (r *ConnRequest) RemoteAttributes() Attributes { return r.req.RemoteAttributes() }
 
-// Security returns the security information of the request. [VIT 3.2]
-func (r *ConnRequest) Security() []byte { return r.req.Security() }
+// Security returns the security information of the request.
+func (r *ConnRequest) Security() []byte { return r.req.Security() } // [VIT 3.2]
 
 // Accept connects v with the caller. v's reliability level and flow control
 // must be the caller's; the transfer size becomes the lesser of both. After
 // ErrInvalidReliability, ErrInvalidMTU, ErrInvalidState and
-// ErrInvalidParameter the request is still open. [VIA 6.4.5]
+// ErrInvalidParameter the request is still open.
 //
 // Errors: those, ErrTimeout if the caller gave up, ErrResource, ErrClosed, or
 // the context's.
-func (r *ConnRequest) Accept(ctx context.Context, v *VI) error {
+func (r *ConnRequest) Accept(ctx context.Context, v *VI) error { // [VIA 6.4.5]
 	if v == nil || v.nic != r.nic {
 		return fmt.Errorf("%w: VI", ErrInvalidParameter)
 	}

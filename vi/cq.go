@@ -12,8 +12,8 @@ import (
 )
 
 // A Completion says that a descriptor of a work queue has completed. The
-// descriptor itself is taken with SendDone or RecvDone. [VIA 6.4.7]
-type Completion struct {
+// descriptor itself is taken with SendDone or RecvDone.
+type Completion struct { // [VIA 6.4.7]
 	VI   *VI
 	Recv bool // the receive queue, else the send queue
 }
@@ -29,11 +29,11 @@ type CompletionQueue struct {
 }
 
 // CreateCQ makes a completion queue with room for entries completions. The
-// room is a reservation: a completion is never lost. [VIA 6.4.7] [VIA 1.6]
+// room is a reservation: a completion is never lost.
 //
 // Errors: ErrInvalidParameter for 0 or more than MaxCQEntries, ErrResource,
 // ErrClosed.
-func (n *NIC) CreateCQ(entries int) (*CompletionQueue, error) {
+func (n *NIC) CreateCQ(entries int) (*CompletionQueue, error) { // [VIA 6.4.7] [VIA 1.6]
 	if err := n.checkEntries(entries); err != nil {
 		return nil, err
 	}
@@ -59,8 +59,8 @@ func (n *NIC) checkEntries(entries int) error {
 }
 
 // Destroy ends the queue and cancels its notify registrations. Errors:
-// ErrResource while a VI is attached, ErrClosed. [VIA 6.4.7]
-func (c *CompletionQueue) Destroy() error {
+// ErrResource while a VI is attached, ErrClosed.
+func (c *CompletionQueue) Destroy() error { // [VIA 6.4.7]
 	n := c.nic
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -83,8 +83,8 @@ func (c *CompletionQueue) close() {
 
 // Resize changes the room; entries that are present stay. It may be called
 // while the queue is in use. Errors: ErrResource if more are present,
-// ErrInvalidParameter, ErrClosed. [VIA 6.4.7]
-func (c *CompletionQueue) Resize(entries int) error {
+// ErrInvalidParameter, ErrClosed.
+func (c *CompletionQueue) Resize(entries int) error { // [VIA 6.4.7]
 	if c.closed.Load() {
 		return ErrClosed
 	}
@@ -98,8 +98,8 @@ func (c *CompletionQueue) Resize(entries int) error {
 }
 
 // Done takes one entry, or returns ErrNotDone. It never blocks. Errors: that
-// and ErrClosed. [VIA 6.4.7]
-func (c *CompletionQueue) Done() (Completion, error) { // [VIA-6.4-26]
+// and ErrClosed.
+func (c *CompletionQueue) Done() (Completion, error) { // [VIA-6.4-26] [VIA 6.4.7]
 	var e [1]Completion
 	if c.DoneN(e[:]) == 1 {
 		return e[0], nil
@@ -135,8 +135,8 @@ func (c *CompletionQueue) poll(buf []Completion) int {
 func (e Completion) stale() bool { return e.VI.closed.Load() }
 
 // Wait takes one entry, waiting for it. One entry wakes one waiter. Errors:
-// ErrTimeout, the context's, ErrClosed. [VIA 6.4.7]
-func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) {
+// ErrTimeout, the context's, ErrClosed.
+func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) { // [VIA 6.4.7]
 	e, err := c.q.Wait(ctx, (*cqProgress)(c)) // [VIA-6.4-26] [VIA-6.7-2]
 	for err == nil && e.stale() {
 		e, err = c.q.Wait(ctx, nil)
@@ -152,8 +152,8 @@ func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) {
 // Notify calls handler once, with an entry that is taken out of the queue,
 // as soon as there is one. Registrations are served in order and before
 // waiters; destroying the queue cancels them. The handler runs in a
-// goroutine of the NIC, one at a time. [VIA 6.4.7]
-func (c *CompletionQueue) Notify(handler func(Completion)) error {
+// goroutine of the NIC, one at a time.
+func (c *CompletionQueue) Notify(handler func(Completion)) error { // [VIA 6.4.7]
 	if handler == nil {
 		return fmt.Errorf("%w: no handler", ErrInvalidParameter)
 	}

@@ -7,24 +7,24 @@ import (
 // A MemHandle names a registered region. 0 is never a valid one.
 type MemHandle uint32
 
-// A Segment is a range of local registered memory. [VIA 3.1]
-type Segment struct {
+// A Segment is a range of local registered memory.
+type Segment struct { // [VIA 3.1]
 	Address uint64 // virtual address of the first byte
 	Handle  MemHandle
 	Length  uint32 // bytes
 }
 
 // A RemoteSegment is where an RDMA begins in the peer's memory: the address
-// segment of an RDMA descriptor. [VIA 3.1]
-type RemoteSegment struct {
+// segment of an RDMA descriptor.
+type RemoteSegment struct { // [VIA 3.1]
 	Address uint64
 	Handle  MemHandle
 }
 
 // A Descriptor describes one data transfer. The consumer fills the exported
 // fields and posts it; until it has come back it belongs to the NIC. It must
-// not be copied while posted. [VIA-3.1-1]
-type Descriptor struct {
+// not be copied while posted.
+type Descriptor struct { // [VIA-3.1-1]
 	// Control is the operation with its flags.
 	Control Control
 
@@ -35,14 +35,14 @@ type Descriptor struct {
 
 	// Length is the number of bytes to transfer, which must be the sum of
 	// the segments' lengths. In a completed receive it is the number of
-	// bytes that came. [VIA 3.5] [VIA-3.5-3] [VIA-3.5-5]
+	// bytes that came.
 	Length uint32
 
 	// Remote is the remote memory of an RDMA.
 	Remote RemoteSegment
 
 	// Segments is the local memory to gather from or to scatter to, in
-	// order. A segment of length 0 needs no valid handle. [VIA 3.4]
+	// order. A segment of length 0 needs no valid handle.
 	Segments []Segment
 
 	// Context is the consumer's own.
@@ -57,6 +57,8 @@ type Descriptor struct {
 	status atomic.Uint32 // with statusPosted
 	result Status        // owned by the NIC while posted; becomes status
 	fatal  bool          // owned by the NIC while posted: its error ends the connection
+
+	// Length [VIA 3.5] [VIA-3.5-3] [VIA-3.5-5], Segments [VIA 3.4].
 }
 
 // Status returns how the descriptor ended; StatusDone is clear while it is
@@ -105,8 +107,8 @@ func (d *Descriptor) WithFence() *Descriptor {
 }
 
 // Capacity returns the sum of the segments' lengths: what a receive can
-// take. [VIA-3.5-4]
-func (d *Descriptor) Capacity() uint64 {
+// take.
+func (d *Descriptor) Capacity() uint64 { // [VIA-3.5-4]
 	var n uint64
 	for i := range d.Segments {
 		n += uint64(d.Segments[i].Length)

@@ -36,9 +36,11 @@
 // Errors that belong to no call go to the handler set with
 // [NIC.ErrorCallback], one at a time.
 //
-// All methods may be called concurrently [VIA 6.7], also from handlers,
-// except that NIC.Close must not be called from a Notify handler. [VIA-6.7-1]
+// All methods may be called concurrently, also from handlers, except that
+// NIC.Close must not be called from a Notify handler.
 //
 // What the architecture leaves open, and where its documents were not to be
 // had, is decided in docs/requirements/vi-requirements.md, row by row.
 package vi
+
+// The package as a whole keeps [VIA 6.7] [VIA-6.7-1].

@@ -107,8 +107,8 @@ func (e *Endpoint) StartSend() (d *Descriptor, seq uint64, bad Status) {
 // FinishSend completes a started send descriptor with error bits, 0 for a
 // success. It completes in order: an earlier one that is not finished holds
 // it back. broken tells that an error was published at a reliable level: the
-// provider must then stop handling messages and call Break. [VIA-4.4-4] [VIA-1.2-2] [VIA-4.3-3]
-func (e *Endpoint) FinishSend(d *Descriptor, seq uint64, bad Status) (broken bool) {
+// provider must then stop handling messages and call Break.
+func (e *Endpoint) FinishSend(d *Descriptor, seq uint64, bad Status) (broken bool) { // [VIA-4.4-4] [VIA-1.2-2] [VIA-4.3-3]
 	if d.Control.Op() == OpRDMARead {
 		e.readsOut.Add(-1)
 	}
@@ -238,8 +238,8 @@ func (e *Endpoint) FinishRecv(d *Descriptor, seq uint64, r Delivery) (broken boo
 
 // Target checks that length bytes at addr of the region handle may be
 // written (or, with write false, read) by the peer, and pins them; ok is false if
-// they may not. The VI's own enables count too. held is as for Gather. [VIA 1.5]
-func (e *Endpoint) Target(held Memory, handle MemHandle, addr uint64, length uint64, write bool) (m Memory, ok bool) {
+// they may not. The VI's own enables count too. held is as for Gather.
+func (e *Endpoint) Target(held Memory, handle MemHandle, addr uint64, length uint64, write bool) (m Memory, ok bool) { // [VIA 1.5]
 	need, ok := e.targetRights(write)
 	if !ok {
 		return Memory{}, false
@@ -273,8 +273,8 @@ func (e *Endpoint) access(held Memory, handle MemHandle, addr, length uint64, ne
 	return m, out == regmem.OK
 }
 
-// AsyncError raises an asynchronous error of the VI. [VIA 5]
-func (e *Endpoint) AsyncError(code ErrorCode, op Control) {
+// AsyncError raises an asynchronous error of the VI.
+func (e *Endpoint) AsyncError(code ErrorCode, op Control) { // [VIA 5]
 	e.v.nic.async.raise(ErrorDescriptor{VI: e.v, OpCode: op, Resource: ResourceVI, Code: code})
 }
 
@@ -283,8 +283,8 @@ func (e *Endpoint) AsyncError(code ErrorCode, op Control) {
 // error Connection Lost. orderly says that the peer disconnected; otherwise
 // sends that were started become transport errors. The Link is stopped with
 // StopBroken in the course of it. Must not be called from a goroutine that
-// runs a method of the provider's data path. [VIA 2.2]
-func (e *Endpoint) Break(orderly bool) {
+// runs a method of the provider's data path.
+func (e *Endpoint) Break(orderly bool) { // [VIA 2.2]
 	v := e.v
 	v.mu.Lock()
 	if v.conn.Load() != e {

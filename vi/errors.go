@@ -7,9 +7,9 @@ import (
 	"os"
 )
 
-// The sentinel errors, one for each VIPL return code. [VIA 6.3] Returned
-// errors wrap them with details.
-var (
+// The sentinel errors, one for each VIPL return code. Returned errors wrap them
+// with details.
+var ( // [VIA 6.3]
 	ErrNotDone                  = errors.New("vi: not done")
 	ErrInvalidParameter         = errors.New("vi: invalid parameter")
 	ErrResource                 = errors.New("vi: insufficient or still used resource")
@@ -31,13 +31,17 @@ var (
 	// nil descriptor, which it matches.
 	ErrQueueEmpty error = &emptyError{}
 
-	// ErrOverrun is a post to a full work queue. [VIA 5.2]
+	// ErrOverrun is a post to a full work queue.
 	ErrOverrun = errors.New("vi: more descriptors posted than the work queue holds")
+
+	// ErrOverrun [VIA 5.2].
 )
+
+// [VIA-8.3-1]
 
 // ErrClosed matches net.ErrClosed: the NIC, VI or completion queue is gone.
 // As a VIPL return code it is INVALID_PARAMETER, a stale handle.
-var ErrClosed = closedError{} // [VIA-8.3-1]
+var ErrClosed = closedError{}
 
 type closedError struct{}
 
@@ -62,12 +66,14 @@ func (*timeoutError) Is(target error) bool {
 	return target == context.DeadlineExceeded || target == os.ErrDeadlineExceeded
 }
 
-// A ReturnCode is a VIPL return code. [VIA 6.3]
+// [VIA 6.3]
+
+// A ReturnCode is a VIPL return code.
 type ReturnCode int
 
 // The values of the VIPL header.
 const (
-	Success ReturnCode = iota // [VIA-6.3-1]
+	Success ReturnCode = iota
 	NotDone
 	InvalidParameter
 	ErrorResource
@@ -84,6 +90,8 @@ const (
 	NoMatch
 	NotReachable
 	ErrorNotSupported
+
+	// Success [VIA-6.3-1].
 )
 
 // CodeOf returns the VIPL return code of an error of this package.

@@ -8,8 +8,8 @@ import (
 	"viaduct/internal/regmem"
 )
 
-// A Region is registered memory. [VIA 1.4]
-type Region struct {
+// A Region is registered memory.
+type Region struct { // [VIA 1.4]
 	nic   *NIC
 	r     *regmem.Region
 	attrs MemAttributes // guarded by nic.mu
@@ -17,11 +17,11 @@ type Region struct {
 
 // RegisterMem registers buf, which must stay allocated and in place until
 // DeregisterMem; Go memory does. The same memory may be registered several
-// times. [VIA 6.4.2] [VIA-1.4-1] [VIA-1.4-2] [VIA-1.4-4]
+// times.
 //
 // Errors: ErrInvalidParameter for no memory, ErrInvalidPtag,
 // ErrInvalidRDMARead, ErrResource beyond a limit of the NIC, ErrClosed.
-func (n *NIC) RegisterMem(buf []byte, a MemAttributes) (*Region, error) {
+func (n *NIC) RegisterMem(buf []byte, a MemAttributes) (*Region, error) { // [VIA 6.4.2] [VIA-1.4-1] [VIA-1.4-2] [VIA-1.4-4]
 	return n.register(a, func(o regmem.Options) (*regmem.Region, error) {
 		return n.memory.Register(buf, o)
 	})
@@ -71,10 +71,10 @@ func (a MemAttributes) rights() regmem.Rights {
 
 // DeregisterMem ends a registration. It waits for accesses in progress, so
 // that afterwards nothing touches the memory; descriptors that are posted with
-// its handle fail with a protection error when their turn comes. [VIA 6.4.2] [VIA-6.4-3] [VIA-8.3-16]
+// its handle fail with a protection error when their turn comes.
 //
 // Errors: ErrInvalidParameter if r is not registered with this NIC.
-func (n *NIC) DeregisterMem(r *Region) error {
+func (n *NIC) DeregisterMem(r *Region) error { // [VIA 6.4.2] [VIA-6.4-3] [VIA-8.3-16]
 	if r == nil {
 		return fmt.Errorf("%w: region", ErrInvalidParameter)
 	}
@@ -89,8 +89,8 @@ func (n *NIC) DeregisterMem(r *Region) error {
 
 // MayUse tells whether length bytes at addr lie in the region that handle names
 // and the VI's protection tag allows their use: what a descriptor's own memory
-// is checked for, where descriptors lie in registered memory. [VIA 1.5] [VIA-1.5-4]
-func (v *VI) MayUse(handle MemHandle, addr, length uint64) bool {
+// is checked for, where descriptors lie in registered memory.
+func (v *VI) MayUse(handle MemHandle, addr, length uint64) bool { // [VIA 1.5] [VIA-1.5-4]
 	var d *regmem.Domain
 	if ep := v.conn.Load(); ep != nil {
 		d = ep.domain
@@ -102,8 +102,8 @@ func (v *VI) MayUse(handle MemHandle, addr, length uint64) bool {
 	return v.nic.memory.Check(uint32(handle), addr, length, d, nil, regmem.Local) == regmem.OK
 }
 
-// QueryMem returns the attributes of a region. [VIA 6.4.2]
-func (n *NIC) QueryMem(r *Region) (MemAttributes, error) {
+// QueryMem returns the attributes of a region.
+func (n *NIC) QueryMem(r *Region) (MemAttributes, error) { // [VIA 6.4.2]
 	if r == nil || r.nic != n || n.memory.Lookup(r.r.Handle()) != r.r {
 		return MemAttributes{}, fmt.Errorf("%w: region", ErrInvalidParameter)
 	}
@@ -113,10 +113,10 @@ func (n *NIC) QueryMem(r *Region) (MemAttributes, error) {
 }
 
 // SetMemAttributes changes the attributes of a region for operations that
-// start afterwards. MayFault and FaultBreaks can't be changed. [VIA 6.4.2]
+// start afterwards. MayFault and FaultBreaks can't be changed.
 //
 // Errors: ErrInvalidParameter, ErrInvalidPtag, ErrInvalidRDMARead.
-func (n *NIC) SetMemAttributes(r *Region, a MemAttributes) error {
+func (n *NIC) SetMemAttributes(r *Region, a MemAttributes) error { // [VIA 6.4.2]
 	if r == nil || r.nic != n {
 		return fmt.Errorf("%w: region", ErrInvalidParameter)
 	}

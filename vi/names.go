@@ -26,8 +26,8 @@ type hostEntry struct {
 
 // NSInit opens the name service. It may be called again, and reads the hosts
 // text of the configuration each time. Errors: ErrNameService for a line that
-// can't be read. [VIA 6.4.9]
-func (n *NIC) NSInit() error {
+// can't be read.
+func (n *NIC) NSInit() error { // [VIA 6.4.9]
 	hosts, err := n.parseHosts(n.cfg.Hosts)
 	if err != nil {
 		return err
@@ -79,8 +79,7 @@ func (n *NIC) hostsFile() ([]hostEntry, error) {
 // NSGetHostByName returns the host part of the index-th address of a name,
 // counted from 0. A host that is written as an address is its own name.
 // Errors: ErrNameService for an unknown name or an index past the end.
-// [VIA 6.4.9] [VIA-6.4-28] [VIA-8.3-20]
-func (n *NIC) NSGetHostByName(ctx context.Context, name string, index int) ([]byte, error) {
+func (n *NIC) NSGetHostByName(ctx context.Context, name string, index int) ([]byte, error) { // [VIA 6.4.9] [VIA-6.4-28] [VIA-8.3-20]
 	hosts, err := n.hostsFile()
 	if err != nil {
 		return nil, err
@@ -105,8 +104,7 @@ func (n *NIC) NSGetHostByName(ctx context.Context, name string, index int) ([]by
 }
 
 // NSGetHostByAddr returns the name of a host part. Errors: ErrNameService.
-// [VIA 6.4.9]
-func (n *NIC) NSGetHostByAddr(ctx context.Context, host []byte) (string, error) {
+func (n *NIC) NSGetHostByAddr(ctx context.Context, host []byte) (string, error) { // [VIA 6.4.9]
 	hosts, err := n.hostsFile()
 	if err != nil {
 		return "", err
@@ -124,8 +122,8 @@ func (n *NIC) NSGetHostByAddr(ctx context.Context, host []byte) (string, error) 
 }
 
 // KnownHosts returns the host parts of the hosts file, the answer to VIPL's
-// autodiscovery query. [VIA 6.4.8]
-func (n *NIC) KnownHosts() [][]byte {
+// autodiscovery query.
+func (n *NIC) KnownHosts() [][]byte { // [VIA 6.4.8]
 	n.names.mu.Lock()
 	defer n.names.mu.Unlock()
 	var all [][]byte

@@ -17,18 +17,20 @@ type Config struct {
 	Logger *slog.Logger
 
 	// StrictPtags refuses the nil protection tag, which otherwise matches
-	// everything of the same NIC. [VIA 6.6]
+	// everything of the same NIC.
 	StrictPtags bool
 
 	// Hosts is the text of a hosts file for the name service, which is asked
 	// before the system's. Each line has an address and one or more names;
 	// # begins a comment. See [NIC.NSInit].
 	Hosts []byte
+
+	// StrictPtags [VIA 6.6].
 }
 
 // A NIC is an open VI NIC. Objects made on it belong to it: mixing those of
-// two NICs in one call is ErrInvalidParameter. [VIA 1.1]
-type NIC struct {
+// two NICs in one call is ErrInvalidParameter.
+type NIC struct { // [VIA 1.1]
 	dev    Device
 	cfg    Config
 	attrs  NICAttributes
@@ -48,10 +50,10 @@ type NIC struct {
 }
 
 // Open opens the device called name of a provider. Opening one device
-// several times gives independent handles to it. [VIA 6.4.1]
+// several times gives independent handles to it.
 //
 // Errors: ErrInvalidParameter for an unknown name, ErrResource.
-func Open(p Provider, name string, cfg *Config) (*NIC, error) {
+func Open(p Provider, name string, cfg *Config) (*NIC, error) { // [VIA 6.4.1]
 	if p == nil {
 		return nil, fmt.Errorf("%w: no provider", ErrInvalidParameter)
 	}
@@ -77,8 +79,8 @@ func Open(p Provider, name string, cfg *Config) (*NIC, error) {
 	return n, nil
 }
 
-// Query returns the attributes of the NIC. [VIA 6.4.1]
-func (n *NIC) Query() NICAttributes {
+// Query returns the attributes of the NIC.
+func (n *NIC) Query() NICAttributes { // [VIA 6.4.1]
 	a := n.attrs
 	a.LocalAddress = slices.Clone(a.LocalAddress)
 	return a
@@ -95,8 +97,8 @@ func (n *NIC) Logger() *slog.Logger { return n.cfg.Logger }
 // Disconnect, completion queues, regions. It may be called twice, and from
 // an error handler, but not from a Notify handler. It waits for the
 // provider's goroutines and for Notify handlers; asynchronous errors whose
-// handler has not begun by then are dropped. [VIA 6.4.1] [VIA-6.4-1]
-func (n *NIC) Close() error {
+// handler has not begun by then are dropped.
+func (n *NIC) Close() error { // [VIA 6.4.1] [VIA-6.4-1]
 	n.mu.Lock()
 	if n.closed {
 		n.mu.Unlock()
@@ -147,8 +149,7 @@ func (n *NIC) stop(l Link, reason StopReason) {
 }
 
 // A Ptag is a protection tag: a VI may use the regions that have its tag.
-// [VIA 1.5]
-type Ptag struct {
+type Ptag struct { // [VIA 1.5]
 	nic    *NIC
 	domain *regmem.Domain
 	uses   int  // guarded by nic.mu; VIs and regions

@@ -8,11 +8,10 @@ import (
 
 // PostSend posts a descriptor to the send queue. It never blocks. On a VI
 // that is not connected the descriptor completes at once as flushed.
-// [VIA 6.4.4] [VIA 2.3]
 //
 // Errors in the descriptor show in its status. ErrOverrun: the queue already
 // holds as many as it may; the VI goes to Error and d was not posted.
-func (v *VI) PostSend(d *Descriptor) error {
+func (v *VI) PostSend(d *Descriptor) error { // [VIA 6.4.4] [VIA 2.3]
 	if err := v.send.post(d); err != nil { // [VIA-1.3-1] [VIA-2.3-2]
 		return err
 	}
@@ -41,8 +40,8 @@ func (v *VI) sendDoorbell() {
 // PostRecv posts a descriptor to the receive queue. It never blocks. Before
 // a connection it waits there for one; in state Error it completes at once
 // as flushed. As with an io.Reader, all of its memory may be used as scratch space,
-// even if the message is shorter. [VIA 6.4.4] [VIA 2.3]
-func (v *VI) PostRecv(d *Descriptor) error {
+// even if the message is shorter.
+func (v *VI) PostRecv(d *Descriptor) error { // [VIA 6.4.4] [VIA 2.3]
 	if err := v.recv.post(d); err != nil {
 		return err
 	}
@@ -97,8 +96,8 @@ func (v *VI) overrun(d *Descriptor) {
 // misaligned, not registered or of another protection tag: it raises the
 // asynchronous error Post Descriptor and moves the VI to Error. In Go
 // descriptors need no registration; a consumer interface whose descriptors
-// lie in registered memory checks them and calls this. [VIA 5.3] [VIA-5.2-2] [VIA-5.3-2]
-func (v *VI) ReportPostError(d *Descriptor) {
+// lie in registered memory checks them and calls this.
+func (v *VI) ReportPostError(d *Descriptor) { // [VIA 5.3] [VIA-5.2-2] [VIA-5.3-2]
 	v.nic.async.raise(ErrorDescriptor{VI: v, Descriptor: d, Resource: ResourceDescriptor, Code: ErrorPostDesc})
 	v.toError()
 }
@@ -107,8 +106,8 @@ func (v *VI) ReportPostError(d *Descriptor) {
 // be written since its memory is gone: it raises the asynchronous error
 // Completion Protection and moves the VI to Error. It is for a consumer
 // interface whose descriptors lie in memory of the program. Must not be called
-// from OnDone. [VIA 5.2] [VIA-5.2-9]
-func (v *VI) ReportCompletionError(d *Descriptor) {
+// from OnDone.
+func (v *VI) ReportCompletionError(d *Descriptor) { // [VIA 5.2] [VIA-5.2-9]
 	v.nic.async.raise(ErrorDescriptor{VI: v, Descriptor: d, OpCode: d.Control.Op(), Resource: ResourceDescriptor, Code: ErrorCompProt})
 	v.toError()
 }
@@ -136,10 +135,10 @@ func (v *VI) toError() {
 }
 
 // SendDone returns the descriptor at the head of the send queue if it has
-// completed. It never blocks, also not behind a waiter. [VIA 6.4.4]
+// completed. It never blocks, also not behind a waiter.
 //
 // Errors: ErrNotDone, ErrQueueEmpty, or with the descriptor a *StatusError.
-func (v *VI) SendDone() (*Descriptor, error) { return v.send.done() } // [VIA-2.3-3]
+func (v *VI) SendDone() (*Descriptor, error) { return v.send.done() } // [VIA-2.3-3] [VIA 6.4.4]
 
 // RecvDone is SendDone for the receive queue.
 func (v *VI) RecvDone() (*Descriptor, error) { return v.recv.done() }
@@ -155,8 +154,8 @@ func (v *VI) RecvDoneN(buf []*Descriptor) (n int, err error) { return v.recv.don
 
 // SendWait is SendDone that waits until the head has completed. An empty
 // queue is ErrQueueEmpty at once, a deadline that passes ErrTimeout, and a
-// queue attached to a completion queue ErrResource. [VIA 6.4.4]
-func (v *VI) SendWait(ctx context.Context) (*Descriptor, error) { return v.send.wait(ctx) }
+// queue attached to a completion queue ErrResource.
+func (v *VI) SendWait(ctx context.Context) (*Descriptor, error) { return v.send.wait(ctx) } // [VIA 6.4.4]
 
 // RecvWait is SendWait for the receive queue.
 func (v *VI) RecvWait(ctx context.Context) (*Descriptor, error) { return v.recv.wait(ctx) }
@@ -164,11 +163,11 @@ func (v *VI) RecvWait(ctx context.Context) (*Descriptor, error) { return v.recv.
 // SendNotify calls handler once, with the descriptor at the head of the send
 // queue as soon as it has completed; it is dequeued then. Registrations are
 // served in order. The handler runs in a goroutine of the NIC, one at a time;
-// destroying the VI cancels it. [VIA 6.4.4]
+// destroying the VI cancels it.
 //
 // Errors: ErrResource on a queue attached to a completion queue,
 // ErrInvalidParameter.
-func (v *VI) SendNotify(handler func(*Descriptor)) error { return v.send.addNotify(handler) }
+func (v *VI) SendNotify(handler func(*Descriptor)) error { return v.send.addNotify(handler) } // [VIA 6.4.4]
 
 // RecvNotify is SendNotify for the receive queue.
 func (v *VI) RecvNotify(handler func(*Descriptor)) error { return v.recv.addNotify(handler) }

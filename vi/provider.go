@@ -17,19 +17,18 @@ type Provider interface {
 // A Device is a provider's side of an open NIC. Methods are called
 // concurrently.
 type Device interface {
-	// Attributes are constant from open to close. [VIA 6.2]
+	// Attributes are constant from open to close.
 	Attributes() NICAttributes
 
 	// Connect sets a client-server connection up. It returns a Link that
 	// has not begun to handle anything that arrives, and what the two sides
 	// agreed on. Errors: ErrReject, ErrNoMatch, ErrNotReachable,
 	// ErrInvalidReliability, ErrInvalidMTU, ErrResource, or the context's.
-	// After an error nothing of the attempt is left. [VIA 6.4.5]
+	// After an error nothing of the attempt is left.
 	Connect(ctx context.Context, ep *Endpoint, local, remote Address) (Link, Agreement, error)
 
 	// ConnectPeer is Connect in the peer-to-peer model: it keeps trying
 	// until a peer request that matches is found or ctx ends.
-	// [VIA 6.4.6] [VIT 4]
 	ConnectPeer(ctx context.Context, ep *Endpoint, local, remote Address) (Link, Agreement, error)
 
 	// Wait waits for a connection request whose called discriminator is
@@ -50,6 +49,8 @@ type Device interface {
 	// Close ends waits and half-open connections, and returns when no
 	// goroutine of the device is left. Links were stopped before.
 	Close() error
+
+	// Attributes [VIA 6.2], Connect [VIA 6.4.5], ConnectPeer [VIA 6.4.6] [VIT 4].
 }
 
 // A Request is an incoming connection request that matched a wait.
@@ -57,7 +58,7 @@ type Request interface {
 	Remote() Address              // the caller's host and calling discriminator
 	Local() Address               // the called one
 	RemoteAttributes() Attributes // what the caller offers
-	Security() []byte             // the security information, nil if none [VIT 3.2]
+	Security() []byte             // the security information, nil if none
 
 	// Accept answers the request for ep, whose attributes were found to
 	// match. It returns as Device.Connect does. Accepting fails with
@@ -66,6 +67,8 @@ type Request interface {
 
 	// Reject answers the request with a refusal.
 	Reject() error
+
+	// Security [VIT 3.2].
 }
 
 // An Agreement is what both sides of a connection hold to.

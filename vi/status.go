@@ -5,12 +5,13 @@ import (
 	"strings"
 )
 
-// A Control says what a descriptor asks for. The bits are those of VIPL.
 // [VIA 3.2]
+
+// A Control says what a descriptor asks for. The bits are those of VIPL.
 type Control uint16
 
 const (
-	OpSendReceive Control = 0x0000 // Send on the send queue, Receive on the receive queue [VIA-3.2-1]
+	OpSendReceive Control = 0x0000 // Send on the send queue, Receive on the receive queue
 	OpRDMAWrite   Control = 0x0001
 	OpRDMARead    Control = 0x0002
 	opReserved    Control = 0x0003
@@ -20,6 +21,8 @@ const (
 	QueueFence Control = 0x0008 // wait for the RDMA Reads posted before
 
 	controlReserved Control = 0xfff0
+
+	// OpSendReceive [VIA-3.2-1].
 )
 
 // Op returns the operation alone.
@@ -40,12 +43,13 @@ func (c Control) String() string {
 	return s
 }
 
-// A Status tells how a descriptor ended. The bits are those of VIPL.
 // [VIA 3.3]
+
+// A Status tells how a descriptor ended. The bits are those of VIPL.
 type Status uint32
 
 const (
-	StatusDone             Status = 0x00000001 // completed, successfully or not [VIA-3.3-1]
+	StatusDone             Status = 0x00000001 // completed, successfully or not
 	StatusFormatError      Status = 0x00000002 // malformed descriptor
 	StatusProtectionError  Status = 0x00000004 // local memory check failed
 	StatusLengthError      Status = 0x00000008 // length rule violated
@@ -64,6 +68,8 @@ const (
 	StatusOpMask            Status = 0x00070000
 
 	StatusImmediate Status = 0x00080000 // the immediate data of this receive is valid
+
+	// StatusDone [VIA-3.3-1].
 )
 
 // Failed tells whether an error bit is set.

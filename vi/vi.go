@@ -8,14 +8,18 @@ import (
 	"viaduct/internal/regmem"
 )
 
-// A State is that of a VI. The values are those of VIPL. [VIA 2.1]
+// [VIA 2.1]
+
+// A State is that of a VI. The values are those of VIPL.
 type State uint32
 
 const (
-	Idle           State = iota // no connection and none being made [VIA-2.1-1]
+	Idle           State = iota // no connection and none being made
 	Connected                   // descriptors are processed
 	ConnectPending              // a connection is being made
 	Error                       // the connection broke; Disconnect leads back to Idle
+
+	// Idle [VIA-2.1-1].
 )
 
 // String names the state.
@@ -34,12 +38,12 @@ func (s State) String() string {
 }
 
 // A VI is a Virtual Interface: one end of a connection, with a send queue and
-// a receive queue. [VIA 1]
+// a receive queue.
 //
 // Locks: mu before the locks of the queues. What the provider calls on the
 // data path (the Endpoint's methods but Break) takes only the latter, so that
 // a Link can be stopped with mu held.
-type VI struct {
+type VI struct { // [VIA 1]
 	nic  *NIC
 	send side
 	recv side
@@ -63,11 +67,10 @@ type VI struct {
 
 // CreateVI makes a VI in state Idle. Either work queue may be attached to a
 // completion queue, both to the same one too; nil attaches it to none.
-// [VIA 6.4.3]
 //
 // Errors: ErrInvalidParameter, ErrResource, ErrInvalidReliability,
 // ErrInvalidMTU, ErrInvalidPtag, ErrInvalidRDMARead, ErrClosed.
-func (n *NIC) CreateVI(a Attributes, sendCQ, recvCQ *CompletionQueue) (*VI, error) {
+func (n *NIC) CreateVI(a Attributes, sendCQ, recvCQ *CompletionQueue) (*VI, error) { // [VIA 6.4.3]
 	if err := n.checkAttributes(&a); err != nil {
 		return nil, err
 	}
@@ -122,10 +125,10 @@ func (n *NIC) checkAttributes(a *Attributes) error {
 
 // Destroy ends a VI that is Idle and whose queues hold no descriptor, not
 // even a completed one. Notify registrations and its entries in completion
-// queues go with it. [VIA 6.4.3] [VIA-2.2-14]
+// queues go with it.
 //
 // Errors: ErrInvalidState, ErrResource, ErrClosed.
-func (v *VI) Destroy() error {
+func (v *VI) Destroy() error { // [VIA 6.4.3] [VIA-2.2-14]
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	switch {
@@ -176,8 +179,8 @@ func (v *VI) State() State { return State(v.state.Load()) }
 
 // PeerDisconnected reports whether a VI in state Error is there because its peer
 // disconnected, and not because the connection broke: what is flushed has the same
-// status in both cases. Safe for concurrent use. [VIA-4.6-17]
-func (v *VI) PeerDisconnected() bool {
+// status in both cases. Safe for concurrent use.
+func (v *VI) PeerDisconnected() bool { // [VIA-4.6-17]
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.State() == Error && v.orderly
@@ -185,8 +188,8 @@ func (v *VI) PeerDisconnected() bool {
 
 // Query returns the VI's state, its attributes in force (while connected with
 // the agreed MaxTransferSize), and whether its queues hold no descriptor at
-// all. [VIA 6.4.3] [VIA-6.4-6] [VIA-2.3-7]
-func (v *VI) Query() (s State, a Attributes, sendEmpty, recvEmpty bool) {
+// all.
+func (v *VI) Query() (s State, a Attributes, sendEmpty, recvEmpty bool) { // [VIA 6.4.3] [VIA-6.4-6] [VIA-2.3-7]
 	v.mu.Lock()
 	s, a = v.State(), v.attrs
 	if ep := v.conn.Load(); ep != nil {
@@ -196,10 +199,10 @@ func (v *VI) Query() (s State, a Attributes, sendEmpty, recvEmpty bool) {
 	return s, a, v.send.empty(), v.recv.empty()
 }
 
-// SetAttributes replaces the attributes of an Idle VI. [VIA 6.4.3]
+// SetAttributes replaces the attributes of an Idle VI.
 //
 // Errors: as CreateVI, and ErrInvalidState.
-func (v *VI) SetAttributes(a Attributes) error {
+func (v *VI) SetAttributes(a Attributes) error { // [VIA 6.4.3]
 	n := v.nic
 	if err := n.checkAttributes(&a); err != nil {
 		return err
@@ -227,8 +230,7 @@ func (v *VI) SetAttributes(a Attributes) error {
 func (v *VI) NIC() *NIC { return v.nic }
 
 // SetUserData and UserData keep a value of the consumer's with the VI.
-// [VIA 6.5]
-func (v *VI) SetUserData(x any) {
+func (v *VI) SetUserData(x any) { // [VIA 6.5]
 	v.mu.Lock()
 	v.userData = x
 	v.mu.Unlock()

@@ -14,7 +14,9 @@ import (
 	"viaduct/vi"
 )
 
-// A Segments says how messages are cut into segments. [V-40]
+// [V-40]
+
+// A Segments says how messages are cut into segments.
 type Segments uint8
 
 const (
@@ -24,18 +26,23 @@ const (
 
 	// SegmentsMSS makes segments that fit one TCP segment, and writes them
 	// one by one, as the draft recommends. It costs a system call per
-	// segment. [VIT-2.2.2.2.3-4]
+	// segment.
 	SegmentsMSS
+
+	// SegmentsMSS [VIT-2.2.2.2.3-4].
 )
 
 // The defaults of a Config.
 const (
-	DefaultRequestTimeout = 10 * time.Second // [V-35]
-	DefaultDrainTimeout   = 5 * time.Second  // [V-18]
-	DefaultReadWindow     = 16               // [V-26]
+	DefaultRequestTimeout = 10 * time.Second
+	DefaultDrainTimeout   = 5 * time.Second
+	DefaultReadWindow     = 16
 	DefaultHalfOpen       = 128
-	DefaultMaxSecurity    = 4096 // [V-06]
+	DefaultMaxSecurity    = 4096
 	DefaultMaxTransfer    = 1<<32 - 1
+
+	// DefaultRequestTimeout [V-35], DefaultDrainTimeout [V-18], DefaultReadWindow [V-26],
+	// DefaultMaxSecurity [V-06].
 )
 
 // A Config holds the settings of a provider. The zero value is what this
@@ -44,7 +51,7 @@ type Config struct {
 	// Listen is the address, host and port, on which a device begins to
 	// listen when it is opened; port 0 picks a free one, which the NIC's
 	// LocalAddress tells. If it is empty the first wait or peer-to-peer
-	// request opens the address that it names. [V-31]
+	// request opens the address that it names.
 	Listen string
 
 	// ListenFunc, if set, opens the listening sockets instead of net.Listen: one
@@ -54,7 +61,6 @@ type Config struct {
 
 	// ImplicitListen makes a device without Listen open its own address as
 	// soon as it is opened, as the draft's figure says of the first VI.
-	// [V-31] [VIT-4.3-1]
 	ImplicitListen bool
 
 	// Port is the TCP port of addresses that name none; 0 means
@@ -65,36 +71,36 @@ type Config struct {
 	Dialect Dialect
 
 	// ReliableIsDelivery says that the draft's one reliable bit means
-	// Reliable Delivery. Reliable Reception cannot be offered then. [V-10]
+	// Reliable Delivery. Reliable Reception cannot be offered then.
 	ReliableIsDelivery bool
 
 	// TolerantAttributes ignores attribute bits without a meaning instead of
-	// refusing the connection. [V-05]
+	// refusing the connection.
 	TolerantAttributes bool
 
 	// StrictEnables refuses a connection if the RDMA enables of the two
-	// sides differ. [V-15]
+	// sides differ.
 	StrictEnables bool
 
 	// Disconnect offers the Disconnect message to the peer and uses it if
 	// the peer offers it too. The offer takes the first 8 bytes of the
-	// security information. [V-17]
+	// security information.
 	Disconnect bool
 
 	// MaxTransferSize is the greatest message in bytes that VIs of this
-	// provider can be given; 0 means 2^32-1. [V-14]
+	// provider can be given; 0 means 2^32-1.
 	MaxTransferSize uint32
 
-	// Segments says how messages are cut. [V-40]
+	// Segments says how messages are cut.
 	Segments Segments
 
 	// FirstMessage is the number before that of the first message sent on
-	// each connection. Any will do. [VIT-3.1-11]
+	// each connection. Any will do.
 	FirstMessage uint32
 
 	// CreditThreshold is below how many unused receive descriptors known to
 	// the peer a NOP tells of new ones although input is at hand; 0 means
-	// half of the most it ever knew. [VIT-3.1-NOP-4] [V-21]
+	// half of the most it ever knew.
 	CreditThreshold int
 
 	// ReadWindow is how many RDMA Reads of its peer a VI serves at once if
@@ -103,16 +109,16 @@ type Config struct {
 
 	// RequestTimeout bounds the time from the arrival of a TCP connection to
 	// that of its whole Connect Request, TLS handshake included; 0 means
-	// DefaultRequestTimeout. [V-35]
+	// DefaultRequestTimeout.
 	RequestTimeout time.Duration
 
 	// DrainTimeout bounds how long a disconnected connection waits for the
 	// peer to take what completed sends have handed to TCP; 0 means
-	// DefaultDrainTimeout. [V-18]
+	// DefaultDrainTimeout.
 	DrainTimeout time.Duration
 
 	// Grace keeps a request that no call waits for, for so long, before it is
-	// answered with No Match. 0 answers at once. [VIA 6.4.5]
+	// answered with No Match. 0 answers at once.
 	Grace time.Duration
 
 	// HalfOpen is how many arrived connections may be without a verdict at a
@@ -125,20 +131,20 @@ type Config struct {
 	PerPeer int
 
 	// MaxSecurity is how many bytes of security information are accepted; 0
-	// means DefaultMaxSecurity. At most vitcpwire.MaxSecurity. [V-06]
+	// means DefaultMaxSecurity. At most vitcpwire.MaxSecurity.
 	MaxSecurity int
 
 	// Security, if set, adds its own security information to what VIs send
-	// and checks that of the peer before a consumer is asked. [VIT-3.2-6]
+	// and checks that of the peer before a consumer is asked.
 	Security Authenticator
 
 	// Allow, if set, is asked for each arriving connection; false closes it
-	// at once. [V-43]
+	// at once.
 	Allow func(remote netip.Addr) bool
 
 	// TLSDial and TLSListen, if set, put TLS under VI/TCP for connections
 	// made and accepted. The peer must do the same; there is no negotiation,
-	// so another port should be used than for connections without. [V-43]
+	// so another port should be used than for connections without.
 	TLSDial   *tls.Config
 	TLSListen *tls.Config
 
@@ -152,11 +158,10 @@ type Config struct {
 	Congestion string
 
 	// KeepAlive is the TCP keepalive period; 0 means 15 s, negative none.
-	// [V-35]
 	KeepAlive time.Duration
 
 	// UserTimeout bounds how long sent bytes may stay unacknowledged by the
-	// peer's TCP; 0 leaves it to the system. Linux only. [V-35]
+	// peer's TCP; 0 leaves it to the system. Linux only.
 	UserTimeout time.Duration
 
 	// WrapConn, if set, is given every connection before anything of VI/TCP
@@ -173,6 +178,12 @@ type Config struct {
 	// Logger gets the life of connections at Info and messages at Debug; nil
 	// means silence.
 	Logger *slog.Logger
+
+	// Listen [V-31], ImplicitListen [V-31] [VIT-4.3-1], ReliableIsDelivery [V-10],
+	// TolerantAttributes [V-05], StrictEnables [V-15], Disconnect [V-17], MaxTransferSize [V-14],
+	// Segments [V-40], FirstMessage [VIT-3.1-11], CreditThreshold [VIT-3.1-NOP-4] [V-21],
+	// RequestTimeout [V-35], DrainTimeout [V-18], Grace [VIA 6.4.5], MaxSecurity [V-06],
+	// Security [VIT-3.2-6], Allow [V-43], TLSDial [V-43], KeepAlive [V-35], UserTimeout [V-35].
 }
 
 // check fills in defaults and refuses what cannot be.

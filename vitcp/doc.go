@@ -9,24 +9,23 @@
 // A VI address is an IP address (4 or 16 bytes, and 2 more of port if it is
 // not the default one) with a discriminator of up to 16 bytes. All NICs that
 // were opened through one [Provider] share its listening ports; requests find
-// their way by discriminator. [VIT-2.2.2.2.1-1] [VIT-2.2.2.2.1-2]
+// their way by discriminator.
 //
 // # What it does
 //
 // Everything in the draft: Sends, RDMA Writes and RDMA Reads (nothing else is
 // an operation of the architecture, and nothing of the architecture is
-// missing) [VIT-2.2.1-1] [VIT-2.2.2.1-4]; both connection models with the
-// draft's state machines; MTU and read-window negotiation; descriptor flow
-// control; acknowledgements and remote error codes; the security field, with
-// [HMAC] as a ready-made check; the Transmit Error flag. Beyond it: Reliable
-// Delivery told apart from Reliable Reception, an optional Disconnect message,
-// TLS below, and limits on what strangers can occupy.
+// missing); both connection models with the draft's state machines; MTU and
+// read-window negotiation; descriptor flow control; acknowledgements and remote
+// error codes; the security field, with [HMAC] as a ready-made check; the
+// Transmit Error flag. Beyond it: Reliable Delivery told apart from Reliable
+// Reception, an optional Disconnect message, TLS below, and limits on what
+// strangers can occupy.
 //
 // The draft gives hardly any numbers. Ours are decisions V-01 to V-46 of
 // docs/requirements/vitcp-decisions.md; a peer with others is met by
 // [Config.Dialect] and its neighbours. Retransmission, the rules about it and
 // protection against wrapped sequence numbers are the system TCP's.
-// [VIT-2.2.2.2.4-1] [VIT-2.2.2.2.5-1] [VIT-2.2.2.2.5-2] [V-39]
 //
 // # Errors
 //
@@ -41,7 +40,7 @@
 //
 // Descriptors of a send queue are started in posting order. RDMA Reads beyond
 // the window of the VI that serves them hold back what is posted behind them;
-// vi.Attributes.ReadWindow of that VI makes it greater. [V-27]
+// vi.Attributes.ReadWindow of that VI makes it greater.
 //
 // # Concurrency and cancellation
 //
@@ -54,3 +53,7 @@
 // Handing one port to several processes needs a demultiplexer that does not
 // exist; they use separate ports.
 package vitcp
+
+// The package as a whole keeps [VIT-2.2.2.2.1-1] [VIT-2.2.2.2.1-2]
+// [VIT-2.2.1-1] [VIT-2.2.2.1-4] [VIT-2.2.2.2.4-1] [VIT-2.2.2.2.5-1]
+// [VIT-2.2.2.2.5-2] [V-39] [V-27].

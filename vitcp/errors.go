@@ -12,8 +12,8 @@ import (
 )
 
 // A ProtocolError says what the peer did that no honest peer does. It ends
-// the connection by a reset. [V-41]
-type ProtocolError struct {
+// the connection by a reset.
+type ProtocolError struct { // [V-41]
 	Reason string
 	Err    error // of the parser, may be nil
 }
@@ -32,8 +32,8 @@ func framingf(format string, args ...any) error {
 }
 
 // A RejectError is the peer's Connect Reject. It matches vi.ErrReject, or
-// vi.ErrResource if the peer gave that as its reason. [V-46]
-type RejectError struct {
+// vi.ErrResource if the peer gave that as its reason.
+type RejectError struct { // [V-46]
 	Code vitcpwire.RemoteError
 }
 
@@ -49,8 +49,8 @@ func (e *RejectError) Is(target error) bool {
 }
 
 // A RemoteError is the peer's report that a message of ours could not be
-// taken: the connection is broken by it. [VIT-3.1-ERR-1]
-type RemoteError struct {
+// taken: the connection is broken by it.
+type RemoteError struct { // [VIT-3.1-ERR-1]
 	Code   vitcpwire.RemoteError
 	Number uint32 // of the message
 }

@@ -8,11 +8,13 @@ import "viaduct/internal/wire/vitcpwire"
 type Dialect struct {
 	// TypeOffset is added to each of the draft's nine types on the wire: 1 for a
 	// peer that counts them from one. At most 22, so that the Disconnect extension
-	// stays apart. [V-02]
+	// stays apart.
 	TypeOffset uint8
 
-	// BareReadResponse leaves the RDMA header out of Read Responses. [V-23]
+	// BareReadResponse leaves the RDMA header out of Read Responses.
 	BareReadResponse bool
+
+	// TypeOffset [V-02], BareReadResponse [V-23].
 }
 
 func (d Dialect) wire() vitcpwire.Dialect { return vitcpwire.Dialect(d) }

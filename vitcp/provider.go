@@ -20,9 +20,9 @@ const maxDiscriminator = vitcpwire.MaxDiscriminator
 
 // A Provider is VI over TCP. All NICs opened through one Provider share its
 // listening addresses: that is how several applications of a process live
-// behind one port, told apart by their discriminators. [VIT-2.2.2.2.1-2]
-// Methods may be called concurrently.
-type Provider struct {
+// behind one port, told apart by their discriminators. Methods may be called
+// concurrently.
+type Provider struct { // [VIT-2.2.2.2.1-2]
 	cfg   Config
 	count counters
 

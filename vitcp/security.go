@@ -30,8 +30,8 @@ type Call struct {
 
 // An Authenticator adds its own part to the security information that VIs
 // send, and checks and removes that of the peer. Methods are called
-// concurrently. [VIT-2.2.1-3] [VIT-3.2-6]
-type Authenticator interface {
+// concurrently.
+type Authenticator interface { // [VIT-2.2.1-3] [VIT-3.2-6]
 	// Sign returns the security information to send: info, which is the VI
 	// consumer's own and may be empty, with the authenticator's part.
 	Sign(c Call, info []byte) ([]byte, error)

@@ -125,6 +125,19 @@ func TestPlaces(t *testing.T) {
 
 // [MPA-1-1] stands alone.
 
+// [DDP-2.3-1] [DDP-2.3-2]
+
+// N is a name of something below it.
+type N int
+
+const (
+	C1, C2 = 1, 2
+	C3     = 3
+
+	// C2 [DDP-2.3-3],
+	// C3 [DDP-2.3-1] [DDP-2.3-4].
+)
+
 // T is a type. [MPA-1-2]
 type T struct {
 	f int // [MPA-1-3]
@@ -186,6 +199,10 @@ func (fixture) TestNothing() {}
 		"DDP-1-1":   {{{File: "p/p.go", Decl: "a"}}, nil},
 		"DDP-1-2":   {{{File: "p/p.go", Decl: "b"}}, nil},
 		"DDP-1-3":   {nil, nil},
+		"DDP-2.3-1": {{{File: "p/p.go", Decl: "N"}, {File: "p/p.go", Decl: "C3"}}, nil},
+		"DDP-2.3-2": {{{File: "p/p.go", Decl: "N"}}, nil},
+		"DDP-2.3-3": {{{File: "p/p.go", Decl: "C2"}}, nil},
+		"DDP-2.3-4": {{{File: "p/p.go", Decl: "C3"}}, nil},
 		"DDP-1-4":   {{{File: "p/p.go", Decl: "T.M"}}, nil},
 		"D-01":      {nil, {{File: "p/p_test.go", Decl: "TestMPA_1"}}},
 		"RDMAP-1-1": {nil, {{File: "interop/siw/main.go", Decl: "main"}}},
@@ -297,7 +314,7 @@ func TestBadMatrix(t *testing.T) {
 
 func TestRun(t *testing.T) {
 	root := tree(t, map[string]string{
-		"p/p.go":      "package p\n\n// F does. [MPA-1-1] [MPA-1-2]\nfunc F() {}\n",
+		"p/p.go":      "package p\n\n// F does.\nfunc F() {} // [MPA-1-1] [MPA-1-2]\n",
 		"p/p_test.go": "package p\n\n// [MPA-1-1]\nfunc TestF() {}\n",
 	})
 	cite := func(args ...string) (int, string, string) {
@@ -387,6 +404,63 @@ func TestModule(t *testing.T) {
 				t.Errorf("%s stands where number %d is expected", r.ID, next[r.Section])
 				next[r.Section] = r.Number
 			}
+		}
+	}
+}
+
+// TestDocTags: a citation in what go doc shows of a package is a problem, and
+// none where it does not show it.
+func TestDocTags(t *testing.T) {
+	const good = `// Package p is one.
+package p
+
+// The package as a whole keeps [MPA-1-1].
+
+// [MPA-1-2]
+
+// K is.
+type K int
+
+// unexported has [MPA-1-3].
+type unexported struct{}
+
+// Do is not shown. [MPA-1-4]
+func (unexported) Do() {}
+
+// S is.
+type S struct { // [MPA-2.3-1]
+	F int // of S
+	g int // [MPA-2.3-2]
+
+	// F [MPA-2.3-3].
+}
+
+// F does.
+func (s *S) F() { // [MPA-2.3-4]
+	// [SDP-1-1]
+}
+
+// A number, and [other things] in brackets, of [S.F]. [X-1]
+const A = 1
+`
+	check := func(text string) []string {
+		root := tree(t, map[string]string{"p/p.go": text, "p/p_test.go": "package p\n\n// X is. [MPA-1-1]\nfunc X() {}\n", "internal/q.go": "package internal\n"})
+		g, _, err := register.Load(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		problems, err := docTags(g, root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return problems
+	}
+	if got := check(good); len(got) > 0 {
+		t.Errorf("%q", got)
+	}
+	for _, at := range []string{"Package p is one.", "K is.", "S is.", "of S", "F does.", "A number"} {
+		if got := check(strings.Replace(good, at, at+" [SDP-1-2]", 1)); len(got) != 1 || !strings.Contains(got[0], "[SDP-1-2] is in a comment") || !strings.HasPrefix(got[0], "p/p.go:") {
+			t.Errorf("%s: %q", at, got)
 		}
 	}
 }

@@ -22,6 +22,12 @@
 //	[D-40]                     a recorded decision
 //	[SDP 9.5.1]                a section; only its key is checked
 //
+// The comments that go doc shows of the packages at the top of the module have
+// none, which -check looks after. There a tag stands behind the first line of a
+// function or struct; in a list at the end of a group or struct, as
+// "// Port [SDP-7.4-1], MessageLen [SDP-7.3-1]."; or above the comment, apart from
+// it by an empty line.
+//
 // In test files also tags in strings, as t.Errorf("[SDP-12.4-3] ..."), and the
 // first words of a string, so that names of subtests count:
 // t.Run("SDP-12.4-3", ...).
@@ -41,5 +47,6 @@
 // table. With -helpers the tool lists those that stand at other functions.
 //
 // The exit status is 1 if a citation or an exception names nothing, or if
-// -check finds a stale page; rows that are merely open do not change it.
+// -check finds a stale page or a tag in documentation; rows that are merely open
+// do not change it.
 package main

@@ -58,6 +58,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 		printHelpers(g, stdout, want)
 	case *check:
 		printMissing(g, stdout, want)
+		shown, err := docTags(g, *root)
+		if err != nil {
+			fmt.Fprintln(stderr, "cite:", err)
+			return 1
+		}
+		problems = append(problems, shown...)
 		for _, name := range stale(g, *root) {
 			problems = append(problems, name+": stale (go run ./internal/tools/cite -write)")
 		}

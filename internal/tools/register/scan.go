@@ -245,11 +245,89 @@ func (s *source) declAt(pos token.Pos) string {
 			}
 		case *ast.GenDecl:
 			if s.around(d, d.Doc, pos) {
-				return s.specAt(d, pos)
+				if name := s.specAt(d, pos); name != "" {
+					return name
+				}
+				return s.listed(d, pos)
+			}
+		}
+	}
+	return s.below(pos)
+}
+
+var (
+	namedTag = regexp.MustCompile(`(\w+) \[`)
+	tagsOnly = regexp.MustCompile(`^//( \[[^\[\]]+\])+$`)
+)
+
+// listed names what a tag stands behind in a list at the end of a group, as
+// "Port [SDP-16-1], MessageLen [SDP-7.3-1].": go doc shows the comments of the
+// elements themselves, and not this one.
+func (s *source) listed(d *ast.GenDecl, pos token.Pos) string {
+	var before strings.Builder
+	g := s.group(pos)
+	if g == nil {
+		return ""
+	}
+	for _, c := range g.List {
+		if c.End() <= pos {
+			before.WriteString(c.Text + "\n")
+		} else if c.Pos() <= pos {
+			before.WriteString(c.Text[:pos-c.Pos()+1])
+		}
+	}
+	found := namedTag.FindAllStringSubmatch(before.String(), -1)
+	if len(found) == 0 {
+		return ""
+	}
+	name := found[len(found)-1][1]
+	for _, sp := range d.Specs {
+		switch sp := sp.(type) {
+		case *ast.TypeSpec:
+			if sp.Name.Name == name {
+				return name
+			}
+		case *ast.ValueSpec:
+			if slices.ContainsFunc(sp.Names, func(n *ast.Ident) bool { return n.Name == name }) {
+				return name
 			}
 		}
 	}
 	return ""
+}
+
+// below names the declaration under a comment of tags alone that an empty line
+// keeps out of its documentation.
+func (s *source) below(pos token.Pos) string {
+	g := s.group(pos)
+	if g == nil || !tagsOnly.MatchString(g.List[len(g.List)-1].Text) {
+		return ""
+	}
+	line := func(p token.Pos) int { return s.fset.Position(p).Line }
+	for _, d := range s.file.Decls {
+		d, ok := d.(*ast.GenDecl)
+		if !ok {
+			continue
+		}
+		from := d.Pos()
+		if d.Doc != nil {
+			from = d.Doc.Pos()
+		}
+		if line(from) == line(g.End())+2 {
+			return s.specAt(d, from)
+		}
+	}
+	return ""
+}
+
+// group returns the comment around pos, nil in a string.
+func (s *source) group(pos token.Pos) *ast.CommentGroup {
+	for _, g := range s.file.Comments {
+		if g.Pos() <= pos && pos < g.End() {
+			return g
+		}
+	}
+	return nil
 }
 
 // around reports whether pos is in d, in its comment, or behind it in its last
