@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"runtime"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -116,4 +118,47 @@ func TestRDMAObjects(t *testing.T) {
 	if code := s.wait(); code != 0 {
 		t.Errorf("exit %d; %s", code, s.stderr())
 	}
+}
+
+// asRDMASignals makes the test binary a program that opens rdma_cm again and again in a
+// thread that signals interrupt.
+const asRDMASignals = "VIADUCT_TEST_RDMA_SIGNALS"
+
+func rdmaSignals() error {
+	signal.Notify(make(chan os.Signal, 1), unix.SIGUSR1)
+	runtime.LockOSThread()
+	thread := unix.Gettid()
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for pause := time.Duration(0); ; pause = (pause + 7*time.Microsecond) % (300 * time.Microsecond) {
+			select {
+			case <-stop:
+				return
+			case <-time.After(pause):
+				unix.Tgkill(os.Getpid(), thread, unix.SIGUSR1)
+			}
+		}
+	}()
+	for range 500 {
+		fd, err := unix.Open("/dev/infiniband/rdma_cm", unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		unix.Close(fd)
+	}
+	close(stop)
+	<-stopped
+	for fd := 960; fd < 1020; fd++ {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil {
+			return fmt.Errorf("descriptor %d is open, and no call has returned it", fd)
+		}
+	}
+	return nil
+}
+
+// A signal in the opening of a device leaves no descriptor behind that the program
+// does not know of.
+func TestRDMASignals(t *testing.T) {
+	good(t, "run", "--rdma", "--", "env", asRDMASignals+"=1", os.Args[0])
 }

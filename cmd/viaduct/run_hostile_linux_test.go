@@ -36,6 +36,13 @@ func asProgram() bool {
 		}
 		os.Exit(0)
 	}
+	if _, ok := os.LookupEnv(asRDMASignals); ok {
+		if err := rdmaSignals(); err != nil {
+			fmt.Fprintln(os.Stderr, "signals:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if _, ok := os.LookupEnv(asRDMAObjects); ok {
 		if err := rdmaObjects(); err != nil {
 			fmt.Fprintln(os.Stderr, "objects:", err)

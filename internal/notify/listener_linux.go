@@ -215,6 +215,16 @@ func (c *Call) InjectAt(fd, number, flags int) error {
 	return err
 }
 
+// AnswerAt gives the program a copy of fd at the given number, in place of what was
+// there, and answers the call with that number: a signal comes before both or behind
+// both. flags is 0 or O_CLOEXEC. With an error the call still waits, unless it is [ErrGone].
+// fd stays the caller's.
+func (c *Call) AnswerAt(fd, number, flags int) error {
+	const at = unix.SECCOMP_ADDFD_FLAG_SETFD | unix.SECCOMP_ADDFD_FLAG_SEND
+	_, err := c.add(addition{id: c.ID, flags: at, srcfd: uint32(fd), newfd: uint32(number), newfdFlags: uint32(flags)})
+	return err
+}
+
 // add waits until the program's thread has taken the descriptor. A signal to
 // this thread in that wait (SIGURG, by which Go preempts) would leave the call
 // answered with 0 and the descriptor nowhere, or given twice; so none comes.

@@ -219,8 +219,17 @@ func (f *cmFile) deliverLocked(k *cmCommand) {
 	}
 }
 
+// settle does what signalLocked could not, for want of a descriptor for instance. The
+// sweep calls it.
+func (f *cmFile) settle() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.signalLocked(-1)
+}
+
 // signalLocked keeps a byte in the pipe while there are events. fd is the
-// program's end, or -1: then a byte can be added only.
+// program's end, or -1: then one is opened to take the byte away. If that fails, settle
+// comes back to it.
 func (f *cmFile) signalLocked(fd int) {
 	switch want := len(f.events) > 0; {
 	case f.w < 0 || want == f.filled:
@@ -229,18 +238,27 @@ func (f *cmFile) signalLocked(fd int) {
 			f.filled = true
 		}
 	default:
-		if fd < 0 {
-			r, err := reopen(f.w, unix.O_RDONLY|unix.O_NONBLOCK)
-			if err != nil {
-				return
-			}
-			defer unix.Close(r)
-			fd = r
-		}
-		var b [1]byte
-		unix.Preadv2(fd, [][]byte{b[:]}, -1, unix.RWF_NOWAIT)
-		f.filled = false
+		f.filled = !takeByte(f.w, fd)
 	}
+}
+
+// takeByte takes a byte out of a pipe without waiting for one, which the program may have
+// taken itself. fd is the program's end, which may be one that waits, or -1.
+func takeByte(w, fd int) bool {
+	var b [1]byte
+	if fd >= 0 {
+		// Not every kernel reads pipes so, and none one that was opened by name.
+		if _, err := unix.Preadv2(fd, [][]byte{b[:]}, -1, unix.RWF_NOWAIT); err == nil || err == unix.EAGAIN {
+			return true
+		}
+	}
+	r, err := reopen(w, unix.O_RDONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(r)
+	_, err = unix.Read(r, b[:])
+	return err == nil || err == unix.EAGAIN
 }
 
 func (k *cmCommand) getEvent() {

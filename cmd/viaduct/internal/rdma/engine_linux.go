@@ -49,6 +49,9 @@ const (
 	closeTimeout = time.Second
 	engineSpin   = 20 * time.Microsecond
 	engineBatch  = 64
+	// engineLast is how many steps an engine makes when the peer has closed its direction,
+	// before it closes the other: a program may go on posting for ever.
+	engineLast = 4 * maxQPWR / engineBatch
 )
 
 // config is that of a stream for the queue pair.
@@ -92,6 +95,22 @@ func (e *engine) detach(dying bool) {
 	e.q.x.s.wg.Go(func() { e.iw.Close() })
 }
 
+// quits reports whether the engine is to leave the rings alone.
+func (e *engine) quits() bool {
+	select {
+	case <-e.quit:
+		return true
+	default:
+		return false
+	}
+}
+
+// last makes steps while there is anything to do, but not for ever: a program may go on posting.
+func (e *engine) last(step func() bool) {
+	for n := engineLast; n > 0 && !e.quits() && step(); n-- {
+	}
+}
+
 func (e *engine) run() {
 	defer close(e.done)
 	defer func() {
@@ -112,6 +131,9 @@ func (e *engine) run() {
 		select {
 		case <-e.quit:
 			return
+		case <-closing: // which is not to wait until there is nothing to do
+			closing = nil
+			shut()
 		default:
 		}
 		if e.step(armed) {
@@ -146,8 +168,7 @@ func (e *engine) run() {
 			shut()
 		case <-peer:
 			peer = nil
-			for e.step(false) { // what came before the end
-			}
+			e.last(func() bool { return e.step(false) }) // what came before the end
 			shut()
 		case <-e.iw.Ended():
 			shut()

@@ -5,6 +5,7 @@ package rdma
 import (
 	"log/slog"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -102,4 +103,53 @@ func TestDeviceLimits(t *testing.T) {
 	if n := d.held.pds.Load(); n != 0 {
 		t.Errorf("%d objects are left", n)
 	}
+}
+
+// Without a descriptor the byte that tells of an event stays in the pipe when the event is
+// dropped; it is taken away as soon as there is one again.
+func TestCMSignalWithoutDescriptors(t *testing.T) {
+	s := &Service{done: make(chan struct{}), files: map[inode]file{}}
+	r, w, err := newPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(r)
+	f := &cmFile{s: s, w: w}
+	defer f.release()
+	id := &cmID{s: s, file: f, sock: -1}
+	s.cm.add(id)
+	readable := func() bool {
+		p := []unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}
+		n, err := unix.Poll(p, 0)
+		return err == nil && n == 1
+	}
+	f.post(&cmEvent{of: id})
+	if !readable() {
+		t.Fatal("an event does not show")
+	}
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: was.Max}); err != nil {
+		t.Fatal(err)
+	}
+	id.destroy()
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	if !readable() {
+		t.Error("the byte is gone: the test does not make descriptors scarce")
+	}
+	s.files[inode{1, 1}] = f
+	s.wg.Go(s.sweep)
+	defer func() { close(s.done); s.wg.Wait() }()
+	for end := time.Now().Add(patience); readable(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("there is no event, and the pipe says that there is one")
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.files, inode{1, 1})
 }

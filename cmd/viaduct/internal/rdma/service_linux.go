@@ -230,12 +230,10 @@ func (s *Service) place(c *notify.Call, fd, flags int) {
 		if _, err := os.Lstat(procFD(c.TID, n)); err == nil {
 			continue
 		}
-		err := c.InjectAt(fd, n, flags&unix.O_CLOEXEC)
-		if err != nil {
+		// A thread that is interrupted makes the call again, and has nothing at this number.
+		if err := c.AnswerAt(fd, n, flags&unix.O_CLOEXEC); err != nil {
 			c.Return(0, errnoOf(err))
-			return
 		}
-		c.Return(int64(n), 0)
 		return
 	}
 	c.Return(0, unix.EMFILE)
@@ -258,6 +256,9 @@ func (s *Service) sweep() {
 		var gone []file
 		s.mu.Lock()
 		for id, f := range s.files {
+			if c, ok := f.(*cmFile); ok {
+				c.settle()
+			}
 			if f.orphaned() {
 				delete(s.files, id)
 				gone = append(gone, f)
