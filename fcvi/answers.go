@@ -99,7 +99,7 @@ func (c *conn) sendAnswer(now fc.Time, room int) int {
 
 // serveRead queues the answer of an RDMA Read after its target, one range, was
 // checked. It uses no receive descriptor. [FCVI-5.2.4-2] [VIA-4.3-1]
-func (c *conn) serveRead(now fc.Time, m *rxMsg) bool {
+func (c *conn) serveRead(now fc.Time, m *rxMsg, _ vi.Delivery) bool {
 	h := &m.h
 	reads := 0
 	for i := range c.tx.answers.len() {

@@ -55,43 +55,14 @@ func (c *conn) deliver(now fc.Time) {
 // has to wait or the connection ended.
 func (c *conn) deliverOne(now fc.Time, m *rxMsg) bool {
 	p := c.p
-	n := uint32(m.end)
-	d := vi.Delivery{Length: n, Immediate: m.h.Flags&iu.FlagImm != 0, Data: m.h.Param}
+	d := vi.Delivery{Length: uint32(m.end), Immediate: m.h.Flags&iu.FlagImm != 0, Data: m.h.Param}
 	if !d.Immediate {
 		d.Data = 0
 	}
-	switch m.h.Op {
-	case iu.SendRqst:
-		if !m.taken {
-			if !c.takeRecv(now, m) {
-				return c.up != nil && m.discard
-			}
-			if m.held && !c.scatter(now, m, 0, m.buf[:n]) {
-				return c.up != nil && m.discard
-			}
-		}
-		c.rx.haveRecv = false
-		c.up.finishRecv(d) // [FCVI-5.2.2-4]
-	case iu.WriteRqst:
-		if m.held {
-			c.placeWrite(m, 0, m.buf[:n])
-			m.held = false
-			c.rx.hold -= len(m.buf)
-			m.buf = m.buf[:0]
-		}
-		if m.bad != 0 {
-			return c.writeError(now, m, d)
-		}
-		if d.Immediate { // [FCVI-5.2.3-2] [VIA-4.2-2]
-			if !m.taken && !c.takeRecv(now, m) { // [VIA-4.6-18]
-				return c.up != nil && m.discard
-			}
-			d.RemoteWrite = true
-			c.rx.haveRecv = false
-			c.up.finishRecv(d) // [VIA-4.2-3] [VIA-4.2-4]
-		}
-	case iu.ReadRqst:
-		return c.serveRead(now, m) // [VIA-4.4-3]
+	if t := &messageTypes[m.h.Op]; !t.end(c, now, m, d) {
+		return false
+	} else if t.answers {
+		return true
 	}
 	p.stats.DeliveredMessages++
 	c.traffic.ReceivedMessages++
@@ -111,28 +82,6 @@ func (c *conn) deliverOne(now fc.Time, m *rxMsg) bool {
 		c.answer(a)
 	}
 	return true
-}
-
-// writeError reports an RDMA Write whose target failed the check: in the
-// receive descriptor it would have consumed, or asynchronously.
-func (c *conn) writeError(now fc.Time, m *rxMsg, d vi.Delivery) bool {
-	if d.Immediate && (m.taken || c.takeRecv(now, m)) {
-		d.RemoteWrite, d.Length, d.Status = true, 0, vi.StatusRDMAProtection // [VIA-4.6-9] [VIA-5.2-10]
-		c.rx.haveRecv = false
-		c.up.finishRecv(d)
-	} else if c.up != nil {
-		c.rx.waiting = false                          // nothing is left to wait for
-		c.up.async(vi.ErrorRDMAWProt, vi.OpRDMAWrite) // [VIA-4.6-8] [VIA-5.2-6]
-	}
-	if c.up == nil {
-		return false
-	}
-	if !c.reliable() {
-		c.p.stats.Discarded++
-		return true
-	}
-	c.reject1(now, m, m.bad)
-	return false
 }
 
 // reject1 deals with a message that cannot be delivered: dropped at Unreliable

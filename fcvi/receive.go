@@ -3,7 +3,6 @@ package fcvi
 import (
 	"viaduct/internal/fc"
 	"viaduct/internal/wire/iu"
-	"viaduct/vi"
 )
 
 // request takes a frame of the request stream. [FCVI 8.4]
@@ -17,8 +16,7 @@ func (c *conn) request(now fc.Time, f *fc.Frame, h *iu.Header) {
 		p.stats.WrongState++ // [FCVI-8.2-2]
 		return
 	}
-	if (h.Flags&iu.FlagRR != 0) != c.rr() || h.Op == iu.ReadRqst && (!c.reliable() || len(f.Payload) != 0) ||
-		h.Flags&iu.FlagImm != 0 && h.Op == iu.ReadRqst { // [FCVI-5.9.4-5] [FCVI-5.2.4-6]
+	if (h.Flags&iu.FlagRR != 0) != c.rr() || !messageTypes[h.Op].begin(c, h, len(f.Payload)) { // [FCVI-5.9.4-5]
 		c.violation(now, h.MsgID)
 		return
 	}
@@ -183,25 +181,11 @@ func (c *conn) lost(now fc.Time, m *rxMsg, reason iu.Reason, id iu.MsgID) {
 
 // partial reports a message that arrived incompletely.
 func (c *conn) partial(m *rxMsg) {
-	r := &c.rx
-	switch {
-	case !m.open:
-	case r.haveRecv && m.h.Op == iu.SendRqst:
-		r.haveRecv = false
-		c.up.finishRecv(vi.Delivery{Length: m.got.next(), Status: vi.StatusPartialError}) // [VIA-4.6-12]
-	case m.h.Op != iu.WriteRqst:
-	case m.h.Flags&iu.FlagImm == 0: // [VIA-4.6-11] [VIA-5.2-7]
-		c.up.async(vi.ErrorRDMAWAbort, vi.OpRDMAWrite)
-	case m.h.MsgID == r.mexp && !r.waiting: // in the descriptor that it would have consumed
-		bad := vi.Status(0)
-		if !r.haveRecv {
-			var ok bool
-			if _, bad, ok = c.up.takeRecv(); !ok {
-				return
-			}
-		}
-		r.haveRecv = false
-		c.up.finishRecv(vi.Delivery{Length: m.got.next(), RemoteWrite: true, Status: bad | vi.StatusPartialError})
+	if !m.open {
+		return
+	}
+	if t := &messageTypes[m.h.Op]; t.fail != nil {
+		t.fail(c, m)
 	}
 }
 

@@ -1,0 +1,187 @@
+package fcvi
+
+import (
+	"viaduct/internal/fc"
+	"viaduct/internal/wire/iu"
+	"viaduct/vi"
+)
+
+// A messageType is how the messages of one opcode are taken, however their frames come:
+// one by one, as a run, or before their turn.
+type messageType struct {
+	control vi.Control
+
+	// begin reports whether a frame with so many bytes of payload may be one of such
+	// a message, before anything else of it is looked at.
+	begin func(c *conn, h *iu.Header, payload int) bool
+
+	// place puts payload where it belongs; nil if there is none. It is false if the
+	// message does not go on, or waits for a receive descriptor.
+	place func(c *conn, now fc.Time, m *rxMsg, off uint32, b []byte) bool
+
+	// end completes the message, all of which is here. It is false if the message has
+	// to wait or the connection ended.
+	end func(c *conn, now fc.Time, m *rxMsg, d vi.Delivery) bool
+
+	// fail reports a message of which no more comes; nil if the consumer hears of it
+	// by the end of the connection alone.
+	fail func(c *conn, m *rxMsg)
+
+	answers bool // end sees to the answer, at every reliability
+}
+
+// messageTypes has the rows by opcode, which the port has checked. The functions
+// themselves refer to it, so that it can't be initialized where it is declared.
+var messageTypes [iu.ReadRqst + 1]messageType
+
+func init() {
+	messageTypes = [...]messageType{
+		iu.SendRqst:  {vi.OpSendReceive, (*conn).beginAny, (*conn).placeSend, (*conn).endSend, (*conn).failSend, false},
+		iu.WriteRqst: {vi.OpRDMAWrite, (*conn).beginAny, (*conn).placeWrite, (*conn).endWrite, (*conn).failWrite, false},
+		iu.ReadRqst:  {vi.OpRDMARead, (*conn).beginRead, nil, (*conn).serveRead, nil, true},
+	}
+}
+
+func (c *conn) beginAny(*iu.Header, int) bool { return true }
+
+// beginRead reports whether a Read may come: at the reliable levels alone, and it is a
+// header. [FCVI-5.2.4-6]
+func (c *conn) beginRead(h *iu.Header, payload int) bool {
+	return c.reliable() && payload == 0 && h.Flags&iu.FlagImm == 0
+}
+
+// placeSend places bytes of a Send, which takes a receive descriptor first.
+func (c *conn) placeSend(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
+	return (m.taken || c.takeRecv(now, m)) && c.scatter(now, m, off, b)
+}
+
+// scatter places bytes of a Send into the receive descriptor.
+func (c *conn) scatter(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
+	if uint64(off)+uint64(len(b)) > c.rx.capacity {
+		c.recvError(now, m, vi.StatusLengthError, iu.LengthError) // [VIA-4.1-2] [VIA-4.6-5]
+		return false
+	}
+	if len(b) == 0 {
+		return true
+	}
+	if st := c.up.scatter(off, b); st != 0 { // [VIA-4.6-7]
+		c.recvError(now, m, st, iu.RecvProt)
+		return false
+	}
+	c.p.stats.PlacedBytes += uint64(len(b))
+	c.traffic.ReceivedBytes += uint64(len(b))
+	return true
+}
+
+func (c *conn) endSend(now fc.Time, m *rxMsg, d vi.Delivery) bool {
+	if !m.taken {
+		if !c.takeRecv(now, m) {
+			return c.up != nil && m.discard
+		}
+		if m.held && !c.scatter(now, m, 0, m.buf[:d.Length]) {
+			return c.up != nil && m.discard
+		}
+	}
+	c.rx.haveRecv = false
+	c.up.finishRecv(d) // [FCVI-5.2.2-4]
+	return true
+}
+
+func (c *conn) failSend(m *rxMsg) {
+	if r := &c.rx; r.haveRecv {
+		r.haveRecv = false
+		c.up.finishRecv(vi.Delivery{Length: m.got.next(), Status: vi.StatusPartialError}) // [VIA-4.6-12]
+	}
+}
+
+// placeWrite places bytes of a Write. Its rights and bounds are checked as a
+// whole before its first byte; an error is told when the message is complete.
+// [FCVI-5.2.3-3]
+// [FCVI-5.2.3-1] [FCVI-5.9.8-2] [FCVI-7.3-7]
+func (c *conn) placeWrite(_ fc.Time, m *rxMsg, off uint32, b []byte) bool {
+	if !m.checked {
+		m.checked = true
+		if !c.up.check(m.h.RmtHandle, m.h.RmtVA, m.h.Total, true) {
+			m.bad = iu.RDMAWriteProt
+			if !c.attrs.Write {
+				m.bad = iu.RDMAWriteOff
+			}
+		}
+	}
+	if m.bad != 0 || len(b) == 0 {
+		return true
+	}
+	if !c.up.place(m.h.RmtHandle, m.h.RmtVA, m.h.Total, off, b) { // [VIA-4.2-1]
+		m.bad = iu.RDMAWriteProt
+		return true
+	}
+	c.p.stats.PlacedBytes += uint64(len(b))
+	c.traffic.ReceivedBytes += uint64(len(b))
+	return true
+}
+
+// endWrite completes an RDMA Write; with immediate data that uses a receive descriptor.
+func (c *conn) endWrite(now fc.Time, m *rxMsg, d vi.Delivery) bool {
+	if m.held {
+		c.placeWrite(now, m, 0, m.buf[:d.Length])
+		m.held = false
+		c.rx.hold -= len(m.buf)
+		m.buf = m.buf[:0]
+	}
+	if m.bad != 0 {
+		return c.writeError(now, m, d)
+	}
+	if d.Immediate { // [FCVI-5.2.3-2] [VIA-4.2-2]
+		if !m.taken && !c.takeRecv(now, m) { // [VIA-4.6-18]
+			return c.up != nil && m.discard
+		}
+		d.RemoteWrite = true
+		c.rx.haveRecv = false
+		c.up.finishRecv(d) // [VIA-4.2-3] [VIA-4.2-4]
+	}
+	return true
+}
+
+// writeError reports an RDMA Write whose target failed the check: in the
+// receive descriptor it would have consumed, or asynchronously.
+func (c *conn) writeError(now fc.Time, m *rxMsg, d vi.Delivery) bool {
+	if d.Immediate && (m.taken || c.takeRecv(now, m)) {
+		d.RemoteWrite, d.Length, d.Status = true, 0, vi.StatusRDMAProtection // [VIA-4.6-9] [VIA-5.2-10]
+		c.rx.haveRecv = false
+		c.up.finishRecv(d)
+	} else if c.up != nil {
+		c.rx.waiting = false                          // nothing is left to wait for
+		c.up.async(vi.ErrorRDMAWProt, vi.OpRDMAWrite) // [VIA-4.6-8] [VIA-5.2-6]
+	}
+	if c.up == nil {
+		return false
+	}
+	if !c.reliable() {
+		c.p.stats.Discarded++
+		return true
+	}
+	c.reject1(now, m, m.bad)
+	return false
+}
+
+// failWrite reports an RDMA Write that ends within: asynchronously, or with immediate data
+// in the descriptor that it would have consumed. [VIA-4.6-11] [VIA-5.2-7]
+func (c *conn) failWrite(m *rxMsg) {
+	r := &c.rx
+	if m.h.Flags&iu.FlagImm == 0 {
+		c.up.async(vi.ErrorRDMAWAbort, vi.OpRDMAWrite)
+		return
+	}
+	if m.h.MsgID != r.mexp || r.waiting {
+		return
+	}
+	bad := vi.Status(0)
+	if !r.haveRecv {
+		var ok bool
+		if _, bad, ok = c.up.takeRecv(); !ok {
+			return
+		}
+	}
+	r.haveRecv = false
+	c.up.finishRecv(vi.Delivery{Length: m.got.next(), RemoteWrite: true, Status: bad | vi.StatusPartialError})
+}
