@@ -176,7 +176,12 @@ This build has: ` + strings.Join(transport.Names(), ", "),
 			}
 			return shell.Usagef("a verb is missing: %s", strings.Join(verbNames(cmd), ", "))
 		},
-		PersistentPreRunE: func(*cobra.Command, []string) error { return e.Open() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := configure(cmd); err != nil {
+				return err
+			}
+			return e.Open()
+		},
 	}
 	f := root.PersistentFlags()
 	f.BoolVar(&e.JSON, "json", false, "print one JSON document on stdout instead of text")
@@ -195,6 +200,7 @@ This build has: ` + strings.Join(transport.Names(), ", "),
 		}
 		root.AddCommand(c)
 	}
+	addConfig(root)
 	root.AddCommand(urlsTopic(), completionCommand(e), manCommand(e))
 	root.InitDefaultHelpCmd()
 	for _, c := range root.Commands() {
@@ -211,7 +217,7 @@ func commands(e *shell.Env) []*cobra.Command {
 	return []*cobra.Command{
 		demoCommand(e), serveCommand(e), getCommand(e), putCommand(e), lsCommand(e), syncCommand(e),
 		echoCommand(e), pingCommand(e), ncCommand(e), proxyCommand(e), runCommand(e),
-		benchCommand(e), rpingCommand(e), fabricCommand(e), portmapCommand(e), decodeCommand(e), ladderCommand(e), wiresharkCommand(e), psCommand(e), statCommand(e), conformCommand(e), viplCommand(e), versionCommand(e),
+		benchCommand(e), rpingCommand(e), fabricCommand(e), portmapCommand(e), decodeCommand(e), ladderCommand(e), wiresharkCommand(e), psCommand(e), statCommand(e), conformCommand(e), viplCommand(e), configCommand(e), versionCommand(e),
 	}
 }
 

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestConfig: services take their flags from a file, the command line comes before
+// it, and each mistake is told with its line.
+func TestConfig(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "viaduct.toml")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root := filepath.Join(dir, "root")
+	os.Mkdir(root, 0o700)
+	random(t, filepath.Join(dir, "f"), 100)
+	write(`# all services
+log-level = "info"
+
+[serve]
+root = '` + root + `'
+listen = [
+  "tcp://127.0.0.1:0", # plain
+  "vitcp://127.0.0.1:0/files",
+]
+writable = true
+max-file = "1K"
+
+[echo]
+listen = "tcp://127.0.0.1:0"
+[proxy]
+listen = ["tcp://127.0.0.1:0"]
+to = "sdp://127.0.0.1:1"
+[fabric]
+listen = "127.0.0.1:0"
+domain = 7
+same-host = "auto"
+[portmap.serve]
+listen = "127.0.0.1:0"
+map = ["*:5000=127.0.0.1:7000"]
+`)
+	good(t, "config", "check", file)
+	server, urls := start(t, 2, "serve", "--config", file)
+	for _, u := range urls {
+		good(t, "put", filepath.Join(dir, "f"), at(u, "f"))
+	}
+	server.waitStderr("level=INFO")
+	_, urls = start(t, 1, "serve", "--config", file, "--writable=false", "--listen", "sdp://127.0.0.1:0", "--log-level", "error")
+	if !strings.HasPrefix(urls[0], "sdp://") {
+		t.Error(urls)
+	}
+	fails(t, 1, "read-only", "put", filepath.Join(dir, "f"), at(urls[0], "f"))
+	_, urls = start(t, 1, "echo", "--config", file)
+	good(t, "ping", urls[0], "-c", "1")
+	start(t, 1, "proxy", "--config", file)
+	start(t, 1, "fabric", "--config", file)
+	start(t, 1, "portmap", "serve", "--config", file)
+
+	write(`log-level = "loud"
+roof = "/"
+root = "/"
+[serve]
+root = 5
+writable = "yes"
+listen = ["tcp://127.0.0.1:0", "vitcp://h"]
+colour = 1
+max-file = "lots"
+[proxy]
+to = "iwarp://h:1"
+listen = [1]
+tls-pin = "x"
+[server]
+root = "/"
+[fabric]
+domain = 300
+listen = ":99999"
+[portmap.serve]
+cache = "soon"
+map = "x"
+config = "y"
+`)
+	r := run(t, "config", "check", file)
+	want := []string{`:1: log-level: "loud" is none of`, ":2: roof is no key before", ":3: root belongs into", ":5: root: want a string", ":6: writable: want true or false",
+		":7: listen: address", ":8: colour is no key of [serve]", ":9: max-file", ":11: to: iwarp carries", ":12: listen: want", ":13: tls-pin", ":14: [server] is none of",
+		":17: domain", ":18: listen", ":20: cache", ":21: map", ":22: config is no key"}
+	lines := strings.Split(strings.TrimSpace(r.stdout), "\n")
+	if r.code != 1 || len(lines) != len(want) || !strings.Contains(r.last(), "17 mistakes") {
+		t.Fatalf("exit %d, %d lines, %s\n%s", r.code, len(lines), r.last(), r.stdout)
+	}
+	for i, w := range want {
+		if !strings.Contains(lines[i], file+w) {
+			t.Errorf("%s, want %s", lines[i], w)
+		}
+	}
+	fails(t, 2, ":8: colour is no key", "serve", "--config", file)
+	for text, reason := range map[string]string{"[serve\n": ":1: ", "[serve]\nroot = \"a\"\nroot = \"b\"": ":3: ", "[echo]\n": "there is no [serve]", "[[serve]]\n": "a table is there once"} {
+		write(text)
+		fails(t, 2, reason, "serve", "--config", file)
+	}
+	fails(t, 1, "no such file", "serve", "--config", filepath.Join(dir, "none"))
+}
