@@ -4,8 +4,10 @@ import (
 	"errors"
 	"io"
 	"os"
+	"runtime"
 	"time"
 
+	"viaduct/internal/budget"
 	"viaduct/internal/perturb"
 )
 
@@ -35,7 +37,8 @@ type attendant struct {
 	a     *Attention
 	after then
 	mod   moderator
-	looks uint32 // a.looks when it last looked whether a consumer still polls
+	polls budget.Budget // of a source that costs no system call to look at
+	looks uint32        // a.looks when it last looked whether a consumer still polls
 	timer *time.Timer
 }
 
@@ -136,6 +139,24 @@ func (d *attendant) ready(uintptr) bool {
 		return true
 	}
 	d.mod.end()
+	d.after = readOn
+	switch d.poll() {
+	case nothingCame:
+	case someCame:
+		got, _, err := a.recv.Receive(false, false)
+		if got.Any {
+			a.idle.list(a, false)
+			if err == nil && d.mod.begins(got.Bytes, a.recv.Sent()) {
+				d.after = pauseOn
+			}
+		}
+		d.leave(err)
+		return true
+	case consumerCame:
+		a.role.Unlock()
+		d.contended(false)
+		return true
+	}
 	// What arrives from here on is reported, so reading until there is nothing
 	// misses nothing.
 	if !a.src.Arm() {
@@ -143,7 +164,6 @@ func (d *attendant) ready(uintptr) bool {
 		return true
 	}
 	got, more, err := a.recv.Receive(true, false)
-	d.after = readOn
 	if got.Any {
 		a.idle.list(a, false)
 		if err == nil && !more && d.mod.begins(got.Bytes, a.recv.Sent()) {
@@ -156,6 +176,56 @@ func (d *attendant) ready(uintptr) bool {
 	}
 	return d.leave(err) || more || d.after == finished
 }
+
+// What came of polling.
+const (
+	nothingCame = iota
+	someCame
+	consumerCame
+)
+
+// pollTime is how long an attendant polls a source before it sleeps there. That costs
+// both ends a system call and a thread that is woken, and a stream as long as copying
+// hundreds of kilobytes.
+const pollTime = 30 * time.Microsecond
+
+// polling is the rule of that. A connection that is asked something now and then is
+// not polled for.
+var polling = budget.Rule{Grace: 2, Max: 63}
+
+// poll looks for arrivals for a moment, where that takes no system call. It has the
+// receive role, and keeps it.
+func (d *attendant) poll() int {
+	a := d.a
+	if processors == 1 || !a.src.Polls() || !d.polls.Worth() {
+		return nothingCame
+	}
+	looks := a.looks.Load()
+	for start, n := time.Now(), 0; ; n++ {
+		if a.src.Unread() {
+			if n > 0 {
+				d.polls.Hit(&polling)
+			}
+			return someCame
+		}
+		if n%pollsPerClock != 0 {
+			continue
+		}
+		if l := a.looks.Load(); l != looks {
+			if looks = l; a.looked() {
+				return consumerCame
+			}
+		}
+		if time.Since(start) > pollTime {
+			d.polls.Miss(&polling)
+			return nothingCame
+		}
+		runtime.Gosched() // what else this process has to do may be what is waited for
+	}
+}
+
+// pollsPerClock is how many looks there are between two at the clock.
+const pollsPerClock = 16
 
 // leave gives the receive role back after a Receive. It reports whether the attendant
 // is to leave the source because bytes were left: for a consumer, which it steps aside

@@ -7,11 +7,16 @@ import (
 )
 
 const (
-	// DefaultRing is the usual size of a ring in bytes.
-	DefaultRing = 256 << 10
+	// DefaultRing is how many bytes a ring may have, if nothing else is asked for.
+	// Twice the second-level cache and more is best: a line that is written again
+	// while another processor has it costs more than one that has left all caches.
+	DefaultRing = 2 << 20
 
-	// MinRing and MaxRing bound the sizes, which are powers of two, that a peer
-	// may propose.
+	// FirstRing is the size that a ring begins with, or how much it may have if
+	// that is less.
+	FirstRing = 256 << 10
+
+	// MinRing and MaxRing bound what a peer may propose, a power of two.
 	MinRing = 64 << 10
 	MaxRing = 4 << 20
 
@@ -49,8 +54,25 @@ func reserve(n int64) error {
 
 func release(n int64) { used.Add(-n) }
 
+// reserveMore is reserve for a ring that grows: a quarter of what there may be is
+// left to connections to come.
+func reserveMore(n int64) bool {
+	l := limit.Load()
+	if l == 0 {
+		l = DefaultLimit
+	}
+	if used.Add(n) > l/4*3 {
+		used.Add(-n)
+		return false
+	}
+	return true
+}
+
 // total returns the size of the memory for two rings.
 func total(ring int) int { return 2*controlSize + 2*ring }
+
+// first is the part of it that is used from the beginning.
+func first(ring int) int64 { return int64(total(min(ring, FirstRing))) }
 
 func checkRing(ring int) error {
 	if ring < MinRing || ring > MaxRing || ring&(ring-1) != 0 {
@@ -61,7 +83,8 @@ func checkRing(ring int) error {
 
 // attach makes the two ends of the process that has made the memory (first), or of
 // the other one.
-func attach(b []byte, ring int, first bool) (in Consumer, out Producer) {
+func attach(b []byte, ring int, first bool) (in *Consumer, out *Producer) {
+	in, out = new(Consumer), new(Producer)
 	c0, c1 := b[:controlSize], b[controlSize:2*controlSize]
 	d0, d1 := b[2*controlSize:][:ring:ring], b[2*controlSize+ring:][:ring:ring]
 	if !first {

@@ -14,24 +14,28 @@ import (
 type Memory struct {
 	b    []byte
 	ring int
+	out  *Producer
 }
 
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// Create makes zeroed memory for two rings of the given size in bytes, sealed
-// against changes of its length. The descriptor is the caller's, to be sent and
-// closed.
+// Create makes zeroed memory for two rings that may grow to the given size in bytes,
+// sealed against changes of its length. Pages that were not written to yet do not
+// exist. The descriptor is the caller's, to be sent and closed.
 func Create(ring int) (m *Memory, fd int, err error) {
 	if err := checkRing(ring); err != nil {
 		return nil, -1, err
 	}
+	if strict() {
+		ring = min(ring, FirstRing)
+	}
 	size := total(ring)
-	if err := reserve(int64(size)); err != nil {
+	if err := reserve(first(ring)); err != nil {
 		return nil, -1, err
 	}
 	defer func() {
 		if err != nil {
-			release(int64(size))
+			release(first(ring))
 		}
 	}()
 	if fd, err = memfd(); err != nil {
@@ -59,7 +63,7 @@ func Create(ring int) (m *Memory, fd int, err error) {
 	if err != nil {
 		return nil, -1, err
 	}
-	return &Memory{b, ring}, fd, nil
+	return &Memory{b: b, ring: ring}, fd, nil
 }
 
 // Open maps memory that another process has made, after all checks: it must be
@@ -73,15 +77,15 @@ func Open(fd, ring int) (m *Memory, err error) {
 	if err := check(fd, size); err != nil {
 		return nil, err
 	}
-	if err := reserve(int64(size)); err != nil {
+	if err := reserve(first(ring)); err != nil {
 		return nil, err
 	}
 	b, err := mmap(fd, size)
 	if err != nil {
-		release(int64(size))
+		release(first(ring))
 		return nil, err
 	}
-	return &Memory{b, ring}, nil
+	return &Memory{b: b, ring: ring}, nil
 }
 
 // tmpfsMagic is the file system of a memfd of ordinary pages. Touching huge pages
@@ -139,16 +143,29 @@ var strict = sync.OnceValue(func() bool {
 	return err == nil && bytes.HasPrefix(b, []byte("2"))
 })
 
+// Ring returns how many bytes each ring may have.
+func (m *Memory) Ring() int { return m.ring }
+
 // Ends returns the ends of this process: first if it has made the memory. They are
-// valid until Close.
-func (m *Memory) Ends(first bool) (in Consumer, out Producer) { return attach(m.b, m.ring, first) }
+// valid until Close. It is called once.
+func (m *Memory) Ends(first bool) (in *Consumer, out *Producer) {
+	in, m.out = attach(m.b, m.ring, first)
+	return in, m.out
+}
 
 // Close gives the memory back. Nothing may use its ends any more.
 func (m *Memory) Close() {
 	if m.b == nil {
 		return
 	}
+	if m.out != nil {
+		m.out.disown()
+	}
 	unix.Munmap(m.b)
-	release(int64(len(m.b)))
+	release(first(m.ring))
 	m.b = nil
 }
+
+// giveBack returns pages of shared memory to the system. They are zeros when they are
+// next used.
+func giveBack(b []byte) { _ = unix.Madvise(b, unix.MADV_REMOVE) }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -122,4 +123,78 @@ func TestMemoryIsBudgeted(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Close()
+}
+
+// A ring grows when bytes pass fast and wait for room, within the budget, and is
+// small again, with its memory given back, when little passes.
+func TestGrowth(t *testing.T) {
+	before := Used()
+	m, fd, err := Create(DefaultRing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	_, p := m.Ends(true)
+	o, err := Open(fd, m.Ring())
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, _ := o.Ends(false)
+	p.Wake, q.Wake = func() {}, func() {}
+	b := make([]byte, DefaultRing)
+	pass := func(n int) { // waiting for room, as fast as can be
+		for n > 0 {
+			p.grow.since = time.Now() // however slow this machine is
+			k, err := p.Write(b[:min(n, len(b))])
+			if err != nil && err != ErrWouldBlock {
+				t.Fatal(err)
+			}
+			n -= k
+			for _, err = q.Read(b); err == nil; _, err = q.Read(b) {
+			}
+			if err != ErrWouldBlock {
+				t.Fatal(err)
+			}
+		}
+	}
+	SetLimit(Used() + FirstRing)
+	defer SetLimit(0)
+	pass(20 * FirstRing)
+	if p.ring != FirstRing || Used() != before+2*first(DefaultRing) {
+		t.Errorf("a ring of %d bytes, %d more are accounted for, without a budget", p.ring, Used()-before)
+	}
+	SetLimit(0)
+	pass(30 * DefaultRing)
+	if p.ring != DefaultRing || q.ring != DefaultRing || Used() != before+2*first(DefaultRing)+DefaultRing-FirstRing {
+		t.Errorf("rings of %d and %d bytes, %d more are accounted for", p.ring, q.ring, Used()-before)
+	}
+	p.Write(b[:1])
+	shrinkCalm()
+	shrinkCalm()
+	if p.ring != DefaultRing {
+		t.Error("a ring with something in it has shrunk")
+	}
+	q.Read(b)
+	big := resident(fd)
+	shrinkCalm()
+	if small := resident(fd); p.ring != FirstRing || Used() != before+2*first(DefaultRing) || small > big-DefaultRing/2 {
+		t.Errorf("a calm ring of %d bytes, %d more are accounted for, %d resident, %d before", p.ring, Used()-before, small, big)
+	}
+	p.Write([]byte("and on"))
+	if n, err := q.Read(b); string(b[:n]) != "and on" || q.ring != FirstRing {
+		t.Errorf("%q, %v", b[:n], err)
+	}
+	pass(30 * DefaultRing)
+	m.Close()
+	o.Close()
+	if Used() != before {
+		t.Errorf("%d bytes are accounted for after the end", Used()-before)
+	}
+}
+
+// resident returns how many bytes of a file have memory.
+func resident(fd int) int64 {
+	var st unix.Stat_t
+	unix.Fstat(fd, &st)
+	return st.Blocks * 512
 }

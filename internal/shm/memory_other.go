@@ -3,3 +3,5 @@
 package shm
 
 // There are no rings on this system: nothing makes a Memory.
+
+func giveBack([]byte) {}

@@ -14,7 +14,8 @@ import (
 type control struct {
 	tail atomic.Uint64 // bytes published; the producer's
 	end  atomic.Uint32 // an end; the producer's
-	_    [116]byte
+	size atomic.Uint32 // how many bytes the ring has, 0 for the first size; the producer's
+	_    [112]byte
 	head atomic.Uint64 // bytes taken; the consumer's
 	left atomic.Uint32 // 1: the consumer takes no more; the consumer's
 	_    [116]byte
@@ -62,10 +63,12 @@ type Producer struct {
 	Wake func()
 
 	c    *control
-	data []byte
+	data []byte // as much as the ring may have
+	ring uint64 // how much of it the ring has, a power of two
 	tail uint64 // the truth about c.tail
 	head uint64 // the last c.head that was seen and is possible
 	end  uint32
+	grow growth
 }
 
 // A Consumer is the reading end of a ring. It has one user at a time.
@@ -75,28 +78,28 @@ type Consumer struct {
 	Wake func()
 
 	c    *control
-	data []byte
+	data []byte // as much as the ring may have
+	ring uint64 // how much of it the ring has, a power of two
 	head uint64 // the truth about c.head
 	tail uint64 // the last c.tail that was seen and is possible
 }
 
 func (p *Producer) init(c []byte, data []byte) {
-	p.c, p.data = (*control)(unsafe.Pointer(unsafe.SliceData(c))), data
+	p.c, p.data, p.ring = (*control)(unsafe.Pointer(unsafe.SliceData(c))), data, firstRing(data)
 }
 
 func (q *Consumer) init(c []byte, data []byte) {
-	q.c, q.data = (*control)(unsafe.Pointer(unsafe.SliceData(c))), data
+	q.c, q.data, q.ring = (*control)(unsafe.Pointer(unsafe.SliceData(c))), data, firstRing(data)
 }
 
-// size is a power of two.
-func (p *Producer) size() uint64 { return uint64(len(p.data)) }
-func (q *Consumer) size() uint64 { return uint64(len(q.data)) }
+func firstRing(data []byte) uint64 { return uint64(min(len(data), FirstRing)) }
 
 // room returns how many bytes can be written. It reads the peer's position only if
-// fewer than want are known to be free.
+// fewer than want are known to be free. There is no room while the ring is to
+// grow, but is not empty yet.
 func (p *Producer) room(want uint64) (uint64, error) {
-	free := p.size() - (p.tail - p.head)
-	if free >= want {
+	free := p.ring - (p.tail - p.head)
+	if free >= want && !p.grow.due {
 		return free, nil
 	}
 	head := p.c.head.Load()
@@ -107,7 +110,13 @@ func (p *Producer) room(want uint64) (uint64, error) {
 	if p.c.left.Load() != 0 {
 		return 0, ErrPipe
 	}
-	return p.size() - (p.tail - head), nil
+	if p.grow.due {
+		if p.tail != head {
+			return 0, nil
+		}
+		p.enlarge()
+	}
+	return p.ring - (p.tail - head), nil
 }
 
 // Write copies as much of b as there is room for and tells the consumer. The
@@ -117,6 +126,8 @@ func (p *Producer) Write(b []byte) (n int, err error) {
 	if p.end != open {
 		return 0, io.ErrClosedPipe
 	}
+	p.grow.enter()
+	defer p.grow.leave()
 	for n < len(b) {
 		k := min(len(b)-n, publishEvery)
 		free, err := p.room(uint64(k))
@@ -124,6 +135,7 @@ func (p *Producer) Write(b []byte) (n int, err error) {
 			return n, err
 		}
 		if k = min(k, int(free)); k == 0 {
+			p.full()
 			if n == 0 {
 				return 0, ErrWouldBlock
 			}
@@ -141,6 +153,8 @@ func (p *Producer) WriteV(pieces [][]byte) (n int, err error) {
 	if p.end != open {
 		return 0, io.ErrClosedPipe
 	}
+	p.grow.enter()
+	defer p.grow.leave()
 	held := 0 // bytes written and not yet published
 	for _, b := range pieces {
 		for len(b) > 0 {
@@ -149,6 +163,9 @@ func (p *Producer) WriteV(pieces [][]byte) (n int, err error) {
 			if k = min(k, int(free)); err != nil || k == 0 {
 				if held > 0 {
 					p.publish()
+				}
+				if err == nil {
+					p.full()
 				}
 				if n == 0 && err == nil {
 					err = ErrWouldBlock
@@ -172,9 +189,9 @@ func (p *Producer) WriteV(pieces [][]byte) (n int, err error) {
 
 // put copies b behind what was written. There is room for it.
 func (p *Producer) put(b []byte) {
-	at := p.tail & (p.size() - 1)
-	if n := copy(p.data[at:], b); n < len(b) {
-		copy(p.data, b[n:])
+	at := p.tail & (p.ring - 1)
+	if n := copy(p.data[at:p.ring], b); n < len(b) {
+		copy(p.data[:p.ring], b[n:])
 	}
 	p.tail += uint64(len(b))
 }
@@ -193,13 +210,17 @@ func (p *Producer) publish() {
 // the producer can wait for that: false if there is room already, or the
 // consumer takes no more, or its index is impossible.
 func (p *Producer) Ask() bool {
+	p.grow.enter()
+	defer p.grow.leave()
 	p.c.full.Store(1)
-	free, err := p.room(p.size())
-	return err == nil && free < p.size()/roomShare
+	free, err := p.room(uint64(len(p.data)))
+	return err == nil && free < p.ring/roomShare
 }
 
 // Roomy reports whether a write would not have to wait.
 func (p *Producer) Roomy() bool {
+	p.grow.enter()
+	defer p.grow.leave()
 	free, err := p.room(1)
 	return err != nil || free > 0
 }
@@ -235,7 +256,14 @@ func (q *Consumer) Available() (int, error) {
 func (q *Consumer) look() (uint64, error) {
 	tail := q.c.tail.Load()
 	raceAcquire()
-	if tail-q.tail > q.size()-(q.tail-q.head) { // it goes forward, by what there was room for at most
+	if tail != q.tail && q.tail == q.head {
+		// The producer found the ring empty, and may have changed its size since. It
+		// does not again before what it has published is taken.
+		if err := q.resize(); err != nil {
+			return 0, err
+		}
+	}
+	if tail-q.tail > q.ring-(q.tail-q.head) { // it goes forward, by what there was room for at most
 		return 0, ErrIndex
 	}
 	q.tail = tail
@@ -331,9 +359,9 @@ func (q *Consumer) Peek(off int, b []byte) (n int, err error) {
 // get copies what is off bytes behind the position to b, which was there at the
 // last look.
 func (q *Consumer) get(b []byte, off int) {
-	at := (q.head + uint64(off)) & (q.size() - 1)
-	if n := copy(b, q.data[at:]); n < len(b) {
-		copy(b[n:], q.data)
+	at := (q.head + uint64(off)) & (q.ring - 1)
+	if n := copy(b, q.data[at:q.ring]); n < len(b) {
+		copy(b[n:], q.data[:q.ring])
 	}
 }
 
@@ -341,7 +369,7 @@ func (q *Consumer) get(b []byte, off int) {
 func (q *Consumer) take(n int) {
 	q.head += uint64(n)
 	q.c.head.Store(q.head)
-	if q.c.full.Load() != 0 && q.size()-(q.tail-q.head) >= q.size()/roomShare && q.c.full.Swap(0) != 0 {
+	if q.c.full.Load() != 0 && q.ring-(q.tail-q.head) >= q.ring/roomShare && q.c.full.Swap(0) != 0 {
 		q.Wake()
 	}
 }

@@ -20,15 +20,21 @@ func pair(ring int) (*Producer, *Consumer, []byte) {
 	_, out := attach(b, ring, true)
 	in, _ := attach(b, ring, false)
 	out.Wake, in.Wake = func() {}, func() {}
-	return &out, &in, b
+	return out, in, b
+}
+
+func shrinkCalm() {
+	grown.Lock()
+	defer grown.Unlock()
+	grown.shrinkLocked()
 }
 
 // Whatever the sizes of writes, reads, scattered ones and peeks, the ring is as a
 // plain buffer.
 func TestRingIsABuffer(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		const ring = MinRing
-		p, q, _ := pair(ring)
+		p, q, _ := pair(4 * FirstRing)
+		defer p.disown()
 		p.tail, p.head = 1<<63-100, 1<<63-100 // positions are numbers like any others
 		q.tail, q.head = p.tail, p.tail
 		p.c.tail.Store(p.tail)
@@ -43,12 +49,23 @@ func TestRingIsABuffer(t *testing.T) {
 			}
 			return b
 		}
-		sizes := rapid.OneOf(rapid.IntRange(0, 100), rapid.IntRange(0, 2*ring))
+		sizes := rapid.OneOf(rapid.IntRange(0, 100), rapid.IntRange(0, 2*FirstRing), rapid.IntRange(0, 5*FirstRing))
+		// room is how much can be written: nothing while the ring is to grow and is
+		// not empty.
+		room := func() int {
+			switch {
+			case !p.grow.due:
+				return int(p.ring) - len(model)
+			case len(model) > 0:
+				return 0
+			}
+			return int(min(growBy*p.ring, 4*FirstRing))
+		}
 		t.Repeat(map[string]func(*rapid.T){
 			"write": func(t *rapid.T) {
-				b := fill(sizes.Draw(t, "n"))
+				b, room := fill(sizes.Draw(t, "n")), room()
 				n, err := p.Write(b)
-				written(t, model, b, n, err, ring)
+				written(t, model, b, n, err, room)
 				model = append(model, b[:n]...)
 			},
 			"writev": func(t *rapid.T) {
@@ -56,11 +73,13 @@ func TestRingIsABuffer(t *testing.T) {
 				for range rapid.IntRange(1, 5).Draw(t, "pieces") {
 					pieces = append(pieces, fill(sizes.Draw(t, "n")))
 				}
-				all := bytes.Join(pieces, nil)
+				all, room := bytes.Join(pieces, nil), room()
 				n, err := p.WriteV(pieces)
-				written(t, model, all, n, err, ring)
+				written(t, model, all, n, err, room)
 				model = append(model, all[:n]...)
 			},
+			"grow":   func(*rapid.T) { p.grow.due = true },
+			"shrink": func(*rapid.T) { shrinkCalm() },
 			"read": func(t *rapid.T) {
 				b := make([]byte, 1+sizes.Draw(t, "n"))
 				n, err := q.Read(b)
@@ -84,8 +103,8 @@ func TestRingIsABuffer(t *testing.T) {
 	})
 }
 
-func written(t *rapid.T, model, b []byte, n int, err error, ring int) {
-	want := min(len(b), ring-len(model))
+func written(t *rapid.T, model, b []byte, n int, err error, room int) {
+	want := min(len(b), room)
 	if n != want || (err == nil) != (want > 0 || len(b) == 0) || err != nil && err != ErrWouldBlock {
 		t.Fatalf("wrote %d of %d to %d: %v", n, len(b), len(model), err)
 	}
@@ -205,16 +224,17 @@ func FuzzHostilePeer(f *testing.F) {
 	f.Add(uint64(1), []byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9})
 	f.Add(uint64(2), bytes.Repeat([]byte{6, 0, 3}, 20))
 	f.Fuzz(func(t *testing.T, seed uint64, script []byte) {
-		const ring = MinRing
+		const ring = 4 * FirstRing
 		r := rand.New(rand.NewPCG(seed, 1))
 		p, q, b := pair(ring)
+		defer p.disown()
 		guard := bytes.Clone(script)
 		buf := make([]byte, 2*ring)
 		for _, op := range script {
 			n := r.IntN(len(buf))
 			var k int
 			var err error
-			switch op % 8 {
+			switch op % 10 {
 			case 0:
 				k, err = p.Write(buf[:n])
 			case 1:
@@ -232,7 +252,7 @@ func FuzzHostilePeer(f *testing.F) {
 			case 6: // anything, to a word of a control
 				at := r.IntN(2*controlSize/8) * 8
 				if r.IntN(2) == 0 {
-					at = [4]int{0, 128, controlSize, controlSize + 128}[r.IntN(4)]
+					at = [6]int{0, 8, 128, controlSize, controlSize + 8, controlSize + 128}[r.IntN(6)]
 				}
 				v := r.Uint64()
 				if r.IntN(2) == 0 { // near what is plausible
@@ -240,6 +260,13 @@ func FuzzHostilePeer(f *testing.F) {
 				}
 				for i := range 8 {
 					b[at+i] = byte(v >> (8 * i))
+				}
+			case 8:
+				p.grow.due = true
+			case 9: // a size that can be
+				p.c.size.Store(FirstRing << r.IntN(4))
+				if r.IntN(2) == 0 {
+					shrinkCalm()
 				}
 			case 7:
 				for i := range 64 {
@@ -264,10 +291,27 @@ func FuzzHostilePeer(f *testing.F) {
 	})
 }
 
-// Two goroutines, one at each end, that sleep by the protocol.
+// A size that can't be is the end of the connection.
+func TestHostileSize(t *testing.T) {
+	for size, ok := range map[uint32]bool{
+		FirstRing: true, 2 * FirstRing: true, 4 * FirstRing: true, 0: true,
+		1: false, 8 * FirstRing: false, FirstRing + 1: false, FirstRing / 2: false, 1 << 31: false,
+	} {
+		p, q, _ := pair(4 * FirstRing)
+		p.Write(make([]byte, 10))
+		p.c.size.Store(size)
+		if _, err := q.Read(make([]byte, 20)); (err == nil) != ok || err != nil && err != ErrIndex {
+			t.Errorf("%d: %v", size, err)
+		}
+	}
+}
+
+// Two goroutines, one at each end, that sleep by the protocol, and a ring that grows
+// and shrinks.
 func TestStreamWithSleepers(t *testing.T) {
 	const total = 20 << 20
-	p, q, _ := pair(MinRing)
+	p, q, _ := pair(4 * FirstRing)
+	defer p.disown()
 	data, room := make(chan struct{}, 1), make(chan struct{}, 1)
 	poke := func(c chan struct{}) func() {
 		return func() {
@@ -282,6 +326,12 @@ func TestStreamWithSleepers(t *testing.T) {
 		r := rand.New(rand.NewPCG(1, 1))
 		b := make([]byte, 100<<10)
 		for sent := 0; sent < total; {
+			switch r.IntN(64) {
+			case 0:
+				p.grow.due = true
+			case 1:
+				go shrinkCalm()
+			}
 			k := min(r.IntN(len(b))>>r.IntN(12)+1, total-sent)
 			for i := range k {
 				b[i] = byte((sent + i) * 7 >> 3)

@@ -23,8 +23,8 @@ import (
 // eventfd here: it hangs up when the peer's process dies, and writing to it never
 // blocks, whatever the other process does to it.
 type rings struct {
-	in   shm.Consumer
-	out  shm.Producer
+	in   *shm.Consumer
+	out  *shm.Producer
 	mem  *shm.Memory
 	tcp  int // the TCP socket
 	bell int // for arrivals; Socket.fd is the same

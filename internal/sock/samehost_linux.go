@@ -39,7 +39,7 @@ import (
 // which only the kernel tells, and takes only its own. In case of doubt, it is TCP.
 
 const (
-	meetingMagic = "viaduct rings 1\n"
+	meetingMagic = "viaduct rings 2\n"
 	requestLen   = len(meetingMagic) + 4 + 2*18
 	answerLen    = 128
 	granted      = 1
@@ -62,7 +62,7 @@ const (
 	shunTime = 10 * time.Second
 )
 
-// ringSize is the size of each ring.
+// ringSize is how much each ring may grow to.
 var ringSize = shm.DefaultRing
 
 // meetingName is the name of the rendezvous of a listening address.
@@ -191,6 +191,7 @@ func (o *conn) share(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	m.ring = mem.Ring()
 	defer unix.Close(fd)
 	defer func() {
 		if err != nil {
@@ -297,6 +298,10 @@ func awaitAnswer(ctx context.Context, fd int) error {
 	}
 	var b [answerLen]byte
 	for n := 0; n < len(b); {
+		Soon(func() bool { // the listener is about to answer, most of the time
+			k, err := peek(fd, b[n:])
+			return k > 0 || err != ErrWouldBlock
+		})
 		left := time.Until(end)
 		if left <= 0 {
 			return os.ErrDeadlineExceeded
@@ -452,7 +457,7 @@ func (v *rendezvous) grant(c *net.UnixConn) {
 	}
 	var b [1]byte
 	c.SetReadDeadline(time.Now().Add(commitTimeout)) // the dialer commits, or leaves by closing
-	if n, err := c.Read(b[:]); n != 1 || err != nil || b[0] != committed {
+	if n, err := ReadSoon(c, b[:]); n != 1 || err != nil || b[0] != committed {
 		o.s.setWhy("the peer has left the rendezvous")
 		mem.Close()
 		return

@@ -221,7 +221,7 @@ func TestFallBack(t *testing.T) {
 	t.Run("not the listener's memory", func(t *testing.T) {
 		c, s := dial(t, ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto}))
 		testkit.Eventually(t, "the memory of connections before", func() bool { return shm.Used() == 0 })
-		shm.SetLimit(2*int64(ringSize) + 8192)
+		shm.SetLimit(2*shm.FirstRing + 8192)
 		defer shm.SetLimit(0)
 		check(t, c, s, samehost.Auto, "exhausted")
 	})

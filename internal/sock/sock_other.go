@@ -49,6 +49,7 @@ func (*Socket) CloseArrivals()                      { panic(absent) }
 func (*Socket) Sleep(func(uintptr) bool) error      { panic(absent) }
 func (*Socket) Arm() bool                           { panic(absent) }
 func (*Socket) Ask() bool                           { panic(absent) }
+func (*Socket) Polls() bool                         { panic(absent) }
 func (*Socket) Disarm()                             { panic(absent) }
 func (*Socket) Interrupt() bool                     { panic(absent) }
 func (*Socket) Interrupted()                        { panic(absent) }

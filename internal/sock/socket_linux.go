@@ -202,6 +202,9 @@ func (s *Socket) Ask() bool {
 	return true
 }
 
+// Polls reports whether looking for arrivals takes no system call.
+func (s *Socket) Polls() bool { return s.rings != nil }
+
 // Disarm keeps arrivals from waking the reader. The end of the stream may. [reader]
 func (s *Socket) Disarm() { s.in.disarm(s.fd) }
 
