@@ -45,6 +45,9 @@ for c in $compilers; do
 		try "header: $c -std=$std" 20 "$c" -x c++ -std=$std -pedantic-errors -Wall -Wextra -Werror -I"$out/include" -c capi/test/header.c -o "$tmp/header.o"
 	done
 done
+for flags in "-std=c99" "-std=c11 -DDIALECT095" "-x c++ -std=c++98" "-x c++ -std=c++20 -DDIALECT095"; do
+	try "dialects: $flags" 20 bash -c "$CC $warn $flags $link capi/test/dialects.c -x none -o $tmp/dialects -lvipl && $tmp/dialects"
+done
 # shellcheck disable=SC2086
 try "abi: x86-64" 20 bash -c "$CC $warn $link capi/test/abi.c -o $tmp/abi && $tmp/abi"
 if command -v aarch64-linux-gnu-gcc >/dev/null; then
@@ -71,6 +74,11 @@ for nic in /dev/via_lo fcvi0; do
 		try "$nic: luck $c" 60 "$tmp/luck" $nic "$c"
 	done
 	try "$nic: conform under AddressSanitizer" 90 env ASAN_OPTIONS=detect_leaks=0:handle_segv=0 "$tmp/conform.asan" $nic
+done
+for op in "write 65536 4 1 65536 0.05" "write 64 64 16 1024 0.05" "ping 8 1 1 8 0.05"; do
+	echo "bench -> vitcp listen 127.0.0.1:0 transfer 1M" >"$tmp/vipl.conf"
+	# shellcheck disable=SC2086
+	try "bench/peers: vipl $op" 20 env VIPL_CONFIG="$tmp/vipl.conf" bash -c "[ -x $tmp/bench ] || $CC -Wall -Wextra -Werror -O2 $link bench/peers/c/vipl.c -o $tmp/bench -lvipl && $tmp/bench $op"
 done
 if command -v valgrind >/dev/null; then
 	for nic in /dev/via_lo fcvi0; do

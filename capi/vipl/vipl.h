@@ -17,8 +17,12 @@
  *  - in a child of fork(), if the parent had opened a NIC, every function
  *    gives VIP_ERROR_RESOURCE.
  */
-#ifndef VIPL_H
+/* Guards of other headers of this interface: one that was included is not added to,
+ * and none is after this one. */
+#if !defined(VIPL_H) && !defined(_VIPL_) && !defined(_VIPL_H)
 #define VIPL_H
+#define _VIPL_ 1
+#define _VIPL_H 1
 
 #include <stddef.h>
 
@@ -46,7 +50,9 @@ typedef void *VIP_PVOID;
 typedef int VIP_BOOLEAN;
 typedef char VIP_CHAR;
 typedef unsigned char VIP_UCHAR;
+typedef short VIP_SHORT;
 typedef unsigned short VIP_USHORT;
+typedef long VIP_LONG;
 typedef unsigned long VIP_ULONG; /* 8 bytes where pointers have 8 */
 typedef unsigned char VIP_UINT8;
 typedef unsigned short VIP_UINT16;
@@ -126,6 +132,7 @@ typedef VIP_USHORT VIP_RELIABILITY_LEVEL; /* one level, or a mask of them */
 #define VIP_SERVICE_UNRELIABLE 0x01
 #define VIP_SERVICE_RELIABLE_DELIVERY 0x02
 #define VIP_SERVICE_RELIABLE_RECEPTION 0x04
+#define VIP_BASE_SERVICES (VIP_SERVICE_UNRELIABLE | VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION)
 
 /*
  * May be added to the level of a VI: cLAN's acknowledgement variant, which is
@@ -278,14 +285,14 @@ VIPL_EXTENSION typedef struct _VIP_DESCRIPTOR {
 
 /* ---- Asynchronous errors ------------------------------------------------ */
 
-typedef enum {
+typedef enum _VIP_RESOURCE_CODE {
 	VIP_RESOURCE_NIC = 0,
 	VIP_RESOURCE_VI = 1,
 	VIP_RESOURCE_CQ = 2,
 	VIP_RESOURCE_DESCRIPTOR = 3
 } VIP_RESOURCE_CODE;
 
-typedef enum {
+typedef enum _VIP_ERROR_CODE {
 	VIP_ERROR_POST_DESC = 0,
 	VIP_ERROR_CONN_LOST = 1,
 	VIP_ERROR_RECVQ_EMPTY = 2,
@@ -324,6 +331,12 @@ typedef struct _VIP_AUTODISCOVERY_LIST {
 	VIP_NET_ADDRESS **ADAddrArray;
 	VIP_ULONG NumAdAddrs;
 } VIP_AUTODISCOVERY_LIST;
+
+/* ---- Handlers: of errors, of a work queue, of a completion queue -------- */
+
+typedef void (*VIP_ERROR_HANDLER)(VIP_PVOID Context, VIP_ERROR_DESCRIPTOR *ErrorDesc);
+typedef void (*VIP_VI_CALLBACK)(VIP_PVOID Context, VIP_NIC_HANDLE NicHandle, VIP_VI_HANDLE ViHandle, VIP_DESCRIPTOR *Descriptor);
+typedef void (*VIP_CQ_CALLBACK)(VIP_PVOID Context, VIP_NIC_HANDLE NicHandle, VIP_VI_HANDLE ViHandle, VIP_BOOLEAN RecvQueue);
 
 /* ---- Calls: NICs -------------------------------------------------------- */
 
