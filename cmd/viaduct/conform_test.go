@@ -106,6 +106,9 @@ func TestConformReports(t *testing.T) {
 	fails(t, 2, "names no case", "conform", urls[0], "--only", "nonsense")
 	fails(t, 2, "no cases", "conform", "tcp://127.0.0.1:1")
 	fails(t, 2, "missing", "conform")
+	fails(t, 2, "fcvi://, portmap://", "conform", "foo")
+	fails(t, 2, "portmap", "conform", "--list", "foo")
+	fails(t, 2, "needs --listen", "conform", "--exec", "true", "iwarp://127.0.0.1:1")
 	fails(t, 1, "refused", "conform", "iwarp://127.0.0.1:1")
 }
 

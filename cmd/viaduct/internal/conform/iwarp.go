@@ -59,7 +59,7 @@ func (t *T) start(q mpa.Frame) (*stream, mpa.Frame) {
 	s := &stream{t: t, c: t.connect(), msn: 1, want: 1}
 	t.write(s.c, q.Append(nil))
 	r := s.frame("MPA-7.1.2-8")
-	t.check(!r.Reject, "MPA-7.1.2-8", "the Reply rejects the connection")
+	t.check(!r.Reject, t.c.Rows[0], "the Reply rejects the connection")
 	s.agree(q, r)
 	return s, r
 }

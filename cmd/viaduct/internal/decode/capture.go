@@ -13,7 +13,7 @@ import (
 )
 
 // ErrNoCapture says that the input is neither pcap nor pcapng.
-var ErrNoCapture = errors.New("decode: neither a pcap nor a pcapng capture")
+var ErrNoCapture = errors.New("neither a pcap nor a pcapng capture")
 
 // A source yields the frames of a capture. The bytes are valid until the next.
 type source interface {

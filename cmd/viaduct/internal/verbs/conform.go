@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -79,6 +80,9 @@ HOST:PORT. The exit status is 1 if a requirement is broken.`,
 	return c
 }
 
+// conformSchemes are those of the peers for which there are cases.
+var conformSchemes = []string{"iwarp", "vitcp", "sdp", "fcvi", "portmap"}
+
 // conformURL reads the address of a peer; that of a Port Mapper has a scheme of its
 // own here.
 func conformURL(s string) (*addr.URL, error) {
@@ -93,14 +97,19 @@ func conformURL(s string) (*addr.URL, error) {
 		u.Scheme = "portmap"
 		return u, nil
 	}
-	u, _, err := parse(s)
-	return u, err
+	if u, _, err := parse(s); err == nil || slices.ContainsFunc(conformSchemes, func(x string) bool { return strings.HasPrefix(s, x+"://") }) {
+		return u, err
+	}
+	return nil, shell.Usagef("address %q: it must start with %s", s, strings.Join(conformSchemes, "://, ")+"://")
 }
 
 func conformList(e *shell.Env, args []string) error {
-	schemes := []string{"iwarp", "vitcp", "sdp", "fcvi", "portmap"}
+	schemes := conformSchemes
 	if len(args) == 1 {
 		scheme, _, _ := strings.Cut(args[0], ":")
+		if !slices.Contains(schemes, scheme) {
+			return shell.Usagef("there are no cases for %q, but for %s", scheme, strings.Join(schemes, ", "))
+		}
 		schemes = []string{scheme}
 	}
 	rows := [][]string{{"CASE", "PEER", "REQUIREMENTS", "WHAT MUST HOLD"}}
@@ -173,12 +182,23 @@ func conformRun(ctx context.Context, e *shell.Env, u *addr.URL, p conformPlan) e
 			}
 			return e.Wrap(c, true), nil
 		}
-		if network == "tcp" {
-			c, err := g.Connect(ctx)
+		if network == "tcp" { // whether there is a peer; the first case has this connection
+			dial := g.Connect
+			first, err := dial(ctx)
 			if err != nil {
 				return fmt.Errorf("connect to %s: %w", u, err)
 			}
-			c.Close()
+			defer func() {
+				if first != nil {
+					first.Close()
+				}
+			}()
+			g.Connect = func(ctx context.Context) (c net.Conn, err error) {
+				if c, first = first, nil; c != nil {
+					return c, nil
+				}
+				return dial(ctx)
+			}
 		}
 	}
 	report := conform.Report{Peer: u.String(), Results: []conform.Result{}}
