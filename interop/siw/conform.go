@@ -42,8 +42,8 @@ var siwPassive = []fault{
 	{"iwarp/ddp-mo", "RDMAP-4.8-5"},
 	{"iwarp/ddp-stag", "RDMAP-4.8-5"},
 	{"iwarp/ddp-tagged-version", ""},
-	{"iwarp/rdmap-version", "RDMAP-7.2-3"},
-	{"iwarp/rdmap-opcode", "RDMAP-7.2-2"},
+	{"iwarp/rdmap-version", "RDMAP-4.8-2"},
+	{"iwarp/rdmap-opcode", "RDMAP-4.8-2"},
 	{"iwarp/rdmap-read-stag", "RDMAP-4.8-5"},
 	{"iwarp/zero-read", ""},
 }
@@ -73,14 +73,20 @@ func (r *runner) conform(ctx context.Context) error {
 			// Another port than the last one's, whose server may be there still.
 			port := i % guestPorts
 			server := fmt.Sprintf("killall rping; (rping -s -a 10.0.2.15 -p %d -C 3 >/dev/null 2>&1 &); wait-port %[1]d", guestPort+port)
-			if _, err := r.guest.run(ctx, 40*time.Second, server); err != nil {
-				return errors.Join(append(errs, err)...)
-			}
 			var want []fault
 			if f.row != "" {
 				want = []fault{f}
 			}
-			errs = append(errs, r.findings(ctx, want, "--only", f.name, "iwarp://127.0.0.1:"+strconv.Itoa(r.forward[port])))
+			var err error
+			for range 3 { // siw may leave unread what comes right behind its Reply [I-10]
+				if _, err := r.guest.run(ctx, 40*time.Second, server); err != nil {
+					return errors.Join(append(errs, err)...)
+				}
+				if err = r.findings(ctx, want, "--only", f.name, "iwarp://127.0.0.1:"+strconv.Itoa(r.forward[port])); err == nil {
+					break
+				}
+			}
+			errs = append(errs, err)
 		}
 		return errors.Join(errs...)
 	})

@@ -36,9 +36,9 @@
 //     clients and as servers, against package interop/perftest in this program. The
 //     contents of what arrives here are verified; the guest's tools have to exit
 //     with 0 and report the number of messages.
-//   - conform: viaduct conform --listen against the guest's rping -c, which has to
-//     find the faults that siw is known to have, and no others. The last one stops
-//     the guest's kernel.
+//   - conform: viaduct conform against the guest's rping -s, and with --listen against
+//     its rping -c, which have to find the faults that siw is known to have, and no
+//     others. The last one stops the guest's kernel.
 //
 // rping verifies data in both directions. Sizes are from 64 bytes to 64 KiB,
 // with siw as it is shipped, without CRC, and with its CRC and its peer-to-peer

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"viaduct/debug"
 )
 
 // A Client drives measurements against a server.
@@ -17,11 +19,13 @@ type Client struct {
 	in  *json.Decoder
 	out *json.Encoder
 	// host is where the server's lanes listen.
-	host string
+	host   string
+	status *debug.Server
 }
 
-// Dial connects to the control address of a server.
-func Dial(ctx context.Context, at string) (*Client, error) {
+// Dial connects to the control address of a server. Connections of measurements are
+// shown by status, which may be nil.
+func Dial(ctx context.Context, at string, status *debug.Server) (*Client, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", at)
 	if err != nil {
@@ -31,7 +35,7 @@ func Dial(ctx context.Context, at string) (*Client, error) {
 	if ip := net.ParseIP(host); ip != nil && ip.To4() == nil {
 		host = "[" + host + "]"
 	}
-	return &Client{c: c, in: json.NewDecoder(c), out: json.NewEncoder(c), host: host}, nil
+	return &Client{c: c, in: json.NewDecoder(c), out: json.NewEncoder(c), host: host, status: status}, nil
 }
 
 // Close ends the control connection; the server ends what was open.
@@ -113,6 +117,7 @@ func (c *Client) measure(ctx context.Context, s spec, d time.Duration) (m sample
 			return m, err
 		}
 		lanes = append(lanes, l)
+		s.show(c.status, l, a.URL, "dial")
 	}
 	if s.Op == OpIdle {
 		select {

@@ -12,6 +12,8 @@ import (
 	"runtime/debug"
 	"sync"
 	"time"
+
+	status "viaduct/debug"
 )
 
 // A request is what the client of a measurement asks of its server, on a
@@ -30,8 +32,9 @@ type answer struct {
 	Memory int64   `json:"memory,omitempty"`
 }
 
-// Serve answers control connections of l until ctx ends.
-func Serve(ctx context.Context, l net.Listener) error {
+// Serve answers control connections of l until ctx ends. Connections of measurements
+// are shown by shown, which may be nil.
+func Serve(ctx context.Context, l net.Listener, shown *status.Server) error {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	var wg sync.WaitGroup
@@ -48,7 +51,7 @@ func Serve(ctx context.Context, l net.Listener) error {
 			defer c.Close()
 			stop := context.AfterFunc(ctx, func() { c.Close() })
 			defer stop()
-			serveControl(ctx, c)
+			serveControl(ctx, c, shown)
 		})
 	}
 }
@@ -64,11 +67,13 @@ type serving struct {
 	churn context.CancelFunc
 	ctx   context.Context
 	end   context.CancelFunc
+
+	shown *status.Server // has the connections listed
 }
 
-func serveControl(ctx context.Context, c net.Conn) {
+func serveControl(ctx context.Context, c net.Conn, shown *status.Server) {
 	ctx, cancel := context.WithCancel(ctx)
-	v := &serving{ctx: ctx, end: cancel}
+	v := &serving{ctx: ctx, end: cancel, shown: shown}
 	defer v.reset()
 	defer cancel()
 	in := json.NewDecoder(io.LimitReader(bufio.NewReader(c), 1<<30))
@@ -118,6 +123,7 @@ func (v *serving) handle(q request) (a answer, err error) {
 			return a, err
 		}
 		v.lanes = append(v.lanes, l)
+		v.s.show(v.shown, l, v.host.url(), "accept")
 		a.Target = t
 	case "churn":
 		ctx, cancel := context.WithCancel(v.ctx)

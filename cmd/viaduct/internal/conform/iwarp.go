@@ -260,7 +260,8 @@ func (s *stream) terminated(row string, x expected, bad []byte) {
 		return v.Layer == x.layer && v.Type == x.typ && bytes.IndexByte(x.codes, v.Code) >= 0
 	}
 	if !is(tm) {
-		if sw, ok := tm.Swapped(); ok && is(sw) {
+		sw := tm
+		if sw.Layer, sw.Type = rdmap.Layer(tm.Type), uint8(tm.Layer); is(sw) {
 			t.fail("RDMAP-4.8-2", "layer and error type are in the wrong half of their octet: %x", u[n:n+4])
 		}
 		if tm.Layer != x.layer {

@@ -130,9 +130,10 @@ func (e *Env) Wrap(c net.Conn, dialed bool) net.Conn {
 	return e.Capture.Conn(c, dialed)
 }
 
-// Listening prints the line that says where a command listens.
-func (e *Env) Listening(u *addr.URL) {
-	e.Status.Server().Listening(u.Scheme, u.String())
+// Listening prints the line that says where a command listens. Call the result when
+// it does no longer, if that is before its end.
+func (e *Env) Listening(u *addr.URL) (over func()) {
+	over = e.Status.Server().Listening(u.Scheme, u.String())
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	w := e.Stdout
@@ -140,6 +141,7 @@ func (e *Env) Listening(u *addr.URL) {
 		w = e.Stderr
 	}
 	fmt.Fprintf(w, "listening %s\n", u)
+	return over
 }
 
 // Printf writes to stdout in one piece.

@@ -533,7 +533,7 @@ func peerVI(ctx context.Context, local, remote *addr.URL, o *Options) (msg.Conn,
 	}
 	c.done = func() { nic.Close() }
 	here := vi.Address{Host: nic.Query().LocalAddress, Discriminator: local.Disc}
-	o.Env.Listening(local.WithPort(at))
+	defer o.Env.Listening(local.WithPort(at))()
 	var timeout time.Duration
 	if end, ok := ctx.Deadline(); ok {
 		timeout = time.Until(end)

@@ -203,7 +203,7 @@ func benchServer(ctx context.Context, e *shell.Env, at string) error {
 		return err
 	}
 	e.Listening(u.WithPort(l.Addr()))
-	return bench.Serve(ctx, l)
+	return bench.Serve(ctx, l, e.Status.Server())
 }
 
 // A benchReport is the document that --json prints.
@@ -244,7 +244,7 @@ func runBench(ctx context.Context, e *shell.Env, p *bench.Plan, at string, rc re
 		}
 	}
 	c, err := retrying(rc.retrier(ctx, e), func() (*bench.Client, error) {
-		return transport.Await(ctx, rc.wait, func() (*bench.Client, error) { return bench.Dial(ctx, u.HostPort()) })
+		return transport.Await(ctx, rc.wait, func() (*bench.Client, error) { return bench.Dial(ctx, u.HostPort(), e.Status.Server()) })
 	})
 	if err != nil {
 		return err

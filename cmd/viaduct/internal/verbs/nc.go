@@ -113,7 +113,7 @@ func ncStream(ctx context.Context, e *shell.Env, t *transport.Transport, u *addr
 		return nil, fmt.Errorf("listen on %s: %w", u, err)
 	}
 	defer l.Close()
-	e.Listening(u.WithPort(l.Addr()))
+	defer e.Listening(u.WithPort(l.Addr()))()
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	c, err := l.Accept()
@@ -143,8 +143,9 @@ func ncMessages(ctx context.Context, e *shell.Env, t *transport.Transport, us []
 	if err != nil {
 		return nil, nil, fmt.Errorf("listen on %s: %w", us[0], err)
 	}
-	e.Listening(us[0].WithPort(l.Addr()))
+	over := e.Listening(us[0].WithPort(l.Addr()))
 	c, err := l.Accept(ctx)
+	over()
 	if err != nil {
 		l.Close()
 		if ctx.Err() != nil {

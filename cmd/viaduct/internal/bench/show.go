@@ -1,0 +1,30 @@
+package bench
+
+import (
+	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/debug"
+)
+
+// show has "viaduct ps" list the connection of a lane to the host at. Where the memory
+// of idle connections is measured it is left out: what lists them would be measured.
+func (s spec) show(status *debug.Server, l lane, at, role string) {
+	if s.bare() {
+		return
+	}
+	h := debug.Hint{Role: role, Why: "bench measures " + s.String()}
+	switch l := l.(type) {
+	case *viLane:
+		h.Transport = s.scheme()
+		if u, err := addr.Parse(at); err != nil {
+		} else if role == "dial" {
+			h.Remote = u.HostPort()
+		} else {
+			h.Local = u.HostPort()
+		}
+		status.WatchVI(l.v, h)
+	case *iwarpLane:
+		status.WatchQueuePair(l.q, h)
+	case *streamLane:
+		status.WatchConn(l.c, h)
+	}
+}
