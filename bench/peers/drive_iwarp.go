@@ -58,6 +58,9 @@ func (iwarpEndpoint) serve(m measure, announce func(any) error, mark func()) err
 		return err
 	}
 	defer l.Close()
+	if m.Op == opIdle {
+		mark() // before the first connection begins
+	}
 	if err := announce(iwarpHello{l.Addr().String(), mr.STag(), mr.TO()}); err != nil {
 		return err
 	}
@@ -72,9 +75,6 @@ func (iwarpEndpoint) serve(m measure, announce func(any) error, mark func()) err
 			}
 			go func() { <-q.Ended(); q.Close() }()
 		}
-	}
-	if m.Op == opIdle {
-		mark()
 	}
 	var wg sync.WaitGroup
 	var qs []*iwarp.QueuePair

@@ -88,6 +88,9 @@ func (e streamEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 
 func serveStreams(m measure, l net.Listener, announce func(any) error, mark func()) error {
 	defer l.Close()
+	if m.Op == opIdle {
+		mark() // before the first connection begins
+	}
 	if err := announce(streamHello{l.Addr().String()}); err != nil {
 		return err
 	}
@@ -104,9 +107,6 @@ func serveStreams(m measure, l net.Listener, announce func(any) error, mark func
 	}
 	if m.Op == opHTTP {
 		return serveHTTP(m, l)
-	}
-	if m.Op == opIdle {
-		mark()
 	}
 	var wg sync.WaitGroup
 	for i := range m.Conns {

@@ -98,14 +98,14 @@ func (e viEndpoint) serve(m measure, announce func(any) error, mark func()) erro
 	if err != nil {
 		return err
 	}
+	if m.Op == opIdle {
+		mark() // before the first connection begins
+	}
 	if err := announce(viHello{port, region.Remote(0)}); err != nil {
 		return err
 	}
 	if m.Op == opSetup {
 		return viServeSetup(nic, m)
-	}
-	if m.Op == opIdle {
-		mark()
 	}
 	var wg sync.WaitGroup
 	for i := range m.Conns {

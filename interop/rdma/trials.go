@@ -70,13 +70,13 @@ func (l *lab) run(ctx context.Context, tr trial, way string) (note string, err e
 	server, _ := tr.peer(l, port)
 	_, client := tr.pair(l, port)
 	if err := l.runPair(ctx, tr, "go serves", port, server, client); err != nil {
-		return "", fmt.Errorf("Go serves: %w", err)
+		return "", fmt.Errorf("with the Go side as server: %w", err)
 	}
 	port = l.freePort()
 	server, _ = tr.pair(l, port)
 	_, client = tr.peer(l, port)
 	if err := l.runPair(ctx, tr, "go calls", port, server, client); err != nil {
-		return "", fmt.Errorf("Go calls: %w", err)
+		return "", fmt.Errorf("with the Go side as client: %w", err)
 	}
 	return "", nil
 }
