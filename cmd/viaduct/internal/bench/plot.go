@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"image/color"
 	"math"
 	"os"
 	"slices"
@@ -15,24 +16,87 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// Plot draws bandwidth and round trips over the size of messages, one line per
-// transport and operation, into an SVG file.
+// The size of a plot and its parts, in points, chosen so that the text can be
+// read where a page shows the plot 700 pixels wide.
+const (
+	plotWidth   = 700
+	panelHeight = 290
+	legendLine  = 17
+	legendWidth = 230 // of a column
+	titleHeight = 24
+)
+
+// A kind is what a panel shows: the rows of a unit over the size of messages, or
+// over how many share a doorbell.
+type kind struct {
+	unit, title, label, below string
+	scale                     float64
+	x                         func(Row) int
+}
+
+var kinds = []kind{
+	{"bytes/s", "Bandwidth", "10^9 bytes/s", "bytes per operation", 1e9, func(r Row) int { return r.Size }},
+	{"messages/s", "Message rate", "10^6 messages/s", "messages per doorbell", 1e6, func(r Row) int { return max(r.Doorbell, 1) }},
+	{"us", "Round trip", "microseconds", "bytes per message", 1, func(r Row) int { return r.Size }},
+}
+
+// Plot draws bandwidth, message rate and round trips into an SVG file, each in a
+// panel of its own if there are rows of it: one line per transport and operation,
+// in the colour of the transport. The legend stands below all panels.
 func Plot(path, caption string, rows []Row) error {
-	left, err := panel(rows, "bytes/s", "bandwidth, 10^9 bytes/s", 1e9)
-	if err != nil {
-		return err
+	names, transports := linesOf(rows)
+	var panels []*plot.Plot
+	legend := map[string][]plot.Thumbnailer{}
+	for _, k := range kinds {
+		p, err := panel(rows, k, names, transports, legend)
+		if err != nil {
+			return err
+		}
+		if p != nil {
+			panels = append(panels, p)
+		}
 	}
-	right, err := panel(rows, "us", "round trip, microseconds", 1)
-	if err != nil {
-		return err
+	perLine := min(len(panels), 2)
+	panelLines := 0
+	if perLine > 0 {
+		panelLines = (len(panels) + perLine - 1) / perLine
 	}
-	left.Title.Text, right.Title.Text = "Bandwidth", "Round trip"
-	left.X.Label.Text = "bytes per operation\n" + caption
-	c := vgsvg.New(14*vg.Inch, 6*vg.Inch)
-	tiles := draw.Tiles{Rows: 1, Cols: 2, PadX: vg.Points(20), PadTop: vg.Points(8), PadBottom: vg.Points(8), PadLeft: vg.Points(8), PadRight: vg.Points(8)}
-	canvases := plot.Align([][]*plot.Plot{{left, right}}, tiles, draw.New(c))
-	left.Draw(canvases[0][0])
-	right.Draw(canvases[0][1])
+	columns := plotWidth / legendWidth
+	legendLines := (len(names) + columns - 1) / columns
+	below := vg.Length(legendLines*legendLine + titleHeight)
+	height := vg.Length(panelLines*panelHeight) + below
+	c := vgsvg.New(plotWidth, height)
+	all := draw.New(c)
+	all.FillPolygon(color.White, []vg.Point{{}, {X: plotWidth}, {X: plotWidth, Y: height}, {Y: height}})
+	if len(panels) > 0 {
+		grid := make([][]*plot.Plot, panelLines)
+		for i := range grid {
+			grid[i] = make([]*plot.Plot, perLine)
+			for j := range grid[i] {
+				if n := i*perLine + j; n < len(panels) {
+					grid[i][j] = panels[n]
+				}
+			}
+		}
+		tiles := draw.Tiles{Rows: panelLines, Cols: perLine, PadX: 16, PadY: 12, PadTop: 8, PadBottom: 4, PadLeft: 8, PadRight: 16}
+		for i, line := range plot.Align(grid, tiles, draw.Crop(all, 0, 0, below, 0)) {
+			for j, at := range line {
+				if grid[i][j] != nil {
+					grid[i][j].Draw(at)
+				}
+			}
+		}
+	}
+	for i, n := range names {
+		l := plot.NewLegend()
+		l.Top, l.Left, l.TextStyle.Font.Size, l.ThumbnailWidth = true, true, 12, 30
+		l.Add(n, legend[n]...)
+		x, y := vg.Length(i%columns*legendWidth+24), below-vg.Length(i/columns*legendLine)
+		l.Draw(draw.Crop(all, x, x+legendWidth-plotWidth, y-legendLine, y-height))
+	}
+	style := plot.NewLegend().TextStyle
+	style.Font.Size = 11
+	all.FillText(style, vg.Point{X: 24, Y: 8}, caption)
 	f, err := os.Create(path)
 	if err != nil {
 		return err
@@ -44,56 +108,106 @@ func Plot(path, caption string, rows []Row) error {
 	return f.Close()
 }
 
-// panel draws the rows of one unit.
-func panel(rows []Row, unit, label string, scale float64) (*plot.Plot, error) {
-	p := plot.New()
-	p.Y.Label.Text = label
-	p.X.Label.Text = "bytes per operation"
-	p.Legend.Top, p.Legend.Left = true, true
-	lines := map[string]plotter.XYs{}
-	var names []string
+// shows reports whether a panel has a place for the row.
+func (k kind) shows(r Row) bool {
+	return r.Unit == k.unit && r.Error == "" && k.x(r) >= 1 && r.Median > 0
+}
+
+func lineOf(r Row) string {
+	name := r.Transport + " " + r.Op
+	if r.Unit == "messages/s" {
+		name += fmt.Sprintf(", %d B", r.Size)
+	}
+	if r.Unit == "bytes/s" && r.Doorbell > 1 {
+		name += fmt.Sprintf(", doorbell %d", r.Doorbell)
+	}
+	if r.Conns > 1 {
+		name += fmt.Sprintf(", %d connections", r.Conns)
+	}
+	return name
+}
+
+// linesOf returns the names of all lines, and the transports, in order.
+func linesOf(rows []Row) (names, transports []string) {
 	for _, r := range rows {
-		if r.Unit != unit || r.Error != "" || r.Size < 1 || r.Median <= 0 {
+		if !slices.ContainsFunc(kinds, func(k kind) bool { return k.shows(r) }) {
 			continue
 		}
-		name := r.Transport + " " + r.Op
-		if r.Conns > 1 {
-			name += fmt.Sprintf(", %d connections", r.Conns)
+		if n := lineOf(r); !slices.Contains(names, n) {
+			names = append(names, n)
 		}
-		if !slices.Contains(names, name) {
-			names = append(names, name)
+		if !slices.Contains(transports, r.Transport) {
+			transports = append(transports, r.Transport)
 		}
-		lines[name] = append(lines[name], plotter.XY{X: float64(r.Size), Y: r.Median / scale})
 	}
-	if len(names) == 0 {
-		return p, nil
+	return names, transports
+}
+
+// panel draws the rows of one kind, and enters its lines into the legend. Without
+// rows there is no panel.
+func panel(rows []Row, k kind, names, transports []string, legend map[string][]plot.Thumbnailer) (*plot.Plot, error) {
+	lines := map[string]plotter.XYs{}
+	of := map[string]int{} // the transport of a line
+	for _, r := range rows {
+		if k.shows(r) {
+			n := lineOf(r)
+			lines[n] = append(lines[n], plotter.XY{X: float64(k.x(r)), Y: r.Median / k.scale})
+			of[n] = slices.Index(transports, r.Transport)
+		}
+	}
+	if len(lines) == 0 {
+		return nil, nil
+	}
+	p := plot.New()
+	p.Title.Text, p.Y.Label.Text, p.X.Label.Text = k.title, k.label, k.below
+	p.Title.TextStyle.Font.Size = 14
+	for _, a := range []*plot.Axis{&p.X, &p.Y} {
+		a.Label.TextStyle.Font.Size, a.Tick.Label.Font.Size = 12, 11
 	}
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.TickerFunc(sizeTicks)
 	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.TickerFunc(valueTicks)
-	for i, n := range names {
+	p.Add(plotter.NewGrid())
+	drawn := map[int]int{} // lines of a transport
+	for _, n := range names {
 		xy := lines[n]
+		if xy == nil {
+			continue
+		}
 		slices.SortFunc(xy, func(a, b plotter.XY) int { return int(a.X - b.X) })
 		l, s, err := plotter.NewLinePoints(xy)
 		if err != nil {
 			return nil, err
 		}
-		l.Color, s.Color = plotutil.Color(i), plotutil.Color(i)
-		l.Dashes, s.Shape = plotutil.Dashes(i/7), plotutil.Shape(i)
+		t := of[n]
+		l.Width, s.Radius = 1.5, 3
+		l.Color, s.Color, s.Shape = plotutil.DarkColors[t%len(plotutil.DarkColors)], plotutil.DarkColors[t%len(plotutil.DarkColors)], plotutil.Shape(t)
+		l.Dashes = plotutil.Dashes(drawn[t])
+		drawn[t]++
 		p.Add(l, s)
-		p.Legend.Add(n, l, s)
+		legend[n] = []plot.Thumbnailer{l, s}
 	}
-	p.Add(plotter.NewGrid())
-	p.Y.Max *= 2 // room for the legend
+	for _, a := range []*plot.Axis{&p.X, &p.Y} {
+		if a.Min == a.Max { // a logarithm has no room around one value
+			a.Min, a.Max = a.Min/2, a.Max*2
+		}
+	}
 	return p, nil
 }
 
-// valueTicks marks 1, 2 and 5 times the powers of ten between two values.
+// valueTicks marks 1, 2 and 5 times the powers of ten between two values, and
+// more of them where that would be less than three.
 func valueTicks(lo, hi float64) (ticks []plot.Tick) {
-	for x := math.Pow(10, math.Floor(math.Log10(lo))); x <= hi; x *= 10 {
-		for _, k := range []float64{1, 2, 5} {
-			if v := k * x; v >= lo*0.999 && v <= hi*1.001 {
-				ticks = append(ticks, plot.Tick{Value: v, Label: strconv.FormatFloat(v, 'g', 3, 64)})
+	for _, steps := range [][]float64{{1, 2, 5}, {1, 1.5, 2, 3, 4, 5, 7}} {
+		ticks = nil
+		for x := math.Pow(10, math.Floor(math.Log10(lo))); x <= hi; x *= 10 {
+			for _, k := range steps {
+				if v := k * x; v >= lo*0.999 && v <= hi*1.001 {
+					ticks = append(ticks, plot.Tick{Value: v, Label: strconv.FormatFloat(v, 'g', 3, 64)})
+				}
 			}
+		}
+		if len(ticks) >= 3 {
+			break
 		}
 	}
 	return ticks

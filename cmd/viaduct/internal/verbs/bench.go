@@ -89,7 +89,7 @@ A transport may have parameters, such as iwarp?crc=off.`,
 	f.StringVar(&p.Congestion, "congestion", "", "congestion control `ALGORITHM` of all sockets (Linux)")
 	f.StringVar(&server, "server", "", "be the other side of a measurement: listen at `URL` (tcp://HOST:PORT)")
 	f.StringVar(&client, "client", "", "measure against the server at `URL` instead of a process of our own")
-	f.StringVar(&plot, "plot", "", "draw bandwidth and latency over size into `FILE.svg`")
+	f.StringVar(&plot, "plot", "", "draw bandwidth, rate and round trips into `FILE.svg`")
 	rc.add(c, true)
 	return c
 }
