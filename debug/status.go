@@ -34,9 +34,15 @@ type Conn struct {
 	Local     string `json:"local"`
 	Remote    string `json:"remote"`
 
-	Path  string `json:"path"`          // how bytes travel, as "iwarp crc" or "sdp combined/pipelined"
-	Why   string `json:"why,omitempty"` // why in this way, in a sentence
-	State string `json:"state"`         // "open" unless something is out of the ordinary
+	Path string `json:"path"`          // how bytes travel, as "iwarp crc" or "sdp combined/pipelined"
+	Why  string `json:"why,omitempty"` // why in this way, in a sentence
+
+	// SharedMemory tells that the bytes go through shared memory and not by TCP; WhyTCP
+	// is why they do not, where that is known.
+	SharedMemory bool   `json:"shared_memory"`
+	WhyTCP       string `json:"why_tcp,omitempty"`
+
+	State string `json:"state"` // "open" unless something is out of the ordinary
 
 	Opened time.Time `json:"opened,omitzero"`
 	Active time.Time `json:"active,omitzero"` // when something was last sent or received, where that is known

@@ -92,12 +92,21 @@ func sdpConn(c *sdp.Conn, counters bool) Conn {
 	if p.Accepted {
 		r.Role = "accept"
 	}
+	r.by(p.SharedMemory, p.TCPWhy)
 	if counters {
 		r.Counters = map[string]uint64{}
 		numbers(r.Counters, "sdp_", st.Counters)
 		numbers(r.Counters, "", st.Stream)
 	}
 	return r
+}
+
+// by notes how the bytes go.
+func (c *Conn) by(sharedMemory bool, whyTCP string) {
+	c.SharedMemory, c.WhyTCP = sharedMemory, whyTCP
+	if sharedMemory {
+		c.Path += " shm"
+	}
 }
 
 func checksum(on bool) string {
@@ -133,6 +142,8 @@ func (s *Server) WatchQueuePair(q *iwarp.QueuePair, hint ...Hint) {
 			if p.SendMarkers || p.RecvMarkers {
 				r.Path += " markers"
 			}
+			by := q.Path()
+			r.by(by.SharedMemory, by.Why)
 			if p.Enhanced {
 				r.Why = "MPA revision 2 agreed on"
 			} else if p.Rev != 0 {
@@ -181,6 +192,9 @@ func (s *Server) WatchVI(v *vi.VI, hint ...Hint) {
 			}
 			if h.Transport != "" {
 				r.Path = h.Transport + strings.TrimPrefix(r.Path, "vi")
+			}
+			if by := v.Path(); state == vi.Connected {
+				r.by(by.SharedMemory, by.Why)
 			}
 			return h.fill(&r)
 		},

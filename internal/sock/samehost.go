@@ -20,7 +20,7 @@ const WhyOff = "shared memory is turned off"
 
 // Reasons for TCP that are given in several places.
 const (
-	whyNotOwned   = "the TCP connection is not the stream's alone"
+	whyNotOwned   = "the connection is wrapped, by a capture or TLS for instance"
 	whyOtherHost  = "the peer is not known to be on this host"
 	whyNotAsked   = "the peer did not ask for shared memory"
 	whyNoMeeting  = "the listener does not offer shared memory"

@@ -49,7 +49,7 @@ var rules = []rule{
 	{"internal/rping", []string{"iwarp", "internal/..."}, protocol},
 
 	{"iwarp", []string{"samehost", "internal/wire/mpa", "internal/wire/ddp", "internal/wire/rdmap", "internal/..."}, engine},
-	{"vi", []string{"internal/..."}, engine},
+	{"vi", []string{"samehost", "internal/..."}, engine},
 	{"internal/fc/...", []string{"samehost", "internal/fc/...", "internal/..."}, engine},
 
 	{"internal/vitest/...", []string{"vi", "internal/vitest/...", "internal/..."}, suite},

@@ -1,0 +1,19 @@
+package vi
+
+import "viaduct/samehost"
+
+// A routed link tells how its bytes go. Links of providers need not.
+type routed interface{ Path() samehost.Path }
+
+// Path returns how the bytes of the connection go: through shared memory, or by TCP
+// with the reason. It may be called at any time, by any goroutine.
+func (v *VI) Path() samehost.Path {
+	ep := v.conn.Load()
+	if ep == nil {
+		return samehost.Path{Why: "there is no connection"}
+	}
+	if r, ok := ep.link.(routed); ok {
+		return r.Path()
+	}
+	return samehost.Path{Why: "the provider does not tell how the bytes go"}
+}

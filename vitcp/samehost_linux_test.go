@@ -1,0 +1,41 @@
+package vitcp
+
+import (
+	"strings"
+	"testing"
+
+	"viaduct/internal/sock"
+	"viaduct/samehost"
+	"viaduct/vi"
+)
+
+// A VI tells how its bytes go, and why.
+func TestPath(t *testing.T) {
+	for _, c := range []struct {
+		policy samehost.Policy
+		why    string
+	}{{samehost.Require, ""}, {samehost.Auto, ""}, {samehost.Off, "turned off"}} {
+		if c.policy == samehost.Off && sock.AssumeRings {
+			continue // this build uses shared memory wherever it can
+		}
+		attrs := reliableAll
+		attrs.Reliability = vi.ReliableReception
+		p := connectPair(t, Config{SameHost: c.policy}, attrs)
+		for _, v := range []*vi.VI{p.a, p.b} {
+			got := v.Path()
+			if got.SharedMemory != (c.policy != samehost.Off) || !strings.Contains(got.Why, c.why) || (got.Why == "") != got.SharedMemory {
+				t.Errorf("%v: %v", c.policy, got)
+			}
+		}
+		idle, err := p.na.CreateVI(attrs, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := idle.Path(); got.SharedMemory || got.Why != "there is no connection" {
+			t.Errorf("not connected: %v", got)
+		}
+		if err := idle.Destroy(); err != nil {
+			t.Error(err)
+		}
+	}
+}
