@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"viaduct/internal/testkit"
 )
 
 func TestTwoMappings(t *testing.T) {
@@ -190,6 +192,31 @@ func TestGrowth(t *testing.T) {
 	if Used() != before {
 		t.Errorf("%d bytes are accounted for after the end", Used()-before)
 	}
+}
+
+// Rings that have grown are looked at again and again until all are small.
+func TestCalmRingsShrink(t *testing.T) {
+	p, q, _ := pair(4 * FirstRing)
+	p.grow.due = true
+	p.Write(pattern[:FirstRing])
+	for n := 0; n < FirstRing; {
+		k, err := q.Read(make([]byte, FirstRing))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += k
+	}
+	var l large
+	l.add(p)
+	testkit.Eventually(t, "the ring is small", func() bool {
+		l.Lock()
+		defer l.Unlock()
+		return len(l.list) == 0 && !l.armed
+	})
+	if p.ring != FirstRing || p.grow.large.Load() {
+		t.Errorf("a ring of %d bytes", p.ring)
+	}
+	p.disown()
 }
 
 // resident returns how many bytes of a file have memory.
