@@ -10,6 +10,8 @@
 //     nothing or all of it; storing it again succeeds.
 //   - get: the client or the server is killed. Under the name of the copy there is
 //     nothing or all of it; get --resume goes on and succeeds.
+//   - tree: a client that stores a directory is interrupted or killed, or its server
+//     is. sync makes the copy complete; every file is whole and nothing else is left.
 //   - handover: one of the two proxies is killed while connections move from one to
 //     the other. What comes back through a connection is the beginning of what was
 //     sent, and a proxy that is started then serves at the same address.

@@ -29,6 +29,11 @@ func points() (all []point) {
 				point{"get, " + t + ", " + victim, func(c *campaign, dir string) (string, error) { return c.get(dir, t, victim) }})
 		}
 	}
+	for _, t := range []string{"vitcp", "iwarp", "sdp"} {
+		for _, victim := range []string{"client", "server", "interrupt"} {
+			all = append(all, point{"tree, " + t + ", " + victim, func(c *campaign, dir string) (string, error) { return c.tree(dir, t, victim) }})
+		}
+	}
 	return append(all,
 		point{"handover, old", func(c *campaign, dir string) (string, error) { return c.handover(dir, false) }},
 		point{"handover, new", func(c *campaign, dir string) (string, error) { return c.handover(dir, true) }},

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -113,6 +114,12 @@ func (p *process) wait() error {
 		return fmt.Errorf("%s: %w\n%s", strings.Join(p.cmd.Args[1:], " "), p.err, p.stderr())
 	}
 	return nil
+}
+
+// end asks for the end.
+func (p *process) end() error {
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	return p.wait()
 }
 
 func (p *process) kill() {
