@@ -212,30 +212,6 @@ func cpuOf(t *testing.T, pid int) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
-// TestPsBench: the connections that bench measures are listed at both ends.
-func TestPsBench(t *testing.T) {
-	psDir(t)
-	for _, transport := range []string{"vitcp", "fcvi", "iwarp"} {
-		p := command(t.Context(), "bench", "--transports", transport, "--ops", "send", "--sizes", "4K", "--time", "300ms", "--rounds", "1000")
-		if err := p.Start(); err != nil {
-			t.Fatal(err)
-		}
-		testkit.Eventually(t, "both ends of a connection of "+transport, func() bool {
-			roles := map[string]bool{}
-			for _, x := range psList(t).Processes {
-				for _, c := range x.Conns {
-					if c.Transport == transport && c.SentBytes+c.ReceivedBytes > 0 && strings.Contains(c.Why, "bench measures "+transport) {
-						roles[c.Role] = true
-					}
-				}
-			}
-			return roles["dial"] && roles["accept"]
-		})
-		p.Process.Signal(os.Interrupt)
-		p.Wait()
-	}
-}
-
 // TestPsTaken: nc takes one connection, and is no listener any more when it has it.
 func TestPsTaken(t *testing.T) {
 	psDir(t)

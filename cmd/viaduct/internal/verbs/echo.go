@@ -19,7 +19,6 @@ import (
 func echoCommand(e *shell.Env) *cobra.Command {
 	var listen []string
 	var cf connFlags
-	var rf registerFlags
 	c := &cobra.Command{
 		Use:   "echo --listen URL",
 		Short: "return every message (vitcp, iwarp, fcvi) or every byte (sdp, tcp)",
@@ -31,41 +30,30 @@ func echoCommand(e *shell.Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := rf.check(us); err != nil {
-				return err
-			}
 			o, err := cf.options(e, true, us...)
 			if err != nil {
 				return err
 			}
-			return runEcho(cmd.Context(), e, us, ts, o, &rf)
+			return runEcho(cmd.Context(), e, us, ts, o)
 		},
 	}
 	c.Flags().StringArrayVar(&listen, "listen", nil, "`URL` to listen on; may be repeated")
-	rf.add(c)
 	cf.add(c)
 	return c
 }
 
-func runEcho(ctx context.Context, e *shell.Env, us []*addr.URL, ts []*transport.Transport, o *transport.Options, rf *registerFlags) error {
+func runEcho(ctx context.Context, e *shell.Env, us []*addr.URL, ts []*transport.Transport, o *transport.Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer ending(ctx, wg.Wait)
 	defer cancel()
 	fail := make(chan error, len(us))
-	var bound []*addr.URL
 	for i, u := range us {
 		at, err := acceptAll(ctx, e, &wg, u, ts[i], o, fail, echoStream, echoMessages)
 		if err != nil {
 			return fmt.Errorf("listen on %s: %w", u, err)
 		}
-		bound = append(bound, u.WithPort(at))
-		e.Listening(bound[i])
-	}
-	withdraw, err := rf.start(ctx, e, bound)
-	defer withdraw()
-	if err != nil {
-		return err
+		e.Listening(u.WithPort(at))
 	}
 	if err := e.Ready(); err != nil {
 		return err
