@@ -18,16 +18,6 @@ import (
 	"viaduct/portmap"
 )
 
-// A finding is what --check says of one thing.
-type finding struct {
-	What string `json:"what"`
-	Good bool   `json:"good"`
-	// Warn says that programs can be run, but not everything is carried.
-	Warn bool   `json:"warn,omitempty"`
-	Says string `json:"says"`
-	Do   string `json:"do,omitempty"`
-}
-
 // What to do about a seccomp profile that forbids something.
 const (
 	allowSeccomp = "a container's seccomp profile may forbid it: start the container with --security-opt seccomp=unconfined, or with a profile that allows seccomp"
@@ -35,12 +25,16 @@ const (
 		"process_vm_readv and process_vm_writev"
 )
 
-// Check says what this machine allows. The exit code is 125 if programs can't be
-// run.
-func Check(e *shell.Env) error {
-	all := []finding{checkKernel(), checkUser(), checkYama(), checkContainer()}
+// Check says what this machine allows. service is what has to hold for [Options.Service]; nil
+// stands for TCP connections over SDP. The exit code is 125 if programs can't be run.
+func Check(e *shell.Env, service []Finding) error {
+	all := []Finding{checkKernel(), checkUser(), checkYama(), checkContainer()}
 	all = append(all, checkStart()...)
-	all = append(all, checkMonitor(), checkProc(), checkIPv6(), checkPortMap())
+	all = append(all, checkProc())
+	if service == nil {
+		service = []Finding{checkMonitor(), checkIPv6(), checkPortMap()}
+	}
+	all = append(all, service...)
 	bad := ""
 	for _, f := range all {
 		if !f.Good && bad == "" {
@@ -72,8 +66,8 @@ func Check(e *shell.Env) error {
 	return nil
 }
 
-func checkKernel() finding {
-	f := finding{What: "kernel"}
+func checkKernel() Finding {
+	f := Finding{What: "kernel"}
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		f.Says = err.Error()
@@ -95,16 +89,16 @@ func checkKernel() finding {
 	return f
 }
 
-func checkUser() finding {
-	f := finding{What: "user", Good: true, Says: "uid " + strconv.Itoa(os.Geteuid())}
+func checkUser() Finding {
+	f := Finding{What: "user", Good: true, Says: "uid " + strconv.Itoa(os.Geteuid())}
 	if os.Geteuid() != 0 {
 		f.Says += ": processes that made themselves undumpable stay plain TCP"
 	}
 	return f
 }
 
-func checkYama() finding {
-	f := finding{What: "yama", Good: true, Says: "not in this kernel"}
+func checkYama() Finding {
+	f := Finding{What: "yama", Good: true, Says: "not in this kernel"}
 	b, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
 	if err != nil {
 		return f
@@ -121,8 +115,8 @@ func checkYama() finding {
 }
 
 // checkContainer says where this runs; what that forbids shows in the others.
-func checkContainer() finding {
-	f := finding{What: "container", Good: true, Says: "none seen"}
+func checkContainer() Finding {
+	f := Finding{What: "container", Good: true, Says: "none seen"}
 	switch {
 	case exists("/.dockerenv"):
 		f.Says = "docker"
@@ -146,10 +140,10 @@ func exists(path string) bool {
 }
 
 // checkStart runs a program and does with it what carrying needs.
-func checkStart() []finding {
-	start := finding{What: "seccomp", Says: "a program's calls can be served"}
-	borrow := finding{What: "descriptors", Says: "were not tried"}
-	memory := finding{What: "memory", Says: "was not tried"}
+func checkStart() []Finding {
+	start := Finding{What: "seccomp", Says: "a program's calls can be served"}
+	borrow := Finding{What: "descriptors", Says: "were not tried"}
+	memory := Finding{What: "memory", Says: "was not tried"}
 	child, err := notify.Start(&notify.Command{Path: "/bin/sh", Args: []string{"sh", "-c", ":"},
 		Rules: []notify.Rule{{Nr: unix.SYS_OPENAT, Do: notify.Notify}}})
 	if err != nil {
@@ -160,7 +154,7 @@ func checkStart() []finding {
 		case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES), errors.Is(err, unix.ENOSYS):
 			start.Do = allowSeccomp
 		}
-		return []finding{start, borrow, memory}
+		return []Finding{start, borrow, memory}
 	}
 	defer child.Listener.Close()
 	for {
@@ -179,10 +173,10 @@ func checkStart() []finding {
 		c.Continue()
 	}
 	unix.Wait4(child.Pid, nil, 0, nil)
-	return []finding{start, borrow, memory}
+	return []Finding{start, borrow, memory}
 }
 
-func tryBorrow(c *notify.Call, f *finding) {
+func tryBorrow(c *notify.Call, f *Finding) {
 	switch fd, err := c.Borrow(0); {
 	case err == nil:
 		unix.Close(fd)
@@ -195,7 +189,7 @@ func tryBorrow(c *notify.Call, f *finding) {
 }
 
 // tryMemory reads the path that the call points at.
-func tryMemory(c *notify.Call, f *finding) {
+func tryMemory(c *notify.Call, f *Finding) {
 	if _, err := c.ReadMem(c.Args[1], make([]byte, 1)); err != nil {
 		f.Says, f.Do = "a program's memory can't be read: "+err.Error(), allowPidfd
 		return
@@ -203,16 +197,16 @@ func tryMemory(c *notify.Call, f *finding) {
 	f.Good, f.Says = true, "a program's memory can be read"
 }
 
-func checkMonitor() finding {
-	f := finding{What: "sock_diag", Good: true, Says: "listeners that a program closes are noticed"}
+func checkMonitor() Finding {
+	f := Finding{What: "sock_diag", Good: true, Says: "listeners that a program closes are noticed"}
 	if _, err := portListeners(1); err != nil {
 		f.Warn, f.Says = true, "listeners that a program closes are noticed only when a peer comes: "+err.Error()
 	}
 	return f
 }
 
-func checkProc() finding {
-	f := finding{What: "proc", Good: true, Says: "is that of this pid namespace"}
+func checkProc() Finding {
+	f := Finding{What: "proc", Good: true, Says: "is that of this pid namespace"}
 	if !ownProc() {
 		f.Warn, f.Says = true, "is that of another pid namespace: --explain can't name programs, --same-host leaves connections alone"
 		f.Do = "mount proc in the namespace, for instance by unshare --mount-proc"
@@ -220,8 +214,8 @@ func checkProc() finding {
 	return f
 }
 
-func checkIPv6() finding {
-	f := finding{What: "ipv6", Good: true, Says: "connections of both families are carried"}
+func checkIPv6() Finding {
+	f := Finding{What: "ipv6", Good: true, Says: "connections of both families are carried"}
 	l, err := net.Listen("tcp6", "[::1]:0")
 	if err != nil {
 		f.Warn, f.Says = true, "there is no ::1: connections of IPv6 stay plain TCP"
@@ -231,8 +225,8 @@ func checkIPv6() finding {
 	return f
 }
 
-func checkPortMap() finding {
-	f := finding{What: "portmap", Good: true, Says: fmt.Sprintf("UDP port %d is free for --listen", portmap.Port)}
+func checkPortMap() Finding {
+	f := Finding{What: "portmap", Good: true, Says: fmt.Sprintf("UDP port %d is free for --listen", portmap.Port)}
 	c, err := net.ListenPacket("udp", fmt.Sprintf(":%d", portmap.Port))
 	if err != nil {
 		f.Warn, f.Says = true, fmt.Sprintf("--listen can't answer at UDP port %d: %v", portmap.Port, err)

@@ -23,7 +23,7 @@ func Main(_ context.Context, _ *shell.Env, o *Options) error {
 }
 
 // Check returns an error.
-func Check(*shell.Env) error { return &shell.Exit{Code: ExitRun, Err: errSystem} }
+func Check(*shell.Env, []Finding) error { return &shell.Exit{Code: ExitRun, Err: errSystem} }
 
 // NewService is nothing on this system.
 type NewService func()

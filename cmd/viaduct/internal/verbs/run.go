@@ -48,7 +48,10 @@ can't be executed, 127 if there is none.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if check {
-				return run.Check(e)
+				if overRDMA {
+					return run.Check(e, rdmaFindings())
+				}
+				return run.Check(e, nil)
 			}
 			if len(args) == 0 {
 				return &shell.Exit{Code: run.ExitRun, Err: shell.Usagef("a program is missing")}
@@ -74,7 +77,7 @@ can't be executed, 127 if there is none.`,
 	f.StringArrayVar(&o.Listen, "listen", nil, "carry connections to the listener at `PORT[=SDPPORT]`, or any; may be repeated")
 	f.StringVar(&o.PortMap, "portmap", "", "ask the Port Mapper at `ADDRESS[:PORT]` instead of each host's own")
 	f.StringVar(&o.PortMapListen, "portmap-listen", "", "answer for --listen at the UDP `ADDRESS`, or off (default: the Port Mapper's port, if that is free)")
-	f.BoolVar(&check, "check", false, "say what this machine allows, and run nothing")
+	f.BoolVar(&check, "check", false, "say what this machine allows, and run nothing; with --rdma of RDMA programs")
 	f.BoolVar(&overRDMA, "rdma", false, "serve RDMA devices to the program instead, over iWARP")
 	f.StringArrayVar(&devices, "device", nil, "with --rdma: serve device `NAME[=ADDRESS,...]` with these local addresses; may be repeated (default siw0, with all)")
 	f.BoolVar(&noCRC, "no-crc", false, "with --rdma: do without MPA's CRC if the peer agrees")

@@ -20,3 +20,11 @@ func rdmaService(devices []rdma.Device, noCRC bool) run.NewService {
 		return rdma.New(o)
 	}
 }
+
+// rdmaFindings is what "run --rdma --check" says besides.
+func rdmaFindings() (all []run.Finding) {
+	for _, f := range rdma.Check() {
+		all = append(all, run.Finding(f))
+	}
+	return all
+}

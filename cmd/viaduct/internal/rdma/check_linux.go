@@ -1,0 +1,129 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Finding is what Check says of one thing: whether it is as it has to be, or, with Warn, that
+// programs can be run but do not get everything; and what to do.
+type Finding struct {
+	What       string
+	Good, Warn bool
+	Says, Do   string
+}
+
+// Check says what this machine has of what programs under a Service need.
+func Check() []Finding {
+	return []Finding{checkLimit(unix.Getrlimit), checkNetlink(), checkPayload(), checkLease(), checkLibraries("/"), checkDevices("/")}
+}
+
+// checkLimit looks whether programs can have the descriptors at which stand-ins are put.
+func checkLimit(get func(int, *unix.Rlimit) error) Finding {
+	f := Finding{What: "limit", Good: true}
+	var l unix.Rlimit
+	switch err := get(unix.RLIMIT_NOFILE, &l); {
+	case err != nil:
+		f.Good, f.Says = false, err.Error()
+	case l.Cur <= reservedHigh:
+		f.Good = false
+		f.Says = fmt.Sprintf("programs may have %d descriptors, and those of devices are put at %d to %d", l.Cur, reservedLow, reservedHigh)
+		f.Do = fmt.Sprintf("raise the limit: ulimit -n %d", reservedHigh+5)
+	default:
+		f.Says = fmt.Sprintf("programs may have %d descriptors", l.Cur)
+	}
+	return f
+}
+
+// checkNetlink makes the socket that stands for RDMA's.
+func checkNetlink() Finding {
+	f := Finding{What: "netlink", Good: true, Says: "devices can be listed"}
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_USERSOCK)
+	if err != nil {
+		f.Good, f.Says = false, "there is no netlink socket of users, by which devices are listed: "+err.Error()
+		f.Do = "a container's seccomp profile may forbid it: allow socket of the family AF_NETLINK"
+		return f
+	}
+	unix.Close(fd)
+	return f
+}
+
+// checkPayload reads and writes memory as payload is.
+func checkPayload() Finding {
+	f := Finding{What: "payload", Good: true, Says: "registered memory can be read and written"}
+	fd, err := unix.Open("/proc/self/mem", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err == nil {
+		defer unix.Close(fd)
+		v := new(uint64)
+		at := int64(uintptr(unsafe.Pointer(v)))
+		if _, err = unix.Pwrite(fd, []byte{1}, at); err == nil {
+			_, err = unix.Pread(fd, make([]byte, 8), at)
+		}
+	}
+	if err != nil {
+		f.Good, f.Says = false, "registered memory can't be read and written: /proc/self/mem: "+err.Error()
+		f.Do = "/proc has to be mounted for writing, without the kernel's parameter proc_mem.restrict_write"
+	}
+	return f
+}
+
+// checkLease makes the file that a device is, and asks for what tells that it was closed.
+func checkLease() Finding {
+	f := Finding{What: "rings", Good: true, Says: "queues can be shared with programs"}
+	a, theirs, err := newArena()
+	if err != nil {
+		f.Good, f.Says = false, "the memory of queues can't be shared: "+err.Error()
+		f.Do = "a container's seccomp profile may forbid it: allow memfd_create"
+		return f
+	}
+	unix.Close(theirs)
+	defer a.close()
+	if !a.orphaned() {
+		f.Warn, f.Says = true, "a device that a program closes is noticed only when the program ends: leases are refused"
+	}
+	return f
+}
+
+// checkLibraries looks for the distribution's libraries below a folder. A program may bring
+// its own, so they are not a must.
+func checkLibraries(root string) Finding {
+	f := Finding{What: "libraries", Good: true, Says: "libibverbs, librdmacm and the provider of siw are installed"}
+	var missing []string
+	for _, l := range []struct{ name, what string }{
+		{"libibverbs.so.1", "libibverbs"}, {"librdmacm.so.1", "librdmacm"}, {"libibverbs/libsiw-rdmav*.so", "the provider of siw"},
+	} {
+		found := false
+		for _, dir := range []string{"usr/lib/*-linux-gnu", "usr/lib64", "usr/lib", "usr/local/lib", "usr/local/lib64"} {
+			m, _ := filepath.Glob(filepath.Join(root, dir, l.name))
+			found = found || len(m) > 0
+		}
+		if !found {
+			missing = append(missing, l.what)
+		}
+	}
+	if len(missing) > 0 {
+		f.Warn, f.Says = true, "not installed: "+strings.Join(missing, ", ")
+		f.Do = "install them (Debian: apt-get install libibverbs1 librdmacm1 ibverbs-providers; Fedora: dnf install libibverbs librdmacm); programs and containers may bring their own"
+	}
+	return f
+}
+
+// checkDevices tells of devices of the kernel below a folder, which programs do not see.
+func checkDevices(root string) Finding {
+	f := Finding{What: "kernel devices", Good: true, Says: "none"}
+	if all, err := os.ReadDir(filepath.Join(root, "sys/class/infiniband")); err == nil && len(all) > 0 {
+		var names []string
+		for _, d := range all {
+			names = append(names, d.Name())
+		}
+		f.Warn, f.Says = true, "programs under run --rdma do not see "+strings.Join(names, ", ")
+	}
+	return f
+}
