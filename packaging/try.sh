@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
 # Installs the package in a clean Debian and uses it there as its users would:
 #
-#   packaging/try.sh dist/viaduct_VERSION_ARCH.deb
+#   packaging/try.sh dist/viaduct_VERSION_ARCH.deb [libvipl1.deb libvipl-dev.deb]
 #
+# With the packages of libvipl (capi/deb.sh) an example in C is compiled against them
+# by what their pkg-config file says, with the compiler of this system, and run there.
 # The Debian is made by mmdebstrap and booted with its own systemd by
 # systemd-nspawn, without a network but its loopback. Needs both, and root; ROOT
 # names a directory with a Debian (systemd, dbus and man-db in it) to copy instead.
 # It takes a minute and a half, most of it for the Debian.
 set -euo pipefail
+examples=$(realpath "$(dirname "$0")/../examples/c")
 deb=$(realpath "${1:?the package is missing: packaging/try.sh FILE.deb}")
+shift
 [ "$(id -u)" = 0 ] || { echo "packaging/try.sh: needs root" >&2; exit 1; }
 for tool in mmdebstrap systemd-nspawn; do
 	command -v $tool >/dev/null || { echo "packaging/try.sh: SKIPPED: $tool is missing" >&2; exit 0; }
@@ -22,6 +26,20 @@ else
 	timeout 400 mmdebstrap --quiet --variant=apt --include=systemd,dbus,man-db bookworm "$root"
 fi
 cp "$deb" "$root/srv/viaduct.deb"
+if [ $# -gt 0 ]; then
+	cp "$@" "$root/srv/"
+	timeout 120 systemd-nspawn --quiet -D "$root" --register=no --keep-unit --private-network --console=pipe \
+		sh -c "apt-get install -y $(for f in "$@"; do printf '/srv/%s ' "$(basename "$f")"; done)" >"$tmp/vipl" 2>&1 </dev/null || { cat "$tmp/vipl"; exit 1; }
+	if command -v cc >/dev/null && command -v pkg-config >/dev/null; then
+		export PKG_CONFIG_SYSROOT_DIR=$root PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 PKG_CONFIG_ALLOW_SYSTEM_LIBS=1
+		PKG_CONFIG_LIBDIR=$(dirname "$root"/usr/lib/*/pkgconfig/vipl.pc)
+		export PKG_CONFIG_LIBDIR
+		# shellcheck disable=SC2046
+		cc -O2 "$examples/pingpong.c" $(pkg-config --cflags --libs vipl) -o "$root/srv/pingpong"
+	else
+		echo "packaging/try.sh: SKIPPED: a program for libvipl: cc or pkg-config is missing" >&2
+	fi
+fi
 
 cat >"$root/try" <<'END'
 #!/bin/bash
@@ -104,6 +122,21 @@ offers "viaduct ping vi" | tee /tmp/c
 grep -q vitcp /tmp/c
 offers "viaduct ping sdp://127.0.0.1:" | tee /tmp/c
 grep -q 5000 /tmp/c
+
+if dpkg -s libvipl1 >/dev/null 2>&1; then
+	echo "== a program in C, compiled against libvipl-dev"
+	man --warnings 3 VipOpenNic >/tmp/page 2>/tmp/warnings
+	[ ! -s /tmp/warnings ] || { cat /tmp/warnings; false; }
+	[ -e /usr/share/doc/libvipl1/changelog.gz ]
+	if [ -e /srv/pingpong ]; then
+		systemctl stop viaduct-serve@files.socket viaduct-serve@files.service # its port is VIPL's
+		timeout 60 /srv/pingpong /dev/via_lo server 200 &
+		timeout 60 /srv/pingpong /dev/via_lo 127.0.0.1 200
+		wait $!
+	fi
+	apt-get purge -y libvipl1 libvipl-dev >/tmp/apt 2>&1 || { cat /tmp/apt; false; }
+	[ ! -e /usr/include/vipl.h ] && ! ls /usr/lib/*/libvipl* 2>/dev/null
+fi
 
 echo "== remove"
 kill %1 %2
