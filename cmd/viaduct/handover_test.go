@@ -43,9 +43,9 @@ func TestHandover(t *testing.T) {
 		}
 	}()
 	dir := t.TempDir()
-	far := []string{"proxy", "--listen", "sdp://127.0.0.1:0", "--to", "tcp://" + l.Addr().String(), "--handover", filepath.Join(dir, "far")}
+	far := []string{"proxy", "--listen", "sdp://127.0.0.1:0", "--to", "tcp://" + l.Addr().String(), "--handover", filepath.Join(dir, "far"), "--log-level", "info"}
 	farProc, farURL := start(t, 1, far...)
-	near := []string{"proxy", "--listen", "tcp://127.0.0.1:0", "--to", farURL[0], "--handover", filepath.Join(dir, "near")}
+	near := []string{"proxy", "--listen", "tcp://127.0.0.1:0", "--to", farURL[0], "--handover", filepath.Join(dir, "near"), "--log-level", "info"}
 	nearProc, nearURL := start(t, 1, near...)
 
 	const busy = 4
@@ -109,7 +109,7 @@ func TestHandover(t *testing.T) {
 	replace := func(old *proc, was string, args []string) *proc {
 		t.Helper()
 		progress()
-		fresh, urls := start(t, 1, append(args, "--log-level", "info")...)
+		fresh, urls := start(t, 1, args...)
 		if urls[0] != was {
 			t.Errorf("the successor listens at %s, not at %s", urls[0], was)
 		}

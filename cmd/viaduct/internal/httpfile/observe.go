@@ -31,6 +31,9 @@ func Observe(h http.Handler, tell func(Request)) http.Handler {
 			q.Took = time.Since(began)
 			tell(q)
 		}()
+		// The server's own request keeps its Body: by its type the server knows that
+		// a client waits for "100 Continue", and answers without the bytes.
+		r = r.WithContext(r.Context())
 		r.Body = &countedBody{r.Body, &q.Received}
 		h.ServeHTTP(&countedWriter{w, &q}, r)
 	})
