@@ -9,6 +9,7 @@
 //	iwarp     the RDMAP stream over MPA and DDP: verbs for Go (RFC 5040, 5041, 5044, 6581, 7306)
 //	sdp       the Sockets Direct Protocol over iWARP: net.Conn and net.Listener
 //	portmap   the SDP Port Mapper, client and server
+//	registry  names that many hosts share, with leases: in a file, in DNS, or a program's own
 //	samehost  the words for shared memory between processes of one host, in the options of all of them
 //	debug     a status socket, by which "viaduct ps" shows the connections of a program
 //

@@ -161,9 +161,13 @@ func (m *Machine) handleRequest(now time.Time, from netip.Addr, msg Message, rep
 	}
 	if old != nil && old.handle == msg.AssocHandle && (old.release != nil || svc.Open == nil) {
 		// Same answer, timer restarted. [SDP-7.5.2-5]
-		if svc.Open != nil || svc.serves(old.target, msg.Ap) {
+		life, ok := svc.PmTime, true
+		if svc.Open == nil {
+			life, ok = svc.serves(now, old.target, msg.Ap)
+		}
+		if ok {
 			m.arm(old, now)
-			return m.accept(msg, old.target, svc.PmTime, reply)
+			return m.accept(msg, old.target, life, reply)
 		}
 	}
 
@@ -176,28 +180,29 @@ func (m *Machine) handleRequest(now time.Time, from netip.Addr, msg Message, rep
 		}
 		m.drop(old, false)
 	}
-	target, release, ok := m.open(svc, from, msg)
+	target, life, release, ok := m.open(now, svc, from, msg)
 	if !ok {
 		return m.deny(msg, reply)
 	}
 	m.add(&request{key: key, handle: msg.AssocHandle, source: from, target: target, release: release}, now)
-	return m.accept(msg, target, svc.PmTime, reply) // [SDP-7.4-14]
+	return m.accept(msg, target, life, reply) // [SDP-7.4-14]
 }
 
-// open chooses the address to answer with, of the family that was asked for.
-func (m *Machine) open(svc *service, from netip.Addr, msg Message) (netip.AddrPort, func(bool), bool) {
+// open chooses the address to answer with, of the family that was asked for, and its
+// lifetime.
+func (m *Machine) open(now time.Time, svc *service, from netip.Addr, msg Message) (netip.AddrPort, PmTime, func(bool), bool) {
 	if svc.Open == nil {
-		t, ok := svc.pick(msg.Ap)
-		return inFormOf(msg.Ap, t), nil, ok
+		t, life, ok := svc.pick(now, msg.Ap)
+		return inFormOf(msg.Ap, t), life, nil, ok
 	}
 	// Ports of their own are a resource: a full table denies rather than
 	// closing another client's port early, and no source gets more than its share.
 	if len(m.pending) >= m.cfg.MaxPending || m.perSrc[sourceOf(from)] >= maxPendingPerSource {
-		return netip.AddrPort{}, nil, false
+		return netip.AddrPort{}, 0, nil, false
 	}
 	t, release, err := svc.Open(msg)
 	if err != nil {
-		return netip.AddrPort{}, nil, false
+		return netip.AddrPort{}, 0, nil, false
 	}
 	asked := msg.Ap.Addr().Unmap()
 	t = netip.AddrPortFrom(t.Addr().Unmap().WithZone(""), t.Port())
@@ -209,9 +214,9 @@ func (m *Machine) open(svc *service, from netip.Addr, msg Message) (netip.AddrPo
 	}
 	if t.Port() == 0 || t.Addr().Is4() != asked.Is4() {
 		release(false)
-		return netip.AddrPort{}, nil, false
+		return netip.AddrPort{}, 0, nil, false
 	}
-	return inFormOf(msg.Ap, t), release, true
+	return inFormOf(msg.Ap, t), svc.PmTime, release, true
 }
 
 // inFormOf returns target written as asked is: an IPv4 address mapped into IPv6
@@ -222,20 +227,6 @@ func inFormOf(asked, target netip.AddrPort) netip.AddrPort {
 		return netip.AddrPortFrom(netip.AddrFrom16(target.Addr().As16()), target.Port())
 	}
 	return target
-}
-
-// serves reports whether target is still one of the service's answers for ap.
-func (s *service) serves(target, ap netip.AddrPort) bool {
-	for _, t := range s.Targets {
-		a := t.Addr().Unmap().WithZone("")
-		if a.IsUnspecified() {
-			a = ap.Addr()
-		}
-		if netip.AddrPortFrom(target.Addr().Unmap(), target.Port()) == netip.AddrPortFrom(a.Unmap(), t.Port()) {
-			return true
-		}
-	}
-	return false
 }
 
 func (m *Machine) handleAck(msg Message) {

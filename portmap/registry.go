@@ -3,6 +3,7 @@ package portmap
 import (
 	"fmt"
 	"net/netip"
+	"time"
 
 	"viaduct/internal/perturb"
 )
@@ -14,6 +15,11 @@ type Mapping struct {
 	// the client asked for, with the target's port. Targets of the family asked
 	// for are used, and where there is none, unspecified ones of the other.
 	Targets []netip.AddrPort
+
+	// Ends, if not empty, has one time for each target, from which on it is not
+	// handed out any more; a zero time is never. The lifetime of an answer does
+	// not go beyond it. A service of which no target is left is denied.
+	Ends []time.Time
 
 	// PmTime is the lifetime of an answer. NewMapping sets DefaultPmTime;
 	// the zero value is Once.
@@ -63,6 +69,9 @@ func (r *Registry) Set(conventional netip.AddrPort, m Mapping) error {
 	if m.Open == nil && len(m.Targets) == 0 {
 		return fmt.Errorf("portmap: mapping of %v has no target", conventional)
 	}
+	if len(m.Ends) > 0 && len(m.Ends) != len(m.Targets) {
+		return fmt.Errorf("portmap: mapping of %v has %d targets and %d ends", conventional, len(m.Targets), len(m.Ends))
+	}
 	for _, t := range m.Targets {
 		if t.Port() == 0 || !t.Addr().IsValid() || t.Addr().IsMulticast() {
 			return fmt.Errorf("portmap: target %v of %v is not an address to connect to", t, conventional)
@@ -88,10 +97,18 @@ func (r *Registry) Len() int {
 	return len(r.m)
 }
 
-// replace takes over the mappings of other at once; other must not be used after.
-func (r *Registry) replace(other *Registry) {
+// Replace takes over the mappings of other at once. The turns of a conventional
+// address that has several targets go on. other must not be used after.
+func (r *Registry) Replace(other *Registry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for k, s := range other.m {
+		if old := r.m[k]; old != nil {
+			old.mu.Lock()
+			s.next = old.next
+			old.mu.Unlock()
+		}
+	}
 	r.m = other.m
 }
 
@@ -107,27 +124,60 @@ func (r *Registry) lookup(ap netip.AddrPort) (*service, bool) {
 	return s, ok
 }
 
-// pick returns the next target for a client that asked for ap: one of the family
-// asked for, or else one that stands for every address.
-func (s *service) pick(ap netip.AddrPort) (netip.AddrPort, bool) {
+// pick returns the next target for a client that asked for ap, with the lifetime of
+// the answer: one of the family asked for, or else one that stands for every address.
+func (s *service) pick(now time.Time, ap netip.AddrPort) (netip.AddrPort, PmTime, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	asked := ap.Addr().Unmap()
 	for _, sameFamily := range []bool{true, false} {
 		for range s.Targets {
-			t := s.Targets[s.next%len(s.Targets)]
+			i := s.next % len(s.Targets)
 			s.next++
+			life, ok := s.life(i, now)
+			t := s.Targets[i]
 			a := t.Addr().Unmap().WithZone("")
 			switch same := a.Is4() == asked.Is4(); {
-			case same != sameFamily:
+			case !ok, same != sameFamily:
 			case a.IsUnspecified():
-				return netip.AddrPortFrom(asked, t.Port()), true
+				return netip.AddrPortFrom(asked, t.Port()), life, true
 			case same:
-				return netip.AddrPortFrom(a, t.Port()), true
+				return netip.AddrPortFrom(a, t.Port()), life, true
 			}
 		}
 	}
-	return netip.AddrPort{}, false
+	return netip.AddrPort{}, 0, false
+}
+
+// serves reports whether target is still one of the service's answers for ap, and for
+// how long.
+func (s *service) serves(now time.Time, target, ap netip.AddrPort) (PmTime, bool) {
+	for i, t := range s.Targets {
+		a := t.Addr().Unmap().WithZone("")
+		if a.IsUnspecified() {
+			a = ap.Addr()
+		}
+		if netip.AddrPortFrom(target.Addr().Unmap(), target.Port()) == netip.AddrPortFrom(a.Unmap(), t.Port()) {
+			if life, ok := s.life(i, now); ok {
+				return life, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// life is the lifetime of an answer with the i-th target; ok is false if that has ended.
+func (s *service) life(i int, now time.Time) (life PmTime, ok bool) {
+	if len(s.Ends) == 0 || s.Ends[i].IsZero() {
+		return s.PmTime, true
+	}
+	left := s.Ends[i].Sub(now)
+	if s.PmTime == Forever || s.PmTime.Duration() > left {
+		life = PmTimeFor(left)
+	} else {
+		life = s.PmTime
+	}
+	return life, left > 0
 }
 
 // registryKey gives every spelling of the wildcard, and of an IPv4 address,

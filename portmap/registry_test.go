@@ -40,7 +40,7 @@ func TestParseRegistry(t *testing.T) {
 			}
 			continue
 		}
-		got, _ := s.pick(ap(c.ask))
+		got, _, _ := s.pick(time.Time{}, ap(c.ask))
 		if got.String() != c.want || s.PmTime != c.life {
 			t.Errorf("%s gave %v for %d, want %s for %d", c.ask, got, s.PmTime, c.want, c.life)
 		}
@@ -58,13 +58,13 @@ func TestPickFamily(t *testing.T) {
 	r.Set(ap("0.0.0.0:80"), NewMapping(ap("10.0.0.1:1"), ap("[2001:db8::1]:2")))
 	s, _ := r.lookup(ap("[::1]:80"))
 	for range 3 {
-		if got, ok := s.pick(ap("[::1]:80")); !ok || got != ap("[2001:db8::1]:2") {
+		if got, _, ok := s.pick(time.Time{}, ap("[::1]:80")); !ok || got != ap("[2001:db8::1]:2") {
 			t.Errorf("IPv6 question answered with %v", got)
 		}
 	}
 	r.Set(ap("0.0.0.0:81"), NewMapping(ap("10.0.0.1:1")))
 	s, _ = r.lookup(ap("[::1]:81"))
-	if got, ok := s.pick(ap("[::1]:81")); ok {
+	if got, _, ok := s.pick(time.Time{}, ap("[::1]:81")); ok {
 		t.Errorf("IPv6 question answered with %v", got)
 	}
 }
@@ -137,7 +137,7 @@ func FuzzParseRegistry(f *testing.F) {
 				t.Fatalf("%v is registered and not found", k)
 			}
 			for _, q := range []netip.AddrPort{k, netip.AddrPortFrom(netip.IPv6LinkLocalAllNodes(), 80)} {
-				if got, ok := svc.pick(q); ok && (got.Port() == 0 || !got.IsValid()) {
+				if got, _, ok := svc.pick(time.Time{}, q); ok && (got.Port() == 0 || !got.IsValid()) {
 					t.Fatalf("%v answers %v", k, got)
 				}
 			}
@@ -169,7 +169,7 @@ func TestPickWildcards(t *testing.T) {
 			s.Targets = append(s.Targets, ap(a))
 		}
 		for i, want := range c.want {
-			got, ok := s.pick(c.asked)
+			got, _, ok := s.pick(time.Time{}, c.asked)
 			if ok != (want != "") || ok && got.String() != want {
 				t.Errorf("%s, request %d: %v, %t; want %q", c.name, i+1, got, ok, want)
 			}

@@ -3,15 +3,14 @@ package portmap
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/netip"
-	"os"
 	"strconv"
 	"strings"
 	"time"
+
+	"viaduct/internal/follow"
 )
 
 // Limits of a registry file; a file beyond them is refused, not cut.
@@ -145,8 +144,8 @@ func (r *Registry) WatchFile(ctx context.Context, path string, interval time.Dur
 	if interval <= 0 {
 		interval = time.Second
 	}
-	last, err := r.load(path)
-	if err != nil {
+	file := follow.New(path)
+	if _, err := file.Read(r.load); err != nil {
 		return err
 	}
 	if ready != nil {
@@ -161,50 +160,25 @@ func (r *Registry) WatchFile(ctx context.Context, path string, interval time.Dur
 			return nil
 		case <-tick.C:
 		}
-		st, err := os.Stat(path)
-		if err == nil && !failed && sameFile(last, st) {
-			continue
-		}
-		if err == nil {
-			st, err = r.load(path)
-		}
-		if err != nil {
-			if !failed && report != nil {
-				report(0, err)
-			}
-			failed = true
-			continue
-		}
-		failed, last = false, st
+		changed, err := file.Read(r.load)
 		if report != nil {
-			report(r.Len(), nil)
+			switch {
+			case err != nil && !failed:
+				report(0, err)
+			case changed:
+				report(r.Len(), nil)
+			}
 		}
+		failed = err != nil
 	}
 }
 
-func sameFile(a, b fs.FileInfo) bool {
-	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
-}
-
-// load reads the file and returns what it looked like before reading, so that
-// a change during the read is seen as a change.
-func (r *Registry) load(path string) (fs.FileInfo, error) {
-	st, err := os.Stat(path)
+// load replaces the mappings by those of a file.
+func (r *Registry) load(rd io.Reader) error {
+	fresh, err := ParseRegistry(rd)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if !st.Mode().IsRegular() { // opening a pipe would block
-		return nil, errors.New("portmap: " + path + " is not a regular file")
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	fresh, err := ParseRegistry(f)
-	if err != nil {
-		return nil, err
-	}
-	r.replace(fresh)
-	return st, nil
+	r.Replace(fresh)
+	return nil
 }

@@ -43,7 +43,8 @@ var rules = []rule{
 	{"vitcp", []string{"vi", "samehost", "internal/wire/vitcpwire", "internal/..."}, protocol},
 	{"internal/viplconf", []string{"vi", "vitcp", "fcvi", "internal/fc/fcip", "internal/wire/vitcpwire", "internal/..."}, protocol},
 	{"fcvi", []string{"vi", "samehost", "internal/fc/...", "internal/wire/iu", "internal/..."}, protocol},
-	{"portmap", []string{"internal/..."}, protocol},
+	{"registry", []string{"internal/..."}, internal}, // a table of names; the protocols see its interface
+	{"portmap", []string{"registry", "internal/..."}, protocol},
 	{"debug", []string{"iwarp", "sdp", "vi"}, protocol},
 	{"internal/rping", []string{"iwarp", "internal/..."}, protocol},
 

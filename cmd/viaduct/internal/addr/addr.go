@@ -139,6 +139,17 @@ func parseDisc(s string) ([]byte, error) {
 	return d, nil
 }
 
+// DefaultPort returns the port that an address of a scheme means without one, 0 if it
+// must be given.
+func DefaultPort(scheme string) uint16 {
+	for _, s := range Schemes {
+		if s.Name == scheme {
+			return s.DefaultPort
+		}
+	}
+	return 0
+}
+
 // HostPort is the address to give to net.Dial or net.Listen.
 func (u *URL) HostPort() string {
 	return net.JoinHostPort(u.Host, strconv.Itoa(int(u.Port)))

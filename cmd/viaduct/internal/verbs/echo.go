@@ -19,6 +19,7 @@ import (
 func echoCommand(e *shell.Env) *cobra.Command {
 	var listen []string
 	var cf connFlags
+	var rf registerFlags
 	c := &cobra.Command{
 		Use:   "echo --listen URL",
 		Short: "return every message (vitcp, iwarp, fcvi) or every byte (sdp, tcp)",
@@ -30,30 +31,41 @@ func echoCommand(e *shell.Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := rf.check(us); err != nil {
+				return err
+			}
 			o, err := cf.options(e, true, us...)
 			if err != nil {
 				return err
 			}
-			return runEcho(cmd.Context(), e, us, ts, o)
+			return runEcho(cmd.Context(), e, us, ts, o, &rf)
 		},
 	}
 	c.Flags().StringArrayVar(&listen, "listen", nil, "`URL` to listen on; may be repeated")
+	rf.add(c)
 	cf.add(c)
 	return c
 }
 
-func runEcho(ctx context.Context, e *shell.Env, us []*addr.URL, ts []*transport.Transport, o *transport.Options) error {
+func runEcho(ctx context.Context, e *shell.Env, us []*addr.URL, ts []*transport.Transport, o *transport.Options, rf *registerFlags) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer ending(ctx, wg.Wait)
 	defer cancel()
 	fail := make(chan error, len(us))
+	var bound []*addr.URL
 	for i, u := range us {
 		at, err := acceptAll(ctx, e, &wg, u, ts[i], o, fail, echoStream, echoMessages)
 		if err != nil {
 			return fmt.Errorf("listen on %s: %w", u, err)
 		}
-		e.Listening(u.WithPort(at))
+		bound = append(bound, u.WithPort(at))
+		e.Listening(bound[i])
+	}
+	withdraw, err := rf.start(ctx, e, bound)
+	defer withdraw()
+	if err != nil {
+		return err
 	}
 	if err := e.Ready(); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
+	"viaduct/cmd/viaduct/internal/names"
 	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/portmap"
 )
@@ -34,17 +35,23 @@ func portmapCommand(e *shell.Env) *cobra.Command {
 }
 
 func portmapServe(e *shell.Env) *cobra.Command {
-	var listen, file string
-	var maps []string
+	var src mapSource
+	var listen string
+	var maps, services []string
 	var cache string
 	c := &cobra.Command{
-		Use:   "serve [--listen UDPADDR] [--map CONVENTIONAL=SDPADDR[,SDPADDR...] ...] [--file FILE]",
+		Use:   "serve [--listen UDPADDR] [--map CONVENTIONAL=SDPADDR[,SDPADDR...] ... | --file FILE | --registry ADDRESS]",
 		Short: "answer which address speaks SDP for a service",
 		Long: `Answer which address speaks SDP for a service. A conventional address without
 host (":80") or with host * stands for every address of this host; an SDP
 address without host for the address that was asked for. Several SDP addresses
 are handed out in turn. FILE holds one mapping per line (CONVENTIONAL SDPADDR,...
-[cache=TIME]) and is watched for changes.`,
+[cache=TIME]) and is watched for changes.
+
+With --registry the mappings are those that services have registered, on any
+host; see viaduct registry --help. No answer is kept for longer than what it
+comes from is valid. While the registry can't be asked its last known mappings
+are answered, each until its lease ends, for one connection at a time.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			reg := portmap.NewRegistry()
@@ -57,16 +64,35 @@ are handed out in turn. FILE holds one mapping per line (CONVENTIONAL SDPADDR,..
 					return shell.Usage(fmt.Errorf("--map %s: %w", m, err))
 				}
 			}
-			if file != "" && len(maps) > 0 {
-				return shell.Usagef("--file and --map exclude each other")
+			n := 0
+			for _, given := range []bool{src.file != "", src.registry != "", len(maps) > 0} {
+				if given {
+					n++
+				}
 			}
-			return runPortmapServe(cmd.Context(), e, listen, file, reg)
+			if n > 1 {
+				return shell.Usagef("--map, --file and --registry exclude each other")
+			}
+			src.life = life
+			for _, s := range services {
+				a, err := portmap.ParseHostPort(s)
+				if err != nil {
+					return shell.Usage(fmt.Errorf("--service: %w", err))
+				}
+				src.services = append(src.services, a)
+			}
+			if src.registry == "" && len(services) > 0 {
+				return shell.Usagef("--service goes with --registry")
+			}
+			return runPortmapServe(cmd.Context(), e, listen, src, reg)
 		},
 	}
 	c.Flags().StringVar(&listen, "listen", ":"+strconv.Itoa(portmap.Port), "listen on `UDPADDR`")
 	c.Flags().StringArrayVar(&maps, "map", nil, "a mapping, `CONVENTIONAL=SDPADDR`; may be repeated")
-	c.Flags().StringVar(&file, "file", "", "read the mappings from `FILE` and follow its changes")
-	c.Flags().StringVar(&cache, "cache", "30s", "how long clients may keep an answer of --map: never, forever or a `TIME` up to 254s")
+	c.Flags().StringVar(&src.file, "file", "", "read the mappings from `FILE` and follow its changes")
+	c.Flags().StringVar(&src.registry, "registry", "", "take the mappings from the registry at `ADDRESS`")
+	c.Flags().StringArrayVar(&services, "service", nil, "answer for `CONVENTIONAL` alone; needed with dns:, whose names can't be listed")
+	c.Flags().StringVar(&cache, "cache", "30s", "how long clients may keep an answer of --map or --registry: never, forever or a `TIME` up to 254s")
 	return c
 }
 
@@ -90,7 +116,74 @@ func addMapping(reg *portmap.Registry, s string, life portmap.PmTime) error {
 	return reg.Set(a, m)
 }
 
-func runPortmapServe(ctx context.Context, e *shell.Env, listen, file string, reg *portmap.Registry) error {
+// A mapSource is where mappings come from that change while the server runs.
+type mapSource struct {
+	file     string
+	registry string
+	services []netip.AddrPort
+	life     portmap.PmTime
+}
+
+// follow keeps reg true to its source until ctx ends; ready is closed when reg is filled.
+func (src mapSource) follow(ctx context.Context, e *shell.Env, reg *portmap.Registry, ready chan<- struct{}) error {
+	if src.file != "" {
+		return reg.WatchFile(ctx, src.file, 0, ready, func(n int, err error) {
+			if err != nil {
+				e.Log.Warn("mappings kept as they were", "file", src.file, "err", err)
+				return
+			}
+			e.Log.Info("mappings read", "file", src.file, "services", n)
+		})
+	}
+	from, closeFrom, err := names.Open(src.registry, e.Log)
+	if err != nil {
+		return err
+	}
+	defer closeFrom()
+	m := newRegistryStats()
+	if err := e.Metrics.Register(m); err != nil {
+		return err
+	}
+	was := -1
+	f := portmap.Following{From: from, Services: src.services, PmTime: src.life}
+	f.Report = func(n int, stale bool, err error) {
+		m.set(n, stale)
+		if err != nil {
+			e.Log.Warn("records of the registry left out", "err", err)
+		}
+		if n != was {
+			e.Log.Info("mappings read", "services", n, "stale", stale)
+		}
+		was = n
+	}
+	return reg.Follow(ctx, f, ready)
+}
+
+// registryStats exports what a registry answers.
+type registryStats struct{ names, stale prometheus.Gauge }
+
+func newRegistryStats() registryStats {
+	return registryStats{
+		prometheus.NewGauge(prometheus.GaugeOpts{Name: "viaduct_registry_names", Help: "Names that the registry has for this process."}),
+		prometheus.NewGauge(prometheus.GaugeOpts{Name: "viaduct_registry_stale", Help: "1 while the registry can't be asked and its last known names are used."}),
+	}
+}
+
+func (m registryStats) set(names int, stale bool) {
+	m.names.Set(float64(names))
+	m.stale.Set(0)
+	if stale {
+		m.stale.Set(1)
+	}
+}
+
+func (m registryStats) Describe(ch chan<- *prometheus.Desc) {
+	m.names.Describe(ch)
+	m.stale.Describe(ch)
+}
+func (m registryStats) Collect(ch chan<- prometheus.Metric) { m.names.Collect(ch); m.stale.Collect(ch) }
+
+func runPortmapServe(ctx context.Context, e *shell.Env, listen string, src mapSource, reg *portmap.Registry) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if err := e.Inherit(); err != nil {
@@ -100,22 +193,14 @@ func runPortmapServe(ctx context.Context, e *shell.Env, listen, file string, reg
 	if e.Capture != nil {
 		cfg.Tap = e.Capture.Datagram
 	}
-	watch := make(chan error, 1)
-	if file != "" {
-		ready := make(chan struct{})
-		go func() {
-			watch <- reg.WatchFile(ctx, file, 0, ready, func(n int, err error) {
-				if err != nil {
-					e.Log.Warn("mappings kept as they were", "file", file, "err", err)
-					return
-				}
-				e.Log.Info("mappings read", "file", file, "services", n)
-			})
-		}()
+	if src.file != "" || src.registry != "" {
+		ready, ended := make(chan struct{}), make(chan error, 1)
+		go func() { ended <- src.follow(ctx, e, reg, ready) }()
 		select {
-		case err := <-watch:
+		case err := <-ended:
 			return err
 		case <-ready:
+			defer func() { cancel(); <-ended }()
 		}
 	}
 	var s *portmap.Server

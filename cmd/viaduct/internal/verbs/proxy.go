@@ -23,6 +23,7 @@ func proxyCommand(e *shell.Env) *cobra.Command {
 	var listen []string
 	var to, handover string
 	var cf connFlags
+	var rf registerFlags
 	c := &cobra.Command{
 		Use:   "proxy --listen URL --to URL",
 		Short: "carry streams from one transport to another (tcp and sdp)",
@@ -46,6 +47,9 @@ ends.`,
 					return shell.Usagef("%s carries messages, not streams", us[i].Scheme)
 				}
 			}
+			if err := rf.check(us[1:]); err != nil {
+				return err
+			}
 			o, err := cf.options(e, true, us...)
 			if err != nil {
 				return err
@@ -53,13 +57,14 @@ ends.`,
 			if handover != "" && (cf.tls.Given() || e.Capture != nil) {
 				return shell.Usagef("--handover goes with neither TLS nor --pcap: their state cannot move")
 			}
-			p := &proxy{e: e, o: o, to: us[0], tt: ts[0], us: us[1:], ts: ts[1:], live: map[*duplex]struct{}{}, handover: handover}
+			p := &proxy{e: e, o: o, to: us[0], tt: ts[0], us: us[1:], ts: ts[1:], live: map[*duplex]struct{}{}, handover: handover, rf: &rf}
 			return p.run(cmd.Context())
 		},
 	}
 	c.Flags().StringVar(&handover, "handover", "", "take over from, and later hand over to, another process by way of `SOCKET`")
 	c.Flags().StringArrayVar(&listen, "listen", nil, "`URL` to accept streams on; may be repeated")
 	c.Flags().StringVar(&to, "to", "", "`URL` to carry them to")
+	rf.add(c)
 	cf.add(c)
 	return c
 }
@@ -73,6 +78,7 @@ type proxy struct {
 	us       []*addr.URL
 	ts       []*transport.Transport
 	handover string // path of the socket, or empty
+	rf       *registerFlags
 
 	wg    sync.WaitGroup
 	bases []*gate                   // TCP listeners under those of the transports, with handover
@@ -108,6 +114,11 @@ func (p *proxy) run(ctx context.Context) error {
 		context.AfterFunc(ctx, func() { l.Close() })
 		p.wg.Go(func() { p.accept(ctx, u.Scheme, l, fail) })
 		p.e.Listening(at)
+	}
+	withdraw, err := p.rf.start(ctx, p.e, p.urls)
+	defer withdraw()
+	if err != nil {
+		return err
 	}
 	if err := p.e.Ready(); err != nil {
 		return err

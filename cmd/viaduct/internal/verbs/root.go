@@ -217,7 +217,7 @@ func commands(e *shell.Env) []*cobra.Command {
 	return []*cobra.Command{
 		demoCommand(e), serveCommand(e), getCommand(e), putCommand(e), lsCommand(e), syncCommand(e),
 		echoCommand(e), pingCommand(e), ncCommand(e), proxyCommand(e), runCommand(e),
-		benchCommand(e), rpingCommand(e), fabricCommand(e), portmapCommand(e), decodeCommand(e), ladderCommand(e), wiresharkCommand(e), psCommand(e), statCommand(e), conformCommand(e), viplCommand(e), configCommand(e), versionCommand(e),
+		benchCommand(e), rpingCommand(e), fabricCommand(e), portmapCommand(e), registryCommand(e), decodeCommand(e), ladderCommand(e), wiresharkCommand(e), psCommand(e), statCommand(e), conformCommand(e), viplCommand(e), configCommand(e), versionCommand(e),
 	}
 }
 

@@ -37,6 +37,7 @@ func serveCommand(e *shell.Env) *cobra.Command {
 	var writable bool
 	var listen []string
 	var cf connFlags
+	var rf registerFlags
 	c := &cobra.Command{
 		Use:   "serve --root DIR [--writable] --listen URL ...",
 		Short: "serve a directory: by RDMA (vitcp, iwarp, fcvi) or HTTP (sdp, tcp)",
@@ -52,7 +53,10 @@ func serveCommand(e *shell.Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			s := &server{e: e, ts: ts}
+			if err := rf.check(us); err != nil {
+				return err
+			}
+			s := &server{e: e, ts: ts, rf: &rf}
 			o, err := cf.options(e, true, us...)
 			if err != nil {
 				return err
@@ -73,6 +77,7 @@ func serveCommand(e *shell.Env) *cobra.Command {
 	c.Flags().BoolVar(&writable, "writable", false, "let clients store files")
 	c.Flags().StringArrayVar(&listen, "listen", nil, "`URL` to listen on; may be repeated")
 	c.Flags().StringVar(&maxFile, "max-file", "1T", "longest file a client may store, `BYTES`")
+	rf.add(c)
 	cf.add(c)
 	return c
 }
@@ -82,6 +87,7 @@ type server struct {
 	e     *shell.Env
 	store *store.Store
 	ts    []*transport.Transport
+	rf    *registerFlags
 	wg    sync.WaitGroup
 }
 
@@ -98,6 +104,7 @@ func (s *server) run(ctx context.Context, us []*addr.URL, o *transport.Options) 
 		})
 	}()
 	fail := make(chan error, len(us))
+	var bound []*addr.URL
 	for i, u := range us {
 		if s.ts[i].IsStream() {
 			l, err := s.ts[i].ListenStream(u, o)
@@ -111,7 +118,8 @@ func (s *server) run(ctx context.Context, us []*addr.URL, o *transport.Options) 
 				h.Shutdown(end)
 				return h.Close()
 			})
-			s.e.Listening(u.WithPort(l.Addr()))
+			bound = append(bound, u.WithPort(l.Addr()))
+			s.e.Listening(bound[i])
 			continue
 		}
 		l, err := s.ts[i].ListenMsg(u, o)
@@ -120,7 +128,13 @@ func (s *server) run(ctx context.Context, us []*addr.URL, o *transport.Options) 
 		}
 		closers = append(closers, l.Close)
 		s.wg.Go(func() { s.serveMemory(ctx, l, u.Scheme, fail) })
-		s.e.Listening(u.WithPort(l.Addr()))
+		bound = append(bound, u.WithPort(l.Addr()))
+		s.e.Listening(bound[i])
+	}
+	withdraw, err := s.rf.start(ctx, s.e, bound)
+	defer withdraw()
+	if err != nil {
+		return err
 	}
 	if err := s.e.Ready(); err != nil {
 		return err

@@ -1,0 +1,276 @@
+package verbs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/cmd/viaduct/internal/names"
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/portmap"
+	"viaduct/registry"
+)
+
+// A registerFlags is what the verbs with lasting listeners have in common.
+type registerFlags struct {
+	registry string
+	register []string
+	lease    time.Duration
+}
+
+func (f *registerFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.registry, "registry", "", "the registry for --register, `ADDRESS`, see viaduct registry --help")
+	cmd.Flags().StringArrayVar(&f.register, "register", nil, "register the listeners as `NAME`, or sdp ones for [ADDRESS]:PORT; may be repeated")
+	cmd.Flags().DurationVar(&f.lease, "lease", 30*time.Second, "a registration ends `TIME` after this process has died")
+}
+
+// check looks at the flags before anything listens.
+func (f *registerFlags) check(us []*addr.URL) error {
+	if (f.registry == "") != (len(f.register) == 0) {
+		return shell.Usagef("--registry and --register go together")
+	}
+	if f.lease < registry.MinLease {
+		return shell.Usagef("--lease %v is shorter than %v", f.lease, registry.MinLease)
+	}
+	for _, n := range f.register {
+		if fit, err := f.records(n, us); err != nil {
+			return shell.Usage(fmt.Errorf("--register %s: %w", n, err))
+		} else if len(fit) == 0 {
+			return shell.Usagef("--register %s: no listener has such names: sdp has [ADDRESS]:PORT, vitcp and fcvi have any other", n)
+		}
+	}
+	return nil
+}
+
+// start registers the listeners. stop withdraws them, and may be called whatever the error is.
+func (f *registerFlags) start(ctx context.Context, e *shell.Env, us []*addr.URL) (stop func(), err error) {
+	if f.registry == "" {
+		return func() {}, nil
+	}
+	var kept []*registry.Registration
+	reg, closeReg, err := names.Open(f.registry, e.Log)
+	if err != nil {
+		return func() {}, err
+	}
+	stop = sync.OnceFunc(func() {
+		ending(ctx, func() {
+			var wg sync.WaitGroup
+			for _, k := range kept {
+				wg.Go(func() {
+					if err := k.Close(); err != nil {
+						e.Log.Warn("registration left to its lease", "err", err)
+					}
+				})
+			}
+			wg.Wait()
+			closeReg()
+		})
+	})
+	for _, n := range f.register {
+		records, err := f.records(n, us)
+		if err != nil {
+			return stop, fmt.Errorf("--register %s: %w", n, err)
+		}
+		for _, r := range records {
+			log := e.Log.With("kind", r.Kind, "name", r.Name, "value", r.Value)
+			// Not ended by ctx: stop does that, which a caller defers.
+			k, err := registry.Keep(context.WithoutCancel(ctx), reg, r, f.lease, func(err error) {
+				if err != nil {
+					log.Warn("registration not renewed", "err", err)
+				} else {
+					log.Info("registered again")
+				}
+			})
+			if err != nil {
+				return stop, err
+			}
+			kept = append(kept, k)
+			log.Info("registered", "lease", f.lease)
+		}
+	}
+	return stop, nil
+}
+
+// records returns what a name means for listeners.
+func (f *registerFlags) records(name string, us []*addr.URL) ([]registry.Record, error) {
+	var rs []registry.Record
+	service, notService := portmap.ParseHostPort(name)
+	for _, u := range us {
+		at, err := ownAddresses(u.Host)
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range at {
+			r := registry.Record{Kind: registry.VI, Name: name, Value: a.String()}
+			switch {
+			case u.Scheme == "sdp" && notService == nil:
+				conv := service
+				if conv.Addr().IsUnspecified() {
+					conv = netip.AddrPortFrom(a, service.Port()) // of this host, not of all
+				}
+				if len(at) > 1 && conv.Addr().Is4() != a.Is4() {
+					continue
+				}
+				r.Kind, r.Name = registry.PortMapper, portmap.ServiceName(conv)
+				r.Value = netip.AddrPortFrom(a, u.Port).String()
+			case (u.Scheme == "vitcp" || u.Scheme == "fcvi") && notService != nil:
+				if u.Port != addr.DefaultPort(u.Scheme) && !u.Query.Has("fabric") {
+					r.Value = netip.AddrPortFrom(a, u.Port).String()
+				}
+			default:
+				continue
+			}
+			if err := r.Check(); err != nil {
+				return nil, err
+			}
+			rs = append(rs, r)
+		}
+	}
+	return rs, nil
+}
+
+// ownAddresses returns the addresses at which other hosts reach a listener of a URL with
+// this host: those of the interfaces if it listens on all. A host with loopback alone
+// has that one.
+func ownAddresses(host string) ([]netip.Addr, error) {
+	if host != "" {
+		a, err := lookup(context.Background(), host, netip.Addr{})
+		if err != nil || !a.IsUnspecified() {
+			return []netip.Addr{a}, err
+		}
+	}
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	var found []netip.Addr
+	for _, n := range all {
+		p, err := netip.ParsePrefix(n.String())
+		if err != nil {
+			continue
+		}
+		if a := p.Addr().Unmap(); a.IsGlobalUnicast() {
+			found = append(found, a)
+		}
+	}
+	if found == nil {
+		found = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
+	}
+	return found, nil
+}
+
+// registryCommand shows what a registry has.
+func registryCommand(e *shell.Env) *cobra.Command {
+	var watch bool
+	c := &cobra.Command{
+		Use:   "registry ADDRESS [KIND [NAME]]",
+		Short: "show what a registry of names has",
+		Long: `Show what a registry of names has. ADDRESS is one of
+
+  etcd://HOST[:PORT],.../PREFIX   an etcd cluster, port 2379, prefix viaduct;
+                                  ?ca=FILE, cert=FILE and key=FILE for TLS,
+                                  user=NAME with password-file=FILE
+  file:PATH                       a file of lines KIND NAME VALUE
+  dns:DOMAIN                      SRV records of _viaduct._tcp.NAME.KIND.DOMAIN,
+                                  for a NAME, read only; dns://SERVER/DOMAIN
+                                  asks that server
+
+KIND is sdp (conventional address, SDP address: what portmap serve --registry
+answers), vi (hosts of the VI name service) or fabric (daemons of fabrics).
+Services register with --registry ADDRESS --register NAME, under a lease that
+they renew: what has died is gone when its lease ends. When the registry can't
+be asked the last known names are shown, marked stale, none beyond its lease.`,
+		Args: usageArgs(cobra.RangeArgs(1, 3)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			reg, closeReg, err := names.Open(args[0], e.Log)
+			if err != nil {
+				return err
+			}
+			defer closeReg()
+			kinds, name := []string{registry.Fabric, registry.PortMapper, registry.VI}, ""
+			if len(args) > 1 {
+				kinds = args[1:2]
+			}
+			if len(args) > 2 {
+				name = args[2]
+			}
+			if watch && len(kinds) > 1 {
+				return shell.Usagef("--watch wants a KIND")
+			}
+			if watch {
+				ctx, cancel := context.WithCancel(ctx)
+				defer cancel()
+				var failed error // of the output
+				err := reg.Watch(ctx, kinds[0], name, func(a registry.Answer) {
+					if failed = printAnswer(e, []registry.Answer{a}); failed != nil {
+						cancel()
+					}
+				})
+				return errors.Join(err, failed)
+			}
+			var as []registry.Answer
+			for _, k := range kinds {
+				one, stop := context.WithCancel(ctx)
+				err := reg.Watch(one, k, name, func(a registry.Answer) { as = append(as, a); stop() })
+				stop()
+				if err != nil {
+					return err
+				}
+			}
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if err := printAnswer(e, as); err != nil {
+				return err
+			}
+			if n := len(as); name != "" && n == 1 && len(as[0].Records) == 0 {
+				return fmt.Errorf("%w: %s %s", registry.ErrNotFound, kinds[0], name)
+			}
+			return nil
+		},
+	}
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "show it again whenever something changes")
+	return c
+}
+
+func printAnswer(e *shell.Env, as []registry.Answer) error {
+	type row struct {
+		Kind        string   `json:"kind"`
+		Name        string   `json:"name"`
+		Value       string   `json:"value"`
+		SecondsLeft *float64 `json:"seconds_left,omitempty"` // none: no end
+		Stale       bool     `json:"stale"`
+	}
+	rows := []row{}
+	text := [][]string{{"KIND", "NAME", "VALUE", "LEFT>", ""}}
+	for _, a := range as {
+		mark := ""
+		if a.Stale {
+			mark = "stale"
+		}
+		for _, r := range a.Records {
+			w := row{Kind: r.Kind, Name: r.Name, Value: r.Value, Stale: a.Stale}
+			left := "no end"
+			if !r.Until.IsZero() {
+				n := max(0, time.Until(r.Until).Round(time.Second/10).Seconds())
+				w.SecondsLeft, left = &n, strconv.FormatFloat(n, 'f', 1, 64)+" s"
+			}
+			rows = append(rows, w)
+			text = append(text, []string{r.Kind, r.Name, r.Value, left, mark})
+		}
+	}
+	if e.JSON {
+		return e.PrintJSON(rows)
+	}
+	e.Printf("%s", shell.Table(text))
+	return nil
+}

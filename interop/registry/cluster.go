@@ -1,0 +1,210 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+// electionTime is the election time-out of the members.
+const electionTime = 500 * time.Millisecond
+
+// A member is one of the cluster.
+type member struct {
+	name, client, peer string // addresses are HOST:PORT
+	args               []string
+	log                string
+	cmd                *exec.Cmd
+}
+
+// A cluster is an etcd of three members.
+type cluster struct {
+	members []*member
+	client  *clientv3.Client
+}
+
+// ports returns n TCP ports that are free, all held until the last is found.
+func ports(n int) ([]string, error) {
+	var found []string
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		found = append(found, l.Addr().String())
+	}
+	return found, nil
+}
+
+func startCluster(ctx context.Context, dir string) (*cluster, error) {
+	at, err := ports(6)
+	if err != nil {
+		return nil, err
+	}
+	c := &cluster{}
+	var initial, endpoints []string
+	for i := range 3 {
+		m := &member{name: fmt.Sprint("m", i), client: at[i], peer: at[3+i], log: filepath.Join(dir, fmt.Sprint("m", i, ".log"))}
+		c.members = append(c.members, m)
+		initial = append(initial, m.name+"=http://"+m.peer)
+		endpoints = append(endpoints, "http://"+m.client)
+	}
+	for _, m := range c.members {
+		m.args = []string{"--name", m.name, "--data-dir", filepath.Join(dir, m.name),
+			"--listen-client-urls", "http://" + m.client, "--advertise-client-urls", "http://" + m.client,
+			"--listen-peer-urls", "http://" + m.peer, "--initial-advertise-peer-urls", "http://" + m.peer,
+			"--initial-cluster", strings.Join(initial, ","), "--initial-cluster-state", "new",
+			"--heartbeat-interval", "50", "--election-timeout", fmt.Sprint(electionTime.Milliseconds()), "--logger", "zap"}
+		if err := m.start(); err != nil {
+			return c, err
+		}
+	}
+	c.client, err = clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
+	if err != nil {
+		return c, err
+	}
+	_, err = c.leader(ctx, nil)
+	return c, err
+}
+
+func (m *member) start() error {
+	out, err := os.OpenFile(m.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	m.cmd = exec.Command("etcd", m.args...)
+	m.cmd.Env = append(os.Environ(), "ETCD_UNSUPPORTED_ARCH=arm64") // Debian's etcd for arm64 wants to be told
+	m.cmd.Stdout, m.cmd.Stderr = out, out
+	if err := m.cmd.Start(); err != nil {
+		m.cmd = nil
+		return err
+	}
+	return nil
+}
+
+func (m *member) kill() {
+	if m.cmd != nil {
+		m.cmd.Process.Kill()
+		m.cmd.Wait()
+		m.cmd = nil
+	}
+}
+
+func (c *cluster) close() {
+	for _, m := range c.members {
+		m.kill()
+	}
+	if c.client != nil {
+		c.client.Close()
+	}
+}
+
+// leader waits until members that run agree on a leader that is not old, and returns it.
+func (c *cluster) leader(ctx context.Context, old *member) (*member, error) {
+	for end := time.Now().Add(patience); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+		for _, m := range c.members {
+			if m == old || m.cmd == nil {
+				continue
+			}
+			one, cancel := context.WithTimeout(ctx, time.Second)
+			st, err := c.client.Status(one, "http://"+m.client)
+			cancel()
+			if err == nil && st.Leader == st.Header.MemberId {
+				return m, nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("the cluster elects no leader within %v%s", patience, c.logs())
+}
+
+// logs returns the ends of the members' logs.
+func (c *cluster) logs() string {
+	var s strings.Builder
+	for _, m := range c.members {
+		if b, err := os.ReadFile(m.log); err == nil {
+			lines := bytes.Split(bytes.TrimSpace(b), []byte("\n"))
+			fmt.Fprintf(&s, "\n%s: %s", m.name, bytes.Join(lines[max(0, len(lines)-5):], []byte("\n    ")))
+		}
+	}
+	return s.String()
+}
+
+// A process is a run of the command.
+type process struct {
+	cmd   *exec.Cmd
+	ended chan struct{}
+	err   error
+
+	mu    sync.Mutex
+	out   bytes.Buffer  // guarded by mu; both streams
+	wrote chan struct{} // guarded by mu; closed by the next output
+}
+
+func (p *process) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.wrote)
+	p.wrote = make(chan struct{})
+	return p.out.Write(b)
+}
+
+func (p *process) output() (string, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.out.String(), p.wrote
+}
+
+func start(bin string, args ...string) (*process, error) {
+	p := &process{cmd: exec.Command(bin, args...), ended: make(chan struct{}), wrote: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = p, p
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.ended)
+	}()
+	return p, nil
+}
+
+var errEnded = errors.New("ended")
+
+// says waits until the output has n lines or more with text in them.
+func (p *process) says(text string, n int) error {
+	for limit := time.After(patience); ; {
+		out, more := p.output()
+		if strings.Count(out, text) >= n {
+			return nil
+		}
+		select {
+		case <-more:
+		case <-p.ended:
+			if out, _ := p.output(); strings.Count(out, text) >= n {
+				return nil
+			}
+			return fmt.Errorf("%s: %w (%v) without %q\n%s", strings.Join(p.cmd.Args[1:], " "), errEnded, p.err, text, out)
+		case <-limit:
+			return fmt.Errorf("%s: no %q within %v\n%s", strings.Join(p.cmd.Args[1:], " "), text, patience, out)
+		}
+	}
+}
+
+func (p *process) kill() {
+	if p != nil {
+		p.cmd.Process.Kill()
+		<-p.ended
+	}
+}

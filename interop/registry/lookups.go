@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"viaduct/portmap"
+)
+
+// A service is what lookups ask for.
+type service struct {
+	conventional netip.AddrPort
+
+	mu     sync.Mutex
+	sdp    netip.AddrPort
+	good   int           // lookups that were answered
+	bad    int           // lookups that were not
+	since  time.Time     // of the last good one; zero: it was never good
+	gap    time.Duration // longest time between two good ones, if the service must be there
+	must   bool          // it has to be answered
+	gone   time.Time     // from then on no lookup may be answered; zero: it may
+	late   int           // of lookups that were answered after gone
+	marked bool          // the last answer was for one connection
+}
+
+// Lookups per second in all, from as many addresses of this host as keep each below the
+// rate that a Port Mapper takes from one.
+const (
+	rate    = 500
+	sources = 5
+)
+
+// lookUp asks for the services in turn until ctx ends.
+func lookUp(ctx context.Context, mapper netip.AddrPort, services []*service) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	conns := make([]*net.UDPConn, sources)
+	pending := make([]map[uint64]*question, sources)
+	var mu sync.Mutex // guards the maps
+	for i := range conns {
+		local := netip.AddrFrom4([4]byte{127, 0, 0, byte(2 + i)})
+		c, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(local, 0)), net.UDPAddrFromAddrPort(mapper))
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		conns[i], pending[i] = c, map[uint64]*question{}
+		wg.Go(func() {
+			b := make([]byte, portmap.MessageLen)
+			for {
+				n, err := c.Read(b)
+				if err != nil {
+					if ctx.Err() != nil {
+						return
+					}
+					continue
+				}
+				m, err := portmap.Parse(b[:n])
+				if err != nil {
+					continue
+				}
+				mu.Lock()
+				q := pending[i][m.AssocHandle]
+				delete(pending[i], m.AssocHandle)
+				mu.Unlock()
+				if q != nil {
+					q.answered(m)
+				}
+			}
+		})
+		context.AfterFunc(ctx, func() { c.Close() })
+	}
+	tick := time.NewTicker(time.Second / rate)
+	defer tick.Stop()
+	for n := uint64(1); ; n++ {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		i, s := int(n%sources), services[int(n/sources)%len(services)]
+		q := &question{s, time.Now()}
+		m := portmap.Message{Type: portmap.Request, AssocHandle: n, Cp: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(1024+n%60000)), Ap: s.conventional}
+		mu.Lock()
+		pending[i][n] = q
+		for h, o := range pending[i] {
+			if q.at.Sub(o.at) > time.Second {
+				delete(pending[i], h)
+				o.service.count(false, o.at, false)
+			}
+		}
+		mu.Unlock()
+		conns[i].Write(m.Append(nil))
+	}
+}
+
+// A question is a lookup on its way.
+type question struct {
+	service *service
+	at      time.Time
+}
+
+func (q *question) answered(m portmap.Message) {
+	q.service.mu.Lock()
+	good := m.Type == portmap.Accept && m.Ap == q.service.sdp
+	q.service.mu.Unlock()
+	q.service.count(good, q.at, m.PmTime == portmap.Once)
+}
+
+// count takes the outcome of a lookup that was sent at a time.
+func (s *service) count(good bool, at time.Time, marked bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !good {
+		s.bad++
+		return
+	}
+	s.good++
+	if !s.gone.IsZero() && !at.Before(s.gone) {
+		s.late++
+	}
+	if s.must && !s.since.IsZero() {
+		s.gap = max(s.gap, at.Sub(s.since))
+	}
+	s.since, s.marked = at, marked
+}
+
+// begin starts a count anew: the service must be there, or must be gone from a time on.
+func (s *service) begin(must bool, gone time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.good, s.bad, s.gap, s.late, s.must, s.gone = 0, 0, 0, 0, must, gone
+	if !must {
+		s.since = time.Time{}
+	}
+}
+
+// await waits until a lookup that was sent from now on has the outcome.
+func (s *service) await(ctx context.Context, what string, is func(*service) bool) error {
+	for end := time.Now().Add(patience); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+		s.mu.Lock()
+		ok := is(s)
+		s.mu.Unlock()
+		if ok {
+			return nil
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fmt.Errorf("%v: not %s within %v (%d lookups good, %d not)", s.conventional, what, patience, s.good, s.bad)
+}
+
+// there waits for an answer, and for one after it.
+func (s *service) there(ctx context.Context) error {
+	s.begin(false, time.Time{})
+	return s.await(ctx, "answered", func(s *service) bool { return s.good > 1 })
+}
+
+// absent waits until several lookups in a row had no answer.
+func (s *service) absent(ctx context.Context) error {
+	return s.await(ctx, "gone", func(s *service) bool { return s.bad > 3 && time.Since(s.since) > time.Second/4 })
+}

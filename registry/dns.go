@@ -1,0 +1,247 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"viaduct/internal/perturb"
+)
+
+// How long an answer of a DNS registry is used.
+const (
+	// DefaultRefresh is how often a DNS registry asks again for a name.
+	DefaultRefresh = 30 * time.Second
+
+	// refreshes is for how many refreshes in all an answer is valid, if the later
+	// ones fail.
+	refreshes = 3
+)
+
+// A DNS is a registry in the Domain Name System, read only: a name is the SRV records
+// of service _viaduct and protocol _tcp at
+//
+//	_viaduct._tcp.NAME.KIND.DOMAIN
+//
+// where the name of a port mapping, ADDRESS:PORT or *:PORT, is written PORT.ADDRESS
+// with hyphens for the dots and colons of the address, and PORT alone:
+//
+//	_viaduct._tcp.80.192-0-2-7.sdp.example.com.  SRV  0 0 8080 node7.example.com.
+//	_viaduct._tcp.node7.vi.example.com.          SRV  0 0 3050 node7.example.com.
+//
+// The values are ADDRESS:PORT, one for each address of each target of the best priority
+// that has records, in the order that the weights give.
+//
+// The system's resolver does not tell for how long an answer may be kept. Refresh is
+// used in place of that: an answer is used again for as long before it is asked for
+// anew; if that fails, it is used on, marked stale, until it is three times as old. The
+// resolver or the server behind it may keep what it knows for as long as the records
+// say. Names can't be listed, and nothing can be registered. It is safe for concurrent
+// use; its fields must not be changed after the first use.
+type DNS struct {
+	Domain   string
+	Resolver *net.Resolver // nil is net.DefaultResolver
+	Refresh  time.Duration // 0 is DefaultRefresh
+
+	lookup dnsLookup // nil: Resolver; tests have their own
+
+	mu    perturb.Mutex
+	known map[dnsName]*dnsAnswer // guarded by mu
+}
+
+// maxKnown bounds the names that a DNS registry remembers.
+const maxKnown = 4096
+
+type dnsName struct{ kind, name string }
+
+// A dnsAnswer is what was last known of a name.
+type dnsAnswer struct {
+	records []Record
+	at      time.Time // of the question
+}
+
+type dnsLookup interface {
+	LookupSRV(ctx context.Context, service, proto, name string) (string, []*net.SRV, error)
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
+}
+
+// Register implements Registry: it fails with ErrReadOnly.
+func (d *DNS) Register(_ context.Context, r Record, _ time.Duration) (Lease, error) {
+	owner, err := d.owner(r.Kind, r.Name)
+	if err != nil {
+		return nil, err
+	}
+	return nil, fmt.Errorf("%w: add an SRV record for _viaduct._tcp.%s to the zone", ErrReadOnly, owner)
+}
+
+// Resolve implements Registry.
+func (d *DNS) Resolve(ctx context.Context, kind, name string) (Answer, error) {
+	return d.resolve(ctx, kind, name, d.refresh())
+}
+
+// resolve answers with what is known if that is younger than age, or asks.
+func (d *DNS) resolve(ctx context.Context, kind, name string, age time.Duration) (Answer, error) {
+	owner, err := d.owner(kind, name)
+	if err != nil {
+		return Answer{}, err
+	}
+	key := dnsName{kind, name}
+	now := time.Now()
+	d.mu.Lock()
+	last := d.known[key]
+	d.mu.Unlock()
+	if last != nil && now.Sub(last.at) < age {
+		return last.answer(now, false)
+	}
+	records, err := d.ask(ctx, owner)
+	for i := range records {
+		records[i].Kind, records[i].Name, records[i].Until = kind, name, now.Add(refreshes*d.refresh())
+	}
+	var gone *net.DNSError
+	switch {
+	case err == nil, errors.As(err, &gone) && gone.IsNotFound:
+		last = &dnsAnswer{records, now}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.remember(key, last)
+		return last.answer(now, false)
+	case last != nil:
+		if a, err := last.answer(time.Now(), true); err == nil {
+			return a, nil
+		}
+	}
+	return Answer{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
+// remember keeps an answer, and forgets those that have ended if there are many.
+func (d *DNS) remember(key dnsName, a *dnsAnswer) {
+	if d.known == nil {
+		d.known = make(map[dnsName]*dnsAnswer)
+	}
+	if len(d.known) >= maxKnown {
+		for k, o := range d.known {
+			if a.at.Sub(o.at) >= d.refresh() {
+				delete(d.known, k)
+			}
+		}
+	}
+	if len(d.known) < maxKnown {
+		d.known[key] = a
+	}
+}
+
+func (a *dnsAnswer) answer(now time.Time, stale bool) (Answer, error) {
+	out := Answer{a.records, stale}.at(now)
+	if len(out.Records) == 0 {
+		return out, ErrNotFound
+	}
+	return out, nil
+}
+
+// Watch implements Registry. The name must not be empty; it is asked for every Refresh.
+func (d *DNS) Watch(ctx context.Context, kind, name string, f func(Answer)) error {
+	if name == "" {
+		return fmt.Errorf("%w in DNS: say which", ErrNoList)
+	}
+	var t Table
+	ask := func() error {
+		a, err := d.resolve(ctx, kind, name, 0)
+		switch {
+		case errors.Is(err, ErrNotFound), err == nil && !a.Stale:
+			return t.Set(a.Records)
+		case err == nil && a.Stale:
+			t.SetStale()
+			return nil
+		}
+		t.SetStale()
+		return err
+	}
+	if err := ask(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(d.refresh())
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				ask() // a failure is told by the mark
+			}
+		}
+	}()
+	err := t.Watch(ctx, kind, name, f)
+	cancel()
+	<-done
+	return err
+}
+
+func (d *DNS) refresh() time.Duration {
+	if d.Refresh > 0 {
+		return d.Refresh
+	}
+	return DefaultRefresh
+}
+
+// ask returns records that have only values.
+func (d *DNS) ask(ctx context.Context, owner string) ([]Record, error) {
+	l := d.lookup
+	if l == nil {
+		l = d.Resolver
+		if d.Resolver == nil {
+			l = net.DefaultResolver
+		}
+	}
+	_, srvs, err := l.LookupSRV(ctx, "viaduct", "tcp", owner)
+	if err != nil {
+		return nil, err
+	}
+	var records []Record
+	var failed error
+	for i, s := range srvs {
+		if i > 0 && s.Priority != srvs[i-1].Priority && len(records) > 0 {
+			break // what follows is for when none of the better ones has an address
+		}
+		if s.Target == "." || s.Port == 0 { // the service is decidedly not there
+			continue
+		}
+		as, err := l.LookupNetIP(ctx, "ip", s.Target)
+		if err != nil {
+			failed = err
+			continue
+		}
+		for _, a := range as {
+			records = append(records, Record{Value: netip.AddrPortFrom(a.Unmap(), s.Port).String()})
+		}
+	}
+	if len(records) == 0 && failed != nil {
+		return nil, failed
+	}
+	return records, nil
+}
+
+// owner returns the part of a domain name after _viaduct._tcp.
+func (d *DNS) owner(kind, name string) (string, error) {
+	if err := (Record{Kind: kind, Name: name, Value: "-"}).Check(); err != nil {
+		return "", err
+	}
+	if host, port, err := net.SplitHostPort(name); err == nil {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return "", fmt.Errorf("registry: %q has no port between 1 and 65535", name)
+		}
+		name = port
+		if host != "" && host != "*" {
+			name += "." + strings.NewReplacer(".", "-", ":", "-").Replace(host)
+		}
+	}
+	return name + "." + kind + "." + strings.Trim(d.Domain, ".") + ".", nil
+}

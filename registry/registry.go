@@ -1,0 +1,145 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// The kinds of names that this module uses. Any other word of lower-case letters,
+// digits and hyphens is a kind too.
+const (
+	// PortMapper has conventional addresses for names, such as "192.0.2.1:80"
+	// or "*:80", and the addresses that speak SDP for values.
+	PortMapper = "sdp"
+
+	// VI has host names for names, and what a VI provider reads as the host part
+	// of an address for values.
+	VI = "vi"
+
+	// Fabric has the names of fabrics for names, and the addresses HOST:PORT at
+	// which their daemons accept FCIP links for values.
+	Fabric = "fabric"
+)
+
+// Limits of a Record, in bytes.
+const (
+	MaxName  = 255
+	MaxValue = 1024
+)
+
+var (
+	// ErrNotFound is returned for a name that has no record.
+	ErrNotFound = errors.New("registry: no such name")
+
+	// ErrUnavailable is returned when the registry can't be asked, and when what
+	// was last known of it is nothing or has ended.
+	ErrUnavailable = errors.New("registry: not available")
+
+	// ErrReadOnly is returned by Register where nothing can be registered.
+	ErrReadOnly = errors.New("registry: can only be read")
+
+	// ErrLeaseLost is returned by Renew for a registration that has ended: its
+	// lease was not renewed in time, or its record was removed.
+	ErrLeaseLost = errors.New("registry: the lease has ended")
+
+	// ErrNoList is returned by Watch, asked for all names, where they can't be listed.
+	ErrNoList = errors.New("registry: names can't be listed")
+)
+
+// A Record says where one instance of what a name stands for is. Several records may
+// have the same kind and name.
+type Record struct {
+	Kind  string
+	Name  string // at most MaxName bytes of visible characters without "/"; upper and lower case differ
+	Value string // at most MaxValue bytes of visible characters
+
+	// Until is when the record stops being valid; zero if that is not limited.
+	// Register ignores it.
+	Until time.Time
+}
+
+// Check returns an error that says what is wrong with the record, if anything is.
+func (r Record) Check() error {
+	if r.Kind == "" || strings.Trim(r.Kind, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
+		return fmt.Errorf("registry: kind %q is not a word of lower-case letters, digits and hyphens", r.Kind)
+	}
+	if err := visible(r.Name, MaxName); err != nil || strings.Contains(r.Name, "/") {
+		return fmt.Errorf("registry: name %.300q is not 1 to %d bytes of visible characters without a slash", r.Name, MaxName)
+	}
+	if err := visible(r.Value, MaxValue); err != nil {
+		return fmt.Errorf("registry: value %.300q of %s is not 1 to %d bytes of visible characters", r.Value, r.Name, MaxValue)
+	}
+	return nil
+}
+
+func visible(s string, most int) error {
+	if s == "" || len(s) > most || !utf8.ValidString(s) ||
+		strings.ContainsFunc(s, func(c rune) bool { return !unicode.IsGraphic(c) || unicode.IsSpace(c) || c == '#' }) {
+		return errors.New("not visible")
+	}
+	return nil
+}
+
+// An Answer is what a registry knows of a name, or of all names of a kind.
+type Answer struct {
+	// Records are sorted by name, and within a name in the order in which the
+	// registry prefers them.
+	Records []Record
+
+	// Stale says that the registry could not be asked when it should have been:
+	// the records are the last known ones, none of which has ended.
+	Stale bool
+}
+
+// Until is when the first of the records stops being valid; zero if none does.
+func (a Answer) Until() (t time.Time) {
+	for _, r := range a.Records {
+		if !r.Until.IsZero() && (t.IsZero() || r.Until.Before(t)) {
+			t = r.Until
+		}
+	}
+	return t
+}
+
+// at returns the answer without the records that have ended at time now.
+func (a Answer) at(now time.Time) Answer {
+	a.Records = slices.Clone(a.Records)
+	a.Records = slices.DeleteFunc(a.Records, func(r Record) bool { return !r.Until.IsZero() && !now.Before(r.Until) })
+	return a
+}
+
+// A Registry is a table of names. Its methods are safe for concurrent use.
+type Registry interface {
+	// Register adds a record, which ends when lease has passed since this call or
+	// the last successful Renew. Errors: ErrReadOnly, ErrUnavailable, and for a
+	// record that does not pass Check.
+	Register(ctx context.Context, r Record, lease time.Duration) (Lease, error)
+
+	// Resolve returns the records of a name. Errors: ErrNotFound, with an Answer
+	// that says whether that too is only the last known state, and ErrUnavailable.
+	Resolve(ctx context.Context, kind, name string) (Answer, error)
+
+	// Watch calls f with the records of a name, or of all names of the kind if name
+	// is empty: first with what is known, then with all of them again whenever
+	// something about them changes, their validity and Stale included. It returns when ctx ends, with nil. Errors:
+	// ErrNoList, and ErrUnavailable if nothing is known at first. f is not called
+	// concurrently with itself.
+	Watch(ctx context.Context, kind, name string, f func(Answer)) error
+}
+
+// A Lease is a registration. Its methods must not be called concurrently.
+type Lease interface {
+	// Renew lets the registration go on for the duration it was made with.
+	// Errors: ErrLeaseLost; after any other one it may be tried again.
+	Renew(ctx context.Context) error
+
+	// Release ends the registration. The registration ends by itself if
+	// Release fails.
+	Release(ctx context.Context) error
+}
