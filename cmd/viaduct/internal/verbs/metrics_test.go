@@ -91,7 +91,7 @@ func filesServer(t *testing.T, scheme, dir string) (e *shell.Env, u *addr.URL, s
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	s := &server{e: e, store: st, ts: []*transport.Transport{lt}}
+	s := &server{e: e, store: st, ts: []*transport.Transport{lt}, rf: &registerFlags{}}
 	go func() {
 		ended <- s.run(ctx, []*addr.URL{lu}, &transport.Options{Env: e, RecvCount: memReceives, RecvSize: memReceiveSize})
 		w.Close()
