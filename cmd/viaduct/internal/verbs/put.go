@@ -73,12 +73,18 @@ goes on.`,
 				return shell.Usagef("%s is a directory: -r stores what is in it", args[0])
 			}
 			if args[0] == "-" || !st.Mode().IsRegular() {
+				// Before connecting: a server does not wait as long as a pipe for its writer may.
+				in, err := openStream(cmd.Context(), e, args[0])
+				if err != nil {
+					return err
+				}
+				defer in.Close()
 				fc, err := cf.reach.files(cmd.Context(), e, dial)
 				if err != nil {
 					return err
 				}
 				defer ending(cmd.Context(), fc.Close)
-				return putStream(cmd.Context(), e, fc, u, args[0])
+				return putStream(cmd.Context(), e, fc, u, args[0], in)
 			}
 			f, err := os.Open(args[0])
 			if err != nil {

@@ -26,18 +26,13 @@ func openStream(ctx context.Context, e *shell.Env, name string) (io.ReadCloser, 
 }
 
 // putStream stores a file whose length is not known before its end.
-func putStream(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, name string) error {
-	in, err := openStream(ctx, e, name)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
+func putStream(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, name string, in io.Reader) error {
 	r := &transferResult{Verb: "put", URL: u.String(), File: name, Transport: u.Scheme}
 	_, r.Mechanism = fc.Mechanisms()
 	bar := e.Progress(name, -1, 0)
 	h := sha256.New()
 	start := time.Now()
-	err = fc.PutStream(ctx, u.Path, newInput(ctx, in), h, func(n int) {
+	err := fc.PutStream(ctx, u.Path, newInput(ctx, in), h, func(n int) {
 		r.Bytes += int64(n)
 		bar.Add(n)
 	})
