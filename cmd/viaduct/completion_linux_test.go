@@ -95,7 +95,8 @@ func shellWith(t *testing.T, shell string) (path string, env []string) {
 	if err := os.Symlink(self, filepath.Join(dir, "viaduct")); err != nil {
 		t.Fatal(err)
 	}
-	return path, append(os.Environ(), asCommand+"=1", "PATH="+dir+":"+os.Getenv("PATH"), "HOME="+dir, "TERM=dumb", "GORACE=atexit_sleep_ms=0")
+	return path, append(os.Environ(), asCommand+"=1", "PATH="+dir+":"+os.Getenv("PATH"), "HOME="+dir, "XDG_RUNTIME_DIR="+dir, // nothing else runs there
+		"TERM=dumb", "GORACE=atexit_sleep_ms=0")
 }
 
 // TestCompletionBash types into a bash of its own terminal.
