@@ -239,6 +239,7 @@ func (v *VI) disconnect() { // [VIA-2.2-8] [VIA-2.2-12] [VIA-2.2-13] [VIA-2.3-5]
 		a.cancel(ErrInvalidState) // [VIA-2.2-7] [VIA-6.4-22]
 	}
 	if ep := v.conn.Load(); ep != nil {
+		v.keepTraffic(ep.link)
 		v.conn.Store(nil)
 		v.nic.stop(ep.link, StopDisconnect)
 		v.keepTraffic(ep.link)

@@ -291,6 +291,7 @@ func (e *Endpoint) Break(orderly bool) { // [VIA 2.2]
 		v.mu.Unlock()
 		return // disconnected, or broken already
 	}
+	v.keepTraffic(e.link)
 	v.conn.Store(nil)
 	v.orderly = orderly
 	v.setStateLocked(Error) // [VIA-2.2-9] [VIA-5.2-3]

@@ -33,7 +33,9 @@ func (v *VI) Traffic() Traffic {
 	return t
 }
 
-// keepTraffic remembers what a stopped link has carried. It is called with mu held.
+// keepTraffic remembers what a link has carried: before the VI lets go of it, so that
+// Traffic always has something to tell, and again when it was stopped, with all that
+// it carried. It is called with mu held.
 func (v *VI) keepTraffic(l Link) {
 	t := Traffic{Credits: -1}
 	if c, ok := l.(counted); ok {
