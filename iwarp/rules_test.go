@@ -300,3 +300,34 @@ func TestRevokedUnderWay(t *testing.T) {
 		t.Error("memory changed after it was revoked")
 	}
 }
+
+// TestLongTerminate: the Terminate because of a segment that was read into place in
+// pieces has the length of all of it, not of what was staged. [RDMAP-4.8-6]
+func TestLongTerminate(t *testing.T) {
+	const size = 60000
+	cfg := &Config{RecvDepth: 4, NoNudge: true, Polled: true, StrictInvalidate: true, Device: NewDevice(DeviceConfig{OmitCRC: true})}
+	p, q := asSilentInitiator(t, cfg, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 16, ORD: 16}, false)
+	p.ulpdu(rdmap.Write.TaggedHeader(0xffffffff, 1<<64-1, true).Append(nil))
+	if err := q.PostRecv(RecvWR{SG: []SGE{Buf(make([]byte, size))}}); err != nil {
+		t.Fatal(err)
+	}
+	u := append(rdmap.SendInvalidate.UntaggedHeader(1, 0, true, 0x1234).Append(nil), make([]byte, size)...)
+	f := p.enc.Append(nil, u)
+	p.raw(f[:size/2])
+	for begun, end := false, timeUp(); !begun; {
+		if q.poll(); end() {
+			t.Fatal("not begun")
+		}
+		q.fc.WithReceiver(func() { begun = q.rx.seg.long })
+	}
+	p.raw(f[size/2:])
+	for end := timeUp(); q.Err() == nil; {
+		if q.poll(); end() {
+			t.Fatal("the stream goes on")
+		}
+	}
+	e, ok := errors.AsType[*TerminateError](q.Err())
+	if !ok || e.SegLen != len(u) || !bytes.Equal(e.DDP, u[:ddp.UntaggedLen]) {
+		t.Errorf("%v: %+v, wanted the length %d", q.Err(), e, len(u))
+	}
+}

@@ -13,24 +13,31 @@ import (
 	"viaduct/internal/testkit"
 )
 
+// mappedFile maps a new file of size bytes for the time of the test.
+func mappedFile(t *testing.T, size int) (f *os.File, mem []byte) {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	if err := f.Truncate(int64(size)); err != nil {
+		t.Fatal(err)
+	}
+	mem, err = unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Munmap(mem) })
+	return f, mem
+}
+
 // A mapped file that shrinks while frames of it are queued ends the
 // connection that sends them, and nothing else.
 func TestFaultWhileSending(t *testing.T) {
 	const size = 1 << 20
 	everyKind(t, func(t *testing.T, k kind) {
-		f, err := os.Create(filepath.Join(t.TempDir(), "f"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		if err := f.Truncate(size); err != nil {
-			t.Fatal(err)
-		}
-		mem, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer unix.Munmap(mem)
+		f, mem := mappedFile(t, size)
 		g := regmem.New(regmem.Limits{})
 		r, err := g.Register(mem, regmem.Options{Guarded: true})
 		if err != nil {
@@ -67,19 +74,7 @@ func TestFaultWhileSending(t *testing.T) {
 // Short frames are copied while the batch is filled, where the protocol can
 // still do something about it.
 func TestFaultWhileFilling(t *testing.T) {
-	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if err := f.Truncate(8192); err != nil {
-		t.Fatal(err)
-	}
-	mem, err := unix.Mmap(int(f.Fd()), 0, 8192, unix.PROT_READ, unix.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Munmap(mem)
+	f, mem := mappedFile(t, 8192)
 	g := regmem.New(regmem.Limits{})
 	r, err := g.Register(mem, regmem.Options{Guarded: true})
 	if err != nil {

@@ -5,11 +5,8 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
-	"os"
-	"runtime"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -130,36 +127,14 @@ func arrive(t *testing.T, a net.Conn, c *Conn, p []byte) {
 	if _, err := a.Write(p); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the bytes", func() bool { return c.Pending() >= len(p) })
-}
-
-// await waits until a condition holds.
-func await(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !holds(); runtime.Gosched() {
-		if time.Now().After(end) {
-			t.Fatalf("timeout waiting for %s", what)
-		}
-	}
+	testkit.Eventually(t, "the bytes", func() bool { return c.Pending() >= len(p) })
 }
 
 // Memory that is gone when its region is taken from a sender, which waits for the
 // socket, is an error as it is of a write: zeros in its place would pass for data.
 func TestFaultWhileWaiting(t *testing.T) {
 	const size = 1 << 20
-	f, err := os.CreateTemp(t.TempDir(), "f")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if err := f.Truncate(size); err != nil {
-		t.Fatal(err)
-	}
-	mem, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Munmap(mem)
+	f, mem := mappedFile(t, size)
 	g := regmem.New(regmem.Limits{})
 	r, err := g.Register(mem, regmem.Options{Guarded: true})
 	if err != nil {
@@ -183,7 +158,7 @@ func TestFaultWhileWaiting(t *testing.T) {
 		defer a.c.tx.mu.Unlock()
 		return a.c.tx.waiting
 	}
-	await(t, "the full sockets", waits)
+	testkit.Eventually(t, "the full sockets", waits)
 	if err := f.Truncate(0); err != nil {
 		t.Fatal(err)
 	}
