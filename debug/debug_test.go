@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -162,6 +163,39 @@ func TestDirectory(t *testing.T) {
 		t.Error("a second socket of the process is not seen")
 	} else {
 		other.Close()
+	}
+}
+
+// TestComing: a socket has its name from the moment at which it answers. What looks
+// for processes would take it for one that was left behind before, and remove it.
+func TestComing(t *testing.T) {
+	dir := private(t)
+	for n := range 64 {
+		name := strconv.Itoa(os.Getpid()) + ".sock"
+		if n > 0 {
+			name = fmt.Sprintf("%d.%d.sock", os.Getpid(), n)
+		}
+		found := make(chan error)
+		go func() {
+			for {
+				c, err := net.Dial("unix", filepath.Join(dir, name))
+				if errors.Is(err, os.ErrNotExist) && t.Context().Err() == nil {
+					continue
+				}
+				if err == nil {
+					c.Close()
+				}
+				found <- err
+				return
+			}
+		}()
+		listen(t, dir)
+		if err := <-found; err != nil {
+			t.Fatalf("the first answer of %s: %v", name, err)
+		}
+	}
+	if ps := list(t, dir, false); len(ps) != 64 {
+		t.Errorf("%d of 64 sockets are seen", len(ps))
 	}
 }
 

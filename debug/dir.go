@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 )
 
 // ErrUnsafe says that a run directory belongs to another user, or can be
@@ -48,35 +50,54 @@ func checkDir(dir string) error {
 // process, and after a point, for the second socket of a process, another.
 const suffix = ".sock"
 
-// bind makes the socket. What is in its place is left by a process that had the
-// same number, or a socket of this one.
+// coming ends the name of a socket at which nothing listens yet. What asks the
+// others ignores it: it would take the socket for one that was left behind.
+const coming = ".new"
+
+// binding lets one socket of this process be made at a time: coming has one name.
+var binding sync.Mutex
+
+// bind makes the socket, which has its name from the moment at which it answers.
+// What is in its place is left by a process that had the same number, or a socket
+// of this one.
 func bind(dir string) (*net.UnixListener, string, error) {
-	for n := 0; ; n++ {
-		name := strconv.Itoa(os.Getpid())
-		if n > 0 {
-			name += "." + strconv.Itoa(n)
-		}
-		path := filepath.Join(dir, name+suffix)
-		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-		if err == nil {
-			l.SetUnlinkOnClose(false) // Close removes it, and knows whether it did before
-			if err := os.Chmod(path, 0o600); err != nil {
-				l.Close()
-				os.Remove(path)
-				return nil, "", err
-			}
-			return l, path, nil
-		}
-		if _, serr := os.Lstat(path); serr != nil || n >= 100 {
-			return nil, "", err
-		}
-		if c, derr := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"}); derr == nil {
-			c.Close() // a socket of this process
-			continue
-		}
-		os.Remove(path)
-		n--
+	binding.Lock()
+	defer binding.Unlock()
+	pid := filepath.Join(dir, strconv.Itoa(os.Getpid()))
+	os.Remove(pid + coming)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: pid + coming, Net: "unix"})
+	if err != nil {
+		return nil, "", err
 	}
+	defer os.Remove(pid + coming)
+	l.SetUnlinkOnClose(false) // Close removes it, and knows whether it did before
+	path, err := settle(pid)
+	if err != nil {
+		l.Close()
+		return nil, "", err
+	}
+	return l, path, nil
+}
+
+// settle gives the socket that is coming its name, which it returns.
+func settle(pid string) (path string, err error) {
+	if err := os.Chmod(pid+coming, 0o600); err != nil {
+		return "", err
+	}
+	for n := 0; n <= 100; n++ {
+		path = pid + suffix
+		if n > 0 {
+			path = pid + "." + strconv.Itoa(n) + suffix
+		}
+		c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+			return path, os.Rename(pid+coming, path)
+		}
+		if err == nil {
+			c.Close() // a socket of this process
+		}
+	}
+	return "", fmt.Errorf("debug: all names of this process in %s are in use", filepath.Dir(pid))
 }
 
 // pidOf reads the number of the process from the name of a socket.
