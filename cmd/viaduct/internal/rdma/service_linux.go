@@ -47,6 +47,8 @@ type Service struct {
 	dials turns
 	next  int // number of the reserved range to try; Serve's
 
+	sweeping sync.Mutex // held by Sweep
+
 	mu    sync.Mutex
 	files map[inode]file // guarded by mu; the stand-ins
 }
@@ -242,8 +244,7 @@ func (s *Service) place(c *notify.Call, fd, flags int) {
 // sweepEvery is how soon the end of a program is noticed by its peers.
 const sweepEvery = 50 * time.Millisecond
 
-// sweep releases what no process has any more: a stand-in is closed by close,
-// by exec, or by the end of the last process that has it.
+// sweep calls Sweep again and again.
 func (s *Service) sweep() {
 	t := time.NewTicker(sweepEvery)
 	defer t.Stop()
@@ -253,20 +254,29 @@ func (s *Service) sweep() {
 			return
 		case <-t.C:
 		}
-		var gone []file
-		s.mu.Lock()
-		for id, f := range s.files {
-			if c, ok := f.(*cmFile); ok {
-				c.settle()
-			}
-			if f.orphaned() {
-				delete(s.files, id)
-				gone = append(gone, f)
-			}
+		s.Sweep()
+	}
+}
+
+// Sweep releases what no process has any more: a stand-in is closed by close, by
+// exec, or by the end of the last process that has it. Its sockets are closed when
+// Sweep returns.
+func (s *Service) Sweep() {
+	s.sweeping.Lock()
+	defer s.sweeping.Unlock()
+	var gone []file
+	s.mu.Lock()
+	for id, f := range s.files {
+		if c, ok := f.(*cmFile); ok {
+			c.settle()
 		}
-		s.mu.Unlock()
-		for _, f := range gone {
-			f.release()
+		if f.orphaned() {
+			delete(s.files, id)
+			gone = append(gone, f)
 		}
+	}
+	s.mu.Unlock()
+	for _, f := range gone {
+		f.release()
 	}
 }

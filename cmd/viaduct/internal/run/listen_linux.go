@@ -248,19 +248,24 @@ func (ls *listeners) close(svc *service) {
 	svc.close()
 }
 
-// watchListeners ends the services that have lost their listeners: nothing tells
-// when a program closes one.
+// watchListeners calls checkListeners again and again: nothing tells when a program
+// closes a listener.
 func (s *supervisor) watchListeners() {
 	for range time.Tick(time.Second) {
-		s.ls.mu.Lock()
-		var all []*service
-		for _, svc := range s.ls.services {
-			all = append(all, svc)
-		}
-		s.ls.mu.Unlock()
-		for _, svc := range all {
-			s.checkListener(svc)
-		}
+		s.checkListeners()
+	}
+}
+
+// checkListeners ends the services that have lost their listeners.
+func (s *supervisor) checkListeners() {
+	s.ls.mu.Lock()
+	var all []*service
+	for _, svc := range s.ls.services {
+		all = append(all, svc)
+	}
+	s.ls.mu.Unlock()
+	for _, svc := range all {
+		s.checkListener(svc)
 	}
 }
 

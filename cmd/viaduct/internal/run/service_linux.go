@@ -14,6 +14,7 @@ import (
 type Service interface {
 	Rules() []notify.Rule
 	Serve(c *notify.Call)
+	Sweep() // releases at once what no process has any more
 	Close() // after the last process has ended
 }
 

@@ -291,8 +291,13 @@ func (s *supervisor) reap(program int, ended chan<- struct{}) {
 		case err != nil: // no child is left, but another may come
 			time.Sleep(10 * time.Millisecond)
 		case pid == program:
+			program = 0 // its number may be another's from now on
+			// What it listened at is free when the front ends.
 			if s.service == nil {
+				s.checkListeners()
 				s.explain.summary(&s.stats)
+			} else {
+				s.service.Sweep()
 			}
 			// A reader of standard error to its end waits for the program only.
 			toNull(2)
