@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 
 	"viaduct/internal/wire/ddp"
@@ -63,11 +65,186 @@ func lay(t *testing.T, q *QueuePair, other *QueuePair, foreign *ProtectionDomain
 	return g
 }
 
-const (
-	noHeaders = iota
-	ddpHeader
-	bothHeaders
-)
+// An errorCase is a line of the table of [TestErrorTable].
+type errorCase struct {
+	row, name        string
+	segments         []string
+	layer, typ, code uint8
+	ddp, rdmap       bool // the headers in the Terminate
+}
+
+func errorCases(t *testing.T, lines []string) (all []errorCase) {
+	t.Helper()
+	for _, line := range lines {
+		f := strings.Split(line, " | ")
+		if len(f) != 4 {
+			t.Fatalf("line %q", line)
+		}
+		c := errorCase{row: strings.TrimSpace(f[0]), name: strings.TrimSpace(f[1]), segments: strings.Split(strings.TrimSpace(f[2]), "; ")}
+		if n, _ := fmt.Sscan(f[3], &c.layer, &c.typ, &c.code); n != 3 {
+			t.Fatalf("Terminate in %q", line)
+		}
+		c.ddp, c.rdmap = strings.Contains(f[3], " ddp"), strings.Contains(f[3], " rdmap")
+		all = append(all, c)
+	}
+	return all
+}
+
+// segmentOps are the first words of segments.
+var segmentOps = map[string]rdmap.Opcode{
+	"write": rdmap.Write, "send": rdmap.Send, "sendSE": rdmap.SendSE, "invalidate": rdmap.SendInvalidate, "invalidateSE": rdmap.SendSEInvalidate,
+	"read": rdmap.ReadRequestOp, "request": rdmap.ReadRequestOp, "response": rdmap.ReadResponse, "terminate": rdmap.TerminateOp,
+	"immediate": rdmap.Immediate, "immediateSE": rdmap.ImmediateSE, "atomic": rdmap.AtomicRequestOp, "atomicResponse": rdmap.AtomicResponseOp,
+	"op12": 12, "op15": 15,
+}
+
+// segment makes a ULPDU of its script:
+//
+//	OP TARGET LENGTH      Tagged, of LENGTH bytes to TARGET
+//	OP LENGTH             Untagged
+//	read TARGET LENGTH    a Read Request of LENGTH bytes from TARGET
+//	atomic OP TARGET      an Atomic Request; OP is add, swap or a number
+//	invalidate TARGET     Send with Invalidate, invalidateSE likewise
+//	nothing               an empty ULPDU
+//
+// A target is a region of the ground, "gone" for one that was closed, "none" for an
+// STag that never was, "window", or a number; +N and -N move the Tagged Offset from
+// the region's first byte, @N replaces it. Then may follow "more" (the L bit is
+// clear), q=, msn= and mo= (0, 1 and 0 if left out), [I]=HEX, which sets a byte of
+// the result, and [:N], which cuts it.
+func (g *ground) segment(t *testing.T, script string) []byte {
+	t.Helper()
+	w := strings.Fields(script)
+	number := func(s string) uint64 {
+		n, err := strconv.ParseInt(s, 0, 64)
+		if err != nil {
+			t.Fatalf("number %q in %q", s, script)
+		}
+		return uint64(n)
+	}
+	next := func() (s string) {
+		if len(w) == 0 {
+			t.Fatalf("something is missing in %q", script)
+		}
+		s, w = w[0], w[1:]
+		return s
+	}
+	verb := next()
+	if verb == "nothing" {
+		return nil
+	}
+	op, ok := segmentOps[verb]
+	if !ok {
+		t.Fatalf("operation in %q", script)
+	}
+	var (
+		last    = true
+		stag    uint32
+		to      uint64
+		tagged  bool
+		body    []byte
+		qn, mo  uint32
+		msn     = uint64(1)
+		changes []func(u []byte) []byte
+	)
+	switch verb {
+	case "read":
+		stag, to = g.target(t, next())
+		body = rdmap.ReadRequest{SinkSTag: 5, SinkTO: 6, Size: uint32(number(next())), SourceSTag: stag, SourceTO: to}.Append(nil)
+		qn, stag = 1, 0
+	case "atomic":
+		o, ok := map[string]rdmap.AtomicOp{"add": rdmap.FetchAdd, "swap": rdmap.CmpSwap}[w[0]]
+		if !ok {
+			o = rdmap.AtomicOp(number(w[0]))
+		}
+		next()
+		stag, to = g.target(t, next())
+		body = rdmap.AtomicRequest{Op: o, STag: stag, TO: to, Data: 1}.Append(nil)
+		qn, stag = 1, 0
+	case "invalidate", "invalidateSE":
+		stag, _ = g.target(t, next())
+	default:
+		if tagged = len(w) > 1 && !strings.Contains(w[1], "=") && w[1] != "more" && w[1][0] != '['; tagged {
+			stag, to = g.target(t, next())
+		}
+		body = bytes.Repeat([]byte{0xee}, int(number(next())))
+	}
+	for _, s := range w {
+		key, value, _ := strings.Cut(s, "=")
+		var at int
+		switch {
+		case s == "more":
+			last = false
+		case key == "q":
+			qn = uint32(number(value))
+		case key == "msn":
+			msn = number(value)
+		case key == "mo":
+			mo = uint32(number(value))
+		case strings.HasPrefix(s, "[:"):
+			fmt.Sscanf(s, "[:%d]", &at)
+			changes = append(changes, func(u []byte) []byte { return u[:at] })
+		case s[0] == '[':
+			var v byte
+			if n, _ := fmt.Sscanf(s, "[%d]=%x", &at, &v); n != 2 {
+				t.Fatalf("%q in %q", s, script)
+			}
+			changes = append(changes, func(u []byte) []byte { u[at] = v; return u })
+		default:
+			t.Fatalf("%q in %q", s, script)
+		}
+	}
+	var u []byte
+	if tagged {
+		u = tag(op, stag, to, last, body)
+	} else {
+		h := op.UntaggedHeader(ddp.MSN(msn), mo, last, stag)
+		h.QN = qn
+		u = append(h.Append(nil), body...)
+	}
+	for _, change := range changes {
+		u = change(u)
+	}
+	return u
+}
+
+// target is what a target of a script means.
+func (g *ground) target(t *testing.T, s string) (stag uint32, to uint64) {
+	t.Helper()
+	name, offset := s, ""
+	if i := strings.IndexAny(s, "+-@"); i >= 0 {
+		name, offset = s[:i], s[i:]
+	}
+	switch m := map[string]*MemoryRegion{
+		"rw": g.rw, "wr": g.wr, "rd": g.rd, "local": g.local, "foreign": g.foreign, "stranger": g.stranger, "wide": g.pdWide, "odd": g.oddAtomic,
+	}[name]; {
+	case m != nil:
+		stag, to = m.STag(), m.TO()
+	case name == "none":
+		stag = g.rw.STag() + 1
+	case name == "gone":
+		stag = g.closed
+	case name == "window":
+		stag = g.strangeWin.STag()
+	default:
+		n, err := strconv.ParseUint(name, 0, 32)
+		if err != nil {
+			t.Fatalf("target %q", s)
+		}
+		stag = uint32(n)
+	}
+	if offset == "" {
+		return stag, to
+	}
+	n, err := strconv.ParseInt(strings.TrimPrefix(offset, "@"), 10, 64)
+	if err != nil {
+		t.Fatalf("offset of %q", s)
+	}
+	if offset[0] == '@' {
+		to = 0
+	}
+	return stag, to + uint64(n)
+}
 
 // TestErrorTable drives the tables of RFC 5040, 5041 and 5044: each bad segment
 // is answered by the Terminate whose every byte is known, with the headers that
@@ -76,131 +253,102 @@ const (
 // comes back flushed. Both as Initiator and as Responder. [DDP-1.2-1] [RDMAP-5.2.1-5]
 // [RDMAP-5.3-4] [RDMAP-5.3-7] [RDMAP-7.2-1] [RDMAP-8.1.1-3] [RDMAPX-5.1.1-5] [RDMAPX-8.2-2] [I-42] [I-44] [I-69]
 func TestErrorTable(t *testing.T) {
-	to := func(m *MemoryRegion, off int64) uint64 { return m.TO() + uint64(off) }
-	x := func(n int) []byte { return bytes.Repeat([]byte{0xee}, n) }
-	read := func(stag uint32, to uint64, size uint32) []byte {
-		return readReq(1, rdmap.ReadRequest{SinkSTag: 5, SinkTO: 6, Size: size, SourceSTag: stag, SourceTO: to})
-	}
-	inv := func(o rdmap.Opcode, stag uint32) []byte { return o.UntaggedHeader(1, 0, true, stag).Append(nil) }
-	set := func(u []byte, i int, v byte) []byte { u[i] = v; return u }
-	atomicAt := func(op rdmap.AtomicOp, stag uint32, to uint64) []byte {
-		return seg(rdmap.AtomicRequestOp, 1, 1, 0, true, rdmap.AtomicRequest{Op: op, STag: stag, TO: to, Data: 1}.Append(nil))
-	}
-	type segment func(g *ground) []byte
-	cases := []struct {
-		row     string
-		name    string
-		bad     segment
-		layer   uint8
-		typ     uint8
-		code    uint8
-		headers int
-		before  segment // sent before, and fine
-	}{
+	// Each case has its row, a name, the segments that the peer sends, of which the last
+	// is the bad one (see ground.segment), and layer, type and code of the Terminate
+	// with the headers that it repeats.
+	cases := errorCases(t, []string{
 		// Tagged Buffer errors of DDP. [DDP-7.2-1]
-		{row: "DDP-7.1-9", name: "unknown STag", bad: func(g *ground) []byte { return tag(rdmap.Write, g.rw.STag()+1, 0, true, x(4)) }, layer: 1, typ: 1, code: 0, headers: ddpHeader},
-		{row: "DDP-7.1-9", name: "STag 0", bad: func(g *ground) []byte { return tag(rdmap.Write, 0, 0, true, x(4)) }, layer: 1, typ: 1, code: 0, headers: ddpHeader},
-		{row: "DDP-7.1-9", name: "stale STag", bad: func(g *ground) []byte { return tag(rdmap.Write, g.closed, 0, true, x(4)) }, layer: 1, typ: 1, code: 0, headers: ddpHeader},
-		{row: "DDP-7.1-10", name: "no write right", bad: func(g *ground) []byte { return tag(rdmap.Write, g.rd.STag(), 0, true, x(4)) }, layer: 1, typ: 1, code: 0, headers: ddpHeader},
-		{row: "DDP-7.1-10", name: "local only", bad: func(g *ground) []byte { return tag(rdmap.Write, g.local.STag(), 0, true, x(4)) }, layer: 1, typ: 1, code: 0, headers: ddpHeader},
-		{row: "DDP-7.1-11", name: "TO below", bad: func(g *ground) []byte { return tag(rdmap.Write, g.rw.STag(), to(g.rw, -1), true, x(4)) }, layer: 1, typ: 1, code: 1, headers: ddpHeader},
-		{row: "DDP-7.1-11", name: "TO above", bad: func(g *ground) []byte { return tag(rdmap.Write, g.rw.STag(), to(g.rw, 65), true, x(4)) }, layer: 1, typ: 1, code: 1, headers: ddpHeader},
-		{row: "DDP-7.1-12", name: "one byte beyond", bad: func(g *ground) []byte { return tag(rdmap.Write, g.rw.STag(), to(g.rw, 60), true, x(5)) }, layer: 1, typ: 1, code: 1, headers: ddpHeader},
-		{row: "DDP-8.2-1", name: "other domain", bad: func(g *ground) []byte { return tag(rdmap.Write, g.foreign.STag(), 0, true, x(4)) }, layer: 1, typ: 1, code: 2, headers: ddpHeader},
-		{row: "DDP-8.2-2", name: "other stream", bad: func(g *ground) []byte { return tag(rdmap.Write, g.stranger.STag(), 0, true, x(4)) }, layer: 1, typ: 1, code: 2, headers: ddpHeader},
-		{row: "DDP-7.1-13", name: "wrap", bad: func(g *ground) []byte { return tag(rdmap.Write, g.rw.STag(), 1<<64-1, true, x(2)) }, layer: 1, typ: 1, code: 3, headers: ddpHeader},
-		{row: "I-59", name: "end at 2^64", bad: func(g *ground) []byte { return tag(rdmap.Write, g.rw.STag(), 1<<64-2, true, x(2)) }, layer: 1, typ: 1, code: 3, headers: ddpHeader},
-		{row: "DDP-4.1-11", name: "version, tagged", bad: func(g *ground) []byte { return set(tag(rdmap.Write, g.rw.STag(), to(g.rw, 0), true, x(4)), 0, 0xc2) }, layer: 1, typ: 1, code: 4, headers: noHeaders,
-			before: func(g *ground) []byte { return tag(rdmap.Write, g.wr.STag(), 0, true, x(4)) }},
+		"DDP-7.1-9       | unknown STag                       | write none 4                   | 1 1 0 ddp",
+		"DDP-7.1-9       | STag 0                             | write 0 4                      | 1 1 0 ddp",
+		"DDP-7.1-9       | stale STag                         | write gone 4                   | 1 1 0 ddp",
+		"DDP-7.1-10      | no write right                     | write rd 4                     | 1 1 0 ddp",
+		"DDP-7.1-10      | local only                         | write local 4                  | 1 1 0 ddp",
+		"DDP-7.1-11      | TO below                           | write rw-1 4                   | 1 1 1 ddp",
+		"DDP-7.1-11      | TO above                           | write rw+65 4                  | 1 1 1 ddp",
+		"DDP-7.1-12      | one byte beyond                    | write rw+60 5                  | 1 1 1 ddp",
+		"DDP-8.2-1       | other domain                       | write foreign 4                | 1 1 2 ddp",
+		"DDP-8.2-2       | other stream                       | write stranger 4               | 1 1 2 ddp",
+		"DDP-7.1-13      | wrap                               | write rw@-1 2                  | 1 1 3 ddp",
+		"I-59            | end at 2^64                        | write rw@-2 2                  | 1 1 3 ddp",
+		"DDP-4.1-11      | version, tagged                    | write wr 4; write rw 4 [0]=c2  | 1 1 4",
 
 		// Untagged Buffer errors of DDP.
-		{row: "DDP-7.1-1", name: "queue 4", bad: func(g *ground) []byte { return seg(rdmap.Send, 4, 1, 0, true, x(4)) }, layer: 1, typ: 2, code: 1, headers: ddpHeader},
-		{row: "DDP-7.1-1", name: "queue 2^32-1", bad: func(g *ground) []byte { return seg(rdmap.Send, 0xffffffff, 1, 0, true, x(4)) }, layer: 1, typ: 2, code: 1, headers: ddpHeader},
-		{row: "DDP-7.1-2", name: "no receive posted", bad: func(g *ground) []byte { return seg(rdmap.Send, 0, 2, 0, true, x(4)) }, layer: 1, typ: 2, code: 2, headers: ddpHeader,
-			before: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 0, true, x(4)) }},
-		{row: "DDP-7.1-8", name: "MSN 0", bad: func(g *ground) []byte { return seg(rdmap.Send, 0, 0, 0, true, x(4)) }, layer: 1, typ: 2, code: 3, headers: ddpHeader},
-		{row: "DDP-7.1-8", name: "MSN gap", bad: func(g *ground) []byte { return seg(rdmap.Send, 0, 2, 0, true, x(4)) }, layer: 1, typ: 2, code: 3, headers: ddpHeader},
-		{row: "DDP-7.1-8", name: "MSN again", bad: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 0, true, x(4)) }, layer: 1, typ: 2, code: 3, headers: ddpHeader,
-			before: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 0, true, x(4)) }},
-		{row: "I-48", name: "next message inside a message", bad: func(g *ground) []byte { return seg(rdmap.Send, 0, 2, 0, true, x(4)) }, layer: 1, typ: 2, code: 3, headers: ddpHeader,
-			before: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 0, false, x(4)) }},
-		{row: "I-48", name: "another message inside a message", bad: func(g *ground) []byte { return seg(rdmap.SendSE, 0, 2, 0, true, x(4)) }, layer: 1, typ: 2, code: 3, headers: ddpHeader,
-			before: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 0, false, x(4)) }},
-		{row: "DDP-7.1-6", name: "MO beyond", bad: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 17, true, x(4)) }, layer: 1, typ: 2, code: 4, headers: ddpHeader},
-		{row: "I-48", name: "MO gap", bad: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 5, true, x(4)) }, layer: 1, typ: 2, code: 4, headers: ddpHeader,
-			before: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 0, false, x(4)) }},
-		{row: "I-48", name: "MO overlap", bad: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 3, true, x(4)) }, layer: 1, typ: 2, code: 4, headers: ddpHeader,
-			before: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 0, false, x(4)) }},
-		{row: "DDP-7.1-7", name: "message too long", bad: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 0, true, x(17)) }, layer: 1, typ: 2, code: 5, headers: ddpHeader},
-		{row: "I-49", name: "second segment too long", bad: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 16, true, x(1)) }, layer: 1, typ: 2, code: 5, headers: ddpHeader,
-			before: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 0, false, x(16)) }},
-		{row: "DDP-4.1-11", name: "version, untagged", bad: func(g *ground) []byte { return set(seg(rdmap.Send, 0, 1, 0, true, x(4)), 0, 0x40) }, layer: 1, typ: 2, code: 6, headers: noHeaders},
-		{row: "RDMAP-6.1-6", name: "too many reads", bad: func(g *ground) []byte { return read(g.rd.STag(), 0, 4) }, layer: 1, typ: 2, code: 3, headers: ddpHeader,
-			before: func(g *ground) []byte { return readReq(1, rdmap.ReadRequest{}) }},
+		"DDP-7.1-1       | queue 4                            | send 4 q=4                     | 1 2 1 ddp",
+		"DDP-7.1-1       | queue 2^32-1                       | send 4 q=4294967295            | 1 2 1 ddp",
+		"DDP-7.1-2       | no receive posted                  | send 4; send 4 msn=2           | 1 2 2 ddp",
+		"DDP-7.1-8       | MSN 0                              | send 4 msn=0                   | 1 2 3 ddp",
+		"DDP-7.1-8       | MSN gap                            | send 4 msn=2                   | 1 2 3 ddp",
+		"DDP-7.1-8       | MSN again                          | send 4; send 4                 | 1 2 3 ddp",
+		"I-48            | next message inside a message      | send 4 more; send 4 msn=2      | 1 2 3 ddp",
+		"I-48            | another message inside a message   | send 4 more; sendSE 4 msn=2    | 1 2 3 ddp",
+		"DDP-7.1-6       | MO beyond                          | send 4 mo=17                   | 1 2 4 ddp",
+		"I-48            | MO gap                             | send 4 more; send 4 mo=5       | 1 2 4 ddp",
+		"I-48            | MO overlap                         | send 4 more; send 4 mo=3       | 1 2 4 ddp",
+		"DDP-7.1-7       | message too long                   | send 17                        | 1 2 5 ddp",
+		"I-49            | second segment too long            | send 16 more; send 1 mo=16     | 1 2 5 ddp",
+		"DDP-4.1-11      | version, untagged                  | send 4 [0]=40                  | 1 2 6",
+		"RDMAP-6.1-6     | too many reads                     | read 0 0; read rd 4            | 1 2 3 ddp",
 
 		// Remote protection errors of RDMAP. [RDMAP-4.8-3] [RDMAP-5.2.1-13]
-		{row: "RDMAP-7.2-7", name: "read, unknown STag", bad: func(g *ground) []byte { return read(g.rw.STag()+1, 0, 4) }, layer: 0, typ: 1, code: 0, headers: bothHeaders},
-		{row: "RDMAP-7.2-7", name: "read, stale STag", bad: func(g *ground) []byte { return read(g.closed, 0, 4) }, layer: 0, typ: 1, code: 0, headers: bothHeaders},
-		{row: "RDMAP-7.2-9", name: "read, TO below", bad: func(g *ground) []byte { return read(g.rw.STag(), to(g.rw, -1), 4) }, layer: 0, typ: 1, code: 1, headers: bothHeaders},
-		{row: "RDMAP-7.2-9", name: "read, TO above", bad: func(g *ground) []byte { return read(g.rw.STag(), to(g.rw, 65), 4) }, layer: 0, typ: 1, code: 1, headers: bothHeaders},
-		{row: "RDMAP-7.2-10", name: "read, one byte beyond", bad: func(g *ground) []byte { return read(g.rw.STag(), to(g.rw, 60), 5) }, layer: 0, typ: 1, code: 1, headers: bothHeaders},
-		{row: "RDMAP-7.2-10", name: "read, oversized", bad: func(g *ground) []byte { return read(g.rw.STag(), to(g.rw, 0), 0xffffffff) }, layer: 0, typ: 1, code: 1, headers: bothHeaders},
-		{row: "RDMAP-7.2-12", name: "read, no right", bad: func(g *ground) []byte { return read(g.wr.STag(), 0, 4) }, layer: 0, typ: 1, code: 2, headers: bothHeaders},
-		{row: "RDMAP-7.2-8", name: "read, other domain", bad: func(g *ground) []byte { return read(g.foreign.STag(), 0, 4) }, layer: 0, typ: 1, code: 3, headers: bothHeaders},
-		{row: "RDMAP-8.1.1-2", name: "read, other stream", bad: func(g *ground) []byte { return read(g.stranger.STag(), 0, 4) }, layer: 0, typ: 1, code: 3, headers: bothHeaders},
-		{row: "RDMAP-7.2-11", name: "read, wrap", bad: func(g *ground) []byte { return read(g.rw.STag(), 1<<64-1, 2) }, layer: 0, typ: 1, code: 4, headers: bothHeaders},
-		{row: "RDMAP-7.2-4", name: "invalidate unknown", bad: func(g *ground) []byte { return inv(rdmap.SendInvalidate, g.rw.STag()+1) }, layer: 0, typ: 1, code: 9, headers: ddpHeader},
-		{row: "RDMAP-7.2-5", name: "invalidate other stream's", bad: func(g *ground) []byte { return inv(rdmap.SendSEInvalidate, g.strangeWin.STag()) }, layer: 0, typ: 1, code: 9, headers: ddpHeader},
-		{row: "RDMAP-8.1.1-7", name: "invalidate shared region", bad: func(g *ground) []byte { return inv(rdmap.SendInvalidate, g.pdWide.STag()) }, layer: 0, typ: 1, code: 9, headers: ddpHeader},
-		{row: "SEC-6.4.5-1", name: "invalidate region of the stream", bad: func(g *ground) []byte { return inv(rdmap.SendInvalidate, g.rw.STag()) }, layer: 0, typ: 1, code: 9, headers: ddpHeader},
+		"RDMAP-7.2-7     | read, unknown STag                 | read none 4                    | 0 1 0 ddp rdmap",
+		"RDMAP-7.2-7     | read, stale STag                   | read gone 4                    | 0 1 0 ddp rdmap",
+		"RDMAP-7.2-9     | read, TO below                     | read rw-1 4                    | 0 1 1 ddp rdmap",
+		"RDMAP-7.2-9     | read, TO above                     | read rw+65 4                   | 0 1 1 ddp rdmap",
+		"RDMAP-7.2-10    | read, one byte beyond              | read rw+60 5                   | 0 1 1 ddp rdmap",
+		"RDMAP-7.2-10    | read, oversized                    | read rw 4294967295             | 0 1 1 ddp rdmap",
+		"RDMAP-7.2-12    | read, no right                     | read wr 4                      | 0 1 2 ddp rdmap",
+		"RDMAP-7.2-8     | read, other domain                 | read foreign 4                 | 0 1 3 ddp rdmap",
+		"RDMAP-8.1.1-2   | read, other stream                 | read stranger 4                | 0 1 3 ddp rdmap",
+		"RDMAP-7.2-11    | read, wrap                         | read rw@-1 2                   | 0 1 4 ddp rdmap",
+		"RDMAP-7.2-4     | invalidate unknown                 | invalidate none                | 0 1 9 ddp",
+		"RDMAP-7.2-5     | invalidate other stream's          | invalidateSE window            | 0 1 9 ddp",
+		"RDMAP-8.1.1-7   | invalidate shared region           | invalidate wide                | 0 1 9 ddp",
+		"SEC-6.4.5-1     | invalidate region of the stream    | invalidate rw                  | 0 1 9 ddp",
 
 		// Remote operation errors of RDMAP.
-		{row: "RDMAP-7.2-3", name: "version 0, send", bad: func(g *ground) []byte { return set(seg(rdmap.Send, 0, 1, 0, true, x(4)), 1, 0x03) }, layer: 0, typ: 2, code: 5, headers: ddpHeader},
-		{row: "RDMAP-4.1-7", name: "version 2, write", bad: func(g *ground) []byte { return set(tag(rdmap.Write, g.rw.STag(), to(g.rw, 0), true, x(4)), 1, 0x80) }, layer: 0, typ: 2, code: 5, headers: ddpHeader},
-		{row: "RDMAP-7.2-6", name: "version 3, read request", bad: func(g *ground) []byte { return set(read(g.rd.STag(), 0, 4), 1, 0xc1) }, layer: 0, typ: 2, code: 5, headers: ddpHeader},
-		{row: "RDMAP-4.1-4", name: "send, tagged", bad: func(g *ground) []byte { return tag(rdmap.Send, g.rw.STag(), to(g.rw, 0), true, x(4)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader},
-		{row: "RDMAP-4.1-4", name: "write, untagged", bad: func(g *ground) []byte { return seg(rdmap.Write, 0, 1, 0, true, x(4)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader},
-		{row: "RDMAP-5.2.1-6", name: "read request on queue 0", bad: func(g *ground) []byte { return seg(rdmap.ReadRequestOp, 0, 1, 0, true, x(28)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader},
-		{row: "RDMAP-7.2-2", name: "send on queue 1", bad: func(g *ground) []byte { return seg(rdmap.Send, 1, 1, 0, true, x(4)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader},
-		{row: "RDMAP-5.4-6", name: "terminate on queue 0", bad: func(g *ground) []byte { return seg(rdmap.TerminateOp, 0, 1, 0, true, x(4)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader},
-		{row: "RDMAP-4.1-11", name: "opcode 12", bad: func(g *ground) []byte { return seg(12, 0, 1, 0, true, x(4)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader},
-		{row: "RDMAP-4.1-11", name: "opcode 15", bad: func(g *ground) []byte { return seg(15, 0, 1, 0, true, x(4)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader},
-		{row: "RDMAP-5.2.2-4", name: "read response without a request", bad: func(g *ground) []byte { return tag(rdmap.ReadResponse, g.rw.STag(), to(g.rw, 0), true, x(4)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader},
-		{row: "I-47", name: "opcode changes inside a message", bad: func(g *ground) []byte { return seg(rdmap.SendSE, 0, 1, 4, true, x(4)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader,
-			before: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 0, false, x(4)) }},
-		{row: "I-47", name: "opcode changes inside a message, which is too long", bad: func(g *ground) []byte { return seg(rdmap.SendSE, 0, 1, 4, true, x(17)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader,
-			before: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 0, false, x(4)) }},
-		{row: "I-47", name: "read request too short", bad: func(g *ground) []byte { return seg(rdmap.ReadRequestOp, 1, 1, 0, true, x(27)) }, layer: 0, typ: 2, code: 0xff, headers: ddpHeader},
-		{row: "I-47", name: "read request too long", bad: func(g *ground) []byte { return seg(rdmap.ReadRequestOp, 1, 1, 0, true, x(29)) }, layer: 0, typ: 2, code: 0xff, headers: ddpHeader},
-		{row: "I-47", name: "read request in two segments", bad: func(g *ground) []byte { return seg(rdmap.ReadRequestOp, 1, 1, 0, false, x(28)) }, layer: 0, typ: 2, code: 0xff, headers: ddpHeader},
-		{row: "RDMAP-5.4-6", name: "terminate cut short", bad: func(g *ground) []byte { return seg(rdmap.TerminateOp, 2, 1, 0, true, x(3)) }, layer: 0, typ: 2, code: 0xff, headers: ddpHeader},
-		{row: "RDMAP-5.4-3", name: "terminate with MSN 2", bad: func(g *ground) []byte { return seg(rdmap.TerminateOp, 2, 2, 0, true, x(4)) }, layer: 1, typ: 2, code: 3, headers: ddpHeader},
+		"RDMAP-7.2-3     | version 0, send                    | send 4 [1]=03                  | 0 2 5 ddp",
+		"RDMAP-4.1-7     | version 2, write                   | write rw 4 [1]=80              | 0 2 5 ddp",
+		"RDMAP-7.2-6     | version 3, read request            | read rd 4 [1]=c1               | 0 2 5 ddp",
+		"RDMAP-4.1-4     | send, tagged                       | send rw 4                      | 0 2 6 ddp",
+		"RDMAP-4.1-4     | write, untagged                    | write 4                        | 0 2 6 ddp",
+		"RDMAP-5.2.1-6   | read request on queue 0            | request 28                     | 0 2 6 ddp",
+		"RDMAP-7.2-2     | send on queue 1                    | send 4 q=1                     | 0 2 6 ddp",
+		"RDMAP-5.4-6     | terminate on queue 0               | terminate 4                    | 0 2 6 ddp",
+		"RDMAP-4.1-11    | opcode 12                          | op12 4                         | 0 2 6 ddp",
+		"RDMAP-4.1-11    | opcode 15                          | op15 4                         | 0 2 6 ddp",
+		"RDMAP-5.2.2-4   | read response without a request    | response rw 4                  | 0 2 6 ddp",
+		"I-47            | opcode changes inside a message    | send 4 more; sendSE 4 mo=4     | 0 2 6 ddp",
+		"I-47            | opcode changes inside a message, which is too long | send 4 more; sendSE 17 mo=4    | 0 2 6 ddp",
+		"I-47            | read request too short             | request 27 q=1                 | 0 2 255 ddp",
+		"I-47            | read request too long              | request 29 q=1                 | 0 2 255 ddp",
+		"I-47            | read request in two segments       | request 28 q=1 more            | 0 2 255 ddp",
+		"RDMAP-5.4-6     | terminate cut short                | terminate 3 q=2                | 0 2 255 ddp",
+		"RDMAP-5.4-3     | terminate with MSN 2               | terminate 4 q=2 msn=2          | 1 2 3 ddp",
 
 		// RFC 7306, enabled.
-		{row: "RDMAPX-6.3-7", name: "immediate of 0", bad: func(g *ground) []byte { return seg(rdmap.Immediate, 0, 1, 0, true, nil) }, layer: 0, typ: 2, code: 0xff, headers: ddpHeader},
-		{row: "RDMAPX-6.3-7", name: "immediate of 7", bad: func(g *ground) []byte { return seg(rdmap.Immediate, 0, 1, 0, true, x(7)) }, layer: 0, typ: 2, code: 0xff, headers: ddpHeader},
-		{row: "RDMAPX-6.3-7", name: "immediate of 9", bad: func(g *ground) []byte { return seg(rdmap.ImmediateSE, 0, 1, 0, true, x(9)) }, layer: 0, typ: 2, code: 0xff, headers: ddpHeader},
-		{row: "RDMAPX-6.1-2", name: "immediate without receive", bad: func(g *ground) []byte { return seg(rdmap.Immediate, 0, 2, 0, true, x(8)) }, layer: 1, typ: 2, code: 2, headers: ddpHeader,
-			before: func(g *ground) []byte { return seg(rdmap.Immediate, 0, 1, 0, true, x(8)) }},
-		{row: "RDMAPX-5.2.1-10", name: "atomic operation 1", bad: func(g *ground) []byte { return atomicAt(1, g.rw.STag(), to(g.rw, 0)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader},
-		{row: "RDMAPX-5.2.1-10", name: "atomic operation 15", bad: func(g *ground) []byte { return atomicAt(15, g.rw.STag(), to(g.rw, 0)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader},
-		{row: "RDMAPX-5.1.1-3", name: "atomic, misaligned", bad: func(g *ground) []byte { return atomicAt(rdmap.FetchAdd, g.rw.STag(), to(g.rw, 3)) }, layer: 0, typ: 2, code: 7, headers: ddpHeader},
-		{row: "RDMAPX-5.1.2-5", name: "compare and swap, misaligned", bad: func(g *ground) []byte { return atomicAt(rdmap.CmpSwap, g.rw.STag(), to(g.rw, 4)) }, layer: 0, typ: 2, code: 7, headers: ddpHeader},
-		{row: "RDMAPX-5.2.1-4", name: "aligned offset, misaligned address", bad: func(g *ground) []byte { return atomicAt(rdmap.FetchAdd, g.oddAtomic.STag(), 8) }, layer: 0, typ: 2, code: 7, headers: ddpHeader},
-		{row: "RDMAPX-8.2-3", name: "atomic, unknown STag", bad: func(g *ground) []byte { return atomicAt(rdmap.FetchAdd, g.closed, 0) }, layer: 0, typ: 1, code: 0, headers: ddpHeader},
-		{row: "RDMAPX-8.2-3", name: "atomic, range", bad: func(g *ground) []byte { return atomicAt(rdmap.FetchAdd, g.rw.STag(), to(g.rw, 60)) }, layer: 0, typ: 1, code: 1, headers: ddpHeader},
-		{row: "RDMAPX-8.2-3", name: "atomic, rights", bad: func(g *ground) []byte { return atomicAt(rdmap.FetchAdd, g.rd.STag(), 0) }, layer: 0, typ: 1, code: 2, headers: ddpHeader},
-		{row: "RDMAPX-8.2-3", name: "atomic, right to write alone", bad: func(g *ground) []byte { return atomicAt(rdmap.FetchAdd, g.wr.STag(), 0) }, layer: 0, typ: 1, code: 2, headers: ddpHeader},
-		{row: "RDMAPX-8.2-3", name: "atomic, other stream", bad: func(g *ground) []byte { return atomicAt(rdmap.FetchAdd, g.stranger.STag(), 0) }, layer: 0, typ: 1, code: 3, headers: ddpHeader},
-		{row: "RDMAPX-8.2-3", name: "atomic, wrap", bad: func(g *ground) []byte { return atomicAt(rdmap.FetchAdd, g.rw.STag(), 1<<64-4) }, layer: 0, typ: 1, code: 4, headers: ddpHeader},
-		{row: "RDMAPX-5.2.2-6", name: "atomic response without a request", bad: func(g *ground) []byte { return seg(rdmap.AtomicResponseOp, 3, 1, 0, true, x(12)) }, layer: 0, typ: 2, code: 6, headers: ddpHeader},
-		{row: "RDMAPX-4-2", name: "atomic response of 32", bad: func(g *ground) []byte { return seg(rdmap.AtomicResponseOp, 3, 1, 0, true, x(32)) }, layer: 0, typ: 2, code: 0xff, headers: ddpHeader},
+		"RDMAPX-6.3-7    | immediate of 0                     | immediate 0                    | 0 2 255 ddp",
+		"RDMAPX-6.3-7    | immediate of 7                     | immediate 7                    | 0 2 255 ddp",
+		"RDMAPX-6.3-7    | immediate of 9                     | immediateSE 9                  | 0 2 255 ddp",
+		"RDMAPX-6.1-2    | immediate without receive          | immediate 8; immediate 8 msn=2 | 1 2 2 ddp",
+		"RDMAPX-5.2.1-10 | atomic operation 1                 | atomic 1 rw                    | 0 2 6 ddp",
+		"RDMAPX-5.2.1-10 | atomic operation 15                | atomic 15 rw                   | 0 2 6 ddp",
+		"RDMAPX-5.1.1-3  | atomic, misaligned                 | atomic add rw+3                | 0 2 7 ddp",
+		"RDMAPX-5.1.2-5  | compare and swap, misaligned       | atomic swap rw+4               | 0 2 7 ddp",
+		"RDMAPX-5.2.1-4  | aligned offset, misaligned address | atomic add odd+8               | 0 2 7 ddp",
+		"RDMAPX-8.2-3    | atomic, unknown STag               | atomic add gone                | 0 1 0 ddp",
+		"RDMAPX-8.2-3    | atomic, range                      | atomic add rw+60               | 0 1 1 ddp",
+		"RDMAPX-8.2-3    | atomic, rights                     | atomic add rd                  | 0 1 2 ddp",
+		"RDMAPX-8.2-3    | atomic, right to write alone       | atomic add wr                  | 0 1 2 ddp",
+		"RDMAPX-8.2-3    | atomic, other stream               | atomic add stranger            | 0 1 3 ddp",
+		"RDMAPX-8.2-3    | atomic, wrap                       | atomic add rw@-4               | 0 1 4 ddp",
+		"RDMAPX-5.2.2-6  | atomic response without a request  | atomicResponse 12 q=3          | 0 2 6 ddp",
+		"RDMAPX-4-2      | atomic response of 32              | atomicResponse 32 q=3          | 0 2 255 ddp",
 
 		// Errors of MPA.
-		{row: "I-25", name: "ULPDU of 0", bad: func(g *ground) []byte { return nil }, layer: 2, typ: 0, code: 3, headers: noHeaders},
-		{row: "I-25", name: "ULPDU below the Tagged header", bad: func(g *ground) []byte { return tag(rdmap.Write, 1, 0, true, nil)[:13] }, layer: 2, typ: 0, code: 3, headers: noHeaders},
-		{row: "I-25", name: "ULPDU below the Untagged header", bad: func(g *ground) []byte { return seg(rdmap.Send, 0, 1, 0, true, nil)[:17] }, layer: 2, typ: 0, code: 3, headers: noHeaders},
-	}
+		"I-25            | ULPDU of 0                         | nothing                        | 2 0 3",
+		"I-25            | ULPDU below the Tagged header      | write 1 0 [:13]                | 2 0 3",
+		"I-25            | ULPDU below the Untagged header    | send 0 [:17]                   | 2 0 3",
+	})
 	dev := NewDevice(DeviceConfig{})
 	pd := dev.NewPD()
 	cfg := &Config{PD: pd, Immediate: true, Atomic: true}
@@ -215,29 +363,30 @@ func TestErrorTable(t *testing.T) {
 				}
 				p, q := setUp(t, cfg)
 				g := lay(t, q, other, foreign)
-				if c.before != nil {
-					p.ulpdu(c.before(g))
+				last := len(c.segments) - 1
+				for _, s := range c.segments[:last] {
+					p.ulpdu(g.segment(t, s))
 				}
 				if c.name == "too many reads" { // see TestReadLimits for the limit; here MSN 1 comes again
 					p.next()
 				}
-				bad := c.bad(g)
+				bad := g.segment(t, c.segments[last])
 				// The good Write behind it comes in the same TCP segment. [DDP-7.1-16] [MPA-8-8]
 				p.ulpdu(bad, tag(rdmap.Write, g.wr.STag(), 0, true, []byte("later")))
 				want := []byte{c.layer<<4 | c.typ, c.code, 0, 0}
-				if c.headers != noHeaders {
+				if c.ddp {
 					hl := ddp.HeaderLen(bad[0])
 					want[2] = 0xc0
 					want = binary.BigEndian.AppendUint16(want, uint16(len(bad))) // [RDMAP-4.8-6]
 					want = append(want, bad[:hl]...)                             // [RDMAP-4.8-8]
-					if c.headers == bothHeaders {
+					if c.rdmap {
 						want[2] = 0xe0
 						want = append(want, bad[hl:hl+rdmap.ReadRequestLen]...) // [RDMAP-4.8-10] [RDMAP-7.1-4]
 					}
 				}
 				p.terminate(want)
 				e := wantTerminate(t, ended(t, q), false, c.layer, c.typ, c.code)
-				if c.headers != noHeaders && (e.SegLen != len(bad) || !bytes.Equal(e.DDP, bad[:ddp.HeaderLen(bad[0])])) { // [DDP-7.1-15] [RDMAP-3.1-4]
+				if c.ddp && (e.SegLen != len(bad) || !bytes.Equal(e.DDP, bad[:ddp.HeaderLen(bad[0])])) { // [DDP-7.1-15] [RDMAP-3.1-4]
 					t.Errorf("error has segment length %d, header %x", e.SegLen, e.DDP)
 				}
 				<-q.gone.C()
@@ -251,7 +400,7 @@ func TestErrorTable(t *testing.T) {
 					within(t, "Close of a region", func() { m.Close() })
 				}
 				// The receive comes back, one way or the other. [DDP-6.2.2-2] [RDMAP-6.2.1-2]
-				if comp, ok := q.RecvCQ().Poll(); !ok || c.before == nil && comp.Status == StatusOK {
+				if comp, ok := q.RecvCQ().Poll(); !ok || last == 0 && comp.Status == StatusOK {
 					t.Errorf("receive: %+v, %t", comp, ok)
 				}
 				if err := q.Post(SendWR{}); !errors.Is(err, ErrClosed) { // [RDMAP-7-2]
