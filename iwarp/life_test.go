@@ -478,33 +478,25 @@ func TestReadAfterEnd(t *testing.T) {
 // TestIdleTimeout: a stream on which nothing has moved for the time that was set
 // ends, as an administrator wants it, and no other does. [SEC-6.4.2-1] [I-71]
 func TestIdleTimeout(t *testing.T) {
-	const idle = 200 * time.Millisecond
-	lives := func() (after time.Duration, ok bool) {
+	inBubble(t, func(t *testing.T) {
+		const idle = time.Minute
 		p, q := asResponder(t, &Config{NoNudge: true, IdleTimeout: idle})
 		for range 8 { // twice as long as an idle one lives
-			if _, err := p.c.Write(p.enc.Append(nil, tag(rdmap.Write, 0, 0, true, nil))); err != nil {
-				return 0, false // the machine stood still for longer
-			}
-			select {
-			case <-q.Ended():
-				return 0, false
-			case <-time.After(idle / 4):
-			}
+			p.ulpdu(tag(rdmap.Write, 0, 0, true, nil))
+			time.Sleep(idle / 4)
 		}
 		last := q.Stats().LastActivity
+		if after := time.Since(last); after != idle/4 {
+			t.Errorf("the last activity was %v ago", after)
+		}
 		if err := ended(t, q); !errors.Is(err, ErrTimeout) {
 			t.Error(err)
 		}
-		return time.Since(last), true
-	}
-	after, ok := lives()
-	for end := timeUp(); !ok && !end(); {
-		after, ok = lives()
-	}
-	if !ok || after < idle {
-		t.Errorf("a stream in use was ended, or an idle one after %v of %v", after, idle)
-	}
-	_, q := asResponder(t, &Config{NoNudge: true, IdleTimeout: 50 * time.Millisecond})
+		if after := time.Since(last); after != idle {
+			t.Errorf("an idle stream was ended after %v of %v", after, idle)
+		}
+	})
+	_, q := asResponder(t, &Config{NoNudge: true, IdleTimeout: 50 * time.Millisecond}) // over a socket
 	if err := ended(t, q); !errors.Is(err, ErrTimeout) {
 		t.Error(err)
 	}

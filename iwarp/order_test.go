@@ -33,7 +33,9 @@ func (p *peer) respond(u []byte, data []byte) {
 // TestORD: Reads wait at the head of the queue, and everything behind them
 // waits too, until fewer than ORD are outstanding. [RDMAP-6.1-3] [RDMAP-6.1-5]
 // [MPA2-9.1-3] [MPA2-9.1-11] [I-20]
-func TestORD(t *testing.T) {
+func TestORD(t *testing.T) { inBubble(t, testORD) }
+
+func testORD(t *testing.T) {
 	p, q := asResponder(t, &Config{ORD: 2, NoNudge: true})
 	if q.ORD() != 2 {
 		t.Fatalf("ORD %d", q.ORD())
@@ -47,17 +49,17 @@ func TestORD(t *testing.T) {
 	}
 	q.Post(SendWR{ID: 4})
 	r0, r1 := p.next(), p.next()
-	p.silence(30 * time.Millisecond)
+	p.silence()
 	p.respond(r0, []byte("zero"))
 	r2 := p.next()
-	p.silence(20 * time.Millisecond)
+	p.silence()
 	p.respond(r1, []byte("one."))
 	r3 := p.next()
 	if u := p.next(); hex.EncodeToString(u[:2]) != "4143" { // the Send passes as soon as the last Read was written [I-53]
 		t.Errorf("%x", u)
 	}
 	p.respond(r2, []byte("two."))
-	p.silence(20 * time.Millisecond)
+	p.silence()
 	if got := q.SendCQ().Len(); got != 3 { // 0, 1 and 2; the Send is behind Read 3 [RDMAP-5.5-12]
 		t.Errorf("%d completions", got)
 	}
@@ -79,7 +81,9 @@ func TestORD(t *testing.T) {
 
 // TestFence: a request with Fence waits for all Reads before it. [RDMAP-5.5-9]
 // [RDMAP-5.5-8]
-func TestFence(t *testing.T) {
+func TestFence(t *testing.T) { inBubble(t, testFence) }
+
+func testFence(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true})
 	q.Post(readInto(1, make([]byte, 4)))
 	q.Post(SendWR{ID: 2, Op: OpWrite})              // does not wait
@@ -89,7 +93,7 @@ func TestFence(t *testing.T) {
 	if u := p.next(); u[0] != 0xc1 {
 		t.Errorf("%x", u)
 	}
-	p.silence(30 * time.Millisecond)
+	p.silence()
 	p.respond(r, []byte("data"))
 	if u := p.next(); hex.EncodeToString(u[:2]) != "c140" {
 		t.Errorf("%x", u)
@@ -465,7 +469,9 @@ func TestPostNow(t *testing.T) {
 
 // TestPosting: limits, batches, More, Unsignaled, Inline, and errors that are
 // told at once. [RDMAP-3.2-1] [I-34]
-func TestPosting(t *testing.T) {
+func TestPosting(t *testing.T) { inBubble(t, testPosting) }
+
+func testPosting(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true, SendDepth: 4, RecvDepth: 2})
 	for i := range 4 {
 		if err := q.Post(SendWR{ID: uint64(i), More: true}); err != nil {
@@ -475,7 +481,7 @@ func TestPosting(t *testing.T) {
 	if err := q.Post(SendWR{}); !errors.Is(err, ErrQueueFull) {
 		t.Error(err)
 	}
-	p.silence(30 * time.Millisecond) // More: not announced yet
+	p.silence() // More: not announced yet
 	q.Flush()
 	for range 4 {
 		p.next()

@@ -7,7 +7,9 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"viaduct/internal/testkit"
@@ -30,6 +32,33 @@ type peer struct {
 
 const patience = testkit.Patience
 
+// bubbles has the names of the tests that run in a bubble of synctest, in which a
+// socket is of no use: their peers are joined by a stream in memory.
+var bubbles sync.Map
+
+// inBubble runs a test in a bubble, where time passes only when all is at rest. What
+// is waited for there comes at once, and silence is certain.
+func inBubble(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	bubbles.Store(t.Name(), true)
+	defer bubbles.Delete(t.Name())
+	synctest.Test(t, f)
+}
+
+// runInBubble is t.Run with a test in a bubble.
+func runInBubble(t *testing.T, name string, f func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) { inBubble(t, f) })
+}
+
+// peerPair joins a peer and the end under test.
+func peerPair(t testing.TB) (a, b net.Conn) {
+	t.Helper()
+	if _, ok := bubbles.Load(t.Name()); ok {
+		return testkit.Pipe()
+	}
+	return tcpPair(t)
+}
+
 // asInitiator makes q a Responder with configuration cfg, and plays the
 // Initiator. It has opened the stream with a zero-length Write.
 func asInitiator(t testing.TB, cfg *Config) (*peer, *QueuePair) {
@@ -42,7 +71,7 @@ func asInitiator(t testing.TB, cfg *Config) (*peer, *QueuePair) {
 // asSilentInitiator is asInitiator before the first FPDU.
 func asSilentInitiator(t testing.TB, cfg *Config, e mpa.Enhanced, markers bool) (*peer, *QueuePair) {
 	t.Helper()
-	a, b := tcpPair(t)
+	a, b := peerPair(t)
 	p := &peer{t: t, c: a}
 	t.Cleanup(func() { a.Close() })
 	type result struct {
@@ -88,7 +117,7 @@ var usualReply = mpa.Frame{Kind: mpa.Reply, Rev: 2, CRC: true, Enhanced: true,
 // FPDU.
 func asResponderWith(t testing.TB, cfg *Config, reply mpa.Frame) (*peer, *QueuePair) {
 	t.Helper()
-	a, b := tcpPair(t)
+	a, b := peerPair(t)
 	p := &peer{t: t, c: a}
 	t.Cleanup(func() { a.Close() })
 	type result struct {
@@ -185,14 +214,18 @@ func (p *peer) tryNext() ([]byte, error) {
 	}
 }
 
-// silence fails the test if anything comes within d.
-func (p *peer) silence(d time.Duration) {
+// silence fails the test if anything comes within five seconds. It is for tests in a
+// bubble, where they cost nothing.
+func (p *peer) silence() {
 	p.t.Helper()
+	if _, ok := bubbles.Load(p.t.Name()); !ok {
+		p.t.Fatal("silence can only be heard in a bubble")
+	}
 	if len(p.buf) > 0 {
 		p.t.Fatalf("expected silence, have %x", p.buf)
 	}
 	var b [1]byte
-	p.c.SetReadDeadline(time.Now().Add(d))
+	p.c.SetReadDeadline(time.Now().Add(5 * time.Second))
 	if n, err := p.c.Read(b[:]); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 		p.t.Fatalf("expected silence, got %d bytes, %v", n, err)
 	}

@@ -243,7 +243,9 @@ func TestInvalidateFirstCounts(t *testing.T) {
 
 // TestWindows: an exact range, rights of its own, local invalidation as a
 // request that waits for the Reads before it, and no window survives its stream. [I-53]
-func TestWindows(t *testing.T) {
+func TestWindows(t *testing.T) { inBubble(t, testWindows) }
+
+func testWindows(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true})
 	mr, _ := q.Register(make([]byte, 32), RemoteRead)
 	_, q2 := asResponder(t, &Config{NoNudge: true})
@@ -261,7 +263,7 @@ func TestWindows(t *testing.T) {
 	q.Post(SendWR{ID: 2, Op: OpLocalInvalidate, Invalidate: w.STag()})
 	q.Post(SendWR{ID: 3, Op: OpWrite})
 	u := p.next()
-	p.silence(20 * time.Millisecond)
+	p.silence()
 	if !w.Valid() {
 		t.Error("invalidated before the Read was complete")
 	}

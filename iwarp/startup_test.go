@@ -208,14 +208,14 @@ func TestFirstFPDU(t *testing.T) {
 		{"read", readReq(1, rdmap.ReadRequest{SinkSTag: 7, SinkTO: 8}), 0, "c142"},
 		{"a Send as first message", seg(rdmap.Send, 0, 1, 0, true, []byte("hi")), 1, "4143"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		runInBubble(t, c.name, func(t *testing.T) {
 			p, q := asSilentInitiator(t, &Config{Prepare: func(q *QueuePair) error {
 				return q.PostRecv(RecvWR{SG: []SGE{Buf(make([]byte, 8))}})
 			}}, enhanced, false)
 			if err := q.Post(SendWR{SG: []SGE{Buf([]byte("early"))}}); err != nil {
 				t.Fatal(err)
 			}
-			p.silence(50 * time.Millisecond)
+			p.silence()
 			p.ulpdu(c.u)
 			if u := p.next(); hex.EncodeToString(u[:2]) != c.next {
 				t.Errorf("first FPDU of the Responder: %x", u)
@@ -288,7 +288,7 @@ func TestReadyMessages(t *testing.T) {
 		{0, mpa.RTRRead, "414100000000" + "00000001" + "00000001" + "00000000" + "00000000" + "0000000000000000" + "00000000" + "00000001" + "0000000000000000", "00000001"},
 		{mpa.RTRSend, mpa.RTRSend, "414300000000" + "00000000" + "00000001" + "00000000", "00000002"},
 	} {
-		t.Run(c.answer.String(), func(t *testing.T) {
+		runInBubble(t, c.answer.String(), func(t *testing.T) {
 			p, q := asResponderWith(t, &Config{RTR: c.offer, NoNudge: true, Prepare: func(q *QueuePair) error { return q.Post(SendWR{}) }},
 				mpa.Frame{Kind: mpa.Reply, Rev: 2, CRC: true, Enhanced: true,
 					Conn: mpa.Enhanced{PeerToPeer: true, RTR: c.answer, IRD: 2}})
@@ -304,7 +304,7 @@ func TestReadyMessages(t *testing.T) {
 				if u := p.next(); hex.EncodeToString(u[10:14]) != "00000002" {
 					t.Errorf("first Read %x", u)
 				}
-				p.silence(20 * time.Millisecond) // ORD 2: the ready message and one Read
+				p.silence() // ORD 2: the ready message and one Read
 				p.ulpdu(tag(rdmap.ReadResponse, 0, 0, true, nil))
 				if u := p.next(); hex.EncodeToString(u[10:14]) != "00000003" {
 					t.Errorf("second Read %x", u)
@@ -316,7 +316,9 @@ func TestReadyMessages(t *testing.T) {
 
 // TestNudge: first FPDUs that nothing comes back for are followed by a
 // zero-length Write; those that are answered are not. [I-10] [RDMAP-5.1-8]
-func TestNudge(t *testing.T) {
+func TestNudge(t *testing.T) { inBubble(t, testNudge) }
+
+func testNudge(t *testing.T) {
 	const empty = "c140000000010000000000000000"
 	p, _ := asResponderWith(t, nil, usualReply)
 	for range 2 {
@@ -326,7 +328,7 @@ func TestNudge(t *testing.T) {
 	}
 	p, _ = asResponderWith(t, &Config{NoNudge: true}, usualReply)
 	p.next()
-	p.silence(2 * nudgeDelay)
+	p.silence()
 	p, _ = asResponderWith(t, &Config{Prepare: func(q *QueuePair) error { return q.Post(SendWR{}) }}, usualReply)
 	for _, want := range []string{empty[:4], "4143", empty[:4]} { // however many left at once
 		if got := hex.EncodeToString(p.next()[:2]); got != want {
