@@ -340,9 +340,6 @@ func (q *QueuePair) limitFirst(d time.Duration) {
 	q.mu.Lock()
 	q.limit = t
 	q.mu.Unlock()
-	if q.stats.recvFPDUs.Load() > 0 { // it was faster
-		q.firstCame()
-	}
 }
 
 // firstCame lifts the limit.

@@ -53,7 +53,7 @@ func (q *QueuePair) checkResponse(h ddp.Tagged, n int) (*pendingRead, ddp.Fault,
 			return nil, ddp.OutOfBounds, rdmap.OK
 		}
 	}
-	if h.Last != (uint64(p.got)+uint64(n) == uint64(p.size)) && (n > 0 || h.Last || p.size == 0) {
+	if h.Last != (uint64(p.got)+uint64(n) == uint64(p.size)) {
 		return nil, ddp.OK, rdmap.Unspecified
 	}
 	return p, ddp.OK, rdmap.OK

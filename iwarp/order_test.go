@@ -32,7 +32,7 @@ func (p *peer) respond(u []byte, data []byte) {
 
 // TestORD: Reads wait at the head of the queue, and everything behind them
 // waits too, until fewer than ORD are outstanding. [RDMAP-6.1-3] [RDMAP-6.1-5]
-// [MPA2-9.1-3] [MPA2-9.1-11] [I-20]
+// [MPA2-9.1-3] [MPA2-9.1-11] [I-20] [RDMAP-5.2-1] [I-58]
 func TestORD(t *testing.T) { inBubble(t, testORD) }
 
 func testORD(t *testing.T) {
@@ -71,6 +71,9 @@ func testORD(t *testing.T) {
 	}
 	if string(bytes.Join(bufs[:], nil)) != "zeroone.two.3333" {
 		t.Errorf("%q", bufs)
+	}
+	if bytes.Equal(r0[18:22], r1[18:22]) { // the sink's STag [I-58]
+		t.Errorf("two Reads into one sink: %x, %x", r0, r1)
 	}
 	for i, u := range [][]byte{r0, r1, r2, r3} { // [RDMAP-5.2.1-7]
 		if binary.BigEndian.Uint32(u[10:]) != uint32(i+1) {

@@ -461,6 +461,11 @@ func TestSRQ(t *testing.T) {
 	wantTerminate(t, ended(t, q1), false, 1, 2, 2)
 	p2.ulpdu(seg(rdmap.Send, 0, 2, 0, true, []byte("on"))) // the other goes on
 	wantOK(t, q2.RecvCQ())
+	p3, q3 := asInitiator(t, &Config{SRQ: srq}) // without a bound
+	p3.ulpdu(seg(rdmap.Send, 0, 1, 0, true, []byte("three")))
+	if c := wantOK(t, q3.RecvCQ()); string(bufs[c.ID][:c.Len]) != "three" {
+		t.Errorf("%+v", c)
+	}
 	p1.c.Close()
 	<-q1.gone.C()
 	for range 3 {

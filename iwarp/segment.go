@@ -110,9 +110,8 @@ func (q *QueuePair) parse(s *segment, u []byte, n int) (f refusal) {
 		return refusal{ddp: ddp.VersionFault(u[0])}
 	}
 	s.size, s.last = n-hl, s.un.Last
-	if f.ddp = rdmap.CheckQueue(s.un.QN, q.ext); f.ddp == ddp.OK { // [DDP-7.1-1]
-		s.op, f.rdmap = rdmap.CheckUntagged(s.un, s.size, q.ext) // [RDMAP-7.2-2] [RDMAP-7.2-3] [RDMAP-7.2-6]
-	}
+	f.ddp = rdmap.CheckQueue(s.un.QN, q.ext)                 // [DDP-7.1-1], told before a fault of RDMAP
+	s.op, f.rdmap = rdmap.CheckUntagged(s.un, s.size, q.ext) // [RDMAP-7.2-2] [RDMAP-7.2-3] [RDMAP-7.2-6]
 	return f
 }
 
