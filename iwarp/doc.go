@@ -38,13 +38,7 @@
 // Nothing is shared between streams unless the caller says so: each has its
 // own Protection Domain, completion queues and receive queue by default. What
 // is kept of RFC 5042, and what is left to the caller, is in docs/security.md.
-//
-// IPsec is the host's; Config.TLS is what is offered in its place.
-//
-// The rules of its profile bind the host likewise.
-//
-// Not here: markers and CRC can't be offloaded, congestion control is TCP's. Remote Direct Memory Access needs no consumer at its
-// target, but this process must run.
+// Config.TLS stands for the IPsec of the RFC, which is the host's.
 package iwarp
 
 // The package as a whole keeps [RDMAP-5.5-1] [RDMAP-5.5-3] [RDMAP-3.1-5]

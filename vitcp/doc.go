@@ -13,19 +13,16 @@
 //
 // # What it does
 //
-// Everything in the draft: Sends, RDMA Writes and RDMA Reads (nothing else is
-// an operation of the architecture, and nothing of the architecture is
-// missing); both connection models with the draft's state machines; MTU and
-// read-window negotiation; descriptor flow control; acknowledgements and remote
-// error codes; the security field, with [HMAC] as a ready-made check; the
-// Transmit Error flag. Beyond it: Reliable Delivery told apart from Reliable
+// Everything in the draft: Sends, RDMA Writes and Reads; both connection
+// models; negotiation of MTU and read window; descriptor flow control;
+// acknowledgements and remote error codes; the security field, with [HMAC] as a
+// ready-made check. Beyond it: Reliable Delivery told apart from Reliable
 // Reception, an optional Disconnect message, TLS below, and limits on what
-// strangers can occupy.
+// strangers can occupy. Retransmission is the system TCP's.
 //
-// The draft gives hardly any numbers. Ours are decisions V-01 to V-46 of
+// The draft gives hardly any numbers. Ours are the decisions of
 // docs/requirements/vitcp-decisions.md; a peer with others is met by
-// [Config.Dialect] and its neighbours. Retransmission, the rules about it and
-// protection against wrapped sequence numbers are the system TCP's.
+// [Config.Dialect] and its neighbours.
 //
 // # Errors
 //
@@ -36,22 +33,15 @@
 // architecture says. A peer that is against the protocol is cut off by a
 // reset; no other connection notices.
 //
-// # Order
+// # Order and concurrency
 //
 // Descriptors of a send queue are started in posting order. RDMA Reads beyond
-// the window of the VI that serves them hold back what is posted behind them;
-// vi.Attributes.ReadWindow of that VI makes it greater.
+// the window of the VI that serves them (vi.Attributes.ReadWindow) hold back
+// what is posted behind them. All exported methods may be called concurrently.
+// Connecting and waiting end with their context. Closing the NIC ends what is
+// left: half-open connections, undecided requests, links.
 //
-// # Concurrency and cancellation
-//
-// All exported methods may be called concurrently. Connecting and waiting end
-// with their context. Closing the NIC ends what is left: half-open
-// connections, undecided requests, links.
-//
-// # What is missing
-//
-// Handing one port to several processes needs a demultiplexer that does not
-// exist; they use separate ports.
+// Several processes use separate ports: one port can't be shared by them.
 package vitcp
 
 // The package as a whole keeps [VIT-2.2.2.2.1-1] [VIT-2.2.2.2.1-2]
