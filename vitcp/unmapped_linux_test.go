@@ -36,17 +36,20 @@ func TestUnmappedSend(t *testing.T) {
 		v := p.a
 		r, err := v.NIC().RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), uint64(size), c.attrs)
 		must(t, err)
+		sink, err := p.b.NIC().RegisterMem(make([]byte, size), vi.MemAttributes{})
+		must(t, err)
+		must(t, p.b.PostRecv(vi.NewRecv(sink.Segment(0, size))))
+		for range 2 {
+			must(t, p.b.PostRecv(vi.NewRecv()))
+		}
+		good, bad, late := vi.NewSend(r.Segment(0, size)), vi.NewSend(r.Segment(0, size)), vi.NewSend()
+		must(t, v.PostSend(good))
+		if _, err := waitSend(t, v); err != nil {
+			t.Fatalf("%d bytes, %+v, while it is mapped: %v", size, c.attrs, err)
+		}
 		// As unmapped, but for that no other mapping of the process can take the place.
 		must(t, unix.Mprotect(mem, unix.PROT_NONE))
 		defer unix.Munmap(mem)
-		for range 3 {
-			must(t, p.b.PostRecv(vi.NewRecv()))
-		}
-		good, bad, late := vi.NewSend(), vi.NewSend(r.Segment(0, size)), vi.NewSend()
-		must(t, v.PostSend(good))
-		if _, err := waitSend(t, v); err != nil {
-			t.Fatal(err)
-		}
 		_, err = v.PostSends([]*vi.Descriptor{bad, late})
 		must(t, err)
 		for _, d := range []*vi.Descriptor{bad, late} {
