@@ -2,6 +2,7 @@ package fcvi
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -541,5 +542,50 @@ func TestRetryEchoed(t *testing.T) {
 		if (x.h.Flags&iu.FlagRetry != 0) != (i > 0) || x.h.Flags.Mode() != iu.ClientServer {
 			t.Errorf("%v: flags %02x", x.h.Op, uint8(x.h.Flags))
 		}
+	}
+}
+
+// TestSetupErrors: each reason for which a set-up fails is told in VI's words.
+// [FCVI-5.9.7-6]
+func TestSetupErrors(t *testing.T) {
+	if err := setupError(iu.Confirmed); err != nil {
+		t.Errorf("a set-up that was confirmed fails: %v", err)
+	}
+	for r, want := range map[iu.Reason]error{
+		iu.NoMatch: vi.ErrNoMatch, iu.BadMode: vi.ErrNoMatch, iu.ULPReject: vi.ErrReject, iu.ULPTimeout: vi.ErrTimeout,
+		iu.Stale: vi.ErrTimeout, iu.Cancelled: vi.ErrTimeout, iu.InvalidReliability: vi.ErrInvalidReliability, iu.InvalidMTS: vi.ErrInvalidMTU,
+		iu.InvalidQoS: vi.ErrInvalidQoS, iu.InvalidRDMARead: vi.ErrInvalidRDMARead, iu.NoResources: vi.ErrResource, iu.BadState: vi.ErrInvalidState,
+		iu.BadFormat: vi.ErrNotSupported, iu.AddressMismatch: vi.ErrNotReachable, notReachable: vi.ErrNotReachable, 0xfe: vi.ErrReject,
+	} {
+		if err := setupError(r); !errors.Is(err, want) {
+			t.Errorf("%v: %v, expected %v", r, err, want)
+		}
+	}
+}
+
+// TestCountedBytes: what an RDMA Write places is counted.
+// [FCVI-5.2.3-1]
+func TestCountedBytes(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	a, b := s.connect(iu.ReliableReception)
+	w := a.post(vi.OpRDMAWrite, pattern(100, 1))
+	if !s.net.RunUntil(time.Second, func() bool { return w.done }) || w.status != 0 {
+		t.Fatalf("done %v, %v", w.done, w.status)
+	}
+	if got := s.ports[1].stats.PlacedBytes; got != 100 || b.c.traffic.ReceivedBytes != 100 {
+		t.Errorf("%d bytes placed, %d received", got, b.c.traffic.ReceivedBytes)
+	}
+}
+
+// TestLateConfirmation: a CONNECT_RESP3 is for the side that dialled only.
+// [FCVI-5.3.2-9]
+func TestLateConfirmation(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	_, b := s.connect(iu.ReliableDelivery)
+	before := s.ports[1].stats.StaleResponses
+	s.inject(0, iu.Header{Op: iu.ConnectResp3, Handle: b.c.handle, Total: b.c.own.id, MsgID: b.c.own.attempt}, nil, nil)
+	s.net.Run(time.Second)
+	if got := s.ports[1].stats.StaleResponses - before; got != 1 || b.c.state != stConnected {
+		t.Errorf("%d counted, %v", got, b.c.state)
 	}
 }

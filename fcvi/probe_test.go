@@ -53,6 +53,9 @@ func TestProbe(t *testing.T) {
 				if fault.Done != 1 || (a.broke == 1) != bad || (b.broke == 1) != bad || !bad && (!r.done || r.d.Status != 0) {
 					t.Errorf("broken %d, %d; received %v %+v; faults %d", a.broke, b.broke, r.done, r.d, fault.Done)
 				}
+				if late := s.ports[1].stats.LateFrames; late != 0 {
+					t.Errorf("%d frames late: a probe that is answered again is not", late) // [FCVI-8.4-2]
+				}
 				if !bad && a.c.tx.pending.len() != 0 {
 					t.Error("the probe was not repeated, or not answered again")
 				}
