@@ -131,7 +131,7 @@ func fuzzStream(t *testing.T, in []byte, framed, crc bool, cut int) {
 			}
 		}
 	}
-	if q.life.load().ended() && q.Err() == nil {
+	if q.life.Load().ended() && q.Err() == nil {
 		t.Fatal("stream is dead without a reason")
 	}
 	nc.Close()

@@ -32,7 +32,7 @@ func (q *QueuePair) fault(t rdmap.Terminate, cause error) {
 	body := t.Append(nil)
 	err := terminateError(t, false, body, cause)
 	how := endQuiet
-	if q.sendOpen.Load() && !q.life.load().finished() { // [I-38]
+	if q.sendOpen.Load() && !q.life.Load().finished() { // [I-38]
 		how = endTerminate
 		q.term.CompareAndSwap(nil, &body)
 	}
@@ -61,7 +61,7 @@ func (q *QueuePair) markEnd(err error, how ending) bool {
 		return false
 	}
 	q.err = err
-	q.life.move(lifeEnd)
+	lifeTable.Move(&q.life, lifeEnd)
 	for _, t := range q.timers {
 		t.Stop()
 	}
@@ -117,7 +117,7 @@ func (q *QueuePair) tearDown(how ending) {
 func (q *QueuePair) flushAll() {
 	q.flushing.Lock() // a PostRecv that sees the state flushes behind what is ahead of it
 	defer q.flushing.Unlock()
-	q.life.move(lifeFlush)
+	lifeTable.Move(&q.life, lifeFlush)
 	q.flushSends()                // [DDP-6.2.2-2] [RDMAP-5.4-7] [DDP-3-3]
 	if w := q.rx.recv; w != nil { // a message was in progress
 		q.completeRecv(StatusFlushed, 0)
@@ -158,7 +158,7 @@ func (q *QueuePair) endWire(how ending) {
 // orderly one; anything else is a loss. [I-32] [MPA-8-1] [RDMAP-6.2-2]
 func (e *engine) Failed(err error) {
 	q := (*QueuePair)(e)
-	if q.life.load().ended() {
+	if q.life.Load().ended() {
 		q.sendFailed()
 		return
 	}
@@ -183,7 +183,7 @@ func (e *engine) Failed(err error) {
 func (e *engine) SendFailed(err error) {
 	q := (*QueuePair)(e)
 	q.sendFailed()
-	if !q.life.load().ended() {
+	if !q.life.Load().ended() {
 		q.endWith(lostError(err), endAbort)
 	}
 }
@@ -193,7 +193,7 @@ func (q *QueuePair) sendFailed() { q.txFailed.happen() }
 // peerClosed notes that the peer has closed its direction in order. Ours goes
 // on until it is closed. [DDP-6.2.1-4] [DDP-6.2.1-5] [I-32]
 func (q *QueuePair) peerClosed() {
-	to, _ := q.life.move(lifePeerClose)
+	_, to := lifeTable.Move(&q.life, lifePeerClose)
 	q.peerEnd.happen()
 	if q.log.Enabled(context.Background(), slog.LevelDebug) {
 		q.log.Debug("peer closed", "remote", q.RemoteAddr().String())
@@ -217,7 +217,7 @@ func (q *QueuePair) endInOrder() {
 // then TCP's FIN follows. Nothing more can be posted to the send queue;
 // receiving goes on. It does not wait.
 func (q *QueuePair) CloseWrite() error { // [DDP-6.2.1-1] [DDP-6.2.1-6] [DDP-6.2.1-7] [MPA-7.2-1] [I-33]
-	if to, moved := q.life.move(lifeClose); !moved {
+	if from, to := lifeTable.Move(&q.life, lifeClose); from == to {
 		if to.ended() {
 			return q.closedErr()
 		}
@@ -235,8 +235,8 @@ func (q *QueuePair) maybeFinish() {
 	if c := q.sq.Counts(); c.Done != c.Posted || q.inbound.Len() > 0 {
 		return
 	}
-	to, moved := q.life.move(lifeFinish)
-	if !moved {
+	from, to := lifeTable.Move(&q.life, lifeFinish)
+	if from == to {
 		return
 	}
 	q.fc.Shutdown()

@@ -1,10 +1,6 @@
 package iwarp
 
-import (
-	"sync/atomic"
-
-	"viaduct/internal/perturb"
-)
+import "viaduct/internal/machine"
 
 // A lifeState says which directions of a stream go on. [RDMAP 6.2]
 //
@@ -20,7 +16,7 @@ import (
 //	                      HalfClosed -----------> Done
 //
 // end leads from each of these to Ended, and flush from there to Flushed, which
-// nothing leads away from. lifeArrows is this figure; the full matrix is in
+// nothing leads away from. lifeTable is this figure; the full matrix is in
 // testdata/life.golden.
 type lifeState uint32
 
@@ -110,57 +106,23 @@ var lifeEventNames = [lifeEvents]string{"run", "close", "peerClose", "finish", "
 
 func (e lifeEvent) String() string { return lifeEventNames[e] }
 
-// lifeArrows lists the transitions, but for those of end. An event that a state has
-// no arrow for changes nothing: it says nothing new, or came too late.
-var lifeArrows = []struct {
-	from lifeState
-	on   lifeEvent
-	to   lifeState
-}{
-	{lifeIdle, lifeRun, lifeRunning},
-	{lifeIdle, lifeClose, lifeIdleClosing},
-	{lifeIdleClosing, lifeRun, lifeClosing},
-	{lifeRunning, lifeClose, lifeClosing},
-	{lifeRunning, lifePeerClose, lifePeerClosed},
-	{lifePeerClosed, lifeClose, lifeClosingLast},
-	{lifeClosing, lifePeerClose, lifeClosingLast},
-	{lifeClosing, lifeFinish, lifeHalfClosed},
-	{lifeClosingLast, lifeFinish, lifeDone},
-	{lifeHalfClosed, lifePeerClose, lifeDone},
-	{lifeEnded, lifeFlush, lifeFlushed},
-}
-
-// lifeTable is lifeArrows by state and event.
-var lifeTable = func() (t [lifeStates][lifeEvents]lifeState) {
+// lifeTable has the transitions.
+var lifeTable = func() machine.Table[lifeState, lifeEvent] {
+	t := machine.NewTable(lifeStates, lifeEvents, []machine.Arrow[lifeState, lifeEvent]{
+		{From: lifeIdle, On: lifeRun, To: lifeRunning},
+		{From: lifeIdle, On: lifeClose, To: lifeIdleClosing},
+		{From: lifeIdleClosing, On: lifeRun, To: lifeClosing},
+		{From: lifeRunning, On: lifeClose, To: lifeClosing},
+		{From: lifeRunning, On: lifePeerClose, To: lifePeerClosed},
+		{From: lifePeerClosed, On: lifeClose, To: lifeClosingLast},
+		{From: lifeClosing, On: lifePeerClose, To: lifeClosingLast},
+		{From: lifeClosing, On: lifeFinish, To: lifeHalfClosed},
+		{From: lifeClosingLast, On: lifeFinish, To: lifeDone},
+		{From: lifeHalfClosed, On: lifePeerClose, To: lifeDone},
+		{From: lifeEnded, On: lifeFlush, To: lifeFlushed},
+	})
 	for s := range t {
-		for e := range t[s] {
-			t[s][e] = lifeState(s)
-		}
 		t[s][lifeEnd] = max(lifeState(s), lifeEnded)
-	}
-	for _, a := range lifeArrows {
-		t[a.from][a.on] = a.to
 	}
 	return t
 }()
-
-// A life is the state of a stream. Its methods may be called by any goroutine.
-type life struct{ state atomic.Uint32 }
-
-func (l *life) load() lifeState { return lifeState(l.state.Load()) }
-
-// move applies an event. It returns the state it led to, and whether that is another
-// than before: of several goroutines that report the same, one is told true.
-func (l *life) move(e lifeEvent) (to lifeState, moved bool) {
-	for {
-		perturb.Point()
-		from := l.load()
-		to = lifeTable[from][e]
-		if to == from {
-			return to, false
-		}
-		if l.state.CompareAndSwap(uint32(from), uint32(to)) {
-			return to, true
-		}
-	}
-}

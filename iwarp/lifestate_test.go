@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"viaduct/internal/machine"
 	"viaduct/internal/testkit"
 )
 
@@ -15,14 +16,9 @@ func TestLifeStates(t *testing.T) {
 	var out strings.Builder
 	for s := range lifeState(lifeStates) {
 		for e := range lifeEvent(lifeEvents) {
-			var l life
-			l.state.Store(uint32(s))
-			to, moved := l.move(e)
-			if to != l.load() || moved != (to != s) {
-				t.Errorf("%v, %v: told %v, moved %t, is %v", s, e, to, moved, l.load())
-			}
+			to := lifeTable[s][e]
 			shown := to.String()
-			if !moved {
+			if to == s {
 				shown = "-"
 			}
 			fmt.Fprintf(&out, "%-11s %-9s %s\n", s, e, shown)
@@ -45,15 +41,15 @@ func TestLifeStates(t *testing.T) {
 // leads to Done, and is told so.
 func TestLifeOrders(t *testing.T) {
 	for range 200 {
-		var l life
-		l.move(lifeRun)
-		l.move(lifeClose)
+		var l machine.Life[lifeState]
+		lifeTable.Move(&l, lifeRun)
+		lifeTable.Move(&l, lifeClose)
 		var wg sync.WaitGroup
 		var mu sync.Mutex
 		done := 0
 		for _, e := range []lifeEvent{lifeFinish, lifePeerClose, lifeFinish} {
 			wg.Go(func() {
-				if to, moved := l.move(e); moved && to == lifeDone {
+				if from, to := lifeTable.Move(&l, e); from != to && to == lifeDone {
 					mu.Lock()
 					done++
 					mu.Unlock()
@@ -61,8 +57,8 @@ func TestLifeOrders(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if done != 1 || l.load() != lifeDone {
-			t.Fatalf("%v, told %d times", l.load(), done)
+		if done != 1 || l.Load() != lifeDone {
+			t.Fatalf("%v, told %d times", l.Load(), done)
 		}
 	}
 }

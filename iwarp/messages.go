@@ -95,7 +95,7 @@ func (q *QueuePair) readDone() {
 	if q.blocked.Load() && q.blocked.Swap(false) {
 		q.rx.kick = true
 	}
-	if q.life.load().closing() {
+	if q.life.Load().closing() {
 		q.maybeFinish()
 	}
 }
@@ -255,7 +255,7 @@ func (q *QueuePair) checkRequest(s *segment, busy int32) refusal {
 
 // endRequest leaves a request to the send role, which answers it.
 func (q *QueuePair) endRequest(s *segment) {
-	if q.life.load().finished() { // nothing can be answered any more [I-33]
+	if q.life.Load().finished() { // nothing can be answered any more [I-33]
 		q.endWith(lostError(errNoAnswer), endAbort)
 		return
 	}

@@ -158,7 +158,7 @@ func (e *engine) Plan(p *frameio.Plan) error {
 	if s.missing() > 0 && !q.planRest(p) {
 		return nil
 	}
-	if !q.life.load().ended() && q.rx.first && p.Room() {
+	if !q.life.Load().ended() && q.rx.first && p.Room() {
 		q.predict(p)
 	}
 	return nil
@@ -169,7 +169,7 @@ func (e *engine) Plan(p *frameio.Plan) error {
 func (q *QueuePair) planRest(p *frameio.Plan) bool {
 	s := &q.rx.seg
 	t := &messageTypes[s.op]
-	for at := s.placed; at < s.size && !q.life.load().ended(); {
+	for at := s.placed; at < s.size && !q.life.Load().ended(); {
 		ref, k, out := t.target(q, s, uint64(at), uint64(s.size-at))
 		if out != regmem.OK {
 			t.fail(q, s, out, nil)
@@ -180,7 +180,7 @@ func (q *QueuePair) planRest(p *frameio.Plan) bool {
 		p.Frame = append(p.Frame, ref.B)
 		at += int(k)
 	}
-	if !q.life.load().ended() {
+	if !q.life.Load().ended() {
 		return true
 	}
 	s.pins = regmem.ReleaseAll(s.pins)

@@ -296,7 +296,7 @@ func (q *QueuePair) predicted(p *frameio.Plan, n int) (taken int) {
 func (q *QueuePair) takePredicted(f frameio.Prediction, n int) (taken int) {
 	r := &q.rx
 	s := &r.seg
-	if q.life.load().ended() || len(f.Header) <= s.trailer+mpa.LengthLen {
+	if q.life.Load().ended() || len(f.Header) <= s.trailer+mpa.LengthLen {
 		return 0
 	}
 	p := f.Header[s.trailer:]
@@ -312,7 +312,7 @@ func (q *QueuePair) takePredicted(f frameio.Prediction, n int) (taken int) {
 		}
 		taken = k
 	}
-	if q.life.load().ended() || q.full(p, n-taken) || q.beginLong(p, 1) == 0 {
+	if q.life.Load().ended() || q.full(p, n-taken) || q.beginLong(p, 1) == 0 {
 		return taken
 	}
 	at := f.Place[:min(n-len(f.Header), len(f.Place))]

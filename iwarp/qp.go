@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"viaduct/internal/frameio"
+	"viaduct/internal/machine"
 	"viaduct/internal/perturb"
 	"viaduct/internal/queue"
 	"viaduct/internal/regmem"
@@ -57,14 +58,14 @@ type QueuePair struct {
 	ord     atomic.Int32 // our Reads outstanding at most
 	ird     atomic.Int32 // the peer's
 
-	life     life                   // which directions go on
-	sendOpen atomic.Bool            // we may send FPDUs [MPA-7.1.2-15]
-	term     atomic.Pointer[[]byte] // the Terminate to be sent: its RDMAP header
-	blocked  atomic.Bool            // the send queue waits for Reads to complete
-	waiting  atomic.Bool            // requests were posted with More and not announced
-	nudge    atomic.Bool            // a zero-length Write is to be sent [I-10]
-	supply   RecvSource             // in place of posted receives, or nil
-	flushed  atomic.Bool            // flushSource was done
+	life     machine.Life[lifeState] // which directions go on
+	sendOpen atomic.Bool             // we may send FPDUs [MPA-7.1.2-15]
+	term     atomic.Pointer[[]byte]  // the Terminate to be sent: its RDMAP header
+	blocked  atomic.Bool             // the send queue waits for Reads to complete
+	waiting  atomic.Bool             // requests were posted with More and not announced
+	nudge    atomic.Bool             // a zero-length Write is to be sent [I-10]
+	supply   RecvSource              // in place of posted receives, or nil
+	flushed  atomic.Bool             // flushSource was done
 
 	invalidated atomic.Bool  // a local invalidation that the send queue waits for is done
 	moved       atomic.Int64 // time of the last activity, since born
@@ -240,7 +241,7 @@ func (q *QueuePair) RemoteAddr() net.Addr {
 }
 
 // State returns where the stream is in its life.
-func (q *QueuePair) State() State { return q.life.load().public() }
+func (q *QueuePair) State() State { return q.life.Load().public() }
 
 // Err returns why the stream ended: a *TerminateError, ErrClosed after Close,
 // io.EOF after both sides closed in order; nil as long as it has not ended.
@@ -348,7 +349,7 @@ func (q *QueuePair) Post(wr SendWR) error {
 // completion unless it failed. Otherwise its completion comes in time, whatever
 // Unsignaled says.
 func (q *QueuePair) PostNow(wr SendWR) (sent bool, err error) {
-	if !q.life.load().posts() {
+	if !q.life.Load().posts() {
 		return false, q.closedErr()
 	}
 	if q.reserve(1) == 0 {
@@ -363,7 +364,7 @@ func (q *QueuePair) PostNow(wr SendWR) (sent bool, err error) {
 		return false, err
 	}
 	seq, _ := q.sq.Post(ws[0]) // has no limit of its own
-	if q.life.load() == lifeFlushed {
+	if q.life.Load() == lifeFlushed {
 		q.flushSends() // the stream ended meanwhile
 	}
 	q.Flush()
@@ -416,7 +417,7 @@ const postRun = 16
 // post posts up to postRun requests without a doorbell. It returns how many
 // were posted, and the error of the next one if that was not all.
 func (q *QueuePair) post(wrs []SendWR) (n int, err error) {
-	if !q.life.load().posts() { // [DDP-6.2.1-2]
+	if !q.life.Load().posts() { // [DDP-6.2.1-2]
 		return 0, q.closedErr()
 	}
 	room := q.reserve(len(wrs))
@@ -429,7 +430,7 @@ func (q *QueuePair) post(wrs []SendWR) (n int, err error) {
 	}
 	if n > 0 {
 		q.sq.PostN(ws[:n]) // has no limit of its own
-		if q.life.load() == lifeFlushed {
+		if q.life.Load() == lifeFlushed {
 			q.flushSends() // the stream ended meanwhile
 			q.sendCQ.deliver()
 		}
@@ -619,7 +620,7 @@ func (q *QueuePair) PostRecv(wr RecvWR) error {
 	if q.srq != nil {
 		return fmt.Errorf("%w: the stream has a shared receive queue", ErrInvalid)
 	}
-	if q.life.load().ended() {
+	if q.life.Load().ended() {
 		return q.closedErr()
 	}
 	if q.peerEnd.has() {
@@ -633,7 +634,7 @@ func (q *QueuePair) PostRecv(wr RecvWR) error {
 		freeRecvWQE(w)
 		return err
 	}
-	if q.peerEnd.has() || q.life.load() == lifeFlushed {
+	if q.peerEnd.has() || q.life.Load() == lifeFlushed {
 		q.flushRecvs()
 	}
 	return nil

@@ -45,14 +45,14 @@ func (e *engine) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 	q := (*QueuePair)(e)
 	r := &q.rx
 	q.touch()
-	if q.life.load().ended() {
+	if q.life.Load().ended() {
 		// tearDown waits for the receive role once: from then on what is posted
 		// and what has completed is its own.
 		r.seg.drop()
 		return len(p), 0, nil
 	}
 	enough := false
-	for !q.life.load().ended() { // nothing that follows is looked at [DDP-7.1-16] [MPA-8-8]
+	for !q.life.Load().ended() { // nothing that follows is looked at [DDP-7.1-16] [MPA-8-8]
 		if k := r.seg.trailer; k > 0 {
 			if len(p)-n < k || !q.endLong(p[n:n+k]) {
 				break
@@ -80,7 +80,7 @@ func (e *engine) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 		n += k    // [MPA-3-8]
 		q.fpdu(u) // [DDP-3-4] [DDP-3-8]
 	}
-	if q.life.load().ended() {
+	if q.life.Load().ended() {
 		n, missing = len(p), 0
 		r.seg.drop()
 	}

@@ -75,7 +75,7 @@ func (q *QueuePair) Reclaim() { q.fc.WithReceiver(q.reclaim) }
 
 func (q *QueuePair) reclaim() {
 	r := &q.rx
-	if q.life.load().ended() || r.recv == nil {
+	if q.life.Load().ended() || r.recv == nil {
 		return
 	}
 	to := q.supply.Reclaim(r.recv.id)

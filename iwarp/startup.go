@@ -274,7 +274,7 @@ func (q *QueuePair) begin(run bool, rest []byte) {
 	cfg := q.cfg
 	q.cfg = nil
 	if run {
-		q.life.move(lifeRun)
+		lifeTable.Move(&q.life, lifeRun)
 	} else {
 		q.tx.rtr = 0
 	}

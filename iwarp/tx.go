@@ -99,7 +99,7 @@ func (q *QueuePair) fill(b *frameio.Batch) {
 			t.over = true
 			return
 		}
-		if q.life.load().ended() {
+		if q.life.Load().ended() {
 			return
 		}
 		switch {
@@ -151,7 +151,7 @@ func (e *engine) Sent() {
 		t.first = false
 		q.firstSent()
 	}
-	if q.life.load().closing() {
+	if q.life.Load().closing() {
 		q.maybeFinish()
 	}
 }

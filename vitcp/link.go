@@ -12,6 +12,7 @@ import (
 
 	"viaduct/internal/attend"
 	"viaduct/internal/frameio"
+	"viaduct/internal/machine"
 	"viaduct/internal/perturb"
 	"viaduct/internal/queue"
 	"viaduct/internal/regmem"
@@ -75,7 +76,7 @@ type link struct {
 	seqOff  atomic.Uint64       // sequence number of a send descriptor less its message number
 	nop     atomic.Bool         // a NOP is wanted if there is news
 	blocked atomic.Bool         // the send role waits for a credit or the read window
-	life    life
+	life    machine.Life[lifeState]
 	fault   atomic.Pointer[fault]
 
 	gate    perturb.Mutex  // held while the endpoint is called without a role; Stop waits for it
@@ -206,7 +207,7 @@ func (l *link) told(n vitcpwire.Count) {
 // Start implements vi.Link. Before it nothing moves: the engine calls it when
 // the VI is connected.
 func (l *link) Start() {
-	if _, moved := l.life.move(lifeStart); !moved {
+	if from, to := lifeTable.Move(&l.life, lifeStart); from == to {
 		return
 	}
 	l.c.Start(nil)   // [VIT-2.2.2.1-1] [VIT-2.2.2.1-2]
@@ -224,7 +225,7 @@ func (l *link) SendPosted() { l.c.Kick() }
 // RecvPosted implements vi.Link. The peer is told soon if nothing else happens,
 // and with flow control at once if it is running out.
 func (l *link) RecvPosted() {
-	if l.life.load().stopped() {
+	if l.life.Load().stopped() {
 		return
 	}
 	l.mine.reach(l.ep.RecvPosted())
@@ -245,7 +246,7 @@ func (l *link) tellSoon() {
 	l.timerMu.Lock()
 	defer l.timerMu.Unlock()
 	switch {
-	case l.life.load().stopped():
+	case l.life.Load().stopped():
 	case l.timer == nil:
 		l.timer = time.AfterFunc(idleNOP, l.idle)
 	default:
@@ -296,7 +297,7 @@ func (l *link) Stop(reason vi.StopReason) {
 	if reason == vi.StopDisconnect { // the peer is told, see fillLast [V-17]
 		e = lifeLeave
 	}
-	l.life.move(e)
+	lifeTable.Move(&l.life, e)
 	l.c.Quiesce()
 	l.gate.Lock() // calls of the endpoint that found the link running have ended
 	l.stopTimer()
@@ -306,7 +307,7 @@ func (l *link) Stop(reason vi.StopReason) {
 
 // wind ends the wire and what is left of the link.
 func (l *link) wind() {
-	switch l.life.load() {
+	switch l.life.Load() {
 	case lifeAborting:
 		l.c.Abort()
 		l.c.Close()
@@ -356,7 +357,7 @@ func (l *link) breaks(from lifeState, cause error, orderly bool, after func()) {
 		if after != nil {
 			l.c.Quiesce()
 			l.gate.Lock()
-			if !l.life.load().stopped() {
+			if !l.life.Load().stopped() {
 				after()
 			}
 			l.gate.Unlock()
@@ -369,14 +370,14 @@ func (l *link) breaks(from lifeState, cause error, orderly bool, after func()) {
 // any more. f, if not nil, is what the peer is told. The caller touches
 // nothing of the consumer afterwards.
 func (l *link) die(cause error, f *fault, after func()) {
-	if l.life.load().faulted() {
+	if l.life.Load().faulted() {
 		return
 	}
 	if l.level == reception { // [VIT-3.1-ERR-5]
 		l.fault.Store(f)
 	}
-	from, moved := l.life.move(lifeFault)
-	if !moved {
+	from, to := lifeTable.Move(&l.life, lifeFault)
+	if from == to {
 		return
 	}
 	l.c.Kick() // fillLast ends our direction
@@ -385,8 +386,8 @@ func (l *link) die(cause error, f *fault, after func()) {
 
 // violated ends the connection by a reset. [V-41]
 func (l *link) violated(err error) {
-	from, moved := l.life.move(lifeViolation)
-	if !moved {
+	from, to := lifeTable.Move(&l.life, lifeViolation)
+	if from == to {
 		return // that an error of ours is followed by another is no news
 	}
 	l.p.count.protocolErrors.Add(1)
@@ -401,8 +402,8 @@ func (l *link) Failed(err error) {
 		l.violated(err)
 		return
 	}
-	from, moved := l.life.move(lifeFault)
-	if !moved {
+	from, to := lifeTable.Move(&l.life, lifeFault)
+	if from == to {
 		return // that an error of ours is followed by the end is no news
 	}
 	l.c.Quiesce()

@@ -1,10 +1,6 @@
 package vitcp
 
-import (
-	"sync/atomic"
-
-	"viaduct/internal/perturb"
-)
+import "viaduct/internal/machine"
 
 // A lifeState says what of an established connection still goes on.
 //
@@ -27,7 +23,7 @@ import (
 //	                   v          |
 //	                Aborting <----+ violation
 //
-// lifeArrows is this figure; the full matrix is in testdata/life.golden.
+// lifeTable is this figure; the full matrix is in testdata/life.golden.
 type lifeState uint32
 
 const (
@@ -98,68 +94,29 @@ var lifeEventNames = [lifeEvents]string{"start", "disconnected", "fault", "viola
 
 func (e lifeEvent) String() string { return lifeEventNames[e] }
 
-// lifeArrows lists the transitions. An event that a state has no arrow for changes
-// nothing: it says nothing new, or came too late.
-var lifeArrows = []struct {
-	from lifeState
-	on   lifeEvent
-	to   lifeState
-}{
-	{lifeMade, lifeStart, lifeOpen},
-	{lifeMade, lifeLeave, lifeDiscarded},
-	{lifeMade, lifeStop, lifeDiscarded},
+// lifeTable has the transitions.
+var lifeTable = machine.NewTable(lifeStates, lifeEvents, []machine.Arrow[lifeState, lifeEvent]{
+	{From: lifeMade, On: lifeStart, To: lifeOpen},
+	{From: lifeMade, On: lifeLeave, To: lifeDiscarded},
+	{From: lifeMade, On: lifeStop, To: lifeDiscarded},
 
-	{lifeOpen, lifeDisconnected, lifeLeft},
-	{lifeOpen, lifeFault, lifeBroken},
-	{lifeOpen, lifeViolation, lifeReset},
-	{lifeOpen, lifeLeave, lifeLeaving},
-	{lifeOpen, lifeStop, lifeClosing},
+	{From: lifeOpen, On: lifeDisconnected, To: lifeLeft},
+	{From: lifeOpen, On: lifeFault, To: lifeBroken},
+	{From: lifeOpen, On: lifeViolation, To: lifeReset},
+	{From: lifeOpen, On: lifeLeave, To: lifeLeaving},
+	{From: lifeOpen, On: lifeStop, To: lifeClosing},
 
-	{lifeLeft, lifeFault, lifeBroken},
-	{lifeLeft, lifeViolation, lifeReset},
-	{lifeLeft, lifeLeave, lifeLeaving},
-	{lifeLeft, lifeStop, lifeClosing},
+	{From: lifeLeft, On: lifeFault, To: lifeBroken},
+	{From: lifeLeft, On: lifeViolation, To: lifeReset},
+	{From: lifeLeft, On: lifeLeave, To: lifeLeaving},
+	{From: lifeLeft, On: lifeStop, To: lifeClosing},
 
-	{lifeLeaving, lifeFault, lifeClosing},
-	{lifeLeaving, lifeViolation, lifeAborting},
+	{From: lifeLeaving, On: lifeFault, To: lifeClosing},
+	{From: lifeLeaving, On: lifeViolation, To: lifeAborting},
 
-	{lifeBroken, lifeLeave, lifeClosing},
-	{lifeBroken, lifeStop, lifeClosing},
+	{From: lifeBroken, On: lifeLeave, To: lifeClosing},
+	{From: lifeBroken, On: lifeStop, To: lifeClosing},
 
-	{lifeReset, lifeLeave, lifeAborting},
-	{lifeReset, lifeStop, lifeAborting},
-}
-
-// lifeTable is lifeArrows by state and event.
-var lifeTable = func() (t [lifeStates][lifeEvents]lifeState) {
-	for s := range t {
-		for e := range t[s] {
-			t[s][e] = lifeState(s)
-		}
-	}
-	for _, a := range lifeArrows {
-		t[a.from][a.on] = a.to
-	}
-	return t
-}()
-
-// A life is the state of a connection. Its methods may be called by any goroutine.
-type life struct{ state atomic.Uint32 }
-
-func (l *life) load() lifeState { return lifeState(l.state.Load()) }
-
-// move applies an event. It returns the state it found, and whether that changed:
-// of several goroutines that report the same, one is told true.
-func (l *life) move(e lifeEvent) (from lifeState, moved bool) {
-	for {
-		perturb.Point()
-		from = l.load()
-		to := lifeTable[from][e]
-		if to == from {
-			return from, false
-		}
-		if l.state.CompareAndSwap(uint32(from), uint32(to)) {
-			return from, true
-		}
-	}
-}
+	{From: lifeReset, On: lifeLeave, To: lifeAborting},
+	{From: lifeReset, On: lifeStop, To: lifeAborting},
+})

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/machine"
 	"viaduct/internal/testkit"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
@@ -23,22 +24,17 @@ func TestLife(t *testing.T) {
 	var out strings.Builder
 	for s := range lifeState(lifeStates) {
 		for e := range lifeEvent(lifeEvents) {
-			var l life
-			l.state.Store(uint32(s))
-			from, moved := l.move(e)
-			if from != s || moved != (l.load() != s) {
-				t.Errorf("%v, %v: found %v, moved %t, is %v", s, e, from, moved, l.load())
-			}
-			if to := l.load(); moved {
+			to := lifeTable[s][e]
+			if to != s {
 				fmt.Fprintf(&out, "%-10s %-13s %s\n", s, e, to)
 			} else {
 				fmt.Fprintf(&out, "%-10s %-13s -\n", s, e)
 			}
 			// What has ended does not begin again.
-			if to := l.load(); s.stopped() && !to.stopped() || s.faulted() && !to.faulted() || !s.running() && to.running() {
+			if s.stopped() && !to.stopped() || s.faulted() && !to.faulted() || !s.running() && to.running() {
 				t.Errorf("%v, %v: back to %v", s, e, to)
 			}
-			if to := l.load(); (e == lifeLeave || e == lifeStop) && !to.stopped() {
+			if (e == lifeLeave || e == lifeStop) && !to.stopped() {
 				t.Errorf("%v, %v: %v is not stopped", s, e, to)
 			}
 		}
@@ -53,20 +49,20 @@ func TestLife(t *testing.T) {
 // the first.
 func TestLifeOnce(t *testing.T) {
 	for range 100 {
-		var l life
-		l.move(lifeStart)
+		var l machine.Life[lifeState]
+		lifeTable.Move(&l, lifeStart)
 		var first atomic.Int32
 		var wg sync.WaitGroup
 		for _, e := range []lifeEvent{lifeFault, lifeViolation, lifeFault, lifeViolation} {
 			wg.Go(func() {
-				if _, moved := l.move(e); moved {
+				if from, to := lifeTable.Move(&l, e); from != to {
 					first.Add(1)
 				}
 			})
 		}
 		wg.Wait()
 		if n := first.Load(); n != 1 {
-			t.Fatalf("%d were first; state %v", n, l.load())
+			t.Fatalf("%d were first; state %v", n, l.Load())
 		}
 	}
 }
@@ -111,7 +107,7 @@ func TestStreamEnds(t *testing.T) {
 		"agreed, Disconnect":     {true, after(disconnect, fin), errPeerDisconnected, lifeClosing},
 		"agreed, said, then not": {true, after(disconnect, after(part(vitcpwire.Send, 2, nil), fin)), io.EOF, lifeClosing},
 		"agreed, said, reset": {true, after(disconnect, func(s *session) {
-			for end := time.Now().Add(patience); s.v.Link().(*link).life.load() != lifeLeft && time.Now().Before(end); { // a reset overtakes
+			for end := time.Now().Add(patience); s.v.Link().(*link).life.Load() != lifeLeft && time.Now().Before(end); { // a reset overtakes
 				time.Sleep(time.Millisecond)
 			}
 			reset(s)
@@ -163,7 +159,7 @@ func TestStreamEnds(t *testing.T) {
 			l.violated(framingf("another")) // which is no news
 			must(t, s.v.Disconnect())
 			l.Wait()
-			if got := l.life.load(); got != v.state {
+			if got := l.life.Load(); got != v.state {
 				t.Errorf("the connection is %v, want %v", got, v.state)
 			}
 			if len(cause) > 0 {

@@ -83,7 +83,7 @@ func (l *link) publish() {
 }
 
 func (l *link) fill(b *frameio.Batch) {
-	if !l.life.load().running() {
+	if !l.life.Load().running() {
 		l.fillLast(b)
 		return
 	}
@@ -91,7 +91,7 @@ func (l *link) fill(b *frameio.Batch) {
 	sent := false
 	for !b.FullFor(l.tellsAhead()) && l.fillSegment(b) {
 		sent = true
-		if l.single || l.life.load().faulted() {
+		if l.single || l.life.Load().faulted() {
 			break
 		}
 	}
@@ -142,7 +142,7 @@ func (l *link) fillSegment(b *frameio.Batch) bool {
 // there is none, or if it has to wait. An RDMA Read is sent as a whole: one
 // source range, and any local segments.
 func (l *link) startMessage(b *frameio.Batch) bool {
-	for !l.life.load().faulted() {
+	for !l.life.Load().faulted() {
 		d := l.ep.NextSend()
 		if d == nil || !l.maySend(d) {
 			return false
@@ -464,7 +464,7 @@ func (l *link) fillLast(b *frameio.Batch) {
 	switch {
 	case f != nil:
 		l.putBare(b, vitcpwire.NOP, f)
-	case l.terms.disconnect && l.life.load() == lifeLeaving:
+	case l.terms.disconnect && l.life.Load() == lifeLeaving:
 		l.putBare(b, vitcpwire.Disconnect, nil) // [V-17]
 	case l.level == reception && l.acks.pending():
 		l.putBare(b, vitcpwire.NOP, nil)
@@ -481,7 +481,7 @@ func (l *link) Sent() {
 	}
 	broken := false
 	l.gate.Lock()
-	if !l.life.load().stopped() {
+	if !l.life.Load().stopped() {
 		for _, r := range t.runs {
 			broken = l.ep.FinishSends(r.first, r.end) // [V-10] [VIT-2.2.2.2.5-1]
 		}

@@ -59,7 +59,7 @@ func (l *link) beginDisconnect(bool) error {
 	if !l.terms.disconnect {
 		return framingf("%v without having been agreed on", vitcpwire.Disconnect)
 	}
-	l.life.move(lifeDisconnected)
+	lifeTable.Move(&l.life, lifeDisconnected)
 	return nil
 }
 

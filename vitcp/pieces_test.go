@@ -475,7 +475,7 @@ func TestVIT_3_1_Nudge(t *testing.T) {
 		defer there.Close()
 		l := newLink(&call{d: &device{p: p}}, here, linkTerms{})
 		l.c.Abort()
-		l.life.state.Store(uint32(lifeLeaving)) // Kick makes nothing of it
+		l.life.Set(lifeLeaving) // Kick makes nothing of it
 		l.tx.ended = true
 		l.level, l.flow, l.mine.free = v.level, v.flow, !v.flow
 		if v.acks {
@@ -495,7 +495,7 @@ func TestVIT_3_1_Nudge(t *testing.T) {
 			t.Errorf("%+v: news %v", v, l.hasNews())
 		}
 		if !l.hasNews() { // and that is all that Drained has to note
-			l.life.state.Store(uint32(lifeOpen))
+			l.life.Set(lifeOpen)
 			l.rx.fresh = true
 			if l.Drained(); l.rx.fresh || l.nop.Load() {
 				t.Errorf("%+v: fresh still", v)

@@ -12,7 +12,7 @@ import (
 func (l *link) place(p []byte) {
 	x := &l.rx
 	t := &messageTypes[x.h.Type]
-	for t.target != nil && len(p) > 0 && !l.life.load().faulted() {
+	for t.target != nil && len(p) > 0 && !l.life.Load().faulted() {
 		ref := t.target(l, x.held, len(p), l.cursor(), x.at)
 		if len(ref.B) == 0 {
 			break // they are not wanted
@@ -103,7 +103,7 @@ func (l *link) planRest(p *frameio.Plan) bool {
 // wanted reports whether the bytes of the segment have a place.
 func (l *link) wanted() bool {
 	t := l.rx.h.Type
-	return l.life.load().running() && messageTypes[t].target != nil && (t == vitcpwire.ReadResponse || !l.rx.in.drop)
+	return l.life.Load().running() && messageTypes[t].target != nil && (t == vitcpwire.ReadResponse || !l.rx.in.drop)
 }
 
 func (l *link) releaseRefs() {
@@ -129,7 +129,7 @@ func (l *link) landed(n int) error {
 	x := &l.rx
 	l.releaseRefs()
 	x.missing -= n
-	if !l.life.load().running() {
+	if !l.life.Load().running() {
 		return nil
 	}
 	if x.thrown {
@@ -163,7 +163,7 @@ func (l *link) skip(n int) {
 		return
 	}
 	t := &messageTypes[x.h.Type]
-	for n > 0 && !l.life.load().faulted() {
+	for n > 0 && !l.life.Load().faulted() {
 		ref := t.target(l, vi.Memory{}, n, l.cursor(), x.at)
 		if len(ref.B) == 0 {
 			return

@@ -14,7 +14,7 @@ import (
 func (l *link) predict(to *frameio.Plan) {
 	x := &l.rx
 	x.sendGuess = 0
-	if !l.life.load().running() || x.deaf || x.last.due > 0 {
+	if !l.life.Load().running() || x.deaf || x.last.due > 0 {
 		return
 	}
 	switch p := x.asm.data; {
@@ -142,7 +142,7 @@ func (l *link) predicted(p *frameio.Plan, n int) (taken int, err error) {
 	x := &l.rx
 	x.ahead = regmem.ReleaseAll(x.ahead)
 	l.hold(vi.Memory{})
-	if err == nil && l.life.load().running() {
+	if err == nil && l.life.Load().running() {
 		l.nudge()
 	}
 	return taken, err
@@ -153,7 +153,7 @@ func (l *link) predicted(p *frameio.Plan, n int) (taken int, err error) {
 func (l *link) takePredicted(f frameio.Prediction, n int) (taken int, err error) {
 	x := &l.rx
 	h, _, err := l.dialect.ParseHeader(f.Header)
-	if err != nil || !l.life.load().running() || x.deaf ||
+	if err != nil || !l.life.Load().running() || x.deaf ||
 		!l.predictable(h, len(f.Place)) || l.dialect.HeaderLen(h.Type) != len(f.Header) {
 		return 0, nil
 	}

@@ -82,7 +82,7 @@ func (l *link) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 // a message is done before the next begins.
 func (l *link) take(p []byte, mayPlan bool) (n, missing int, err error) {
 	x := &l.rx
-	for l.life.load().running() && !x.deaf {
+	for l.life.Load().running() && !x.deaf {
 		rest := p[n:]
 		if due := x.last.due; due > 0 {
 			if len(rest) < due {
@@ -129,7 +129,7 @@ func (l *link) take(p []byte, mayPlan bool) (n, missing int, err error) {
 			return n, 0, err
 		}
 	}
-	if !l.life.load().running() {
+	if !l.life.Load().running() {
 		return len(p), 0, nil
 	}
 	l.nudge()
@@ -158,7 +158,7 @@ func (l *link) nudge() {
 // nothing, or a millisecond passes, and then it goes by itself.
 func (l *link) Drained() {
 	x := &l.rx
-	if !l.life.load().running() {
+	if !l.life.Load().running() {
 		return
 	}
 	if x.fresh && l.c.Polled() { // [V-12]
@@ -195,7 +195,7 @@ func (l *link) begin(h vitcpwire.Header, more []byte, payload int) error {
 	if l.level == reception { // elsewhere it means nothing [VIT-3.1-ACK-7] [VIT-3.1-ERR-5]
 		l.acknowledged()
 	}
-	if l.life.load().faulted() {
+	if l.life.Load().faulted() {
 		return nil
 	}
 	t := &messageTypes[h.Type]
@@ -223,7 +223,7 @@ func (l *link) end() error {
 	x := &l.rx
 	bump(&l.count.receivedBytes, uint64(x.payload))
 	t := &messageTypes[x.h.Type]
-	if x.h.Flags&vitcpwire.EndOfMessage == 0 || t.end == nil || l.life.load().faulted() {
+	if x.h.Flags&vitcpwire.EndOfMessage == 0 || t.end == nil || l.life.Load().faulted() {
 		return nil
 	}
 	return t.end(l, x.h.Flags&vitcpwire.TransmitError != 0)
@@ -238,7 +238,7 @@ func (l *link) wake() {
 // received notes that a message was taken in full: acknowledged only now that
 // its bytes are in place and its completion made.
 func (l *link) received(payload uint32) {
-	if l.life.load().faulted() {
+	if l.life.Load().faulted() {
 		return
 	}
 	l.rx.fresh = true
