@@ -2,6 +2,7 @@
  * Bad habits and bad luck, each by itself: luck NIC CASE. "luck NIC" lists the cases.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -611,6 +612,74 @@ static void posted_and_left(void) {
 	ok(good, "bursts of 1 to %d sends come by themselves", n - 1);
 }
 
+/* flushers counts the threads of this process that fetch gathered sends. */
+static int flushers(void) {
+	DIR *tasks = opendir("/proc/self/task");
+	struct dirent *e;
+	int n = 0;
+
+	while (tasks && (e = readdir(tasks))) {
+		char path[300], name[32] = "";
+		FILE *f;
+
+		snprintf(path, sizeof path, "/proc/self/task/%s/comm", e->d_name);
+		if ((f = fopen(path, "r"))) {
+			n += fgets(name, sizeof name, f) && strncmp(name, "vipl flusher", 12) == 0;
+			fclose(f);
+		}
+	}
+	if (tasks)
+		closedir(tasks);
+	return n;
+}
+
+/* say sends eight bytes from one VI to another, which polls for them. */
+static void say(VIP_VI_HANDLE from, VIP_VI_HANDLE to) {
+	VIP_DESCRIPTOR *d;
+	VIP_RETURN r;
+
+	need(VipPostRecv(to, simple(&m, 0, 0, 8), m.h));
+	need(VipPostSend(from, simple(&m, 1, 100, 8), m.h));
+	while ((r = VipRecvDone(to, &d)) == VIP_NOT_DONE)
+		; /* most of the time it is there at the first look */
+	need(r);
+	while ((r = VipSendDone(from, &d)) == VIP_NOT_DONE)
+		;
+	need(r);
+}
+
+/* A message that follows one is not gathered, also if no look was in vain. */
+static void answers(void) {
+	VIP_DESCRIPTOR *d;
+	int i, k, good = 1;
+
+	need(VipOpenNic(tap_nic, &nic));
+	mem_open(&m, nic, NULL, 1);
+	a = make_of(nic, VIP_SERVICE_RELIABLE_DELIVERY);
+	b = make_of(nic, VIP_SERVICE_RELIABLE_DELIVERY);
+	connect_pair(nic, a, nic, b);
+	for (i = 0; i < 1000; i++) {
+		say(a, b);
+		say(b, a);
+	}
+	ok(flushers() == 0, "of %d messages and answers none was gathered", i);
+	for (i = 0; i < 2; i++) { /* the library learns from the first ten */
+		for (k = 0; k < 10; k++)
+			need(VipPostRecv(b, simple(&m, k, 0, 8), m.h));
+		for (k = 0; k < 10; k++)
+			need(VipPostSend(a, simple(&m, 10 + k, 100, 8), m.h));
+		for (k = 0; k < 10; k++) {
+			while (VipSendDone(a, &d) == VIP_NOT_DONE)
+				;
+			good &= d == desc(&m, 10 + k);
+		}
+		for (k = 0; k < 10; k++)
+			need(VipRecvWait(b, 10000, &d));
+	}
+	ok(good, "each send comes back, in order");
+	ok(eventually(flushers() == 1), "ten in a row were");
+}
+
 /* Sends of two threads, and the queue emptied by a third, while all is gathered. */
 static int taken_sends;
 
@@ -662,7 +731,7 @@ static const struct {
 	{"descriptor-unmapped", descriptor_unmapped}, {"fork", fork_use}, {"exec", fork_exec}, {"fork-first", fork_first},
 	{"peers", peers}, {"servers", servers}, {"signals", signals}, {"exit", exits}, {"dlopen", dlopens}, {"vis", many_vis}, {"threads", many_threads},
 	{"torn-down", torn_down}, {"last-word", last_word},
-	{"posted-and-left", posted_and_left}, {"gathered-by-many", gathered_by_many},
+	{"posted-and-left", posted_and_left}, {"answers", answers}, {"gathered-by-many", gathered_by_many},
 };
 
 int main(int argc, char **argv) {

@@ -53,6 +53,9 @@ func (s *stock) take(ds []*descriptor, e *endpoint, recv bool) {
 
 // put takes back descriptors that were taken from their queue.
 func (s *stock) put(ds []*vi.Descriptor) {
+	if len(ds) == 0 {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range ds {
@@ -161,11 +164,12 @@ func complete(d *vi.Descriptor) {
 	}
 }
 
-// vipl_go_post posts n descriptors in order. The C half calls it for one queue
-// at a time.
+// vipl_go_post posts n descriptors in order, and takes up to max completed ones
+// from a send queue if these have been completed already; *ended is how many. The
+// C half calls it for one queue at a time.
 //
 //export vipl_go_post
-func vipl_go_post(h C.uintptr_t, recv C.int, posts *C.struct_vipl_post, n C.int) C.int {
+func vipl_go_post(h C.uintptr_t, recv C.int, posts *C.struct_vipl_post, n C.int, out *C.struct_vipl_ready, max C.int, ended *C.int) C.int {
 	headroom()
 	e := vis.get(handle(h))
 	if e == nil {
@@ -181,6 +185,11 @@ func vipl_go_post(h C.uintptr_t, recv C.int, posts *C.struct_vipl_post, n C.int)
 		}
 		r = e.postAll(room[:k], ps[:k])
 		ps = ps[k:]
+	}
+	// Looking for one that is not there would drive the connection.
+	if max > 0 && room[0].d.Status()&vi.StatusDone != 0 {
+		got, _ := e.take(false, unsafe.Slice(out, max))
+		*ended = C.int(got)
 	}
 	return r
 }
@@ -239,24 +248,33 @@ func vipl_go_done(h C.uintptr_t, recv C.int, out *C.struct_vipl_ready, max C.int
 	if e == nil {
 		return C.VIP_INVALID_PARAMETER
 	}
-	var ds [32]*vi.Descriptor
-	var got int
-	var err error
-	if recv != 0 {
-		got, err = e.v.RecvDoneN(ds[:max])
-	} else {
-		got, err = e.v.SendDoneN(ds[:max])
-	}
-	to := unsafe.Slice(out, got)
-	for i, d := range ds[:got] {
-		hand(&to[i], d)
-	}
-	e.stockOf(recv != 0).put(ds[:got])
+	got, err := e.take(recv != 0, unsafe.Slice(out, max))
 	*n = C.int(got)
-	if got == 0 {
-		return code(err)
+	switch {
+	case got > 0:
+		return C.VIP_SUCCESS
+	case err == vi.ErrNotDone: // what a program that polls sees most
+		return C.VIP_NOT_DONE
 	}
-	return C.VIP_SUCCESS
+	return code(err)
+}
+
+// take takes completed descriptors from a queue. If there is none, the error says why.
+func (e *endpoint) take(recv bool, out []C.struct_vipl_ready) (int, error) {
+	var ds [32]*vi.Descriptor
+	buf := ds[:min(len(ds), len(out))]
+	var n int
+	var err error
+	if recv {
+		n, err = e.v.RecvDoneN(buf)
+	} else {
+		n, err = e.v.SendDoneN(buf)
+	}
+	for i, d := range buf[:n] {
+		hand(&out[i], d)
+	}
+	e.stockOf(recv).put(buf[:n])
+	return n, err
 }
 
 // hand gives a descriptor that was taken from its queue to the C half.

@@ -234,6 +234,8 @@ static struct vipl_ready *take_locked(struct queue *q) {
 	if (q->n == 0)
 		return NULL;
 	q->n--;
+	if (q->recv && q->n == 0)
+		waits();
 	return &q->taken.ready[q->first++];
 }
 
@@ -249,6 +251,9 @@ static struct vipl_ready *lock_to_look(struct vi *v, struct queue *q) {
 	hand_over_locked(q);
 	if (gathering == q)
 		gathering = NULL;
+	t = take_locked(q);
+	if (t)
+		return t;
 	if (gathering || (q->recv && atomic_load_explicit(&v->q[0].burst.since, memory_order_relaxed))) {
 		pthread_mutex_unlock(&q->lock);
 		hand_over_mine();

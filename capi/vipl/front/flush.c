@@ -41,6 +41,7 @@ static void *flusher(void *unused) {
 	int streams;
 
 	(void)unused;
+	prctl(PR_SET_NAME, "vipl flusher");
 	prctl(PR_SET_TIMERSLACK, 1000UL);
 	pthread_mutex_lock(&lock);
 	for (;;) {

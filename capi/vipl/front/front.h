@@ -125,7 +125,7 @@ int vipl_go_connect_request(uintptr_t vi, VIP_NET_ADDRESS *local, VIP_NET_ADDRES
 int vipl_go_disconnect(uintptr_t vi);
 int vipl_go_connect_peer_request(uintptr_t vi, VIP_NET_ADDRESS *local, VIP_NET_ADDRESS *remote, VIP_ULONG timeout);
 int vipl_go_connect_peer_result(uintptr_t vi, int wait, VIP_VI_ATTRIBUTES *attrs);
-int vipl_go_post(uintptr_t vi, int recv, struct vipl_post *posts, int n);
+int vipl_go_post(uintptr_t vi, int recv, struct vipl_post *posts, int n, struct vipl_ready *out, int max, int *ended);
 int vipl_go_done(uintptr_t vi, int recv, struct vipl_ready *out, int max, int *n);
 int vipl_go_wait(uintptr_t vi, int recv, VIP_ULONG timeout, struct vipl_ready *out);
 int vipl_go_notify(uintptr_t vi, int recv, void *context, vipl_notify f, VIP_DESCRIPTOR *taken);
