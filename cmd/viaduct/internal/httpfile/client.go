@@ -145,23 +145,6 @@ func (c *Client) PrefixSum(ctx context.Context, path string, n int64) (sum [32]b
 	return sum, true, nil
 }
 
-// Put stores length bytes of r, whose SHA-256 is sum, under path. The file
-// appears only if what the server stored has that sum.
-func (c *Client) Put(ctx context.Context, path string, length int64, r io.Reader, sum [32]byte, progress func(n int)) error {
-	if length == 0 {
-		r = http.NoBody
-	} else {
-		r = io.NopCloser(&meter{r, nil, progress})
-	}
-	q, err := c.request(ctx, http.MethodPut, path, r)
-	if err != nil {
-		return err
-	}
-	q.ContentLength = length
-	q.Header.Set(reprDigest, formatDigest(sum))
-	return c.put(q, func() [32]byte { return sum })
-}
-
 // PutStream stores the bytes of r up to its end under path. h, which must be fresh, is
 // fed with them; the digest goes behind them, in the trailer, and the file appears
 // only if the server stored the same.
@@ -174,7 +157,23 @@ func (c *Client) PutStream(ctx context.Context, path string, r io.Reader, h hash
 	}
 	q.ContentLength = -1
 	q.Trailer = http.Header{reprDigest: nil}
-	return c.put(q, func() [32]byte { return [32]byte(h.Sum(nil)) })
+	q.Header.Set("Expect", "100-continue") // a refusal comes before the bytes
+	a, err := c.HTTP.Do(q)
+	if err != nil {
+		return unwrapURL(err)
+	}
+	defer a.Body.Close()
+	if a.StatusCode != http.StatusCreated && a.StatusCode != http.StatusOK && a.StatusCode != http.StatusNoContent {
+		return refused(a)
+	}
+	stored, ok := parseDigest(a.Header.Get(reprDigest))
+	if !ok {
+		return ErrNoDigest
+	}
+	if stored != [32]byte(h.Sum(nil)) {
+		return ErrChanged
+	}
+	return nil
 }
 
 // A trailed body calls ended before it tells of its end.
@@ -189,27 +188,6 @@ func (t *trailed) Read(p []byte) (int, error) {
 		t.ended()
 	}
 	return n, err
-}
-
-// put sends a request that stores a file whose SHA-256 is sum's once it was sent.
-func (c *Client) put(q *http.Request, sum func() [32]byte) error {
-	q.Header.Set("Expect", "100-continue") // a refusal comes before the bytes
-	a, err := c.HTTP.Do(q)
-	if err != nil {
-		return unwrapURL(err)
-	}
-	defer a.Body.Close()
-	if a.StatusCode != http.StatusCreated && a.StatusCode != http.StatusOK && a.StatusCode != http.StatusNoContent {
-		return refused(a)
-	}
-	stored, ok := parseDigest(a.Header.Get(reprDigest))
-	if !ok {
-		return ErrNoDigest
-	}
-	if stored != sum() {
-		return ErrChanged
-	}
-	return nil
 }
 
 // maxListing bounds the bytes of a listing.

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"viaduct/cmd/viaduct/internal/store"
 )
@@ -62,31 +63,55 @@ func TestGet(t *testing.T) {
 }
 
 func TestPut(t *testing.T) {
-	c, dir, _ := start(t, true)
+	c, dir, srv := start(t, true)
+	put := func(c *Client, path string, r io.Reader) error {
+		return c.PutStream(t.Context(), path, r, sha256.New(), nil)
+	}
 	for _, n := range []int{0, 1, 300_000} {
 		body := bytes.Repeat([]byte{7}, n)
-		if err := c.Put(t.Context(), "d/x", int64(n), bytes.NewReader(body), sha256.Sum256(body), nil); err != nil {
+		if err := put(c, "d/x", bytes.NewReader(body)); err != nil {
 			t.Fatal(err)
 		}
 		if got, _ := os.ReadFile(filepath.Join(dir, "d/x")); !bytes.Equal(got, body) {
 			t.Errorf("stored %d bytes of %d", len(got), n)
 		}
 	}
-	if err := c.Put(t.Context(), "y", 3, strings.NewReader("abc"), sha256.Sum256([]byte("abd")), nil); err == nil {
-		t.Error("a wrong digest was stored")
+	if err := put(c, "y", io.MultiReader(strings.NewReader("ab"), iotest.ErrReader(os.ErrInvalid))); !errors.Is(err, os.ErrInvalid) {
+		t.Errorf("a file that could not be read: %v", err)
 	}
-	if err := c.Put(t.Context(), "y", 3, strings.NewReader("ab"), sha256.Sum256([]byte("ab")), nil); err == nil {
-		t.Error("a short body was stored")
-	}
-	big := make([]byte, 1<<20+1)
-	if err := c.Put(t.Context(), "y", int64(len(big)), bytes.NewReader(big), sha256.Sum256(big), nil); err == nil || !strings.Contains(err.Error(), "too large") {
+	if err := put(c, "y", bytes.NewReader(make([]byte, 1<<20+1))); err == nil || !strings.Contains(err.Error(), "too large") {
 		t.Error(err)
+	}
+	// Other clients may give the digest before the bytes, or none.
+	for _, give := range []struct {
+		digest string
+		status int
+	}{
+		{formatDigest(sha256.Sum256([]byte("abd"))), http.StatusBadRequest},
+		{formatDigest(sha256.Sum256([]byte("abc"))), http.StatusCreated},
+		{"", http.StatusCreated},
+	} {
+		q, err := c.request(t.Context(), http.MethodPut, "d/x", strings.NewReader("abc"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if give.digest != "" {
+			q.Header.Set(reprDigest, give.digest)
+		}
+		a, err := srv.Client().Do(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Body.Close()
+		if a.StatusCode != give.status {
+			t.Errorf("digest %q: %s", give.digest, a.Status)
+		}
 	}
 	if es, _ := os.ReadDir(dir); len(es) != 1 {
 		t.Errorf("left %v", es)
 	}
 	ro, _, _ := start(t, false)
-	if err := ro.Put(t.Context(), "y", 0, nil, sha256.Sum256(nil), nil); err == nil || !strings.Contains(err.Error(), "read-only") {
+	if err := put(ro, "y", strings.NewReader("")); err == nil || !strings.Contains(err.Error(), "read-only") {
 		t.Error(err)
 	}
 }

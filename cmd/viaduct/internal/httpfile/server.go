@@ -253,7 +253,7 @@ func (h *handler) put(w http.ResponseWriter, r *http.Request, p string) {
 	defer u.Abort()
 	want, given := parseDigest(r.Header.Get(reprDigest))
 	hash := sha256.New()
-	n, err := io.Copy(io.MultiWriter(hash, u), r.Body)
+	n, err := io.CopyBuffer(io.MultiWriter(hash, u), r.Body, make([]byte, 256<<10))
 	if err != nil {
 		h.refuseRest(w, r, err)
 		return

@@ -3,7 +3,6 @@ package memsvc
 import (
 	"bytes"
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -98,9 +97,13 @@ func bounded(ctx context.Context, d time.Duration, wait func(context.Context) er
 	return err
 }
 
+// answerTime is how long an answer may take for which n bytes are hashed, or brought to
+// the disk.
+func answerTime(n int64) time.Duration { return stallTime + time.Duration(n)*hashTimeByte }
+
 // ask sends a request and waits for its answer. The server hashes hashed bytes for it.
 func (c *Client) ask(ctx context.Context, q request, hashed int64) (r reply, err error) {
-	err = bounded(ctx, stallTime+time.Duration(hashed)*hashTimeByte, func(ctx context.Context) error {
+	err = bounded(ctx, answerTime(hashed), func(ctx context.Context) error {
 		r, err = c.exchange(ctx, q)
 		return err
 	})
@@ -108,13 +111,22 @@ func (c *Client) ask(ctx context.Context, q request, hashed int64) (r reply, err
 }
 
 func (c *Client) exchange(ctx context.Context, q request) (reply, error) {
-	b := encode(q)
-	if most := min(MaxMessage, c.conn.MaxMessage()); len(b) > most {
-		return reply{}, fmt.Errorf("the path is too long: the request has %d bytes, at most %d", len(b), most)
-	}
-	if err := c.conn.Send(ctx, msg.Message{Data: b}); err != nil {
+	if err := c.send(ctx, q); err != nil {
 		return reply{}, err
 	}
+	return c.receive(ctx, q)
+}
+
+func (c *Client) send(ctx context.Context, q request) error {
+	b := encode(q)
+	if most := min(MaxMessage, c.conn.MaxMessage()); len(b) > most {
+		return fmt.Errorf("the path is too long: the request has %d bytes, at most %d", len(b), most)
+	}
+	return c.conn.Send(ctx, msg.Message{Data: b})
+}
+
+// receive waits for the answer to q.
+func (c *Client) receive(ctx context.Context, q request) (reply, error) {
 	m, err := c.conn.Recv(ctx)
 	if errors.Is(err, io.EOF) {
 		err = fmt.Errorf("the server closed the connection: %w", io.ErrUnexpectedEOF)
@@ -144,9 +156,8 @@ func (c *Client) open(ctx context.Context, q request) (at msg.Remote, length, si
 	if r.Handle == nil || r.Length == nil || *r.Length < 0 {
 		return at, 0, 0, errors.New("the server's answer lacks handle or length")
 	}
-	at.Handle = *r.Handle
-	if at.Address, err = parseAddress(r.Address); err != nil {
-		return at, 0, 0, fmt.Errorf("the server's answer makes no sense: %w", err)
+	if at, err = (piece{r.Address, *r.Handle}).remote(); err != nil {
+		return at, 0, 0, err
 	}
 	if r.Size != nil {
 		size = *r.Size
@@ -168,7 +179,7 @@ func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer
 		begin(length, size)
 	}
 	_, depth := c.conn.Depth()
-	if err := c.pump(ctx, at, length, depth, c.conn.PostRead, nil, func(b []byte) error {
+	if err := c.pump(ctx, at, length, depth, func(b []byte) error {
 		h.Write(b)
 		if _, err := w.Write(b); err != nil {
 			return err
@@ -213,135 +224,9 @@ func (c *Client) Sum(ctx context.Context, path string, n int64) (sum [32]byte, e
 	return parseSum(r.SHA256)
 }
 
-// Put stores length bytes of r under path by RDMA Write; h is fed with them
-// and its sum verified by the server before the file becomes visible.
-func (c *Client) Put(ctx context.Context, path string, length int64, r io.Reader, h hash.Hash, progress func(n int)) error {
-	at, granted, _, err := c.open(ctx, request{Op: "open", Path: path, Mode: "write", Length: length})
-	if err != nil {
-		return err
-	}
-	if granted != length {
-		return fmt.Errorf("the server opened %d bytes instead of %d", granted, length)
-	}
-	depth, _ := c.conn.Depth()
-	if err := c.pump(ctx, at, length, depth, c.conn.PostWrite, func(b []byte) error {
-		if _, err := io.ReadFull(r, b); err != nil {
-			if err == io.EOF || err == io.ErrUnexpectedEOF {
-				err = ErrSourceShrank
-			}
-			return err
-		}
-		h.Write(b)
-		return nil
-	}, func(b []byte) error {
-		if progress != nil {
-			progress(len(b))
-		}
-		return nil
-	}); err != nil {
-		return err
-	}
-	sum := hex.EncodeToString(h.Sum(nil))
-	a, err := c.ask(ctx, request{Op: "close", Path: path, Mode: "write", SHA256: sum}, length)
-	if err != nil {
-		return err
-	}
-	if a.SHA256 != sum {
-		return ErrChanged
-	}
-	return nil
-}
-
-// PutStream stores the bytes of r up to its end under path by RDMA Write, a piece at a
-// time; else it is as Put.
-func (c *Client) PutStream(ctx context.Context, path string, r io.Reader, h hash.Hash, progress func(n int)) error {
-	q := request{Path: path, Mode: "stream"}
-	q.Op = "open"
-	at, room, _, err := c.open(ctx, q)
-	if err != nil {
-		return err
-	}
-	depth, _ := c.conn.Depth()
-	for ended := false; !ended; {
-		if room <= 0 {
-			return errors.New("the server's answer has no room for a piece")
-		}
-		filled := int64(0)
-		if filled, err = c.fill(ctx, at, room, depth, r, h, progress); err == io.EOF {
-			ended, err = true, nil
-		}
-		if err == nil && filled > 0 {
-			q.Op, q.Length = "extend", filled
-			at, room, _, err = c.open(ctx, q)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	sum := hex.EncodeToString(h.Sum(nil))
-	a, err := c.ask(ctx, request{Op: "close", Path: path, Mode: "stream", SHA256: sum}, 0)
-	if err != nil {
-		return err
-	}
-	if a.SHA256 != sum {
-		return ErrChanged
-	}
-	return nil
-}
-
-// fill writes one piece of a stream, of at most room bytes. The error is io.EOF at the
-// end of r.
-func (c *Client) fill(ctx context.Context, at msg.Remote, room int64, depth int, r io.Reader, h hash.Hash, progress func(n int)) (filled int64, err error) {
-	win, err := c.window(depth)
-	if err != nil {
-		return 0, err
-	}
-	var flight []int
-	reap := func() error {
-		n := flight[0]
-		flight = flight[1:]
-		err := bounded(ctx, stallTime, c.conn.Reap)
-		if err == nil && progress != nil {
-			progress(n)
-		}
-		return err
-	}
-	for slot := 0; filled < room && err == nil; slot = (slot + 1) % win {
-		if len(flight) == win {
-			if err := reap(); err != nil {
-				return filled, err
-			}
-		}
-		var n int
-		b := c.buf[slot*c.piece:][:min(int64(c.piece), room-filled)]
-		if n, err = io.ReadFull(r, b); err == io.ErrUnexpectedEOF {
-			err = io.EOF
-		}
-		if err != nil && err != io.EOF {
-			return filled, err
-		}
-		if n > 0 {
-			h.Write(b[:n])
-			if err := c.conn.PostWrite(c.reg, slot*c.piece, n, msg.Remote{Address: at.Address + uint64(filled), Handle: at.Handle}); err != nil {
-				return filled, err
-			}
-			flight = append(flight, n)
-			filled += int64(n)
-		}
-	}
-	for len(flight) > 0 {
-		if err := reap(); err != nil {
-			return filled, err
-		}
-	}
-	return filled, err
-}
-
-// pump moves length bytes in pieces through the window. before fills a piece
-// that is about to be posted, after uses one that is done; both see the pieces
+// pump reads length bytes in pieces through the window. use sees those that are done,
 // in order.
-func (c *Client) pump(ctx context.Context, at msg.Remote, length int64, depth int,
-	post func(msg.Region, int, int, msg.Remote) error, before, after func([]byte) error) error {
+func (c *Client) pump(ctx context.Context, at msg.Remote, length int64, depth int, use func([]byte) error) error {
 	if length == 0 {
 		return nil
 	}
@@ -349,8 +234,8 @@ func (c *Client) pump(ctx context.Context, at msg.Remote, length int64, depth in
 	if err != nil {
 		return err
 	}
-	type piece struct{ off, n int }
-	var flight []piece
+	type part struct{ off, n int }
+	var flight []part
 	slot := 0
 	reap := func() error {
 		p := flight[0]
@@ -358,7 +243,7 @@ func (c *Client) pump(ctx context.Context, at msg.Remote, length int64, depth in
 		if err := bounded(ctx, stallTime, c.conn.Reap); err != nil {
 			return err
 		}
-		return after(c.buf[p.off:][:p.n])
+		return use(c.buf[p.off:][:p.n])
 	}
 	for done := int64(0); done < length; {
 		if len(flight) == win {
@@ -366,14 +251,9 @@ func (c *Client) pump(ctx context.Context, at msg.Remote, length int64, depth in
 				return err
 			}
 		}
-		p := piece{slot * c.piece, int(min(length-done, int64(c.piece)))}
+		p := part{slot * c.piece, int(min(length-done, int64(c.piece)))}
 		slot = (slot + 1) % win
-		if before != nil {
-			if err := before(c.buf[p.off:][:p.n]); err != nil {
-				return err
-			}
-		}
-		if err := post(c.reg, p.off, p.n, msg.Remote{Address: at.Address + uint64(done), Handle: at.Handle}); err != nil {
+		if err := c.conn.PostRead(c.reg, p.off, p.n, msg.Remote{Address: at.Address + uint64(done), Handle: at.Handle}); err != nil {
 			return err
 		}
 		flight = append(flight, p)

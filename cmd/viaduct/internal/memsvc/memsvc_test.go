@@ -24,12 +24,15 @@ import (
 	"viaduct/cmd/viaduct/internal/store"
 )
 
+// limit is the longest file that a client may store.
+const limit = 4 << 20
+
 // start runs a server on one end of a pair and returns the other, the root,
 // and the server's outcome.
 func start(t *testing.T, writable bool) (*msgfake.Conn, *msgfake.Conn, string, chan error) {
 	t.Helper()
 	dir := t.TempDir()
-	s, err := store.Open(dir, writable, 0)
+	s, err := store.Open(dir, writable, limit)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +154,7 @@ func TestPut(t *testing.T) {
 func TestStream(t *testing.T) {
 	c, srv, dir, done := start(t, true)
 	cl, _ := NewClient(c)
-	for _, n := range []int{0, 1, streamPiece, 2*streamPiece + 5} {
+	for _, n := range []int{0, 1, uploadPiece, 2*uploadPiece + 5} {
 		body := random(n)
 		moved := 0
 		if err := cl.PutStream(t.Context(), "d/new", iotest.OneByteReader(bytes.NewReader(body)), sha256.New(), func(n int) { moved += n }); err != nil {
@@ -161,28 +164,62 @@ func TestStream(t *testing.T) {
 			t.Errorf("%d bytes stored, %d moved, %v", len(got), moved, err)
 		}
 	}
-	broken := io.MultiReader(bytes.NewReader(random(streamPiece)), iotest.ErrReader(os.ErrInvalid))
+	broken := io.MultiReader(bytes.NewReader(random(uploadPiece)), iotest.ErrReader(os.ErrInvalid))
 	if err := cl.PutStream(t.Context(), "broken", broken, sha256.New(), nil); !errors.Is(err, os.ErrInvalid) {
 		t.Error(err)
 	}
+	// What is refused on the way, or at the end, is told as it is, and the connection goes on.
+	for _, n := range []int{limit + 1, limit + 4*uploadPiece} {
+		err := cl.PutStream(t.Context(), "long", bytes.NewReader(random(n)), sha256.New(), nil)
+		if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "too large") {
+			t.Errorf("%d bytes: %v", n, err)
+		}
+	}
+	if err := cl.Put(t.Context(), "short", 3*uploadPiece, bytes.NewReader(random(2*uploadPiece)), sha256.New(), nil); !errors.Is(err, ErrSourceShrank) {
+		t.Error(err)
+	}
+	if srv.Regions() != 0 {
+		t.Errorf("%d regions left", srv.Regions())
+	}
 	cl.Close()
 
-	r := exchange(t, c, `{"op":"open","path":"x","mode":"stream","length":99999999999}`)
-	if r["length"] != float64(streamPiece) {
-		t.Errorf("the server lends %v", r["length"])
+	sum := strings.Repeat("00", 32)
+	r := exchange(t, c, `{"op":"open","path":"x","mode":"write","length":-1}`)
+	pieces, _ := r["pieces"].([]any)
+	if r["length"] != float64(uploadPiece) || len(pieces) != uploadPieces {
+		t.Fatalf("the server lends %v", r)
 	}
-	first := r["handle"]
-	r = exchange(t, c, `{"op":"extend","path":"x","mode":"stream","length":7}`)
-	if r["ok"] != true || r["handle"] == first {
-		t.Errorf("after %v: %v", first, r)
+	r = exchange(t, c, `{"op":"extend","path":"x","mode":"write","length":7}`)
+	if again, _ := r["pieces"].([]any); r["ok"] != true || len(again) != 1 || again[0].(map[string]any)["handle"] == pieces[0].(map[string]any)["handle"] {
+		t.Errorf("after %v: %v", pieces[0], r)
 	}
-	for _, bad := range []string{`{"op":"extend","path":"x","mode":"stream","length":-1}`, `{"op":"extend","path":"x","mode":"stream","length":1048577}`,
-		`{"op":"extend","path":"y","mode":"stream","length":1}`, `{"op":"extend","path":"x","mode":"write","length":1}`,
-		`{"op":"open","path":"z","mode":"stream","offset":1}`, `{"op":"close","path":"x","mode":"stream","sha256":"` + strings.Repeat("00", 32) + `"}`,
-		`{"op":"close","path":"x","mode":"stream","sha256":"` + strings.Repeat("00", 32) + `"}`} {
+	for _, bad := range []string{`{"op":"extend","path":"y","mode":"write","length":1}`, `{"op":"extend","path":"x","mode":"read","length":1}`,
+		`{"op":"open","path":"z","mode":"write","offset":1}`, `{"op":"open","path":"z","mode":"write","length":-2}`,
+		`{"op":"close","path":"x","mode":"write","sha256":"` + sum + `"}`, `{"op":"close","path":"x","mode":"write","sha256":"` + sum + `"}`} {
 		if r := exchange(t, c, bad); r["ok"] != false {
 			t.Errorf("%s: %v", bad, r)
 		}
+	}
+	// A piece of a wrong length is the end of the file, whose memory stays until the
+	// client has closed it.
+	for _, bad := range []string{`"length":-1`, `"length":0`, `"length":1048577`, `"length":11`} {
+		before := srv.Regions()
+		exchange(t, c, `{"op":"open","path":"z","mode":"write","length":10}`)
+		r := exchange(t, c, `{"op":"extend","path":"z","mode":"write",`+bad+`}`)
+		if again := exchange(t, c, `{"op":"extend","path":"z","mode":"write","length":1}`); r["ok"] != false || bad != `"length":0` && again["ok"] != false {
+			t.Errorf("%s: %v, then %v", bad, r, again)
+		}
+		if srv.Regions() != before+1 {
+			t.Errorf("%s: %d regions, then %d", bad, before, srv.Regions())
+		}
+		if r := exchange(t, c, `{"op":"close","path":"z","mode":"write","length":1,"sha256":"`+sum+`"}`); r["ok"] != false || srv.Regions() != before {
+			t.Errorf("%s: %v, %d regions", bad, r, srv.Regions())
+		}
+	}
+	// A part of the file is not the file, whatever the sum.
+	exchange(t, c, `{"op":"open","path":"z","mode":"write","length":10}`)
+	if r := exchange(t, c, fmt.Sprintf(`{"op":"close","path":"z","mode":"write","length":1,"sha256":"%x"}`, sha256.Sum256([]byte{0}))); r["ok"] != false {
+		t.Error(r)
 	}
 	c.Close()
 	<-done

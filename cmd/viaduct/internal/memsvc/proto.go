@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"viaduct/cmd/viaduct/internal/msg"
 	"viaduct/cmd/viaduct/internal/store"
 )
 
@@ -22,7 +23,7 @@ type request struct {
 	Path   string `json:"path"`
 	Mode   string `json:"mode,omitempty"`
 	Offset int64  `json:"offset,omitempty"`
-	Length int64  `json:"length,omitempty"`
+	Length int64  `json:"length,omitempty"` // of a file to store, -1 if it is not known; of what a piece holds
 	SHA256 string `json:"sha256,omitempty"`
 	After  string `json:"after,omitempty"` // of a listing: the name after which it goes on
 }
@@ -35,10 +36,27 @@ type reply struct {
 	Address string         `json:"address,omitempty"`
 	Handle  *uint32        `json:"handle,omitempty"`
 	Length  *int64         `json:"length,omitempty"`
+	Pieces  []piece        `json:"pieces,omitempty"` // of a file to store: each takes Length bytes
 	Size    *int64         `json:"size,omitempty"`
 	SHA256  string         `json:"sha256,omitempty"`
 	Entries *[]store.Entry `json:"entries,omitempty"`
 	More    bool           `json:"more,omitempty"`
+}
+
+// A piece is memory that the server lends a client for a part of the file that it
+// stores. The client fills the pieces in turn; an extend has the next one stored, and
+// its answer lends that piece again.
+type piece struct {
+	Address string `json:"address"`
+	Handle  uint32 `json:"handle"`
+}
+
+func (p piece) remote() (at msg.Remote, err error) {
+	at.Handle = p.Handle
+	if at.Address, err = parseAddress(p.Address); err != nil {
+		err = fmt.Errorf("the server's answer makes no sense: %w", err)
+	}
+	return at, err
 }
 
 // ErrRefused wraps what the server said no to.

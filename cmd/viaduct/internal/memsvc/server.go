@@ -25,8 +25,7 @@ const maxOpen = 16
 // from the goroutines of Serve.
 type Observer struct {
 	// Request is told of each request that was answered: open_read, open_write,
-	// close_read, close_write, open_stream,
-	// extend, close_stream, list, or invalid.
+	// close_read, close_write, extend, list, or invalid.
 	Request func(operation string, took time.Duration, refused error)
 	// Stored is told how many bytes a file has that a client has stored. What clients
 	// read they fetch by RDMA Reads, which the service does not see.
@@ -102,16 +101,29 @@ type session struct {
 
 type openKey struct{ path, mode string }
 
-// An opened range is a view or an upload, and its registration.
+// An opened range is a view with its registration, or an upload.
 type opened struct {
 	view   *store.View
-	upload *store.Upload
-	region msg.Region
+	region msg.Region // of the view
+	upload *upload
+}
 
-	// Of a stream: the piece that the client writes, and the hash of what is stored.
-	piece    []byte
-	hash     hash.Hash
-	streamed int64 // bytes of pieces that were stored
+// An upload is a file that a client stores. While one piece is hashed and written, the
+// client fills the others.
+type upload struct {
+	*store.Upload
+	length int64 // of the whole file, -1 if it is not known
+	stored int64 // bytes so far
+	hash   hash.Hash
+	pieces []lent
+	next   int   // the piece that is stored next
+	failed error // why the file is given up; the client may still write to its pieces
+}
+
+// A lent piece is memory that the client writes to while it has a region.
+type lent struct {
+	mem    []byte
+	region msg.Region
 }
 
 func (s *session) run(ctx context.Context) error {
@@ -150,7 +162,7 @@ func (q *request) operation() string {
 		return q.Op
 	case q.Op == "extend":
 		return q.Op
-	case (q.Op == "open" || q.Op == "close") && (q.Mode == "read" || q.Mode == "write" || q.Mode == "stream"):
+	case (q.Op == "open" || q.Op == "close") && (q.Mode == "read" || q.Mode == "write"):
 		return q.Op + "_" + q.Mode
 	}
 	return "invalid"
@@ -170,16 +182,16 @@ func (s *session) handle(q request) ([]byte, error) {
 		return s.openRead(q)
 	case q.Op == "open" && q.Mode == "write":
 		return s.openWrite(q)
-	case q.Op == "open" && q.Mode == "stream":
-		return s.openStream(q)
-	case q.Op == "extend" && q.Mode == "stream":
+	case q.Op == "extend" && q.Mode == "write":
 		return s.extend(q)
-	case q.Op == "close" && (q.Mode == "read" || q.Mode == "write" || q.Mode == "stream"):
-		return s.close(q)
+	case q.Op == "close" && q.Mode == "read":
+		return s.closeRead(q)
+	case q.Op == "close" && q.Mode == "write":
+		return s.closeWrite(q)
 	case q.Op == "list":
 		return s.list(q)
-	case q.Op == "open" || q.Op == "close":
-		return nil, fmt.Errorf("mode %q is neither read, write nor stream", q.Mode)
+	case q.Op == "open" || q.Op == "extend" || q.Op == "close":
+		return nil, fmt.Errorf("mode %q is neither read nor write", q.Mode)
 	}
 	return nil, fmt.Errorf("unknown op %q", q.Op)
 }
@@ -206,171 +218,197 @@ func (s *session) openRead(q request) ([]byte, error) {
 		return nil, err
 	}
 	o := &opened{view: v}
-	if err := s.register(o, v.Data, msg.RemoteRead|msg.MayFault); err != nil {
-		v.Close()
-		return nil, err
+	r := reply{OK: true, Address: hexAddress(0), Handle: new(uint32), Size: &v.Size}
+	if len(v.Data) > 0 { // an empty range needs no memory
+		if o.region, err = s.conn.Register(v.Data, msg.RemoteRead|msg.MayFault); err != nil {
+			v.Close()
+			return nil, err
+		}
+		at := o.region.Remote()
+		r.Address, r.Handle = hexAddress(at.Address), &at.Handle
 	}
 	s.open[k] = o
-	s.log.Info("opened", "path", k.path, "mode", "read", "offset", q.Offset, "bytes", len(v.Data))
-	r := o.reply(int64(len(v.Data)))
-	r.Size = &v.Size
+	n := int64(len(v.Data))
+	r.Length = &n
+	s.log.Info("opened", "path", k.path, "mode", "read", "offset", q.Offset, "bytes", n)
 	return encode(r), nil
 }
+
+// What a file that is stored costs in memory: pieces that are long enough for what is
+// asked and answered of one to cost nothing, and stay in the cache while they are hashed
+// and written. One is stored, one is arriving, and one is between.
+const (
+	uploadPiece  = 1 << 20
+	uploadPieces = 3 // fewer than the messages for which a client and a server have receives
+)
 
 func (s *session) openWrite(q request) ([]byte, error) {
 	k, err := s.admit(q)
 	if err != nil {
 		return nil, err
 	}
-	if q.Length < 0 || q.Offset != 0 {
+	if q.Length < -1 || q.Offset != 0 {
 		return nil, store.ErrRange
 	}
-	u, err := s.store.Create(q.Path, q.Length)
+	file, err := s.store.Create(q.Path, q.Length)
 	if err != nil {
 		return nil, err
 	}
-	o := &opened{upload: u}
-	if err := s.register(o, u.Data, msg.RemoteWrite); err != nil {
-		u.Abort()
-		return nil, err
+	u := &upload{Upload: file, length: q.Length, hash: sha256.New()}
+	s.open[k] = &opened{upload: u}
+	most := uint64(q.Length) // the largest number if it is not known
+	size := int64(min(most, uploadPiece))
+	r := reply{OK: true, Length: &size}
+	for left := most; left > 0 && len(u.pieces) < uploadPieces; left -= min(left, uploadPiece) {
+		u.pieces = append(u.pieces, lent{mem: make([]byte, size)})
+		p, err := s.lend(&u.pieces[len(u.pieces)-1])
+		if err != nil {
+			s.drop(k)
+			return nil, err
+		}
+		r.Pieces = append(r.Pieces, p)
 	}
-	s.open[k] = o
 	s.log.Info("opened", "path", k.path, "mode", "write", "bytes", q.Length)
-	return encode(o.reply(q.Length)), nil
+	return encode(r), nil
 }
 
-// streamPiece is the longest piece of a stream, and the memory that one costs.
-const streamPiece = 1 << 20
-
-// openStream begins a file whose length is not known. The client writes a piece at a
-// time, which an extend stores.
-func (s *session) openStream(q request) ([]byte, error) {
-	k, err := s.admit(q)
+// lend lets the client write to p.
+func (s *session) lend(p *lent) (piece, error) {
+	r, err := s.conn.Register(p.mem, msg.RemoteWrite)
 	if err != nil {
-		return nil, err
+		return piece{}, err
 	}
-	if q.Length < 0 || q.Offset != 0 {
-		return nil, store.ErrRange
-	}
-	u, err := s.store.Create(q.Path, -1)
-	if err != nil {
-		return nil, err
-	}
-	n := int64(streamPiece)
-	if q.Length > 0 {
-		n = min(n, q.Length)
-	}
-	o := &opened{upload: u, piece: make([]byte, n), hash: sha256.New()}
-	if err := s.register(o, o.piece, msg.RemoteWrite); err != nil {
-		u.Abort()
-		return nil, err
-	}
-	s.open[k] = o
-	s.log.Info("opened", "path", k.path, "mode", "stream")
-	return encode(o.reply(n)), nil
+	p.region = r
+	at := r.Remote()
+	return piece{hexAddress(at.Address), at.Handle}, nil
 }
 
-// extend stores the first q.Length bytes of a stream's piece and lends the client
-// the memory for the next one.
+// takeBack ends the client's access to p: what is hashed must not change.
+func (p *lent) takeBack() {
+	if p.region != nil {
+		p.region.Close()
+		p.region = nil
+	}
+}
+
+// store hashes the first n bytes of the next piece and writes them to the file.
+func (u *upload) store(n int64) (*lent, error) {
+	var p *lent
+	if u.next < len(u.pieces) {
+		p = &u.pieces[u.next]
+	}
+	switch {
+	case u.failed != nil:
+		return nil, u.failed
+	case n < 0, n > 0 && p == nil, n > 0 && n > int64(len(p.mem)), u.length >= 0 && n > u.length-u.stored:
+		u.failed = store.ErrRange
+		return nil, u.failed
+	case n == 0:
+		return p, nil
+	}
+	p.takeBack()
+	u.hash.Write(p.mem[:n])
+	if _, u.failed = u.Write(p.mem[:n]); u.failed != nil {
+		return nil, u.failed
+	}
+	u.stored += n
+	u.next = (u.next + 1) % len(u.pieces)
+	return p, nil
+}
+
+// extend stores the next piece and lends it again. A file that failed is gone, but its
+// pieces stay until the client closes it: it may be writing to them, and to take them
+// back would end its connection before it has read why.
 func (s *session) extend(q request) ([]byte, error) {
-	k := openKey{path.Clean(q.Path), q.Mode}
-	o := s.open[k]
+	o := s.open[openKey{path.Clean(q.Path), q.Mode}]
 	if o == nil {
 		return nil, errors.New("not open")
 	}
-	if q.Length < 0 || q.Length > int64(len(o.piece)) {
+	if q.Length == 0 {
 		return nil, store.ErrRange
 	}
-	o.unregister() // the client must not change what is being hashed
-	b := o.piece[:q.Length]
-	o.hash.Write(b)
-	_, err := o.upload.Write(b)
-	o.streamed += q.Length
-	if err == nil {
-		err = s.register(o, o.piece, msg.RemoteWrite)
-	}
+	p, err := o.upload.store(q.Length)
 	if err != nil {
-		s.drop(k)
+		o.upload.Abort()
 		return nil, err
 	}
-	return encode(o.reply(int64(len(o.piece)))), nil
-}
-
-// register lends b to the client; an empty range needs no memory.
-func (s *session) register(o *opened, b []byte, a msg.Access) (err error) {
-	if len(b) > 0 {
-		o.region, err = s.conn.Register(b, a)
+	again, err := s.lend(p)
+	if err != nil {
+		o.upload.failed = err
+		o.upload.Abort()
+		return nil, err
 	}
-	return err
-}
-
-func (o *opened) reply(length int64) reply {
-	var at msg.Remote
-	if o.region != nil {
-		at = o.region.Remote()
-	}
-	return reply{OK: true, Address: hexAddress(at.Address), Handle: &at.Handle, Length: &length}
-}
-
-// unregister takes the memory back from the client.
-func (o *opened) unregister() {
-	if o.region != nil {
-		o.region.Close()
-		o.region = nil
-	}
+	return encode(reply{OK: true, Pieces: []piece{again}}), nil
 }
 
 // drop forgets a range without success.
 func (s *session) drop(k openKey) {
 	o := s.open[k]
 	delete(s.open, k)
-	o.unregister()
+	if o.region != nil {
+		o.region.Close()
+	}
 	if o.view != nil {
 		o.view.Close()
 	}
-	if o.upload != nil {
-		o.upload.Abort()
+	if u := o.upload; u != nil {
+		u.release()
+		u.Abort()
 		s.log.Info("unfinished file removed", "path", k.path)
 	}
 }
 
-func (s *session) close(q request) ([]byte, error) {
+// release takes all pieces back.
+func (u *upload) release() {
+	for i := range u.pieces {
+		u.pieces[i].takeBack()
+	}
+}
+
+func (s *session) closeRead(q request) ([]byte, error) {
 	k := openKey{path.Clean(q.Path), q.Mode}
 	o := s.open[k]
 	if o == nil {
 		return nil, errors.New("not open")
 	}
-	// The client must not change what is being hashed.
-	o.unregister()
-	if o.view != nil {
-		sum, err := o.view.Sum()
-		s.drop(k)
-		if err != nil {
-			return nil, err
-		}
-		return encode(reply{OK: true, SHA256: hex.EncodeToString(sum[:])}), nil
+	sum, err := o.view.Sum()
+	s.drop(k)
+	if err != nil {
+		return nil, err
 	}
+	return encode(reply{OK: true, SHA256: hex.EncodeToString(sum[:])}), nil
+}
+
+// closeWrite stores what the next piece holds, which is the last of the file, and has
+// the file appear if it is what the client says.
+func (s *session) closeWrite(q request) ([]byte, error) {
+	k := openKey{path.Clean(q.Path), q.Mode}
+	o := s.open[k]
+	if o == nil {
+		return nil, errors.New("not open")
+	}
+	u := o.upload
+	u.release()
 	want, err := parseSum(q.SHA256)
+	if err == nil {
+		_, err = u.store(q.Length)
+	}
+	if err == nil && u.length >= 0 && u.stored != u.length {
+		err = fmt.Errorf("%w: %d of %d bytes were stored", store.ErrRange, u.stored, u.length)
+	}
+	sum := [32]byte(u.hash.Sum(nil))
+	if err == nil && sum != want {
+		err = fmt.Errorf("%w: stored bytes have %x", store.ErrSum, sum)
+	}
 	if err != nil {
 		s.drop(k)
 		return nil, err
 	}
-	var sum [32]byte
-	if o.hash != nil {
-		sum = [32]byte(o.hash.Sum(nil))
-	} else {
-		sum = o.upload.Sum()
-	}
-	if sum != want {
-		s.drop(k)
-		return nil, fmt.Errorf("%w: stored bytes have %x", store.ErrSum, sum)
-	}
 	delete(s.open, k)
-	n := int64(len(o.upload.Data)) + o.streamed
-	if err := o.upload.Commit(); err != nil {
+	if err := u.Commit(); err != nil {
 		return nil, err
 	}
-	s.watch.Stored(n)
+	s.watch.Stored(u.stored)
 	s.log.Info("stored", "path", k.path, "sha256", hex.EncodeToString(sum[:]))
 	return encode(reply{OK: true, SHA256: hex.EncodeToString(sum[:])}), nil
 }

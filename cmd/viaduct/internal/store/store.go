@@ -156,7 +156,7 @@ func (s *Store) View(p string, offset, length int64) (*View, error) {
 	}
 	if length > 0 {
 		v.m.file = f
-		if err := v.m.mmap(offset, length, false); err != nil {
+		if err := v.m.mmap(offset, length); err != nil {
 			f.Close()
 			return nil, tell(err)
 		}
@@ -245,18 +245,21 @@ func (s *Store) Writable() bool { return s.writable }
 
 // An Upload is a file that is being written.
 type Upload struct {
-	Data []byte // of the whole file, if it was created with a length
-
 	s         *Store
 	dir, base string
 	f         *os.File
 	temp      string // name of the temporary file in dir; empty if it has none
-	m         mapping
+	written   int64
+	flushed   int64 // bytes that are on their way to the disk
 	done      bool
 }
 
-// Create begins a file. With length >= 0 its bytes are reserved on the disk and
-// mapped into Data; with -1 it is written by Write.
+// flushBytes are written before the system is asked to bring them to the disk, so that
+// little is left for Commit to wait for.
+const flushBytes = 8 << 20
+
+// Create begins a file, which is written by Write. With length > 0 so many bytes are
+// reserved on the disk, where it can do that; -1 is a length that is not known.
 func (s *Store) Create(p string, length int64) (*Upload, error) {
 	if !s.writable {
 		return nil, ErrReadOnly
@@ -284,33 +287,27 @@ func (s *Store) Create(p string, length int64) (*Upload, error) {
 		return nil, tell(err)
 	}
 	if length > 0 {
-		u.m.file = u.f
-		if err = reserve(u.f, length); err == nil {
-			err = u.m.mmap(0, length, true)
-		}
-		if err != nil {
+		if err := reserve(u.f, length); err != nil {
 			u.Abort()
 			return nil, tell(err)
 		}
-		u.Data = u.m.data
 	}
 	return u, nil
 }
 
-// Write appends to a file created without a length.
+// Write appends to the file.
 func (u *Upload) Write(p []byte) (int, error) {
-	if u.s.maxFile > 0 {
-		at, err := u.f.Seek(0, io.SeekCurrent)
-		if err != nil || at+int64(len(p)) > u.s.maxFile {
-			return 0, fmt.Errorf("%w: at most %d bytes", ErrTooLarge, u.s.maxFile)
-		}
+	if u.s.maxFile > 0 && int64(len(p)) > u.s.maxFile-u.written {
+		return 0, fmt.Errorf("%w: at most %d bytes", ErrTooLarge, u.s.maxFile)
 	}
 	n, err := u.f.Write(p)
+	u.written += int64(n)
+	if u.written-u.flushed >= flushBytes {
+		flush(u.f, u.flushed, u.written-u.flushed)
+		u.flushed = u.written
+	}
 	return n, tell(err)
 }
-
-// Sum is the SHA-256 of Data.
-func (u *Upload) Sum() [32]byte { return sha256.Sum256(u.Data) }
 
 // Commit makes the file visible under its name, after its bytes are safe on
 // the disk. Whatever had the name is replaced.
@@ -318,8 +315,6 @@ func (u *Upload) Commit() error {
 	if u.done {
 		return fs.ErrClosed
 	}
-	u.m.unmap()
-	u.Data = nil
 	if err := u.f.Sync(); err != nil {
 		u.Abort()
 		return tell(err)
@@ -339,8 +334,6 @@ func (u *Upload) Abort() {
 		return
 	}
 	u.done = true
-	u.m.unmap()
-	u.Data = nil
 	if u.temp != "" {
 		u.s.root.Remove(path.Join(u.dir, u.temp))
 	}

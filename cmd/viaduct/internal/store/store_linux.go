@@ -79,14 +79,19 @@ func (u *Upload) publish() error {
 	return d.Sync()
 }
 
-// reserve makes f length bytes long with all blocks present, so that writing
-// to the mapped file cannot fault for want of space.
+// reserve sets length bytes of the disk aside for f, so that a full disk is told before
+// they are sent. A file system that can't do that tells when they are written.
 func reserve(f *os.File, length int64) error {
-	err := ignoringEINTR(func() error { return unix.Fallocate(int(f.Fd()), 0, 0, length) })
+	err := ignoringEINTR(func() error { return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, length) })
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
-		return fillZero(f, length)
+		return nil
 	}
 	return err
+}
+
+// flush begins to bring a range to the disk. What becomes of it is told by fsync.
+func flush(f *os.File, offset, length int64) {
+	unix.SyncFileRange(int(f.Fd()), offset, length, unix.SYNC_FILE_RANGE_WRITE)
 }
 
 func ignoringEINTR(f func() error) error {
@@ -105,16 +110,12 @@ type mapping struct {
 }
 
 // mmap maps n bytes of the file at offset.
-func (m *mapping) mmap(offset, n int64, write bool) error {
+func (m *mapping) mmap(offset, n int64) error {
 	skip := offset % int64(os.Getpagesize())
 	if int64(int(n+skip)) != n+skip {
 		return ErrTooLarge
 	}
-	prot := unix.PROT_READ
-	if write {
-		prot |= unix.PROT_WRITE
-	}
-	b, err := unix.Mmap(int(m.file.Fd()), offset-skip, int(n+skip), prot, unix.MAP_SHARED)
+	b, err := unix.Mmap(int(m.file.Fd()), offset-skip, int(n+skip), unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
 		return os.NewSyscallError("mmap", err)
 	}

@@ -228,23 +228,24 @@ func TestMetricsExact(t *testing.T) {
 					requests = gets * 28 // bytes of a Read Request Header [RDMAP 4.4]
 				}
 				check("client", client, map[string]float64{
-					series("viaduct_operations_total", "operation", "send"):       7, // open and close, three times, and extend
-					series("viaduct_operations_total", "operation", "receive"):    7,
+					series("viaduct_operations_total", "operation", "send"):       9, // open and close, three times, and extend, three times
+					series("viaduct_operations_total", "operation", "receive"):    9,
 					series("viaduct_operations_total", "operation", "write"):      puts + 1,
 					series("viaduct_operations_total", "operation", "read"):       gets,
 					series("viaduct_operation_bytes_total", "operation", "write"): putSize + streamSize,
 					series("viaduct_operation_bytes_total", "operation", "read"):  getSize,
 				})
 				check("server", server, map[string]float64{
-					series("viaduct_operations_total", "operation", "send"):                                      7,
-					series("viaduct_operations_total", "operation", "receive"):                                   7,
+					series("viaduct_operations_total", "operation", "send"):                                      9,
+					series("viaduct_operations_total", "operation", "receive"):                                   9,
 					series("viaduct_operations_total", "operation", "write"):                                     0,
 					series("viaduct_operations_total", "operation", "read"):                                      0,
 					series("viaduct_served_operations_total", "operation", "read"):                               gets,
 					series("viaduct_request_duration_seconds_count", "operation", "open_read", "result", "ok"):   1,
 					series("viaduct_request_duration_seconds_count", "operation", "close_read", "result", "ok"):  1,
-					series("viaduct_request_duration_seconds_count", "operation", "open_write", "result", "ok"):  1,
-					series("viaduct_request_duration_seconds_count", "operation", "close_write", "result", "ok"): 1,
+					series("viaduct_request_duration_seconds_count", "operation", "open_write", "result", "ok"):  2,
+					series("viaduct_request_duration_seconds_count", "operation", "close_write", "result", "ok"): 2,
+					series("viaduct_request_duration_seconds_count", "operation", "extend", "result", "ok"):      3,
 					// What the connection carried is the file and the messages around it, and
 					// over iWARP what asks for a Read.
 					series("viaduct_transport_bytes_total", "direction", "in"):  putSize + streamSize + server[series("viaduct_operation_bytes_total", "operation", "receive")] + requests,

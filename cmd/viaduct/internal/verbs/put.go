@@ -104,18 +104,10 @@ goes on.`,
 			bar := e.Progress(filepath.Base(args[0]), st.Size(), 0)
 			h := sha256.New()
 			start := time.Now()
-			last, first := start, true
-			if t.IsStream() && st.Size() > 0 {
-				bar.Note("hashing")
-			}
+			last := start
 			moved := int64(0)
 			err = fc.Put(cmd.Context(), u.Path, st.Size(), f, h, func(n int) {
-				if first && t.IsStream() {
-					start = time.Now() // HTTP has read the file once for its digest
-				}
-				first = false
 				bar.Add(n)
-				bar.Note("")
 				if moved += int64(n); moved == st.Size() {
 					bar.Note("the server verifies")
 				}

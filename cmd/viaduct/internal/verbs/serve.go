@@ -21,11 +21,11 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// memReceives are the receives of the memory service: one request is
-// outstanding at a time, and a request that is too long still arrives, to be
-// answered.
+// memReceives are the receives of the memory service: more than the requests that are
+// unanswered at a time, so that over iWARP a sender seldom has to ask whether there is one
+// free. A request that is too long still arrives, to be answered.
 const (
-	memReceives    = 4
+	memReceives    = 16
 	memReceiveSize = 2 * memsvc.MaxMessage
 )
 

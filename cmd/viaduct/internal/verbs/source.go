@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"strings"
 	"time"
 
 	"viaduct/cmd/viaduct/internal/addr"
@@ -40,8 +39,6 @@ func putStream(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, na
 	switch {
 	case ctx.Err() != nil && err != nil:
 		return context.Cause(ctx)
-	case errors.Is(err, memsvc.ErrRefused) && strings.Contains(err.Error(), "neither read nor write"):
-		return shell.Hint(err, "the server is older: store a regular file")
 	case errors.Is(err, memsvc.ErrRefused), errors.Is(err, httpfile.ErrRefused):
 		return err
 	case err != nil && r.Bytes > 0:

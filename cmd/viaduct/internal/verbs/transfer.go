@@ -25,7 +25,8 @@ type fileClient interface {
 	// fed with the rest. An error of nil says that all bytes fetched are
 	// verified.
 	Get(ctx context.Context, path string, offset int64, w io.Writer, h hash.Hash, begin func(length, size int64), progress func(n int)) error
-	// Put stores length bytes of r. again reads them once more from the start.
+	// Put stores length bytes of r, which may be read once more from the start; h, which
+	// must be fresh, is fed with them.
 	Put(ctx context.Context, path string, length int64, r io.ReadSeeker, h hash.Hash, progress func(n int)) error
 	// PutStream stores the bytes of r up to its end; h, which must be fresh, is fed
 	// with them.
@@ -182,16 +183,24 @@ func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastRe
 func (h *httpFiles) Close() { h.tr.CloseIdleConnections() }
 
 func (h *httpFiles) Put(ctx context.Context, path string, length int64, r io.ReadSeeker, sum hash.Hash, progress func(n int)) error {
-	// The digest goes first, so the file is read twice.
-	if _, later := sum.(*laterHash); !later {
-		if _, err := io.CopyN(sum, r, length); err != nil {
-			return err
-		}
-		if _, err := r.Seek(0, io.SeekStart); err != nil {
-			return err
-		}
+	return h.Client.PutStream(ctx, path, &exactly{r, length}, sum, progress)
+}
+
+// An exactly is the first left bytes of r, of which none may be missing.
+type exactly struct {
+	r    io.Reader
+	left int64
+}
+
+func (e *exactly) Read(p []byte) (int, error) {
+	if e.left == 0 {
+		return 0, io.EOF
 	}
-	return h.Client.Put(ctx, path, length, r, [32]byte(sum.Sum(nil)), progress)
+	n, err := e.r.Read(p[:min(int64(len(p)), e.left)])
+	if e.left -= int64(n); err == io.EOF && e.left > 0 {
+		err = memsvc.ErrSourceShrank
+	}
+	return n, err
 }
 
 func (*httpFiles) Mechanisms() (get, put string) { return "HTTP GET", "HTTP PUT" }

@@ -1,0 +1,250 @@
+package memsvc
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"math"
+
+	"viaduct/cmd/viaduct/internal/msg"
+)
+
+// Put stores length bytes of r under path by RDMA Write; h, which must be fresh, is fed
+// with them and its sum verified by the server before the file becomes visible. The
+// server hashes and writes one piece while the next ones arrive.
+func (c *Client) Put(ctx context.Context, path string, length int64, r io.Reader, h hash.Hash, progress func(n int)) error {
+	if length < 0 {
+		return fmt.Errorf("memsvc: a file of %d bytes", length)
+	}
+	return c.put(ctx, path, length, r, h, progress)
+}
+
+// PutStream stores the bytes of r up to its end; else it is as Put.
+func (c *Client) PutStream(ctx context.Context, path string, r io.Reader, h hash.Hash, progress func(n int)) error {
+	return c.put(ctx, path, -1, r, h, progress)
+}
+
+// A sourceError is what the file to store was ended by.
+type sourceError struct{ error }
+
+func (e sourceError) Unwrap() error { return e.error }
+
+func (c *Client) put(ctx context.Context, path string, length int64, r io.Reader, h hash.Hash, progress func(n int)) error {
+	a, err := c.ask(ctx, request{Op: "open", Path: path, Mode: "write", Length: length}, 0)
+	if err != nil {
+		return err
+	}
+	if a.Length == nil || *a.Length < 0 || length != 0 && (*a.Length == 0 || len(a.Pieces) == 0) {
+		return errors.New("the server lends no pieces to write the file to: it is older")
+	}
+	p := &putting{c: c, file: request{Path: path, Mode: "write"}, room: *a.Length, length: length, r: r, h: h, progress: progress}
+	if err := p.lent(a.Pieces); err != nil {
+		return err
+	}
+	err = p.run(ctx)
+	// Neither a refusal nor the source ends the connection: what is on its way is waited
+	// for, and the server forgets the file.
+	if source, ok := errors.AsType[sourceError](err); ok {
+		err = source.error
+	} else if !errors.Is(err, ErrRefused) || p.answered {
+		return err
+	}
+	if gone := p.giveUp(ctx); gone != nil {
+		return errors.Join(err, gone)
+	}
+	return err
+}
+
+// A putting is a file on its way to the server.
+type putting struct {
+	c          *Client
+	file       request      // its name
+	free       []msg.Remote // pieces that can be written to, in turn
+	room       int64        // bytes of a piece
+	length     int64        // of the file, -1 if it is not known
+	unanswered int          // extends
+	closing    bool         // a close is sent
+	answered   bool         // nothing but the answer to it is due
+
+	r        io.Reader
+	h        hash.Hash
+	progress func(n int)
+
+	slot   int   // of the window, the next
+	flight []int // bytes of the writes that were not reaped
+}
+
+func (p *putting) lent(pieces []piece) error {
+	for _, l := range pieces {
+		at, err := l.remote()
+		if err != nil {
+			return err
+		}
+		p.free = append(p.free, at)
+	}
+	return nil
+}
+
+func (p *putting) run(ctx context.Context) error {
+	left := int64(math.MaxInt64)
+	if p.length >= 0 {
+		left = p.length
+	}
+	depth, _ := p.c.conn.Depth()
+	filled, ended := int64(0), left == 0
+	for !ended {
+		for len(p.free) == 0 {
+			if err := p.answer(ctx); err != nil {
+				return err
+			}
+		}
+		var err error
+		at := p.free[0]
+		p.free = p.free[1:]
+		filled, err = p.fill(ctx, at, min(p.room, left), depth)
+		if err != nil && err != io.EOF {
+			return err
+		}
+		left -= filled
+		ended = left == 0 || err == io.EOF
+		if ended && p.length >= 0 && left > 0 {
+			return sourceError{ErrSourceShrank}
+		}
+		if err := p.settle(ctx); err != nil {
+			return err
+		}
+		if !ended {
+			if err := p.request(ctx, "extend", filled, ""); err != nil {
+				return err
+			}
+			p.unanswered++
+		}
+	}
+	sum := hex.EncodeToString(p.h.Sum(nil))
+	if err := p.request(ctx, "close", filled, sum); err != nil {
+		return err
+	}
+	p.closing = true
+	for p.unanswered > 0 {
+		if err := p.answer(ctx); err != nil {
+			return err
+		}
+	}
+	p.answered = true
+	stored, err := p.receive(ctx, "close", max(p.length, 0))
+	if err != nil {
+		return err
+	}
+	if stored.SHA256 != sum {
+		return ErrChanged
+	}
+	return nil
+}
+
+// giveUp takes the answers that are due and has the server forget the file.
+func (p *putting) giveUp(ctx context.Context) error {
+	if err := p.settle(ctx); err != nil {
+		return err
+	}
+	for p.unanswered > 0 {
+		if err := p.answer(ctx); err != nil && !errors.Is(err, ErrRefused) {
+			return err
+		}
+	}
+	if !p.closing {
+		if err := p.request(ctx, "close", 0, ""); err != nil {
+			return err
+		}
+	}
+	if _, err := p.receive(ctx, "close", 0); err != nil && !errors.Is(err, ErrRefused) {
+		return err
+	}
+	return nil
+}
+
+// fill writes one piece, of at most room bytes. The error is io.EOF at the end of the
+// source.
+func (p *putting) fill(ctx context.Context, at msg.Remote, room int64, depth int) (filled int64, err error) {
+	win, err := p.c.window(depth)
+	if err != nil {
+		return 0, err
+	}
+	for filled < room && err == nil {
+		if len(p.flight) == win {
+			if err := p.reap(ctx); err != nil {
+				return filled, err
+			}
+		}
+		var n int
+		off := p.slot * p.c.piece
+		b := p.c.buf[off:][:min(int64(p.c.piece), room-filled)]
+		if n, err = io.ReadFull(p.r, b); err == io.ErrUnexpectedEOF {
+			err = io.EOF
+		}
+		if err != nil && err != io.EOF {
+			return filled, sourceError{err}
+		}
+		if n > 0 {
+			p.h.Write(b[:n])
+			if err := p.c.conn.PostWrite(p.c.reg, off, n, msg.Remote{Address: at.Address + uint64(filled), Handle: at.Handle}); err != nil {
+				return filled, err
+			}
+			p.flight = append(p.flight, n)
+			p.slot = (p.slot + 1) % win
+			filled += int64(n)
+		}
+	}
+	return filled, err
+}
+
+func (p *putting) reap(ctx context.Context) error {
+	n := p.flight[0]
+	p.flight = p.flight[1:]
+	err := bounded(ctx, stallTime, p.c.conn.Reap)
+	if err == nil && p.progress != nil {
+		p.progress(n)
+	}
+	return err
+}
+
+// settle waits for what was written: a message's own completion comes behind.
+func (p *putting) settle(ctx context.Context) error {
+	for len(p.flight) > 0 {
+		if err := p.reap(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// request sends op for n bytes of the next piece, and does not wait for the answer.
+func (p *putting) request(ctx context.Context, op string, n int64, sum string) error {
+	p.file.Op, p.file.Length, p.file.SHA256 = op, n, sum
+	return bounded(ctx, stallTime, func(ctx context.Context) error { return p.c.send(ctx, p.file) })
+}
+
+// receive takes the answer to op, for which the server may need d.
+func (p *putting) receive(ctx context.Context, op string, bytes int64) (a reply, err error) {
+	err = bounded(ctx, answerTime(bytes), func(ctx context.Context) error {
+		p.file.Op = op
+		a, err = p.c.receive(ctx, p.file)
+		return err
+	})
+	return a, err
+}
+
+// answer takes the answer to the oldest extend.
+func (p *putting) answer(ctx context.Context) error {
+	p.unanswered--
+	a, err := p.receive(ctx, "extend", 0)
+	if err == nil && len(a.Pieces) == 0 {
+		err = errors.New("the server's answer lends no piece")
+	}
+	if err == nil {
+		err = p.lent(a.Pieces)
+	}
+	return err
+}
