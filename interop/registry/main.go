@@ -29,7 +29,9 @@ const (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// SIGPIPE, which a pipe of the output gives whose reader is gone, would end this process
+	// at once and leave what it has started.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	flag.Parse()
 	err := run(ctx)
 	stop()
