@@ -1,6 +1,7 @@
 package machine_test
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -34,12 +35,15 @@ func TestMove(t *testing.T) {
 
 // TestMoveOnce: of goroutines that report the same at once, one is told of the change.
 func TestMoveOnce(t *testing.T) {
-	for range 500 {
+	for range 3000 {
 		var l machine.Life[state]
-		var told atomic.Int32
+		var told, ready atomic.Int32
 		var wg sync.WaitGroup
-		for range 4 {
+		for range 2 {
 			wg.Go(func() {
+				for ready.Add(1); ready.Load() < 2; { // at once
+					runtime.Gosched()
+				}
 				if from, to := table.Move(&l, 0); from != to {
 					told.Add(1)
 				}
