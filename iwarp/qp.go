@@ -26,7 +26,9 @@ import (
 // Errors of its methods match ErrClosed (and so net.ErrClosed) after Close or
 // after the stream has ended; [QueuePair.Err] tells why it did.
 type QueuePair struct {
-	cfg    *Config // during start-up
+	// The consumer posts to it and frameio drives it, hence its many methods. They
+	// stand in files by the part that they work on.
+
 	set    settings
 	dev    *Device
 	pd     *ProtectionDomain
@@ -35,17 +37,49 @@ type QueuePair struct {
 	sendCQ *CompletionQueue
 	recvCQ *CompletionQueue
 
+	sendQueue
+	receives
+	wire
+	reading
+	activity
+
+	life  machine.Life[lifeState] // which directions go on
+	tx    txState
+	rx    rxState
+	stats counters
+
+	mu  perturb.Mutex
+	err error   // guarded by mu; why the stream ended
+	win windows // guarded by mu
+	limits
+	ends
+}
+
+// A sendQueue has the requests that were posted to it, and what holds them up.
+type sendQueue struct {
 	sq      queue.Work[*sendWQE]
 	sqUsed  atomic.Int64 // posted, and the completion not yet polled
 	spare   spareWQEs
-	told    []Completion // of the send queue, about to be published; guarded by its lock
-	rq      recvQueue
-	srq     *SharedReceiveQueue
-	srqHeld atomic.Int64
+	told    []Completion // about to be published; guarded by the lock of sq
+	blocked atomic.Bool  // the send queue waits for Reads to complete
+	waiting atomic.Bool  // requests were posted with More and not announced
 
-	flushing sync.Mutex // held from taking a receive to showing that it was flushed
+	invalidated atomic.Bool // a local invalidation that the send queue waits for is done
+}
 
-	// Set by start, before any role begins.
+// The receives of a stream: its own queue, a shared one, or a source of them.
+type receives struct {
+	rq       recvQueue
+	srq      *SharedReceiveQueue
+	srqHeld  atomic.Int64
+	supply   RecvSource  // in place of posted receives, or nil
+	flushed  atomic.Bool // flushSource was done
+	flushing sync.Mutex  // held from taking a receive to showing that it was flushed
+}
+
+// The wire is what start sets before any role begins.
+type wire struct {
+	cfg       *Config // during start-up
 	fc        *frameio.Conn
 	conn      net.Conn
 	params    mpa.Params
@@ -53,35 +87,34 @@ type QueuePair struct {
 	initiator bool
 	ready     atomic.Bool // fc and what stands above are set
 
+	sendOpen atomic.Bool            // we may send FPDUs [MPA-7.1.2-15]
+	term     atomic.Pointer[[]byte] // the Terminate to be sent: its RDMAP header
+	nudge    atomic.Bool            // a zero-length Write is to be sent [I-10]
+}
+
+// Reading is what both sides have asked of the other's memory, and may.
+type reading struct {
 	reads   queue.Ring[pendingRead]
 	inbound inboundRing
 	ord     atomic.Int32 // our Reads outstanding at most
 	ird     atomic.Int32 // the peer's
+}
 
-	life     machine.Life[lifeState] // which directions go on
-	sendOpen atomic.Bool             // we may send FPDUs [MPA-7.1.2-15]
-	term     atomic.Pointer[[]byte]  // the Terminate to be sent: its RDMAP header
-	blocked  atomic.Bool             // the send queue waits for Reads to complete
-	waiting  atomic.Bool             // requests were posted with More and not announced
-	nudge    atomic.Bool             // a zero-length Write is to be sent [I-10]
-	supply   RecvSource              // in place of posted receives, or nil
-	flushed  atomic.Bool             // flushSource was done
+// An activity is the time at which anything moved last.
+type activity struct {
+	moved atomic.Int64 // since born
+	born  time.Time
+}
 
-	invalidated atomic.Bool  // a local invalidation that the send queue waits for is done
-	moved       atomic.Int64 // time of the last activity, since born
-	born        time.Time
-
-	tx    txState
-	rx    rxState
-	stats counters
-
-	mu     perturb.Mutex
-	err    error         // guarded by mu; why the stream ended
-	win    windows       // guarded by mu
+// The limits of a stream in time, and what runs for it.
+type limits struct {
 	timers []*time.Timer // guarded by mu; those that have not fired
 	limit  *time.Timer   // guarded by mu; one of timers: for the first FPDU
 	wg     sync.WaitGroup
+}
 
+// The ends of a stream, step by step.
+type ends struct {
 	closer   atomic.Bool // Close waits, and ends the stream when both directions have ended
 	ended    event       // err is set
 	drained  event       // our direction was ended
@@ -121,11 +154,10 @@ func newQueuePair(cfg *Config) (*QueuePair, error) {
 		return nil, err
 	}
 	q := &QueuePair{
-		cfg: cfg, set: cfg.settings(), dev: cfg.Device, pd: cfg.PD, ext: cfg.extensions(), log: cfg.logger(),
-		supply: cfg.Source, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ, srq: cfg.SRQ,
-		born: time.Now(),
+		set: cfg.settings(), dev: cfg.Device, pd: cfg.PD, ext: cfg.extensions(), log: cfg.logger(), sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ,
 	}
-	q.rq.depth = cfg.RecvDepth
+	q.cfg, q.born = cfg, time.Now()
+	q.supply, q.srq, q.rq.depth = cfg.Source, cfg.SRQ, cfg.RecvDepth
 	q.sq.OnDone, q.sq.OnDones = q.sendDone, q.sendsDone
 	q.reads.Init(max(int(cfg.ord()), 1))
 	q.ord.Store(int32(cfg.ord()))

@@ -23,19 +23,8 @@ type txState struct {
 	rtr    mpa.RTR // the ready message that has to go first
 	opID   uint32  // identifier of the next Atomic Request [I-68]
 
-	// Requests of the send queue that were looked at and have not begun. Each
-	// belongs to the queue still.
-	ahead    [lookAhead]*sendWQE
-	aheadAt  int // the next of them
-	aheadN   int
-	aheadSeq uint64 // number of ahead[0]
-
-	// What the batch in progress will have done when it is sent.
-	done     []run // requests of the send queue
-	answered int   // requests of the peer
-	over     bool  // the Terminate is in it, nothing may follow
-	first    bool  // it holds the first FPDU of all
-	n        sentCounts
+	lookedAt
+	inBatch
 
 	asked   time.Time // when the MSS was last looked at
 	since   int       // bytes sent since then
@@ -43,6 +32,24 @@ type txState struct {
 	arena   *arena // FPDUs and payload that the batch in progress refers to
 	used    int    // bytes of it
 	invalid bool   // a local invalidation is in progress
+}
+
+// Those lookedAt are requests of the send queue that have not begun. Each belongs to the
+// queue still.
+type lookedAt struct {
+	ahead    [lookAhead]*sendWQE
+	aheadAt  int // the next of them
+	aheadN   int
+	aheadSeq uint64 // number of ahead[0]
+}
+
+// What is inBatch the batch in progress will have done when it is sent.
+type inBatch struct {
+	done     []run // requests of the send queue
+	answered int   // requests of the peer
+	over     bool  // the Terminate is in it, nothing may follow
+	first    bool  // it holds the first FPDU of all
+	n        sentCounts
 }
 
 // lookAhead is how many requests are taken under one lock of the send queue.

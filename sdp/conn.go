@@ -22,6 +22,10 @@ import (
 // ended the connection, *ProtocolError where the peer broke the protocol, and
 // *iwarp.TerminateError where the layers below did.
 type Conn struct { // [D-84] [SDP-4.1-1]
+	// It drives a machine of internal/sdpcore by the completions of a stream of iwarp.
+	// The methods, those of net.Conn and of that, stand in files by the part that they
+	// work on.
+
 	opt    Options
 	layout Layout
 	path   Path
@@ -31,18 +35,13 @@ type Conn struct { // [D-84] [SDP-4.1-1]
 	rd, wd half
 	queue  atomic.Pointer[iwarp.CompletionQueue] // of the stream
 
-	mu     perturb.Mutex // guards everything below; given back by unlock
-	m      *sdpcore.Machine
-	qp     *iwarp.QueuePair
-	acts   []sdpcore.Action
-	comps  [8]iwarp.Completion // for run
-	born   time.Time
-	wops   []*op // writes in the machine
-	rops   []*op // reads in the machine
-	ending []*op // writes done but for their Sends
-	nextID uint64
-	closed bool // Close was called
-	onEnd  []func()
+	mu    perturb.Mutex // guards everything below; given back by unlock
+	m     *sdpcore.Machine
+	qp    *iwarp.QueuePair
+	acts  []sdpcore.Action
+	comps [8]iwarp.Completion // for run
+	born  time.Time
+	calls
 
 	recv  sideRecv
 	send  sideSend
@@ -52,12 +51,31 @@ type Conn struct { // [D-84] [SDP-4.1-1]
 	held  held
 	urg   urgent
 
+	ends
+	moving
+}
+
+// The calls in progress.
+type calls struct {
+	wops   []*op // writes in the machine
+	rops   []*op // reads in the machine
+	ending []*op // writes done but for their Sends
+	nextID uint64
+}
+
+// The ends of a connection.
+type ends struct {
+	closed      bool          // Close was called
+	onEnd       []func()      // what is told of the end
 	linger      time.Duration // as SetLinger; negative for the default
 	closeWithin time.Duration // how long Close waits by default
 	flushed     chan struct{} // closed when DisConn has been handed to TCP, or never will be
 	gone        chan struct{} // closed when the connection and all its resources are gone
 	released    bool
+}
 
+// A moving connection goes on in another process or on another stream.
+type moving struct {
 	suspendTo chan error // waits for OpSuspended
 	resumeAt  uint16     // the port OpReconnect says to go to, until that begins
 	suspended bool
@@ -108,8 +126,9 @@ func freeOp(o *op) {
 
 // newConn makes the connection of a set-up that is complete.
 func newConn(opt Options, layout Layout, s *setup, p sdpcore.Params) *Conn {
-	c := &Conn{opt: opt, layout: layout, role: p.Role, linger: -1, closeWithin: defaultCloseTimeout, born: time.Now(),
-		flushed: make(chan struct{}), gone: make(chan struct{}), acts: *actions.Get().(*[]sdpcore.Action)}
+	c := &Conn{opt: opt, layout: layout, role: p.Role, born: time.Now(), acts: *actions.Get().(*[]sdpcore.Action)}
+	c.linger, c.closeWithin = -1, defaultCloseTimeout
+	c.flushed, c.gone = make(chan struct{}), make(chan struct{})
 	c.rd.init()
 	c.wd.init()
 	c.m = sdpcore.New(p)

@@ -49,45 +49,63 @@ type linkTerms struct {
 // queues and one TCP connection of its own. [VIT-2.2.2.2.2-1] It is driven by a frameio.Conn, in two roles that run at
 // once: the send role (Fill, Sent; fields of tx) and the receive role
 // (Receive, Plan, Landed, Drained; fields of rx). What both need is
-// atomic. What of it still goes on is its life; see lifeState.
+// atomic. What of it still goes on is its life; see lifeState. The methods stand in
+// files by the part that they work on.
 type link struct {
-	p         *Provider
-	ep        *vi.Endpoint
-	c         *frameio.Conn
-	dialect   vitcpwire.Dialect
-	level     reliability
-	flow      bool // descriptor flow control
-	overdrawn bool // the peer had posted more descriptors than it may
-	single    bool // segments are written one by one [V-40]
-	terms     linkTerms
-	maxSeg    int // bytes of the longest segment
-	log       *slog.Logger
-	onEnd     func() // may be nil
+	p       *Provider
+	ep      *vi.Endpoint
+	c       *frameio.Conn
+	dialect vitcpwire.Dialect
+	level   reliability
+	terms   linkTerms
+	maxSeg  int  // bytes of the longest segment
+	single  bool // segments are written one by one [V-40]
+	log     *slog.Logger
+	onEnd   func() // may be nil
 
-	credits sendCredits // the peer's receive descriptors
-	mine    recvCredits // ours
-	acks    acker
-	asked   readWindow
-	served  readWindow
-	reads   queue.Ring[readOut] // pushed by the send role, popped by the receive role
-	jobs    queue.Ring[readJob] // the other way round
-	begun   atomic.Uint32       // Number: of the message of ours begun last
-	whole   atomic.Uint32       // Number: of the last one all of which is in a batch or beyond
-	seqOff  atomic.Uint64       // sequence number of a send descriptor less its message number
-	nop     atomic.Bool         // a NOP is wanted if there is news
-	blocked atomic.Bool         // the send role waits for a credit or the read window
-	life    machine.Life[lifeState]
-	fault   atomic.Pointer[fault]
+	flowControl
+	messages
+	pace
 
+	life  machine.Life[lifeState]
+	fault atomic.Pointer[fault]
+
+	tx    txState
+	rx    rxState
+	count linkCounters
+}
+
+// A flowControl has the descriptors and the Reads that each side has for the other.
+type flowControl struct {
+	flow      bool        // descriptor flow control
+	overdrawn bool        // the peer had posted more descriptors than it may
+	credits   sendCredits // the peer's receive descriptors
+	mine      recvCredits // ours
+	asked     readWindow
+	served    readWindow
+	blocked   atomic.Bool // the send role waits for a credit or the read window
+}
+
+// The messages are what the send role tells the receive role of ours, and the other way
+// round of the peer's.
+type messages struct {
+	acks   acker
+	reads  queue.Ring[readOut] // pushed by the send role, popped by the receive role
+	jobs   queue.Ring[readJob] // the other way round
+	begun  atomic.Uint32       // Number: of the message of ours begun last
+	whole  atomic.Uint32       // Number: of the last one all of which is in a batch or beyond
+	seqOff atomic.Uint64       // sequence number of a send descriptor less its message number
+	nop    atomic.Bool         // a NOP is wanted if there is news
+}
+
+// A pace is what happens beside the roles: calls of the endpoint without one, and the
+// NOP of a link that has been idle.
+type pace struct {
 	gate    perturb.Mutex  // held while the endpoint is called without a role; Stop waits for it
 	work    sync.WaitGroup // ends when everything has
 	timerMu perturb.Mutex
 	timer   *time.Timer // guarded by timerMu: of idleNOP; nil until needed
 	armed   atomic.Bool
-
-	tx    txState
-	rx    rxState
-	count linkCounters
 }
 
 // A readOut is an RDMA Read of ours without a complete response.
@@ -151,10 +169,10 @@ func newLink(c *call, nc net.Conn, t linkTerms) *link {
 	p := c.d.p
 	l := &link{
 		p: p, ep: c.ep, dialect: p.cfg.Dialect.wire(), terms: t,
-		flow:   c.attrs&vitcpwire.FlowControl != 0,
 		maxSeg: vitcpwire.MaxSegment,
 		log:    p.cfg.Logger,
 	}
+	l.flow = c.attrs&vitcpwire.FlowControl != 0
 	if l.log.Handler() != slog.DiscardHandler {
 		l.log = l.log.With("local", addrPort(nc.LocalAddr()).String(), "remote", addrPort(nc.RemoteAddr()).String(),
 			"calling", c.local.String(), "called", c.remote.String())

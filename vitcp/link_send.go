@@ -18,17 +18,7 @@ type txState struct {
 	turn  bool             // the next segment is a response's if there is one
 	ended bool             // nothing more may be sent
 
-	// The message being sent, if active. Its segments follow each other, but
-	// for Read Responses. [VIT-2.2.2.2.3-5]
-	active bool
-	typ    vitcpwire.Type
-	flags  vitcpwire.Flags
-	d      *vi.Descriptor
-	seq    uint64
-	cur    vi.Cursor
-	offset uint32
-	rdma   vitcpwire.RDMA
-
+	outgoing
 	jobOffset uint32 // of the response being sent
 
 	runs []run // descriptors that complete with this batch
@@ -39,8 +29,25 @@ type txState struct {
 
 	copied []*copiedSegment // what the batch being sent has of memory that may fault
 
-	// What Fill has done and not made known yet. An atomic store per segment
-	// and counter would be a good part of what a short message costs.
+	unpublished
+}
+
+// The outgoing message is the one being sent, if active. Its segments follow each
+// other, but for Read Responses. [VIT-2.2.2.2.3-5]
+type outgoing struct {
+	active bool
+	typ    vitcpwire.Type
+	flags  vitcpwire.Flags
+	d      *vi.Descriptor
+	seq    uint64
+	cur    vi.Cursor
+	offset uint32
+	rdma   vitcpwire.RDMA
+}
+
+// What is unpublished Fill has done and not made known yet. An atomic store per segment
+// and counter would be a good part of what a short message costs.
+type unpublished struct {
 	messages, segments, bytes, nops, reads uint64
 	whole                                  vitcpwire.Number
 	seqOff                                 uint64

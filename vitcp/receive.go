@@ -20,13 +20,7 @@ type rxState struct {
 	kick  bool             // the send role has to look
 	deaf  bool             // a read was refused: nothing behind it counts, the end is near
 
-	// The segment being taken.
-	h       vitcpwire.Header
-	r       vitcpwire.RDMA
-	payload int    // its length without headers
-	at      uint32 // offset in the message of its next byte to be placed
-	missing int    // bytes still to be read straight into place; 0: none
-	last    last   // the end of an RDMA Write
+	taking
 
 	in inbound
 
@@ -39,6 +33,16 @@ type rxState struct {
 	look      vi.Cursor   // scratch: where payload goes that is not in place yet
 	discard   []byte      // where bytes go that are not wanted
 	thrown    bool        // the places of the last Plan are there
+}
+
+// A taking is the segment being taken.
+type taking struct {
+	h       vitcpwire.Header
+	r       vitcpwire.RDMA
+	payload int    // its length without headers
+	at      uint32 // offset in the message of its next byte to be placed
+	missing int    // bytes still to be read straight into place; 0: none
+	last    last   // the end of an RDMA Write
 }
 
 // A last is the end of an RDMA Write whose other bytes the system puts into place.
