@@ -314,8 +314,10 @@ func TestMetricsErrors(t *testing.T) {
 // that there are, and promtool accepts the metrics and the alerts.
 func TestMetricsOfPackage(t *testing.T) {
 	e := metricsEnv(t)
-	if err := e.Metrics.Register(portmapStats{}); err != nil {
-		t.Fatal(err)
+	for _, m := range []prometheus.Collector{portmapStats{}, newRegistryStats()} {
+		if err := e.Metrics.Register(m); err != nil {
+			t.Fatal(err)
+		}
 	}
 	ch := make(chan *prometheus.Desc, 1000)
 	e.Metrics.Describe(ch)
