@@ -2,6 +2,7 @@ package sock
 
 import (
 	"net"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -76,4 +77,49 @@ func TestOwnedOptions(t *testing.T) {
 	}
 	check(a, "is dialled and tuned again")
 	check(b, "is accepted and tuned again")
+}
+
+// TestTune: what is set, by its own value, and what can't be set is an error. [I-28]
+func TestTune(t *testing.T) {
+	socket := func(domain, typ int) int {
+		fd, err := unix.Socket(domain, typ|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Close(fd) })
+		return fd
+	}
+	get := func(fd, opt int) int {
+		v, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	tcp := socket(unix.AF_INET, unix.SOCK_STREAM)
+	if get(tcp, unix.TCP_NODELAY) != 0 {
+		t.Fatal("TCP_NODELAY is on before it is set")
+	}
+	if err := tune(tcp, Tuning{KeepAlive: 7 * time.Second, Congestion: "reno"}); err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.GetsockoptString(tcp, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+	if err != nil || strings.TrimRight(name, "\x00") != "reno" || get(tcp, unix.TCP_NODELAY) != 1 || get(tcp, unix.TCP_KEEPIDLE) != 7 {
+		t.Errorf("congestion control %q (%v), TCP_NODELAY %d, TCP_KEEPIDLE %d", name, err, get(tcp, unix.TCP_NODELAY), get(tcp, unix.TCP_KEEPIDLE))
+	}
+	if err := tune(tcp, Tuning{}); err != nil {
+		t.Errorf("the system's congestion control: %v", err)
+	}
+	for name, bad := range map[string]struct {
+		fd int
+		Tuning
+	}{
+		"not TCP":                        {socket(unix.AF_UNIX, unix.SOCK_STREAM), Tuning{}},
+		"a time that the system refuses": {tcp, Tuning{KeepAlive: 40000 * time.Second}},
+		"no such congestion control":     {tcp, Tuning{Congestion: "none such"}},
+	} {
+		if err := tune(bad.fd, bad.Tuning); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
 }
