@@ -63,7 +63,7 @@ type Result struct {
 
 // Cases lists those of a protocol and role.
 func Cases(proto string, role Role) (cs []Case) {
-	for _, c := range slices.Concat(iwarpPassive, iwarpActive, vitcpPassive, sdpPassive, portmapPassive, fcviPassive, vitcpActive, sdpActive, portmapActive) {
+	for _, c := range slices.Concat(iwarpPassive, iwarpActive, vitcpPassive, sdpPassive, portmapPassive, fcviPassive, vitcpActive, sdpActive, portmapActive, fcviActive) {
 		if c.Proto == proto && c.Role == role {
 			cs = append(cs, c)
 		}
@@ -75,6 +75,9 @@ func Cases(proto string, role Role) (cs []Case) {
 type Target struct {
 	// Connect returns a connection with the peer: dialled, or accepted from it.
 	Connect func(ctx context.Context) (net.Conn, error)
+	// Again returns another connection with the peer of the last Connect; nil is
+	// Connect.
+	Again func(ctx context.Context) (net.Conn, error)
 	// Disc is the discriminator of a VI; Service the address to ask a Port Mapper
 	// for.
 	Disc    []byte
@@ -184,10 +187,20 @@ func (t *T) hidden(format string, a ...any) {
 }
 
 // connect opens a connection, or takes one that the peer opened.
-func (t *T) connect() net.Conn {
+func (t *T) connect() net.Conn { return t.connectBy(t.g.Connect) }
+
+// connectAgain is connect where the conversation takes another connection.
+func (t *T) connectAgain() net.Conn {
+	if t.g.Again == nil {
+		return t.connect()
+	}
+	return t.connectBy(t.g.Again)
+}
+
+func (t *T) connectBy(connect func(ctx context.Context) (net.Conn, error)) net.Conn {
 	ctx, cancel := context.WithTimeout(t.ctx, 4*t.g.Patience)
 	defer cancel()
-	c, err := t.g.Connect(ctx)
+	c, err := connect(ctx)
 	if err != nil {
 		t.fail(t.c.Rows[0], "no connection with the peer: %v", err)
 	}

@@ -29,6 +29,7 @@ type fcEnd struct {
 	seq  map[fc.Addr]uint8
 	buf  []byte     // received and not decoded
 	kept []fc.Frame // received while another frame was waited for
+	sw   *fabric    // that the peer finds here, if it has dialled
 }
 
 // special is the first frame of a link, to the switch of this name.
@@ -124,6 +125,8 @@ func (p *fcEnd) own(f *fc.Frame) bool {
 		if f.RCtl == fc.RCtlELSReq && fc.CmdOf(f.Payload) == fc.ELSLKA {
 			p.reply(f, fc.RCtlELSReply, fc.AppendCmd(nil, fc.ELSAcc))
 		}
+		return false
+	case p.sw != nil && p.sw.take(f):
 		return false
 	case f.EOF.Invalid(), p.id != 0 && f.DID != p.id:
 		return false

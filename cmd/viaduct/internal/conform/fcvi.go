@@ -30,7 +30,8 @@ type fcviEnd struct {
 	handle uint32  // ours
 	conn   uint32  // FCVI_CONNECTION_ID
 	open   map[fcviKey]*fcviUnit
-	echoed bool // the peer is one that echoes
+	echoed bool   // the peer is one that echoes
+	heard  []byte // its last message
 
 	peer iu.AcceptPayload
 	msg  iu.MsgID // of our next message
@@ -134,10 +135,13 @@ func (v *fcviEnd) unit(within time.Duration) (*fcviUnit, end) {
 		t.check(f.CSCtl == 0, "FCVI-5.8-3", "CS_CTL is %#02x", f.CSCtl)
 		t.check(f.Opt[6]|f.Opt[7] == 0, "FCVI-5.9.5-1", "bytes 6 and 7 of the Device_Header are %x", f.Opt[6:8])
 		t.check(f.DataLen() <= fcRxSize, "FCVI-5.7-2", "a Data_Field of %d bytes, announced were %d", f.DataLen(), fcRxSize)
-		if h.Op != iu.DisconnectRqst || h.Handle != 0 { // the peer may not know the handle
+		switch {
+		case h.Op == iu.ConnectRqst:
+			t.check(h.Handle == 0, "FCVI-5.3.2-3", "FCVI_HANDLE of a CONNECT_RQST is %#x", h.Handle)
+		case h.Op != iu.DisconnectRqst || h.Handle != 0: // the peer may not know the handle
 			t.check(h.Handle == v.handle, "FCVI-5.9.2-1", "FCVI_HANDLE of a %v is %#x, ours is %#x", h.Op, h.Handle, v.handle)
 		}
-		if h.Op != iu.ConnectResp1 {
+		if h.Op != iu.ConnectRqst && h.Op != iu.ConnectResp1 {
 			t.check(len(f.Payload) == 0 || h.Op.HasData(), "FCVI-5.1-3", "a %v with %d bytes of payload", h.Op, len(f.Payload))
 		}
 		key := fcviKey{h.Op, h.MsgID, f.OXID}
@@ -174,7 +178,7 @@ func (v *fcviEnd) answered(row string, op iu.Opcode, ox uint16) *fcviUnit {
 
 func (v *fcviEnd) answeredWithin(within time.Duration, row string, op iu.Opcode, ox uint16) *fcviUnit {
 	t := v.t
-	u, e := v.unit(within)
+	u, e := v.reaction(within)
 	t.check(e == whole, row, "no %v: %v", op, e)
 	t.check(u.h.Op == op, row, "%v in place of a %v (%v)", u.h.Op, op, u.h.Status().Reason)
 	t.check(u.first.OXID == ox && u.first.FCtl&fc.FCtlExchResponder != 0, "FCVI-5.2.1-3", "a %v on exchange %#04x, expected on %#04x", op, u.first.OXID, ox)
@@ -293,13 +297,7 @@ func (v *fcviEnd) echo(row string, h iu.Header, data []byte, change func(f *fc.F
 			responded = true
 		case iu.SendRqst:
 			t.check(back == nil, row, "two messages come back")
-			t.check(u.h.MsgID == v.want, "FCVI-5.9.6-1", "FCVI_MSG_ID is %d, expected %d", u.h.MsgID, v.want)
-			t.check(u.h.Flags&iu.FlagRR != 0, "FCVI-5.9.4-5", "a Send at Reliable Reception has flags %#02x", uint8(u.h.Flags))
-			if u.h.Flags&iu.FlagRspRqd != 0 {
-				u.fctl(t, "FCVI-5.8-7", iu.Use{Answered: true})
-				v.emit(iu.Header{Op: iu.SendResp, Handle: v.peer.Handle, MsgID: u.h.MsgID}, nil, fc.Header{OXID: u.first.OXID, RXID: v.ox + 1}, iu.Use{}, nil)
-			}
-			v.want++
+			v.take(u)
 			back = u
 		case iu.DisconnectRqst:
 			t.fail(row, "the peer disconnects: %v", u.h.Status().Reason)
@@ -312,11 +310,58 @@ func (v *fcviEnd) echo(row string, h iu.Header, data []byte, change func(f *fc.F
 	return back
 }
 
+// take checks a Send of the peer, and answers it.
+func (v *fcviEnd) take(u *fcviUnit) {
+	t := v.t
+	t.check(u.h.MsgID == v.want, "FCVI-5.9.6-1", "FCVI_MSG_ID is %d, expected %d", u.h.MsgID, v.want)
+	t.check(u.h.Flags&iu.FlagRR != 0, "FCVI-5.9.4-5", "a Send at Reliable Reception has flags %#02x", uint8(u.h.Flags))
+	t.check(u.h.Flags&iu.FlagImm != 0 || u.h.Param == 0, "FCVI-5.9.7-1", "FCVI_PARAMETER without immediate data is %#x", u.h.Param)
+	if u.h.Flags&iu.FlagRspRqd != 0 {
+		u.fctl(t, "FCVI-5.8-7", iu.Use{Answered: true})
+		v.emit(iu.Header{Op: iu.SendResp, Handle: v.peer.Handle, MsgID: u.h.MsgID}, nil, fc.Header{OXID: u.first.OXID, RXID: v.ox + 1}, iu.Use{}, nil)
+	}
+	v.want++
+	v.heard = u.data
+}
+
+// reaction reads the next Information Unit that is no message which a peer that has
+// dialled sends by itself.
+func (v *fcviEnd) reaction(within time.Duration) (*fcviUnit, end) {
+	for {
+		u, e := v.unit(within)
+		if e != whole || v.sw == nil || u.h.Op != iu.SendRqst {
+			return u, e
+		}
+		v.take(u)
+	}
+}
+
+// ready sets a connection up, in the role of the case. A peer that has dialled waits
+// for an echo then.
+func (t *T) ready() *fcviEnd {
+	if t.c.Role == Passive {
+		return t.fcviOpen()
+	}
+	v := t.fcviAnswered()
+	v.hear()
+	return v.fcviEnd
+}
+
+// goesOn fails unless the connection serves on: an echo comes back, or is taken by
+// the peer that waits for it.
+func (v *fcviEnd) goesOn(row string) {
+	if v.sw == nil {
+		v.echo(row, iu.Header{}, pattern(12), nil)
+	} else {
+		v.deliver(row, nil)
+	}
+}
+
 // broken fails unless the peer ends the connection by a DISCONNECT_RQST, whose
 // reason is one of those given.
 func (v *fcviEnd) broken(row, why string, reasons ...iu.Reason) {
 	t := v.t
-	u, e := v.unit(t.g.Patience)
+	u, e := v.reaction(t.g.Patience)
 	t.check(e == whole, row, "%s the peer sends nothing: %v", why, e)
 	t.check(u.h.Op == iu.DisconnectRqst, row, "%s the peer sends a %v", why, u.h.Op)
 	t.check(u.h.Flags&iu.FlagErr != 0, "FCVI-8.4-16", "DISCONNECT_RQST without ERR %s", why)
@@ -339,6 +384,16 @@ func (v *fcviEnd) disconnected(u *fcviUnit) {
 		nil, fc.Header{OXID: u.first.OXID, RXID: v.ox + 1}, iu.Use{}, nil)
 }
 
+// disconnect sends a DISCONNECT_RQST and reads its answer.
+func (v *fcviEnd) disconnect(row string) {
+	t := v.t
+	ox := v.request(iu.Header{Op: iu.DisconnectRqst, Handle: v.peer.Handle, RmtHandle: v.handle, Total: v.conn, Param: iu.Status{Reason: iu.ULPDisconnect}.Param()}, nil, nil)
+	u := v.answered(row, iu.DisconnectResp, ox)
+	t.check(u.h.Total == v.conn && u.h.MsgID == 0, "FCVI-6.13-1", "DISCONNECT_RESP has connection id %#x and message %d, sent were %#x and 0", u.h.Total, u.h.MsgID, v.conn)
+	t.check(u.h.RmtHandle == v.peer.Handle, "FCVI-6.13-1", "DISCONNECT_RESP names the handle %#x, the peer's is %#x", u.h.RmtHandle, v.peer.Handle)
+	u.fctl(t, "FCVI-5.8-8", iu.Use{})
+}
+
 // failed reads an error response to a message of ours.
 func (v *fcviEnd) failed(row string, op iu.Opcode, ox uint16, want iu.Reason) {
 	t := v.t
@@ -354,7 +409,7 @@ func (t *T) stillServed() {
 	for _, c := range t.conns {
 		c.Close()
 	}
-	t.fcviOpen().echo("FCVI-5.2.2-4", iu.Header{}, pattern(10), nil)
+	t.ready().goesOn("FCVI-5.2.2-4")
 }
 
 // refusedSetup is a CONNECT_RQST that must be answered by one of these reasons.
@@ -377,7 +432,7 @@ func refusedSetup(name, text, row string, reasons []iu.Reason, change func(q *iu
 // breaks is a case in which one Information Unit is against the rules.
 func breaks(name, text, row string, reasons []iu.Reason, do func(v *fcviEnd)) Case {
 	return Case{Name: "fcvi/" + name, Proto: "fcvi", Role: Passive, Rows: list(row, "FCVI-8.4-16"), Text: text, run: func(t *T) {
-		v := t.fcviOpen()
+		v := t.ready()
 		do(v)
 		v.broken(row, "after "+name, reasons...)
 		t.stillServed()
@@ -419,7 +474,7 @@ var fcviPassive = []Case{
 		run: func(t *T) { t.fcvi() }},
 	{Name: "fcvi/unknown-service", Proto: "fcvi", Role: Passive, Rows: list("FCFS-2.7-6", "FCFS-2.7-7"), Text: "link services that the port does not know are answered by LS_RJT",
 		run: func(t *T) {
-			v := t.fcvi()
+			v := t.ready()
 			for _, x := range []struct {
 				row string
 				cmd fc.ELSCmd
@@ -493,22 +548,22 @@ var fcviPassive = []Case{
 		}},
 	{Name: "fcvi/bad-crc", Proto: "fcvi", Role: Passive, Rows: list("FCFS-2.1-6", "FCVI-8.4-7"), Text: "a frame with a wrong CRC is not delivered",
 		run: func(t *T) {
-			v := t.fcviOpen()
+			v := t.ready()
 			bad := v.damaged(pattern(10))
 			t.write(v.c, bad)
-			u, e := v.unit(t.g.Quiet)
+			u, e := v.reaction(t.g.Quiet)
 			t.check(e != whole, "FCFS-2.1-6", "a %v answers a frame with a wrong CRC", opOf(u))
-			v.echo("FCFS-2.1-6", iu.Header{}, pattern(12), nil) // in its place
+			v.goesOn("FCFS-2.1-6") // in its place
 		}},
 	{Name: "fcvi/bad-write", Proto: "fcvi", Role: Passive, Rows: list("FCVI-5.9.8-2", "FCVI-5.2.2-6", "FCVI-6.5-1"), Text: "a Write to a memory handle that does not exist is answered by an error",
 		run: func(t *T) {
-			v := t.fcviOpen()
+			v := t.ready()
 			ox := v.send(iu.Header{Op: iu.WriteRqst, RmtVA: 4096, RmtHandle: 0xdeadbeef, Total: 8}, pattern(8), nil)
 			v.failed("FCVI-5.2.2-6", iu.WriteResp, ox, iu.RDMAWriteProt)
 		}},
 	{Name: "fcvi/bad-read", Proto: "fcvi", Role: Passive, Rows: list("FCVI-5.2.4-2", "FCVI-5.2.4-5"), Text: "a Read from a memory handle that does not exist is answered by an error and no data",
 		run: func(t *T) {
-			v := t.fcviOpen()
+			v := t.ready()
 			if !v.peer.Attributes.Read {
 				t.hidden("the peer takes no Reads")
 			}
@@ -518,29 +573,24 @@ var fcviPassive = []Case{
 	{Name: "fcvi/disconnect", Proto: "fcvi", Role: Passive, Rows: list("FCVI-5.3.5-2", "FCVI-6.13-1", "FCVI-5.3.5-5", "FCVI-5.8-8"), Text: "a DISCONNECT_RQST is answered, and once more if it comes again",
 		run: func(t *T) {
 			v := t.fcviOpen()
-			for _, row := range []string{"FCVI-5.3.5-2", "FCVI-5.3.5-5"} {
-				ox := v.request(iu.Header{Op: iu.DisconnectRqst, Handle: v.peer.Handle, RmtHandle: v.handle, Total: v.conn, Param: iu.Status{Reason: iu.ULPDisconnect}.Param()}, nil, nil)
-				u := v.answered(row, iu.DisconnectResp, ox)
-				t.check(u.h.Total == v.conn && u.h.MsgID == 0, "FCVI-6.13-1", "DISCONNECT_RESP has connection id %#x and message %d, sent were %#x and 0", u.h.Total, u.h.MsgID, v.conn)
-				t.check(u.h.RmtHandle == v.peer.Handle, "FCVI-6.13-1", "DISCONNECT_RESP names the handle %#x, the peer's is %#x", u.h.RmtHandle, v.peer.Handle)
-				u.fctl(t, "FCVI-5.8-8", iu.Use{})
-			}
+			v.disconnect("FCVI-5.3.5-2")
+			v.disconnect("FCVI-5.3.5-5")
 		}},
 	{Name: "fcvi/unknown-handle", Proto: "fcvi", Role: Passive, Rows: list("FCVI-8.2-3", "FCVI-6.12-2"), Text: "a message for a handle that does not exist is answered by a DISCONNECT_RQST that quotes it",
 		run: func(t *T) {
-			v := t.fcviOpen()
+			v := t.ready()
 			h := v.peer.Handle ^ 0x40000000
 			v.request(iu.Header{Op: iu.SendRqst, Handle: h, Flags: iu.FlagRR | iu.FlagRspRqd}, pattern(4), nil)
-			u, e := v.unit(t.g.Patience)
+			u, e := v.reaction(t.g.Patience)
 			t.check(e == whole, "FCVI-8.2-3", "no answer: %v", e)
 			t.check(u.h.Op == iu.DisconnectRqst && u.h.Flags&iu.FlagErr != 0 && u.h.Status().Reason == iu.NotConnected, "FCVI-8.2-3", "the answer is %v", u.h)
 			t.check(u.h.Handle == 0 && u.h.RmtHandle == h, "FCVI-6.12-2", "FCVI_HANDLE is %#x, quoted is %#x, sent was %#x", u.h.Handle, u.h.RmtHandle, h)
 			v.disconnected(u)
-			v.echo("FCVI-4-1", iu.Header{}, pattern(10), nil) // the connection is another
+			v.goesOn("FCVI-4-1") // the connection is another
 		}},
 	{Name: "fcvi/unknown-exchange", Proto: "fcvi", Role: Passive, Rows: list("FCFS-2.8-4", "FCFS-2.8-2"), Text: "ABTS for an exchange that does not exist is answered by BA_RJT",
 		run: func(t *T) {
-			v := t.fcvi()
+			v := t.ready()
 			v.put(&fc.Frame{SOF: fc.SOFi3, EOF: fc.EOFt, Header: fc.Header{RCtl: fc.RCtlABTS, DID: v.at, SID: v.id, Type: fc.TypeBLS,
 				FCtl: fc.FCtlEndSeq | fc.FCtlSeqInit, SeqID: v.sequence(v.at), OXID: 0x7777, RXID: 0x6666}})
 			f := v.answer("FCFS-2.8-4", v.at, 0x7777)

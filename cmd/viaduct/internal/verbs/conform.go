@@ -35,9 +35,9 @@ func conformCommand(e *shell.Env) *cobra.Command {
 		Use:   "conform URL | conform --listen URL [--exec COMMAND] | conform --list",
 		Short: "test a peer against the requirements of its protocol",
 		Long: `Test the peer at URL, which listens (iwarp, vitcp, sdp, fcvi and
-portmap://HOST[:PORT]), or with --listen the peers that dial URL (the same ones
-without fcvi), one conversation after another. An echo server shows most. Each
-case prints the requirement that it found broken, by its id in
+portmap://HOST[:PORT]), or with --listen the peers that dial URL, one
+conversation after another. An echo server shows most, and a client that waits
+for an echo. Each case prints the requirement that it found broken, by its id in
 docs/requirements.
 
 With --listen the peer has to dial once for each case; --exec COMMAND runs a
@@ -165,6 +165,7 @@ func conformRun(ctx context.Context, e *shell.Env, u *addr.URL, p conformPlan) e
 			defer l.Close()
 			u = u.WithPort(l.Addr())
 			g.Connect = func(ctx context.Context) (net.Conn, error) { return conformAccept(ctx, e, &wg, l, u, p.exec) }
+			g.Again = func(ctx context.Context) (net.Conn, error) { return conformAccept(ctx, e, &wg, l, u, "") }
 		}
 		if !e.JSON {
 			e.Listening(u)
