@@ -103,6 +103,9 @@ func (c *conn) acceptedBy(now fc.Time, f *fc.Frame, h *iu.Header) {
 	c.setState(stResp2)
 	c.timer.Set(now + p.np.RATOV()) // T_RESP3
 	c.sendResp2(now, iu.Confirmed, false)
+	if fault.On("fcvi-unconfirmed") {
+		c.connected(now)
+	}
 }
 
 // matchAttributes applies the matching rule to both ends' attributes and

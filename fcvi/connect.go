@@ -3,6 +3,7 @@ package fcvi
 import (
 	"time"
 
+	"viaduct/internal/fault"
 	"viaduct/internal/fc"
 	"viaduct/internal/wire/iu"
 )
@@ -138,7 +139,7 @@ func (c *conn) sendRqst(now fc.Time) {
 	c.own.oxid, c.own.rxid, c.own.cnt, c.own.open = ox, fc.Unassigned, 0, true
 	c.own.attempt++
 	h := iu.Header{Op: iu.ConnectRqst, Flags: c.mode.Flags(), MsgID: c.own.attempt, Total: c.own.id}
-	if c.own.attempt > 1 {
+	if c.own.attempt > 1 && !fault.On("fcvi-retry") {
 		h.Flags |= iu.FlagRetry
 		p.stats.Retries++
 	}

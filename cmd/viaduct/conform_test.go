@@ -5,12 +5,16 @@ package main
 import (
 	"encoding/json"
 	"encoding/xml"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"viaduct/cmd/viaduct/internal/conform"
 )
@@ -75,6 +79,7 @@ var conformDialers = []struct {
 	{"iwarp", "iwarp://127.0.0.1:0", "ping {url} -c 4"},
 	{"vitcp", "vitcp://127.0.0.1:0/x", "ping {url} -c 4"},
 	{"sdp", "sdp://127.0.0.1:0", "ping {url} -c 4"},
+	{"fcvi", "fcvi://127.0.0.1:0/x", "ping {url} -c 4"},
 	{"portmap", "portmap://127.0.0.1:0", "portmap query 127.0.0.1:80 --server {address}"},
 }
 
@@ -112,6 +117,41 @@ func TestConformReports(t *testing.T) {
 	fails(t, 1, "refused", "conform", "iwarp://127.0.0.1:1")
 }
 
+// TestConformWait: with --wait the peer may be started after conform, in either role.
+func TestConformWait(t *testing.T) {
+	for _, p := range []struct {
+		url, only string
+		peer      []string
+	}{
+		{fmt.Sprintf("iwarp://127.0.0.1:%d", freePort(t)), "iwarp/reply", []string{"echo", "--listen", "{url}"}},
+		{fmt.Sprintf("portmap://127.0.0.1:%d", freePort(t)), "portmap/answer", []string{"portmap", "serve", "--map", "127.0.0.1:80=127.0.0.1:8080", "--listen", "{address}"}},
+	} {
+		cl, _ := start(t, 0, "conform", p.url, "--only", p.only, "--wait", "1m")
+		select {
+		case <-cl.done:
+			t.Fatalf("conform %s did not wait: %s", p.url, cl.stderr())
+		case <-time.After(200 * time.Millisecond): // it has asked in vain
+		}
+		_, address, _ := strings.Cut(p.url, "://")
+		args := slices.Clone(p.peer)
+		args[len(args)-1] = strings.NewReplacer("{url}", p.url, "{address}", address).Replace(args[len(args)-1])
+		start(t, 1, args...)
+		if code := cl.wait(); code != 0 {
+			t.Errorf("conform %s: exit %d: %s", p.url, code, cl.stderr())
+		}
+	}
+	cl, urls := start(t, 1, "conform", "--listen", "iwarp://127.0.0.1:0", "--only", "iwarp/request", "--wait", "1m")
+	run(t, "ping", urls[0], "-c", "1") // ends with the case
+	if code := cl.wait(); code != 0 {
+		t.Errorf("conform --listen: exit %d: %s", code, cl.stderr())
+	}
+	fails(t, 1, "refused", "conform", "iwarp://127.0.0.1:1", "--wait", "100ms")
+	fails(t, 1, "no Port Mapper answers", "conform", "portmap://127.0.0.1:1", "--wait", "200ms")
+	fails(t, 1, "does not dial in time", "conform", "--listen", "sdp://127.0.0.1:0", "--wait", "100ms")
+	fails(t, 2, "nothing to --wait for", "conform", "--listen", "sdp://127.0.0.1:0", "--exec", "true", "--wait", "1s")
+	fails(t, 2, "negative", "conform", "iwarp://127.0.0.1:1", "--wait", "-1s")
+}
+
 // TestConformRows: every requirement that a case names exists.
 func TestConformRows(t *testing.T) {
 	var known strings.Builder
@@ -129,6 +169,16 @@ func TestConformRows(t *testing.T) {
 	var doc struct{ Cases []conform.Case }
 	if err := json.Unmarshal([]byte(good(t, "conform", "--list", "--json").stdout), &doc); err != nil {
 		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../docs/conform.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range conformPeers { // the page counts them
+		row := regexp.MustCompile(fmt.Sprintf(`(?m)^\|.*%s://.* \| %d\b.* \| %d\b.* \|$`, p.scheme, len(conform.Cases(p.scheme, conform.Passive)), len(conform.Cases(p.scheme, conform.Active))))
+		if !row.Match(page) {
+			t.Errorf("docs/conform.md has no row %v", row)
+		}
 	}
 	names := map[string]bool{}
 	for _, c := range doc.Cases {
@@ -206,6 +256,18 @@ var conformDialFaults = []struct {
 	{"sdp-ack-unchecked", "sdp", "SDP-6.2.2.1-2"},
 	{"portmap-reserved", "portmap", "SDP-7.3.1.5-1"},
 	{"portmap-version-unchecked", "portmap", "SDP-7.3.1.1-1"},
+	{"fcip-echo-unchecked", "fcvi", "FCFS-2.4-3"},
+	{"fcip-nonce", "fcvi", "FCFS-2.4-7"},
+	{"fc-crc", "fcvi", "FCFS-2.1-4"},
+	{"fc-types", "fcvi", "FCVI-7.6-1"},
+	{"fcvi-types-unchecked", "fcvi", "FCVI-7.6-4"},
+	{"fcvi-name-unchecked", "fcvi", "FCVI-7.4-3"},
+	{"fcvi-reserved", "fcvi", "FCVI-5.9.5-1"},
+	{"fcvi-r-ctl", "fcvi", "FCVI-5.1-4"},
+	{"fcvi-version-unchecked", "fcvi", "FCVI-6.9-3"},
+	{"fcvi-window-unchecked", "fcvi", "FCVI-7.3-3"},
+	{"fcvi-retry", "fcvi", "FCVI-8.5-2"},
+	{"fcvi-unconfirmed", "fcvi", "FCVI-5.3.2-9"},
 }
 
 // TestConformFaults: in a build with faults, each is found, by the requirement

@@ -1,6 +1,10 @@
 package fc
 
-import "time"
+import (
+	"time"
+
+	"viaduct/internal/fault"
+)
 
 // params returns this port's service parameters for FLOGI, PLOGI and answers.
 func (p *NPort) params(cmd ELSCmd) Login {
@@ -106,7 +110,7 @@ func (p *NPort) register(now Time) {
 	}
 	var types FC4Map
 	for t, u := range p.upper {
-		if u != nil {
+		if u != nil && !fault.On("fc-types") {
 			types.Set(Type(t))
 		}
 	}

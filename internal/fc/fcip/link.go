@@ -174,7 +174,9 @@ func (c *Config) dial(ctx context.Context, d *net.Dialer, address string) (net.C
 
 func newSpecial(cfg *Config, dst fc.WWN) Special {
 	var nonce [8]byte
-	rand.Read(nonce[:]) // [FCFS-2.4-7]
+	if !fault.On("fcip-nonce") {
+		rand.Read(nonce[:]) // [FCFS-2.4-7]
+	}
 	katov := uint32(DefaultKATOV)
 	if cfg.KATOV != 0 {
 		katov = uint32(cfg.KATOV / time.Millisecond)

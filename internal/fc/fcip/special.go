@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 
+	"viaduct/internal/fault"
 	"viaduct/internal/fc"
 )
 
@@ -95,4 +96,6 @@ func (s *Special) answer(self fc.WWN) (echo Special, ok bool) {
 
 // accepts reports whether echo is the unchanged frame that the initiator
 // sent, from a destination that has a name. [FCFS-2.4-3]
-func (s *Special) accepts(echo *Special) bool { return *s == *echo && echo.Destination != 0 }
+func (s *Special) accepts(echo *Special) bool {
+	return *s == *echo && echo.Destination != 0 || fault.On("fcip-echo-unchecked") && !echo.Changed
+}

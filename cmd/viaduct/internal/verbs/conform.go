@@ -1,11 +1,14 @@
 package verbs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
@@ -18,6 +21,8 @@ import (
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/conform"
 	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/cmd/viaduct/internal/transport"
+	"viaduct/portmap"
 )
 
 type conformPlan struct {
@@ -26,7 +31,7 @@ type conformPlan struct {
 	only                    []string
 	junit, html             string
 	service                 string
-	patience                time.Duration
+	patience, wait          time.Duration
 }
 
 func conformCommand(e *shell.Env) *cobra.Command {
@@ -47,6 +52,12 @@ HOST:PORT. The exit status is 1 if a requirement is broken.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if p.patience < 100*time.Millisecond {
 				return shell.Usagef("--patience %v is shorter than 100ms", p.patience)
+			}
+			if p.wait < 0 {
+				return shell.Usagef("--wait must not be negative")
+			}
+			if p.exec != "" && p.wait > 0 {
+				return shell.Usagef("--exec starts the peer, and there is nothing to --wait for")
 			}
 			if len(args) == 0 && !p.list {
 				return shell.Usagef("the URL of the peer is missing")
@@ -76,6 +87,7 @@ HOST:PORT. The exit status is 1 if a requirement is broken.`,
 	f.StringVar(&p.junit, "junit", "", "write the report to `FILE` as JUnit XML")
 	f.StringVar(&p.html, "html", "", "write the report to `FILE` as HTML")
 	f.StringVar(&p.service, "service", "127.0.0.1:80", "portmap: the `ADDRESS` to ask for")
+	f.DurationVar(&p.wait, "wait", 0, "wait up to `TIME` for a peer that starts later")
 	f.DurationVar(&p.patience, "patience", 3*time.Second, "`TIME` that the peer may take for an answer")
 	return c
 }
@@ -145,9 +157,15 @@ func conformRun(ctx context.Context, e *shell.Env, u *addr.URL, p conformPlan) e
 		return shell.Usagef("there are no cases for %s with a peer that is %s", u.Scheme, role)
 	}
 	g := conform.Target{Disc: u.Disc, Service: p.service, Patience: p.patience, Quiet: min(p.patience, max(p.patience/10, 100*time.Millisecond)), Dangerous: p.dangerous, Only: p.only}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	var first net.Conn // whether there is a peer; the first case has this connection
+	defer func() {
+		if first != nil {
+			first.Close()
+		}
+	}()
 	if p.listen {
-		var wg sync.WaitGroup
-		defer wg.Wait()
 		if u.Scheme == "portmap" {
 			pc, err := net.ListenPacket("udp", u.HostPort())
 			if err != nil {
@@ -170,6 +188,15 @@ func conformRun(ctx context.Context, e *shell.Env, u *addr.URL, p conformPlan) e
 		if !e.JSON {
 			e.Listening(u)
 		}
+		if p.wait > 0 {
+			wctx, cancel := context.WithTimeout(ctx, p.wait)
+			c, err := g.Connect(wctx)
+			cancel()
+			if err != nil {
+				return cmp.Or(context.Cause(ctx), fmt.Errorf("wait %v for a peer at %s: %w", p.wait, u, err))
+			}
+			first = c
+		}
 	} else {
 		network := "tcp"
 		if u.Scheme == "portmap" {
@@ -183,24 +210,24 @@ func conformRun(ctx context.Context, e *shell.Env, u *addr.URL, p conformPlan) e
 			}
 			return e.Wrap(c, true), nil
 		}
-		if network == "tcp" { // whether there is a peer; the first case has this connection
-			dial := g.Connect
-			first, err := dial(ctx)
+		if network == "tcp" {
+			c, err := transport.Await(ctx, p.wait, func() (net.Conn, error) { return g.Connect(ctx) })
 			if err != nil {
 				return fmt.Errorf("connect to %s: %w", u, err)
 			}
-			defer func() {
-				if first != nil {
-					first.Close()
-				}
-			}()
-			g.Connect = func(ctx context.Context) (c net.Conn, err error) {
-				if c, first = first, nil; c != nil {
-					return c, nil
-				}
-				return dial(ctx)
+			first = c
+		} else if p.wait > 0 {
+			if err := conformMapper(ctx, u, p.wait); err != nil {
+				return err
 			}
 		}
+	}
+	connect := g.Connect
+	g.Connect = func(ctx context.Context) (c net.Conn, err error) {
+		if c, first = first, nil; c != nil {
+			return c, nil
+		}
+		return connect(ctx)
 	}
 	report := conform.Report{Peer: u.String(), Results: []conform.Result{}}
 	paint := newPaint(e)
@@ -234,6 +261,37 @@ func conformRun(ctx context.Context, e *shell.Env, u *addr.URL, p conformPlan) e
 		err = shell.Hint(fmt.Errorf("%d of %d cases failed", n, len(report.Results)), "docs/requirements has the requirements by their ids")
 	}
 	return err
+}
+
+// conformMapper waits for a Port Mapper to answer.
+func conformMapper(ctx context.Context, u *addr.URL, wait time.Duration) error {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "udp", u.HostPort())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	self := c.LocalAddr().(*net.UDPAddr).AddrPort()
+	self = netip.AddrPortFrom(self.Addr().Unmap(), self.Port())
+	q := portmap.Message{Type: portmap.Request, AssocHandle: rand.Uint64(), Cp: self, Ap: self}.Append(nil)
+	pause := 100 * time.Millisecond
+	for end := time.Now().Add(wait); time.Now().Before(end); {
+		if _, err := c.Write(q); err == nil {
+			c.SetReadDeadline(time.Now().Add(pause))
+			if _, err = c.Read(make([]byte, 2048)); err == nil {
+				return nil
+			}
+			if errors.Is(err, os.ErrDeadlineExceeded) { // it has paused
+				continue
+			}
+		}
+		select { // the system says that nothing listens
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return cmp.Or(context.Cause(ctx), fmt.Errorf("no Port Mapper answers at %s within %v", u, wait))
 }
 
 func writeReport(file string, write func(io.Writer) error) error {
