@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"viaduct/cmd/viaduct/internal/store"
+	"viaduct/cmd/viaduct/internal/token"
 )
 
 // ErrChanged means that the bytes received are not those the server has.
@@ -26,24 +27,45 @@ var ErrNoDigest = errors.New("the server gives no SHA-256 to verify with (is it 
 type Client struct {
 	HTTP *http.Client
 	Host string // of the Host header
+	// Token is shown with every request; nil is none.
+	Token *token.Token
 }
 
 func (c *Client) request(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
 	u := url.URL{Scheme: "http", Host: c.Host, Path: "/" + path}
-	return http.NewRequestWithContext(ctx, method, u.String(), body)
+	q, err := http.NewRequestWithContext(ctx, method, u.String(), body)
+	if err == nil && c.Token != nil {
+		q.Header.Set("Authorization", c.Token.Authorization())
+	}
+	return q, err
 }
 
-// ErrRefused is what the server said no to.
+// ErrRefused is what the server said no to. What it does not even look at for the lack
+// of a token matches token.ErrMissing or token.ErrWrong, and not ErrRefused.
 var ErrRefused = errors.New("the server refused")
 
 // refused turns an answer that is not a success into an error.
 func refused(r *http.Response) error {
+	if err := denied(r); err != nil {
+		return fmt.Errorf("the server refused (%s): %w", r.Status, err)
+	}
 	b, _ := io.ReadAll(io.LimitReader(r.Body, 1000))
 	text := strings.TrimSpace(string(b))
 	if text == "" {
 		text = "no reason given"
 	}
 	return fmt.Errorf("%w (%s): %s", ErrRefused, r.Status, text)
+}
+
+// denied is token.ErrMissing or token.ErrWrong if the server refused for it.
+func denied(r *http.Response) error {
+	switch {
+	case r.StatusCode != http.StatusUnauthorized:
+		return nil
+	case strings.Contains(r.Header.Get("WWW-Authenticate"), "invalid_token"):
+		return token.ErrWrong
+	}
+	return token.ErrMissing
 }
 
 // Get fetches a file from offset to its end, writes the bytes to w in order,
@@ -117,7 +139,8 @@ func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer
 
 // PrefixSum is the server's SHA-256 of the first n bytes of a file, without
 // sending them. known is false if the server cannot tell; an error of ErrRefused
-// says that the file has no n bytes, or that there is none. n is above 0.
+// says that the file has no n bytes, or that there is none. n is
+// above 0.
 func (c *Client) PrefixSum(ctx context.Context, path string, n int64) (sum [32]byte, known bool, err error) {
 	q, err := c.request(ctx, http.MethodHead, path, nil)
 	if err != nil {
@@ -133,7 +156,7 @@ func (c *Client) PrefixSum(ctx context.Context, path string, n int64) (sum [32]b
 	r.Body.Close()
 	sum, ok := parseDigest(r.Header.Get(contentDigest))
 	switch {
-	case r.StatusCode == http.StatusNotFound:
+	case r.StatusCode == http.StatusNotFound, r.StatusCode == http.StatusUnauthorized:
 		return sum, false, refused(r)
 	case r.StatusCode != http.StatusPartialContent:
 		return sum, false, nil

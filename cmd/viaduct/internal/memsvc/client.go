@@ -3,6 +3,7 @@ package memsvc
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"viaduct/cmd/viaduct/internal/msg"
 	"viaduct/cmd/viaduct/internal/store"
+	"viaduct/cmd/viaduct/internal/token"
 )
 
 // Pieces of a transfer: big enough to cost nothing per byte, small enough that
@@ -141,10 +143,50 @@ func (c *Client) receive(ctx context.Context, q request) (reply, error) {
 	if !r.OK && r.Error == "" { // an echo server's
 		return reply{}, ErrNotServed
 	}
+	for _, e := range []error{token.ErrMissing, token.ErrWrong} {
+		if !r.OK && r.Error == e.Error() {
+			return reply{}, fmt.Errorf("the server refused: %w", e)
+		}
+	}
+	if !r.OK && q.Op == "auth" {
+		return reply{}, fmt.Errorf("%w: %s", ErrRefused, r.Error)
+	}
 	if !r.OK {
 		return reply{}, fmt.Errorf("%w to %s %q: %s", ErrRefused, q.Op, q.Path, r.Error)
 	}
 	return r, nil
+}
+
+// ErrNoToken is what Authenticate returns for a server that asks for no token.
+var ErrNoToken = errors.New("the server has no token, or is older than tokens")
+
+// ErrImpostor is what Authenticate returns for a server that does not have the token.
+var ErrImpostor = errors.New("the other side could not prove that it has the token: it is not the server that is meant")
+
+// Authenticate proves to the server that this side has the token, and has the server
+// prove the same. If the server has a token, it answers nothing else before.
+func (c *Client) Authenticate(ctx context.Context, t *token.Token) error {
+	mine := token.NewNonce()
+	r, err := c.ask(ctx, request{Op: "auth", Nonce: hex.EncodeToString(mine[:])}, 0)
+	if errors.Is(err, ErrRefused) {
+		return fmt.Errorf("%w (%w)", ErrNoToken, err)
+	}
+	if err != nil {
+		return err
+	}
+	n, err := parse32("nonce", r.Nonce)
+	if err != nil {
+		return fmt.Errorf("the server's answer makes no sense: %w", err)
+	}
+	theirs := token.Nonce(n)
+	p := t.Prove(token.Client, mine, theirs)
+	if r, err = c.ask(ctx, request{Op: "auth", Proof: hex.EncodeToString(p[:])}, 0); err != nil {
+		return err
+	}
+	if b, err := parse32("proof", r.Proof); err != nil || !t.Verify(token.Server, mine, theirs, b) {
+		return ErrImpostor
+	}
+	return nil
 }
 
 // open asks for a range and checks the answer.

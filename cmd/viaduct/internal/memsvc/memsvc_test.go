@@ -39,7 +39,7 @@ func start(t *testing.T, writable bool) (*msgfake.Conn, *msgfake.Conn, string, c
 	a, b := msgfake.Pair(1 << 16)
 	done := make(chan error, 1)
 	go func() {
-		done <- Serve(context.Background(), b, s, slog.New(slog.DiscardHandler), Observer{})
+		done <- Serve(context.Background(), b, s, nil, slog.New(slog.DiscardHandler), Observer{})
 		s.Close()
 	}()
 	t.Cleanup(func() { a.Close() })

@@ -1,6 +1,7 @@
 // Package memsvc is the memory service of the command: a client asks by
 // messages for a range of a file, gets an address and a handle, and moves the
-// bytes itself by RDMA Read or RDMA Write. It knows no transport.
+// bytes itself by RDMA Read or RDMA Write. It knows no transport. The messages are
+// described in docs/memory-service.md.
 package memsvc
 
 import (
@@ -26,6 +27,8 @@ type request struct {
 	Length int64  `json:"length,omitempty"` // of a file to store, -1 if it is not known; of what a piece holds
 	SHA256 string `json:"sha256,omitempty"`
 	After  string `json:"after,omitempty"` // of a listing: the name after which it goes on
+	Nonce  string `json:"nonce,omitempty"` // of the client, to authenticate
+	Proof  string `json:"proof,omitempty"` // that the client has the token
 }
 
 // A reply is what the server answers; which fields are there depends on the
@@ -41,6 +44,8 @@ type reply struct {
 	SHA256  string         `json:"sha256,omitempty"`
 	Entries *[]store.Entry `json:"entries,omitempty"`
 	More    bool           `json:"more,omitempty"`
+	Nonce   string         `json:"nonce,omitempty"` // of the server
+	Proof   string         `json:"proof,omitempty"` // that the server has the token
 }
 
 // A piece is memory that the server lends a client for a part of the file that it
@@ -59,7 +64,8 @@ func (p piece) remote() (at msg.Remote, err error) {
 	return at, err
 }
 
-// ErrRefused wraps what the server said no to.
+// ErrRefused wraps what the server said no to. What it does not even look at for the lack
+// of a token matches token.ErrMissing or token.ErrWrong, and not ErrRefused.
 var ErrRefused = errors.New("the server refused")
 
 // ErrNotServed wraps an answer that no server of this package gives.
@@ -74,10 +80,13 @@ func parseAddress(s string) (uint64, error) {
 	return strconv.ParseUint(s[2:], 16, 64)
 }
 
-func parseSum(s string) (sum [32]byte, err error) {
+func parseSum(s string) (sum [32]byte, err error) { return parse32("sha256", s) }
+
+// parse32 reads the 32 bytes of the field that is called name.
+func parse32(name, s string) (v [32]byte, err error) {
 	b, err := hex.DecodeString(s)
-	if err != nil || len(b) != len(sum) {
-		return sum, errors.New("sha256 must be 64 hex digits")
+	if err != nil || len(b) != len(v) {
+		return v, errors.New(name + " must be 64 hex digits")
 	}
 	return [32]byte(b), nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"viaduct/cmd/viaduct/internal/msg"
 	"viaduct/cmd/viaduct/internal/store"
+	"viaduct/cmd/viaduct/internal/token"
 )
 
 // maxOpen bounds the ranges one client may have open.
@@ -25,24 +26,26 @@ const maxOpen = 16
 // from the goroutines of Serve.
 type Observer struct {
 	// Request is told of each request that was answered: open_read, open_write,
-	// close_read, close_write, extend, list, or invalid.
+	// close_read, close_write, extend, list, auth, or invalid. What was refused for the
+	// lack of a token, or for a wrong one, matches token.ErrMissing or token.ErrWrong.
 	Request func(operation string, took time.Duration, refused error)
 	// Stored is told how many bytes a file has that a client has stored. What clients
 	// read they fetch by RDMA Reads, which the service does not see.
 	Stored func(n int64)
 }
 
-// Serve answers one client until it goes away, ctx ends or something fails. It
+// Serve answers one client until it goes away, ctx ends or something fails. With a
+// token, which may be nil, the client has to prove first that it has it. Serve
 // closes conn, gives back all memory and removes what was not finished. The
 // error is nil after an orderly end by the client.
-func Serve(ctx context.Context, conn msg.Conn, s *store.Store, log *slog.Logger, watch Observer) error {
+func Serve(ctx context.Context, conn msg.Conn, s *store.Store, tok *token.Token, log *slog.Logger, watch Observer) error {
 	if watch.Request == nil {
 		watch.Request = func(string, time.Duration, error) {}
 	}
 	if watch.Stored == nil {
 		watch.Stored = func(int64) {}
 	}
-	ses := &session{conn: conn, store: s, log: log, watch: watch, open: make(map[openKey]*opened)}
+	ses := &session{conn: conn, store: s, token: tok, log: log, watch: watch, open: make(map[openKey]*opened)}
 	err := ses.run(ctx)
 	if ctx.Err() == nil {
 		err = ses.explain(err)
@@ -89,6 +92,7 @@ const dropAfter = 200 * time.Millisecond
 type session struct {
 	conn  msg.Conn
 	store *store.Store
+	token *token.Token // nil if none is needed
 	log   *slog.Logger
 	watch Observer
 	open  map[openKey]*opened
@@ -97,6 +101,9 @@ type session struct {
 	// to go on does not read it again.
 	listed     string
 	unanswered []store.Entry
+
+	nonces *[2]token.Nonce // of client and server, for the next proof
+	proven bool            // the client has the token
 }
 
 type openKey struct{ path, mode string }
@@ -127,40 +134,101 @@ type lent struct {
 }
 
 func (s *session) run(ctx context.Context) error {
-	for {
-		m, err := s.conn.Recv(ctx)
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return err
+	err := s.authenticate(ctx)
+	for err == nil {
+		err = s.answer(ctx, s.handle)
+	}
+	if err == io.EOF {
+		return nil
+	}
+	return err
+}
+
+// answer answers one request. The error is io.EOF at the orderly end of the client.
+func (s *session) answer(ctx context.Context, handle func(request) ([]byte, error)) error {
+	m, err := s.conn.Recv(ctx)
+	switch {
+	case errors.Is(err, io.EOF):
+		return io.EOF
+	case err != nil:
+		return err
+	}
+	began := time.Now()
+	var out []byte
+	var q request
+	if len(m.Data) > MaxMessage {
+		err = fmt.Errorf("message of %d bytes, at most %d", len(m.Data), MaxMessage)
+	} else if json.Unmarshal(m.Data, &q) != nil {
+		err = errors.New("not a request in JSON")
+	} else if out, err = handle(q); err != nil {
+		level := slog.LevelInfo
+		if errors.Is(err, token.ErrMissing) || errors.Is(err, token.ErrWrong) {
+			level = slog.LevelWarn
 		}
-		began := time.Now()
-		var out []byte
-		var q request
-		if len(m.Data) > MaxMessage {
-			err = fmt.Errorf("message of %d bytes, at most %d", len(m.Data), MaxMessage)
-		} else if json.Unmarshal(m.Data, &q) != nil {
-			err = errors.New("not a request in JSON")
-		} else if out, err = s.handle(q); err != nil {
-			s.log.Info("request refused", "op", q.Op, "path", q.Path, "mode", q.Mode, "err", err)
-		}
-		if err != nil {
-			out = fail(err)
-		}
-		s.watch.Request(q.operation(), time.Since(began), err)
-		if err := s.conn.Send(ctx, msg.Message{Data: out}); err != nil {
+		s.log.Log(ctx, level, "request refused", "op", q.Op, "path", q.Path, "mode", q.Mode, "err", err)
+	}
+	if err != nil {
+		out = fail(err)
+	}
+	s.watch.Request(q.operation(), time.Since(began), err)
+	return s.conn.Send(ctx, msg.Message{Data: out})
+}
+
+// What a client may need to prove that it has the token: time, and requests, of which
+// a proof takes two.
+const (
+	authTime     = 10 * time.Second
+	authRequests = 6
+)
+
+// authenticate answers until the client has proven that it has the token.
+func (s *session) authenticate(ctx context.Context) error {
+	if s.token == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, authTime)
+	defer cancel()
+	for range authRequests {
+		if err := s.answer(ctx, s.auth); err != nil || s.proven {
 			return err
 		}
 	}
+	return fmt.Errorf("%w: %d requests without it", token.ErrMissing, authRequests)
+}
+
+// auth answers a client that has proven nothing yet.
+func (s *session) auth(q request) ([]byte, error) {
+	switch {
+	case q.Op != "auth":
+		return nil, token.ErrMissing
+	case q.Proof == "":
+		n, err := parse32("nonce", q.Nonce)
+		if err != nil {
+			return nil, err
+		}
+		s.nonces = &[2]token.Nonce{n, token.NewNonce()}
+		return encode(reply{OK: true, Nonce: hex.EncodeToString(s.nonces[1][:])}), nil
+	case s.nonces == nil:
+		return nil, errors.New("a proof comes after a nonce")
+	}
+	n := *s.nonces
+	s.nonces = nil // each is good for one proof
+	p, err := parse32("proof", q.Proof)
+	if err != nil {
+		return nil, err
+	}
+	if !s.token.Verify(token.Client, n[0], n[1], p) {
+		return nil, token.ErrWrong
+	}
+	s.proven = true
+	p = s.token.Prove(token.Server, n[0], n[1])
+	return encode(reply{OK: true, Proof: hex.EncodeToString(p[:])}), nil
 }
 
 // operation names what is asked for.
 func (q *request) operation() string {
 	switch {
-	case q.Op == "list":
-		return q.Op
-	case q.Op == "extend":
+	case q.Op == "list", q.Op == "extend", q.Op == "auth":
 		return q.Op
 	case (q.Op == "open" || q.Op == "close") && (q.Mode == "read" || q.Mode == "write"):
 		return q.Op + "_" + q.Mode
@@ -190,6 +258,10 @@ func (s *session) handle(q request) ([]byte, error) {
 		return s.closeWrite(q)
 	case q.Op == "list":
 		return s.list(q)
+	case q.Op == "auth" && s.token == nil:
+		return nil, errors.New("this server has no token")
+	case q.Op == "auth":
+		return nil, errors.New("the token was proven already")
 	case q.Op == "open" || q.Op == "extend" || q.Op == "close":
 		return nil, fmt.Errorf("mode %q is neither read nor write", q.Mode)
 	}

@@ -32,6 +32,7 @@ type Metrics struct {
 	trips     *prometheus.HistogramVec
 	requests  *prometheus.HistogramVec
 	transfers *prometheus.HistogramVec
+	denied    *prometheus.CounterVec
 	traffic   traffic
 	srv       *http.Server
 }
@@ -68,6 +69,8 @@ func newMetrics() *Metrics {
 			"Attempts to connect after the first, to a server that did not listen yet.", "transport"),
 		again: prometheus.NewCounter(prometheus.CounterOpts{Name: "viaduct_retries_total",
 			Help: "Attempts under --retry, after one that failed."}),
+		denied: counter("viaduct_token_refusals_total",
+			"Requests that a server refused because the token was missing, or wrong.", "transport", "kind"),
 		paths: counter("viaduct_connection_paths_total",
 			"Connections by how their bytes go: tcp, shared_memory, or fallback for TCP in place of SDP; and why not by shared memory.", "transport", "path", "reason"),
 		setup: histogram("viaduct_setup_duration_seconds",
@@ -79,7 +82,7 @@ func newMetrics() *Metrics {
 		transfers: histogram("viaduct_transfer_duration_seconds",
 			"Time in which a file was got or put, its verification included, by operation and result (ok or failed).", transferBuckets, "transport", "operation", "result"),
 	}
-	m.reg.MustRegister(m.opened, m.active, m.errors, m.bytes, m.units, m.unitBytes, m.retries, m.again, m.paths, m.setup, m.trips, m.requests, m.transfers, &m.traffic,
+	m.reg.MustRegister(m.opened, m.active, m.errors, m.bytes, m.units, m.unitBytes, m.retries, m.again, m.paths, m.setup, m.trips, m.requests, m.transfers, m.denied, &m.traffic,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
 	return m
 }
@@ -131,6 +134,9 @@ func (m *Metrics) Request(transport, operation string, took time.Duration, refus
 	}
 	m.requests.WithLabelValues(transport, operation, result).Observe(took.Seconds())
 }
+
+// Denied counts a request that was refused because its token was missing, or wrong.
+func (m *Metrics) Denied(transport, kind string) { m.denied.WithLabelValues(transport, kind).Inc() }
 
 // Transfer counts a file that a client has got or put, unless ctx was ended by a signal.
 func (m *Metrics) Transfer(ctx context.Context, transport, operation string, took time.Duration, err error) {

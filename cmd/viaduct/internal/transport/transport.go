@@ -15,6 +15,7 @@ import (
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/msg"
 	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/cmd/viaduct/internal/token"
 	"viaduct/vi"
 )
 
@@ -24,6 +25,10 @@ type Options struct {
 	TLSDial    *tls.Config // nil: no TLS
 	TLSListen  *tls.Config
 	Congestion string // "" is the system's
+
+	// Token is what servers of files and their clients know each other by; nil is
+	// none. It is for the verbs: no transport looks at it.
+	Token *token.Token
 
 	// MTU is the longest message in bytes that is offered when the address
 	// does not say; 0 is 4 GiB - 1.

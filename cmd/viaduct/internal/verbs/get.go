@@ -142,6 +142,7 @@ those that were interrupted are gone on with.`,
 	c.Flags().BoolVar(&resume, "resume", false, "go on with FILE.part, or with an incomplete FILE")
 	c.Flags().BoolVarP(&tf.recursive, "recursive", "r", false, "fetch a directory with all that is in it")
 	tf.addParallel(c)
+	cf.addToken(c, "prove to have the token in `FILE`, as a server with --token-file asks for")
 	cf.reach.add(c, true)
 	cf.add(c)
 	return c

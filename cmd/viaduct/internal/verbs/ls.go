@@ -63,6 +63,7 @@ listed. A ? begins the parameters of an address; write %3F for the one of a patt
 		},
 	}
 	c.Flags().BoolVarP(&recursive, "recursive", "r", false, "list the directories in it too")
+	cf.addToken(c, "prove to have the token in `FILE`, as a server with --token-file asks for")
 	cf.reach.add(c, true)
 	cf.add(c)
 	return c

@@ -125,6 +125,7 @@ goes on.`,
 	c.Flags().BoolVarP(&tf.recursive, "recursive", "r", false, "store directories with all that is in them")
 	c.Flags().BoolVar(&tf.resume, "resume", false, "leave out files that the server has alike below PATH")
 	tf.addParallel(c)
+	cf.addToken(c, "prove to have the token in `FILE`, as a server with --token-file asks for")
 	cf.reach.add(c, true)
 	cf.add(c)
 	return c

@@ -21,6 +21,7 @@ import (
 	"viaduct/cmd/viaduct/internal/msg"
 	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/cmd/viaduct/internal/store"
+	"viaduct/cmd/viaduct/internal/token"
 	"viaduct/iwarp"
 	"viaduct/portmap"
 	"viaduct/sdp"
@@ -165,7 +166,7 @@ func broke(err error) bool {
 	}
 	return !slices.ContainsFunc([]error{
 		memsvc.ErrRefused, memsvc.ErrNotServed, memsvc.ErrChanged, memsvc.ErrTakenBack, memsvc.ErrSourceShrank,
-		httpfile.ErrRefused, httpfile.ErrChanged, httpfile.ErrNoDigest,
+		httpfile.ErrRefused, httpfile.ErrChanged, httpfile.ErrNoDigest, token.ErrMissing, token.ErrWrong,
 	}, func(e error) bool { return errors.Is(err, e) })
 }
 

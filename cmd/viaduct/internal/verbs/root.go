@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -20,6 +22,7 @@ import (
 	"viaduct/cmd/viaduct/internal/memsvc"
 	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/cmd/viaduct/internal/store"
+	"viaduct/cmd/viaduct/internal/token"
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
@@ -75,11 +78,14 @@ func Run(ctx context.Context, e *shell.Env, args []string) int {
 	if verb == "" {
 		verb = "command"
 	}
-	if errors.Is(err, httpfile.ErrRefused) || errors.Is(err, memsvc.ErrRefused) {
+	if slices.ContainsFunc([]error{httpfile.ErrRefused, memsvc.ErrRefused, token.ErrMissing, token.ErrWrong}, func(e error) bool { return errors.Is(err, e) }) {
 		err = shell.Hint(err, refusalHint(err))
 	}
 	if errors.Is(err, memsvc.ErrNotServed) || strings.Contains(err.Error(), "malformed HTTP") {
 		err = shell.Hint(err, "check that the other side is viaduct serve")
+	}
+	if errors.Is(err, memsvc.ErrImpostor) {
+		err = shell.Hint(err, "check the address, and that both sides have the same --token-file")
 	}
 	if errors.Is(err, memsvc.ErrTakenBack) {
 		err = shell.Hint(err, "run it again when nothing writes to the file any more")
@@ -89,12 +95,17 @@ func Run(ctx context.Context, e *shell.Env, args []string) int {
 }
 
 // refusalHint says what helps against a server's no. The reasons are those of
-// package store, which travel as text.
+// packages store and token, which travel as text.
 func refusalHint(err error) string {
+	if errors.Is(err, memsvc.ErrNoToken) {
+		return "start the server with --token-file, or leave it out here"
+	}
 	for _, h := range []struct {
 		reason error
 		hint   string
 	}{
+		{token.ErrMissing, "give the token of the server by --token-file"},
+		{token.ErrWrong, "--token-file must have the token of the server"},
 		{store.ErrReadOnly, "start the server with --writable"},
 		{store.ErrNotFound, "check the path"},
 		{store.ErrIsDir, "name a file in it"},
@@ -309,6 +320,14 @@ type connFlags struct {
 	tls        transport.TLSFlags
 	congestion string
 	reach      reach
+
+	token    string    // the file it is in
+	readable sync.Once // it was said that the token can be read on the way
+}
+
+// addToken is for the verbs of files.
+func (c *connFlags) addToken(cmd *cobra.Command, about string) {
+	cmd.Flags().StringVar(&c.token, "token-file", "", about)
 }
 
 func (c *connFlags) add(cmd *cobra.Command) {
@@ -340,5 +359,17 @@ func (c *connFlags) options(e *shell.Env, listens bool, us ...*addr.URL) (*trans
 	if err != nil {
 		return nil, err
 	}
-	return &transport.Options{Env: e, TLSDial: dial, TLSListen: listen, Congestion: c.congestion, Wait: c.reach.wait, MTU: 1 << 20, RecvCount: 16}, nil
+	o := &transport.Options{Env: e, TLSDial: dial, TLSListen: listen, Congestion: c.congestion, Wait: c.reach.wait, MTU: 1 << 20, RecvCount: 16}
+	if c.token != "" {
+		if o.Token, err = token.Read(c.token); err != nil {
+			return nil, fmt.Errorf("--token-file: %w", err)
+		}
+		isHTTP := func(u *addr.URL) bool { return u.Scheme == "tcp" || u.Scheme == "sdp" }
+		if i := slices.IndexFunc(us, isHTTP); i >= 0 && !c.tls.Given() {
+			c.readable.Do(func() {
+				e.Log.Warn("the token is readable on the way: --tls hides it", "transport", us[i].Scheme)
+			})
+		}
+	}
+	return o, nil
 }

@@ -18,6 +18,7 @@ import (
 	"viaduct/cmd/viaduct/internal/msg"
 	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/cmd/viaduct/internal/store"
+	"viaduct/cmd/viaduct/internal/token"
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
@@ -41,6 +42,12 @@ func serveCommand(e *shell.Env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve --root DIR [--writable] --listen URL ...",
 		Short: "serve a directory: by RDMA (vitcp, iwarp, fcvi) or HTTP (sdp, tcp)",
+		Long: `Serve a directory: by RDMA (vitcp, iwarp, fcvi) or HTTP (sdp, tcp).
+
+With --token-file only clients that have the same token are answered. By RDMA both
+sides prove that they have it, and it is never sent; by HTTP it is a bearer token,
+which --tls keeps from being read on the way. What is moved is protected by --tls
+alone.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if root == "" || len(listen) == 0 {
 				return shell.Usagef("--root DIR and at least one --listen URL are needed")
@@ -61,6 +68,7 @@ func serveCommand(e *shell.Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			s.token = o.Token
 			o.MTU, o.RecvCount, o.RecvSize = 0, memReceives, memReceiveSize
 			if s.store, err = store.Open(root, writable, int64(min(max, 1<<62))); err != nil {
 				err = fmt.Errorf("--root: %w", err)
@@ -77,6 +85,7 @@ func serveCommand(e *shell.Env) *cobra.Command {
 	c.Flags().BoolVar(&writable, "writable", false, "let clients store files")
 	c.Flags().StringArrayVar(&listen, "listen", nil, "`URL` to listen on; may be repeated")
 	c.Flags().StringVar(&maxFile, "max-file", "1T", "longest file a client may store, `BYTES`")
+	cf.addToken(c, "answer only clients that have the token in `FILE`")
 	rf.add(c)
 	cf.add(c)
 	return c
@@ -86,6 +95,7 @@ func serveCommand(e *shell.Env) *cobra.Command {
 type server struct {
 	e     *shell.Env
 	store *store.Store
+	token *token.Token // nil: all clients are answered
 	ts    []*transport.Transport
 	rf    *registerFlags
 	wg    sync.WaitGroup
@@ -151,8 +161,10 @@ func (s *server) run(ctx context.Context, us []*addr.URL, o *transport.Options) 
 func (s *server) serveHTTP(l net.Listener, scheme string, fail chan<- error) *http.Server {
 	var mu sync.Mutex
 	ended := map[net.Conn]func(){}
+	log := s.e.Log.With("transport", scheme)
+	files := httpfile.RequireToken(httpfile.NewHandler(s.store, log), s.token, log, func(err error) { s.denied(scheme, err) })
 	h := &http.Server{
-		Handler:           httpfile.Observe(httpfile.NewHandler(s.store, s.e.Log.With("transport", scheme)), s.observeHTTP(scheme)),
+		Handler:           httpfile.Observe(files, s.observeHTTP(scheme)),
 		ReadHeaderTimeout: 30 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
@@ -196,8 +208,21 @@ func (s *server) observeHTTP(scheme string) func(httpfile.Request) {
 func (s *server) observeMemory(scheme string) memsvc.Observer {
 	in := s.e.Metrics.Bytes(scheme, "in")
 	return memsvc.Observer{
-		Request: func(op string, took time.Duration, refused error) { s.e.Metrics.Request(scheme, op, took, refused) },
-		Stored:  func(n int64) { in.Add(float64(n)) },
+		Request: func(op string, took time.Duration, refused error) {
+			s.e.Metrics.Request(scheme, op, took, refused)
+			s.denied(scheme, refused)
+		},
+		Stored: func(n int64) { in.Add(float64(n)) },
+	}
+}
+
+// denied counts what was refused because of the token.
+func (s *server) denied(scheme string, refused error) {
+	switch {
+	case errors.Is(refused, token.ErrMissing):
+		s.e.Metrics.Denied(scheme, "missing")
+	case errors.Is(refused, token.ErrWrong):
+		s.e.Metrics.Denied(scheme, "wrong")
 	}
 }
 
@@ -215,7 +240,7 @@ func (s *server) serveMemory(ctx context.Context, l msg.Listener, scheme string,
 			defer s.e.Metrics.Connection(scheme, "accept")()
 			log := s.e.Log.With("transport", scheme, "remote", c.RemoteAddr().String())
 			log.Info("connected")
-			err := memsvc.Serve(ctx, c, s.store, log, watch)
+			err := memsvc.Serve(ctx, c, s.store, s.token, log, watch)
 			if err != nil && ctx.Err() == nil {
 				s.e.Metrics.Failed(scheme, err)
 				log.Warn("connection failed", "err", err)

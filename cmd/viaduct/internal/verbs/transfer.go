@@ -103,6 +103,13 @@ func connectFiles(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.T
 		c.Close()
 		return nil, err
 	}
+	if o.Token != nil {
+		if err := m.Authenticate(ctx, o.Token); err != nil {
+			e.Metrics.Failed(u.Scheme, err)
+			ending(ctx, func() { c.Close() })
+			return nil, err
+		}
+	}
 	ended := e.Metrics.Connection(u.Scheme, "dial")
 	// The connection ends first: memory that is taken back under an RDMA Read in
 	// progress would end it with an error.
@@ -173,7 +180,7 @@ func dialHTTP(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Trans
 		ReadBufferSize:        64 << 10,
 		WriteBufferSize:       256 << 10,
 	}
-	return &httpFiles{httpfile.Client{HTTP: &http.Client{Transport: tr, CheckRedirect: noRedirect}, Host: u.HostPort()}, tr}, nil
+	return &httpFiles{httpfile.Client{HTTP: &http.Client{Transport: tr, CheckRedirect: noRedirect}, Host: u.HostPort(), Token: o.Token}, tr}, nil
 }
 
 // noRedirect: another address would be another server. A redirect is an answer

@@ -471,6 +471,7 @@ that are complete, and none that are not; to go on, run it again.`,
 	}
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be stored")
 	f.addParallel(c)
+	cf.addToken(c, "prove to have the token in `FILE`, as a server with --token-file asks for")
 	cf.reach.add(c, true)
 	cf.add(c)
 	return c

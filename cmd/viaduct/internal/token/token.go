@@ -1,0 +1,149 @@
+// Package token has the secret by which a server of files knows its clients: how it is
+// read from a file, and how both sides prove that they have it without sending it.
+package token
+
+import (
+	"bufio"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"viaduct/cmd/viaduct/internal/shell"
+)
+
+// A token has from MinLength to MaxLength characters.
+const (
+	MinLength = 16
+	MaxLength = 1024
+)
+
+// What a server says to a client that has not shown its token.
+var (
+	ErrMissing = errors.New("a token is needed (--token-file)")
+	ErrWrong   = errors.New("the token is wrong")
+)
+
+// A Token is the secret. It shows in no log, since it formats as a placeholder. Safe
+// for concurrent use.
+type Token struct{ secret []byte }
+
+func (*Token) String() string { return "(token)" }
+
+// GoString is String.
+func (t *Token) GoString() string { return t.String() }
+
+// New makes a token of its text: letters, digits and -._~+/=, as HTTP allows for a
+// bearer token [RFC 6750 2.1].
+func New(text string) (*Token, error) {
+	if n := len(text); n < MinLength || n > MaxLength {
+		return nil, fmt.Errorf("the token has %d characters, not %d to %d", n, MinLength, MaxLength)
+	}
+	for _, c := range []byte(text) {
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~+/=", c) >= 0) {
+			return nil, errors.New("a token consists of letters, digits and -._~+/=")
+		}
+	}
+	return &Token{[]byte(text)}, nil
+}
+
+// Read takes the token from the only line of a file, which no other user may be able
+// to read.
+func Read(file string) (*Token, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if mode := st.Mode(); mode.Perm()&forbidden(file) != 0 && runtime.GOOS != "windows" {
+		return nil, shell.Hint(fmt.Errorf("%s: other users can read or write the token (its mode is %04o)", file, mode.Perm()), "chmod 600 "+file)
+	}
+	const want = "write one line of random characters there, such as that of: openssl rand -hex 32"
+	line, err := bufio.NewReaderSize(io.LimitReader(f, 4*MaxLength), 4*MaxLength).ReadString('\n')
+	if err != nil && err != io.EOF {
+		return nil, err
+	}
+	t, err := New(strings.TrimSpace(line))
+	if err != nil {
+		return nil, shell.Hint(fmt.Errorf("%s: %w", file, err), want)
+	}
+	return t, nil
+}
+
+// forbidden are the permissions that a file with a secret must not have. Those of the
+// group in systemd's directory of credentials are the mask of an access control list
+// that names one user.
+func forbidden(file string) fs.FileMode {
+	if dir := os.Getenv("CREDENTIALS_DIRECTORY"); dir != "" && filepath.Dir(filepath.Clean(file)) == filepath.Clean(dir) {
+		return 0o007
+	}
+	return 0o077
+}
+
+// Authorization is the field of HTTP by which a client shows the token.
+func (t *Token) Authorization() string { return "Bearer " + string(t.secret) }
+
+// Check judges the Authorization field of a request. The error is nil, ErrMissing or
+// ErrWrong.
+func (t *Token) Check(authorization string) error {
+	scheme, given, _ := strings.Cut(authorization, " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ErrMissing
+	}
+	a, b := sha256.Sum256([]byte(strings.TrimSpace(given))), sha256.Sum256(t.secret)
+	if subtle.ConstantTimeCompare(a[:], b[:]) != 1 {
+		return ErrWrong
+	}
+	return nil
+}
+
+// A Nonce is drawn anew by each side for each proof.
+type Nonce [32]byte
+
+// NewNonce draws one.
+func NewNonce() (n Nonce) {
+	rand.Read(n[:])
+	return n
+}
+
+// A Proof shows that its sender has the token.
+type Proof [sha256.Size]byte
+
+// A Role is a side of a connection. Each proves something of its own, so that no proof
+// can be sent back.
+type Role string
+
+// The sides.
+const (
+	Client Role = "viaduct memory service, client\x00"
+	Server Role = "viaduct memory service, server\x00"
+)
+
+// Prove makes the proof of a side: HMAC-SHA256 of its role and both nonces, with the
+// token as the key.
+func (t *Token) Prove(r Role, client, server Nonce) (p Proof) {
+	m := hmac.New(sha256.New, t.secret)
+	io.WriteString(m, string(r))
+	m.Write(client[:])
+	m.Write(server[:])
+	m.Sum(p[:0])
+	return p
+}
+
+// Verify reports whether a proof is that of a side, in constant time.
+func (t *Token) Verify(r Role, client, server Nonce, p Proof) bool {
+	want := t.Prove(r, client, server)
+	return hmac.Equal(want[:], p[:])
+}
