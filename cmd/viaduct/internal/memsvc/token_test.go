@@ -20,6 +20,7 @@ import (
 	"viaduct/cmd/viaduct/internal/msg/msgfake"
 	"viaduct/cmd/viaduct/internal/store"
 	"viaduct/cmd/viaduct/internal/token"
+	"viaduct/internal/testkit"
 )
 
 func newToken(t testing.TB, text string) *token.Token {
@@ -148,8 +149,13 @@ func TestProofOnce(t *testing.T) {
 	if r := exchange(t, c, proof(first)); r["ok"] != false { // 6: of other nonces
 		t.Error(r)
 	}
-	if err := <-done; !errors.Is(err, token.ErrMissing) {
-		t.Errorf("after %d requests: %v", authRequests, err)
+	select {
+	case err := <-done:
+		if !errors.Is(err, token.ErrMissing) {
+			t.Errorf("after %d requests: %v", authRequests, err)
+		}
+	case <-time.After(testkit.Patience):
+		t.Errorf("the server takes more than %d requests", authRequests)
 	}
 }
 
