@@ -77,6 +77,7 @@ type rdmaAbuser struct {
 	port                        uint16
 	scratch                     []byte // answers go to the first half, transfers to the second
 	uverbs, cm                  int
+	ioctls                      bool // commands go by ioctl
 	commands, done, connections int
 }
 
@@ -114,8 +115,84 @@ func (h *rdmaAbuser) command(c abi.Command, out int, body ...any) error {
 	for len(b)%4 != 0 {
 		b = append(b, 0)
 	}
+	if h.ioctls {
+		return h.invoke(c, out, b[8:])
+	}
 	le.PutUint16(b[4:], uint16(len(b)/4))
 	return h.write(h.uverbs, b)
+}
+
+// An ioctlAttr is an attribute of the ioctl's form of commands.
+type ioctlAttr struct {
+	ID, Len, Flags, Reserved uint16
+	Data                     uint64
+}
+
+// Where attributes and what they point at stand in scratch.
+const (
+	ioctlAt = 1 << 17
+	inputAt = ioctlAt + 4096
+)
+
+// ioctl makes the ioctl of a method.
+func (h *rdmaAbuser) ioctl(object, method uint16, attrs ...ioctlAttr) error {
+	h.commands++
+	b := le.AppendUint16(h.scratch[ioctlAt:ioctlAt], uint16(24+16*len(attrs)))
+	for _, v := range []uint16{object, method, uint16(len(attrs)), 0, 0, 0, 0, 18, 0, 0, 0} {
+		b = le.AppendUint16(b, v)
+	}
+	if _, err := binary.Append(b, le, attrs); err != nil {
+		return err
+	}
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(h.uverbs), abi.IoctlVerbs, uintptr(h.at(ioctlAt)))
+	switch errno {
+	case 0:
+		h.done++
+		return nil
+	case unix.ENOSYS:
+		return errSupervisorGone
+	}
+	return errno
+}
+
+// number is what the last ioctl has put into its attribute i.
+func (h *rdmaAbuser) number(i int) uint32 { return le.Uint32(h.scratch[ioctlAt+24+16*i+8:]) }
+
+// rdmaCores has the lengths of bodies and answers before the provider's parts.
+var rdmaCores = map[abi.Command][2]int{
+	abi.GetContext: {8, 8}, abi.RegMR: {40, 12}, abi.CreateCQ: {32, 8}, abi.CreateQP: {56, 32}, abi.CreateSRQ: {32, 16},
+}
+
+// invoke sends a command of write by ioctl. The answer goes where that of write goes.
+func (h *rdmaAbuser) invoke(c abi.Command, out int, body []byte) error {
+	core, ok := rdmaCores[c]
+	if !ok {
+		core = [2]int{len(body), out}
+	}
+	var answer uint64
+	if len(body) >= 8 {
+		answer = le.Uint64(body)
+	}
+	copy(h.scratch[inputAt:], body)
+	var attrs []ioctlAttr
+	add := func(id uint16, n int, at uint64) {
+		if n > 0 {
+			attrs = append(attrs, ioctlAttr{ID: id, Len: uint16(n), Flags: 1, Data: at})
+		}
+	}
+	in := func(id uint16, from, to int) {
+		if to-from > 8 {
+			add(id, to-from, h.at(inputAt+from))
+		} else if to > from {
+			add(id, to-from, le.Uint64(h.scratch[inputAt+from:]))
+		}
+	}
+	add(2, 8, uint64(c))
+	in(0, 0, min(core[0], len(body)))
+	in(0x1000, min(core[0], len(body)), len(body))
+	add(1, min(core[1], out), answer)
+	add(0x1001, out-core[1], answer+uint64(core[1]))
+	return h.ioctl(0, 0, attrs...)
 }
 
 func (h *rdmaAbuser) cmCommand(c abi.CMCommand, out int, body []byte) error {
@@ -174,6 +251,7 @@ func (h *rdmaAbuser) round() (err error) {
 		return fmt.Errorf("rdma_cm: %w", err)
 	}
 	defer unix.Close(h.cm)
+	h.ioctls = mrand.IntN(2) == 0
 	var fds [2]uint32
 	must := func(e error, what string) {
 		if e != nil && err == nil {
@@ -380,7 +458,22 @@ func (h *rdmaAbuser) random(pd, cq uint32) error {
 		}
 		return b
 	}
-	switch mrand.IntN(8) {
+	switch mrand.IntN(9) {
+	case 8: // a method of ioctl, with attributes that are right now and then
+		if !h.ioctls {
+			break
+		}
+		attrs := make([]ioctlAttr, mrand.IntN(15))
+		for i := range attrs {
+			a := &attrs[i]
+			a.ID, a.Flags = uint16(i), uint16(mrand.IntN(2))
+			a.Len = []uint16{0, 0, 4, 8, 20, 48, uint16(mrand.Uint32())}[mrand.IntN(7)]
+			a.Data = []uint64{0, uint64(pd), uint64(cq), mrand.Uint64N(40), h.at(mrand.IntN(1 << 16)), mrand.Uint64()}[mrand.IntN(6)]
+			if mrand.IntN(20) == 0 {
+				a.ID = uint16(mrand.Uint32())
+			}
+		}
+		return h.ioctl([]uint16{0, 1, 3, 4, 5, 7, 16, uint16(mrand.IntN(20))}[mrand.IntN(8)], uint16(mrand.IntN(7)), attrs...)
 	case 0: // no command at all
 		fd := h.uverbs
 		if mrand.IntN(2) == 0 {

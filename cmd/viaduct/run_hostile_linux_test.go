@@ -50,6 +50,13 @@ func asProgram() bool {
 		}
 		os.Exit(0)
 	}
+	if _, ok := os.LookupEnv(asRDMAIoctl); ok {
+		if err := rdmaIoctl(); err != nil {
+			fmt.Fprintln(os.Stderr, "ioctl:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if to, ok := os.LookupEnv(asNames); ok {
 		c, err := net.Dial("tcp", to)
 		if err != nil {

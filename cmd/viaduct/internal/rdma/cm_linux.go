@@ -165,7 +165,7 @@ func (k *cmCommand) answer(at uint64, b abi.Body) bool {
 		k.Return(0, unix.ENOSPC)
 		return false
 	}
-	return k.f.repeats.answer(k.Call, repeat{command: k.raw, value: k.count, at: at, response: b})
+	return k.f.repeats.answer(k.Call, repeat{command: k.raw, value: k.count, response: []abi.Put{{At: at, Bytes: b}}})
 }
 
 // idAt returns the identifier that a field of the body names; if there is none it answers

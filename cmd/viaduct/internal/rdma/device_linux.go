@@ -104,15 +104,17 @@ func (d *device) findInterface() {
 	}
 }
 
-// gidString is the one GID of the port: the hardware address, as siw has it.
+// gid is the one GID of the port: the hardware address, as siw has it.
+func (d *device) gid() (g [16]byte) {
+	copy(g[:], d.mac[:])
+	return g
+}
+
 func (d *device) gidString() string {
 	var parts []string
-	for i := 0; i < 16; i += 2 {
-		var hi, lo byte
-		if i < 6 {
-			hi, lo = d.mac[i], d.mac[i+1]
-		}
-		parts = append(parts, fmt.Sprintf("%02x%02x", hi, lo))
+	g := d.gid()
+	for i := 0; i < len(g); i += 2 {
+		parts = append(parts, fmt.Sprintf("%02x%02x", g[i], g[i+1]))
 	}
 	return strings.Join(parts, ":")
 }

@@ -63,15 +63,15 @@ type memories struct {
 	byTID map[int]*memory // guarded by mu
 }
 
-// of opens the memory of a call's process.
-func (ms *memories) of(c *notify.Call) (*memory, error) {
+// of opens the memory of a call's process, in which there is something at addr.
+func (ms *memories) of(c *notify.Call, addr uint64) (*memory, error) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
 	if m := ms.byTID[c.TID]; m != nil {
 		var b [1]byte
 		// A thread that took the number of one that ended may be of another process;
 		// the memory of a process that has ended can't be read.
-		if _, err := unix.Pread(m.fd, b[:], int64(c.Args[1])); err == nil {
+		if _, err := unix.Pread(m.fd, b[:], int64(addr)); err == nil {
 			return m, nil
 		}
 		delete(ms.byTID, c.TID)
@@ -192,7 +192,7 @@ func (k *command) regMR() {
 }
 
 func (x *context) register(k *command, pd *domain, q abi.MRRequest) (*region, error) {
-	mem, err := x.mems.of(k.Call)
+	mem, err := x.mems.of(k.Call, k.at)
 	if err != nil {
 		return nil, unix.EFAULT
 	}

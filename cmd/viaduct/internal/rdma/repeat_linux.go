@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"viaduct/cmd/viaduct/internal/rdma/abi"
 	"viaduct/internal/notify"
 )
 
@@ -32,8 +33,7 @@ type repeat struct {
 	command  []byte
 	value    int64
 	errno    unix.Errno
-	at       uint64 // where response goes, if there is one
-	response []byte
+	response []abi.Put
 }
 
 // maxRepeats is the number of answers kept of one file: threads may end before they
@@ -89,10 +89,11 @@ func (r *repeats) answer(c *notify.Call, a repeat) (ok bool) {
 
 func (r *repeats) answerLocked(c *notify.Call, a repeat, keep bool) (ok bool) {
 	ok = true
-	if a.response != nil {
-		if _, err := c.WriteMem(a.at, a.response); err != nil && !errors.Is(err, notify.ErrGone) {
+	for _, p := range a.response {
+		if _, err := c.WriteMem(p.At, p.Bytes); err != nil && !errors.Is(err, notify.ErrGone) {
 			a.value, a.errno, a.response = 0, unix.EFAULT, nil
 			ok = false
+			break
 		}
 	}
 	if c.Return(a.value, a.errno) == nil || !keep {

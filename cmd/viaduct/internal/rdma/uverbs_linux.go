@@ -21,7 +21,10 @@ type context struct {
 	dev   *device
 	arena *arena // the memfd that is its stand-in, with the rings
 	mems  memories
-	async *channel // nil before get_context; guarded by mu
+	async *channel // nil before get_context or alloc_async; guarded by mu
+
+	opened atomic.Bool // by the program's get_context
+	writes atomic.Bool // commands are written, as the program was told
 
 	repeats repeats
 
@@ -117,9 +120,29 @@ func (x *context) stat(st *unix.Stat_t) { charStat(x.dev.found.UverbsDev)(st) }
 
 func (x *context) orphaned() bool { return x.arena.orphaned() }
 
-// ioctl says that there is the older form of commands only, which the libraries
-// use then.
-func (x *context) ioctl(c *notify.Call) { c.Return(0, unix.ENOTTY) }
+// ioctl serves a command in the form of libraries that do not use write. A library that knows
+// both asks for a context which it shall use: write, where a command is in one piece.
+func (x *context) ioctl(c *notify.Call) {
+	x.calls.Add(1)
+	defer x.calls.Done()
+	if uint32(c.Args[1]) != abi.IoctlVerbs || x.writes.Load() {
+		c.Return(0, unix.ENOTTY)
+		return
+	}
+	v, err := abi.ParseIoctl(c.Args[2], func(addr uint64, b []byte) error {
+		_, err := c.ReadMem(addr, b)
+		return err
+	})
+	switch {
+	case err != nil:
+		c.Return(0, parseErrno(err))
+	case v.Asks:
+		x.writes.Store(true)
+		c.Return(0, unix.ENOTTY)
+	default:
+		x.serve(&command{Call: c, Request: v.Request, x: x, raw: v.Key(), at: c.Args[2], ioctl: v})
+	}
+}
 
 // write serves a command.
 func (x *context) write(c *notify.Call, fd int) {
@@ -141,12 +164,15 @@ func (x *context) write(c *notify.Call, fd int) {
 		c.Return(0, parseErrno(err))
 		return
 	}
+	x.serve(&command{Call: c, Request: r, x: x, raw: b, at: c.Args[1], count: int64(n)})
+}
+
+func (x *context) serve(k *command) {
 	// A doorbell may be rung twice; two of them look alike.
-	if r.Command != abi.PostSend && x.repeats.give(c, b) {
+	if k.Command != abi.PostSend && x.repeats.give(k.Call, k.raw) {
 		return
 	}
-	k := &command{Call: c, Request: r, x: x, raw: b, count: int64(n)}
-	if h := handlers[r.Command]; h != nil {
+	if h := handlers[k.Command]; h != nil {
 		h(k)
 		return
 	}
@@ -159,6 +185,10 @@ func parseErrno(err error) unix.Errno {
 		return unix.ENOSPC
 	case abi.ErrCommand:
 		return unix.EOPNOTSUPP
+	case abi.ErrProtocol:
+		return unix.EPROTONOSUPPORT
+	case abi.ErrFault:
+		return unix.EFAULT
 	}
 	return unix.EINVAL
 }
@@ -168,8 +198,10 @@ type command struct {
 	*notify.Call
 	abi.Request
 	x     *context
-	raw   []byte // the command as it came
-	count int64  // what the answer of success is
+	raw   []byte     // the command as it came
+	at    uint64     // and from where
+	count int64      // what the answer of success is
+	ioctl *abi.Ioctl // nil if it was written
 }
 
 func (k *command) fail(e unix.Errno) {
@@ -180,20 +212,27 @@ func (k *command) fail(e unix.Errno) {
 // is false if the response could not be written: what the command has made is to be
 // unmade then.
 func (k *command) answer(parts ...abi.Body) bool {
+	a := repeat{command: k.raw, value: k.count}
+	if k.ioctl != nil {
+		parts = append(parts, nil, nil)
+		a.response = k.ioctl.Answer(parts[0], parts[1])
+		return k.x.repeats.answer(k.Call, a)
+	}
 	var out []byte
 	for _, p := range parts {
 		out = append(out, p...)
 	}
-	out = out[:min(len(out), k.Room)]
-	a := repeat{command: k.raw, value: k.count}
-	if k.Response != 0 && len(out) > 0 {
-		a.at, a.response = k.Response, out
+	if out = out[:min(len(out), k.Room)]; k.Response != 0 && len(out) > 0 {
+		a.response = []abi.Put{{At: k.Response, Bytes: out}}
 	}
 	return k.x.repeats.answer(k.Call, a)
 }
 
 var handlers = map[abi.Command]func(*command){
 	abi.GetContext:        (*command).getContext,
+	abi.OpenContext:       (*command).openContext,
+	abi.AllocAsync:        (*command).allocAsync,
+	abi.QueryGID:          (*command).queryGID,
 	abi.QueryDevice:       func(k *command) { k.answer(k.x.dev.queryDevice()) },
 	abi.QueryDeviceEx:     (*command).queryDeviceEx,
 	abi.QueryPort:         (*command).queryPort,
@@ -218,28 +257,54 @@ var handlers = map[abi.Command]func(*command){
 // compVectors is how many there are: one does.
 const compVectors = 1
 
+// getContext is openContext and allocAsync in one.
 func (k *command) getContext() {
+	if k.x.opened.Load() {
+		k.fail(unix.EINVAL)
+		return
+	}
+	k.x.opened.Store(k.giveAsync(func(n uint32) bool {
+		return k.answer(abi.Words(n, compVectors), abi.Words(k.x.dev.found.Index, 0))
+	}))
+}
+
+func (k *command) openContext() {
+	if k.x.opened.Load() {
+		k.fail(unix.EINVAL)
+		return
+	}
+	k.x.opened.Store(k.answer(abi.Words(compVectors, abi.OptionalAccess, 0), abi.Words(k.x.dev.found.Index, 0)))
+}
+
+func (k *command) allocAsync() {
+	k.giveAsync(func(n uint32) bool { return k.answer(abi.Words(n)) })
+}
+
+// giveAsync makes the channel of asynchronous events, which answer tells the program.
+func (k *command) giveAsync(answer func(n uint32) bool) bool {
 	x := k.x
 	x.mu.Lock()
 	had := x.async != nil
 	x.mu.Unlock()
 	if had {
 		k.fail(unix.EINVAL)
-		return
+		return false
 	}
 	ch, n := k.giveChannel()
 	if ch == nil {
-		return
+		return false
 	}
 	x.mu.Lock()
 	x.async = ch
 	x.mu.Unlock()
-	if !k.answer(abi.Words(uint32(n), compVectors), abi.Words(x.dev.found.Index, 0)) {
+	if !answer(uint32(n)) {
 		x.mu.Lock()
 		x.async = nil
 		x.mu.Unlock()
 		ch.close()
+		return false
 	}
+	return true
 }
 
 func (k *command) queryDeviceEx() {
@@ -263,6 +328,21 @@ func (k *command) queryPort() {
 		return
 	}
 	k.answer(k.x.dev.queryPort())
+}
+
+// queryGID tells the one GID of the port.
+func (k *command) queryGID() {
+	if k.Body.U32(0) != 1 || k.Body.U32(4) != 0 || k.Body.U32(8) != 0 {
+		k.fail(unix.EINVAL)
+		return
+	}
+	d := k.x.dev
+	b := make(abi.Body, abi.GIDEntryLen)
+	gid := d.gid()
+	copy(b, gid[:])
+	b.Put32(20, 1)
+	b.Put32(28, d.found.NetIndex)
+	k.answer(b)
 }
 
 func (k *command) allocPD() {

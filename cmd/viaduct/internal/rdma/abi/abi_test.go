@@ -61,6 +61,8 @@ func FuzzRequest(f *testing.F) {
 	f.Add(words(uint32(AllocPD), 4|2<<16, 0x1000, 0))
 	f.Add(append(words(uint32(QueryDeviceEx), 1|38<<16, 0x1000, 0, 0, 0), make([]byte, 8)...))
 	f.Add(words(uint32(CMConnect), 280))
+	f.Add([]byte(ioctlBytes(objDevice, 0, ioctlAttr{2, 8, 1, uint64(AllocPD)}, ioctlAttr{0, 8, 1, 0}, ioctlAttr{1, 4, 1, 0x1000})))
+	f.Add([]byte(ioctlBytes(objQP, 0, ioctlAttr{2, 0, 1, 1}, ioctlAttr{7, 8, 1, 1}, ioctlAttr{8, 20, 1, 0x1000})))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if r, err := ParseRequest(b); err == nil {
 			if len(r.Body)+len(r.Driver) > len(b) || r.Room < 0 {
@@ -78,6 +80,15 @@ func FuzzRequest(f *testing.F) {
 			}
 			ParseConnParam(r.Body)
 			ParseAddr(r.Body)
+		}
+		if v, err := ParseIoctl(0x1000, memoryAt(b)); err == nil {
+			if l := layouts[v.Command]; len(v.Body) < l.in && !v.Asks || v.Room < 0 {
+				t.Errorf("%v: %d bytes", v.Command, len(v.Body))
+			}
+			v.Key()
+			for _, core := range []Body{nil, Words(1), make(Body, QueryDeviceExLen)} {
+				v.Answer(core, core)
+			}
 		}
 		AnswerNetlink(b, 1, []Found{{Name: "siw0", Uverbs: "uverbs0"}})
 		var s [SQELen]byte

@@ -63,6 +63,11 @@ var layouts = map[Command]layout{
 	QuerySRQ:          {"query_srq", 16, 16, true},
 	DestroySRQ:        {"destroy_srq", 12, 4, true},
 	QueryDeviceEx:     {"ex_query_device", 8, 0, true},
+
+	// By ioctl alone.
+	OpenContext: {"open_context", 0, 12, false},
+	AllocAsync:  {"alloc_async", 0, 4, false},
+	QueryGID:    {"query_gid", 12, GIDEntryLen, false},
 }
 
 // String returns the kernel's name of the command.
@@ -79,6 +84,7 @@ const (
 	QueryDeviceExLen = 304
 	QueryPortLen     = 40
 	QueryQPLen       = 128
+	GIDEntryLen      = 32
 )
 
 const (
