@@ -444,35 +444,40 @@ func (v *rendezvous) grant(c *net.UnixConn) {
 		answer(c, err)
 		return
 	}
-	decided, err := o.s.decide()
-	if err != nil {
+	bell := dup(c) // before the dialer is told that it may commit
+	if bell == nil {
+		err = errors.New("the listener has no descriptor left")
+		o.s.setWhy(err.Error())
 		answer(c, err)
 		mem.Close()
 		return
 	}
+	leave := func() {
+		unix.Close(bell.fd)
+		mem.Close()
+	}
+	decided, err := o.s.decide()
+	if err != nil {
+		answer(c, err)
+		leave()
+		return
+	}
 	defer decided()
 	if !answer(c, nil) {
-		mem.Close()
+		leave()
 		return
 	}
 	var b [1]byte
 	c.SetReadDeadline(time.Now().Add(commitTimeout)) // the dialer commits, or leaves by closing
 	if n, err := ReadSoon(c, b[:]); n != 1 || err != nil || b[0] != committed {
 		o.s.setWhy("the peer has left the rendezvous")
-		mem.Close()
-		return
-	}
-	bell := dup(c)
-	if bell == nil {
-		// The dialer has committed: what it finds is the end of the connection.
-		mem.Close()
-		o.Close()
+		leave()
 		return
 	}
 	r := newRings(mem, false, bell.fd, files[1])
 	if err := o.s.adopt(r); err != nil {
-		unix.Close(r.bell)
-		mem.Close()
+		// The dialer has committed: what it finds is the end of the connection.
+		leave()
 		o.Close()
 		return
 	}

@@ -1,0 +1,106 @@
+package sock
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/testkit"
+	"viaduct/samehost"
+)
+
+// However few descriptors the two ends have left, they agree on how the bytes go, the
+// stream is intact, and nothing is left of what was begun.
+func TestNoDescriptors(t *testing.T) {
+	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
+	shared := 0
+	once := func(free int) {
+		c, err := Dial(t.Context(), new(net.Dialer), "tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		s, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		giveBack := exhaust(t, free)
+		err = ShareMemory(t.Context(), c, samehost.Auto)
+		giveBack()
+		if err != nil {
+			t.Fatalf("%d descriptors: %v", free, err)
+		}
+		for _, ends := range [][2]net.Conn{{c, s}, {s, c}} {
+			want := fmt.Sprint("with ", free)
+			if _, err := ends[0].Write([]byte(want)); err != nil {
+				t.Fatalf("%d descriptors: %v", free, err)
+			}
+			got := make([]byte, len(want))
+			if _, err := io.ReadFull(ends[1], got); err != nil || string(got) != want {
+				t.Fatalf("%d descriptors: %q, %v", free, got, err)
+			}
+		}
+		p, q := PathOf(c), PathOf(s)
+		if p.SharedMemory != q.SharedMemory || !p.SharedMemory && (p.Why == "" || q.Why == "") {
+			t.Errorf("%d descriptors: %v and %v", free, p, q)
+		}
+		t.Logf("%d descriptors: %v; %v", free, p, q)
+		if p.SharedMemory {
+			shared++
+		}
+		shunned.Lock()
+		shunned.until = nil // by a dialer whose listener had no descriptor to answer with
+		shunned.Unlock()
+	}
+	once(100) // what the process keeps for good is there after that
+	before := testkit.OpenFiles()
+	for free := range 20 {
+		once(free)
+	}
+	if shared < 2 || shared == 21 {
+		t.Errorf("%d of 21 connections go through shared memory", shared)
+	}
+	testkit.Eventually(t, "the descriptors are given back", func() bool { return testkit.OpenFiles() <= before })
+}
+
+// exhaust leaves the process free descriptors, until what it returns is called.
+func exhaust(t *testing.T, free int) (giveBack func()) {
+	t.Helper()
+	null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	few := old
+	few.Cur = uint64(testkit.OpenFiles() + free + 100)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	fds := []int{null}
+	for {
+		fd, err := unix.FcntlInt(uintptr(null), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			break
+		}
+		fds = append(fds, fd)
+	}
+	for range free {
+		unix.Close(fds[len(fds)-1])
+		fds = fds[:len(fds)-1]
+	}
+	return func() {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
