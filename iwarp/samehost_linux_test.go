@@ -10,6 +10,9 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -98,11 +101,12 @@ const (
 // at first, and then one for each that comes.
 type pumper struct {
 	bufs [pumpDepth][]byte
+	came atomic.Int64 // messages
 }
 
 // config posts the receives before the first message can come.
-func (p *pumper) config() *Config {
-	return &Config{SameHost: samehost.Require, Prepare: func(q *QueuePair) error {
+func (p *pumper) config(policy samehost.Policy) *Config {
+	return &Config{SameHost: policy, Prepare: func(q *QueuePair) error {
 		for i := range p.bufs {
 			p.bufs[i] = make([]byte, pumpSize)
 			if err := q.PostRecv(RecvWR{ID: uint64(i), SG: []SGE{Buf(p.bufs[i])}}); err != nil {
@@ -140,45 +144,102 @@ func (p *pumper) run(q *QueuePair) (n int) {
 			panic(fmt.Sprintf("message %d instead of %d", got, n))
 		}
 		n++
+		p.came.Add(1)
 		if q.PostRecv(RecvWR{ID: c.ID, SG: []SGE{Buf(p.bufs[c.ID])}}) != nil || !send() {
 			return n
 		}
 	}
 }
 
-// sameHostChild is what the other process of TestSameHostKill does: it listens, or
-// dials, and pumps.
-func sameHostChild(role string) {
+// sameHostChild is what another process does: it listens, or dials, and pumps.
+func sameHostChild(role string, policy samehost.Policy) error {
 	var p pumper
-	cfg := p.config()
+	cfg := p.config(policy)
 	ctx := context.Background()
 	if at, ok := strings.CutPrefix(role, "dial "); ok {
 		q, err := Dial(ctx, at, cfg)
 		if err != nil {
-			panic(err)
+			return err
 		}
 		p.run(q)
-		return
+		return nil
 	}
 	l, err := Listen("127.0.0.1:0", cfg)
 	if err != nil {
-		panic(err)
+		return err
 	}
 	fmt.Println(l.Addr())
 	q, err := l.Accept(ctx)
 	if err != nil {
-		panic(err)
+		return err
 	}
 	p.run(q)
+	return nil
 }
 
-const childVariable = "VIADUCT_TEST_SAMEHOST_CHILD"
+const (
+	childVariable  = "VIADUCT_TEST_SAMEHOST_CHILD"
+	policyVariable = "VIADUCT_TEST_SAMEHOST_POLICY"
+)
 
 func init() {
-	if role := os.Getenv(childVariable); role != "" {
-		sameHostChild(role)
-		os.Exit(0)
+	role := os.Getenv(childVariable)
+	if role == "" {
+		return
 	}
+	policy, err := samehost.Parse(os.Getenv(policyVariable))
+	if err == nil {
+		err = sameHostChild(role, policy)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// withChild connects p to another process, which listens or dials, and is stopped at the
+// end of the test. It may belong to another user.
+func (p *pumper) withChild(t *testing.T, listens bool, policy samehost.Policy, attr *syscall.SysProcAttr) (q *QueuePair, child *exec.Cmd, stop func()) {
+	t.Helper()
+	cfg := p.config(policy)
+	child = exec.Command("/proc/self/exe") // which other users may start, wherever it is
+	child.Stderr = os.Stderr
+	child.SysProcAttr = attr
+	child.Env = append(os.Environ(), policyVariable+"="+policy.String())
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+	defer cancel()
+	var err error
+	if listens {
+		child.Env = append(child.Env, childVariable+"=listen")
+		out, _ := child.StdoutPipe()
+		if err := child.Start(); err != nil {
+			t.Fatal(err)
+		}
+		var at string
+		fmt.Fscan(out, &at)
+		q, err = Dial(ctx, at, cfg)
+	} else {
+		l, lerr := Listen("127.0.0.1:0", cfg)
+		if lerr != nil {
+			t.Fatal(lerr)
+		}
+		defer l.Close()
+		child.Env = append(child.Env, childVariable+"=dial "+l.Addr().String())
+		if err := child.Start(); err != nil {
+			t.Fatal(err)
+		}
+		q, err = l.Accept(ctx)
+	}
+	stop = sync.OnceFunc(func() {
+		child.Process.Kill()
+		child.Wait()
+	})
+	t.Cleanup(stop)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q, child, stop
 }
 
 // A process that is killed at any moment is missed within a second, and nothing of
@@ -204,39 +265,8 @@ func TestSameHostKill(t *testing.T) {
 	}
 	once := func(i int) {
 		var p pumper
-		cfg := p.config()
-		child := exec.Command(os.Args[0])
-		child.Stderr = os.Stderr
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		defer cancel()
-		var q *QueuePair
-		var err error
-		if i%2 == 0 {
-			child.Env = append(os.Environ(), childVariable+"=listen")
-			out, _ := child.StdoutPipe()
-			if err := child.Start(); err != nil {
-				t.Fatal(err)
-			}
-			var at string
-			fmt.Fscan(out, &at)
-			q, err = Dial(ctx, at, cfg)
-		} else {
-			l, lerr := Listen("127.0.0.1:0", cfg)
-			if lerr != nil {
-				t.Fatal(lerr)
-			}
-			child.Env = append(os.Environ(), childVariable+"=dial "+l.Addr().String())
-			if err := child.Start(); err != nil {
-				t.Fatal(err)
-			}
-			q, err = l.Accept(ctx)
-			l.Close()
-		}
-		defer child.Wait()
-		defer child.Process.Kill()
-		if err != nil {
-			t.Fatal(err)
-		}
+		q, child, stop := p.withChild(t, i%2 == 0, samehost.Require, nil)
+		defer stop()
 		if !q.Path().SharedMemory {
 			t.Fatal(q.Path())
 		}

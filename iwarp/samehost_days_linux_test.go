@@ -1,0 +1,284 @@
+package iwarp
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	mrand "math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"viaduct/internal/testkit"
+	"viaduct/samehost"
+)
+
+// A process that is stopped with data under way keeps its streams, and goes on where it
+// was. VIADUCT_TEST_STOPPED is for how long, 300 ms else.
+func TestSameHostStopped(t *testing.T) {
+	stopped := 300 * time.Millisecond
+	if s := os.Getenv("VIADUCT_TEST_STOPPED"); s != "" {
+		var err error
+		if stopped, err = time.ParseDuration(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, listens := range []bool{false, true} {
+		var p pumper
+		q, child, stop := p.withChild(t, listens, samehost.Require, nil)
+		ended := make(chan int, 1)
+		go func() { ended <- p.run(q) }()
+		testkit.Eventually(t, "messages come", func() bool { return p.came.Load() > 100 })
+		child.Process.Signal(syscall.SIGSTOP)
+		testkit.Eventually(t, "the child is stopped", func() bool {
+			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", child.Process.Pid))
+			_, state, _ := strings.Cut(string(b), ") ")
+			return err == nil && strings.HasPrefix(state, "T")
+		})
+		testkit.Eventually(t, "what was under way has come", func() bool {
+			before := p.came.Load()
+			time.Sleep(stopped)
+			return p.came.Load() == before
+		})
+		select {
+		case n := <-ended:
+			t.Fatalf("the stream has ended after %d messages: %v", n, q.Err())
+		default:
+		}
+		before := p.came.Load()
+		child.Process.Signal(syscall.SIGCONT)
+		testkit.Eventually(t, "messages come again", func() bool { return p.came.Load() > before+100 })
+		stop()
+		testkit.Await(t, "the stream ends", ended)
+		q.Close()
+	}
+}
+
+// otherUser is a user that no process has, and not that of unknown users.
+const otherUser = 62345
+
+// A process of another user gets TCP, in both roles, and no connection where shared memory
+// is required.
+func TestSameHostOtherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: only root can start a process of another user")
+	}
+	attr := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: otherUser, Gid: otherUser}}
+	for _, listens := range []bool{false, true} {
+		var p pumper
+		q, _, stop := p.withChild(t, listens, samehost.Auto, attr)
+		if got := q.Path(); got.SharedMemory || !strings.Contains(got.Why, "another user") && !strings.Contains(got.Why, "did not ask") {
+			t.Errorf("the other user listens %v: %v", listens, got)
+		}
+		ended := make(chan int, 1)
+		go func() { ended <- p.run(q) }()
+		testkit.Eventually(t, "messages come", func() bool { return p.came.Load() > 100 })
+		stop()
+		testkit.Await(t, "the stream ends", ended)
+		q.Close()
+	}
+}
+
+// mixedSlots is how many messages the memory for Writes has room for: a slot is used again
+// when the peer has looked at it, since a pumper is pumpDepth messages ahead at most.
+const mixedSlots = 2 * pumpDepth
+
+// A mixer sends messages of random lengths, Writes and Reads, each followed by a message
+// that says what it was, and compares all that comes.
+type mixer struct {
+	pumper
+	q       *QueuePair
+	pattern []byte // which both ends have
+	into    []byte // where the peer writes
+	moved   uint64 // bytes that this end has sent, written or read
+	remote  struct{ pattern, into RemoteAddr }
+}
+
+const mixedHeader = 16
+
+// run sends count messages, as the peer does.
+func (m *mixer) run(ctx context.Context, seed uint64, count uint32) error {
+	source, err := m.q.Register(m.pattern, RemoteRead)
+	if err != nil {
+		return err
+	}
+	sink := make([]byte, pumpSize)
+	reads, err := m.q.Register(sink, 0)
+	if err != nil {
+		return err
+	}
+	m.into = make([]byte, mixedSlots*pumpSize)
+	into, err := m.q.Register(m.into, RemoteWrite)
+	if err != nil {
+		return err
+	}
+	post := func(wr SendWR) error {
+		if err := m.q.Post(wr); err != nil {
+			return err
+		}
+		c, err := m.q.SendCQ().Wait(ctx)
+		if err == nil {
+			err = c.Err()
+		}
+		return err
+	}
+	r := mrand.New(mrand.NewPCG(seed, 0))
+	var header [mixedHeader]byte
+	sent := uint32(0)
+	send := func() error {
+		n, off := r.IntN(pumpSize-mixedHeader)>>r.IntN(4)+1, r.IntN(len(m.pattern)-pumpSize)
+		part := m.pattern[off : off+n]
+		op := sent % 3
+		sg := []SGE{Buf(header[:])}
+		switch op {
+		case 0:
+			sg = append(sg, Buf(part))
+		case 1:
+			at := m.remote.into
+			at.TO += uint64(sent % mixedSlots * pumpSize)
+			if err := post(SendWR{Op: OpWrite, SG: []SGE{Buf(part)}, Remote: at}); err != nil {
+				return err
+			}
+		case 2:
+			from := m.remote.pattern
+			from.TO += uint64(off)
+			if err := post(SendWR{Op: OpRead, SG: []SGE{reads.SGE(0, n)}, Remote: from}); err != nil {
+				return err
+			}
+			if !bytes.Equal(sink[:n], part) {
+				return fmt.Errorf("a Read of %d bytes is not what is there", n)
+			}
+		}
+		for i, v := range []uint32{sent, op, uint32(off), uint32(n)} {
+			binary.BigEndian.PutUint32(header[4*i:], v)
+		}
+		sent++
+		m.moved += uint64(n)
+		return post(SendWR{SG: sg})
+	}
+	receive := func(f func(b []byte) error) error {
+		c, err := m.q.RecvCQ().Wait(ctx)
+		if err == nil {
+			err = c.Err()
+		}
+		if err == nil {
+			err = f(m.bufs[c.ID][:c.Len])
+		}
+		if err != nil {
+			return err
+		}
+		return m.q.PostRecv(RecvWR{ID: c.ID, SG: []SGE{Buf(m.bufs[c.ID])}})
+	}
+	var hello []byte
+	for _, mr := range []*MemoryRegion{source, into} {
+		hello = binary.BigEndian.AppendUint32(hello, mr.STag())
+		hello = binary.BigEndian.AppendUint64(hello, mr.TO())
+	}
+	if err := post(SendWR{SG: []SGE{Buf(hello)}}); err != nil {
+		return err
+	}
+	if err := receive(func(b []byte) error {
+		for _, a := range []*RemoteAddr{&m.remote.pattern, &m.remote.into} {
+			a.STag, a.TO = binary.BigEndian.Uint32(b), binary.BigEndian.Uint64(b[4:])
+			b = b[12:]
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	for range pumpDepth / 2 {
+		if err := send(); err != nil {
+			return err
+		}
+	}
+	for came := range count {
+		if err := receive(func(b []byte) error {
+			var h [4]uint32
+			for i := range h {
+				h[i] = binary.BigEndian.Uint32(b[4*i:])
+			}
+			if h[0] != came {
+				return fmt.Errorf("message %d instead of %d", h[0], came)
+			}
+			got, want := b[mixedHeader:], m.pattern[h[2]:][:h[3]]
+			switch h[1] {
+			case 1:
+				got = m.into[came%mixedSlots*pumpSize:][:h[3]]
+			case 2:
+				return nil
+			}
+			if !bytes.Equal(got, want) {
+				return fmt.Errorf("%d bytes of message %d are not what was sent", h[3], came)
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+		if sent < count {
+			if err := send(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Messages, Writes and Reads of random lengths, both ways at a time, are intact.
+// VIADUCT_TEST_MIXED is how many bytes, about, in MiB; 64 else.
+func TestSameHostIntact(t *testing.T) {
+	mib := 64
+	if s := os.Getenv("VIADUCT_TEST_MIXED"); s != "" {
+		var err error
+		if mib, err = strconv.Atoi(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const mean = 24 << 10 // bytes of a message
+	count := uint32(mib << 20 / 2 / mean)
+	pattern := make([]byte, 4<<20+12345)
+	mrand.NewChaCha8([32]byte{}).Read(pattern)
+	ends := [2]mixer{{pattern: pattern}, {pattern: pattern}}
+	l, err := Listen("127.0.0.1:0", ends[0].config(samehost.Require))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	errs := make(chan error, 2)
+	run := func(i int, q *QueuePair, err error) {
+		if err == nil {
+			ends[i].q = q
+			err = ends[i].run(ctx, uint64(i), count)
+		}
+		if err != nil {
+			cancel() // the other end waits
+		}
+		errs <- err
+	}
+	go func() {
+		q, err := l.Accept(ctx)
+		run(0, q, err)
+	}()
+	q, err := Dial(ctx, l.Addr().String(), ends[1].config(samehost.Require))
+	go run(1, q, err)
+	for range ends {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
+	for i := range ends {
+		if p := ends[i].q.Path(); !p.SharedMemory {
+			t.Error(p)
+		}
+	}
+	closeBoth(ends[0].q, ends[1].q)
+	t.Logf("%d MiB", (ends[0].moved+ends[1].moved)>>20)
+}
