@@ -21,7 +21,7 @@ func helper(what string, args []string) error {
 	case "http": // PORT DIR
 		files := http.FileServer(http.Dir(args[1]))
 		return http.ListenAndServe("127.0.0.1:"+args[0], http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Client", r.RemoteAddr)
+			fmt.Println(r.RemoteAddr)
 			files.ServeHTTP(w, r)
 		}))
 	case "get": // URL

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -29,6 +30,7 @@ type lab struct {
 	viaduct string
 	self    string // this program, static
 	uid     int    // of the programs
+	apart   bool   // the programs are in a user namespace of their own
 	n       int
 	servers []*server // of the trial
 }
@@ -74,8 +76,16 @@ func (l *lab) command(ctx context.Context, argv ...string) *exec.Cmd {
 	c.Env = append(os.Environ(), "HOME="+l.dir, "PGCONNECT_TIMEOUT=20")
 	c.WaitDelay = 5 * time.Second
 	c.SysProcAttr = &syscall.SysProcAttr{}
+	gid := os.Getgid()
 	if l.uid != os.Getuid() {
-		c.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(l.uid), Gid: uint32(l.uid)}
+		gid = l.uid
+		c.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(l.uid), Gid: uint32(gid)}
+	}
+	if l.apart { // with that one user, who has no privilege there either
+		c.SysProcAttr.Cloneflags = syscall.CLONE_NEWUSER
+		c.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: l.uid, HostID: l.uid, Size: 1}}
+		c.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
+		c.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(l.uid), Gid: uint32(gid), NoSetGroups: true}
 	}
 	return c
 }
@@ -134,9 +144,10 @@ type server struct {
 	port, mapper string
 	explain      string
 	cmd          *exec.Cmd
-	out          *bytes.Buffer
+	out          *output
 	ended        chan error
-	carried      int // the least number of connections that it has to have accepted
+	peers        []string               // of the connections that were carried to it, as it should see them
+	shows        func() (string, error) // what it has told of its peers, once it has ended; nil if nothing does
 	quit         syscall.Signal
 }
 
@@ -149,7 +160,7 @@ const (
 
 // serve starts a server and waits until it listens.
 func (l *lab) serve(how, port string, argv ...string) (*server, error) {
-	s := &server{port: port, mapper: "127.0.0.1:" + freePort(), explain: l.path("explain"), out: &bytes.Buffer{}, ended: make(chan error, 1), quit: syscall.SIGTERM}
+	s := &server{port: port, mapper: "127.0.0.1:" + freePort(), explain: l.path("explain"), out: &output{}, ended: make(chan error, 1), quit: syscall.SIGTERM}
 	switch how {
 	case overSDP:
 		argv = append([]string{l.viaduct, "run", "--json", "--explain=" + s.explain, "--listen", port, "--portmap-listen", s.mapper, "--"}, argv...)
@@ -209,10 +220,41 @@ func (s *server) stop() error {
 			n++
 		}
 	}
-	if n < s.carried {
-		return fmt.Errorf("the server accepted %d carried connections, want %d\n%s", n, s.carried, s.out)
+	if n < len(s.peers) {
+		return fmt.Errorf("the server accepted %d carried connections, want %d\n%s", n, len(s.peers), s.out)
 	}
-	return nil
+	if s.shows == nil {
+		return nil
+	}
+	told, err := s.shows()
+	for _, p := range s.peers {
+		if err == nil && !strings.Contains(told, p+"\n") {
+			err = fmt.Errorf("the server has not seen its peer %s\n%s", p, told)
+		}
+	}
+	return err
+}
+
+// written is what a server has written.
+func (s *server) written() (string, error) { return s.out.String(), nil }
+
+// An output takes what a program writes, and can be read meanwhile.
+type output struct {
+	mu sync.Mutex
+	b  []byte // guarded by mu
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.b = append(o.b, b...)
+	return len(b), nil
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return string(o.b)
 }
 
 // client runs a program to its end, carried to a server, and returns its output.
@@ -237,7 +279,7 @@ func (l *lab) client(how string, s *server, argv ...string) (out []byte, err err
 	if want == "" {
 		return out, nil
 	}
-	n := 0
+	before := len(s.peers)
 	for _, e := range events(explain) {
 		if e.Call != "connect" || !strings.HasSuffix(e.Remote, ":"+s.port) {
 			continue
@@ -245,11 +287,11 @@ func (l *lab) client(how string, s *server, argv ...string) (out []byte, err err
 		if e.Path != want {
 			return out, fmt.Errorf("%s: a connection went by %s (%s)", argv, e.Path, e.Why)
 		}
-		n++
+		local, _, _ := strings.Cut(e.Why, " -> ")
+		s.peers = append(s.peers, local)
 	}
-	if n == 0 {
+	if len(s.peers) == before {
 		return out, fmt.Errorf("%s: nothing was carried", argv)
 	}
-	s.carried += n
 	return out, nil
 }

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -34,6 +35,13 @@ func main() {
 
 const nobody = 65534
 
+// A user is how programs are tried.
+type user struct {
+	name  string
+	uid   int
+	apart bool // in a user namespace
+}
+
 func try(ctx context.Context, cost bool, rounds int, only string) error {
 	l, err := newLab(ctx)
 	if err != nil {
@@ -43,12 +51,18 @@ func try(ctx context.Context, cost bool, rounds int, only string) error {
 	if cost {
 		return l.cost(rounds)
 	}
-	users := []int{os.Getuid()}
-	if users[0] == 0 {
-		users = append(users, nobody)
+	users := []user{{"", os.Getuid(), false}}
+	if os.Getuid() == 0 {
+		users = append(users, user{"", nobody, false})
 	}
+	users = append(users, user{", in a user namespace", users[len(users)-1].uid, true})
 	failed, n := 0, 0
-	for _, l.uid = range users {
+	for _, u := range users {
+		l.uid, l.apart = u.uid, u.apart
+		if err := l.command(ctx, "true").Run(); err != nil {
+			fmt.Printf("SKIPPED all%s: this machine does not allow it: %v\n", u.name, err)
+			continue
+		}
 		for _, tr := range trials {
 			if !strings.Contains(tr.name, only) {
 				continue
@@ -60,12 +74,14 @@ func try(ctx context.Context, cost bool, rounds int, only string) error {
 			begin := time.Now()
 			err := l.run(tr)
 			verdict := "ok     "
-			if err != nil {
+			if _, ok := errors.AsType[skipped](err); ok {
+				verdict = "SKIPPED"
+			} else if err != nil {
 				verdict = "FAILED "
 				failed++
 			}
 			n++
-			fmt.Printf("%s %-28s uid %-5d %5.1f s", verdict, tr.name, l.uid, time.Since(begin).Seconds())
+			fmt.Printf("%s %-28s uid %-5d %5.1f s%s", verdict, tr.name, u.uid, time.Since(begin).Seconds(), u.name)
 			if err != nil {
 				fmt.Printf("  %v", err)
 			}

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	osuser "os/user"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -18,6 +20,11 @@ type trial struct {
 	needs []string // programs
 	run   func(l *lab) error
 }
+
+// A skipped error says why a trial can't be made here.
+type skipped string
+
+func (s skipped) Error() string { return string(s) }
 
 // missing is a program that is not installed, or "".
 func (tr trial) missing() string {
@@ -50,7 +57,7 @@ func find(name string) string {
 
 var trials = []trial{
 	{"curl, nginx", []string{"curl", "nginx"}, nginxTrial(func(l *lab, url, out string) []string {
-		return []string{"curl", "-sS", "--interface", "127.0.0.9", "-o", out, url}
+		return []string{"curl", "-sS", "--interface", "127.0.0.9", "-w", tellPeer, "-o", out, url}
 	}, "127.0.0.9")},
 	{"curl --parallel, nginx", []string{"curl", "nginx"}, nginxTrial(func(l *lab, url, out string) []string {
 		return []string{"curl", "-sS", "--parallel", "-o", out, url, "-o", out + ".2", url, "-o", out + ".3", url}
@@ -74,11 +81,26 @@ var trials = []trial{
 		})
 	}},
 	{"python urllib, http.server", []string{"python3"}, func(l *lab) error {
-		serve := `import http.server, functools, sys; http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), functools.partial(http.server.SimpleHTTPRequestHandler, directory=sys.argv[2])).serve_forever()`
+		serve := `
+import functools, http.server, sys
+class Handler(http.server.SimpleHTTPRequestHandler):
+	def log_message(self, *_): print("%s:%d" % self.client_address, flush=True)
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), functools.partial(Handler, directory=sys.argv[2])).serve_forever()`
 		get := `import sys, urllib.request; open(sys.argv[2], "wb").write(urllib.request.urlopen(sys.argv[1]).read())`
 		return l.web([]string{find("python3"), "-c", serve}, func(url, out string) []string { return []string{find("python3"), "-c", get, url, out} })
 	}},
-	{"python asyncio, Go server", []string{"python3"}, func(l *lab) error {
+	{"python asyncio", []string{"python3"}, func(l *lab) error {
+		serve := `
+import asyncio, sys
+async def one(r, w):
+	print("%s:%d" % w.get_extra_info("peername"), flush=True)
+	path = (await r.readuntil(b"\r\n\r\n")).split()[1].decode()
+	w.write(b"HTTP/1.0 200 OK\r\n\r\n" + open(sys.argv[2] + path, "rb").read())
+	await w.drain()
+	w.close()
+async def main():
+	await (await asyncio.start_server(one, "127.0.0.1", int(sys.argv[1]))).serve_forever()
+asyncio.run(main())`
 		get := `
 import asyncio, sys, urllib.parse
 async def main():
@@ -88,21 +110,24 @@ async def main():
 	open(sys.argv[2], "wb").write((await r.read()).partition(b"\r\n\r\n")[2])
 	w.close()
 asyncio.run(main())`
-		return l.web([]string{l.self, "-helper", "http"}, func(url, out string) []string { return []string{find("python3"), "-c", get, url, out} })
+		return l.web([]string{find("python3"), "-c", serve}, func(url, out string) []string { return []string{find("python3"), "-c", get, url, out} })
 	}},
 	{"node", []string{"node"}, func(l *lab) error {
-		serve := `require("http").createServer((q, r) => require("fs").createReadStream(process.argv[2] + q.url).pipe(r)).listen(+process.argv[1], "127.0.0.1")`
+		serve := `require("http").createServer((q, r) => { console.log(q.socket.remoteAddress + ":" + q.socket.remotePort); require("fs").createReadStream(process.argv[2] + q.url).pipe(r) }).listen(+process.argv[1], "127.0.0.1")`
 		get := `require("http").get(process.argv[1], r => r.pipe(require("fs").createWriteStream(process.argv[2])))`
 		return l.web([]string{find("node"), "-e", serve, "--"}, func(url, out string) []string { return []string{find("node"), "-e", get, "--", url, out} })
 	}},
-	{"java HttpClient, jwebserver", []string{"java"}, java},
+	{"java HttpClient, HttpServer", []string{"java"}, java},
 	{"redis", []string{"redis-server", "redis-cli", "redis-benchmark"}, redis},
 	{"memcached, busybox nc", []string{"memcached", "busybox"}, memcached},
 	{"iperf3", []string{"iperf3"}, iperf},
 	{"busybox nc", []string{"busybox"}, netcat},
 	{"postgres, psql, pgbench", []string{"postgres", "initdb", "psql", "pgbench"}, postgres},
-	{"sshd, ssh", []string{"sshd", "ssh", "ssh-keygen"}, sshd},
+	{"sshd, ssh, sftp", []string{"sshd", "ssh", "sftp", "ssh-keygen"}, sshd},
 }
+
+// tellPeer has curl tell where it is connected to.
+const tellPeer = "peer %{remote_ip}:%{remote_port}"
 
 // same compares files with bytes.
 func same(want []byte, files ...string) error {
@@ -142,39 +167,49 @@ func (l *lab) web(serve []string, get func(url, out string) []string) error {
 	if _, err := l.client(overSDP, s, get("http://127.0.0.1:"+port+"/a.bin", out)...); err != nil {
 		return err
 	}
+	s.shows = s.written
 	return same(want, out)
 }
 
-// startNginx starts an nginx with two workers; location is text of its one server.
-func (l *lab) startNginx(location string) (s *server, dir string, want []byte, err error) {
-	if dir, want, err = l.page(); err != nil {
-		return nil, "", nil, err
+// startNginx starts an nginx with two workers.
+func (l *lab) startNginx() (s *server, want []byte, err error) {
+	dir, want, err := l.page()
+	if err != nil {
+		return nil, nil, err
 	}
 	port := freePort()
-	conf := strings.NewReplacer("DIR", dir, "PORT", port, "LOCATION", location).Replace("worker_processes 2; error_log DIR/error.log; pid DIR/pid; daemon off;\n" +
-		"events { worker_connections 64; } http { access_log DIR/access.log; sendfile on; tcp_nopush on; client_body_temp_path DIR/t1; proxy_temp_path DIR/t2;\n" +
-		"fastcgi_temp_path DIR/t3; uwsgi_temp_path DIR/t4; scgi_temp_path DIR/t5; server { listen 127.0.0.1:PORT; root DIR; LOCATION } }\n")
+	conf := strings.NewReplacer("DIR", dir, "PORT", port).Replace("worker_processes 2; error_log DIR/error.log; pid DIR/pid; daemon off;\n" +
+		"events { worker_connections 64; } http { log_format peer '$remote_addr:$remote_port'; access_log DIR/access.log peer; sendfile on; tcp_nopush on; client_body_temp_path DIR/t1; proxy_temp_path DIR/t2;\n" +
+		"fastcgi_temp_path DIR/t3; uwsgi_temp_path DIR/t4; scgi_temp_path DIR/t5; server { listen 127.0.0.1:PORT; root DIR; } }\n")
 	file := filepath.Join(dir, "conf")
 	if err := os.WriteFile(file, []byte(conf), 0o644); err != nil {
-		return nil, "", nil, err
+		return nil, nil, err
 	}
 	s, err = l.serve(overSDP, port, find("nginx"), "-e", filepath.Join(dir, "early.log"), "-c", file)
 	if s != nil {
 		s.quit = syscall.SIGQUIT
+		s.shows = func() (string, error) {
+			log, err := os.ReadFile(filepath.Join(dir, "access.log"))
+			return string(log), err
+		}
 	}
-	return s, dir, want, err
+	return s, want, err
 }
 
 func nginxTrial(get func(l *lab, url, out string) []string, from string) func(*lab) error {
 	return func(l *lab) error {
-		s, dir, want, err := l.startNginx("")
+		s, want, err := l.startNginx()
 		if err != nil {
 			return err
 		}
 		out := l.path("out")
 		argv := get(l, "http://127.0.0.1:"+s.port+"/a.bin", out)
-		if _, err := l.client(overSDP, s, argv...); err != nil {
+		told, err := l.client(overSDP, s, argv...)
+		if err != nil {
 			return err
+		}
+		if want := "peer 127.0.0.1:" + s.port; slices.Contains(argv, tellPeer) && string(told) != want {
+			return fmt.Errorf("the client saw %q, not %q", told, want)
 		}
 		files := []string{out}
 		if strings.Contains(strings.Join(argv, " "), out+".3") {
@@ -183,13 +218,10 @@ func nginxTrial(get func(l *lab, url, out string) []string, from string) func(*l
 		if err := same(want, files...); err != nil {
 			return err
 		}
-		if err := s.stop(); err != nil {
-			return err
-		}
-		s.ended <- nil
-		log, err := os.ReadFile(filepath.Join(dir, "access.log"))
-		if err != nil || strings.Count(string(log), from+" ") < len(files) {
-			return fmt.Errorf("the log does not show %s: %v\n%s", from, err, log)
+		for _, p := range s.peers {
+			if !strings.HasPrefix(p, from+":") {
+				return fmt.Errorf("the peer is %s, not at %s", p, from)
+			}
 		}
 		return nil
 	}
@@ -197,7 +229,7 @@ func nginxTrial(get func(l *lab, url, out string) []string, from string) func(*l
 
 // upstream is an nginx that gets what it serves from another.
 func upstream(l *lab) error {
-	back, _, want, err := l.startNginx("")
+	back, want, err := l.startNginx()
 	if err != nil {
 		return err
 	}
@@ -252,8 +284,8 @@ func redis(l *lab) error {
 		}
 	}
 	out, err := l.client(overSDP, s, "redis-cli", "-p", port, "CLIENT", "LIST")
-	if err != nil || !strings.Contains(string(out), "addr=127.0.0.1:") {
-		return fmt.Errorf("CLIENT LIST: %s, %w", out, err)
+	if err != nil || !strings.Contains(string(out), " addr="+s.peers[len(s.peers)-1]+" ") {
+		return fmt.Errorf("CLIENT LIST does not show %v: %s, %w", s.peers, out, err)
 	}
 	_, err = l.client(overSDP, s, "redis-benchmark", "-p", port, "-q", "-n", "2000", "-c", "20", "-t", "set,get,lpush")
 	return err
@@ -270,9 +302,12 @@ func memcached(l *lab) error {
 		return err
 	}
 	value := fmt.Sprintf("%x", randomBytes(5000))
-	out, err := l.client(overSDP, s, "sh", "-c", `printf "set k 0 0 %s\r\n%s\r\nget k\r\nquit\r\n" "$2" "$1" | busybox nc 127.0.0.1 "$0"`, port, value, fmt.Sprint(len(value)))
-	if err != nil || !strings.Contains(string(out), value) {
+	out, err := l.client(overSDP, s, "sh", "-c", `printf "set k 0 0 %s\r\n%s\r\nget k\r\nstats conns\r\nquit\r\n" "$2" "$1" | busybox nc 127.0.0.1 "$0"`, port, value, fmt.Sprint(len(value)))
+	if err != nil || !strings.Contains(string(out), "\r\n"+value+"\r\n") {
 		return fmt.Errorf("%.100q, %w", out, err)
+	}
+	if !strings.Contains(string(out), "addr tcp:"+s.peers[0]+"\r\n") {
+		return fmt.Errorf("stats conns does not show %v: %s", s.peers, out[len(value):])
 	}
 	return nil
 }
@@ -282,6 +317,9 @@ func iperf(l *lab) error {
 	s, err := l.serve(overSDP, port, "iperf3", "-s", "-p", port)
 	if err != nil {
 		return err
+	}
+	s.shows = func() (string, error) { // both ways in which it tells an address
+		return strings.NewReplacer(", port ", ":", " port ", ":").Replace(s.out.String()), nil
 	}
 	for _, flags := range [][]string{{"-n", "30M"}, {"-n", "30M", "-R", "-P", "3"}, {"-n", "10M", "--bidir"}} {
 		if _, err := l.client(overSDP, s, append([]string{"iperf3", "-c", "127.0.0.1", "-p", port}, flags...)...); err != nil {
@@ -327,12 +365,15 @@ func postgres(l *lab) error {
 		return err
 	}
 	at := []string{"-h", "127.0.0.1", "-p", port, "-U", "test"}
-	psql := func(query string) (string, error) {
-		out, err := l.client(overSDP, s, append(append([]string{find("psql")}, at...), "-At", "-c", query, "postgres")...)
-		return strings.TrimSpace(string(out)), err
+	want := fmt.Sprintf("%x", randomBytes(500_000))
+	sent := l.path("sent")
+	if err := os.WriteFile(sent, []byte(`\set ON_ERROR_STOP 1
+select '`+want+`'; select host(inet_client_addr()) || ':' || inet_client_port();`), 0o644); err != nil {
+		return err
 	}
-	if out, err := psql("select sum(x) || ' ' || host(inet_client_addr()) from generate_series(1, 100000) x"); err != nil || out != "5000050000 127.0.0.1" {
-		return fmt.Errorf("psql: %q, %w", out, err)
+	out, err := l.client(overSDP, s, append(append([]string{find("psql")}, at...), "-Atf", sent, "postgres")...)
+	if err != nil || string(out) != want+"\n"+s.peers[0]+"\n" {
+		return fmt.Errorf("psql as %v: %.100q, %w", s.peers, out[max(0, len(out)-40):], err)
 	}
 	bench := append([]string{find("pgbench")}, at...)
 	if _, err := l.client(overSDP, s, append(bench, "-i", "-q", "postgres")...); err != nil {
@@ -353,36 +394,71 @@ func sshd(l *lab) error {
 			return fmt.Errorf("ssh-keygen: %w\n%s", err, b)
 		}
 	}
-	port := freePort()
+	if l.uid == 0 { // as its unit does
+		if err := os.MkdirAll("/run/sshd", 0o755); err != nil {
+			return err
+		}
+	}
+	port, in, out := freePort(), l.path("in"), l.path("out")
+	want := randomBytes(1 << 20)
+	if err := os.WriteFile(in, want, 0o644); err != nil {
+		return err
+	}
 	s, err := l.serve(overSDP, port, find("sshd"), "-D", "-e", "-p", port, "-h", key, "-o", "AuthorizedKeysFile="+id+".pub", "-o", "StrictModes=no",
-		"-o", "PidFile=none", "-o", "UsePAM=no", "-o", "ListenAddress=127.0.0.1", "-f", "/dev/null")
+		"-o", "PidFile=none", "-o", "UsePAM=no", "-o", "ListenAddress=127.0.0.1", "-o", "Subsystem=sftp internal-sftp", "-f", "/dev/null")
 	if err != nil {
 		return err
 	}
-	user := "root"
+	s.shows = func() (string, error) { // "Accepted publickey for USER from ADDRESS port PORT ssh2: ..."
+		return strings.NewReplacer(" port ", ":", " ssh2", "\n").Replace(s.out.String()), nil
+	}
+	account, err := osuser.LookupId(fmt.Sprint(l.uid))
+	if err != nil {
+		return err
+	}
+	with := []string{"-q", "-i", id, "-o", "Port=" + port, "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "BatchMode=yes"}
+	to := account.Username + "@127.0.0.1"
+	// sftp needs no shell, which the unprivileged user may not have.
+	if _, err := l.client(overSDP, s, append(append([]string{"sftp"}, with...), to+":"+in, out)...); err != nil {
+		if strings.Contains(s.out.String(), "account is locked") {
+			s.peers = nil
+			return skipped("the account of " + account.Username + " is locked: sshd without PAM lets nothing in")
+		}
+		return fmt.Errorf("%w\n%s", err, s.out)
+	}
 	if l.uid != 0 {
-		user = fmt.Sprint(l.uid)
-		if b, err := exec.Command("id", "-un", user).Output(); err == nil {
-			user = strings.TrimSpace(string(b))
-		}
-		if b, err := exec.Command("getent", "passwd", user).Output(); err != nil || strings.Contains(string(b), "nologin") {
-			return nil // this user can't log in
-		}
+		return same(want, out)
 	}
-	out, err := l.client(overSDP, s, "ssh", "-p", port, "-i", id, "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", user+"@127.0.0.1", "echo $SSH_CONNECTION; seq 100000")
-	if err != nil || !strings.HasPrefix(string(out), "127.0.0.1 ") || !strings.HasSuffix(string(out), "\n100000\n") {
-		return fmt.Errorf("ssh: %.100q, %w", out, err)
+	got, err := l.client(overSDP, s, append(append([]string{"ssh"}, with...), to, "cat "+in+"; echo $SSH_CONNECTION")...)
+	peer := strings.Replace(s.peers[len(s.peers)-1], ":", " ", 1)
+	if err != nil || string(got) != string(want)+peer+" 127.0.0.1 "+port+"\n" {
+		return fmt.Errorf("ssh as %s: %.100q, %w", peer, got[max(0, len(got)-50):], err)
 	}
-	return nil
+	return same(want, out)
 }
 
 func java(l *lab) error {
-	src := l.path("Get.java")
-	code := `import java.net.URI; import java.net.http.*; import java.nio.file.Path;
-public class Get { public static void main(String[] a) throws Exception {
-	HttpClient.newHttpClient().send(HttpRequest.newBuilder(URI.create(a[0])).build(), HttpResponse.BodyHandlers.ofFile(Path.of(a[1]))); } }`
-	if err := os.WriteFile(src, []byte(code), 0o644); err != nil {
+	dir, err := l.folder("java")
+	if err != nil {
 		return err
 	}
-	return l.web([]string{l.self, "-helper", "http"}, func(url, out string) []string { return []string{"java", src, url, out} })
+	get, serve := filepath.Join(dir, "Get.java"), filepath.Join(dir, "Serve.java")
+	for file, code := range map[string]string{get: `import java.net.URI; import java.net.http.*; import java.nio.file.Path;
+public class Get { public static void main(String[] a) throws Exception {
+	HttpClient.newHttpClient().send(HttpRequest.newBuilder(URI.create(a[0])).build(), HttpResponse.BodyHandlers.ofFile(Path.of(a[1]))); } }`,
+		serve: `import com.sun.net.httpserver.HttpServer; import java.net.InetSocketAddress; import java.nio.file.*;
+public class Serve { public static void main(String[] a) throws Exception {
+	HttpServer s = HttpServer.create(new InetSocketAddress("127.0.0.1", Integer.parseInt(a[0])), 0);
+	s.createContext("/", x -> {
+		System.out.println(x.getRemoteAddress().getAddress().getHostAddress() + ":" + x.getRemoteAddress().getPort());
+		byte[] b = Files.readAllBytes(Path.of(a[1] + x.getRequestURI()));
+		x.sendResponseHeaders(200, b.length);
+		x.getResponseBody().write(b);
+		x.close(); });
+	s.start(); } }`} {
+		if err := os.WriteFile(file, []byte(code), 0o644); err != nil {
+			return err
+		}
+	}
+	return l.web([]string{"java", serve}, func(url, out string) []string { return []string{"java", get, url, out} })
 }
