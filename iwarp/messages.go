@@ -181,7 +181,6 @@ func (q *QueuePair) failSend(*segment, regmem.Outcome, error) {
 func (q *QueuePair) deliver(s *segment, n uint32) {
 	if stag, ok := rdmap.InvalidateSTag(q.rx.head); ok { // [DDP-5.4-4] [RDMAP-5.3-13] [RDMAP-5.3-14]
 		if !q.invalidateByPeer(stag) {
-			q.completeRecv(StatusFlushed, 0)
 			q.refuse(s, refusal{rdmap: rdmap.CannotInvalidate}, nil)
 			return
 		}

@@ -96,10 +96,15 @@ func TestSpace(t *testing.T) {
 				near := pattern(100, 4)
 				copy(sr.mem, pattern(size, 5))
 				copy(si.mem, pattern(size, 6))
-				qr.PostRecv(RecvWR{SG: []SGE{mr.SGE(50, size-50), Buf(make([]byte, 150))}})
+				qr.PostRecv(RecvWR{ID: 1, SG: []SGE{mr.SGE(50, size-50), Buf(make([]byte, 150))}})
+				qr.PostRecv(RecvWR{ID: 2})
 				post(OpSend, Buf(near), mi.SGE(0, min(n, size-100)))
-				if c := wantOK(t, qr.RecvCQ()); int(c.Len) != 100+min(n, size-100) {
-					t.Fatalf("Send of %d bytes: %d", n, c.Len)
+				if c := wantOK(t, qr.RecvCQ()); int(c.Len) != 100+min(n, size-100) || c.ID != 1 {
+					t.Fatalf("Send of %d bytes: %+v", n, c)
+				}
+				post(OpSend)
+				if c := wantOK(t, qr.RecvCQ()); c.ID != 2 {
+					t.Fatalf("the next Send: %+v", c)
 				}
 				got := sr.mem[50:]
 				if k := min(n, size-150); !bytes.Equal(got[:100], near) || !bytes.Equal(got[100:100+k], si.mem[:k]) {
@@ -140,10 +145,12 @@ func TestSpaceGone(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, q := asInitiator(t, &Config{Atomic: true})
-			p.ulpdu(c.u(gone(q).STag()))
+			mr := gone(q)
+			p.ulpdu(c.u(mr.STag()))
 			wantTerminate(t, ended(t, q), false, c.layer, c.typ, c.co)
 			p.c.Close()
 			<-q.gone.C()
+			within(t, "Close of the region", func() { mr.Close() }) // nothing holds it any more
 		})
 	}
 	for _, n := range []int{10, 5000} {
