@@ -119,7 +119,7 @@ var sdpParams = []Param{
 
 var fcviParams = []Param{
 	{Name: "fabric", Kind: HostPort, Default: "(none: a link to HOST)",
-		About: "Join the fabric that a fabric daemon serves there (TCP port 3225); HOST is an address inside it then."},
+		About: "Join the fabric that a fabric daemon serves there (TCP port 3225), or that has this name in the --registry; HOST is an address inside it then."},
 	{Name: "self", Kind: IP, Default: "(HOST of a listener, else made up)",
 		About: "Our own host address in the fabric."},
 	{Name: "wwpn", Kind: WWN, Default: "(made up)", About: "Our port name."},

@@ -256,7 +256,7 @@ func (d *viDialer) dial(ctx context.Context) (dialed, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, transport.SetupTimeout)
 	defer cancel()
-	remote, err := transport.VIAddress(ctx, d.u)
+	remote, err := transport.VIAddress(ctx, d.u, &transport.Options{})
 	if err == nil {
 		_, err = l.v.ConnectRequest(ctx, vi.Address{Host: d.nic.Query().LocalAddress, Discriminator: []byte("bench-client")}, remote)
 	}

@@ -11,6 +11,7 @@ import (
 	"viaduct/cmd/viaduct/internal/msg"
 	"viaduct/fcvi"
 	"viaduct/internal/fc"
+	"viaduct/registry"
 	"viaduct/samehost"
 	"viaduct/vi"
 )
@@ -63,10 +64,36 @@ func fcviConfig(u *addr.URL) (c fcvi.Config, err error) {
 	return c, nil
 }
 
+// Fabric finds the daemon of a fabric, HOST:PORT, whose HOST may be the fabric's name in
+// a registry; else it stays as it is.
+func Fabric(at string, find Finder) (string, error) {
+	host, _, err := net.SplitHostPort(at)
+	if err != nil || find == nil {
+		return at, nil // without a fabric it is empty
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return at, nil
+	}
+	v, err := find(context.Background(), registry.Fabric, host)
+	switch {
+	case errors.Is(err, registry.ErrNotFound):
+		return at, nil
+	case err != nil:
+		return "", err
+	}
+	if _, err := netip.ParseAddrPort(v); err != nil {
+		return "", fmt.Errorf("the registry has %q for fabric %q, which is not ADDRESS:PORT", v, host)
+	}
+	return v, nil
+}
+
 // fcviNIC opens a NIC for an address.
 func fcviNIC(u *addr.URL, o *Options, listens, dials bool) (*vi.NIC, error) {
 	c, err := fcviConfig(u)
 	if err != nil {
+		return nil, err
+	}
+	if c.Fabric, err = Fabric(c.Fabric, o.Find); err != nil {
 		return nil, err
 	}
 	name := u.Query.Get("self")
@@ -89,7 +116,7 @@ func fcviNIC(u *addr.URL, o *Options, listens, dials bool) (*vi.NIC, error) {
 }
 
 func dialFCVI(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
-	ap, err := resolveHost(ctx, u)
+	ap, err := resolveHost(ctx, u, o.Find)
 	if err != nil {
 		return nil, err
 	}

@@ -85,7 +85,7 @@ func mapperAt(ctx context.Context, s string) (netip.AddrPort, error) {
 		}
 		u.Host, u.Port = h, uint16(n)
 	}
-	return resolveHost(ctx, u)
+	return resolveHost(ctx, u, nil)
 }
 
 func dialSDP(ctx context.Context, u *addr.URL, o *Options) (net.Conn, error) {

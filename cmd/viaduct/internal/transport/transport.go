@@ -29,6 +29,8 @@ type Options struct {
 	// Token is what servers of files and their clients know each other by; nil is
 	// none. It is for the verbs: no transport looks at it.
 	Token *token.Token
+	// Find finds hosts and fabrics in a registry; nil if none is asked.
+	Find Finder
 
 	// MTU is the longest message in bytes that is offered when the address
 	// does not say; 0 is 4 GiB - 1.
@@ -41,6 +43,10 @@ type Options struct {
 
 	vitcp vitcpListens
 }
+
+// A Finder returns the first value of a name in a registry. The error matches
+// registry.ErrNotFound if there is none.
+type Finder func(ctx context.Context, kind, name string) (string, error)
 
 // A Transport is one way to carry data. The functions it lacks are nil.
 type Transport struct {

@@ -19,6 +19,7 @@ import (
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/msg"
 	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/registry"
 	"viaduct/vi"
 )
 
@@ -39,13 +40,24 @@ func viAttributes(u *addr.URL, o *Options) vi.Attributes {
 	}
 }
 
-// resolveHost finds the address that a name stands for.
-func resolveHost(ctx context.Context, u *addr.URL) (netip.AddrPort, error) {
+// resolveHost finds the address that a name stands for: in the registry, if one is to be
+// asked, and then by the system. The registry may give a port, which is used unless u has
+// one of its own.
+func resolveHost(ctx context.Context, u *addr.URL, find Finder) (netip.AddrPort, error) {
 	if u.Host == "" {
 		return netip.AddrPort{}, shell.Usagef("address %q: the host is missing", u)
 	}
 	if a, err := netip.ParseAddr(u.Host); err == nil {
 		return netip.AddrPortFrom(a.Unmap(), u.Port), nil
+	}
+	if find != nil {
+		v, err := find(ctx, registry.VI, u.Host)
+		if err == nil {
+			return registered(v, u)
+		}
+		if !errors.Is(err, registry.ErrNotFound) {
+			return netip.AddrPort{}, err
+		}
 	}
 	as, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Host)
 	if err != nil {
@@ -57,6 +69,21 @@ func resolveHost(ctx context.Context, u *addr.URL) (netip.AddrPort, error) {
 		}
 	}
 	return netip.AddrPortFrom(as[0], u.Port), nil
+}
+
+// registered reads the value of a host in the VI name service, ADDRESS[:PORT].
+func registered(v string, u *addr.URL) (netip.AddrPort, error) {
+	if a, err := netip.ParseAddr(v); err == nil {
+		return netip.AddrPortFrom(a.Unmap(), u.Port), nil
+	}
+	ap, err := netip.ParseAddrPort(v)
+	if err != nil {
+		return ap, fmt.Errorf("the registry has %q for host %q, which is not ADDRESS[:PORT]", v, u.Host)
+	}
+	if u.Port != addr.DefaultPort(u.Scheme) {
+		ap = netip.AddrPortFrom(ap.Addr(), u.Port)
+	}
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()), nil
 }
 
 // A viConn is a connected VI as a message connection.
@@ -478,8 +505,8 @@ func VIAttributes(u *addr.URL, mtu uint32) vi.Attributes {
 }
 
 // VIAddress is the VI address that a URL names.
-func VIAddress(ctx context.Context, u *addr.URL) (vi.Address, error) {
-	ap, err := resolveHost(ctx, u)
+func VIAddress(ctx context.Context, u *addr.URL, o *Options) (vi.Address, error) {
+	ap, err := resolveHost(ctx, u, o.Find)
 	if err != nil {
 		return vi.Address{}, err
 	}
@@ -517,7 +544,7 @@ func nicAddr(nic *vi.NIC, u *addr.URL) net.Addr {
 
 // peerVI connects two VIs that call each other.
 func peerVI(ctx context.Context, local, remote *addr.URL, o *Options) (msg.Conn, error) {
-	there, err := VIAddress(ctx, remote)
+	there, err := VIAddress(ctx, remote, o)
 	if err != nil {
 		return nil, err
 	}

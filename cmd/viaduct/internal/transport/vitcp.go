@@ -50,7 +50,7 @@ func vitcpProvider(u *addr.URL, o *Options, listen, host string, dials bool) (*v
 }
 
 func dialVITCP(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
-	ap, err := resolveHost(ctx, u)
+	ap, err := resolveHost(ctx, u, o.Find)
 	if err != nil {
 		return nil, err
 	}

@@ -42,7 +42,7 @@ func echoCommand(e *shell.Env) *cobra.Command {
 		},
 	}
 	c.Flags().StringArrayVar(&listen, "listen", nil, "`URL` to listen on; may be repeated")
-	rf.add(c)
+	rf.add(c, &cf)
 	cf.add(c)
 	return c
 }

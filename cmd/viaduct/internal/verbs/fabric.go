@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,12 +17,14 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 	"viaduct/internal/fc"
 	"viaduct/internal/fc/fabricd"
+	"viaduct/registry"
 	"viaduct/samehost"
 )
 
 func fabricCommand(e *shell.Env) *cobra.Command {
-	var listen, name, congestion, sameHost string
-	var join []string
+	var listen, name, congestion, sameHost, at string
+	var join, register []string
+	var lease time.Duration
 	var domain uint8
 	c := &cobra.Command{
 		Use:   "fabric [--listen HOST:PORT] [--join HOST:PORT ...]",
@@ -35,7 +38,13 @@ and other fabrics join over FCIP links. An address joins it with ?fabric=HOST:PO
 
 Hosts of a fabric have addresses of their own there; they need not be those of
 the network below. When the fabric ends and is started again, its members and
-the fabrics that joined it come back by themselves.`,
+the fabrics that joined it come back by themselves.
+
+With --registry ADDRESS --register NAME it has a name, which its members and other
+fabrics give in place of HOST:PORT, with the same --registry:
+
+  viaduct fabric --registry file:/etc/viaduct/names --register plant1
+  viaduct ping --registry file:/etc/viaduct/names 'fcvi://10.0.0.1/echo?fabric=plant1&self=10.0.0.2'`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg := fabricd.Config{Domain: domain, Congestion: congestion, Logger: e.Log}
 			var err error
@@ -48,6 +57,21 @@ the fabrics that joined it come back by themselves.`,
 			if cfg.SameHost, err = samehost.Parse(sameHost); err != nil {
 				return shell.Usagef("--same-host %q %w", sameHost, err)
 			}
+			if err := checkRegister(at, register, lease); err != nil {
+				return err
+			}
+			find, err := finder(e, at)
+			if err != nil {
+				return err
+			}
+			for i, j := range join {
+				if _, _, err := net.SplitHostPort(j); err != nil && find != nil {
+					j = net.JoinHostPort(j, fmt.Sprint(transport.FCIPPort))
+				}
+				if join[i], err = transport.Fabric(j, find); err != nil {
+					return fmt.Errorf("join %s: %w", j, err)
+				}
+			}
 			for name, a := range map[string][]string{"listen": {listen}, "join": join} {
 				for _, a := range a {
 					if err := shell.CheckHostPort(a); err != nil {
@@ -58,12 +82,21 @@ the fabrics that joined it come back by themselves.`,
 			if e.Capture != nil {
 				cfg.WrapConn = func(nc net.Conn) net.Conn { return e.Wrap(nc, false) }
 			}
-			return runFabric(cmd.Context(), e, cfg, listen, join)
+			return runFabric(cmd.Context(), e, cfg, listen, join, func(ctx context.Context, u *addr.URL) (func(), error) {
+				records, err := fabricRecords(register, u)
+				if err != nil || len(records) == 0 {
+					return func() {}, err
+				}
+				return keepAll(ctx, e, at, records, lease)
+			})
 		},
 	}
 	f := c.Flags()
 	f.StringVar(&listen, "listen", fmt.Sprintf(":%d", transport.FCIPPort), "accept FCIP links at `HOST:PORT`")
-	f.StringArrayVar(&join, "join", nil, "link to the fabric at `HOST:PORT`; may be repeated")
+	f.StringArrayVar(&join, "join", nil, "link to the fabric at `HOST:PORT`, or with a name; may be repeated")
+	f.StringVar(&at, "registry", "", "find fabrics, and register, in the registry at `ADDRESS`")
+	f.StringArrayVar(&register, "register", nil, "register the fabric as `NAME`; may be repeated")
+	f.DurationVar(&lease, "lease", defaultLease, "a registration ends `TIME` after this process has died")
 	f.StringVar(&name, "name", "", "switch name, a `WWN`; made up if left out")
 	f.Uint8Var(&domain, "domain", 1, "domain `NUMBER` of the switch, another one in each of the fabrics that are linked")
 	f.StringVar(&sameHost, "same-host", "off", "shared memory instead of TCP for links within this host: `POLICY` is off, auto or require")
@@ -90,7 +123,27 @@ func switchName(s string) (fc.WWN, error) {
 // joinTime bounds the first attempt to link to another fabric.
 const joinTime = 20 * time.Second
 
-func runFabric(ctx context.Context, e *shell.Env, cfg fabricd.Config, listen string, join []string) error {
+// fabricRecords returns what registers a fabric daemon that listens at u.
+func fabricRecords(register []string, u *addr.URL) (rs []registry.Record, err error) {
+	at, err := ownAddresses(u.Host)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range register {
+		for _, a := range at {
+			r := registry.Record{Kind: registry.Fabric, Name: n, Value: netip.AddrPortFrom(a, u.Port).String()}
+			if err := r.Check(); err != nil {
+				return nil, fmt.Errorf("--register %s: %w", n, err)
+			}
+			rs = append(rs, r)
+		}
+	}
+	return rs, nil
+}
+
+// runFabric serves until ctx ends. start registers the daemon that listens at an address,
+// and stop is its counterpart.
+func runFabric(ctx context.Context, e *shell.Env, cfg fabricd.Config, listen string, join []string, start func(ctx context.Context, at *addr.URL) (stop func(), err error)) error {
 	if err := e.Inherit(); err != nil {
 		return err
 	}
@@ -117,7 +170,14 @@ func runFabric(ctx context.Context, e *shell.Env, cfg fabricd.Config, listen str
 	l = own
 	host, _, _ := net.SplitHostPort(listen)
 	u := &addr.URL{Scheme: "fcip", Host: host}
-	e.Listening(u.WithPort(l.Addr()))
+	u = u.WithPort(l.Addr())
+	e.Listening(u)
+	withdraw, err := start(ctx, u)
+	defer withdraw()
+	if err != nil {
+		l.Close()
+		return err
+	}
 	if err := e.Ready(); err != nil {
 		l.Close()
 		return err

@@ -64,7 +64,7 @@ ends.`,
 	c.Flags().StringVar(&handover, "handover", "", "take over from, and later hand over to, another process by way of `SOCKET`")
 	c.Flags().StringArrayVar(&listen, "listen", nil, "`URL` to accept streams on; may be repeated")
 	c.Flags().StringVar(&to, "to", "", "`URL` to carry them to")
-	rf.add(c)
+	rf.add(c, &cf)
 	cf.add(c)
 	return c
 }

@@ -15,30 +15,31 @@ import (
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/names"
 	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/cmd/viaduct/internal/transport"
 	"viaduct/portmap"
 	"viaduct/registry"
 )
 
+// defaultLease is how long a registration outlives its process.
+const defaultLease = 30 * time.Second
+
 // A registerFlags is what the verbs with lasting listeners have in common.
 type registerFlags struct {
-	registry string
+	conn     *connFlags // has the registry
 	register []string
 	lease    time.Duration
 }
 
-func (f *registerFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.registry, "registry", "", "the registry for --register, `ADDRESS`, see viaduct registry --help")
+func (f *registerFlags) add(cmd *cobra.Command, conn *connFlags) {
+	f.conn = conn
 	cmd.Flags().StringArrayVar(&f.register, "register", nil, "register the listeners as `NAME`, or sdp ones for [ADDRESS]:PORT; may be repeated")
-	cmd.Flags().DurationVar(&f.lease, "lease", 30*time.Second, "a registration ends `TIME` after this process has died")
+	cmd.Flags().DurationVar(&f.lease, "lease", defaultLease, "a registration ends `TIME` after this process has died")
 }
 
 // check looks at the flags before anything listens.
 func (f *registerFlags) check(us []*addr.URL) error {
-	if (f.registry == "") != (len(f.register) == 0) {
-		return shell.Usagef("--registry and --register go together")
-	}
-	if f.lease < registry.MinLease {
-		return shell.Usagef("--lease %v is shorter than %v", f.lease, registry.MinLease)
+	if err := checkRegister(f.conn.registry, f.register, f.lease); err != nil {
+		return err
 	}
 	for _, n := range f.register {
 		if fit, err := f.records(n, us); err != nil {
@@ -50,13 +51,37 @@ func (f *registerFlags) check(us []*addr.URL) error {
 	return nil
 }
 
+// checkRegister looks at what goes with --register.
+func checkRegister(at string, names []string, lease time.Duration) error {
+	if at == "" && len(names) > 0 {
+		return shell.Usagef("--register wants the registry, --registry ADDRESS")
+	}
+	if lease < registry.MinLease {
+		return shell.Usagef("--lease %v is shorter than %v", lease, registry.MinLease)
+	}
+	return nil
+}
+
 // start registers the listeners. stop withdraws them, and may be called whatever the error is.
 func (f *registerFlags) start(ctx context.Context, e *shell.Env, us []*addr.URL) (stop func(), err error) {
-	if f.registry == "" {
+	var records []registry.Record
+	for _, n := range f.register {
+		rs, err := f.records(n, us)
+		if err != nil {
+			return func() {}, fmt.Errorf("--register %s: %w", n, err)
+		}
+		records = append(records, rs...)
+	}
+	if len(records) == 0 {
 		return func() {}, nil
 	}
+	return keepAll(ctx, e, f.conn.registry, records, f.lease)
+}
+
+// keepAll registers records. stop withdraws them, and may be called whatever the error is.
+func keepAll(ctx context.Context, e *shell.Env, at string, records []registry.Record, lease time.Duration) (stop func(), err error) {
 	var kept []*registry.Registration
-	reg, closeReg, err := names.Open(f.registry, e.Log)
+	reg, closeReg, err := names.Open(at, e.Log)
 	if err != nil {
 		return func() {}, err
 	}
@@ -74,29 +99,56 @@ func (f *registerFlags) start(ctx context.Context, e *shell.Env, us []*addr.URL)
 			closeReg()
 		})
 	})
-	for _, n := range f.register {
-		records, err := f.records(n, us)
-		if err != nil {
-			return stop, fmt.Errorf("--register %s: %w", n, err)
-		}
-		for _, r := range records {
-			log := e.Log.With("kind", r.Kind, "name", r.Name, "value", r.Value)
-			// Not ended by ctx: stop does that, which a caller defers.
-			k, err := registry.Keep(context.WithoutCancel(ctx), reg, r, f.lease, func(err error) {
-				if err != nil {
-					log.Warn("registration not renewed", "err", err)
-				} else {
-					log.Info("registered again")
-				}
-			})
+	for _, r := range records {
+		log := e.Log.With("kind", r.Kind, "name", r.Name, "value", r.Value)
+		// Not ended by ctx: stop does that, which a caller defers.
+		k, err := registry.Keep(context.WithoutCancel(ctx), reg, r, lease, func(err error) {
 			if err != nil {
-				return stop, err
+				log.Warn("registration not renewed", "err", err)
+			} else {
+				log.Info("registered again")
 			}
-			kept = append(kept, k)
-			log.Info("registered", "lease", f.lease)
+		})
+		if err != nil {
+			return stop, err
 		}
+		kept = append(kept, k)
+		log.Info("registered", "lease", lease)
 	}
 	return stop, nil
+}
+
+// findTime bounds one question to a registry.
+const findTime = 10 * time.Second
+
+// finder returns what finds names in the registry at an address; nil for none.
+func finder(e *shell.Env, at string) (transport.Finder, error) {
+	if at == "" {
+		return nil, nil
+	}
+	open := func() (registry.Registry, func() error, error) { return names.Open(at, e.Log) }
+	_, closeReg, err := open() // an address that can't be understood is told at once
+	if err != nil {
+		return nil, err
+	}
+	closeReg()
+	return func(ctx context.Context, kind, name string) (string, error) {
+		reg, closeReg, err := open()
+		if err != nil {
+			return "", err
+		}
+		defer closeReg()
+		ctx, cancel := context.WithTimeout(ctx, findTime)
+		defer cancel()
+		a, err := reg.Resolve(ctx, kind, name)
+		if err != nil {
+			return "", fmt.Errorf("%s %q in the registry: %w", kind, name, err)
+		}
+		if a.Stale {
+			e.Log.Warn("the registry can't be asked: its last known answer is used", "kind", kind, "name", name, "value", a.Records[0].Value)
+		}
+		return a.Records[0].Value, nil
+	}, nil
 }
 
 // records returns what a name means for listeners.

@@ -319,6 +319,7 @@ func parseAll(list []string) (us []*addr.URL, ts []*transport.Transport, err err
 type connFlags struct {
 	tls        transport.TLSFlags
 	congestion string
+	registry   string
 	reach      reach
 
 	token    string    // the file it is in
@@ -337,6 +338,7 @@ func (c *connFlags) add(cmd *cobra.Command) {
 	f.StringVar(&c.tls.Key, "tls-key", "", "the key of --tls-cert, PEM `FILE`")
 	f.StringVar(&c.tls.CA, "tls-ca", "", "authorities the peer's certificate must come from, PEM `FILE`")
 	f.StringVar(&c.tls.Pin, "tls-pin", "", "SHA-256 of the peer's certificate in `HEX`, instead of an authority")
+	f.StringVar(&c.registry, "registry", "", "find hosts (vitcp, fcvi) and fabrics in the registry at `ADDRESS`")
 	f.StringVar(&c.congestion, "congestion", "", "congestion control `ALGORITHM` of the sockets (Linux)")
 }
 
@@ -355,11 +357,15 @@ func (c *connFlags) options(e *shell.Env, listens bool, us ...*addr.URL) (*trans
 			return nil, err
 		}
 	}
+	find, err := finder(e, c.registry)
+	if err != nil {
+		return nil, err
+	}
 	dial, listen, err := c.tls.Configs(e, listens)
 	if err != nil {
 		return nil, err
 	}
-	o := &transport.Options{Env: e, TLSDial: dial, TLSListen: listen, Congestion: c.congestion, Wait: c.reach.wait, MTU: 1 << 20, RecvCount: 16}
+	o := &transport.Options{Env: e, TLSDial: dial, TLSListen: listen, Congestion: c.congestion, Find: find, Wait: c.reach.wait, MTU: 1 << 20, RecvCount: 16}
 	if c.token != "" {
 		if o.Token, err = token.Read(c.token); err != nil {
 			return nil, fmt.Errorf("--token-file: %w", err)

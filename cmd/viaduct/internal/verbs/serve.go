@@ -86,7 +86,7 @@ alone.`,
 	c.Flags().StringArrayVar(&listen, "listen", nil, "`URL` to listen on; may be repeated")
 	c.Flags().StringVar(&maxFile, "max-file", "1T", "longest file a client may store, `BYTES`")
 	cf.addToken(c, "answer only clients that have the token in `FILE`")
-	rf.add(c)
+	rf.add(c, &cf)
 	cf.add(c)
 	return c
 }
