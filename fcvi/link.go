@@ -10,6 +10,7 @@ import (
 	"viaduct/internal/fc"
 	"viaduct/internal/fc/fabricd"
 	"viaduct/internal/wire/iu"
+	"viaduct/samehost"
 	"viaduct/vi"
 )
 
@@ -40,6 +41,15 @@ func newLink(s *station, ep *vi.Endpoint) *link {
 		end()
 	}
 	return l
+}
+
+// Path is what [vi.VI.Path] tells: how the bytes go to the peer, or to the fabric that leads
+// to it.
+func (l *link) Path() samehost.Path {
+	if p, ok := l.poll.(interface{ Path() samehost.Path }); ok {
+		return p.Path()
+	}
+	return samehost.Path{Why: "no FCIP link leads to the peer"}
 }
 
 // attach ties the link to its endpoint, under the station's lock.

@@ -2,8 +2,11 @@ package fcvi
 
 import (
 	"bytes"
+	"net"
+	"strings"
 	"testing"
 
+	"viaduct/internal/sock"
 	"viaduct/samehost"
 	"viaduct/vi"
 )
@@ -33,6 +36,29 @@ func TestSameHost(t *testing.T) {
 		}
 		if !bytes.Equal(dst.Bytes()[:n], want) {
 			t.Errorf("send %t: other bytes", send)
+		}
+	}
+}
+
+// A VI tells how its link goes, and why.
+func TestPath(t *testing.T) {
+	for _, c := range []struct {
+		cfg Config
+		why string
+	}{
+		{Config{SameHost: samehost.Require}, ""},
+		{Config{SameHost: samehost.Auto}, ""},
+		{Config{SameHost: samehost.Off}, "turned off"},
+		{Config{SameHost: samehost.Auto, WrapConn: func(nc net.Conn) net.Conn { return struct{ net.Conn }{nc} }}, "wrapped"},
+	} {
+		if c.cfg.SameHost == samehost.Off && sock.AssumeRings {
+			continue // this build uses shared memory wherever it can
+		}
+		from, to, _, _ := benchPair(t, vi.ReliableDelivery, c.cfg)
+		for _, v := range []*vi.VI{from, to} {
+			if p := v.Path(); p.SharedMemory != (c.why == "") || !strings.Contains(p.Why, c.why) || (p.Why == "") != p.SharedMemory {
+				t.Errorf("%v, not %q", p, c.why)
+			}
 		}
 	}
 }

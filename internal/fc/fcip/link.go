@@ -102,7 +102,7 @@ type Link struct {
 	feed   func(yield func(f *fc.Frame))
 	stats  struct{ sentF, recvF, sentB, recvB, crc, bad, over atomic.Uint64 }
 	closed atomic.Bool
-	shares bool // the link was to go through shared memory if it can
+	off    bool // the link was to go by TCP
 
 	katov    time.Duration
 	watchdog *time.Timer // set by Start
@@ -300,7 +300,7 @@ func newLink(nc net.Conn, cfg Config, peer fc.WWN) (*Link, error) {
 	if cfg.KATOV == 0 {
 		cfg.KATOV = DefaultKATOV * time.Millisecond
 	}
-	l := &Link{peer: peer, shares: cfg.shares(), katov: cfg.KATOV, down: make(chan struct{}), roomy: make(chan struct{}, 1), pend: make([]byte, 0, slabSize+slabSlack), fly: make([]byte, 0, slabSize+slabSlack)}
+	l := &Link{peer: peer, off: !sock.Shares(cfg.SameHost), katov: cfg.KATOV, down: make(chan struct{}), roomy: make(chan struct{}, 1), pend: make([]byte, 0, slabSize+slabSlack), fly: make([]byte, 0, slabSize+slabSlack)}
 	l.feed = l.each
 	if err := sock.Tune(nc, sock.Tuning{KeepAlive: cfg.KeepAlive}); err != nil { // [FCFS-2.3-5]
 		nc.Close()
@@ -321,7 +321,7 @@ func (l *Link) NetConn() net.Conn { return l.c.NetConn() }
 
 // Path returns how the bytes of the link go.
 func (l *Link) Path() samehost.Path {
-	if !l.shares {
+	if l.off {
 		return samehost.Path{Why: sock.WhyOff}
 	}
 	return sock.PathOf(l.c.NetConn())

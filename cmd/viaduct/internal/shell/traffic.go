@@ -233,11 +233,7 @@ func (m *Metrics) WatchVI(transport string, v *vi.VI, memory uint64) {
 	if m == nil {
 		return
 	}
-	if l, ok := v.Link().(interface{ Path() samehost.Path }); ok {
-		m.path(transport, l.Path())
-	} else {
-		m.paths.WithLabelValues(transport, "tcp", "transport").Inc()
-	}
+	m.path(transport, v.Path())
 	m.traffic.watch(&source{transport: transport, ended: func() bool { return v.State() == vi.Idle }, report: func() sample {
 		t := v.Traffic()
 		return sample{
