@@ -49,8 +49,9 @@ type Listener struct {
 	wake    int // an eventfd that Close rings
 	threads threads
 
-	mu     sync.RWMutex // guards fd against being closed while in use
-	closed bool         // guarded by mu
+	receiving sync.Mutex   // held by Recv, which polls fd and wake; taken before mu
+	mu        sync.RWMutex // guards fd against being closed while in use
+	closed    bool         // guarded by mu
 }
 
 // newListener takes fd over.
@@ -116,6 +117,14 @@ func (l *Listener) ioctl(req uintptr, arg unsafe.Pointer) (int, error) {
 // Recv waits for the next call. The error is io.EOF when no task is left that
 // could make one, net.ErrClosed after Close.
 func (l *Listener) Recv() (*Call, error) {
+	l.receiving.Lock()
+	defer l.receiving.Unlock()
+	l.mu.RLock()
+	closed := l.closed
+	l.mu.RUnlock()
+	if closed {
+		return nil, net.ErrClosed
+	}
 	for {
 		p := []unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}, {Fd: int32(l.wake), Events: unix.POLLIN}}
 		if _, err := unix.Poll(p, -1); err != nil && err != unix.EINTR {
@@ -141,18 +150,23 @@ func (l *Listener) Recv() (*Call, error) {
 	}
 }
 
-// Close ends Recv. If no other process has a handle of the listener, calls of
-// the program that the filter notifies fail with ENOSYS from now on.
+// Close ends Recv and waits for it. If no other process has a handle of the
+// listener, calls of the program that the filter notifies fail with ENOSYS from
+// now on.
 func (l *Listener) Close() error {
-	var one = [8]byte{1}
-	unix.Write(l.wake, one[:])
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
+	was := l.closed
+	l.closed = true
+	l.mu.Unlock()
+	if was {
 		return nil
 	}
-	l.closed = true
+	var one = [8]byte{1}
+	unix.Write(l.wake, one[:])
+	l.receiving.Lock()
+	defer l.receiving.Unlock()
 	l.threads.drop()
+	unix.Close(l.wake)
 	return unix.Close(l.fd)
 }
 
