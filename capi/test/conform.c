@@ -2,6 +2,31 @@
  * Every entry point of VIPL and the return codes of the checklist, over the NIC
  * that the first argument names. A test family is a function; a second argument
  * runs that family alone.
+ *
+ * The checklist [VIA 8.3], and the families that keep it:
+ *
+ *   NULL and stale handles              handles; "callback" and "other-nic" of luck.c
+ *   limits, reached and released        limits (tags, NICs), errors (descriptors); "vis" of luck.c
+ *   states and what each allows         states, connections, peers
+ *   Done and Wait                       transfers, waits
+ *   Done beside a Wait                  waits; "torn-down" of luck.c
+ *   receives posted before, flushing    connections, states, rdma
+ *   attributes that do not match        connections
+ *   peers                               peers; "peers" of luck.c
+ *   NO_MATCH, REJECT, TIMEOUT           connections
+ *   levels and errors [VIA 4.6]         wrong (at the initiator), matrix (at the target)
+ *   segments and lengths                transfers, edges
+ *   immediate data                      edges, transfers, rdma
+ *   fence                               rdma
+ *   tags and enables                    protection, attributes, errors
+ *   edges of regions                    edges, rdma
+ *   deregistration beside work          protection; "unmapped" of luck.c
+ *   completion queues                   queues
+ *   Notify                              notify; "notify" of luck.c
+ *   asynchronous errors                 errors, matrix; "callback", "descriptor-unmapped" of luck.c
+ *   names                               names
+ *   wrong and overwritten descriptors   errors, edges
+ *   more posts than a queue takes       errors
  */
 #include "tap.h"
 
@@ -380,6 +405,21 @@ static void connections(void) {
 	code(VipDisconnect(b), VIP_SUCCESS, "twice, as some do");
 
 	/* what is not reached, and a caller that gives up */
+	k.v = a, k.disc = "late", k.timeout = 1000;
+	t = tap_ms();
+	pthread_create(&k.t, NULL, ask, &k);
+	need(VipConnectWait(nic, address(&l, nic, "late"), 10000, &r.a, NULL, &c));
+	pthread_join(k.t, NULL);
+	ok(k.r == VIP_TIMEOUT && tap_ms() - t >= 999, "a request that is not answered times out, %d", k.r);
+	ok(state(a) == VIP_STATE_IDLE, "its VI is idle");
+	code(VipConnectAccept(c, b), VIP_TIMEOUT, "accepting it comes too late");
+	(void)VipConnectReject(c);
+	if (na.NicAddressLen == 4) {
+		address(&l, nic, "me");
+		address(&r, nic, "there");
+		memset(r.a.HostAddress, 0xFF, 4); /* an address of no host */
+		code(VipConnectRequest(a, &l.a, &r.a, 5000, NULL), VIP_NOT_REACHABLE, "an address that can't be reached");
+	}
 	t = tap_ms();
 	k.r = request(a, "x", 0, &va);
 	ok(k.r == VIP_TIMEOUT || k.r == VIP_NO_MATCH, "a request without time, %d", k.r);
@@ -394,14 +434,19 @@ static void peers(void) {
 	VIP_NIC_HANDLE n2;
 	VIP_VI_HANDLE a = make(4, NULL, NULL), b;
 	VIP_VI_ATTRIBUTES va = vi_attrs(4, NULL);
-	struct addr la, lb;
+	struct addr la, lb, lc;
+	char name[17];
 	VIP_RETURN r;
 	int i;
 
 	need(VipOpenNic(tap_nic, &n2));
 	need(VipCreateVi(n2, &va, NULL, NULL, &b));
-	address(&la, nic, "peer a");
-	address(&lb, n2, "peer b");
+	/* Another process of this host that runs this is no peer. */
+	snprintf(name, sizeof name, "peer %d", (int)getpid());
+	name[4] = 'a';
+	address(&la, nic, name);
+	name[4] = 'b';
+	address(&lb, n2, name);
 	code(VipConnectPeerDone(a, &va), VIP_INVALID_STATE, "no request");
 	code(VipConnectPeerWait(a, &va), VIP_INVALID_STATE, "nothing to wait for");
 	for (i = 0; i < 2; i++) {
@@ -419,6 +464,12 @@ static void peers(void) {
 	}
 	need(VipConnectPeerRequest(a, &la.a, &lb.a, 100));
 	code(VipConnectPeerWait(a, &va), VIP_TIMEOUT, "a peer that never asks");
+	name[4] = 'c';
+	address(&lc, n2, name);
+	need(VipConnectPeerRequest(a, &la.a, &lb.a, 300));
+	need(VipConnectPeerRequest(b, &lc.a, &la.a, 300));
+	code(VipConnectPeerWait(a, &va), VIP_TIMEOUT, "one that has another discriminator");
+	code(VipConnectPeerWait(b, &va), VIP_TIMEOUT, "for both");
 	ok(state(a) == VIP_STATE_IDLE, "idle again");
 	need(VipConnectPeerRequest(a, &la.a, &lb.a, VIP_INFINITE));
 	code(VipDisconnect(a), VIP_SUCCESS, "cancel");
@@ -615,6 +666,303 @@ static void wrong(void) {
 			unmake(b);
 		}
 	mem_close(&m);
+}
+
+/* What may be done in each state, and what becomes of what is posted in it. */
+static void states(void) {
+	VIP_VI_HANDLE v = make(2, NULL, NULL), w = make(2, NULL, NULL);
+	VIP_VI_ATTRIBUTES va = vi_attrs(2, NULL);
+	VIP_DESCRIPTOR *d;
+	struct addr l, r;
+	struct mem m;
+	int i, k, good;
+
+	mem_open(&m, nic, NULL, 0);
+	address(&l, nic, "state");
+	address(&r, nic, "no such state");
+	for (k = 0; k < 3; k++) {
+		static const char *const names[] = {"pending", "connected", "in error"};
+
+		if (k == 0) {
+			need(VipConnectPeerRequest(v, &l.a, &r.a, VIP_INFINITE));
+		} else if (k == 1) {
+			connect_pair(nic, v, nic, w);
+		} else {
+			connect_pair(nic, v, nic, w);
+			need(VipDisconnect(w));
+			if (!eventually(state(v) == VIP_STATE_ERROR))
+				break;
+		}
+		code(request(v, "x", 10, &va), VIP_INVALID_STATE, "a VI that is %s can't ask", names[k]);
+		code(VipConnectPeerRequest(v, &l.a, &r.a, 10), VIP_INVALID_STATE, "nor for a peer");
+		code(VipSetViAttributes(v, &va), VIP_INVALID_STATE, "its attributes stay");
+		code(VipDestroyVi(v), VIP_INVALID_STATE, "it stays");
+		for (i = 0; i < 3; i++)
+			code(VipPostRecv(v, simple(&m, i, 0, 8), m.h), VIP_SUCCESS, "a receive is taken");
+		code(VipRecvDone(v, &d), k == 2 ? VIP_DESCRIPTOR_ERROR : VIP_NOT_DONE, "and %s", k == 2 ? "flushed" : "held");
+		good = k < 2 || d == desc(&m, 0);
+		if (k != 1) {
+			need(VipPostSend(v, simple(&m, 9, 0, 8), m.h));
+			code(VipSendWait(v, 5000, &d), VIP_DESCRIPTOR_ERROR, "a send is taken");
+			ok(d == desc(&m, 9) && (d->CS.Status & VIP_STATUS_DESC_FLUSHED_ERROR), "and flushed");
+		}
+		code(VipDisconnect(v), VIP_SUCCESS, "disconnect");
+		ok(state(v) == VIP_STATE_IDLE, "is idle then");
+		for (i = k == 2; i < 3; i++)
+			good &= VipRecvDone(v, &d) == VIP_DESCRIPTOR_ERROR && d == desc(&m, i) &&
+				d->CS.Status == (VIP_STATUS_DONE | VIP_STATUS_DESC_FLUSHED_ERROR | VIP_STATUS_OP_RECEIVE);
+		ok(good, "its receives were flushed, in order");
+		code(VipRecvDone(v, &d), VIP_DESCRIPTOR_ERROR, "and are all");
+		VipDisconnect(w);
+	}
+	ok(k == 3, "three states");
+	unmake(v);
+	unmake(w);
+	mem_close(&m);
+}
+
+/* What the other side of a connection meets: who sees what, at each level. */
+static struct {
+	VIP_VI_HANDLE v;
+	unsigned seen; /* bits of error codes */
+} watch;
+
+static void on_watched(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e) {
+	(void)context;
+	if (e->ViHandle == __atomic_load_n(&watch.v, __ATOMIC_ACQUIRE))
+		__sync_or_and_fetch(&watch.seen, 1u << e->ErrorCode);
+}
+
+static void matrix(void) {
+	enum { NONE, SHORT, MALFORMED, FOREIGN, WRITE, WRITE_IMM, READ, IMM_NONE };
+	static const struct {
+		const char *what;
+		VIP_UINT32 r, s; /* of the receive, and of the send at Reliable Reception */
+		int async;       /* at the target, -1: none */
+	} rows[] = {
+		{"no receive", 0, VIP_STATUS_REMOTE_DESC_ERROR, VIP_ERROR_RECVQ_EMPTY},
+		{"a receive that is too small", VIP_STATUS_LENGTH_ERROR, VIP_STATUS_REMOTE_DESC_ERROR, -1},
+		{"a receive with another op", VIP_STATUS_FORMAT_ERROR, VIP_STATUS_REMOTE_DESC_ERROR, -1},
+		{"a receive into memory that is none", VIP_STATUS_PROTECTION_ERROR, VIP_STATUS_REMOTE_DESC_ERROR, -1},
+		{"an RDMA Write to memory that is none", 0, VIP_STATUS_RDMA_PROT_ERROR, VIP_ERROR_RDMAW_PROT},
+		{"one with immediate data", VIP_STATUS_RDMA_PROT_ERROR, VIP_STATUS_RDMA_PROT_ERROR, -1},
+		{"an RDMA Read of memory that is none", 0, VIP_STATUS_RDMA_PROT_ERROR, VIP_ERROR_RDMAR_PROT},
+		{"immediate data without a receive", 0, VIP_STATUS_REMOTE_DESC_ERROR, VIP_ERROR_RECVQ_EMPTY},
+	};
+	struct mem m, n;
+	VIP_DESCRIPTOR *d;
+	int i, k;
+
+	mem_open(&m, nic, NULL, 1);
+	mem_open(&n, nic, NULL, 1);
+	need(VipErrorCallback(nic, NULL, on_watched));
+	for (i = 0; i < (int)(sizeof rows / sizeof *rows); i++)
+		for (k = 0; k < 3; k++) {
+			VIP_VI_HANDLE a, b;
+
+			if (i == READ && k == 0)
+				continue; /* there is none at that level */
+			a = make(levels[k], NULL, NULL), b = make(levels[k], NULL, NULL);
+			__atomic_store_n(&watch.v, b, __ATOMIC_RELEASE);
+			__atomic_store_n(&watch.seen, 0, __ATOMIC_RELEASE);
+			if (rows[i].r) {
+				d = simple(&n, 0, 0, i == SHORT ? 9 : 100);
+				if (i == MALFORMED)
+					d->CS.Control = VIP_CONTROL_OP_RDMAWRITE;
+				if (i == FOREIGN)
+					d->DS[0].Local.Handle ^= 0x5555;
+				need(VipPostRecv(b, d, n.h));
+			}
+			connect_pair(nic, a, nic, b);
+			if (i >= WRITE)
+				rdma(&m, 0, i == READ ? VIP_CONTROL_OP_RDMAREAD : VIP_CONTROL_OP_RDMAWRITE, 0, 10, data(&n),
+					i == IMM_NONE ? n.h : n.h ^ 0x5555);
+			else
+				simple(&m, 0, 0, 10);
+			if (i == WRITE_IMM || i == IMM_NONE)
+				desc(&m, 0)->CS.Control |= VIP_CONTROL_IMMEDIATE;
+			need(VipPostSend(a, desc(&m, 0), m.h));
+			if (rows[i].r) {
+				code(VipRecvWait(b, 5000, &d), VIP_DESCRIPTOR_ERROR, "%s at level %d", rows[i].what, levels[k]);
+				ok(d == desc(&n, 0) && (d->CS.Status & VIP_STATUS_ERROR_MASK) == rows[i].r, "its status, %#x", d ? d->CS.Status : 0);
+			} else {
+				ok(eventually(__atomic_load_n(&watch.seen, __ATOMIC_ACQUIRE) & 1u << rows[i].async), "%s at level %d is told",
+					rows[i].what, levels[k]);
+			}
+			if (k == 0)
+				code(VipSendWait(a, 5000, &d), VIP_SUCCESS, "its sender does not know");
+			else if (k == 2 || i == READ)
+				ok(VipSendWait(a, 5000, &d) == VIP_DESCRIPTOR_ERROR && (d->CS.Status & VIP_STATUS_ERROR_MASK) == rows[i].s,
+					"its sender does, %#x", desc(&m, 0)->CS.Status);
+			if (k == 0)
+				ok(state(a) == VIP_STATE_CONNECTED && state(b) == VIP_STATE_CONNECTED, "the connection stays");
+			else
+				ok(eventually(state(a) == VIP_STATE_ERROR && state(b) == VIP_STATE_ERROR), "the connection breaks");
+			unmake(a);
+			unmake(b);
+			if (rows[i].async < 0)
+				ok(!(__atomic_load_n(&watch.seen, __ATOMIC_ACQUIRE) & ~(1u << VIP_ERROR_CONN_LOST)), "nothing else is told");
+		}
+	need(VipErrorCallback(nic, NULL, NULL));
+	mem_close(&m);
+	mem_close(&n);
+}
+
+/* Lengths and segments at their limits, immediate data, a descriptor that is written over once posted. */
+static void edges(void) {
+	VIP_VI_HANDLE a = make(4, NULL, NULL), b = make(4, NULL, NULL);
+	VIP_NIC_ATTRIBUTES na;
+	VIP_VI_ATTRIBUTES va;
+	VIP_DESCRIPTOR *d, *s;
+	struct mem m, n;
+	unsigned i, good;
+	int k;
+
+	need(VipQueryNic(nic, &na));
+	mem_open(&m, nic, NULL, 1);
+	mem_open(&n, nic, NULL, 1);
+	va = vi_attrs(4, NULL);
+	va.MaxTransferSize = 4000;
+	need(VipSetViAttributes(a, &va));
+	connect_pair(nic, a, nic, b);
+	for (k = -1; k <= 0; k++) {
+		need(VipPostRecv(b, simple(&n, 0, 0, ROOM), n.h));
+		memset(data(&m), k + 7, 4000);
+		need(VipPostSend(a, simple(&m, 0, 0, 4000 + k), m.h));
+		code(VipSendWait(a, 5000, &d), VIP_SUCCESS, "the transfer size and %d", k);
+		need(VipRecvWait(b, 5000, &d));
+		ok((int)d->CS.Length == 4000 + k && memcmp(data(&m), data(&n), 4000 + k) == 0, "arrives");
+	}
+	/* as many segments as there may be: a byte of each, at every alignment */
+	s = desc(&m, 0);
+	memset(s, 0, 32 + 16 * na.MaxSegmentsPerDesc);
+	for (i = 0; i < na.MaxSegmentsPerDesc; i++) {
+		VIP_DESCRIPTOR_SEGMENT *x = &s->DS[0] + i;
+
+		data(&m)[9 * i] = (char)(i + 1);
+		x->Local.Data.Address = data(&m) + 9 * i;
+		x->Local.Handle = i % 3 == 2 ? 0 : m.h; /* an empty one needs none */
+		x->Local.Length = i % 3 == 2 ? 0 : 1;
+		s->CS.Length += x->Local.Length;
+	}
+	s->CS.SegCount = na.MaxSegmentsPerDesc;
+	need(VipPostRecv(b, simple(&n, 0, 0, ROOM), n.h));
+	need(VipPostSend(a, s, m.h));
+	code(VipRecvWait(b, 5000, &d), VIP_SUCCESS, "%lu segments", na.MaxSegmentsPerDesc);
+	for (good = 1, k = 0, i = 0; i < na.MaxSegmentsPerDesc; i++)
+		if (i % 3 != 2)
+			good &= data(&n)[k++] == (char)(i + 1);
+	ok(good && d && (int)d->CS.Length == k, "each byte in its place");
+	need(VipSendWait(a, 5000, &d));
+	/* immediate data with nothing else */
+	for (good = 1, k = -2; k < 32; k++) {
+		VIP_UINT32 imm = k == -2 ? 0 : k == -1 ? 0xFFFFFFFF : (VIP_UINT32)1 << k;
+
+		need(VipPostRecv(b, simple(&n, 0, 0, 0), n.h));
+		s = simple(&m, 0, 0, 0);
+		s->CS.Control = VIP_CONTROL_IMMEDIATE;
+		s->CS.ImmediateData = imm;
+		need(VipPostSend(a, s, m.h));
+		good &= VipRecvWait(b, 5000, &d) == VIP_SUCCESS && d->CS.ImmediateData == imm && d->CS.Length == 0 &&
+			(d->CS.Status & VIP_STATUS_IMMEDIATE);
+		need(VipSendWait(a, 5000, &d));
+	}
+	ok(good, "immediate data of each bit");
+	/* the library has read what was posted */
+	s = simple(&n, 0, 500, 100);
+	need(VipPostRecv(b, s, n.h));
+	memset(&s->DS[0], 0xEE, sizeof s->DS[0]);
+	s->CS.SegCount = 7;
+	strcpy(data(&m), "posted");
+	need(VipPostSend(a, simple(&m, 0, 0, 7), m.h));
+	code(VipRecvWait(b, 5000, &d), VIP_SUCCESS, "a receive that was written over");
+	ok(d == s && strcmp(data(&n) + 500, "posted") == 0, "goes where it was posted for");
+	need(VipSendWait(a, 5000, &d));
+	/* the edges of a region: its first byte and its last, and an address that wraps around */
+	data(&m)[0] = 'f', data(&m)[1] = 'l';
+	need(VipPostSend(a, rdma(&m, 40, VIP_CONTROL_OP_RDMAWRITE, 0, 1, n.base, n.h), m.h));
+	need(VipPostSend(a, rdma(&m, 41, VIP_CONTROL_OP_RDMAWRITE, 1, 1, n.base + n.size - 1, n.h), m.h));
+	code(VipSendWait(a, 5000, &d), VIP_SUCCESS, "the first byte of a region");
+	code(VipSendWait(a, 5000, &d), VIP_SUCCESS, "and its last");
+	ok(n.base[0] == 'f' && n.base[n.size - 1] == 'l', "are written");
+	need(VipPostSend(a, rdma(&m, 0, VIP_CONTROL_OP_RDMAWRITE, 0, 16, (void *)-8L, n.h), m.h));
+	code(VipSendWait(a, 5000, &d), VIP_DESCRIPTOR_ERROR, "an address that wraps around");
+	ok(d && (d->CS.Status & VIP_STATUS_RDMA_PROT_ERROR), "is a protection error");
+	unmake(a), unmake(b);
+	a = make(4, NULL, NULL), b = make(4, NULL, NULL);
+	need(VipSetViAttributes(a, &va));
+	connect_pair(nic, a, nic, b);
+	need(VipPostSend(a, simple(&m, 0, 0, 4001), m.h));
+	code(VipSendWait(a, 5000, &d), VIP_DESCRIPTOR_ERROR, "a byte more than the transfer size");
+	ok(d && (d->CS.Status & VIP_STATUS_LENGTH_ERROR), "is a length error");
+	unmake(a), unmake(b);
+	mem_close(&m);
+	mem_close(&n);
+}
+
+/* Tags and enables, of the VI and of the memory, and what a change of them does. */
+static void protection(void) {
+	static const char *const what[] = {"all is allowed", "the VI's tag", "the VI's enable", "the memory's enable", "deregistered memory"};
+	VIP_PROTECTION_HANDLE tag, other;
+	VIP_DESCRIPTOR *d;
+	struct mem m, n;
+	int i, op;
+
+	need(VipCreatePtag(nic, &tag));
+	need(VipCreatePtag(nic, &other));
+	mem_open(&m, nic, NULL, 0);
+	for (op = VIP_CONTROL_OP_RDMAWRITE; op <= VIP_CONTROL_OP_RDMAREAD; op++)
+		for (i = 0; i < 5; i++) {
+			VIP_VI_HANDLE a = make(4, NULL, NULL), b;
+			VIP_VI_ATTRIBUTES va = vi_attrs(4, i == 1 ? other : tag);
+			VIP_MEM_ATTRIBUTES ma = {tag, VIP_TRUE, VIP_TRUE};
+			int write = op == VIP_CONTROL_OP_RDMAWRITE;
+
+			mem_open(&n, nic, tag, 0);
+			if (i == 2)
+				*(write ? &va.EnableRdmaWrite : &va.EnableRdmaRead) = VIP_FALSE;
+			if (i == 3)
+				*(write ? &ma.EnableRdmaWrite : &ma.EnableRdmaRead) = VIP_FALSE;
+			need(VipSetMemAttributes(nic, n.base, n.h, &ma));
+			need(VipCreateVi(nic, &va, NULL, NULL, &b));
+			connect_pair(nic, a, nic, b);
+			if (i == 4)
+				need(VipDeregisterMem(nic, n.base, n.h));
+			need(VipPostSend(a, rdma(&m, 0, op, 0, 8, data(&n), n.h), m.h));
+			code(VipSendWait(a, 5000, &d), i ? VIP_DESCRIPTOR_ERROR : VIP_SUCCESS, "RDMA op %d: %s", op, what[i]);
+			ok(d && (d->CS.Status & VIP_STATUS_ERROR_MASK) == (i ? VIP_STATUS_RDMA_PROT_ERROR : 0), "its status");
+			if (i == 0) { /* what is changed holds from the next operation on */
+				*(write ? &ma.EnableRdmaWrite : &ma.EnableRdmaRead) = VIP_FALSE;
+				need(VipSetMemAttributes(nic, n.base, n.h, &ma));
+				need(VipPostSend(a, rdma(&m, 0, op, 0, 8, data(&n), n.h), m.h));
+				code(VipSendWait(a, 5000, &d), VIP_DESCRIPTOR_ERROR, "until it is forbidden");
+			}
+			unmake(a);
+			unmake(b);
+			if (i != 4)
+				need(VipDeregisterMem(nic, n.base, n.h));
+			free(n.base);
+		}
+	/* a receive whose memory is deregistered while it is posted */
+	{
+		VIP_VI_HANDLE a = make(4, NULL, NULL), b = make(4, NULL, NULL);
+
+		mem_open(&n, nic, NULL, 0);
+		d = simple(&m, 1, 0, 8);
+		d->DS[0].Local.Data.Address = data(&n);
+		d->DS[0].Local.Handle = n.h;
+		need(VipPostRecv(b, d, m.h));
+		connect_pair(nic, a, nic, b);
+		mem_close(&n);
+		need(VipPostSend(a, simple(&m, 0, 0, 8), m.h));
+		code(VipRecvWait(b, 5000, &d), VIP_DESCRIPTOR_ERROR, "a receive into memory that was deregistered");
+		ok(d && (d->CS.Status & VIP_STATUS_PROTECTION_ERROR), "is a protection error");
+		unmake(a);
+		unmake(b);
+	}
+	mem_close(&m);
+	need(VipDestroyPtag(nic, tag));
+	need(VipDestroyPtag(nic, other));
 }
 
 /* Asynchronous errors. */
@@ -1059,7 +1407,8 @@ static const struct {
 	void (*run)(void);
 } families[] = {
 	{"handles", bad_handles}, {"attributes", attributes}, {"connections", connections}, {"peers", peers},
-	{"transfers", transfers}, {"rdma", rdmas}, {"wrong", wrong}, {"errors", async_errors}, {"queues", queues},
+	{"transfers", transfers}, {"rdma", rdmas}, {"wrong", wrong}, {"states", states}, {"matrix", matrix},
+	{"edges", edges}, {"protection", protection}, {"errors", async_errors}, {"queues", queues},
 	{"notify", notifications}, {"waits", waits}, {"names", names}, {"limits", limits}, {"leaving", leaving},
 };
 
