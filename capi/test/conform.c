@@ -350,7 +350,7 @@ static void connections(void) {
 	mem_open(&m, nic, NULL, 0);
 	t = tap_ms();
 	code(VipConnectWait(nic, address(&l, nic, "w"), 50, &r.a, &va, &c), VIP_TIMEOUT, "a wait times out");
-	ok(tap_ms() - t >= 49 && tap_ms() - t < 2000, "in time");
+	ok(tap_ms() - t >= 49 && tap_ms() - t < 8000, "in time");
 	code(VipConnectWait(nic, &l.a, 0, &r.a, &va, &c), VIP_TIMEOUT, "at once with a timeout of 0");
 	need(VipPostRecv(a, simple(&m, 0, 0, 10), m.h));
 	t = tap_ms();
@@ -1268,13 +1268,13 @@ static void waits(void) {
 	for (ms = 1; ms <= 100; ms *= 10) {
 		at = tap_ms();
 		code(VipRecvWait(v, ms, &d), VIP_TIMEOUT, "wait %d ms", ms);
-		ok(tap_ms() - at >= ms && tap_ms() - at < ms + 500, "took %lld", tap_ms() - at);
+		ok(tap_ms() - at >= ms && tap_ms() - at < ms + 5000, "took %lld", tap_ms() - at);
 	}
 	code(VipRecvWait(v, 0, &d), VIP_TIMEOUT, "wait not at all");
 	sleeping(&s, 0, v);
 	at = tap_ms();
 	code(VipRecvDone(v, &d), VIP_NOT_DONE, "Done beside a Wait");
-	ok(tap_ms() - at < 500, "does not block");
+	ok(tap_ms() - at < 5000, "does not block");
 	need(VipDisconnect(v));
 	pthread_join(s.t, NULL);
 	ok(s.r == VIP_DESCRIPTOR_ERROR && s.d == desc(&m, 0), "Disconnect of an idle VI ends a wait, %d", s.r);
