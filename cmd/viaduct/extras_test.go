@@ -25,8 +25,9 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// certificate writes a certificate for 127.0.0.1 and its key.
-func certificate(t *testing.T, dir string) (cert, key string) {
+// certificate writes a certificate for 127.0.0.1, which change may have changed, and its
+// key.
+func certificate(t *testing.T, dir string, change func(*x509.Certificate)) (cert, key string) {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -35,6 +36,9 @@ func certificate(t *testing.T, dir string) (cert, key string) {
 	tmpl := x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign}
+	if change != nil {
+		change(&tmpl)
+	}
 	der, err := x509.CreateCertificate(rand.Reader, &tmpl, &tmpl, k.Public(), k)
 	if err != nil {
 		t.Fatal(err)
@@ -51,8 +55,8 @@ func certificate(t *testing.T, dir string) (cert, key string) {
 
 func TestTLS(t *testing.T) {
 	work := t.TempDir()
-	cert, key := certificate(t, work)
-	for _, scheme := range []string{"vitcp", "iwarp", "tcp"} {
+	cert, key := certificate(t, work, nil)
+	for _, scheme := range []string{"vitcp", "iwarp", "tcp", "sdp"} {
 		t.Run(scheme, func(t *testing.T) {
 			root := t.TempDir()
 			body := random(t, filepath.Join(root, "f"), 2<<20)
@@ -75,6 +79,104 @@ func TestTLS(t *testing.T) {
 			fails(t, 1, "not the one", "ping", urls[0], "-c", "2", "--tls-pin", strings.Repeat("0", 64))
 		})
 	}
+}
+
+// TestTLSRefused: a certificate of another authority, one of the past and one of another
+// host are refused by what connects, and a client without a certificate by a listener
+// that wants one.
+func TestTLSRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*x509.Certificate)
+		ca     bool // the other authority
+		reason string
+	}{
+		"authority": {nil, true, "unknown authority"},
+		"expired":   {func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }, false, "(check the clock of this host, and have the certificate renewed)"},
+		"name":      {func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(192, 0, 2, 1)} }, false, "not 127.0.0.1 (give the server's certificate authority"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cert, key := certificate(t, t.TempDir(), c.change)
+			ca := cert
+			if c.ca {
+				ca, _ = certificate(t, t.TempDir(), nil)
+			}
+			_, urls := start(t, 2, "echo", "--listen", "sdp://127.0.0.1:0", "--listen", "tcp://127.0.0.1:0", "--tls-cert", cert, "--tls-key", key)
+			for _, u := range urls {
+				fails(t, 1, c.reason, "ping", u, "-c", "1", "--retry", "1", "--tls-ca", ca)
+			}
+		})
+	}
+	cert, key := certificate(t, t.TempDir(), nil)
+	_, urls := start(t, 1, "echo", "--listen", "sdp://127.0.0.1:0", "--tls-cert", cert, "--tls-key", key, "--tls-ca", cert)
+	good(t, "ping", urls[0], "-c", "1", "--tls-cert", cert, "--tls-key", key, "--tls-ca", cert)
+	fails(t, 1, "certificate required", "ping", urls[0], "-c", "1", "--tls-ca", cert)
+}
+
+// TestTLSProxy: a proxy takes TLS off and puts it on, with SDP on the side that has it,
+// and carries a half-close and a broken connection through it.
+func TestTLSProxy(t *testing.T) {
+	cert, key := certificate(t, t.TempDir(), nil)
+	files := []string{"--tls-cert", cert, "--tls-key", key, "--tls-ca", cert}
+	root := t.TempDir()
+	body := random(t, filepath.Join(root, "f"), 500_000)
+	_, plain := start(t, 1, "serve", "--root", root, "--listen", "tcp://127.0.0.1:0")
+	// plain client -> tcp -> [proxy] -> sdp with TLS -> [proxy] -> tcp -> plain server
+	_, off := start(t, 1, append([]string{"proxy", "--listen", "sdp://127.0.0.1:0", "--to", plain[0], "--tls-side", "listen"}, files...)...)
+	_, on := start(t, 1, append([]string{"proxy", "--listen", "tcp://127.0.0.1:0", "--to", off[0], "--tls-side", "to"}, files...)...)
+	out := filepath.Join(t.TempDir(), "out")
+	good(t, "get", at(on[0], "f"), "-o", out)
+	same(t, out, body)
+	good(t, append([]string{"get", at(off[0], "f"), "-o", out}, files...)...)
+	same(t, out, body)
+	if r := run(t, "get", at(off[0], "f"), "-o", out+"2"); r.code != 1 {
+		t.Errorf("without TLS: exit %d", r.code)
+	}
+
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, off = start(t, 1, append([]string{"proxy", "--listen", "sdp://127.0.0.1:0", "--to", "tcp://" + l.Addr().String(), "--tls-side", "listen"}, files...)...)
+	_, on = start(t, 1, append([]string{"proxy", "--listen", "tcp://127.0.0.1:0", "--to", off[0], "--tls-side", "to"}, files...)...)
+	connect := func() (near, far *net.TCPConn) {
+		t.Helper()
+		c, err := net.Dial("tcp", strings.TrimPrefix(on[0], "tcp://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close(); d.Close() })
+		c.SetDeadline(time.Now().Add(patience))
+		d.SetDeadline(time.Now().Add(patience))
+		return c.(*net.TCPConn), d.(*net.TCPConn)
+	}
+	near, far := connect()
+	io.WriteString(near, "question")
+	near.CloseWrite()
+	if b, err := io.ReadAll(far); err != nil || string(b) != "question" {
+		t.Errorf("%q, %v", b, err)
+	}
+	io.WriteString(far, "answer")
+	far.Close()
+	if b, err := io.ReadAll(near); err != nil || string(b) != "answer" {
+		t.Errorf("%q, %v", b, err)
+	}
+	near, far = connect()
+	io.WriteString(near, "begun")
+	if _, err := io.ReadFull(far, make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	near.SetLinger(0)
+	near.Close()
+	if b, err := io.ReadAll(far); err == nil {
+		t.Errorf("a broken connection looks like the end of the stream after %q", b)
+	}
+	fails(t, 2, "--tls-side", "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://127.0.0.1:1", "--tls-side", "to")
+	fails(t, 2, "--tls-side", "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://127.0.0.1:1", "--tls", "--tls-side", "left")
 }
 
 // TestPcap lets tshark judge what both sides of a transfer recorded.

@@ -50,7 +50,7 @@ var onOff = []string{"on", "off"}
 
 // sameHost is a parameter of the transports that can go through shared memory.
 var sameHost = Param{Name: "samehost", Kind: Choice, Words: []string{"off", "auto", "require"}, Default: "off",
-	About: "Shared memory instead of TCP between processes of one user on one host, if both sides say auto; require fails without. Captures (--pcap) and TLS go by TCP."}
+	About: "Shared memory instead of TCP between processes of one user on one host, if both sides say auto; require fails without. Captures (--pcap), and TLS under vitcp and iwarp, go by TCP."}
 
 var viParams = []Param{
 	{Name: "reliability", Kind: Choice, Words: []string{"reception", "delivery", "unreliable"}, Default: "reception",

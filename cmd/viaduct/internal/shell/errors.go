@@ -120,6 +120,7 @@ func advice(verb string, err error) string {
 	var dns *net.DNSError
 	var unknown x509.UnknownAuthorityError
 	var wrongHost x509.HostnameError
+	var invalid x509.CertificateInvalidError
 	switch {
 	case IsUsage(err):
 		if verb == "command" {
@@ -145,6 +146,8 @@ func advice(verb string, err error) string {
 		return "make room on the disk and run it again"
 	case errors.As(err, &dns):
 		return "check the host name, or give an IP address"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return "check the clock of this host, and have the certificate renewed"
 	case errors.As(err, &unknown), errors.As(err, &wrongHost):
 		return "give the server's certificate authority by --tls-ca, or its fingerprint by --tls-pin"
 	case errors.Is(err, fs.ErrNotExist):
@@ -166,6 +169,7 @@ func ErrorKind(err error) string {
 	var dns *net.DNSError
 	var unknown x509.UnknownAuthorityError
 	var wrongHost x509.HostnameError
+	var invalid x509.CertificateInvalidError
 	var alert tls.AlertError
 	var record tls.RecordHeaderError
 	var remote *msg.RemoteAccessError
@@ -176,7 +180,7 @@ func ErrorKind(err error) string {
 		return "refused"
 	case errors.As(err, &dns):
 		return "name"
-	case errors.As(err, &unknown), errors.As(err, &wrongHost), errors.As(err, &alert), errors.As(err, &record):
+	case errors.As(err, &unknown), errors.As(err, &wrongHost), errors.As(err, &invalid), errors.As(err, &alert), errors.As(err, &record):
 		return "tls"
 	case errors.As(err, &remote):
 		return "access"

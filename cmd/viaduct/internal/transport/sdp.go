@@ -15,7 +15,8 @@ import (
 	"viaduct/sdp"
 )
 
-// sdpTransport is a byte stream over SDP.
+// sdpTransport is a byte stream over SDP. TLS is inside the stream, so it is there too
+// when plain TCP takes the place of SDP.
 var sdpTransport = Transport{
 	Scheme:       "sdp",
 	Check:        func(u *addr.URL) error { _, err := sdpOptions(u, nil); return err },
@@ -118,7 +119,7 @@ func dialSDP(ctx context.Context, u *addr.URL, o *Options) (net.Conn, error) {
 	if p, ok := c.(interface{ Path() sdp.Path }); ok {
 		o.Env.Log.Info("connected", "path", p.Path().String())
 	}
-	return c, nil
+	return dialTLS(ctx, c, u, o)
 }
 
 func listenSDP(u *addr.URL, o *Options) (net.Listener, error) {
@@ -133,7 +134,7 @@ func listenSDP(u *addr.URL, o *Options) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &watchedListener{l, o}, nil
+	return listenTLS(&watchedListener{l, o}, o), nil
 }
 
 func overSDP(base net.Listener, u *addr.URL, o *Options) (net.Listener, error) {
@@ -145,7 +146,7 @@ func overSDP(base net.Listener, u *addr.URL, o *Options) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &watchedListener{l, o}, nil
+	return listenTLS(&watchedListener{l, o}, o), nil
 }
 
 func sdpListenConfig(u *addr.URL, o *Options) (*sdp.ListenConfig, error) {

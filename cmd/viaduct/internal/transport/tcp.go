@@ -2,8 +2,6 @@ package transport
 
 import (
 	"context"
-	"crypto/tls"
-	"fmt"
 	"net"
 
 	"viaduct/cmd/viaduct/internal/addr"
@@ -24,26 +22,7 @@ func dialTCP(ctx context.Context, u *addr.URL, o *Options) (net.Conn, error) {
 		return nil, err
 	}
 	watchStream(c, o, dialled)
-	c = o.Env.Wrap(c, true)
-	if o.TLSDial == nil {
-		return c, nil
-	}
-	t := tls.Client(c, serverName(o.TLSDial, u.Host))
-	if err := t.HandshakeContext(ctx); err != nil {
-		c.Close()
-		return nil, fmt.Errorf("TLS with %s: %w", u.HostPort(), err)
-	}
-	return t, nil
-}
-
-// serverName fills in the name that the certificate must have.
-func serverName(c *tls.Config, host string) *tls.Config {
-	if c.ServerName != "" {
-		return c
-	}
-	c = c.Clone()
-	c.ServerName = host
-	return c
+	return dialTLS(ctx, o.Env.Wrap(c, true), u, o)
 }
 
 func listenTCP(u *addr.URL, o *Options) (net.Listener, error) {
@@ -59,11 +38,7 @@ func listenTCP(u *addr.URL, o *Options) (net.Listener, error) {
 }
 
 func overTCP(l net.Listener, _ *addr.URL, o *Options) (net.Listener, error) {
-	l = &wrapListener{l, o}
-	if o.TLSListen != nil {
-		l = tls.NewListener(l, o.TLSListen)
-	}
-	return l, nil
+	return listenTLS(&wrapListener{l, o}, o), nil
 }
 
 // A wrapListener puts accepted connections into the capture.

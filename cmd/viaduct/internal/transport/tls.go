@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -12,10 +13,12 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"net"
 	"os"
 	"strings"
 	"time"
 
+	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/shell"
 )
 
@@ -93,6 +96,39 @@ func (f *TLSFlags) Configs(e *shell.Env, listens bool) (dial, listen *tls.Config
 		listen.ClientAuth, listen.VerifyConnection = tls.RequireAnyClientCert, check
 	}
 	return dial, listen, nil
+}
+
+// serverName fills in the name that the certificate must have.
+func serverName(c *tls.Config, host string) *tls.Config {
+	if c.ServerName != "" {
+		return c
+	}
+	c = c.Clone()
+	c.ServerName = host
+	return c
+}
+
+// dialTLS puts TLS into the byte stream of c, which becomes its own, if the options
+// want it.
+func dialTLS(ctx context.Context, c net.Conn, u *addr.URL, o *Options) (net.Conn, error) {
+	if o.TLSDial == nil {
+		return c, nil
+	}
+	t := tls.Client(c, serverName(o.TLSDial, u.Host))
+	if err := t.HandshakeContext(ctx); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("TLS with %s: %w", u.HostPort(), err)
+	}
+	return t, nil
+}
+
+// listenTLS is dialTLS for what l accepts. The handshake is made by the first Read or
+// Write.
+func listenTLS(l net.Listener, o *Options) net.Listener {
+	if o.TLSListen == nil {
+		return l
+	}
+	return tls.NewListener(l, o.TLSListen)
 }
 
 func fingerprint(der []byte) string {

@@ -125,6 +125,8 @@ func flagWords(verb, flag string) []string {
 		return []string{"debug", "info", "warn", "error"}
 	case "log-format":
 		return []string{"text", "json"}
+	case "tls-side":
+		return []string{"both", "listen", "to"}
 	case "transports":
 		return transport.Names()
 	case "ops":

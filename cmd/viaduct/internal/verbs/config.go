@@ -255,6 +255,8 @@ func checkValue(table, key, v string) error {
 		return oneOf(v, "debug", "info", "warn", "error")
 	case "log-format":
 		return oneOf(v, "text", "json")
+	case "tls-side":
+		return oneOf(v, "both", "listen", "to")
 	case "metrics", "join":
 		return checkHostPort(v)
 	case "max-file":

@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +22,7 @@ const proxyDialTimeout = 30 * time.Second
 
 func proxyCommand(e *shell.Env) *cobra.Command {
 	var listen []string
-	var to, handover string
+	var to, handover, tlsSide string
 	var cf connFlags
 	var rf registerFlags
 	c := &cobra.Command{
@@ -33,7 +34,9 @@ pairing. Half-closes and resets are carried over.
 With --handover SOCKET (a path) the proxy can be replaced without dropping a
 connection: start another one with the same flags, and the old one hands its
 listeners and its live connections over (SDP ones by socket duplication) and
-ends.`,
+ends.
+
+The flags of TLS are for both sides, or for the one that --tls-side names.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(listen) == 0 || to == "" {
 				return shell.Usagef("--listen URL and --to URL are needed")
@@ -50,9 +53,22 @@ ends.`,
 			if err := rf.check(us[1:]); err != nil {
 				return err
 			}
+			if err := oneOf(tlsSide, "both", "listen", "to"); err != nil {
+				return shell.Usagef("--tls-side %v", err)
+			}
+			if tlsSide != "both" && !cf.tls.Given() {
+				return shell.Usagef("--tls-side %s goes with --tls or another flag of TLS", tlsSide)
+			}
+			cf.dialTLS = tlsSide == "to"
 			o, err := cf.options(e, true, us...)
 			if err != nil {
 				return err
+			}
+			switch tlsSide {
+			case "listen":
+				o.TLSDial = nil
+			case "to":
+				o.TLSListen = nil
 			}
 			if handover != "" && (cf.tls.Given() || e.Capture != nil) {
 				return shell.Usagef("--handover goes with neither TLS nor --pcap: their state cannot move")
@@ -66,6 +82,7 @@ ends.`,
 	c.Flags().StringVar(&to, "to", "", "`URL` to carry them to")
 	rf.add(c, &cf)
 	cf.add(c)
+	c.Flags().StringVar(&tlsSide, "tls-side", "both", "use TLS on this `SIDE` alone: listen, to or both")
 	return c
 }
 
@@ -379,8 +396,12 @@ func closeWrite(c net.Conn) error {
 	return nil
 }
 
-// abort ends a connection with a reset.
+// abort ends a connection with a reset, below TLS: that would tell the other side of
+// an orderly end.
 func abort(c net.Conn) {
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
 	if h, ok := c.(interface{ SetLinger(int) error }); ok {
 		h.SetLinger(0)
 	}

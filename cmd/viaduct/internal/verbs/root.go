@@ -318,6 +318,7 @@ func parseAll(list []string) (us []*addr.URL, ts []*transport.Transport, err err
 // A connFlags is what the verbs with connections have in common.
 type connFlags struct {
 	tls        transport.TLSFlags
+	dialTLS    bool // of a verb that also listens: without TLS there
 	congestion string
 	registry   string
 	reach      reach
@@ -333,7 +334,7 @@ func (c *connFlags) addToken(cmd *cobra.Command, about string) {
 
 func (c *connFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.BoolVar(&c.tls.On, "tls", false, "put TLS under the transport (vitcp, iwarp, tcp)")
+	f.BoolVar(&c.tls.On, "tls", false, "use TLS: under vitcp and iwarp, inside the stream of sdp and tcp")
 	f.StringVar(&c.tls.Cert, "tls-cert", "", "our certificate chain, PEM `FILE`")
 	f.StringVar(&c.tls.Key, "tls-key", "", "the key of --tls-cert, PEM `FILE`")
 	f.StringVar(&c.tls.CA, "tls-ca", "", "authorities the peer's certificate must come from, PEM `FILE`")
@@ -347,7 +348,7 @@ func (c *connFlags) add(cmd *cobra.Command) {
 func (c *connFlags) options(e *shell.Env, listens bool, us ...*addr.URL) (*transport.Options, error) {
 	if c.tls.Given() {
 		for _, u := range us {
-			if u.Scheme == "sdp" || u.Scheme == "fcvi" {
+			if u.Scheme == "fcvi" {
 				return nil, shell.Usagef("%s:// does not take TLS", u.Scheme)
 			}
 		}
@@ -361,7 +362,7 @@ func (c *connFlags) options(e *shell.Env, listens bool, us ...*addr.URL) (*trans
 	if err != nil {
 		return nil, err
 	}
-	dial, listen, err := c.tls.Configs(e, listens)
+	dial, listen, err := c.tls.Configs(e, listens && !c.dialTLS)
 	if err != nil {
 		return nil, err
 	}
