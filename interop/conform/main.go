@@ -3,7 +3,11 @@
 // Conform runs "viaduct conform" against "viaduct" over a link with delay and
 // loss, to see that it raises no false alarm there.
 //
-//	go run ./interop/conform [-n 1] [-delay 50ms] [-loss 0.01] [-viaduct PATH]
+//	go run ./interop/conform [-n 1] [-role both|listens|dials] [-delay 50ms] [-loss 0.01] [-viaduct PATH]
+//
+// "viaduct" is tested as the side that listens, and as the side that dials: then
+// each case runs a client in the namespace at the other end of the link (nsenter of
+// util-linux takes it there).
 //
 // The link is that of package interop/netns/link, between two network namespaces,
 // which need root: for others the program says loudly that it skips, and exits 0.
@@ -19,6 +23,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -32,22 +37,27 @@ const fabrics = 4
 
 func main() {
 	viaduct := flag.String("viaduct", "", "the command to run (`PATH`; default: built from this module)")
-	n := flag.Int("n", 1, "runs of each protocol")
+	n := flag.Int("n", 1, "runs of each protocol and role")
+	role := flag.String("role", "both", "of the viaduct under test: listens, dials or both")
 	delay := flag.Duration("delay", 50*time.Millisecond, "one way")
 	loss := flag.Float64("loss", 0.01, "of each packet")
 	flag.Parse()
+	if !slices.Contains([]string{"both", "listens", "dials"}, *role) {
+		fmt.Fprintf(os.Stderr, "conform: -role %q is not both, listens or dials\n", *role)
+		os.Exit(2)
+	}
 	if os.Geteuid() != 0 {
 		fmt.Println("\n*** SKIPPED: network namespaces need root. Nothing was tested. ***")
 		return
 	}
-	if err := start(*viaduct, *n, link.Fault{Delay: *delay, Loss: *loss}); err != nil {
+	if err := start(*viaduct, *n, *role, link.Fault{Delay: *delay, Loss: *loss}); err != nil {
 		fmt.Fprintln(os.Stderr, "conform:", err)
 		os.Exit(1)
 	}
 }
 
 // start runs the tests with viaduct, which it builds if there is none.
-func start(viaduct string, runs int, f link.Fault) error {
+func start(viaduct string, runs int, role string, f link.Fault) error {
 	if viaduct == "" {
 		dir, err := os.MkdirTemp("", "viaduct-conform.")
 		if err != nil {
@@ -61,10 +71,10 @@ func start(viaduct string, runs int, f link.Fault) error {
 			return fmt.Errorf("building viaduct: %w", err)
 		}
 	}
-	return run(viaduct, runs, f)
+	return run(viaduct, runs, role, f)
 }
 
-func run(viaduct string, runs int, f link.Fault) (err error) {
+func run(viaduct string, runs int, role string, f link.Fault) (err error) {
 	net := link.New()
 	defer net.Close()
 	at := []netip.Addr{netip.MustParseAddr("10.77.0.1"), netip.MustParseAddr("10.77.0.2")}
@@ -124,6 +134,12 @@ func run(viaduct string, runs int, f link.Fault) (err error) {
 	}
 	defer func() { mapper.Process.Kill(); mapper.Wait() }()
 	time.Sleep(time.Second)
+	holder, err := hold(ports[1])
+	if err != nil {
+		return err
+	}
+	defer func() { holder.Process.Kill(); holder.Wait() }()
+	plans := plans(viaduct, h, holder.Process.Pid, role)
 	var (
 		mu    sync.Mutex
 		wg    sync.WaitGroup
@@ -132,16 +148,18 @@ func run(viaduct string, runs int, f link.Fault) (err error) {
 		slots = make(chan struct{}, 8)
 	)
 	for i := range runs {
-		for _, u := range []string{"iwarp://" + h + ":7001", "vitcp://" + h + ":7002/x", "sdp://" + h + ":7003", "portmap://" + h, "fcvi"} {
+		for _, p := range plans {
 			slots <- struct{}{}
 			wg.Go(func() {
 				defer func() { <-slots }()
-				if u == "fcvi" {
-					u = <-idle
+				args := p.args
+				if p.name == "fcvi" {
+					u := <-idle
 					defer func() { idle <- u }()
+					args = []string{u}
 				}
 				var out bytes.Buffer
-				c, err := start(ports[1], &out, "conform", u, "--patience", "10s", "--service", h+":80")
+				c, err := start(ports[p.from], &out, append([]string{"conform", "--patience", "10s"}, args...)...)
 				if err == nil {
 					err = c.Wait()
 				}
@@ -150,7 +168,7 @@ func run(viaduct string, runs int, f link.Fault) (err error) {
 				cases += strings.Count(out.String(), "pass  ")
 				if err != nil || strings.Contains(out.String(), "not observable  ") {
 					bad++
-					fmt.Printf("run %d, %s: %v\n", i+1, u, err)
+					fmt.Printf("run %d, %s: %v\n", i+1, p.name, err)
 					for line := range strings.Lines(out.String()) {
 						if !strings.HasPrefix(line, "pass  ") {
 							fmt.Print("  ", line)
@@ -161,9 +179,47 @@ func run(viaduct string, runs int, f link.Fault) (err error) {
 		}
 	}
 	wg.Wait()
-	fmt.Printf("%d runs of 5 protocols, %d cases passed, %d runs with a failure\n", runs, cases, bad)
+	fmt.Printf("%d runs of %d peers, %d cases passed, %d runs with a failure\n", runs, len(plans), cases, bad)
 	if bad > 0 {
 		return fmt.Errorf("%d runs failed", bad)
 	}
 	return nil
+}
+
+// A plan is one run of "viaduct conform".
+type plan struct {
+	name string
+	from int // the port that it runs at
+	args []string
+}
+
+// plans are those of all protocols, for a peer at host that listens and one that dials
+// from the namespace of the process holder. The address of fcvi's peer that listens is
+// found later.
+func plans(viaduct, host string, holder int, role string) (ps []plan) {
+	if role != "dials" {
+		ps = append(ps, plan{"iwarp", 1, []string{"iwarp://" + host + ":7001"}}, plan{"vitcp", 1, []string{"vitcp://" + host + ":7002/x"}},
+			plan{"sdp", 1, []string{"sdp://" + host + ":7003"}}, plan{"portmap", 1, []string{"portmap://" + host, "--service", host + ":80"}}, plan{name: "fcvi", from: 1})
+	}
+	if role != "listens" {
+		for _, d := range [][3]string{
+			{"iwarp", "iwarp://" + host + ":0", "ping {url} -c 4"},
+			{"vitcp", "vitcp://" + host + ":0/x", "ping {url} -c 4"},
+			{"sdp", "sdp://" + host + ":0", "ping {url} -c 4"},
+			{"fcvi", "fcvi://" + host + ":0/x", "ping {url} -c 4"},
+			{"portmap", "portmap://" + host + ":0", "portmap query " + host + ":80 --server {address}"},
+		} {
+			ps = append(ps, plan{d[0] + " dials", 0, []string{"--listen", d[1], "--exec", fmt.Sprintf("exec nsenter --net=/proc/%d/ns/net %s %s", holder, viaduct, d[2])}})
+		}
+	}
+	return ps
+}
+
+// hold starts a process that does nothing in the namespace of a port.
+func hold(p *link.Port) (c *exec.Cmd, err error) {
+	err = p.Do(func() error {
+		c = exec.Command("sleep", "infinity")
+		return c.Start()
+	})
+	return c, err
 }
