@@ -129,7 +129,7 @@ func Run(ctx context.Context, g Target, cs []Case, each func(Result)) {
 type outcome struct {
 	verdict     Verdict
 	row, detail string
-	disturbed   bool // by what another conversation may have caused
+	disturbed   bool // by what another conversation, or the network, may have caused
 }
 
 // tries is how often a case is played that is disturbed each time.
@@ -168,10 +168,10 @@ func (t *T) fail(row, format string, a ...any) {
 	panic(outcome{verdict: Fail, row: row, detail: fmt.Sprintf(format, a...)})
 }
 
-// again ends the case for what the peer may have done because of a conversation
-// before: the case is played once more. What comes each time is a failure.
-func (t *T) again(format string, a ...any) {
-	panic(outcome{verdict: Fail, row: t.c.Rows[0], detail: fmt.Sprintf(format, a...), disturbed: true})
+// again ends the case for what may have come of a conversation before, or of the
+// network: the case is played once more. What comes each time is a failure.
+func (t *T) again(row, format string, a ...any) {
+	panic(outcome{verdict: Fail, row: row, detail: fmt.Sprintf(format, a...), disturbed: true})
 }
 
 // check fails unless ok.

@@ -122,7 +122,7 @@ func (v *fcviEnd) unit(within time.Duration) (*fcviUnit, end) {
 		}
 		if f.Type != fc.TypeFCVI || !f.RCtl.IsDeviceData() {
 			if f.RCtl == fc.RCtlELSReq && fc.CmdOf(f.Payload) == fc.ELSLOGO {
-				t.again("the port logs out")
+				t.again(t.c.Rows[0], "the port logs out")
 			}
 			continue
 		}
@@ -491,7 +491,7 @@ var fcviPassive = []Case{
 			v.request(iu.Header{Op: iu.ConnectRqst, Flags: iu.ClientServer.Flags(), MsgID: attempt, Total: 1}, fcviCodec.AppendConnectRqst(nil, v.payload()), nil)
 			f, e := v.next(t.g.Patience)
 			if e == quiet { // the address may be one that the peer still knows from a conversation before
-				t.again("no LOGO: %v", e)
+				t.again(t.c.Rows[0], "no LOGO: %v", e)
 			}
 			t.check(e == whole, "FCVI-6.1-2", "no LOGO: %v", e)
 			t.check(f.RCtl == fc.RCtlELSReq && fc.CmdOf(f.Payload) == fc.ELSLOGO, "FCVI-6.1-2", "%v of %v in place of a LOGO", f.RCtl, f.Type)

@@ -173,7 +173,8 @@ func conformRun(ctx context.Context, e *shell.Env, u *addr.URL, p conformPlan) e
 			}
 			defer pc.Close()
 			u = u.WithPort(pc.LocalAddr())
-			g.Connect = func(ctx context.Context) (net.Conn, error) { return conformDatagram(ctx, e, &wg, pc, u, p.exec) }
+			over := map[string]bool{} // the clients before
+			g.Connect = func(ctx context.Context) (net.Conn, error) { return conformDatagram(ctx, e, &wg, pc, u, p.exec, over) }
 		} else {
 			lc := net.ListenConfig{KeepAliveConfig: conformKeepAlive}
 			l, err := lc.Listen(ctx, "tcp", u.HostPort())
@@ -357,17 +358,12 @@ func conformExec(ctx context.Context, wg *sync.WaitGroup, u *addr.URL, command s
 }
 
 // conformDatagram takes the first datagram of a peer, and what that peer sends from
-// the same address.
-func conformDatagram(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, pc net.PacketConn, u *addr.URL, command string) (net.Conn, error) {
+// the same address. Where a command is the peer, what the ones before have sent may
+// still be on its way.
+func conformDatagram(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, pc net.PacketConn, u *addr.URL, command string, before map[string]bool) (net.Conn, error) {
 	over := func() {}
 	b := make([]byte, 2048)
 	if command != "" {
-		for { // what is left of another case
-			pc.SetReadDeadline(time.Now().Add(time.Millisecond))
-			if _, _, err := pc.ReadFrom(b); err != nil {
-				break
-			}
-		}
 		var err error
 		if over, err = conformExec(ctx, wg, u, command); err != nil {
 			return nil, err
@@ -376,7 +372,13 @@ func conformDatagram(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, pc n
 	pc.SetReadDeadline(time.Time{})
 	stop := context.AfterFunc(ctx, func() { pc.SetReadDeadline(time.Unix(1, 0)) })
 	n, from, err := pc.ReadFrom(b)
+	for err == nil && command != "" && before[from.String()] {
+		n, from, err = pc.ReadFrom(b)
+	}
 	stop()
+	if err == nil {
+		before[from.String()] = true
+	}
 	if err != nil {
 		over()
 		if ctx.Err() != nil {
