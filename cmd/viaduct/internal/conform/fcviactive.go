@@ -213,6 +213,10 @@ func wrongEcho(name, text string, change func(s *fcip.Special)) Case {
 // twice as long.
 const retryTime = 500 * time.Millisecond
 
+// pendingTime is the same where the peer waits longer than that, which its own time for
+// a set-up must allow.
+const pendingTime = 300 * time.Millisecond
+
 var fcviActive = slices.Concat([]Case{
 	{Name: "fcvi/active-link", Proto: "fcvi", Role: Active, Rows: list("FCFS-2.4-1", "FCFS-2.4-3", "FCFS-2.4-7"), Text: "a special frame opens the link; told the name of the switch, the peer comes again for it, with another nonce",
 		run: func(t *T) { t.linkedBy() }},
@@ -300,9 +304,9 @@ var fcviActive = slices.Concat([]Case{
 		}},
 	{Name: "fcvi/active-pending", Proto: "fcvi", Role: Active, Rows: list("FCVI-8.3-4"), Text: "after RESP1(PENDING) the CONNECT_RQST does not come again",
 		run: func(t *T) {
-			v := t.fcviCalled(func(s *fabric) { s.ratov = retryTime })
+			v := t.fcviCalled(func(s *fabric) { s.ratov = pendingTime })
 			v.response(iu.ConnectResp1, 0, iu.Pending, iu.Use{Pending: true}, nil)
-			if u, e := v.unit(2*retryTime + t.g.Quiet); e == whole && u.h.Op == iu.ConnectRqst {
+			if u, e := v.unit(5 * pendingTime / 2); e == whole && u.h.Op == iu.ConnectRqst {
 				t.again(t.c.Rows[0], "the CONNECT_RQST comes again after PENDING")
 			} else if e == whole {
 				t.fail("FCVI-8.3-4", "the peer does not wait, but sends a %v", opOf(u))
