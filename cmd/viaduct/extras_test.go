@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -177,49 +176,6 @@ func TestTLSProxy(t *testing.T) {
 	}
 	fails(t, 2, "--tls-side", "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://127.0.0.1:1", "--tls-side", "to")
 	fails(t, 2, "--tls-side", "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://127.0.0.1:1", "--tls", "--tls-side", "left")
-}
-
-// TestPcap lets tshark judge what both sides of a transfer recorded.
-func TestPcap(t *testing.T) {
-	tshark, err := exec.LookPath("tshark")
-	if err != nil {
-		t.Skip("SKIPPED: tshark is not installed")
-	}
-	for _, scheme := range transport.Names() {
-		t.Run(scheme, func(t *testing.T) {
-			root, work := t.TempDir(), t.TempDir()
-			body := random(t, filepath.Join(root, "f"), 600_000)
-			a, b := filepath.Join(work, "server.pcapng"), filepath.Join(work, "client.pcapng")
-			srv, urls := start(t, 1, "serve", "--root", root, "--listen", listenURL(scheme, "127.0.0.1"), "--pcap", a)
-			good(t, "get", at(urls[0], "f"), "-o", filepath.Join(work, "out"), "--pcap", b)
-			same(t, filepath.Join(work, "out"), body)
-			if code := srv.stop(syscall.SIGTERM); code != 0 {
-				t.Errorf("exit %d", code)
-			}
-			for _, f := range []string{a, b} {
-				args := []string{"-r", f, "-o", "tcp.try_heuristic_first:TRUE", "-Y", "_ws.malformed or tcp.analysis.lost_segment or tcp.analysis.ack_lost_segment"}
-				// It guesses that a Send whose header looks like one is NFS's; the
-				// others own ports that the system may give to any process.
-				for _, not := range []string{"rpcordma", "irc", "pcp", "pmproxy", "cbsp", "ams", "enip", "ecatf"} {
-					args = append(args, "--disable-protocol", not)
-				}
-				out, err := exec.Command(tshark, args...).Output()
-				if err != nil || len(out) != 0 {
-					t.Errorf("tshark on %s: %v\n%s", filepath.Base(f), err, out)
-				}
-				out, err = exec.Command(tshark, "-r", f, "-T", "fields", "-e", "tcp.len").Output()
-				if err != nil || len(strings.Fields(string(out))) < 10 {
-					t.Errorf("tshark sees %d frames with %v", len(strings.Fields(string(out))), err)
-				}
-				if scheme == "iwarp" {
-					out, _ := exec.Command(tshark, "-r", f, "-Y", "iwarp_ddp", "-T", "fields", "-e", "_ws.col.Info").Output()
-					if !strings.Contains(string(out), "Read Response") {
-						t.Errorf("tshark sees no RDMA in %s", filepath.Base(f))
-					}
-				}
-			}
-		})
-	}
 }
 
 func TestMetrics(t *testing.T) {

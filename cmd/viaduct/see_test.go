@@ -1,11 +1,17 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+
+	"viaduct/cmd/viaduct/internal/transport"
+	"viaduct/cmd/viaduct/internal/tshark"
 )
 
 // TestLadder: every form that ladder writes, of an exchange and of a capture.
@@ -65,4 +71,92 @@ func TestWireshark(t *testing.T) {
 		t.Errorf("%v", d)
 	}
 	fails(t, 1, "not a directory", "wireshark", "--install", "--dir", filepath.Join(out[0], "x"))
+}
+
+// TestPcap: what tshark shows of a transfer that both sides recorded is what decode
+// says of it, in every field of every message.
+func TestPcap(t *testing.T) {
+	shark := newShark(t)
+	fields := map[string]string{ // one that the transfer has
+		"vitcp": "vitcp.rdma_length", "iwarp": "rdmap.size", "sdp": "sdp.mseq", "fcvi": "fcvi.rmt_va", "tcp": "",
+	}
+	for _, scheme := range transport.Names() {
+		t.Run(scheme, func(t *testing.T) {
+			field, ok := fields[scheme]
+			if !ok {
+				t.Fatal("it is not known which field a transfer has")
+			}
+			root, work := t.TempDir(), t.TempDir()
+			body := random(t, filepath.Join(root, "f"), 600_000)
+			a, b := filepath.Join(work, "server.pcapng"), filepath.Join(work, "client.pcapng")
+			srv, urls := start(t, 1, "serve", "--root", root, "--listen", listenURL(scheme, "127.0.0.1"), "--pcap", a)
+			good(t, "get", at(urls[0], "f"), "-o", filepath.Join(work, "out"), "--pcap", b)
+			same(t, filepath.Join(work, "out"), body)
+			if code := srv.stop(syscall.SIGTERM); code != 0 {
+				t.Errorf("exit %d", code)
+			}
+			for _, f := range []string{a, b} {
+				if r := agree(t, shark, f); r.Packets < 10 || field != "" && (r.Messages < 10 || r.Fields[field] == 0) {
+					t.Errorf("%s: %d packets, %d messages, %v", filepath.Base(f), r.Packets, r.Messages, r.Fields)
+				}
+			}
+		})
+	}
+	t.Run("portmap", func(t *testing.T) {
+		a, b := filepath.Join(t.TempDir(), "server.pcapng"), filepath.Join(t.TempDir(), "client.pcapng")
+		srv, urls := start(t, 1, "portmap", "serve", "--listen", "127.0.0.1:0", "--map", ":80=:8080", "--pcap", a)
+		server := strings.TrimPrefix(urls[0], "udp://")
+		good(t, "portmap", "query", "127.0.0.1:80", "--server", server, "--pcap", b)
+		if code := srv.stop(syscall.SIGTERM); code != 0 {
+			t.Errorf("exit %d", code)
+		}
+		_, port, _ := strings.Cut(server, ":")
+		for _, f := range []string{a, b} { // the server may have been stopped before the last message
+			if r := agree(t, shark, f, "--as", port+"=portmap"); r.Messages < 2 || r.Fields["portmap.ap"] < 2 {
+				t.Errorf("%s: %d messages, %v", filepath.Base(f), r.Messages, r.Fields)
+			}
+		}
+	})
+}
+
+// newShark prepares tshark, or skips the test.
+func newShark(t *testing.T) *tshark.Shark {
+	t.Helper()
+	s, err := tshark.New(t.TempDir())
+	if errors.Is(err, tshark.ErrAbsent) {
+		t.Skip("SKIPPED: tshark is not installed, nothing has judged what is recorded")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// agree compares what decode says of a capture with what tshark shows. Captures of FCIP
+// are compared with a packet for each frame.
+func agree(t *testing.T, s *tshark.Shark, file string, as ...string) *tshark.Report {
+	t.Helper()
+	decode := append([]string{"decode", "--json", "--segments"}, as...)
+	lines := good(t, append(decode, file)...).stdout
+	if strings.Contains(lines, `"proto":"fcip"`) {
+		one := file + ".split.pcapng"
+		if err := tshark.FramePerPacket(one, file); err != nil {
+			t.Fatal(err)
+		}
+		again := good(t, append(decode, one)...).stdout
+		if a, b := strings.Count(lines, "\n"), strings.Count(again, "\n"); a != b {
+			t.Errorf("%s: %d messages, with a packet for each frame %d", filepath.Base(file), a, b)
+		}
+		file, lines = one, again
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	r, err := s.Compare(ctx, file, []byte(lines))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range r.Differ {
+		t.Errorf("%s: %s", filepath.Base(file), d)
+	}
+	return r
 }

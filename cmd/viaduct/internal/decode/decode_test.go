@@ -2,16 +2,16 @@ package decode
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +21,7 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 
 	"viaduct/cmd/viaduct/internal/exchange"
+	"viaduct/cmd/viaduct/internal/tshark"
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/rdmap"
@@ -86,82 +87,50 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// sharkFields are tshark's names for fields of ours.
-var sharkFields = []struct{ shark, ours string }{
-	{"iwarp_mpa.ulpdulength", "mpa.ulpdu_length"}, {"iwarp_mpa.rev", "mpa.rev"}, {"iwarp_mpa.crc_flag", "mpa.crc_wanted"},
-	{"iwarp_mpa.marker_flag", "mpa.markers"}, {"iwarp_mpa.rej_flag", "mpa.reject"}, {"iwarp_mpa.pdlength", "mpa.pd_length"},
-	{"iwarp_ddp.tagged_flag", "ddp.tagged"}, {"iwarp_ddp.last_flag", "ddp.last"}, {"iwarp_ddp.stag", "ddp.stag"},
-	{"iwarp_ddp.tagged_offset", "ddp.to"}, {"iwarp_ddp.qn", "ddp.qn"}, {"iwarp_ddp.msn", "ddp.msn"}, {"iwarp_ddp.mo", "ddp.mo"},
-	{"iwarp_rdma.opcode", "rdmap.opcode"}, {"iwarp_rdma.sinkstag", "rdmap.sink_stag"}, {"iwarp_rdma.sinkto", "rdmap.sink_to"},
-	{"iwarp_rdma.rdmardsz", "rdmap.size"}, {"iwarp_rdma.srcstag", "rdmap.source_stag"}, {"iwarp_rdma.srcto", "rdmap.source_to"},
-}
-
 // TestTshark compares every field of every segment of the stored captures with
 // what tshark makes of it.
 func TestTshark(t *testing.T) {
-	tshark, err := exec.LookPath("tshark")
-	if err != nil {
-		t.Skip("SKIPPED: tshark is not installed")
-	}
+	shark := newShark(t)
 	for name, b := range kernel(t) {
 		t.Run(name, func(t *testing.T) {
-			args := []string{"-r", "../../../../interop/testdata/" + name, "-o", "tcp.try_heuristic_first:TRUE", "--disable-protocol", "rpcordma",
-				"-Y", "iwarp_mpa", "-T", "fields", "-E", "occurrence=a", "-E", "aggregator= ", "-E", "separator=|", "-e", "frame.number"}
-			for _, f := range sharkFields {
-				args = append(args, "-e", f.shark)
-			}
-			out, err := exec.Command(tshark, args...).Output()
-			if err != nil {
-				t.Fatal(err)
-			}
-			theirs := make([][]string, len(sharkFields)) // frame and value of each occurrence
-			for line := range strings.Lines(string(out)) {
-				cols := strings.Split(strings.TrimRight(line, "\n"), "|")
-				for i := range sharkFields {
-					for v := range strings.FieldsSeq(cols[i+1]) {
-						theirs[i] = append(theirs[i], cols[0]+": "+canonical(t, v))
-					}
-				}
-			}
-			ours := make([][]string, len(sharkFields))
-			for _, m := range all(t, Options{Segments: true}, b) {
-				for i, f := range sharkFields {
-					if v, ok := m.Get(f.ours); ok {
-						ours[i] = append(ours[i], strconv.Itoa(m.Frame)+": "+canonical(t, v))
-					}
-				}
-			}
-			for i, f := range sharkFields {
-				if len(theirs[i]) != len(ours[i]) {
-					t.Errorf("%s: %d here, %d for tshark", f.ours, len(ours[i]), len(theirs[i]))
-					continue
-				}
-				for j := range theirs[i] {
-					if theirs[i][j] != ours[i][j] {
-						t.Errorf("%s: %s here, %s for tshark", f.ours, ours[i][j], theirs[i][j])
-						break
-					}
-				}
-			}
-			if len(ours[0]) < 10 {
-				t.Errorf("only %d FPDUs", len(ours[0]))
+			t.Parallel()
+			r := agree(t, shark, "../../../../interop/testdata/"+name, b)
+			if r.Fields["mpa.ulpdu_length"] < 10 || r.Fields["rdmap.opcode"] != r.Fields["mpa.ulpdu_length"] {
+				t.Errorf("compared %v", r.Fields)
 			}
 		})
 	}
 }
 
-func canonical(t *testing.T, v string) string {
-	switch v {
-	case "true", "True":
-		return "1"
-	case "false", "False":
-		return "0"
+// newShark prepares tshark, or skips the test.
+func newShark(t *testing.T) *tshark.Shark {
+	s, err := tshark.New(t.TempDir())
+	if errors.Is(err, tshark.ErrAbsent) {
+		t.Skip("SKIPPED: tshark is not installed, nothing has judged what decode says")
 	}
-	n, err := strconv.ParseUint(v, 0, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return strconv.FormatUint(n, 10)
+	return s
+}
+
+// agree compares what is decoded of a capture, that of file, with what tshark shows.
+func agree(t *testing.T, s *tshark.Shark, file string, capture []byte) *tshark.Report {
+	t.Helper()
+	var lines []byte
+	for _, m := range all(t, Options{Segments: true}, capture) {
+		lines = append(m.AppendJSON(lines), '\n')
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	r, err := s.Compare(ctx, file, lines)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range r.Differ {
+		t.Error(d)
+	}
+	return r
 }
 
 // packets returns the frames of a classic capture.

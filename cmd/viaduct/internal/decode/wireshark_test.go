@@ -1,44 +1,25 @@
 package decode
 
 import (
-	"context"
 	"maps"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
-	"time"
 
 	"viaduct/cmd/viaduct/internal/exchange"
 	"viaduct/cmd/viaduct/internal/pcapng"
-	"viaduct/cmd/viaduct/internal/wireshark"
 	"viaduct/internal/wire/sdpwire"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/portmap"
 )
 
-// sharkPrefix are the names of layers that mean something else for Wireshark.
-var sharkPrefix = map[string]string{"sdp": "iwarp_sdp", "portmap": "sdp_portmap", "vitcp": "vitcp", "fcvi": "fcvi"}
-
-// ourOnly are fields that are made of several segments.
-var ourOnly = map[string]bool{"vitcp.segments": true, "vitcp.bytes": true}
-
-// TestDissectors compares every field of every message of SDP, VI/TCP, the Port Mapper
-// and FC-VI with what tshark shows with the Lua dissectors: of exchanges of our
-// engines, and of messages of every type.
+// TestDissectors compares every field of every message of all protocols with what
+// tshark shows, with the Lua dissectors: of exchanges of our engines, and of
+// messages of every type.
 func TestDissectors(t *testing.T) {
-	tshark, err := exec.LookPath("tshark")
-	if err != nil {
-		t.Skip("SKIPPED: tshark is not installed, nothing has run the Lua dissectors")
-	}
-	home := t.TempDir()
-	if _, err := wireshark.Install(filepath.Join(home, ".local", "lib", "wireshark", "plugins")); err != nil {
-		t.Fatal(err)
-	}
+	shark := newShark(t)
 	captures := map[string][]byte{
 		"all of VI/TCP": allVITCP(t), "all of SDP": allSDP(t, sdpwire.Figure), "all of SDP, IBTA": allSDP(t, sdpwire.IBTA), "Port Mapper": allPortmap(t),
 	}
@@ -49,109 +30,28 @@ func TestDissectors(t *testing.T) {
 		}
 		captures[x.Name] = r.Capture
 	}
-	seen := make(map[string]int) // fields compared
+	compared := make(map[string]int)
 	for _, name := range slices.Sorted(maps.Keys(captures)) {
-		dissect(t, tshark, home, name, captures[name], seen)
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "x.pcapng")
+			if err := os.WriteFile(file, captures[name], 0o600); err != nil {
+				t.Fatal(err)
+			}
+			for k, n := range agree(t, shark, file, captures[name]).Fields {
+				compared[k] += n
+			}
+		})
 	}
 	for _, k := range []string{
 		"sdp.mid", "sdp.layout", "sdp.mode", "sdp.s", "sdp.stag", "sdp.va", "sdp.non_discards", "sdp.port", "sdp.flags", "sdp.act_rcv_sz", "sdp.des_rem_rcv_sz",
 		"vitcp.type", "vitcp.address", "vitcp.attributes", "vitcp.calling", "vitcp.error", "vitcp.immediate", "vitcp.reason",
 		"portmap.type", "portmap.handle", "portmap.cp", "fcvi.opcode", "fcvi.rmt_va", "fcvi.tot_len", "fcvi.msg_id",
+		"mpa.rev", "ddp.stag", "ddp.msn", "rdmap.opcode", "rdmap.size", "fc.ox_id", "fc.f_ctl", "fc.sof", "fc.els", "fcip.length", "fcip.source",
 	} {
-		if seen[k] == 0 {
+		if compared[k] == 0 {
 			t.Errorf("no message had %s", k)
 		}
 	}
-}
-
-// dissect compares one capture.
-func dissect(t *testing.T, tshark, home, name string, capture []byte, seen map[string]int) {
-	t.Helper()
-	ours := make(map[string][]string) // by field
-	order := []string{}
-	link := "" // the port of FCIP, which is not the assigned one
-	for _, m := range all(t, Options{Segments: true}, capture) {
-		if m.Proto == "fcvi" && !m.Back {
-			link = strconv.Itoa(int(m.Dst.Port()))
-		}
-		for i := range m.Fields {
-			f := &m.Fields[i]
-			layer, _, _ := strings.Cut(f.Key, ".")
-			if sharkPrefix[layer] == "" || ourOnly[f.Key] {
-				continue
-			}
-			if ours[f.Key] == nil {
-				order = append(order, f.Key)
-			}
-			ours[f.Key] = append(ours[f.Key], strconv.Itoa(m.Frame)+": "+value(f.String()))
-		}
-	}
-	if len(order) == 0 {
-		if !strings.HasPrefix(name, "iwarp") {
-			t.Errorf("%s: no field of these protocols", name)
-		}
-		return
-	}
-	file := filepath.Join(home, "x.pcapng")
-	if err := os.WriteFile(file, capture, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	args := []string{"-r", file, "-o", "tcp.try_heuristic_first:TRUE", "-o", "fc.reassemble:FALSE", "--disable-protocol", "rpcordma", "-T", "fields",
-		"-E", "occurrence=a", "-E", "aggregator=~", "-e", "frame.number", "-e", "_ws.lua.error"}
-	if link != "" {
-		args = append(args, "-d", "tcp.port=="+link+",fcip")
-	}
-	for _, k := range order {
-		layer, rest, _ := strings.Cut(k, ".")
-		args = append(args, "-e", sharkPrefix[layer]+"."+rest)
-	}
-	cmd := exec.CommandContext(ctx, tshark, args...)
-	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CONFIG_HOME="+home)
-	var errs strings.Builder
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%s: tshark: %v\n%s", name, err, errs.String())
-	}
-	if strings.Contains(strings.ToLower(errs.String()), "lua") {
-		t.Errorf("%s: %s", name, errs.String())
-	}
-	theirs := make([][]string, len(order))
-	for line := range strings.Lines(string(out)) {
-		cols := strings.Split(strings.TrimRight(line, "\n"), "\t")
-		if cols[1] != "" {
-			t.Errorf("%s: frame %s: %s", name, cols[0], cols[1])
-		}
-		for i := range order {
-			for v := range strings.SplitSeq(cols[i+2], "~") {
-				if v != "" {
-					theirs[i] = append(theirs[i], cols[0]+": "+value(v))
-				}
-			}
-		}
-	}
-	for i, k := range order {
-		if !slices.Equal(theirs[i], ours[k]) {
-			t.Errorf("%s: %s is\n%q here,\n%q for tshark", name, k, ours[k], theirs[i])
-		}
-		seen[k] += len(ours[k])
-	}
-}
-
-// value gives numbers one form.
-func value(s string) string {
-	switch s {
-	case "true", "True":
-		return "1"
-	case "false", "False":
-		return "0"
-	}
-	if n, err := strconv.ParseUint(s, 0, 64); err == nil {
-		return strconv.FormatUint(n, 10)
-	}
-	return s
 }
 
 // allSDP has every message of SDP after Hello and HelloAck.

@@ -152,23 +152,29 @@ local function length(tvb, _, offset)
 	return math.max(tvb(offset + 2, 2):uint(), HEADER)
 end
 
-function p.dissector(tvb, pinfo, tree)
+local function stream(tvb, _, tree)
 	dissect_tcp_pdus(tvb, tree, HEADER, length, segment, true)
 	return tvb:len()
 end
 
+p.dissector = stream
+
 DissectorTable.get("tcp.port"):add(3936, p)
 
--- Elsewhere a connection is recognised by the Connect Request that opens it.
+-- Elsewhere a connection is recognised by the Connect Request that opens it, of which
+-- the first packet may hold the header alone.
 p:register_heuristic("tcp", function(tvb, pinfo, tree)
-	if tvb:len() < HEADER + CE or tvb(0, 1):uint() ~= VERSION then
+	if tvb:len() < HEADER or tvb(0, 1):uint() ~= VERSION then
 		return false
 	end
 	local type = tvb(1, 1):bitfield(0, 5)
-	if type < 5 or type > 8 or tvb(2, 2):uint() < HEADER + CE or tvb(26, 2):uint() > 16 or tvb(50, 2):uint() > 16 then
+	if type < 5 or type > 8 or tvb(2, 2):uint() < HEADER + CE or tvb(4, 4):uint() ~= 0 then
+		return false
+	end
+	if tvb:len() >= HEADER + CE and (tvb(26, 2):uint() > 16 or tvb(50, 2):uint() > 16) then
 		return false
 	end
 	pinfo.conversation = p
-	p.dissector(tvb, pinfo, tree)
+	stream(tvb, pinfo, tree) -- not p.dissector, in which a PDU may not go on in the next packet
 	return true
 end)

@@ -1,0 +1,286 @@
+// Package tshark compares what viaduct decode says of a capture with what tshark
+// shows of it, field by field. It is for tests: tshark is an implementation that
+// knows nothing of this module's codecs where it has dissectors of its own (MPA, DDP,
+// RDMAP, FCIP, Fibre Channel), and runs the Lua dissectors for the rest.
+package tshark
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"viaduct/cmd/viaduct/internal/wireshark"
+	"viaduct/internal/fc"
+)
+
+// ErrAbsent says that tshark is not installed.
+var ErrAbsent = errors.New("tshark is not installed")
+
+// A Shark is an installed tshark with the Lua dissectors of this module. It is safe
+// for concurrent use.
+type Shark struct{ path, home string }
+
+// New prepares tshark with home as its home directory, into which the dissectors
+// are written. The error is ErrAbsent if there is no tshark.
+func New(home string) (*Shark, error) {
+	path, err := exec.LookPath("tshark")
+	if err != nil {
+		return nil, ErrAbsent
+	}
+	_, err = wireshark.Install(filepath.Join(home, ".local", "lib", "wireshark", "plugins"))
+	return &Shark{path, home}, err
+}
+
+// own are the layers with dissectors in Lua, and their names there.
+var own = map[string]string{"sdp": "iwarp_sdp", "portmap": "sdp_portmap", "vitcp": "vitcp", "fcvi": "fcvi"}
+
+// native are the fields of tshark's own dissectors. A field of decode for which tshark has
+// several, one of them in each message, has them all.
+var native = map[string][]string{
+	"mpa.ulpdu_length": {"iwarp_mpa.ulpdulength"}, "mpa.rev": {"iwarp_mpa.rev"}, "mpa.crc_wanted": {"iwarp_mpa.crc_flag"},
+	"mpa.markers": {"iwarp_mpa.marker_flag"}, "mpa.reject": {"iwarp_mpa.rej_flag"}, "mpa.pd_length": {"iwarp_mpa.pdlength"},
+	"ddp.tagged": {"iwarp_ddp.tagged_flag"}, "ddp.last": {"iwarp_ddp.last_flag"}, "ddp.stag": {"iwarp_ddp.stag"},
+	"ddp.to": {"iwarp_ddp.tagged_offset"}, "ddp.qn": {"iwarp_ddp.qn"}, "ddp.msn": {"iwarp_ddp.msn"}, "ddp.mo": {"iwarp_ddp.mo"},
+	"rdmap.opcode": {"iwarp_rdma.opcode"}, "rdmap.sink_stag": {"iwarp_rdma.sinkstag"}, "rdmap.sink_to": {"iwarp_rdma.sinkto"},
+	"rdmap.size": {"iwarp_rdma.rdmardsz"}, "rdmap.source_stag": {"iwarp_rdma.srcstag"}, "rdmap.source_to": {"iwarp_rdma.srcto"},
+	"rdmap.term_layer": {"iwarp_rdma.term_layer"},
+	"rdmap.term_etype": {"iwarp_rdma.term_etype_rdma", "iwarp_rdma.term_etype_ddp", "iwarp_rdma.term_etype_llp", "iwarp_rdma.term_etype"},
+	"rdmap.term_code": {"iwarp_rdma.term_errcode_rdma", "iwarp_rdma.term_errcode_ddp_tagged", "iwarp_rdma.term_errcode_ddp_untagged",
+		"iwarp_rdma.term_errcode", "iwarp_rdma.term_errcode_llp"},
+	"fc.r_ctl": {"fc.r_ctl"}, "fc.s_id": {"fc.s_id"}, "fc.d_id": {"fc.d_id"}, "fc.type": {"fc.type"}, "fc.f_ctl": {"fc.f_ctl"}, "fc.seq_id": {"fc.seq_id"},
+	"fc.df_ctl": {"fc.df_ctl"}, "fc.seq_cnt": {"fc.seq_cnt"}, "fc.ox_id": {"fc.ox_id"}, "fc.rx_id": {"fc.rx_id"}, "fc.parameter": {"fc.parameter"},
+	"fc.els": {"fcels.opcode"}, "fc.sof": {"fcip.sof"}, "fc.eof": {"fcip.eof"},
+	"fcip.length": {"fcip.framelen"}, "fcip.source": {"fcip.srcwwn"}, "fcip.entity": {"fcip.srcid"},
+	"fcip.nonce": {"fcip.nonce"},
+}
+
+// silent are fields that tshark does not show, or not by themselves.
+var silent = map[string]bool{
+	"mpa.crc": true, "mpa.private": true, "mpa.peer_to_peer": true, "mpa.rtr": true, "mpa.ird": true, "mpa.ord": true, // MPA2 is unknown to it
+	"ddp.payload": true, "rdmap.segments": true, "rdmap.bytes": true, "rdmap.term_text": true, "rdmap.term_mpa": true, "rdmap.term_seglen": true,
+	"rdmap.invalidate_stag": true, "vitcp.segments": true, "vitcp.bytes": true, // made of several segments
+	"fcip.destination": true, "fcip.k_a_tov": true, // which Wireshark 4.0 reads two bytes behind their place
+	"fcip.changed": true, // shown of every frame
+	"fc.payload":   true, "fc.ct": true,
+	"tcp.bytes": true, "tcp.skipped": true,
+}
+
+// theirs are tshark's names of a field of ours.
+func theirs(key string) ([]string, error) {
+	if names, ok := native[key]; ok || silent[key] {
+		return names, nil
+	}
+	layer, rest, _ := strings.Cut(key, ".")
+	if own[layer] == "" {
+		return nil, fmt.Errorf("decode says %s, of which it is not known what tshark calls it", key)
+	}
+	return []string{own[layer] + "." + rest}, nil
+}
+
+// faults are what tshark has to say of no packet.
+var faults = []string{"_ws.lua.error", "_ws.malformed", "tcp.analysis.lost_segment", "tcp.analysis.ack_lost_segment"}
+
+// A Report is the result of a comparison.
+type Report struct {
+	Packets  int            // of the capture
+	Messages int            // compared
+	Fields   map[string]int // values compared, by decode's key
+	Differ   []string       // what is not equal
+}
+
+// A seen is a value of a field in a packet.
+type seen struct {
+	frame int
+	value string
+}
+
+// Compare compares decoded, what decode --json --segments says of the file capture, with
+// what tshark shows. Every value of every field has to be in the same packet, in the same
+// order.
+func (s *Shark) Compare(ctx context.Context, capture string, decoded []byte) (*Report, error) {
+	r := &Report{Fields: make(map[string]int)}
+	ours := make(map[string][]seen)
+	columns := make(map[string]int) // of tshark's output
+	args := []string{"-r", capture, "-o", "fc.reassemble:FALSE", "-T", "fields",
+		"-E", "occurrence=a", "-E", "aggregator=~", "-e", "frame.number"}
+	for _, fault := range faults {
+		args = append(args, "-e", fault)
+	}
+	fixed := 1 + len(faults)
+	// It takes Sends for NFS's; the others own ports that the system may give to any process.
+	for _, not := range []string{"rpcordma", "irc", "pcp", "pmproxy", "cbsp", "ams", "enip", "ecatf"} {
+		args = append(args, "--disable-protocol", not)
+	}
+	as := make(map[string]bool) // ports that are not the assigned ones
+	for line := range bytes.Lines(decoded) {
+		var m struct {
+			Frame  int
+			Proto  string
+			Dir    string
+			Src    netip.AddrPort
+			Dst    netip.AddrPort
+			Fields map[string]any
+		}
+		d := json.NewDecoder(bytes.NewReader(line))
+		d.UseNumber()
+		if err := d.Decode(&m); err != nil {
+			return nil, fmt.Errorf("decode wrote %q: %w", line, err)
+		}
+		r.Messages++
+		switch {
+		case m.Proto == "fcip" && m.Dir == ">":
+			as[fmt.Sprintf("tcp.port==%d,fcip", m.Dst.Port())] = true
+		case m.Proto == "portmap": // both, since tshark looks at the lower one first
+			as[fmt.Sprintf("udp.port==%d,sdp_portmap", m.Src.Port())] = true
+			as[fmt.Sprintf("udp.port==%d,sdp_portmap", m.Dst.Port())] = true
+		}
+		for key, v := range m.Fields {
+			names, err := theirs(key)
+			if err != nil {
+				return nil, err
+			}
+			if names == nil {
+				continue
+			}
+			ours[key] = append(ours[key], seen{m.Frame, value(key, fmt.Sprint(v))})
+			for _, name := range names {
+				if _, ok := columns[name]; !ok {
+					columns[name] = fixed + len(columns)
+					args = append(args, "-e", name)
+				}
+			}
+		}
+	}
+	for x := range as {
+		args = append(args, "-d", x)
+	}
+	if len(as) == 0 { // any port may have any protocol
+		args = append(args, "-o", "tcp.try_heuristic_first:TRUE")
+	}
+	rows, err := s.run(ctx, args)
+	if err != nil {
+		return nil, err
+	}
+	r.Packets = len(rows)
+	shows := make(map[string][]seen)
+	for _, cols := range rows {
+		if len(cols) != fixed+len(columns) {
+			return nil, fmt.Errorf("tshark writes %d columns, %d were asked for", len(cols), fixed+len(columns))
+		}
+		frame, err := strconv.Atoi(cols[0])
+		if err != nil {
+			return nil, fmt.Errorf("tshark numbers a packet %q", cols[0])
+		}
+		for i, fault := range faults {
+			if s := cols[1+i]; s != "" {
+				r.Differ = append(r.Differ, fmt.Sprintf("packet %d: tshark says %s %s", frame, fault, s))
+			}
+		}
+		for key := range ours {
+			names, _ := theirs(key)
+			for _, name := range names {
+				for v := range strings.SplitSeq(cols[columns[name]], "~") {
+					if v != "" {
+						shows[key] = append(shows[key], seen{frame, shown(key, v)})
+					}
+				}
+			}
+		}
+	}
+	for key, list := range ours {
+		slices.SortStableFunc(list, func(a, b seen) int { return cmp.Compare(a.frame, b.frame) })
+		r.Fields[key] = len(list)
+		if d := difference(list, shows[key]); d != "" {
+			r.Differ = append(r.Differ, key+": "+d)
+		}
+	}
+	slices.Sort(r.Differ)
+	return r, nil
+}
+
+// run returns the lines of tshark's output, in columns.
+func (s *Shark) run(ctx context.Context, args []string) (rows [][]string, err error) {
+	cmd := exec.CommandContext(ctx, s.path, args...)
+	cmd.Env = append(os.Environ(), "HOME="+s.home, "XDG_CONFIG_HOME="+s.home)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("tshark: %w\n%s", err, errs.String())
+	}
+	if strings.Contains(strings.ToLower(errs.String()), "lua") {
+		return nil, fmt.Errorf("tshark: %s", errs.String())
+	}
+	for line := range strings.Lines(string(out)) {
+		rows = append(rows, strings.Split(strings.TrimRight(line, "\n"), "\t"))
+	}
+	return rows, nil
+}
+
+// difference says where two lists differ first.
+func difference(ours, shows []seen) string {
+	for i, a := range ours {
+		switch {
+		case i == len(shows):
+			return fmt.Sprintf("packet %d has %s, and tshark shows %d of %d", a.frame, a.value, i, len(ours))
+		case shows[i] != a:
+			return fmt.Sprintf("%s in packet %d, tshark shows %s in packet %d", a.value, a.frame, shows[i].value, shows[i].frame)
+		}
+	}
+	if len(shows) > len(ours) {
+		x := shows[len(ours)]
+		return fmt.Sprintf("tshark shows %d of %d: %s in packet %d is not decoded", len(shows), len(ours), x.value, x.frame)
+	}
+	return ""
+}
+
+// value is what decode writes, in the form that shown has too.
+func value(key, s string) string {
+	switch s {
+	case "true", "True":
+		return "1"
+	case "false", "False":
+		return "0"
+	}
+	if inBytes[key] {
+		return strings.TrimLeft(strings.TrimPrefix(s, "0x"), "0")
+	}
+	if n, err := strconv.ParseUint(s, 0, 64); err == nil {
+		return strconv.FormatUint(n, 10)
+	}
+	return s
+}
+
+// inBytes are numbers that tshark writes as bytes.
+var inBytes = map[string]bool{
+	"fc.s_id": true, "fc.d_id": true, "fcip.source": true, "fcip.destination": true, "fcip.entity": true, "fcip.nonce": true,
+}
+
+// shown is what tshark writes, in the form that value has too.
+func shown(key, s string) string {
+	if inBytes[key] {
+		return value(key, strings.NewReplacer(":", "", ".", "").Replace(s))
+	}
+	s = value(key, s)
+	if n, err := strconv.ParseUint(s, 10, 16); err == nil {
+		switch key {
+		case "fcip.length": // in words
+			return strconv.FormatUint(4*n, 10)
+		case "fc.sof":
+			return fc.SOF(n).String()
+		case "fc.eof":
+			return fc.EOF(n).String()
+		}
+	}
+	return s
+}
