@@ -213,9 +213,9 @@ func wrongEcho(name, text string, change func(s *fcip.Special)) Case {
 // twice as long.
 const retryTime = 500 * time.Millisecond
 
-// pendingTime is the same where the peer waits longer than that, which its own time for
-// a set-up must allow.
-const pendingTime = 300 * time.Millisecond
+// pendingTime is R_A_TOV where the peer waits for the final RESP1: between twice as
+// long, after which it would call again, and its FCVI_ULP_TIMEOUT, three times as long.
+const pendingTime = time.Second
 
 var fcviActive = slices.Concat([]Case{
 	{Name: "fcvi/active-link", Proto: "fcvi", Role: Active, Rows: list("FCFS-2.4-1", "FCFS-2.4-3", "FCFS-2.4-7"), Text: "a special frame opens the link; told the name of the switch, the peer comes again for it, with another nonce",
