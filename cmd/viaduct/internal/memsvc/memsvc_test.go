@@ -184,7 +184,7 @@ func TestStream(t *testing.T) {
 	cl.Close()
 
 	sum := strings.Repeat("00", 32)
-	r := exchange(t, c, `{"op":"open","path":"x","mode":"write","length":-1}`)
+	r := exchange(t, c, `{"op":"open","path":"x","mode":"write","length":-1,"pieces":true}`)
 	pieces, _ := r["pieces"].([]any)
 	if r["length"] != float64(uploadPiece) || len(pieces) != uploadPieces {
 		t.Fatalf("the server lends %v", r)
@@ -194,7 +194,8 @@ func TestStream(t *testing.T) {
 		t.Errorf("after %v: %v", pieces[0], r)
 	}
 	for _, bad := range []string{`{"op":"extend","path":"y","mode":"write","length":1}`, `{"op":"extend","path":"x","mode":"read","length":1}`,
-		`{"op":"open","path":"z","mode":"write","offset":1}`, `{"op":"open","path":"z","mode":"write","length":-2}`,
+		`{"op":"open","path":"z","mode":"write","offset":1}`, `{"op":"open","path":"z","mode":"write","length":-2,"pieces":true}`,
+		`{"op":"open","path":"z","mode":"write","length":-1}`,
 		`{"op":"close","path":"x","mode":"write","sha256":"` + sum + `"}`, `{"op":"close","path":"x","mode":"write","sha256":"` + sum + `"}`} {
 		if r := exchange(t, c, bad); r["ok"] != false {
 			t.Errorf("%s: %v", bad, r)
@@ -204,7 +205,7 @@ func TestStream(t *testing.T) {
 	// client has closed it.
 	for _, bad := range []string{`"length":-1`, `"length":0`, `"length":1048577`, `"length":11`} {
 		before := srv.Regions()
-		exchange(t, c, `{"op":"open","path":"z","mode":"write","length":10}`)
+		exchange(t, c, `{"op":"open","path":"z","mode":"write","length":10,"pieces":true}`)
 		r := exchange(t, c, `{"op":"extend","path":"z","mode":"write",`+bad+`}`)
 		if again := exchange(t, c, `{"op":"extend","path":"z","mode":"write","length":1}`); r["ok"] != false || bad != `"length":0` && again["ok"] != false {
 			t.Errorf("%s: %v, then %v", bad, r, again)
@@ -217,7 +218,7 @@ func TestStream(t *testing.T) {
 		}
 	}
 	// A part of the file is not the file, whatever the sum.
-	exchange(t, c, `{"op":"open","path":"z","mode":"write","length":10}`)
+	exchange(t, c, `{"op":"open","path":"z","mode":"write","length":10,"pieces":true}`)
 	if r := exchange(t, c, fmt.Sprintf(`{"op":"close","path":"z","mode":"write","length":1,"sha256":"%x"}`, sha256.Sum256([]byte{0}))); r["ok"] != false {
 		t.Error(r)
 	}
@@ -225,6 +226,97 @@ func TestStream(t *testing.T) {
 	<-done
 	if es, _ := os.ReadDir(dir); len(es) != 1 || srv.Regions() != 0 {
 		t.Errorf("left %v and %d regions", es, srv.Regions())
+	}
+}
+
+// older is a server's connection to clients that do not ask for pieces.
+type older struct{ msg.Conn }
+
+func (o older) Recv(ctx context.Context) (msg.Message, error) {
+	m, err := o.Conn.Recv(ctx)
+	m.Data = bytes.Replace(m.Data, []byte(`"pieces":true`), []byte(`"peaces":true`), 1)
+	return m, err
+}
+
+// TestWholeFile: a client that does not ask for pieces is lent the file itself, which is
+// stored when it is closed; and a client of this package makes do with that.
+func TestWholeFile(t *testing.T) {
+	c, srv, dir, done := start(t, true)
+	body := random(3*pieceBytes + 7)
+	r := exchange(t, c, fmt.Sprintf(`{"op":"open","path":"d/x","mode":"write","length":%d}`, len(body)))
+	handle, _ := r["handle"].(float64)
+	address, err := parseAddress(fmt.Sprint(r["address"]))
+	if r["ok"] != true || r["length"] != float64(len(body)) || r["pieces"] != nil || handle == 0 || err != nil {
+		t.Fatalf("lent %v, %v", r, err)
+	}
+	if r := exchange(t, c, `{"op":"extend","path":"d/x","mode":"write","length":5}`); r["ok"] != false {
+		t.Errorf("a part of a whole file: %v", r)
+	}
+	reg, err := c.Register(bytes.Clone(body), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for off := 0; off < len(body); off += 1 << 15 {
+		if err := c.PostWrite(reg, off, min(1<<15, len(body)-off), msg.Remote{Address: address + uint64(off), Handle: uint32(handle)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Reap(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if es, _ := os.ReadDir(filepath.Join(dir, "d")); len(es) > 1 || len(es) == 1 && es[0].Name() == "x" {
+		t.Errorf("before it is closed: %v", es)
+	}
+	sum := fmt.Sprintf("%x", sha256.Sum256(body))
+	if r := exchange(t, c, `{"op":"close","path":"d/x","mode":"write","sha256":"`+sum+`"}`); r["ok"] != true || r["sha256"] != sum {
+		t.Error(r)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "d/x")); err != nil || !bytes.Equal(got, body) {
+		t.Errorf("%d bytes stored, %v", len(got), err)
+	}
+	// Empty, with a wrong sum, and left behind.
+	empty := fmt.Sprintf("%x", sha256.Sum256(nil))
+	exchange(t, c, `{"op":"open","path":"e","mode":"write","length":0}`)
+	if r := exchange(t, c, `{"op":"close","path":"e","mode":"write","sha256":"`+empty+`"}`); r["ok"] != true {
+		t.Error(r)
+	}
+	exchange(t, c, `{"op":"open","path":"f","mode":"write","length":9}`)
+	if r := exchange(t, c, `{"op":"close","path":"f","mode":"write","sha256":"`+empty+`"}`); r["ok"] != false {
+		t.Error(r)
+	}
+	if r := exchange(t, c, fmt.Sprintf(`{"op":"open","path":"g","mode":"write","length":%d}`, limit+1)); r["ok"] != false {
+		t.Error(r)
+	}
+	exchange(t, c, `{"op":"open","path":"g","mode":"write","length":9}`)
+	reg.Close()
+	c.Close()
+	<-done
+	if es, _ := os.ReadDir(dir); len(es) != 2 || srv.Regions() != 0 { // d and e
+		t.Errorf("left %v and %d regions", es, srv.Regions())
+	}
+	if st, err := os.Stat(filepath.Join(dir, "e")); err != nil || st.Size() != 0 {
+		t.Errorf("the empty file: %v, %v", st, err)
+	}
+
+	s, err := store.Open(dir, true, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	a, b := msgfake.Pair(1 << 16)
+	go Serve(context.Background(), older{b}, s, nil, slog.New(slog.DiscardHandler), Observer{})
+	cl, _ := NewClient(a)
+	defer cl.Close()
+	for _, n := range []int{0, 1, len(body)} {
+		if err := cl.Put(t.Context(), "old", int64(n), bytes.NewReader(body[:n]), sha256.New(), nil); err != nil {
+			t.Errorf("%d bytes to an older server: %v", n, err)
+		}
+		if got, err := os.ReadFile(filepath.Join(dir, "old")); err != nil || !bytes.Equal(got, body[:n]) {
+			t.Errorf("%d bytes to an older server: %d stored, %v", n, len(got), err)
+		}
+	}
+	if err := cl.PutStream(t.Context(), "pipe", bytes.NewReader(body), sha256.New(), nil); !errors.Is(err, ErrRefused) {
+		t.Errorf("a pipe to an older server: %v", err)
 	}
 }
 
@@ -321,6 +413,7 @@ func TestLongListing(t *testing.T) {
 func FuzzRequest(f *testing.F) {
 	f.Add(`{"op":"open","path":"f","mode":"read","offset":0,"length":0}`)
 	f.Add(`{"op":"open","path":"n","mode":"write","length":7}`)
+	f.Add(`{"op":"open","path":"n","mode":"write","length":-1,"pieces":true}`)
 	f.Add(`{"op":"close","path":"n","mode":"write","sha256":"00"}`)
 	f.Add(`{"op":"list","path":""}`)
 	f.Fuzz(func(t *testing.T, text string) {

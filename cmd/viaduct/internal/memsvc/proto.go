@@ -25,6 +25,7 @@ type request struct {
 	Mode   string `json:"mode,omitempty"`
 	Offset int64  `json:"offset,omitempty"`
 	Length int64  `json:"length,omitempty"` // of a file to store, -1 if it is not known; of what a piece holds
+	Pieces bool   `json:"pieces,omitempty"` // of an open: the file is stored by pieces
 	SHA256 string `json:"sha256,omitempty"`
 	After  string `json:"after,omitempty"` // of a listing: the name after which it goes on
 	Nonce  string `json:"nonce,omitempty"` // of the client, to authenticate

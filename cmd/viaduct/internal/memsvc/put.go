@@ -14,7 +14,8 @@ import (
 
 // Put stores length bytes of r under path by RDMA Write; h, which must be fresh, is fed
 // with them and its sum verified by the server before the file becomes visible. The
-// server hashes and writes one piece while the next ones arrive.
+// server hashes and writes one piece while the next ones arrive; an older one lends the
+// whole file.
 func (c *Client) Put(ctx context.Context, path string, length int64, r io.Reader, h hash.Hash, progress func(n int)) error {
 	if length < 0 {
 		return fmt.Errorf("memsvc: a file of %d bytes", length)
@@ -33,12 +34,15 @@ type sourceError struct{ error }
 func (e sourceError) Unwrap() error { return e.error }
 
 func (c *Client) put(ctx context.Context, path string, length int64, r io.Reader, h hash.Hash, progress func(n int)) error {
-	a, err := c.ask(ctx, request{Op: "open", Path: path, Mode: "write", Length: length}, 0)
+	a, err := c.ask(ctx, request{Op: "open", Path: path, Mode: "write", Length: length, Pieces: true}, 0)
 	if err != nil {
 		return err
 	}
+	if len(a.Pieces) == 0 && a.Handle != nil && a.Length != nil && *a.Length == length {
+		a.Pieces = []piece{{a.Address, *a.Handle}} // the file itself
+	}
 	if a.Length == nil || *a.Length < 0 || length != 0 && (*a.Length == 0 || len(a.Pieces) == 0) {
-		return errors.New("the server lends no pieces to write the file to: it is older")
+		return errors.New("the server lends no memory to write the file to")
 	}
 	p := &putting{c: c, file: request{Path: path, Mode: "write"}, room: *a.Length, length: length, r: r, h: h, progress: progress}
 	if err := p.lent(a.Pieces); err != nil {

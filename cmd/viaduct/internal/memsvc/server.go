@@ -108,10 +108,11 @@ type session struct {
 
 type openKey struct{ path, mode string }
 
-// An opened range is a view with its registration, or an upload.
+// An opened range is a view or a whole file to write, with its registration, or an upload
+// by pieces.
 type opened struct {
+	region msg.Region
 	view   *store.View
-	region msg.Region // of the view
 	upload *upload
 }
 
@@ -122,6 +123,7 @@ type upload struct {
 	length int64 // of the whole file, -1 if it is not known
 	stored int64 // bytes so far
 	hash   hash.Hash
+	whole  []byte // of a file that the client writes as a whole, or
 	pieces []lent
 	next   int   // the piece that is stored next
 	failed error // why the file is given up; the client may still write to its pieces
@@ -290,20 +292,29 @@ func (s *session) openRead(q request) ([]byte, error) {
 		return nil, err
 	}
 	o := &opened{view: v}
-	r := reply{OK: true, Address: hexAddress(0), Handle: new(uint32), Size: &v.Size}
-	if len(v.Data) > 0 { // an empty range needs no memory
-		if o.region, err = s.conn.Register(v.Data, msg.RemoteRead|msg.MayFault); err != nil {
-			v.Close()
-			return nil, err
+	r, err := s.register(o, v.Data, msg.RemoteRead|msg.MayFault)
+	if err != nil {
+		v.Close()
+		return nil, err
+	}
+	s.open[k] = o
+	r.Size = &v.Size
+	s.log.Info("opened", "path", k.path, "mode", "read", "offset", q.Offset, "bytes", len(v.Data))
+	return encode(r), nil
+}
+
+// register lends the client a range, and makes the answer that says where it is.
+func (s *session) register(o *opened, b []byte, a msg.Access) (r reply, err error) {
+	n := int64(len(b))
+	r = reply{OK: true, Address: hexAddress(0), Handle: new(uint32), Length: &n}
+	if n > 0 { // an empty range needs no memory
+		if o.region, err = s.conn.Register(b, a); err != nil {
+			return r, err
 		}
 		at := o.region.Remote()
 		r.Address, r.Handle = hexAddress(at.Address), &at.Handle
 	}
-	s.open[k] = o
-	n := int64(len(v.Data))
-	r.Length = &n
-	s.log.Info("opened", "path", k.path, "mode", "read", "offset", q.Offset, "bytes", n)
-	return encode(r), nil
+	return r, nil
 }
 
 // What a file that is stored costs in memory: pieces that are long enough for what is
@@ -319,7 +330,7 @@ func (s *session) openWrite(q request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if q.Length < -1 || q.Offset != 0 {
+	if q.Length < -1 || q.Length < 0 && !q.Pieces || q.Offset != 0 {
 		return nil, store.ErrRange
 	}
 	file, err := s.store.Create(q.Path, q.Length)
@@ -327,21 +338,39 @@ func (s *session) openWrite(q request) ([]byte, error) {
 		return nil, err
 	}
 	u := &upload{Upload: file, length: q.Length, hash: sha256.New()}
-	s.open[k] = &opened{upload: u}
-	most := uint64(q.Length) // the largest number if it is not known
+	o := &opened{upload: u}
+	s.open[k] = o
+	s.log.Info("opened", "path", k.path, "mode", "write", "bytes", q.Length)
+	r, err := s.lendUpload(o, q.Pieces)
+	if err != nil {
+		s.drop(k)
+		return nil, err
+	}
+	return encode(r), nil
+}
+
+// lendUpload lends the client the memory that a file arrives in: the file itself, or
+// pieces, which cost less.
+func (s *session) lendUpload(o *opened, pieces bool) (r reply, err error) {
+	u := o.upload
+	if !pieces {
+		if u.whole, err = u.Map(u.length); err != nil {
+			return r, err
+		}
+		return s.register(o, u.whole, msg.RemoteWrite)
+	}
+	most := uint64(u.length) // the largest number if it is not known
 	size := int64(min(most, uploadPiece))
-	r := reply{OK: true, Length: &size}
+	r = reply{OK: true, Length: &size}
 	for left := most; left > 0 && len(u.pieces) < uploadPieces; left -= min(left, uploadPiece) {
 		u.pieces = append(u.pieces, lent{mem: make([]byte, size)})
 		p, err := s.lend(&u.pieces[len(u.pieces)-1])
 		if err != nil {
-			s.drop(k)
-			return nil, err
+			return r, err
 		}
 		r.Pieces = append(r.Pieces, p)
 	}
-	s.log.Info("opened", "path", k.path, "mode", "write", "bytes", q.Length)
-	return encode(r), nil
+	return r, nil
 }
 
 // lend lets the client write to p.
@@ -396,7 +425,10 @@ func (s *session) extend(q request) ([]byte, error) {
 	if o == nil {
 		return nil, errors.New("not open")
 	}
-	if q.Length == 0 {
+	switch {
+	case o.region != nil:
+		return nil, errors.New("not opened by pieces")
+	case q.Length == 0:
 		return nil, store.ErrRange
 	}
 	p, err := o.upload.store(q.Length)
@@ -462,7 +494,14 @@ func (s *session) closeWrite(q request) ([]byte, error) {
 	u := o.upload
 	u.release()
 	want, err := parseSum(q.SHA256)
-	if err == nil {
+	switch {
+	case err != nil:
+	case o.region != nil:
+		o.region.Close() // what is hashed must not change
+		o.region = nil
+		u.hash.Write(u.whole)
+		u.stored = u.length
+	default:
 		_, err = u.store(q.Length)
 	}
 	if err == nil && u.length >= 0 && u.stored != u.length {

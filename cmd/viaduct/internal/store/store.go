@@ -156,7 +156,7 @@ func (s *Store) View(p string, offset, length int64) (*View, error) {
 	}
 	if length > 0 {
 		v.m.file = f
-		if err := v.m.mmap(offset, length); err != nil {
+		if err := v.m.mmap(offset, length, false); err != nil {
 			f.Close()
 			return nil, tell(err)
 		}
@@ -250,7 +250,8 @@ type Upload struct {
 	f         *os.File
 	temp      string // name of the temporary file in dir; empty if it has none
 	written   int64
-	flushed   int64 // bytes that are on their way to the disk
+	flushed   int64   // bytes that are on their way to the disk
+	m         mapping // of the file, if Map was called
 	done      bool
 }
 
@@ -309,12 +310,29 @@ func (u *Upload) Write(p []byte) (int, error) {
 	return n, tell(err)
 }
 
+// Map gives the file, which nothing was written to, so many bytes, and returns them:
+// what is stored there until Commit or Abort is the file. The disk has room for them.
+func (u *Upload) Map(length int64) ([]byte, error) {
+	if length == 0 {
+		return nil, nil
+	}
+	u.m.file = u.f
+	if err := fill(u.f, length); err != nil {
+		return nil, tell(err)
+	}
+	if err := u.m.mmap(0, length, true); err != nil {
+		return nil, tell(err)
+	}
+	return u.m.data, nil
+}
+
 // Commit makes the file visible under its name, after its bytes are safe on
 // the disk. Whatever had the name is replaced.
 func (u *Upload) Commit() error {
 	if u.done {
 		return fs.ErrClosed
 	}
+	u.m.unmap()
 	if err := u.f.Sync(); err != nil {
 		u.Abort()
 		return tell(err)
@@ -334,6 +352,7 @@ func (u *Upload) Abort() {
 		return
 	}
 	u.done = true
+	u.m.unmap()
 	if u.temp != "" {
 		u.s.root.Remove(path.Join(u.dir, u.temp))
 	}

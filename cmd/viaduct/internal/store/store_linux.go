@@ -89,6 +89,16 @@ func reserve(f *os.File, length int64) error {
 	return err
 }
 
+// fill makes f length bytes long with all blocks present, so that writing to the mapped
+// file can't fault for want of space.
+func fill(f *os.File, length int64) error {
+	err := ignoringEINTR(func() error { return unix.Fallocate(int(f.Fd()), 0, 0, length) })
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
+		return fillZero(f, length)
+	}
+	return err
+}
+
 // flush begins to bring a range to the disk. What becomes of it is told by fsync.
 func flush(f *os.File, offset, length int64) {
 	unix.SyncFileRange(int(f.Fd()), offset, length, unix.SYNC_FILE_RANGE_WRITE)
@@ -110,12 +120,16 @@ type mapping struct {
 }
 
 // mmap maps n bytes of the file at offset.
-func (m *mapping) mmap(offset, n int64) error {
+func (m *mapping) mmap(offset, n int64, write bool) error {
 	skip := offset % int64(os.Getpagesize())
 	if int64(int(n+skip)) != n+skip {
 		return ErrTooLarge
 	}
-	b, err := unix.Mmap(int(m.file.Fd()), offset-skip, int(n+skip), unix.PROT_READ, unix.MAP_SHARED)
+	prot := unix.PROT_READ
+	if write {
+		prot |= unix.PROT_WRITE
+	}
+	b, err := unix.Mmap(int(m.file.Fd()), offset-skip, int(n+skip), prot, unix.MAP_SHARED)
 	if err != nil {
 		return os.NewSyscallError("mmap", err)
 	}

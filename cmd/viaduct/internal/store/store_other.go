@@ -38,23 +38,35 @@ func (u *Upload) publish() error {
 // reserve: a full disk is told when it is written to.
 func reserve(*os.File, int64) error { return nil }
 
+func fill(f *os.File, length int64) error { return fillZero(f, length) }
+
 func flush(*os.File, int64, int64) {}
 
-// A mapping is, on these systems, a copy in memory.
+// A mapping is, on these systems, a copy in memory; it is written to the file when it is
+// unmapped.
 type mapping struct {
-	file *os.File
-	data []byte
+	file  *os.File
+	data  []byte
+	write bool
 }
 
-func (m *mapping) mmap(offset, n int64) error {
+func (m *mapping) mmap(offset, n int64, write bool) error {
 	if int64(int(n)) != n {
 		return ErrTooLarge
 	}
-	m.data = make([]byte, n)
+	m.data, m.write = make([]byte, n), write
+	if write {
+		return nil
+	}
 	if _, err := io.ReadFull(io.NewSectionReader(m.file, offset, n), m.data); err != nil {
 		return ErrShrank
 	}
 	return nil
 }
 
-func (m *mapping) unmap() { m.data = nil }
+func (m *mapping) unmap() {
+	if m.write && m.data != nil {
+		m.file.WriteAt(m.data, 0)
+	}
+	m.data = nil
+}
