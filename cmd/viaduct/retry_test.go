@@ -162,3 +162,23 @@ func TestRetryPing(t *testing.T) {
 		}
 	})
 }
+
+// TestRetryPingLost: connecting again brings no round trip back that was lost.
+func TestRetryPingLost(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			io.ReadFull(c, make([]byte, 64))
+			c.Close()
+		}
+	}()
+	fails(t, 1, "round trip 2", "ping", "tcp://"+l.Addr().String(), "-c", "2", "-i", "0", "--retry", "5")
+}

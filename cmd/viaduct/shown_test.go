@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -133,6 +134,18 @@ func asShown(shown, printed []string) bool {
 	return len(printed) > 0 && likeness(shown[0]) == likeness(printed[0]) && asShown(shown[1:], printed[1:])
 }
 
+// withoutNudges leaves out the empty RDMA Writes behind the first of a conversation: on
+// a slow machine an Initiator sends another one, so that the Responder may answer. [I-10]
+func withoutNudges(printed []string) []string {
+	seen := false
+	return slices.DeleteFunc(printed, func(line string) bool {
+		empty := strings.HasSuffix(line, "> rdmap RDMA Write ddp.stag=0x1 ddp.to=0x0 bytes=0")
+		again := empty && seen
+		seen = seen || empty
+		return again
+	})
+}
+
 // TestGuideCommands runs the sessions that the pages of docs/guide show, each
 // page in a directory of its own, and compares what is printed. What a command
 // in the background prints is not looked at.
@@ -188,7 +201,7 @@ func TestGuideCommands(t *testing.T) {
 				if len(b) == 0 {
 					printed = nil
 				}
-				if !strings.HasSuffix(c, "&") && !asShown(shown[i], printed) {
+				if !strings.HasSuffix(c, "&") && !asShown(shown[i], withoutNudges(printed)) {
 					t.Errorf("%s prints\n%s\nand not\n%s", c, b, strings.Join(shown[i], "\n"))
 				}
 			}

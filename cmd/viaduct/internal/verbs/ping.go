@@ -135,7 +135,7 @@ func runPing(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transp
 	b := make([]byte, p.size)
 	var times []time.Duration
 	observed := e.Metrics.RoundTrips(u.Scheme)
-	var failed error
+	var failed, lost error
 	next := time.Now()
 	for p.count == 0 || r.Sent < p.count {
 		if d := time.Until(next); d > 0 {
@@ -161,10 +161,12 @@ func runPing(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transp
 		if err != nil {
 			hangUp()
 			hangUp = func() {}
+			err = fmt.Errorf("round trip %d: %w", r.Sent, err)
 			if tries.again(err, passing) && tries.do(dial) == nil { // what did not come back is lost
+				lost = err
 				continue
 			}
-			failed = fmt.Errorf("round trip %d: %w", r.Sent, err)
+			failed = err
 			break
 		}
 		tries = p.reach.retrier(ctx, e)
@@ -182,7 +184,7 @@ func runPing(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transp
 		}
 	}
 	if r.Received == 0 {
-		return cmp.Or(failed, context.Cause(ctx))
+		return cmp.Or(failed, context.Cause(ctx), lost)
 	}
 	// A server that goes away in the middle does not make the figures less true.
 	r.fill(times)
