@@ -81,14 +81,19 @@ var page = template.Must(template.New("").Parse(`<!DOCTYPE html>
 <style>
 :root { color-scheme: light dark }
 body { font: 15px/1.4 system-ui, sans-serif; margin: 1.5em; max-width: 75em }
+h1 { font-size: 1.5em; overflow-wrap: anywhere }
+th { white-space: nowrap }
 table { border-collapse: collapse; width: 100% }
-td, th { text-align: left; vertical-align: top; padding: .3em .6em; border-bottom: 1px solid #8884; overflow-wrap: anywhere }
+tr { border-bottom: 1px solid #8884 }
+td, th { text-align: left; vertical-align: top; padding: .3em .6em; overflow-wrap: anywhere }
+.name, .rows span { white-space: nowrap }
+@media (max-width: 50em) { th { display: none } td { display: block; padding: .15em 0 } tr { display: block; padding: .5em 0 } .name { font-weight: bold; white-space: normal } }
 .pass { color: #197a2e } .fail { color: #c01c28; font-weight: bold } .other { color: #777 }
 @media (prefers-color-scheme: dark) { .pass { color: #6fd388 } .fail { color: #ff7b7b } .other { color: #999 } }
 </style></head><body>
 <h1>conform {{.Peer}}</h1><p>{{.Summary}}</p>
 <table><tr><th>case</th><th>requirements</th><th>what must hold</th><th>result</th></tr>
-{{range .Results}}<tr><td>{{.Name}}</td><td>{{range .Rows}}{{.}} {{end}}</td><td>{{.Text}}</td>
+{{range .Results}}<tr><td class="name">{{.Name}}</td><td class="rows">{{range .Rows}}<span>{{.}}</span> {{end}}</td><td>{{.Text}}</td>
 <td class="{{if eq .Verdict "pass"}}pass{{else if eq .Verdict "fail"}}fail{{else}}other{{end}}">{{.Verdict}}{{if .Row}} {{.Row}}{{end}}{{if .Detail}}: {{.Detail}}{{end}}</td></tr>
 {{end}}</table></body></html>
 `))
