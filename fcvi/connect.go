@@ -8,7 +8,7 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// A request describes a connection to be set up.
+// The connectArgs describe a connection to be set up.
 type connectArgs struct {
 	mode     iu.Mode
 	local    iu.NetAddress

@@ -8,6 +8,24 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
+// messageTypes has the rows by opcode. An opcode without one is refused by parse.
+var messageTypes = [16]messageType{
+	rdmap.Write:            {(*QueuePair).beginWrite, (*QueuePair).writeTarget, (*QueuePair).endWrite, (*QueuePair).failWrite},
+	rdmap.ReadResponse:     {(*QueuePair).beginResponse, (*QueuePair).listTarget, (*QueuePair).endResponse, (*QueuePair).failResponse},
+	rdmap.Send:             send,
+	rdmap.SendInvalidate:   send,
+	rdmap.SendSE:           send,
+	rdmap.SendSEInvalidate: send,
+	rdmap.Immediate:        {begin: (*QueuePair).beginSend, end: (*QueuePair).endSend},
+	rdmap.ImmediateSE:      {begin: (*QueuePair).beginSend, end: (*QueuePair).endSend},
+	rdmap.ReadRequestOp:    {begin: (*QueuePair).beginReadRequest, end: (*QueuePair).endRequest},
+	rdmap.AtomicRequestOp:  {begin: (*QueuePair).beginAtomicRequest, end: (*QueuePair).endRequest},
+	rdmap.AtomicResponseOp: {begin: (*QueuePair).beginAtomicResponse, end: (*QueuePair).endAtomicResponse},
+	rdmap.TerminateOp:      {begin: (*QueuePair).beginTerminate, end: (*QueuePair).endTerminate},
+}
+
+var send = messageType{(*QueuePair).beginSend, (*QueuePair).listTarget, (*QueuePair).endSend, (*QueuePair).failSend}
+
 // beginWrite judges a segment of an RDMA Write. An empty one names no memory: neither STag
 // nor TO is looked at. Everything is checked, for this segment as for each, before its
 // first byte is placed, at whatever offset. [DDP-5.2-10] [DDP-5.2-9] [RDMAP-5.1-8] [DDP-4.2-5]

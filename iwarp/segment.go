@@ -27,24 +27,6 @@ type messageType struct {
 	fail func(q *QueuePair, s *segment, out regmem.Outcome, err error)
 }
 
-// messageTypes has the rows by opcode. An opcode without one is refused by parse.
-var messageTypes = [16]messageType{
-	rdmap.Write:            {(*QueuePair).beginWrite, (*QueuePair).writeTarget, (*QueuePair).endWrite, (*QueuePair).failWrite},
-	rdmap.ReadResponse:     {(*QueuePair).beginResponse, (*QueuePair).listTarget, (*QueuePair).endResponse, (*QueuePair).failResponse},
-	rdmap.Send:             send,
-	rdmap.SendInvalidate:   send,
-	rdmap.SendSE:           send,
-	rdmap.SendSEInvalidate: send,
-	rdmap.Immediate:        {begin: (*QueuePair).beginSend, end: (*QueuePair).endSend},
-	rdmap.ImmediateSE:      {begin: (*QueuePair).beginSend, end: (*QueuePair).endSend},
-	rdmap.ReadRequestOp:    {begin: (*QueuePair).beginReadRequest, end: (*QueuePair).endRequest},
-	rdmap.AtomicRequestOp:  {begin: (*QueuePair).beginAtomicRequest, end: (*QueuePair).endRequest},
-	rdmap.AtomicResponseOp: {begin: (*QueuePair).beginAtomicResponse, end: (*QueuePair).endAtomicResponse},
-	rdmap.TerminateOp:      {begin: (*QueuePair).beginTerminate, end: (*QueuePair).endTerminate},
-}
-
-var send = messageType{(*QueuePair).beginSend, (*QueuePair).listTarget, (*QueuePair).endSend, (*QueuePair).failSend}
-
 // A segment is the DDP segment being taken.
 type segment struct {
 	op     rdmap.Opcode

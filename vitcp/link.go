@@ -306,7 +306,7 @@ func (l *link) Unpoll() { l.c.Unpoll() }
 // Expects tells whether an answer may be on its way; see internal/attend.SourceSleeper.
 func (l *link) Expects() bool { return l.c.Expects() }
 
-// Doze lets a consumer sleep on the link itself; see internal/attend.SourceSleeper.
+// SleepAt lets a consumer sleep on the link itself; see internal/attend.SourceSleeper.
 func (l *link) SleepAt(s *attend.Sleeper) bool { return l.c.SleepAt(s) }
 
 // Stop implements vi.Link.

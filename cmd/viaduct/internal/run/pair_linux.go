@@ -195,7 +195,7 @@ func (s *supervisor) connectPaired(c *notify.Call) bool {
 	return true
 }
 
-// pairs reports whether connections to a place may become pairs.
+// mayPair reports whether connections to a place may become pairs.
 func (s *supervisor) mayPair(to netip.AddrPort) bool {
 	return s.rules.sameHost(to.Port()) && to.Addr().Zone() == "" && s.carrier.local.has(to.Addr())
 }

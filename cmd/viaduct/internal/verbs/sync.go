@@ -1,0 +1,47 @@
+package verbs
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"viaduct/cmd/viaduct/internal/shell"
+)
+
+func syncCommand(e *shell.Env) *cobra.Command {
+	var f treeFlags
+	var dryRun bool
+	var cf connFlags
+	c := &cobra.Command{
+		Use:   "sync DIR URL[/PATH]",
+		Short: "store what a directory has and a server has not, or has otherwise",
+		Long: `Store the files of a directory that the server does not have alike below PATH,
+by size and SHA-256. Nothing is removed there. An interrupted sync leaves files
+that are complete, and none that are not; to go on, run it again.`,
+		Args: usageArgs(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			u, t, err := parse(args[1])
+			if err != nil {
+				return err
+			}
+			f.resume = true
+			tr, err := f.tree(e, "sync", u, t, &cf)
+			if err != nil {
+				return err
+			}
+			if st, err := os.Stat(args[0]); err != nil {
+				return err
+			} else if !st.IsDir() {
+				return shell.Usagef("%s is not a directory: put stores files", args[0])
+			}
+			tr.dryRun = dryRun
+			return tr.put(cmd.Context(), args[:1], true)
+		},
+	}
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be stored")
+	f.addParallel(c)
+	cf.addToken(c, "prove to have the token in `FILE`, as a server with --token-file asks for")
+	cf.reach.add(c, true)
+	cf.add(c)
+	return c
+}
