@@ -589,3 +589,36 @@ func TestLateConfirmation(t *testing.T) {
 		t.Errorf("%d counted, %v", got, b.c.state)
 	}
 }
+
+// TestCounters: what is dropped without a word is counted.
+func TestCounters(t *testing.T) {
+	t.Run("FCVI-5.2.3-4", func(t *testing.T) { // no receive descriptor
+		s := newSim(t, simConfig{seed: 1, order: true})
+		a, b := s.connect(iu.Unreliable)
+		b.c.holds = false
+		a.post(vi.OpSendReceive, []byte("x"))
+		s.net.Run(time.Second)
+		if got := s.ports[1].stats; got.NoReceive != 1 || got.Discarded != 1 || b.broke != 0 || len(b.asyncs) != 1 || b.asyncs[0] != vi.ErrorRecvQEmpty {
+			t.Errorf("%d without a receive, %d discarded; broken %d, told %v", got.NoReceive, got.Discarded, b.broke, b.asyncs)
+		}
+	})
+	t.Run("FCVI-5.2.5-2", func(t *testing.T) { // an answer of another kind than what was asked
+		s := newSim(t, simConfig{seed: 1, order: true})
+		a, b := s.connect(iu.ReliableReception)
+		s.net.AddFault(&fabric.Fault{Match: opcode(iu.SendResp), Do: fabric.Drop, Nth: 1})
+		b.postRecv(10)
+		w := a.post(vi.OpSendReceive, []byte("x"))
+		s.net.Run(time.Millisecond)
+		if w.done || a.c.tx.pending.len() != 1 {
+			t.Fatalf("done %v, %d pending", w.done, a.c.tx.pending.len())
+		}
+		s.answer(a, iu.WriteResp, a.c.tx.pending.at(0).id, 0, 0, nil, 0, true)
+		if got := s.ports[0].stats.Synonyms; got != 1 || w.done || a.broke != 0 {
+			t.Errorf("%d counted; done %v, broken %d", got, w.done, a.broke)
+		}
+		s.answer(a, iu.SendResp, a.c.tx.pending.at(0).id, 0, 0, nil, 0, true)
+		if !w.done || w.status != 0 {
+			t.Errorf("the right answer behind it: done %v, %v", w.done, w.status)
+		}
+	})
+}
