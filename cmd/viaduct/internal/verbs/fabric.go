@@ -125,6 +125,9 @@ const joinTime = 20 * time.Second
 
 // fabricRecords returns what registers a fabric daemon that listens at u.
 func fabricRecords(register []string, u *addr.URL) (rs []registry.Record, err error) {
+	if len(register) == 0 {
+		return nil, nil
+	}
 	at, err := ownAddresses(u.Host)
 	if err != nil {
 		return nil, err

@@ -199,7 +199,7 @@ func ownAddresses(host string) ([]netip.Addr, error) {
 	}
 	all, err := net.InterfaceAddrs()
 	if err != nil {
-		return nil, err
+		return nil, shell.Hint(fmt.Errorf("the addresses of this host: %w", err), "listen at one of them, or let the service use AF_NETLINK")
 	}
 	var found []netip.Addr
 	for _, n := range all {
