@@ -233,7 +233,7 @@ func (p *fcEnd) port() (at fc.Addr) {
 	t := p.t
 	p.login(fc.AddrDirectory, fc.ELSPLOGI)
 	// A peer that is told late of the end of the port that had our address before asks
-	// the directory who has it now.
+	// the directory which port has it now.
 	p.names(fc.NSRPNID, fc.NSBody{}.ID(p.id).Name(p.name))
 	ip := t.host()
 	var b [16]byte

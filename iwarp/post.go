@@ -1,0 +1,375 @@
+package iwarp
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"viaduct/internal/regmem"
+)
+
+var recvWQEs = sync.Pool{New: func() any { return new(recvWQE) }}
+
+func freeRecvWQE(w *recvWQE) {
+	w.reset()
+	recvWQEs.Put(w)
+}
+
+// Post adds a request to the send queue. It never waits for the peer. The
+// errors, all of them found before anything happened:
+//
+//   - ErrQueueFull: SendDepth requests are posted whose completions were not
+//     polled;
+//   - ErrInvalid, ErrRegistered: local memory is not what the request says;
+//   - ErrTooLong: longer than MaxMessage, or than MaxInline with Inline;
+//   - ErrNoReads, ErrNotEnabled: the stream does not have the operation;
+//   - ErrPeerClosed: a Read after the peer has closed its direction;
+//   - ErrClosed.
+func (q *QueuePair) Post(wr SendWR) error {
+	wrs := [1]SendWR{wr}
+	if _, err := q.post(wrs[:]); err != nil {
+		return err
+	}
+	if wr.More {
+		q.waiting.Store(true)
+	} else {
+		q.kick()
+	}
+	return nil
+}
+
+// PostNow is Post for one request without More whose end the caller would like to
+// know at once: where sent is true the request is complete already, and has no
+// completion unless it failed. Otherwise its completion comes in time, whatever
+// Unsignaled says.
+func (q *QueuePair) PostNow(wr SendWR) (sent bool, err error) {
+	if !q.life.Load().posts() {
+		return false, q.closedErr()
+	}
+	if q.reserve(1) == 0 {
+		return false, ErrQueueFull
+	}
+	wr.Unsignaled = true
+	var ws [1]*sendWQE
+	q.spare.get(ws[:])
+	if err := q.fillWQE(ws[0], &wr); err != nil {
+		q.sqUsed.Add(-1)
+		q.spare.put(ws[:])
+		return false, err
+	}
+	seq, _ := q.sq.Post(ws[0]) // has no limit of its own
+	if q.life.Load() == lifeFlushed {
+		q.flushSends() // the stream ended meanwhile
+	}
+	q.Flush()
+	return !q.sq.Update(seq, func(w **sendWQE) { (*w).signaled = true }), nil
+}
+
+// KeepSends gives back the memory that posted requests name without a region, by
+// copying what is not with TCP yet: the caller may use it again at once, though the
+// requests complete later. That of Reads and Atomics stays lent. It does not wait for
+// the peer. To be called after start-up.
+func (q *QueuePair) KeepSends() {
+	q.fc.WithSender(func() {
+		q.sq.Each(func(w **sendWQE) {
+			if (*w).op.reads() {
+				return
+			}
+			sg := (*w).sg[:(*w).nsg]
+			for i := range sg {
+				if sg[i].Region == nil {
+					sg[i].Buf = slices.Clone(sg[i].Buf)
+				}
+			}
+		})
+	})
+}
+
+// PostBatch posts requests with one doorbell. It returns how many were posted,
+// and the error of the next one if that was not all.
+func (q *QueuePair) PostBatch(wrs []SendWR) (n int, err error) {
+	for n < len(wrs) && err == nil {
+		var k int
+		k, err = q.post(wrs[n:min(n+postRun, len(wrs))])
+		n += k
+	}
+	if n > 0 {
+		q.kick()
+	}
+	return n, err
+}
+
+// Flush sends what was posted with More.
+func (q *QueuePair) Flush() {
+	q.waiting.Store(false)
+	q.kick()
+}
+
+// postRun is how many requests are posted under one lock.
+const postRun = 16
+
+// post posts up to postRun requests without a doorbell. It returns how many
+// were posted, and the error of the next one if that was not all.
+func (q *QueuePair) post(wrs []SendWR) (n int, err error) {
+	if !q.life.Load().posts() { // [DDP-6.2.1-2]
+		return 0, q.closedErr()
+	}
+	room := q.reserve(len(wrs))
+	var ws [postRun]*sendWQE
+	q.spare.get(ws[:room])
+	for n < room && err == nil {
+		if err = q.fillWQE(ws[n], &wrs[n]); err == nil {
+			n++
+		}
+	}
+	if n > 0 {
+		q.sq.PostN(ws[:n]) // has no limit of its own
+		if q.life.Load() == lifeFlushed {
+			q.flushSends() // the stream ended meanwhile
+			q.sendCQ.deliver()
+		}
+	}
+	if n < room {
+		q.sqUsed.Add(int64(n - room))
+		q.spare.put(ws[n:room])
+	} else if n < len(wrs) {
+		if err = q.checkPost(&wrs[n]); err == nil {
+			err = ErrQueueFull
+		}
+	}
+	return n, err
+}
+
+// reserve takes up to n slots of the send queue and returns how many.
+func (q *QueuePair) reserve(n int) int {
+	over := q.sqUsed.Add(int64(n)) - int64(q.set.sendDepth)
+	if over <= 0 {
+		return n
+	}
+	over = min(over, int64(n))
+	q.sqUsed.Add(-over)
+	return n - int(over)
+}
+
+// fillWQE makes the entry of a request.
+func (q *QueuePair) fillWQE(w *sendWQE, wr *SendWR) error {
+	n, err := q.checkSG(wr.SG)
+	if err == nil {
+		err = q.checkOp(wr, n)
+	}
+	if err != nil {
+		return err
+	}
+	w.id, w.op, w.fence, w.signaled = wr.ID, wr.Op, wr.Fence, !wr.Unsignaled
+	w.remote, w.stag, w.length = wr.Remote, wr.Invalidate, n
+	switch wr.Op {
+	case OpImmediate, OpImmediateSE:
+		w.imm = wr.Immediate
+	case OpFetchAdd, OpCmpSwap:
+		w.atomic = wr.Atomic
+	}
+	if wr.Inline {
+		return q.inlineData(w, wr)
+	}
+	w.nsg = copy(w.sg[:], wr.SG)
+	return nil
+}
+
+func (q *QueuePair) checkPost(wr *SendWR) error {
+	n, err := q.checkSG(wr.SG)
+	if err != nil {
+		return err
+	}
+	return q.checkOp(wr, n)
+}
+
+// checkSG judges a list of memory and returns its length in bytes.
+func (q *QueuePair) checkSG(sg []SGE) (n uint64, err error) {
+	if len(sg) > MaxSGE {
+		return 0, fmt.Errorf("%w: %d elements, at most %d", ErrInvalid, len(sg), MaxSGE)
+	}
+	for i := range sg {
+		if err := sg[i].check(q); err != nil {
+			return 0, err
+		}
+		n += sg[i].length()
+	}
+	return n, nil
+}
+
+// checkOp judges the rest of a request of n bytes.
+func (q *QueuePair) checkOp(wr *SendWR, n uint64) error {
+	switch wr.Op {
+	case OpSend, OpSendInvalidate, OpSendSE, OpSendSEInvalidate, OpWrite:
+		if n > MaxMessage || wr.Inline && n > MaxInline { // [DDP-5.2-2] [DDP-1.2-2]
+			return fmt.Errorf("%w: %d bytes", ErrTooLong, n)
+		}
+		return nil
+	case OpImmediate, OpImmediateSE:
+		if !q.ext.Immediate { // [RDMAPX-1.1-2]
+			return fmt.Errorf("%w: immediate data", ErrNotEnabled)
+		}
+	case OpFetchAdd, OpCmpSwap:
+		if !q.ext.Atomic {
+			return fmt.Errorf("%w: atomic operations", ErrNotEnabled)
+		}
+	case OpRead:
+		if n > MaxMessage {
+			return fmt.Errorf("%w: %d bytes", ErrTooLong, n)
+		}
+	case OpLocalInvalidate:
+	default:
+		return fmt.Errorf("%w: %v can't be posted", ErrInvalid, wr.Op)
+	}
+	if wr.Inline || n > 0 && wr.Op != OpRead {
+		return fmt.Errorf("%w: %v has no payload", ErrInvalid, wr.Op)
+	}
+	if wr.Op.reads() {
+		if q.ord.Load() == 0 {
+			return ErrNoReads
+		}
+		if q.peerEnd.has() {
+			return ErrPeerClosed
+		}
+	}
+	return nil
+}
+
+// inlineData copies the payload of a request into its entry.
+func (q *QueuePair) inlineData(w *sendWQE, wr *SendWR) error {
+	for i := range wr.SG {
+		s := &wr.SG[i]
+		n := s.length()
+		ref, out := s.pin(q, 0, n, regmem.LocalRead)
+		if out != regmem.OK {
+			return fmt.Errorf("%w: %v", ErrInvalid, out)
+		}
+		err := regmem.Copy(w.inline[w.inlineLen:], ref.B, ref.Guarded())
+		ref.Release()
+		if err != nil {
+			return err
+		}
+		w.inlineLen += int(n)
+	}
+	return nil
+}
+
+// sendDone tells the end of a request. It runs under the lock of the queue, in
+// the order of posting.
+func (q *QueuePair) sendDone(w *sendWQE) {
+	if !w.signaled && w.status == StatusOK {
+		q.sqUsed.Add(-1)
+		return
+	}
+	c := Completion{ID: w.id, QP: q, Op: w.op, Status: w.status, Value: w.value}
+	if w.op == OpRead && w.status == StatusOK {
+		c.Len = uint32(w.length)
+	}
+	if len(q.told) == cap(q.told) && len(q.told) >= maxTold {
+		q.sendsDone()
+	}
+	q.told = append(q.told, c) // [RDMAP-5.5-12]
+}
+
+// maxTold is how many completions of the send queue are published together.
+const maxTold = 32
+
+// sendsDone publishes completions, still under the lock.
+func (q *QueuePair) sendsDone() {
+	if len(q.told) > 0 {
+		q.sendCQ.pushAll(q.told)
+		clear(q.told)
+		q.told = q.told[:0]
+	}
+}
+
+// finish marks requests first to end-1 as done and recycles entries.
+func (q *QueuePair) finish(first, end uint64) {
+	var ws [lookAhead]*sendWQE
+	for {
+		n := q.sq.Retire(first, end, ws[:])
+		q.spare.put(ws[:n])
+		if n < len(ws) {
+			return
+		}
+		first, end = 0, 0
+	}
+}
+
+func (q *QueuePair) flushSends() {
+	q.sq.Flush(func(w **sendWQE, _ bool) {
+		if (*w).status == StatusOK {
+			(*w).status = StatusFlushed
+		}
+	})
+	q.finish(0, 0)
+}
+
+// PostRecv adds a buffer to the receive queue. Messages take buffers in the
+// order of posting. A message that finds none ends the stream. With a shared
+// receive queue, post there instead.
+//
+// Errors: ErrQueueFull, ErrInvalid, ErrRegistered, ErrPeerClosed, ErrClosed.
+func (q *QueuePair) PostRecv(wr RecvWR) error {
+	if q.srq != nil {
+		return fmt.Errorf("%w: the stream has a shared receive queue", ErrInvalid)
+	}
+	if q.life.Load().ended() {
+		return q.closedErr()
+	}
+	if q.peerEnd.has() {
+		return ErrPeerClosed
+	}
+	w, err := newRecvWQE(&wr, q)
+	if err != nil {
+		return err
+	}
+	if err := q.rq.post(w); err != nil {
+		freeRecvWQE(w)
+		return err
+	}
+	if q.peerEnd.has() || q.life.Load() == lifeFlushed {
+		q.flushRecvs()
+	}
+	return nil
+}
+
+func newRecvWQE(wr *RecvWR, q *QueuePair) (*recvWQE, error) {
+	if len(wr.SG) > MaxSGE {
+		return nil, fmt.Errorf("%w: %d elements, at most %d", ErrInvalid, len(wr.SG), MaxSGE)
+	}
+	n := uint64(0)
+	for i := range wr.SG {
+		if err := wr.SG[i].check(q); err != nil {
+			return nil, err
+		}
+		n += wr.SG[i].length()
+	}
+	w := recvWQEs.Get().(*recvWQE)
+	w.id, w.length = wr.ID, n
+	w.nsg = copy(w.sg[:], wr.SG)
+	return w, nil
+}
+
+// flushRecvs completes what is left in the receive queue, and tells of it. The end of
+// the stream and a PostRecv may call it at the same time, and completions come in the
+// order of posting. [no role]
+func (q *QueuePair) flushRecvs() {
+	q.flushing.Lock()
+	q.flushRecvsLocked()
+	q.flushing.Unlock()
+	q.recvCQ.deliver()
+}
+
+func (q *QueuePair) flushRecvsLocked() {
+	q.flushSource()
+	for {
+		w, ok := q.rq.take()
+		if !ok {
+			return
+		}
+		c := Completion{ID: w.id, QP: q, Op: OpRecv, Status: StatusFlushed}
+		freeRecvWQE(w)
+		q.recvCQ.push(&c)
+	}
+}
