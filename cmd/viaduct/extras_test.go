@@ -306,6 +306,22 @@ func TestDemo(t *testing.T) {
 	}
 }
 
+// captured has a file of n bytes served and fetched, and returns the captures that the
+// server and the client have made of that.
+func captured(t *testing.T, scheme string, n int) []string {
+	t.Helper()
+	root, work := t.TempDir(), t.TempDir()
+	body := random(t, filepath.Join(root, "f"), n)
+	a, b := filepath.Join(work, "server.pcapng"), filepath.Join(work, "client.pcapng")
+	srv, urls := start(t, 1, "serve", "--root", root, "--listen", listenURL(scheme, "127.0.0.1"), "--pcap", a)
+	good(t, "get", at(urls[0], "f"), "-o", filepath.Join(work, "out"), "--pcap", b)
+	same(t, filepath.Join(work, "out"), body)
+	if code := srv.stop(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+	return []string{a, b}
+}
+
 // TestDecodeOwn: nothing is wrong with what both sides of a transfer recorded,
 // and all of it is understood.
 func TestDecodeOwn(t *testing.T) {
@@ -315,16 +331,7 @@ func TestDecodeOwn(t *testing.T) {
 			continue
 		}
 		t.Run(scheme, func(t *testing.T) {
-			root, work := t.TempDir(), t.TempDir()
-			body := random(t, filepath.Join(root, "f"), 3_000_000)
-			a, b := filepath.Join(work, "server.pcapng"), filepath.Join(work, "client.pcapng")
-			srv, urls := start(t, 1, "serve", "--root", root, "--listen", listenURL(scheme, "127.0.0.1"), "--pcap", a)
-			good(t, "get", at(urls[0], "f"), "-o", filepath.Join(work, "out"), "--pcap", b)
-			same(t, filepath.Join(work, "out"), body)
-			if code := srv.stop(syscall.SIGTERM); code != 0 {
-				t.Errorf("exit %d", code)
-			}
-			for _, f := range []string{a, b} {
+			for _, f := range captured(t, scheme, 3_000_000) {
 				if out := good(t, "decode", "--filter", "wrong", f).stdout; len(out) != 0 {
 					t.Errorf("%s:\n%s", filepath.Base(f), out)
 				}

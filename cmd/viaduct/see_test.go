@@ -86,16 +86,7 @@ func TestPcap(t *testing.T) {
 			if !ok {
 				t.Fatal("it is not known which field a transfer has")
 			}
-			root, work := t.TempDir(), t.TempDir()
-			body := random(t, filepath.Join(root, "f"), 600_000)
-			a, b := filepath.Join(work, "server.pcapng"), filepath.Join(work, "client.pcapng")
-			srv, urls := start(t, 1, "serve", "--root", root, "--listen", listenURL(scheme, "127.0.0.1"), "--pcap", a)
-			good(t, "get", at(urls[0], "f"), "-o", filepath.Join(work, "out"), "--pcap", b)
-			same(t, filepath.Join(work, "out"), body)
-			if code := srv.stop(syscall.SIGTERM); code != 0 {
-				t.Errorf("exit %d", code)
-			}
-			for _, f := range []string{a, b} {
+			for _, f := range captured(t, scheme, 600_000) {
 				if r := agree(t, shark, f); r.Packets < 10 || field != "" && (r.Messages < 10 || r.Fields[field] == 0) {
 					t.Errorf("%s: %d packets, %d messages, %v", filepath.Base(f), r.Packets, r.Messages, r.Fields)
 				}
