@@ -36,7 +36,7 @@ func TestAttendantPolls(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer peer.Close()
-	if err := sock.ShareMemory(t.Context(), peer, samehost.Require); err != nil {
+	if err := sock.ShareMemory(t.Context(), peer, samehost.Require, ""); err != nil {
 		t.Fatal(err)
 	}
 	s := sock.Take(testkit.Await(t, "the connection", accepted))

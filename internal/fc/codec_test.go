@@ -2,7 +2,6 @@ package fc
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"io"
 	"net/netip"
@@ -10,16 +9,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-)
 
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
+	"viaduct/internal/testkit"
+)
 
 // frameVector is a SEND_RQST of FC-VI from header to CRC, made with an
 // independent CRC and read by tshark.
@@ -29,7 +21,7 @@ const frameVector = `04 010201 00 010101  58 29000a  05 01 0000  0005 ffff  0000
 // TestFCFS_2_1: header fields at their offsets, optional headers, fill, CRC
 // least significant byte first. [FCFS-2.1-1] [FCFS-2.1-4]
 func TestFCFS_2_1(t *testing.T) {
-	wire := unhex(t, frameVector)
+	wire := testkit.Hex(frameVector)
 	want := Frame{
 		Header: Header{RCtl: RCtlUnsolData, DID: 0x010201, SID: 0x010101, Type: TypeFCVI,
 			FCtl: FCtlFirstSeq | FCtlEndSeq | FCtlSeqInit | FCtlRelOffset | 2, SeqID: 5, DFCtl: DFCtlDev16, OXID: 5, RXID: Unassigned},
@@ -50,7 +42,7 @@ func TestFCFS_2_1(t *testing.T) {
 			t.Errorf("the first %d bytes parse", n)
 		}
 	}
-	distinct := unhex(t, "22 a1a2a3 b0 c1c2c3 58 d1d2d0 e1 00 f1f2 1112 1314 21222324")
+	distinct := testkit.Hex("22 a1a2a3 b0 c1c2c3 58 d1d2d0 e1 00 f1f2 1112 1314 21222324")
 	h := Header{RCtl: 0x22, DID: 0xa1a2a3, CSCtl: 0xb0, SID: 0xc1c2c3, Type: 0x58, FCtl: 0xd1d2d0, SeqID: 0xe1, SeqCnt: 0xf1f2, OXID: 0x1112, RXID: 0x1314, Param: 0x21222324}
 	if b := h.Append(nil); !bytes.Equal(b, distinct) {
 		t.Errorf("appended %x, want %x", b, distinct)
@@ -163,7 +155,7 @@ func TestFCFS_2_7(t *testing.T) {
 		PortName: 0x2100020000000001, NodeName: 0x2000020000000001}
 	l.Class[2] = ClassParams{Options: ClassValid, RxSize: 2112, Concurrent: 255, OpenSeqs: 1}
 	b := l.Append(nil)
-	head := unhex(t, "03000000 2020 0010 8002 0840 00ff00ff 000007d0 2100020000000001 2000020000000001")
+	head := testkit.Hex("03000000 2020 0010 8002 0840 00ff00ff 000007d0 2100020000000001 2000020000000001")
 	if len(b) != LoginLen || !bytes.Equal(b[:36], head) || b[68] != 0x80 {
 		t.Errorf("PLOGI %x", b)
 	}
@@ -194,7 +186,7 @@ func TestFCFS_2_7(t *testing.T) {
 			return AppendRSCN(nil, p...), err
 		}},
 	} {
-		wire := unhex(t, v.wire)
+		wire := testkit.Hex(v.wire)
 		again, err := v.again(wire)
 		if err != nil || !bytes.Equal(again, wire) {
 			t.Errorf("%s: %x, %v; want %x", name, again, err, wire)
@@ -209,7 +201,7 @@ func TestFCFS_2_7(t *testing.T) {
 
 // TestFCVI_7_5: the FARP payload, code byte first. [FCVI-7.5-1] [FCVI-7.5-2]
 func TestFCVI_7_5(t *testing.T) {
-	wire := unhex(t, `54000000 04 010101 03 000000  2100020000000001 2000020000000001 0000000000000000 0000000000000000
+	wire := testkit.Hex(`54000000 04 010101 03 000000  2100020000000001 2000020000000001 0000000000000000 0000000000000000
 		000000000000000000000000c0000201  000000000000000000000000c0000202`)
 	want := FARP{Cmd: ELSFARPReq, Match: FARPMatchIP, Flags: 3, ReqID: 0x010101, ReqPortName: 0x2100020000000001, ReqNode: 0x2000020000000001,
 		ReqIP: FARPIP(netip.MustParseAddr("192.0.2.1")), RespIP: FARPIP(netip.MustParseAddr("192.0.2.2"))}
@@ -259,16 +251,16 @@ func TestFCVI_7_6(t *testing.T) {
 		t.Errorf("FCP in %x", m)
 	}
 	var ids []Addr
-	if err := ParseIDList(unhex(t, "00010100 80010200"), func(a Addr) { ids = append(ids, a) }); err != nil || len(ids) != 2 || ids[1] != 0x010200 {
+	if err := ParseIDList(testkit.Hex("00010100 80010200"), func(a Addr) { ids = append(ids, a) }); err != nil || len(ids) != 2 || ids[1] != 0x010200 {
 		t.Errorf("%v, %v", ids, err)
 	}
-	if err := ParseIDList(unhex(t, "00010100"), func(Addr) {}); err != io.ErrUnexpectedEOF {
+	if err := ParseIDList(testkit.Hex("00010100"), func(Addr) {}); err != io.ErrUnexpectedEOF {
 		t.Errorf("a list without an end: %v", err)
 	}
 }
 
 func FuzzFrame(f *testing.F) {
-	f.Add(unhex(f, frameVector))
+	f.Add(testkit.Hex(frameVector))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		g, err := ParseFrame(b)
 		if err != nil {

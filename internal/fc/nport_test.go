@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"viaduct/internal/testkit"
 )
 
 // A lab is an N_Port whose link is the test: frames that it sends are kept, and
@@ -234,7 +236,7 @@ func TestRegistration(t *testing.T) {
 	request := func(l *lab, i int, cmd, body string) Frame {
 		t.Helper()
 		f := l.one()
-		want := unhex(t, "01 000000 fc 02 00 00"+cmd+"0000 00 00 00 00"+body)
+		want := testkit.Hex("01 000000 fc 02 00 00" + cmd + "0000 00 00 00 00" + body)
 		if f.DID != 0xFFFFFC || f.SID != ownID || f.Type != TypeCT || !bytes.Equal(f.Payload, want) {
 			t.Errorf("step %d: %v with %x, want %x", i, f.String(), f.Payload, want)
 		}
@@ -243,7 +245,7 @@ func TestRegistration(t *testing.T) {
 	scr := func(l *lab) { // state change registration, which ends it
 		t.Helper()
 		f := l.one()
-		if f.DID != 0xFFFFFD || !bytes.Equal(f.Payload, unhex(t, "62000000 000000 03")) {
+		if f.DID != 0xFFFFFD || !bytes.Equal(f.Payload, testkit.Hex("62000000 000000 03")) {
 			t.Errorf("after the registrations: %v with %x", f.String(), f.Payload)
 		}
 		l.answer(f, accELS)
@@ -615,7 +617,7 @@ func TestStateChange(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			l, r := onFabric(t, false, nil)
 			f := told(l, "GPN_ID 010100>fffffc")[0]
-			if want := unhex(t, "01 000000 fc 02 00 00 0112 0000 00000000 00 010200"); !bytes.Equal(f.Payload, want) {
+			if want := testkit.Hex("01 000000 fc 02 00 00 0112 0000 00000000 00 010200"); !bytes.Equal(f.Payload, want) {
 				t.Errorf("asked %x, want %x", f.Payload, want)
 			}
 			if r.Ready() {
@@ -693,7 +695,7 @@ func TestLogout(t *testing.T) {
 	l, r := onFabric(t, false, nil)
 	l.Logout(l.now, r)
 	f := l.one()
-	if want := unhex(t, "05000000 00010100 2001020000000005"); f.DID != peerID || !bytes.Equal(f.Payload, want) {
+	if want := testkit.Hex("05000000 00010100 2001020000000005"); f.DID != peerID || !bytes.Equal(f.Payload, want) {
 		t.Errorf("%v with %x, want %x", f.String(), f.Payload, want)
 	}
 	l.Logout(l.now, r)
@@ -796,7 +798,7 @@ func TestABTS(t *testing.T) {
 		if responder {
 			want = "81 010200 00 010100 00 890000 9a 00 0000 1234 5678 00000000"
 		}
-		if got := f.Header.Append(nil); !bytes.Equal(got, unhex(t, want)) || f.SOF != SOFi3 || f.EOF != EOFt || len(f.Payload) != 0 {
+		if got := f.Header.Append(nil); !bytes.Equal(got, testkit.Hex(want)) || f.SOF != SOFi3 || f.EOF != EOFt || len(f.Payload) != 0 {
 			t.Errorf("%v %v %x, want %s", f.SOF, f.EOF, got, want)
 		}
 		if again := abort(l, r, responder); again.calls != 1 || again.accepted {

@@ -119,13 +119,9 @@ func New(nc net.Conn, p Protocol, o Options) *Conn {
 	return c
 }
 
-// ByKernel tells that the kernel moves the bytes of the connection, from and to where
-// it is told. Memory that is gone then is an error of its call, which ends the
-// connection.
-func (c *Conn) ByKernel() bool {
-	s := c.sock.Load()
-	return s != nil && s.ByKernel()
-}
+// InPlace tells that the bytes of the connection are moved from and to where the protocol
+// says. Memory that may fault and is gone then is syscall.EFAULT, which ends the connection.
+func (c *Conn) InPlace() bool { return c.sock.Load() != nil }
 
 // Start begins to receive; until then Poll does nothing. early holds bytes
 // that were read from the stream before; they are handled first, in a goroutine

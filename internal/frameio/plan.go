@@ -156,7 +156,7 @@ func (c *Conn) readPlan(from *sock.Socket, p *Plan) (n, room int, err error) {
 	}
 	p.Frame = iov
 	defer p.over()
-	n, err = from.ReadV(iov, &r.stage.vecs)
+	n, err = r.readV(from, iov, p.MayFault)
 	come := max(n, 0)
 	if p.MayFault && n > 0 && n < places {
 		room = n // it ended where memory is gone, perhaps, and says nothing of whether there is more
@@ -184,6 +184,22 @@ func (c *Conn) readPlan(from *sock.Socket, p *Plan) (n, room int, err error) {
 	}
 	rest()
 	return n, room, nil
+}
+
+// readV reads to iov, whose memory may be gone if mayFault is set: what did not find a place
+// then is EFAULT, whatever moves the bytes.
+func (r *receiver) readV(from *sock.Socket, iov [][]byte, mayFault bool) (n int, err error) {
+	if !mayFault || from.ByKernel() {
+		return from.ReadV(iov, &r.stage.vecs)
+	}
+	before := from.Taken()
+	if regmem.Guard(func() { n, err = from.ReadV(iov, &r.stage.vecs) }) == nil {
+		return n, err
+	}
+	if n = int(from.Taken() - before); n == 0 {
+		return 0, syscall.EFAULT
+	}
+	return n, nil
 }
 
 // judge sees which predictions were right, by how many of the n bytes that came behind

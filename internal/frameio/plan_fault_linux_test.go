@@ -60,8 +60,8 @@ func TestPredictionFaults(t *testing.T) {
 		a, b := testkit.TCPPair(t)
 		c := New(b, p, Options{})
 		t.Cleanup(func() { c.Close() })
-		if c.StartPolled(nil); c.sock.Load() == nil || !c.ByKernel() {
-			t.Skip("SKIPPED: the kernel does not move the bytes")
+		if c.StartPolled(nil); !c.InPlace() {
+			t.Fatal("the bytes are not read to where they belong")
 		}
 		c.rx.large = true // as after a long frame
 		return c, func(p []byte) { arrive(t, a, c, p) }
@@ -142,8 +142,8 @@ func TestFaultWhileWaiting(t *testing.T) {
 	}
 	a, b := kinds[0].connect(t)
 	a.c.Start(nil)
-	if !a.c.ByKernel() {
-		t.Skip("SKIPPED: the kernel does not move the bytes")
+	if !a.c.InPlace() {
+		t.Fatal("the bytes are not written from where they are")
 	}
 	for range 200 { // more than the sockets take: b does not read yet
 		ref, out := r.Access(r.Base(), 60000, nil, nil, regmem.LocalRead)

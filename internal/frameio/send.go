@@ -495,7 +495,7 @@ func (c *Conn) Quiesce() {
 func (c *Conn) writeBatch(to *sock.Socket) error {
 	b := c.tx.batch
 	for {
-		n, err := to.WriteV(b.vecs, b.scratch[:0:maxVecs])
+		n, err := b.writeTo(to)
 		if err != nil {
 			return err
 		}
@@ -503,4 +503,15 @@ func (c *Conn) writeBatch(to *sock.Socket) error {
 			return nil
 		}
 	}
+}
+
+// writeTo makes one write call. Memory that is gone is EFAULT, whatever moves the bytes.
+func (b *Batch) writeTo(to *sock.Socket) (n int, err error) {
+	if !b.guarded || to.ByKernel() {
+		return to.WriteV(b.vecs, b.scratch[:0:maxVecs])
+	}
+	if regmem.Guard(func() { n, err = to.WriteV(b.vecs, b.scratch[:0:maxVecs]) }) != nil {
+		return 0, syscall.EFAULT // the stream ends here; what was written of the batch does not matter
+	}
+	return n, err
 }

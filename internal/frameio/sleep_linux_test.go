@@ -150,7 +150,7 @@ func TestCloseWhileDozing(t *testing.T) {
 // TestDozeTells: what a consumer receives on its way to sleep at shared memory is told
 // of before it sleeps, like what any other receive brings.
 func TestDozeTells(t *testing.T) {
-	if !sock.AssumeRings {
+	if !sock.SharesByDefault {
 		t.Skip("SKIPPED: only shared memory has to be asked for reports")
 	}
 	x, y := sock.Shared(testkit.TCPPair(t))

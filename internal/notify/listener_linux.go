@@ -100,8 +100,12 @@ func (l *Listener) ioctl(req uintptr, arg unsafe.Pointer) (int, error) {
 	if l.closed {
 		return 0, net.ErrClosed
 	}
+	call := unix.RawSyscall // most do not wait, and Go's scheduler need not know of them
+	if req == unix.SECCOMP_IOCTL_NOTIF_ADDFD {
+		call = unix.Syscall
+	}
 	for {
-		r, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), req, uintptr(arg))
+		r, _, e := call(unix.SYS_IOCTL, uintptr(l.fd), req, uintptr(arg))
 		switch e {
 		case 0:
 			return int(r), nil

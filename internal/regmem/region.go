@@ -143,8 +143,8 @@ type Ref struct {
 // that another process can truncate. Copy such bytes with [Copy].
 func (ref Ref) Guarded() bool { return ref.region != nil && ref.region.guarded }
 
-// FaultBreaks tells that the kernel may be given B although it is Guarded: the
-// fault that it meets may end the connection.
+// FaultBreaks tells that B may be moved by the call that reads or writes the stream although
+// it is Guarded: the fault that it meets may end the connection.
 func (ref Ref) FaultBreaks() bool { return ref.region != nil && ref.region.faultBreaks }
 
 // Probe reads a byte of each page of B. The error is a fault.

@@ -77,18 +77,23 @@ func (m *Machine) finish() {
 	m.do(Action{Op: OpFinish})
 }
 
-// handleDisConn: the peer's stream has ended. Our SinkAvails are void, reads
-// end, sending goes on. [SDP-8.2.1-15] [SDP-8.2.1-16] [SDP-6.2.3-2]
-func (m *Machine) handleDisConn(msg *sdpwire.Message) {
-	k := &m.snk
-	switch {
+// beginDisConn judges a DisConn: it comes once, after all else.
+func (m *Machine) beginDisConn(msg *inbound) bool {
+	switch k := &m.snk; {
 	case k.disSeen:
 		m.violation("SDP-8.2.1-6", msg.MID, "a second time")
-		return
 	case k.adverts.len() > 0 || k.expected > 0: // [SDP-8.2.1-4]
 		m.violation("SDP-8.2.1-4", msg.MID, "before all transfers were complete")
-		return
+	default:
+		return true
 	}
+	return false
+}
+
+// endDisConn: the peer's stream has ended. Our SinkAvails are void, reads
+// end, sending goes on. [SDP-8.2.1-15] [SDP-8.2.1-16] [SDP-6.2.3-2]
+func (m *Machine) endDisConn(*inbound) {
+	k := &m.snk
 	k.eof, k.disSeen = true, true
 	m.do(Action{Op: OpPeerClosed})
 	m.voidOffers()
@@ -113,8 +118,8 @@ func (m *Machine) abort(err error) {
 	m.die(err)
 }
 
-// abortRemote ends the connection because of an AbortConn.
-func (m *Machine) abortRemote() {
+// endAbortConn ends the connection. [SDP-6.2.4-3] [SDP-8.2.1-22]
+func (m *Machine) endAbortConn(*inbound) {
 	m.snk.eof = false // the DisConn before is to be ignored
 	m.do(Action{Op: OpAbort, Err: ErrReset})
 	m.die(ErrReset)

@@ -137,7 +137,9 @@ var lifeNames = [...]string{"open", "suspending", "suspend sent", "suspended", "
 
 func (l life) String() string { return lifeNames[l] }
 
-// A Machine is one end of an SDP connection. Make it by New.
+// A Machine is one end of an SDP connection. Make it by New. A message may change what
+// is sent, what is received, credits and the connection's life at the same time, so that
+// its methods share one receiver; they stand in files by chapters of the draft.
 type Machine struct {
 	p    Params
 	now  time.Duration
@@ -153,7 +155,8 @@ type Machine struct {
 	rsz resize
 	sus suspend
 
-	keys  uint64 // advertisements made so far
+	in    inbound // the message being received
+	keys  uint64  // advertisements made so far
 	stats Stats
 }
 

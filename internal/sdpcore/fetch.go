@@ -91,48 +91,51 @@ func (m *Machine) ReadDone(now time.Duration, out []Action) []Action {
 	return m.end()
 }
 
-// handleSrcAvail takes the advertisement of a SrcAvail with n bytes of payload.
-// Each ends by RDMA or by a SendSm. [SDP-9.5.2.1-4]
-func (m *Machine) handleSrcAvail(msg *sdpwire.Message, n int) {
-	s := &m.snk
+// beginSrcAvail judges a SrcAvail, before its payload is taken.
+func (m *Machine) beginSrcAvail(msg *inbound) bool {
+	s, n := &m.snk, msg.n
 	m.stats.RecvSrcAvails++
 	switch {
 	case s.eof:
 		m.violation("SDP-8.2.1-8", msg.MID, "after DisConn")
-		return
+		return false
 	case s.mode == sdpwire.Buffered: // [SDP-11.1-1]
 		m.violation("SDP-11.1-1", msg.MID, "in Buffered Mode")
-		return
+		return false
 	case s.mode == sdpwire.Combined && n == 0:
 		m.violation("SDP-9.2-2", msg.MID, "without payload in Combined Mode")
-		return
+		return false
 	case s.mode == sdpwire.Combined && s.adverts.len() > 0:
 		m.violation("SDP-11.2-4", msg.MID, "another is open in Combined Mode")
-		return
+		return false
 	case s.expected > 0 && n > 0:
 		m.violation("SDP-11.2-4", msg.MID, "%d bytes are owed by Data", s.expected)
-		return
+		return false
 	case s.mode == sdpwire.Pipelined && n > 0:
 		m.violation("SDP-9.2-3", msg.MID, "with payload in Pipelined Mode")
-		return
+		return false
 	case s.srcCancel:
 		m.violation("SDP-9.5.4-10", msg.MID, "before the cancel was answered")
-		return
+		return false
 	case uint32(n) > msg.Size:
 		m.violation("D-18", msg.MID, "%d bytes of payload from a buffer of %d", n, msg.Size)
-		return
+		return false
 	case msg.VA+uint64(msg.Size) < msg.VA:
 		m.violation("SDP-6.3.2.1-1", msg.MID, "buffer beyond the address space")
-		return
+		return false
 	case s.offers.len() > 0:
-		return // Write Zcopy wins [SDP-11.3-9] [SDP-11.3-16]
+		return false // Write Zcopy wins [SDP-11.3-9] [SDP-11.3-16]
 	case m.src.avail.len()+s.adverts.len() >= m.p.MaxAdverts: // [SDP-6.2.1.3-1] [D-15]
 		m.violation("SDP-11.3-18", msg.MID, "more than %d advertisements open", m.p.MaxAdverts)
-		return
+		return false
 	}
-	if n > 0 && !m.accept(msg.MID, n, false) {
-		return
-	}
+	return true
+}
+
+// endSrcAvail takes what a SrcAvail advertises. Each ends by RDMA or by a SendSm.
+// [SDP-9.5.2.1-4]
+func (m *Machine) endSrcAvail(msg *inbound) {
+	s, n := &m.snk, msg.n
 	m.stats.RecvBytesPrefix += uint64(n)
 	if s.closed && !s.discard {
 		m.abort(ErrReadClosed)
@@ -223,14 +226,19 @@ func (m *Machine) sendSm() {
 	m.stats.SentSendSms++
 }
 
-// handleSrcAvailCancel drops all SrcAvails that are not finished. [SDP-9.5.4-2]
-// [SDP-9.5.4-3] If there is none, nothing happens. [SDP-9.5.4-4]
-func (m *Machine) handleSrcAvailCancel(msg *sdpwire.Message) {
-	s := &m.snk
-	if s.srcCancel {
+// beginSrcAvailCancel judges a SrcAvailCancel: there is one at a time.
+func (m *Machine) beginSrcAvailCancel(msg *inbound) bool {
+	if m.snk.srcCancel {
 		m.violation("SDP-9.5.4-10", msg.MID, "another is being answered")
-		return
+		return false
 	}
+	return true
+}
+
+// endSrcAvailCancel drops all SrcAvails that are not finished. [SDP-9.5.4-2]
+// [SDP-9.5.4-3] If there is none, nothing happens. [SDP-9.5.4-4]
+func (m *Machine) endSrcAvailCancel(msg *inbound) {
+	s := &m.snk
 	if s.adverts.len() == 0 {
 		return
 	}

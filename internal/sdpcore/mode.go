@@ -124,11 +124,10 @@ func (m *Machine) changeRecvMode() bool {
 	return true
 }
 
-// handleModeChange: the master of a half has changed its mode; the slave
-// follows at once. [SDP-6.3.8-3] [SDP-12-9] As messages are ordered, and a new
-// master exists only after it has seen the change, a change by the wrong side
-// can only be an error. [D-43]
-func (m *Machine) handleModeChange(msg *sdpwire.Message) {
+// beginModeChange judges a ModeChange. As messages are ordered, and a new master
+// exists only after it has seen the change, a change by the wrong side can only be an
+// error. [D-43]
+func (m *Machine) beginModeChange(msg *inbound) bool {
 	half, from, by := "receiving", m.snk.mode, dataSource
 	if msg.S {
 		half, from, by = "sending", m.src.mode, dataSink
@@ -142,12 +141,18 @@ func (m *Machine) handleModeChange(msg *sdpwire.Message) {
 			row = "SDP-12-2"
 		}
 		m.violation(row, msg.MID, "%s half from %v to %v", half, from, msg.Mode)
-		return
+		return false
 	}
 	if msg.Mode == sdpwire.Buffered && m.snk.adverts.len() > 0 {
 		m.violation("SDP-12.1-2", msg.MID, "to Buffered with a SrcAvail open")
-		return
+		return false
 	}
+	return true
+}
+
+// endModeChange: the master of a half has changed its mode; the slave follows at once.
+// [SDP-6.3.8-3] [SDP-12-9]
+func (m *Machine) endModeChange(msg *inbound) {
 	m.stats.ModeChangesRecv++
 	if msg.S {
 		m.setSendMode(msg.Mode)

@@ -93,25 +93,30 @@ func (m *Machine) checkSinkCancel() {
 	}
 }
 
-// handleRdmaWrCompl: the peer has written into the oldest SinkAvail and is done
-// with it. [SDP-9.3-13] [D-20]
-func (m *Machine) handleRdmaWrCompl(msg *sdpwire.Message, inv uint32, invalidated bool) {
+// beginRdmaWrCompl judges an RdmaWrCompl: it is about the oldest SinkAvail.
+func (m *Machine) beginRdmaWrCompl(msg *inbound) bool {
 	s := &m.snk
 	switch {
 	case s.offers.len() == 0:
 		m.violation("SDP-9.3-13", msg.MID, "no SinkAvail is open")
-		return
 	case int(msg.Size) > s.offers.at(0).size:
 		m.violation("D-20", msg.MID, "%d bytes in a buffer of %d", msg.Size, s.offers.at(0).size)
-		return
-	case invalidated && inv != s.offers.at(0).stag: // [SDP-9.3-10]
+	case msg.invalidated && msg.inv != s.offers.at(0).stag: // [SDP-9.3-10]
 		m.violation("SDP-9.3-10", msg.MID, "invalidates an STag that is not the SinkAvail's")
-		return
+	default:
+		return true
 	}
+	return false
+}
+
+// endRdmaWrCompl: the peer has written into the oldest SinkAvail and is done
+// with it. [SDP-9.3-13] [D-20]
+func (m *Machine) endRdmaWrCompl(msg *inbound) {
+	s := &m.snk
 	n := int(msg.Size)
 	m.stats.RecvBytesWrite += uint64(n)
 	s.pos += uint64(n)
-	r := m.endOffer(0, invalidated)
+	r := m.endOffer(0, msg.invalidated)
 	i, _ := m.findRead(r.id)
 	r.off += n
 	if n > 0 {
@@ -126,11 +131,12 @@ func (m *Machine) handleRdmaWrCompl(msg *sdpwire.Message, inv uint32, invalidate
 		}
 	}
 	m.checkSinkCancel()
+	m.noteHint(msg.Flags) // [SDP-6.1.2-13]
 }
 
-// handleSinkCancelAck: the peer has dropped all SinkAvails that are still open.
+// endSinkCancelAck: the peer has dropped all SinkAvails that are still open.
 // One without a cancel, or for an earlier cancel, says nothing. [D-34]
-func (m *Machine) handleSinkCancelAck(msg *sdpwire.Message) {
+func (m *Machine) endSinkCancelAck(msg *inbound) {
 	if s := &m.snk; s.cancelOpen && !serial(msg.MSeqAck).less(s.cancelSeq) {
 		m.voidOffers()
 	}

@@ -12,8 +12,10 @@ func (m *Machine) Receive(now Time, msg *sdpwire.Message, inv uint32, invalidate
 	if m.life == lifeDead || m.life == lifeSuspended {
 		return m.end()
 	}
-	if m.head(msg, invalidated) {
-		m.body(msg, inv, invalidated)
+	x := &m.in
+	*x = inbound{Message: *msg, n: msg.PayloadLen(), inv: inv, invalidated: invalidated}
+	if m.head(x) {
+		m.byType(x)
 	}
 	return m.end()
 }
@@ -29,10 +31,10 @@ func (m *Machine) ReceiveBad(now Time, mid sdpwire.MID, err error, out []Action)
 }
 
 // head deals with what every message carries. It reports whether to go on.
-func (m *Machine) head(msg *sdpwire.Message, invalidated bool) bool {
+func (m *Machine) head(msg *inbound) bool {
 	c, s := &m.cr, &m.src
 	switch {
-	case m.sus.peerDone && msg.MID != sdpwire.SuspCommAck && msg.MID != sdpwire.AbortConn && !isCreditUpdate(msg):
+	case m.sus.peerDone && msg.MID != sdpwire.SuspCommAck && msg.MID != sdpwire.AbortConn && !msg.isCreditUpdate():
 		m.violation("SDP-13.1.1-5", msg.MID, "after the peer had suspended")
 		return false
 	case serial(msg.MSeq) != c.expect: // [SDP-10.1-2] [D-06]
@@ -47,14 +49,13 @@ func (m *Machine) head(msg *sdpwire.Message, invalidated bool) bool {
 	case !c.received(int(msg.Bufs), serial(msg.MSeqAck)):
 		m.violation("D-09", msg.MID, "MSeqAck %d outside what is unacknowledged", msg.MSeqAck)
 		return false
-	case invalidated && msg.MID != sdpwire.RdmaRdCompl && msg.MID != sdpwire.RdmaWrCompl: // [D-41]
+	case msg.invalidated && !messageTypes[msg.MID].invalidates: // [D-41]
 		m.violation("D-41", msg.MID, "invalidates an STag")
 		return false
 	}
 	c.expect++
 	c.free--
-	n := msg.PayloadLen()
-	if n == 0 {
+	if msg.n == 0 {
 		c.free++ // posted again at once
 		if msg.MID == sdpwire.Data {
 			c.empties++
@@ -71,86 +72,19 @@ func (m *Machine) head(msg *sdpwire.Message, invalidated bool) bool {
 	return true
 }
 
-func isCreditUpdate(msg *sdpwire.Message) bool {
-	return msg.MID == sdpwire.Data && msg.PayloadLen() == 0
-}
-
-// body deals with what the types differ in.
-func (m *Machine) body(msg *sdpwire.Message, inv uint32, invalidated bool) {
-	n := msg.PayloadLen()
-	if m.life == lifeFinished && msg.MID != sdpwire.AbortConn {
-		if n > 0 || msg.MID == sdpwire.SrcAvail {
+// byType takes the message by the row of its type, after head.
+func (m *Machine) byType(msg *inbound) {
+	t := &messageTypes[msg.MID]
+	switch {
+	case m.life == lifeFinished && msg.MID != sdpwire.AbortConn:
+		if msg.n > 0 || msg.MID == sdpwire.SrcAvail {
 			m.violation("SDP-8.2.1-8", msg.MID, "after DisConn")
 		}
-		return
-	}
-	switch msg.MID {
-	case sdpwire.Data:
-		if n == 0 {
-			return // a credit update [SDP-6.3.1-3]
-		}
-		if m.receiveData(msg, n) {
-			m.stats.RecvBytesBcopy += uint64(n)
-		}
-	case sdpwire.SrcAvail:
-		m.handleSrcAvail(msg, n)
-	case sdpwire.SinkAvail:
-		if n > 0 && !m.accept(msg.MID, n, false) { // payload first, fresh or not [SDP-9.5.1-10]
-			return
-		}
-		m.stats.RecvBytesTransact += uint64(n)
-		if msg.VA+uint64(msg.Size) < msg.VA {
-			m.violation("SDP-6.3.3.1-1", msg.MID, "buffer beyond the address space")
-			return
-		}
-		m.handleSinkAvail(msg)
-	case sdpwire.RdmaRdCompl:
-		m.handleRdmaRdCompl(msg, inv, invalidated)
-		m.noteHint(msg.Flags) // here and below only [SDP-6.1.2-12]
-	case sdpwire.RdmaWrCompl:
-		m.handleRdmaWrCompl(msg, inv, invalidated)
-		m.noteHint(msg.Flags) // [SDP-6.1.2-13]
-	case sdpwire.SendSm:
-		m.handleSendSm(msg)
-	case sdpwire.SrcAvailCancel:
-		m.handleSrcAvailCancel(msg)
-	case sdpwire.SinkAvailCancel:
-		m.handleSinkAvailCancel()
-	case sdpwire.SinkCancelAck:
-		m.handleSinkCancelAck(msg)
-	case sdpwire.ModeChange:
-		m.handleModeChange(msg)
-	case sdpwire.ChRcvBuf:
-		m.handleChRcvBuf(msg)
-	case sdpwire.ChRcvBufAck:
-		m.handleChRcvBufAck(msg)
-	case sdpwire.DisConn:
-		m.handleDisConn(msg)
-	case sdpwire.AbortConn:
-		m.abortRemote() // [SDP-6.2.4-3] [SDP-8.2.1-22]
-	case sdpwire.SuspComm:
-		m.handleSuspComm(msg)
-	case sdpwire.SuspCommAck:
-		m.handleSuspCommAck(msg)
-	default: // Hello, HelloAck, and what Parse lets no one see [D-75]
+	case t.end == nil: // Hello, HelloAck, and what Parse refuses [D-75]
 		m.violation("SDP-6.1.1-3", msg.MID, "has no place on a running connection")
+	case t.begin != nil && !t.begin(m, msg):
+	case msg.n > 0 && !t.target(m, msg):
+	default:
+		t.end(m, msg)
 	}
-}
-
-// receiveData takes n bytes of a Data message, the last of which may be urgent.
-// [SDP-6.1.2-6]
-func (m *Machine) receiveData(msg *sdpwire.Message, n int) bool {
-	s := &m.snk
-	urgent := msg.Flags&sdpwire.OOBPres != 0
-	apart := urgent && m.p.UrgentApart
-	if urgent {
-		if s.announced > 0 {
-			s.announced--
-		} else {
-			m.do(Action{Op: OpUrgentPending}) // the byte announces itself [D-29]
-		}
-		m.stats.UrgentRecv++
-		m.do(Action{Op: OpUrgent, Pos: s.pos + uint64(n) - 1, Local: apart})
-	}
-	return m.accept(msg.MID, n, apart)
 }

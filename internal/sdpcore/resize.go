@@ -84,15 +84,20 @@ func (m *Machine) setPeerSize(n int) {
 	m.do(Action{Op: OpPeerSize, N: n})
 }
 
-// handleChRcvBuf: the peer would like other buffer sizes. It always gets an
+// beginChRcvBuf judges a ChRcvBuf: there is one at a time.
+func (m *Machine) beginChRcvBuf(msg *inbound) bool {
+	if m.rsz.ackOwed {
+		m.violation("SDP-10.6-19", msg.MID, "before the last one was acknowledged")
+		return false
+	}
+	return true
+}
+
+// endChRcvBuf: the peer would like other buffer sizes. It always gets an
 // answer [SDP-10.6-11], except where both asked and this end is the Accepting
 // Peer. [SDP-10.6.1-1]
-func (m *Machine) handleChRcvBuf(msg *sdpwire.Message) {
+func (m *Machine) endChRcvBuf(msg *inbound) {
 	z := &m.rsz
-	if z.ackOwed {
-		m.violation("SDP-10.6-19", msg.MID, "before the last one was acknowledged")
-		return
-	}
 	if z.sent {
 		if m.p.Role == Accepting {
 			return // [SDP-10.6.1-1]
@@ -121,20 +126,27 @@ func (m *Machine) handleChRcvBuf(msg *sdpwire.Message) {
 	m.do(Action{Op: OpResize, N: size}) // new buffers are posted at once [SDP-10.6.2-1] [SDP-10.6.2-2]
 }
 
-// handleChRcvBufAck: the peer's buffers have changed, or not.
-func (m *Machine) handleChRcvBufAck(msg *sdpwire.Message) {
-	z := &m.rsz
-	act := int(msg.Size)
+// beginChRcvBufAck judges a ChRcvBufAck: a size between the old one and the one that
+// was asked for, or beyond it. [D-47]
+func (m *Machine) beginChRcvBufAck(msg *inbound) bool {
+	z, act := &m.rsz, int(msg.Size)
 	up := z.asked > z.actual
-	switch { // [D-47]
+	switch {
 	case !z.sent:
 		m.violation("D-47", msg.MID, "nothing was asked")
-		return
 	case act < sdpwire.MinBufferSize || act > sdpwire.MaxSize,
 		up && act < z.actual, !up && (act > z.actual || act < z.asked):
 		m.violation("D-47", msg.MID, "%d bytes when asked to go from %d to %d", act, z.actual, z.asked)
-		return
+	default:
+		return true
 	}
+	return false
+}
+
+// endChRcvBufAck: the peer's buffers have changed, or not.
+func (m *Machine) endChRcvBufAck(msg *inbound) {
+	z, act := &m.rsz, int(msg.Size)
+	up := z.asked > z.actual
 	z.sent = false
 	if act == z.actual { // never ask in that direction again
 		z.noMore = z.noMore || up

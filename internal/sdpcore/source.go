@@ -442,35 +442,39 @@ func (m *Machine) checkCancel() {
 	}
 }
 
-// handleRdmaRdCompl: the peer has read bytes of the oldest open SrcAvail.
-func (m *Machine) handleRdmaRdCompl(msg *sdpwire.Message, inv uint32, invalidated bool) {
+// beginRdmaRdCompl judges an RdmaRdCompl: it is about the oldest open SrcAvail.
+func (m *Machine) beginRdmaRdCompl(msg *inbound) bool {
 	s := &m.src
-	if s.advs.len() == 0 {
+	switch {
+	case s.advs.len() == 0:
 		m.violation("SDP-9.2-13", msg.MID, "no SrcAvail is open")
-		return
-	}
-	if s.nforced > 0 {
+		return false
+	case s.nforced > 0:
 		m.violation("SDP-9.2-27", msg.MID, "bytes of an earlier SrcAvail are still owed by Data")
-		return
+		return false
 	}
 	a := s.advs.at(0)
 	n := int(msg.Size) // any part of what is left, in any number of rounds [SDP-9.2-14] [SDP-9.2-15]
 	switch {           // [SDP-9.2-17]
 	case n > a.left:
 		m.violation("SDP-9.2-17", msg.MID, "%d bytes of the %d that were left", n, a.left)
-		return
-	case n == 0 && a.left > 0:
-		if a.zeroes++; a.zeroes > 16 { // [D-19]
-			m.violation("D-19", msg.MID, "no progress %d times", a.zeroes)
-			return
-		}
-	default:
-		a.zeroes = 0
-	}
-	final := n == a.left
-	if invalidated && (!final || inv != a.stag) { // [SDP-9.2-22] [D-41]
+	case n == 0 && a.zeroes == 16: // [D-19]
+		m.violation("D-19", msg.MID, "no progress %d times", a.zeroes+1)
+	case msg.invalidated && (n != a.left || msg.inv != a.stag): // [SDP-9.2-22] [D-41]
 		m.violation("SDP-9.2-22", msg.MID, "invalidates an STag that is not the finished SrcAvail's")
-		return
+	default:
+		return true
+	}
+	return false
+}
+
+// endRdmaRdCompl: the peer has read bytes of the oldest open SrcAvail.
+func (m *Machine) endRdmaRdCompl(msg *inbound) {
+	s := &m.src
+	a, n := s.advs.at(0), int(msg.Size)
+	final := n == a.left
+	if a.zeroes++; n > 0 || final {
+		a.zeroes = 0
 	}
 	m.stats.SentBytesRead += uint64(n)
 	a.left -= n
@@ -478,7 +482,7 @@ func (m *Machine) handleRdmaRdCompl(msg *sdpwire.Message, inv uint32, invalidate
 		key := s.advs.at(0).key
 		i := s.nforced
 		s.advs.pop()
-		m.do(Action{Op: OpRevoke, Adv: key, Remote: invalidated}) // [SDP-9.2-23]
+		m.do(Action{Op: OpRevoke, Adv: key, Remote: msg.invalidated}) // [SDP-9.2-23]
 		m.advance(i, n)
 	} else {
 		w := s.written()
@@ -488,17 +492,23 @@ func (m *Machine) handleRdmaRdCompl(msg *sdpwire.Message, inv uint32, invalidate
 	}
 	s.pol.sendSms = 0
 	m.checkCancel()
+	m.noteHint(msg.Flags) // here and in endRdmaWrCompl only [SDP-6.1.2-12]
 }
 
-// handleSendSm: the peer wants the rest of the oldest open SrcAvail by Data
-// [SDP-9.2-24] [SDP-9.5.2.1-5], or has cancelled all of them.
-func (m *Machine) handleSendSm(msg *sdpwire.Message) {
-	s := &m.src
+// beginSendSm judges a SendSm: it is about the oldest open SrcAvail.
+func (m *Machine) beginSendSm(msg *inbound) bool {
 	m.stats.RecvSendSms++
-	if s.advs.len() == 0 { // [SDP-9.2-16]
+	if m.src.advs.len() == 0 { // [SDP-9.2-16]
 		m.violation("SDP-9.2-16", msg.MID, "no SrcAvail is open")
-		return
+		return false
 	}
+	return true
+}
+
+// endSendSm: the peer wants the rest of the oldest open SrcAvail by Data
+// [SDP-9.2-24] [SDP-9.5.2.1-5], or has cancelled all of them.
+func (m *Machine) endSendSm(msg *inbound) {
+	s := &m.src
 	if s.cancelOpen && !serial(msg.MSeqAck).less(s.cancelSeq) { // [SDP-9.5.4-11]
 		m.revokeAdvs()
 		m.settleCancel()
@@ -517,10 +527,15 @@ func (m *Machine) handleSendSm(msg *sdpwire.Message) {
 	m.checkCancel()
 }
 
-// handleSinkAvail takes the advertisement of a SinkAvail; its payload has been
-// dealt with already. [SDP-9.5.1-10]
-func (m *Machine) handleSinkAvail(msg *sdpwire.Message) {
+// endSinkAvail takes the advertisement of a SinkAvail, after its payload, fresh or
+// not, which may change what it means. [SDP-9.5.1-10]
+func (m *Machine) endSinkAvail(msg *inbound) {
 	s := &m.src
+	m.stats.RecvBytesTransact += uint64(msg.n)
+	if msg.VA+uint64(msg.Size) < msg.VA {
+		m.violation("SDP-6.3.3.1-1", msg.MID, "buffer beyond the address space")
+		return
+	}
 	m.stats.RecvSinkAvails++
 	if s.disSent { // our DisConn tells the peer that this one is void [SDP-8.2.1-15]
 		return
@@ -557,7 +572,7 @@ func (m *Machine) handleSinkAvail(msg *sdpwire.Message) {
 
 // lateSinkAvail: a SinkAvail that the peer sent before it saw our ModeChange to
 // Combined. [SDP-12.4-7] [D-26]
-func (m *Machine) lateSinkAvail(nd serial, msg *sdpwire.Message) {
+func (m *Machine) lateSinkAvail(nd serial, msg *inbound) {
 	s := &m.src
 	switch {
 	case s.count0.less(nd):
@@ -582,10 +597,10 @@ func (m *Machine) reissue() {
 	}
 }
 
-// handleSinkAvailCancel: all SinkAvails not yet written are void. [SDP-9.5.5-2]
+// endSinkAvailCancel: all SinkAvails not yet written are void. [SDP-9.5.5-2]
 // One that is partly written ends by its RdmaWrCompl, which pump sends before
 // the SinkCancelAck. [SDP-9.5.5-3] [SDP-9.5.5-5] [SDP-9.5.5-6]
-func (m *Machine) handleSinkAvailCancel() {
+func (m *Machine) endSinkAvailCancel(*inbound) {
 	s := &m.src
 	keep := 0
 	if s.avail.len() > 0 {

@@ -79,8 +79,8 @@ func (m *Machine) quiesce() {
 	m.voidOffers()
 }
 
-// handleSuspComm: the peer wants to move. [SDP-13.1-1]
-func (m *Machine) handleSuspComm(msg *sdpwire.Message) {
+// endSuspComm: the peer wants to move. [SDP-13.1-1]
+func (m *Machine) endSuspComm(msg *inbound) {
 	u := &m.sus
 	switch {
 	case m.life == lifeSuspSent && m.p.Role == Accepting:
@@ -110,12 +110,17 @@ func (m *Machine) tooOften() bool {
 	return false
 }
 
-// handleSuspCommAck: the peer is silent from here on.
-func (m *Machine) handleSuspCommAck(msg *sdpwire.Message) {
+// beginSuspCommAck judges a SuspCommAck: it answers a SuspComm.
+func (m *Machine) beginSuspCommAck(msg *inbound) bool {
 	if m.life != lifeSuspSent {
 		m.violation("SDP-13.1.1-6", msg.MID, "nothing was asked")
-		return
+		return false
 	}
+	return true
+}
+
+// endSuspCommAck: the peer is silent from here on.
+func (m *Machine) endSuspCommAck(*inbound) {
 	m.do(Action{Op: OpSuspended})
 	m.sus.local = false
 	m.quiesce()

@@ -9,20 +9,29 @@ import (
 // This file explores every interleaving of the protocol by which an end that sleeps
 // is woken. A producer publishes some times; a consumer polls or sleeps. A poller
 // beside it may read in its place at any moment, as a consumer does that takes the
-// receive role. Each step is one access to what is shared, in the order of the
-// code. A wake-up was lost if a world can be reached in which something was
-// published, nothing can be done any more, and the consumer sleeps.
+// receive role. The producer's process may die between two of its steps. Each step
+// is one access to what is shared, in the order of the code. A wake-up was lost if a
+// world can be reached in which something was published or the producer is dead,
+// nothing can be done any more, and the consumer sleeps.
+//
+// The bell is a stream of wake-ups that ends when the producer's process does. It is
+// reported to a sleeper when a wake-up or the end comes, once, if at the time of the
+// report there is something to be taken from it.
 //
 // Waiting for room is the same protocol with the parts exchanged: the position
 // that is published is that of the consumer.
 
 // world is what the two sides share, and where they are.
 type world struct {
-	there bool  // published and not read
-	asks  bool  // the request
-	bell  uint8 // wake-ups that are on their way or not taken
-	owes  bool  // the producer has taken the request
-	sends uint8 // publications to come
+	there  bool  // published and not read
+	asks   bool  // the request
+	bell   uint8 // wake-ups that are on their way or not taken
+	hungUp bool  // the bell has ended
+	news   bool  // something has come to the bell since it was last reported
+	gone   bool  // the consumer knows that the bell has ended
+	owes   bool  // the producer has taken the request
+	sends  uint8 // publications to come
+	mortal bool  // the producer may die still
 
 	producer uint8 // its place
 	consumer uint8
@@ -32,15 +41,22 @@ type world struct {
 // order is an order of steps, so that wrong ones can be shown to be wrong.
 type order struct {
 	producer []byte // p publish, l look whether it is asked, leave out the rest if not, x take the request, b ring the bell
-	consumer []byte // d take wake-ups, a ask, r read, s sleep
+	consumer []byte // d take wake-ups up to the end, D those that there are, a ask, r read, s sleep
 }
+
+// told is the consumer's place when it has told of the end.
+const told = 255
+
+// reports tells whether the bell wakes a sleeper.
+func (w *world) reports() bool { return w.news && (w.bell > 0 || w.hungUp) }
 
 var (
 	asWritten = order{[]byte("plxb"), []byte("dars")}
 	wrong     = map[string]order{
-		"looks before it publishes": {[]byte("lxpb"), []byte("dars")},
-		"reads before it asks":      {[]byte("plxb"), []byte("dras")},
-		"takes wake-ups at the end": {[]byte("plxb"), []byte("ards")},
+		"looks before it publishes":                   {[]byte("lxpb"), []byte("dars")},
+		"reads before it asks":                        {[]byte("plxb"), []byte("dras")},
+		"takes wake-ups at the end":                   {[]byte("plxb"), []byte("ards")},
+		"leaves the end in the bell behind a wake-up": {[]byte("plxb"), []byte("Dars")},
 	}
 )
 
@@ -77,17 +93,30 @@ func (o order) steps(w world) (names []string, to []world) {
 		case 'b':
 			if w.owes {
 				n.bell++
+				n.news = true
 			}
 			n.owes = false
 			add("wake, if the request was taken", n)
 		}
 	}
+	if w.mortal {
+		n := w
+		n.mortal, n.sends, n.producer, n.owes = false, 0, 0, false
+		n.hungUp, n.news = true, true
+		add("the producer dies", n)
+	}
+	if w.consumer == told {
+		return names, to
+	}
 	n := w
 	n.consumer = uint8((int(w.consumer) + 1) % len(o.consumer))
 	switch o.consumer[w.consumer] {
 	case 'd':
-		n.bell = 0
+		n.bell, n.gone = 0, w.gone || w.hungUp
 		add("take wake-ups", n)
+	case 'D':
+		n.bell, n.gone = 0, w.gone || w.hungUp && w.bell == 0
+		add("take the wake-ups that there are", n)
 	case 'a':
 		n.asks = true
 		add("ask", n)
@@ -95,11 +124,15 @@ func (o order) steps(w world) (names []string, to []world) {
 		if w.there {
 			n.there, n.consumer = false, 0
 			add("read", n)
+		} else if w.gone {
+			n.consumer = told
+			add("tell of the end", n)
 		} else {
 			add("nothing there", n)
 		}
 	case 's':
-		if w.bell > 0 {
+		if w.reports() {
+			n.news = false
 			add("woken", n)
 		}
 	}
@@ -128,12 +161,13 @@ func (o order) explore() (trace []string, worlds int) {
 		from world
 		what string
 	}
-	start := world{sends: 3, other: 2}
+	start := world{sends: 3, other: 2, mortal: true}
 	seen := map[world]way{start: {}}
 	for queue := []world{start}; len(queue) > 0; queue = queue[1:] {
 		w := queue[0]
 		names, to := o.steps(w)
-		if w.there && w.producer == 0 && o.consumer[w.consumer] == 's' && w.bell == 0 && w.sends == 0 {
+		asleep := w.consumer != told && o.consumer[w.consumer] == 's' && !w.reports()
+		if (w.there || w.hungUp) && w.producer == 0 && w.sends == 0 && asleep {
 			for w != start {
 				trace = append([]string{seen[w].what}, trace...)
 				w = seen[w].from
@@ -154,7 +188,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	trace, n := asWritten.explore()
 	t.Logf("%d worlds", n)
 	if trace != nil {
-		t.Errorf("something was published and nothing wakes the consumer:\n%s", strings.Join(trace, "\n"))
+		t.Errorf("nothing wakes the consumer:\n%s", strings.Join(trace, "\n"))
 	}
 	if n < 100 {
 		t.Error("the model does not move")

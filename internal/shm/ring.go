@@ -331,6 +331,10 @@ func (q *Consumer) ReadV(places [][]byte) (n int, err error) {
 	return n, nil
 }
 
+// Taken is how many bytes were read since the beginning. A read that a fault of the places
+// has broken off has read those before the piece that it was at.
+func (q *Consumer) Taken() uint64 { return q.head }
+
 // some is Available, but there is something if the error is nil.
 func (q *Consumer) some() (int, error) {
 	for {

@@ -130,8 +130,7 @@ type reading struct {
 
 var plainly = reading{read, (*rings).read}
 
-// settle ends the time in which the bytes may be moved to shared memory. What the
-// reader sleeps at is that from where they come.
+// settle ends the time in which the bytes may be moved to shared memory.
 func (o *conn) settle() {
 	o.s.rlockDecided()
 	o.s.used.Store(true)
@@ -139,7 +138,6 @@ func (o *conn) settle() {
 	if o.meet != nil {
 		o.meet.remove(o)
 	}
-	o.s.follow()
 }
 
 func (o *conn) path() samehost.Path { return o.s.path() }
@@ -186,30 +184,21 @@ func (o *conn) receive(p []byte, f reading, soon bool) (n int, err error) {
 // sleepIn waits until try has done it.
 func (o *conn) sleepIn(try func() bool) error {
 	s := o.s
-	for {
-		if !s.OpenArrivals() {
-			return s.openError()
-		}
-		done := false
-		err := o.sleep(false, &s.in.instance, func(uintptr) bool {
-			if s.moved.Load() {
-				return true
-			}
-			s.mu.RLock()
-			armed := !s.closed && s.Arm() // what comes from here on is reported
-			s.mu.RUnlock()
-			if done = try(); !done {
-				return false
-			}
-			if armed {
-				s.Disarm()
-			}
-			return true
-		})
-		if done || !s.follow() {
-			return err
-		}
+	if !s.OpenArrivals() {
+		return s.openError()
 	}
+	return o.sleep(false, &s.in.instance, func(uintptr) bool {
+		s.mu.RLock()
+		armed := !s.closed && s.Arm() // what comes from here on is reported
+		s.mu.RUnlock()
+		if !try() {
+			return false
+		}
+		if armed {
+			s.Disarm()
+		}
+		return true
+	})
 }
 
 // sleep is the Read of n with the limit of a direction.

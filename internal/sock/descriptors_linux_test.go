@@ -29,7 +29,7 @@ func TestNoDescriptors(t *testing.T) {
 		}
 		defer s.Close()
 		giveBack := exhaust(t, free)
-		err = ShareMemory(t.Context(), c, samehost.Auto)
+		err = ShareMemory(t.Context(), c, samehost.Auto, "")
 		giveBack()
 		if err != nil {
 			t.Fatalf("%d descriptors: %v", free, err)

@@ -69,13 +69,25 @@ type arrivals struct {
 	armed bool // owned by the waiter
 }
 
+// arrived are the events of an arrival.
+const arrived = unix.EPOLLIN | unix.EPOLLRDHUP
+
 func (a *arrivals) open(fd int) bool { return a.instance.open(fd, 0) }
 
 func (a *arrivals) arm(fd int) bool {
 	if !a.armed {
-		a.armed = a.ask(fd, unix.EPOLLIN|unix.EPOLLRDHUP)
+		a.armed = a.ask(fd, arrived)
 	}
 	return a.armed
+}
+
+// move has the waiter, which may be asleep, hear of to instead of from.
+func (a *arrivals) move(from, to int) bool {
+	var ev unix.EpollEvent
+	if a.armed {
+		ev.Events = arrived
+	}
+	return EpollCtl(a.epfd, unix.EPOLL_CTL_ADD, to, &ev) && EpollCtl(a.epfd, unix.EPOLL_CTL_DEL, from, &unix.EpollEvent{})
 }
 
 func (a *arrivals) disarm(fd int) {

@@ -42,7 +42,9 @@ func OwnListener(l net.Listener, t Tuning) (net.Listener, error) {
 	}
 	tl.Close()
 	if Shares(t.SameHost) {
-		o.meet = openRendezvous(addrPort(addr))
+		if o.meet = openRendezvous(addrPort(addr), t.SameHostDir); o.meet != nil {
+			o.meet.wake(s.in.epfd)
+		}
 	}
 	return o, nil
 }
@@ -79,7 +81,9 @@ func (l *ownedListener) Accept() (net.Conn, error) {
 	if err == ErrWouldBlock {
 		rerr := l.s.Sleep(func(uintptr) bool {
 			l.s.Arm()
-			c, err = l.take()
+			if c, err = l.take(); err == ErrWouldBlock && l.meet != nil {
+				l.meet.serveNow()
+			}
 			return err != ErrWouldBlock
 		})
 		if rerr != nil && err == ErrWouldBlock {
@@ -88,6 +92,9 @@ func (l *ownedListener) Accept() (net.Conn, error) {
 	}
 	switch {
 	case err == nil:
+		if l.meet != nil {
+			l.meet.welcome(c)
+		}
 		return c, nil
 	case l.closed.Load(), errors.Is(err, os.ErrClosed):
 		err = net.ErrClosed
@@ -108,7 +115,7 @@ func (l *ownedListener) Pending() bool {
 }
 
 // take accepts a connection without waiting.
-func (l *ownedListener) take() (net.Conn, error) {
+func (l *ownedListener) take() (*conn, error) {
 	l.s.mu.RLock()
 	defer l.s.mu.RUnlock()
 	for {

@@ -68,18 +68,19 @@ func (r *rings) ring(bell int) {
 	}
 }
 
-// hush takes what is in a bell, so that only what comes later wakes.
+// hush takes what is in a bell, so that only what comes later wakes. It reads until
+// there is nothing: behind the last byte the peer's process may have hung up, which
+// one report may have told of together with the byte.
 func (r *rings) hush(bell int) {
 	var b [64]byte
 	for {
-		n, err := recv(bell, b[:], unix.MSG_DONTWAIT)
-		if err == nil && n == len(b) {
-			continue
-		}
-		if err == nil && n == 0 || err != nil && err != ErrWouldBlock {
+		switch n, err := recv(bell, b[:], unix.MSG_DONTWAIT); {
+		case err == ErrWouldBlock:
+			return
+		case err != nil || n == 0:
 			r.gone.Store(true)
+			return
 		}
-		return
 	}
 }
 

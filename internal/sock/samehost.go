@@ -3,17 +3,15 @@ package sock
 import (
 	"errors"
 	"net"
+	"runtime"
 
 	"viaduct/samehost"
 )
 
-// wanted is what policy comes to in this build.
-func wanted(policy samehost.Policy) samehost.Policy {
-	if AssumeRings && policy == samehost.Off {
-		return samehost.Auto
-	}
-	return policy
-}
+// SharesByDefault reports whether connections within a host go through shared memory
+// where the options say nothing: in builds with the tag plaintcp, and on other systems than
+// Linux, they do not.
+const SharesByDefault = samehost.Auto == 0 && runtime.GOOS == "linux"
 
 // WhyOff is the reason for TCP where that is what was wanted.
 const WhyOff = "shared memory is turned off"
@@ -38,9 +36,8 @@ func PathOf(nc net.Conn) samehost.Path {
 	return samehost.Path{Why: whyNotOwned}
 }
 
-// Shares reports whether policy lets connections go through shared memory in this
-// build.
-func Shares(policy samehost.Policy) bool { return wanted(policy) != samehost.Off }
+// Shares reports whether policy lets connections go through shared memory.
+func Shares(policy samehost.Policy) bool { return policy != samehost.Off }
 
 // CheckShared returns an error if policy wants shared memory and nc, whose peer has
 // begun the stream, does not have it.

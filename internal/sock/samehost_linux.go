@@ -129,19 +129,24 @@ func shun(name string, now bool) bool {
 // the peer is a process of the same user on this host that offers it. Nothing was
 // read or written. Otherwise nc stays as it is, and [PathOf] tells the reason; that is
 // an error only if policy is samehost.Require.
-func ShareMemory(ctx context.Context, nc net.Conn, policy samehost.Policy) error {
+//
+// dir is a directory in which processes of other network namespaces are met, "" for none.
+// After an error nc is of no use.
+func ShareMemory(ctx context.Context, nc net.Conn, policy samehost.Policy, dir string) error {
 	o, ok := nc.(*conn)
-	policy = wanted(policy)
 	why := whyNotOwned
 	switch {
 	case policy == samehost.Off:
 		why = WhyOff
 	case ok:
-		err := o.share(ctx)
+		err := o.share(ctx, dir)
 		if err == nil {
 			return nil
 		}
 		why = err.Error()
+		if _, ok := errors.AsType[proofError](err); ok {
+			policy = samehost.Require
+		}
 	}
 	if ok {
 		o.s.setWhy(why)
@@ -163,21 +168,25 @@ func addrPort(a net.Addr) netip.AddrPort {
 }
 
 // isHere reports whether a connection may be one within this host. One that is, and
-// is not found to be here, has been bound to different addresses.
+// is not found to be here, goes between two addresses that other hosts may have. Both
+// ends find the same: a dialer that asks in vain waits for acceptTimeout.
 func isHere(local, remote netip.AddrPort) bool {
-	return remote.IsValid() && remote.Addr().Zone() == "" && (remote.Addr() == local.Addr() || remote.Addr().IsLoopback())
+	l, r := local.Addr(), remote.Addr()
+	return r.IsValid() && r.Zone() == "" && (r == l || r.IsLoopback() || l.IsLoopback())
 }
 
-// share asks the peer for shared memory. The error is the reason for TCP.
-func (o *conn) share(ctx context.Context) (err error) {
+// share asks the peer for shared memory. The error is the reason for TCP, or a proofError.
+func (o *conn) share(ctx context.Context, dir string) (err error) {
 	m := meeting{ring: ringSize, from: addrPort(o.local), to: addrPort(o.remote)}
-	if !isHere(m.from, m.to) {
-		return errors.New(whyOtherHost)
-	}
-	bell, name, err := callMeeting(m.to)
+	names, err := meetingNames(m.from, m.to, dir)
 	if err != nil {
 		return err
 	}
+	bell, name, err := callMeeting(names)
+	if err != nil {
+		return err
+	}
+	proves := name[0] != '@'
 	defer func() {
 		if err != nil {
 			unix.Close(bell)
@@ -208,18 +217,37 @@ func (o *conn) share(ctx context.Context) (err error) {
 			unix.Close(room[0])
 		}
 	}()
-	if err := unix.Sendmsg(bell, m.append(nil), unix.UnixRights(fd, room[1]), nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT); err != nil {
+	rights := []int{fd, room[1]}
+	if proves {
+		rights = append(rights, o.s.fd)
+	}
+	if err := unix.Sendmsg(bell, m.append(nil), unix.UnixRights(rights...), nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT); err != nil {
 		return os.NewSyscallError("sendmsg", err)
 	}
-	if err := awaitAnswer(ctx, bell); err != nil {
+	// While the listener is at it: most of the time it has accepted the connection by now,
+	// so that its end has an owner.
+	var owned error
+	if !proves {
+		owned = checkOwner(o.s.fd, m.to, m.from, uid)
+	}
+	theirs, err := awaitAnswer(ctx, bell)
+	if theirs >= 0 {
+		defer unix.Close(theirs)
+	}
+	if err != nil {
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			shun(name, true)
 			return errors.New("the listener has not answered in time")
 		}
 		return err
 	}
-	// The peer has accepted the connection now, so that it has an owner.
-	if err := checkOwner(m.to, m.from, uid); err != nil {
+	switch {
+	case proves:
+		err = prove(o.s.fd, theirs, m.from, m.to)
+	case owned != nil:
+		err = checkOwner(o.s.fd, m.to, m.from, uid)
+	}
+	if err != nil {
 		return err
 	}
 	if _, err := send(bell, []byte{committed}); err != nil {
@@ -232,20 +260,35 @@ func (o *conn) share(ctx context.Context) (err error) {
 	return nil
 }
 
-// callMeeting connects to the rendezvous of the listener that has accepted a
-// connection to an address.
-func callMeeting(to netip.AddrPort) (fd int, name string, err error) {
-	any4, any6 := netip.IPv4Unspecified(), netip.IPv6Unspecified()
-	places := []netip.Addr{to.Addr(), any6}
-	if to.Addr().Is4() {
-		places = []netip.Addr{to.Addr(), any4, any6}
+// meetingNames returns the names by which a rendezvous of the listener may be found that
+// has accepted a connection. There is one at least if there is no error.
+func meetingNames(from, to netip.AddrPort, dir string) (names []string, err error) {
+	if isHere(from, to) {
+		names = append(names, meetingName(to))
+		if to.Addr().Is4() {
+			names = append(names, meetingName(netip.AddrPortFrom(netip.IPv4Unspecified(), to.Port())))
+		}
+		names = append(names, meetingName(netip.AddrPortFrom(netip.IPv6Unspecified(), to.Port())))
 	}
+	if dir != "" {
+		if err := checkMeetingDir(dir); err != nil {
+			return nil, err
+		}
+		return append(names, meetingPath(dir, to)), nil
+	}
+	if names == nil {
+		return nil, errors.New(whyOtherHost)
+	}
+	return names, nil
+}
+
+// callMeeting connects to the first rendezvous that is there.
+func callMeeting(names []string) (fd int, name string, err error) {
 	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return -1, "", os.NewSyscallError("socket", err)
 	}
-	for _, a := range places {
-		name = meetingName(netip.AddrPortFrom(a, to.Port()))
+	for _, name = range names {
 		if shun(name, false) {
 			err = errors.New("the listener has not answered in time lately")
 			break
@@ -253,7 +296,7 @@ func callMeeting(to netip.AddrPort) (fd int, name string, err error) {
 		switch err = unix.Connect(fd, &unix.SockaddrUnix{Name: name}); err {
 		case nil:
 			return fd, name, nil
-		case unix.ECONNREFUSED:
+		case unix.ECONNREFUSED, unix.ENOENT:
 			err = errors.New(whyNoMeeting)
 			continue
 		default:
@@ -278,9 +321,10 @@ func sameUser(fd int) (uid uint32, err error) {
 	return cred.Uid, nil
 }
 
-// checkOwner makes sure that a user owns the socket of a TCP connection.
-func checkOwner(local, remote netip.AddrPort, uid uint32) error {
-	owner, err := ownerOf(local, remote)
+// checkOwner makes sure that a user owns the socket of a TCP connection whose other end is
+// near.
+func checkOwner(near int, local, remote netip.AddrPort, uid uint32) error {
+	owner, err := ownerOf(near, local, remote)
 	if err != nil {
 		return fmt.Errorf("the user of the peer's TCP socket is not known: %w", err)
 	}
@@ -290,12 +334,14 @@ func checkOwner(local, remote netip.AddrPort, uid uint32) error {
 	return nil
 }
 
-// awaitAnswer waits for the listener's answer.
-func awaitAnswer(ctx context.Context, fd int) error {
+// awaitAnswer waits for the listener's answer, with which its end of the TCP connection
+// may come; theirs is -1 if not.
+func awaitAnswer(ctx context.Context, fd int) (theirs int, err error) {
 	end := time.Now().Add(answerTimeout)
 	if at, ok := ctx.Deadline(); ok && at.Before(end) {
 		end = at
 	}
+	theirs = -1
 	var b [answerLen]byte
 	for n := 0; n < len(b); {
 		Soon(func() bool { // the listener is about to answer, most of the time
@@ -304,247 +350,31 @@ func awaitAnswer(ctx context.Context, fd int) error {
 		})
 		left := time.Until(end)
 		if left <= 0 {
-			return os.ErrDeadlineExceeded
+			return theirs, os.ErrDeadlineExceeded
 		}
 		p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		if _, err := unix.Poll(p[:], int((left+time.Millisecond-1)/time.Millisecond)); err != nil && err != unix.EINTR {
-			return os.NewSyscallError("poll", err)
+			return theirs, os.NewSyscallError("poll", err)
 		}
-		k, err := recv(fd, b[n:], unix.MSG_DONTWAIT)
+		k, fds, err := recvRights(fd, b[n:], 1)
+		for _, fd := range fds {
+			if theirs >= 0 {
+				unix.Close(theirs)
+			}
+			theirs = fd
+		}
 		switch {
 		case err == ErrWouldBlock:
 			continue
 		case err != nil:
-			return err
+			return theirs, err
 		case k == 0:
-			return errors.New("the listener has refused without a reason")
+			return theirs, errors.New("the listener has refused without a reason")
 		}
 		n += k
 	}
 	if b[0] != granted {
-		return errors.New(string(b[2 : 2+min(int(b[1]), len(b)-2)]))
+		return theirs, errors.New(string(b[2 : 2+min(int(b[1]), len(b)-2)]))
 	}
-	return nil
-}
-
-// A rendezvous is where dialers of this host ask for shared memory.
-type rendezvous struct {
-	at netip.AddrPort // the listener's address
-	u  *net.UnixListener
-
-	mu    sync.Mutex
-	conns map[netip.AddrPort]*conn // accepted connections by the peer's address, while nothing was read from them; guarded by mu
-	added chan struct{}            // closed with the next addition, if something waits for it; guarded by mu
-}
-
-// openRendezvous makes the rendezvous of a listening address, nil if there can be
-// none: another one has the name, for instance.
-func openRendezvous(at netip.AddrPort) *rendezvous {
-	u, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: meetingName(at)})
-	if err != nil {
-		return nil
-	}
-	v := &rendezvous{at: at, u: u, conns: make(map[netip.AddrPort]*conn)}
-	go v.serve()
-	return v
-}
-
-func (v *rendezvous) close() { v.u.Close() }
-
-// add has a connection, that was just accepted, found.
-func (v *rendezvous) add(o *conn) {
-	from := addrPort(o.remote)
-	if !isHere(addrPort(o.local), from) {
-		return
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	o.meet = v
-	v.conns[from] = o
-	if v.added != nil {
-		close(v.added)
-		v.added = nil
-	}
-}
-
-// remove has it not found any more.
-func (v *rendezvous) remove(o *conn) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if from := addrPort(o.remote); v.conns[from] == o {
-		delete(v.conns, from)
-	}
-}
-
-// find waits for a connection to be accepted.
-func (v *rendezvous) find(m meeting) *conn {
-	late := time.NewTimer(acceptTimeout)
-	defer late.Stop()
-	for {
-		v.mu.Lock()
-		o := v.conns[m.from]
-		if v.added == nil {
-			v.added = make(chan struct{})
-		}
-		added := v.added
-		v.mu.Unlock()
-		if o != nil {
-			if addrPort(o.local) != m.to {
-				return nil
-			}
-			return o
-		}
-		select {
-		case <-added:
-		case <-late.C:
-			return nil
-		}
-	}
-}
-
-func (v *rendezvous) serve() {
-	for {
-		c, err := v.u.AcceptUnix()
-		if err != nil {
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			time.Sleep(5 * time.Millisecond) // no descriptors, most likely
-			continue
-		}
-		go func() {
-			defer c.Close()
-			v.grant(c)
-		}()
-	}
-}
-
-// grant serves one request.
-func (v *rendezvous) grant(c *net.UnixConn) {
-	c.SetDeadline(time.Now().Add(requestTimeout))
-	var files [2]int
-	m, n, err := readMeeting(c, files[:])
-	defer func() {
-		for _, fd := range files[:n] {
-			unix.Close(fd)
-		}
-	}()
-	if err != nil {
-		answer(c, err)
-		return
-	}
-	o := v.find(m)
-	if o == nil {
-		answer(c, errors.New("the listener has not accepted the connection"))
-		return
-	}
-	mem, err := o.allow(c, m, files[0])
-	if err != nil {
-		o.s.setWhy(err.Error())
-		answer(c, err)
-		return
-	}
-	bell := dup(c) // before the dialer is told that it may commit
-	if bell == nil {
-		err = errors.New("the listener has no descriptor left")
-		o.s.setWhy(err.Error())
-		answer(c, err)
-		mem.Close()
-		return
-	}
-	leave := func() {
-		unix.Close(bell.fd)
-		mem.Close()
-	}
-	decided, err := o.s.decide()
-	if err != nil {
-		answer(c, err)
-		leave()
-		return
-	}
-	defer decided()
-	if !answer(c, nil) {
-		leave()
-		return
-	}
-	var b [1]byte
-	c.SetReadDeadline(time.Now().Add(commitTimeout)) // the dialer commits, or leaves by closing
-	if n, err := ReadSoon(c, b[:]); n != 1 || err != nil || b[0] != committed {
-		o.s.setWhy("the peer has left the rendezvous")
-		leave()
-		return
-	}
-	r := newRings(mem, false, bell.fd, files[1])
-	if err := o.s.adopt(r); err != nil {
-		// The dialer has committed: what it finds is the end of the connection.
-		leave()
-		o.Close()
-		return
-	}
-	files[1] = -1
-	v.remove(o)
-}
-
-// readMeeting reads a request and its n descriptors.
-func readMeeting(c *net.UnixConn, files []int) (m meeting, n int, err error) {
-	b, oob := make([]byte, requestLen), make([]byte, unix.CmsgSpace(4*len(files)))
-	k, oobn, flags, _, err := c.ReadMsgUnix(b, oob)
-	if err != nil {
-		return m, 0, err
-	}
-	msgs, err := unix.ParseSocketControlMessage(oob[:oobn])
-	if err != nil {
-		return m, 0, err
-	}
-	for i := range msgs {
-		fds, err := unix.ParseUnixRights(&msgs[i])
-		if err != nil {
-			continue
-		}
-		for _, fd := range fds {
-			if n == len(files) {
-				unix.Close(fd)
-				continue
-			}
-			files[n] = fd
-			n++
-		}
-	}
-	if n != len(files) || flags&unix.MSG_CTRUNC != 0 {
-		return m, n, errors.New("no memory came with the request, or this process has no descriptor left")
-	}
-	m, err = parseMeeting(b[:k])
-	return m, n, err
-}
-
-// allow checks everything about a request and maps the memory.
-func (o *conn) allow(c *net.UnixConn, m meeting, fd int) (mem *shm.Memory, err error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var uid uint32
-	if cerr := raw.Control(func(fd uintptr) { uid, err = sameUser(int(fd)) }); cerr != nil {
-		return nil, cerr
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := checkOwner(m.from, m.to, uid); err != nil {
-		return nil, err
-	}
-	return shm.Open(fd, m.ring)
-}
-
-// answer tells a dialer that it gets what it wants, or why not. It is false if that
-// could not be told.
-func answer(c *net.UnixConn, err error) bool {
-	var b [answerLen]byte
-	b[0] = granted
-	if err != nil {
-		b[0] = 0
-		b[1] = byte(copy(b[2:], err.Error()))
-	}
-	_, werr := c.Write(b[:])
-	return werr == nil
+	return theirs, nil
 }

@@ -40,7 +40,7 @@ func sharedPair(t testing.TB, l net.Listener) (client, server net.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := ShareMemory(t.Context(), client, samehost.Require); err != nil {
+	if err := ShareMemory(t.Context(), client, samehost.Require, ""); err != nil {
 		t.Fatal(err)
 	}
 	server = <-accepted
@@ -76,6 +76,102 @@ func TestRendezvousOfAddresses(t *testing.T) {
 	}
 }
 
+// A listener whose socket another process has opened, as systemd does, is found, and by a
+// name.
+func TestRendezvousOfInherited(t *testing.T) {
+	opened, err := net.Listen("tcp", "localhost:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := opened.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(opened.Addr().String())
+	opened.Close()
+	nl, err := net.FileListener(file)
+	file.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := OwnListener(nl, Tuning{SameHost: samehost.Auto})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			t.Error(err)
+		}
+		accepted <- c
+	}()
+	c, err := Dial(t.Context(), new(net.Dialer), "tcp", net.JoinHostPort("localhost", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := ShareMemory(t.Context(), c, samehost.Require, ""); err != nil {
+		t.Error(err)
+	}
+	s := testkit.Await(t, "the connection", accepted)
+	defer s.Close()
+	c.Write([]byte("x")) // the listener may hear of the dialer's decision after Accept
+	if n, err := s.Read(make([]byte, 1)); n != 1 || !PathOf(s).SharedMemory {
+		t.Errorf("%d, %v; %v", n, err, PathOf(s))
+	}
+}
+
+// A dialer with another address of this host is found, and both ends agree on what is
+// within the host.
+func TestRendezvousFromOtherAddress(t *testing.T) {
+	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
+	here := []netip.Addr{netip.MustParseAddr("127.0.0.2")}
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() {
+			here = append(here, p.Addr())
+		}
+	}
+	for _, from := range here {
+		d := &net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
+		c, err := Dial(t.Context(), d, "tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := ShareMemory(t.Context(), c, samehost.Require, ""); err != nil {
+			t.Error(err)
+		}
+		c.Close()
+		s.Close()
+	}
+	at := func(s string) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr(s), 1) }
+	for _, p := range []struct {
+		a, b string
+		want bool
+	}{
+		{"127.0.0.1", "127.0.0.1", true},
+		{"127.0.0.1", "192.0.2.1", true},
+		{"192.0.2.1", "192.0.2.1", true},
+		{"192.0.2.1", "192.0.2.2", false},
+		{"::1", "2001:db8::1", true},
+		{"2001:db8::1", "2001:db8::2", false},
+	} {
+		a, b := at(p.a), at(p.b)
+		if x, y := isHere(a, b), isHere(b, a); x != p.want || y != p.want {
+			t.Errorf("%s to %s: %v, seen from the other end %v; want %v", p.a, p.b, x, y, p.want)
+		}
+	}
+}
+
 // A server that sleeps at the TCP connection when the memory is adopted reads from
 // the ring.
 func TestAdoptWakesReader(t *testing.T) {
@@ -101,7 +197,7 @@ func TestAdoptWakesReader(t *testing.T) {
 	}
 	defer c.Close()
 	time.Sleep(5 * time.Millisecond) // it sleeps
-	if err := ShareMemory(t.Context(), c, samehost.Require); err != nil {
+	if err := ShareMemory(t.Context(), c, samehost.Require, ""); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(time.Millisecond)
@@ -165,6 +261,25 @@ func TestPollerHearsOfDeath(t *testing.T) {
 	s.Close(false)
 }
 
+// One report may tell of a bell that was rung and of the death behind it: both ends
+// of a sleep take both from it.
+func TestRungThenDead(t *testing.T) {
+	client, server := sharedPair(t, ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto}))
+	c, s := Take(client).rings, Take(server).rings
+	for _, bell := range []int{c.bell, c.room} {
+		c.ring(bell)
+		unix.Shutdown(bell, unix.SHUT_RDWR)
+	}
+	s.ask()
+	if _, err := s.read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("a read after the death of the peer's process: %v", err)
+	}
+	s.gone.Store(false)
+	if s.askRoom() {
+		t.Error("a writer waits for room after the death of the peer's process")
+	}
+}
+
 // Whatever speaks against shared memory is a reason, and the stream goes on by TCP.
 func TestFallBack(t *testing.T) {
 	dial := func(t *testing.T, l net.Listener) (net.Conn, net.Conn) {
@@ -183,7 +298,7 @@ func TestFallBack(t *testing.T) {
 	check := func(t *testing.T, c, s net.Conn, policy samehost.Policy, want string) {
 		t.Helper()
 		start := time.Now()
-		if err := ShareMemory(t.Context(), c, policy); err != nil {
+		if err := ShareMemory(t.Context(), c, policy, ""); err != nil {
 			t.Fatal(err)
 		}
 		if p := PathOf(c); p.SharedMemory || !strings.Contains(p.Why, want) {
@@ -196,7 +311,7 @@ func TestFallBack(t *testing.T) {
 		if _, err := s.Read(make([]byte, 1)); err != nil {
 			t.Error(err)
 		}
-		err := ShareMemory(t.Context(), c, samehost.Require)
+		err := ShareMemory(t.Context(), c, samehost.Require, "")
 		if err == nil {
 			t.Error("required, and given after the stream has begun")
 		}
@@ -206,7 +321,7 @@ func TestFallBack(t *testing.T) {
 		check(t, c, s, samehost.Off, WhyOff)
 	})
 	t.Run("policy of the listener", func(t *testing.T) {
-		c, s := dial(t, ownListener(t, "127.0.0.1:0", Tuning{}))
+		c, s := dial(t, ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Off}))
 		check(t, c, s, samehost.Auto, whyNoMeeting)
 		if p := PathOf(s); p.Why != WhyOff {
 			t.Error(p)
@@ -226,14 +341,26 @@ func TestFallBack(t *testing.T) {
 		check(t, c, s, samehost.Auto, "exhausted")
 	})
 	t.Run("another process has the name and not the connection", func(t *testing.T) {
-		l := ownListener(t, "127.0.0.1:0", Tuning{})
-		v := openRendezvous(addrPort(l.Addr()))
+		l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Off})
+		v := openRendezvous(addrPort(l.Addr()), "")
 		defer v.close()
+		stop := make(chan struct{})
+		defer close(stop)
+		go func() { // as what accepts connections there
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(time.Millisecond):
+					v.drain()
+				}
+			}
+		}()
 		c, s := dial(t, l)
 		check(t, c, s, samehost.Auto, "has not accepted")
 	})
 	t.Run("the name does not answer", func(t *testing.T) {
-		l := ownListener(t, "127.0.0.1:0", Tuning{})
+		l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Off})
 		u, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: meetingName(addrPort(l.Addr()))})
 		if err != nil {
 			t.Fatal(err)
@@ -325,18 +452,18 @@ func TestRendezvousRefuses(t *testing.T) {
 
 func TestOwnerOf(t *testing.T) {
 	for _, at := range []string{"127.0.0.1:0", "[::]:0", "[::1]:0"} {
-		l := ownListener(t, at, Tuning{})
+		l := ownListener(t, at, Tuning{SameHost: samehost.Off})
 		to := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), addrPort(l.Addr()).Port())
 		if strings.HasPrefix(at, "[::1]") {
 			to = addrPort(l.Addr())
 		}
-		c, err := net.Dial("tcp", to.String())
+		c, err := Dial(t.Context(), new(net.Dialer), "tcp", to.String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		from := addrPort(c.LocalAddr())
-		if _, err := ownerOf(to, from); !errors.Is(err, unix.ENOENT) {
+		near, from := c.(*conn).s.fd, addrPort(c.LocalAddr())
+		if _, err := ownerOf(near, to, from); !errors.Is(err, unix.ENOENT) {
 			t.Errorf("%s: not accepted, but owned: %v", at, err)
 		}
 		s, err := l.Accept()
@@ -344,13 +471,14 @@ func TestOwnerOf(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		for _, f := range []func(a, b netip.AddrPort) (uint32, error){ownerOf, ownerByDiag, ownerByProc} {
+		byProc := func(_ int, a, b netip.AddrPort) (uint32, error) { return ownerByProc(a, b) }
+		for _, f := range []func(near int, a, b netip.AddrPort) (uint32, error){ownerOf, ownerByDiag, byProc} {
 			for _, ends := range [][2]netip.AddrPort{{to, from}, {from, to}} {
-				if uid, err := f(ends[0], ends[1]); err != nil || int(uid) != os.Geteuid() {
+				if uid, err := f(near, ends[0], ends[1]); err != nil || int(uid) != os.Geteuid() {
 					t.Errorf("%s, %v: %d, %v", at, ends, uid, err)
 				}
 			}
-			if _, err := f(netip.AddrPortFrom(to.Addr(), from.Port()), from); err == nil {
+			if _, err := f(near, netip.AddrPortFrom(to.Addr(), from.Port()), from); err == nil {
 				t.Errorf("%s: a socket that is not there has an owner", at)
 			}
 		}

@@ -11,7 +11,7 @@ import (
 )
 
 // ShareMemory does nothing on this system.
-func ShareMemory(_ context.Context, _ net.Conn, policy samehost.Policy) error {
+func ShareMemory(_ context.Context, _ net.Conn, policy samehost.Policy, _ string) error {
 	if policy == samehost.Require {
 		return &net.OpError{Op: "dial", Net: "shm", Err: errors.New(whyNoPlatform)}
 	}

@@ -43,6 +43,7 @@ func PeeksAhead() bool { return false }
 const absent = "sock: no socket on this system"
 
 func (*Socket) ByKernel() bool                      { panic(absent) }
+func (*Socket) Taken() uint64                       { panic(absent) }
 func (*Socket) FD() int                             { panic(absent) }
 func (*Socket) OpenArrivals() bool                  { panic(absent) }
 func (*Socket) CloseArrivals()                      { panic(absent) }

@@ -25,8 +25,7 @@ type Socket struct {
 	out   Watch
 	rings *rings // nil: the bytes go through fd
 
-	used  atomic.Bool // something was read or written, or an engine has the socket
-	moved atomic.Bool // rings was set while the reader may sleep at the TCP socket
+	used atomic.Bool // something was read or written, or an engine has the socket
 
 	mu      perturb.RWMutex // held while fd is used outside the reader and the writer
 	closed  bool            // guarded by mu; fd is closed when nothing can be using it any more
@@ -75,18 +74,22 @@ func dup(sc syscall.Conn) *Socket {
 }
 
 // adopt has the bytes go through shared memory from now on, if none have gone
-// another way. The rings belong to s then.
+// another way. The rings belong to s then. If a reader may sleep at the TCP socket, they
+// were asked to ring before the peer could write: it sleeps at the bell from here on.
 func (s *Socket) adopt(r *rings) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || s.used.Load() {
 		return net.ErrClosed
 	}
-	r.tcp, s.fd, s.rings = s.fd, r.bell, r
-	if s.in.f != nil { // a reader may sleep at it
-		s.moved.Store(true)
-		s.in.f.SetReadDeadline(time.Unix(1, 0))
+	if s.in.f != nil && !s.in.move(s.fd, r.bell) {
+		return unix.ENOMEM
 	}
+	if s.out.f != nil { // at which the dialer has waited for the connection
+		s.out.Close()
+		s.out = Watch{}
+	}
+	r.tcp, s.fd, s.rings = s.fd, r.bell, r
 	return nil
 }
 
@@ -119,16 +122,6 @@ func (s *Socket) rlockDecided() {
 	}
 }
 
-// follow has the reader sleep at another descriptor if adopt has changed it. It
-// reports whether that is so. [reader]
-func (s *Socket) follow() bool {
-	if !s.moved.CompareAndSwap(true, false) {
-		return false
-	}
-	s.CloseArrivals()
-	return true
-}
-
 func (s *Socket) setWhy(why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,8 +141,12 @@ func (s *Socket) path() samehost.Path {
 }
 
 // ByKernel tells that the kernel moves the bytes, which reports memory that is gone
-// by EFAULT: through shared memory the process moves them itself.
+// by EFAULT: through shared memory the process moves them itself, and faults.
 func (s *Socket) ByKernel() bool { return s.rings == nil }
+
+// Taken is how many bytes have been read, of a Socket whose bytes the kernel does not move. The
+// difference of two is what a read in between has read that a fault has broken off. [reader]
+func (s *Socket) Taken() uint64 { return s.rings.in.Taken() }
 
 // FD returns the descriptor that is readable when something has arrived. It is
 // valid until Close.

@@ -21,6 +21,10 @@ type Tuning struct {
 	// SameHost is for listeners: whether they offer shared memory to dialers of
 	// this host.
 	SameHost samehost.Policy
+
+	// SameHostDir is a directory in which dialers of other network namespaces are
+	// met, "" for none.
+	SameHostDir string
 }
 
 // Tune applies t and turns Nagle's algorithm off, since the engines make

@@ -29,8 +29,8 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// TCPPair returns the two ends of a TCP connection over loopback. The caller
-// closes them.
+// TCPPair returns the two ends of a TCP connection over loopback. They are closed
+// when t ends, if they were not before.
 func TCPPair(t testing.TB) (a, b net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -49,8 +49,10 @@ func TCPPair(t testing.TB) (a, b net.Conn) {
 	if a, err = net.Dial("tcp", l.Addr().String()); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { a.Close() })
 	if b = <-accepted; b == nil {
 		t.FailNow()
 	}
+	t.Cleanup(func() { b.Close() })
 	return a, b
 }

@@ -19,6 +19,7 @@
 //	port always        the host part of addresses has 6 bytes: IPv4 and port
 //	gather off         every post of a send goes out by itself
 //	congestion NAME    congestion control of the TCP connections, if the system has it
+//	samehost POLICY    shared memory between processes of one host: auto, off or require
 //
 // A line "log LEVEL" (debug, info, warn, error) has events written to the standard
 // error.

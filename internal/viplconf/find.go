@@ -15,15 +15,16 @@ import (
 // Names of NICs that programs of 1998 to 2004 use, and the number behind them.
 // [VIA 6.4.1]
 var (
-	numbered = regexp.MustCompile(`^(?:/dev/)?(?:clanvi|clan|VINIC|vinic|nic|vi|via_eth|via_|vitcp)([0-9]*)$`)
+	numbered = regexp.MustCompile(`^(?i:(?:/dev/)?(?:clanvi|clan|vinic|nic|vi|via|via_eth|via_|vitcp))([0-9]*)$`)
 	windows  = regexp.MustCompile(`^\\\\\.\\VI([1-9][0-9]*)$`) // counts from 1
 	ethernet = regexp.MustCompile(`^/dev/via_([a-z]+[0-9]+)$`)
+	loop     = regexp.MustCompile(`^(?:/[a-z]+/)?via_lo$`) // some programs have /etc for /dev
 )
 
 // Find returns how the NIC called name is opened: by the line of that name,
 // else by that of *, else VI/TCP on the interface that the name means. That is
 //
-//	/dev/via_lo, lo            loopback
+//	/dev/via_lo, via_lo, lo    loopback
 //	/dev/via_IF, IF            the interface IF, if there is one
 //	an IP address              that address
 //	/dev/via_ethN, /dev/clanviN, VINICN, nicN, vitcpN, \\.\VI(N+1)
@@ -110,7 +111,7 @@ func (ifs netifs) address(name string) (string, error) {
 	if ip, err := netip.ParseAddr(name); err == nil {
 		return ip.Unmap().String(), nil
 	}
-	if name == "/dev/via_lo" {
+	if loop.MatchString(name) {
 		name = "lo"
 	}
 	loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})

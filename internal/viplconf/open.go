@@ -1,7 +1,6 @@
 package viplconf
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 	"viaduct/fcvi"
 	"viaduct/internal/fc/fcip"
 	"viaduct/internal/wire/vitcpwire"
+	"viaduct/samehost"
 	"viaduct/vi"
 	"viaduct/vitcp"
 )
@@ -37,6 +37,7 @@ type vitcpKey struct {
 	port       uint16
 	grace      time.Duration
 	congestion string
+	sameHost   samehost.Policy
 }
 
 // New returns an Opener for c.
@@ -111,11 +112,7 @@ func (o *Opener) openVITCP(d NIC, cfg *vi.Config) (*vi.NIC, Place, error) {
 	if err != nil {
 		return nil, Place{}, err
 	}
-	at := shaped{p, d, vitcpwire.Port, nil}
-	if listen == "" && sharesPorts {
-		at.sharing = &sharing{port: cmp.Or(port, vitcpwire.Port)}
-	}
-	n, err := vi.Open(at, device, cfg)
+	n, err := vi.Open(shaped{p, d, vitcpwire.Port}, device, cfg)
 	if err != nil {
 		return nil, Place{}, err
 	}
@@ -129,13 +126,13 @@ func (o *Opener) openVITCP(d NIC, cfg *vi.Config) (*vi.NIC, Place, error) {
 }
 
 func (o *Opener) provider(d NIC, port uint16, listen string) (*vitcp.Provider, error) {
-	cfg := vitcp.Config{Port: port, Listen: listen, Grace: d.Grace, Congestion: d.Congestion, Logger: o.log}
+	cfg := vitcp.Config{Port: port, SharePort: true, Listen: listen, Grace: d.Grace, Congestion: d.Congestion, SameHost: d.SameHost, Logger: o.log}
 	if listen != "" {
 		return vitcp.New(cfg)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	key := vitcpKey{port, d.Grace, d.Congestion}
+	key := vitcpKey{port, d.Grace, d.Congestion, d.SameHost}
 	p := o.vitcp[key]
 	if p == nil {
 		var err error
@@ -151,12 +148,18 @@ func (o *Opener) provider(d NIC, port uint16, listen string) (*vitcp.Provider, e
 // If the usual port is taken, by another NIC or process, any other serves: the
 // NIC's address tells which.
 func (d NIC) openFCVI(cfg *vi.Config) (*vi.NIC, error) {
+	if d.everywhere() {
+		// The NIC is known by an address that other hosts can call, if there is one.
+		if ifs, err := interfaces(); err == nil && len(ifs) > 0 && ifs[0].addr.Is4() {
+			d.Address = ifs[0].addr.String()
+		}
+	}
 	open := func(listen string) (*vi.NIC, error) {
-		p, err := fcvi.New(fcvi.Config{Listen: listen, Fabric: d.Fabric, MaxTransferSize: min(d.MaxTransfer, fcvi.LimitMaxTransfer), Congestion: d.Congestion, Logger: cfg.Logger})
+		p, err := fcvi.New(fcvi.Config{Listen: listen, Fabric: d.Fabric, MaxTransferSize: min(d.MaxTransfer, fcvi.LimitMaxTransfer), Congestion: d.Congestion, SameHost: d.SameHost, Logger: cfg.Logger})
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", vi.ErrInvalidParameter, err)
 		}
-		return vi.Open(shaped{p, d, fcip.Port, nil}, d.Address, cfg)
+		return vi.Open(shaped{p, d, fcip.Port}, d.Address, cfg)
 	}
 	if d.Listen != "" || d.Fabric != "" {
 		return open(d.Listen)
@@ -168,12 +171,22 @@ func (d NIC) openFCVI(cfg *vi.Config) (*vi.NIC, error) {
 	return n, err
 }
 
+// everywhere reports whether a NIC listens at all addresses of the host and nothing says by
+// which it is known.
+func (d NIC) everywhere() bool {
+	if d.Address != "" || d.Fabric != "" {
+		return false
+	}
+	host, _, _ := net.SplitHostPort(d.Listen)
+	ip, err := netip.ParseAddr(host)
+	return host == "" || err == nil && ip.IsUnspecified()
+}
+
 // shaped is a provider whose NICs report what the configuration says of them.
 type shaped struct {
 	vi.Provider
-	d       NIC
-	usual   uint16   // the port that an address without one means
-	sharing *sharing // nil: none
+	d     NIC
+	usual uint16 // the port that an address without one means
 }
 
 func (p shaped) Open(name string, nic *vi.NIC) (vi.Device, error) {
@@ -188,20 +201,25 @@ func (p shaped) Open(name string, nic *vi.NIC) (vi.Device, error) {
 	if ap, ok := (vi.Address{Host: a.LocalAddress}).AddrPort(); ok && ap.Port() == 0 && p.d.PortAlways {
 		a.LocalAddress = vi.IPAddress(netip.AddrPortFrom(ap.Addr(), p.usual), "").Host
 	}
-	return device{d, a, p.sharing}, nil
+	return device{d, a}, nil
 }
 
 type device struct {
 	vi.Device
-	attrs   vi.NICAttributes
-	sharing *sharing // nil: none
+	attrs vi.NICAttributes
 }
 
 func (d device) Attributes() vi.NICAttributes { return d.attrs }
 
 // LookupHost asks the system's resolver if the provider has no name service of
-// its own: hosts of FC-VI have IP addresses too.
+// its own: hosts of FC-VI have IP addresses too. The name of an interface of this host is
+// its address. [VIA 6.6]
 func (d device) LookupHost(ctx context.Context, name string) ([][]byte, error) {
+	if i, err := net.InterfaceByName(name); err == nil {
+		if a := firstAddress(*i); a.IsValid() {
+			return [][]byte{vi.IPAddress(netip.AddrPortFrom(a, 0), "").Host}, nil
+		}
+	}
 	hosts, err := d.Device.LookupHost(ctx, name)
 	if !errors.Is(err, vi.ErrNameService) {
 		return hosts, err

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"viaduct/samehost"
 )
 
 // DefaultFile is the configuration if nothing else is said.
@@ -43,9 +45,10 @@ type NIC struct {
 	Hosts       string // file; empty: DefaultHosts, if there is one
 	Grace       time.Duration
 	StrictPtags bool
-	PortAlways  bool   // the host part has a port even if it is the usual one
-	EachPost    bool   // sends are never gathered
-	Congestion  string // congestion control; empty: the system's
+	PortAlways  bool            // the host part has a port even if it is the usual one
+	EachPost    bool            // sends are never gathered
+	Congestion  string          // congestion control; empty: the system's
+	SameHost    samehost.Policy // shared memory between processes of one host
 }
 
 // Parse reads a configuration. The error names the line.
@@ -109,6 +112,8 @@ func (d *NIC) option(name, value string) (err error) {
 		d.EachPost = value == "off"
 	case name == "congestion":
 		d.Congestion = value
+	case name == "samehost":
+		d.SameHost, err = samehost.Parse(value)
 	default:
 		err = fmt.Errorf("%s takes no %q", d.Provider, value)
 	}

@@ -5,38 +5,46 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"testing"
 	"time"
 
 	"viaduct/vi"
 )
 
-// TestSharing: several processes of a host, which an Opener each stands for, wait at one
-// address and port, and a caller finds each by its discriminator.
-func TestSharing(t *testing.T) {
-	if !sharesPorts {
+// shared returns what opens a NIC in a process of its own, which an Opener stands for, and
+// the host part of the address that all such NICs have.
+func shared(t *testing.T) (open func() *vi.NIC, host []byte) {
+	if runtime.GOOS != "linux" {
 		t.Skip("SKIPPED: this system has no abstract namespace of sockets")
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := Parse(fmt.Appendf(nil, "nic0 -> vitcp grace 1ms listen 127.0.0.1:%d\n", l.Addr().(*net.TCPAddr).Port))
+	at := l.Addr().(*net.TCPAddr).AddrPort()
+	c, err := Parse(fmt.Appendf(nil, "nic0 -> vitcp grace 1ms listen 127.0.0.1:%d\n", at.Port()))
 	l.Close()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	open := func() *vi.NIC {
+	return func() *vi.NIC {
 		n, _, err := New(c).Open("nic0")
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { n.Close() })
 		return n
-	}
-	at := vi.Address{Host: vi.IPAddress(l.Addr().(*net.TCPAddr).AddrPort(), "").Host}
+	}, vi.IPAddress(at, "").Host
+}
+
+// TestSharing: several processes of a host, which an Opener each stands for, wait at one
+// address and port, and a caller finds each by its discriminator.
+func TestSharing(t *testing.T) {
+	open, host := shared(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	at := vi.Address{Host: host}
 	newVI := func(n *vi.NIC) *vi.VI {
 		v, err := n.CreateVI(vi.Attributes{Reliability: vi.ReliableDelivery}, nil, nil)
 		if err != nil {
@@ -93,4 +101,62 @@ func TestSharing(t *testing.T) {
 	first.Close()
 	call(caller, "y", answer(third, "y"))
 	call(third, "x", answer(second, "x"))
+}
+
+// TestSharingPeers: every two of several processes at one address are peers, also where
+// both discriminators are equal, and so are two VIs of each.
+func TestSharingPeers(t *testing.T) {
+	open, host := shared(t)
+	const processes = 5
+	var nics [processes]*vi.NIC
+	for i := range nics {
+		nics[i] = open()
+	}
+	type request struct {
+		name string
+		v    *vi.VI
+	}
+	var all []request
+	ask := func(n *vi.NIC, local, remote string) {
+		t.Helper()
+		v, err := n.CreateVI(vi.Attributes{Reliability: vi.ReliableDelivery}, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := func(d string) vi.Address { return vi.Address{Host: host, Discriminator: []byte(d)} }
+		if err := v.ConnectPeerRequest(at(local), at(remote), time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, request{local + " to " + remote, v})
+	}
+	for i := range processes {
+		for j := range i + 1 {
+			one, two := fmt.Sprintf("%d/%d", i, j), fmt.Sprintf("%d\\%d", j, i)
+			if (i+j)%2 == 0 {
+				two = one
+			}
+			ask(nics[i], one, two)
+			ask(nics[j], two, one)
+		}
+	}
+	for _, r := range all {
+		if _, err := r.v.ConnectPeerWait(t.Context()); err != nil {
+			t.Errorf("%s: %v", r.name, err)
+		}
+	}
+	for i := 0; i < len(all); i += 2 {
+		one, two := all[i], all[i+1]
+		d := vi.NewRecv()
+		if err := two.v.PostRecv(d); err != nil {
+			t.Fatal(err)
+		}
+		if err := one.v.PostSend(vi.NewSend().WithImmediate(uint32(i))); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		if _, err := two.v.RecvWait(ctx); err != nil || d.ImmediateData != uint32(i) {
+			t.Errorf("%s: %v, immediate data %d, want %d", two.name, err, d.ImmediateData, i)
+		}
+		cancel()
+	}
 }

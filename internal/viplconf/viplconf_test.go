@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"viaduct/internal/testkit"
+	"viaduct/samehost"
 	"viaduct/vi"
 )
 
@@ -22,7 +23,7 @@ func TestParse(t *testing.T) {
 	c, err := Parse([]byte(`
 # two NICs
 vitcp0 -> vitcp listen :3936 transfer 1M grace 50ms   # the first
-fcvi0  -> fcvi  fabric 10.0.0.1:3225 address 10.0.0.2 hosts /etc/hosts.vi ptags strict port always gather off congestion reno
+fcvi0  -> fcvi  fabric 10.0.0.1:3225 address 10.0.0.2 hosts /etc/hosts.vi ptags strict port always gather off congestion reno samehost off
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +31,7 @@ fcvi0  -> fcvi  fabric 10.0.0.1:3225 address 10.0.0.2 hosts /etc/hosts.vi ptags 
 	want := &Config{NICs: []NIC{
 		{Name: "vitcp0", Provider: "vitcp", Listen: ":3936", MaxTransfer: 1 << 20, Grace: 50 * time.Millisecond},
 		{Name: "fcvi0", Provider: "fcvi", Fabric: "10.0.0.1:3225", Address: "10.0.0.2", MaxTransfer: DefaultTransfer,
-			Hosts: "/etc/hosts.vi", StrictPtags: true, PortAlways: true, EachPost: true, Congestion: "reno"},
+			Hosts: "/etc/hosts.vi", StrictPtags: true, PortAlways: true, EachPost: true, Congestion: "reno", SameHost: samehost.Off},
 	}}
 	if d := cmp.Diff(want, c); d != "" {
 		t.Error(d)
@@ -51,6 +52,7 @@ func TestParse_Errors(t *testing.T) {
 		{"vitcp0 -> vitcp transfer 2G", "less than 2 GiB"},
 		{"vitcp0 -> vitcp transfer M", "invalid syntax"},
 		{"vitcp0 -> vitcp ptags none", "takes no"},
+		{"vitcp0 -> vitcp samehost no", "auto, off or require"},
 		{"gather off", "expected NAME ->"},
 		{"log loud", "loud"},
 	} {
@@ -70,6 +72,8 @@ func TestNames(t *testing.T) {
 	const unknown = "unknown"
 	for _, tc := range []struct{ name, two, none string }{
 		{"/dev/via_lo", "127.0.0.1", "127.0.0.1"},
+		{"/etc/via_lo", "127.0.0.1", "127.0.0.1"},
+		{"via_lo", "127.0.0.1", "127.0.0.1"},
 		{"lo", "127.0.0.1", "127.0.0.1"},
 		{"/dev/via_eth0", "", "127.0.0.1"},
 		{"/dev/via_eth1", "10.1.0.1", unknown},
@@ -82,6 +86,8 @@ func TestNames(t *testing.T) {
 		{"VINIC1", "10.1.0.1", unknown},
 		{"VINIC2", unknown, unknown},
 		{"nic0", "", "127.0.0.1"},
+		{"NIC1", "10.1.0.1", unknown},
+		{"/dev/via0", "", "127.0.0.1"},
 		{"vitcp0", "", "127.0.0.1"},
 		{`\\.\VI1`, "", "127.0.0.1"},
 		{`\\.\VI2`, "10.1.0.1", unknown},
@@ -187,6 +193,44 @@ func TestOpen(t *testing.T) {
 	}
 	if _, _, err := o.Open("nothing"); !errors.Is(err, vi.ErrInvalidParameter) {
 		t.Errorf("an unknown name: %v", err)
+	}
+}
+
+// TestOwnAddress: a NIC that listens everywhere is known by an address that other hosts can
+// call, of both providers, and the names of interfaces lead to the host. [VIA 6.6]
+func TestOwnAddress(t *testing.T) {
+	ifs, err := interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(ifs) == 0 || ifs[0].loopback || !ifs[0].addr.Is4() {
+		t.Skip("SKIPPED: the host has no interface with an IPv4 address beside loopback")
+	}
+	c, err := Parse([]byte("tcp -> vitcp\nfc -> fcvi listen :0\nlo -> fcvi listen 127.0.0.1:0\nnamed -> fcvi listen :0 address 127.0.0.1\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := New(c)
+	loopback := netip.MustParseAddr("127.0.0.1")
+	for name, want := range map[string]netip.Addr{"tcp": ifs[0].addr, "fc": ifs[0].addr, "lo": loopback, "named": loopback} {
+		n, _, err := o.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.Close()
+		own := vi.Address{Host: n.Query().LocalAddress}
+		if ap, ok := own.AddrPort(); !ok || ap.Addr() != want {
+			t.Errorf("%s is known by %v, expected %v", name, ap, want)
+		}
+		if err := n.NSInit(); err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range ifs {
+			h, err := n.NSGetHostByName(t.Context(), i.name, 0)
+			if ap, ok := (vi.Address{Host: h}).AddrPort(); err != nil || !ok || ap.Addr() != i.addr {
+				t.Errorf("%s: the interface %s has the address %v, %v; expected %v", name, i.name, ap, err, i.addr)
+			}
+		}
 	}
 }
 

@@ -90,15 +90,8 @@ func testTeardownInHandler(e *env) {
 	e.must(err)
 	other := e.vi(1)
 	at := e.address(1)
-	accepted := make(chan error, 1)
 	ctx := e.ctx()
-	go func() {
-		r, err := e.nics[1].ConnectWait(ctx, at)
-		if err == nil {
-			err = r.Accept(ctx, other)
-		}
-		accepted <- err
-	}()
+	accepted := e.accept(ctx, at, other)
 	done := make(chan error, 1)
 	nic.ErrorCallback(func(d vi.ErrorDescriptor) {
 		if d.Code != vi.ErrorConnLost {

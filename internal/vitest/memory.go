@@ -321,7 +321,7 @@ func testRegistration(e *env) {
 // [VIA-6.4-3]
 func testDeregister(e *env) {
 	size := min(20000, int(e.mtu()))
-	buf := [2][]byte{make([]byte, size), make([]byte, size)}
+	buf := [2][]byte{make([]byte, 2*size), make([]byte, 2*size)} // Writes and Reads, which are under way together, have a half each
 	for round := range 6 {
 		p := e.connected()
 		attrs := vi.MemAttributes{EnableRDMAWrite: true, EnableRDMARead: e.canRead()}
@@ -331,7 +331,7 @@ func testDeregister(e *env) {
 			for i := range 40 {
 				d := vi.NewRDMAWrite(r[1].Remote(0), r[0].Segment(0, size))
 				if i%2 == 1 && e.canRead() {
-					d = vi.NewRDMARead(r[1].Remote(0), r[0].Segment(0, size))
+					d = vi.NewRDMARead(r[1].Remote(size), r[0].Segment(size, size))
 				}
 				if err := p.v[0].PostSend(d); err != nil {
 					e.Error(err)

@@ -48,19 +48,25 @@ func (p *pair) connect() {
 	p.must(p.connectVIs(p.v[0], p.v[1]))
 }
 
-// connectVIs connects a VI of side 0 with one of side 1 by a request of the former.
-func (e *env) connectVIs(a, b *vi.VI) error {
-	local, remote := e.address(0), e.address(1)
+// accept has side 1 accept a request for v at an address; the result is how that ends.
+func (e *env) accept(ctx context.Context, at vi.Address, v *vi.VI) <-chan error {
 	accepted := make(chan error, 1)
-	ctx, cancel := context.WithCancel(e.ctx())
-	defer cancel()
 	go func() {
-		r, err := e.nics[1].ConnectWait(ctx, remote)
+		r, err := e.nics[1].ConnectWait(ctx, at)
 		if err == nil {
-			err = r.Accept(ctx, b)
+			err = r.Accept(ctx, v)
 		}
 		accepted <- err
 	}()
+	return accepted
+}
+
+// connectVIs connects a VI of side 0 with one of side 1 by a request of the former.
+func (e *env) connectVIs(a, b *vi.VI) error {
+	local, remote := e.address(0), e.address(1)
+	ctx, cancel := context.WithCancel(e.ctx())
+	defer cancel()
+	accepted := e.accept(ctx, remote, b)
 	err := e.request(ctx, a, local, remote)
 	if e.trial != nil {
 		e.trial.pair(a, b)

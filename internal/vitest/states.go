@@ -323,15 +323,8 @@ func testCloseNIC(e *env) {
 	e.must(err)
 	other := e.vi(1)
 	at := e.address(1)
-	accepted := make(chan error, 1)
 	ctx := e.ctx()
-	go func() {
-		r, err := e.nics[1].ConnectWait(ctx, at)
-		if err == nil {
-			err = r.Accept(ctx, other)
-		}
-		accepted <- err
-	}()
+	accepted := e.accept(ctx, at, other)
 	e.must(e.request(ctx, v, e.Address(nic, []byte("x")), at))
 	e.must(<-accepted)
 	posted := vi.NewRecv(mem.Segment(0, 100))

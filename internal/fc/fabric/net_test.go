@@ -144,15 +144,22 @@ func TestTopologies(t *testing.T) {
 	}
 }
 
-func BenchmarkNet(b *testing.B) {
-	n := fabric.NewNet(1)
-	pa, mka := newPort(1, false)
-	pb, mkb := newPort(2, false)
+// switched returns two ports that a switch connects, once both are online; the first one
+// offers class 2 if it is to.
+func switched(class2 bool) (n *fabric.Net, a, b *testPort) {
+	n = fabric.NewNet(1)
+	a, mka := newPort(1, class2)
+	b, mkb := newPort(2, false)
 	sw := newSwitch(1)
 	n.Attach(sw, mka)
 	n.Attach(sw, mkb)
 	n.Start()
-	n.RunUntil(time.Minute, func() bool { return pa.State() == fc.Online && pb.State() == fc.Online })
+	n.RunUntil(time.Minute, func() bool { return a.State() == fc.Online && b.State() == fc.Online })
+	return n, a, b
+}
+
+func BenchmarkNet(b *testing.B) {
+	n, pa, pb := switched(false)
 	var r *fc.Remote
 	pa.Login(n.Now(), pb.ID(), func(_ fc.Time, got *fc.Remote, _ error) { r = got })
 	n.Run(time.Second)
@@ -545,14 +552,7 @@ func TestCredit(t *testing.T) {
 
 // TestClassNotOffered: a class 2 frame to a port without class 2. [FCVI-6.1-1]
 func TestClassNotOffered(t *testing.T) {
-	n := fabric.NewNet(1)
-	a, mka := newPort(1, true)
-	b, mkb := newPort(2, false)
-	sw := newSwitch(1)
-	n.Attach(sw, mka)
-	n.Attach(sw, mkb)
-	n.Start()
-	n.RunUntil(time.Minute, func() bool { return a.State() == fc.Online && b.State() == fc.Online })
+	n, a, b := switched(true)
 	r := a.login(t, n, b.ID())
 	a.sendText(n, r, fc.Class2, 1, "x")
 	n.Run(time.Second)

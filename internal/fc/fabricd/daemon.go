@@ -19,16 +19,17 @@ import (
 
 // A Config describes a daemon.
 type Config struct {
-	Name       fc.WWN // Switch_Name; not zero
-	Domain     uint8  // 0 means 1
-	EDTOV      time.Duration
-	RATOV      time.Duration
-	MaxLinks   int // FCIP links at one time; 0 means 240
-	WrapConn   func(net.Conn) net.Conn
-	Congestion string
-	KeepAlive  time.Duration // of TCP, as in fcip.Config
-	SameHost   samehost.Policy
-	Logger     *slog.Logger // nil is silent
+	Name        fc.WWN // Switch_Name; not zero
+	Domain      uint8  // 0 means 1
+	EDTOV       time.Duration
+	RATOV       time.Duration
+	MaxLinks    int // FCIP links at one time; 0 means 240
+	WrapConn    func(net.Conn) net.Conn
+	Congestion  string
+	KeepAlive   time.Duration // of TCP, as in fcip.Config
+	SameHost    samehost.Policy
+	SameHostDir string
+	Logger      *slog.Logger // nil is silent
 }
 
 // A Daemon is a running fabric.
@@ -72,7 +73,7 @@ func New(cfg Config) *Daemon {
 
 func (d *Daemon) linkConfig() fcip.Config {
 	return fcip.Config{FabricName: d.cfg.Name, Entity: uint64(d.cfg.Domain), WrapConn: d.cfg.WrapConn,
-		Congestion: d.cfg.Congestion, KeepAlive: d.cfg.KeepAlive, SameHost: d.cfg.SameHost, Logger: d.cfg.Logger}
+		Congestion: d.cfg.Congestion, KeepAlive: d.cfg.KeepAlive, SameHost: d.cfg.SameHost, SameHostDir: d.cfg.SameHostDir, Logger: d.cfg.Logger}
 }
 
 func (d *Daemon) now() fc.Time { return time.Since(d.start) }

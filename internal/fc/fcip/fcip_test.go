@@ -4,26 +4,15 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"io"
 	"net"
-	"strings"
 	"testing"
 	"time"
 
 	"viaduct/internal/fc"
 	"viaduct/internal/testkit"
 )
-
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
 
 // vector is an encapsulated FC-VI frame that tshark reads.
 const vector = `0101fefe 0101fefe 0000ffff 0016ffe9  00000000 00000000 00000000 2e2ed1d1
@@ -32,7 +21,7 @@ const vector = `0101fefe 0101fefe 0000ffff 0016ffe9  00000000 00000000 00000000 
 
 // TestFCFS_2_3 is the encapsulation. [FCFS-2.3-1]
 func TestFCFS_2_3(t *testing.T) {
-	wire := unhex(t, vector)
+	wire := testkit.Hex(vector)
 	var f fc.Frame
 	n, err := Parse(wire, &f)
 	if err != nil || n != len(wire) || f.SOF != fc.SOFi3 || f.EOF != fc.EOFt || string(f.Payload) != "hello!" {
@@ -82,7 +71,7 @@ func TestFCFS_2_3(t *testing.T) {
 // TestFCFS_2_4 is the special frame and its exchange.
 func TestFCFS_2_4(t *testing.T) {
 	s := Special{Source: 0x2000020000000001, Entity: 7, Nonce: 0x1122334455667788, UsageFlags: 0xE0, Destination: 0x2000020000000002, KATOV: 60000}
-	wire := unhex(t, `0101fefe 0101fefe 0100feff 0013ffec 00000000 00000000 00000000 0000ffff
+	wire := testkit.Hex(`0101fefe 0101fefe 0100feff 0013ffec 00000000 00000000 00000000 0000ffff
 		2000020000000001 0000000000000007 1122334455667788 e0000000 2000020000000002 0000ea60 0000ffff`)
 	t.Run("FCFS-2.4-1", func(t *testing.T) {
 		if b := s.Append(nil); !bytes.Equal(b, wire) {
@@ -118,7 +107,7 @@ func TestFCFS_2_4(t *testing.T) {
 		}
 	})
 	t.Run("FCFS-2.4-6", func(t *testing.T) { // SF and its complement in a frame of the stream
-		plain := unhex(t, vector)
+		plain := testkit.Hex(vector)
 		for _, v := range []struct {
 			flags, complement byte
 			want              error
@@ -313,7 +302,7 @@ func TestKeepAlive(t *testing.T) {
 // TestFCFS_2_1: a frame that is broken is not delivered, and those around it are.
 func TestFCFS_2_1(t *testing.T) {
 	t.Run("FCFS-2.1-6", func(t *testing.T) {
-		good := unhex(t, vector)
+		good := testkit.Hex(vector)
 		crc, malformed := bytes.Clone(good), bytes.Clone(good)
 		crc[len(crc)-5] ^= 1
 		malformed[offSOF] ^= 1
@@ -352,7 +341,7 @@ func TestRefusals(t *testing.T) {
 		}
 		nc.Close()
 	}
-	frame := unhex(t, vector)
+	frame := testkit.Hex(vector)
 	for _, v := range []struct {
 		what string
 		send []byte
@@ -383,7 +372,7 @@ func TestRefusals(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add(unhex(f, vector))
+	f.Add(testkit.Hex(vector))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var fr fc.Frame
 		n, err := Parse(b, &fr)

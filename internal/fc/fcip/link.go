@@ -60,6 +60,9 @@ type Config struct {
 	// SameHost says whether the bytes go through shared memory if the other end is on
 	// this host. A listener offers it if it is one of Listen.
 	SameHost samehost.Policy
+	// SameHostDir is a directory in which processes of other network namespaces are met
+	// for that, "" for none.
+	SameHostDir string
 }
 
 // shares reports whether links may go through shared memory.
@@ -70,7 +73,7 @@ func (c *Config) Listen(ln net.Listener) (net.Listener, error) {
 	if !c.shares() {
 		return ln, nil
 	}
-	return sock.OwnListener(ln, sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive, SameHost: c.SameHost})
+	return sock.OwnListener(ln, sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive, SameHost: c.SameHost, SameHostDir: c.SameHostDir})
 }
 
 // Stats counts what a link carried.
@@ -165,7 +168,7 @@ func (c *Config) dial(ctx context.Context, d *net.Dialer, address string) (net.C
 	if err != nil {
 		return nil, err
 	}
-	if err := sock.ShareMemory(ctx, nc, c.SameHost); err != nil { // of Require
+	if err := sock.ShareMemory(ctx, nc, c.SameHost, c.SameHostDir); err != nil { // of Require
 		nc.Close()
 		return nil, err
 	}

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"viaduct/internal/fc"
-	"viaduct/internal/sock"
 	"viaduct/internal/testkit"
 	"viaduct/samehost"
 )
@@ -27,9 +26,6 @@ func TestSameHost(t *testing.T) {
 		{samehost.Off, samehost.Require, false, "does not offer"},
 	} {
 		t.Run(tc.listener.String()+" "+tc.dialer.String(), func(t *testing.T) {
-			if sock.AssumeRings && (tc.listener == samehost.Off || tc.dialer == samehost.Off) {
-				t.Skip("shared memory can't be turned off in this build")
-			}
 			ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 			defer cancel()
 			acfg := Config{FabricName: 2, SameHost: tc.listener}
@@ -93,11 +89,8 @@ func TestSameHost(t *testing.T) {
 
 // A link that required shared memory and did not get it is refused.
 func TestSameHostRequired(t *testing.T) {
-	if sock.AssumeRings {
-		t.Skip("shared memory can't be turned off in this build")
-	}
 	addr, _, errs := acceptWith(t, Config{FabricName: 2, SameHost: samehost.Require})
-	if _, err := Dial(t.Context(), addr, Config{FabricName: 1, Peer: 2}); err == nil {
+	if _, err := Dial(t.Context(), addr, Config{FabricName: 1, Peer: 2, SameHost: samehost.Off}); err == nil {
 		t.Error("the link is made")
 	}
 	if err := <-errs; err == nil || !strings.Contains(err.Error(), "shared memory") {

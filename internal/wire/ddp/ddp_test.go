@@ -2,24 +2,15 @@ package ddp
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"io"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
-)
 
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
+	"viaduct/internal/testkit"
+)
 
 var taggedVectors = []struct {
 	name string
@@ -49,7 +40,7 @@ var untaggedVectors = []struct {
 func TestDDP_4_2(t *testing.T) {
 	for _, v := range taggedVectors {
 		t.Run(v.name, func(t *testing.T) {
-			wire := unhex(t, v.hex)
+			wire := testkit.Hex(v.hex)
 			if got := v.h.Append(nil); !bytes.Equal(got, wire) || len(got) != TaggedLen {
 				t.Errorf("Append: %x, want %x", got, wire)
 			}
@@ -72,7 +63,7 @@ func TestDDP_4_2(t *testing.T) {
 		})
 	}
 	checkVersions(t, func(b []byte) error { _, _, err := ParseTagged(b); return err }, taggedVectors[0].hex)
-	if _, _, err := ParseTagged(unhex(t, untaggedVectors[0].hex)); !errors.Is(err, ErrModel) {
+	if _, _, err := ParseTagged(testkit.Hex(untaggedVectors[0].hex)); !errors.Is(err, ErrModel) {
 		t.Error(err)
 	}
 }
@@ -81,7 +72,7 @@ func TestDDP_4_2(t *testing.T) {
 func TestDDP_4_3(t *testing.T) {
 	for _, v := range untaggedVectors {
 		t.Run(v.name, func(t *testing.T) {
-			wire := unhex(t, v.hex)
+			wire := testkit.Hex(v.hex)
 			if got := v.h.Append(nil); !bytes.Equal(got, wire) || len(got) != UntaggedLen {
 				t.Errorf("Append: %x, want %x", got, wire)
 			}
@@ -104,7 +95,7 @@ func TestDDP_4_3(t *testing.T) {
 		})
 	}
 	checkVersions(t, func(b []byte) error { _, _, err := ParseUntagged(b); return err }, untaggedVectors[0].hex)
-	if _, _, err := ParseUntagged(unhex(t, taggedVectors[0].hex)); !errors.Is(err, ErrModel) {
+	if _, _, err := ParseUntagged(testkit.Hex(taggedVectors[0].hex)); !errors.Is(err, ErrModel) {
 		t.Error(err)
 	}
 }
@@ -112,7 +103,7 @@ func TestDDP_4_3(t *testing.T) {
 func checkVersions(t *testing.T, parse func([]byte) error, vector string) { // [DDP-4.1-11]
 	t.Helper()
 	for _, dv := range []byte{0, 2, 3} {
-		b := unhex(t, vector)
+		b := testkit.Hex(vector)
 		b[0] = b[0]&^3 | dv
 		if err := parse(b); !errors.Is(err, ErrVersion) {
 			t.Errorf("DV %d: %v", dv, err)
@@ -283,10 +274,10 @@ func TestDDP_7_2(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	for _, v := range taggedVectors {
-		f.Add(unhex(f, v.hex))
+		f.Add(testkit.Hex(v.hex))
 	}
 	for _, v := range untaggedVectors {
-		f.Add(unhex(f, v.hex))
+		f.Add(testkit.Hex(v.hex))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if h, n, err := ParseTagged(b); err == nil {

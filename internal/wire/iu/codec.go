@@ -100,20 +100,12 @@ func (ProjectV1) AppendConnectResp1(b []byte, p *AcceptPayload) []byte {
 // ParseConnectResp1 decodes the payload of an accepting CONNECT_RESP1.
 func (ProjectV1) ParseConnectResp1(b []byte) (AcceptPayload, int, error) { return ParseConnectResp1(b) }
 
-// RCtl returns the R_CTL of o. [FCVI-5.1-4]
+// RCtl returns the R_CTL of o.
 func (ProjectV1) RCtl(o Opcode) uint8 {
 	if fault.On("fcvi-r-ctl") && o == SendResp {
 		return rctlSolData
 	}
-	switch o {
-	case SendRqst, WriteRqst:
-		return rctlUnsolData
-	case ReadRqst, ConnectRqst, DisconnectRqst:
-		return rctlUnsolCtl
-	case ReadResp:
-		return rctlSolData
-	}
-	return rctlSolCtl
+	return messages[o].rctl
 }
 
 // DFCtl returns the DF_CTL of o: the size of its Device_Header and no other

@@ -2,7 +2,6 @@ package iu
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"io"
 	"net/netip"
@@ -10,16 +9,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-)
 
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
+	"viaduct/internal/testkit"
+)
 
 // Vectors are keyed by the name of their codec; a second codec brings its own.
 var headerVectors = map[string][]struct {
@@ -54,7 +46,7 @@ func TestFCVI_5_9(t *testing.T) {
 	c := ProjectV1{}
 	seen := map[Opcode]bool{}
 	for _, v := range headerVectors[c.Name()] {
-		wire := unhex(t, v.wire)
+		wire := testkit.Hex(v.wire)
 		seen[v.h.Op] = true
 		if b := c.AppendHeader(nil, &v.h); !bytes.Equal(b, wire) {
 			t.Errorf("%v: %x, want %x", v.h, b, wire)
@@ -77,7 +69,7 @@ func TestFCVI_5_9(t *testing.T) {
 			t.Errorf("%v: DF_CTL %d", v.h.Op, c.DFCtl(v.h.Op))
 		}
 	}
-	if len(seen) != len(Opcodes) || len(Opcodes) != 12 {
+	if len(seen) != 12 {
 		t.Errorf("%d opcodes have vectors", len(seen))
 	}
 	for o := range 256 {
@@ -165,10 +157,10 @@ func TestFCVI_6_8(t *testing.T) {
 	if len(b) != ConnectRqstLen || len(b)+LongLen > 256 {
 		t.Fatalf("CONNECT_RQST payload of %d bytes", len(b))
 	}
-	if want := unhex(t, "0100 00d8 00001001 0000abcd 00001388 0010 0002 000000000000000000000000c0000201 6d65 00"); !bytes.Equal(b[:len(want)], want) {
+	if want := testkit.Hex("0100 00d8 00001001 0000abcd 00001388 0010 0002 000000000000000000000000c0000201 6d65 00"); !bytes.Equal(b[:len(want)], want) {
 		t.Errorf("begins %x", b[:len(want)])
 	}
-	if want := unhex(t, "0000004c 00100000 0004 0008 00000000 03"); !bytes.Equal(b[184:184+len(want)], want) {
+	if want := testkit.Hex("0000004c 00100000 0004 0008 00000000 03"); !bytes.Equal(b[184:184+len(want)], want) {
 		t.Errorf("attributes %x", b[184:])
 	}
 	got, n, err := ParseConnectRqst(b)
@@ -220,7 +212,7 @@ func TestFCVI_6_8(t *testing.T) {
 	})
 	t.Run("FCVI-7.2-3", func(t *testing.T) {
 		m := NetAddress{HostLen: 16}
-		copy(m.Host[:], unhex(t, "00000000000000000000ffffc0000201"))
+		copy(m.Host[:], testkit.Hex("00000000000000000000ffffc0000201"))
 		if !m.SameHost(rqst.Local) || m.IP() != netip.MustParseAddr("192.0.2.1") {
 			t.Errorf("%v is not %v", m, rqst.Local)
 		}
@@ -249,7 +241,7 @@ func TestFCVI_5_3_4(t *testing.T) {
 
 func FuzzHeader(f *testing.F) {
 	for _, v := range headerVectors["ProjectV1"] {
-		f.Add(unhex(f, v.wire))
+		f.Add(testkit.Hex(v.wire))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, n, err := ParseHeader(b)

@@ -5,77 +5,66 @@ import "fmt"
 // An Opcode is FCVI_OPCODE: it names the Information Unit.
 type Opcode uint8
 
-// Opcodes lists the twelve Information Units. [FCVI-5.1-1]
-var Opcodes = [...]Opcode{SendRqst, WriteRqst, ReadRqst, SendResp, WriteResp, ReadResp,
-	ConnectRqst, ConnectResp1, ConnectResp2, ConnectResp3, DisconnectRqst, DisconnectResp}
+// A kind is what an Information Unit is for.
+type kind uint8
+
+const (
+	control  kind = iota + 1 // set-up and disconnect
+	request                  // of a message
+	response                 // to a message
+)
+
+// messages has the twelve Information Units by opcode. Those with a short header
+// carry no address and no connection id. [FCVI-5.1-1] [FCVI-5.1-2]
+var messages = [256]struct {
+	name     string
+	kind     kind
+	header   int    // bytes of Device_Header
+	rctl     uint8  // [FCVI-5.1-4]
+	data     bool   // carries message data, and so a relative offset
+	response Opcode // of a request
+}{
+	SendRqst:       {"SEND_RQST", request, ShortLen, rctlUnsolData, true, SendResp},
+	WriteRqst:      {"WRITE_RQST", request, LongLen, rctlUnsolData, true, WriteResp},
+	ReadRqst:       {"READ_RQST", request, LongLen, rctlUnsolCtl, false, ReadResp},
+	SendResp:       {"SEND_RESP", response, ShortLen, rctlSolCtl, false, 0},
+	WriteResp:      {"WRITE_RESP", response, ShortLen, rctlSolCtl, false, 0},
+	ReadResp:       {"READ_RESP", response, ShortLen, rctlSolData, true, 0},
+	ConnectRqst:    {"CONNECT_RQST", control, LongLen, rctlUnsolCtl, false, 0},
+	ConnectResp1:   {"CONNECT_RESP1", control, LongLen, rctlSolCtl, false, 0},
+	ConnectResp2:   {"CONNECT_RESP2", control, LongLen, rctlSolCtl, false, 0},
+	ConnectResp3:   {"CONNECT_RESP3", control, LongLen, rctlSolCtl, false, 0},
+	DisconnectRqst: {"DISCONNECT_RQST", control, LongLen, rctlUnsolCtl, false, 0},
+	DisconnectResp: {"DISCONNECT_RESP", control, LongLen, rctlSolCtl, false, 0},
+}
 
 func (o Opcode) String() string {
-	switch o {
-	case SendRqst:
-		return "SEND_RQST"
-	case WriteRqst:
-		return "WRITE_RQST"
-	case ReadRqst:
-		return "READ_RQST"
-	case SendResp:
-		return "SEND_RESP"
-	case WriteResp:
-		return "WRITE_RESP"
-	case ReadResp:
-		return "READ_RESP"
-	case ConnectRqst:
-		return "CONNECT_RQST"
-	case ConnectResp1:
-		return "CONNECT_RESP1"
-	case ConnectResp2:
-		return "CONNECT_RESP2"
-	case ConnectResp3:
-		return "CONNECT_RESP3"
-	case DisconnectRqst:
-		return "DISCONNECT_RQST"
-	case DisconnectResp:
-		return "DISCONNECT_RESP"
+	if s := messages[o].name; s != "" {
+		return s
 	}
 	return fmt.Sprintf("FCVI_OPCODE(0x%02x)", uint8(o))
 }
 
 // Valid reports whether o is one of the twelve. [FCVI-5.9.3-2]
-func (o Opcode) Valid() bool {
-	switch o {
-	case SendRqst, WriteRqst, ReadRqst, SendResp, WriteResp, ReadResp,
-		ConnectRqst, ConnectResp1, ConnectResp2, ConnectResp3, DisconnectRqst, DisconnectResp:
-		return true
-	}
-	return false
-}
+func (o Opcode) Valid() bool { return messages[o].kind != 0 }
 
 // IsRequest reports whether o is a message request.
-func (o Opcode) IsRequest() bool { return o == SendRqst || o == WriteRqst || o == ReadRqst }
+func (o Opcode) IsRequest() bool { return messages[o].kind == request }
 
 // IsResponse reports whether o is a message response.
-func (o Opcode) IsResponse() bool { return o == SendResp || o == WriteResp || o == ReadResp }
+func (o Opcode) IsResponse() bool { return messages[o].kind == response }
 
 // HasData reports whether o carries message data, and so a relative offset.
-func (o Opcode) HasData() bool { return o == SendRqst || o == WriteRqst || o == ReadResp }
+func (o Opcode) HasData() bool { return messages[o].data }
 
 // Response returns the response IU of a message request.
-func (o Opcode) Response() Opcode {
-	switch o {
-	case SendRqst:
-		return SendResp
-	case WriteRqst:
-		return WriteResp
-	}
-	return ReadResp
-}
+func (o Opcode) Response() Opcode { return messages[o].response }
 
 // HeaderLen returns the length in bytes of o's Device_Header: 16 for message
 // data and responses, 32 where an address or a connection id is needed.
-// [FCVI-5.1-2]
 func (o Opcode) HeaderLen() int {
-	switch o {
-	case SendRqst, SendResp, WriteResp, ReadResp:
-		return ShortLen
+	if n := messages[o].header; n > 0 {
+		return n
 	}
 	return LongLen
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"viaduct/internal/testkit"
 )
 
 // fpduVectors are FPDUs with CRC seen on the wire between Linux hosts; the two
@@ -65,7 +67,7 @@ func ulpduOf(wire []byte, pos uint32, marked bool) []byte {
 func TestFPDUVectors(t *testing.T) {
 	for _, v := range fpduVectors {
 		t.Run(v.name, func(t *testing.T) {
-			wire := unhex(t, v.hex)
+			wire := testkit.Hex(v.hex)
 			ulpdu := ulpduOf(wire, v.pos, v.markers)
 			if !v.parseOnly {
 				e := Encoder{CRC: v.crc, Markers: v.markers, pos: v.pos}
@@ -98,7 +100,7 @@ func TestFPDUVectors(t *testing.T) {
 }
 
 func TestMPA_4_4(t *testing.T) {
-	wire := unhex(t, fpduVectors[4].hex)
+	wire := testkit.Hex(fpduVectors[4].hex)
 	t.Run("MPA-4.4-14", func(t *testing.T) { // every bit counts [MPA-4.4-15] [MPA-6-3]
 		for i := 16; i < 8*len(wire); i++ {
 			b := bytes.Clone(wire)
@@ -303,7 +305,7 @@ func TestDecoderMax(t *testing.T) {
 }
 
 func TestCRCErrorShowsULPDU(t *testing.T) { // [I-31] [MPA-4.4-15]
-	wire := unhex(t, strings.Replace(fpduVectors[8].hex, "75d367ed", "00000000", 1))
+	wire := testkit.Hex(strings.Replace(fpduVectors[8].hex, "75d367ed", "00000000", 1))
 	d := Decoder{CRC: true}
 	_, _, err := d.Next(wire)
 	ce, ok := errors.AsType[*CRCError](err)
@@ -328,7 +330,7 @@ func TestFPDUAllocs(t *testing.T) {
 
 func FuzzDecoder(f *testing.F) {
 	for _, v := range fpduVectors {
-		f.Add(unhex(f, v.hex), v.crc, v.markers, uint16(v.pos))
+		f.Add(testkit.Hex(v.hex), v.crc, v.markers, uint16(v.pos))
 	}
 	f.Fuzz(func(t *testing.T, b []byte, crc, marked bool, pos uint16) {
 		d := Decoder{CRC: crc, Markers: marked, pos: uint32(pos) &^ 3}

@@ -2,23 +2,15 @@ package mpa
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"io"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-)
 
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
+	"viaduct/internal/testkit"
+)
 
 const (
 	reqKeyHex = "4d504120494420526571204672616d65"
@@ -68,7 +60,7 @@ var frameVectors = []struct {
 func TestFrameVectors(t *testing.T) {
 	for _, v := range frameVectors {
 		t.Run(v.name, func(t *testing.T) {
-			wire := unhex(t, v.hex)
+			wire := testkit.Hex(v.hex)
 			if got := v.frame.Append([]byte{0xee}); !bytes.Equal(got[1:], wire) {
 				t.Errorf("Append:\n got %x\nwant %x", got[1:], wire)
 			}
@@ -89,7 +81,7 @@ func TestFrameVectors(t *testing.T) {
 }
 
 func TestMPA_7_1_1(t *testing.T) {
-	base := unhex(t, reqKeyHex+" 00 01 0000")
+	base := testkit.Hex(reqKeyHex + " 00 01 0000")
 	alter := func(i int, v byte) []byte {
 		b := bytes.Clone(base)
 		b[i] = v
@@ -97,7 +89,7 @@ func TestMPA_7_1_1(t *testing.T) {
 	}
 	t.Run("MPA-7.1.1-2", func(t *testing.T) { // each byte of the key counts, also in the Reply [MPA-7.1.1-4]
 		for i := range keyLen {
-			for _, b := range [][]byte{base, unhex(t, repKeyHex+" 00 01 0000")} {
+			for _, b := range [][]byte{base, testkit.Hex(repKeyHex + " 00 01 0000")} {
 				b = bytes.Clone(b)
 				b[i] ^= 0x20
 				if _, _, err := ParseFrame(b); !errors.Is(err, ErrKey) {
@@ -125,7 +117,7 @@ func TestMPA_7_1_1(t *testing.T) {
 				t.Errorf("%d: %v", pd, err)
 			}
 		}
-		short := unhex(t, reqKeyHex+" 10 02 0003 000000") // [I-13]
+		short := testkit.Hex(reqKeyHex + " 10 02 0003 000000") // [I-13]
 		if _, _, err := ParseFrame(short[:FrameLen]); !errors.Is(err, ErrPrivate) {
 			t.Errorf("enhanced with 3 bytes: %v", err)
 		}
@@ -148,7 +140,7 @@ func TestMPA_7_1_1(t *testing.T) {
 		if err != nil || f.Enhanced || f.Append(nil)[16] != 0 { // S is reserved in revision 1 [MPA-7.1.1-13]
 			t.Errorf("frame %+v, err %v", f, err)
 		}
-		b := unhex(t, reqKeyHex+" 1f 02 0004 00010001")
+		b := testkit.Hex(reqKeyHex + " 1f 02 0004 00010001")
 		f, _, err = ParseFrame(b)
 		if err != nil || !f.Enhanced || f.Append(nil)[16] != 0x10 { // [MPA2-6-2]
 			t.Errorf("frame %+v, err %v", f, err)
@@ -190,7 +182,7 @@ func TestStrings(t *testing.T) {
 
 func FuzzParseFrame(f *testing.F) {
 	for _, v := range frameVectors {
-		f.Add(unhex(f, v.hex))
+		f.Add(testkit.Hex(v.hex))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		fr, n, err := ParseFrame(b)

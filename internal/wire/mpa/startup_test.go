@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"testing"
+
+	"viaduct/internal/testkit"
 )
 
 func newInitiator(t *testing.T, cfg InitiatorConfig) *Initiator {
@@ -679,7 +681,7 @@ func TestMPA_7_1_2(t *testing.T) {
 // frame that is accepted leads to bounded depths. [MPA2-12-1]
 func FuzzStartup(f *testing.F) {
 	for _, v := range frameVectors {
-		f.Add(unhex(f, v.hex))
+		f.Add(testkit.Hex(v.hex))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		in, _ := NewInitiator(InitiatorConfig{CRC: true, PeerToPeer: true, RTR: RTRWrite | RTRRead, IRD: 16, ORD: 16, MaxIRD: 128})

@@ -58,7 +58,7 @@ func TestTerminateLengths(t *testing.T) {
 // Opcodes that do not exist are neither solicited nor invalidate anything.
 // [RDMAP-5.3-6] [RDMAP-4.1-3]
 func TestNoSuchOpcode(t *testing.T) {
-	for _, o := range []Opcode{numOpcodes, numOpcodes + 1, 15} {
+	for _, o := range []Opcode{12, 13, 15, 16, 255} {
 		if o.Solicited() || o.Invalidates() {
 			t.Errorf("%v: solicited %t, invalidates %t", o, o.Solicited(), o.Invalidates())
 		}

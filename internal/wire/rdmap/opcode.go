@@ -35,8 +35,7 @@ const (
 	Immediate         Opcode = 8  // RFC 7306
 	ImmediateSE       Opcode = 9  // RFC 7306
 	AtomicRequestOp   Opcode = 10 // RFC 7306
-	AtomicResponseOp  Opcode = 11 // RFC 7306
-	numOpcodes               = 12 // 12 to 14 are unassigned, 15 is experimental [REG 3.4]
+	AtomicResponseOp  Opcode = 11 // RFC 7306; 12 to 14 are unassigned, 15 is experimental [REG 3.4]
 	opcodeMask               = 0x0f
 	versionShift             = 6
 	reservedMask      byte   = 0x30
@@ -48,7 +47,7 @@ const (
 // [RDMAP-5.2.2-1] [RDMAP-5.3-1] [RDMAP-5.4-1] [RDMAP-5.4-2] [RDMAPX-4.1-4] [RDMAPX-5-5]
 // [RDMAPX-5.2-1] [RDMAPX-5.2-2] [RDMAPX-5.2.1-6] [RDMAPX-5.2.1-11] [RDMAPX-5.2.2-2]
 // [RDMAPX-6.3-1] [RDMAPX-6.3-4]
-var messages = [numOpcodes]struct {
+var messages = [opcodeMask + 1]struct {
 	name       string
 	tagged     bool
 	qn         uint32 // if not tagged
@@ -73,24 +72,24 @@ var messages = [numOpcodes]struct {
 
 // String returns the name of the message, or the number in hex if unassigned.
 func (o Opcode) String() string {
-	if o < numOpcodes {
+	if o.Assigned() {
 		return messages[o].name
 	}
 	return fmt.Sprintf("opcode 0x%02x", uint8(o))
 }
 
 // Assigned reports whether the opcode names a message.
-func (o Opcode) Assigned() bool { return o < numOpcodes }
+func (o Opcode) Assigned() bool { return o <= opcodeMask && messages[o].name != "" }
 
 // Tagged reports whether the message uses the Tagged Buffer Model.
-func (o Opcode) Tagged() bool { return o < numOpcodes && messages[o].tagged }
+func (o Opcode) Tagged() bool { return o.Assigned() && messages[o].tagged }
 
 // Queue returns the queue number of an Untagged message.
 func (o Opcode) Queue() uint32 {
-	if o < numOpcodes {
-		return messages[o].qn
+	if !o.Assigned() {
+		return 0
 	}
-	return 0
+	return messages[o].qn
 }
 
 // IsSend reports whether o is one of the four Send types. [RDMAP-5.3-8]
@@ -101,14 +100,14 @@ func (o Opcode) IsImmediate() bool { return o == Immediate || o == ImmediateSE }
 
 // Invalidates reports whether the message names an STag to invalidate.
 // [RDMAP-4.1-3] [RDMAP-5.3-12]
-func (o Opcode) Invalidates() bool { return o < numOpcodes && messages[o].invalidate }
+func (o Opcode) Invalidates() bool { return o.Assigned() && messages[o].invalidate }
 
 // Solicited reports whether delivery of the message may raise an event.
 // [RDMAP-5.3-6]
-func (o Opcode) Solicited() bool { return o < numOpcodes && messages[o].solicited }
+func (o Opcode) Solicited() bool { return o.Assigned() && messages[o].solicited }
 
 // Extension reports whether the message is one of RFC 7306.
-func (o Opcode) Extension() bool { return o < numOpcodes && messages[o].extension }
+func (o Opcode) Extension() bool { return o.Assigned() && messages[o].extension }
 
 // Control returns the RDMAP control octet of the message: the first octet of
 // RsvdULP. Reserved bits are zero. [RDMAP-4.1-1] [RDMAP-4.1-2] [RDMAP-4.1-8]

@@ -12,17 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
+	"viaduct/internal/testkit"
 	"viaduct/internal/wire/ddp"
 )
-
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
 
 // TestRDMAP_4_1 is the table of messages. [RDMAP-4.1-1] [RDMAP-4.1-2]
 // [RDMAP-4.1-4] [RDMAP-4.1-5] [RDMAP-4.1-6] [RDMAP-4.1-7] [RDMAP-3.1-2] [RDMAP-4.2-1]
@@ -109,7 +101,7 @@ var readRequestVectors = []struct {
 // TestRDMAP_4_4: the Read Request header. [RDMAP-4.4-1] [RDMAP-4.4-3] [RDMAP-4.4-4] [RDMAP-4.2-2]
 func TestRDMAP_4_4(t *testing.T) {
 	for _, v := range readRequestVectors {
-		wire := unhex(t, v.hex)
+		wire := testkit.Hex(v.hex)
 		if got := v.r.Append(nil); !bytes.Equal(got, wire) {
 			t.Errorf("Append: %x, want %x", got, wire)
 		}
@@ -140,7 +132,7 @@ func TestRDMAPX_4(t *testing.T) {
 		{NewCmpSwap(0x11223344, 8, 1, 2, 3, 4), "00000002 00000000 11223344 0000000000000008 0000000000000003 0000000000000004 0000000000000001 0000000000000002"},
 		{AtomicRequest{Op: 15, ID: 0xcafebabe}, "0000000f cafebabe 00000000" + strings.Repeat("00", 40)},
 	} {
-		wire := unhex(t, v.hex)
+		wire := testkit.Hex(v.hex)
 		if got := v.r.Append(nil); !bytes.Equal(got, wire) || len(got) != AtomicRequestLen {
 			t.Errorf("Append: %x, want %x", got, wire)
 		}
@@ -156,7 +148,7 @@ func TestRDMAPX_4(t *testing.T) {
 		}
 	}
 	a := AtomicResponse{ID: 0xcafebabe, Value: 0x0102030405060708}
-	wire := unhex(t, "cafebabe 0102030405060708")
+	wire := testkit.Hex("cafebabe 0102030405060708")
 	if got := a.Append(nil); !bytes.Equal(got, wire) || len(got) != AtomicResponseLen {
 		t.Errorf("Append: %x", got)
 	}
@@ -324,7 +316,7 @@ func TestRDMAP_4_8(t *testing.T) {
 		{"MPA", TerminateMPA(2), "20 02 00 00"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			wire := unhex(t, c.hex)
+			wire := testkit.Hex(c.hex)
 			if got := c.t.Append(nil); !bytes.Equal(got, wire) {
 				t.Fatalf("Append:\n got %x\nwant %x", got, wire)
 			}
@@ -350,13 +342,13 @@ func TestRDMAP_4_8(t *testing.T) {
 		})
 	}
 	t.Run("M=0 with D", func(t *testing.T) { // the length field is there all the same [RDMAP-4.8-7]
-		got, n, err := ParseTerminate(unhex(t, "11 01 40 00 1234 c140 00000001 0000000000000002"))
+		got, n, err := ParseTerminate(testkit.Hex("11 01 40 00 1234 c140 00000001 0000000000000002"))
 		if err != nil || n != 20 || got.Length || len(got.DDP) != 14 {
 			t.Errorf("%+v, %d, %v", got, n, err)
 		}
 	})
 	t.Run("R without header", func(t *testing.T) {
-		got, n, err := ParseTerminate(unhex(t, "01 09 20 00"))
+		got, n, err := ParseTerminate(testkit.Hex("01 09 20 00"))
 		if err != nil || n != 4 || got.RDMAP != nil {
 			t.Errorf("%+v, %d, %v", got, n, err)
 		}
@@ -382,7 +374,7 @@ func TestSwapped(t *testing.T) {
 		{"10 00 07 00 0000 414100000000 00000001 00000040 00000000 00000005 0000000000000006 00000040 deadbe00 0000000000000000", "invalid STag"},
 		{"21 02 03 00", "invalid MSN, no buffer available"},
 	} {
-		tm, _, err := ParseTerminate(unhex(t, c.hex))
+		tm, _, err := ParseTerminate(testkit.Hex(c.hex))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,8 +16,6 @@ const (
 	HelloAckLen  = 28 // BSDH and HAH [SDP-6.2.2-1]
 	SrcAvailLen  = 32 // BSDH and SrcAH [SDP-6.3.2-1]
 	SinkAvailLen = 36 // BSDH and SinkAH, the largest header [SDP-6.3.3-1]
-	complLen     = 20 // BSDH and RWCH, RRCH, MCH, CRBH or CRBAH
-	suspLen      = 24 // BSDH and SuspCH [SDP-6.5.1-1]
 
 	MaxHeaderLen  = SinkAvailLen
 	MinBufferSize = MaxHeaderLen + 1 // least size of a Private Buffer [SDP-10-5]
@@ -50,18 +48,40 @@ const (
 	Data            MID = 0xFF
 )
 
-var midNames = map[MID]string{
-	HelloMID: "Hello", HelloAckMID: "HelloAck", DisConn: "DisConn", AbortConn: "AbortConn",
-	SendSm: "SendSm", RdmaWrCompl: "RdmaWrCompl", RdmaRdCompl: "RdmaRdCompl",
-	ModeChange: "ModeChange", SrcAvailCancel: "SrcAvailCancel", SinkAvailCancel: "SinkAvailCancel",
-	SinkCancelAck: "SinkCancelAck", ChRcvBuf: "ChRcvBuf", ChRcvBufAck: "ChRcvBufAck",
-	SuspComm: "SuspComm", SuspCommAck: "SuspCommAck",
-	SinkAvail: "SinkAvail", SrcAvail: "SrcAvail", Data: "Data",
+// messages has the rows by MID.
+// [SDP-6.2.3-1] [SDP-6.2.4-1] [SDP-6.3.1-1] [SDP-6.3.5-2] [SDP-6.3.6-2] [SDP-6.3.7-2] [SDP-6.3.8-2]
+// [SDP-6.3.9-1] [SDP-6.3.10-1] [SDP-6.3.11-2] [SDP-6.4.1-1] [SDP-6.4.2-1] [SDP-6.5.2-1]
+var messages = [256]struct {
+	name    string
+	ext     extended // the header after the BSDH
+	payload bool     // ULP bytes may follow [SDP-6.3.1-4] [SDP-6.3.1-2] [SDP-6.3.2-2]
+
+	// It travels by Send with Solicited Event; Data does if it is urgent. [SDP-14.2-1]
+	solicited bool
+}{
+	HelloMID:        {name: "Hello", ext: helloHeader},
+	HelloAckMID:     {name: "HelloAck", ext: helloAckHeader, solicited: true},
+	DisConn:         {name: "DisConn"},
+	AbortConn:       {name: "AbortConn", solicited: true},
+	SendSm:          {name: "SendSm", solicited: true},
+	RdmaWrCompl:     {name: "RdmaWrCompl", ext: sizeHeader, solicited: true},
+	RdmaRdCompl:     {name: "RdmaRdCompl", ext: sizeHeader, solicited: true},
+	ModeChange:      {name: "ModeChange", ext: modeHeader},
+	SrcAvailCancel:  {name: "SrcAvailCancel", solicited: true},
+	SinkAvailCancel: {name: "SinkAvailCancel", solicited: true},
+	SinkCancelAck:   {name: "SinkCancelAck", solicited: true},
+	ChRcvBuf:        {name: "ChRcvBuf", ext: sizeHeader},
+	ChRcvBufAck:     {name: "ChRcvBufAck", ext: sizeHeader},
+	SuspComm:        {name: "SuspComm", ext: suspHeader, solicited: true},
+	SuspCommAck:     {name: "SuspCommAck", solicited: true},
+	SinkAvail:       {name: "SinkAvail", ext: sinkHeader, payload: true},
+	SrcAvail:        {name: "SrcAvail", ext: srcHeader, payload: true},
+	Data:            {name: "Data", payload: true},
 }
 
 // String returns the name of the draft, or the number in hex.
 func (m MID) String() string {
-	if s, ok := midNames[m]; ok {
+	if s := messages[m].name; s != "" {
 		return s
 	}
 	return fmt.Sprintf("MID(%#02x)", uint8(m))
@@ -78,43 +98,20 @@ func (m MID) Experimental() bool { return m >= 0x40 && m <= 0x7F }
 // HeaderLen returns the length in bytes of BSDH and extended header of m, or 0
 // if m is not assigned.
 func (m MID) HeaderLen() int {
-	switch m {
-	case HelloMID:
-		return HelloLen
-	case HelloAckMID:
-		return HelloAckLen
-	// [SDP-6.2.3-1] [SDP-6.2.4-1] [SDP-6.3.1-1] [SDP-6.3.5-2] [SDP-6.3.9-1] [SDP-6.3.10-1] [SDP-6.3.11-2] [SDP-6.5.2-1]
-	case DisConn, AbortConn, SendSm, SrcAvailCancel, SinkAvailCancel, SinkCancelAck, SuspCommAck, Data:
-		return BSDHLen
-	// [SDP-6.3.6-2] [SDP-6.3.7-2] [SDP-6.3.8-2] [SDP-6.4.1-1] [SDP-6.4.2-1]
-	case RdmaWrCompl, RdmaRdCompl, ModeChange, ChRcvBuf, ChRcvBufAck:
-		return complLen
-	case SuspComm:
-		return suspLen
-	case SrcAvail:
-		return SrcAvailLen
-	case SinkAvail:
-		return SinkAvailLen
+	if messages[m].name == "" {
+		return 0
 	}
-	return 0
+	return BSDHLen + messages[m].ext.len()
 }
 
 // MayCarryPayload reports whether ULP bytes may follow the headers of m.
-// [SDP-6.3.1-4] [SDP-6.3.1-2] [SDP-6.3.2-2]
-func (m MID) MayCarryPayload() bool { return m == Data || m == SrcAvail || m == SinkAvail }
+func (m MID) MayCarryPayload() bool { return messages[m].payload }
 
 // Solicited reports whether a message of type m with the given flags travels
-// by Send with Solicited Event. [SDP-14.2-1] [SDP-14.2-2] What a message came by
-// is not looked at. [D-73]
+// by Send with Solicited Event. [SDP-14.2-2] What a message came by is not looked
+// at. [D-73]
 func Solicited(m MID, f Flags) bool {
-	switch m {
-	case AbortConn, SuspComm, SuspCommAck, SendSm, SrcAvailCancel, SinkAvailCancel, HelloAckMID,
-		RdmaWrCompl, RdmaRdCompl, SinkCancelAck:
-		return true
-	case Data:
-		return f&(OOBPres|OOBPend) != 0
-	}
-	return false
+	return messages[m].solicited || m == Data && f&(OOBPres|OOBPend) != 0
 }
 
 // Flags are the flag bits of a BSDH. [SDP-6.1.2-1]

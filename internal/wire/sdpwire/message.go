@@ -1,7 +1,6 @@
 package sdpwire
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -68,54 +67,7 @@ func (m *Message) PayloadLen() int { return int(m.Len) - m.MID.HeaderLen() }
 // stands in m.
 func (m *Message) Append(b []byte, l Layout) []byte {
 	b = bsdh{mid: m.MID, flags: m.Flags, bufs: m.Bufs, len: m.Len, seq: m.MSeq, ack: m.MSeqAck}.append(b, l)
-	switch m.MID {
-	case SrcAvail: // [SDP-6.3.2-3]
-		b = appendBuffer(b, m)
-	case SinkAvail: // [SDP-6.3.3-2]
-		b = appendBuffer(b, m)
-		b = binary.BigEndian.AppendUint32(b, m.NonDiscards)
-	case RdmaWrCompl, RdmaRdCompl, ChRcvBuf, ChRcvBufAck: // [SDP-6.3.6-1] [SDP-6.3.7-1] [SDP-6.4.1-2] [SDP-6.4.2-2]
-		b = binary.BigEndian.AppendUint32(b, m.Size)
-	case ModeChange:
-		b = appendMode(b, m, l)
-	case SuspComm:
-		b = appendSusp(b, m, l)
-	}
-	return b
-}
-
-// appendBuffer appends Len, STag and VA, high word first. [SDP-6.3.2-3]
-func appendBuffer(b []byte, m *Message) []byte {
-	b = binary.BigEndian.AppendUint32(b, m.Size)
-	b = binary.BigEndian.AppendUint32(b, m.STag)
-	return binary.BigEndian.AppendUint64(b, m.VA)
-}
-
-// appendMode appends an MCH. [SDP-6.3.8-1]
-//
-//	Figure: |              Rsvd (28 bits)              | Mode |S|
-//	IBTA:   |S| Mode |              Rsvd (28 bits)              |
-func appendMode(b []byte, m *Message, l Layout) []byte {
-	s := byte(0)
-	if m.S {
-		s = 1
-	}
-	if l == IBTA {
-		return append(b, s<<7|byte(m.Mode)<<4, 0, 0, 0)
-	}
-	return append(b, 0, 0, 0, byte(m.Mode)<<1|s)
-}
-
-// appendSusp appends a SuspCH. [SDP-6.5.1-2] Constant1 is 0 and Constant2 is 1.
-// [SDP-6.5.1.2-1] [SDP-6.5.1.3-1]
-func appendSusp(b []byte, m *Message, l Layout) []byte {
-	b = append(b, 0, 0, 0, 0)
-	if l == IBTA {
-		b = append(b, 0, 1)
-		return binary.BigEndian.AppendUint16(b, m.Port)
-	}
-	b = binary.BigEndian.AppendUint16(b, m.Port)
-	return append(b, 0, 1)
+	return messages[m.MID].ext.append(b, m, l)
 }
 
 // Parse decodes the message that is b, all of it: headers, and n is where the
@@ -150,38 +102,8 @@ func ParseHead(b []byte, total int, l Layout) (m Message, n int, err error) {
 	case h.flags&OOBPres != 0 && (h.mid != Data || total == n):
 		return m, 0, ErrFlags // [SDP-6.1.2-5]
 	}
-	x := b[BSDHLen:n]
-	switch h.mid {
-	case SrcAvail, SinkAvail:
-		m.Size = binary.BigEndian.Uint32(x)
-		m.STag = binary.BigEndian.Uint32(x[4:])
-		m.VA = binary.BigEndian.Uint64(x[8:])
-		if h.mid == SinkAvail {
-			m.NonDiscards = binary.BigEndian.Uint32(x[16:])
-		}
-		if m.Size == 0 || m.Size > MaxSize {
-			return m, 0, ErrSize
-		}
-	case RdmaWrCompl, RdmaRdCompl, ChRcvBuf, ChRcvBufAck:
-		m.Size = binary.BigEndian.Uint32(x)
-	case ModeChange: // reserved bits are not examined [SDP-6.3.8.3-2]
-		if l == IBTA {
-			m.S, m.Mode = x[0]&0x80 != 0, Mode(x[0]>>4&7)
-		} else {
-			m.S, m.Mode = x[3]&1 != 0, Mode(x[3]>>1&7)
-		}
-		if m.Mode > Pipelined {
-			return m, 0, ErrMode
-		}
-	case SuspComm:
-		c1, p, c2 := binary.BigEndian.Uint32(x), binary.BigEndian.Uint16(x[4:]), binary.BigEndian.Uint16(x[6:])
-		if l == IBTA {
-			p, c2 = c2, p
-		}
-		if c1 != 0 || c2 != 1 {
-			return m, 0, ErrConst
-		}
-		m.Port = p
+	if err = messages[h.mid].ext.parse(&m, b[BSDHLen:n], l); err != nil {
+		return m, 0, err
 	}
 	return m, n, nil
 }
@@ -193,18 +115,7 @@ func (m *Message) String() string {
 	if m.Flags != 0 {
 		s += " " + m.Flags.String()
 	}
-	switch m.MID {
-	case SrcAvail:
-		s += fmt.Sprintf(" size=%d stag=%#x va=%#x", m.Size, m.STag>>8, m.VA)
-	case SinkAvail:
-		s += fmt.Sprintf(" size=%d stag=%#x va=%#x nondiscards=%d", m.Size, m.STag>>8, m.VA, m.NonDiscards)
-	case RdmaRdCompl, RdmaWrCompl, ChRcvBuf, ChRcvBufAck:
-		s += fmt.Sprintf(" size=%d", m.Size)
-	case ModeChange:
-		s += fmt.Sprintf(" %v s=%t", m.Mode, m.S)
-	case SuspComm:
-		s += fmt.Sprintf(" port=%d", m.Port)
-	}
+	s += messages[m.MID].ext.string(m)
 	if m.MID.MayCarryPayload() {
 		s += fmt.Sprintf(" payload=%d", m.PayloadLen())
 	}
@@ -220,18 +131,5 @@ func (m *Message) LogValue() slog.Value {
 	if m.Flags != 0 {
 		a = append(a, slog.String("flags", m.Flags.String()))
 	}
-	switch m.MID {
-	case SrcAvail, SinkAvail:
-		a = append(a, slog.Uint64("size", uint64(m.Size)), slog.Uint64("stag", uint64(m.STag>>8)), slog.Uint64("to", m.VA))
-		if m.MID == SinkAvail {
-			a = append(a, slog.Uint64("nondiscards", uint64(m.NonDiscards)))
-		}
-	case RdmaRdCompl, RdmaWrCompl, ChRcvBuf, ChRcvBufAck:
-		a = append(a, slog.Uint64("size", uint64(m.Size)))
-	case ModeChange:
-		a = append(a, slog.String("mode", m.Mode.String()), slog.Bool("s", m.S))
-	case SuspComm:
-		a = append(a, slog.Int("port", int(m.Port)))
-	}
-	return slog.GroupValue(a...)
+	return slog.GroupValue(messages[m.MID].ext.attrs(a, m)...)
 }

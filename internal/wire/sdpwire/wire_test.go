@@ -2,22 +2,14 @@ package sdpwire
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"io"
 	"log/slog"
 	"strings"
 	"testing"
-)
 
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(strings.ReplaceAll(s, " ", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
+	"viaduct/internal/testkit"
+)
 
 // messageVectors were written by hand from Figures 2, 3 and 7 to 15, once read
 // literally and once mirrored. Spaces stand at field borders.
@@ -70,11 +62,11 @@ var messageVectors = []struct {
 func TestSDP_6_Messages(t *testing.T) {
 	for _, v := range messageVectors {
 		for _, l := range []Layout{Figure, IBTA} {
-			want := unhex(t, v.figure)
+			want := testkit.Hex(v.figure)
 			if l == IBTA {
-				want = unhex(t, v.ibta)
+				want = testkit.Hex(v.ibta)
 			}
-			got := append(v.m.Append(nil, l), unhex(t, v.payload)...)
+			got := append(v.m.Append(nil, l), testkit.Hex(v.payload)...)
 			if !bytes.Equal(got, want) {
 				t.Errorf("%s %v %v: Append = %x, want %x", v.rows, v.m.MID, l, got, want)
 			}
@@ -82,7 +74,7 @@ func TestSDP_6_Messages(t *testing.T) {
 			if err != nil || m != v.m {
 				t.Errorf("%s %v %v: Parse = %+v, %v", v.rows, v.m.MID, l, m, err)
 			}
-			if n != v.m.MID.HeaderLen() || !bytes.Equal(want[n:], unhex(t, v.payload)) || m.PayloadLen() != len(v.payload)/2 {
+			if n != v.m.MID.HeaderLen() || !bytes.Equal(want[n:], testkit.Hex(v.payload)) || m.PayloadLen() != len(v.payload)/2 {
 				t.Errorf("%s %v: payload begins at %d of %d", v.rows, v.m.MID, n, len(want)) // [SDP-6-3]
 			}
 			for i := range want {
@@ -119,9 +111,9 @@ func TestSDP_6_2_Hello(t *testing.T) {
 	h := Hello{Bufs: 64, MajV: 1, MinV: 1, MaxAdverts: 16, DesRemRcvSz: 16384, LocalRcvSz: 32768, LocIRD: 32, LocORD: 8}
 	a := HelloAck{Bufs: 64, MajV: 1, MinV: 1, MaxAdverts: 16, ActRcvSz: 32768, LocIRD: 32, LocORD: 8}
 	for _, l := range []Layout{Figure, IBTA} {
-		hx, ax := unhex(t, helloFigure), unhex(t, ackFigure)
+		hx, ax := testkit.Hex(helloFigure), testkit.Hex(ackFigure)
 		if l == IBTA {
-			hx, ax = unhex(t, helloIBTA), unhex(t, ackIBTA)
+			hx, ax = testkit.Hex(helloIBTA), testkit.Hex(ackIBTA)
 		}
 		// [SDP-6.2.1-1] [SDP-6.2.1-2] [SDP-6.2.1-3] [SDP-6.2.1.8-1]
 		if got := h.Append(nil, l); !bytes.Equal(got, hx) || len(got) != HelloLen {
@@ -308,7 +300,7 @@ func TestSDP_6_3_Ranges(t *testing.T) {
 func TestSDP_14_2_Solicited(t *testing.T) {
 	solicited := map[MID]bool{AbortConn: true, SuspComm: true, SuspCommAck: true, SendSm: true, SrcAvailCancel: true,
 		SinkAvailCancel: true, HelloAckMID: true, RdmaWrCompl: true, RdmaRdCompl: true, SinkCancelAck: true}
-	for mid := range midNames {
+	for mid := range MID(len(messages) - 1) {
 		if got := Solicited(mid, ReqPipe); got != solicited[mid] {
 			t.Errorf("[SDP-14.2-1] [SDP-14.2-2] %v: %t", mid, got)
 		}
@@ -319,7 +311,7 @@ func TestSDP_14_2_Solicited(t *testing.T) {
 }
 
 func TestParseAllocs(t *testing.T) {
-	b := unhex(t, messageVectors[14].figure)
+	b := testkit.Hex(messageVectors[14].figure)
 	if n := testing.AllocsPerRun(100, func() { _, _, _ = Parse(b, Figure) }); n != 0 {
 		t.Errorf("Parse allocates %v times", n)
 	}
@@ -327,8 +319,8 @@ func TestParseAllocs(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	for _, v := range messageVectors {
-		f.Add(unhex(f, v.figure), false)
-		f.Add(unhex(f, v.ibta), true)
+		f.Add(testkit.Hex(v.figure), false)
+		f.Add(testkit.Hex(v.ibta), true)
 	}
 	f.Fuzz(func(t *testing.T, b []byte, ibta bool) {
 		l := Figure
@@ -349,7 +341,7 @@ func FuzzParse(f *testing.F) {
 
 func FuzzHello(f *testing.F) {
 	for _, s := range []string{helloFigure, helloIBTA, ackFigure, ackIBTA} {
-		f.Add(unhex(f, s))
+		f.Add(testkit.Hex(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		DetectLayout(b)

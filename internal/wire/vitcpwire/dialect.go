@@ -45,13 +45,11 @@ func (d Dialect) encodeType(t Type) uint8 {
 // decodeType is the inverse of encodeType; ok is false for a type without a
 // meaning.
 func (d Dialect) decodeType(v uint8) (t Type, ok bool) {
-	if Type(v) == Disconnect {
-		return Disconnect, true
+	if t = Type(v - d.TypeOffset); t < draftTypes {
+		return t, true
 	}
-	if v -= d.TypeOffset; v < draftTypes {
-		return Type(v), true
-	}
-	return Type(v), false
+	t = Type(v)
+	return t, t >= draftTypes && t.Known()
 }
 
 // HeaderLen returns the length in bytes of all headers of a segment of type t:

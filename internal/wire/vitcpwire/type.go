@@ -28,39 +28,49 @@ const (
 // shift these.
 const draftTypes = 9
 
-var typeNames = [draftTypes]string{
-	"Send", "RDMA Read Request", "RDMA Read Response", "RDMA Write", "NOP",
-	"Connect Request", "Connect Accept", "Connect Reject", "Connect No Match",
+// messages has the rows by type.
+var messages = [32]struct {
+	name     string
+	ce, rdma bool // the headers that follow the common one
+	numbered bool
+}{
+	Send:           {name: "Send", numbered: true},
+	ReadRequest:    {name: "RDMA Read Request", rdma: true, numbered: true},
+	ReadResponse:   {name: "RDMA Read Response", rdma: true},
+	Write:          {name: "RDMA Write", rdma: true, numbered: true},
+	NOP:            {name: "NOP"},
+	ConnectRequest: {name: "Connect Request", ce: true},
+	ConnectAccept:  {name: "Connect Accept", ce: true},
+	ConnectReject:  {name: "Connect Reject", ce: true},
+	ConnectNoMatch: {name: "Connect No Match", ce: true},
+	Disconnect:     {name: "Disconnect"},
 }
 
 // String names t in the draft's words; an unknown type prints as hex.
 func (t Type) String() string {
-	switch {
-	case t < draftTypes:
-		return typeNames[t]
-	case t == Disconnect:
-		return "Disconnect"
+	if t.Known() {
+		return messages[t].name
 	}
 	return fmt.Sprintf("Type(%#x)", uint8(t))
 }
 
 // Known reports whether t is one of the constants above.
-func (t Type) Known() bool { return t < draftTypes || t == Disconnect }
+func (t Type) Known() bool { return int(t) < len(messages) && messages[t].name != "" }
 
 // HasCE reports whether segments of type t carry a CE header: those that
 // establish a connection. Connect Reject and Connect No Match answer a
 // request that the caller remembers, but belong to connection establishment
 // and carry it too. [VIT-3-4]
-func (t Type) HasCE() bool { return t >= ConnectRequest && t <= ConnectNoMatch }
+func (t Type) HasCE() bool { return t.Known() && messages[t].ce }
 
 // HasRDMA reports whether segments of type t carry an RDMA header. For a Read
 // Response the [Dialect] has the last word. [VIT-3-3] [V-23]
-func (t Type) HasRDMA() bool { return t >= ReadRequest && t <= Write }
+func (t Type) HasRDMA() bool { return t.Known() && messages[t].rdma }
 
 // Numbered reports whether each message of type t takes the next message
 // number of its sender. A Read Response carries the number of its request; a
 // NOP repeats the last one. [V-11] [V-37]
-func (t Type) Numbered() bool { return t == Send || t == Write || t == ReadRequest }
+func (t Type) Numbered() bool { return t.Known() && messages[t].numbered }
 
 // Flags are the three flag bits beside the type. [VIT 3.1] [V-03]
 type Flags uint8

@@ -2,22 +2,12 @@ package vitcpwire
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"io"
-	"strings"
 	"testing"
-)
 
-// unhex decodes hex digits with spaces and line breaks at field borders.
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
+	"viaduct/internal/testkit"
+)
 
 func mustDisc(s string) Discriminator {
 	d, err := MakeDiscriminator([]byte(s))
@@ -134,7 +124,7 @@ var headerVectors = []struct {
 func TestVIT_3_1(t *testing.T) {
 	for _, v := range headerVectors {
 		t.Run(v.name, func(t *testing.T) {
-			want := unhex(t, v.hex)
+			want := testkit.Hex(v.hex)
 			if got := v.d.AppendHeader([]byte{0xaa}, v.h); !bytes.Equal(got[1:], want) || got[0] != 0xaa {
 				t.Errorf("AppendHeader\n got %x\nwant aa%x", got, want)
 			}
@@ -174,7 +164,7 @@ func TestVIT_3_1_Refused(t *testing.T) {
 		{"connect accept without CE header [VIT-3-4]", Dialect{}, "01 32 0018 00000000 00000000 00000000 00000000 0000 0000", ErrLength},
 	} {
 		t.Run(v.name, func(t *testing.T) {
-			if _, _, err := v.d.ParseHeader(unhex(t, v.hex)); !errors.Is(err, v.want) {
+			if _, _, err := v.d.ParseHeader(testkit.Hex(v.hex)); !errors.Is(err, v.want) {
 				t.Errorf("error %v, want %v", err, v.want)
 			}
 		})
@@ -212,7 +202,7 @@ var ceVectors = []struct {
 func TestVIT_3_2(t *testing.T) {
 	for _, v := range ceVectors {
 		t.Run(v.name, func(t *testing.T) {
-			want := unhex(t, v.hex)
+			want := testkit.Hex(v.hex)
 			if got := v.c.Append(nil); !bytes.Equal(got, want) {
 				t.Errorf("Append\n got %x\nwant %x", got, want)
 			}
@@ -285,7 +275,7 @@ func TestVIT_3_2_1(t *testing.T) {
 		{"greatest", RDMA{^uint64(0), ^uint32(0), ^uint32(0)}, "ffffffffffffffff ffffffff ffffffff"},
 	} {
 		t.Run(v.name, func(t *testing.T) {
-			want := unhex(t, v.hex)
+			want := testkit.Hex(v.hex)
 			if got := v.r.Append(nil); !bytes.Equal(got, want) {
 				t.Errorf("Append\n got %x\nwant %x", got, want)
 			}

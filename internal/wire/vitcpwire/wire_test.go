@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"viaduct/internal/testkit"
 )
 
 // [V-07] [VIT-3-4] The greatest payloads follow from the 16 bits of Segment Length.
@@ -144,7 +146,7 @@ func TestParseAllocs(t *testing.T) {
 
 func FuzzParseHeader(f *testing.F) {
 	for _, v := range headerVectors {
-		f.Add(unhex(f, v.hex), v.d.TypeOffset, v.d.BareReadResponse)
+		f.Add(testkit.Hex(v.hex), v.d.TypeOffset, v.d.BareReadResponse)
 	}
 	f.Fuzz(func(t *testing.T, b []byte, off uint8, bare bool) {
 		d := Dialect{TypeOffset: off % 23, BareReadResponse: bare}
@@ -167,7 +169,7 @@ func FuzzParseHeader(f *testing.F) {
 
 func FuzzParseCE(f *testing.F) {
 	for _, v := range ceVectors {
-		f.Add(unhex(f, v.hex))
+		f.Add(testkit.Hex(v.hex))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c, n, err := ParseCE(b)

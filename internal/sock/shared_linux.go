@@ -1,5 +1,3 @@
-//go:build rings && linux
-
 package sock
 
 import (
@@ -10,12 +8,13 @@ import (
 	"viaduct/internal/shm"
 )
 
-// AssumeRings: see assume.go.
-const AssumeRings = true
-
 // Shared has the bytes of a TCP connection within this process go through shared
-// memory, and returns its ends.
+// memory, if the zero value of [samehost.Policy] lets them, and returns its ends. It is for
+// tests.
 func Shared(a, b net.Conn) (net.Conn, net.Conn) {
+	if !SharesByDefault {
+		return a, b
+	}
 	x, ok := Own(a).(*conn)
 	y, ok2 := Own(b).(*conn)
 	if !ok || !ok2 {
@@ -40,7 +39,7 @@ func Shared(a, b net.Conn) (net.Conn, net.Conn) {
 	return x, y
 }
 
-// Cut breaks a connection whose bytes go through shared memory as the death of the
+// Cut is for tests too. It breaks a connection whose bytes go through shared memory as the death of the
 // peer's process does, for both ends. It is false if nc has none.
 func Cut(nc net.Conn) bool {
 	h, ok := nc.(handle)

@@ -1,0 +1,77 @@
+package sdpcore
+
+import "viaduct/internal/wire/sdpwire"
+
+// A messageType is how the messages of one type are taken, after what all of them
+// carry. A message comes whole, so what other protocols have as fail is one function
+// for all types here: violation.
+type messageType struct {
+	// begin judges a message before anything of it is taken; nil if it may always
+	// come. It is false after a violation, and for a message that is void.
+	begin func(m *Machine, msg *inbound) bool
+
+	// target takes the payload, which is in a Private Buffer or in the memory of a
+	// waiting read. It is false after a violation. A type without it has no payload.
+	target func(m *Machine, msg *inbound) bool
+
+	// end does what the message asks for. A type without it has no place on a running
+	// connection.
+	end func(m *Machine, msg *inbound)
+
+	invalidates bool // the Send that it comes by may name an STag [D-41]
+}
+
+// messageTypes has the rows by MID.
+var messageTypes = [256]messageType{
+	sdpwire.Data:            {target: (*Machine).takeData, end: (*Machine).endData},
+	sdpwire.SrcAvail:        {begin: (*Machine).beginSrcAvail, target: (*Machine).takePayload, end: (*Machine).endSrcAvail},
+	sdpwire.SinkAvail:       {target: (*Machine).takePayload, end: (*Machine).endSinkAvail},
+	sdpwire.RdmaRdCompl:     {begin: (*Machine).beginRdmaRdCompl, end: (*Machine).endRdmaRdCompl, invalidates: true},
+	sdpwire.RdmaWrCompl:     {begin: (*Machine).beginRdmaWrCompl, end: (*Machine).endRdmaWrCompl, invalidates: true},
+	sdpwire.SendSm:          {begin: (*Machine).beginSendSm, end: (*Machine).endSendSm},
+	sdpwire.SrcAvailCancel:  {begin: (*Machine).beginSrcAvailCancel, end: (*Machine).endSrcAvailCancel},
+	sdpwire.SinkAvailCancel: {end: (*Machine).endSinkAvailCancel},
+	sdpwire.SinkCancelAck:   {end: (*Machine).endSinkCancelAck},
+	sdpwire.ModeChange:      {begin: (*Machine).beginModeChange, end: (*Machine).endModeChange},
+	sdpwire.ChRcvBuf:        {begin: (*Machine).beginChRcvBuf, end: (*Machine).endChRcvBuf},
+	sdpwire.ChRcvBufAck:     {begin: (*Machine).beginChRcvBufAck, end: (*Machine).endChRcvBufAck},
+	sdpwire.DisConn:         {begin: (*Machine).beginDisConn, end: (*Machine).endDisConn},
+	sdpwire.AbortConn:       {end: (*Machine).endAbortConn},
+	sdpwire.SuspComm:        {end: (*Machine).endSuspComm},
+	sdpwire.SuspCommAck:     {begin: (*Machine).beginSuspCommAck, end: (*Machine).endSuspCommAck},
+}
+
+// An inbound is a message that is being received.
+type inbound struct {
+	sdpwire.Message
+	n           int    // bytes of payload
+	inv         uint32 // the STag that its Send invalidated
+	invalidated bool   // whether it did
+}
+
+// isCreditUpdate reports whether the message tells the numbers of its header and
+// nothing else. [SDP-6.3.1-3]
+func (msg *inbound) isCreditUpdate() bool { return msg.MID == sdpwire.Data && msg.n == 0 }
+
+// takeData takes the payload of a Data message, the last byte of which may be urgent.
+// [SDP-6.1.2-6]
+func (m *Machine) takeData(msg *inbound) bool {
+	s := &m.snk
+	urgent := msg.Flags&sdpwire.OOBPres != 0
+	apart := urgent && m.p.UrgentApart
+	if urgent {
+		if s.announced > 0 {
+			s.announced--
+		} else {
+			m.do(Action{Op: OpUrgentPending}) // the byte announces itself [D-29]
+		}
+		m.stats.UrgentRecv++
+		m.do(Action{Op: OpUrgent, Pos: s.pos + uint64(msg.n) - 1, Local: apart})
+	}
+	return m.accept(msg.MID, msg.n, apart)
+}
+
+// takePayload takes the payload of an advertisement.
+func (m *Machine) takePayload(msg *inbound) bool { return m.accept(msg.MID, msg.n, false) }
+
+func (m *Machine) endData(msg *inbound) { m.stats.RecvBytesBcopy += uint64(msg.n) }

@@ -1,0 +1,447 @@
+package sock
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/shm"
+)
+
+// A rendezvous is where dialers of this host ask for shared memory.
+//
+// A dialer asks as soon as its TCP connection is there, so that its request lies there
+// by the time the accepting goroutine has woken: that one serves it, after the accept
+// and before anything else wakes. It also hears of requests while it waits for
+// connections. Where it is not about to accept, and connections that it has accepted may
+// be asked for, a goroutine of the rendezvous hears of requests. A request that
+// can't be answered at once has a goroutine of its own.
+type rendezvous struct {
+	sockets []meetingSocket
+	in      instance // at which serve sleeps
+
+	mu     sync.Mutex
+	conns  map[netip.AddrPort]*conn // accepted connections by the peer's address, while nothing was read from them; guarded by mu
+	added  chan struct{}            // closed with the next addition, if something waits for it; guarded by mu
+	armed  bool                     // serve hears of requests; guarded by mu
+	closed bool                     // guarded by mu
+}
+
+// A meetingSocket is a listening AF_UNIX socket of a rendezvous: that of the abstract name, or one
+// in a directory.
+type meetingSocket struct {
+	fd   int
+	path string // "" in the abstract namespace
+}
+
+// openRendezvous makes the rendezvous of a listening address, nil if there can be
+// none: another one has the name, for instance. dir is a directory in which processes of
+// other network namespaces are met, "" for none.
+func openRendezvous(at netip.AddrPort, dir string) *rendezvous {
+	v := &rendezvous{conns: make(map[netip.AddrPort]*conn)}
+	if fd, err := listenMeeting(meetingName(at)); err == nil {
+		v.sockets = append(v.sockets, meetingSocket{fd: fd})
+	}
+	if dir != "" && checkMeetingDir(dir) == nil {
+		for _, p := range meetingPaths(dir, at) {
+			if fd, err := listenMeeting(p); err == nil {
+				v.sockets = append(v.sockets, meetingSocket{fd, p})
+			}
+		}
+	}
+	if len(v.sockets) == 0 {
+		return nil
+	}
+	ok := v.in.open(v.sockets[0].fd, 0)
+	for _, m := range v.sockets[1:] {
+		ok = ok && EpollCtl(v.in.epfd, unix.EPOLL_CTL_ADD, m.fd, &unix.EpollEvent{})
+	}
+	if !ok {
+		v.close()
+		return nil
+	}
+	go v.serve()
+	return v
+}
+
+func (v *rendezvous) close() {
+	v.mu.Lock()
+	v.closed = true
+	for _, m := range v.sockets {
+		unix.Close(m.fd)
+		if m.path != "" {
+			unix.Unlink(m.path)
+		}
+	}
+	v.mu.Unlock()
+	v.in.close()
+}
+
+// wake has an epoll instance that sleeps for connections hear of requests too.
+func (v *rendezvous) wake(epfd int) {
+	for _, m := range v.sockets {
+		EpollCtl(epfd, unix.EPOLL_CTL_ADD, m.fd, &unix.EpollEvent{Events: unix.EPOLLIN})
+	}
+}
+
+// askLocked has serve hear of requests, or not. It reports whether that could be done.
+func (v *rendezvous) askLocked(events uint32) bool {
+	ok := true
+	for _, m := range v.sockets {
+		ok = v.in.ask(m.fd, events) && ok
+	}
+	return ok
+}
+
+// add has a connection, that was just accepted, found.
+func (v *rendezvous) add(o *conn) {
+	from := addrPort(o.remote)
+	if !isHere(addrPort(o.local), from) && v.sockets[len(v.sockets)-1].path == "" {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	o.meet = v
+	v.conns[from] = o
+	if v.added != nil {
+		close(v.added)
+		v.added = nil
+	}
+}
+
+// remove has it not found any more.
+func (v *rendezvous) remove(o *conn) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if from := addrPort(o.remote); v.conns[from] == o {
+		delete(v.conns, from)
+	}
+}
+
+// welcome serves what waits after o was accepted. Requests to come for connections that
+// were accepted are heard of by serve.
+func (v *rendezvous) welcome(o *conn) {
+	if o.meet == nil {
+		return
+	}
+	v.serveNow()
+	v.mu.Lock()
+	more := len(v.conns) > 0
+	v.mu.Unlock()
+	if more {
+		v.hear()
+	}
+}
+
+// serveNow serves the requests that are there; serve does so if this process has no
+// descriptor for one now.
+func (v *rendezvous) serveNow() {
+	if !v.drain() {
+		v.hear()
+	}
+}
+
+// hear has serve hear of requests.
+func (v *rendezvous) hear() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.armed && !v.closed {
+		v.armed = v.askLocked(unix.EPOLLIN)
+	}
+}
+
+// serve serves requests while there may be some for connections that were accepted, or
+// that had no descriptor.
+func (v *rendezvous) serve() {
+	_ = v.in.raw.Read(func(uintptr) bool {
+		for !v.drain() {
+			time.Sleep(5 * time.Millisecond) // no descriptors
+		}
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		if len(v.conns) == 0 && v.armed && !v.closed {
+			v.armed = !v.askLocked(0)
+		}
+		return v.closed
+	})
+}
+
+// drain serves the requests that are there. It is false if there is one which this
+// process has no descriptor for.
+func (v *rendezvous) drain() bool {
+	for _, m := range v.sockets {
+		for {
+			fd, err := v.take(m)
+			if err == unix.EAGAIN {
+				break
+			}
+			if err != nil {
+				return err == net.ErrClosed
+			}
+			if a := (&asking{v: v, c: &conn{s: &Socket{fd: fd}}, proves: m.path != ""}); !a.serve(false) {
+				go a.serve(true)
+			}
+		}
+	}
+	return true
+}
+
+// take accepts the connection of a dialer without waiting.
+func (v *rendezvous) take(m meetingSocket) (fd int, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for {
+		if v.closed {
+			return -1, net.ErrClosed
+		}
+		n, _, e := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(m.fd), 0, 0, unix.SOCK_CLOEXEC, 0, 0)
+		switch e {
+		case 0:
+			return int(n), nil
+		case unix.EINTR, unix.ECONNABORTED:
+		default:
+			return -1, e
+		}
+	}
+}
+
+// An asking is a request that is being served. What has been done of it is kept, so that
+// it can go on in another goroutine.
+type asking struct {
+	v      *rendezvous
+	c      *conn // to the dialer; its descriptor becomes the bell
+	proves bool  // both ends prove that they have the TCP connection
+
+	got     bool // m and files are there
+	m       meeting
+	files   []int // the memory, the bell for room, and to prove it the TCP connection
+	o       *conn // the connection that is asked for
+	mem     *shm.Memory
+	rings   *rings // made of mem
+	decided func() // ends the time in which o waits; nil before the answer
+}
+
+// serve goes on with a request. It is false if it would have to wait for longer than what
+// is under way takes, and wait is false.
+func (a *asking) serve(wait bool) bool {
+	if err := a.request(wait); err == ErrWouldBlock {
+		return false
+	} else if err != nil {
+		return a.refuse(err)
+	}
+	if a.o == nil {
+		if a.o = a.v.find(a.m, wait); a.o == nil {
+			if !wait {
+				return false
+			}
+			return a.refuse(errors.New("the listener has not accepted the connection"))
+		}
+		if err := a.grant(); err != nil {
+			a.o.s.setWhy(err.Error())
+			return a.refuse(err)
+		}
+	}
+	committing, err := a.commitment(wait)
+	switch {
+	case err == ErrWouldBlock:
+		return false
+	case !committing:
+		a.o.s.setWhy("the peer has left the rendezvous")
+		return a.leave()
+	}
+	a.c.s.CloseArrivals()
+	if err := a.o.s.adopt(a.rings); err != nil {
+		// The dialer has committed: what it finds is the end of the connection.
+		a.leave()
+		a.o.Close()
+		return true
+	}
+	a.files[1] = -1
+	a.closeFiles()
+	a.decided()
+	a.v.remove(a.o)
+	return true
+}
+
+// refuse tells the dialer why it gets nothing.
+func (a *asking) refuse(err error) bool {
+	answer(a.c.s.fd, err)
+	return a.leave()
+}
+
+// leave gives back what a has. It is true.
+func (a *asking) leave() bool {
+	if a.mem != nil {
+		a.mem.Close()
+	}
+	if a.decided != nil {
+		a.decided()
+	}
+	a.closeFiles()
+	a.c.Close()
+	return true
+}
+
+func (a *asking) closeFiles() {
+	for _, fd := range a.files {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+// receive is a read from the dialer: one that polls for a moment, or waits until a
+// time-out has passed.
+func (a *asking) receive(p []byte, call func(fd int, p []byte) (int, error), wait bool, timeout time.Duration) (n int, err error) {
+	if wait {
+		a.c.SetReadDeadline(time.Now().Add(timeout))
+		return a.c.receive(p, reading{call, nil}, false)
+	}
+	Soon(func() bool {
+		n, err = call(a.c.s.fd, p)
+		return err != ErrWouldBlock
+	})
+	return n, err
+}
+
+// request reads the request.
+func (a *asking) request(wait bool) error {
+	if a.got {
+		return nil
+	}
+	var b [requestLen]byte
+	want := 2
+	if a.proves {
+		want = 3
+	}
+	n, err := a.receive(b[:], func(fd int, p []byte) (n int, err error) {
+		n, a.files, err = recvRights(fd, p, want)
+		return n, err
+	}, wait, requestTimeout)
+	if err != nil {
+		return err
+	}
+	if len(a.files) != want {
+		return errors.New("no memory came with the request, or this process has no descriptor left")
+	}
+	a.m, err = parseMeeting(b[:n])
+	a.got = true
+	return err
+}
+
+// recvRights is recv of a message with descriptors. If there are not most of them it
+// returns none, or those that this process had room for.
+func recvRights(fd int, p []byte, most int) (n int, files []int, err error) {
+	oob := make([]byte, unix.CmsgSpace(4*most))
+	n, oobn, flags, _, err := unix.Recvmsg(fd, p, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+	switch err {
+	case nil:
+	case unix.EAGAIN, unix.EINTR:
+		return 0, nil, ErrWouldBlock
+	default:
+		return 0, nil, os.NewSyscallError("recvmsg", err)
+	}
+	msgs, _ := unix.ParseSocketControlMessage(oob[:oobn])
+	for i := range msgs {
+		if fds, err := unix.ParseUnixRights(&msgs[i]); err == nil {
+			files = append(files, fds...)
+		}
+	}
+	if flags&unix.MSG_CTRUNC != 0 || len(files) > most {
+		for _, fd := range files {
+			unix.Close(fd)
+		}
+		return n, nil, nil
+	}
+	return n, files, nil
+}
+
+// find returns the connection that is asked for, nil if it was not accepted; with wait
+// it waits for that.
+func (v *rendezvous) find(m meeting, wait bool) *conn {
+	var late <-chan time.Time
+	if wait {
+		t := time.NewTimer(acceptTimeout)
+		defer t.Stop()
+		late = t.C
+	}
+	for {
+		v.mu.Lock()
+		o := v.conns[m.from]
+		if v.added == nil {
+			v.added = make(chan struct{})
+		}
+		added := v.added
+		v.mu.Unlock()
+		if o != nil && addrPort(o.local) == m.to {
+			return o
+		}
+		if o != nil || !wait {
+			return nil
+		}
+		select {
+		case <-added:
+		case <-late:
+			return nil
+		}
+	}
+}
+
+// grant checks everything about a request, maps the memory, and tells the dialer that it
+// may commit.
+func (a *asking) grant() (err error) {
+	uid, err := sameUser(a.c.s.fd)
+	if err != nil {
+		return err
+	}
+	if !a.proves {
+		if err := checkOwner(a.o.s.fd, a.m.from, a.m.to, uid); err != nil {
+			return err
+		}
+	}
+	if a.mem, err = shm.Open(a.files[0], a.m.ring); err != nil {
+		return err
+	}
+	if a.decided, err = a.o.s.decide(); err != nil {
+		return err
+	}
+	a.rings = newRings(a.mem, false, a.c.s.fd, a.files[1])
+	a.rings.in.Ask() // for a reader that sleeps, see adopt
+	if !a.proves {
+		answer(a.c.s.fd, nil)
+		return nil
+	}
+	if err := prove(a.o.s.fd, a.files[2], a.m.to, a.m.from); err != nil {
+		return err
+	}
+	answer(a.c.s.fd, nil, a.o.s.fd)
+	return nil
+}
+
+// commitment waits for the dialer, which commits, or leaves by closing.
+func (a *asking) commitment(wait bool) (bool, error) {
+	var b [1]byte
+	n, err := a.receive(b[:], read, wait, commitTimeout)
+	return n == 1 && err == nil && b[0] == committed, err
+}
+
+// answer tells a dialer that it gets what it wants, or why not. One that can't be told
+// does not commit.
+func answer(fd int, err error, rights ...int) {
+	var b [answerLen]byte
+	b[0] = granted
+	if err != nil {
+		b[0] = 0
+		b[1] = byte(copy(b[2:], err.Error()))
+	}
+	if len(rights) == 0 {
+		_, _ = send(fd, b[:])
+		return
+	}
+	_ = unix.Sendmsg(fd, b[:], unix.UnixRights(rights...), nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+}
