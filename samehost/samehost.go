@@ -2,6 +2,13 @@
 // connection between two processes of one host go through shared memory instead of
 // TCP: what is wanted, and what came of it.
 //
+// They find each other by a name in the abstract namespace of AF_UNIX sockets, which the
+// processes of one network namespace share. Containers that have network namespaces of their
+// own are given a directory that is mounted into both (SameHostDir of the transports): its
+// owner is the user of both, and no other user may write to it. There each side passes the
+// other its end of the TCP connection, as a proof. Where addresses are translated on the
+// way, it is TCP.
+//
 // The TCP connection is made as ever, and stays open and silent: its end is the end of
 // the peer. Frames, limits and errors are the same. Both processes have to be of one
 // user. If one end cannot or does not want to, the bytes go by TCP, and the [Path]
@@ -21,15 +28,16 @@ import (
 // A Policy says what is wanted.
 type Policy uint8
 
+// Auto is the zero value.
 const (
-	Off     Policy = iota // TCP
-	Auto                  // shared memory if both ends can
-	Require               // shared memory, or there is no connection
+	Auto    Policy = auto     // shared memory if both ends can, else TCP
+	Off     Policy = 1 - auto // TCP
+	Require Policy = 2        // shared memory, or there is no connection
 )
 
-var names = [...]string{"off", "auto", "require"}
+var names = [...]string{Auto: "auto", Off: "off", Require: "require"}
 
-// String returns "off", "auto" or "require".
+// String returns "auto", "off" or "require".
 func (p Policy) String() string {
 	if int(p) < len(names) {
 		return names[p]
@@ -42,7 +50,7 @@ func Parse(s string) (Policy, error) {
 	if i := slices.Index(names[:], s); i >= 0 {
 		return Policy(i), nil
 	}
-	return Off, errors.New("must be off, auto or require")
+	return Auto, errors.New("must be auto, off or require")
 }
 
 // A Path says how the bytes of a connection go.

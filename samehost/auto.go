@@ -1,0 +1,6 @@
+//go:build !plaintcp
+
+package samehost
+
+// auto is the value of Auto.
+const auto = 0
