@@ -43,7 +43,7 @@ func TestAllocs(t *testing.T) {
 			v.ci.Atomic, v.cr.Atomic, v.ci.Immediate, v.cr.Immediate = true, true, true, true
 			a, b := connect(t, &v.ci, &v.cr)
 			long := 200000
-			if sock.AssumeRings {
+			if sock.SharesByDefault {
 				long = 100000 // a ring takes all of a round, as a socket does: a sender that waits for room costs a goroutine
 			}
 			for _, n := range []int{8, 4096, long} {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"viaduct/internal/sock"
+	"viaduct/internal/testkit"
 )
 
 // The benchmarks put plain TCP beside each figure: the same bytes over the
@@ -38,7 +39,7 @@ func outstanding(n int) int { return max(4, min(128, (1<<20)/n)) }
 func BenchmarkTCPStream(b *testing.B) {
 	for _, n := range benchSizes {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			x, y := tcpPair(b)
+			x, y := testkit.TCPPair(b)
 			defer y.Close()
 			tune(x, y)
 			done := make(chan int64, 1)
@@ -159,7 +160,7 @@ func BenchmarkSend(b *testing.B) {
 // one process; what polling gains is seen with two.
 func BenchmarkLatency(b *testing.B) {
 	b.Run("tcp/8", func(b *testing.B) {
-		x, y := tcpPair(b)
+		x, y := testkit.TCPPair(b)
 		tune(x, y)
 		go io.Copy(y, y)
 		buf := make([]byte, 8)

@@ -61,8 +61,8 @@ func (s Status) Err() error {
 type Completion struct { // [RDMAP-3.2-2]
 	ID     uint64 // of the request
 	QP     *QueuePair
-	Op     Op // OpRecv for a receive
-	Status Status
+	Op     Op     // OpRecv for a receive
+	Status Status // StatusOK, or why the request failed
 
 	// Len is the number of bytes received or read.
 	Len uint32

@@ -154,6 +154,10 @@ type Config struct {
 	// process of the same user on this host that agrees; Linux only. Above TLS or
 	// WrapConn they do not.
 	SameHost samehost.Policy
+	// SameHostDir is a directory in which the two processes meet for that if they have
+	// network namespaces of their own, as containers have; both need it. See package
+	// samehost.
+	SameHostDir string
 
 	// KeepConn hands the TCP connection over after a rejection, see
 	// [RejectedError] and [Request.RejectKeep], instead of closing it.

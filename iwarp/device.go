@@ -3,6 +3,7 @@ package iwarp
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"unsafe"
 
 	"viaduct/internal/perturb"
@@ -40,6 +41,7 @@ type DeviceConfig struct {
 type Device struct {
 	cfg DeviceConfig
 	reg *regmem.Registry
+	far atomic.Bool // a far region was registered once
 
 	nudger nudger
 
@@ -210,6 +212,7 @@ func (p *ProtectionDomain) RegisterSpace(s Space, base, n uint64, access Access,
 	if len(opt) > 0 {
 		ro.Key, ro.KeySet = opt[0].Key, opt[0].KeySet
 	}
+	p.dev.far.Store(true)
 	r, err := p.dev.reg.RegisterSpace(s, base, n, ro)
 	if err != nil {
 		return nil, wrapRegistry(err)

@@ -49,7 +49,7 @@ func dialTCP(ctx context.Context, addr string, c *Config) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := sock.ShareMemory(ctx, nc, c.SameHost); err != nil {
+	if err := sock.ShareMemory(ctx, nc, c.SameHost, c.SameHostDir); err != nil {
 		nc.Close()
 		return nil, err
 	}

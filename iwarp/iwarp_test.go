@@ -4,34 +4,11 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"testing"
 
 	"viaduct/internal/sock"
 	"viaduct/internal/testkit"
 )
-
-// tcpPair returns two ends of a loopback TCP connection.
-func tcpPair(t testing.TB) (a, b net.Conn) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	ch := make(chan net.Conn, 1)
-	go func() {
-		c, err := l.Accept()
-		if err != nil {
-			t.Error(err)
-		}
-		ch <- c
-	}()
-	if a, err = net.Dial("tcp", l.Addr().String()); err != nil {
-		t.Fatal(err)
-	}
-	return a, <-ch
-}
 
 func ctxt(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
@@ -42,7 +19,7 @@ func ctxt(t testing.TB) context.Context {
 // connect starts up a stream between two configurations.
 func connect(t testing.TB, ci, cr *Config) (qi, qr *QueuePair) {
 	t.Helper()
-	a, b := sock.Shared(tcpPair(t))
+	a, b := sock.Shared(testkit.TCPPair(t))
 	type result struct {
 		q   *QueuePair
 		err error

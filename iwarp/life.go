@@ -31,18 +31,20 @@ var errNoAnswer = errors.New("iwarp: request of the peer after our direction was
 func (q *QueuePair) fault(t rdmap.Terminate, cause error) {
 	body := t.Append(nil)
 	err := terminateError(t, false, body, cause)
-	how := endQuiet
 	if q.sendOpen.Load() && !q.life.Load().finished() { // [I-38]
-		how = endTerminate
-		q.term.CompareAndSwap(nil, &body)
+		q.end(err, endTerminate, &body)
+	} else {
+		q.endWith(err, endQuiet)
 	}
-	q.endWith(err, how)
 }
 
-// endWith ends the stream, once. No method of the protocol has to have
+// endWith ends the stream without a Terminate.
+func (q *QueuePair) endWith(err error, how ending) { q.end(err, how, nil) }
+
+// end ends the stream, once. No method of the protocol has to have
 // returned; what has to wait is done elsewhere.
-func (q *QueuePair) endWith(err error, how ending) {
-	if q.markEnd(err, how) {
+func (q *QueuePair) end(err error, how ending, term *[]byte) {
+	if q.markEnd(err, how, term) {
 		if q.ready.Load() {
 			q.fc.Go(func() { q.tearDown(how) })
 		} else {
@@ -52,8 +54,8 @@ func (q *QueuePair) endWith(err error, how ending) {
 }
 
 // markEnd reports whether it is this call that ends the stream: then the caller
-// sees to tearDown, from where it may wait.
-func (q *QueuePair) markEnd(err error, how ending) bool {
+// sees to tearDown, from where it may wait, and term is the Terminate, if any.
+func (q *QueuePair) markEnd(err error, how ending, term *[]byte) bool {
 	q.mu.Lock()
 	if q.err != nil {
 		q.mu.Unlock()
@@ -61,6 +63,7 @@ func (q *QueuePair) markEnd(err error, how ending) bool {
 		return false
 	}
 	q.err = err
+	q.term.Store(term) // before the state, behind which it is all that is sent
 	lifeTable.Move(&q.life, lifeEnd)
 	for _, t := range q.timers {
 		t.Stop()
@@ -259,7 +262,7 @@ func (q *QueuePair) Close() error { // [RDMAP-6.2-1] [I-33]
 	if !q.ready.Load() {
 		q.endWith(ErrClosed, endAbort)
 	}
-	if how, err := q.awaitEnd(); q.markEnd(err, how) {
+	if how, err := q.awaitEnd(); q.markEnd(err, how, nil) {
 		q.tearDown(how)
 	}
 	<-q.gone.C()

@@ -518,7 +518,7 @@ func TestLocalFaults(t *testing.T) {
 		}
 		<-q.gone.C()
 		c, ok := cq.Poll()
-		if !ok || c.ID != id || c.Status != StatusLocalAccess || !errors.Is(c.Err(), ErrLocalAccess) {
+		if !ok || c.ID != id || c.Status != StatusLocalAccess || c.Len != 0 || !errors.Is(c.Err(), ErrLocalAccess) {
 			t.Errorf("%+v, %t", c, ok)
 		}
 		if c, ok := cq.Poll(); !ok || c.Status != StatusFlushed {

@@ -254,6 +254,28 @@ func (c lateConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// TestReadInside: what a Read asks for from the middle of a region is what it gets, however
+// many segments that takes. [I-43] [I-61]
+func TestReadInside(t *testing.T) {
+	a, b := connect(t, nil, nil)
+	src := pattern(1<<20, 3)
+	mr, err := b.Register(src, RemoteRead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{100, 3000, 300_000} {
+		dst := make([]byte, n)
+		r := readInto(1, dst)
+		r.Remote = RemoteAddr{STag: mr.STag(), TO: mr.TO() + 600_000}
+		if err := a.Post(r); err != nil {
+			t.Fatal(err)
+		}
+		if wantOK(t, a.SendCQ()); !bytes.Equal(dst, src[600_000:][:n]) {
+			t.Errorf("%d bytes: others came", n)
+		}
+	}
+}
+
 // TestReadPlace: a peer that has the last segment of an answer may ask again,
 // also if the send call that brought it the answer has not returned here.
 // [RDMAP-6.1-2] [SEC-6.4.3.3-3] [I-20]

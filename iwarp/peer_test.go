@@ -2,6 +2,7 @@ package iwarp
 
 import (
 	"bytes"
+	"context"
 	"encoding/hex"
 	"errors"
 	"io"
@@ -56,7 +57,33 @@ func peerPair(t testing.TB) (a, b net.Conn) {
 	if _, ok := bubbles.Load(t.Name()); ok {
 		return testkit.Pipe()
 	}
-	return tcpPair(t)
+	return testkit.TCPPair(t)
+}
+
+// newPeer returns the peer of a queue pair that begin, Client or Server, sets up; ready
+// waits until that is done.
+func newPeer(t testing.TB, begin func(context.Context, net.Conn, *Config) (*QueuePair, error), cfg *Config) (p *peer, ready func() *QueuePair) {
+	t.Helper()
+	a, b := peerPair(t)
+	t.Cleanup(func() { a.Close() })
+	type result struct {
+		q   *QueuePair
+		err error
+	}
+	ch := make(chan result, 1)
+	go func() {
+		q, err := begin(ctxt(t), b, cfg)
+		ch <- result{q, err}
+	}()
+	return &peer{t: t, c: a}, func() *QueuePair {
+		t.Helper()
+		r := <-ch
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		t.Cleanup(func() { a.Close(); r.q.Abort(); r.q.Close() })
+		return r.q
+	}
 }
 
 // asInitiator makes q a Responder with configuration cfg, and plays the
@@ -71,29 +98,13 @@ func asInitiator(t testing.TB, cfg *Config) (*peer, *QueuePair) {
 // asSilentInitiator is asInitiator before the first FPDU.
 func asSilentInitiator(t testing.TB, cfg *Config, e mpa.Enhanced, markers bool) (*peer, *QueuePair) {
 	t.Helper()
-	a, b := peerPair(t)
-	p := &peer{t: t, c: a}
-	t.Cleanup(func() { a.Close() })
-	type result struct {
-		q   *QueuePair
-		err error
-	}
-	ch := make(chan result, 1)
-	go func() {
-		q, err := Server(ctxt(t), b, cfg)
-		ch <- result{q, err}
-	}()
+	p, ready := newPeer(t, Server, cfg)
 	crc := cfg == nil || cfg.Device == nil || !cfg.Device.cfg.OmitCRC
 	p.raw(mpa.Frame{Kind: mpa.Request, Rev: 2, CRC: crc, Markers: markers, Enhanced: true, Conn: e}.Append(nil))
 	f := p.frame()
-	r := <-ch
-	if r.err != nil {
-		t.Fatal(r.err)
-	}
 	p.enc = mpa.Encoder{CRC: crc, Markers: f.Markers}
 	p.dec = mpa.Decoder{CRC: crc, Markers: markers}
-	t.Cleanup(func() { a.Close(); r.q.Abort(); r.q.Close() })
-	return p, r.q
+	return p, ready()
 }
 
 // asResponder makes q an Initiator with configuration cfg, and plays the
@@ -117,28 +128,12 @@ var usualReply = mpa.Frame{Kind: mpa.Reply, Rev: 2, CRC: true, Enhanced: true,
 // FPDU.
 func asResponderWith(t testing.TB, cfg *Config, reply mpa.Frame) (*peer, *QueuePair) {
 	t.Helper()
-	a, b := peerPair(t)
-	p := &peer{t: t, c: a}
-	t.Cleanup(func() { a.Close() })
-	type result struct {
-		q   *QueuePair
-		err error
-	}
-	ch := make(chan result, 1)
-	go func() {
-		q, err := Client(ctxt(t), b, cfg)
-		ch <- result{q, err}
-	}()
+	p, ready := newPeer(t, Client, cfg)
 	f := p.frame()
 	p.raw(reply.Append(nil))
 	p.enc = mpa.Encoder{CRC: f.CRC || reply.CRC, Markers: f.Markers}
 	p.dec = mpa.Decoder{CRC: f.CRC || reply.CRC, Markers: reply.Markers}
-	r := <-ch
-	if r.err != nil {
-		t.Fatal(r.err)
-	}
-	t.Cleanup(func() { a.Close(); r.q.Abort(); r.q.Close() })
-	return p, r.q
+	return p, ready()
 }
 
 func (p *peer) raw(b []byte) {

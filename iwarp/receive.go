@@ -22,6 +22,7 @@ type rxState struct {
 	recv   *recvWQE     // its buffer
 	done   []Completion // receives to be published
 	n      receivedCounts
+	far    farWrites
 	held   regmem.Ref // pin that serves every access to its region during one Receive
 	kick   bool       // something may be sent because of what came
 	seg    segment    // being taken, or the last one
@@ -65,7 +66,9 @@ func (e *engine) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 		}
 		u, k, err := r.dec.Next(p[n:])
 		if err != nil { // [MPA-6-1] [MPA-6-5]
-			q.badFPDU(err)
+			if !q.placePostponed() {
+				q.badFPDU(err)
+			}
 			break
 		}
 		if k == 0 {
@@ -80,6 +83,7 @@ func (e *engine) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 		n += k    // [MPA-3-8]
 		q.fpdu(u) // [DDP-3-4] [DDP-3-8]
 	}
+	q.placePostponed()
 	if q.life.Load().ended() {
 		n, missing = len(p), 0
 		r.seg.drop()
@@ -136,6 +140,9 @@ func (q *QueuePair) badFPDU(err error) {
 func (q *QueuePair) fpdu(u []byte) {
 	q.rx.n.fpdus++
 	if len(u) == 0 || len(u) < ddp.HeaderLen(u[0]) { // [I-25]
+		if q.placePostponed() {
+			return
+		}
 		q.fault(rdmap.TerminateMPA(uint8(mpa.CodeMarker)), fmt.Errorf("iwarp: ULPDU of %d bytes", len(u)))
 		return
 	}

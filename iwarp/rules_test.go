@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/frameio"
+	"viaduct/internal/testkit"
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/rdmap"
@@ -39,7 +41,7 @@ func receivedFPDUs(t *testing.T, q *QueuePair, n uint64) {
 
 // TestAtomicRevoked: an Atomic Operation whose word goes away between the check of
 // the request and its turn is not performed, and its request comes back as it was.
-// [RDMAP-4.8-12] [SEC-6.2.2-2] [SEC-6.3.3-1] [I-43] [I-67]
+// [RDMAP-4.8-12] [SEC-6.2.2-2] [SEC-6.3.3-1] [RDMAPX-5-1] [I-43] [I-65] [I-67]
 func TestAtomicRevoked(t *testing.T) {
 	p, q := asInitiator(t, extended())
 	const size = 16 << 20 // more than the sockets hold, so that the Atomic behind it waits
@@ -101,6 +103,43 @@ func TestFaultBehindClose(t *testing.T) {
 	wantTerminate(t, ended(t, q), false, 1, 1, 0)
 	if q.term.Load() != nil {
 		t.Error("a Terminate is to be sent after FIN")
+	}
+}
+
+// TestFaultBehindAbort: what is found wrong when a stream has ended for another reason is not told to the
+// peer, though the reset that ends the connection may be yet to come.
+func TestFaultBehindAbort(t *testing.T) {
+	_, q := asResponder(t, nil)
+	q.Abort()
+	q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
+	if q.term.Load() != nil {
+		t.Error("a Terminate is to be sent before the reset")
+	}
+	if err := ended(t, q); !errors.Is(err, ErrClosed) {
+		t.Errorf("%v, want the first cause", err)
+	}
+}
+
+// TestEndedOnce: a stream that has ended gives its part of a completion queue back once,
+// closed or not. [RDMAP-6.2-1] [I-33]
+func TestEndedOnce(t *testing.T) {
+	dev := NewDevice(DeviceConfig{})
+	cq, err := dev.NewCQ(100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, q := asResponder(t, &Config{Device: dev, SendCQ: cq, RecvCQ: cq, SendDepth: 4, RecvDepth: 4})
+	p.ulpdu(tag(rdmap.Write, 1, 0, true, []byte("x")))
+	ended(t, q)
+	for range 2 {
+		if err := q.Close(); err != nil {
+			t.Error(err)
+		}
+		cq.mu.Lock()
+		if cq.reserved != 0 {
+			t.Errorf("%d completions are reserved", cq.reserved)
+		}
+		cq.mu.Unlock()
 	}
 }
 
@@ -200,7 +239,7 @@ func TestSetAccessKeepsScope(t *testing.T) {
 // TestCloseEarly: Close of a stream that was not started up waits for nothing.
 // [RDMAP-6.2-1] [I-33]
 func TestCloseEarly(t *testing.T) {
-	a, b := tcpPair(t)
+	a, b := testkit.TCPPair(t)
 	defer b.Close()
 	cfg := &Config{CloseTimeout: time.Hour, Prepare: func(q *QueuePair) error {
 		within(t, "Close", func() { q.Close() })
@@ -329,5 +368,209 @@ func TestLongTerminate(t *testing.T) {
 	e, ok := errors.AsType[*TerminateError](q.Err())
 	if !ok || e.SegLen != len(u) || !bytes.Equal(e.DDP, u[:ddp.UntaggedLen]) {
 		t.Errorf("%v: %+v, wanted the length %d", q.Err(), e, len(u))
+	}
+}
+
+// TestQuietDrain: an end that no Terminate can tell of leaves the peer its time to close:
+// what it still sends until then is read, so that no reset overtakes what was sent to it.
+// [I-34] [I-37] [I-38] [RDMAP-6.2.1-1] [RDMAP-5.4-6] [DDP-7-1]
+func TestQuietDrain(t *testing.T) {
+	drains := func(t *testing.T, p *peer, begun time.Time) {
+		var err error
+		for err == nil && time.Since(begun) < time.Minute {
+			time.Sleep(drainTimeout / 10)
+			_, err = p.c.Write(make([]byte, 1000))
+		}
+		if d := time.Since(begun); err == nil || d < drainTimeout || d > drainTimeout*11/10 {
+			t.Errorf("the peer could write for %v, want %v; %v", d, drainTimeout, err)
+		}
+	}
+	runInBubble(t, "behind our FIN", func(t *testing.T) {
+		p, q := asResponder(t, &Config{NoNudge: true})
+		q.CloseWrite()
+		if u, err := p.tryNext(); err != io.EOF {
+			t.Fatalf("%x, %v", u, err)
+		}
+		begun := time.Now()
+		p.ulpdu(tag(rdmap.Write, 1, 0, true, []byte("x")))
+		wantTerminate(t, ended(t, q), false, 1, 1, 0)
+		drains(t, p, begun)
+	})
+	runInBubble(t, "behind a Terminate", func(t *testing.T) {
+		p, q := asResponder(t, &Config{NoNudge: true})
+		begun := time.Now()
+		p.ulpdu(seg(rdmap.TerminateOp, 2, 1, 0, true, []byte("\x20\x02\x00\x00")))
+		wantTerminate(t, ended(t, q), true, 2, 0, 2)
+		drains(t, p, begun)
+	})
+}
+
+// TestTerminateBehindAtomics: the Terminate is the first message of its queue whatever has
+// come on the others. [RDMAP-5.4-3] [RDMAP-5.4-4] [RDMAP-5.4-5]
+func TestTerminateBehindAtomics(t *testing.T) {
+	p, q := asResponder(t, extended())
+	for i := range 3 {
+		if err := q.Post(SendWR{Op: OpFetchAdd, Remote: RemoteAddr{STag: 9}, Atomic: Atomic{Data: 1}}); err != nil {
+			t.Fatal(err)
+		}
+		r, _, err := rdmap.ParseAtomicRequest(p.next()[ddp.UntaggedLen:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.ulpdu(seg(rdmap.AtomicResponseOp, 3, ddp.MSN(1+i), 0, true, rdmap.AtomicResponse{ID: r.ID, Value: 7}.Append(nil)))
+		wantOK(t, q.SendCQ())
+	}
+	p.ulpdu(seg(rdmap.TerminateOp, 2, 1, 0, true, []byte("\x20\x02\x00\x00")))
+	wantTerminate(t, ended(t, q), true, 2, 0, 2)
+}
+
+// TestLateFailure: a stream that has ended does not end again by the loss of its
+// connection: nothing else is told of it. [I-32] [RDMAP-6.2-2]
+func TestLateFailure(t *testing.T) {
+	for _, late := range []error{io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe} {
+		_, q := asResponder(t, nil)
+		q.Abort()
+		if err := ended(t, q); !errors.Is(err, ErrClosed) {
+			t.Error(err)
+		}
+		was := q.life.Load()
+		(*engine)(q).Failed(late)
+		if is := q.life.Load(); is != was {
+			t.Errorf("%v: %v, was %v", late, is, was)
+		}
+		select {
+		case <-q.PeerClosed():
+			t.Errorf("%v: an orderly end of the peer's direction", late)
+		default:
+		}
+		select {
+		case <-q.txFailed.C():
+		default:
+			t.Errorf("%v: the sending direction is not told", late)
+		}
+	}
+}
+
+// TestInvalidateCrossing: a Send that invalidates a window which is closed here at the same moment
+// is no error, unless that is asked for. [I-55] [RDMAP-7.2-4] [SEC-6.4.5-1]
+func TestInvalidateCrossing(t *testing.T) {
+	for _, strict := range []bool{false, true} {
+		_, q := asResponder(t, &Config{StrictInvalidate: strict})
+		mr, err := q.Register(make([]byte, 10), LocalOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := q.Bind(mr, 0, 10, RemoteRead)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.closed.Store(true) // the other side is about to forget it
+		if got := q.invalidateByPeer(w.STag()); got == strict {
+			t.Errorf("strict %t: taken %t", strict, got)
+		}
+		w.closed.Store(false)
+		if !q.invalidateByPeer(w.STag()) || w.Valid() {
+			t.Errorf("strict %t: an open window is not closed", strict)
+		}
+		if got := q.invalidateByPeer(w.STag()); got == strict {
+			t.Errorf("strict %t: a window of before is taken %t", strict, got)
+		}
+		if q.invalidateByPeer(mr.STag()) {
+			t.Error("a region is closed by the peer")
+		}
+	}
+}
+
+// TestAtomicFar: the word of an Atomic Operation has to be in memory of this program; the
+// last eight bytes of a region will do, by either right. [I-67] [RDMAPX-8.2-2] [RDMAPX-8.2-3]
+func TestAtomicFar(t *testing.T) {
+	for _, access := range []Access{RemoteAtomic, RemoteRead | RemoteWrite} {
+		p, q := asInitiator(t, extended())
+		mem := make([]byte, 16)
+		mr, err := q.Register(mem, access)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.ulpdu(seg(rdmap.AtomicRequestOp, 1, 1, 0, true, rdmap.NewFetchAdd(mr.STag(), 8, 1, 0).Append(nil)))
+		if u := p.next(); rdmap.Opcode(u[1]&15) != rdmap.AtomicResponseOp {
+			t.Errorf("rights %v: %x", access, u)
+		}
+	}
+	p, q := asInitiator(t, extended())
+	mr, err := q.PD().RegisterSpace(&testSpace{base: 0x10000, mem: make([]byte, 64)}, 0x10000, 64, RemoteAtomic|RemoteRead|RemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.ulpdu(seg(rdmap.AtomicRequestOp, 1, 1, 0, true, rdmap.NewFetchAdd(mr.STag(), 0x10000, 1, 0).Append(nil)))
+	wantTerminate(t, ended(t, q), false, 0, 1, 2)
+	closed := make(chan error, 1)
+	go func() { closed <- mr.Close() }()
+	if err := testkit.Await(t, "the end of the region, which nothing uses", closed); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPlanRest: the rest of a long segment goes to where it belongs, and reading to it may
+// fault if that may be gone: memory of a region that is guarded. [I-36]
+func TestPlanRest(t *testing.T) {
+	for _, guarded := range []bool{false, true} {
+		_, q := asInitiator(t, nil)
+		mem := make([]byte, 4000)
+		mr, err := q.Register(mem, RemoteWrite, RegionOptions{Guarded: guarded})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.fc.WithReceiver(func() {
+			s := &q.rx.seg
+			was := *s
+			*s = segment{op: rdmap.Write, size: 3000, placed: 1000, long: true, tagged: ddp.Tagged{STag: mr.STag(), TO: 500}}
+			var p frameio.Plan
+			if !q.planRest(&p) || p.MayFault != guarded || len(p.Frame) != 1 || len(p.Frame[0]) != 2000 || &p.Frame[0][0] != &mem[1500] {
+				t.Errorf("guarded %t: may fault %t, %d pieces", guarded, p.MayFault, len(p.Frame))
+			}
+			if len(s.pins) != 1 {
+				t.Errorf("%d pins", len(s.pins))
+			}
+			s.landed(2000)
+			*s = was
+		})
+		if err := mr.Close(); err != nil { // which waits for pins
+			t.Error(err)
+		}
+		q.fc.WithReceiver(func() { // what has no place any more is read to where it is dropped
+			s := &q.rx.seg
+			was, before := *s, q.life.Load()
+			*s = segment{op: rdmap.Write, size: 3000, placed: 1000, long: true, tagged: ddp.Tagged{STag: mr.STag(), TO: 500}}
+			var p frameio.Plan
+			if q.planRest(&p) || len(p.Frame) != 1 || len(p.Frame[0]) != min(longMin, 2000) || len(s.pins) != 0 || before.ended() || !q.life.Load().ended() {
+				t.Errorf("guarded %t: %d pieces, %d pins", guarded, len(p.Frame), len(s.pins))
+			}
+			*s = was
+		})
+	}
+}
+
+// TestFirstLimitLifted: the first FPDU has to come in time; what follows it has not.
+// [I-08] [I-14] [MPA-7.1.2-15]
+func TestFirstLimitLifted(t *testing.T) {
+	const limit = time.Second
+	for _, comes := range []bool{true, false} {
+		inBubble(t, func(t *testing.T) {
+			p, q := asSilentInitiator(t, &Config{FirstFPDUTimeout: limit}, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 16, ORD: 16}, false)
+			begun := time.Now()
+			if !comes {
+				if err := ended(t, q); !errors.Is(err, ErrTimeout) || time.Since(begun) != limit {
+					t.Errorf("%v after %v", err, time.Since(begun))
+				}
+				return
+			}
+			p.ulpdu(tag(rdmap.Write, 1, 0, true, nil))
+			time.Sleep(10 * limit)
+			select {
+			case <-q.Ended():
+				t.Errorf("ended %v after the first FPDU: %v", time.Since(begun), q.Err())
+			default:
+			}
+		})
 	}
 }

@@ -58,6 +58,23 @@ func TestSameHostStopped(t *testing.T) {
 	}
 }
 
+// A process of another session, and so of another process group, gets shared memory.
+func TestSameHostOtherSession(t *testing.T) {
+	for _, listens := range []bool{false, true} {
+		var p pumper
+		q, _, stop := p.withChild(t, listens, samehost.Require, &syscall.SysProcAttr{Setsid: true})
+		if got := q.Path(); !got.SharedMemory {
+			t.Errorf("the other session listens %v: %v", listens, got)
+		}
+		ended := make(chan int, 1)
+		go func() { ended <- p.run(q) }()
+		testkit.Eventually(t, "messages come", func() bool { return p.came.Load() > 100 })
+		stop()
+		testkit.Await(t, "the stream ends", ended)
+		q.Close()
+	}
+}
+
 // otherUser is a user that no process has, and not that of unknown users.
 const otherUser = 62345
 

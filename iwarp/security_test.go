@@ -11,6 +11,7 @@ import (
 	"time"
 	"unsafe"
 
+	"viaduct/internal/testkit"
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/rdmap"
 )
@@ -368,7 +369,7 @@ func TestSharedCQ(t *testing.T) {
 	cfg := &Config{Device: dev, SendCQ: cq, RecvCQ: cq, SendDepth: 4, RecvDepth: 4}
 	p1, q1 := asInitiator(t, cfg)
 	p2, q2 := asInitiator(t, cfg)
-	x, y := tcpPair(t)
+	x, y := testkit.TCPPair(t)
 	if _, err := Client(ctxt(t), x, cfg); !errors.Is(err, ErrLimit) {
 		t.Errorf("third stream: %v", err)
 	}
@@ -495,18 +496,20 @@ func TestIsolation(t *testing.T) {
 	}
 }
 
-// TestMaxRead: a policy bounds what one Read may ask for. [I-62]
+// TestMaxRead: a policy bounds what one Read may ask for. [I-62] [RDMAP-5.2.1-10] [SEC-6.3.5-2]
 func TestMaxRead(t *testing.T) {
 	p, q := asInitiator(t, &Config{MaxRead: 100})
-	mr, _ := q.Register(make([]byte, 200), RemoteRead)
+	mr, _ := q.Register(pattern(200, 1), RemoteRead)
 	p.ulpdu(readReq(1, rdmap.ReadRequest{Size: 100, SourceSTag: mr.STag()}))
-	p.next()
+	if _, _, body := p.message(q.MULPDU()); !bytes.Equal(body, mr.Bytes()[:100]) {
+		t.Errorf("%d bytes came, want 100", len(body))
+	}
 	p.ulpdu(readReq(2, rdmap.ReadRequest{Size: 101, SourceSTag: mr.STag()}))
 	wantTerminate(t, ended(t, q), false, 0, 2, 0xff)
 }
 
 // TestEmptyRead works on a region without the right to be read. [SEC-6.3.5-2] [RDMAP-5.2.1-12]
-// [RDMAP-5.2.1-14] [RDMAP-5.2.1-15]
+// [RDMAP-5.2.1-14] [RDMAP-5.2.1-15] [I-45] [I-46]
 func TestEmptyRead(t *testing.T) {
 	a, b := connect(t, nil, nil)
 	mr, _ := b.Register(make([]byte, 8), RemoteWrite)

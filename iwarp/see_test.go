@@ -142,7 +142,7 @@ func TestWritesSeen(t *testing.T) {
 }
 
 // TestWritesSeenBad: nothing is placed of a segment that must not be placed, nor of
-// those behind it, although all of them have come. [DDP-7.1-9] [DDP-7.1-12] [DDP-7.1-16] [MPA-8-8]
+// those behind it, although all of them have come. [DDP-7.1-9] [DDP-7.1-12] [DDP-7.1-16] [MPA-8-8] [I-22]
 func TestWritesSeenBad(t *testing.T) {
 	const size = 400_000
 	for _, c := range []struct {

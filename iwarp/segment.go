@@ -120,7 +120,9 @@ func (q *QueuePair) refuse(s *segment, f refusal, cause error) {
 func (q *QueuePair) take(u []byte, swallow bool) {
 	s := &q.rx.seg
 	if f := q.parse(s, u, len(u)); !f.ok() {
-		q.refuse(s, f, nil)
+		if !q.placePostponed() {
+			q.refuse(s, f, nil)
+		}
 		return
 	}
 	q.count(s)
@@ -128,6 +130,14 @@ func (q *QueuePair) take(u []byte, swallow bool) {
 		q.rx.queues[rdmap.QueueSend].Placed(s.un, 0)
 		return
 	}
+	if q.dev.far.Load() && q.postpone(s) {
+		return
+	}
+	q.takeOne(s)
+}
+
+// takeOne takes a segment that has come whole and was counted.
+func (q *QueuePair) takeOne(s *segment) {
 	t := &messageTypes[s.op]
 	if f := t.begin(q, s); !f.ok() {
 		q.refuse(s, f, nil)

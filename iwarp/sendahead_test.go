@@ -31,7 +31,7 @@ func (p *peer) send(stream []byte, msn ddp.MSN, body []byte, full int) []byte {
 // TestSendsAhead: long Sends come to their buffers by few reads of the socket,
 // wherever they are cut, whether they are as long as those before, longer or shorter;
 // the consumer of one may use its buffer at once, and nothing beside a buffer is touched.
-// [RDMAP-5.3-5] [DDP-5.4-2]
+// [RDMAP-5.3-5] [DDP-5.4-2] [I-22]
 func TestSendsAhead(t *testing.T) {
 	const size, margin, bufs, rounds = 400_000, 64, 6, 30
 	p, q := sendTarget(t)

@@ -43,7 +43,8 @@ func (s *testSpace) is(want []byte) bool {
 }
 
 // TestSpace: all transfers between memory that neither side can address, near
-// elements among far ones, over every variant of the stream. [I-61]
+// elements among far ones, over every variant of the stream: each message takes one
+// receive. [I-61] [I-49] [RDMAP-5.3-2] [RDMAP-5.3-11]
 func TestSpace(t *testing.T) {
 	const size = 300000
 	for _, v := range variants {

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/testkit"
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/rdmap"
@@ -58,7 +59,7 @@ func TestFirstBytes(t *testing.T) {
 		{"no reads", &Config{IRD: -1, ORD: -1}, "50020004" + "8000c000"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a, b := tcpPair(t)
+			a, b := testkit.TCPPair(t)
 			defer a.Close()
 			ctx, cancel := context.WithCancel(context.Background())
 			got := make(chan error, 1)
@@ -100,7 +101,7 @@ func TestMalformedRequest(t *testing.T) {
 		{"bytes behind", requestHex + "40010000" + "00"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a, b := tcpPair(t)
+			a, b := testkit.TCPPair(t)
 			defer a.Close()
 			got := make(chan error, 1)
 			go func() {
@@ -118,7 +119,7 @@ func TestMalformedRequest(t *testing.T) {
 		})
 	}
 	t.Run("cut short", func(t *testing.T) { // [MPA-7.1.1-20]
-		a, b := tcpPair(t)
+		a, b := testkit.TCPPair(t)
 		wire, _ := hex.DecodeString(requestHex + "40010008" + "0102")
 		a.Write(wire)
 		a.(*net.TCPConn).CloseWrite()
@@ -142,7 +143,7 @@ func TestMalformedReply(t *testing.T) {
 		{"private data of 513", replyHex + "50020201"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a, b := tcpPair(t)
+			a, b := testkit.TCPPair(t)
 			defer a.Close()
 			got := make(chan error, 1)
 			go func() {
@@ -178,7 +179,7 @@ func TestStartupTerminates(t *testing.T) {
 	} {
 		for _, markers := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/markers=%t", c.name, markers), func(t *testing.T) {
-				a, b := tcpPair(t)
+				a, b := testkit.TCPPair(t)
 				p := &peer{t: t, c: a, dec: mpa.Decoder{CRC: true, Markers: markers}}
 				got := make(chan error, 1)
 				go func() {
@@ -315,17 +316,26 @@ func TestReadyMessages(t *testing.T) {
 }
 
 // TestNudge: first FPDUs that nothing comes back for are followed by a
-// zero-length Write; those that are answered are not. [I-10] [RDMAP-5.1-8]
+// zero-length Write, three times, and no more; those that are answered are not. [I-10]
+// [RDMAP-5.1-8]
 func TestNudge(t *testing.T) { inBubble(t, testNudge) }
 
 func testNudge(t *testing.T) {
 	const empty = "c140000000010000000000000000"
 	p, _ := asResponderWith(t, nil, usualReply)
-	for range 2 {
+	var first time.Time
+	for i, at := range []time.Duration{0, 20, 120, 620} {
 		if got := hex.EncodeToString(p.next()); got != empty {
 			t.Errorf("FPDU %s", got)
 		}
+		if i == 0 {
+			first = time.Now()
+		}
+		if d := time.Since(first); d != at*time.Millisecond {
+			t.Errorf("nudge %d after %v, want %d ms", i, d, at)
+		}
 	}
+	p.silence()
 	p, _ = asResponderWith(t, &Config{NoNudge: true}, usualReply)
 	p.next()
 	p.silence()
@@ -348,13 +358,39 @@ func TestFirstFPDUDelay(t *testing.T) {
 	}
 }
 
+// TestReceiveWindow: a peer may have many segments outstanding that nothing reads: the
+// receive buffer is as large as the system makes it.
+func TestReceiveWindow(t *testing.T) {
+	t.Run("DDP-A-1", func(t *testing.T) {
+		const segments, size = 32, 1460
+		a, b := testkit.TCPPair(t)
+		defer a.Close()
+		a.(*net.TCPConn).SetWriteBuffer(4096) // so that it is the receiver that has them
+		a.SetWriteDeadline(time.Now().Add(patience))
+		if _, err := a.Write(mpa.Frame{Kind: mpa.Request, Rev: 2, CRC: true, Enhanced: true, Conn: mpa.Enhanced{IRD: 16, ORD: 16}}.Append(nil)); err != nil {
+			t.Fatal(err)
+		}
+		r, err := ReadRequest(ctxt(t), b, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Reject(nil)
+		for taken := 0; taken < segments*size; {
+			n, err := a.Write(make([]byte, size))
+			if taken += n; err != nil {
+				t.Fatalf("%d bytes outstanding, want %d: %v", taken, segments*size, err)
+			}
+		}
+	})
+}
+
 // TestReject: the ULP's refusal, with private data and depths, and what becomes
 // of the TCP connection. [MPA-7.1.2-5] [MPA-7.1.2-6] [MPA-7.1.2-7] [MPA-7.1.2-13]
 // [MPA-7.1.2-18] [MPA-7.1.4.2-1] [MPA2-9.1-14] [MPA2-10-1] [I-15] [I-16]
 func TestReject(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		t.Run(fmt.Sprintf("keep=%t", keep), func(t *testing.T) {
-			a, b := tcpPair(t)
+			a, b := testkit.TCPPair(t)
 			got := make(chan error, 1)
 			go func() {
 				_, err := Client(ctxt(t), a, &Config{KeepConn: keep, Private: []byte("please")})
@@ -400,7 +436,7 @@ func TestReject(t *testing.T) {
 		})
 	}
 	t.Run("too few reads", func(t *testing.T) { // [MPA2-9.1-8] [I-17]
-		a, b := tcpPair(t)
+		a, b := testkit.TCPPair(t)
 		got := make(chan error, 1)
 		go func() {
 			_, err := Client(ctxt(t), a, &Config{IRD: 3})
@@ -429,7 +465,7 @@ func TestPrivateData(t *testing.T) {
 			t.Errorf("%d bytes: %x, %x", c.n, a.PeerPrivate(), b.PeerPrivate())
 		}
 	}
-	a, b := tcpPair(t)
+	a, b := testkit.TCPPair(t)
 	defer b.Close()
 	if _, err := Client(ctxt(t), a, &Config{Private: make([]byte, 253)}); !errors.Is(err, mpa.ErrPrivateTooLong) {
 		t.Error(err)
@@ -483,7 +519,7 @@ func TestDepths(t *testing.T) {
 // the roles of TCP turned round, and with bytes that were read too far.
 // [MPA-7.1-1] [MPA-7.1-4] [MPA-7.1-7] [MPA-7.1.5-1] [I-74]
 func TestLateStart(t *testing.T) {
-	a, b := tcpPair(t) // b is the TCP server
+	a, b := testkit.TCPPair(t) // b is the TCP server
 	for _, c := range [][2]net.Conn{{a, b}, {b, a}} {
 		c[0].Write([]byte("hello"))
 		io.ReadFull(c[1], make([]byte, 5))
@@ -504,7 +540,7 @@ func TestLateStart(t *testing.T) {
 	transfer(t, qi, qr, 5000)
 	closeBoth(qi, qr)
 
-	a, b = tcpPair(t)
+	a, b = testkit.TCPPair(t)
 	go func() {
 		r, err := ReadRequestWith(ctxt(t), a, func() []byte { // the caller's reader has half of the frame
 			buf := make([]byte, 10)
@@ -539,7 +575,7 @@ func TestTimers(t *testing.T) {
 			c.Write(f[i : i+1])
 		}
 	}
-	a, b := tcpPair(t)
+	a, b := testkit.TCPPair(t)
 	stop := make(chan struct{})
 	go trickle(a, stop)
 	_, err := Server(ctxt(t), b, &Config{RequestTimeout: 100 * time.Millisecond})
@@ -551,7 +587,7 @@ func TestTimers(t *testing.T) {
 		t.Error(err)
 	}
 	a.Close()
-	a, b = tcpPair(t)
+	a, b = testkit.TCPPair(t)
 	_, err = Client(ctxt(t), b, &Config{ReplyTimeout: 50 * time.Millisecond})
 	if !errors.Is(err, ErrTimeout) {
 		t.Error(err)
@@ -685,12 +721,12 @@ func TestWrapConn(t *testing.T) {
 func TestPrepareFails(t *testing.T) {
 	bad := errors.New("no memory")
 	cfg := &Config{Prepare: func(*QueuePair) error { return bad }}
-	a, b := tcpPair(t)
+	a, b := testkit.TCPPair(t)
 	if _, err := Client(ctxt(t), a, cfg); !errors.Is(err, bad) {
 		t.Error(err)
 	}
 	b.Close()
-	a, b = tcpPair(t)
+	a, b = testkit.TCPPair(t)
 	a.Write(mpa.Frame{Kind: mpa.Request, Rev: 1}.Append(nil))
 	if _, err := Server(ctxt(t), b, cfg); !errors.Is(err, bad) {
 		t.Error(err)
@@ -712,7 +748,7 @@ func TestBadConfig(t *testing.T) {
 		{SendDepth: 5000}, {RecvDepth: -1}, {FPDUSize: 100}, {FPDUSize: 65000}, {MaxFPDU: 5},
 		{Device: dev, SendCQ: cq, SendDepth: 11},
 	} {
-		a, b := tcpPair(t)
+		a, b := testkit.TCPPair(t)
 		if _, err := Client(ctxt(t), a, c); !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrLimit) {
 			t.Errorf("%d: %v", i, err)
 		}
@@ -726,7 +762,7 @@ func TestBadConfig(t *testing.T) {
 // TestPeerRevision1: a peer of revision 1, with a ready message that was not
 // agreed on. [MPA2-6-7] [I-21]
 func TestPeerRevision1(t *testing.T) {
-	a, b := tcpPair(t)
+	a, b := testkit.TCPPair(t)
 	p := &peer{t: t, c: a, enc: mpa.Encoder{CRC: true}, dec: mpa.Decoder{CRC: true}}
 	ch := make(chan *QueuePair, 1)
 	go func() {

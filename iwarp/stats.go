@@ -12,7 +12,7 @@ type Stats struct {
 	SentMessages, ReceivedMessages uint64 // moves with the last segment
 	PlacedBytes                    uint64 // bytes written to registered memory by the peer's Writes
 	ServedReads, ServedReadBytes   uint64 // the peer's Reads that were answered
-	ServedAtomics                  uint64
+	ServedAtomics                  uint64 // the peer's Atomic Operations that were answered
 
 	// Slow paths that keep a stream alive; a peer that does nothing else can
 	// be ended by an administrator.

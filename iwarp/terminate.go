@@ -14,10 +14,10 @@ import (
 // MPA: one that the peer reported with a Terminate message, or one that we
 // found, and reported if that was possible.
 type TerminateError struct { // [RDMAP-7.1-1] [RDMAP-5.4-5] [DDP-6.2.2-1] [MPA-8-2] [RDMAP-3.2-3] [RDMAP-3.2-5]
-	Remote bool // the peer told us; otherwise we found it
-	Layer  rdmap.Layer
-	Type   uint8 // error type
-	Code   uint8
+	Remote bool        // the peer told us; otherwise we found it
+	Layer  rdmap.Layer // which of the three found it
+	Type   uint8       // error type
+	Code   uint8       // error code, of that type
 
 	SegLen int    // length in bytes of the offending segment, -1 if unknown
 	DDP    []byte // its DDP header, if known

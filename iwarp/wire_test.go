@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/testkit"
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/rdmap"
@@ -225,7 +226,7 @@ func TestSegmentSizes(t *testing.T) {
 		t.Errorf("loopback: MSS %d, MULPDU %d", mss, a.MULPDU()) // the socket still tells
 	}
 	for _, mss := range []int{88, 536, 1200} {
-		c, d := tcpPair(t)
+		c, d := testkit.TCPPair(t)
 		if !limitMSS(d, mss) {
 			t.Skip("the system has no way to lower the MSS of a connection")
 		}

@@ -27,9 +27,9 @@ const MaxMessage = ddp.MaxMessage
 // registered.
 type SGE struct {
 	Region *MemoryRegion
-	Off    uint64
-	Len    uint64
-	Buf    []byte
+	Off    uint64 // bytes
+	Len    uint64 // bytes
+	Buf    []byte // lent like Region, until the completion was polled
 }
 
 // Buf returns the SGE of memory that is not registered.
@@ -121,8 +121,8 @@ func (o Op) reads() bool { return o == OpRead || o == OpFetchAdd || o == OpCmpSw
 
 // RemoteAddr is a place in the peer's memory, as the peer told it.
 type RemoteAddr struct {
-	STag uint32
-	TO   uint64
+	STag uint32 // names the peer's region
+	TO   uint64 // Tagged Offset, bytes
 }
 
 // Atomic holds the operands of an Atomic Operation. The zero value with

@@ -1,0 +1,240 @@
+package iwarp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/rdmap"
+)
+
+// A countingSpace counts the calls by which it is written.
+type countingSpace struct {
+	testSpace
+	writes int
+}
+
+func (s *countingSpace) WriteAt(p []byte, addr uint64) error {
+	s.mu.Lock()
+	s.writes++
+	s.mu.Unlock()
+	return s.testSpace.WriteAt(p, addr)
+}
+
+const (
+	farBase = 0x7f1200000000
+	farLen  = 64 << 10 // of the region
+	farHas  = 60 << 10 // of it, there is so much memory
+)
+
+// A farEnd is what a conversation has left behind.
+type farEnd struct {
+	mem    []byte
+	said   string // what the end under test has sent, without its STag, a line for each ULPDU
+	done   string // completions
+	placed uint64
+	ended  bool
+	writes int
+}
+
+// farConversation plays ULPDUs to an end whose memory is far: all at once, or each when the one before was dealt with.
+// spoil is the index of one whose CRC is wrong, or negative.
+func farConversation(t *testing.T, us func(stag uint32) [][]byte, spoil int, together bool) (e farEnd) {
+	t.Helper()
+	inBubble(t, func(t *testing.T) {
+		p, q := asInitiator(t, nil)
+		s := &countingSpace{testSpace: testSpace{base: farBase, mem: pattern(farHas, 1)}}
+		mr, err := q.PD().RegisterSpace(s, farBase, farLen, RemoteRead|RemoteWrite, RegionOptions{Key: 7, KeySet: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 4 {
+			if err := q.PostRecv(RecvWR{ID: uint64(i), SG: []SGE{mr.SGE(40000+100*i, 100)}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var all []byte
+		for i, u := range us(mr.STag()) {
+			b := p.enc.Append(nil, u)
+			if i == spoil {
+				b[len(b)-1] ^= 1
+			}
+			if together {
+				all = append(all, b...)
+				continue
+			}
+			// What comes behind the end of the stream is not heard.
+			p.c.SetWriteDeadline(time.Now().Add(time.Second))
+			p.c.Write(b)
+			synctest.Wait()
+		}
+		if together {
+			p.raw(all)
+			synctest.Wait()
+		}
+		for err = error(nil); err == nil; {
+			var b [4096]byte
+			var n int
+			p.c.SetReadDeadline(time.Now().Add(time.Second))
+			n, err = p.c.Read(b[:])
+			p.buf = append(p.buf, b[:n]...)
+		}
+		e.ended = err == io.EOF
+		for len(p.buf) > 0 {
+			u := p.next()
+			// Whether the answer to a Read gets out before a Terminate depends on how soon that is found.
+			if e.ended && ddp.IsTagged(u[0]) {
+				continue
+			}
+			for _, key := range []uint32{mr.STag(), mr.STag() + 1} {
+				u = bytes.ReplaceAll(u, binary.BigEndian.AppendUint32(nil, key), []byte("STag"))
+			}
+			e.said += fmt.Sprintf("%x\n", u)
+		}
+		for q.RecvCQ().Len() > 0 {
+			var cs [8]Completion
+			for _, c := range cs[:q.RecvCQ().PollN(cs[:])] {
+				e.done += fmt.Sprintln(c.ID, c.Status, c.Len)
+			}
+		}
+		e.placed = q.Stats().PlacedBytes
+		e.mem, e.writes = bytes.Clone(s.mem), s.writes
+	})
+	return e
+}
+
+func (e *farEnd) differs(o *farEnd) string {
+	switch {
+	case !bytes.Equal(e.mem, o.mem):
+		for i := range e.mem {
+			if e.mem[i] != o.mem[i] {
+				return fmt.Sprintf("memory from byte %d on", i)
+			}
+		}
+	case e.said != o.said:
+		return fmt.Sprintf("answers %s and %s", e.said, o.said)
+	case e.done != o.done:
+		return fmt.Sprintf("completions %q and %q", e.done, o.done)
+	case e.placed != o.placed, e.ended != o.ended:
+		return fmt.Sprintf("%d and %d bytes placed, ended %v and %v", e.placed, o.placed, e.ended, o.ended)
+	}
+	return ""
+}
+
+// Short Writes that come together and lie behind each other are placed with one call.
+func TestFarWrites(t *testing.T) {
+	e := farConversation(t, func(stag uint32) (us [][]byte) {
+		for i := range 20 {
+			us = append(us, tag(rdmap.Write, stag, farBase+100+uint64(50*i), i%2 == 1, pattern(50, byte(10+i))))
+		}
+		return append(us, seg(rdmap.Send, 0, 1, 0, true, []byte("told")))
+	}, -1, true)
+	want := pattern(farHas, 1)
+	for i := range 20 {
+		copy(want[100+50*i:], pattern(50, byte(10+i)))
+	}
+	copy(want[40000:], "told")
+	if !bytes.Equal(e.mem, want) {
+		t.Error("memory is wrong")
+	}
+	if e.writes != 2 {
+		t.Errorf("%d calls, want one for the Writes and one for the Send", e.writes)
+	}
+	if e.placed != 1000 || e.ended || e.done != fmt.Sprintln(0, StatusOK, 4) {
+		t.Errorf("%d bytes placed, ended %v, completions %q", e.placed, e.ended, e.done)
+	}
+}
+
+// Whatever comes together has the same end as if it had come one by one: the same bytes are placed, for what is
+// wrong there is the same Terminate, and nothing behind it is placed. [DDP-7.1-14] [DDP-7.1-16]
+func TestFarWritesAlone(t *testing.T) {
+	n := 400
+	if testing.Short() {
+		n = 100
+	}
+	ended, together := 0, 0
+	for seed := range n {
+		rnd := rand.New(rand.NewPCG(uint64(seed), 15))
+		spoil := -1
+		if rnd.IntN(6) == 0 {
+			spoil = rnd.IntN(20)
+		}
+		us := func(stag uint32) (us [][]byte) {
+			rnd := rand.New(rand.NewPCG(uint64(seed), 16))
+			to := uint64(farBase + 200 + rnd.IntN(1000))
+			msn, reads := uint32(1), uint32(1)
+			for range 20 {
+				size := 1 + rnd.IntN(80)
+				if rnd.IntN(15) == 0 {
+					size = 900 + rnd.IntN(300)
+				}
+				key := stag
+				// What is read may be read late, and is not to be written again.
+				switch k := rnd.IntN(180); {
+				case reads > 1:
+				case k < 6: // elsewhere
+					to = farBase + 200 + uint64(rnd.IntN(farHas-2000))
+				case k < 12: // over the one before
+					to -= min(uint64(rnd.IntN(40)), to-farBase-200)
+				}
+				switch rnd.IntN(180) {
+				case 2: // from what is there to what is not
+					to = farBase + farHas - uint64(rnd.IntN(200))
+				case 3: // to the end of the region, and beyond
+					to = farBase + farLen - uint64(rnd.IntN(200))
+				case 4:
+					key++
+				case 5:
+					to = farBase - uint64(rnd.IntN(100))
+				case 6:
+					to = ^uint64(0) - uint64(rnd.IntN(100))
+				case 7:
+					size = 0
+				case 8, 9, 20, 21, 22, 23: // what was written is read
+					if to-200 >= farBase && to <= farBase+farHas {
+						us = append(us, readReq(ddp.MSN(reads), rdmap.ReadRequest{Size: 200, SinkSTag: 5, SourceSTag: stag, SourceTO: to - 200}))
+						reads++
+					}
+					continue
+				case 10, 11, 24, 25, 26, 27: // or told
+					if msn <= 4 {
+						us = append(us, seg(rdmap.Send, 0, ddp.MSN(msn), 0, true, pattern(20, byte(msn))))
+						msn++
+					}
+					continue
+				case 12: // no such version
+					u := tag(rdmap.Write, stag, to, true, pattern(9, 1))
+					u[0] ^= 3
+					us = append(us, u)
+					continue
+				case 13:
+					us = append(us, nil)
+					continue
+				}
+				us = append(us, tag(rdmap.Write, key, to, rnd.IntN(2) == 0, pattern(size, byte(rnd.IntN(256)))))
+				to += uint64(size)
+			}
+			return us
+		}
+		one := farConversation(t, us, spoil, false)
+		all := farConversation(t, us, spoil, true)
+		if d := all.differs(&one); d != "" {
+			t.Errorf("seed %d: together and alone differ in %s", seed, d)
+		}
+		if all.ended {
+			ended++
+		}
+		if all.writes < one.writes {
+			together++
+		}
+	}
+	if ended < n/10 || together < n*9/10 {
+		t.Errorf("of %d conversations %d ended by a fault, and %d had Writes placed together", n, ended, together)
+	}
+}

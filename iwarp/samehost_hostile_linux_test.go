@@ -1,0 +1,137 @@
+package iwarp
+
+import (
+	"bytes"
+	"fmt"
+	mrand "math/rand/v2"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"viaduct/internal/testkit"
+	"viaduct/samehost"
+)
+
+// hostileVariable makes the other process a hostile one: its value seeds what it writes.
+const hostileVariable = "VIADUCT_TEST_SAMEHOST_HOSTILE"
+
+// Where the words of the two controls are that mean something: positions, ends, sizes,
+// and requests to be woken.
+var controlWords = []int{0, 8, 128, 136, 256, 384}
+
+// scribble writes to random words of the shared memory of this process, again and again:
+// to all of it, and more often to the controls, as they lie there and near what is there.
+// It goes on until the memory is unmapped.
+func scribble(seed uint64) {
+	debug.SetPanicOnFault(true)
+	defer func() { _ = recover() }()
+	r := mrand.New(mrand.NewPCG(seed, 0))
+	mem := ringMemory()
+	time.Sleep(time.Duration(r.IntN(20)) * time.Millisecond) // some connections begin in peace
+	control := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(mem))), len(mem))
+	const page = 4096
+	for {
+		at := r.IntN(len(mem)/8) * 8
+		if r.IntN(4) > 0 {
+			at = page*r.IntN(2) + controlWords[r.IntN(len(controlWords))]
+		}
+		word := (*uint64)(unsafe.Pointer(&control[at]))
+		switch r.IntN(4) {
+		case 0:
+			*word = r.Uint64()
+		case 1:
+			*word += uint64(r.IntN(1<<20)) - 1<<19
+		case 2:
+			*word ^= 1 << r.IntN(64)
+		case 3:
+			*word = uint64(r.IntN(4))
+		}
+		if r.IntN(8) == 0 {
+			time.Sleep(time.Duration(r.IntN(1000)) * time.Microsecond)
+		}
+	}
+}
+
+// ringMemory returns the shared memory of this process, once there is some.
+func ringMemory() []byte {
+	for {
+		maps, err := os.ReadFile("/proc/self/maps")
+		if err != nil {
+			panic(err)
+		}
+		for line := range strings.Lines(string(maps)) {
+			if !strings.Contains(line, "viaduct-rings") {
+				continue
+			}
+			var from, to uintptr
+			if _, err := fmt.Sscanf(line, "%x-%x", &from, &to); err != nil {
+				panic(err)
+			}
+			return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&from))), to-from)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// A peer that writes random words to all of the shared memory while messages pass does
+// no harm: this process neither crashes nor hangs, memory that the peer was not given
+// stays as it is, and the stream ends, by what was found wrong or with the peer.
+// VIADUCT_TEST_HOSTILE is for how long, 2 s else.
+func TestSameHostHostile(t *testing.T) {
+	length := 2 * time.Second
+	if s := os.Getenv("VIADUCT_TEST_HOSTILE"); s != "" {
+		var err error
+		if length, err = time.ParseDuration(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ends := map[string]int{}
+	seed := mrand.Uint64N(1 << 32)
+	t.Logf("seed %d", seed)
+	for start, i := time.Now(), uint64(0); i < 4 || time.Since(start) < length; i++ {
+		t.Setenv(hostileVariable, strconv.FormatUint(seed+i, 10))
+		var p pumper
+		p.distrusts = true
+		q, _, stop := p.withChild(t, i%2 == 0, samehost.Require, nil)
+		if q == nil {
+			ends["not connected"]++
+			stop()
+			continue
+		}
+		// Registered, and not for the peer.
+		secret := bytes.Repeat([]byte{0xa5}, 1<<20)
+		if _, err := q.Register(secret, 0); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan int, 1)
+		go func() { ended <- p.run(q) }()
+		select {
+		case <-ended:
+			ends["found wrong"]++
+		case <-time.After(200 * time.Millisecond):
+			stop()
+			killed := time.Now()
+			testkit.Await(t, "the stream ends", ended)
+			if d := time.Since(killed); d > time.Second && !raceEnabled {
+				t.Errorf("heard after %v", d)
+			}
+			ends["killed"]++
+		}
+		stop()
+		if !bytes.Equal(secret, bytes.Repeat([]byte{0xa5}, 1<<20)) {
+			t.Fatal("memory that the peer was not given was written")
+		}
+		if err := q.Err(); err != nil && strings.Contains(err.Error(), "index") { // nil: the peer has ended its direction in order
+			ends["by an index"]++
+		}
+		q.Close()
+	}
+	t.Logf("%v", ends)
+	if ends["by an index"] == 0 {
+		t.Error("no stream was ended by an impossible index")
+	}
+}

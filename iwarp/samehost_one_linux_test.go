@@ -1,0 +1,79 @@
+package iwarp
+
+import (
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/testkit"
+	"viaduct/samehost"
+)
+
+// oneVariable has the test run in a process that has one processor.
+const oneVariable = "VIADUCT_TEST_ONE_PROCESSOR"
+
+// Two processes that share one processor do not keep it from each other by polling: what
+// they exchange through shared memory goes no slower than by TCP, but for a margin.
+func TestSameHostOneProcessor(t *testing.T) {
+	if os.Getenv(oneVariable) == "" {
+		out, err := onOneProcessor(exec.Command("/proc/self/exe", "-test.v", "-test.run", "^TestSameHostOneProcessor$"))
+		t.Logf("%s", out)
+		if err != nil {
+			t.Error(err)
+		}
+		return
+	}
+	if n := runtime.NumCPU(); n != 1 {
+		t.Fatalf("%d processors", n)
+	}
+	best := map[samehost.Policy]int64{}
+	for range 4 {
+		for _, policy := range []samehost.Policy{samehost.Require, samehost.Off} {
+			var p pumper
+			q, _, stop := p.withChild(t, true, policy, nil)
+			ended := make(chan int, 1)
+			go func() { ended <- p.run(q) }()
+			testkit.Eventually(t, "messages come", func() bool { return p.came.Load() > 10 })
+			before := p.came.Load()
+			time.Sleep(150 * time.Millisecond)
+			best[policy] = max(best[policy], p.came.Load()-before)
+			stop()
+			testkit.Await(t, "the stream ends", ended)
+			q.Close()
+		}
+	}
+	t.Logf("%d messages through shared memory, %d by TCP", best[samehost.Require], best[samehost.Off])
+	if best[samehost.Require] < best[samehost.Off]*2/3 {
+		t.Error("polling is in the way")
+	}
+}
+
+// onOneProcessor runs a command on one of the processors that this process has.
+func onOneProcessor(cmd *exec.Cmd) (out []byte, err error) {
+	cmd.Env = append(os.Environ(), oneVariable+"=1")
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // which ends with its set of processors
+		var set, one unix.CPUSet
+		if err = unix.SchedGetaffinity(0, &set); err != nil {
+			return
+		}
+		for i := 0; one.Count() == 0; i++ {
+			if set.IsSet(i) {
+				one.Set(i)
+			}
+		}
+		if err = unix.SchedSetaffinity(0, &one); err != nil {
+			return
+		}
+		out, err = cmd.CombinedOutput()
+		_ = unix.SchedSetaffinity(0, &set) // if it is the main thread it stays
+	}()
+	<-done
+	return out, err
+}
