@@ -169,7 +169,6 @@ func (p *port) peerRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q 
 		// Another request of a peer whose first one we answer: it began anew.
 		if c.state == stResp1 {
 			c.remember(now, iu.Stale)
-			c.their.attempt = 0
 			c.take(now, r, f, h, q)
 			return
 		}

@@ -44,7 +44,7 @@ func (c *conn) sendAnswer(now fc.Time, room int) int {
 	var payload []byte
 	use := iu.Use{Last: true}
 	frames, size := 1, c.payloadFor(a.op)
-	if a.op == iu.ReadResp && a.flags&iu.FlagErr == 0 && a.n > 0 { // [FCVI-5.2.4-3]
+	if a.op == iu.ReadResp && a.n > 0 { // [FCVI-5.2.4-3]
 		frames, use.Last = before(int(a.n-a.off), size, room)
 		n := frames * size
 		if use.Last {
@@ -71,17 +71,12 @@ func (c *conn) sendAnswer(now fc.Time, room int) int {
 	if a.op.HasData() {
 		f.Param = a.off
 	}
-	ok := false
-	if use.Last {
-		ok = p.np.Send(now, c.remote, c.class, first, f)
+	if use.Last { // step has seen that the other port is ready
+		p.np.Send(now, c.remote, c.class, first, f)
 	} else {
 		frames = len(payload) / size
 		payload = payload[:frames*size]
-		ok = p.np.SendRun(now, c.remote, c.class, first, f, size, payload)
-	}
-	if !ok {
-		a.begun = a.begun && !first
-		return 0
+		p.np.SendRun(now, c.remote, c.class, first, f, size, payload)
 	}
 	a.cnt += uint16(frames)
 	a.off += uint32(len(payload))

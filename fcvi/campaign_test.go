@@ -334,6 +334,7 @@ func TestConfig(t *testing.T) {
 // sent, in order, at most once; at the reliable levels a hole ends the
 // connection, which then starts anew, and in class 2 it is made good.
 // [FCVI-3-1] [FCVI-3-2] [FCVI-3-4] [FCVI-3-5]
+// [FCVI-8.4-10]
 func TestLossyTraffic(t *testing.T) {
 	for _, class := range []fc.Class{fc.Class3, fc.Class2} {
 		for _, level := range levels {

@@ -137,6 +137,19 @@ func TestFCVI_5_3_2(t *testing.T) {
 			t.Errorf("client %v, received %v", a.c.state, r.done)
 		}
 	})
+	t.Run("FCVI-8.5-2", func(t *testing.T) { // no Exchange is left for the request [FCVI-5.3.2-1]
+		s := newSim(t, simConfig{seed: 1, order: true})
+		a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
+		s.serve(b, "x")
+		for ok := true; ok; {
+			_, ok = a.p.oxids.alloc(nil)
+		}
+		s.dial(a, b, "x", iu.ClientServer)
+		s.net.Run(time.Second)
+		if len(a.result) != 1 || a.result[0] != iu.NoResources {
+			t.Errorf("%v", a.result)
+		}
+	})
 	// Attributes that do not match. [FCVI-7.3-3] [FCVI-7.3-4] [FCVI-7.3-6] [FCVI-7.3-8] [FCVI-7.3-5]
 	for _, v := range []struct {
 		name   string
@@ -154,8 +167,11 @@ func TestFCVI_5_3_2(t *testing.T) {
 		{"no window where none is needed", iu.Attributes{Reliability: 2, MaxTransfer: 9, MaxUnacked: 1}, iu.Attributes{Reliability: 2, MaxTransfer: 9}, iu.Accepted, 9},
 		{"nothing", iu.Attributes{Reliability: 2}, iu.Attributes{Reliability: 2, MaxTransfer: 5}, iu.InvalidMTS, 0},
 	} {
-		if mts, r := matchAttributes(&v.a, &v.b); r != v.reason || mts != v.mts {
-			t.Errorf("%s: %v, %d", v.name, r, mts)
+		for _, side := range []string{"own first", "peer's first"} {
+			if mts, r := matchAttributes(&v.a, &v.b); r != v.reason || mts != v.mts {
+				t.Errorf("%s, %s: %v, %d", v.name, side, r, mts)
+			}
+			v.a, v.b = v.b, v.a
 		}
 	}
 }
@@ -352,6 +368,7 @@ func TestFCVI_B(t *testing.T) {
 
 // TestHostileFrames: what no peer should send is dropped or answered, counted,
 // and harms no connection.
+// [FCVI-6.12-2]
 func TestHostileFrames(t *testing.T) {
 	for _, level := range levels {
 		s := newSim(t, simConfig{seed: 9, order: true})
@@ -571,7 +588,7 @@ func TestFCVI_5_2_1(t *testing.T) {
 }
 
 // TestFCVI_E: the window at Reliable Reception, CUM responses, the order of
-// ends around an error. [FCVI-E-1] [FCVI-E-2] [FCVI-E-3] [FCVI-3-7]
+// ends around an error. [FCVI-E-1] [FCVI-E-2] [FCVI-E-3] [FCVI-3-7] [FCVI-5.2.5-6]
 func TestFCVI_E(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, b := s.connect(iu.ReliableReception)

@@ -71,10 +71,27 @@ type leg struct {
 	open       bool
 }
 
-// A conn is an endpoint: a VI connection from its request to its end.
+// A conn is an endpoint: a VI connection from its request to its end. It is driven by
+// its port, one event at a time. An event may concern the set-up, messages in both
+// directions and the end alike, so that its methods share one receiver; they stand in
+// files by what they deal with.
 type conn struct {
-	p         *port
-	state     state
+	p     *port
+	state state
+	terms
+	setUp
+	holding
+	ending
+
+	up      consumer
+	traffic vi.Traffic // under the station's lock
+	run     run
+	tx      txState
+	rx      rxState
+}
+
+// The terms of a connection are both ends and what they agreed on.
+type terms struct {
 	handle    uint32
 	rHandle   uint32
 	remote    *fc.Remote
@@ -86,13 +103,12 @@ type conn struct {
 	rattrs    iu.Attributes // the peer's
 	mts       uint32        // agreed
 	responder bool
-	queued    bool // in port.active
-	stalled   bool // waits for room on its link
-	paused    bool // the consumer has not started: what arrives is kept
-	early     []earlyFrame
 	security  []byte // of the peer's set-up payload
 	sec       []byte // of ours
+}
 
+// A setUp is how far a connection has come that is not established yet.
+type setUp struct {
 	own       leg // the set-up we originated
 	their     leg // the one the peer originated
 	key       setupKey
@@ -108,22 +124,28 @@ type conn struct {
 	accepted  func(now fc.Time, reason iu.Reason)
 	taken     bool // a held request was given to a waiter
 	lingering bool // held for want of a waiter
-	holds     bool // messages wait for a receive descriptor instead of failing
+}
 
-	up      consumer
-	traffic vi.Traffic // under the station's lock
-	run     run
-	tx      txState
-	rx      rxState
+// holding is what makes a connection wait, and what waits.
+type holding struct {
+	queued  bool // in port.active
+	stalled bool // waits for room on its link
+	paused  bool // the consumer has not started: what arrives is kept
+	early   []earlyFrame
+	holds   bool // messages wait for a receive descriptor instead of failing
+}
+
+// An ending is how far the end of a connection has come.
+type ending struct {
 	late    *lateDisc // the peer's disconnect, held back
 	disc    leg       // our DISCONNECT_RQST
 	discHdr iu.Header // as sent
-	ended   []func()  // told when the endpoint is gone
+	ended   []func()  // called when the endpoint is gone
 	gone    bool
 }
 
 func (p *port) newConn(now fc.Time, mode iu.Mode) *conn {
-	c := &conn{p: p, mode: mode, deadline: fc.Never, class: fc.Class3}
+	c := &conn{p: p, terms: terms{mode: mode, class: fc.Class3}, setUp: setUp{deadline: fc.Never}}
 	h, ok := p.handles.alloc(now, c)
 	if !ok {
 		return nil
@@ -165,7 +187,7 @@ func (c *conn) begin(now fc.Time) {
 		var h iu.Header
 		_, err := c.p.cfg.codec.ParseHeader(f.Opt, &h)
 		if err == nil && !c.gone {
-			c.p.dispatch(now, c.remote, c, f, &h)
+			messageTypes[h.Op].arrive(c, now, f, &h)
 		}
 	}
 	c.p.activate(c)

@@ -124,9 +124,9 @@ func (c *conn) discExpired(now fc.Time) {
 		c.disc.open = false
 	}
 	switch {
-	case c.discHdr.Op == 0 && c.rx.failed != iu.Accepted: // the ERR response had no effect
+	case c.discHdr.Op == 0: // the ERR response had no effect
 		c.sendDisconnect(now, c.rx.failed, c.rx.failedID, true)
-	case c.discHdr.Op != 0 && c.tries < discTries:
+	case c.tries < discTries:
 		c.sendDiscAttempt(now)
 	default:
 		c.finish(now)
@@ -147,16 +147,16 @@ func (c *conn) finish(now fc.Time) {
 // disconnectRqst takes a DISCONNECT_RQST for this endpoint: it is answered in
 // every state. [FCVI-5.3.5-2] [FCVI-5.3.5-5]
 // [FCVI-5.2.5-6]
-func (c *conn) disconnectRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header) {
+func (c *conn) disconnectRqst(now fc.Time, f *fc.Frame, h *iu.Header) {
 	st := h.Status()
 	if h.RmtHandle != 0 && h.Handle != 0 && c.rHandle != 0 && h.RmtHandle != c.rHandle {
-		c.p.answerDisconnect(now, r, f, h) // of another endpoint of that port
+		c.p.answerDisconnect(now, c.remote, f, h) // of another endpoint of that port
 		return
 	}
 	if c.state == stConnected && c.disconnectEarly(now, f, h) {
 		return
 	}
-	c.p.answerDisconnect(now, r, f, h)
+	c.p.answerDisconnect(now, c.remote, f, h)
 	switch c.state {
 	case stConnected:
 		orderly := h.Flags&iu.FlagErr == 0
@@ -222,7 +222,7 @@ func (c *conn) disconnectNow(now fc.Time) {
 	d.timer.Stop()
 	var h iu.Header
 	if _, err := c.p.cfg.codec.ParseHeader(d.early.f.Opt, &h); err == nil {
-		c.disconnectRqst(now, c.remote, &d.early.f, &h)
+		c.disconnectRqst(now, &d.early.f, &h)
 		c.p.pump(now)
 	}
 }

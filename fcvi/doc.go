@@ -1,33 +1,41 @@
-// Package fcvi is the VI provider over Fibre Channel: FC-VI (ISO/IEC
-// 14165-331) on the software Fibre Channel of package fc.
+// Package fcvi carries VI Architecture connections over Fibre Channel: FC-VI
+// (ISO/IEC 14165-331) on a Fibre Channel in software, whose links are FCIP over
+// TCP. It is a provider for package vi:
 //
 //	p, err := fcvi.New(fcvi.Config{Listen: "0.0.0.0:3225"}) // or no Listen, to dial only
 //	nic, err := vi.Open(p, "192.0.2.1", nil)                // the NIC's host address
-//	...
+//	v, err := nic.CreateVI(vi.Attributes{Reliability: vi.ReliableDelivery}, nil, nil)
+//	_, err = v.ConnectRequest(ctx, local, vi.IPAddress(host, "files"))
 //
-// A NIC is an FC-VI port. With Listen it stands behind a fabric of its own
-// (package fabricd) that others join over FCIP; a connection to a host address
-// opens an FCIP link to that host and logs in there; with Fabric the NIC is one
-// N_Port of a fabric that runs elsewhere, and reaches what else is attached to it.
-// Addresses are IP addresses, with the FCIP port behind them where
-// it is not 3225, or Port_Names of 8 bytes. Contexts cancel set-ups at any time.
+// A NIC is an FC-VI port. With Config.Listen it stands behind a fabric of its own
+// that others join over FCIP, and a connection to a host address opens a link to
+// that host and logs in there. With Config.Fabric it is one N_Port of a fabric
+// that runs elsewhere, and reaches what else is attached to it. Addresses are IP
+// addresses, with the FCIP port behind them where it is not 3225, or Port_Names
+// of 8 bytes.
 //
-// The connection machine (four-way handshake, both models, the six cases of
-// concurrent peer requests, retries, disconnect) and the message machine
-// (request and response streams, loss detection on fabrics that keep order and
-// on others) are values without input and output; the same code runs in
-// virtual time in the tests of this package.
+// # What it does
 //
-// In class 3 message data is never sent twice: a loss is silent at Unreliable
-// Delivery and breaks the connection at the reliable levels, where a probe finds
-// the loss of the last message before a pause. In class 2 frames that are not
-// acknowledged are sent again.
+// Everything in the standard that its public summaries tell: both connection
+// models with retries and crossing requests, Sends, RDMA Writes and Reads, the
+// three reliability levels, classes 2 and 3. In class 3 message data is never sent
+// twice: a loss is silent at Unreliable Delivery and breaks the connection at the
+// reliable levels, where a probe finds the loss of the last message before a
+// pause. In class 2 frames that are not acknowledged are sent again.
 //
 // FC-VI has no descriptor flow control. If both VIs ask for it, messages wait
 // at the receiving port instead: at Reliable Reception the sender's window
 // bounds them; at Reliable Delivery more than 64 that wait, or more bytes than
 // the port holds, break the connection.
 //
-// What the standard's text would settle and public documents do not is assigned
-// in package iu and marked there.
+// Numbers that the standard's text would settle, and public documents do not,
+// are assigned in docs/requirements/fcvi-requirements.md, and in one file of the
+// code.
+//
+// # Errors and cancellation
+//
+// Setting a connection up fails with the errors of package vi; contexts cancel it
+// at any time. A connection that breaks leaves descriptors and the NIC's error
+// handler what the architecture says. All exported methods may be called
+// concurrently.
 package fcvi

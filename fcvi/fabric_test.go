@@ -13,8 +13,8 @@ import (
 
 	"viaduct/internal/fc"
 	"viaduct/internal/fc/fabricd"
-	"viaduct/internal/sock"
 	"viaduct/internal/testkit"
+	"viaduct/samehost"
 	"viaduct/vi"
 )
 
@@ -39,16 +39,7 @@ func TestFabricDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	open := func(i int, host string) *vi.NIC {
-		p, err := New(Config{Fabric: addr[i], Logger: testLogger})
-		if err != nil {
-			t.Fatal(err)
-		}
-		n, err := vi.Open(p, host, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { n.Close() })
-		return n
+		return openNamed(t, Config{Fabric: addr[i], Logger: testLogger}, host)
 	}
 	a, b := open(0, "192.0.2.1"), open(1, "192.0.2.2")
 	v, w, mem := connectNICs(t, a, b, vi.ReliableDelivery)
@@ -213,12 +204,9 @@ func TestNoAllocation(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	if sock.AssumeRings {
-		t.Skip("a message fills the ring, and to wait for room costs a goroutine")
-	}
 	const n = 1 << 18
 	for _, level := range []vi.Reliability{vi.ReliableDelivery, vi.ReliableReception} {
-		v, w, src, dst := benchPair(t, level, Config{})
+		v, w, src, dst := benchPair(t, level, Config{SameHost: samehost.Off}) // a message fills a ring, and to wait for room costs a goroutine
 		recv := vi.NewRecv(dst.Segment(0, n))
 		for _, c := range []struct {
 			name string
@@ -303,16 +291,7 @@ func TestFabricRestart(t *testing.T) {
 	var warned [2]atomic.Int32
 	open := func(i int, host string) *vi.NIC {
 		log := slog.New(&warnings{Handler: slog.DiscardHandler, text: "link to fabric lost", n: &warned[i]})
-		p, err := New(Config{Fabric: ln.Addr().String(), Logger: log})
-		if err != nil {
-			t.Fatal(err)
-		}
-		n, err := vi.Open(p, host, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { n.Close() })
-		return n
+		return openNamed(t, Config{Fabric: ln.Addr().String(), Logger: log}, host)
 	}
 	client, server := open(0, "192.0.2.1"), open(1, "192.0.2.2")
 	v, w, _ := connectNICs(t, client, server, vi.ReliableReception)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -347,7 +348,7 @@ func TestConcededThenAccepted(t *testing.T) {
 }
 
 // TestFCVI_7_6: candidates that the directory has at an address are asked for
-// their FC-4 types first: one without FC-VI is not logged into. [FCVI-7.6-4]
+// their FC-4 types first: one without FC-VI is not logged into. [FCVI-7.6-4] [FCVI-7.6-3]
 func TestFCVI_7_6(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	// A port with the address of port 1 that knows no FC-VI.
@@ -387,6 +388,23 @@ func TestFCVI_7_6(t *testing.T) {
 	}
 	if logins != 0 {
 		t.Errorf("%d logins to a port without FC-VI", logins)
+	}
+	// A candidate that can't be logged into is followed by the next. [FCVI-7.4-3]
+	p, good := s.ports[0], s.ports[1].np
+	var found *fc.Remote
+	x := &search{p: p.port, key: keyOf(iu.IPAddress(addrOf(9), nil)), ids: []fc.Addr{good.ID()}, done: func(_ fc.Time, r *fc.Remote, _ error) { found = r }}
+	x.login(s.net.Now(), 0x01ee00, 1)
+	s.net.Run(2 * time.Minute)
+	if found == nil || found.PortName != good.Name() {
+		t.Errorf("behind a candidate that does not answer: %v", found)
+	}
+	// So is one that the directory knows nothing of.
+	found = nil
+	x = &search{p: p.port, key: keyOf(iu.IPAddress(addrOf(9), nil)), ids: []fc.Addr{0x01ee00, good.ID()}, done: func(_ fc.Time, r *fc.Remote, _ error) { found = r }}
+	x.candidate(s.net.Now())
+	s.net.Run(2 * time.Minute)
+	if found == nil || found.PortName != good.Name() {
+		t.Errorf("behind a candidate that is not known: %v", found)
 	}
 }
 
@@ -441,10 +459,13 @@ func TestClass2Failure(t *testing.T) {
 				if at == "response" {
 					op = iu.ReadResp
 				}
-				aborts := 0
+				aborts, reasons := 0, map[iu.Reason]int{}
 				s.net.Tap(func(_ fc.Time, from *fabric.End, f *fc.Frame) {
 					if from.Faulty && f.RCtl == fc.RCtlABTS && f.SID == a.p.np.ID() {
 						aborts++
+					}
+					if h, _, err := iu.ParseHeader(f.Opt); err == nil && opcode(iu.DisconnectRqst)(f) {
+						reasons[h.Status().Reason]++
 					}
 				})
 				var hit *fc.Frame
@@ -494,9 +515,88 @@ func TestClass2Failure(t *testing.T) {
 				if a.broke != 1 || b.broke != 1 {
 					t.Errorf("broken %d, %d", a.broke, b.broke)
 				}
+				if len(reasons) != 1 || reasons[iu.Class2Fail] == 0 {
+					t.Errorf("reasons told: %v, want CLASS2_FAIL alone [FCVI-8.4-15]", reasons)
+				}
 			})
 		}
 	}
+}
+
+// TestFailedExchanges: what class 2 reports is of the Exchange that it names, between the
+// ports that it is between, and of nothing else.
+func TestFailedExchanges(t *testing.T) {
+	connected := func(level iu.Reliability) (*sim, *fake, *[]sent) {
+		s := newSim(t, simConfig{seed: 1, order: true, class: fc.Class2, class2: true})
+		a, _ := s.connect(level)
+		s.net.AddFault(&fabric.Fault{Do: fabric.Drop, Match: opcode(iu.SendRqst)})
+		for range 2 {
+			a.post(vi.OpSendReceive, []byte("x"))
+		}
+		s.net.Run(time.Millisecond)
+		return s, a, s.record()
+	}
+	report := func(s *sim, a *fake, r *fc.Remote, f fc.Frame) {
+		a.p.Failed(s.net.Now(), r, &f, 1)
+		s.net.Run(time.Millisecond)
+	}
+	answer := func(op iu.Opcode, handle uint32) fc.Frame {
+		h := iu.Header{Op: op, Handle: handle}
+		return fc.Frame{Opt: h.Append(nil), Header: fc.Header{FCtl: fc.FCtlExchResponder, OXID: 0x4000}}
+	}
+	t.Run("FCVI-8.4-15", func(t *testing.T) {
+		s, a, _ := connected(iu.Unreliable)
+		first, second := a.c.tx.acking.at(0).oxid, a.c.tx.acking.at(1).oxid
+		done := func() string { return fmt.Sprint(a.sends[0].done, a.sends[1].done, a.c.tx.acking.len()) }
+		report(s, a, &fc.Remote{}, fc.Frame{Header: fc.Header{OXID: first}})
+		report(s, a, a.c.remote, fc.Frame{Header: fc.Header{OXID: 0x4000}})
+		if got := done(); got != "false false 2" {
+			t.Errorf("reports of others: %s", got)
+		}
+		report(s, a, a.c.remote, fc.Frame{Header: fc.Header{OXID: second}})
+		if got := done(); got != "false true 1" || a.sends[1].status != vi.StatusTransportError {
+			t.Errorf("of the second: %s, %v", got, a.sends[1].status)
+		}
+		report(s, a, a.c.remote, fc.Frame{Header: fc.Header{OXID: first}})
+		if got := done(); got != "true true 0" || a.sends[0].status != vi.StatusTransportError || a.broke != 0 {
+			t.Errorf("of the first: %s, %v, broken %d", got, a.sends[0].status, a.broke)
+		}
+	})
+	t.Run("FCVI-8.4-15 answers", func(t *testing.T) {
+		s, a, all := connected(iu.ReliableReception)
+		report(s, a, &fc.Remote{}, answer(iu.SendResp, a.c.rHandle))
+		report(s, a, a.c.remote, answer(iu.SendResp, a.c.rHandle+1))
+		report(s, a, a.c.remote, answer(iu.SendRqst, a.c.rHandle))
+		report(s, a, a.c.remote, fc.Frame{Opt: []byte{1}, Header: fc.Header{FCtl: fc.FCtlExchResponder}})
+		if a.broke != 0 {
+			t.Error("broken by reports of others")
+		}
+		for range 2 { // the second finds nothing left to break
+			report(s, a, a.c.remote, answer(iu.SendResp, a.c.rHandle))
+		}
+		if got := ops(*all); a.broke != 1 || got != "DISCONNECT_RQST DISCONNECT_RESP" {
+			t.Fatalf("broken %d, sent %s", a.broke, got)
+		}
+		if h := (*all)[0].h; h.Status().Reason != iu.Class2Fail || h.Flags&iu.FlagMsgID != 0 || h.MsgID != 0 {
+			t.Errorf("%v", h)
+		}
+	})
+	t.Run("FCVI-8.4-15 requests", func(t *testing.T) {
+		s, a, _ := connected(iu.ReliableDelivery)
+		ox := a.c.tx.acking.at(0).oxid
+		rx := uint16(0)
+		s.net.Tap(func(_ fc.Time, from *fabric.End, f *fc.Frame) {
+			if from == a.p.end && f.RCtl == fc.RCtlABTS && f.OXID == ox {
+				rx = f.RXID
+			}
+		})
+		for range 2 {
+			report(s, a, a.c.remote, fc.Frame{Header: fc.Header{OXID: ox}})
+		}
+		if a.broke != 1 || rx != fc.Unassigned || a.c.discHdr.Status().Reason != iu.Class2Fail || a.c.discHdr.Flags&iu.FlagMsgID != 0 {
+			t.Errorf("broken %d, ABTS with RX_ID %#x, told %v", a.broke, rx, a.c.discHdr)
+		}
+	})
 }
 
 // TestSetupFits: security information travels only if the IU with it fits the
@@ -557,8 +657,8 @@ func TestSetupErrors(t *testing.T) {
 		iu.InvalidQoS: vi.ErrInvalidQoS, iu.InvalidRDMARead: vi.ErrInvalidRDMARead, iu.NoResources: vi.ErrResource, iu.BadState: vi.ErrInvalidState,
 		iu.BadFormat: vi.ErrNotSupported, iu.AddressMismatch: vi.ErrNotReachable, notReachable: vi.ErrNotReachable, 0xfe: vi.ErrReject,
 	} {
-		if err := setupError(r); !errors.Is(err, want) {
-			t.Errorf("%v: %v, expected %v", r, err, want)
+		if err := setupError(r); !errors.Is(err, want) || strings.Contains(err.Error(), r.String()) != (r != notReachable) {
+			t.Errorf("%v: %v, expected %v with the reason of the peer", r, err, want)
 		}
 	}
 }
@@ -619,6 +719,117 @@ func TestCounters(t *testing.T) {
 		s.answer(a, iu.SendResp, a.c.tx.pending.at(0).id, 0, 0, nil, 0, true)
 		if !w.done || w.status != 0 {
 			t.Errorf("the right answer behind it: done %v, %v", w.done, w.status)
+		}
+	})
+}
+
+// TestRXIDs: the responder's ids of Exchanges are a pool of its own that goes round; a
+// frame that carries one keeps it.
+func TestRXIDs(t *testing.T) {
+	t.Run("FCVI-5.4-5", func(t *testing.T) { // [FCVI-5.2.1-9]
+		p := new(port)
+		fresh := &fc.Frame{Header: fc.Header{RXID: fc.Unassigned}}
+		first := p.rxid(fresh)
+		for n, used := 1, map[uint16]bool{first: true}; n <= iu.LastOXID; n++ {
+			if id := p.rxid(fresh); used[id] || id > iu.LastOXID {
+				t.Fatalf("RX_ID %#04x after %d others", id, n)
+			} else {
+				used[id] = true
+			}
+			if id := p.rxid(&fc.Frame{Header: fc.Header{RXID: 0x1234}}); id != 0x1234 {
+				t.Fatalf("RX_ID %#04x in an answer on 0x1234", id)
+			}
+		}
+		if id := p.rxid(fresh); id != first { // those of Exchanges that have ended are free
+			t.Errorf("RX_ID %#04x after the last, want %#04x again", id, first)
+		}
+	})
+}
+
+// TestToldOnce: a message for a handle that there is not is answered, and once in R_A_TOV.
+func TestToldOnce(t *testing.T) {
+	t.Run("FCVI-8.2-3", func(t *testing.T) {
+		s := newSim(t, simConfig{seed: 1, order: true})
+		s.connect(iu.ReliableDelivery)
+		all := s.record()
+		for n, pause := range []time.Duration{0, time.Millisecond, s.ports[1].np.RATOV() - 10*time.Millisecond, 20 * time.Millisecond} {
+			s.net.Run(pause)
+			s.inject(0, iu.Header{Handle: 0x00990001, Op: iu.SendRqst, MsgID: 1}, []byte("x"), nil)
+			told := 0
+			for _, x := range *all {
+				if x.h.Op == iu.DisconnectRqst && x.h.Status().Reason == iu.NotConnected {
+					told++
+				}
+			}
+			if want := 1 + n/3; told != want {
+				t.Errorf("message %d: told %d times, want %d", n, told, want)
+			}
+		}
+	})
+	t.Run("FCVI-8.2-4", func(t *testing.T) { // [FCVI-8.2-3] an answer asks for nothing, and what is remembered is bounded
+		s := newSim(t, simConfig{seed: 1, order: true})
+		s.connect(iu.ReliableDelivery)
+		p := s.ports[1]
+		was := len(p.told)
+		s.inject(0, iu.Header{Handle: 0x00990001, Op: iu.SendResp, MsgID: 1}, nil, nil)
+		if len(p.told) != was {
+			t.Error("the sender of an answer was told")
+		}
+		for _, v := range []struct{ full, want int }{{1024, 1025}, {1025, 1}} {
+			clear(p.told)
+			for i := range v.full {
+				p.told[tellKey{fc.Addr(i), 1}] = 0
+			}
+			s.inject(0, iu.Header{Handle: 0x00990001, Op: iu.SendRqst, MsgID: 1}, []byte("x"), nil)
+			if len(p.told) != v.want {
+				t.Errorf("%d senders are remembered behind %d, want %d", len(p.told), v.full, v.want)
+			}
+		}
+	})
+}
+
+// TestHeldForAnother: a held request is not answered by a request of ours between other
+// addresses.
+func TestHeldForAnother(t *testing.T) {
+	t.Run("FCVI-5.3.3-2", func(t *testing.T) {
+		held := standing{"C_HELD", stHeld, func(c *conn) { c.up, c.done = nil, nil }}
+		for local, want := range map[string]state{"another": stHeld, "me": stIdle} {
+			w := begin(t, iu.PeerToPeer, held)
+			f := w.fake(0, iu.ReliableDelivery)
+			w.c.p.connect(w.net.Now(), connectArgs{mode: iu.PeerToPeer, local: f.net(local), remote: w.c.want, attrs: f.attrs(), deadline: fc.Never, up: f, done: f.result1})
+			if w.c.state != want {
+				t.Errorf("a request from %q: the one that was held is in state %v, want %v", local, w.c.state, want)
+			}
+		}
+	})
+}
+
+// TestOneExchange: a message has an Exchange of its own where one is asked for, where an
+// answer comes, and in class 2.
+func TestOneExchange(t *testing.T) {
+	t.Run("FCVI-5.2.1-1", func(t *testing.T) { // [FCVI-5.2.1-4]
+		for _, v := range []struct {
+			level  iu.Reliability
+			stream bool
+			class  fc.Class
+			op     iu.Opcode
+			own    bool
+		}{
+			{iu.ReliableDelivery, true, fc.Class3, iu.SendRqst, false},
+			{iu.Unreliable, true, fc.Class3, iu.WriteRqst, false},
+			{iu.ReliableDelivery, false, fc.Class3, iu.SendRqst, true},
+			{iu.ReliableDelivery, true, fc.Class2, iu.SendRqst, true},
+			{iu.ReliableDelivery, true, fc.Class3, iu.ReadRqst, true},
+			{iu.ReliableReception, true, fc.Class3, iu.SendRqst, true},
+		} {
+			s := newSim(t, simConfig{seed: 1, order: true, stream: v.stream})
+			a, _ := s.connect(v.level)
+			a.c.class = v.class
+			for range 2 {
+				if !a.c.exchange(s.net.Now(), &iu.Header{Op: v.op}) || a.c.tx.stream == v.own {
+					t.Errorf("%+v: in a stream Exchange %v", v, a.c.tx.stream)
+				}
+			}
 		}
 	})
 }

@@ -86,7 +86,7 @@ func TestVerifiedMeanwhile(t *testing.T) {
 			t.Errorf("sent %q, %d kept", got, len(p.kept))
 		}
 	})
-	t.Run("logged out", func(t *testing.T) {
+	t.Run("logged out", func(t *testing.T) { // [FCVI-7.7-2] [FCFS-2.10-7]
 		s := newSim(t, simConfig{seed: 5, order: true})
 		x, _ := s.connect(iu.ReliableReception)
 		told(s, 0)

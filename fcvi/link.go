@@ -166,13 +166,18 @@ func (d *device) connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.
 	ctx, stop := d.join(ctx)
 	defer stop()
 	none := vi.Agreement{}
-	s, err := d.stationFor(ctx, remote, mode)
+	home, over := false, func() {}
+	if mode == iu.PeerToPeer {
+		home, over = d.waitsAtHome(local, remote)
+	}
+	defer over()
+	s, err := d.stationFor(ctx, remote, home)
 	for err != nil && mode == iu.PeerToPeer && ctx.Err() == nil {
 		// The peer may come later. [VIA 6.4.6]
 		select {
 		case <-ctx.Done():
 		case <-time.After(50 * time.Millisecond):
-			s, err = d.stationFor(ctx, remote, mode)
+			s, err = d.stationFor(ctx, remote, home)
 		}
 	}
 	if err != nil {

@@ -6,9 +6,13 @@ import (
 	"viaduct/vi"
 )
 
-// A messageType is how the messages of one opcode are taken, however their frames come:
-// one by one, as a run, or before their turn.
+// A messageType is how the Information Units of one opcode are taken.
 type messageType struct {
+	// arrive takes one that names the endpoint c, from the port of its peer. Those of
+	// message requests come as frames, and what follows is for them alone: the same
+	// steps, whether frames come one by one, as a run, or before their turn.
+	arrive func(c *conn, now fc.Time, f *fc.Frame, h *iu.Header)
+
 	control vi.Control
 
 	// begin reports whether a frame with so many bytes of payload may be one of such
@@ -30,15 +34,26 @@ type messageType struct {
 	answers bool // end sees to the answer, at every reliability
 }
 
-// messageTypes has the rows by opcode, which the port has checked. The functions
-// themselves refer to it, so that it can't be initialized where it is declared.
-var messageTypes [iu.ReadRqst + 1]messageType
+// messageTypes has the rows by opcode, which the port has checked. A CONNECT_RQST names
+// no endpoint: port.connectRqst takes it. The functions themselves refer to the table, so
+// that it can't be initialized where it is declared.
+var messageTypes [256]messageType
 
 func init() {
-	messageTypes = [...]messageType{
-		iu.SendRqst:  {vi.OpSendReceive, (*conn).beginAny, (*conn).placeSend, (*conn).endSend, (*conn).failSend, false},
-		iu.WriteRqst: {vi.OpRDMAWrite, (*conn).beginAny, (*conn).placeWrite, (*conn).endWrite, (*conn).failWrite, false},
-		iu.ReadRqst:  {vi.OpRDMARead, (*conn).beginRead, nil, (*conn).serveRead, nil, true},
+	messageTypes = [256]messageType{
+		iu.SendRqst:  {(*conn).request, vi.OpSendReceive, (*conn).beginAny, (*conn).placeSend, (*conn).endSend, (*conn).failSend, false},
+		iu.WriteRqst: {(*conn).request, vi.OpRDMAWrite, (*conn).beginAny, (*conn).placeWrite, (*conn).endWrite, (*conn).failWrite, false},
+		iu.ReadRqst:  {(*conn).request, vi.OpRDMARead, (*conn).beginRead, nil, (*conn).serveRead, nil, true},
+
+		iu.SendResp:       {arrive: (*conn).response},
+		iu.WriteResp:      {arrive: (*conn).response},
+		iu.ReadResp:       {arrive: (*conn).response},
+		iu.ConnectRqst:    {arrive: func(*conn, fc.Time, *fc.Frame, *iu.Header) {}},
+		iu.ConnectResp1:   {arrive: (*conn).resp1},
+		iu.ConnectResp2:   {arrive: (*conn).resp2},
+		iu.ConnectResp3:   {arrive: (*conn).resp3},
+		iu.DisconnectRqst: {arrive: (*conn).disconnectRqst},
+		iu.DisconnectResp: {arrive: (*conn).disconnectResp},
 	}
 }
 
@@ -167,21 +182,16 @@ func (c *conn) writeError(now fc.Time, m *rxMsg, d vi.Delivery) bool {
 // failWrite reports an RDMA Write that ends within: asynchronously, or with immediate data
 // in the descriptor that it would have consumed. [VIA-4.6-11] [VIA-5.2-7]
 func (c *conn) failWrite(m *rxMsg) {
-	r := &c.rx
 	if m.h.Flags&iu.FlagImm == 0 {
 		c.up.async(vi.ErrorRDMAWAbort, vi.OpRDMAWrite)
 		return
 	}
-	if m.h.MsgID != r.mexp || r.waiting {
+	if m.h.MsgID != c.rx.mexp || c.rx.waiting {
 		return
 	}
-	bad := vi.Status(0)
-	if !r.haveRecv {
-		var ok bool
-		if _, bad, ok = c.up.takeRecv(); !ok {
-			return
-		}
+	_, bad, ok := c.up.takeRecv()
+	if !ok {
+		return
 	}
-	r.haveRecv = false
 	c.up.finishRecv(vi.Delivery{Length: m.got.next(), RemoteWrite: true, Status: bad | vi.StatusPartialError})
 }

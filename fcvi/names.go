@@ -3,8 +3,14 @@ package fcvi
 import "viaduct/internal/fc"
 
 // A WWN is the 64-bit name of a port or a node; 0 is none.
-type WWN = fc.WWN
+type WWN uint64
+
+// String writes w as eight bytes with colons.
+func (w WWN) String() string { return fc.WWN(w).String() }
 
 // ParseWWN reads a name as its String method writes it, or as sixteen hex digits
 // with or without 0x.
-func ParseWWN(s string) (WWN, error) { return fc.ParseWWN(s) }
+func ParseWWN(s string) (WWN, error) {
+	w, err := fc.ParseWWN(s)
+	return WWN(w), err
+}

@@ -37,7 +37,7 @@ type machineConfig struct {
 	stream      bool          // policy X2 for one-way messages
 	class       fc.Class
 	maxUnacked  int // own window of Reliable Reception requests
-	static      map[netip.Addr]fc.WWN
+	static      map[netip.Addr]WWN
 	farpOnly    bool
 	seed        uint64
 	logger      *slog.Logger
@@ -47,27 +47,27 @@ type machineConfig struct {
 // Stats counts what an FC-VI port saw and did. Every counter only grows.
 type Stats struct {
 	SentMessages, SentBytes         uint64 // requests and read answers transmitted
-	DeliveredMessages               uint64
-	PlacedBytes                     uint64
+	DeliveredMessages               uint64 // messages of peers that were taken in full
+	PlacedBytes                     uint64 // payload bytes written to memory
 	SentIUs, RecvFrames             uint64
-	RCtlMismatch                    uint64
-	Synonyms                        uint64
+	RCtlMismatch                    uint64 // frames whose R_CTL is not that of their IU
+	Synonyms                        uint64 // frames of other messages under the exchange of one that is incomplete
 	LateFrames                      uint64 // of messages before Mexp, or offsets seen before
-	UnknownHandle                   uint64
+	UnknownHandle                   uint64 // IUs that name no endpoint
 	WrongSource                     uint64 // right handle, wrong S_ID
 	WrongState                      uint64 // message IUs of connections that are not Connected
-	BadOpcode                       uint64
+	BadOpcode                       uint64 // no IU of the standard
 	Malformed                       uint64 // header or payload against the rules of the IU
 	Discarded                       uint64 // messages given up at Unreliable Delivery
 	NoReceive                       uint64 // messages that met no receive descriptor
 	Gaps                            uint64 // losses detected
-	WindowFull                      uint64
+	WindowFull                      uint64 // messages that found the window or the memory for those that wait full
 	DupRqst                         uint64 // connection requests seen before
 	Retries                         uint64 // set-up and disconnect IUs sent again
-	Connected, Rejected, SetupsLost uint64
+	Connected, Rejected, SetupsLost uint64 // set-ups by how they ended
 	Broken                          uint64 // connections that ended in error
 	Aborts                          uint64 // ABTS sent
-	StaleResponses                  uint64
+	StaleResponses                  uint64 // answers to nothing that is awaited
 	SetupLimit                      uint64 // requests refused for want of room
 
 	// RCtlMismatch [FCVI-5.1-6], Synonyms [FCVI-5.6-2], WrongSource [FCVI-4-1],
@@ -228,7 +228,6 @@ func (p *port) Failed(now fc.Time, r *fc.Remote, f *fc.Frame, reason uint8) {
 	for _, c := range p.handles.all() {
 		if c.remote == r && c.rHandle == h.Handle && c.state == stConnected {
 			c.fail(now, iu.Class2Fail, 0, false)
-			p.pump(now)
 			return
 		}
 	}
@@ -284,7 +283,7 @@ func (p *port) Frame(now fc.Time, r *fc.Remote, f *fc.Frame) {
 		p.unknown(now, r, f, h)
 		return
 	}
-	if c.remote == nil || c.remote != r { // [FCVI-4-1]
+	if c.remote != r { // [FCVI-4-1]
 		p.stats.WrongSource++
 		return
 	}
@@ -292,28 +291,8 @@ func (p *port) Frame(now fc.Time, r *fc.Remote, f *fc.Frame) {
 		c.stash(now, f)
 		return
 	}
-	p.dispatch(now, r, c, f, h)
+	messageTypes[h.Op].arrive(c, now, f, h)
 	p.pump(now)
-}
-
-// dispatch hands an IU to its endpoint.
-func (p *port) dispatch(now fc.Time, r *fc.Remote, c *conn, f *fc.Frame, h *iu.Header) {
-	switch {
-	case h.Op.IsRequest():
-		c.request(now, f, h)
-	case h.Op.IsResponse():
-		c.response(now, f, h)
-	case h.Op == iu.ConnectResp1:
-		c.resp1(now, f, h)
-	case h.Op == iu.ConnectResp2:
-		c.resp2(now, f, h)
-	case h.Op == iu.ConnectResp3:
-		c.resp3(now, f, h)
-	case h.Op == iu.DisconnectRqst:
-		c.disconnectRqst(now, r, f, h)
-	case h.Op == iu.DisconnectResp:
-		c.disconnectResp(now, f, h)
-	}
 }
 
 // unknown answers IUs for handles that name no endpoint.
@@ -328,7 +307,7 @@ func (p *port) unknown(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header) {
 		// The peer does not know the handle it quotes. [FCVI-6.12-2]
 		for _, c := range p.handles.all() {
 			if c.remote == r && c.rHandle == h.RmtHandle && c.rHandle != 0 {
-				c.disconnectRqst(now, r, f, h)
+				c.disconnectRqst(now, f, h)
 				p.pump(now)
 				return
 			}

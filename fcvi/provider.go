@@ -47,8 +47,8 @@ type Config struct {
 	// Listen and Fabric are ignored.
 	network network
 
-	PortName fc.WWN // of the port; 0 makes a random locally administered one
-	NodeName fc.WWN
+	PortName WWN // of the port; 0 makes a random locally administered one
+	NodeName WWN // of its node; 0 makes one likewise
 
 	// Class2 offers class 2 and uses it for every connection whose peer has
 	// it; otherwise class 3 is used.
@@ -71,12 +71,15 @@ type Config struct {
 
 	// Static maps host addresses to Port_Names before any other method is
 	// tried.
-	Static map[netip.Addr]fc.WWN
+	Static map[netip.Addr]WWN
 
 	WrapConn   func(net.Conn) net.Conn // around each FCIP connection
 	Congestion string                  // congestion control of FCIP sockets
 	KeepAlive  time.Duration           // TCP keepalive period of FCIP sockets; 0 means 15 s, negative none
 	SameHost   samehost.Policy         // whether FCIP links within one host go through shared memory, see package samehost
+	// SameHostDir is a directory in which processes with network namespaces of their own
+	// meet for that, see package samehost.
+	SameHostDir string
 
 	Logger *slog.Logger // nil is silent
 
@@ -153,6 +156,7 @@ type device struct {
 
 	mu    perturb.Mutex
 	away  map[string]*dialing // stations at other fabrics, by FCIP address; guarded by mu
+	same  map[string]*halves  // by discriminator; guarded by mu
 	ports int                 // guarded by mu
 	wg    sync.WaitGroup
 }
@@ -166,7 +170,7 @@ type dialing struct {
 // Open opens a NIC. The name is its host address, an IP address; empty takes
 // that of Listen.
 func (p *Provider) Open(name string, nic *vi.NIC) (vi.Device, error) {
-	d := &device{p: p, nic: nic, name: name, away: map[string]*dialing{}}
+	d := &device{p: p, nic: nic, name: name, away: map[string]*dialing{}, same: map[string]*halves{}}
 	var mac [8]byte
 	rand.Read(mac[:])
 	d.mac = binary.BigEndian.Uint64(mac[:])&0x00FCFFFFFFFFFFFF>>0&0xFFFFFFFFFFFF | 0x020000000000
@@ -266,7 +270,7 @@ func (d *device) listen() (port uint16, err error) {
 		}
 	}
 	d.daemon = fabricd.New(fabricd.Config{Name: fc.NodeName(d.mac ^ 1), EDTOV: c.EDTOV, RATOV: c.RATOV,
-		WrapConn: c.WrapConn, Congestion: c.Congestion, KeepAlive: c.KeepAlive, SameHost: c.SameHost, Logger: c.Logger})
+		WrapConn: c.WrapConn, Congestion: c.Congestion, KeepAlive: c.KeepAlive, SameHost: c.SameHost, SameHostDir: c.SameHostDir, Logger: c.Logger})
 	own, err := d.daemon.Listen(ln)
 	if err != nil {
 		ln.Close()
@@ -290,7 +294,7 @@ func (d *device) dial(ctx context.Context, address string) (*fcip.Link, error) {
 func (d *device) linkConfig() fcip.Config {
 	c := &d.p.cfg
 	return fcip.Config{FabricName: fc.NodeName(d.mac), Entity: d.mac, WrapConn: c.WrapConn, Congestion: c.Congestion,
-		KeepAlive: c.KeepAlive, SameHost: c.SameHost, Logger: c.Logger}
+		KeepAlive: c.KeepAlive, SameHost: c.SameHost, SameHostDir: c.SameHostDir, Logger: c.Logger}
 }
 
 // station makes an FC-VI port of this NIC. Ports at the fabrics of others have
@@ -304,10 +308,10 @@ func (d *device) station(ips []netip.Addr, out func(*station) (outlet, error)) (
 	pc := fc.PortConfig{PortName: fc.PortName(d.mac, n), NodeName: fc.NodeName(d.mac), IPs: ips, RxSize: c.RxSize,
 		Class2: c.Class2, EDTOV: c.EDTOV, RATOV: c.RATOV, OXSeed: uint16(d.mac), Logger: c.Logger}
 	if c.PortName != 0 && n == 1 {
-		pc.PortName = c.PortName
+		pc.PortName = fc.WWN(c.PortName)
 	}
 	if c.NodeName != 0 {
-		pc.NodeName = c.NodeName
+		pc.NodeName = fc.WWN(c.NodeName)
 	}
 	var seed [8]byte
 	rand.Read(seed[:])
@@ -319,9 +323,10 @@ func (d *device) station(ips []netip.Addr, out func(*station) (outlet, error)) (
 	return newStation(pc, mc, out)
 }
 
-// stationFor returns the port from which remote is reached.
-func (d *device) stationFor(ctx context.Context, remote vi.Address, mode iu.Mode) (*station, error) {
-	if d.p.cfg.network != nil || d.p.cfg.Fabric != "" {
+// stationFor returns the port from which remote is reached, which is that at home if
+// remote is to come there. A NIC that calls itself does so from a second port.
+func (d *device) stationFor(ctx context.Context, remote vi.Address, home bool) (*station, error) {
+	if home || d.p.cfg.network != nil || d.p.cfg.Fabric != "" {
 		return d.home, nil
 	}
 	ap, ok := remote.AddrPort()
@@ -333,18 +338,6 @@ func (d *device) stationFor(ctx context.Context, remote vi.Address, mode iu.Mode
 	}
 	if ap.Port() == 0 {
 		ap = netip.AddrPortFrom(ap.Addr(), fcip.Port)
-	}
-	if d.daemon != nil {
-		own, _ := (vi.Address{Host: d.host}).AddrPort()
-		if own.Port() == 0 {
-			own = netip.AddrPortFrom(own.Addr(), fcip.Port)
-		}
-		// Of two NICs with fabrics of their own that ask for each other, one
-		// goes to the other's. A NIC that calls itself does so from a second
-		// port: a port does not log in to itself.
-		if mode == iu.PeerToPeer && own.Compare(ap) >= 0 {
-			return d.home, nil
-		}
 	}
 	key := ap.String()
 	for {

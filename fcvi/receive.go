@@ -224,7 +224,6 @@ func (c *conn) gapExpired(now fc.Time) {
 			reason = iu.FrameLost
 		}
 		c.lost(now, m, reason, r.mexp)
-		p.pump(now)
 		return
 	}
 	// Unreliable Delivery skips to the oldest message that is complete, or

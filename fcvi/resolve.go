@@ -68,7 +68,7 @@ func (p *port) resolve(now fc.Time, a iu.NetAddress, done func(now fc.Time, r *f
 		return
 	}
 	if n, ok := p.cfg.static[ip]; ok {
-		s.byName(now, n)
+		s.byName(now, fc.WWN(n))
 		return
 	}
 	if p.np.HasDirectory() && !p.cfg.farpOnly {
@@ -111,7 +111,9 @@ func (s *search) add(a fc.Addr) {
 func (s *search) byNode(now fc.Time) {
 	np := s.p.np
 	np.Query(now, fc.NSGNNIP, s.key.host[:], func(now fc.Time, reply []byte, err error) {
-		if err != nil || len(reply) < 8 {
+		if err != nil || len(reply) < 8 || getWWN(reply) == np.Node() && s.p.isMine(s.want) {
+			// The other ports of this node only call: none of them has the address
+			// that is this port's. If others have it, they answer for themselves.
 			s.byFARP(now)
 			return
 		}

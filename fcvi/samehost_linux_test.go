@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"viaduct/internal/sock"
 	"viaduct/samehost"
 	"viaduct/vi"
 )
@@ -51,9 +50,6 @@ func TestPath(t *testing.T) {
 		{Config{SameHost: samehost.Off}, "turned off"},
 		{Config{SameHost: samehost.Auto, WrapConn: func(nc net.Conn) net.Conn { return struct{ net.Conn }{nc} }}, "wrapped"},
 	} {
-		if c.cfg.SameHost == samehost.Off && sock.AssumeRings {
-			continue // this build uses shared memory wherever it can
-		}
 		from, to, _, _ := benchPair(t, vi.ReliableDelivery, c.cfg)
 		for _, v := range []*vi.VI{from, to} {
 			if p := v.Path(); p.SharedMemory != (c.why == "") || !strings.Contains(p.Why, c.why) || (p.Why == "") != p.SharedMemory {

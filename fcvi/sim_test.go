@@ -82,6 +82,7 @@ func newSimNoise(t testing.TB, cfg simConfig, noise fabric.Noise) *sim {
 		s.net.Attach(s.sw, mk[0])
 		s.net.Attach(s.sw, mk[1])
 	}
+	s.climb(t)
 	s.net.Start()
 	if !s.net.RunUntil(5*time.Minute, func() bool {
 		return s.ports[0].np.State() == fc.Online && s.ports[1].np.State() == fc.Online
@@ -147,6 +148,7 @@ type fake struct {
 	mem    []byte // region with handle 7 at address 1000
 	rights [2]bool
 	asyncs []vi.ErrorCode
+	causes []vi.Control // the operations they were told of
 	result []iu.Reason
 	broke  int
 	order  bool // of the end
@@ -168,6 +170,8 @@ type fakeRecv struct {
 	buf  []byte
 	done bool
 	d    vi.Delivery
+	bad  vi.Status // what a check of the descriptor finds
+	gone vi.Status // what placing bytes finds
 }
 
 func (f *fake) peek() (vi.Control, bool) {
@@ -202,6 +206,9 @@ func (f *fake) gather(w *work, off uint32, n int, scratch []byte) ([]byte, vi.St
 }
 
 func (f *fake) scatterRead(w *work, off uint32, b []byte) vi.Status {
+	if f.sends[w.seq].gone {
+		return vi.StatusProtectionError
+	}
 	copy(f.sends[w.seq].data[off:], b)
 	return 0
 }
@@ -223,10 +230,13 @@ func (f *fake) takeRecv() (uint64, vi.Status, bool) {
 	}
 	f.cur = f.recvs[f.recvN]
 	f.recvN++
-	return uint64(len(f.cur.buf)), 0, true
+	return uint64(len(f.cur.buf)), f.cur.bad, true
 }
 
 func (f *fake) scatter(off uint32, b []byte) vi.Status {
+	if f.cur.gone != 0 {
+		return f.cur.gone
+	}
 	copy(f.cur.buf[off:], b)
 	return 0
 }
@@ -271,8 +281,10 @@ func (f *fake) fetch(h uint32, va uint64, total, off uint32, n int, scratch []by
 	return f.mem[va-1000+uint64(off):][:n], true
 }
 
-func (f *fake) async(code vi.ErrorCode, op vi.Control) { f.asyncs = append(f.asyncs, code) }
-func (f *fake) broken(orderly bool)                    { f.broke++; f.order = orderly }
+func (f *fake) async(code vi.ErrorCode, op vi.Control) {
+	f.asyncs, f.causes = append(f.asyncs, code), append(f.causes, op)
+}
+func (f *fake) broken(orderly bool) { f.broke++; f.order = orderly }
 
 func (f *fake) attrs() iu.Attributes {
 	return iu.Attributes{Reliability: f.level, Write: true, Read: f.level != iu.Unreliable, MaxTransfer: DefaultMaxTransfer,

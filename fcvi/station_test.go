@@ -44,6 +44,17 @@ func TestStall(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.close()
+	var set fc.Time
+	s.do(func(now fc.Time) { // a timer far away is not late
+		set = now
+		s.np.Timers().After(now+time.Hour, func(fc.Time) {})
+	})
+	time.Sleep(50 * time.Millisecond)
+	if d := s.clock() - set; d < 50*time.Millisecond {
+		t.Errorf("the clock went on by %v in 50ms, with a timer an hour away", d)
+	}
+	var woken fc.Time
+	var awake time.Time
 	for try := 1; ; try++ {
 		fired := make(chan fc.Time, 1)
 		var timer *fc.Timer
@@ -53,7 +64,7 @@ func TestStall(t *testing.T) {
 			timer = s.np.Timers().After(due, func(now fc.Time) { fired <- now })
 		})
 		s.locked(func() { time.Sleep(grace + 100*time.Millisecond) })
-		awake := time.Now()
+		awake = time.Now()
 		early := false
 		s.do(func(now fc.Time) { // what came meanwhile
 			select {
@@ -64,6 +75,7 @@ func TestStall(t *testing.T) {
 			if now > due {
 				t.Errorf("at %v, beyond a timer for %v that has not run", now, due)
 			}
+			woken = now
 			timer.Set(now + 20*time.Millisecond)
 			due = timer.At()
 		})
@@ -77,6 +89,10 @@ func TestStall(t *testing.T) {
 			t.Errorf("the timer for %v ran at %v", due, at)
 		}
 		break
+	}
+	// The time that was lost is not made up for.
+	if d := s.clock() - woken; d > time.Since(awake) {
+		t.Errorf("the clock went on by %v in %v", d, time.Since(awake))
 	}
 	// Then the clock goes on.
 	before := s.clock()

@@ -248,11 +248,17 @@ func askFor(ctx context.Context, v *vi.VI, local, remote vi.Address) error {
 
 func openNIC(t testing.TB, cfg Config) *vi.NIC {
 	t.Helper()
+	return openNamed(t, cfg, "")
+}
+
+// openNamed opens a NIC with a host address of its own.
+func openNamed(t testing.TB, cfg Config, host string) *vi.NIC {
+	t.Helper()
 	p, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := vi.Open(p, "", nil)
+	n, err := vi.Open(p, host, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

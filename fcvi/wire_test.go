@@ -157,6 +157,7 @@ func TestWire(t *testing.T) {
 
 // TestFCVI_5_3_5: the disconnect on the wire, and annex D. [FCVI-5.3.5-1]
 // [FCVI-5.3.5-2] [FCVI-5.3.5-3] [FCVI-5.3.5-4] [FCVI-5.3.5-5] [FCVI-6.12-1] [FCVI-6.13-1]
+// [FCVI-4-6]
 func TestFCVI_5_3_5(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, b := s.connect(iu.ReliableDelivery)
@@ -491,8 +492,28 @@ func TestFCVI_7_4(t *testing.T) {
 		return f.result[0]
 	}
 	name := s.ports[1].np.Name()
-	if r := dial(iu.NameAddress(uint64(name), []byte("x"))); r != iu.Confirmed {
-		t.Errorf("by Port_Name: %v", r)
+	farps, questions := 0, 0
+	s.net.Tap(func(_ fc.Time, from *fabric.End, f *fc.Frame) {
+		switch {
+		case from != a.end:
+		case f.Type == fc.TypeELS && len(f.Payload) > 0 && fc.CmdOf(f.Payload) == fc.ELSFARPReq:
+			farps++
+		case f.Type == fc.TypeELS && len(f.Payload) > 0 && fc.CmdOf(f.Payload) == fc.ELSPLOGI && f.DID == 0:
+			t.Error("a login with address 0")
+		case f.Type == fc.TypeCT && f.RCtl == fc.RCtlUnsolControl:
+			questions++
+		}
+	})
+	a.cache = make(map[hostKey]mapping) // which has its limit
+	for i := range maxCache {
+		a.cache[hostKey{len: uint16(i)}] = mapping{}
+	}
+	if r := dial(iu.NameAddress(uint64(name), []byte("x"))); r != iu.Confirmed || farps != 0 || questions == 0 || len(a.cache) != 1 {
+		t.Errorf("by Port_Name: %v, %d FARP requests, %d questions to the name server, %d in the cache", r, farps, questions, len(a.cache))
+	}
+	questions = 0
+	if r := dial(iu.NameAddress(uint64(name), []byte("x"))); r != iu.Confirmed || farps != 0 || questions != 0 {
+		t.Errorf("from the cache: %v, %d FARP requests, %d questions to the name server", r, farps, questions)
 	}
 	if r := dial(iu.NameAddress(uint64(name)+1, []byte("x"))); r != notReachable {
 		t.Errorf("an unknown name: %v", r)
@@ -507,6 +528,14 @@ func TestFCVI_7_4(t *testing.T) {
 	}
 	if _, ok := a.cache[keyOf(iu.IPAddress(addrOf(2), nil))]; !ok {
 		t.Error("not cached")
+	}
+	if r := dial(iu.IPAddress(addrOf(99), []byte("x"))); r != notReachable { // [FCVI-7.5-10]
+		t.Errorf("an unknown address, by FARP: %v", r)
+	}
+	clear(a.cache)
+	farps, questions = 0, 0
+	if r := dial(iu.NameAddress(uint64(name), []byte("x"))); r != iu.Confirmed || farps == 0 || questions != 0 {
+		t.Errorf("by Port_Name and FARP: %v, %d FARP requests, %d questions to the name server", r, farps, questions)
 	}
 	a.np.Logout(s.net.Now(), a.np.RemoteByName(name)) // [FCVI-7.4-2]
 	if len(a.cache) != 0 {

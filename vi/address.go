@@ -12,8 +12,8 @@ import (
 // An Address is a VI network address: a host part, whose form is the
 // provider's business, and a discriminator chosen by the application.
 type Address struct { // [VIA 7]
-	Host          []byte
-	Discriminator []byte
+	Host          []byte // for vitcp and fcvi an IP address, see IPAddress
+	Discriminator []byte // at most NICAttributes.MaxDiscriminatorLen bytes
 }
 
 // Equal tells whether lengths and bytes are equal; trailing zeros count.

@@ -47,11 +47,12 @@ func (c ErrorCode) String() string {
 // A Resource says which fields of an ErrorDescriptor mean something.
 type Resource uint32
 
+// What an error is about.
 const (
-	ResourceNIC Resource = iota
-	ResourceVI
-	ResourceCQ
-	ResourceDescriptor
+	ResourceNIC        Resource = iota
+	ResourceVI                  // one connection
+	ResourceCQ                  // a completion queue
+	ResourceDescriptor          // one descriptor of a VI
 )
 
 // An ErrorDescriptor describes an asynchronous error. NIC is always set, VI

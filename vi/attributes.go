@@ -8,10 +8,11 @@ import "fmt"
 // The bits are those of VIPL.
 type Reliability uint16
 
+// The levels of the architecture: what a completed send says of its message.
 const (
-	UnreliableDelivery Reliability = 1 << iota
-	ReliableDelivery
-	ReliableReception
+	UnreliableDelivery Reliability = 1 << iota // it was sent; it arrives once at most
+	ReliableDelivery                           // it was sent, and will arrive unless the connection breaks
+	ReliableReception                          // it is in the peer's memory
 
 	allLevels = UnreliableDelivery | ReliableDelivery | ReliableReception
 )
@@ -45,22 +46,22 @@ func (r Reliability) reliable() bool { return r != UnreliableDelivery }
 // NICAttributes describe a NIC. They do not change while it is open.
 // Lengths are in bytes.
 type NICAttributes struct { // [VIA 6.2]
-	Name                   string
+	Name                   string // as given to Open
 	HardwareVersion        uint32
 	ProviderVersion        uint32
 	LocalAddress           []byte // host part of the NIC's own address; do not modify
-	ThreadSafe             bool
+	ThreadSafe             bool   // methods may be called concurrently
 	MaxDiscriminatorLen    int
-	MaxRegisterBytes       uint64
+	MaxRegisterBytes       uint64 // in all regions together
 	MaxRegisterRegions     int
-	MaxRegisterBlockBytes  uint64
+	MaxRegisterBlockBytes  uint64 // in one region
 	MaxVI                  int
-	MaxDescriptorsPerQueue int
-	MaxSegmentsPerDesc     int
+	MaxDescriptorsPerQueue int // posted and not taken back
+	MaxSegmentsPerDesc     int // data segments
 	MaxCQ                  int
-	MaxCQEntries           int
-	MaxTransferSize        uint32
-	NativeMTU              uint32
+	MaxCQEntries           int    // in one queue
+	MaxTransferSize        uint32 // of one descriptor
+	NativeMTU              uint32 // what the provider moves at once
 	MaxPtags               int
 	ReliabilityLevels      Reliability // supported levels
 	RDMAReadSupport        Reliability // levels at which RDMA Read works

@@ -9,16 +9,16 @@ type MemHandle uint32
 
 // A Segment is a range of local registered memory.
 type Segment struct { // [VIA 3.1]
-	Address uint64 // virtual address of the first byte
-	Handle  MemHandle
-	Length  uint32 // bytes
+	Address uint64    // virtual address of the first byte
+	Handle  MemHandle // of the region that holds all of it
+	Length  uint32    // bytes
 }
 
 // A RemoteSegment is where an RDMA begins in the peer's memory: the address
 // segment of an RDMA descriptor.
 type RemoteSegment struct { // [VIA 3.1]
-	Address uint64
-	Handle  MemHandle
+	Address uint64    // virtual address at the peer of the first byte
+	Handle  MemHandle // the peer's
 }
 
 // A Descriptor describes one data transfer. The consumer fills the exported

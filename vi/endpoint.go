@@ -210,7 +210,7 @@ func (e *Endpoint) StartRecv() (d *Descriptor, seq uint64, bad Status, ok bool) 
 // A Delivery is how a receive descriptor ends.
 type Delivery struct {
 	Length      uint32 // bytes that came
-	Immediate   bool
+	Immediate   bool   // Data means something
 	Data        uint32 // immediate data
 	RemoteWrite bool   // consumed by the peer's RDMA Write
 	Status      Status // error bits, 0 for success

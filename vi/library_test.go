@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"viaduct/internal/testkit"
 	"viaduct/internal/vitest/memvi"
 	"viaduct/vi"
 )
@@ -38,7 +39,7 @@ func TestDoneN(t *testing.T) {
 		posted []*vi.Descriptor
 	}{"sends": {x.SendDoneN, sends}, "receives": {y.RecvDoneN, recvs}} {
 		left := q.posted
-		eventually(t, name, func() bool {
+		testkit.Eventually(t, name, func() bool {
 			n, err := q.done(buf)
 			for _, d := range buf[:n] {
 				if d != left[0] || d.Status().Failed() {

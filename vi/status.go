@@ -12,10 +12,10 @@ type Control uint16
 
 const (
 	OpSendReceive Control = 0x0000 // Send on the send queue, Receive on the receive queue
-	OpRDMAWrite   Control = 0x0001
-	OpRDMARead    Control = 0x0002
+	OpRDMAWrite   Control = 0x0001 // on the send queue
+	OpRDMARead    Control = 0x0002 // on the send queue
 	opReserved    Control = 0x0003
-	OpMask        Control = 0x0003
+	OpMask        Control = 0x0003 // the bits that hold one of the three
 
 	Immediate  Control = 0x0004 // the immediate data is valid (Send, RDMA Write)
 	QueueFence Control = 0x0008 // wait for the RDMA Reads posted before
@@ -58,14 +58,14 @@ const (
 	StatusTransportError   Status = 0x00000040 // the transport could not do it
 	StatusRDMAProtection   Status = 0x00000080 // remote memory check of an RDMA failed
 	StatusRemoteDescriptor Status = 0x00000100 // the receive descriptor at the remote end was in error
-	StatusErrorMask        Status = 0x000001fe
+	StatusErrorMask        Status = 0x000001fe // any of the errors
 
 	StatusOpSend            Status = 0x00000000
 	StatusOpReceive         Status = 0x00010000
 	StatusOpRDMAWrite       Status = 0x00020000
 	StatusOpRemoteRDMAWrite Status = 0x00030000 // a receive consumed by the peer's RDMA Write
 	StatusOpRDMARead        Status = 0x00040000
-	StatusOpMask            Status = 0x00070000
+	StatusOpMask            Status = 0x00070000 // the bits that hold one of the five
 
 	StatusImmediate Status = 0x00080000 // the immediate data of this receive is valid
 
@@ -130,8 +130,11 @@ func (s Status) String() string {
 // A StatusError is a descriptor's status as an error. It matches
 // ErrDescriptor.
 type StatusError struct {
-	Status Status
+	Status Status // with at least one error bit
 }
 
-func (e *StatusError) Error() string        { return "vi: " + e.Status.String() }
+// Error lists what was wrong.
+func (e *StatusError) Error() string { return "vi: " + e.Status.String() }
+
+// Is reports whether target is ErrDescriptor.
 func (e *StatusError) Is(target error) bool { return target == ErrDescriptor }

@@ -2,7 +2,7 @@ package vi
 
 // Traffic counts what a connected VI has done since its connection was set up.
 type Traffic struct {
-	SentMessages, ReceivedMessages uint64
+	SentMessages, ReceivedMessages uint64 // Sends and RDMA, each counted when it is complete
 	SentBytes, ReceivedBytes       uint64 // payload
 	ServedReads                    uint64 // RDMA Reads of the peer that were answered
 

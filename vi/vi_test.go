@@ -67,15 +67,6 @@ func connect(t testing.TB, x, y *vi.VI) {
 	}
 }
 
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(testkit.Patience); !ok(); time.Sleep(100 * time.Microsecond) {
-		if time.Now().After(end) {
-			t.Fatal("never:", what)
-		}
-	}
-}
-
 // The values of VIPL, which C programs are compiled with.
 func TestValues(t *testing.T) {
 	type value struct {
@@ -342,7 +333,7 @@ func TestTransportFailure(t *testing.T) {
 		}
 	}
 	const started = 64 // what memvi's wire takes
-	eventually(t, "the wire is full", func() bool { return memvi.Backlog(y) == started })
+	testkit.Eventually(t, "the wire is full", func() bool { return memvi.Backlog(y) == started })
 	memvi.Cut(x)
 	for i := range n {
 		d, err := x.SendWait(t.Context())
@@ -358,7 +349,7 @@ func TestTransportFailure(t *testing.T) {
 		}
 	}
 	resume()
-	eventually(t, "the other side sees it", func() bool { return y.State() == vi.Error })
+	testkit.Eventually(t, "the other side sees it", func() bool { return y.State() == vi.Error })
 }
 
 // No more RDMA Reads are under way than the peer serves. [VIA-4.3-4]
@@ -379,7 +370,7 @@ func TestReadWindow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the window is full", func() bool { return memvi.Backlog(y) == window })
+	testkit.Eventually(t, "the window is full", func() bool { return memvi.Backlog(y) == window })
 	time.Sleep(3 * time.Millisecond)
 	if n := memvi.Backlog(y); n != window {
 		t.Errorf("%d reads under way", n)
@@ -401,7 +392,7 @@ func TestPollers(t *testing.T) {
 	if err := x.PostSend(vi.NewSend()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the message", func() bool { y.Poll(); y.Unpoll(); _, err := y.RecvDone(); return err == nil })
+	testkit.Eventually(t, "the message", func() bool { y.Poll(); y.Unpoll(); _, err := y.RecvDone(); return err == nil })
 	if err := y.Disconnect(); err != nil {
 		t.Fatal(err)
 	}
@@ -511,7 +502,7 @@ func TestErrorOrder(t *testing.T) {
 		want = append(want, d)
 		v.ReportPostError(d)
 	}
-	eventually(t, "all errors", func() bool { mu.Lock(); defer mu.Unlock(); return len(got) == len(want) })
+	testkit.Eventually(t, "all errors", func() bool { mu.Lock(); defer mu.Unlock(); return len(got) == len(want) })
 	for i := range want {
 		if got[i] != want[i] {
 			t.Fatalf("error %d is another one", i)

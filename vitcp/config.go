@@ -67,6 +67,13 @@ type Config struct {
 	// vitcpwire.Port.
 	Port uint16
 
+	// SharePort lets several processes of this host wait at Port, as programs of
+	// VIPL do: there a discriminator tells them apart, while a TCP port has one
+	// listener. A process that finds the port taken waits at another one, where
+	// callers of this host with SharePort find it; those of other hosts reach
+	// the first process only. Systems other than Linux ignore it.
+	SharePort bool
+
 	// Dialect holds the numbers on the wire.
 	Dialect Dialect
 
@@ -152,6 +159,10 @@ type Config struct {
 	// the peer is a process of the same user on this host that agrees; Linux only.
 	// Above TLS or WrapConn they do not.
 	SameHost samehost.Policy
+	// SameHostDir is a directory in which the two processes meet for that if they have
+	// network namespaces of their own, as containers have; both need it. See package
+	// samehost.
+	SameHostDir string
 
 	// Congestion names the congestion control algorithm of the sockets; ""
 	// leaves the system's. An algorithm that the system lacks is ignored.
@@ -251,7 +262,7 @@ func (c *Config) wrap(nc net.Conn) net.Conn {
 }
 
 func (c *Config) tuning() sock.Tuning {
-	return sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive, SameHost: c.SameHost}
+	return sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive, SameHost: c.SameHost, SameHostDir: c.SameHostDir}
 }
 
 // owns reports whether the link alone sees a TCP connection, if the TLS
@@ -265,7 +276,7 @@ func (c *Config) tune(nc net.Conn) error {
 		if c.Congestion == "" {
 			return err
 		}
-		if err := sock.Tune(nc, sock.Tuning{KeepAlive: c.KeepAlive, SameHost: c.SameHost}); err != nil {
+		if err := sock.Tune(nc, sock.Tuning{KeepAlive: c.KeepAlive, SameHost: c.SameHost, SameHostDir: c.SameHostDir}); err != nil {
 			return err
 		}
 		c.Logger.Debug("congestion control not set", "algorithm", c.Congestion, "err", err)

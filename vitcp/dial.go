@@ -145,10 +145,10 @@ func (p *Provider) openSecurity(about Call, wire []byte) (bits uint16, info []by
 }
 
 // dial sets TCP up, and TLS above it.
-func (c *call) dial(ctx context.Context) (net.Conn, error) {
+func (c *call) dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 	cfg := &c.d.p.cfg
 	var dialer net.Dialer // keepalive is on, 15 s, unless tune says otherwise [V-35]
-	if c.from.IsValid() && !c.from.IsUnspecified() && c.from.Is4() == c.target.Addr().Unmap().Is4() {
+	if c.from.IsValid() && !c.from.IsUnspecified() && c.from.Is4() == to.Addr().Unmap().Is4() {
 		// A caller names its NIC's address, which need not be of the target's
 		// family; then the system chooses. [V-36] The port is the system's choice, and another one each time.
 		// [VIT-2.2.2.2.1-3]
@@ -161,7 +161,7 @@ func (c *call) dial(ctx context.Context) (net.Conn, error) {
 			return sock.Dial(ctx, &dialer, network, address)
 		}
 	}
-	nc, err := dial(ctx, "tcp", c.target.String())
+	nc, err := dial(ctx, "tcp", to.String())
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +169,7 @@ func (c *call) dial(ctx context.Context) (net.Conn, error) {
 		nc.Close()
 		return nil, err
 	}
-	if err := sock.ShareMemory(ctx, nc, cfg.SameHost); err != nil {
+	if err := sock.ShareMemory(ctx, nc, cfg.SameHost, cfg.SameHostDir); err != nil {
 		nc.Close()
 		return nil, err
 	}
@@ -177,7 +177,7 @@ func (c *call) dial(ctx context.Context) (net.Conn, error) {
 		tc := cfg.TLSDial
 		if tc.ServerName == "" && !tc.InsecureSkipVerify {
 			tc = tc.Clone()
-			tc.ServerName = c.target.Addr().String()
+			tc.ServerName = to.Addr().String()
 		}
 		t := tls.Client(nc, tc)
 		if err := t.HandshakeContext(ctx); err != nil {
@@ -331,7 +331,10 @@ func (d *device) Connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.
 	}
 	// ctx ends with the NIC: it cancels attempts before it closes the device.
 	d.p.count.activeRequests.Add(1)
-	l, g, err := c.connect(ctx)
+	l, g, err := c.connect(ctx, c.target)
+	if errors.Is(err, vi.ErrNoMatch) {
+		l, g, err = c.connectBeside(ctx, err)
+	}
 	if err != nil {
 		d.p.count.activeFailures.Add(1)
 		if errors.Is(err, vi.ErrNoMatch) {
@@ -344,8 +347,20 @@ func (d *device) Connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.
 	return l, g, nil
 }
 
+// connectBeside asks the processes that wait beside the target; err is the target's
+// answer, and that of the call if none of them has another.
+func (c *call) connectBeside(ctx context.Context, err error) (vi.Link, vi.Agreement, error) {
+	for _, to := range c.d.p.beside(c.target) {
+		l, g, err2 := c.connect(ctx, to)
+		if !errors.Is(err2, vi.ErrNoMatch) {
+			return l, g, err2
+		}
+	}
+	return nil, vi.Agreement{}, err
+}
+
 // connect runs the machine until it reports.
-func (c *call) connect(ctx context.Context) (vi.Link, vi.Agreement, error) {
+func (c *call) connect(ctx context.Context, to netip.AddrPort) (vi.Link, vi.Agreement, error) {
 	var m active
 	m.deadline, _ = ctx.Deadline()
 	var (
@@ -360,7 +375,7 @@ func (c *call) connect(ctx context.Context) (vi.Link, vi.Agreement, error) {
 			switch s.do {
 			case stepDial:
 				var err error
-				nc, err = c.dial(ctx)
+				nc, err = c.dial(ctx, to)
 				switch {
 				case ctx.Err() != nil:
 					if err == nil {

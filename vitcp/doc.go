@@ -41,7 +41,8 @@
 // Connecting and waiting end with their context. Closing the NIC ends what is
 // left: half-open connections, undecided requests, links.
 //
-// Several processes use separate ports: one port can't be shared by them.
+// Several processes of a host use separate ports, or share one by
+// [Config.SharePort].
 package vitcp
 
 // The package as a whole keeps [VIT-2.2.2.2.1-1] [VIT-2.2.2.2.1-2]

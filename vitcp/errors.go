@@ -14,10 +14,11 @@ import (
 // A ProtocolError says what the peer did that no honest peer does. It ends
 // the connection by a reset.
 type ProtocolError struct { // [V-41]
-	Reason string
-	Err    error // of the parser, may be nil
+	Reason string // one sentence, with the values that were wrong
+	Err    error  // of the parser, may be nil
 }
 
+// Error gives Reason and Err.
 func (e *ProtocolError) Error() string {
 	if e.Err != nil {
 		return "vitcp: peer against the protocol: " + e.Reason + ": " + e.Err.Error()
@@ -25,6 +26,7 @@ func (e *ProtocolError) Error() string {
 	return "vitcp: peer against the protocol: " + e.Reason
 }
 
+// Unwrap returns Err.
 func (e *ProtocolError) Unwrap() error { return e.Err }
 
 func framingf(format string, args ...any) error {
@@ -34,13 +36,15 @@ func framingf(format string, args ...any) error {
 // A RejectError is the peer's Connect Reject. It matches vi.ErrReject, or
 // vi.ErrResource if the peer gave that as its reason.
 type RejectError struct { // [V-46]
-	Code vitcpwire.RemoteError
+	Code vitcpwire.RemoteError // as it came
 }
 
+// Error names the reason.
 func (e *RejectError) Error() string {
 	return "vitcp: connection rejected: " + e.Code.RejectReason()
 }
 
+// Is reports whether target is the error of package vi for Code.
 func (e *RejectError) Is(target error) bool {
 	if e.Code.IS() == rejectResources {
 		return target == vi.ErrResource
@@ -51,10 +55,11 @@ func (e *RejectError) Is(target error) bool {
 // A RemoteError is the peer's report that a message of ours could not be
 // taken: the connection is broken by it.
 type RemoteError struct { // [VIT-3.1-ERR-1]
-	Code   vitcpwire.RemoteError
-	Number uint32 // of the message
+	Code   vitcpwire.RemoteError // as it came
+	Number uint32                // of the message
 }
 
+// Error names the error and the message.
 func (e *RemoteError) Error() string {
 	return fmt.Sprintf("vitcp: peer reports %v for message %d", e.Code, e.Number)
 }

@@ -16,7 +16,7 @@ import (
 // at the reliable levels the end of the connection, at Reliable Reception with a report
 // of the message, and at Unreliable Delivery nothing more. Memory of ours is not
 // touched. [VIT-2.2.2.2.2-6] [VIT-3.1-ACK-6] [VIT-3.1-ERR-5] [V-13] [V-14] [V-19]
-// [V-20] [V-29] [V-30] [V-42] [V-44] [VIA-4.6-4] [VIA-4.6-8] [VIA-4.6-9] [VIA-4.6-11] [VIA-4.6-18]
+// [V-20] [V-29] [V-30] [V-42] [V-44] [VIA-4.6-4] [VIA-4.6-7..9] [VIA-4.6-11] [VIA-4.6-18]
 func TestInboundFaults(t *testing.T) {
 	const (
 		recvOK   = 1 << iota // a receive descriptor is posted, of 100 bytes

@@ -143,16 +143,19 @@ func (l *listener) offerWait(r *request) bool {
 	var grace <-chan time.Time
 	patient := l.p.cfg.Grace > 0
 	for {
+		taken, later := false, (<-chan bool)(nil)
 		r.mu.Lock()
-		taken, later := l.offer(r, patient)
-		if taken {
-			r.m.match()
+		gone := r.m.state != passiveMatching // the caller, as watch has seen
+		if !gone {
+			if taken, later = l.offer(r, patient); taken {
+				r.m.match()
+			}
 		}
 		r.mu.Unlock()
 		if taken {
 			return true
 		}
-		if patient {
+		if patient && !gone {
 			if grace == nil {
 				t := time.NewTimer(l.p.cfg.Grace)
 				defer t.Stop()

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"viaduct/internal/attend"
@@ -21,7 +22,8 @@ import (
 type listener struct {
 	p    *Provider
 	l    net.Listener
-	addr netip.AddrPort // as bound
+	addr netip.AddrPort // that is served: as bound, or that of which this is a branch
+	sign net.Listener   // announces a branch; else nil, see sharing.go
 	refs int            // guarded by Provider.mu: devices that hold it
 	stop chan struct{}  // closed with the listener
 	wg   sync.WaitGroup
@@ -77,10 +79,23 @@ func (p *Provider) acquire(ap netip.AddrPort) (*listener, error) {
 	if ap.Addr() == netip.IPv6Unspecified() {
 		addr = ":" + strconv.Itoa(int(ap.Port())) // both families
 	}
-	return p.openLocked(addr)
+	l, err := p.openLocked(addr)
+	if errors.Is(err, syscall.EADDRINUSE) && p.shares(ap) {
+		return p.branchLocked(ap)
+	}
+	return l, err
 }
 
 func (p *Provider) openLocked(addr string) (*listener, error) {
+	nl, err := p.socket(addr)
+	if err != nil {
+		return nil, err
+	}
+	return p.startLocked(nl, bound(nl), nil), nil
+}
+
+// socket opens a listening socket.
+func (p *Provider) socket(addr string) (net.Listener, error) {
 	listen := p.cfg.ListenFunc
 	if listen == nil {
 		listen = net.Listen
@@ -92,9 +107,19 @@ func (p *Provider) openLocked(addr string) (*listener, error) {
 	if nl, err = p.own(nl); err != nil {
 		return nil, listenError(err)
 	}
+	return nl, nil
+}
+
+// bound is the address of a listening socket.
+func bound(nl net.Listener) netip.AddrPort {
 	ap := nl.Addr().(*net.TCPAddr).AddrPort()
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+}
+
+// startLocked accepts what comes at nl, as that for the address ap.
+func (p *Provider) startLocked(nl net.Listener, ap netip.AddrPort, sign net.Listener) *listener {
 	l := &listener{
-		p: p, l: nl, addr: netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()), refs: 1, stop: make(chan struct{}),
+		p: p, l: nl, addr: ap, sign: sign, refs: 1, stop: make(chan struct{}),
 		halfOpen: make(map[net.Conn]struct{}),
 		waits:    make(map[vitcpwire.Discriminator][]*wait),
 		peers:    make(map[peerKey][]*peerCall),
@@ -102,8 +127,8 @@ func (p *Provider) openLocked(addr string) (*listener, error) {
 	}
 	p.listeners[l] = struct{}{}
 	l.wg.Go(l.acceptLoop)
-	p.cfg.Logger.Info("listening", "local", l.addr.String())
-	return l, nil
+	p.cfg.Logger.Info("listening", "local", nl.Addr().String())
+	return l
 }
 
 // own takes a listening socket, and those of its connections, away from the
@@ -114,7 +139,7 @@ func (p *Provider) own(nl net.Listener) (net.Listener, error) {
 	}
 	l, err := sock.OwnListener(nl, p.cfg.tuning())
 	if err != nil && p.cfg.Congestion != "" { // a wish, see tune
-		l, err = sock.OwnListener(nl, sock.Tuning{KeepAlive: p.cfg.KeepAlive, SameHost: p.cfg.SameHost})
+		l, err = sock.OwnListener(nl, sock.Tuning{KeepAlive: p.cfg.KeepAlive, SameHost: p.cfg.SameHost, SameHostDir: p.cfg.SameHostDir})
 	}
 	if err != nil {
 		nl.Close()
@@ -142,6 +167,9 @@ func (p *Provider) release(l *listener) {
 		return
 	}
 	close(l.stop)
+	if l.sign != nil {
+		l.sign.Close()
+	}
 	l.l.Close()
 	l.mu.Lock()
 	l.closed = true

@@ -117,12 +117,13 @@ func checkMTU(proposed, agreed uint32) bool { return agreed != 0 && agreed <= pr
 // A MismatchError says which attribute kept two VIs from being connected. It
 // is found here, or (Remote) told by the peer, which does not say which one.
 type MismatchError struct {
-	Remote    bool
-	Attribute string // "" if the peer told
-	Ours      vitcpwire.Attributes
-	Theirs    vitcpwire.Attributes
+	Remote    bool                 // the peer told
+	Attribute string               // "" if the peer told
+	Ours      vitcpwire.Attributes // those asked for here
+	Theirs    vitcpwire.Attributes // those of the peer; zero if it told
 }
 
+// Error names the attribute.
 func (e *MismatchError) Error() string {
 	if e.Remote {
 		return "vitcp: the peer refused our attributes"

@@ -30,6 +30,9 @@ import (
 //	     timeout, cancelled, refused, violation  +------+       |
 //	         (from every state but Connected) -->| Over |<------+
 //	                                             +------+
+//
+// Where the peer may wait at further places, TCP that fails and No Match lead to Dialing
+// at once, until each was asked.
 type peerState uint8
 
 const (
@@ -71,6 +74,7 @@ type peer struct {
 	retryAt       time.Time    // in peerWaiting
 	backoff       backoff      //
 	tied          bool         // in peerRequested: the requests could not be told apart
+	more          bool         // the peer may wait at a further place, which is dialled next
 	last          setupOutcome // what a timeout is to report
 	lastErr       error        //
 }
@@ -80,6 +84,16 @@ func (p *peer) to(s peerState) { p.state = s }
 func (p *peer) end(out setupOutcome, err error, first ...setupStep) []setupStep {
 	p.to(peerOver)
 	return append(first, setupStep{do: stepDone, out: out, err: err})
+}
+
+// next goes on to a further place at which the peer may wait, at once; without one it
+// waits as wait does.
+func (p *peer) next(now time.Time, steps ...setupStep) []setupStep {
+	if !p.more || p.tied {
+		return p.wait(now, steps...)
+	}
+	p.to(peerDialing)
+	return append(steps, setupStep{do: stepDial})
 }
 
 // wait begins a pause before the next attempt: a growing one, or a random one
@@ -139,7 +153,7 @@ func (p *peer) tcpFailed(now time.Time, err error) []setupStep {
 	switch p.state {
 	case peerDialing:
 		p.last, p.lastErr = outcomeNotReachable, err
-		return p.wait(now)
+		return p.next(now)
 	case peerIdle, peerRequested, peerWaiting, peerConnected, peerOver:
 	}
 	panic("vitcp: TCP failed in state " + p.state.String())
@@ -192,7 +206,7 @@ func (p *peer) noMatch(now time.Time) []setupStep {
 	switch p.state {
 	case peerRequested:
 		p.last, p.lastErr = outcomeTimeout, nil
-		return p.wait(now, setupStep{do: stepClose})
+		return p.next(now, setupStep{do: stepClose})
 	case peerIdle, peerDialing, peerWaiting, peerConnected, peerOver:
 	}
 	panic("vitcp: no match in state " + p.state.String())

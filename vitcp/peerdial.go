@@ -27,6 +27,7 @@ type peerCall struct {
 	at      netip.AddrPort // where the peer's requests are waited for
 	l       *listener      // nil as long as another process waits there
 	m       peer
+	places  []netip.AddrPort // where the peer may wait and was not asked yet; empty: all were
 	results chan peerResult
 	inbox   chan peerOffer
 	over    chan struct{} // closed when ConnectPeer returns
@@ -247,12 +248,13 @@ func (pc *peerCall) do(ctx context.Context, steps []setupStep, a *answer) {
 			if pc.l == nil {
 				pc.listen() // an error is that of the address still
 			}
+			to := pc.nextPlace()
 			var actx context.Context
 			actx, pc.cancel = context.WithCancel(ctx)
 			pc.attempt++
 			n := pc.attempt
 			pc.d.wg.Go(func() {
-				nc, err := pc.dial(actx)
+				nc, err := pc.dial(actx, to)
 				pc.report(peerResult{attempt: n, nc: nc, err: err})
 			})
 		case stepSendRequest:
@@ -270,6 +272,21 @@ func (pc *peerCall) do(ctx context.Context, steps []setupStep, a *answer) {
 			}
 		}
 	}
+}
+
+// nextPlace returns where the next attempt goes: to each place in turn at which the peer
+// may wait.
+func (pc *peerCall) nextPlace() netip.AddrPort {
+	if len(pc.places) == 0 {
+		pc.places = append(pc.places, pc.target)
+		if pc.at.Port() == pc.target.Port() {
+			pc.places = append(pc.places, pc.d.p.beside(pc.target)...)
+		}
+	}
+	to := pc.places[0]
+	pc.places = pc.places[1:]
+	pc.m.more = len(pc.places) > 0
+	return to
 }
 
 // peerError is outcomeError for a peer-to-peer request: a host that refuses

@@ -19,6 +19,7 @@ type peerSim struct {
 	now     time.Time
 	timers  int // how many more timers may fire while messages are under way
 	refuses int // how many more connection attempts may be refused
+	places  int // how many more attempts go to a place where the peer is not
 	log     strings.Builder
 }
 
@@ -38,6 +39,7 @@ type simConn struct {
 	from    int
 	port    uint16
 	dialing bool
+	beside  bool        // where the peer is not; another answers there
 	sent    [2][]string // messages under way to end 0 and to end 1
 	closed  [2]bool     // by that end
 }
@@ -119,7 +121,7 @@ func (s *peerSim) deliver(n, to int) {
 	}
 	switch msg {
 	case "request":
-		if !e.started || e.m.state == peerOver || e.m.state == peerConnected {
+		if c.beside || !e.started || e.m.state == peerOver || e.m.state == peerConnected {
 			s.send(n, to, "no match")
 			s.close(n, to)
 			return
@@ -173,7 +175,11 @@ func (s *peerSim) do(i int, steps []setupStep) {
 			}
 			e.nextPort++
 			e.out = len(s.conns)
-			s.conns = append(s.conns, &simConn{from: i, port: e.nextPort, dialing: true})
+			e.m.more = s.places > 0
+			s.conns = append(s.conns, &simConn{from: i, port: e.nextPort, dialing: true, beside: e.m.more})
+			if e.m.more {
+				s.places--
+			}
 		case stepSendRequest:
 			s.send(e.out, i, "request")
 		case stepClose:
@@ -349,7 +355,7 @@ func TestVIT_4_RandomInterleavings(t *testing.T) {
 						deadline = time.Duration(r.IntN(400)) * time.Millisecond
 					}
 					s := newPeerSim(r.IntN, seed, equality, deadline)
-					s.timers, s.refuses = r.IntN(6), r.IntN(4)
+					s.timers, s.refuses, s.places = r.IntN(6), r.IntN(4), r.IntN(4)
 					if err := s.run(); err != nil {
 						t.Fatalf("seed %d: %v\n%s", seed, err, s.log.String())
 					}

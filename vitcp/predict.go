@@ -97,7 +97,7 @@ func (l *link) predictIn(to *frameio.Plan, t vitcpwire.Type, ref vi.Memory, n in
 		full = int(x.long) - hl
 	}
 	b := ref.B
-	if ref.Guarded() && !(ref.FaultBreaks() && l.c.ByKernel()) { // reading there may fail
+	if ref.Guarded() && !(ref.FaultBreaks() && l.c.InPlace()) { // reading there may fail
 		b = nil
 	}
 	before := len(to.Predicted)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/testkit"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
 )
@@ -22,6 +23,7 @@ type probe struct {
 	nc net.Conn
 	d  vitcpwire.Dialect
 
+	sent   uint64           // segments of established connections
 	last   vitcpwire.Number // number of its last message
 	posted vitcpwire.Count  // receive descriptors it says it has
 }
@@ -74,6 +76,7 @@ func (p *probe) bytes(h vitcpwire.Header, ce *vitcpwire.CE, r *vitcpwire.RDMA, p
 // send sends one segment of a message.
 func (p *probe) send(h vitcpwire.Header, r *vitcpwire.RDMA, payload []byte) {
 	p.t.Helper()
+	p.sent++
 	p.raw(p.bytes(h, nil, r, payload))
 }
 
@@ -246,6 +249,15 @@ type session struct {
 	*probe
 	n *nicUnderTest
 	v *vi.VI
+}
+
+// taken waits until the provider has taken all that the probe sent, so that what it
+// leads to has happened.
+func (s *session) taken() {
+	s.t.Helper()
+	l := s.v.Link().(*link)
+	testkit.Eventually(s.t, "the provider takes what was sent", func() bool { return l.count.receivedSegments.Load() >= s.sent })
+	l.c.WithReceiver(func() {}) // the last segment was counted before it was taken
 }
 
 // options of a session.

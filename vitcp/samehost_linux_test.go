@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"viaduct/internal/sock"
 	"viaduct/samehost"
 	"viaduct/vi"
 )
@@ -15,9 +14,6 @@ func TestPath(t *testing.T) {
 		policy samehost.Policy
 		why    string
 	}{{samehost.Require, ""}, {samehost.Auto, ""}, {samehost.Off, "turned off"}} {
-		if c.policy == samehost.Off && sock.AssumeRings {
-			continue // this build uses shared memory wherever it can
-		}
 		attrs := reliableAll
 		attrs.Reliability = vi.ReliableReception
 		p := connectPair(t, Config{SameHost: c.policy}, attrs)

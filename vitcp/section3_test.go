@@ -500,7 +500,7 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		pending := func() {
 			t.Helper()
 			s.nop(ack(0))
-			time.Sleep(5 * time.Millisecond)
+			s.taken()
 			if _, err := s.v.SendDone(); !errors.Is(err, vi.ErrNotDone) {
 				t.Errorf("completed: %v", err)
 			}
@@ -533,7 +533,7 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		s.nop(ack(3))
 		_, err := waitSend(t, s.v)
 		must(t, err)
-		time.Sleep(5 * time.Millisecond)
+		s.taken()
 		if _, err := s.v.SendDone(); !errors.Is(err, vi.ErrNotDone) {
 			t.Errorf("the read completed: %v", err)
 		}
@@ -572,7 +572,7 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 				_, err := waitSend(t, s.v)
 				must(t, err)
 			}
-			time.Sleep(5 * time.Millisecond)
+			s.taken()
 			if d, err := s.v.SendDone(); d != nil || s.v.State() != vi.Connected {
 				t.Fatalf("step %d: one more is done, %v; state %v", i, err, s.v.State())
 			}
@@ -634,6 +634,20 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 					t.Errorf("state %v", s.v.State())
 				}
 			}
+		}
+	})
+	t.Run("V-10 at unreliable delivery", func(t *testing.T) {
+		// Message ACK is zero, whatever has come.
+		s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, vi.UnreliableDelivery), posted: 9})
+		for range 2 {
+			must(t, s.v.PostRecv(vi.NewRecv()))
+			s.message(vitcpwire.Send, nil, nil)
+			_, err := waitRecv(t, s.v)
+			must(t, err)
+		}
+		must(t, s.v.PostSend(vi.NewSend()))
+		if x := s.want(vitcpwire.Send); x.h.Ack != 0 {
+			t.Errorf("%v", x.h)
 		}
 	})
 	t.Run("V-10", func(t *testing.T) {
@@ -803,7 +817,7 @@ func TestVIT_3_1_ReportBeforeEnd(t *testing.T) {
 	}
 }
 
-// The Transmit Error flag. [VIT-3.1-6] [VIT-2.2.2.2.5-5] [V-30]
+// The Transmit Error flag. [VIT-3.1-6] [VIT-2.2.2.2.5-5] [V-29] [V-30]
 func TestVIT_3_1_TransmitError(t *testing.T) {
 	void := func(h *vitcpwire.Header) { h.Flags |= vitcpwire.TransmitError }
 	for _, level := range levels {

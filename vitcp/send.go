@@ -292,7 +292,7 @@ type copiedSegment [vitcpwire.MaxSegment]byte
 var copiedSegments = sync.Pool{New: func() any { return new(copiedSegment) }}
 
 // steady returns what ref pins as memory that can't fault. What may is copied, before
-// the header tells the peer that the bytes come: the kernel would find a fault with a
+// the header tells the peer that the bytes come: the write would find a fault with a
 // part of the segment sent already, and the stream could not go on. Where the consumer
 // accepts that, only what has faulted before is found here. [V-30]
 func (l *link) steady(b *frameio.Batch, ref vi.Memory) (vi.Memory, vi.Status) {
@@ -300,7 +300,7 @@ func (l *link) steady(b *frameio.Batch, ref vi.Memory) (vi.Memory, vi.Status) {
 		return ref, 0
 	}
 	n := len(ref.B)
-	if n > frameio.CopyLimit && ref.FaultBreaks() && l.level != unreliable && l.c.ByKernel() {
+	if n > frameio.CopyLimit && ref.FaultBreaks() && l.level != unreliable && l.c.InPlace() {
 		if ref.Probe() != nil {
 			ref.Release()
 			return vi.Memory{}, vi.StatusProtectionError

@@ -8,14 +8,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"viaduct/internal/sock"
 	"viaduct/internal/wire/vitcpwire"
+	"viaduct/samehost"
 	"viaduct/vi"
 )
 
 // A send whose memory was unmapped is a protection error, whether its bytes are
 // copied or left to the kernel, which refuses them without saying whose they
 // are. Those before it were sent, those behind are flushed. [VIA-4.6-2]
+// [V-30]
 func TestUnmappedSend(t *testing.T) {
 	guarded, breaks := vi.MemAttributes{MayFault: true}, vi.MemAttributes{MayFault: true, FaultBreaks: true}
 	for _, c := range []struct {
@@ -26,11 +27,11 @@ func TestUnmappedSend(t *testing.T) {
 		{4 * 65511, vi.MemAttributes{}}, // in whole segments: the kernel alone reads it
 	} {
 		size := c.size
-		if sock.AssumeRings && !c.attrs.MayFault {
-			t.Log("SKIPPED: into shared memory the process copies itself, and only memory that MayFault is guarded")
-			continue
+		cfg := Config{}
+		if !c.attrs.MayFault {
+			cfg.SameHost = samehost.Off // into shared memory the process copies itself
 		}
-		p := connectPair(t, Config{}, withLevel(reliableAll, vi.ReliableReception))
+		p := connectPair(t, cfg, withLevel(reliableAll, vi.ReliableReception))
 		mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 		must(t, err)
 		v := p.a
@@ -60,6 +61,14 @@ func TestUnmappedSend(t *testing.T) {
 			if got, _ := waitSend(t, v); got != d || d.Status() != want {
 				t.Errorf("%d bytes, %+v: status %v, expected %v", size, c.attrs, d.Status(), want)
 			}
+		}
+		freed := make(chan error, 1)
+		go func() { freed <- v.NIC().DeregisterMem(r) }()
+		select {
+		case err := <-freed:
+			must(t, err)
+		case <-time.After(patience):
+			t.Fatalf("%d bytes, %+v: a pin is kept", size, c.attrs)
 		}
 	}
 }
@@ -99,5 +108,82 @@ func TestUnmappedWhileSending(t *testing.T) {
 			t.Errorf("%v, %v", d.Status(), err)
 		}
 		waitState(t, s.v, vi.Error)
+	}
+}
+
+// Memory that was unmapped where a peer's long RDMA Write goes is that transfer's error, on
+// each path, however many of its bytes had a place: the process lives, and no pin is left.
+// [VIA-4.6-2]
+func TestUnmappedTarget(t *testing.T) {
+	const size = 1 << 20
+	for _, policy := range []samehost.Policy{samehost.Auto, samehost.Off} {
+		for _, attrs := range []vi.MemAttributes{{MayFault: true, EnableRDMAWrite: true}, {MayFault: true, FaultBreaks: true, EnableRDMAWrite: true}} {
+			for _, room := range []int{0, 4096, 100 << 10, 700 << 10} {
+				p := connectPair(t, Config{SameHost: policy}, withLevel(reliableAll, vi.ReliableReception))
+				mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+				must(t, err)
+				defer unix.Munmap(mem)
+				v := p.b
+				r, err := v.NIC().RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), size, attrs)
+				must(t, err)
+				source, err := p.a.NIC().RegisterMem(make([]byte, size), vi.MemAttributes{})
+				must(t, err)
+				write := func() *vi.Descriptor {
+					d := vi.NewRDMAWrite(r.Remote(0), source.Segment(0, size))
+					must(t, p.a.PostSend(d))
+					return d
+				}
+				for range 3 { // what follows is read ahead
+					write()
+					if _, err := waitSend(t, p.a); err != nil {
+						t.Fatalf("%v, %+v, while it is mapped: %v", policy, attrs, err)
+					}
+				}
+				must(t, unix.Mprotect(mem[room:], unix.PROT_NONE))
+				d := write()
+				if got, err := waitSend(t, p.a); got != d || err == nil {
+					t.Errorf("%v, %+v, %d bytes there: status %v", policy, attrs, room, d.Status())
+				}
+				waitState(t, v, vi.Error)
+				freed := make(chan error, 1)
+				go func() { freed <- v.NIC().DeregisterMem(r) }()
+				select {
+				case err := <-freed:
+					must(t, err)
+				case <-time.After(patience):
+					t.Fatalf("%v, %+v, %d bytes there: a pin is kept", policy, attrs, room)
+				}
+			}
+		}
+	}
+}
+
+// Memory that is unmapped while a part of it waits for room in shared memory is a protection
+// error, and the process lives. [VIA-4.6-2]
+func TestUnmappedWhileSharing(t *testing.T) {
+	const size = 1 << 20 // more than the ring takes at first
+	for _, level := range []vi.Reliability{vi.ReliableDelivery, vi.ReliableReception} {
+		p := connectPair(t, Config{}, withLevel(reliableAll, level))
+		if !p.a.Path().SharedMemory {
+			t.Skipf("SKIPPED: the bytes go by TCP: %s", p.a.Path().Why)
+		}
+		mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+		must(t, err)
+		defer unix.Munmap(mem)
+		r, err := p.a.NIC().RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), size, vi.MemAttributes{MayFault: true, FaultBreaks: true})
+		must(t, err)
+		sink, err := p.b.NIC().RegisterMem(make([]byte, size), vi.MemAttributes{EnableRDMAWrite: true})
+		must(t, err)
+		d := vi.NewRDMAWrite(sink.Remote(0), r.Segment(0, size))
+		p.b.Link().(*link).c.WithReceiver(func() {
+			must(t, p.a.PostSend(d))
+			must(t, unix.Mprotect(mem, unix.PROT_NONE))
+		})
+		if got, err := waitSend(t, p.a); got != d || err == nil || d.Status()&vi.StatusProtectionError == 0 {
+			t.Errorf("%v: status %v, %v", level, d.Status(), err)
+		}
+		waitState(t, p.a, vi.Error)
+		waitState(t, p.b, vi.Error)
+		must(t, p.a.NIC().DeregisterMem(r))
 	}
 }

@@ -3,6 +3,7 @@ package vitcp
 import (
 	"errors"
 	"io"
+	"net"
 	"testing"
 	"time"
 
@@ -80,6 +81,27 @@ func TestWatch(t *testing.T) {
 		}
 		if err := req.Accept(testContext(t), newVI(t, n, reliableAll)); !errors.Is(err, vi.ErrTimeout) {
 			t.Errorf("accept: %v", err)
+		}
+	})
+	t.Run("gone before a wait", func(t *testing.T) {
+		// The caller has gone when a wait comes that it would have been led to.
+		n := openNIC(t, openProvider(t, Config{Grace: patience}))
+		d, err := discriminator([]byte("vi"))
+		must(t, err)
+		var l *listener
+		for l = range n.p.listeners {
+		}
+		w := &wait{got: make(chan *request, 1)}
+		l.wait(d, w)
+		nc, peer := net.Pipe()
+		defer peer.Close()
+		r := &request{l: l, nc: nc, tcp: nc, local: l.addr, m: passive{state: passiveDisconnected}}
+		r.g.ce.Called = d
+		if l.offerWait(r) {
+			t.Error("handed over")
+		}
+		if l.unwait(d, w) != nil {
+			t.Error("the wait has it")
 		}
 	})
 }

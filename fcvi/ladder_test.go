@@ -1,0 +1,89 @@
+package fcvi
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"viaduct/internal/fc"
+	"viaduct/internal/fc/fabric"
+	"viaduct/internal/wire/iu"
+)
+
+// A ladder has the last frames that the ports of a simulation sent. A test that fails
+// prints it.
+type ladder struct {
+	rungs [60]rung
+	n     int
+}
+
+type rung struct {
+	at    fc.Time
+	from  int // the port, from 0; -1 is the fabric
+	head  fc.Frame
+	bytes int // of payload
+	iu    iu.Header
+	isIU  bool
+}
+
+// climb has the ladder of s printed if its test fails. A test that taps the network
+// itself has none.
+func (s *sim) climb(t testing.TB) {
+	l := &ladder{}
+	s.climbOn(l)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the last of %d frames:\n%s", l.n, l)
+		}
+	})
+}
+
+// climbOn has l follow the network.
+func (s *sim) climbOn(l *ladder) {
+	s.net.Tap(func(now fc.Time, from *fabric.End, f *fc.Frame) {
+		r := &l.rungs[l.n%len(l.rungs)]
+		l.n++
+		*r = rung{at: now, from: -1, head: *f, bytes: len(f.Payload)}
+		r.head.Payload, r.head.Opt = nil, nil // which belong to the network
+		for i, p := range s.ports {
+			if p.end == from {
+				r.from = i
+			}
+		}
+		if f.Type == fc.TypeFCVI && f.RCtl.IsDeviceData() {
+			var err error
+			r.iu, _, err = iu.ParseHeader(f.Opt)
+			r.isIU = err == nil
+		}
+	})
+}
+
+// String draws the frames, the first port's to the right.
+func (l *ladder) String() string {
+	var b strings.Builder
+	for i := max(0, l.n-len(l.rungs)); i < l.n; i++ {
+		r := &l.rungs[i%len(l.rungs)]
+		what := fmt.Sprintf("%v type %x", r.head.RCtl, uint8(r.head.Type))
+		if r.isIU {
+			what = fmt.Sprintf("%v flags %x msg %d total %d", r.iu.Op, uint32(r.iu.Flags), r.iu.MsgID, r.iu.Total)
+		}
+		arrow := map[int]string{0: "A ---> B", 1: "A <--- B", -1: "  fabric"}[r.from]
+		fmt.Fprintf(&b, "%14v  %s  %s, cnt %x, %d bytes\n", r.at, arrow, what, r.head.SeqCnt, r.bytes)
+	}
+	return b.String()
+}
+
+// TestLadder: the frames of a connection stand on its ladder, with their names and
+// senders.
+func TestLadder(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	l := &ladder{}
+	s.climbOn(l)
+	s.connect(iu.ReliableDelivery)
+	got := l.String()
+	for _, want := range []string{"A ---> B  CONNECT_RQST", "A <--- B  CONNECT_RESP1", "A ---> B  CONNECT_RESP2"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q on the ladder:\n%s", want, got)
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package fcvi
+
+import (
+	"bytes"
+	"net/netip"
+	"slices"
+
+	"viaduct/internal/fc/fcip"
+	"viaduct/vi"
+)
+
+// Which of two NICs with fabrics of their own goes to the other's, if they ask for each
+// other, is decided by their addresses: the lower one does, and the other waits at home.
+// Two VIs of one NIC have the same address. A port does not log in to itself, so the NIC
+// has a second port at its own fabric, from which one of the two requests is made. The
+// discriminators decide then, and where they are equal too, what is under way already.
+
+// A halves counts the requests under way of VIs of one NIC whose addresses are the same,
+// discriminators included: those that wait at home, and those that go there.
+type halves struct{ home, away int }
+
+// own is the address at which the NIC's fabric accepts links.
+func (d *device) own() netip.AddrPort {
+	own, _ := (vi.Address{Host: d.host}).AddrPort()
+	if own.Port() == 0 {
+		own = netip.AddrPortFrom(own.Addr(), fcip.Port)
+	}
+	return own
+}
+
+// isOwn reports whether ap, with a port, is an address of the NIC's fabric.
+func (d *device) isOwn(ap netip.AddrPort) bool {
+	own := d.own()
+	return ap == own || ap.Port() == own.Port() && slices.Contains(d.ips, ap.Addr())
+}
+
+// waitsAtHome decides whether a request of the peer-to-peer model waits at home for the
+// peer to come. over ends what was noted for the decision, once the request is over.
+func (d *device) waitsAtHome(local, remote vi.Address) (home bool, over func()) {
+	over = func() {}
+	ap, ok := remote.AddrPort()
+	if d.daemon == nil || !ok {
+		return false, over
+	}
+	if ap.Port() == 0 {
+		ap = netip.AddrPortFrom(ap.Addr(), fcip.Port)
+	}
+	if !d.isOwn(ap) {
+		return d.own().Compare(ap) > 0, over
+	}
+	if c := bytes.Compare(local.Discriminator, remote.Discriminator); c != 0 {
+		return c > 0, over
+	}
+	key := string(local.Discriminator)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	h := d.same[key]
+	if h == nil {
+		h = new(halves)
+		d.same[key] = h
+	}
+	n := &h.away
+	if home = h.home <= h.away; home {
+		n = &h.home
+	}
+	*n++
+	return home, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if *n--; *h == (halves{}) && d.same[key] == h {
+			delete(d.same, key)
+		}
+	}
+}

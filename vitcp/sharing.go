@@ -1,0 +1,62 @@
+package vitcp
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"viaduct/internal/sock"
+)
+
+// Sharing of a port by several processes of a host. The one that comes first has it. Each
+// other listens at a port of its own, a branch, and announces that by a socket with a name
+// in the abstract namespace, which goes when the process does:
+//
+//	@viaduct-vipl/1/PORT/BRANCH
+//
+// A caller of this host that was told No Match at PORT asks the branches. [V-31]
+
+// maxBranches is how many branches of a port a caller asks.
+const maxBranches = 256
+
+func signName(port uint16) string { return fmt.Sprintf("@viaduct-vipl/1/%d/", port) }
+
+// shares reports whether ap is one at which several processes may wait.
+func (p *Provider) shares(ap netip.AddrPort) bool {
+	return p.cfg.SharePort && sharesPorts && ap.Port() == p.cfg.Port
+}
+
+// branchLocked opens a listener for ap at another port.
+func (p *Provider) branchLocked(ap netip.AddrPort) (*listener, error) {
+	nl, err := p.socket(netip.AddrPortFrom(ap.Addr(), 0).String())
+	if err != nil {
+		return nil, err
+	}
+	sign, err := net.Listen("unix", signName(ap.Port())+strconv.Itoa(int(bound(nl).Port())))
+	if err != nil {
+		nl.Close()
+		return nil, listenError(err)
+	}
+	return p.startLocked(nl, ap, sign), nil
+}
+
+// beside returns the branches of a target of this host.
+func (p *Provider) beside(target netip.AddrPort) (at []netip.AddrPort) {
+	if !p.shares(target) || !sock.IsOwn(target.Addr()) {
+		return nil
+	}
+	for line := range strings.Lines(unixSockets()) {
+		_, port, ok := strings.Cut(line, signName(target.Port()))
+		if !ok || len(at) == maxBranches {
+			continue
+		}
+		n, err := strconv.ParseUint(strings.TrimSpace(port), 10, 16)
+		if to := netip.AddrPortFrom(target.Addr(), uint16(n)); err == nil && !slices.Contains(at, to) {
+			at = append(at, to)
+		}
+	}
+	return at
+}

@@ -1,0 +1,104 @@
+package vitcp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"viaduct/vi"
+)
+
+// freePort returns a TCP port that was free a moment ago.
+func freePort(t *testing.T) uint16 {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	return addrPort(l.Addr()).Port()
+}
+
+// TestSharePort: providers stand for processes. Those that share a port wait at it all, and
+// each is found by its discriminator, by calls and by peers; a provider that does not share
+// cannot wait there, and one that is closed is not asked any more.
+func TestSharePort(t *testing.T) {
+	port := freePort(t)
+	host := vi.IPAddress(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port), "").Host
+	at := func(d string) vi.Address { return vi.Address{Host: host, Discriminator: []byte(d)} }
+	ctx := testContext(t)
+	open := func(shares bool) *nicUnderTest {
+		p, err := New(Config{Port: port, SharePort: shares, Grace: time.Millisecond, Logger: logger()})
+		must(t, err)
+		return openNIC(t, p)
+	}
+	waits := func(n *nicUnderTest, d string) <-chan error {
+		done := make(chan error, 1)
+		v := newVI(t, n, vi.Attributes{Reliability: vi.ReliableDelivery})
+		go func() {
+			r, err := n.ConnectWait(ctx, at(d))
+			if err == nil {
+				err = r.Accept(ctx, v)
+			}
+			done <- err
+		}()
+		return done
+	}
+	calls := func(n *nicUnderTest, d string, answered <-chan error) {
+		t.Helper()
+		v := newVI(t, n, vi.Attributes{Reliability: vi.ReliableDelivery})
+		for {
+			_, err := v.ConnectRequest(ctx, at("caller"), at(d))
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, vi.ErrNoMatch) || ctx.Err() != nil {
+				t.Fatalf("call of %s: %v", d, err)
+			}
+		}
+		if err := <-answered; err != nil {
+			t.Fatalf("wait for %s: %v", d, err)
+		}
+	}
+	nics := []*nicUnderTest{open(true), open(true), open(true)}
+	for i, n := range nics {
+		d := fmt.Sprint("wait ", i)
+		calls(nics[(i+1)%3], d, waits(n, d))
+	}
+	alone := open(false)
+	if err := <-waits(alone, "alone"); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("a wait without SharePort: %v", err)
+	}
+	v := newVI(t, alone, vi.Attributes{Reliability: vi.ReliableDelivery})
+	answered := waits(nics[2], "third")
+	for range 20 { // it reaches the first only
+		if _, err := v.ConnectRequest(ctx, at("caller"), at("third")); !errors.Is(err, vi.ErrNoMatch) {
+			t.Fatalf("a call without SharePort of what waits beside: %v", err)
+		}
+	}
+	calls(nics[0], "third", answered)
+	var vs []*vi.VI
+	for i := range nics {
+		for j := range nics {
+			if i != j {
+				v := newVI(t, nics[i], vi.Attributes{Reliability: vi.ReliableDelivery})
+				must(t, v.ConnectPeerRequest(at(fmt.Sprint(i, j)), at(fmt.Sprint(j, i)), time.Minute))
+				vs = append(vs, v)
+			}
+		}
+	}
+	for _, v := range vs {
+		if _, err := v.ConnectPeerWait(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	target := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
+	if n := len(nics[0].p.beside(target)); n != 2 {
+		t.Errorf("%d branches, want 2", n)
+	}
+	nics[2].Close()
+	if n := len(nics[0].p.beside(target)); n != 1 {
+		t.Errorf("%d branches after one was closed, want 1", n)
+	}
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package vitcp
+
+const sharesPorts = false
+
+func unixSockets() string { return "" }
