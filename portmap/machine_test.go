@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"viaduct/internal/testkit"
 )
 
 var (
@@ -402,7 +404,7 @@ func TestFlood(t *testing.T) {
 
 func FuzzMachine(f *testing.F) {
 	for _, v := range vectors {
-		f.Add(unhex(f, v.wire), uint16(3))
+		f.Add(testkit.Hex(v.wire), uint16(3))
 	}
 	f.Fuzz(func(t *testing.T, b []byte, step uint16) {
 		var p ports

@@ -2,25 +2,16 @@ package portmap
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"io"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
+
+	"viaduct/internal/testkit"
 )
 
 func ap(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
-
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
 
 // vectors are written by hand from Figure 17, fields apart.
 var vectors = []struct {
@@ -44,7 +35,7 @@ func TestSDP_7_3_vectors(t *testing.T) {
 	// [SDP-7.3-1] [SDP-7.3.1.1-1] [SDP-7.3.1.2-1] [SDP-7.3.1.3-1] [SDP-7.3.1.3-2] [SDP-7.3.1.3-4] [SDP-7.3.1.5-1]
 	for _, v := range vectors {
 		t.Run(v.name, func(t *testing.T) {
-			want := unhex(t, v.wire)
+			want := testkit.Hex(v.wire)
 			if got := v.m.Append(nil); !bytes.Equal(got, want) {
 				t.Errorf("Append\n got %x\nwant %x", got, want)
 			}
@@ -66,7 +57,7 @@ func TestSDP_7_3_vectors(t *testing.T) {
 }
 
 func TestSDP_7_3_1_badFields(t *testing.T) {
-	base := unhex(t, vectors[0].wire)
+	base := testkit.Hex(vectors[0].wire)
 	for v := range byte(4) {
 		b := bytes.Clone(base)
 		b[0] |= v << 6
@@ -140,7 +131,7 @@ func TestSDP_7_3_1_4(t *testing.T) {
 
 func FuzzMessage(f *testing.F) {
 	for _, v := range vectors {
-		f.Add(unhex(f, v.wire))
+		f.Add(testkit.Hex(v.wire))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := Parse(b)

@@ -11,12 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"viaduct/internal/testkit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 func startServer(t *testing.T, addr string, cfg ServerConfig) *Server {
 	t.Helper()
@@ -38,17 +36,6 @@ func startServer(t *testing.T, addr string, cfg ServerConfig) *Server {
 	return s
 }
 
-// eventually waits for a condition that the other side of a socket brings about.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(testkit.Patience); !ok(); {
-		if time.Now().After(end) {
-			t.Fatalf("never happened: %s", what)
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
 func TestResolve(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		t.Run(host, func(t *testing.T) { // [SDP-7.3.1.3-4]
@@ -62,7 +49,7 @@ func TestResolve(t *testing.T) {
 			if err != nil || m.Address != netip.AddrPortFrom(s.Addr().Addr(), 8080) || m.Cached {
 				t.Fatalf("%+v, %v", m, err)
 			}
-			eventually(t, "PMAck", func() bool { return s.Stats().Acks == 1 }) // [SDP-7.4-25] [SDP-7.4-26]
+			testkit.Eventually(t, "PMAck", func() bool { return s.Stats().Acks == 1 }) // [SDP-7.4-25] [SDP-7.4-26]
 			m, err = c.Resolve(t.Context(), q)
 			if err != nil || !m.Cached || s.Stats().Received != 2 { // [SDP-7.3.1.4-1]
 				t.Errorf("second time: %+v, %v, server got %d", m, err, s.Stats().Received)
@@ -84,7 +71,7 @@ func TestResolve(t *testing.T) {
 					t.Errorf("unmapped service: %v", err)
 				}
 			}
-			eventually(t, "all PMAcks", func() bool { return s.Stats().Acks == 4 })
+			testkit.Eventually(t, "all PMAcks", func() bool { return s.Stats().Acks == 4 })
 			if st := s.Stats(); st.Denies != 1 || st.Pending != 0 { // the denial is remembered
 				t.Errorf("%+v", st)
 			}
@@ -220,7 +207,7 @@ func TestFloodLoopback(t *testing.T) {
 		}
 	})
 	defer func() { close(stop); wg.Wait(); flood.Close() }()
-	eventually(t, "rate limit", func() bool { return s.Stats().RateLimited > 1000 })
+	testkit.Eventually(t, "rate limit", func() bool { return s.Stats().RateLimited > 1000 })
 	good := 0
 	for range 20 {
 		c := NewClient(ClientConfig{Server: s.Addr()})

@@ -26,7 +26,7 @@ const fileInterval = time.Second
 // maxFileBytes is the longest registry file that is read.
 const maxFileBytes = 16 << 20
 
-// A File is a registry in a file that all who use it can reach, one record per line:
+// A File is a registry in a file that every program which uses it can reach, one record per line:
 //
 //	# kind  name          value
 //	vi      node7         192.0.2.7

@@ -3,7 +3,7 @@ package registry
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"viaduct/internal/testkit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testkit.Main(m) }

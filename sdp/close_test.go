@@ -267,7 +267,7 @@ func TestEndsBehindDisConn(t *testing.T) {
 		}
 	})
 	for _, own := range []bool{false, true} { // whether our DisConn has gone
-		t.Run("SDP-8.2.2-4", func(t *testing.T) { // [SDP-8.2.1-22] an AbortConn: not
+		t.Run("SDP-8.2.2-4", func(t *testing.T) { // [SDP-8.2.1-22] [SDP-8.2.1-12] an AbortConn: not
 			w, c := connectWire(t, Options{})
 			defer w.close()
 			if own {

@@ -8,8 +8,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"viaduct/internal/attend"
 	"viaduct/internal/perturb"
 	"viaduct/internal/sdpcore"
+	"viaduct/internal/sock"
 	"viaduct/iwarp"
 )
 
@@ -66,6 +68,7 @@ type calls struct {
 // The ends of a connection.
 type ends struct {
 	closed      bool          // Close was called
+	readClosed  bool          // CloseRead was
 	onEnd       []func()      // what is told of the end
 	linger      time.Duration // as SetLinger; negative for the default
 	closeWithin time.Duration // how long Close waits by default
@@ -112,6 +115,9 @@ var opPool = sync.Pool{New: func() any { return new(op) }}
 
 // actions are slices that events of connections are answered in.
 var actions = sync.Pool{New: func() any { return new(make([]sdpcore.Action, 0, 8)) }}
+
+// room is where the machine puts the actions of an event.
+func (c *Conn) room() []sdpcore.Action { return c.acts[:0] }
 
 func newOp() *op {
 	o := opPool.Get().(*op)
@@ -262,14 +268,14 @@ func (c *Conn) SetNoDelay(bool) error { return nil } // [D-78]
 func (c *Conn) SetPolicies(send, recv Policy) {
 	c.mu.Lock()
 	defer c.unlock()
-	c.exec(c.m.SetPolicy(c.now(), send, recv, c.acts[:0]))
+	c.exec(c.m.SetPolicy(c.now(), send, recv, c.room()))
 }
 
 // SetThresholds changes Options.SendThreshold and RecvThreshold of this connection.
 func (c *Conn) SetThresholds(send, recv int) {
 	c.mu.Lock()
 	defer c.unlock()
-	c.exec(c.m.SetThresholds(c.now(), threshold(send), recv, c.acts[:0]))
+	c.exec(c.m.SetThresholds(c.now(), threshold(send), recv, c.room()))
 }
 
 // RequestPeerBufferSize asks the peer to make its Private Buffers n bytes each.
@@ -277,7 +283,7 @@ func (c *Conn) SetThresholds(send, recv int) {
 func (c *Conn) RequestPeerBufferSize(n int) bool { // [SDP-10.6-1]
 	c.mu.Lock()
 	defer c.unlock()
-	acts, ok := c.m.RequestPeerSize(c.now(), n, c.acts[:0])
+	acts, ok := c.m.RequestPeerSize(c.now(), n, c.room())
 	c.exec(acts)
 	return ok
 }
@@ -298,7 +304,7 @@ func (c *Conn) CloseWrite() error { // [SDP-4.1-3] [SDP-8.2.1-1] [SDP-8.2.1-22]
 	if c.closed {
 		return c.opError("close", net.ErrClosed)
 	}
-	c.exec(c.m.CloseWrite(c.now(), c.acts[:0]))
+	c.exec(c.m.CloseWrite(c.now(), c.room()))
 	c.look() // what has come may be the end
 	return c.opError("close", c.lost())
 }
@@ -311,7 +317,8 @@ func (c *Conn) CloseRead() error { // [D-49]
 	if c.closed {
 		return c.opError("close", net.ErrClosed)
 	}
-	c.exec(c.m.CloseRead(c.now(), false, c.acts[:0]))
+	c.readClosed = true
+	c.exec(c.m.CloseRead(c.now(), false, c.room()))
 	return nil
 }
 
@@ -328,13 +335,12 @@ func (c *Conn) Close() error { // [SDP-8.2.1-5] [SDP-8.2.1-7] [SDP-8.2.1-22]
 	}
 	c.closed = true
 	linger := c.linger
-	c.rd.set(time.Unix(1, 0))
-	c.wd.set(time.Unix(1, 0))
+	c.wd.set(longAgo) // the reads are ended by the machine
 	if linger == 0 {
-		c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.acts[:0]))
+		c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.room()))
 	} else {
-		c.exec(c.m.CloseRead(c.now(), false, c.acts[:0]))
-		c.exec(c.m.CloseWrite(c.now(), c.acts[:0]))
+		c.exec(c.m.CloseRead(c.now(), false, c.room()))
+		c.exec(c.m.CloseWrite(c.now(), c.room()))
 	}
 	c.alarm.close = c.now() + defaultLingerTimeout
 	c.look() // the DisConn has gone by now, most likely
@@ -350,7 +356,7 @@ func (c *Conn) Close() error { // [SDP-8.2.1-5] [SDP-8.2.1-7] [SDP-8.2.1-22]
 		return c.opError("close", err)
 	}
 	c.mu.Lock() // [SDP-8.2.1-11]
-	c.exec(c.m.Abort(c.now(), errDeadline, c.acts[:0]))
+	c.exec(c.m.Abort(c.now(), errDeadline, c.room()))
 	c.unlock()
 	return c.opError("close", errDeadline)
 }
@@ -367,9 +373,17 @@ func (c *Conn) awaitDelivery(limit time.Duration) error {
 	case <-late.C:
 		return errDeadline
 	}
-	for d := 50 * time.Microsecond; ; d = min(2*d, 10*time.Millisecond) {
-		if done, err := c.delivered(); done {
-			return err
+	var err error
+	known := func() (done bool) {
+		done, err = c.delivered()
+		return done
+	}
+	if sock.Soon(known) { // the peer's acknowledgement is on its way, most of the time
+		return err
+	}
+	for d := 50 * time.Microsecond; !known(); d = min(2*d, 10*time.Millisecond) {
+		if d < time.Millisecond && nap(d) {
+			continue
 		}
 		select {
 		case <-c.gone:
@@ -378,6 +392,24 @@ func (c *Conn) awaitDelivery(limit time.Duration) error {
 		case <-time.After(d):
 		}
 	}
+	return err
+}
+
+// napping is how many calls of Close nap, and maxNapping how many may: each keeps a
+// thread meanwhile.
+var napping atomic.Int32
+
+const maxNapping = 4
+
+// nap sleeps for less than a millisecond, which is the least that a timer takes in a
+// process that does nothing else. It is false if it can't.
+func nap(d time.Duration) bool {
+	defer napping.Add(-1)
+	if napping.Add(1) > maxNapping || !attend.CanNap {
+		return false
+	}
+	attend.Nap(d)
+	return true
 }
 
 // lost returns why bytes that were written will not be delivered, or nil.
@@ -415,9 +447,7 @@ func (c *Conn) Abort() { // [SDP-8.2.2-5]
 	c.mu.Lock()
 	defer c.unlock()
 	c.closed = true
-	c.rd.set(time.Unix(1, 0))
-	c.wd.set(time.Unix(1, 0))
-	c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.acts[:0]))
+	c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.room()))
 }
 
 // Done returns a channel that is closed when the connection has ended and holds

@@ -95,6 +95,69 @@ func TestD40_Transfers(t *testing.T) {
 	}
 }
 
+// TestSDP_9_4_ExchangeFails: what keeps an Exchange from its end is told as of the half
+// that it kept, and what comes later is the next Read's. [SDP-9.4-1]
+func TestSDP_9_4_ExchangeFails(t *testing.T) {
+	told := func(what string, n int, err, want error, op string) {
+		t.Helper()
+		var oe *net.OpError
+		if n != 0 || !errors.Is(err, want) || !errors.As(err, &oe) || oe.Op != op {
+			t.Errorf("%s: %d bytes, %v, want %v of a %s", what, n, err, want, op)
+		}
+	}
+	a, b := pair(t, Options{}, Options{RecvBuffers: 4, RecvBufferSize: 512, NoResize: true, ReceiveBuffer: 1})
+	resp := make([]byte, 100)
+	a.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+	n, err := a.Exchange([]byte("ask"), resp)
+	told("no answer", n, err, os.ErrDeadlineExceeded, "read")
+	a.SetReadDeadline(time.Time{})
+	ask := make([]byte, 3)
+	if _, err := b.ReadFull(ask); err != nil || string(ask) != "ask" {
+		t.Fatalf("%q, %v", ask, err)
+	}
+	if _, err := b.Write([]byte("late")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := a.Read(resp); err != nil || string(resp[:n]) != "late" {
+		t.Errorf("the answer that came late: %q, %v", resp[:n], err)
+	}
+	a.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
+	n, err = a.Exchange(make([]byte, 4<<20), resp) // more than the other end takes
+	told("no room", n, err, os.ErrDeadlineExceeded, "write")
+	if _, err := b.Write([]byte("more")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := a.Read(resp); err != nil || string(resp[:n]) != "more" {
+		t.Errorf("behind a request that did not go: %q, %v", resp[:n], err)
+	}
+	shutOne(t, a)
+	n, err = a.Exchange([]byte("ask"), resp)
+	told("closed", n, err, net.ErrClosed, "write")
+	shutOne(t, b)
+}
+
+// TestReadFullEnds: an end in the middle is no orderly one for ReadFull, and one before
+// the first byte is.
+func TestReadFullEnds(t *testing.T) {
+	t.Run("SDP-9.3-15", func(t *testing.T) {
+		a, b := pair(t, Options{}, Options{})
+		if _, err := a.Write([]byte("half")); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		p := make([]byte, 8)
+		if n, err := b.ReadFull(p); n != 4 || err != io.ErrUnexpectedEOF || string(p[:n]) != "half" {
+			t.Errorf("%q, %v", p[:n], err)
+		}
+		if n, err := b.ReadFull(p); n != 0 || err != io.EOF {
+			t.Errorf("%d bytes, %v", n, err)
+		}
+		shut(t, a, b)
+	})
+}
+
 func TestSDP_9_4_Exchange(t *testing.T) {
 	opt := Options{SendThreshold: 1000, RecvThreshold: 2048, RecvBufferSize: 2048, SendPolicy: PinPipelined, RecvPolicy: PinPipelined}
 	a, b := pair(t, opt, opt)
@@ -354,7 +417,7 @@ func TestConnSettings(t *testing.T) {
 	}
 }
 
-func TestOptions(t *testing.T) {
+func TestOptions(t *testing.T) { // [D-39] [D-42]
 	var o Options
 	err := o.Set(map[string]string{"send-policy": "pipelined", "recv-policy": "buffered", "send-threshold": "64k", "recv-threshold": "1m", "recv-buffers": "9",
 		"recv-buffer-size": "4096", "send-buffer": "100k", "receive-buffer": "0", "max-adverts": "3", "read-depth": "4", "crc": "off", "keepalive": "1m",
@@ -545,7 +608,7 @@ func (slowMapper) Resolve(ctx context.Context, local, service netip.AddrPort) (n
 func (slowMapper) Forget(netip.AddrPort) {}
 
 // A connection moves to another listener, as it would to another process, while
-// both ends have bytes under way. [SDP-13.1-1] [SDP-13.1-2] [SDP-13.1-3] [D-51] [D-56]
+// both ends have bytes under way. [SDP-8.1.1-32] [SDP-13.1-1] [SDP-13.1-2] [SDP-13.1-3] [D-51] [D-56]
 func TestSDP_13_1_Conn(t *testing.T) {
 	for _, mover := range []string{"accepted", "dialled"} {
 		t.Run(mover, func(t *testing.T) {

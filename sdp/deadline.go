@@ -16,6 +16,9 @@ type deadline struct {
 	at    time.Time
 }
 
+// longAgo is a deadline that has passed.
+var longAgo = time.Unix(1, 0)
+
 func (d *deadline) init() { d.ch = make(chan struct{}) }
 
 // set moves the deadline; the zero time means never.

@@ -153,7 +153,7 @@ func dialTCP(ctx context.Context, nd *net.Dialer, network, address string, opt *
 	if err != nil {
 		return nil, err
 	}
-	if err := sock.ShareMemory(ctx, nc, opt.SameHost); err != nil {
+	if err := sock.ShareMemory(ctx, nc, opt.SameHost, opt.SameHostDir); err != nil {
 		nc.Close()
 		return nil, err
 	}
@@ -289,11 +289,7 @@ func (d *Dialer) dialService(ctx context.Context, network string, service netip.
 // the first byte of the ULP is a reason to fall back: no answer, a denial, a
 // reset or timeout, no MPA or no Hello there. [SDP-7.5.1-7] [SDP-7.5.1-8]
 func (d *Dialer) dialMapped(ctx context.Context, nd net.Dialer, network string, local, service netip.AddrPort, opt Options) (*Conn, error) {
-	ask := local
-	if d.NoCpPort {
-		ask = netip.AddrPortFrom(local.Addr(), 0)
-	}
-	at, err := d.Resolver.Resolve(ctx, ask, service)
+	at, err := d.Resolver.Resolve(ctx, local, service)
 	if err != nil {
 		return nil, fmt.Errorf("sdp: asking for %v: %w", service, err)
 	}

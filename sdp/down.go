@@ -23,17 +23,14 @@ func (c *Conn) streamEnded() {
 		err = c.qp.Err()
 	default:
 	}
-	var te *iwarp.TerminateError
 	switch {
-	case errors.As(err, &te): // [D-49]
-		err = fmt.Errorf("%w: %w", ErrReset, te)
 	case err == nil, err == io.EOF, errors.Is(err, iwarp.ErrClosed):
 		err = nil
 	default:
-		c.drv.left = !c.m.Acknowledged() // TCP will not deliver it any more
-		err = fmt.Errorf("%w: %w", ErrReset, err)
+		c.drv.left = !c.m.Acknowledged()          // TCP will not deliver it any more
+		err = fmt.Errorf("%w: %w", ErrReset, err) // [D-49]
 	}
-	c.exec(c.m.LLPClosed(c.now(), err, c.acts[:0]))
+	c.exec(c.m.LLPClosed(c.now(), err, c.room()))
 	if c.m.Dead() {
 		c.release(true, err)
 	}
@@ -91,7 +88,7 @@ func (c *Conn) drained() {
 		}
 	}
 	if !c.m.Dead() && !c.m.Finished() {
-		c.exec(c.m.LLPClosed(c.now(), nil, c.acts[:0]))
+		c.exec(c.m.LLPClosed(c.now(), nil, c.room()))
 	}
 	c.send.last = 0 // a DisConn that is still under way was not sent
 	c.sendsDone(^uint64(0))

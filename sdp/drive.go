@@ -117,7 +117,7 @@ func (c *Conn) run() bool {
 func (c *Conn) settle() {
 	c.held.on = false
 	c.m.Expect(false)
-	c.exec(c.m.Settle(c.now(), c.acts[:0]))
+	c.exec(c.m.Settle(c.now(), c.room()))
 }
 
 // lend lends the buffer of the read that waits to what comes next. It reports
@@ -133,12 +133,17 @@ func (c *Conn) lend() (left, now bool) {
 	return c.recv.in.lend(into, len(c.rops) == 0, c.held.wary)
 }
 
-// letLeave lets the calls of writes return that have waited long enough and may. It is
+// letLeave lets the calls of writes return that have waited long enough and may, and
+// the transfers of those that were cancelled and copied. It is
 // not called while actions are carried out: the machine counts as sent what they are yet
 // to send.
 func (c *Conn) letLeave() {
 	for i := 0; i < len(c.wops); i++ {
 		o := c.wops[i]
+		if o.own && o.onDone != nil && o.after <= c.send.done {
+			c.letTransferGo(o)
+			continue
+		}
 		if o.late == 0 || o.free || c.now() < o.late {
 			continue
 		}
@@ -168,11 +173,11 @@ func (c *Conn) completion(now sdpcore.Time, e *iwarp.Completion) {
 			c.recv.holds = append(c.recv.holds, hold{b, -1})
 		}
 		c.sendsDone(e.ID)
-		c.exec(c.m.ReadDone(now, c.acts[:0]))
+		c.exec(c.m.ReadDone(now, c.room()))
 	default:
 		c.sendsDone(e.ID)
 		if c.send.rang {
-			c.exec(c.acts[:0])
+			c.exec(c.room())
 		}
 	}
 }
@@ -183,7 +188,7 @@ func (c *Conn) received(now sdpcore.Time, e *iwarp.Completion) {
 	head, body := r.in.message(e.ID, int(e.Len))
 	msg, n, err := sdpwire.ParseHead(head, int(e.Len), c.layout)
 	if err != nil {
-		c.exec(c.m.ReceiveBad(now, msg.MID, err, c.acts[:0]))
+		c.exec(c.m.ReceiveBad(now, msg.MID, err, c.room()))
 		return
 	}
 	if c.logsMessages() {
@@ -199,7 +204,7 @@ func (c *Conn) received(now sdpcore.Time, e *iwarp.Completion) {
 		r.in.release(r.index) // before a message says so
 		r.kept = true
 	}
-	c.exec(c.m.Receive(now, &msg, e.STag, e.Invalidated, c.acts[:0]))
+	c.exec(c.m.Receive(now, &msg, e.STag, e.Invalidated, c.room()))
 	if !r.kept {
 		r.in.release(r.index)
 	}
@@ -259,7 +264,7 @@ func (c *Conn) wakeUp() {
 		return
 	}
 	if at, ok := c.m.Deadline(); ok && now >= at {
-		c.exec(c.m.Tick(now, c.acts[:0]))
+		c.exec(c.m.Tick(now, c.room()))
 	}
 	if a.attend != 0 && now >= a.attend {
 		a.attend = 0
@@ -270,6 +275,6 @@ func (c *Conn) wakeUp() {
 	}
 	if a.close != 0 && now >= a.close {
 		a.close = 0
-		c.exec(c.m.Abort(now, sdpcore.ErrClosed, c.acts[:0]))
+		c.exec(c.m.Abort(now, sdpcore.ErrClosed, c.room()))
 	}
 }

@@ -105,10 +105,9 @@ func (c *Conn) exec(acts []sdpcore.Action) {
 		case sdpcore.OpWriteDone:
 			c.writeDone(a)
 		case sdpcore.OpDetach:
-			if o := c.writeOp(a.ID); o != nil && !o.own {
-				c.detach(o, a.Off)
-				o.n = a.N
-			}
+			o := c.writeOp(a.ID)
+			c.detach(o, a.Off)
+			o.n = a.N // for a transfer
 		case sdpcore.OpReadDone:
 			c.readDone(a)
 		case sdpcore.OpUrgentPending:
@@ -142,13 +141,13 @@ func (c *Conn) exec(acts []sdpcore.Action) {
 	}
 	if c.drv.resized {
 		c.drv.resized = false
-		c.exec(c.m.Resized(c.now(), c.acts[:0]))
+		c.exec(c.m.Resized(c.now(), c.room()))
 		return
 	}
 	if c.drv.fail != nil {
 		err := c.drv.fail
 		c.drv.fail = nil
-		c.exec(c.m.Abort(c.now(), err, c.acts[:0]))
+		c.exec(c.m.Abort(c.now(), err, c.room()))
 		return
 	}
 	if c.send.rang {
@@ -480,9 +479,13 @@ func (c *Conn) endOp(o *op) {
 	if o.own {
 		c.send.held -= o.held
 		o.held = 0
-		if o.ended = true; o.waited {
+		o.ended = true
+		switch {
+		case o.onDone != nil:
+			c.letTransferGo(o)
+		case o.waited:
 			c.wd.letGo(o)
-		} else {
+		default:
 			freeOp(o)
 		}
 		return
@@ -495,6 +498,13 @@ func (c *Conn) endOp(o *op) {
 	} else {
 		c.wd.finish(o)
 	}
+}
+
+// letTransferGo ends the transfer of a write whose bytes the connection has copied.
+func (c *Conn) letTransferGo(o *op) {
+	o.onDone()
+	o.onDone = nil
+	c.wd.letGo(o)
 }
 
 // sendsDone ends the writes whose Sends are complete.

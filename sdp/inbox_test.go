@@ -107,8 +107,15 @@ func TestInboxLendsLate(t *testing.T) {
 	if !in.idle() {
 		t.Fatal("not idle")
 	}
-	if _, now := in.lend(lent, false, false); !now || in.Keep() {
-		t.Error("what was left is not to be received now")
+	if left, now := in.lend(lent, true, false); !left || now || !in.Keep() {
+		t.Errorf("left %t, to be received now %t, with no read to receive it", left, now)
+	}
+	if left, now := in.lend(lent, false, false); left || now || in.Keep() {
+		t.Errorf("left %t, to be received now %t, and nothing was left", left, now)
+	}
+	in.full = true
+	if left, now := in.lend(lent, false, false); !left || !now || in.Keep() {
+		t.Errorf("left %t, to be received now %t, and something was left", left, now)
 	}
 	if in.Full(pending(0)) {
 		t.Error("nothing is taken although nothing is there")
@@ -117,7 +124,7 @@ func TestInboxLendsLate(t *testing.T) {
 
 // TestInboxStream: of a stream of large messages a wary read takes more than one only
 // if they are there, the next are guessed to be like the last, and a message in
-// progress stays where it is from one poll to the next.
+// progress stays where it is from one poll to the next. [SDP-4.1-1]
 func TestInboxStream(t *testing.T) {
 	const size = bulkSize
 	in := newInbox(Figure, 4, size+100)
@@ -160,7 +167,11 @@ func TestInboxStream(t *testing.T) {
 		t.Errorf("message of %d bytes in progress", g.Open)
 	}
 	in.release(int(a))
-	in.lend(nil, true, true) // b goes on
+	in.full = true
+	if left, now := in.lend(nil, true, true); left || now { // b goes on
+		t.Errorf("left %t, to be received now %t, while a message is in progress", left, now)
+	}
+	in.full = false
 	if !in.lending() {
 		t.Error("the message in progress has moved")
 	}

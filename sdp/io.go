@@ -27,7 +27,7 @@ func (c *Conn) ReadFull(p []byte) (int, error) { // [SDP-9.3-15]
 	switch {
 	case n == len(p):
 		err = nil
-	case n > 0 && (err == nil || err == io.EOF):
+	case n > 0 && err == nil:
 		err = io.ErrUnexpectedEOF
 	}
 	return n, err
@@ -36,24 +36,23 @@ func (c *Conn) ReadFull(p []byte) (int, error) { // [SDP-9.3-15]
 func (c *Conn) read(p []byte, full bool) (int, error) {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.closed {
-		return 0, c.opError("read", net.ErrClosed)
-	}
-	if c.rd.passed() {
-		return 0, c.opError("read", errDeadline)
-	}
-	if len(p) == 0 {
-		return 0, nil
+	if err := c.refused("read", &c.rd); err != nil || len(p) == 0 {
+		return 0, err
 	}
 	o := newOp()
 	o.buf, o.read = p, true
 	c.nextID++
 	o.id = c.nextID
 	c.rops = append(c.rops, o)
-	c.exec(c.m.Read(c.now(), o.id, len(p), full, c.acts[:0]))
+	c.exec(c.m.Read(c.now(), o.id, len(p), full, c.room()))
 	if !o.done {
 		c.await(o, true)
 	}
+	return c.readEnded(o, full)
+}
+
+// readEnded ends the call of a read.
+func (c *Conn) readEnded(o *op, full bool) (int, error) {
 	n, err := o.n, o.err
 	freeOp(o)
 	c.urg.advance(n)
@@ -61,10 +60,7 @@ func (c *Conn) read(p []byte, full bool) (int, error) {
 		if n > 0 && !full {
 			return n, nil
 		}
-		if c.takenAway() {
-			return n, c.opError("read", net.ErrClosed)
-		}
-		return n, c.opError("read", errDeadline)
+		return n, c.opError("read", c.readCancelled())
 	}
 	if n > 0 && !full || err == nil {
 		return n, nil
@@ -78,9 +74,28 @@ func (c *Conn) read(p []byte, full bool) (int, error) {
 	return n, c.opError("read", err)
 }
 
+// refused returns why a call can't begin that moves bytes, nil if it can.
+func (c *Conn) refused(op string, d *half) error {
+	switch {
+	case c.closed:
+		return c.opError(op, net.ErrClosed)
+	case d.passed():
+		return c.opError(op, errDeadline)
+	}
+	return nil
+}
+
 // takenAway reports whether Close or Suspend took the connection from calls that
 // call its methods, so that what was cancelled did not run out of time.
 func (c *Conn) takenAway() bool { return c.closed || c.suspendTo != nil }
+
+// readCancelled returns why a read was cancelled.
+func (c *Conn) readCancelled() error {
+	if c.takenAway() || c.readClosed {
+		return net.ErrClosed
+	}
+	return errDeadline
+}
 
 // Write sends p. It returns when the bytes are with TCP or with the peer, or
 // have been copied; p is free then. It blocks while more than Options.SendBuffer
@@ -89,36 +104,31 @@ func (c *Conn) takenAway() bool { return c.closed || c.suspendTo != nil }
 func (c *Conn) Write(p []byte) (int, error) { // [D-32] [D-40] [SDP-4.2-1]
 	c.mu.Lock()
 	defer c.unlock()
-	if c.closed {
-		return 0, c.opError("write", net.ErrClosed)
-	}
-	if c.wd.passed() {
-		return 0, c.opError("write", errDeadline)
-	}
-	if len(p) == 0 {
-		return 0, nil
+	if err := c.refused("write", &c.wd); err != nil || len(p) == 0 {
+		return 0, err
 	}
 	if c.join(p) {
 		return len(p), nil
 	}
-	if n, err, ok := c.straight(p); ok {
-		return n, err
+	if c.straight(p) {
+		return len(p), nil
 	}
 	return c.write(p, false)
 }
 
 // straight writes p without a queue and a list of actions, if nothing is in its
 // way, which is how most of a stream is written: what is done for each write
-// counts, as it runs cold after each system call.
-func (c *Conn) straight(p []byte) (n int, err error, ok bool) {
+// counts, as it runs cold after each system call. It reports whether it did: p is with
+// TCP then, or has been copied.
+func (c *Conn) straight(p []byte) bool {
 	s := &c.send
 	if len(c.wops) > 0 || len(c.ending) > 0 || len(s.backlog) > 0 || s.last != 0 || c.suspended || c.released || c.drv.llp || c.logsMessages() {
-		return 0, nil, false
+		return false
 	}
 	var msgs [4]sdpwire.Message
 	k := c.m.Straight(c.now(), len(p), msgs[:])
 	if k == 0 {
-		return 0, nil, false
+		return false
 	}
 	c.flow.streak = 0
 	sent, inline := c.sendStraight(msgs[:k], p)
@@ -131,14 +141,14 @@ func (c *Conn) straight(p []byte) (n int, err error, ok bool) {
 		c.nextID++
 		o.id, o.buf, o.n, o.after, o.waited = c.nextID, p, len(p), s.posted, true
 		c.ending = append(c.ending, o)
-		c.await(o, true)
-		n, err = c.written(o, len(p))
-		return n, err, true
+		c.await(o, true) // which the end of the stream ends too, with all bytes counted
+		freeOp(o)
+		return true
 	}
 	if c.m.LowCredit() {
 		c.look()
 	}
-	return len(p), nil, true
+	return true
 }
 
 // join adds p to bytes that wait to be sent already. [D-78]
@@ -169,7 +179,7 @@ func (c *Conn) write(p []byte, urgent bool) (int, error) {
 	c.nextID++
 	o.id = c.nextID
 	c.wops = append(c.wops, o)
-	c.exec(c.m.Write(c.now(), o.id, len(p), urgent, c.acts[:0]))
+	c.exec(c.m.Write(c.now(), o.id, len(p), urgent, c.room()))
 	if !o.done {
 		c.run() // what went straight to TCP is complete by now
 	}
@@ -184,10 +194,9 @@ func (c *Conn) write(p []byte, urgent bool) (int, error) {
 func (c *Conn) mayLeave(o *op) bool {
 	if !o.own {
 		off, ok := c.m.Detachable(o.id)
-		if !ok || c.send.held+len(o.buf)+o.base-off > c.opt.SendBuffer && len(o.buf)+o.base-off > 0 {
+		if !ok || c.send.held+len(o.buf)+o.base-off > c.opt.SendBuffer {
 			return false
 		}
-		o.n = o.base + len(o.buf)
 		c.detach(o, off)
 		c.m.KeepByCopy(o.id)
 	}
@@ -235,7 +244,7 @@ func (c *Conn) Exchange(req, resp []byte) (int, error) { // [SDP-9.4-1]
 	c.nextID += 2
 	w.buf, w.waited, r.buf, r.read = req, true, resp, true
 	c.wops, c.rops = append(c.wops, w), append(c.rops, r)
-	c.exec(c.m.Exchange(c.now(), w.id, len(req), r.id, len(resp), c.acts[:0]))
+	c.exec(c.m.Exchange(c.now(), w.id, len(req), r.id, len(resp), c.room()))
 	if !w.done {
 		c.await(w, true)
 	}
@@ -246,23 +255,9 @@ func (c *Conn) Exchange(req, resp []byte) (int, error) { // [SDP-9.4-1]
 		c.unlock()
 		return 0, err
 	}
-	c.await(r, true)
-	n, err := r.n, r.err
-	freeOp(r)
-	c.urg.advance(n)
 	defer c.unlock()
-	switch {
-	case n > 0 || err == nil || err == io.EOF:
-		if n > 0 {
-			err = nil
-		}
-		return n, err
-	case c.takenAway():
-		err = net.ErrClosed
-	case errors.Is(err, sdpcore.ErrCancelled):
-		err = errDeadline
-	}
-	return n, c.opError("read", err)
+	c.await(r, true)
+	return c.readEnded(r, false)
 }
 
 // sendStraight posts messages whose payload is p. It reports whether they have

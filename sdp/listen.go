@@ -84,7 +84,7 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (*L
 		return nil, err
 	}
 	if !lc.Plain && lc.WrapConn == nil && lc.Net.KeepAlive == 0 && lc.Net.KeepAliveConfig == (net.KeepAliveConfig{}) {
-		own, err := sock.OwnListener(l, sock.Tuning{Congestion: lc.Congestion, KeepAlive: lc.KeepAlive, SameHost: lc.SameHost})
+		own, err := sock.OwnListener(l, sock.Tuning{Congestion: lc.Congestion, KeepAlive: lc.KeepAlive, SameHost: lc.SameHost, SameHostDir: lc.SameHostDir})
 		if err != nil {
 			l.Close()
 			return nil, &net.OpError{Op: "listen", Net: "sdp", Addr: l.Addr(), Err: err}
@@ -220,9 +220,8 @@ func (l *Listener) run() {
 
 // enter counts a set-up in progress, or refuses it. [D-17] [SDP-15-4]
 func (l *Listener) enter(nc net.Conn) (host netip.Addr, ok bool) {
-	if ap, err := netip.ParseAddrPort(nc.RemoteAddr().String()); err == nil {
-		host = ap.Addr().Unmap()
-	}
+	ap, _ := netip.ParseAddrPort(nc.RemoteAddr().String()) // a stream of another kind is of no host
+	host = ap.Addr().Unmap()
 	if f := l.lc.Filter; f != nil && !f(nc.LocalAddr(), nc.RemoteAddr()) {
 		l.count(&l.refused)
 		return host, false

@@ -32,10 +32,10 @@ const ResumeTimeout = 30 * time.Second
 type State struct { // [SDP-13.1.1-11]
 	core   sdpcore.State
 	Local  netip.AddrPort // of the suspended TCP connection
-	Remote netip.AddrPort
-	Held   []byte // received, not read
-	Unsent []byte // written, not delivered
-	Token  []byte // the peer shows it when it comes back, if it was given one
+	Remote netip.AddrPort // the peer's end of it
+	Held   []byte         // received, not read
+	Unsent []byte         // written, not delivered
+	Token  []byte         // the peer shows it when it comes back, if it was given one
 
 	// Token [D-50].
 }
@@ -112,7 +112,7 @@ func (c *Conn) Suspend(ctx context.Context, port uint16) (*State, error) { // [S
 	for _, o := range append(append([]*op(nil), c.rops...), c.wops...) {
 		c.cancel(o) // the bytes of callers do not move, those copied do
 	}
-	acts, err := c.m.Suspend(c.now(), port, c.acts[:0])
+	acts, err := c.m.Suspend(c.now(), port, c.room())
 	ch := make(chan error, 1)
 	c.suspendTo = ch
 	c.exec(acts)
@@ -123,7 +123,6 @@ func (c *Conn) Suspend(ctx context.Context, port uint16) (*State, error) { // [S
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		case <-c.gone:
-			err = ErrSuspend
 		}
 	}
 	c.mu.Lock()
@@ -132,7 +131,7 @@ func (c *Conn) Suspend(ctx context.Context, port uint16) (*State, error) { // [S
 		err = ErrSuspend
 	}
 	if err != nil {
-		c.exec(c.m.Abort(c.now(), err, c.acts[:0]))
+		c.exec(c.m.Abort(c.now(), err, c.room()))
 		return nil, c.opError("suspend", err)
 	}
 	return c.export(), nil
@@ -161,7 +160,7 @@ func (c *Conn) export() *State {
 	}
 	st.core.Held, st.core.Unsent = len(st.Held), len(st.Unsent)
 	c.closed = true
-	c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.acts[:0])) // for what still waits here
+	c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.room())) // for what still waits here
 	c.release(false, nil)
 	return st
 }
@@ -184,8 +183,7 @@ func (c *Conn) reconnect() {
 		defer c.unlock()
 		if err != nil {
 			c.suspended = false
-			c.exec(c.m.Abort(c.now(), fmt.Errorf("%w: %w", ErrReset, err), c.acts[:0]))
-			c.release(true, err)
+			c.exec(c.m.Abort(c.now(), fmt.Errorf("%w: %w", ErrReset, err), c.room()))
 		}
 	}()
 }
@@ -241,7 +239,7 @@ func (c *Conn) resume(s *setup, p sdpcore.Params) {
 	c.attach(s)
 	c.recv.local = nil
 	c.suspended, c.drv.llp = false, false
-	c.exec(c.m.Resume(c.now(), p, c.acts[:0]))
+	c.exec(c.m.Resume(c.now(), p, c.room()))
 	c.queue.Load().Handle(c.completed)
 	c.progress().Unpoll() // for calls that sleep
 }
@@ -336,11 +334,10 @@ func (e *Expectation) Resume(ctx context.Context, st *State) (*Conn, error) { //
 		o.id, o.buf, o.own, o.held = c.nextID, append([]byte(nil), st.Unsent...), true, len(st.Unsent)
 		c.send.held += o.held
 		c.wops = append(c.wops, o)
-		c.exec(c.m.Write(c.now(), o.id, len(o.buf), false, c.acts[:0]))
-		c.m.KeepByCopy(o.id)
+		c.exec(c.m.Write(c.now(), o.id, len(o.buf), false, c.room()))
 	}
 	if st.core.Closing {
-		c.exec(c.m.CloseWrite(c.now(), c.acts[:0]))
+		c.exec(c.m.CloseWrite(c.now(), c.room()))
 	}
 	return c, nil
 }

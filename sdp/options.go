@@ -98,6 +98,10 @@ type Options struct {
 	// process of the same user on this host that agrees; Linux only. Above TLS or
 	// WrapConn they do not. [Path] tells.
 	SameHost samehost.Policy
+	// SameHostDir is a directory in which the two processes meet for that if they have
+	// network namespaces of their own, as containers have; both need it. See package
+	// samehost.
+	SameHostDir string
 	// Congestion names the congestion control of the sockets; "" leaves the
 	// system's.
 	Congestion string
@@ -159,7 +163,7 @@ func (o *Options) complete() (Options, error) {
 
 // Setting names of Options.Set, in the order of the documentation.
 const settingNames = "send-policy recv-policy send-threshold recv-threshold recv-buffers recv-buffer-size " +
-	"send-buffer receive-buffer max-adverts read-depth crc keepalive setup-timeout congestion samehost"
+	"send-buffer receive-buffer max-adverts read-depth crc keepalive setup-timeout congestion samehost samehost-dir"
 
 // Set changes options by name and text, as a program reads them from its
 // environment or configuration; a name that is not known, or a value that does
@@ -167,7 +171,8 @@ const settingNames = "send-policy recv-policy send-threshold recv-threshold recv
 // recv-policy (auto, buffered, combined, pipelined), send-threshold,
 // recv-threshold, recv-buffers, recv-buffer-size, send-buffer, receive-buffer,
 // max-adverts, read-depth (numbers, sizes also with k, m or g), crc (on, off),
-// keepalive, setup-timeout (durations) and congestion. A send-threshold of 0
+// keepalive, setup-timeout (durations), congestion, samehost (auto, off, require) and
+// samehost-dir. A send-threshold of 0
 // means that zero copy is never begun.
 func (o *Options) Set(settings map[string]string) error { // [D-39] [D-42]
 	c := *o
@@ -224,6 +229,8 @@ func (o *Options) set(name, v string) (err error) {
 		o.Congestion = v
 	case "samehost":
 		o.SameHost, err = samehost.Parse(v)
+	case "samehost-dir":
+		o.SameHostDir = v
 	default:
 		err = fmt.Errorf("unknown; settings are %s", settingNames)
 	}

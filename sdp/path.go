@@ -48,11 +48,11 @@ type Counters = sdpcore.Stats
 // Stats are counters of a connection.
 type Stats struct {
 	Counters
-	SendMode, RecvMode string
-	Credits            int // messages that may be sent now
-	SendQueue          int // bytes written and not yet sent, read or acknowledged
-	Held               int // bytes that arrived and were not read yet
-	Stream             iwarp.Stats
+	SendMode, RecvMode string      // of the two half-connections: Buffered, Combined or Pipelined
+	Credits            int         // messages that may be sent now
+	SendQueue          int         // bytes written and not yet sent, read or acknowledged
+	Held               int         // bytes that arrived and were not read yet
+	Stream             iwarp.Stats // of the stream below
 
 	// Credits [SDP-10.2-1].
 }

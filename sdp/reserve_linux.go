@@ -30,7 +30,7 @@ func (d *Dialer) reserve(service netip.AddrPort) (local netip.AddrPort, release 
 	}
 	ip := netip.Addr{}
 	port := uint16(0)
-	if la, ok := d.Net.LocalAddr.(*net.TCPAddr); ok && la != nil {
+	if la, _ := d.Net.LocalAddr.(*net.TCPAddr); la != nil {
 		ap := la.AddrPort()
 		ip, port = ap.Addr().Unmap(), ap.Port()
 	}

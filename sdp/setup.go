@@ -72,7 +72,7 @@ func (s *setup) config(nc net.Conn) *iwarp.Config {
 		Device:   s.dev, SendCQ: s.cq, RecvCQ: s.cq, SendDepth: s.sendDepth, RecvDepth: o.RecvBuffers + 1,
 		IRD: o.ReadDepth, ORD: o.ReadDepth, CloseTimeout: 2 * time.Second, // [D-49]
 		RequestTimeout: o.SetupTimeout, ReplyTimeout: o.SetupTimeout, FirstFPDUTimeout: o.SetupTimeout,
-		KeepAlive: o.KeepAlive, Congestion: o.Congestion, WrapConn: o.WrapConn, SameHost: o.SameHost,
+		KeepAlive: o.KeepAlive, Congestion: o.Congestion, WrapConn: o.WrapConn, SameHost: o.SameHost, SameHostDir: o.SameHostDir,
 		Source: s.in, Polled: true,
 		Prepare: func(qp *iwarp.QueuePair) error {
 			s.qp = qp
@@ -128,9 +128,8 @@ func connect(ctx context.Context, nc net.Conn, opt Options, layout Layout, raw b
 	cfg := s.config(nc)
 	if raw {
 		// 32 bytes ahead of the MPA Request. [D-02]
-		if d, ok := ctx.Deadline(); ok {
-			nc.SetWriteDeadline(d)
-		}
+		late, _ := ctx.Deadline()
+		nc.SetWriteDeadline(late)
 		if _, err := nc.Write(hello); err != nil {
 			nc.Close()
 			return nil, sdpcore.Params{}, err
@@ -143,10 +142,7 @@ func connect(ctx context.Context, nc net.Conn, opt Options, layout Layout, raw b
 		cfg.Private = hello
 	}
 	// Until HelloAck comes, nothing but MPA's ready message is sent. [SDP-8.1.1-11] [D-03]
-	qp, err := iwarp.Client(ctx, nc, cfg)
-	if err != nil {
-		s.qp = nil
-		s.discard()
+	if _, err := iwarp.Client(ctx, nc, cfg); err != nil {
 		var rej *iwarp.RejectedError
 		if errors.As(err, &rej) {
 			e := &RefusedError{}
@@ -157,7 +153,6 @@ func connect(ctx context.Context, nc net.Conn, opt Options, layout Layout, raw b
 		}
 		return nil, sdpcore.Params{}, err
 	}
-	s.qp = qp
 	p, err := s.awaitHelloAck(ctx, layout)
 	if err != nil {
 		s.discard()
@@ -168,16 +163,14 @@ func connect(ctx context.Context, nc net.Conn, opt Options, layout Layout, raw b
 
 // awaitHelloAck takes the first message of the Accepting Peer. [SDP-8.1.1-25]
 func (s *setup) awaitHelloAck(ctx context.Context, layout Layout) (p sdpcore.Params, err error) {
-	if priv := s.qp.PeerPrivate(); len(priv) > 0 {
-		if _, _, err := sdpwire.ParseHelloAck(priv, layout); err == nil {
-			return p, errors.New("sdp: the peer put its HelloAck into the MPA reply, which is not a form spoken here") // [D-02]
-		}
+	if _, _, err := sdpwire.ParseHelloAck(s.qp.PeerPrivate(), layout); err == nil {
+		return p, errors.New("sdp: the peer put its HelloAck into the MPA reply, which is not a form spoken here") // [D-02]
 	}
 	e, err := s.cq.Wait(ctx)
 	if err != nil {
 		return p, fmt.Errorf("sdp: waiting for HelloAck: %w", err)
 	}
-	if e.Status != iwarp.StatusOK || e.Op != iwarp.OpRecv {
+	if e.Status != iwarp.StatusOK {
 		err := s.qp.Err()
 		if err == nil {
 			err = ErrReset

@@ -134,12 +134,17 @@ func TestD32_Stall(t *testing.T) {
 			t.Errorf("%d: %v, or other bytes", size, err)
 		}
 		g.open(false)
-		a.Close()
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			a.Close()
+		}()
 		if _, err := within(t, func() (int, error) { return 0, <-late }); err != nil && !errors.Is(err, net.ErrClosed) {
 			t.Error(err)
 		}
-		g.open(true)
+		g.open(true) // or Close waits all of its time for the network
 		b.Close()
+		<-closed
 	}
 }
 

@@ -30,7 +30,7 @@ func (c *Conn) StartWrite(p []byte) (*Transfer, error) {
 	t := c.startTransfer(p, false)
 	if len(p) > 0 {
 		c.wops = append(c.wops, t.o)
-		c.exec(c.m.Write(c.now(), t.o.id, len(p), false, c.acts[:0]))
+		c.exec(c.m.Write(c.now(), t.o.id, len(p), false, c.room()))
 	}
 	c.look()
 	return t, nil
@@ -48,7 +48,7 @@ func (c *Conn) StartRead(p []byte) (*Transfer, error) {
 	t := c.startTransfer(p, true)
 	if len(p) > 0 {
 		c.rops = append(c.rops, t.o)
-		c.exec(c.m.Read(c.now(), t.o.id, len(p), false, c.acts[:0]))
+		c.exec(c.m.Read(c.now(), t.o.id, len(p), false, c.room()))
 	}
 	return t, nil
 }
@@ -56,7 +56,7 @@ func (c *Conn) StartRead(p []byte) (*Transfer, error) {
 func (c *Conn) startTransfer(p []byte, read bool) *Transfer {
 	o := newOp()
 	c.nextID++
-	o.id, o.buf, o.read = c.nextID, p, read
+	o.id, o.buf, o.read, o.waited = c.nextID, p, read, true
 	t := &Transfer{c: c, o: o, done: make(chan struct{})}
 	o.onDone = func() {
 		t.n, t.err = o.n, o.err

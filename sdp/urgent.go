@@ -1,8 +1,6 @@
 package sdp
 
 import (
-	"net"
-
 	"viaduct/internal/sdpcore"
 )
 
@@ -45,14 +43,8 @@ func (c *Conn) urgentCame(a *sdpcore.Action) {
 func (c *Conn) WriteUrgent(p []byte) (int, error) { // [SDP-9.5.3-2] [SDP-9.5.3-3]
 	c.mu.Lock()
 	defer c.unlock()
-	if c.closed {
-		return 0, c.opError("write", net.ErrClosed)
-	}
-	if c.wd.passed() {
-		return 0, c.opError("write", errDeadline)
-	}
-	if len(p) == 0 {
-		return 0, nil
+	if err := c.refused("write", &c.wd); err != nil || len(p) == 0 {
+		return 0, err
 	}
 	return c.write(p, true)
 }

@@ -99,10 +99,10 @@ func (c *Conn) cancel(o *op) {
 	o.cancel = true
 	switch {
 	case o.read:
-		c.exec(c.m.CancelRead(c.now(), o.id, c.acts[:0]))
+		c.exec(c.m.CancelRead(c.now(), o.id, c.room()))
 		return
 	case !o.own:
-		c.exec(c.m.CancelWrite(c.now(), o.id, c.acts[:0]))
+		c.exec(c.m.CancelWrite(c.now(), o.id, c.room()))
 	}
 	if !o.done && o.after > c.send.done {
 		c.keepSends()

@@ -1,0 +1,238 @@
+package sdp
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+	"time"
+
+	"viaduct/internal/wire/sdpwire"
+	"viaduct/iwarp"
+)
+
+// stalled is a connection whose peer gives no more credit, with a write of n bytes that
+// waits for it and that no call waits for.
+func stalled(t *testing.T, opt Options, n int) (*wirePeer, *Conn) {
+	t.Helper()
+	w, c := memWire(t, memSide{opt: opt}, smallHello)
+	if _, err := c.StartWrite(make([]byte, n)); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second)
+	return w, c
+}
+
+// TestMayLeave: the caller of a write can go once the bytes that are left fit the send
+// buffer and are copied, and no Send names its memory any more.
+func TestMayLeave(t *testing.T) {
+	const size = 3000
+	for _, v := range []struct {
+		what string
+		room int    // of the send buffer, beyond the bytes that are left
+		base int    // bytes that are not in the buffer of the write any more
+		lent uint64 // the last Send that names memory of others, since the last one that is complete
+		end  bool
+		want bool
+		own  bool
+	}{
+		{"room for all", 0, 0, 0, false, true, true},
+		{"a byte too few", -1, 0, 0, false, false, false},
+		{"room for all of a rest", 0, 500, 0, false, true, true},
+		{"a byte too few for a rest", -1, 500, 0, false, false, false},
+		{"a Send under way", 0, 0, 1, false, false, true},
+		{"a Send under way that has ended with the stream", 0, 0, 1, true, true, true},
+	} {
+		inBubble(t, "SDP-9.5.6-2", func(t *testing.T) {
+			_, c := stalled(t, Options{}, size)
+			c.mu.Lock()
+			defer c.unlock()
+			o := c.wops[0]
+			o.onDone = nil
+			off, ok := c.m.Detachable(o.id)
+			if !ok || off <= v.base || off >= size {
+				t.Fatalf("sent %d of %d, %t", off, size, ok)
+			}
+			for i := range o.buf {
+				o.buf[i] = byte(i)
+			}
+			want := bytes.Clone(o.buf[off:])
+			o.base, o.buf = v.base, o.buf[v.base:]
+			c.send.held = 700
+			c.opt.SendBuffer = 700 + size - off + v.room
+			c.send.lent = c.send.done + v.lent
+			o.ended = v.end
+			if got := c.mayLeave(o); got != v.want || o.own != v.own {
+				t.Errorf("%s: may leave %t, copied %t", v.what, got, o.own)
+			}
+			o.ended = false
+			if v.own && (o.base != off || !bytes.Equal(o.buf, want) || c.send.held != 700+size-off || o.held != size-off) {
+				t.Errorf("%s: %d bytes from %d on were copied, %d are held", v.what, len(o.buf), o.base, c.send.held)
+			}
+			if !v.own && (c.send.held != 700 || o.base != v.base) {
+				t.Errorf("%s: %d bytes from %d on, %d are held", v.what, len(o.buf), o.base, c.send.held)
+			}
+			if v.own { // asked again, nothing is copied again
+				p := &o.buf[0]
+				c.opt.SendBuffer = 1 << 20
+				if c.mayLeave(o); &o.buf[0] != p || c.send.held != 700+size-off {
+					t.Errorf("%s: copied twice", v.what)
+				}
+			}
+		})
+	}
+	inBubble(t, "advertised", func(t *testing.T) { // [SDP-9.5.6-2]
+		w, c := memWire(t, memSide{opt: Options{SendPolicy: PinCombined, SendThreshold: 1000}}, goodHello)
+		if _, err := c.StartWrite(make([]byte, 3000)); err != nil {
+			t.Fatal(err)
+		}
+		if m, _, _ := w.message(); m.MID != sdpwire.SrcAvail {
+			t.Fatalf("%v", &m)
+		}
+		locked(c, func() {
+			if o := c.wops[0]; c.mayLeave(o) || o.own {
+				t.Error("memory that the peer may read is left")
+			}
+		})
+	})
+}
+
+// TestJoin: small writes join one that waits in memory of the connection, up to its
+// bounds.
+func TestJoin(t *testing.T) {
+	const held = 10_000
+	for _, v := range []struct {
+		what      string
+		len, room int // of the write, and of the send buffer beyond what is held
+		waits     int // bytes that wait before
+		lent      bool
+		closing   bool
+		want      bool
+	}{
+		{"small", 100, 1000, 2000, false, false, true},
+		{"the room there is", 1000, 1000, 2000, false, false, true},
+		{"a byte more", 1001, 1000, 2000, false, false, false},
+		{"the greatest", 32 << 10, 1 << 20, 2000, false, false, true},
+		{"greater", 32<<10 + 1, 1 << 20, 2000, false, false, false},
+		{"much waits", 100, 1 << 20, 64 << 10, false, false, true},
+		{"more waits", 100, 1 << 20, 64<<10 + 1, false, false, false},
+		{"a write with a call", 100, 1000, 2000, true, false, false},
+		{"nothing may follow", 100, 1000, 2000, false, true, false},
+	} {
+		inBubble(t, "D-78", func(t *testing.T) {
+			_, c := stalled(t, Options{SendBuffer: 1 << 20}, 5000)
+			c.mu.Lock()
+			defer c.unlock()
+			o := c.wops[0]
+			o.onDone = nil
+			if !c.mayLeave(o) {
+				t.Fatal("it is not copied")
+			}
+			mine := o.buf
+			o.own = !v.lent
+			o.buf = make([]byte, v.waits)
+			o.held = v.waits
+			c.send.held, c.opt.SendBuffer = held, held+v.room
+			c.flow.streak = 5
+			if v.closing {
+				c.m.CloseWrite(c.now(), nil)
+			}
+			queued := c.m.SendQueue()
+			p := bytes.Repeat([]byte("p"), v.len)
+			got := c.join(p)
+			added := 0
+			if v.want {
+				added = v.len
+			}
+			if got != v.want || c.m.SendQueue() != queued+added || o.held != v.waits+added || c.send.held != held+added ||
+				len(o.buf) != v.waits+added || !bytes.Equal(o.buf[v.waits:], p[:added]) {
+				t.Errorf("%s: joined %t, %d bytes wait, %d and %d are held", v.what, got, len(o.buf), o.held, c.send.held)
+			}
+			if (c.flow.streak == 0) != v.want {
+				t.Errorf("%s: a streak of %d", v.what, c.flow.streak)
+			}
+			o.own, o.buf = true, append(mine, o.buf[v.waits:]...)
+		})
+	}
+	inBubble(t, "nothing waits", func(t *testing.T) { // [D-78]
+		_, c := memWire(t, memSide{}, goodHello)
+		locked(c, func() {
+			if c.join([]byte("x")) {
+				t.Error("joined what is not there")
+			}
+		})
+	})
+	inBubble(t, "the last of several", func(t *testing.T) { // [D-78] [SDP-9.5.6-2] all goes in order, and no copy is advertised
+		w, c := memWire(t, memSide{opt: Options{SendPolicy: PinCombined, SendThreshold: 1000}}, smallHello)
+		var want []byte
+		for i := range 20 { // each call returns: it waits for credit and is copied, or joins
+			p := bytes.Repeat([]byte{byte('a' + i)}, 300)
+			if n, err := c.Write(p); n != len(p) || err != nil {
+				t.Fatalf("%d, %v", n, err)
+			}
+			want = append(want, p...)
+		}
+		locked(c, func() {
+			if len(c.wops) != 1 || !c.wops[0].own {
+				t.Errorf("%d writes wait", len(c.wops))
+			}
+		})
+		var got []byte
+		for len(got) < len(want) {
+			m, _, p := w.message()
+			if m.MID != sdpwire.Data {
+				t.Fatalf("%v", &m)
+			}
+			got = append(got, p...)
+			w.credit()
+		}
+		if !bytes.Equal(got, want) {
+			t.Error("other bytes came")
+		}
+		time.Sleep(time.Second)
+		locked(c, func() {
+			if c.send.held != 0 || len(c.wops) != 0 {
+				t.Errorf("%d bytes are held, %d writes wait", c.send.held, len(c.wops))
+			}
+		})
+	})
+}
+
+// TestKeepSends: writes that wait for nothing but TCP end when their memory is wanted
+// back; what names it is copied, and Reads go where they went.
+func TestKeepSends(t *testing.T) {
+	inBubble(t, "D-32", func(t *testing.T) {
+		_, c := memWire(t, memSide{}, goodHello)
+		lent, sink := []byte{1, 2, 3}, make([]byte, 3)
+		c.mu.Lock()
+		defer c.unlock()
+		backlog := []backlogged{{wr: iwarp.SendWR{Op: iwarp.OpSend}}, {wr: iwarp.SendWR{Op: iwarp.OpRead}}, {wr: iwarp.SendWR{Op: iwarp.OpWrite}}}
+		for i, p := range [][]byte{lent, sink, lent} {
+			backlog[i].sg[0] = iwarp.Buf(p)
+		}
+		first, second, queued := newOp(), newOp(), newOp()
+		ended := 0
+		first.onDone = func() { ended++ }
+		second.onDone = func() { ended++ }
+		queued.after = 9
+		c.send.backlog, c.ending, c.wops = backlog, []*op{first, second}, []*op{queued}
+		c.send.done, c.send.lent = 4, 9
+		old := c.ending
+		c.keepSends()
+		c.send.backlog, c.wops = nil, nil
+		for _, i := range []int{0, 2} {
+			if p := backlog[i].sg[0].Buf; &p[0] == &lent[0] || !slices.Equal(p, lent) {
+				t.Errorf("request %d is in memory that was given back, or lost", i)
+			}
+		}
+		if p := backlog[1].sg[0].Buf; &p[0] != &sink[0] {
+			t.Error("a Read goes elsewhere")
+		}
+		if ended != 2 || !first.done || !second.done || len(c.ending) != 0 || old[0] != nil || old[1] != nil {
+			t.Errorf("%d of 2 writes have ended, %d wait", ended, len(c.ending))
+		}
+		if c.send.lent != 4 || queued.after != 0 {
+			t.Errorf("Send %d is the last that names memory of others, want 4; a write waits for Send %d, want none", c.send.lent, queued.after)
+		}
+		c.send.done, c.send.lent = 0, 0
+	})
+}

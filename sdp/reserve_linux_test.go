@@ -1,0 +1,179 @@
+package sdp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/testkit"
+)
+
+// TestReserve: the address that the Port Mapper is told of is held until it is released,
+// for connections of the dialer alone.
+func TestReserve(t *testing.T) { // [D-57] [D-58] [SDP-7.5.1-6]
+	steadyFiles()
+	service := netip.MustParseAddrPort("127.0.0.1:9")
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := free.Addr().(*net.TCPAddr).Port
+	free.Close()
+	for _, v := range []struct {
+		what    string
+		at      net.Addr // Dialer.Net.LocalAddr
+		service netip.AddrPort
+		ip      string
+		port    int // 0 for any
+	}{
+		{"by the route", nil, service, "127.0.0.1", 0},
+		{"no address", (*net.TCPAddr)(nil), service, "127.0.0.1", 0},
+		{"of another kind", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 7), Port: port}, service, "127.0.0.1", 0},
+		{"an address", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 5)}, service, "127.0.0.5", 0},
+		{"an address and a port", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 5), Port: port}, service, "127.0.0.5", port},
+		{"a port", &net.TCPAddr{Port: port}, service, "127.0.0.1", port},
+		{"a port of any address", &net.TCPAddr{IP: net.IPv4zero, Port: port}, service, "127.0.0.1", port},
+		{"IPv6", nil, netip.MustParseAddrPort("[::1]:9"), "::1", 0},
+		{"an IPv6 address", &net.TCPAddr{IP: net.IPv6loopback, Port: port}, netip.MustParseAddrPort("[::1]:9"), "::1", port},
+	} {
+		t.Run(v.what, func(t *testing.T) {
+			if v.ip == "::1" {
+				if l, err := net.Listen("tcp", "[::1]:0"); err != nil {
+					t.Skip("SKIPPED: no IPv6 loopback:", err)
+				} else {
+					l.Close()
+				}
+			}
+			d := Dialer{Net: net.Dialer{LocalAddr: v.at}}
+			files := testkit.OpenFiles()
+			local, release, err := d.reserve(v.service)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if local.Addr() != netip.MustParseAddr(v.ip) || local.Port() < 1024 || v.port != 0 && int(local.Port()) != v.port {
+				t.Errorf("%v", local)
+			}
+			if n := testkit.OpenFiles() - files; n != 1 {
+				t.Errorf("%d descriptors are held, want 1", n)
+			}
+			// Another program's socket shares no address.
+			lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+				raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 0) })
+				return err
+			}}
+			if l, err := lc.Listen(t.Context(), "tcp", local.String()); err == nil {
+				l.Close()
+				t.Error("another program can take the address")
+			}
+			// A connection of the dialer's own can.
+			ln, err := net.Listen("tcp", netip.AddrPortFrom(v.service.Addr(), 0).String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			nd := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(local), Control: reuse}
+			c, err := nd.Dial("tcp", ln.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.(*net.TCPConn).SetLinger(0)
+			c.Close()
+			ln.Close()
+			release()
+			release()
+			if n := testkit.OpenFiles() - files; n != 0 {
+				t.Errorf("%d descriptors are left", n)
+			}
+			l, err := lc.Listen(t.Context(), "tcp", local.String())
+			if err != nil {
+				t.Fatalf("the address is not free afterwards: %v", err)
+			}
+			l.Close()
+		})
+	}
+	t.Run("not wanted", func(t *testing.T) {
+		files := testkit.OpenFiles()
+		local, release, err := (&Dialer{NoCpPort: true}).reserve(service)
+		if err != nil || local.IsValid() || testkit.OpenFiles() != files {
+			t.Errorf("%v, %v, %d descriptors", local, err, testkit.OpenFiles()-files)
+		}
+		release()
+	})
+	t.Run("not ours", func(t *testing.T) {
+		for _, at := range []*net.TCPAddr{
+			{IP: net.IPv4(192, 0, 2, 1)},
+			{IP: net.ParseIP("fe80::1"), Zone: "none0"}, // there is no such interface
+		} {
+			files := testkit.OpenFiles()
+			_, release, err := (&Dialer{Net: net.Dialer{LocalAddr: at}}).reserve(service)
+			var oe *net.OpError
+			if !errors.As(err, &oe) || oe.Op != "bind" || testkit.OpenFiles() != files {
+				t.Errorf("%v: %v, %d descriptors are left", at, err, testkit.OpenFiles()-files)
+			}
+			release()
+		}
+	})
+	t.Run("no descriptors", func(t *testing.T) {
+		var lim unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
+			t.Fatal(err)
+		}
+		few := lim
+		few.Cur = 3
+		files := testkit.OpenFiles()
+		for _, at := range []net.Addr{nil, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 5)}} {
+			if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+				t.Fatal(err)
+			}
+			_, release, err := (&Dialer{Net: net.Dialer{LocalAddr: at}}).reserve(service)
+			if lerr := unix.Setrlimit(unix.RLIMIT_NOFILE, &lim); lerr != nil {
+				t.Fatal(lerr)
+			}
+			if !errors.Is(err, unix.EMFILE) || testkit.OpenFiles() != files {
+				t.Errorf("from %v: %v, %d descriptors are left", at, err, testkit.OpenFiles()-files)
+			}
+			release()
+		}
+	})
+	t.Run("link-local", func(t *testing.T) {
+		ifs, err := net.Interfaces()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ifi := range ifs {
+			addrs, _ := ifi.Addrs()
+			for _, a := range addrs {
+				ip, _, err := net.ParseCIDR(a.String())
+				if err != nil || ip.To4() != nil || !ip.IsLinkLocalUnicast() {
+					continue
+				}
+				local, release, err := (&Dialer{Net: net.Dialer{LocalAddr: &net.TCPAddr{IP: ip, Zone: ifi.Name}}}).reserve(service)
+				if err != nil || local.Addr().String() != fmt.Sprintf("%v%%%s", ip, ifi.Name) || local.Port() == 0 {
+					t.Errorf("%v, %v", local, err)
+				}
+				release()
+				return
+			}
+		}
+		t.Skip("SKIPPED: no interface has a link-local IPv6 address")
+	})
+}
+
+// steadyFiles waits until nothing that other tests have left closes descriptors any more.
+func steadyFiles() {
+	runtime.GC()
+	for n, same := testkit.OpenFiles(), 0; same < 20; {
+		time.Sleep(10 * time.Millisecond)
+		if now := testkit.OpenFiles(); now == n {
+			same++
+		} else {
+			n, same = now, 0
+		}
+	}
+}
