@@ -48,5 +48,10 @@ for m in capi/man/*.[1-9]; do
 	[ -e "$m" ] || continue
 	mkdir -p "$out/share/man/man${m##*.}"
 	cp "$m" "$out/share/man/man${m##*.}/"
+	# Each call of a page has a page of its name.
+	page=$(basename "$m")
+	sed -n '/^\.SH NAME/{n;s/ \\-.*//;s/, */\n/g;p;}' "$m" | while read -r name; do
+		[ "$name.${m##*.}" = "$page" ] || echo ".so man${m##*.}/$page" >"$out/share/man/man${m##*.}/$name.${m##*.}"
+	done
 done
 echo "$out/lib/libvipl.so.1"

@@ -143,6 +143,8 @@ static inline VIP_DESCRIPTOR *rdma(struct mem *m, int i, int op, int off, int n,
 
 /* ---- Connections -------------------------------------------------------- */
 
+#define PATIENCE 40000 /* ms for what takes less than one where processors are free */
+
 /* An address of a NIC with a discriminator. */
 struct addr {
 	VIP_NET_ADDRESS a;
@@ -186,7 +188,7 @@ static void *server_run(void *p) {
 	VIP_VI_ATTRIBUTES a;
 	VIP_CONN_HANDLE c;
 
-	s->r = VipConnectWait(s->nic, address(&local, s->nic, s->disc), 10000, &remote.a, &a, &c);
+	s->r = VipConnectWait(s->nic, address(&local, s->nic, s->disc), PATIENCE, &remote.a, &a, &c);
 	if (s->r == VIP_SUCCESS)
 		s->r = VipConnectAccept(c, s->vi);
 	return NULL;
@@ -200,12 +202,12 @@ static inline void connect_pair(VIP_NIC_HANDLE cnic, VIP_VI_HANDLE client, VIP_N
 	struct addr local, remote;
 	VIP_VI_ATTRIBUTES a;
 	VIP_RETURN r;
-	long long end = tap_ms() + 10000;
+	long long end = tap_ms() + PATIENCE;
 
 	snprintf(disc, sizeof disc, "pair%d.%d", (int)getpid() % 10000, __sync_add_and_fetch(&n, 1));
 	pthread_create(&s.t, NULL, server_run, &s);
 	do
-		r = VipConnectRequest(client, address(&local, cnic, "caller"), address(&remote, snic, disc), 10000, &a);
+		r = VipConnectRequest(client, address(&local, cnic, "caller"), address(&remote, snic, disc), PATIENCE, &a);
 	while (r == VIP_NO_MATCH && tap_ms() < end);
 	need(r);
 	pthread_join(s.t, NULL);

@@ -62,6 +62,10 @@ func (n *nic) local(a *C.VIP_NET_ADDRESS) vi.Address {
 func (n *nic) setAddress(out *C.VIP_NET_ADDRESS, a vi.Address) {
 	room := len(n.attrs.LocalAddress) + n.attrs.MaxDiscriminatorLen
 	host, d := a.Host, a.Discriminator
+	own, ok := (vi.Address{Host: n.attrs.LocalAddress}).AddrPort()
+	if ap, ok2 := a.AddrPort(); ok && ok2 {
+		host = withPort(host, ap, own)
+	}
 	if len(host)+len(d) > room {
 		host = host[:min(len(host), len(n.attrs.LocalAddress))]
 	}

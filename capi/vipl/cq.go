@@ -67,11 +67,11 @@ func vipl_go_resize_cq(h C.uintptr_t, entries C.VIP_ULONG) C.int {
 	return code(q.c.Resize(int(entries)))
 }
 
-// vipl_go_cq_done takes up to max entries. If there is none, *n is 0 and the
+// vipl_go_cq_done takes up to max entries, as vipl_go_done does. If there is none, *n is 0 and the
 // result says why.
 //
 //export vipl_go_cq_done
-func vipl_go_cq_done(h C.uintptr_t, out *C.struct_vipl_entry, max C.int, n *C.int) C.int {
+func vipl_go_cq_done(h C.uintptr_t, looks C.int, out *C.struct_vipl_entry, max C.int, n *C.int) C.int {
 	headroom()
 	*n = 0
 	q := cqs.get(handle(h))
@@ -79,7 +79,10 @@ func vipl_go_cq_done(h C.uintptr_t, out *C.struct_vipl_entry, max C.int, n *C.in
 		return C.VIP_INVALID_PARAMETER
 	}
 	var es [32]vi.Completion
-	got := q.c.DoneN(es[:max])
+	got := 0
+	for ; got == 0 && looks > 0; looks-- {
+		got = q.c.DoneN(es[:max])
+	}
 	for i, e := range es[:got] {
 		setEntry(&unsafe.Slice(out, got)[i], e)
 	}

@@ -2,6 +2,7 @@
 
 package main
 
+// #include <string.h>
 // #include "engine.h"
 import "C"
 
@@ -11,7 +12,7 @@ import (
 	"slices"
 	"unsafe"
 
-	"viaduct/internal/viplconf"
+	"viaduct/internal/sock"
 	"viaduct/vi"
 )
 
@@ -35,6 +36,10 @@ func vipl_go_ns_shutdown(nh C.uintptr_t) C.int {
 	return code(n.n.NSShutdown())
 }
 
+// text returns a string of the program. C.GoString looks for its end many bytes at a time, and
+// so behind it, which checkers of memory report.
+func text(s *C.char) string { return C.GoStringN(s, C.int(C.strlen(s))) }
+
 //export vipl_go_ns_by_name
 func vipl_go_ns_by_name(nh C.uintptr_t, name *C.char, out *C.VIP_NET_ADDRESS, index C.VIP_ULONG) C.int {
 	headroom()
@@ -42,7 +47,7 @@ func vipl_go_ns_by_name(nh C.uintptr_t, name *C.char, out *C.VIP_NET_ADDRESS, in
 	if n == nil {
 		return C.VIP_INVALID_PARAMETER
 	}
-	host, err := n.byName(C.GoString(name), int(min(index, 1<<31-1)))
+	host, err := n.byName(text(name), int(min(index, 1<<31-1)))
 	if err != nil {
 		return code(err)
 	}
@@ -79,16 +84,22 @@ func (n *nic) form(host []byte) []byte {
 	if !ok || !ok2 {
 		return nil
 	}
-	if ap.Port() == 0 && viplconf.IsOwn(ap.Addr()) {
+	if ap.Port() == 0 && sock.IsOwn(ap.Addr()) {
 		return n.attrs.LocalAddress
 	}
-	if len(host) == len(n.attrs.LocalAddress) {
+	if host = withPort(host, ap, own); len(host) == len(n.attrs.LocalAddress) {
 		return host
 	}
+	return nil
+}
+
+// withPort gives a host part the NIC's own port if that has one and the host part, of
+// the same family, has none: programs take all for NicAddressLen bytes long.
+func withPort(host []byte, ap, own netip.AddrPort) []byte {
 	if ap.Port() == 0 && ap.Addr().Is4() == own.Addr().Is4() && own.Port() != 0 {
 		return vi.IPAddress(netip.AddrPortFrom(ap.Addr(), own.Port()), "").Host
 	}
-	return nil
+	return host
 }
 
 // vipl_go_ns_by_addr writes the name of a host and its length, final 0 included.

@@ -165,11 +165,11 @@ func complete(d *vi.Descriptor) {
 }
 
 // vipl_go_post posts n descriptors in order, and takes up to max completed ones
-// from a send queue if these have been completed already; *ended is how many. The
-// C half calls it for one queue at a time.
+// from a send queue if these have been completed already; *ended is how many. *isLong tells
+// that one of those posted is long. The C half calls it for one queue at a time.
 //
 //export vipl_go_post
-func vipl_go_post(h C.uintptr_t, recv C.int, posts *C.struct_vipl_post, n C.int, out *C.struct_vipl_ready, max C.int, ended *C.int) C.int {
+func vipl_go_post(h C.uintptr_t, recv C.int, posts *C.struct_vipl_post, n C.int, out *C.struct_vipl_ready, max C.int, ended, isLong *C.int) C.int {
 	headroom()
 	e := vis.get(handle(h))
 	if e == nil {
@@ -183,7 +183,7 @@ func vipl_go_post(h C.uintptr_t, recv C.int, posts *C.struct_vipl_post, n C.int,
 		for i, p := range ps[:k] {
 			room[i].at = unsafe.Pointer(p.d)
 		}
-		r = e.postAll(room[:k], ps[:k])
+		r = e.postAll(room[:k], ps[:k], isLong)
 		ps = ps[k:]
 	}
 	// Looking for one that is not there would drive the connection.
@@ -194,8 +194,11 @@ func vipl_go_post(h C.uintptr_t, recv C.int, posts *C.struct_vipl_post, n C.int,
 	return r
 }
 
+// longSend is from how many bytes a send is long: what it costs is moving them.
+const longSend = 64 << 10
+
 // postAll reads and posts descriptors.
-func (e *endpoint) postAll(cs []*descriptor, ps []C.struct_vipl_post) C.int {
+func (e *endpoint) postAll(cs []*descriptor, ps []C.struct_vipl_post, isLong *C.int) C.int {
 	var batch [16]*vi.Descriptor
 	for {
 		good := 0
@@ -205,6 +208,11 @@ func (e *endpoint) postAll(cs []*descriptor, ps []C.struct_vipl_post) C.int {
 				good++
 			}
 		})
+		for _, d := range batch[:good] {
+			if d.Length >= longSend {
+				*isLong = 1
+			}
+		}
 		r := e.post(batch[:good], cs[0].recv)
 		if err == nil && good == len(cs) {
 			return r
@@ -237,18 +245,23 @@ func (e *endpoint) post(ds []*vi.Descriptor, recv bool) C.int {
 	return C.VIP_SUCCESS
 }
 
-// vipl_go_done takes up to max completed descriptors from a queue. If there is
-// none, *n is 0 and the result says why.
+// vipl_go_done takes up to max completed descriptors from a queue, and looks several
+// times before it says that there is none. If there is none, *n is 0 and the result says
+// why.
 //
 //export vipl_go_done
-func vipl_go_done(h C.uintptr_t, recv C.int, out *C.struct_vipl_ready, max C.int, n *C.int) C.int {
+func vipl_go_done(h C.uintptr_t, recv, looks C.int, out *C.struct_vipl_ready, max C.int, n *C.int) C.int {
 	headroom()
 	*n = 0
 	e := vis.get(handle(h))
 	if e == nil {
 		return C.VIP_INVALID_PARAMETER
 	}
-	got, err := e.take(recv != 0, unsafe.Slice(out, max))
+	var got int
+	var err error
+	for err = vi.ErrNotDone; got == 0 && err == vi.ErrNotDone && looks > 0; looks-- {
+		got, err = e.take(recv != 0, unsafe.Slice(out, max))
+	}
 	*n = C.int(got)
 	switch {
 	case got > 0:

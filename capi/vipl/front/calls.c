@@ -275,7 +275,8 @@ static VIP_RETURN done(VIP_VI_HANDLE vi, int recv, VIP_DESCRIPTOR **out) {
 	q = &v->q[recv];
 	t = lock_to_look(v, q);
 	if (!t) {
-		r = vipl_go_done(N(vi), recv, q->taken.ready, q->waiters ? 1 : TAKE, &n);
+		r = vipl_go_done(N(vi), recv, looks_locked(q), q->taken.ready, q->waiters ? 1 : TAKE, &n);
+		looked_locked(q, n > 0);
 		q->first = 0;
 		q->n = n;
 		t = take_locked(q);
@@ -436,7 +437,8 @@ VIP_RETURN VipCQDone(VIP_CQ_HANDLE cq, VIP_VI_HANDLE *vi, VIP_BOOLEAN *recv) {
 			if ((e = live_locked(q)))
 				goto found;
 		}
-		r = vipl_go_cq_done(N(cq), q->taken.entry, q->waiters ? 1 : TAKE, &n);
+		r = vipl_go_cq_done(N(cq), looks_locked(q), q->taken.entry, q->waiters ? 1 : TAKE, &n);
+		looked_locked(q, n > 0);
 		q->first = 0;
 		q->n = n;
 		e = live_locked(q);

@@ -31,6 +31,12 @@ struct burst {
 	unsigned idle, looked;
 };
 
+/* How a queue is polled; see poll.c. */
+struct poll {
+	int vain, looks, fit;  /* looks in vain in a row; of the last call; that fit into one */
+	uint64_t began, ended; /* the last call, in ns, once vain is large */
+};
+
 /* A work queue or completion queue of a program. Its memory is never freed. */
 struct queue {
 	pthread_mutex_t lock;
@@ -42,6 +48,7 @@ struct queue {
 	int waiters;         /* in the Go half; nothing is taken ahead of them */
 	unsigned first, n;   /* taken and not asked for yet */
 	struct burst burst;  /* of a send queue */
+	struct poll poll;
 	union {
 		struct vipl_ready ready[TAKE];
 		struct vipl_entry entry[TAKE];
@@ -95,6 +102,10 @@ static inline void waits(void) {
 		atomic_store_explicit(&posted->burst.waited, 1, memory_order_relaxed);
 }
 
+/* poll.c */
+int looks_locked(struct queue *q); /* how often the Go half is to look */
+void looked_locked(struct queue *q, int found);
+
 /* flush.c */
 #define PATIENCE 20000          /* how long sends are gathered at most, in ns */
 int watch(struct queue *q);     /* has the flusher look after a queue; 0 or -1 */
@@ -125,14 +136,14 @@ int vipl_go_connect_request(uintptr_t vi, VIP_NET_ADDRESS *local, VIP_NET_ADDRES
 int vipl_go_disconnect(uintptr_t vi);
 int vipl_go_connect_peer_request(uintptr_t vi, VIP_NET_ADDRESS *local, VIP_NET_ADDRESS *remote, VIP_ULONG timeout);
 int vipl_go_connect_peer_result(uintptr_t vi, int wait, VIP_VI_ATTRIBUTES *attrs);
-int vipl_go_post(uintptr_t vi, int recv, struct vipl_post *posts, int n, struct vipl_ready *out, int max, int *ended);
-int vipl_go_done(uintptr_t vi, int recv, struct vipl_ready *out, int max, int *n);
+int vipl_go_post(uintptr_t vi, int recv, struct vipl_post *posts, int n, struct vipl_ready *out, int max, int *ended, int *is_long);
+int vipl_go_done(uintptr_t vi, int recv, int looks, struct vipl_ready *out, int max, int *n);
 int vipl_go_wait(uintptr_t vi, int recv, VIP_ULONG timeout, struct vipl_ready *out);
 int vipl_go_notify(uintptr_t vi, int recv, void *context, vipl_notify f, VIP_DESCRIPTOR *taken);
 int vipl_go_create_cq(uintptr_t nic, VIP_ULONG entries, uintptr_t *out);
 int vipl_go_destroy_cq(uintptr_t cq);
 int vipl_go_resize_cq(uintptr_t cq, VIP_ULONG entries);
-int vipl_go_cq_done(uintptr_t cq, struct vipl_entry *out, int max, int *n);
+int vipl_go_cq_done(uintptr_t cq, int looks, struct vipl_entry *out, int max, int *n);
 int vipl_go_cq_wait(uintptr_t cq, VIP_ULONG timeout, struct vipl_entry *out);
 int vipl_go_cq_notify(uintptr_t cq, void *context, vipl_cq_notify f, uintptr_t taken, int recv);
 int vipl_go_error_callback(uintptr_t nic, void *context, vipl_error f);

@@ -27,12 +27,15 @@ uint64_t nanoseconds(void) {
 
 /*
  * give_locked posts to the Go half. What has ended by then of a send queue, as most
- * sends have, is taken along, so that asking for it needs no call of that half.
+ * sends have, is taken along, so that asking for it needs no call of that half. Behind a long
+ * send none are gathered: what it costs is moving its bytes, and the flusher would disturb that.
  */
 static VIP_RETURN give_locked(struct queue *q, struct vipl_post *posts, unsigned n) {
-	int take = !q->recv && q->n == 0 && q->waiters == 0, ended = 0;
-	VIP_RETURN r = vipl_go_post(q->handle, q->recv, posts, n, q->taken.ready, take ? TAKE : 0, &ended);
+	int take = !q->recv && q->n == 0 && q->waiters == 0, ended = 0, is_long = 0;
+	VIP_RETURN r = vipl_go_post(q->handle, q->recv, posts, n, q->taken.ready, take ? TAKE : 0, &ended, &is_long);
 
+	if (is_long && q->burst.rest < GATHER)
+		q->burst.rest = GATHER;
 	if (ended) {
 		q->first = 0;
 		q->n = ended;

@@ -50,6 +50,7 @@ static void queue_enter(struct queue *q, uintptr_t h, int recv, int attached, in
 	q->attached = attached;
 	q->waiters = 0;
 	q->first = q->n = 0;
+	q->poll.vain = 0;
 	q->burst.off = !gather;
 	q->burst.n = q->burst.run = q->burst.before = q->burst.vain = q->burst.rest = 0;
 	atomic_store(&q->burst.since, 0);

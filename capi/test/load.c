@@ -1,0 +1,45 @@
+/*
+ * A program that is not linked with the library: it loads and unloads it by each of its
+ * names, uses it in between, and goes on after the last time. What the library has begun by
+ * then, threads for one, needs its code.
+ */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <unistd.h>
+#include "vipl.h"
+
+static int n, failed;
+
+static void ok(int good, const char *what) {
+	n++;
+	printf("%sok %d - %s\n", good ? "" : "not ", n, what);
+	failed += !good;
+}
+
+int main(int argc, char **argv) {
+	const char *names[] = {"libvipl.so", "vipl.so", "libgnivipl.so", "libvipl.so.1"};
+	const char *device = argc > 1 ? argv[1] : "/dev/via_lo";
+	VIP_RETURN (*open)(const VIP_CHAR *, VIP_NIC_HANDLE *);
+	VIP_RETURN (*shut)(VIP_NIC_HANDLE);
+	VIP_NIC_HANDLE nic;
+	unsigned i;
+
+	for (i = 0; i < 4; i++) {
+		void *l = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+
+		ok(l != NULL, names[i]);
+		if (!l) {
+			printf("# %s\n", dlerror());
+			continue;
+		}
+		*(void **)&open = dlsym(l, "VipOpenNic");
+		*(void **)&shut = dlsym(l, "VipCloseNic");
+		ok(open && shut, "its calls");
+		ok(open(device, &nic) == VIP_SUCCESS, "open a NIC");
+		ok(shut(nic) == VIP_SUCCESS, "close it");
+		ok(dlclose(l) == 0, "dlclose");
+		usleep(200000); /* the threads come to run */
+	}
+	printf("1..%d\n", n);
+	return failed != 0;
+}

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Has a deliberate mistake found: capi/test/mistakes.sh MEMCHECK MISTAKES CASE. The report has to
+# name the function of mistakes.c that makes it; the case "none" must have no report.
+set -uo pipefail
+# By TCP, where bytes are handed to system calls.
+conf=$(mktemp)
+trap 'rm -f "$conf"' EXIT
+echo "/dev/via_lo -> vitcp address 127.0.0.1 samehost off" >"$conf"
+out=$(VIPL_CONFIG=$conf "$1" "$2" /dev/via_lo "$3" 2>&1)
+status=$?
+if [ "$3" = none ]; then
+	[ $status = 0 ] && exit 0
+	echo "not ok: a program without a mistake is reported"
+elif [ $status = 9 ] && grep -q "memcheck: *$3 (mistakes.c:" <<<"$out"; then
+	exit 0
+else
+	echo "not ok: $3 is not reported, exit status $status"
+fi
+echo "$out"
+exit 1
