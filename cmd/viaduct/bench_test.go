@@ -1,20 +1,24 @@
 package main
 
 import (
+	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
 
 	"viaduct/cmd/viaduct/internal/transport"
+	"viaduct/internal/sock"
 )
 
 // TestBench: every transport and operation gives a figure, and plain TCP stands
 // beside each.
 func TestBench(t *testing.T) {
 	plot := filepath.Join(t.TempDir(), "p.svg")
-	r := run(t, "bench", "--ops", "all", "--sizes", "64,64K", "--rounds", "1", "--time", "5ms", "--idle-conns", "20", "--doorbells", "1,16",
+	r := run(t, "bench", "--transports", strings.Join(transport.Names(), ","), "--ops", "all", "--sizes", "64,64K", "--rounds", "1", "--time", "5ms", "--idle-conns", "20", "--doorbells", "1,16",
 		"--conns", "1,3", "--json", "--plot", plot)
 	if r.code != 0 {
 		t.Errorf("exit %d, %s", r.code, r.stderr) // and below which it is
@@ -46,6 +50,23 @@ func TestBench(t *testing.T) {
 		t.Errorf("%d bytes of plot, %v", len(b), err)
 	}
 
+	// Without --transports both paths within the host are there.
+	paths := map[string]bool{}
+	for _, x := range document(t, good(t, "bench", "--ops", "wait", "--sizes", "64", "--rounds", "1", "--time", "1ms", "--json"))["rows"].([]any) {
+		r := x.(map[string]any)
+		paths[r["transport"].(string)] = r["shared_memory"].(bool)
+	}
+	want := map[string]bool{"iwarp?crc=off": sock.SharesByDefault}
+	for _, n := range transport.Names() {
+		want[n] = sock.SharesByDefault && n != "tcp"
+		if want[n] {
+			want[n+"?samehost=off"] = false
+		}
+	}
+	if !maps.Equal(paths, want) {
+		t.Errorf("transports and whether through shared memory: %v; want %v", paths, want)
+	}
+
 	// Two hosts, as far as one can show it.
 	p, urls := start(t, 1, "bench", "--server", "tcp://127.0.0.1:0")
 	r = good(t, "bench", "--client", urls[0], "--transports", "vitcp,iwarp?crc=off", "--ops", "write", "--sizes", "4K", "--rounds", "2", "--time", "5ms")
@@ -60,6 +81,53 @@ func TestBench(t *testing.T) {
 		"--server tcp://:0 --client tcp://h:1", "--client vitcp://h/d", "--doorbells 0", "--conns 0"} {
 		if r := run(t, append([]string{"bench"}, strings.Fields(c)...)...); r.code != 2 {
 			t.Errorf("bench %s: exit %d, %s", c, r.code, r.last())
+		}
+	}
+}
+
+// TestBenchIntervals: -i tells what a measurement does while it runs, and the rows come
+// as they are known; with --json each is a line.
+func TestBenchIntervals(t *testing.T) {
+	args := strings.Fields("bench --transports vitcp --ops send,wait --sizes 4K --rounds 2 --time 60ms -i 20ms")
+	r := good(t, args...)
+	at := regexp.MustCompile(`(?m)^(stream|send|wait) +4096  (tcp|vitcp) +round [12] +0\.00-0\.\d\d s +\d+ done +\S+ \S+$|^op +size`).FindAllStringSubmatch(r.stdout, -1)
+	var order []string
+	for _, m := range at {
+		order = append(order, strings.TrimSpace(m[1]+" "+m[2]))
+	}
+	if got, want := strings.Join(order, ","), "stream tcp,send vitcp,stream tcp,send vitcp,,wait tcp,wait vitcp,wait tcp,wait vitcp,"; got != want {
+		t.Errorf("first intervals and heads: %s; want %s\n%s", got, want, r.stdout)
+	}
+
+	r = good(t, append(args, "--json")...)
+	lines := strings.Split(strings.TrimSpace(r.stdout), "\n")
+	var report struct {
+		Rows []struct{ Transport, Op string }
+	}
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &report); err != nil || len(report.Rows) != 4 {
+		t.Errorf("last line: %v, %s", err, lines[len(lines)-1])
+	}
+	done := map[string]float64{}
+	for _, l := range lines[:len(lines)-1] {
+		var line struct {
+			Interval struct {
+				Transport, Op, Unit string
+				To, Done, Value     float64
+			}
+		}
+		if err := json.Unmarshal([]byte(l), &line); err != nil || line.Interval.To <= 0 || line.Interval.Unit == "" {
+			t.Errorf("%v: %s", err, l)
+		}
+		done[line.Interval.Op+" "+line.Interval.Transport] += line.Interval.Done
+	}
+	for _, row := range report.Rows {
+		if done[row.Op+" "+row.Transport] == 0 {
+			t.Errorf("no interval of %s %s did anything", row.Op, row.Transport)
+		}
+	}
+	for _, d := range []string{"0s", "1us", "2h", "soon"} {
+		if r := run(t, "bench", "-i", d); r.code != 2 {
+			t.Errorf("-i %s: exit %d, %s", d, r.code, r.last())
 		}
 	}
 }

@@ -105,3 +105,88 @@ config = "y"
 	}
 	fails(t, 1, "no such file", "serve", "--config", filepath.Join(dir, "none"))
 }
+
+// TestConfigDefaults: what --default sets gives way to the file, and that to the command
+// line; a file may be missing if a - stands before its name.
+func TestConfigDefaults(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "viaduct.toml")
+	serve := []string{"serve", "--default", "root=" + dir, "--default", "listen=tcp://127.0.0.1:0", "--default", "listen=sdp://127.0.0.1:0", "--config", "-" + file}
+	_, urls := start(t, 2, serve...)
+	if !strings.HasPrefix(urls[0], "tcp:") || !strings.HasPrefix(urls[1], "sdp:") {
+		t.Errorf("defaults alone: %q", urls)
+	}
+	if err := os.WriteFile(file, []byte("[serve]\nlisten = [\"vitcp://127.0.0.1:0/f\"]\nwritable = true\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, urls = start(t, 1, serve...)
+	if !strings.HasPrefix(urls[0], "vitcp:") {
+		t.Errorf("with a file: %q", urls)
+	}
+	random(t, filepath.Join(dir, "f"), 100)
+	good(t, "put", filepath.Join(dir, "f"), at(urls[0], "g"))
+	_, urls = start(t, 1, append(serve, "--listen", "iwarp://127.0.0.1:0")...)
+	if !strings.HasPrefix(urls[0], "iwarp:") {
+		t.Errorf("with a flag: %q", urls)
+	}
+	for d, reason := range map[string]string{"roof=/": "roof is no flag", "config=x": "config is no flag", "root": "want FLAG=VALUE", "writable=perhaps": "invalid syntax"} {
+		fails(t, 2, reason, "serve", "--default", d)
+	}
+	if err := os.WriteFile(file, []byte("[serve]\nroof = 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fails(t, 2, ":2: roof is no key", serve...) // a - does not forgive mistakes
+}
+
+// TestUnits: each unit that is shipped starts its service as its file in /etc/viaduct
+// says.
+func TestUnits(t *testing.T) {
+	for unit, text := range map[string]string{
+		"serve@":  "[serve]\nlisten = [\"vitcp://127.0.0.1:0/f\", \"sdp://127.0.0.1:0\"]\nwritable = true\n",
+		"proxy@":  "[proxy]\nlisten = [\"tcp://127.0.0.1:0\", \"sdp://127.0.0.1:0\"]\nto = \"sdp://127.0.0.1:1\"\n",
+		"portmap": "", // as it is shipped
+		"fabric":  "[fabric]\nlisten = \"127.0.0.1:0\"\ndomain = 7\n",
+	} {
+		b, err := os.ReadFile("../../packaging/systemd/viaduct-" + unit + ".service")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, line, ok := strings.Cut(string(b), "\nExecStart=/usr/bin/viaduct ")
+		line, _, _ = strings.Cut(line, "\n")
+		line, options := strings.CutSuffix(line, " $OPTIONS")
+		dir := t.TempDir()
+		name := strings.TrimSuffix(unit, "@")
+		if unit == "portmap" {
+			b, err := os.ReadFile("../../packaging/etc/portmap.toml")
+			if err != nil {
+				t.Fatal(err)
+			}
+			text = strings.ReplaceAll(string(b), "/etc/viaduct", dir) + "listen = \"127.0.0.1:0\"\n"
+		}
+		file := filepath.Join(dir, name+".toml")
+		if strings.HasSuffix(unit, "@") {
+			file = filepath.Join(dir, name+"-some.toml")
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil || !ok || !options {
+			t.Fatalf("%s: %v; it starts %q, then OPTIONS %v", unit, err, line, options)
+		}
+		os.WriteFile(filepath.Join(dir, "portmap.conf"), []byte(":80 :8080\n"), 0o600)
+		os.Mkdir(filepath.Join(dir, "some"), 0o700)
+		line = strings.NewReplacer("/etc/viaduct", dir, "/var/lib/viaduct", dir, "%i", "some").Replace(line)
+		n := max(1, strings.Count(text, "://127.0.0.1:0"))
+		_, urls := start(t, n, strings.Fields(line)...)
+		switch unit {
+		case "serve@":
+			random(t, filepath.Join(dir, "a"), 100)
+			good(t, "put", filepath.Join(dir, "a"), at(urls[0], "b"))
+			if _, err := os.Stat(filepath.Join(dir, "some", "b")); err != nil {
+				t.Error(err)
+			}
+		case "portmap":
+			r := good(t, "portmap", "query", "127.0.0.1:80", "--server", strings.TrimPrefix(urls[0], "udp://"))
+			if !strings.Contains(r.stdout, ":8080") {
+				t.Error(r.stdout)
+			}
+		}
+	}
+}

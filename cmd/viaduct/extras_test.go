@@ -8,20 +8,22 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"io"
+	"maps"
 	"math/big"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"viaduct/cmd/viaduct/internal/transport"
+	"viaduct/internal/sock"
 )
 
 // certificate writes a certificate for 127.0.0.1, which change may have changed, and its
@@ -276,21 +278,28 @@ func TestDemo(t *testing.T) {
 	random(t, file, 3<<20)
 	d := document(t, good(t, "demo", file, "--json"))
 	rows := d["rows"].([]any)
-	if len(rows) != 2*len(transport.Names()) {
-		t.Errorf("%d rows", len(rows))
-	}
-	var seen []string
+	seen := map[string]int{}
 	for _, r := range rows {
 		m := r.(map[string]any)
 		if m["ok"] != true || m["bytes"] != float64(3<<20) || m["relative_to_tcp"].(float64) <= 0 {
 			t.Errorf("%v", m)
 		}
-		seen = append(seen, m["transport"].(string))
-	}
-	for _, n := range transport.Names() {
-		if !slices.Contains(seen, n) {
-			t.Errorf("no row for %s", n)
+		seen[fmt.Sprint(m["transport"], " ", m["direction"], " ", m["shared_memory"])]++
+		if m["shared_memory"] == (m["why_tcp"] != nil) {
+			t.Errorf("a path and no reason, or both: %v", m)
 		}
+	}
+	want := map[string]int{}
+	for _, n := range transport.Names() {
+		for _, way := range []string{"get", "put"} {
+			want[n+" "+way+" false"] = 1
+			if n != "tcp" && sock.SharesByDefault {
+				want[n+" "+way+" true"] = 1
+			}
+		}
+	}
+	if !maps.Equal(seen, want) {
+		t.Errorf("rows: %v", seen)
 	}
 	if r := good(t, "demo", file); strings.Count(r.stdout, "verified") != len(rows) {
 		t.Error(r.stdout)

@@ -23,6 +23,7 @@ func TestLogForms(t *testing.T) {
 			if code := srv.stop(syscall.SIGTERM); code != 0 {
 				t.Errorf("exit %d", code)
 			}
+			seen := map[string]int{}
 			for l := range strings.Lines(r.stderr + srv.stderr()) {
 				var e map[string]any
 				if err := json.Unmarshal([]byte(l), &e); err != nil {
@@ -30,8 +31,12 @@ func TestLogForms(t *testing.T) {
 					continue
 				}
 				for _, k := range []string{"local", "remote"} {
-					switch e[k].(type) {
-					case nil, string, float64:
+					switch at := e[k].(type) {
+					case nil:
+					case string:
+						if at != "" {
+							seen[k]++
+						}
 					default:
 						t.Errorf("%s is no text: %s", k, l)
 					}
@@ -42,6 +47,10 @@ func TestLogForms(t *testing.T) {
 				if e["level"] == "WARN" || e["msg"] == "connection broken" {
 					t.Errorf("an orderly end: %s", l)
 				}
+			}
+			local := scheme != "fcvi" && scheme != "tcp" // which tell the peer's address alone
+			if seen["remote"] == 0 || (seen["local"] > 0) != local {
+				t.Errorf("addresses are told in %v events", seen)
 			}
 			if scheme == "vitcp" && !strings.Contains(srv.stderr(), `"msg":"peer disconnected"`) {
 				t.Error("no event of the peer's disconnection")

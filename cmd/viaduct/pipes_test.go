@@ -161,7 +161,9 @@ func startRaw(t *testing.T, input string, args ...string) (func() []byte, string
 	}
 	t.Cleanup(func() { c.Process.Kill() })
 	lines := bufio.NewReader(stderr)
+	late := time.AfterFunc(patience, func() { c.Process.Kill() })
 	line, err := lines.ReadString('\n')
+	late.Stop()
 	u, ok := strings.CutPrefix(strings.TrimSpace(line), "listening ")
 	if !ok {
 		t.Fatalf("no listening line on stderr: %q, %v", line, err)

@@ -212,6 +212,53 @@ func TestCurl(t *testing.T) {
 	}
 }
 
+// TestFetchers: rclone and wget copy a served directory whole, directly and through the
+// proxy, and find nothing to do the second time.
+func TestFetchers(t *testing.T) {
+	root := t.TempDir()
+	sow(t, root, 3, 12, 60000)
+	os.Mkdir(filepath.Join(root, "with space"), 0o755)
+	random(t, filepath.Join(root, "with space", "a+b &c.bin"), 5000)
+	_, urls := start(t, 1, "serve", "--root", root, "--listen", "tcp://127.0.0.1:0")
+	host, port := tunnel(t, hostPort(urls[0]))
+	for name, at := range map[string]string{"directly": hostPort(urls[0]), "through the proxy": net.JoinHostPort(host, port)} {
+		t.Run(name, func(t *testing.T) {
+			t.Run("rclone", func(t *testing.T) {
+				rclone := program(t, "rclone")
+				config, to := filepath.Join(t.TempDir(), "rclone.conf"), filepath.Join(t.TempDir(), "copy")
+				if err := os.WriteFile(config, nil, 0o600); err != nil { // nothing of the user's
+					t.Fatal(err)
+				}
+				output(t, rclone, "--config", config, "copy", ":http:", to, "--http-url", "http://"+at+"/")
+				alike(t, root, to)
+				if out := output(t, rclone, "--config", config, "copy", "-v", ":http:", to, "--http-url", "http://"+at+"/"); strings.Contains(out, "Copied") {
+					t.Errorf("copied again:\n%s", out)
+				}
+			})
+			t.Run("wget", func(t *testing.T) {
+				wget, to := program(t, "wget"), t.TempDir()
+				fetch := []string{"--no-config", "--no-verbose", "--recursive", "--no-parent", "--no-host-directories", "--timestamping", "--directory-prefix", to, "http://" + at + "/"}
+				output(t, wget, fetch...)
+				again := output(t, wget, fetch...)
+				if strings.Contains(again, "/long ") {
+					t.Errorf("fetched again:\n%s", again)
+				}
+				listings := 0
+				for _, rel := range files(t, to) {
+					if filepath.Base(rel) == "index.html" {
+						listings++
+						os.Remove(filepath.Join(to, rel))
+					}
+				}
+				if listings == 0 {
+					t.Error("no listings")
+				}
+				alike(t, root, to)
+			})
+		})
+	}
+}
+
 // TestRedis: redis-benchmark through SDP, without an error.
 func TestRedis(t *testing.T) {
 	server, bench := program(t, "redis-server"), program(t, "redis-benchmark")

@@ -18,22 +18,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onTerminal runs a command whose stderr is a terminal and returns what that
-// showed.
-func onTerminal(t *testing.T, args ...string) string {
-	t.Helper()
-	return watchTerminal(t, func(string) {}, args...)
-}
-
-// watchTerminal is onTerminal with a function that is told, as often as more is shown,
-// what that was so far.
-func watchTerminal(t *testing.T, seen func(shown string), args ...string) string {
+// terminal returns both ends of a terminal of 50 lines.
+func terminal(t *testing.T) (master, slave *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Skipf("SKIPPED: no pseudo terminals: %v", err)
 	}
-	defer master.Close()
+	t.Cleanup(func() { master.Close() })
 	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -41,21 +33,41 @@ func watchTerminal(t *testing.T, seen func(shown string), args ...string) string
 	if err != nil {
 		t.Fatal(err)
 	}
-	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Skipf("SKIPPED: no pseudo terminals: %v", err)
 	}
 	unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: 200})
+	return master, slave
+}
+
+// onTerminal runs a command whose stderr is a terminal and returns what that
+// showed.
+func onTerminal(t *testing.T, args ...string) string {
+	t.Helper()
+	return watchTerminal(t, false, func(string) {}, args...)
+}
+
+// watchTerminal is onTerminal with a function that is told, as often as more is shown,
+// what that was so far; with both, results come to the terminal too.
+func watchTerminal(t *testing.T, both bool, seen func(shown string), args ...string) string {
+	t.Helper()
+	master, slave := terminal(t)
 	c := command(t.Context(), args...)
 	c.Stderr = slave
+	if both {
+		c.Stdout = slave
+	}
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
 	slave.Close()
 	var shown []byte
-	for err == nil { // EIO when the last has closed the terminal
-		b := make([]byte, 4096)
-		n, err = master.Read(b)
+	for b := make([]byte, 4096); ; {
+		n, err := master.Read(b)
+		if err != nil {
+			break // EIO when the last has closed the terminal
+		}
 		shown = append(shown, b[:n]...)
 		seen(string(shown))
 	}
@@ -101,9 +113,49 @@ func TestPutBar(t *testing.T) {
 	}))
 	defer srv.Close()
 	var once sync.Once
-	watchTerminal(t, func(shown string) {
+	watchTerminal(t, false, func(shown string) {
 		if strings.Contains(shown, "the server verifies") {
 			once.Do(func() { close(noted) })
 		}
 	}, "put", src, strings.Replace(srv.URL, "http:", "tcp:", 1)+"/a")
+}
+
+// TestTreeBar: many files have one bar on a terminal, with how many there are, the bytes of
+// all, the rate and the time left; off a terminal a line each.
+func TestTreeBar(t *testing.T) {
+	from := t.TempDir()
+	sow(t, from, 2, 20, 3<<20)
+	names := files(t, from)
+	for _, scheme := range []string{"vitcp", "sdp"} {
+		root := t.TempDir()
+		_, urls := start(t, 1, "serve", "--root", root, "--writable", "--listen", listenURL(scheme, "127.0.0.1"))
+		last := regexp.MustCompile(`put (\d+) of (\d+) files ([0-9.]+ \w+) / ([0-9.]+ \w+)`)
+		for _, c := range []struct {
+			both bool
+			args []string
+		}{{true, []string{"put", "-r", from, at(urls[0], "a/")}}, {false, []string{"put", "-r", from, at(urls[0], "b/")}}} {
+			shown := watchTerminal(t, c.both, func(string) {}, c.args...)
+			all := last.FindAllStringSubmatch(shown, -1)
+			if len(all) == 0 {
+				t.Fatalf("%s: no bar: %q", scheme, shown)
+			}
+			if m := all[len(all)-1]; m[1] != fmt.Sprint(len(names)) || m[2] != m[1] || m[3] != m[4] {
+				t.Errorf("%s: the bar ends as %q", scheme, m[0])
+			}
+			if strings.Contains(shown, filepath.Base(from)+"/long") {
+				t.Errorf("%s: lines between the bar: %q", scheme, shown)
+			}
+			if c.both != strings.Contains(shown, "verified") {
+				t.Errorf("%s: results on the terminal %v: %q", scheme, c.both, shown)
+			}
+		}
+		shown := watchTerminal(t, true, func(string) {}, "get", "-r", at(urls[0], "a/"+filepath.Base(from)), "-o", filepath.Join(t.TempDir(), "copy"))
+		if !strings.Contains(shown, fmt.Sprintf("get %d of %d files", len(names), len(names))) {
+			t.Errorf("%s: get -r shows %q", scheme, shown)
+		}
+		if r := good(t, "put", "-r", from, at(urls[0], "c/")); strings.Count(r.stdout, "\n") != len(names)+1 || r.stderr != "" {
+			t.Errorf("%s: off a terminal %q, %q", scheme, r.stdout, r.stderr)
+		}
+		alike(t, from, filepath.Join(root, "b", filepath.Base(from)))
+	}
 }

@@ -158,17 +158,9 @@ func (h *rdmaAbuser) ioctl(object, method uint16, attrs ...ioctlAttr) error {
 // number is what the last ioctl has put into its attribute i.
 func (h *rdmaAbuser) number(i int) uint32 { return le.Uint32(h.scratch[ioctlAt+24+16*i+8:]) }
 
-// rdmaCores has the lengths of bodies and answers before the provider's parts.
-var rdmaCores = map[abi.Command][2]int{
-	abi.GetContext: {8, 8}, abi.RegMR: {40, 12}, abi.CreateCQ: {32, 8}, abi.CreateQP: {56, 32}, abi.CreateSRQ: {32, 16},
-}
-
 // invoke sends a command of write by ioctl. The answer goes where that of write goes.
 func (h *rdmaAbuser) invoke(c abi.Command, out int, body []byte) error {
-	core, ok := rdmaCores[c]
-	if !ok {
-		core = [2]int{len(body), out}
-	}
+	coreIn, coreOut := c.Lengths()
 	var answer uint64
 	if len(body) >= 8 {
 		answer = le.Uint64(body)
@@ -188,10 +180,10 @@ func (h *rdmaAbuser) invoke(c abi.Command, out int, body []byte) error {
 		}
 	}
 	add(2, 8, uint64(c))
-	in(0, 0, min(core[0], len(body)))
-	in(0x1000, min(core[0], len(body)), len(body))
-	add(1, min(core[1], out), answer)
-	add(0x1001, out-core[1], answer+uint64(core[1]))
+	in(0, 0, min(coreIn, len(body)))
+	in(0x1000, min(coreIn, len(body)), len(body))
+	add(1, min(coreOut, out), answer)
+	add(0x1001, out-coreOut, answer+uint64(coreOut))
 	return h.ioctl(0, 0, attrs...)
 }
 
@@ -325,66 +317,16 @@ func (h *rdmaAbuser) round() (err error) {
 	return err
 }
 
+// connect connects two queue pairs with each other.
 func (h *rdmaAbuser) connect(qps [2]uint32) error {
-	create := func(uid uint64) (uint32, error) {
-		b := le.AppendUint64(le.AppendUint64(nil, uid), h.at(0))
-		err := h.cmCommand(abi.CMCreateID, 4, append(b, 6, 1, 2, 0, 0, 0, 0, 0))
-		return h.word(0), err
-	}
-	l, err := create(1)
-	if err != nil {
+	if _, err := h.listen(); err != nil {
 		return err
 	}
-	bind := append(make([]byte, 8), h.address()...)
-	bind = le.AppendUint32(bind, l)
-	// The round before has been closed, which releases its port soon.
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		err := h.cmCommand(abi.CMBindIP, 0, bind)
-		if err == nil {
-			break
-		}
-		if err != unix.EADDRINUSE || time.Now().After(end) {
-			return fmt.Errorf("bind: %w", err)
-		}
-	}
-	if err := h.cmCommand(abi.CMListen, 0, le.AppendUint32(le.AppendUint32(nil, l), 5)); err != nil {
-		return fmt.Errorf("listen: %w", err)
-	}
-	c, err := create(2)
-	if err != nil {
+	if _, err := h.dial(qps[0]); err != nil {
 		return err
 	}
-	resolve := append(make([]byte, 28), h.address()...)
-	if err := h.cmCommand(abi.CMResolveIP, 0, le.AppendUint32(le.AppendUint32(resolve, c), 1000)); err != nil {
-		return fmt.Errorf("resolve_ip: %w", err)
-	}
-	if _, err := h.event(abi.EvAddrResolved); err != nil {
+	if err := h.accept(qps[1]); err != nil {
 		return err
-	}
-	if err := h.cmCommand(abi.CMResolveRoute, 0, le.AppendUint32(le.AppendUint32(nil, c), 1000)); err != nil {
-		return fmt.Errorf("resolve_route: %w", err)
-	}
-	if _, err := h.event(abi.EvRouteResolved); err != nil {
-		return err
-	}
-	param := func(qp uint32) []byte {
-		b := make([]byte, 272)
-		le.PutUint32(b, qp)
-		b[266], b[267], b[271] = 4, 4, 1
-		return b
-	}
-	b := le.AppendUint32(param(qps[0]), c)
-	if err := h.cmCommand(abi.CMConnect, 0, append(b, make([]byte, 12)...)); err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	id, err := h.event(abi.EvConnectRequest)
-	if err != nil {
-		return err
-	}
-	b = append(le.AppendUint64(nil, 3), param(qps[1])...)
-	b = le.AppendUint32(b, id)
-	if err := h.cmCommand(abi.CMAccept, 0, append(b, make([]byte, 12)...)); err != nil {
-		return fmt.Errorf("accept: %w", err)
 	}
 	for range 2 {
 		if _, err := h.event(abi.EvEstablished); err != nil {
@@ -392,6 +334,82 @@ func (h *rdmaAbuser) connect(qps [2]uint32) error {
 		}
 	}
 	return nil
+}
+
+// create makes an identifier.
+func (h *rdmaAbuser) create(uid uint64) (uint32, error) {
+	b := le.AppendUint64(le.AppendUint64(nil, uid), h.at(0))
+	err := h.cmCommand(abi.CMCreateID, 4, append(b, 6, 1, 2, 0, 0, 0, 0, 0))
+	return h.word(0), err
+}
+
+// listen listens at the port.
+func (h *rdmaAbuser) listen() (id uint32, err error) {
+	if id, err = h.create(1); err != nil {
+		return 0, err
+	}
+	bind := append(make([]byte, 8), h.address()...)
+	bind = le.AppendUint32(bind, id)
+	// The round before has been closed, which releases its port soon.
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		err := h.cmCommand(abi.CMBindIP, 0, bind)
+		if err == nil {
+			break
+		}
+		if err != unix.EADDRINUSE || time.Now().After(end) {
+			return 0, fmt.Errorf("bind: %w", err)
+		}
+	}
+	if err := h.cmCommand(abi.CMListen, 0, le.AppendUint32(le.AppendUint32(nil, id), 5)); err != nil {
+		return 0, fmt.Errorf("listen: %w", err)
+	}
+	return id, nil
+}
+
+// dial asks for a connection of a queue pair to the port.
+func (h *rdmaAbuser) dial(qp uint32) (id uint32, err error) {
+	if id, err = h.create(2); err != nil {
+		return 0, err
+	}
+	resolve := append(make([]byte, 28), h.address()...)
+	if err := h.cmCommand(abi.CMResolveIP, 0, le.AppendUint32(le.AppendUint32(resolve, id), 1000)); err != nil {
+		return 0, fmt.Errorf("resolve_ip: %w", err)
+	}
+	if _, err := h.event(abi.EvAddrResolved); err != nil {
+		return 0, err
+	}
+	if err := h.cmCommand(abi.CMResolveRoute, 0, le.AppendUint32(le.AppendUint32(nil, id), 1000)); err != nil {
+		return 0, fmt.Errorf("resolve_route: %w", err)
+	}
+	if _, err := h.event(abi.EvRouteResolved); err != nil {
+		return 0, err
+	}
+	b := le.AppendUint32(connParam(qp), id)
+	if err := h.cmCommand(abi.CMConnect, 0, append(b, make([]byte, 12)...)); err != nil {
+		return 0, fmt.Errorf("connect: %w", err)
+	}
+	return id, nil
+}
+
+// accept accepts the next connection for a queue pair.
+func (h *rdmaAbuser) accept(qp uint32) error {
+	id, err := h.event(abi.EvConnectRequest)
+	if err != nil {
+		return err
+	}
+	b := append(le.AppendUint64(nil, 3), connParam(qp)...)
+	b = le.AppendUint32(b, id)
+	if err := h.cmCommand(abi.CMAccept, 0, append(b, make([]byte, 12)...)); err != nil {
+		return fmt.Errorf("accept: %w", err)
+	}
+	return nil
+}
+
+func connParam(qp uint32) []byte {
+	b := make([]byte, 272)
+	le.PutUint32(b, qp)
+	b[266], b[267], b[271] = 4, 4, 1
+	return b
 }
 
 // scribble writes entries into the rings: sane ones name the region, and move data for a
@@ -427,14 +445,6 @@ func (h *rdmaAbuser) scribble(maps [][]byte, stag uint32, sane bool) {
 	}
 }
 
-// The lengths of bodies and answers that make a command pass the first look.
-var rdmaLengths = map[abi.Command][2]int{
-	abi.GetContext: {8, 16}, abi.QueryDevice: {8, 176}, abi.QueryPort: {16, 40}, abi.AllocPD: {8, 8}, abi.DeallocPD: {4, 0},
-	abi.RegMR: {48, 20}, abi.DeregMR: {4, 0}, abi.CreateCompChannel: {8, 4}, abi.CreateCQ: {32, 24}, abi.DestroyCQ: {16, 8},
-	abi.CreateQP: {56, 64}, abi.QueryQP: {16, 128}, abi.ModifyQP: {112, 0}, abi.DestroyQP: {16, 4}, abi.PostSend: {24, 4},
-	abi.CreateSRQ: {32, 32}, abi.ModifySRQ: {16, 0}, abi.QuerySRQ: {16, 16}, abi.DestroySRQ: {16, 4},
-}
-
 // random sends one command: noise, or the right lengths and small numbers, which are
 // handles often.
 func (h *rdmaAbuser) random(pd, cq uint32) error {
@@ -459,6 +469,8 @@ func (h *rdmaAbuser) random(pd, cq uint32) error {
 		return b
 	}
 	switch mrand.IntN(9) {
+	case 7:
+		return h.descriptor(noise(64))
 	case 8: // a method of ioctl, with attributes that are right now and then
 		if !h.ioctls {
 			break
@@ -507,13 +519,12 @@ func (h *rdmaAbuser) random(pd, cq uint32) error {
 		}
 		return h.cmCommand(c, mrand.IntN(400), b)
 	}
-	all := []abi.Command{abi.GetContext, abi.QueryDevice, abi.QueryPort, abi.AllocPD, abi.DeallocPD, abi.RegMR, abi.DeregMR, abi.CreateCompChannel,
-		abi.CreateCQ, abi.DestroyCQ, abi.CreateQP, abi.QueryQP, abi.ModifyQP, abi.DestroyQP, abi.PostSend, abi.PostSend, abi.CreateSRQ,
-		abi.ModifySRQ, abi.QuerySRQ, abi.DestroySRQ}
+	all := abi.Commands()
 	c := all[mrand.IntN(len(all))]
-	n := rdmaLengths[c]
-	b := small(n[0])
-	if c != abi.DeallocPD && c != abi.DeregMR && c != abi.ModifyQP && c != abi.ModifySRQ {
+	in, out := c.Lengths()
+	in, out = in+8, out+32 // with the provider's
+	b := small(in)
+	if f := c.Fields()[0]; f.Kind == abi.Reply {
 		switch mrand.IntN(10) {
 		case 0: // nowhere
 			le.PutUint64(b, mrand.Uint64()|1<<63)
@@ -542,5 +553,35 @@ func (h *rdmaAbuser) random(pd, cq uint32) error {
 	if c == abi.CreateCQ && le.Uint32(b[16:]) > 64 && le.Uint32(b[16:]) <= 1<<20 {
 		le.PutUint32(b[16:], 5)
 	}
-	return h.command(c, n[1], b)
+	return h.command(c, out, b)
+}
+
+// descriptor writes to a duplicate of a device's file that was closed, or replaced by another file.
+func (h *rdmaAbuser) descriptor(b []byte) error {
+	fd, err := unix.Dup([]int{h.uverbs, h.cm}[mrand.IntN(2)])
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	by := fd
+	switch mrand.IntN(4) {
+	case 0:
+		unix.Close(fd)
+	case 1:
+		by = h.uverbs
+	case 2:
+		by = h.cm
+	default:
+		if by, err = unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+			return err
+		}
+		defer unix.Close(by)
+	}
+	if by != fd {
+		if err := unix.Dup3(by, fd, unix.O_CLOEXEC); err != nil {
+			return err
+		}
+	}
+	le.PutUint32(b, uint32(abi.QueryPort))
+	return h.write(fd, b)
 }

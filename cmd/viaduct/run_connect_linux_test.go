@@ -236,6 +236,49 @@ func TestRunConnect(t *testing.T) {
 	}
 }
 
+// A thousand connections of each family that are held until their dial has succeeded are
+// all made, and right; those that the program gives up meanwhile leave nothing behind.
+func TestRunHeld(t *testing.T) {
+	program := buildCFile(t, "shapes")
+	n := 1000
+	if testing.Short() || raceDetector {
+		n = 200
+	}
+	for host, family := range map[string]string{"127.0.0.1": "4", "::1": "6"} {
+		t.Run(host, func(t *testing.T) {
+			t.Parallel()
+			refused := closedPort(t, host) // without SDP there is nothing
+			far := slow(t, host, echoSDP(t, host), 30*time.Millisecond)
+			s := startRun(t, []string{"--require", "--bound", "0", "--to", net.JoinHostPort(host, refused) + "=:" + portOf(far.Addr())},
+				program, "held", refused, strconv.Itoa(n), family)
+			used := func() int {
+				t.Helper()
+				n, err := strconv.Atoi(s.line())
+				if err != nil {
+					t.Fatal(err)
+				}
+				return n
+			}
+			all, supervisor := used(), s.supervisor()
+			before := steady(t, supervisor)
+			io.WriteString(s.in, "x")
+			some := used()
+			if some < n*8/10 {
+				t.Errorf("%d of %d opens were used", some, n)
+			}
+			all += some
+			eventually(t, fmt.Sprintf("as many descriptors as before, %d", before), func() bool { return descriptors(t, supervisor) <= before })
+			s.in.Close()
+			code, es := s.finish()
+			sdp, given := count(es, "connect", "sdp"), count(es, "connect", "refused")
+			// What the program gives up may be connected by then.
+			if code != 0 || sdp < all || sdp+given != n+50 {
+				t.Errorf("exit %d; %d opens were carried, %d given up, want %d and %d together\n%s", code, sdp, given, all, n+50, s.stderr())
+			}
+		})
+	}
+}
+
 // A program that dies while a dial is under way does not leave a supervisor that
 // waits for it.
 func TestRunDialDies(t *testing.T) {

@@ -36,6 +36,13 @@ func asProgram() bool {
 		}
 		os.Exit(0)
 	}
+	if arg, ok := os.LookupEnv(asRDMAMemory); ok {
+		if err := rdmaMemory(arg); err != nil {
+			fmt.Fprintln(os.Stderr, "memory:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if _, ok := os.LookupEnv(asRDMASignals); ok {
 		if err := rdmaSignals(); err != nil {
 			fmt.Fprintln(os.Stderr, "signals:", err)
@@ -53,6 +60,13 @@ func asProgram() bool {
 	if _, ok := os.LookupEnv(asRDMAIoctl); ok {
 		if err := rdmaIoctl(); err != nil {
 			fmt.Fprintln(os.Stderr, "ioctl:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if _, ok := os.LookupEnv(asRDMAFields); ok {
+		if err := rdmaFieldsMain(); err != nil {
+			fmt.Fprintln(os.Stderr, "fields:", err)
 			os.Exit(1)
 		}
 		os.Exit(0)

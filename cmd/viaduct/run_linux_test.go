@@ -216,8 +216,8 @@ func echoTrue(port string) error {
 	return nil
 }
 
-// No connection is lost, and none wrong, while signals break into accept: the
-// program sees it fail, or restarted, as without us.
+// No connection is lost, and none wrong, while signals break into accept, and into every
+// thread of the supervisor: the program sees it fail, or restarted, as without us.
 func TestRunAcceptSignals(t *testing.T) {
 	program := buildC(t, acceptC)
 	for _, us := range []string{"1000", "200"} {
@@ -225,6 +225,7 @@ func TestRunAcceptSignals(t *testing.T) {
 			t.Run(us+"us/restart="+restart, func(t *testing.T) {
 				s := startRun(t, []string{"--listen", "any"}, program, us, restart)
 				port := s.sdpPort("")
+				end := stormThreads(s.supervisor())
 				n := 750
 				if testing.Short() || raceDetector {
 					n = 100
@@ -242,6 +243,7 @@ func TestRunAcceptSignals(t *testing.T) {
 					})
 				}
 				wg.Wait()
+				end()
 				if code := s.stop(syscall.SIGTERM); code != 128+15 {
 					t.Errorf("exit %d, want that of SIGTERM; %s", code, s.stderr())
 				}

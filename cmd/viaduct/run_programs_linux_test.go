@@ -90,28 +90,36 @@ int main(int argc, char **argv) {
 }
 `
 
-// nginx with two workers serves what is carried, whole and with the true address
-// in its log, and plain clients beside it.
-func TestRunNginx(t *testing.T) {
-	nginx := need(t, "nginx", "nginx-light")
+// nginxAt writes a configuration of nginx with two workers that listens at a port of
+// loopback, and returns its directory and its file. serve says what for.
+func nginxAt(t *testing.T, port, serve string) (dir, conf string) {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "viaduct-nginx") // its workers are another user's
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	os.Chmod(dir, 0o755)
+	conf = filepath.Join(dir, "conf")
+	text := "worker_processes 2; error_log DIR/error.log; pid DIR/pid; daemon off; events { worker_connections 64; }\n" +
+		"http { access_log DIR/access.log; sendfile on; tcp_nopush on; client_body_temp_path DIR/t1; proxy_temp_path DIR/t2; fastcgi_temp_path DIR/t3;\n" +
+		"uwsgi_temp_path DIR/t4; scgi_temp_path DIR/t5; server { listen 127.0.0.1:PORT; SERVE } }\n"
+	text = strings.NewReplacer("DIR", dir, "PORT", port, "SERVE", strings.ReplaceAll(serve, "DIR", dir)).Replace(text)
+	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir, conf
+}
+
+// nginx with two workers serves what is carried, whole and with the true address
+// in its log, and plain clients beside it.
+func TestRunNginx(t *testing.T) {
+	nginx := need(t, "nginx", "nginx-light")
+	port := strconv.Itoa(freePort(t))
+	dir, conf := nginxAt(t, port, "root DIR;")
 	want := make([]byte, 5<<20)
 	rand.Read(want)
 	if err := os.WriteFile(filepath.Join(dir, "a.bin"), want, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	port := strconv.Itoa(freePort(t))
-	conf := filepath.Join(dir, "conf")
-	text := "worker_processes 2; error_log DIR/error.log; pid DIR/pid; daemon off; events { worker_connections 64; }\n" +
-		"http { access_log DIR/access.log; sendfile on; tcp_nopush on; client_body_temp_path DIR/t1; proxy_temp_path DIR/t2; fastcgi_temp_path DIR/t3;\n" +
-		"uwsgi_temp_path DIR/t4; scgi_temp_path DIR/t5; server { listen 127.0.0.1:PORT; root DIR; } }\n"
-	text = strings.NewReplacer("DIR", dir, "PORT", port).Replace(text)
-	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	s := startRun(t, []string{"--listen", port}, nginx, "-c", conf)
@@ -223,6 +231,50 @@ func TestRunSameHost(t *testing.T) {
 	r, es := runRun(t, []string{"--same-host"}, cli, "-p", port, "PING")
 	if r.code != 0 || r.stdout != "PONG\n" || count(es, "connect", "pair") != 0 {
 		t.Errorf("plain server: exit %d, %q; %+v\n%s", r.code, r.stdout, es, r.stderr)
+	}
+}
+
+// An nginx that gets what it serves from another registers its sockets with epoll before
+// they connect: its connections stay TCP, and what comes is whole.
+func TestRunSameHostUpstream(t *testing.T) {
+	nginx := need(t, "nginx", "nginx-light")
+	back, front := strconv.Itoa(freePort(t)), strconv.Itoa(freePort(t))
+	dir, conf := nginxAt(t, back, "root DIR;")
+	want := make([]byte, 5<<20)
+	rand.Read(want)
+	if err := os.WriteFile(filepath.Join(dir, "a.bin"), want, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, proxy := nginxAt(t, front, "location / { proxy_pass http://127.0.0.1:"+back+"; }")
+	b, f := startRun(t, []string{"--same-host"}, nginx, "-c", conf), startRun(t, []string{"--same-host"}, nginx, "-c", proxy)
+	for _, s := range []*served{b, f} {
+		eventually(t, "the listener", func() bool { return count(s.explained(), "listen", "pair") == 1 })
+	}
+	for range 3 {
+		c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+		resp, err := c.Get("http://127.0.0.1:" + front + "/a.bin")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(resp.Body); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%d bytes came, want %d: %v", len(got), len(want), err)
+		}
+		resp.Body.Close()
+	}
+	for _, s := range []*served{f, b} {
+		if code := s.stop(syscall.SIGQUIT); code != 0 {
+			t.Errorf("nginx: exit %d", code)
+		}
+	}
+	es := f.explained()
+	n := 0
+	for _, e := range es {
+		if e.Call == "connect" && e.Path == "tcp" && strings.Contains(e.Why, "registered with epoll") {
+			n++
+		}
+	}
+	if n != 3 || count(es, "connect", "pair") != 0 {
+		t.Errorf("%d connections stayed TCP because of epoll, want 3: %+v", n, es)
 	}
 }
 

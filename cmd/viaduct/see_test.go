@@ -129,6 +129,11 @@ func agree(t *testing.T, s *tshark.Shark, file string, as ...string) *tshark.Rep
 	t.Helper()
 	decode := append([]string{"decode", "--json", "--segments"}, as...)
 	lines := good(t, append(decode, file)...).stdout
+	for line := range strings.Lines(lines) {
+		if !strings.Contains(line, `"wrong":[]`) {
+			t.Errorf("%s: a false alarm: %s", filepath.Base(file), line)
+		}
+	}
 	if strings.Contains(lines, `"proto":"fcip"`) {
 		one := file + ".split.pcapng"
 		if err := tshark.FramePerPacket(one, file); err != nil {

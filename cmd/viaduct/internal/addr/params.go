@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,12 +17,13 @@ import (
 type Kind uint8
 
 const (
-	Number   Kind = iota // digits, from Lo to Hi
-	Size                 // bytes: digits with an optional K, M or G, from Lo to Hi
-	Choice               // one of Words
-	HostPort             // HOST or HOST:PORT
-	IP                   // an IP address
-	WWN                  // eight bytes in hex, with or without colons
+	Number    Kind = iota // digits, from Lo to Hi
+	Size                  // bytes: digits with an optional K, M or G, from Lo to Hi
+	Choice                // one of Words
+	HostPort              // HOST or HOST:PORT
+	IP                    // an IP address
+	WWN                   // eight bytes in hex, with or without colons
+	Directory             // an absolute path
 )
 
 // A Param is one query parameter of a transport. The table of them is what
@@ -39,18 +41,20 @@ type Param struct {
 
 // Schemes lists the transports an address can name; a command may have fewer.
 var Schemes = []Scheme{
-	{Name: "vitcp", DefaultPort: 3936, HasDisc: true, Params: slices.Concat(viParams, []Param{sameHost}), About: "a VI over TCP"},
-	{Name: "iwarp", Params: slices.Concat(iwarpParams, []Param{sameHost}), About: "an RDMAP Stream (MPA, DDP, RDMAP)"},
-	{Name: "sdp", Params: slices.Concat(sdpParams, []Param{sameHost}), About: "a byte stream over SDP"},
-	{Name: "fcvi", DefaultPort: 3225, HasDisc: true, Params: slices.Concat(viParams, fcviParams, []Param{sameHost}), About: "a VI over Fibre Channel in an FCIP link"},
+	{Name: "vitcp", DefaultPort: 3936, HasDisc: true, Params: slices.Concat(viParams, sameHostParams), About: "a VI over TCP"},
+	{Name: "iwarp", Params: slices.Concat(iwarpParams, sameHostParams), About: "an RDMAP Stream (MPA, DDP, RDMAP)"},
+	{Name: "sdp", Params: slices.Concat(sdpParams, sameHostParams), About: "a byte stream over SDP"},
+	{Name: "fcvi", DefaultPort: 3225, HasDisc: true, Params: slices.Concat(viParams, fcviParams, sameHostParams), About: "a VI over Fibre Channel in an FCIP link"},
 	{Name: "tcp", About: "plain TCP, the baseline"},
 }
 
 var onOff = []string{"on", "off"}
 
-// sameHost is a parameter of the transports that can go through shared memory.
-var sameHost = Param{Name: "samehost", Kind: Choice, Words: []string{"off", "auto", "require"}, Default: "off",
-	About: "Shared memory instead of TCP between processes of one user on one host, if both sides say auto; require fails without. Captures (--pcap), and TLS under vitcp and iwarp, go by TCP."}
+// sameHostParams are those of the transports that can go through shared memory.
+var sameHostParams = []Param{{Name: "samehost", Kind: Choice, Words: []string{"auto", "off", "require"}, Default: "auto",
+	About: "Shared memory instead of TCP between processes of one user on one host, unless one side says off; require fails without. Captures (--pcap), and TLS under vitcp and iwarp, go by TCP."},
+	{Name: "samehost-dir", Kind: Directory, Default: "(none)",
+		About: "A directory in which both sides meet for that if they have network namespaces of their own, as containers have: mounted into both, and writable by their user alone."}}
 
 var viParams = []Param{
 	{Name: "reliability", Kind: Choice, Words: []string{"reception", "delivery", "unreliable"}, Default: "reception",
@@ -169,6 +173,8 @@ func (p *Param) Form() string {
 		return "IP"
 	case WWN:
 		return "WWN"
+	case Directory:
+		return "DIR"
 	case Size:
 		return "SIZE"
 	}
@@ -202,6 +208,10 @@ func (p *Param) check(v string) error {
 	case IP:
 		if _, err := netip.ParseAddr(v); err != nil {
 			return fmt.Errorf("parameter %s=%s is no IP address", p.Name, v)
+		}
+	case Directory:
+		if !filepath.IsAbs(v) {
+			return fmt.Errorf("parameter %s=%s must be an absolute path", p.Name, v)
 		}
 	}
 	return nil // names are read by the package that knows them

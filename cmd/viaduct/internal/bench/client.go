@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"viaduct/debug"
+	"viaduct/samehost"
 )
 
 // A Client drives measurements against a server.
@@ -66,13 +67,14 @@ type sample struct {
 	seconds   float64
 	cpuClient float64 // seconds
 	cpuServer float64
+	path      samehost.Path // of the last connection
 }
 
 // measureTime bounds a measurement beyond the time asked for.
 const measureTime = 60 * time.Second
 
-// measure runs one spec for about d.
-func (c *Client) measure(ctx context.Context, s spec, d time.Duration) (m sample, err error) {
+// measure runs one spec for about d. What it does is counted by count, which may be nil.
+func (c *Client) measure(ctx context.Context, s spec, d time.Duration, count *meter) (m sample, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d+measureTime)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { c.c.SetDeadline(time.Unix(1, 0)) })
@@ -103,7 +105,7 @@ func (c *Client) measure(ctx context.Context, s spec, d time.Duration) (m sample
 	}
 	defer dl.close()
 	if s.Op == OpSetup || s.Op == OpChurn {
-		return c.setup(ctx, s, dl, d)
+		return c.setup(ctx, s, dl, d, count)
 	}
 	var lanes []dialed
 	defer func() {
@@ -117,6 +119,7 @@ func (c *Client) measure(ctx context.Context, s spec, d time.Duration) (m sample
 			return m, err
 		}
 		lanes = append(lanes, l)
+		m.path = l.path()
 		s.show(c.status, l, a.URL, "dial")
 	}
 	if s.Op == OpIdle {
@@ -133,7 +136,8 @@ func (c *Client) measure(ctx context.Context, s spec, d time.Duration) (m sample
 		m.value = float64(memory()-before+b.Memory-serverBefore) / float64(2*s.Conns)
 		return m, nil
 	}
-	return c.drive(ctx, s, lanes, d)
+	err = c.drive(ctx, s, lanes, d, &m, count)
+	return m, err
 }
 
 // connect opens one lane and learns its target.
@@ -163,11 +167,13 @@ const maxSetups = 8000
 // making counts: from the call that dials until a message has come that the
 // other side sent when it had accepted, which is when both ends can send; the
 // connection is gone on both sides before the next one begins.
-func (c *Client) setup(ctx context.Context, s spec, dl dialer, d time.Duration) (m sample, err error) {
+func (c *Client) setup(ctx context.Context, s spec, dl dialer, d time.Duration, count *meter) (m sample, err error) {
 	if _, err := c.ask(request{Cmd: "churn"}); err != nil {
 		return m, err
 	}
 	cpu, start := cpuSeconds(), time.Now()
+	watched := count.watch()
+	defer watched()
 	var took time.Duration
 	n := 0
 	for n < maxSetups && time.Since(start) < d {
@@ -183,9 +189,12 @@ func (c *Client) setup(ctx context.Context, s spec, dl dialer, d time.Duration) 
 			}
 			took += time.Since(was)
 		}
+		m.path = l.path()
 		l.close()
 		n++
+		count.add(1)
 	}
+	watched()
 	m.seconds, m.messages, m.cpuClient = time.Since(start).Seconds(), float64(n), cpuSeconds()-cpu
 	if s.Op == OpSetup {
 		m.seconds = took.Seconds()
@@ -196,35 +205,37 @@ func (c *Client) setup(ctx context.Context, s spec, dl dialer, d time.Duration) 
 	return m, err
 }
 
-// drive plays the client's part on all lanes at once.
-func (c *Client) drive(ctx context.Context, s spec, lanes []dialed, d time.Duration) (m sample, err error) {
+// drive plays the client's part on all lanes at once, and fills m.
+func (c *Client) drive(ctx context.Context, s spec, lanes []dialed, d time.Duration, m *sample, count *meter) error {
 	if _, err := c.ask(request{Cmd: "go"}); err != nil {
-		return m, err
+		return err
 	}
 	counts := make([]int, len(lanes))
 	trips := make([][]time.Duration, len(lanes))
 	errs := make([]error, len(lanes))
 	var wg sync.WaitGroup
+	watched := count.watch()
 	cpu, start := cpuSeconds(), time.Now()
 	for i, l := range lanes {
 		wg.Go(func() {
 			switch s.Op {
 			case OpPoll, OpWait:
-				trips[i], errs[i] = pingPong(ctx, s, l, start.Add(d))
+				trips[i], errs[i] = pingPong(ctx, s, l, start.Add(d), count)
 				counts[i] = len(trips[i])
 			default:
-				counts[i], errs[i] = push(ctx, s, l, start.Add(d))
+				counts[i], errs[i] = push(ctx, s, l, start.Add(d), count)
 			}
 		})
 	}
 	wg.Wait()
 	m.seconds, m.cpuClient = time.Since(start).Seconds(), cpuSeconds()-cpu
+	watched()
 	if err := errors.Join(errs...); err != nil {
-		return m, err
+		return err
 	}
 	a, err := c.ask(request{Cmd: "finish"})
 	if err != nil {
-		return m, err
+		return err
 	}
 	m.cpuServer = a.CPU
 	for _, n := range counts {
@@ -235,7 +246,7 @@ func (c *Client) drive(ctx context.Context, s spec, lanes []dialed, d time.Durat
 	case OpPoll, OpWait:
 		all := slices.Concat(trips...)
 		if len(all) == 0 {
-			return m, errShort
+			return errShort
 		}
 		slices.Sort(all)
 		m.value = float64(all[len(all)/2].Nanoseconds()) / 1000
@@ -244,12 +255,12 @@ func (c *Client) drive(ctx context.Context, s spec, lanes []dialed, d time.Durat
 	default:
 		m.value = m.bytes / m.seconds
 	}
-	return m, nil
+	return nil
 }
 
 // push keeps the window full until the time is over, and returns how many
 // operations the other side has confirmed.
-func push(ctx context.Context, s spec, l lane, end time.Time) (n int, err error) {
+func push(ctx context.Context, s spec, l lane, end time.Time, count *meter) (n int, err error) {
 	w, batch, out := s.window(), max(1, s.Doorbell), 0
 	for i := 0; ; i++ {
 		if i&15 == 0 && time.Now().After(end) {
@@ -261,6 +272,7 @@ func push(ctx context.Context, s spec, l lane, end time.Time) (n int, err error)
 				return n, err
 			}
 			out -= k
+			count.add(k)
 		}
 		if err := l.post(batch); err != nil {
 			return n, err
@@ -274,6 +286,7 @@ func push(ctx context.Context, s spec, l lane, end time.Time) (n int, err error)
 			return n, err
 		}
 		out -= k
+		count.add(k)
 	}
 	return n, finish(ctx, l)
 }
@@ -295,7 +308,7 @@ func finish(ctx context.Context, l lane) error {
 }
 
 // pingPong measures round trips until the time is over.
-func pingPong(ctx context.Context, s spec, l lane, end time.Time) (trips []time.Duration, err error) {
+func pingPong(ctx context.Context, s spec, l lane, end time.Time, count *meter) (trips []time.Duration, err error) {
 	poll := s.Op == OpPoll
 	for was := time.Now(); was.Before(end); {
 		if err := l.send(ctx, s.Size, poll); err != nil {
@@ -306,6 +319,7 @@ func pingPong(ctx context.Context, s spec, l lane, end time.Time) (trips []time.
 		}
 		now := time.Now()
 		trips = append(trips, now.Sub(was))
+		count.trip(now.Sub(was))
 		was = now
 	}
 	return trips, finish(ctx, l)

@@ -7,6 +7,7 @@ import (
 	"errors"
 
 	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/samehost"
 )
 
 // Ops, in the words of the command line.
@@ -154,4 +155,5 @@ func newDialer(s spec, at string) (dialer, error) {
 type dialed interface {
 	lane
 	use(t target)
+	path() samehost.Path
 }

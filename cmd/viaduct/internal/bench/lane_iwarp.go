@@ -7,6 +7,7 @@ import (
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/transport"
 	"viaduct/iwarp"
+	"viaduct/samehost"
 )
 
 // iWARP has no flow control for Sends: after this part of its receives was used
@@ -15,13 +16,11 @@ const creditSize = 2
 
 // An iwarpLane is a queue pair with requests made in advance.
 type iwarpLane struct {
-	s     spec
-	q     *iwarp.QueuePair
-	mem   *iwarp.MemoryRegion
-	buf   []byte
-	ring  []iwarp.SendWR
-	next  int
-	left  int
+	s   spec
+	q   *iwarp.QueuePair
+	mem *iwarp.MemoryRegion
+	buf []byte
+	window[iwarp.SendWR]
 	slab  []byte
 	size  int // of each receive
 	done  []iwarp.Completion
@@ -61,6 +60,8 @@ func (l *iwarpLane) prepare(q *iwarp.QueuePair) error {
 	return nil
 }
 
+func (l *iwarpLane) path() samehost.Path { return l.q.Path() }
+
 func (l *iwarpLane) repost(i uint64) error {
 	return l.q.PostRecv(iwarp.RecvWR{ID: i, SG: []iwarp.SGE{iwarp.Buf(l.slab[int(i)*l.size:][:l.size])}})
 }
@@ -84,17 +85,7 @@ func (l *iwarpLane) post(n int) error {
 			return err
 		}
 	}
-	for n > 0 {
-		k := min(n, len(l.ring)-l.next)
-		m, err := l.q.PostBatch(l.ring[l.next:][:k])
-		l.left += m
-		if err != nil {
-			return err
-		}
-		l.next = (l.next + k) % len(l.ring)
-		n -= k
-	}
-	return nil
+	return l.postRing(n, l.q.PostBatch)
 }
 
 // credits waits until the peer has receives for n Sends more.

@@ -6,7 +6,9 @@ import (
 	"net"
 
 	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/cmd/viaduct/internal/transport"
+	"viaduct/samehost"
 )
 
 // A streamLane is a net.Conn. Its messages have a fixed length, that of the
@@ -38,6 +40,8 @@ func newStreamLane(s spec, c net.Conn) *streamLane {
 }
 
 func (l *streamLane) use(target) {}
+
+func (l *streamLane) path() samehost.Path { return shell.StreamPath(l.c) }
 
 // post writes n messages with one call.
 func (l *streamLane) post(n int) error {

@@ -7,6 +7,7 @@ import (
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/cmd/viaduct/internal/transport"
+	"viaduct/samehost"
 	"viaduct/vi"
 )
 
@@ -30,16 +31,14 @@ func benchOptions(s spec) *transport.Options {
 
 // A viLane is a VI with descriptors made in advance.
 type viLane struct {
-	s     spec
-	nic   *vi.NIC
-	v     *vi.VI
-	ptag  *vi.Ptag
-	mem   *vi.Region
-	ring  []*vi.Descriptor // one per operation of the window
-	next  int
+	s    spec
+	nic  *vi.NIC
+	v    *vi.VI
+	ptag *vi.Ptag
+	mem  *vi.Region
+	window[*vi.Descriptor]
 	small *vi.Descriptor // for send
 	recvs *vi.Region
-	left  int // posted and not reaped
 }
 
 func newVILane(s spec, nic *vi.NIC, u *addr.URL) (*viLane, error) {
@@ -80,6 +79,8 @@ func newVILane(s spec, nic *vi.NIC, u *addr.URL) (*viLane, error) {
 	return l, nil
 }
 
+func (l *viLane) path() samehost.Path { return l.v.Path() }
+
 // use makes the descriptors of the window, now that the target is known.
 func (l *viLane) use(t target) {
 	if l.s.bare() {
@@ -108,19 +109,7 @@ func (l *viLane) target() target {
 	return target{r.Address, uint32(r.Handle)}
 }
 
-func (l *viLane) post(n int) error {
-	for n > 0 {
-		k := min(n, len(l.ring)-l.next)
-		m, err := l.v.PostSends(l.ring[l.next:][:k])
-		l.left += m
-		if err != nil {
-			return err
-		}
-		l.next = (l.next + k) % len(l.ring)
-		n -= k
-	}
-	return nil
-}
+func (l *viLane) post(n int) error { return l.postRing(n, l.v.PostSends) }
 
 func (l *viLane) reap(ctx context.Context, poll bool) (int, error) {
 	n := 0

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -21,6 +22,14 @@ type Plan struct {
 
 	// Progress, if set, is told of each measurement before it begins.
 	Progress func(done, all int, what string)
+
+	// Rows, if set, is told the rows that stand side by side as soon as they are measured.
+	Rows func([]Row)
+
+	// Tell, if set, is told every Interval what the measurement that runs has done.
+	// Memory of idle connections has none.
+	Interval time.Duration
+	Tell     func(Interval)
 }
 
 // A Row is one line of the report. Values are in Unit; for microseconds and
@@ -40,7 +49,10 @@ type Row struct {
 	// Processor time per 10^9 bytes moved, on either side.
 	ClientCPU float64 `json:"client_cpu_seconds_per_gb,omitempty"`
 	ServerCPU float64 `json:"server_cpu_seconds_per_gb,omitempty"`
-	Error     string  `json:"error,omitempty"`
+	// How the bytes went.
+	SharedMemory bool   `json:"shared_memory"`
+	WhyTCP       string `json:"why_tcp,omitempty"`
+	Error        string `json:"error,omitempty"`
 }
 
 // Unit is what an operation is measured in.
@@ -119,55 +131,96 @@ func (s spec) baseline() spec {
 	return b
 }
 
-// group puts what is compared side by side, so that it runs side by side.
-func (p *Plan) group() (out []spec) {
-	add := func(s spec) {
-		if !slices.Contains(out, s) {
-			out = append(out, s)
-		}
-	}
+// groups puts what is compared side by side, so that it runs side by side: plain TCP
+// first in each, the groups in the order of the operations asked for.
+func (p *Plan) groups() (out [][]spec) {
 	var all []spec
 	for _, t := range p.Transports {
-		all = append(all, p.specs(t)...)
+		for _, s := range p.specs(t) {
+			if !slices.Contains(all, s) {
+				all = append(all, s)
+			}
+		}
 	}
 	for _, s := range all {
 		b := s.baseline()
-		if slices.Contains(out, b) {
+		if slices.ContainsFunc(out, func(g []spec) bool { return g[0] == b }) {
 			continue
 		}
-		add(b)
+		g := []spec{b}
 		for _, o := range all {
-			if o.baseline() == b {
-				add(o)
+			if o != b && o.baseline() == b {
+				g = append(g, o)
 			}
+		}
+		out = append(out, g)
+	}
+	first := func(g []spec) int { // the operation of g that was asked for first
+		at := len(p.Ops)
+		for _, s := range g {
+			if i := slices.Index(p.Ops, s.Op); i >= 0 {
+				at = min(at, i)
+			}
+		}
+		return at
+	}
+	slices.SortStableFunc(out, func(a, b []spec) int { return cmp.Compare(first(a), first(b)) })
+	return out
+}
+
+// Labels returns the rows to come, in their order and without figures.
+func (p *Plan) Labels() (out []Row) {
+	for _, g := range p.groups() {
+		for _, s := range g {
+			out = append(out, row(s, nil, nil))
 		}
 	}
 	return out
 }
 
-// Run measures everything in the plan, round by round, so that what changes on
-// the machine meanwhile hits all alike. A measurement that fails is a row with
-// an error. The error is the context's, or the loss of the server.
-func (c *Client) Run(ctx context.Context, p *Plan) ([]Row, error) {
-	specs := p.group()
+// Run measures everything in the plan. The measurements that are compared take turns,
+// round by round, so that what changes on the machine meanwhile hits all alike. One
+// that fails is a row with an error. The error is the context's, or the loss of the
+// server.
+func (c *Client) Run(ctx context.Context, p *Plan) (rows []Row, err error) {
+	groups := p.groups()
+	all, done := 0, 0
+	for _, g := range groups {
+		all += len(g) * p.Rounds
+	}
+	progress := func(s spec) {
+		if p.Progress != nil {
+			p.Progress(done, all, s.String())
+		}
+		done++
+	}
+	for _, g := range groups {
+		side, err := c.compare(ctx, p, g, progress)
+		if err != nil {
+			return nil, err
+		}
+		if p.Progress != nil && done == all {
+			p.Progress(all, all, "")
+		}
+		if p.Rows != nil {
+			p.Rows(side)
+		}
+		rows = append(rows, side...)
+	}
+	return rows, nil
+}
+
+// compare measures what stands side by side; the first is plain TCP.
+func (c *Client) compare(ctx context.Context, p *Plan, specs []spec, progress func(spec)) ([]Row, error) {
 	samples := make([][]sample, len(specs))
 	failed := make([]error, len(specs))
-	all, done := len(specs)*p.Rounds, 0
 	for round := range p.Rounds {
 		for i, s := range specs {
-			if failed[i] != nil {
-				done++
+			progress(s)
+			if failed[i] != nil || s.Op == OpIdle && round > 0 { // memory does not scatter
 				continue
 			}
-			if s.Op == OpIdle && round > 0 { // memory does not scatter
-				done++
-				continue
-			}
-			if p.Progress != nil {
-				p.Progress(done, all, s.String())
-			}
-			m, err := c.measure(ctx, s, p.Time)
-			done++
+			m, err := c.measure(ctx, s, p.Time, p.meter(s, round+1))
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
 			}
@@ -181,19 +234,10 @@ func (c *Client) Run(ctx context.Context, p *Plan) ([]Row, error) {
 			samples[i] = append(samples[i], m)
 		}
 	}
-	if p.Progress != nil {
-		p.Progress(all, all, "")
-	}
 	rows := make([]Row, len(specs))
-	medians := map[spec]float64{}
 	for i, s := range specs {
 		rows[i] = row(s, samples[i], failed[i])
-		if s.Transport == "tcp" {
-			medians[s] = rows[i].Median
-		}
-	}
-	for i, s := range specs {
-		if b := medians[s.baseline()]; b > 0 {
+		if b := rows[0].Median; b > 0 {
 			rows[i].ToTCP = rows[i].Median / b
 		}
 	}
@@ -233,6 +277,7 @@ func row(s spec, ms []sample, err error) Row {
 		return 0
 	})
 	m := ms[len(ms)/2]
+	r.SharedMemory, r.WhyTCP = m.path.SharedMemory, m.path.Why
 	r.Median, r.Min, r.Max = m.value, ms[0].value, ms[len(ms)-1].value
 	if m.bytes > 0 && Unit(s.Op) == "bytes/s" {
 		r.ClientCPU, r.ServerCPU = m.cpuClient/(m.bytes/1e9), m.cpuServer/(m.bytes/1e9)

@@ -85,6 +85,9 @@ type Target struct {
 	// Patience is how long the peer may take for an answer. Silence where it must be
 	// silent is watched for Quiet.
 	Patience, Quiet time.Duration
+	// Pause stands between a Reply of MPA and our first FPDU, for peers that leave
+	// unread what comes early. [I-10]
+	Pause time.Duration
 	// Dangerous runs cases of this kind too.
 	Dangerous bool
 	// Only, if not empty, are the names and requirements to run.

@@ -89,6 +89,9 @@ func (v *fcviCall) accept(cnt uint16, change func(a *iu.AcceptPayload), bytesOf 
 func (v *fcviCall) resp2() *fcviUnit {
 	t := v.t
 	u, e := v.unit(t.g.Patience)
+	if e != whole && e != quiet && v.sw.ratov != 0 { // its time for the set-up is over, where a packet was lost
+		t.again("FCVI-5.3.2-1", "no CONNECT_RESP2: %v", e)
+	}
 	t.check(e == whole, "FCVI-5.3.2-1", "no CONNECT_RESP2: %v", e)
 	if u.h.Op == iu.ConnectRqst {
 		t.again(t.c.Rows[0], "the CONNECT_RQST comes again, although it was answered")

@@ -61,6 +61,10 @@ func (t *T) start(q mpa.Frame) (*stream, mpa.Frame) {
 	r := s.frame("MPA-7.1.2-8")
 	t.check(!r.Reject, t.c.Rows[0], "the Reply rejects the connection")
 	s.agree(q, r)
+	select {
+	case <-time.After(t.g.Pause):
+	case <-t.ctx.Done():
+	}
 	return s, r
 }
 

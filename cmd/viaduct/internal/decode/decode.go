@@ -37,7 +37,7 @@ type Decoder struct {
 	frame   int
 	now     time.Time
 	skipped map[skipped]int
-	waiting int // bytes out of order in all connections
+	kept    int // memory that all connections hold, see count
 	msg     Message
 }
 
@@ -61,7 +61,7 @@ func (d *Decoder) Read(r io.Reader) error {
 	var p packet
 	for {
 		b, ci, err := src.ZeroCopyReadPacketData()
-		if err == io.EOF {
+		if err == io.EOF && ci.CaptureLength == 0 { // else the file ends behind the head of a packet
 			return nil
 		}
 		if err != nil {

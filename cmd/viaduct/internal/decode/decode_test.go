@@ -20,7 +20,6 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
 
-	"viaduct/cmd/viaduct/internal/exchange"
 	"viaduct/cmd/viaduct/internal/tshark"
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/mpa"
@@ -225,68 +224,6 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// TestDamagedOwn changes one byte at 200 random places of what the engines of each
-// transport say. All of it is decoded to the end; what a CRC covers is named.
-func TestDamagedOwn(t *testing.T) {
-	for name, covered := range map[string]bool{"iwarp-rdma": true, "sdp-modes": true, "vitcp-rdma": false, "fcvi-loss": false} {
-		t.Run(name, func(t *testing.T) {
-			x, _ := exchange.Find(name)
-			r, err := x.Run(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			ng, err := pcapgo.NewNgReader(bytes.NewReader(r.Capture), pcapgo.DefaultNgReaderOptions)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var frames [][]byte
-			var full []int // those with payload that is no start-up frame
-			for {
-				b, _, err := ng.ReadPacketData()
-				if err == io.EOF {
-					break
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				var p packet
-				if parsePacket(layers.LinkTypeEthernet, b, &p) == "" && len(p.payload) > 0 && !bytes.HasPrefix(p.payload, []byte("MPA ID")) {
-					full = append(full, len(frames))
-				}
-				frames = append(frames, b)
-			}
-			clean := len(all(t, Options{}, record(t, frames)))
-			rnd := rand.New(rand.NewPCG(18, 3936))
-			noticed := 0
-			for range 200 {
-				i := full[rnd.IntN(len(full))]
-				var p packet
-				parsePacket(layers.LinkTypeEthernet, frames[i], &p)
-				at, flip := rnd.IntN(len(p.payload)), byte(1+rnd.IntN(255))
-				p.payload[at] ^= flip // which lies in the frame
-				wrong := false
-				list := all(t, Options{}, record(t, frames))
-				for _, m := range list {
-					wrong = wrong || len(m.Wrong) > 0 || m.Name == "incomplete frame" || m.Name == "decoding resumed" || m.Name == "not a frame"
-				}
-				if wrong {
-					noticed++
-				} else if covered {
-					t.Errorf("packet %d, byte %d xor %#x is not named", i+1, at, flip)
-				}
-				if len(list) > 10*clean {
-					t.Errorf("packet %d, byte %d xor %#x: %d messages, %d without damage", i+1, at, flip, len(list), clean)
-				}
-				p.payload[at] ^= flip
-			}
-			if noticed == 0 {
-				t.Error("no damage was named")
-			}
-			t.Logf("%d of 200 named", noticed)
-		})
-	}
-}
-
 // TestFromTheMiddle: connections that are older than the capture are recognised,
 // with and without CRCs.
 func TestFromTheMiddle(t *testing.T) {
@@ -336,12 +273,19 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestReordered swaps packets of each direction with their neighbours: nothing
-// else is said than without.
+// TestReordered swaps packets of each direction with their neighbours: it is said, and
+// nothing else is said than without.
 func TestReordered(t *testing.T) {
+	said := 0
+	defer func() {
+		if said < 10 {
+			t.Errorf("%d are said to be out of order", said)
+		}
+	}()
 	for name, b := range kernel(t) {
 		frames := packets(t, b)
 		want := all(t, Options{}, b)
+		swapped := 0
 		for i := 10; i+2 < len(frames); i += 5 {
 			var p, q packet
 			if parsePacket(layers.LinkTypeEthernet, frames[i], &p) != "" || parsePacket(layers.LinkTypeEthernet, frames[i+1], &q) != "" ||
@@ -349,16 +293,22 @@ func TestReordered(t *testing.T) {
 				continue
 			}
 			frames[i], frames[i+1] = frames[i+1], frames[i]
+			swapped++
 		}
 		got := all(t, Options{}, record(t, frames))
-		if len(got) != len(want) {
-			t.Errorf("%s: %d messages, in order %d", name, len(got), len(want))
-		}
+		late := 0
 		for _, m := range got {
 			if len(m.Wrong) > 0 {
 				t.Errorf("%s: %s", name, m.line)
 			}
+			if m.Name == "out of order" {
+				late++
+			}
 		}
+		if late > swapped || len(got)-late != len(want) {
+			t.Errorf("%s: %d messages with %d out of order, in order %d; %d were swapped", name, len(got), late, len(want), swapped)
+		}
+		said += late
 	}
 }
 

@@ -2,9 +2,18 @@ package decode
 
 import (
 	"bytes"
+	"net/netip"
 	"testing"
 
 	"github.com/gopacket/gopacket/layers"
+
+	"viaduct/internal/fc"
+	"viaduct/internal/fc/fcip"
+	"viaduct/internal/wire/iu"
+	"viaduct/internal/wire/rdmap"
+	"viaduct/internal/wire/sdpwire"
+	"viaduct/internal/wire/vitcpwire"
+	"viaduct/portmap"
 )
 
 // FuzzCapture decodes a file of any content.
@@ -34,32 +43,38 @@ func FuzzPacket(f *testing.F) {
 	})
 }
 
-// FuzzStream decodes both directions of a connection as a protocol. Each byte of
-// plan takes the next piece of a direction: its length, whether it is lost, cut
-// short, sent again or ahead of its turn.
-func FuzzStream(f *testing.F) {
-	c, e := iwarpTalk(true, true)
-	c.say(0, e[0].Append(nil, make([]byte, 700)))
-	for i := range Protocols {
-		for _, frame := range c.frames[2:] {
-			f.Add(uint8(i), []byte{3, 200, 17, 9}, frame[54:], frame[54:])
+// fuzzStream decodes both directions of a connection that is said to speak proto. Each
+// two bytes of plan take the next piece of a direction: its length, and whether it
+// is lost, cut short, sent again or ahead of its turn. The seeds are conversations, which
+// the plan repeats as they were.
+func fuzzStream(f *testing.F, proto string, seeds ...*talk) {
+	const (
+		segments = 1 << iota
+		middle   // the start is not in the capture
+		content  // the protocol has to be recognised
+	)
+	for _, c := range seeds {
+		plan, a, b := c.script()
+		for _, opt := range []uint8{0, segments, middle, content} {
+			f.Add(opt, plan, a, b)
 		}
 	}
-	f.Fuzz(func(t *testing.T, proto uint8, plan, a, b []byte) {
-		opt := Options{As: map[uint16]string{}, Segments: proto&0x40 != 0}
-		if proto&0x80 == 0 {
-			opt.As[talkers[1].Port()] = Protocols[int(proto&0x3f)%len(Protocols)]
+	f.Fuzz(func(t *testing.T, how uint8, plan, a, b []byte) {
+		opt := Options{As: map[uint16]string{}, Segments: how&segments != 0}
+		if how&content == 0 {
+			opt.As[talkers[1].Port()] = proto
 		}
 		total := 0
 		d := New(opt, func(m *Message) { total++; m.AppendLine(nil) })
 		c := &talk{seq: [2]uint32{100, 200}}
-		if proto&0x20 == 0 {
+		if how&middle == 0 {
 			c = newTalk()
 		}
 		rest := [2][]byte{a, b}
-		for _, x := range plan {
+		for ; len(plan) >= 2; plan = plan[2:] {
+			x := plan[0]
 			i := int(x & 1)
-			n := min(len(rest[i]), 1+int(x>>4)*37)
+			n := min(len(rest[i]), int(x>>4)<<8|int(plan[1]))
 			piece := rest[i][:n]
 			rest[i] = rest[i][n:]
 			switch x >> 1 & 7 {
@@ -86,24 +101,272 @@ func FuzzStream(f *testing.F) {
 		for _, frame := range c.frames {
 			d.frame++
 			if parsePacket(layers.LinkTypeEthernet, frame, &p) == "" {
-				if d.frame%7 == 0 && len(p.payload) > 3 {
+				if how&0x80 != 0 && d.frame%7 == 0 && len(p.payload) > 3 {
 					p.payload, p.missing = p.payload[:len(p.payload)-3], 3
 				}
 				d.packet(&p)
 			}
 		}
 		d.end()
-		if d.waiting != 0 {
-			t.Fatalf("%d bytes wait for ever", d.waiting)
+		if d.kept != 0 {
+			t.Fatalf("%d bytes are held for ever", d.kept)
 		}
-		if total > 10*(len(a)+len(b)+len(plan)+100) {
+		if total > 10*(len(a)+len(b)+len(c.frames)+100) {
 			t.Fatalf("%d messages of %d bytes", total, len(a)+len(b))
+		}
+	})
+}
+
+// script takes a conversation apart, for fuzzStream.
+func (c *talk) script() (plan, a, b []byte) {
+	const plain = 4 << 1
+	var p packet
+	for _, frame := range c.frames {
+		if parsePacket(layers.LinkTypeEthernet, frame, &p) != "" || len(p.payload) == 0 {
+			continue
+		}
+		from := 0
+		if p.src == talkers[1] {
+			from = 1
+		}
+		n := len(p.payload)
+		plan = append(plan, byte(n>>8)<<4|plain|byte(from), byte(n))
+		if from == 0 {
+			a = append(a, p.payload...)
+		} else {
+			b = append(b, p.payload...)
+		}
+	}
+	return plan, a, b
+}
+
+// TestSeeds: what the fuzz targets of streams begin with gets as far as messages of
+// every kind, with nothing wrong.
+func TestSeeds(t *testing.T) {
+	for _, x := range []struct {
+		name  string
+		seed  *talk
+		names []string
+	}{
+		{"iwarp", rdmaSeed(true, false), []string{"MPA Request Frame", "MPA Reply Frame", "Send", "RDMA Write", "RDMA Read Request", "RDMA Read Response", "Terminate"}},
+		{"iwarp with markers", rdmaSeed(true, true), []string{"MPA Request Frame", "MPA Reply Frame", "Send", "RDMA Write", "RDMA Read Request", "RDMA Read Response", "Terminate"}},
+		{"sdp", sdpSeed(), []string{"Hello", "HelloAck", "Data", "SrcAvail", "RdmaRdCompl", "ModeChange", "SinkAvail", "RdmaWrCompl", "ChRcvBuf", "ChRcvBufAck", "DisConn"}},
+		{"vitcp", vitcpSeed(), []string{"Connect Request", "Connect Accept", "Send", "RDMA Write", "RDMA Read Request", "RDMA Read Response", "NOP", "Disconnect"}},
+		{"fcip", fcipSeed(), []string{"FCIP Special Frame", "PLOGI", "SEND_RQST", "WRITE_RQST", "GID_FT"}},
+	} {
+		list := all(t, Options{}, record(t, x.seed.frames))
+		for _, name := range x.names {
+			if !named(list, []string{name}) {
+				t.Errorf("%s: there is no %s:%s", x.name, name, lines(list))
+			}
+		}
+		for _, m := range list {
+			if len(m.Wrong) > 0 || m.Proto == "tcp" {
+				t.Errorf("%s: %s", x.name, m.line)
+			}
+		}
+	}
+}
+
+// rdmaSeed has a message of each kind of RDMAP.
+func rdmaSeed(crc, markers bool) *talk {
+	c, e := iwarpTalk(crc, markers)
+	fpdu := func(from int, parts ...[]byte) { c.say(from, e[from].Append(nil, parts...)) }
+	fpdu(0, rdmap.Send.UntaggedHeader(1, 0, false, 0).Append(nil), make([]byte, 20))
+	fpdu(0, rdmap.Send.UntaggedHeader(1, 20, true, 0).Append(nil), make([]byte, 20))
+	fpdu(0, rdmap.Write.TaggedHeader(7, 100, false).Append(nil), make([]byte, 16))
+	fpdu(0, rdmap.Write.TaggedHeader(7, 116, true).Append(nil), make([]byte, 16))
+	fpdu(0, rdmap.ReadRequestOp.UntaggedHeader(1, 0, true, 0).Append(nil), rdmap.ReadRequest{SinkSTag: 7, Size: 24, SourceSTag: 9}.Append(nil))
+	fpdu(1, rdmap.ReadResponse.TaggedHeader(7, 0, false).Append(nil), make([]byte, 8))
+	fpdu(1, rdmap.ReadResponse.TaggedHeader(7, 8, true).Append(nil), make([]byte, 16))
+	fpdu(1, rdmap.SendInvalidate.UntaggedHeader(1, 0, true, 7).Append(nil), make([]byte, 9))
+	fpdu(1, rdmap.TerminateOp.UntaggedHeader(1, 0, true, 0).Append(nil), rdmap.Terminate{Layer: rdmap.LayerRDMAP, Type: 1, Code: 5}.Append(nil))
+	return c
+}
+
+// sdpSeed has Read Zcopy, Write Zcopy, a resize and the end.
+func sdpSeed() *talk {
+	c := newSDPTalk()
+	msg := func(from int, m sdpwire.Message, n int) { m.MSeqAck = c.seq[1-from] - 1; c.send(from, m, n) }
+	fpdu := func(from int, parts ...[]byte) { c.talk.say(from, c.enc[from].Append(nil, parts...)) }
+	msg(0, sdpwire.Message{MID: sdpwire.Data}, 20)
+	msg(1, sdpwire.Message{MID: sdpwire.Data}, 0)
+	msg(0, sdpwire.Message{MID: sdpwire.SrcAvail, STag: 0x700, VA: 1000, Size: 50}, 1)
+	fpdu(1, rdmap.ReadRequestOp.UntaggedHeader(1, 0, true, 0).Append(nil), rdmap.ReadRequest{SinkSTag: 1, Size: 49, SourceSTag: 0x700, SourceTO: 1001}.Append(nil))
+	fpdu(0, rdmap.ReadResponse.TaggedHeader(1, 0, true).Append(nil), make([]byte, 49))
+	msg(1, sdpwire.Message{MID: sdpwire.RdmaRdCompl, Size: 49}, 0)
+	msg(0, sdpwire.Message{MID: sdpwire.ModeChange, Mode: sdpwire.Pipelined}, 0)
+	msg(1, sdpwire.Message{MID: sdpwire.SinkAvail, STag: 0x900, Size: 30, NonDiscards: 2}, 0)
+	fpdu(0, rdmap.Write.TaggedHeader(0x900, 0, true).Append(nil), make([]byte, 30))
+	msg(0, sdpwire.Message{MID: sdpwire.RdmaWrCompl, Size: 30}, 0)
+	msg(0, sdpwire.Message{MID: sdpwire.ChRcvBuf, Size: 300}, 0)
+	msg(1, sdpwire.Message{MID: sdpwire.ChRcvBufAck, Size: 300}, 0)
+	msg(0, sdpwire.Message{MID: sdpwire.DisConn}, 0)
+	msg(1, sdpwire.Message{MID: sdpwire.DisConn}, 0)
+	return c.talk
+}
+
+// vitcpSeed has a connection with a message of each kind, and its end.
+func vitcpSeed() *talk {
+	c := newTalk()
+	ce := vitcpwire.CE{Attributes: vitcpwire.Reliable | vitcpwire.FlowControl, MTU: 1000, ReadWindow: 2}
+	seg := func(from int, h vitcpwire.Header, body ...[]byte) {
+		h.Posted = 8
+		all := bytes.Join(body, nil)
+		h.Length = uint16(vitcpwire.HeaderLen + len(all))
+		c.say(from, append(dialect.AppendHeader(nil, h), all...))
+	}
+	const eom = vitcpwire.EndOfMessage
+	seg(0, vitcpwire.Header{Type: vitcpwire.ConnectRequest, Number: 1, Flags: eom}, ce.Append(nil))
+	seg(1, vitcpwire.Header{Type: vitcpwire.ConnectAccept, Number: 1, Flags: eom}, ce.Append(nil))
+	seg(0, vitcpwire.Header{Type: vitcpwire.Send, Number: 2}, make([]byte, 20))
+	seg(0, vitcpwire.Header{Type: vitcpwire.Send, Number: 2, Offset: 20, Flags: eom | vitcpwire.ImmediateValid, Immediate: 5}, make([]byte, 20))
+	seg(0, vitcpwire.Header{Type: vitcpwire.Write, Number: 3}, vitcpwire.RDMA{Address: 4096, Handle: 7, Length: 30}.Append(nil), make([]byte, 20))
+	seg(0, vitcpwire.Header{Type: vitcpwire.Write, Number: 3, Offset: 20, Flags: eom}, vitcpwire.RDMA{Address: 4096, Handle: 7, Length: 30}.Append(nil), make([]byte, 10))
+	seg(0, vitcpwire.Header{Type: vitcpwire.ReadRequest, Number: 4, Flags: eom}, vitcpwire.RDMA{Address: 4096, Handle: 7, Length: 12}.Append(nil))
+	seg(1, vitcpwire.Header{Type: vitcpwire.ReadResponse, Number: 4, Ack: 4, Flags: eom}, vitcpwire.RDMA{Address: 4096, Handle: 7, Length: 12}.Append(nil), make([]byte, 12))
+	seg(1, vitcpwire.Header{Type: vitcpwire.NOP, Ack: 4})
+	seg(0, vitcpwire.Header{Type: vitcpwire.Disconnect, Flags: eom})
+	return c
+}
+
+// fcipSeed has the Special Frames of a link, a login, the directory and IUs of FC-VI.
+func fcipSeed() *talk {
+	c := newTalk()
+	s := fcip.Special{Source: 0x1000020000000001, Entity: 2, Nonce: 3, Destination: 0x1000020000000002, KATOV: fcip.DefaultKATOV}
+	c.say(0, s.Append(nil))
+	c.say(1, s.Append(nil))
+	frame := func(from int, h fc.Header, opt, payload []byte) {
+		f := fc.Frame{SOF: fc.SOFi3, EOF: fc.EOFt, Header: h, Opt: opt, Payload: payload}
+		c.say(from, fcip.Append(nil, &f))
+	}
+	frame(0, fc.Header{RCtl: fc.RCtlELSReq, DID: 0xfffffe, Type: fc.TypeELS, OXID: 1, RXID: fc.Unassigned}, nil, append([]byte{3, 0, 0, 0}, make([]byte, 20)...))
+	frame(0, fc.Header{RCtl: fc.RCtlUnsolControl, DID: 0xfffffc, SID: 0x10101, Type: fc.TypeCT, OXID: 2, RXID: fc.Unassigned}, nil, append([]byte{1, 0, 0, 0, 0xfc, 2, 0, 0, 1, 0x71}, make([]byte, 10)...))
+	for _, h := range []iu.Header{{Op: iu.SendRqst, Handle: 1, MsgID: 1}, {Op: iu.WriteRqst, Handle: 1, MsgID: 2, RmtVA: 4096, RmtHandle: 7, Total: 8}} {
+		opt, df := h.Append(nil), uint8(fc.DFCtlDev16)
+		if len(opt) > 16 {
+			df = fc.DFCtlDev32
+		}
+		frame(1, fc.Header{RCtl: 4, DID: 0x10101, SID: 0x10201, Type: fc.TypeFCVI, DFCtl: df, OXID: 3, RXID: fc.Unassigned}, opt, make([]byte, 8))
+	}
+	return c
+}
+
+// FuzzIWARP decodes MPA with DDP and RDMAP.
+func FuzzIWARP(f *testing.F) {
+	fuzzStream(f, "iwarp", rdmaSeed(true, false), rdmaSeed(false, false), rdmaSeed(true, true))
+}
+
+// FuzzSDP decodes SDP over it.
+func FuzzSDP(f *testing.F) { fuzzStream(f, "sdp", sdpSeed()) }
+
+// FuzzVITCP decodes VI/TCP.
+func FuzzVITCP(f *testing.F) { fuzzStream(f, "vitcp", vitcpSeed()) }
+
+// FuzzFCIP decodes FCIP with Fibre Channel and FC-VI.
+func FuzzFCIP(f *testing.F) { fuzzStream(f, "fcip", fcipSeed()) }
+
+// A probe is a parser whose frames are single bytes: it sees what reassembly makes
+// of a stream of known content.
+type probe struct {
+	t  *testing.T
+	at uint32 // in the stream
+}
+
+// pattern is byte i of the stream.
+func pattern(i uint32) byte { return byte(i*167 + i>>8*13) }
+
+func (p *probe) layer() string                              { return "probe" }
+func (p *probe) need(*half, []byte) (int, int, error)       { return 1, 1, nil }
+func (p *probe) find(*half, []byte, bool) (at int, ok bool) { return 0, true }
+func (p *probe) forget(*half)                               {}
+func (p *probe) size() int                                  { return 0 }
+func (p *probe) frame(_ *half, b []byte, total, _ int) int {
+	if b[0] != pattern(p.at) {
+		p.t.Fatalf("byte %d is %#x, sent was %#x", p.at, b[0], pattern(p.at))
+	}
+	p.at++
+	return total
+}
+
+// FuzzReassembly has a stream come in pieces: every byte is decoded once and in its
+// place, or said to be missing. Each three bytes of plan are a segment: what becomes of
+// it, its length, and by how much it is moved.
+func FuzzReassembly(f *testing.F) {
+	f.Add(uint32(0), []byte{0, 9, 0, 1, 20, 0, 0, 30, 0, 2, 5, 9, 3, 8, 4, 4, 9, 3, 5, 0, 0, 6, 0, 0})
+	f.Add(uint32(0xfffffff0), []byte{3, 40, 40, 0, 200, 0, 2, 90, 80, 5, 0, 0, 0, 7, 0})
+	f.Fuzz(func(t *testing.T, isn uint32, plan []byte) {
+		if len(plan) > 3000 {
+			return
+		}
+		p := &probe{t: t}
+		d := New(Options{}, func(m *Message) {
+			if m.Name == "bytes missing" {
+				for i := range m.Fields {
+					if m.Fields[i].Key == "tcp.bytes" {
+						p.at += uint32(m.Fields[i].N)
+					}
+				}
+			}
+		})
+		seg := func(from int, flags byte, at uint32, n, missing int) {
+			x := packet{src: talkers[from], dst: talkers[1-from], proto: protoTCP, seq: isn + 1 + at, flags: flags, missing: missing}
+			for i := range n {
+				x.payload = append(x.payload, pattern(at+uint32(i)))
+			}
+			d.frame++
+			d.packet(&x)
+		}
+		d.packet(&packet{src: talkers[0], dst: talkers[1], proto: protoTCP, seq: isn, flags: synFlag})
+		c := d.order[0]
+		c.name, c.p = "probe", p
+		next, most := uint32(0), uint32(0) // what the sender sends next, and the end of all that the capture has
+		sent := func(at uint32, n int) { most = max(most, at+uint32(n)) }
+		for ; len(plan) >= 3 && !c.closed; plan = plan[3:] {
+			n, by := int(plan[1]), uint32(plan[2])
+			switch plan[0] % 7 {
+			case 0, 1:
+				seg(0, ackFlag, next, n, 0)
+				sent(next, n)
+				next += uint32(n)
+			case 2: // some of the bytes before again
+				at := next - min(next, by)
+				seg(0, ackFlag, at, n, 0)
+				sent(at, n)
+			case 3: // ahead of its turn
+				seg(0, ackFlag, next+by, n, 0)
+				sent(next+by, n)
+			case 4: // cut short
+				seg(0, ackFlag, next, n, int(by))
+				sent(next, n+int(by))
+				next += uint32(n) + by
+			case 5: // acknowledged
+				d.frame++
+				d.packet(&packet{src: talkers[1], dst: talkers[0], proto: protoTCP, flags: ackFlag, ack: isn + 1 + most})
+			case 6: // lost
+				next += uint32(n)
+			}
+		}
+		if most < next { // the end
+			seg(0, ackFlag, next, 0, 0)
+		}
+		seg(0, ackFlag|finFlag, max(next, most), 0, 0)
+		d.end()
+		if want := max(next, most); p.at != want {
+			t.Fatalf("%d bytes were decoded or missed, sent were %d", p.at, want)
+		}
+		if d.kept != 0 {
+			t.Fatalf("%d bytes are held for ever", d.kept)
 		}
 	})
 }
 
 // FuzzDatagram decodes a datagram of the Port Mapper.
 func FuzzDatagram(f *testing.F) {
+	for typ := portmap.Request; typ <= portmap.Deny; typ++ {
+		ap := netip.MustParseAddrPort("192.0.2.1:80")
+		f.Add(portmap.Message{Type: typ, PmTime: 1, AssocHandle: 7, Cp: netip.AddrPortFrom(ap.Addr(), 9), Ap: ap}.Append(nil))
+	}
 	f.Add(make([]byte, 48))
 	f.Add([]byte{0x10, 4})
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -33,6 +33,7 @@ type mpaParser struct {
 // An mpaSide is what one side sends.
 type mpaSide struct {
 	operates bool // its start-up frame has come, or was before the capture
+	vain     int  // bytes whose CRC was computed in vain since the place of the next FPDU was lost
 	dec      mpa.Decoder
 	rdma     rdmaSide
 }
@@ -105,7 +106,7 @@ func (p *mpaParser) frame(h *half, b []byte, total, filled int) int {
 	}
 	m := p.c.d.message(p.c, h.back)
 	m.Proto = "mpa"
-	ulpdu, used := p.fpdu(s, m, b, total, filled)
+	ulpdu, used := p.fpdu(h, m, b, total, filled)
 	if ulpdu != nil {
 		p.ddp(h, m, ulpdu, filled)
 		return used
@@ -114,14 +115,15 @@ func (p *mpaParser) frame(h *half, b []byte, total, filled int) int {
 	p.c.d.emit(m)
 	if used < total {
 		h.lost = true
-		s.rdma.forget()
+		p.forget(h)
 	}
 	return used
 }
 
 // fpdu takes an FPDU apart. If it can't be believed the ULPDU is nil, and used
 // says how much of it is to be passed over.
-func (p *mpaParser) fpdu(s *mpaSide, m *Message, b []byte, total, filled int) (ulpdu []byte, used int) {
+func (p *mpaParser) fpdu(h *half, m *Message, b []byte, total, filled int) (ulpdu []byte, used int) {
+	s := &p.side[side(h)]
 	frame := b[:total]
 	_, n, err := s.dec.Need(frame)
 	if err != nil {
@@ -164,7 +166,7 @@ func (p *mpaParser) fpdu(s *mpaSide, m *Message, b []byte, total, filled int) (u
 	}
 	s.dec = d
 	if p.crc == on && !good {
-		s.rdma.forget()
+		p.forget(h)
 	}
 	return u, total
 }
@@ -233,6 +235,13 @@ func (p *mpaParser) startUp(h *half, b []byte, filled int) {
 	}
 }
 
+func (p *mpaParser) forget(h *half) {
+	p.side[side(h)].rdma.forget()
+	if p.ulp != nil {
+		p.ulp.lost(side(h))
+	}
+}
+
 // plausible reports whether b may be the beginning of a ULPDU of n bytes; -1 is
 // any length.
 func plausible(b []byte, n int) bool {
@@ -254,7 +263,8 @@ func plausible(b []byte, n int) bool {
 }
 
 // find looks for an FPDU whose CRC is right, or, where there may be none, for two
-// that follow each other.
+// that follow each other. Bytes that look like the beginning of an FPDU again and again
+// are not believed for ever: the work has a bound for each byte that is passed over.
 func (p *mpaParser) find(h *half, b []byte, end bool) (at int, ok bool) {
 	s := &p.side[side(h)]
 	if s.dec.Markers {
@@ -282,8 +292,15 @@ func (p *mpaParser) find(h *half, b []byte, end bool) (at int, ok bool) {
 			}
 			return at, false
 		}
+		if s.vain > 1<<20+64*(h.skip+at) {
+			continue
+		}
+		good := crcGood(c[:total])
+		if !good {
+			s.vain += total
+		}
 		switch {
-		case crcGood(c[:total]):
+		case good:
 		case p.crc == on:
 			continue
 		case len(c) >= total+mpa.LengthLen+ddp.TaggedLen:
@@ -296,8 +313,8 @@ func (p *mpaParser) find(h *half, b []byte, end bool) (at int, ok bool) {
 		default:
 			continue
 		}
-		s.operates = true
-		s.rdma.forget()
+		s.operates, s.vain = true, 0
+		p.forget(h)
 		return at, true
 	}
 	return at, false

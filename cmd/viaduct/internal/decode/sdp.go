@@ -3,6 +3,7 @@ package decode
 import (
 	"errors"
 	"fmt"
+	"io"
 
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/rdmap"
@@ -14,8 +15,9 @@ type sdpState struct {
 	p       *mpaParser
 	layout  sdpwire.Layout
 	settled bool // the layout is known
-	whole   bool // seen from the Hello
+	whole   bool // seen from the Hello, with nothing missing
 	side    [2]sdpSide
+	view    [2]*sdpView // what each peer sees, nil if that is not known
 }
 
 // An sdpSide is what one peer sends, and what it said of itself.
@@ -23,9 +25,11 @@ type sdpSide struct {
 	sure bool   // next is valid
 	next uint32 // MSeq of its next message
 	bye  bool   // its DisConn has passed
+	susp bool   // its SuspComm has passed
 
-	size  uint32 // of its receive Private Buffers, 0 if not known
-	limit int64  // the other peer's messages before this one have its credit, -1 if not known
+	maxAdverts int    // that it takes
+	size       uint32 // of its receive Private Buffers, 0 if not known
+	limit      int64  // the other peer's messages before this one have its credit, -1 if not known
 
 	mode    sdpwire.Mode // of the half in which it is Data Source
 	before  sdpwire.Mode // what it was before the last change
@@ -55,6 +59,15 @@ func newSDP(p *mpaParser, whole bool) *sdpState {
 	return s
 }
 
+// lost says that bytes of a side are missing, or not to be believed.
+func (s *sdpState) lost(side int) {
+	s.side[side].sure = false
+	s.whole, s.view = false, [2]*sdpView{}
+	for i := range s.side {
+		s.side[i].mode, s.side[i].changed = sdpwire.Combined, false
+	}
+}
+
 // hello decodes the Hello, which is in the private data of the MPA Request or
 // ahead of it.
 func (p *mpaParser) hello(h *half, b []byte, l sdpwire.Layout) {
@@ -75,19 +88,26 @@ func (p *mpaParser) hello(h *half, b []byte, l sdpwire.Layout) {
 	m.num("sdp.local_rcv_sz", uint64(x.LocalRcvSz))
 	m.num("sdp.loc_ird", uint64(x.LocIRD))
 	m.num("sdp.loc_ord", uint64(x.LocORD))
-	p.ulp.greet(&p.ulp.side[side(h)], m, x.Bufs, x.LocalRcvSz)
+	p.ulp.greet(side(h), m, x.Bufs, x.LocalRcvSz, x.MaxAdverts)
 	p.c.d.emit(m)
 }
 
 // greet takes what Hello and HelloAck say.
-func (s *sdpState) greet(x *sdpSide, m *Message, bufs uint16, size uint32) {
+func (s *sdpState) greet(side int, m *Message, bufs uint16, size uint32, adverts uint16) {
+	x := &s.side[side]
 	if bufs < sdpwire.MinBuffers {
 		m.wrong("SDP-10.3-1", fmt.Sprintf("%d buffers, at least %d", bufs, sdpwire.MinBuffers))
 	}
 	if size < sdpwire.MinBufferSize {
 		m.wrong("SDP-10-5", fmt.Sprintf("buffers of %d bytes, at least %d", size, sdpwire.MinBufferSize))
 	}
-	x.size, x.limit = size, int64(bufs)
+	x.size, x.limit, x.maxAdverts = size, int64(bufs), int(adverts)
+	if side == 1 && s.whole {
+		for i := range s.view {
+			s.view[i] = &sdpView{connecting: i == 0, adverts: s.side[1-i].maxAdverts, size: s.side[i].size,
+				source: sdpHalf{mode: sdpwire.Combined}, sink: sdpHalf{mode: sdpwire.Combined}}
+		}
+	}
 }
 
 // send decodes the message that begins in a Send.
@@ -97,6 +117,7 @@ func (s *sdpState) send(h *half, m *Message, u ddp.Untagged, body []byte, filled
 		if filled == 0 {
 			m.wrong("SDP-6-1", fmt.Sprintf("a Send of %d bytes holds no BSDH", len(body)))
 		}
+		s.lost(side(h))
 		return
 	}
 	me, peer := &s.side[side(h)], &s.side[1-side(h)]
@@ -111,7 +132,7 @@ func (s *sdpState) send(h *half, m *Message, u ddp.Untagged, body []byte, filled
 	mid, flags, length := sdpwire.Peek(body, s.layout)
 	m.Proto, m.Name = "sdp", mid.String()
 	m.num("sdp.mid", uint64(mid))
-	if mid == sdpwire.HelloAckMID && h.back && s.whole && u.MSN == ddp.FirstMSN {
+	if mid == sdpwire.HelloAckMID && h.back && u.MSN == ddp.FirstMSN {
 		x, _, err := sdpwire.ParseHelloAck(body, s.layout)
 		if err != nil {
 			m.wrong("SDP-6.1.4-1", err.Error())
@@ -123,7 +144,7 @@ func (s *sdpState) send(h *half, m *Message, u ddp.Untagged, body []byte, filled
 		m.num("sdp.act_rcv_sz", uint64(x.ActRcvSz))
 		m.num("sdp.loc_ird", uint64(x.LocIRD))
 		m.num("sdp.loc_ord", uint64(x.LocORD))
-		s.greet(me, m, x.Bufs, x.ActRcvSz)
+		s.greet(side(h), m, x.Bufs, x.ActRcvSz, x.MaxAdverts)
 		return
 	}
 	total := len(body)
@@ -134,12 +155,15 @@ func (s *sdpState) send(h *half, m *Message, u ddp.Untagged, body []byte, filled
 	if err != nil {
 		m.num("sdp.flags", uint64(flags))
 		m.num("sdp.len", uint64(length))
-		m.wrong(sdpRow(err), err.Error())
-		me.sure = false
+		if filled == 0 || !errors.Is(err, io.ErrUnexpectedEOF) {
+			m.wrong(sdpRow(err), err.Error())
+		}
+		s.lost(side(h))
 		return
 	}
 	s.fields(m, &x)
 	s.judge(h, me, peer, m, &x)
+	s.follow(h, m, &x, u)
 }
 
 // sdpRow is the requirement that an error of the codec stands for.
@@ -247,6 +271,58 @@ func (s *sdpState) judge(h *half, me, peer *sdpSide, m *Message, x *sdpwire.Mess
 	}
 }
 
+// follow judges x by what its sender had seen, and has the views of both peers go
+// on. A suspension ends that: nothing but its own messages follows.
+func (s *sdpState) follow(h *half, m *Message, x *sdpwire.Message, u ddp.Untagged) {
+	i := side(h)
+	s.suspending(i, m, x)
+	if s.view[i] == nil {
+		return
+	}
+	v, peer := s.view[i], s.view[1-i]
+	sure := len(m.Wrong) == 0 && !s.side[0].susp && !s.side[1].susp && len(peer.inbox) < maxInbox && v.hear(x)
+	if sure {
+		inv, invalidates := rdmap.InvalidateSTag(u)
+		if b := v.send(x, inv, invalidates); b.id != "" {
+			m.wrong(b.id, b.text)
+			sure = false
+		}
+	}
+	if !sure {
+		s.view = [2]*sdpView{}
+		return
+	}
+	peer.inbox = append(peer.inbox, *x)
+}
+
+// suspending judges what is sent before and behind the messages of a suspension.
+// [SDP 13.1.1] [D-53]
+func (s *sdpState) suspending(i int, m *Message, x *sdpwire.Message) {
+	me, peer := &s.side[i], &s.side[1-i]
+	update := x.MID == sdpwire.Data && x.PayloadLen() == 0
+	if me.susp && x.MID != sdpwire.SuspCommAck && x.MID != sdpwire.AbortConn && !update {
+		m.wrong("SDP-13.1.1-5", "after SuspComm")
+	}
+	reads := &s.p.side[i].rdma
+	reading := s.whole && !reads.readsLost && len(reads.reads) > 0
+	switch {
+	case x.MID == sdpwire.SuspCommAck && s.whole && !peer.susp:
+		m.wrong("SDP-13.1.1-6", "nothing was asked")
+	case x.MID == sdpwire.SuspCommAck && reading:
+		m.wrong("SDP-13.1.1-6", "RDMA Reads of its sender are not answered yet")
+	case x.MID == sdpwire.SuspComm && reading:
+		m.wrong("SDP-13.1.1-3", "RDMA Reads of its sender are not answered yet")
+	}
+	me.susp = me.susp || x.MID == sdpwire.SuspComm
+}
+
+// suspended names RDMA behind SuspComm.
+func (s *sdpState) suspended(h *half, m *Message) {
+	if s.side[side(h)].susp {
+		m.wrong("SDP-13.1.1-5", "after SuspComm")
+	}
+}
+
 // advertise remembers what x advertises.
 func (s *sdpState) advertise(me *sdpSide, x *sdpwire.Message, sink bool) {
 	if len(me.adverts) >= maxAdverts {
@@ -292,6 +368,7 @@ func (s *sdpState) change(me, peer *sdpSide, m *Message, x *sdpwire.Message) {
 
 // write judges an RDMA Write: it goes to what the peer advertised by SinkAvail.
 func (s *sdpState) write(h *half, m *Message, t ddp.Tagged, n int) {
+	s.suspended(h, m)
 	peer := &s.side[1-side(h)]
 	if n == 0 || !s.whole || peer.many || !peer.sure {
 		return
@@ -307,6 +384,7 @@ func (s *sdpState) write(h *half, m *Message, t ddp.Tagged, n int) {
 
 // read judges a Read Request: it asks for what the peer advertised by SrcAvail.
 func (s *sdpState) read(h *half, m *Message, r rdmap.ReadRequest) {
+	s.suspended(h, m)
 	peer := &s.side[1-side(h)]
 	if r.Size == 0 || !s.whole || peer.many || !peer.sure {
 		return

@@ -1,6 +1,7 @@
 package decode
 
 import (
+	"strings"
 	"testing"
 
 	"viaduct/internal/wire/ddp"
@@ -75,8 +76,9 @@ func TestWrongSDP(t *testing.T) {
 			read(c, rdmap.ReadRequest{SinkSTag: 1, Size: 499, SourceSTag: 0x700, SourceTO: 1001})
 			c.send(1, sdpwire.Message{MID: sdpwire.RdmaRdCompl, Size: 499, MSeqAck: 1}, 0)
 			c.send(0, change(sdpwire.Pipelined, false), 0)
-			c.send(1, sdpwire.Message{MID: sdpwire.SinkAvail, STag: 0x900, Size: 100, MSeqAck: 2}, 0)
+			c.send(1, sdpwire.Message{MID: sdpwire.SinkAvail, STag: 0x900, Size: 100, NonDiscards: 2, MSeqAck: 2}, 0)
 			write(c, 0x900, 100)
+			c.send(0, sdpwire.Message{MID: sdpwire.RdmaWrCompl, Size: 100, MSeqAck: 1}, 0)
 			c.send(0, sdpwire.Message{MID: sdpwire.DisConn}, 0)
 		}},
 		{"a number left out", "SDP-6.1.5-2", func(c *sdpTalk) { c.send(0, data, 50); c.seq[0]++; c.send(0, data, 0) }},
@@ -125,6 +127,306 @@ func TestWrongSDP(t *testing.T) {
 			}
 			if got != x.id {
 				t.Errorf("named %q, want %q", got, x.id)
+			}
+		})
+	}
+}
+
+// reply sends m with n bytes of payload from a peer that has heard all before. With
+// inv it invalidates that STag.
+func (c *sdpTalk) reply(from int, m sdpwire.Message, n int, inv ...uint32) {
+	if other := c.seq[1-from]; other > 0 {
+		m.MSeqAck = other - 1
+	}
+	if len(inv) == 0 {
+		c.send(from, m, n)
+		return
+	}
+	m.MSeq, m.Bufs, m.Len = c.seq[from], 4, uint32(m.MID.HeaderLen()+n)
+	c.seq[from]++
+	u := rdmap.SendSEInvalidate.UntaggedHeader(c.msn[from], 0, true, inv[0])
+	c.msn[from] = c.msn[from].Next()
+	c.talk.say(from, c.enc[from].Append(nil, u.Append(nil), m.Append(nil, c.layout), make([]byte, n)))
+}
+
+// TestSDPViews: a message that breaks a rule of what its sender has seen is told
+// by the requirement; what crosses on its way breaks none.
+func TestSDPViews(t *testing.T) {
+	msg := func(mid sdpwire.MID) sdpwire.Message { return sdpwire.Message{MID: mid} }
+	sized := func(mid sdpwire.MID, size uint32) sdpwire.Message { return sdpwire.Message{MID: mid, Size: size} }
+	data, bye := msg(sdpwire.Data), msg(sdpwire.DisConn)
+	src := func(stag uint32) sdpwire.Message {
+		return sdpwire.Message{MID: sdpwire.SrcAvail, STag: stag, VA: 1000, Size: 500}
+	}
+	sink := func(nd uint32) sdpwire.Message {
+		return sdpwire.Message{MID: sdpwire.SinkAvail, STag: 0x900, Size: 300, NonDiscards: nd}
+	}
+	change := func(to sdpwire.Mode) sdpwire.Message { return sdpwire.Message{MID: sdpwire.ModeChange, Mode: to} }
+	pipelined := func(c *sdpTalk) { c.reply(0, change(sdpwire.Pipelined), 0) }
+	read := func(c *sdpTalk, from int) {
+		r := rdmap.ReadRequest{SinkSTag: 1, Size: 10, SourceSTag: 0x700, SourceTO: 1001}
+		c.talk.say(from, c.enc[from].Append(nil, rdmap.ReadRequestOp.UntaggedHeader(1, 0, true, 0).Append(nil), r.Append(nil)))
+	}
+	write := func(c *sdpTalk) {
+		c.talk.say(0, c.enc[0].Append(nil, rdmap.Write.TaggedHeader(0x900, 0, true).Append(nil), make([]byte, 9)))
+	}
+	for _, x := range []struct {
+		name, id, text string
+		say            func(c *sdpTalk)
+	}{
+		{"a RdmaRdCompl of nothing", "SDP-9.2-13", "no SrcAvail is open", func(c *sdpTalk) { c.reply(1, sized(sdpwire.RdmaRdCompl, 5), 0) }},
+		{"a RdmaRdCompl too many", "SDP-9.2-13", "no SrcAvail is open", func(c *sdpTalk) {
+			c.reply(0, src(0x700), 1)
+			c.reply(1, sized(sdpwire.RdmaRdCompl, 499), 0, 0x700)
+			c.reply(1, sized(sdpwire.RdmaRdCompl, 1), 0)
+		}},
+		{"a second SendSm", "SDP-9.2-16", "no SrcAvail is open", func(c *sdpTalk) {
+			c.reply(0, src(0x700), 1)
+			c.reply(1, msg(sdpwire.SendSm), 0)
+			c.reply(1, msg(sdpwire.SendSm), 0)
+		}},
+		{"more read than was left", "SDP-9.2-17", "500 bytes of the 499 that were left", func(c *sdpTalk) {
+			c.reply(0, src(0x700), 1)
+			c.reply(1, sized(sdpwire.RdmaRdCompl, 500), 0)
+		}},
+		{"in rounds, more than was left", "SDP-9.2-17", "400 bytes of the 399 that were left", func(c *sdpTalk) {
+			c.reply(0, src(0x700), 1)
+			c.reply(1, sized(sdpwire.RdmaRdCompl, 100), 0)
+			c.reply(1, sized(sdpwire.RdmaRdCompl, 400), 0)
+		}},
+		{"another STag invalidated", "SDP-9.2-22", "invalidates STag 0x701, the oldest SrcAvail has 0x700", func(c *sdpTalk) {
+			c.reply(0, src(0x700), 1)
+			c.reply(1, sized(sdpwire.RdmaRdCompl, 499), 0, 0x701)
+		}},
+		{"invalidated too soon", "SDP-9.2-22", "invalidates STag 0x700 with 9 bytes left", func(c *sdpTalk) {
+			c.reply(0, src(0x700), 1)
+			c.reply(1, sized(sdpwire.RdmaRdCompl, 490), 0, 0x700)
+		}},
+		{"a RdmaRdCompl before the bytes by Data", "SDP-9.2-27", "499 bytes of an earlier SrcAvail", func(c *sdpTalk) {
+			pipelined(c)
+			c.reply(0, src(0x700), 0)
+			c.reply(0, src(0x701), 0)
+			c.reply(1, sized(sdpwire.RdmaRdCompl, 1), 0)
+			c.reply(1, msg(sdpwire.SendSm), 0)
+			c.reply(1, sized(sdpwire.RdmaRdCompl, 5), 0)
+		}},
+		{"another SinkAvail's STag", "SDP-9.3-10", "invalidates STag 0x901, the oldest SinkAvail has 0x900", func(c *sdpTalk) {
+			pipelined(c)
+			c.reply(1, sink(0), 0)
+			c.reply(0, sized(sdpwire.RdmaWrCompl, 9), 0, 0x901)
+		}},
+		{"a RdmaWrCompl of nothing", "SDP-9.3-13", "no SinkAvail is open", func(c *sdpTalk) { c.reply(0, sized(sdpwire.RdmaWrCompl, 9), 0) }},
+		{"a RdmaWrCompl of what Data used up", "SDP-9.3-13", "no SinkAvail is open", func(c *sdpTalk) {
+			pipelined(c)
+			c.reply(1, data, 0)
+			c.reply(1, sink(0), 0)
+			c.reply(0, data, 9)
+			c.reply(0, sized(sdpwire.RdmaWrCompl, 9), 0)
+		}},
+		{"Data behind SuspComm", "SDP-13.1.1-5", "after SuspComm", func(c *sdpTalk) { c.reply(0, msg(sdpwire.SuspComm), 0); c.reply(0, data, 9) }},
+		{"credit behind SuspComm", "", "", func(c *sdpTalk) { c.reply(0, msg(sdpwire.SuspComm), 0); c.reply(0, data, 0) }},
+		{"RDMA behind SuspComm", "SDP-13.1.1-5", "after SuspComm", func(c *sdpTalk) {
+			c.reply(0, src(0x700), 1)
+			c.reply(1, msg(sdpwire.SuspComm), 0)
+			read(c, 1)
+		}},
+		{"SuspCommAck of nothing", "SDP-13.1.1-6", "nothing was asked", func(c *sdpTalk) { c.reply(1, msg(sdpwire.SuspCommAck), 0) }},
+		{"SuspCommAck within a Read", "SDP-13.1.1-6", "RDMA Reads of its sender are not answered yet", func(c *sdpTalk) {
+			c.reply(0, src(0x700), 1)
+			read(c, 1)
+			c.reply(0, msg(sdpwire.SuspComm), 0)
+			c.reply(1, msg(sdpwire.SuspCommAck), 0)
+		}},
+		{"SuspComm within a Read", "SDP-13.1.1-3", "RDMA Reads of its sender are not answered yet", func(c *sdpTalk) {
+			c.reply(0, src(0x700), 1)
+			read(c, 1)
+			c.reply(1, msg(sdpwire.SuspComm), 0)
+		}},
+		{"Data within Read Zcopy", "SDP-11.2-4", "payload while a SrcAvail is open", func(c *sdpTalk) { c.reply(0, src(0x700), 1); c.reply(0, data, 9) }},
+		{"a second SrcAvail in Combined", "SDP-11.2-4", "another is open in Combined Mode", func(c *sdpTalk) { c.reply(0, src(0x700), 1); c.reply(0, src(0x701), 1) }},
+		{"payload of a SrcAvail where Data is owed", "SDP-11.2-4", "with payload while 499 bytes are owed by Data", func(c *sdpTalk) {
+			c.reply(0, src(0x700), 1)
+			c.reply(1, msg(sdpwire.SendSm), 0)
+			c.reply(0, src(0x701), 1)
+		}},
+		{"Data within Read Zcopy, Pipelined", "SDP-11.3-5", "payload while a SrcAvail is open", func(c *sdpTalk) {
+			pipelined(c)
+			c.reply(1, data, 0)
+			c.reply(0, src(0x700), 0)
+			c.reply(0, data, 9)
+		}},
+		{"more Data than is owed", "SDP-11.3-6", "9 bytes where 5 were owed", func(c *sdpTalk) {
+			pipelined(c)
+			x := src(0x700)
+			x.Size = 5
+			c.reply(0, x, 0)
+			c.reply(0, src(0x701), 0)
+			c.reply(1, msg(sdpwire.SendSm), 0)
+			c.reply(0, data, 9)
+		}},
+		{"a Transaction where Data is owed", "SDP-11.3-6", "payload while 499 bytes are owed by Data", func(c *sdpTalk) {
+			c.reply(1, change(sdpwire.Pipelined), 0)
+			c.reply(0, src(0x700), 1)
+			c.reply(1, msg(sdpwire.SendSm), 0)
+			c.reply(0, sink(0), 9)
+		}},
+		{"too many SrcAvails", "SDP-11.3-18", "2 advertisements are open, and the other peer takes 2", func(c *sdpTalk) {
+			pipelined(c)
+			c.reply(0, src(0x700), 0)
+			c.reply(0, src(0x701), 0)
+			c.reply(1, data, 0)
+			c.reply(0, src(0x702), 0)
+		}},
+		{"too many SinkAvails", "SDP-11.3-18", "2 advertisements are open, and the other peer takes 2", func(c *sdpTalk) {
+			pipelined(c)
+			for range 3 {
+				c.reply(1, sink(0), 0)
+			}
+		}},
+		{"a SrcAvail behind its cancel", "SDP-9.5.4-10", "is not Processed", func(c *sdpTalk) {
+			pipelined(c)
+			c.reply(0, src(0x700), 0)
+			c.reply(0, msg(sdpwire.SrcAvailCancel), 0)
+			c.reply(0, src(0x701), 0)
+		}},
+		{"a second cancel", "SDP-9.5.4-10", "a SrcAvailCancel is open already", func(c *sdpTalk) {
+			c.reply(0, src(0x700), 1)
+			c.reply(0, msg(sdpwire.SrcAvailCancel), 0)
+			c.reply(0, msg(sdpwire.SrcAvailCancel), 0)
+		}},
+		{"a SrcAvail behind a cancel that is Processed", "", "", func(c *sdpTalk) {
+			pipelined(c)
+			c.reply(0, src(0x700), 0)
+			c.reply(0, src(0x701), 0)
+			c.reply(0, msg(sdpwire.SrcAvailCancel), 0)
+			c.reply(1, msg(sdpwire.SendSm), 0)
+			c.reply(0, src(0x702), 0)
+		}},
+		{"a source buffer past the end", "SDP-6.3.2.1-1", "500 bytes at 0xffffffffffffff00 pass the end", func(c *sdpTalk) {
+			x := src(0x700)
+			x.VA = 0xffffffffffffff00
+			c.reply(0, x, 1)
+		}},
+		{"a sink buffer past the end", "SDP-6.3.3.1-1", "300 bytes at 0xffffffffffffff00 pass the end", func(c *sdpTalk) {
+			pipelined(c)
+			x := sink(0)
+			x.VA = 0xffffffffffffff00
+			c.reply(1, x, 0)
+		}},
+		{"to Buffered within Read Zcopy", "SDP-12.1-2", "with a SrcAvail open", func(c *sdpTalk) { c.reply(0, src(0x700), 1); c.reply(0, change(sdpwire.Buffered), 0) }},
+		{"a second ChRcvBuf", "SDP-10.6-19", "the last one is not acknowledged", func(c *sdpTalk) {
+			c.reply(0, sized(sdpwire.ChRcvBuf, 300), 0)
+			c.reply(0, sized(sdpwire.ChRcvBuf, 400), 0)
+		}},
+		{"ChRcvBufs cross", "", "", func(c *sdpTalk) {
+			c.send(0, data, 0)
+			c.reply(1, data, 0)
+			c.send(0, sized(sdpwire.ChRcvBuf, 300), 0)
+			c.send(1, sized(sdpwire.ChRcvBuf, 300), 0)
+			c.reply(0, sized(sdpwire.ChRcvBufAck, 300), 0)
+			c.reply(0, sized(sdpwire.ChRcvBuf, 300), 0)
+			c.reply(1, sized(sdpwire.ChRcvBufAck, 300), 0)
+		}},
+		{"a ChRcvBuf from a peer that owes an answer", "D-47", "its sender owes a ChRcvBufAck", func(c *sdpTalk) {
+			c.reply(0, data, 0)
+			c.reply(0, sized(sdpwire.ChRcvBuf, 300), 0)
+			c.reply(1, sized(sdpwire.ChRcvBuf, 400), 0)
+		}},
+		{"a ChRcvBufAck of nothing", "D-47", "nothing was asked", func(c *sdpTalk) { c.reply(1, sized(sdpwire.ChRcvBufAck, 200), 0) }},
+		{"a ChRcvBufAck in the wrong direction", "D-47", "300 bytes when asked to go from 200 to 100", func(c *sdpTalk) {
+			c.reply(0, sized(sdpwire.ChRcvBuf, 100), 0)
+			c.reply(1, sized(sdpwire.ChRcvBufAck, 300), 0)
+		}},
+		{"DisConn within Read Zcopy", "SDP-8.2.1-4", "1 SrcAvails are open", func(c *sdpTalk) { c.reply(0, src(0x700), 1); c.reply(0, bye, 0) }},
+		{"DisConn before the bytes by Data", "SDP-8.2.1-4", "499 bytes are owed", func(c *sdpTalk) {
+			c.reply(0, src(0x700), 1)
+			c.reply(1, msg(sdpwire.SendSm), 0)
+			c.reply(0, bye, 0)
+		}},
+		{"DisConn twice", "SDP-8.2.1-6", "a second time", func(c *sdpTalk) { c.reply(0, bye, 0); c.reply(0, bye, 0) }},
+		{"more payload than the buffer has", "D-18", "9 bytes of payload from a buffer of 5", func(c *sdpTalk) {
+			x := src(0x700)
+			x.Size = 5
+			c.reply(0, x, 9)
+		}},
+		{"nothing but payload", "", "", func(c *sdpTalk) {
+			x := src(0x700)
+			x.Size = 9
+			c.reply(0, x, 9)
+			c.reply(1, sized(sdpwire.RdmaRdCompl, 0), 0)
+			c.reply(0, data, 1)
+		}},
+		{"no progress", "D-19", "no progress 17 times", func(c *sdpTalk) {
+			c.reply(0, src(0x700), 1)
+			for range 17 {
+				c.reply(1, sized(sdpwire.RdmaRdCompl, 0), 0)
+				c.reply(0, data, 0)
+			}
+		}},
+		{"more written than the buffer has", "D-20", "301 bytes in a buffer of 300", func(c *sdpTalk) {
+			pipelined(c)
+			c.reply(1, sink(0), 0)
+			c.reply(0, sized(sdpwire.RdmaWrCompl, 301), 0)
+		}},
+		{"NonDiscards ahead", "D-24", "NonDiscards 2, but its sender took 1", func(c *sdpTalk) {
+			c.reply(0, data, 9)
+			pipelined(c)
+			c.reply(1, sink(2), 0)
+		}},
+		{"NonDiscards behind", "SDP-6.3.3.4-1", "NonDiscards 0, but its sender took 1", func(c *sdpTalk) {
+			c.reply(0, data, 9)
+			pipelined(c)
+			c.reply(1, sink(0), 0)
+		}},
+		{"SinkAvail and Data cross", "", "", func(c *sdpTalk) {
+			pipelined(c)
+			c.reply(1, data, 0)
+			c.reply(1, sink(0), 0)
+			c.send(0, data, 9)
+			c.reply(1, sink(0), 0)
+			c.reply(0, sized(sdpwire.RdmaWrCompl, 9), 0, 0x900)
+		}},
+		{"SinkAvail and SrcAvail cross", "", "", func(c *sdpTalk) {
+			pipelined(c)
+			c.reply(1, data, 0)
+			c.reply(1, sink(0), 0)
+			c.send(0, src(0x700), 0)
+			write(c)
+			c.reply(0, sized(sdpwire.RdmaWrCompl, 9), 0, 0x900)
+			c.reply(0, bye, 0)
+		}},
+		{"message 0 and SrcAvail cross", "", "", func(c *sdpTalk) {
+			pipelined(c)
+			c.reply(1, sink(0), 0)
+			c.send(0, src(0x700), 0)
+			c.reply(0, sized(sdpwire.RdmaWrCompl, 9), 0, 0x900)
+			c.reply(0, bye, 0)
+		}},
+		{"a Send invalidates", "D-41", "Data invalidates STag 0x700", func(c *sdpTalk) {
+			c.reply(1, src(0x700), 1)
+			c.reply(0, data, 0, 0x700)
+		}},
+		{"a loss between", "", "", func(c *sdpTalk) {
+			c.reply(0, src(0x700), 1)
+			lost := len(c.frames)
+			c.reply(1, msg(sdpwire.SendSm), 0)
+			c.frames = c.frames[:lost]
+			c.reply(0, data, 9)
+			c.reply(1, data, 0)
+			c.reply(0, bye, 0)
+		}},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			c := newSDPTalk()
+			x.say(c)
+			var id, text string
+			for _, m := range all(t, Options{}, record(t, c.frames)) {
+				for _, w := range m.Wrong {
+					id, text = id+w.ID, text+w.Text
+				}
+			}
+			if id != x.id || !strings.Contains(text, x.text) {
+				t.Errorf("named %q (%s), want %q (%s)", id, text, x.id, x.text)
 			}
 		})
 	}

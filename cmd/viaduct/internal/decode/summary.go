@@ -10,7 +10,9 @@ import (
 
 // A Summary counts messages by connection.
 type Summary struct {
-	conns map[int]*Total
+	conns  map[int]*Total
+	counts int // of all connections
+	modes  int
 	// Dropped counts connections beyond the greatest number that is kept.
 	Dropped int
 }
@@ -48,7 +50,9 @@ type ModeAt struct {
 
 const (
 	maxTotals = 20_000
-	maxModes  = 1000
+	maxModes  = 1000    // of a connection
+	allModes  = 100_000 // of all
+	allCounts = 200_000 // names of messages; further ones are counted as others
 )
 
 // NewSummary returns an empty summary.
@@ -72,12 +76,16 @@ func (s *Summary) Add(m *Message) {
 		s.conns[m.Conn] = t
 	}
 	t.Last = m.Time
-	i := slices.IndexFunc(t.Messages, func(c Count) bool { return c.Dir == m.dir() && c.Proto == m.Proto && c.Name == m.Name })
-	if i < 0 {
-		i = len(t.Messages)
-		t.Messages = append(t.Messages, Count{Dir: m.dir(), Proto: m.Proto, Name: m.Name})
+	c := t.find(m.dir(), m.Proto, m.Name)
+	if c == nil && (s.counts >= allCounts || len(t.Messages) >= maxNames) {
+		c = t.find(m.dir(), others, others)
+		if c == nil {
+			c = t.add(m.dir(), others, others)
+		}
+	} else if c == nil {
+		s.counts++
+		c = t.add(m.dir(), m.Proto, m.Name)
 	}
-	c := &t.Messages[i]
 	c.Count++
 	for j := range m.Fields {
 		switch f := &m.Fields[j]; f.Key {
@@ -88,10 +96,30 @@ func (s *Summary) Add(m *Message) {
 	for _, w := range m.Wrong {
 		t.Wrong[w.ID]++
 	}
-	if mode, ok := m.Get("sdp.mode"); ok && len(t.Modes) < maxModes {
+	if mode, ok := m.Get("sdp.mode"); ok && len(t.Modes) < maxModes && s.modes < allModes {
+		s.modes++
 		sd, _ := m.Get("sdp.s")
 		t.Modes = append(t.Modes, ModeAt{m.Time, m.dir(), sd, mode})
 	}
+}
+
+// others is what names beyond those that are kept count as.
+const others = "others"
+
+// maxNames bounds the names of one connection: they are looked for one by one.
+const maxNames = 500
+
+func (t *Total) find(dir, proto, name string) *Count {
+	i := slices.IndexFunc(t.Messages, func(c Count) bool { return c.Dir == dir && c.Proto == proto && c.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &t.Messages[i]
+}
+
+func (t *Total) add(dir, proto, name string) *Count {
+	t.Messages = append(t.Messages, Count{Dir: dir, Proto: proto, Name: name})
+	return &t.Messages[len(t.Messages)-1]
 }
 
 // Totals returns what was counted, by connection.

@@ -26,27 +26,51 @@ type conn struct {
 	seen   bool              // from its first byte
 	closed bool
 	ignore bool   // not one of the protocols
-	p      parser // nil until the protocol is known
+	name   string // of the protocol, "" until it is known
+	p      parser // nil until the protocol is known, and after giveUp
 	tried  int    // bytes at the last attempt to recognise it
+	kept   int    // bytes of memory that it holds, as they were counted last
+	at     int    // number of its last packet
 }
 
 // A half is what one side of a connection sends.
 type half struct {
 	c      *conn
 	back   bool
-	began  bool // next is valid
-	fin    bool
+	began  bool   // next is valid
+	fin    bool   // its FIN has come
+	end    uint32 // sequence number of the FIN, if fin
 	next   uint32 // sequence number that comes next
 	acked  uint32 // by the other side, if hasAck
 	hasAck bool
 	late   int     // packets of the connection since it was acknowledged what is missing
 	queue  []piece // behind a hole, in order
-	held   int     // bytes in queue
+	held   int     // memory of what is in queue
 
 	buf    []byte // received and not yet decoded
 	filled int    // bytes at the end of buf that the capture does not have
+	untold int    // bytes missing that were not told: the protocol is not known yet
 	lost   bool   // the next frame's place is not known
 	skip   int    // bytes passed over in search of it
+}
+
+// behind reports whether the other side has acknowledged bytes that the capture does
+// not have, or not yet.
+func (h *half) behind() bool {
+	n := int32(h.acked - h.next)
+	return h.hasAck && h.began && (n > 1 || n == 1 && !h.fin)
+}
+
+// ended reports whether all bytes ahead of the FIN have come.
+func (h *half) ended() bool { return h.fin && int32(h.end-h.next) <= 0 }
+
+// beyond returns the place of the first thing that is known to stand behind a hole:
+// bytes that came ahead of their turn, or the FIN.
+func (h *half) beyond() (seq uint32, ok bool) {
+	if len(h.queue) > 0 {
+		return h.queue[0].seq, true
+	}
+	return h.end, h.began && h.fin && !h.ended()
 }
 
 // A piece is a segment that came ahead of its turn.
@@ -57,9 +81,9 @@ type piece struct {
 }
 
 const (
-	maxHeld    = 4 << 20  // bytes that one direction holds behind a hole
-	maxWaiting = 64 << 20 // and all of them
-	patience   = 16       // packets that a hole is waited for after its acknowledgement
+	maxHeld    = 4 << 20 // bytes that one direction holds behind a hole
+	maxPieces  = 4096    // and segments: they are kept in order
+	patience   = 16      // packets that a hole is waited for after its acknowledgement
 	maxUnknown = 192 << 10
 )
 
@@ -80,6 +104,8 @@ func (d *Decoder) segment(p *packet) {
 	if c.closed {
 		return
 	}
+	c.at = d.frame
+	defer d.count(c)
 	i := 0
 	if p.src != c.addr[0] || c.addr[0] == c.addr[1] {
 		i = 1
@@ -102,6 +128,9 @@ func (d *Decoder) segment(p *packet) {
 	if c.ignore {
 		return
 	}
+	if c.p != nil && other.behind() { // what is said now may answer what is missing
+		c.p.forget(other)
+	}
 	h.take(p)
 	switch {
 	case p.flags&rstFlag != 0:
@@ -109,10 +138,10 @@ func (d *Decoder) segment(p *packet) {
 		m.Proto, m.Name = "tcp", "reset"
 		c.tell(m)
 		c.close()
-	case p.flags&finFlag != 0:
-		h.fin = true
+	case p.flags&finFlag != 0 && !h.fin:
+		h.fin, h.end = true, p.seq+uint32(len(p.payload)+p.missing)
 	}
-	if h.fin && other.fin && len(h.queue) == 0 && len(other.queue) == 0 && !c.closed {
+	if h.ended() && other.ended() && len(h.queue) == 0 && len(other.queue) == 0 && !c.closed {
 		c.close()
 	}
 }
@@ -141,19 +170,26 @@ func (d *Decoder) open(k connKey, p *packet) *conn {
 	case as == "none", d.opt.Stream > 0 && d.opt.Stream != c.num:
 		c.ignore = true
 	case as != "":
-		c.p = newParser(as, c)
+		c.name, c.p = as, newParser(as, c)
 	}
 	d.conns[k] = c
 	d.order = append(d.order, c)
 	return c
 }
 
-// close ends a connection: what waits is decoded as far as it goes.
+// close ends a connection: what waits is decoded as far as it goes, and what never
+// came is said.
 func (c *conn) close() {
 	for i := range c.half {
 		h := &c.half[i]
-		for len(h.queue) > 0 {
-			h.bridge(true)
+		h.bridgeAll()
+		if h.behind() { // the other side has had more
+			n := int(int32(h.acked - h.next))
+			if h.fin {
+				n--
+			}
+			h.next += uint32(n)
+			h.hole(n, "not in the capture")
 		}
 	}
 	c.closed = true
@@ -167,12 +203,13 @@ func (c *conn) close() {
 		c.half[i].buf, c.half[i].queue = nil, nil
 	}
 	c.p = nil
+	c.d.count(c)
 }
 
 // tell emits a message about the connection itself, which is of interest only if
 // its protocol is known.
 func (c *conn) tell(m *Message) {
-	if c.p != nil {
+	if c.name != "" && !c.ignore {
 		c.d.emit(m)
 	}
 }
@@ -194,6 +231,14 @@ func (h *half) take(p *packet) {
 		h.hold(piece{seq, slices.Clone(b), missing})
 		return
 	}
+	if _, late := h.beyond(); late && int32(seq+uint32(len(b)+missing)-h.next) > 0 {
+		m := h.c.d.message(h.c, h.back)
+		m.Proto, m.Name = "tcp", "out of order"
+		m.num("tcp.bytes", uint64(len(b)+missing))
+		m.num("tcp.ahead", uint64(max(1, len(h.queue))))
+		m.Note = "later packets came ahead of it"
+		h.c.tell(m)
+	}
 	h.place(seq, b, missing)
 	h.drain()
 }
@@ -209,6 +254,13 @@ func (h *half) place(seq uint32, b []byte, missing int) {
 			h.c.tell(m)
 		}
 		return
+	}
+	if old > 0 {
+		m := h.c.d.message(h.c, h.back)
+		m.Proto, m.Name = "tcp", "retransmission"
+		m.num("tcp.bytes", uint64(old))
+		m.Note = fmt.Sprintf("with %d new bytes behind them", len(b)+missing-old)
+		h.c.tell(m)
 	}
 	k := min(old, len(b))
 	b, missing = b[k:], missing-(old-k)
@@ -226,9 +278,8 @@ func (h *half) hold(x piece) {
 		i--
 	}
 	h.queue = slices.Insert(h.queue, i, x)
-	h.held += len(x.b)
-	h.c.d.waiting += len(x.b)
-	if h.held > maxHeld || h.c.d.waiting > maxWaiting || len(h.queue) > maxHeld/64 {
+	h.held += x.cost()
+	if h.held > maxHeld || len(h.queue) > maxPieces {
 		h.bridge(true)
 	}
 }
@@ -238,8 +289,7 @@ func (h *half) drain() {
 	for len(h.queue) > 0 && int32(h.queue[0].seq-h.next) <= 0 {
 		x := h.queue[0]
 		h.queue = h.queue[1:]
-		h.held -= len(x.b)
-		h.c.d.waiting -= len(x.b)
+		h.held -= x.cost()
 		h.place(x.seq, x.b, x.missing)
 	}
 	if len(h.queue) == 0 {
@@ -250,10 +300,10 @@ func (h *half) drain() {
 // bridge gives up a hole: at once, or if the other side has had those bytes for
 // so long that the capture can't still bring them.
 func (h *half) bridge(now bool) {
-	if len(h.queue) == 0 {
+	first, ok := h.beyond()
+	if !ok {
 		return
 	}
-	first := h.queue[0].seq
 	if !now && (!h.hasAck || int32(h.acked-first) < 0 || h.late < patience) {
 		return
 	}
@@ -264,15 +314,24 @@ func (h *half) bridge(now bool) {
 	h.drain()
 }
 
+// bridgeAll gives up all holes.
+func (h *half) bridgeAll() {
+	for {
+		if _, ok := h.beyond(); !ok {
+			return
+		}
+		h.bridge(true)
+	}
+}
+
 // hole says that n bytes are missing. If they end within the frame that has
 // begun, and its headers are there, decoding goes on behind it.
 func (h *half) hole(n int, why string) {
 	c := h.c
-	m := c.d.message(c, h.back)
-	m.Proto, m.Name = "tcp", "bytes missing"
-	m.num("tcp.bytes", uint64(n))
-	m.Note = why
-	c.tell(m)
+	if c.name == "" {
+		h.untold += n
+	}
+	h.tellMissing(n, why)
 	if c.p != nil && !h.lost && len(h.buf) > 0 {
 		if total, hdr, err := c.p.need(h, h.buf); err == nil && total > 0 && len(h.buf) >= hdr && h.filled == 0 {
 			k := min(n, total-len(h.buf))
@@ -284,7 +343,18 @@ func (h *half) hole(n int, why string) {
 	}
 	if n > 0 {
 		h.buf, h.lost, h.filled = h.buf[:0], true, 0
+		if c.p != nil {
+			c.p.forget(h)
+		}
 	}
+}
+
+func (h *half) tellMissing(n int, why string) {
+	m := h.c.d.message(h.c, h.back)
+	m.Proto, m.Name = "tcp", "bytes missing"
+	m.num("tcp.bytes", uint64(n))
+	m.Note = why
+	h.c.tell(m)
 }
 
 // feed decodes b, which follows what came before.
@@ -292,6 +362,9 @@ func (h *half) feed(b []byte) {
 	c := h.c
 	if len(b) == 0 || c.ignore {
 		return
+	}
+	if c.p == nil && c.name != "" { // after giveUp
+		c.p = newParser(c.name, c)
 	}
 	if c.p != nil && len(h.buf) == 0 { // the usual case: nothing is copied
 		n := h.decode(b)
@@ -369,6 +442,7 @@ func (h *half) lose(err error) {
 	}
 	h.c.d.emit(m)
 	h.lost = true
+	h.c.p.forget(h)
 }
 
 // wrongError is a Wrong that hides where the next frame begins.
@@ -414,6 +488,11 @@ type parser interface {
 	// find returns where in b a frame begins. If ok is false none was found, and
 	// nothing begins before at. At the end of a stream nothing more comes.
 	find(h *half, b []byte, end bool) (at int, ok bool)
+	// forget drops what is not sure any more about a direction of which bytes
+	// are missing, or not to be believed.
+	forget(h *half)
+	// size is the memory that the parser holds.
+	size() int
 }
 
 func newParser(name string, c *conn) parser {
@@ -429,7 +508,8 @@ func newParser(name string, c *conn) parser {
 	return nil
 }
 
-// recognise finds out which protocol a connection speaks.
+// recognise finds out which protocol a connection speaks. What one side says is
+// enough: that of the other may be damaged.
 func (c *conn) recognise(end bool) {
 	total := len(c.half[0].buf) + len(c.half[1].buf)
 	if !end && c.tried > 0 && total < 2*c.tried && total < 64 {
@@ -439,9 +519,11 @@ func (c *conn) recognise(end bool) {
 		return
 	}
 	c.tried = total
+	wait := false // for what may make it clear
 	for i := range c.half {
 		h := &c.half[i]
 		if len(h.buf) == 0 {
+			wait = wait || total < maxUnknown/4
 			continue
 		}
 		name, more := identify(h.buf)
@@ -449,16 +531,23 @@ func (c *conn) recognise(end bool) {
 			name = c.search(h, end)
 			more = name == "" && len(h.buf) < maxUnknown
 		}
-		switch {
-		case name != "":
-			c.p = newParser(name, c)
-			for i := range c.half {
-				c.half[i].consume()
-			}
-			return
-		case more && !end:
-			return
+		if name == "" {
+			wait = wait || more
+			continue
 		}
+		c.name, c.p = name, newParser(name, c)
+		for i := range c.half {
+			if h := &c.half[i]; h.untold > 0 {
+				h.tellMissing(h.untold, "before the protocol was recognised")
+			}
+		}
+		for i := range c.half {
+			c.half[i].consume()
+		}
+		return
+	}
+	if wait && !end {
+		return
 	}
 	c.ignore = true
 	c.half[0].buf, c.half[1].buf = nil, nil

@@ -22,7 +22,7 @@ type vitcpSide struct {
 
 	sure   bool // number is that of the last numbered message
 	number vitcpwire.Number
-	parts  [32]whole // the message in progress, by type
+	parts  [4]whole // the message in progress, by partOf its type
 	reads  []vitcpwire.Number
 	lost   bool // requests may be missing from reads
 
@@ -55,17 +55,15 @@ func (p *vitcpParser) need(h *half, b []byte) (total, header int, err error) {
 		case errors.Is(err, vitcpwire.ErrType):
 			id = "VIT-3.1-3"
 		}
-		p.forget(h)
 		return 0, 0, &wrongError{id, err.Error()}
 	}
 	return int(f.Length), dialect.HeaderLen(f.Type), nil
 }
 
-// forget drops what is not sure any more after a loss.
 func (p *vitcpParser) forget(h *half) {
 	s := &p.side[side(h)]
 	s.fresh, s.sure, s.lost, s.reads = false, false, true, nil
-	s.parts = [32]whole{}
+	s.parts = [4]whole{}
 	p.flow = false // what was used up can't be counted any more
 }
 
@@ -137,6 +135,19 @@ func (p *vitcpParser) connect(s, o *vitcpSide, m *Message, f vitcpwire.Header, c
 	}
 }
 
+// partOf numbers the types whose messages may have several segments; 3 is all others.
+func partOf(t vitcpwire.Type) int {
+	switch t {
+	case vitcpwire.Send:
+		return 0
+	case vitcpwire.Write:
+		return 1
+	case vitcpwire.ReadResponse:
+		return 2
+	}
+	return 3
+}
+
 // judge checks what one segment and those before it say, and reports whether
 // a message is complete.
 func (p *vitcpParser) judge(h *half, s, o *vitcpSide, m *Message, f vitcpwire.Header, rdma vitcpwire.RDMA, payload int) bool {
@@ -147,7 +158,7 @@ func (p *vitcpParser) judge(h *half, s, o *vitcpSide, m *Message, f vitcpwire.He
 		s.posted = f.Posted
 	}
 	multi := f.Type == vitcpwire.Send || f.Type == vitcpwire.Write || f.Type == vitcpwire.ReadResponse
-	w := &s.parts[f.Type&31]
+	w := &s.parts[partOf(f.Type)]
 	first := !multi || f.Offset == 0
 	if s.fresh || s.sure || w.segments > 0 {
 		if due := w.bytes; multi && uint64(f.Offset) != due {

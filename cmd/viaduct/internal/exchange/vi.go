@@ -204,14 +204,14 @@ func fcviEnds(l *line, a vi.Attributes) (x, y *viEnd, err error) {
 		return n
 	}
 	const timeout = 10 * Delay // of frames, as short as the line allows
-	p, err := fcvi.New(fcvi.Config{Listen: "127.0.0.1:0", EDTOV: timeout, RATOV: 2 * timeout, ULPTimeout: 2 * timeout, PortName: fc.PortName(0x02000000000b, 1), NodeName: fc.NodeName(0x02000000000b)})
+	p, err := fcvi.New(fcvi.Config{Listen: "127.0.0.1:0", EDTOV: timeout, RATOV: 2 * timeout, ULPTimeout: 2 * timeout, PortName: fcvi.WWN(fc.PortName(0x02000000000b, 1)), NodeName: fcvi.WWN(fc.NodeName(0x02000000000b))})
 	if err != nil {
 		return nil, nil, err
 	}
 	if y, err = newVIEnd(p, a); err != nil {
 		return nil, nil, err
 	}
-	q, err := fcvi.New(fcvi.Config{WrapConn: l.join, EDTOV: timeout, RATOV: 2 * timeout, ULPTimeout: 2 * timeout, PortName: fc.PortName(0x02000000000a, 1), NodeName: fc.NodeName(0x02000000000a)})
+	q, err := fcvi.New(fcvi.Config{WrapConn: l.join, EDTOV: timeout, RATOV: 2 * timeout, ULPTimeout: 2 * timeout, PortName: fcvi.WWN(fc.PortName(0x02000000000a, 1)), NodeName: fcvi.WWN(fc.NodeName(0x02000000000a))})
 	if err != nil {
 		return nil, nil, err
 	}

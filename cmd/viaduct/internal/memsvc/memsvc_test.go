@@ -22,6 +22,7 @@ import (
 	"viaduct/cmd/viaduct/internal/msg"
 	"viaduct/cmd/viaduct/internal/msg/msgfake"
 	"viaduct/cmd/viaduct/internal/store"
+	"viaduct/internal/testkit"
 )
 
 // limit is the longest file that a client may store.
@@ -304,9 +305,13 @@ func TestWholeFile(t *testing.T) {
 	}
 	defer s.Close()
 	a, b := msgfake.Pair(1 << 16)
-	go Serve(context.Background(), older{b}, s, nil, slog.New(slog.DiscardHandler), Observer{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		Serve(context.Background(), older{b}, s, nil, slog.New(slog.DiscardHandler), Observer{})
+	}()
 	cl, _ := NewClient(a)
-	defer cl.Close()
+	defer func() { cl.Close(); a.Close(); testkit.Await(t, "the server ends", ended) }()
 	for _, n := range []int{0, 1, len(body)} {
 		if err := cl.Put(t.Context(), "old", int64(n), bytes.NewReader(body[:n]), sha256.New(), nil); err != nil {
 			t.Errorf("%d bytes to an older server: %v", n, err)

@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"net"
+
+	"viaduct/samehost"
 )
 
 // Access says what the peer may do with registered memory.
@@ -66,6 +68,8 @@ func (e *RemoteAccessError) Unwrap() error { return e.Cause }
 type Conn interface {
 	LocalAddr() net.Addr
 	RemoteAddr() net.Addr
+	// Path tells whether the bytes go through shared memory.
+	Path() samehost.Path
 
 	// MaxMessage is the longest message, and the longest write or read, in bytes.
 	MaxMessage() int

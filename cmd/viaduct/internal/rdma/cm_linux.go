@@ -105,11 +105,15 @@ func (f *cmFile) write(c *notify.Call, fd int) {
 		return
 	}
 	k := &cmCommand{Call: c, CMRequest: r, f: f, raw: b, fd: fd, count: int64(c.Args[2])}
-	if h := cmHandlers[r.Command]; h != nil {
+	h := cmHandlers[r.Command]
+	switch _, out := r.Command.Lengths(); {
+	case h == nil:
+		k.Return(0, unix.ENOSYS)
+	case r.Out < out: // which the kernel looks at first
+		k.Return(0, unix.ENOSPC)
+	default:
 		h(k)
-		return
 	}
-	k.Return(0, unix.ENOSYS)
 }
 
 var cmHandlers = map[abi.CMCommand]func(*cmCommand){

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/internal/sock"
 	"viaduct/iwarp"
 )
 
@@ -41,12 +42,12 @@ func (k *cmCommand) connect() {
 	id.state, id.qp = cmConnecting, q
 	ctx, cancel := stdcontext.WithCancel(stdcontext.Background())
 	id.cancel = cancel
-	sock := id.sock
+	bound := id.sock
 	id.sock = -1
 	t := id.s.dials.next()
 	id.s.wg.Go(func() {
 		defer cancel()
-		id.dial(ctx, q, cfg, sock, t)
+		id.dial(ctx, q, cfg, bound, t)
 	})
 }
 
@@ -66,35 +67,43 @@ func depths(p abi.ConnParam) (ird, ord int) {
 }
 
 // dial makes the connection of an identifier.
-func (id *cmID) dial(ctx stdcontext.Context, q *queuePair, cfg *iwarp.Config, sock int, t turn) {
+func (id *cmID) dial(ctx stdcontext.Context, q *queuePair, cfg *iwarp.Config, bound int, t turn) {
 	id.mu.Lock()
 	src, dst := id.src, id.dst
 	id.mu.Unlock()
 	t.wait()
-	nc, err := dialTCP(ctx, sock, src, dst)
+	nc, err := id.s.dialTCP(ctx, bound, src, dst)
 	t.end()
 	if err == nil {
+		at := route{unmap(nc.LocalAddr().(*net.TCPAddr).AddrPort()), unmap(nc.RemoteAddr().(*net.TCPAddr).AddrPort())}
 		id.mu.Lock()
-		id.src = nc.LocalAddr().(*net.TCPAddr).AddrPort()
+		id.src = at.from
 		id.mu.Unlock()
 		if w := id.s.opt.WrapConn; w != nil {
 			nc = w(nc, true)
 		}
+		if id.s.linked() {
+			id.s.links.dial(at, q)
+		}
 		var iw *iwarp.QueuePair
-		if iw, err = iwarp.Client(ctx, nc, cfg); err == nil {
-			if id.connected(q, iw) {
+		iw, err = iwarp.Client(ctx, nc, cfg)
+		l := id.s.links.answered(at)
+		if err == nil {
+			if id.connected(q, iw, l, "dial") {
 				return
 			}
 			err = unix.ECONNRESET
 		}
+		l.cut()
 	}
 	id.fail(err)
 }
 
-// dialTCP connects, by the socket that was bound if there is one.
-func dialTCP(ctx stdcontext.Context, sock int, src, dst netip.AddrPort) (net.Conn, error) {
-	if sock >= 0 {
-		unix.Close(sock) // the dialer binds one of its own at once
+// dialTCP connects, by the socket that was bound if there is one. The bytes of a connection within this host
+// go through shared memory if the peer offers that, unless they are captured.
+func (s *Service) dialTCP(ctx stdcontext.Context, bound int, src, dst netip.AddrPort) (net.Conn, error) {
+	if bound >= 0 {
+		unix.Close(bound) // the dialer binds one of its own at once
 	}
 	var d net.Dialer
 	d.LocalAddr = net.TCPAddrFromAddrPort(src)
@@ -105,10 +114,15 @@ func dialTCP(ctx stdcontext.Context, sock int, src, dst netip.AddrPort) (net.Con
 	}
 	for {
 		nc, err := d.DialContext(ctx, "tcp", dst.String())
-		if !errors.Is(err, unix.ECONNREFUSED) || time.Now().After(refused) {
+		switch {
+		case errors.Is(err, unix.ECONNREFUSED) && time.Now().Before(refused):
+			time.Sleep(10 * time.Millisecond)
+			continue
+		case err != nil || s.opt.WrapConn != nil:
 			return nc, err
 		}
-		time.Sleep(10 * time.Millisecond)
+		nc = sock.Own(nc)
+		return nc, sock.ShareMemory(ctx, nc, s.opt.SameHost, "") // which fails with samehost.Require alone
 	}
 }
 
@@ -140,19 +154,20 @@ func (id *cmID) fail(err error) {
 }
 
 // connected begins the life of a connection. It reports false if the queue pair
-// can't have one any more; the stream is closed then.
-func (id *cmID) connected(q *queuePair, iw *iwarp.QueuePair) bool {
+// can't have one any more; the stream is closed then. The link may be nil. role is "dial" or "accept".
+func (id *cmID) connected(q *queuePair, iw *iwarp.QueuePair, l *link, role string) bool {
 	ready := make(chan struct{})
 	gone := func() {
 		<-ready
 		id.ended()
 	}
-	if err := q.start(iw, gone); err != nil {
+	if err := q.start(iw, l, gone); err != nil {
 		iw.Abort()
 		iw.Close()
 		return false
 	}
 	defer close(ready)
+	id.s.show(q, iw, l, role)
 	id.mu.Lock()
 	id.state = cmConnected
 	over := id.destroyed
@@ -167,7 +182,11 @@ func (id *cmID) connected(q *queuePair, iw *iwarp.QueuePair) bool {
 		return true
 	}
 	private := iw.PeerPrivate()
-	id.s.explain("%v -> %v: connected over iWARP, %d and %d reads", src, dst, iw.IRD(), iw.ORD())
+	past := ""
+	if l != nil {
+		past = "; both ends are served here, payload is copied at once"
+	}
+	id.s.explain("%v -> %v: connected over iWARP, %d and %d reads, by %v%s", src, dst, iw.IRD(), iw.ORD(), iw.Path(), past)
 	id.tell(abi.EvEstablished, 0, abi.ConnParam{Private: private[:min(len(private), abi.MaxPrivate)],
 		IRD: uint8(min(iw.IRD(), 255)), ORD: uint8(min(iw.ORD(), 255))})
 	return true

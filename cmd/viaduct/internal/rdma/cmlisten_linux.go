@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/internal/sock"
 )
 
 func (k *cmCommand) listen() {
@@ -49,6 +50,14 @@ func (id *cmID) listen(backlog int) unix.Errno {
 	id.sock = -1
 	l, err := net.FileListener(f)
 	f.Close()
+	if err == nil && id.s.opt.WrapConn == nil {
+		if own, oerr := sock.OwnListener(l, sock.Tuning{SameHost: id.s.opt.SameHost}); oerr == nil {
+			l = own
+		} else {
+			l.Close()
+			err = oerr
+		}
+	}
 	if err != nil {
 		id.state = cmIdle
 		return errnoOf(err)
@@ -156,16 +165,19 @@ func (k *cmCommand) accept() {
 	id.uid, id.qp, id.state, id.request = k.Body.U64(0), q, cmConnecting, nil
 	k.f.repeats.begin(k.Call, k.raw)
 	id.s.wg.Go(func() {
+		l := id.s.links.accept(route{id.dst, id.src}, q)
 		iw, err := r.accept(cfg, p.Private)
 		if err == nil {
 			// The answer is first: the program's thread may be the one that
 			// takes the event.
 			k.Return(k.count, 0)
-			if !id.connected(q, iw) {
+			if !id.connected(q, iw, l, "accept") {
+				l.cut()
 				id.ended()
 			}
 			return
 		}
+		l.cut()
 		id.mu.Lock()
 		id.state = cmOver
 		id.mu.Unlock()

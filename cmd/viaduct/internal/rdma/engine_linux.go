@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 	"viaduct/iwarp"
 )
@@ -20,10 +22,24 @@ type engine struct {
 	iw *iwarp.QueuePair
 	cq *iwarp.CompletionQueue
 
-	pending []posted // send entries that were taken, in order
+	link    *link // nil if the other end is not served here, or not to be reached so
+	carrier carrier
+
+	batch    []taken // send entries that were taken together
+	at       int     // the next of them
+	gatherer gatherer
+	bulk     bool      // there were many of them
+	alone    int       // those before this one are carried out one by one
+	joint    []byte    // payload of several Writes
+	held     bool      // the next has to wait for the link's other end
+	since    time.Time // of that wait
+
+	pending []posted // what was posted to the stream, in order
 	head    int      // of pending
+	reads   int      // Reads of pending
 	broken  bool     // an entry was wrong: nothing more is taken
 	wrs     []iwarp.SendWR
+	sgs     [engineBatch][abi.MaxSGE]iwarp.SGE // of wrs
 	cs      []iwarp.Completion
 	out     []abi.Completion
 	counts  struct{ taken, sent, received int } // entries: taken, completed, and receives completed
@@ -43,12 +59,23 @@ type posted struct {
 	signaled  bool
 	status    abi.WCStatus // not WCSuccess: it was not posted to the stream
 	solicited bool
+	buf       *gathered // that its payload lies in
 }
 
 const (
 	closeTimeout = time.Second
 	engineSpin   = 20 * time.Microsecond
-	engineBatch  = 64
+	// lookAgain is how long after it has gone to sleep an engine looks once more. The library looks whether
+	// it has to ring behind the writing of its entry, and without a barrier: its processor may do so before
+	// the entry is seen here, and while the one before was valid still.
+	lookAgain   = time.Millisecond
+	engineBatch = 64
+	// bulkBatch is how many requests taken together show that the program has more of them than it waits for each.
+	// An engine that lacks work then sleeps for a moment and looks again by itself, so often, before it has the
+	// program ring: where processors are scarce the program could not post while the engine spun.
+	bulkBatch = 8
+	doze      = 30 * time.Microsecond
+	dozes     = 10
 	// engineLast is how many steps an engine makes when the peer has closed its direction,
 	// before it closes the other: a program may go on posting for ever.
 	engineLast = 4 * maxQPWR / engineBatch
@@ -68,18 +95,20 @@ func (q *queuePair) config() (*iwarp.Config, error) {
 
 // start begins to serve the queue pair over a stream made with its configuration. gone is called
 // once, when the stream has ended and everything was flushed, unless the queue
-// pair was destroyed before.
-func (q *queuePair) start(iw *iwarp.QueuePair, gone func()) error {
-	e := &engine{q: q, iw: iw, cq: iw.SendCQ(), gone: gone,
+// pair was destroyed before. The link may be nil.
+func (q *queuePair) start(iw *iwarp.QueuePair, l *link, gone func()) error {
+	e := &engine{q: q, iw: iw, cq: iw.SendCQ(), link: l, gone: gone,
 		closing: make(chan struct{}), quit: make(chan struct{}), done: make(chan struct{}),
-		wrs: make([]iwarp.SendWR, 0, engineBatch), cs: make([]iwarp.Completion, engineBatch)}
+		batch: make([]taken, 0, engineBatch), wrs: make([]iwarp.SendWR, 0, engineBatch), cs: make([]iwarp.Completion, engineBatch)}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.destroyed || q.engine != nil || q.state == abi.Err {
 		return errors.New("rdma: the queue pair is not fit for a connection")
 	}
 	q.engine = e
+	q.pd.add(iw)
 	q.state = abi.RTS
+	l.start()
 	go e.run()
 	return nil
 }
@@ -87,12 +116,16 @@ func (q *queuePair) start(iw *iwarp.QueuePair, gone func()) error {
 // close ends the stream in order.
 func (e *engine) close() { e.closeOnce.Do(func() { close(e.closing) }) }
 
-// detach stops the engine at once; the stream is closed behind. A program that
-// is dying does not care for what it has not got.
-func (e *engine) detach(dying bool) {
+// detach stops the engine at once; the stream is closed behind.
+func (e *engine) detach() {
 	e.quitOnce.Do(func() { close(e.quit) })
 	<-e.done
-	e.q.x.s.wg.Go(func() { e.iw.Close() })
+	e.q.x.ends.Add(1)
+	e.q.x.s.wg.Go(func() {
+		e.iw.Close()
+		e.q.pd.remove(e.iw)
+		e.q.x.ends.Done()
+	})
 }
 
 // quits reports whether the engine is to leave the rings alone.
@@ -114,19 +147,27 @@ func (e *engine) last(step func() bool) {
 func (e *engine) run() {
 	defer close(e.done)
 	defer func() {
-		e.q.x.s.explain("queue pair %d: %d requests, %d done, %d messages received", e.q.num, e.counts.taken, e.counts.sent, e.counts.received)
+		e.link.cut()
+		e.q.x.s.explain("queue pair %d: %d requests, %d doorbells, %d done, %d messages received; payload of %d requests read by %d calls", e.q.num, e.counts.taken, e.q.rung.Load(), e.counts.sent,
+			e.counts.received+e.q.recv.linked(), e.gatherer.requests, e.gatherer.calls)
 	}()
 	var closed chan struct{}
 	closing, peer := e.closing, e.iw.PeerClosed()
 	shut := func() {
 		if closed == nil {
 			closed = make(chan struct{})
+			e.link.cut()
+			if e.at < len(e.batch) { // the stream has them before it ends
+				e.step(false)
+			}
 			e.q.recv.hurry()
 			go func() { e.iw.Close(); close(closed) }()
 		}
 	}
 	idle := time.Time{}
-	armed := false
+	armed, looked, dozed := false, false, 0
+	again := time.NewTimer(lookAgain)
+	defer again.Stop()
 	for {
 		select {
 		case <-e.quit:
@@ -137,7 +178,7 @@ func (e *engine) run() {
 		default:
 		}
 		if e.step(armed) {
-			idle, armed = time.Time{}, false
+			idle, armed, looked, dozed = time.Time{}, false, false, 0
 			continue
 		}
 		if e.broken && e.head == len(e.pending) {
@@ -153,16 +194,34 @@ func (e *engine) run() {
 			runtime.Gosched()
 			continue
 		}
+		if e.bulk && dozed < dozes && !e.held {
+			dozed++
+			t := unix.NsecToTimespec(int64(doze)) // Go's timers are of milliseconds
+			unix.Nanosleep(&t, nil)
+			continue
+		}
 		if !armed {
 			// All is looked at once more after both sides were asked for a signal.
 			e.cq.Arm(false)
-			e.q.sq.sleep()
+			if !e.awaits() {
+				e.q.sq.sleep()
+			}
 			armed = true
 			continue
+		}
+		switch {
+		case e.held:
+			again.Reset(heldFor)
+		case !looked:
+			again.Reset(lookAgain)
 		}
 		select {
 		case <-e.q.doorbell:
 		case <-e.cq.Events():
+		case <-again.C:
+			if looked = !e.held; looked {
+				continue
+			}
 		case <-closing:
 			closing = nil
 			shut()
@@ -177,7 +236,7 @@ func (e *engine) run() {
 		case <-e.quit:
 			return
 		}
-		idle, armed = time.Time{}, false
+		idle, armed, looked = time.Time{}, false, false
 	}
 }
 
@@ -200,10 +259,14 @@ func (e *engine) finish(closed chan struct{}) {
 		}
 	}
 	q := e.q
+	for ; e.at < len(e.batch); e.at++ { // the step that gave them to the stream came too late
+		e.pending = append(e.pending, e.posted(&e.batch[e.at].entry))
+	}
 	for ; e.head < len(e.pending); e.head++ {
 		e.emit(&e.pending[e.head], abi.WCFlush, 0)
 	}
 	e.flushOut()
+	q.pd.remove(e.iw)
 	err := e.iw.Err()
 	q.x.s.explain("%v -> %v: ended: %v", e.iw.LocalAddr(), e.iw.RemoteAddr(), err)
 	q.mu.Lock()
@@ -227,28 +290,84 @@ func (e *engine) step(armed bool) bool {
 	return e.complete(armed) || took
 }
 
-// take posts entries of the send queue to the stream.
-func (e *engine) take() bool {
+// heldFor is how soon it is looked again whether an entry that had to wait can go.
+const heldFor = 100 * time.Microsecond
+
+// awaits reports whether the engine is woken by the end of what the stream has, before anything that comes
+// behind it could go: then the program need not ring. Behind a Read something can.
+func (e *engine) awaits() bool { return e.head < len(e.pending) && e.reads == 0 && !e.broken }
+
+// fetch takes the next entries of the send queue, and reads what payload can be read together.
+func (e *engine) fetch(room int) {
+	e.batch, e.at, e.alone = e.batch[:0], 0, 0
 	var raw [abi.SQELen]byte
-	var entry abi.SendEntry
-	wrs := e.wrs[:0]
+	for len(e.batch) < min(engineBatch, room) && e.q.sq.take(&raw) {
+		e.batch = e.batch[:len(e.batch)+1]
+		t := &e.batch[len(e.batch)-1]
+		t.valid = abi.ParseSend(&raw, &t.entry)
+		t.data, t.buf = nil, nil
+	}
+	e.counts.taken += len(e.batch)
+	if len(e.batch) > 0 {
+		e.bulk = len(e.batch) >= bulkBatch
+	}
+	if len(e.batch) > 1 {
+		e.gatherer.gather(e.q, e.batch)
+	}
+}
+
+func (e *engine) posted(s *abi.SendEntry) posted {
+	return posted{id: s.ID, op: s.Op, signaled: e.q.req.SignalAll || s.Flags&abi.Signalled != 0, solicited: s.Flags&abi.Solicited != 0}
+}
+
+// take carries out entries of the send queue if there is a link, else it posts them to the stream.
+func (e *engine) take() bool {
 	room := int(e.q.sq.n) - (len(e.pending) - e.head)
-	for len(wrs) < engineBatch && room > 0 && !e.broken && e.q.sq.take(&raw) {
+	if e.broken || room <= 0 {
+		return false
+	}
+	if e.at == len(e.batch) {
+		e.fetch(room)
+	}
+	e.held = false
+	begin := e.at
+	wrs := e.wrs[:0]
+	for ; e.at < len(e.batch) && room > 0 && !e.broken; e.at++ {
+		t := &e.batch[e.at]
+		p := e.posted(&t.entry)
+		if t.valid && e.link != nil {
+			if n := e.carryWrites(); n > 0 {
+				e.at += n - 1
+				continue
+			}
+			switch e.carry(t, &p) {
+			case carried:
+				continue
+			case notYet:
+				e.held = true
+				e.flushOut()
+				return e.at > begin
+			}
+			e.link.cut()
+			e.link = nil
+		}
 		room--
-		valid := abi.ParseSend(&raw, &entry)
-		p := posted{id: entry.ID, op: entry.Op, signaled: e.q.req.SignalAll || entry.Flags&abi.Signalled != 0,
-			solicited: entry.Flags&abi.Solicited != 0}
 		wr, status := iwarp.SendWR{}, abi.WCLocQPOp
-		if valid {
-			wr, status = e.request(&entry)
+		if t.valid {
+			wr, status = e.request(t, e.sgs[len(wrs)][:0])
 		}
 		if status != abi.WCSuccess {
 			p.status, e.broken = status, true
 		} else {
 			wrs = append(wrs, wr)
+			if p.buf = t.buf; p.buf != nil {
+				p.buf.uses++
+			}
+			if p.op == abi.WROpRead {
+				e.reads++
+			}
 		}
 		e.pending = append(e.pending, p)
-		e.counts.taken++
 	}
 	if len(wrs) > 0 {
 		n, err := e.iw.PostBatch(wrs)
@@ -257,7 +376,74 @@ func (e *engine) take() bool {
 		}
 		clear(wrs)
 	}
-	return len(wrs) > 0
+	if e.link != nil && e.at > begin {
+		e.q.passed.last.Store(time.Now().UnixNano())
+	}
+	return e.at > begin
+}
+
+// carryWrites carries out the Writes that come next as one, if they lie behind each other in the peer's memory
+// and their payload is there. It returns how many there were: none if they have to go
+// one by one.
+func (e *engine) carryWrites() int {
+	if e.at < e.alone {
+		return 0
+	}
+	first := &e.batch[e.at].entry
+	e.joint = e.joint[:0]
+	n := 0
+	for ; e.at+n < len(e.batch); n++ {
+		t := &e.batch[e.at+n]
+		b := t.payload()
+		if !t.valid || t.entry.Op != abi.WROpWrite || t.entry.RKey != first.RKey || len(b) == 0 || t.entry.RAddr != first.RAddr+uint64(len(e.joint)) {
+			break
+		}
+		e.joint = append(e.joint, b...)
+	}
+	if n < 2 {
+		return 0
+	}
+	if !e.carrier.write(e.link, e.q, first.RAddr, first.RKey, e.joint) {
+		e.alone = e.at + n
+		return 0
+	}
+	e.link.pass(e.q, abi.WROpWrite, len(e.joint))
+	for i := range n {
+		p := e.posted(&e.batch[e.at+i].entry)
+		e.counts.sent++
+		e.emit(&p, abi.WCSuccess, 0)
+	}
+	return n
+}
+
+// carry carries out an entry past the stream, and shows its end. What has to wait too long for a receive is
+// left to the stream, which ends then.
+func (e *engine) carry(t *taken, p *posted) carriage {
+	s := &t.entry
+	c := e.carrier.carry(e.link, e.q, s, t.payload(), e.iw.ORD() > 0, func() {
+		e.counts.sent++
+		e.link.pass(e.q, s.Op, e.carrier.size)
+		n := 0
+		switch s.Op {
+		case abi.WROpRead:
+			n = e.carrier.size
+		case abi.WROpSend: // the peer may answer at once
+			defer e.flushOut()
+		}
+		e.emit(p, abi.WCSuccess, uint32(n))
+	})
+	switch {
+	case c == notYet && e.since.IsZero():
+		e.since = time.Now()
+		return c
+	case c == notYet && time.Since(e.since) > notReadyFor:
+		e.link.peerOf(e.q).recv.hurry()
+		return byStream
+	case c == notYet:
+		return c
+	}
+	e.since = time.Time{}
+	return c
 }
 
 // refused marks the last n entries as not posted: the first for a reason of its
@@ -276,8 +462,9 @@ func (e *engine) refused(n int, err error) {
 	e.broken = true
 }
 
-// request makes the stream's request of an entry.
-func (e *engine) request(s *abi.SendEntry) (wr iwarp.SendWR, status abi.WCStatus) {
+// request makes the stream's request of an entry; sg is room for its list.
+func (e *engine) request(t *taken, sg []iwarp.SGE) (wr iwarp.SendWR, status abi.WCStatus) {
+	s := &t.entry
 	wr.Fence = s.Flags&abi.ReadFence != 0
 	wr.Remote = iwarp.RemoteAddr{STag: s.RKey, TO: s.RAddr}
 	solicited := s.Flags&abi.Solicited != 0
@@ -304,10 +491,18 @@ func (e *engine) request(s *abi.SendEntry) (wr iwarp.SendWR, status abi.WCStatus
 			return wr, abi.WCLocQPOp
 		}
 		wr.Inline = true
-		wr.SG = []iwarp.SGE{iwarp.Buf(append([]byte(nil), s.Inline[:s.SGE[0].Length]...))}
+		wr.SG = append(sg, iwarp.Buf(t.payload())) // the stream copies it
 		return wr, abi.WCSuccess
 	}
-	wr.SG, status = e.q.gather(nil, s.SGE[:s.NumSGE], s.Op == abi.WROpRead)
+	if t.data != nil {
+		wr.SG = append(sg, iwarp.Buf(t.data))
+		return wr, abi.WCSuccess
+	}
+	need := uint32(0)
+	if s.Op == abi.WROpRead {
+		need = abi.AccessLocalWrite
+	}
+	wr.SG, status = e.q.gather(sg, s.SGE[:s.NumSGE], need)
 	return wr, status
 }
 
@@ -331,7 +526,13 @@ func (e *engine) complete(armed bool) bool {
 		if c.Op == iwarp.OpRecv || e.head == len(e.pending) {
 			continue
 		}
-		e.emit(&e.pending[e.head], statusOf(c.Status, c.Op), c.Len)
+		p := &e.pending[e.head]
+		e.emit(p, statusOf(c.Status, c.Op), c.Len)
+		e.gatherer.done(p.buf)
+		p.buf = nil
+		if p.op == abi.WROpRead {
+			e.reads--
+		}
 		e.head++
 		e.counts.sent++
 		for e.head < len(e.pending) && e.pending[e.head].status != abi.WCSuccess {

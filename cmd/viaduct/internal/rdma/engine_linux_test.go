@@ -4,9 +4,14 @@ package rdma
 
 import (
 	stdcontext "context"
+	"errors"
+	"fmt"
+	"os/exec"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 	"viaduct/iwarp"
@@ -15,19 +20,19 @@ import (
 // patience bounds waits for what has to happen, on a machine however busy.
 const patience = 30 * time.Second
 
-// busyPair is a connected queue pair whose program never stops posting, and its peer.
-func busyPair(t *testing.T) (q *queuePair, peer *iwarp.QueuePair) {
+// connectedPair is a queue pair that is connected, and its peer.
+func connectedPair(t *testing.T) (q *queuePair, peer *iwarp.QueuePair) {
 	t.Helper()
 	x := testContext(t)
-	x.s.cm = cmTable{}
 	cq := testCQ(t, x)
-	q = &queuePair{x: x, pd: &domain{iw: x.dev.iw.NewPD()}, scq: cq, rcq: cq, doorbell: make(chan struct{}, 1)}
+	q = &queuePair{x: x, pd: newDomain(x.dev), scq: cq, rcq: cq, doorbell: make(chan struct{}, 1)}
 	q.recv.q = q
 	q.recv.ring = testRing(t, x)
 	var err error
 	if q.sq.ring, err = newRing(x.arena, 64, abi.SQELen); err != nil {
 		t.Fatal(err)
 	}
+	x.qps.add(q) // so that it ends with the context
 	cfg, err := q.config()
 	if err != nil {
 		t.Fatal(err)
@@ -52,9 +57,16 @@ func busyPair(t *testing.T) (q *queuePair, peer *iwarp.QueuePair) {
 		t.Fatal("no peer")
 	}
 	t.Cleanup(func() { peer.Close(); q.x.s.wg.Wait() })
-	if err := q.start(iw, func() {}); err != nil {
+	if err := q.start(iw, nil, func() {}); err != nil {
 		t.Fatal(err)
 	}
+	return q, peer
+}
+
+// busyPair is a connected queue pair whose program never stops posting, and its peer.
+func busyPair(t *testing.T) (q *queuePair, peer *iwarp.QueuePair) {
+	t.Helper()
+	q, peer = connectedPair(t)
 	stop := make(chan struct{})
 	stopped := make(chan struct{})
 	mem, n := q.sq.mem, q.sq.n
@@ -80,6 +92,78 @@ func busyPair(t *testing.T) (q *queuePair, peer *iwarp.QueuePair) {
 	return q, peer
 }
 
+// What a peer has posted to a program that is killed is flushed, though the program's memory is gone
+// before its connection.
+func TestEngineKilled(t *testing.T) {
+	gone := deadMemory(t)
+	for _, op := range []iwarp.Op{iwarp.OpRead, iwarp.OpWrite, iwarp.OpSend} {
+		t.Run(op.String(), func(t *testing.T) {
+			q, peer := connectedPair(t)
+			mr, err := q.pd.iw.RegisterSpace(&space{gone, 0, q.pd}, 4096, 4096, iwarp.RemoteRead|iwarp.RemoteWrite)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer mr.Close()
+			q.x.regions.Store(mr.STag(), &region{x: q.x, iw: mr, pd: q.pd, base: 4096, length: 4096, access: abi.AccessLocalWrite})
+			e := q.recv.ring.slot(0)
+			abi.Body(e).Put64(16, 4096)
+			abi.Body(e).Put32(24, 64)
+			abi.Body(e).Put32(28, mr.STag())
+			atomic.StoreUint32(word(e), abi.Valid|1<<16)
+
+			ctx, cancel := stdcontext.WithTimeout(t.Context(), patience)
+			defer cancel()
+			wr := iwarp.SendWR{Op: op, Remote: iwarp.RemoteAddr{STag: mr.STag(), TO: 4096}, SG: []iwarp.SGE{iwarp.Buf(make([]byte, 64))}}
+			if err := peer.Post(wr); err != nil {
+				t.Fatal(err)
+			}
+			if c, err := peer.SendCQ().Wait(ctx); op == iwarp.OpRead && (err != nil || c.Status != iwarp.StatusFlushed) {
+				t.Errorf("the peer's request: %v, %v; want that it is flushed", c.Status, err)
+			}
+			within(t, "the end", func() { <-peer.Ended() })
+			if e, ok := errors.AsType[*iwarp.TerminateError](peer.Err()); ok && e.Remote {
+				t.Errorf("the peer's stream ended by %v, want the end of the connection", peer.Err())
+			}
+		})
+	}
+}
+
+// A Send that comes when its queue pair has been destroyed, and what the program had posted is still on its
+// way, is met by the end of the connection and not by a Terminate.
+func TestEngineLateSend(t *testing.T) {
+	q, peer := connectedPair(t)
+	q.recv.stop() // as destroy does; the direction of the queue pair is not closed yet
+	wr := iwarp.SendWR{Op: iwarp.OpSend, SG: []iwarp.SGE{iwarp.Buf(make([]byte, 64))}}
+	if err := peer.Post(wr); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "the end", func() { <-peer.Ended() })
+	if e, ok := errors.AsType[*iwarp.TerminateError](peer.Err()); ok && e.Remote {
+		t.Errorf("the peer's stream ended by %v, want the end of the connection", peer.Err())
+	}
+}
+
+// deadMemory is that of a process that has ended.
+func deadMemory(t *testing.T) *memory {
+	t.Helper()
+	c := exec.Command("cat")
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Open(fmt.Sprintf("/proc/%d/mem", c.Process.Pid), unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	in.Close()
+	c.Wait()
+	return &memory{fd: fd, uses: 1}
+}
+
 func within(t *testing.T, what string, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -99,22 +183,68 @@ func TestEngineBusy(t *testing.T) {
 		e := q.engineOf()
 		peer.CloseWrite()
 		<-e.iw.PeerClosed()
-		within(t, "destroy", func() { e.detach(false) })
+		within(t, "destroy", func() { e.detach() })
 	})
 	t.Run("disconnect", func(t *testing.T) {
 		q, _ := busyPair(t)
 		e := q.engineOf()
 		e.close()
 		within(t, "the end", func() { <-e.iw.Ended() })
-		within(t, "destroy", func() { e.detach(false) })
+		within(t, "destroy", func() { e.detach() })
 	})
 	t.Run("peer closes", func(t *testing.T) {
 		q, peer := busyPair(t)
 		e := q.engineOf()
 		peer.CloseWrite()
 		within(t, "the end", func() { <-e.iw.Ended() })
-		within(t, "destroy", func() { e.detach(false) })
+		within(t, "destroy", func() { e.detach() })
 	})
+}
+
+// The program need not ring while the engine is woken by the end of what the stream has; behind a Read, and of what will
+// never be done, it has to.
+func TestEngineAwaits(t *testing.T) {
+	write, read := posted{op: abi.WROpWrite}, posted{op: abi.WROpRead}
+	for _, c := range []struct {
+		e    *engine
+		want bool
+	}{
+		{&engine{}, false},
+		{&engine{pending: []posted{write}}, true},
+		{&engine{pending: []posted{write}, head: 1}, false},
+		{&engine{pending: []posted{write, read}, reads: 1}, false},
+		{&engine{pending: []posted{write}, broken: true}, false},
+	} {
+		if got := c.e.awaits(); got != c.want {
+			t.Errorf("%d posted, %d of them done, %d Reads, broken %v: %v", len(c.e.pending), c.e.head, c.e.reads, c.e.broken, got)
+		}
+	}
+
+	a, b := linkedPair(t, false)
+	e := a.q.engineOf()
+	for i := range 12 {
+		op := abi.WROpWrite
+		if i%3 == 1 {
+			op = abi.WROpRead
+		}
+		a.post(uint64(i), op, 0, b.at(100*i), b.whole.iw.STag(), part{off: 50000 + 100*i, n: 100})
+	}
+	a.ringDoorbell()
+	for i, o := range a.poll(12) {
+		if o.ID != uint64(i) || o.Status != abi.WCSuccess {
+			t.Errorf("completion %d is %+v", i, o)
+		}
+	}
+	// What was not taken yet is free for the program, and the last that was taken too once it has to ring.
+	within(t, "that the program has to ring", func() {
+		for atomic.LoadUint32(word(a.ring.slot(11)))&abi.Valid != 0 {
+			time.Sleep(100 * time.Microsecond)
+		}
+	})
+	e.detach()
+	if e.reads != 0 || e.awaits() {
+		t.Errorf("%d Reads are left, awaits %v", e.reads, e.awaits())
+	}
 }
 
 // The last steps of an engine have an end, though the program goes on posting.

@@ -4,6 +4,7 @@ package rdma
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -22,6 +23,8 @@ type queuePair struct {
 	srq        *sharedQueue // nil: rq is its own
 	req        abi.QPRequest
 	doorbell   chan struct{} // holds one
+	rung       atomic.Uint64 // doorbells of the program
+	passed     passed
 
 	recv receiver
 	sq   sendRing // the engine's while it runs, else guarded by mu
@@ -78,7 +81,7 @@ func (k *command) createQP() {
 	h, ok := x.qps.add(q)
 	x.mu.Unlock()
 	if !ok {
-		q.destroy(false)
+		q.destroy()
 		k.fail(unix.ENOMEM)
 		return
 	}
@@ -95,7 +98,7 @@ func (k *command) createQP() {
 		x.mu.Lock()
 		x.qps.remove(h)
 		x.mu.Unlock()
-		q.destroy(false)
+		q.destroy()
 	}
 }
 
@@ -143,6 +146,7 @@ func (k *command) postSend() {
 		k.fail(unix.EINVAL)
 		return
 	}
+	q.rung.Add(1)
 	q.mu.Lock()
 	e, state := q.engine, q.state
 	if e == nil && state == abi.Err && !q.destroyed {
@@ -192,6 +196,9 @@ func (k *command) modifyQP() {
 	switch {
 	case q == nil, m.Mask&abi.QPState != 0 && m.State > abi.Err:
 		k.fail(unix.EINVAL)
+		return
+	case m.Mask&^abi.QPStandardBits != 0:
+		k.fail(unix.EOPNOTSUPP)
 		return
 	}
 	q.mu.Lock()
@@ -246,9 +253,18 @@ func (q *queuePair) flushSendsLocked() {
 	q.sq.sleep()
 }
 
+// abort resets the stream, if there is one. It does not wait for that.
+func (q *queuePair) abort() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.engine != nil {
+		q.engine.iw.Abort()
+	}
+}
+
 // destroy ends the queue pair. After it nothing is written to rings any more; what
 // was sent may still be on its way.
-func (q *queuePair) destroy(dying bool) {
+func (q *queuePair) destroy() {
 	q.mu.Lock()
 	if q.destroyed {
 		q.mu.Unlock()
@@ -258,7 +274,7 @@ func (q *queuePair) destroy(dying bool) {
 	e := q.engine
 	q.mu.Unlock()
 	if e != nil {
-		e.detach(dying)
+		e.detach()
 	}
 	q.recv.stop()
 	q.x.arena.drop(q.sq.mem, q.sq.key)
@@ -284,39 +300,38 @@ func (k *command) destroyQP() {
 	}
 	x.repeats.begin(k.Call, k.raw)
 	x.later.Go(func() { // it may wait for the engine
-		q.destroy(false)
+		q.destroy()
 		k.answer(abi.Words(0))
 	})
 }
 
-// find returns the region that a piece of memory is in, or the status of what is
-// wrong.
-func (q *queuePair) find(s *abi.SGE, write bool) (iwarp.SGE, abi.WCStatus) {
+// region returns the region that a piece of memory is in, if the queue pair may use it and it has the rights that are
+// needed; else nil.
+func (q *queuePair) region(s *abi.SGE, need uint32) *region {
 	v, ok := q.x.regions.Load(s.Key)
 	if !ok {
-		return iwarp.SGE{}, abi.WCLocProt
+		return nil
 	}
 	r := v.(*region)
 	switch {
-	case r.pd != q.pd, s.Addr < r.base, s.Addr-r.base > r.length, uint64(s.Length) > r.length-(s.Addr-r.base):
-		return iwarp.SGE{}, abi.WCLocProt
-	case write && r.access&abi.AccessLocalWrite == 0:
-		return iwarp.SGE{}, abi.WCLocProt
+	case r.pd != q.pd, s.Addr < r.base, s.Addr-r.base > r.length, uint64(s.Length) > r.length-(s.Addr-r.base), r.access&need != need:
+		return nil
 	}
-	return iwarp.SGE{Region: r.iw, Off: s.Addr - r.base, Len: uint64(s.Length)}, abi.WCSuccess
+	return r
 }
 
-// gather makes the list of an entry's elements.
-func (q *queuePair) gather(to []iwarp.SGE, from []abi.SGE, write bool) ([]iwarp.SGE, abi.WCStatus) {
+// gather makes the list of an entry's elements, whose memory has the rights that are needed.
+func (q *queuePair) gather(to []iwarp.SGE, from []abi.SGE, need uint32) ([]iwarp.SGE, abi.WCStatus) {
 	for i := range from {
-		if from[i].Length == 0 {
+		s := &from[i]
+		if s.Length == 0 {
 			continue
 		}
-		s, status := q.find(&from[i], write)
-		if status != abi.WCSuccess {
-			return nil, status
+		r := q.region(s, need)
+		if r == nil {
+			return nil, abi.WCLocProt
 		}
-		to = append(to, s)
+		to = append(to, iwarp.SGE{Region: r.iw, Off: s.Addr - r.base, Len: uint64(s.Length)})
 	}
 	return to, abi.WCSuccess
 }

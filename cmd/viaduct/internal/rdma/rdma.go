@@ -12,7 +12,8 @@
 // Everything that comes from the program may be wrong: lengths, handles, addresses,
 // and the rings at any moment. Payload is read and written through the
 // program's /proc/PID/mem, which keeps naming the same memory whatever becomes
-// of the process number.
+// of the process number. Only what is read in many pieces, or is long, is read by that number,
+// which is guarded: see process.
 package rdma
 
 import (

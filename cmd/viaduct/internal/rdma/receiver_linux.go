@@ -24,11 +24,12 @@ type receiver struct {
 	sg   [abi.MaxSGE]iwarp.SGE
 	gone bool // guarded by mu
 
-	ahead     [abi.RQELen]byte // guarded by mu; an entry of the shared queue for the message that is about to begin
+	ahead     [abi.RQELen]byte // guarded by mu; an entry that was taken for the message that is about to begin
 	hasAhead  bool             // guarded by mu
 	waits     bool             // guarded by mu; a message is left at the stream until there is an entry
 	since     time.Time        // guarded by mu; of the wait
 	impatient bool             // guarded by mu; nothing is left any more: the stream is to end
+	messages  int              // guarded by mu; that came by a link
 }
 
 var _ iwarp.RecvSource = (*receiver)(nil)
@@ -36,6 +37,13 @@ var _ iwarp.RecvSource = (*receiver)(nil)
 // NextRecv implements [iwarp.RecvSource].
 func (r *receiver) NextRecv([]byte, int, bool) (wr iwarp.RecvWR, ok bool) {
 	r.mu.Lock()
+	if r.gone {
+		r.mu.Unlock()
+		// The queue pair was destroyed. As with the kernel's siw, the connection just ends: a Terminate
+		// would blame a peer that has done nothing wrong.
+		r.q.abort()
+		return wr, false
+	}
 	defer r.mu.Unlock()
 	var e abi.RecvEntry
 	valid, ok := r.takeLocked(&e)
@@ -44,7 +52,7 @@ func (r *receiver) NextRecv([]byte, int, bool) (wr iwarp.RecvWR, ok bool) {
 	}
 	status := abi.WCLocQPOp
 	if valid {
-		wr.SG, status = r.q.gather(r.sg[:0], e.SGE[:e.NumSGE], true)
+		wr.SG, status = r.q.gather(r.sg[:0], e.SGE[:e.NumSGE], abi.AccessLocalWrite)
 	}
 	if status != abi.WCSuccess {
 		r.bad, r.has = abi.Completion{ID: e.ID, Op: abi.WROpReceive, Status: status, QP: r.q.num}, true
@@ -87,6 +95,38 @@ func (r *receiver) takeLocked(e *abi.RecvEntry) (valid, ok bool) {
 	return ok && abi.ParseRecv(&raw, e), ok
 }
 
+// peek shows the entry of the next message without taking it; valid is false if it can't be one.
+func (r *receiver) peek(e *abi.RecvEntry) (there, valid bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.gone || r.has {
+		return false, false
+	}
+	switch {
+	case r.hasAhead:
+	case r.q.srq != nil:
+		r.hasAhead = r.q.srq.take(&r.ahead)
+	default:
+		r.hasAhead = r.ring.take(&r.ahead)
+	}
+	return r.hasAhead, r.hasAhead && abi.ParseRecv(&r.ahead, e)
+}
+
+// consume takes the entry that peek has shown: its message is there.
+func (r *receiver) consume() {
+	r.mu.Lock()
+	r.hasAhead = false
+	r.messages++
+	r.mu.Unlock()
+}
+
+// linked is how many messages came by a link.
+func (r *receiver) linked() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.messages
+}
+
 // flush completes the entry that ended the stream, and those of the queue pair's own
 // ring. Those of a shared one serve others.
 func (r *receiver) flush() {
@@ -107,7 +147,7 @@ func (r *receiver) flush() {
 		}
 		return
 	}
-	for range r.ring.n {
+	for range r.ring.n + 1 { // and the one that was taken ahead
 		if _, ok := r.takeLocked(&e); !ok {
 			return
 		}

@@ -11,7 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"viaduct/debug"
 	"viaduct/internal/notify"
+	"viaduct/samehost"
 )
 
 // The numbers at which stand-ins are put: high, so that few programs have
@@ -29,6 +31,11 @@ type Options struct {
 	WrapConn func(nc net.Conn, dialled bool) net.Conn
 	// NoCRC leaves MPA's CRCs out if the peer agrees.
 	NoCRC bool
+	// SameHost says whether connections within this host go through shared memory. With WrapConn they
+	// do not.
+	SameHost samehost.Policy
+	// Status shows the connections; nil shows none.
+	Status *debug.Server
 	// Explain, if set, gets one line for each connection and what became of it.
 	Explain func(format string, args ...any)
 }
@@ -45,7 +52,10 @@ type Service struct {
 
 	cm    cmTable
 	dials turns
-	next  int // number of the reserved range to try; Serve's
+	links links
+
+	processes processes
+	next      int // number of the reserved range to try; Serve's
 
 	sweeping sync.Mutex // held by Sweep
 
@@ -116,7 +126,7 @@ func (s *Service) Rules() []notify.Rule {
 	for _, cmd := range []uint32{unix.F_DUPFD, unix.F_DUPFD_CLOEXEC} {
 		rules = append(rules, notify.Rule{Nr: unix.SYS_FCNTL, If: append(ours[:1:1], notify.Cond{Arg: 1, Low: cmd, High: cmd}), Do: notify.Notify})
 	}
-	for _, nr := range append([]int{unix.SYS_OPENAT, sysFstatat}, legacyPaths...) {
+	for _, nr := range append([]int{unix.SYS_OPENAT, sysFstatat, unix.SYS_EXECVE, unix.SYS_EXECVEAT}, legacyPaths...) {
 		rules = append(rules, notify.Rule{Nr: nr, Do: notify.Notify})
 	}
 	return rules
@@ -141,6 +151,8 @@ func (s *Service) Serve(c *notify.Call) {
 		s.socket(c)
 	case unix.SYS_SENDMSG, unix.SYS_SENDTO:
 		s.netlink(c)
+	case unix.SYS_EXECVE, unix.SYS_EXECVEAT:
+		s.exec(c)
 	default:
 		s.descriptor(c)
 	}

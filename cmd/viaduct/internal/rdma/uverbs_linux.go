@@ -40,6 +40,8 @@ type context struct {
 
 	// What release waits for: commands that are being answered, by Serve and behind it.
 	calls, later sync.WaitGroup
+	// Streams that end behind their queue pairs.
+	ends sync.WaitGroup
 }
 
 // A table hands out handles. Guarded by context.mu.
@@ -87,6 +89,34 @@ func (t *table[T]) removeAll() {
 type domain struct {
 	iw    *iwarp.ProtectionDomain
 	users int // guarded by context.mu
+
+	mu      sync.Mutex
+	streams map[*iwarp.QueuePair]bool // guarded by mu; of its queue pairs, until they are closed
+}
+
+func newDomain(d *device) *domain {
+	return &domain{iw: d.iw.NewPD(), streams: map[*iwarp.QueuePair]bool{}}
+}
+
+func (d *domain) add(iw *iwarp.QueuePair) {
+	d.mu.Lock()
+	d.streams[iw] = true
+	d.mu.Unlock()
+}
+
+func (d *domain) remove(iw *iwarp.QueuePair) {
+	d.mu.Lock()
+	delete(d.streams, iw)
+	d.mu.Unlock()
+}
+
+// abort resets the streams. It does not wait for them.
+func (d *domain) abort() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for iw := range d.streams {
+		iw.Abort()
+	}
 }
 
 // openUverbs gives the program a stand-in for a uverbs file.
@@ -108,6 +138,7 @@ func (s *Service) openUverbs(c *notify.Call, d *device, flags int) error {
 
 func newContext(s *Service, d *device, a *arena) *context {
 	x := &context{s: s, dev: d, arena: a, chs: map[inode]*channel{}}
+	x.mems.processes = &s.processes
 	x.pds.most, x.pds.held = maxPD, &d.held.pds
 	x.mrs.most, x.mrs.held = maxMR, &d.held.mrs
 	x.cqs.most, x.cqs.held = maxCQ, &d.held.cqs
@@ -222,7 +253,7 @@ func (k *command) answer(parts ...abi.Body) bool {
 	for _, p := range parts {
 		out = append(out, p...)
 	}
-	if out = out[:min(len(out), k.Room)]; k.Response != 0 && len(out) > 0 {
+	if out = out[:min(len(out), k.Room)]; len(out) > 0 {
 		a.response = []abi.Put{{At: k.Response, Bytes: out}}
 	}
 	return k.x.repeats.answer(k.Call, a)
@@ -348,7 +379,7 @@ func (k *command) queryGID() {
 func (k *command) allocPD() {
 	x := k.x
 	x.mu.Lock()
-	h, ok := x.pds.add(&domain{iw: x.dev.iw.NewPD()})
+	h, ok := x.pds.add(newDomain(x.dev))
 	x.mu.Unlock()
 	if !ok {
 		k.fail(unix.ENOMEM)
@@ -401,12 +432,17 @@ func (x *context) release() {
 	x.mu.Unlock()
 	var wg sync.WaitGroup
 	for _, q := range qps {
-		wg.Go(func() { q.destroy(true) })
+		wg.Go(q.destroy)
 	}
 	wg.Wait()
-	for _, m := range mrs {
-		m.close()
-	}
+	// A Read of the peer, which is about to see the end, is to find its region there and the memory
+	// gone, see space.judge; a region that is not there would be the peer's fault.
+	x.s.wg.Go(func() {
+		x.ends.Wait()
+		for _, m := range mrs {
+			m.close()
+		}
+	})
 	x.later.Wait() // queue pairs that the program was destroying use the rings still
 	x.mu.Lock()
 	for _, ch := range x.chs {

@@ -120,6 +120,9 @@ func familyOf(a netip.Addr) int {
 // knock connects to a listener of the program on behalf of an arrival. With an
 // error no accept has taken the arrival, and none will.
 func (s *supervisor) knock(to netip.AddrPort, source netip.Addr, a *arrival, limit time.Duration) error {
+	if s.spare.lent.Load() { // what is free is an accept's
+		return unix.EMFILE
+	}
 	family := familyOf(to.Addr())
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -269,7 +272,7 @@ func (s *supervisor) accept(c *notify.Call) {
 	fd, err := c.Borrow(int(int32(c.Args[0])))
 	switch {
 	case outOfDescriptors(err):
-		go s.acceptShort(c, flags)
+		s.relays.Go(func() { s.acceptShort(c, flags) })
 	case err != nil:
 		c.Continue()
 	default:
@@ -286,10 +289,10 @@ func (s *supervisor) acceptOn(c *notify.Call, fd, flags int) {
 		c.Continue()
 		return
 	}
-	go func() {
+	s.relays.Go(func() {
 		defer b.close()
 		s.serveAccept(c, b, l, flags)
-	}()
+	})
 }
 
 // listenerOf finds the listener that a socket is, nil if that is none of ours.
@@ -298,12 +301,13 @@ func (s *supervisor) listenerOf(b *borrowed) *carriedListener {
 	if b.cookie, err = unix.GetsockoptUint64(b.fd, unix.SOL_SOCKET, unix.SO_COOKIE); err != nil {
 		return nil
 	}
+	b.family, _ = unix.GetsockoptInt(b.fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	return s.ls.find(b.cookie)
 }
 
 // acceptShort is accept when this process has no descriptor left but its spare ones. The
-// kernel must not answer: an arrival that is accepted unseen is lost. So the call waits
-// for a descriptor, unless the program does not want to wait.
+// kernel must not answer: an arrival that is accepted unseen is lost. Nor is the queue
+// said to be empty: a program that is told of changes only would not look again.
 func (s *supervisor) acceptShort(c *notify.Call, flags int) {
 	for ; c.Valid(); time.Sleep(shortageWait) {
 		fd, err := c.Borrow(int(int32(c.Args[0])))
@@ -315,46 +319,87 @@ func (s *supervisor) acceptShort(c *notify.Call, flags int) {
 			c.Continue()
 			return
 		}
-		ours, nonblock := true, false
+		over, nonblock := false, false
 		s.spare.use(func() bool {
-			if fd, err := c.Borrow(int(int32(c.Args[0]))); err == nil {
-				ours, nonblock = s.listenerOf(&borrowed{fd: fd}) != nil, isNonblock(fd)
-				unix.Close(fd)
+			fd, err := c.Borrow(int(int32(c.Args[0])))
+			if outOfDescriptors(err) {
+				return false
+			}
+			b := &borrowed{fd: fd}
+			defer b.close()
+			var l *carriedListener
+			if err == nil {
+				l = s.listenerOf(b)
+			}
+			switch {
+			case l == nil:
+				b.close()
+				c.Continue()
+				over = true
+			case !hasPeerRoom(c):
+				over = true
+			default:
+				nonblock = isNonblock(b.fd)
+				if err = s.takeAndDeliver(l, b, c, flags); outOfDescriptors(err) {
+					return false
+				}
+				over = answerAccept(c, b, err, nonblock)
 			}
 			return true
 		})
-		switch {
-		case !ours:
-			c.Continue()
-			return
-		case nonblock:
-			c.Return(0, unix.EAGAIN)
+		if !over && nonblock {
+			c.Return(0, unix.ENFILE)
+			over = true
+		}
+		if over {
 			return
 		}
 	}
 }
 
+// hasPeerRoom looks at where an accept call wants the peer's address. If that can't be
+// the call is answered.
+func hasPeerRoom(c *notify.Call) bool {
+	if c.Args[1] == 0 {
+		return true
+	}
+	var n [4]byte
+	if _, err := c.ReadMem(c.Args[2], n[:]); err == unix.EPERM {
+		c.Continue() // unseen: it gets no arrival
+		return false
+	} else if err != nil {
+		c.Return(0, unix.EFAULT)
+		return false
+	}
+	if int32(binary.NativeEndian.Uint32(n[:])) < 0 {
+		c.Return(0, unix.EINVAL)
+		return false
+	}
+	return true
+}
+
+// answerAccept answers an accept call for which takeAndDeliver has done what it could,
+// and reports whether that is the end of it: some calls wait.
+func answerAccept(c *notify.Call, b *borrowed, err error, nonblock bool) (over bool) {
+	switch {
+	case err == nil || err == errNotValid:
+		return true
+	case !nonblock && (err == unix.EAGAIN || outOfDescriptors(err)):
+		return false
+	case outOfDescriptors(err): // of this process, not of the program: the connection stays in the queue
+		err = unix.ENFILE
+	}
+	errno, _ := err.(unix.Errno)
+	b.close()
+	c.Return(0, errno)
+	return true
+}
+
 func (s *supervisor) serveAccept(c *notify.Call, b *borrowed, l *carriedListener, flags int) {
-	if c.Args[1] != 0 {
-		var n [4]byte
-		if _, err := c.ReadMem(c.Args[2], n[:]); err == unix.EPERM {
-			c.Continue() // unseen: it gets no arrival
-			return
-		} else if err != nil {
-			c.Return(0, unix.EFAULT)
-			return
-		}
-		if int32(binary.NativeEndian.Uint32(n[:])) < 0 {
-			c.Return(0, unix.EINVAL)
-			return
-		}
+	if !hasPeerRoom(c) {
+		return
 	}
-	b.family, _ = unix.GetsockoptInt(b.fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	nonblock := isNonblock(b.fd)
-	fail := func(errno unix.Errno) {
-		b.close()
-		c.Return(0, errno)
-	}
 	var until time.Time
 	if tv, err := unix.GetsockoptTimeval(b.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO); err == nil && tv.Nano() > 0 {
 		until = time.Now().Add(time.Duration(tv.Nano()))
@@ -367,27 +412,21 @@ func (s *supervisor) serveAccept(c *notify.Call, b *borrowed, l *carriedListener
 	}()
 	for {
 		err := s.takeAndDeliver(l, b, c, flags)
-		switch {
-		case err == nil:
+		if outOfDescriptors(err) {
+			s.spare.use(func() bool {
+				err = s.takeAndDeliver(l, b, c, flags)
+				return !outOfDescriptors(err)
+			})
+		}
+		if answerAccept(c, b, err, nonblock || err == unix.EAGAIN && !until.IsZero() && !time.Now().Before(until)) {
 			return
-		case err == errNotValid:
-			return
-		case nonblock && outOfDescriptors(err): // of this process: the connection stays in the queue
-			fail(unix.EAGAIN)
-			return
-		case outOfDescriptors(err):
+		}
+		if outOfDescriptors(err) {
 			time.Sleep(shortageWait)
 			if !c.Valid() {
 				return
 			}
 			continue
-		case err != unix.EAGAIN:
-			errno, _ := err.(unix.Errno)
-			fail(errno)
-			return
-		case nonblock || !until.IsZero() && !time.Now().Before(until):
-			fail(unix.EAGAIN)
-			return
 		}
 		if thread < 0 {
 			if thread, err = c.OpenThread(); err == notify.ErrGone {
@@ -538,12 +577,7 @@ func (d *delivery) drop() {
 
 // takeBack undoes what was noted of a delivery, and pushes it back.
 func (s *supervisor) takeBack(l *carriedListener, d *delivery, cookie uint64) {
-	if d.pair != nil {
-		s.pairs.mu.Lock()
-		delete(s.pairs.m, cookie)
-		s.pairs.mu.Unlock()
-	}
-	s.names.remove(cookie)
+	s.forgetPair(cookie)
 	s.pushBack(l, d)
 }
 

@@ -60,11 +60,11 @@ func (s *supervisor) connect(c *notify.Call) {
 		return
 	}
 	if !ok || to.Port() == 0 {
-		go func() {
+		s.relays.Go(func() {
 			if !s.connectPaired(c) {
 				c.Continue()
 			}
-		}()
+		})
 		return
 	}
 	r := s.rules.outgoing(to, s.carrier.named)
@@ -73,7 +73,7 @@ func (s *supervisor) connect(c *notify.Call) {
 		c.Continue()
 		return
 	}
-	go s.carryConnect(c, r, to)
+	s.relays.Go(func() { s.carryConnect(c, r, to) })
 }
 
 // readAddr reads the address that a connect call points at.
@@ -116,7 +116,11 @@ func (s *supervisor) carryConnect(c *notify.Call, r *toRule, to netip.AddrPort) 
 	}()
 	var noPair error
 	if s.mayPair(to) {
-		done, err := s.connectPair(c, b, to)
+		done, before, err := s.connectPair(c, b, to)
+		if before != nil {
+			s.connectAfter(before, c, b, r, to)
+			return
+		}
 		if done {
 			return
 		}
@@ -135,14 +139,8 @@ func (s *supervisor) carryConnect(c *notify.Call, r *toRule, to netip.AddrPort) 
 		b.close()
 		c.Continue()
 		return
-	case !mine: // restarted after a signal, or by another thread
-		b.close()
-		<-d.settled
-		if d.paired {
-			s.carryConnect(c, r, to)
-			return
-		}
-		c.Continue()
+	case !mine:
+		s.connectAfter(d, c, b, r, to)
 		return
 	}
 	bound := s.o.Bound
@@ -295,6 +293,18 @@ func errnoOf(err error) unix.Errno {
 		return unix.ETIMEDOUT
 	}
 	return unix.ECONNREFUSED
+}
+
+// connectAfter has a connect come behind another one of the same socket: the program has
+// restarted it after a signal, or another of its threads has called.
+func (s *supervisor) connectAfter(d *dial, c *notify.Call, b *borrowed, r *toRule, to netip.AddrPort) {
+	b.close()
+	<-d.settled
+	if d.paired {
+		s.carryConnect(c, r, to)
+		return
+	}
+	c.Continue()
 }
 
 // leave lets the kernel do a connect, and says why.

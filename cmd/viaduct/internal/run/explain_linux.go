@@ -64,6 +64,9 @@ func (x *explainer) line(e event) {
 		if p.Mapped {
 			e.Why += ", by the Port Mapper"
 		}
+		if p.SharedMemory {
+			e.Why += ", through shared memory"
+		}
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -75,6 +75,7 @@ func (s *supervisor) showName(c *notify.Call, fd int) {
 		c.Continue()
 		return
 	}
+	s.pairs.goesOn(cookie)
 	family := n.family
 	if family == 0 {
 		family, _ = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)

@@ -130,16 +130,11 @@ func (s *supervisor) addListener(b *borrowed, thread int) error {
 		only, err := unix.GetsockoptInt(b.fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY)
 		p.dual = err == nil && only == 0
 	}
-	svc, fresh, err := s.ls.open(s, p)
+	svc, fresh, err := s.ls.open(s, p, b.cookie)
 	if err != nil {
 		s.explain.line(event{Call: "listen", thread: thread, Local: at, Path: "tcp", Why: err.Error()})
 		return err
 	}
-	s.ls.mu.Lock()
-	if s.ls.sockets[b.cookie] == nil {
-		s.ls.sockets[b.cookie] = &carriedListener{svc: svc}
-	}
-	s.ls.mu.Unlock()
 	if fresh && svc.far != nil {
 		s.explain.line(event{Call: "listen", thread: thread, Local: at, Path: "sdp", Why: "at " + svc.far.Addr().String()})
 	}
@@ -149,10 +144,16 @@ func (s *supervisor) addListener(b *borrowed, thread int) error {
 	return nil
 }
 
-// open returns the service of a place.
-func (ls *listeners) open(s *supervisor, p place) (svc *service, fresh bool, err error) {
+// open returns the service of a place, and notes the listener of the program, which
+// listens there already: checkListener finds it, or has ended the service that was.
+func (ls *listeners) open(s *supervisor, p place, cookie uint64) (svc *service, fresh bool, err error) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
+	defer func() {
+		if err == nil && ls.sockets[cookie] == nil {
+			ls.sockets[cookie] = &carriedListener{svc: svc}
+		}
+	}()
 	if svc := ls.services[p]; svc != nil {
 		return svc, false, nil
 	}
@@ -184,7 +185,9 @@ func (ls *listeners) open(s *supervisor, p place) (svc *service, fresh bool, err
 // listenFar has the transport listen for a place.
 func (s *supervisor) listenFar(p place, r *listenRule) (*sdp.Listener, error) {
 	network, host := p.network()
-	lc := sdp.ListenConfig{Options: s.carrier.options}
+	// One client may open as many connections at once as the queues of servers hold.
+	lc := sdp.ListenConfig{Options: s.carrier.options, MaxPending: 1024, MaxPendingPerHost: 256,
+		Filter: func(_, _ net.Addr) bool { return !s.spare.lent.Load() }}
 	if s.e.Capture != nil {
 		lc.WrapConn = func(c net.Conn) net.Conn { return s.e.Wrap(c, false) }
 	}
@@ -232,19 +235,15 @@ func (ls *listeners) publishLocked(p place) {
 	ls.registry.Set(key, portmap.NewMapping(targets...))
 }
 
-// close ends a service whose listeners the program has closed.
-func (ls *listeners) close(svc *service) {
-	ls.mu.Lock()
-	if ls.services[svc.place] == svc {
-		delete(ls.services, svc.place)
-		for cookie, l := range ls.sockets {
-			if l.svc == svc {
-				delete(ls.sockets, cookie)
-			}
+// closeLocked ends a service whose listeners the program has closed.
+func (ls *listeners) closeLocked(svc *service) {
+	delete(ls.services, svc.place)
+	for cookie, l := range ls.sockets {
+		if l.svc == svc {
+			delete(ls.sockets, cookie)
 		}
-		ls.publishLocked(svc.place)
 	}
-	ls.mu.Unlock()
+	ls.publishLocked(svc.place)
 	svc.close()
 }
 
@@ -269,10 +268,17 @@ func (s *supervisor) checkListeners() {
 	}
 }
 
-// checkListener ends a service if nothing listens at its place.
+// checkListener ends a service if nothing listens at its place. No listener can be
+// opened there meanwhile: it would be taken for one of this service.
 func (s *supervisor) checkListener(svc *service) {
+	ls := &s.ls
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.services[svc.place] != svc {
+		return
+	}
 	if all, err := portListeners(svc.place.addr.Port()); err == nil && len(all) == 0 {
-		s.ls.close(svc)
+		ls.closeLocked(svc)
 	}
 }
 

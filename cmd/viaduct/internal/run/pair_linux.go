@@ -37,8 +37,28 @@ type pair struct {
 	shadow int
 	family int
 
+	// told is the connect that was answered last, until another call of the program
+	// shows that it has the answer.
+	told atomic.Pointer[notify.Call]
+
 	mu  sync.Mutex
 	due bool // guarded by mu; the next connect is the one that succeeds
+}
+
+// succeed answers a connect with success. [p.mu]
+func (p *pair) succeed(c *notify.Call) {
+	if c.Return(0, 0) == nil {
+		p.due = false
+		p.told.Store(c)
+	}
+}
+
+// repeats reports whether a connect is the one that was answered last, made again. The
+// kernel drops an answer if a signal comes in the same moment, says nothing of that to
+// the supervisor, and restarts the call. [p.mu]
+func (p *pair) repeats(c *notify.Call) bool {
+	told := p.told.Swap(nil)
+	return told != nil && told.TID == c.TID && told.Args == c.Args
 }
 
 // maxLookedThrough is how many descriptors of a program are looked through
@@ -50,8 +70,9 @@ type pairs struct {
 	used atomic.Bool // there was one: until then calls need not look
 
 	mu    sync.Mutex
-	m     map[uint64]*pair // guarded by mu
-	sweep bool             // guarded by mu; a goroutine looks for ends
+	m     map[uint64]*pair    // guarded by mu
+	kept  map[uint64]*pairEnd // guarded by mu; by the cookie of the program's TCP socket
+	sweep bool                // guarded by mu; a goroutine looks for ends
 }
 
 // pairSweep is how often pairs are looked for whose sockets the program has closed.
@@ -92,16 +113,14 @@ func (s *supervisor) watchPair(cookie uint64, n names, role string) {
 	})
 }
 
-// removePair forgets an end that the program did not get.
-func (s *supervisor) removePair(cookie uint64) {
+// forgetPair forgets an end that the program does not have.
+func (s *supervisor) forgetPair(cookie uint64) *pair {
 	s.pairs.mu.Lock()
 	p := s.pairs.m[cookie]
 	delete(s.pairs.m, cookie)
 	s.pairs.mu.Unlock()
 	s.names.remove(cookie)
-	if p != nil {
-		p.close()
-	}
+	return p
 }
 
 // close waits for the option call that uses the shadow.
@@ -113,9 +132,11 @@ func (p *pair) close() {
 }
 
 // sweepPairs forgets the ends that the program has closed, until none is left:
-// nothing tells when it closes one.
+// nothing tells when it closes one. One that is missing has to be missing in two lists
+// of the kernel's: a long one is made in pieces, between which sockets change places.
 func (s *supervisor) sweepPairs() {
 	ps := &s.pairs
+	var missing map[uint64]bool
 	for {
 		time.Sleep(pairSweep)
 		ps.mu.Lock()
@@ -133,9 +154,17 @@ func (s *supervisor) sweepPairs() {
 		if err != nil {
 			continue
 		}
+		before := missing
+		missing = map[uint64]bool{}
 		for _, cookie := range known {
-			if !live[cookie] {
-				s.removePair(cookie)
+			switch {
+			case live[cookie]:
+			case !before[cookie]:
+				missing[cookie] = true
+			default:
+				if p := s.forgetPair(cookie); p != nil {
+					p.close()
+				}
 			}
 		}
 	}
@@ -160,9 +189,23 @@ func (s *supervisor) findPair(c *notify.Call) (*pair, error) {
 	if err != nil {
 		return nil, nil
 	}
-	s.pairs.mu.Lock()
-	defer s.pairs.mu.Unlock()
-	return s.pairs.m[cookie], nil
+	return s.pairs.get(cookie), nil
+}
+
+func (ps *pairs) get(cookie uint64) *pair {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	return ps.m[cookie]
+}
+
+// goesOn notes that the program makes other calls of its end with a cookie.
+func (ps *pairs) goesOn(cookie uint64) {
+	if !ps.used.Load() {
+		return
+	}
+	if p := ps.get(cookie); p != nil {
+		p.told.Store(nil)
+	}
 }
 
 // findPairShort is findPair by the spare descriptors. It may wait.
@@ -185,13 +228,14 @@ func (s *supervisor) connectPaired(c *notify.Call) bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.due {
-		if c.Return(0, 0) == nil {
-			p.due = false
-		}
-		return true
+	switch {
+	case p.due:
+		p.succeed(c)
+	case p.repeats(c):
+		c.Return(0, 0)
+	default:
+		c.Return(0, unix.EISCONN)
 	}
-	c.Return(0, unix.EISCONN)
 	return true
 }
 
@@ -204,70 +248,147 @@ func (s *supervisor) mayPair(to netip.AddrPort) bool {
 var errNoPair = errors.New("no viaduct run --same-host listens there")
 
 // connectPair connects a socket of the program by a pair; false says that it is
-// to be connected otherwise, and why.
-func (s *supervisor) connectPair(c *notify.Call, b *borrowed, to netip.AddrPort) (done bool, why error) {
+// to be connected otherwise, and why. If another connect of the socket is under way that
+// one is returned, and nothing is done.
+func (s *supervisor) connectPair(c *notify.Call, b *borrowed, to netip.AddrPort) (done bool, before *dial, why error) {
 	d := &dial{to: to, done: make(chan struct{}), settled: make(chan struct{}), paired: true}
 	s.mu.Lock()
-	if s.dials[b.cookie] != nil || tcpState(b.fd) != tcpClose {
+	before = s.dials[b.cookie]
+	if before != nil || tcpState(b.fd) != tcpClose {
 		s.mu.Unlock()
-		return false, nil
+		return false, before, nil
 	}
 	s.dials[b.cookie] = d
 	s.mu.Unlock()
 	defer s.settle(b.cookie, d)
+	// A signal that came before is one behind which the program may have connected the
+	// socket already; whatever comes from now on waits for this connect.
+	if !c.Valid() {
+		return true, nil, nil
+	}
 	d.bind(b)
 	number := int(int32(c.Args[0]))
 	flags, err := replaceable(c.TID, number, b.fd)
 	if err != nil {
-		return false, err
+		return false, nil, err
 	}
-	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return false, err
-	}
-	near := ends[0]
-	defer unix.Close(near)
-	from := d.heldName()
-	copyOptions(near, b.fd)
-	from, err = askForPair(to, from, ends[1])
-	unix.Close(ends[1])
-	if err != nil {
-		return false, err
-	}
-	cookie, err := unix.GetsockoptUint64(near, unix.SOL_SOCKET, unix.SO_COOKIE)
-	if err != nil {
-		return false, err
-	}
-	shadow, err := unix.FcntlInt(uintptr(b.fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return false, err
+	e := s.pairs.takeKept(b.cookie, to)
+	if e == nil {
+		if e, err = newPairEnd(b, d); err != nil {
+			return false, nil, err
+		}
 	}
 	nonblock := flags&unix.O_NONBLOCK != 0
-	unix.SetNonblock(near, nonblock)
-	p := &pair{shadow: shadow, family: b.family, due: true}
-	s.addPair(cookie, p, names{local: from, remote: to}, "dial")
+	unix.SetNonblock(e.fd, nonblock)
+	p := e.pair
+	p.due = true
+	s.addPair(e.cookie, p, e.names, "dial")
 	p.mu.Lock() // another thread's connect of the same socket comes second
 	defer p.mu.Unlock()
-	switch err := c.InjectAt(near, number, flags&unix.O_CLOEXEC); {
+	switch err := c.InjectAt(e.fd, number, flags&unix.O_CLOEXEC); {
 	case err == notify.ErrGone:
-		p.mu.Unlock()
-		s.removePair(cookie)
-		p.mu.Lock()
-		return true, nil
+		s.forgetPair(e.cookie)
+		s.pairs.keep(b.cookie, e)
+		return true, nil, nil
 	case err != nil:
-		p.mu.Unlock()
-		s.removePair(cookie)
-		p.mu.Lock()
-		return false, err
+		s.forgetPair(e.cookie)
+		e.drop()
+		return false, nil, err
 	}
+	unix.Close(e.fd)
 	s.count("pair")
 	s.explain.line(event{Call: "connect", thread: c.TID, Remote: to, Path: "pair"})
 	if nonblock {
 		c.Return(0, unix.EINPROGRESS)
-	} else if c.Return(0, 0) == nil {
-		p.due = false
+	} else {
+		p.succeed(c)
 	}
-	return true, nil
+	return true, nil, nil
+}
+
+// A pairEnd is the connecting program's end of a pair on its way to it.
+type pairEnd struct {
+	fd     int
+	cookie uint64
+	pair   *pair
+	names  names
+	drops  *time.Timer // while it is kept
+}
+
+// newPairEnd has the listening program's supervisor take the other end of a new pair.
+// For the listening program that is a connection: what this end needs is there before.
+func newPairEnd(b *borrowed, d *dial) (e *pairEnd, err error) {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(ends[1])
+	e = &pairEnd{fd: ends[0], pair: &pair{shadow: -1, family: b.family}}
+	if e.cookie, err = unix.GetsockoptUint64(e.fd, unix.SOL_SOCKET, unix.SO_COOKIE); err == nil {
+		e.pair.shadow, err = unix.FcntlInt(uintptr(b.fd), unix.F_DUPFD_CLOEXEC, 0)
+	}
+	if err == nil {
+		copyOptions(e.fd, b.fd)
+		e.names.remote = d.to
+		e.names.local, err = askForPair(d.to, d.heldName(), ends[1])
+	}
+	if err != nil {
+		e.drop()
+		return nil, err
+	}
+	return e, nil
+}
+
+// drop ends a pair that the program can't be given.
+func (e *pairEnd) drop() {
+	unix.Close(e.fd)
+	if e.pair.shadow >= 0 {
+		unix.Close(e.pair.shadow)
+	}
+}
+
+// keptPairTime is how long an end is kept that a signal has kept from the program. If
+// it connects again it does at once.
+const keptPairTime = time.Second
+
+// keep keeps an end for the next connect of the socket with a cookie, which a signal
+// has interrupted: for the listening program the connection is made.
+func (ps *pairs) keep(cookie uint64, e *pairEnd) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if ps.kept == nil {
+		ps.kept = map[uint64]*pairEnd{}
+	}
+	if old := ps.kept[cookie]; old != nil { // of a connect to another place
+		old.drops.Stop()
+		old.drop()
+	}
+	ps.kept[cookie] = e
+	e.drops = time.AfterFunc(keptPairTime, func() {
+		ps.mu.Lock()
+		mine := ps.kept[cookie] == e
+		if mine {
+			delete(ps.kept, cookie)
+		}
+		ps.mu.Unlock()
+		if mine {
+			e.drop()
+		}
+	})
+}
+
+// takeKept is the end that was kept for a socket, nil if there is none, or if the
+// program connects to another place now.
+func (ps *pairs) takeKept(cookie uint64, to netip.AddrPort) *pairEnd {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	e := ps.kept[cookie]
+	if e == nil || e.names.remote != to {
+		return nil
+	}
+	delete(ps.kept, cookie)
+	e.drops.Stop()
+	return e
 }
 
 // replaceable reports whether the descriptor of a thread may be replaced by

@@ -66,6 +66,7 @@ func (p *pair) option(c *notify.Call) {
 		c.Continue()
 		return
 	}
+	p.told.Store(nil)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	level, name := int(int32(c.Args[1])), int(int32(c.Args[2]))

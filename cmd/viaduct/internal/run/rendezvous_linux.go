@@ -117,6 +117,10 @@ func (s *supervisor) servePairs(svc *service) {
 			time.Sleep(shortageWait)
 			continue
 		}
+		if s.spare.lent.Load() {
+			c.Close()
+			continue
+		}
 		go func() {
 			defer c.Close()
 			if !sameUser(c) {

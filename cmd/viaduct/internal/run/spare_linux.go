@@ -4,6 +4,7 @@ package run
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,14 +14,18 @@ import (
 func outOfDescriptors(err error) bool { return err == unix.EMFILE || err == unix.ENFILE }
 
 // A spare keeps descriptors for calls that have to be answered when no other is left:
-// one for a thread of the program, and one for its socket.
+// for a thread of the program, for its socket, and for a connection that it accepts.
 type spare struct {
+	// lent says that a call is being served by them. What becomes free then is that
+	// call's: arrivals get none of it.
+	lent atomic.Bool
+
 	mu  sync.Mutex
 	fds []int // guarded by mu
 }
 
 const (
-	spares    = 2
+	spares    = 3
 	spareTime = time.Second // that a call waits for spare descriptors
 )
 
@@ -49,6 +54,8 @@ func (s *spare) use(f func() bool) {
 	until := time.Now().Add(spareTime)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.lent.Store(true)
+	defer s.lent.Store(false)
 	defer s.fillLocked()
 	for ; ; time.Sleep(time.Millisecond) {
 		for _, fd := range s.fds {

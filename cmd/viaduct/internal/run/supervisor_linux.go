@@ -19,6 +19,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -44,7 +45,7 @@ type supervisor struct {
 	spare  spare
 	pairs  pairs
 	stats  stats
-	relays sync.WaitGroup // dials and relays: what the end waits for
+	relays sync.WaitGroup // connects, accepts, dials and relays: what the end waits for
 
 	alive context.Context // done when no process of the program's is left
 	die   context.CancelFunc
@@ -284,14 +285,16 @@ func (s *supervisor) serve(l *notify.Listener) error {
 // descendants whose parents died.
 func (s *supervisor) reap(program int, ended chan<- struct{}) {
 	for {
-		var ws unix.WaitStatus
-		pid, err := unix.Wait4(-1, &ws, 0, nil)
+		pid, code, err := endedChild()
 		switch {
 		case err == unix.EINTR:
+			continue
 		case err != nil: // no child is left, but another may come
 			time.Sleep(10 * time.Millisecond)
+			continue
 		case pid == program:
-			program = 0 // its number may be another's from now on
+			program = 0 // its number may be another's once it has been waited for
+			s.sigs.programEnded()
 			// What it listened at is free when the front ends.
 			if s.service == nil {
 				s.checkListeners()
@@ -301,11 +304,30 @@ func (s *supervisor) reap(program int, ended chan<- struct{}) {
 			}
 			// A reader of standard error to its end waits for the program only.
 			toNull(2)
-			s.tell(sayExit, exitCode(ws))
-			s.sigs.programEnded()
+			s.tell(sayExit, code)
 			close(ended)
 		}
+		unix.Wait4(pid, nil, 0, nil)
 	}
+}
+
+// endedChild waits until a child of this process has ended, which keeps its number, and
+// returns its exit code as shells have it.
+func endedChild() (pid, code int, err error) {
+	var info struct { // siginfo_t
+		_, _, code, _ int32
+		pid           int32
+		_, status     int32
+		_             [100]byte
+	}
+	if err := unix.Waitid(unix.P_ALL, 0, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		return 0, 0, err
+	}
+	const exited = 1 // CLD_EXITED; otherwise status is a signal
+	if code = int(info.status); info.code != exited {
+		code += 128
+	}
+	return int(info.pid), code, nil
 }
 
 // hearFront takes the front's signals. Should the front be killed, the program

@@ -35,10 +35,11 @@ type carrier struct {
 	metrics *shell.Metrics
 	named   bool // the Port Mapper was named by a flag
 	local   localAddrs
+	gates   gates
 }
 
 func newCarrier(e *shell.Env, o *Options, server netip.AddrPort) (*carrier, error) {
-	opt, err := transport.SDPOptions(&transport.Options{Env: e})
+	opt, err := transport.RunOptions(e)
 	if err != nil {
 		return nil, err
 	}
@@ -73,6 +74,11 @@ func (c *carrier) dial(ctx context.Context, r *toRule, to netip.AddrPort, from n
 	} else {
 		at = r.sdpAddr(to)
 	}
+	leave, err := c.gates.enter(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	conn, err := d.DialContext(ctx, "tcp", at.String())
 	if err != nil {
 		return nil, err
@@ -83,6 +89,51 @@ func (c *carrier) dial(ctx context.Context, r *toRule, to netip.AddrPort, from n
 	c.status.Server().WatchConn(conn, debug.Hint{Role: "dial"})
 	c.metrics.WatchStream(conn)
 	return conn, nil
+}
+
+// dialsAtOnce is how many dials to one place are under way at a time. An SDP listener
+// refuses more than 32 set-ups from one host (sdp.ListenConfig.MaxPendingPerHost), where
+// one of TCP has its queue; a program may begin any number.
+const dialsAtOnce = 24
+
+// gates are where dials wait for each other, place by place.
+type gates struct {
+	mu sync.Mutex
+	m  map[netip.AddrPort]*gate // guarded by mu
+}
+
+type gate struct {
+	slots chan struct{}
+	uses  int // guarded by gates.mu
+}
+
+// enter waits until a dial to a place may begin; leave is called at its end.
+func (g *gates) enter(ctx context.Context, at netip.AddrPort) (leave func(), err error) {
+	g.mu.Lock()
+	p := g.m[at]
+	if p == nil {
+		if g.m == nil {
+			g.m = map[netip.AddrPort]*gate{}
+		}
+		p = &gate{slots: make(chan struct{}, dialsAtOnce)}
+		g.m[at] = p
+	}
+	p.uses++
+	g.mu.Unlock()
+	forget := func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if p.uses--; p.uses == 0 {
+			delete(g.m, at)
+		}
+	}
+	select {
+	case p.slots <- struct{}{}:
+		return func() { <-p.slots; forget() }, nil
+	case <-ctx.Done():
+		forget()
+		return nil, ctx.Err()
+	}
 }
 
 // whyNot says in a few words why SDP was not used.

@@ -152,18 +152,29 @@ func (e *Env) Printf(format string, a ...any) {
 }
 
 // PrintJSON writes one document to stdout.
-func (e *Env) PrintJSON(v any) error {
+func (e *Env) PrintJSON(v any) error { return e.printJSON(v, "  ") }
+
+// PrintJSONLine writes a document that is one of several, on a line of its own.
+func (e *Env) PrintJSONLine(v any) error { return e.printJSON(v, "") }
+
+func (e *Env) printJSON(v any, indent string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	enc := json.NewEncoder(e.Stdout)
-	enc.SetIndent("", "  ")
+	enc.SetIndent("", indent)
 	enc.SetEscapeHTML(false)
 	return enc.Encode(v)
 }
 
 // IsTerminal reports whether progress can be shown on stderr.
-func (e *Env) IsTerminal() bool {
-	f, ok := e.Stderr.(*os.File)
+func (e *Env) IsTerminal() bool { return isTerminal(e.Stderr) }
+
+// OnTerminal reports whether results and progress come to a terminal, on which one
+// would be between the lines of the other.
+func (e *Env) OnTerminal() bool { return e.IsTerminal() && isTerminal(e.Stdout) }
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 

@@ -2,6 +2,7 @@ package shell
 
 import (
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,12 +30,7 @@ func (e *Env) Progress(name string, total, done int64) *Bar {
 			mpb.AppendDecorators(decor.AverageSpeed(decor.SizeB1024(0), "% .1f "), decor.Any(r.state)))
 		return r
 	}
-	r := &Bar{p: mpb.New(mpb.WithOutput(e.Stderr), mpb.WithWidth(40), mpb.WithRefreshRate(100*time.Millisecond))}
-	// A bar that is made with its total ends at the last byte, and could not
-	// show what comes after.
-	r.b = r.p.AddBar(0,
-		mpb.PrependDecorators(decor.Name(name+" "), decor.CountersKibiByte("% .1f / % .1f")),
-		mpb.AppendDecorators(decor.AverageSpeed(decor.SizeB1024(0), "% .1f "), decor.AverageETA(decor.ET_STYLE_GO), decor.Any(r.state)))
+	r := e.bar(decor.Name(name + " "))
 	r.b.SetTotal(total, false)
 	if done > 0 {
 		r.b.SetRefill(done)
@@ -42,6 +38,57 @@ func (e *Env) Progress(name string, total, done int64) *Bar {
 		r.b.DecoratorAverageAdjust(time.Now())
 	}
 	return r
+}
+
+// bar makes one whose total is set later: one that is made with its total ends at the
+// last byte, and could not show what comes after.
+func (e *Env) bar(name decor.Decorator) *Bar {
+	r := &Bar{p: mpb.New(mpb.WithOutput(e.Stderr), mpb.WithWidth(40), mpb.WithRefreshRate(100*time.Millisecond))}
+	r.b = r.p.AddBar(0, mpb.PrependDecorators(name, decor.CountersKibiByte("% .1f / % .1f")),
+		mpb.AppendDecorators(decor.AverageSpeed(decor.SizeB1024(0), "% .1f "), decor.AverageETA(decor.ET_STYLE_GO), decor.Any(r.state)))
+	return r
+}
+
+// A Total is one bar for many files, of which more are found while the first are moved.
+// Methods are safe for concurrent use, and do nothing without a bar.
+type Total struct {
+	*Bar
+	mu                  sync.Mutex
+	found, moved, bytes int64 // guarded by mu
+}
+
+// Total starts a bar for what Found tells of.
+func (e *Env) Total(verb string) *Total {
+	t := &Total{}
+	if e.IsTerminal() {
+		t.Bar = e.bar(decor.Any(func(decor.Statistics) string {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			return fmt.Sprintf("%s %d of %d files ", verb, t.moved, t.found)
+		}))
+	}
+	return t
+}
+
+// Found tells of a file that is to be moved.
+func (t *Total) Found(bytes int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.found++
+	t.bytes += bytes
+	if t.Bar != nil {
+		t.b.SetTotal(t.bytes, false)
+	}
+}
+
+// Moved tells that a file is there, of which Add has told these bytes so far.
+func (t *Total) Moved(bytes, told int64) {
+	t.mu.Lock()
+	t.moved++
+	t.mu.Unlock()
+	if t.Bar != nil {
+		t.b.IncrInt64(max(0, bytes-told))
+	}
 }
 
 // Note says beside the bar what is being done besides moving bytes; the empty

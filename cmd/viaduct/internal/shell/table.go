@@ -11,30 +11,55 @@ func Table(rows [][]string) string {
 	if len(rows) == 0 {
 		return ""
 	}
-	right := make([]bool, len(rows[0]))
-	width := make([]int, len(rows[0]))
-	head := make([]string, len(rows[0]))
-	for i, h := range rows[0] {
-		head[i], right[i] = strings.CutSuffix(h, ">")
+	c := NewColumns(rows[0])
+	c.Fit(rows[1:]...)
+	return c.Head() + c.Lay(rows[1:]...)
+}
+
+// Columns are those of a table whose rows come one by one.
+type Columns struct {
+	head  []string
+	right []bool
+	width []int
+}
+
+// NewColumns makes columns as wide as their names. A name that ends in ">" (which is
+// not shown) is that of a column that is set to the right.
+func NewColumns(names []string) *Columns {
+	c := &Columns{head: make([]string, len(names)), right: make([]bool, len(names)), width: make([]int, len(names))}
+	for i, n := range names {
+		c.head[i], c.right[i] = strings.CutSuffix(n, ">")
 	}
-	rows = append([][]string{head}, rows[1:]...)
+	c.Fit(c.head)
+	return c
+}
+
+// Fit makes the columns wide enough for rows.
+func (c *Columns) Fit(rows ...[]string) {
 	for _, r := range rows {
-		for i, c := range r {
-			width[i] = max(width[i], utf8.RuneCountInString(c))
+		for i, s := range r {
+			c.width[i] = max(c.width[i], utf8.RuneCountInString(s))
 		}
 	}
+}
+
+// Head returns the line with the names.
+func (c *Columns) Head() string { return c.Lay(c.head) }
+
+// Lay returns rows as lines. What is wider than its column moves the rest of its line.
+func (c *Columns) Lay(rows ...[]string) string {
 	var b strings.Builder
 	for _, r := range rows {
 		var line strings.Builder
-		for i, c := range r {
-			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(c))
+		for i, s := range r {
+			pad := strings.Repeat(" ", max(0, c.width[i]-utf8.RuneCountInString(s)))
 			if i > 0 {
 				line.WriteString("  ")
 			}
-			if right[i] {
-				line.WriteString(pad + c)
+			if c.right[i] {
+				line.WriteString(pad + s)
 			} else {
-				line.WriteString(c + pad)
+				line.WriteString(s + pad)
 			}
 		}
 		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")

@@ -266,14 +266,22 @@ func (m *Metrics) WatchStream(c net.Conn) {
 	}
 	switch c := c.(type) {
 	case *sdp.Conn:
-		p := c.Path()
-		m.path("sdp", samehost.Path{SharedMemory: p.SharedMemory, Why: p.TCPWhy})
+		m.path("sdp", StreamPath(c))
 		m.traffic.watch(&source{transport: "sdp", ended: func() bool { return isClosed(c.Done()) }, report: func() sample { return sdpSample(c.Stats()) }})
 	case *sdp.TCPConn:
 		m.paths.WithLabelValues("sdp", "fallback", "no_sdp").Inc()
 	case *net.TCPConn:
 		m.paths.WithLabelValues("tcp", "tcp", "transport").Inc()
 	}
+}
+
+// StreamPath tells how the bytes of a stream go.
+func StreamPath(c net.Conn) samehost.Path {
+	if c, ok := c.(*sdp.Conn); ok {
+		p := c.Path()
+		return samehost.Path{SharedMemory: p.SharedMemory, Why: p.TCPWhy}
+	}
+	return samehost.Path{Why: "it is a TCP connection"}
 }
 
 func sdpSample(st sdp.Stats) sample {

@@ -5,6 +5,7 @@
 package store
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -250,6 +251,7 @@ type Upload struct {
 	f         *os.File
 	temp      string // name of the temporary file in dir; empty if it has none
 	written   int64
+	end       int64   // of what the system was given: zeros are left out
 	flushed   int64   // bytes that are on their way to the disk
 	m         mapping // of the file, if Map was called
 	done      bool
@@ -301,7 +303,7 @@ func (u *Upload) Write(p []byte) (int, error) {
 	if u.s.maxFile > 0 && int64(len(p)) > u.s.maxFile-u.written {
 		return 0, fmt.Errorf("%w: at most %d bytes", ErrTooLarge, u.s.maxFile)
 	}
-	n, err := u.f.Write(p)
+	n, err := u.write(p)
 	u.written += int64(n)
 	if u.written-u.flushed >= flushBytes {
 		flush(u.f, u.flushed, u.written-u.flushed)
@@ -309,6 +311,38 @@ func (u *Upload) Write(p []byte) (int, error) {
 	}
 	return n, tell(err)
 }
+
+// zeroBlock is how many zeros in a row are left out.
+const zeroBlock = 16 << 10
+
+var zeros [zeroBlock]byte
+
+// write writes p without its blocks of zeros: the file has zeros where nothing was
+// written, so that a sparse file costs the disk no more than where it came from.
+func (u *Upload) write(p []byte) (n int, err error) {
+	for n < len(p) {
+		k := n
+		for k < len(p) && !isZero(p[k:min(k+zeroBlock, len(p))]) {
+			k = min(k+zeroBlock, len(p))
+		}
+		if k == n {
+			n = min(n+zeroBlock, len(p))
+			continue
+		}
+		m, err := u.f.WriteAt(p[n:k], u.written+int64(n))
+		n += m
+		if m > 0 {
+			u.end = u.written + int64(n)
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// isZero reports whether b, of at most zeroBlock bytes, is all zeros.
+func isZero(b []byte) bool { return bytes.Equal(b, zeros[:len(b)]) }
 
 // Map gives the file, which nothing was written to, so many bytes, and returns them:
 // what is stored there until Commit or Abort is the file. The disk has room for them.
@@ -333,7 +367,14 @@ func (u *Upload) Commit() error {
 		return fs.ErrClosed
 	}
 	u.m.unmap()
-	if err := u.f.Sync(); err != nil {
+	var err error
+	if u.end < u.written {
+		err = u.f.Truncate(u.written)
+	}
+	if err == nil {
+		err = u.f.Sync()
+	}
+	if err != nil {
 		u.Abort()
 		return tell(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"errors"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
@@ -228,5 +229,73 @@ func TestSweep(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 		t.Error("a file in use was removed")
+	}
+}
+
+// TestZeros: zeros that are left out are in the file all the same, wherever they begin
+// and end and however the file is cut into writes, and take no room on the disk.
+func TestZeros(t *testing.T) {
+	dir := t.TempDir()
+	s, err := Open(dir, true, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	r := rand.New(rand.NewPCG(19, 1))
+	for i := range 40 {
+		var want []byte
+		for range r.IntN(8) {
+			b := make([]byte, r.IntN(5*zeroBlock))
+			if r.IntN(2) == 0 {
+				for j := range b {
+					b[j] = 1 + byte(r.IntN(255))
+				}
+			}
+			want = append(want, b...)
+		}
+		length := int64(-1)
+		if r.IntN(2) == 0 {
+			length = int64(len(want))
+		}
+		u, err := s.Create("z", length)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for rest := want; len(rest) > 0; {
+			n := 1 + r.IntN(len(rest))
+			if r.IntN(2) == 0 {
+				n = min(n, zeroBlock)
+			}
+			if k, err := u.Write(rest[:n]); k != n || err != nil {
+				t.Fatal(k, err)
+			}
+			rest = rest[n:]
+		}
+		if err := u.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(filepath.Join(dir, "z"))
+		if err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("file %d: %d bytes of %d, or others; %v", i, len(got), len(want), err)
+		}
+	}
+
+	u, err := s.Create("sparse", -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 64 {
+		u.Write(make([]byte, 1<<20))
+	}
+	u.Write([]byte("end"))
+	if err := u.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	st, err := os.Stat(filepath.Join(dir, "sparse"))
+	if err != nil || st.Size() != 64<<20+3 {
+		t.Fatalf("%v, %v", st, err)
+	}
+	if used, ok := blocks(st); ok && used > 1<<20 {
+		t.Errorf("64 MiB of zeros take %d bytes of the disk", used)
 	}
 }

@@ -10,9 +10,7 @@ import (
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/msg"
 	"viaduct/fcvi"
-	"viaduct/internal/fc"
 	"viaduct/registry"
-	"viaduct/samehost"
 	"viaduct/vi"
 )
 
@@ -35,15 +33,15 @@ func checkFCVI(u *addr.URL) error {
 
 // fcviConfig is what the parameters of an address ask for; package addr lists them.
 func fcviConfig(u *addr.URL) (c fcvi.Config, err error) {
-	for name, to := range map[string]*fc.WWN{"wwpn": &c.PortName, "wwnn": &c.NodeName} {
+	for name, to := range map[string]*fcvi.WWN{"wwpn": &c.PortName, "wwnn": &c.NodeName} {
 		if s := u.Query.Get(name); s != "" {
-			if *to, err = fc.ParseWWN(s); err != nil {
+			if *to, err = fcvi.ParseWWN(s); err != nil {
 				return c, fmt.Errorf("parameter %s: %w", name, err)
 			}
 		}
 	}
 	if s := u.Query.Get("peer"); s != "" {
-		w, err := fc.ParseWWN(s)
+		w, err := fcvi.ParseWWN(s)
 		if err != nil {
 			return c, fmt.Errorf("parameter peer: %w", err)
 		}
@@ -51,7 +49,7 @@ func fcviConfig(u *addr.URL) (c fcvi.Config, err error) {
 		if err != nil {
 			return c, errors.New("parameter peer needs an IP address as host")
 		}
-		c.Static = map[netip.Addr]fc.WWN{ip.Unmap(): w}
+		c.Static = map[netip.Addr]fcvi.WWN{ip.Unmap(): w}
 	}
 	c.Class2 = u.Choice("class") == "2"
 	c.EachAnswered = !u.Bool("streaming")
@@ -104,7 +102,7 @@ func fcviNIC(u *addr.URL, o *Options, listens, dials bool) (*vi.NIC, error) {
 		name = u.Host // where the others will look for us
 	}
 	c.MaxTransferSize, c.Linger, c.Congestion, c.Logger = fcvi.LimitMaxTransfer, vitcpGrace, o.Congestion, o.Env.Log
-	c.SameHost, _ = samehost.Parse(u.Choice("samehost"))
+	c.SameHost, c.SameHostDir = sameHost(u)
 	if o.Env.Capture != nil {
 		c.WrapConn = func(nc net.Conn) net.Conn { return o.Env.Wrap(nc, dials) }
 	}

@@ -38,7 +38,7 @@ func IWARPConfig(u *addr.URL, o *Options) *iwarp.Config {
 		Markers: u.Bool("markers"), FPDUSize: int(u.Number("fpdu", 0)), IRD: window, ORD: window, Plain: u.Choice("mpa") == "1", ClientServer: !u.Bool("p2p"),
 		Immediate: true, CloseTimeout: iwarpClose,
 	}
-	c.SameHost, _ = samehost.Parse(u.Choice("samehost"))
+	c.SameHost, c.SameHostDir = sameHost(u)
 	if o != nil {
 		c.Congestion, c.Logger = o.Congestion, o.Env.Log
 	}
@@ -204,6 +204,7 @@ func (l *iwarpListener) Close() error   { return l.l.Close() }
 
 func (c *iwarpConn) LocalAddr() net.Addr  { return c.q.LocalAddr() }
 func (c *iwarpConn) RemoteAddr() net.Addr { return c.q.RemoteAddr() }
+func (c *iwarpConn) Path() samehost.Path  { return c.q.Path() }
 func (c *iwarpConn) MaxMessage() int      { return c.mtu }
 
 // Depth: more Reads than the peer serves wait here, and need not be posted.

@@ -26,6 +26,8 @@ func TestParams(t *testing.T) {
 				values = []string{fmt.Sprint(p.Lo), fmt.Sprint(p.Hi)}
 			case addr.WWN:
 				values = []string{"20:00:00:00:00:00:00:01"}
+			case addr.Directory:
+				values = []string{"/run"}
 			case addr.HostPort, addr.IP:
 				values = []string{"127.0.0.1"}
 			}

@@ -32,18 +32,27 @@ const SDPEnvironment = "VIADUCT_SDP"
 // sdpOwn are the query parameters that are not names of sdp.Options.Set.
 var sdpOwn = map[string]bool{"portmap": true, "resolve": true, "layout": true, "hello": true, "policy": true}
 
+// sdpEnvironment are the properties that the environment asks for.
+func sdpEnvironment() (set map[string]string, err error) {
+	set = map[string]string{}
+	for pair := range strings.SplitSeq(os.Getenv(SDPEnvironment), ",") {
+		if k, v, ok := strings.Cut(strings.TrimSpace(pair), "="); ok {
+			set[k] = v
+		} else if pair != "" {
+			return nil, fmt.Errorf("%s: %q is not NAME=VALUE", SDPEnvironment, pair)
+		}
+	}
+	return set, nil
+}
+
 // sdpOptions are the properties that an address and the environment ask for.
 func sdpOptions(u *addr.URL, o *Options) (opt sdp.Options, err error) {
 	if o != nil {
 		opt.Congestion, opt.Logger = o.Congestion, o.Env.Log
 	}
-	set := map[string]string{}
-	for pair := range strings.SplitSeq(os.Getenv(SDPEnvironment), ",") {
-		if k, v, ok := strings.Cut(strings.TrimSpace(pair), "="); ok {
-			set[k] = v
-		} else if pair != "" {
-			return opt, fmt.Errorf("%s: %q is not NAME=VALUE", SDPEnvironment, pair)
-		}
+	set, err := sdpEnvironment()
+	if err != nil {
+		return opt, err
 	}
 	if p := u.Query.Get("policy"); p != "" {
 		set["send-policy"], set["recv-policy"] = p, p
@@ -60,10 +69,14 @@ func sdpOptions(u *addr.URL, o *Options) (opt sdp.Options, err error) {
 	return opt, opt.Set(set)
 }
 
-// SDPOptions are the properties that the environment asks for.
-func SDPOptions(o *Options) (sdp.Options, error) {
-	opt, err := sdpOptions(&addr.URL{Scheme: "sdp"}, o)
-	return opt, shell.Usage(err)
+// RunOptions are the properties of the connections that carry those of other programs.
+func RunOptions(e *shell.Env) (opt sdp.Options, err error) {
+	set, err := sdpEnvironment()
+	if err != nil {
+		return opt, shell.Usage(err)
+	}
+	opt.Logger = e.Log
+	return opt, shell.Usage(opt.Set(set))
 }
 
 // A mapper asks Port Mappers on behalf of an SDP dialer.

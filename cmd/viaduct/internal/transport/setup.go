@@ -9,6 +9,7 @@ import (
 
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/samehost"
 )
 
 const (
@@ -48,4 +49,13 @@ func bounded[C any](dial func(context.Context, *addr.URL, *Options) (C, error)) 
 		}
 		return c, err
 	}
+}
+
+// sameHost is what an address says about shared memory: the library's default if it says
+// nothing, and the parser has seen to it that it is a policy otherwise.
+func sameHost(u *addr.URL) (p samehost.Policy, dir string) {
+	if s := u.Query.Get("samehost"); s != "" {
+		p, _ = samehost.Parse(s)
+	}
+	return p, u.Query.Get("samehost-dir")
 }

@@ -20,6 +20,7 @@ import (
 	"viaduct/cmd/viaduct/internal/msg"
 	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/registry"
+	"viaduct/samehost"
 	"viaduct/vi"
 )
 
@@ -163,6 +164,7 @@ func (c *viConn) connected(local, remote net.Addr) {
 
 func (c *viConn) LocalAddr() net.Addr  { return c.local }
 func (c *viConn) RemoteAddr() net.Addr { return c.remote }
+func (c *viConn) Path() samehost.Path  { return c.v.Path() }
 func (c *viConn) MaxMessage() int      { return c.mtu }
 
 // Depth leaves the pacing to the read window and the socket.

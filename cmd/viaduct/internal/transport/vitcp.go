@@ -10,7 +10,6 @@ import (
 
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/msg"
-	"viaduct/samehost"
 	"viaduct/vi"
 	"viaduct/vitcp"
 )
@@ -39,7 +38,7 @@ func vitcpNIC(u *addr.URL, o *Options, listen, host string, dials bool) (*vi.NIC
 
 func vitcpProvider(u *addr.URL, o *Options, listen, host string, dials bool) (*vitcp.Provider, error) {
 	c := vitcp.Config{Listen: listen, Grace: vitcpGrace, Disconnect: true, TLSListen: o.TLSListen, Congestion: o.Congestion, Logger: o.Env.Log, ListenFunc: o.Env.Listen}
-	c.SameHost, _ = samehost.Parse(u.Choice("samehost"))
+	c.SameHost, c.SameHostDir = sameHost(u)
 	if o.TLSDial != nil {
 		c.TLSDial = serverName(o.TLSDial, host)
 	}

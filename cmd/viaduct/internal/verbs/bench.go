@@ -16,6 +16,7 @@ import (
 	"viaduct/cmd/viaduct/internal/bench"
 	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/cmd/viaduct/internal/transport"
+	"viaduct/internal/sock"
 )
 
 // quietEnough is the part of the machine that others may use.
@@ -31,7 +32,10 @@ func benchCommand(e *shell.Env) *cobra.Command {
 		Long: `Measure bandwidth, message rate, latency and processor time of the transports,
 always with plain TCP in the same run. There are two processes on this host, or
 two hosts: one runs --server URL, the other --client with the URL it prints.
-Rounds take turns; the table has medians. Operations:
+What is compared takes turns, round by round; the table has medians, and grows as
+they are known. With -i each measurement tells every interval what it has done; with
+--json these are lines of their own, {"interval":{...}}, before the line of the report.
+Operations:
 
   write, read, send  RDMA Writes, RDMA Reads and Sends, many outstanding
   stream             a byte stream, one write call per message
@@ -42,7 +46,10 @@ Rounds take turns; the table has medians. Operations:
   churn              connections made and ended, one after the other
   idle               memory of an idle connection, for --idle-conns of them
 
-A transport may have parameters, such as iwarp?crc=off.`,
+A transport may have parameters, such as iwarp?crc=off. The column "path" says
+"shm" where the bytes went through shared memory, as they do between processes
+of one host if nothing is said; X?samehost=off is X by TCP. Without --transports
+and --client both are measured.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if server != "" {
 				if client != "" || plot != "" || rc != (reach{}) {
@@ -53,6 +60,9 @@ A transport may have parameters, such as iwarp?crc=off.`,
 			var err error
 			if p.Transports, err = benchTransports(transports); err != nil {
 				return err
+			}
+			if client == "" && sock.SharesByDefault && !cmd.Flags().Changed("transports") {
+				p.Transports = benchPaths(p.Transports)
 			}
 			if p.Ops, err = benchOps(ops); err != nil {
 				return err
@@ -74,6 +84,9 @@ A transport may have parameters, such as iwarp?crc=off.`,
 			if p.Rounds < 1 || p.Rounds > 1000 || p.Time < time.Millisecond || p.Time > time.Hour || p.IdleConns < 1 || p.IdleConns > 10000 {
 				return shell.Usagef("--rounds, --time or --idle-conns is out of range")
 			}
+			if cmd.Flags().Changed("interval") && (p.Interval < time.Millisecond || p.Interval > time.Hour) {
+				return shell.Usagef("--interval %v is not between 1ms and 1h", p.Interval)
+			}
 			return runBench(cmd.Context(), e, &p, client, rc, plot)
 		},
 	}
@@ -85,6 +98,7 @@ A transport may have parameters, such as iwarp?crc=off.`,
 	f.StringVar(&conns, "conns", "1", "`LIST` of connection counts for write, read, send and stream")
 	f.IntVar(&p.IdleConns, "idle-conns", 1000, "make `N` connections for idle")
 	f.DurationVar(&p.Time, "time", 400*time.Millisecond, "`D`uration of each measurement")
+	f.DurationVarP(&p.Interval, "interval", "i", 0, "tell every `D` what the measurement has done")
 	f.IntVar(&p.Rounds, "rounds", 5, "make each measurement `N` times")
 	f.StringVar(&p.Congestion, "congestion", "", "congestion control `ALGORITHM` of all sockets (Linux)")
 	f.StringVar(&server, "server", "", "be the other side of a measurement: listen at `URL` (tcp://HOST:PORT)")
@@ -101,6 +115,18 @@ func benchDefault() (out []string) {
 		out = append(out, n)
 		if n == "iwarp" {
 			out = append(out, "iwarp?crc=off")
+		}
+	}
+	return out
+}
+
+// benchPaths puts the path by TCP beside that through shared memory, which is taken
+// within one host.
+func benchPaths(transports []string) (out []string) {
+	for _, t := range transports {
+		out = append(out, t)
+		if s := addr.SchemeOf(t); s != nil && s.Param("samehost") != nil {
+			out = append(out, t+"?samehost=off")
 		}
 	}
 	return out
@@ -251,6 +277,16 @@ func runBench(ctx context.Context, e *shell.Env, p *bench.Plan, at string, rc re
 	}
 	defer c.Close()
 	p.Progress = benchProgress(e)
+	if table := newBenchTable(e, p); !e.JSON {
+		table.begin(&r)
+		p.Rows, p.Tell = table.rows, table.interval
+	} else if p.Interval > 0 {
+		p.Tell = func(i bench.Interval) {
+			e.PrintJSONLine(struct {
+				bench.Interval `json:"interval"`
+			}{i})
+		}
+	}
 	if r.Rows, err = c.Run(ctx, p); err != nil {
 		return err
 	}
@@ -263,10 +299,11 @@ func runBench(ctx context.Context, e *shell.Env, p *bench.Plan, at string, rc re
 			return err
 		}
 	}
-	if e.JSON {
+	switch {
+	case e.JSON && p.Interval > 0:
+		err = e.PrintJSONLine(r)
+	case e.JSON:
 		err = e.PrintJSON(r)
-	} else {
-		printBench(e, &r)
 	}
 	failed := 0
 	for _, row := range r.Rows {
@@ -293,33 +330,89 @@ func benchProgress(e *shell.Env) func(done, all int, what string) {
 	}
 }
 
-func printBench(e *shell.Env, r *benchReport) {
-	t := [][]string{{"op", "size>", "conns>", "transport", "median>", "min>", "max>", "to TCP>", "CPU s/GB client>", "server>"}}
-	var last [2]string
-	for _, row := range r.Rows {
-		op := row.Op
-		if row.Doorbell > 0 {
-			op += fmt.Sprintf(" x%d", row.Doorbell)
-		}
-		if k := [2]string{op, strconv.Itoa(row.Size)}; k != last && len(t) > 1 && row.Transport == "tcp" {
-			t = append(t, make([]string, len(t[0])))
-			last = k
-		}
-		if row.Error != "" {
-			t = append(t, []string{op, strconv.Itoa(row.Size), strconv.Itoa(row.Conns), row.Transport, "FAILED: " + row.Error, "", "", "", "", ""})
-			continue
-		}
-		ratio, cc, cs := "-", "-", "-"
-		if row.ToTCP > 0 {
-			ratio = fmt.Sprintf("%.2f", row.ToTCP)
-		}
-		if row.ClientCPU > 0 {
-			cc, cs = fmt.Sprintf("%.2f", row.ClientCPU), fmt.Sprintf("%.2f", row.ServerCPU)
-		}
-		t = append(t, []string{op, strconv.Itoa(row.Size), strconv.Itoa(row.Conns), row.Transport,
-			figure(row.Unit, row.Median), figure(row.Unit, row.Min), figure(row.Unit, row.Max), ratio, cc, cs})
+// A benchTable prints what is measured when it is known.
+type benchTable struct {
+	e         *shell.Env
+	c         *shell.Columns
+	intervals bool // they stand between the rows, so that each group has its own head
+	any       bool // rows have been printed
+}
+
+func newBenchTable(e *shell.Env, p *bench.Plan) *benchTable {
+	t := &benchTable{e: e, intervals: p.Interval > 0,
+		c: shell.NewColumns([]string{"op", "size>", "conns>", "transport", "path", "median>", "min>", "max>", "to TCP>", "CPU s/GB client>", "server>"})}
+	for _, row := range p.Labels() {
+		t.c.Fit(benchLine(row))
 	}
-	e.Printf("%s; %d processors; %s; %s; %d rounds of %gs\n\n%s", r.Machine, r.Processors, r.Go, r.Date, r.Rounds, r.Seconds, shell.Table(t))
+	widest := figure("bytes/s", 99.9*(1<<20))
+	t.c.Fit([]string{"", "", "", "", pathWord(true), widest, widest, widest})
+	return t
+}
+
+func (t *benchTable) begin(r *benchReport) {
+	t.e.Printf("%s; %d processors; %s; %s; %d rounds of %gs\n\n", r.Machine, r.Processors, r.Go, r.Date, r.Rounds, r.Seconds)
+	if !t.intervals {
+		t.e.Printf("%s", t.c.Head())
+	}
+}
+
+// rows prints what stands side by side.
+func (t *benchTable) rows(rows []bench.Row) {
+	t.clear()
+	if t.any || t.intervals {
+		t.e.Printf("\n")
+	}
+	if t.intervals {
+		t.e.Printf("%s", t.c.Head())
+	}
+	for _, r := range rows {
+		t.e.Printf("%s", t.c.Lay(benchLine(r)))
+	}
+	if t.intervals {
+		t.e.Printf("\n")
+	}
+	t.any = true
+}
+
+// interval prints a line about a measurement that goes on.
+func (t *benchTable) interval(i bench.Interval) {
+	t.clear()
+	what := benchOp(i.Op, i.Doorbell)
+	value := "-"
+	if i.Done > 0 {
+		value = figure(i.Unit, i.Value)
+	}
+	t.e.Printf("%-9s %8d  %-20s  round %d  %15s s  %10d done  %10s\n", what, i.Size, i.Transport, i.Round, fmt.Sprintf("%.2f-%.2f", i.From, i.To), i.Done, value)
+}
+
+// clear takes away the line of the progress, which may be on the same terminal.
+func (t *benchTable) clear() {
+	if t.e.IsTerminal() {
+		fmt.Fprint(t.e.Stderr, "\r\x1b[K")
+	}
+}
+
+func benchOp(op string, doorbell int) string {
+	if doorbell > 0 {
+		return fmt.Sprintf("%s x%d", op, doorbell)
+	}
+	return op
+}
+
+// benchLine is a row of the table.
+func benchLine(row bench.Row) []string {
+	line := []string{benchOp(row.Op, row.Doorbell), strconv.Itoa(row.Size), strconv.Itoa(row.Conns), row.Transport}
+	if row.Error != "" {
+		return append(line, "", "FAILED: "+row.Error)
+	}
+	ratio, cc, cs := "-", "-", "-"
+	if row.ToTCP > 0 {
+		ratio = fmt.Sprintf("%.2f", row.ToTCP)
+	}
+	if row.ClientCPU > 0 {
+		cc, cs = fmt.Sprintf("%.2f", row.ClientCPU), fmt.Sprintf("%.2f", row.ServerCPU)
+	}
+	return append(line, pathWord(row.SharedMemory), figure(row.Unit, row.Median), figure(row.Unit, row.Min), figure(row.Unit, row.Max), ratio, cc, cs)
 }
 
 // figure prints a value of a unit.

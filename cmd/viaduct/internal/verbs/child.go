@@ -51,6 +51,7 @@ func startChild(ctx context.Context, e *shell.Env, args ...string) (*child, erro
 		}
 		close(c.lines)
 		c.exit <- c.cmd.Wait()
+		close(c.exit) // stop may come after line has taken it
 	}()
 	return c, nil
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strconv"
@@ -25,8 +26,12 @@ import (
 // services are the verbs that take --config; each is a table of the file.
 var services = []string{"serve", "proxy", "echo", "fabric", "portmap.serve"}
 
-// configFlag is the name of the flag that names the file.
-const configFlag = "config"
+// configFlag is the name of the flag that names the file, defaultFlag that of the one
+// that sets what neither the command line nor the file does.
+const (
+	configFlag  = "config"
+	defaultFlag = "default"
+)
 
 // A setting is one key of a configuration file.
 type setting struct {
@@ -129,7 +134,7 @@ func tableOf(c *cobra.Command) string {
 
 // settable finds the flag that a key stands for; without c it is one of all verbs.
 func settable(root, c *cobra.Command, key string) *pflag.Flag {
-	if key == configFlag || key == "help" || key == "json" {
+	if key == configFlag || key == defaultFlag || key == "help" || key == "json" {
 		return nil
 	}
 	if f := root.PersistentFlags().Lookup(key); f != nil || c == nil {
@@ -311,20 +316,39 @@ func oneOf(v string, of ...string) error {
 	return nil
 }
 
-// addConfig gives the services their flag.
+// addConfig gives the services their flags.
 func addConfig(root *cobra.Command) {
 	for _, t := range services {
-		service(root, t).Flags().String(configFlag, "", "take the flags that are not given from `FILE` (TOML)")
+		f := service(root, t).Flags()
+		f.String(configFlag, "", "take the flags that are not given from `FILE` (TOML); -FILE if there is one")
+		f.StringArray(defaultFlag, nil, "value of a flag that neither is given nor stands in the file, `FLAG=VALUE`; may be repeated")
 	}
 }
 
-// configure takes the flags of a service from its file.
+// configure takes the flags of a service that the command line has left alone from its
+// file, and from the defaults that the command line names.
 func configure(cmd *cobra.Command) error {
 	f := cmd.Flags().Lookup(configFlag)
-	if f == nil || tableOf(cmd) == "" || f.Value.String() == "" {
+	if f == nil || tableOf(cmd) == "" {
 		return nil
 	}
-	wrong, err := checkConfig(cmd.Root(), cmd, f.Value.String())
+	defaults, err := cmd.Flags().GetStringArray(defaultFlag)
+	if err != nil {
+		return err
+	}
+	for _, d := range defaults {
+		if err := setDefault(cmd, d); err != nil {
+			return shell.Usagef("--%s %s: %v", defaultFlag, d, err)
+		}
+	}
+	file, optional := strings.CutPrefix(f.Value.String(), "-")
+	if file == "" && !optional {
+		return nil
+	}
+	wrong, err := checkConfig(cmd.Root(), cmd, file)
+	if optional && errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil || len(wrong) == 0 {
 		return err
 	}
@@ -333,6 +357,25 @@ func configure(cmd *cobra.Command) error {
 		lines = append(lines, m.String())
 	}
 	return shell.Usagef("%s", strings.Join(lines, "; "))
+}
+
+// setDefault takes FLAG=VALUE. What the file sets comes later, and replaces it.
+func setDefault(cmd *cobra.Command, text string) error {
+	key, value, ok := strings.Cut(text, "=")
+	if !ok {
+		return errors.New("want FLAG=VALUE")
+	}
+	f := settable(cmd.Root(), cmd, key)
+	if f == nil {
+		return fmt.Errorf("%s is no flag that can be set here", key)
+	}
+	if own := cmd.Flags().Lookup(key); own != nil {
+		f = own
+	}
+	if f.Changed {
+		return nil
+	}
+	return f.Value.Set(value)
 }
 
 func configCommand(e *shell.Env) *cobra.Command {

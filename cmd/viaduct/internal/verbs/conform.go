@@ -31,7 +31,7 @@ type conformPlan struct {
 	only                    []string
 	junit, html             string
 	service                 string
-	patience, wait          time.Duration
+	patience, wait, pause   time.Duration
 }
 
 func conformCommand(e *shell.Env) *cobra.Command {
@@ -53,8 +53,8 @@ HOST:PORT. The exit status is 1 if a requirement is broken.`,
 			if p.patience < 100*time.Millisecond {
 				return shell.Usagef("--patience %v is shorter than 100ms", p.patience)
 			}
-			if p.wait < 0 {
-				return shell.Usagef("--wait must not be negative")
+			if p.wait < 0 || p.pause < 0 {
+				return shell.Usagef("--wait and --pause must not be negative")
 			}
 			if p.exec != "" && p.wait > 0 {
 				return shell.Usagef("--exec starts the peer, and there is nothing to --wait for")
@@ -75,6 +75,9 @@ HOST:PORT. The exit status is 1 if a requirement is broken.`,
 			if err := noPath(u); err != nil {
 				return err
 			}
+			if p.pause > 0 && (p.listen || u.Scheme != "iwarp") {
+				return shell.Usagef("--pause stands behind the Reply of an iwarp peer that listens")
+			}
 			return conformRun(cmd.Context(), e, u, p)
 		},
 	}
@@ -88,6 +91,7 @@ HOST:PORT. The exit status is 1 if a requirement is broken.`,
 	f.StringVar(&p.html, "html", "", "write the report to `FILE` as HTML")
 	f.StringVar(&p.service, "service", "127.0.0.1:80", "portmap: the `ADDRESS` to ask for")
 	f.DurationVar(&p.wait, "wait", 0, "wait up to `TIME` for a peer that starts later")
+	f.DurationVar(&p.pause, "pause", 0, "iwarp: send nothing for `TIME` behind a Reply, for peers that leave unread what comes at once")
 	f.DurationVar(&p.patience, "patience", 3*time.Second, "`TIME` that the peer may take for an answer")
 	return c
 }
@@ -156,7 +160,7 @@ func conformRun(ctx context.Context, e *shell.Env, u *addr.URL, p conformPlan) e
 	if len(cases) == 0 {
 		return shell.Usagef("there are no cases for %s with a peer that is %s", u.Scheme, role)
 	}
-	g := conform.Target{Disc: u.Disc, Service: p.service, Patience: p.patience, Quiet: min(p.patience, max(p.patience/10, 100*time.Millisecond)), Dangerous: p.dangerous, Only: p.only}
+	g := conform.Target{Disc: u.Disc, Service: p.service, Patience: p.patience, Quiet: min(p.patience, max(p.patience/10, 100*time.Millisecond)), Pause: p.pause, Dangerous: p.dangerous, Only: p.only}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	var first net.Conn // whether there is a peer; the first case has this connection

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,6 +18,7 @@ import (
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/cmd/viaduct/internal/transport"
+	"viaduct/internal/sock"
 )
 
 // demoBytes is what the demo moves when it is given no file.
@@ -29,6 +31,8 @@ const demoRounds = 2
 // A demoRow is one line of the demo's table.
 type demoRow struct {
 	Transport string  `json:"transport"`
+	Shared    bool    `json:"shared_memory"`
+	WhyTCP    string  `json:"why_tcp,omitempty"`
 	Direction string  `json:"direction"` // get or put
 	Mechanism string  `json:"mechanism"`
 	Bytes     int64   `json:"bytes"`
@@ -52,8 +56,10 @@ func demoCommand(e *shell.Env) *cobra.Command {
 		Use:   "demo [FILE]",
 		Short: "the tour: a file over every transport, both ways, verified",
 		Long: `Start a server in a process of its own and move FILE, or 64 MiB of random bytes,
-over every transport, both ways. Seconds are those of the movement: the server
-hashes what is put as it comes, the rest is hashed apart. The table compares each transport with plain TCP.`,
+over every transport, both ways, by TCP and through shared memory ("shm"), which
+is what processes of one user on one host use by themselves. Seconds are those
+of the movement: the server hashes what is put as it comes, the rest is hashed
+apart. The table compares each row with plain TCP.`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir, err := os.MkdirTemp("", "viaduct-demo-*")
@@ -78,7 +84,7 @@ func runDemo(ctx context.Context, e *shell.Env, dir string, args []string) error
 	}
 	defer from.Close()
 	if !e.JSON {
-		e.Printf(demoLine, "transport", "mechanism", "bytes", "seconds", "rate", "to TCP", "verdict")
+		e.Printf(demoLine, "transport", "path", "mechanism", "bytes", "seconds", "rate", "to TCP", "verdict")
 	}
 	size, sum, err := demoSource(source, from)
 	if err != nil {
@@ -101,10 +107,11 @@ func runDemo(ctx context.Context, e *shell.Env, dir string, args []string) error
 	var rows []demoRow
 	base := map[string]float64{}
 	failed := 0
-	for i, t := range ts {
+	for _, w := range demoWays(e, ts) {
+		t := w.t
 		for _, dir2 := range []string{"get", "put"} {
 			r := demoRow{Transport: t.Scheme, Direction: dir2, Bytes: size}
-			if err := demoWay(ctx, e, t, urls[i], dir, source, size, sum, &r); err != nil {
+			if err := demoWay(ctx, e, w, urls[slices.Index(ts, t)], dir, source, size, sum, &r); err != nil {
 				if ctx.Err() != nil {
 					return context.Cause(ctx)
 				}
@@ -151,6 +158,26 @@ func demoOrder() (ts []*transport.Transport) {
 	return ts
 }
 
+// A demoPath is a transport and what is asked of it about shared memory.
+type demoPath struct {
+	t        *transport.Transport
+	sameHost string // of the address; "" where there is nothing to ask
+}
+
+// demoWays has both paths of a transport beside each other, if it has two here: what is
+// captured goes by TCP.
+func demoWays(e *shell.Env, ts []*transport.Transport) (ways []demoPath) {
+	for _, t := range ts {
+		switch {
+		case addr.SchemeOf(t.Scheme).Param("samehost") == nil, !sock.SharesByDefault, e.Capture != nil:
+			ways = append(ways, demoPath{t: t})
+		default:
+			ways = append(ways, demoPath{t, "off"}, demoPath{t, "auto"})
+		}
+	}
+	return ways
+}
+
 // demoURL is where the demo's server listens.
 func demoURL(scheme string) string {
 	for _, s := range addr.Schemes {
@@ -193,7 +220,11 @@ func demoSource(path string, from io.Reader) (int64, [32]byte, error) {
 }
 
 // demoWay goes one way over one transport.
-func demoWay(ctx context.Context, e *shell.Env, t *transport.Transport, at, dir, source string, size int64, sum [32]byte, r *demoRow) error {
+func demoWay(ctx context.Context, e *shell.Env, w demoPath, at, dir, source string, size int64, sum [32]byte, r *demoRow) error {
+	t := w.t
+	if w.sameHost != "" {
+		at += "?samehost=" + w.sameHost
+	}
 	u, err := addr.Parse(at)
 	if err != nil {
 		return err
@@ -205,6 +236,7 @@ func demoWay(ctx context.Context, e *shell.Env, t *transport.Transport, at, dir,
 		return err
 	}
 	defer fc.Close()
+	r.Shared, r.WhyTCP = fc.Path().SharedMemory, fc.Path().Why
 	get, put := fc.Mechanisms()
 	r.Mechanism = get
 	if r.Direction == "put" {
@@ -303,7 +335,15 @@ func (h *laterHash) Sum(b []byte) []byte {
 
 // demoLine is a line of the table. Its columns have fixed widths, since a row is
 // printed as soon as it is there.
-const demoLine = "%-9s  %-10s %12s %8s %10s %7s  %s\n"
+const demoLine = "%-9s  %-4s %-10s %12s %8s %10s %7s  %s\n"
+
+// pathWord is how the bytes go, in a table.
+func pathWord(shared bool) string {
+	if shared {
+		return "shm"
+	}
+	return "tcp"
+}
 
 func (r *demoRow) print(e *shell.Env) {
 	sec, rate, rel := "-", "-", "-"
@@ -313,5 +353,5 @@ func (r *demoRow) print(e *shell.Env) {
 			rel = fmt.Sprintf("%.2f", r.Relative)
 		}
 	}
-	e.Printf(demoLine, r.Transport, r.Mechanism, fmt.Sprint(r.Bytes), sec, rate, rel, r.verdict())
+	e.Printf(demoLine, r.Transport, pathWord(r.Shared), r.Mechanism, fmt.Sprint(r.Bytes), sec, rate, rel, r.verdict())
 }

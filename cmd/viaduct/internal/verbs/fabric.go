@@ -99,7 +99,7 @@ fabrics give in place of HOST:PORT, with the same --registry:
 	f.DurationVar(&lease, "lease", defaultLease, "a registration ends `TIME` after this process has died")
 	f.StringVar(&name, "name", "", "switch name, a `WWN`; made up if left out")
 	f.Uint8Var(&domain, "domain", 1, "domain `NUMBER` of the switch, another one in each of the fabrics that are linked")
-	f.StringVar(&sameHost, "same-host", "off", "shared memory instead of TCP for links within this host: `POLICY` is off, auto or require")
+	f.StringVar(&sameHost, "same-host", "auto", "shared memory instead of TCP for links within this host: `POLICY` is auto, off or require")
 	f.StringVar(&congestion, "congestion", "", "congestion control `ALGORITHM` of the sockets (Linux)")
 	return c
 }

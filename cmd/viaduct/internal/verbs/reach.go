@@ -24,6 +24,7 @@ import (
 	"viaduct/cmd/viaduct/internal/token"
 	"viaduct/iwarp"
 	"viaduct/portmap"
+	"viaduct/samehost"
 	"viaduct/sdp"
 	"viaduct/vi"
 )
@@ -233,6 +234,14 @@ func (f *retryingFiles) Close() {
 		f.fc.Close()
 		f.fc = nil
 	}
+}
+
+// Path is that of the connection there is.
+func (f *retryingFiles) Path() samehost.Path {
+	if f.fc == nil {
+		return samehost.Path{Why: "there is no connection"}
+	}
+	return f.fc.Path()
 }
 
 func (f *retryingFiles) Mechanisms() (get, put string) { return f.names[0], f.names[1] }

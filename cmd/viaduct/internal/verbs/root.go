@@ -191,6 +191,11 @@ This build has: ` + strings.Join(transport.Names(), ", "),
 			if err := configure(cmd); err != nil {
 				return err
 			}
+			if e.PcapFile != "" {
+				if err := mayRecord(cmd); err != nil {
+					return err
+				}
+			}
 			return e.Open()
 		},
 	}
@@ -222,6 +227,25 @@ This build has: ` + strings.Join(transport.Names(), ", "),
 	longTexts(root)
 	complete(root)
 	return root
+}
+
+// unrecorded are the verbs that have nothing to record: they would write an empty
+// capture. bench opens its connections without a tap, which would be what it
+// measures.
+var unrecorded = []string{"bench", "registry", "decode", "ladder", "wireshark", "ps", "stat", "vipl", "config", "version", "completion", "man", "help"}
+
+// mayRecord refuses --pcap for a verb that can't serve it.
+func mayRecord(cmd *cobra.Command) error {
+	for c := cmd; c.HasParent(); c = c.Parent() {
+		switch verb := c.Name(); {
+		case c.Parent().HasParent() || !slices.Contains(unrecorded, verb):
+		case verb == "bench":
+			return shell.Usagef("bench records nothing: a capture would change what it measures (record ping or get with --pcap, or use tcpdump with ?samehost=off)")
+		default:
+			return shell.Usagef("--pcap: %s has no connection to record", verb)
+		}
+	}
+	return nil
 }
 
 func commands(e *shell.Env) []*cobra.Command {

@@ -12,7 +12,7 @@ import (
 
 func runCommand(e *shell.Env) *cobra.Command {
 	o := &run.Options{}
-	var check, overRDMA, noCRC bool
+	var check, overRDMA, noCRC, tcp bool
 	var devices []string
 	c := &cobra.Command{
 		Use:   "run [--to PREFIX[:PORT][=WHERE]]... [--listen PORT[=SDPPORT]]... -- PROGRAM [ARGS...]",
@@ -58,15 +58,15 @@ can't be executed, 127 if there is none.`,
 			}
 			o.Program, o.Args = args[0], args
 			switch ds, err := rdma.ParseDevices(devices); {
-			case !overRDMA && (len(devices) > 0 || noCRC):
-				return &shell.Exit{Code: run.ExitRun, Err: shell.Usagef("--device and --no-crc go with --rdma")}
+			case !overRDMA && (len(devices) > 0 || noCRC || tcp):
+				return &shell.Exit{Code: run.ExitRun, Err: shell.Usagef("--device, --no-crc and --tcp go with --rdma")}
 			case !overRDMA:
 			case err != nil:
 				return &shell.Exit{Code: run.ExitRun, Err: shell.Usage(err)}
 			case len(o.To)+len(o.Listen) > 0 || o.SameHost != "" || o.PortMap != "":
 				return &shell.Exit{Code: run.ExitRun, Err: shell.Usagef("--rdma leaves TCP connections alone: --to, --listen, --portmap and --same-host do not go with it")}
 			default:
-				o.Service = rdmaService(ds, noCRC)
+				o.Service = rdmaService(ds, noCRC, tcp)
 			}
 			return run.Main(cmd.Context(), e, o)
 		},
@@ -81,6 +81,7 @@ can't be executed, 127 if there is none.`,
 	f.BoolVar(&overRDMA, "rdma", false, "serve RDMA devices to the program instead, over iWARP")
 	f.StringArrayVar(&devices, "device", nil, "with --rdma: serve device `NAME[=ADDRESS,...]` with these local addresses; may be repeated (default siw0, with all)")
 	f.BoolVar(&noCRC, "no-crc", false, "with --rdma: do without MPA's CRC if the peer agrees")
+	f.BoolVar(&tcp, "tcp", false, "with --rdma: leave connections within this host to TCP instead of shared memory")
 	f.BoolVar(&o.Require, "require", false, "fail a connection that a rule covers and that can't be carried")
 	f.StringVar(&o.SameHost, "same-host", "", "connect to programs of this host that run the same way by unix socket pairs; `PORT,...` for some ports only")
 	f.Lookup("same-host").NoOptDefVal = "any"

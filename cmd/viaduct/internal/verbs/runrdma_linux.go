@@ -8,12 +8,16 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma"
 	"viaduct/cmd/viaduct/internal/run"
 	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/samehost"
 )
 
 // rdmaService makes what serves the program of "run --rdma".
-func rdmaService(devices []rdma.Device, noCRC bool) run.NewService {
+func rdmaService(devices []rdma.Device, noCRC, tcp bool) run.NewService {
 	return func(e *shell.Env, explain func(string, ...any)) (run.Service, error) {
-		o := rdma.Options{Devices: devices, Logger: e.Log, NoCRC: noCRC, Explain: explain}
+		o := rdma.Options{Devices: devices, Logger: e.Log, NoCRC: noCRC, Explain: explain, Status: e.Status.Server()}
+		if tcp {
+			o.SameHost = samehost.Off
+		}
 		if e.Capture != nil {
 			o.WrapConn = func(nc net.Conn, dialled bool) net.Conn { return e.Wrap(nc, dialled) }
 		}

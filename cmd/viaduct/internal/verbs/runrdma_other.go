@@ -9,4 +9,4 @@ import (
 
 func rdmaFindings() []run.Finding { return nil }
 
-func rdmaService([]rdma.Device, bool) run.NewService { return func() {} }
+func rdmaService([]rdma.Device, bool, bool) run.NewService { return func() {} }

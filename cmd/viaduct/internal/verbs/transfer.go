@@ -16,6 +16,7 @@ import (
 	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/cmd/viaduct/internal/store"
 	"viaduct/cmd/viaduct/internal/transport"
+	"viaduct/samehost"
 )
 
 // A fileClient fetches and stores files on one server, by whatever means the
@@ -37,6 +38,8 @@ type fileClient interface {
 	// List lists a directory, by name.
 	List(ctx context.Context, path string) ([]store.Entry, error)
 	Close()
+	// Path tells whether the bytes go through shared memory.
+	Path() samehost.Path
 	// Mechanisms name how bytes come and go.
 	Mechanisms() (get, put string)
 }
@@ -113,13 +116,16 @@ func connectFiles(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.T
 	ended := e.Metrics.Connection(u.Scheme, "dial")
 	// The connection ends first: memory that is taken back under an RDMA Read in
 	// progress would end it with an error.
-	return &memFiles{m, func() { c.Close(); m.Close(); ended() }}, nil
+	return &memFiles{m, c.Path(), func() { c.Close(); m.Close(); ended() }}, nil
 }
 
 type memFiles struct {
 	*memsvc.Client
+	path  samehost.Path
 	close func()
 }
+
+func (m *memFiles) Path() samehost.Path { return m.path }
 
 func (m *memFiles) Close() { m.close() }
 
@@ -145,13 +151,16 @@ func (*memFiles) Mechanisms() (get, put string) { return "RDMA Read", "RDMA Writ
 // An httpFiles keeps one connection of its transport.
 type httpFiles struct {
 	httpfile.Client
-	tr *http.Transport
+	tr   *http.Transport
+	path samehost.Path
 }
+
+func (h *httpFiles) Path() samehost.Path { return h.path }
 
 // dialHTTP connects at once, so that a server that cannot be reached is an
 // error of its own.
 func dialHTTP(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transport, o *transport.Options) (fileClient, error) {
-	dial := func(ctx context.Context) (net.Conn, error) {
+	dial := func(ctx context.Context) (*countedConn, error) {
 		c, err := t.Stream(ctx, u, o)
 		if err != nil {
 			e.Metrics.Failed(u.Scheme, err)
@@ -171,7 +180,11 @@ func dialHTTP(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Trans
 			case c := <-ready:
 				return c, nil
 			default:
-				return dial(ctx)
+				c, err := dial(ctx)
+				if err != nil {
+					return nil, err
+				}
+				return c, nil
 			}
 		},
 		DisableCompression:    true,
@@ -180,7 +193,7 @@ func dialHTTP(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Trans
 		ReadBufferSize:        64 << 10,
 		WriteBufferSize:       256 << 10,
 	}
-	return &httpFiles{httpfile.Client{HTTP: &http.Client{Transport: tr, CheckRedirect: noRedirect}, Host: u.HostPort(), Token: o.Token}, tr}, nil
+	return &httpFiles{httpfile.Client{HTTP: &http.Client{Transport: tr, CheckRedirect: noRedirect}, Host: u.HostPort(), Token: o.Token}, tr, shell.StreamPath(first.Conn)}, nil
 }
 
 // noRedirect: another address would be another server. A redirect is an answer

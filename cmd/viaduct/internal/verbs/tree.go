@@ -11,6 +11,7 @@ import (
 	"path"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,6 +40,7 @@ type tree struct {
 	parallel int
 	resume   bool
 	dryRun   bool
+	bar      *shell.Total
 
 	mu      sync.Mutex
 	result  treeResult // guarded by mu
@@ -58,6 +60,10 @@ type treeResult struct {
 	DryRun    bool    `json:"dry_run,omitempty"`
 }
 
+// A mover does a job, and tells progress of the bytes. alike says that there was nothing
+// to do.
+type mover func(ctx context.Context, fc fileClient, j job, progress func(n int)) (alike bool, err error)
+
 // A job is one file.
 type job struct {
 	rel   string // path below both directories, with slashes
@@ -66,8 +72,11 @@ type job struct {
 }
 
 // run has produce find the jobs and move do each of them. The first error ends it.
-func (tr *tree) run(ctx context.Context, produce func(ctx context.Context, found func(job) error) error, move func(context.Context, fileClient, job) (bool, error)) error {
+func (tr *tree) run(ctx context.Context, produce func(ctx context.Context, found func(job) error) error, move mover) error {
 	began := time.Now()
+	if tr.bar = new(shell.Total); !tr.dryRun {
+		tr.bar = tr.e.Total(tr.verb)
+	}
 	jobs := make(chan job, 4*tr.parallel)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -103,6 +112,7 @@ func (tr *tree) run(ctx context.Context, produce func(ctx context.Context, found
 		})
 	}
 	err := produce(ctx, func(j job) error {
+		tr.bar.Found(j.size)
 		select {
 		case jobs <- j:
 			return nil
@@ -115,6 +125,7 @@ func (tr *tree) run(ctx context.Context, produce func(ctx context.Context, found
 	}
 	close(jobs)
 	wg.Wait()
+	tr.bar.Done()
 	r := &tr.result
 	r.Verb, r.URL, r.Transport, r.DryRun = tr.verb, tr.u.String(), tr.u.Scheme, tr.dryRun
 	if r.Seconds = time.Since(began).Seconds(); r.Seconds > 0 {
@@ -153,11 +164,16 @@ func (tr *tree) dial(ctx context.Context) (fileClient, error) {
 }
 
 // one does a job and says so.
-func (tr *tree) one(ctx context.Context, fc fileClient, j job, move func(context.Context, fileClient, job) (bool, error)) error {
-	alike, err := move(ctx, fc, j)
+func (tr *tree) one(ctx context.Context, fc fileClient, j job, move mover) error {
+	var told atomic.Int64
+	alike, err := move(ctx, fc, j, func(n int) {
+		told.Add(int64(n))
+		tr.bar.Add(n)
+	})
 	if err != nil {
 		return err
 	}
+	tr.bar.Moved(j.size, told.Load())
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	if alike {
@@ -166,7 +182,7 @@ func (tr *tree) one(ctx context.Context, fc fileClient, j job, move func(context
 	}
 	tr.result.Files++
 	tr.result.Bytes += j.size
-	if !tr.e.JSON {
+	if !tr.e.JSON && (tr.dryRun || !tr.e.OnTerminal()) {
 		tr.e.Printf("%s\n", j.rel)
 	}
 	return nil
@@ -232,7 +248,7 @@ func (tr *tree) put(ctx context.Context, sources []string, bare bool) error {
 			}
 		}
 		return nil
-	}, func(ctx context.Context, fc fileClient, j job) (bool, error) {
+	}, func(ctx context.Context, fc fileClient, j job, progress func(n int)) (bool, error) {
 		f, err := os.Open(j.local)
 		if err != nil {
 			return false, err
@@ -253,7 +269,7 @@ func (tr *tree) put(ctx context.Context, sources []string, bare bool) error {
 		if tr.dryRun {
 			return false, nil
 		}
-		return false, fc.Put(ctx, remote, j.size, f, sha256.New(), nil)
+		return false, fc.Put(ctx, remote, j.size, f, sha256.New(), progress)
 	})
 }
 
@@ -364,7 +380,7 @@ func (tr *tree) getBelow(ctx context.Context, dir string, visitAll func(ctx cont
 			}
 			return found(job{rel: rel, size: fileSize(en)})
 		})
-	}, func(ctx context.Context, fc fileClient, j job) (bool, error) {
+	}, func(ctx context.Context, fc fileClient, j job, progress func(n int)) (bool, error) {
 		remote, name := path.Join(tr.u.Path, j.rel), filepath.FromSlash(j.rel)
 		if tr.resume {
 			if f, err := root.Open(name); err == nil {
@@ -379,13 +395,13 @@ func (tr *tree) getBelow(ctx context.Context, dir string, visitAll func(ctx cont
 				}
 			}
 		}
-		return false, tr.fetch(ctx, fc, root, remote, name, j.size)
+		return false, tr.fetch(ctx, fc, root, remote, name, j.size, progress)
 	})
 }
 
 // fetch gets one file under its name when it is complete; until then it is called
 // .part. An interrupted .part is gone on with.
-func (tr *tree) fetch(ctx context.Context, fc fileClient, root *os.Root, remote, name string, n int64) error {
+func (tr *tree) fetch(ctx context.Context, fc fileClient, root *os.Root, remote, name string, n int64, progress func(n int)) error {
 	part := name + ".part"
 	flags := os.O_CREATE | os.O_RDWR
 	if !tr.resume {
@@ -404,7 +420,10 @@ func (tr *tree) fetch(ctx context.Context, fc fileClient, root *os.Root, remote,
 		}
 	}
 	got := int64(0)
-	err = fc.Get(ctx, remote, offset, f, h, nil, func(k int) { got += int64(k) })
+	err = fc.Get(ctx, remote, offset, f, h, nil, func(k int) {
+		got += int64(k)
+		progress(k)
+	})
 	if err == nil {
 		err = f.Close()
 	}

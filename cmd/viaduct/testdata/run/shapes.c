@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -155,6 +156,47 @@ static void fill(int limit, int *fds, int *n) {
 	CHECK(errno == EMFILE, "open");
 }
 
+// held opens connections without waiting, 50 at a time. One of ten is closed while it
+// connects, and one soon after; it returns how many of the others were used.
+static int held(int port, int count, int family) {
+	struct sockaddr_in a4 = at(port);
+	struct sockaddr_in6 a6 = {.sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_addr = IN6ADDR_LOOPBACK_INIT}, p;
+	struct sockaddr *a = family == 6 ? (void *)&a6 : (void *)&a4;
+	socklen_t len = family == 6 ? sizeof a6 : sizeof a4, n;
+	enum { wave = 50 };
+	int used = 0;
+	for (int done = 0; done < count; done += wave) {
+		int fd[wave];
+		for (int i = 0; i < wave; i++) {
+			fd[i] = socket(a->sa_family, SOCK_STREAM | SOCK_NONBLOCK, 0);
+			CHECK(connect(fd[i], a, len) < 0 && errno == EINPROGRESS, "connect %d", done + i);
+			n = sizeof p;
+			// By now it may be connected, if the machine is slow.
+			CHECK(getpeername(fd[i], (void *)&p, &n) < 0 ? errno == ENOTCONN : p.sin6_port == a6.sin6_port, "peer of %d", done + i);
+			struct pollfd o = {fd[i], POLLOUT};
+			if (i % 10 == 3 || (i % 10 == 7 && poll(&o, 1, 1) == 0)) {
+				close(fd[i]);
+				fd[i] = -1;
+			}
+		}
+		for (int i = 0; i < wave; i++) {
+			struct pollfd o = {fd[i], POLLOUT};
+			int failed = -1;
+			if (fd[i] < 0) continue;
+			CHECK(poll(&o, 1, 60000) == 1, "open %d does not end", done + i);
+			n = sizeof failed;
+			CHECK(!getsockopt(fd[i], SOL_SOCKET, SO_ERROR, &failed, &n) && !failed, "open %d: error %d", done + i, failed);
+			fcntl(fd[i], F_SETFL, 0);
+			n = sizeof p;
+			CHECK(!getpeername(fd[i], (void *)&p, &n) && n == len && p.sin6_port == a6.sin6_port, "peer of %d", done + i);
+			echo(fd[i]);
+			close(fd[i]);
+			used++;
+		}
+	}
+	return used;
+}
+
 static void tick(int s) { (void)s; }
 
 static void storm(int us, int restart) {
@@ -177,6 +219,23 @@ static int patient_connect(int fd, struct sockaddr_in *a) {
 	return e ? -1 : 0;
 }
 
+// foreign makes calls by the interfaces of other processors: that of i386 passes unseen,
+// that of x32 does not exist.
+static void foreign(int fd) {
+#ifdef __x86_64__
+	CHECK(syscall(SYS_connect | 0x40000000, fd, 0, 0) < 0 && errno == ENOSYS, "connect of x32");
+	if (!fork()) { // a system without the interface kills what uses it
+		int r;
+		__asm__ volatile("int $0x80" : "=a"(r) : "a"(362 /* connect */), "b"(-1), "c"(0), "d"(0) : "memory", "r8", "r9", "r10", "r11");
+		_exit(r == -EBADF ? 0 : 1); // the kernel's own answer
+	}
+	int st;
+	wait(&st);
+	if (WIFSIGNALED(st)) printf("no i386\n");
+	else CHECK(!st, "connect of i386");
+#endif
+}
+
 int main(int argc, char **argv) {
 	const char *what = argv[1];
 	int a2 = argc > 2 ? atoi(argv[2]) : 0, a3 = argc > 3 ? atoi(argv[3]) : 0;
@@ -197,6 +256,44 @@ int main(int argc, char **argv) {
 	} else if (!strcmp(what, "accept-told")) { // PORT: one connection for each byte that is read
 		int l = listener(a2, 0);
 		for (char c; read(0, &c, 1) == 1;) CHECK(!serve1(l, 3), "accept");
+	} else if (!strcmp(what, "accept-edge")) { // PORT: told to, it accepts until nothing is left, and serves what it got
+		int l = listener(a2, 0), e = epoll_create1(0), c[1024];
+		struct epoll_event ev = {.events = EPOLLIN | EPOLLET};
+		fcntl(l, F_SETFL, O_NONBLOCK);
+		CHECK(!epoll_ctl(e, EPOLL_CTL_ADD, l, &ev), "epoll_ctl");
+		for (char x; read(0, &x, 1) == 1;) {
+			CHECK(epoll_wait(e, &ev, 1, 60000) == 1, "no arrival");
+			int n = 0;
+			while ((c[n] = accept(l, 0, 0)) >= 0) n++;
+			CHECK(errno == EAGAIN, "accept");
+			printf("%d\n", n);
+			for (int i = 0; i < n; i++) {
+				char b[32];
+				if (all(c[i], b, sizeof b, 0) == sizeof b) all(c[i], b, sizeof b, 1);
+				close(c[i]);
+			}
+		}
+	} else if (!strcmp(what, "flap")) { // PORT COUNT: a listener that is closed and opened again and again
+		for (int i = 0; i < a3; i++) {
+			int l = listener(a2, 0);
+			struct pollfd p = {l, POLLIN};
+			CHECK(poll(&p, 1, 60000) == 1, "listener %d gets no connection", i);
+			serve1(l, i);
+			close(l);
+		}
+	} else if (!strcmp(what, "held")) { // PORT COUNT FAMILY: told to, it opens connections without waiting
+		int family = atoi(argv[4]);
+		printf("%d\n", held(a2, 50, family)); // as much as is kept for later is there then
+		for (char c; read(0, &c, 1) == 1;) printf("%d\n", held(a2, a3, family));
+	} else if (!strcmp(what, "wait-connect")) { // PORT
+		struct sockaddr_in a = at(a2);
+		int fd = socket(AF_INET, SOCK_STREAM, 0);
+		printf("waiting\n");
+		CHECK(!connect(fd, (void *)&a, sizeof a), "connect");
+	} else if (!strcmp(what, "wait-accept")) { // PORT
+		int l = listener(a2, 0);
+		printf("waiting\n");
+		CHECK(accept(l, 0, 0) >= 0, "accept");
 	} else if (!strcmp(what, "option-told")) { // PORT: sets an option for each byte that is read
 		int fd = dial(a2), one = 1;
 		printf("connected\n");
@@ -314,6 +411,7 @@ int main(int argc, char **argv) {
 		CHECK(sendmsg(fd, &m.msg_hdr, MSG_FASTOPEN) < 0 && errno == EOPNOTSUPP, "sendmsg");
 		CHECK(sendmmsg(fd, &m, 1, MSG_FASTOPEN) < 0 && errno == EOPNOTSUPP, "sendmmsg");
 		CHECK(sendto(fd, &x, 1, MSG_NOSIGNAL, (void *)&a, sizeof a) < 0 && errno == EPIPE, "sendto without Fast Open");
+		foreign(fd);
 	} else if (!strcmp(what, "retry")) { // REFUSED ECHO: a second connect of a socket that was refused late
 		struct sockaddr_in a = at(a2), b = at(a3);
 		for (int seen = 0; seen < 2; seen++) {

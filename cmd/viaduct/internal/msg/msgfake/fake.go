@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"viaduct/cmd/viaduct/internal/msg"
+	"viaduct/samehost"
 )
 
 // Errors of misuse.
@@ -205,6 +206,9 @@ func (c *Conn) Reap(context.Context) error {
 	c.posted = c.posted[1:]
 	return err
 }
+
+// Path is of neither kind.
+func (c *Conn) Path() samehost.Path { return samehost.Path{Why: "nothing is connected"} }
 
 // Depth is small, to exercise the limits.
 func (c *Conn) Depth() (writes, reads int) { return 5, 3 }

@@ -190,3 +190,30 @@ func TestAddr(t *testing.T) {
 		t.Error("family 0")
 	}
 }
+
+// Every command of write has its fields, which are parts of its body and do not overlap, and begins with the address of
+// its response if it has one.
+func TestFields(t *testing.T) {
+	for c, l := range layouts {
+		list := c.Fields()
+		if c >= OpenContext && c < Extended { // by ioctl alone
+			continue
+		}
+		if len(list) == 0 {
+			t.Errorf("%v has no fields", c)
+		}
+		end := 0
+		for _, f := range list {
+			if f.At < end || f.At+f.Size > l.in || f.At%f.Size != 0 {
+				t.Errorf("%v: %s is at %d and has %d bytes; the field before ends at %d, the body at %d", c, f.Name, f.At, f.Size, end, l.in)
+			}
+			end = f.At + f.Size
+		}
+		if got := len(list) > 0 && list[0].Kind == Reply; got != (l.response && c&Extended == 0) {
+			t.Errorf("%v: the first field is a response: %v", c, got)
+		}
+	}
+	if n := len(Commands()); n != len(fields) {
+		t.Errorf("%d commands of %d", n, len(fields))
+	}
+}

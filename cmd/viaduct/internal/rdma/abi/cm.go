@@ -75,7 +75,9 @@ const (
 	QueryRouteLen = 208
 	QPAttrLen     = 144
 	EventLen      = 336
-	eventNoECE    = 328
+	// eventLeast is what the kernel wants to have room for: all but a reserved word and what newer
+	// forms have behind it.
+	eventLeast = 324
 )
 
 // Families of addresses.
@@ -174,7 +176,7 @@ type CMEvent struct {
 
 // Put encodes the event for a response of out bytes. ok is false if that is too short.
 func (e *CMEvent) Put(out int) (b Body, ok bool) {
-	if out < eventNoECE-8 {
+	if out < eventLeast {
 		return nil, false
 	}
 	b = make(Body, EventLen)

@@ -137,3 +137,75 @@ func TestIoctlCreateQP(t *testing.T) {
 		t.Errorf("made again: %v, key %x, want %x", err, again.Key(), v.Key())
 	}
 }
+
+// What is wrong with an attribute of a method is refused as the kernel does, whatever the method.
+func TestMethods(t *testing.T) {
+	for id, m := range methods {
+		parse := func(attrs []ioctlAttr) error {
+			_, err := ParseIoctl(0x1000, memoryAt(ioctlBytes(id.object, id.method, attrs...)))
+			return err
+		}
+		right := func(in attrIn) ioctlAttr {
+			a := ioctlAttr{id: in.id, flags: attrMandatory}
+			switch {
+			case in.kind == number:
+				a.len, a.data = 8, 0
+			case in.kind == value:
+				a.len = uint16(in.size)
+			}
+			if a.len > 8 {
+				a.data = 0x1000 // the structure itself
+			}
+			return a
+		}
+		var attrs []ioctlAttr
+		for _, in := range m.in {
+			attrs = append(attrs, right(in))
+		}
+		for _, out := range m.out {
+			attrs = append(attrs, ioctlAttr{out.id, uint16(out.size), attrMandatory, 0x1000})
+		}
+		for i, in := range m.in { // one may be for what there is not
+			if less := slices.Delete(slices.Clone(attrs), i, i+1); in.optional && errors.Is(parse(attrs), ErrCommand) && parse(less) == nil {
+				attrs = less
+				break
+			}
+		}
+		if err := parse(attrs); err != nil {
+			t.Errorf("%v, %v: %v", id, m.command, err)
+			continue
+		}
+		with := func(i int, f func(*ioctlAttr)) []ioctlAttr {
+			list := slices.Clone(attrs)
+			f(&list[i])
+			return list
+		}
+		check := func(what string, attr uint16, list []ioctlAttr, want error) {
+			if err := parse(list); err != want {
+				t.Errorf("%v, %v, attribute %d %s: %v, want %v", id, m.command, attr, what, err, want)
+			}
+		}
+		for i, a := range attrs {
+			check("twice", a.id, append(slices.Clone(attrs), a), ErrLength)
+			less := slices.Delete(slices.Clone(attrs), i, i+1)
+			if k := slices.IndexFunc(m.in, func(in attrIn) bool { return in.id == a.id }); k >= 0 {
+				if in := m.in[k]; !in.optional {
+					check("missing", a.id, less, ErrLength)
+				}
+				check("too long", a.id, with(i, func(a *ioctlAttr) { a.len, a.data = a.len+1, 0x1000 }), ErrLength)
+				check("much too long", a.id, with(i, func(a *ioctlAttr) { a.len = MaxRequest + 1 }), ErrLength)
+				if m.in[k].kind == object {
+					check("with a handle that can't be", a.id, with(i, func(a *ioctlAttr) { a.data = 1 << 31 }), ErrLength)
+				} else if a.len > 8 {
+					check("nowhere", a.id, with(i, func(a *ioctlAttr) { a.data = 8 }), ErrFault)
+				} else if m.in[k].kind == number {
+					check("too large", a.id, with(i, func(a *ioctlAttr) { a.data = 1 << 63 }), ErrLength)
+				}
+			} else if a.len == 0 {
+				check("missing", a.id, less, ErrLength)
+			}
+		}
+		check("unknown", 99, append(slices.Clone(attrs), ioctlAttr{id: 99, flags: attrMandatory}), ErrProtocol)
+		check("unknown, and told to ignore it", 99, append(slices.Clone(attrs), ioctlAttr{id: 99}), nil)
+	}
+}

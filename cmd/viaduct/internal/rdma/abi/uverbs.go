@@ -238,6 +238,8 @@ const (
 	QPAccessFlags = 1 << 3
 	QPPort        = 1 << 5
 
+	QPStandardBits = 1<<21 - 1 // those that there are
+
 	SRQMaxWR = 1 << 0
 	SRQLimit = 1 << 1
 )

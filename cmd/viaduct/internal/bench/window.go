@@ -1,0 +1,24 @@
+package bench
+
+// A window is the operations that a lane may have under way, made once and posted
+// again and again.
+type window[T any] struct {
+	ring []T
+	next int // the one to post
+	left int // posted and not reaped
+}
+
+// postRing posts the next n with post, which reports how many it took.
+func (w *window[T]) postRing(n int, post func([]T) (int, error)) error {
+	for n > 0 {
+		k := min(n, len(w.ring)-w.next)
+		m, err := post(w.ring[w.next:][:k])
+		w.left += m
+		if err != nil {
+			return err
+		}
+		w.next = (w.next + k) % len(w.ring)
+		n -= k
+	}
+	return nil
+}

@@ -1,0 +1,60 @@
+package abi
+
+import (
+	"maps"
+	"slices"
+)
+
+// The kinds of fields that rdma_cm's commands have besides those of write.
+const (
+	Identifier Kind = 64 + iota // the number of an identifier
+	PortSpace                   // TCP, UDP or InfiniBand's own
+	IDType                      // of the queue pair that an identifier is for; 0 for any
+	Family                      // of an address
+	QPNumber                    // of a queue pair
+	Given                       // not 0 if the parameters of a connection are
+	CMState                     // of a queue pair, whose attributes are asked for
+	Value                       // the address of an option's value
+	Level                       // of an option
+	Option                      // its name
+	OptionLen                   // its length
+	CMFile                      // the descriptor of an rdma_cm file
+)
+
+func id(at int) Field { return Field{"id", at, 4, Identifier} }
+
+// cmFields are the bodies of the commands of rdma_cm that iWARP has a use for, without parts that nothing looks at.
+var cmFields = map[CMCommand][]Field{
+	CMCreateID:     {{"uid", 0, 8, Any}, {"response", 8, 8, Reply}, {"ps", 16, 2, PortSpace}, {"qp_type", 18, 1, IDType}},
+	CMDestroyID:    {reply, id(8)},
+	CMBindIP:       {{"family", 8, 2, Family}, id(36)},
+	CMResolveIP:    {{"dst_family", 28, 2, Family}, id(56), {"timeout_ms", 60, 4, Any}},
+	CMResolveRoute: {id(0), {"timeout_ms", 4, 4, Any}},
+	CMQueryRoute:   {reply, id(8)},
+	CMConnect:      {{"qp_num", 0, 4, QPNumber}, {"valid", 271, 1, Given}, id(272)},
+	CMListen:       {id(0), {"backlog", 4, 4, Any}},
+	CMAccept:       {{"uid", 0, 8, Any}, {"qp_num", 8, 4, QPNumber}, {"valid", 279, 1, Given}, id(280)},
+	CMReject:       {id(0), {"reason", 5, 1, Any}},
+	CMDisconnect:   {id(0)},
+	CMInitQPAttr:   {reply, id(8), {"qp_state", 12, 4, CMState}},
+	CMGetEvent:     {reply},
+	CMSetOption:    {{"optval", 0, 8, Value}, id(8), {"level", 12, 4, Level}, {"optname", 16, 4, Option}, {"optlen", 20, 4, OptionLen}},
+	CMNotify:       {id(0), {"event", 4, 4, Any}},
+	CMMigrateID:    {reply, id(8), {"fd", 12, 4, CMFile}},
+}
+
+// CMCommands returns the commands of rdma_cm that have fields, in their order.
+func CMCommands() []CMCommand { return slices.Sorted(maps.Keys(cmFields)) }
+
+// Fields returns the parts of the command's body.
+func (c CMCommand) Fields() []Field { return cmFields[c] }
+
+// Lengths returns how many bytes the body has, and how many the response has at least.
+func (c CMCommand) Lengths() (in, out int) { return cmLengths[c].in, cmLengths[c].out }
+
+var cmLengths = map[CMCommand]struct{ in, out int }{
+	CMCreateID: {24, 4}, CMDestroyID: {16, 4}, CMBindIP: {40, 0}, CMResolveIP: {64, 0}, CMResolveRoute: {8, 0},
+	CMQueryRoute: {16, 200}, CMConnect: {288, 0}, CMListen: {8, 0}, CMAccept: {296, 0}, CMReject: {264, 0},
+	CMDisconnect: {8, 0}, CMInitQPAttr: {16, QPAttrLen}, CMGetEvent: {8, eventLeast}, CMSetOption: {24, 0},
+	CMNotify: {8, 0}, CMMigrateID: {16, 4},
+}

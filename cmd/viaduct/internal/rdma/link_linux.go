@@ -1,0 +1,301 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	"net/netip"
+	"sync"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/samehost"
+)
+
+// A link joins two queue pairs that are connected with each other and are both served here. The requests of
+// either are carried out at once, from the one program's memory to the other's, and their stream is idle. What is
+// wrong in a request, and what comes when the connection ends, is left to the stream, which tells both sides as
+// it does where they are apart: the link is cut then, and nothing is carried past it any more.
+type link struct {
+	ends [2]*queuePair
+
+	mu      sync.RWMutex // held by readers while a request is carried out
+	started int          // guarded by mu; ends that have an engine
+	over    bool         // guarded by mu
+}
+
+// start tells that one end has an engine. Before both have, nothing is carried.
+func (l *link) start() {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	l.started++
+	l.mu.Unlock()
+}
+
+// cut leaves all to the stream from now on. Requests that are being carried out are done when it returns.
+func (l *link) cut() {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	l.over = true
+	l.mu.Unlock()
+}
+
+func (l *link) peerOf(q *queuePair) *queuePair {
+	if l.ends[0] == q {
+		return l.ends[1]
+	}
+	return l.ends[0]
+}
+
+// links finds the two ends of connections that begin and end here.
+type links struct {
+	mu    sync.Mutex
+	dials map[route]*dialled // guarded by mu
+}
+
+// A route is the addresses of a connection, from the side that dialled it.
+type route struct{ from, to netip.AddrPort }
+
+// A dialled is a connection that was dialled here, and has no answer yet.
+type dialled struct {
+	q    *queuePair
+	link *link // of the side that answers, if it is here too
+}
+
+// linked reports whether connections whose ends are both served here get a link: not where their bytes are to be
+// seen on TCP.
+func (s *Service) linked() bool { return s.opt.WrapConn == nil && s.opt.SameHost != samehost.Off }
+
+// dial notes a connection that is dialled for q.
+func (ls *links) dial(r route, q *queuePair) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.dials == nil {
+		ls.dials = map[route]*dialled{}
+	}
+	ls.dials[r] = &dialled{q: q}
+}
+
+// accept makes the link of a connection that is accepted for q; nil if it was not dialled here. It is
+// called before the answer is sent.
+func (ls *links) accept(r route, q *queuePair) *link {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	d := ls.dials[r]
+	if d == nil || d.link != nil {
+		return nil
+	}
+	d.link = &link{ends: [2]*queuePair{d.q, q}}
+	return d.link
+}
+
+// answered returns what accept has made for a connection that was dialled.
+func (ls *links) answered(r route) *link {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	d := ls.dials[r]
+	delete(ls.dials, r)
+	if d == nil {
+		return nil
+	}
+	return d.link
+}
+
+// What becomes of a request on a link.
+type carriage uint8
+
+const (
+	carried  carriage = iota
+	notYet            // the other end is not there yet, or has no receive for the message
+	byStream          // it is left to the stream
+)
+
+// A piece is a part of a program's memory, whose region stays until it is let go.
+type piece struct {
+	region *region
+	addr   uint64
+	n      int
+}
+
+// pieces are those of one side of a request.
+type pieces struct {
+	list [abi.MaxSGE]piece
+	n    int
+	len  int // bytes of all
+}
+
+// add pins a part of a region that the queue pair may use so. It is false if there is no such.
+func (ps *pieces) add(q *queuePair, s *abi.SGE, need uint32) bool {
+	if s.Length == 0 {
+		return true
+	}
+	r := q.region(s, need)
+	if r == nil || !r.hold() {
+		return false
+	}
+	ps.list[ps.n] = piece{r, s.Addr, int(s.Length)}
+	ps.n++
+	ps.len += int(s.Length)
+	return true
+}
+
+func (ps *pieces) addAll(q *queuePair, list []abi.SGE, need uint32) bool {
+	for i := range list {
+		if !ps.add(q, &list[i], need) {
+			return false
+		}
+	}
+	return true
+}
+
+func (ps *pieces) letGo() {
+	for i := range ps.list[:ps.n] {
+		ps.list[i].region.letGo()
+		ps.list[i].region = nil
+	}
+	ps.n, ps.len = 0, 0
+}
+
+// maxMessage is how long a message may be, as the kernel's siw has it.
+const maxMessage = 1 << 31
+
+// carriageLen is how many bytes are moved at a time: so many stay in a processor's cache.
+const carriageLen = 128 << 10
+
+var carriages = sync.Pool{New: func() any { return new([carriageLen]byte) }}
+
+// A carrier carries out the requests of an engine.
+type carrier struct {
+	from, to pieces
+	size     int // bytes of the last request
+	recv     abi.RecvEntry
+}
+
+// carry carries out a request, if it can: then all bytes are where they belong, and done is called before the peer
+// is told of a message. data is the request's payload if that was read already. reads says that Reads may be asked for.
+func (c *carrier) carry(l *link, q *queuePair, s *abi.SendEntry, data []byte, reads bool, done func()) carriage {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	switch {
+	case l.over:
+		return byStream
+	case l.started < len(l.ends):
+		return notYet
+	}
+	defer c.from.letGo()
+	defer c.to.letGo()
+	peer := l.peerOf(q)
+	switch {
+	case s.Flags&abi.Inline != 0 && s.Op == abi.WROpRead:
+		return byStream
+	case data != nil:
+	case s.Op == abi.WROpRead:
+		if !reads || !c.to.addAll(q, s.SGE[:s.NumSGE], abi.AccessLocalWrite) {
+			return byStream
+		}
+	default:
+		if !c.from.addAll(q, s.SGE[:s.NumSGE], 0) {
+			return byStream
+		}
+	}
+	if c.size = len(data) + c.from.len + c.to.len; c.size > maxMessage {
+		return byStream
+	}
+	remote := abi.SGE{Addr: s.RAddr, Length: uint32(c.size), Key: s.RKey}
+	ok := false
+	switch s.Op {
+	case abi.WROpWrite:
+		ok = c.to.add(peer, &remote, abi.AccessRemoteWrite)
+	case abi.WROpRead:
+		ok = c.size > 0 && c.from.add(peer, &remote, abi.AccessRemoteRead)
+	case abi.WROpSend:
+		return c.send(peer, s, data, done)
+	}
+	if !ok || !c.move(data) {
+		return byStream
+	}
+	done()
+	return carried
+}
+
+// write writes to the peer's memory, if it may. If that fails some may have been written.
+func (c *carrier) write(l *link, q *queuePair, at uint64, key uint32, b []byte) bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.over || l.started < len(l.ends) {
+		return false
+	}
+	defer c.to.letGo()
+	return c.to.add(l.peerOf(q), &abi.SGE{Addr: at, Length: uint32(len(b)), Key: key}, abi.AccessRemoteWrite) && c.move(b)
+}
+
+// send carries out a Send: it needs a receive of the peer's.
+func (c *carrier) send(peer *queuePair, s *abi.SendEntry, inline []byte, done func()) carriage {
+	switch there, valid := peer.recv.peek(&c.recv); {
+	case !there:
+		return notYet
+	case !valid, !c.to.addAll(peer, c.recv.SGE[:c.recv.NumSGE], abi.AccessLocalWrite):
+		return byStream
+	}
+	if c.size > c.to.len || !c.move(inline) {
+		return byStream
+	}
+	peer.recv.consume()
+	done()
+	peer.rcq.push(abi.Completion{ID: c.recv.ID, Op: abi.WROpReceive, Bytes: uint32(c.size), QP: peer.num, Solicited: s.Flags&abi.Solicited != 0})
+	return carried
+}
+
+// move copies the bytes of from, or inline, to the beginning of to. It is false if memory is not there; some
+// may have been copied then.
+func (c *carrier) move(inline []byte) bool {
+	from, to := c.from.list[:c.from.n], c.to.list[:c.to.n]
+	if len(inline) > 0 {
+		return scatter(inline, &to)
+	}
+	if len(from) == 0 {
+		return true
+	}
+	buf := carriages.Get().(*[carriageLen]byte)
+	defer carriages.Put(buf)
+	for len(from) > 0 {
+		n := 0
+		for len(from) > 0 && n < len(buf) {
+			k := min(from[0].n, len(buf)-n)
+			if from[0].region.space.ReadAt(buf[n:n+k], from[0].addr) != nil {
+				return false
+			}
+			n += k
+			from = advance(from, k)
+		}
+		if !scatter(buf[:n], &to) {
+			return false
+		}
+	}
+	return true
+}
+
+// scatter writes b to the beginning of pieces, which are what is left then.
+func scatter(b []byte, to *[]piece) bool {
+	for len(b) > 0 {
+		p := &(*to)[0]
+		k := min(p.n, len(b))
+		if p.region.space.WriteAt(b[:k], p.addr) != nil {
+			return false
+		}
+		b = b[k:]
+		*to = advance(*to, k)
+	}
+	return true
+}
+
+// advance takes n bytes off the first piece.
+func advance(ps []piece, n int) []piece {
+	p := &ps[0]
+	if p.addr, p.n = p.addr+uint64(n), p.n-n; p.n == 0 {
+		return ps[1:]
+	}
+	return ps
+}

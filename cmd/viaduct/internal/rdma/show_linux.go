@@ -1,0 +1,65 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	"sync/atomic"
+	"time"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/debug"
+	"viaduct/iwarp"
+)
+
+// A passed counts the payload that a queue pair has sent and received over its link, past its stream.
+type passed struct {
+	sent, received atomic.Uint64 // bytes
+	last           atomic.Int64  // when the queue pair's own requests last moved some, in nanoseconds since 1970
+}
+
+// pass counts n bytes that a request of q has moved.
+func (l *link) pass(q *queuePair, op abi.WROp, n int) {
+	from, to := q, l.peerOf(q)
+	if op == abi.WROpRead {
+		from, to = to, from
+	}
+	from.passed.sent.Add(uint64(n))
+	to.passed.received.Add(uint64(n))
+}
+
+// show shows a connection to "viaduct ps", for as long as its stream lasts.
+func (s *Service) show(q *queuePair, iw *iwarp.QueuePair, l *link, role string) {
+	if l == nil {
+		s.opt.Status.WatchQueuePair(iw, debug.Hint{Role: role})
+		return
+	}
+	peer := l.peerOf(q)
+	s.opt.Status.Watch(debug.Source{
+		Report: func(counters bool) debug.Conn { return report(q, peer, iw, role, counters) },
+		Ended: func() bool {
+			select {
+			case <-iw.Ended():
+				return true
+			default:
+				return false
+			}
+		},
+	})
+}
+
+// report is what is told of a connection with a link: what went over the link and over the stream.
+func report(q, peer *queuePair, iw *iwarp.QueuePair, role string, counters bool) debug.Conn {
+	st := iw.Stats()
+	c := debug.Conn{Transport: "iwarp", Role: role, Local: iw.LocalAddr().String(), Remote: iw.RemoteAddr().String(), State: "open", Active: st.LastActivity,
+		Path: "iwarp copied", Why: "both programs run under this command: payload is copied from one to the other",
+		SentBytes: q.passed.sent.Load() + st.SentBytes, ReceivedBytes: q.passed.received.Load() + st.ReceivedBytes, Credits: -1, Queued: st.SendPosted}
+	for _, end := range []*queuePair{q, peer} {
+		if t := end.passed.last.Load(); t > c.Active.UnixNano() {
+			c.Active = time.Unix(0, t)
+		}
+	}
+	if counters {
+		c.Counters = map[string]uint64{"tx_bytes": c.SentBytes, "rx_bytes": c.ReceivedBytes}
+	}
+	return c
+}

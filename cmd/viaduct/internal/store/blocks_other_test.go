@@ -1,0 +1,7 @@
+//go:build !linux
+
+package store
+
+import "io/fs"
+
+func blocks(fs.FileInfo) (int64, bool) { return 0, false }

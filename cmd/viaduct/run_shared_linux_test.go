@@ -1,0 +1,64 @@
+//go:build linux && (amd64 || arm64) && !plaintcp
+
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"viaduct/sdp"
+)
+
+// Between a program under viaduct run and one that speaks SDP itself, within one host, the
+// bytes go through shared memory, whichever of them connects.
+func TestRunSharedMemory(t *testing.T) {
+	shared := func(es []explained, call string) (n int) {
+		for _, e := range es {
+			if e.Call == call && e.Path == "sdp" && strings.HasSuffix(e.Why, ", through shared memory") {
+				n++
+			}
+		}
+		return n
+	}
+	t.Run("connect", func(t *testing.T) {
+		need(t, "curl", "curl")
+		at, want := serveFile(t, 3<<20)
+		got := filepath.Join(t.TempDir(), "got")
+		r, es := runRun(t, []string{"--require", "--to", at}, "curl", "-sS", "-o", got, "http://"+at+"/a.bin")
+		if b, err := os.ReadFile(got); r.code != 0 || err != nil || !bytes.Equal(b, want) {
+			t.Errorf("exit %d, %d bytes came, want %d: %v\n%s", r.code, len(b), len(want), err, r.stderr)
+		}
+		if shared(es, "connect") != 1 {
+			t.Errorf("not through shared memory: %+v", es)
+		}
+	})
+	t.Run("accept", func(t *testing.T) {
+		port := strconv.Itoa(freePort(t))
+		s := startRun(t, []string{"--listen", port}, buildCFile(t, "shapes"), "serve-many", port)
+		c, err := sdp.Dial("127.0.0.1:"+s.sdpPort(port), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := echoOnce(c); err != nil {
+			t.Error(err)
+		}
+		if p := c.Path(); !p.SharedMemory {
+			t.Errorf("the client went by %v", p)
+		}
+		c.CloseWrite()
+		if _, err := io.ReadAll(c); err != nil {
+			t.Error(err)
+		}
+		c.Close()
+		s.stop(syscall.SIGTERM)
+		if es := s.explained(); shared(es, "accept") != 1 {
+			t.Errorf("not through shared memory: %+v", es)
+		}
+	})
+}

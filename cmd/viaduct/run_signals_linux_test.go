@@ -1,0 +1,241 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"viaduct/sdp"
+)
+
+// asleep waits until a process sleeps.
+func asleep(t *testing.T, pid int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("sleep of process %d", pid), func() bool {
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		_, rest, _ := strings.Cut(string(b), ") ")
+		return strings.HasPrefix(rest, "S")
+	})
+}
+
+// A signal breaks into a call that is held as it does into the kernel's own: what ends
+// the program ends it at once, what it handles it handles at once.
+func TestRunHeldSignals(t *testing.T) {
+	program := buildCFile(t, "shapes")
+	const soon = 10 * time.Second // much less than any time-out, and enough on a busy machine
+	never := slow(t, "127.0.0.1", "", -1)
+	at := portOf(never.Addr())
+	port := strconv.Itoa(freePort(t))
+	for _, tc := range []struct {
+		name    string
+		flags   []string
+		program []string
+	}{
+		{"connect, not answered", []string{"--to", "127.0.0.1:" + at, "--bound", "1m"}, []string{program, "wait-connect", at}},
+		{"connect, held", []string{"--to", "127.0.0.1:" + at, "--bound", "1ms"}, []string{program, "wait-connect", at}},
+		{"accept", []string{"--listen", port}, []string{program, "wait-accept", port}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			s := startRun(t, tc.flags, tc.program...)
+			if got := s.line(); got != "waiting" {
+				t.Fatalf("said %q", got)
+			}
+			asleep(t, childOf(t, s.supervisor(), "PATH="))
+			begin := time.Now()
+			if code := s.stop(syscall.SIGTERM); code != 128+15 || time.Since(begin) > soon {
+				t.Errorf("exit %d after %v; %s", code, time.Since(begin), s.stderr())
+			}
+		})
+	}
+	t.Run("handled in accept", func(t *testing.T) {
+		t.Parallel()
+		python := need(t, "python3", "python3-minimal")
+		s := startRun(t, []string{"--listen", "any"}, python, "-c", `
+import signal, socket, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+l = socket.create_server(("127.0.0.1", 0))
+print("waiting", flush=True)
+try: l.accept()
+except KeyboardInterrupt: sys.exit(4)
+`)
+		if got := s.line(); got != "waiting" {
+			t.Fatalf("said %q", got)
+		}
+		child := childOf(t, s.supervisor(), "PATH=")
+		asleep(t, child)
+		begin := time.Now()
+		syscall.Kill(child, syscall.SIGINT)
+		if code := s.wait(); code != 4 || time.Since(begin) > soon {
+			t.Errorf("exit %d after %v; %s", code, time.Since(begin), s.stderr())
+		}
+	})
+}
+
+// On a terminal a program is interrupted, stopped, continued and ended as it is without
+// viaduct run: once each time.
+func TestRunTerminal(t *testing.T) {
+	python := need(t, "python3", "python3-minimal")
+	path, env := shellWith(t, "bash")
+	for _, how := range []string{"", "viaduct run --listen any --portmap-listen off -- "} {
+		c := exec.CommandContext(t.Context(), path, "--norc", "--noprofile", "-i")
+		c.Env = append(env, "PS1=> ", "INPUTRC=/dev/null")
+		script := t.TempDir() + "/terminal.py"
+		if err := os.WriteFile(script, []byte(`
+import os, signal, socket, sys
+n = {}
+def count(s, _): n[s] = n.get(s, 0) + 1
+for s in signal.SIGINT, signal.SIGQUIT, signal.SIGCONT, signal.SIGWINCH: signal.signal(s, count)
+assert os.tcgetpgrp(0) == os.getpgrp() and sys.stdin.isatty()
+l = socket.create_server(("127.0.0.1", 0))
+print("be" + "gun", flush=True)
+for line in sys.stdin:
+	print("got", line.strip(), n.get(signal.SIGINT, 0), n.get(signal.SIGQUIT, 0), n.get(signal.SIGCONT, 0), flush=True)
+sys.exit(5)
+`), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		show := typing(t, c, "echo re''ady\n", "ready")
+		show(how+python+" "+script+"\n", "begun")
+		show("\x03", "^C")
+		show("one\n", "got one 1 0 0")
+		show("\x1c", "^\\")
+		show("two\n", "got two 1 1 0")
+		show("\x1a", "Stopped")
+		show("echo pro''mpt\n", "prompt")
+		show("fg\n", "fg")
+		show("three\n", "got three 1 1 1")
+		show("\x04", "")
+		show("echo co''de $?\n", "code 5")
+	}
+}
+
+// A cutter passes connections on to an address until it is told to cut them.
+type cutter struct {
+	net.Listener
+	mu    sync.Mutex
+	conns []*net.TCPConn // guarded by mu
+}
+
+func newCutter(t *testing.T, to string) *cutter {
+	c := &cutter{Listener: listenOn(t, "127.0.0.1")}
+	go func() {
+		for {
+			near, err := c.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp", to)
+			if err != nil {
+				near.Close()
+				continue
+			}
+			c.mu.Lock()
+			c.conns = append(c.conns, near.(*net.TCPConn), far.(*net.TCPConn))
+			c.mu.Unlock()
+			go io.Copy(near, far)
+			go io.Copy(far, near)
+		}
+	}()
+	t.Cleanup(func() { c.cut(true) })
+	return c
+}
+
+// cut ends all connections, by a reset as a host that has restarted does, or by an end of
+// the stream as a process does that was killed.
+func (c *cutter) cut(reset bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, tc := range c.conns {
+		if reset {
+			tc.SetLinger(0)
+		}
+		tc.Close()
+	}
+	c.conns = nil
+}
+
+// The transport's connection breaks in the middle: the program sees a reset, as when a
+// connection of its own breaks, and goes on.
+func TestRunTransportDies(t *testing.T) {
+	python := need(t, "python3", "python3-minimal")
+	const client = `
+import socket, sys
+for _ in range(2):
+	c = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+	c.sendall(b"hello")
+	print(c.recv(5, socket.MSG_WAITALL).decode(), flush=True)
+	try: print("ended", c.recv(1))
+	except OSError as e: print(type(e).__name__)
+	sys.stdout.flush()
+`
+	const server = `
+import socket, sys
+l = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+while True:
+	c, _ = l.accept()
+	try:
+		while True:
+			b = c.recv(100)
+			if not b: break
+			c.sendall(b)
+		print("ended")
+	except OSError as e: print(type(e).__name__)
+	sys.stdout.flush()
+	c.close()
+`
+	t.Run("client", func(t *testing.T) {
+		t.Parallel()
+		via := newCutter(t, echoSDP(t, "127.0.0.1"))
+		s := startRun(t, []string{"--require", "--to", via.Addr().String()}, python, "-c", client, portOf(via.Addr()))
+		for _, reset := range []bool{true, false} {
+			if got := s.line(); got != "hello" {
+				t.Fatalf("said %q", got)
+			}
+			via.cut(reset)
+			if got := s.line(); got != "ConnectionResetError" {
+				t.Errorf("reset %v: the program got %s", reset, got)
+			}
+		}
+		if code, es := s.finish(); code != 0 || count(es, "connect", "sdp") != 2 {
+			t.Errorf("exit %d, %+v\n%s", code, es, s.stderr())
+		}
+	})
+	t.Run("server", func(t *testing.T) {
+		t.Parallel()
+		port := strconv.Itoa(freePort(t))
+		s := startRun(t, []string{"--listen", port}, python, "-c", server, port)
+		via := newCutter(t, "127.0.0.1:"+s.sdpPort(port))
+		for _, reset := range []bool{true, false} {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			c, err := new(sdp.Dialer).DialContext(ctx, "tcp", via.Addr().String())
+			cancel()
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.SetDeadline(time.Now().Add(patience))
+			if err := echoOnce(c); err != nil {
+				t.Fatal(err)
+			}
+			via.cut(reset)
+			if got := s.line(); got != "ConnectionResetError" {
+				t.Errorf("reset %v: the program got %s", reset, got)
+			}
+			c.Close()
+		}
+		if code := s.stop(syscall.SIGTERM); code != 128+15 {
+			t.Errorf("exit %d; %s", code, s.stderr())
+		}
+	})
+}
