@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"viaduct/interop/internal/proc"
 )
 
 // listen is the address to listen at, by transport.
@@ -103,7 +105,7 @@ func (c *campaign) put(dir, transport, victim string) (found string, err error) 
 	if err != nil {
 		return "", err
 	}
-	defer func() { server.kill() }()
+	defer func() { server.Kill() }()
 	if err := c.learn("put "+transport, func() error { return c.do("put", file, url+"/usual") }); err != nil {
 		return "", err
 	}
@@ -112,13 +114,13 @@ func (c *campaign) put(dir, transport, victim string) (found string, err error) 
 	if err != nil {
 		return "", err
 	}
-	defer func() { client.kill() }()
+	defer func() { client.Kill() }()
 	time.Sleep(c.moment("put " + transport))
 	if victim == "client" {
-		client.kill()
+		client.Kill()
 	} else {
-		server.kill()
-		client.wait() // it ends, with an error or not
+		server.Kill()
+		client.Wait(proc.Patience) // it ends, with an error or not
 		if server, url, err = c.again(append(serve[:len(serve)-1], url)...); err != nil {
 			return "", err
 		}
@@ -129,7 +131,7 @@ func (c *campaign) put(dir, transport, victim string) (found string, err error) 
 		return "", err
 	}
 	if victim == "client" { // the server notices, and clears up
-		for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		for end := time.Now().Add(proc.Patience); ; time.Sleep(20 * time.Millisecond) {
 			left, err := os.ReadDir(root)
 			if err != nil {
 				return "", err
@@ -178,7 +180,7 @@ func (c *campaign) get(dir, transport, victim string) (found string, err error) 
 	if err != nil {
 		return "", err
 	}
-	defer func() { server.kill() }()
+	defer func() { server.Kill() }()
 	if err := c.learn("get "+transport, func() error { return c.do("get", url+"/file", "-o", filepath.Join(dir, "usual")) }); err != nil {
 		return "", err
 	}
@@ -186,13 +188,13 @@ func (c *campaign) get(dir, transport, victim string) (found string, err error) 
 	if err != nil {
 		return "", err
 	}
-	defer func() { client.kill() }()
+	defer func() { client.Kill() }()
 	time.Sleep(c.moment("get " + transport))
 	if victim == "client" {
-		client.kill()
+		client.Kill()
 	} else {
-		server.kill()
-		client.wait()
+		server.Kill()
+		client.Wait(proc.Patience)
 		if server, url, err = c.again(append(serve[:len(serve)-1], url)...); err != nil {
 			return "", err
 		}

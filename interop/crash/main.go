@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
 	"time"
+
+	"viaduct/interop/internal/proc"
 )
 
 type options struct {
@@ -64,10 +65,10 @@ func (o *options) run(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	c := &campaign{options: o, ctx: ctx, dir: dir, bin: filepath.Join(dir, "viaduct"),
+	c := &campaign{options: o, ctx: ctx, dir: dir,
 		r: rand.New(rand.NewPCG(o.seed, 0)), usual: map[string]time.Duration{}, counts: map[string]int{}}
-	if out, err := exec.CommandContext(ctx, "go", "build", "-pgo=off", "-o", c.bin, "viaduct/cmd/viaduct").CombinedOutput(); err != nil {
-		return fmt.Errorf("building viaduct: %w\n%s", err, out)
+	if c.bin, err = proc.Viaduct(ctx, dir, "-pgo=off"); err != nil {
+		return err
 	}
 	var all []point
 	for _, p := range points() {

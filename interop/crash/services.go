@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"viaduct/interop/internal/proc"
 )
 
 // handover replaces a proxy by another and kills one of them meanwhile.
@@ -35,13 +37,13 @@ func (c *campaign) handover(dir string, killNew bool) (found string, err error) 
 	if err != nil {
 		return "", err
 	}
-	defer far.kill()
+	defer far.Kill()
 	near := []string{"proxy", "--listen", "tcp://127.0.0.1:0", "--to", farURL, "--handover", filepath.Join(dir, "near")}
 	old, nearURL, err := c.serve(near...)
 	if err != nil {
 		return "", err
 	}
-	defer func() { old.kill() }()
+	defer func() { old.Kill() }()
 	address := strings.TrimPrefix(nearURL, "tcp://")
 
 	const busy = 3
@@ -54,7 +56,7 @@ func (c *campaign) handover(dir string, killNew bool) (found string, err error) 
 		if err != nil {
 			return "", err
 		}
-		conn.SetDeadline(time.Now().Add(patience))
+		conn.SetDeadline(time.Now().Add(proc.Patience))
 		seed := c.r.Uint64()
 		ends.Go(func() { lost[i], errs[i] = keepBusy(conn, seed, stop) })
 	}
@@ -66,12 +68,12 @@ func (c *campaign) handover(dir string, killNew bool) (found string, err error) 
 	if err != nil {
 		return "", err
 	}
-	defer func() { fresh.kill() }()
+	defer func() { fresh.Kill() }()
 	time.Sleep(c.moment("handover"))
 	if killNew {
-		fresh.kill()
+		fresh.Kill()
 	} else {
-		old.kill()
+		old.Kill()
 	}
 	time.Sleep(50 * time.Millisecond)
 	close(stop)
@@ -87,14 +89,14 @@ func (c *campaign) handover(dir string, killNew bool) (found string, err error) 
 	}
 	// One of them, or one that is started now, serves at the address.
 	if !works(address) {
-		old.kill()
-		fresh.kill()
+		old.Kill()
+		fresh.Kill()
 		near[2] = nearURL
 		p, _, err := c.again(near...)
 		if err != nil {
 			return "", err
 		}
-		defer p.kill()
+		defer p.Kill()
 		if !works(address) {
 			return "", fmt.Errorf("the proxy that was started then does not carry anything")
 		}
@@ -180,37 +182,39 @@ func (c *campaign) fabric(victim string) (found string, err error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { fab.kill() }()
+	defer func() { fab.Kill() }()
 	address := at[strings.LastIndex(at, "/")+1:]
 	url := "fcvi://10.0.0.1/echo?fabric=" + address
 	echo, _, err := c.serve("echo", "--listen", url)
 	if err != nil {
 		return "", err
 	}
-	defer func() { echo.kill() }()
-	ping := func(count string) *process {
+	defer func() { echo.Kill() }()
+	ping := func(count string) *proc.Process {
 		p, err := c.start("ping", url+"&self=10.0.0.2", "-c", count, "-i", "0", "-q")
 		if err != nil {
 			return nil
 		}
 		return p
 	}
-	if p := ping("1"); p == nil || p.wait() != nil {
-		return "", fmt.Errorf("the fabric carries nothing: %s", p.stderr())
+	if p := ping("1"); p == nil {
+		return "", fmt.Errorf("ping does not start")
+	} else if err := p.Wait(proc.Patience); err != nil {
+		return "", fmt.Errorf("the fabric carries nothing: %w", err)
 	}
 	busy := ping("0")
 	if busy == nil {
 		return "", fmt.Errorf("ping does not start")
 	}
-	defer busy.kill()
+	defer busy.Kill()
 	time.Sleep(time.Duration(c.r.Int64N(int64(700 * time.Millisecond))))
 	if victim == "fabric" {
-		fab.kill()
+		fab.Kill()
 		if fab, _, err = c.again("fabric", "--listen", address); err != nil {
 			return "", err
 		}
 	} else {
-		echo.kill()
+		echo.Kill()
 		if echo, _, err = c.again("echo", "--listen", url); err != nil {
 			return "", err
 		}
@@ -221,12 +225,12 @@ func (c *campaign) fabric(victim string) (found string, err error) {
 		if p == nil {
 			return "", fmt.Errorf("ping does not start")
 		}
-		err := p.wait()
+		err := p.Wait(proc.Patience)
 		if err == nil {
 			return "the members reach each other again", nil
 		}
-		if time.Since(begin) > patience {
-			return "", fmt.Errorf("after %v: %w", patience, err)
+		if time.Since(begin) > proc.Patience {
+			return "", fmt.Errorf("after %v: %w", proc.Patience, err)
 		}
 		time.Sleep(200 * time.Millisecond)
 	}

@@ -6,8 +6,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
+
+	"viaduct/interop/internal/proc"
 )
 
 // Files of a tree; short, so that the moment is met between two as well as in one.
@@ -47,7 +48,7 @@ func (c *campaign) tree(dir, transport, victim string) (found string, err error)
 	if err != nil {
 		return "", err
 	}
-	defer func() { server.kill() }()
+	defer func() { server.Kill() }()
 	if err := c.learn("tree "+transport, func() error { return c.do("put", "-r", source, url+"/usual") }); err != nil {
 		return "", err
 	}
@@ -58,17 +59,17 @@ func (c *campaign) tree(dir, transport, victim string) (found string, err error)
 	if err != nil {
 		return "", err
 	}
-	defer func() { client.kill() }()
+	defer func() { client.Kill() }()
 	time.Sleep(c.moment("tree " + transport))
 	switch victim {
 	case "client":
-		client.kill()
+		client.Kill()
 	case "interrupt":
-		client.cmd.Process.Signal(syscall.SIGINT)
-		client.wait() // it ends, with an error or not
+		client.Interrupt()
+		client.Wait(proc.Patience) // it ends, with an error or not
 	default:
-		server.kill()
-		client.wait()
+		server.Kill()
+		client.Wait(proc.Patience)
 		if server, url, err = c.again(append(serve[:len(serve)-1], url)...); err != nil {
 			return "", err
 		}
@@ -80,7 +81,7 @@ func (c *campaign) tree(dir, transport, victim string) (found string, err error)
 	if err := c.do("sync", source, url+"/tree"); err != nil { // by which the server has seen the end of the first client
 		return "", fmt.Errorf("sync again: %w", err)
 	}
-	if err := server.end(); err != nil {
+	if err := server.End(); err != nil {
 		return "", fmt.Errorf("the server: %w", err)
 	}
 	n := 0

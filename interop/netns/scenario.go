@@ -195,6 +195,8 @@ func (t *test) judge(o *options, first time.Time) (said string, err error) {
 			switch {
 			case r.Broken:
 				bad("%s: %s", what, r.Err)
+			case r.Tally.SharedMemory:
+				bad("%s: it went through shared memory and not over the network", what)
 			case r.Hung:
 				bad("%s: it hung: %s", what, r.Err)
 			case r.Plan == "long" && s.ends == outlive && r.Err != "":

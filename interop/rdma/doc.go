@@ -2,8 +2,9 @@
 //
 //	go run ./interop/rdma                # a minute: every program, few messages
 //	go run ./interop/rdma -long          # every program with every option that is tried
-//	go run ./interop/rdma -only perftest # trials whose name contains that
-//	go run ./interop/rdma -runs 20       # each trial so many times, as repeats in the table
+//	go run ./interop/rdma -only perftest # trials whose name matches that expression
+//	go run ./interop/rdma -runs 20       # each trial so many times, in turn; an interrupt ends that with the table
+//	go run ./interop/rdma -figures       # latency, bandwidth, doorbells and commands, on an idle machine
 //
 // The programs are unmodified and belong to an unprivileged user. Each trial is made in up to three
 // ways: with both ends under one supervisor, with one supervisor for each end, and with one end that is a Go
@@ -13,6 +14,9 @@
 // A trial is good if both ends leave with status 0 in time, said what they say when all went well, and
 // --explain tells that connections were made over iWARP. Programs under the preload library of
 // rsockets fall back to TCP silently, so for these the capture has to hold what they moved.
+//
+// A run that does not end within a minute, or what -limit says, is a hang: its supervisors say what their goroutines do, and that
+// is kept with all that the programs said.
 //
 // The suite of pyverbs is run from the copy that Debian's python3-pyverbs brings along; its skips
 // are counted by reason. A program that is not installed is skipped, and named.

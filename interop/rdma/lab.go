@@ -20,8 +20,9 @@ import (
 
 const nobody = 65534
 
-// limit bounds a run of a trial, which takes a second or two on an idle machine.
-const limit = time.Minute
+// limit bounds a run of a trial, which takes a second or two on an idle machine. Most programs
+// spin, so a busy one takes many times that.
+var limit = time.Minute
 
 // A lab has what trials share.
 type lab struct {
@@ -81,12 +82,45 @@ func (l *lab) command(ctx context.Context, argv ...string) *exec.Cmd {
 	c.Env = append(os.Environ(), "HOME="+l.dir, "LC_ALL=C")
 	// With its children, and theirs.
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
+	c.Cancel = func() error {
+		if ctx.Err() == context.DeadlineExceeded {
+			l.stacks(c.Process.Pid)
+		}
+		return syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
+	}
 	c.WaitDelay = 5 * time.Second
 	if l.uid != os.Getuid() {
 		c.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(l.uid), Gid: uint32(l.uid)}
 	}
 	return c
+}
+
+// stacks has the supervisors of a process group say what their goroutines do, which ends them.
+func (l *lab) stacks(group int) {
+	procs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, p := range procs {
+		exe, _ := os.Readlink(p + "/exe")
+		pid, _ := strconv.Atoi(filepath.Base(p))
+		if pgid, err := syscall.Getpgid(pid); err != nil || pgid != group || exe != l.viaduct {
+			continue
+		}
+		syscall.Kill(pid, syscall.SIGABRT) // SIGQUIT is passed on to the program
+	}
+	time.Sleep(time.Second) // for as long as they write; what hangs is killed then
+}
+
+// keep saves what was said in a run that hangs, and returns the folder.
+func (l *lab) keep(out []byte, files ...string) string {
+	dir, err := os.MkdirTemp("", "viaduct-interop-rdma-hang")
+	if err != nil {
+		return err.Error()
+	}
+	for _, f := range files {
+		b, _ := os.ReadFile(f)
+		os.WriteFile(filepath.Join(dir, filepath.Base(f)), b, 0o644)
+	}
+	os.WriteFile(filepath.Join(dir, "out"), out, 0o644)
+	return dir
 }
 
 // path is a new file's.
@@ -170,7 +204,7 @@ func listening(ctx context.Context, port string, ended <-chan error) error {
 		case err := <-ended:
 			return fmt.Errorf("the server ended before it listened: %v", err)
 		case <-ctx.Done():
-			return errors.New("the server does not listen")
+			return whether(ctx, errors.New("the server does not listen"))
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
@@ -179,7 +213,7 @@ func listening(ctx context.Context, port string, ended <-chan error) error {
 
 // talk runs a pair to its end.
 func (p *pair) talk(ctx context.Context, command func(context.Context, ...string) *exec.Cmd) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s := command(ctx, p.Server...)
 	served, err := start(s, p.ServerOut)
@@ -210,10 +244,12 @@ func (p *pair) talk(ctx context.Context, command func(context.Context, ...string
 	return nil
 }
 
+var errHangs = errors.New("it hangs")
+
 // whether tells an end for want of time from others.
 func whether(ctx context.Context, err error) error {
 	if ctx.Err() == context.DeadlineExceeded {
-		return fmt.Errorf("it hangs: %w", err)
+		return fmt.Errorf("%w: %w", errHangs, err)
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"os/signal"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +19,13 @@ func main() {
 	if len(os.Args) == 3 && os.Args[1] == "-pair" {
 		os.Exit(pairHelper(os.Args[2]))
 	}
+	if len(os.Args) == 2 && os.Args[1] == "-commands" {
+		if err := commands(); err != nil {
+			fmt.Fprintln(os.Stderr, "interop/rdma:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if len(os.Args) == 5 && os.Args[1] == "-peer" {
 		if err := peer(os.Args[2], os.Args[3], os.Args[4]); err != nil {
 			fmt.Fprintln(os.Stderr, "interop/rdma:", err)
@@ -25,24 +33,34 @@ func main() {
 		}
 		return
 	}
-	o := options{}
+	o := options{only: regexp.MustCompile("")}
 	flag.BoolVar(&o.long, "long", false, "try every option of the programs, not the most telling ones alone")
-	flag.StringVar(&o.only, "only", "", "make the trials whose name contains `TEXT`")
+	flag.Func("only", "make the trials whose name matches the regular expression `RE`", func(s string) (err error) {
+		o.only, err = regexp.Compile(s)
+		return err
+	})
+	figures := flag.Bool("figures", false, "measure latency, bandwidth, doorbells and commands, and stop")
 	flag.StringVar(&o.way, "way", "", "try `WAY` alone: one, two or go")
-	flag.IntVar(&o.runs, "runs", 1, "make each trial so many times")
+	flag.IntVar(&o.runs, "runs", 1, "make each trial so many times, all in turn; an interrupt ends that with the table")
+	flag.DurationVar(&limit, "limit", limit, "how long a run may take; more where many programs share the processors")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := try(ctx, o); err != nil {
+	run := func(ctx context.Context) error { return try(ctx, o) }
+	if *figures {
+		run = measure
+	}
+	if err := run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "interop/rdma:", err)
 		os.Exit(1)
 	}
 }
 
 type options struct {
-	long      bool
-	only, way string
-	runs      int
+	long bool
+	only *regexp.Regexp
+	way  string
+	runs int
 }
 
 // The ways in which a trial is made.
@@ -56,7 +74,7 @@ var ways = []string{one, two, goEnd}
 
 // A row is what came of a trial.
 type row struct {
-	name    string
+	trial
 	good    map[string]int
 	bad     map[string]int
 	seconds float64
@@ -86,27 +104,28 @@ func try(ctx context.Context, o options) error {
 		return nil
 	}
 	var rows []*row
-	failed, made := 0, 0
 	skipped := map[string][]string{}
 	for _, tr := range trials() {
-		if !strings.Contains(tr.name, o.only) || tr.long && !o.long {
+		if !o.only.MatchString(tr.name) || tr.long && !o.long {
 			continue
 		}
 		if missing := tr.missing(); missing != "" {
 			skipped[missing] = append(skipped[missing], tr.name)
 			continue
 		}
-		r := &row{name: tr.name, good: map[string]int{}, bad: map[string]int{}}
-		rows = append(rows, r)
-		begin := time.Now()
-		for range o.runs {
+		rows = append(rows, &row{trial: tr, good: map[string]int{}, bad: map[string]int{}})
+	}
+	failed, made := 0, 0
+	for n := 0; n < o.runs && ctx.Err() == nil; n++ {
+		for _, r := range rows {
+			begin := time.Now()
 			for _, way := range ways {
-				if o.way != "" && way != o.way || !tr.has(way) || tr.briefly == way && !o.long {
+				if o.way != "" && way != o.way || !r.has(way) || r.briefly == way && !o.long {
 					continue
 				}
-				note, err := l.run(ctx, tr, way)
+				note, err := l.run(ctx, r.trial, way)
 				if ctx.Err() != nil {
-					return ctx.Err()
+					break // which is no fault of the trial
 				}
 				made++
 				if note != "" {
@@ -115,13 +134,13 @@ func try(ctx context.Context, o options) error {
 				if err != nil {
 					failed++
 					r.bad[way]++
-					fmt.Printf("FAILED %s, %s: %v\n", tr.name, way, err)
+					fmt.Printf("FAILED %s, %s: %v\n", r.name, way, err)
 					continue
 				}
 				r.good[way]++
 			}
+			r.seconds += time.Since(begin).Seconds()
 		}
-		r.seconds = time.Since(begin).Seconds()
 	}
 	fmt.Printf("\n%-34s %-16s %-16s %-16s %s\n", "program, uid "+fmt.Sprint(l.uid), "one supervisor", "two supervisors", "Go at one end", "seconds")
 	for _, r := range rows {
@@ -134,5 +153,5 @@ func try(ctx context.Context, o options) error {
 	if failed > 0 {
 		return fmt.Errorf("%d of %d runs failed", failed, made)
 	}
-	return nil
+	return ctx.Err()
 }

@@ -124,6 +124,9 @@ func (l *lab) runPair(ctx context.Context, tr trial, way, port string, server, c
 		explains = explains[:1]
 		p.Server = l.supervised(explains[0], pcap, server...)
 	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var out []byte
 	err := func() error {
 		if way != one {
 			return p.talk(ctx, l.command)
@@ -132,14 +135,15 @@ func (l *lab) runPair(ctx context.Context, tr trial, way, port string, server, c
 		if err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(ctx, 2*limit)
-		defer cancel()
-		out, err := l.command(ctx, l.supervised(explains[0], pcap, l.self, "-pair", string(arg))...).CombinedOutput()
+		out, err = l.command(ctx, l.supervised(explains[0], pcap, l.self, "-pair", string(arg))...).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%w: %s", whether(ctx, err), strings.TrimSpace(string(out)))
 		}
 		return nil
 	}()
+	if errors.Is(err, errHangs) {
+		return fmt.Errorf("%w: what its processes said is in %s", errHangs, l.keep(out, append(explains, p.ServerOut, p.ClientOut)...))
+	}
 	if err == nil {
 		err = tr.carried(p, explains, pcap)
 	}
@@ -266,6 +270,8 @@ func qperf(long bool, tests ...string) trial {
 		}}
 }
 
+// A server with more than three connections does not come to its end with rdma-core 44: its library's thread for
+// connections polls a list that was given back when it grew (rdma-core pull request 1484).
 func iperf(long bool, args ...string) trial {
 	return trial{name: "iperf3 " + strings.Join(args, " "), needs: []string{rsockets(), "iperf3"}, says: "receiver", moves: 4 << 20, long: long, briefly: one,
 		pair: func(_ *lab, port string) (server, client []string) {
@@ -289,7 +295,7 @@ func trials() []trial {
 		{name: "rstream, not blocking", needs: []string{"rstream"}, says: "custom", pair: simple("rstream", "-S", "65536", "-I", "20", "-C", "10", "-T", "n", "-T", "v")},
 		{name: "rstream, one byte", needs: []string{"rstream"}, says: "custom", long: true, pair: simple("rstream", "-S", "1", "-I", "100", "-C", "10", "-T", "v")},
 		{name: "riostream", needs: []string{"riostream"}, says: "custom", pair: simple("riostream", "-S", "65536", "-I", "20", "-C", "10", "-T", "v")},
-		iperf(false), iperf(true, "-R"), iperf(true, "-P", "3"),
+		iperf(false), iperf(true, "-R"), iperf(true, "-P", "2"),
 		{name: "curl, C server", needs: []string{rsockets(), "curl", "cc"}, moves: 8 << 20,
 			pair: func(l *lab, port string) (server, client []string) {
 				return preloaded(l.web, port, strconv.Itoa(8<<20)), preloaded("curl", "-sS", "-o", l.path("page"), "http://127.0.0.1:"+port+"/")
@@ -300,7 +306,8 @@ func trials() []trial {
 		briefly(perf("ib_send_lat -e")), briefly(perf("ib_read_lat -e")).without(one),
 		withPeer(perf("ib_send_bw")), withPeer(perf("ib_write_bw")), withPeer(perf("ib_read_bw")),
 		briefly(perf("ib_send_bw -q 8")).without(one), briefly(perf("ib_write_bw -q 8")).without(two), perf("ib_read_bw -q 8"),
-		briefly(perf("ib_send_bw --use-srq -q 4")), perf("ib_send_bw --use-srq"), perf("ib_send_lat --use-srq"),
+		// With more messages its client can wait for a permission for ever, see docs/run-rdma.md.
+		briefly(perf("ib_send_bw --use-srq -q 4 -n 120")), perf("ib_send_bw --use-srq"), perf("ib_send_lat --use-srq"),
 		perf("ib_send_bw -e"), perf("ib_read_bw -e"), perf("ib_send_bw -b"), perf("ib_write_bw -b"), perf("ib_read_bw -b"),
 		perf("ib_send_bw -s 65536"), perf("ib_write_bw -s 8388608 -n 20"), perf("ib_read_bw -s 8388608 -n 20"),
 		perf("ib_send_lat -a -n 50"), perf("ib_write_lat -a -n 50"), perf("ib_read_lat -a -n 50"),

@@ -5,16 +5,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
+	"syscall"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"viaduct/interop/internal/proc"
 )
 
 // electionTime is the election time-out of the members.
@@ -34,18 +37,25 @@ type cluster struct {
 	client  *clientv3.Client
 }
 
-// ports returns n TCP ports that are free, all held until the last is found.
+// ports returns n TCP ports that are free, all held until the last is found. They are below
+// those that the system gives to connections: a member that is down for a while would not
+// get its own back otherwise.
 func ports(n int) ([]string, error) {
 	var found []string
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	for range 1000 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(20000)))
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
 		defer l.Close()
-		found = append(found, l.Addr().String())
+		if found = append(found, l.Addr().String()); len(found) == n {
+			return found, nil
+		}
 	}
-	return found, nil
+	return nil, errors.New("no TCP port is free")
 }
 
 func startCluster(ctx context.Context, dir string) (*cluster, error) {
@@ -114,7 +124,7 @@ func (c *cluster) close() {
 
 // leader waits until members that run agree on a leader that is not old, and returns it.
 func (c *cluster) leader(ctx context.Context, old *member) (*member, error) {
-	for end := time.Now().Add(patience); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(proc.Patience); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 		for _, m := range c.members {
 			if m == old || m.cmd == nil {
 				continue
@@ -127,7 +137,7 @@ func (c *cluster) leader(ctx context.Context, old *member) (*member, error) {
 			}
 		}
 	}
-	return nil, fmt.Errorf("the cluster elects no leader within %v%s", patience, c.logs())
+	return nil, fmt.Errorf("the cluster elects no leader within %v%s", proc.Patience, c.logs())
 }
 
 // logs returns the ends of the members' logs.
@@ -140,71 +150,4 @@ func (c *cluster) logs() string {
 		}
 	}
 	return s.String()
-}
-
-// A process is a run of the command.
-type process struct {
-	cmd   *exec.Cmd
-	ended chan struct{}
-	err   error
-
-	mu    sync.Mutex
-	out   bytes.Buffer  // guarded by mu; both streams
-	wrote chan struct{} // guarded by mu; closed by the next output
-}
-
-func (p *process) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	close(p.wrote)
-	p.wrote = make(chan struct{})
-	return p.out.Write(b)
-}
-
-func (p *process) output() (string, <-chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.out.String(), p.wrote
-}
-
-func start(bin string, args ...string) (*process, error) {
-	p := &process{cmd: exec.Command(bin, args...), ended: make(chan struct{}), wrote: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = p, p
-	if err := p.cmd.Start(); err != nil {
-		return nil, err
-	}
-	go func() {
-		p.err = p.cmd.Wait()
-		close(p.ended)
-	}()
-	return p, nil
-}
-
-var errEnded = errors.New("ended")
-
-// says waits until the output has n lines or more with text in them.
-func (p *process) says(text string, n int) error {
-	for limit := time.After(patience); ; {
-		out, more := p.output()
-		if strings.Count(out, text) >= n {
-			return nil
-		}
-		select {
-		case <-more:
-		case <-p.ended:
-			if out, _ := p.output(); strings.Count(out, text) >= n {
-				return nil
-			}
-			return fmt.Errorf("%s: %w (%v) without %q\n%s", strings.Join(p.cmd.Args[1:], " "), errEnded, p.err, text, out)
-		case <-limit:
-			return fmt.Errorf("%s: no %q within %v\n%s", strings.Join(p.cmd.Args[1:], " "), text, patience, out)
-		}
-	}
-}
-
-func (p *process) kill() {
-	if p != nil {
-		p.cmd.Process.Kill()
-		<-p.ended
-	}
 }

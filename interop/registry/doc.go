@@ -17,6 +17,10 @@
 //   - the history that a watch needs is compacted while its member is away: the change in
 //     it is answered all the same;
 //   - the cluster is started again as a whole;
+//   - two fabrics and their 20 members register: each member is reached by name from the
+//     other fabric, also while a leader is elected; a fabric that is killed and started
+//     again serves all of them within five seconds; a member that ends is gone at once, one
+//     that is killed with its lease;
 //   - SRV records of dnsmasq are answered, and a registration there is refused.
 //
 // It needs the programs etcd and dnsmasq (Debian: etcd-server and dnsmasq-base), and skips

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"viaduct/interop/internal/proc"
 	"viaduct/portmap"
 )
 
@@ -141,7 +142,7 @@ func (s *service) begin(must bool, gone time.Time) {
 
 // await waits until a lookup that was sent from now on has the outcome.
 func (s *service) await(ctx context.Context, what string, is func(*service) bool) error {
-	for end := time.Now().Add(patience); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(proc.Patience); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
 		s.mu.Lock()
 		ok := is(s)
 		s.mu.Unlock()
@@ -151,7 +152,7 @@ func (s *service) await(ctx context.Context, what string, is func(*service) bool
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return fmt.Errorf("%v: not %s within %v (%d lookups good, %d not)", s.conventional, what, patience, s.good, s.bad)
+	return fmt.Errorf("%v: not %s within %v (%d lookups good, %d not)", s.conventional, what, proc.Patience, s.good, s.bad)
 }
 
 // there waits for an answer, and for one after it.

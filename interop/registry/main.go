@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -11,19 +10,17 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"viaduct/interop/internal/proc"
 )
 
 const (
-	// patience is how long what has to happen may take.
-	patience = time.Minute
-
 	// lease is that of the listeners.
 	lease = 6 * time.Second
 )
@@ -48,10 +45,10 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	t := &trial{dir: dir, bin: filepath.Join(dir, "viaduct")}
+	t := &trial{ctx: ctx, dir: dir}
 	defer t.close()
-	if out, err := exec.CommandContext(ctx, "go", "build", "-pgo=off", "-o", t.bin, "viaduct/cmd/viaduct").CombinedOutput(); err != nil {
-		return fmt.Errorf("building viaduct: %w\n%s", err, out)
+	if t.bin, err = proc.Viaduct(ctx, dir, "-pgo=off"); err != nil {
+		return err
 	}
 	skipped := 0
 	if _, err := exec.LookPath("etcd"); err != nil {
@@ -82,27 +79,28 @@ func lookDNS() (string, error) {
 
 // A trial has what runs.
 type trial struct {
+	ctx      context.Context // processes end with it
 	dir, bin string
 	c        *cluster
-	ps       []*process
+	ps       []*proc.Process
 	registry string // address
-	mapper   *process
+	mapper   *proc.Process
 	metrics  string // URL
 	services map[string]*service
-	listens  map[string]*process
+	listens  map[string]*proc.Process
 }
 
 func (t *trial) close() {
 	for _, p := range t.ps {
-		p.kill()
+		p.Kill()
 	}
 	if t.c != nil {
 		t.c.close()
 	}
 }
 
-func (t *trial) start(args ...string) (*process, error) {
-	p, err := start(t.bin, args...)
+func (t *trial) start(args ...string) (*proc.Process, error) {
+	p, err := proc.Start(t.ctx, t.bin, args...)
 	if err == nil {
 		t.ps = append(t.ps, p)
 	}
@@ -110,16 +108,16 @@ func (t *trial) start(args ...string) (*process, error) {
 }
 
 // portMapper starts one and returns its address.
-func (t *trial) portMapper(args ...string) (*process, netip.AddrPort, error) {
+func (t *trial) portMapper(args ...string) (*proc.Process, netip.AddrPort, error) {
 	var at netip.AddrPort
 	p, err := t.start(append([]string{"portmap", "serve", "--listen", "127.0.0.1:0"}, args...)...)
 	if err != nil {
 		return nil, at, err
 	}
-	if err := p.says("listening udp://", 1); err != nil {
+	if err := p.Says("listening udp://", 1); err != nil {
 		return nil, at, err
 	}
-	out, _ := p.output()
+	out, _ := p.Output()
 	_, s, _ := strings.Cut(out, "listening udp://")
 	s, _, _ = strings.Cut(s, "\n")
 	at, err = netip.ParseAddrPort(s)
@@ -134,7 +132,7 @@ func (t *trial) listen(name string) error {
 		return err
 	}
 	t.listens[name] = p
-	return p.says("msg=registered", 1)
+	return p.Says("msg=registered", 1)
 }
 
 func (t *trial) etcd(ctx context.Context) error {
@@ -154,7 +152,7 @@ func (t *trial) etcd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.services, t.listens = map[string]*service{}, map[string]*process{}
+	t.services, t.listens = map[string]*service{}, map[string]*proc.Process{}
 	var asked []*service
 	for i, n := range []string{"lives", "dies", "dies-alone", "new"} {
 		s := &service{conventional: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(80+i)), sdp: netip.MustParseAddrPort(free[i])}
@@ -182,11 +180,11 @@ func (t *trial) etcd(ctx context.Context) error {
 	for _, step := range []struct {
 		name string
 		run  func(context.Context) (string, error)
-	}{{"leader killed", t.leaderKilled}, {"quorum lost", t.quorumLost}, {"quorum restored", t.quorumRestored}, {"watch compacted", t.compacted}, {"cluster restarted", t.restarted}} {
+	}{{"leader killed", t.leaderKilled}, {"quorum lost", t.quorumLost}, {"quorum restored", t.quorumRestored}, {"watch compacted", t.compacted}, {"cluster restarted", t.restarted}, {"two fabrics", t.fabrics}} {
 		begin := time.Now()
 		found, err := step.run(ctx)
 		if err != nil {
-			out, _ := mapper.output()
+			out, _ := mapper.Output()
 			return fmt.Errorf("%s: %w\nthe Port Mapper said\n%s%s", step.name, err, out, t.c.logs())
 		}
 		fmt.Printf("%-18s %s (%.1f s)\n", step.name, found, time.Since(begin).Seconds())
@@ -205,7 +203,7 @@ func (t *trial) leaderKilled(ctx context.Context) (string, error) {
 	lives.begin(true, time.Time{})
 	killed := time.Now()
 	old.kill()
-	t.listens["dies-alone"].kill()
+	t.listens["dies-alone"].Kill()
 	dies.begin(false, time.Now().Add(lease)) // renewed no later than now
 	if _, err := t.c.leader(ctx, old); err != nil {
 		return "", err
@@ -242,7 +240,7 @@ func (t *trial) quorumLost(ctx context.Context) (string, error) {
 		return "", err
 	}
 	lives, dies := t.services["lives"], t.services["dies"]
-	t.listens["dies"].kill()
+	t.listens["dies"].Kill()
 	dies.begin(false, time.Now().Add(lease))
 	time.Sleep(lease / 3) // so that its lease is well under way, as the last reads before the loss tell
 	t.c.members[0].kill()
@@ -266,14 +264,10 @@ func (t *trial) quorumLost(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	select {
-	case <-p.ended:
-	case <-time.After(patience):
-		return "", errors.New("a registration without a quorum neither fails nor succeeds")
-	}
-	out, _ := p.output()
-	if p.err == nil || !strings.Contains(out, "127.0.0.1:99 can't be registered") || !strings.Contains(out, "quorum") && !strings.Contains(out, "no leader") {
-		return "", fmt.Errorf("a registration without a quorum: %v\n%s", p.err, out)
+	err = p.Wait(proc.Patience)
+	out, _ := p.Output()
+	if err == nil || !strings.Contains(out, "127.0.0.1:99 can't be registered") || !strings.Contains(out, "quorum") && !strings.Contains(out, "no leader") {
+		return "", fmt.Errorf("a registration without a quorum: %v\n%s", err, out)
 	}
 	for _, s := range []*service{lives, dies} {
 		if err := s.absent(ctx); err != nil {
@@ -340,7 +334,7 @@ func (t *trial) ask(ctx context.Context, m *member, f func(context.Context, *cli
 		return err
 	}
 	defer c.Close()
-	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(proc.Patience); ; time.Sleep(20 * time.Millisecond) {
 		one, cancel := context.WithTimeout(ctx, 2*time.Second)
 		err := f(one, c)
 		cancel()
@@ -397,7 +391,7 @@ func (t *trial) compacted(ctx context.Context) (string, error) {
 	if err := m.start(); err != nil {
 		return "", err
 	}
-	if err := p.says("required revision has been compacted", 1); err != nil {
+	if err := p.Says("required revision has been compacted", 1); err != nil {
 		return "", err
 	}
 	if err := s.there(ctx); err != nil {
@@ -414,7 +408,7 @@ func (t *trial) compacted(ctx context.Context) (string, error) {
 	if err := s.there(ctx); err != nil {
 		return "", err
 	}
-	p.kill()
+	p.Kill()
 	cancel()
 	return fmt.Sprintf("read anew, and the next change answered after %v", time.Since(begin).Round(time.Millisecond)), <-lookups
 }
@@ -454,7 +448,7 @@ func (t *trial) restarted(ctx context.Context) (string, error) {
 // metric waits for a line of the Port Mapper's metrics.
 func (t *trial) metric(line string) error {
 	var last string
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(proc.Patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		r, err := http.Get(t.metrics)
 		if err != nil {
 			return err
@@ -468,7 +462,7 @@ func (t *trial) metric(line string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("the metrics have no line %q within %v\n%s", line, patience, last)
+	return fmt.Errorf("the metrics have no line %q within %v\n%s", line, proc.Patience, last)
 }
 
 // dns asks a real DNS server for SRV records.
@@ -479,7 +473,7 @@ func (t *trial) dns(ctx context.Context, dnsmasq string) error {
 	}
 	_, port, _ := strings.Cut(free[0], ":")
 	srv := "--srv-host=_viaduct._tcp."
-	server, err := start(dnsmasq, "--keep-in-foreground", "--log-facility=-", "--conf-file=/dev/null", "--pid-file=", "--user=", "--port="+port, "--listen-address=127.0.0.1", "--bind-interfaces",
+	server, err := proc.Start(ctx, dnsmasq, "--keep-in-foreground", "--log-facility=-", "--conf-file=/dev/null", "--pid-file=", "--user=", "--port="+port, "--listen-address=127.0.0.1", "--bind-interfaces",
 		"--no-resolv", "--no-hosts", "--local=/example.test/", "--host-record=node.example.test,192.0.2.7",
 		srv+"80.192-0-2-7.sdp.example.test,node.example.test,8080", srv+"443.sdp.example.test,node.example.test,8443",
 		srv+"node7.vi.example.test,node.example.test,3050")
@@ -487,7 +481,7 @@ func (t *trial) dns(ctx context.Context, dnsmasq string) error {
 		return err
 	}
 	t.ps = append(t.ps, server)
-	if err := server.says("started", 1); err != nil {
+	if err := server.Says("started", 1); err != nil {
 		return err
 	}
 	registry := "dns://" + free[0] + "/example.test"

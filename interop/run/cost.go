@@ -5,10 +5,12 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // A measured is a figure by the way that programs were run, one value a round.
@@ -34,12 +36,14 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// cost measures, the ways one after the other in each round, and prints medians.
-func (l *lab) cost(rounds int) error {
+// cost measures, the ways one after the other in each round, and prints medians. With a
+// file it puts the table there too, in place of the one between the marks.
+func (l *lab) cost(rounds int, file string) error {
 	redis := func(name string) *measured {
 		return &measured{name: "redis " + name, unit: "requests/s", want: map[string]float64{sameHost: 1.15}}
 	}
 	stream := &measured{name: "iperf3, one stream", unit: "Gbit/s", want: map[string]float64{sameHost: 1.8, overSDP: 0.25}}
+	perCore := &measured{name: "the same for each core that was busy", unit: "Gbit/s"}
 	back := &measured{name: "iperf3 -P 3 -R", unit: "Gbit/s", want: map[string]float64{sameHost: 1.8, overSDP: 0.25}}
 	get, set, deep := redis("GET, 20 clients"), redis("SET, 20 clients"), redis("GET, pipeline 16")
 	leftAlone := "notified"
@@ -51,7 +55,7 @@ func (l *lab) cost(rounds int) error {
 	for round := range rounds {
 		ways := []string{native, overSDP, sameHost}
 		for i := range ways { // in another order each time
-			if err := l.streams(ways[(i+round)%3], stream, back, get, set, deep); err != nil {
+			if err := l.streams(ways[(i+round)%3], stream, perCore, back, get, set, deep); err != nil {
 				return err
 			}
 		}
@@ -61,20 +65,36 @@ func (l *lab) cost(rounds int) error {
 			}
 		}
 	}
-	fmt.Printf("%d processors, medians of %d rounds; in brackets the ratio to native\n\n", runtime.NumCPU(), rounds)
-	fmt.Printf("| | native | over SDP | --same-host | notified, left alone |\n|---|---|---|---|---|\n")
-	missed := 0
-	for _, m := range []*measured{stream, back, get, set, deep, connect, connectMid, accept, ppid, send} {
-		fmt.Printf("| %s, %s |", m.name, m.unit)
+	all := []*measured{stream, perCore, back, get, set, deep, connect, connectMid, accept, ppid, send}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d processors, medians of %d rounds; in brackets the ratio to native.\n\n", runtime.NumCPU(), rounds)
+	missed := costTable(&b, all, leftAlone)
+	if d := median(ppid.by[leftAlone]) - median(ppid.by[native]); d > 100 {
+		fmt.Fprintf(&b, "\nMissed: a call that is not notified costs %.0f ns more.\n", d)
+		missed++
+	}
+	fmt.Fprintf(&b, "\n%d bounds missed.\n", missed)
+	fmt.Print(b.String())
+	if file == "" {
+		return nil
+	}
+	return update(file, b.String())
+}
+
+// costTable writes the table and returns how many bounds were missed.
+func costTable(b *strings.Builder, all []*measured, leftAlone string) (missed int) {
+	b.WriteString("| | native | over SDP | --same-host | notified, left alone |\n|---|---|---|---|---|\n")
+	for _, m := range all {
+		fmt.Fprintf(b, "| %s, %s |", m.name, m.unit)
 		base := median(m.by[native])
 		for _, how := range []string{native, overSDP, sameHost, leftAlone} {
 			v := median(m.by[how])
 			switch {
 			case m.by[how] == nil:
-				fmt.Print(" |")
+				b.WriteString(" |")
 				continue
 			case how == native:
-				fmt.Printf(" %.4g |", v)
+				fmt.Fprintf(b, " %.4g |", v)
 				continue
 			}
 			mark := ""
@@ -82,20 +102,43 @@ func (l *lab) cost(rounds int) error {
 				mark = fmt.Sprintf(", missed: %g", max(w, -w))
 				missed++
 			}
-			fmt.Printf(" %.4g (%.2f%s) |", v, v/base, mark)
+			fmt.Fprintf(b, " %.4g (%.2f%s) |", v, v/base, mark)
 		}
-		fmt.Println()
+		b.WriteString("\n")
 	}
-	if d := median(ppid.by[leftAlone]) - median(ppid.by[native]); d > 100 {
-		fmt.Printf("missed: a call that is not notified costs %.0f ns more\n", d)
-		missed++
+	return missed
+}
+
+// The marks around the table of a document.
+const (
+	tableBegins = "<!-- table: made by bench/run.sh -->\n"
+	tableEnds   = "<!-- end of table -->\n"
+)
+
+// update replaces the table of a document.
+func update(file, table string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
 	}
-	fmt.Printf("\n%d bounds missed\n", missed)
-	return nil
+	head, rest, ok := strings.Cut(string(text), tableBegins)
+	_, tail, ok2 := strings.Cut(rest, tableEnds)
+	if !ok || !ok2 {
+		return fmt.Errorf("%s has no marks for the table", file)
+	}
+	return os.WriteFile(file, []byte(head+tableBegins+"\n"+table+"\n"+tableEnds+tail), 0o644)
+}
+
+// busy is how long the processors of this machine have worked in all.
+func busy() time.Duration {
+	b, _ := os.ReadFile("/proc/stat")
+	var user, nice, system, idle, iowait, irq, softirq int64 // in hundredths of a second
+	fmt.Sscanf(string(b), "cpu %d %d %d %d %d %d %d", &user, &nice, &system, &idle, &iowait, &irq, &softirq)
+	return time.Duration(user+nice+system+irq+softirq) * 10 * time.Millisecond
 }
 
 // streams measures one way with iperf3 and redis.
-func (l *lab) streams(how string, stream, back, get, set, deep *measured) error {
+func (l *lab) streams(how string, stream, perCore, back, get, set, deep *measured) error {
 	return l.run(trial{run: func(l *lab) error {
 		if find("iperf3") != "" {
 			port := freePort()
@@ -104,6 +147,7 @@ func (l *lab) streams(how string, stream, back, get, set, deep *measured) error 
 				return err
 			}
 			for m, flags := range map[*measured][]string{stream: nil, back: {"-P", "3", "-R"}} {
+				begin, worked := time.Now(), busy()
 				out, err := l.client(how, s, append([]string{"iperf3", "-J", "-t", "1", "-c", "127.0.0.1", "-p", port}, flags...)...)
 				if err != nil {
 					return err
@@ -118,7 +162,11 @@ func (l *lab) streams(how string, stream, back, get, set, deep *measured) error 
 				if err := json.Unmarshal(out, &r); err != nil {
 					return err
 				}
-				m.add(how, r.End.SumReceived.BitsPerSecond/1e9)
+				rate := r.End.SumReceived.BitsPerSecond / 1e9
+				m.add(how, rate)
+				if cores := (busy() - worked).Seconds() / time.Since(begin).Seconds(); m == stream && cores > 0 {
+					perCore.add(how, rate/cores)
+				}
 			}
 		}
 		if find("redis-benchmark") == "" {
@@ -136,7 +184,7 @@ func (l *lab) streams(how string, stream, back, get, set, deep *measured) error 
 		for _, m := range []struct {
 			*measured
 			flags string
-		}{{get, "-t get -n 30000"}, {set, "-t set -n 30000"}, {deep, "-t get -n 200000 -P 16"}} {
+		}{{get, "-t get -n 60000"}, {set, "-t set -n 60000"}, {deep, "-t get -n 200000 -P 16"}} {
 			out, err := l.client(how, s, append([]string{"redis-benchmark", "-p", port, "--csv", "-c", "20"}, strings.Fields(m.flags)...)...)
 			if err != nil {
 				return err

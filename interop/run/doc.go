@@ -2,7 +2,7 @@
 //
 //	go run ./interop/run              # every program that is installed, as this user and as an unprivileged one
 //	go run ./interop/run -only curl   # those whose name contains curl
-//	go run ./interop/run -cost        # what it costs, beside the same programs without it
+//	go run ./interop/run -cost        # what it costs, beside the same programs without it; see bench/run.sh
 //
 // Server and client run under viaduct run, with SDP between them; no connection
 // may stay plain TCP. Files are compared byte by byte, and servers that show the

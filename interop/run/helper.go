@@ -3,10 +3,12 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"os"
 	"slices"
 	"strconv"
@@ -24,20 +26,36 @@ func helper(what string, args []string) error {
 			fmt.Println(r.RemoteAddr)
 			files.ServeHTTP(w, r)
 		}))
-	case "get": // URL
-		resp, err := http.Get(args[0])
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		_, err = io.Copy(os.Stdout, resp.Body)
-		return err
+	case "get": // URL FILE
+		return get(args[0], args[1])
 	case "accept": // PORT: accepts, and tells the least time that took when a connection was there
 		return acceptCost(args[0])
 	case "calls": // PORT: costs of calls
 		return callCosts(args[0])
 	}
 	return fmt.Errorf("unknown: %s", what)
+}
+
+// get writes what is at a URL to a file, and prints where it came from.
+func get(url, file string) error {
+	trace := &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { fmt.Println("peer", i.Conn.RemoteAddr()) }}
+	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(context.Background(), trace), "GET", url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(f, resp.Body); err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // acceptCost serves connections until one sends a byte, which is answered with

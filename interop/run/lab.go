@@ -32,8 +32,18 @@ type lab struct {
 	uid     int    // of the programs
 	apart   bool   // the programs are in a user namespace of their own
 	n       int
-	servers []*server // of the trial
+	servers []*server     // of the trial
+	shown   map[fact]bool // by the trial
 }
+
+// A fact is what a trial has shown beyond that it came to its end.
+type fact string
+
+const (
+	bytesSame fact = "bytes" // what came was compared with what was sent, byte by byte
+	serverSaw fact = "server saw"
+	clientSaw fact = "client saw" // the true address and port of the peer
+)
 
 func newLab(ctx context.Context) (*lab, error) {
 	dir, err := os.MkdirTemp("", "viaduct-interop-run")
@@ -58,11 +68,13 @@ func (l *lab) close() { os.RemoveAll(l.dir) }
 
 // run makes one trial, and ends its servers.
 func (l *lab) run(tr trial) (err error) {
+	l.shown = map[fact]bool{}
 	defer func() {
 		for _, s := range l.servers {
 			if serr := s.stop(); err == nil && serr != nil {
 				err = serr
 			}
+			l.shown[serverSaw] = l.shown[serverSaw] || s.shows != nil
 		}
 		l.servers = nil
 	}()

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"time"
 )
@@ -23,11 +24,12 @@ func main() {
 	}
 	cost := flag.Bool("cost", false, "measure instead")
 	rounds := flag.Int("rounds", 5, "of a measurement")
+	file := flag.String("update", "", "put the table of a measurement into `FILE` too, between its marks")
 	only := flag.String("only", "", "try the programs whose name contains `TEXT`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := try(ctx, *cost, *rounds, *only); err != nil {
+	if err := try(ctx, *cost, *rounds, *file, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "interop/run:", err)
 		os.Exit(1)
 	}
@@ -42,52 +44,96 @@ type user struct {
 	apart bool // in a user namespace
 }
 
-func try(ctx context.Context, cost bool, rounds int, only string) error {
+// A row is what became of a trial, user by user.
+type row struct {
+	trial
+	verdicts []string
+	shown    map[fact]bool // in every run that came to its end
+}
+
+// add notes what one run has shown.
+func (r *row) add(shown map[fact]bool) {
+	if r.shown == nil {
+		r.shown = shown
+	}
+	for f := range r.shown {
+		r.shown[f] = r.shown[f] && shown[f]
+	}
+}
+
+// table prints the trials as the documentation has them.
+func table(users []user, rows []row) {
+	fmt.Print("\n| client | server | bytes compared | server saw its peer | client saw its peer |")
+	for _, u := range users {
+		fmt.Printf(" uid %d%s |", u.uid, u.name)
+	}
+	fmt.Println("\n|---|---|---|---|---|" + strings.Repeat("---|", len(users)))
+	for _, r := range rows {
+		fmt.Printf("| %s | %s |", r.client, r.server)
+		for _, f := range []fact{bytesSame, serverSaw, clientSaw} {
+			fmt.Printf(" %s |", map[bool]string{true: "yes", false: "-"}[r.shown[f]])
+		}
+		fmt.Printf(" %s |\n", strings.Join(r.verdicts, " | "))
+	}
+}
+
+func try(ctx context.Context, cost bool, rounds int, file, only string) error {
 	l, err := newLab(ctx)
 	if err != nil {
 		return err
 	}
 	defer l.close()
 	if cost {
-		return l.cost(rounds)
+		return l.cost(rounds, file)
 	}
 	users := []user{{"", os.Getuid(), false}}
 	if os.Getuid() == 0 {
 		users = append(users, user{"", nobody, false})
 	}
 	users = append(users, user{", in a user namespace", users[len(users)-1].uid, true})
+	rows := make([]row, len(trials))
 	failed, n := 0, 0
 	for _, u := range users {
 		l.uid, l.apart = u.uid, u.apart
-		if err := l.command(ctx, "true").Run(); err != nil {
-			fmt.Printf("SKIPPED all%s: this machine does not allow it: %v\n", u.name, err)
-			continue
+		allowed := l.command(ctx, "true").Run()
+		if allowed != nil {
+			fmt.Printf("SKIPPED all%s: this machine does not allow it: %v\n", u.name, allowed)
 		}
-		for _, tr := range trials {
+		for i, tr := range trials {
 			if !strings.Contains(tr.name, only) {
 				continue
 			}
-			if missing := tr.missing(); missing != "" {
-				fmt.Printf("SKIPPED %-28s %s is not installed\n", tr.name, missing)
+			rows[i].trial = tr
+			if allowed != nil {
+				rows[i].verdicts = append(rows[i].verdicts, "skipped")
 				continue
 			}
 			begin := time.Now()
-			err := l.run(tr)
-			verdict := "ok     "
-			if _, ok := errors.AsType[skipped](err); ok {
-				verdict = "SKIPPED"
-			} else if err != nil {
-				verdict = "FAILED "
-				failed++
+			err := error(skipped("not installed: " + tr.missing()))
+			if tr.missing() == "" {
+				err = l.run(tr)
 			}
-			n++
-			fmt.Printf("%s %-28s uid %-5d %5.1f s%s", verdict, tr.name, u.uid, time.Since(begin).Seconds(), u.name)
+			verdict := "ok"
+			if _, ok := errors.AsType[skipped](err); ok {
+				verdict = "skipped"
+			} else if n++; err != nil {
+				verdict = "failed"
+				failed++
+			} else {
+				rows[i].add(l.shown)
+			}
+			rows[i].verdicts = append(rows[i].verdicts, verdict)
+			if verdict != "ok" {
+				verdict = strings.ToUpper(verdict)
+			}
+			fmt.Printf("%-7s %-28s uid %-5d %5.1f s%s", verdict, tr.name, u.uid, time.Since(begin).Seconds(), u.name)
 			if err != nil {
 				fmt.Printf("  %v", err)
 			}
 			fmt.Println()
 		}
 	}
+	table(users, slices.DeleteFunc(rows, func(r row) bool { return r.name == "" }))
 	if failed > 0 {
 		return fmt.Errorf("%d of %d programs failed", failed, n)
 	}

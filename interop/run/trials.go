@@ -9,16 +9,16 @@ import (
 	"os/exec"
 	osuser "os/user"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 )
 
 // A trial is a server and its clients.
 type trial struct {
-	name  string
-	needs []string // programs
-	run   func(l *lab) error
+	name           string
+	client, server string   // the programs, as the table has them
+	needs          []string // programs
+	run            func(l *lab) error
 }
 
 // A skipped error says why a trial can't be made here.
@@ -56,31 +56,31 @@ func find(name string) string {
 }
 
 var trials = []trial{
-	{"curl, nginx", []string{"curl", "nginx"}, nginxTrial(func(l *lab, url, out string) []string {
+	{"curl, nginx", "curl", "nginx", []string{"curl", "nginx"}, nginxTrial(func(l *lab, url, out string) []string {
 		return []string{"curl", "-sS", "--interface", "127.0.0.9", "-w", tellPeer, "-o", out, url}
 	}, "127.0.0.9")},
-	{"curl --parallel, nginx", []string{"curl", "nginx"}, nginxTrial(func(l *lab, url, out string) []string {
+	{"curl --parallel, nginx", "curl", "nginx", []string{"curl", "nginx"}, nginxTrial(func(l *lab, url, out string) []string {
 		return []string{"curl", "-sS", "--parallel", "-o", out, url, "-o", out + ".2", url, "-o", out + ".3", url}
 	}, "127.0.0.1")},
-	{"wget, nginx", []string{"wget", "nginx"}, nginxTrial(func(l *lab, url, out string) []string {
+	{"wget, nginx", "wget", "nginx", []string{"wget", "nginx"}, nginxTrial(func(l *lab, url, out string) []string {
 		return []string{"wget", "-q", "-O", out, url}
 	}, "127.0.0.1")},
-	{"busybox wget, nginx", []string{"busybox", "nginx"}, nginxTrial(func(l *lab, url, out string) []string {
+	{"busybox wget, nginx", "busybox wget", "nginx", []string{"busybox", "nginx"}, nginxTrial(func(l *lab, url, out string) []string {
 		return []string{"busybox", "wget", "-q", "-O", out, url}
 	}, "127.0.0.1")},
-	{"Go client, nginx", []string{"nginx"}, nginxTrial(func(l *lab, url, out string) []string {
-		return []string{"sh", "-c", `exec "$0" -helper get "$1" >"$2"`, l.self, url, out}
+	{"Go client, nginx", "Go net/http", "nginx", []string{"nginx"}, nginxTrial(func(l *lab, url, out string) []string {
+		return []string{l.self, "-helper", "get", url, out}
 	}, "127.0.0.1")},
-	{"nginx upstream", []string{"curl", "nginx"}, upstream},
-	{"curl, Go server", []string{"curl"}, func(l *lab) error {
-		return l.web([]string{l.self, "-helper", "http"}, func(url, out string) []string { return []string{"curl", "-sS", "-o", out, url} })
+	{"nginx upstream", "nginx", "nginx", []string{"curl", "nginx"}, upstream},
+	{"curl, Go server", "curl", "Go net/http", []string{"curl"}, func(l *lab) error {
+		return l.web([]string{l.self, "-helper", "http"}, func(url, out string) []string { return []string{"curl", "-sS", "-w", tellPeer, "-o", out, url} })
 	}},
-	{"Go client, Go server", nil, func(l *lab) error {
+	{"Go client, Go server", "Go net/http", "Go net/http", nil, func(l *lab) error {
 		return l.web([]string{l.self, "-helper", "http"}, func(url, out string) []string {
-			return []string{"sh", "-c", `exec "$0" -helper get "$1" >"$2"`, l.self, url, out}
+			return []string{l.self, "-helper", "get", url, out}
 		})
 	}},
-	{"python urllib, http.server", []string{"python3"}, func(l *lab) error {
+	{"python urllib, http.server", "python urllib", "python http.server", []string{"python3"}, func(l *lab) error {
 		serve := `
 import functools, http.server, sys
 class Handler(http.server.SimpleHTTPRequestHandler):
@@ -89,7 +89,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), functools.parti
 		get := `import sys, urllib.request; open(sys.argv[2], "wb").write(urllib.request.urlopen(sys.argv[1]).read())`
 		return l.web([]string{find("python3"), "-c", serve}, func(url, out string) []string { return []string{find("python3"), "-c", get, url, out} })
 	}},
-	{"python asyncio", []string{"python3"}, func(l *lab) error {
+	{"python asyncio", "python asyncio", "python asyncio", []string{"python3"}, func(l *lab) error {
 		serve := `
 import asyncio, sys
 async def one(r, w):
@@ -106,31 +106,32 @@ import asyncio, sys, urllib.parse
 async def main():
 	u = urllib.parse.urlsplit(sys.argv[1])
 	r, w = await asyncio.open_connection(u.hostname, u.port)
+	print("peer %s:%d" % w.get_extra_info("peername"))
 	w.write(b"GET %s HTTP/1.0\r\n\r\n" % u.path.encode())
 	open(sys.argv[2], "wb").write((await r.read()).partition(b"\r\n\r\n")[2])
 	w.close()
 asyncio.run(main())`
 		return l.web([]string{find("python3"), "-c", serve}, func(url, out string) []string { return []string{find("python3"), "-c", get, url, out} })
 	}},
-	{"node", []string{"node"}, func(l *lab) error {
+	{"node", "node http", "node http", []string{"node"}, func(l *lab) error {
 		serve := `require("http").createServer((q, r) => { console.log(q.socket.remoteAddress + ":" + q.socket.remotePort); require("fs").createReadStream(process.argv[2] + q.url).pipe(r) }).listen(+process.argv[1], "127.0.0.1")`
-		get := `require("http").get(process.argv[1], r => r.pipe(require("fs").createWriteStream(process.argv[2])))`
+		get := `require("http").get(process.argv[1], r => { console.log("peer " + r.socket.remoteAddress + ":" + r.socket.remotePort); r.pipe(require("fs").createWriteStream(process.argv[2])) })`
 		return l.web([]string{find("node"), "-e", serve, "--"}, func(url, out string) []string { return []string{find("node"), "-e", get, "--", url, out} })
 	}},
-	{"java HttpClient, HttpServer", []string{"java"}, java},
-	{"redis", []string{"redis-server", "redis-cli", "redis-benchmark"}, redis},
-	{"memcached, busybox nc", []string{"memcached", "busybox"}, memcached},
-	{"iperf3", []string{"iperf3"}, iperf},
-	{"busybox nc", []string{"busybox"}, netcat},
-	{"postgres, psql, pgbench", []string{"postgres", "initdb", "psql", "pgbench"}, postgres},
-	{"sshd, ssh, sftp", []string{"sshd", "ssh", "sftp", "ssh-keygen"}, sshd},
+	{"java HttpClient, HttpServer", "java HttpClient", "java HttpServer", []string{"java"}, java},
+	{"redis", "redis-cli, redis-benchmark", "redis-server", []string{"redis-server", "redis-cli", "redis-benchmark"}, redis},
+	{"memcached, busybox nc", "busybox nc", "memcached", []string{"memcached", "busybox"}, memcached},
+	{"iperf3", "iperf3", "iperf3", []string{"iperf3"}, iperf},
+	{"busybox nc", "busybox nc", "busybox nc", []string{"busybox"}, netcat},
+	{"postgres, psql, pgbench", "psql, pgbench", "postgres", []string{"postgres", "initdb", "psql", "pgbench"}, postgres},
+	{"sshd, ssh, sftp", "ssh, sftp", "sshd", []string{"sshd", "ssh", "sftp", "ssh-keygen"}, sshd},
 }
 
 // tellPeer has curl tell where it is connected to.
 const tellPeer = "peer %{remote_ip}:%{remote_port}"
 
 // same compares files with bytes.
-func same(want []byte, files ...string) error {
+func (l *lab) same(want []byte, files ...string) error {
 	for _, f := range files {
 		got, err := os.ReadFile(f)
 		if err != nil {
@@ -140,6 +141,7 @@ func same(want []byte, files ...string) error {
 			return fmt.Errorf("%d bytes came, not the %d that were sent", len(got), len(want))
 		}
 	}
+	l.shown[bytesSame] = true
 	return nil
 }
 
@@ -164,11 +166,29 @@ func (l *lab) web(serve []string, get func(url, out string) []string) error {
 		return err
 	}
 	out := l.path("out")
-	if _, err := l.client(overSDP, s, get("http://127.0.0.1:"+port+"/a.bin", out)...); err != nil {
+	told, err := l.client(overSDP, s, get("http://127.0.0.1:"+port+"/a.bin", out)...)
+	if err != nil {
+		return err
+	}
+	if err := l.sawServer(told, port); err != nil {
 		return err
 	}
 	s.shows = s.written
-	return same(want, out)
+	return l.same(want, out)
+}
+
+// sawServer looks at what a client tells of where it is connected to, if it does:
+// "peer ADDRESS:PORT".
+func (l *lab) sawServer(told []byte, port string) error {
+	_, peer, ok := strings.Cut(string(told), "peer ")
+	if !ok {
+		return nil
+	}
+	if want := "127.0.0.1:" + port; strings.TrimSpace(peer) != want {
+		return fmt.Errorf("the client saw %q, not %q", told, want)
+	}
+	l.shown[clientSaw] = true
+	return nil
 }
 
 // startNginx starts an nginx with two workers.
@@ -208,14 +228,14 @@ func nginxTrial(get func(l *lab, url, out string) []string, from string) func(*l
 		if err != nil {
 			return err
 		}
-		if want := "peer 127.0.0.1:" + s.port; slices.Contains(argv, tellPeer) && string(told) != want {
-			return fmt.Errorf("the client saw %q, not %q", told, want)
+		if err := l.sawServer(told, s.port); err != nil {
+			return err
 		}
 		files := []string{out}
 		if strings.Contains(strings.Join(argv, " "), out+".3") {
 			files = append(files, out+".2", out+".3")
 		}
-		if err := same(want, files...); err != nil {
+		if err := l.same(want, files...); err != nil {
 			return err
 		}
 		for _, p := range s.peers {
@@ -263,7 +283,7 @@ func upstream(l *lab) error {
 	if !carried {
 		return fmt.Errorf("the connection to the upstream was not carried: %+v", events(explain))
 	}
-	return same(want, out)
+	return l.same(want, out)
 }
 
 func redis(l *lab) error {
@@ -283,10 +303,12 @@ func redis(l *lab) error {
 			return fmt.Errorf("redis-cli %.10s: %.50q, %w", step[0], out, err)
 		}
 	}
+	l.shown[bytesSame] = true
 	out, err := l.client(overSDP, s, "redis-cli", "-p", port, "CLIENT", "LIST")
 	if err != nil || !strings.Contains(string(out), " addr="+s.peers[len(s.peers)-1]+" ") {
 		return fmt.Errorf("CLIENT LIST does not show %v: %s, %w", s.peers, out, err)
 	}
+	l.shown[serverSaw] = true
 	_, err = l.client(overSDP, s, "redis-benchmark", "-p", port, "-q", "-n", "2000", "-c", "20", "-t", "set,get,lpush")
 	return err
 }
@@ -309,22 +331,43 @@ func memcached(l *lab) error {
 	if !strings.Contains(string(out), "addr tcp:"+s.peers[0]+"\r\n") {
 		return fmt.Errorf("stats conns does not show %v: %s", s.peers, out[len(value):])
 	}
+	l.shown[bytesSame], l.shown[serverSaw] = true, true
 	return nil
 }
 
 func iperf(l *lab) error {
-	port := freePort()
-	s, err := l.serve(overSDP, port, "iperf3", "-s", "-p", port)
+	port, in, out := freePort(), l.path("in"), l.path("out")
+	want := randomBytes(32 << 20)
+	if err := os.WriteFile(in, want, 0o644); err != nil {
+		return err
+	}
+	s, err := l.serve(overSDP, port, "iperf3", "-s", "-p", port, "-F", out)
 	if err != nil {
 		return err
 	}
 	s.shows = func() (string, error) { // both ways in which it tells an address
 		return strings.NewReplacer(", port ", ":", " port ", ":").Replace(s.out.String()), nil
 	}
-	for _, flags := range [][]string{{"-n", "30M"}, {"-n", "30M", "-R", "-P", "3"}, {"-n", "10M", "--bidir"}} {
-		if _, err := l.client(overSDP, s, append([]string{"iperf3", "-c", "127.0.0.1", "-p", port}, flags...)...); err != nil {
+	for i, flags := range [][]string{{"-F", in, "-n", fmt.Sprint(len(want))}, {"-n", "30M"}, {"-n", "30M", "-R", "-P", "3"}, {"-n", "10M", "--bidir"}} {
+		told, err := l.client(overSDP, s, append([]string{"iperf3", "-c", "127.0.0.1", "-p", port}, flags...)...)
+		if err != nil {
 			return err
 		}
+		// "local ADDRESS port PORT connected to ADDRESS port PORT"
+		saw, last := strings.ReplaceAll(string(told), " port ", ":"), s.peers[len(s.peers)-1]
+		if want := "local " + last + " connected to 127.0.0.1:" + port; !strings.Contains(saw, want) {
+			return fmt.Errorf("the client did not see %q\n%s", want, told)
+		}
+		l.shown[clientSaw] = true
+		if i > 0 {
+			continue
+		}
+		// A server of iperf3 does not write what comes behind the word that it was all.
+		got, err := os.ReadFile(out)
+		if err != nil || len(got) == 0 || !bytes.HasPrefix(want, got) {
+			return fmt.Errorf("the %d bytes that came are not those that were sent: %w", len(got), err)
+		}
+		l.shown[bytesSame] = true
 	}
 	return nil
 }
@@ -344,7 +387,7 @@ func netcat(l *lab) error {
 	}
 	<-s.ended
 	s.ended <- nil
-	return same(want, out)
+	return l.same(want, out)
 }
 
 func postgres(l *lab) error {
@@ -375,6 +418,7 @@ select '`+want+`'; select host(inet_client_addr()) || ':' || inet_client_port();
 	if err != nil || string(out) != want+"\n"+s.peers[0]+"\n" {
 		return fmt.Errorf("psql as %v: %.100q, %w", s.peers, out[max(0, len(out)-40):], err)
 	}
+	l.shown[bytesSame], l.shown[serverSaw] = true, true
 	bench := append([]string{find("pgbench")}, at...)
 	if _, err := l.client(overSDP, s, append(bench, "-i", "-q", "postgres")...); err != nil {
 		return err
@@ -404,8 +448,12 @@ func sshd(l *lab) error {
 	if err := os.WriteFile(in, want, 0o644); err != nil {
 		return err
 	}
+	pam := "UsePAM=no"
+	if l.uid != 0 { // without PAM an sshd that can't read passwords takes every account for locked
+		pam = "UsePAM=yes"
+	}
 	s, err := l.serve(overSDP, port, find("sshd"), "-D", "-e", "-p", port, "-h", key, "-o", "AuthorizedKeysFile="+id+".pub", "-o", "StrictModes=no",
-		"-o", "PidFile=none", "-o", "UsePAM=no", "-o", "ListenAddress=127.0.0.1", "-o", "Subsystem=sftp internal-sftp", "-f", "/dev/null")
+		"-o", "PidFile=none", "-o", pam, "-o", "ListenAddress=127.0.0.1", "-o", "Subsystem=sftp internal-sftp", "-f", "/dev/null")
 	if err != nil {
 		return err
 	}
@@ -422,19 +470,19 @@ func sshd(l *lab) error {
 	if _, err := l.client(overSDP, s, append(append([]string{"sftp"}, with...), to+":"+in, out)...); err != nil {
 		if strings.Contains(s.out.String(), "account is locked") {
 			s.peers = nil
-			return skipped("the account of " + account.Username + " is locked: sshd without PAM lets nothing in")
+			return skipped("the account of " + account.Username + " is locked: sshd lets nothing in")
 		}
 		return fmt.Errorf("%w\n%s", err, s.out)
 	}
 	if l.uid != 0 {
-		return same(want, out)
+		return l.same(want, out)
 	}
 	got, err := l.client(overSDP, s, append(append([]string{"ssh"}, with...), to, "cat "+in+"; echo $SSH_CONNECTION")...)
 	peer := strings.Replace(s.peers[len(s.peers)-1], ":", " ", 1)
 	if err != nil || string(got) != string(want)+peer+" 127.0.0.1 "+port+"\n" {
 		return fmt.Errorf("ssh as %s: %.100q, %w", peer, got[max(0, len(got)-50):], err)
 	}
-	return same(want, out)
+	return l.same(want, out)
 }
 
 func java(l *lab) error {

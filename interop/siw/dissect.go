@@ -20,6 +20,9 @@ type reading struct {
 // dissect reads the capture of the tests, which has to show a start-up for
 // each conversation, FPDUs, and nothing broken.
 func (r *runner) dissect(ctx context.Context) error {
+	if len(r.captures) == 0 { // with -conform
+		return nil
+	}
 	if err := need("tshark"); err != nil {
 		r.logf("*** SKIPPED: the capture was not read: %v ***", err)
 		return nil

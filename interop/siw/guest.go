@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -101,7 +100,7 @@ func boot(ctx context.Context, im *image, m machine, acc accelerator, dir string
 	case <-ready:
 		return g, nil
 	case <-g.exited:
-		err = errors.New("the guest ended while booting")
+		err = fmt.Errorf("the guest ended while booting, QEMU said %q", tail(errs.String(), 5))
 	case <-time.After(bootLimit):
 		err = fmt.Errorf("the guest did not boot within %v", bootLimit)
 	case <-ctx.Done():

@@ -29,6 +29,7 @@ type holding struct {
 // counts of connections since the start.
 type counts struct {
 	Orderly, Early uint64 // how they ended
+	Shared         uint64 // of them, that went through shared memory
 	Bytes          uint64 // verified here
 	Requests       uint64 // posted and completed
 	Wrong          string // the first broken promise
@@ -43,13 +44,16 @@ type report struct {
 
 // total adds up what connections did.
 type total struct {
-	orderly, early, bytes, requests atomic.Uint64
-	wrong                           atomic.Pointer[string]
+	orderly, early, shared, bytes, requests atomic.Uint64
+	wrong                                   atomic.Pointer[string]
 }
 
 func (t *total) add(tally mixed.Tally, err error) {
 	t.bytes.Add(tally.ReceivedBytes)
 	t.requests.Add(tally.Completed)
+	if tally.SharedMemory {
+		t.shared.Add(1)
+	}
 	switch {
 	case errors.Is(err, mixed.ErrBroken):
 		s := err.Error()
@@ -62,7 +66,7 @@ func (t *total) add(tally mixed.Tally, err error) {
 }
 
 func (t *total) counts() counts {
-	c := counts{Orderly: t.orderly.Load(), Early: t.early.Load(), Bytes: t.bytes.Load(), Requests: t.requests.Load()}
+	c := counts{Orderly: t.orderly.Load(), Early: t.early.Load(), Shared: t.shared.Load(), Bytes: t.bytes.Load(), Requests: t.requests.Load()}
 	if s := t.wrong.Load(); s != nil {
 		c.Wrong = *s
 	}

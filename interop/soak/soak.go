@@ -122,8 +122,8 @@ func (o *options) soak(ctx context.Context) error {
 		return fmt.Errorf("something was wrong in %d rounds", failures)
 	}
 	mine := c.sum.counts()
-	fmt.Printf("%d connections in %s, %d of them killed, and %d processes; %d requests; nothing lost, nothing grew\n",
-		mine.Orderly+mine.Early, time.Since(begin).Round(time.Second), c.killed.Load(), kills, mine.Requests)
+	fmt.Printf("%d connections in %s, %d of them through shared memory and %d of them killed, and %d processes; %d requests; nothing lost, nothing grew\n",
+		mine.Orderly+mine.Early, time.Since(begin).Round(time.Second), mine.Shared, c.killed.Load(), kills, mine.Requests)
 	return nil
 }
 

@@ -41,7 +41,7 @@ var rules = []rule{
 
 	{"sdp", []string{"iwarp", "samehost", "internal/sdpcore", "internal/wire/sdpwire", "internal/..."}, protocol},
 	{"vitcp", []string{"vi", "samehost", "internal/wire/vitcpwire", "internal/..."}, protocol},
-	{"internal/viplconf", []string{"vi", "vitcp", "fcvi", "internal/fc/fcip", "internal/wire/vitcpwire", "internal/..."}, protocol},
+	{"internal/viplconf", []string{"vi", "vitcp", "fcvi", "samehost", "internal/fc/fcip", "internal/wire/vitcpwire", "internal/..."}, protocol},
 	{"fcvi", []string{"vi", "samehost", "internal/fc/...", "internal/wire/iu", "internal/..."}, protocol},
 	{"registry", []string{"internal/..."}, internal}, // a table of names; the protocols see its interface
 	{"portmap", []string{"registry", "internal/..."}, protocol},

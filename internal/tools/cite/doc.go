@@ -43,6 +43,8 @@
 // "deviates", or if the matrix itself marks it "n/a:". Rows that deviate from
 // their words are counted apart from those that are kept.
 //
+// Tests in C, files below a directory test, cite in comments.
+//
 // A citation in a test file belongs at the test that fails, or at a case of its
 // table. With -helpers the tool lists those that stand at other functions.
 //

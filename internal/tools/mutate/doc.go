@@ -14,6 +14,7 @@
 //	go run ./internal/tools/mutate -list -pkg sdp           # only list the mutants
 //	go run ./internal/tools/mutate -n 200 -own -pkg vitcp   # without the tests of other packages, of which commands take long to build
 //	go run ./internal/tools/mutate -v -cited -only link_recv -pkg vitcp  # those of a file, by the tests that cite their rows
+//	go run ./internal/tools/mutate -write -pkg fcvi -notes fcvi.notes # in pieces: what cited tests killed before it was ended is not tried again
 //
 // The exit status is 1 if the cited tests kill less than 95 percent, or the
 // package's tests less than 98. A sample is compared with what docs/mutation.md

@@ -35,6 +35,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		own     = flags.Bool("own", false, "run only the tests of the package itself: quicker where the commands cite its rows")
 		cited   = flags.Bool("cited", false, "run only the tests that cite the rows of a mutant: quicker, for work on them")
 		verbose = flags.Bool("v", false, "print every mutant and what killed it, as it is found")
+		noted   = flags.String("notes", "", "note in `FILE` what cited tests kill, and do not try it again: to do in pieces what takes long")
 		workers = flags.Int("j", 2, "test programs run at a time")
 	)
 	if err := flags.Parse(args); err != nil {
@@ -90,6 +91,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 		rng.Shuffle(len(wanted), func(i, j int) { wanted[i], wanted[j] = wanted[j], wanted[i] })
 	}
+	var book *notes
+	var bookErr error
+	if *noted != "" {
+		if book, err = openNotes(*noted); err != nil {
+			return fail(err)
+		}
+		defer book.f.Close()
+	}
 	begin := time.Now()
 	var all []figures
 	for i, p := range wanted {
@@ -123,15 +132,25 @@ func run(args []string, stdout, stderr io.Writer) int {
 		if *sample > 0 {
 			until = begin.Add(*sample)
 		}
-		found := func(result) {}
-		if *verbose {
-			found = func(res result) { fmt.Fprintf(stdout, "%s %s\n", res.listing(), res.how()) }
+		var done []result
+		if book != nil {
+			done, mutants = book.split(mutants, acc)
 		}
-		f, err := r.judge(p, mutants, acc, until, found, stderr)
-		if err != nil {
+		found := func(res result) {
+			if book != nil {
+				bookErr = cmp.Or(bookErr, book.add(res))
+			}
+			if *verbose {
+				fmt.Fprintf(stdout, "%s %s\n", res.listing(), res.how())
+			}
+		}
+		f, err := r.judge(p, mutants, until, found, stderr)
+		if err = cmp.Or(err, bookErr); err != nil {
 			return fail(err)
 		}
-		f.of = of
+		f.of, f.results = of, append(f.results, done...)
+		slices.SortFunc(f.results, func(a, b result) int { return a.id - b.id })
+		f.count(acc)
 		f.print(stdout)
 		all = append(all, f)
 		os.RemoveAll(sub)
@@ -186,8 +205,8 @@ func goCommand(root string, args ...string) (string, error) {
 }
 
 // judge runs the mutants of a package, until a time if that is not zero. It calls
-// found with each result, one at a time.
-func (r *runner) judge(pkg string, mutants []*mutant, acc map[string]string, until time.Time, found func(result), log io.Writer) (figures, error) {
+// found with each result, one at a time. The figures are not counted yet.
+func (r *runner) judge(pkg string, mutants []*mutant, until time.Time, found func(result), log io.Writer) (figures, error) {
 	f := figures{pkg: pkg, of: len(mutants)}
 	if len(mutants) == 0 {
 		return f, nil
@@ -215,6 +234,5 @@ func (r *runner) judge(pkg string, mutants []*mutant, acc map[string]string, unt
 		found(res)
 	})
 	slices.SortFunc(f.results, func(a, b result) int { return a.id - b.id })
-	f.count(acc)
 	return f, nil
 }

@@ -7,6 +7,7 @@ import (
 	"go/constant"
 	"go/token"
 	"go/types"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -199,12 +200,26 @@ func (m *mutator) visit(n ast.Node) bool {
 	case *ast.Field, *ast.FuncType:
 		return false
 	case *ast.IfStmt:
+		if c, ok := n.Cond.(*ast.CallExpr); ok && isLog(c) {
+			return false // what follows is for the log
+		}
+		if isFault(n.Cond) {
+			m.stack = append(m.stack, n)
+			if n.Else != nil {
+				m.walk(n.Else)
+			}
+			m.stack = m.stack[:len(m.stack)-1]
+			return false
+		}
 		m.condition(n.Cond)
 	case *ast.ForStmt:
 		if n.Cond != nil {
 			m.call(n.Cond, "never", "zzFalse")
 		}
 	case *ast.CaseClause:
+		if len(n.List) == 1 && isFault(n.List[0]) {
+			return false
+		}
 		if s, ok := m.parent(1).(*ast.SwitchStmt); ok && s.Tag == nil {
 			for _, e := range n.List {
 				m.condition(e)
@@ -217,9 +232,38 @@ func (m *mutator) visit(n ast.Node) bool {
 			}
 		}
 	case *ast.BinaryExpr:
+		if isFault(n) {
+			return false
+		}
 		m.binary(n)
 	}
 	return true
+}
+
+// faultNames are what package fault is called where it is imported.
+var faultNames = []string{"fault", "faults", "deliberate"}
+
+// isFault reports whether a condition needs a deliberate fault of package fault, which
+// no build has that is tested here: it is never true.
+func isFault(e ast.Expr) bool {
+	switch e := ast.Unparen(e).(type) {
+	case *ast.BinaryExpr:
+		return e.Op == token.LAND && (isFault(e.X) || isFault(e.Y))
+	case *ast.CallExpr:
+		s, ok := e.Fun.(*ast.SelectorExpr)
+		if !ok {
+			return false
+		}
+		p, ok := s.X.(*ast.Ident)
+		return ok && slices.Contains(faultNames, p.Name) && s.Sel.Name == "On"
+	}
+	return false
+}
+
+// isNoFault reports whether an operand is true because there is no deliberate fault.
+func isNoFault(e ast.Expr) bool {
+	u, ok := ast.Unparen(e).(*ast.UnaryExpr)
+	return ok && u.Op == token.NOT && isFault(u.X)
 }
 
 // condition makes the mutants of a condition as a whole. Those of its operands
@@ -262,7 +306,7 @@ func (m *mutator) binary(n *ast.BinaryExpr) {
 			f = "zzFalse"
 		}
 		for _, e := range []ast.Expr{n.X, n.Y} {
-			if b, ok := ast.Unparen(e).(*ast.BinaryExpr); ok && b.Op == n.Op || m.info.Types[e].Value != nil {
+			if b, ok := ast.Unparen(e).(*ast.BinaryExpr); ok && b.Op == n.Op || m.info.Types[e].Value != nil || isFault(e) || isNoFault(e) {
 				continue
 			}
 			m.call(e, "without operand", f)

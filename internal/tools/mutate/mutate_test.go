@@ -112,6 +112,57 @@ func TestLast(t *testing.T) {
 }
 `
 
+// TestDeliberateFaults: what only a deliberate fault reaches has no mutants.
+func TestDeliberateFaults(t *testing.T) {
+	root := module(t, map[string]string{"p/p.go": `package p
+
+var fault faults
+
+type faults struct{}
+
+func (faults) On(string) bool { return false }
+
+// pick picks. [MPA-1-1]
+func pick(a, b bool) int {
+	if fault.On("x") && a {
+		return 1
+	} else if a {
+		return 2
+	}
+	switch {
+	case fault.On("y"):
+		return 3
+	case b && !fault.On("z"):
+		return 4
+	}
+	if a || b && fault.On("z") {
+		return 5
+	}
+	return 6
+}
+`})
+	reg, problems, err := register.Load(root)
+	if err != nil || len(problems) > 0 {
+		t.Fatal(err, problems)
+	}
+	r, err := prepare(root, t.TempDir(), reg, "p", 2, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, m := range r.mutants[1:] {
+		got = append(got, fmt.Sprintf("%d %s: %s", m.line, m.op, m.text))
+	}
+	want := []string{
+		"13 never: a", "13 always: a", "14 next number: 2",
+		"19 never: b && !fault.On(\"z\")", "19 without operand: b", "20 next number: 4",
+		"22 always: a || b && fault.On(\"z\")", "22 without operand: a", "23 next number: 5", "25 next number: 6",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
 func TestModule(t *testing.T) {
 	root := module(t, map[string]string{"p/p.go": code, "p/p_test.go": tests})
 	reg, problems, err := register.Load(root)
@@ -125,10 +176,11 @@ func TestModule(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := r.judge("p", r.mutants[1:], map[string]string{"p/p.go free: without operand: a": "b says it"}, time.Time{}, func(result) {}, t.Output())
+	f, err := r.judge("p", r.mutants[1:], time.Time{}, func(result) {}, t.Output())
 	if err != nil {
 		t.Fatal(err)
 	}
+	f.count(map[string]string{"p/p.go free: without operand: a": "b says it"})
 	var got []string
 	for _, res := range f.results {
 		how := "survives"
@@ -169,12 +221,36 @@ func TestModule(t *testing.T) {
 	// By the cited tests alone, told as they are found.
 	r.citedOnly = true
 	told := make(map[string]bool)
-	g, err := r.judge("p", r.mutants[1:], nil, time.Time{}, func(res result) { told[res.listing()+" "+res.how()] = true }, io.Discard)
+	g, err := r.judge("p", r.mutants[1:], time.Time{}, func(res result) { told[res.listing()+" "+res.how()] = true }, io.Discard)
+	g.count(nil)
 	if err != nil || g.cited() != 8 || g.suite() != 8 {
 		t.Errorf("cited tests kill %d, %d in all; %v", g.cited(), g.suite(), err)
 	}
 	if len(told) != len(got) || !told["p/p.go:24: p/p.go free: without: x++ [MPA-1-4] survives"] || !told["p/p.go:17: p/p.go free: next number: 3 [MPA-1-2] cited: p TestFree"] {
 		t.Errorf("told of %v", told)
+	}
+
+	// What was noted of a run is not tried again, but for what survived it.
+	name := filepath.Join(t.TempDir(), "notes")
+	for range 2 {
+		book, err := openNotes(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done, todo := book.split(r.mutants[1:], nil)
+		for _, res := range f.results {
+			if i := slices.IndexFunc(done, func(d result) bool { return d.mutant == res.mutant }); len(done) > 0 && res.cited != (i >= 0 && done[i] == res) {
+				t.Errorf("%s: %+v, noted %d", res.listing(), res, i)
+			}
+			if err := book.add(res); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := len(todo); len(done)+n != 14 || n != 14 && n != 6 || n == 14 != (len(book.seen) == 0) {
+			t.Errorf("%d are done, %d are to be tried", len(done), n)
+		}
+		io.WriteString(book.f, "cited\tp TestFree\tp/p.go:20 cut sho") // ended here
+		book.f.Close()
 	}
 
 	// The page keeps what was there of other packages.
@@ -313,14 +389,7 @@ func TestLate(t *testing.T) {
 }
 `,
 	})
-	reg, _, err := register.Load(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := prepare(root, t.TempDir(), reg, "p", 1, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := prepared(t, root)
 	r.patience = 500 * time.Millisecond
 	try := func(key string) result {
 		i := slices.IndexFunc(r.mutants[1:], func(m *mutant) bool { return m.key() == key })
@@ -375,14 +444,7 @@ func TestSuites(t *testing.T) {
 		"q/q_test.go":     strings.Replace(cmdTests, "package main", "package q", 1),
 		"q/q.go":          "package q\n",
 	})
-	reg, _, err := register.Load(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := prepare(root, t.TempDir(), reg, "p", 1, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := prepared(t, root)
 	if got := r.suites(r.mutants[1]); !slices.Equal(got, []string{"p", "q"}) {
 		t.Errorf("suites asked: %v", got)
 	}
@@ -419,14 +481,7 @@ func F(n, m int) (c int) {
 `,
 		"p/p_test.go": "package p\n",
 	})
-	reg, _, err := register.Load(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := prepare(root, t.TempDir(), reg, "p", 1, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := prepared(t, root)
 	var got []string
 	for _, m := range r.mutants[1:] {
 		if m.op == "next number" {
@@ -460,14 +515,7 @@ func F(n int) (int, error) {
 `,
 		"p/p_test.go": "package p\n",
 	})
-	reg, _, err := register.Load(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := prepare(root, t.TempDir(), reg, "p", 1, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := prepared(t, root)
 	var got []string
 	for _, m := range r.mutants[1:] {
 		got = append(got, m.op+": "+m.text)
@@ -512,14 +560,7 @@ func TestF(t *testing.T) {
 }
 `,
 	})
-	reg, _, err := register.Load(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := prepare(root, t.TempDir(), reg, "p", 1, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := prepared(t, root)
 	n := 0
 	for _, m := range r.mutants[1:] {
 		if m.op == "next flag" {
@@ -602,4 +643,18 @@ func TestDraw(t *testing.T) {
 	if slices.Equal(order(all, 2), first) || slices.Equal(all, first) {
 		t.Error("not at random")
 	}
+}
+
+// prepared is the run that mutates package p of the module in root.
+func prepared(t *testing.T, root string) *runner {
+	t.Helper()
+	reg, _, err := register.Load(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := prepare(root, t.TempDir(), reg, "p", 1, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
 }

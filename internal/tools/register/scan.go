@@ -6,6 +6,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -14,8 +15,8 @@ import (
 	"strings"
 )
 
-// Scan reads every Go file under root and enters its citations into the
-// register. It returns what is wrong with them, as lines "file:line: ...".
+// Scan reads every Go file under root, and every test in C, and enters their
+// citations into the register. It returns what is wrong with them, as lines "file:line: ...".
 func (g *Register) Scan(root string) (problems []string, err error) {
 	err = filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -32,23 +33,28 @@ func (g *Register) Scan(root string) (problems []string, err error) {
 			}
 			return nil
 		}
-		if !strings.HasSuffix(file, ".go") {
+		scan := g.scanFile
+		switch {
+		case strings.HasSuffix(rel, ".c") && isTest(rel):
+			scan = g.scanC
+		case !strings.HasSuffix(rel, ".go"):
 			return nil
 		}
-		p, err := g.scanFile(file, rel)
+		p, err := scan(file, rel)
 		problems = append(problems, p...)
 		return err
 	})
 	return problems, err
 }
 
-// A source is one Go file being read.
+// A source is one file being read.
 type source struct {
 	g        *Register
 	fset     *token.FileSet
 	file     *ast.File
 	rel      string
 	test     bool
+	decl     string // in C, the function around what is being read
 	problems []string
 }
 
@@ -91,6 +97,31 @@ func (g *Register) scanFile(file, rel string) (problems []string, err error) {
 			}
 			return true
 		})
+	}
+	return s.problems, nil
+}
+
+var (
+	cComment  = regexp.MustCompile(`(?s)/\*.*?\*/|//[^\n]*`)
+	cFunction = regexp.MustCompile(`(?m)^[a-z][^;={}()]*?(\w+)\([^;{}]*\)\s*\{$`)
+)
+
+// scanC reads a test in C. Its tags stand in the functions that fail.
+func (g *Register) scanC(file, rel string) (problems []string, err error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	s := &source{g: g, fset: token.NewFileSet(), file: new(ast.File), rel: rel, test: true}
+	f := s.fset.AddFile(rel, -1, len(b))
+	f.SetLinesForContent(b)
+	functions := cFunction.FindAllSubmatchIndex(b, -1)
+	for _, c := range cComment.FindAllIndex(b, -1) {
+		for len(functions) > 0 && functions[0][0] < c[0] {
+			s.decl = string(b[functions[0][2]:functions[0][3]])
+			functions = functions[1:]
+		}
+		s.comment(f.Pos(c[0]), string(b[c[0]:c[1]]))
 	}
 	return s.problems, nil
 }
@@ -237,6 +268,9 @@ func (s *source) complain(pos token.Pos, format string, a ...any) {
 
 // declAt names the declaration around pos, its comment included.
 func (s *source) declAt(pos token.Pos) string {
+	if s.decl != "" {
+		return s.decl
+	}
 	for _, d := range s.file.Decls {
 		switch d := d.(type) {
 		case *ast.FuncDecl:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"viaduct/iwarp"
+	"viaduct/samehost"
 )
 
 // An iwarpNode shares one device among its streams, so that their regions can be
@@ -133,6 +134,8 @@ func (v *qp) waitRecv(ctx context.Context) (completion, bool) {
 	}
 	return v.completion(c), true
 }
+
+func (v *qp) path() samehost.Path { return v.q.Path() }
 
 func (v *qp) close() error { return v.q.Close() }
 func (v *qp) abort()       { v.q.Abort() }

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"viaduct/samehost"
 )
 
 // verbs is a queue pair as the traffic sees it: one region of memory, given at
@@ -31,6 +33,8 @@ type verbs interface {
 	// other.
 	close() error
 	abort()
+	// path tells how the bytes go, while the connection is up.
+	path() samehost.Path
 	// free gives back what the connection holds, after all completions.
 	free() error
 }
@@ -180,6 +184,7 @@ func (m *message) fail(err error) {
 
 // Run implements Conn.
 func (m *message) Run(ctx context.Context) (Tally, error) {
+	m.t.SharedMemory = m.v.path().SharedMemory
 	quit := context.AfterFunc(ctx, func() { m.fail(context.Cause(ctx)) })
 	defer quit()
 	flush, cancel := context.WithCancel(context.Background())

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"net"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
 
 	"viaduct/internal/testkit"
+	"viaduct/samehost"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -65,6 +67,9 @@ func TestTransports(t *testing.T) {
 			for i, e := range ends {
 				if errs[i] != nil {
 					t.Errorf("end %d: %v", i, errs[i])
+				}
+				if shared := transport != "tcp" && runtime.GOOS == "linux" && samehost.Policy(0) == samehost.Auto; e.SharedMemory != shared {
+					t.Errorf("end %d: through shared memory %t, want %t", i, e.SharedMemory, shared)
 				}
 				if !e.Orderly || e.Digest == "" || e.Sends == 0 || e.ReceivedBytes == 0 {
 					t.Errorf("end %d: %+v", i, e)

@@ -27,6 +27,7 @@ type Tally struct {
 	Posted, Completed, Failed uint64 // requests on both queues; Failed are those of Completed with an error
 	Digest                    string // SHA-256 of what was received, in hex, if the end came in order
 	Orderly                   bool   // both ends said that they were done
+	SharedMemory              bool   // the bytes went through shared memory, not TCP
 }
 
 // ErrBroken is the promise that must hold on every network: no byte is wrong, no

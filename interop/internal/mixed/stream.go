@@ -9,6 +9,8 @@ import (
 	"io"
 	"net"
 	"time"
+
+	"viaduct/samehost"
 )
 
 // A stream runs a plan over a net.Conn. Each write is a length of four bytes and
@@ -17,6 +19,7 @@ import (
 type stream struct {
 	c     net.Conn
 	abort func()
+	path  samehost.Path
 }
 
 func (s *stream) Run(ctx context.Context, p Plan, dialled bool) (t Tally, err error) {
@@ -35,7 +38,7 @@ func (s *stream) Run(ctx context.Context, p Plan, dialled bool) (t Tally, err er
 	if ctx.Err() != nil {
 		err = errors.Join(context.Cause(ctx), err)
 	}
-	t.Orderly = err == nil
+	t.Orderly, t.SharedMemory = err == nil, s.path.SharedMemory
 	return t, err
 }
 

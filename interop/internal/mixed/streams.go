@@ -5,6 +5,7 @@ import (
 	"net"
 	"sync"
 
+	"viaduct/samehost"
 	"viaduct/sdp"
 )
 
@@ -45,7 +46,7 @@ type tcpNode struct{ s Settings }
 
 func (n *tcpNode) wrap(c net.Conn, p Plan, dialled bool) Conn {
 	t := c.(*net.TCPConn)
-	return &planned{stream{c, func() { t.SetLinger(0); t.Close() }}, p, dialled}
+	return &planned{stream{c: c, abort: func() { t.SetLinger(0); t.Close() }}, p, dialled}
 }
 
 func (n *tcpNode) keepAlive() net.KeepAliveConfig {
@@ -89,13 +90,18 @@ func (n *sdpNode) options() sdp.Options {
 	return sdp.Options{SetupTimeout: n.s.Patience, KeepAlive: n.s.KeepAlive, WrapConn: n.s.WrapConn, Logger: n.s.Logger}
 }
 
+func sdpPlanned(c *sdp.Conn, p Plan, dialled bool) Conn {
+	by := c.Path()
+	return &planned{stream{c, c.Abort, samehost.Path{SharedMemory: by.SharedMemory, Why: by.TCPWhy}}, p, dialled}
+}
+
 func (n *sdpNode) Dial(ctx context.Context, address string, p Plan) (Conn, error) {
 	d := sdp.Dialer{Options: n.options()}
 	c, err := d.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
-	return &planned{stream{c, c.(*sdp.Conn).Abort}, p, true}, nil
+	return sdpPlanned(c.(*sdp.Conn), p, true), nil
 }
 
 func (n *sdpNode) Listen(ctx context.Context, hostPort string, p Plan, serve func(Conn)) (string, func(), error) {
@@ -112,7 +118,7 @@ func (n *sdpNode) Listen(ctx context.Context, hostPort string, p Plan, serve fun
 		if err != nil {
 			return nil, err
 		}
-		return &planned{stream{c, c.Abort}, p, false}, nil
+		return sdpPlanned(c, p, false), nil
 	}, serve), nil
 }
 

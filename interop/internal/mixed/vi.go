@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"viaduct/samehost"
 	"viaduct/vi"
 )
 
@@ -185,6 +186,7 @@ func result(d *vi.Descriptor, err error) (completion, bool) {
 
 func (v *vis) waitSend(ctx context.Context) (completion, bool) { return result(v.v.SendWait(ctx)) }
 func (v *vis) waitRecv(ctx context.Context) (completion, bool) { return result(v.v.RecvWait(ctx)) }
+func (v *vis) path() samehost.Path                             { return v.v.Path() }
 func (v *vis) close() error                                    { return v.v.Disconnect() }
 func (v *vis) abort()                                          { v.v.Disconnect() }
 

@@ -1,26 +1,18 @@
 package link
 
 import (
-	"encoding/hex"
 	"net/netip"
 	"testing"
-)
 
-func unhex(t *testing.T, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
+	"viaduct/internal/testkit"
+)
 
 // A segment of 10.77.0.1:40000 to 10.77.0.2:80 with 4 bytes of payload.
 const dataHex = "4500002c0001000040060000" + "0a4d0001" + "0a4d0002" +
 	"9c400050" + "00000064" + "000000c8" + "5018" + "ffff" + "0000" + "0000" + "61626364"
 
 func TestReset(t *testing.T) {
-	s, ok := parseTCP(unhex(t, dataHex))
+	s, ok := parseTCP(testkit.Hex(dataHex))
 	if !ok || s.src != netip.MustParseAddrPort("10.77.0.1:40000") || s.dst != netip.MustParseAddrPort("10.77.0.2:80") ||
 		s.seq != 100 || s.ack != 200 || s.length != 4 || s.syn || s.rst || !s.hasAck {
 		t.Fatalf("%+v", s)
@@ -39,7 +31,7 @@ func TestReset(t *testing.T) {
 }
 
 func TestTracker(t *testing.T) {
-	data := unhex(t, dataHex)
+	data := testkit.Hex(dataHex)
 	syn := append([]byte(nil), data[:headerEnd+tcpLen]...)
 	syn[headerEnd+13] = 2
 	tr := tracker{map[[2]netip.AddrPort]bool{}}

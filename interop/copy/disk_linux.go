@@ -1,0 +1,89 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// dataFrom is where the data of a file goes on from an offset; what is before is zeros.
+func dataFrom(f *os.File, at int64) int64 {
+	if n, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA); err == nil {
+		return n
+	} else if err == unix.ENXIO { // none up to the end
+		if n, err := f.Seek(0, io.SeekEnd); err == nil {
+			return max(at, n)
+		}
+	}
+	return at
+}
+
+// bytesRead is how much a process has read so far.
+func bytesRead(pid int) (int64, bool) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	if err != nil {
+		return 0, false
+	}
+	var n int64
+	_, err = fmt.Sscanf(string(b), "rchar: %d", &n)
+	return n, err == nil
+}
+
+// A disk is a file system of its own that can be full.
+type disk struct{ dir, ballast string }
+
+// newDisk mounts a file system of n bytes at dir: in memory, or in a sparse file if it is large.
+func newDisk(dir string, n int64) (*disk, error) {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, err
+	}
+	mount := exec.Command("mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%d,nr_inodes=0", n), "tmpfs", dir)
+	if n > 1<<30 {
+		image := dir + ".image"
+		if err := os.WriteFile(image, nil, 0o600); err != nil {
+			return nil, err
+		}
+		if err := os.Truncate(image, n); err != nil {
+			return nil, err
+		}
+		if out, err := exec.Command("mkfs.ext4", "-q", "-F", "-m", "0", image).CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("mkfs.ext4: %w: %s", err, out)
+		}
+		mount = exec.Command("mount", "-o", "loop", image, dir)
+	}
+	if out, err := mount.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("mount: %w: %s", err, out)
+	}
+	return &disk{dir, filepath.Join(dir, "ballast")}, nil
+}
+
+// leave fills the disk until n bytes are free.
+func (d *disk) leave(n int64) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(d.dir, &st); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(d.ballast, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if take := int64(st.Bavail)*st.Bsize - n; take > 0 {
+		return unix.Fallocate(int(f.Fd()), 0, 0, take)
+	}
+	return fmt.Errorf("the disk has less than %d bytes", n)
+}
+
+// makeRoom takes away what leave has filled it with.
+func (d *disk) makeRoom() error { return os.Remove(d.ballast) }
+
+func (d *disk) close() {
+	if out, err := exec.Command("umount", d.dir).CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "copy: umount: %v: %s", err, out)
+	}
+	os.Remove(d.dir + ".image")
+}

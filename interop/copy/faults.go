@@ -1,0 +1,366 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"viaduct/interop/internal/proc"
+)
+
+// A fault ends a copy before it is done.
+type fault string
+
+const (
+	none      fault = "nothing"
+	interrupt fault = "SIGINT"
+	client    fault = "client killed"
+	server    fault = "server killed"
+	full      fault = "disk full"
+)
+
+// A phase is what of a tree is being copied.
+type phase string
+
+const (
+	small phase = "small files"
+	large phase = "large file"
+)
+
+// interruptTime is how long a client may take to end that was interrupted.
+const interruptTime = 3 * time.Second
+
+// A copying is what the cases of one transport share.
+type copying struct {
+	*plan
+	scheme string
+	source string
+	wait   time.Duration // for what copies everything
+	n      int           // cases so far
+}
+
+func (p *plan) faults(ctx context.Context) error {
+	source := filepath.Join(p.dir, "tree")
+	if err := makeTree(source, p.files, p.dirs, p.small); err != nil {
+		return err
+	}
+	phases := []phase{small}
+	if p.large > 0 {
+		if err := makeSparse(filepath.Join(source, largeName), p.large); err != nil {
+			return err
+		}
+		phases = append(phases, large)
+	}
+	before, err := list(source)
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	passed, skipped, next := 0, 0, ""
+	for _, scheme := range []string{"vitcp", "iwarp", "sdp"} {
+		c := &copying{plan: p, scheme: scheme, source: source, wait: proc.Patience + time.Duration(p.large>>20)*10*time.Millisecond + time.Duration(p.files)*20*time.Millisecond}
+		for _, k := range p.cases(scheme, phases) {
+			if p.from == k.name {
+				p.from = ""
+			}
+			if p.from != "" || !p.only.MatchString(k.name) {
+				continue
+			}
+			if next = k.name; time.Since(begin) > p.limit {
+				fmt.Printf("\n%d passed, %d skipped, 0 failed: %.1f s; go on with -from '%s'\n", passed, skipped, time.Since(begin).Seconds(), next)
+				return nil
+			}
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			from := time.Now()
+			found, err := c.run(ctx, k.steps)
+			for range 4 {
+				if !errors.Is(err, errMissed) { // as may be on a machine that is busy
+					break
+				}
+				found, err = c.run(ctx, k.steps)
+			}
+			if errors.Is(err, errSkipped) {
+				fmt.Printf("%-36s *** SKIPPED: %v ***\n", k.name, err)
+				skipped++
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", k.name, err)
+			}
+			passed++
+			fmt.Printf("%-36s %s: %.1f s\n", k.name, found, time.Since(from).Seconds())
+		}
+	}
+	if after, err := list(source); err != nil || len(after) != len(before) {
+		return fmt.Errorf("the source had %d names and has %d, %v", len(before), len(after), err)
+	}
+	if next == "" {
+		return fmt.Errorf("no case matches %q, or is named %q", p.only, p.from)
+	}
+	fmt.Printf("\n%d passed, %d skipped, 0 failed: %d files in %d directories, and one of %d MiB: %.1f s\n", passed, skipped, p.files, p.dirs, p.large>>20, time.Since(begin).Seconds())
+	return nil
+}
+
+// A step is a fault in a phase, when a part of it is done.
+type step struct {
+	fault fault
+	phase phase
+	part  float64
+}
+
+// A kind is one case of a transport: what ends the copy again and again.
+type kind struct {
+	name  string
+	steps []step
+}
+
+func (p *plan) cases(scheme string, phases []phase) (all []kind) {
+	if !p.each {
+		k := kind{name: scheme + ", all faults in turn"}
+		// The disk is full when half of the small files are there.
+		k.steps = []step{{full, small, 0}, {interrupt, small, 0.6}, {client, small, 0.75}, {server, small, 0.9}}
+		if p.large > 0 {
+			k.steps = append(k.steps, step{full, large, 0}, step{interrupt, large, 0.15}, step{client, large, 0.3}, step{server, large, 0.45})
+		}
+		return []kind{k}
+	}
+	all = append(all, kind{fmt.Sprintf("%s, %s", scheme, none), nil})
+	for _, f := range []fault{interrupt, client, server, full} {
+		for _, ph := range phases {
+			all = append(all, kind{fmt.Sprintf("%s, %s, %s", scheme, f, ph), []step{{f, ph, 1. / 3}}})
+		}
+	}
+	return all
+}
+
+var (
+	errSkipped = errors.New("only root on Linux can mount a small file system")
+	errMissed  = errors.New("the copy ended before its fault")
+)
+
+// run copies the tree to a server, has faults end that, goes on after each, and compares.
+func (c *copying) run(ctx context.Context, steps []step) (found string, err error) {
+	c.n++
+	root := filepath.Join(c.dir, fmt.Sprintf("%s-%d", c.scheme, c.n))
+	var d *disk
+	if slices.ContainsFunc(steps, func(s step) bool { return s.fault == full }) {
+		d, err = newDisk(root, c.large+c.large/4+int64(c.files+c.dirs)*(c.small+64<<10)+64<<20)
+		if err != nil && len(steps) == 1 {
+			os.RemoveAll(root)
+			return "", fmt.Errorf("%w: %v", errSkipped, err)
+		} else if err == nil {
+			defer d.close()
+		}
+	}
+	if d == nil {
+		os.RemoveAll(root)
+		if err := os.Mkdir(root, 0o755); err != nil {
+			return "", err
+		}
+	}
+	defer os.RemoveAll(root)
+	files := filepath.Join(root, "served")
+	if err := os.Mkdir(files, 0o755); err != nil {
+		return "", err
+	}
+	s, url, err := c.serve(ctx, c.scheme, files, "")
+	if err != nil {
+		return "", err
+	}
+	defer func() { s.Kill() }()
+	put := []string{"put", "-r", c.source, url + "/", "--parallel", strconv.Itoa(c.parallel)}
+	sync := []string{"sync", c.source, url + "/tree", "--parallel", strconv.Itoa(c.parallel)}
+	next := put
+	var all []string
+	for i, st := range steps {
+		if st.fault == full && d == nil {
+			fmt.Printf("%s: *** SKIPPED: %v ***\n", c.scheme, errSkipped)
+			continue
+		}
+		if s, url, found, err = c.end(ctx, st, next, s, url, files, d); err != nil {
+			return "", fmt.Errorf("%s in the %s: %w", st.fault, st.phase, err)
+		}
+		all = append(all, found)
+		// All that is there is whole, whichever way it ended.
+		if err := c.partly(files); err != nil {
+			return "", err
+		}
+		// Both ways to go on have their turn.
+		if next = sync; i%2 == 1 || len(steps) == 1 && st.phase == small {
+			next = append(put, "--resume")
+		}
+	}
+	for {
+		p, err := proc.Start(ctx, c.viaduct, append(next, "--json")...)
+		if err != nil {
+			return "", err
+		}
+		if err := p.Wait(c.wait); err != nil {
+			return "", err
+		}
+		said, _ := p.Output()
+		all = append(all, next[0]+" has "+summary(said))
+		if len(steps) == 1 {
+			break
+		}
+		if next[0] == "sync" && strings.Contains(said, `"files": 0,`) {
+			break
+		}
+		if len(all) > len(steps)+3 {
+			return "", fmt.Errorf("sync of what is there alike says\n%s", said)
+		}
+		next = sync
+	}
+	if err := s.End(); err != nil {
+		return "", fmt.Errorf("the server: %w", err)
+	}
+	es, err := os.ReadDir(files)
+	if err != nil || len(es) != 1 {
+		return "", fmt.Errorf("the server's directory has %v, %v", es, err)
+	}
+	return strings.Join(all, "; "), compare(c.source, filepath.Join(files, "tree"))
+}
+
+// end runs a command until a fault ends it, and has the server serve again. found says
+// what became of it.
+func (c *copying) end(ctx context.Context, st step, args []string, s *proc.Process, url, files string, d *disk) (_ *proc.Process, _, found string, err error) {
+	if st.fault == full {
+		room := int64(c.files) * max(c.small, 4096) / 2
+		if st.phase == large { // all small files, and less than what the large one has
+			room = c.large / sparseStep * 4096 / 2
+			if _, err := os.Stat(filepath.Join(files, "tree")); err != nil {
+				room += int64(c.files)*max(c.small, 4096)*5/4 + int64(c.dirs)*8192
+			} else if err := c.smallOnes(ctx, args); err != nil {
+				return s, url, "", err
+			}
+		}
+		if err := d.leave(room); err != nil {
+			return s, url, "", err
+		}
+	}
+	p, err := proc.Start(ctx, c.viaduct, args...)
+	if err != nil {
+		return s, url, "", err
+	}
+	defer func() { p.Kill() }()
+	there, err := c.until(p, filepath.Join(files, "tree"), st)
+	if err != nil {
+		return s, url, "", err
+	}
+	switch st.fault {
+	case interrupt:
+		at := time.Now()
+		p.Interrupt()
+		p.Wait(c.wait) // it ends, with an error or not
+		took := time.Since(at)
+		if found = fmt.Sprintf("SIGINT: ended within %v", took.Round(time.Millisecond)); took > interruptTime {
+			err = errors.New(found)
+		}
+	case client:
+		p.Kill()
+		found = "client killed"
+	case server:
+		s.Kill()
+		p.Wait(c.wait)
+		found = "server killed, and started again"
+		s, url, err = c.serve(ctx, c.scheme, files, url)
+	case full:
+		err = p.Wait(c.wait)
+		if out, _ := p.Output(); err == nil || !strings.Contains(out, "no space") {
+			return s, url, "", fmt.Errorf("a full disk is told as: %v\n%s", err, out)
+		}
+		found = "disk full: told of, and room made"
+		err = d.makeRoom()
+	}
+	return s, url, fmt.Sprintf("%s with %d of %d directories there", found, there, c.dirs), err
+}
+
+// smallOnes copies the small files, so that the large one alone is left.
+func (c *copying) smallOnes(ctx context.Context, args []string) error {
+	aside := c.source + ".large"
+	if err := os.Rename(filepath.Join(c.source, largeName), aside); err != nil {
+		return err
+	}
+	p, err := proc.Start(ctx, c.viaduct, args...)
+	if err == nil {
+		err = p.Wait(c.wait)
+	}
+	return errors.Join(err, os.Rename(aside, filepath.Join(c.source, largeName)))
+}
+
+// until waits until a fault is due: when a part of the directories is there, or when a
+// part of the large file has been read.
+func (c *copying) until(p *proc.Process, tree string, st step) (dirs int, err error) {
+	// The small files may be read twice, for what is there is compared; the answers are short.
+	before := 3*int64(c.files)*(c.small+1024) + int64(st.part*float64(c.large))
+	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
+		es, err := os.ReadDir(tree)
+		if err != nil && !os.IsNotExist(err) {
+			return 0, err
+		}
+		dirs = min(len(es), c.dirs) // the large file may be there too
+		due := false
+		switch {
+		case st.fault == full: // ends by itself
+		case st.phase == small:
+			due = dirs >= int(st.part*float64(c.dirs))
+		case dirs == c.dirs:
+			n, ok := bytesRead(p.PID())
+			due = n >= before || !ok
+		}
+		select {
+		case <-p.Ended():
+			if st.fault != full {
+				out, _ := p.Output()
+				return dirs, fmt.Errorf("%w, with %d directories\n%s", errMissed, dirs, out)
+			}
+			return dirs, nil
+		default:
+		}
+		if due {
+			return dirs, nil
+		}
+		if time.Since(begin) > c.wait {
+			return dirs, fmt.Errorf("not done within %v, with %d directories", c.wait, dirs)
+		}
+	}
+}
+
+// partly returns an error unless all files below root/tree are those of the source.
+func (c *copying) partly(root string) error {
+	names, err := list(root)
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		if n[len(n)-1] == filepath.Separator || filepath.Base(n) == largeName {
+			continue
+		}
+		rel, err := filepath.Rel("tree", n)
+		if err != nil {
+			return err
+		}
+		if err := same(filepath.Join(c.source, rel), filepath.Join(root, n)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// summary is what a copy reports of itself, in words.
+func summary(document string) string {
+	field := func(name string) string {
+		_, v, _ := strings.Cut(document, `"`+name+`": `)
+		v, _, _ = strings.Cut(v, ",")
+		return v
+	}
+	return fmt.Sprintf("copied %s and found %s alike", field("files"), field("alike"))
+}
