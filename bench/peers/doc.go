@@ -8,6 +8,7 @@
 //	bench/peers.sh --only Latency   contests whose title matches
 //	bench/peers.sh --markdown       a table for a document; --json for programs
 //	bench/peers.sh --update FILE    the same, in place of a document's table
+//	bench/peers.sh --pictures DIR   measures for the pictures of a document, and draws them
 //
 // Missing peers are installed from Debian's packages when it is run by root;
 // without them their rows say so.

@@ -68,12 +68,15 @@ type result struct {
 	Messages  float64 `json:"messages"`
 	LatencyUS float64 `json:"latency_us,omitempty"` // one way, median
 	SlowUS    float64 `json:"slow_us,omitempty"`    // there and back, 99th percentile
-	TxCPU     float64 `json:"tx_cpu,omitempty"`     // seconds
-	RxCPU     float64 `json:"rx_cpu,omitempty"`
-	TxAllocs  float64 `json:"tx_allocs"` // heap objects per message
-	RxAllocs  float64 `json:"rx_allocs"`
-	TxMemory  float64 `json:"tx_memory,omitempty"` // bytes per connection
-	RxMemory  float64 `json:"rx_memory,omitempty"`
+
+	QuantilesUS []float64 `json:"quantiles_us,omitempty"` // one way, at quantiles
+
+	TxCPU    float64 `json:"tx_cpu,omitempty"` // seconds
+	RxCPU    float64 `json:"rx_cpu,omitempty"`
+	TxAllocs float64 `json:"tx_allocs"` // heap objects per message
+	RxAllocs float64 `json:"rx_allocs"`
+	TxMemory float64 `json:"tx_memory,omitempty"` // bytes per connection
+	RxMemory float64 `json:"rx_memory,omitempty"`
 }
 
 // endpoint is how a transport takes part: dial in this process, serve in the
@@ -91,6 +94,26 @@ type endpoint interface {
 // settled is how long connections have done nothing when their memory is
 // measured.
 const settled = 900 * time.Millisecond
+
+// outlast has the peer's side of a measurement go on for as long as it takes; idle
+// connections are measured, and held until the initiator has measured its own.
+func (m measure) outlast(wg *sync.WaitGroup, mark func()) {
+	if m.Op != opIdle {
+		wg.Wait()
+		return
+	}
+	time.Sleep(settled)
+	mark()
+	m.hold()
+}
+
+// idle measures what the initiator's connections hold that do nothing.
+func (m measure) idle(before usage) result {
+	time.Sleep(settled)
+	u := now().sub(before)
+	m.peerReported() // it measures connections that are still there
+	return result{Seconds: 1, Messages: float64(m.Conns), TxMemory: u.Memory / float64(m.Conns)}
+}
 
 var endpoints = map[string]endpoint{
 	"vitcp": viEndpoint{openVITCP},
@@ -442,7 +465,11 @@ func roundTrips(limit time.Duration, ping func() error) (result, error) {
 	}
 	r := w.result(len(rtt), 0)
 	slices.Sort(rtt)
-	r.LatencyUS = float64(rtt[len(rtt)/2].Nanoseconds()) / 2e3
+	oneWay := func(i int) float64 { return float64(rtt[i].Nanoseconds()) / 2e3 }
+	r.LatencyUS = oneWay(len(rtt) / 2)
+	for _, q := range quantiles {
+		r.QuantilesUS = append(r.QuantilesUS, oneWay(int(float64(len(rtt))*q)))
+	}
 	return r, nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"sync"
-	"time"
 
 	"viaduct/iwarp"
 )
@@ -97,13 +96,7 @@ func (iwarpEndpoint) serve(m measure, announce func(any) error, mark func()) err
 		}
 		wg.Go(func() { iwarpServeConn(q, mr, m) })
 	}
-	if m.Op == opIdle {
-		time.Sleep(settled)
-		mark()
-		m.hold()
-		return nil
-	}
-	wg.Wait()
+	m.outlast(&wg, mark)
 	return nil
 }
 
@@ -243,10 +236,7 @@ func (iwarpEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 	}
 	switch m.Op {
 	case opIdle:
-		time.Sleep(settled)
-		u := now().sub(before)
-		m.peerReported() // it measures connections that are still there
-		return result{Seconds: 1, Messages: float64(m.Conns), TxMemory: u.Memory / float64(m.Conns)}, nil
+		return m.idle(before), nil
 	case opPing:
 		q := cs[0].q
 		return roundTrips(m.Time, func() error {

@@ -123,13 +123,7 @@ func serveStreams(m measure, l net.Listener, announce func(any) error, mark func
 		}
 		wg.Go(func() { serveStream(c, m) })
 	}
-	if m.Op == opIdle {
-		time.Sleep(settled)
-		mark()
-		m.hold()
-		return nil
-	}
-	wg.Wait()
+	m.outlast(&wg, mark)
 	return nil
 }
 
@@ -198,10 +192,7 @@ func dialStreams(m measure, hello json.RawMessage, dial func(addr string) (net.C
 	b := buffer(m.Footprint)
 	switch m.Op {
 	case opIdle:
-		time.Sleep(settled)
-		u := now().sub(before)
-		m.peerReported() // it measures connections that are still there
-		return result{Seconds: 1, Messages: float64(m.Conns), TxMemory: u.Memory / float64(m.Conns)}, nil
+		return m.idle(before), nil
 	case opPing:
 		return roundTrips(m.Time, func() error {
 			if _, err := cs[0].Write(b[:m.Size]); err != nil {

@@ -132,13 +132,7 @@ func (e viEndpoint) serve(m measure, announce func(any) error, mark func()) erro
 		}
 		wg.Go(func() { viServeConn(v, region, m, ds) })
 	}
-	if m.Op == opIdle {
-		time.Sleep(settled)
-		mark()
-		m.hold()
-		return nil
-	}
-	wg.Wait()
+	m.outlast(&wg, mark)
 	return nil
 }
 
@@ -265,10 +259,7 @@ func (e viEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 	}()
 	switch m.Op {
 	case opIdle:
-		time.Sleep(settled)
-		u := now().sub(before)
-		m.peerReported() // it measures connections that are still there
-		return result{Seconds: 1, Messages: float64(m.Conns), TxMemory: u.Memory / float64(m.Conns)}, nil
+		return m.idle(before), nil
 	case opPing:
 		c := cs[0]
 		recvs := make([]*vi.Descriptor, pingRecvs)

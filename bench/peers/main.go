@@ -36,6 +36,7 @@ type options struct {
 	json     bool
 	markdown bool
 	update   string
+	pictures string
 	verbose  bool
 	patience time.Duration
 	rest     time.Duration
@@ -56,6 +57,7 @@ func compareMain(args []string) error {
 	fs.BoolVar(&o.json, "json", false, "print JSON")
 	fs.BoolVar(&o.markdown, "markdown", false, "print a Markdown table")
 	fs.StringVar(&o.update, "update", "", "replace the table in this Markdown `FILE`, between its two marks")
+	fs.StringVar(&o.pictures, "pictures", "", "measure for the pictures of docs/performance.md, and draw them into `DIR`")
 	fs.BoolVar(&o.verbose, "v", false, "tell on stderr what is being measured")
 	fs.StringVar(&o.congestion, "congestion", "reno", "congestion control of every socket, empty for the system's")
 	if err := fs.Parse(args); err != nil {
@@ -74,14 +76,32 @@ func compareMain(args []string) error {
 	var r report
 	r.head(t, m, o.rounds)
 	var cs []contest
-	for _, c := range t.contests(m) {
-		if title.MatchString(c.title) {
-			cs = append(cs, c)
+	var ps []*picture
+	if o.pictures != "" {
+		if err := os.MkdirAll(o.pictures, 0o755); err != nil {
+			return err
+		}
+		for _, p := range t.pictures(m) {
+			if title.MatchString(p.title) {
+				ps = append(ps, p)
+				cs = append(cs, p.contest())
+			}
+		}
+	} else {
+		for _, c := range t.contests(m) {
+			if title.MatchString(c.title) {
+				cs = append(cs, c)
+			}
 		}
 	}
 	r.compare(cs, o)
 	for name, why := range t.missing {
 		fmt.Fprintf(os.Stderr, "peers: %s: %s\n", name, why)
+	}
+	if o.pictures != "" {
+		if err := r.draw(o.pictures, ps); err != nil || !o.json {
+			return err
+		}
 	}
 	if o.update != "" {
 		if err := r.update(o.update); err != nil {

@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"viaduct/internal/testkit"
 )
 
 // The initiator of a measurement starts its own program as the peer, which in
@@ -14,7 +16,7 @@ func TestMain(m *testing.M) {
 		main()
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	testkit.Main(m)
 }
 
 // Every operation of every transport gives a figure. Memory is measured of

@@ -170,7 +170,7 @@ func (t *toolbox) c(op string, size, batch, footprint int) (result, error) {
 }
 
 // vipl runs one measurement of the program on libvipl.
-func (t *toolbox) vipl(op string, size, depth, bell, footprint int, gather bool) (result, error) {
+func (t *toolbox) vipl(op string, size, depth, bell, footprint int, gather, rings bool) (result, error) {
 	if t.missing["vipl"] != "" {
 		return result{}, errMissing
 	}
@@ -180,6 +180,11 @@ func (t *toolbox) vipl(op string, size, depth, bell, footprint int, gather bool)
 	}
 	if !gather {
 		conf += " gather off"
+	}
+	if rings {
+		conf += " samehost require"
+	} else {
+		conf += " samehost off"
 	}
 	file := filepath.Join(t.dir, "vipl.conf")
 	if err := os.WriteFile(file, []byte(conf+"\n"), 0o600); err != nil {

@@ -189,6 +189,9 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
+/* What is told of the distribution; picture.go has the same. */
+static const double quantiles[] = {0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999};
+
 static void run_ping(int fd, size_t size, int flags, uint64_t limit)
 {
 	static uint64_t rtt[1 << 20];
@@ -202,8 +205,11 @@ static void run_ping(int fd, size_t size, int flags, uint64_t limit)
 		last = t;
 	} while (t - start < limit && n < 1 << 20);
 	qsort(rtt, n, sizeof rtt[0], compare);
-	printf("{\"messages\":%llu,\"seconds\":%.9f,\"latency_us\":%.4f}\n", (unsigned long long)n,
+	printf("{\"messages\":%llu,\"seconds\":%.9f,\"latency_us\":%.4f,\"quantiles_us\":[", (unsigned long long)n,
 	       (last - start) / 1e9, rtt[n / 2] / 2e3); /* the median */
+	for (size_t i = 0; i < sizeof quantiles / sizeof quantiles[0]; i++)
+		printf("%s%.4f", i ? "," : "", rtt[(uint64_t)((double)n * quantiles[i])] / 2e3);
+	printf("]}\n");
 }
 
 int main(int argc, char **argv)

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"bytes"
+	"encoding/xml"
+	"fmt"
+	"math"
+	"strings"
+)
+
+// A chart is a drawing of lines over a few x, with a logarithmic y.
+type chart struct {
+	title, x, y string
+	ticks       []string // of x
+	lines       []chartLine
+	caption     string
+}
+
+// A chartLine has a value for each tick; 0 is none.
+type chartLine struct {
+	name string
+	at   []float64
+}
+
+// The measures of a chart, in pixels. Text can be read where a page shows it 700 wide.
+const (
+	chartWidth   = 700
+	chartLeft    = 70
+	chartRight   = 24
+	chartTop     = 40
+	chartPlot    = 250 // height of what has the lines
+	chartLegend  = 20  // height of a line of the legend
+	chartColumns = 3
+	chartText    = 12.5
+)
+
+// chartColors are those of the lines, on light and on dark.
+var chartColors = [][2]string{
+	{"#0969da", "#58a6ff"}, {"#cf222e", "#ff7b72"}, {"#1a7f37", "#3fb950"}, {"#8250df", "#bc8cff"},
+	{"#bc4c00", "#f0883e"}, {"#57606a", "#9da7b3"}, {"#bf3989", "#f778ba"},
+}
+
+// chartMarks are the marks of the points, around 0,0: no two lines of a chart have colour alone
+// to tell them apart.
+var chartMarks = []string{
+	`<circle r="4"/>`, `<rect x="-4" y="-4" width="8" height="8"/>`, `<path d="M0,-5L5,4L-5,4Z"/>`, `<path d="M0,-5.5L5.5,0L0,5.5L-5.5,0Z"/>`,
+	`<path d="M0,5L5,-4L-5,-4Z"/>`, `<path d="M-4,-1.5H-1.5V-4H1.5V-1.5H4V1.5H1.5V4H-1.5V1.5H-4Z"/>`, `<circle r="4" class="hollow"/>`,
+}
+
+func (c *chart) svg() []byte {
+	var b bytes.Buffer
+	legend := (len(c.lines) + chartColumns - 1) / chartColumns
+	height := chartTop + chartPlot + 48 + legend*chartLegend + 28
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" role="img" aria-label="%s">`+"\n",
+		chartWidth, height, chartWidth, height, escape(c.title))
+	b.WriteString(chartStyle())
+	fmt.Fprintf(&b, `<rect class="page" width="%d" height="%d"/>`+"\n", chartWidth, height)
+	text(&b, chartWidth/2, 22, "middle", "title", c.title)
+
+	lo, hi := c.bounds()
+	bottom, right := float64(chartTop+chartPlot), float64(chartWidth-chartRight)
+	y := func(v float64) float64 {
+		return bottom - chartPlot*(math.Log(v)-math.Log(lo))/(math.Log(hi)-math.Log(lo))
+	}
+	x := func(i int) float64 {
+		if len(c.ticks) == 1 {
+			return (chartLeft + right) / 2
+		}
+		return chartLeft + 20 + float64(i)*(right-chartLeft-40)/float64(len(c.ticks)-1)
+	}
+	for _, v := range niceTicks(lo, hi) {
+		fmt.Fprintf(&b, `<path class="grid" d="M%d,%.1fH%.0f"/>`+"\n", chartLeft, y(v), right)
+		text(&b, chartLeft-8, y(v)+4, "end", "", fmt.Sprintf("%g", v))
+	}
+	for i, t := range c.ticks {
+		fmt.Fprintf(&b, `<path class="grid" d="M%.1f,%dV%.0f"/>`+"\n", x(i), chartTop, bottom)
+		text(&b, x(i), bottom+18, "middle", "", t)
+	}
+	text(&b, (chartLeft+right)/2, bottom+38, "middle", "", c.x)
+	fmt.Fprintf(&b, `<text class="axis" transform="translate(16,%.0f) rotate(-90)" text-anchor="middle">%s</text>`+"\n", bottom-chartPlot/2, escape(c.y))
+	for i, l := range c.lines {
+		var path strings.Builder
+		move := "M"
+		for j, v := range l.at {
+			if v <= 0 {
+				move = "M"
+				continue
+			}
+			fmt.Fprintf(&path, "%s%.1f,%.1f", move, x(j), y(v))
+			move = "L"
+		}
+		fmt.Fprintf(&b, `<path class="line c%d" d="%s"/>`+"\n", i%len(chartColors), path.String())
+		for j, v := range l.at {
+			if v > 0 {
+				mark(&b, i, x(j), y(v))
+			}
+		}
+	}
+	const column = (chartWidth - 40) / chartColumns
+	for i, l := range c.lines {
+		lx, ly := float64(28+i%chartColumns*column), bottom+62+float64(i/chartColumns*chartLegend)
+		fmt.Fprintf(&b, `<path class="line c%d" d="M%.0f,%.0fh28"/>`+"\n", i%len(chartColors), lx, ly-4)
+		mark(&b, i, lx+14, ly-4)
+		text(&b, lx+36, ly, "start", "", l.name)
+	}
+	text(&b, 28, float64(height-12), "start", "small", c.caption)
+	b.WriteString("</svg>\n")
+	return b.Bytes()
+}
+
+// bounds are those of the y axis.
+func (c *chart) bounds() (lo, hi float64) {
+	lo, hi = math.Inf(1), 0
+	for _, l := range c.lines {
+		for _, v := range l.at {
+			if v > 0 {
+				lo, hi = min(lo, v), max(hi, v)
+			}
+		}
+	}
+	if hi == 0 {
+		return 1, 10
+	}
+	return lo / 1.15, max(hi*1.15, lo*2)
+}
+
+func mark(b *bytes.Buffer, i int, x, y float64) {
+	fmt.Fprintf(b, `<g class="mark c%d" transform="translate(%.1f,%.1f)">%s</g>`+"\n", i%len(chartColors), x, y, chartMarks[i%len(chartMarks)])
+}
+
+func text(b *bytes.Buffer, x, y float64, anchor, class, s string) {
+	if class != "" {
+		class = fmt.Sprintf(` class="%s"`, class)
+	}
+	fmt.Fprintf(b, `<text%s x="%.1f" y="%.1f" text-anchor="%s">%s</text>`+"\n", class, x, y, anchor, escape(s))
+}
+
+func escape(s string) string {
+	var b bytes.Buffer
+	xml.EscapeText(&b, []byte(s))
+	return b.String()
+}
+
+// chartStyle has the colours, for a light page and for a dark one.
+func chartStyle() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "<style>\ntext{font:%gpx sans-serif;fill:#1f2328}.title{font-size:15px;font-weight:600}.small{font-size:11px}\n", chartText)
+	b.WriteString(".page{fill:#fff}.grid{stroke:#d0d7de;stroke-width:1}.line{fill:none;stroke-width:2}.hollow{fill:#fff;stroke-width:2}\n")
+	colors := func(k int) {
+		for i, c := range chartColors {
+			fmt.Fprintf(&b, ".line.c%d{stroke:%s}.mark.c%d{fill:%s;stroke:%s}", i, c[k], i, c[k], c[k])
+		}
+	}
+	colors(0)
+	b.WriteString("\n@media (prefers-color-scheme:dark){text{fill:#e6edf3}.page{fill:#0d1117}.grid{stroke:#30363d}.hollow{fill:#0d1117}\n")
+	colors(1)
+	b.WriteString("}\n</style>\n")
+	return b.String()
+}
