@@ -2,6 +2,7 @@ package viaduct_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -45,5 +46,33 @@ func TestPackaging(t *testing.T) {
 		if found, err := filepath.Glob(src); err != nil || len(found) == 0 {
 			t.Errorf("%s: there is no such file", src)
 		}
+	}
+}
+
+// TestReleaseNotes: the notes of a version are its section of CHANGELOG.md alone, and
+// what is unreleased if it has none.
+func TestReleaseNotes(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("SKIPPED: there is no bash")
+	}
+	dir := t.TempDir()
+	script, err := os.ReadFile("packaging/notes.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "packaging"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	os.WriteFile(filepath.Join(dir, "packaging", "notes.sh"), script, 0o755)
+	os.WriteFile(filepath.Join(dir, "CHANGELOG.md"), []byte("# Changelog\n\n## Unreleased\n\n- new: c.\n\n## 1.1.0 (a day)\n\n- new: b,\n  of two lines.\n\n## 1.0.0\n\n- new: a.\n"), 0o644)
+	for version, want := range map[string]string{"v1.1.0": "\n- new: b,\n  of two lines.\n", "1.0.0": "\n- new: a.\n", "v2.0.0": "\n- new: c.\n"} {
+		out, err := exec.Command(bash, filepath.Join(dir, "packaging", "notes.sh"), version).CombinedOutput()
+		if err != nil || string(out) != want {
+			t.Errorf("%s: %v, %q; want %q", version, err, out, want)
+		}
+	}
+	if out, err := exec.Command(bash, "packaging/notes.sh", "v99.0.0").CombinedOutput(); err != nil || len(out) < 1000 {
+		t.Errorf("of this tree: %v, %d bytes", err, len(out))
 	}
 }

@@ -72,7 +72,8 @@ head -c 3000000 /dev/urandom >data
 viaduct demo data
 
 echo "== a service that systemd starts when something comes"
-echo 'OPTIONS=--writable --listen vitcp://:3936/files' >/etc/viaduct/serve-files.conf
+printf '[serve]\nwritable = true\n' >/etc/viaduct/serve-files.toml
+viaduct config check /etc/viaduct/serve-files.toml
 systemctl start viaduct-serve@files.socket
 [ "$(systemctl show -P ActiveState viaduct-serve@files.service)" = inactive ]
 viaduct put data vitcp://127.0.0.1/files/a/data
@@ -97,7 +98,9 @@ echo "restarts by systemd: $(systemctl show -P NRestarts viaduct-serve@files.ser
 [ "$(systemctl show -P NRestarts viaduct-serve@files.service)" = 1 ]
 
 echo "== the other services"
-echo 'OPTIONS=--to sdp://127.0.0.1:5000' >/etc/viaduct/proxy-8080.conf
+printf '[proxy]\nto = "sdp://127.0.0.1:5000"\n' >/etc/viaduct/proxy-8080.toml
+printf 'log-level = "info"\n[fabric]\ndomain = 3\n' >/etc/viaduct/fabric.toml
+viaduct config check /etc/viaduct/portmap.toml
 echo '127.0.0.1:8080 127.0.0.1:5000' >>/etc/viaduct/portmap.conf
 systemctl start viaduct-proxy@8080 viaduct-portmap viaduct-fabric
 viaduct portmap query 127.0.0.1:8080
@@ -109,6 +112,23 @@ viaduct ping 'fcvi://10.0.0.1/echo?fabric=127.0.0.1&self=10.0.0.2' -c 3 -i 1ms -
 for u in viaduct-serve@files viaduct-proxy@8080 viaduct-portmap viaduct-fabric; do
 	systemd-analyze security --threshold=20 --no-pager $u.service | tail -n 1
 done
+[ "$(ls /usr/lib/systemd/system/viaduct-*.service | wc -l)" = 4 ]
+for f in /usr/lib/systemd/system/viaduct-*.service; do
+	echo "offline: $f"
+	systemd-analyze --offline=true security --threshold=20 --no-pager "$f" | tail -n 1
+done
+journalctl --no-pager -u viaduct-fabric | grep -o 'listening fcip.*' # as its file has it, at level info
+
+echo "== a token, as a credential of the service"
+head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >/etc/viaduct/token
+chmod 600 /etc/viaduct/token
+mkdir -p /etc/systemd/system/viaduct-serve@files.service.d
+printf '[Service]\nLoadCredential=token:/etc/viaduct/token\n' >/etc/systemd/system/viaduct-serve@files.service.d/token.conf
+echo 'token-file = "/run/credentials/viaduct-serve@files.service/token"' >>/etc/viaduct/serve-files.toml
+systemctl daemon-reload
+systemctl restart viaduct-serve@files.service
+viaduct put data vitcp://127.0.0.1/files/b --token-file /etc/viaduct/token
+if viaduct put data vitcp://127.0.0.1/files/c; then false; fi
 
 echo "== completion"
 offers() { # the words that bash would offer for a line
@@ -125,8 +145,11 @@ grep -q 5000 /tmp/c
 
 if dpkg -s libvipl1 >/dev/null 2>&1; then
 	echo "== a program in C, compiled against libvipl-dev"
-	man --warnings 3 VipOpenNic >/tmp/page 2>/tmp/warnings
-	[ ! -s /tmp/warnings ] || { cat /tmp/warnings; false; }
+	for call in VipOpenNic VipRecvDone; do # a page, and a name that leads to one
+		man --warnings 3 $call >/tmp/page 2>/tmp/warnings
+		[ ! -s /tmp/warnings ] || { cat /tmp/warnings; false; }
+		grep -q "VIP_RETURN $call(" /tmp/page
+	done
 	[ -e /usr/share/doc/libvipl1/changelog.gz ]
 	if [ -e /srv/pingpong ]; then
 		systemctl stop viaduct-serve@files.socket viaduct-serve@files.service # its port is VIPL's

@@ -34,7 +34,7 @@ both "pingpong, server in Go" ./peer server 200 -- ./pingpong /dev/via_lo localh
 both "pingpong, client in Go" ./pingpong /dev/via_lo server 200 -- ./peer client 200
 timeout 40 ./server /dev/via_lo 3 & pid=$!
 clients=()
-for i in 1 2 3; do timeout 40 ./client /dev/via_lo localhost 50 & clients+=($!); done
+for _ in 1 2 3; do timeout 40 ./client /dev/via_lo localhost 50 & clients+=($!); done
 for c in "${clients[@]}"; do wait "$c"; done
 wait $pid
 echo "ok a server and three clients"
