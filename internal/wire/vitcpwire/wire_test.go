@@ -118,6 +118,8 @@ func TestDialectValid(t *testing.T) {
 	}
 }
 
+// What a type says of its messages, for every value of its five bits and beyond. [VIT-3-3] [VIT-3-4]
+// [V-11] [V-23] [V-37]
 func TestTypeProperties(t *testing.T) {
 	for v := range 256 {
 		typ := Type(v)

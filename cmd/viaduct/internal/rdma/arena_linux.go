@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
 const pageSize = 4096
@@ -64,6 +66,9 @@ func (a *arena) ring(n int) (b []byte, key int64, err error) {
 		key = old[len(old)-1]
 		a.free[n] = old[:len(old)-1]
 	} else {
+		if a.size == abi.NoKey {
+			a.size += pageSize // a hole, which takes no memory
+		}
 		key = a.size
 		// All of it is there from now on: touching a file without room is a fault.
 		if err := unix.Fallocate(a.fd, 0, key, int64(n)); err != nil {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
 // A place in the arena that can't be mapped is used by the next ring: a program that tries
@@ -30,6 +32,29 @@ func TestArenaUnmapped(t *testing.T) {
 	}
 	if a.size != pageSize {
 		t.Errorf("the file has %d bytes, want those of one ring", a.size)
+	}
+}
+
+// No ring has the offset by which the provider is told that there is none.
+func TestArenaNoKey(t *testing.T) {
+	for _, n := range []int{pageSize, abi.NoKey} {
+		a, theirs, err := newArena()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.close()
+		defer unix.Close(theirs)
+		end := int64(0)
+		for end <= abi.NoKey {
+			b, key, err := a.ring(n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if key == abi.NoKey || key < end {
+				t.Errorf("a ring of %d bytes is at %#x, behind one that ends at %#x", n, key, end)
+			}
+			end = key + int64(len(b))
+		}
 	}
 }
 

@@ -13,6 +13,10 @@ const (
 	MaxInline = 80 // bytes, in place of the elements behind the first
 )
 
+// NoKey, where the offset of a ring stands in the answer to the command that makes it, tells the provider
+// that there is no ring. It is an offset that a ring could have.
+const NoKey = 0x90000
+
 // Flags of entries. Valid stands in the word at FlagsAt of send and receive
 // entries and in the lowest byte of that word of completions.
 const (
