@@ -5,27 +5,45 @@ import (
 	"errors"
 	"io"
 	"net/netip"
-	"strings"
 	"testing"
 )
 
-// The twelve Information Units, each once. [FCVI-5.1-1]
+// The twelve Information Units, each once, with what follows from each. [FCVI-5.1-1] [FCVI-5.1-2] [FCVI-5.1-4]
 func TestOpcodes(t *testing.T) {
-	want := [...]Opcode{SendRqst, WriteRqst, ReadRqst, SendResp, WriteResp, ReadResp,
-		ConnectRqst, ConnectResp1, ConnectResp2, ConnectResp3, DisconnectRqst, DisconnectResp}
+	type row struct {
+		name              string
+		request, response bool
+		data              bool
+		answer            Opcode
+		header            int
+		rctl              uint8
+	}
+	want := map[Opcode]row{
+		SendRqst:       {"SEND_RQST", true, false, true, SendResp, 16, 0x04},
+		WriteRqst:      {"WRITE_RQST", true, false, true, WriteResp, 32, 0x04},
+		ReadRqst:       {"READ_RQST", true, false, false, ReadResp, 32, 0x02},
+		SendResp:       {"SEND_RESP", false, true, false, 0, 16, 0x03},
+		WriteResp:      {"WRITE_RESP", false, true, false, 0, 16, 0x03},
+		ReadResp:       {"READ_RESP", false, true, true, 0, 16, 0x01},
+		ConnectRqst:    {"CONNECT_RQST", false, false, false, 0, 32, 0x02},
+		ConnectResp1:   {"CONNECT_RESP1", false, false, false, 0, 32, 0x03},
+		ConnectResp2:   {"CONNECT_RESP2", false, false, false, 0, 32, 0x03},
+		ConnectResp3:   {"CONNECT_RESP3", false, false, false, 0, 32, 0x03},
+		DisconnectRqst: {"DISCONNECT_RQST", false, false, false, 0, 32, 0x02},
+		DisconnectResp: {"DISCONNECT_RESP", false, false, false, 0, 32, 0x03},
+	}
 	n := 0
-	for o := range 256 {
-		if Opcode(o).Valid() {
+	for v := range 256 {
+		if o := Opcode(v); o.Valid() {
 			n++
+			got := row{o.String(), o.IsRequest(), o.IsResponse(), o.HasData(), o.Response(), o.HeaderLen(), messages[o].rctl}
+			if got != want[o] {
+				t.Errorf("%#x: %+v, want %+v", v, got, want[o])
+			}
 		}
 	}
 	if n != len(want) {
 		t.Errorf("%d opcodes, want %d", n, len(want))
-	}
-	for _, o := range want {
-		if !o.Valid() || strings.HasPrefix(o.String(), "FCVI_OPCODE") {
-			t.Errorf("%v is not valid, or has no name", o)
-		}
 	}
 }
 
@@ -51,6 +69,10 @@ func TestSameHost(t *testing.T) {
 		if got := tc.a.SameHost(four); got != tc.want {
 			t.Errorf("%s: %t, want %t", tc.name, got, tc.want)
 		}
+	}
+	// What begins otherwise is compared as it is.
+	if ip("100::ffff:192.0.2.1").SameHost(ip("100::192.0.2.1")) {
+		t.Error("an address with other bytes in front was taken for a mapped one")
 	}
 	// A Port_Name is compared as it is, whatever stands behind its eight bytes.
 	name, marked := NameAddress(0, nil), NameAddress(0, nil)
