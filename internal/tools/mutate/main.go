@@ -102,8 +102,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	begin := time.Now()
 	var all []figures
 	for i, p := range wanted {
-		if *sample > 0 && time.Since(begin) > *sample/3 {
-			break // building the next one and recording its tests may take long
+		if *sample > 0 && time.Since(begin) > *sample/2 {
+			break // building the next one may take long
 		}
 		sub := filepath.Join(dir, fmt.Sprint(i))
 		if err := os.Mkdir(sub, 0o700); err != nil {
@@ -113,7 +113,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		if err != nil {
 			return fail(err)
 		}
-		r.brief, r.citedOnly, r.own = *sample > 0 || *own, *cited, *own
+		r.citedOnly, r.own = *cited || *sample > 0, *own // a sample is judged by the cited tests
 		mutants := slices.DeleteFunc(slices.Clone(r.mutants[1:]), func(m *mutant) bool { return !selected.MatchString(m.listing()) })
 		if *list {
 			for _, m := range mutants {

@@ -451,7 +451,7 @@ func TestSuites(t *testing.T) {
 	if got := r.citedTests(r.mutants[1]); len(got) != 2 {
 		t.Errorf("cited tests: %v", got)
 	}
-	r.own, r.brief = true, true
+	r.own = true
 	if got := r.citedTests(r.mutants[1]); len(got) != 0 {
 		t.Errorf("cited tests of the package itself: %v", got)
 	}

@@ -23,7 +23,6 @@ type runner struct {
 	workers int
 	// patience is what tests get beyond four times what they took without a mutant.
 	patience time.Duration
-	brief    bool // only the tests of the package itself, and those that are cited
 
 	citedOnly bool // only those that are cited
 	own       bool // only those of the package itself
@@ -131,12 +130,11 @@ func (r *runner) recordAll(pkg string, until time.Time) (broken []test, err erro
 }
 
 // suites are the packages whose tests are asked to kill a mutant: its own, and
-// but for a sample, which has no time for them, the library packages that cite
-// its rows. What the commands and the programs around the library test is not
+// unless that alone is wanted the library packages that cite its rows. What the commands and the programs around the library test is not
 // counted for it, but for the tests that cite the row.
 func (r *runner) suites(m *mutant) []string {
 	out := []string{m.pkg}
-	if r.brief {
+	if r.own {
 		return out
 	}
 	for _, t := range r.citedTests(m) {
