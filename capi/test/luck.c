@@ -862,10 +862,7 @@ static void gathered_by_many(void) {
 	ok(d == NULL, "than those");
 }
 
-static const struct {
-	const char *name;
-	void (*run)(void);
-} cases[] = {
+static const struct tap_case cases[] = {
 	{"other-nic", other_nic}, {"closed-twice", closed_twice}, {"null", null}, {"misaligned", misaligned}, {"segments", segments},
 	{"callback", in_callback}, {"notify", notify_in_notify}, {"unmapped", unmapped},
 	{"descriptor-unmapped", descriptor_unmapped}, {"fork", fork_use}, {"exec", fork_exec}, {"fork-first", fork_first},
@@ -874,18 +871,4 @@ static const struct {
 	{"posted-and-left", posted_and_left}, {"answers", answers}, {"gathered-by-many", gathered_by_many},
 };
 
-int main(int argc, char **argv) {
-	unsigned i;
-
-	if (argc > 1)
-		tap_nic = argv[1];
-	for (i = 0; i < sizeof cases / sizeof *cases; i++) {
-		if (argc < 3) {
-			printf("%s\n", cases[i].name);
-		} else if (strcmp(argv[2], cases[i].name) == 0) {
-			cases[i].run();
-			return tap_end();
-		}
-	}
-	return argc < 3 ? 0 : 2;
-}
+int main(int argc, char **argv) { return tap_case(argc, argv, cases, sizeof cases / sizeof *cases); }

@@ -114,26 +114,9 @@ static void overrun(void) {
 	(void)VipQueryNic(nic, (VIP_NIC_ATTRIBUTES *)(void *)p);
 }
 
-static const struct {
-	const char *name;
-	void (*run)(void);
-} cases[] = {
+static const struct tap_case cases[] = {
 	{"none", none}, {"handle", handle}, {"attributes", attributes}, {"payload", payload},
 	{"descriptor", descriptor}, {"freed", freed}, {"result", result}, {"overrun", overrun},
 };
 
-int main(int argc, char **argv) {
-	unsigned i;
-
-	if (argc > 1)
-		tap_nic = argv[1];
-	for (i = 0; i < sizeof cases / sizeof *cases; i++) {
-		if (argc < 3) {
-			printf("%s\n", cases[i].name);
-		} else if (strcmp(argv[2], cases[i].name) == 0) {
-			cases[i].run();
-			return tap_end();
-		}
-	}
-	return argc < 3 ? 0 : 2;
-}
+int main(int argc, char **argv) { return tap_case(argc, argv, cases, sizeof cases / sizeof *cases); }

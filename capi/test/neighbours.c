@@ -212,23 +212,6 @@ static void crowd(void) {
 	}
 }
 
-static const struct {
-	const char *name;
-	void (*run)(void);
-} cases[] = {{"peers", peers}, {"crowd", crowd}, {"servers", servers}};
+static const struct tap_case cases[] = {{"peers", peers}, {"crowd", crowd}, {"servers", servers}};
 
-int main(int argc, char **argv) {
-	unsigned i;
-
-	if (argc > 1)
-		tap_nic = argv[1];
-	for (i = 0; i < sizeof cases / sizeof *cases; i++) {
-		if (argc < 3) {
-			printf("%s\n", cases[i].name);
-		} else if (strcmp(argv[2], cases[i].name) == 0) {
-			cases[i].run();
-			return tap_end();
-		}
-	}
-	return argc < 3 ? 0 : 2;
-}
+int main(int argc, char **argv) { return tap_case(argc, argv, cases, sizeof cases / sizeof *cases); }

@@ -57,6 +57,28 @@ static int tap_end(void) {
 	return tap_failed != 0;
 }
 
+/* A program of cases runs each in a process of its own: without one's name as the second argument it lists them. */
+struct tap_case {
+	const char *name;
+	void (*run)(void);
+};
+
+static inline int tap_case(int argc, char **argv, const struct tap_case *cases, size_t n) {
+	size_t i;
+
+	if (argc > 1)
+		tap_nic = argv[1];
+	for (i = 0; i < n; i++) {
+		if (argc < 3) {
+			printf("%s\n", cases[i].name);
+		} else if (strcmp(argv[2], cases[i].name) == 0) {
+			cases[i].run();
+			return tap_end();
+		}
+	}
+	return argc < 3 ? 0 : 2;
+}
+
 static long long tap_ms(void) {
 	struct timespec t;
 
