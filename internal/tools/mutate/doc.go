@@ -17,8 +17,9 @@
 //	go run ./internal/tools/mutate -write -pkg fcvi -notes fcvi.notes # in pieces: what cited tests killed before it was ended is not tried again
 //
 // The exit status is 1 if the cited tests kill less than 95 percent, or the
-// package's tests less than 98. A sample is compared with what docs/mutation.md
-// says of its packages: it fails if more mutants survive than chance explains.
+// package's tests less than 98. A sample runs the cited tests alone and is compared
+// with what docs/mutation.md says of its packages: it fails if they miss more mutants
+// than chance explains.
 // Mutants that no test can kill are listed with the reason in accepted.txt, and
 // are not counted.
 //

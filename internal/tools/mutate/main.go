@@ -207,7 +207,7 @@ func goCommand(root string, args ...string) (string, error) {
 // judge runs the mutants of a package, until a time if that is not zero. It calls
 // found with each result, one at a time. The figures are not counted yet.
 func (r *runner) judge(pkg string, mutants []*mutant, until time.Time, found func(result), log io.Writer) (figures, error) {
-	f := figures{pkg: pkg, of: len(mutants)}
+	f := figures{pkg: pkg, of: len(mutants), partial: r.citedOnly}
 	if len(mutants) == 0 {
 		return f, nil
 	}

@@ -31,6 +31,7 @@ type figures struct {
 	survive  []result // neither the cited tests nor the package's kill them
 	uncited  []result // the package's tests kill them, the cited ones do not
 	stale    []string // accepted, but killed
+	partial  bool     // only the cited tests ran
 }
 
 func (f *figures) count(acc map[string]string) {
@@ -87,8 +88,11 @@ func (f *figures) print(w io.Writer) {
 	for _, k := range f.stale {
 		fmt.Fprintf(w, "accepted, but killed: %s\n", k)
 	}
-	fmt.Fprintf(w, "%s: %d of %d mutants run, %d accepted; cited tests kill %s, the package's tests %s\n",
-		f.pkg, len(f.results), f.of, len(f.accepted), percent(f.cited(), f.counted()), percent(f.suite(), f.counted()))
+	fmt.Fprintf(w, "%s: %d of %d mutants run, %d accepted; cited tests kill %s", f.pkg, len(f.results), f.of, len(f.accepted), percent(f.cited(), f.counted()))
+	if !f.partial {
+		fmt.Fprintf(w, ", the package's tests %s", percent(f.suite(), f.counted()))
+	}
+	fmt.Fprintln(w)
 }
 
 func rowNames(m *mutant) string {
