@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/testkit"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
 )
@@ -475,6 +476,32 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 			s.wantAck(n)
 		}
 	})
+	t.Run("VIT-3.1-ACK-2 polled", func(t *testing.T) {
+		// That to a consumer that polls waits for its answer, or for the timer, which the
+		// test holds. [V-12]
+		s := serveProbe(t, sessionOpts{attrs: reliableAll})
+		l := s.v.Link().(*link)
+		for s.v.Poll() {
+		}
+		l.timerMu.Lock()
+		n := s.message(vitcpwire.Write, &vitcpwire.RDMA{}, nil)
+		polled := make(chan bool)
+		go func() {
+			defer close(polled)
+			for !l.armed.Load() && l.count.sentNOPs.Load() == 0 {
+				s.v.Poll()
+			}
+		}()
+		testkit.Eventually(t, "the acknowledgement", func() bool { return l.armed.Load() || l.count.sentNOPs.Load() > 0 })
+		waits := l.armed.Load() && !l.nop.Load() && l.acks.pending()
+		l.timerMu.Unlock()
+		if !waits {
+			t.Error("it does not wait for the timer")
+		}
+		s.wantAck(n)
+		<-polled
+		s.v.Unpoll()
+	})
 	t.Run("VIT-3.1-ACK-3", func(t *testing.T) {
 		// It rides on any segment, both ways. [VIT-3.1-ACK-3]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9, before: func(s *session) { must(t, s.v.PostRecv(vi.NewRecv())) }})
@@ -589,6 +616,31 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 			t.Errorf("%v", d.Status())
 		}
 		s.wantEnd(io.EOF)
+	})
+	t.Run("VIT-3.1-ACK-5 an error behind a read", func(t *testing.T) {
+		// A read is done when its data is here, and what failed behind it is told then,
+		// and ends the connection. [VIT-3.1-ACK-5] [VIA-4.5-5]
+		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9})
+		r, buf := register(t, s.n, 10, vi.MemAttributes{})
+		read := vi.NewRDMARead(vi.RemoteSegment{}, segment(r, 0, 1))
+		bad := vi.NewSend(vi.Segment{Address: r.Address(), Handle: r.Handle() + 1, Length: 1})
+		must(t, s.v.PostSend(read))
+		must(t, s.v.PostSend(bad))
+		q := s.want(vitcpwire.ReadRequest)
+		s.nop(ack(1))
+		s.taken()
+		if d, _ := s.v.SendDone(); d != nil || s.v.State() != vi.Connected {
+			t.Errorf("%v is done before the response; state %v", d, s.v.State())
+		}
+		s.send(vitcpwire.Header{Type: vitcpwire.ReadResponse, Flags: vitcpwire.EndOfMessage, Number: q.h.Number}, &q.rdma, []byte{7})
+		if d, err := waitSend(t, s.v); d != read || err != nil || buf[0] != 7 {
+			t.Errorf("the read: %v, %v; data %d", d.Status(), err, buf[0])
+		}
+		if d, _ := waitSend(t, s.v); d != bad || d.Status()&vi.StatusProtectionError == 0 {
+			t.Errorf("the send: %v", d.Status())
+		}
+		s.wantEnd(io.EOF)
+		waitState(t, s.v, vi.Error)
 	})
 	t.Run("VIT-3.1-ACK-4 half", func(t *testing.T) {
 		// Of a message that is under way still there is nothing to acknowledge.
