@@ -181,7 +181,7 @@ func TestSDP_11_Ways(t *testing.T) {
 	})
 	t.Run("SDP-6.1.2-4", func(t *testing.T) { // [SDP-9.5.1-8] the pieces of a long write are alike, and each is a message
 		p := newProbe(t, func(p *Params) { p.PeerSize, p.SendThreshold = 70_000+sdpwire.BSDHLen, Infinite })
-		p.write(1, 200_000).wantMsgs("Data +69632", "Data +69632", "Data +60736")
+		p.credits(0).write(1, 200_000).write(2, 5).credits(9).wantMsgs("Data +69632", "Data +69632", "Data +60741")
 		if p.m.src.count != 3 {
 			t.Errorf("%d messages carried payload", p.m.src.count)
 		}

@@ -233,7 +233,7 @@ func (m *Machine) data() {
 	}
 	flags := sdpwire.Flags(0)
 	limit := m.p.PeerSize - sdpwire.BSDHLen
-	if w, between := m.urgentWithin(end, limit); w != nil && !w.pended && between > urgentDistance { // [SDP-9.5.3-5] [SDP-9.5.3-6]
+	if w, between := m.urgentWithin(end, limit); between > urgentDistance { // [SDP-9.5.3-5] [SDP-9.5.3-6]
 		// A message that took it all would carry the byte before it may be
 		// announced. The next one does both.
 		limit = between - urgentDistance
