@@ -422,6 +422,8 @@ func TestVIT_2_2_1_Match(t *testing.T) {
 		{habits{}, rel, rel | del, mismatchReliability},
 		{habits{reliableIsDelivery: true}, rel, rel | del, matching},
 		{habits{}, 0, del, mismatchReliability},
+		{habits{}, del, 0, mismatchReliability},
+		{habits{}, del, del, mismatchReliability},
 		{habits{}, rel | fc, rel, mismatchFlowControl},
 		{habits{}, rel, rel | p2p, mismatchModel},
 		{habits{}, rel, rel | what, mismatchUnknown},

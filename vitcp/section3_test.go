@@ -493,6 +493,11 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 			s.wantAck(n)
 		}
 		s.v.Unpoll()
+		// The timer alone will do.
+		l.armed.Store(false)
+		n := s.message(vitcpwire.Write, &vitcpwire.RDMA{}, nil)
+		testkit.Eventually(t, "the message", func() bool { s.v.Poll(); return l.acks.last.Load() == uint32(n) })
+		testkit.Eventually(t, "the acknowledgement by the timer", func() bool { return !l.acks.pending() })
 		// Where there is nothing to acknowledge there is no timer.
 		s = serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, vi.ReliableDelivery)})
 		l = s.v.Link().(*link)
@@ -957,6 +962,44 @@ func voidEnd(t *testing.T, s *session, level vi.Reliability) {
 // The agreed MTU is enforced on both sides. [V-14] [V-42]
 func TestVIT_3_2_MTUEnforced(t *testing.T) {
 	mtu := func(ce *vitcpwire.CE) { ce.MTU = 100 }
+	for _, level := range levels { // as long as that, in one segment and in two
+		a := withLevel(reliableAll, level)
+		a.FlowControl = false
+		s := serveProbe(t, sessionOpts{attrs: a, ce: mtu})
+		r, buf := register(t, s.n, 200, allRights)
+		for _, cut := range []int{100, 60} {
+			for _, typ := range []vitcpwire.Type{vitcpwire.Send, vitcpwire.Write} {
+				var rdma *vitcpwire.RDMA
+				at := 0
+				if typ == vitcpwire.Write {
+					at = 100
+					rdma = &vitcpwire.RDMA{Address: r.Address() + 100, Handle: uint32(r.Handle()), Length: 100}
+				} else {
+					must(t, s.v.PostRecv(vi.NewRecv(segment(r, 0, 100))))
+				}
+				clear(buf)
+				s.last++
+				h := vitcpwire.Header{Type: typ, Number: s.last}
+				payload := bytes.Repeat([]byte{9}, 100)
+				if cut < 100 {
+					s.send(h, rdma, payload[:cut])
+					h.Offset, payload = uint32(cut), payload[cut:]
+				}
+				h.Flags = vitcpwire.EndOfMessage
+				s.send(h, rdma, payload)
+				s.taken()
+				if bytes.Count(buf[at:at+100], []byte{9}) != 100 {
+					t.Errorf("%v: %v of 100 bytes, first %d: %v", level, typ, cut, buf)
+				}
+				if typ == vitcpwire.Send {
+					if d, err := waitRecv(t, s.v); err != nil || d.Length != 100 {
+						t.Errorf("%v: %v, %d bytes", level, err, d.Length)
+					}
+				}
+			}
+		}
+		s.n.noAsync(t)
+	}
 	s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, vi.UnreliableDelivery), posted: 9, ce: mtu})
 	r, _ := register(t, s.n, 1000, allRights)
 	must(t, s.v.PostSend(vi.NewSend(segment(r, 0, 101))))

@@ -690,9 +690,18 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 				t.Errorf("state %v", w.State())
 			}
 		}
+		closed := openNIC(t, openProvider(t, Config{}))
+		closed.Device().Close()
+		x := newVI(t, closed, reliableAll)
+		must(t, x.ConnectPeerRequest(closed.addr("x"), c.addr("y"), 5*time.Second))
+		if _, err := x.ConnectPeerWait(testContext(t)); !errors.Is(err, vi.ErrClosed) {
+			t.Errorf("of a closed device: %v", err)
+		}
 		c.none()
-		if st := n.p.Stats(); st.ActiveRequests != 0 || st.ActiveFailures != 0 {
-			t.Errorf("stats %+v", st)
+		for _, p := range []*Provider{n.p, closed.p} {
+			if st := p.Stats(); st.ActiveRequests != 0 || st.ActiveFailures != 0 {
+				t.Errorf("stats %+v", st)
+			}
 		}
 		// One that was tried counts.
 		w := newVI(t, n, reliableAll)
