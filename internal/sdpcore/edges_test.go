@@ -79,6 +79,10 @@ func TestSDP_Refused(t *testing.T) {
 			t.Errorf("%d SinkAvails at hand behind DisConn", n)
 		}
 	})
+	t.Run("SDP-6.2.4-3", func(t *testing.T) { // [SDP-8.2.1-22] AbortConn ends the connection, and takes a DisConn back
+		newProbe(t).recv("AbortConn").want("abort reset")
+		newProbe(t).read(1, 5).recv("DisConn").want("closed", "got 1 0 EOF").write(2, 300).skip().recv("AbortConn").want("abort reset", "revoke", "wrote 2 1 reset").read(3, 5).want("got 3 0 reset")
+	})
 	t.Run("D-43", func(t *testing.T) { // [SDP-12.1-2] the modes stay what they were
 		newProbe(t).recv("SrcAvail size=300 +1").skip().recv("ModeChange Buffered").want("abort SDP-12.1-2").stats("ModeChangesRecv=0")
 		newProbe(t).skip().recv("ModeChange Combined").want("abort SDP-12-3").stats("ModeChangesRecv=0")
@@ -97,6 +101,7 @@ func TestSDP_Refused(t *testing.T) {
 		for _, s := range []string{"Data +1", "SrcAvailCancel", "SendSm", "DisConn"} {
 			crossed().recv(s).want("abort SDP-13.1.1-5")
 		}
+		newProbe(t, accepting).recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000") // where nothing has crossed
 	})
 	t.Run("D-47", func(t *testing.T) { // [SDP-10.6-1] the size a ChRcvBufAck may name
 		for _, c := range []struct {
@@ -167,6 +172,7 @@ func TestSDP_11_Ways(t *testing.T) {
 		offer(small(1, 150)).wantMsgs("SinkAvail size=300 nd=0 +64", "Data +84", "Data +2")
 		offer(small(1, 5), func(p *probe) { p.urgent(2, 3) }).wantMsgs("SinkAvail size=300 nd=0 OOB_PEND +5", "Data OOB_PRES +3")
 		offer(small(1, 5), small(2, 200)).wantMsgs("SinkAvail size=300 nd=0 +5", "SrcAvail size=200 +1")
+		newProbe(t).pipelined(false, true).credits(2).write(1, 5).skip().read(9, 300).wantMsgs("SinkAvail size=300 nd=0") // payload takes three credits
 		// It counts for the policies as Write and Read do.
 		p := newProbe(t, autoPolicy)
 		p.took(p.m.Exchange(p.now, 1, 5, 2, 300, mark()))
