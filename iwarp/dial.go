@@ -13,7 +13,6 @@ func Dial(ctx context.Context, addr string, cfg *Config) (*QueuePair, error) {
 	c := cfg.clone()
 	q, silent, err := dial(ctx, addr, c)
 	if silent && c.PlainFallback { // [MPA2-10-8] [I-02]
-		c = cfg.clone()
 		c.Plain = true
 		q, _, err = dial(ctx, addr, c)
 	}

@@ -287,6 +287,7 @@ func TestErrorTable(t *testing.T) {
 		"DDP-7.1-7       | message too long                   | send 17                        | 1 2 5 ddp",
 		"I-49            | second segment too long            | send 16 more; send 1 mo=16     | 1 2 5 ddp",
 		"DDP-4.1-11      | version, untagged                  | send 4 [0]=40                  | 1 2 6",
+		"DDP-4.1-11      | version and all else, untagged     | send 4 [0]=40 [1]=ff           | 1 2 6",
 		"RDMAP-6.1-6     | too many reads                     | read 0 0; read rd 4            | 1 2 3 ddp",
 
 		// Remote protection errors of RDMAP. [RDMAP-4.8-3] [RDMAP-5.2.1-13]
@@ -341,6 +342,7 @@ func TestErrorTable(t *testing.T) {
 		"RDMAPX-8.2-3    | atomic, right to write alone       | atomic add wr                  | 0 1 2 ddp",
 		"RDMAPX-8.2-3    | atomic, other stream               | atomic add stranger            | 0 1 3 ddp",
 		"RDMAPX-8.2-3    | atomic, wrap                       | atomic add rw@-4               | 0 1 4 ddp",
+		"RDMAPX-8.2-3    | atomic, end at 2^64                | atomic add rw@-8               | 0 1 4 ddp",
 		"RDMAPX-5.2.2-6  | atomic response without a request  | atomicResponse 12 q=3          | 0 2 6 ddp",
 		"RDMAPX-4-2      | atomic response of 32              | atomicResponse 32 q=3          | 0 2 255 ddp",
 
@@ -386,6 +388,9 @@ func TestErrorTable(t *testing.T) {
 				}
 				p.terminate(want)
 				e := wantTerminate(t, ended(t, q), false, c.layer, c.typ, c.code)
+				if !c.ddp && (e.SegLen != -1 || e.DDP != nil || e.RDMAP != nil) {
+					t.Errorf("error has segment length %d, header %x", e.SegLen, e.DDP)
+				}
 				if c.ddp && (e.SegLen != len(bad) || !bytes.Equal(e.DDP, bad[:ddp.HeaderLen(bad[0])])) { // [DDP-7.1-15] [RDMAP-3.1-4]
 					t.Errorf("error has segment length %d, header %x", e.SegLen, e.DDP)
 				}

@@ -152,7 +152,7 @@ func TestFarWrites(t *testing.T) {
 }
 
 // Whatever comes together has the same end as if it had come one by one: the same bytes are placed, for what is
-// wrong there is the same Terminate, and nothing behind it is placed. [DDP-7.1-14] [DDP-7.1-16]
+// wrong there is the same Terminate, and nothing behind it is placed. [DDP-7.1-14] [DDP-7.1-16] [MPA-6-1] [I-25]
 func TestFarWritesAlone(t *testing.T) {
 	n := 400
 	if testing.Short() {

@@ -57,6 +57,7 @@ func TestTruncatedFile(t *testing.T) {
 			wantTerminate(t, ended(t, q), false, c.layer, c.typ, c.co)
 			p.c.Close()
 			<-q.gone.C()
+			within(t, "Close of the region", func() { mr.Close() }) // nothing holds it any more
 		})
 	}
 	t.Run("Send", func(t *testing.T) {

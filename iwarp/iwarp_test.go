@@ -84,7 +84,7 @@ var variants = []struct {
 }
 
 // TestTransfer: what one side gives arrives on the other.
-// [DDP-1.2-1] [DDP-5.2-4] [RDMAP-5.1-4] [RDMAP-5.3-3]
+// [DDP-1.2-1] [DDP-5.2-4] [RDMAP-5.1-4] [RDMAP-5.3-3] [DDP-4.1-1] [DDP-4.1-2]
 func TestTransfer(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {

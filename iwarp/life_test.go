@@ -123,6 +123,20 @@ func TestHalfClose(t *testing.T) {
 	}
 }
 
+// TestClosePolled: what has closed its direction need not poll to notice the end of the other.
+// [DDP-6.2.1-1] [DDP-6.2.1-7] [I-33]
+func TestClosePolled(t *testing.T) {
+	p, q := asResponder(t, &Config{NoNudge: true, Polled: true})
+	q.CloseWrite()
+	if _, err := p.tryNext(); err != io.EOF {
+		t.Errorf("our direction ended by %v", err)
+	}
+	p.c.(*net.TCPConn).CloseWrite()
+	if err := ended(t, q); err != io.EOF {
+		t.Errorf("ended by %v", err)
+	}
+}
+
 // TestHalvesEnd: a stream both of whose directions have ended in order is at its end,
 // whichever ended first, without a Close. [DDP-6.2.1-4] [DDP-6.2.1-5] [I-32]
 func TestHalvesEnd(t *testing.T) {
@@ -220,7 +234,10 @@ func TestLost(t *testing.T) {
 			if c.told {
 				p.terminate([]byte{0x20, 1, 0, 0})
 			}
-			wantTerminate(t, ended(t, q), false, 2, 0, 1)
+			e := wantTerminate(t, ended(t, q), false, 2, 0, 1)
+			if !c.told && (!q.txFailed.has() || e.Raw != nil) {
+				t.Errorf("the sending direction is not told, or sends %x", e.Raw)
+			}
 			<-q.gone.C()
 			for i := range 3 { // in order
 				if c, ok := q.RecvCQ().Poll(); !ok || c.ID != uint64(i) || c.Status != StatusFlushed {
@@ -557,34 +574,55 @@ func TestLocalFaults(t *testing.T) {
 }
 
 // TestSourceRevoked: the source of a Read goes away in the middle of a long
-// response: the header that comes back is moved on by what was sent.
+// response, or the right to read it: the header that comes back is moved on by what was sent.
 // [RDMAP-4.8-12] [SEC-6.2.2-2] [SEC-6.3.1-1] [SEC-6.3.3-1] [I-43]
 func TestSourceRevoked(t *testing.T) {
-	p, q := asInitiator(t, &Config{FPDUSize: 1442})
 	const size = 64 << 20
-	mr, _ := q.Register(make([]byte, size), RemoteRead)
-	req := readReq(1, rdmap.ReadRequest{SinkSTag: 5, SinkTO: 1000, Size: size, SourceSTag: mr.STag()})
-	p.ulpdu(req)
-	sent := 0
-	for sent < 1<<20 {
-		sent += len(p.next()) - 14
+	mem := make([]byte, size)
+	for _, c := range []struct {
+		name   string
+		fpdu   int
+		revoke func(mr *MemoryRegion) error
+		code   uint8
+	}{
+		{"closed", 1442, (*MemoryRegion).Close, 0},
+		{"closed, long segments", 32000, (*MemoryRegion).Close, 0},
+		{"rights", 1442, withoutRead, 2},
+		{"rights, long segments", 32000, withoutRead, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, q := asInitiator(t, &Config{FPDUSize: c.fpdu})
+			mr, _ := q.Register(mem, RemoteRead)
+			req := readReq(1, rdmap.ReadRequest{SinkSTag: 5, SinkTO: 1000, Size: size, SourceSTag: mr.STag()})
+			p.ulpdu(req)
+			sent := 0
+			for sent < 1<<20 {
+				sent += len(p.next()) - 14
+			}
+			if err := c.revoke(mr); err != nil {
+				t.Fatal(err)
+			}
+			var u []byte
+			for {
+				if u = p.next(); !ddp.IsTagged(u[0]) {
+					break
+				}
+				sent += len(u) - 14
+			}
+			want := rdmap.ReadRequest{SinkSTag: 5, SinkTO: 1000, Size: size, SourceSTag: mr.STag()}.Advance(uint32(sent))
+			body := append([]byte{0x01, c.code, 0xe0, 0, 0, 46}, req[:18]...)
+			if body = want.Append(body); !bytes.Equal(u[18:], body) {
+				t.Errorf("Terminate\n got %x\nwant %x", u[18:], body)
+			}
+			wantTerminate(t, ended(t, q), false, 0, 1, c.code)
+		})
 	}
-	if err := mr.Close(); err != nil {
-		t.Fatal(err)
-	}
-	var u []byte
-	for {
-		if u = p.next(); !ddp.IsTagged(u[0]) {
-			break
-		}
-		sent += len(u) - 14
-	}
-	want := rdmap.ReadRequest{SinkSTag: 5, SinkTO: 1000, Size: size, SourceSTag: mr.STag()}.Advance(uint32(sent))
-	body := append([]byte{0x01, 0, 0xe0, 0, 0, 46}, req[:18]...)
-	if body = want.Append(body); !bytes.Equal(u[18:], body) {
-		t.Errorf("Terminate\n got %x\nwant %x", u[18:], body)
-	}
-	wantTerminate(t, ended(t, q), false, 0, 1, 0)
+}
+
+// withoutRead leaves a region all rights but the one to be read.
+func withoutRead(mr *MemoryRegion) error {
+	mr.SetAccess(RemoteWrite | RemoteAtomic)
+	return nil
 }
 
 // TestBothSidesLearn runs the faults between two real streams: the typed error

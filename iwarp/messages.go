@@ -36,10 +36,8 @@ func (q *QueuePair) beginWrite(s *segment) refusal {
 		return refusal{}
 	}
 	var out regmem.Outcome
-	if s.at, out = q.reach(s.tagged.STag, s.tagged.TO, uint64(s.size), regmem.RemoteWrite); out != regmem.OK {
-		return refusal{ddp: writeFault(refine(out, s.tagged.TO, uint64(s.size)))}
-	}
-	return refusal{}
+	s.at, out = q.reach(s.tagged.STag, s.tagged.TO, uint64(s.size), regmem.RemoteWrite)
+	return refusal{ddp: writeFault(refine(out, s.tagged.TO, uint64(s.size)))}
 }
 
 func (q *QueuePair) writeTarget(s *segment, off, n uint64) (regmem.Ref, uint64, regmem.Outcome) {
@@ -152,7 +150,7 @@ func (q *QueuePair) beginSend(s *segment) refusal {
 	if s.op != r.op && (f == ddp.OK || f == ddp.MessageTooLong) { // in its place, but of another kind [I-47] [RDMAP-5.3-7]
 		return refusal{rdmap: rdmap.UnexpectedOpcode}
 	}
-	if f == ddp.OK && s.size > 0 && !s.op.IsImmediate() {
+	if f == ddp.OK && !s.op.IsImmediate() {
 		s.at = q.reachList(r.recv.sg[:r.recv.nsg], uint64(h.MO), uint64(s.size))
 	}
 	return refusal{ddp: f}
@@ -247,20 +245,16 @@ func (q *QueuePair) invalidateByPeer(stag uint32) bool {
 // [RDMAP-6.1-2] [RDMAP-6.1-6] [MPA2-9.1-2] [SEC-6.4.3.3-3] [RDMAPX-5.2.1-7] [RDMAPX-5.2.1-8]
 // [RDMAPX-5.2.1-9] [RDMAPX-5.2.2-3] [I-20] [I-64]
 func (q *QueuePair) beginReadRequest(s *segment) refusal {
-	f := q.checkRequest(s, q.inbound.reads.Load())
-	if f.ok() {
-		r, _, _ := rdmap.ParseReadRequest(s.payload())
-		f.rdmap = q.checkSource(&r)
-	}
+	f := q.checkRequest(s, q.inbound.reads.Load()) // what DDP finds is told first
+	r, _, _ := rdmap.ParseReadRequest(s.payload())
+	f.rdmap = q.checkSource(&r)
 	return f
 }
 
 func (q *QueuePair) beginAtomicRequest(s *segment) refusal {
 	f := q.checkRequest(s, q.inbound.atomics.Load())
-	if f.ok() {
-		r, _, _ := rdmap.ParseAtomicRequest(s.payload())
-		f.rdmap = q.checkAtomic(&r)
-	}
+	r, _, _ := rdmap.ParseAtomicRequest(s.payload())
+	f.rdmap = q.checkAtomic(&r)
 	return f
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/testkit"
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/rdmap"
@@ -197,11 +198,34 @@ func TestReadResponses(t *testing.T) {
 	}
 }
 
+// TestReadyResponse: the answer to the ready message, which has no sink, comes in its turn like
+// others, and the Reads are numbered behind it. [I-45] [I-46] [MPA2-5-2] [DDP-4.3-6]
+func TestReadyResponse(t *testing.T) {
+	reply := usualReply
+	reply.Conn.RTR = mpa.RTRRead
+	p, q := asResponderWith(t, &Config{NoNudge: true}, reply)
+	p.next()
+	sink := make([]byte, 4)
+	q.Post(readInto(1, sink))
+	u := p.next()
+	if h, _, err := ddp.ParseUntagged(u); err != nil || h.MSN != 2 {
+		t.Errorf("first Read %x", u)
+	}
+	p.ulpdu(tag(rdmap.ReadResponse, 0, 0, true, nil))
+	p.respond(u, []byte("data"))
+	if c := wantOK(t, q.SendCQ()); c.ID != 1 || string(sink) != "data" {
+		t.Errorf("%+v, %q", c, sink)
+	}
+	if n := q.SendCQ().Len(); n != 0 {
+		t.Errorf("%d completions are left", n)
+	}
+}
+
 // TestServing: Reads of the peer are answered in order, without the ULP, and
 // see what was written before them; Writes are not shown to the ULP either.
 // [RDMAP-3.2-4] [RDMAP-5.1-2] [RDMAP-5.2.1-3] [RDMAP-5.2.1-4] [RDMAP-5.2.1-8]
 // [RDMAP-5.2.1-10] [RDMAP-5.2.1-11] [RDMAP-5.2.1-12] [RDMAP-5.2.2-2] [RDMAP-5.2.2-5] [RDMAP-5.2.2-6] [RDMAP-5.5-7]
-// [RDMAP-5.5-14] [RDMAP-5.5-17] [RDMAP-4.4-2] [RDMAP-4.4-3] [RDMAP-3.2-6] [RDMAP-6.1-2] [MPA2-9.1-2] [MPA2-9.1-10]
+// [RDMAP-5.5-14] [RDMAP-5.5-17] [RDMAP-4.4-2] [RDMAP-4.4-3] [RDMAP-3.2-6] [RDMAP-6.1-2] [MPA2-9.1-2] [MPA2-9.1-10] [I-20]
 func TestServing(t *testing.T) {
 	p, q := asInitiator(t, &Config{FPDUSize: 32000})
 	mr, _ := q.Register(make([]byte, 300000), RemoteRead|RemoteWrite)
@@ -257,21 +281,23 @@ func (c lateConn) Write(p []byte) (int, error) {
 // TestReadInside: what a Read asks for from the middle of a region is what it gets, however
 // many segments that takes. [I-43] [I-61]
 func TestReadInside(t *testing.T) {
-	a, b := connect(t, nil, nil)
-	src := pattern(1<<20, 3)
-	mr, err := b.Register(src, RemoteRead)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, n := range []int{100, 3000, 300_000} {
-		dst := make([]byte, n)
-		r := readInto(1, dst)
-		r.Remote = RemoteAddr{STag: mr.STag(), TO: mr.TO() + 600_000}
-		if err := a.Post(r); err != nil {
+	for _, size := range []int{0, 1442} { // short segments are copied many at a time
+		a, b := connect(t, nil, &Config{FPDUSize: size})
+		src := pattern(1<<20, 3)
+		mr, err := b.Register(src, RemoteRead)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if wantOK(t, a.SendCQ()); !bytes.Equal(dst, src[600_000:][:n]) {
-			t.Errorf("%d bytes: others came", n)
+		for _, n := range []int{100, 3000, 400_000} {
+			dst := make([]byte, n)
+			r := readInto(1, dst)
+			r.Remote = RemoteAddr{STag: mr.STag(), TO: mr.TO() + 600_000}
+			if err := a.Post(r); err != nil {
+				t.Fatal(err)
+			}
+			if wantOK(t, a.SendCQ()); !bytes.Equal(dst, src[600_000:][:n]) {
+				t.Errorf("segments of %d: of %d bytes others came", size, n)
+			}
 		}
 	}
 }
@@ -304,6 +330,39 @@ func TestReadPlace(t *testing.T) {
 	close(gate)
 	if _, _, body := p.message(q.MULPDU()); !bytes.Equal(body, mr.Bytes()) {
 		t.Error("second Read: wrong data")
+	}
+}
+
+// TestAtomicPlace: Atomics have places of their own beside those of the Reads, also while the
+// answers to as many of each are on their way. [I-64] [RDMAPX-5.2.1-7] [RDMAPX-5.2.1-8]
+func TestAtomicPlace(t *testing.T) {
+	held := make(chan chan struct{}, 1)
+	cfg := &Config{IRD: 1, MaxIRD: 1, Atomic: true, WrapConn: func(nc net.Conn) net.Conn { return lateConn{nc, held} }}
+	p, q := asSilentInitiator(t, cfg, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 1, ORD: 1}, false)
+	p.ulpdu(tag(rdmap.Write, 1, 0, true, nil))
+	mr, _ := q.Register(make([]byte, 8), RemoteAtomic|RemoteRead)
+	ask := func(msn ddp.MSN) {
+		p.ulpdu(readReq(msn, rdmap.ReadRequest{Size: 8, SourceSTag: mr.STag()}),
+			seg(rdmap.AtomicRequestOp, 1, msn+1, 0, true, rdmap.NewFetchAdd(mr.STag(), 0, 1, 0).Append(nil)))
+	}
+	answered := func() {
+		t.Helper()
+		for range 2 {
+			if u := p.next(); u[1]&15 != byte(rdmap.ReadResponse) && u[1]&15 != byte(rdmap.AtomicResponseOp) {
+				t.Fatalf("%x", u)
+			}
+		}
+	}
+	gate := make(chan struct{})
+	held <- gate
+	ask(1)
+	answered()
+	ask(3) // the write that brought the answers has not returned here
+	receivedFPDUs(t, q, 5)
+	close(gate)
+	answered()
+	if q.Err() != nil || q.Stats().ServedAtomics != 2 {
+		t.Errorf("%v, %d Atomics", q.Err(), q.Stats().ServedAtomics)
 	}
 }
 
@@ -489,6 +548,41 @@ func TestPostNow(t *testing.T) {
 	q.CloseWrite()
 	if sent, err := q.PostNow(SendWR{}); sent || !errors.Is(err, ErrClosed) {
 		t.Errorf("%t, %v", sent, err)
+	}
+}
+
+// TestManyTogether: short FPDUs leave together, more of them than one call of the system takes,
+// and with pieces of memory of which each takes a place of its own. [MPA-5.1-4] [RDMAP-3.1-1] [I-52]
+func TestManyTogether(t *testing.T) {
+	const piece = 1025
+	p, q := asResponder(t, &Config{NoNudge: true, SendDepth: 1024, FPDUSize: 20000})
+	data := pattern(MaxSGE*piece, 1)
+	for _, pieces := range []int{0, 1, MaxSGE} {
+		const n = 150
+		var sg []SGE
+		for i := range pieces {
+			sg = append(sg, Buf(data[i*piece:][:piece]))
+		}
+		if pieces == 0 {
+			sg = []SGE{Buf(data[:1000])} // copied
+		}
+		want := data[:max(1000, pieces*piece)]
+		for i := range n {
+			if err := q.Post(SendWR{ID: uint64(i), More: true, SG: sg}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		q.Flush()
+		for i := range n {
+			if op, _, body := p.message(q.MULPDU()); op != rdmap.Send || !bytes.Equal(body, want) {
+				t.Fatalf("%d pieces, message %d: %v of %d bytes, or others", pieces, i, op, len(body))
+			}
+		}
+		for i := range n {
+			if c := wantOK(t, q.SendCQ()); c.ID != uint64(i) {
+				t.Fatalf("%+v as completion %d", c, i)
+			}
+		}
 	}
 }
 
@@ -700,6 +794,19 @@ func TestSolicited(t *testing.T) {
 	signal(true)
 	if c, ok := cq.Poll(); !ok || c.Status != StatusFlushed || !errors.Is(c.Err(), ErrFlushed) {
 		t.Errorf("%+v", c)
+	}
+}
+
+// TestArmPolled: what arms a queue need not poll, also on a stream that was to be received for by
+// polling alone. [RDMAP-5.3-6] [I-72]
+func TestArmPolled(t *testing.T) {
+	p, q := asResponder(t, &Config{NoNudge: true, Polled: true})
+	q.PostRecv(RecvWR{ID: 1})
+	q.RecvCQ().Arm(true)
+	p.ulpdu(seg(rdmap.SendSE, 0, 1, 0, true, nil))
+	testkit.Await(t, "the signal", q.RecvCQ().Events())
+	if c, ok := q.RecvCQ().Poll(); !ok || c.ID != 1 {
+		t.Errorf("%+v, %t", c, ok)
 	}
 }
 

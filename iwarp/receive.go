@@ -66,9 +66,8 @@ func (e *engine) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 		}
 		u, k, err := r.dec.Next(p[n:])
 		if err != nil { // [MPA-6-1] [MPA-6-5]
-			if !q.placePostponed() {
-				q.badFPDU(err)
-			}
+			q.placePostponed() // first, and with what is wrong with it
+			q.badFPDU(err)
 			break
 		}
 		if k == 0 {
@@ -140,9 +139,7 @@ func (q *QueuePair) badFPDU(err error) {
 func (q *QueuePair) fpdu(u []byte) {
 	q.rx.n.fpdus++
 	if len(u) == 0 || len(u) < ddp.HeaderLen(u[0]) { // [I-25]
-		if q.placePostponed() {
-			return
-		}
+		q.placePostponed()
 		q.fault(rdmap.TerminateMPA(uint8(mpa.CodeMarker)), fmt.Errorf("iwarp: ULPDU of %d bytes", len(u)))
 		return
 	}

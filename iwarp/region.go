@@ -35,10 +35,7 @@ func (m *MemoryRegion) Bytes() []byte { return m.r.Bytes() }
 // Errors: ErrRegistered if it was closed before, ErrWindows if windows are
 // bound to it.
 func (m *MemoryRegion) Close() error { // [RDMAP-8.1.1-6] [SEC-6.2.2-2] [DDP-8.3-2] [RDMAP-3.2-8]
-	if err := m.pd.dev.reg.Deregister(m.r); err != nil {
-		return wrapRegistry(err)
-	}
-	return nil
+	return wrapRegistry(m.pd.dev.reg.Deregister(m.r))
 }
 
 // SetAccess replaces the rights of peers, for accesses that begin from now on:

@@ -172,6 +172,20 @@ func TestAtomicResponses(t *testing.T) {
 			wantTerminate(t, ended(t, q), false, 0, 2, 0xff)
 		})
 	}
+	t.Run("answer to a Read", func(t *testing.T) { // which has no number
+		p, q := asResponder(t, extended())
+		q.Post(readInto(1, make([]byte, 4)))
+		p.next()
+		p.ulpdu(seg(rdmap.AtomicResponseOp, 3, 1, 0, true, rdmap.AtomicResponse{}.Append(nil)))
+		wantTerminate(t, ended(t, q), false, 0, 2, 0xff)
+	})
+	t.Run("without a request", func(t *testing.T) {
+		p, q := asResponder(t, extended())
+		u := seg(rdmap.AtomicResponseOp, 3, 1, 0, true, rdmap.AtomicResponse{ID: 1}.Append(nil))
+		p.ulpdu(u)
+		p.terminate(append([]byte{0x02, 6, 0xc0, 0, 0, byte(len(u))}, u[:18]...))
+		wantTerminate(t, ended(t, q), false, 0, 2, 6)
+	})
 	t.Run("answer to the Read behind", func(t *testing.T) {
 		p, q := asResponder(t, extended())
 		q.Post(readInto(1, make([]byte, 4)))

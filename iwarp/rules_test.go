@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"viaduct/internal/frameio"
@@ -74,9 +75,11 @@ func TestReadSink(t *testing.T) {
 	q.Post(SendWR{Op: OpRead, SG: []SGE{mr.SGE(0, 4), mr.SGE(8, 4)}, Remote: RemoteAddr{STag: 77}})
 	seen := map[uint32]bool{0: true, mr.STag(): true}
 	for i := range 4 {
-		r, _, err := rdmap.ParseReadRequest(p.next()[ddp.UntaggedLen:])
-		if err != nil {
-			t.Fatal(err)
+		u := p.next()
+		h, n, err := ddp.ParseUntagged(u)
+		r, _, err2 := rdmap.ParseReadRequest(u[n:])
+		if err != nil || err2 != nil || h != rdmap.ReadRequestOp.UntaggedHeader(ddp.MSN(i+1), 0, true, 0) {
+			t.Fatalf("%x: %v, %v", u, err, err2)
 		}
 		if i == 2 { // one piece of a region
 			if r.SinkSTag != mr.STag() || r.SinkTO != mr.TO()+4 {
@@ -315,6 +318,11 @@ func TestSegmentSizeUnknown(t *testing.T) {
 	if got := segmentSize(dumbConn{x}); got != segmentIPv4 {
 		t.Errorf("segments of %d bytes", got)
 	}
+	for ip, want := range map[string]int{"192.0.2.1": segmentIPv4, "::ffff:192.0.2.1": segmentIPv4, "2001:db8::1": segmentIPv6} {
+		if got := segmentSize(dumbConn{fakeAddr{x, &net.TCPAddr{IP: net.ParseIP(ip)}}}); got != want {
+			t.Errorf("segments of %d bytes to %s, want %d", got, ip, want)
+		}
+	}
 }
 
 // TestRevokedUnderWay: memory that goes away while a long segment is coming ends the
@@ -373,7 +381,7 @@ func TestLongTerminate(t *testing.T) {
 
 // TestQuietDrain: an end that no Terminate can tell of leaves the peer its time to close:
 // what it still sends until then is read, so that no reset overtakes what was sent to it.
-// [I-34] [I-37] [I-38] [RDMAP-6.2.1-1] [RDMAP-5.4-6] [DDP-7-1]
+// [I-34] [I-36] [I-37] [I-38] [RDMAP-6.2.1-1] [RDMAP-5.4-6] [DDP-7-1]
 func TestQuietDrain(t *testing.T) {
 	drains := func(t *testing.T, p *peer, begun time.Time) {
 		var err error
@@ -402,6 +410,53 @@ func TestQuietDrain(t *testing.T) {
 		p.ulpdu(seg(rdmap.TerminateOp, 2, 1, 0, true, []byte("\x20\x02\x00\x00")))
 		wantTerminate(t, ended(t, q), true, 2, 0, 2)
 		drains(t, p, begun)
+	})
+}
+
+// TestTerminateWaits: the Terminate waits for a socket that is full, behind the FPDU that is
+// being written, but not for ever: then the connection is reset.
+// [RDMAP-6.2.1-1] [RDMAP-7-1] [RDMAP-7.1-1] [RDMAP-7.1-5] [DDP-6.2.2-3] [DDP-6.2.2-4] [I-35] [I-36] [I-41]
+func TestTerminateWaits(t *testing.T) {
+	full := func(t *testing.T) (*peer, *QueuePair) {
+		p, q := asResponder(t, &Config{NoNudge: true})
+		if err := q.Post(SendWR{Op: OpWrite, SG: []SGE{Buf(make([]byte, 1<<20))}}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		p.ulpdu(tag(rdmap.Write, 1, 0, true, []byte("x")))
+		wantTerminate(t, ended(t, q), false, 1, 1, 0)
+		return p, q
+	}
+	runInBubble(t, "the peer reads in time", func(t *testing.T) {
+		p, q := full(t)
+		time.Sleep(terminateTimeout * 9 / 10)
+		for {
+			if u := p.next(); !ddp.IsTagged(u[0]) {
+				if h, n, err := ddp.ParseUntagged(u); err != nil || h.QN != rdmap.QueueTerminate || !bytes.HasPrefix(u[n:], []byte{0x11, 0}) {
+					t.Errorf("%x in place of a Terminate", u)
+				}
+				break
+			}
+		}
+		p.fin()
+		<-q.gone.C()
+	})
+	runInBubble(t, "the peer does not read", func(t *testing.T) {
+		p, q := full(t)
+		begun := time.Now()
+		<-q.gone.C()
+		if d := time.Since(begun); d < terminateTimeout || d > terminateTimeout+drainTimeout {
+			t.Errorf("all was released after %v", d)
+		}
+		for {
+			u, err := p.tryNext()
+			if err != nil {
+				break
+			}
+			if !ddp.IsTagged(u[0]) {
+				t.Errorf("%x came", u)
+			}
+		}
 	})
 }
 
@@ -513,6 +568,63 @@ func TestAtomicFar(t *testing.T) {
 // TestPlanRest: the rest of a long segment goes to where it belongs, and reading to it may
 // fault if that may be gone: memory of a region that is guarded. [I-36]
 func TestPlanRest(t *testing.T) {
+	t.Run("pieces", func(t *testing.T) { // one that may fault is enough, wherever it stands
+		for _, guarded := range [][2]bool{{false, false}, {true, false}, {false, true}} {
+			_, q := asInitiator(t, nil)
+			var sg []SGE
+			for _, g := range guarded {
+				mr, err := q.Register(make([]byte, 1000), LocalOnly, RegionOptions{Guarded: g})
+				if err != nil {
+					t.Fatal(err)
+				}
+				sg = append(sg, mr.SGE(0, 1000))
+			}
+			if err := q.PostRecv(RecvWR{SG: sg}); err != nil {
+				t.Fatal(err)
+			}
+			q.fc.WithReceiver(func() {
+				s := &q.rx.seg
+				was := *s
+				*s = segment{op: rdmap.Send, size: 1800, placed: 500, long: true}
+				q.rx.recv = q.takeRecv()
+				var p frameio.Plan
+				if !q.planRest(&p) || p.MayFault != (guarded[0] || guarded[1]) || len(p.Frame) != 2 || len(p.Frame[0]) != 500 || len(p.Frame[1]) != 800 {
+					t.Errorf("guarded %v: may fault %t, %d pieces", guarded, p.MayFault, len(p.Frame))
+				}
+				s.landed(1300)
+				*s = was
+			})
+		}
+	})
+	t.Run("a piece is gone", func(t *testing.T) { // and the one before it is let go
+		_, q := asInitiator(t, nil)
+		var mrs [2]*MemoryRegion
+		var sg []SGE
+		for i := range mrs {
+			mr, err := q.Register(make([]byte, 1000), LocalOnly)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mrs[i] = mr
+			sg = append(sg, mr.SGE(0, 1000))
+		}
+		if err := q.PostRecv(RecvWR{SG: sg}); err != nil {
+			t.Fatal(err)
+		}
+		mrs[1].Close()
+		q.fc.WithReceiver(func() {
+			s := &q.rx.seg
+			was := *s
+			*s = segment{op: rdmap.Send, size: 1800, placed: 500, long: true}
+			q.rx.recv = q.takeRecv()
+			var p frameio.Plan
+			if q.planRest(&p) || len(p.Frame) != 1 || len(p.Frame[0]) != 1300 || &p.Frame[0][0] == &mrs[0].Bytes()[500] || len(s.pins) != 0 {
+				t.Errorf("%d pieces of %d bytes, %d pins", len(p.Frame), len(p.Frame[0]), len(s.pins))
+			}
+			*s = was
+		})
+		within(t, "Close of a region", func() { mrs[0].Close() })
+	})
 	for _, guarded := range []bool{false, true} {
 		_, q := asInitiator(t, nil)
 		mem := make([]byte, 4000)
@@ -550,25 +662,51 @@ func TestPlanRest(t *testing.T) {
 	}
 }
 
-// TestFirstLimitLifted: the first FPDU has to come in time; what follows it has not.
+// TestFirstLimitLifted: the first FPDU has to come in time; what follows it has not, nor what an
+// Initiator waits for, nor where the ULP of the Initiator begins.
 // [I-08] [I-14] [MPA-7.1.2-15]
 func TestFirstLimitLifted(t *testing.T) {
 	const limit = time.Second
-	for _, comes := range []bool{true, false} {
+	const usual = 10 * time.Second
+	for _, c := range []struct {
+		limit, want         time.Duration // what is set, and what holds: 0 for none
+		initiator           bool
+		clientSpeaks, comes bool
+	}{
+		{limit: limit, comes: true}, {limit: limit, want: limit}, {want: usual}, {limit: -limit},
+		{limit: limit, initiator: true}, {initiator: true},
+		{limit: limit, clientSpeaks: true}, {clientSpeaks: true},
+	} {
+		comes := c.comes
 		inBubble(t, func(t *testing.T) {
-			p, q := asSilentInitiator(t, &Config{FirstFPDUTimeout: limit}, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 16, ORD: 16}, false)
+			cfg := &Config{FirstFPDUTimeout: c.limit}
+			var p *peer
+			var q *QueuePair
+			if c.initiator {
+				p, q = asResponder(t, cfg)
+			} else {
+				p, q = asSilentInitiator(t, cfg, mpa.Enhanced{PeerToPeer: !c.clientSpeaks, RTR: mpa.RTRWrite, IRD: 16, ORD: 16}, false)
+			}
 			begun := time.Now()
-			if !comes {
-				if err := ended(t, q); !errors.Is(err, ErrTimeout) || time.Since(begun) != limit {
-					t.Errorf("%v after %v", err, time.Since(begun))
+			if c.want > 0 {
+				if err := ended(t, q); !errors.Is(err, ErrTimeout) || time.Since(begun) != c.want {
+					t.Errorf("limit %v: %v after %v", c.limit, err, time.Since(begun))
 				}
 				return
 			}
-			p.ulpdu(tag(rdmap.Write, 1, 0, true, nil))
-			time.Sleep(10 * limit)
+			if comes {
+				p.ulpdu(tag(rdmap.Write, 1, 0, true, nil))
+			}
+			synctest.Wait()
+			q.mu.Lock()
+			if comes && (len(q.timers) > 0 || q.limit != nil) {
+				t.Error("a timer is left that has nothing to tell")
+			}
+			q.mu.Unlock()
+			time.Sleep(10 * usual)
 			select {
 			case <-q.Ended():
-				t.Errorf("ended %v after the first FPDU: %v", time.Since(begun), q.Err())
+				t.Errorf("%+v: ended after %v: %v", c, time.Since(begun), q.Err())
 			default:
 			}
 		})

@@ -175,7 +175,7 @@ func TestInvalidate(t *testing.T) {
 			if w.Len() != 8 || w.TO() != 0 || !w.Valid() || w.STag() == mr.STag() {
 				t.Errorf("%+v", w)
 			}
-			for range 3 {
+			for range 4 {
 				q.PostRecv(RecvWR{})
 			}
 			inv := func(msn uint32) []byte {
@@ -183,7 +183,11 @@ func TestInvalidate(t *testing.T) {
 				u[13] = byte(msn)
 				return u
 			}
-			p.ulpdu(tag(rdmap.Write, w.STag(), 0, true, []byte("exactly8")), inv(1))
+			p.ulpdu(seg(rdmap.Send, 0, 1, 0, true, nil))
+			if c := wantOK(t, q.RecvCQ()); c.Invalidated || !w.Valid() {
+				t.Errorf("a Send: %+v", c)
+			}
+			p.ulpdu(tag(rdmap.Write, w.STag(), 0, true, []byte("exactly8")), inv(2))
 			c := wantOK(t, q.RecvCQ())
 			if !c.Invalidated || c.STag != w.STag() || c.Solicited != (op == rdmap.SendSEInvalidate) || w.Valid() {
 				t.Errorf("%+v, valid %t", c, w.Valid())
@@ -194,7 +198,7 @@ func TestInvalidate(t *testing.T) {
 			if err := mr.Close(); err != nil { // nothing holds it any more
 				t.Error(err)
 			}
-			p.ulpdu(inv(2))
+			p.ulpdu(inv(3))
 			if strict {
 				wantTerminate(t, ended(t, q), false, 0, 1, 9)
 				continue
@@ -243,7 +247,7 @@ func TestInvalidateFirstCounts(t *testing.T) {
 }
 
 // TestWindows: an exact range, rights of its own, local invalidation as a
-// request that waits for the Reads before it, and no window survives its stream. [I-53]
+// request that waits for the Reads before it, and no window survives its stream. [I-53] [RDMAP-5.5-9]
 func TestWindows(t *testing.T) { inBubble(t, testWindows) }
 
 func testWindows(t *testing.T) {
@@ -404,6 +408,37 @@ func TestSharedCQ(t *testing.T) {
 		return q, nil
 	}(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestRefusedTakesNothing: a Send that is out of its place takes no receive, which other streams
+// share. [DDP-7.1-8] [I-50]
+func TestRefusedTakesNothing(t *testing.T) {
+	pd := NewDevice(DeviceConfig{}).NewPD()
+	srq, err := pd.NewSRQ(4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := srq.Post(RecvWR{ID: 7, SG: []SGE{Buf(make([]byte, 8))}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		msn  ddp.MSN
+		code uint8
+	}{{0, 3}, {2, 3}} {
+		p, q := asInitiator(t, &Config{SRQ: srq})
+		p.ulpdu(seg(rdmap.Send, 0, c.msn, 0, true, []byte("x")))
+		wantTerminate(t, ended(t, q), false, 1, 2, c.code)
+		p.c.Close()
+		<-q.gone.C()
+		if n := q.RecvCQ().Len(); n != 0 || q.Stats().SRQTaken != 0 {
+			t.Errorf("MSN %d: %d completions, %d receives taken", c.msn, n, q.Stats().SRQTaken)
+		}
+	}
+	p, q := asInitiator(t, &Config{SRQ: srq})
+	p.ulpdu(seg(rdmap.Send, 0, 1, 0, true, []byte("x")))
+	if c := wantOK(t, q.RecvCQ()); c.ID != 7 {
+		t.Errorf("%+v", c)
 	}
 }
 

@@ -77,7 +77,7 @@ func (f refusal) ok() bool { return f == refusal{} }
 // left to the opcode's messageType. [DDP-4.1-1] [DDP-4.1-2] [DDP-7.1-1] [RDMAP-7.2-1] [I-42] [I-47] [I-48]
 func (q *QueuePair) parse(s *segment, u []byte, n int) (f refusal) {
 	s.u, s.placed, s.at = u, 0, nil
-	hl := 0
+	var hl int
 	if ddp.IsTagged(u[0]) {
 		var err error
 		if s.tagged, hl, err = ddp.ParseTagged(u); err != nil { // [DDP-4.1-11] [I-44]
@@ -100,7 +100,7 @@ func (q *QueuePair) parse(s *segment, u []byte, n int) (f refusal) {
 // refuse ends the stream because of the segment, and tells both ULPs.
 // [DDP-8.3-4] [SEC-6.1.1-6] [RDMAPX-6.1-2] [RDMAPX-8.1-2] [DDP-7.1-14] [DDP-7.1-15] [DDP-7.1-17] [RDMAP-7.1-3] [RDMAP-7.1-4]
 func (q *QueuePair) refuse(s *segment, f refusal, cause error) {
-	if f.ddp == ddp.MessageTooLong && s.un.QN == rdmap.QueueSend { // [RDMAP-5.3-4] [DDP-1.2-1]
+	if f.ddp == ddp.MessageTooLong { // a Send: no other length depends on a buffer [RDMAP-5.3-4] [DDP-1.2-1]
 		q.completeRecv(StatusLength, 0)
 	}
 	var t rdmap.Terminate
@@ -109,9 +109,7 @@ func (q *QueuePair) refuse(s *segment, f refusal, cause error) {
 	} else {
 		t = rdmap.TerminateRDMAP(f.rdmap, s.u)
 	}
-	if t.Length {
-		t.SegLen = uint16(len(t.DDP) + s.size)
-	}
+	t.SegLen = uint16(len(t.DDP) + s.size) // [RDMAP-4.8-6]
 	q.fault(t, cause)
 }
 
@@ -172,17 +170,14 @@ func (q *QueuePair) beginLong(p []byte, least int) (missing int) {
 	if r.dec.Markers || !r.first || len(p) <= mpa.LengthLen {
 		return 0
 	}
-	total, ulpdu, err := r.dec.Need(p)
-	if err != nil || total == 0 {
-		return 0
-	}
+	ulpdu := r.dec.Foresee(p)
 	u := p[mpa.LengthLen:]
 	hl := ddp.HeaderLen(u[0])
-	if len(u) < hl || ulpdu-len(u) < least || r.dec.CRC && (q.supply == nil || ddp.IsTagged(u[0])) {
+	if ulpdu-len(u) < least || r.dec.CRC && (q.supply == nil || ddp.IsTagged(u[0])) {
 		return 0
 	}
 	s := &r.seg
-	if f := q.parse(s, u, ulpdu); !f.ok() {
+	if f := q.parse(s, u, ulpdu); !f.ok() { // or its header is not all there
 		return 0
 	}
 	t := &messageTypes[s.op]

@@ -93,11 +93,11 @@ func (q *QueuePair) fill(b *frameio.Batch) {
 	t := &q.tx
 	t.used = 0
 	q.refreshMSS()
-	for !b.FullFor(q.tellsAhead()) && !t.over { // [MPA-5.1-4]
+	for !b.FullFor(q.tellsAhead()) && !t.over { // [MPA-5.1-4] [I-35]
 		if !q.sendOpen.Load() { // [MPA-7.1.2-15]
 			return
 		}
-		if t.used > arenaSize-2*mpa.MaxFPDU { // each may be taken twice
+		if t.used > arenaSize-2*mpa.MaxFPDU || b.Pieces() < MaxSGE { // each may be taken twice
 			return
 		}
 		if p := q.term.Load(); p != nil { // [RDMAP-7.1-3] [RDMAP-5.4-8] [I-35]
@@ -116,9 +116,7 @@ func (q *QueuePair) fill(b *frameio.Batch) {
 			q.nudge.Store(false)
 			q.frame(b, rdmap.Write.TaggedHeader(1, 0, true).Append(t.hdr[:0]), nil, 0, false)
 		case t.cur.active: // [I-52] [RDMAP-3.1-1]
-			if !q.segment(b) {
-				return
-			}
+			q.segment(b)
 		default: // [RDMAP-6.1-1]
 			if !q.next(b) {
 				return
@@ -346,16 +344,13 @@ func (q *QueuePair) piece(b *frameio.Batch, s *SGE, off, n uint64) (ref regmem.R
 	return ref, out == regmem.OK
 }
 
-// segment adds the next segment of the message in progress. It reports whether
-// more may be added.
-func (q *QueuePair) segment(b *frameio.Batch) bool {
+// segment adds the next segment of the message in progress. If memory for it is gone, it
+// ends the stream.
+func (q *QueuePair) segment(b *frameio.Batch) {
 	t := &q.tx
 	m := &t.cur
-	if b.Pieces() < MaxSGE {
-		return false
-	}
 	if _, left, room := m.cut.Rest(); room <= copiedPayload && int(left) > room && q.copied(b) {
-		return true
+		return
 	}
 	off, n, last, _ := m.cut.Next()
 	var room [MaxSGE]regmem.Ref
@@ -363,8 +358,7 @@ func (q *QueuePair) segment(b *frameio.Batch) bool {
 	if m.in != nil && n > 0 { // Read Response: source checked and read for each segment [I-43] [I-61] [RDMAP-5.2.2-8]
 		r := &m.read
 		ref, out := q.dev.reg.Access(r.SourceSTag, r.SourceTO+off, uint64(n), q.pd.dom, q, regmem.RemoteRead)
-		switch {
-		case out != regmem.OK:
+		switch { // what was refused is neither
 		case ref.Far():
 			var ok bool
 			if ref, ok = t.fetch(ref); !ok {
@@ -376,14 +370,14 @@ func (q *QueuePair) segment(b *frameio.Batch) bool {
 		}
 		if out != regmem.OK {
 			q.failAnswer(m.in, uint32(off), readFault(out)) // the bounds were good for the whole of it
-			return false
+			return
 		}
 		refs = append(refs, ref)
 	}
 	h := m.appendHeader(t.hdr[:0], off, last)
 	if m.w != nil && n > 0 {
 		if refs = q.gather(b, refs, m.w, off, uint64(n)); refs == nil {
-			return false
+			return
 		}
 	}
 	// What was fetched does not change any more.
@@ -392,7 +386,6 @@ func (q *QueuePair) segment(b *frameio.Batch) bool {
 	if last {
 		q.endMessage()
 	}
-	return true
 }
 
 // endMessage notes that the last segment of the message in progress is in the

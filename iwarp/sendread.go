@@ -34,7 +34,7 @@ func (q *QueuePair) sendRTR(b *frameio.Batch) {
 // request has a single registered piece, otherwise by a number of this request
 // alone: only the answer we wait for may use it. [RDMAP-5.2-1] [I-58]
 func (q *QueuePair) sendRead(b *frameio.Batch, w *sendWQE, seq uint64) {
-	p := pendingRead{w: w, seq: seq, msn: q.nextMSN(rdmap.QueueReadRequest), size: uint32(w.length)}
+	p := pendingRead{w: w, seq: seq, msn: q.nextMSN(rdmap.QueueReadRequest), size: uint32(w.length)} // [DDP-4.3-6]
 	if w.nsg == 1 && w.sg[0].Region != nil {
 		m := w.sg[0].Region
 		p.stag, p.to = m.STag(), m.TO()+w.sg[0].Off
@@ -76,7 +76,7 @@ func (q *QueuePair) answer(b *frameio.Batch, in *inboundRead) {
 	}
 	op := in.op()
 	old, f := q.atomic(&op)
-	if f != rdmap.OK {
+	if f != rdmap.OK { // [RDMAP-4.8-12] [I-43]
 		q.failAnswer(in, 0, f)
 		return
 	}
@@ -98,8 +98,7 @@ func (q *QueuePair) failAnswer(in *inboundRead, sent uint32, f rdmap.Fault) {
 	if !in.atomic {
 		u = in.read().Advance(sent).Append(append([]byte(nil), u[:ddp.UntaggedLen]...))
 	}
-	q.tx.cur = txMessage{}
-	q.fault(rdmap.TerminateRDMAP(f, u), nil)
+	q.fault(rdmap.TerminateRDMAP(f, u), nil) // behind which nothing is sent
 }
 
 // atomicTarget checks the word of an Atomic Operation and pins it: rights as
@@ -136,7 +135,7 @@ func (q *QueuePair) atomic(r *rdmap.AtomicRequest) (old uint64, _ rdmap.Fault) {
 	}
 	defer ref.Release()
 	p := (*uint64)(unsafe.Pointer(&ref.B[0]))
-	if !ref.Guarded() {
+	if !ref.Guarded() { // [I-43]
 		return apply(p, r), rdmap.OK
 	}
 	return guarded(p, r)

@@ -132,7 +132,7 @@ func longSend(msn ddp.MSN, n int) []byte {
 }
 
 // TestSourceGuess: payload comes into lent memory whatever was guessed, with
-// CRCs and without. [MPA-3-8]
+// CRCs and without; each message takes a receive. [MPA-3-8] [RDMAP-5.3-2]
 func TestSourceGuess(t *testing.T) {
 	p, q, s, poll := sourcePeer(t, true)
 	lent := make([]byte, 40000)
@@ -149,7 +149,7 @@ func TestSourceGuess(t *testing.T) {
 			p.raw(f)
 		}
 		e := poll()
-		if e.Status != StatusOK || int(e.Len) != n+4 || !bytes.Equal(lent[:n], u[ddp.UntaggedLen+4:]) || string(s.head[:]) != "head" {
+		if e.Status != StatusOK || e.ID != uint64(i+1) || int(e.Len) != n+4 || !bytes.Equal(lent[:n], u[ddp.UntaggedLen+4:]) || string(s.head[:]) != "head" {
 			t.Fatalf("message %d of %d bytes: %v, %d bytes, or others", i, n, e.Status, e.Len)
 		}
 		clear(lent)

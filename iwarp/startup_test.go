@@ -12,10 +12,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -86,7 +88,7 @@ func TestFirstBytes(t *testing.T) {
 
 // TestMalformedRequest: the Responder closes without a word, and says why.
 // [MPA-7.1.2-3] [MPA-7.1.2-4] [MPA-7.1.2-16] [MPA-7.1.2-22] [MPA-8-6] [MPA-7.1.1-2]
-// [MPA-7.1.1-17] [MPA-7.1.1-20] [MPA-7.1.2-24] [MPA-C-2]
+// [MPA-7.1.1-17] [MPA-7.1.1-20] [MPA-7.1.2-24] [MPA-C-2] [I-11]
 func TestMalformedRequest(t *testing.T) {
 	for _, c := range []struct{ name, hex string }{
 		{"key", "4d504120494420526571204672616d66" + "40010000"},
@@ -182,14 +184,18 @@ func TestStartupTerminates(t *testing.T) {
 				a, b := testkit.TCPPair(t)
 				p := &peer{t: t, c: a, dec: mpa.Decoder{CRC: true, Markers: markers}}
 				got := make(chan error, 1)
+				var log bytes.Buffer
 				go func() {
-					_, err := Client(ctxt(t), b, nil)
+					_, err := Client(ctxt(t), b, &Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 					got <- err
 				}()
 				p.frame()
 				p.raw(mpa.Frame{Kind: mpa.Reply, Rev: 2, Markers: markers, Enhanced: true, Conn: c.e}.Append(nil))
 				p.terminate([]byte{0x20, c.code, 0, 0})
 				wantTerminate(t, <-got, false, 2, 0, c.code)
+				if strings.Contains(log.String(), "stream up") || !strings.Contains(log.String(), "terminate sent") {
+					t.Errorf("it is told that %s", log.String())
+				}
 			})
 		}
 	}
@@ -277,6 +283,22 @@ func TestFirstFPDU(t *testing.T) {
 	})
 }
 
+// TestInitiatorFirstFPDU: the first FPDU that an Initiator receives opens nothing, and is like
+// any other: a Send of nothing takes a receive. [MPA-7.1.2-15] [I-08] [I-21]
+func TestInitiatorFirstFPDU(t *testing.T) {
+	for _, rtr := range []mpa.RTR{mpa.RTRWrite, mpa.RTRSend} {
+		reply := usualReply
+		reply.Conn.RTR = rtr
+		p, q := asResponderWith(t, &Config{RTR: rtr, NoNudge: true}, reply)
+		p.next()
+		q.PostRecv(RecvWR{ID: 5})
+		p.ulpdu(seg(rdmap.Send, 0, 1, 0, true, nil))
+		if c := wantOK(t, q.RecvCQ()); c.ID != 5 || c.Len != 0 {
+			t.Errorf("%v: %+v", rtr, c)
+		}
+	}
+}
+
 // TestReadyMessages: the Initiator sends the agreed ready message before
 // anything else, whatever was posted. [MPA2-5-2] [MPA2-9.2-10] [MPA2-9.3-1]
 func TestReadyMessages(t *testing.T) {
@@ -358,6 +380,21 @@ func TestFirstFPDUDelay(t *testing.T) {
 	}
 }
 
+// TestUntunable: a connection that can't be set as it is wanted is not used, and does not stay.
+// [MPA-5.1-3] [DDP-A-1]
+func TestUntunable(t *testing.T) {
+	for name, begin := range map[string]func(context.Context, net.Conn, *Config) (*QueuePair, error){"Client": Client, "Server": Server} {
+		a, b := testkit.TCPPair(t)
+		if _, err := begin(ctxt(t), b, &Config{Congestion: "no such algorithm"}); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		if b, _ := readAll(t, a); len(b) > 0 {
+			t.Errorf("%s: %x was sent", name, b)
+		}
+		a.Close()
+	}
+}
+
 // TestReceiveWindow: a peer may have many segments outstanding that nothing reads: the
 // receive buffer is as large as the system makes it.
 func TestReceiveWindow(t *testing.T) {
@@ -382,6 +419,34 @@ func TestReceiveWindow(t *testing.T) {
 			}
 		}
 	})
+}
+
+func rejectKeep(r *Request, private []byte) error {
+	_, err := r.RejectKeep(private)
+	return err
+}
+
+var errBroken = errors.New("broken")
+
+// A brokenConn can't be written to, if it is broken, and tells when it is closed.
+type brokenConn struct {
+	net.Conn
+	broken bool
+	closed atomic.Bool
+}
+
+func (c *brokenConn) Write(p []byte) (int, error) {
+	if c.broken {
+		return 0, errBroken
+	}
+	return c.Conn.Write(p)
+}
+
+func (c *brokenConn) CloseWrite() error { return c.Conn.(*net.TCPConn).CloseWrite() }
+
+func (c *brokenConn) Close() error {
+	c.closed.Store(true)
+	return c.Conn.Close()
 }
 
 // TestReject: the ULP's refusal, with private data and depths, and what becomes
@@ -432,6 +497,48 @@ func TestReject(t *testing.T) {
 						t.Errorf("%q, %v", buf, err)
 					}
 				}
+			}
+		})
+	}
+	for _, c := range []struct {
+		name    string
+		reject  func(r *Request, private []byte) error
+		private int
+		broken  bool
+		want    error
+		closed  bool // the connection
+		over    bool // the stream to be
+	}{
+		{"closes", (*Request).Reject, 2, false, nil, true, true},
+		{"closes what is lost", (*Request).Reject, 2, true, errBroken, true, true},
+		{"stays open", (*Request).Reject, 300, false, mpa.ErrPrivateTooLong, false, false},
+		{"is kept", rejectKeep, 2, false, nil, false, true},
+		{"closes what is lost and was to be kept", rejectKeep, 2, true, errBroken, true, true},
+		{"stays open, to be kept", rejectKeep, 300, false, mpa.ErrPrivateTooLong, false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dev := NewDevice(DeviceConfig{})
+			a, b := testkit.TCPPair(t)
+			defer a.Close()
+			defer b.Close()
+			go func() { // a peer that hears of it closes as well
+				a.Write(mpa.Frame{Kind: mpa.Request, Rev: 2, Enhanced: true}.Append(nil))
+				io.Copy(io.Discard, a)
+				a.Close()
+			}()
+			wrapped := &brokenConn{Conn: b, broken: c.broken}
+			r, err := ReadRequest(ctxt(t), b, &Config{Device: dev, WrapConn: func(net.Conn) net.Conn { return wrapped }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.reject(r, make([]byte, c.private)); !errors.Is(err, c.want) {
+				t.Errorf("%v, want %v", err, c.want)
+			}
+			if over := r.QueuePair().Err() != nil; wrapped.closed.Load() != c.closed || over != c.over || over != (len(dev.Streams()) == 0) {
+				t.Errorf("closed %t, over %t: %v, %d streams", wrapped.closed.Load(), over, r.QueuePair().Err(), len(dev.Streams()))
+			}
+			if !c.over {
+				r.Reject(nil)
 			}
 		})
 	}

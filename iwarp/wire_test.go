@@ -288,6 +288,40 @@ func TestRefreshMSS(t *testing.T) {
 	}
 }
 
+// TestSizeAge: the size of the moment is asked for when it is a second old or four MiB were
+// sent by it, unless it is fixed. [MPA-4.5-6] [MPA-4.5-3] [DDP-3-1] [I-27]
+func TestSizeAge(t *testing.T) {
+	for _, c := range []struct {
+		fixed bool
+		since int
+		age   time.Duration
+		asks  bool
+	}{
+		{false, 0, 0, false},
+		{false, mssBytes - 1, mssAge / 2, false},
+		{false, mssBytes, 0, true},
+		{false, 0, mssAge, true},
+		{true, mssBytes, mssAge, false},
+	} {
+		cfg := &Config{}
+		if c.fixed {
+			cfg.FPDUSize = 5000
+		}
+		_, q := asResponder(t, cfg)
+		q.fc.WithSender(func() {
+			x := &q.tx
+			size, was := x.mulpdu.Load(), time.Now().Add(-c.age)
+			x.since, x.asked = c.since, was
+			x.mulpdu.Store(999)
+			q.refreshMSS()
+			got := x.mulpdu.Load()
+			if asked := got != 999; asked != c.asks || asked && (got != size || x.since != 0 || x.asked.Equal(was)) || !asked && (x.since != c.since || !x.asked.Equal(was)) {
+				t.Errorf("%+v: size %d, was %d; sent since %d", c, got, size, x.since)
+			}
+		})
+	}
+}
+
 // TestCuts: the stream may be cut anywhere. [MPA-5.1-5] [MPA-A.4-1] [MPA-5.2-1]
 // [DDP-4.2-8] [MPA-6-2] [MPA-6-4] [MPA-6-5] [MPA-4.3-12] [MPA-3-6] [DDP-3-4] [DDP-3-8]
 func TestCuts(t *testing.T) {

@@ -1,0 +1,246 @@
+package iwarp
+
+import (
+	"bytes"
+	"cmp"
+	"testing"
+
+	"viaduct/internal/regmem"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/mpa"
+	"viaduct/internal/wire/rdmap"
+)
+
+// TestBegunTwice: a message whose beginning was looked at and left until the whole of it has
+// come takes one receive. [RDMAP-5.3-2] [I-22]
+func TestBegunTwice(t *testing.T) {
+	const size = 60000
+	p, q := asInitiator(t, &Config{Device: NewDevice(DeviceConfig{OmitCRC: true})})
+	mr, err := q.PD().RegisterSpace(&testSpace{base: 0x10000, mem: make([]byte, size)}, 0x10000, size, LocalOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id := range 3 {
+		if err := q.PostRecv(RecvWR{ID: uint64(id), SG: []SGE{mr.SGE(0, size)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for id := range 3 {
+		f := p.enc.Append(nil, seg(rdmap.Send, 0, ddp.MSN(id+1), 0, true, pattern(size, byte(id))))
+		p.raw(f[:size/2])
+		for end, begun := timeUp(), false; !begun; {
+			if q.fc.WithReceiver(func() { begun = q.rx.recv != nil }); end() {
+				t.Fatal("not begun")
+			}
+		}
+		p.raw(f[size/2:])
+		if c := wantOK(t, q.RecvCQ()); c.ID != uint64(id) || c.Len != size {
+			t.Errorf("message %d: %+v", id, c)
+		}
+	}
+}
+
+// TestBeginAt: the least that has to be missing for a segment to be begun. [I-22]
+func TestBeginAt(t *testing.T) {
+	p, q := asInitiator(t, &Config{Device: NewDevice(DeviceConfig{OmitCRC: true})})
+	mr, err := q.Register(make([]byte, 2*longMin), RemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := p.enc.Append(nil, tag(rdmap.Write, mr.STag(), 0, true, make([]byte, 2*longMin)))
+	cut := mpa.LengthLen + ddp.TaggedLen + longMin
+	p.raw(f[:cut])
+	receivedFPDUs(t, q, 2)
+	p.raw(f[cut:])
+}
+
+// A beginning is what has come of an FPDU.
+type beginning struct {
+	name string
+	head []byte // of DDP
+	size int    // of the payload
+	come int    // bytes of the FPDU that are there
+	pays int    // so many bytes have to be missing, if not longMin
+	want bool   // whether it is begun
+	crc  bool
+	lent bool // there is a RecvSource
+	open int  // bytes of the message that have come before
+	mark bool
+	wait bool // no FPDU has come before
+	ends bool // the stream ends
+	note func(q *QueuePair) string
+}
+
+// TestBeginLong: of an FPDU that has come in part, the payload is read into place as soon
+// as its header can be believed: at once without CRCs, with them only where memory is lent for
+// the message. All else stays as it was until the whole of it is there.
+// [I-22] [MPA-4.4-8] [DDP-7.1-14]
+func TestBeginLong(t *testing.T) {
+	const size = 30000
+	h := ddp.UntaggedLen + mpa.LengthLen
+	send := func(op rdmap.Opcode, mo uint32, last bool) []byte {
+		return op.UntaggedHeader(1, mo, last, 0).Append(nil)
+	}
+	long := func(stag uint32) []byte { return rdmap.Write.TaggedHeader(stag, 0, true).Append(nil) }
+	full := func(send, response int) func(q *QueuePair) string {
+		return func(q *QueuePair) string {
+			if q.rx.fullSend != send || q.rx.fullResponse != response {
+				return "wrong lengths to predict by"
+			}
+			return ""
+		}
+	}
+	const (
+		good = iota + 1 // in place of STags that are not known yet
+		far
+		closed
+		readable
+	)
+	other := send(rdmap.Send, 0, true)
+	other[9] = 1 // queue 1
+	version := send(rdmap.Send, 0, true)
+	version[0] ^= 3
+	for _, c := range []beginning{
+		{name: "a Write", head: long(good), size: size, come: 5000, want: true, note: full(0, 0)},
+		{name: "nothing of its payload", head: long(good), size: size, come: mpa.LengthLen + ddp.TaggedLen, want: true},
+		{name: "a byte of its header is missing", head: long(good), size: size, come: mpa.LengthLen + ddp.TaggedLen - 1},
+		{name: "a byte of its header alone", head: long(good), size: size, come: mpa.LengthLen + 1},
+		{name: "its length alone", head: long(good), size: size, come: mpa.LengthLen},
+		{name: "half of its length", head: long(good), size: size, come: 1},
+		{name: "nothing", head: long(good), size: size},
+		{name: "as much is missing as pays", head: long(good), size: 2 * longMin, come: mpa.LengthLen + ddp.TaggedLen + longMin, want: true},
+		{name: "a byte less is missing", head: long(good), size: 2 * longMin, come: mpa.LengthLen + ddp.TaggedLen + longMin + 1},
+		{name: "a long header in place of much that is missing", head: send(rdmap.Send, 0, true), size: longMin - 1, come: h},
+		{name: "a Write that has no end", head: rdmap.Write.TaggedHeader(good, 0, false).Append(nil), size: size, come: 5000, want: true, note: full(0, 0)},
+		{name: "a Send", head: send(rdmap.Send, 0, true), size: size, come: h + 100, want: true, note: full(0, 0)},
+		{name: "a first segment", head: send(rdmap.Send, 0, false), size: size, come: h + 100, want: true, note: full(size, 0)},
+		{name: "a later segment", head: send(rdmap.Send, 100, false), size: size, come: h + 100, open: 100, want: true, note: full(0, 0)},
+		{name: "an answer to a Read", head: rdmap.ReadResponse.TaggedHeader(5, 0, true).Append(nil), size: 50000, come: 5000, want: true, note: full(0, 0)},
+		{name: "a part of an answer", head: rdmap.ReadResponse.TaggedHeader(5, 0, false).Append(nil), size: size, come: 5000, want: true, note: full(0, size)},
+		{name: "longer than is taken", head: long(good), size: 60000, come: 5000},
+		{name: "the first FPDU", head: long(good), size: size, come: 5000, wait: true},
+		{name: "markers", head: long(good), size: size, come: 5000, mark: true},
+		{name: "no such STag", head: long(closed), size: size, come: 5000},
+		{name: "no right to write", head: long(readable), size: size, come: 5000},
+		{name: "memory of another program", head: long(far), size: size, come: 5000},
+		{name: "no such version", head: version, size: size, come: 5000},
+		{name: "no such message on this queue", head: other, size: size, come: 5000},
+		{name: "a Terminate", head: rdmap.TerminateOp.UntaggedHeader(1, 0, true, 0).Append(nil), size: 40, come: h + 8, pays: 1},
+		{name: "the last byte is missing", head: long(good), size: 100, come: mpa.LengthLen + ddp.TaggedLen + 99, pays: 1, want: true},
+		{name: "the CRC alone is missing", head: long(good), size: 100, come: mpa.LengthLen + ddp.TaggedLen + 100, pays: 1},
+		{name: "beyond its buffer", head: send(rdmap.Send, 0, true), size: 45001, come: 5000},
+		{name: "a CRC", head: send(rdmap.Send, 0, true), size: size, come: 5000, crc: true},
+		{name: "a CRC, where memory is lent", head: send(rdmap.Send, 0, true), size: size, come: 5000, crc: true, lent: true, want: true},
+		{name: "a CRC of a Write, where memory is lent", head: long(good), size: size, come: 5000, crc: true, lent: true},
+		{name: "no CRC, where memory is lent", head: long(good), size: size, come: 5000, lent: true, want: true},
+		{name: "memory that is gone", head: send(rdmap.SendSE, 0, true), size: size, come: 5000, ends: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := &Config{NoNudge: true, Markers: c.mark, MaxFPDU: 60000, Device: NewDevice(DeviceConfig{OmitCRC: !c.crc})}
+			var q *QueuePair
+			if c.lent {
+				var s *source
+				_, q, s, _ = sourcePeer(t, c.crc)
+				s.lend(make([]byte, size+100))
+			} else {
+				var p *peer
+				p, q = asSilentInitiator(t, cfg, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 1, ORD: 1}, false)
+				if !c.wait {
+					p.ulpdu(tag(rdmap.Write, 1, 0, true, nil))
+				}
+			}
+			if !c.wait {
+				receivedFPDUs(t, q, 1)
+			}
+			space := &testSpace{base: 0, mem: make([]byte, size)}
+			stags := make(map[uint32]uint32)
+			mr, err := q.Register(make([]byte, size), RemoteWrite)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fr, err := q.PD().RegisterSpace(space, 0, size, RemoteWrite)
+			if err != nil {
+				t.Fatal(err)
+			}
+			gone, _ := q.Register(make([]byte, size), LocalOnly)
+			rd, _ := q.Register(make([]byte, size), RemoteRead)
+			stags[good], stags[far], stags[closed], stags[readable] = mr.STag(), fr.STag(), gone.STag(), rd.STag()
+			if !c.lent {
+				sg := []SGE{Buf(make([]byte, 45000))}
+				if c.ends {
+					sg = []SGE{gone.SGE(0, 100), Buf(make([]byte, 45000))}
+				}
+				if err := q.PostRecv(RecvWR{SG: sg}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			gone.Close()
+			head := bytes.Clone(c.head)
+			if stag, ok := stags[uint32(head[5])]; ok && head[0]&0x80 != 0 && rdmap.Opcode(head[1]&15) == rdmap.Write {
+				copy(head[2:], []byte{byte(stag >> 24), byte(stag >> 16), byte(stag >> 8), byte(stag)})
+			}
+			var enc mpa.Encoder
+			p := enc.Append(nil, head, pattern(c.size, 1))[:c.come]
+			q.fc.WithReceiver(func() {
+				r := &q.rx
+				s := &r.seg
+				w := &sendWQE{nsg: 1}
+				w.sg[0] = Buf(make([]byte, 50000))
+				if c.open > 0 {
+					q.take(seg(rdmap.Send, 0, 1, 0, false, make([]byte, c.open)), false)
+				}
+				q.reads.Push(pendingRead{w: w, stag: 5, size: 50000})
+				before := r.n
+				r.longOp = rdmap.TerminateOp
+				missing := q.beginLong(p, cmp.Or(c.pays, longMin))
+				if want := c.size - (c.come - mpa.LengthLen - len(head)); c.want && (missing != want || s.missing() != want) || !c.want && (missing != 0 || s.long) {
+					t.Errorf("%d bytes are missing (%d of the segment), want %d: %t", missing, s.missing(), want, c.want)
+				}
+				after := before
+				if c.want || c.ends {
+					after.fpdus++
+					after.bytes += uint64(c.size)
+					if s.last {
+						after.messages++
+					}
+				}
+				if r.n != after {
+					t.Errorf("counted %+v, want %+v", r.n, after)
+				}
+				if q.life.Load().ended() != c.ends {
+					t.Errorf("the stream is %v", q.life.Load())
+				}
+				if c.want {
+					if !bytes.Equal(s.u, head) || &s.u[0] == &p[mpa.LengthLen] || s.crc != mpa.CRC(0, p[:mpa.LengthLen+len(head)]) || r.longOp != s.op || s.op != rdmap.Opcode(head[1]&15) {
+						t.Errorf("%v after %v: header %x, CRC %x", s.op, r.longOp, s.u, s.crc)
+					}
+					var placed []byte
+					if s.op != rdmap.Write {
+						sg, _ := q.list(s)
+						ref, _, out := q.pieceOf(sg, uint64(c.open), uint64(len(p)))
+						if out != regmem.OK {
+							t.Fatal(out)
+						}
+						placed = ref.B
+						ref.Release()
+					} else {
+						placed = mr.Bytes()
+					}
+					if body := p[mpa.LengthLen+len(head):]; !c.lent && !bytes.HasPrefix(placed, body) {
+						t.Error("what has come is not in place")
+					}
+				} else if r.longOp != rdmap.TerminateOp && !c.ends {
+					t.Errorf("%v is told as begun", r.longOp)
+				}
+				if c.note != nil {
+					if s := c.note(q); s != "" {
+						t.Error(s)
+					}
+				}
+				s.drop()
+				r.letGo()
+				q.reads.Pop()
+			})
+		})
+	}
+}
