@@ -68,10 +68,8 @@ func (c *conn) sendAnswer(now fc.Time, room int) int {
 	f := p.frame(fc.RCtl(p.cfg.codec.RCtl(a.op)), p.cfg.codec.DFCtl(a.op), fc.FCtl(p.cfg.codec.FCtl(a.op, use)))
 	f.SeqID, f.SeqCnt, f.OXID, f.RXID = a.seq, a.cnt, a.oxid, a.rxid
 	f.Opt, f.Payload = p.cfg.codec.AppendHeader(p.opt[:0], h), payload
-	if a.op.HasData() {
-		f.Param = a.off
-	}
-	if use.Last { // step has seen that the other port is ready
+	f.Param = a.off // 0 where there is no data
+	if use.Last {   // step has seen that the other port is ready
 		p.np.Send(now, c.remote, c.class, first, f)
 	} else {
 		frames = len(payload) / size

@@ -209,8 +209,7 @@ func (c *conn) connected(now fc.Time) {
 		c.p.oxids.abort(now, c.remote, c.class, c.own.oxid, c.own.rxid)
 		c.own.open = false
 	}
-	c.tellDone(now, iu.Confirmed)
-	c.p.activate(c)
+	c.tellDone(now, iu.Confirmed) // from here on the consumer may post
 }
 
 // closeOwn marks the Exchange we originated as ended by the peer.

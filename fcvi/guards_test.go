@@ -599,6 +599,62 @@ func TestFailedExchanges(t *testing.T) {
 	})
 }
 
+// TestPieces: messages whose memory lies in pieces arrive as others do, and nothing is sent
+// twice. [FCVI-5.2.5-5] [FCVI-5.1-3] [FCVI-8.4-1]
+func TestPieces(t *testing.T) {
+	const length = 30_000
+	for _, level := range levels {
+		for _, piece := range []int{1, 3000, 5001, 10_000} {
+			s := newSim(t, simConfig{seed: 3, order: true})
+			a, b := s.connect(level)
+			a.piece, b.piece = piece, piece
+			r := b.postRecv(length)
+			b.mem = pattern(length, 2)
+			a.post(vi.OpSendReceive, pattern(length, 1))
+			s.net.Run(time.Second)
+			if n := s.ports[0].stats.SentBytes; !r.done || !bytes.Equal(r.buf, pattern(length, 1)) || n != length {
+				t.Errorf("%v, pieces of %d: received %v, %d bytes sent", level, piece, r.done, n)
+			}
+			if level == iu.Unreliable { // without Reads
+				continue
+			}
+			w := a.post(vi.OpRDMARead, make([]byte, length))
+			s.net.Run(time.Second)
+			if n := s.ports[1].stats.SentBytes; !w.done || w.status != 0 || !bytes.Equal(w.data, b.mem) || n != length || b.c.traffic.SentBytes != length || b.c.traffic.ServedReads != 1 {
+				t.Errorf("%v, pieces of %d: read %v, %v, %d bytes answered", level, piece, w.done, w.status, n)
+			}
+		}
+	}
+}
+
+// TestReadPlaces: a peer has as many Reads unanswered as the attributes say, and one if they
+// say none; each is checked before it is answered, and takes no receive.
+// [FCVI-5.2.4-2] [VIA-4.3-1]
+func TestReadPlaces(t *testing.T) {
+	for most, want := range []int{1, 1, 2, 3, 4} {
+		s := newSim(t, simConfig{seed: 1, order: true})
+		_, b := s.connect(iu.ReliableDelivery)
+		b.c.attrs.MaxReads = uint16(most)
+		b.postRecv(10)
+		b.c.answer(answer{op: iu.SendResp}) // is no Read
+		read := func(handle uint32) bool {
+			h := iu.Header{Op: iu.ReadRqst, MsgID: 9, Flags: iu.FlagRspRqd, RmtHandle: handle, RmtVA: 1000, Total: 4}
+			return b.c.serveRead(s.net.Now(), &rxMsg{h: h}, vi.Delivery{})
+		}
+		for i := range want {
+			if !read(7) || b.c.tx.answers.len() != 2+i {
+				t.Fatalf("at most %d: Read %d is refused", most, i+1)
+			}
+		}
+		if b.broke != 0 || read(7) || b.broke != 1 {
+			t.Errorf("at most %d: broken %d by %d Reads", most, b.broke, want+1)
+		}
+		if b.recvN != 0 {
+			t.Errorf("at most %d: a receive was taken", most)
+		}
+	}
+}
+
 // TestSetupFits: security information travels only if the IU with it fits the
 // peer's receive data field. [FCVI-6.8-4]
 func TestSetupFits(t *testing.T) {
@@ -793,12 +849,17 @@ func TestToldOnce(t *testing.T) {
 func TestHeldForAnother(t *testing.T) {
 	t.Run("FCVI-5.3.3-2", func(t *testing.T) {
 		held := standing{"C_HELD", stHeld, func(c *conn) { c.up, c.done = nil, nil }}
-		for local, want := range map[string]state{"another": stHeld, "me": stIdle} {
-			w := begin(t, iu.PeerToPeer, held)
+		for _, v := range []struct {
+			mode  iu.Mode // of the request that is held
+			local string
+			want  state
+		}{{iu.PeerToPeer, "another", stHeld}, {iu.PeerToPeer, "me", stIdle}, {iu.ClientServer, "me", stHeld}} {
+			local, want := v.local, v.want
+			w := begin(t, v.mode, held)
 			f := w.fake(0, iu.ReliableDelivery)
 			w.c.p.connect(w.net.Now(), connectArgs{mode: iu.PeerToPeer, local: f.net(local), remote: w.c.want, attrs: f.attrs(), deadline: fc.Never, up: f, done: f.result1})
 			if w.c.state != want {
-				t.Errorf("a request from %q: the one that was held is in state %v, want %v", local, w.c.state, want)
+				t.Errorf("%v, a request from %q: the one that was held is in state %v, want %v", v.mode, local, w.c.state, want)
 			}
 		}
 	})

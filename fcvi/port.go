@@ -221,8 +221,8 @@ func (p *port) Failed(now fc.Time, r *fc.Remote, f *fc.Frame, reason uint8) {
 		return
 	}
 	var h iu.Header
-	_, err := p.cfg.codec.ParseHeader(f.Opt, &h)
-	if err != nil || !h.Op.IsResponse() {
+	p.cfg.codec.ParseHeader(f.Opt, &h)
+	if !h.Op.IsResponse() {
 		return // set-up and disconnect have their own timers
 	}
 	for _, c := range p.handles.all() {
@@ -624,7 +624,7 @@ func (o *oxidPool) disown(now fc.Time, c *conn) {
 func (o *oxidPool) abort(now fc.Time, r *fc.Remote, class fc.Class, ox, rx uint16) {
 	p := o.p
 	o.hold(ox)
-	p.takeKept(func(k *keptIU) bool { return k.r == r && k.f.OXID == ox && !k.f.FromResponder() })
+	p.takeKept(func(k *keptIU) bool { return k.f.OXID == ox && !k.f.FromResponder() })
 	p.stats.Aborts++
 	p.np.Abort(now, r, class, ox, rx, r.NextSeqID(), false, func(now fc.Time, accepted bool) {
 		p.np.Timers().After(now+p.np.RATOV(), func(now fc.Time) {

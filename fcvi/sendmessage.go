@@ -127,9 +127,7 @@ func (c *conn) sendFrames(now fc.Time, room int) int {
 	f := p.frame(t.rctl, t.dfctl, fc.FCtl(p.cfg.codec.FCtl(w.op, use))) // [FCVI-5.9.1-2] [FCVI-5.9.1-4]
 	f.SeqID, f.SeqCnt, f.OXID, f.RXID = t.seq, t.cnt, t.oxid, fc.Unassigned
 	f.Opt, f.Payload = t.hdr[:t.hdrLen], payload
-	if w.op.HasData() {
-		f.Param = t.off // relative offset [FCVI-5.8-6]
-	}
+	f.Param = t.off // relative offset, 0 where there is no data [FCVI-5.8-6]
 	if c.class == fc.Class2 {
 		t.acking.at(t.acking.len()-1).left++ // one at a time, see step
 	}

@@ -147,6 +147,7 @@ type fake struct {
 	cur    *fakeRecv
 	mem    []byte // region with handle 7 at address 1000
 	rights [2]bool
+	piece  int // bytes that are given at a time at most, but for what fits scratch; 0 for all
 	asyncs []vi.ErrorCode
 	causes []vi.Control // the operations they were told of
 	result []iu.Reason
@@ -202,7 +203,7 @@ func (f *fake) gather(w *work, off uint32, n int, scratch []byte) ([]byte, vi.St
 	if f.sends[w.seq].gone {
 		return nil, vi.StatusProtectionError
 	}
-	return f.sends[w.seq].data[off : off+uint32(n)], 0
+	return f.sends[w.seq].data[off : off+uint32(f.pieceOf(n, scratch))], 0
 }
 
 func (f *fake) scatterRead(w *work, off uint32, b []byte) vi.Status {
@@ -278,7 +279,14 @@ func (f *fake) fetch(h uint32, va uint64, total, off uint32, n int, scratch []by
 	if !f.access(h, va, total, false) {
 		return nil, false
 	}
-	return f.mem[va-1000+uint64(off):][:n], true
+	return f.mem[va-1000+uint64(off):][:f.pieceOf(n, scratch)], true
+}
+
+func (f *fake) pieceOf(n int, scratch []byte) int {
+	if f.piece == 0 {
+		return n
+	}
+	return min(n, max(f.piece, len(scratch)))
 }
 
 func (f *fake) async(code vi.ErrorCode, op vi.Control) {

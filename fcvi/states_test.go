@@ -333,6 +333,12 @@ var events = []struct {
 		w.rqst(theirID)
 	}},
 	{"CONNECT_RQST, another", func(w *walk) { w.rqst(theirID + 1) }},
+	{"CONNECT_RQST, one before", func(w *walk) { w.rqst(theirID - 1) }},
+	{"CONNECT_RQST, ours, by another login", func(w *walk) {
+		again := *w.r
+		w.r = &again
+		w.rqst(theirID)
+	}},
 	{"CONNECT_RQST, unfit", func(w *walk) {
 		w.rqstWith(iu.Header{MsgID: 1, Total: theirID + 1}, func(q *iu.ConnectPayload) { q.Attributes.MaxTransfer = 0 })
 	}},
@@ -345,6 +351,12 @@ var events = []struct {
 	}},
 	{"RESP1(ACCEPTED), handle 0", func(w *walk) {
 		w.resp1With(iu.Header{Flags: iu.FlagPos, MsgID: 1, Total: ownID}, iu.Accepted, func(a *iu.AcceptPayload) { a.Handle = 0 })
+	}},
+	{"RESP1(ACCEPTED), malformed", func(w *walk) {
+		a := iu.AcceptPayload{Handle: peerHandle, InitialMsgID: 1, Local: w.c.want, Attributes: w.c.rattrs}
+		b := w.c.p.cfg.codec.AppendConnectResp1(nil, &a)
+		b[0]++ // the version
+		w.arrive(iu.Header{Op: iu.ConnectResp1, Flags: iu.FlagPos, MsgID: 1, Total: ownID}, iu.Accepted, b)
 	}},
 	{"RESP1(ACCEPTED), other handle", func(w *walk) {
 		w.resp1With(iu.Header{Flags: iu.FlagPos, MsgID: 1, Total: ownID}, iu.Accepted, func(a *iu.AcceptPayload) { a.Handle++ })

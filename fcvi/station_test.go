@@ -32,6 +32,39 @@ func (s *station) clock() (at fc.Time) {
 	return at
 }
 
+// TestStallOnce: a timer that is late waits once for what came meanwhile; if it is late again
+// before it has run, the time counts. [FCVI-8.3-6]
+func TestStallOnce(t *testing.T) {
+	s, err := newStation(fc.PortConfig{PortName: fc.PortName(1, 1), NodeName: fc.NodeName(1)}, machineConfig{},
+		func(*station) (outlet, error) { return nowhere{}, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	ran := 0
+	for round := 1; round <= 2; round++ {
+		var set, due fc.Time
+		s.do(func(now fc.Time) {
+			set, due = now, now+time.Hour
+			s.np.Timers().After(due, func(fc.Time) { ran++ })
+		})
+		late := func() fc.Time { // it could not run for two hours
+			s.locked(func() { s.start = s.start.Add(-2 * time.Hour) })
+			return s.clock()
+		}
+		if at := late(); at-set > time.Minute {
+			t.Errorf("round %d: %v of the time that was lost are counted", round, at-set)
+		}
+		if at := late(); at != due {
+			t.Errorf("round %d: the clock is at %v, with a timer for %v that is late again", round, at-set, due-set)
+		}
+		s.tick()
+		if ran != round {
+			t.Errorf("round %d: the timer ran %d times", round, ran)
+		}
+	}
+}
+
 // TestStall: a process that could not run does not take the time for silence of
 // its peers. A timer that fires too late waits for what came meanwhile.
 // [FCVI-8.3-6]
