@@ -133,6 +133,7 @@ func (m *Machine) Exchange(now Time, wid uint64, wn int, rid uint64, rn int, out
 	m.begin(now, out)
 	s := &m.src
 	if wn <= 0 || rn <= 0 || s.closing || m.life == lifeDead || m.snk.closed {
+		out, m.out = m.out, nil
 		return m.Read(now, rid, rn, false, m.Write(now, wid, wn, false, out))
 	}
 	s.writes.push(write{id: wid, n: wn})
@@ -184,7 +185,7 @@ func (m *Machine) CancelWrite(now time.Duration, id uint64, out []Action) []Acti
 		}
 		switch {
 		case w.detached:
-		case w.forced || w.pended:
+		case w.forced || w.urgent && w.pended:
 			w.detached = true
 			m.do(Action{Op: OpDetach, ID: id, Off: w.off, N: w.n})
 		case i < s.covered():
@@ -233,9 +234,9 @@ func (m *Machine) data() {
 	}
 	flags := sdpwire.Flags(0)
 	limit := m.p.PeerSize - sdpwire.BSDHLen
-	if w, between := m.urgentWithin(end, limit); between > urgentDistance { // [SDP-9.5.3-5] [SDP-9.5.3-6]
+	if w, between := m.urgentWithin(end, limit); w != nil && !w.pended && between > urgentDistance {
 		// A message that took it all would carry the byte before it may be
-		// announced. The next one does both.
+		// announced. The next one does both. [SDP-9.5.3-5] [SDP-9.5.3-6]
 		limit = between - urgentDistance
 	} else if w != nil {
 		flags = sdpwire.OOBPres // [SDP-6.1.2-4] [SDP-9.5.3-8]
@@ -363,7 +364,7 @@ func (m *Machine) srcAvail() {
 		s.count++ // [SDP-9.5.1-8] [D-25]
 		m.sentPayload()
 	}
-	s.advs.push(srcAdv{key: m.keys, size: size, left: size - prefix, seq: m.cr.next - 1, at: m.now}) // [SDP-12.4-6]
+	s.advs.push(srcAdv{key: m.keys, size: size, left: size - prefix, seq: m.cr.next - 1, at: m.now})
 	m.stats.SentSrcAvails++
 	m.stats.SentBytesPrefix += uint64(prefix)
 }
@@ -518,11 +519,11 @@ func (m *Machine) endSendSm(msg *inbound) {
 	m.do(Action{Op: OpRevoke, Adv: s.advs.pop().key})
 	w.forced, w.bcopy = true, true
 	s.nforced++
-	if w.cancel {
+	if w.cancel && !w.detached {
 		w.cancel, w.detached = false, true
 		m.do(Action{Op: OpDetach, ID: w.id, Off: w.off, N: w.n})
 	}
-	m.noteSendSm() // [D-39]
+	m.noteSendSm()
 	m.checkCancel()
 }
 
