@@ -42,3 +42,49 @@ func TestCloseWaitsForLinks(t *testing.T) {
 	}
 	<-closed
 }
+
+// What a connection has carried can be told at every moment of its end, and in full when
+// it has ended. [VIA-2.2-8] [VIA-2.2-12] [VIA-2.2-13] [VIA-2.3-5]
+func TestTrafficOfAnEnd(t *testing.T) {
+	for name, end := range map[string]func(*vi.VI, *puppetLink){
+		"disconnect": func(v *vi.VI, _ *puppetLink) { v.Disconnect() },
+		"break":      func(_ *vi.VI, l *puppetLink) { l.ep.Break(false) },
+	} {
+		v, l := (&puppet{}).connected(t, vi.Attributes{Reliability: vi.ReliableDelivery})
+		sent := uint64(3)
+		l.traffic = func() vi.Traffic { return vi.Traffic{SentMessages: sent, Credits: 7} }
+		var during vi.Traffic
+		l.onStop = func() {
+			during = v.Traffic()
+			sent++ // what was in the kernel's hands
+		}
+		if before := v.Traffic(); before.SentMessages != 3 || before.Credits != 7 {
+			t.Errorf("%s: %+v before", name, before)
+		}
+		end(v, l)
+		if during.SentMessages != 3 || during.Credits != -1 {
+			t.Errorf("%s: %+v while the link is stopped", name, during)
+		}
+		if after := v.Traffic(); after.SentMessages != 4 || after.Credits != -1 {
+			t.Errorf("%s: %+v afterwards", name, after)
+		}
+	}
+}
+
+// That the peer has disconnected is what brought a VI to Error, and is past with that
+// state. [VIA-4.6-17]
+func TestPeerDisconnected(t *testing.T) {
+	for _, orderly := range []bool{true, false} {
+		v, l := (&puppet{}).connected(t, vi.Attributes{Reliability: vi.ReliableDelivery})
+		if v.PeerDisconnected() {
+			t.Error("while connected")
+		}
+		l.ep.Break(orderly)
+		if v.State() != vi.Error || v.PeerDisconnected() != orderly {
+			t.Errorf("orderly %v: state %v, the peer has disconnected %v", orderly, v.State(), v.PeerDisconnected())
+		}
+		if err := v.Disconnect(); err != nil || v.PeerDisconnected() {
+			t.Errorf("orderly %v: %v; the peer has disconnected an idle VI: %v", orderly, err, v.PeerDisconnected())
+		}
+	}
+}

@@ -59,6 +59,8 @@ func (d puppetDevice) Close() error {
 type puppetLink struct {
 	ep      *vi.Endpoint
 	poll    func() bool
+	traffic func() vi.Traffic
+	onStop  func()
 	stopped chan vi.StopReason // one slot
 }
 
@@ -67,11 +69,24 @@ func (l *puppetLink) SendPosted()                          {}
 func (l *puppetLink) RecvPosted()                          {}
 func (l *puppetLink) Poll() bool                           { return l.poll != nil && l.poll() }
 func (l *puppetLink) Unpoll()                              {}
-func (l *puppetLink) Stop(r vi.StopReason)                 { l.stopped <- r }
 func (l *puppetLink) Wait()                                {}
 func (p *puppet) open(t testing.TB) *vi.NIC                { return p.openWith(t, nil) }
 func (l *puppetLink) start() started                       { d, seq, bad := l.ep.StartSend(); return started{d, seq, bad} }
 func (l *puppetLink) finish(s started, bad vi.Status) bool { return l.ep.FinishSend(s.d, s.seq, bad) }
+
+func (l *puppetLink) Stop(r vi.StopReason) {
+	if l.onStop != nil {
+		l.onStop()
+	}
+	l.stopped <- r
+}
+
+func (l *puppetLink) Traffic() vi.Traffic {
+	if l.traffic == nil {
+		return vi.Traffic{Credits: -1}
+	}
+	return l.traffic()
+}
 
 // A started is a send that was started.
 type started struct {

@@ -208,3 +208,54 @@ func TestWriteWithdrawn(t *testing.T) {
 		t.Errorf("memory %q", buf)
 	}
 }
+
+// What a Write leaves behind is its range alone: a region that goes away behind its last
+// byte is missed by nothing, though a segment without payload follows. [V-42]
+func TestWriteOutlivesItsRegion(t *testing.T) {
+	s := serveProbe(t, sessionOpts{attrs: reliableAll})
+	r, buf := register(t, s.n, 5, allRights)
+	rdma := &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 5}
+	s.last++
+	s.send(vitcpwire.Header{Type: vitcpwire.Write, Number: s.last}, rdma, []byte("01234"))
+	s.taken()
+	must(t, s.n.DeregisterMem(r))
+	s.send(vitcpwire.Header{Type: vitcpwire.Write, Number: s.last, Offset: 5, Flags: vitcpwire.EndOfMessage}, rdma, nil)
+	if s.wantAck(s.last); string(buf) != "01234" || s.v.State() != vi.Connected {
+		t.Errorf("memory %q, state %v", buf, s.v.State())
+	}
+	s.n.noAsync(t)
+}
+
+// Memory of ours that is gone when the response to an RDMA Read comes is that Read's
+// error, in one segment and in two, and breaks the connection; the bytes are not taken
+// for read. [VIA-4.6-15] [VIA-4.5-5]
+func TestReadWithdrawn(t *testing.T) {
+	for _, level := range levels[1:] {
+		for _, first := range []int{10, 4} { // bytes before the region goes away
+			s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, level)})
+			r, buf := register(t, s.n, 10, vi.MemAttributes{})
+			d := vi.NewRDMARead(vi.RemoteSegment{}, segment(r, 0, 10))
+			must(t, s.v.PostSend(d))
+			q := s.want(vitcpwire.ReadRequest)
+			h := vitcpwire.Header{Type: vitcpwire.ReadResponse, Number: q.h.Number}
+			rest := []byte("0123456789")
+			if first < 10 {
+				s.send(h, &q.rdma, rest[:first])
+				s.taken()
+				h.Offset, rest = uint32(first), rest[first:]
+			}
+			must(t, s.n.DeregisterMem(r))
+			h.Flags = vitcpwire.EndOfMessage
+			s.send(h, &q.rdma, rest)
+			if got, _ := waitSend(t, s.v); got != d || d.Status() != vi.StatusDone|vi.StatusOpRDMARead|vi.StatusProtectionError {
+				t.Errorf("%v: status %v", level, d.Status())
+			}
+			s.wantEnd(io.EOF)
+			waitState(t, s.v, vi.Error)
+			s.n.expectAsync(t, vi.ErrorConnLost)
+			if buf[9] != 0 {
+				t.Errorf("%v: memory %q", level, buf)
+			}
+		}
+	}
+}

@@ -40,7 +40,7 @@ func readGreeting(r net.Conn, d vitcpwire.Dialect, maxSecurity int) (g greeting,
 	if err != nil {
 		return g, n, err
 	}
-	g.h, _, err = d.ParseHeader(head[:vitcpwire.HeaderLen])
+	g.h, _, err = d.ParseHeader(head[:])
 	if err != nil {
 		return g, n, &ProtocolError{Reason: "connect message", Err: err}
 	}

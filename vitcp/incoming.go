@@ -316,7 +316,7 @@ func (r *request) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.Agre
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	// The goroutine that looked ahead may have been stopped with the end in sight.
-	if r.m.state == passivePending && r.withdrawn() {
+	if r.withdrawn() {
 		r.m.closed()
 	}
 	if r.m.state != passivePending {

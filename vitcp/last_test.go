@@ -115,3 +115,21 @@ func TestLastBytesCut(t *testing.T) {
 		}
 	}
 }
+
+// So has one that ends when all others of the segment were put into place as predicted,
+// and the last are due: nothing of the segment is staged or missing then. [VIA-4.6-11]
+// [V-17]
+func TestLastBytesDue(t *testing.T) {
+	causes := make(chan error, 1)
+	cfg := Config{Broken: func(_ *vi.VI, err error) { causes <- err }}
+	s := serveProbe(t, sessionOpts{cfg: cfg, attrs: reliableAll})
+	l := s.v.Link().(*link)
+	s.message(vitcpwire.Write, &vitcpwire.RDMA{}, nil)
+	s.taken()
+	l.c.WithReceiver(func() { l.rx.last.due = 8 })
+	must(t, s.nc.(*net.TCPConn).CloseWrite())
+	if err := <-causes; !errors.Is(err, io.EOF) {
+		t.Errorf("cause %v", err)
+	}
+	s.n.expectAsync(t, vi.ErrorRDMAWAbort, vi.ErrorConnLost)
+}

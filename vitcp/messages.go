@@ -162,7 +162,7 @@ func (l *link) faultWrite() {
 func (l *link) endWrite(void bool) error {
 	x := &l.rx
 	in := &x.in
-	if !void && x.at != in.rdma.Length {
+	if !void && x.at != in.rdma.Length { // [V-24]
 		return framingf("RDMA Write %d ends after %d of %d bytes", uint32(x.h.Number), x.at, in.rdma.Length)
 	}
 	if in.drop {

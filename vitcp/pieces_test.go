@@ -5,6 +5,8 @@ import (
 	"net"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -420,6 +422,8 @@ func TestVIT_2_2_1_Match(t *testing.T) {
 		{habits{}, rel, rel | del, mismatchReliability},
 		{habits{reliableIsDelivery: true}, rel, rel | del, matching},
 		{habits{}, 0, del, mismatchReliability},
+		{habits{}, del, 0, mismatchReliability},
+		{habits{}, del, del, mismatchReliability},
 		{habits{}, rel | fc, rel, mismatchFlowControl},
 		{habits{}, rel, rel | p2p, mismatchModel},
 		{habits{}, rel, rel | what, mismatchUnknown},
@@ -471,39 +475,47 @@ func TestVIT_3_1_Nudge(t *testing.T) {
 		{unreliable, true, false, true, false, true},
 		{unreliable, false, false, false, true, true},
 	} {
-		here, there := net.Pipe()
-		defer there.Close()
-		l := newLink(&call{d: &device{p: p}}, here, linkTerms{})
-		l.c.Abort()
-		l.life.Set(lifeLeaving) // Kick makes nothing of it
-		l.tx.ended = true
-		l.level, l.flow, l.mine.free = v.level, v.flow, !v.flow
-		if v.acks {
-			for n := range vitcpwire.Number(ackMessages) {
-				l.acks.received(n+1, 0)
+		synctest.Test(t, func(t *testing.T) {
+			here, there := net.Pipe()
+			defer there.Close()
+			l := newLink(&call{d: &device{p: p}}, here, linkTerms{})
+			l.life.Set(lifeLeaving) // so that the send role shows by tx.ended that it has looked
+			l.level, l.flow, l.mine.free = v.level, v.flow, !v.flow
+			if v.acks {
+				for n := range vitcpwire.Number(ackMessages) {
+					l.acks.received(n+1, 0)
+				}
 			}
-		}
-		if v.credits {
-			l.mine.post(1)
-		}
-		l.rx.kick = v.answer
-		l.nudge()
-		if got := l.nop.Load(); got != (v.want && !v.answer) || l.rx.kick {
-			t.Errorf("%+v: a NOP is wanted: %v; kick %v", v, got, l.rx.kick)
-		}
-		if l.hasNews() != (v.level == reception && v.acks || v.flow && v.credits) {
-			t.Errorf("%+v: news %v", v, l.hasNews())
-		}
-		if !l.hasNews() { // and that is all that Drained has to note
-			l.life.Set(lifeOpen)
-			l.rx.fresh = true
-			if l.Drained(); l.rx.fresh || l.nop.Load() {
-				t.Errorf("%+v: fresh still", v)
+			if v.credits {
+				l.mine.post(1)
 			}
-		}
-		p.mu.Lock()
-		delete(p.links, l)
-		p.mu.Unlock()
+			news := l.hasNews()
+			if news != (v.level == reception && v.acks || v.flow && v.credits) {
+				t.Errorf("%+v: news %v", v, news)
+			}
+			l.rx.kick = v.answer
+			l.nudge()
+			synctest.Wait()
+			if got := l.nop.Load(); got != (v.want && !v.answer) || l.rx.kick {
+				t.Errorf("%+v: a NOP is wanted: %v; kick %v", v, got, l.rx.kick)
+			}
+			if l.tx.ended != v.want {
+				t.Errorf("%+v: the send role has looked: %v", v, l.tx.ended)
+			}
+			if !news { // and that is all that Drained has to note
+				l.life.Set(lifeOpen)
+				l.rx.fresh = true
+				if l.Drained(); l.rx.fresh || l.nop.Load() {
+					t.Errorf("%+v: fresh still", v)
+				}
+				l.life.Set(lifeLeaving)
+			}
+			l.c.Abort()
+			time.Sleep(time.Second) // what was sending listens for a last word
+			p.mu.Lock()
+			delete(p.links, l)
+			p.mu.Unlock()
+		})
 	}
 }
 

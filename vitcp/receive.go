@@ -158,8 +158,8 @@ func (l *link) nudge() {
 
 // Drained implements frameio.Protocol: the moment for acknowledgements. A
 // consumer that polls has just been given what came; it is likely to answer,
-// and the acknowledgement rides on that. If it does not, its next poll finds
-// nothing, or a millisecond passes, and then it goes by itself.
+// and the acknowledgement rides on that. If it does not, and nothing else than a
+// message comes, it goes by itself after a millisecond.
 func (l *link) Drained() {
 	x := &l.rx
 	if !l.life.Load().running() {

@@ -228,6 +228,33 @@ func TestVIT_2_2_2_2_1(t *testing.T) {
 	}
 }
 
+// A caller is its NIC's address, at a port that the system chooses, where the target is
+// of the same family. [VIT-2.2.2.2.1-3] [V-36]
+func TestVIT_2_2_2_2_1_Caller(t *testing.T) {
+	n := openNIC(t, openProvider(t, Config{}))
+	from := netip.MustParseAddr("127.0.0.2")
+	c := listenProbe(t)
+	seen := make(map[uint16]bool)
+	for range 3 {
+		v := newVI(t, n, reliableAll)
+		done := make(chan error, 1)
+		go func() {
+			_, err := v.ConnectRequest(testContext(t), vi.IPAddress(netip.AddrPortFrom(from, 0), "caller"), c.addr("x"))
+			done <- err
+		}()
+		p, req := c.accept()
+		at := addrPort(p.nc.RemoteAddr())
+		if at.Addr() != from || at.Port() == n.port() || seen[at.Port()] {
+			t.Errorf("called from %v", at)
+		}
+		seen[at.Port()] = true
+		p.greet(vitcpwire.ConnectNoMatch, vitcpwire.Header{}, req.ce, nil)
+		if err := <-done; !errors.Is(err, vi.ErrNoMatch) {
+			t.Error(err)
+		}
+	}
+}
+
 // Section 2.2.2.2.2: connection management.
 func TestVIT_2_2_2_2_2(t *testing.T) {
 	t.Run("VIT-2.2.2.2.2-2", func(t *testing.T) {

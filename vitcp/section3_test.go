@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/testkit"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
 )
@@ -475,6 +476,37 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 			s.wantAck(n)
 		}
 	})
+	t.Run("VIT-3.1-ACK-2 polled", func(t *testing.T) {
+		// That of a consumer that polls waits for its answer, for what comes and is no
+		// message, or for the timer, which is said to run and does not. [V-12]
+		s := serveProbe(t, sessionOpts{attrs: reliableAll})
+		l := s.v.Link().(*link)
+		l.armed.Store(true)
+		for range 3 {
+			n := s.message(vitcpwire.Write, &vitcpwire.RDMA{}, nil)
+			testkit.Eventually(t, "the message", func() bool { s.v.Poll(); return l.acks.last.Load() == uint32(n) })
+			if !l.acks.pending() || l.nop.Load() {
+				t.Error("the acknowledgement does not wait")
+			}
+			s.nop()
+			testkit.Eventually(t, "the acknowledgement", func() bool { s.v.Poll(); return !l.acks.pending() })
+			s.wantAck(n)
+		}
+		s.v.Unpoll()
+		// The timer alone will do.
+		l.armed.Store(false)
+		n := s.message(vitcpwire.Write, &vitcpwire.RDMA{}, nil)
+		testkit.Eventually(t, "the message", func() bool { s.v.Poll(); return l.acks.last.Load() == uint32(n) })
+		testkit.Eventually(t, "the acknowledgement by the timer", func() bool { return !l.acks.pending() })
+		// Where there is nothing to acknowledge there is no timer.
+		s = serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, vi.ReliableDelivery)})
+		l = s.v.Link().(*link)
+		s.message(vitcpwire.Write, &vitcpwire.RDMA{}, nil)
+		testkit.Eventually(t, "the message", func() bool { s.v.Poll(); return l.count.receivedMessages.Load() == 1 })
+		if l.armed.Load() {
+			t.Error("the timer runs for nothing")
+		}
+	})
 	t.Run("VIT-3.1-ACK-3", func(t *testing.T) {
 		// It rides on any segment, both ways. [VIT-3.1-ACK-3]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9, before: func(s *session) { must(t, s.v.PostRecv(vi.NewRecv())) }})
@@ -589,6 +621,31 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 			t.Errorf("%v", d.Status())
 		}
 		s.wantEnd(io.EOF)
+	})
+	t.Run("VIT-3.1-ACK-5 an error behind a read", func(t *testing.T) {
+		// A read is done when its data is here, and what failed behind it is told then,
+		// and ends the connection. [VIT-3.1-ACK-5] [VIA-4.5-5]
+		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9})
+		r, buf := register(t, s.n, 10, vi.MemAttributes{})
+		read := vi.NewRDMARead(vi.RemoteSegment{}, segment(r, 0, 1))
+		bad := vi.NewSend(vi.Segment{Address: r.Address(), Handle: r.Handle() + 1, Length: 1})
+		must(t, s.v.PostSend(read))
+		must(t, s.v.PostSend(bad))
+		q := s.want(vitcpwire.ReadRequest)
+		s.nop(ack(1))
+		s.taken()
+		if d, _ := s.v.SendDone(); d != nil || s.v.State() != vi.Connected {
+			t.Errorf("%v is done before the response; state %v", d, s.v.State())
+		}
+		s.send(vitcpwire.Header{Type: vitcpwire.ReadResponse, Flags: vitcpwire.EndOfMessage, Number: q.h.Number}, &q.rdma, []byte{7})
+		if d, err := waitSend(t, s.v); d != read || err != nil || buf[0] != 7 {
+			t.Errorf("the read: %v, %v; data %d", d.Status(), err, buf[0])
+		}
+		if d, _ := waitSend(t, s.v); d != bad || d.Status()&vi.StatusProtectionError == 0 {
+			t.Errorf("the send: %v", d.Status())
+		}
+		s.wantEnd(io.EOF)
+		waitState(t, s.v, vi.Error)
 	})
 	t.Run("VIT-3.1-ACK-4 half", func(t *testing.T) {
 		// Of a message that is under way still there is nothing to acknowledge.
@@ -905,6 +962,44 @@ func voidEnd(t *testing.T, s *session, level vi.Reliability) {
 // The agreed MTU is enforced on both sides. [V-14] [V-42]
 func TestVIT_3_2_MTUEnforced(t *testing.T) {
 	mtu := func(ce *vitcpwire.CE) { ce.MTU = 100 }
+	for _, level := range levels { // as long as that, in one segment and in two
+		a := withLevel(reliableAll, level)
+		a.FlowControl = false
+		s := serveProbe(t, sessionOpts{attrs: a, ce: mtu})
+		r, buf := register(t, s.n, 200, allRights)
+		for _, cut := range []int{100, 60} {
+			for _, typ := range []vitcpwire.Type{vitcpwire.Send, vitcpwire.Write} {
+				var rdma *vitcpwire.RDMA
+				at := 0
+				if typ == vitcpwire.Write {
+					at = 100
+					rdma = &vitcpwire.RDMA{Address: r.Address() + 100, Handle: uint32(r.Handle()), Length: 100}
+				} else {
+					must(t, s.v.PostRecv(vi.NewRecv(segment(r, 0, 100))))
+				}
+				clear(buf)
+				s.last++
+				h := vitcpwire.Header{Type: typ, Number: s.last}
+				payload := bytes.Repeat([]byte{9}, 100)
+				if cut < 100 {
+					s.send(h, rdma, payload[:cut])
+					h.Offset, payload = uint32(cut), payload[cut:]
+				}
+				h.Flags = vitcpwire.EndOfMessage
+				s.send(h, rdma, payload)
+				s.taken()
+				if bytes.Count(buf[at:at+100], []byte{9}) != 100 {
+					t.Errorf("%v: %v of 100 bytes, first %d: %v", level, typ, cut, buf)
+				}
+				if typ == vitcpwire.Send {
+					if d, err := waitRecv(t, s.v); err != nil || d.Length != 100 {
+						t.Errorf("%v: %v, %d bytes", level, err, d.Length)
+					}
+				}
+			}
+		}
+		s.n.noAsync(t)
+	}
 	s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, vi.UnreliableDelivery), posted: 9, ce: mtu})
 	r, _ := register(t, s.n, 1000, allRights)
 	must(t, s.v.PostSend(vi.NewSend(segment(r, 0, 101))))

@@ -354,15 +354,16 @@ func TestVIT_4_3_AcceptFails(t *testing.T) {
 	for name, v := range map[string]struct {
 		cfg   Config
 		attrs func(*vi.Attributes)
-		act   func(*probe)
+		act   func(*nicUnderTest, *probe)
 		want  error
 		told  uint8 // the reason of a Connect Reject; 0: none comes
 	}{
 		"read window": {attrs: func(a *vi.Attributes) { a.ReadWindow = 65536 }, want: vi.ErrInvalidParameter, told: rejectAttributes},
 		"enables":     {cfg: Config{StrictEnables: true}, attrs: func(a *vi.Attributes) { a.EnableRDMARead = false }, want: vi.ErrInvalidReliability, told: rejectAttributes},
 		"signature":   {cfg: Config{Security: &signer{errSign}}, want: errSign},
-		"impatience":  {act: func(p *probe) { p.raw([]byte{0}) }, want: vi.ErrTimeout},
-		"withdrawal":  {act: func(p *probe) { p.nc.(*net.TCPConn).CloseWrite() }, want: vi.ErrTimeout},
+		"impatience":  {act: func(_ *nicUnderTest, p *probe) { p.raw([]byte{0}) }, want: vi.ErrTimeout},
+		"withdrawal":  {act: func(_ *nicUnderTest, p *probe) { p.nc.(*net.TCPConn).CloseWrite() }, want: vi.ErrTimeout},
+		"closed":      {act: func(n *nicUnderTest, _ *probe) { n.Device().Close() }, want: vi.ErrClosed, told: rejectResources},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v.cfg.PerPeer, v.cfg.Grace = 1000, patience
@@ -375,7 +376,7 @@ func TestVIT_4_3_AcceptFails(t *testing.T) {
 			w := newVI(t, n, a)
 			p, req := offered(t, n)
 			if v.act != nil {
-				v.act(p)
+				v.act(n, p)
 			}
 			if err := req.Accept(testContext(t), w); !errors.Is(err, v.want) {
 				t.Errorf("accept: %v, want %v", err, v.want)
@@ -648,6 +649,18 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 			t.Errorf("state %v", v.State())
 		}
 	})
+	t.Run("VIT-4-2 refused", func(t *testing.T) {
+		// When the time is up, a refusal without a reason is what is told. [VIT-4-2] [V-33]
+		n := openNIC(t, openProvider(t, Config{}))
+		c := listenProbe(t)
+		v := newVI(t, n, reliableAll)
+		must(t, v.ConnectPeerRequest(n.addr("x"), c.addr("y"), 50*time.Millisecond))
+		p, req := c.accept()
+		p.greet(vitcpwire.ConnectReject, vitcpwire.Header{}, req.ce, nil)
+		if _, err := v.ConnectPeerWait(testContext(t)); !errors.Is(err, vi.ErrReject) {
+			t.Errorf("%v", err)
+		}
+	})
 	t.Run("impossible", func(t *testing.T) {
 		// What can't be is told at once, and no connection is tried. [V-33]
 		n := openNIC(t, openProvider(t, Config{}))
@@ -677,9 +690,18 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 				t.Errorf("state %v", w.State())
 			}
 		}
+		closed := openNIC(t, openProvider(t, Config{}))
+		closed.Device().Close()
+		x := newVI(t, closed, reliableAll)
+		must(t, x.ConnectPeerRequest(closed.addr("x"), c.addr("y"), 5*time.Second))
+		if _, err := x.ConnectPeerWait(testContext(t)); !errors.Is(err, vi.ErrClosed) {
+			t.Errorf("of a closed device: %v", err)
+		}
 		c.none()
-		if st := n.p.Stats(); st.ActiveRequests != 0 || st.ActiveFailures != 0 {
-			t.Errorf("stats %+v", st)
+		for _, p := range []*Provider{n.p, closed.p} {
+			if st := p.Stats(); st.ActiveRequests != 0 || st.ActiveFailures != 0 {
+				t.Errorf("stats %+v", st)
+			}
 		}
 		// One that was tried counts.
 		w := newVI(t, n, reliableAll)

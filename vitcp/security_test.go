@@ -386,6 +386,18 @@ func TestDisconnectMessage(t *testing.T) {
 			if err := <-cause; !errors.Is(err, io.ErrUnexpectedEOF) {
 				t.Errorf("cause %v", err)
 			}
+			// A side whose engine breaks the connection does not say that it leaves.
+			w = newVI(t, n, reliableAll)
+			done = callVI(t, n, w, c.addr("x"), patience)
+			q, _ = c.accept()
+			q.greet(vitcpwire.ConnectAccept, vitcpwire.Header{}, ceOf(reliableAll, "x", "caller"), security)
+			must(t, <-done)
+			w.Link().(*link).ep.Break(false)
+			for _, x := range q.wantEnd(io.EOF) {
+				if x.h.Type == vitcpwire.Disconnect {
+					t.Errorf("broken, said %v", x.h)
+				}
+			}
 		}
 		must(t, v.Disconnect())
 		said := false

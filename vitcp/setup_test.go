@@ -178,6 +178,12 @@ func TestVIT_4_3(t *testing.T) {
 		}
 	}
 	testkit.Golden(t, "passive.golden", []byte(m.String()))
+	// Without a limit of time a request is awaited for ever.
+	p := &passive{}
+	p.tcpAccepted(t0)
+	if steps := p.timer(t0.Add(1000 * time.Hour)); len(steps) != 0 || p.state != passiveIncoming || !p.wakeAt().IsZero() {
+		t.Errorf("without a limit: %v, %v, wakes at %v", steps, p.state, p.wakeAt())
+	}
 }
 
 func disc(s string) vitcpwire.Discriminator {

@@ -13,8 +13,9 @@ import (
 	"viaduct/vi"
 )
 
-// mapFile returns the memory of a file of n zeros, registered as what may fault.
-func mapFile(t *testing.T, nic *nicUnderTest, n int) (*os.File, *vi.Region) {
+// mapFile returns the memory of a file of n zeros, registered as what may fault, and
+// with breaks as what may end the connection then.
+func mapFile(t *testing.T, nic *nicUnderTest, n int, breaks bool) (*os.File, *vi.Region) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
 	must(t, err)
@@ -24,7 +25,7 @@ func mapFile(t *testing.T, nic *nicUnderTest, n int) (*os.File, *vi.Region) {
 	must(t, err)
 	t.Cleanup(func() { unix.Munmap(mem) })
 	a := allRights
-	a.MayFault = true
+	a.MayFault, a.FaultBreaks = true, breaks
 	r, err := nic.RegisterMem(mem, a)
 	must(t, err)
 	return f, r
@@ -48,11 +49,11 @@ func TestShrinkingFile(t *testing.T) {
 			must(t, s.v.PostSend(vi.NewSend(segment(r, 0, size))))
 		}},
 	} {
-		for _, when := range []string{"before", "during"} {
+		for _, when := range []string{"before", "before, may break", "during"} {
 			t.Run(name+" "+when, func(t *testing.T) {
 				s := serveProbe(t, sessionOpts{attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
-				f, r := mapFile(t, s.n, size)
-				if when == "before" {
+				f, r := mapFile(t, s.n, size, when == "before, may break")
+				if when != "during" {
 					must(t, f.Truncate(0))
 				}
 				c.post(s, r)
@@ -72,7 +73,7 @@ func TestShrinkingFile(t *testing.T) {
 						must(t, f.Truncate(0))
 					}
 				}
-				if last.h.Flags&vitcpwire.TransmitError == 0 || last.h.Error.VI() != c.code || got == size || (got == 0) != (when == "before") {
+				if last.h.Flags&vitcpwire.TransmitError == 0 || last.h.Error.VI() != c.code || got == size || (got == 0) != (when != "during") {
 					t.Errorf("after %d bytes: %v", got, last.h)
 				}
 				began := time.Now()

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"viaduct/internal/testkit"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/samehost"
 	"viaduct/vi"
@@ -109,6 +110,36 @@ func TestUnmappedWhileSending(t *testing.T) {
 		}
 		waitState(t, s.v, vi.Error)
 	}
+}
+
+// Memory that is gone when it is to be deregistered, and a part of it waits for room in the
+// socket, is a protection error too: nothing can copy what is left. [VIA-4.6-2]
+func TestUnmappedWhileDeregistering(t *testing.T) {
+	const size = 64 << 20 // more than the sockets take
+	s := serveProbe(t, sessionOpts{attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
+	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	must(t, err)
+	defer unix.Munmap(mem)
+	r, err := s.n.RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), size, vi.MemAttributes{MayFault: true, FaultBreaks: true})
+	must(t, err)
+	d := vi.NewRDMAWrite(vi.RemoteSegment{}, segment(r, 0, size))
+	must(t, s.v.PostSend(d))
+	l := s.v.Link().(*link)
+	sent := uint64(0)
+	testkit.Eventually(t, "the socket is full", func() bool {
+		before := sent
+		sent = l.count.sentBytes.Load()
+		return sent > 0 && sent == before
+	})
+	must(t, unix.Mprotect(mem, unix.PROT_NONE))
+	freed := make(chan error, 1)
+	go func() { freed <- s.n.DeregisterMem(r) }()
+	must(t, testkit.Await(t, "the end of all pins", freed))
+	s.wantEndAny()
+	if got, err := waitSend(t, s.v); got != d || err == nil || d.Status()&vi.StatusErrorMask != vi.StatusProtectionError {
+		t.Errorf("%v, %v", d.Status(), err)
+	}
+	waitState(t, s.v, vi.Error)
 }
 
 // Memory that was unmapped where a peer's long RDMA Write goes is that transfer's error, on

@@ -25,7 +25,7 @@ func offered(t *testing.T, n *nicUnderTest) (*probe, *vi.ConnRequest) {
 }
 
 // A request ends alike whether its caller is watched already or not, whichever side ends
-// it, and only once.
+// it, and only once; of one that was accepted nothing is taken away. [VIT-4.3-5] [VIT-4.3-6]
 func TestWatch(t *testing.T) {
 	for _, v := range []struct {
 		name string
@@ -47,6 +47,9 @@ func TestWatch(t *testing.T) {
 			if x := p.recv(); x.h.Type != vitcpwire.ConnectAccept {
 				t.Errorf("accepted: %v", x.h)
 			}
+			time.Sleep(2 * watchAfter)
+			p.message(vitcpwire.Write, &vitcpwire.RDMA{}, nil)
+			p.wantAck(1)
 			p.nc.Close()
 
 			p, req = offered(t, n)

@@ -38,7 +38,7 @@ type Sender interface {
 // LinkInfo says what kind of link came up.
 type LinkInfo struct {
 	Loop     bool  // arbitrated loop
-	ALPA     uint8 // this port's AL_PA on the loop
+	ALPA     uint8 // this port's AL_PA on the loop; 0 without one
 	FLPort   bool  // the loop has a fabric port
 	Verified bool  // link reset only: no address can have changed
 }

@@ -368,10 +368,13 @@ func TestPointToPoint(t *testing.T) {
 		l.LinkDown(l.now)
 		l.LinkUp(l.now, LinkInfo{})
 		l.answer(l.one(), login(0x02, peerPort, peerNode, 0))
-		l.expect("new link", l.take(), "PLOGI 000001>000002")
-		l.answer(Frame{Header: Header{DID: 2, SID: 1, Type: TypeELS, OXID: 0x8000}}, rjtELS)
+		f := l.one()
+		l.expect("new link", []Frame{f}, "PLOGI 000001>000002")
+		l.answer(f, rjtELS)
 		l.wait(l.EDTOV()/2 + 1)
 		l.silent("the pause of the former link")
+		l.wait(l.EDTOV()/2 - 1)
+		l.expect("that of this one", l.take(), "PLOGI 000001>000002")
 	})
 	t.Run("link lost while asking", func(t *testing.T) {
 		l := start(t, peerPort)
@@ -1007,6 +1010,7 @@ func TestFARPMatch(t *testing.T) {
 // within R_A_TOV. [FCVI-7.5-4] [FCVI-7.5-6]
 func TestFARPOnce(t *testing.T) {
 	l, _ := onFabric(t, false, nil)
+	l.wait(time.Hour)
 	ask := func(from Addr, ox uint16) {
 		q := FARP{Cmd: ELSFARPReq, Match: FARPMatchPN, Flags: FARPInitReply, ReqID: from, ReqPortName: 9, RespPortName: ownPort}
 		l.receive(from, AddrBroadcast, q.Append(nil), ox)
@@ -1035,4 +1039,32 @@ func TestFARPOnce(t *testing.T) {
 	}
 	l.wait(time.Minute)
 	l.silent("a reply without an acknowledgement")
+}
+
+// TestFARPAnswer: what a search that means this port asks for: a FARP-REPLY that is the
+// request with the names, the address and the IP address of this port, a PLOGI, both, or
+// nothing. [FCVI-7.5-4]
+func TestFARPAnswer(t *testing.T) {
+	for flags := range uint8(4) {
+		l, _ := onFabric(t, false, nil)
+		q := FARP{Cmd: ELSFARPReq, Match: FARPMatchIP, Flags: flags, ReqID: 0x010300, ReqPortName: 9, ReqNode: 8, RespIP: l.ips[1]}
+		l.receive(0x010300, AddrBroadcast, q.Append(nil), 4)
+		var want []string
+		if flags&FARPInitReply != 0 {
+			want = append(want, "FARP-REPLY 010100>010300")
+		}
+		if flags&FARPInitPLOGI != 0 {
+			want = append(want, "PLOGI 010100>010300")
+		}
+		sent := l.take()
+		l.expect(fmt.Sprint("flags ", flags), sent, want...)
+		if flags&FARPInitReply == 0 || len(sent) == 0 {
+			continue
+		}
+		a := q
+		a.Cmd, a.RespID, a.RespPortName, a.RespNode = ELSFARPReply, ownID, ownPort, ownNode
+		if got := sent[0]; got.RCtl != RCtlELSReq || !bytes.Equal(got.Payload, a.Append(nil)) {
+			t.Errorf("flags %d: %v with %x, want %x", flags, got.String(), got.Payload, a.Append(nil))
+		}
+	}
 }

@@ -266,8 +266,7 @@ func (p *NPort) inquire(now Time, r *Remote) {
 		switch {
 		case errors.As(err, &rejected):
 			p.drop(now, r, ErrLoggedOut) // there is no port to be told
-		case err == ErrOffline:
-		case err != nil || len(reply) < 8:
+		case len(reply) < 8: // or no answer; without a link nothing is asked
 			p.verify(now, r)
 		case WWN(binary.BigEndian.Uint64(reply)) != r.PortName:
 			p.Logout(now, r)
@@ -290,10 +289,7 @@ func (p *NPort) verify(now Time, r *Remote) {
 		return
 	}
 	r.suspended, r.verifying = true, true
-	req := ADISC{Cmd: ELSADISC, PortName: p.cfg.PortName, NodeName: p.cfg.NodeName, ID: p.id}
-	if p.link.Loop {
-		req.HardAddr = Addr(p.link.ALPA)
-	}
+	req := ADISC{Cmd: ELSADISC, PortName: p.cfg.PortName, NodeName: p.cfg.NodeName, ID: p.id, HardAddr: Addr(p.link.ALPA)}
 	p.request(now, r.Addr, TypeELS, req.Append(nil), 3, func(now Time, reply []byte, err error) {
 		r.verifying = false
 		if r.gone {

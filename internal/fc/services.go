@@ -176,10 +176,7 @@ func (p *NPort) receiveDISC(now Time, f *Frame, cmd ELSCmd) {
 		p.rejectELS(f, RjtUnable, ExplLogin)
 		return
 	}
-	acc := ADISC{Cmd: ELSAcc, PortName: p.cfg.PortName, NodeName: p.cfg.NodeName, ID: p.id}
-	if p.link.Loop {
-		acc.HardAddr = Addr(p.link.ALPA)
-	}
+	acc := ADISC{Cmd: ELSAcc, PortName: p.cfg.PortName, NodeName: p.cfg.NodeName, ID: p.id, HardAddr: Addr(p.link.ALPA)}
 	p.accept(f, acc.Append(nil))
 	if a.PortName != r.PortName || a.NodeName != r.NodeName || a.ID != f.SID {
 		p.Logout(now, r)

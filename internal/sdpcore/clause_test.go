@@ -789,6 +789,9 @@ func TestSDP_9_5_3_Edges(t *testing.T) {
 					pended, at = pended+1, end
 				}
 				end += m.PayloadLen()
+				if m.PayloadLen() == 0 {
+					t.Errorf("%+v: %v carries nothing", tc, &m)
+				}
 				if m.Flags&sdpwire.OOBPres != 0 && pended == 0 {
 					t.Errorf("%+v: the byte came unannounced", tc)
 				}

@@ -120,8 +120,7 @@ func (m *Machine) abort(err error) {
 
 // endAbortConn ends the connection. [SDP-6.2.4-3] [SDP-8.2.1-22]
 func (m *Machine) endAbortConn(*inbound) {
-	m.snk.eof = false // the DisConn before is to be ignored
-	m.do(Action{Op: OpAbort, Err: ErrReset})
+	m.do(Action{Op: OpAbort, Err: ErrReset}) // the DisConn before counts no more: reads end with this too
 	m.die(ErrReset)
 }
 

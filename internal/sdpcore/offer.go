@@ -25,7 +25,7 @@ func (m *Machine) mayOffer() int {
 		return -1
 	}
 	r := s.reads.at(i)
-	if r.offered || r.all || r.off > 0 || r.n <= m.p.RecvSize || r.n <= m.p.RecvThreshold {
+	if r.offered || r.all || r.off > 0 || r.n <= m.p.RecvThreshold { // which is at least RecvSize
 		return -1
 	}
 	return i
@@ -49,10 +49,10 @@ func (m *Machine) sinkAvail(i int, transact bool) {
 	if transact {
 		at := m.src.covered()
 		end := at
-		for end < m.src.writes.len() && !m.src.writes.at(end).urgent && !m.src.zcopy(m.src.writes.at(end)) {
+		for end < m.src.writes.len() && !m.src.writes.at(end).urgent {
 			end++
 		}
-		n := m.payload(a, at, end, m.p.PeerSize-sdpwire.SinkAvailLen)
+		n := m.payload(a, at, end, m.p.PeerSize-sdpwire.SinkAvailLen) // those that zero copy takes stay behind
 		m.stats.SentBytesTransact += uint64(n)
 	}
 }

@@ -121,9 +121,6 @@ func (m *Machine) noteRead(n int) {
 // steer decides whether a change of mode is wanted. The master may change at
 // any time for reasons of its own. [SDP-12.5-1] [D-42]
 func (m *Machine) steer() {
-	if m.life != lifeOpen {
-		return
-	}
 	m.steerSend()
 	m.steerRecv()
 }

@@ -136,7 +136,8 @@ func (m *Machine) stepAnswers() bool {
 
 // stepRelease sends an answer to a SrcAvailCancel with the last credit. While
 // MSeqAck is held, nothing gives the peer credit [D-12]; this message does, as
-// it carries the true number. [SDP-10.5-2] For a SendSm that is the rule. An
+// it carries the true number, by which the cancel's own buffer is free again.
+// [SDP-10.5-2] For a SendSm that is the rule. An
 // RdmaRdCompl would keep the held number [D-33], but with pools of three both
 // ends might then wait for credit until the cancel times out; what ends the
 // cancel for the peer is the SendSm, or that nothing is left open, not MSeqAck
@@ -144,9 +145,6 @@ func (m *Machine) stepAnswers() bool {
 func (m *Machine) stepRelease() bool {
 	c := &m.cr
 	if !c.hold || c.credit() != 1 || m.life != lifeOpen {
-		return false
-	}
-	if free := (credits{rfirst: c.rfirst, expect: c.expect, free: c.free, high: c.high, ackTold: c.ackTold}); free.gainForLast() < 1 {
 		return false
 	}
 	if m.sendSmReady() {
@@ -169,7 +167,7 @@ func (m *Machine) wrComplDue() bool {
 		return false
 	}
 	k := s.avail.at(0)
-	return k.filled > 0 && (k.filled == k.size || !m.writable())
+	return k.filled > 0 && !m.writable()
 }
 
 // writable reports whether the next bytes of the stream go into the oldest
@@ -177,7 +175,7 @@ func (m *Machine) wrComplDue() bool {
 // RdmaWrCompl of others; else Data is cheaper. [D-22] [SDP-9.5.2.2-1] [SDP-9.3-6]
 func (m *Machine) writable() bool {
 	s := &m.src
-	if s.mode != sdpwire.Pipelined || s.avail.len() == 0 || m.life != lifeOpen || m.leavingPipelined() || s.nforced > 0 {
+	if s.avail.len() == 0 || m.life != lifeOpen || m.leavingPipelined() || s.nforced > 0 {
 		return false
 	}
 	k, w := s.avail.at(0), s.plain()
@@ -215,7 +213,9 @@ func (m *Machine) stepControl() bool {
 	return true
 }
 
-// stepPayload moves bytes of the outgoing stream, or offers room for the other.
+// stepPayload moves bytes of the outgoing stream, or offers room for the other. A
+// SinkAvail that is partly written was reported before, by stepAnswers, if there is
+// credit for anything.
 func (m *Machine) stepPayload() bool {
 	s := &m.src
 	c := &m.cr
@@ -228,9 +228,8 @@ func (m *Machine) stepPayload() bool {
 	if m.snk.mode == sdpwire.Pipelined { // [SDP-9.4-2] [SDP-12-10]
 		offer = m.mayOffer()
 	}
-	partly := s.avail.len() > 0 && s.avail.at(0).filled > 0 // to be finished first [D-23]
 	small := w != nil && !s.zcopy(w) && !w.urgent
-	if offer >= 0 && small && s.covered() == 0 && !partly && c.mayPayload() {
+	if offer >= 0 && small && s.covered() == 0 && c.mayPayload() {
 		m.sinkAvail(offer, true) // Transaction [SDP-9.4-1] [D-27]
 		return true
 	}
@@ -240,11 +239,11 @@ func (m *Machine) stepPayload() bool {
 	}
 	switch {
 	case s.nforced > 0: // [SDP-12-8] for this switch: each mode has its mechanisms
-		if c.mayPayload() && !partly {
+		if c.mayPayload() {
 			m.data()
 			return true
 		}
-	case w == nil || partly:
+	case w == nil:
 	case s.zcopy(w) && (s.avail.len() == 0 || s.mode != sdpwire.Pipelined):
 		return m.advertise(w)
 	case s.advs.len() > 0: // [SDP-11.2-4] [SDP-11.2-5] [SDP-11.3-5]
@@ -259,7 +258,7 @@ func (m *Machine) stepPayload() bool {
 // credits allow it.
 func (m *Machine) advertise(w *write) bool {
 	s := &m.src
-	if s.cancelOpen || m.leavingPipelined() { // [SDP-9.5.4-10]
+	if s.cancelOpen { // [SDP-9.5.4-10]
 		return false
 	}
 	if s.mode == sdpwire.Combined && s.advs.len() > 0 { // [D-44] one at a time

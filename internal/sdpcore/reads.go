@@ -19,7 +19,6 @@ func (m *Machine) Read(now time.Duration, id uint64, n int, all bool, out []Acti
 		return m.end()
 	}
 	s.reads.push(read{id: id, n: n, all: all})
-	m.serve()
 	m.noteRead(n)
 	return m.end()
 }

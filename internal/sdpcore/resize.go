@@ -134,8 +134,7 @@ func (m *Machine) beginChRcvBufAck(msg *inbound) bool {
 	switch {
 	case !z.sent:
 		m.violation("D-47", msg.MID, "nothing was asked")
-	case act < sdpwire.MinBufferSize || act > sdpwire.MaxSize,
-		up && act < z.actual, !up && (act > z.actual || act < z.asked):
+	case act > sdpwire.MaxSize, up && act < z.actual, !up && (act > z.actual || act < z.asked):
 		m.violation("D-47", msg.MID, "%d bytes when asked to go from %d to %d", act, z.actual, z.asked)
 	default:
 		return true

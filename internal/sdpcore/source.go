@@ -133,7 +133,6 @@ func (m *Machine) Exchange(now Time, wid uint64, wn int, rid uint64, rn int, out
 	m.begin(now, out)
 	s := &m.src
 	if wn <= 0 || rn <= 0 || s.closing || m.life == lifeDead || m.snk.closed {
-		out, m.out = m.out, nil
 		return m.Read(now, rid, rn, false, m.Write(now, wid, wn, false, out))
 	}
 	s.writes.push(write{id: wid, n: wn})
@@ -185,7 +184,7 @@ func (m *Machine) CancelWrite(now time.Duration, id uint64, out []Action) []Acti
 		}
 		switch {
 		case w.detached:
-		case w.forced || w.urgent && w.pended:
+		case w.forced || w.pended:
 			w.detached = true
 			m.do(Action{Op: OpDetach, ID: id, Off: w.off, N: w.n})
 		case i < s.covered():
@@ -234,9 +233,9 @@ func (m *Machine) data() {
 	}
 	flags := sdpwire.Flags(0)
 	limit := m.p.PeerSize - sdpwire.BSDHLen
-	if w, between := m.urgentWithin(end, limit); w != nil && !w.pended && between > urgentDistance {
+	if w, between := m.urgentWithin(end, limit); between > urgentDistance { // [SDP-9.5.3-5] [SDP-9.5.3-6]
 		// A message that took it all would carry the byte before it may be
-		// announced. The next one does both. [SDP-9.5.3-5] [SDP-9.5.3-6]
+		// announced. The next one does both.
 		limit = between - urgentDistance
 	} else if w != nil {
 		flags = sdpwire.OOBPres // [SDP-6.1.2-4] [SDP-9.5.3-8]
@@ -364,7 +363,7 @@ func (m *Machine) srcAvail() {
 		s.count++ // [SDP-9.5.1-8] [D-25]
 		m.sentPayload()
 	}
-	s.advs.push(srcAdv{key: m.keys, size: size, left: size - prefix, seq: m.cr.next - 1, at: m.now})
+	s.advs.push(srcAdv{key: m.keys, size: size, left: size - prefix, seq: m.cr.next - 1, at: m.now}) // [SDP-12.4-6]
 	m.stats.SentSrcAvails++
 	m.stats.SentBytesPrefix += uint64(prefix)
 }
@@ -519,11 +518,11 @@ func (m *Machine) endSendSm(msg *inbound) {
 	m.do(Action{Op: OpRevoke, Adv: s.advs.pop().key})
 	w.forced, w.bcopy = true, true
 	s.nforced++
-	if w.cancel && !w.detached {
+	if w.cancel {
 		w.cancel, w.detached = false, true
 		m.do(Action{Op: OpDetach, ID: w.id, Off: w.off, N: w.n})
 	}
-	m.noteSendSm()
+	m.noteSendSm() // [D-39]
 	m.checkCancel()
 }
 

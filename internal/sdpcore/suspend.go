@@ -75,7 +75,6 @@ func (m *Machine) quiesce() {
 	s.ackOwed, s.leaving = false, false
 	k.adverts.clear()
 	k.expected, k.srcCancel = 0, false
-	m.cr.hold = false
 	m.voidOffers()
 }
 
@@ -91,7 +90,7 @@ func (m *Machine) endSuspComm(msg *inbound) {
 		return
 	}
 	u.retry = u.local // [SDP-13.1.2-2] [SDP-13.1.2-3]
-	u.local, u.remote, u.peerPort, u.peerDone = false, true, msg.Port, true
+	u.remote, u.peerPort, u.peerDone = true, msg.Port, true
 	m.beginSuspend()
 }
 

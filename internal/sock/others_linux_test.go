@@ -155,6 +155,18 @@ func inNamespaces(t *testing.T, server func(at chan<- string), client func(at st
 	must(t, listens)
 }
 
+// shortDir is a directory for sockets, whose names may have 107 bytes: TempDir puts the
+// name of the test into that of its directory.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
 // Processes in two network namespaces of one host, as containers are, talk by TCP and
 // know why, unless there is a directory in which they meet.
 func TestOtherNamespace(t *testing.T) {
@@ -174,7 +186,7 @@ func TestOtherNamespace(t *testing.T) {
 		{"one that is not there", serverAddress, "gone", "gone", samehost.Path{Why: "no such file"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			dirs := map[string]string{"": "", "own": t.TempDir(), "open": t.TempDir(), "gone": "/proc/none"}
+			dirs := map[string]string{"": "", "own": shortDir(t), "open": shortDir(t), "gone": "/proc/none"}
 			for dir, mode := range map[string]os.FileMode{"own": 0o700, "open": 0o777} {
 				if err := os.Chmod(dirs[dir], mode); err != nil {
 					t.Fatal(err)

@@ -116,6 +116,8 @@ func TestNameServer(t *testing.T) {
 		// domain and an area. Types are by their number.
 		{"RFT_ID", far, req("0217", "00 020304 "+types), accepted(""), far},
 		{"RFT_ID", b, req("0217", "00 010200 4*00 00000001 24*00"), accepted(""), b},
+		{"GPN_ID without a name", a, req("0112", "00 010200"), rejected(unable, noPort), 0},
+		{"GID_PN of no name", a, req("0121", "8*00"), rejected(unable, noPort), 0},
 		{"GID_FT", b, req("0171", "00 00 00 08"), accepted("00 010100 80 020304"), 0},
 		{"GID_FT in a domain", b, req("0171", "00 02 00 08"), accepted("80 020304"), 0},
 		{"GID_FT in another", b, req("0171", "00 04 00 08"), rejected(unable, noTypes), 0},

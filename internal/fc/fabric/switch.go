@@ -340,7 +340,7 @@ func (p *SwitchPort) flogi(now fc.Time, f *fc.Frame) {
 		}
 	}
 	if !again {
-		s.moved(now, p, l.PortName)
+		s.moved(now, p, l.PortName) // [FCFS-3.2-6]
 		p.logins[id] = &login{port: l.PortName, node: l.NodeName, ox: f.OXID}
 		s.stats.Logins++
 	}

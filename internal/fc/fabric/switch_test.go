@@ -96,6 +96,7 @@ func TestFLOGI(t *testing.T) {
 	}{
 		{name: "without a Port_Name", change: func(f *fc.Frame, l *fc.Login) { l.PortName = 0; f.Payload = l.Append(nil) }},
 		{name: "cut", change: func(f *fc.Frame, l *fc.Login) { f.Payload = f.Payload[:fc.LoginLen-1] }},
+		{name: "of frames without data", change: func(f *fc.Frame, l *fc.Login) { l.RxSize = 0; f.Payload = l.Append(nil) }},
 		{name: "with an AL_PA and no loop", change: func(f *fc.Frame, l *fc.Login) { f.SID = 0x01 }},
 		{name: "at an inter-switch link", isl: true, change: func(*fc.Frame, *fc.Login) {}},
 	} {
@@ -200,6 +201,17 @@ func TestFLOGIAgain(t *testing.T) {
 		}
 	}
 
+	t.Run("nothing registered", func(t *testing.T) { // other switches are told of no end of what they never heard of
+		s := namedSwitch(nil)
+		p, _ := attach(s, fc.LinkInfo{})
+		for ox := range uint16(3) {
+			f, _ := flogi(0, ox, one)
+			p.Receive(0, f)
+		}
+		if n := len(s.state.items); n != 0 || s.Stats().Logins != 3 {
+			t.Errorf("%d items, %+v", n, s.Stats())
+		}
+	})
 	t.Run("loop", func(t *testing.T) {
 		s := namedSwitch(nil)
 		p, w := attach(s, fc.LinkInfo{Loop: true})

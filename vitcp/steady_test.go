@@ -1,0 +1,103 @@
+package vitcp
+
+import (
+	"net"
+	"testing"
+
+	"viaduct/internal/frameio"
+	"viaduct/internal/testkit"
+	"viaduct/vi"
+)
+
+// A filler has a batch filled by a function, for what else needs a connection.
+type filler struct {
+	*link
+	fill func(*frameio.Batch)
+}
+
+func (f filler) Fill(b *frameio.Batch) { f.fill(b) }
+func (f filler) Sent()                 {}
+func (f filler) Failed(error)          {}
+
+// Memory that may fault is copied before a header says that its bytes come, into the
+// batch if that has room for them, but where the consumer accepts that a fault ends the
+// connection, which an unreliable one must not, and where the system reads the memory
+// itself. What is short is copied by the batch anyway. [V-30]
+func TestSteady(t *testing.T) {
+	guarded := vi.MemAttributes{MayFault: true}
+	breaks := vi.MemAttributes{MayFault: true, FaultBreaks: true}
+	for _, s := range []struct {
+		name     string
+		level    vi.Reliability
+		portable bool
+		inPlace  bool // a fault may break it, and the system reads memory itself
+	}{
+		{"reception", vi.ReliableReception, false, true},
+		{"delivery", vi.ReliableDelivery, false, true},
+		{"unreliable", vi.UnreliableDelivery, false, false},
+		{"portable", vi.ReliableReception, true, false},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			cfg := Config{}
+			if s.portable {
+				cfg.WrapConn = hideDescriptor
+			}
+			x := serveProbe(t, sessionOpts{cfg: cfg, attrs: withLevel(reliableAll, s.level)})
+			l := x.v.Link().(*link)
+			for _, v := range []struct {
+				attrs vi.MemAttributes
+				n     int
+				same  bool // the memory itself is given to the batch
+				apart bool // it is copied, and not into the batch
+			}{
+				{vi.MemAttributes{}, 1, true, false},
+				{vi.MemAttributes{}, 1 << 16, true, false},
+				{guarded, 1, false, false},
+				{guarded, frameio.CopyLimit, false, false},
+				{guarded, frameio.CopyLimit + 1, false, true},
+				{guarded, 60_000, false, true},
+				{breaks, 1, false, false},
+				{breaks, frameio.CopyLimit, false, false},
+				{breaks, frameio.CopyLimit + 1, s.inPlace, !s.inPlace},
+				{breaks, 60_000, s.inPlace, !s.inPlace},
+			} {
+				r, mem := register(t, x.n, v.n, v.attrs)
+				mem[0], mem[v.n-1] = 1, 2
+				d := vi.NewSend(segment(r, 0, v.n))
+				here, there := net.Pipe()
+				filled := make(chan bool)
+				c := frameio.New(here, filler{l, func(b *frameio.Batch) {
+					defer close(filled)
+					ref, bad := l.ep.Gather(vi.Memory{}, d, &vi.Cursor{}, v.n)
+					if bad != 0 {
+						t.Errorf("%v", bad)
+						return
+					}
+					got, bad := l.steady(b, ref)
+					if bad != 0 || len(got.B) != v.n || got.B[v.n-1] != 2 {
+						t.Errorf("%+v: %v, %d bytes", v, bad, len(got.B))
+						return
+					}
+					if same := &got.B[0] == &mem[0]; same != v.same || got.Pins() != v.same {
+						t.Errorf("%+v: the memory itself %v, pinned %v", v, same, got.Pins())
+					}
+					if apart := len(l.tx.copied) > 0; apart != v.apart {
+						t.Errorf("%+v: copied beside the batch: %v", v, apart)
+					}
+					l.tx.uncopied()
+					if len(l.tx.copied) > 0 {
+						t.Error("a copy is kept")
+					}
+					got.Release()
+				}}, frameio.Options{})
+				c.Kick()
+				testkit.Await(t, "the batch", filled)
+				c.Abort()
+				there.Close()
+				freed := make(chan error, 1)
+				go func() { freed <- x.n.DeregisterMem(r) }()
+				must(t, testkit.Await(t, "the end of all pins", freed))
+			}
+		})
+	}
+}
