@@ -3,16 +3,20 @@ package iwarp
 import (
 	"viaduct/internal/regmem"
 	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/rdmap"
 )
 
-// farWrites are short segments of RDMA Writes to far memory that have come with one read of the stream and lie
-// behind each other. They are judged and placed together, as if they were one: each access
-// to far memory is a call, which costs more than the rest of such a segment. Where that is refused
+// farWrites are segments of RDMA Writes to far memory that have come with one read of the stream and lie
+// behind each other: short ones, and a long one that is not the last of its message with the short ones behind it. They are
+// judged and placed together, as if they were one: each access
+// to far memory is a call, which costs more than the rest of a short segment. Where that is refused
 // or fails they are taken one by one, so that each has the end it would have had.
 type farWrites struct {
-	list []farWrite
-	b    []byte // payload of all
+	list  []farWrite
+	b     []byte // payload of all: in room, or where that of a long one has come
+	room  []byte // for short ones
+	frame []byte // the FPDU that is being taken, and what was read with it behind; nil if its payload was moved
 }
 
 type farWrite struct {
@@ -22,34 +26,58 @@ type farWrite struct {
 
 const (
 	farEach = 1 << 10  // payload of a segment for which a call of its own counts
-	farAll  = 32 << 10 // payload of those that are placed together
+	farAll  = 32 << 10 // short payload of those that are placed together
 )
 
 // postpone keeps a segment to be placed with those that come behind it. What is kept already is placed before a segment
 // that is not of these, which is left to the caller: then it is false. The stream may have ended.
 func (q *QueuePair) postpone(s *segment) bool {
 	f := &q.rx.far
-	n := len(f.list)
-	if s.op != rdmap.Write || s.size == 0 || s.size > farEach {
+	if s.op != rdmap.Write || s.size == 0 {
 		return q.placePostponed()
 	}
-	if n > 0 {
-		first := &f.list[0].head
-		if s.tagged.STag != first.STag || s.tagged.TO != first.TO+uint64(len(f.b)) || len(f.b)+s.size > farAll {
-			if q.placePostponed() {
-				return true
-			}
-			n = 0
+	if f.follows(s) {
+		// The place behind a long one had its CRC and the headers of those that were taken since.
+		f.b = append(f.b, s.payload()...)
+		if f.list[0].size <= farEach {
+			f.room = f.b
 		}
+		f.list = append(f.list, farWrite{s.tagged, s.size})
+		return true
 	}
-	if n == 0 {
-		if m := q.dev.reg.Lookup(s.tagged.STag); m == nil || !m.Far() {
-			return false
-		}
+	if q.placePostponed() {
+		return true
+	}
+	long := s.size > farEach
+	if long && (s.last || f.frame == nil) {
+		return false
+	}
+	if m := q.dev.reg.Lookup(s.tagged.STag); m == nil || !m.Far() {
+		return false
 	}
 	f.list = append(f.list, farWrite{s.tagged, s.size})
-	f.b = append(f.b, s.payload()...)
+	if long {
+		f.b = f.frame[mpa.LengthLen+headerLen(s.op):][:s.size]
+	} else {
+		f.b = append(f.room[:0], s.payload()...)
+		f.room = f.b
+	}
 	return true
+}
+
+// follows reports whether a segment is placed with what is kept.
+func (f *farWrites) follows(s *segment) bool {
+	if len(f.list) == 0 || s.size > farEach {
+		return false
+	}
+	first := &f.list[0]
+	if s.tagged.STag != first.head.STag || s.tagged.TO != first.head.TO+uint64(len(f.b)) {
+		return false
+	}
+	if first.size > farEach {
+		return len(f.b)+s.size <= cap(f.b)
+	}
+	return len(f.b)+s.size <= farAll
 }
 
 // placePostponed places what was kept. It reports whether the stream has ended.
@@ -59,7 +87,7 @@ func (q *QueuePair) placePostponed() (ended bool) {
 		return false
 	}
 	list, b := f.list, f.b
-	f.list, f.b = f.list[:0], f.b[:0]
+	f.list, f.b = f.list[:0], nil
 	first := &list[0].head
 	ref, out := q.dev.reg.Access(first.STag, first.TO, uint64(len(b)), q.pd.dom, q, regmem.RemoteWrite)
 	if out == regmem.OK {

@@ -79,10 +79,15 @@ func (e *engine) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 			}
 			break
 		}
+		r.far.frame = nil
+		if !r.dec.Markers {
+			r.far.frame = p[n:len(p):len(p)]
+		}
 		n += k    // [MPA-3-8]
 		q.fpdu(u) // [DDP-3-4] [DDP-3-8]
 	}
 	q.placePostponed()
+	r.far.frame = nil
 	if q.life.Load().ended() {
 		n, missing = len(p), 0
 		r.seg.drop()

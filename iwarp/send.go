@@ -69,6 +69,7 @@ type txMessage struct {
 	in     *inboundRead // request of a Read Response
 	read   rdmap.ReadRequest
 	msn    ddp.MSN
+	rest   []byte // far payload of its last segment, if that was fetched already
 }
 
 // engine is the face of a QueuePair towards frameio.
@@ -91,7 +92,7 @@ func (e *engine) Fill(b *frameio.Batch) {
 
 func (q *QueuePair) fill(b *frameio.Batch) {
 	t := &q.tx
-	t.used = 0
+	t.used, t.cur.rest = 0, nil // the arena is another
 	q.refreshMSS()
 	for !b.FullFor(q.tellsAhead()) && !t.over { // [MPA-5.1-4] [I-35]
 		if !q.sendOpen.Load() { // [MPA-7.1.2-15]
@@ -361,7 +362,10 @@ func (q *QueuePair) segment(b *frameio.Batch) {
 		switch { // what was refused is neither
 		case ref.Far():
 			var ok bool
-			if ref, ok = t.fetch(ref); !ok {
+			ref, ok = t.fetchNext(ref, func(n uint64) (regmem.Ref, regmem.Outcome) {
+				return q.dev.reg.Access(r.SourceSTag, r.SourceTO+off, n, q.pd.dom, q, regmem.RemoteRead)
+			})
+			if !ok {
 				out = regmem.NoRegion
 			}
 		case !touchable(ref):
@@ -424,6 +428,8 @@ func (q *QueuePair) gather(b *frameio.Batch, refs []regmem.Ref, w *sendWQE, off,
 		var ref regmem.Ref
 		switch ref, ok = q.piece(b, s, off, k); {
 		case !ok:
+		case ref.Far() && w.nsg == 1:
+			ref, ok = t.fetchNext(ref, func(n uint64) (regmem.Ref, regmem.Outcome) { return s.pin(q, off, n, regmem.LocalRead) })
 		case ref.Far():
 			ref, ok = t.fetch(ref)
 		case !touchable(ref):
@@ -449,8 +455,38 @@ func (t *txState) fetch(ref regmem.Ref) (regmem.Ref, bool) {
 	p := t.room()[:ref.Len():ref.Len()]
 	err := ref.CopyTo(p)
 	ref.Release()
+	if err != nil {
+		return regmem.Ref{}, false
+	}
 	t.used += len(p)
-	return regmem.Ref{B: p}, err == nil
+	return regmem.Ref{B: p}, true
+}
+
+// farTail is how long the last segment of a message may be that is fetched with the one before: each access
+// to far memory is a call. Messages of 64 KiB, which no FPDU holds, end in such.
+const farTail = 8 << 10
+
+// fetchNext is fetch for all payload of the segment in progress. Of a message that ends in a short segment that one is
+// fetched too, if it is there; longer pins the first n bytes from where the payload begins.
+func (t *txState) fetchNext(ref regmem.Ref, longer func(n uint64) (regmem.Ref, regmem.Outcome)) (regmem.Ref, bool) {
+	m := &t.cur
+	if rest := m.rest; rest != nil {
+		m.rest = nil
+		ref.Release()
+		return regmem.Ref{B: rest}, true
+	}
+	n := ref.Len()
+	_, left, room := m.cut.Rest()
+	if left > 0 && left <= uint64(min(room, farTail)) && n+int(left)+mpa.MaxFPDU <= len(t.room()) {
+		if both, out := longer(uint64(n) + left); out == regmem.OK {
+			if got, ok := t.fetch(both); ok {
+				ref.Release()
+				m.rest = got.B[n:]
+				return regmem.Ref{B: got.B[:n:n]}, true
+			}
+		}
+	}
+	return t.fetch(ref)
 }
 
 // touchable tells whether memory that may fault can be read now.
