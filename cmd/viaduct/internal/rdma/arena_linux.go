@@ -3,6 +3,8 @@
 package rdma
 
 import (
+	"io"
+	"math"
 	"slices"
 	"sync"
 
@@ -42,6 +44,13 @@ func newArena() (a *arena, theirs int, err error) {
 	}
 	if theirs, err = reopen(mem, unix.O_RDWR); err != nil {
 		unix.Close(ours)
+		return nil, -1, err
+	}
+	// A command that is written to a duplicate outside the reserved range is the kernel's, which is to refuse it (EINVAL)
+	// behind the last byte that a file may have, and not to put it into a ring.
+	if _, err := unix.Seek(theirs, math.MaxInt64, io.SeekStart); err != nil {
+		unix.Close(ours)
+		unix.Close(theirs)
 		return nil, -1, err
 	}
 	return &arena{fd: ours, free: map[int][]int64{}}, theirs, nil

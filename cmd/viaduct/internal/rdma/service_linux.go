@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"viaduct/cmd/viaduct/internal/rdma/abi"
 	"viaduct/debug"
 	"viaduct/internal/notify"
 	"viaduct/samehost"
@@ -123,6 +124,8 @@ func (s *Service) Rules() []notify.Rule {
 	for _, nr := range []int{unix.SYS_WRITE, unix.SYS_IOCTL, unix.SYS_FSTAT, unix.SYS_SENDMSG, unix.SYS_SENDTO, unix.SYS_DUP} {
 		rules = append(rules, notify.Rule{Nr: nr, If: ours, Do: notify.Notify})
 	}
+	// This number is no other device's, so a duplicate is served wherever it is.
+	rules = append(rules, notify.Rule{Nr: unix.SYS_IOCTL, If: []notify.Cond{{Arg: 1, Low: abi.IoctlVerbs, High: abi.IoctlVerbs}}, Do: notify.Notify})
 	for _, cmd := range []uint32{unix.F_DUPFD, unix.F_DUPFD_CLOEXEC} {
 		rules = append(rules, notify.Rule{Nr: unix.SYS_FCNTL, If: append(ours[:1:1], notify.Cond{Arg: 1, Low: cmd, High: cmd}), Do: notify.Notify})
 	}
@@ -140,8 +143,8 @@ func (s *Service) Serve(c *notify.Call) {
 	case sysOpen:
 		s.open(c, c.Args[0], uint32(c.Args[1]))
 	case sysFstatat:
-		if fd := int(int32(c.Args[0])); uint32(c.Args[3])&unix.AT_EMPTY_PATH != 0 && fd >= reservedLow && fd <= reservedHigh {
-			s.fstat(c, fd, c.Args[2])
+		if uint32(c.Args[3])&unix.AT_EMPTY_PATH != 0 && reserved(c.Args[0]) {
+			s.fstat(c, int(c.Args[0]), c.Args[2])
 			return
 		}
 		s.statPath(c, c.Args[1], c.Args[2])
@@ -158,7 +161,10 @@ func (s *Service) Serve(c *notify.Call) {
 	}
 }
 
-// descriptor serves a call on a number of the reserved range.
+// reserved reports whether an argument is a descriptor of the reserved range.
+func reserved(arg uint64) bool { fd := int32(arg); return fd >= reservedLow && fd <= reservedHigh }
+
+// descriptor serves a call on a number of the reserved range, or the ioctl of verbs on any.
 func (s *Service) descriptor(c *notify.Call) {
 	fd, f := s.lookup(c, int(int32(c.Args[0])))
 	switch {

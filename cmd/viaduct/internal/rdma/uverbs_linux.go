@@ -152,11 +152,13 @@ func (x *context) stat(st *unix.Stat_t) { charStat(x.dev.found.UverbsDev)(st) }
 func (x *context) orphaned() bool { return x.arena.orphaned() }
 
 // ioctl serves a command in the form of libraries that do not use write. A library that knows
-// both asks for a context which it shall use: write, where a command is in one piece.
+// both asks for a context which it shall use: write, where a command is in one piece. A duplicate outside the reserved
+// range has ioctl alone, so it may always be used there.
 func (x *context) ioctl(c *notify.Call) {
 	x.calls.Add(1)
 	defer x.calls.Done()
-	if uint32(c.Args[1]) != abi.IoctlVerbs || x.writes.Load() {
+	mayWrite := reserved(c.Args[0])
+	if uint32(c.Args[1]) != abi.IoctlVerbs || mayWrite && x.writes.Load() {
 		c.Return(0, unix.ENOTTY)
 		return
 	}
@@ -167,9 +169,11 @@ func (x *context) ioctl(c *notify.Call) {
 	switch {
 	case err != nil:
 		c.Return(0, parseErrno(err))
-	case v.Asks:
+	case v.Asks && mayWrite:
 		x.writes.Store(true)
 		c.Return(0, unix.ENOTTY)
+	case v.Asks:
+		c.Return(0, unix.ENOSPC) // for the answer
 	default:
 		x.serve(&command{Call: c, Request: v.Request, x: x, raw: v.Key(), at: c.Args[2], ioctl: v})
 	}

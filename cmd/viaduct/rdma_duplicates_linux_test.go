@@ -1,0 +1,188 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+)
+
+// asRDMADuplicates makes the test binary a program that uses its device by duplicates of the descriptor: "first", or "second SOCKET",
+// which gets them from the first.
+const asRDMADuplicates = "VIADUCT_TEST_RDMA_DUPLICATES"
+
+// A duplicate of a device's file does at any number, and in another program that got it by a socket, what goes by ioctl; at a
+// number of the reserved range it does all. A command that is written to it elsewhere fails, and is not found in a ring.
+func TestRDMADuplicates(t *testing.T) {
+	r := good(t, "run", "--rdma", "--", "env", asRDMADuplicates+"=first", os.Args[0])
+	if !strings.Contains(r.stdout, "second: done") {
+		t.Errorf("the second program says %q", r.stdout)
+	}
+}
+
+// Numbers outside the reserved range and in it.
+const (
+	duplicateAt = 500
+	servedAt    = 1000
+)
+
+func rdmaDuplicates(arg string) (err error) {
+	h := &rdmaAbuser{}
+	if h.scratch, err = unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON); err != nil {
+		return err
+	}
+	clear(h.scratch)
+	var socket int
+	if _, err := fmt.Sscanf(arg, "second %d", &socket); err == nil {
+		return h.secondProgram(socket)
+	}
+	return h.firstProgram()
+}
+
+// use sets the numbers by which the devices are used from now on.
+func (h *rdmaAbuser) use(uverbs, cm int, ioctls bool) { h.uverbs, h.cm, h.ioctls = uverbs, cm, ioctls }
+
+func (h *rdmaAbuser) createID() error {
+	_, err := h.create(1)
+	return err
+}
+
+func (h *rdmaAbuser) queryPort() error {
+	return h.command(abi.QueryPort, 40, h.at(0), byte(1), [7]byte{})
+}
+
+// outside tries duplicates at numbers outside the reserved range.
+func (h *rdmaAbuser) outside(uverbs, cm int) error {
+	h.use(uverbs, cm, false)
+	if err := h.queryPort(); err != unix.EINVAL {
+		return fmt.Errorf("a command written to descriptor %d: %w, want %w", uverbs, err, unix.EINVAL)
+	}
+	if err := h.createID(); err != unix.EBADF {
+		return fmt.Errorf("a command written to rdma_cm's descriptor %d: %w, want %w", cm, err, unix.EBADF)
+	}
+	h.use(uverbs, cm, true)
+	clear(h.scratch[:64])
+	if err := h.queryPort(); err != nil || h.word(4) != 1 {
+		return fmt.Errorf("an ioctl on descriptor %d: %w, %d words of GIDs", uverbs, err, h.word(4))
+	}
+	if err := h.ioctl(0, 0, ioctlAttr{ID: 2, Flags: 1, Len: 8, Data: uint64(abi.QueryDevice)}); err != unix.ENOSPC {
+		return fmt.Errorf("a library asks descriptor %d for the form of commands: %w", uverbs, err)
+	}
+	return nil
+}
+
+// inside tries them at numbers in it.
+func (h *rdmaAbuser) inside(uverbs, cm int) error {
+	for i, fd := range []int{uverbs, cm} {
+		if err := unix.Dup3(fd, servedAt+i, unix.O_CLOEXEC); err != nil {
+			return err
+		}
+		defer unix.Close(servedAt + i)
+	}
+	h.use(servedAt, servedAt+1, false)
+	return errors.Join(h.queryPort(), h.createID())
+}
+
+func (h *rdmaAbuser) firstProgram() error {
+	uverbs, err := unix.Open("/dev/infiniband/uverbs0", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	cm, err := unix.Open("/dev/infiniband/rdma_cm", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	h.use(uverbs, cm, false)
+	if err := h.command(abi.GetContext, 16, h.at(0)); err != nil {
+		return fmt.Errorf("get_context: %w", err)
+	}
+	if err := h.command(abi.CreateCQ, 24, h.at(0), uint64(1), uint32(64), uint32(0), ^uint32(0), uint32(0), uint64(0)); err != nil {
+		return fmt.Errorf("create_cq: %w", err)
+	}
+	ring, err := unix.Mmap(uverbs, int64(le.Uint64(h.scratch[16:])), 64*abi.CQELen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return err
+	}
+	for i, fd := range []int{uverbs, cm} {
+		if err := unix.Dup3(fd, duplicateAt+i, unix.O_CLOEXEC); err != nil {
+			return err
+		}
+	}
+	if err := h.outside(duplicateAt, duplicateAt+1); err != nil {
+		return err
+	}
+	if i := bytes.IndexFunc(ring, func(r rune) bool { return r != 0 }); i >= 0 {
+		return fmt.Errorf("the command is in the ring, from byte %d on", i)
+	}
+	if err := h.inside(duplicateAt, duplicateAt+1); err != nil {
+		return fmt.Errorf("in the reserved range: %w", err)
+	}
+	// What the second program makes in the same context has numbers of this one.
+	h.use(duplicateAt, duplicateAt+1, true)
+	if err := h.command(abi.AllocPD, 4, h.at(0)); err != nil {
+		return err
+	}
+	pd := h.word(0)
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	c := exec.Command("/proc/self/exe")
+	c.Env = append(os.Environ(), asRDMADuplicates+"=second 3")
+	c.ExtraFiles = []*os.File{os.NewFile(uintptr(pair[1]), "socket")}
+	c.Stdout, c.Stderr = os.Stdout, os.Stderr
+	if err := c.Start(); err != nil {
+		return err
+	}
+	if err := unix.Sendmsg(pair[0], le.AppendUint32(nil, pd), unix.UnixRights(uverbs, cm), nil, 0); err != nil {
+		return err
+	}
+	if err := c.Wait(); err != nil {
+		return err
+	}
+	if err := h.command(abi.DeallocPD, 0, pd); err != unix.EBUSY {
+		return fmt.Errorf("the domain in which the second program has memory is given back: %w", err)
+	}
+	if err := h.command(abi.DeregMR, 0, uint32(0)); err != nil {
+		return fmt.Errorf("its memory: %w", err)
+	}
+	return h.command(abi.DeallocPD, 0, pd)
+}
+
+func (h *rdmaAbuser) secondProgram(socket int) error {
+	var pd [4]byte
+	oob := make([]byte, unix.CmsgSpace(2*4))
+	_, n, _, _, err := unix.Recvmsg(socket, pd[:], oob, unix.MSG_CMSG_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	msgs, err := unix.ParseSocketControlMessage(oob[:n])
+	if err != nil {
+		return err
+	}
+	fds, err := unix.ParseUnixRights(&msgs[0])
+	if err != nil {
+		return err
+	}
+	if err := h.outside(fds[0], fds[1]); err != nil {
+		return fmt.Errorf("second: %w", err)
+	}
+	half := h.at(len(h.scratch) / 2)
+	if err := h.command(abi.RegMR, 20, h.at(0), half, uint64(4096), half, le.Uint32(pd[:]), uint32(7), uint64(0)); err != nil || h.word(0) != 0 {
+		return fmt.Errorf("second: reg_mr: %w, handle %d", err, h.word(0))
+	}
+	if err := h.inside(fds[0], fds[1]); err != nil {
+		return fmt.Errorf("second, in the reserved range: %w", err)
+	}
+	fmt.Println("second: done")
+	return nil
+}
