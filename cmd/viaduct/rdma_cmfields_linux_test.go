@@ -50,6 +50,14 @@ func (h *cmFields) value(k abi.Kind) uint64 {
 }
 
 func (h *cmFields) wrong(k abi.Kind) (values []uint64, says []unix.Errno) {
+	values, says = h.senseless(k)
+	if h.foreign != nil {
+		values = h.foreign[k]
+	}
+	return values, says
+}
+
+func (h *cmFields) senseless(k abi.Kind) (values []uint64, says []unix.Errno) {
 	const top = 1 << 63
 	switch k {
 	case abi.Reply:

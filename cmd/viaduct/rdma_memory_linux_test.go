@@ -65,31 +65,37 @@ const (
 
 // fixedMemory maps the memory and fills it.
 func fixedMemory(with byte) ([]byte, error) {
-	at, _, e := unix.Syscall6(unix.SYS_MMAP, sharedAt, sharedLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_FIXED_NOREPLACE, ^uintptr(0), 0)
-	if e != 0 {
-		return nil, e
-	}
-	b := unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&at))), sharedLen)
+	b, err := mapAt(sharedAt, sharedLen)
 	for i := range b {
 		b[i] = with
 	}
-	return b, nil
+	return b, err
+}
+
+// mapAt maps memory at an address at which there is nothing.
+func mapAt(addr uintptr, n int) ([]byte, error) {
+	at, _, e := unix.Syscall6(unix.SYS_MMAP, addr, uintptr(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_FIXED_NOREPLACE, ^uintptr(0), 0)
+	if e != 0 {
+		return nil, e
+	}
+	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&at))), n), nil
 }
 
 // An rdmaEnd is a queue pair of a program, and its memory.
 type rdmaEnd struct {
 	*rdmaAbuser
-	stag, handle, qp uint32
-	sqKey, cqKey     int64
-	sq, cq           []byte
-	posted, taken    uint32
-	doorbell         int // descriptor
+	stag, handle, qp    uint32
+	pd, mr, cqHandle    uint32
+	sqKey, rqKey, cqKey int64
+	sq, cq              []byte
+	posted, taken       uint32
+	doorbell            int // descriptor
 }
 
 const endEntries = 16
 
-// newRDMAEnd makes an end whose memory is at addr.
-func newRDMAEnd(port uint16, addr uint64, n int) (*rdmaEnd, error) {
+// newRDMAEnd makes an end whose memory is at addr. Its handles are behind those of as many objects as skip, which are gone.
+func newRDMAEnd(port uint16, addr uint64, n, skip int) (*rdmaEnd, error) {
 	h := &rdmaAbuser{port: port}
 	e := &rdmaEnd{rdmaAbuser: h}
 	var err error
@@ -110,20 +116,41 @@ func newRDMAEnd(port uint16, addr uint64, n int) (*rdmaEnd, error) {
 	}
 	answer := h.at(0)
 	must(h.command(abi.GetContext, 16, answer), "get_context")
-	must(h.command(abi.AllocPD, 8, answer), "alloc_pd")
-	pd := h.word(0)
-	must(h.command(abi.RegMR, 20, answer, addr, uint64(n), addr, pd, uint32(7), uint64(1)), "reg_mr")
-	e.stag = h.word(1)
-	must(h.command(abi.CreateCQ, 24, answer, uint64(1), uint32(64), uint32(0), int32(-1), uint32(0), uint64(0)), "create_cq")
-	cq := h.word(0)
-	e.cqKey = int64(le.Uint64(h.scratch[16:]))
-	must(h.command(abi.CreateQP, 64, answer, uint64(2), pd, cq, cq, uint32(0), uint32(endEntries-1), uint32(endEntries), uint32(4), uint32(4), uint32(0), uint32(2<<8), uint32(0)), "create_qp")
-	e.handle, e.qp = h.word(0), h.word(1)
-	e.sqKey = int64(le.Uint64(h.scratch[48:]))
+	for i := range skip + 1 {
+		must(h.command(abi.AllocPD, 8, answer), "alloc_pd")
+		e.pd = h.word(0)
+		must(h.command(abi.RegMR, 20, answer, addr, uint64(n), addr, e.pd, uint32(7), uint64(1)), "reg_mr")
+		e.mr, e.stag = h.word(0), h.word(1)
+		must(h.command(abi.CreateCQ, 24, answer, uint64(1), uint32(64), uint32(0), int32(-1), uint32(0), uint64(0)), "create_cq")
+		e.cqHandle = h.word(0)
+		e.cqKey = int64(le.Uint64(h.scratch[16:]))
+		must(h.command(abi.CreateQP, 64, answer, uint64(2), e.pd, e.cqHandle, e.cqHandle, uint32(0), uint32(endEntries-1), uint32(endEntries),
+			uint32(4), uint32(4), uint32(0), uint32(2<<8), uint32(0)), "create_qp")
+		e.handle, e.qp = h.word(0), h.word(1)
+		e.sqKey, e.rqKey = int64(le.Uint64(h.scratch[48:])), int64(le.Uint64(h.scratch[56:]))
+		if i < skip {
+			must(e.endObjects(), "the end of what is skipped")
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
 	return e, e.mapRings(h.uverbs)
+}
+
+// endObjects ends what newRDMAEnd has made.
+func (e *rdmaEnd) endObjects() error {
+	return errors.Join(e.command(abi.DestroyQP, 4, e.at(0), e.handle, uint32(0)), e.command(abi.DestroyCQ, 8, e.at(0), e.cqHandle, uint32(0)),
+		e.command(abi.DeregMR, 0, e.mr), e.command(abi.DeallocPD, 0, e.pd))
+}
+
+// close gives everything back.
+func (e *rdmaEnd) close() {
+	for _, m := range [][]byte{e.sq, e.cq, e.scratch} {
+		unix.Munmap(m)
+	}
+	unix.Close(e.uverbs)
+	unix.Close(e.cm)
 }
 
 func (e *rdmaEnd) mapRings(fd int) (err error) {
@@ -139,17 +166,27 @@ func wordAt(b []byte, at int) *uint32 { return (*uint32)(unsafe.Pointer(&b[at]))
 // writes posts n Writes of size bytes each, from addr to raddr on, which are all there when the doorbell rings.
 func (e *rdmaEnd) writes(n, size int, stag uint32, addr uint64, rkey uint32, raddr uint64) error {
 	for i := range n {
-		at := int(e.posted%endEntries) * abi.SQELen
-		b := abi.Body(e.sq[at : at+abi.SQELen])
-		b.Put64(0, uint64(e.posted))
-		b.Put32(12, rkey)
-		b.Put64(16, raddr+uint64(i*size))
-		b.Put64(24, addr+uint64(i*size*2)) // not behind each other
-		b.Put32(32, uint32(size))
-		b.Put32(36, stag)
-		atomic.StoreUint32(wordAt(b, abi.FlagsAt), abi.Valid|abi.Signalled|1<<16|uint32(abi.WROpWrite)<<24)
-		e.posted++
+		e.post(abi.WROpWrite, size, stag, addr+uint64(i*size*2), rkey, raddr+uint64(i*size)) // not behind each other
 	}
+	return e.ring()
+}
+
+// post posts a request of one element.
+func (e *rdmaEnd) post(op abi.WROp, size int, stag uint32, addr uint64, rkey uint32, raddr uint64) {
+	at := int(e.posted%endEntries) * abi.SQELen
+	b := abi.Body(e.sq[at : at+abi.SQELen])
+	b.Put64(0, uint64(e.posted))
+	b.Put32(12, rkey)
+	b.Put64(16, raddr)
+	b.Put64(24, addr)
+	b.Put32(32, uint32(size))
+	b.Put32(36, stag)
+	atomic.StoreUint32(wordAt(b, abi.FlagsAt), abi.Valid|abi.Signalled|1<<16|uint32(op)<<24)
+	e.posted++
+}
+
+// ring rings the doorbell.
+func (e *rdmaEnd) ring() error {
 	b := le.AppendUint32(nil, uint32(abi.PostSend))
 	b = append(b, 8, 0, 1, 0)
 	b = le.AppendUint64(b, e.at(0))
@@ -188,7 +225,7 @@ func rdmaFirst(mode string, port uint16) error {
 	if _, err := fixedMemory('A'); err != nil {
 		return err
 	}
-	e, err := newRDMAEnd(port, sharedAt, sharedLen)
+	e, err := newRDMAEnd(port, sharedAt, sharedLen, 0)
 	if err != nil {
 		return err
 	}
@@ -274,7 +311,7 @@ func rdmaSecond(arg string) error {
 	for i := range mem {
 		mem[i] = 'C'
 	}
-	own, err := newRDMAEnd(port, at, len(mem))
+	own, err := newRDMAEnd(port, at, len(mem), 0)
 	if err != nil {
 		return err
 	}

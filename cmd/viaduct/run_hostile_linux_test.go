@@ -64,6 +64,13 @@ func asProgram() bool {
 		}
 		os.Exit(0)
 	}
+	if arg, ok := os.LookupEnv(asRDMANeighbour); ok {
+		if err := rdmaNeighbour(arg); err != nil {
+			fmt.Fprintln(os.Stderr, "neighbour:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if arg, ok := os.LookupEnv(asRDMADuplicates); ok {
 		if err := rdmaDuplicates(arg); err != nil {
 			fmt.Fprintln(os.Stderr, "duplicates:", err)

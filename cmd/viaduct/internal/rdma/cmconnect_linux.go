@@ -223,10 +223,11 @@ func (k *cmCommand) disconnect() {
 }
 
 // queuePair finds the queue pair that a stream of id is for, and the settings of the
-// stream. With a nil queue pair the command has been answered.
+// stream. With a nil queue pair the command has been answered. Numbers are those of the whole device: one of a context that the
+// program does not have is refused, whose memory the stream's peer could else reach.
 func (k *cmCommand) queuePair(id *cmID, n uint32) (*queuePair, *iwarp.Config) {
 	q := id.dev.qp(n)
-	if q == nil {
+	if q == nil || !q.x.openIn(k.Call, q.at) {
 		k.Return(0, unix.EINVAL)
 		return nil, nil
 	}

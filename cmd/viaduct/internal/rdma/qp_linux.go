@@ -18,6 +18,7 @@ type queuePair struct {
 	x          *context
 	userHandle uint64
 	num        uint32
+	at         int // number of the descriptor by which it was made
 	pd         *domain
 	scq, rcq   *completionQueue
 	srq        *sharedQueue // nil: rq is its own
@@ -47,7 +48,7 @@ func (k *command) createQP() {
 		k.fail(unix.EINVAL)
 		return
 	}
-	q := &queuePair{x: x, userHandle: r.UserHandle, req: r, doorbell: make(chan struct{}, 1)}
+	q := &queuePair{x: x, userHandle: r.UserHandle, at: int(int32(k.Args[0])), req: r, doorbell: make(chan struct{}, 1)}
 	x.mu.Lock()
 	q.pd, q.scq, q.rcq = x.pds.m[r.PD], x.cqs.m[r.SendCQ], x.cqs.m[r.RecvCQ]
 	if r.IsSRQ {

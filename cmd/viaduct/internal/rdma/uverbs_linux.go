@@ -5,6 +5,7 @@ package rdma
 import (
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -19,6 +20,7 @@ import (
 type context struct {
 	s     *Service
 	dev   *device
+	id    inode  // of its stand-in
 	arena *arena // the memfd that is its stand-in, with the rings
 	mems  memories
 	async *channel // nil before get_context or alloc_async; guarded by mu
@@ -131,9 +133,26 @@ func (s *Service) openUverbs(c *notify.Call, d *device, flags int) error {
 		a.close()
 		return err
 	}
-	s.add(id, newContext(s, d, a))
+	x := newContext(s, d, a)
+	x.id = id
+	s.add(id, x)
 	s.place(c, theirs, flags)
 	return nil
+}
+
+// openIn reports whether the process of a call has a descriptor of the context, at that number most probably.
+func (x *context) openIn(c *notify.Call, number int) bool {
+	at := func(name string) bool {
+		var st unix.Stat_t
+		return unix.Stat(name, &st) == nil && inode{uint64(st.Dev), st.Ino} == x.id
+	}
+	has := at(procFD(c.TID, number))
+	if !has { // it was given its descriptor by another process, or has moved it
+		dir := fmt.Sprintf("/proc/%d/fd/", c.TID)
+		fds, _ := os.ReadDir(dir)
+		has = slices.ContainsFunc(fds, func(e os.DirEntry) bool { return at(dir + e.Name()) })
+	}
+	return has && c.Valid()
 }
 
 func newContext(s *Service, d *device, a *arena) *context {

@@ -1,0 +1,416 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"bytes"
+	crand "crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+)
+
+// asRDMANeighbour makes the test binary one of the programs of TestRDMANeighbour: "both PORT PORT", and of these the "honest PORT" and
+// the "hostile PORT".
+const asRDMANeighbour = "VIADUCT_TEST_RDMA_NEIGHBOUR"
+
+// Of two programs under one supervisor one knows all numbers of the other, and uses them in every field of every command and in
+// its requests. It is refused, nothing of the other's memory is read or written, and the other goes on.
+func TestRDMANeighbour(t *testing.T) {
+	for _, flags := range [][]string{nil, {"--tcp"}} {
+		t.Run(strings.Join(flags, " "), func(t *testing.T) {
+			arg := fmt.Sprintf("%s=both %d %d", asRDMANeighbour, freePort(t), freePort(t))
+			r := good(t, append(append([]string{"run", "--rdma"}, flags...), "--", "env", arg, os.Args[0])...)
+			var transfers, commands, requests int
+			for line := range strings.Lines(r.stdout) {
+				fmt.Sscanf(line, "honest: %d transfers", &transfers)
+				fmt.Sscanf(line, "hostile: %d commands, %d requests", &commands, &requests)
+			}
+			if transfers < 10 || commands < 1500 || requests < 20 {
+				t.Errorf("%d transfers, %d commands, %d requests: too few\n%s", transfers, commands, requests, r.stdout)
+			}
+			t.Log(strings.TrimSpace(r.stdout))
+		})
+	}
+}
+
+const (
+	honestAt   = 0x3000000000 // where the honest program has its memory, one piece for each of its ends
+	honestStep = 1 << 20
+	honestLen  = 64 << 10
+	honestEnds = 3
+	// What of the memory of the first two ends moves; the rest is secret.
+	movingLen = 4096
+	// Objects that the honest program has had, so that its handles are none of the hostile one's.
+	honestSkip = 200
+	// Numbers at which the honest program has duplicates of its descriptors, and the hostile one nothing.
+	honestChannel, honestCM = 700, 701
+)
+
+// honestNumbers are what the hostile program knows of the other.
+type honestNumbers struct {
+	Foreign map[abi.Kind][]uint64
+	STags   []uint32 // of its ends
+	Offsets []int64  // of its rings
+	PID     uint32
+}
+
+func rdmaNeighbour(arg string) error {
+	var role string
+	var port, other uint16
+	fmt.Sscan(arg, &role, &port, &other)
+	switch role {
+	case "honest":
+		return rdmaHonest(port)
+	case "hostile":
+		return rdmaHostileNeighbour(port)
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	var cs [2]*exec.Cmd
+	for i, arg := range []string{fmt.Sprint("honest ", port), fmt.Sprint("hostile ", other)} {
+		c := exec.Command(os.Args[0])
+		c.Env = append(os.Environ(), asRDMANeighbour+"="+arg)
+		end := os.NewFile(uintptr(pair[i]), "socket")
+		c.ExtraFiles = []*os.File{end}
+		c.Stdout, c.Stderr = os.Stdout, os.Stderr
+		if err := c.Start(); err != nil {
+			return err
+		}
+		end.Close()
+		cs[i] = c
+	}
+	return errors.Join(cs[0].Wait(), cs[1].Wait())
+}
+
+const neighbourSocket = 3
+
+// rdmaHonest transfers data between two queue pairs while the other program does what it does.
+func rdmaHonest(port uint16) (err error) {
+	mem, err := mapAt(honestAt, honestEnds*honestStep)
+	if err != nil {
+		return err
+	}
+	secret := make([]byte, 32)
+	crand.Read(secret)
+	copy(mem, bytes.Repeat(secret, len(mem)/len(secret)))
+	var ends [honestEnds]*rdmaEnd
+	n := honestNumbers{PID: uint32(os.Getpid()), Foreign: map[abi.Kind][]uint64{}}
+	is := func(k abi.Kind, v ...uint32) {
+		for _, v := range v {
+			n.Foreign[k] = append(n.Foreign[k], uint64(v))
+		}
+	}
+	address := func(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(&b[0]))) }
+	for i := range ends {
+		at := uint64(honestAt + i*honestStep)
+		if ends[i], err = newRDMAEnd(port, at, honestLen, honestSkip); err != nil {
+			return err
+		}
+		e := ends[i]
+		n.STags = append(n.STags, e.stag)
+		n.Offsets = append(n.Offsets, e.sqKey, e.rqKey, e.cqKey)
+		is(abi.Domain, e.pd)
+		is(abi.Region, e.mr)
+		is(abi.CQ, e.cqHandle)
+		is(abi.QP, e.handle)
+		is(abi.QPNumber, e.qp)
+		for _, k := range []abi.Kind{abi.Reply, abi.Value} {
+			n.Foreign[k] = append(n.Foreign[k], at, at+honestLen/2, address(e.scratch), address(e.sq), address(e.cq))
+		}
+		n.Foreign[abi.Start] = append(n.Foreign[abi.Start], at, address(e.scratch))
+	}
+	idle := ends[2]
+	var srq uint32
+	for i := range honestSkip + 1 {
+		if err := idle.command(abi.CreateSRQ, 32, idle.at(0), uint64(1), idle.pd, uint32(8), uint32(1), uint32(0)); err != nil {
+			return fmt.Errorf("create_srq: %w", err)
+		}
+		if srq = idle.word(0); i < honestSkip {
+			if err := idle.command(abi.DestroySRQ, 4, idle.at(0), srq, uint32(0)); err != nil {
+				return fmt.Errorf("destroy_srq: %w", err)
+			}
+		}
+	}
+	is(abi.SRQ, srq)
+	if err := idle.command(abi.CreateCompChannel, 4, idle.at(0)); err != nil {
+		return fmt.Errorf("create_comp_channel: %w", err)
+	}
+	if err := errors.Join(unix.Dup3(int(idle.word(0)), honestChannel, unix.O_CLOEXEC), unix.Dup3(idle.cm, honestCM, unix.O_CLOEXEC)); err != nil {
+		return err
+	}
+	is(abi.Channel, honestChannel)
+	is(abi.CMFile, honestCM)
+	a, b := ends[0], ends[1]
+	ids, err := connectEnds(a, b)
+	if err != nil {
+		return err
+	}
+	is(abi.Identifier, ids...)
+	msg, err := json.Marshal(n)
+	if err != nil {
+		return err
+	}
+	if _, err := unix.Write(neighbourSocket, msg); err != nil {
+		return err
+	}
+
+	transfers := 0
+	for done := false; !done; transfers++ {
+		p := []unix.PollFd{{Fd: neighbourSocket, Events: unix.POLLIN}}
+		if _, err := unix.Poll(p, 5); err == nil && p[0].Revents != 0 {
+			done = true // behind one more
+		}
+		for i := range movingLen {
+			mem[i] = byte(transfers + i)
+		}
+		if err := a.writes(2, movingLen/4, a.stag, honestAt, b.stag, honestAt+honestStep); err != nil {
+			return fmt.Errorf("honest: doorbell: %w", err)
+		}
+		got, err := a.completions(2)
+		if err != nil || got[0] != abi.WCSuccess || got[1] != abi.WCSuccess {
+			return fmt.Errorf("honest: transfer %d: %v, %w", transfers, got, err)
+		}
+		to := mem[honestStep:]
+		for end := time.Now().Add(20 * time.Second); !bytes.Equal(to[:movingLen/4], mem[:movingLen/4]) || !bytes.Equal(to[movingLen/4:movingLen/2], mem[movingLen/2:][:movingLen/4]); {
+			if time.Now().After(end) {
+				return fmt.Errorf("honest: transfer %d has not come", transfers)
+			}
+			time.Sleep(100 * time.Microsecond)
+		}
+	}
+	if _, err := expect(neighbourSocket, 'D'); err != nil {
+		return fmt.Errorf("honest: %w", err)
+	}
+	for i := range mem {
+		if i%honestStep >= movingLen && mem[i] != secret[i%len(secret)] {
+			return fmt.Errorf("honest: byte %#x was written", honestAt+i)
+		}
+	}
+	// Nothing was done to what it has: there are no events, and all of it can be ended.
+	for i, e := range ends {
+		if err := e.cmCommand(abi.CMGetEvent, abi.EventLen, le.AppendUint64(nil, e.rdmaAbuser.at(0))); err != unix.EAGAIN {
+			return fmt.Errorf("honest: end %d has an event: %w", i, err)
+		}
+		if err := e.command(abi.QueryQP, 128, e.rdmaAbuser.at(0), e.handle, uint32(1)); err != nil {
+			return fmt.Errorf("honest: query_qp: %w", err)
+		}
+		if s, want := abi.State(e.scratch[108]), []abi.State{abi.RTS, abi.RTS, abi.Init}[i]; s != want {
+			return fmt.Errorf("honest: queue pair %d is in state %v", i, s)
+		}
+	}
+	if err := idle.command(abi.DestroySRQ, 4, idle.at(0), srq, uint32(0)); err != nil {
+		return fmt.Errorf("honest: destroy_srq: %w", err)
+	}
+	for i, e := range ends {
+		if err := e.endObjects(); err != nil {
+			return fmt.Errorf("honest: end %d: %w", i, err)
+		}
+	}
+	fmt.Printf("honest: %d transfers\n", transfers)
+	_, err = unix.Write(neighbourSocket, append([]byte("S"), secret...))
+	return err
+}
+
+// connectEnds connects b with a, and returns the numbers of the identifiers.
+func connectEnds(a, b *rdmaEnd) (ids []uint32, err error) {
+	listener, err := b.listen()
+	if err != nil {
+		return nil, err
+	}
+	caller, err := a.dial(a.qp)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.accept(b.qp); err != nil {
+		return nil, err
+	}
+	if _, err := a.event(abi.EvEstablished); err != nil {
+		return nil, err
+	}
+	called, err := b.event(abi.EvEstablished)
+	return []uint32{listener, caller, called}, err
+}
+
+// rdmaHostileNeighbour does what it can with the numbers of the other program.
+func rdmaHostileNeighbour(port uint16) error {
+	msg := make([]byte, 64<<10)
+	k, err := unix.Read(neighbourSocket, msg)
+	if err != nil {
+		return err
+	}
+	var n honestNumbers
+	if err := json.Unmarshal(msg[:k], &n); err != nil {
+		return err
+	}
+	h := &rdmaFields{foreign: n.Foreign}
+	bad := h.allCommands()
+	seen := bytes.Clone(h.scratch)
+	mem, err := unix.Mmap(-1, 0, 2*honestLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return err
+	}
+	requests := 0
+	for _, over := range []int{1, 2} { // a queue pair that is connected, and one that is not
+		for i := range hostileRequests {
+			e, err := hostileRequest(port, mem, &n, over, i)
+			if err != nil {
+				bad = errors.Join(bad, fmt.Errorf("%s: %w", hostileRequests[i].name, err))
+			}
+			seen = append(seen, e...)
+			requests++
+		}
+	}
+	bad = errors.Join(bad, hostileNetlink(n.PID))
+	if _, err := unix.Write(neighbourSocket, []byte("D")); err != nil {
+		return err
+	}
+	secret, err := expect(neighbourSocket, 'S')
+	if err != nil {
+		return errors.Join(bad, err)
+	}
+	for _, b := range [][]byte{seen, mem} {
+		// Any part of it that is not there by chance.
+		for i := range secret[:len(secret)-8] {
+			if at := bytes.Index(b, secret[i:i+8]); at >= 0 {
+				bad = errors.Join(bad, fmt.Errorf("hostile: the other program's memory was read, to byte %d", at))
+			}
+		}
+	}
+	if bad == nil {
+		fmt.Printf("hostile: %d commands, %d requests\n", h.commands, requests)
+	}
+	return bad
+}
+
+// hostileRequests name memory of the other program by its key or its addresses, or both, on the local or the remote side.
+var hostileRequests = []struct {
+	name                           string
+	op                             abi.WROp
+	lkey, laddr, rkey, raddr, recv bool
+}{
+	{name: "Write of its memory", op: abi.WROpWrite, lkey: true, laddr: true},
+	{name: "Write of its addresses", op: abi.WROpWrite, laddr: true},
+	{name: "Write by its key", op: abi.WROpWrite, lkey: true},
+	{name: "Write to its memory", op: abi.WROpWrite, rkey: true, raddr: true},
+	{name: "Write to its addresses", op: abi.WROpWrite, raddr: true},
+	{name: "Write to its key", op: abi.WROpWrite, rkey: true},
+	{name: "Read of its memory", op: abi.WROpRead, rkey: true, raddr: true},
+	{name: "Read of its addresses", op: abi.WROpRead, raddr: true},
+	{name: "Read into its memory", op: abi.WROpRead, lkey: true, laddr: true},
+	{name: "Send of its memory", op: abi.WROpSend, lkey: true, laddr: true},
+	{name: "Send into its memory", op: abi.WROpSend, recv: true},
+}
+
+// hostileRequest makes a connection with itself, and a request that ends it. It returns what its rings and answers hold then.
+func hostileRequest(port uint16, mem []byte, n *honestNumbers, over, i int) (seen []byte, err error) {
+	r := hostileRequests[i]
+	at := uint64(uintptr(unsafe.Pointer(&mem[0])))
+	a, err := newRDMAEnd(port, at, honestLen, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer a.close()
+	b, err := newRDMAEnd(port, at+honestLen, honestLen, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer b.close()
+	if _, err := connectEnds(a, b); err != nil {
+		return nil, err
+	}
+	rq, err := unix.Mmap(b.uverbs, b.rqKey, endEntries*abi.RQELen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Munmap(rq)
+	theirs := uint64(honestAt + over*honestStep + 2*movingLen)
+	pick := func(is bool, key *uint32) {
+		if is {
+			*key = n.STags[over]
+		}
+	}
+	lkey, laddr, rkey, raddr, recvKey, recvAddr := a.stag, at, b.stag, at+honestLen, b.stag, at+honestLen
+	pick(r.lkey, &lkey)
+	pick(r.rkey, &rkey)
+	pick(r.recv, &recvKey)
+	if r.laddr {
+		laddr = theirs
+	}
+	if r.raddr {
+		raddr = theirs
+	}
+	if r.recv {
+		recvAddr = theirs
+	}
+	recv := abi.Body(rq[:abi.RQELen])
+	recv.Put64(16, recvAddr)
+	recv.Put32(24, 100)
+	recv.Put32(28, recvKey)
+	atomic.StoreUint32(wordAt(recv, abi.FlagsAt), abi.Valid|1<<16)
+	// One that is right, so that those behind it are read together, and the one in question.
+	a.post(abi.WROpWrite, 10, a.stag, at, b.stag, at+honestLen+1000)
+	a.post(r.op, 100, lkey, laddr, rkey, raddr)
+	if err := a.ring(); err != nil {
+		return nil, fmt.Errorf("doorbell: %w", err)
+	}
+	if _, err := a.event(abi.EvDisconnected); err != nil {
+		return nil, fmt.Errorf("it does not end the connection: %w", err)
+	}
+	got, err := a.completions(2)
+	if err != nil {
+		return nil, err
+	}
+	if !r.rkey && !r.raddr && !r.recv && got[1] == abi.WCSuccess {
+		return nil, errors.New("it is done")
+	}
+	for _, m := range [][]byte{a.scratch, b.scratch, a.sq, a.cq, b.cq} {
+		seen = append(seen, m...)
+	}
+	// The other's offsets are places of this program's own file, if of any.
+	for _, key := range n.Offsets {
+		if _, err := unix.Pwrite(a.uverbs, bytes.Repeat([]byte{0xff}, 4096), key); err != nil {
+			return seen, err
+		}
+		b := make([]byte, 4096)
+		if _, err := unix.Pread(a.uverbs, b, key); err != nil {
+			return seen, err
+		}
+		seen = append(seen, b...)
+	}
+	return seen, nil
+}
+
+// hostileNetlink asks for devices in the name of the other program's process. The answer is its own.
+func hostileNetlink(pid uint32) error {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_RDMA)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	b := le.AppendUint32(nil, 16)
+	b = le.AppendUint16(le.AppendUint16(b, 0x1401), unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
+	b = le.AppendUint32(le.AppendUint32(b, 7), pid)
+	if err := unix.Sendto(fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return fmt.Errorf("netlink: %w", err)
+	}
+	got := make([]byte, 4096)
+	k, _, err := unix.Recvfrom(fd, got, unix.MSG_DONTWAIT)
+	if err != nil || !bytes.Contains(got[:k], []byte("siw0")) {
+		return fmt.Errorf("netlink: the answer is %q, %w", got[:max(k, 0)], err)
+	}
+	return nil
+}
