@@ -343,7 +343,7 @@ func (h *rdmaAbuser) create(uid uint64) (uint32, error) {
 	return h.word(0), err
 }
 
-// listen listens at the port.
+// listen listens at the port, or at a free one, which is the port from then on.
 func (h *rdmaAbuser) listen() (id uint32, err error) {
 	if id, err = h.create(1); err != nil {
 		return 0, err
@@ -362,6 +362,13 @@ func (h *rdmaAbuser) listen() (id uint32, err error) {
 	}
 	if err := h.cmCommand(abi.CMListen, 0, le.AppendUint32(le.AppendUint32(nil, id), 5)); err != nil {
 		return 0, fmt.Errorf("listen: %w", err)
+	}
+	if h.port == 0 {
+		query := le.AppendUint64(nil, h.at(0))
+		if err := h.cmCommand(abi.CMQueryRoute, abi.QueryRouteLen, append(le.AppendUint32(query, id), 0, 0, 0, 0)); err != nil {
+			return 0, fmt.Errorf("query_route: %w", err)
+		}
+		h.port = uint16(h.scratch[138])<<8 | uint16(h.scratch[139])
 	}
 	return id, nil
 }
