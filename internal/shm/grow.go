@@ -106,8 +106,11 @@ func (p *Producer) shrink() bool {
 	return true
 }
 
-// disown ends the growth of a ring whose memory is going to be unmapped.
+// disown ends the growth and the references of a ring whose memory is going to be unmapped.
 func (p *Producer) disown() {
+	if len(p.ref.copies) > 0 {
+		p.forgive()
+	}
 	grown.Lock()
 	defer grown.Unlock()
 	delete(grown.list, p)

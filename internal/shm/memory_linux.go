@@ -38,7 +38,7 @@ func Create(ring int) (m *Memory, fd int, err error) {
 			release(first(ring))
 		}
 	}()
-	if fd, err = memfd(); err != nil {
+	if fd, err = memfd("viaduct-rings"); err != nil {
 		return nil, -1, fmt.Errorf("%w: %w", ErrExhausted, os.NewSyscallError("memfd_create", err))
 	}
 	defer func() {
@@ -120,11 +120,11 @@ func check(fd, size int) error {
 // mfdNoExecSeal is MFD_NOEXEC_SEAL, of Linux 6.3.
 const mfdNoExecSeal = 0x8
 
-func memfd() (int, error) {
+func memfd(name string) (int, error) {
 	flags := unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
-	fd, err := unix.MemfdCreate("viaduct-rings", flags|mfdNoExecSeal)
+	fd, err := unix.MemfdCreate(name, flags|mfdNoExecSeal)
 	if err == unix.EINVAL {
-		fd, err = unix.MemfdCreate("viaduct-rings", flags)
+		fd, err = unix.MemfdCreate(name, flags)
 	}
 	return fd, err
 }

@@ -9,7 +9,7 @@ import (
 // This file explores every interleaving of the protocol by which an end that sleeps
 // is woken. A producer publishes some times; a consumer polls or sleeps. A poller
 // beside it may read in its place at any moment, as a consumer does that takes the
-// receive role. The producer's process may die between two of its steps. Each step
+// receive role; it may take what is in the bell first, with which the producer's memory comes. The producer's process may die between two of its steps. Each step
 // is one access to what is shared, in the order of the code. A wake-up was lost if a
 // world can be reached in which something was published or the producer is dead,
 // nothing can be done any more, and the consumer sleeps.
@@ -36,12 +36,14 @@ type world struct {
 	producer uint8 // its place
 	consumer uint8
 	other    uint8 // reads that a poller beside the consumer may still make
+	beside   uint8 // its place
 }
 
 // order is an order of steps, so that wrong ones can be shown to be wrong.
 type order struct {
 	producer []byte // p publish, l look whether it is asked, leave out the rest if not, x take the request, b ring the bell
 	consumer []byte // d take wake-ups up to the end, D those that there are, a ask, r read, s sleep
+	beside   []byte // the same, of the poller beside, if it takes what is in the bell
 }
 
 // told is the consumer's place when it has told of the end.
@@ -51,12 +53,13 @@ const told = 255
 func (w *world) reports() bool { return w.news && (w.bell > 0 || w.hungUp) }
 
 var (
-	asWritten = order{[]byte("plxb"), []byte("dars")}
+	asWritten = order{[]byte("plxb"), []byte("dars"), []byte("dar")}
 	wrong     = map[string]order{
-		"looks before it publishes":                   {[]byte("lxpb"), []byte("dars")},
-		"reads before it asks":                        {[]byte("plxb"), []byte("dras")},
-		"takes wake-ups at the end":                   {[]byte("plxb"), []byte("ards")},
-		"leaves the end in the bell behind a wake-up": {[]byte("plxb"), []byte("Dars")},
+		"looks before it publishes":                   {[]byte("lxpb"), []byte("dars"), []byte("dar")},
+		"reads before it asks":                        {[]byte("plxb"), []byte("dras"), []byte("dar")},
+		"takes wake-ups at the end":                   {[]byte("plxb"), []byte("ards"), []byte("dar")},
+		"leaves the end in the bell behind a wake-up": {[]byte("plxb"), []byte("Dars"), []byte("dar")},
+		"takes the wake-ups of another":               {[]byte("plxb"), []byte("dars"), []byte("dr")},
 	}
 )
 
@@ -136,11 +139,24 @@ func (o order) steps(w world) (names []string, to []world) {
 			add("woken", n)
 		}
 	}
-	if w.other > 0 {
-		n := w
+	switch n := w; {
+	case w.beside > 0:
+		n.beside = uint8((int(w.beside) + 1) % len(o.beside))
+		switch o.beside[w.beside] {
+		case 'a':
+			n.asks = true
+			add("the poller beside asks", n)
+		case 'r':
+			n.there = false
+			add("the poller beside reads", n)
+		}
+	case w.other > 0:
 		n.other--
 		n.there = false
-		add("the poller beside reads", n)
+		add("a poller beside reads", n)
+		n.there = w.there
+		n.bell, n.gone, n.beside = 0, w.gone || w.hungUp, 1
+		add("a poller beside takes wake-ups", n)
 	}
 	return names, to
 }
@@ -167,7 +183,7 @@ func (o order) explore() (trace []string, worlds int) {
 		w := queue[0]
 		names, to := o.steps(w)
 		asleep := w.consumer != told && o.consumer[w.consumer] == 's' && !w.reports()
-		if (w.there || w.hungUp) && w.producer == 0 && w.sends == 0 && asleep {
+		if (w.there || w.hungUp) && w.producer == 0 && w.sends == 0 && w.beside == 0 && asleep {
 			for w != start {
 				trace = append([]string{seen[w].what}, trace...)
 				w = seen[w].from

@@ -15,15 +15,26 @@ type control struct {
 	tail atomic.Uint64 // bytes published; the producer's
 	end  atomic.Uint32 // an end; the producer's
 	size atomic.Uint32 // how many bytes the ring has, 0 for the first size; the producer's
-	_    [112]byte
-	head atomic.Uint64 // bytes taken; the consumer's
-	left atomic.Uint32 // 1: the consumer takes no more; the consumer's
-	_    [116]byte
-	asks atomic.Uint32 // 1: the consumer is to be woken by what is published next; both sides'
-	_    [124]byte
-	full atomic.Uint32 // 1: the producer is to be woken when there is room; both sides'
-	_    [124]byte
+	refs atomic.Uint32 // references published; the producer's
+	// offer tells that the producer's memory was sent; the producer's.
+	offer atomic.Uint32
+	_     [104]byte
+	head  atomic.Uint64 // bytes taken; the consumer's
+	left  atomic.Uint32 // 1: the consumer takes no more; the consumer's
+	done  atomic.Uint32 // references followed; the consumer's
+	lent  atomic.Uint32 // that it has mapped the producer's memory; the consumer's
+	_     [108]byte
+	asks  atomic.Uint32 // 1: the consumer is to be woken by what is published next; both sides'
+	_     [124]byte
+	full  atomic.Uint32 // 1: the producer is to be woken when there is room; both sides'
+	_     [124]byte
 }
+
+// What a producer waits for.
+const (
+	awaitsRoom = 1 // half of the ring is free
+	awaitsCopy = 2 // the last reference was followed
+)
 
 // How a producer ended.
 const (
@@ -62,6 +73,10 @@ type Producer struct {
 	// must not block.
 	Wake func()
 
+	// Offer, if it is set, sends the descriptor of the memory of [Alloc] to the consumer,
+	// without blocking. again tells that it may succeed another time.
+	Offer func(fd int) (sent, again bool)
+
 	c    *control
 	data []byte // as much as the ring may have
 	ring uint64 // how much of it the ring has, a power of two
@@ -69,6 +84,7 @@ type Producer struct {
 	head uint64 // the last c.head that was seen and is possible
 	end  uint32
 	grow growth
+	ref  referring
 }
 
 // A Consumer is the reading end of a ring. It has one user at a time.
@@ -77,11 +93,16 @@ type Consumer struct {
 	// block.
 	Wake func()
 
+	// Offered, if it is set, is called when the producer has sent its memory, which it
+	// gives to [Consumer.Borrow].
+	Offered func()
+
 	c    *control
 	data []byte // as much as the ring may have
 	ring uint64 // how much of it the ring has, a power of two
 	head uint64 // the truth about c.head
 	tail uint64 // the last c.tail that was seen and is possible
+	ref  following
 }
 
 func (p *Producer) init(c []byte, data []byte) {
@@ -148,15 +169,28 @@ func (p *Producer) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// WriteV is Write of many pieces.
+// WriteV is Write of many pieces. If it returns less than they have, the next write is of
+// the rest: some of that may be taken already, see [Producer.Owed].
 func (p *Producer) WriteV(pieces [][]byte) (n int, err error) {
 	if p.end != open {
 		return 0, io.ErrClosedPipe
 	}
+	if p.ref.owed > 0 {
+		return p.settle()
+	}
 	p.grow.enter()
 	defer p.grow.leave()
-	held := 0 // bytes written and not yet published
+	held := 0  // bytes written and not yet published
+	told := -1 // bytes before the first reference
 	for _, b := range pieces {
+		if p.refers(b) {
+			p.publish()
+			if held = 0; told < 0 {
+				told = n
+			}
+			n += len(b)
+			continue
+		}
 		for len(b) > 0 {
 			k := min(len(b), publishEvery-held)
 			free, err := p.room(uint64(k))
@@ -167,10 +201,7 @@ func (p *Producer) WriteV(pieces [][]byte) (n int, err error) {
 				if err == nil {
 					p.full()
 				}
-				if n == 0 && err == nil {
-					err = ErrWouldBlock
-				}
-				return n, err
+				return p.told(n, told, err)
 			}
 			p.put(b[:k])
 			b = b[k:]
@@ -184,7 +215,23 @@ func (p *Producer) WriteV(pieces [][]byte) (n int, err error) {
 	if held > 0 {
 		p.publish()
 	}
-	return n, nil
+	if told < 0 {
+		return n, nil
+	}
+	return p.told(n, told, nil)
+}
+
+// told is what a write returns that has taken n bytes, those from the first reference on
+// only referred to, if there is one.
+func (p *Producer) told(n, first int, err error) (int, error) {
+	if first >= 0 {
+		p.ref.owed = n - first
+		n = first
+	}
+	if n == 0 && err == nil {
+		err = ErrWouldBlock
+	}
+	return n, err
 }
 
 // put copies b behind what was written. There is room for it.
@@ -201,26 +248,41 @@ func (p *Producer) put(b []byte) {
 func (p *Producer) publish() {
 	raceRelease()
 	p.c.tail.Store(p.tail)
+	p.c.refs.Store(p.ref.refs) // after the position that they stand behind
 	if p.c.asks.Load() != 0 && p.c.asks.Swap(0) != 0 {
 		p.Wake()
 	}
 }
 
-// Ask has the consumer call Wake when half of the ring is free. It reports whether
+// Ask has the consumer call Wake when half of the ring is free, or nothing is owed any
+// more. It reports whether
 // the producer can wait for that: false if there is room already, or the
 // consumer takes no more, or its index is impossible.
 func (p *Producer) Ask() bool {
 	p.grow.enter()
 	defer p.grow.leave()
-	p.c.full.Store(1)
+	if p.ref.owed > 0 {
+		p.c.full.Store(awaitsCopy)
+		return !p.due()
+	}
+	p.c.full.Store(awaitsRoom)
 	free, err := p.room(uint64(len(p.data)))
 	return err == nil && free < p.ring/roomShare
+}
+
+// due reports whether a write, while bytes are owed, would not have to wait.
+func (p *Producer) due() bool {
+	ok, err := p.settled()
+	return ok || err != nil || p.c.left.Load() != 0
 }
 
 // Roomy reports whether a write would not have to wait.
 func (p *Producer) Roomy() bool {
 	p.grow.enter()
 	defer p.grow.leave()
+	if p.ref.owed > 0 {
+		return p.due()
+	}
 	free, err := p.room(1)
 	return err != nil || free > 0
 }
@@ -234,6 +296,11 @@ func (p *Producer) Abort() { p.finish(aborted) }
 func (p *Producer) finish(how uint32) {
 	if p.end >= how {
 		return
+	}
+	if p.ref.owed > 0 {
+		if ok, _ := p.settled(); !ok {
+			how = aborted // what is referred to is not the stream's any more
+		}
 	}
 	p.end = how
 	p.c.end.Store(how)
@@ -254,6 +321,9 @@ func (q *Consumer) Available() (int, error) {
 
 // look reads the producer's position.
 func (q *Consumer) look() (uint64, error) {
+	if q.Expects() && q.Offered != nil {
+		q.Offered() // first: it may take a ring that tells of what is found here then
+	}
 	tail := q.c.tail.Load()
 	raceAcquire()
 	if tail != q.tail && q.tail == q.head {
@@ -267,7 +337,12 @@ func (q *Consumer) look() (uint64, error) {
 		return 0, ErrIndex
 	}
 	q.tail = tail
-	return tail - q.head, nil
+	if refs := q.c.refs.Load(); refs != q.ref.refs {
+		if err := q.see(refs); err != nil {
+			return 0, err
+		}
+	}
+	return tail - q.head + uint64(q.ref.bytes), nil
 }
 
 // ended is the error of a Consumer that has found nothing.
@@ -290,7 +365,8 @@ func (q *Consumer) ended() error {
 // any more.
 func (q *Consumer) Ending() bool { return q.c.end.Load() != open }
 
-// Read takes what there is, up to the length of b. The error is ErrWouldBlock if
+// Read takes what there is, up to the length of b, or from the ring up to bytes of the
+// producer's own memory, which may belong elsewhere. The error is ErrWouldBlock if
 // there is nothing, io.EOF after an orderly end, ErrReset or ErrIndex.
 func (q *Consumer) Read(b []byte) (n int, err error) {
 	avail, err := q.some()
@@ -298,8 +374,20 @@ func (q *Consumer) Read(b []byte) (n int, err error) {
 		return 0, err
 	}
 	b = b[:min(len(b), avail)]
-	for n < len(b) {
-		k := min(len(b)-n, publishEvery)
+	for near := false; n < len(b); {
+		k, far := q.run(len(b) - n)
+		if far {
+			if near {
+				break
+			}
+			if err := q.follow(b[n : n+k]); err != nil {
+				return n, err
+			}
+			n += k
+			continue
+		}
+		near = true
+		k = min(k, publishEvery)
 		q.get(b[n:n+k], 0)
 		n += k
 		q.take(k)
@@ -315,17 +403,28 @@ func (q *Consumer) ReadV(places [][]byte) (n int, err error) {
 	}
 	for _, b := range places {
 		for len(b) > 0 && avail > 0 {
-			k := min(len(b), avail, publishEvery)
-			q.get(b[:k], 0)
+			k, far := q.run(min(len(b), avail))
+			if far {
+				if err := q.follow(b[:k]); err != nil {
+					return n, err
+				}
+			} else {
+				k = min(k, publishEvery)
+				q.get(b[:k], 0)
+			}
 			b = b[k:]
 			n += k
-			if avail -= k; avail == 0 { // as after the read of a socket, more may have come meanwhile
-				more, err := q.look()
-				if err == nil {
-					avail = int(more) - k
+			avail -= k
+			taken := k
+			if far {
+				taken = 0
+			}
+			if avail == 0 { // as after the read of a socket, more may have come meanwhile
+				if more, err := q.look(); err == nil {
+					avail = int(more) - taken
 				}
 			}
-			q.take(k)
+			q.take(taken)
 		}
 	}
 	return n, nil
@@ -333,7 +432,7 @@ func (q *Consumer) ReadV(places [][]byte) (n int, err error) {
 
 // Taken is how many bytes were read since the beginning. A read that a fault of the places
 // has broken off has read those before the piece that it was at.
-func (q *Consumer) Taken() uint64 { return q.head }
+func (q *Consumer) Taken() uint64 { return q.head + q.ref.taken }
 
 // some is Available, but there is something if the error is nil.
 func (q *Consumer) some() (int, error) {
@@ -356,6 +455,12 @@ func (q *Consumer) Peek(off int, b []byte) (n int, err error) {
 		return 0, ErrWouldBlock
 	}
 	b = b[:min(len(b), avail-off)]
+	if len(q.ref.list) > 0 {
+		if err := q.peekFar(off, b); err != nil {
+			return 0, err
+		}
+		return len(b), nil
+	}
 	q.get(b, off)
 	return len(b), nil
 }
@@ -373,7 +478,7 @@ func (q *Consumer) get(b []byte, off int) {
 func (q *Consumer) take(n int) {
 	q.head += uint64(n)
 	q.c.head.Store(q.head)
-	if q.c.full.Load() != 0 && q.ring-(q.tail-q.head) >= q.ring/roomShare && q.c.full.Swap(0) != 0 {
+	if q.c.full.Load() == awaitsRoom && q.ring-(q.tail-q.head) >= q.ring/roomShare && q.c.full.Swap(0) != 0 {
 		q.Wake()
 	}
 }
