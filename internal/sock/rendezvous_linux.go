@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"time"
 
@@ -332,33 +331,6 @@ func (a *asking) request(wait bool) error {
 	a.m, err = parseMeeting(b[:n])
 	a.got = true
 	return err
-}
-
-// recvRights is recv of a message with descriptors. If there are not most of them it
-// returns none, or those that this process had room for.
-func recvRights(fd int, p []byte, most int) (n int, files []int, err error) {
-	oob := make([]byte, unix.CmsgSpace(4*most))
-	n, oobn, flags, _, err := unix.Recvmsg(fd, p, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
-	switch err {
-	case nil:
-	case unix.EAGAIN, unix.EINTR:
-		return 0, nil, ErrWouldBlock
-	default:
-		return 0, nil, os.NewSyscallError("recvmsg", err)
-	}
-	msgs, _ := unix.ParseSocketControlMessage(oob[:oobn])
-	for i := range msgs {
-		if fds, err := unix.ParseUnixRights(&msgs[i]); err == nil {
-			files = append(files, fds...)
-		}
-	}
-	if flags&unix.MSG_CTRUNC != 0 || len(files) > most {
-		for _, fd := range files {
-			unix.Close(fd)
-		}
-		return n, nil, nil
-	}
-	return n, files, nil
 }
 
 // find returns the connection that is asked for, nil if it was not accepted; with wait

@@ -46,8 +46,12 @@ type rings struct {
 // sleeps hears of it at once.
 const emptyReads = 256
 
-// awaitRoom is how long a writer polls for room before it sleeps.
-const awaitRoom = 20 * time.Microsecond
+// awaitRoom is how long a writer polls for room before it sleeps, and longer by the time
+// that the peer needs to copy what it is to copy from where it is.
+const (
+	awaitRoom = 20 * time.Microsecond
+	copying   = 4 // bytes in a nanosecond
+)
 
 // roomy is the rule of that.
 var roomy = budget.Rule{Grace: 2, Max: 63}
@@ -57,7 +61,34 @@ func newRings(mem *shm.Memory, first bool, bell, room int) *rings {
 	r.in, r.out = mem.Ends(first)
 	r.out.Wake = func() { r.ring(r.bell) }
 	r.in.Wake = func() { r.ring(r.room) }
+	r.out.Offer = r.offer
+	r.in.Offered = r.ask // a ring that it takes may have been for one that sleeps
 	return r
+}
+
+// offer sends the memory of samehost.Alloc to the peer's process, with a ring of its bell.
+func (r *rings) offer(fd int) (sent, again bool) {
+	err := unix.Sendmsg(r.bell, []byte{0}, unix.UnixRights(fd), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	return err == nil, err == unix.EAGAIN || err == unix.EINTR
+}
+
+// hushBell is hush for the bell for arrivals, with which memory of the peer's may come.
+func (r *rings) hushBell() {
+	var b [64]byte
+	for {
+		n, files, err := recvRights(r.bell, b[:], 1)
+		for _, fd := range files {
+			r.in.Borrow(fd)
+			unix.Close(fd)
+		}
+		switch {
+		case err == ErrWouldBlock:
+			return
+		case err != nil || n == 0:
+			r.gone.Store(true)
+			return
+		}
+	}
 }
 
 // ring wakes what sleeps at the other end of a bell. If the bell is full, it will
@@ -86,7 +117,7 @@ func (r *rings) hush(bell int) {
 
 // ask has the next arrival reported at the bell. What came before need not be.
 func (r *rings) ask() {
-	r.hush(r.bell)
+	r.hushBell()
 	r.in.Ask()
 }
 
@@ -174,6 +205,7 @@ func (r *rings) poll() bool {
 	if runtime.GOMAXPROCS(0) == 1 || !r.spins.Worth() {
 		return false
 	}
+	most := awaitRoom + time.Duration(r.out.Owed()/copying)
 	for start := time.Now(); ; {
 		for range 8 {
 			if r.out.Roomy() {
@@ -181,7 +213,7 @@ func (r *rings) poll() bool {
 				return true
 			}
 		}
-		if time.Since(start) > awaitRoom {
+		if time.Since(start) > most {
 			r.spins.Miss(&roomy)
 			return false
 		}
@@ -209,4 +241,5 @@ func (r *rings) close(reset bool) {
 	unix.Close(r.bell)
 	unix.Close(r.room)
 	r.mem.Close()
+	r.in.Close()
 }

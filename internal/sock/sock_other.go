@@ -43,6 +43,10 @@ func PeeksAhead() bool { return false }
 const absent = "sock: no socket on this system"
 
 func (*Socket) ByKernel() bool                      { panic(absent) }
+func (*Socket) Detach()                             { panic(absent) }
+func (*Socket) Owes() bool                          { panic(absent) }
+func (*Socket) Roomy() bool                         { panic(absent) }
+func (*Socket) Apart() bool                         { panic(absent) }
 func (*Socket) Taken() uint64                       { panic(absent) }
 func (*Socket) FD() int                             { panic(absent) }
 func (*Socket) OpenArrivals() bool                  { panic(absent) }

@@ -144,6 +144,25 @@ func (s *Socket) path() samehost.Path {
 // by EFAULT: through shared memory the process moves them itself, and faults.
 func (s *Socket) ByKernel() bool { return s.rings == nil }
 
+// Detach makes what was written independent of the memory that it was written from, of
+// which the peer may be going to copy bytes that no write has returned. [writer]
+func (s *Socket) Detach() {
+	if r := s.rings; r != nil {
+		r.out.Detach()
+	}
+}
+
+// Owes reports whether a write has taken bytes that it did not return, since the peer is to
+// copy them from where they are. [writer]
+func (s *Socket) Owes() bool { return s.rings != nil && s.rings.out.Owed() > 0 }
+
+// Roomy reports whether a write through shared memory would not have to wait. [writer]
+func (s *Socket) Roomy() bool { return s.rings.out.Roomy() || s.rings.gone.Load() }
+
+// Apart reports whether the next bytes have arrived, and are where a Read that begins before
+// them leaves them. [reader]
+func (s *Socket) Apart() bool { return s.rings != nil && s.rings.in.Apart() }
+
 // Taken is how many bytes have been read, of a Socket whose bytes the kernel does not move. The
 // difference of two is what a read in between has read that a fault has broken off. [reader]
 func (s *Socket) Taken() uint64 { return s.rings.in.Taken() }

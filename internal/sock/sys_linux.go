@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"sync/atomic"
 	"unsafe"
 
@@ -129,6 +130,46 @@ func recv(fd int, p []byte, flags uintptr) (int, error) {
 			return 0, os.NewSyscallError("recv", e)
 		}
 	}
+}
+
+// recvRights is recv of a message with descriptors, up to three. If there are more than most
+// it returns none, or those that this process had room for.
+func recvRights(fd int, p []byte, most int) (n int, files []int, err error) {
+	var oob [unix.SizeofCmsghdr + 4*4]byte
+	v := unix.Iovec{Base: unsafe.SliceData(p), Len: uint64(len(p))}
+	for {
+		m := unix.Msghdr{Iov: &v, Iovlen: 1, Control: &oob[0], Controllen: uint64(unix.CmsgSpace(4 * most))}
+		n, _, e := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&m)), unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+		switch e {
+		case 0:
+			raceAcquire(fd)
+			if m.Controllen > 0 {
+				files = parseRights(oob[:m.Controllen], m.Flags&unix.MSG_CTRUNC != 0, most)
+			}
+			return int(n), files, nil
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return 0, nil, ErrWouldBlock
+		default:
+			return 0, nil, os.NewSyscallError("recvmsg", e)
+		}
+	}
+}
+
+func parseRights(oob []byte, cut bool, most int) (files []int) {
+	msgs, _ := unix.ParseSocketControlMessage(slices.Clone(oob))
+	for i := range msgs {
+		if fds, err := unix.ParseUnixRights(&msgs[i]); err == nil {
+			files = append(files, fds...)
+		}
+	}
+	if cut || len(files) > most {
+		for _, fd := range files {
+			unix.Close(fd)
+		}
+		return nil
+	}
+	return files
 }
 
 // ReadV is Read into many places. scratch is used and kept for the next call. [reader]
