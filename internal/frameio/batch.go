@@ -51,6 +51,7 @@ type Batch struct {
 
 	guarded bool              // some of vecs may fault
 	gone    bool              // one of them has: the stream can't go on
+	to      *sock.Socket      // that was given some of vecs, which it may still depend on
 	scratch [maxVecs]sock.Vec // of the system call
 	short   [CopyLimit]byte   // see Short
 }
@@ -170,8 +171,18 @@ func (b *Batch) release() {
 	b.last = regmem.Ref{}
 }
 
+// detach makes what a socket was given, and has not counted as written, independent of
+// the batch.
+func (b *Batch) detach() {
+	if b.to != nil && b.bytes > 0 {
+		b.to.Detach()
+	}
+	b.to = nil
+}
+
 // reset empties the batch for the next Fill.
 func (b *Batch) reset() {
+	b.detach()
 	b.release()
 	clear(b.vecs[:cap(b.vecs)][:len(b.vecs)])
 	b.vecs = b.vecs[:0]
@@ -182,6 +193,7 @@ func (b *Batch) reset() {
 // own copies whatever of the referenced memory is not written yet and gives
 // the pins back.
 func (b *Batch) own() {
+	b.detach()
 	for i, v := range b.vecs {
 		if len(v) == 0 || b.inSlab(v) {
 			continue

@@ -283,7 +283,11 @@ func (c *Conn) tearDown() {
 		if s := c.sock.Load(); s != nil {
 			c.tx.mu.Lock()
 			c.tx.closed = true
+			if c.tx.batch != nil {
+				c.tx.batch.detach() // before its pins are given back
+			}
 			c.tx.mu.Unlock()
+			c.unpark()
 			s.Close(c.reset.Load())
 		} else {
 			if tc, ok := c.nc.(interface{ SetLinger(int) error }); ok && c.reset.Load() {

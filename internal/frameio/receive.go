@@ -101,7 +101,13 @@ func (r *receiver) keep(p []byte) {
 // whether anything came. If another goroutine is receiving it returns at
 // once. A consumer that polls keeps other goroutines away from the socket; one
 // that is about to wait calls Unpoll.
-func (c *Conn) Poll() bool { return c.sock.Load() != nil && c.att.Poll() }
+func (c *Conn) Poll() bool {
+	if c.sock.Load() == nil {
+		return false
+	}
+	sent := c.tx.parked.Load() && c.takeUp()
+	return c.att.Poll() || sent
+}
 
 // Polled tells whether a consumer polls at this moment: it makes the receive
 // in progress, or has found it in progress. [receive role]
@@ -118,6 +124,7 @@ func (c *Conn) Leaves() bool { return c.sock.Load() != nil }
 // on.
 func (c *Conn) Unpoll() {
 	if c.sock.Load() != nil {
+		c.unpark()
 		c.att.Wait()
 	}
 }
@@ -283,6 +290,9 @@ func (c *Conn) read() (n, room int, err error) {
 		err = c.eof()
 	}
 	r.fill += max(n, 0)
+	if n < room && from.Apart() {
+		room = n // the read was short for another reason than that there was no more
+	}
 	return n, room, err
 }
 

@@ -50,6 +50,11 @@ type sender struct {
 	// has not heard of. It is not held while waiting for the socket.
 	done perturb.Mutex
 
+	parked  atomic.Bool   // the role is a poll's to take up; see park
+	watched atomic.Bool   // watch runs
+	parks   atomic.Uint32 // moves with every park
+	looks   uint32        // of the Attention as the role last waited; owned by the role
+
 	free bool          // a stopped sender's role is free; guarded by mu
 	left chan struct{} // closed then; made for the first wait; guarded by mu
 }
@@ -112,12 +117,17 @@ func (c *Conn) Kick() {
 // drain sends until nothing is queued. The caller has the role; drain gives
 // it back or hands it to a goroutine.
 func (c *Conn) drain() {
-	t := &c.tx
 	if c.take(); c.sock.Load() == nil {
 		// A portable stream's Write may block.
 		go c.sendLoop()
 		return
 	}
+	c.drainOn()
+}
+
+// drainOn is drain of a Conn that has a socket.
+func (c *Conn) drainOn() {
+	t := &c.tx
 	for n := 0; ; n++ {
 		last := t.finishing.Load()
 		more, err := c.sendBatch(n < turns)
@@ -135,7 +145,9 @@ func (c *Conn) drain() {
 		switch err {
 		case nil:
 		case sock.ErrWouldBlock:
-			go c.sendLoop()
+			if !c.park() {
+				go c.sendLoop()
+			}
 			return
 		default:
 			go c.sendFailed(err)
@@ -507,6 +519,7 @@ func (c *Conn) writeBatch(to *sock.Socket) error {
 
 // writeTo makes one write call. Memory that is gone is EFAULT, whatever moves the bytes.
 func (b *Batch) writeTo(to *sock.Socket) (n int, err error) {
+	b.to = to
 	if !b.guarded || to.ByKernel() {
 		return to.WriteV(b.vecs, b.scratch[:0:maxVecs])
 	}
