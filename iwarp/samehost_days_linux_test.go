@@ -28,17 +28,13 @@ func TestSameHostStopped(t *testing.T) {
 		}
 	}
 	for _, listens := range []bool{false, true} {
-		var p pumper
+		p := pumper{lends: listens}
 		q, child, stop := p.withChild(t, listens, samehost.Require, nil)
 		ended := make(chan int, 1)
 		go func() { ended <- p.run(q) }()
 		testkit.Eventually(t, "messages come", func() bool { return p.came.Load() > 100 })
 		child.Process.Signal(syscall.SIGSTOP)
-		testkit.Eventually(t, "the child is stopped", func() bool {
-			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", child.Process.Pid))
-			_, state, _ := strings.Cut(string(b), ") ")
-			return err == nil && strings.HasPrefix(state, "T")
-		})
+		awaitStopped(t, child.Process.Pid)
 		testkit.Eventually(t, "what was under way has come", func() bool {
 			before := p.came.Load()
 			time.Sleep(stopped)
@@ -56,6 +52,82 @@ func TestSameHostStopped(t *testing.T) {
 		testkit.Await(t, "the stream ends", ended)
 		q.Close()
 	}
+}
+
+// Memory of samehost.Alloc that a peer is to copy messages from, and has stopped, is
+// deregistered and given back at once; the peer gets the messages as they were.
+func TestSameHostDetached(t *testing.T) {
+	p := pumper{}
+	q, child, stop := p.withChild(t, true, samehost.Require, nil)
+	defer stop()
+	if !q.Path().SharedMemory {
+		t.Fatal(q.Path())
+	}
+	referred := 0
+	for n := uint64(0); referred < 3; n++ {
+		if n == 1000 {
+			t.Fatalf("%d of %d messages were referred to", referred, n)
+		}
+		b, err := samehost.Alloc(pumpSize)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := q.Register(b, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		binary.BigEndian.PutUint64(b, n)
+		child.Process.Signal(syscall.SIGSTOP)
+		awaitStopped(t, child.Process.Pid)
+		if err := q.Post(SendWR{SG: []SGE{r.SGE(0, pumpSize)}}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		c, err := q.SendCQ().Wait(ctx)
+		cancel()
+		done := err == nil
+		if !done {
+			referred++
+		}
+		closed := time.Now()
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+		if d := time.Since(closed); d > time.Second {
+			t.Errorf("closed after %v", d)
+		}
+		for i := range b {
+			b[i] = 0xee
+		}
+		if err := samehost.Free(b); err != nil {
+			t.Error(err)
+		}
+		child.Process.Signal(syscall.SIGCONT)
+		if !done {
+			if c, err = q.SendCQ().Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if c.Status != StatusOK {
+			t.Fatal(c.Status)
+		}
+		// The child ends if it is not message n.
+		if c, err = q.RecvCQ().Wait(t.Context()); err != nil || c.Status != StatusOK {
+			t.Fatalf("message %d: %v, %v", n, c.Status, err)
+		}
+		if err := q.PostRecv(RecvWR{ID: c.ID, SG: []SGE{Buf(p.bufs[c.ID])}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// awaitStopped waits until a process has come to a stop.
+func awaitStopped(t *testing.T, pid int) {
+	testkit.Eventually(t, "the child is stopped", func() bool {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		_, state, _ := strings.Cut(string(b), ") ")
+		return err == nil && strings.HasPrefix(state, "T")
+	})
 }
 
 // A process of another session, and so of another process group, gets shared memory.
@@ -254,9 +326,22 @@ func TestSameHostIntact(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for _, lends := range []bool{false, true} {
+		t.Run(fmt.Sprintf("lends=%t", lends), func(t *testing.T) { sameHostIntact(t, mib/2, lends) })
+	}
+}
+
+func sameHostIntact(t *testing.T, mib int, lends bool) {
 	const mean = 24 << 10 // bytes of a message
 	count := uint32(mib << 20 / 2 / mean)
 	pattern := make([]byte, 4<<20+12345)
+	if lends {
+		var err error
+		if pattern, err = samehost.Alloc(len(pattern)); err != nil {
+			t.Fatal(err)
+		}
+		defer samehost.Free(pattern)
+	}
 	mrand.NewChaCha8([32]byte{}).Read(pattern)
 	ends := [2]mixer{{pattern: pattern}, {pattern: pattern}}
 	l, err := Listen("127.0.0.1:0", ends[0].config(samehost.Require))

@@ -20,8 +20,8 @@ import (
 const hostileVariable = "VIADUCT_TEST_SAMEHOST_HOSTILE"
 
 // Where the words of the two controls are that mean something: positions, ends, sizes,
-// and requests to be woken.
-var controlWords = []int{0, 8, 128, 136, 256, 384}
+// requests to be woken, and references.
+var controlWords = []int{0, 8, 16, 128, 136, 144, 256, 384, 1024, 1032, 1040, 1048}
 
 // scribble writes to random words of the shared memory of this process, again and again:
 // to all of it, and more often to the controls, as they lie there and near what is there.

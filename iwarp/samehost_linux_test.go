@@ -96,6 +96,17 @@ type pumper struct {
 	bufs      [pumpDepth][]byte
 	came      atomic.Int64 // messages
 	distrusts bool         // what comes need not be what was sent
+	lends     bool         // what is sent is memory of samehost.Alloc
+}
+
+// out returns memory for a message that is sent.
+func (p *pumper) out() []byte {
+	if p.lends {
+		if b, err := samehost.Alloc(pumpSize); err == nil {
+			return b
+		}
+	}
+	return make([]byte, pumpSize)
 }
 
 // config posts the receives before the first message can come.
@@ -117,7 +128,7 @@ func (p *pumper) config(policy samehost.Policy) *Config {
 
 // run goes on until the stream ends, and returns how many messages came.
 func (p *pumper) run(q *QueuePair) (n int) {
-	out, r, sent := make([]byte, pumpSize), mrand.New(mrand.NewPCG(1, 2)), uint64(0)
+	out, r, sent := p.out(), mrand.New(mrand.NewPCG(1, 2)), uint64(0)
 	send := func() bool {
 		size := 8 + r.IntN(pumpSize-8)>>r.IntN(12)
 		binary.BigEndian.PutUint64(out, sent)
@@ -151,7 +162,7 @@ func (p *pumper) run(q *QueuePair) (n int) {
 
 // sameHostChild is what another process does: it listens, or dials, and pumps.
 func sameHostChild(role string, policy samehost.Policy) error {
-	p := pumper{distrusts: os.Getenv(hostileVariable) != ""}
+	p := pumper{distrusts: os.Getenv(hostileVariable) != "", lends: true}
 	cfg := p.config(policy)
 	ctx := context.Background()
 	if at, ok := strings.CutPrefix(role, "dial "); ok {
@@ -272,10 +283,16 @@ func TestSameHostKill(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return strings.Count(string(b), "viaduct-rings")
+		n := strings.Count(string(b), "viaduct-rings")
+		for line := range strings.Lines(string(b)) {
+			if strings.Contains(line, "viaduct-alloc") && strings.Contains(line, " r--s ") {
+				n++ // what the child has lent
+			}
+		}
+		return n
 	}
 	once := func(i int) {
-		var p pumper
+		p := pumper{lends: i%3 == 0}
 		q, child, stop := p.withChild(t, i%2 == 0, samehost.Require, nil)
 		defer stop()
 		if !q.Path().SharedMemory {

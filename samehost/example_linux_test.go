@@ -33,3 +33,15 @@ func Example() {
 	fmt.Println(q.Path())
 	// Output: shared memory
 }
+
+// Long messages that are sent from such memory are copied once, to where the peer has room
+// for them.
+func ExampleAlloc() {
+	b, err := samehost.Alloc(1 << 20)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer samehost.Free(b)
+	fmt.Println(len(b))
+	// Output: 1048576
+}

@@ -1,6 +1,10 @@
 package samehost
 
-import "testing"
+import (
+	"errors"
+	"runtime"
+	"testing"
+)
 
 func TestPolicy(t *testing.T) {
 	for _, p := range []Policy{Off, Auto, Require} {
@@ -24,5 +28,25 @@ func TestPath(t *testing.T) {
 	}
 	if s := (Path{Why: "other host"}).String(); s != "tcp: other host" {
 		t.Error(s)
+	}
+}
+
+func TestAlloc(t *testing.T) {
+	b, err := Alloc(100)
+	if runtime.GOOS != "linux" {
+		if !errors.Is(err, errors.ErrUnsupported) {
+			t.Error(err)
+		}
+		return
+	}
+	if err != nil || len(b) != 100 {
+		t.Fatal(len(b), err)
+	}
+	b[99] = 1
+	if err := Free(b); err != nil {
+		t.Error(err)
+	}
+	if err := Free(b); err == nil {
+		t.Error("given back twice")
 	}
 }

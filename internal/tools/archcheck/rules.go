@@ -56,7 +56,7 @@ var rules = []rule{
 
 	{"internal/sdpcore", []string{"internal/wire/sdpwire"}, core},
 
-	{"samehost", nil, internal}, // words that the protocols share with internal/sock
+	{"samehost", []string{"internal/shm"}, internal}, // words that the protocols share with internal/sock, and memory
 	{"internal/sock", []string{"samehost", "internal/..."}, internal},
 	{"internal/fault", nil, internal},
 	{"internal/wire/sdpwire", []string{"internal/fault"}, codec},
