@@ -39,6 +39,7 @@ type measure struct {
 
 	OneCPU bool `json:"one_cpu"` // both processes on one processor
 	Rings  bool `json:"rings"`   // through shared memory, or not at all
+	Alloc  bool `json:"alloc"`   // what is sent is memory of samehost.Alloc
 
 	profile string
 
@@ -144,6 +145,7 @@ func driveMain(args []string) error {
 	fs.IntVar(&m.FPDU, "fpdu", 0, "iwarp: bytes of the longest FPDU")
 	fs.StringVar(&m.Level, "level", "delivery", "vitcp and fcvi: delivery or reception")
 	fs.BoolVar(&m.Rings, "rings", false, "vitcp, iwarp, fcvi and sdp: through shared memory, or fail")
+	fs.BoolVar(&m.Alloc, "alloc", false, "vitcp, iwarp and fcvi: send from memory of samehost.Alloc")
 	fs.BoolVar(&m.Wait, "wait", false, "wait for completions instead of polling")
 	fs.BoolVar(&peer, "peer", false, "be the peer (internal)")
 	fs.IntVar(&times, "times", 1, "how often")
@@ -198,7 +200,7 @@ func (m *measure) args() []string {
 		"-depth", fmt.Sprint(m.Depth), "-bell", fmt.Sprint(m.Bell), "-footprint", fmt.Sprint(m.Footprint),
 		"-conns", fmt.Sprint(m.Conns), "-time", m.Time.String(), "-congestion", m.Congestion,
 		fmt.Sprintf("-crc=%t", m.CRC), "-fpdu", fmt.Sprint(m.FPDU), "-level", m.Level,
-		fmt.Sprintf("-wait=%t", m.Wait), fmt.Sprintf("-rings=%t", m.Rings), "-profile", m.profile,
+		fmt.Sprintf("-wait=%t", m.Wait), fmt.Sprintf("-rings=%t", m.Rings), fmt.Sprintf("-alloc=%t", m.Alloc), "-profile", m.profile,
 	}
 }
 
@@ -373,14 +375,28 @@ func profile(prefix, suffix string) (stop func()) {
 }
 
 // buffer returns n bytes at the beginning of a page, touched.
-func buffer(n int) []byte {
+func buffer(n int) []byte { return fillBuffer(plainBuffer(n)) }
+
+// buffer returns what registered memory a measurement cycles through.
+func (m *measure) buffer() ([]byte, error) {
+	if !m.Alloc {
+		return buffer(m.Footprint), nil
+	}
+	b, err := samehost.Alloc(m.Footprint)
+	return fillBuffer(b), err
+}
+
+func plainBuffer(n int) []byte {
 	const page = 4096
 	b := make([]byte, n+page)
 	off := 0
 	if r := int(uintptr(unsafe.Pointer(&b[0])) % page); r != 0 {
 		off = page - r
 	}
-	b = b[off : off+n : off+n]
+	return b[off : off+n : off+n]
+}
+
+func fillBuffer(b []byte) []byte {
 	for i := range b {
 		b[i] = byte(i)
 	}

@@ -47,7 +47,11 @@ func iwarpConfig(m measure) (*iwarp.Config, *iwarp.Device) {
 
 func (iwarpEndpoint) serve(m measure, announce func(any) error, mark func()) error {
 	cfg, _ := iwarpConfig(m)
-	mr, err := cfg.PD.Register(buffer(m.Footprint), iwarp.RemoteRead|iwarp.RemoteWrite)
+	mem, err := m.buffer()
+	if err != nil {
+		return err
+	}
+	mr, err := cfg.PD.Register(mem, iwarp.RemoteRead|iwarp.RemoteWrite)
 	if err != nil {
 		return err
 	}
@@ -197,7 +201,11 @@ func (iwarpEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 		return result{}, err
 	}
 	cfg, dev := iwarpConfig(m)
-	mr, err := cfg.PD.Register(buffer(m.Footprint), 0)
+	mem, err := m.buffer()
+	if err != nil {
+		return result{}, err
+	}
+	mr, err := cfg.PD.Register(mem, 0)
 	if err != nil {
 		return result{}, err
 	}

@@ -89,7 +89,10 @@ func (e viEndpoint) serve(m measure, announce func(any) error, mark func()) erro
 		return err
 	}
 	defer nic.Close()
-	mem := buffer(m.Footprint)
+	mem, err := m.buffer()
+	if err != nil {
+		return err
+	}
 	region, err := nic.RegisterMem(mem, vi.MemAttributes{EnableRDMAWrite: true, EnableRDMARead: true})
 	if err != nil {
 		return err
@@ -220,7 +223,11 @@ func (e viEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 		return result{}, err
 	}
 	defer nic.Close()
-	region, err := nic.RegisterMem(buffer(m.Footprint), vi.MemAttributes{})
+	mem, err := m.buffer()
+	if err != nil {
+		return result{}, err
+	}
+	region, err := nic.RegisterMem(mem, vi.MemAttributes{})
 	if err != nil {
 		return result{}, err
 	}

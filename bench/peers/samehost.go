@@ -9,6 +9,30 @@ func (p *programme) rings(transport string, set func(m *measure)) side {
 
 func ringsOf(transport string) string { return transport + ", shared memory" }
 
+// oneCopy is rings, sending from memory of samehost.Alloc.
+func (p *programme) oneCopy(transport string, set func(m *measure)) side {
+	return p.ours(oneCopyOf(transport), transport, func(m *measure) { set(m); m.Rings, m.Alloc = true, true })
+}
+
+func oneCopyOf(transport string) string { return transport + ", one copy" }
+
+// oneCopies is oneCopy of each transport that the RDMA targets are for.
+func (p *programme) oneCopies(set func(m *measure)) (s []side) {
+	for _, name := range rdma {
+		s = append(s, p.oneCopy(name, set))
+	}
+	return s
+}
+
+// judgeOneCopy compares each of them with two copies, and with theirs.
+func judgeOneCopy(theirs string) (r []row) {
+	for _, name := range rdma {
+		r = append(r, row{"bandwidth", oneCopyOf(name), ringsOf(name), bandwidth, 0, 0, false},
+			row{"bandwidth", oneCopyOf(name), theirs, bandwidth, 0, 0, false})
+	}
+	return r
+}
+
 // bothPaths is rings and TCP of each transport that the RDMA targets are for.
 func (p *programme) bothPaths(set func(m *measure)) (s []side) {
 	for _, name := range rdma {
@@ -66,12 +90,13 @@ func (p *programme) sameHost() {
 		goal, floor       float64
 	}{{64 * kib, 16, 4, 4, 2.5}, {mib, 4, 1, 2, 1.3}} {
 		p.add("Same host, RDMA Write, "+human(c.size),
-			append(p.bothPaths(writes(c.size, c.depth, c.bell, c.size)), p.cSide(stream, "stream", c.size, 1, c.size),
-				p.ucxPosix("ucp_put_bw", c.size), p.fiShm("write", c.size)), slices.Concat(
+			slices.Concat(p.bothPaths(writes(c.size, c.depth, c.bell, c.size)), p.oneCopies(writes(c.size, c.depth, c.bell, c.size)),
+				[]side{p.cSide(stream, "stream", c.size, 1, c.size), p.ucxPosix("ucp_put_bw", c.size), p.fiShm("write", c.size)}), slices.Concat(
 				judgeRings("bandwidth", stream, bandwidth, c.goal, c.floor),
 				judgeRings("bandwidth", "", bandwidth, 0, 0),
 				judgeRings("bandwidth", "UCX posix ucp_put_bw", bandwidth, 0, 0),
-				judgeRings("bandwidth", "libfabric shm write", bandwidth, 0, 0))...)
+				judgeRings("bandwidth", "libfabric shm write", bandwidth, 0, 0),
+				judgeOneCopy("UCX posix ucp_put_bw"))...)
 	}
 
 	p.add("Same host, send and receive, 64 KiB",
