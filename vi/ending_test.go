@@ -2,7 +2,7 @@ package vi_test
 
 import (
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"viaduct/internal/vitest/memvi"
 	"viaduct/vi"
@@ -22,25 +22,28 @@ func (l *slowLink) Wait()                { <-l.over }
 // before Close returns, though its VI is destroyed by then: a process that ends
 // after Close would take it along. [VIA-6.4-1]
 func TestCloseWaitsForLinks(t *testing.T) {
-	nic := open(t, memvi.New(), "mem0", nil)
-	first := &slowLink{over: make(chan struct{})}
-	second := &slowLink{over: make(chan struct{})}
-	nic.StopLink(first, vi.StopDisconnect)
-	nic.StopLink(second, vi.StopBroken)
-	if first.stopped != vi.StopDisconnect || second.stopped != vi.StopBroken {
-		t.Error("not stopped, or for another reason")
-	}
-	closed := make(chan struct{})
-	go func() { nic.Close(); close(closed) }()
-	for _, l := range []*slowLink{second, first} {
-		select {
-		case <-closed:
-			t.Error("Close returned before the links were over")
-		case <-time.After(5 * time.Millisecond):
+	synctest.Test(t, func(t *testing.T) {
+		nic := open(t, memvi.New(), "mem0", nil)
+		first := &slowLink{over: make(chan struct{})}
+		second := &slowLink{over: make(chan struct{})}
+		nic.StopLink(first, vi.StopDisconnect)
+		nic.StopLink(second, vi.StopBroken)
+		if first.stopped != vi.StopDisconnect || second.stopped != vi.StopBroken {
+			t.Error("not stopped, or for another reason")
 		}
-		close(l.over)
-	}
-	<-closed
+		closed := make(chan struct{})
+		go func() { nic.Close(); close(closed) }()
+		for _, l := range []*slowLink{second, first} {
+			synctest.Wait()
+			select {
+			case <-closed:
+				t.Error("Close returned before the links were over")
+			default:
+			}
+			close(l.over)
+		}
+		<-closed
+	})
 }
 
 // What a connection has carried can be told at every moment of its end, and in full when
