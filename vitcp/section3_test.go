@@ -482,21 +482,31 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		s := serveProbe(t, sessionOpts{attrs: reliableAll})
 		l := s.v.Link().(*link)
 		l.armed.Store(true)
-		for range 3 {
-			n := s.message(vitcpwire.Write, &vitcpwire.RDMA{}, nil)
-			testkit.Eventually(t, "the message", func() bool { s.v.Poll(); return l.acks.last.Load() == uint32(n) })
-			if !l.acks.pending() || l.nop.Load() {
-				t.Error("the acknowledgement does not wait")
+		polled := func() vitcpwire.Number { // a message whose acknowledgement waits
+			end := testContext(t)
+			for range 500 { // where this goroutine is not let run, another receives
+				n := s.message(vitcpwire.Write, &vitcpwire.RDMA{}, nil)
+				for l.acks.last.Load() != uint32(n) {
+					must(t, end.Err())
+					s.v.Poll()
+				}
+				if l.acks.pending() && !l.nop.Load() {
+					return n
+				}
+				s.wantAck(n)
 			}
+			t.Fatal("the acknowledgement does not wait")
+			return 0
+		}
+		for range 3 {
+			n := polled()
 			s.nop()
 			testkit.Eventually(t, "the acknowledgement", func() bool { s.v.Poll(); return !l.acks.pending() })
 			s.wantAck(n)
 		}
-		s.v.Unpoll()
 		// The timer alone will do.
 		l.armed.Store(false)
-		n := s.message(vitcpwire.Write, &vitcpwire.RDMA{}, nil)
-		testkit.Eventually(t, "the message", func() bool { s.v.Poll(); return l.acks.last.Load() == uint32(n) })
+		polled()
 		testkit.Eventually(t, "the acknowledgement by the timer", func() bool { return !l.acks.pending() })
 		// Where there is nothing to acknowledge there is no timer.
 		s = serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, vi.ReliableDelivery)})

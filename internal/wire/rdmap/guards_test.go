@@ -38,6 +38,26 @@ func TestTerminateHeaders(t *testing.T) {
 	}
 }
 
+// The header of a Read Request goes with a protection error if all of it is there, and
+// the DDP header alone if that is. [RDMAP-7.1-2] [RDMAP-7.1-3] [RDMAP-7.1-4]
+func TestTerminateCutRequest(t *testing.T) {
+	full := make([]byte, ddp.UntaggedLen+ReadRequestLen+1)
+	full[0], full[1] = 0x41, 0x40|byte(ReadRequestOp)
+	for n := range len(full) + 1 {
+		m := TerminateRDMAP(OutOfBounds, full[:n:n])
+		hl, rl := 0, 0
+		if n >= ddp.UntaggedLen {
+			hl = ddp.UntaggedLen
+		}
+		if n >= ddp.UntaggedLen+ReadRequestLen {
+			rl = ReadRequestLen
+		}
+		if m.Type != TypeProtection || len(m.DDP) != hl || len(m.RDMAP) != rl {
+			t.Errorf("%d bytes: type %d, %d and %d bytes of headers, want %d and %d", n, m.Type, len(m.DDP), len(m.RDMAP), hl, rl)
+		}
+	}
+}
+
 // A Terminate is one segment of a possible length. [RDMAP-7.2-6] [I-47]
 func TestTerminateLengths(t *testing.T) {
 	h := ddp.Untagged{Last: true, QN: QueueTerminate, MSN: 1}
@@ -52,6 +72,31 @@ func TestTerminateLengths(t *testing.T) {
 	h.Last = false
 	if _, got := CheckUntagged(h, TerminateLen, Extensions{}); got != Unspecified {
 		t.Errorf("not the last segment: %v", got)
+	}
+}
+
+// Of the messages without a header of RDMAP every length will do, and any number of
+// segments; the others have one. [RDMAP-7.2-6] [RDMAPX-8.2-1] [I-47]
+func TestMessageLengths(t *testing.T) {
+	for o := range Opcode(opcodeMask + 1) {
+		if !o.Assigned() || o.Tagged() || o == TerminateOp {
+			continue
+		}
+		h := ddp.Untagged{QN: o.Queue(), MSN: 1}
+		h.RsvdULP[0] = Version<<versionShift | byte(o)
+		fixed := map[Opcode]int{ReadRequestOp: 28, Immediate: 8, ImmediateSE: 8, AtomicRequestOp: 52, AtomicResponseOp: 12}[o]
+		for _, last := range []bool{true, false} {
+			for n := range 70 {
+				h.Last = last
+				want := OK
+				if fixed > 0 && (n != fixed || !last) {
+					want = Unspecified
+				}
+				if _, got := CheckUntagged(h, n, Extensions{Immediate: true, Atomic: true}); got != want {
+					t.Errorf("%v of %d bytes, last %v: %v, want %v", o, n, last, got, want)
+				}
+			}
+		}
 	}
 }
 

@@ -165,8 +165,8 @@ func TerminateRDMAP(f Fault, ulpdu []byte) Terminate {
 		return t
 	}
 	t.enclose(ulpdu)
-	if t.Type == TypeProtection && isReadRequest(ulpdu) && len(t.DDP) > 0 {
-		body := ulpdu[len(t.DDP):]
+	if t.Type == TypeProtection && isReadRequest(ulpdu) {
+		body := ulpdu[len(t.DDP):] // too short where the DDP header is not whole
 		if len(body) >= ReadRequestLen {
 			t.RDMAP = body[:ReadRequestLen:ReadRequestLen]
 		}
