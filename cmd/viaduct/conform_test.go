@@ -273,6 +273,9 @@ var conformDialFaults = []struct {
 // TestConformFaults: in a build with faults, each is found, by the requirement
 // that it breaks.
 func TestConformFaults(t *testing.T) {
+	if raceDetector {
+		t.Skip("the programs with faults are built without the race detector: TestConform has those that are built with it")
+	}
 	faulty := filepath.Join(t.TempDir(), "viaduct")
 	if out, err := exec.Command("go", "build", "-pgo=off", "-tags", "faults", "-o", faulty, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
