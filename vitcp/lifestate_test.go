@@ -99,13 +99,13 @@ func TestStreamEnds(t *testing.T) {
 		"FIN":                    {false, fin, errPeerDisconnected, lifeClosing},
 		"FIN inside a header":    {false, after(func(s *session) { s.raw([]byte{1, 0}) }, fin), io.ErrUnexpectedEOF, lifeClosing},
 		"a Write beyond its end": {false, after(part(vitcpwire.Write, 2, &vitcpwire.RDMA{}), fin), violation, lifeAborting},
-		"FIN inside a Send":      {false, after(part(vitcpwire.Send, 2, nil), fin), io.EOF, lifeClosing},
+		"FIN inside a Send":      {false, after(part(vitcpwire.Send, 2, nil), fin), io.ErrUnexpectedEOF, lifeClosing},
 		"reset":                  {false, reset, syscall.ECONNRESET, lifeClosing},
 		"garbage":                {false, func(s *session) { s.raw(make([]byte, 100)) }, violation, lifeAborting},
 		"error, FIN":             {false, after(func(s *session) { s.nop(ack(1), fails(vitcpwire.DescriptorError)) }, fin), remote, lifeClosing},
 		"agreed, FIN":            {true, fin, io.ErrUnexpectedEOF, lifeClosing},
 		"agreed, Disconnect":     {true, after(disconnect, fin), errPeerDisconnected, lifeClosing},
-		"agreed, said, then not": {true, after(disconnect, after(part(vitcpwire.Send, 2, nil), fin)), io.EOF, lifeClosing},
+		"agreed, said, then not": {true, after(disconnect, after(part(vitcpwire.Send, 2, nil), fin)), io.ErrUnexpectedEOF, lifeClosing},
 		"agreed, said, reset": {true, after(disconnect, func(s *session) {
 			for end := time.Now().Add(patience); s.v.Link().(*link).life.Load() != lifeLeft && time.Now().Before(end); { // a reset overtakes
 				time.Sleep(time.Millisecond)

@@ -426,8 +426,11 @@ func (l *link) Failed(err error) {
 	}
 	l.c.Quiesce()
 	faulted := errors.Is(err, syscall.EFAULT) || errors.Is(err, regmem.ErrFault) // [VIA-4.6-2]
-	orderly := err == io.EOF && !l.rx.asm.inside() && !l.rx.unfinished()         // [V-17]
-	if orderly {                                                                 // [V-17]
+	if err == io.EOF && (l.rx.asm.inside() || l.rx.unfinished()) {
+		err = io.ErrUnexpectedEOF
+	}
+	orderly := err == io.EOF // [V-17]
+	if orderly {
 		err = errPeerDisconnected
 		if l.terms.disconnect && from == lifeOpen {
 			// A peer that knows the message uses it; TCP ended without.
