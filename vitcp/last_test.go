@@ -133,7 +133,7 @@ func TestLastBytesDue(t *testing.T) {
 	s.taken()
 	l.c.WithReceiver(func() { l.rx.last.due = 8 })
 	must(t, s.nc.(*net.TCPConn).CloseWrite())
-	if err := <-causes; !errors.Is(err, io.EOF) {
+	if err := <-causes; !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("cause %v", err)
 	}
 	s.n.expectAsync(t, vi.ErrorRDMAWAbort, vi.ErrorConnLost)
