@@ -165,7 +165,7 @@ func (p *port) peerRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q 
 		c.take(now, r, f, h, q)
 	case c.state == stRqst && !c.sentResp2 && !c.beats(r.PortName, q.Local.Discriminator, q.Handle):
 		c.take(now, r, f, h, q) // we concede [FCVI-5.3.4-3]
-	case c.state == stResp1 || c.state == stConnected && c.responder:
+	case c.state == stResp1 || c.responder:
 		// Another request of a peer whose first one we answer: it began anew.
 		if c.state == stResp1 {
 			c.remember(now, iu.Stale)

@@ -44,7 +44,7 @@ func (c *conn) sendAnswer(now fc.Time, room int) int {
 	var payload []byte
 	use := iu.Use{Last: true}
 	frames, size := 1, c.payloadFor(a.op)
-	if a.op == iu.ReadResp && a.n > 0 { // [FCVI-5.2.4-3]
+	if a.n > 0 { // a READ_RESP [FCVI-5.2.4-3]
 		frames, use.Last = before(int(a.n-a.off), size, room)
 		n := frames * size
 		if use.Last {
@@ -55,7 +55,6 @@ func (c *conn) sendAnswer(now fc.Time, room int) int {
 		if !ok {
 			// The region went away meanwhile.
 			bad := *a
-			t.answers.drop(1)
 			c.up.async(vi.ErrorRDMARProt, vi.OpRDMARead)
 			if bad.off == 0 {
 				c.answerError(now, &rxMsg{h: iu.Header{Op: iu.ReadRqst, MsgID: bad.id}, oxid: bad.oxid, rxid: bad.rxid}, iu.RDMAReadProt)
@@ -137,7 +136,6 @@ func (c *conn) answerError(now fc.Time, m *rxMsg, reason iu.Reason) {
 		status: iu.Status{Reason: reason}.Param(), oxid: m.oxid, rxid: m.rxid})
 	c.breakNow(now, true)
 	c.setState(stError)
-	c.discHdr = iu.Header{}
 	c.timer.Set(now + c.p.np.RATOV())
 	c.p.activate(c)
 }

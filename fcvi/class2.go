@@ -64,10 +64,7 @@ func (c *conn) dropAck(oxid uint16) {
 func (c *conn) class2Failed(now fc.Time, oxid uint16) {
 	t, p := &c.tx, c.p
 	p.oxids.abort(now, c.remote, c.class, oxid, fc.Unassigned)
-	if c.state != stConnected {
-		return // set-up and disconnect have their own timers
-	}
-	if c.reliable() {
+	if c.reliable() { // set-up and disconnect have their own timers
 		c.fail(now, iu.Class2Fail, 0, false)
 		return
 	}

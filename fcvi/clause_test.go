@@ -79,11 +79,19 @@ func TestFCVI_5_3_2(t *testing.T) {
 		{0x090000, b.c.handle, iu.Confirmed, 1, s.ports[0]}, {0x980000, a.c.handle, iu.Confirmed, 1, s.ports[1]}} {
 		x := (*all)[i]
 		if x.f.FCtl != want.fctl || x.h.Handle != want.handle || x.h.Status().Reason != want.reason || x.f.SeqCnt != want.cnt ||
-			x.f.OXID != (*all)[0].f.OXID || x.h.Total != (*all)[0].h.Total || x.h.MsgID != 1 || x.from != want.from.np.ID() || x.f.CSCtl != 0 {
+			x.f.OXID != (*all)[0].f.OXID || x.h.Total != (*all)[0].h.Total || x.h.MsgID != 1 || x.from != want.from.np.ID() || x.f.CSCtl != 0 || x.f.Param != 0 {
 			t.Errorf("%v: %v %v", x.h.Op, x.f.String(), x.h)
+		}
+		if !x.f.SOF.First() || !x.f.Last() {
+			t.Errorf("%v is no Sequence: %v", x.h.Op, x.f.String())
 		}
 		if (x.f.RXID == fc.Unassigned) != (i == 0) {
 			t.Errorf("%v: RX_ID %04x", x.h.Op, x.f.RXID)
+		}
+	}
+	for i, p := range s.ports {
+		if p.stats.SentIUs != 2 || p.stats.Aborts != 0 || p.stats.Connected != 1 {
+			t.Errorf("port %d: %d IUs, %d ABTS", i, p.stats.SentIUs, p.stats.Aborts)
 		}
 	}
 	q, _, err := iu.ParseConnectRqst((*all)[0].data)
@@ -133,7 +141,7 @@ func TestFCVI_5_3_2(t *testing.T) {
 		s.net.RunUntil(time.Second, func() bool { return len(b.result) > 0 })
 		b.post(vi.OpSendReceive, []byte("hi"))
 		s.net.Run(10 * time.Millisecond)
-		if a.c.state != stConnected || !r.done || s.ports[0].stats.Retries != 0 {
+		if a.c.state != stConnected || !r.done || s.ports[0].stats.Retries != 0 || s.ports[0].stats.Aborts != 0 {
 			t.Errorf("client %v, received %v", a.c.state, r.done)
 		}
 	})

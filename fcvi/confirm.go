@@ -205,7 +205,7 @@ func (c *conn) connected(now fc.Time) {
 	c.limit.Stop()
 	c.setState(stConnected)
 	c.p.stats.Connected++
-	if c.responder && c.own.open { // annex A case 4
+	if c.responder && c.own.open { // [FCVI-A-4]
 		c.p.oxids.abort(now, c.remote, c.class, c.own.oxid, c.own.rxid)
 		c.own.open = false
 	}

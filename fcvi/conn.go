@@ -275,7 +275,6 @@ func (c *conn) release(now fc.Time, quarantine time.Duration) {
 	for _, fn := range c.ended {
 		fn()
 	}
-	c.ended = nil
 }
 
 // loggedOut ends c because the login with its peer ended.

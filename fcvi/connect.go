@@ -231,11 +231,7 @@ func (c *conn) abandon(now fc.Time) {
 func (c *conn) giveUp(now fc.Time, reason iu.Reason) {
 	p := c.p
 	if c.own.open {
-		if c.remote != nil {
-			p.oxids.abort(now, c.remote, c.class, c.own.oxid, c.own.rxid)
-		} else {
-			p.oxids.release(c.own.oxid)
-		}
+		p.oxids.abort(now, c.remote, c.class, c.own.oxid, c.own.rxid)
 		c.own.open = false
 	}
 	if c.sentResp2 && c.remote != nil {

@@ -13,7 +13,7 @@ func (c *conn) deliver(now fc.Time) {
 	r := &c.rx
 	for c.state == stConnected && c.up != nil {
 		m := r.at(r.mexp)
-		if !m.open || !m.complete {
+		if !m.complete {
 			break
 		}
 		if !m.discard && !c.deliverOne(now, m) {
@@ -92,11 +92,9 @@ func (c *conn) reject1(now fc.Time, m *rxMsg, reason iu.Reason) {
 	if !c.reliable() { // [VIA-4.5-2] [VIA-8.3-10]
 		c.p.stats.Discarded++
 		m.discard = true
-		if m.held {
-			r.hold -= len(m.buf)
-			m.held, m.buf = false, nil
-		}
-		if m.end >= 0 && m.got.covers(uint32(m.end)) && !m.complete {
+		r.hold -= len(m.buf)
+		m.held, m.buf = false, nil
+		if m.got.covers(uint32(m.end)) && !m.complete {
 			m.complete = true
 			if m.h.MsgID == r.front {
 				r.front++

@@ -59,9 +59,7 @@ func (c *conn) breakNow(now fc.Time, orderly bool) {
 	c.abortPending(now)
 	up := c.up
 	c.up = nil
-	if up != nil {
-		c.rx.abandon(up)
-	}
+	c.rx.abandon()
 	c.stopStreams(now)
 	if up != nil {
 		up.broken(orderly)
@@ -149,7 +147,7 @@ func (c *conn) finish(now fc.Time) {
 // [FCVI-5.2.5-6]
 func (c *conn) disconnectRqst(now fc.Time, f *fc.Frame, h *iu.Header) {
 	st := h.Status()
-	if h.RmtHandle != 0 && h.Handle != 0 && c.rHandle != 0 && h.RmtHandle != c.rHandle {
+	if h.RmtHandle != 0 && c.rHandle != 0 && h.RmtHandle != c.rHandle {
 		c.p.answerDisconnect(now, c.remote, f, h) // of another endpoint of that port
 		return
 	}

@@ -52,7 +52,7 @@ func (s *sim) answer(f *fake, op iu.Opcode, id iu.MsgID, flags iu.Flags, reason 
 }
 
 // TestUnexpectedResponses: answers that were never asked for, or that have
-// another length than what was asked for.
+// another length than what was asked for. [FCVI-5.9.6-5]
 func TestUnexpectedResponses(t *testing.T) {
 	t.Run("FCVI-8.4-13", func(t *testing.T) { // beyond everything asked
 		for _, level := range []iu.Reliability{iu.ReliableDelivery, iu.ReliableReception} {
@@ -813,7 +813,7 @@ func TestToldOnce(t *testing.T) {
 			s.inject(0, iu.Header{Handle: 0x00990001, Op: iu.SendRqst, MsgID: 1}, []byte("x"), nil)
 			told := 0
 			for _, x := range *all {
-				if x.h.Op == iu.DisconnectRqst && x.h.Status().Reason == iu.NotConnected {
+				if x.h.Op == iu.DisconnectRqst && x.h.Status().Reason == iu.NotConnected && x.h.Flags == iu.FlagErr && x.h.Handle == 0 && x.h.RmtHandle == 0x00990001 {
 					told++
 				}
 			}
@@ -827,6 +827,7 @@ func TestToldOnce(t *testing.T) {
 		s.connect(iu.ReliableDelivery)
 		p := s.ports[1]
 		was := len(p.told)
+		s.inject(0, iu.Header{Op: iu.SendRqst, MsgID: 1}, []byte("x"), nil) // to handle 0
 		s.inject(0, iu.Header{Handle: 0x00990001, Op: iu.SendResp, MsgID: 1}, nil, nil)
 		if len(p.told) != was {
 			t.Error("the sender of an answer was told")
@@ -847,7 +848,7 @@ func TestToldOnce(t *testing.T) {
 // TestHeldForAnother: a held request is not answered by a request of ours between other
 // addresses.
 func TestHeldForAnother(t *testing.T) {
-	t.Run("FCVI-5.3.3-2", func(t *testing.T) {
+	t.Run("FCVI-5.3.3-2", func(t *testing.T) { // [FCVI-4-6]
 		held := standing{"C_HELD", stHeld, func(c *conn) { c.up, c.done = nil, nil }}
 		for _, v := range []struct {
 			mode  iu.Mode // of the request that is held
@@ -858,7 +859,7 @@ func TestHeldForAnother(t *testing.T) {
 			w := begin(t, v.mode, held)
 			f := w.fake(0, iu.ReliableDelivery)
 			w.c.p.connect(w.net.Now(), connectArgs{mode: iu.PeerToPeer, local: f.net(local), remote: w.c.want, attrs: f.attrs(), deadline: fc.Never, up: f, done: f.result1})
-			if w.c.state != want {
+			if w.c.state != want || w.c.gone != (want == stIdle) {
 				t.Errorf("%v, a request from %q: the one that was held is in state %v, want %v", v.mode, local, w.c.state, want)
 			}
 		}

@@ -15,7 +15,7 @@ import (
 // up, or ended, costs as long as the verification takes and not a time-out:
 // what may not be sent meanwhile is kept. In real time this happens whenever
 // the fabric's word of a new port is slower than the port itself.
-// [FCVI-7.7-6]
+// [FCVI-7.7-6] [FCVI-5.1-7]
 func TestVerifiedMeanwhile(t *testing.T) {
 	const slow = 30 * time.Millisecond
 	// told lets a port hear of a change of the other one; its question to the
@@ -72,11 +72,15 @@ func TestVerifiedMeanwhile(t *testing.T) {
 		all := s.record()
 		told(s, 0)
 		p, r := s.ports[0], x.c.remote
+		before := p.stats.SentIUs
 		h := iu.Header{Op: iu.DisconnectRqst, Handle: 1}
 		for ox := range uint16(maxKept + 1) {
 			if ok := p.sendIU(s.net.Now(), r, fc.Class3, &h, iu.Use{Last: true}, ox, fc.Unassigned, 0, nil); ok != (ox < maxKept) {
 				t.Fatalf("IU %d kept: %v", ox, ok)
 			}
+		}
+		if n := p.stats.SentIUs - before; n != maxKept {
+			t.Errorf("%d IUs are counted", n)
 		}
 		for ox := range uint16(maxKept) {
 			p.oxids.abort(s.net.Now(), r, fc.Class3, ox, fc.Unassigned)

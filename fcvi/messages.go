@@ -147,7 +147,7 @@ func (c *conn) endWrite(now fc.Time, m *rxMsg, d vi.Delivery) bool {
 		return c.writeError(now, m, d)
 	}
 	if d.Immediate { // [FCVI-5.2.3-2] [VIA-4.2-2]
-		if !m.taken && !c.takeRecv(now, m) { // [VIA-4.6-18]
+		if !c.takeRecv(now, m) { // [VIA-4.6-18]
 			return c.up != nil && m.discard
 		}
 		d.RemoteWrite = true

@@ -466,8 +466,8 @@ var every = []path{{iu.Unreliable, true}, {iu.Unreliable, false}, {iu.ReliableDe
 // answers, timers and counters.
 // [FCVI-3-2..5] [FCVI-3-8] [FCVI-5.1-9] [FCVI-5.2.2-2..8] [FCVI-5.2.3-1..4] [FCVI-5.2.4-2] [FCVI-5.2.4-3] [FCVI-5.2.4-5] [FCVI-5.2.4-6]
 // [FCVI-5.2.5-5] [FCVI-5.5-3] [FCVI-5.6-1] [FCVI-5.6-2] [FCVI-5.9.1-5] [FCVI-5.9.4-5] [FCVI-5.9.6-3] [FCVI-5.9.8-2] [FCVI-6.1-1] [FCVI-6.3-1]
-// [FCVI-6.4-1] [FCVI-6.5-1] [FCVI-7.3-7] [FCVI-8.4-2..7] [FCVI-8.4-9..11] [FCVI-B-1..5] [FCVI-E-3] [FCFS-2.10-3] [FCFS-2.10-5]
-// [VIA-4.1-2] [VIA-4.1-3] [VIA-4.2-1..4] [VIA-4.3-1] [VIA-4.4-2] [VIA-4.5-2] [VIA-4.5-3] [VIA-4.6-4] [VIA-4.6-5] [VIA-4.6-7..9] [VIA-4.6-11]
+// [FCVI-6.4-1] [FCVI-6.5-1] [FCVI-7.3-7] [FCVI-8.2-2] [FCVI-8.4-2..7] [FCVI-8.4-9..11] [FCVI-B-1..5] [FCVI-E-3] [FCFS-2.10-3] [FCFS-2.10-5]
+// [VIA-4.1-2] [VIA-4.1-3] [VIA-4.2-1..5] [VIA-4.3-1] [VIA-4.4-2] [VIA-4.5-2] [VIA-4.5-3] [VIA-4.6-4] [VIA-4.6-5] [VIA-4.6-7..9] [VIA-4.6-11]
 // [VIA-4.6-12] [VIA-4.6-14] [VIA-4.6-18] [VIA-5.2-4] [VIA-5.2-6..8] [VIA-5.2-10] [VIA-8.3-10]
 func TestFCVI_8_4_Receive(t *testing.T) {
 	walkMessages(t, "receive", 1, arrivals, frames)

@@ -51,7 +51,6 @@ func (c *conn) hold(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
 func (c *conn) takeRecv(now fc.Time, m *rxMsg) bool {
 	r := &c.rx
 	if r.haveRecv { // left over from a message that was discarded [FCVI-B-5]
-		m.taken = true
 		return true
 	}
 	capacity, bad, ok := c.up.takeRecv()

@@ -6,14 +6,14 @@ import (
 )
 
 // request takes a frame of the request stream. [FCVI 8.4]
-// [FCVI-5.2.1-8] [FCVI-5.3.5-3]
+// [FCVI-5.2.1-8] [FCVI-5.3.5-3] [FCVI-5.2.5-2] [FCVI-8.4-11]
 func (c *conn) request(now fc.Time, f *fc.Frame, h *iu.Header) {
 	p := c.p
 	if c.state == stResp2 || c.state == stRqst && c.sentResp2 {
 		c.connected(now) // the peer would not send unless RESP2 had arrived [FCVI-5.3.2-4] [FCVI-C-8]
 	}
-	if c.state != stConnected || c.up == nil || c.rx.failed != iu.Accepted {
-		p.stats.WrongState++ // [FCVI-8.2-2]
+	if c.state != stConnected || c.up == nil || c.rx.failed != iu.Accepted { // [FCVI-8.2-2]
+		p.stats.WrongState++
 		return
 	}
 	if (h.Flags&iu.FlagRR != 0) != c.rr() || !messageTypes[h.Op].begin(c, h, len(f.Payload)) { // [FCVI-5.9.4-5]
@@ -21,7 +21,7 @@ func (c *conn) request(now fc.Time, f *fc.Frame, h *iu.Header) {
 		return
 	}
 	r := &c.rx
-	if c.ordered() {
+	if c.ordered() { // [FCVI-8.4-4] [FCVI-8.4-6]
 		c.inOrder(now, f, h)
 		return
 	}
@@ -35,7 +35,7 @@ func (c *conn) request(now fc.Time, f *fc.Frame, h *iu.Header) {
 		if c.reliable() {
 			c.fail(now, iu.PortResources, r.mexp, true)
 		}
-	default:
+	default: // a hole is none yet [FCVI-8.4-10]
 		c.take1(now, f, h, false)
 	}
 }

@@ -29,7 +29,7 @@ type pending struct {
 // response takes a frame of the response stream. [FCVI-5.2.5-2]
 func (c *conn) response(now fc.Time, f *fc.Frame, h *iu.Header) {
 	p, t := c.p, &c.tx
-	if c.state != stConnected || c.up == nil {
+	if c.state != stConnected || c.up == nil { // [FCVI-8.2-2]
 		p.stats.WrongState++
 		return
 	}
@@ -37,7 +37,7 @@ func (c *conn) response(now fc.Time, f *fc.Frame, h *iu.Header) {
 		c.fail(now, iu.UnexpectedResp, h.MsgID, true)
 		return
 	}
-	if t.pending.len() == 0 || t.pending.at(0).id.After(h.MsgID) {
+	if t.pending.len() == 0 {
 		p.stats.LateFrames++
 		return
 	}
@@ -89,10 +89,10 @@ func (c *conn) response(now fc.Time, f *fc.Frame, h *iu.Header) {
 			}
 		}
 	}
-	if q.done && i > 0 && !c.firstAnswered() {
+	if q.done {
 		if h.Flags&iu.FlagErr != 0 {
 			for k := range i { // those before an error that is told were good [FCVI-E-4]
-				if e := t.pending.at(k); e.w.op != iu.ReadRqst && !e.asked {
+				if e := t.pending.at(k); !e.asked {
 					e.done = true
 				}
 			}
@@ -184,7 +184,6 @@ func (c *conn) retire(now fc.Time) {
 		}
 		if q.bad != 0 { // [FCVI-5.2.2-9] [FCVI-E-4]
 			id, reason := q.id, q.reason
-			t.pending.drop(n)
 			c.breakNow(now, true)
 			c.setState(stError)
 			c.sendDisconnect(now, reason, id, true)

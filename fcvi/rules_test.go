@@ -97,6 +97,19 @@ func TestAsks(t *testing.T) {
 	}
 }
 
+// TestAsksSmallWindow: where the window has a few places each message asks. [FCVI-E-2]
+func TestAsksSmallWindow(t *testing.T) {
+	for window, want := range map[uint16]bool{1: true, 2: true, 3: true, 4: false} {
+		s := newSim(t, simConfig{seed: 1, order: true})
+		a, _ := s.connect(iu.ReliableReception)
+		a.c.attrs.Streaming, a.c.rattrs.Streaming, a.c.rattrs.MaxUnacked = true, true, window
+		a.sends = []*fakeSend{{}}
+		if got := a.c.asks(); got != want {
+			t.Errorf("window of %d: asks %v", window, got)
+		}
+	}
+}
+
 // TestStartsMessage: which request may begin beside those that are unanswered.
 func TestStartsMessage(t *testing.T) {
 	for _, level := range []iu.Reliability{iu.ReliableDelivery, iu.ReliableReception} {
@@ -146,8 +159,8 @@ func TestStartsMessage(t *testing.T) {
 					tx.acking.push(ackWait{id: tx.nextID - iu.MsgID(v.acking)})
 				}
 				tx.reads, tx.unproven = v.reads, v.unproven
-				c.startMessage(s.net.Now())
-				if got := a.next1 == 1; got != v.starts {
+				began := c.startMessage(s.net.Now())
+				if got := a.next1 == 1; got != v.starts || began != v.starts {
 					t.Errorf("%v, %s: starts %t", level, v.what, got)
 				}
 			})

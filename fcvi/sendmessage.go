@@ -115,7 +115,7 @@ func (c *conn) sendFrames(now fc.Time, room int) int {
 		var bad vi.Status
 		if payload, bad = c.up.gather(w, t.off, n, p.scratch[:min(n, size)]); bad != 0 {
 			t.busy = false
-			c.dropAck(t.oxid)
+			c.dropAck(t.oxid) // [FCVI-5.2.2-1]
 			p.oxids.lock(now, t.oxid)
 			c.up.finish(w, bad)
 			if c.reliable() {
@@ -127,8 +127,8 @@ func (c *conn) sendFrames(now fc.Time, room int) int {
 	f := p.frame(t.rctl, t.dfctl, fc.FCtl(p.cfg.codec.FCtl(w.op, use))) // [FCVI-5.9.1-2] [FCVI-5.9.1-4]
 	f.SeqID, f.SeqCnt, f.OXID, f.RXID = t.seq, t.cnt, t.oxid, fc.Unassigned
 	f.Opt, f.Payload = t.hdr[:t.hdrLen], payload
-	f.Param = t.off // relative offset, 0 where there is no data [FCVI-5.8-6]
-	if c.class == fc.Class2 {
+	f.Param = t.off           // relative offset, 0 where there is no data [FCVI-5.8-6]
+	if c.class == fc.Class2 { // [FCVI-5.2.2-1]
 		t.acking.at(t.acking.len()-1).left++ // one at a time, see step
 	}
 	ok := false

@@ -184,7 +184,7 @@ func (f *fake) peek() (vi.Control, bool) {
 
 func (f *fake) next(w *work) {
 	s := f.sends[f.next1]
-	*w = work{n: uint32(len(s.data)), imm: s.ctl&vi.Immediate != 0, data: s.imm, va: s.va, mh: s.mh, seq: uint64(f.next1)}
+	w.n, w.imm, w.data, w.va, w.mh, w.seq = uint32(len(s.data)), s.ctl&vi.Immediate != 0, s.imm, s.va, s.mh, uint64(f.next1)
 	switch s.ctl.Op() {
 	case vi.OpSendReceive:
 		w.op = iu.SendRqst
@@ -203,7 +203,8 @@ func (f *fake) gather(w *work, off uint32, n int, scratch []byte) ([]byte, vi.St
 	if f.sends[w.seq].gone {
 		return nil, vi.StatusProtectionError
 	}
-	return f.sends[w.seq].data[off : off+uint32(f.pieceOf(n, scratch))], 0
+	b := f.sends[w.seq].data[off:][:f.pieceOf(n, scratch)]
+	return b[:len(b):len(b)], 0
 }
 
 func (f *fake) scatterRead(w *work, off uint32, b []byte) vi.Status {
@@ -279,7 +280,8 @@ func (f *fake) fetch(h uint32, va uint64, total, off uint32, n int, scratch []by
 	if !f.access(h, va, total, false) {
 		return nil, false
 	}
-	return f.mem[va-1000+uint64(off):][:f.pieceOf(n, scratch)], true
+	b := f.mem[va-1000+uint64(off):][:f.pieceOf(n, scratch)]
+	return b[:len(b):len(b)], true
 }
 
 func (f *fake) pieceOf(n int, scratch []byte) int {

@@ -24,6 +24,8 @@ type walk struct {
 	moves []string // changes of state, FROM TO
 	sent  []string
 
+	accepted []iu.Reason // what the waiter was told
+
 	before []string // facts before the event
 	counts Stats    // of the port, then
 
@@ -43,6 +45,11 @@ var places = []standing{
 	{"C_RESOLVE", stResolve, nil},
 	{"C_RQST", stRqst, nil},
 	{"C_RQST after RESP2", stRqst, func(c *conn) { c.sentResp2 = true; c.startStreams() }},
+	{"C_RQST after RESP2, ours is refused", stRqst, func(c *conn) {
+		c.sentResp2, c.own.open = true, false
+		c.startStreams()
+	}},
+	{"C_RQST, before the peer has a handle", stRqst, func(c *conn) { c.rHandle = 0 }},
 	{"C_RQST, the peer's name is lower", stRqst, func(c *conn) { c.remote.PortName = 1 }},
 	{"C_RQST, the peer's name is lower, ours is refused", stRqst, func(c *conn) { c.remote.PortName, c.own.open = 1, false }},
 	{"CONCEDED", stConceded, func(c *conn) { c.own.open = false }},
@@ -65,6 +72,10 @@ var places = []standing{
 		c.p.setups[c.key] = &setup{conn: c}
 	}},
 	{"DISC_SENT", stDiscSent, nil},
+	{"DISC_SENT, responder", stDiscSent, func(c *conn) {
+		c.responder, c.their, c.key, c.hasKey = true, leg{id: theirID, attempt: 1, oxid: 0x123, rxid: 0x55}, setupKey{c.remote.PortName, theirID}, true
+		c.p.setups[c.key] = &setup{conn: c}
+	}},
 	{"ERROR", stError, nil},
 	{"ERROR after ERR response", stError, func(c *conn) {
 		c.disc, c.discHdr, c.rx.failed = leg{}, iu.Header{}, iu.NoRecvDesc
@@ -105,6 +116,7 @@ func begin(t *testing.T, mode iu.Mode, at standing) *walk {
 		c.deadline = w.net.Now() + time.Hour
 		if at.s == stHeld {
 			c.up, c.done = nil, nil
+			c.accepted = func(_ fc.Time, r iu.Reason) { w.accepted = append(w.accepted, r) }
 		}
 	default:
 		c.remote, c.rHandle, c.own = w.r, peerHandle, open(ownID)
@@ -236,6 +248,10 @@ func (w *walk) facts() (all []string) {
 	fact("responder %v", c.responder)
 	fact("confirmed %v", c.sentResp2)
 	fact("to %x", c.rHandle)
+	fact("from message %x", c.initRx)
+	if len(w.accepted) > 0 {
+		fact("the waiter is told %v", w.accepted)
+	}
 	return all
 }
 
@@ -339,6 +355,11 @@ var events = []struct {
 		w.r = &again
 		w.rqst(theirID)
 	}},
+	{"CONNECT_RQST, another, by another login", func(w *walk) {
+		again := *w.r
+		w.r = &again
+		w.rqst(theirID + 1)
+	}},
 	{"CONNECT_RQST, unfit", func(w *walk) {
 		w.rqstWith(iu.Header{MsgID: 1, Total: theirID + 1}, func(q *iu.ConnectPayload) { q.Attributes.MaxTransfer = 0 })
 	}},
@@ -388,9 +409,13 @@ var events = []struct {
 	{"RESP1(PENDING)", func(w *walk) { w.resp1(iu.Pending, iu.FlagPend) }},
 	{"RESP1(PEER_YIELD)", func(w *walk) { w.resp1(iu.PeerYield, 0) }},
 	{"RESP1(NO_MATCH)", func(w *walk) { w.resp1(iu.NoMatch, 0) }},
+	{"RESP1(NO_MATCH), with the flag of PENDING", func(w *walk) { w.resp1(iu.NoMatch, iu.FlagPend) }},
 	{"RESP1(ULP_REJECT)", func(w *walk) { w.resp1(iu.ULPReject, 0) }},
 	{"RESP2(CONFIRMED)", func(w *walk) {
 		w.arrive(iu.Header{Op: iu.ConnectResp2, Flags: iu.FlagPos, MsgID: 1, Total: theirID}, iu.Confirmed, nil)
+	}},
+	{"RESP2(CONFIRMED), of no set-up", func(w *walk) {
+		w.arrive(iu.Header{Op: iu.ConnectResp2, Flags: iu.FlagPos}, iu.Confirmed, nil)
 	}},
 	{"RESP2(CANCELLED)", func(w *walk) {
 		w.arrive(iu.Header{Op: iu.ConnectResp2, MsgID: 1, Total: theirID}, iu.Cancelled, nil)
@@ -428,6 +453,7 @@ var events = []struct {
 		w.f.postRecv(0)
 		w.arrive(iu.Header{Op: iu.SendRqst, MsgID: w.c.rx.mexp}, 0, nil)
 	}},
+	{"a response", func(w *walk) { w.arrive(iu.Header{Op: iu.SendResp}, 0, nil) }},
 	{"a violation", func(w *walk) { w.arrive(iu.Header{Op: iu.SendRqst, Flags: iu.FlagRR, MsgID: w.c.rx.mexp}, 0, nil) }},
 	{"DISCONNECT_RQST", func(w *walk) {
 		w.arrive(iu.Header{Op: iu.DisconnectRqst, RmtHandle: w.c.rHandle, Total: ownID}, iu.ULPDisconnect, nil)
@@ -443,6 +469,12 @@ var events = []struct {
 		h := w.c.handle
 		w.c.handle = 0
 		w.arrive(iu.Header{Op: iu.DisconnectRqst, RmtHandle: peerHandle, Flags: iu.FlagErr, Total: ownID}, iu.NotConnected, nil)
+		w.c.handle = h
+	}},
+	{"DISCONNECT_RQST, between handles 0", func(w *walk) {
+		h := w.c.handle
+		w.c.handle = 0
+		w.arrive(iu.Header{Op: iu.DisconnectRqst, Flags: iu.FlagErr, Total: ownID}, iu.NotConnected, nil)
 		w.c.handle = h
 	}},
 	{"DISCONNECT_RESP, late", func(w *walk) {
@@ -483,11 +515,11 @@ var events = []struct {
 // to be laid beside the figure in state.go: below each state the events, and what they
 // change there: state, IUs sent, what the consumer is told, timers, Exchanges, counters.
 // In the peer model, what a CONNECT_RQST does is annex A. Every arrow of the table is
-// walked. [FCVI-8.2-1]
+// walked. [FCVI-8.2-1] [FCVI-8.2-2]
 // [FCVI-5.3.2-1] [FCVI-5.3.2-2] [FCVI-5.3.2-3] [FCVI-5.3.2-4] [FCVI-5.3.2-7] [FCVI-5.3.2-8] [FCVI-5.3.2-9] [FCVI-5.3.2-10]
 // [FCVI-5.3.3-1] [FCVI-5.3.3-3] [FCVI-5.3.4-2..11] [FCVI-5.3.5-1..4] [FCVI-5.3.5-5] [FCVI-5.3.5-6]
 // [FCVI-A-1..8] [FCVI-C-1..8] [FCVI-D-1] [FCVI-6.10-1] [FCVI-6.11-1] [FCVI-6.12-1] [FCVI-6.12-2] [FCVI-6.13-1]
-// [FCVI-5.4-3] [FCVI-5.4-4] [FCVI-5.9.10-2] [FCVI-8.3-3] [FCVI-8.3-4] [FCVI-8.5-1..4] [FCVI-8.6-1] [FCVI-5.2.2-9] [FCVI-5.9.4-8] [FCVI-5.9.6-4] [FCVI-5.9.6-5]
+// [FCVI-5.4-3] [FCVI-5.4-4] [FCVI-5.9.10-2] [FCVI-8.3-3] [FCVI-8.3-4] [FCVI-8.5-1..4] [FCVI-8.6-1] [FCVI-5.2.2-9] [FCVI-5.9.4-8] [FCVI-5.9.6-4] [FCVI-5.9.6-5] [FCVI-6.8-3] [FCFS-2.10-7]
 func TestFCVI_8_2_Walk(t *testing.T) {
 	var text strings.Builder
 	seen := map[string][]string{} // by arrow, the events

@@ -48,6 +48,11 @@ func TestStallOnce(t *testing.T) {
 			set, due = now, now+time.Hour
 			s.np.Timers().After(due, func(fc.Time) { ran++ })
 		})
+		s.locked(func() { s.start = s.start.Add(-30 * time.Minute) }) // the timer is not late
+		if at := s.clock() - set; at < 30*time.Minute || at > 31*time.Minute {
+			t.Errorf("round %d: the clock went on by %v in half an hour", round, at)
+		}
+		set = s.clock()
 		late := func() fc.Time { // it could not run for two hours
 			s.locked(func() { s.start = s.start.Add(-2 * time.Hour) })
 			return s.clock()

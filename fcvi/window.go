@@ -100,8 +100,8 @@ func (r *rxState) skip(id, window iu.MsgID) bool {
 	return true
 }
 
-// abandon reports the message in hand as partial when the connection ends.
-func (r *rxState) abandon(up consumer) {
+// abandon forgets what has come of messages when the connection ends.
+func (r *rxState) abandon() {
 	r.win, r.hold, r.waiting = nil, 0, false
 }
 

@@ -105,6 +105,8 @@ func TestWire(t *testing.T) {
 							t.Errorf("%s: frame %d: relative offset %d, want %d", k, i, x.f.Param, total)
 						case class == fc.Class2 && x.f.FCtl&fc.FCtlACKForm != fc.FCtlACK1: // [FCVI-5.8-11]
 							t.Errorf("%s: F_CTL %06x", k, uint32(x.f.FCtl))
+						case o.IsRequest() && x.f.RXID != fc.Unassigned:
+							t.Errorf("%s: RX_ID %#x", k, x.f.RXID)
 						case x.h.Handle != dest: // [FCVI-5.9.2-1] [FCVI-5.9.2-2]
 							t.Errorf("%s: for %08x", k, x.h.Handle)
 						case !o.HasData() && len(x.data) > 0: // [FCVI-5.1-3] [FCVI-6.3-1] [FCVI-6.5-1] [FCVI-6.6-1]
@@ -164,8 +166,8 @@ func TestFCVI_5_3_5(t *testing.T) {
 	all := s.record()
 	ac, bc := a.c, b.c
 	ac.disconnect(s.net.Now())
-	if ac.state != stDiscSent {
-		t.Error(ac.state)
+	if ac.state != stDiscSent || ac.up != nil {
+		t.Error(ac.state, ac.up)
 	}
 	s.inject(1, iu.Header{Handle: ac.handle, Op: iu.SendRqst, MsgID: ac.initRx}, nil, nil) // [FCVI-8.2-2]
 	if s.ports[0].stats.WrongState+s.ports[0].stats.UnknownHandle == 0 {

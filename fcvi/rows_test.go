@@ -1,0 +1,620 @@
+package fcvi
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"viaduct/internal/fc"
+	"viaduct/internal/fc/fabric"
+	"viaduct/internal/wire/iu"
+	"viaduct/vi"
+)
+
+// TestULPTimeout: what is set holds, but no less than twice R_A_TOV; what is not set is scaled
+// with timers that are scaled down. [FCVI-8.3-2] [FCVI-8.3-5]
+func TestULPTimeout(t *testing.T) {
+	for _, v := range []struct{ set, ratov, want time.Duration }{
+		{0, fc.DefaultRATOV, DefaultULPTimeout},
+		{50 * time.Second, fc.DefaultRATOV, 50 * time.Second},
+		{time.Second, fc.DefaultRATOV, 2 * fc.DefaultRATOV},
+		{0, time.Second, 3 * time.Second},
+		{0, fc.DefaultRATOV - 1, 3 * (fc.DefaultRATOV - 1)},
+		{7 * time.Second, time.Second, 7 * time.Second},
+		{0, fc.DefaultRATOV * 2, 4 * fc.DefaultRATOV},
+	} {
+		np := fc.NewNPort(fc.PortConfig{PortName: fc.PortName(1, 1), NodeName: fc.NodeName(1), RATOV: v.ratov, EDTOV: min(v.ratov/4, fc.DefaultEDTOV)}, sink{})
+		p := newPort(np, machineConfig{ulpTimeout: v.set}, func(fc.Addr) int { return 1 })
+		if got := p.ulpTimeout(); got != v.want {
+			t.Errorf("%v set, R_A_TOV %v: %v, want %v", v.set, v.ratov, got, v.want)
+		}
+	}
+}
+
+// A sink takes frames and sends none.
+type sink struct{}
+
+func (sink) Send(*fc.Frame) {}
+
+// TestClassFor: class 2 is for ports that both have it. [FCVI-5.2.1-11]
+func TestClassFor(t *testing.T) {
+	for _, ours := range []fc.Class{fc.Class2, fc.Class3} {
+		for _, theirs := range []bool{false, true} {
+			p := &port{cfg: machineConfig{class: ours}}
+			want := fc.Class3
+			if ours == fc.Class2 && theirs {
+				want = fc.Class2
+			}
+			if got := p.classFor(&fc.Remote{Class2: theirs}); got != want {
+				t.Errorf("ours %v, theirs %v: %v", ours, theirs, got)
+			}
+		}
+	}
+}
+
+// TestStreamExchange: messages share an Exchange for half of E_D_TOV between two of them, and
+// no longer; the id of one that is over is not given back again; without an id nothing is sent.
+// [FCVI-5.2.1-1] [FCVI-5.2.1-4] [FCVI-5.2.1-7]
+func TestStreamExchange(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true, stream: true})
+	a, _ := s.connect(iu.ReliableDelivery)
+	c, tx := a.c, &a.c.tx
+	half := c.p.np.EDTOV() / 2
+	at := s.net.Now()
+	place := func(now fc.Time) uint16 {
+		t.Helper()
+		if !c.exchange(now, &iu.Header{Op: iu.SendRqst}) {
+			t.Fatal("no Exchange")
+		}
+		return tx.oxid
+	}
+	first := place(at)
+	if ox := place(at + half); ox != first || tx.use.Stream != iu.StreamNext {
+		t.Errorf("at half of E_D_TOV: Exchange %#x, was %#x", ox, first)
+	}
+	second := place(at + 2*half + 1)
+	if second == first || tx.use.Stream != iu.StreamFirst || c.p.oxids.owner(first) != nil || c.p.oxids.owner(second) != c {
+		t.Errorf("beyond it: Exchange %#x, was %#x", second, first)
+	}
+	// The Exchange has ended, and its id is another's.
+	tx.stream = false
+	if third := place(at + 10*half); third == second || c.p.oxids.owner(second) != c {
+		t.Errorf("the id of an Exchange that is over was given back: %#x, %#x", third, second)
+	}
+	for ok := true; ok; {
+		_, ok = c.p.oxids.alloc(nil)
+	}
+	tx.stream = false
+	if c.exchange(at+10*half, &iu.Header{Op: iu.SendRqst}) || tx.stream {
+		t.Error("an Exchange where there is no id left")
+	}
+	if c.exchange(at, &iu.Header{Op: iu.ReadRqst}) {
+		t.Error("an Exchange for a Read where there is no id left")
+	}
+}
+
+// TestLongDeadline: a consumer that waits longer than the field can say asks for the longest
+// time that is one. [FCVI-5.3.2-1] [FCVI-5.3.2-3]
+func TestLongDeadline(t *testing.T) {
+	for wait, want := range map[time.Duration]uint32{time.Minute: 60_000, 100 * 24 * time.Hour: iu.NoTimeout - 1} {
+		s := newSim(t, simConfig{seed: 1, order: true})
+		s.connect(iu.ReliableDelivery) // logs in
+		all := s.record()
+		a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
+		s.serve(b, "x")
+		a.c = a.p.connect(s.net.Now(), connectArgs{mode: iu.ClientServer, local: a.net("me"), remote: b.net("x"), attrs: a.attrs(),
+			deadline: s.net.Now() + wait, up: a, done: a.result1})
+		s.net.Run(time.Second)
+		q, _, err := iu.ParseConnectRqst((*all)[0].data)
+		if err != nil || q.Timeout != want || len(a.result) != 1 || a.result[0] != iu.Confirmed {
+			t.Errorf("%v: asked for %d ms, %v, %v", wait, q.Timeout, err, a.result)
+		}
+	}
+}
+
+// TestAbortedExchange: the id of an Exchange that was given up is free R_A_TOV after the answer, and
+// its Recovery Qualifier is given back if the peer took the ABTS; of what is kept for ports that are being
+// verified only its own frames are dropped. [FCVI-5.4-4]
+func TestAbortedExchange(t *testing.T) {
+	for _, accepted := range []bool{true, false} {
+		s := newSim(t, simConfig{seed: 1})
+		a, b := s.connect(iu.ReliableDelivery)
+		p, r := a.p, a.c.remote
+		released, asked := 0, 0
+		s.net.Tap(func(_ fc.Time, from *fabric.End, f *fc.Frame) {
+			if from == p.end && f.RCtl == fc.RCtlABTS {
+				asked++
+			}
+			if from == p.end && f.Type == fc.TypeELS && fc.CmdOf(f.Payload) == fc.ELSRRQ {
+				released++
+			}
+		})
+		if !accepted {
+			s.net.AddFault(&fabric.Fault{Do: fabric.Drop, Match: func(f *fc.Frame) bool { return f.RCtl == fc.RCtlBAAcc || f.RCtl == fc.RCtlBARjt }})
+		}
+		// The peer has a message of this Exchange that is not complete.
+		b.postRecv(5000)
+		ox := uint16(p.oxids.next)
+		s.net.AddFault(&fabric.Fault{Do: fabric.Drop, Match: func(f *fc.Frame) bool { return opcode(iu.SendRqst)(f) && f.Last() }})
+		a.post(vi.OpSendReceive, pattern(5000, 1))
+		s.net.Run(time.Millisecond)
+		other, _ := p.oxids.alloc(a.c)
+		for _, id := range []uint16{ox, other} {
+			p.keep(r, fc.Class3, p.frame(0, 0, 0))
+			p.kept[len(p.kept)-1].f.OXID = id
+		}
+		p.oxids.abort(s.net.Now(), r, fc.Class3, ox, 0x55)
+		if len(p.kept) != 1 || p.kept[0].f.OXID != other {
+			t.Errorf("%d frames are kept", len(p.kept))
+		}
+		p.kept = nil
+		s.net.Run(p.np.RATOV() / 2)
+		if x := p.oxids.at(ox); !x.used || x.owner != nil || released != 0 {
+			t.Errorf("accepted %v: before R_A_TOV: %+v, released %d times", accepted, x, released)
+		}
+		s.net.Run(10 * time.Minute)
+		if x := p.oxids.at(ox); x.used || asked == 0 || (released > 0) != accepted {
+			t.Errorf("accepted %v: after R_A_TOV: %+v, %d ABTS, released %d times", accepted, x, asked, released)
+		}
+	}
+}
+
+// TestAnsweredTooSoon: a response to a message that is still being sent is none. [FCVI-5.2.5-2]
+func TestAnsweredTooSoon(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	a, b := s.connect(iu.ReliableReception)
+	all := s.record()
+	b.postRecv(1 << 20)
+	a.post(vi.OpSendReceive, pattern(1<<20, 1))
+	if !s.net.RunUntil(time.Second, func() bool { return a.c.tx.busy && a.c.tx.off > 0 }) {
+		t.Fatal("nothing is being sent")
+	}
+	id := a.c.tx.curID
+	f := fc.Frame{SOF: fc.SOFi3, EOF: fc.EOFt, Header: fc.Header{OXID: a.c.tx.oxid, RXID: 0x1234}}
+	a.c.tx.pending.push(pending{id: id - 1, end: -1})
+	a.c.response(s.net.Now(), &f, &iu.Header{Op: iu.SendResp, MsgID: id})
+	s.net.Run(time.Second)
+	if r, h := told(*all); r != iu.UnexpectedResp || h.MsgID != id || a.broke != 1 {
+		t.Errorf("%v, %v; broken %d", r, h, a.broke)
+	}
+}
+
+// TestDisconnectTells: an end in error that names a message is the end of that one, and of those before
+// it that were good; without a name, or without an error, it is of none. [FCVI-5.3.5-2] [FCVI-5.3.5-6] [FCVI-E-4]
+func TestDisconnectTells(t *testing.T) {
+	for _, v := range []struct {
+		name   string
+		flags  iu.Flags
+		reason iu.Reason
+		at     iu.MsgID // behind the oldest
+		done   []vi.Status
+		order  bool
+	}{
+		{"an error of the second", iu.FlagErr | iu.FlagMsgID, iu.NoRecvDesc, 1, []vi.Status{0, vi.StatusRemoteDescriptor}, true},
+		{"an error of the oldest", iu.FlagErr | iu.FlagMsgID, iu.NoRecvDesc, 0, []vi.Status{vi.StatusRemoteDescriptor}, true},
+		{"a loss", iu.FlagErr | iu.FlagMsgID, iu.MsgLost, 1, nil, false},
+		{"an error of none", iu.FlagErr, iu.NoRecvDesc, 1, nil, false},
+		{"no error", iu.FlagMsgID, iu.NoRecvDesc, 1, nil, true},
+		{"nothing", 0, iu.ULPDisconnect, 1, nil, true},
+		{"an error of a message before", iu.FlagErr | iu.FlagMsgID, iu.NoRecvDesc, ^iu.MsgID(0), nil, false},
+	} {
+		s := newSim(t, simConfig{seed: 1, order: true})
+		a, b := s.connect(iu.ReliableReception)
+		s.net.AddFault(&fabric.Fault{Match: opcode(iu.SendResp), Do: fabric.Drop})
+		for range 3 {
+			b.postRecv(10)
+			a.post(vi.OpSendReceive, []byte("x"))
+		}
+		s.net.Run(time.Millisecond)
+		h := iu.Header{Op: iu.DisconnectRqst, Handle: a.c.handle, RmtHandle: b.c.handle, Total: a.c.own.id, Flags: v.flags,
+			MsgID: a.c.tx.pending.at(0).id + v.at, Param: iu.Status{Reason: v.reason}.Param()}
+		s.inject(1, h, nil, func(f *fc.Frame) { f.FCtl = 0x290000 })
+		var done []vi.Status
+		for _, w := range a.sends {
+			if w.done {
+				done = append(done, w.status)
+			}
+		}
+		if !slices.Equal(done, v.done) || a.broke != 1 || a.order != v.order {
+			t.Errorf("%s: ended with %v, orderly %v", v.name, done, a.order)
+		}
+	}
+}
+
+// TestClass2Completes: in class 2 a message without a response is complete with its last
+// ACK, and not before. [FCVI-5.2.2-1]
+func TestClass2Completes(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true, class: fc.Class2, class2: true})
+	a, b := s.connect(iu.ReliableDelivery)
+	b.postRecv(9000)
+	acks, last := 0, 0
+	var w *fakeSend
+	s.net.AddFault(&fabric.Fault{Match: func(f *fc.Frame) bool {
+		if f.RCtl == fc.RCtlACK1 && f.DID == a.p.np.ID() && w != nil {
+			if acks++; w.done {
+				last = acks
+			}
+		}
+		return false
+	}})
+	w = a.post(vi.OpSendReceive, pattern(9000, 1)) // five frames
+	if w.done {
+		t.Error("complete before an ACK came")
+	}
+	s.net.Run(time.Second)
+	if !w.done || w.status != 0 || acks < 5 || last != 0 || a.c.tx.acking.len() != 0 {
+		t.Errorf("done %v, %v with %d ACKs, before the one numbered %d; %d awaited", w.done, w.status, acks, last, a.c.tx.acking.len())
+	}
+}
+
+// TestLinkRoom: what finds no room on the link goes on when there is. [FCFS-2.9-1]
+func TestLinkRoom(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	a, b := s.connect(iu.ReliableDelivery)
+	r := b.postRecv(10)
+	room := a.p.room
+	a.p.room = func(fc.Addr) int { return 0 }
+	w := a.post(vi.OpSendReceive, []byte("x"))
+	s.net.Run(100 * time.Millisecond)
+	if w.done || r.done {
+		t.Error("sent without room")
+	}
+	a.p.room = room
+	a.p.linkRoom(s.net.Now())
+	s.net.Run(100 * time.Millisecond)
+	if !w.done || !r.done {
+		t.Errorf("sent %v, received %v with room", w.done, r.done)
+	}
+}
+
+// TestMatches: a request of the peer model is for the addresses of another in both directions, where
+// an unspecified host of ours is any of ours. [FCVI-5.3.3-4]
+func TestMatches(t *testing.T) {
+	x, y := iu.IPAddress(addrOf(1), []byte("d")), iu.IPAddress(addrOf(2), []byte("e"))
+	other := iu.IPAddress(addrOf(3), []byte("d"))
+	anyHost := iu.NetAddress{Discriminator: []byte("d")}
+	for _, v := range []struct {
+		mode            iu.Mode
+		local, want     iu.NetAddress
+		called, calling iu.NetAddress
+		match           bool
+	}{
+		{iu.PeerToPeer, x, y, x, y, true},
+		{iu.ClientServer, x, y, x, y, false},
+		{iu.PeerToPeer, x, y, other, y, false},
+		{iu.PeerToPeer, x, y, x, other, false},
+		{iu.PeerToPeer, anyHost, y, other, y, true},
+		{iu.PeerToPeer, anyHost, y, iu.IPAddress(addrOf(1), []byte("x")), y, false},
+	} {
+		c := &conn{terms: terms{mode: v.mode, local: v.local, want: v.want}}
+		if got := c.matches(v.called, v.calling); got != v.match {
+			t.Errorf("%v, %v to %v, called as %v by %v: %v", v.mode, v.local, v.want, v.called, v.calling, got)
+		}
+	}
+}
+
+// TestLingering: a request that waits for a waiter is given to the first that comes, and to no
+// second. [FCVI-5.3.2-6]
+func TestLingering(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true, linger: time.Minute})
+	a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
+	s.dial(a, b, "late", iu.ClientServer)
+	s.net.Run(time.Second)
+	given := 0
+	for range 2 {
+		b.p.addWait(s.net.Now(), &wait{disc: []byte("late"), match: func(c *conn) { given, b.c = given+1, c }})
+	}
+	if given != 1 || b.c.lingering || !b.c.taken || len(b.p.waits) != 1 {
+		t.Fatalf("given %d times, lingers %v, taken %v", given, b.c.lingering, b.c.taken)
+	}
+	s.net.Run(10 * time.Minute) // the consumer does not decide
+	if len(a.result) != 1 || a.result[0] != iu.ULPTimeout {
+		t.Errorf("%v", a.result)
+	}
+}
+
+// TestDraining: a connection that waits for its last answers begins nothing. [FCVI-F-2]
+func TestDraining(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	a, _ := s.connect(iu.ReliableReception)
+	a.c.tx.draining = true
+	a.sends = append(a.sends, &fakeSend{ctl: vi.OpSendReceive})
+	if a.c.startMessage(s.net.Now()) || a.next1 != 0 {
+		t.Error("a message begins")
+	}
+	a.c.tx.draining = false
+	a.c.attrs.Reliability = iu.Unreliable // where a bad descriptor ends nothing
+	a.sends = append([]*fakeSend{{ctl: vi.OpSendReceive, bad: true}}, a.sends...)
+	if !a.c.startMessage(s.net.Now()) || a.next1 != 2 || a.sends[0].status != vi.StatusLengthError || a.sends[1].done {
+		t.Error("no message begins")
+	}
+}
+
+// TestBadReceive: a receive descriptor that can't be used ends with what is wrong with it, and the peer
+// is told. [FCVI-3-8] [FCVI-5.2.2-6] [FCVI-5.2.2-7] [FCVI-5.2.2-8]
+func TestBadReceive(t *testing.T) {
+	for bad, want := range map[vi.Status]iu.Reason{
+		vi.StatusProtectionError: iu.RecvProt, vi.StatusFormatError: iu.RecvFormat, vi.StatusFormatError | vi.StatusProtectionError: iu.RecvFormat,
+	} {
+		for _, level := range levels {
+			s := newSim(t, simConfig{seed: 1, order: true})
+			a, b := s.connect(level)
+			all := s.record()
+			b.postRecv(10).bad = bad
+			b.postRecv(10)
+			w := a.post(vi.OpSendReceive, []byte("x"))
+			s.net.Run(time.Second)
+			if r := b.recvs[0]; !r.done || r.d.Status != bad || r.d.Length != 0 {
+				t.Errorf("%v, %v: the receive ends with %+v", level, bad, r.d)
+			}
+			op := map[iu.Reliability]iu.Opcode{iu.ReliableReception: iu.SendResp, iu.ReliableDelivery: iu.DisconnectRqst}[level]
+			i := slices.IndexFunc(*all, func(x sent) bool { return x.h.Op != iu.SendRqst })
+			switch {
+			case level == iu.Unreliable:
+				if i >= 0 || b.broke != 0 {
+					t.Errorf("%v, %v: told %s, broken %d", level, bad, ops(*all), b.broke)
+				}
+				a.post(vi.OpSendReceive, []byte("y"))
+				s.net.Run(time.Second)
+				if r := b.recvs[1]; !r.done || r.buf[0] != 'y' {
+					t.Errorf("%v, %v: the next message does not come", level, bad)
+				}
+			case i < 0 || (*all)[i].h.Op != op || (*all)[i].h.Flags&iu.FlagErr == 0 || (*all)[i].h.Status().Reason != want || (*all)[i].h.MsgID != (*all)[0].h.MsgID:
+				t.Errorf("%v, %v: told %s, %v", level, bad, ops(*all), (*all)[max(i, 0)].h)
+			case level == iu.ReliableReception && (!w.done || w.status != vi.StatusRemoteDescriptor):
+				t.Errorf("%v, %v: the message ends with %v", level, bad, w.status)
+			}
+		}
+	}
+}
+
+// TestReleasedHandle: what a connection had open is out of use for a while when it is gone, and its
+// timers are stopped. [FCVI-4-6]
+func TestReleasedHandle(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true, stream: true})
+	a, _ := s.connect(iu.ReliableDelivery)
+	p, c, now := a.p, a.c, s.net.Now()
+	ox, _ := p.oxids.alloc(c)
+	c.rx.timer.Set(now + time.Hour)
+	c.timer.Set(now + time.Hour)
+	p.activate(c)
+	index, ended := c.handle>>genBits, 0
+	c.ended = []func(){func() { ended++ }}
+	for range 2 { // once
+		c.release(now, p.np.RATOV())
+	}
+	if x := p.oxids.at(ox); !x.used || x.owner != nil || c.rx.timer.Active() || c.timer.Active() || ended != 1 || slices.Contains(p.active, c) || p.handles.get(c.handle) != nil {
+		t.Errorf("%+v, timers %v %v, told %d times", x, c.rx.timer.Active(), c.timer.Active(), ended)
+	}
+	if d := p.newConn(now+p.np.RATOV()-1, iu.ClientServer); d.handle>>genBits == index {
+		t.Error("the index is used again before its time")
+	}
+	if d := p.newConn(now+p.np.RATOV(), iu.ClientServer); d.handle>>genBits != index || d.handle == c.handle {
+		t.Errorf("handle %#x behind %#x", d.handle, c.handle)
+	}
+	s.net.Run(p.np.RATOV() + time.Second)
+	if p.oxids.at(ox).used {
+		t.Error("the Exchange is in use after R_A_TOV")
+	}
+}
+
+// TestCachedNames: addresses that were found are kept side by side, and a port with another name than the
+// one that was looked for is logged out again. [FCVI-7.4-3]
+func TestCachedNames(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	p := s.ports[0]
+	for i, other := range []bool{false, false, true} {
+		var got *fc.Remote
+		var failed error
+		name := s.ports[1].np.Name()
+		if other {
+			name++
+		}
+		sr := &search{p: p.port, key: hostKey{host: [16]byte{byte(i)}}, done: func(_ fc.Time, r *fc.Remote, err error) { got, failed = r, err }}
+		sr.login(s.net.Now(), s.ports[1].np.ID(), name)
+		s.net.Run(time.Second)
+		r := p.np.RemoteByName(s.ports[1].np.Name())
+		if !other {
+			var failed error
+			(&search{p: p.port, done: func(_ fc.Time, _ *fc.Remote, err error) { failed = err }}).login(s.net.Now(), 0x010900, name) // where no port is
+			s.net.Run(time.Minute)
+			if failed == nil {
+				t.Error("logged in to no port")
+			}
+		}
+		if n := len(p.cache); !other && n != i+1 {
+			t.Errorf("search %d: %d addresses are kept", i, n)
+		}
+		if (failed != nil) != other || (got != nil) == other || (r != nil && r.LoggedIn()) == other {
+			t.Errorf("search %d: %v, %v; logged in %v", i, got, failed, r != nil && r.LoggedIn())
+		}
+	}
+}
+
+// TestRemembered: the outcome of a peer's request is kept as it was first, for R_A_TOV, and only
+// of one that there was. [FCVI-C-6]
+func TestRemembered(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	p, now := s.ports[0], s.net.Now()
+	c := p.newConn(now, iu.ClientServer)
+	c.remember(now, iu.NoMatch)
+	if len(p.setups) != 0 {
+		t.Error("an outcome of no request is kept")
+	}
+	c.key, c.hasKey = setupKey{1, 2}, true
+	c.remember(now, iu.ULPReject)
+	c.remember(now, iu.Stale)
+	if s := p.setups[c.key]; len(p.setups) != 1 || s.conn != nil || s.reason != iu.ULPReject {
+		t.Errorf("%d outcomes, %+v", len(p.setups), s)
+	}
+	s.net.Run(p.np.RATOV() - time.Millisecond)
+	if len(p.setups) != 1 {
+		t.Error("forgotten before R_A_TOV")
+	}
+	s.net.Run(2 * time.Millisecond)
+	if len(p.setups) != 0 {
+		t.Error("kept for longer than R_A_TOV")
+	}
+}
+
+// TestNoHandles: where there is no handle left a request is refused for that reason, in both models.
+// [FCVI-5.3.3-1] [FCVI-A-2] [FCVI-6.8-3]
+func TestNoHandles(t *testing.T) {
+	for _, mode := range []iu.Mode{iu.ClientServer, iu.PeerToPeer} {
+		s := newSim(t, simConfig{seed: 1, order: true})
+		a, b := s.connect(iu.ReliableDelivery)
+		s.serve(s.fake(1, iu.ReliableDelivery), "x")
+		all := s.record()
+		b.p.handles.slots = append(b.p.handles.slots, make([]handleSlot, maxIndex)...)
+		before := b.p.stats
+		h, q := connectRqst(a, b, "x", 77)
+		h.Flags = mode.Flags()
+		s.inject(0, h, q.Append(nil), func(f *fc.Frame) { f.FCtl = 0x290000 })
+		i := slices.IndexFunc(*all, func(x sent) bool { return x.h.Op == iu.ConnectResp1 })
+		if i < 0 || (*all)[i].h.Status().Reason != iu.NoResources || (*all)[i].h.Handle != q.Handle || b.p.stats.SetupLimit-before.SetupLimit != 1 {
+			t.Errorf("%v: %s, %d counted", mode, ops(*all), b.p.stats.SetupLimit-before.SetupLimit)
+		}
+	}
+}
+
+// TestSourceGone: a Read whose target is gone when its turn has come is answered with the reason, and no
+// data. [FCVI-5.2.4-3] [FCVI-5.2.5-5] [FCVI-5.2.4-5]
+func TestSourceGone(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	a, b := s.connect(iu.ReliableDelivery)
+	all := s.record()
+	room := b.p.room
+	b.p.room = func(fc.Addr) int { return 0 }
+	w := a.post(vi.OpRDMARead, make([]byte, 5000))
+	s.net.Run(10 * time.Millisecond)
+	if b.c.tx.answers.len() != 1 {
+		t.Fatalf("%d answers wait", b.c.tx.answers.len())
+	}
+	b.rights[1] = false
+	b.p.room = room
+	b.p.linkRoom(s.net.Now())
+	s.net.Run(10 * time.Millisecond)
+	i := slices.IndexFunc(*all, func(x sent) bool { return x.h.Op == iu.ReadResp })
+	if i < 0 || (*all)[i].h.Flags != iu.FlagErr || (*all)[i].h.Status().Reason != iu.RDMAReadProt || len((*all)[i].data) != 0 || (*all)[i].h.MsgID != (*all)[0].h.MsgID ||
+		(*all)[i].f.OXID != (*all)[0].f.OXID {
+		t.Errorf("told %s, %v", ops(*all), (*all)[max(i, 0)].h)
+	}
+	if !w.done || w.status != vi.StatusRDMAProtection || len(b.asyncs) != 1 || b.asyncs[0] != vi.ErrorRDMARProt || a.broke != 1 || b.broke != 1 {
+		t.Errorf("%v, %v; told %v, broken %d %d", w.done, w.status, b.asyncs, a.broke, b.broke)
+	}
+}
+
+// TestFirstIDs: connections number their messages from numbers of their own, and none claims to carry
+// more than a Sequence of its frames. [FCVI-6.8-2] [FCVI-5.7-4] [FCVI-7.3-8]
+func TestFirstIDs(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	seen := map[iu.MsgID]bool{0: true}
+	for range 4 {
+		a, b := s.connect(iu.Unreliable)
+		for _, f := range []*fake{a, b} {
+			if seen[f.c.initTx] || f.c.tx.nextID != f.c.initTx {
+				t.Errorf("numbers from %d on, %d", f.c.initTx, f.c.tx.nextID)
+			}
+			seen[f.c.initTx] = true
+		}
+		a.c.attrs.MaxTransfer = 1 << 31
+		a.c.capTransfer()
+		if want := uint32(fc.MaxSeqCount * ((fc.MaxData - iu.LongLen) &^ 3)); a.c.attrs.MaxTransfer != want {
+			t.Errorf("at most %d bytes, want %d", a.c.attrs.MaxTransfer, want)
+		}
+	}
+}
+
+// TestUnreadable: a frame without a whole header is counted and does nothing. [FCVI-6.1-3]
+func TestUnreadable(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	_, b := s.connect(iu.ReliableDelivery)
+	before := b.p.stats
+	h := iu.Header{Handle: b.c.handle, Op: iu.WriteRqst}
+	for _, n := range []int{0, 1, iu.ShortLen - 1, iu.ShortLen} {
+		b.p.Frame(s.net.Now(), b.c.remote, &fc.Frame{Opt: h.Append(nil)[:n]})
+	}
+	if n := b.p.stats.Malformed - before.Malformed; n != 4 || b.broke != 0 {
+		t.Errorf("%d counted, broken %d", n, b.broke)
+	}
+}
+
+// TestOthersLogout: the end of a login ends what goes on with that port, and nothing else.
+// [FCVI-7.7-2] [FCFS-2.10-7]
+func TestOthersLogout(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	a, b := s.connect(iu.ReliableDelivery)
+	key := hostKey{host: [16]byte{9}}
+	a.p.cache[key] = mapping{addr: a.c.remote.Addr}
+	other := &fc.Remote{Addr: a.c.remote.Addr + 1}
+	a.p.LoggedOut(s.net.Now(), other)
+	if _, ok := a.p.cache[key]; !ok || a.c.state != stConnected || a.broke != 0 {
+		t.Errorf("by the end of another login: %v, broken %d, address kept %v", a.c.state, a.broke, ok)
+	}
+	b.postRecv(10)
+	w := a.post(vi.OpSendReceive, []byte("x"))
+	s.net.Run(time.Second)
+	if !w.done || w.status != 0 {
+		t.Errorf("behind it: %v, %v", w.done, w.status)
+	}
+	a.p.LoggedOut(s.net.Now(), a.c.remote)
+	if _, ok := a.p.cache[key]; ok || !a.c.gone || a.broke != 1 {
+		t.Errorf("by the end of the login: %v, broken %d, address kept %v", a.c.state, a.broke, ok)
+	}
+}
+
+// TestWrongCache: an address that another port has now is looked for anew. [FCVI-7.4-1]
+func TestWrongCache(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	s.connect(iu.ReliableDelivery) // logs in
+	p, want := s.ports[0], s.ports[1].np
+	addr := iu.IPAddress(addrOf(2), []byte("x"))
+	p.cache[keyOf(addr)] = mapping{want.ID(), want.Name() + 1}
+	var got *fc.Remote
+	var failed error
+	p.resolve(s.net.Now(), addr, func(_ fc.Time, r *fc.Remote, err error) { got, failed = r, err })
+	s.net.Run(time.Second)
+	if failed != nil || got == nil || got.PortName != want.Name() || p.cache[keyOf(addr)] != (mapping{want.ID(), want.Name()}) {
+		t.Errorf("%v, %v, in the cache %v", got, failed, p.cache[keyOf(addr)])
+	}
+	gone := iu.IPAddress(addrOf(9), []byte("x")) // which no port has
+	p.cache[keyOf(gone)] = mapping{want.ID(), want.Name() + 1}
+	failed = nil
+	p.resolve(s.net.Now(), gone, func(_ fc.Time, r *fc.Remote, err error) { failed = err })
+	s.net.Run(time.Minute)
+	if _, ok := p.cache[keyOf(gone)]; ok || failed == nil {
+		t.Errorf("an address that no port has: %v, in the cache %v", failed, ok)
+	}
+}
+
+// TestRetryWithoutExchange: a second attempt for which no Exchange is left ends the set-up, and the
+// Exchange of the first is given up once. [FCVI-8.5-2] [FCVI-5.3.2-1]
+func TestRetryWithoutExchange(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	s.connect(iu.ReliableDelivery) // logs in
+	s.net.AddFault(&fabric.Fault{Match: opcode(iu.ConnectRqst), Do: fabric.Drop})
+	a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
+	before := a.p.stats
+	s.dial(a, b, "x", iu.ClientServer)
+	s.net.Run(time.Second)
+	for ok := true; ok; {
+		_, ok = a.p.oxids.alloc(nil)
+	}
+	s.net.Run(a.p.tRqst())
+	if len(a.result) != 1 || a.result[0] != iu.NoResources || a.p.stats.Aborts-before.Aborts != 1 {
+		t.Errorf("%v, %d ABTS", a.result, a.p.stats.Aborts-before.Aborts)
+	}
+}
+
+// TestClass2Gone: for a message whose memory is gone before it is sent no ACK is awaited. [FCVI-5.2.2-1]
+func TestClass2Gone(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true, class: fc.Class2, class2: true})
+	a, b := s.connect(iu.Unreliable)
+	r := b.postRecv(10)
+	a.sends = append(a.sends, &fakeSend{ctl: vi.OpSendReceive, data: pattern(10, 1), gone: true}, &fakeSend{ctl: vi.OpSendReceive, data: pattern(10, 2)})
+	a.c.posted(s.net.Now())
+	s.net.Run(time.Second)
+	if a.sends[0].status != vi.StatusProtectionError || !a.sends[1].done || a.sends[1].status != 0 || !r.done || a.c.tx.acking.len() != 0 {
+		t.Errorf("%v; %v %v, received %v; %d ACKs are awaited", a.sends[0].status, a.sends[1].done, a.sends[1].status, r.done, a.c.tx.acking.len())
+	}
+}
