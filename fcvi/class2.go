@@ -71,9 +71,9 @@ func (c *conn) class2Failed(now fc.Time, oxid uint16) {
 	for i := range t.acking.len() {
 		if a := *t.acking.at(i); a.oxid == oxid {
 			t.acking.remove(i)
-			if a.sent && a.complete {
+			if a.sent {
 				c.up.finish(&a.w, vi.StatusTransportError)
-			} else if !a.sent {
+			} else {
 				t.busy = false
 				c.up.finish(&t.cur, vi.StatusTransportError)
 			}

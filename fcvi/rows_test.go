@@ -377,13 +377,14 @@ func TestReleasedHandle(t *testing.T) {
 	ox, _ := p.oxids.alloc(c)
 	c.rx.timer.Set(now + time.Hour)
 	c.timer.Set(now + time.Hour)
+	c.limit.Set(now + time.Hour)
 	p.activate(c)
 	index, ended := c.handle>>genBits, 0
 	c.ended = []func(){func() { ended++ }}
 	for range 2 { // once
 		c.release(now, p.np.RATOV())
 	}
-	if x := p.oxids.at(ox); !x.used || x.owner != nil || c.rx.timer.Active() || c.timer.Active() || ended != 1 || slices.Contains(p.active, c) || p.handles.get(c.handle) != nil {
+	if x := p.oxids.at(ox); !x.used || x.owner != nil || c.rx.timer.Active() || c.timer.Active() || c.limit.Active() || ended != 1 || slices.Contains(p.active, c) || p.handles.get(c.handle) != nil {
 		t.Errorf("%+v, timers %v %v, told %d times", x, c.rx.timer.Active(), c.timer.Active(), ended)
 	}
 	if d := p.newConn(now+p.np.RATOV()-1, iu.ClientServer); d.handle>>genBits == index {
@@ -616,5 +617,107 @@ func TestClass2Gone(t *testing.T) {
 	s.net.Run(time.Second)
 	if a.sends[0].status != vi.StatusProtectionError || !a.sends[1].done || a.sends[1].status != 0 || !r.done || a.c.tx.acking.len() != 0 {
 		t.Errorf("%v; %v %v, received %v; %d ACKs are awaited", a.sends[0].status, a.sends[1].done, a.sends[1].status, r.done, a.c.tx.acking.len())
+	}
+}
+
+// TestAcceptedTooLate: an acceptance for a request that was given up is cancelled, where it can be read.
+// [FCVI-C-1] [FCVI-8.2-3]
+func TestAcceptedTooLate(t *testing.T) {
+	for _, spoil := range []bool{false, true} {
+		s := newSim(t, simConfig{seed: 1, order: true})
+		a, b := s.connect(iu.ReliableDelivery)
+		all := s.record()
+		payload := b.p.cfg.codec.AppendConnectResp1(nil, &iu.AcceptPayload{Handle: 0x00066001, Local: b.c.local, Attributes: b.attrs()})
+		if spoil {
+			payload[0]++ // the version
+		}
+		s.inject(1, iu.Header{Op: iu.ConnectResp1, Handle: 0x00990001, Flags: iu.FlagPos, MsgID: 1, Total: 77}, payload, func(f *fc.Frame) { f.FCtl = 0x890000 })
+		r, h := told(*all)
+		if spoil && r != 0 || !spoil && (r != iu.Cancelled || h.Handle != 0x00066001 || h.RmtHandle != 0x00990001 || h.Total != 77 || h.Flags != iu.FlagErr) {
+			t.Errorf("spoilt %v: %v, %v", spoil, r, h)
+		}
+		if a.broke != 0 || b.broke != 0 {
+			t.Errorf("spoilt %v: broken %d %d", spoil, a.broke, b.broke)
+		}
+	}
+}
+
+// TestFailedWhileSent: a class 2 message that fails while it is sent is over, and the next one goes on.
+// [FCVI-8.4-15] [FCVI-5.2.2-1]
+func TestFailedWhileSent(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true, class: fc.Class2, class2: true})
+	a, b := s.connect(iu.Unreliable)
+	b.postRecv(10)
+	a.post(vi.OpSendReceive, pattern(200<<10, 1)) // more frames than there is credit for
+	if !s.net.RunUntil(time.Second, func() bool { return a.c.tx.busy && a.c.tx.off > 0 }) {
+		t.Fatal("nothing is being sent")
+	}
+	next := a.post(vi.OpSendReceive, pattern(10, 2))
+	a.p.Failed(s.net.Now(), a.c.remote, &fc.Frame{Header: fc.Header{OXID: a.c.tx.oxid}}, 1)
+	if w := a.sends[0]; !w.done || w.status != vi.StatusTransportError || a.broke != 0 {
+		t.Errorf("done %v, %v, broken %d", w.done, w.status, a.broke)
+	}
+	s.net.Run(10 * time.Second)
+	if !next.done || next.status != 0 || a.c.tx.acking.len() != 0 {
+		t.Errorf("the next: %v, %v; %d ACKs are awaited", next.done, next.status, a.c.tx.acking.len())
+	}
+}
+
+// TestBrokenInStream: of an Exchange that messages share none is aborted when the connection breaks, and
+// none at all towards a port whose login has ended. [FCVI-8.4-16]
+func TestBrokenInStream(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true, stream: true})
+	a, b := s.connect(iu.ReliableDelivery)
+	b.postRecv(1 << 20)
+	a.post(vi.OpSendReceive, pattern(1<<20, 1))
+	if !s.net.RunUntil(time.Second, func() bool { return a.c.tx.busy && a.c.tx.off > 0 }) {
+		t.Fatal("nothing is being sent")
+	}
+	before := a.p.stats.Aborts
+	a.c.fail(s.net.Now(), iu.Protocol, 0, false)
+	if n := a.p.stats.Aborts - before; n != 0 || a.broke != 1 || a.c.state != stError {
+		t.Errorf("%d ABTS, broken %d, %v", n, a.broke, a.c.state)
+	}
+
+	s = newSim(t, simConfig{seed: 1, order: true})
+	a, b = s.connect(iu.ReliableReception)
+	s.net.AddFault(&fabric.Fault{Match: opcode(iu.SendResp), Do: fabric.Drop})
+	b.postRecv(10)
+	a.post(vi.OpSendReceive, []byte("x"))
+	s.net.Run(time.Millisecond)
+	before = a.p.stats.Aborts
+	a.p.np.Logout(s.net.Now(), a.c.remote)
+	if n := a.p.stats.Aborts - before; n != 0 || a.broke != 1 {
+		t.Errorf("logged out: %d ABTS, broken %d", n, a.broke)
+	}
+}
+
+// TestStrangers: what names no handle of ours concerns the port that it is from, and is answered once in
+// R_A_TOV. [FCVI-6.12-2] [FCVI-8.2-3] [FCVI-8.2-4]
+func TestStrangers(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	a, _ := s.connect(iu.ReliableDelivery)
+	p, now := a.p, s.net.Now()
+	h := iu.Header{Op: iu.DisconnectRqst, RmtHandle: a.c.rHandle, Flags: iu.FlagErr}
+	f := fc.Frame{SOF: fc.SOFi3, EOF: fc.EOFt}
+	stranger := *a.c.remote
+	p.unknown(now, &stranger, &f, &h)
+	if a.broke != 0 {
+		t.Error("broken by a stranger")
+	}
+	h = iu.Header{Op: iu.SendRqst, Handle: 0x00990001}
+	for _, v := range []struct {
+		after time.Duration
+		tells bool
+	}{{0, true}, {p.np.RATOV() - 1, false}, {p.np.RATOV(), true}} {
+		used := p.oxids.used
+		p.unknown(now+v.after, a.c.remote, &f, &h)
+		if got := p.oxids.used > used; got != v.tells {
+			t.Errorf("%v after the first: told %v", v.after, got)
+		}
+	}
+	p.unknown(now, a.c.remote, &f, &iu.Header{Op: iu.DisconnectRqst, RmtHandle: a.c.rHandle, Flags: iu.FlagErr})
+	if a.broke != 1 {
+		t.Error("not broken by the peer")
 	}
 }

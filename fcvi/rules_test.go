@@ -210,11 +210,14 @@ func TestPlaceWrite(t *testing.T) {
 // directory and by FARP, in that order; a port that is not online waits for that, and not
 // for ever.
 func TestResolveOrder(t *testing.T) {
-	t.Run("FCVI-7.4-1", func(t *testing.T) {
+	t.Run("FCVI-7.4-1", func(t *testing.T) { // [FCVI-7.5-10] [FCVI-7.6-3] [FCVI-7.6-4]
 		s := newSim(t, simConfig{seed: 1, order: true})
 		p, other := s.ports[0], s.ports[1].np
-		asked := map[uint16]int{}
+		asked, farps := map[uint16]int{}, 0
 		s.net.Tap(func(_ fc.Time, from *fabric.End, f *fc.Frame) {
+			if from == p.end && f.Type == fc.TypeELS && fc.CmdOf(f.Payload) == fc.ELSFARPReq {
+				farps++
+			}
 			if from == p.end && f.Type == fc.TypeCT && f.RCtl == fc.RCtlUnsolControl && len(f.Payload) > 10 {
 				asked[uint16(f.Payload[8])<<8|uint16(f.Payload[9])]++
 			}
@@ -238,6 +241,32 @@ func TestResolveOrder(t *testing.T) {
 		if r, n, err := find(iu.IPAddress(far, nil)); n != 1 || err != nil || r.PortName != other.Name() || asked[uint16(fc.NSGIDPN)] != 1 {
 			t.Errorf("behind a stale mapping: %v, %v, %d calls, asked %v", r, err, n, asked)
 		}
+		named := func(name fc.WWN) iu.NetAddress { return iu.NameAddress(uint64(name), nil) }
+		for _, v := range []struct {
+			what     string
+			a        iu.NetAddress
+			farpOnly bool
+			query    uint16 // the first question to the directory, 0 for none
+			farp     bool
+			found    bool
+		}{
+			{"an IP address", iu.IPAddress(addrOf(2), nil), false, uint16(fc.NSGIDIPP), false, true},
+			{"an IP address, without a directory", iu.IPAddress(addrOf(2), nil), true, 0, true, true},
+			{"a Port_Name", named(other.Name()), false, uint16(fc.NSGIDPN), false, true},
+			{"a Port_Name, without a directory", named(other.Name()), true, 0, true, true},
+			{"an IP address of none", iu.IPAddress(addrOf(9), nil), false, uint16(fc.NSGIDIPP), true, false},
+			{"a Port_Name of none", named(other.Name() + 1), false, uint16(fc.NSGIDPN), true, false},
+			{"a Port_Name of none, without a directory", named(other.Name() + 1), true, 0, true, false},
+		} {
+			clear(asked)
+			clear(p.cache)
+			farps, p.cfg.farpOnly = 0, v.farpOnly
+			r, n, err := find(v.a)
+			if n != 1 || (err == nil) != v.found || v.found && r.PortName != other.Name() || (farps > 0) != v.farp || (v.query != 0) != (asked[v.query] == 1) || v.query == 0 && len(asked) != 0 {
+				t.Errorf("%s: %v, %v, %d calls, asked %v, %d FARPs", v.what, r, err, n, asked, farps)
+			}
+		}
+		p.cfg.farpOnly = false
 		if r, n, err := find(iu.NetAddress{}); n != 1 || r != nil || !errors.Is(err, vi.ErrNotReachable) {
 			t.Errorf("no address: %v, %v, %d calls", r, err, n)
 		}

@@ -174,7 +174,7 @@ func TestVI_SuiteFaults(t *testing.T) {
 }
 
 // TestVI_SuiteFabric runs it over a fabric in this process that keeps order,
-// at all three levels.
+// at all three levels. [FCVI-5.3.2-7]
 func TestVI_SuiteFabric(t *testing.T) {
 	vitest.Run(t, netHarness(noisyNetwork(t, false, fabric.Noise{}, 10)))
 }
