@@ -16,7 +16,7 @@ import "viaduct/internal/shm"
 // Linux the error is [errors.ErrUnsupported]. Alloc may be called from any goroutine.
 func Alloc(n int) ([]byte, error) { return shm.Alloc(n) }
 
-// Free gives memory back that Alloc has returned, as a whole and once. Its registrations are
-// closed before: touching it afterwards is a fault, which ends the process. The error tells that
-// b is no such memory.
+// Free gives memory back that Alloc has returned, as a whole and once. Before that its
+// registrations are closed, and what was posted with it unregistered has completed: touching it
+// afterwards is a fault, which ends the process. The error tells that b is no such memory.
 func Free(b []byte) error { return shm.Free(b) }

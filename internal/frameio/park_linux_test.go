@@ -1,0 +1,115 @@
+package frameio
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"viaduct/internal/shm"
+	"viaduct/internal/sock"
+	"viaduct/internal/testkit"
+)
+
+// lendingPair returns two ends whose bytes go through shared memory, of which a has lent its
+// memory to b, and frames in that memory.
+func lendingPair(t *testing.T, n int) (a, b *lengthFramed, fs, lent [][]byte, done <-chan struct{}) {
+	if !sock.SharesByDefault {
+		t.Skip("in this build nothing goes through shared memory")
+	}
+	fs = append([][]byte{make([]byte, 70000)}, frames(n)...)
+	for _, f := range fs {
+		m, err := shm.Alloc(max(len(f), 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { shm.Free(m) })
+		lent = append(lent, m[:copy(m, f)])
+	}
+	x, y := sock.Shared(ownedPair(t))
+	a, b = newFramed(x, Options{}), newFramed(y, Options{})
+	t.Cleanup(func() { a.close(t); b.close(t) }) // before the memory is given back
+	done = b.expect(t, fs)
+	a.c.Start(nil)
+	b.c.Start(nil)
+	a.post(lent[0]) // goes through the ring
+	a.c.Kick()
+	testkit.Eventually(t, "the first frame is sent", func() bool { return a.sentFrames() == 1 })
+	time.Sleep(time.Millisecond)
+	return a, b, fs, lent, done
+}
+
+// Whatever the consumer does while the peer copies what is sent from where it is, all of it
+// is sent; and what was reported as sent is not looked at any more.
+func TestParkedAtWork(t *testing.T) {
+	a, _, _, lent, done := lendingPair(t, 600)
+	cleared := 0
+	for i, f := range lent[1:] {
+		a.post(f)
+		a.c.Kick()
+		switch rand.IntN(8) {
+		case 0, 1, 2:
+			for range rand.IntN(100) {
+				a.c.Poll()
+			}
+		case 3:
+			a.c.Unpoll()
+		case 4:
+			a.c.WithSender(func() {})
+		case 5:
+			a.c.Quiesce()
+		case 6:
+			time.Sleep(time.Duration(rand.IntN(100)) * time.Microsecond)
+		}
+		for n := a.sentFrames(); cleared < n && cleared <= i; cleared++ {
+			clear(lent[cleared])
+		}
+	}
+	testkit.Await(t, "all frames", done)
+	testkit.Eventually(t, "all are sent", func() bool { return a.sentFrames() == len(lent) })
+	if a.c.tx.parks.Load() == 0 {
+		t.Error("the send role was never parked")
+	}
+}
+
+// A parked role of a consumer that polls no more is taken up: at once when it is about to
+// wait, soon when it just stays away, and when the connection is closed.
+func TestParkedAndLeft(t *testing.T) {
+	for name, leave := range map[string]func(c *Conn){
+		"waits":   (*Conn).Unpoll,
+		"is gone": func(*Conn) {},
+		"closes":  nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b, _, lent, _ := lendingPair(t, 13*20)
+			parked := false
+			for i := 1; i < len(lent) && !parked; i++ {
+				if len(lent[i]) < 64<<10 {
+					continue
+				}
+				held, release := make(chan struct{}), make(chan struct{})
+				go b.c.WithReceiver(func() { close(held); <-release })
+				<-held
+				sent := a.sentFrames()
+				a.c.Poll()
+				b.got = func([]byte) {} // frames were left out
+				a.post(lent[i])
+				a.c.Kick()
+				if parked = a.c.tx.parks.Load() > 0; parked && a.sentFrames() != sent {
+					t.Error("sent, though the peer has copied nothing")
+				}
+				if parked && leave == nil {
+					close(release)
+					return // closed by the end of the test
+				}
+				if parked {
+					leave(a.c)
+				}
+				close(release)
+				testkit.Eventually(t, "the frame is sent", func() bool { return a.sentFrames() == sent+1 })
+			}
+			if !parked {
+				t.Error("the send role was never parked")
+			}
+		})
+	}
+}
