@@ -189,7 +189,7 @@ func (q *Consumer) see(to uint32) error {
 		s := q.c.slot(f.refs)
 		r := reference{pos: s.pos.Load(), size: int(s.size.Load())}
 		if r.pos-q.head > q.tail-q.head {
-			if r.pos-q.head > q.ring {
+			if r.pos-q.head > uint64(len(q.data)) { // the ring may have grown since the last look
 				return ErrIndex
 			}
 			return nil
