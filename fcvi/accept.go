@@ -17,7 +17,7 @@ type wait struct {
 // once. [FCVI-5.3.2-6]
 func (p *port) addWait(now fc.Time, w *wait) {
 	for _, c := range p.handles.all() {
-		if c.state == stHeld && c.lingering && string(c.local.Discriminator) == string(w.disc) {
+		if c.lingering && string(c.local.Discriminator) == string(w.disc) {
 			c.lingering, c.taken = false, true
 			w.match(c)
 			return
@@ -392,10 +392,6 @@ func (c *conn) resp2(now fc.Time, f *fc.Frame, h *iu.Header) {
 			return
 		}
 		if reason != iu.Confirmed || h.Flags&iu.FlagPos == 0 {
-			if c.own.open {
-				c.p.oxids.abort(now, c.remote, c.class, c.own.oxid, c.own.rxid)
-				c.own.open = false
-			}
 			c.giveUp(now, reason.Known())
 			return
 		}

@@ -38,7 +38,7 @@ func (p *port) connect(now fc.Time, a connectArgs) *conn {
 	if c.mode == iu.PeerToPeer {
 		// A request that was held as unmatched is answered at once. [FCVI-5.3.3-2]
 		for _, h := range p.handles.all() {
-			if h.state == stHeld && h.mode == iu.PeerToPeer && !h.taken && c.matches(h.local, h.want) {
+			if h.state == stHeld && h.mode == iu.PeerToPeer && c.matches(h.local, h.want) {
 				c.adopt(now, h)
 				c.respond(now)
 				return c
@@ -234,7 +234,7 @@ func (c *conn) giveUp(now fc.Time, reason iu.Reason) {
 		p.oxids.abort(now, c.remote, c.class, c.own.oxid, c.own.rxid)
 		c.own.open = false
 	}
-	if c.sentResp2 && c.remote != nil {
+	if c.sentResp2 {
 		p.cancel(now, c.remote, c.rHandle, c.handle, c.own.id)
 	}
 	p.stats.SetupsLost++

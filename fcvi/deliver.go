@@ -19,9 +19,6 @@ func (c *conn) deliver(now fc.Time) {
 		if !m.discard && !c.deliverOne(now, m) {
 			return
 		}
-		if c.up == nil {
-			return
-		}
 		r.reset(m)
 		r.mexp++
 		if r.mexp.After(r.front) {

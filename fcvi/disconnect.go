@@ -133,10 +133,6 @@ func (c *conn) discExpired(now fc.Time) {
 
 // finish ends the endpoint for good. [FCVI-D-1]
 func (c *conn) finish(now fc.Time) {
-	if c.disc.open {
-		c.disc.open = false
-		c.p.oxids.lock(now, c.disc.oxid)
-	}
 	c.setState(stIdle)
 	c.release(now, c.p.np.RATOV())
 	c.remember(now, iu.Stale)
@@ -169,10 +165,6 @@ func (c *conn) disconnectRqst(now fc.Time, f *fc.Frame, h *iu.Header) {
 		if c.state == stResp1 && c.mode == iu.PeerToPeer {
 			c.restart(now)
 			return
-		}
-		if c.own.open {
-			c.p.oxids.abort(now, c.remote, c.class, c.own.oxid, c.own.rxid)
-			c.own.open = false
 		}
 		c.sentResp2 = false
 		c.giveUp(now, iu.Cancelled)

@@ -148,7 +148,7 @@ func (c *conn) endWrite(now fc.Time, m *rxMsg, d vi.Delivery) bool {
 	}
 	if d.Immediate { // [FCVI-5.2.3-2] [VIA-4.2-2]
 		if !c.takeRecv(now, m) { // [VIA-4.6-18]
-			return c.up != nil && m.discard
+			return m.discard
 		}
 		d.RemoteWrite = true
 		c.rx.haveRecv = false

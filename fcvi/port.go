@@ -226,7 +226,7 @@ func (p *port) Failed(now fc.Time, r *fc.Remote, f *fc.Frame, reason uint8) {
 		return // set-up and disconnect have their own timers
 	}
 	for _, c := range p.handles.all() {
-		if c.remote == r && c.rHandle == h.Handle && c.state == stConnected {
+		if c.remote == r && c.rHandle == h.Handle {
 			c.fail(now, iu.Class2Fail, 0, false)
 			return
 		}

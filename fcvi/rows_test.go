@@ -1,6 +1,7 @@
 package fcvi
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -143,8 +144,10 @@ func TestAbortedExchange(t *testing.T) {
 			p.keep(r, fc.Class3, p.frame(0, 0, 0))
 			p.kept[len(p.kept)-1].f.OXID = id
 		}
+		p.keep(r, fc.Class3, p.frame(0, 0, fc.FCtlExchResponder)) // an answer on an Exchange of the peer's
+		p.kept[2].f.OXID = ox
 		p.oxids.abort(s.net.Now(), r, fc.Class3, ox, 0x55)
-		if len(p.kept) != 1 || p.kept[0].f.OXID != other {
+		if len(p.kept) != 2 || p.kept[0].f.OXID != other || !p.kept[1].f.FromResponder() {
 			t.Errorf("%d frames are kept", len(p.kept))
 		}
 		p.kept = nil
@@ -419,8 +422,8 @@ func TestCachedNames(t *testing.T) {
 			var failed error
 			(&search{p: p.port, done: func(_ fc.Time, _ *fc.Remote, err error) { failed = err }}).login(s.net.Now(), 0x010900, name) // where no port is
 			s.net.Run(time.Minute)
-			if failed == nil {
-				t.Error("logged in to no port")
+			if failed == nil || errors.Is(failed, fc.ErrNoMatch) {
+				t.Errorf("logged in to no port: %v", failed)
 			}
 		}
 		if n := len(p.cache); !other && n != i+1 {

@@ -77,6 +77,10 @@ var places = []standing{
 		c.p.setups[c.key] = &setup{conn: c}
 	}},
 	{"ERROR", stError, nil},
+	{"ERROR, responder", stError, func(c *conn) {
+		c.responder, c.their, c.key, c.hasKey = true, leg{id: theirID, attempt: 1, oxid: 0x123, rxid: 0x55}, setupKey{c.remote.PortName, theirID}, true
+		c.p.setups[c.key] = &setup{conn: c}
+	}},
 	{"ERROR after ERR response", stError, func(c *conn) {
 		c.disc, c.discHdr, c.rx.failed = leg{}, iu.Header{}, iu.NoRecvDesc
 	}},
@@ -434,6 +438,9 @@ var events = []struct {
 	{"RESP2(INVALID_MTS)", func(w *walk) {
 		w.arrive(iu.Header{Op: iu.ConnectResp2, MsgID: 1, Total: theirID}, iu.InvalidMTS, nil)
 	}},
+	{"RESP2(INVALID_MTS), with the flag of an acceptance", func(w *walk) {
+		w.arrive(iu.Header{Op: iu.ConnectResp2, Flags: iu.FlagPos, MsgID: 1, Total: theirID}, iu.InvalidMTS, nil)
+	}},
 	{"RESP2(CONFIRMED), other attempt", func(w *walk) {
 		w.arrive(iu.Header{Op: iu.ConnectResp2, Flags: iu.FlagPos, MsgID: 2, Total: theirID}, iu.Confirmed, nil)
 	}},
@@ -519,7 +526,7 @@ var events = []struct {
 // [FCVI-5.3.2-1] [FCVI-5.3.2-2] [FCVI-5.3.2-3] [FCVI-5.3.2-4] [FCVI-5.3.2-7] [FCVI-5.3.2-8] [FCVI-5.3.2-9] [FCVI-5.3.2-10]
 // [FCVI-5.3.3-1] [FCVI-5.3.3-3] [FCVI-5.3.4-2..11] [FCVI-5.3.5-1..4] [FCVI-5.3.5-5] [FCVI-5.3.5-6]
 // [FCVI-A-1..8] [FCVI-C-1..8] [FCVI-D-1] [FCVI-6.10-1] [FCVI-6.11-1] [FCVI-6.12-1] [FCVI-6.12-2] [FCVI-6.13-1]
-// [FCVI-5.4-3] [FCVI-5.4-4] [FCVI-5.9.10-2] [FCVI-8.3-3] [FCVI-8.3-4] [FCVI-8.5-1..4] [FCVI-8.6-1] [FCVI-5.2.2-9] [FCVI-5.9.4-8] [FCVI-5.9.6-4] [FCVI-5.9.6-5] [FCVI-6.8-3] [FCFS-2.10-7]
+// [FCVI-5.4-3] [FCVI-5.4-4] [FCVI-5.9.10-2] [FCVI-8.3-3] [FCVI-8.3-4] [FCVI-8.5-1..4] [FCVI-8.6-1] [FCVI-5.2.2-9] [FCVI-5.9.4-8] [FCVI-5.9.6-4] [FCVI-5.9.6-5] [FCVI-6.1-4] [FCVI-6.8-3] [FCFS-2.10-7]
 func TestFCVI_8_2_Walk(t *testing.T) {
 	var text strings.Builder
 	seen := map[string][]string{} // by arrow, the events
