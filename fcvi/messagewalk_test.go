@@ -657,7 +657,7 @@ func (w *passage) bad(s *fakeSend) {
 // [FCVI-3-6] [FCVI-3-7] [FCVI-5.1-3] [FCVI-5.2.1-1] [FCVI-5.2.2-9] [FCVI-5.2.4-1] [FCVI-5.2.4-4] [FCVI-5.2.4-7] [FCVI-5.2.5-2..4]
 // [FCVI-5.7-1] [FCVI-5.7-2] [FCVI-5.7-6] [FCVI-5.8-5] [FCVI-5.8-6] [FCVI-5.9.4-3] [FCVI-5.9.4-4] [FCVI-5.9.6-1] [FCVI-5.9.7-1] [FCVI-5.9.8-1]
 // [FCVI-5.3.5-1] [FCVI-5.9.10-1] [FCVI-6.2-1] [FCVI-6.6-1] [FCVI-6.7-1] [FCVI-8.4-12..14] [FCVI-8.4-16] [FCVI-E-1..4] [FCVI-F-2]
-// [VIA-4.3-4] [VIA-4.5-4..6] [VIA-4.6-15]
+// [VIA-4.3-4] [VIA-4.5-4..6] [VIA-4.6-15] [FCVI-F-1]
 func TestFCVI_8_4_Send(t *testing.T) {
 	walkMessages(t, "send", 0, departures, answers)
 }

@@ -193,6 +193,7 @@ func TestDisconnectTells(t *testing.T) {
 		done   []vi.Status
 		order  bool
 	}{
+		{"an error of a probe", iu.FlagErr | iu.FlagMsgID, iu.NoRecvDesc, 0, nil, false},
 		{"an error of the second", iu.FlagErr | iu.FlagMsgID, iu.NoRecvDesc, 1, []vi.Status{0, vi.StatusRemoteDescriptor}, true},
 		{"an error of the oldest", iu.FlagErr | iu.FlagMsgID, iu.NoRecvDesc, 0, []vi.Status{vi.StatusRemoteDescriptor}, true},
 		{"a loss", iu.FlagErr | iu.FlagMsgID, iu.MsgLost, 1, nil, false},
@@ -209,6 +210,7 @@ func TestDisconnectTells(t *testing.T) {
 			a.post(vi.OpSendReceive, []byte("x"))
 		}
 		s.net.Run(time.Millisecond)
+		a.c.tx.pending.at(0).probe = v.name == "an error of a probe" // of which no consumer knows
 		h := iu.Header{Op: iu.DisconnectRqst, Handle: a.c.handle, RmtHandle: b.c.handle, Total: a.c.own.id, Flags: v.flags,
 			MsgID: a.c.tx.pending.at(0).id + v.at, Param: iu.Status{Reason: v.reason}.Param()}
 		s.inject(1, h, nil, func(f *fc.Frame) { f.FCtl = 0x290000 })
