@@ -726,3 +726,79 @@ func TestStrangers(t *testing.T) {
 		t.Error("not broken by the peer")
 	}
 }
+
+// TestShortTypes: a candidate of which the directory tells too little is followed by the next.
+// [FCVI-7.6-4]
+func TestShortTypes(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	p, good := s.ports[0], s.ports[1].np
+	cut := 0
+	s.net.Tap(func(_ fc.Time, _ *fabric.End, f *fc.Frame) {
+		if f.Type == fc.TypeCT && f.DID == p.np.ID() && cut == 0 {
+			cut++
+			f.Payload = f.Payload[: len(f.Payload)-1 : len(f.Payload)-1]
+		}
+	})
+	var found *fc.Remote
+	x := &search{p: p.port, key: keyOf(iu.IPAddress(addrOf(9), nil)), ids: []fc.Addr{good.ID(), good.ID()}, done: func(_ fc.Time, r *fc.Remote, _ error) { found = r }}
+	x.candidate(s.net.Now())
+	s.net.Run(2 * time.Minute)
+	if cut != 1 || found == nil || found.PortName != good.Name() || len(x.ids) != 0 {
+		t.Errorf("%d replies cut; found %v, %d left", cut, found, len(x.ids))
+	}
+}
+
+// TestStallBeyond: T_GAP begins with the first frame beyond the message expected, and anew with each
+// of that message. [FCVI-8.4-10]
+func TestStallBeyond(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1})
+	_, b := s.connect(iu.ReliableDelivery)
+	r, now := &b.c.rx, s.net.Now()
+	expected, beyond := &rxMsg{h: iu.Header{MsgID: r.mexp}}, &rxMsg{h: iu.Header{MsgID: r.mexp + 1}}
+	for i, step := range []struct {
+		m    *rxMsg
+		at   fc.Time
+		want fc.Time
+	}{
+		{beyond, now, now + b.c.gap()},
+		{beyond, now + 1, now + b.c.gap()},
+		{expected, now + 2, now + 2 + b.c.gap()},
+		{beyond, now + 3, now + 2 + b.c.gap()},
+		{&rxMsg{h: expected.h, complete: true}, now + 4, 0},
+		{&rxMsg{h: beyond.h, complete: true}, now + 5, now + 5 + b.c.gap()},
+	} {
+		if b.c.stall(step.at, step.m); r.stallAt != step.want {
+			t.Errorf("step %d: declared at %v, want %v", i, r.stallAt, step.want)
+		}
+	}
+}
+
+// TestRejectedBehind: at Unreliable Delivery a message for which there is no room is no gap to those
+// behind it, also while one before it waits for a receive. [FCVI-5.2.2-6] [VIA-4.5-2] [VIA-8.3-10]
+func TestRejectedBehind(t *testing.T) {
+	s := newSim(t, simConfig{seed: 1, order: true})
+	a, b := s.connect(iu.Unreliable)
+	b.c.holds = true
+	send := func(body string) {
+		a.post(vi.OpSendReceive, []byte(body))
+		s.net.Run(10 * time.Millisecond)
+	}
+	send("1")
+	held := b.c.rx.hold
+	b.c.rx.hold = b.c.maxHold()
+	send("2")
+	b.c.rx.hold = held
+	send("3")
+	for range 2 {
+		b.postRecv(10)
+	}
+	s.net.Run(time.Second)
+	for i, want := range []byte("13") {
+		if r := b.recvs[i]; !r.done || r.d.Length != 1 || r.buf[0] != want {
+			t.Errorf("receive %d: %+v", i, r.d)
+		}
+	}
+	if st := s.ports[1].stats; st.Gaps != 0 || st.Discarded != 1 {
+		t.Errorf("%d gaps, %d discarded", st.Gaps, st.Discarded)
+	}
+}
