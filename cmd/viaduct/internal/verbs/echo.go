@@ -60,12 +60,14 @@ func runEcho(ctx context.Context, e *shell.Env, us []*addr.URL, ts []*transport.
 			return fmt.Errorf("listen on %s: %w", u, err)
 		}
 		bound = append(bound, u.WithPort(at))
-		e.Listening(bound[i])
 	}
 	withdraw, err := rf.start(ctx, e, bound)
 	defer withdraw()
 	if err != nil {
 		return err
+	}
+	for _, u := range bound {
+		e.Listening(u) // what reads that finds the names too
 	}
 	if err := e.Ready(); err != nil {
 		return err

@@ -174,13 +174,13 @@ func runFabric(ctx context.Context, e *shell.Env, cfg fabricd.Config, listen str
 	host, _, _ := net.SplitHostPort(listen)
 	u := &addr.URL{Scheme: "fcip", Host: host}
 	u = u.WithPort(l.Addr())
-	e.Listening(u)
 	withdraw, err := start(ctx, u)
 	defer withdraw()
 	if err != nil {
 		l.Close()
 		return err
 	}
+	e.Listening(u)
 	if err := e.Ready(); err != nil {
 		l.Close()
 		return err

@@ -126,16 +126,17 @@ func (p *proxy) run(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("listen on %s: %w", u, err)
 		}
-		at := u.WithPort(l.Addr())
-		p.ls, p.urls = append(p.ls, l), append(p.urls, at)
+		p.ls, p.urls = append(p.ls, l), append(p.urls, u.WithPort(l.Addr()))
 		context.AfterFunc(ctx, func() { l.Close() })
 		p.wg.Go(func() { p.accept(ctx, u.Scheme, l, fail) })
-		p.e.Listening(at)
 	}
 	withdraw, err := p.rf.start(ctx, p.e, p.urls)
 	defer withdraw()
 	if err != nil {
 		return err
+	}
+	for _, u := range p.urls {
+		p.e.Listening(u)
 	}
 	if err := p.e.Ready(); err != nil {
 		return err

@@ -129,7 +129,6 @@ func (s *server) run(ctx context.Context, us []*addr.URL, o *transport.Options) 
 				return h.Close()
 			})
 			bound = append(bound, u.WithPort(l.Addr()))
-			s.e.Listening(bound[i])
 			continue
 		}
 		l, err := s.ts[i].ListenMsg(u, o)
@@ -139,12 +138,14 @@ func (s *server) run(ctx context.Context, us []*addr.URL, o *transport.Options) 
 		closers = append(closers, l.Close)
 		s.wg.Go(func() { s.serveMemory(ctx, l, u.Scheme, fail) })
 		bound = append(bound, u.WithPort(l.Addr()))
-		s.e.Listening(bound[i])
 	}
 	withdraw, err := s.rf.start(ctx, s.e, bound)
 	defer withdraw()
 	if err != nil {
 		return err
+	}
+	for _, u := range bound {
+		s.e.Listening(u)
 	}
 	if err := s.e.Ready(); err != nil {
 		return err
