@@ -39,6 +39,7 @@ func (c *Conn) park() bool {
 // unpark gives the role to a goroutine if it is parked.
 func (c *Conn) unpark() {
 	if c.tx.parked.CompareAndSwap(true, false) {
+		c.tx.release() // the goroutine lists itself when it waits, and may have nothing to wait for
 		go c.sendLoop()
 	}
 }

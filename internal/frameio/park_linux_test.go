@@ -1,10 +1,12 @@
 package frameio
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
 
+	"viaduct/internal/regmem"
 	"viaduct/internal/shm"
 	"viaduct/internal/sock"
 	"viaduct/internal/testkit"
@@ -110,6 +112,70 @@ func TestParkedAndLeft(t *testing.T) {
 			if !parked {
 				t.Error("the send role was never parked")
 			}
+		})
+	}
+}
+
+// A region that a parked role has pinned is deregistered at once; and a connection that was
+// closed with a parked role is asked for no pins any more.
+func TestParkedPins(t *testing.T) {
+	for _, closes := range []bool{false, true} {
+		t.Run(fmt.Sprintf("closes=%t", closes), func(t *testing.T) {
+			a, b, _, lent, _ := lendingPair(t, 13*20)
+			g := regmem.New(regmem.Limits{})
+			pinned := func(mem []byte) (*regmem.Region, regmem.Ref) {
+				r, err := g.Register(mem, regmem.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ref, out := r.Access(r.Base(), uint64(len(mem)), nil, nil, regmem.LocalRead)
+				if out != regmem.OK {
+					t.Fatal(out)
+				}
+				return r, ref
+			}
+			deregister := func(r *regmem.Region) <-chan error {
+				gone := make(chan error, 1)
+				go func() { gone <- g.Deregister(r) }()
+				return gone
+			}
+			b.c.WithReceiver(func() { b.got = func([]byte) {} }) // frames are left out
+			for _, mem := range lent {
+				if len(mem) < 64<<10 {
+					continue
+				}
+				held, release := make(chan struct{}), make(chan struct{})
+				go b.c.WithReceiver(func() { close(held); <-release })
+				<-held
+				r, ref := pinned(mem)
+				sent := a.sentFrames()
+				a.c.Poll()
+				a.postRef(ref)
+				a.c.Kick()
+				if a.c.tx.parks.Load() == 0 {
+					close(release)
+					testkit.Eventually(t, "the frame is sent", func() bool { return a.sentFrames() == sent+1 })
+					continue
+				}
+				defer close(release)
+				if !closes {
+					if err := testkit.Await(t, "the region is deregistered", deregister(r)); err != nil {
+						t.Error(err)
+					}
+					return
+				}
+				a.c.Close()
+				other, ref := pinned(make([]byte, 10))
+				gone := deregister(other)
+				testkit.Eventually(t, "it asks for pins", ref.Closing)
+				time.Sleep(time.Millisecond)
+				ref.Release()
+				if err := testkit.Await(t, "another region is deregistered", gone); err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			t.Error("the send role was never parked")
 		})
 	}
 }
