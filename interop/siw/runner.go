@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -438,14 +439,18 @@ func (h *process) kill() {
 	<-h.exited
 }
 
-// freePort finds a TCP port of 127.0.0.1 that is not in use now.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
+// freePort finds a TCP port that is not in use now, below those that the system gives to
+// connections: one of these could take it before it is listened at.
+func freePort() (p int, err error) {
+	for range 100 {
+		var l net.Listener
+		p = 20000 + rand.IntN(12000)
+		if l, err = net.Listen("tcp", ":"+strconv.Itoa(p)); err == nil {
+			l.Close()
+			return p, nil
+		}
 	}
-	defer l.Close()
-	return port(l.Addr()), nil
+	return 0, err
 }
 
 func port(a net.Addr) int { return a.(*net.TCPAddr).Port }
