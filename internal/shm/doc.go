@@ -17,4 +17,11 @@
 // the same way. So a busy ring makes no system call, and a sleeping one costs one
 // call for each time that it is woken. model_test.go explores every interleaving
 // of this protocol for a wake-up that is lost.
+//
+// # Memory that is lent
+//
+// Memory of [Alloc] is the process's own, and can be read by the processes of its peers.
+// What is written from there may be referred to in place of being copied: see refs.go. A
+// producer offers it when it first could use it, with a call of its owner's ([Producer.Offer]); the
+// consumer maps it ([Consumer.Borrow]), and tells so in the ring.
 package shm
