@@ -54,7 +54,8 @@ const (
 
 // referring is what a Producer knows of references.
 type referring struct {
-	refs   uint32   // the truth about c.refs
+	refs   uint32   // put into slots since the beginning
+	shown  uint32   // the truth about c.refs
 	owed   int      // bytes that a write has taken, from the first reference on, and that are not reported yet
 	out    [][]byte // what the references of that write refer to
 	copies [][]byte // what they were moved to

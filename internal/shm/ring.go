@@ -248,7 +248,10 @@ func (p *Producer) put(b []byte) {
 func (p *Producer) publish() {
 	raceRelease()
 	p.c.tail.Store(p.tail)
-	p.c.refs.Store(p.ref.refs) // after the position that they stand behind
+	if p.ref.shown != p.ref.refs { // a store costs each message some nanoseconds
+		p.ref.shown = p.ref.refs
+		p.c.refs.Store(p.ref.refs) // after the position that they stand behind
+	}
 	if p.c.asks.Load() != 0 && p.c.asks.Swap(0) != 0 {
 		p.Wake()
 	}
