@@ -333,7 +333,8 @@ func (h *half) hole(n int, why string) {
 	}
 	h.tellMissing(n, why)
 	if c.p != nil && !h.lost && len(h.buf) > 0 {
-		if total, hdr, err := c.p.need(h, h.buf); err == nil && total > 0 && len(h.buf) >= hdr && h.filled == 0 {
+		// A frame that is whole waits for something else: what is missing comes behind it.
+		if total, hdr, err := c.p.need(h, h.buf); err == nil && total > len(h.buf) && len(h.buf) >= hdr && h.filled == 0 {
 			k := min(n, total-len(h.buf))
 			h.buf = append(h.buf, make([]byte, k)...)
 			h.filled = k
