@@ -197,7 +197,7 @@ var polling = budget.Rule{Grace: 2, Max: 63}
 // receive role, and keeps it.
 func (d *attendant) poll() int {
 	a := d.a
-	if processors == 1 || !a.src.Polls() || !d.polls.Worth() {
+	if processors.Load() == 1 || !a.src.Polls() || !d.polls.Worth() {
 		return nothingCame
 	}
 	looks := a.looks.Load()

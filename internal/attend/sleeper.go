@@ -79,8 +79,9 @@ const (
 var (
 	sleepers [maxSleepers]Sleeper
 
-	// processors tells whether a Sleeper keeps everything else from running.
-	processors = runtime.GOMAXPROCS(0)
+	// processors tells whether a Sleeper keeps everything else from running. Tests change it
+	// while goroutines of former ones look at it.
+	processors atomic.Int32
 
 	// parked is how many goroutines wait in another way.
 	parked atomic.Int32
@@ -93,6 +94,8 @@ var (
 	sleeps budget.Budget
 	slept  = budget.Rule{Max: 1<<10 - 1}
 )
+
+func init() { processors.Store(int32(runtime.GOMAXPROCS(0))) }
 
 // Park tells that the caller is going to sleep as any goroutine does, for a
 // message or for what comes of one, and Unpark that it is awake again.
@@ -107,7 +110,7 @@ func TakeSleeper() *Sleeper {
 	if !sleeps.Worth() {
 		return nil
 	}
-	if processors == 1 {
+	if processors.Load() == 1 {
 		if parked.Load() > 0 {
 			return nil
 		}
@@ -116,7 +119,7 @@ func TakeSleeper() *Sleeper {
 			return nil
 		}
 	}
-	for i := range sleepers[:max(1, min(processors-1, maxSleepers))] {
+	for i := range sleepers[:max(1, min(int(processors.Load())-1, maxSleepers))] {
 		s := &sleepers[i]
 		if s.taken.Load() || !s.taken.CompareAndSwap(false, true) {
 			continue

@@ -20,7 +20,8 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 // d ends.
 func begin(t *testing.T, n int, d time.Duration) {
 	sleeps.Reset()
-	processors, period = n, d
+	processors.Store(int32(n))
+	period = d
 	for i := range sleepers {
 		if sleepers[i].taken.Load() {
 			t.Fatalf("sleeper %d is taken", i)
@@ -29,7 +30,8 @@ func begin(t *testing.T, n int, d time.Duration) {
 		sleepers[i].useful = false
 	}
 	t.Cleanup(func() {
-		processors, period = runtime.GOMAXPROCS(0), Period
+		processors.Store(int32(runtime.GOMAXPROCS(0)))
+		period = Period
 		sleeps.Reset()
 		for i := range sleepers {
 			sleepers[i].armed = false

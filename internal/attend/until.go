@@ -69,7 +69,7 @@ func Until(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p P
 	}
 	if p != nil {
 		mu.Unlock()
-		polls := processors > 1 && ws.looks.Worth()
+		polls := processors.Load() > 1 && ws.looks.Worth()
 		for start := time.Now(); polls; {
 			got := p.Poll()
 			mu.Lock()
@@ -182,9 +182,8 @@ func sleepAtSources(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condi
 // AssumeProcessors has this package behave as on n processors, until undo is
 // called. It is for tests.
 func AssumeProcessors(n int) (undo func()) {
-	before := processors
-	processors = n
-	return func() { processors = before }
+	before := processors.Swap(int32(n))
+	return func() { processors.Store(before) }
 }
 
 func held(mu *perturb.Mutex, err error) error {
