@@ -294,11 +294,11 @@ func fcipSpots(b []byte, first bool) (n int, spots []spot) {
 // TestDamageInFrames changes bytes of what the engines of each transport say: the
 // damage is named by the part of the frame in which it is.
 func TestDamageInFrames(t *testing.T) {
-	rnd := rand.New(rand.NewPCG(18, 3936))
 	for name, spotsOf := range map[string]func([]byte, bool) (int, []spot){
 		"iwarp-rdma": mpaSpots, "sdp-modes": mpaSpots, "sdp-write-zcopy": mpaSpots, "vitcp-rdma": vitcpSpots, "fcvi-loss": fcipSpots, "fcvi-connect": fcipSpots,
 	} {
 		t.Run(name, func(t *testing.T) {
+			rnd := rand.New(rand.NewPCG(18, 3936))
 			r := conversation(t, name)
 			damaged := make(map[string]int)
 			begun := make(map[string]bool)
@@ -338,6 +338,26 @@ func TestDamageInFrames(t *testing.T) {
 			}
 			t.Logf("%d captures: %v", sum, damaged)
 		})
+	}
+}
+
+// TestIdentifyDamaged: a stream of FCIP is known whichever byte of the two words that
+// open it is damaged, in its first frame too.
+func TestIdentifyDamaged(t *testing.T) {
+	r := conversation(t, "fcvi-connect")
+	i := 0
+	for len(r.packet(i).payload) == 0 {
+		i++
+	}
+	first := r.packet(i).payload
+	for at := range 8 {
+		for flip := range 256 {
+			b := slices.Clone(first)
+			b[at] ^= byte(flip)
+			if name, _ := identify(b); name != "fcip" {
+				t.Errorf("byte %d, xor %#x: %q", at, flip, name)
+			}
+		}
 	}
 }
 

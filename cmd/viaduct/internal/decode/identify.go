@@ -24,7 +24,9 @@ func identify(b []byte) (name string, more bool) {
 		more = true
 	}
 	if len(b) >= 8 {
-		if binary.BigEndian.Uint32(b) == fcipWord && binary.BigEndian.Uint32(b[4:]) == fcipWord {
+		// The word stands there twice, so damage to one of the two hides nothing. For
+		// VI/TCP the second one is the offset, which is 0 in the first segment.
+		if binary.BigEndian.Uint32(b) == fcipWord || binary.BigEndian.Uint32(b[4:]) == fcipWord {
 			return "fcip", false
 		}
 	} else {
