@@ -1,9 +1,20 @@
 #!/bin/sh
 # Compares Viaduct with UCX, libfabric and plain TCP on this machine and prints
 # one table of ratios. See docs/performance.md; options: bench/peers.sh --help
+# --beside REV, first, compares it with the Viaduct of a git revision instead.
 set -eu
 cd "$(dirname "$0")/.."
 bin=$(mktemp -d)
 trap 'rm -rf "$bin"' EXIT INT TERM
-go build -pgo=cmd/viaduct/default.pgo -o "$bin/peers" ./bench/peers # as viaduct itself is built
+# build DIR PROGRAM: by the profile of that tree, as viaduct itself is built
+build() { (cd "$1" && go build -pgo=cmd/viaduct/default.pgo -o "$2" ./bench/peers); }
+if [ "${1:-}" = --beside ]; then
+	[ $# -ge 2 ] || { echo "usage: bench/peers.sh --beside REV [options]" >&2; exit 2; }
+	mkdir "$bin/tree"
+	git archive "$2" | tar -x -C "$bin/tree"
+	build "$bin/tree" "$bin/before"
+	shift 2
+	set -- --beside "$bin/before" "$@"
+fi
+build . "$bin/peers"
 "$bin/peers" "$@"

@@ -6,7 +6,8 @@ import "fmt"
 type side struct {
 	name string
 	run  func() (result, error)
-	why  string // it can't take part
+	why  string   // it can't take part
+	m    *measure // what run measures, if that is ours
 }
 
 // A quantity is what is read off a result.
@@ -110,7 +111,7 @@ func (p *programme) ours(name, transport string, set func(m *measure)) side {
 	m := p.base
 	m.Transport = transport
 	set(&m)
-	return side{name: name, run: func() (result, error) { return driveApart(m) }}
+	return side{name: name, run: func() (result, error) { return driveApart("", m) }, m: &m}
 }
 
 // each is one of ours for each transport that the RDMA targets are for.
@@ -130,19 +131,19 @@ func judge(metric, theirs string, q quantity, goal, floor float64) (r []row) {
 }
 
 func (t *toolbox) cSide(name, op string, size, batch, footprint int) side {
-	return side{name, func() (result, error) { return t.c(op, size, batch, footprint) }, t.missing["c"]}
+	return side{name: name, run: func() (result, error) { return t.c(op, size, batch, footprint) }, why: t.missing["c"]}
 }
 
 func (t *toolbox) ucxSide(test string, size int) side {
-	return side{"UCX " + test, func() (result, error) { return t.ucx("tcp", test, size) }, t.missing["ucx_perftest"]}
+	return side{name: "UCX " + test, run: func() (result, error) { return t.ucx("tcp", test, size) }, why: t.missing["ucx_perftest"]}
 }
 
 // fiSides are libfabric's two providers. "tcp" is what the targets name; "net"
 // is the newer one, which later releases call tcp: it is shown and not judged.
 func (t *toolbox) fiSides(op string, size int) []side {
 	return []side{
-		{"libfabric tcp " + op, func() (result, error) { return t.libfabric("tcp", op, size) }, t.missing["libfabric"]},
-		{"libfabric net " + op, func() (result, error) { return t.libfabric("net", op, size) }, t.missing["libfabric"]},
+		{name: "libfabric tcp " + op, run: func() (result, error) { return t.libfabric("tcp", op, size) }, why: t.missing["libfabric"]},
+		{name: "libfabric net " + op, run: func() (result, error) { return t.libfabric("net", op, size) }, why: t.missing["libfabric"]},
 	}
 }
 

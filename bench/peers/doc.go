@@ -9,6 +9,7 @@
 //	bench/peers.sh --markdown       a table for a document; --json for programs
 //	bench/peers.sh --update FILE    the same, in place of a document's table
 //	bench/peers.sh --pictures DIR   measures for the pictures of a document, and draws them
+//	bench/peers.sh --beside REV     our own sides beside those of a git revision, in turns
 //
 // Missing peers are installed from Debian's packages when it is run by root;
 // without them their rows say so.

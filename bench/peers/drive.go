@@ -195,13 +195,21 @@ func (m *measure) sameHost() samehost.Policy {
 func (m *measure) slots() int { return m.Footprint / m.Size }
 
 func (m *measure) args() []string {
-	return []string{
+	args := []string{
 		"drive", "-transport", m.Transport, "-op", m.Op, "-size", fmt.Sprint(m.Size),
 		"-depth", fmt.Sprint(m.Depth), "-bell", fmt.Sprint(m.Bell), "-footprint", fmt.Sprint(m.Footprint),
 		"-conns", fmt.Sprint(m.Conns), "-time", m.Time.String(), "-congestion", m.Congestion,
 		fmt.Sprintf("-crc=%t", m.CRC), "-fpdu", fmt.Sprint(m.FPDU), "-level", m.Level,
-		fmt.Sprintf("-wait=%t", m.Wait), fmt.Sprintf("-rings=%t", m.Rings), fmt.Sprintf("-alloc=%t", m.Alloc), "-profile", m.profile,
+		fmt.Sprintf("-wait=%t", m.Wait), "-profile", m.profile,
 	}
+	// Builds from before shared memory know no flags of it.
+	if m.Rings {
+		args = append(args, "-rings")
+	}
+	if m.Alloc {
+		args = append(args, "-alloc")
+	}
+	return args
 }
 
 // drive starts the peer and measures.
@@ -267,17 +275,20 @@ func drive(m measure) (result, error) {
 }
 
 // driveApart is drive in a process of its own, on one processor if the
-// measurement asks for it.
-func driveApart(m measure) (result, error) {
+// measurement asks for it. program is another build of this one, "" for itself.
+func driveApart(program string, m measure) (result, error) {
 	m.fill()
-	self, err := os.Executable()
-	if err != nil {
-		return result{}, err
+	if program == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return result{}, err
+		}
+		program = self
 	}
-	cmd := exec.Command(self, m.args()...)
+	cmd := exec.Command(program, m.args()...)
 	if m.OneCPU {
 		last := fmt.Sprint(runtime.NumCPU() - 1)
-		cmd = exec.Command("taskset", append([]string{"-c", last, self}, m.args()...)...)
+		cmd = exec.Command("taskset", append([]string{"-c", last, program}, m.args()...)...)
 	}
 	return jsonOf(output(cmd))
 }

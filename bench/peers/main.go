@@ -37,6 +37,7 @@ type options struct {
 	markdown bool
 	update   string
 	pictures string
+	beside   string
 	verbose  bool
 	patience time.Duration
 	rest     time.Duration
@@ -58,6 +59,7 @@ func compareMain(args []string) error {
 	fs.BoolVar(&o.markdown, "markdown", false, "print a Markdown table")
 	fs.StringVar(&o.update, "update", "", "replace the table in this Markdown `FILE`, between its two marks")
 	fs.StringVar(&o.pictures, "pictures", "", "measure for the pictures of docs/performance.md, and draw them into `DIR`")
+	fs.StringVar(&o.beside, "beside", "", "compare our own sides with those of another build of this `PROGRAM`, and nothing else")
 	fs.BoolVar(&o.verbose, "v", false, "tell on stderr what is being measured")
 	fs.StringVar(&o.congestion, "congestion", "reno", "congestion control of every socket, empty for the system's")
 	if err := fs.Parse(args); err != nil {
@@ -67,7 +69,7 @@ func compareMain(args []string) error {
 	if err != nil {
 		return err
 	}
-	t, err := equip(o.install && os.Geteuid() == 0, o.congestion, o.seconds)
+	t, err := equip(o.install && o.beside == "" && os.Geteuid() == 0, o.congestion, o.seconds)
 	if err != nil {
 		return err
 	}
@@ -93,6 +95,9 @@ func compareMain(args []string) error {
 				cs = append(cs, c)
 			}
 		}
+	}
+	if o.beside != "" {
+		cs = besides(cs, o.beside)
 	}
 	r.compare(cs, o)
 	for name, why := range t.missing {

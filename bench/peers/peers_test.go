@@ -65,7 +65,7 @@ func TestDrive(t *testing.T) {
 			c.Time = 20 * time.Millisecond
 			run := drive
 			if c.Op == opIdle {
-				run = driveApart // what others have left here would count
+				run = func(m measure) (result, error) { return driveApart("", m) } // what others have left here would count
 			}
 			r, err := run(c)
 			if err != nil {
@@ -116,6 +116,42 @@ func TestContests(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A comparison with another build has our own sides alone, each with its row, and the
+// other build's program is run for it.
+func TestBesides(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tools := &toolbox{missing: map[string]string{"c": "not wanted"}}
+	cs := besides([]contest{
+		{title: "both", sides: []side{tools.cSide("C TCP", "stream", 64, 1, 64), tools.ucxSide("tag_lat", 8)}},
+		tools.ping(),
+	}, self)
+	if len(cs) != 1 || cs[0].title != "a ping" || len(cs[0].sides) != 2 || len(cs[0].rows) != 1 {
+		t.Fatalf("%+v", cs)
+	}
+	then, row := cs[0].sides[1], cs[0].rows[0]
+	if row.ours != "tcp" || row.theirs != then.name || then.name != "tcp, before" || row.what != latency || !row.least {
+		t.Errorf("row %+v of sides %q and %q", row, cs[0].sides[0].name, then.name)
+	}
+	if r, err := then.run(); err != nil || r.LatencyUS <= 0 {
+		t.Errorf("the other program: %+v, %v", r, err)
+	}
+	if cs := besides([]contest{tools.ping()}, self+".none"); len(cs) != 1 {
+		t.Fatalf("%+v", cs)
+	} else if _, err := cs[0].sides[1].run(); err == nil {
+		t.Error("a program that is not there has run")
+	}
+}
+
+// ping is a contest of one short side.
+func (t *toolbox) ping() contest {
+	p := &programme{toolbox: t, base: measure{Time: 20 * time.Millisecond}}
+	p.add("a ping", []side{p.ours("tcp", "tcp", pings(8))})
+	return p.all[0]
 }
 
 func TestJudge(t *testing.T) {

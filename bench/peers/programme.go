@@ -181,7 +181,7 @@ func (p *programme) libvipl() {
 func (p *programme) libviplBy(title, lib, here string, rings bool) {
 	const gatherOff, alone = ", gather off", ", 1 per doorbell"
 	q := func(name, op string, size, depth, bell, footprint int, gather bool) side {
-		return side{name, func() (result, error) { return p.vipl(op, size, depth, bell, footprint, gather, rings) }, p.missing["vipl"]}
+		return side{name: name, run: func() (result, error) { return p.vipl(op, size, depth, bell, footprint, gather, rings) }, why: p.missing["vipl"]}
 	}
 	ours := func(name string, set func(m *measure)) side {
 		return p.ours(name, "vitcp", func(m *measure) { set(m); m.Rings = rings })
@@ -295,9 +295,9 @@ func (p *programme) streams() {
 func (p *programme) orientation() {
 	p.add("For orientation", []side{
 		p.cSide("C TCP", "stream", mib, 1, mib),
-		{"iperf3", func() (result, error) { return p.iperf3(mib) }, p.missing["iperf3"]},
+		{name: "iperf3", run: func() (result, error) { return p.iperf3(mib) }, why: p.missing["iperf3"]},
 		p.cSide("C TCP, blocking", "wait", 14, 1, 14),
-		{"sockperf", func() (result, error) { return p.sockperf(14) }, p.missing["sockperf"]},
+		{name: "sockperf", run: func() (result, error) { return p.sockperf(14) }, why: p.missing["sockperf"]},
 	},
 		row{"bandwidth, 1 MiB", "C TCP", "iperf3", bandwidth, 0, 0, false},
 		row{"latency, 14 B, blocking", "C TCP, blocking", "sockperf", latency, 0, 0, true})

@@ -59,11 +59,11 @@ func judgeRings(metric, theirs string, q quantity, goal, floor float64) (r []row
 // process to the other at once.
 
 func (t *toolbox) ucxPosix(test string, size int) side {
-	return side{"UCX posix " + test, func() (result, error) { return t.ucx("posix", test, size) }, t.missing["ucx_perftest"]}
+	return side{name: "UCX posix " + test, run: func() (result, error) { return t.ucx("posix", test, size) }, why: t.missing["ucx_perftest"]}
 }
 
 func (t *toolbox) fiShm(op string, size int) side {
-	return side{"libfabric shm " + op, func() (result, error) { return t.libfabric("shm", op, size) }, t.missing["libfabric"]}
+	return side{name: "libfabric shm " + op, run: func() (result, error) { return t.libfabric("shm", op, size) }, why: t.missing["libfabric"]}
 }
 
 // sameHost is what two processes of one host get from shared memory.

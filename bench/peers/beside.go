@@ -1,0 +1,46 @@
+package main
+
+// besides returns the contests of our own sides alone, each side beside the same
+// measurement by another build of this program: what a change has gained or lost. A goal
+// is met by what is not slower, a floor by what is slower by 5 % at most.
+func besides(cs []contest, program string) []contest {
+	var out []contest
+	for _, c := range cs {
+		b := contest{title: c.title}
+		for _, s := range c.sides {
+			if s.m == nil || s.why != "" {
+				continue
+			}
+			m := *s.m
+			then := side{name: s.name + ", before", run: func() (result, error) { return driveApart(program, m) }}
+			b.sides = append(b.sides, s, then)
+			r := row{metric: "before and now", ours: s.name, theirs: then.name, what: m.quantity(), goal: 1, floor: 0.95}
+			if r.what == latency || r.what == memory {
+				r.least, r.floor = true, 1.05
+			}
+			b.rows = append(b.rows, r)
+		}
+		if b.sides != nil {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+// quantity returns what a measurement is mainly about.
+func (m *measure) quantity() quantity {
+	switch m.Op {
+	case opPing:
+		return latency
+	case opIdle:
+		return memory
+	case opSetup, opHTTP:
+		return rate
+	case opStream:
+		return bandwidth
+	}
+	if m.Size < 4*kib {
+		return rate
+	}
+	return bandwidth
+}
