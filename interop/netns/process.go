@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"viaduct/interop/netns/link"
+	"viaduct/interop/internal/link"
 )
 
 // A host is a namespace with a worker in it.

@@ -9,8 +9,8 @@ import (
 	"os/exec"
 	"time"
 
+	"viaduct/interop/internal/link"
 	"viaduct/interop/internal/mixed"
-	"viaduct/interop/netns/link"
 )
 
 // members is how many hosts join the fabric, which has a namespace of its own.

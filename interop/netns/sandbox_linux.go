@@ -7,7 +7,7 @@ import (
 	"os/exec"
 	"syscall"
 
-	"viaduct/interop/netns/link"
+	"viaduct/interop/internal/link"
 )
 
 // inSandbox marks the process that has a user namespace of its own.

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"viaduct/interop/internal/link"
 	"viaduct/interop/internal/mixed"
-	"viaduct/interop/netns/link"
 )
 
 // A scenario is a network, and what has to hold on it.

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"sync"
 
-	"viaduct/interop/netns/link"
+	"viaduct/interop/internal/link"
 )
 
 // builtViaduct builds the command, once for all scenarios.

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"net"
 
-	"viaduct/interop/perftest"
+	"viaduct/interop/internal/perftest"
 	"viaduct/iwarp"
 )
 

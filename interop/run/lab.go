@@ -93,7 +93,7 @@ func (l *lab) command(ctx context.Context, argv ...string) *exec.Cmd {
 		gid = l.uid
 		c.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(l.uid), Gid: uint32(gid)}
 	}
-	if l.apart { // with that one user, who has no privilege there either
+	if l.apart { // with that one user, without privileges there either
 		c.SysProcAttr.Cloneflags = syscall.CLONE_NEWUSER
 		c.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: l.uid, HostID: l.uid, Size: 1}}
 		c.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}

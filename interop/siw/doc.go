@@ -33,7 +33,7 @@
 //   - client: the guest's rping -c against viaduct rping -s.
 //   - server: viaduct rping -c against the guest's rping -s.
 //   - bandwidth: perftest's ib_write_bw, ib_read_bw and ib_send_bw in the guest, as
-//     clients and as servers, against package interop/perftest in this program. The
+//     clients and as servers, against package interop/internal/perftest in this program. The
 //     contents of what arrives here are verified; the guest's tools have to exit
 //     with 0 and report the number of messages.
 //   - conform: viaduct conform against the guest's rping -s, and with --listen against

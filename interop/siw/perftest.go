@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"viaduct/interop/perftest"
+	"viaduct/interop/internal/perftest"
 	"viaduct/iwarp"
 )
 

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"viaduct/interop/perftest"
+	"viaduct/interop/internal/perftest"
 )
 
 // A recording is a conversation between two guests that is kept for replay.

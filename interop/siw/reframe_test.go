@@ -9,7 +9,7 @@ import (
 
 	"viaduct/internal/testkit"
 	"viaduct/internal/wire/mpa"
-	"viaduct/interop/perftest"
+	"viaduct/interop/internal/perftest"
 )
 
 // TestReframe copies every recorded conversation. Each frame has to be one

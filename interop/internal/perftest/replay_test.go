@@ -39,7 +39,7 @@ var recorded = []struct {
 // now are exchanged in the recorded bytes; everything else is sent as it was.
 func TestReplay(t *testing.T) {
 	for _, r := range recorded {
-		cs := testkit.Conversations(t, filepath.Join("../../interop/testdata", r.file))
+		cs := testkit.Conversations(t, filepath.Join("../../testdata", r.file))
 		if len(cs) != 2 {
 			t.Fatalf("%s: %d connections, want 2", r.file, len(cs))
 		}
