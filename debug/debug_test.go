@@ -1,249 +1,71 @@
 package debug_test
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
 	"net"
-	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"viaduct/debug"
+	"viaduct/internal/status"
 	"viaduct/internal/testkit"
-	"viaduct/sdp"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-func listen(t *testing.T, dir string) *debug.Server {
-	t.Helper()
-	s, err := debug.Listen(debug.Config{Program: "test", Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
-	return s
-}
-
-func list(t *testing.T, dir string, counters bool) []debug.Process {
-	t.Helper()
-	ps, err := debug.List(t.Context(), dir, counters)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ps
-}
-
-// TestStatus: what a process shows comes to the one that asks, while it lasts.
-func TestStatus(t *testing.T) {
+// TestShown: what a program says of itself and of a connection is what "viaduct ps" is
+// told.
+func TestShown(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
-	if ps := list(t, dir, true); len(ps) != 0 {
-		t.Fatalf("%v without a directory", ps)
+	s, err := debug.Listen(debug.Config{Program: "test", Version: "7", Dir: dir})
+	if err != nil {
+		t.Fatal(err)
 	}
-	s := listen(t, dir)
-	over := s.Listening("sdp", "sdp://127.0.0.1:1")
-	l, err := sdp.Listen("127.0.0.1:0", nil)
+	defer s.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	got := make(chan net.Conn, 1)
-	go func() {
-		c, err := l.Accept()
-		if err == nil {
-			got <- c
-		}
-	}()
-	c, err := sdp.Dial(l.Addr().String(), nil)
+	over := s.Listening("tcp", l.Addr().String())
+	c, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	far := <-got
-	s.WatchConn(c)
-	s.WatchConn(far, debug.Hint{Why: "the test says so"})
-	if _, err := c.Write(make([]byte, 1000)); err != nil {
-		t.Fatal(err)
+	defer c.Close()
+	h := debug.Hint{Transport: "tcp", Role: "dial", Local: "here", Remote: "there", Why: "the test says so", Memory: 9}
+	s.WatchConn(c, h)
+
+	ps, err := status.List(t.Context(), dir, false)
+	if err != nil || len(ps) != 1 || ps[0].Program != "test" || ps[0].Version != "7" || len(ps[0].Listeners) != 1 || len(ps[0].Conns) != 1 {
+		t.Fatalf("%+v, %v", ps, err)
 	}
-	if _, err := io.ReadFull(far, make([]byte, 1000)); err != nil {
-		t.Fatal(err)
-	}
-	ps := list(t, dir, true)
-	if len(ps) != 1 || ps[0].PID != os.Getpid() || ps[0].Program != "test" || len(ps[0].Listeners) != 1 || len(ps[0].Conns) != 2 {
-		t.Fatalf("%+v", ps)
-	}
-	a, b := ps[0].Conns[0], ps[0].Conns[1]
-	if a.Role != "dial" || b.Role != "accept" || b.Why != "the test says so" || a.SentBytes != 1000 || b.ReceivedBytes != 1000 || a.Local != c.LocalAddr().String() || a.State != "open" {
-		t.Errorf("%+v\n%+v", a, b)
-	}
-	if a.Counters["sdp_sent_bytes_bcopy"] != 1000 || a.Counters["tx_bytes"] < 1000 {
-		t.Errorf("counters %v", a.Counters)
-	}
-	if ps = list(t, dir, false); ps[0].Conns[0].Counters != nil {
-		t.Error("counters without being asked for")
+	x := ps[0].Conns[0]
+	if got := (debug.Hint{Transport: x.Transport, Role: x.Role, Local: x.Local, Remote: x.Remote, Why: x.Why, Memory: x.Memory}); got != h {
+		t.Errorf("%+v, want %+v", got, h)
 	}
 	over()
-	far.Close()
-	c.Close()
-	testkit.Eventually(t, "connections forgotten", func() bool {
-		ps = list(t, dir, false)
-		return len(ps) == 1 && len(ps[0].Conns)+len(ps[0].Listeners) == 0
-	})
-	s.Close()
-	if ps := list(t, dir, false); len(ps) != 0 {
-		t.Errorf("%v after Close", ps)
+	if ps, err := status.List(t.Context(), dir, false); err != nil || len(ps) != 1 || len(ps[0].Listeners) != 0 {
+		t.Errorf("an address that is over is shown: %+v, %v", ps, err)
 	}
-	s.WatchConn(c) // does no harm
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Errorf("the second Close: %v", err)
+	}
+	if ps, _ := status.List(t.Context(), dir, false); len(ps) != 0 {
+		t.Errorf("%+v after Close", ps)
+	}
+}
+
+// TestNil: a program that has no status socket need not ask whether it has.
+func TestNil(t *testing.T) {
 	var none *debug.Server
-	none.WatchConn(c)
+	none.WatchConn(nil)
+	none.WatchQueuePair(nil)
+	none.WatchVI(nil)
 	none.Listening("x", "x")()
-	none.Close()
-}
-
-// private is a directory as a run directory must be.
-func private(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
-// TestForgets: connections that come and go without being looked at are not kept.
-func TestForgets(t *testing.T) {
-	s := listen(t, private(t))
-	var asked atomic.Int64
-	for range 10_000 {
-		s.Watch(debug.Source{
-			Report: func(bool) debug.Conn { return debug.Conn{} },
-			Ended:  func() bool { asked.Add(1); return true },
-		})
-	}
-	before := asked.Swap(0)
-	s.Status(false)
-	if kept := asked.Load(); kept > 100 || before < 9_900 {
-		t.Errorf("%d ended connections were kept, %d looked at before", kept, before)
-	}
-}
-
-// TestDirectory: a directory that others could have made or can enter is refused.
-func TestDirectory(t *testing.T) {
-	dir := private(t)
-	open := filepath.Join(dir, "open")
-	link := filepath.Join(dir, "link")
-	if err := errors.Join(os.Mkdir(open, 0o755), os.Chmod(open, 0o755), os.Symlink(dir, link)); err != nil {
-		t.Fatal(err)
-	}
-	for _, d := range []string{open, link} {
-		if _, err := debug.Listen(debug.Config{Dir: d}); !errors.Is(err, debug.ErrUnsafe) {
-			t.Errorf("Listen in %s: %v", d, err)
-		}
-		if _, err := debug.List(t.Context(), d, false); !errors.Is(err, debug.ErrUnsafe) {
-			t.Errorf("List of %s: %v", d, err)
-		}
-	}
-	s := listen(t, filepath.Join(dir, "new"))
-	defer s.Close()
-	for _, f := range []struct {
-		path string
-		mode os.FileMode
-	}{{filepath.Join(dir, "new"), 0o700}, {filepath.Join(dir, "new", strconv.Itoa(os.Getpid())+".sock"), 0o600}} {
-		if st, err := os.Stat(f.path); err != nil || st.Mode().Perm() != f.mode {
-			t.Errorf("%s: %v, mode %v", f.path, err, st.Mode())
-		}
-	}
-	if other := listen(t, filepath.Join(dir, "new")); len(list(t, filepath.Join(dir, "new"), false)) != 2 {
-		t.Error("a second socket of the process is not seen")
-	} else {
-		other.Close()
-	}
-}
-
-// TestComing: a socket has its name from the moment at which it answers. What looks
-// for processes would take it for one that was left behind before, and remove it.
-func TestComing(t *testing.T) {
-	dir := private(t)
-	for n := range 64 {
-		name := strconv.Itoa(os.Getpid()) + ".sock"
-		if n > 0 {
-			name = fmt.Sprintf("%d.%d.sock", os.Getpid(), n)
-		}
-		found := make(chan error)
-		go func() {
-			for {
-				c, err := net.Dial("unix", filepath.Join(dir, name))
-				if errors.Is(err, os.ErrNotExist) && t.Context().Err() == nil {
-					continue
-				}
-				if err == nil {
-					c.Close()
-				}
-				found <- err
-				return
-			}
-		}()
-		listen(t, dir)
-		if err := <-found; err != nil {
-			t.Fatalf("the first answer of %s: %v", name, err)
-		}
-	}
-	if ps := list(t, dir, false); len(ps) != 64 {
-		t.Errorf("%d of 64 sockets are seen", len(ps))
-	}
-}
-
-// TestStrangers: what is in the directory and is not the socket of the process of
-// its name is removed if it is stale, and never believed.
-func TestStrangers(t *testing.T) {
-	dir := private(t)
-	at := func(name string) *net.UnixListener {
-		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, name), Net: "unix"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		l.SetUnlinkOnClose(false)
-		t.Cleanup(func() { l.Close() })
-		return l
-	}
-	at("77777.sock").Close() // of a process that was killed
-	at("notes.txt")
-	answering := at("1.sock") // of this process, by another's number
-	go func() {
-		for {
-			c, err := answering.Accept()
-			if err != nil {
-				return
-			}
-			json.NewEncoder(c).Encode(debug.Process{PID: 1, Program: "forged"})
-			c.Close()
-		}
-	}()
-	silent := at(strconv.Itoa(os.Getpid()) + ".sock") // accepts by the kernel alone
-	_ = silent
-	began := time.Now()
-	ps := list(t, dir, false)
-	if took := time.Since(began); took > 5*debug.AnswerTimeout {
-		t.Errorf("took %v", took)
-	}
-	if len(ps) != 2 || ps[0].PID != 1 || ps[0].Program == "forged" || !strings.Contains(ps[0].Problem, "another process") {
-		t.Fatalf("%+v", ps)
-	}
-	if !strings.Contains(ps[1].Problem, "no answer") {
-		t.Errorf("the silent one: %+v", ps[1])
-	}
-	if _, err := os.Lstat(filepath.Join(dir, "77777.sock")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the stale socket is still there: %v", err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := debug.List(ctx, dir, false); !errors.Is(err, context.Canceled) {
-		t.Errorf("with a cancelled context: %v", err)
+	if err := none.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -8,7 +8,7 @@
 //	s.WatchVI(v)          // a connected VI
 //
 // "viaduct ps" and "viaduct stat" then show the process beside those of the
-// command. List is what they use.
+// command; with --json they are what a program reads.
 //
 // The socket is in the user's run directory, for this user alone. Nothing is
 // counted or sent unless it is asked for, and watching a connection keeps

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"viaduct/debug"
+	"viaduct/internal/status"
 	"viaduct/internal/testkit"
 	"viaduct/sdp"
 )
@@ -32,7 +32,7 @@ func psDir(t *testing.T) string {
 	return filepath.Join(dir, "viaduct")
 }
 
-func psList(t *testing.T) (doc struct{ Processes []debug.Process }) {
+func psList(t *testing.T) (doc struct{ Processes []status.Process }) {
 	t.Helper()
 	out := good(t, "ps", "--json").stdout
 	if err := json.Unmarshal([]byte(out), &doc); err != nil {
@@ -70,7 +70,7 @@ func TestPs(t *testing.T) {
 		}
 		t.Cleanup(func() { cancel(); p.Wait() })
 	}
-	var doc struct{ Processes []debug.Process }
+	var doc struct{ Processes []status.Process }
 	testkit.Eventually(t, "ten ends of five connections", func() bool {
 		doc = psList(t)
 		n := 0

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"sync"
 
-	"viaduct/debug"
+	"viaduct/internal/status"
 )
 
 // Status is the status socket of this process, by which "viaduct ps" sees it.
@@ -12,20 +12,20 @@ import (
 type Status struct {
 	e    *Env
 	once sync.Once
-	s    *debug.Server
+	s    *status.Server
 }
 
 func newStatus(e *Env) *Status { return &Status{e: e} }
 
 // Server is where connections are shown; nil if the socket can't be made,
 // without which everything works.
-func (s *Status) Server() *debug.Server {
+func (s *Status) Server() *status.Server {
 	if s == nil {
 		return nil
 	}
 	s.once.Do(func() {
 		var err error
-		if s.s, err = debug.Listen(debug.Config{Program: commandLine(s.e.Command), Version: Version()}); err != nil {
+		if s.s, err = status.Listen(status.Config{Program: commandLine(s.e.Command), Version: Version()}); err != nil {
 			s.e.Log.Info("no status socket: viaduct ps does not show this process", "err", err)
 		}
 	})

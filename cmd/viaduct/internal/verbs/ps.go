@@ -15,7 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"viaduct/cmd/viaduct/internal/shell"
-	"viaduct/debug"
+	"viaduct/internal/status"
 )
 
 func psCommand(e *shell.Env) *cobra.Command {
@@ -56,17 +56,17 @@ RECEIVED are payload since the connection began, with --watch also per second.`,
 
 // A psDocument is what --json prints.
 type psDocument struct {
-	Processes []debug.Process `json:"processes"`
+	Processes []status.Process `json:"processes"`
 }
 
 // listProcesses asks all processes but this one.
-func listProcesses(ctx context.Context, counters bool) ([]debug.Process, error) {
-	ps, err := debug.List(ctx, "", counters)
+func listProcesses(ctx context.Context, counters bool) ([]status.Process, error) {
+	ps, err := status.List(ctx, "", counters)
 	if err != nil && ctx.Err() == nil {
 		return nil, shell.Hint(err, "remove it, or set XDG_RUNTIME_DIR to a directory of your own")
 	}
 	if ps == nil {
-		ps = []debug.Process{}
+		ps = []status.Process{}
 	}
 	return ps, err
 }
@@ -165,11 +165,11 @@ type psView struct {
 	counts map[connKey][2]uint64
 }
 
-func keyOf(p *debug.Process, c *debug.Conn) connKey {
+func keyOf(p *status.Process, c *status.Conn) connKey {
 	return connKey{p.PID, p.Started.UnixNano(), c.ID}
 }
 
-func (v *psView) remember(ps []debug.Process) {
+func (v *psView) remember(ps []status.Process) {
 	v.before, v.counts = v.now, make(map[connKey][2]uint64, len(v.counts))
 	for i := range ps {
 		for j := range ps[i].Conns {
@@ -180,7 +180,7 @@ func (v *psView) remember(ps []debug.Process) {
 }
 
 // rate is bytes per second since the list before.
-func (v *psView) rate(p *debug.Process, c *debug.Conn) (sent, received string) {
+func (v *psView) rate(p *status.Process, c *status.Conn) (sent, received string) {
 	old, ok := v.counts[keyOf(p, c)]
 	if s := v.now.Sub(v.before).Seconds(); ok && s > 0 {
 		per := func(now, before uint64) string { return bytesText(float64(now-min(now, before))/s) + "/s" }
@@ -191,7 +191,7 @@ func (v *psView) rate(p *debug.Process, c *debug.Conn) (sent, received string) {
 
 // render draws a list as wide as the terminal. Of a line that is too long the last
 // column, the reason, is shortened first.
-func (v *psView) render(ps []debug.Process, size size) string {
+func (v *psView) render(ps []status.Process, size size) string {
 	if len(ps) == 0 {
 		return "no viaduct process of this user has connections or listens\n"
 	}
@@ -202,7 +202,7 @@ func (v *psView) render(ps []debug.Process, size size) string {
 	}
 	head = append(head, "CREDIT>", "QUEUED>", "WHY")
 	rows := [][]string{head}
-	row := func(p *debug.Process, kind, local, remote, path, state, age, sent, received, srate, rrate, credits, queued, why string) {
+	row := func(p *status.Process, kind, local, remote, path, state, age, sent, received, srate, rrate, credits, queued, why string) {
 		r := []string{fmt.Sprint(p.PID), oneLine(p.Program, 24), kind, local, remote, path, state, age, sent, received}
 		if rates {
 			r = append(r, srate, rrate)

@@ -6,7 +6,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"viaduct/debug"
+	"viaduct/internal/status"
 )
 
 // On a terminal of 80 columns the list fits, and still says where a process
@@ -14,10 +14,10 @@ import (
 func TestPsNarrow(t *testing.T) {
 	now := time.Now()
 	v := psView{now: now}
-	ps := []debug.Process{{
+	ps := []status.Process{{
 		PID: 123456, Program: "viaduct echo", Started: now.Add(-time.Hour),
-		Listeners: []debug.Listener{{URL: "iwarp://127.0.0.1:17391", Transport: "iwarp", Opened: now}},
-		Conns: []debug.Conn{{
+		Listeners: []status.Listener{{URL: "iwarp://127.0.0.1:17391", Transport: "iwarp", Opened: now}},
+		Conns: []status.Conn{{
 			Role: "accept", Local: "127.0.0.1:17391", Remote: "127.0.0.1:40022", Path: "iwarp", State: "open", Opened: now,
 			SentBytes: 1 << 30, ReceivedBytes: 1 << 30, Credits: 16, Why: "the address says so, and nothing else was asked for",
 		}},

@@ -14,7 +14,7 @@ import (
 
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/shell"
-	"viaduct/debug"
+	"viaduct/internal/status"
 )
 
 func statCommand(e *shell.Env) *cobra.Command {
@@ -72,16 +72,16 @@ func statFilter(args []string) (statKeep, error) {
 }
 
 // pick takes what was asked for from a list.
-func (k statKeep) pick(ps []debug.Process) (out []debug.Process) {
+func (k statKeep) pick(ps []status.Process) (out []status.Process) {
 	for _, p := range ps {
 		if k.pid != 0 && p.PID != k.pid {
 			continue
 		}
 		if k.url != nil {
-			p.Listeners = slices.DeleteFunc(slices.Clone(p.Listeners), func(l debug.Listener) bool {
+			p.Listeners = slices.DeleteFunc(slices.Clone(p.Listeners), func(l status.Listener) bool {
 				return l.Transport != k.url.Scheme || !k.at(l.URL)
 			})
-			p.Conns = slices.DeleteFunc(slices.Clone(p.Conns), func(c debug.Conn) bool {
+			p.Conns = slices.DeleteFunc(slices.Clone(p.Conns), func(c status.Conn) bool {
 				return c.Transport != k.url.Scheme || !k.at(c.Local) && !k.at(c.Remote)
 			})
 			if len(p.Listeners)+len(p.Conns) == 0 {
@@ -112,13 +112,13 @@ func (k statKeep) at(s string) bool {
 
 // A statConn is a connection with its rates, for --json.
 type statConn struct {
-	debug.Conn
+	status.Conn
 	Rates map[string]float64 `json:"rates_per_second,omitempty"`
 }
 
 // A statProcess is a process whose connections have rates.
 type statProcess struct {
-	debug.Process
+	status.Process
 	Conns []statConn `json:"connections,omitempty"`
 }
 
@@ -127,7 +127,7 @@ func stat(ctx context.Context, e *shell.Env, keep statKeep, interval time.Durati
 	if err != nil {
 		return err
 	}
-	from, at := map[connKey]*debug.Conn{}, time.Now()
+	from, at := map[connKey]*status.Conn{}, time.Now()
 	ps := first
 	if first = keep.pick(first); len(first) > 0 && interval > 0 {
 		for i := range first {

@@ -1,4 +1,4 @@
-package debug
+package status
 
 import (
 	"cmp"
@@ -78,7 +78,7 @@ func List(ctx context.Context, dir string, counters bool) ([]Process, error) {
 }
 
 // errGone says that no process has the socket.
-var errGone = errors.New("debug: the process is gone")
+var errGone = errors.New("status: the process is gone")
 
 // errForeign says that the socket is not that of the process of its name.
 var errForeign = errors.New("another process has its socket")

@@ -1,4 +1,4 @@
-package debug
+package status
 
 import (
 	"errors"
@@ -14,7 +14,7 @@ import (
 
 // ErrUnsafe says that a run directory belongs to another user, or can be
 // written or looked into by others.
-var ErrUnsafe = errors.New("debug: the run directory is not this user's alone")
+var ErrUnsafe = errors.New("status: the run directory is not this user's alone")
 
 // RunDir is where the sockets of this user's processes are:
 // $XDG_RUNTIME_DIR/viaduct, or viaduct-UID in the directory for temporary files.
@@ -97,7 +97,7 @@ func settle(pid string) (path string, err error) {
 			c.Close() // a socket of this process
 		}
 	}
-	return "", fmt.Errorf("debug: all names of this process in %s are in use", filepath.Dir(pid))
+	return "", fmt.Errorf("status: all names of this process in %s are in use", filepath.Dir(pid))
 }
 
 // pidOf reads the number of the process from the name of a socket.
