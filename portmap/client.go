@@ -13,7 +13,13 @@ import (
 	"time"
 
 	"viaduct/internal/perturb"
+	"viaduct/internal/wire/portmapwire"
 )
+
+// [SDP-16-1] [SDP-7.4-1]
+
+// Port is the UDP port of a server unless told otherwise.
+const Port = 3935
 
 // ClientConfig is the policy of a client. The zero value is usable.
 type ClientConfig struct {
@@ -127,7 +133,7 @@ func (c *Client) Resolve(ctx context.Context, q Query) (Mapped, error) {
 
 	var h [8]byte
 	rand.Read(h[:]) // 64 random bits make it unique and hard to guess [SDP-7.3.1.8-1] [SDP-7.4-11] [SDP-7.5.1-1] [SDP-7.5.1-5] [SDP-7.5.1-6]
-	t, err := NewTransaction(binary.BigEndian.Uint64(h[:]), netip.AddrPortFrom(local, q.Local.Port()), q.Service)
+	t, err := newTransaction(binary.BigEndian.Uint64(h[:]), netip.AddrPortFrom(local, q.Local.Port()), q.Service)
 	if err != nil {
 		return Mapped{}, err
 	}
@@ -182,11 +188,11 @@ func (c *Client) Forget(service netip.AddrPort) { // [D-64] [SDP-7.5.1-8]
 }
 
 // run drives a transaction over a connected socket.
-func run(ctx context.Context, conn net.Conn, t *Transaction) (Mapped, error) {
+func run(ctx context.Context, conn net.Conn, t *transaction) (Mapped, error) {
 	stop := context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	out := t.Start(time.Now())
-	buf := make([]byte, MessageLen+1) // the rest of a longer datagram counts for nothing [D-61]
+	buf := make([]byte, portmapwire.MessageLen+1) // the rest of a longer datagram counts for nothing [D-61]
 	for {
 		if out != nil {
 			if _, err := conn.Write(out); err != nil && !nothingListens(err) { // [SDP-7.4-3] [SDP-7.4-26]

@@ -19,10 +19,6 @@
 //	c := portmap.NewClient(portmap.ClientConfig{})
 //	m, err := c.Resolve(ctx, portmap.Query{Service: addr, Local: local})
 //
-// The protocol itself lives in two machines without sockets or clocks,
-// [Transaction] for one question of a client and [Machine] for a server;
-// Client and Server are thin drivers around them.
-//
 // Calls that may block take a context or end when the object is closed.
 //
 // Not here: remembering the server's state over a restart (a restarted server

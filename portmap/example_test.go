@@ -21,7 +21,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	// Port 3935 is the usual one; 0 is any that is free.
-	srv, err := portmap.Listen("127.0.0.1:0", portmap.ServerConfig{MachineConfig: portmap.MachineConfig{Registry: reg}})
+	srv, err := portmap.Listen("127.0.0.1:0", portmap.ServerConfig{Registry: reg})
 	if err != nil {
 		log.Fatal(err)
 	}

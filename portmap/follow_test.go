@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"viaduct/internal/wire/portmapwire"
 	"viaduct/registry"
 )
 
@@ -41,18 +42,18 @@ func TestFollow(t *testing.T) {
 				defer cancel()
 				from := &fakeRegistry{unlisted: services != nil}
 				reg := NewRegistry()
-				m := NewMachine(MachineConfig{Registry: reg, Rate: -1})
+				m := newMachine(ServerConfig{Registry: reg, Rate: -1})
 				ask := func(service string) string {
-					q := Message{Type: Request, AssocHandle: 1, Cp: ap("192.0.2.99:1000"), Ap: ap(service)}
+					q := portmapwire.Message{Type: portmapwire.Request, AssocHandle: 1, Cp: ap("192.0.2.99:1000"), Ap: ap(service)}
 					b := m.Handle(time.Now(), netip.MustParseAddr("192.0.2.99"), q.Append(nil), nil)
-					got, err := Parse(b)
+					got, err := portmapwire.Parse(b)
 					if err != nil {
 						t.Fatal(err)
 					}
-					if got.Type == Deny {
+					if got.Type == portmapwire.Deny {
 						return "denied"
 					}
-					return fmt.Sprint(got.Ap, " ", got.PmTime.Duration())
+					return fmt.Sprint(got.Ap, " ", PmTime(got.PmTime).Duration())
 				}
 				check := func(service, want string) {
 					t.Helper()

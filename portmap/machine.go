@@ -3,37 +3,29 @@ package portmap
 import (
 	"net/netip"
 	"time"
+
+	"viaduct/internal/wire/portmapwire"
 )
 
 // Limits that we chose.
 const (
-	// DefaultLifetime is how long a request waits for its PMAck.
-	DefaultLifetime = 10 * time.Second
-	// DefaultMaxPending bounds the requests waiting for PMAck. An entry is
+	// defaultLifetime is how long a request waits for its PMAck.
+	defaultLifetime = 10 * time.Second
+	// defaultMaxPending bounds the requests waiting for PMAck. An entry is
 	// about 200 bytes, so a full table is some 3 MiB.
-	DefaultMaxPending = 16384
-	// DefaultRate and DefaultBurst bound the datagrams taken from one source
+	defaultMaxPending = 16384
+	// defaultRate and defaultBurst bound the datagrams taken from one source
 	// (an IPv4 address or an IPv6 /64). A host that dials faster than this
 	// without caching is a flood.
-	DefaultRate  = 200
-	DefaultBurst = 400
+	defaultRate  = 200
+	defaultBurst = 400
 	// limiterSources bounds the sources remembered, about 150 bytes each.
 	limiterSources = 16384
 	// maxPendingPerSource bounds the per-request ports of one source.
 	maxPendingPerSource = 256
 
-	// DefaultLifetime [D-62].
+	// defaultLifetime [D-62].
 )
-
-// MachineConfig is the policy of a server. The zero value of a field means its
-// default.
-type MachineConfig struct {
-	Registry   *Registry     // required
-	Lifetime   time.Duration // of a request without PMAck; DefaultLifetime
-	MaxPending int           // requests waiting for PMAck; DefaultMaxPending
-	Rate       float64       // datagrams a second from one source; DefaultRate, negative means no limit
-	Burst      int           // datagrams at once from one source; DefaultBurst
-}
 
 // Stats are the counters of a server; each moves once per datagram unless its
 // comment says otherwise.
@@ -52,11 +44,11 @@ type Stats struct {
 	Pending     uint64 // requests waiting for PMAck now
 }
 
-// A Machine is the Port Mapper server without socket and clock: datagrams and
+// A machine is the Port Mapper server without socket and clock: datagrams and
 // times go in, answers come out. Times must not go backwards. It is not safe
 // for concurrent use.
-type Machine struct { // [SDP 7.4] [SDP 7.5.2]
-	cfg     MachineConfig
+type machine struct { // [SDP 7.4] [SDP 7.5.2]
+	cfg     ServerConfig
 	lim     *limiter
 	pending map[fourTuple]*request
 	head    request // ring in order of deadline: every deadline is now+Lifetime
@@ -88,24 +80,24 @@ type request struct {
 	release    func(confirmed bool) // of a port made for this request, else nil
 }
 
-// NewMachine returns a server machine with cfg.
-func NewMachine(cfg MachineConfig) *Machine {
+// newMachine returns a server machine with cfg.
+func newMachine(cfg ServerConfig) *machine {
 	if cfg.Registry == nil {
 		cfg.Registry = NewRegistry()
 	}
 	if cfg.Lifetime <= 0 {
-		cfg.Lifetime = DefaultLifetime
+		cfg.Lifetime = defaultLifetime
 	}
 	if cfg.MaxPending <= 0 {
-		cfg.MaxPending = DefaultMaxPending
+		cfg.MaxPending = defaultMaxPending
 	}
 	if cfg.Rate == 0 {
-		cfg.Rate = DefaultRate
+		cfg.Rate = defaultRate
 	}
 	if cfg.Burst <= 0 {
-		cfg.Burst = DefaultBurst
+		cfg.Burst = defaultBurst
 	}
-	m := &Machine{
+	m := &machine{
 		cfg:     cfg,
 		lim:     newLimiter(cfg.Rate, float64(cfg.Burst), limiterSources),
 		pending: make(map[fourTuple]*request),
@@ -119,30 +111,30 @@ func NewMachine(cfg MachineConfig) *Machine {
 
 // Handle takes one datagram that came from an address and appends the answer,
 // if there is one, to reply. The answer goes back the way the datagram came.
-func (m *Machine) Handle(now time.Time, from netip.Addr, b, reply []byte) []byte {
+func (m *machine) Handle(now time.Time, from netip.Addr, b, reply []byte) []byte {
 	m.Expire(now)
 	m.stats.Received++
 	if !m.lim.allow(now, from) {
 		m.stats.RateLimited++ // silence, so that we amplify nothing [D-61]
 		return reply
 	}
-	msg, err := Parse(b)
+	msg, err := portmapwire.Parse(b)
 	if err != nil {
 		m.stats.Malformed++ // [SDP-7.3.1.1-1] [SDP-7.3.1.3-1] [D-61]
 		return reply
 	}
 	switch msg.Type {
-	case Request:
+	case portmapwire.Request:
 		return m.handleRequest(now, from, msg, reply)
-	case Ack:
+	case portmapwire.Ack:
 		m.handleAck(msg)
-	case Accept, Deny: // a server's messages; we are no client
+	case portmapwire.Accept, portmapwire.Deny: // a server's messages; we are no client
 		m.stats.Unmatched++
 	}
 	return reply
 }
 
-func (m *Machine) handleRequest(now time.Time, from netip.Addr, msg Message, reply []byte) []byte {
+func (m *machine) handleRequest(now time.Time, from netip.Addr, msg portmapwire.Message, reply []byte) []byte {
 	msg.PmTime = 0 // means nothing in a request [SDP-7.4-8]
 	key := fourTuple{msg.Cp, msg.Ap}
 	old := m.pending[key]
@@ -190,7 +182,7 @@ func (m *Machine) handleRequest(now time.Time, from netip.Addr, msg Message, rep
 
 // open chooses the address to answer with, of the family that was asked for, and its
 // lifetime.
-func (m *Machine) open(now time.Time, svc *service, from netip.Addr, msg Message) (netip.AddrPort, PmTime, func(bool), bool) {
+func (m *machine) open(now time.Time, svc *service, from netip.Addr, msg portmapwire.Message) (netip.AddrPort, PmTime, func(bool), bool) {
 	if svc.Open == nil {
 		t, life, ok := svc.pick(now, msg.Ap)
 		return inFormOf(msg.Ap, t), life, nil, ok
@@ -200,7 +192,7 @@ func (m *Machine) open(now time.Time, svc *service, from netip.Addr, msg Message
 	if len(m.pending) >= m.cfg.MaxPending || m.perSrc[sourceOf(from)] >= maxPendingPerSource {
 		return netip.AddrPort{}, 0, nil, false
 	}
-	t, release, err := svc.Open(msg)
+	t, release, err := svc.Open(msg.Cp, msg.Ap)
 	if err != nil {
 		return netip.AddrPort{}, 0, nil, false
 	}
@@ -229,7 +221,7 @@ func inFormOf(asked, target netip.AddrPort) netip.AddrPort {
 	return target
 }
 
-func (m *Machine) handleAck(msg Message) {
+func (m *machine) handleAck(msg portmapwire.Message) {
 	// A PMAck repeats the PMAccept, so its Ap is what was granted; the request
 	// is found by handle and client. [SDP-7.5.2-6]
 	if r := m.byHandle[assoc{msg.AssocHandle, msg.Cp}]; r != nil && r.target == msg.Ap {
@@ -242,7 +234,7 @@ func (m *Machine) handleAck(msg Message) {
 
 // Connected tells the machine that a connection from cp arrived at the SDP
 // address ap; it does what a PMAck would have done.
-func (m *Machine) Connected(cp, ap netip.AddrPort) { // [SDP-7.5.2-1]
+func (m *machine) Connected(cp, ap netip.AddrPort) { // [SDP-7.5.2-1]
 	same := func(a, b netip.AddrPort) bool { return a.Port() == b.Port() && a.Addr().Unmap() == b.Addr().Unmap() }
 	for r := m.head.next; r != &m.head; r = r.next {
 		if same(r.key.cp, cp) && same(r.target, ap) {
@@ -255,7 +247,7 @@ func (m *Machine) Connected(cp, ap netip.AddrPort) { // [SDP-7.5.2-1]
 // Expire gives up every request whose time is over. Handle calls it too. What
 // a request held is released; connections that exist are no concern
 // here. Nothing outlives its time, whatever was lost.
-func (m *Machine) Expire(now time.Time) { // [SDP-7.2-1] [SDP-7.5.2-2] [SDP-7.5.2-3] [SDP-7.5-1]
+func (m *machine) Expire(now time.Time) { // [SDP-7.2-1] [SDP-7.5.2-2] [SDP-7.5.2-3] [SDP-7.5-1]
 	for r := m.head.next; r != &m.head && !now.Before(r.deadline); r = m.head.next {
 		m.stats.Expired++
 		m.drop(r, false)
@@ -263,7 +255,7 @@ func (m *Machine) Expire(now time.Time) { // [SDP-7.2-1] [SDP-7.5.2-2] [SDP-7.5.
 }
 
 // Deadline is when Expire has something to do; ok is false if never.
-func (m *Machine) Deadline() (t time.Time, ok bool) {
+func (m *machine) Deadline() (t time.Time, ok bool) {
 	if m.head.next == &m.head {
 		return time.Time{}, false
 	}
@@ -271,35 +263,35 @@ func (m *Machine) Deadline() (t time.Time, ok bool) {
 }
 
 // Close releases everything that is pending.
-func (m *Machine) Close() {
+func (m *machine) Close() {
 	for m.head.next != &m.head {
 		m.drop(m.head.next, false)
 	}
 }
 
 // Stats returns the counters.
-func (m *Machine) Stats() Stats {
+func (m *machine) Stats() Stats {
 	s := m.stats
 	s.Pending = uint64(len(m.pending))
 	return s
 }
 
-func (m *Machine) accept(req Message, target netip.AddrPort, t PmTime, reply []byte) []byte {
+func (m *machine) accept(req portmapwire.Message, target netip.AddrPort, t PmTime, reply []byte) []byte {
 	m.stats.Accepts++
-	req.Type, req.PmTime, req.Ap = Accept, t, target // [SDP-7.4-18] [SDP-7.4-19] [SDP-7.4-23]
-	return req.Append(reply)                         // the rest as asked [SDP-7.4-16] [SDP-7.4-17] [SDP-7.4-20] [SDP-7.4-21] [SDP-7.4-22]
+	req.Type, req.PmTime, req.Ap = portmapwire.Accept, uint8(t), target // [SDP-7.4-18] [SDP-7.4-19] [SDP-7.4-23]
+	return req.Append(reply)                                            // the rest as asked [SDP-7.4-16] [SDP-7.4-17] [SDP-7.4-20] [SDP-7.4-21] [SDP-7.4-22]
 }
 
 // deny repeats the request, ApPort included. [SDP-7.4-35] [SDP-7.4-36] [SDP-7.4-37] [SDP-7.4-38] [SDP-7.3.1.6-2] [D-60]
-func (m *Machine) deny(req Message, reply []byte) []byte {
+func (m *machine) deny(req portmapwire.Message, reply []byte) []byte {
 	m.stats.Denies++
-	req.Type = Deny
+	req.Type = portmapwire.Deny
 	return req.Append(reply)
 }
 
 // add enters r. A full table gives up its oldest entry without a port of its
 // own; nothing depends on those but the counters.
-func (m *Machine) add(r *request, now time.Time) {
+func (m *machine) add(r *request, now time.Time) {
 	if len(m.pending) >= m.cfg.MaxPending {
 		for o := m.head.next; o != &m.head; o = o.next {
 			if o.release == nil {
@@ -321,7 +313,7 @@ func (m *Machine) add(r *request, now time.Time) {
 }
 
 // arm starts or restarts the timer of r. [SDP-7.5.2-1]
-func (m *Machine) arm(r *request, now time.Time) {
+func (m *machine) arm(r *request, now time.Time) {
 	if r.next != nil {
 		r.prev.next, r.next.prev = r.next, r.prev
 	}
@@ -331,7 +323,7 @@ func (m *Machine) arm(r *request, now time.Time) {
 }
 
 // drop forgets r and releases its port.
-func (m *Machine) drop(r *request, confirmed bool) {
+func (m *machine) drop(r *request, confirmed bool) {
 	r.prev.next, r.next.prev = r.next, r.prev
 	delete(m.pending, r.key)
 	if k := (assoc{r.handle, r.key.cp}); m.byHandle[k] == r {
@@ -345,7 +337,7 @@ func (m *Machine) drop(r *request, confirmed bool) {
 }
 
 // unlinkPort takes the port away from r without releasing it.
-func (m *Machine) unlinkPort(r *request) {
+func (m *machine) unlinkPort(r *request) {
 	r.release = nil
 	k := sourceOf(r.source)
 	if m.perSrc[k]--; m.perSrc[k] <= 0 {

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"viaduct/internal/testkit"
+	"viaduct/internal/wire/portmapwire"
 )
 
 var (
@@ -17,44 +17,46 @@ var (
 	from = netip.MustParseAddr("10.0.0.2")
 )
 
-func testMachine(change func(*MachineConfig)) *Machine {
+func ap(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+
+func testMachine(change func(*ServerConfig)) *machine {
 	r := NewRegistry()
 	r.Set(ap("10.0.0.1:80"), NewMapping(ap("10.0.0.1:8080")))
 	r.Set(ap("10.0.0.1:443"), NewMapping(ap("10.0.0.7:8443"), ap("10.0.0.8:8443")))
 	r.Set(ap("[::]:90"), NewMapping(ap("0.0.0.0:9090")))
-	cfg := MachineConfig{Registry: r}
+	cfg := ServerConfig{Registry: r}
 	if change != nil {
 		change(&cfg)
 	}
-	return NewMachine(cfg)
+	return newMachine(cfg)
 }
 
 // ask feeds one message and returns the answer, if there was one.
-func ask(t testing.TB, m *Machine, now time.Time, msg Message) (Message, bool) {
+func ask(t testing.TB, m *machine, now time.Time, msg portmapwire.Message) (portmapwire.Message, bool) {
 	t.Helper()
 	b := m.Handle(now, from, msg.Append(nil), nil)
 	if len(b) == 0 {
-		return Message{}, false
+		return portmapwire.Message{}, false
 	}
-	if len(b) != MessageLen { // [SDP-7.3-1]
+	if len(b) != portmapwire.MessageLen { // [SDP-7.3-1]
 		t.Fatalf("answer of %d bytes", len(b))
 	}
 	if b[2] != 0 || b[3] != 0 { // [SDP-7.3.1.5-1]
 		t.Fatalf("reserved bits %x", b[2:4])
 	}
-	r, err := Parse(b)
+	r, err := portmapwire.Parse(b)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r, true
 }
 
-func req(handle uint64, service string) Message {
+func req(handle uint64, service string) portmapwire.Message {
 	cp := ap("10.0.0.2:40000")
 	if a := ap(service); a.Addr().Is6() {
 		cp = ap("[fd00::2]:40000")
 	}
-	return Message{Type: Request, AssocHandle: handle, Cp: cp, Ap: ap(service)}
+	return portmapwire.Message{Type: portmapwire.Request, AssocHandle: handle, Cp: cp, Ap: ap(service)}
 }
 
 func TestSDP_7_4_accept(t *testing.T) {
@@ -64,12 +66,12 @@ func TestSDP_7_4_accept(t *testing.T) {
 	q.PmTime = 77 // ignored [SDP-7.4-8]
 	got, ok := ask(t, m, t0, q)
 	// [SDP-7.4-16] [SDP-7.4-17] [SDP-7.4-18] [SDP-7.4-19] [SDP-7.4-20] [SDP-7.4-21] [SDP-7.4-22] [SDP-7.4-23]
-	want := Message{Accept, DefaultPmTime, 9, q.Cp, ap("10.0.0.1:8080")}
+	want := portmapwire.Message{Type: portmapwire.Accept, PmTime: uint8(DefaultPmTime), AssocHandle: 9, Cp: q.Cp, Ap: ap("10.0.0.1:8080")}
 	if !ok || got != want {
 		t.Errorf("got %+v %v, want %+v", got, ok, want)
 	}
 	q6 := req(9, "[fd00::1]:90")
-	if got, _ := ask(t, m, t0, q6); got.Ap != ap("[fd00::1]:9090") || got.Type != Accept {
+	if got, _ := ask(t, m, t0, q6); got.Ap != ap("[fd00::1]:9090") || got.Type != portmapwire.Accept {
 		t.Errorf("IPv6: got %+v", got)
 	}
 	var seen []string
@@ -89,7 +91,7 @@ func TestSDP_7_4_deny(t *testing.T) {
 		q.PmTime = 77 // ignored [SDP-7.4-8]
 		got, ok := ask(t, m, t0, q)
 		// [SDP-7.4-33] [SDP-7.4-35] [SDP-7.4-36] [SDP-7.4-37] [SDP-7.4-38] [SDP-7.3.1.6-2] [SDP-7.3.1.10-1] [D-60]
-		want := Message{Deny, 0, 5, q.Cp, q.Ap}
+		want := portmapwire.Message{Type: portmapwire.Deny, AssocHandle: 5, Cp: q.Cp, Ap: q.Ap}
 		if !ok || got != want {
 			t.Errorf("%s: got %+v %v, want %+v", s, got, ok, want)
 		}
@@ -122,7 +124,7 @@ func TestSilence(t *testing.T) {
 	if s := m.Stats(); s.Malformed != 2+192+56 || s.Unmatched != 6 || s.Received != 256 {
 		t.Errorf("%+v", s)
 	}
-	if got := m.Handle(now, from, append(good, make([]byte, 16)...), nil); len(got) != MessageLen {
+	if got := m.Handle(now, from, append(good, make([]byte, 16)...), nil); len(got) != portmapwire.MessageLen {
 		t.Errorf("the 64-byte form of iwpmd got %d bytes", len(got)) // [D-61]
 	}
 }
@@ -132,7 +134,7 @@ func TestSilence(t *testing.T) {
 // [SDP-15-1]
 func TestMappedAddresses(t *testing.T) {
 	var p ports
-	m := testMachine(func(c *MachineConfig) { c.Registry.Set(ap("10.0.0.1:99"), Mapping{Open: p.Open}) })
+	m := testMachine(func(c *ServerConfig) { c.Registry.Set(ap("10.0.0.1:99"), Mapping{Open: p.Open}) })
 	for _, c := range []struct {
 		cp, ap string
 		want   string // the address granted; empty for PMDeny
@@ -144,16 +146,16 @@ func TestMappedAddresses(t *testing.T) {
 		{"[::ffff:10.0.0.2]:5", "[::ffff:10.0.0.1]:99", "[::ffff:10.0.0.1]:1"},
 		{"[::ffff:10.0.0.2]:6", "[::1]:80", ""},
 	} {
-		q := Message{Type: Request, AssocHandle: 7, Cp: ap(c.cp), Ap: ap(c.ap)}
-		want := Message{Type: Accept, PmTime: DefaultPmTime, AssocHandle: 7, Cp: q.Cp}
+		q := portmapwire.Message{Type: portmapwire.Request, AssocHandle: 7, Cp: ap(c.cp), Ap: ap(c.ap)}
+		want := portmapwire.Message{Type: portmapwire.Accept, PmTime: uint8(DefaultPmTime), AssocHandle: 7, Cp: q.Cp}
 		if c.want == "" {
-			want.Type, want.PmTime, want.Ap = Deny, 0, q.Ap
+			want.Type, want.PmTime, want.Ap = portmapwire.Deny, 0, q.Ap
 		} else if want.Ap = ap(c.want); want.Ap.Port() == 1 {
-			want.PmTime = Once
+			want.PmTime = 0
 		}
 		for range 2 { // and the duplicate
 			b := m.Handle(t0, from, q.Append(nil), nil)
-			if got, err := Parse(b); err != nil || got != want { // [SDP-7.4-17] [SDP-7.4-22]
+			if got, err := portmapwire.Parse(b); err != nil || got != want { // [SDP-7.4-17] [SDP-7.4-22]
 				t.Errorf("%v asks for %v: %+v, %v, want %+v", q.Cp, q.Ap, got, err, want)
 			}
 		}
@@ -162,7 +164,7 @@ func TestMappedAddresses(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	m.Connected(ap("10.0.0.2:1"), ap("10.0.0.1:8080")) // as the listener sees it
-	m.Handle(t0, from, Message{Type: Ack, AssocHandle: 7, Cp: ap("[::ffff:10.0.0.2]:4"), Ap: ap("[::ffff:10.0.0.1]:9090")}.Append(nil), nil)
+	m.Handle(t0, from, portmapwire.Message{Type: portmapwire.Ack, AssocHandle: 7, Cp: ap("[::ffff:10.0.0.2]:4"), Ap: ap("[::ffff:10.0.0.1]:9090")}.Append(nil), nil)
 	if s := m.Stats(); s.Pending != 3 || s.Acks != 1 {
 		t.Errorf("%+v", s)
 	}
@@ -196,7 +198,7 @@ func TestSDP_7_5_2_duplicates(t *testing.T) {
 		t.Errorf("moved service answered with %v", c.Ap)
 	}
 	m.cfg.Registry.Delete(q.Ap)
-	if c, _ := ask(t, m, t0, q); c.Type != Deny {
+	if c, _ := ask(t, m, t0, q); c.Type != portmapwire.Deny {
 		t.Errorf("closed service answered with %v", c.Type)
 	}
 	if s := m.Stats(); s.Pending != 0 {
@@ -212,7 +214,7 @@ func TestSDP_7_5_2_replace(t *testing.T) {
 	if s := m.Stats(); s.Pending != 1 || s.Replaced != 1 {
 		t.Errorf("%+v", s)
 	}
-	old.Type, fresh.Type = Ack, Ack
+	old.Type, fresh.Type = portmapwire.Ack, portmapwire.Ack
 	fresh.PmTime = 77 // ignored [SDP-7.4-29]
 	if _, answered := ask(t, m, t0, old); answered {
 		t.Error("PMAck was answered")
@@ -232,7 +234,7 @@ func TestSDP_7_5_2_replace(t *testing.T) {
 	// A PMAck for another address than the one granted matches nothing.
 	granted, _ := ask(t, m, t0, req(3, "10.0.0.1:80"))
 	wrong := granted
-	wrong.Type, wrong.Ap = Ack, ap("10.0.0.1:8081")
+	wrong.Type, wrong.Ap = portmapwire.Ack, ap("10.0.0.1:8081")
 	ask(t, m, t0, wrong)
 	if s := m.Stats(); s.Pending != 1 || s.Unmatched != 3 || s.Acks != 1 {
 		t.Errorf("PMAck for another address: %+v", s)
@@ -274,7 +276,7 @@ type ports struct {
 	fail              bool
 }
 
-func (p *ports) Open(Message) (netip.AddrPort, func(bool), error) {
+func (p *ports) Open(client, service netip.AddrPort) (netip.AddrPort, func(bool), error) {
 	if p.fail {
 		return netip.AddrPort{}, nil, errors.New("no more")
 	}
@@ -292,7 +294,7 @@ func (p *ports) Open(Message) (netip.AddrPort, func(bool), error) {
 
 func TestSDP_7_4_dynamicPort(t *testing.T) {
 	var p ports
-	m := testMachine(func(c *MachineConfig) { c.Registry.Set(ap("10.0.0.1:99"), Mapping{Open: p.Open}) })
+	m := testMachine(func(c *ServerConfig) { c.Registry.Set(ap("10.0.0.1:99"), Mapping{Open: p.Open}) })
 	q := req(1, "10.0.0.1:99")
 	a, _ := ask(t, m, t0, q)
 	if b, _ := ask(t, m, t0, q); b != a || p.open != 1 { // [SDP-7.5-3] [SDP-7.5.2-5]
@@ -304,12 +306,12 @@ func TestSDP_7_4_dynamicPort(t *testing.T) {
 			t.Errorf("other handle got %+v after %+v; %+v", b, a, p)
 		}
 	})
-	m.Expire(t0.Add(DefaultLifetime)) // [SDP-7.4-32] [SDP-7.5.2-2]
+	m.Expire(t0.Add(defaultLifetime)) // [SDP-7.4-32] [SDP-7.5.2-2]
 	if p.open != 0 || p.lost != 2 {
 		t.Errorf("after expiry: %+v", p)
 	}
 	a, _ = ask(t, m, t0, q)
-	a.Type = Ack
+	a.Type = portmapwire.Ack
 	ask(t, m, t0, a)
 	if p.open != 0 || p.taken != 1 { // it was not discarded [SDP-7.5.2-6]
 		t.Errorf("after PMAck: %+v", p)
@@ -331,13 +333,13 @@ func TestSDP_7_4_dynamicPort(t *testing.T) {
 		t.Errorf("after Close: %+v, %d sources", p, len(m.perSrc))
 	}
 	p.fail = true
-	if b, _ := ask(t, m, t0.Add(time.Minute), q); b.Type != Deny {
+	if b, _ := ask(t, m, t0.Add(time.Minute), q); b.Type != portmapwire.Deny {
 		t.Errorf("no port to be had: %v", b.Type)
 	}
 }
 
 func TestRateLimit(t *testing.T) {
-	m := testMachine(func(c *MachineConfig) { c.Rate, c.Burst = 10, 5 })
+	m := testMachine(func(c *ServerConfig) { c.Rate, c.Burst = 10, 5 })
 	n := 0
 	for i := range 50 {
 		if _, ok := ask(t, m, t0, req(uint64(i), "10.0.0.1:80")); ok {
@@ -369,18 +371,18 @@ func TestFlood(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	buf, reply := make([]byte, 0, MessageLen), make([]byte, 0, MessageLen)
+	buf, reply := make([]byte, 0, portmapwire.MessageLen), make([]byte, 0, portmapwire.MessageLen)
 	honest := 0
 	for i := range total {
 		now := t0.Add(time.Duration(i) * time.Microsecond)
 		var a [4]byte
 		binary.BigEndian.PutUint32(a[:], r.Uint32()|1<<31)
 		src := netip.AddrFrom4(a)
-		buf = Message{Request, 0, r.Uint64(), netip.AddrPortFrom(src, uint16(i)), ap("10.0.0.1:80")}.Append(buf[:0])
+		buf = portmapwire.Message{Type: portmapwire.Request, AssocHandle: r.Uint64(), Cp: netip.AddrPortFrom(src, uint16(i)), Ap: ap("10.0.0.1:80")}.Append(buf[:0])
 		reply = m.Handle(now, src, buf, reply[:0])
 		if i%10000 == 0 {
 			a, ok := ask(t, m, now, req(uint64(i), "10.0.0.1:80"))
-			if ok && a.Type == Accept {
+			if ok && a.Type == portmapwire.Accept {
 				honest++
 			}
 		}
@@ -390,7 +392,7 @@ func TestFlood(t *testing.T) {
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
-	if s := m.Stats(); s.Pending > DefaultMaxPending || len(m.lim.m) > limiterSources || len(m.byHandle) > DefaultMaxPending {
+	if s := m.Stats(); s.Pending > defaultMaxPending || len(m.lim.m) > limiterSources || len(m.byHandle) > defaultMaxPending {
 		t.Errorf("tables grew: %+v, %d sources", s, len(m.lim.m))
 	}
 	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 16<<20 {
@@ -403,25 +405,31 @@ func TestFlood(t *testing.T) {
 }
 
 func FuzzMachine(f *testing.F) {
-	for _, v := range vectors {
-		f.Add(testkit.Hex(v.wire), uint16(3))
+	for _, m := range []portmapwire.Message{
+		{Type: portmapwire.Request, AssocHandle: 0x0102030405060708, Cp: ap("10.0.0.2:40000"), Ap: ap("10.0.0.1:80")},
+		{Type: portmapwire.Accept, PmTime: 120, AssocHandle: 1, Cp: ap("10.0.0.2:40000"), Ap: ap("10.0.0.9:8080")},
+		{Type: portmapwire.Ack, AssocHandle: 1<<64 - 1, Cp: ap("[2001:db8::2]:1"), Ap: ap("[2001:db8::1]:65535")},
+		{Type: portmapwire.Request, AssocHandle: 9, Cp: ap("[::ffff:10.0.0.2]:5"), Ap: ap("[2001:db8::1]:6")},
+		{Type: portmapwire.Deny, AssocHandle: 7, Cp: ap("[::1]:5"), Ap: ap("[::1]:6")},
+	} {
+		f.Add(m.Append(nil), uint16(3))
 	}
 	f.Fuzz(func(t *testing.T, b []byte, step uint16) {
 		var p ports
-		m := testMachine(func(c *MachineConfig) {
+		m := testMachine(func(c *ServerConfig) {
 			c.MaxPending = 3
 			c.Registry.Set(ap("10.0.0.1:99"), Mapping{Open: p.Open})
 		})
 		now := t0
 		for len(b) > 0 {
-			n := min(len(b), MessageLen)
+			n := min(len(b), portmapwire.MessageLen)
 			d := append([]byte(nil), b[:n]...)
-			if n == MessageLen && d[47]&1 == 1 { // steer half of them to real services
+			if n == portmapwire.MessageLen && d[47]&1 == 1 { // steer half of them to real services
 				copy(d[4:6], []byte{0, 99})
 				copy(d[32:36], []byte{10, 0, 0, 1})
 				d[0] = d[0]&0x30 | 4
 			}
-			if r := m.Handle(now, from, d, nil); len(r) != 0 && len(r) != MessageLen {
+			if r := m.Handle(now, from, d, nil); len(r) != 0 && len(r) != portmapwire.MessageLen {
 				t.Fatalf("answer of %d bytes", len(r))
 			}
 			if len(m.pending) > 3 || len(m.byHandle) > 3 || p.open > 3 {

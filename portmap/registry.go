@@ -26,11 +26,12 @@ type Mapping struct {
 	PmTime PmTime
 
 	// Open, if set, makes a port for each request and Targets is ignored.
-	// It must not block. release is called exactly once: when the request
+	// client is where the connection will come from, and service the
+	// conventional address asked for. It must not block. release is called exactly once: when the request
 	// was never confirmed (confirmed is false; close the port), or when it was,
 	// by PMAck or by a connection (confirmed is true; the port's life is then
 	// the service's own business).
-	Open func(req Message) (target netip.AddrPort, release func(confirmed bool), err error)
+	Open func(client, service netip.AddrPort) (target netip.AddrPort, release func(confirmed bool), err error)
 
 	// Targets [SDP-7.4-24], Open [SDP-7.4-32].
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"viaduct/internal/wire/portmapwire"
 )
 
 // A scripted connection answers what is written to it by a function. It belongs
@@ -26,8 +28,8 @@ type scripted struct {
 }
 
 func (c *scripted) Write(b []byte) (int, error) {
-	m, err := Parse(b)
-	if err != nil || len(b) != MessageLen {
+	m, err := portmapwire.Parse(b)
+	if err != nil || len(b) != portmapwire.MessageLen {
 		panic(fmt.Sprint(b, err))
 	}
 	c.log = append(c.log, fmt.Sprint(m.Type, " ", time.Since(c.begin)))
@@ -74,8 +76,8 @@ func (c *scripted) RemoteAddr() net.Addr { return &net.UDPAddr{} }
 // datagrams go out and when, and when it is over with which outcome.
 func TestRun(t *testing.T) {
 	accept := func(n int, b []byte) ([]any, error) {
-		m, _ := Parse(b)
-		m.Type, m.PmTime, m.Ap = Accept, 4, ap("10.0.0.1:8080")
+		m, _ := portmapwire.Parse(b)
+		m.Type, m.PmTime, m.Ap = portmapwire.Accept, 4, ap("10.0.0.1:8080")
 		return []any{m.Append(nil)}, nil
 	}
 	other := errors.New("cable cut")
@@ -101,8 +103,8 @@ func TestRun(t *testing.T) {
 		{name: "noise", answer: func(n int, _ []byte) ([]any, error) { return []any{make([]byte, 20*n)}, nil },
 			log: []string{"PMReq 0s", "PMReq 250ms", "PMReq 750ms"}, took: 1750 * time.Millisecond, err: ErrNoAnswer},
 		{name: "denied", answer: func(_ int, b []byte) ([]any, error) {
-			m, _ := Parse(b)
-			m.Type = Deny
+			m, _ := portmapwire.Parse(b)
+			m.Type = portmapwire.Deny
 			return []any{m.Append(nil)}, nil
 		}, log: []string{"PMReq 0s"}, err: ErrDenied},
 		// [D-63]: the system tells of it when reading, or with the next datagram.

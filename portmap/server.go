@@ -10,16 +10,26 @@ import (
 	"time"
 
 	"viaduct/internal/perturb"
+	"viaduct/internal/wire/portmapwire"
 )
 
-// ServerConfig configures a Server.
+// ServerConfig is the policy of a Server. The zero value of a field means its
+// default.
 type ServerConfig struct {
-	MachineConfig
+	Registry *Registry // the mappings; none if nil
+
+	Lifetime   time.Duration // of a request without PMAck; 10 s
+	MaxPending int           // requests waiting for PMAck; 16384, about 200 bytes each
+	Rate       float64       // datagrams a second from one source, an IPv4 address or an IPv6 /64; 200, negative means no limit
+	Burst      int           // datagrams at once from one source; 400
+
 	Logger *slog.Logger // nil is silent
 
 	// Tap, if set, sees every datagram that is taken or sent (out). It must
 	// not keep b.
 	Tap func(out bool, src, dst netip.AddrPort, b []byte)
+
+	// Lifetime [D-62].
 }
 
 // A Server answers requests on one UDP socket. It keeps nothing over a restart:
@@ -31,7 +41,7 @@ type Server struct { // [SDP-7.2-4] [D-72]
 	tap  func(out bool, src, dst netip.AddrPort, b []byte)
 
 	mu perturb.Mutex
-	m  *Machine // guarded by mu
+	m  *machine // guarded by mu
 }
 
 // Listen opens the UDP address addr (host:port; ":3935" is every address of
@@ -64,7 +74,7 @@ func NewServer(conn *net.UDPConn, cfg ServerConfig) (*Server, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Server{conn: conn, log: log, tap: cfg.Tap, m: NewMachine(cfg.MachineConfig)}, nil
+	return &Server{conn: conn, log: log, tap: cfg.Tap, m: newMachine(cfg)}, nil
 }
 
 // Addr returns the address of the socket.
@@ -99,7 +109,7 @@ func (s *Server) Serve() error {
 		defer s.mu.Unlock()
 		s.m.Close()
 	}()
-	buf := make([]byte, MessageLen) // a longer datagram is cut, and that is meant [D-61]
+	buf := make([]byte, portmapwire.MessageLen) // a longer datagram is cut, and that is meant [D-61]
 	oob := make([]byte, oobLen)
 	var reply []byte
 	for {

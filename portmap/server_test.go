@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"viaduct/internal/testkit"
+	"viaduct/internal/wire/portmapwire"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -42,7 +43,7 @@ func TestResolve(t *testing.T) {
 			reg := NewRegistry()
 			reg.Set(ap("0.0.0.0:80"), NewMapping(ap("0.0.0.0:8080")))
 			reg.Set(ap("0.0.0.0:81"), Mapping{Targets: []netip.AddrPort{ap("0.0.0.0:8081")}, PmTime: Once})
-			s := startServer(t, net.JoinHostPort(host, "0"), ServerConfig{MachineConfig: MachineConfig{Registry: reg}})
+			s := startServer(t, net.JoinHostPort(host, "0"), ServerConfig{Registry: reg})
 			c := NewClient(ClientConfig{Server: s.Addr()})
 			q := Query{Service: netip.AddrPortFrom(s.Addr().Addr(), 80)}
 			m, err := c.Resolve(t.Context(), q)
@@ -128,7 +129,7 @@ func TestReplySource(t *testing.T) {
 			host := netip.MustParseAddr(v.host)
 			var mu sync.Mutex
 			var asked []netip.AddrPort // what the datagrams were sent to, and where the answers came from
-			s := startServer(t, v.bind, ServerConfig{MachineConfig: MachineConfig{Registry: reg}, Tap: func(out bool, src, dst netip.AddrPort, _ []byte) {
+			s := startServer(t, v.bind, ServerConfig{Registry: reg, Tap: func(out bool, src, dst netip.AddrPort, _ []byte) {
 				mu.Lock()
 				defer mu.Unlock()
 				if out {
@@ -177,7 +178,7 @@ func TestSDP_7_2_restart(t *testing.T) {
 	if _, done, err := tx.Done(); !done || err != nil {
 		t.Errorf("%v %v", done, err)
 	}
-	if a, ok := ask(t, second, t0, req(43, "10.0.0.1:80")); !ok || a.Type != Accept {
+	if a, ok := ask(t, second, t0, req(43, "10.0.0.1:80")); !ok || a.Type != portmapwire.Accept {
 		t.Error("the new server does not serve")
 	}
 }
@@ -187,7 +188,7 @@ func TestSDP_7_2_restart(t *testing.T) {
 func TestFloodLoopback(t *testing.T) {
 	reg := NewRegistry()
 	reg.Set(ap("0.0.0.0:80"), NewMapping(ap("0.0.0.0:8080")))
-	s := startServer(t, "127.0.0.1:0", ServerConfig{MachineConfig: MachineConfig{Registry: reg}})
+	s := startServer(t, "127.0.0.1:0", ServerConfig{Registry: reg})
 	var d net.Dialer
 	d.LocalAddr = &net.UDPAddr{IP: net.IPv4(127, 0, 0, 9)}
 	flood, err := d.DialContext(t.Context(), "udp", s.Addr().String())
@@ -203,7 +204,7 @@ func TestFloodLoopback(t *testing.T) {
 				return
 			default:
 			}
-			flood.Write(Message{Request, 0, i, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.9"), uint16(i)), ap("127.0.0.1:80")}.Append(nil))
+			flood.Write(portmapwire.Message{Type: portmapwire.Request, AssocHandle: i, Cp: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.9"), uint16(i)), Ap: ap("127.0.0.1:80")}.Append(nil))
 		}
 	})
 	defer func() { close(stop); wg.Wait(); flood.Close() }()
@@ -222,7 +223,7 @@ func TestFloodLoopback(t *testing.T) {
 	if good < 18 {
 		t.Errorf("%d of 20 honest questions were answered", good)
 	}
-	if st := s.Stats(); st.Pending > DefaultMaxPending {
+	if st := s.Stats(); st.Pending > defaultMaxPending {
 		t.Errorf("%+v", st)
 	}
 }
@@ -250,8 +251,8 @@ func TestHandles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := Parse(buf[:n])
-		if err != nil || m.Type != Request || n != MessageLen { // [SDP-7.4-2] [SDP-7.3-1]
+		m, err := portmapwire.Parse(buf[:n])
+		if err != nil || m.Type != portmapwire.Request || n != portmapwire.MessageLen { // [SDP-7.4-2] [SDP-7.3-1]
 			t.Fatalf("%d bytes, %+v, %v", n, m, err)
 		}
 		if old := byPort[m.Cp.Port()]; old != nil {
@@ -275,14 +276,14 @@ func TestHandles(t *testing.T) {
 func TestMixedRequestServed(t *testing.T) {
 	reg := NewRegistry()
 	reg.Set(ap("0.0.0.0:80"), NewMapping(ap("0.0.0.0:8080")))
-	s := startServer(t, "127.0.0.1:0", ServerConfig{MachineConfig: MachineConfig{Registry: reg}})
+	s := startServer(t, "127.0.0.1:0", ServerConfig{Registry: reg})
 	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(s.Addr()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(testkit.Patience))
-	for _, q := range []Message{
+	for _, q := range []portmapwire.Message{
 		{AssocHandle: 1, Cp: ap("[::ffff:127.0.0.1]:5"), Ap: ap("[::1]:80")},
 		{AssocHandle: 2, Cp: ap("[::1]:5"), Ap: ap("[::ffff:127.0.0.1]:80")},
 		{AssocHandle: 3, Cp: ap("[::ffff:127.0.0.1]:5"), Ap: ap("[::ffff:127.0.0.1]:80")},
@@ -291,13 +292,13 @@ func TestMixedRequestServed(t *testing.T) {
 		if _, err := conn.Write(q.Append(nil)); err != nil {
 			t.Fatal(err)
 		}
-		b := make([]byte, 2*MessageLen)
+		b := make([]byte, 2*portmapwire.MessageLen)
 		n, err := conn.Read(b)
 		if err != nil {
 			t.Fatal(err)
 		}
-		a, err := Parse(b[:n])
-		if err != nil || a.Type != Accept || a.AssocHandle != q.AssocHandle || a.Cp != q.Cp || a.Ap != netip.AddrPortFrom(q.Ap.Addr(), 8080) {
+		a, err := portmapwire.Parse(b[:n])
+		if err != nil || a.Type != portmapwire.Accept || a.AssocHandle != q.AssocHandle || a.Cp != q.Cp || a.Ap != netip.AddrPortFrom(q.Ap.Addr(), 8080) {
 			t.Errorf("answer to %+v: %+v, %v", q, a, err)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+
+	"viaduct/internal/wire/portmapwire"
 )
 
 // Timers of a client: a lost datagram costs one of them, whatever server is at
@@ -53,24 +55,24 @@ func (s clientState) String() string {
 	return fmt.Sprintf("clientState(%d)", uint8(s))
 }
 
-// A Transaction is one question of a client, without socket and clock: each
+// A transaction is one question of a client, without socket and clock: each
 // event returns the datagram to send, if any. After Done it takes events and
 // ignores them. It is not safe for concurrent use.
-type Transaction struct {
-	req      Message
+type transaction struct {
+	req      portmapwire.Message
 	wire     []byte // the PMReq: every retransmission is equal to it [SDP-7.5.1-4]
 	state    clientState
 	sent     int // PMReqs sent
 	deadline time.Time
-	answer   Message
+	answer   portmapwire.Message
 	at       time.Time // receipt of the answer
 	icmp     bool      // the one retry of D-63 is used up
 }
 
-// NewTransaction returns the question for the service at ap by a client that
+// newTransaction returns the question for the service at ap by a client that
 // will connect from cp. Both must be of one family. handle must be random and
 // fresh.
-func NewTransaction(handle uint64, cp, ap netip.AddrPort) (*Transaction, error) {
+func newTransaction(handle uint64, cp, ap netip.AddrPort) (*transaction, error) {
 	cp = netip.AddrPortFrom(cp.Addr().Unmap().WithZone(""), cp.Port())
 	ap = netip.AddrPortFrom(ap.Addr().Unmap().WithZone(""), ap.Port())
 	switch {
@@ -80,12 +82,12 @@ func NewTransaction(handle uint64, cp, ap netip.AddrPort) (*Transaction, error) 
 		return nil, fmt.Errorf("portmap: local address %v does not match the family of %v", cp, ap)
 	}
 	// [SDP-7.4-4] [SDP-7.4-5] [SDP-7.4-6] [SDP-7.4-7] [SDP-7.4-9] [SDP-7.4-10] [SDP-7.4-12] [SDP-7.4-13]
-	m := Message{Type: Request, AssocHandle: handle, Cp: cp, Ap: ap}
-	return &Transaction{req: m, wire: m.Append(nil)}, nil
+	m := portmapwire.Message{Type: portmapwire.Request, AssocHandle: handle, Cp: cp, Ap: ap}
+	return &transaction{req: m, wire: m.Append(nil)}, nil
 }
 
 // Start returns the first PMReq.
-func (t *Transaction) Start(now time.Time) []byte { // [SDP-7.4-2] [SDP-7.5.1-2]
+func (t *transaction) Start(now time.Time) []byte { // [SDP-7.4-2] [SDP-7.5.1-2]
 	if t.state != idle {
 		panic("portmap: transaction started twice")
 	}
@@ -93,7 +95,7 @@ func (t *Transaction) Start(now time.Time) []byte { // [SDP-7.4-2] [SDP-7.5.1-2]
 }
 
 // Timeout takes the passing of Deadline; out is a retransmission, or nil.
-func (t *Transaction) Timeout(now time.Time) (out []byte) {
+func (t *transaction) Timeout(now time.Time) (out []byte) {
 	switch t.state {
 	case idle, accepted, denied, gaveUp:
 		return nil
@@ -112,7 +114,7 @@ func (t *Transaction) Timeout(now time.Time) (out []byte) {
 
 // Unreachable takes the news (ICMP) that nothing listens there. It is no denial,
 // since it can be forged: it ends the wait for this answer.
-func (t *Transaction) Unreachable(now time.Time) { // [D-63]
+func (t *transaction) Unreachable(now time.Time) { // [D-63]
 	if t.state != asking {
 		return
 	}
@@ -124,7 +126,7 @@ func (t *Transaction) Unreachable(now time.Time) { // [D-63]
 	t.state, t.deadline = refused, now.Add(unreachableRetry)
 }
 
-func (t *Transaction) send(now time.Time) []byte {
+func (t *transaction) send(now time.Time) []byte {
 	t.state = asking
 	t.deadline = now.Add(retryAfter[t.sent])
 	t.sent++
@@ -134,35 +136,35 @@ func (t *Transaction) send(now time.Time) []byte {
 // Receive takes a datagram from the server; out is the PMAck to return, or
 // nil. Whatever does not belong to this transaction, and every answer after
 // the first, is dropped.
-func (t *Transaction) Receive(now time.Time, b []byte) (out []byte) {
+func (t *transaction) Receive(now time.Time, b []byte) (out []byte) {
 	switch t.state {
 	case idle, accepted, denied, gaveUp: // [SDP-7.5-4] [SDP-7.5.1-9] [SDP-7.5.1-10]
 		return nil
 	case asking, refused:
 	}
-	m, err := Parse(b)
+	m, err := portmapwire.Parse(b)
 	if err != nil || m.AssocHandle != t.req.AssocHandle || m.Cp != t.req.Cp { // [SDP-7.5.1-10]
 		return nil
 	}
 	switch m.Type {
-	case Accept:
+	case portmapwire.Accept:
 		if !t.plausible(m.Ap) {
 			return nil
 		}
 		t.state, t.answer, t.at = accepted, m, now
 		ack := m // everything from ApPort on as granted [SDP-7.4-25] [SDP-7.4-27] [SDP-7.4-28] [SDP-7.4-29] [SDP-7.4-30] [D-65]
-		ack.Type, ack.PmTime = Ack, 0
+		ack.Type, ack.PmTime = portmapwire.Ack, 0
 		return ack.Append(nil)
-	case Deny: // finished, and nothing is sent; its ApPort is not looked at [SDP-7.4-39] [SDP-7.4-40] [SDP-7.3.1.6-2]
+	case portmapwire.Deny: // finished, and nothing is sent; its ApPort is not looked at [SDP-7.4-39] [SDP-7.4-40] [SDP-7.3.1.6-2]
 		t.state, t.at = denied, now
-	case Request, Ack: // a client's messages
+	case portmapwire.Request, portmapwire.Ack: // a client's messages
 	}
 	return nil
 }
 
 // plausible refuses an answer that would lead where no server should. Its family
 // is that of m.Cp, which was compared before. [D-66]
-func (t *Transaction) plausible(ap netip.AddrPort) bool {
+func (t *transaction) plausible(ap netip.AddrPort) bool {
 	a := ap.Addr()
 	if ap.Port() == 0 || a.IsUnspecified() || a.IsMulticast() || a.Is4In6() {
 		return false
@@ -171,17 +173,17 @@ func (t *Transaction) plausible(ap netip.AddrPort) bool {
 }
 
 // Deadline is when Timeout is due; ok is false once the transaction is over.
-func (t *Transaction) Deadline() (at time.Time, ok bool) {
+func (t *transaction) Deadline() (at time.Time, ok bool) {
 	return t.deadline, t.state == asking || t.state == refused
 }
 
 // Done reports whether the transaction is over. There is exactly one outcome:
 // an address to connect to with SDP (err nil), ErrDenied or ErrNoAnswer, both
 // of which mean the conventional address.
-func (t *Transaction) Done() (m Mapped, done bool, err error) { // [SDP-7-1]
+func (t *transaction) Done() (m Mapped, done bool, err error) { // [SDP-7-1]
 	switch t.state {
 	case accepted:
-		return Mapped{Address: t.answer.Ap, PmTime: t.answer.PmTime, At: t.at}, true, nil
+		return Mapped{Address: t.answer.Ap, PmTime: PmTime(t.answer.PmTime), At: t.at}, true, nil
 	case denied:
 		return Mapped{}, true, ErrDenied
 	case gaveUp:

@@ -7,28 +7,30 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"viaduct/internal/wire/portmapwire"
 )
 
-func newTx(t testing.TB) *Transaction {
+func newTx(t testing.TB) *transaction {
 	t.Helper()
-	tx, err := NewTransaction(42, ap("10.0.0.2:40000"), ap("10.0.0.1:80"))
+	tx, err := newTransaction(42, ap("10.0.0.2:40000"), ap("10.0.0.1:80"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return tx
 }
 
-func answer(ty Type, target string) []byte {
-	return Message{ty, 4, 42, ap("10.0.0.2:40000"), ap(target)}.Append(nil)
+func answer(ty portmapwire.Type, target string) []byte {
+	return portmapwire.Message{Type: ty, PmTime: 4, AssocHandle: 42, Cp: ap("10.0.0.2:40000"), Ap: ap(target)}.Append(nil)
 }
 
 func TestSDP_7_4_request(t *testing.T) {
 	// [SDP-7.4-4] [SDP-7.4-5] [SDP-7.4-6] [SDP-7.4-7] [SDP-7.4-9] [SDP-7.4-10] [SDP-7.4-12] [SDP-7.4-13] [SDP-7.3.1.7-1]
 	tx := newTx(t)
-	if tx.Receive(t0, answer(Accept, "10.0.0.1:8080")) != nil { // nothing is out yet [SDP-7.5.1-10]
+	if tx.Receive(t0, answer(portmapwire.Accept, "10.0.0.1:8080")) != nil { // nothing is out yet [SDP-7.5.1-10]
 		t.Error("an answer before the question was acknowledged")
 	}
-	want := Message{Request, 0, 42, ap("10.0.0.2:40000"), ap("10.0.0.1:80")}.Append(nil)
+	want := portmapwire.Message{Type: portmapwire.Request, AssocHandle: 42, Cp: ap("10.0.0.2:40000"), Ap: ap("10.0.0.1:80")}.Append(nil)
 	if got := tx.Start(t0); !bytes.Equal(got, want) {
 		t.Errorf("got %x, want %x", got, want)
 	}
@@ -43,7 +45,7 @@ func TestSDP_7_4_request(t *testing.T) {
 	for _, bad := range []struct{ cp, ap string }{
 		{"10.0.0.2:1", "[::1]:1"}, {"10.0.0.2:1", "0.0.0.0:1"}, {"10.0.0.2:1", "10.0.0.1:0"}, {"10.0.0.2:1", "224.0.0.1:1"},
 	} {
-		if _, err := NewTransaction(1, ap(bad.cp), ap(bad.ap)); err == nil {
+		if _, err := newTransaction(1, ap(bad.cp), ap(bad.ap)); err == nil {
 			t.Errorf("question about %s from %s was allowed", bad.ap, bad.cp)
 		}
 	}
@@ -78,7 +80,7 @@ func TestSDP_7_5_1_timeout(t *testing.T) {
 	if _, done, err := tx.Done(); !done || !errors.Is(err, ErrNoAnswer) {
 		t.Errorf("done %v, %v", done, err)
 	}
-	if out := tx.Receive(now, answer(Accept, "10.0.0.1:8080")); out != nil { // [SDP-7.5.1-10]
+	if out := tx.Receive(now, answer(portmapwire.Accept, "10.0.0.1:8080")); out != nil { // [SDP-7.5.1-10]
 		t.Error("an answer after the end was acknowledged")
 	}
 }
@@ -86,7 +88,7 @@ func TestSDP_7_5_1_timeout(t *testing.T) {
 func TestSDP_7_4_ack(t *testing.T) {
 	tx := newTx(t)
 	tx.Start(t0)
-	in := answer(Accept, "10.0.0.9:8080") // another address than asked: allowed [SDP-7.4-24]
+	in := answer(portmapwire.Accept, "10.0.0.9:8080") // another address than asked: allowed [SDP-7.4-24]
 	in[1] = 200
 	out := tx.Receive(t0, in)
 	// [SDP-7.4-25] [SDP-7.4-27] [SDP-7.4-28] [SDP-7.4-29] [SDP-7.4-30] Whether
@@ -101,7 +103,7 @@ func TestSDP_7_4_ack(t *testing.T) {
 		t.Errorf("%+v %v %v", m, done, err)
 	}
 	// [SDP-7.5-4] [SDP-7.5.1-9]: neither a second PMAccept nor a late PMDeny counts.
-	if tx.Receive(t0, in) != nil || tx.Receive(t0, answer(Deny, "10.0.0.1:80")) != nil {
+	if tx.Receive(t0, in) != nil || tx.Receive(t0, answer(portmapwire.Deny, "10.0.0.1:80")) != nil {
 		t.Error("a second answer was answered")
 	}
 	if again, _, err := tx.Done(); err != nil || again != m {
@@ -112,7 +114,7 @@ func TestSDP_7_4_ack(t *testing.T) {
 func TestSDP_7_4_denied(t *testing.T) {
 	tx := newTx(t)
 	tx.Start(t0)
-	d := answer(Deny, "10.0.0.1:80")
+	d := answer(portmapwire.Deny, "10.0.0.1:80")
 	d[1] = 99                     // [SDP-7.4-36]
 	d[4], d[5] = 0, 0             // [SDP-7.3.1.6-2]: zero and copy are equally good [D-60]
 	if tx.Receive(t0, d) != nil { // [SDP-7.4-40]
@@ -121,7 +123,7 @@ func TestSDP_7_4_denied(t *testing.T) {
 	if _, ok := tx.Deadline(); ok || tx.Timeout(t0.Add(time.Hour)) != nil { // [SDP-7.4-39]
 		t.Error("the transaction goes on")
 	}
-	if tx.Receive(t0, answer(Accept, "10.0.0.1:8080")) != nil { // [SDP-7.5.1-9]
+	if tx.Receive(t0, answer(portmapwire.Accept, "10.0.0.1:8080")) != nil { // [SDP-7.5.1-9]
 		t.Error("a late PMAccept was acknowledged")
 	}
 	if _, done, err := tx.Done(); !done || !errors.Is(err, ErrDenied) {
@@ -131,19 +133,19 @@ func TestSDP_7_4_denied(t *testing.T) {
 
 func TestSDP_7_5_1_foreign(t *testing.T) {
 	// Answers to another client's request, or that no server would give. [SDP-7.5.1-10] [D-66]
-	good := Message{Accept, 4, 42, ap("10.0.0.2:40000"), ap("10.0.0.1:8080")}
-	change := func(f func(*Message)) []byte { m := good; f(&m); return m.Append(nil) }
+	good := portmapwire.Message{Type: portmapwire.Accept, PmTime: 4, AssocHandle: 42, Cp: ap("10.0.0.2:40000"), Ap: ap("10.0.0.1:8080")}
+	change := func(f func(*portmapwire.Message)) []byte { m := good; f(&m); return m.Append(nil) }
 	for name, b := range map[string][]byte{
-		"handle":      change(func(m *Message) { m.AssocHandle++ }),
-		"port":        change(func(m *Message) { m.Cp = ap("10.0.0.2:40001") }),
-		"address":     change(func(m *Message) { m.Cp = ap("10.0.0.3:40000") }),
-		"family":      change(func(m *Message) { m.Cp, m.Ap = ap("[::1]:40000"), ap("[::1]:1") }),
-		"port 0":      change(func(m *Message) { m.Ap = ap("10.0.0.1:0") }),
-		"loopback":    change(func(m *Message) { m.Ap = ap("127.0.0.1:22") }),
-		"multicast":   change(func(m *Message) { m.Ap = ap("224.0.0.1:22") }),
-		"unspecified": change(func(m *Message) { m.Ap = ap("0.0.0.0:22") }),
-		"request":     change(func(m *Message) { m.Type = Request }),
-		"ack":         change(func(m *Message) { m.Type = Ack }),
+		"handle":      change(func(m *portmapwire.Message) { m.AssocHandle++ }),
+		"port":        change(func(m *portmapwire.Message) { m.Cp = ap("10.0.0.2:40001") }),
+		"address":     change(func(m *portmapwire.Message) { m.Cp = ap("10.0.0.3:40000") }),
+		"family":      change(func(m *portmapwire.Message) { m.Cp, m.Ap = ap("[::1]:40000"), ap("[::1]:1") }),
+		"port 0":      change(func(m *portmapwire.Message) { m.Ap = ap("10.0.0.1:0") }),
+		"loopback":    change(func(m *portmapwire.Message) { m.Ap = ap("127.0.0.1:22") }),
+		"multicast":   change(func(m *portmapwire.Message) { m.Ap = ap("224.0.0.1:22") }),
+		"unspecified": change(func(m *portmapwire.Message) { m.Ap = ap("0.0.0.0:22") }),
+		"request":     change(func(m *portmapwire.Message) { m.Type = portmapwire.Request }),
+		"ack":         change(func(m *portmapwire.Message) { m.Type = portmapwire.Ack }),
 		"short":       good.Append(nil)[:40],
 	} {
 		tx := newTx(t)
@@ -155,17 +157,17 @@ func TestSDP_7_5_1_foreign(t *testing.T) {
 			t.Errorf("%s: ended the transaction", name)
 		}
 	}
-	tx, err := NewTransaction(42, ap("[fd00::2]:40000"), ap("[fd00::1]:80"))
+	tx, err := newTransaction(42, ap("[fd00::2]:40000"), ap("[fd00::1]:80"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	tx.Start(t0)
 	for _, target := range []string{"[::ffff:10.0.0.1]:8080", "[::1]:22", "[ff02::1]:22", "[::]:22"} {
-		if tx.Receive(t0, Message{Accept, 4, 42, ap("[fd00::2]:40000"), ap(target)}.Append(nil)) != nil {
+		if tx.Receive(t0, portmapwire.Message{Type: portmapwire.Accept, PmTime: 4, AssocHandle: 42, Cp: ap("[fd00::2]:40000"), Ap: ap(target)}.Append(nil)) != nil {
 			t.Errorf("%s was taken for a service", target)
 		}
 	}
-	if tx.Receive(t0, Message{Accept, 4, 42, ap("[fd00::2]:40000"), ap("[fd00::9]:8080")}.Append(nil)) == nil {
+	if tx.Receive(t0, portmapwire.Message{Type: portmapwire.Accept, PmTime: 4, AssocHandle: 42, Cp: ap("[fd00::2]:40000"), Ap: ap("[fd00::9]:8080")}.Append(nil)) == nil {
 		t.Error("a good answer was refused")
 	}
 }
@@ -207,7 +209,7 @@ func TestUnreachable(t *testing.T) {
 		if news == 1 {
 			tx.Unreachable(t0)
 		}
-		tx.Receive(t0, answer(Accept, "10.0.0.1:8080"))
+		tx.Receive(t0, answer(portmapwire.Accept, "10.0.0.1:8080"))
 		tx.Unreachable(t0)
 		if m, done, err := tx.Done(); !done || err != nil || m.Address != ap("10.0.0.1:8080") {
 			t.Errorf("with an answer: %+v %v %v", m, done, err)
@@ -223,7 +225,7 @@ func TestLossMatrix(t *testing.T) {
 		for lost := range 1 << 8 {
 			t.Run(fmt.Sprintf("%s/%08b", service, lost), func(t *testing.T) {
 				m := testMachine(nil)
-				tx, _ := NewTransaction(7, ap("10.0.0.2:40000"), ap(service))
+				tx, _ := newTransaction(7, ap("10.0.0.2:40000"), ap(service))
 				if _, done, err := tx.Done(); done || err != nil {
 					t.Fatal("an outcome before the question")
 				}
@@ -259,7 +261,7 @@ func TestLossMatrix(t *testing.T) {
 					errors.Is(err, ErrDenied) && service == "10.0.0.1:80":
 					t.Errorf("%+v, %v", got, err)
 				}
-				m.Expire(now.Add(DefaultLifetime))
+				m.Expire(now.Add(defaultLifetime))
 				if s := m.Stats(); s.Pending != 0 {
 					t.Errorf("server keeps %d requests", s.Pending)
 				}

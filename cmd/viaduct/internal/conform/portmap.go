@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"viaduct/portmap"
+	"viaduct/internal/wire/portmapwire"
 )
 
 // ask sends a datagram and returns the answer; nil if none comes.
@@ -32,7 +32,7 @@ func (t *T) ask(c net.Conn, b []byte, within bool) []byte {
 }
 
 // request is a PMReq for the service.
-func (t *T) request(c net.Conn, handle uint64) portmap.Message {
+func (t *T) request(c net.Conn, handle uint64) portmapwire.Message {
 	ap, err := netip.ParseAddrPort(t.g.Service)
 	if err != nil {
 		t.fail(t.c.Rows[0], "service %q: %v", t.g.Service, err)
@@ -43,23 +43,23 @@ func (t *T) request(c net.Conn, handle uint64) portmap.Message {
 		ap = netip.AddrPortFrom(netip.AddrFrom16(ap.Addr().As16()), ap.Port())
 		cp = netip.AddrPortFrom(netip.AddrFrom16(cp.Addr().As16()), cp.Port())
 	}
-	return portmap.Message{Type: portmap.Request, AssocHandle: handle, Cp: cp, Ap: ap}
+	return portmapwire.Message{Type: portmapwire.Request, AssocHandle: handle, Cp: cp, Ap: ap}
 }
 
 // answer checks an answer to q.
-func (t *T) answer(b []byte, q portmap.Message) portmap.Message {
+func (t *T) answer(b []byte, q portmapwire.Message) portmapwire.Message {
 	t.check(len(b) > 0, t.c.Rows[0], "no answer")
-	t.check(len(b) == portmap.MessageLen, "SDP-7.3-1", "an answer of %d bytes", len(b))
+	t.check(len(b) == portmapwire.MessageLen, "SDP-7.3-1", "an answer of %d bytes", len(b))
 	t.check(b[0]>>6 == 0, "SDP-7.3.1.1-1", "version %d", b[0]>>6)
 	mt := b[0] >> 4 & 3
-	t.check(mt == byte(portmap.Accept) || mt == byte(portmap.Deny), "SDP-7.3.1.2-1", "message type %d answers a request", mt)
+	t.check(mt == byte(portmapwire.Accept) || mt == byte(portmapwire.Deny), "SDP-7.3.1.2-1", "message type %d answers a request", mt)
 	t.check(b[2]|b[3] == 0, "SDP-7.3.1.5-1", "reserved bits %x", b[2:4])
 	t.check(b[0]&15 == q.Append(nil)[0]&15, "SDP-7.3.1.3-1", "IPV is %d", b[0]&15)
 	if b[0]&15 == 4 {
 		t.check(bytes.Equal(b[20:32], make([]byte, 12)) && bytes.Equal(b[36:48], make([]byte, 12)), "SDP-7.3.1.3-2", "the tail of an IPv4 address is not zero")
 	}
 	t.check(binary.BigEndian.Uint64(b[8:]) == q.AssocHandle, "SDP-7.3.1.8-2", "AssocHandle is %#x, sent was %#x", b[8:16], q.AssocHandle)
-	m, err := portmap.Parse(b)
+	m, err := portmapwire.Parse(b)
 	t.check(err == nil, "SDP-7.3-1", "%v", err)
 	t.check(m.Cp.Port() == q.Cp.Port(), "SDP-7.3.1.7-1", "CpPort is %d, sent was %d", m.Cp.Port(), q.Cp.Port())
 	t.check(m.Cp.Addr() == q.Cp.Addr(), "SDP-7.3.1.9-1", "CpIPAddr is %v, sent was %v", m.Cp.Addr(), q.Cp.Addr())
@@ -70,7 +70,7 @@ func ignoredDatagram(name, text, row string, change func(b []byte) []byte) Case 
 	return Case{Name: "portmap/" + name, Proto: "portmap", Role: Passive, Rows: list(row), Text: text, run: func(t *T) {
 		c := t.connect()
 		q := t.request(c, 0x1122334455667788)
-		if b := t.ask(c, change(q.Append(nil)), false); len(b) > 0 && b[0]>>4&3 == byte(portmap.Accept) {
+		if b := t.ask(c, change(q.Append(nil)), false); len(b) > 0 && b[0]>>4&3 == byte(portmapwire.Accept) {
 			t.fail(row, "it is accepted")
 		}
 		t.answer(t.ask(c, q.Append(nil), true), q) // a good client is served
@@ -84,8 +84,8 @@ var portmapPassive = []Case{
 			for _, h := range []uint64{1, 0xfedcba9876543210} {
 				q := t.request(c, h)
 				m := t.answer(t.ask(c, q.Append(nil), true), q)
-				if m.Type == portmap.Accept {
-					m.Type = portmap.Ack
+				if m.Type == portmapwire.Accept {
+					m.Type = portmapwire.Ack
 					t.write(c, m.Append(nil))
 				}
 			}
@@ -96,7 +96,7 @@ var portmapPassive = []Case{
 			q := t.request(c, 77)
 			q.Ap = netip.AddrPortFrom(q.Ap.Addr(), 9) // discard
 			m := t.answer(t.ask(c, q.Append(nil), true), q)
-			if m.Type == portmap.Accept {
+			if m.Type == portmapwire.Accept {
 				t.hidden("the service is mapped")
 			}
 			t.check(m.Ap.Addr() == q.Ap.Addr(), "SDP-7.3.1.10-1", "ApIPAddr is %v, asked was %v", m.Ap.Addr(), q.Ap.Addr())

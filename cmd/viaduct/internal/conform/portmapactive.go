@@ -7,17 +7,17 @@ import (
 	"net/netip"
 	"time"
 
-	"viaduct/portmap"
+	"viaduct/internal/wire/portmapwire"
 )
 
 // askedBy takes a client's request.
-func (t *T) askedBy() (c net.Conn, raw []byte, q portmap.Message) {
+func (t *T) askedBy() (c net.Conn, raw []byte, q portmapwire.Message) {
 	c = t.connect()
 	raw = t.fromClient(c, true)
 	t.check(raw != nil, "SDP-7.4-2", "no request")
-	t.check(len(raw) == portmap.MessageLen, "SDP-7.3-1", "a request of %d bytes", len(raw))
+	t.check(len(raw) == portmapwire.MessageLen, "SDP-7.3-1", "a request of %d bytes", len(raw))
 	t.check(raw[0]>>6 == 0, "SDP-7.4-4", "version %d", raw[0]>>6)
-	t.check(raw[0]>>4&3 == byte(portmap.Request), "SDP-7.4-6", "message type %d comes first", raw[0]>>4&3)
+	t.check(raw[0]>>4&3 == byte(portmapwire.Request), "SDP-7.4-6", "message type %d comes first", raw[0]>>4&3)
 	t.check(raw[0]&15 == 4 || raw[0]&15 == 6, "SDP-7.4-5", "IPV is %d", raw[0]&15)
 	if raw[0]&15 == 4 {
 		t.check(bytes.Equal(raw[20:32], make([]byte, 12)) && bytes.Equal(raw[36:48], make([]byte, 12)), "SDP-7.3.1.3-2", "the tail of an IPv4 address is not zero")
@@ -25,7 +25,7 @@ func (t *T) askedBy() (c net.Conn, raw []byte, q portmap.Message) {
 	t.check(raw[1] == 0, "SDP-7.4-7", "PmTime is %d", raw[1])
 	t.check(raw[2]|raw[3] == 0, "SDP-7.3.1.5-1", "reserved bits %x", raw[2:4])
 	t.check(binary.BigEndian.Uint16(raw[6:]) != 0, "SDP-7.4-10", "CpPort is 0")
-	q, err := portmap.Parse(raw)
+	q, err := portmapwire.Parse(raw)
 	t.check(err == nil, "SDP-7.3-1", "%v", err)
 	return c, raw, q
 }
@@ -45,10 +45,10 @@ func (t *T) fromClient(c net.Conn, wait bool) []byte {
 }
 
 // answerTo is an answer to q. A client that connects finds nothing at its port.
-func answerTo(q portmap.Message, typ portmap.Type) portmap.Message {
+func answerTo(q portmapwire.Message, typ portmapwire.Type) portmapwire.Message {
 	m := q
 	m.Type = typ
-	if typ == portmap.Accept {
+	if typ == portmapwire.Accept {
 		m.Ap = netip.AddrPortFrom(q.Ap.Addr(), q.Ap.Port()^1)
 	}
 	return m
@@ -57,7 +57,7 @@ func answerTo(q portmap.Message, typ portmap.Type) portmap.Message {
 // acknowledged sends an answer, which is m or means it, and reads until the
 // acknowledgement. A request that comes again, because it was on its way or the answer
 // was lost, is answered again.
-func (t *T) acknowledged(c net.Conn, m portmap.Message, answer, raw []byte) {
+func (t *T) acknowledged(c net.Conn, m portmapwire.Message, answer, raw []byte) {
 	t.write(c, answer)
 	for {
 		b := t.fromClient(c, true)
@@ -68,8 +68,8 @@ func (t *T) acknowledged(c net.Conn, m portmap.Message, answer, raw []byte) {
 			t.write(c, answer)
 			continue
 		}
-		t.check(len(b) == portmap.MessageLen, "SDP-7.3-1", "a PMAck of %d bytes", len(b))
-		t.check(b[0]>>4 == byte(portmap.Ack), "SDP-7.4-27", "version %d and message type %d in place of a PMAck", b[0]>>6, b[0]>>4&3)
+		t.check(len(b) == portmapwire.MessageLen, "SDP-7.3-1", "a PMAck of %d bytes", len(b))
+		t.check(b[0]>>4 == byte(portmapwire.Ack), "SDP-7.4-27", "version %d and message type %d in place of a PMAck", b[0]>>6, b[0]>>4&3)
 		t.check(b[1] == 0, "SDP-7.4-29", "PmTime of a PMAck is %d", b[1])
 		t.check(b[2]|b[3] == 0, "SDP-7.3.1.5-1", "reserved bits %x", b[2:4])
 		want := m.Append(nil)
@@ -93,7 +93,7 @@ func (t *T) requestsOnly(c net.Conn, see func(b []byte)) {
 // unanswered fails if the client acknowledges.
 func (t *T) unanswered(c net.Conn, row, why string) {
 	t.requestsOnly(c, func(b []byte) {
-		t.check(len(b) == portmap.MessageLen && b[0]>>4&3 == byte(portmap.Request), row, "a PMAck answers %s", why)
+		t.check(len(b) == portmapwire.MessageLen && b[0]>>4&3 == byte(portmapwire.Request), row, "a PMAck answers %s", why)
 	})
 }
 
@@ -101,7 +101,7 @@ func (t *T) unanswered(c net.Conn, row, why string) {
 func discarded(name, text, row string, change func(b []byte) []byte) Case {
 	return Case{Name: "portmap/" + name, Proto: "portmap", Role: Active, Rows: list(row), Text: text, run: func(t *T) {
 		c, raw, q := t.askedBy()
-		m := answerTo(q, portmap.Accept)
+		m := answerTo(q, portmapwire.Accept)
 		t.write(c, change(m.Append(nil)))
 		t.unanswered(c, row, "it")
 		t.acknowledged(c, m, m.Append(nil), raw) // the true one
@@ -123,13 +123,13 @@ var portmapActive = []Case{
 			b := t.fromClient(c, true)
 			t.check(b != nil, "SDP-7.5.1-3", "the request is not sent again")
 			t.check(bytes.Equal(b, raw), "SDP-7.5.1-4", "the request is sent again as %x, the first was %x", b, raw)
-			m := answerTo(q, portmap.Accept)
+			m := answerTo(q, portmapwire.Accept)
 			t.acknowledged(c, m, m.Append(nil), raw)
 		}},
 	{Name: "portmap/active-acknowledges", Proto: "portmap", Role: Active, Rows: list("SDP-7.4-25", "SDP-7.4-27", "SDP-7.4-28", "SDP-7.4-29", "SDP-7.4-30", "SDP-7.5-4"), Text: "a PMAccept is acknowledged by what it said, once",
 		run: func(t *T) {
 			c, raw, q := t.askedBy()
-			m := answerTo(q, portmap.Accept)
+			m := answerTo(q, portmapwire.Accept)
 			t.acknowledged(c, m, m.Append(nil), raw)
 			t.write(c, m.Append(nil))
 			t.unanswered(c, "SDP-7.5-4", "the same PMAccept again")
@@ -137,7 +137,7 @@ var portmapActive = []Case{
 	{Name: "portmap/active-denied", Proto: "portmap", Role: Active, Rows: list("SDP-7.4-40", "SDP-7.4-39"), Text: "a PMDeny is not acknowledged and ends the transaction",
 		run: func(t *T) {
 			c, raw, q := t.askedBy()
-			t.write(c, answerTo(q, portmap.Deny).Append(nil))
+			t.write(c, answerTo(q, portmapwire.Deny).Append(nil))
 			t.requestsOnly(c, func(b []byte) { t.check(bytes.Equal(b, raw), "SDP-7.4-40", "%x answers a PMDeny", b) })
 			if t.fromClient(c, true) != nil { // the PMDeny may have been lost
 				t.again("SDP-7.4-39", "the client goes on after a PMDeny")
@@ -146,7 +146,7 @@ var portmapActive = []Case{
 	{Name: "portmap/active-ignored", Proto: "portmap", Role: Active, Rows: list("SDP-7.3.1.5-2", "SDP-7.3.1.3-3"), Text: "reserved bits of an answer are not checked, nor the tail of an IPv4 address",
 		run: func(t *T) {
 			c, raw, q := t.askedBy()
-			m := answerTo(q, portmap.Accept)
+			m := answerTo(q, portmapwire.Accept)
 			b := m.Append(nil)
 			b[2], b[3] = 0xff, 0xff
 			if b[0]&15 == 4 {

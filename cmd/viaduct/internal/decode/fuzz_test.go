@@ -10,10 +10,10 @@ import (
 	"viaduct/internal/fc"
 	"viaduct/internal/fc/fcip"
 	"viaduct/internal/wire/iu"
+	"viaduct/internal/wire/portmapwire"
 	"viaduct/internal/wire/rdmap"
 	"viaduct/internal/wire/sdpwire"
 	"viaduct/internal/wire/vitcpwire"
-	"viaduct/portmap"
 )
 
 // FuzzCapture decodes a file of any content.
@@ -363,9 +363,9 @@ func FuzzReassembly(f *testing.F) {
 
 // FuzzDatagram decodes a datagram of the Port Mapper.
 func FuzzDatagram(f *testing.F) {
-	for typ := portmap.Request; typ <= portmap.Deny; typ++ {
+	for typ := portmapwire.Request; typ <= portmapwire.Deny; typ++ {
 		ap := netip.MustParseAddrPort("192.0.2.1:80")
-		f.Add(portmap.Message{Type: typ, PmTime: 1, AssocHandle: 7, Cp: netip.AddrPortFrom(ap.Addr(), 9), Ap: ap}.Append(nil))
+		f.Add(portmapwire.Message{Type: typ, PmTime: 1, AssocHandle: 7, Cp: netip.AddrPortFrom(ap.Addr(), 9), Ap: ap}.Append(nil))
 	}
 	f.Add(make([]byte, 48))
 	f.Add([]byte{0x10, 4})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 
+	"viaduct/internal/wire/portmapwire"
 	"viaduct/portmap"
 )
 
@@ -20,16 +21,16 @@ func (d *Decoder) datagram(p *packet) {
 	m := d.message(nil, p.src.Port() == portmap.Port)
 	m.Src, m.Dst, m.Proto, m.Name = p.src, p.dst, "portmap", "malformed datagram"
 	defer d.emit(m)
-	x, err := portmap.Parse(p.payload)
+	x, err := portmapwire.Parse(p.payload)
 	switch {
 	case err == nil:
 	case errors.Is(err, io.ErrUnexpectedEOF) && p.missing > 0:
 		m.Note = "cut short by the capture"
 		return
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		m.wrong("SDP-7.3-1", fmt.Sprintf("%d bytes, a message has %d", len(p.payload), portmap.MessageLen))
+		m.wrong("SDP-7.3-1", fmt.Sprintf("%d bytes, a message has %d", len(p.payload), portmapwire.MessageLen))
 		return
-	case errors.Is(err, portmap.ErrVersion):
+	case errors.Is(err, portmapwire.ErrVersion):
 		m.wrong("SDP-7.3.1.1-1", err.Error())
 		return
 	default:

@@ -10,9 +10,9 @@ import (
 
 	"viaduct/cmd/viaduct/internal/exchange"
 	"viaduct/cmd/viaduct/internal/pcapng"
+	"viaduct/internal/wire/portmapwire"
 	"viaduct/internal/wire/sdpwire"
 	"viaduct/internal/wire/vitcpwire"
-	"viaduct/portmap"
 )
 
 // TestDissectors compares every field of every message of all protocols with what
@@ -124,9 +124,9 @@ func allPortmap(t *testing.T) []byte {
 	}
 	at := netip.MustParseAddrPort("10.0.0.2:3935")
 	for i, a := range []string{"192.0.2.1:80", "[2001:db8::7]:443"} {
-		for typ := portmap.Request; typ <= portmap.Deny; typ++ {
+		for typ := portmapwire.Request; typ <= portmapwire.Deny; typ++ {
 			ap := netip.MustParseAddrPort(a)
-			m := portmap.Message{Type: typ, PmTime: portmap.PmTime(i + 1), AssocHandle: 0x8000000000000001, Cp: netip.AddrPortFrom(ap.Addr(), 9), Ap: ap}
+			m := portmapwire.Message{Type: typ, PmTime: uint8(i + 1), AssocHandle: 0x8000000000000001, Cp: netip.AddrPortFrom(ap.Addr(), 9), Ap: ap}
 			c.Datagram(true, talkers[0], at, m.Append(nil))
 		}
 	}

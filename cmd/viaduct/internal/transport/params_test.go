@@ -56,10 +56,11 @@ func TestParams(t *testing.T) {
 			}
 		}
 	}
-	for name, want := range map[string]uint64{"recv-buffers": sdp.DefaultRecvBuffers, "recv-buffer-size": sdp.DefaultRecvBufferSize, "send-threshold": sdp.DefaultThreshold,
-		"recv-threshold": sdp.DefaultThreshold, "send-buffer": sdp.DefaultSocketBuffer, "receive-buffer": sdp.DefaultSocketBuffer,
-		"max-adverts": sdp.DefaultMaxAdverts, "read-depth": sdp.DefaultReadDepth} {
-		if n, err := addr.ParseSize(addr.SchemeOf("sdp").Param(name).Default); err != nil || n != want {
+	d := sdp.Defaults()
+	for name, want := range map[string]int{"recv-buffers": d.RecvBuffers, "recv-buffer-size": d.RecvBufferSize, "send-threshold": d.SendThreshold,
+		"recv-threshold": d.RecvThreshold, "send-buffer": d.SendBuffer, "receive-buffer": d.ReceiveBuffer,
+		"max-adverts": d.MaxAdverts, "read-depth": d.ReadDepth} {
+		if n, err := addr.ParseSize(addr.SchemeOf("sdp").Param(name).Default); err != nil || n != uint64(want) {
 			t.Errorf("the table has %d as default of %s, sdp %d", n, name, want)
 		}
 	}

@@ -44,7 +44,7 @@ func TestNetConnThroughPortmap(t *testing.T) {
 			service := netip.MustParseAddrPort("127.0.0.1:9")
 			reg := portmap.NewRegistry()
 			asked := new(atomic.Int64)
-			srv, err := portmap.Listen("127.0.0.1:0", portmap.ServerConfig{MachineConfig: portmap.MachineConfig{Registry: reg, Rate: -1},
+			srv, err := portmap.Listen("127.0.0.1:0", portmap.ServerConfig{Registry: reg, Rate: -1,
 				Tap: func(out bool, _, _ netip.AddrPort, _ []byte) {
 					if !out {
 						asked.Add(1)
@@ -160,7 +160,7 @@ func TestMapperRemembered(t *testing.T) {
 		if err := reg.Set(service, portmap.NewMapping(netip.MustParseAddrPort(ln.Addr().String()))); err != nil {
 			t.Fatal(err)
 		}
-		srv, err := portmap.Listen("127.0.0.1:0", portmap.ServerConfig{MachineConfig: portmap.MachineConfig{Registry: reg}})
+		srv, err := portmap.Listen("127.0.0.1:0", portmap.ServerConfig{Registry: reg})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,7 +4,7 @@ import (
 	"net"
 
 	"viaduct/cmd/viaduct/internal/addr"
-	"viaduct/debug"
+	"viaduct/internal/status"
 )
 
 // Roles of a connection.
@@ -28,7 +28,7 @@ func watch(c any, u *addr.URL, o *Options, role string) {
 	if s == nil {
 		return
 	}
-	h := debug.Hint{Transport: u.Scheme, Role: role}
+	h := status.Hint{Transport: u.Scheme, Role: role}
 	switch c := c.(type) {
 	case *viConn:
 		h.Local, h.Remote = c.local.String(), c.remote.String()
@@ -45,7 +45,7 @@ func watch(c any, u *addr.URL, o *Options, role string) {
 func watchStream(c net.Conn, o *Options, role string) net.Conn {
 	o.Env.Metrics.WatchStream(c)
 	if s := o.Env.Status.Server(); s != nil {
-		h := debug.Hint{Role: role}
+		h := status.Hint{Role: role}
 		if _, ok := c.(*net.TCPConn); ok {
 			h.Why = "the address says tcp"
 		}

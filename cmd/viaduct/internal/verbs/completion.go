@@ -16,7 +16,7 @@ import (
 	"viaduct/cmd/viaduct/internal/bench"
 	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/cmd/viaduct/internal/transport"
-	"viaduct/debug"
+	"viaduct/internal/status"
 )
 
 //go:embed completion.bash
@@ -213,7 +213,7 @@ type listener struct{ url, program string }
 // running are the listeners of this user's processes that an address can name.
 // The wildcard address is this host's.
 func running(ctx context.Context) (list []listener) {
-	ps, err := debug.List(ctx, "", false)
+	ps, err := status.List(ctx, "", false)
 	if err != nil {
 		return nil // there is nothing to say it on
 	}

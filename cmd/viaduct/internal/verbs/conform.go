@@ -22,7 +22,7 @@ import (
 	"viaduct/cmd/viaduct/internal/conform"
 	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/cmd/viaduct/internal/transport"
-	"viaduct/portmap"
+	"viaduct/internal/wire/portmapwire"
 )
 
 type conformPlan struct {
@@ -278,7 +278,7 @@ func conformMapper(ctx context.Context, u *addr.URL, wait time.Duration) error {
 	defer c.Close()
 	self := c.LocalAddr().(*net.UDPAddr).AddrPort()
 	self = netip.AddrPortFrom(self.Addr().Unmap(), self.Port())
-	q := portmap.Message{Type: portmap.Request, AssocHandle: rand.Uint64(), Cp: self, Ap: self}.Append(nil)
+	q := portmapwire.Message{Type: portmapwire.Request, AssocHandle: rand.Uint64(), Cp: self, Ap: self}.Append(nil)
 	pause := 100 * time.Millisecond
 	for end := time.Now().Add(wait); time.Now().Before(end); {
 		if _, err := c.Write(q); err == nil {

@@ -189,7 +189,7 @@ func runPortmapServe(ctx context.Context, e *shell.Env, listen string, src mapSo
 	if err := e.Inherit(); err != nil {
 		return err
 	}
-	cfg := portmap.ServerConfig{MachineConfig: portmap.MachineConfig{Registry: reg}, Logger: e.Log}
+	cfg := portmap.ServerConfig{Registry: reg, Logger: e.Log}
 	if e.Capture != nil {
 		cfg.Tap = e.Capture.Datagram
 	}

@@ -16,8 +16,8 @@ import (
 	"viaduct/cmd/viaduct/internal/addr"
 	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/cmd/viaduct/internal/transport"
-	"viaduct/debug"
 	"viaduct/internal/rping"
+	"viaduct/internal/status"
 	"viaduct/iwarp"
 )
 
@@ -96,7 +96,7 @@ func (p *rpingPlan) config(e *shell.Env, dials bool) (*iwarp.Config, error) {
 	}
 	if dials {
 		c.Prepare = func(q *iwarp.QueuePair) error {
-			e.Status.Server().WatchQueuePair(q, debug.Hint{Role: "dial"})
+			e.Status.Server().WatchQueuePair(q, status.Hint{Role: "dial"})
 			return nil
 		}
 	}
@@ -172,7 +172,7 @@ func rpingServer(ctx context.Context, e *shell.Env, p rpingPlan) error {
 	u := &addr.URL{Scheme: "iwarp", Host: p.host}
 	e.Listening(u.WithPort(l.Addr()))
 	serve := func(r *iwarp.Request) error {
-		e.Status.Server().WatchQueuePair(r.QueuePair(), debug.Hint{Role: "accept"})
+		e.Status.Server().WatchQueuePair(r.QueuePair(), status.Hint{Role: "accept"})
 		defer e.Metrics.Connection("iwarp", "accept")()
 		start := time.Now()
 		n, err := rping.Serve(ctx, r, p.options(e, "server ping data"))

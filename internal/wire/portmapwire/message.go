@@ -1,4 +1,7 @@
-package portmap
+// Package portmapwire is the codec of the SDP Port Mapper's messages, of chapter 7
+// of draft-pinkerton-iwarp-sdp-01. It does no input or output, and keeps no state;
+// what the messages mean to a client and to a server is in package portmap.
+package portmapwire
 
 import (
 	"encoding/binary"
@@ -11,15 +14,10 @@ import (
 	"viaduct/internal/fault"
 )
 
-// Numbers fixed by the draft.
-const (
-	// Port is the UDP port of a server unless told otherwise.
-	Port = 3935
-	// MessageLen is the length in bytes of every message.
-	MessageLen = 48
+// [SDP-7.3-1]
 
-	// Port [SDP-16-1] [SDP-7.4-1], MessageLen [SDP-7.3-1].
-)
+// MessageLen is the length in bytes of every message.
+const MessageLen = 48
 
 // [SDP-7.3.1.2-1]
 
@@ -75,7 +73,7 @@ var (
 // significant bit first, as decides for these messages.
 type Message struct { // [SDP 7.3] [D-01]
 	Type        Type
-	PmTime      PmTime         // lifetime of an answer; zero in everything but PMAccept
+	PmTime      uint8          // lifetime of an answer, in the form of portmap.PmTime; zero in everything but PMAccept
 	AssocHandle uint64         // names the transaction of this client
 	Cp          netip.AddrPort // where the client connects from
 	Ap          netip.AddrPort // the service: asked for, or granted
@@ -108,7 +106,7 @@ func (m Message) Append(b []byte) []byte {
 		m.Cp = netip.AddrPortFrom(cp, m.Cp.Port()+1)
 	}
 	// Version 0 in the top two bits [SDP-7.3.1.1-1], reserved bits zero [SDP-7.3.1.5-1].
-	b = append(b, byte(m.Type&3)<<4|ipv, byte(m.PmTime), reserved, 0)
+	b = append(b, byte(m.Type&3)<<4|ipv, m.PmTime, reserved, 0)
 	b = binary.BigEndian.AppendUint16(b, m.Ap.Port())
 	b = binary.BigEndian.AppendUint16(b, m.Cp.Port())
 	b = binary.BigEndian.AppendUint64(b, m.AssocHandle)
@@ -144,7 +142,7 @@ func Parse(b []byte) (Message, error) { // [D-61] [SDP-7.3.1.5-2] [SDP-7.3.1.3-3
 	}
 	return Message{
 		Type:        Type(b[0] >> 4 & 3),
-		PmTime:      PmTime(b[1]),
+		PmTime:      b[1],
 		AssocHandle: binary.BigEndian.Uint64(b[8:]),
 		Cp:          netip.AddrPortFrom(parseAddr(b[16:], ipv), binary.BigEndian.Uint16(b[6:])),
 		Ap:          netip.AddrPortFrom(parseAddr(b[32:], ipv), binary.BigEndian.Uint16(b[4:])),
