@@ -37,7 +37,8 @@ var (
 // that exist stay. 0 stands for DefaultLimit, a negative number for none.
 func SetLimit(n int64) { limit.Store(n) }
 
-// Used returns how many bytes of memory the rings of this process take.
+// Used returns how many bytes of memory the rings of this process take, with what is kept
+// for the next ones.
 func Used() int64 { return used.Load() }
 
 func reserve(n int64) error {
@@ -45,8 +46,11 @@ func reserve(n int64) error {
 	if l == 0 {
 		l = DefaultLimit
 	}
-	if used.Add(n) > max(l, 0) {
+	for used.Add(n) > max(l, 0) {
 		used.Add(-n)
+		if dropKept() {
+			continue
+		}
 		return fmt.Errorf("%w: the rings of this process have %d bytes, at most %d", ErrExhausted, used.Load(), max(l, 0))
 	}
 	return nil

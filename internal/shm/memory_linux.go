@@ -14,7 +14,12 @@ import (
 type Memory struct {
 	b    []byte
 	ring int
+	in   *Consumer
 	out  *Producer
+
+	key   Key
+	kept  bool   // see Keep
+	place string // likewise
 }
 
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
@@ -63,13 +68,13 @@ func Create(ring int) (m *Memory, fd int, err error) {
 	if err != nil {
 		return nil, -1, err
 	}
-	return &Memory{b: b, ring: ring}, fd, nil
+	return &Memory{b: b, ring: ring, key: newKey()}, fd, nil
 }
 
 // Open maps memory that another process has made, after all checks: it must be
 // anonymous memory of exactly the size that two rings take, sealed so that this can not
-// change any more. The descriptor stays the caller's.
-func Open(fd, ring int) (m *Memory, err error) {
+// change any more. The descriptor stays the caller's. key is its name between the two.
+func Open(fd, ring int, key Key) (m *Memory, err error) {
 	if err := checkRing(ring); err != nil {
 		return nil, err
 	}
@@ -85,7 +90,7 @@ func Open(fd, ring int) (m *Memory, err error) {
 		release(first(ring))
 		return nil, err
 	}
-	return &Memory{b: b, ring: ring}, nil
+	return &Memory{b: b, ring: ring, key: key}, nil
 }
 
 // tmpfsMagic is the file system of a memfd of ordinary pages. Touching huge pages
@@ -149,11 +154,12 @@ func (m *Memory) Ring() int { return m.ring }
 // Ends returns the ends of this process: first if it has made the memory. They are
 // valid until Close. It is called once.
 func (m *Memory) Ends(first bool) (in *Consumer, out *Producer) {
-	in, m.out = attach(m.b, m.ring, first)
-	return in, m.out
+	m.in, m.out = attach(m.b, m.ring, first)
+	return m.in, m.out
 }
 
-// Close gives the memory back. Nothing may use its ends any more.
+// Close gives the memory back, or keeps it for a moment, see [Memory.Keep]. Nothing may use
+// its ends any more.
 func (m *Memory) Close() {
 	if m.b == nil {
 		return
@@ -161,9 +167,9 @@ func (m *Memory) Close() {
 	if m.out != nil {
 		m.out.disown()
 	}
-	unix.Munmap(m.b)
-	release(first(m.ring))
-	m.b = nil
+	if !m.keep() {
+		m.unmap()
+	}
 }
 
 // giveBack returns pages of shared memory to the system. They are zeros when they are

@@ -20,7 +20,7 @@ type control struct {
 	offer atomic.Uint32
 	_     [104]byte
 	head  atomic.Uint64 // bytes taken; the consumer's
-	left  atomic.Uint32 // 1: the consumer takes no more; the consumer's
+	left  atomic.Uint32 // 1: the consumer takes no more; 2 (gone): nor touches the memory; the consumer's
 	done  atomic.Uint32 // references followed; the consumer's
 	lent  atomic.Uint32 // that it has mapped the producer's memory; the consumer's
 	_     [108]byte

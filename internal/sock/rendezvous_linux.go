@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -218,7 +219,7 @@ type asking struct {
 
 	got     bool // m and files are there
 	m       meeting
-	files   []int // the memory, the bell for room, and to prove it the TCP connection
+	files   []int // the memory, -1 if it is known; the bell for room, and to prove it the TCP connection
 	o       *conn // the connection that is asked for
 	mem     *shm.Memory
 	rings   *rings // made of mem
@@ -314,23 +315,28 @@ func (a *asking) request(wait bool) error {
 		return nil
 	}
 	var b [requestLen]byte
-	want := 2
-	if a.proves {
-		want = 3
-	}
 	n, err := a.receive(b[:], func(fd int, p []byte) (n int, err error) {
-		n, a.files, err = recvRights(fd, p, want)
+		n, a.files, err = recvRights(fd, p, 3)
 		return n, err
 	}, wait, requestTimeout)
 	if err != nil {
 		return err
 	}
+	if a.m, err = parseMeeting(b[:n]); err != nil {
+		return err
+	}
+	if a.m.again {
+		a.files = slices.Insert(a.files, 0, -1)
+	}
+	want := 2
+	if a.proves {
+		want = 3
+	}
 	if len(a.files) != want {
 		return errors.New("no memory came with the request, or this process has no descriptor left")
 	}
-	a.m, err = parseMeeting(b[:n])
 	a.got = true
-	return err
+	return nil
 }
 
 // find returns the connection that is asked for, nil if it was not accepted; with wait
@@ -376,12 +382,18 @@ func (a *asking) grant() (err error) {
 			return err
 		}
 	}
-	if a.mem, err = shm.Open(a.files[0], a.m.ring); err != nil {
+	if !a.m.again {
+		a.mem, err = shm.Open(a.files[0], a.m.ring, a.m.key)
+	} else if a.mem = shm.Known(a.m.key, a.m.ring); a.mem == nil {
+		err = errForgotten
+	}
+	if err != nil {
 		return err
 	}
 	if a.decided, err = a.o.s.decide(); err != nil {
 		return err
 	}
+	a.mem.Keep("")
 	a.rings = newRings(a.mem, false, a.c.s.fd, a.files[1])
 	a.rings.in.Ask() // for a reader that sleeps, see adopt
 	if !a.proves {
@@ -408,7 +420,9 @@ func answer(fd int, err error, rights ...int) {
 	var b [answerLen]byte
 	b[0] = granted
 	if err != nil {
-		b[0] = 0
+		if b[0] = refused; err == errForgotten {
+			b[0] = forgotten
+		}
 		b[1] = byte(copy(b[2:], err.Error()))
 	}
 	if len(rights) == 0 {

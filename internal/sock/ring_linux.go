@@ -240,6 +240,10 @@ func (r *rings) close(reset bool) {
 	r.in.Leave()
 	unix.Close(r.bell)
 	unix.Close(r.room)
+	// A writer that slept has looked at the references that end here. Socket.Close has waited
+	// for it, by a semaphore that orders nothing for the race detector: the lock does.
+	r.writing.Lock()
 	r.mem.Close()
+	r.writing.Unlock()
 	r.in.Close()
 }

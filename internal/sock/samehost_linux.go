@@ -23,7 +23,8 @@ import (
 // the memory, connects there, names its TCP connection and sends the memory along.
 // The listening side finds the connection among those that it has accepted and of
 // which nothing was read, and answers; then the dialing side commits. After that
-// the AF_UNIX connection is a bell, see rings.
+// the AF_UNIX connection is a bell, see rings. Where both have memory yet of a connection
+// that has ended, the request names that in place of sending any, see [shm.Reuse].
 //
 //	dialer                                   listener
 //	request, memory, bell for room  ---->
@@ -39,10 +40,12 @@ import (
 // which only the kernel tells, and takes only its own. In case of doubt, it is TCP.
 
 const (
-	meetingMagic = "viaduct rings 2\n"
-	requestLen   = len(meetingMagic) + 4 + 2*18
+	meetingMagic = "viaduct rings 3\n"
+	requestLen   = len(meetingMagic) + 4 + len(shm.Key{}) + 1 + 2*18
 	answerLen    = 128
+	refused      = 0
 	granted      = 1
+	forgotten    = 2 // the listener does not have the memory that is named
 	committed    = 'C'
 
 	// answerTimeout bounds how long a dialer waits for an answer. An accepting
@@ -71,12 +74,20 @@ func meetingName(at netip.AddrPort) string { return "@viaduct-rings/1/" + at.Str
 // A meeting is a request.
 type meeting struct {
 	ring     int
+	key      shm.Key        // of the memory
+	again    bool           // the listener has it
 	from, to netip.AddrPort // of the TCP connection, as the dialer sees it
 }
 
 func (m *meeting) append(b []byte) []byte {
 	b = append(b, meetingMagic...)
 	b = binary.BigEndian.AppendUint32(b, uint32(m.ring))
+	b = append(b, m.key[:]...)
+	if m.again {
+		b = append(b, 1)
+	} else {
+		b = append(b, 0)
+	}
 	for _, a := range []netip.AddrPort{m.from, m.to} {
 		ip := a.Addr().As16()
 		b = append(b, ip[:]...)
@@ -92,6 +103,9 @@ func parseMeeting(b []byte) (m meeting, err error) {
 	b = b[len(meetingMagic):]
 	m.ring = int(binary.BigEndian.Uint32(b))
 	b = b[4:]
+	b = b[copy(m.key[:], b):]
+	m.again = b[0] != 0
+	b = b[1:]
 	for _, a := range []*netip.AddrPort{&m.from, &m.to} {
 		*a = netip.AddrPortFrom(netip.AddrFrom16([16]byte(b)).Unmap(), binary.BigEndian.Uint16(b[16:]))
 		b = b[18:]
@@ -157,31 +171,25 @@ func ShareMemory(ctx context.Context, nc net.Conn, policy samehost.Policy, dir s
 	return nil
 }
 
-// addrPort returns the address of a TCP socket.
-func addrPort(a net.Addr) netip.AddrPort {
-	t, ok := a.(*net.TCPAddr)
-	if !ok {
-		return netip.AddrPort{}
-	}
-	ap := t.AddrPort()
-	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
-}
-
-// isHere reports whether a connection may be one within this host. One that is, and
-// is not found to be here, goes between two addresses that other hosts may have. Both
-// ends find the same: a dialer that asks in vain waits for acceptTimeout.
-func isHere(local, remote netip.AddrPort) bool {
-	l, r := local.Addr(), remote.Addr()
-	return r.IsValid() && r.Zone() == "" && (r == l || r.IsLoopback() || l.IsLoopback())
-}
+// errForgotten says that the listener does not have the memory of a connection before.
+var errForgotten = errors.New("the listener does not know the memory")
 
 // share asks the peer for shared memory. The error is the reason for TCP, or a proofError.
-func (o *conn) share(ctx context.Context, dir string) (err error) {
+func (o *conn) share(ctx context.Context, dir string) error {
 	m := meeting{ring: ringSize, from: addrPort(o.local), to: addrPort(o.remote)}
 	names, err := meetingNames(m.from, m.to, dir)
 	if err != nil {
 		return err
 	}
+	err = o.ask(ctx, m, names, true)
+	if err == errForgotten {
+		err = o.ask(ctx, m, names, false)
+	}
+	return err
+}
+
+// ask asks once, with memory of a connection before if again is true and there is some.
+func (o *conn) ask(ctx context.Context, m meeting, names []string, again bool) (err error) {
 	bell, name, err := callMeeting(names)
 	if err != nil {
 		return err
@@ -196,12 +204,20 @@ func (o *conn) share(ctx context.Context, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	mem, fd, err := shm.Create(m.ring)
-	if err != nil {
-		return err
+	var mem *shm.Memory
+	if again {
+		mem = shm.Reuse(name)
 	}
-	m.ring = mem.Ring()
-	defer unix.Close(fd)
+	var rights []int
+	if m.again = mem != nil; !m.again {
+		var fd int
+		if mem, fd, err = shm.Create(m.ring); err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		rights = append(rights, fd)
+	}
+	m.ring, m.key = mem.Ring(), mem.Key()
 	defer func() {
 		if err != nil {
 			mem.Close()
@@ -217,7 +233,7 @@ func (o *conn) share(ctx context.Context, dir string) (err error) {
 			unix.Close(room[0])
 		}
 	}()
-	rights := []int{fd, room[1]}
+	rights = append(rights, room[1])
 	if proves {
 		rights = append(rights, o.s.fd)
 	}
@@ -253,6 +269,7 @@ func (o *conn) share(ctx context.Context, dir string) (err error) {
 	if _, err := send(bell, []byte{committed}); err != nil {
 		return err
 	}
+	mem.Keep(name)
 	r := newRings(mem, true, bell, room[0])
 	if err := o.s.adopt(r); err != nil {
 		return err // nothing was read or written: it was closed
@@ -373,7 +390,11 @@ func awaitAnswer(ctx context.Context, fd int) (theirs int, err error) {
 		}
 		n += k
 	}
-	if b[0] != granted {
+	switch b[0] {
+	case granted:
+	case forgotten:
+		return theirs, errForgotten
+	default:
 		return theirs, errors.New(string(b[2 : 2+min(int(b[1]), len(b)-2)]))
 	}
 	return theirs, nil
