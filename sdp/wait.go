@@ -91,6 +91,9 @@ func (w *waiting) Unpoll() { (*Conn)(w).progress().Unpoll() }
 // Expects implements [attend.SourceSleeper].
 func (w *waiting) Expects() bool { return (*Conn)(w).progress().Expects() }
 
+// Near implements [attend.SourceSleeper].
+func (w *waiting) Near() bool { return (*Conn)(w).progress().Near() }
+
 // SleepAt implements [attend.SourceSleeper].
 func (w *waiting) SleepAt(s *attend.Sleeper) bool { return (*Conn)(w).progress().SleepAt(s) }
 

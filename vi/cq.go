@@ -215,6 +215,13 @@ func (p *cqProgress) Expects() bool {
 	return len(vis) <= pollable && slices.ContainsFunc(vis, func(v *VI) bool { return (*progress)(v).Expects() })
 }
 
+// Near implements attend.SourceSleeper.
+func (p *cqProgress) Near() bool {
+	vis := *p.vis.Load()
+	far := func(v *VI) bool { return !(*progress)(v).Near() }
+	return 0 < len(vis) && len(vis) <= pollable && !slices.ContainsFunc(vis, far)
+}
+
 // SleepAt implements attend.SourceSleeper.
 func (p *cqProgress) SleepAt(s *attend.Sleeper) bool {
 	vis := *p.vis.Load()

@@ -194,6 +194,12 @@ func (p *progress) Expects() bool {
 	return l != nil && l.Expects()
 }
 
+// Near implements attend.SourceSleeper.
+func (p *progress) Near() bool {
+	l := p.dozer()
+	return l != nil && l.Near()
+}
+
 // SleepAt implements attend.SourceSleeper.
 func (p *progress) SleepAt(s *attend.Sleeper) bool {
 	l := p.dozer()

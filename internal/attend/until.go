@@ -2,8 +2,10 @@ package attend
 
 import (
 	"context"
+	"math"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"viaduct/internal/budget"
@@ -33,6 +35,9 @@ type SourceSleeper interface {
 	// accumulate: to be woken for each message costs both ends more than they gain.
 	Expects() bool
 
+	// Near tells whether the other ends are all on this host.
+	Near() bool
+
 	// SleepAt adds all sources to what s sleeps at. It is false if that can't
 	// be done.
 	SleepAt(s *Sleeper) bool
@@ -49,48 +54,44 @@ type Condition interface {
 	ReadyLocked() (bool, error)
 }
 
-// SpinTime is how long a consumer polls in vain before it sleeps. Waking a
-// goroutine whose processor went idle takes about as long.
-const SpinTime = 30 * time.Microsecond
+const (
+	// SpinTime is how long a consumer polls in vain before it sleeps. Waking a
+	// goroutine whose processor went idle takes about as long.
+	SpinTime = 30 * time.Microsecond
 
-// looking is how consumers back off whose polls before a sleep are in vain:
-// where that happens several times in a row, the other end is likely to wait for
-// this very processor.
-var looking = budget.Rule{Grace: 4, Max: 15}
+	// NearSpinTime is SpinTime where the other ends are on this host and this process
+	// waits for nothing else just now. If both ends sleep, each waits for the other's
+	// wake-up as well as its own, with two idle processors: on a virtual machine that is
+	// up to 100 us of a round trip, which takes 20 us where both poll, and costs them
+	// three times the processor time.
+	NearSpinTime = 200 * time.Microsecond
+)
+
+// looking is how consumers back off whose polls before a sleep are in vain: where that
+// happens, the other end is likely to wait for this very processor. An answer that came
+// in time then does not tell that the next one will.
+var looking = budget.Rule{Grace: 1, Hits: 8, Max: 255}
+
+// spinning is how many consumers poll before a sleep.
+var spinning atomic.Int32
 
 // Until waits until c is ready: it returns nil with mu held, or an error with mu
 // free. It is called with mu held. A result wins over a context that has ended,
 // whose cause is the error otherwise. p may be nil. Where there is one processor
 // nothing is polled for: what is going to come has not come yet, most of the
-// time, and a consumer that sleeps at once gets more of it together.
+// time, and a consumer that sleeps at once gets more of it together. So it is where
+// there is more to wait for than there are processors.
 func Until(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p Progress) error {
 	if ok, err := c.ReadyLocked(); ok || err != nil {
 		return held(mu, err)
 	}
 	if p != nil {
 		mu.Unlock()
-		polls := processors.Load() > 1 && ws.looks.Worth()
-		for start := time.Now(); polls; {
-			got := p.Poll()
-			mu.Lock()
-			if ok, err := c.ReadyLocked(); ok || err != nil {
-				ws.looks.Hit(&looking)
-				return held(mu, err)
-			}
-			mu.Unlock()
-			if got {
-				// Other traffic may go on for ever.
-				if ctx.Err() != nil {
-					break
+		if n := int(processors.Load()); n > 1 {
+			if others := recent.others(ws); others <= n && ws.looks.Worth() {
+				if over, err := spin(ctx, mu, ws, c, p, others); over {
+					return held(mu, err)
 				}
-				start = time.Now() // more is likely to come soon
-			} else if time.Since(start) > SpinTime {
-				ws.looks.Miss(&looking)
-				break
-			} else {
-				// Each look costs the sender something too, and the other end may be
-				// a goroutine that waits for this very processor.
-				runtime.Gosched()
 			}
 		}
 		if s, ok := p.(SourceSleeper); ok {
@@ -124,6 +125,41 @@ func Until(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p P
 			}
 			mu.Unlock()
 			return err
+		}
+	}
+}
+
+// spin polls for c for a moment; others is how much else is waited for. over tells that
+// waiting is over, with mu held; else mu is free, as it is when spin is called.
+func spin(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p Progress, others int) (over bool, err error) {
+	lone := spinning.Add(1) == 1 && others == 0
+	defer spinning.Add(-1)
+	moment := SpinTime
+	if s, ok := p.(SourceSleeper); ok && lone && s.Near() {
+		moment = NearSpinTime
+	}
+	for start := time.Now(); ; {
+		got := p.Poll()
+		mu.Lock()
+		if ok, err := c.ReadyLocked(); ok || err != nil {
+			ws.looks.Hit(&looking)
+			return true, err
+		}
+		mu.Unlock()
+		switch {
+		case got:
+			// Other traffic may go on for ever.
+			if ctx.Err() != nil {
+				return false, nil
+			}
+			start = time.Now() // more is likely to come soon
+		case time.Since(start) > moment:
+			ws.looks.Miss(&looking)
+			return false, nil
+		default:
+			// Each look costs the sender something too, and the other end may be
+			// a goroutine that waits for this very processor.
+			runtime.Gosched()
 		}
 	}
 }
@@ -196,9 +232,14 @@ func held(mu *perturb.Mutex, err error) error {
 // Waiters is a list of sleeping goroutines. Its methods are called with the
 // lock of what they wait for held.
 type Waiters struct {
-	looks budget.Budget // whether a goroutine that waits polls first
-	list  []*Waiter
-	free  []*Waiter // for reuse; not shared between queues, whose channels may belong to different test bubbles
+	looks    budget.Budget // whether a goroutine that waits polls first
+	id       atomic.Uint32 // for a history; 0 before the first wait
+	*waiting               // nil until one sleeps: an idle connection has several lists
+}
+
+type waiting struct {
+	list []*Waiter
+	free []*Waiter // for reuse; not shared between queues, whose channels may belong to different test bubbles
 }
 
 // A Waiter is one sleeping goroutine.
@@ -213,6 +254,9 @@ const spareWaiters = 8
 // AddLocked appends a waiter.
 func (ws *Waiters) AddLocked() *Waiter {
 	var w *Waiter
+	if ws.waiting == nil {
+		ws.waiting = new(waiting)
+	}
 	if n := len(ws.free); n > 0 {
 		w = ws.free[n-1]
 		ws.free = ws.free[:n-1]
@@ -225,6 +269,9 @@ func (ws *Waiters) AddLocked() *Waiter {
 
 // WakeLocked wakes the n first waiters, or as many as there are.
 func (ws *Waiters) WakeLocked(n int) {
+	if ws.waiting == nil {
+		return
+	}
 	k := min(n, len(ws.list))
 	for i, w := range ws.list[:k] {
 		w.wake <- struct{}{}
@@ -239,7 +286,7 @@ func (ws *Waiters) WakeLocked(n int) {
 }
 
 // WakeAllLocked wakes all waiters.
-func (ws *Waiters) WakeAllLocked() { ws.WakeLocked(len(ws.list)) }
+func (ws *Waiters) WakeAllLocked() { ws.WakeLocked(math.MaxInt) }
 
 // RemoveLocked ends a wait: w was woken, or gave up. A wake-up that w did not
 // use goes to the next.

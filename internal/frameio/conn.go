@@ -95,6 +95,7 @@ type Conn struct {
 	sock      atomic.Pointer[sock.Socket] // nil: portable path; see take
 
 	portable bool
+	near     bool // the other end is on this host; read only when sock is set
 	taken    sync.Once
 
 	tx  sender
@@ -161,7 +162,9 @@ func (c *Conn) start(early []byte, polled bool) {
 func (c *Conn) take() {
 	c.taken.Do(func() {
 		if !c.portable {
-			c.sock.Store(sock.Take(c.nc))
+			s := sock.Take(c.nc)
+			c.near = sock.Near(c.nc)
+			c.sock.Store(s)
 		}
 	})
 }

@@ -8,6 +8,9 @@ func (c *Conn) Expects() bool {
 	return c.tx.batches.Load() != c.slept.Load() && c.tx.state.Load() == idle
 }
 
+// Near tells whether the other end is on this host.
+func (c *Conn) Near() bool { return c.sock.Load() != nil && c.near }
+
 // SleepAt adds the socket to what s sleeps at. It is false if a consumer can't
 // sleep at it instead of calling Unpoll: the stream is portable or has ended,
 // something else is reading, or what is to be sent waits for room. What waits for

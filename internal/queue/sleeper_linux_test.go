@@ -74,7 +74,11 @@ func (p *piped) Unpoll() {
 	})
 }
 
+var _ attend.SourceSleeper = (*piped)(nil)
+
 func (p *piped) Expects() bool { return !p.shy.Load() }
+
+func (p *piped) Near() bool { return p.shy.Load() }
 
 func (p *piped) SleepAt(z *attend.Sleeper) bool {
 	p.dozed.Add(1)

@@ -2,6 +2,8 @@ package queue
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -59,6 +61,92 @@ func TestSpinAfterProgress(t *testing.T) {
 			t.Errorf("waited for %d, %v, slept %d times", v, err, dry.unpolls)
 		}
 	})
+}
+
+// A near progress has the other end on this host.
+type near struct {
+	*slowProgress
+	is bool
+}
+
+func (p *near) Poll() bool                   { p.slowProgress.Poll(); return false }
+func (p *near) Near() bool                   { return p.is }
+func (p *near) Expects() bool                { return false }
+func (p *near) SleepAt(*attend.Sleeper) bool { return false }
+
+// An answer from this host is polled for longer than one from another host, unless
+// other goroutines wait as well; where many do, nothing is polled for.
+func TestSpinNear(t *testing.T) {
+	on(t, 2)
+	synctest.Test(t, func(t *testing.T) {
+		for range 4 { // which are waits of late in what follows
+			polled(t, new(Completions[int]), false)
+		}
+		for _, test := range []struct {
+			near   bool
+			others int
+			polls  time.Duration
+		}{
+			{true, 0, attend.NearSpinTime},
+			{true, 1, attend.SpinTime},
+			{true, 2, attend.SpinTime},
+			{true, 3, 0},
+			{false, 0, attend.SpinTime},
+			{false, 3, 0},
+		} {
+			for range test.others {
+				attend.Park()
+			}
+			if got := polled(t, new(Completions[int]), test.near); got < test.polls || got > test.polls+attend.SpinTime || test.polls == 0 && got > 0 {
+				t.Errorf("near %v, others %d: polled for %v instead of %v", test.near, test.others, got, test.polls)
+			}
+			for range test.others {
+				attend.Unpark()
+			}
+		}
+		// Where those that wait do nothing else, it is as if there were none.
+		for range 3 {
+			attend.Park()
+			defer attend.Unpark()
+		}
+		var c Completions[int]
+		for range 16 {
+			polled(t, &c, true)
+		}
+		for range 512 { // of which few are polled for, as all are in vain
+			if polled(t, &c, true) >= attend.NearSpinTime {
+				return
+			}
+		}
+		t.Error("an answer is not polled for since idle goroutines wait")
+	})
+	synctest.Test(t, func(t *testing.T) {
+		// Of two that poll at a time one polls for long.
+		var long atomic.Int32
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				if polled(t, new(Completions[int]), true) >= attend.NearSpinTime {
+					long.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		if n := long.Load(); n != 1 {
+			t.Errorf("%d of 2 consumers poll for long", n)
+		}
+	})
+}
+
+// polled returns for how long a consumer polls in vain before it sleeps.
+func polled(t *testing.T, c *Completions[int], isNear bool) (d time.Duration) {
+	start := time.Now()
+	p := &near{&slowProgress{polled: func(int) {}}, isNear}
+	p.slept = func() { d = time.Since(start); c.Push(1) }
+	if _, err := c.Wait(t.Context(), p); err != nil {
+		t.Error(err)
+	}
+	return d
 }
 
 // vain finds something with its first look only.
