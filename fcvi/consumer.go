@@ -112,8 +112,8 @@ func (v *viConsumer) next(w *work) {
 // if it is not accessible. cur stands at pos, which is where the search for off
 // begins.
 func (v *viConsumer) at(p *piece, d *vi.Descriptor, cur *vi.Cursor, pos *uint32, off, rest uint32, write bool) []byte {
-	if p.d == d && off >= p.from && int(off-p.from) < len(p.ref.B) {
-		return p.ref.B[off-p.from:]
+	if p.d == d && off >= p.from && int(off-p.from) < p.ref.Len() {
+		return p.ref.B()[off-p.from:]
 	}
 	p.drop()
 	get := v.ep.Gather
@@ -125,20 +125,20 @@ func (v *viConsumer) at(p *piece, d *vi.Descriptor, cur *vi.Cursor, pos *uint32,
 	}
 	for *pos < off {
 		ref, bad := get(vi.Memory{}, d, cur, int(off-*pos))
-		if bad != 0 || len(ref.B) == 0 {
+		if bad != 0 || ref.Len() == 0 {
 			return nil
 		}
-		*pos += uint32(len(ref.B))
+		*pos += uint32(ref.Len())
 		ref.Release()
 	}
 	v.ahead = *cur // cur stays where the piece begins
 	ref, bad := get(vi.Memory{}, d, &v.ahead, int(rest))
-	if bad != 0 || len(ref.B) == 0 {
+	if bad != 0 || ref.Len() == 0 {
 		return nil
 	}
 	*p = piece{d, off, ref}
 	v.list()
-	return ref.B
+	return ref.B()
 }
 
 // copyPinned copies bytes to or from what m pins. The error is a fault of memory that
@@ -238,9 +238,9 @@ func (v *viConsumer) check(handle uint32, va uint64, n uint32, write bool) bool 
 // named returns pinned memory that the peer named, from va+off to va+total.
 func (v *viConsumer) named(handle uint32, va uint64, total, off uint32, write bool) (b []byte, ok bool) {
 	t := &v.target
-	if len(t.ref.B) > 0 && t.handle == handle && t.write == write {
-		if at := va + uint64(off) - t.va; at < uint64(len(t.ref.B)) && uint64(len(t.ref.B))-at >= uint64(total-off) {
-			return t.ref.B[at : at+uint64(total-off)], true
+	if t.ref.Len() > 0 && t.handle == handle && t.write == write {
+		if at := va + uint64(off) - t.va; at < uint64(t.ref.Len()) && uint64(t.ref.Len())-at >= uint64(total-off) {
+			return t.ref.B()[at : at+uint64(total-off)], true
 		}
 	}
 	t.drop()
@@ -250,7 +250,7 @@ func (v *viConsumer) named(handle uint32, va uint64, total, off uint32, write bo
 	}
 	*t = target{handle, va + uint64(off), write, ref}
 	v.list()
-	return ref.B, true
+	return ref.B(), true
 }
 
 func (v *viConsumer) place(handle uint32, va uint64, total, off uint32, b []byte) bool {

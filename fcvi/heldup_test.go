@@ -78,7 +78,7 @@ func TestSlow(t *testing.T) {
 		a.post(vi.OpRDMARead, make([]byte, length))
 	}
 	s.net.RunUntil(10*n*20*time.Second, func() bool { return a.sends[n-1].done })
-	if took := s.net.Now() - begin; took < 2*DefaultULPTimeout {
+	if took := s.net.Now() - begin; took < 2*defaultULPTimeout {
 		t.Fatalf("all in %v: it is not slow", took)
 	}
 	for i, w := range a.sends {

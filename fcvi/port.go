@@ -13,11 +13,11 @@ import (
 
 // Limits of the assignment and defaults.
 const ( // [FCVI-5.7-5] [FCVI-8.3-2]
-	DefaultMaxTransfer = 1 << 20
+	defaultMaxTransfer = 1 << 20
 	LimitMaxTransfer   = 64 << 20
-	DefaultULPTimeout  = 30 * time.Second
+	defaultULPTimeout  = 30 * time.Second
 	DefaultMaxReads    = 16
-	DefaultMaxUnacked  = 256
+	defaultMaxUnacked  = 256
 	LimitMaxUnacked    = 512
 
 	window      = 64        // messages a receive stream holds where frames overtake each other [FCVI-8.4-6]
@@ -128,7 +128,7 @@ func newPort(np *fc.NPort, cfg machineConfig, room func(dst fc.Addr) int) *port 
 		cfg.class = fc.Class3
 	}
 	if cfg.maxUnacked == 0 {
-		cfg.maxUnacked = DefaultMaxUnacked
+		cfg.maxUnacked = defaultMaxUnacked
 	}
 	p := &port{
 		cfg: cfg, np: np, room: room, rng: rand.New(rand.NewPCG(cfg.seed, uint64(np.Name()))),
@@ -145,7 +145,7 @@ func newPort(np *fc.NPort, cfg machineConfig, room func(dst fc.Addr) int) *port 
 func (p *port) ulpTimeout() time.Duration {
 	t := p.cfg.ulpTimeout
 	if t == 0 {
-		t = DefaultULPTimeout
+		t = defaultULPTimeout
 		if r := p.np.RATOV(); r < fc.DefaultRATOV {
 			t = 3 * r // timers scaled down together [FCVI-8.3-5]
 		}

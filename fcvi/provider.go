@@ -110,13 +110,13 @@ var _ vi.Provider = (*Provider)(nil)
 // New checks c and returns a provider.
 func New(c Config) (*Provider, error) {
 	if c.MaxTransferSize == 0 {
-		c.MaxTransferSize = DefaultMaxTransfer
+		c.MaxTransferSize = defaultMaxTransfer
 	}
 	if c.MaxReads == 0 {
 		c.MaxReads = DefaultMaxReads
 	}
 	if c.MaxUnacked == 0 {
-		c.MaxUnacked = DefaultMaxUnacked
+		c.MaxUnacked = defaultMaxUnacked
 	}
 	switch {
 	case c.MaxTransferSize > LimitMaxTransfer:

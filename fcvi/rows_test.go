@@ -16,7 +16,7 @@ import (
 // with timers that are scaled down. [FCVI-8.3-2] [FCVI-8.3-5]
 func TestULPTimeout(t *testing.T) {
 	for _, v := range []struct{ set, ratov, want time.Duration }{
-		{0, fc.DefaultRATOV, DefaultULPTimeout},
+		{0, fc.DefaultRATOV, defaultULPTimeout},
 		{50 * time.Second, fc.DefaultRATOV, 50 * time.Second},
 		{time.Second, fc.DefaultRATOV, 2 * fc.DefaultRATOV},
 		{0, time.Second, 3 * time.Second},

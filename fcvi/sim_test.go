@@ -297,7 +297,7 @@ func (f *fake) async(code vi.ErrorCode, op vi.Control) {
 func (f *fake) broken(orderly bool) { f.broke++; f.order = orderly }
 
 func (f *fake) attrs() iu.Attributes {
-	return iu.Attributes{Reliability: f.level, Write: true, Read: f.level != iu.Unreliable, MaxTransfer: DefaultMaxTransfer,
+	return iu.Attributes{Reliability: f.level, Write: true, Read: f.level != iu.Unreliable, MaxTransfer: defaultMaxTransfer,
 		MaxReads: 4, MaxUnacked: 16, Streaming: true}
 }
 

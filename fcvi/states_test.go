@@ -104,7 +104,7 @@ func begin(t *testing.T, mode iu.Mode, at standing) *walk {
 	c := p.newConn(w.net.Now(), mode)
 	w.c, w.f.c = c, c
 	c.local, c.want, c.attrs, c.rattrs = w.f.net("me"), peer.net("you"), w.f.attrs(), peer.attrs()
-	c.up, c.done, c.mts = w.f, w.f.result1, DefaultMaxTransfer
+	c.up, c.done, c.mts = w.f, w.f.result1, defaultMaxTransfer
 	p.cache[keyOf(c.want)] = mapping{w.r.Addr, w.r.PortName}
 	c.state = at.s
 	open := func(id uint32) leg {

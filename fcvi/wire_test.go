@@ -369,7 +369,7 @@ func TestFCVI_8_4(t *testing.T) {
 			s.net.AddFault(&fabric.Fault{Match: opcode(op), Do: fabric.Drop})
 			b.postRecv(10)
 			w := a.post(map[iu.Opcode]vi.Control{iu.SendResp: vi.OpSendReceive, iu.ReadResp: vi.OpRDMARead}[op], make([]byte, 10))
-			s.net.Run(DefaultULPTimeout - time.Second)
+			s.net.Run(defaultULPTimeout - time.Second)
 			if w.done {
 				t.Errorf("%v: done too early", op)
 			}
@@ -423,7 +423,7 @@ func TestFCVI_8_4(t *testing.T) {
 				a.post(vi.OpSendReceive, pattern(5000, 1))
 				limit := fc.DefaultEDTOV
 				if order {
-					limit = DefaultULPTimeout
+					limit = defaultULPTimeout
 				}
 				s.net.Run(limit - time.Second)
 				if b.c.state != stConnected || s.ports[1].stats.Gaps != 0 {

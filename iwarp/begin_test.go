@@ -221,7 +221,7 @@ func TestBeginLong(t *testing.T) {
 						if out != regmem.OK {
 							t.Fatal(out)
 						}
-						placed = ref.B
+						placed = ref.B()
 						ref.Release()
 					} else {
 						placed = mr.Bytes()

@@ -201,6 +201,27 @@ func BenchmarkLatency(b *testing.B) {
 	}
 }
 
+// BenchmarkOneWay is what a message of 8 bytes takes of the processor at both ends, which
+// one goroutine is: nothing waits, and no line of a cache goes from one processor to another.
+func BenchmarkOneWay(b *testing.B) {
+	x, y := benchPair(b, false, 64766)
+	xr, _ := x.Register(make([]byte, 8), LocalOnly)
+	yr, _ := y.Register(make([]byte, 8), LocalOnly)
+	from, to := []SGE{xr.SGE(0, 8)}, []SGE{yr.SGE(0, 8)}
+	b.ReportAllocs()
+	for b.Loop() {
+		y.PostRecv(RecvWR{SG: to})
+		if err := x.Post(SendWR{SG: from, Unsignaled: true}); err != nil {
+			b.Fatal(err)
+		}
+		for {
+			if _, ok := y.RecvCQ().Poll(); ok {
+				break
+			}
+		}
+	}
+}
+
 // waitOK is wantOK without a time limit, which costs more than a message.
 func waitOK(b *testing.B, q *CompletionQueue) {
 	c, err := q.Wait(b.Context())

@@ -42,8 +42,8 @@ func (s Status) String() string {
 	return fmt.Sprintf("status 0x%02x", uint8(s))
 }
 
-// Err returns the error of the status, nil for StatusOK.
-func (s Status) Err() error {
+// err is the error of the status, nil for StatusOK.
+func (s Status) err() error {
 	switch s {
 	case StatusOK:
 		return nil
@@ -82,7 +82,7 @@ type Completion struct { // [RDMAP-3.2-2]
 
 // Err returns the error of the status, nil if the request succeeded. Why the
 // stream ended, if it has, is told by [QueuePair.Err].
-func (c *Completion) Err() error { return c.Status.Err() }
+func (c *Completion) Err() error { return c.Status.err() }
 
 // taken gives the slots of completions back that a consumer has taken.
 func taken(cs []Completion) {

@@ -14,10 +14,10 @@ import (
 
 // Timers of our choice.
 const ( // [I-14] [I-33] [I-36]
-	DefaultRequestTimeout   = 10 * time.Second
-	DefaultReplyTimeout     = 30 * time.Second
-	DefaultFirstFPDUTimeout = 10 * time.Second
-	DefaultCloseTimeout     = 5 * time.Second
+	defaultRequestTimeout   = 10 * time.Second
+	defaultReplyTimeout     = 30 * time.Second
+	defaultFirstFPDUTimeout = 10 * time.Second
+	defaultCloseTimeout     = 5 * time.Second
 
 	terminateTimeout = 2 * time.Second // for the socket to take a Terminate
 	drainTimeout     = 1 * time.Second // for the peer to close after a Terminate
@@ -129,10 +129,10 @@ type Config struct {
 
 	// Timers; 0 means the default, negative means none. Idle ends a stream on
 	// which nothing was sent or received for so long; none by default.
-	RequestTimeout   time.Duration // Responder: the whole Request
-	ReplyTimeout     time.Duration // Initiator: the whole Reply
-	FirstFPDUTimeout time.Duration // Responder, peer-to-peer: the first FPDU
-	CloseTimeout     time.Duration // Close: draining and the peer's end, together
+	RequestTimeout   time.Duration // Responder: the whole Request; 10 s
+	ReplyTimeout     time.Duration // Initiator: the whole Reply; 30 s
+	FirstFPDUTimeout time.Duration // Responder, peer-to-peer: the first FPDU; 10 s
+	CloseTimeout     time.Duration // Close: draining and the peer's end, together; 5 s
 	IdleTimeout      time.Duration
 
 	// TLS, if set, puts the stream into a TLS connection. No RFC says how; it
@@ -164,7 +164,8 @@ type Config struct {
 	KeepConn bool
 
 	// MaxPending and MaxPendingPerHost bound the start-ups a Listener has in
-	// progress; more connections are closed at once. 0 means 256 and 32.
+	// progress; more connections are closed at once. 0 means 256, and 32 of each
+	// host but this one.
 	MaxPending, MaxPendingPerHost int
 	// Filter, if set, refuses connections of a Listener by address.
 	Filter func(net.Addr) bool
@@ -202,7 +203,7 @@ func (c *Config) settings() settings {
 	return settings{
 		sendDepth: c.SendDepth, recvDepth: c.RecvDepth, ord: int(c.ord()), share: c.SRQShare,
 		maxRead: c.MaxRead, strictInvalidate: c.StrictInvalidate, noNudge: c.NoNudge,
-		fixedSize: c.FPDUSize != 0, closeTimeout: duration(c.CloseTimeout, DefaultCloseTimeout),
+		fixedSize: c.FPDUSize != 0, closeTimeout: duration(c.CloseTimeout, defaultCloseTimeout),
 	}
 }
 

@@ -50,9 +50,6 @@ func (d *Device) NewCQ(capacity int) (*CompletionQueue, error) {
 	return c, nil
 }
 
-// Cap returns the capacity.
-func (c *CompletionQueue) Cap() int { return c.capacity }
-
 // Poll takes the first completion if there is one. If there is none it looks
 // at the connections of the streams attached to the queue, without waiting.
 // Polling in a loop is the fastest way to learn of a completion.
@@ -243,6 +240,13 @@ func (p *progress) Expects() bool {
 		q.ring()
 		return q.fc.Expects()
 	})
+}
+
+// Near implements [attend.SourceSleeper].
+func (p *progress) Near() bool {
+	users := *p.users.Load()
+	far := func(q *QueuePair) bool { return !q.ready.Load() || !q.fc.Near() }
+	return 0 < len(users) && len(users) <= maxPolled && !slices.ContainsFunc(users, far)
 }
 
 // SleepAt implements [attend.SourceSleeper].

@@ -29,10 +29,20 @@ const (
 	farAll  = 32 << 10 // short payload of those that are placed together
 )
 
+// taking tells that the FPDU at the front of p is being taken; there is none if p is nil.
+func (f *farWrites) taking(p []byte) {
+	if f != nil {
+		f.frame = p[:len(p):len(p)]
+	}
+}
+
 // postpone keeps a segment to be placed with those that come behind it. What is kept already is placed before a segment
 // that is not of these, which is left to the caller: then it is false. The stream may have ended.
 func (q *QueuePair) postpone(s *segment) bool {
-	f := &q.rx.far
+	f := q.rx.far
+	if f == nil { // the first far region has just come to be
+		return false
+	}
 	if s.op != rdmap.Write || s.size == 0 {
 		return q.placePostponed()
 	}
@@ -82,8 +92,8 @@ func (f *farWrites) follows(s *segment) bool {
 
 // placePostponed places what was kept. It reports whether the stream has ended.
 func (q *QueuePair) placePostponed() (ended bool) {
-	f := &q.rx.far
-	if len(f.list) == 0 {
+	f := q.rx.far
+	if f == nil || len(f.list) == 0 {
 		return false
 	}
 	list, b := f.list, f.b

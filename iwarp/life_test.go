@@ -57,8 +57,8 @@ func TestClose(t *testing.T) {
 	if c := wantOK(t, q.RecvCQ()); c.ID != 9 {
 		t.Errorf("%+v", c)
 	}
-	if q.State() != StateEnded || !errors.Is(q.Err(), ErrClosed) && q.Err() != io.EOF {
-		t.Error(q.State(), q.Err())
+	if !q.life.Load().ended() || !errors.Is(q.Err(), ErrClosed) && q.Err() != io.EOF {
+		t.Error(q.life.Load(), q.Err())
 	}
 	if err := q.Post(SendWR{}); !errors.Is(err, ErrClosed) || !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
@@ -104,8 +104,8 @@ func TestHalfClose(t *testing.T) {
 	if c, err := b.RecvCQ().Wait(ctxt(t)); err != nil || c.ID != 2 || c.Status != StatusFlushed {
 		t.Errorf("%+v, %v", c, err)
 	}
-	if b.State() != StatePeerClosed || b.Err() != nil || a.State() != StateClosing {
-		t.Error(b.State(), b.Err(), a.State())
+	if s := a.life.Load(); b.life.Load() != lifePeerClosed || b.Err() != nil || !s.closing() && !s.finished() {
+		t.Error(b.life.Load(), b.Err(), s)
 	}
 	if err := b.PostRecv(RecvWR{}); !errors.Is(err, ErrPeerClosed) {
 		t.Error(err)

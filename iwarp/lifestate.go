@@ -73,21 +73,6 @@ func (s lifeState) finished() bool { return s == lifeHalfClosed || s == lifeDone
 // ended: nothing goes on any more.
 func (s lifeState) ended() bool { return s >= lifeEnded }
 
-// public is the state as [QueuePair.State] tells it.
-func (s lifeState) public() State {
-	switch s {
-	case lifeIdle, lifeIdleClosing:
-		return StateIdle
-	case lifeRunning:
-		return StateRunning
-	case lifePeerClosed:
-		return StatePeerClosed
-	case lifeEnded, lifeFlushed:
-		return StateEnded
-	}
-	return StateClosing
-}
-
 // A lifeEvent opens or ends something of a stream.
 type lifeEvent uint8
 

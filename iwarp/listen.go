@@ -12,11 +12,8 @@ import (
 	"viaduct/internal/wire/mpa"
 )
 
-// Limits of our choice for start-ups in progress.
-const ( // [I-70]
-	DefaultMaxPending        = 256
-	DefaultMaxPendingPerHost = 32
-)
+// defaultMaxPending is our choice of a limit for start-ups in progress.
+const defaultMaxPending = 256 // [I-70]
 
 // A Listener accepts streams. Start-ups run side by side, so that a slow peer
 // holds up no other, and within limits, so that many slow peers do not either.
@@ -59,10 +56,7 @@ func Listen(addr string, cfg *Config) (*Listener, error) {
 func NewListener(l net.Listener, cfg *Config) *Listener {
 	ln := &Listener{l: l, cfg: cfg.clone(), ready: make(chan *Request), hosts: make(map[string]int)}
 	if ln.cfg.MaxPending <= 0 {
-		ln.cfg.MaxPending = DefaultMaxPending
-	}
-	if ln.cfg.MaxPendingPerHost <= 0 {
-		ln.cfg.MaxPendingPerHost = DefaultMaxPendingPerHost
+		ln.cfg.MaxPending = defaultMaxPending
 	}
 	ln.ctx, ln.stop = context.WithCancel(context.Background())
 	ln.wg.Go(ln.serve)
@@ -118,7 +112,7 @@ func (l *Listener) admit(nc net.Conn, host string) bool {
 	ok := l.cfg.Filter == nil || l.cfg.Filter(nc.RemoteAddr())
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !ok || l.pending >= l.cfg.MaxPending || l.hosts[host] >= l.cfg.MaxPendingPerHost {
+	if !ok || l.pending >= l.cfg.MaxPending || l.hosts[host] >= sock.PendingPerHost(nc, l.cfg.MaxPendingPerHost, l.cfg.MaxPending) {
 		l.refused++
 		return false
 	}
@@ -137,7 +131,7 @@ func (l *Listener) settled(host string) {
 }
 
 func (l *Listener) startUp(nc net.Conn, host string) {
-	r, err := ReadRequest(l.ctx, nc, l.cfg)
+	r, err := ReadRequest(l.ctx, nc, nil, l.cfg)
 	if err != nil {
 		l.settled(host)
 		return

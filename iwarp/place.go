@@ -67,7 +67,7 @@ func (q *QueuePair) reach(stag uint32, to, n uint64, need regmem.Rights) ([]byte
 		ref.Release()
 		return nil, out
 	}
-	return ref.B, out
+	return ref.B(), out
 }
 
 // reachList gives n bytes of a list of ours from offset off on, if they are in one piece and
@@ -94,7 +94,7 @@ func (q *QueuePair) reachList(sg []SGE, off, n uint64) []byte {
 		if ref, out := s.pin(q, off, n, regmem.LocalWrite); out != regmem.OK {
 			return nil
 		} else if r.hold(ref) {
-			return ref.B
+			return ref.B()
 		} else {
 			ref.Release()
 			return nil
@@ -177,7 +177,7 @@ func (q *QueuePair) planRest(p *frameio.Plan) bool {
 		}
 		s.pins = append(s.pins, ref)
 		p.MayFault = p.MayFault || ref.Guarded()
-		p.Frame = append(p.Frame, ref.B)
+		p.Frame = append(p.Frame, ref.B())
 		at += int(k)
 	}
 	if !q.life.Load().ended() {

@@ -244,7 +244,7 @@ func (q *QueuePair) inlineData(w *sendWQE, wr *SendWR) error {
 		if out != regmem.OK {
 			return fmt.Errorf("%w: %v", ErrInvalid, out)
 		}
-		err := regmem.Copy(w.inline[w.inlineLen:], ref.B, ref.Guarded())
+		err := regmem.Copy(w.inline[w.inlineLen:], ref.B(), ref.Guarded())
 		ref.Release()
 		if err != nil {
 			return err

@@ -240,7 +240,7 @@ func (q *QueuePair) seeWrites(x *predictions) {
 		if out != regmem.OK {
 			break
 		}
-		if ref.Guarded() || ref.Far() || !x.add(n, ref.B) {
+		if ref.Guarded() || ref.Far() || !x.add(n, ref.B()) {
 			ref.Release()
 			break
 		}
@@ -265,7 +265,7 @@ func (q *QueuePair) pinAhead(sg []SGE, off, n uint64) (b []byte) {
 			return false
 		}
 		q.rx.ahead = append(q.rx.ahead, ref)
-		b = ref.B
+		b = ref.B()
 		return false
 	})
 	return b
@@ -334,7 +334,7 @@ func (q *QueuePair) placeRead(s *segment, p []byte) bool {
 		}
 		n = int(k)
 		var err error
-		if ref.Far() || &ref.B[0] != &p[0] {
+		if ref.Far() || &ref.B()[0] != &p[0] {
 			err = ref.CopyFrom(p[:n])
 		}
 		ref.Release()

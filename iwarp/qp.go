@@ -122,30 +122,6 @@ type ends struct {
 	gone     event       // everything is released
 }
 
-// A State is where a stream is in its life.
-type State uint8
-
-// The states.
-const ( // [RDMAP 6.2]
-	StateIdle       State = iota // start-up is not complete
-	StateRunning                 // both directions are open
-	StateClosing                 // our direction is closed, or will be when the queue is empty
-	StatePeerClosed              // the peer has closed its direction; ours is open
-	StateEnded                   // nothing goes on any more; see Err
-
-	// StatePeerClosed [DDP-6.2.1-4].
-)
-
-var stateNames = [...]string{"idle", "running", "closing", "peer closed", "ended"}
-
-// String returns the name of the state.
-func (s State) String() string {
-	if int(s) < len(stateNames) {
-		return stateNames[s]
-	}
-	return fmt.Sprintf("state 0x%02x", uint8(s))
-}
-
 // newQueuePair makes a stream that is not connected yet. cfg is owned by it.
 func newQueuePair(cfg *Config) (*QueuePair, error) {
 	if err := cfg.complete(); err != nil {
@@ -213,12 +189,6 @@ func (q *QueuePair) IRD() int { return int(q.ird.Load()) } // [RDMAP-6.1-4]
 // ORD returns how many Reads may be outstanding; see IRD.
 func (q *QueuePair) ORD() int { return int(q.ord.Load()) }
 
-// PeerDepths returns the IRD and ORD of the peer's start-up frame, 0 and 0 in
-// revision 1, 0x3fff if the ULPs settle them.
-func (q *QueuePair) PeerDepths() (ird, ord int) { // [MPA2-9.1-4] [MPA2-9.1-14]
-	return int(q.params.PeerIRD), int(q.params.PeerORD)
-}
-
 // SetORD changes ORD to what the ULPs settled by their own means, up to the
 // ORD of the configuration.
 func (q *QueuePair) SetORD(n int) error {
@@ -269,9 +239,6 @@ func (q *QueuePair) RemoteAddr() net.Addr {
 	}
 	return q.conn.RemoteAddr()
 }
-
-// State returns where the stream is in its life.
-func (q *QueuePair) State() State { return q.life.Load().public() }
 
 // Err returns why the stream ended: a *TerminateError, ErrClosed after Close,
 // io.EOF after both sides closed in order; nil as long as it has not ended.

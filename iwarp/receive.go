@@ -22,7 +22,7 @@ type rxState struct {
 	recv   *recvWQE     // its buffer
 	done   []Completion // receives to be published
 	n      receivedCounts
-	far    farWrites
+	far    *farWrites // nil while the device has no far regions
 	held   regmem.Ref // pin that serves every access to its region during one Receive
 	kick   bool       // something may be sent because of what came
 	seg    segment    // being taken, or the last one
@@ -52,6 +52,9 @@ func (e *engine) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 		r.seg.drop()
 		return len(p), 0, nil
 	}
+	if r.far == nil && q.dev.far.Load() {
+		r.far = new(farWrites)
+	}
 	enough := false
 	for !q.life.Load().ended() { // nothing that follows is looked at [DDP-7.1-16] [MPA-8-8]
 		if k := r.seg.trailer; k > 0 {
@@ -79,15 +82,14 @@ func (e *engine) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 			}
 			break
 		}
-		r.far.frame = nil
 		if !r.dec.Markers {
-			r.far.frame = p[n:len(p):len(p)]
+			r.far.taking(p[n:])
 		}
 		n += k    // [MPA-3-8]
 		q.fpdu(u) // [DDP-3-4] [DDP-3-8]
 	}
 	q.placePostponed()
-	r.far.frame = nil
+	r.far.taking(nil)
 	if q.life.Load().ended() {
 		n, missing = len(p), 0
 		r.seg.drop()

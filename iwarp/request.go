@@ -26,19 +26,13 @@ type Request struct {
 const slowAnswer = 8 * time.Second
 
 // ReadRequest starts a stream as Responder on a connection that is there
-// already, and returns what the peer asks for. The connection belongs to the
-// stream from the call on, also if it fails. Nothing is sent before the Request
-// is complete and answered.
+// already, and returns what the peer asks for. read is what the caller has read of the
+// Request, nil if nothing. The connection belongs to the stream from the call on,
+// also if it fails. Nothing is sent before the Request is complete and answered.
 //
 // Errors: *mpa.Error if the Request is malformed, ErrTimeout, the error of the
 // context, that of Config.Prepare.
-func ReadRequest(ctx context.Context, nc net.Conn, cfg *Config) (*Request, error) { // [MPA-7.1.2-3] [MPA-7.1-4] [I-74]
-	return readRequest(ctx, nc, cfg, nil)
-}
-
-// ReadRequestWith is ReadRequest for a caller that has read some bytes of the
-// Request already.
-func ReadRequestWith(ctx context.Context, nc net.Conn, read []byte, cfg *Config) (*Request, error) { // [MPA-7.1.5-1]
+func ReadRequest(ctx context.Context, nc net.Conn, read []byte, cfg *Config) (*Request, error) { // [MPA-7.1.2-3] [MPA-7.1-4] [I-74] [MPA-7.1.5-1]
 	return readRequest(ctx, nc, cfg, read)
 }
 
@@ -63,7 +57,7 @@ func readRequest(ctx context.Context, nc net.Conn, cfg *Config, read []byte) (_ 
 	if err != nil {
 		return fail(err)
 	}
-	if err := await(ctx, nc, r, duration(c.RequestTimeout, DefaultRequestTimeout), read); err != nil {
+	if err := await(ctx, nc, r, duration(c.RequestTimeout, defaultRequestTimeout), read); err != nil {
 		c.logger().Info("start-up failed", "remote", nc.RemoteAddr().String(), "err", err)
 		return fail(err)
 	}
@@ -120,13 +114,6 @@ func await(ctx context.Context, nc net.Conn, r *mpa.Responder, limit time.Durati
 
 // Private returns the private data of the peer: input from the network.
 func (r *Request) Private() []byte { return r.r.Params().Private } // [MPA-7.1.1-21]
-
-// Depths returns IRD and ORD of the Request, 0 and 0 in revision 1, 0x3fff if
-// the ULPs settle them.
-func (r *Request) Depths() (ird, ord int) { // [MPA2-9.1-4]
-	p := r.r.Params()
-	return int(p.PeerIRD), int(p.PeerORD)
-}
 
 // Params returns everything the Request says.
 func (r *Request) Params() mpa.Params { return r.r.Params() }
@@ -237,7 +224,7 @@ func (r *Request) linger() {
 // Server starts a stream as Responder and accepts whatever is asked, with
 // Config.Private as private data. See [ReadRequest] for a decision.
 func Server(ctx context.Context, nc net.Conn, cfg *Config) (*QueuePair, error) {
-	r, err := ReadRequest(ctx, nc, cfg)
+	r, err := ReadRequest(ctx, nc, nil, cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -367,7 +367,7 @@ func TestRegions(t *testing.T) {
 func TestSharedCQ(t *testing.T) {
 	dev := NewDevice(DeviceConfig{})
 	cq, err := dev.NewCQ(20)
-	if err != nil || cq.Cap() != 20 {
+	if err != nil || cq.capacity != 20 {
 		t.Fatal(err)
 	}
 	cfg := &Config{Device: dev, SendCQ: cq, RecvCQ: cq, SendDepth: 4, RecvDepth: 4}

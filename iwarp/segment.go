@@ -236,7 +236,7 @@ func (q *QueuePair) verify(s *segment, trailer []byte) error {
 		if out != regmem.OK {
 			break // the CRC is wrong then
 		}
-		crc = mpa.CRC(crc, ref.B)
+		crc = mpa.CRC(crc, ref.B())
 		ref.Release()
 		off += int(k)
 	}

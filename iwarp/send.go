@@ -313,7 +313,7 @@ func (q *QueuePair) short(b *frameio.Batch, w *sendWQE, seq uint64, msg rdmap.Op
 			}
 			b.Pin(ref)
 		}
-		payload = ref.B
+		payload = ref.B()
 	}
 	p := t.enc.AppendLength(b.Header(total)[:0], ulpdu)
 	if msg.Tagged() {
@@ -338,7 +338,7 @@ func (q *QueuePair) piece(b *frameio.Batch, s *SGE, off, n uint64) (ref regmem.R
 		r := s.Region.r
 		if pin, ok := b.Pinned(r); ok && !r.Far() {
 			p, out := regmem.Within(pin, r.Base()+s.Off+off, n, q.pd.dom, q, regmem.LocalRead)
-			return regmem.Ref{B: p}, out == regmem.OK
+			return regmem.Of(p), out == regmem.OK
 		}
 	}
 	ref, out := s.pin(q, off, n, regmem.LocalRead)
@@ -414,7 +414,7 @@ func (q *QueuePair) endMessage() {
 func (q *QueuePair) gather(b *frameio.Batch, refs []regmem.Ref, w *sendWQE, off, n uint64) []regmem.Ref {
 	t := &q.tx
 	if w.inlineLen > 0 {
-		return append(refs, regmem.Ref{B: w.inline[off : off+n : off+n]})
+		return append(refs, regmem.Of(w.inline[off:off+n:off+n]))
 	}
 	ok := true
 	for i := 0; ok && n > 0; i++ {
@@ -459,7 +459,7 @@ func (t *txState) fetch(ref regmem.Ref) (regmem.Ref, bool) {
 		return regmem.Ref{}, false
 	}
 	t.used += len(p)
-	return regmem.Ref{B: p}, true
+	return regmem.Of(p), true
 }
 
 // farTail is how long the last segment of a message may be that is fetched with the one before: each access
@@ -473,7 +473,7 @@ func (t *txState) fetchNext(ref regmem.Ref, longer func(n uint64) (regmem.Ref, r
 	if rest := m.rest; rest != nil {
 		m.rest = nil
 		ref.Release()
-		return regmem.Ref{B: rest}, true
+		return regmem.Of(rest), true
 	}
 	n := ref.Len()
 	_, left, room := m.cut.Rest()
@@ -481,8 +481,8 @@ func (t *txState) fetchNext(ref regmem.Ref, longer func(n uint64) (regmem.Ref, r
 		if both, out := longer(uint64(n) + left); out == regmem.OK {
 			if got, ok := t.fetch(both); ok {
 				ref.Release()
-				m.rest = got.B[n:]
-				return regmem.Ref{B: got.B[:n:n]}, true
+				m.rest = got.B()[n:]
+				return regmem.Of(got.B()[:n:n]), true
 			}
 		}
 	}
@@ -491,7 +491,7 @@ func (t *txState) fetchNext(ref regmem.Ref, longer func(n uint64) (regmem.Ref, r
 
 // touchable tells whether memory that may fault can be read now.
 func touchable(ref regmem.Ref) bool {
-	return !ref.Guarded() || regmem.Guard(func() { mpa.CRC(0, ref.B) }) == nil
+	return !ref.Guarded() || regmem.Guard(func() { mpa.CRC(0, ref.B()) }) == nil
 }
 
 // failRequest ends the stream because local memory of a request is gone.
@@ -524,7 +524,7 @@ func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int
 		return
 	case moving:
 		a := t.room()
-		refs[0] = regmem.Ref{B: take(a[:0], refs)}
+		refs[0] = regmem.Of(take(a[:0], refs))
 		refs = refs[:1]
 		t.used += n
 	}
@@ -534,7 +534,7 @@ func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int
 	crc := t.crc(h)
 	if t.enc.CRC { // while it is about to be used anyway
 		for i := range refs {
-			crc = mpa.CRC(crc, refs[i].B)
+			crc = mpa.CRC(crc, refs[i].B())
 		}
 	}
 	for i := range refs {
@@ -561,8 +561,8 @@ func (t *txState) crc(b []byte) uint32 {
 func take(p []byte, refs []regmem.Ref) []byte {
 	for i := range refs {
 		n := len(p)
-		p = p[:n+len(refs[i].B)]
-		if regmem.Copy(p[n:], refs[i].B, refs[i].Guarded()) != nil {
+		p = p[:n+len(refs[i].B())]
+		if regmem.Copy(p[n:], refs[i].B(), refs[i].Guarded()) != nil {
 			clear(p[n:])
 		}
 		refs[i].Release()
@@ -606,7 +606,7 @@ func (q *QueuePair) frameMarked(b *frameio.Batch, hdr []byte, refs []regmem.Ref)
 	var room [MaxSGE + 1][]byte
 	parts := append(room[:0], hdr)
 	for i := range refs {
-		parts = append(parts, refs[i].B)
+		parts = append(parts, refs[i].B())
 	}
 	p := t.enc.Append(t.room()[:0], parts...)
 	t.used += len(p)
@@ -616,7 +616,7 @@ func (q *QueuePair) frameMarked(b *frameio.Batch, hdr []byte, refs []regmem.Ref)
 
 // control adds a message whose payload is an RDMAP header: one segment.
 func (q *QueuePair) control(b *frameio.Batch, h ddp.Untagged, body []byte) {
-	refs := [1]regmem.Ref{{B: body}}
+	refs := [1]regmem.Ref{regmem.Of(body)}
 	q.frame(b, h.Append(q.tx.hdr[:0]), refs[:min(1, len(body))], len(body), false)
 	q.tx.n.messages++
 }

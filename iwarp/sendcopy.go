@@ -45,7 +45,7 @@ func (q *QueuePair) copied(b *frameio.Batch) bool {
 		return false
 	}
 	p := out[:0]
-	from := ref.B
+	from := ref.B()
 	for range count {
 		off, n, last, _ := m.cut.Next()
 		at := len(p)

@@ -117,7 +117,7 @@ func (q *QueuePair) atomicTarget(r *rdmap.AtomicRequest) (regmem.Ref, rdmap.Faul
 		ref.Release()
 		return regmem.Ref{}, rdmap.AccessRights
 	}
-	if uintptr(unsafe.Pointer(&ref.B[0]))%word != 0 { // [RDMAPX-5.2.1-4] [RDMAPX-5.1.1-4] [RDMAPX-5.1.2-4]
+	if uintptr(unsafe.Pointer(&ref.B()[0]))%word != 0 { // [RDMAPX-5.2.1-4] [RDMAPX-5.1.1-4] [RDMAPX-5.1.2-4]
 		ref.Release()
 		return regmem.Ref{}, rdmap.StreamCatastrophic // [RDMAPX-5.1.1-5]
 	}
@@ -134,7 +134,7 @@ func (q *QueuePair) atomic(r *rdmap.AtomicRequest) (old uint64, _ rdmap.Fault) {
 		return 0, f
 	}
 	defer ref.Release()
-	p := (*uint64)(unsafe.Pointer(&ref.B[0]))
+	p := (*uint64)(unsafe.Pointer(&ref.B()[0]))
 	if !ref.Guarded() { // [I-43]
 		return apply(p, r), rdmap.OK
 	}

@@ -100,7 +100,7 @@ func (q *QueuePair) move(to, from []SGE, n uint64) {
 		}
 		dst, k, out := q.pieceOf(to, off, k)
 		if out == regmem.OK {
-			dst.CopyFrom(src.B[:k])
+			dst.CopyFrom(src.B()[:k])
 			dst.Release()
 		}
 		src.Release()

@@ -65,7 +65,7 @@ func client(ctx context.Context, nc net.Conn, c *Config) (_ *QueuePair, in *mpa.
 		nc.Close()
 		return nil, nil, err
 	}
-	act, rest, err := exchange(ctx, nc, in, duration(c.ReplyTimeout, DefaultReplyTimeout))
+	act, rest, err := exchange(ctx, nc, in, duration(c.ReplyTimeout, defaultReplyTimeout))
 	switch {
 	case err != nil:
 	case act == mpa.Leave:
@@ -192,7 +192,7 @@ func (c *Config) wrap(ctx context.Context, nc net.Conn, server bool) (net.Conn, 
 	} else {
 		tc = tls.Client(nc, c.TLS)
 	}
-	if d := duration(c.RequestTimeout, DefaultRequestTimeout); d > 0 {
+	if d := duration(c.RequestTimeout, defaultRequestTimeout); d > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, d)
 		defer cancel()
@@ -301,7 +301,7 @@ func (q *QueuePair) begin(run bool, rest []byte) {
 			q.kick()
 		})
 	}
-	if d := duration(cfg.FirstFPDUTimeout, DefaultFirstFPDUTimeout); d > 0 && !q.initiator && q.params.PeerToPeer { // [I-14]
+	if d := duration(cfg.FirstFPDUTimeout, defaultFirstFPDUTimeout); d > 0 && !q.initiator && q.params.PeerToPeer { // [I-14]
 		q.limitFirst(d)
 	}
 	if cfg.IdleTimeout > 0 {

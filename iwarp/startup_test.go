@@ -407,7 +407,7 @@ func TestReceiveWindow(t *testing.T) {
 		if _, err := a.Write(mpa.Frame{Kind: mpa.Request, Rev: 2, CRC: true, Enhanced: true, Conn: mpa.Enhanced{IRD: 16, ORD: 16}}.Append(nil)); err != nil {
 			t.Fatal(err)
 		}
-		r, err := ReadRequest(ctxt(t), b, nil)
+		r, err := ReadRequest(ctxt(t), b, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -461,12 +461,12 @@ func TestReject(t *testing.T) {
 				_, err := Client(ctxt(t), a, &Config{KeepConn: keep, Private: []byte("please")})
 				got <- err
 			}()
-			r, err := ReadRequest(ctxt(t), b, &Config{MinORD: 5})
+			r, err := ReadRequest(ctxt(t), b, nil, &Config{MinORD: 5})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if ird, ord := r.Depths(); string(r.Private()) != "please" || ird != 16 || ord != 16 || r.Params().Rev != 2 || r.RemoteAddr() == nil { // [MPA2-9.1-4]
-				t.Errorf("Request %q, %d, %d", r.Private(), ird, ord)
+			if p := r.Params(); string(r.Private()) != "please" || p.PeerIRD != 16 || p.PeerORD != 16 || p.Rev != 2 || r.RemoteAddr() == nil { // [MPA2-9.1-4]
+				t.Errorf("Request %+v", p)
 			}
 			if err := r.Reject(make([]byte, 300)); !errors.Is(err, mpa.ErrPrivateTooLong) {
 				t.Errorf("long reason: %v", err)
@@ -527,7 +527,7 @@ func TestReject(t *testing.T) {
 				a.Close()
 			}()
 			wrapped := &brokenConn{Conn: b, broken: c.broken}
-			r, err := ReadRequest(ctxt(t), b, &Config{Device: dev, WrapConn: func(net.Conn) net.Conn { return wrapped }})
+			r, err := ReadRequest(ctxt(t), b, nil, &Config{Device: dev, WrapConn: func(net.Conn) net.Conn { return wrapped }})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -599,8 +599,8 @@ func TestDepths(t *testing.T) {
 		if a.IRD() != c.iIRD || a.ORD() != c.iORD || b.IRD() != c.rIRD || b.ORD() != c.rORD {
 			t.Errorf("%+v %+v: %d/%d, %d/%d", c.ci.IRD, c.cr.IRD, a.IRD(), a.ORD(), b.IRD(), b.ORD())
 		}
-		if ird, ord := b.PeerDepths(); !c.ci.Plain && !c.ci.ULPDepth && (ird != a.IRD() || ord != int(c.ci.ord())) {
-			t.Errorf("peer's depths %d, %d", ird, ord)
+		if p := b.Params(); !c.ci.Plain && !c.ci.ULPDepth && (int(p.PeerIRD) != a.IRD() || p.PeerORD != c.ci.ord()) {
+			t.Errorf("peer's depths %d, %d", p.PeerIRD, p.PeerORD)
 		}
 	}
 	a, _ := connect(t, &Config{Plain: true}, nil)
@@ -649,7 +649,7 @@ func TestLateStart(t *testing.T) {
 
 	a, b = testkit.TCPPair(t)
 	go func() {
-		r, err := ReadRequestWith(ctxt(t), a, func() []byte { // the caller's reader has half of the frame
+		r, err := ReadRequest(ctxt(t), a, func() []byte { // the caller's reader has half of the frame
 			buf := make([]byte, 10)
 			io.ReadFull(a, buf)
 			return buf
@@ -778,6 +778,40 @@ func TestListener(t *testing.T) {
 		t.Errorf("filtered: %v, %d", err, l.Refused())
 	}
 }
+
+// TestListenerHere: by default this host may have as many start-ups in progress as there
+// are in all, another one fewer. [SEC-6.4.1-1] [I-70]
+func TestListenerHere(t *testing.T) {
+	l, err := Listen("127.0.0.1:0", &Config{MaxPending: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for remote, want := range map[string]int{"127.0.0.1": 100, "10.0.0.1": 100, "10.0.0.2": 32} {
+		n := 0
+		for n < 200 && l.admit(between{net.IPv4(10, 0, 0, 1), net.ParseIP(remote)}, remote) {
+			n++
+		}
+		if n != want {
+			t.Errorf("%d start-ups of %s, not %d", n, remote, want)
+		}
+		for range n {
+			l.settled(remote)
+		}
+	}
+}
+
+// A between is a connection as far as its addresses tell.
+type between [2]net.IP
+
+func (b between) LocalAddr() net.Addr              { return &net.TCPAddr{IP: b[0], Port: 1} }
+func (b between) RemoteAddr() net.Addr             { return &net.TCPAddr{IP: b[1], Port: 2} }
+func (between) Read([]byte) (int, error)           { return 0, net.ErrClosed }
+func (between) Write([]byte) (int, error)          { return 0, net.ErrClosed }
+func (between) Close() error                       { return nil }
+func (between) SetDeadline(time.Time) error        { return nil }
+func (between) SetReadDeadline(t time.Time) error  { return nil }
+func (between) SetWriteDeadline(t time.Time) error { return nil }
 
 // TestTLS: a stream in a protected connection. [SEC-5.1-1] [SEC-5.3-1] [SEC-5.4-1]
 // [DDP-8.4-1] [DDP-8.4-2] [I-73] It is what is offered in place of IPsec. [MPA-9.3-1]

@@ -63,7 +63,7 @@ func (s *SGE) check(q *QueuePair) error {
 // pin gives access to n bytes at offset off of the element.
 func (s *SGE) pin(q *QueuePair, off, n uint64, need regmem.Rights) (regmem.Ref, regmem.Outcome) {
 	if s.Region == nil {
-		return regmem.Ref{B: s.Buf[off : off+n : off+n]}, regmem.OK
+		return regmem.Of(s.Buf[off : off+n : off+n]), regmem.OK
 	}
 	return s.Region.r.Access(s.Region.r.Base()+s.Off+off, n, q.pd.dom, q, need)
 }

@@ -32,9 +32,6 @@ type Endpoint struct {
 // Attributes returns those of the local VI.
 func (e *Endpoint) Attributes() Attributes { return e.attrs }
 
-// NIC returns the NIC of the VI.
-func (e *Endpoint) NIC() *NIC { return e.v.nic }
-
 // VI returns the VI.
 func (e *Endpoint) VI() *VI { return e.v }
 
@@ -173,12 +170,12 @@ func (e *Endpoint) faults(d *Descriptor) bool {
 		if bad != 0 {
 			return true
 		}
-		if len(ref.B) == 0 {
+		if ref.Len() == 0 {
 			return false
 		}
 		var page [1]byte
-		for i := 0; i < len(ref.B); i += pageStep {
-			if regmem.Copy(page[:], ref.B[i:i+1], true) != nil {
+		for i := 0; i < ref.Len(); i += pageStep {
+			if regmem.Copy(page[:], ref.B()[i:i+1], true) != nil {
 				ref.Release()
 				return true
 			}
@@ -266,7 +263,7 @@ func (e *Endpoint) targetRights(write bool) (need regmem.Rights, ok bool) {
 func (e *Endpoint) access(held Memory, handle MemHandle, addr, length uint64, need regmem.Rights) (Memory, bool) {
 	if r := regmem.RegionOf(held); r != nil && r.Handle() == uint32(handle) {
 		if b, out := regmem.Within(held, addr, length, e.domain, nil, need); out == regmem.OK {
-			return Memory{B: b}, true
+			return regmem.Of(b), true
 		}
 	}
 	m, out := e.v.nic.memory.Access(uint32(handle), addr, length, e.domain, nil, need)

@@ -118,6 +118,7 @@ type Link interface {
 // internal/attend.SourceSleeper.
 type dozer interface {
 	Expects() bool
+	Near() bool
 	SleepAt(s *attend.Sleeper) bool
 }
 

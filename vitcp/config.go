@@ -32,17 +32,20 @@ const (
 	// SegmentsMSS [VIT-2.2.2.2.3-4].
 )
 
-// The defaults of a Config.
-const (
-	DefaultRequestTimeout = 10 * time.Second
-	DefaultDrainTimeout   = 5 * time.Second
-	DefaultReadWindow     = 16
-	DefaultHalfOpen       = 128
-	DefaultMaxSecurity    = 4096
-	DefaultMaxTransfer    = 1<<32 - 1
+// [V-26]
 
-	// DefaultRequestTimeout [V-35], DefaultDrainTimeout [V-18], DefaultReadWindow [V-26],
-	// DefaultMaxSecurity [V-06].
+// DefaultReadWindow is Config.ReadWindow unless it says otherwise.
+const DefaultReadWindow = 16
+
+// The other defaults of a Config.
+const (
+	defaultRequestTimeout = 10 * time.Second
+	defaultDrainTimeout   = 5 * time.Second
+	defaultHalfOpen       = 128
+	defaultMaxSecurity    = 4096
+	defaultMaxTransfer    = 1<<32 - 1
+
+	// defaultRequestTimeout [V-35], defaultDrainTimeout [V-18], defaultMaxSecurity [V-06].
 )
 
 // A Config holds the settings of a provider. The zero value is what this
@@ -116,12 +119,12 @@ type Config struct {
 
 	// RequestTimeout bounds the time from the arrival of a TCP connection to
 	// that of its whole Connect Request, TLS handshake included; 0 means
-	// DefaultRequestTimeout.
+	// 10 s.
 	RequestTimeout time.Duration
 
 	// DrainTimeout bounds how long a disconnected connection waits for the
 	// peer to take what completed sends have handed to TCP; 0 means
-	// DefaultDrainTimeout.
+	// 5 s.
 	DrainTimeout time.Duration
 
 	// Grace keeps a request that no call waits for, for so long, before it is
@@ -129,7 +132,7 @@ type Config struct {
 	Grace time.Duration
 
 	// HalfOpen is how many arrived connections may be without a verdict at a
-	// time on one listening address; 0 means DefaultHalfOpen. One more is
+	// time on one listening address; 0 means 128. One more is
 	// closed at once.
 	HalfOpen int
 
@@ -138,7 +141,7 @@ type Config struct {
 	PerPeer int
 
 	// MaxSecurity is how many bytes of security information are accepted; 0
-	// means DefaultMaxSecurity. At most vitcpwire.MaxSecurity.
+	// means 4096. At most vitcpwire.MaxSecurity.
 	MaxSecurity int
 
 	// Security, if set, adds its own security information to what VIs send
@@ -205,16 +208,16 @@ func (c *Config) check() error {
 		}
 	}
 	def(&c.ReadWindow, DefaultReadWindow)
-	def(&c.HalfOpen, DefaultHalfOpen)
-	def(&c.MaxSecurity, DefaultMaxSecurity)
+	def(&c.HalfOpen, defaultHalfOpen)
+	def(&c.MaxSecurity, defaultMaxSecurity)
 	if c.RequestTimeout == 0 {
-		c.RequestTimeout = DefaultRequestTimeout
+		c.RequestTimeout = defaultRequestTimeout
 	}
 	if c.DrainTimeout == 0 {
-		c.DrainTimeout = DefaultDrainTimeout
+		c.DrainTimeout = defaultDrainTimeout
 	}
 	if c.MaxTransferSize == 0 {
-		c.MaxTransferSize = DefaultMaxTransfer
+		c.MaxTransferSize = defaultMaxTransfer
 	}
 	if c.Port == 0 {
 		c.Port = vitcpwire.Port

@@ -306,6 +306,9 @@ func (l *link) Unpoll() { l.c.Unpoll() }
 // Expects tells whether an answer may be on its way; see internal/attend.SourceSleeper.
 func (l *link) Expects() bool { return l.c.Expects() }
 
+// Near tells whether the remote VI is on this host.
+func (l *link) Near() bool { return l.c.Near() }
+
 // SleepAt lets a consumer sleep on the link itself; see internal/attend.SourceSleeper.
 func (l *link) SleepAt(s *attend.Sleeper) bool { return l.c.SleepAt(s) }
 

@@ -86,7 +86,7 @@ func (l *link) sendTarget(held vi.Memory, n int, cur *vi.Cursor, at uint32) vi.M
 		return vi.Memory{}
 	}
 	ref, bad := l.ep.Scatter(held, in.d, cur, n) // [VIT-2.2.2.1-3]
-	if bad == 0 && len(ref.B) == 0 {
+	if bad == 0 && ref.Len() == 0 {
 		bad = vi.StatusLengthError // longer than the buffers [VIA-4.1-2] [VIA-4.6-5]
 	}
 	if bad != 0 { // [VIA-4.6-7]
@@ -321,7 +321,7 @@ func (l *link) beginResponse(bool) error {
 
 func (l *link) responseTarget(held vi.Memory, n int, cur *vi.Cursor, _ uint32) vi.Memory {
 	ref, bad := l.ep.Scatter(held, l.reads.Front().d, cur, n) // [VIT-2.2.2.1-3]
-	if bad == 0 && len(ref.B) == 0 {
+	if bad == 0 && ref.Len() == 0 {
 		bad = vi.StatusFormatError // the descriptor was changed under us
 	}
 	if bad != 0 { // [VIA-4.6-15]

@@ -14,14 +14,14 @@ func (l *link) place(p []byte) {
 	t := &messageTypes[x.h.Type]
 	for t.target != nil && len(p) > 0 && !l.life.Load().faulted() {
 		ref := t.target(l, x.held, len(p), l.cursor(), x.at)
-		if len(ref.B) == 0 {
+		if ref.Len() == 0 {
 			break // they are not wanted
 		}
 		if ref.Pins() && !ref.Guarded() {
 			l.hold(ref)
-			ref = vi.Memory{B: ref.B}
+			ref = ref.Unpinned()
 		}
-		n := len(ref.B)
+		n := ref.Len()
 		var err error
 		if x.h.Type == vitcpwire.Write {
 			err = ref.CopyLastFrom(p[:n]) // [VIA-4.2-5]
@@ -76,16 +76,16 @@ func (l *link) planRest(p *frameio.Plan) bool {
 		x.look = *l.cursor()
 		for n > 0 {
 			ref := t.target(l, vi.Memory{}, n, &x.look, at)
-			if len(ref.B) == 0 {
+			if ref.Len() == 0 {
 				l.releaseRefs()
 				x.thrown = true
 				break
 			}
 			x.refs = append(x.refs, ref)
 			p.MayFault = p.MayFault || ref.Guarded()
-			p.Frame = append(p.Frame, ref.B)
-			n -= len(ref.B)
-			at += uint32(len(ref.B))
+			p.Frame = append(p.Frame, ref.B())
+			n -= ref.Len()
+			at += uint32(ref.Len())
 		}
 	}
 	switch {
@@ -165,11 +165,11 @@ func (l *link) skip(n int) {
 	t := &messageTypes[x.h.Type]
 	for n > 0 && !l.life.Load().faulted() {
 		ref := t.target(l, vi.Memory{}, n, l.cursor(), x.at)
-		if len(ref.B) == 0 {
+		if ref.Len() == 0 {
 			return
 		}
-		n -= len(ref.B)
-		x.at += uint32(len(ref.B))
+		n -= ref.Len()
+		x.at += uint32(ref.Len())
 		ref.Release()
 	}
 }

@@ -47,14 +47,14 @@ func (l *link) predict(to *frameio.Plan) {
 func (l *link) scatterAhead(d *vi.Descriptor, cur *vi.Cursor, skip, n int) (ref vi.Memory, ok bool) {
 	for skip > 0 {
 		ref, bad := l.ep.Scatter(vi.Memory{}, d, cur, skip)
-		if bad != 0 || len(ref.B) == 0 {
+		if bad != 0 || ref.Len() == 0 {
 			return vi.Memory{}, false
 		}
-		skip -= len(ref.B)
+		skip -= ref.Len()
 		ref.Release()
 	}
 	ref, bad := l.ep.Scatter(vi.Memory{}, d, cur, n)
-	return ref, bad == 0 && len(ref.B) > 0
+	return ref, bad == 0 && ref.Len() > 0
 }
 
 // predictReads predicts the rest of the Read Response in progress, and those behind it.
@@ -96,7 +96,7 @@ func (l *link) predictIn(to *frameio.Plan, t vitcpwire.Type, ref vi.Memory, n in
 	if x.long > 0 {
 		full = int(x.long) - hl
 	}
-	b := ref.B
+	b := ref.B()
 	if ref.Guarded() && !(ref.FaultBreaks() && l.c.InPlace()) { // reading there may fail
 		b = nil
 	}
@@ -206,5 +206,5 @@ func (l *link) inPlace(p []byte) bool {
 	x.look = *l.cursor()
 	ref := messageTypes[x.h.Type].target(l, vi.Memory{}, len(p), &x.look, x.at)
 	defer ref.Release()
-	return len(ref.B) == len(p) && &ref.B[0] == &p[0]
+	return ref.Len() == len(p) && &ref.B()[0] == &p[0]
 }

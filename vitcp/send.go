@@ -6,6 +6,7 @@ import (
 
 	deliberate "viaduct/internal/fault"
 	"viaduct/internal/frameio"
+	"viaduct/internal/regmem"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
 )
@@ -237,7 +238,7 @@ func (l *link) putData(b *frameio.Batch) {
 			bad = st
 			break
 		}
-		if len(ref.B) == 0 {
+		if ref.Len() == 0 {
 			bad = vi.StatusFormatError // the descriptor was changed under us
 			break
 		}
@@ -245,7 +246,7 @@ func (l *link) putData(b *frameio.Batch) {
 			bad = st
 			break
 		}
-		n += len(ref.B)
+		n += ref.Len()
 		l.put(b, ref)
 	}
 	h := vitcpwire.Header{Type: t.typ, Flags: t.flags, Length: uint16(hl + n), Offset: t.offset, Number: t.last}
@@ -281,7 +282,7 @@ func (l *link) put(b *frameio.Batch, ref vi.Memory) {
 	if ref.Pins() && !ref.Guarded() {
 		b.Pin(ref)
 		l.tx.held = ref
-		ref = vi.Memory{B: ref.B}
+		ref = ref.Unpinned()
 	}
 	b.Data(ref) // fails for short guarded memory only, of which steady leaves none
 }
@@ -299,7 +300,7 @@ func (l *link) steady(b *frameio.Batch, ref vi.Memory) (vi.Memory, vi.Status) {
 	if !ref.Guarded() {
 		return ref, 0
 	}
-	n := len(ref.B)
+	n := ref.Len()
 	if n > frameio.CopyLimit && ref.FaultBreaks() && l.level != unreliable && l.c.InPlace() {
 		if ref.Probe() != nil {
 			ref.Release()
@@ -318,7 +319,7 @@ func (l *link) steady(b *frameio.Batch, ref vi.Memory) (vi.Memory, vi.Status) {
 	if ref.CopyTo(p) != nil {
 		return vi.Memory{}, vi.StatusProtectionError
 	}
-	return vi.Memory{B: p}, 0
+	return regmem.Of(p), 0
 }
 
 // uncopied gives back what steady has made for a batch that was sent.

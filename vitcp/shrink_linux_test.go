@@ -82,7 +82,7 @@ func TestShrinkingFile(t *testing.T) {
 						t.Errorf("%v behind the end of the message", x.h)
 					}
 				}
-				if d := time.Since(began); d > DefaultDrainTimeout/2 {
+				if d := time.Since(began); d > defaultDrainTimeout/2 {
 					t.Errorf("the end took %v", d)
 				}
 				if c.typ == vitcpwire.Send {

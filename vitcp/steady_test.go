@@ -74,11 +74,11 @@ func TestSteady(t *testing.T) {
 						return
 					}
 					got, bad := l.steady(b, ref)
-					if bad != 0 || len(got.B) != v.n || got.B[v.n-1] != 2 {
-						t.Errorf("%+v: %v, %d bytes", v, bad, len(got.B))
+					if bad != 0 || len(got.B()) != v.n || got.B()[v.n-1] != 2 {
+						t.Errorf("%+v: %v, %d bytes", v, bad, len(got.B()))
 						return
 					}
-					if same := &got.B[0] == &mem[0]; same != v.same || got.Pins() != v.same {
+					if same := &got.B()[0] == &mem[0]; same != v.same || got.Pins() != v.same {
 						t.Errorf("%+v: the memory itself %v, pinned %v", v, same, got.Pins())
 					}
 					if apart := len(l.tx.copied) > 0; apart != v.apart {

@@ -99,7 +99,7 @@ func TestUnmappedWhileSending(t *testing.T) {
 				t.Fatalf("%v", x.h)
 			}
 		}
-		if d := time.Since(began); d > DefaultDrainTimeout/2 {
+		if d := time.Since(began); d > defaultDrainTimeout/2 {
 			t.Errorf("the end took %v", d)
 		}
 		if torn && !breaks {

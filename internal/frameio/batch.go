@@ -91,16 +91,16 @@ func (b *Batch) Header(n int) []byte {
 //
 // The error is regmem.ErrFault if guarded memory is gone.
 func (b *Batch) Data(ref regmem.Ref) error {
-	if b.Copies(len(ref.B)) {
-		h := b.Header(len(ref.B))
-		err := regmem.Copy(h, ref.B, ref.Guarded())
+	if b.Copies(ref.Len()) {
+		h := b.Header(ref.Len())
+		err := regmem.Copy(h, ref.B(), ref.Guarded())
 		ref.Release()
 		return err
 	}
 	b.close()
-	b.vecs = append(b.vecs, ref.B)
+	b.vecs = append(b.vecs, ref.B())
 	b.Pin(ref)
-	b.bytes += len(ref.B)
+	b.bytes += ref.Len()
 	return nil
 }
 
@@ -134,7 +134,7 @@ func (b *Batch) Pinned(r *regmem.Region) (ref regmem.Ref, ok bool) {
 
 // Bytes is Data for memory that needs no pin and stays untouched until Sent.
 func (b *Batch) Bytes(p []byte) {
-	b.Data(regmem.Ref{B: p})
+	b.Data(regmem.Of(p))
 }
 
 // Pieces returns how many more pieces of payload fit.

@@ -75,9 +75,9 @@ func (p *lengthFramed) Fill(b *Batch) {
 		r := p.queue[p.head]
 		p.queue[p.head] = regmem.Ref{}
 		p.head++
-		binary.BigEndian.PutUint32(b.Header(4), uint32(len(r.B)))
+		binary.BigEndian.PutUint32(b.Header(4), uint32(len(r.B())))
 		if b.Data(r) != nil {
-			clear(r.B) // not reached: guarded memory of these tests is long
+			clear(r.B()) // not reached: guarded memory of these tests is long
 		}
 		p.pending++
 	}
@@ -173,7 +173,7 @@ func (p *lengthFramed) SendFailed(err error) {
 	}
 }
 
-func (p *lengthFramed) post(b []byte) { p.postRef(regmem.Ref{B: b}) }
+func (p *lengthFramed) post(b []byte) { p.postRef(regmem.Of(b)) }
 
 func (p *lengthFramed) postRef(r regmem.Ref) {
 	p.mu.Lock()

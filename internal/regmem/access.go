@@ -1,6 +1,9 @@
 package regmem
 
-import "fmt"
+import (
+	"fmt"
+	"unsafe"
+)
 
 // An Outcome says how an access check ended. Protocols map it to their own
 // status or wire code.
@@ -72,10 +75,10 @@ func (r *Region) Access(addr, length uint64, d *Domain, owner any, need Rights) 
 		return Ref{}, NoRegion
 	}
 	if r.mem == nil {
-		return Ref{region: r, at: r.at + off, n: length}, OK
+		return Ref{region: r, at: r.at + off, n: int(length)}, OK
 	}
-	end := off + length
-	return Ref{B: r.mem[off:end:end], region: r}, OK
+	b := r.mem[off : off+length]
+	return Ref{p: unsafe.SliceData(b), n: len(b), region: r}, OK
 }
 
 // Within gives another range of the region that ref pins, under the checks of

@@ -47,8 +47,8 @@ func TestOutcomeOrder(t *testing.T) {
 		if got := g.Check(c.handle, c.addr, c.len, c.d, c.owner, c.need); got != want {
 			t.Errorf("check: %v, want %v", got, want)
 		}
-		if (ref.B != nil) != (want == OK) || (ref.Pins()) != (want == OK) || RegistryOf(ref) != nil && RegistryOf(ref) != g {
-			t.Errorf("%v with a ref of %d bytes", out, len(ref.B))
+		if (ref.B() != nil) != (want == OK) || (ref.Pins()) != (want == OK) || RegistryOf(ref) != nil && RegistryOf(ref) != g {
+			t.Errorf("%v with a ref of %d bytes", out, len(ref.B()))
 		}
 		ref.Release()
 	}
@@ -131,11 +131,11 @@ func TestBounds(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.name, out, c.want)
 		}
 		far, out := farRegionAt(c.base, c.n).Access(c.addr, c.len, nil, nil, LocalRead)
-		if out != c.want || out == OK && (!far.Far() || far.B != nil || uint64(far.Len()) != c.len || far.at != c.addr-c.base+farBase) {
+		if out != c.want || out == OK && (!far.Far() || far.B() != nil || uint64(far.Len()) != c.len || far.at != c.addr-c.base+farBase) {
 			t.Errorf("%s, far: %v, want %v; %d bytes at %#x", c.name, out, c.want, far.Len(), far.at)
 		}
-		if out == OK && (uint64(len(ref.B)) != c.len || cap(ref.B) != len(ref.B) || c.len > 0 && &ref.B[0] != &r.mem[c.addr-c.base]) {
-			t.Errorf("%s: got %d bytes with room for %d", c.name, len(ref.B), cap(ref.B))
+		if out == OK && (uint64(len(ref.B())) != c.len || cap(ref.B()) != len(ref.B()) || c.len > 0 && &ref.B()[0] != &r.mem[c.addr-c.base]) {
+			t.Errorf("%s: got %d bytes with room for %d", c.name, len(ref.B()), cap(ref.B()))
 		}
 	}
 }
@@ -255,7 +255,7 @@ func TestWindows(t *testing.T) {
 		if out != c.want {
 			t.Errorf("access of %d at %d for %v: %v, want %v", c.n, c.addr, c.need, out, c.want)
 		}
-		if out == OK && &ref.B[0] != &r.Bytes()[10] {
+		if out == OK && &ref.B()[0] != &r.Bytes()[10] {
 			t.Error("the window looks elsewhere")
 		}
 		ref.Release()
@@ -494,7 +494,7 @@ func TestAccessDoesNotAllocate(t *testing.T) {
 			if out != OK {
 				t.Fatal(out)
 			}
-			Copy(dst, ref.B, ref.Guarded())
+			Copy(dst, ref.B(), ref.Guarded())
 			ref.Release()
 		}
 		g.Check(r.Handle(), r.Base(), 64, d, nil, RemoteWrite)

@@ -195,8 +195,8 @@ func TestConcurrently(t *testing.T) {
 				ref, out := g.Access(h, uint64(rnd.IntN(32)), 32, domain, nil, RemoteWrite)
 				if out == OK {
 					if RegionOf(ref).Parent() == nil { // a window's memory is also its region's
-						for i := range ref.B {
-							ref.B[i] = byte(i)
+						for i := range ref.B() {
+							ref.B()[i] = byte(i)
 						}
 					}
 					ref.Release()

@@ -47,8 +47,8 @@ func TestFault(t *testing.T) {
 		if !ref.Guarded() {
 			t.Error("the region is not guarded")
 		}
-		read := Copy(buf, ref.B, true)
-		write := Copy(ref.B, buf[:n], true)
+		read := Copy(buf, ref.B(), true)
+		write := Copy(ref.B(), buf[:n], true)
 		if !errors.Is(read, write) {
 			t.Errorf("read %v, write %v", read, write)
 		}

@@ -132,12 +132,33 @@ func (r *Region) unpin() {
 	}
 }
 
-// A Ref is a pinned range of a region. The zero Ref pins nothing.
+// A Ref is a pinned range of a region. The zero Ref pins nothing. It has four words: the
+// compiler keeps structs of more in memory in place of registers, and Refs are passed by each
+// function between a message and its bytes.
 type Ref struct {
-	B      []byte // the bytes; do not keep them past Release; nil if they are far
+	p      *byte // the first byte, nil if they are far
+	n      int
 	region *Region
-	at, n  uint64 // of far bytes
+	at     uint64 // address of the first byte in the space of a far region
 }
+
+// Of returns a Ref to bytes of which nothing is pinned.
+func Of(b []byte) Ref { return Ref{p: unsafe.SliceData(b), n: len(b)} }
+
+// B returns the bytes, nil if they are far. They are not to be kept past Release.
+func (ref Ref) B() []byte {
+	if ref.p == nil {
+		return nil
+	}
+	return unsafe.Slice(ref.p, ref.n)
+}
+
+// Unpinned returns a Ref to the same near bytes without the pin, which is to be released by
+// ref alone.
+func (ref Ref) Unpinned() Ref { return Ref{p: ref.p, n: ref.n} }
+
+// Len returns the number of bytes.
+func (ref Ref) Len() int { return ref.n }
 
 // Guarded tells that touching B may fault, since the memory is a mapped file
 // that another process can truncate. Copy such bytes with [Copy].
@@ -148,7 +169,7 @@ func (ref Ref) Guarded() bool { return ref.region != nil && ref.region.guarded }
 func (ref Ref) FaultBreaks() bool { return ref.region != nil && ref.region.faultBreaks }
 
 // Probe reads a byte of each page of B. The error is a fault.
-func (ref Ref) Probe() error { return probe(ref.B) }
+func (ref Ref) Probe() error { return probe(ref.B()) }
 
 // CopyTo copies the bytes to dst, which is at least as long. The error is a fault of guarded
 // or far memory; part of the bytes may have been copied then.
@@ -156,7 +177,7 @@ func (ref Ref) CopyTo(dst []byte) error {
 	if ref.Far() {
 		return ref.region.space.ReadAt(dst[:ref.n], ref.at)
 	}
-	return Copy(dst, ref.B, ref.Guarded())
+	return Copy(dst, ref.B(), ref.Guarded())
 }
 
 // CopyFrom copies src, which is at most as long, to the bytes; see CopyTo.
@@ -164,7 +185,7 @@ func (ref Ref) CopyFrom(src []byte) error {
 	if ref.Far() {
 		return ref.farFrom(src)
 	}
-	return Copy(ref.B, src, ref.Guarded())
+	return Copy(ref.B(), src, ref.Guarded())
 }
 
 // CopyLastFrom is CopyFrom for memory that a program may watch: the last bytes of
@@ -173,7 +194,7 @@ func (ref Ref) CopyLastFrom(src []byte) error {
 	if ref.Far() {
 		return ref.farFrom(src)
 	}
-	return CopyLast(ref.B, src, ref.Guarded())
+	return CopyLast(ref.B(), src, ref.Guarded())
 }
 
 // Pins tells that Release is still owed.

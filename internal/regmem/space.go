@@ -41,16 +41,8 @@ func (r *Region) Far() bool { return r.mem == nil }
 // copied by CopyTo and CopyFrom alone.
 func (ref Ref) Far() bool { return ref.region != nil && ref.region.mem == nil }
 
-// Len returns the number of bytes.
-func (ref Ref) Len() int {
-	if ref.Far() {
-		return int(ref.n)
-	}
-	return len(ref.B)
-}
-
 func (ref Ref) farFrom(src []byte) error {
-	if uint64(len(src)) > ref.n {
+	if len(src) > ref.n {
 		panic("regmem: copy beyond a range")
 	}
 	return ref.region.space.WriteAt(src, ref.at)

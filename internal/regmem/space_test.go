@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"testing"
+	"unsafe"
 )
 
 // A testSpace has its memory at farBase.
@@ -49,7 +50,7 @@ func TestSpace(t *testing.T) {
 		t.Fatal(err)
 	}
 	ref, out := g.Access(r.Handle(), farBase+4, 3, nil, nil, RemoteRead)
-	if out != OK || !ref.Far() || ref.B != nil || ref.Len() != 3 {
+	if out != OK || !ref.Far() || ref.B() != nil || ref.Len() != 3 {
 		t.Fatalf("%v, far %v, %d bytes", out, ref.Far(), ref.Len())
 	}
 	got := make([]byte, 3)
@@ -87,5 +88,12 @@ func TestSpace(t *testing.T) {
 		if _, err := g.RegisterSpace(s, c.base, c.n, Options{}); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%d bytes at %#x: %v", c.n, c.base, err)
 		}
+	}
+}
+
+// A Ref is kept in registers: structs of more than four words are not.
+func TestRefSize(t *testing.T) {
+	if n, most := unsafe.Sizeof(Ref{}), 4*unsafe.Sizeof(uintptr(0)); n > most {
+		t.Errorf("a Ref has %d bytes, the compiler keeps at most %d in registers", n, most)
 	}
 }
