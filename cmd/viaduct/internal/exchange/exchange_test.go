@@ -2,6 +2,9 @@ package exchange
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -56,5 +59,34 @@ func TestExchanges(t *testing.T) {
 				t.Errorf("%d packets lost, of %s", len(r.Lost), got)
 			}
 		})
+	}
+}
+
+// TestBusy: an exchange whose times a busy machine does not keep is carried out again with
+// longer ones, and is given up in the end; what fails otherwise is not repeated.
+func TestBusy(t *testing.T) {
+	for _, c := range []struct {
+		enough int   // leisure with which it succeeds
+		err    error // before
+		want   []int
+	}{
+		{1, errBusy, []int{1}},
+		{16, fmt.Errorf("as is: %w", errBusy), []int{1, 4, 16}},
+		{1000, errBusy, []int{1, 4, 16, 64}},
+		{16, errNotLost, []int{1}},
+	} {
+		var got []int
+		x := Exchange{Name: "busy", run: func(l *line) error {
+			got = append(got, l.leisure)
+			if l.leisure < c.enough {
+				return c.err
+			}
+			return nil
+		}}
+		r, err := x.Run(t.Context())
+		last := c.want[len(c.want)-1]
+		if !slices.Equal(got, c.want) || (r != nil) != (last >= c.enough) || (r == nil) != errors.Is(err, c.err) {
+			t.Errorf("enough %d, %v: carried out with %v, want %v; %v", c.enough, c.err, got, c.want, err)
+		}
 	}
 }

@@ -39,6 +39,8 @@ type line struct {
 	lose func(frame []byte) bool // guarded by mu
 	lost map[int]bool            // packets by number; guarded by mu
 
+	leisure int // how much longer times are than the shortest
+
 	pumps  sync.WaitGroup
 	ctx    context.Context
 	cancel context.CancelFunc

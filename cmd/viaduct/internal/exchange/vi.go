@@ -3,6 +3,7 @@ package exchange
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync"
@@ -45,6 +46,8 @@ func newVIEnd(p vi.Provider, a vi.Attributes) (e *viEnd, err error) {
 func connect(ctx context.Context, a, b *viEnd) error {
 	at := b.nic.Query().LocalAddress
 	served := make(chan error, 1)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	go func() {
 		r, err := b.nic.ConnectWait(ctx, vi.Address{Host: at, Discriminator: []byte("server")})
 		if err == nil {
@@ -54,7 +57,19 @@ func connect(ctx context.Context, a, b *viEnd) error {
 	}()
 	_, err := a.v.ConnectRequest(ctx, vi.IPAddress(netip.MustParseAddrPort("127.0.0.1:0"), "client"),
 		vi.Address{Host: at, Discriminator: []byte("server")})
+	if err != nil {
+		cancel()
+	}
 	return errors.Join(err, <-served)
+}
+
+// connectSoon is connect where the times of frames are short.
+func (l *line) connectSoon(a, b *viEnd) error {
+	err := connect(l.ctx, a, b)
+	if errors.Is(err, vi.ErrNotReachable) || errors.Is(err, vi.ErrTimeout) {
+		err = fmt.Errorf("%w: %w", errBusy, err)
+	}
+	return err
 }
 
 func (e *viEnd) close() {
@@ -203,7 +218,7 @@ func fcviEnds(l *line, a vi.Attributes) (x, y *viEnd, err error) {
 		}
 		return n
 	}
-	const timeout = 10 * Delay // of frames, as short as the line allows
+	timeout := 10 * Delay * time.Duration(l.leisure) // of frames, as short as the line allows
 	p, err := fcvi.New(fcvi.Config{Listen: "127.0.0.1:0", EDTOV: timeout, RATOV: 2 * timeout, ULPTimeout: 2 * timeout, PortName: fcvi.WWN(fc.PortName(0x02000000000b, 1)), NodeName: fcvi.WWN(fc.NodeName(0x02000000000b))})
 	if err != nil {
 		return nil, nil, err
@@ -250,7 +265,7 @@ func fcviConnect(l *line) error {
 	defer y.close()
 	defer x.close()
 	lost := l.loseFirst(iu.ConnectResp2)
-	if err := connect(l.ctx, x, y); err != nil {
+	if err := l.connectSoon(x, y); err != nil {
 		return err
 	}
 	if !lost() {
@@ -276,12 +291,12 @@ func fcviLoss(l *line) error {
 			return err
 		}
 	}
-	if err := connect(l.ctx, x, y); err != nil {
+	if err := l.connectSoon(x, y); err != nil {
 		return err
 	}
 	l.step(1)
 	if err := x.send(l.ctx, vi.NewSend(x.mem.Segment(0, 100))); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errBusy, err) // a message that nothing has lost
 	}
 	l.step(2)
 	lost := l.loseFirst(iu.SendRqst)
