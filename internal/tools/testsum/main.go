@@ -6,6 +6,8 @@
 //	...
 //	1234 passed, 0 failed, 2 skipped
 //
+// The ten slowest tests of 2 seconds and more are named before that.
+//
 // With -o FILE it adds one line "result package test" per test to FILE, and
 // with -total it reads such lines instead and prints one count over all of
 // them, each test once: a test that failed anywhere counts as failed.
@@ -15,6 +17,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -66,7 +69,28 @@ type run struct {
 	build   map[string]*strings.Builder
 	results map[test]string                // pass, fail, skip
 	skips   map[string]map[string][]string // package, reason, tests
-	failed  bool                           // a package failed
+	slow    []took
+	failed  bool // a package failed
+}
+
+// A took is how many seconds a test took.
+type took struct {
+	test
+	seconds float64
+}
+
+// The tests that are named as slow: so many, of that time in seconds and more.
+const (
+	mostSlow = 10
+	slowFrom = 2
+)
+
+// slowest prints the slowest tests.
+func (r *run) slowest() {
+	slices.SortFunc(r.slow, func(a, b took) int { return cmp.Compare(b.seconds, a.seconds) })
+	for _, t := range r.slow[:min(mostSlow, len(r.slow))] {
+		fmt.Fprintf(r.w, "slow %.1fs %s %s\n", t.seconds, t.pkg, t.name)
+	}
 }
 
 func follow(in io.Reader, w io.Writer, file string) (ok bool, err error) {
@@ -89,6 +113,7 @@ func follow(in io.Reader, w io.Writer, file string) (ok bool, err error) {
 			return false, err
 		}
 	}
+	r.slowest()
 	passed, failed, skipped := tally(r.results)
 	fmt.Fprintf(w, "%d passed, %d failed, %d skipped\n", passed, failed, skipped)
 	return !r.failed && failed == 0, nil
@@ -107,6 +132,9 @@ func (r *run) event(e event) {
 			return
 		}
 		r.results[t] = e.Action
+		if e.Elapsed >= slowFrom && !strings.Contains(e.Test, "/") {
+			r.slow = append(r.slow, took{t, e.Elapsed})
+		}
 		switch e.Action {
 		case "fail":
 			fmt.Fprintf(r.w, "--- FAIL: %s %s\n%s", e.Package, e.Test, indent(text(r.output, t)))

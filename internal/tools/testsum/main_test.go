@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -82,6 +83,23 @@ func TestFollow(t *testing.T) {
 				t.Errorf("output of a test that passed:\n%s", out)
 			}
 		})
+	}
+}
+
+// TestSlow: the slowest tests are named, the slowest first, and no more than ten; parts of a test are
+// in the time of the whole.
+func TestSlow(t *testing.T) {
+	var in, w strings.Builder
+	for i := range 13 {
+		fmt.Fprintf(&in, `{"Action":"pass","Package":"p","Test":"Test%02d","Elapsed":%d.5}`+"\n", i, i)
+	}
+	in.WriteString(`{"Action":"pass","Package":"p","Test":"Test12/part","Elapsed":11}` + "\n")
+	if ok, err := follow(strings.NewReader(in.String()), &w, ""); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	lines := strings.Split(w.String(), "\n")
+	if len(lines) != 12 || lines[0] != "slow 12.5s p Test12" || lines[9] != "slow 3.5s p Test03" || lines[10] != "14 passed, 0 failed, 0 skipped" {
+		t.Errorf("%q", lines)
 	}
 }
 
