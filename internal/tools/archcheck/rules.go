@@ -44,8 +44,9 @@ var rules = []rule{
 	{"internal/viplconf", []string{"vi", "vitcp", "fcvi", "samehost", "internal/fc/fcip", "internal/wire/vitcpwire", "internal/..."}, protocol},
 	{"fcvi", []string{"vi", "samehost", "internal/fc/...", "internal/wire/iu", "internal/..."}, protocol},
 	{"registry", []string{"internal/..."}, internal}, // a table of names; the protocols see its interface
-	{"portmap", []string{"registry", "internal/..."}, protocol},
-	{"debug", []string{"iwarp", "sdp", "vi"}, protocol},
+	{"portmap", []string{"registry", "internal/wire/portmapwire", "internal/..."}, protocol},
+	{"internal/status", []string{"iwarp", "sdp", "vi"}, protocol},
+	{"debug", []string{"iwarp", "sdp", "vi", "internal/status"}, protocol},
 	{"internal/rping", []string{"iwarp", "internal/..."}, protocol},
 
 	{"iwarp", []string{"samehost", "internal/wire/mpa", "internal/wire/ddp", "internal/wire/rdmap", "internal/..."}, engine},
@@ -65,6 +66,7 @@ var rules = []rule{
 	{"internal/wire/rdmap", []string{"internal/wire/ddp", "internal/wire/mpa", "internal/fault"}, codec},
 	{"internal/wire/vitcpwire", []string{"internal/fault"}, codec},
 	{"internal/wire/iu", []string{"internal/fault"}, codec},
+	{"internal/wire/portmapwire", []string{"internal/fault"}, codec},
 
 	{"internal/...", []string{"internal/..."}, internal},
 	{"internal/tools/...", []string{"internal/tools/register"}, tool},

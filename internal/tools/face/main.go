@@ -1,10 +1,14 @@
 // Command face prints what a public package exports, and each exported name
 // whose type mentions an internal package of this module: a program outside can
-// receive such a value, and can neither name nor make it.
+// receive such a value, and can neither name nor make it. It also counts the names:
+// functions, types, methods (those of interfaces too), constants and variables, without
+// the fields of structs. An alias is one name.
 //
 //	go run ./internal/tools/face          # the exported names that mention internal types
 //	go run ./internal/tools/face -all     # every exported name
-//	go run ./internal/tools/face -check   # exit 1 if one is not in known.txt, or is there and gone
+//	go run ./internal/tools/face -check   # the number of names; exit 1 if there are more than
+//	                                      # the limit, or if one that mentions an internal type
+//	                                      # is not in known.txt, or is there and gone
 //	go run ./internal/tools/face -write   # renew known.txt
 package main
 
@@ -25,8 +29,14 @@ import (
 	"strings"
 )
 
-// public are the packages whose face a program outside uses.
-var public = []string{"vi", "vitcp", "fcvi", "iwarp", "sdp", "portmap"}
+// public are the packages whose face a program outside uses. A test finds those
+// that are missing.
+var public = []string{"vi", "vitcp", "fcvi", "iwarp", "sdp", "portmap", "samehost", "registry", "debug"}
+
+// limit is how many names the public packages may export together. Each is one to
+// learn and to keep: what a program that uses the protocol does not need is
+// unexported, or moved below internal.
+const limit = 700
 
 const module = "viaduct"
 
@@ -69,6 +79,7 @@ func run(w io.Writer, all, check, write bool) error {
 		fmt.Fprintln(w, strings.Join(offences, "\n"))
 		return nil
 	}
+	total := count(w, names)
 	b, err := os.ReadFile(list)
 	if err != nil {
 		return err
@@ -83,7 +94,32 @@ func run(w io.Writer, all, check, write bool) error {
 	if len(fresh)+len(gone) > 0 {
 		return fmt.Errorf("%d exported names more, %d less than known.txt", len(fresh), len(gone))
 	}
+	return within(total)
+}
+
+// within refuses more names than the limit.
+func within(total int) error {
+	if total > limit {
+		return fmt.Errorf("%d exported names, at most %d: unexport what a program outside does not need, or move it below internal", total, limit)
+	}
 	return nil
+}
+
+// count prints how many names each package exports, and returns how many all do.
+func count(w io.Writer, names []name) (total int) {
+	n := map[string]int{}
+	for _, x := range names {
+		if !x.member {
+			pkg, _, _ := strings.Cut(x.path, ".")
+			n[pkg]++
+			total++
+		}
+	}
+	for _, p := range public {
+		fmt.Fprintf(w, "%4d %s\n", n[p], p)
+	}
+	fmt.Fprintf(w, "%4d of %d\n", total, limit)
+	return total
 }
 
 // compare returns what is in now and not in known, and the other way round.
@@ -104,6 +140,7 @@ func compare(known, now []string) (fresh, gone []string) {
 // A name is an exported identifier, method or field of a public package.
 type name struct {
 	path     string   // vi.Provider.Open
+	member   bool     // a field of a struct, or what an alias has from its type: not counted
 	internal []string // types of internal packages that its type mentions
 }
 
@@ -180,11 +217,11 @@ func aliased(pkgs []*types.Package) map[*types.TypeName]bool {
 // face lists the exported names of a package with the internal types that they
 // mention, in the order of the alphabet.
 func face(pkg *types.Package, named map[*types.TypeName]bool) (names []name) {
-	add := func(path string, t types.Type) {
+	add := func(path string, t types.Type, member bool) {
 		m := mentions{named: named, seen: map[types.Type]bool{}}
 		m.walk(t)
 		slices.Sort(m.found)
-		names = append(names, name{path, slices.Compact(m.found)})
+		names = append(names, name{path: path, internal: slices.Compact(m.found), member: member})
 	}
 	for _, id := range pkg.Scope().Names() {
 		o := pkg.Scope().Lookup(id)
@@ -194,7 +231,7 @@ func face(pkg *types.Package, named map[*types.TypeName]bool) (names []name) {
 		path := pkg.Name() + "." + id
 		tn, isType := o.(*types.TypeName)
 		if !isType {
-			add(path, o.Type())
+			add(path, o.Type(), false)
 			continue
 		}
 		if tn.IsAlias() {
@@ -205,20 +242,20 @@ func face(pkg *types.Package, named map[*types.TypeName]bool) (names []name) {
 			case *types.Struct, *types.Interface:
 				names = append(names, name{path: path})
 			default:
-				add(path, u)
+				add(path, u, false)
 			}
 		}
 		if s, ok := tn.Type().Underlying().(*types.Struct); ok {
 			for f := range s.Fields() {
 				if f.Exported() {
-					add(path+"."+f.Name(), f.Type())
+					add(path+"."+f.Name(), f.Type(), true)
 				}
 			}
 		}
 		if i, ok := tn.Type().Underlying().(*types.Interface); ok {
 			for m := range i.Methods() {
 				if m.Exported() {
-					add(path+"."+m.Name(), m.Type())
+					add(path+"."+m.Name(), m.Type(), tn.IsAlias())
 				}
 			}
 			continue
@@ -226,7 +263,7 @@ func face(pkg *types.Package, named map[*types.TypeName]bool) (names []name) {
 		ms := types.NewMethodSet(types.NewPointer(tn.Type()))
 		for s := range ms.Methods() {
 			if s.Obj().Exported() && len(s.Index()) == 1 {
-				add(path+"."+s.Obj().Name(), s.Obj().Type())
+				add(path+"."+s.Obj().Name(), s.Obj().Type(), tn.IsAlias())
 			}
 		}
 	}

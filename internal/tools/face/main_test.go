@@ -7,16 +7,79 @@ import (
 	"go/parser"
 	"go/token"
 	"go/types"
+	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 )
 
 // TestFace: no public package has come to export more names of internal types
-// than known.txt lists.
+// than known.txt lists, and all together do not export more names than the limit.
 func TestFace(t *testing.T) {
 	var out bytes.Buffer
-	if err := run(&out, false, true, false); err != nil {
-		t.Errorf("%v\n%s", err, out.String())
+	err := run(&out, false, true, false)
+	t.Log("\n" + out.String())
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPublic: every package that another module can import is counted.
+func TestPublic(t *testing.T) {
+	root, err := moduleRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("go", "list", "-f", "{{if ne .Name \"main\"}}{{.ImportPath}}{{end}}", "./...")
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for p := range strings.Lines(string(out)) {
+		p = strings.TrimPrefix(strings.TrimSpace(p), module+"/")
+		inside := slices.Contains(strings.Split(p, "/"), "internal")
+		// The front page exports nothing.
+		if p != "" && p != module && !inside && !slices.Contains(public, p) {
+			t.Errorf("package %s can be imported and is not counted", p)
+		}
+	}
+}
+
+// TestCount: each exported name counts once, fields and what is behind an alias do
+// not, and one more than the limit is refused.
+func TestCount(t *testing.T) {
+	pkg, err := check(fakeImporter{importer.Default()}, "viaduct/vi", `package vi
+import "viaduct/internal/secret"
+type Alias = secret.B
+type Conn struct { Field int }
+func (*Conn) Method() {}
+func (Conn) Value() {}
+func (Conn) hidden() {}
+type hidden struct{}
+func (hidden) Method() {}
+type Inner struct { Conn }
+type Open interface { Call(); hide() }
+type Level int
+func (Level) String() string { return "" }
+const ( One Level = iota; Two; three )
+var V, w int
+func F() {}
+func f() {}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Alias, Conn, Method, Value, Inner, Open, Call, Level, String, One, Two, V, F
+	var out bytes.Buffer
+	if n := count(&out, face(pkg, nil)); n != 13 {
+		t.Errorf("%d names, want 13:\n%s", n, out.String())
+	}
+	if !strings.Contains(out.String(), "  13 vi\n") {
+		t.Errorf("printed %s", out.String())
+	}
+	if within(limit) != nil || within(limit+1) == nil {
+		t.Error("the limit is not the limit")
 	}
 }
 
@@ -27,7 +90,7 @@ func (f fakeImporter) Import(path string) (*types.Package, error) {
 	if path != "viaduct/internal/secret" {
 		return f.Importer.Import(path)
 	}
-	return check(f, path, "package secret\ntype T struct{}\ntype A struct{}\ntype Hidden = T")
+	return check(f, path, "package secret\ntype T struct{}\ntype A struct{}\ntype Hidden = T\ntype B struct{ F int }\nfunc (B) M() {}")
 }
 
 func check(im types.Importer, path, src string) (*types.Package, error) {

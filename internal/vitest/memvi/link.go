@@ -217,11 +217,11 @@ func (l *link) gather(d *vi.Descriptor) ([]byte, vi.Status) {
 	var c vi.Cursor
 	for {
 		ref, bad := l.ep.Gather(vi.Memory{}, d, &c, int(d.Length)) // [VIA-4.6-2] [VIA-1.5-4]
-		if bad != 0 || len(ref.B) == 0 {
+		if bad != 0 || ref.Len() == 0 {
 			return b, bad
 		}
 		n := len(b)
-		b = b[:n+len(ref.B)]
+		b = b[:n+ref.Len()]
 		err := ref.CopyTo(b[n:])
 		ref.Release()
 		if err != nil {
@@ -237,8 +237,8 @@ func (l *link) scatter(d *vi.Descriptor, b []byte) vi.Status {
 		if bad != 0 {
 			return bad
 		}
-		err := ref.CopyFrom(b[:len(ref.B)])
-		b = b[len(ref.B):]
+		err := ref.CopyFrom(b[:ref.Len()])
+		b = b[ref.Len():]
 		ref.Release()
 		if err != nil {
 			return vi.StatusProtectionError

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"viaduct/debug"
+	"viaduct/internal/status"
 	"viaduct/samehost"
 )
 
@@ -21,12 +21,12 @@ type Client struct {
 	out *json.Encoder
 	// host is where the server's lanes listen.
 	host   string
-	status *debug.Server
+	status *status.Server
 }
 
 // Dial connects to the control address of a server. Connections of measurements are
-// shown by status, which may be nil.
-func Dial(ctx context.Context, at string, status *debug.Server) (*Client, error) {
+// listed by shown, which may be nil.
+func Dial(ctx context.Context, at string, shown *status.Server) (*Client, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", at)
 	if err != nil {
@@ -36,7 +36,7 @@ func Dial(ctx context.Context, at string, status *debug.Server) (*Client, error)
 	if ip := net.ParseIP(host); ip != nil && ip.To4() == nil {
 		host = "[" + host + "]"
 	}
-	return &Client{c: c, in: json.NewDecoder(c), out: json.NewEncoder(c), host: host, status: status}, nil
+	return &Client{c: c, in: json.NewDecoder(c), out: json.NewEncoder(c), host: host, status: shown}, nil
 }
 
 // Close ends the control connection; the server ends what was open.

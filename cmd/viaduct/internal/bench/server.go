@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	status "viaduct/debug"
+	"viaduct/internal/status"
 )
 
 // A request is what the client of a measurement asks of its server, on a

@@ -2,16 +2,16 @@ package bench
 
 import (
 	"viaduct/cmd/viaduct/internal/addr"
-	"viaduct/debug"
+	"viaduct/internal/status"
 )
 
 // show has "viaduct ps" list the connection of a lane to the host at. Where the memory
 // of idle connections is measured it is left out: what lists them would be measured.
-func (s spec) show(status *debug.Server, l lane, at, role string) {
+func (s spec) show(shown *status.Server, l lane, at, role string) {
 	if s.bare() {
 		return
 	}
-	h := debug.Hint{Role: role, Why: "bench measures " + s.String()}
+	h := status.Hint{Role: role, Why: "bench measures " + s.String()}
 	switch l := l.(type) {
 	case *viLane:
 		h.Transport = s.scheme()
@@ -21,10 +21,10 @@ func (s spec) show(status *debug.Server, l lane, at, role string) {
 		} else {
 			h.Local = u.HostPort()
 		}
-		status.WatchVI(l.v, h)
+		shown.WatchVI(l.v, h)
 	case *iwarpLane:
-		status.WatchQueuePair(l.q, h)
+		shown.WatchQueuePair(l.q, h)
 	case *streamLane:
-		status.WatchConn(l.c, h)
+		shown.WatchConn(l.c, h)
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"viaduct/debug"
+	"viaduct/internal/status"
 )
 
 // TestShow: both ends of a connection that is measured are listed.
@@ -15,11 +15,11 @@ func TestShow(t *testing.T) {
 	}
 	defer os.RemoveAll(dir)
 	t.Setenv("XDG_RUNTIME_DIR", dir)
-	status, err := debug.Listen(debug.Config{Program: "bench"})
+	shown, err := status.Listen(status.Config{Program: "bench"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer status.Close()
+	defer shown.Close()
 	for _, transport := range []string{"vitcp", "fcvi", "iwarp", "sdp"} {
 		s := spec{Transport: transport, Op: OpSend, Size: 4096, Doorbell: 1, Conns: 1, Host: "127.0.0.1"}
 		h, err := open(s)
@@ -46,9 +46,9 @@ func TestShow(t *testing.T) {
 		if far == nil {
 			return
 		}
-		s.show(status, near, h.url(), "dial")
-		s.show(status, far, h.url(), "accept")
-		ps, err := debug.List(t.Context(), "", false)
+		s.show(shown, near, h.url(), "dial")
+		s.show(shown, far, h.url(), "accept")
+		ps, err := status.List(t.Context(), "", false)
 		if err != nil || len(ps) != 1 {
 			t.Fatalf("%d processes, %v", len(ps), err)
 		}

@@ -13,6 +13,9 @@ import (
 	"viaduct/iwarp"
 )
 
+// requestTimeout is how long a peer may take to send its Request.
+const requestTimeout = 10 * time.Second
+
 // An mpaRequest is a connection whose Request was read and not answered.
 type mpaRequest struct {
 	nc   net.Conn
@@ -26,7 +29,7 @@ func readMPA(nc net.Conn, stop <-chan struct{}) (*mpaRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	nc.SetReadDeadline(time.Now().Add(iwarp.DefaultRequestTimeout))
+	nc.SetReadDeadline(time.Now().Add(requestTimeout))
 	over := make(chan struct{})
 	defer close(over)
 	go func() {
@@ -65,9 +68,9 @@ func (r *mpaRequest) param() abi.ConnParam {
 }
 
 func (r *mpaRequest) start(cfg *iwarp.Config) (*iwarp.Request, error) {
-	ctx, cancel := stdcontext.WithTimeout(stdcontext.Background(), 10*time.Second)
+	ctx, cancel := stdcontext.WithTimeout(stdcontext.Background(), requestTimeout)
 	defer cancel()
-	return iwarp.ReadRequestWith(ctx, r.nc, r.read, cfg)
+	return iwarp.ReadRequest(ctx, r.nc, r.read, cfg)
 }
 
 func (r *mpaRequest) accept(cfg *iwarp.Config, private []byte) (*iwarp.QueuePair, error) {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
-	"viaduct/debug"
 	"viaduct/internal/notify"
+	"viaduct/internal/status"
 	"viaduct/samehost"
 )
 
@@ -36,7 +36,7 @@ type Options struct {
 	// do not.
 	SameHost samehost.Policy
 	// Status shows the connections; nil shows none.
-	Status *debug.Server
+	Status *status.Server
 	// Explain, if set, gets one line for each connection and what became of it.
 	Explain func(format string, args ...any)
 }

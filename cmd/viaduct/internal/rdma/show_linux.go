@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
-	"viaduct/debug"
+	"viaduct/internal/status"
 	"viaduct/iwarp"
 )
 
@@ -30,12 +30,12 @@ func (l *link) pass(q *queuePair, op abi.WROp, n int) {
 // show shows a connection to "viaduct ps", for as long as its stream lasts.
 func (s *Service) show(q *queuePair, iw *iwarp.QueuePair, l *link, role string) {
 	if l == nil {
-		s.opt.Status.WatchQueuePair(iw, debug.Hint{Role: role})
+		s.opt.Status.WatchQueuePair(iw, status.Hint{Role: role})
 		return
 	}
 	peer := l.peerOf(q)
-	s.opt.Status.Watch(debug.Source{
-		Report: func(counters bool) debug.Conn { return report(q, peer, iw, role, counters) },
+	s.opt.Status.Watch(status.Source{
+		Report: func(counters bool) status.Conn { return report(q, peer, iw, role, counters) },
 		Ended: func() bool {
 			select {
 			case <-iw.Ended():
@@ -48,9 +48,9 @@ func (s *Service) show(q *queuePair, iw *iwarp.QueuePair, l *link, role string) 
 }
 
 // report is what is told of a connection with a link: what went over the link and over the stream.
-func report(q, peer *queuePair, iw *iwarp.QueuePair, role string, counters bool) debug.Conn {
+func report(q, peer *queuePair, iw *iwarp.QueuePair, role string, counters bool) status.Conn {
 	st := iw.Stats()
-	c := debug.Conn{Transport: "iwarp", Role: role, Local: iw.LocalAddr().String(), Remote: iw.RemoteAddr().String(), State: "open", Active: st.LastActivity,
+	c := status.Conn{Transport: "iwarp", Role: role, Local: iw.LocalAddr().String(), Remote: iw.RemoteAddr().String(), State: "open", Active: st.LastActivity,
 		Path: "iwarp copied", Why: "both programs run under this command: payload is copied from one to the other",
 		SentBytes: q.passed.sent.Load() + st.SentBytes, ReceivedBytes: q.passed.received.Load() + st.ReceivedBytes, Credits: -1, Queued: st.SendPosted}
 	for _, end := range []*queuePair{q, peer} {

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"viaduct/debug"
 	"viaduct/internal/notify"
+	"viaduct/internal/status"
 )
 
 // How an arrival comes to the program. It is made a connection over loopback to
@@ -73,7 +73,7 @@ func (s *supervisor) acceptFar(svc *service) {
 		if c, ok := far.(interface{ SetLinger(int) error }); ok {
 			c.SetLinger(lingerSeconds)
 		}
-		s.e.Status.Server().WatchConn(far, debug.Hint{Role: "accept"})
+		s.e.Status.Server().WatchConn(far, status.Hint{Role: "accept"})
 		s.e.Metrics.WatchStream(far)
 		s.relays.Go(func() { s.arrive(svc, far) })
 	}

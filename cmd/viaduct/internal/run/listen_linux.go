@@ -314,7 +314,7 @@ func (s *supervisor) servePortMap() error {
 		at = ":" + strconv.Itoa(portmap.Port)
 	}
 	reg := portmap.NewRegistry()
-	cfg := portmap.ServerConfig{MachineConfig: portmap.MachineConfig{Registry: reg}, Logger: s.e.Log}
+	cfg := portmap.ServerConfig{Registry: reg, Logger: s.e.Log}
 	if s.e.Capture != nil {
 		cfg.Tap = s.e.Capture.Datagram
 	}

@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"viaduct/debug"
 	"viaduct/internal/notify"
+	"viaduct/internal/status"
 )
 
 // A pair connects two programs of one host that both run this way: each gets an
@@ -100,9 +100,9 @@ func (s *supervisor) addPair(cookie uint64, p *pair, n names, role string) {
 // watchPair shows an end to "viaduct ps". What passes is between the two
 // programs and is not counted.
 func (s *supervisor) watchPair(cookie uint64, n names, role string) {
-	s.e.Status.Server().Watch(debug.Source{
-		Report: func(bool) debug.Conn {
-			return debug.Conn{Transport: "pair", Role: role, Local: n.local.String(), Remote: n.remote.String(), Path: "unix socket pair", State: "open", Credits: -1,
+	s.e.Status.Server().Watch(status.Source{
+		Report: func(bool) status.Conn {
+			return status.Conn{Transport: "pair", Role: role, Local: n.local.String(), Remote: n.remote.String(), Path: "unix socket pair", State: "open", Credits: -1,
 				Why: "both programs are on this host and run with --same-host"}
 		},
 		Ended: func() bool {

@@ -12,7 +12,7 @@ import (
 
 	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/cmd/viaduct/internal/transport"
-	"viaduct/debug"
+	"viaduct/internal/status"
 	"viaduct/portmap"
 	"viaduct/sdp"
 )
@@ -86,13 +86,13 @@ func (c *carrier) dial(ctx context.Context, r *toRule, to netip.AddrPort, from n
 	if s, ok := conn.(*sdp.Conn); ok {
 		s.SetLinger(lingerSeconds)
 	}
-	c.status.Server().WatchConn(conn, debug.Hint{Role: "dial"})
+	c.status.Server().WatchConn(conn, status.Hint{Role: "dial"})
 	c.metrics.WatchStream(conn)
 	return conn, nil
 }
 
 // dialsAtOnce is how many dials to one place are under way at a time. An SDP listener
-// refuses more than 32 set-ups from one host (sdp.ListenConfig.MaxPendingPerHost), where
+// refuses more than 32 set-ups from another host (sdp.ListenConfig.MaxPendingPerHost), where
 // one of TCP has its queue; a program may begin any number.
 const dialsAtOnce = 24
 
