@@ -209,9 +209,11 @@ func TestRunConnect(t *testing.T) {
 			go serveEcho(echo)
 			refused := closedPort(t, tc.host)
 			farEcho, farNever := slow(t, tc.host, echoSDP(t, tc.host), tc.delay), slow(t, tc.host, "", -1)
-			farRefused := slow(t, tc.host, "", tc.delay)
+			var farRefused string
 			if tc.delay == 0 {
-				farRefused.Close()
+				farRefused = closedPort(t, tc.host)
+			} else {
+				farRefused = portOf(slow(t, tc.host, "", tc.delay).Addr())
 			}
 			family := "4"
 			if tc.host == "::1" {
@@ -219,11 +221,9 @@ func TestRunConnect(t *testing.T) {
 			}
 			args := []string{portOf(echo.Addr()), refused, portOf(never.Addr()), family}
 			want := plain(t, program, args...)
-			rule := func(from string, to net.Listener) string {
-				return net.JoinHostPort(tc.host, from) + "=:" + portOf(to.Addr())
-			}
-			r, es := runRun(t, []string{"--bound", tc.bound, "--to", rule(portOf(echo.Addr()), farEcho), "--to", rule(refused, farRefused), "--to",
-				rule(portOf(never.Addr()), farNever)},
+			rule := func(from, to string) string { return net.JoinHostPort(tc.host, from) + "=:" + to }
+			r, es := runRun(t, []string{"--bound", tc.bound, "--to", rule(portOf(echo.Addr()), portOf(farEcho.Addr())), "--to", rule(refused, farRefused), "--to",
+				rule(portOf(never.Addr()), portOf(farNever.Addr()))},
 				append([]string{program}, args...)...)
 			if r.code != 0 {
 				t.Errorf("exit %d\n%s", r.code, r.stderr)

@@ -9,7 +9,7 @@
 // each case runs a client in the namespace at the other end of the link (nsenter of
 // util-linux takes it there).
 //
-// The link is that of package interop/netns/link, between two network namespaces,
+// The link is that of package interop/internal/link, between two network namespaces,
 // which need root: for others the program says loudly that it skips, and exits 0.
 package main
 
@@ -28,7 +28,7 @@ import (
 	"sync"
 	"time"
 
-	"viaduct/interop/netns/link"
+	"viaduct/interop/internal/link"
 )
 
 // fabrics is the number of listeners of fcvi: one run at a time uses each, since a

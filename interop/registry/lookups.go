@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"viaduct/internal/wire/portmapwire"
 	"viaduct/interop/internal/proc"
 	"viaduct/portmap"
 )
@@ -51,7 +52,7 @@ func lookUp(ctx context.Context, mapper netip.AddrPort, services []*service) err
 		defer c.Close()
 		conns[i], pending[i] = c, map[uint64]*question{}
 		wg.Go(func() {
-			b := make([]byte, portmap.MessageLen)
+			b := make([]byte, portmapwire.MessageLen)
 			for {
 				n, err := c.Read(b)
 				if err != nil {
@@ -60,7 +61,7 @@ func lookUp(ctx context.Context, mapper netip.AddrPort, services []*service) err
 					}
 					continue
 				}
-				m, err := portmap.Parse(b[:n])
+				m, err := portmapwire.Parse(b[:n])
 				if err != nil {
 					continue
 				}
@@ -85,7 +86,7 @@ func lookUp(ctx context.Context, mapper netip.AddrPort, services []*service) err
 		}
 		i, s := int(n%sources), services[int(n/sources)%len(services)]
 		q := &question{s, time.Now()}
-		m := portmap.Message{Type: portmap.Request, AssocHandle: n, Cp: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(1024+n%60000)), Ap: s.conventional}
+		m := portmapwire.Message{Type: portmapwire.Request, AssocHandle: n, Cp: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(1024+n%60000)), Ap: s.conventional}
 		mu.Lock()
 		pending[i][n] = q
 		for h, o := range pending[i] {
@@ -105,11 +106,11 @@ type question struct {
 	at      time.Time
 }
 
-func (q *question) answered(m portmap.Message) {
+func (q *question) answered(m portmapwire.Message) {
 	q.service.mu.Lock()
-	good := m.Type == portmap.Accept && m.Ap == q.service.sdp
+	good := m.Type == portmapwire.Accept && m.Ap == q.service.sdp
 	q.service.mu.Unlock()
-	q.service.count(good, q.at, m.PmTime == portmap.Once)
+	q.service.count(good, q.at, portmap.PmTime(m.PmTime) == portmap.Once)
 }
 
 // count takes the outcome of a lookup that was sent at a time.

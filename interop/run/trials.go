@@ -335,20 +335,18 @@ func memcached(l *lab) error {
 	return nil
 }
 
+// iperf does not compare bytes: a client of iperf3 that sends a file (-F) puts other bytes in place of
+// those that a call of send has not taken, over any TCP.
 func iperf(l *lab) error {
-	port, in, out := freePort(), l.path("in"), l.path("out")
-	want := randomBytes(32 << 20)
-	if err := os.WriteFile(in, want, 0o644); err != nil {
-		return err
-	}
-	s, err := l.serve(overSDP, port, "iperf3", "-s", "-p", port, "-F", out)
+	port := freePort()
+	s, err := l.serve(overSDP, port, "iperf3", "-s", "-p", port)
 	if err != nil {
 		return err
 	}
 	s.shows = func() (string, error) { // both ways in which it tells an address
 		return strings.NewReplacer(", port ", ":", " port ", ":").Replace(s.out.String()), nil
 	}
-	for i, flags := range [][]string{{"-F", in, "-n", fmt.Sprint(len(want))}, {"-n", "30M"}, {"-n", "30M", "-R", "-P", "3"}, {"-n", "10M", "--bidir"}} {
+	for _, flags := range [][]string{{"-n", "30M"}, {"-n", "30M", "-R", "-P", "3"}, {"-n", "10M", "--bidir"}} {
 		told, err := l.client(overSDP, s, append([]string{"iperf3", "-c", "127.0.0.1", "-p", port}, flags...)...)
 		if err != nil {
 			return err
@@ -359,15 +357,6 @@ func iperf(l *lab) error {
 			return fmt.Errorf("the client did not see %q\n%s", want, told)
 		}
 		l.shown[clientSaw] = true
-		if i > 0 {
-			continue
-		}
-		// A server of iperf3 does not write what comes behind the word that it was all.
-		got, err := os.ReadFile(out)
-		if err != nil || len(got) == 0 || !bytes.HasPrefix(want, got) {
-			return fmt.Errorf("the %d bytes that came are not those that were sent: %w", len(got), err)
-		}
-		l.shown[bytesSame] = true
 	}
 	return nil
 }
