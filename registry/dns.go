@@ -15,8 +15,8 @@ import (
 
 // How long an answer of a DNS registry is used.
 const (
-	// DefaultRefresh is how often a DNS registry asks again for a name.
-	DefaultRefresh = 30 * time.Second
+	// defaultRefresh is how often a DNS registry asks again for a name.
+	defaultRefresh = 30 * time.Second
 
 	// refreshes is for how many refreshes in all an answer is valid, if the later
 	// ones fail.
@@ -46,7 +46,7 @@ const (
 type DNS struct {
 	Domain   string
 	Resolver *net.Resolver // nil is net.DefaultResolver
-	Refresh  time.Duration // 0 is DefaultRefresh
+	Refresh  time.Duration // 0 is 30 s
 
 	lookup dnsLookup // nil: Resolver; tests have their own
 
@@ -189,7 +189,7 @@ func (d *DNS) refresh() time.Duration {
 	if d.Refresh > 0 {
 		return d.Refresh
 	}
-	return DefaultRefresh
+	return defaultRefresh
 }
 
 // ask returns records that have only values.

@@ -102,7 +102,7 @@ func TestDNS(t *testing.T) {
 		}
 
 		n := z.asked
-		time.Sleep(DefaultRefresh - 1)
+		time.Sleep(defaultRefresh - 1)
 		check(VI, "node7", "192.0.2.1:3050 192.0.2.2:3050", nil)
 		check(VI, "unknown", "", ErrNotFound)
 		if z.asked != n {
@@ -112,7 +112,7 @@ func TestDNS(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		check(VI, "node7", "192.0.2.1:3050 192.0.2.2:3050 stale", nil)
 		check(VI, "unknown", "", ErrUnavailable)
-		time.Sleep(2*DefaultRefresh - 1)
+		time.Sleep(2*defaultRefresh - 1)
 		check(VI, "node7", "192.0.2.1:3050 192.0.2.2:3050 stale", nil)
 		time.Sleep(time.Nanosecond)
 		check(VI, "node7", "", ErrUnavailable)

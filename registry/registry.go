@@ -29,8 +29,8 @@ const (
 
 // Limits of a Record, in bytes.
 const (
-	MaxName  = 255
-	MaxValue = 1024
+	maxName  = 255
+	maxValue = 1024
 )
 
 var (
@@ -56,8 +56,8 @@ var (
 // have the same kind and name.
 type Record struct {
 	Kind  string
-	Name  string // at most MaxName bytes of visible characters without "/"; upper and lower case differ
-	Value string // at most MaxValue bytes of visible characters
+	Name  string // 1 to 255 bytes of visible characters without "/"; upper and lower case differ
+	Value string // 1 to 1024 bytes of visible characters
 
 	// Until is when the record stops being valid; zero if that is not limited.
 	// Register ignores it.
@@ -69,11 +69,11 @@ func (r Record) Check() error {
 	if r.Kind == "" || strings.Trim(r.Kind, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
 		return fmt.Errorf("registry: kind %q is not a word of lower-case letters, digits and hyphens", r.Kind)
 	}
-	if err := visible(r.Name, MaxName); err != nil || strings.Contains(r.Name, "/") {
-		return fmt.Errorf("registry: name %.300q is not 1 to %d bytes of visible characters without a slash", r.Name, MaxName)
+	if err := visible(r.Name, maxName); err != nil || strings.Contains(r.Name, "/") {
+		return fmt.Errorf("registry: name %.300q is not 1 to %d bytes of visible characters without a slash", r.Name, maxName)
 	}
-	if err := visible(r.Value, MaxValue); err != nil {
-		return fmt.Errorf("registry: value %.300q of %s is not 1 to %d bytes of visible characters", r.Value, r.Name, MaxValue)
+	if err := visible(r.Value, maxValue); err != nil {
+		return fmt.Errorf("registry: value %.300q of %s is not 1 to %d bytes of visible characters", r.Value, r.Name, maxValue)
 	}
 	return nil
 }

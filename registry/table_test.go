@@ -109,8 +109,8 @@ func TestCheck(t *testing.T) {
 	for _, f := range []func(*Record){
 		func(r *Record) { r.Kind = "" }, func(r *Record) { r.Kind = "A" }, func(r *Record) { r.Kind = "a/b" },
 		func(r *Record) { r.Name = "" }, func(r *Record) { r.Name = "a/b" }, func(r *Record) { r.Name = "a\nb" },
-		func(r *Record) { r.Name = strings.Repeat("a", MaxName+1) }, func(r *Record) { r.Name = "a#b" }, func(r *Record) { r.Name = "a\xff" },
-		func(r *Record) { r.Value = "" }, func(r *Record) { r.Value = "a b" }, func(r *Record) { r.Value = strings.Repeat("a", MaxValue+1) },
+		func(r *Record) { r.Name = strings.Repeat("a", maxName+1) }, func(r *Record) { r.Name = "a#b" }, func(r *Record) { r.Name = "a\xff" },
+		func(r *Record) { r.Value = "" }, func(r *Record) { r.Value = "a b" }, func(r *Record) { r.Value = strings.Repeat("a", maxValue+1) },
 	} {
 		r := good
 		if f(&r); r.Check() == nil {

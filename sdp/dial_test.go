@@ -118,7 +118,7 @@ func TestDialErrors(t *testing.T) { // [SDP-7-1] [SDP-4.1-2] [D-71] [SDP-7.5.1-7
 		if !v.is(err) || ok != (v.kind != "") || ok && (oe.Op != "dial" || oe.Net != v.kind) {
 			t.Errorf("%s: %v (%T)", v.what, err, err)
 		}
-		if d := time.Since(begun); d >= DefaultSetupTimeout {
+		if d := time.Since(begun); d >= defaultSetupTimeout {
 			t.Errorf("%s: after %v", v.what, d)
 		}
 	}

@@ -32,6 +32,40 @@ func (a addressed) RemoteAddr() net.Addr        { return textAddr(a.remote) }
 func (a addressed) Close() error                { return nil }
 func (a addressed) SetDeadline(time.Time) error { return nil }
 
+// A placed connection is one of TCP, as far as addresses tell.
+type placed struct {
+	net.Conn
+	local, remote net.Addr
+}
+
+func (p placed) LocalAddr() net.Addr  { return p.local }
+func (p placed) RemoteAddr() net.Addr { return p.remote }
+
+// TestEnterHere: by default this host may have as many set-ups in progress as there are in
+// all, and another one fewer; a limit that was set holds for both.
+func TestEnterHere(t *testing.T) { // [D-17] [SDP-15-4]
+	here := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 1}
+	for _, test := range []struct{ limit, ofHere, ofAnother int }{{0, 100, 32}, {3, 3, 3}} {
+		for _, remote := range []string{"127.0.0.1", "10.0.0.1", "10.0.0.2"} {
+			l := &Listener{pending: make(map[netip.Addr]int), lc: ListenConfig{MaxPending: 100, MaxPendingPerHost: test.limit}}
+			n := 0
+			for n < 200 {
+				if _, ok := l.enter(placed{local: here, remote: &net.TCPAddr{IP: net.ParseIP(remote), Port: 1000 + n}}); !ok {
+					break
+				}
+				n++
+			}
+			want := test.ofHere
+			if remote == "10.0.0.2" {
+				want = test.ofAnother
+			}
+			if n != want {
+				t.Errorf("limit %d: %d set-ups of %s, not %d", test.limit, n, remote, want)
+			}
+		}
+	}
+}
+
 // TestEnter: set-ups in progress are bounded, in all and of each host, and a filter
 // comes first.
 func TestEnter(t *testing.T) { // [D-17] [SDP-15-4]

@@ -234,7 +234,7 @@ func TestConnectFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-9.1-2]
 		inBubble(t, "rejected", func(t *testing.T) {
 			a, b := testkit.Pipe()
 			go func() {
-				req, err := iwarp.ReadRequest(context.Background(), b, (&wirePeer{t: t}).config(nil))
+				req, err := iwarp.ReadRequest(context.Background(), b, nil, (&wirePeer{t: t}).config(nil))
 				if err == nil {
 					err = req.Reject(private)
 				}

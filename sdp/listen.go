@@ -24,7 +24,8 @@ type ListenConfig struct {
 	Net net.ListenConfig
 
 	// MaxPending and MaxPendingPerHost bound the set-ups in progress, in all
-	// and of one address; more connections are reset. 0 means 256 and 32.
+	// and of one address; more connections are reset. 0 means 256, and 32 of each
+	// host but this one.
 	MaxPending, MaxPendingPerHost int
 
 	// Plain makes the listener one for both: a connection that begins with
@@ -109,9 +110,6 @@ func (lc *ListenConfig) NewListener(l net.Listener) (*Listener, error) {
 		pending: make(map[netip.Addr]int), moves: make(map[moveKey]*move)}
 	if s.lc.MaxPending == 0 {
 		s.lc.MaxPending = 256
-	}
-	if s.lc.MaxPendingPerHost == 0 {
-		s.lc.MaxPendingPerHost = 32
 	}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.wg.Go(s.run)
@@ -228,7 +226,7 @@ func (l *Listener) enter(nc net.Conn) (host netip.Addr, ok bool) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.total >= l.lc.MaxPending || l.pending[host] >= l.lc.MaxPendingPerHost {
+	if l.total >= l.lc.MaxPending || l.pending[host] >= sock.PendingPerHost(nc, l.lc.MaxPendingPerHost, l.lc.MaxPending) {
 		l.refused++
 		return host, false
 	}

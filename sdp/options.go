@@ -39,21 +39,21 @@ const (
 
 // Defaults. Sizes and thresholds were chosen by measurement; see docs/sdp.md.
 const (
-	DefaultRecvBuffers    = 32
-	DefaultRecvBufferSize = 256<<10 + 64 // bytes: 256 KiB of payload and the largest header
-	DefaultThreshold      = 1 << 20      // bytes, of either side
-	DefaultSocketBuffer   = 256 << 10    // bytes, of each direction
-	DefaultMaxAdverts     = 16
-	DefaultReadDepth      = 16
-	DefaultSetupTimeout   = 10 * time.Second
+	defaultRecvBuffers    = 32
+	defaultRecvBufferSize = 256<<10 + 64 // bytes: 256 KiB of payload and the largest header
+	defaultThreshold      = 1 << 20      // bytes, of either side
+	defaultSocketBuffer   = 256 << 10    // bytes, of each direction
+	defaultMaxAdverts     = 16
+	defaultReadDepth      = 16
+	defaultSetupTimeout   = 10 * time.Second
 	defaultCloseTimeout   = 10 * time.Second // that Close waits unless told otherwise [D-78]
 	defaultLingerTimeout  = 60 * time.Second // a closed connection whose peer does not close
 
-	// DefaultRecvBuffers [SDP-10-3], DefaultThreshold [D-39], DefaultSetupTimeout [D-17].
+	// defaultRecvBuffers [SDP-10-3], defaultThreshold [D-39], defaultSetupTimeout [D-17].
 )
 
 // Options are the properties of connections that a Dialer and a ListenConfig
-// share. The zero value means the defaults. They are read when a connection is
+// share. The zero value of a field means its default; [Defaults] has them. They are read when a connection is
 // made and must not change meanwhile.
 type Options struct {
 	// SendPolicy and RecvPolicy steer the modes of the two halves.
@@ -61,20 +61,21 @@ type Options struct {
 
 	// SendThreshold is the size in bytes above which a write is moved by zero
 	// copy; negative means never. RecvThreshold is the size above which a read
-	// suits it; it is never below RecvBufferSize.
+	// suits it; it is never below RecvBufferSize. Either is 1 MiB by default.
 	SendThreshold, RecvThreshold int
 
 	// RecvBuffers is the number of Private Buffers messages are received in, 3
-	// to 1000, and RecvBufferSize the bytes of each, 37 to 1 MiB.
+	// to 1000, by default 32, and RecvBufferSize the bytes of each, 37 to 1 MiB, by
+	// default 256 KiB of payload and the largest header.
 	RecvBuffers, RecvBufferSize int
 
 	// SendBuffer and ReceiveBuffer are how many bytes may wait on either side
-	// of the connection, as SO_SNDBUF and SO_RCVBUF.
+	// of the connection, as SO_SNDBUF and SO_RCVBUF; 256 KiB by default.
 	SendBuffer, ReceiveBuffer int
 
-	// MaxAdverts is how many advertisements the peer may have open, 1 to 65535.
+	// MaxAdverts is how many advertisements the peer may have open, 1 to 65535; 16 by default.
 	MaxAdverts int
-	// ReadDepth is how many RDMA Reads each side may have outstanding, 1 to 128.
+	// ReadDepth is how many RDMA Reads each side may have outstanding, 1 to 128; 16 by default.
 	ReadDepth int
 
 	NoRDMARead         bool // never fetch: answer every SrcAvail by SendSm
@@ -89,7 +90,7 @@ type Options struct {
 	// whole path protects data otherwise.
 	NoCRC bool
 
-	// SetupTimeout bounds the set-up after TCP has connected.
+	// SetupTimeout bounds the set-up after TCP has connected; 10 s by default.
 	SetupTimeout time.Duration
 	// KeepAlive is the TCP keepalive period: 0 as Go's default of 15 s,
 	// negative for none.
@@ -123,6 +124,14 @@ type Options struct {
 	// [D-77].
 }
 
+// Defaults returns what the zero value of Options stands for, with the numbers of its
+// sizes, counts and times filled in.
+func Defaults() Options {
+	o, _ := new(Options).complete()
+	o.Logger = nil
+	return o
+}
+
 // complete returns o with defaults filled in, or what is wrong with it.
 func (o *Options) complete() (Options, error) {
 	c := *o
@@ -131,16 +140,16 @@ func (o *Options) complete() (Options, error) {
 			*v = d
 		}
 	}
-	def(&c.RecvBuffers, DefaultRecvBuffers)
-	def(&c.RecvBufferSize, DefaultRecvBufferSize)
-	def(&c.SendThreshold, DefaultThreshold)
-	def(&c.RecvThreshold, max(DefaultThreshold, c.RecvBufferSize))
-	def(&c.SendBuffer, DefaultSocketBuffer)
-	def(&c.ReceiveBuffer, DefaultSocketBuffer)
-	def(&c.MaxAdverts, DefaultMaxAdverts)
-	def(&c.ReadDepth, DefaultReadDepth)
+	def(&c.RecvBuffers, defaultRecvBuffers)
+	def(&c.RecvBufferSize, defaultRecvBufferSize)
+	def(&c.SendThreshold, defaultThreshold)
+	def(&c.RecvThreshold, max(defaultThreshold, c.RecvBufferSize))
+	def(&c.SendBuffer, defaultSocketBuffer)
+	def(&c.ReceiveBuffer, defaultSocketBuffer)
+	def(&c.MaxAdverts, defaultMaxAdverts)
+	def(&c.ReadDepth, defaultReadDepth)
 	if c.SetupTimeout == 0 {
-		c.SetupTimeout = DefaultSetupTimeout
+		c.SetupTimeout = defaultSetupTimeout
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

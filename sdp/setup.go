@@ -50,7 +50,7 @@ func newDevice(opt *Options) *iwarp.Device {
 
 // maxWish is the largest size of Private Buffers, in bytes, that a peer is given
 // on request: what is the default here.
-const maxWish = max(64<<10, DefaultRecvBufferSize)
+const maxWish = max(64<<10, defaultRecvBufferSize)
 
 // maxRecvSize is what the Private Buffers can grow to without new memory.
 func (o *Options) maxRecvSize() int {
@@ -310,7 +310,7 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 		cfg.EarlyResponder = true
 	}
 	cfg.RequestTimeout = max(time.Until(late), 1)
-	req, err := iwarp.ReadRequest(ctx, nc, cfg)
+	req, err := iwarp.ReadRequest(ctx, nc, nil, cfg)
 	if err != nil {
 		s.qp = nil
 		return fail(s, err)

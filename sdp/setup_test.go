@@ -387,8 +387,8 @@ func TestSDP_6_2_1_Hello(t *testing.T) {
 	}{
 		{&Options{RecvBuffers: 7, RecvBufferSize: 5000, MaxAdverts: 9, ReadDepth: 3},
 			sdpwire.Hello{Bufs: 7, MajV: 1, MinV: 1, MaxAdverts: 9, DesRemRcvSz: 5000, LocalRcvSz: 5000, LocIRD: 3, LocORD: 3}},
-		{nil, sdpwire.Hello{Bufs: 32, MajV: 1, MinV: 1, MaxAdverts: DefaultMaxAdverts, DesRemRcvSz: 256<<10 + 64, LocalRcvSz: 256<<10 + 64, // [SDP-10-3]
-			LocIRD: DefaultReadDepth, LocORD: DefaultReadDepth}},
+		{nil, sdpwire.Hello{Bufs: 32, MajV: 1, MinV: 1, MaxAdverts: defaultMaxAdverts, DesRemRcvSz: 256<<10 + 64, LocalRcvSz: 256<<10 + 64, // [SDP-10-3]
+			LocIRD: defaultReadDepth, LocORD: defaultReadDepth}},
 	} {
 		dialed := make(chan error, 1)
 		go func() {
@@ -399,7 +399,7 @@ func TestSDP_6_2_1_Hello(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		req, err := iwarp.ReadRequest(context.Background(), nc, (&wirePeer{t: t}).config(nil))
+		req, err := iwarp.ReadRequest(context.Background(), nc, nil, (&wirePeer{t: t}).config(nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -530,7 +530,7 @@ func TestSDP_8_1_1_Connecting(t *testing.T) {
 	// [SDP-8.1.1-5] [SDP-8.1.1-6]
 	t.Run("SDP-8.1.1-7 SDP-8.1.1-9 SDP-8.1.1-24", func(t *testing.T) { // HelloAck and a burst right behind it
 		addr := serveWire(t, goodAck.Append(nil, Figure), nil, func(w *wirePeer) {
-			for range DefaultRecvBuffers - 2 {
+			for range defaultRecvBuffers - 2 {
 				w.send(sdpwire.Message{MID: sdpwire.Data}, "burst")
 			}
 			w.ended()
@@ -539,8 +539,8 @@ func TestSDP_8_1_1_Connecting(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b := make([]byte, 5*(DefaultRecvBuffers-2))
-		if n, err := c.ReadFull(b); err != nil || string(b) != strings.Repeat("burst", DefaultRecvBuffers-2) {
+		b := make([]byte, 5*(defaultRecvBuffers-2))
+		if n, err := c.ReadFull(b); err != nil || string(b) != strings.Repeat("burst", defaultRecvBuffers-2) {
 			t.Errorf("%d bytes, %v", n, err)
 		}
 		shutOne(t, c)

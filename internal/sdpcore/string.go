@@ -2,7 +2,7 @@ package sdpcore
 
 import "fmt"
 
-// String describes where the machine stands, on one line, for people who look for
+// String describes where the machine stands, on one line, for people looking for
 // the reason of a standstill.
 func (m *Machine) String() string {
 	s, k := &m.src, &m.snk
