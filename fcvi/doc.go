@@ -14,9 +14,9 @@
 // addresses, with the FCIP port behind them where it is not 3225, or Port_Names
 // of 8 bytes.
 //
-// # What it does
+// # What is implemented
 //
-// Everything in the standard that its public summaries tell: both connection
+// Everything in the standard that its public summaries describe: both connection
 // models with retries and crossing requests, Sends, RDMA Writes and Reads, the
 // three reliability levels, classes 2 and 3. In class 3 message data is never sent
 // twice: a loss is silent at Unreliable Delivery and breaks the connection at the
@@ -28,9 +28,8 @@
 // bounds them; at Reliable Delivery more than 64 that wait, or more bytes than
 // the port holds, break the connection.
 //
-// Numbers that the standard's text would settle, and public documents do not,
-// are assigned in docs/requirements/fcvi-requirements.md, and in one file of the
-// code.
+// Code points that only the text of the standard fixes, which is not public, are
+// assigned in docs/requirements/fcvi-requirements.md.
 //
 // # Errors and cancellation
 //

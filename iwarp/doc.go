@@ -1,9 +1,9 @@
 // Package iwarp is an RDMA stack in user space: RDMAP (RFC 5040) over DDP (RFC
 // 5041) over MPA (RFC 5044, with the connection set-up of RFC 6581), and the
 // Atomic Operations and Immediate Data of RFC 7306, on an ordinary TCP
-// connection. Adapters and the software iWARP of Linux are peers.
+// connection. It interoperates with the software iWARP of Linux (siw).
 //
-// The words are those of RDMA verbs. A [QueuePair] is one RDMAP Stream, which
+// Names are those of RDMA verbs. A [QueuePair] is one RDMAP Stream, which
 // is one connection. Requests are posted to it and complete on a
 // [CompletionQueue]; memory that a peer may touch is a [MemoryRegion] or a
 // [Window] of one, named by an STag.
@@ -27,18 +27,18 @@
 // Read does not wait for its data unless it asks to with SendWR.Fence. There
 // is no order between streams, nor between the two directions of one.
 //
-// # Ends
+// # Closing and errors
 //
 // [QueuePair.Close] ends a stream in order, [QueuePair.Abort] at once. An error
 // of either side ends it with a Terminate message, shown as *[TerminateError].
 // Whatever was posted then completes with [StatusFlushed].
 //
-// # Trust
+// # Security
 //
 // Nothing is shared between streams unless the caller says so: each has its
-// own Protection Domain, completion queues and receive queue by default. What
-// is kept of RFC 5042, and what is left to the caller, is in docs/security.md.
-// Config.TLS stands for the IPsec of the RFC, which is the host's.
+// own Protection Domain, completion queues and receive queue by default. docs/security.md
+// goes through RFC 5042 and says what is left to the caller. Config.TLS takes
+// the place of the RFC's IPsec, which only the host can set up.
 package iwarp
 
 // The package as a whole keeps [RDMAP-5.5-1] [RDMAP-5.5-3] [RDMAP-3.1-5]

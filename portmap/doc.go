@@ -21,7 +21,7 @@
 //
 // Calls that may block take a context or end when the object is closed.
 //
-// Not here: remembering the server's state over a restart (a restarted server
-// simply forgets; clients ask again, decision D-72), and checking a later TCP
+// Not implemented: keeping the server's state over a restart (a restarted server
+// starts empty; clients ask again, decision D-72), and checking a later TCP
 // connection against the mapping (decision D-59 leaves it to the listener).
 package portmap

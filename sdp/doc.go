@@ -15,13 +15,12 @@
 //
 // # Buffers
 //
-// Write keeps the rules of io.Writer: its slice is free when it returns, be it
-// because the bytes were copied, were handed to TCP, or were fetched by the
-// peer. Read advertises its slice to the peer only while it blocks. For
+// Write keeps the rules of io.Writer: its slice is free when it returns,
+// whether the bytes were copied, handed to TCP, or fetched by the peer. Read advertises its slice to the peer only while it blocks. For
 // transfers that outlive the call, [Conn.StartWrite] and [Conn.StartRead]
 // borrow a slice until [Transfer.Wait].
 //
-// # Ends
+// # Closing and errors
 //
 // Close and CloseWrite are graceful: what was written is delivered, then the
 // peer reads io.EOF. SetLinger(0) makes Close a reset. A peer that breaks the
@@ -29,13 +28,13 @@
 //
 // # Cancellation
 //
-// Deadlines and closing end blocked calls; the counts they return are exact,
-// for which a transfer that the peer is in the middle of has to be called back
-// first, so that a deadline may be late by one round trip.
+// Deadlines and closing end blocked calls, and the counts these return are
+// exact. To know the count, a transfer that the peer is in the middle of is
+// cancelled first, so a call may return one round trip after its deadline.
 //
-// # Trust
+// # Security
 //
-// Nothing here encrypts. Run TLS above the connection as above any net.Conn, or
+// The package does not encrypt. Run TLS above the connection as above any net.Conn, or
 // IPsec below it. STags are random, valid for one connection and the exact
 // bytes of one transfer.
 package sdp

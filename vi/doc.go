@@ -1,12 +1,11 @@
 // Package vi implements the Virtual Interface Architecture 1.0: NICs, Virtual
 // Interfaces with send and receive queues, completion queues, descriptors,
 // registered memory with protection tags, connections of both models, and
-// asynchronous errors. It is the VI Provider Library (VIPL) in Go's words, and
-// complete enough that the C library is a thin layer over it. How messages
-// cross the network is a [Provider]'s business: package vitcp is VI over TCP,
-// package fcvi VI over Fibre Channel.
+// asynchronous errors. It has what the VI Provider Library (VIPL) has for C
+// programs. A [Provider] carries messages over a network: package vitcp over
+// TCP, package fcvi over Fibre Channel.
 //
-// A sender and its memory, in short:
+// To register memory, connect and send:
 //
 //	nic, err := vi.Open(provider, "", nil)
 //	region, err := nic.RegisterMem(buf, vi.MemAttributes{})
@@ -36,11 +35,13 @@
 // Errors that belong to no call go to the handler set with
 // [NIC.ErrorCallback], one at a time.
 //
+// # Concurrency
+//
 // All methods may be called concurrently, also from handlers, except that
 // NIC.Close must not be called from a Notify handler.
 //
-// What the architecture leaves open, and where its documents were not to be
-// had, is decided in docs/requirements/vi-requirements.md, row by row.
+// Where the architecture leaves a choice, or its documents were not available,
+// docs/requirements/vi-requirements.md records the decision.
 package vi
 
 // The package as a whole keeps [VIA 6.7] [VIA-6.7-1].

@@ -11,18 +11,18 @@
 // were opened through one [Provider] share its listening ports; requests find
 // their way by discriminator.
 //
-// # What it does
+// # What is implemented
 //
 // Everything in the draft: Sends, RDMA Writes and Reads; both connection
 // models; negotiation of MTU and read window; descriptor flow control;
 // acknowledgements and remote error codes; the security field, with [HMAC] as a
-// ready-made check. Beyond it: Reliable Delivery told apart from Reliable
-// Reception, an optional Disconnect message, TLS below, and limits on what
-// strangers can occupy. Retransmission is the system TCP's.
+// ready-made check. In addition: Reliable Delivery as a level of its own beside
+// Reliable Reception, an optional Disconnect message, TLS, and limits on what
+// peers can use before they are connected. Retransmission is left to TCP.
 //
-// The draft gives hardly any numbers. Ours are the decisions of
-// docs/requirements/vitcp-decisions.md; a peer with others is met by
-// [Config.Dialect] and its neighbours.
+// The draft fixes hardly any numeric values. Those used here are decisions that
+// docs/requirements/vitcp-decisions.md records; [Config.Dialect] and the fields
+// beside it adapt to a peer that uses others.
 //
 // # Errors
 //
@@ -30,8 +30,8 @@
 // [*RejectError], [*MismatchError], [*ProtocolError] or [ErrSecurity] where
 // that says more. A connection that breaks leaves its reason with
 // [Config.Broken]; descriptors and the NIC's error handler get what the
-// architecture says. A peer that is against the protocol is cut off by a
-// reset; no other connection notices.
+// architecture says. A connection whose peer violates the protocol is
+// reset; no other connection is affected.
 //
 // # Order and concurrency
 //
