@@ -3,7 +3,6 @@
 package notify
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -42,30 +41,37 @@ type addition struct {
 	newfdFlags uint32
 }
 
-// A Listener receives the calls of a program and of all its descendants. Recv
-// may be called by one goroutine at a time, everything else by any.
+// A Listener receives the calls of a program and of all its descendants. Recv and
+// Close belong to one goroutine at a time, everything else may be called by any.
 type Listener struct {
 	fd      int
-	wake    int // an eventfd that Close rings
+	polled  bool // the kernel does not say to who waits for a call that no task is left
 	threads threads
 
-	receiving sync.Mutex   // held by Recv, which polls fd and wake; taken before mu
-	mu        sync.RWMutex // guards fd against being closed while in use
-	closed    bool         // guarded by mu
+	mu     sync.RWMutex // guards fd against being closed while in use; Recv does without
+	closed bool         // guarded by mu
 }
 
 // newListener takes fd over.
-func newListener(fd int) (*Listener, error) {
-	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	if err != nil {
-		unix.Close(fd)
-		return nil, err
-	}
-	l := &Listener{fd: fd, wake: wake}
+func newListener(fd int) *Listener {
+	l := &Listener{fd: fd, polled: kernelBefore(6, 11)}
 	// Waking the receiver on the processor of the caller makes short calls three
 	// times as fast; kernels before 6.6 do not know it.
 	unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SECCOMP_IOCTL_NOTIF_SET_FLAGS, unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
-	return l, nil
+	return l
+}
+
+// kernelBefore reports whether the kernel is older than a version.
+func kernelBefore(major, minor int) bool {
+	var u unix.Utsname
+	var a, b int
+	if unix.Uname(&u) != nil {
+		return true
+	}
+	if n, _ := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &a, &b); n < 2 {
+		return true
+	}
+	return a < major || a == major && b < minor
 }
 
 // FromFile returns the listener of a file that Listener.File made, in this
@@ -76,7 +82,7 @@ func FromFile(f *os.File) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newListener(fd)
+	return newListener(fd), nil
 }
 
 // File returns a second handle of the listener, to be passed to another process.
@@ -121,8 +127,6 @@ func (l *Listener) ioctl(req uintptr, arg unsafe.Pointer) (int, error) {
 // Recv waits for the next call. The error is io.EOF when no task is left that
 // could make one, net.ErrClosed after Close.
 func (l *Listener) Recv() (*Call, error) {
-	l.receiving.Lock()
-	defer l.receiving.Unlock()
 	l.mu.RLock()
 	closed := l.closed
 	l.mu.RUnlock()
@@ -130,47 +134,50 @@ func (l *Listener) Recv() (*Call, error) {
 		return nil, net.ErrClosed
 	}
 	for {
-		p := []unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}, {Fd: int32(l.wake), Events: unix.POLLIN}}
-		if _, err := unix.Poll(p, -1); err != nil && err != unix.EINTR {
-			return nil, err
-		}
-		switch {
-		case p[1].Revents != 0:
-			return nil, net.ErrClosed
-		case p[0].Revents&unix.POLLIN != 0:
-		case p[0].Revents&unix.POLLHUP != 0:
-			return nil, io.EOF
-		default:
-			continue
+		if l.polled {
+			if said, err := l.poll(-1); err != nil {
+				return nil, err
+			} else if said&unix.POLLIN == 0 {
+				return nil, io.EOF
+			}
 		}
 		var n notification
-		switch _, err := l.ioctl(unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&n)); {
-		case errors.Is(err, ErrGone): // interrupted since it was reported
-		case err != nil:
-			return nil, err
-		default:
+		switch _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&n))); e {
+		case 0:
 			return &Call{ID: n.id, TID: int(n.tid), Nr: int(n.nr), Args: n.args, l: l}, nil
+		case unix.EINTR:
+		case unix.ENOENT: // the thread was interrupted, or was the last
+			if said, err := l.poll(0); err != nil {
+				return nil, err
+			} else if said&unix.POLLHUP != 0 {
+				return nil, io.EOF
+			}
+		default:
+			return nil, e
 		}
 	}
 }
 
-// Close ends Recv and waits for it. If no other process has a handle of the
-// listener, calls of the program that the filter notifies fail with ENOSYS from
-// now on.
+// poll waits, for a time of milliseconds or for ever, until there is a call or no task is left.
+func (l *Listener) poll(timeout int) (said int16, err error) {
+	p := [1]unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}}
+	for {
+		if _, err = unix.Poll(p[:], timeout); err != unix.EINTR {
+			return p[0].Revents, err
+		}
+	}
+}
+
+// Close gives the listener up. If no other process has a handle of it, calls of the
+// program that the filter notifies fail with ENOSYS from now on.
 func (l *Listener) Close() error {
 	l.mu.Lock()
-	was := l.closed
-	l.closed = true
-	l.mu.Unlock()
-	if was {
+	defer l.mu.Unlock()
+	if l.closed {
 		return nil
 	}
-	var one = [8]byte{1}
-	unix.Write(l.wake, one[:])
-	l.receiving.Lock()
-	defer l.receiving.Unlock()
+	l.closed = true
 	l.threads.drop()
-	unix.Close(l.wake)
 	return unix.Close(l.fd)
 }
 
@@ -256,7 +263,7 @@ func (c *Call) add(a addition) (n int, err error) {
 
 // ReadMem reads the program's memory at addr. With an error n bytes were read.
 func (c *Call) ReadMem(addr uint64, b []byte) (n int, err error) {
-	return c.mem(addr, b, unix.ProcessVMReadv)
+	return c.mem(unix.SYS_PROCESS_VM_READV, addr, b)
 }
 
 // WriteMem writes the program's memory at addr, if the call is still valid. A
@@ -268,25 +275,26 @@ func (c *Call) WriteMem(addr uint64, b []byte) (n int, err error) {
 	if !c.Valid() {
 		return 0, ErrGone
 	}
-	return c.mem(addr, b, unix.ProcessVMWritev)
+	return c.mem(unix.SYS_PROCESS_VM_WRITEV, addr, b)
 }
 
-func (c *Call) mem(addr uint64, b []byte, move func(int, []unix.Iovec, []unix.RemoteIovec, uint) (int, error)) (int, error) {
+// mem moves bytes by a call of the kernel, here and not by a function of package unix, for which the lists would be allocated.
+func (c *Call) mem(nr uintptr, addr uint64, b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
 	}
-	local := []unix.Iovec{{Base: &b[0]}}
-	local[0].SetLen(len(b))
-	n, err := move(c.TID, local, []unix.RemoteIovec{{Base: uintptr(addr), Len: len(b)}}, 0)
+	here, there := unix.Iovec{Base: &b[0]}, unix.RemoteIovec{Base: uintptr(addr), Len: len(b)}
+	here.SetLen(len(b))
+	n, _, e := unix.Syscall6(nr, uintptr(c.TID), uintptr(unsafe.Pointer(&here)), 1, uintptr(unsafe.Pointer(&there)), 1, 0)
 	switch {
-	case err == unix.ESRCH:
+	case e == unix.ESRCH:
 		return 0, ErrGone
-	case err != nil:
-		return 0, err
-	case n < len(b):
-		return n, unix.EFAULT
+	case e != 0:
+		return 0, e
+	case int(n) < len(b):
+		return int(n), unix.EFAULT
 	}
-	return n, nil
+	return int(n), nil
 }
 
 // Borrow returns a copy of the program's descriptor, which the caller closes. It

@@ -4,41 +4,100 @@ package notify
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"testing"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// Close ends a Recv that waits, and one that comes later, and keeps no descriptor.
+func init() { MaybeStub() }
+
+// A listener that was closed is not used any more, and keeps no descriptor.
 func TestListenerClose(t *testing.T) {
-	for range 50 { // Recv sleeps already, or has not come so far
-		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC) // as silent as a listener without calls
-		if err != nil {
-			t.Fatal(err)
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC) // as silent as a listener without calls
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newListener(fd)
+	if err := errors.Join(l.Close(), l.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != unix.EBADF {
+		t.Errorf("the descriptor is still open: %v", err)
+	}
+	if _, err := l.Recv(); err != net.ErrClosed {
+		t.Errorf("Recv after Close: %v, want %v", err, net.ErrClosed)
+	}
+}
+
+// Recv gives every call of a program, and returns when its last task has ended, by either way of waiting.
+func TestRecvEnd(t *testing.T) {
+	for _, polled := range []bool{true, false} {
+		if !polled && kernelBefore(6, 11) {
+			continue
 		}
-		l, err := newListener(fd)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan error)
-		go func() {
-			_, err := l.Recv()
-			ended <- err
-		}()
-		if err := errors.Join(l.Close(), l.Close()); err != nil {
-			t.Fatal(err)
-		}
-		for name, fd := range map[string]int{"listener": l.fd, "eventfd": l.wake} {
-			if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != unix.EBADF {
-				t.Errorf("the descriptor of the %s is still open: %v", name, err)
+		t.Run(fmt.Sprintf("polled=%v", polled), func(t *testing.T) {
+			child, err := Start(&Command{Path: "/bin/sh", Args: []string{"sh", "-c", "(umask 7) & umask 7; wait; kill -9 $$"},
+				Rules: []Rule{{Nr: unix.SYS_UMASK, Do: Notify}}})
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
-		if err := <-ended; err != net.ErrClosed {
-			t.Errorf("Recv: %v, want %v", err, net.ErrClosed)
-		}
-		if _, err := l.Recv(); err != net.ErrClosed {
-			t.Errorf("Recv after Close: %v, want %v", err, net.ErrClosed)
+			l := child.Listener
+			defer l.Close()
+			l.polled = polled
+			calls := 0
+			for {
+				c, err := l.Recv()
+				if err == io.EOF {
+					break
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := c.Return(0, 0); err != nil {
+					t.Fatal(err)
+				}
+				calls++
+			}
+			// The shell asks for the mask it had before it sets one, or does not.
+			if calls < 2 {
+				t.Errorf("%d calls, want one of each of two processes", calls)
+			}
+			var ws unix.WaitStatus
+			if _, err := unix.Wait4(child.Pid, &ws, 0, nil); err != nil || ws.Signal() != unix.SIGKILL {
+				t.Errorf("the program ended with %v, %v", ws, err)
+			}
+		})
+	}
+}
+
+func TestKernelBefore(t *testing.T) {
+	for _, c := range []struct {
+		major, minor int
+		before       bool
+	}{{1, 99, false}, {5, 0, false}, {1 << 20, 0, true}} {
+		if got := kernelBefore(c.major, c.minor); got != c.before {
+			t.Errorf("before %d.%d: %v", c.major, c.minor, got)
 		}
 	}
 }
+
+// Memory of a call's thread is moved without an allocation.
+func TestMemAllocs(t *testing.T) {
+	var from, to [64]byte
+	from[5] = 1
+	c := &Call{TID: unix.Gettid()}
+	n := testing.AllocsPerRun(10, func() {
+		if _, err := c.mem(unix.SYS_PROCESS_VM_READV, addressOf(&from[0]), to[:]); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if n != 0 || to != from {
+		t.Errorf("%v allocations, %x", n, to)
+	}
+}
+
+func addressOf(b *byte) uint64 { return uint64(uintptr(unsafe.Pointer(b))) }

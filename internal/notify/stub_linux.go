@@ -214,8 +214,8 @@ func (ch *Child) receive(ctl int) (step string, err error) {
 	if err != nil || len(fds) != 1 {
 		return "filter", fmt.Errorf("no listener came: %w", err)
 	}
-	ch.Listener, err = newListener(fds[0])
-	return "filter", err
+	ch.Listener = newListener(fds[0])
+	return "filter", nil
 }
 
 // MaybeStub makes the process the program if it was started by Start; otherwise
