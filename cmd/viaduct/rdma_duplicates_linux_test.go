@@ -92,6 +92,60 @@ func (h *rdmaAbuser) inside(uverbs, cm int) error {
 	return errors.Join(h.queryPort(), h.createID())
 }
 
+// reused puts other files at a number by which a command has just come. uverbs is one whose context was had.
+func (h *rdmaAbuser) reused(uverbs int) error {
+	second, err := unix.Open("/dev/infiniband/uverbs0", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(second)
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return err
+	}
+	defer unix.Close(pipe[0])
+	defer unix.Close(pipe[1])
+	defer h.use(h.uverbs, h.cm, h.ioctls)
+	h.use(servedAt, h.cm, false)
+	// A domain is made and given back; handles are not used again.
+	domain := func() (uint32, error) {
+		err := h.command(abi.AllocPD, 4, h.at(0))
+		pd := h.word(0)
+		return pd, errors.Join(err, h.command(abi.DeallocPD, 0, pd))
+	}
+	for i := range uint32(3) {
+		put := func(fd int) error { return unix.Dup3(fd, servedAt, unix.O_CLOEXEC) }
+		if err := errors.Join(put(uverbs), h.queryPort(), h.queryPort()); err != nil {
+			return err
+		}
+		if err := h.command(abi.GetContext, 16, h.at(0)); err != unix.EINVAL {
+			return fmt.Errorf("the first file's context once more: %w", err)
+		}
+		if err := errors.Join(put(pipe[1]), h.queryPort()); err != nil {
+			return err
+		}
+		var b [64]byte
+		if n, err := unix.Read(pipe[0], b[:]); n < 16 {
+			return fmt.Errorf("the pipe at the number got %d bytes: %w", n, err)
+		}
+		for _, fd := range []int{uverbs, second} {
+			if err := put(fd); err != nil {
+				return err
+			}
+			if pd, err := domain(); err != nil || pd != i {
+				return fmt.Errorf("domain %d of descriptor %d has handle %d: %w", i, fd, pd, err)
+			}
+		}
+		if err := unix.Close(servedAt); err != nil {
+			return err
+		}
+		if err := h.queryPort(); err != unix.EBADF {
+			return fmt.Errorf("a command written to a number that was closed: %w", err)
+		}
+	}
+	return nil
+}
+
 func (h *rdmaAbuser) firstProgram() error {
 	uverbs, err := unix.Open("/dev/infiniband/uverbs0", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -125,6 +179,9 @@ func (h *rdmaAbuser) firstProgram() error {
 	}
 	if err := h.inside(duplicateAt, duplicateAt+1); err != nil {
 		return fmt.Errorf("in the reserved range: %w", err)
+	}
+	if err := h.reused(uverbs); err != nil {
+		return fmt.Errorf("at a number of something else before: %w", err)
 	}
 	// What the second program makes in the same context has numbers of this one.
 	h.use(duplicateAt, duplicateAt+1, true)

@@ -71,11 +71,15 @@ func rdmaObjects() error {
 			return fmt.Errorf("region %d: %w", i, err)
 		}
 	}
+	used := h.uverbs
+	if h.uverbs, err = unix.Dup(used); err != nil { // at a number that no command has come by
+		return err
+	}
 	if err := next("regions"); err != nil {
 		return err
 	}
 	alloc := h.command(abi.AllocPD, 8, answer)
-	fd, dup := unix.Dup(h.uverbs)
+	fd, dup := unix.Dup(used)
 	if dup == nil {
 		unix.Close(fd)
 	}

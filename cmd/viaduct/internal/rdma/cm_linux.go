@@ -57,8 +57,6 @@ func (s *Service) openCM(c *notify.Call, flags int) error {
 
 func (f *cmFile) stat(st *unix.Stat_t) { charStat(abi.CMDev)(st) }
 
-func (f *cmFile) ioctl(c *notify.Call) { c.Return(0, unix.ENOTTY) }
-
 // orphaned reports whether no reading end is left.
 func (f *cmFile) orphaned() bool {
 	f.mu.Lock()
@@ -89,8 +87,12 @@ type cmCommand struct {
 // maxCMRequest is more than the longest command has.
 const maxCMRequest = 1024
 
-func (f *cmFile) write(c *notify.Call, fd int) {
+func (f *cmFile) serve(c *notify.Call, fd int) {
 	defer unix.Close(fd)
+	if c.Nr == unix.SYS_IOCTL {
+		c.Return(0, unix.ENOTTY)
+		return
+	}
 	b := make([]byte, min(c.Args[2], maxCMRequest))
 	if _, err := c.ReadMem(c.Args[1], b); err != nil {
 		c.Return(0, unix.EFAULT)

@@ -177,8 +177,11 @@ func (d *device) queryPort() abi.Body {
 	b.Put32(4, 0xffffffff)
 	b.Put32(16, 1)
 	b.Put16(20, 1)
-	for at, v := range map[int]uint8{26: 4, 27: mtu4096, 28: mtu4096, 34: 2, 35: 2, 36: 5, 37: 2} {
-		b.Put8(at, v)
+	for _, v := range [...]struct {
+		at int
+		v  uint8
+	}{{26, 4}, {27, mtu4096}, {28, mtu4096}, {34, 2}, {35, 2}, {36, 5}, {37, 2}} {
+		b.Put8(v.at, v.v)
 	}
 	return b
 }

@@ -56,6 +56,7 @@ type Service struct {
 	links links
 
 	processes processes
+	known     known
 	next      int // number of the reserved range to try; Serve's
 
 	sweeping sync.Mutex // held by Sweep
@@ -70,8 +71,8 @@ type inode struct{ dev, ino uint64 }
 
 // A file is what a stand-in stands for.
 type file interface {
-	write(c *notify.Call, fd int)
-	ioctl(c *notify.Call)
+	// serve serves a write or ioctl. It takes fd over, a copy of the program's descriptor.
+	serve(c *notify.Call, fd int)
 	stat(st *unix.Stat_t)
 	// orphaned reports whether no process has the stand-in any more.
 	orphaned() bool
@@ -80,7 +81,7 @@ type file interface {
 
 // New makes the devices. Close ends them.
 func New(o Options) (*Service, error) {
-	s := &Service{opt: o, log: o.Logger, done: make(chan struct{}), files: map[inode]file{}}
+	s := &Service{opt: o, log: o.Logger, done: make(chan struct{}), files: map[inode]file{}, known: known{pid: os.Getpid()}}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -102,6 +103,7 @@ func (s *Service) Close() {
 	files := s.files
 	s.files = nil
 	s.mu.Unlock()
+	s.known.drop()
 	for _, f := range files {
 		f.release()
 	}
@@ -166,7 +168,15 @@ func reserved(arg uint64) bool { fd := int32(arg); return fd >= reservedLow && f
 
 // descriptor serves a call on a number of the reserved range, or the ioctl of verbs on any.
 func (s *Service) descriptor(c *notify.Call) {
-	fd, f := s.lookup(c, int(int32(c.Args[0])))
+	number := int(int32(c.Args[0]))
+	if c.Nr == unix.SYS_WRITE || c.Nr == unix.SYS_IOCTL {
+		if x := s.known.begin(c, number); x != nil {
+			defer x.calls.Done()
+			x.call(c)
+			return
+		}
+	}
+	fd, f := s.lookup(c, number)
 	switch {
 	case f == nil:
 		if fd >= 0 {
@@ -179,11 +189,9 @@ func (s *Service) descriptor(c *notify.Call) {
 		return
 	}
 	switch c.Nr {
-	case unix.SYS_WRITE:
-		f.write(c, fd) // which closes fd
+	case unix.SYS_WRITE, unix.SYS_IOCTL:
+		f.serve(c, fd) // which closes fd
 		return
-	case unix.SYS_IOCTL:
-		f.ioctl(c)
 	case unix.SYS_FSTAT:
 		s.writeStat(c, c.Args[1], f.stat)
 	case unix.SYS_DUP:
@@ -282,6 +290,7 @@ func (s *Service) sweep() {
 func (s *Service) Sweep() {
 	s.sweeping.Lock()
 	defer s.sweeping.Unlock()
+	s.known.drop()
 	var gone []file
 	s.mu.Lock()
 	for id, f := range s.files {

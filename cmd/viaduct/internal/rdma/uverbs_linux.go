@@ -170,12 +170,27 @@ func (x *context) stat(st *unix.Stat_t) { charStat(x.dev.found.UverbsDev)(st) }
 
 func (x *context) orphaned() bool { return x.arena.orphaned() }
 
+// serve implements file.
+func (x *context) serve(c *notify.Call, fd int) {
+	x.calls.Add(1)
+	defer x.calls.Done()
+	x.s.known.keep(int(int32(c.Args[0])), fd, x) // from here on the program may end, and the context with it
+	x.call(c)
+}
+
+// call serves a call that is counted in calls.
+func (x *context) call(c *notify.Call) {
+	if c.Nr == unix.SYS_IOCTL {
+		x.ioctl(c)
+	} else {
+		x.write(c)
+	}
+}
+
 // ioctl serves a command in the form of libraries that do not use write. A library that knows
 // both asks for a context which it shall use: write, where a command is in one piece. A duplicate outside the reserved
 // range has ioctl alone, so it may always be used there.
 func (x *context) ioctl(c *notify.Call) {
-	x.calls.Add(1)
-	defer x.calls.Done()
 	mayWrite := reserved(c.Args[0])
 	if uint32(c.Args[1]) != abi.IoctlVerbs || mayWrite && x.writes.Load() {
 		c.Return(0, unix.ENOTTY)
@@ -194,15 +209,12 @@ func (x *context) ioctl(c *notify.Call) {
 	case v.Asks:
 		c.Return(0, unix.ENOSPC) // for the answer
 	default:
-		x.serve(&command{Call: c, Request: v.Request, x: x, raw: v.Key(), at: c.Args[2], ioctl: v})
+		x.do(&command{Call: c, Request: v.Request, x: x, raw: v.Key(), at: c.Args[2], ioctl: v})
 	}
 }
 
 // write serves a command.
-func (x *context) write(c *notify.Call, fd int) {
-	x.calls.Add(1)
-	defer x.calls.Done()
-	unix.Close(fd) // from here on the program may end, and the context with it
+func (x *context) write(c *notify.Call) {
 	n := c.Args[2]
 	if n > abi.MaxRequest {
 		c.Return(0, unix.EINVAL)
@@ -218,10 +230,10 @@ func (x *context) write(c *notify.Call, fd int) {
 		c.Return(0, parseErrno(err))
 		return
 	}
-	x.serve(&command{Call: c, Request: r, x: x, raw: b, at: c.Args[1], count: int64(n)})
+	x.do(&command{Call: c, Request: r, x: x, raw: b, at: c.Args[1], count: int64(n)})
 }
 
-func (x *context) serve(k *command) {
+func (x *context) do(k *command) {
 	// A doorbell may be rung twice; two of them look alike.
 	if k.Command != abi.PostSend && x.repeats.give(k.Call, k.raw) {
 		return
@@ -272,10 +284,7 @@ func (k *command) answer(parts ...abi.Body) bool {
 		a.response = k.ioctl.Answer(parts[0], parts[1])
 		return k.x.repeats.answer(k.Call, a)
 	}
-	var out []byte
-	for _, p := range parts {
-		out = append(out, p...)
-	}
+	out := slices.Concat(parts...)
 	if out = out[:min(len(out), k.Room)]; len(out) > 0 {
 		a.response = []abi.Put{{At: k.Response, Bytes: out}}
 	}
