@@ -99,6 +99,7 @@ func (q *QueuePair) fill(b *frameio.Batch) {
 			return
 		}
 		if t.used > arenaSize-2*mpa.MaxFPDU || b.Pieces() < MaxSGE { // each may be taken twice
+			b.LeaveMore()
 			return
 		}
 		if p := q.term.Load(); p != nil { // [RDMAP-7.1-3] [RDMAP-5.4-8] [I-35]

@@ -123,11 +123,8 @@ const statusPosted = 1 << 31
 // take makes d the NIC's, without a status, whatever the consumer left there.
 // It reports whether d was not posted already. [VIA-3.3-5]
 func (d *Descriptor) take() bool {
-	if d.status.Or(statusPosted)&statusPosted != 0 {
-		return false
-	}
-	d.status.Store(statusPosted)
-	return true
+	old := d.status.Load()
+	return old&statusPosted == 0 && d.status.CompareAndSwap(old, statusPosted)
 }
 
 // giveBack undoes take for a descriptor that no queue took.

@@ -99,7 +99,11 @@ func (l *link) fill(b *frameio.Batch) {
 	sent := false
 	for !b.FullFor(l.tellsAhead()) && l.fillSegment(b) {
 		sent = true
-		if l.single || l.life.Load().faulted() {
+		if l.single {
+			b.LeaveMore()
+			break
+		}
+		if l.life.Load().faulted() {
 			break
 		}
 	}

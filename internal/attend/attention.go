@@ -147,7 +147,7 @@ func (a *Attention) Poll() bool {
 	}
 	got, _, err := a.recv.Receive(false, true)
 	if got.Any {
-		a.idle.arrivals.Add(few + 1)
+		a.idle.busy()
 	}
 	a.release(err)
 	return got.Any

@@ -45,6 +45,13 @@ func (i *idleness) list(a *Attention, begins bool) {
 	}
 }
 
+// busy counts an arrival that a consumer took.
+func (i *idleness) busy() {
+	if n := i.arrivals.Load(); n-i.swept.Load() <= few {
+		i.arrivals.Add(few + 1)
+	}
+}
+
 // A sweeper holds the connections that have an attendant.
 type sweeper struct {
 	mu    perturb.Mutex

@@ -49,6 +49,7 @@ type Batch struct {
 	last  regmem.Ref   // the pin taken last, one of pins
 	bytes int          // total length
 
+	more    bool              // Fill has left something for the next batch
 	guarded bool              // some of vecs may fault
 	gone    bool              // one of them has: the stream can't go on
 	to      *sock.Socket      // that was given some of vecs, which it may still depend on
@@ -60,7 +61,8 @@ var batches = sync.Pool{New: func() any {
 	return &Batch{slab: make([]byte, 0, slabSize), vecs: make([][]byte, 0, maxVecs)}
 }}
 
-// Full tells that no further frame should be added.
+// Full tells that no further frame should be added. A Fill that has been told so is
+// called again.
 func (b *Batch) Full() bool { return b.FullFor(false) }
 
 // FullFor is Full; ahead says that the next frame is the rest of a message whose
@@ -70,8 +72,14 @@ func (b *Batch) FullFor(ahead bool) bool {
 	if ahead {
 		limit = aheadBytes
 	}
-	return b.bytes >= limit || len(b.vecs) > maxVecs-4 || cap(b.slab)-len(b.slab) < frameSlack
+	full := b.bytes >= limit || len(b.vecs) > maxVecs-4 || cap(b.slab)-len(b.slab) < frameSlack
+	b.more = b.more || full
+	return full
 }
+
+// LeaveMore tells that Fill leaves something for the next batch though this one is not
+// full.
+func (b *Batch) LeaveMore() { b.more = true }
 
 // Len returns how many bytes the batch holds.
 func (b *Batch) Len() int { return b.bytes }
@@ -187,7 +195,7 @@ func (b *Batch) reset() {
 	clear(b.vecs[:cap(b.vecs)][:len(b.vecs)])
 	b.vecs = b.vecs[:0]
 	b.slab = b.slab[:0]
-	b.start, b.bytes, b.guarded, b.gone = 0, 0, false, false
+	b.start, b.bytes, b.more, b.guarded, b.gone = 0, 0, false, false, false
 }
 
 // own copies whatever of the referenced memory is not written yet and gives

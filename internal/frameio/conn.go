@@ -17,8 +17,9 @@ import (
 // with each other; the two roles run independently. No method may block or
 // call Close.
 type Protocol interface {
-	// Fill appends frames to b until [Batch.Full] or until nothing is left to
-	// send. [send role]
+	// Fill appends frames to b until [Batch.Full], or until nothing is left to
+	// send: it is called again after the next Kick then. If it stops earlier it calls
+	// [Batch.LeaveMore]. [send role]
 	Fill(b *Batch)
 
 	// Sent reports that the kernel took everything the last Fill appended:

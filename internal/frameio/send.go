@@ -157,7 +157,7 @@ func (c *Conn) drainOn() {
 }
 
 // sendBatch makes sure that there is a batch, unless nothing is queued, and
-// writes it at once if that is wanted.
+// writes it at once if that is wanted. It reports whether there is more to send.
 func (c *Conn) sendBatch(write bool) (more bool, err error) {
 	t := &c.tx
 	t.done.Lock()
@@ -167,14 +167,21 @@ func (c *Conn) sendBatch(write bool) (more bool, err error) {
 		t.mu.Unlock()
 		return more, nil
 	}
-	if err = c.writeLocked(); err == nil {
-		t.batch.reset()
+	b := t.batch
+	if err = c.writeLocked(); err != nil {
+		t.mu.Unlock()
+		return true, err
 	}
+	if more = b.more; !more {
+		t.batch = nil
+	}
+	b.reset()
 	t.mu.Unlock()
-	if err == nil {
-		c.proto.Sent()
+	if !more {
+		batches.Put(b)
 	}
-	return true, err
+	c.proto.Sent()
+	return more, nil
 }
 
 // sendLoop is drain in a goroutine that may wait for the socket. A batch may
@@ -243,7 +250,7 @@ func (c *Conn) fillLocked() bool {
 // Shutdown may otherwise still be unseen.
 func (c *Conn) finish(last bool) {
 	t := &c.tx
-	if last && !t.finished && t.batch.bytes == 0 {
+	if last && !t.finished && (t.batch == nil || t.batch.bytes == 0) {
 		c.endWrite()
 	}
 }
@@ -289,7 +296,11 @@ func (c *Conn) sent() {
 	c.proto.Sent()
 }
 
+// drop gives the batch back, if there is one. The role alone makes and drops it.
 func (t *sender) drop() {
+	if t.batch == nil {
+		return
+	}
 	t.mu.Lock()
 	b := t.batch
 	t.batch = nil

@@ -2,7 +2,9 @@ package frameio
 
 import (
 	"bytes"
+	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -321,7 +323,7 @@ type late struct {
 
 func (p *late) Fill(b *Batch) {
 	p.lengthFramed.Fill(b)
-	if b.Len() == 0 && p.left > 0 {
+	if p.left > 0 {
 		p.left--
 		p.post([]byte("late"))
 		p.c.Kick()
@@ -338,6 +340,65 @@ func TestKickWhileRoleEnds(t *testing.T) {
 		a.c.Kick()
 		testkit.Await(t, "what was posted late", done)
 	})
+}
+
+// counted is a protocol that counts its Fills, and leaves all but one frame of each.
+type counted struct {
+	*lengthFramed
+	fills int  // guarded by the send role
+	one   bool // a Fill is told of one frame at a time
+}
+
+func (p *counted) Fill(b *Batch) {
+	p.fills++
+	if p.one {
+		p.mu.Lock()
+		rest := p.queue[min(p.head+1, len(p.queue)):]
+		p.queue = p.queue[:min(p.head+1, len(p.queue))]
+		p.mu.Unlock()
+		p.lengthFramed.Fill(b)
+		p.mu.Lock()
+		p.queue = append(p.queue, rest...)
+		p.mu.Unlock()
+		if len(rest) > 0 {
+			b.LeaveMore()
+		}
+		return
+	}
+	p.lengthFramed.Fill(b)
+}
+
+// What is queued is looked at once for a batch that takes all of it, and as often as
+// there are batches if Fill leaves something.
+func TestFillsOnce(t *testing.T) {
+	for _, one := range []bool{false, true} {
+		t.Run(fmt.Sprintf("one=%t", one), func(t *testing.T) {
+			x, y := testkit.TCPPair(t)
+			a, b := newFramed(x, Options{}), newFramed(y, Options{})
+			if a.c.take(); a.c.sock.Load() == nil {
+				t.Skip("there is no fast path on this system")
+			}
+			p := &counted{lengthFramed: a, one: one}
+			a.c.proto = p
+			w := []byte("frame")
+			done := b.expect(t, [][]byte{w, w, w})
+			b.c.Start(nil)
+			for range 3 {
+				a.post(slices.Clone(w))
+			}
+			a.c.Kick()
+			testkit.Await(t, "the frames", done)
+			want := 1
+			if one {
+				want = 3
+			}
+			if p.fills != want {
+				t.Errorf("%d Fills, want %d", p.fills, want)
+			}
+			a.close(t)
+			b.close(t)
+		})
+	}
 }
 
 // A deregistration that began before the sender was listed as a holder finds
