@@ -278,6 +278,15 @@ func (c lateConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// hold has the next write of a lateConn return when release is called, or the test ends.
+func hold(t *testing.T, held chan chan struct{}) (release func()) {
+	gate := make(chan struct{})
+	held <- gate
+	release = sync.OnceFunc(func() { close(gate) })
+	t.Cleanup(release)
+	return release
+}
+
 // TestReadInside: what a Read asks for from the middle of a region is what it gets, however
 // many segments that takes. [I-43] [I-61]
 func TestReadInside(t *testing.T) {
@@ -314,8 +323,7 @@ func TestReadPlace(t *testing.T) {
 	ask := func(msn ddp.MSN) {
 		p.ulpdu(readReq(msn, rdmap.ReadRequest{SinkSTag: uint32(msn), Size: 5000, SourceSTag: mr.STag()}))
 	}
-	gate := make(chan struct{})
-	held <- gate
+	release := hold(t, held)
 	ask(1)
 	if _, _, body := p.message(q.MULPDU()); !bytes.Equal(body, mr.Bytes()) {
 		t.Error("first Read: wrong data")
@@ -327,7 +335,7 @@ func TestReadPlace(t *testing.T) {
 	if q.IRD() != 1 || q.Err() != nil || len(held) != 0 {
 		t.Errorf("IRD %d, %v, %d writes held", q.IRD(), q.Err(), 1-len(held))
 	}
-	close(gate)
+	release()
 	if _, _, body := p.message(q.MULPDU()); !bytes.Equal(body, mr.Bytes()) {
 		t.Error("second Read: wrong data")
 	}
@@ -353,13 +361,20 @@ func TestAtomicPlace(t *testing.T) {
 			}
 		}
 	}
-	gate := make(chan struct{})
-	held <- gate
+	// While a write is held both requests come, so that the next one has both answers.
+	first := hold(t, held)
+	if err := q.Post(SendWR{}); err != nil {
+		t.Fatal(err)
+	}
+	p.next()
 	ask(1)
+	receivedFPDUs(t, q, 3)
+	second := hold(t, held)
+	first()
 	answered()
 	ask(3) // the write that brought the answers has not returned here
 	receivedFPDUs(t, q, 5)
-	close(gate)
+	second()
 	answered()
 	if q.Err() != nil || q.Stats().ServedAtomics != 2 {
 		t.Errorf("%v, %d Atomics", q.Err(), q.Stats().ServedAtomics)
