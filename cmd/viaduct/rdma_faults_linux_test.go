@@ -93,7 +93,7 @@ func rdmaObjects() error {
 // of it; and without descriptors the supervisor has commands fail, which the kernel would
 // else write into the rings.
 func TestRDMAObjects(t *testing.T) {
-	p, _ := start(t, 0, "run", "--rdma", "--", "env", asRDMAObjects+"=1", os.Args[0])
+	p, _ := start(t, 0, "run", "--rdma", "--", "env", calm, asRDMAObjects+"=1", os.Args[0])
 	s := &served{proc: p}
 	on := func(want string) {
 		t.Helper()

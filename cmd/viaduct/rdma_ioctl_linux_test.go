@@ -132,5 +132,5 @@ func rdmaIoctl() (err error) {
 
 // The methods of ioctl do what the commands of write do.
 func TestRDMAIoctl(t *testing.T) {
-	good(t, "run", "--rdma", "--", "env", asRDMAIoctl+"=1", os.Args[0])
+	good(t, "run", "--rdma", "--", "env", calm, asRDMAIoctl+"=1", os.Args[0])
 }
