@@ -270,26 +270,38 @@ func TestProcess(t *testing.T) {
 	c.Wait()
 }
 
-// What is long is read by the number of the process where that may be used, and as the rest where it may not, or memory is missing.
-func TestReadLong(t *testing.T) {
+// What is long is moved by the number of the process where that may be used, and as the rest where it may not, or memory is missing.
+func TestMoveLong(t *testing.T) {
 	a, _ := linkedPair(t, true)
-	fill(a)
 	m := a.whole.mem
-	to := make([]byte, 4*readLong)
+	to := make([]byte, 4*long)
 	at := []unix.RemoteIovec{{Base: uintptr(a.at(100)), Len: len(to)}}
 	if n := m.by.read(to, at); n != len(to) {
 		t.Fatalf("%d bytes by the number of the process", n)
 	}
-	for _, over := range []bool{false, true} {
-		if over {
+	for _, c := range []struct{ child, over bool }{{}, {child: true}, {child: true, over: true}} {
+		m.by.child = c.child
+		if c.over {
 			m.by.end()
 		}
+		fill(a)
 		clear(to)
 		if err := m.ReadAt(to, a.at(100)); err != nil || !bytes.Equal(to, a.mem[100:][:len(to)]) {
-			t.Errorf("over %v: wrong bytes, or %v", over, err)
+			t.Errorf("%+v: wrong bytes, or %v", c, err)
 		}
-		if err := m.ReadAt(to, 4096); err != errFault {
-			t.Errorf("over %v: %v of memory that is not there, want %v", over, err, errFault)
+		if m.by.write(to, a.at(200)) != (c.child && !c.over) {
+			t.Errorf("%+v: written by the number or not: wrong", c)
+		}
+		for i := range to {
+			to[i] = ^to[i]
+		}
+		if err := m.WriteAt(to, a.at(100)); err != nil || !bytes.Equal(to, a.mem[100:][:len(to)]) {
+			t.Errorf("%+v: wrong bytes written, or %v", c, err)
+		}
+		for _, move := range []func([]byte, uint64) error{m.ReadAt, m.WriteAt} {
+			if err := move(to, 4096); err != errFault {
+				t.Errorf("%+v: %v of memory that is not there, want %v", c, err, errFault)
+			}
 		}
 	}
 }

@@ -14,31 +14,37 @@ import (
 	"viaduct/internal/notify"
 )
 
-// A process is a memory by the number of its process: process_vm_readv, which reads many places at once, knows
-// no other name. A number may come to stand for another memory, in two ways. A process
+// A process is a memory by the number of its process: process_vm_readv and process_vm_writev, which move many
+// places at once and without a copy in between, know no other name. A number may come to stand for another memory, in two ways. A process
 // that executes another program is caught before it does, and its number is not used again. One that
-// ends may be followed by another of its number, so what was read is thrown away unless the process lives still.
+// ends may be followed by another of its number, so what was read is thrown away unless the process lives still. What was written
+// could not be taken back: only a child of this process is written to, whose number is no other's before Reap lets it go.
 type process struct {
-	pid int
-	fd  int // a pidfd
+	pid   int
+	fd    int  // a pidfd
+	child bool // of this process; does not change, since a process gets another parent only when it has lost its own
 
-	gate sync.RWMutex // held by readers during the call
+	gate sync.RWMutex // held by readers and writers during the call
 	over bool         // guarded by gate: the number is not used any more
 }
 
-// processOf returns the process of a thread.
-func processOf(tid int) (pid int, ok bool) {
+// processOf returns the process of a thread and that one's parent.
+func processOf(tid int) (pid, parent int, ok bool) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
 	if err != nil {
-		return 0, false
+		return 0, 0, false
 	}
 	for line := range strings.Lines(string(b)) {
-		if v, ok := strings.CutPrefix(line, "Tgid:"); ok {
-			pid, err := strconv.Atoi(strings.TrimSpace(v))
-			return pid, err == nil
+		name, v, _ := strings.Cut(line, ":")
+		n, err := strconv.Atoi(strings.TrimSpace(v))
+		switch {
+		case name == "Tgid" && err == nil:
+			pid = n
+		case name == "PPid" && err == nil:
+			return pid, n, pid > 0
 		}
 	}
-	return 0, false
+	return 0, 0, false
 }
 
 // read reads the pieces that remote names, one behind the other, and returns how many bytes of to it has filled:
@@ -52,10 +58,24 @@ func (p *process) read(to []byte, remote []unix.RemoteIovec) int {
 	local := [1]unix.Iovec{{Base: &to[0]}}
 	local[0].SetLen(len(to))
 	n, err := unix.ProcessVMReadv(p.pid, local[:], remote, 0)
-	if err != nil || !p.lives() {
+	if err != nil || !p.child && !p.lives() {
 		return 0
 	}
 	return n
+}
+
+// write writes all of from. It is false if it could not, since the memory may not be written for instance, or may not try; some
+// may have been written then.
+func (p *process) write(from []byte, addr uint64) bool {
+	p.gate.RLock()
+	defer p.gate.RUnlock()
+	if p.over || !p.child {
+		return false
+	}
+	local := [1]unix.Iovec{{Base: &from[0]}}
+	local[0].SetLen(len(from))
+	n, err := unix.ProcessVMWritev(p.pid, local[:], []unix.RemoteIovec{{Base: uintptr(addr), Len: len(from)}}, 0)
+	return err == nil && n == len(from)
 }
 
 // lives reports whether the process has not ended.
@@ -65,7 +85,7 @@ func (p *process) lives() bool {
 	return n == 0 && err == nil
 }
 
-// end waits for reads that are under way. After it there are none.
+// end waits for what is under way. After it there is nothing.
 func (p *process) end() {
 	p.gate.Lock()
 	p.over = true
@@ -89,7 +109,7 @@ type processes struct {
 
 // open finds the process of a call. It is nil if there is no way to read its memory so.
 func (ps *processes) open(c *notify.Call) *process {
-	pid, ok := processOf(c.TID)
+	pid, parent, ok := processOf(c.TID)
 	if !ok {
 		return nil
 	}
@@ -97,12 +117,13 @@ func (ps *processes) open(c *notify.Call) *process {
 	if err != nil {
 		return nil
 	}
-	if !c.Valid() { // the number may have been another's
-		unix.Close(fd)
+	p := &process{pid: pid, fd: fd, child: parent == os.Getpid()}
+	ps.add(p)
+	// The number may have been another's. If it is not, and the process ends from here on, Reap finds it.
+	if !c.Valid() {
+		ps.drop(p)
 		return nil
 	}
-	p := &process{pid: pid, fd: fd}
-	ps.add(p)
 	return p
 }
 
@@ -129,6 +150,25 @@ func (ps *processes) of(tid int) (all []*process) {
 	defer ps.mu.Unlock()
 	for p := range ps.m {
 		if p.has(tid) {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// Reap is to be called when a child of this process has ended, before it is waited for, which gives its number to others.
+func (s *Service) Reap(pid int) {
+	for _, p := range s.processes.numbered(pid) {
+		p.end()
+	}
+}
+
+// numbered returns those of a number.
+func (ps *processes) numbered(pid int) (all []*process) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for p := range ps.m {
+		if p.pid == pid {
 			all = append(all, p)
 		}
 	}

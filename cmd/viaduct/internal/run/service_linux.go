@@ -14,8 +14,9 @@ import (
 type Service interface {
 	Rules() []notify.Rule
 	Serve(c *notify.Call)
-	Sweep() // releases at once what no process has any more
-	Close() // after the last process has ended
+	Sweep()       // releases at once what no process has any more
+	Reap(pid int) // a child of this process has ended, and its number will be free
+	Close()       // after the last process has ended
 }
 
 // A NewService makes a Service in the supervisor's process. explain is nil if nothing

@@ -307,6 +307,9 @@ func (s *supervisor) reap(program int, ended chan<- struct{}) {
 			s.tell(sayExit, code)
 			close(ended)
 		}
+		if s.service != nil {
+			s.service.Reap(pid)
+		}
 		unix.Wait4(pid, nil, 0, nil)
 	}
 }

@@ -1,0 +1,57 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	"io"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/notify"
+)
+
+func init() { notify.MaybeStub() }
+
+// A child of this process is known as such, which its own child is not, and its number is not used behind Reap.
+func TestChild(t *testing.T) {
+	program, err := notify.Start(&notify.Command{Path: "/bin/sh", Args: []string{"sh", "-c", "umask 7; (umask 7; :) & wait"},
+		Rules: []notify.Rule{{Nr: unix.SYS_UMASK, Do: notify.Notify}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Listener.Close()
+	s := &Service{}
+	found := map[bool]*process{}
+	for {
+		c, err := program.Listener.Recv()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		child := c.TID == program.Pid
+		if found[child] == nil {
+			p := s.processes.open(c)
+			if p == nil {
+				t.Fatal("a process is not found")
+			}
+			defer s.processes.drop(p)
+			if found[child] = p; p.child != child || p.pid != c.TID {
+				t.Errorf("process %d, child %v; it is %d, child %v", p.pid, p.child, c.TID, child)
+			}
+		}
+		c.Return(0, 0)
+	}
+	s.Reap(program.Pid)
+	if _, err := unix.Wait4(program.Pid, nil, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	if len(found) != 2 || !found[true].over || found[false].over {
+		t.Errorf("%d processes", len(found))
+	}
+	if n := len(s.processes.numbered(program.Pid)); n != 1 {
+		t.Errorf("%d of the number", n)
+	}
+}
