@@ -200,6 +200,38 @@ func BenchmarkPingPong(b *testing.B) {
 	}
 }
 
+// BenchmarkOneWay is what a message of 8 bytes takes of the processor at both ends, which
+// one goroutine is: nothing waits, and no line of a cache goes from one processor to another.
+func BenchmarkOneWay(b *testing.B) {
+	p := connectPair(b, Config{Congestion: "reno"}, withLevel(reliableAll, vi.ReliableDelivery))
+	ra, _ := register(b, p.na, 8, vi.MemAttributes{})
+	rb, _ := register(b, p.nb, 8, vi.MemAttributes{})
+	s := vi.NewSend(segment(ra, 0, 8))
+	for range 16 {
+		p.b.PostRecv(vi.NewRecv(segment(rb, 0, 8)))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := p.a.PostSend(s); err != nil {
+			b.Fatal(err)
+		}
+		d, err := p.b.RecvDone()
+		for err == vi.ErrNotDone {
+			d, err = p.b.RecvDone()
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+		p.b.PostRecv(d)
+		for err = vi.ErrNotDone; err == vi.ErrNotDone; { // a timer may have the send role just now
+			_, err = p.a.SendDone()
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // BenchmarkTCP is the neighbour of all of the above: plain TCP with the same
 // sizes, one write per message, or 16 small ones in one.
 func BenchmarkTCP(b *testing.B) {

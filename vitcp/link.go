@@ -196,6 +196,7 @@ func newLink(c *call, nc net.Conn, t linkTerms) *link {
 	l.whole.Store(p.cfg.FirstMessage)
 	l.tx.whole = vitcpwire.Number(p.cfg.FirstMessage)
 	l.rx.acked = vitcpwire.Number(p.cfg.FirstMessage)
+	l.acks.free = l.level != reception
 	l.acks.begin(t.peerFirst)
 	l.told(t.told)
 	// Before Start: from then on the receive role is told newer counts.
