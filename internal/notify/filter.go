@@ -38,30 +38,28 @@ const (
 )
 
 // assemble makes the filter of rules for the processor with the given audit
-// number. Programs of any other processor, 32-bit ones for instance, pass
-// unnoticed.
+// number, and of those with Compat for its 32-bit calls, which compat is the number of. All else passes unnoticed.
 //
 // Numbers with conditions come first: for those without the kernel remembers
 // that they are allowed, and runs no filter at all.
-func assemble(arch uint32, hasX32 bool, rules []Rule) ([]Insn, error) {
-	groups, err := group(rules)
-	if err != nil {
-		return nil, err
-	}
-	p := []Insn{
-		{Code: opLoad, K: dataArch},
-		{Code: opJeq, K: arch, Jt: 1},
-		{Code: opRet, K: uint32(Allow)},
-		{Code: opLoad, K: dataNr},
-	}
-	if hasX32 {
-		p = append(p, Insn{Code: opJge, K: x32Bit, Jf: 1}, Insn{Code: opRet, K: uint32(Errno(enosys))})
-	}
-	for _, g := range groups {
-		body := g.body()
-		// A conditional jump reaches 255 instructions, the other kind any number.
-		p = append(p, Insn{Code: opJeq, K: uint32(g.nr), Jt: 1}, Insn{Code: opJump, K: uint32(len(body))})
-		p = append(p, body...)
+func assemble(arch, compat uint32, hasX32 bool, rules []Rule) ([]Insn, error) {
+	p := []Insn{{Code: opLoad, K: dataArch}}
+	for _, is := range []struct {
+		arch        uint32
+		compat, x32 bool
+	}{{arch, false, hasX32}, {compat, true, false}} {
+		groups, err := group(rules, is.compat)
+		if err != nil {
+			return nil, err
+		}
+		calls := []Insn{{Code: opLoad, K: dataNr}}
+		if is.x32 {
+			calls = append(calls, Insn{Code: opJge, K: x32Bit, Jf: 1}, Insn{Code: opRet, K: uint32(Errno(enosys))})
+		}
+		for _, g := range groups {
+			calls = append(calls, beyond(uint32(g.nr), g.body())...)
+		}
+		p = append(p, beyond(is.arch, append(calls, Insn{Code: opRet, K: uint32(Allow)}))...)
 	}
 	p = append(p, Insn{Code: opRet, K: uint32(Allow)})
 	if len(p) > maxInsns {
@@ -70,13 +68,26 @@ func assemble(arch uint32, hasX32 bool, rules []Rule) ([]Insn, error) {
 	return p, nil
 }
 
+// beyond makes instructions be skipped unless A is k.
+func beyond(k uint32, p []Insn) []Insn {
+	// A conditional jump reaches 255 instructions, the other kind any number.
+	return append([]Insn{{Code: opJeq, K: k, Jt: 1}, {Code: opJump, K: uint32(len(p))}}, p...)
+}
+
 // A numberRules has the rules of one number, in order.
 type numberRules struct {
 	nr    int
 	rules []Rule
 }
 
-func group(rules []Rule) ([]*numberRules, error) {
+// group sorts the rules for calls of one kind by their numbers.
+func group(all []Rule, compat bool) ([]*numberRules, error) {
+	var rules []Rule
+	for _, r := range all {
+		if r.Compat == compat {
+			rules = append(rules, r)
+		}
+	}
 	var conditional, plain []*numberRules
 	byNr := map[int]*numberRules{}
 	for _, r := range rules {

@@ -52,10 +52,10 @@ func execute(t interface{ Fatalf(string, ...any) }, p []Insn, arch, nr uint32, a
 }
 
 // decide is what the rules mean.
-func decide(rules []Rule, nr uint32, args [6]uint64) Action {
+func decide(rules []Rule, compat bool, nr uint32, args [6]uint64) Action {
 next:
 	for _, r := range rules {
-		if uint32(r.Nr) != nr {
+		if uint32(r.Nr) != nr || r.Compat != compat {
 			continue
 		}
 		for _, c := range r.If {
@@ -72,7 +72,7 @@ next:
 	return Allow
 }
 
-const testArch = 0xc000003e
+const testArch, testCompat = 0xc000003e, 0x40000003
 
 // Every number of a system call gets what the rules say, for any rules and
 // arguments.
@@ -81,7 +81,7 @@ func TestFilter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var rules []Rule
 		for range rapid.IntRange(0, 40).Draw(t, "rules") {
-			r := Rule{Nr: rapid.IntRange(0, 12).Draw(t, "nr"), Do: rapid.SampledFrom([]Action{Allow, Notify, Errno(38), Errno(95)}).Draw(t, "do")}
+			r := Rule{Nr: rapid.IntRange(0, 12).Draw(t, "nr"), Do: rapid.SampledFrom([]Action{Allow, Notify, Errno(38), Errno(95)}).Draw(t, "do"), Compat: rapid.Bool().Draw(t, "compat")}
 			for range rapid.IntRange(0, 3).Draw(t, "conditions") {
 				r.If = append(r.If, Cond{Arg: rapid.IntRange(0, 5).Draw(t, "arg"), Mask: word.Draw(t, "mask"),
 					Low: word.Draw(t, "low"), High: word.Draw(t, "high")})
@@ -93,15 +93,15 @@ func TestFilter(t *testing.T) {
 			args[i] = uint64(rapid.Uint32().Draw(t, "upper"))<<32 | uint64(word.Draw(t, "lower"))
 		}
 		for _, m := range []struct {
-			arch, foreign uint32
-			x32           bool
-		}{{testArch, 0x40000003, true}, {0xc00000b7, 0x40000028, false}} { // amd64 with i386, arm64 with arm
-			p, err := assemble(m.arch, m.x32, rules)
+			arch, compat uint32
+			x32          bool
+		}{{testArch, testCompat, true}, {0xc00000b7, 0x40000028, false}} { // amd64 with i386, arm64 with arm
+			p, err := assemble(m.arch, m.compat, m.x32, rules)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for nr := range uint32(500) {
-				want := decide(rules, nr, args)
+				want := decide(rules, false, nr, args)
 				if got := execute(t, p, m.arch, nr, args); got != want {
 					t.Fatalf("call %d with %x: %#x, want %#x", nr, args, got, want)
 				}
@@ -111,8 +111,12 @@ func TestFilter(t *testing.T) {
 				if got := execute(t, p, m.arch, nr|x32Bit, args); got != want {
 					t.Fatalf("call %d of x32: %#x, want %#x", nr, got, want)
 				}
-				if got := execute(t, p, m.foreign, nr, args); got != Allow {
-					t.Fatalf("call %d of the 32-bit processor: %#x, want it to pass", nr, got)
+				want = decide(rules, true, nr, args)
+				if got := execute(t, p, m.compat, nr, args); got != want {
+					t.Fatalf("32-bit call %d with %x: %#x, want %#x", nr, args, got, want)
+				}
+				if got := execute(t, p, 0xc00000f3, nr, args); got != Allow {
+					t.Fatalf("call %d of another processor: %#x, want it to pass", nr, got)
 				}
 			}
 		}
@@ -127,7 +131,7 @@ func TestFilterRanges(t *testing.T) {
 		{Nr: 41, If: []Cond{{Arg: 0, Low: 16, High: 16}, {Arg: 2, Low: 20, High: 20}}, Do: Notify},
 		{Nr: 44, If: []Cond{{Arg: 3, Mask: 0x20000000, Low: 0x20000000, High: 0x20000000}}, Do: Errno(95)},
 	}
-	p, err := assemble(testArch, true, rules)
+	p, err := assemble(testArch, testCompat, true, rules)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,8 +169,9 @@ func TestFilterErrors(t *testing.T) {
 		"x32 number":       {{Nr: x32Bit, Do: Notify}},
 		"seventh argument": {{Nr: 1, If: []Cond{{Arg: 6}}, Do: Notify}},
 		"too long":         long,
+		"32-bit number":    {{Nr: -1, Do: Notify, Compat: true}},
 	} {
-		if _, err := assemble(testArch, true, rules); err == nil {
+		if _, err := assemble(testArch, testCompat, true, rules); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}

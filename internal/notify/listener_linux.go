@@ -144,7 +144,7 @@ func (l *Listener) Recv() (*Call, error) {
 		var n notification
 		switch _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&n))); e {
 		case 0:
-			return &Call{ID: n.id, TID: int(n.tid), Nr: int(n.nr), Args: n.args, l: l}, nil
+			return &Call{ID: n.id, TID: int(n.tid), Nr: int(n.nr), Args: n.args, Compat: n.arch == auditCompat, l: l}, nil
 		case unix.EINTR:
 		case unix.ENOENT: // the thread was interrupted, or was the last
 			if said, err := l.poll(0); err != nil {
@@ -189,6 +189,8 @@ type Call struct {
 	TID  int // the thread, as this process's namespace numbers it
 	Nr   int
 	Args [6]uint64
+
+	Compat bool // Nr is that of a 32-bit call
 
 	l *Listener
 }

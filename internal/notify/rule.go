@@ -38,4 +38,7 @@ type Rule struct {
 	Nr int // the number of the architecture this is built for
 	If []Cond
 	Do Action
+
+	// Compat says that Nr is a number of 32-bit calls instead. On amd64 programs of 64 bits can make these as well.
+	Compat bool
 }

@@ -61,7 +61,7 @@ func (e *StartError) Unwrap() error { return e.Err }
 //
 // The errors are *StartError; ErrNested may be inside.
 func Start(c *Command) (*Child, error) {
-	filter, err := assemble(auditArch, hasX32, c.Rules)
+	filter, err := assemble(auditArch, auditCompat, hasX32, c.Rules)
 	if err != nil {
 		return nil, err
 	}

@@ -9,3 +9,6 @@ const (
 )
 
 var legacyPaths = []int{sysOpen, sysStat}
+
+// compatExecs are the numbers by which 32-bit calls execute a program: those of a 64-bit program too.
+var compatExecs = []int{11, 358}

@@ -9,3 +9,5 @@ const (
 )
 
 var legacyPaths []int
+
+var compatExecs []int // no 64-bit program can make such calls

@@ -134,11 +134,18 @@ func (s *Service) Rules() []notify.Rule {
 	for _, nr := range append([]int{unix.SYS_OPENAT, sysFstatat, unix.SYS_EXECVE, unix.SYS_EXECVEAT}, legacyPaths...) {
 		rules = append(rules, notify.Rule{Nr: nr, Do: notify.Notify})
 	}
+	for _, nr := range compatExecs {
+		rules = append(rules, notify.Rule{Nr: nr, Compat: true, Do: notify.Notify})
+	}
 	return rules
 }
 
 // Serve answers a call.
 func (s *Service) Serve(c *notify.Call) {
+	if c.Compat {
+		s.exec(c)
+		return
+	}
 	switch c.Nr {
 	case unix.SYS_OPENAT:
 		s.open(c, c.Args[1], uint32(c.Args[2]))
