@@ -98,10 +98,9 @@ type messages struct {
 	nop    atomic.Bool         // a NOP is wanted if there is news
 }
 
-// A pace is what happens beside the roles: calls of the endpoint without one, and the
-// NOP of a link that has been idle.
+// A pace is what happens beside the roles: the end, and the NOP of a link that has been
+// idle.
 type pace struct {
-	gate    perturb.Mutex  // held while the endpoint is called without a role; Stop waits for it
 	work    sync.WaitGroup // ends when everything has
 	timerMu perturb.Mutex
 	timer   *time.Timer // guarded by timerMu: of idleNOP; nil until needed
@@ -320,10 +319,8 @@ func (l *link) Stop(reason vi.StopReason) {
 		e = lifeLeave
 	}
 	lifeTable.Move(&l.life, e)
-	l.c.Quiesce()
-	l.gate.Lock() // calls of the endpoint that found the link running have ended
+	l.c.Quiesce() // calls of the endpoint that found the link running have ended
 	l.stopTimer()
-	l.gate.Unlock()
 	l.c.Go(l.wind)
 }
 
@@ -378,11 +375,11 @@ func (l *link) breaks(from lifeState, cause error, orderly bool, after func()) {
 	go func() {
 		if after != nil {
 			l.c.Quiesce()
-			l.gate.Lock()
-			if !l.life.Load().stopped() {
-				after()
-			}
-			l.gate.Unlock()
+			l.c.WithSender(func() {
+				if !l.life.Load().stopped() {
+					after()
+				}
+			})
 		}
 		l.ep.Break(orderly)
 	}()

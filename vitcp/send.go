@@ -492,13 +492,11 @@ func (l *link) Sent() {
 		return
 	}
 	broken := false
-	l.gate.Lock()
 	if !l.life.Load().stopped() {
 		for _, r := range t.runs {
 			broken = l.ep.FinishSends(r.first, r.end) // [V-10] [VIT-2.2.2.2.5-1]
 		}
 	}
-	l.gate.Unlock()
 	t.runs = t.runs[:0]
 	if broken {
 		l.die(fmt.Errorf("vitcp: a send descriptor is in error"), nil, nil)

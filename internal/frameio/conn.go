@@ -23,7 +23,7 @@ type Protocol interface {
 	Fill(b *Batch)
 
 	// Sent reports that the kernel took everything the last Fill appended:
-	// the memory behind it may be reused. [send role]
+	// the memory behind it may be reused. It must not deregister memory. [send role]
 	Sent()
 
 	// Receive takes the complete frames at the front of p and returns how

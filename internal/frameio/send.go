@@ -34,9 +34,10 @@ type sender struct {
 
 	batches atomic.Uint32 // moves with every write
 
-	// Owned by the role. mu is held while the batch is filled and written,
-	// and free while the role's holder waits for the socket, so that
-	// Relinquish and Quiesce can get at the batch.
+	// Owned by the role. mu is held while the batch is filled, and while it is
+	// written until Sent was called for it, so that Quiesce finds nothing that the
+	// kernel has taken and the protocol has not heard of. It is free while the role's
+	// holder waits for the socket, so that Relinquish and Quiesce can get at the batch.
 	mu       perturb.Mutex
 	batch    *Batch
 	finished bool               // FIN was sent
@@ -44,11 +45,6 @@ type sender struct {
 	waiting  bool               // for the socket; guarded by mu
 	reset    bool               // a write was told that the peer has reset the stream; guarded by mu
 	held     []*regmem.Registry // where this sender is listed as a holder
-
-	// done is held while a batch is written and until Sent was called for it,
-	// so that Quiesce finds nothing that the kernel has taken and the protocol
-	// has not heard of. It is not held while waiting for the socket.
-	done perturb.Mutex
 
 	parked  atomic.Bool   // the role is a poll's to take up; see park
 	watched atomic.Bool   // watch runs
@@ -64,16 +60,14 @@ type sender struct {
 // meanwhile.
 func (c *Conn) try() error {
 	t := &c.tx
-	t.done.Lock()
-	defer t.done.Unlock()
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	err := c.writeLocked()
-	if err == sock.ErrWouldBlock {
+	switch err {
+	case nil:
+		c.sentLocked()
+	case sock.ErrWouldBlock:
 		t.holdLocked()
-	}
-	t.mu.Unlock()
-	if err == nil {
-		c.sent()
 	}
 	return err
 }
@@ -160,27 +154,16 @@ func (c *Conn) drainOn() {
 // writes it at once if that is wanted. It reports whether there is more to send.
 func (c *Conn) sendBatch(write bool) (more bool, err error) {
 	t := &c.tx
-	t.done.Lock()
-	defer t.done.Unlock()
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	if more = c.fillLocked(); !more || !write {
-		t.mu.Unlock()
 		return more, nil
 	}
-	b := t.batch
 	if err = c.writeLocked(); err != nil {
-		t.mu.Unlock()
 		return true, err
 	}
-	if more = b.more; !more {
-		t.batch = nil
-	}
-	b.reset()
-	t.mu.Unlock()
-	if !more {
-		batches.Put(b)
-	}
-	c.proto.Sent()
+	more = t.batch.more
+	c.sentLocked()
 	return more, nil
 }
 
@@ -203,9 +186,9 @@ func (c *Conn) sendLoop() {
 			}
 			t.release()
 		} else if err = c.writePortable(); err == nil {
-			t.done.Lock()
-			c.sent()
-			t.done.Unlock()
+			t.mu.Lock()
+			c.sentLocked()
+			t.mu.Unlock()
 		}
 		if err != nil {
 			c.sendFailed(err)
@@ -288,11 +271,16 @@ func (c *Conn) giveBack() bool {
 	return false
 }
 
-// sent empties the batch after its last byte was written, and tells.
-func (c *Conn) sent() {
-	c.tx.mu.Lock()
-	c.tx.batch.reset()
-	c.tx.mu.Unlock()
+// sentLocked empties the batch after its last byte was written, gives it back if Fill
+// has left nothing, and tells.
+func (c *Conn) sentLocked() {
+	t := &c.tx
+	t.waiting = false
+	if t.batch.more {
+		t.batch.reset()
+	} else {
+		t.dropLocked()
+	}
 	c.proto.Sent()
 }
 
@@ -302,10 +290,14 @@ func (t *sender) drop() {
 		return
 	}
 	t.mu.Lock()
+	t.dropLocked()
+	t.mu.Unlock()
+}
+
+func (t *sender) dropLocked() {
 	b := t.batch
 	t.batch = nil
 	b.reset()
-	t.mu.Unlock()
 	batches.Put(b)
 }
 
@@ -482,7 +474,7 @@ func (t *sender) Relinquish() {
 	}
 }
 
-// WithSender calls f while no batch is filled or written, after all that the
+// WithSender calls f while no batch is filled or written, and Sent is not called, after all that the
 // present one names of others' memory was copied. It does not wait for the peer, and
 // must not be called from a method of the protocol.
 func (c *Conn) WithSender(f func()) {
@@ -502,8 +494,6 @@ func (c *Conn) WithSender(f func()) {
 // Failed.
 func (c *Conn) Quiesce() {
 	t := &c.tx
-	t.done.Lock()
-	t.done.Unlock() //lint:ignore SA2001 the point is to have waited
 	t.mu.Lock()
 	if t.batch != nil {
 		t.batch.own()
