@@ -46,7 +46,7 @@ type Work[T any] struct {
 	posted, done, reaped atomic.Uint64 // sequence numbers: how many ever were
 
 	mu      perturb.Mutex
-	slots   []slot[T] // ring; length 0 or a power of two
+	slots   atomic.Pointer[[]slot[T]] // ring; nil or of a power of two; written with mu held, before posted
 	waiters attend.Waiters
 }
 
@@ -57,7 +57,9 @@ type slot[T any] struct {
 
 const firstSlots = 8
 
-func (w *Work[T]) at(seq uint64) *slot[T] { return &w.slots[seq&uint64(len(w.slots)-1)] }
+func (w *Work[T]) at(seq uint64) *slot[T] { return in(*w.slots.Load(), seq) }
+
+func in[T any](ring []slot[T], seq uint64) *slot[T] { return &ring[seq&uint64(len(ring)-1)] }
 
 // Post appends v and returns its sequence number, which counts from 0.
 func (w *Work[T]) Post(v T) (seq uint64, err error) {
@@ -91,7 +93,7 @@ func (w *Work[T]) putLocked(seq uint64, v T) error {
 	if w.Limit > 0 && n >= uint64(w.Limit) {
 		return ErrFull
 	}
-	if n == uint64(len(w.slots)) {
+	if ring := w.slots.Load(); ring == nil || n == uint64(len(*ring)) {
 		w.growLocked(seq)
 	}
 	*w.at(seq) = slot[T]{v: v}
@@ -99,11 +101,15 @@ func (w *Work[T]) putLocked(seq uint64, v T) error {
 }
 
 func (w *Work[T]) growLocked(end uint64) {
-	old := w.slots
-	w.slots = make([]slot[T], max(firstSlots, 2*len(old)))
-	for seq := w.reaped.Load(); seq < end; seq++ {
-		*w.at(seq) = old[seq&uint64(len(old)-1)]
+	var old []slot[T]
+	if p := w.slots.Load(); p != nil {
+		old = *p
 	}
+	ring := make([]slot[T], max(firstSlots, 2*len(old)))
+	for seq := w.reaped.Load(); seq < end; seq++ {
+		*in(ring, seq) = *in(old, seq)
+	}
+	w.slots.Store(&ring)
 }
 
 // Peek returns the next request to start, and its number, without starting
@@ -119,19 +125,19 @@ func (w *Work[T]) Peek() (v T, seq uint64, ok bool) {
 
 // PeekN stores up to len(buf) requests that are to be started next in buf,
 // and returns how many there were and the number of the first. It starts
-// none: each is started with MarkStarted when its turn comes.
+// none: each is started with MarkStarted when its turn comes. Like that it is for the
+// one goroutine that starts requests, takes no lock, and must not run beside Flush.
 func (w *Work[T]) PeekN(buf []T) (n int, first uint64) {
-	if first = w.started.Load(); first == w.posted.Load() {
-		return 0, first
-	}
-	w.mu.Lock()
 	first = w.started.Load()
 	end := w.posted.Load()
-	for n < len(buf) && first+uint64(n) < end {
-		buf[n] = w.at(first + uint64(n)).v
-		n++
+	if first == end {
+		return 0, first
 	}
-	w.mu.Unlock()
+	// These slots are not written to before they are started and done, and the ring
+	// is one that has them. One that took its place has the same in them.
+	for ring := *w.slots.Load(); n < len(buf) && first+uint64(n) < end; n++ {
+		buf[n] = in(ring, first+uint64(n)).v
+	}
 	return n, first
 }
 
