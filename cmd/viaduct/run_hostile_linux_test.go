@@ -85,6 +85,13 @@ func asProgram() bool {
 		}
 		os.Exit(0)
 	}
+	if _, ok := os.LookupEnv(asRDMAEvents); ok {
+		if err := rdmaEvents(); err != nil {
+			fmt.Fprintln(os.Stderr, "events:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if _, ok := os.LookupEnv(asRDMAFields); ok {
 		if err := rdmaFieldsMain(); err != nil {
 			fmt.Fprintln(os.Stderr, "fields:", err)

@@ -4,6 +4,7 @@ package rdma
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -201,14 +202,14 @@ func (f *cmFile) post(e *cmEvent) bool {
 	for len(f.waiting) > 0 && len(f.events) > 0 {
 		k := f.waiting[0]
 		f.waiting = f.waiting[1:]
-		f.deliverLocked(k)
+		f.deliverLocked(k, -1)
 	}
 	f.signalLocked(-1)
 	return true
 }
 
-// deliverLocked gives a call the first event. If the call was interrupted the event stays.
-func (f *cmFile) deliverLocked(k *cmCommand) {
+// deliverLocked gives a call the first event. If the call was interrupted the event stays. fd is as for signalLocked.
+func (f *cmFile) deliverLocked(k *cmCommand, fd int) {
 	e := f.events[0]
 	b, ok := e.Put(k.Out)
 	if !ok {
@@ -219,9 +220,15 @@ func (f *cmFile) deliverLocked(k *cmCommand) {
 		k.Call.Return(0, unix.EFAULT)
 		return
 	}
-	if k.Call.Return(k.count, 0) == nil {
-		f.events = f.events[1:]
-		e.of.delivered(e)
+	// All is as it is behind the event before the program has it: a descriptor that it finds readable still would have it
+	// wait for an event that never comes.
+	f.events = f.events[1:]
+	e.of.delivered(e, true)
+	f.signalLocked(fd)
+	if k.Call.Return(k.count, 0) != nil {
+		f.events = slices.Insert(f.events, 0, e)
+		e.of.delivered(e, false)
+		f.signalLocked(fd)
 	}
 }
 
@@ -272,8 +279,7 @@ func (k *cmCommand) getEvent() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.events) > 0 {
-		f.deliverLocked(k)
-		f.signalLocked(k.fd)
+		f.deliverLocked(k, k.fd)
 		return
 	}
 	if flags, err := unix.FcntlInt(uintptr(k.fd), unix.F_GETFL, 0); err == nil && flags&unix.O_NONBLOCK != 0 {

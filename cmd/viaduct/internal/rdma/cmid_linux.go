@@ -70,13 +70,17 @@ func (id *cmID) isDestroyed() bool {
 	return id.destroyed
 }
 
-// delivered counts an event that the program has got.
-func (id *cmID) delivered(e *cmEvent) {
+// delivered counts an event that the program gets, or has not got after all.
+func (id *cmID) delivered(e *cmEvent, got bool) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
-	id.reported++
+	n := 1
+	if !got {
+		n = -1
+	}
+	id.reported += uint32(n)
 	if e.subject != nil {
-		id.backlog++
+		id.backlog += n
 	}
 }
 
