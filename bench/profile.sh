@@ -30,6 +30,8 @@ send --size 4096 --depth 64 --bell 16
 send --size 1048576 --depth 4
 read --size 4096
 read --size 1048576 --depth 4
+ping --size 8 --rings
+write --size 64 --depth 256 --rings
 end
 done
 run iwarp <<end
@@ -42,6 +44,8 @@ stream --size 64
 stream --size 65536
 stream --size 65536 --crc
 stream --size 1048576
+ping --size 64 --wait --rings
+stream --size 65536 --rings
 end
 run fcvi <<end
 ping --size 8
