@@ -12,10 +12,10 @@ import (
 
 // known has, for a moment, the descriptors of uverbs files that commands came by. Whether the next command comes by
 // the same file one call of the kernel tells (kcmp); that its descriptor is fetched, looked at and closed takes three. Nothing is
-// taken for granted: what a number stands for changes by close, dup2, exec and others, which nobody tells of.
+// taken for granted: what a number stands for changes by close, dup2, exec and others, of which no notification tells.
 //
 // What is kept here holds the file open, as a descriptor of the program's does, so Sweep drops all of it before it
-// looks for files that nobody has. Files of rdma_cm are not kept: an epoll instance knows them, and goes on to
+// looks for files that no process has. Files of rdma_cm are not kept: an epoll instance knows them, and goes on to
 // report what a program has closed while it is open elsewhere.
 type known struct {
 	pid int // of this process
