@@ -45,7 +45,7 @@ type addition struct {
 // Close belong to one goroutine at a time, everything else may be called by any.
 type Listener struct {
 	fd      int
-	polled  bool // the kernel does not say to who waits for a call that no task is left
+	polled  bool // the kernel does not tell a thread that waits for a call when no task is left
 	threads threads
 
 	mu     sync.RWMutex // guards fd against being closed while in use; Recv does without
