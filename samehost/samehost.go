@@ -32,7 +32,7 @@ type Policy uint8
 const (
 	Auto    Policy = auto     // shared memory if both ends can, else TCP
 	Off     Policy = 1 - auto // TCP
-	Require Policy = 2        // shared memory, or there is no connection
+	Require Policy = 2        // shared memory, or there is no connection; a busy peer is waited for up to 10 s
 )
 
 var names = [...]string{Auto: "auto", Off: "off", Require: "require"}

@@ -22,11 +22,14 @@ import (
 // asleep waits until a process sleeps.
 func asleep(t *testing.T, pid int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("sleep of process %d", pid), func() bool {
-		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		_, rest, _ := strings.Cut(string(b), ") ")
-		return strings.HasPrefix(rest, "S")
-	})
+	eventually(t, fmt.Sprintf("sleep of process %d", pid), func() bool { return processState(pid) == 'S' })
+}
+
+// processState returns the letter that the kernel tells of a process; 0: there is none.
+func processState(pid int) byte {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(b), ") ")
+	return (rest + "\x00")[0]
 }
 
 // A signal breaks into a call that is held as it does into the kernel's own: what ends
@@ -81,6 +84,71 @@ except KeyboardInterrupt: sys.exit(4)
 			t.Errorf("exit %d after %v; %s", code, time.Since(begin), s.stderr())
 		}
 	})
+}
+
+// The command stops when its program has, however long that takes, and goes on when that
+// does; whichever of the two is told. The program sees each signal once.
+func TestRunStops(t *testing.T) {
+	python := need(t, "python3", "python3-minimal")
+	for _, alone := range []bool{false, true} { // without a supervisor
+		p := begin(t, func(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} },
+			"run", "--listen", "any", "--portmap-listen", "off", "--", python, "-c", `
+import os, signal, sys, time
+n = {}
+def put_away(s, _):
+	time.sleep(.2)
+	n[s] = n.get(s, 0) + 1
+	os.kill(os.getpid(), signal.SIGSTOP)
+def count(s, _): n[s] = n.get(s, 0) + 1
+signal.signal(signal.SIGTSTP, put_away)
+signal.signal(signal.SIGCONT, count)
+print("ready", flush=True)
+for line in sys.stdin: print(n.get(signal.SIGTSTP, 0), n.get(signal.SIGCONT, 0), flush=True)
+`)
+		if got := p.line(); got != "ready" {
+			t.Fatalf("said %q", got)
+		}
+		front := p.cmd.Process.Pid
+		supervisor := supervisorOf(t, front)
+		program := childOf(t, supervisor, "PATH=")
+		group := -front
+		steps := []struct {
+			name           string
+			stop, proceed  int // are sent the signals
+			by             syscall.Signal
+			stops, resumes int
+		}{
+			{"the group", group, group, syscall.SIGTSTP, 1, 1},
+			{"the front", front, front, syscall.SIGTSTP, 2, 2},
+			{"the program", program, program, syscall.SIGSTOP, 2, 3},
+			{"the group, then the program", group, program, syscall.SIGTSTP, 3, 4},
+			{"the program, then the group", program, group, syscall.SIGTSTP, 4, 5},
+			{"the program, then the front", program, front, syscall.SIGSTOP, 4, 6},
+		}
+		if alone {
+			syscall.Kill(supervisor, syscall.SIGKILL)
+			p.waitStderr("the supervisor died")
+			steps = steps[:1]
+		}
+		for _, tc := range steps {
+			asleep(t, program) // Python does not look at signals right before it reads
+			syscall.Kill(tc.stop, tc.by)
+			eventually(t, tc.name+": stop", func() bool { return processState(front) == 'T' })
+			if st := processState(program); st != 'T' {
+				t.Errorf("%s: the command has stopped, the program is in state %c", tc.name, st)
+			}
+			syscall.Kill(tc.proceed, syscall.SIGCONT)
+			eventually(t, tc.name+": both go on", func() bool { return processState(front) != 'T' && processState(program) != 'T' })
+			fmt.Fprintln(p.in)
+			if got, want := p.line(), fmt.Sprint(tc.stops, " ", tc.resumes); got != want {
+				t.Errorf("%s: the program has seen %s stops and continues, want %s", tc.name, got, want)
+			}
+		}
+		p.in.Close()
+		if code := p.wait(); code != 0 {
+			t.Errorf("exit %d; %s", code, p.stderr())
+		}
+	}
 }
 
 // On a terminal a program is interrupted, stopped, continued and ended as it is without

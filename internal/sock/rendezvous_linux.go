@@ -239,7 +239,7 @@ func (a *asking) serve(wait bool) bool {
 			if !wait {
 				return false
 			}
-			return a.refuse(errors.New("the listener has not accepted the connection"))
+			return a.refuse(errors.New(whyNotAccepted))
 		}
 		if err := a.grant(); err != nil {
 			a.o.s.setWhy(err.Error())

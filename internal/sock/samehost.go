@@ -18,13 +18,14 @@ const WhyOff = "shared memory is turned off"
 
 // Reasons for TCP that are given in several places.
 const (
-	whyNotOwned   = "the connection is wrapped, by a capture or TLS for instance"
-	whyOtherHost  = "the peer is not known to be on this host"
-	whyNotAsked   = "the peer did not ask for shared memory"
-	whyNoMeeting  = "the listener does not offer shared memory"
-	whyOtherUser  = "the peer is another user's"
-	whyBegun      = "the stream has begun already"
-	whyNoPlatform = "shared memory is not supported on this system"
+	whyNotOwned    = "the connection is wrapped, by a capture or TLS for instance"
+	whyOtherHost   = "the peer is not known to be on this host"
+	whyNotAsked    = "the peer did not ask for shared memory"
+	whyNoMeeting   = "the listener does not offer shared memory"
+	whyNotAccepted = "the listener has not accepted the connection"
+	whyOtherUser   = "the peer is another user's"
+	whyBegun       = "the stream has begun already"
+	whyNoPlatform  = "shared memory is not supported on this system"
 )
 
 // PathOf tells how the bytes of nc go: a connection of [Own], [Dial] or

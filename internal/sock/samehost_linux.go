@@ -49,8 +49,10 @@ const (
 	committed    = 'C'
 
 	// answerTimeout bounds how long a dialer waits for an answer. An accepting
-	// process that is busy for so long, or stopped, is asked by TCP.
-	answerTimeout = 500 * time.Millisecond
+	// process that is busy for so long, or stopped, is asked by TCP. A dialer that requires
+	// shared memory has nothing else, and waits for requireTimeout.
+	answerTimeout  = 500 * time.Millisecond
+	requireTimeout = 10 * time.Second
 
 	// acceptTimeout bounds how long the listening side waits for the connection
 	// that a request names to be accepted, and requestTimeout for the request.
@@ -153,7 +155,7 @@ func ShareMemory(ctx context.Context, nc net.Conn, policy samehost.Policy, dir s
 	case policy == samehost.Off:
 		why = WhyOff
 	case ok:
-		err := o.share(ctx, dir)
+		err := o.share(ctx, dir, policy == samehost.Require)
 		if err == nil {
 			return nil
 		}
@@ -175,22 +177,36 @@ func ShareMemory(ctx context.Context, nc net.Conn, policy samehost.Policy, dir s
 var errForgotten = errors.New("the listener does not know the memory")
 
 // share asks the peer for shared memory. The error is the reason for TCP, or a proofError.
-func (o *conn) share(ctx context.Context, dir string) error {
+func (o *conn) share(ctx context.Context, dir string, required bool) error {
 	m := meeting{ring: ringSize, from: addrPort(o.local), to: addrPort(o.remote)}
 	names, err := meetingNames(m.from, m.to, dir)
 	if err != nil {
 		return err
 	}
-	err = o.ask(ctx, m, names, true)
-	if err == errForgotten {
-		err = o.ask(ctx, m, names, false)
+	wait := answerTimeout
+	if required {
+		wait = requireTimeout
 	}
-	return err
+	end := time.Now().Add(wait)
+	if at, ok := ctx.Deadline(); ok && at.Before(end) {
+		end = at
+	}
+	for again := true; ; {
+		err = o.ask(m, names, again, end, required)
+		switch {
+		case err == errForgotten:
+			again = false
+		case err != nil && required && err.Error() == whyNotAccepted && time.Now().Before(end):
+			// The listener has waited for as long as it does for a dialer that can go on by TCP.
+		default:
+			return err
+		}
+	}
 }
 
 // ask asks once, with memory of a connection before if again is true and there is some.
-func (o *conn) ask(ctx context.Context, m meeting, names []string, again bool) (err error) {
-	bell, name, err := callMeeting(names)
+func (o *conn) ask(m meeting, names []string, again bool, end time.Time, required bool) (err error) {
+	bell, name, err := callMeeting(names, required)
 	if err != nil {
 		return err
 	}
@@ -246,7 +262,7 @@ func (o *conn) ask(ctx context.Context, m meeting, names []string, again bool) (
 	if !proves {
 		owned = checkOwner(o.s.fd, m.to, m.from, uid)
 	}
-	theirs, err := awaitAnswer(ctx, bell)
+	theirs, err := awaitAnswer(bell, end)
 	if theirs >= 0 {
 		defer unix.Close(theirs)
 	}
@@ -300,13 +316,13 @@ func meetingNames(from, to netip.AddrPort, dir string) (names []string, err erro
 }
 
 // callMeeting connects to the first rendezvous that is there.
-func callMeeting(names []string) (fd int, name string, err error) {
+func callMeeting(names []string, required bool) (fd int, name string, err error) {
 	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return -1, "", os.NewSyscallError("socket", err)
 	}
 	for _, name = range names {
-		if shun(name, false) {
+		if !required && shun(name, false) {
 			err = errors.New("the listener has not answered in time lately")
 			break
 		}
@@ -353,11 +369,7 @@ func checkOwner(near int, local, remote netip.AddrPort, uid uint32) error {
 
 // awaitAnswer waits for the listener's answer, with which its end of the TCP connection
 // may come; theirs is -1 if not.
-func awaitAnswer(ctx context.Context, fd int) (theirs int, err error) {
-	end := time.Now().Add(answerTimeout)
-	if at, ok := ctx.Deadline(); ok && at.Before(end) {
-		end = at
-	}
+func awaitAnswer(fd int, end time.Time) (theirs int, err error) {
 	theirs = -1
 	var b [answerLen]byte
 	for n := 0; n < len(b); {

@@ -2,6 +2,7 @@ package sock
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -295,7 +296,7 @@ func TestFallBack(t *testing.T) {
 		t.Cleanup(func() { c.Close(); s.Close() })
 		return c, s
 	}
-	check := func(t *testing.T, c, s net.Conn, policy samehost.Policy, want string) {
+	check := func(t *testing.T, c, s net.Conn, policy samehost.Policy, want string) (took time.Duration) {
 		t.Helper()
 		start := time.Now()
 		if err := ShareMemory(t.Context(), c, policy, ""); err != nil {
@@ -304,17 +305,20 @@ func TestFallBack(t *testing.T) {
 		if p := PathOf(c); p.SharedMemory || !strings.Contains(p.Why, want) {
 			t.Errorf("%v, not %q", p, want)
 		}
-		if d := time.Since(start); d > 2*time.Second {
-			t.Errorf("it took %v", d)
+		if took = time.Since(start); took > 2*time.Second {
+			t.Errorf("it took %v", took)
 		}
 		c.Write([]byte("x"))
 		if _, err := s.Read(make([]byte, 1)); err != nil {
 			t.Error(err)
 		}
-		err := ShareMemory(t.Context(), c, samehost.Require, "")
+		soon, cancel := context.WithTimeout(t.Context(), 2*acceptTimeout)
+		defer cancel()
+		err := ShareMemory(soon, c, samehost.Require, "")
 		if err == nil {
 			t.Error("required, and given after the stream has begun")
 		}
+		return took
 	}
 	t.Run("policy of the dialer", func(t *testing.T) {
 		c, s := dial(t, ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto}))
@@ -369,9 +373,7 @@ func TestFallBack(t *testing.T) {
 		c, s := dial(t, l)
 		check(t, c, s, samehost.Auto, "in time")
 		c, s = dial(t, l)
-		start := time.Now()
-		check(t, c, s, samehost.Auto, "lately")
-		if time.Since(start) > answerTimeout/2 {
+		if check(t, c, s, samehost.Auto, "lately") > answerTimeout/2 {
 			t.Error("the second dialer has waited too")
 		}
 	})
@@ -379,6 +381,30 @@ func TestFallBack(t *testing.T) {
 		c, s := wrappedPair(t)
 		check(t, c, s, samehost.Auto, whyNotOwned)
 	})
+}
+
+// A dialer that requires shared memory waits for a listener that is busy, and for one that
+// another dialer has found too busy.
+func TestRequiredWaits(t *testing.T) {
+	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
+	shun(meetingName(addrPort(l.Addr())), true)
+	accepted := make(chan net.Conn, 1)
+	time.AfterFunc(answerTimeout+100*time.Millisecond, func() {
+		c, err := l.Accept()
+		if err != nil {
+			t.Error(err)
+		}
+		accepted <- c
+	})
+	c, err := Dial(t.Context(), new(net.Dialer), "tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := ShareMemory(t.Context(), c, samehost.Require, ""); err != nil {
+		t.Error(err)
+	}
+	(<-accepted).Close()
 }
 
 // A dialer that is not what it says gets nothing, whatever it sends.

@@ -11,10 +11,10 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -31,12 +31,14 @@ const (
 	sayListener = 'l' // with the listener
 	sayPid      = 'p' // and the program's process number
 	sayExit     = 'x' // and the exit code
+	sayStopped  = 't' // and the signal that the program has stopped by
 )
 
 // What the front tells the supervisor.
 const (
-	sayAck    = 'a' // the listener has come
-	saySignal = 's' // and the number of a signal
+	sayAck       = 'a' // the listener has come
+	saySignal    = 's' // and the number of a signal
+	sayContinued = 'c' // it has stopped because the program had, and goes on
 )
 
 // IsSupervisor reports whether this process was started by Main to supervise.
@@ -52,7 +54,7 @@ func Main(_ context.Context, e *shell.Env, o *Options) error {
 		os.Unsetenv(supervisorEnv)
 		return supervise(e, o, r, v)
 	}
-	f := &front{e: e}
+	f := &front{e: e, signals: make(chan os.Signal, 64)}
 	code, err := f.run()
 	return &shell.Exit{Code: code, Err: err}
 }
@@ -61,6 +63,8 @@ func Main(_ context.Context, e *shell.Env, o *Options) error {
 type front struct {
 	e    *shell.Env
 	conn *net.UnixConn
+
+	signals chan os.Signal // what is passed on
 
 	mu       sync.Mutex
 	listener *notify.Listener // guarded by mu
@@ -85,13 +89,13 @@ func (f *front) run() (int, error) {
 		return ExitRun, err
 	}
 	env := append(os.Environ(), supervisorEnv+"="+strconv.Itoa(theirs))
-	signals := catchSignals()
+	catchSignals(f.signals, forwarded...)
 	p, err := os.StartProcess(self, os.Args, &os.ProcAttr{Env: env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
 	unix.Close(theirs)
 	if err != nil {
 		return ExitRun, err
 	}
-	go f.passOn(signals)
+	go f.passOn()
 	closeInherited(f.conn)
 	return f.wait(p.Pid)
 }
@@ -137,34 +141,21 @@ func keepIgnored(e *shell.Env) {
 	}
 }
 
-// forwarded are the signals that are passed on to the program.
-var forwarded = []os.Signal{
-	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGWINCH,
-	syscall.SIGPWR, syscall.SIGVTALRM,
-}
-
-// catchSignals catches what is passed on, but for what is ignored.
-func catchSignals() <-chan os.Signal {
-	ch := make(chan os.Signal, 64)
-	for _, s := range forwarded {
-		if !signal.Ignored(s) {
-			signal.Notify(ch, s)
-		}
-	}
-	return ch
-}
-
 // passOn tells the supervisor of each signal. One that was sent to the whole
 // process group, by the terminal for instance, has reached the supervisor and
 // the program as well; the supervisor knows that.
-func (f *front) passOn(signals <-chan os.Signal) {
-	for s := range signals {
+func (f *front) passOn() {
+	for s := range f.signals {
 		n := s.(syscall.Signal)
 		f.mu.Lock()
 		program := f.program
 		f.mu.Unlock()
 		if program > 0 {
-			unix.PidfdSendSignal(program, n, nil, 0)
+			// No supervisor tells whether the program has it already. To be stopped by the
+			// terminal twice is worse than not to be stopped by a signal to this process.
+			if !slices.Contains(stopping, n) {
+				unix.PidfdSendSignal(program, n, nil, 0)
+			}
 			continue
 		}
 		f.conn.Write([]byte{saySignal, byte(n)})
@@ -228,6 +219,10 @@ func (f *front) wait(supervisor int) (int, error) {
 			f.conn.Write([]byte{sayAck})
 		case sayPid:
 			pid = int(binary.LittleEndian.Uint32(b[1:]))
+			catchSignals(f.signals, stopping...)
+		case sayStopped:
+			stopBy(syscall.Signal(binary.LittleEndian.Uint32(b[1:])))
+			f.conn.Write([]byte{sayContinued})
 		case sayExit:
 			return int(binary.LittleEndian.Uint32(b[1:])), nil
 		}
@@ -268,11 +263,13 @@ func (f *front) guard(pid int) (int, error) {
 	notify.Wake()
 	for {
 		var ws unix.WaitStatus
-		got, err := unix.Wait4(-1, &ws, 0, nil)
+		got, err := unix.Wait4(-1, &ws, unix.WUNTRACED, nil)
 		switch {
-		case err == unix.EINTR || err == nil && !ws.Exited() && !ws.Signaled():
+		case err == unix.EINTR:
 		case err != nil:
 			return ExitRun, fmt.Errorf("run: the program is not our child: %w", err)
+		case got == pid && ws.Stopped():
+			stopBy(ws.StopSignal())
 		case got == pid:
 			return exitCode(ws), nil
 		}
@@ -297,7 +294,3 @@ func exitCode(ws unix.WaitStatus) int {
 	}
 	return ws.ExitStatus()
 }
-
-// signalSettle is how long a signal to the whole group may take to reach the
-// supervisor after it has reached the front.
-const signalSettle = 20 * time.Millisecond

@@ -13,7 +13,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"os/signal"
 	"runtime"
 	"strconv"
 	"sync"
@@ -53,13 +52,20 @@ type supervisor struct {
 	mu    sync.Mutex
 	dials map[uint64]*dial // guarded by mu; by socket cookie
 
-	sigs signalCounts
+	sigs  signalCounts
+	stops stops
 }
 
 // supervise is the supervisor's process.
 func supervise(e *shell.Env, o *Options, r rules, control string) error {
 	fail := func(code int, err error) error { return &shell.Exit{Code: code, Err: err} }
 	fd, err := strconv.Atoi(control)
+	if err != nil {
+		return fail(ExitRun, err)
+	}
+	s := &supervisor{e: e, o: o, rules: r, netns: netnsCookie(), dials: map[uint64]*dial{}}
+	s.stops.frontPid = os.Getppid()
+	s.stops.front, err = unix.PidfdOpen(s.stops.frontPid, 0)
 	if err != nil {
 		return fail(ExitRun, err)
 	}
@@ -75,7 +81,7 @@ func supervise(e *shell.Env, o *Options, r rules, control string) error {
 	if err != nil {
 		return fail(code, err)
 	}
-	s := &supervisor{e: e, o: o, rules: r, front: conn, netns: netnsCookie(), dials: map[uint64]*dial{}}
+	s.front = conn
 	s.alive, s.die = context.WithCancel(context.Background())
 	defer s.die()
 	s.ls = listeners{services: map[place]*service{}, sockets: map[uint64]*carriedListener{}, arrivals: map[netip.AddrPort]*arrival{}}
@@ -85,8 +91,7 @@ func supervise(e *shell.Env, o *Options, r rules, control string) error {
 	if s.service != nil {
 		defer s.service.Close()
 	}
-	s.sigs.count(catchSignals())
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU)
+	s.sigs.count()
 	cmd := &notify.Command{Path: path, Args: o.Args, Rules: s.filter(), Before: s.giveListener}
 	if os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getppid()) {
 		cmd.PidEnv = []string{"LISTEN_PID"}
@@ -102,6 +107,9 @@ func supervise(e *shell.Env, o *Options, r rules, control string) error {
 	}
 	s.tell(sayPid, child.Pid)
 	closeInherited(conn)
+	s.stops.program = child.Pid
+	s.stops.tell = func(sig int) { s.tell(sayStopped, sig) }
+	s.stops.resume = func() { s.sigs.kill(child.Pid, syscall.SIGCONT) }
 	go s.hearFront(child.Pid)
 	ended := make(chan struct{})
 	go s.reap(child.Pid, ended)
@@ -285,14 +293,21 @@ func (s *supervisor) serve(l *notify.Listener) error {
 // descendants whose parents died.
 func (s *supervisor) reap(program int, ended chan<- struct{}) {
 	for {
-		pid, code, err := endedChild()
+		c, err := changedChild()
 		switch {
 		case err == unix.EINTR:
 			continue
 		case err != nil: // no child is left, but another may come
 			time.Sleep(10 * time.Millisecond)
 			continue
-		case pid == program:
+		case c.stopped || c.continued:
+			if c.pid == program {
+				s.stops.changed()
+			} else {
+				takeChange(c.pid, 0)
+			}
+			continue
+		case c.pid == program:
 			program = 0 // its number may be another's once it has been waited for
 			s.sigs.programEnded()
 			// What it listened at is free when the front ends.
@@ -304,33 +319,57 @@ func (s *supervisor) reap(program int, ended chan<- struct{}) {
 			}
 			// A reader of standard error to its end waits for the program only.
 			toNull(2)
-			s.tell(sayExit, code)
+			s.tell(sayExit, c.code)
 			close(ended)
 		}
 		if s.service != nil {
-			s.service.Reap(pid)
+			s.service.Reap(c.pid)
 		}
-		unix.Wait4(pid, nil, 0, nil)
+		unix.Wait4(c.pid, nil, 0, nil)
 	}
 }
 
-// endedChild waits until a child of this process has ended, which keeps its number, and
-// returns its exit code as shells have it.
-func endedChild() (pid, code int, err error) {
+// A change is what has become of a child of this process.
+type change struct {
+	pid, code          int // the exit code as shells have it, or the signal that has stopped the child
+	stopped, continued bool
+}
+
+// waitChange waits for a change by waitid, which with unix.WNOHANG may return none.
+func waitChange(idType, id, options int) (change, error) {
 	var info struct { // siginfo_t
 		_, _, code, _ int32
 		pid           int32
 		_, status     int32
 		_             [100]byte
 	}
-	if err := unix.Waitid(unix.P_ALL, 0, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOWAIT, nil); err != nil {
-		return 0, 0, err
+	if err := unix.Waitid(idType, id, (*unix.Siginfo)(unsafe.Pointer(&info)), options, nil); err != nil {
+		return change{}, err
 	}
-	const exited = 1 // CLD_EXITED; otherwise status is a signal
-	if code = int(info.status); info.code != exited {
-		code += 128
+	c := change{pid: int(info.pid), code: int(info.status)}
+	switch info.code {
+	case 1: // CLD_EXITED
+	case 5: // CLD_STOPPED
+		c.stopped = true
+	case 6: // CLD_CONTINUED
+		c.continued = true
+	default: // it was ended by a signal, or there is no change
+		c.code += 128
 	}
-	return int(info.pid), code, nil
+	return c, nil
+}
+
+// changedChild waits for a child that has ended, stopped or been continued, and does not
+// take the change. One that has ended keeps its number.
+func changedChild() (change, error) {
+	return waitChange(unix.P_ALL, 0, unix.WEXITED|unix.WSTOPPED|unix.WCONTINUED|unix.WNOWAIT)
+}
+
+// takeChange takes that a child has stopped or been continued; without a pid if there is
+// no such change.
+func takeChange(pid, options int) change {
+	c, _ := waitChange(unix.P_PID, pid, unix.WSTOPPED|unix.WCONTINUED|unix.WNOHANG|options)
+	return c
 }
 
 // hearFront takes the front's signals. Should the front be killed, the program
@@ -343,62 +382,13 @@ func (s *supervisor) hearFront(program int) {
 			s.sigs.kill(program, syscall.SIGKILL)
 			return
 		}
-		if b[0] == saySignal && n == 2 {
+		switch {
+		case b[0] == saySignal && n == 2:
 			go s.sigs.pass(program, syscall.Signal(b[1]))
+		case b[0] == sayContinued:
+			s.stops.frontContinued()
 		}
 	}
-}
-
-// signalCounts tell signals to the whole process group, which have reached the
-// program, from those to the front alone.
-type signalCounts struct {
-	mu    sync.Mutex
-	seen  [65]int // guarded by mu; received by this process and not by the front yet
-	ended bool    // guarded by mu; the program's process number is free
-}
-
-func (c *signalCounts) count(ch <-chan os.Signal) {
-	go func() {
-		for s := range ch {
-			c.mu.Lock()
-			c.seen[s.(syscall.Signal)]++
-			c.mu.Unlock()
-		}
-	}()
-}
-
-// pass sends the program a signal that the front got, unless this process got
-// it as well.
-func (c *signalCounts) pass(program int, sig syscall.Signal) {
-	for until := time.Now().Add(signalSettle); ; time.Sleep(time.Millisecond) {
-		c.mu.Lock()
-		seen := c.seen[sig] > 0
-		if seen {
-			c.seen[sig]--
-		}
-		c.mu.Unlock()
-		if seen {
-			return
-		}
-		if time.Now().After(until) {
-			c.kill(program, sig)
-			return
-		}
-	}
-}
-
-func (c *signalCounts) kill(program int, sig syscall.Signal) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.ended {
-		syscall.Kill(program, sig)
-	}
-}
-
-func (c *signalCounts) programEnded() {
-	c.mu.Lock()
-	c.ended = true
-	c.mu.Unlock()
 }
 
 // carried counts a connection that goes over SDP, and says so.
