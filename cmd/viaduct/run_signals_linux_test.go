@@ -151,6 +151,23 @@ for line in sys.stdin: print(n.get(signal.SIGTSTP, 0), n.get(signal.SIGCONT, 0),
 	}
 }
 
+// Signals that are ignored when the command starts are ignored by its program.
+func TestRunIgnored(t *testing.T) {
+	path, env := shellWith(t, "bash")
+	ignored := func(how string) string {
+		c := exec.CommandContext(t.Context(), path, "-c", `trap "" HUP INT TSTP TTOU; exec `+how+`grep SigIgn /proc/self/status`)
+		c.Env = env
+		out, err := c.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return string(out)
+	}
+	if got, want := ignored("viaduct run --listen any --portmap-listen off -- "), ignored(""); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // On a terminal a program is interrupted, stopped, continued and ended as it is without
 // viaduct run: once each time.
 func TestRunTerminal(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -29,21 +30,22 @@ var stopping = []syscall.Signal{syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTO
 
 // catchSignals has signals sent to ch, but for those that are ignored.
 func catchSignals(ch chan<- os.Signal, which ...syscall.Signal) {
+	ignored := ignoredSignals()
 	for _, s := range which {
-		if !signal.Ignored(s) && !ignoredAtStart(s) {
+		if !signal.Ignored(s) && ignored>>(s-1)&1 == 0 {
 			signal.Notify(ch, s)
 		}
 	}
 }
 
-// ignoredAtStart reports whether a signal that this process does not handle is ignored.
-// Package signal knows it only of SIGHUP and SIGINT.
-func ignoredAtStart(s syscall.Signal) bool {
+// ignoredSignals returns which signals the kernel ignores for this process, from bit 0
+// for signal 1. Package signal knows it only of SIGHUP, SIGINT and what it was told.
+func ignoredSignals() (mask uint64) {
 	b, _ := os.ReadFile("/proc/self/status")
 	_, b, _ = bytes.Cut(b, []byte("\nSigIgn:\t"))
-	var mask uint64
-	fmt.Sscanf(string(b), "%x", &mask)
-	return mask>>(s-1)&1 != 0
+	b, _, _ = bytes.Cut(b, []byte("\n"))
+	mask, _ = strconv.ParseUint(string(b), 16, 64)
+	return mask
 }
 
 // signalSettle is how long a signal to the whole group may take at least to reach the

@@ -91,6 +91,7 @@ func supervise(e *shell.Env, o *Options, r rules, control string) error {
 	if s.service != nil {
 		defer s.service.Close()
 	}
+	keepIgnored(e)
 	s.sigs.count()
 	cmd := &notify.Command{Path: path, Args: o.Args, Rules: s.filter(), Before: s.giveListener}
 	if os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getppid()) {
