@@ -311,13 +311,16 @@ func TestSDP_9_3_Edges(t *testing.T) {
 		p.want("revoke", "revoke", "write 1 200@0 -> 0", "wrote 1 200", "write 2 200@0 -> 200", "wrote 2 200", "RdmaWrCompl size=400").stats("Overrides=2 SentBytesWrite=400")
 		newProbe(t).pipelined(true, false).recv("SinkAvail size=500 nd=0").stats("Overrides=0 RecvSinkAvails=1")
 	})
-	t.Run("SDP-9.5.5-10", func(t *testing.T) { // [D-34] a second cancel waits for the first to have come
+	t.Run("SDP-9.5.5-10", func(t *testing.T) { // [SDP-9.5.5-11] [D-34] a cancel whose SinkAvails are Processed holds up no other
 		p := pipe().read(1, 300).cancelRead(1).skip()
-		ack := p.ack
+		ack := p.ack // the SinkAvail and the cancel have come
 		p.ack = ack - 1
-		p.recv("RdmaWrCompl size=8").want("revoke", "got 1 8").read(2, 300).cancelRead(2).want("SinkAvail size=300 nd=0")
+		// The peer ignores the cancel when that comes, and has nothing to say. [SDP-9.5.5-4]
+		p.recv("RdmaWrCompl size=8").want("revoke", "got 1 8").read(2, 300).cancelRead(2).want("SinkAvail size=300 nd=0", "SinkAvailCancel")
 		p.ack = ack
-		p.recv("Data").want("SinkAvailCancel").stats("SentSinkCancels=2")
+		p.recv("SinkCancelAck").want() // of the first
+		p.ack = ack + 2
+		p.recv("SinkCancelAck").want("revoke", "got 2 0 cancelled").stats("SentSinkCancels=2")
 	})
 	t.Run("SDP-11.3-18", func(t *testing.T) { // [SDP-6.2.1.3-1] [D-15] the allowance is used up by SinkAvails: Bcopy, at once
 		newProbe(t, func(p *Params) { p.PeerMaxAdverts = 1 }).pipelined(true, true).read(1, 300).skip().write(2, 160).want("Data +84", "Data +76", "wrote 2 160")
@@ -1034,7 +1037,7 @@ func TestSDP_13_1_1_Resume(t *testing.T) {
 		np := params()
 		np.SendThreshold, np.PeerMaxAdverts = 500, 1
 		p.seq, p.ack = 0, 0
-		p.m.src.count0, p.m.src.nudgeAck, p.m.src.stalled, p.m.snk.announced, p.m.snk.cancelSent = 9, true, true, 3, true
+		p.m.src.count0, p.m.src.nudgeAck, p.m.src.stalled, p.m.snk.announced = 9, true, true, 3
 		p.skip().took(p.m.Resume(p.now, np, mark())).want("Data +84", "Data +84", "Data +84", "wrote 1 200", "Data +84", "Data +64", "wrote 2 200")
 		s, k := &p.m.src, &p.m.snk
 		if s.leaving || s.nudgeAck || s.stalled || s.disSent || s.ackOwed || s.cancelOpen || s.cancelWant || s.count0 != 0 || s.threshold != 500 || s.urgents != 0 || s.nforced != 0 {
@@ -1043,7 +1046,7 @@ func TestSDP_13_1_1_Resume(t *testing.T) {
 		if s.pol != (srcPolicy{bigAt: s.pol.bigAt, smalls: s.pol.smalls, smallAt: s.pol.smallAt}) || s.mode != sdpwire.Combined || s.count != 5 {
 			t.Errorf("source policy %+v", s.pol)
 		}
-		if k.disSeen || k.announced != 0 || k.cancelSent || k.cancelOpen || k.cancelWant || k.expected != 0 || k.srcCancel || k.count != 0 || k.mode != sdpwire.Combined || k.pol != (snkPolicy{changedAt: time.Minute}) {
+		if k.disSeen || k.announced != 0 || k.cancelOpen || k.cancelWant || k.expected != 0 || k.srcCancel || k.count != 0 || k.mode != sdpwire.Combined || k.pol != (snkPolicy{changedAt: time.Minute}) {
 			t.Errorf("sink %+v", k)
 		}
 		if u := p.m.sus; u.local || u.remote || u.retry || u.peerDone || p.m.life != lifeOpen || p.m.cr.hold {

@@ -197,12 +197,11 @@ func (m *Machine) stepControl() bool {
 		m.send(sdpwire.SrcAvailCancel, 0)
 		s.cancelWant, s.cancelOpen, s.cancelSeq, s.cancelAt = false, true, m.cr.next-1, m.now
 		m.stats.SentSrcCancels++
-	case k.cancelWant && k.offers.len() > 0 && !k.cancelOpen && !s.cancelOpen &&
-		(!k.cancelSent || k.cancelSeq.less(m.cr.acked)): // one at a time [SDP-9.5.5-10] [D-34]
+	case k.cancelWant && k.offers.len() > 0 && !k.cancelOpen && !s.cancelOpen: // one at a time [SDP-9.5.5-10] [D-34]
 		// Not while a SrcAvailCancel is open: the peer then holds MSeqAck, by
 		// which the SinkCancelAck of this cancel is told from an earlier one's.
 		m.send(sdpwire.SinkAvailCancel, 0)
-		k.cancelWant, k.cancelOpen, k.cancelSent, k.cancelSeq, k.cancelAt = false, true, true, m.cr.next-1, m.now
+		k.cancelWant, k.cancelOpen, k.cancelSeq, k.cancelAt = false, true, m.cr.next-1, m.now
 		m.stats.SentSinkCancels++
 	case m.changeSendMode():
 	case m.changeRecvMode():

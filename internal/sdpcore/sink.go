@@ -79,7 +79,6 @@ type sink struct {
 	count      serial // NonDiscards [SDP-6.3.3.4-1], wraps as 32-bit numbers do [SDP-6.3.3.4-4]
 	cancelWant bool   // SinkAvailCancel to be sent
 	cancelOpen bool   // sent and not Processed
-	cancelSent bool   // one was ever sent
 	cancelSeq  serial // MSeq of the newest
 	cancelAt   time.Duration
 

@@ -150,7 +150,7 @@ func (m *Machine) Resume(now Time, p Params, out []Action) []Action {
 		}
 	}
 	k.pol = snkPolicy{changedAt: m.now}
-	k.disSeen, k.announced, k.cancelSent = false, 0, false
+	k.disSeen, k.announced = false, 0
 	for i := range k.holds.len() { // what is held lies outside the new Private Buffers
 		if h := k.holds.at(i); h.private {
 			h.private = false
