@@ -192,7 +192,7 @@ func (o *conn) share(ctx context.Context, dir string, required bool) error {
 		end = at
 	}
 	for again := true; ; {
-		err = o.ask(m, names, again, end, required)
+		err = o.ask(ctx, m, names, again, end, required)
 		switch {
 		case err == errForgotten:
 			again = false
@@ -205,7 +205,7 @@ func (o *conn) share(ctx context.Context, dir string, required bool) error {
 }
 
 // ask asks once, with memory of a connection before if again is true and there is some.
-func (o *conn) ask(m meeting, names []string, again bool, end time.Time, required bool) (err error) {
+func (o *conn) ask(ctx context.Context, m meeting, names []string, again bool, end time.Time, required bool) (err error) {
 	bell, name, err := callMeeting(names, required)
 	if err != nil {
 		return err
@@ -262,7 +262,7 @@ func (o *conn) ask(m meeting, names []string, again bool, end time.Time, require
 	if !proves {
 		owned = checkOwner(o.s.fd, m.to, m.from, uid)
 	}
-	theirs, err := awaitAnswer(bell, end)
+	theirs, err := awaitAnswer(ctx, bell, end)
 	if theirs >= 0 {
 		defer unix.Close(theirs)
 	}
@@ -369,7 +369,7 @@ func checkOwner(near int, local, remote netip.AddrPort, uid uint32) error {
 
 // awaitAnswer waits for the listener's answer, with which its end of the TCP connection
 // may come; theirs is -1 if not.
-func awaitAnswer(fd int, end time.Time) (theirs int, err error) {
+func awaitAnswer(ctx context.Context, fd int, end time.Time) (theirs int, err error) {
 	theirs = -1
 	var b [answerLen]byte
 	for n := 0; n < len(b); {
@@ -381,6 +381,10 @@ func awaitAnswer(fd int, end time.Time) (theirs int, err error) {
 		if left <= 0 {
 			return theirs, os.ErrDeadlineExceeded
 		}
+		if err := ctx.Err(); err != nil {
+			return theirs, err
+		}
+		left = min(left, 100*time.Millisecond) // ctx may end meanwhile
 		p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		if _, err := unix.Poll(p[:], int((left+time.Millisecond-1)/time.Millisecond)); err != nil && err != unix.EINTR {
 			return theirs, os.NewSyscallError("poll", err)

@@ -405,6 +405,25 @@ func TestRequiredWaits(t *testing.T) {
 		t.Error(err)
 	}
 	(<-accepted).Close()
+	t.Run("until its context ends", func(t *testing.T) {
+		l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Off})
+		u, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: meetingName(addrPort(l.Addr()))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer u.Close()
+		c, err := Dial(t.Context(), new(net.Dialer), "tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(50*time.Millisecond, cancel)
+		start := time.Now()
+		if err := ShareMemory(ctx, c, samehost.Require, ""); err == nil || time.Since(start) > requireTimeout/2 {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+	})
 }
 
 // A dialer that is not what it says gets nothing, whatever it sends.
