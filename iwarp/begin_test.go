@@ -192,7 +192,7 @@ func TestBeginLong(t *testing.T) {
 				q.reads.Push(pendingRead{w: w, stag: 5, size: 50000})
 				before := r.n
 				r.longOp = rdmap.TerminateOp
-				missing := q.beginLong(p, cmp.Or(c.pays, longMin))
+				missing := q.beginLong(p, cmp.Or(c.pays, longMin), nil)
 				if want := c.size - (c.come - mpa.LengthLen - len(head)); c.want && (missing != want || s.missing() != want) || !c.want && (missing != 0 || s.long) {
 					t.Errorf("%d bytes are missing (%d of the segment), want %d: %t", missing, s.missing(), want, c.want)
 				}

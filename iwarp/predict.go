@@ -312,7 +312,7 @@ func (q *QueuePair) takePredicted(f frameio.Prediction, n int) (taken int) {
 		}
 		taken = k
 	}
-	if q.life.Load().ended() || q.full(p, n-taken) || q.beginLong(p, 1) == 0 {
+	if q.life.Load().ended() || q.full(p, n-taken) || q.beginLong(p, 1, f.Place) == 0 {
 		return taken
 	}
 	at := f.Place[:min(n-len(f.Header), len(f.Place))]

@@ -75,7 +75,7 @@ func (e *engine) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 		}
 		if k == 0 {
 			if mayPlan {
-				missing = q.beginLong(p[n:], longMin) // [I-22]
+				missing = q.beginLong(p[n:], longMin, nil) // [I-22]
 			}
 			if missing > 0 {
 				n = len(p)

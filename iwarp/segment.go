@@ -164,8 +164,10 @@ func (q *QueuePair) count(s *segment) {
 // are missing, and returns how many are: those are read straight into place. That is
 // done only while CRCs are off, when the header of an FPDU may be believed at once, or
 // where memory is lent for the message. If anything is wrong with it, it is left for
-// the usual way to find out. [I-22] [MPA-4.4-8]
-func (q *QueuePair) beginLong(p []byte, least int) (missing int) {
+// the usual way to find out. So it is if what follows p was read to at already, if that is
+// not nil, and belongs elsewhere: moving it could overwrite what was read behind it, and the
+// bytes of payload in p could overwrite at. [I-22] [MPA-4.4-8]
+func (q *QueuePair) beginLong(p []byte, least int, at []byte) (missing int) {
 	r := &q.rx
 	if r.dec.Markers || !r.first || len(p) <= mpa.LengthLen {
 		return 0
@@ -182,6 +184,9 @@ func (q *QueuePair) beginLong(p []byte, least int) (missing int) {
 	}
 	t := &messageTypes[s.op]
 	if t.target == nil || !t.begin(q, s).ok() || q.far(s) {
+		return 0
+	}
+	if at != nil && !q.belongs(t, s, uint64(len(u)-hl), at) {
 		return 0
 	}
 	r.n.fpdus++
@@ -202,6 +207,17 @@ func (q *QueuePair) beginLong(p []byte, least int) (missing int) {
 		return 0
 	}
 	return s.missing()
+}
+
+// belongs reports whether payload of a segment from offset off on, the first piece of it at
+// least, belongs where at begins.
+func (q *QueuePair) belongs(t *messageType, s *segment, off uint64, at []byte) bool {
+	ref, _, out := t.target(q, s, off, uint64(len(at)))
+	if out != regmem.OK {
+		return false
+	}
+	defer ref.Release()
+	return !ref.Far() && &ref.B()[0] == &at[0]
 }
 
 // landed notes that n more bytes of a long segment are in place.

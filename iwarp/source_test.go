@@ -27,6 +27,7 @@ type source struct {
 	limit   int    // messages until it is full; 0 for no limit
 	guesses int    // times it was asked what is likely to come
 	sends   []bool // what Full was told of what comes next
+	long    []int  // payload of each message, if that is not twoSegments for all of several segments
 }
 
 // lend has the next messages come into p, whichever goroutine receives them.
@@ -45,6 +46,9 @@ func (s *source) NextRecv(head []byte, size int, last bool) (RecvWR, bool) {
 	s.open = size
 	if !last { // the messages of these tests that have two segments are as long as twoSegments
 		s.open = twoSegments + len(s.head)
+	}
+	if len(s.long) > 0 {
+		s.open = s.long[s.asked-1] + len(s.head)
 	}
 	s.usual = s.open - len(s.head)
 	n := min(s.usual, len(s.into))
@@ -230,6 +234,48 @@ func TestSourceStream(t *testing.T) {
 					t.Error("memory is pinned still")
 				}
 			})
+		}
+	}
+}
+
+// TestSourceLonger: where a message ends with a full segment, the next one was guessed to begin
+// where a longer one has one more. Its first bytes belong where the others were read to.
+func TestSourceLonger(t *testing.T) {
+	const full = 30000 // payload of a segment that does not end a message
+	for _, crc := range []bool{false, true} {
+		for _, rest := range []int{full, 9000, full, 9000, full, 9000} {
+			p, q, s, poll := sourcePeer(t, crc)
+			s.partial = 100
+			hl := len(s.head)
+			s.long = []int{2*full - hl, 2*full - hl, 3*full - hl, 3*full - hl, 4*full + rest - hl, full + rest - hl, 5*full - hl}
+			var stream, want []byte
+			for i, n := range s.long {
+				u := longSend(ddp.MSN(i+1), n)[ddp.UntaggedLen:]
+				want = append(want, u[hl:]...)
+				for at := 0; at < len(u); at += full {
+					end := min(at+full, len(u))
+					h := rdmap.Send.UntaggedHeader(ddp.MSN(i+1), uint32(at), end == len(u), 0).Append(nil)
+					stream = p.enc.Append(stream, append(h, u[at:end]...))
+				}
+			}
+			lent := make([]byte, len(want)+8*full)
+			s.lend(lent)
+			// The first message is begun, so that what is behind it is guessed.
+			p.raw(stream[:full/3])
+			for end := timeUp(); s.begun() < 1; {
+				if q.poll(); end() {
+					t.Fatal("not begun")
+				}
+			}
+			p.raw(stream[full/3:])
+			for i := range s.long {
+				if e := poll(); e.Status != StatusOK {
+					t.Fatalf("crc %t, rest %d: message %d: %v, %v", crc, rest, i, e.Status, q.Err())
+				}
+			}
+			if !bytes.Equal(lent[:len(want)], want) {
+				t.Errorf("crc %t, rest %d: other bytes", crc, rest)
+			}
 		}
 	}
 }

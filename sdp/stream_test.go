@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"flag"
 	"fmt"
 	"hash"
@@ -17,6 +18,9 @@ import (
 	"time"
 
 	"viaduct/internal/testkit"
+	"viaduct/internal/wire/ddp"
+	"viaduct/internal/wire/sdpwire"
+	"viaduct/samehost"
 )
 
 var streamMiB = flag.Int("sdp.mib", 24, "MiB that TestStreamMixed moves in each direction")
@@ -50,6 +54,62 @@ func TestStreamMixed(t *testing.T) {
 		if round == 9 {
 			t.Fatalf("a mechanism was not used: %s", missing)
 		}
+	}
+}
+
+// Messages that end with a full segment, among others of any length, for reads that are
+// longer: what is read ahead is guessed by the lengths before, and belongs elsewhere now
+// and then. Every byte arrives, with CRCs and without. [SDP-4.1-1]
+func TestStreamFullSegments(t *testing.T) {
+	for _, noCRC := range []bool{false, true} {
+		opt := Options{NoCRC: noCRC, SameHost: samehost.Off}
+		a, b := pair(t, opt, opt)
+		full := a.qp.MULPDU() - ddp.UntaggedLen
+		rnd := rand.New(rand.NewPCG(5, 6))
+		data := make([]byte, *streamMiB<<20)
+		for i := 0; i < len(data); i += 8 {
+			binary.LittleEndian.PutUint64(data[i:], rnd.Uint64())
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			buf := make([]byte, 256<<10) // the same again, as a program that copies has it
+			for rest := data; len(rest) > 0; {
+				n := 1 + rnd.IntN(len(buf))
+				if rnd.IntN(2) == 0 {
+					n = full*(1+rnd.IntN(len(buf)/full)) - sdpwire.BSDHLen
+				}
+				n = copy(buf[:n], rest)
+				if _, err := a.Write(buf[:n]); err != nil {
+					t.Errorf("no CRC %t: %v", noCRC, err)
+					break
+				}
+				rest = rest[n:]
+			}
+			a.CloseWrite()
+		})
+		lens := rand.New(rand.NewPCG(7, 8))
+		buf := make([]byte, 1<<20)
+		at := 0
+		for {
+			n, err := b.Read(buf[:1+lens.IntN(len(buf))])
+			if !bytes.Equal(buf[:n], data[at:at+n]) {
+				t.Errorf("no CRC %t: other bytes in a read of %d at %d", noCRC, n, at)
+				break
+			}
+			if at += n; err != nil {
+				if err != io.EOF || at < len(data) {
+					t.Errorf("no CRC %t: %v at %d", noCRC, err, at)
+				}
+				break
+			}
+		}
+		if t.Failed() {
+			a.Abort()
+			b.Abort()
+		}
+		wg.Wait()
+		a.Close()
+		b.Close()
 	}
 }
 
