@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+
+	"viaduct/internal/wire/ddp"
 )
 
 // TestTraffic lets both ends of a stream post random requests at the same
@@ -92,8 +94,12 @@ func newEnd(t *testing.T, q *QueuePair, seed uint64, ops int) *end {
 }
 
 func (e *end) size(limit int) int {
-	if e.rnd.IntN(3) == 0 {
+	switch e.rnd.IntN(6) {
+	case 0, 1:
 		return e.rnd.IntN(limit + 1)
+	case 2: // about as much as full segments hold
+		full := e.q.MULPDU()
+		return min(max(full*e.rnd.IntN(limit/full+2)-e.rnd.IntN(2*ddp.UntaggedLen), 0), limit)
 	}
 	return e.rnd.IntN(min(limit, 200) + 1)
 }
