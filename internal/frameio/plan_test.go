@@ -3,6 +3,7 @@ package frameio
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"slices"
@@ -230,8 +231,32 @@ func TestPredictions(t *testing.T) {
 func (c *Conn) receiveForTest() (got bool, err error) {
 	c.att.Lock()
 	defer c.att.Unlock()
-	got, _, err = c.receive(false)
+	got, more, err := c.receive(false)
+	if err == nil && !more && len(c.rx.early) > 0 && !c.rx.left {
+		err = fmt.Errorf("%d bytes were read and are not looked at", len(c.rx.early))
+	}
 	return got, err
+}
+
+// sated takes whatever it is shown, and wants no more then.
+type sated struct{ predictor }
+
+func (*sated) Receive(p []byte, _ bool) (n, missing int, err error) { return len(p), 0, ErrEnough }
+
+// TestLeftBehindStaging: bytes that did not fit into staging are left for later too.
+func TestLeftBehindStaging(t *testing.T) {
+	_, b := testkit.TCPPair(t)
+	c := New(b, &sated{}, Options{})
+	defer c.Close()
+	r := &c.rx
+	r.restage()
+	r.fill, r.early = stageSize, make([]byte, 1)
+	if err := c.handle(); err != ErrEnough || !r.left {
+		t.Errorf("left %t, %v", r.left, err)
+	}
+	if r.refill(); r.fill != 1 {
+		t.Errorf("%d bytes come next", r.fill)
+	}
 }
 
 // TestManyPieces: memory in more pieces than one call takes is read to by several.

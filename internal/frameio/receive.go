@@ -221,7 +221,7 @@ func (c *Conn) receive(all bool) (got, more bool, err error) {
 		} else if err != nil {
 			return got, false, err
 		}
-		if n < room {
+		if n < room && len(r.early) == 0 { // else what was read did not fit into staging
 			c.proto.Drained()
 			if undrained = false; !all {
 				return got, false, nil
@@ -324,7 +324,7 @@ func (c *Conn) handle() error {
 		return err
 	}
 	r.missing = missing
-	r.left = err == ErrEnough && n < r.fill
+	r.left = err == ErrEnough && (n < r.fill || len(r.early) > 0)
 	switch {
 	case missing > 0:
 		r.large, r.glimpses = true, 0
