@@ -293,7 +293,7 @@ while True:
 				t.Errorf("reset %v: the program got %s", reset, got)
 			}
 		}
-		if code, es := s.finish(); code != 0 || count(es, "connect", "sdp") != 2 {
+		if code, es := s.finish(); code != 0 || count(es, "connect", "sdp") != 2 || count(es, "reset", "sdp") != 2 {
 			t.Errorf("exit %d, %+v\n%s", code, es, s.stderr())
 		}
 	})
@@ -319,6 +319,7 @@ while True:
 			}
 			c.Close()
 		}
+		eventually(t, "two resets", func() bool { return count(s.explained(), "reset", "sdp") == 2 })
 		if code := s.stop(syscall.SIGTERM); code != 128+15 {
 			t.Errorf("exit %d; %s", code, s.stderr())
 		}

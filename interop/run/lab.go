@@ -269,6 +269,18 @@ func (o *output) String() string {
 	return string(o.b)
 }
 
+// resets says what broke the connections of which files of --explain tell.
+func resets(files ...string) (told string) {
+	for _, f := range files {
+		for _, e := range events(f) {
+			if e.Call == "reset" {
+				told += fmt.Sprintf("%s -> %s was reset: %s\n", e.Local, e.Remote, e.Why)
+			}
+		}
+	}
+	return told
+}
+
 // client runs a program to its end, carried to a server, and returns its output.
 func (l *lab) client(how string, s *server, argv ...string) (out []byte, err error) {
 	explain := l.path("explain")
@@ -285,7 +297,7 @@ func (l *lab) client(how string, s *server, argv ...string) (out []byte, err err
 	c.Stderr = &errs
 	out, err = c.Output()
 	if err != nil {
-		return out, fmt.Errorf("%s: %w\n%s%s", argv, err, out, errs.String())
+		return out, fmt.Errorf("%s: %w\n%s%s%s", argv, err, out, errs.String(), resets(explain, s.explain))
 	}
 	want := map[string]string{overSDP: "sdp", sameHost: "pair"}[how]
 	if want == "" {

@@ -32,7 +32,7 @@ type stats struct {
 
 // An event is one line of --explain.
 type event struct {
-	Call    string         `json:"call"` // connect, listen, accept
+	Call    string         `json:"call"` // connect, listen, accept, portmap, or reset for the end of a carried connection that broke
 	Pid     int            `json:"pid,omitempty"`
 	Program string         `json:"program,omitempty"`
 	Local   netip.AddrPort `json:"local,omitzero"`
@@ -78,7 +78,11 @@ func (x *explainer) line(e event) {
 	if !at.IsValid() {
 		at = e.Local
 	}
-	fmt.Fprintf(x.w, "viaduct run: %s[%d] %s %v: %s", e.Program, e.Pid, e.Call, at, e.Path)
+	by := ""
+	if e.Pid != 0 {
+		by = fmt.Sprintf("%s[%d] ", e.Program, e.Pid)
+	}
+	fmt.Fprintf(x.w, "viaduct run: %s%s %v: %s", by, e.Call, at, e.Path)
 	if e.Why != "" {
 		fmt.Fprintf(x.w, " (%s)", e.Why)
 	}

@@ -8,11 +8,13 @@ import (
 	"net"
 	"sync"
 	"syscall"
+
+	"viaduct/sdp"
 )
 
 // relay carries bytes between the program's connection and the transport's: each
-// direction, its end as a half-close, and a broken connection as a reset. ended
-// is called at its end.
+// direction, its end as a half-close, and a broken connection as a reset, of which
+// --explain tells why. ended is called at its end.
 func (s *supervisor) relay(near, far net.Conn, ended func()) {
 	s.relays.Go(func() {
 		defer ended()
@@ -27,7 +29,7 @@ func (s *supervisor) relay(near, far net.Conn, ended func()) {
 				err = closeWrite(to)
 			}
 			if err != nil {
-				once.Do(func() { abort(near); abort(far) })
+				once.Do(func() { abort(near); abort(far); s.explainReset(far, err) })
 			}
 		}
 		over := make(chan struct{})
@@ -46,6 +48,19 @@ func (s *supervisor) relay(near, far net.Conn, ended func()) {
 		close(over)
 		wg.Wait()
 	})
+}
+
+// explainReset tells of a relay that ended by an error other than that this process
+// closed it.
+func (s *supervisor) explainReset(far net.Conn, err error) {
+	if errors.Is(err, net.ErrClosed) {
+		return
+	}
+	path := "tcp, relayed"
+	if _, ok := far.(*sdp.Conn); ok {
+		path = "sdp"
+	}
+	s.explain.line(event{Call: "reset", Local: addrPort(far.LocalAddr()), Remote: addrPort(far.RemoteAddr()), Path: path, Why: err.Error()})
 }
 
 func closeWrite(c net.Conn) error {

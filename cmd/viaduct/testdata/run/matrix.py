@@ -191,11 +191,12 @@ def tls():
         t = threading.Thread(target=serve)
         t.start()
         with client_tls.wrap_socket(socket.create_connection(here), server_hostname="localhost") as c:
-            w = threading.Thread(target=c.sendall, args=(data,))
-            got = bytearray()
-            w.start()
-            while len(got) < len(data): got += c.recv(65536)
-            w.join()
+            got = bytearray() # by one thread: two in the same SSLSocket may wait for each other for ever
+            while len(got) < len(data):
+                part = data[len(got):len(got) + 65536]
+                c.sendall(part)
+                end = len(got) + len(part)
+                while len(got) < end: got += c.recv(end - len(got))
             t.join()
             return "%s, %s" % (got == data, c.version())
 
