@@ -45,11 +45,11 @@ type Protocol interface {
 	// frame bytes of the frame in progress, and behind it so many bytes, more than
 	// were predicted perhaps, from the header of the first prediction on. Of those
 	// the protocol takes the predicted frames that came as predicted, as Receive
-	// would take them, and moves their payload if it belongs elsewhere. It stops at
-	// the first that did not, or of whose header not all has come and a byte
-	// more. It returns how many bytes behind the frame in progress it took;
-	// the others are shown to Receive; and how many bytes of payload are missing
-	// of the last frame it took. [receive role]
+	// would take them, and moves their payload if it belongs elsewhere, but never to
+	// where one behind it was read to. It stops at the first that did not, or of
+	// whose header not all has come and a byte more. It returns how many bytes
+	// behind the frame in progress it took; the others are shown to Receive; and how
+	// many bytes of payload are missing of the last frame it took. [receive role]
 	Landed(p *Plan, frame, behind int) (taken, missing int, err error)
 
 	// Drained tells that everything which had arrived was handled: the moment
