@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -65,6 +66,23 @@ func TestNoDescriptors(t *testing.T) {
 		t.Errorf("%d of 21 connections go through shared memory", shared)
 	}
 	testkit.Eventually(t, "the descriptors are given back", func() bool { return testkit.OpenFiles() <= before })
+}
+
+// A listener that was asked for shared memory hears that the dialer commits though it has
+// no descriptor to wait for that with: the dialer goes on by shared memory.
+func TestCommitmentWithoutDescriptors(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fds[1])
+	a := &asking{c: &conn{s: &Socket{fd: fds[0]}}}
+	defer a.c.Close()
+	time.AfterFunc(20*time.Millisecond, func() { unix.Write(fds[1], []byte{committed}) })
+	defer exhaust(t, 0)()
+	if ok, err := a.commitment(true); !ok || err != nil {
+		t.Errorf("%t, %v", ok, err)
+	}
 }
 
 // exhaust leaves the process free descriptors, until what it returns is called.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -298,7 +299,19 @@ func (a *asking) closeFiles() {
 // receive is a read from the dialer: one that polls for a moment, or waits until a
 // time-out has passed.
 func (a *asking) receive(p []byte, call func(fd int, p []byte) (int, error), wait bool, timeout time.Duration) (n int, err error) {
-	if wait {
+	switch {
+	case wait && !a.c.s.OpenArrivals():
+		// No descriptor to sleep with. That is no reason to give up: a dialer that was told
+		// that it may commit is heard, or the two ends would not agree.
+		for end := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
+			if n, err = call(a.c.s.fd, p); err != ErrWouldBlock {
+				return n, err
+			}
+			if time.Now().After(end) {
+				return 0, os.ErrDeadlineExceeded
+			}
+		}
+	case wait:
 		a.c.SetReadDeadline(time.Now().Add(timeout))
 		return a.c.receive(p, reading{call, nil}, false)
 	}
