@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"viaduct/internal/attend"
+	"viaduct/internal/sock"
 	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/rdmap"
 )
@@ -220,6 +222,16 @@ func (q *QueuePair) endInOrder() {
 // then TCP's FIN follows. Nothing more can be posted to the send queue;
 // receiving goes on. It does not wait.
 func (q *QueuePair) CloseWrite() error { // [DDP-6.2.1-1] [DDP-6.2.1-6] [DDP-6.2.1-7] [MPA-7.2-1] [I-33]
+	err := q.closeWrite()
+	if err == nil {
+		q.unpoll()
+	}
+	return err
+}
+
+// closeWrite is CloseWrite for a caller that looks at the connection itself, or calls
+// unpoll.
+func (q *QueuePair) closeWrite() error {
 	if from, to := lifeTable.Move(&q.life, lifeClose); from == to {
 		if to.ended() {
 			return q.closedErr()
@@ -229,7 +241,6 @@ func (q *QueuePair) CloseWrite() error { // [DDP-6.2.1-1] [DDP-6.2.1-6] [DDP-6.2
 	q.Flush()
 	q.maybeFinish()
 	q.sendCQ.deliver() // of a Post that runs now, if the end of the direction has sent it
-	q.unpoll()
 	return nil
 }
 
@@ -267,6 +278,29 @@ func (q *QueuePair) Close() error { // [RDMAP-6.2-1] [I-33]
 	}
 	<-q.gone.C()
 	return nil
+}
+
+func init() {
+	attend.CloseSoon = func(qp any) bool { return qp.(*QueuePair).closeSoon() }
+}
+
+// closeSoon is Close if the peer ends its direction in a moment, and reports whether
+// it did.
+func (q *QueuePair) closeSoon() bool {
+	q.closer.Store(true)
+	if q.closeWrite() != nil || !q.ready.Load() {
+		return false
+	}
+	done := sock.Soon(func() bool {
+		q.poll()
+		return q.drained.has() && q.peerEnd.has() || q.ended.has()
+	})
+	if !done || !q.markEnd(io.EOF, endQuiet, nil) {
+		q.unpoll()
+		return false
+	}
+	q.tearDown(endQuiet)
+	return true
 }
 
 // awaitEnd waits until both directions have ended, or for too long, and returns

@@ -75,6 +75,9 @@ type ends struct {
 	flushed     chan struct{} // closed when DisConn has been handed to TCP, or never will be
 	gone        chan struct{} // closed when the connection and all its resources are gone
 	released    bool
+	closing     bool   // Close is about to let go of the stream, if that has ended in order
+	letGo       func() // what Close is to do for that
+	next        func() // looks for the connection after this one, of an accepted one
 }
 
 // A moving connection goes on in another process or on another stream.
@@ -334,6 +337,7 @@ func (c *Conn) Close() error { // [SDP-8.2.1-5] [SDP-8.2.1-7] [SDP-8.2.1-22]
 		return c.opError("close", net.ErrClosed)
 	}
 	c.closed = true
+	c.closing = true
 	linger := c.linger
 	c.wd.set(longAgo) // the reads are ended by the machine
 	if linger == 0 {
@@ -348,7 +352,9 @@ func (c *Conn) Close() error { // [SDP-8.2.1-5] [SDP-8.2.1-7] [SDP-8.2.1-22]
 	if linger < 0 {
 		limit = c.closeWithin
 	}
+	soon := linger != 0 && c.send.ended // TCP has all of it
 	c.unlock()
+	c.endSoon(soon)
 	if linger == 0 {
 		return nil
 	}
@@ -361,22 +367,68 @@ func (c *Conn) Close() error { // [SDP-8.2.1-5] [SDP-8.2.1-7] [SDP-8.2.1-22]
 	return c.opError("close", errDeadline)
 }
 
+// endSoon ends what Close may end without a wait to speak of. Where the peer answers
+// at once, its DisConn and the end of its stream come within a few microseconds, and
+// are better received here than by goroutines that are woken for them. With answer
+// the peer's DisConn is waited for, if its TCP has acknowledged ours for a little
+// longer.
+func (c *Conn) endSoon(answer bool) {
+	if answer {
+		acked := time.Time{}
+		sock.Soon(func() bool {
+			c.mu.Lock()
+			defer c.unlock()
+			c.look()
+			if c.released || c.lost() != nil {
+				return true
+			}
+			if acked.IsZero() && c.qp.Undelivered() == 0 {
+				acked = time.Now()
+			}
+			return !acked.IsZero() && time.Since(acked) > answerTime
+		})
+	}
+	c.mu.Lock()
+	letGo := c.letGo
+	c.closing, c.letGo = false, nil
+	c.unlock()
+	switch {
+	case letGo == nil:
+	case attend.CloseSoon(c.qp):
+		c.mu.Lock()
+		c.drained()
+		c.unlock()
+		if c.next != nil {
+			c.next()
+		}
+	default:
+		attend.Go(c.drv.pooled, letGo)
+	}
+}
+
 // awaitDelivery waits until the peer's TCP has all that was written, and the
 // DisConn behind it. A process that ends before resets the connection if anything
 // has come that it did not read, such as credit, and what has not left by then is
 // lost.
 func (c *Conn) awaitDelivery(limit time.Duration) error {
+	var err error
+	known := func() (done bool) {
+		done, err = c.delivered()
+		return done
+	}
+	select {
+	case <-c.flushed:
+		if known() {
+			return err
+		}
+	default:
+	}
 	late := time.NewTimer(limit)
 	defer late.Stop()
 	select {
 	case <-c.flushed:
 	case <-late.C:
 		return errDeadline
-	}
-	var err error
-	known := func() (done bool) {
-		done, err = c.delivered()
-		return done
 	}
 	if sock.Soon(known) { // the peer's acknowledgement is on its way, most of the time
 		return err

@@ -70,6 +70,10 @@ func (c *Conn) release(reset bool, err error) {
 		c.drained()
 		c.unlock()
 	}
+	if c.closing && !reset {
+		c.letGo = letGo
+		return
+	}
 	attend.Go(c.drv.pooled, letGo)
 }
 

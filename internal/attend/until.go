@@ -47,6 +47,10 @@ type SourceSleeper interface {
 // iwarp, which sets it: types of this package are no part of that one's interface.
 var ProgressOf func(queue any) SourceSleeper
 
+// CloseSoon closes a stream of package iwarp, which sets it, as its Close does, if
+// that needs no wait to speak of. It is false if the stream has yet to be closed.
+var CloseSoon func(qp any) bool
+
 // A Condition is what a consumer waits for.
 type Condition interface {
 	// ReadyLocked tells whether waiting is over, with an error if there is nothing

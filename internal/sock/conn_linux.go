@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -36,8 +37,9 @@ func Own(nc net.Conn) net.Conn {
 type conn struct {
 	s             *Socket
 	local, remote net.Addr
-	tuned         *Tuning     // what has been set already
-	meet          *rendezvous // where a dialer of this host finds the connection; guarded by its mu, but for nil
+	tuned         *Tuning                // what has been set already
+	later         atomic.Pointer[Tuning] // what is going to be set, see setLater
+	meet          *rendezvous            // where a dialer of this host finds the connection; guarded by its mu, but for nil
 
 	mu     perturb.Mutex
 	limits *limits // guarded by mu; nil while there are none, as later in a Conn
@@ -132,6 +134,7 @@ var plainly = reading{read, (*rings).read}
 
 // settle ends the time in which the bytes may be moved to shared memory.
 func (o *conn) settle() {
+	_ = o.setLater() // the socket goes without if need be
 	o.s.rlockDecided()
 	o.s.used.Store(true)
 	o.s.mu.RUnlock()
@@ -142,10 +145,32 @@ func (o *conn) settle() {
 
 func (o *conn) path() samehost.Path { return o.s.path() }
 
+// setLater sets what every connection has, on one that was dialled: while the answer
+// to the first write is under way, since a call for each option would be a good part of
+// a set-up.
+func (o *conn) setLater() error {
+	t := o.later.Swap(nil)
+	if t == nil {
+		return nil
+	}
+	return o.option(func(fd int) error {
+		if err := netKeepAlive(fd); err != nil {
+			return os.NewSyscallError("setsockopt", err)
+		}
+		if err := unix.SetNonblock(fd, false); err != nil { // see ReadV
+			return os.NewSyscallError("fcntl", err)
+		}
+		return tuneAlways(fd, *t)
+	})
+}
+
 // receive calls f, which reads, until it does not block.
 func (o *conn) receive(p []byte, f reading, soon bool) (n int, err error) {
 	if len(p) == 0 {
 		return 0, nil
+	}
+	if err := o.setLater(); err != nil {
+		return 0, err
 	}
 	try := func() bool {
 		o.s.rlockDecided() // an end of the TCP connection is nothing to one that has committed
@@ -230,6 +255,11 @@ func (o *conn) sleep(write bool, n *instance, f func(uintptr) bool) error {
 
 // Write is as of any net.Conn.
 func (o *conn) Write(p []byte) (done int, err error) {
+	if o.s.used.Load() { // a second write must not wait for an acknowledgement
+		if err := o.setLater(); err != nil {
+			return 0, err
+		}
+	}
 	for done < len(p) {
 		if o.late(true) {
 			return done, o.opError("write", os.ErrDeadlineExceeded)
@@ -311,6 +341,14 @@ func (o *conn) SetLinger(sec int) error {
 
 // option sets something on the socket.
 func (o *conn) option(f func(fd int) error) (err error) {
+	if err := o.setLater(); err != nil {
+		return err
+	}
+	return o.set(f)
+}
+
+// set is option for what does not follow what is set later.
+func (o *conn) set(f func(fd int) error) (err error) {
 	if cerr := o.s.Control(func(fd uintptr) { err = f(int(fd)) }); cerr != nil {
 		err = cerr
 	}
@@ -318,7 +356,9 @@ func (o *conn) option(f func(fd int) error) (err error) {
 }
 
 // SyscallConn gives access to the options of the socket.
-func (o *conn) SyscallConn() (syscall.RawConn, error) { return rawHandle{o.s}, nil }
+func (o *conn) SyscallConn() (syscall.RawConn, error) {
+	return rawHandle{o.s}, o.setLater()
+}
 
 // tune is Tune.
 func (o *conn) tune(t Tuning) error {
@@ -326,22 +366,33 @@ func (o *conn) tune(t Tuning) error {
 		return nil
 	}
 	o.tuned = nil
-	return o.option(func(fd int) error { return tune(fd, t) })
+	if o.later.Load() == nil {
+		return o.option(func(fd int) error { return tune(fd, t) })
+	}
+	if t.Congestion != "" {
+		if err := o.set(func(fd int) error { return congestion(fd, t.Congestion) }); err != nil {
+			return err
+		}
+	}
+	o.later.Store(&t)
+	return nil
 }
 
 // tune sets TCP_NODELAY whatever t says: what is written has been batched
 // already, and must not wait for an acknowledgement. [I-28]
 func tune(fd int, t Tuning) error {
+	if err := tuneAlways(fd, t); err != nil || t.Congestion == "" {
+		return err
+	}
+	return congestion(fd, t.Congestion)
+}
+
+// tuneAlways is tune without what systems may refuse.
+func tuneAlways(fd int, t Tuning) error {
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
 		return os.NewSyscallError("setsockopt", err)
 	}
-	if err := keepAlive(fd, t.KeepAlive); err != nil {
-		return os.NewSyscallError("setsockopt", err)
-	}
-	if t.Congestion == "" {
-		return nil
-	}
-	return congestion(fd, t.Congestion)
+	return os.NewSyscallError("setsockopt", keepAlive(fd, t.KeepAlive))
 }
 
 func keepAlive(fd int, d time.Duration) error {

@@ -30,7 +30,7 @@ func Dial(ctx context.Context, d *net.Dialer, network, address string) (net.Conn
 	}
 	o := &conn{s: new(Socket), remote: net.TCPAddrFromAddrPort(ap)}
 	err = o.connect(ctx, ap)
-	if err == nil && o.local.String() == o.remote.String() {
+	if err == nil && addrPort(o.local) == ap {
 		// The system chose the port that is called: a connection with itself.
 		o.Close()
 		return dialOwn(ctx, d, network, address)
@@ -81,19 +81,10 @@ func (o *conn) connect(ctx context.Context, ap netip.AddrPort) (err error) {
 			o.Close()
 		}
 	}()
-	if err := netKeepAlive(fd); err != nil {
-		return os.NewSyscallError("setsockopt", err)
+	if err := o.awaitConnect(ctx, sa); err != nil {
+		return err
 	}
-	switch err := unix.Connect(fd, sa); err {
-	case nil:
-	case unix.EINPROGRESS, unix.EINTR, unix.EALREADY:
-		if err := o.awaitConnect(ctx); err != nil {
-			return err
-		}
-	default:
-		return os.NewSyscallError("connect", err)
-	}
-	unix.SetNonblock(fd, false) // see ReadV
+	o.later.Store(&Tuning{})
 	var local unix.RawSockaddrInet6
 	size := uint32(unix.SizeofSockaddrInet6)
 	if _, _, e := unix.RawSyscall(unix.SYS_GETSOCKNAME, uintptr(fd), uintptr(unsafe.Pointer(&local)), uintptr(unsafe.Pointer(&size))); e != 0 {
@@ -103,39 +94,39 @@ func (o *conn) connect(ctx context.Context, ap netip.AddrPort) (err error) {
 	return nil
 }
 
-// awaitConnect waits until the connection is there. Within one host it is by
-// now.
-func (o *conn) awaitConnect(ctx context.Context) error {
-	if !writable(o.s.fd) {
-		if at, ok := ctx.Deadline(); ok {
-			o.SetWriteDeadline(at)
+// awaitConnect connects the socket and waits until it is. Within one host it is
+// by the second call.
+func (o *conn) awaitConnect(ctx context.Context, sa unix.Sockaddr) error {
+	connected := func() (done bool, err error) {
+		switch err := unix.Connect(o.s.fd, sa); err {
+		case nil, unix.EISCONN:
+			return true, nil
+		case unix.EINPROGRESS, unix.EALREADY, unix.EINTR:
+			return false, nil
+		default:
+			return false, os.NewSyscallError("connect", err)
 		}
-		stop := context.AfterFunc(ctx, func() { o.SetWriteDeadline(time.Unix(1, 0)) })
-		var err error
-		for err == nil && !writable(o.s.fd) {
-			err = o.sleepOut()
-		}
-		if !stop() {
-			return context.Cause(ctx)
-		}
-		o.SetWriteDeadline(time.Time{})
-		if err != nil {
+	}
+	for range 2 {
+		if done, err := connected(); done || err != nil {
 			return err
 		}
 	}
-	switch e, err := unix.GetsockoptInt(o.s.fd, unix.SOL_SOCKET, unix.SO_ERROR); {
-	case err != nil:
-		return os.NewSyscallError("getsockopt", err)
-	case e != 0:
-		return os.NewSyscallError("connect", unix.Errno(e))
+	if at, ok := ctx.Deadline(); ok {
+		o.SetWriteDeadline(at)
 	}
-	return nil
-}
-
-func writable(fd int) bool {
-	p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
-	n, err := unix.Poll(p[:], 0)
-	return n > 0 && err == nil
+	stop := context.AfterFunc(ctx, func() { o.SetWriteDeadline(time.Unix(1, 0)) })
+	done, err := false, error(nil)
+	for !done && err == nil {
+		if err = o.sleepOut(); err == nil {
+			done, err = connected()
+		}
+	}
+	if !stop() {
+		return context.Cause(ctx)
+	}
+	o.SetWriteDeadline(time.Time{})
+	return err
 }
 
 // netKeepAlive sets what package net gives each connection, whether it dials or

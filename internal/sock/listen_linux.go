@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"viaduct/internal/budget"
 )
 
 // OwnListener takes the descriptor of a TCP listener away from the runtime. l
@@ -55,6 +57,9 @@ type ownedListener struct {
 	meet   *rendezvous // nil: there is none
 	tuning Tuning
 	closed atomic.Bool
+
+	accepted atomic.Uint32 // connections, for lookForNext
+	next     budget.Budget // of lookForNext
 }
 
 func (l *ownedListener) Addr() net.Addr { return l.addr }
@@ -77,18 +82,16 @@ func (l *ownedListener) opError(op string, err error) error {
 
 // Accept waits for the next connection.
 func (l *ownedListener) Accept() (net.Conn, error) {
-	c, err := l.take()
-	if err == ErrWouldBlock {
-		rerr := l.s.Sleep(func(uintptr) bool {
-			l.s.Arm()
-			if c, err = l.take(); err == ErrWouldBlock && l.meet != nil {
-				l.meet.serveNow()
-			}
-			return err != ErrWouldBlock
-		})
-		if rerr != nil && err == ErrWouldBlock {
-			err = rerr
+	c, err := (*conn)(nil), ErrWouldBlock
+	rerr := l.s.Sleep(func(uintptr) bool {
+		l.s.Arm() // once: the listener is not disarmed
+		if c, err = l.take(); err == ErrWouldBlock && l.meet != nil {
+			l.meet.serveNow()
 		}
+		return err != ErrWouldBlock
+	})
+	if rerr != nil && err == ErrWouldBlock {
+		err = rerr
 	}
 	switch {
 	case err == nil:
@@ -102,8 +105,14 @@ func (l *ownedListener) Accept() (net.Conn, error) {
 	return nil, l.opError("accept", err)
 }
 
-// Pending reports whether a connection waits to be accepted.
-func (l *ownedListener) Pending() bool {
+// lookForNext is LookForNext.
+func (l *ownedListener) lookForNext() {
+	n := l.accepted.Load()
+	within(nextTime, &l.next, &nexts, func() bool { return l.accepted.Load() != n || l.pending() })
+}
+
+// pending reports whether a connection waits to be accepted.
+func (l *ownedListener) pending() bool {
 	l.s.mu.RLock()
 	defer l.s.mu.RUnlock()
 	if l.s.closed {
@@ -135,6 +144,7 @@ func (l *ownedListener) take() (*conn, error) {
 		default:
 			return nil, os.NewSyscallError("accept4", err)
 		}
+		l.accepted.Add(1)
 		fd := int(n)
 		o := &conn{s: &Socket{fd: fd}, local: l.addr, remote: rawAddr(&from), tuned: &l.tuning}
 		if l.addr.IP.IsUnspecified() {

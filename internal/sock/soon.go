@@ -27,33 +27,49 @@ var (
 // Soon calls try until it reports that it is done, for 100 us at most, and
 // reports whether it did. It calls it at least once. It is for answers that are
 // on their way.
-func Soon(try func() bool) bool {
-	if try() {
-		return true
-	}
+func Soon(try func() bool) bool { return try() || within(soon, &answers, &seldom, try) }
+
+// within calls try until it reports that it is done, for d at most, if b says that
+// this is worth it, and reports whether it did.
+func within(d time.Duration, b *budget.Budget, r *budget.Rule, try func() bool) bool {
 	if runtime.GOMAXPROCS(0) == 1 { // the other end may need the processor
 		return false
 	}
-	if !answers.Worth() {
+	if !b.Worth() {
 		return false
 	}
 	defer polling.Add(-1)
 	if polling.Add(1) > 1 {
 		return false
 	}
-	for start := time.Now(); time.Since(start) < soon; {
+	for start := time.Now(); time.Since(start) < d; {
 		// What else this process has to do, such as ending the connection before
 		// this one, is better done here than by a thread that is woken for it
 		// and takes the other end's processor.
 		runtime.Gosched()
 		if try() {
-			answers.Hit(&seldom)
+			b.Hit(r)
 			return true
 		}
 	}
-	answers.Miss(&seldom)
+	b.Miss(r)
 	return false
 }
+
+// LookForNext is for an accepted connection of l that has just ended: if the next one
+// used to come right behind, it looks for that for 50 us at most, so that it does not
+// find the processor idle. Waking that takes longer than a set-up, most of all on a
+// virtual machine.
+func LookForNext(l net.Listener) {
+	if o, ok := l.(interface{ lookForNext() }); ok {
+		o.lookForNext()
+	}
+}
+
+// nextTime is how long LookForNext looks, and nexts how it backs off.
+const nextTime = 50 * time.Microsecond
+
+var nexts = budget.Rule{Grace: 2, Max: 255}
 
 // waitSoon is raw.Read(try) for a caller that expects an answer: it calls try as
 // Soon does before the first sleep.
