@@ -14,6 +14,7 @@ import (
 	"viaduct/internal/testkit"
 	"viaduct/internal/wire/sdpwire"
 	"viaduct/iwarp"
+	"viaduct/samehost"
 )
 
 // asWriter in the environment makes the test binary a program that writes to the
@@ -288,5 +289,46 @@ func TestEndsBehindDisConn(t *testing.T) {
 				t.Errorf("Close: %v", err)
 			}
 		})
+	}
+}
+
+// TestCloseHalf: Close waits until the peer's TCP has acknowledged the DisConn, which
+// TCP would put off for 40 ms where the peer says nothing in return.
+func TestCloseHalf(t *testing.T) {
+	best := time.Hour
+	for range 5 {
+		a, b := pair(t, Options{SameHost: samehost.Off}, Options{})
+		p := make([]byte, 1)
+		for range 3 {
+			for _, c := range []*Conn{a, b} {
+				other := a
+				if c == a {
+					other = b
+				}
+				if _, err := c.Write(p); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := other.Read(p); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		ended := make(chan error, 1)
+		go func() {
+			_, err := b.Read(p)
+			ended <- err
+		}()
+		start := time.Now()
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+		best = min(best, time.Since(start))
+		if err := <-ended; err != io.EOF {
+			t.Fatal(err)
+		}
+		shut(t, b)
+	}
+	if best > 20*time.Millisecond {
+		t.Errorf("the fastest Close took %v", best)
 	}
 }

@@ -77,7 +77,6 @@ type ends struct {
 	released    bool
 	closing     bool   // Close is about to let go of the stream, if that has ended in order
 	letGo       func() // what Close is to do for that
-	next        func() // looks for the connection after this one, of an accepted one
 }
 
 // A moving connection goes on in another process or on another stream.
@@ -398,9 +397,6 @@ func (c *Conn) endSoon(answer bool) {
 		c.mu.Lock()
 		c.drained()
 		c.unlock()
-		if c.next != nil {
-			c.next()
-		}
 	default:
 		attend.Go(c.drv.pooled, letGo)
 	}

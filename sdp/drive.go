@@ -23,7 +23,6 @@ const (
 	bulkSize     = 16 << 10               // bytes of a message that is part of a stream
 	patienceTime = 200 * time.Microsecond // that a write waits before it is copied
 	answerTime   = 20 * time.Microsecond  // that Close waits for the peer's DisConn when its TCP has acknowledged ours
-	ackTime      = 200 * time.Microsecond // that the acknowledgement of a DisConn waits for a message to go with
 )
 
 // completed is the handler of the completion queue. Completions are dealt with by
@@ -220,7 +219,6 @@ type alarm struct {
 	at     sdpcore.Time // when it goes off, 0 for never
 	attend sdpcore.Time // from when on arrivals are waited for; 0 if they are already
 	close  sdpcore.Time // a closed connection is reset then; 0 for never
-	ack    sdpcore.Time // when the peer's DisConn is acknowledged, if no message has gone by then; 0 for never
 }
 
 // setAlarm has the timer go off in time for what is due next. One that goes off
@@ -238,7 +236,6 @@ func (c *Conn) setAlarm() {
 	}
 	soonest(a.attend)
 	soonest(a.close)
-	soonest(a.ack)
 	if c.held.on {
 		soonest(c.held.until)
 	}
@@ -276,14 +273,6 @@ func (c *Conn) wakeUp() {
 	}
 	if c.held.on && c.held.over(now) {
 		c.settle()
-	}
-	if a.ack != 0 && now >= a.ack {
-		a.ack = 0
-		// The peer's Close waits until our TCP has acknowledged its DisConn, which it
-		// would put off for 40 ms.
-		if raw, err := c.qp.SyscallConn(); err == nil {
-			_ = raw.Control(acknowledge)
-		}
 	}
 	if a.close != 0 && now >= a.close {
 		a.close = 0

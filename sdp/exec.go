@@ -131,6 +131,8 @@ func (c *Conn) exec(acts []sdpcore.Action) {
 		case sdpcore.OpAbort:
 			c.abortNow(a.Local, a.Err)
 		case sdpcore.OpPeerClosed:
+			// The peer's Close waits until our TCP has acknowledged this, which it
+			// would put off for 40 ms where no DisConn of ours is about to follow.
 			if !c.closed {
 				if raw, err := c.qp.SyscallConn(); err == nil {
 					_ = raw.Control(acknowledge)
@@ -191,7 +193,6 @@ func (c *Conn) sendMessage(acts []sdpcore.Action, i int) int {
 		c.opt.Logger.Debug("sent", "remote", c.path.Remote, "msg", &a.Msg)
 	}
 	s.posted++
-	c.alarm.ack = 0
 	h := a.Msg.Append(s.header(), c.layout)
 	payload := a.Msg.PayloadLen()
 	wr := iwarp.SendWR{ID: s.posted, Op: sendOp(a), Invalidate: a.STag, More: true, Unsignaled: true}

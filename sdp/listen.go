@@ -294,7 +294,6 @@ func (l *Listener) setUp(nc net.Conn, host netip.Addr) {
 	}
 	c := newConn(s.opt, g.layout, s, p)
 	c.path = path
-	c.next = func() { sock.LookForNext(l.l) }
 	select {
 	case l.conns <- c:
 		c.begin()

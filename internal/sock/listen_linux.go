@@ -5,7 +5,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -58,8 +60,7 @@ type ownedListener struct {
 	tuning Tuning
 	closed atomic.Bool
 
-	accepted atomic.Uint32 // connections, for lookForNext
-	next     budget.Budget // of lookForNext
+	next budget.Budget // of LookForNext
 }
 
 func (l *ownedListener) Addr() net.Addr { return l.addr }
@@ -83,15 +84,25 @@ func (l *ownedListener) opError(op string, err error) error {
 // Accept waits for the next connection.
 func (l *ownedListener) Accept() (net.Conn, error) {
 	c, err := (*conn)(nil), ErrWouldBlock
-	rerr := l.s.Sleep(func(uintptr) bool {
-		l.s.Arm() // once: the listener is not disarmed
+	try := func() bool {
 		if c, err = l.take(); err == ErrWouldBlock && l.meet != nil {
 			l.meet.serveNow()
 		}
 		return err != ErrWouldBlock
-	})
-	if rerr != nil && err == ErrWouldBlock {
-		err = rerr
+	}
+	for err == ErrWouldBlock {
+		serr := l.s.Sleep(func(uintptr) bool {
+			l.s.Arm() // once: the listener is not disarmed
+			return try()
+		})
+		switch {
+		case serr == nil || err != ErrWouldBlock:
+		case errors.Is(serr, os.ErrDeadlineExceeded): // see LookForNext
+			l.s.Interrupted()
+			within(nextTime, &l.next, &nexts, try)
+		default:
+			err = serr
+		}
 	}
 	switch {
 	case err == nil:
@@ -105,22 +116,20 @@ func (l *ownedListener) Accept() (net.Conn, error) {
 	return nil, l.opError("accept", err)
 }
 
-// lookForNext is LookForNext.
-func (l *ownedListener) lookForNext() {
-	n := l.accepted.Load()
-	within(nextTime, &l.next, &nexts, func() bool { return l.accepted.Load() != n || l.pending() })
-}
+// nextTime is how long a listener looks for the next connection when one has ended,
+// and nexts how it backs off where none comes.
+const nextTime = 50 * time.Microsecond
 
-// pending reports whether a connection waits to be accepted.
-func (l *ownedListener) pending() bool {
-	l.s.mu.RLock()
-	defer l.s.mu.RUnlock()
-	if l.s.closed {
-		return false
+var nexts = budget.Rule{Grace: 2, Max: 255}
+
+// LookForNext is for a connection that has just ended. If it was accepted, and the
+// next one used to come right behind, the goroutine that accepts looks for that for a
+// moment, so that it does not find the processor idle: to wake that takes longer than
+// a set-up, most of all on a virtual machine.
+func (s *Socket) LookForNext() {
+	if l := s.from; l != nil && runtime.GOMAXPROCS(0) > 1 && l.next.Worth() {
+		l.s.Interrupt()
 	}
-	p := [1]unix.PollFd{{Fd: int32(l.s.fd), Events: unix.POLLIN}}
-	n, err := unix.Poll(p[:], 0)
-	return n > 0 && err == nil
 }
 
 // take accepts a connection without waiting.
@@ -144,9 +153,8 @@ func (l *ownedListener) take() (*conn, error) {
 		default:
 			return nil, os.NewSyscallError("accept4", err)
 		}
-		l.accepted.Add(1)
 		fd := int(n)
-		o := &conn{s: &Socket{fd: fd}, local: l.addr, remote: rawAddr(&from), tuned: &l.tuning}
+		o := &conn{s: &Socket{fd: fd, from: l}, local: l.addr, remote: rawAddr(&from), tuned: &l.tuning}
 		if l.addr.IP.IsUnspecified() {
 			if sa, err := unix.Getsockname(fd); err == nil {
 				o.local = tcpAddr(sa)

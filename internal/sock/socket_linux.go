@@ -25,6 +25,8 @@ type Socket struct {
 	out   Watch
 	rings *rings // nil: the bytes go through fd
 
+	from *ownedListener // which has accepted it, or nil
+
 	used atomic.Bool // something was read or written, or an engine has the socket
 
 	mu      perturb.RWMutex // held while fd is used outside the reader and the writer

@@ -56,21 +56,6 @@ func within(d time.Duration, b *budget.Budget, r *budget.Rule, try func() bool) 
 	return false
 }
 
-// LookForNext is for an accepted connection of l that has just ended: if the next one
-// used to come right behind, it looks for that for 50 us at most, so that it does not
-// find the processor idle. Waking that takes longer than a set-up, most of all on a
-// virtual machine.
-func LookForNext(l net.Listener) {
-	if o, ok := l.(interface{ lookForNext() }); ok {
-		o.lookForNext()
-	}
-}
-
-// nextTime is how long LookForNext looks, and nexts how it backs off.
-const nextTime = 50 * time.Microsecond
-
-var nexts = budget.Rule{Grace: 2, Max: 255}
-
 // waitSoon is raw.Read(try) for a caller that expects an answer: it calls try as
 // Soon does before the first sleep.
 func waitSoon(raw syscall.RawConn, try func(fd uintptr) bool) error {

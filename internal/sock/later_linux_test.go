@@ -1,0 +1,121 @@
+package sock
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/testkit"
+)
+
+// What every connection has is set on one that was dialled while its first answer is
+// under way; and before that if it writes again, gives its descriptor away, or is taken
+// over.
+func TestSetLater(t *testing.T) {
+	l := ownListener(t, "127.0.0.1:0", Tuning{})
+	for name, use := range map[string]func(a, b net.Conn) error{
+		"read": func(a, b net.Conn) error {
+			if _, err := b.Write([]byte{1}); err != nil {
+				return err
+			}
+			_, err := a.Read(make([]byte, 1))
+			return err
+		},
+		"second write": func(a, b net.Conn) error {
+			_, err := a.Write([]byte{2})
+			return err
+		},
+		"take":    func(a, b net.Conn) error { Take(a); return nil },
+		"options": func(a, b net.Conn) error { _, err := a.(*conn).SyscallConn(); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, err := Dial(t.Context(), new(net.Dialer), "tcp", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer a.Close()
+			b, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer b.Close()
+			if err := Tune(a, Tuning{KeepAlive: 7 * time.Second}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := a.Write([]byte{1}); err != nil {
+				t.Fatal(err)
+			}
+			fd := a.(*conn).s.fd
+			get := func() (v [4]int) {
+				for i, o := range [][2]int{{unix.IPPROTO_TCP, unix.TCP_NODELAY}, {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}, {unix.IPPROTO_TCP, unix.TCP_KEEPCNT}} {
+					if v[i], err = unix.GetsockoptInt(fd, o[0], o[1]); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if v[3], err = unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil {
+					t.Fatal(err)
+				}
+				v[3] &= unix.O_NONBLOCK
+				return v
+			}
+			if v := get(); v[0] != 0 || v[3] == 0 {
+				t.Fatalf("set already: %v", v)
+			}
+			if err := use(a, b); err != nil {
+				t.Fatal(err)
+			}
+			if v, want := get(), [4]int{1, 7, 9, 0}; v != want {
+				t.Errorf("TCP_NODELAY, TCP_KEEPIDLE, TCP_KEEPCNT, O_NONBLOCK: %v, want %v", v, want)
+			}
+		})
+	}
+}
+
+// An Accept that has waited for long goes on doing so when connections have ended, and
+// takes the next one, whether that comes while it looks for it or later.
+func TestLookForNext(t *testing.T) {
+	l := ownListener(t, "127.0.0.1:0", Tuning{})
+	accepted := make(chan net.Conn)
+	go func() {
+		defer close(accepted)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				if !l.(*ownedListener).closed.Load() {
+					t.Error(err)
+				}
+				return
+			}
+			accepted <- c
+		}
+	}()
+	for i := range 200 {
+		a, err := Dial(t.Context(), new(net.Dialer), "tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case b := <-accepted:
+			if b == nil {
+				t.Fatal("the listener has ended")
+			}
+			s := Take(b)
+			s.Close(false)
+			for range i % 4 {
+				s.LookForNext()
+			}
+		case <-time.After(testkit.Patience):
+			t.Fatalf("connection %d is not accepted", i)
+		}
+		a.Close()
+		if i%8 == 0 {
+			time.Sleep(time.Millisecond) // nothing comes while it looks
+		}
+	}
+	l.Close()
+	if _, ok := <-accepted; ok {
+		t.Error("a connection after the listener was closed")
+	}
+}
