@@ -336,8 +336,8 @@ func (c *Conn) Close() error { // [SDP-8.2.1-5] [SDP-8.2.1-7] [SDP-8.2.1-22]
 		return c.opError("close", net.ErrClosed)
 	}
 	c.closed = true
-	c.closing = true
 	linger := c.linger
+	c.closing = linger != 0 // or it would wait for the end of the stream
 	c.wd.set(longAgo) // the reads are ended by the machine
 	if linger == 0 {
 		c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.room()))
