@@ -338,7 +338,7 @@ func (c *Conn) Close() error { // [SDP-8.2.1-5] [SDP-8.2.1-7] [SDP-8.2.1-22]
 	c.closed = true
 	linger := c.linger
 	c.closing = linger != 0 // or it would wait for the end of the stream
-	c.wd.set(longAgo) // the reads are ended by the machine
+	c.wd.set(longAgo)       // the reads are ended by the machine
 	if linger == 0 {
 		c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.room()))
 	} else {

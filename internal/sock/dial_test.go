@@ -29,6 +29,22 @@ func ownListener(t testing.TB, address string, tu Tuning) net.Listener {
 	return o
 }
 
+// dialAccept makes a connection of a listener.
+func dialAccept(t testing.TB, l net.Listener) (dialled, accepted net.Conn) {
+	t.Helper()
+	a, err := Dial(t.Context(), new(net.Dialer), "tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { a.Close() })
+	b, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return a, b
+}
+
 func TestDialedIsConn(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{})
 	nettest.TestConn(t, func() (a, b net.Conn, stop func(), err error) {
@@ -155,16 +171,7 @@ func TestDialHangs(t *testing.T) {
 // Close ends a waiting Accept, and what was accepted stays.
 func TestOwnListenerClose(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{})
-	a, err := Dial(t.Context(), new(net.Dialer), "tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.Close()
-	b, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	a, b := dialAccept(t, l)
 	failed := make(chan error, 1)
 	go func() {
 		_, err := l.Accept()

@@ -31,16 +31,7 @@ func TestSetLater(t *testing.T) {
 		"options": func(a, b net.Conn) error { _, err := a.(*conn).SyscallConn(); return err },
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, err := Dial(t.Context(), new(net.Dialer), "tcp", l.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer a.Close()
-			b, err := l.Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer b.Close()
+			a, b := dialAccept(t, l)
 			if err := Tune(a, Tuning{KeepAlive: 7 * time.Second}); err != nil {
 				t.Fatal(err)
 			}
@@ -49,6 +40,7 @@ func TestSetLater(t *testing.T) {
 			}
 			fd := a.(*conn).s.fd
 			get := func() (v [4]int) {
+				var err error
 				for i, o := range [][2]int{{unix.IPPROTO_TCP, unix.TCP_NODELAY}, {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}, {unix.IPPROTO_TCP, unix.TCP_KEEPCNT}} {
 					if v[i], err = unix.GetsockoptInt(fd, o[0], o[1]); err != nil {
 						t.Fatal(err)

@@ -17,16 +17,7 @@ import (
 func TestOwnedOptions(t *testing.T) {
 	tu := Tuning{Congestion: "reno"}
 	l := ownListener(t, "127.0.0.1:0", tu)
-	a, err := Dial(t.Context(), new(net.Dialer), "tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.Close()
-	b, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	a, b := dialAccept(t, l)
 	for _, c := range []net.Conn{a, b} {
 		if err := Tune(c, tu); err != nil {
 			t.Fatal(err)
