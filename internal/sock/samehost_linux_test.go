@@ -25,14 +25,6 @@ import (
 // dialer that asks for it. The server reads from the first moment on.
 func sharedPair(t testing.TB, l net.Listener) (client, server net.Conn) {
 	t.Helper()
-	accepted := make(chan net.Conn, 1)
-	go func() {
-		c, err := l.Accept()
-		if err != nil {
-			t.Error(err)
-		}
-		accepted <- c
-	}()
 	at := l.Addr().(*net.TCPAddr).AddrPort()
 	if at.Addr().IsUnspecified() {
 		at = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), at.Port())
@@ -41,6 +33,8 @@ func sharedPair(t testing.TB, l net.Listener) (client, server net.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	accepted := make(chan net.Conn, 1)
+	go func() { accepted <- acceptFrom(t, l, client) }()
 	if err := ShareMemory(t.Context(), client, samehost.Require, ""); err != nil {
 		t.Fatal(err)
 	}
