@@ -369,8 +369,8 @@ func (c *Conn) Close() error { // [SDP-8.2.1-5] [SDP-8.2.1-7] [SDP-8.2.1-22]
 // endSoon ends what Close may end without a wait to speak of. Where the peer answers
 // at once, its DisConn and the end of its stream come within a few microseconds, and
 // are better received here than by goroutines that are woken for them. With answer
-// the peer's DisConn is waited for, if its TCP has acknowledged ours for a little
-// longer.
+// the peer's DisConn is waited for, for a little longer than its TCP takes to
+// acknowledge ours.
 func (c *Conn) endSoon(answer bool) {
 	if answer {
 		acked := time.Time{}
