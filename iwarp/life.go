@@ -246,7 +246,7 @@ func (q *QueuePair) closeWrite() error {
 
 // maybeFinish ends our direction if it is closing and nothing is left to do.
 func (q *QueuePair) maybeFinish() {
-	if c := q.sq.Counts(); c.Done != c.Posted || q.inbound.Len() > 0 {
+	if !q.sq.Idle() || q.direct.pending() || q.inbound.Len() > 0 {
 		return
 	}
 	from, to := lifeTable.Move(&q.life, lifeFinish)

@@ -26,6 +26,12 @@ func freeRecvWQE(w *recvWQE) {
 //   - ErrPeerClosed: a Read after the peer has closed its direction;
 //   - ErrClosed.
 func (q *QueuePair) Post(wr SendWR) error {
+	if !wr.More {
+		if _, ok := q.sendDirect(&wr, !wr.Unsignaled); ok {
+			q.sendCQ.deliver()
+			return nil
+		}
+	}
 	wrs := [1]SendWR{wr}
 	if _, err := q.post(wrs[:]); err != nil {
 		return err
@@ -43,6 +49,11 @@ func (q *QueuePair) Post(wr SendWR) error {
 // completion unless it failed. Otherwise its completion comes in time, whatever
 // Unsignaled says.
 func (q *QueuePair) PostNow(wr SendWR) (sent bool, err error) {
+	if n, ok := q.sendDirect(&wr, false); ok {
+		sent = !q.direct.tell(n)
+		q.sendCQ.deliver()
+		return sent, nil
+	}
 	if !q.life.Load().posts() {
 		return false, q.closedErr()
 	}
@@ -101,7 +112,9 @@ func (q *QueuePair) PostBatch(wrs []SendWR) (n int, err error) {
 
 // Flush sends what was posted with More.
 func (q *QueuePair) Flush() {
-	q.waiting.Store(false)
+	if q.waiting.Load() {
+		q.waiting.Store(false)
+	}
 	q.kick()
 }
 
@@ -297,6 +310,7 @@ func (q *QueuePair) finish(first, end uint64) {
 }
 
 func (q *QueuePair) flushSends() {
+	q.flushDirect() // it was posted before all that is in the queue
 	q.sq.Flush(func(w **sendWQE, _ bool) {
 		if (*w).status == StatusOK {
 			(*w).status = StatusFlushed

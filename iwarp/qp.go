@@ -58,6 +58,7 @@ type sendQueue struct {
 	sq      queue.Work[*sendWQE]
 	sqUsed  atomic.Int64 // posted, and the completion not yet polled
 	spare   spareWQEs
+	direct  directSend
 	told    []Completion // about to be published; guarded by the lock of sq
 	blocked atomic.Bool  // the send queue waits for Reads to complete
 	waiting atomic.Bool  // requests were posted with More and not announced

@@ -85,6 +85,11 @@ var _ frameio.Protocol = (*engine)(nil)
 func (e *engine) Fill(b *frameio.Batch) {
 	q := (*QueuePair)(e)
 	q.fill(b)
+	q.publishSent()
+}
+
+// publishSent shows what was put into the batch. [send role]
+func (q *QueuePair) publishSent() {
 	if q.tx.n.publish(&q.stats) {
 		q.tx.first = true
 	}
@@ -147,6 +152,7 @@ func (e *engine) Sent() {
 		q.inbound.free(t.answered) // [I-20]
 		t.answered = 0
 	}
+	q.finishDirect()
 	for _, r := range t.done {
 		q.finish(r.first, r.end) // [RDMAP-5.5-4] [RDMAP-5.5-11] [DDP-5.4-1]
 	}

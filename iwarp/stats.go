@@ -87,7 +87,11 @@ func (n *receivedCounts) publish(c *counters) {
 }
 
 // bump adds to a counter that only one role writes.
-func bump(c *atomic.Uint64, n uint64) { c.Store(c.Load() + n) }
+func bump(c *atomic.Uint64, n uint64) {
+	if n > 0 {
+		c.Store(c.Load() + n)
+	}
+}
 
 // Stats returns the counters at this moment.
 func (q *QueuePair) Stats() Stats {
@@ -109,5 +113,9 @@ func (q *QueuePair) Stats() Stats {
 // posted is how much of the send queue is under way.
 func (q *QueuePair) posted() uint64 {
 	c := q.sq.Counts()
-	return c.Posted - c.Done
+	n := c.Posted - c.Done
+	if q.direct.pending() {
+		n++
+	}
+	return n
 }

@@ -1,6 +1,7 @@
 package sdp
 
 import (
+	"sync/atomic"
 	"time"
 
 	"viaduct/internal/perturb"
@@ -9,6 +10,8 @@ import (
 // A deadline is a moment that can be moved, and a channel that is closed when
 // it has come.
 type deadline struct {
+	over atomic.Bool // it has come
+
 	lock  perturb.Mutex
 	timer *time.Timer
 	ch    chan struct{} // closed when the moment has come
@@ -34,6 +37,7 @@ func (d *deadline) set(t time.Time) {
 	select {
 	case <-d.ch:
 		d.ch = make(chan struct{})
+		d.over.Store(false)
 	default:
 	}
 	if t.IsZero() {
@@ -41,7 +45,7 @@ func (d *deadline) set(t time.Time) {
 	}
 	left := time.Until(t)
 	if left <= 0 {
-		close(d.ch)
+		d.comeLocked()
 		return
 	}
 	gen := d.gen
@@ -49,9 +53,14 @@ func (d *deadline) set(t time.Time) {
 		d.lock.Lock()
 		defer d.lock.Unlock()
 		if d.gen == gen {
-			close(d.ch)
+			d.comeLocked()
 		}
 	})
+}
+
+func (d *deadline) comeLocked() {
+	d.over.Store(true)
+	close(d.ch)
 }
 
 // Done returns the channel that is closed when the deadline as it is now has come.
@@ -78,11 +87,4 @@ func (d *deadline) Err() error {
 func (d *deadline) Value(any) any { return nil }
 
 // passed reports whether the deadline has come.
-func (d *deadline) passed() bool {
-	select {
-	case <-d.Done():
-		return true
-	default:
-		return false
-	}
-}
+func (d *deadline) passed() bool { return d.over.Load() }

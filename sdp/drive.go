@@ -50,13 +50,13 @@ func (c *Conn) unlockOnly() (left bool) {
 		before := c.flow.streak
 		ran := c.run()
 		if c.held.on && (c.drv.llp || c.stopped()) {
-			c.settle() // no rest of a message comes
+			c.settle(c.now()) // no rest of a message comes
 		}
 		c.letLeave()
 		full, now := c.lend()
 		left = now || left
 		if ran {
-			c.flow.brought(c.flow.streak-before, full, c.now())
+			c.flow.brought(c.flow.streak-before, full, c.now)
 		}
 		c.setAlarm()
 		cq, stopped := c.queue.Load(), c.stopped()
@@ -109,16 +109,16 @@ func (c *Conn) run() bool {
 	if len(c.rops) > 0 && !c.drv.llp && !c.stopped() && c.recv.in.lending() {
 		c.held.begin(now)
 	} else {
-		c.settle()
+		c.settle(now)
 	}
 	return true
 }
 
 // settle ends the read that has got something.
-func (c *Conn) settle() {
+func (c *Conn) settle(now sdpcore.Time) {
 	c.held.on = false
 	c.m.Expect(false)
-	c.exec(c.m.Settle(c.now(), c.room()))
+	c.exec(c.m.Settle(now, c.room()))
 }
 
 // lend lends the buffer of the read that waits to what comes next. It reports
@@ -228,7 +228,10 @@ func (c *Conn) setAlarm() {
 		return
 	}
 	a := &c.alarm
-	at, _ := c.m.Deadline()
+	at, ok := c.m.Deadline()
+	if !ok && a.attend == 0 && a.close == 0 && !c.held.on && len(c.wops) == 0 {
+		return
+	}
 	soonest := func(t sdpcore.Time) {
 		if t != 0 && (at == 0 || t < at) {
 			at = t
@@ -272,7 +275,7 @@ func (c *Conn) wakeUp() {
 		c.progress().Unpoll()
 	}
 	if c.held.on && c.held.over(now) {
-		c.settle()
+		c.settle(now)
 	}
 	if a.close != 0 && now >= a.close {
 		a.close = 0

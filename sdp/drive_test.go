@@ -217,7 +217,7 @@ func TestTooSoon(t *testing.T) {
 	} {
 		f := &flow{streak: c.streak - c.length}
 		f.message(c.length)
-		f.brought(c.got, false, 1)
+		f.brought(c.got, false, func() sdpcore.Time { return 1 })
 		if got := f.tooSoon(1 + c.after); got != c.want {
 			t.Errorf("%s: %t", c.what, got)
 		}

@@ -19,7 +19,8 @@ import (
 // behind all other locks.
 type inbox struct {
 	layout Layout
-	size   int // bytes of a Private Buffer
+	size   int  // bytes of a Private Buffer
+	rests  bool // nothing is lent since the last call of lend, and no read waits; that of lend's caller alone
 
 	mu    perturb.Mutex // guards everything below
 	slots []*slot       // those not used so far are nil, and the last ones
@@ -135,9 +136,13 @@ func (in *inbox) lands(head []byte, size int, last bool) int {
 // something was left alone, and whether that is to be received now: with none set no
 // read waits.
 func (in *inbox) lend(into []byte, none, wary bool) (left, now bool) {
+	if in.rests && none && len(into) == 0 {
+		return false, false
+	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.noRead = none
+	in.rests = none && len(into) == 0 && in.loose == 0
 	if in.loose > 0 {
 		return false, false
 	}

@@ -56,13 +56,16 @@ func (c *Conn) readEnded(o *op, full bool) (int, error) {
 	n, err := o.n, o.err
 	freeOp(o)
 	c.urg.advance(n)
+	if err == nil {
+		return n, nil
+	}
 	if errors.Is(err, sdpcore.ErrCancelled) {
 		if n > 0 && !full {
 			return n, nil
 		}
 		return n, c.opError("read", c.readCancelled())
 	}
-	if n > 0 && !full || err == nil {
+	if n > 0 && !full {
 		return n, nil
 	}
 	if err == io.EOF {

@@ -36,13 +36,13 @@ func (f *flow) message(n int) {
 }
 
 // brought tells that n bytes have come, and whether more was there.
-func (f *flow) brought(n int, more bool, now sdpcore.Time) {
+func (f *flow) brought(n int, more bool, now func() sdpcore.Time) {
 	on := attend.CanNap && f.large && f.streak >= streakLen
 	if on != f.on.Load() {
 		f.on.Store(on)
 	}
 	if on && n < napBytes && !more {
-		f.until.Store(int64(now + napTime))
+		f.until.Store(int64(now() + napTime))
 	} else if f.until.Load() != 0 {
 		f.until.Store(0)
 	}
@@ -57,6 +57,9 @@ func (f *flow) tooSoon(now sdpcore.Time) bool {
 // receive receives a stream that flows, for the read o and not beyond the end of ctx: a
 // look now and then brings more at a time than to be woken for what comes.
 func (c *Conn) receive(ctx context.Context, o *op) {
+	if !c.flow.on.Load() {
+		return
+	}
 	for soon, vain := c.flow.tooSoon(c.now()), 0; vain < 3 && c.flow.on.Load() && ctx.Err() == nil; soon = true {
 		if soon {
 			attend.Nap(napTime)

@@ -136,18 +136,63 @@ func (c *Conn) drainOn() {
 			go c.sendLoop()
 			return
 		}
-		switch err {
-		case nil:
-		case sock.ErrWouldBlock:
-			if !c.park() {
-				go c.sendLoop()
-			}
-			return
-		default:
-			go c.sendFailed(err)
+		if err != nil {
+			c.sendLater(err)
 			return
 		}
 	}
+}
+
+// sendLater leaves the role to what comes of a write that has failed with err: the batch
+// waits for the socket, or nothing can be sent any more.
+func (c *Conn) sendLater(err error) {
+	switch {
+	case err != sock.ErrWouldBlock:
+		go c.sendFailed(err)
+	case !c.park():
+		go c.sendLoop()
+	}
+}
+
+// SendNow has fill, in place of the protocol's Fill, put something into an empty batch,
+// and sends that, if it finds the send role free. It reports whether it did and fill has
+// returned true; Sent tells, before SendNow returns or later, when all of it is with the
+// kernel. Where it is false the batch is dropped. It does not wait for the peer. fill
+// must not call methods of the Conn. A protocol that knows that nothing is queued spares
+// a short message its queue by it.
+func (c *Conn) SendNow(fill func(*Batch) bool) bool {
+	t := &c.tx
+	perturb.Point()
+	if c.sock.Load() == nil || t.finishing.Load() || !t.state.CompareAndSwap(idle, busy) {
+		return false
+	}
+	ok, err := c.sendOnly(fill)
+	if err != nil {
+		c.sendLater(err)
+	} else if !c.giveBack() {
+		c.drainOn()
+	}
+	return ok
+}
+
+// sendOnly writes a batch of what fill puts into it.
+func (c *Conn) sendOnly(fill func(*Batch) bool) (ok bool, err error) {
+	t := &c.tx
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.batch != nil || t.finished || c.closing.Load() {
+		return false, nil
+	}
+	t.batch = batches.Get().(*Batch)
+	if !fill(t.batch) {
+		t.dropLocked()
+		return false, nil
+	}
+	t.batch.close()
+	if err = c.writeLocked(); err == nil {
+		c.sentLocked()
+	}
+	return true, err
 }
 
 // sendBatch makes sure that there is a batch, unless nothing is queued, and

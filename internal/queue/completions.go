@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"viaduct/internal/attend"
 	"viaduct/internal/perturb"
@@ -21,6 +22,8 @@ var (
 // An entry goes to the first Notify registration if there is one, else to
 // one waiter, else it is kept until polled.
 type Completions[E any] struct {
+	kept atomic.Int64 // n as it was when mu was last given back, so that to find nothing takes no lock
+
 	mu       perturb.Mutex
 	ring     []E // length 0 or a power of two
 	head, n  int
@@ -59,6 +62,7 @@ func (c *Completions[E]) PushN(e E, n int) {
 	for range n {
 		c.appendLocked(e)
 	}
+	c.kept.Store(int64(c.n))
 	c.waiters.WakeLocked(n)
 	c.mu.Unlock()
 	for _, f := range fs {
@@ -76,6 +80,7 @@ func (c *Completions[E]) PushAll(es []E) {
 		for _, e := range es {
 			c.appendLocked(e)
 		}
+		c.kept.Store(int64(c.n))
 		c.waiters.WakeLocked(len(es))
 		c.mu.Unlock()
 		return
@@ -104,11 +109,15 @@ func (c *Completions[E]) popLocked() E {
 	c.ring[c.head] = zero
 	c.head = (c.head + 1) & (len(c.ring) - 1)
 	c.n--
+	c.kept.Store(int64(c.n))
 	return e
 }
 
 // Poll takes the first entry if there is one.
 func (c *Completions[E]) Poll() (e E, ok bool) {
+	if c.kept.Load() == 0 {
+		return e, false
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.n == 0 {
@@ -119,6 +128,9 @@ func (c *Completions[E]) Poll() (e E, ok bool) {
 
 // PollN takes up to len(buf) entries and returns how many.
 func (c *Completions[E]) PollN(buf []E) int {
+	if c.kept.Load() == 0 {
+		return 0
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := min(len(buf), c.n)
@@ -131,6 +143,7 @@ func (c *Completions[E]) PollN(buf []E) int {
 		got += k
 	}
 	c.n -= n
+	c.kept.Store(int64(c.n))
 	return n
 }
 
@@ -180,11 +193,7 @@ func (c *Completions[E]) Notify(f func(E)) error {
 }
 
 // Len returns how many entries wait to be polled.
-func (c *Completions[E]) Len() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.n
-}
+func (c *Completions[E]) Len() int { return int(c.kept.Load()) }
 
 // Cap returns the capacity last asked for.
 func (c *Completions[E]) Cap() int {
@@ -214,6 +223,7 @@ func (c *Completions[E]) Discard(drop func(E) bool) {
 			c.appendLocked(e)
 		}
 	}
+	c.kept.Store(int64(c.n))
 }
 
 // Close drops entries and registrations, and wakes waiters with ErrClosed.
@@ -222,5 +232,6 @@ func (c *Completions[E]) Close() {
 	defer c.mu.Unlock()
 	c.closed = true
 	c.ring, c.head, c.n, c.notify = nil, 0, 0, nil
+	c.kept.Store(0)
 	c.waiters.WakeAllLocked()
 }

@@ -361,6 +361,9 @@ func (w *Work[T]) Counts() Counts {
 	return Counts{w.posted.Load(), w.started.Load(), w.done.Load(), w.reaped.Load()}
 }
 
+// Idle reports whether every request is done. It takes no lock.
+func (w *Work[T]) Idle() bool { return w.done.Load() == w.posted.Load() }
+
 // Posted returns how many requests were posted since the queue was made. It
 // takes no lock.
 func (w *Work[T]) Posted() uint64 { return w.posted.Load() }

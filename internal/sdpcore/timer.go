@@ -15,6 +15,9 @@ func (m *Machine) Deadline() (at Time, ok bool) {
 		}
 	}
 	s, k, t := &m.src, &m.snk, &m.p.Timers
+	if m.untimed() {
+		return 0, false
+	}
 	switch m.life {
 	case lifeSuspending, lifeSuspSent:
 		next(m.sus.at + t.Suspend)
@@ -57,6 +60,15 @@ func (m *Machine) Deadline() (at Time, ok bool) {
 		}
 	}
 	return at, ok
+}
+
+// untimed reports that time changes nothing, which is so after nearly every event and
+// found without a look at each timer: nothing is advertised, nothing waits for credit,
+// and no mode is about to change.
+func (m *Machine) untimed() bool {
+	s, k := &m.src, &m.snk
+	return m.life == lifeOpen && s.advs.len() == 0 && k.adverts.len() == 0 &&
+		!(s.cancelOpen || k.cancelOpen || s.leaving || s.stalled || m.cr.nudged || s.pol.wanted) && m.p.SendPolicy != PinBuffered
 }
 
 // Tick does what has become due. Calling it early or late does no harm.

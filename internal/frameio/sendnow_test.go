@@ -1,0 +1,84 @@
+package frameio
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"viaduct/internal/testkit"
+)
+
+// sendNow is SendNow of one frame.
+func (p *lengthFramed) sendNow(f []byte) bool {
+	return p.c.SendNow(func(b *Batch) bool {
+		binary.BigEndian.PutUint32(b.Header(4), uint32(len(f)))
+		b.Bytes(f)
+		p.mu.Lock()
+		p.pending++
+		p.mu.Unlock()
+		return true
+	})
+}
+
+// TestSendNow: a frame is sent past the queue where the send role is free, and told of
+// as any; else nothing happens. What is posted meanwhile follows.
+func TestSendNow(t *testing.T) {
+	everyKind(t, func(t *testing.T, k kind) {
+		a, b := k.connect(t)
+		a.c.Start(nil)
+		if a.c.sock.Load() == nil {
+			if a.sendNow([]byte("x")) {
+				t.Error("sent, and a portable stream's Write may block")
+			}
+			return
+		}
+		done := b.expect(t, [][]byte{[]byte("first"), []byte("second"), []byte("queued")})
+		b.c.Start(nil)
+		if !a.sendNow([]byte("first")) || a.sentFrames() != 1 {
+			t.Fatalf("%d frames sent", a.sentFrames())
+		}
+		if a.c.SendNow(func(b *Batch) bool { b.Header(8); return false }) {
+			t.Error("true although fill was false")
+		}
+		a.c.tx.state.Store(busy) // as a goroutine that has the role
+		if a.sendNow([]byte("x")) {
+			t.Error("sent without the role")
+		}
+		a.c.tx.state.Store(idle)
+		a.taken = func() { a.taken = nil; a.post([]byte("queued")); a.c.Kick() }
+		if !a.sendNow([]byte("second")) || a.sentFrames() != 3 {
+			t.Errorf("%d frames sent", a.sentFrames())
+		}
+		testkit.Await(t, "all frames", done)
+		a.c.Shutdown()
+		if a.sendNow([]byte("x")) {
+			t.Error("sent behind the end of the direction")
+		}
+	})
+}
+
+// TestSendNowFull: a frame for which the socket has no room is sent when there is some.
+func TestSendNowFull(t *testing.T) {
+	everyKind(t, func(t *testing.T, k kind) {
+		a, b := k.connect(t)
+		a.c.Start(nil)
+		if a.c.sock.Load() == nil {
+			return // as above
+		}
+		var fs [][]byte
+		for len(fs) == a.sentFrames() {
+			f := frame(len(fs))
+			if fs = append(fs, f); !a.sendNow(f) {
+				t.Fatalf("frame %d: the role is not free", len(fs))
+			}
+		}
+		if a.sendNow([]byte("x")) {
+			t.Error("sent although a frame waits")
+		}
+		a.post([]byte("queued"))
+		a.c.Kick()
+		done := b.expect(t, append(fs, []byte("queued")))
+		b.c.Start(nil)
+		testkit.Await(t, "all frames", done)
+		testkit.Eventually(t, "everything is reported as sent", func() bool { return a.sentFrames() == len(fs)+1 })
+	})
+}

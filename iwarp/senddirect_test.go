@@ -1,0 +1,187 @@
+package iwarp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"viaduct/internal/wire/rdmap"
+)
+
+// tiny is payload that fits into one short FPDU.
+func tiny(i int) []byte { return bytes.Repeat([]byte{byte(i)}, 1000) }
+
+// fillDirect posts requests by post, numbered from 1, until one that goes past the send
+// queue finds the socket full, and returns its number.
+func fillDirect(t *testing.T, q *QueuePair, post func(i int)) int {
+	t.Helper()
+	for i := 1; i < 1<<16; i++ {
+		post(i)
+		if n := q.sq.Posted(); n != 0 {
+			t.Fatalf("request %d has passed through the queue", i)
+		}
+		if q.direct.pending() {
+			if n := q.Stats().SendPosted; n != 1 {
+				t.Errorf("%d requests are under way", n)
+			}
+			return i
+		}
+	}
+	t.Fatal("the socket is never full")
+	return 0
+}
+
+// TestDirect: short requests that find the queue empty go past it, in the order of
+// posting, and have the completions that they would have had, also where the socket takes
+// them late. What their memory holds afterwards does not matter.
+func TestDirect(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		post func(q *QueuePair, i int, p []byte) (done bool, err error)
+	}{
+		{"signaled", func(q *QueuePair, i int, p []byte) (bool, error) {
+			err := q.Post(SendWR{ID: uint64(i), Op: []Op{OpSend, OpWrite}[i%2], SG: []SGE{Buf(p)}})
+			if c, ok := q.SendCQ().Poll(); ok {
+				if c.ID != uint64(i) || c.Op != []Op{OpSend, OpWrite}[i%2] || c.Status != StatusOK {
+					t.Fatalf("request %d: %+v", i, c)
+				}
+				return true, err
+			}
+			return false, err
+		}},
+		{"PostNow", func(q *QueuePair, i int, p []byte) (bool, error) {
+			return q.PostNow(SendWR{ID: uint64(i), SG: []SGE{Buf(p[:400]), Buf(nil), Buf(p[400:])}})
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, q := asResponder(t, &Config{FPDUSize: 20000})
+			last := fillDirect(t, q, func(i int) {
+				b := tiny(i)
+				done, err := c.post(q, i, b)
+				if err != nil || done == q.direct.pending() {
+					t.Fatalf("request %d: complete %t, %v", i, done, err)
+				}
+				clear(b)
+			})
+			for i := last + 1; i <= last+3; i++ { // they find it under way
+				if err := q.Post(SendWR{ID: uint64(i), SG: []SGE{Buf(tiny(i))}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n := q.sq.Posted(); n != 3 {
+				t.Errorf("%d requests in the queue", n)
+			}
+			if c, ok := q.SendCQ().Poll(); ok {
+				t.Errorf("%+v although the socket is full", c)
+			}
+			for i := 1; i <= last+3; i++ {
+				if _, _, body := p.message(q.MULPDU()); !bytes.Equal(body, tiny(i)) {
+					t.Fatalf("message %d: %d bytes, %x", i, len(body), body[:min(4, len(body))])
+				}
+			}
+			for i := last; i <= last+3; i++ {
+				if c := wantOK(t, q.SendCQ()); c.ID != uint64(i) {
+					t.Errorf("%+v, want that of %d", c, i)
+				}
+			}
+			if n := q.sqUsed.Load(); n != 0 {
+				t.Errorf("%d places in use", n)
+			}
+		})
+	}
+}
+
+// TestDirectNot: what is not short, or has to wait, goes through the queue.
+func TestDirectNot(t *testing.T) {
+	p, q := asResponder(t, &Config{FPDUSize: 20000, SendDepth: 2})
+	for _, c := range []struct {
+		what string
+		wr   SendWR
+	}{
+		{"long", SendWR{SG: []SGE{Buf(make([]byte, smallFPDU))}}},
+		{"more follow", SendWR{More: true}},
+		{"behind one that waits", SendWR{}},
+		{"a Read", SendWR{Op: OpRead, Remote: RemoteAddr{STag: 1}}},
+	} {
+		before := q.sq.Posted()
+		if err := q.Post(c.wr); err != nil {
+			t.Fatalf("%s: %v", c.what, err)
+		}
+		if q.sq.Posted() != before+1 {
+			t.Errorf("%s: went past the queue", c.what)
+		}
+		if !c.wr.More && c.wr.Op != OpRead {
+			for q.sqUsed.Load() > 0 {
+				p.next()
+				wantOK(t, q.SendCQ())
+			}
+		}
+	}
+	n := q.sq.Posted()
+	if err := q.Post(SendWR{}); err != nil || q.sq.Posted() != n+1 { // behind the Read
+		t.Errorf("%v, went past an outstanding Read: %t", err, q.sq.Posted() == n)
+	}
+	if err := q.Post(SendWR{}); !errors.Is(err, ErrQueueFull) {
+		t.Errorf("%v with as many as the queue may hold", err)
+	}
+}
+
+// TestDirectFlushed: one that waits for the socket as the stream ends is flushed, before
+// what was posted behind it, and once; also where it was to have no completion.
+func TestDirectFlushed(t *testing.T) {
+	_, q := asResponder(t, &Config{FPDUSize: 20000})
+	last := fillDirect(t, q, func(i int) {
+		if err := q.Post(SendWR{ID: uint64(i), Unsignaled: true, SG: []SGE{Buf(tiny(i))}}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	q.Post(SendWR{ID: uint64(last + 1)})
+	q.Abort()
+	q.Close()
+	for i := last; i <= last+1; i++ {
+		if c, ok := q.SendCQ().Poll(); !ok || c.ID != uint64(i) || c.Status != StatusFlushed {
+			t.Errorf("%t, %+v, want %d flushed", ok, c, i)
+		}
+	}
+	if c, ok := q.SendCQ().Poll(); ok {
+		t.Errorf("one more: %+v", c)
+	}
+	if q.direct.tell(uint64(last)) == false {
+		t.Error("PostNow would take a flushed request for sent")
+	}
+}
+
+// TestDirectClose: our direction does not end before one that waits for the socket has
+// left. [DDP-6.2.1-1]
+func TestDirectClose(t *testing.T) {
+	p, q := asResponder(t, &Config{FPDUSize: 20000})
+	last := fillDirect(t, q, func(i int) {
+		if _, err := q.PostNow(SendWR{ID: uint64(i), SG: []SGE{Buf(tiny(i))}}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if err := q.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if q.drained.has() {
+		t.Error("the direction has ended with a request under way")
+	}
+	for i := 1; i <= last; i++ {
+		if op, _, body := p.message(q.MULPDU()); op != rdmap.Send || !bytes.Equal(body, tiny(i)) {
+			t.Fatalf("message %d: %v of %d bytes", i, op, len(body))
+		}
+	}
+	p.fin()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if c, err := q.SendCQ().Wait(ctx); err != nil || c.ID != uint64(last) {
+		t.Errorf("%+v, %v", c, err)
+	}
+	select {
+	case <-q.drained.C():
+	case <-time.After(patience):
+		t.Error("the direction does not end")
+	}
+}
