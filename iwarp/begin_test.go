@@ -190,7 +190,7 @@ func TestBeginLong(t *testing.T) {
 					q.take(seg(rdmap.Send, 0, 1, 0, false, make([]byte, c.open)), false)
 				}
 				q.reads.Push(pendingRead{w: w, stag: 5, size: 50000})
-				before := r.n
+				before := q.Stats()
 				r.longOp = rdmap.TerminateOp
 				missing := q.beginLong(p, cmp.Or(c.pays, longMin), nil)
 				if want := c.size - (c.come - mpa.LengthLen - len(head)); c.want && (missing != want || s.missing() != want) || !c.want && (missing != 0 || s.long) {
@@ -198,14 +198,14 @@ func TestBeginLong(t *testing.T) {
 				}
 				after := before
 				if c.want || c.ends {
-					after.fpdus++
-					after.bytes += uint64(c.size)
+					after.ReceivedFPDUs++
+					after.ReceivedBytes += uint64(c.size)
 					if s.last {
-						after.messages++
+						after.ReceivedMessages++
 					}
 				}
-				if r.n != after {
-					t.Errorf("counted %+v, want %+v", r.n, after)
+				if n := q.Stats(); n != after {
+					t.Errorf("counted %+v, want %+v", n, after)
 				}
 				if q.life.Load().ended() != c.ends {
 					t.Errorf("the stream is %v", q.life.Load())

@@ -104,7 +104,7 @@ func (q *QueuePair) placePostponed() (ended bool) {
 		err := ref.CopyFrom(b)
 		ref.Release()
 		if err == nil {
-			q.rx.n.placed += uint64(len(b))
+			q.stats.placed.Add(uint64(len(b)))
 			return false
 		}
 	}

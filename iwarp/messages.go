@@ -46,7 +46,7 @@ func (q *QueuePair) writeTarget(s *segment, off, n uint64) (regmem.Ref, uint64, 
 }
 
 // endWrite counts. Nothing is told to the ULP.
-func (q *QueuePair) endWrite(s *segment) { q.rx.n.placed += uint64(s.size) }
+func (q *QueuePair) endWrite(s *segment) { q.stats.placed.Add(uint64(s.size)) }
 
 func (q *QueuePair) failWrite(s *segment, out regmem.Outcome, err error) {
 	at, n := uint64(s.placed), uint64(s.size-s.placed)

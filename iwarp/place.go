@@ -195,7 +195,7 @@ func (q *QueuePair) planRest(p *frameio.Plan) bool {
 func (e *engine) Landed(p *frameio.Plan, frame, behind int) (taken, missing int, err error) {
 	q := (*QueuePair)(e)
 	s := &q.rx.seg
-	q.touch()
+	q.touch(&q.received)
 	if s.missing() > 0 {
 		s.landed(frame)
 	}

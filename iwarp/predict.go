@@ -286,7 +286,7 @@ func (q *QueuePair) predicted(p *frameio.Plan, n int) (taken int) {
 		}
 	}
 	r.ahead = regmem.ReleaseAll(r.ahead)
-	q.touch()
+	q.touch(&q.received)
 	return taken
 }
 

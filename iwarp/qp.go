@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"viaduct/internal/counter"
 	"viaduct/internal/frameio"
 	"viaduct/internal/machine"
 	"viaduct/internal/perturb"
@@ -101,8 +102,8 @@ type reading struct {
 
 // An activity is the time at which anything moved last.
 type activity struct {
-	moved atomic.Int64 // since born
-	born  time.Time
+	received, sent counter.Counter // since born; each by its role
+	born           time.Time
 }
 
 // The limits of a stream in time, and what runs for it.
@@ -266,10 +267,11 @@ func (q *QueuePair) closedErr() error {
 }
 
 func (q *QueuePair) lastActivity() time.Time {
-	return q.born.Add(time.Duration(q.moved.Load()))
+	return q.born.Add(time.Duration(max(q.received.Load(), q.sent.Load())))
 }
 
-func (q *QueuePair) touch() { q.moved.Store(int64(time.Since(q.born))) }
+// touch notes the time of what a role does, in that role.
+func (q *QueuePair) touch(at *counter.Counter) { at.Set(uint64(time.Since(q.born))) }
 
 // Undelivered returns how many bytes TCP has taken that the peer's TCP has not
 // acknowledged, 0 where the system does not tell. A process that ends before

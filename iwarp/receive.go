@@ -21,11 +21,10 @@ type rxState struct {
 	head   ddp.Untagged // its first header, whose RsvdULP counts [DDP-4.3-4] [I-47]
 	recv   *recvWQE     // its buffer
 	done   []Completion // receives to be published
-	n      receivedCounts
-	far    *farWrites // nil while the device has no far regions
-	held   regmem.Ref // pin that serves every access to its region during one Receive
-	kick   bool       // something may be sent because of what came
-	seg    segment    // being taken, or the last one
+	far    *farWrites   // nil while the device has no far regions
+	held   regmem.Ref   // pin that serves every access to its region during one Receive
+	kick   bool         // something may be sent because of what came
+	seg    segment      // being taken, or the last one
 
 	longOp       rdmap.Opcode // of the last segment that was read into place
 	fullSend     int          // payload of the last segment that began a message on queue 0 and did not end it
@@ -45,7 +44,7 @@ type rxState struct {
 func (e *engine) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 	q := (*QueuePair)(e)
 	r := &q.rx
-	q.touch()
+	q.touch(&q.received)
 	if q.life.Load().ended() {
 		// tearDown waits for the receive role once: from then on what is posted
 		// and what has completed is its own.
@@ -112,7 +111,6 @@ func (q *QueuePair) publish() {
 	if !r.seg.long {
 		r.seg.u = nil
 	}
-	r.n.publish(&q.stats)
 	if len(r.done) > 0 {
 		q.recvCQ.pushAll(r.done)
 		clear(r.done)
@@ -144,7 +142,7 @@ func (q *QueuePair) badFPDU(err error) {
 
 // fpdu handles the ULPDU of a valid FPDU.
 func (q *QueuePair) fpdu(u []byte) {
-	q.rx.n.fpdus++
+	q.stats.recvFPDUs.Add(1)
 	if len(u) == 0 || len(u) < ddp.HeaderLen(u[0]) { // [I-25]
 		q.placePostponed()
 		q.fault(rdmap.TerminateMPA(uint8(mpa.CodeMarker)), fmt.Errorf("iwarp: ULPDU of %d bytes", len(u)))

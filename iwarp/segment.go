@@ -148,15 +148,15 @@ func (q *QueuePair) takeOne(s *segment) {
 
 // count moves the counters for a segment.
 func (q *QueuePair) count(s *segment) {
-	c := &q.rx.n
-	c.bytes += uint64(s.size)
+	c := &q.stats
+	c.recvBytes.Add(uint64(s.size))
 	if s.last {
-		c.messages++
+		c.recvMessages.Add(1)
 		if s.size == 0 {
-			c.empty++
+			c.empty.Add(1)
 		}
 	} else if s.size < 64 {
-		c.tiny++
+		c.tiny.Add(1)
 	}
 }
 
@@ -189,7 +189,7 @@ func (q *QueuePair) beginLong(p []byte, least int, at []byte) (missing int) {
 	if at != nil && !q.belongs(t, s, uint64(len(u)-hl), at) {
 		return 0
 	}
-	r.n.fpdus++
+	q.stats.recvFPDUs.Add(1)
 	q.count(s)
 	s.crc = mpa.CRC(0, p[:mpa.LengthLen+hl])
 	s.u = s.hdr[:copy(s.hdr[:], u[:hl])]

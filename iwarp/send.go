@@ -26,6 +26,7 @@ type txState struct {
 	lookedAt
 	inBatch
 
+	begun   bool      // the first FPDU of all was sent
 	asked   time.Time // when the MSS was last looked at
 	since   int       // bytes sent since then
 	hdr     [ddp.UntaggedLen]byte
@@ -48,8 +49,6 @@ type inBatch struct {
 	done     []run // requests of the send queue
 	answered int   // requests of the peer
 	over     bool  // the Terminate is in it, nothing may follow
-	first    bool  // it holds the first FPDU of all
-	n        sentCounts
 }
 
 // lookAhead is how many requests are taken under one lock of the send queue.
@@ -84,18 +83,6 @@ var _ frameio.Protocol = (*engine)(nil)
 // into one TCP segment.
 func (e *engine) Fill(b *frameio.Batch) {
 	q := (*QueuePair)(e)
-	q.fill(b)
-	q.publishSent()
-}
-
-// publishSent shows what was put into the batch. [send role]
-func (q *QueuePair) publishSent() {
-	if q.tx.n.publish(&q.stats) {
-		q.tx.first = true
-	}
-}
-
-func (q *QueuePair) fill(b *frameio.Batch) {
 	t := &q.tx
 	t.used, t.cur.rest = 0, nil // the arena is another
 	q.refreshMSS()
@@ -143,7 +130,7 @@ func (q *QueuePair) tellsAhead() bool { return q.supply != nil || q.tx.cur.in !=
 func (e *engine) Sent() {
 	q := (*QueuePair)(e)
 	t := &q.tx
-	q.touch()
+	q.touch(&q.sent)
 	if t.arena != nil {
 		arenas.Put(t.arena)
 		t.arena = nil
@@ -160,8 +147,8 @@ func (e *engine) Sent() {
 	if t.over {
 		q.termSent.happen()
 	}
-	if t.first {
-		t.first = false
+	if !t.begun && q.stats.sentFPDUs.Load() > 0 {
+		t.begun = true
 		q.firstSent()
 	}
 	if q.life.Load().closing() {
@@ -330,9 +317,9 @@ func (q *QueuePair) short(b *frameio.Batch, w *sendWQE, seq uint64, msg rdmap.Op
 	}
 	p = append(p, payload...)
 	t.enc.AppendTrailer(p, ulpdu, t.crc(p))
-	t.n.fpdus++
-	t.n.messages++
-	t.n.bytes += uint64(w.length)
+	q.stats.sentFPDUs.Add(1)
+	q.stats.sentMessages.Add(1)
+	q.stats.sentBytes.Add(uint64(w.length))
 	t.since += int(w.length)
 	t.sends(seq)
 	return true
@@ -404,12 +391,12 @@ func (q *QueuePair) segment(b *frameio.Batch) {
 func (q *QueuePair) endMessage() {
 	t := &q.tx
 	m := &t.cur
-	t.n.messages++
+	q.stats.sentMessages.Add(1)
 	if m.in != nil {
 		t.answered++
 		q.inbound.answered(false)
-		t.n.reads++
-		t.n.readBytes += uint64(m.read.Size)
+		q.stats.servedReads.Add(1)
+		q.stats.servedBytes.Add(uint64(m.read.Size))
 	} else {
 		t.sends(m.seq)
 	}
@@ -515,8 +502,8 @@ func (q *QueuePair) failRequest(w *sendWQE) {
 // sent: it is then copied first, so that a change can't spoil it.
 func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int, moving bool) {
 	t := &q.tx
-	t.n.fpdus++
-	t.n.bytes += uint64(n)
+	q.stats.sentFPDUs.Add(1)
+	q.stats.sentBytes.Add(uint64(n))
 	t.since += n
 	ulpdu := len(hdr) + n
 	switch total := mpa.FPDULen(ulpdu); {
@@ -625,7 +612,7 @@ func (q *QueuePair) frameMarked(b *frameio.Batch, hdr []byte, refs []regmem.Ref)
 func (q *QueuePair) control(b *frameio.Batch, h ddp.Untagged, body []byte) {
 	refs := [1]regmem.Ref{regmem.Of(body)}
 	q.frame(b, h.Append(q.tx.hdr[:0]), refs[:min(1, len(body))], len(body), false)
-	q.tx.n.messages++
+	q.stats.sentMessages.Add(1)
 }
 
 // mssBytes and mssAge say how long a size is believed. [I-27]

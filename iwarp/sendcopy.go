@@ -58,8 +58,8 @@ func (q *QueuePair) copied(b *frameio.Batch) bool {
 	ref.Release()
 	t.used += len(p)
 	t.since += int(n)
-	t.n.fpdus += uint64(count)
-	t.n.bytes += n
+	q.stats.sentFPDUs.Add(uint64(count))
+	q.stats.sentBytes.Add(n)
 	b.Bytes(p)
 	if n == left {
 		q.endMessage()

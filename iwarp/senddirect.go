@@ -134,11 +134,10 @@ func (q *QueuePair) beginDirect(b *frameio.Batch, wr *SendWR, size int, signaled
 	}
 	p = p[:at]
 	t.enc.AppendTrailer(p, ulpdu, t.crc(p))
-	t.n.fpdus++
-	t.n.messages++
-	t.n.bytes += uint64(size)
+	q.stats.sentFPDUs.Add(1)
+	q.stats.sentMessages.Add(1)
+	q.stats.sentBytes.Add(uint64(size))
 	t.since += size
-	q.publishSent()
 	return n
 }
 

@@ -87,7 +87,7 @@ func (q *QueuePair) answer(b *frameio.Batch, in *inboundRead) {
 		in.ulpdu[:rdmap.AtomicResponseLen])
 	t.answered++
 	q.inbound.answered(true)
-	t.n.atomics++
+	q.stats.servedAtomics.Add(1)
 }
 
 // failAnswer ends the stream because the source of a Read or the word of an

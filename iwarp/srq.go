@@ -11,10 +11,9 @@ import (
 // taken at the first segment of a message and completes before the next is
 // taken.
 type recvQueue struct {
-	work   queue.Work[*recvWQE]
-	depth  int
-	used   atomic.Int64 // posted and not yet polled
-	posted atomic.Int64 // posted and not yet taken
+	wait  queue.FIFO[*recvWQE] // posted and not yet taken
+	depth int
+	used  atomic.Int64 // posted and not yet polled
 }
 
 func (r *recvQueue) post(w *recvWQE) error {
@@ -22,22 +21,11 @@ func (r *recvQueue) post(w *recvWQE) error {
 		r.used.Add(-1)
 		return ErrQueueFull
 	}
-	r.posted.Add(1)
-	if _, err := r.work.Post(w); err != nil {
-		r.used.Add(-1)
-		r.posted.Add(-1)
-		return ErrQueueFull
-	}
+	r.wait.Push(w)
 	return nil
 }
 
-func (r *recvQueue) take() (*recvWQE, bool) {
-	w, ok := r.work.Take()
-	if ok {
-		r.posted.Add(-1)
-	}
-	return w, ok
-}
+func (r *recvQueue) take() (*recvWQE, bool) { return r.wait.Pop() }
 
 // A SharedReceiveQueue is a receive queue that several streams take buffers
 // from. How many each stream took and still holds is in its statistics, a
@@ -74,7 +62,7 @@ func (s *SharedReceiveQueue) Post(wr RecvWR) error {
 }
 
 // Len returns how many buffers are left.
-func (s *SharedReceiveQueue) Len() int { return int(s.q.posted.Load()) }
+func (s *SharedReceiveQueue) Len() int { return s.q.wait.Len() }
 
 // ArmLow asks for one signal on [SharedReceiveQueue.Low] when fewer than n
 // buffers are left.
@@ -85,7 +73,7 @@ func (s *SharedReceiveQueue) Low() <-chan struct{} { return s.sig }
 
 func (s *SharedReceiveQueue) take() (*recvWQE, bool) {
 	w, ok := s.q.take()
-	if n := s.low.Load(); n > 0 && s.q.posted.Load() < n && s.low.CompareAndSwap(n, 0) {
+	if n := s.low.Load(); n > 0 && int64(s.q.wait.Len()) < n && s.low.CompareAndSwap(n, 0) {
 		select {
 		case s.sig <- struct{}{}:
 		default:

@@ -3,6 +3,8 @@ package iwarp
 import (
 	"sync/atomic"
 	"time"
+
+	"viaduct/internal/counter"
 )
 
 // Stats are counters of a stream. They only grow, except SRQHeld and SendPosted.
@@ -32,65 +34,13 @@ type Stats struct {
 
 type counters struct {
 	// moved by the send role
-	sentFPDUs, sentBytes, sentMessages      atomic.Uint64
-	servedReads, servedBytes, servedAtomics atomic.Uint64
+	sentFPDUs, sentBytes, sentMessages      counter.Counter
+	servedReads, servedBytes, servedAtomics counter.Counter
 	// moved by the receive role
-	recvFPDUs, recvBytes, recvMessages, placed atomic.Uint64
-	empty, tiny, noReceive                     atomic.Uint64
-	srqTaken                                   atomic.Uint64
-}
-
-// sentCounts is what the send role has done and not made known yet: an atomic
-// operation for each FPDU and counter would be a good part of what a short
-// message costs.
-type sentCounts struct {
-	fpdus, bytes, messages    uint64
-	reads, readBytes, atomics uint64
-}
-
-// publish makes it known, and reports whether it is the first there is.
-func (n *sentCounts) publish(c *counters) (first bool) {
-	if n.fpdus == 0 {
-		return false
-	}
-	first = c.sentFPDUs.Load() == 0
-	bump(&c.sentFPDUs, n.fpdus)
-	bump(&c.sentBytes, n.bytes)
-	bump(&c.sentMessages, n.messages)
-	if n.reads+n.atomics > 0 {
-		bump(&c.servedReads, n.reads)
-		bump(&c.servedBytes, n.readBytes)
-		bump(&c.servedAtomics, n.atomics)
-	}
-	*n = sentCounts{}
-	return first
-}
-
-// receivedCounts is the same of the receive role.
-type receivedCounts struct {
-	fpdus, bytes, messages, placed, empty, tiny uint64
-}
-
-func (n *receivedCounts) publish(c *counters) {
-	if n.fpdus == 0 && n.placed == 0 {
-		return
-	}
-	bump(&c.recvFPDUs, n.fpdus)
-	bump(&c.recvBytes, n.bytes)
-	bump(&c.recvMessages, n.messages)
-	bump(&c.placed, n.placed)
-	if n.empty+n.tiny > 0 {
-		bump(&c.empty, n.empty)
-		bump(&c.tiny, n.tiny)
-	}
-	*n = receivedCounts{}
-}
-
-// bump adds to a counter that only one role writes.
-func bump(c *atomic.Uint64, n uint64) {
-	if n > 0 {
-		c.Store(c.Load() + n)
-	}
+	recvFPDUs, recvBytes, recvMessages, placed counter.Counter
+	empty, tiny                                counter.Counter
+	// moved by any goroutine
+	noReceive, srqTaken atomic.Uint64
 }
 
 // Stats returns the counters at this moment.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"viaduct/internal/attend"
+	"viaduct/internal/counter"
 	"viaduct/internal/frameio"
 	"viaduct/internal/machine"
 	"viaduct/internal/perturb"
@@ -140,11 +141,9 @@ func (f *fault) report(h vitcpwire.Header) vitcpwire.Header {
 
 // linkCounters are the counters of one connection. Each has one writer.
 type linkCounters struct {
-	sentMessages, sentSegments, sentBytes, sentNOPs, servedReads       atomic.Uint64 // send role
-	receivedMessages, receivedSegments, receivedBytes, droppedMessages atomic.Uint64 // receive role
+	sentMessages, sentSegments, sentBytes, sentNOPs, servedReads       counter.Counter // send role
+	receivedMessages, receivedSegments, receivedBytes, droppedMessages counter.Counter // receive role
 }
-
-func bump(c *atomic.Uint64, n uint64) { c.Store(c.Load() + n) }
 
 func (c *linkCounters) addTo(s *Stats) {
 	s.SentMessages += c.sentMessages.Load()

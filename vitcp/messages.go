@@ -274,7 +274,7 @@ func (l *link) failReceive(bad vi.Status, code uint8) {
 // message being taken. At Unreliable Delivery the message is dropped and
 // nothing else happens. [V-13] [V-44]
 func (l *link) refuse(code uint8, cause error) {
-	bump(&l.count.droppedMessages, 1)
+	l.count.droppedMessages.Add(1)
 	if l.level != unreliable { // [VIA-4.5-2] [VIA-4.5-3] [VIA-8.3-10]
 		l.die(cause, &fault{number: l.rx.h.Number, code: code}, nil)
 	}

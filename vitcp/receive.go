@@ -187,7 +187,7 @@ func (l *link) begin(h vitcpwire.Header, more []byte, payload int) error {
 	if x.r = (vitcpwire.RDMA{}); h.Type.HasRDMA() && len(more) > 0 {
 		x.r, _, _ = vitcpwire.ParseRDMA(more)
 	}
-	bump(&l.count.receivedSegments, 1)
+	l.count.receivedSegments.Add(1)
 	if l.flow {
 		if !l.credits.told(h.Posted) {
 			return framingf("count of receive descriptors %d after %d", h.Posted, l.credits.posted.Load())
@@ -225,7 +225,7 @@ func (l *link) begin(h vitcpwire.Header, more []byte, payload int) error {
 // message.
 func (l *link) end() error {
 	x := &l.rx
-	bump(&l.count.receivedBytes, uint64(x.payload))
+	l.count.receivedBytes.Add(uint64(x.payload))
 	t := &messageTypes[x.h.Type]
 	if x.h.Flags&vitcpwire.EndOfMessage == 0 || t.end == nil || l.life.Load().faulted() {
 		return nil
@@ -246,6 +246,6 @@ func (l *link) received(payload uint32) {
 		return
 	}
 	l.rx.fresh = true
-	bump(&l.count.receivedMessages, 1)
+	l.count.receivedMessages.Add(1)
 	l.acks.received(l.rx.h.Number, int(payload)) // [VIT-3.1-ACK-2] [VIA-4.5-4]
 }

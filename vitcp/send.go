@@ -46,12 +46,11 @@ type outgoing struct {
 	rdma   vitcpwire.RDMA
 }
 
-// What is unpublished Fill has done and not made known yet. An atomic store per segment
-// and counter would be a good part of what a short message costs.
+// What is unpublished Fill has begun and not made known yet, which it does once for a
+// batch.
 type unpublished struct {
-	messages, segments, bytes, nops, reads uint64
-	whole                                  vitcpwire.Number
-	seqOff                                 uint64
+	whole  vitcpwire.Number
+	seqOff uint64
 }
 
 // A run is a range of send descriptors without RDMA Reads among them.
@@ -59,31 +58,11 @@ type run struct{ first, end uint64 }
 
 // Fill implements frameio.Protocol.
 func (l *link) Fill(b *frameio.Batch) {
+	before := l.count.sentSegments.Load()
 	l.fill(b)
 	l.tx.held = vi.Memory{}
-	l.publish()
-}
-
-// publish makes known what was put into a batch, before any of it leaves.
-func (l *link) publish() {
-	t := &l.tx
-	if t.segments == 0 {
-		return
-	}
-	c := &l.count
-	bump(&c.sentSegments, t.segments)
-	bump(&c.sentBytes, t.bytes)
-	if t.messages > 0 {
-		bump(&c.sentMessages, t.messages)
-	}
-	if t.nops > 0 {
-		bump(&c.sentNOPs, t.nops)
-	}
-	if t.reads > 0 {
-		bump(&c.servedReads, t.reads)
-	}
-	t.messages, t.segments, t.bytes, t.nops, t.reads = 0, 0, 0, 0, 0
-	if l.level == reception { // acknowledgements mean nothing elsewhere
+	if l.level == reception && l.count.sentSegments.Load() != before { // acknowledgements mean nothing elsewhere
+		t := &l.tx // before any of it leaves
 		l.seqOff.Store(t.seqOff)
 		l.begun.Store(uint32(t.last))
 		l.whole.Store(uint32(t.whole))
@@ -109,7 +88,7 @@ func (l *link) fill(b *frameio.Batch) {
 	}
 	if !sent && l.nop.Swap(false) && (l.hasNews() || l.mine.news()) {
 		l.putBare(b, vitcpwire.NOP, nil)
-		l.tx.nops++
+		l.count.sentNOPs.Add(1)
 	}
 }
 
@@ -171,7 +150,7 @@ func (l *link) startMessage(b *frameio.Batch) bool {
 		t := &l.tx
 		t.last = t.last.Add(1) // [VIT-3.1-10]
 		t.seqOff = seq - uint64(uint32(t.last))
-		t.messages++
+		l.count.sentMessages.Add(1)
 		t.typ, t.flags = vitcpwire.Send, 0
 		t.d, t.seq, t.cur, t.offset = d, seq, vi.Cursor{}, 0
 		if op != vi.OpSendReceive {
@@ -222,7 +201,7 @@ func (l *link) header(h vitcpwire.Header) vitcpwire.Header {
 	if l.level != unreliable { // [V-10]
 		h.Ack = l.acks.tell()
 	}
-	l.tx.segments++
+	l.count.sentSegments.Add(1)
 	return h
 }
 
@@ -258,7 +237,7 @@ func (l *link) putData(b *frameio.Batch) {
 		h.Immediate = d.ImmediateData
 	}
 	t.offset += uint32(n)
-	t.bytes += uint64(n)
+	l.count.sentBytes.Add(uint64(n))
 	switch {
 	case bad != 0:
 		h.Flags |= vitcpwire.EndOfMessage | vitcpwire.TransmitError // [V-30] [VIT-2.2.2.2.5-5]
@@ -396,7 +375,7 @@ func (l *link) putResponse(b *frameio.Batch, job *readJob) {
 		l.put(b, ref) // [VIT-2.2.2.2.6-1]
 	}
 	t.jobOffset += n
-	t.bytes += uint64(n)
+	l.count.sentBytes.Add(uint64(n))
 	h.Length = uint16(hl + int(n))
 	if t.jobOffset == job.r.Length {
 		h.Flags = vitcpwire.EndOfMessage
@@ -407,7 +386,7 @@ func (l *link) putResponse(b *frameio.Batch, job *readJob) {
 		// The peer may ask for the next as soon as it has seen this segment.
 		l.jobs.Pop()
 		l.served.done()
-		t.reads++
+		l.count.servedReads.Add(1)
 	}
 }
 

@@ -22,11 +22,10 @@ var (
 // An entry goes to the first Notify registration if there is one, else to
 // one waiter, else it is kept until polled.
 type Completions[E any] struct {
-	kept atomic.Int64 // n as it was when mu was last given back, so that to find nothing takes no lock
+	kept atomic.Int64 // how many are in it, as mu was last given back, so that to find nothing takes no lock
 
 	mu       perturb.Mutex
-	ring     []E // length 0 or a power of two
-	head, n  int
+	s        slots[E]
 	capacity int
 	closed   bool
 	waiters  attend.Waiters
@@ -60,9 +59,9 @@ func (c *Completions[E]) PushN(e E, n int) {
 		n -= k
 	}
 	for range n {
-		c.appendLocked(e)
+		c.s.push(e)
 	}
-	c.kept.Store(int64(c.n))
+	c.kept.Store(int64(c.s.n))
 	c.waiters.WakeLocked(n)
 	c.mu.Unlock()
 	for _, f := range fs {
@@ -78,9 +77,9 @@ func (c *Completions[E]) PushAll(es []E) {
 	c.mu.Lock()
 	if !c.closed && len(c.notify) == 0 {
 		for _, e := range es {
-			c.appendLocked(e)
+			c.s.push(e)
 		}
-		c.kept.Store(int64(c.n))
+		c.kept.Store(int64(c.s.n))
 		c.waiters.WakeLocked(len(es))
 		c.mu.Unlock()
 		return
@@ -91,25 +90,10 @@ func (c *Completions[E]) PushAll(es []E) {
 	}
 }
 
-func (c *Completions[E]) appendLocked(e E) {
-	if c.n == len(c.ring) {
-		ring := make([]E, max(firstSlots, 2*len(c.ring))) // [VIA-1.6-2]
-		for i := range c.n {
-			ring[i] = c.ring[(c.head+i)&(len(c.ring)-1)]
-		}
-		c.ring, c.head = ring, 0
-	}
-	c.ring[(c.head+c.n)&(len(c.ring)-1)] = e
-	c.n++
-}
-
+// popLocked takes the first entry, which must exist.
 func (c *Completions[E]) popLocked() E {
-	var zero E
-	e := c.ring[c.head]
-	c.ring[c.head] = zero
-	c.head = (c.head + 1) & (len(c.ring) - 1)
-	c.n--
-	c.kept.Store(int64(c.n))
+	e := c.s.pop()
+	c.kept.Store(int64(c.s.n))
 	return e
 }
 
@@ -120,7 +104,7 @@ func (c *Completions[E]) Poll() (e E, ok bool) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.n == 0 {
+	if c.s.n == 0 {
 		return e, false
 	}
 	return c.popLocked(), true
@@ -133,17 +117,8 @@ func (c *Completions[E]) PollN(buf []E) int {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := min(len(buf), c.n)
-	for got := 0; got < n; { // twice if the ring's end lies between
-		k := min(n-got, len(c.ring)-c.head)
-		run := c.ring[c.head : c.head+k]
-		copy(buf[got:], run)
-		clear(run)
-		c.head = (c.head + k) & (len(c.ring) - 1)
-		got += k
-	}
-	c.n -= n
-	c.kept.Store(int64(c.n))
+	n := c.s.popN(buf)
+	c.kept.Store(int64(c.s.n))
 	return n
 }
 
@@ -163,7 +138,7 @@ func (c *Completions[E]) Wait(ctx context.Context, p attend.Progress) (e E, err 
 type completionSource[E any] Completions[E]
 
 func (s *completionSource[E]) ReadyLocked() (bool, error) {
-	if s.n > 0 {
+	if s.s.n > 0 {
 		return true, nil
 	}
 	if s.closed {
@@ -181,7 +156,7 @@ func (c *Completions[E]) Notify(f func(E)) error {
 		c.mu.Unlock()
 		return ErrClosed
 	}
-	if c.n == 0 {
+	if c.s.n == 0 {
 		c.notify = append(c.notify, f)
 		c.mu.Unlock()
 		return nil
@@ -207,8 +182,8 @@ func (c *Completions[E]) Cap() int {
 func (c *Completions[E]) Resize(capacity int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.n > capacity {
-		return fmt.Errorf("%w: %d present, capacity %d", ErrCapacity, c.n, capacity)
+	if c.s.n > capacity {
+		return fmt.Errorf("%w: %d present, capacity %d", ErrCapacity, c.s.n, capacity)
 	}
 	c.capacity = capacity
 	return nil
@@ -218,12 +193,12 @@ func (c *Completions[E]) Resize(capacity int) error {
 func (c *Completions[E]) Discard(drop func(E) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for range c.n {
+	for range c.s.n {
 		if e := c.popLocked(); !drop(e) {
-			c.appendLocked(e)
+			c.s.push(e)
 		}
 	}
-	c.kept.Store(int64(c.n))
+	c.kept.Store(int64(c.s.n))
 }
 
 // Close drops entries and registrations, and wakes waiters with ErrClosed.
@@ -231,7 +206,7 @@ func (c *Completions[E]) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
-	c.ring, c.head, c.n, c.notify = nil, 0, 0, nil
+	c.s, c.notify = slots[E]{}, nil
 	c.kept.Store(0)
 	c.waiters.WakeAllLocked()
 }
