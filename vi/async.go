@@ -1,6 +1,7 @@
 package vi
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 
@@ -102,6 +103,9 @@ const maxPendingErrors = 1024
 
 func (a *async) raise(d ErrorDescriptor) {
 	d.NIC = a.nic
+	if !a.told() {
+		return
+	}
 	if d.Code != ErrorConnLost && d.Code != ErrorCatastrophic && a.d.pending() >= maxPendingErrors {
 		return
 	}
@@ -115,6 +119,15 @@ func (a *async) raise(d ErrorDescriptor) {
 		}
 		a.nic.cfg.Logger.Error("asynchronous error", slog.String("code", d.Code.String()), slog.Uint64("resource", uint64(d.Resource)))
 	})
+}
+
+// told reports whether an error is told of at all: to a handler, or to a logger that is
+// not off.
+func (a *async) told() bool {
+	a.mu.Lock()
+	h := a.handler
+	a.mu.Unlock()
+	return h != nil || a.nic.cfg.Logger.Enabled(context.Background(), slog.LevelError)
 }
 
 // A dispatcher runs functions one after the other in a goroutine that exists

@@ -54,7 +54,8 @@ func (v *VI) end(ctx context.Context, a *attempt, ep *Endpoint, l Link, g Agreem
 		// Disconnect or Close overtook us.
 		v.mu.Unlock()
 		if l != nil {
-			l.Stop(StopDisconnect)
+			v.nic.stop(l, StopDisconnect)
+			v.nic.end(l)
 			l.Wait()
 		}
 		err = ErrInvalidState
@@ -232,6 +233,13 @@ func (v *VI) Disconnect() error { // [VIA 6.4.5]
 }
 
 func (v *VI) disconnect() { // [VIA-2.2-8] [VIA-2.2-12] [VIA-2.2-13] [VIA-2.3-5]
+	if l := v.letGo(); l != nil {
+		v.nic.end(l)
+	}
+}
+
+// letGo makes the VI idle, and returns the link that it had, stopped, or nil.
+func (v *VI) letGo() (l Link) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if a := v.attempt; a != nil {
@@ -239,16 +247,18 @@ func (v *VI) disconnect() { // [VIA-2.2-8] [VIA-2.2-12] [VIA-2.2-13] [VIA-2.3-5]
 		a.cancel(ErrInvalidState) // [VIA-2.2-7] [VIA-6.4-22]
 	}
 	if ep := v.conn.Load(); ep != nil {
-		v.keepTraffic(ep.link)
+		l = ep.link
+		v.keepTraffic(l)
 		v.conn.Store(nil)
-		v.nic.stop(ep.link, StopDisconnect)
-		v.keepTraffic(ep.link)
+		v.nic.stop(l, StopDisconnect)
+		v.keepTraffic(l)
 	}
 	if v.State() != Idle {
 		v.setStateLocked(Idle)
 	}
 	v.send.flush(StatusFlushed)
 	v.recv.flush(StatusFlushed)
+	return l
 }
 
 // Link returns the provider's side of the connection, nil if there is none:

@@ -302,4 +302,5 @@ func (e *Endpoint) Break(orderly bool) { // [VIA 2.2]
 	v.recv.flush(StatusFlushed)
 	v.mu.Unlock()
 	v.nic.async.raise(ErrorDescriptor{VI: v, Resource: ResourceVI, Code: ErrorConnLost}) // [VIA-4.6-16] [VIA-4.6-17]
+	v.nic.end(e.link)
 }

@@ -134,17 +134,28 @@ func (n *NIC) Close() error { // [VIA 6.4.1] [VIA-6.4-1]
 }
 
 // stop ends a link. What is still to be said to the peer is said afterwards,
-// which Close waits for, whatever has become of the VI meanwhile.
+// which Close waits for, whatever has become of the VI meanwhile. end follows.
 func (n *NIC) stop(l Link, reason StopReason) {
 	n.mu.Lock()
 	n.ending[l] = struct{}{}
 	n.mu.Unlock()
 	l.Stop(reason)
-	go func() {
-		l.Wait()
+}
+
+// end has a link that was stopped end its wire. No lock is held.
+func (n *NIC) end(l Link) {
+	gone := func() {
 		n.mu.Lock()
 		delete(n.ending, l)
 		n.mu.Unlock()
+	}
+	if e, ok := l.(ender); ok {
+		e.End(gone)
+		return
+	}
+	go func() {
+		l.Wait()
+		gone()
 	}()
 }
 

@@ -122,6 +122,14 @@ type dozer interface {
 	SleepAt(s *attend.Sleeper) bool
 }
 
+// An ender is a Link that leaves to End what Stop would have go on in the background.
+// The engine calls it once after Stop, without a lock, so that it may take a moment where
+// the peer's end is about to come: goroutines woken for that cost more. gone is called
+// when nothing of the link is left, before End returns or later.
+type ender interface {
+	End(gone func())
+}
+
 // A StopReason says why the engine stops a Link.
 type StopReason uint8
 

@@ -17,6 +17,7 @@ import (
 	"viaduct/internal/perturb"
 	"viaduct/internal/queue"
 	"viaduct/internal/regmem"
+	"viaduct/internal/sock"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
 )
@@ -320,11 +321,37 @@ func (l *link) Stop(reason vi.StopReason) {
 	lifeTable.Move(&l.life, e)
 	l.c.Quiesce() // calls of the endpoint that found the link running have ended
 	l.stopTimer()
-	l.c.Go(l.wind)
+}
+
+// End ends the wire after Stop; see package vi's ender. If the peer ends its direction
+// as well within a few microseconds, that is received here, and the connection closed.
+func (l *link) End(gone func()) {
+	if l.endsSoon() {
+		l.wind(gone)
+	} else {
+		l.c.Go(func() { l.wind(gone) })
+	}
+}
+
+// endsSoon reports whether both directions are about to have ended in order, without a
+// wait to speak of.
+func (l *link) endsSoon() bool {
+	switch l.life.Load() {
+	case lifeAborting, lifeDiscarded:
+		return false
+	}
+	if !l.c.PollsFreely() {
+		return false
+	}
+	l.c.Kick() // FIN after what is queued, as fillLast asks for it
+	return sock.Soon(func() bool {
+		l.c.Poll()
+		return l.c.Over()
+	})
 }
 
 // wind ends the wire and what is left of the link.
-func (l *link) wind() {
+func (l *link) wind(gone func()) {
 	switch l.life.Load() {
 	case lifeAborting:
 		l.c.Abort()
@@ -349,6 +376,7 @@ func (l *link) wind() {
 	}
 	l.log.Info("connection ended")
 	l.work.Done()
+	gone()
 }
 
 // Wait implements vi.Link.
