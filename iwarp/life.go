@@ -154,8 +154,7 @@ func (q *QueuePair) endWire(how ending) {
 	case endLate:
 		q.fc.Close()
 	default:
-		q.fc.Abort()
-		q.fc.Close()
+		q.fc.Reset()
 	}
 }
 

@@ -46,6 +46,61 @@ func TestCloseWaitsForLinks(t *testing.T) {
 	})
 }
 
+// TestEndOfLinks: the engine counts a stopped link until it is gone, whether that is told
+// or waited for.
+func TestEndOfLinks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nic := open(t, memvi.New(), "mem0", nil)
+		waits := &slowLink{over: make(chan struct{})}
+		tells := &tellingLink{}
+		nic.StopLink(waits, vi.StopBroken)
+		nic.StopLink(tells, vi.StopDisconnect)
+		nic.EndLink(waits)
+		nic.EndLink(tells)
+		if n := nic.Ending(); n != 2 {
+			t.Errorf("%d links are ending, want 2", n)
+		}
+		if tells.gone(); nic.Ending() != 1 {
+			t.Errorf("%d links are ending when one has told that it is gone", nic.Ending())
+		}
+		close(waits.over)
+		if synctest.Wait(); nic.Ending() != 0 {
+			t.Errorf("%d links are ending when all are gone", nic.Ending())
+		}
+	})
+}
+
+// A tellingLink is one that tells when it is gone.
+type tellingLink struct {
+	vi.Link
+	gone func()
+}
+
+func (l *tellingLink) Stop(vi.StopReason) {}
+func (l *tellingLink) Wait()              {}
+func (l *tellingLink) End(gone func())    { l.gone = gone }
+
+// The wire is ended once, after the link was stopped, and without a lock: what ends
+// it may take a moment, and look at the VI.
+func TestEndWithoutLock(t *testing.T) {
+	for name, end := range map[string]func(*vi.VI, *puppetLink){
+		"disconnect": func(v *vi.VI, _ *puppetLink) { v.Disconnect() },
+		"break":      func(_ *vi.VI, l *puppetLink) { l.ep.Break(true) },
+	} {
+		v, l := (&puppet{}).connected(t, vi.Attributes{Reliability: vi.ReliableDelivery})
+		stops, ends := 0, 0
+		l.onStop = func() { stops++ }
+		l.onEnd = func() {
+			if ends++; stops != 1 || v.PeerDisconnected() != (name == "break") {
+				t.Errorf("%s: stopped %d times, the peer has disconnected: %t", name, stops, v.PeerDisconnected())
+			}
+		}
+		if end(v, l); ends != 1 {
+			t.Errorf("%s: ended %d times", name, ends)
+		}
+	}
+}
+
 // What a connection has carried can be told at every moment of its end, and in full when
 // it has ended. [VIA-2.2-8] [VIA-2.2-12] [VIA-2.2-13] [VIA-2.3-5]
 func TestTrafficOfAnEnd(t *testing.T) {

@@ -15,6 +15,16 @@ func Raise(v *VI, c ErrorCode) {
 // StopLink ends a link of nic's.
 func (n *NIC) StopLink(l Link, r StopReason) { n.stop(l, r) }
 
+// EndLink ends the wire of a link that was stopped.
+func (n *NIC) EndLink(l Link) { n.end(l) }
+
+// Ending returns how many links are stopped and not gone.
+func (n *NIC) Ending() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.ending)
+}
+
 // PostSendAcross is PostSend with something that happens while d is on its way into
 // the queue.
 func PostSendAcross(v *VI, d *Descriptor, between func()) {

@@ -61,6 +61,7 @@ type puppetLink struct {
 	poll    func() bool
 	traffic func() vi.Traffic
 	onStop  func()
+	onEnd   func()
 	stopped chan vi.StopReason // one slot
 }
 
@@ -79,6 +80,14 @@ func (l *puppetLink) Stop(r vi.StopReason) {
 		l.onStop()
 	}
 	l.stopped <- r
+}
+
+// End makes the link one that ends in the goroutine of the engine.
+func (l *puppetLink) End(gone func()) {
+	if l.onEnd != nil {
+		l.onEnd()
+	}
+	gone()
 }
 
 func (l *puppetLink) Traffic() vi.Traffic {

@@ -354,8 +354,7 @@ func (l *link) endsSoon() bool {
 func (l *link) wind(gone func()) {
 	switch l.life.Load() {
 	case lifeAborting:
-		l.c.Abort()
-		l.c.Close()
+		l.c.Reset()
 	case lifeDiscarded:
 		l.c.Shutdown()
 		l.c.Close()

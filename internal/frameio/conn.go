@@ -242,6 +242,14 @@ func (c *Conn) Abort() {
 	go c.tearDown()
 }
 
+// Reset is Abort and Close. It must not be called from a Protocol's method.
+func (c *Conn) Reset() error {
+	if !c.closing.Swap(true) {
+		c.reset.Store(true)
+	}
+	return c.Close()
+}
+
 // Close closes the stream at once (queued bytes that the kernel has are still
 // delivered, as for any socket) and waits until no method of the protocol
 // runs any more. It must not be called from one.

@@ -147,8 +147,23 @@ func (o *conn) path() samehost.Path { return o.s.path() }
 
 // setLater sets what every connection has, on one that was dialled: while the answer
 // to the first write is under way, since a call for each option would be a good part of
-// a set-up.
+// a set-up. Where the bytes go through shared memory the socket is silent, and can wait
+// for setNow.
 func (o *conn) setLater() error {
+	if o.later.Load() == nil {
+		return nil
+	}
+	o.s.mu.RLock()
+	silent := o.s.rings != nil
+	o.s.mu.RUnlock()
+	if silent {
+		return nil
+	}
+	return o.setNow()
+}
+
+// setNow is setLater for a caller that has to do with the socket itself.
+func (o *conn) setNow() error {
 	t := o.later.Swap(nil)
 	if t == nil {
 		return nil
@@ -341,7 +356,7 @@ func (o *conn) SetLinger(sec int) error {
 
 // option sets something on the socket.
 func (o *conn) option(f func(fd int) error) (err error) {
-	if err := o.setLater(); err != nil {
+	if err := o.setNow(); err != nil {
 		return err
 	}
 	return o.set(f)
@@ -357,7 +372,7 @@ func (o *conn) set(f func(fd int) error) (err error) {
 
 // SyscallConn gives access to the options of the socket.
 func (o *conn) SyscallConn() (syscall.RawConn, error) {
-	return rawHandle{o.s}, o.setLater()
+	return rawHandle{o.s}, o.setNow()
 }
 
 // tune is Tune.

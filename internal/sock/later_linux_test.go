@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/internal/testkit"
+	"viaduct/samehost"
 )
 
 // What every connection has is set on one that was dialled while its first answer is
@@ -62,6 +63,35 @@ func TestSetLater(t *testing.T) {
 				t.Errorf("TCP_NODELAY, TCP_KEEPIDLE, TCP_KEEPCNT, O_NONBLOCK: %v, want %v", v, want)
 			}
 		})
+	}
+}
+
+// Where the bytes go through shared memory the socket is silent, and what every connection
+// has is set on it when something asks for its options.
+func TestSetLaterShared(t *testing.T) {
+	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
+	a, b := sharedPair(t, l)
+	var p [1]byte
+	for _, c := range [][2]net.Conn{{a, b}, {b, a}, {a, b}} {
+		if _, err := c[0].Write(p[:]); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c[1].Read(p[:]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	noDelay := func() int {
+		v, err := unix.GetsockoptInt(a.(*conn).s.rings.tcp, unix.IPPROTO_TCP, unix.TCP_NODELAY)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	if noDelay() != 0 {
+		t.Error("set on a socket that no byte has passed")
+	}
+	if _, err := a.(*conn).SyscallConn(); err != nil || noDelay() != 1 {
+		t.Errorf("%v, TCP_NODELAY %d for a caller that asks for the socket", err, noDelay())
 	}
 }
 
