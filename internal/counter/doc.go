@@ -1,10 +1,10 @@
 // Package counter counts what one goroutine at a time does, for others to read. An
-// atomic addition costs as much as a hundred other instructions of a short message, which
-// has several counters; these cost one.
+// atomic store waits until all stores before it are seen by other processors, and a short
+// message moves several counters: here that takes an ordinary instruction each.
 //
 // A [Counter] has one writer at a time: what changes it holds a lock or a role that
-// makes it so. Any goroutine may read it meanwhile. The writer's addition is then an
-// ordinary one, and readers load the word atomically, which sees a value that was
-// written. Where a word of 64 bits takes two stores, and for the race detector, which
-// can't know this, the addition is an atomic store.
+// makes it so. Any goroutine may read it meanwhile: it loads the word atomically, and
+// sees a value that was written, at the latest the one from before the writer last gave
+// its lock back. Where a word of 64 bits takes two stores, and for the race detector, which
+// can't know this, the writer's store is atomic.
 package counter

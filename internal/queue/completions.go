@@ -194,7 +194,7 @@ func (c *Completions[E]) Discard(drop func(E) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for range c.s.n {
-		if e := c.popLocked(); !drop(e) {
+		if e := c.s.pop(); !drop(e) {
 			c.s.push(e)
 		}
 	}

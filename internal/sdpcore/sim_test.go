@@ -202,6 +202,9 @@ func (s *sim) join() {
 
 // run carries out the actions of an event at e.
 func (s *sim) run(e *simEnd, acts []Action) {
+	if at, ok := e.m.soonest(); ok && e.m.untimed() {
+		s.errorf("%s: something is due at %v, and time is said to change nothing", e.name, at)
+	}
 	e.acts = acts
 	for i := 0; i < len(acts) && s.fail == ""; i++ {
 		a := &acts[i]

@@ -9,15 +9,20 @@ import (
 // Deadline returns the time at which Tick is next due, and false if only an
 // event can change anything.
 func (m *Machine) Deadline() (at Time, ok bool) {
+	if m.untimed() {
+		return 0, false
+	}
+	return m.soonest()
+}
+
+// soonest is Deadline by a look at each timer.
+func (m *Machine) soonest() (at Time, ok bool) {
 	next := func(t Time) {
 		if !ok || t < at {
 			at, ok = t, true
 		}
 	}
 	s, k, t := &m.src, &m.snk, &m.p.Timers
-	if m.untimed() {
-		return 0, false
-	}
 	switch m.life {
 	case lifeSuspending, lifeSuspSent:
 		next(m.sus.at + t.Suspend)
