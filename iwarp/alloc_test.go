@@ -3,7 +3,9 @@ package iwarp
 import (
 	"fmt"
 	"runtime"
+	"strconv"
 	"testing"
+	"unsafe"
 
 	"viaduct/internal/sock"
 )
@@ -87,5 +89,16 @@ func allocs(t *testing.T, a, b *QueuePair, n int) {
 	// Many rounds, so that what the runtime needs now and then does not count.
 	if got := testing.AllocsPerRun(500, func() { round(); recv() }); got >= 1 {
 		t.Errorf("%v allocations per round of 5 messages", got)
+	}
+}
+
+// TestQueuePairSize: most of what an idle stream keeps is its QueuePair. The runtime rounds it
+// and a word of its own up to a size class, of which 1792 is one and 2048 the next.
+func TestQueuePairSize(t *testing.T) {
+	if strconv.IntSize == 32 {
+		t.Skip("the sizes are those of 64-bit words")
+	}
+	if n, most := unsafe.Sizeof(QueuePair{}), 1792-unsafe.Sizeof(uintptr(0)); n > most {
+		t.Errorf("a QueuePair has %d bytes, of at most %d", n, most)
 	}
 }

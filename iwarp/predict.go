@@ -165,8 +165,8 @@ func (q *QueuePair) predictSend(x *predictions) bool {
 	if !open || r.recv == nil || q.supply != nil {
 		return false
 	}
-	r.sendGuess = int(min(uint64(r.lastSend), r.recv.length))
-	q.predictRest(x, int(at), r.sendGuess)
+	r.sendGuess = uint32(min(uint64(r.lastSend), r.recv.length))
+	q.predictRest(x, int(at), int(r.sendGuess))
 	return len(x.Predicted) > 0
 }
 
@@ -178,7 +178,7 @@ func (q *QueuePair) sendMissed(u []byte, n int) bool {
 		return false
 	}
 	h, _, err := ddp.ParseUntagged(u)
-	return err != nil || h.Last && int(h.MO)+n != q.rx.sendGuess
+	return err != nil || h.Last && int(h.MO)+n != int(q.rx.sendGuess)
 }
 
 // predictReads predicts the rest of the Read Response in progress, and those behind

@@ -88,8 +88,8 @@ type wire struct {
 	ready     atomic.Bool // fc and what stands above are set
 
 	sendOpen atomic.Bool            // we may send FPDUs [MPA-7.1.2-15]
-	term     atomic.Pointer[[]byte] // the Terminate to be sent: its RDMAP header
 	nudge    atomic.Bool            // a zero-length Write is to be sent [I-10]
+	term     atomic.Pointer[[]byte] // the Terminate to be sent: its RDMAP header
 }
 
 // Reading is what both sides have asked of the other's memory, and may.

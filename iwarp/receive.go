@@ -15,21 +15,21 @@ import (
 // rxState belongs to the receive role of frameio.
 type rxState struct {
 	dec    mpa.Decoder
-	first  bool         // the first FPDU was seen
 	queues [4]ddp.Queue // by queue number
+	first  bool         // the first FPDU was seen
+	kick   bool         // something may be sent because of what came
 	op     rdmap.Opcode // of the message in progress on queue 0
+	longOp rdmap.Opcode // of the last segment that was read into place
 	head   ddp.Untagged // its first header, whose RsvdULP counts [DDP-4.3-4] [I-47]
 	recv   *recvWQE     // its buffer
 	done   []Completion // receives to be published
 	far    *farWrites   // nil while the device has no far regions
 	held   regmem.Ref   // pin that serves every access to its region during one Receive
-	kick   bool         // something may be sent because of what came
 	seg    segment      // being taken, or the last one
 
-	longOp       rdmap.Opcode // of the last segment that was read into place
 	fullSend     int          // payload of the last segment that began a message on queue 0 and did not end it
 	lastSend     uint32       // length of the last message on queue 0 of more than one segment
-	sendGuess    int          // that of the one in progress, by guess; 0 if none was made
+	sendGuess    uint32       // that of the one in progress, by guess; 0 if none was made
 	fullResponse int          // payload of the last segment of a Read Response that did not end it
 	ahead        []regmem.Ref // pins of memory where what comes is predicted to belong
 	staged       int          // bytes that were read and not looked at

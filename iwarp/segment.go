@@ -31,6 +31,7 @@ type messageType struct {
 type segment struct {
 	op     rdmap.Opcode
 	last   bool         // of its message
+	long   bool         // it is read into place, and some of its payload, or the trailer, is missing
 	tagged ddp.Tagged   // its header, if op is a tagged one
 	un     ddp.Untagged // its header otherwise
 	u      []byte       // what has come of the ULPDU, its headers at least
@@ -39,8 +40,7 @@ type segment struct {
 	at     []byte       // its place, if that is in one piece in memory which held pins; for place alone
 
 	// Of one that is read into place:
-	long    bool // some of its payload, or the trailer, is missing
-	trailer int  // bytes of pad and CRC that are missing; 0 as long as payload is
+	trailer int // bytes of pad and CRC that are missing; 0 as long as payload is
 	crc     uint32
 	hdr     [ddp.UntaggedLen]byte // memory of u
 	pins    []regmem.Ref

@@ -19,20 +19,21 @@ type txState struct {
 	mulpdu atomic.Int32
 	msn    [4]ddp.MSN // next of each queue
 	cur    txMessage
-	turn   bool    // whose turn it is: the peer's requests or our queue [I-54]
-	rtr    mpa.RTR // the ready message that has to go first
-	opID   uint32  // identifier of the next Atomic Request [I-68]
+	opID   uint32 // identifier of the next Atomic Request [I-68]
+
+	turn    bool    // whose turn it is: the peer's requests or our queue [I-54]
+	rtr     mpa.RTR // the ready message that has to go first
+	begun   bool    // the first FPDU of all was sent
+	invalid bool    // a local invalidation is in progress
 
 	lookedAt
 	inBatch
 
-	begun   bool      // the first FPDU of all was sent
-	asked   time.Time // when the MSS was last looked at
-	since   int       // bytes sent since then
-	hdr     [ddp.UntaggedLen]byte
-	arena   *arena // FPDUs and payload that the batch in progress refers to
-	used    int    // bytes of it
-	invalid bool   // a local invalidation is in progress
+	asked time.Duration // when the MSS was last looked at, since the stream was made; 0 for never
+	since int           // bytes sent since then
+	hdr   [ddp.UntaggedLen]byte
+	arena *arena // FPDUs and payload that the batch in progress refers to
+	used  int    // bytes of it
 }
 
 // Those lookedAt are requests of the send queue that have not begun. Each belongs to the
@@ -625,10 +626,14 @@ const (
 // progress keeps its size. [MPA-4.5-6] [MPA-4.5-3] [DDP-3-1] [DDP-3-2] [I-27]
 func (q *QueuePair) refreshMSS() {
 	t := &q.tx
-	if q.set.fixedSize || t.since < mssBytes && time.Since(t.asked) < mssAge {
+	if q.set.fixedSize {
 		return
 	}
-	t.since, t.asked = 0, time.Now()
+	now := time.Since(q.born)
+	if t.asked != 0 && t.since < mssBytes && now-t.asked < mssAge {
+		return
+	}
+	t.since, t.asked = 0, max(now, 1)
 	var size int
 	if q.fc != nil {
 		size = segmentSizeBy(q.fc, q.conn)

@@ -310,12 +310,12 @@ func TestSizeAge(t *testing.T) {
 		_, q := asResponder(t, cfg)
 		q.fc.WithSender(func() {
 			x := &q.tx
-			size, was := x.mulpdu.Load(), time.Now().Add(-c.age)
+			size, was := x.mulpdu.Load(), time.Since(q.born)-c.age
 			x.since, x.asked = c.since, was
 			x.mulpdu.Store(999)
 			q.refreshMSS()
 			got := x.mulpdu.Load()
-			if asked := got != 999; asked != c.asks || asked && (got != size || x.since != 0 || x.asked.Equal(was)) || !asked && (x.since != c.since || !x.asked.Equal(was)) {
+			if asked := got != 999; asked != c.asks || asked && (got != size || x.since != 0 || x.asked == was) || !asked && (x.since != c.since || x.asked != was) {
 				t.Errorf("%+v: size %d, was %d; sent since %d", c, got, size, x.since)
 			}
 		})
