@@ -28,7 +28,7 @@ func TestThousandRings(t *testing.T) {
 		if c.m, c.fd, err = Create(DefaultRing); err != nil {
 			t.Fatal(err)
 		}
-		if c.o, err = Open(c.fd, c.m.Ring(), c.m.Key()); err != nil {
+		if c.o, err = Open(c.fd, c.m.Ring()); err != nil {
 			t.Fatal(err)
 		}
 		_, c.p = c.m.Ends(true)

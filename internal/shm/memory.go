@@ -48,7 +48,7 @@ func reserve(n int64) error {
 	}
 	for used.Add(n) > max(l, 0) {
 		used.Add(-n)
-		if dropKept() {
+		if Drop() {
 			continue
 		}
 		return fmt.Errorf("%w: the rings of this process have %d bytes, at most %d", ErrExhausted, used.Load(), max(l, 0))

@@ -17,9 +17,9 @@ type Memory struct {
 	in   *Consumer
 	out  *Producer
 
-	key   Key
-	kept  bool   // see Keep
-	place string // likewise
+	files  []int // see Hold
+	keeper Keeper
+	uses   int
 }
 
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
@@ -68,13 +68,13 @@ func Create(ring int) (m *Memory, fd int, err error) {
 	if err != nil {
 		return nil, -1, err
 	}
-	return &Memory{b: b, ring: ring, key: newKey()}, fd, nil
+	return &Memory{b: b, ring: ring}, fd, nil
 }
 
 // Open maps memory that another process has made, after all checks: it must be
 // anonymous memory of exactly the size that two rings take, sealed so that this can not
-// change any more. The descriptor stays the caller's. key is its name between the two.
-func Open(fd, ring int, key Key) (m *Memory, err error) {
+// change any more. The descriptor stays the caller's.
+func Open(fd, ring int) (m *Memory, err error) {
 	if err := checkRing(ring); err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func Open(fd, ring int, key Key) (m *Memory, err error) {
 		release(first(ring))
 		return nil, err
 	}
-	return &Memory{b: b, ring: ring, key: key}, nil
+	return &Memory{b: b, ring: ring}, nil
 }
 
 // tmpfsMagic is the file system of a memfd of ordinary pages. Touching huge pages

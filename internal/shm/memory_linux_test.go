@@ -18,7 +18,7 @@ func TestTwoMappings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := Open(fd, MinRing, Key{})
+	b, err := Open(fd, MinRing)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestForeignMemoryIsChecked(t *testing.T) {
 		"empty":               make(sealing, 0, seals),
 		"no descriptor":       -1,
 	} {
-		if m, err := Open(fd, MinRing, Key{}); err == nil {
+		if m, err := Open(fd, MinRing); err == nil {
 			m.Close()
 			t.Errorf("%s: taken", name)
 		} else {
@@ -94,11 +94,11 @@ func TestForeignMemoryIsChecked(t *testing.T) {
 	}
 	good := make(sealing, size, seals)
 	for _, ring := range []int{0, -1, MinRing + 1, MinRing / 2, MaxRing * 2, 1 << 62} {
-		if _, err := Open(good, ring, Key{}); err == nil {
+		if _, err := Open(good, ring); err == nil {
 			t.Errorf("a ring of %d bytes was taken", ring)
 		}
 	}
-	if m, err := Open(good, MinRing, Key{}); err != nil {
+	if m, err := Open(good, MinRing); err != nil {
 		t.Error(err)
 	} else {
 		m.Close()
@@ -116,11 +116,11 @@ func TestMemoryIsBudgeted(t *testing.T) {
 	if _, _, err := Create(MinRing); !errors.Is(err, ErrExhausted) {
 		t.Errorf("a second one: %v", err)
 	}
-	if _, err := Open(fd, MinRing, Key{}); !errors.Is(err, ErrExhausted) {
+	if _, err := Open(fd, MinRing); !errors.Is(err, ErrExhausted) {
 		t.Errorf("a second mapping: %v", err)
 	}
 	a.Close()
-	b, err := Open(fd, MinRing, Key{})
+	b, err := Open(fd, MinRing)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func TestGrowth(t *testing.T) {
 	}
 	defer unix.Close(fd)
 	_, p := m.Ends(true)
-	o, err := Open(fd, m.Ring(), m.Key())
+	o, err := Open(fd, m.Ring())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,4 +6,4 @@ package shm
 
 func giveBack([]byte) {}
 
-func dropKept() bool { return false }
+func Drop() bool { return false }

@@ -188,6 +188,9 @@ func (o *conn) receive(p []byte, f reading, soon bool) (n int, err error) {
 		return 0, err
 	}
 	try := func() bool {
+		if o.meet != nil && !o.s.used.Load() {
+			o.meet.grantAgain(o)
+		}
 		o.s.rlockDecided() // an end of the TCP connection is nothing to one that has committed
 		defer o.s.mu.RUnlock()
 		switch r := o.s.rings; {

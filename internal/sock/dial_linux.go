@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"viaduct/internal/shm"
 )
 
 // Dial is d.DialContext for a connection whose descriptor is going to be taken
@@ -71,7 +73,11 @@ func (o *conn) connect(ctx context.Context, ap netip.AddrPort) (err error) {
 	} else {
 		family, sa = unix.AF_INET6, &unix.SockaddrInet6{Port: int(ap.Port()), Addr: a.As16()}
 	}
-	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+	const kind = unix.SOCK_STREAM | unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC
+	fd, err := unix.Socket(family, kind, unix.IPPROTO_TCP)
+	if noDescriptor(err) && shm.Drop() {
+		fd, err = unix.Socket(family, kind, unix.IPPROTO_TCP)
+	}
 	if err != nil {
 		return os.NewSyscallError("socket", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/internal/budget"
+	"viaduct/internal/shm"
 )
 
 // OwnListener takes the descriptor of a TCP listener away from the runtime. l
@@ -84,11 +85,16 @@ func (l *ownedListener) opError(op string, err error) error {
 // Accept waits for the next connection.
 func (l *ownedListener) Accept() (net.Conn, error) {
 	c, err := (*conn)(nil), ErrWouldBlock
+	take := func() bool {
+		c, err = l.take()
+		return err != ErrWouldBlock
+	}
 	try := func() bool {
-		if c, err = l.take(); err == ErrWouldBlock && l.meet != nil {
+		taken := take()
+		if !taken && l.meet != nil {
 			l.meet.serveNow()
 		}
-		return err != ErrWouldBlock
+		return taken
 	}
 	for err == ErrWouldBlock {
 		serr := l.s.Sleep(func(uintptr) bool {
@@ -99,7 +105,7 @@ func (l *ownedListener) Accept() (net.Conn, error) {
 		case serr == nil || err != ErrWouldBlock:
 		case errors.Is(serr, os.ErrDeadlineExceeded): // see LookForNext
 			l.s.Interrupted()
-			within(nextTime, &l.next, &nexts, try)
+			within(nextTime, &l.next, &nexts, take)
 		default:
 			err = serr
 		}
@@ -151,6 +157,9 @@ func (l *ownedListener) take() (*conn, error) {
 		case unix.EINTR, unix.ECONNABORTED: // gone before it was taken
 			continue
 		default:
+			if noDescriptor(err) && shm.Drop() {
+				continue
+			}
 			return nil, os.NewSyscallError("accept4", err)
 		}
 		fd := int(n)
@@ -168,6 +177,9 @@ func (l *ownedListener) take() (*conn, error) {
 		return o, nil
 	}
 }
+
+// noDescriptor reports whether a call has failed for want of a descriptor.
+func noDescriptor(err error) bool { return err == unix.EMFILE || err == unix.ENFILE }
 
 // rawAddr reads an address of either family: that of IPv4 is shorter, and has
 // the port at the same place.

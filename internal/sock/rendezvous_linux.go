@@ -5,12 +5,12 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"viaduct/internal/budget"
 	"viaduct/internal/shm"
 )
 
@@ -25,6 +25,8 @@ import (
 type rendezvous struct {
 	sockets []meetingSocket
 	in      instance // at which serve sleeps
+
+	requests, decisions budget.Budget // of polling for those of connections before, see again_linux.go
 
 	mu     sync.Mutex
 	conns  map[netip.AddrPort]*conn // accepted connections by the peer's address, while nothing was read from them; guarded by mu
@@ -71,6 +73,7 @@ func openRendezvous(at netip.AddrPort, dir string) *rendezvous {
 }
 
 func (v *rendezvous) close() {
+	shm.Forget(v)
 	v.mu.Lock()
 	v.closed = true
 	for _, m := range v.sockets {
@@ -130,7 +133,9 @@ func (v *rendezvous) welcome(o *conn) {
 	if o.meet == nil {
 		return
 	}
-	v.serveNow()
+	if !v.awaitAgain(o) {
+		v.serveNow()
+	}
 	v.mu.Lock()
 	more := len(v.conns) > 0
 	v.mu.Unlock()
@@ -220,7 +225,7 @@ type asking struct {
 
 	got     bool // m and files are there
 	m       meeting
-	files   []int // the memory, -1 if it is known; the bell for room, and to prove it the TCP connection
+	files   []int // the memory; the bell for room, -1 when the memory has it; to prove it the TCP connection
 	o       *conn // the connection that is asked for
 	mem     *shm.Memory
 	rings   *rings // made of mem
@@ -242,7 +247,10 @@ func (a *asking) serve(wait bool) bool {
 			}
 			return a.refuse(errors.New(whyNotAccepted))
 		}
-		if err := a.grant(); err != nil {
+		if err := a.grant(wait); err == ErrWouldBlock {
+			a.o = nil
+			return false
+		} else if err != nil {
 			a.o.s.setWhy(err.Error())
 			return a.refuse(err)
 		}
@@ -263,7 +271,7 @@ func (a *asking) serve(wait bool) bool {
 		return true
 	}
 	a.files[1] = -1
-	a.closeFiles()
+	closeAll(a.files)
 	a.decided()
 	a.v.remove(a.o)
 	return true
@@ -283,13 +291,13 @@ func (a *asking) leave() bool {
 	if a.decided != nil {
 		a.decided()
 	}
-	a.closeFiles()
+	closeAll(a.files)
 	a.c.Close()
 	return true
 }
 
-func (a *asking) closeFiles() {
-	for _, fd := range a.files {
+func closeAll(files []int) {
+	for _, fd := range files {
 		if fd >= 0 {
 			unix.Close(fd)
 		}
@@ -338,9 +346,6 @@ func (a *asking) request(wait bool) error {
 	if a.m, err = parseMeeting(b[:n]); err != nil {
 		return err
 	}
-	if a.m.again {
-		a.files = slices.Insert(a.files, 0, -1)
-	}
 	want := 2
 	if a.proves {
 		want = 3
@@ -384,8 +389,8 @@ func (v *rendezvous) find(m meeting, wait bool) *conn {
 }
 
 // grant checks everything about a request, maps the memory, and tells the dialer that it
-// may commit.
-func (a *asking) grant() (err error) {
+// may commit. It is ErrWouldBlock if it would have to wait and is not to.
+func (a *asking) grant(wait bool) (err error) {
 	uid, err := sameUser(a.c.s.fd)
 	if err != nil {
 		return err
@@ -395,19 +400,16 @@ func (a *asking) grant() (err error) {
 			return err
 		}
 	}
-	if !a.m.again {
-		a.mem, err = shm.Open(a.files[0], a.m.ring, a.m.key)
-	} else if a.mem = shm.Known(a.m.key, a.m.ring); a.mem == nil {
-		err = errForgotten
-	}
-	if err != nil {
+	if a.decided, err = a.o.s.decide(wait); err != nil {
 		return err
 	}
-	if a.decided, err = a.o.s.decide(); err != nil {
+	if a.mem, err = shm.Open(a.files[0], a.m.ring); err != nil {
 		return err
 	}
-	a.mem.Keep("")
 	a.rings = newRings(a.mem, false, a.c.s.fd, a.files[1])
+	if !a.proves {
+		a.rings.keeper.By = a.v
+	}
 	a.rings.in.Ask() // for a reader that sleeps, see adopt
 	if !a.proves {
 		answer(a.c.s.fd, nil)
@@ -433,9 +435,7 @@ func answer(fd int, err error, rights ...int) {
 	var b [answerLen]byte
 	b[0] = granted
 	if err != nil {
-		if b[0] = refused; err == errForgotten {
-			b[0] = forgotten
-		}
+		b[0] = refused
 		b[1] = byte(copy(b[2:], err.Error()))
 	}
 	if len(rights) == 0 {

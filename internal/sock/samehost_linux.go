@@ -23,8 +23,8 @@ import (
 // the memory, connects there, names its TCP connection and sends the memory along.
 // The listening side finds the connection among those that it has accepted and of
 // which nothing was read, and answers; then the dialing side commits. After that
-// the AF_UNIX connection is a bell, see rings. Where both have memory yet of a connection
-// that has ended, the request names that in place of sending any, see [shm.Reuse].
+// the AF_UNIX connection is a bell, see rings. Where both still have the memory of a
+// connection that has ended, all this goes through that, see again_linux.go.
 //
 //	dialer                                   listener
 //	request, memory, bell for room  ---->
@@ -40,12 +40,12 @@ import (
 // which only the kernel tells, and takes only its own. In case of doubt, it is TCP.
 
 const (
-	meetingMagic = "viaduct rings 3\n"
-	requestLen   = len(meetingMagic) + 4 + len(shm.Key{}) + 1 + 2*18
+	meetingMagic = "viaduct rings 4\n"
+	requestLen   = len(meetingMagic) + 4 + namesLen
+	namesLen     = 2 * 18
 	answerLen    = 128
 	refused      = 0
 	granted      = 1
-	forgotten    = 2 // the listener does not have the memory that is named
 	committed    = 'C'
 
 	// answerTimeout bounds how long a dialer waits for an answer. An accepting
@@ -76,20 +76,17 @@ func meetingName(at netip.AddrPort) string { return "@viaduct-rings/1/" + at.Str
 // A meeting is a request.
 type meeting struct {
 	ring     int
-	key      shm.Key        // of the memory
-	again    bool           // the listener has it
 	from, to netip.AddrPort // of the TCP connection, as the dialer sees it
 }
 
 func (m *meeting) append(b []byte) []byte {
 	b = append(b, meetingMagic...)
 	b = binary.BigEndian.AppendUint32(b, uint32(m.ring))
-	b = append(b, m.key[:]...)
-	if m.again {
-		b = append(b, 1)
-	} else {
-		b = append(b, 0)
-	}
+	return m.appendNames(b)
+}
+
+// appendNames adds the names of the TCP connection, namesLen bytes.
+func (m *meeting) appendNames(b []byte) []byte {
 	for _, a := range []netip.AddrPort{m.from, m.to} {
 		ip := a.Addr().As16()
 		b = append(b, ip[:]...)
@@ -105,9 +102,6 @@ func parseMeeting(b []byte) (m meeting, err error) {
 	b = b[len(meetingMagic):]
 	m.ring = int(binary.BigEndian.Uint32(b))
 	b = b[4:]
-	b = b[copy(m.key[:], b):]
-	m.again = b[0] != 0
-	b = b[1:]
 	for _, a := range []*netip.AddrPort{&m.from, &m.to} {
 		*a = netip.AddrPortFrom(netip.AddrFrom16([16]byte(b)).Unmap(), binary.BigEndian.Uint16(b[16:]))
 		b = b[18:]
@@ -173,9 +167,6 @@ func ShareMemory(ctx context.Context, nc net.Conn, policy samehost.Policy, dir s
 	return nil
 }
 
-// errForgotten says that the listener does not have the memory of a connection before.
-var errForgotten = errors.New("the listener does not know the memory")
-
 // share asks the peer for shared memory. The error is the reason for TCP, or a proofError.
 func (o *conn) share(ctx context.Context, dir string, required bool) error {
 	m := meeting{ring: ringSize, from: addrPort(o.local), to: addrPort(o.remote)}
@@ -191,49 +182,41 @@ func (o *conn) share(ctx context.Context, dir string, required bool) error {
 	if at, ok := ctx.Deadline(); ok && at.Before(end) {
 		end = at
 	}
-	for again := true; ; {
-		err = o.ask(ctx, m, names, again, end, required)
-		switch {
-		case err == errForgotten:
-			again = false
-		case err != nil && required && err.Error() == whyNotAccepted && time.Now().Before(end):
-			// The listener has waited for as long as it does for a dialer that can go on by TCP.
-		default:
+	if answered, err := o.askAgain(m, names); answered {
+		return err
+	}
+	for {
+		err = o.ask(ctx, m, names, end, required)
+		if err == nil || !required || err.Error() != whyNotAccepted || time.Now().After(end) {
 			return err
 		}
+		// The listener has waited for as long as it does for a dialer that can go on by TCP.
 	}
 }
 
-// ask asks once, with memory of a connection before if again is true and there is some.
-func (o *conn) ask(ctx context.Context, m meeting, names []string, again bool, end time.Time, required bool) (err error) {
+// ask asks once, with new memory.
+func (o *conn) ask(ctx context.Context, m meeting, names []string, end time.Time, required bool) (err error) {
 	bell, name, err := callMeeting(names, required)
 	if err != nil {
 		return err
 	}
 	proves := name[0] != '@'
+	bells := []int{bell}
 	defer func() {
 		if err != nil {
-			unix.Close(bell)
+			closeAll(bells)
 		}
 	}()
 	uid, err := sameUser(bell)
 	if err != nil {
 		return err
 	}
-	var mem *shm.Memory
-	if again {
-		mem = shm.Reuse(name)
+	mem, fd, err := shm.Create(m.ring)
+	if err != nil {
+		return err
 	}
-	var rights []int
-	if m.again = mem != nil; !m.again {
-		var fd int
-		if mem, fd, err = shm.Create(m.ring); err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		rights = append(rights, fd)
-	}
-	m.ring, m.key = mem.Ring(), mem.Key()
+	defer unix.Close(fd)
+	m.ring = mem.Ring()
 	defer func() {
 		if err != nil {
 			mem.Close()
@@ -244,12 +227,8 @@ func (o *conn) ask(ctx context.Context, m meeting, names []string, again bool, e
 		return os.NewSyscallError("socketpair", err)
 	}
 	defer unix.Close(room[1])
-	defer func() {
-		if err != nil {
-			unix.Close(room[0])
-		}
-	}()
-	rights = append(rights, room[1])
+	bells = append(bells, room[0])
+	rights := []int{fd, room[1]}
 	if proves {
 		rights = append(rights, o.s.fd)
 	}
@@ -285,12 +264,11 @@ func (o *conn) ask(ctx context.Context, m meeting, names []string, again bool, e
 	if _, err := send(bell, []byte{committed}); err != nil {
 		return err
 	}
-	mem.Keep(name)
 	r := newRings(mem, true, bell, room[0])
-	if err := o.s.adopt(r); err != nil {
-		return err // nothing was read or written: it was closed
+	if !proves {
+		r.keeper.Place = name
 	}
-	return nil
+	return o.s.adopt(r) // nothing was read or written: it is an error if it was closed
 }
 
 // meetingNames returns the names by which a rendezvous of the listener may be found that
@@ -408,8 +386,6 @@ func awaitAnswer(ctx context.Context, fd int, end time.Time) (theirs int, err er
 	}
 	switch b[0] {
 	case granted:
-	case forgotten:
-		return theirs, errForgotten
 	default:
 		return theirs, errors.New(string(b[2 : 2+min(int(b[1]), len(b)-2)]))
 	}

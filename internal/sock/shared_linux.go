@@ -28,7 +28,7 @@ func Shared(a, b net.Conn) (net.Conn, net.Conn) {
 	mem, fd, err := shm.Create(ringSize)
 	must(err)
 	defer unix.Close(fd)
-	other, err := shm.Open(fd, ringSize, mem.Key())
+	other, err := shm.Open(fd, ringSize)
 	must(err)
 	bells, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	must(err)

@@ -91,16 +91,28 @@ func (s *Socket) adopt(r *rings) error {
 		s.out.Close()
 		s.out = Watch{}
 	}
+	r.mem.Hold(r.bell, r.room)
+	r.mem.Keep(r.keeper)
 	r.tcp, s.fd, s.rings = s.fd, r.bell, r
 	return nil
 }
 
 // decide has reads, writes, and an engine that takes the socket, wait for a verdict, which is the function that it returns: a
-// dialer was granted shared memory, and may commit or leave.
-func (s *Socket) decide() (decided func(), err error) {
+// dialer was granted shared memory, and may commit or leave. While there is no verdict on another grant, the error is
+// ErrWouldBlock unless decide is to wait for that.
+func (s *Socket) decide(wait bool) (decided func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.used.Load() || s.verdict != nil {
+	for s.verdict != nil && !s.closed {
+		if !wait {
+			return nil, ErrWouldBlock
+		}
+		ch := s.verdict
+		s.mu.Unlock()
+		<-ch
+		s.mu.Lock()
+	}
+	if s.closed || s.used.Load() || s.rings != nil {
 		return nil, errors.New(whyBegun)
 	}
 	ch := make(chan struct{})
