@@ -139,7 +139,10 @@ func (v *rendezvous) grantAgain(o *conn) (asked bool) {
 	}
 	r := againRings(mem, false)
 	r.keeper.By = v
-	decided, err := r.mayGrant(o, m)
+	decided, err := o.s.decide(false)
+	if err == nil {
+		err = r.mayGrant(o, m)
+	}
 	ok, wake := mem.Grant(err == nil)
 	if wake {
 		r.ring(r.bell)
@@ -179,22 +182,18 @@ func (v *rendezvous) grantAgain(o *conn) (asked bool) {
 	return true
 }
 
-// mayGrant checks a request for o. decided is of the time in which o waits, nil if there is an error.
-func (r *rings) mayGrant(o *conn, m meeting) (decided func(), err error) {
+// mayGrant checks a request for o, which waits for the verdict.
+func (r *rings) mayGrant(o *conn, m meeting) error {
 	if !r.empties() {
-		return nil, errors.New("the peer's process has hung up")
+		return errors.New("the peer's process has hung up")
 	}
-	uid, err := sameUser(r.bell)
-	if err == nil {
-		err = checkOwner(o.s.fd, m.from, m.to, uid)
+	if err := o.s.checkPeer(r.bell, m); err != nil {
+		return err
 	}
-	if err != nil {
-		return nil, err
-	}
-	if decided, err = o.s.decide(false); err == nil && o.s.sleeps() {
+	if o.s.sleeps() {
 		r.in.Ask() // see adopt
 	}
-	return decided, err
+	return nil
 }
 
 // sleeps reports whether a reader may sleep at the TCP socket.

@@ -391,16 +391,15 @@ func (v *rendezvous) find(m meeting, wait bool) *conn {
 // grant checks everything about a request, maps the memory, and tells the dialer that it
 // may commit. It is ErrWouldBlock if it would have to wait and is not to.
 func (a *asking) grant(wait bool) (err error) {
-	uid, err := sameUser(a.c.s.fd)
-	if err != nil {
+	if a.decided, err = a.o.s.decide(wait); err != nil {
 		return err
 	}
-	if !a.proves {
-		if err := checkOwner(a.o.s.fd, a.m.from, a.m.to, uid); err != nil {
-			return err
-		}
+	if a.proves {
+		_, err = sameUser(a.c.s.fd)
+	} else {
+		err = a.o.s.checkPeer(a.c.s.fd, a.m)
 	}
-	if a.decided, err = a.o.s.decide(wait); err != nil {
+	if err != nil {
 		return err
 	}
 	if a.mem, err = shm.Open(a.files[0], a.m.ring); err != nil {

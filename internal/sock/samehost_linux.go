@@ -345,6 +345,21 @@ func checkOwner(near int, local, remote netip.AddrPort, uid uint32) error {
 	return nil
 }
 
+// checkPeer makes sure that the dialer that asks by a bell is of this user, and has the other end of a TCP connection
+// that waits for the verdict on that.
+func (s *Socket) checkPeer(bell int, m meeting) error {
+	uid, err := sameUser(bell)
+	if err != nil {
+		return err
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.closed {
+		return net.ErrClosed
+	}
+	return checkOwner(s.fd, m.from, m.to, uid)
+}
+
 // awaitAnswer waits for the listener's answer, with which its end of the TCP connection
 // may come; theirs is -1 if not.
 func awaitAnswer(ctx context.Context, fd int, end time.Time) (theirs int, err error) {

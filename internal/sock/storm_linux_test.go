@@ -1,0 +1,230 @@
+package sock
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	mrand "math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"viaduct/internal/shm"
+	"viaduct/internal/testkit"
+	"viaduct/samehost"
+)
+
+// stormVariable tells the child of a storm what it does: "dial ADDRESS" or "listen".
+const stormVariable = "VIADUCT_TEST_STORM"
+
+// TestStormChild is the other process of TestStorm.
+func TestStormChild(t *testing.T) {
+	role, at, _ := strings.Cut(os.Getenv(stormVariable), " ")
+	switch role {
+	case "":
+		t.Skip("for TestStorm alone")
+	case "dial":
+		var calls callers
+		calls.run(t.Context(), at)
+		fmt.Fprintln(os.Stderr, calls.wrong.Load())
+	case "listen":
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, err := OwnListener(l, Tuning{SameHost: samehost.Auto})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Println(o.Addr())
+		echo(o)
+	}
+}
+
+// echo answers each connection of a listener with what it sends, until that is closed.
+func echo(l net.Listener) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		wg.Go(func() {
+			defer c.Close()
+			b := make([]byte, 4096)
+			for {
+				n, err := ReadSoon(c, b)
+				if err != nil {
+					return
+				}
+				if _, err := c.Write(b[:n]); err != nil {
+					return
+				}
+			}
+		})
+	}
+}
+
+// callers make short connections, several at a time, and end them in various ways.
+type callers struct {
+	done, shared, again atomic.Int64
+	wrong               atomic.Int64 // other bytes came than were sent
+}
+
+func (c *callers) run(ctx context.Context, at string) {
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			for ctx.Err() == nil && c.call(ctx, at) == nil {
+				if mrand.IntN(8) == 0 {
+					time.Sleep(time.Duration(mrand.IntN(300)) * time.Microsecond)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func (c *callers) call(ctx context.Context, at string) error {
+	nc, err := Dial(ctx, new(net.Dialer), "tcp", at)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	if mrand.IntN(10) > 0 {
+		if err := ShareMemory(ctx, nc, samehost.Auto, ""); err != nil {
+			return err
+		}
+		if PathOf(nc).SharedMemory {
+			c.shared.Add(1)
+			if usesOf(nc) > 0 {
+				c.again.Add(1)
+			}
+		}
+	}
+	want := make([]byte, 1+mrand.IntN(1000))
+	if mrand.IntN(16) == 0 {
+		want = make([]byte, 40000) // its memory is not used again
+	}
+	got := make([]byte, len(want))
+	rand.Read(want)
+	nc.SetDeadline(time.Now().Add(testkit.Patience))
+	var wg sync.WaitGroup
+	wg.Go(func() { nc.Write(want) })
+	n, err := io.ReadFull(nc, got)
+	wg.Wait()
+	if !bytes.Equal(got[:n], want[:n]) {
+		c.wrong.Add(1)
+	}
+	if err != nil {
+		return err
+	}
+	if mrand.IntN(4) == 0 {
+		nc.(*conn).s.Close(true)
+	}
+	c.done.Add(1)
+	return nil
+}
+
+// Two processes make many short connections in a row, some at the same time, and one of
+// them is killed, or stopped for a moment, somewhere in between. No connection gets bytes of another one, the process
+// that is left goes on, and nothing is left of the other.
+func TestStorm(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes seconds")
+	}
+	child := func(role string) (*exec.Cmd, io.Reader) {
+		t.Helper()
+		cmd := exec.Command(os.Args[0], "-test.run=^TestStormChild$")
+		cmd.Env = append(os.Environ(), stormVariable+"="+role)
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+		return cmd, out
+	}
+	// harm lets the child go on for a moment, stops it twice for a bit, and kills it.
+	harm := func(cmd *exec.Cmd) {
+		for range 2 {
+			time.Sleep(time.Duration(50+mrand.IntN(100)) * time.Millisecond)
+			cmd.Process.Signal(syscall.SIGSTOP)
+			time.Sleep(time.Duration(mrand.IntN(5)) * time.Millisecond)
+			cmd.Process.Signal(syscall.SIGCONT)
+		}
+		time.Sleep(time.Duration(mrand.IntN(20000)) * time.Microsecond)
+		cmd.Process.Kill()
+		cmd.Wait()
+	}
+	rounds := 4
+	var all callers
+	for range rounds {
+		l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
+		var wg sync.WaitGroup
+		wg.Go(func() { echo(l) })
+		cmd, _ := child("dial " + l.Addr().String())
+		harm(cmd)
+		l.Close()
+		killed := time.Now()
+		wg.Wait() // each connection has heard
+		if d := time.Since(killed); d > commitTimeout/2 {
+			t.Errorf("connections of a killed dialer end after %v", d)
+		}
+
+		cmd, out := child("listen")
+		var at string
+		if _, err := fmt.Fscan(out, &at); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		wg.Go(func() { all.run(ctx, at) })
+		harm(cmd)
+		cancel()
+		wg.Wait()
+	}
+	t.Logf("%d connections, %d through shared memory, %d in memory of one before", all.done.Load(), all.shared.Load(), all.again.Load())
+	if all.done.Load() < 100 || all.again.Load() == 0 {
+		t.Error("there was no storm")
+	}
+	if n := all.wrong.Load(); n > 0 {
+		t.Errorf("%d connections got other bytes", n)
+	}
+	testkit.Eventually(t, "all memory is given back", func() bool { return shm.Used() == 0 })
+	b, err := os.ReadFile("/proc/self/maps")
+	if n := strings.Count(string(b), "viaduct-rings"); err != nil || n != 0 {
+		t.Errorf("%d mappings are left, %v", n, err)
+	}
+	testkit.Eventually(t, "all sockets are closed", func() bool { return leftOpen() == nil })
+}
+
+// leftOpen tells of sockets that this process has open.
+func leftOpen() error {
+	diag.Lock()
+	closeDiag()
+	diag.Unlock()
+	var err error
+	files, rerr := os.ReadDir("/proc/self/fd")
+	if rerr != nil {
+		return rerr
+	}
+	for _, f := range files {
+		to, _ := os.Readlink("/proc/self/fd/" + f.Name())
+		if strings.HasPrefix(to, "socket:") {
+			err = errors.Join(err, fmt.Errorf("descriptor %s is left open: %s", f.Name(), to))
+		}
+	}
+	return err
+}
