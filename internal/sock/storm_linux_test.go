@@ -79,13 +79,22 @@ func echo(l net.Listener) {
 type callers struct {
 	done, shared, again atomic.Int64
 	wrong               atomic.Int64 // other bytes came than were sent
+
+	killed atomic.Bool // the other process is, or is about to be
+	failed atomic.Pointer[error]
 }
 
 func (c *callers) run(ctx context.Context, at string) {
 	var wg sync.WaitGroup
 	for range 3 {
 		wg.Go(func() {
-			for ctx.Err() == nil && c.call(ctx, at) == nil {
+			for ctx.Err() == nil {
+				if err := c.call(ctx, at); err != nil {
+					if !c.killed.Load() {
+						c.failed.Store(&err)
+					}
+					return
+				}
 				if mrand.IntN(8) == 0 {
 					time.Sleep(time.Duration(mrand.IntN(300)) * time.Microsecond)
 				}
@@ -158,7 +167,7 @@ func TestStorm(t *testing.T) {
 		return cmd, out
 	}
 	// harm lets the child go on for a moment, stops it twice for a bit, and kills it.
-	harm := func(cmd *exec.Cmd) {
+	harm := func(cmd *exec.Cmd, killed *atomic.Bool) {
 		for range 2 {
 			time.Sleep(time.Duration(50+mrand.IntN(100)) * time.Millisecond)
 			cmd.Process.Signal(syscall.SIGSTOP)
@@ -166,6 +175,7 @@ func TestStorm(t *testing.T) {
 			cmd.Process.Signal(syscall.SIGCONT)
 		}
 		time.Sleep(time.Duration(mrand.IntN(20000)) * time.Microsecond)
+		killed.Store(true)
 		cmd.Process.Kill()
 		cmd.Wait()
 	}
@@ -176,7 +186,7 @@ func TestStorm(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { echo(l) })
 		cmd, _ := child("dial " + l.Addr().String())
-		harm(cmd)
+		harm(cmd, new(atomic.Bool))
 		l.Close()
 		killed := time.Now()
 		wg.Wait() // each connection has heard
@@ -190,14 +200,18 @@ func TestStorm(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
+		all.killed.Store(false)
 		wg.Go(func() { all.run(ctx, at) })
-		harm(cmd)
+		harm(cmd, &all.killed)
 		cancel()
 		wg.Wait()
 	}
 	t.Logf("%d connections, %d through shared memory, %d in memory of one before", all.done.Load(), all.shared.Load(), all.again.Load())
 	if all.done.Load() < 100 || all.again.Load() == 0 {
 		t.Error("there was no storm")
+	}
+	if err := all.failed.Load(); err != nil {
+		t.Errorf("a connection failed while the listener was there: %v", *err)
 	}
 	if n := all.wrong.Load(); n > 0 {
 		t.Errorf("%d connections got other bytes", n)
