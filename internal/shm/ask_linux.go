@@ -99,8 +99,8 @@ func Asked(by any, what []byte) *Memory {
 	return nil
 }
 
-// Grant gives what is asked for, or refuses it. ok is false if it was withdrawn, or answered. wake tells that
-// the bell is to be rung.
+// Grant gives what is asked for, or refuses it. ok is false if it was withdrawn, or answered.
+// wake tells that the bell is to be rung.
 func (m *Memory) Grant(yes bool) (ok, wake bool) {
 	to := uint32(granted)
 	if !yes {
@@ -114,7 +114,8 @@ func (m *Memory) Grant(yes bool) (ok, wake bool) {
 	return ok, ok
 }
 
-// Committed reports whether the other process has committed to what was granted, and whether it has decided.
+// Committed reports whether the other process has committed to what was granted, and whether
+// it has decided.
 func (m *Memory) Committed() (yes, decided bool) {
 	switch m.ask().state.Load() {
 	case granted:

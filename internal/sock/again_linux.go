@@ -79,18 +79,18 @@ func (o *conn) askBy(m meeting, r *rings) (answered bool, err error) {
 	}
 	owned := checkOwner(o.s.fd, m.to, m.from, uid) // see ask
 	yes := false
-	poll := func() (done bool) {
+	look := func() (done bool) {
 		yes, done = r.mem.Answered()
 		return done
 	}
-	if !poll() && !within(soon, &againAnswers, &seldom, poll) {
+	if !look() && !within(soon, &againAnswers, &seldom, look) {
 		if r.mem.Await() {
 			r.awaitBell(againTimeout)
 		}
 		if r.mem.Withdraw() {
 			return false, nil
 		}
-		poll()
+		look()
 	}
 	switch {
 	case !yes:
@@ -129,7 +129,8 @@ func (v *rendezvous) awaitAgain(o *conn) (asked bool) {
 	return try() || worth(&v.requests) && poll(lookAgain, &v.requests, &patience, try)
 }
 
-// grantAgain serves a request for o that is there by memory of a connection before. It is false if there is none.
+// grantAgain serves a request for o that is there by memory of a connection before. It is
+// false if there is none.
 func (v *rendezvous) grantAgain(o *conn) (asked bool) {
 	m := meeting{from: addrPort(o.remote), to: addrPort(o.local)}
 	var what [namesLen]byte
@@ -159,8 +160,8 @@ func (v *rendezvous) grantAgain(o *conn) (asked bool) {
 			o.s.setWhy("the peer has left the rendezvous")
 			r.drop()
 		} else if o.s.adopt(r) != nil {
-			r.drop() // the dialer has committed: what it finds is the end of the connection
-			o.Close()
+			r.drop()     // the dialer has committed: what it finds is the end of the connection
+			go o.Close() // which waits for a reader, as this may be
 		}
 		decided()
 		v.remove(o)

@@ -45,8 +45,9 @@ func TestNear(t *testing.T) {
 	}
 	a, b := testkit.TCPPair(t)
 	defer a.Close()
-	defer b.Close()
-	if !Near(a) || !Near(Own(b)) {
+	owned := Own(b)
+	defer owned.Close()
+	if !Near(a) || !Near(owned) {
 		t.Error("loopback is not near")
 	}
 }
