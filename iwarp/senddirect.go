@@ -10,9 +10,9 @@ import (
 )
 
 // A directSend is a request that goes past the send queue: a Send or Write of one
-// short FPDU that finds nothing in the queue that is not complete. Most of what such a
-// request costs would be its way through the queue. There is one at a time, from being
-// put into a batch until the batch is sent.
+// short FPDU that finds the queue empty, with the completions of all that was in it
+// published. Most of what such a request costs would be its way through the queue. There
+// is one at a time, from being put into a batch until the batch is sent.
 type directSend struct {
 	// state is the number of the request, shifted, and what became of it. The send
 	// role begins one; whatever takes it out of the pending ones completes it.
@@ -62,7 +62,7 @@ func (d *directSend) tell(n uint64) bool {
 // of the request. If it is false nothing has happened, and the way through the queue
 // finds what is wrong with wr, if anything is.
 func (q *QueuePair) sendDirect(wr *SendWR, signaled bool) (n uint64, ok bool) {
-	if !q.ready.Load() || !q.sq.Idle() || wr.Op > OpWrite {
+	if !q.ready.Load() || !q.sq.Empty() || wr.Op > OpWrite {
 		return 0, false
 	}
 	size, err := q.checkSG(wr.SG)
@@ -86,7 +86,7 @@ func (q *QueuePair) beginDirect(b *frameio.Batch, wr *SendWR, size int, signaled
 	if !q.life.Load().posts() { // nothing is flushed before this has ended
 		return 0
 	}
-	if !q.sq.Idle() || !q.sendOpen.Load() || q.term.Load() != nil || t.rtr != 0 || q.nudge.Load() || t.enc.Markers {
+	if !q.sq.Empty() || !q.sendOpen.Load() || q.term.Load() != nil || t.rtr != 0 || q.nudge.Load() || t.enc.Markers {
 		return 0
 	}
 	q.refreshMSS()

@@ -188,3 +188,29 @@ func TestDirectClose(t *testing.T) {
 		t.Error("the direction does not end")
 	}
 }
+
+// TestDirectOrder: a request goes past the queue only when the completions of all before it are
+// there, those of Reads too, which the receive role tells.
+func TestDirectOrder(t *testing.T) {
+	a, b := connect(t, nil, nil)
+	mr, err := b.Register(make([]byte, 100), RemoteRead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mr.Close()
+	direct, tried := false, false
+	told := a.sq.OnDones
+	a.sq.OnDones = func() {
+		if !tried {
+			_, direct = a.sendDirect(&SendWR{ID: 2, Op: OpWrite}, true)
+			tried = true
+		}
+		told()
+	}
+	if err := a.Post(SendWR{ID: 1, Op: OpRead, SG: []SGE{Buf(make([]byte, 100))}, Remote: RemoteAddr{STag: mr.STag(), TO: mr.TO()}}); err != nil {
+		t.Fatal(err)
+	}
+	if c := wantOK(t, a.SendCQ()); c.ID != 1 || !tried || direct {
+		t.Errorf("request %d is complete first; another one was tried: %t, and sent: %t", c.ID, tried, direct)
+	}
+}

@@ -293,6 +293,7 @@ func (l *listener) offer(r *request, grace bool) (taken bool, later <-chan bool)
 			continue
 		}
 		l.dropWaitLocked(d, i)
+		delete(l.halfOpen, r.tcp) // from here on it is not the listener's to close
 		w.got <- r
 		return true, nil
 	}

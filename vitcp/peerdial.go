@@ -355,6 +355,9 @@ func (l *listener) offerPeer(r *request) bool {
 			cs = append(cs, pc)
 		}
 	}
+	if len(cs) > 0 {
+		delete(l.halfOpen, r.tcp) // one that takes it does so before it replies
+	}
 	l.mu.Unlock()
 	for i, pc := range cs {
 		o := peerOffer{r: r, last: i == len(cs)-1, reply: make(chan bool, 1)}

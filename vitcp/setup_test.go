@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -344,5 +345,22 @@ func TestVIT_4_Order(t *testing.T) {
 		if got < 0 != (v.want < 0) || got > 0 != (v.want > 0) {
 			t.Errorf("%v %q port %d against %v %q: %d, want %d", v.local, v.disc, v.port, v.remote, v.rdisc, got, v.want)
 		}
+	}
+}
+
+// TestHandedOver: a connection that was given to a call is not the listener's any more: a listener
+// that is closed in that moment leaves it alone.
+func TestHandedOver(t *testing.T) {
+	a, _ := testkit.TCPPair(t)
+	defer a.Close()
+	r := &request{tcp: a}
+	l := &listener{halfOpen: map[net.Conn]struct{}{a: {}}, waits: make(map[vitcpwire.Discriminator][]*wait)}
+	if taken, _ := l.offer(r, false); taken || len(l.halfOpen) != 1 {
+		t.Errorf("taken: %t, %d half open, without a call", taken, len(l.halfOpen))
+	}
+	w := &wait{got: make(chan *request, 1)}
+	l.wait(r.g.ce.Called, w)
+	if taken, _ := l.offer(r, false); !taken || len(l.halfOpen) != 0 {
+		t.Errorf("taken: %t, %d half open", taken, len(l.halfOpen))
 	}
 }

@@ -77,3 +77,27 @@ func TestRetire(t *testing.T) {
 		t.Errorf("told of %v", told)
 	}
 }
+
+// TestEmpty: a queue is empty when OnDones has told of the last requests and they were reaped, which is
+// later than that they are done.
+func TestEmpty(t *testing.T) {
+	var w Work[int]
+	var during []bool
+	w.OnDones = func() { during = append(during, w.Idle(), w.Empty()) }
+	if !w.Empty() {
+		t.Error("a new queue is not empty")
+	}
+	w.Post(1)
+	w.Post(2)
+	if w.Empty() {
+		t.Error("a queue with requests is empty")
+	}
+	var got [1]int
+	if n := w.Retire(0, 2, got[:]); n != 1 || w.Empty() {
+		t.Errorf("%d taken, empty: %t", n, w.Empty())
+	}
+	w.Retire(0, 0, got[:])
+	if !w.Empty() || !slices.Equal(during, []bool{true, false}) {
+		t.Errorf("empty: %t; while it was told: %v", w.Empty(), during)
+	}
+}
