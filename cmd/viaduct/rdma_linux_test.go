@@ -138,6 +138,9 @@ func rdmaPair(t *testing.T, port string, server, client []string) (s, c string) 
 		}
 	}
 	cerr := rdmaRun(ctx, &cout, client...).Run()
+	if cerr != nil && rpingEnded(client[0], cout.String()) {
+		cerr = nil
+	}
 	if cerr != nil {
 		cancel()
 	}
@@ -146,6 +149,14 @@ func rdmaPair(t *testing.T, port string, server, client []string) (s, c string) 
 		t.Fatalf("client %v: %v\n%s\nserver %v: %v\n%s", client, cerr, cout.String(), server, serr, sout.String())
 	}
 	return sout.String(), cout.String()
+}
+
+// rpingEnded reports whether rping has failed as it may on any system when all is done: it closes
+// its event channel while a thread of it is about to read the next event there, and if that finds the
+// descriptor closed before the process has ended, it exits with an error.
+func rpingEnded(program, out string) bool {
+	_, rest, ok := strings.Cut(out, "client DISCONNECT EVENT...")
+	return program == "rping" && ok && strings.Contains(rest, "rdma_get_cm_event: Bad file descriptor")
 }
 
 // The distribution's tools find the device.
