@@ -481,13 +481,12 @@ func roundTrips(limit time.Duration, ping func() error) (result, error) {
 	}
 	rtt := make([]time.Duration, 0, 1<<20)
 	w := watch(limit, 1)
-	last := w.start
-	for len(rtt) < cap(rtt) && last.Sub(w.start) < limit {
+	for last := time.Duration(0); len(rtt) < cap(rtt) && last < limit; {
 		if err := ping(); err != nil {
 			return result{}, err
 		}
-		t := time.Now()
-		rtt = append(rtt, t.Sub(last))
+		t := time.Since(w.start) // reads one clock, as the others do; time.Now reads two
+		rtt = append(rtt, t-last)
 		last = t
 	}
 	r := w.result(len(rtt), 0)

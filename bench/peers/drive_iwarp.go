@@ -156,14 +156,15 @@ func iwarpServeConn(q *iwarp.QueuePair, mr *iwarp.MemoryRegion, m measure) {
 		if err != nil || c.Err() != nil {
 			return // the initiator is gone
 		}
+		got++
+		answer := m.Op == opPing || c.Len == lastLen || m.Op == opSend && got%(iwarpRecvs/2) == 0
+		if answer && q.Post(reply) != nil { // first, the peer waits for it
+			return
+		}
 		if iwarpPostRecv(q, slot, int(c.ID)) != nil {
 			return
 		}
-		got++
-		if m.Op == opPing || c.Len == lastLen || m.Op == opSend && got%(iwarpRecvs/2) == 0 {
-			if q.Post(reply) != nil {
-				return
-			}
+		if answer {
 			if c, err = iwarpTake(q.SendCQ(), m.Wait); err != nil || c.Err() != nil {
 				return
 			}
@@ -246,23 +247,7 @@ func (iwarpEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 	case opIdle:
 		return m.idle(before), nil
 	case opPing:
-		q := cs[0].q
-		return roundTrips(m.Time, func() error {
-			if err := q.Post(cs[0].wrs[0]); err != nil {
-				return err
-			}
-			c, err := iwarpTake(q.RecvCQ(), m.Wait)
-			if err == nil {
-				err = c.Err()
-			}
-			if err == nil {
-				err = iwarpPostRecv(q, slot, int(c.ID))
-			}
-			if err == nil {
-				_, err = iwarpTake(q.SendCQ(), m.Wait)
-			}
-			return err
-		})
+		return cs[0].pings()
 	}
 	return measured(m, lanes, func() (int, error) {
 		e, err := cfg.SendCQ.Wait(ctx)
@@ -284,6 +269,32 @@ func (c *iwarpConn) prepare(h iwarpHello) {
 			c.wrs[i].Remote = iwarp.RemoteAddr{STag: h.STag, TO: h.TO + uint64(off)}
 		}
 	}
+}
+
+// pings measures round trips. What the peer does not wait for is done while the message
+// is under way: a receive is posted for the last answer's, of which there are more, and
+// the completion of the Send is taken.
+func (c *iwarpConn) pings() (result, error) {
+	used := -1 // the receive of the last answer
+	return roundTrips(c.m.Time, func() error {
+		if err := c.q.Post(c.wrs[0]); err != nil {
+			return err
+		}
+		if used >= 0 {
+			if err := iwarpPostRecv(c.q, c.slot, used); err != nil {
+				return err
+			}
+		}
+		if _, err := iwarpTake(c.q.SendCQ(), c.m.Wait); err != nil {
+			return err
+		}
+		a, err := iwarpTake(c.q.RecvCQ(), c.m.Wait)
+		used = int(a.ID)
+		if err == nil {
+			err = a.Err()
+		}
+		return err
+	})
 }
 
 // post posts one doorbell's messages.

@@ -167,6 +167,10 @@ func viServeConn(v *vi.VI, region *vi.Region, m measure, ds []*vi.Descriptor) {
 			return // disconnected
 		}
 		last := d.Status()&vi.StatusImmediate != 0
+		answer := last || m.Op == opPing
+		if answer && v.PostSend(reply) != nil { // first, the peer waits for it
+			return
+		}
 		if m.Op == opPing {
 			if v.PostRecv(d) != nil {
 				return
@@ -177,10 +181,8 @@ func viServeConn(v *vi.VI, region *vi.Region, m measure, ds []*vi.Descriptor) {
 			}
 			again = again[:0]
 		}
-		if last || m.Op == opPing {
-			if err := viSendOne(v, reply, m.Wait); err != nil {
-				return
-			}
+		if answer && viSent(v, m.Wait) != nil {
+			return
 		}
 	}
 }
@@ -198,10 +200,8 @@ func viRecv(v *vi.VI, wait bool) (*vi.Descriptor, error) {
 	}
 }
 
-func viSendOne(v *vi.VI, d *vi.Descriptor, wait bool) error {
-	if err := v.PostSend(d); err != nil {
-		return err
-	}
+// viSent takes a send, by polling or by waiting.
+func viSent(v *vi.VI, wait bool) error {
 	if wait {
 		_, err := v.SendWait(context.Background())
 		return err
@@ -276,23 +276,7 @@ func (e viEndpoint) dial(m measure, hello json.RawMessage) (result, error) {
 		if _, err := c.v.PostRecvs(recvs); err != nil {
 			return result{}, err
 		}
-		return roundTrips(m.Time, func() error {
-			if err := c.v.PostSend(c.ds[0]); err != nil {
-				return err
-			}
-			d, err := viRecv(c.v, m.Wait)
-			if err != nil {
-				return err
-			}
-			if err := c.v.PostRecv(d); err != nil {
-				return err
-			}
-			for {
-				if _, err := c.v.SendDone(); err != vi.ErrNotDone {
-					return err
-				}
-			}
-		})
+		return c.pings()
 	}
 	return measured(m, lanes, func() (int, error) {
 		e, err := cq.Wait(context.Background())
@@ -332,6 +316,29 @@ func (c *viConn) prepare() {
 			c.ds[i] = vi.NewSend(seg)
 		}
 	}
+}
+
+// pings measures round trips. What the peer does not wait for is done while the message
+// is under way: the receive of the last answer, of which there are more, is posted again,
+// and the send is taken.
+func (c *viConn) pings() (result, error) {
+	var used *vi.Descriptor // the receive of the last answer
+	return roundTrips(c.m.Time, func() error {
+		if err := c.v.PostSend(c.ds[0]); err != nil {
+			return err
+		}
+		if used != nil {
+			if err := c.v.PostRecv(used); err != nil {
+				return err
+			}
+		}
+		if err := viSent(c.v, false); err != nil {
+			return err
+		}
+		var err error
+		used, err = viRecv(c.v, c.m.Wait)
+		return err
+	})
 }
 
 // post posts one doorbell's messages.
