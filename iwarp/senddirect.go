@@ -3,7 +3,6 @@ package iwarp
 import (
 	"sync/atomic"
 
-	"viaduct/internal/frameio"
 	"viaduct/internal/regmem"
 	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/rdmap"
@@ -12,7 +11,7 @@ import (
 // A directSend is a request that goes past the send queue: a Send or Write of one
 // short FPDU that finds the queue empty, with the completions of all that was in it
 // published. Most of what such a request costs would be its way through the queue. There
-// is one at a time, from being put into a batch until the batch is sent.
+// is one at a time, until TCP, or the peer through shared memory, has all of it.
 type directSend struct {
 	// state is the number of the request, shifted, and what became of it. The send
 	// role begins one; whatever takes it out of the pending ones completes it.
@@ -66,11 +65,15 @@ func (q *QueuePair) sendDirect(wr *SendWR, signaled bool) (n uint64, ok bool) {
 		return 0, false
 	}
 	size, err := q.checkSG(wr.SG)
-	if err != nil || size > smallFPDU || q.checkOp(wr, size) != nil || q.reserve(1) == 0 {
+	if err != nil || size > smallFPDU || q.checkOp(wr, size) != nil {
 		return 0, false
 	}
-	ok = q.fc.SendNow(func(b *frameio.Batch) bool {
-		n = q.beginDirect(b, wr, int(size), signaled)
+	total := mpa.FPDULen(headerLen(ops[wr.Op].msg) + int(size))
+	if total > smallFPDU || q.reserve(1) == 0 {
+		return 0, false
+	}
+	ok = q.fc.SendNow(total, func(fpdu []byte) bool {
+		n = q.beginDirect(fpdu, wr, int(size), signaled)
 		return n != 0
 	})
 	if !ok {
@@ -79,9 +82,9 @@ func (q *QueuePair) sendDirect(wr *SendWR, signaled bool) (n uint64, ok bool) {
 	return n, ok
 }
 
-// beginDirect puts a request of size bytes into a batch, and returns its number, or 0 if
+// beginDirect makes p the FPDU of a request of size bytes, and returns its number, or 0 if
 // it has to go another way. [send role]
-func (q *QueuePair) beginDirect(b *frameio.Batch, wr *SendWR, size int, signaled bool) (n uint64) {
+func (q *QueuePair) beginDirect(p []byte, wr *SendWR, size int, signaled bool) (n uint64) {
 	t := &q.tx
 	if !q.life.Load().posts() { // nothing is flushed before this has ended
 		return 0
@@ -93,11 +96,9 @@ func (q *QueuePair) beginDirect(b *frameio.Batch, wr *SendWR, size int, signaled
 	msg := ops[wr.Op].msg
 	hl := headerLen(msg)
 	ulpdu := hl + size
-	total := mpa.FPDULen(ulpdu)
-	if total > smallFPDU || ulpdu > int(t.mulpdu.Load()) {
+	if ulpdu > int(t.mulpdu.Load()) {
 		return 0
 	}
-	p := b.Header(total)
 	at := mpa.LengthLen + hl
 	for i := range wr.SG {
 		s := &wr.SG[i]

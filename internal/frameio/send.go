@@ -154,19 +154,20 @@ func (c *Conn) sendLater(err error) {
 	}
 }
 
-// SendNow has fill, in place of the protocol's Fill, put something into an empty batch,
-// and sends that, if it finds the send role free. It reports whether it did and fill has
-// returned true; Sent tells, before SendNow returns or later, when all of it is with the
-// kernel. Where it is false the batch is dropped. It does not wait for the peer. fill
-// must not call methods of the Conn. A protocol that knows that nothing is queued spares
-// a short message its queue by it.
-func (c *Conn) SendNow(fill func(*Batch) bool) bool {
+// SendNow has fill, in place of the protocol's Fill, make a frame of n bytes, n at most
+// MaxHeader, and sends that, if it finds the send role free. It reports whether it did and
+// fill has returned true; Sent tells, before SendNow returns or later, when all of it is
+// with the kernel, or the peer. Where it is false nothing is sent. It does not wait for the
+// peer. fill is called in the send role, at most once, must not call methods of the Conn,
+// and must not believe what it reads in the frame, which the peer may have written. A
+// protocol that knows that nothing is queued spares a short message its queue by it.
+func (c *Conn) SendNow(n int, fill func(frame []byte) bool) bool {
 	t := &c.tx
 	perturb.Point()
 	if c.sock.Load() == nil || t.finishing.Load() || !t.state.CompareAndSwap(idle, busy) {
 		return false
 	}
-	ok, err := c.sendOnly(fill)
+	ok, err := c.sendOnly(n, fill)
 	if err != nil {
 		c.sendLater(err)
 	} else if !c.giveBack() {
@@ -175,16 +176,27 @@ func (c *Conn) SendNow(fill func(*Batch) bool) bool {
 	return ok
 }
 
-// sendOnly writes a batch of what fill puts into it.
-func (c *Conn) sendOnly(fill func(*Batch) bool) (ok bool, err error) {
+// sendOnly sends a frame that fill makes: in the ring that the peer reads, if there is one
+// with room for it, and else by a batch.
+func (c *Conn) sendOnly(n int, fill func(frame []byte) bool) (ok bool, err error) {
 	t := &c.tx
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.batch != nil || t.finished || c.closing.Load() {
+	if t.batch != nil || t.finished || t.closed || c.closing.Load() {
 		return false, nil
 	}
+	s := c.sock.Load()
+	if p := s.Reserve(n); p != nil {
+		if !fill(p) {
+			return false, nil
+		}
+		t.batches.Add(1)
+		s.Commit(n)
+		c.proto.Sent()
+		return true, nil
+	}
 	t.batch = batches.Get().(*Batch)
-	if !fill(t.batch) {
+	if !fill(t.batch.Header(n)) {
 		t.dropLocked()
 		return false, nil
 	}

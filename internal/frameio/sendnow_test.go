@@ -1,6 +1,7 @@
 package frameio
 
 import (
+	"bytes"
 	"encoding/binary"
 	"testing"
 
@@ -9,9 +10,12 @@ import (
 
 // sendNow is SendNow of one frame.
 func (p *lengthFramed) sendNow(f []byte) bool {
-	return p.c.SendNow(func(b *Batch) bool {
-		binary.BigEndian.PutUint32(b.Header(4), uint32(len(f)))
-		b.Bytes(f)
+	return p.c.SendNow(4+len(f), func(b []byte) bool {
+		if len(b) != 4+len(f) {
+			panic("another length")
+		}
+		binary.BigEndian.PutUint32(b, uint32(len(f)))
+		copy(b[4:], f)
 		p.mu.Lock()
 		p.pending++
 		p.mu.Unlock()
@@ -36,7 +40,7 @@ func TestSendNow(t *testing.T) {
 		if !a.sendNow([]byte("first")) || a.sentFrames() != 1 {
 			t.Fatalf("%d frames sent", a.sentFrames())
 		}
-		if a.c.SendNow(func(b *Batch) bool { b.Header(8); return false }) {
+		if a.c.SendNow(8, func([]byte) bool { return false }) {
 			t.Error("true although fill was false")
 		}
 		a.c.tx.state.Store(busy) // as a goroutine that has the role
@@ -66,7 +70,7 @@ func TestSendNowFull(t *testing.T) {
 		}
 		var fs [][]byte
 		for len(fs) == a.sentFrames() {
-			f := frame(len(fs))
+			f := bytes.Repeat([]byte{byte(len(fs))}, 1+len(fs)*7%1000)
 			if fs = append(fs, f); !a.sendNow(f) {
 				t.Fatalf("frame %d: the role is not free", len(fs))
 			}

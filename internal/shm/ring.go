@@ -18,7 +18,8 @@ type control struct {
 	refs atomic.Uint32 // references published; the producer's
 	// offer tells that the producer's memory was sent; the producer's.
 	offer atomic.Uint32
-	_     [104]byte
+	near  near // the producer's
+	_     [64]byte
 	head  atomic.Uint64 // bytes taken; the consumer's
 	left  atomic.Uint32 // 1: the consumer takes no more; 2 (gone): nor touches the memory; the consumer's
 	done  atomic.Uint32 // references followed; the consumer's
@@ -164,9 +165,29 @@ func (p *Producer) Write(b []byte) (n int, err error) {
 		}
 		p.put(b[n : n+k])
 		n += k
-		p.publish()
+		p.publish(k)
 	}
 	return n, nil
+}
+
+// Reserve returns n bytes of the ring to be written to, which [Producer.Commit] publishes;
+// nil if they would not be in one piece, or there is another reason to use Write. What is
+// written there the consumer may change.
+func (p *Producer) Reserve(n int) []byte {
+	at := p.tail & (p.ring - 1)
+	if p.end != open || p.ref.owed > 0 || p.grow.large.Load() || uint64(n) > p.ring-at {
+		return nil
+	}
+	if free, err := p.room(uint64(n)); err != nil || free < uint64(n) {
+		return nil
+	}
+	return p.data[at : at+uint64(n) : at+uint64(n)]
+}
+
+// Commit publishes the n bytes that were reserved.
+func (p *Producer) Commit(n int) {
+	p.tail += uint64(n)
+	p.publish(n)
 }
 
 // WriteV is Write of many pieces. If it returns less than they have, the next write is of
@@ -184,7 +205,7 @@ func (p *Producer) WriteV(pieces [][]byte) (n int, err error) {
 	told := -1 // bytes before the first reference
 	for _, b := range pieces {
 		if p.refers(b) {
-			p.publish()
+			p.publish(held)
 			if held = 0; told < 0 {
 				told = n
 			}
@@ -196,7 +217,7 @@ func (p *Producer) WriteV(pieces [][]byte) (n int, err error) {
 			free, err := p.room(uint64(k))
 			if k = min(k, int(free)); err != nil || k == 0 {
 				if held > 0 {
-					p.publish()
+					p.publish(held)
 				}
 				if err == nil {
 					p.full()
@@ -207,13 +228,13 @@ func (p *Producer) WriteV(pieces [][]byte) (n int, err error) {
 			b = b[k:]
 			n += k
 			if held += k; held == publishEvery {
-				p.publish()
+				p.publish(held)
 				held = 0
 			}
 		}
 	}
 	if held > 0 {
-		p.publish()
+		p.publish(held)
 	}
 	if told < 0 {
 		return n, nil
@@ -243,9 +264,14 @@ func (p *Producer) put(b []byte) {
 	p.tail += uint64(len(b))
 }
 
-// publish tells the consumer of what was written: first the position, then a look
-// whether it sleeps. A consumer does the same in the other order.
-func (p *Producer) publish() {
+// publish tells the consumer of the n bytes that were written: first the position, then a
+// look whether it sleeps. A consumer does the same in the other order.
+func (p *Producer) publish(n int) {
+	if n <= nearMax && n > 0 {
+		if at := (p.tail - uint64(n)) & (p.ring - 1); at+nearMax <= p.ring {
+			p.c.near.put(p.data[at:at+nearMax], n, p.tail)
+		}
+	}
 	raceRelease()
 	p.c.tail.Store(p.tail)
 	if p.ref.shown != p.ref.refs { // a store costs each message some nanoseconds
@@ -376,11 +402,15 @@ func (q *Consumer) Read(b []byte) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	if avail <= len(b) && len(q.ref.list) == 0 && q.c.near.get(b, avail, q.tail) {
+		q.take(avail)
+		return avail, nil
+	}
 	b = b[:min(len(b), avail)]
-	for near := false; n < len(b); {
+	for here := false; n < len(b); {
 		k, far := q.run(len(b) - n)
 		if far {
-			if near {
+			if here {
 				break
 			}
 			if err := q.follow(b[n : n+k]); err != nil {
@@ -389,7 +419,7 @@ func (q *Consumer) Read(b []byte) (n int, err error) {
 			n += k
 			continue
 		}
-		near = true
+		here = true
 		k = min(k, publishEvery)
 		q.get(b[n:n+k], 0)
 		n += k

@@ -72,4 +72,6 @@ func (*Socket) Unread() bool                        { panic(absent) }
 func (*Socket) Pending() int                        { panic(absent) }
 func (*Socket) ReadV([][]byte, *[]Vec) (int, error) { panic(absent) }
 func (*Socket) Write([]byte) (int, error)           { panic(absent) }
+func (*Socket) Reserve(int) []byte                  { panic(absent) }
+func (*Socket) Commit(int)                          { panic(absent) }
 func (*Socket) WriteV([][]byte, []Vec) (int, error) { panic(absent) }

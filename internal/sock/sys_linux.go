@@ -231,6 +231,23 @@ func send(fd int, p []byte) (int, error) {
 	}
 }
 
+// Reserve returns memory for n bytes that Commit then writes, as a Write would all of them;
+// nil where the kernel moves the bytes, or a Write might not take them all. The peer can
+// read and change it. [writer]
+func (s *Socket) Reserve(n int) []byte {
+	if r := s.rings; r != nil {
+		return r.out.Reserve(n)
+	}
+	return nil
+}
+
+// Commit writes the n bytes that Reserve has returned last. [writer]
+func (s *Socket) Commit(n int) {
+	r := s.rings
+	raceRelease(r.tcp)
+	r.out.Commit(n)
+}
+
 // WriteV is Write of many pieces, up to the capacity of scratch. A call that
 // takes nothing of something is io.ErrShortWrite. [writer]
 func (s *Socket) WriteV(pieces [][]byte, scratch []Vec) (int, error) {

@@ -82,7 +82,7 @@ func (o Opcode) String() string {
 func (o Opcode) Assigned() bool { return o <= opcodeMask && messages[o].name != "" }
 
 // Tagged reports whether the message uses the Tagged Buffer Model.
-func (o Opcode) Tagged() bool { return o.Assigned() && messages[o].tagged }
+func (o Opcode) Tagged() bool { return o <= opcodeMask && messages[o].tagged }
 
 // Queue returns the queue number of an Untagged message.
 func (o Opcode) Queue() uint32 {
@@ -100,14 +100,14 @@ func (o Opcode) IsImmediate() bool { return o == Immediate || o == ImmediateSE }
 
 // Invalidates reports whether the message names an STag to invalidate.
 // [RDMAP-4.1-3] [RDMAP-5.3-12]
-func (o Opcode) Invalidates() bool { return o.Assigned() && messages[o].invalidate }
+func (o Opcode) Invalidates() bool { return o <= opcodeMask && messages[o].invalidate }
 
 // Solicited reports whether delivery of the message may raise an event.
 // [RDMAP-5.3-6]
-func (o Opcode) Solicited() bool { return o.Assigned() && messages[o].solicited }
+func (o Opcode) Solicited() bool { return o <= opcodeMask && messages[o].solicited }
 
 // Extension reports whether the message is one of RFC 7306.
-func (o Opcode) Extension() bool { return o.Assigned() && messages[o].extension }
+func (o Opcode) Extension() bool { return o <= opcodeMask && messages[o].extension }
 
 // Control returns the RDMAP control octet of the message: the first octet of
 // RsvdULP. Reserved bits are zero. [RDMAP-4.1-1] [RDMAP-4.1-2] [RDMAP-4.1-8]
