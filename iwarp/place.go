@@ -195,8 +195,8 @@ func (q *QueuePair) planRest(p *frameio.Plan) bool {
 func (e *engine) Landed(p *frameio.Plan, frame, behind int) (taken, missing int, err error) {
 	q := (*QueuePair)(e)
 	s := &q.rx.seg
-	q.touch(&q.received)
 	if s.missing() > 0 {
+		q.note()
 		s.landed(frame)
 	}
 	if len(p.Predicted) > 0 {

@@ -286,7 +286,6 @@ func (q *QueuePair) predicted(p *frameio.Plan, n int) (taken int) {
 		}
 	}
 	r.ahead = regmem.ReleaseAll(r.ahead)
-	q.touch(&q.received)
 	return taken
 }
 

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"viaduct/internal/counter"
 	"viaduct/internal/frameio"
 	"viaduct/internal/machine"
 	"viaduct/internal/perturb"
@@ -100,10 +99,13 @@ type reading struct {
 	ird     atomic.Int32 // the peer's
 }
 
-// An activity is the time at which anything moved last.
+// An activity is the time at which anything moved last. Reading the clock takes as long as
+// a good part of a short message, so a consumer that polls notes what it has received with
+// the next poll that finds nothing.
 type activity struct {
-	received, sent counter.Counter // since born; each by its role
-	born           time.Time
+	born  time.Time
+	moved atomic.Int64  // since born
+	noted atomic.Uint64 // FPDUs received as that was noted
 }
 
 // The limits of a stream in time, and what runs for it.
@@ -267,11 +269,25 @@ func (q *QueuePair) closedErr() error {
 }
 
 func (q *QueuePair) lastActivity() time.Time {
-	return q.born.Add(time.Duration(max(q.received.Load(), q.sent.Load())))
+	if q.unnoted() {
+		q.note()
+	}
+	return q.born.Add(time.Duration(q.moved.Load()))
 }
 
-// touch notes the time of what a role does, in that role.
-func (q *QueuePair) touch(at *counter.Counter) { at.Set(uint64(time.Since(q.born))) }
+// unnoted reports whether something has come at a time that was not noted.
+func (q *QueuePair) unnoted() bool { return q.stats.recvFPDUs.Load() != q.noted.Load() }
+
+// note notes the time of what has come.
+func (q *QueuePair) note() {
+	q.noted.Store(q.stats.recvFPDUs.Load())
+	q.touch()
+}
+
+// touch notes the time of what happens at this moment.
+func (q *QueuePair) touch() {
+	q.moved.Store(int64(time.Since(q.born)))
+}
 
 // Undelivered returns how many bytes TCP has taken that the peer's TCP has not
 // acknowledged, 0 where the system does not tell. A process that ends before
@@ -289,12 +305,19 @@ func (q *QueuePair) poll() bool {
 		return false
 	}
 	q.ring()
-	return q.fc.Poll()
+	got := q.fc.Poll()
+	if !got && q.unnoted() {
+		q.note()
+	}
+	return got
 }
 
 func (q *QueuePair) unpoll() {
 	if q.ready.Load() {
 		q.ring()
+		if q.unnoted() {
+			q.note()
+		}
 		q.fc.Unpoll()
 	}
 }

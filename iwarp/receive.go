@@ -44,7 +44,6 @@ type rxState struct {
 func (e *engine) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 	q := (*QueuePair)(e)
 	r := &q.rx
-	q.touch(&q.received)
 	if q.life.Load().ended() {
 		// tearDown waits for the receive role once: from then on what is posted
 		// and what has completed is its own.
@@ -55,7 +54,7 @@ func (e *engine) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 		r.far = new(farWrites)
 	}
 	enough := false
-	for !q.life.Load().ended() { // nothing that follows is looked at [DDP-7.1-16] [MPA-8-8]
+	for n < len(p) && !q.life.Load().ended() { // nothing that follows is looked at [DDP-7.1-16] [MPA-8-8]
 		if k := r.seg.trailer; k > 0 {
 			if len(p)-n < k || !q.endLong(p[n:n+k]) {
 				break
@@ -107,14 +106,16 @@ func (e *engine) Drained() {}
 // sent.
 func (q *QueuePair) publish() {
 	r := &q.rx
+	if !q.fc.Polled() {
+		q.note()
+	}
 	r.letGo()
 	if !r.seg.long {
 		r.seg.u = nil
 	}
 	if len(r.done) > 0 {
 		q.recvCQ.pushAll(r.done)
-		clear(r.done)
-		r.done = r.done[:0]
+		r.done = r.done[:0] // what is behind it refers to the stream alone
 	}
 	if r.kick {
 		r.kick = false

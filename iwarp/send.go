@@ -131,7 +131,7 @@ func (q *QueuePair) tellsAhead() bool { return q.supply != nil || q.tx.cur.in !=
 func (e *engine) Sent() {
 	q := (*QueuePair)(e)
 	t := &q.tx
-	q.touch(&q.sent)
+	q.touch()
 	if t.arena != nil {
 		arenas.Put(t.arena)
 		t.arena = nil

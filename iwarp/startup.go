@@ -279,7 +279,7 @@ func (q *QueuePair) begin(run bool, rest []byte) {
 		q.tx.rtr = 0
 	}
 	q.ready.Store(true)
-	q.touch(&q.received)
+	q.note()
 	if q.initiator && (cfg.FirstFPDUDelay <= 0 || !run) || cfg.EarlyResponder {
 		q.sendOpen.Store(true)
 	}

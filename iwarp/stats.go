@@ -27,7 +27,9 @@ type Stats struct {
 
 	SendPosted uint64 // requests of the send queue that are not complete
 
-	LastActivity time.Time // when something was last sent or received
+	// LastActivity is when something was last sent or received. What a consumer has
+	// received by polling is noted when it polls next, or waits, or when this is asked.
+	LastActivity time.Time
 
 	// ReceivedEmpty [SEC-6.4.4-1], NoReceive [DDP-7.1-3].
 }

@@ -347,7 +347,9 @@ func (c *Conn) handle() error {
 			r.large, r.ahead.right = false, false
 		}
 	}
-	if n > 0 {
+	if n == r.fill {
+		r.fill = 0
+	} else if n > 0 {
 		r.fill = copy(r.stage.b[:], r.stage.b[n:r.fill])
 	}
 	if r.fill == stageSize && err == nil {
