@@ -68,12 +68,11 @@ func (q *QueuePair) sendDirect(wr *SendWR, signaled bool) (n uint64, ok bool) {
 	if err != nil || size > smallFPDU || q.checkOp(wr, size) != nil {
 		return 0, false
 	}
-	total := mpa.FPDULen(headerLen(ops[wr.Op].msg) + int(size))
-	if total > smallFPDU || q.reserve(1) == 0 {
+	if mpa.FPDULen(headerLen(ops[wr.Op].msg)+int(size)) > smallFPDU || q.reserve(1) == 0 {
 		return 0, false
 	}
-	ok = q.fc.SendNow(total, func(fpdu []byte) bool {
-		n = q.beginDirect(fpdu, wr, int(size), signaled)
+	ok = q.fc.SendNow(func() bool {
+		n = q.beginDirect(wr, int(size), signaled)
 		return n != 0
 	})
 	if !ok {
@@ -82,9 +81,9 @@ func (q *QueuePair) sendDirect(wr *SendWR, signaled bool) (n uint64, ok bool) {
 	return n, ok
 }
 
-// beginDirect makes p the FPDU of a request of size bytes, and returns its number, or 0 if
+// beginDirect makes the FPDU of a request of size bytes, and returns its number, or 0 if
 // it has to go another way. [send role]
-func (q *QueuePair) beginDirect(p []byte, wr *SendWR, size int, signaled bool) (n uint64) {
+func (q *QueuePair) beginDirect(wr *SendWR, size int, signaled bool) (n uint64) {
 	t := &q.tx
 	if !q.life.Load().posts() { // nothing is flushed before this has ended
 		return 0
@@ -99,6 +98,7 @@ func (q *QueuePair) beginDirect(p []byte, wr *SendWR, size int, signaled bool) (
 	if ulpdu > int(t.mulpdu.Load()) {
 		return 0
 	}
+	p := q.fc.Frame(mpa.FPDULen(ulpdu))
 	at := mpa.LengthLen + hl
 	for i := range wr.SG {
 		s := &wr.SG[i]

@@ -40,6 +40,7 @@ type sender struct {
 	// holder waits for the socket, so that Relinquish and Quiesce can get at the batch.
 	mu       perturb.Mutex
 	batch    *Batch
+	reserved int                // bytes of the ring that Frame has returned
 	finished bool               // FIN was sent
 	closed   bool               // the descriptor is closed; guarded by mu
 	waiting  bool               // for the socket; guarded by mu
@@ -154,20 +155,20 @@ func (c *Conn) sendLater(err error) {
 	}
 }
 
-// SendNow has fill, in place of the protocol's Fill, make a frame of n bytes, n at most
-// MaxHeader, and sends that, if it finds the send role free. It reports whether it did and
+// SendNow has fill, in place of the protocol's Fill, make a frame in memory that it gets
+// from Frame, and sends that, if it finds the send role free. It reports whether it did and
 // fill has returned true; Sent tells, before SendNow returns or later, when all of it is
 // with the kernel, or the peer. Where it is false nothing is sent. It does not wait for the
-// peer. fill is called in the send role, at most once, must not call methods of the Conn,
-// and must not believe what it reads in the frame, which the peer may have written. A
-// protocol that knows that nothing is queued spares a short message its queue by it.
-func (c *Conn) SendNow(n int, fill func(frame []byte) bool) bool {
+// peer. fill is called in the send role, at most once, and must call no other method of the
+// Conn. A protocol that knows that nothing else is queued spares a short message a batch by
+// it.
+func (c *Conn) SendNow(fill func() bool) bool {
 	t := &c.tx
 	perturb.Point()
 	if c.sock.Load() == nil || t.finishing.Load() || !t.state.CompareAndSwap(idle, busy) {
 		return false
 	}
-	ok, err := c.sendOnly(n, fill)
+	ok, err := c.sendOnly(fill)
 	if err != nil {
 		c.sendLater(err)
 	} else if !c.giveBack() {
@@ -176,29 +177,40 @@ func (c *Conn) SendNow(n int, fill func(frame []byte) bool) bool {
 	return ok
 }
 
-// sendOnly sends a frame that fill makes: in the ring that the peer reads, if there is one
-// with room for it, and else by a batch.
-func (c *Conn) sendOnly(n int, fill func(frame []byte) bool) (ok bool, err error) {
+// Frame returns n bytes, n from 1 to MaxHeader, for the frame of a SendNow: in the ring that
+// the peer reads, if there is one with room for them, and else in a batch. Their contents are
+// undefined, and may change, as the peer may write there. To be called by the fill of a
+// SendNow, once.
+func (c *Conn) Frame(n int) []byte {
+	t := &c.tx
+	if p := c.sock.Load().Reserve(n); p != nil {
+		t.reserved = n
+		return p
+	}
+	t.batch = batches.Get().(*Batch)
+	return t.batch.Header(n)
+}
+
+// sendOnly sends a frame that fill makes.
+func (c *Conn) sendOnly(fill func() bool) (ok bool, err error) {
 	t := &c.tx
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.batch != nil || t.finished || t.closed || c.closing.Load() {
 		return false, nil
 	}
-	s := c.sock.Load()
-	if p := s.Reserve(n); p != nil {
-		if !fill(p) {
-			return false, nil
+	t.reserved = 0
+	if !fill() {
+		if t.batch != nil {
+			t.dropLocked()
 		}
+		return false, nil
+	}
+	if t.reserved > 0 {
 		t.batches.Add(1)
-		s.Commit(n)
+		c.sock.Load().Commit(t.reserved)
 		c.proto.Sent()
 		return true, nil
-	}
-	t.batch = batches.Get().(*Batch)
-	if !fill(t.batch.Header(n)) {
-		t.dropLocked()
-		return false, nil
 	}
 	t.batch.close()
 	if err = c.writeLocked(); err == nil {

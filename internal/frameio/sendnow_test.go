@@ -10,7 +10,8 @@ import (
 
 // sendNow is SendNow of one frame.
 func (p *lengthFramed) sendNow(f []byte) bool {
-	return p.c.SendNow(4+len(f), func(b []byte) bool {
+	return p.c.SendNow(func() bool {
+		b := p.c.Frame(4 + len(f))
 		if len(b) != 4+len(f) {
 			panic("another length")
 		}
@@ -40,7 +41,7 @@ func TestSendNow(t *testing.T) {
 		if !a.sendNow([]byte("first")) || a.sentFrames() != 1 {
 			t.Fatalf("%d frames sent", a.sentFrames())
 		}
-		if a.c.SendNow(8, func([]byte) bool { return false }) {
+		if a.c.SendNow(func() bool { return false }) || a.c.SendNow(func() bool { a.c.Frame(8); return false }) {
 			t.Error("true although fill was false")
 		}
 		a.c.tx.state.Store(busy) // as a goroutine that has the role

@@ -61,16 +61,16 @@ func (t Type) Known() bool { return int(t) < len(messages) && messages[t].name !
 // establish a connection. Connect Reject and Connect No Match answer a
 // request that the caller remembers, but belong to connection establishment
 // and carry it too. [VIT-3-4]
-func (t Type) HasCE() bool { return t.Known() && messages[t].ce }
+func (t Type) HasCE() bool { return int(t) < len(messages) && messages[t].ce }
 
 // HasRDMA reports whether segments of type t carry an RDMA header. For a Read
 // Response the [Dialect] has the last word. [VIT-3-3] [V-23]
-func (t Type) HasRDMA() bool { return t.Known() && messages[t].rdma }
+func (t Type) HasRDMA() bool { return int(t) < len(messages) && messages[t].rdma }
 
 // Numbered reports whether each message of type t takes the next message
 // number of its sender. A Read Response carries the number of its request; a
 // NOP repeats the last one. [V-11] [V-37]
-func (t Type) Numbered() bool { return t.Known() && messages[t].numbered }
+func (t Type) Numbered() bool { return int(t) < len(messages) && messages[t].numbered }
 
 // Flags are the three flag bits beside the type. [VIT 3.1] [V-03]
 type Flags uint8
