@@ -63,6 +63,7 @@ func (v *VI) end(ctx context.Context, a *attempt, ep *Endpoint, l Link, g Agreem
 		v.attempt = nil
 		if err == nil {
 			ep.link, ep.agreed, ep.remote = l, g, g.RemoteAddress
+			ep.direct, _ = l.(directSender)
 			v.conn.Store(ep)
 			v.setStateLocked(Connected) // [VIA-2.2-5]
 		} else {

@@ -17,7 +17,8 @@ import (
 type Endpoint struct {
 	v      *VI
 	link   Link
-	attrs  Attributes // of the VI, fixed while connected
+	direct directSender // link, or nil
+	attrs  Attributes   // of the VI, fixed while connected
 	domain *regmem.Domain
 	agreed Agreement
 	remote Address

@@ -15,6 +15,9 @@ func (v *VI) PostSend(d *Descriptor) error { // [VIA 6.4.4] [VIA 2.3]
 	if err := v.send.post(d); err != nil { // [VIA-1.3-1] [VIA-2.3-2]
 		return err
 	}
+	if ep := v.conn.Load(); ep != nil && ep.direct != nil && ep.direct.SendOne() && v.send.q.Started() {
+		return nil
+	}
 	v.sendDoorbell()
 	return nil
 }

@@ -122,6 +122,14 @@ type dozer interface {
 	SleepAt(s *attend.Sleeper) bool
 }
 
+// A direct sender is a Link that can send a short message with less ado where nothing else
+// is under way. SendOne is called in place of SendPosted after one descriptor was posted. It
+// reports whether it has sent one, the next to be started, which may be another: if it has
+// not, or if any are left, the engine calls SendPosted.
+type directSender interface {
+	SendOne() bool
+}
+
 // An ender is a Link that leaves to End what Stop would have go on in the background.
 // The engine calls it once after Stop, without a lock, so that it may take a moment where
 // the peer's end is about to come: goroutines woken for that cost more. gone is called

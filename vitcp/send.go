@@ -61,8 +61,15 @@ func (l *link) Fill(b *frameio.Batch) {
 	before := l.count.sentSegments.Load()
 	l.fill(b)
 	l.tx.held = vi.Memory{}
-	if l.level == reception && l.count.sentSegments.Load() != before { // acknowledgements mean nothing elsewhere
-		t := &l.tx // before any of it leaves
+	if l.count.sentSegments.Load() != before {
+		l.publish()
+	}
+}
+
+// publish makes known what was begun, before any of it leaves.
+func (l *link) publish() {
+	if l.level == reception { // acknowledgements mean nothing elsewhere
+		t := &l.tx
 		l.seqOff.Store(t.seqOff)
 		l.begun.Store(uint32(t.last))
 		l.whole.Store(uint32(t.whole))
@@ -138,39 +145,46 @@ func (l *link) startMessage(b *frameio.Batch) bool {
 		if d == nil || !l.maySend(d) {
 			return false
 		}
-		d, seq, bad := l.ep.StartSend()
-		op := d.Control.Op()
-		if bad == 0 && op == vi.OpRDMARead && l.asked.limit == 0 {
-			bad = vi.StatusRDMAProtection // the peer serves no reads [V-26]
-		}
-		if bad != 0 {
-			l.finishSend(d, seq, bad)
+		if !l.startNext() {
 			continue
 		}
-		t := &l.tx
-		t.last = t.last.Add(1) // [VIT-3.1-10]
-		t.seqOff = seq - uint64(uint32(t.last))
-		l.count.sentMessages.Add(1)
-		t.typ, t.flags = vitcpwire.Send, 0
-		t.d, t.seq, t.cur, t.offset = d, seq, vi.Cursor{}, 0
-		if op != vi.OpSendReceive {
-			t.typ = vitcpwire.Write
-			t.rdma = vitcpwire.RDMA{Address: d.Remote.Address, Handle: uint32(d.Remote.Handle), Length: d.Length} // [V-24] [V-25]
-		}
-		if d.Control&vi.Immediate != 0 {
-			t.flags = vitcpwire.ImmediateValid
-		}
-		if op == vi.OpRDMARead {
+		if !l.tx.active {
 			l.putReadRequest(b) // [V-25]
-		} else {
-			t.active = true
-			if l.flow && (op == vi.OpSendReceive || d.Control&vi.Immediate != 0) {
-				l.credits.take()
-			}
 		}
 		return true
 	}
 	return false
+}
+
+// startNext starts the next send descriptor, which may go: it becomes the active message,
+// unless it is an RDMA Read. It is false if the descriptor is in error.
+func (l *link) startNext() bool {
+	d, seq, bad := l.ep.StartSend()
+	op := d.Control.Op()
+	if bad == 0 && op == vi.OpRDMARead && l.asked.limit == 0 {
+		bad = vi.StatusRDMAProtection // the peer serves no reads [V-26]
+	}
+	if bad != 0 {
+		l.finishSend(d, seq, bad)
+		return false
+	}
+	t := &l.tx
+	t.last = t.last.Add(1) // [VIT-3.1-10]
+	t.seqOff = seq - uint64(uint32(t.last))
+	l.count.sentMessages.Add(1)
+	t.typ, t.flags = vitcpwire.Send, 0
+	t.d, t.seq, t.cur, t.offset = d, seq, vi.Cursor{}, 0
+	if op != vi.OpSendReceive {
+		t.typ = vitcpwire.Write
+		t.rdma = vitcpwire.RDMA{Address: d.Remote.Address, Handle: uint32(d.Remote.Handle), Length: d.Length} // [V-24] [V-25]
+	}
+	if d.Control&vi.Immediate != 0 {
+		t.flags = vitcpwire.ImmediateValid
+	}
+	if t.active = op != vi.OpRDMARead; t.active && l.flow && (op == vi.OpSendReceive || d.Control&vi.Immediate != 0) {
+		l.credits.take()
+	}
+	return true
 }
 
 // maySend reports whether d may go now. A Send, or an RDMA Write with
@@ -232,7 +246,15 @@ func (l *link) putData(b *frameio.Batch) {
 		n += ref.Len()
 		l.put(b, ref)
 	}
-	h := vitcpwire.Header{Type: t.typ, Flags: t.flags, Length: uint16(hl + n), Offset: t.offset, Number: t.last}
+	l.endSegment(head, n, bad)
+}
+
+// endSegment writes the header of the active message's next segment, of n bytes of payload.
+// bad is why there are no more, and ends the message.
+func (l *link) endSegment(head []byte, n int, bad vi.Status) {
+	t := &l.tx
+	d := t.d
+	h := vitcpwire.Header{Type: t.typ, Flags: t.flags, Length: uint16(len(head) + n), Offset: t.offset, Number: t.last}
 	if t.flags&vitcpwire.ImmediateValid != 0 { // in all segments [V-29]
 		h.Immediate = d.ImmediateData
 	}

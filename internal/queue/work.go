@@ -369,6 +369,9 @@ func (w *Work[T]) Idle() bool { return w.done.Load() == w.posted.Load() }
 // OnDones do with it is done too. It takes no lock.
 func (w *Work[T]) Empty() bool { return w.reaped.Load() == w.posted.Load() }
 
+// Started reports whether every request is started. It takes no lock.
+func (w *Work[T]) Started() bool { return w.started.Load() == w.posted.Load() }
+
 // Posted returns how many requests were posted since the queue was made. It
 // takes no lock.
 func (w *Work[T]) Posted() uint64 { return w.posted.Load() }
