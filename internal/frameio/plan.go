@@ -115,15 +115,12 @@ func (c *Conn) LookAhead(off int, p []byte) bool {
 	return err == nil && n == len(p)
 }
 
-// plan asks the protocol where the next bytes belong. Without an answer they go to
-// staging.
-func (c *Conn) plan() (*Plan, error) {
+// plan asks the protocol where the next bytes belong, with up to so many predictions.
+// Without an answer they go to staging.
+func (c *Conn) plan(most int) (*Plan, error) {
 	r := &c.rx
 	p := &r.stage.plan
-	p.begin(r.mayPredict())
-	if r.missing == 0 && p.most == 0 {
-		return p, nil
-	}
+	p.begin(most)
 	err := c.proto.Plan(p)
 	if r.ahead.peeked {
 		r.ahead.peeked = false

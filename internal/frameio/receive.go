@@ -290,16 +290,19 @@ func (c *Conn) read() (n, room int, err error) {
 	if n := r.refill(); n > 0 {
 		return n, n, nil
 	}
-	p, err := c.plan()
-	if err != nil {
-		return 0, 0, err
-	}
 	from := c.sock.Load()
-	if len(p.Frame) > 0 || len(p.Predicted) > 0 {
-		return c.readPlan(from, p)
+	if most := r.mayPredict(); r.missing > 0 || most > 0 {
+		p, err := c.plan(most)
+		if err != nil {
+			return 0, 0, err
+		}
+		if len(p.Frame) > 0 || len(p.Predicted) > 0 {
+			return c.readPlan(from, p)
+		}
 	}
-	room = r.limit() - r.fill
-	n, err = from.Read(r.stage.b[r.fill:r.limit()])
+	to := r.stage.b[r.fill:r.limit()]
+	room = len(to)
+	n, err = from.Read(to)
 	if err == nil && n == 0 {
 		err = c.eof()
 	}

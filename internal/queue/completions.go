@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 
 	"viaduct/internal/attend"
+	"viaduct/internal/counter"
 	"viaduct/internal/perturb"
 )
 
@@ -22,7 +22,7 @@ var (
 // An entry goes to the first Notify registration if there is one, else to
 // one waiter, else it is kept until polled.
 type Completions[E any] struct {
-	kept atomic.Int64 // how many are in it, as mu was last given back, so that to find nothing takes no lock
+	kept counter.Counter // how many are in it, as mu was last given back, so that to find nothing takes no lock
 
 	mu       perturb.Mutex
 	s        slots[E]
@@ -59,9 +59,9 @@ func (c *Completions[E]) PushN(e E, n int) {
 		n -= k
 	}
 	for range n {
-		c.s.push(e)
+		*c.s.push() = e
 	}
-	c.kept.Store(int64(c.s.n))
+	c.kept.Set(uint64(c.s.n))
 	c.waiters.WakeLocked(n)
 	c.mu.Unlock()
 	for _, f := range fs {
@@ -76,10 +76,10 @@ func (c *Completions[E]) PushAll(es []E) {
 	}
 	c.mu.Lock()
 	if !c.closed && len(c.notify) == 0 {
-		for _, e := range es {
-			c.s.push(e)
+		for i := range es {
+			*c.s.push() = es[i]
 		}
-		c.kept.Store(int64(c.s.n))
+		c.kept.Set(uint64(c.s.n))
 		c.waiters.WakeLocked(len(es))
 		c.mu.Unlock()
 		return
@@ -93,7 +93,7 @@ func (c *Completions[E]) PushAll(es []E) {
 // popLocked takes the first entry, which must exist.
 func (c *Completions[E]) popLocked() E {
 	e := c.s.pop()
-	c.kept.Store(int64(c.s.n))
+	c.kept.Set(uint64(c.s.n))
 	return e
 }
 
@@ -103,11 +103,11 @@ func (c *Completions[E]) Poll() (e E, ok bool) {
 		return e, false
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.s.n == 0 {
-		return e, false
+	if ok = c.s.n > 0; ok {
+		e = c.popLocked()
 	}
-	return c.popLocked(), true
+	c.mu.Unlock()
+	return e, ok
 }
 
 // PollN takes up to len(buf) entries and returns how many.
@@ -116,9 +116,9 @@ func (c *Completions[E]) PollN(buf []E) int {
 		return 0
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	n := c.s.popN(buf)
-	c.kept.Store(int64(c.s.n))
+	c.kept.Set(uint64(c.s.n))
+	c.mu.Unlock()
 	return n
 }
 
@@ -195,10 +195,10 @@ func (c *Completions[E]) Discard(drop func(E) bool) {
 	defer c.mu.Unlock()
 	for range c.s.n {
 		if e := c.s.pop(); !drop(e) {
-			c.s.push(e)
+			*c.s.push() = e
 		}
 	}
-	c.kept.Store(int64(c.s.n))
+	c.kept.Set(uint64(c.s.n))
 }
 
 // Close drops entries and registrations, and wakes waiters with ErrClosed.
@@ -207,6 +207,6 @@ func (c *Completions[E]) Close() {
 	defer c.mu.Unlock()
 	c.closed = true
 	c.s, c.notify = slots[E]{}, nil
-	c.kept.Store(0)
+	c.kept.Set(0)
 	c.waiters.WakeAllLocked()
 }

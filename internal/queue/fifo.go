@@ -13,7 +13,7 @@ type FIFO[T any] struct {
 // Push appends v.
 func (q *FIFO[T]) Push(v T) {
 	q.mu.Lock()
-	q.s.push(v)
+	*q.s.push() = v
 	q.mu.Unlock()
 }
 
@@ -40,7 +40,8 @@ type slots[T any] struct {
 	head, n int
 }
 
-func (s *slots[T]) push(v T) {
+// push appends an entry, which is the zero value, to be written to.
+func (s *slots[T]) push() *T {
 	if s.n == len(s.ring) {
 		ring := make([]T, max(firstSlots, 2*len(s.ring))) // [VIA-1.6-2]
 		for i := range s.n {
@@ -48,8 +49,8 @@ func (s *slots[T]) push(v T) {
 		}
 		s.ring, s.head = ring, 0
 	}
-	s.ring[(s.head+s.n)&(len(s.ring)-1)] = v
 	s.n++
+	return &s.ring[(s.head+s.n-1)&(len(s.ring)-1)]
 }
 
 // pop removes the oldest entry, which must exist.

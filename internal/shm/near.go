@@ -35,7 +35,7 @@ func (c *near) put(b []byte, n int, end uint64) {
 // whether the line had them.
 func (c *near) get(b []byte, n int, end uint64) bool {
 	piece := nearPiece(end, n)
-	if n > nearMax || len(b) < nearMax || c.of.load() != piece {
+	if uint(n) > nearMax || len(b) < nearMax || c.of.load() != piece {
 		return false
 	}
 	c.bytes.load((*[nearMax]byte)(b))

@@ -398,13 +398,12 @@ func (q *Consumer) Ending() bool { return q.c.end.Load() != open }
 // producer's own memory, which may belong elsewhere. The error is ErrWouldBlock if
 // there is nothing, io.EOF after an orderly end, ErrReset or ErrIndex.
 func (q *Consumer) Read(b []byte) (n int, err error) {
+	if n, err, ok := q.readNear(b); ok {
+		return n, err
+	}
 	avail, err := q.some()
 	if err != nil {
 		return 0, err
-	}
-	if avail <= len(b) && len(q.ref.list) == 0 && q.c.near.get(b, avail, q.tail) {
-		q.take(avail)
-		return avail, nil
 	}
 	b = b[:min(len(b), avail)]
 	for here := false; n < len(b); {
@@ -426,6 +425,27 @@ func (q *Consumer) Read(b []byte) (n int, err error) {
 		q.take(k)
 	}
 	return n, nil
+}
+
+// readNear is Read where nothing is there, or one short piece that is in the line of the
+// position: what a consumer finds that waits for a message. ok is false if that is not so.
+func (q *Consumer) readNear(b []byte) (n int, err error, ok bool) {
+	c := q.c
+	tail := c.tail.Load()
+	n = int(tail - q.head)
+	if q.tail != q.head || c.refs.Load() != q.ref.refs || len(q.ref.list) > 0 || q.Expects() {
+		return 0, nil, false
+	}
+	if n == 0 {
+		return 0, ErrWouldBlock, c.end.Load() == open
+	}
+	if !c.near.get(b, n, tail) {
+		return 0, nil, false
+	}
+	raceAcquire()
+	q.tail = tail // the size of the ring is looked at with the next position
+	q.take(n)
+	return n, nil, true
 }
 
 // ReadV is Read into many places.
