@@ -443,7 +443,10 @@ func (q *Consumer) readNear(b []byte) (n int, err error, ok bool) {
 		return 0, nil, false
 	}
 	raceAcquire()
-	q.tail = tail // the size of the ring is looked at with the next position
+	if err := q.resize(); err != nil { // as look
+		return 0, err, true
+	}
+	q.tail = tail
 	q.take(n)
 	return n, nil, true
 }
