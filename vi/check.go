@@ -5,6 +5,17 @@ import "viaduct/internal/regmem"
 // checkSend applies the rules of section 3 to a send-queue descriptor and
 // returns the error bits it earns.
 func (e *Endpoint) checkSend(d *Descriptor) Status {
+	if bad := e.checkSendForm(d); bad != 0 {
+		return bad
+	}
+	if bad := e.checkSegments(d, d.Control.Op() != OpSendReceive); bad != 0 {
+		return bad
+	}
+	return e.checkSendLength(d)
+}
+
+// checkSendForm and checkSendLength are what comes before and behind the segments.
+func (e *Endpoint) checkSendForm(d *Descriptor) Status {
 	op := d.Control.Op()
 	if d.Control&controlReserved != 0 || op == opReserved || op == OpRDMARead && d.Control&Immediate != 0 {
 		return StatusFormatError // [VIA 3.2] [VIA 3.6] [VIA-3.2-1] [VIA-3.2-3] [VIA-3.6-1] [VIA-4.6-1] [VIA-5.3-4]
@@ -12,9 +23,10 @@ func (e *Endpoint) checkSend(d *Descriptor) Status {
 	if op == OpRDMARead && e.attrs.Reliability&e.v.nic.attrs.RDMAReadSupport == 0 {
 		return StatusFormatError // [VIA 4.3] [VIA-4.3-2]
 	}
-	if bad := e.checkSegments(d, op != OpSendReceive); bad != 0 {
-		return bad
-	}
+	return 0
+}
+
+func (e *Endpoint) checkSendLength(d *Descriptor) Status {
 	if d.Capacity() != uint64(d.Length) || d.Length > e.agreed.MaxTransferSize {
 		return StatusLengthError // [VIA 3.5] [VIA-3.5-1] [VIA-3.5-2] [VIA-4.6-3]
 	}
@@ -24,19 +36,67 @@ func (e *Endpoint) checkSend(d *Descriptor) Status {
 // checkRecv does the same for a receive. Immediate and fence bits have no
 // meaning there, and Length is only a convention. [VIA 3.2] [VIA 3.5] [VIA-3.2-2]
 func (e *Endpoint) checkRecv(d *Descriptor) Status {
-	if d.Control.Op() != OpSendReceive || d.Control&controlReserved != 0 { // [VIA-4.6-6]
-		return StatusFormatError
+	if bad := e.checkRecvForm(d); bad != 0 {
+		return bad
 	}
 	return e.checkSegments(d, false)
 }
 
-func (e *Endpoint) checkSegments(d *Descriptor, rdma bool) Status {
-	n := len(d.Segments)
-	if rdma {
-		n++ // the address segment counts [VIA 3.4] [VIA-3.4-2]
-	}
-	if m := e.v.nic.attrs.MaxSegmentsPerDesc; m > 0 && n > m { // [VIA-3.4-1]
+func (e *Endpoint) checkRecvForm(d *Descriptor) Status {
+	if d.Control.Op() != OpSendReceive || d.Control&controlReserved != 0 { // [VIA-4.6-6]
 		return StatusFormatError
+	}
+	return 0
+}
+
+// holdSend is checkSend that pins what a Send or RDMA Write of one segment is of.
+func (e *Endpoint) holdSend(d *Descriptor) (held Memory, bad Status) {
+	op := d.Control.Op()
+	if !d.oneSegment() || op == OpRDMARead {
+		return Memory{}, e.checkSend(d)
+	}
+	if bad = e.checkSendForm(d); bad == 0 {
+		bad = e.checkSegmentCount(d, op != OpSendReceive)
+	}
+	if bad == 0 {
+		held, bad = e.holdSegment(d)
+	}
+	if bad == 0 {
+		if bad = e.checkSendLength(d); bad != 0 {
+			held.Release()
+			held = Memory{}
+		}
+	}
+	return held, bad
+}
+
+// holdRecv is checkRecv that pins what a descriptor of one segment is of.
+func (e *Endpoint) holdRecv(d *Descriptor) (held Memory, bad Status) {
+	if !d.oneSegment() {
+		return Memory{}, e.checkRecv(d)
+	}
+	if bad = e.checkRecvForm(d); bad == 0 {
+		held, bad = e.holdSegment(d)
+	}
+	return held, bad
+}
+
+// oneSegment reports whether the descriptor has one segment, and that has bytes.
+func (d *Descriptor) oneSegment() bool { return len(d.Segments) == 1 && d.Segments[0].Length > 0 }
+
+// holdSegment pins all of the first segment, by the rule of checkSegments.
+func (e *Endpoint) holdSegment(d *Descriptor) (Memory, Status) {
+	s := &d.Segments[0]
+	m, out := e.v.nic.memory.Access(uint32(s.Handle), s.Address, uint64(s.Length), e.domain, nil, regmem.Local)
+	if out != regmem.OK {
+		return Memory{}, StatusProtectionError // [VIA-1.5-4] [VIA-1.5-5] [VIA-4.6-2]
+	}
+	return m, 0
+}
+
+func (e *Endpoint) checkSegments(d *Descriptor, rdma bool) Status {
+	if bad := e.checkSegmentCount(d, rdma); bad != 0 {
+		return bad
 	}
 	for i := range d.Segments {
 		s := &d.Segments[i]
@@ -46,6 +106,17 @@ func (e *Endpoint) checkSegments(d *Descriptor, rdma bool) Status {
 		if e.v.nic.memory.Check(uint32(s.Handle), s.Address, uint64(s.Length), e.domain, nil, regmem.Local) != regmem.OK {
 			return StatusProtectionError // [VIA 1.5] [VIA-1.5-4] [VIA-1.5-5] [VIA-1.5-6] [VIA-4.6-2]
 		}
+	}
+	return 0
+}
+
+func (e *Endpoint) checkSegmentCount(d *Descriptor, rdma bool) Status {
+	n := len(d.Segments)
+	if rdma {
+		n++ // the address segment counts [VIA 3.4] [VIA-3.4-2]
+	}
+	if m := e.v.nic.attrs.MaxSegmentsPerDesc; m > 0 && n > m { // [VIA-3.4-1]
+		return StatusFormatError
 	}
 	return 0
 }

@@ -84,6 +84,20 @@ func (e *Endpoint) lookAhead() bool {
 // has the error bits that a check of the descriptor found: if it is not 0,
 // the provider sends nothing of it and passes bad to FinishSend.
 func (e *Endpoint) StartSend() (d *Descriptor, seq uint64, bad Status) {
+	d, seq = e.startSend()
+	return d, seq, e.started(d, e.checkSend(d))
+}
+
+// StartSendHeld is StartSend that pins the memory of a Send or RDMA Write of one segment,
+// all of it: held is empty for any other. The caller releases it.
+func (e *Endpoint) StartSendHeld() (d *Descriptor, seq uint64, held Memory, bad Status) {
+	d, seq = e.startSend()
+	held, bad = e.holdSend(d)
+	return d, seq, held, e.started(d, bad)
+}
+
+// startSend takes what NextSend returned.
+func (e *Endpoint) startSend() (d *Descriptor, seq uint64) {
 	a := e.ahead
 	if a == nil || a.n == 0 {
 		panic("vi: StartSend without NextSend")
@@ -92,14 +106,18 @@ func (e *Endpoint) StartSend() (d *Descriptor, seq uint64, bad Status) {
 	a.d[a.at] = nil
 	a.at, a.n, a.seq = a.at+1, a.n-1, a.seq+1
 	e.v.send.q.MarkStarted(seq)
-	bad = e.checkSend(d)
+	return d, seq
+}
+
+// started notes what came of the check of a send descriptor.
+func (e *Endpoint) started(d *Descriptor, bad Status) Status {
 	if bad != 0 && e.attrs.Reliability.reliable() {
 		e.stopSends.Store(true)
 	}
 	if d.Control.Op() == OpRDMARead {
 		e.readsOut.Add(1)
 	}
-	return d, seq, bad
+	return bad
 }
 
 // FinishSend completes a started send descriptor with error bits, 0 for a
@@ -198,11 +216,22 @@ func (e *Endpoint) Fenced() bool {
 // StartRecv takes the next receive descriptor. seq names it until
 // FinishRecv. bad has the error bits that a check of the descriptor found.
 func (e *Endpoint) StartRecv() (d *Descriptor, seq uint64, bad Status, ok bool) {
-	d, seq, ok = e.v.recv.q.Start() // [VIA-4.1-1]
+	d, seq, ok = e.v.recv.q.StartAlone() // [VIA-4.1-1]
 	if !ok {
 		return nil, 0, 0, false
 	}
 	return d, seq, e.checkRecv(d), true
+}
+
+// StartRecvHeld is StartRecv that pins the memory of a descriptor of one segment, all of it:
+// held is empty for any other. The caller releases it.
+func (e *Endpoint) StartRecvHeld() (d *Descriptor, seq uint64, held Memory, bad Status, ok bool) {
+	d, seq, ok = e.v.recv.q.StartAlone() // [VIA-4.1-1]
+	if !ok {
+		return nil, 0, Memory{}, 0, false
+	}
+	held, bad = e.holdRecv(d)
+	return d, seq, held, bad, true
 }
 
 // A Delivery is how a receive descriptor ends.

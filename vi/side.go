@@ -123,8 +123,10 @@ func (s *side) notPosted(d *Descriptor, err error) error {
 }
 
 // reap takes the first descriptor if it is done. [VIA 6.4.4] [VIA-6.4-7] [VIA-3.1-2] [VIA-8.3-4]
-func (s *side) reap() (*Descriptor, error) {
-	d, h := s.q.Reap()
+func (s *side) reap() (*Descriptor, error) { return s.answer(s.q.Reap()) }
+
+// answer is what the consumer is told of what Reap has found.
+func (s *side) answer(d *Descriptor, h queue.Head) (*Descriptor, error) {
 	switch h {
 	case queue.Done:
 		return d.reaped()
@@ -151,12 +153,12 @@ func (s *side) emptyError() error {
 // done is reap for a consumer that polls: it drives the connection first if
 // there is nothing yet. [VIA-6.4-8] [VIA-8.3-5]
 func (s *side) done() (*Descriptor, error) {
-	d, err := s.reap()
-	if err == ErrNotDone {
+	d, h := s.q.Reap()
+	if h == queue.NotDone {
 		s.v.Poll()
-		d, err = s.reap()
+		d, h = s.q.Reap()
 	}
-	return d, err
+	return s.answer(d, h)
 }
 
 // doneN is done for many.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"viaduct/internal/regmem"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
 )
@@ -84,6 +85,9 @@ func (l *link) sendTarget(held vi.Memory, n int, cur *vi.Cursor, at uint32) vi.M
 	if uint64(at)+uint64(n) > uint64(l.terms.mtu) { // [V-14]
 		l.failReceive(vi.StatusLengthError, vitcpwire.DescriptorError)
 		return vi.Memory{}
+	}
+	if x := &l.rx; at == 0 && n == x.payload && n <= len(x.place) && x.h.Flags&vitcpwire.EndOfMessage != 0 {
+		return regmem.Of(x.place[:n]) // all of the message
 	}
 	ref, bad := l.ep.Scatter(held, in.d, cur, n) // [VIT-2.2.2.1-3]
 	if bad == 0 && ref.Len() == 0 {
@@ -231,7 +235,7 @@ func asyncOf(bad vi.Status) vi.ErrorCode {
 // the reliable levels the connection ends. [V-19]
 func (l *link) takeDescriptor(remoteWrite bool) bool {
 	in := &l.rx.in
-	d, seq, bad, ok := l.ep.StartRecv()
+	d, seq, held, bad, ok := l.ep.StartRecvHeld()
 	if !ok {
 		in.drop = true
 		op := vi.OpSendReceive
@@ -243,6 +247,12 @@ func (l *link) takeDescriptor(remoteWrite bool) bool {
 		return false
 	}
 	in.d, in.seq = d, seq
+	if held.Pins() && !held.Guarded() {
+		l.hold(held)
+		l.rx.place = held.B()
+	} else {
+		held.Release()
+	}
 	if bad != 0 {
 		l.failReceive(bad, vitcpwire.DescriptorError)
 		return false

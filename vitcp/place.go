@@ -51,7 +51,7 @@ func (l *link) cursor() *vi.Cursor {
 // the same memory as a rule, so that one pin serves many.
 func (l *link) hold(ref vi.Memory) {
 	l.rx.held.Release()
-	l.rx.held = ref
+	l.rx.held, l.rx.place = ref, nil
 }
 
 // Plan implements frameio.Protocol.

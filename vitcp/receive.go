@@ -29,6 +29,7 @@ type rxState struct {
 	sendGuess uint32      // that of the one in progress, by guess; 0 if none was made
 	ahead     []vi.Memory // pins of memory where what comes is predicted to belong
 	held      vi.Memory   // pin that serves every access to its region during one Receive
+	place     []byte      // what held pins, if that is all memory of the receive descriptor taken last
 	refs      []vi.Memory // pinned between Plan and Landed
 	look      vi.Cursor   // scratch: where payload goes that is not in place yet
 	discard   []byte      // where bytes go that are not wanted

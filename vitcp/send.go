@@ -145,7 +145,7 @@ func (l *link) startMessage(b *frameio.Batch) bool {
 		if d == nil || !l.maySend(d) {
 			return false
 		}
-		if !l.startNext() {
+		if !l.started(l.ep.StartSend()) {
 			continue
 		}
 		if !l.tx.active {
@@ -156,10 +156,9 @@ func (l *link) startMessage(b *frameio.Batch) bool {
 	return false
 }
 
-// startNext starts the next send descriptor, which may go: it becomes the active message,
-// unless it is an RDMA Read. It is false if the descriptor is in error.
-func (l *link) startNext() bool {
-	d, seq, bad := l.ep.StartSend()
+// started has the send descriptor that was started become the active message, unless it
+// is an RDMA Read. It is false if the descriptor is in error.
+func (l *link) started(d *vi.Descriptor, seq uint64, bad vi.Status) bool {
 	op := d.Control.Op()
 	if bad == 0 && op == vi.OpRDMARead && l.asked.limit == 0 {
 		bad = vi.StatusRDMAProtection // the peer serves no reads [V-26]

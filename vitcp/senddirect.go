@@ -23,19 +23,11 @@ func (l *link) makeOne() bool {
 		return false
 	}
 	l.mine.reach(l.ep.RecvPosted())
-	if !l.startNext() {
+	d, seq, from, bad := l.ep.StartSendHeld()
+	n := from.Len()
+	if !l.started(d, seq, bad) || n != int(d.Length) || from.Guarded() {
+		from.Release()
 		return false
-	}
-	n := int(d.Length)
-	var from vi.Memory
-	if n > 0 {
-		var bad vi.Status
-		from, bad = l.ep.Gather(vi.Memory{}, d, &t.cur, n)
-		if bad != 0 || from.Guarded() || from.Len() < n {
-			from.Release()
-			t.cur = vi.Cursor{}
-			return false
-		}
 	}
 	hl := l.dialect.HeaderLen(t.typ)
 	p := l.c.Frame(hl + n)

@@ -157,6 +157,16 @@ func (w *Work[T]) Start() (v T, seq uint64, ok bool) {
 	return v, seq, ok
 }
 
+// StartAlone is Start for the one goroutine that starts requests. It takes no lock, and must
+// not run beside Flush.
+func (w *Work[T]) StartAlone() (v T, seq uint64, ok bool) {
+	if seq = w.started.Load(); seq != w.posted.Load() {
+		v, ok = w.at(seq).v, true
+		w.MarkStarted(seq)
+	}
+	return v, seq, ok
+}
+
 // StartN starts up to len(buf) requests, stores them in buf, and returns how
 // many there were and the number of the first.
 func (w *Work[T]) StartN(buf []T) (n int, first uint64) {
