@@ -3,6 +3,7 @@ package vitcp
 import (
 	"sync/atomic"
 
+	"viaduct/internal/counter"
 	"viaduct/internal/wire/vitcpwire"
 )
 
@@ -14,8 +15,8 @@ const maxCredits = 1<<15 - 1
 // that consume one wait until one is known. The send role takes, the receive
 // role is told; both run at once. [VIT-2.2.1-2] [VIT-3.1-17] [V-20]
 type sendCredits struct {
-	posted atomic.Uint32 // Count: the peer's, as last told
-	used   atomic.Uint32 // Count: messages of ours that consume, since set-up
+	posted atomic.Uint32   // Count: the peer's, as last told
+	used   counter.Counter // Count: messages of ours that consume, since set-up
 }
 
 // told takes the peer's count from a segment. It reports false if that count
@@ -40,16 +41,16 @@ func (c *sendCredits) available() int {
 }
 
 // take uses one. It must be available. [send role]
-func (c *sendCredits) take() { c.used.Store(uint32(uint16(c.used.Load() + 1))) }
+func (c *sendCredits) take() { c.used.Set(uint64(uint16(c.used.Load() + 1))) }
 
 // recvCredits counts our own receive descriptors and what the peer knows of
 // them. Posters post, the receive role consumes, the send role tells.
 // [VIT-3.1-16] [V-20] [V-21]
 type recvCredits struct {
-	posted   atomic.Uint64 // descriptors posted; not modulo anything
-	consumed atomic.Uint64 // of those, used up by arrived messages
-	told     atomic.Uint64 // of those, known to the peer
-	high     atomic.Uint64 // most that were unconsumed and known at one time
+	posted   atomic.Uint64   // descriptors posted; not modulo anything
+	consumed counter.Counter // of those, used up by arrived messages
+	told     counter.Counter // of those, known to the peer
+	high     counter.Counter // most that were unconsumed and known at one time
 
 	// free says that nothing limits the peer by the count: descriptor flow control is
 	// off, and the peer is told of what is posted all the same.
@@ -85,9 +86,9 @@ func (c *recvCredits) ahead() uint64 {
 func (c *recvCredits) tell() vitcpwire.Count {
 	n := c.ahead()
 	if n != c.told.Load() {
-		c.told.Store(n)
+		c.told.Set(n)
 		if u := n - c.consumed.Load(); u > c.high.Load() {
-			c.high.Store(u)
+			c.high.Set(u)
 		}
 	}
 	return vitcpwire.Count(n)
@@ -100,7 +101,7 @@ func (c *recvCredits) consume() bool {
 	if n == c.told.Load() {
 		return false
 	}
-	c.consumed.Store(n + 1)
+	c.consumed.Set(n + 1)
 	return true
 }
 

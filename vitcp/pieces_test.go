@@ -24,10 +24,10 @@ func TestVIT_3_1_Credits(t *testing.T) {
 		// Counters start near the wrap.
 		base := uint64(rapid.IntRange(65000, 66000).Draw(t, "base"))
 		rcv.posted.Store(base)
-		rcv.consumed.Store(base)
-		rcv.told.Store(base)
+		rcv.consumed.Set(base)
+		rcv.told.Set(base)
 		snd.posted.Store(uint32(uint16(base)))
-		snd.used.Store(uint32(uint16(base)))
+		snd.used.Set(uint64(uint16(base)))
 
 		var toSender []vitcpwire.Count // counts under way
 		inFlight := 0                  // consuming messages under way

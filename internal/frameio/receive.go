@@ -194,7 +194,7 @@ func (c *reader) Rest() {
 func (c *reader) Ended(err error) { (*Conn)(c).fail(err) }
 
 // Sent implements [attend.Receiver].
-func (c *reader) Sent() uint32 { return c.tx.batches.Load() }
+func (c *reader) Sent() uint32 { return uint32(c.tx.batches.Load()) }
 
 // receive reads and handles what the socket has. The caller has the receive
 // role. A short read ends it, unless all is set: an end of stream behind the

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"viaduct/internal/counter"
 	"viaduct/internal/perturb"
 	"viaduct/internal/regmem"
 	"viaduct/internal/sock"
@@ -32,7 +33,7 @@ type sender struct {
 	state     atomic.Int32
 	finishing atomic.Bool // Shutdown was called
 
-	batches atomic.Uint32 // moves with every write
+	batches counter.Counter // moves with every write; by the role
 
 	// Owned by the role. mu is held while the batch is filled, and while it is
 	// written until Sent was called for it, so that Quiesce finds nothing that the

@@ -5,7 +5,7 @@ import "viaduct/internal/attend"
 // Expects tells whether something was sent since a consumer last slept at the
 // socket, so that what comes next may be an answer.
 func (c *Conn) Expects() bool {
-	return c.tx.batches.Load() != c.slept.Load() && c.tx.state.Load() == idle
+	return uint32(c.tx.batches.Load()) != c.slept.Load() && c.tx.state.Load() == idle
 }
 
 // Near tells whether the other end is on this host.
@@ -25,6 +25,6 @@ func (c *Conn) SleepAt(s *attend.Sleeper) bool {
 		c.att.Unlock()
 		return false
 	}
-	c.slept.Store(c.tx.batches.Load())
+	c.slept.Store(uint32(c.tx.batches.Load()))
 	return c.att.SleepAt(s) // tearDown, which closes the attention before it wakes all sleepers, has yet to
 }
