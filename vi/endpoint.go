@@ -84,20 +84,6 @@ func (e *Endpoint) lookAhead() bool {
 // has the error bits that a check of the descriptor found: if it is not 0,
 // the provider sends nothing of it and passes bad to FinishSend.
 func (e *Endpoint) StartSend() (d *Descriptor, seq uint64, bad Status) {
-	d, seq = e.startSend()
-	return d, seq, e.started(d, e.checkSend(d))
-}
-
-// StartSendHeld is StartSend that pins the memory of a Send or RDMA Write of one segment,
-// all of it: held is empty for any other. The caller releases it.
-func (e *Endpoint) StartSendHeld() (d *Descriptor, seq uint64, held Memory, bad Status) {
-	d, seq = e.startSend()
-	held, bad = e.holdSend(d)
-	return d, seq, held, e.started(d, bad)
-}
-
-// startSend takes what NextSend returned.
-func (e *Endpoint) startSend() (d *Descriptor, seq uint64) {
 	a := e.ahead
 	if a == nil || a.n == 0 {
 		panic("vi: StartSend without NextSend")
@@ -106,7 +92,22 @@ func (e *Endpoint) startSend() (d *Descriptor, seq uint64) {
 	a.d[a.at] = nil
 	a.at, a.n, a.seq = a.at+1, a.n-1, a.seq+1
 	e.v.send.q.MarkStarted(seq)
-	return d, seq
+	return d, seq, e.started(d, e.checkSend(d))
+}
+
+// PostStarted posts a descriptor that a directSender was given, and starts it as StartSend
+// would, if it is the next to be started and need not wait for its fence: else ok is false.
+// It pins the memory of a Send or RDMA Write of one segment, all of it: held is empty for
+// any other. The caller releases it. It belongs to the methods for the send queue's front.
+func (e *Endpoint) PostStarted(d *Descriptor) (seq uint64, held Memory, bad Status, ok bool) {
+	if e.stopSends.Load() || d.Control&QueueFence != 0 && e.readsOut.Load() > 0 {
+		return 0, Memory{}, 0, false
+	}
+	if seq, ok = e.v.send.q.PostStarted(d); !ok { // [VIA-4.4-1]
+		return 0, Memory{}, 0, false
+	}
+	held, bad = e.holdSend(d)
+	return seq, held, e.started(d, bad), true
 }
 
 // started notes what came of the check of a send descriptor.

@@ -12,11 +12,14 @@ import (
 // Errors in the descriptor show in its status. ErrOverrun: the queue already
 // holds as many as it may; the VI goes to Error and d was not posted.
 func (v *VI) PostSend(d *Descriptor) error { // [VIA 6.4.4] [VIA 2.3]
-	if err := v.send.post(d); err != nil { // [VIA-1.3-1] [VIA-2.3-2]
+	if err := v.send.prepare(d); err != nil {
 		return err
 	}
-	if ep := v.conn.Load(); ep != nil && ep.direct != nil && ep.direct.SendOne() && v.send.q.Started() {
+	if ep := v.conn.Load(); ep != nil && ep.direct != nil && ep.direct.SendOne(d) {
 		return nil
+	}
+	if err := v.send.post(d); err != nil { // [VIA-1.3-1] [VIA-2.3-2]
+		return err
 	}
 	v.sendDoorbell()
 	return nil
@@ -45,6 +48,9 @@ func (v *VI) sendDoorbell() {
 // as flushed. As with an io.Reader, all of its memory may be used as scratch space,
 // even if the message is shorter.
 func (v *VI) PostRecv(d *Descriptor) error { // [VIA 6.4.4] [VIA 2.3]
+	if err := v.recv.prepare(d); err != nil {
+		return err
+	}
 	if err := v.recv.post(d); err != nil {
 		return err
 	}

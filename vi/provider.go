@@ -122,12 +122,12 @@ type dozer interface {
 	SleepAt(s *attend.Sleeper) bool
 }
 
-// A direct sender is a Link that can send a short message with less ado where nothing else
-// is under way. SendOne is called in place of SendPosted after one descriptor was posted. It
-// reports whether it has sent one, the next to be started, which may be another: if it has
-// not, or if any are left, the engine calls SendPosted.
+// A directSender is a Link that can send a short message with less ado where nothing else
+// is under way. SendOne is given a descriptor that is about to be posted, and may post it by
+// Endpoint.PostStarted. It reports whether it has: if not, the engine posts it and calls
+// SendPosted.
 type directSender interface {
-	SendOne() bool
+	SendOne(d *Descriptor) (posted bool)
 }
 
 // An ender is a Link that leaves to End what Stop would have go on in the background.

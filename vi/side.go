@@ -62,12 +62,9 @@ func (s *side) completed(n int) {
 	}
 }
 
-// post appends d, which belongs to the NIC until it is reaped.
+// post appends d, which is prepared, and belongs to the NIC until it is reaped.
 // [VIA-1.2-1]
 func (s *side) post(d *Descriptor) error {
-	if err := s.prepare(d); err != nil {
-		return err
-	}
 	if _, err := s.q.Post(d); err != nil {
 		return s.notPosted(d, err)
 	}

@@ -8,26 +8,38 @@ import (
 
 // SendOne implements package vi's directSender: a short message that finds the send role
 // free, and nothing under way, is made where the peer, or TCP, takes it from. Most of what
-// it costs otherwise is the batch.
-func (l *link) SendOne() bool { return l.c.SendNow(func() bool { return l.makeOne() }) }
-
-// makeOne makes the one segment of the next message in a frame of its own. Where it is
-// false the message, if it has begun, goes on in the usual way, from its beginning. [send role]
-func (l *link) makeOne() bool {
-	t := &l.tx
-	if s := l.life.Load(); !s.running() || s.faulted() || t.active || l.jobs.Front() != nil {
+// it costs otherwise are the queue and the batch.
+func (l *link) SendOne(d *vi.Descriptor) (posted bool) {
+	if !l.isShort(d) {
 		return false
 	}
-	d := l.ep.NextSend()
-	if d == nil || !l.isShort(d) || !l.ready(d) {
-		return false
+	sent := l.c.SendNow(func() (made bool) {
+		posted, made = l.makeOne(d)
+		return made
+	})
+	if posted && !sent {
+		l.c.Kick()
+	}
+	return posted
+}
+
+// makeOne posts a short message, if nothing is under way, and makes its one segment in a
+// frame of its own. One that was posted and not made goes on in the usual way, from its
+// beginning, unless it has failed. [send role]
+func (l *link) makeOne(d *vi.Descriptor) (posted, made bool) {
+	t := &l.tx
+	if s := l.life.Load(); !s.running() || s.faulted() || t.active || l.jobs.Front() != nil || !l.ready(d) {
+		return false, false
 	}
 	l.mine.reach(l.ep.RecvPosted())
-	d, seq, from, bad := l.ep.StartSendHeld()
+	seq, from, bad, ok := l.ep.PostStarted(d)
+	if !ok {
+		return false, false
+	}
 	n := from.Len()
 	if !l.started(d, seq, bad) || n != int(d.Length) || from.Guarded() {
 		from.Release()
-		return false
+		return true, false
 	}
 	hl := l.dialect.HeaderLen(t.typ)
 	p := l.c.Frame(hl + n)
@@ -35,7 +47,7 @@ func (l *link) makeOne() bool {
 	from.Release()
 	l.endSegment(p[:hl], n, 0)
 	l.publish()
-	return true
+	return true, true
 }
 
 // isShort reports whether a descriptor is one for makeOne.

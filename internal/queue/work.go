@@ -72,6 +72,20 @@ func (w *Work[T]) Post(v T) (seq uint64, err error) {
 	return seq, err
 }
 
+// PostStarted is Post and Start in one, for the one goroutine that starts requests. It is false,
+// and nothing has happened, if others are to be started before v, or the queue is full. It
+// must not run beside Flush.
+func (w *Work[T]) PostStarted(v T) (seq uint64, ok bool) {
+	w.mu.Lock()
+	if seq = w.posted.Load(); seq == w.started.Load() && w.putLocked(seq, v) == nil {
+		w.posted.Store(seq + 1)
+		w.started.Store(seq + 1)
+		ok = true
+	}
+	w.mu.Unlock()
+	return seq, ok
+}
+
 // PostN is Post for many, under one lock. It stops at the first that finds
 // the queue full and returns how many were posted.
 func (w *Work[T]) PostN(vs []T) (n int, err error) {
@@ -378,9 +392,6 @@ func (w *Work[T]) Idle() bool { return w.done.Load() == w.posted.Load() }
 // Empty reports whether every request is done and was reaped, so that what OnDone and
 // OnDones do with it is done too. It takes no lock.
 func (w *Work[T]) Empty() bool { return w.reaped.Load() == w.posted.Load() }
-
-// Started reports whether every request is started. It takes no lock.
-func (w *Work[T]) Started() bool { return w.started.Load() == w.posted.Load() }
 
 // Posted returns how many requests were posted since the queue was made. It
 // takes no lock.
