@@ -17,6 +17,12 @@ func (w *word) load() uint64 { return atomic.LoadUint64(&w.v) }
 // A block may be read while it is written, in any mixture of before and after.
 type block [nearMax]byte
 
-func (b *block) set(from *[nearMax]byte) { *b = *from }
+func (b *block) set(from *[nearMax]byte) {
+	v := *from // by registers: for what might overlap the compiler makes a call
+	*b = v
+}
 
-func (b *block) load(to *[nearMax]byte) { *to = *b }
+func (b *block) load(to *[nearMax]byte) {
+	v := *b
+	*to = v
+}
