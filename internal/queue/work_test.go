@@ -77,6 +77,28 @@ func TestWorkAgainstModel(t *testing.T) {
 					m.started++
 				}
 			},
+			"start alone": func(t *rapid.T) {
+				v, seq, ok := w.StartAlone()
+				if ok != (m.started < len(m.reqs)) || ok && (v != m.reqs[m.started] || seq != uint64(m.started)) {
+					t.Fatalf("started %d, %d, %t", v, seq, ok)
+				}
+				if ok {
+					m.started++
+				}
+			},
+			"post and start": func(t *rapid.T) {
+				seq, ok := w.PostStarted(next)
+				full := w.Limit > 0 && len(m.reqs)-m.reaped >= w.Limit
+				if want := !full && m.started == len(m.reqs); ok != want || ok && seq != uint64(len(m.reqs)) {
+					t.Fatalf("posted as %d: %t, want %t as %d", seq, ok, want, len(m.reqs))
+				}
+				if ok {
+					m.reqs = append(m.reqs, next)
+					m.finished = append(m.finished, false)
+					m.started++
+					next++
+				}
+			},
 			"post many": func(t *rapid.T) {
 				var vs []int
 				for range rapid.IntRange(0, 6).Draw(t, "n") {

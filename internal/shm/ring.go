@@ -175,7 +175,7 @@ func (p *Producer) Write(b []byte) (n int, err error) {
 // written there the consumer may change.
 func (p *Producer) Reserve(n int) []byte {
 	at := p.tail & (p.ring - 1)
-	if p.end != open || p.ref.owed > 0 || p.grow.large.Load() || uint64(n) > p.ring-at {
+	if p.end != open || p.ref.owed > 0 || p.grow.due || p.grow.large.Load() || uint64(n) > p.ring-at {
 		return nil
 	}
 	if free, err := p.room(uint64(n)); err != nil || free < uint64(n) {

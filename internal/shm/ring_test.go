@@ -82,6 +82,18 @@ func TestRingIsABuffer(t *testing.T) {
 				written(t, model, all, n, err, room)
 				model = append(model, all[:n]...)
 			},
+			"reserve": func(t *rapid.T) {
+				n := 1 + sizes.Draw(t, "n")
+				b := p.Reserve(n)
+				at := int(p.tail & (p.ring - 1))
+				if want := !p.grow.due && !p.grow.large.Load() && at+n <= int(p.ring) && n <= room(); (b != nil) != want || b != nil && len(b) != n {
+					t.Fatalf("%d bytes of %d at %d of %d, %d are free", len(b), n, at, p.ring, room())
+				}
+				if b != nil && rapid.Bool().Draw(t, "commit") {
+					model = append(model, b[:copy(b, fill(n))]...)
+					p.Commit(n)
+				}
+			},
 			"grow":   func(*rapid.T) { p.grow.due = true },
 			"shrink": func(*rapid.T) { shrinkCalm() },
 			"read": func(t *rapid.T) {
@@ -238,7 +250,12 @@ func FuzzHostilePeer(f *testing.F) {
 			n := r.IntN(len(buf))
 			var k int
 			var err error
-			switch op % 10 {
+			switch op % 11 {
+			case 10:
+				if f := p.Reserve(1 + n%ring); f != nil {
+					f[0], f[len(f)-1] = 1, 2
+					p.Commit(len(f))
+				}
 			case 0:
 				k, err = p.Write(buf[:n])
 			case 1:
@@ -256,11 +273,15 @@ func FuzzHostilePeer(f *testing.F) {
 			case 6: // anything, to a word of a control
 				at := r.IntN(2*controlSize/8) * 8
 				if r.IntN(2) == 0 {
-					at = [6]int{0, 8, 128, controlSize, controlSize + 8, controlSize + 128}[r.IntN(6)]
+					at = [8]int{0, 8, 24, 128, controlSize, controlSize + 8, controlSize + 24, controlSize + 128}[r.IntN(8)]
 				}
 				v := r.Uint64()
-				if r.IntN(2) == 0 { // near what is plausible
+				switch r.IntN(3) { // near what is plausible
+				case 0:
 					v = q.head + uint64(r.IntN(2*ring)) - ring/2
+				case 1:
+					k := r.IntN(2 * nearMax)
+					v = nearPiece(q.head+uint64(k), k)
 				}
 				for i := range 8 {
 					b[at+i] = byte(v >> (8 * i))
