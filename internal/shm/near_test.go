@@ -121,3 +121,92 @@ func TestNearBeside(t *testing.T) {
 		got += n / nearMax
 	}
 }
+
+// nearWorld is what a producer and a consumer of short pieces share, and where they are.
+// Pieces are numbers; the bytes of each are two copies of it.
+type nearWorld struct {
+	tail, of uint8
+	bytes    [2]uint8
+
+	making, at uint8 // the producer's: the piece, and its place in the order
+
+	seen, head, place uint8 // the consumer's: the position it has read, all that it has taken, and its place
+	copied            [2]uint8
+}
+
+// nearOrder is an order of steps: o which piece it is, b a half of its bytes, t the position.
+type nearOrder struct{ producer, consumer string }
+
+// explore takes every step from w on, and reports whether a consumer can believe in bytes that
+// are not those of the piece it wants.
+func (o nearOrder) explore(w nearWorld, been map[nearWorld]bool) (wrong bool) {
+	const pieces = 3
+	if been[w] {
+		return false
+	}
+	been[w] = true
+	if w.making <= pieces {
+		n := w
+		half := bytes.Count([]byte(o.producer[:w.at]), []byte{'b'})
+		switch o.producer[w.at] {
+		case 'o':
+			n.of = w.making
+		case 'b':
+			n.bytes[half] = w.making
+		case 't':
+			n.tail = w.making
+		}
+		if n.at++; int(n.at) == len(o.producer) {
+			n.at, n.making = 0, w.making+1
+		}
+		if o.explore(n, been) {
+			return true
+		}
+	}
+	n := w
+	half := bytes.Count([]byte(o.consumer[:w.place]), []byte{'b'})
+	good := true // it goes on as if the line had the piece
+	switch o.consumer[w.place] {
+	case 't':
+		n.seen = w.tail
+		good = w.tail == w.head+1
+	case 'o':
+		good = w.of == w.seen
+	case 'b':
+		n.copied[half] = w.bytes[half]
+	}
+	n.place++
+	if !good {
+		n.head, n.place = n.seen, 0 // what there is comes from the ring
+	} else if int(n.place) == len(o.consumer) {
+		if n.copied != [2]uint8{n.seen, n.seen} {
+			return true
+		}
+		n.head, n.place = n.seen, 0
+	}
+	if n.place == 0 {
+		n.copied = [2]uint8{}
+	}
+	return n != w && o.explore(n, been)
+}
+
+// TestNearOrder explores every interleaving of the steps of near.put and near.get with the
+// position, and finds wrong orders wrong.
+func TestNearOrder(t *testing.T) {
+	for _, c := range []struct {
+		what  string
+		order nearOrder
+		wrong bool
+	}{
+		{"as written", nearOrder{"obbt", "tobbo"}, false},
+		{"the bytes before which piece they are of", nearOrder{"bbot", "tobbo"}, true},
+		{"the position before the bytes", nearOrder{"otbb", "tobbo"}, true},
+		{"no look behind the bytes", nearOrder{"obbt", "tobb"}, true},
+		{"the position last", nearOrder{"obbt", "obbot"}, true},
+	} {
+		been := make(map[nearWorld]bool)
+		if got := c.order.explore(nearWorld{making: 1}, been); got != c.wrong {
+			t.Errorf("%s: wrong bytes are believed: %t, in %d worlds", c.what, got, len(been))
+		}
+	}
+}
