@@ -522,6 +522,38 @@ func TestIdleTimeout(t *testing.T) {
 	}
 }
 
+// TestPolledActivity: what a consumer receives by polling is noted by the poll after it, by
+// one that is going to wait, and where it is asked for.
+func TestPolledActivity(t *testing.T) {
+	p, q := asResponder(t, &Config{Polled: true})
+	if !q.fc.InPlace() {
+		t.Skip("SKIPPED: there is no fast path on this system")
+	}
+	for i, note := range []func(){
+		func() { q.RecvCQ().Poll() },
+		func() { q.Stats() },
+		func() { q.RecvCQ().Arm(false) },
+	} {
+		p.ulpdu(tag(rdmap.Write, 0, 0, true, nil))
+		for end := time.Now().Add(patience); int(q.stats.recvFPDUs.Load()) == i; q.RecvCQ().Poll() {
+			if time.Now().After(end) {
+				t.Fatal("nothing comes")
+			}
+		}
+		if !q.unnoted() {
+			t.Errorf("%d: a poll has read the clock", i)
+		}
+		before := time.Now()
+		if note(); q.unnoted() || q.lastActivity().Before(before) {
+			t.Errorf("%d: noted as of %v before", i, before.Sub(q.lastActivity()))
+		}
+		last := q.lastActivity()
+		if q.RecvCQ().Poll(); !q.lastActivity().Equal(last) {
+			t.Errorf("%d: a poll that found nothing was an activity", i)
+		}
+	}
+}
+
 // TestLocalFaults: local memory that goes away after posting fails the request
 // with its own status, then ends the stream with a Terminate without headers.
 // [RDMAP-7.1-2] [RDMAPX-8.1-1] [RDMAP-4.8-9] [RDMAP-5.4-7] [I-34]
