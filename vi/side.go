@@ -119,10 +119,8 @@ func (s *side) notPosted(d *Descriptor, err error) error {
 	return err
 }
 
-// reap takes the first descriptor if it is done. [VIA 6.4.4] [VIA-6.4-7] [VIA-3.1-2] [VIA-8.3-4]
-func (s *side) reap() (*Descriptor, error) { return s.answer(s.q.Reap()) }
-
-// answer is what the consumer is told of what Reap has found.
+// answer is what the consumer is told of what Reap has found: the first descriptor if it is
+// done. [VIA 6.4.4] [VIA-6.4-7] [VIA-3.1-2] [VIA-8.3-4]
 func (s *side) answer(d *Descriptor, h queue.Head) (*Descriptor, error) {
 	switch h {
 	case queue.Done:
@@ -147,7 +145,7 @@ func (s *side) emptyError() error {
 	return ErrQueueEmpty
 }
 
-// done is reap for a consumer that polls: it drives the connection first if
+// done takes the first descriptor for a consumer that polls: it drives the connection first if
 // there is nothing yet. [VIA-6.4-8] [VIA-8.3-5]
 func (s *side) done() (*Descriptor, error) {
 	d, h := s.q.Reap()
