@@ -169,7 +169,8 @@ func TestJudge(t *testing.T) {
 		ratio   float64
 		best    float64
 	}{
-		{"goal", row{ours: "a", theirs: "b", what: bandwidth, goal: 1.5, floor: 1}, map[string]samples{"a": of(10, 40, 30), "b": of(20, 10, 30)}, goalMet, 1.5, 40.0 / 30},
+		{"goal", row{ours: "a", theirs: "b", what: bandwidth, goal: 1.5, floor: 1}, map[string]samples{"a": of(10, 40, 45), "b": of(20, 10, 30)}, goalMet, 1.5, 1.5},
+		{"another machine in between", row{ours: "a", theirs: "b", what: bandwidth, goal: 2.5, floor: 1.5}, map[string]samples{"a": of(10, 20, 20), "b": of(5, 5, 10)}, floorMet, 2, 2},
 		{"floor", row{ours: "a", theirs: "b", what: bandwidth, goal: 2, floor: 1.5}, map[string]samples{"a": of(30), "b": of(20)}, floorMet, 1.5, 1.5},
 		{"missed", row{ours: "a", theirs: "b", what: bandwidth, goal: 2, floor: 1.6}, map[string]samples{"a": of(30), "b": of(20)}, missed, 1.5, 1.5},
 		{"less is better", row{ours: "a", theirs: "b", what: latency, goal: 1.2, floor: 1.5, least: true}, map[string]samples{"a": of(5, 6, 7), "b": of(5, 5, 4)}, goalMet, 1.2, 1.25},

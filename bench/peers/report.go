@@ -19,12 +19,34 @@ func (s samples) spread(q quantity) (median, least, greatest float64) {
 	if len(s) == 0 {
 		return 0, 0, 0
 	}
+	v := s.values(q)
+	slices.Sort(v)
+	return middle(v), v[0], v[len(v)-1]
+}
+
+// values returns a quantity of each round.
+func (s samples) values(q quantity) []float64 {
 	v := make([]float64, len(s))
 	for i, r := range s {
 		v[i] = q.of(r)
 	}
+	return v
+}
+
+// middle is the median of values in order.
+func middle(v []float64) float64 { return (v[(len(v)-1)/2] + v[len(v)/2]) / 2 }
+
+// beside returns the median of the ratios of each round: what moves the machine from one
+// round to another moves both sides, and the median of one side alone may be of another
+// state of it than that of the other.
+func (s samples) beside(other samples, q quantity) float64 {
+	v, w := s.values(q), other.values(q)
+	v = v[:min(len(v), len(w))]
+	for i := range v {
+		v[i] /= w[i]
+	}
 	slices.Sort(v)
-	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2, v[0], v[len(v)-1]
+	return middle(v)
 }
 
 // A line is a row with what was found.
@@ -81,7 +103,7 @@ func (r row) judge(title string, got map[string]samples, why map[string]string) 
 			l.Verdict = "not available: no result"
 			return l
 		}
-		l.Ratio = mine / their
+		l.Ratio = got[r.ours].beside(got[r.theirs], r.what)
 		if l.Best = greatest / high; r.least {
 			l.Best = least / low
 		}
@@ -163,7 +185,7 @@ func (r *report) text(w io.Writer) error {
 			l.Ours, l.Value, beside(l), ratio(l.Ratio), ratio(l.Best), l.Goal, l.Floor, l.Verdict)
 	}
 	tw.Flush()
-	_, err := fmt.Fprintf(w, "\nColumns: ours, median; theirs, median; ratio of the medians; ratio of the best rounds; goal; floor; verdict.\n%s\n%s\n", r.summary(), r.Note)
+	_, err := fmt.Fprintf(w, "\nColumns: ours, median; theirs, median; median of the ratios of each round; ratio of the best rounds; goal; floor; verdict.\n%s\n%s\n", r.summary(), r.Note)
 	return err
 }
 
