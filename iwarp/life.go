@@ -243,9 +243,10 @@ func (q *QueuePair) closeWrite() error {
 	return nil
 }
 
-// maybeFinish ends our direction if it is closing and nothing is left to do.
+// maybeFinish ends our direction if it is closing and nothing is left to do, the completions
+// of all requests included.
 func (q *QueuePair) maybeFinish() {
-	if !q.sq.Idle() || q.direct.pending() || q.inbound.Len() > 0 {
+	if !q.sq.Empty() || q.direct.pending() || q.inbound.Len() > 0 {
 		return
 	}
 	from, to := lifeTable.Move(&q.life, lifeFinish)

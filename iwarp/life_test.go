@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/regmem"
+	"viaduct/internal/testkit"
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/rdmap"
 )
@@ -520,6 +522,35 @@ func TestIdleTimeout(t *testing.T) {
 	if q.Stats().LastActivity.IsZero() {
 		t.Error("no time of activity")
 	}
+}
+
+// TestCloseBehindInvalidation: our direction ends with the last request, be it one of which
+// nothing is sent.
+func TestCloseBehindInvalidation(t *testing.T) {
+	p, q := asResponder(t, &Config{CloseTimeout: time.Hour})
+	mr, _ := q.Register(make([]byte, 8), RemoteWrite)
+	w, err := q.Bind(mr, 0, 8, RemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pin, out := q.dev.reg.Access(w.STag(), w.TO(), 8, q.pd.dom, q, regmem.RemoteWrite) // the invalidation waits for it
+	if out != regmem.OK {
+		t.Fatal(out)
+	}
+	q.Post(SendWR{ID: 1, Op: OpLocalInvalidate, Invalidate: w.STag()})
+	if err := q.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if time.Sleep(10 * time.Millisecond); q.drained.has() {
+		t.Error("our direction has ended before the invalidation")
+	}
+	pin.Release()
+	testkit.Await(t, "the end of our direction", q.drained.C())
+	if c, ok := q.SendCQ().Poll(); !ok || c.ID != 1 || c.Status != StatusOK {
+		t.Errorf("our direction has ended before the completion: %t, %+v", ok, c)
+	}
+	p.c.Close()
+	q.Close()
 }
 
 // TestPolledActivity: what a consumer receives by polling is noted by the poll after it, by

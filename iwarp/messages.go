@@ -111,9 +111,6 @@ func (q *QueuePair) readDone() {
 	if q.blocked.Load() && q.blocked.Swap(false) {
 		q.rx.kick = true
 	}
-	if q.life.Load().closing() {
-		q.maybeFinish()
-	}
 }
 
 // beginSend judges a segment on queue 0, and takes a receive for a new message.

@@ -295,16 +295,16 @@ func (q *QueuePair) sendsDone() {
 	}
 }
 
-// finish marks requests first to end-1 as done and recycles entries.
+// finish marks requests first to end-1 as done and recycles entries. With the last one
+// our direction may end.
 func (q *QueuePair) finish(first, end uint64) {
 	var ws [lookAhead]*sendWQE
-	for {
-		n := q.sq.Retire(first, end, ws[:])
+	for n := len(ws); n == len(ws); first, end = 0, 0 {
+		n = q.sq.Retire(first, end, ws[:])
 		q.spare.put(ws[:n])
-		if n < len(ws) {
-			return
-		}
-		first, end = 0, 0
+	}
+	if q.life.Load().closing() {
+		q.maybeFinish()
 	}
 }
 

@@ -83,7 +83,7 @@ func TestRetire(t *testing.T) {
 func TestEmpty(t *testing.T) {
 	var w Work[int]
 	var during []bool
-	w.OnDones = func() { during = append(during, w.Idle(), w.Empty()) }
+	w.OnDones = func() { during = append(during, w.done.Load() == w.posted.Load(), w.Empty()) }
 	if !w.Empty() {
 		t.Error("a new queue is not empty")
 	}

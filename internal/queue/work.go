@@ -385,10 +385,6 @@ func (w *Work[T]) Counts() Counts {
 	return Counts{w.posted.Load(), w.started.Load(), w.done.Load(), w.reaped.Load()}
 }
 
-// Idle reports whether every request is done. It takes no lock: OnDone may not have been called
-// for the last ones yet.
-func (w *Work[T]) Idle() bool { return w.done.Load() == w.posted.Load() }
-
 // Empty reports whether every request is done and was reaped, so that what OnDone and
 // OnDones do with it is done too. It takes no lock.
 func (w *Work[T]) Empty() bool { return w.reaped.Load() == w.posted.Load() }
