@@ -247,6 +247,7 @@ func (l *link) takeDescriptor(remoteWrite bool) bool {
 		return false
 	}
 	in.d, in.seq = d, seq
+	l.rx.place = nil // of the descriptor before
 	if held.Pins() && !held.Guarded() {
 		l.hold(held)
 		l.rx.place = held.B()

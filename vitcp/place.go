@@ -145,10 +145,10 @@ func (l *link) landed(n int) error {
 	if k := x.last.n; k > 0 && !x.thrown {
 		x.at -= uint32(k)
 		err = l.placeLast(x.last.b[:k])
-		l.hold(vi.Memory{}) // Receive need not follow
 	} else {
 		err = l.end()
 	}
+	l.hold(vi.Memory{}) // Receive need not follow
 	if err == nil {
 		l.nudge()
 	}

@@ -160,9 +160,8 @@ func (c *Conn) sendLater(err error) {
 // from Frame, and sends that, if it finds the send role free. It reports whether it did and
 // fill has returned true; Sent tells, before SendNow returns or later, when all of it is
 // with the kernel, or the peer. Where it is false nothing is sent. It does not wait for the
-// peer. fill is called in the send role, at most once, and must call no other method of the
-// Conn. A protocol that knows that nothing else is queued spares a short message a batch by
-// it.
+// peer. fill is called in the send role, at most once, by the rules of the methods of a
+// Protocol. One that knows that nothing else is queued spares a short message a batch by it.
 func (c *Conn) SendNow(fill func() bool) bool {
 	t := &c.tx
 	perturb.Point()
