@@ -217,7 +217,7 @@ func (e *Endpoint) Fenced() bool {
 // StartRecv takes the next receive descriptor. seq names it until
 // FinishRecv. bad has the error bits that a check of the descriptor found.
 func (e *Endpoint) StartRecv() (d *Descriptor, seq uint64, bad Status, ok bool) {
-	d, seq, ok = e.v.recv.q.StartAlone() // [VIA-4.1-1]
+	d, seq, ok = e.v.recv.q.Start() // [VIA-4.1-1]
 	if !ok {
 		return nil, 0, 0, false
 	}
@@ -227,7 +227,7 @@ func (e *Endpoint) StartRecv() (d *Descriptor, seq uint64, bad Status, ok bool) 
 // StartRecvHeld is StartRecv that pins the memory of a descriptor of one segment, all of it:
 // held is empty for any other. The caller releases it.
 func (e *Endpoint) StartRecvHeld() (d *Descriptor, seq uint64, held Memory, bad Status, ok bool) {
-	d, seq, ok = e.v.recv.q.StartAlone() // [VIA-4.1-1]
+	d, seq, ok = e.v.recv.q.Start() // [VIA-4.1-1]
 	if !ok {
 		return nil, 0, Memory{}, 0, false
 	}

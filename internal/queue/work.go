@@ -160,20 +160,9 @@ func (w *Work[T]) PeekN(buf []T) (n int, first uint64) {
 // and must not run beside Flush.
 func (w *Work[T]) MarkStarted(seq uint64) { w.started.Store(seq + 1) }
 
-// Start starts the next request and returns it with its number.
+// Start starts the next request and returns it with its number. It is for the one goroutine
+// that starts requests, takes no lock, and must not run beside Flush.
 func (w *Work[T]) Start() (v T, seq uint64, ok bool) {
-	w.mu.Lock()
-	if seq = w.started.Load(); seq != w.posted.Load() {
-		w.started.Store(seq + 1)
-		v, ok = w.at(seq).v, true
-	}
-	w.mu.Unlock()
-	return v, seq, ok
-}
-
-// StartAlone is Start for the one goroutine that starts requests. It takes no lock, and must
-// not run beside Flush.
-func (w *Work[T]) StartAlone() (v T, seq uint64, ok bool) {
 	if seq = w.started.Load(); seq != w.posted.Load() {
 		v, ok = w.at(seq).v, true
 		w.MarkStarted(seq)

@@ -77,15 +77,6 @@ func TestWorkAgainstModel(t *testing.T) {
 					m.started++
 				}
 			},
-			"start alone": func(t *rapid.T) {
-				v, seq, ok := w.StartAlone()
-				if ok != (m.started < len(m.reqs)) || ok && (v != m.reqs[m.started] || seq != uint64(m.started)) {
-					t.Fatalf("started %d, %d, %t", v, seq, ok)
-				}
-				if ok {
-					m.started++
-				}
-			},
 			"post and start": func(t *rapid.T) {
 				seq, ok := w.PostStarted(next)
 				full := w.Limit > 0 && len(m.reqs)-m.reaped >= w.Limit
