@@ -269,7 +269,7 @@ func (p *Producer) put(b []byte) {
 func (p *Producer) publish(n int) {
 	if n <= nearMax && n > 0 {
 		if at := (p.tail - uint64(n)) & (p.ring - 1); at+nearMax <= p.ring {
-			p.c.near.put((*[nearMax]byte)(p.data[at:]), n, p.tail)
+			p.c.near.put(p.data[at:at+nearMax], n, p.tail)
 		}
 	}
 	raceRelease()
