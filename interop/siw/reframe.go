@@ -16,6 +16,11 @@ import (
 //
 // Retransmissions are left out. What is not iWARP is, too. A stream that stops
 // making sense is an error.
+//
+// A conversation whose ports have been those of an earlier one has other
+// addresses in the copy: tshark takes it for more of the earlier one, even behind
+// a SYN of its own. It happens in one run of twenty or so, as the host chooses a
+// port at random for each connection.
 func reframe(in, out string) error {
 	f, err := os.Open(in)
 	if err != nil {
@@ -44,7 +49,7 @@ const (
 	ethernetHeader, ipHeader      = 14, 20
 	tcpHeader, tcpFlags           = 20, 13
 	startUpHeader, fpduAround     = 20, 6
-	synFlag                       = 2
+	synFlag, ackFlag              = 2, 16
 	capturedLength, privateLength = 8, 18
 )
 
@@ -61,12 +66,14 @@ func (k flowKey) reverse() (r flowKey) {
 
 // A flow is one direction of a TCP connection.
 type flow struct {
+	first   uint32 // sequence number behind the SYN
 	next    uint32 // sequence number expected
 	begun   bool   // the start-up frame is complete
 	other   bool   // this is not iWARP
 	late    map[uint32][]byte
 	pending []byte // in order, and not yet a whole frame
 	sent    uint32 // sequence number in the copy
+	again   byte   // how many connections had these ports before
 }
 
 type reframer struct {
@@ -127,9 +134,7 @@ func (r *reframer) packet(stamp, p []byte) error {
 	copy(k[8:], tcp[:4])
 	seq, flags, body := binary.BigEndian.Uint32(tcp[4:]), tcp[tcpFlags], tcp[hl:]
 	if flags&synFlag != 0 {
-		if f := r.flows[k]; f == nil || f.next != seq+1 { // new, or the ports are used again
-			r.flows[k] = &flow{next: seq + 1, late: make(map[uint32][]byte)}
-		}
+		r.begin(k, seq+1, flags&ackFlag != 0)
 		return nil
 	}
 	f := r.flows[k]
@@ -159,6 +164,23 @@ func (r *reframer) packet(stamp, p []byte) error {
 		f.sent += uint32(n)
 		f.pending = f.pending[n:]
 	}
+}
+
+// begin takes a SYN, whose connection may be one that is known, or another one
+// between the same ports.
+func (r *reframer) begin(k flowKey, first uint32, answer bool) {
+	f, back := r.flows[k], r.flows[k.reverse()]
+	if f != nil && f.first == first {
+		return
+	}
+	n := &flow{first: first, next: first, late: make(map[uint32][]byte)}
+	switch {
+	case answer && back != nil:
+		n.again = back.again
+	case f != nil:
+		n.again = f.again + 1
+	}
+	r.flows[k] = n
 }
 
 // add takes a segment and puts in order what can be.
@@ -226,6 +248,8 @@ func (r *reframer) segment(stamp, macs []byte, k flowKey, seq, ack uint32, body 
 	ip[0], ip[8], ip[9] = 0x45, 64, 6
 	binary.BigEndian.PutUint16(ip[2:], uint16(length-ethernetHeader))
 	copy(ip[12:20], k[:8])
+	ip[13] += r.flows[k].again
+	ip[17] += r.flows[k].again
 	tcp := ip[ipHeader:]
 	copy(tcp, k[8:])
 	const first = 1

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"viaduct/internal/testkit"
@@ -110,6 +111,86 @@ func TestReframeStreams(t *testing.T) {
 			t.Error(n, err)
 		}
 	}
+}
+
+// TestReframePortsAgain: each connection between the same ports has addresses of
+// its own in the copy, the same in both directions, also where one of them was
+// refused; and a SYN that is repeated changes nothing.
+func TestReframePortsAgain(t *testing.T) {
+	start := testkit.Hex("4d504120494420526571204672616d65 10 02 0004 00000000")
+	there := flowKey{10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2}
+	back := there.reverse()
+	var out bytes.Buffer
+	r := &reframer{w: &out, flows: make(map[flowKey]*flow)}
+	for _, p := range [][]byte{
+		packet(there, 99, synFlag, nil), packet(back, 499, synFlag|ackFlag, nil),
+		packet(there, 100, ackFlag, start), packet(back, 500, ackFlag, start),
+		packet(there, 99, synFlag, nil), packet(back, 499, synFlag|ackFlag, nil),
+		packet(there, 699, synFlag, nil), // refused
+		packet(there, 799, synFlag, nil), packet(back, 899, synFlag|ackFlag, nil),
+		packet(there, 800, ackFlag, start), packet(back, 900, ackFlag, start),
+	} {
+		if err := r.packet(make([]byte, 8), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got [][8]byte
+	for b := out.Bytes(); len(b) > 0; b = b[packetHeader+binary.LittleEndian.Uint32(b[8:]):] {
+		got = append(got, [8]byte(b[packetHeader+ethernetHeader+12:]))
+	}
+	want := [][8]byte{
+		{10, 0, 0, 1, 10, 0, 0, 2}, {10, 0, 0, 2, 10, 0, 0, 1},
+		{10, 2, 0, 1, 10, 2, 0, 2}, {10, 2, 0, 2, 10, 2, 0, 1},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("addresses %d, want %d", got, want)
+	}
+}
+
+// TestReadPortsAgain lets tshark read two conversations that had the same ports.
+func TestReadPortsAgain(t *testing.T) {
+	if err := need("tshark"); err != nil {
+		t.Skip("tshark does not read what was copied:", err)
+	}
+	capture := recorded(t, "siw-rping-default.pcap", 7174)
+	capture = append(capture, recorded(t, "siw-rping-p2p.pcap", 7176)[pcapHeader:]...)
+	in, out := filepath.Join(t.TempDir(), "in.pcap"), filepath.Join(t.TempDir(), "out.pcap")
+	if err := os.WriteFile(in, capture, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := reframe(in, out); err != nil {
+		t.Fatal(err)
+	}
+	d := new(reading)
+	if err := d.read(t.Context(), out); err != nil {
+		t.Fatal(err)
+	}
+	if d.requests != 2 || d.replies != 2 || d.malformed != nil {
+		t.Errorf("%d requests, %d replies, want 2; malformed: %q", d.requests, d.replies, d.malformed)
+	}
+}
+
+// recorded is a recording whose ports are changed: the server's to 7174, the
+// client's to 40000.
+func recorded(t *testing.T, file string, server uint16) []byte {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("../testdata", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for p := b[pcapHeader:]; len(p) > 0; {
+		n := int(binary.LittleEndian.Uint32(p[8:]))
+		ports := p[packetHeader+ethernetHeader+ipHeader:]
+		for at := 0; at < 4; at += 2 {
+			if binary.BigEndian.Uint16(ports[at:]) == server {
+				binary.BigEndian.PutUint16(ports[at:], 7174)
+			} else {
+				binary.BigEndian.PutUint16(ports[at:], 40000)
+			}
+		}
+		p = p[packetHeader+n:]
+	}
+	return b
 }
 
 func packet(k flowKey, seq uint32, flags byte, body []byte) []byte {
