@@ -131,9 +131,8 @@ type directSender interface {
 }
 
 // An ender is a Link that leaves to End what Stop would have go on in the background.
-// The engine calls it once after Stop, without a lock, so that it may take a moment where
-// the peer's end is about to come: goroutines woken for that cost more. gone is called
-// when nothing of the link is left, before End returns or later.
+// The engine calls it once after Stop, without a lock. gone is called when nothing of the
+// link is left, before End returns or later, in any goroutine.
 type ender interface {
 	End(gone func())
 }

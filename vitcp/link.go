@@ -323,31 +323,29 @@ func (l *link) Stop(reason vi.StopReason) {
 	l.stopTimer()
 }
 
-// End ends the wire after Stop; see package vi's ender. If the peer ends its direction
-// as well within a few microseconds, that is received here, and the connection closed.
+// End ends the wire after Stop; see package vi's ender. Where a poll takes no system call,
+// the peer's end is received, and the connection closed, by what polls next in this process
+// or a millisecond later.
 func (l *link) End(gone func()) {
-	if l.endsSoon() {
-		l.wind(gone)
-	} else {
-		l.c.Go(func() { l.wind(gone) })
-	}
-}
-
-// endsSoon reports whether both directions are about to have ended in order, without a
-// wait to speak of.
-func (l *link) endsSoon() bool {
+	rest := func() { l.c.Go(func() { l.wind(gone) }) }
 	switch l.life.Load() {
 	case lifeAborting, lifeDiscarded:
-		return false
+		rest()
+		return
 	}
 	if !l.c.PollsFreely() {
-		return false
+		rest()
+		return
 	}
 	l.c.Kick() // FIN after what is queued, as fillLast asks for it
-	return sock.Soon(func() bool {
+	sock.Meanwhile(func() bool {
 		l.c.Poll()
-		return l.c.Over()
-	})
+		if !l.c.Over() {
+			return false
+		}
+		l.wind(gone)
+		return true
+	}, rest)
 }
 
 // wind ends the wire and what is left of the link.

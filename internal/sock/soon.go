@@ -54,6 +54,7 @@ func poll(d time.Duration, b *budget.Budget, r *budget.Rule, try func() bool) bo
 		// this one, is better done here than by a thread that is woken for it
 		// and takes the other end's processor.
 		runtime.Gosched()
+		meanwhile()
 		if try() {
 			b.Hit(r)
 			return true

@@ -48,7 +48,7 @@ const (
 	pcapHeader, packetHeader      = 24, 16
 	ethernetHeader, ipHeader      = 14, 20
 	tcpHeader, tcpFlags           = 20, 13
-	startUpHeader, fpduAround     = 20, 6
+	startUpHeader                 = 20
 	synFlag, ackFlag              = 2, 16
 	capturedLength, privateLength = 8, 18
 )
