@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/testkit"
 	"viaduct/internal/wire/rdmap"
 )
 
@@ -14,12 +17,9 @@ import (
 func tiny(i int) []byte { return bytes.Repeat([]byte{byte(i)}, 1000) }
 
 // fillDirect posts requests by post, numbered from 1, until one that goes past the send
-// queue finds the socket full, and returns its number.
+// queue finds the socket full for good, and returns its number.
 func fillDirect(t *testing.T, q *QueuePair, post func(i int)) int {
 	t.Helper()
-	if !q.fc.InPlace() {
-		t.Skip("there is no fast path on this system")
-	}
 	for i := 1; i < 1<<16; i++ {
 		post(i)
 		if n := q.sq.Posted(); n != 0 {
@@ -31,12 +31,35 @@ func fillDirect(t *testing.T, q *QueuePair, post func(i int)) int {
 		if n := q.Stats().SendPosted; n != 1 {
 			t.Errorf("%d requests are under way", n)
 		}
-		if time.Sleep(50 * time.Millisecond); q.direct.pending() { // the system finds no more memory for it
+		stays := false
+		testkit.Eventually(t, "the socket to be full, or to take it", func() bool {
+			stays = full(t, q)
+			return stays || !q.direct.pending()
+		})
+		if stays {
 			return i
 		}
 	}
 	t.Fatal("the socket is never full")
 	return 0
+}
+
+// full reports whether the socket takes nothing, and nothing is under way whose arrival would
+// change that.
+func full(t *testing.T, q *QueuePair) (yes bool) {
+	t.Helper()
+	if err := q.fc.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+		n, err := unix.Poll(p, 0)
+		yes = info.Unacked == 0 && n == 0 && err == nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return yes
 }
 
 // TestDirect: short requests that find the queue empty go past it, in the order of
