@@ -419,6 +419,9 @@ func benchLine(row bench.Row) []string {
 func figure(unit string, v float64) string {
 	switch unit {
 	case "us":
+		if v < 10 {
+			return fmt.Sprintf("%.2f us", v)
+		}
 		return fmt.Sprintf("%.1f us", v)
 	case "bytes/s":
 		return shell.Rate(v)
