@@ -17,8 +17,9 @@ import (
 func tiny(i int) []byte { return bytes.Repeat([]byte{byte(i)}, 1000) }
 
 // fillDirect posts requests by post, numbered from 1, until one that goes past the send
-// queue finds the socket full for good, and returns its number.
-func fillDirect(t *testing.T, q *QueuePair, post func(i int)) int {
+// queue finds the socket full for good, and returns its number. told says whether one that
+// the socket takes late has a completion.
+func fillDirect(t *testing.T, q *QueuePair, told bool, post func(i int)) int {
 	t.Helper()
 	for i := 1; i < 1<<16; i++ {
 		post(i)
@@ -38,6 +39,12 @@ func fillDirect(t *testing.T, q *QueuePair, post func(i int)) int {
 		})
 		if stays {
 			return i
+		}
+		if !told {
+			continue
+		}
+		if c := wantOK(t, q.SendCQ()); c.ID != uint64(i) {
+			t.Errorf("%+v, want that of %d", c, i)
 		}
 	}
 	t.Fatal("the socket is never full")
@@ -68,9 +75,9 @@ func full(t *testing.T, q *QueuePair) (yes bool) {
 func TestDirect(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		post func(q *QueuePair, i int, p []byte) (done bool, err error)
+		post func(t *testing.T, q *QueuePair, i int, p []byte) (done bool, err error)
 	}{
-		{"signaled", func(q *QueuePair, i int, p []byte) (bool, error) {
+		{"signaled", func(t *testing.T, q *QueuePair, i int, p []byte) (bool, error) {
 			err := q.Post(SendWR{ID: uint64(i), Op: []Op{OpSend, OpWrite}[i%2], SG: []SGE{Buf(p)}})
 			if c, ok := q.SendCQ().Poll(); ok {
 				if c.ID != uint64(i) || c.Op != []Op{OpSend, OpWrite}[i%2] || c.Status != StatusOK {
@@ -80,15 +87,15 @@ func TestDirect(t *testing.T) {
 			}
 			return false, err
 		}},
-		{"PostNow", func(q *QueuePair, i int, p []byte) (bool, error) {
+		{"PostNow", func(_ *testing.T, q *QueuePair, i int, p []byte) (bool, error) {
 			return q.PostNow(SendWR{ID: uint64(i), SG: []SGE{Buf(p[:400]), Buf(nil), Buf(p[400:])}})
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, q := asResponder(t, &Config{FPDUSize: 20000})
-			last := fillDirect(t, q, func(i int) {
+			last := fillDirect(t, q, true, func(i int) {
 				b := tiny(i)
-				done, err := c.post(q, i, b)
+				done, err := c.post(t, q, i, b)
 				if err != nil || done == q.direct.pending() {
 					t.Fatalf("request %d: complete %t, %v", i, done, err)
 				}
@@ -161,7 +168,7 @@ func TestDirectNot(t *testing.T) {
 // what was posted behind it, and once; also where it was to have no completion.
 func TestDirectFlushed(t *testing.T) {
 	_, q := asResponder(t, &Config{FPDUSize: 20000})
-	last := fillDirect(t, q, func(i int) {
+	last := fillDirect(t, q, false, func(i int) {
 		if err := q.Post(SendWR{ID: uint64(i), Unsignaled: true, SG: []SGE{Buf(tiny(i))}}); err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +193,7 @@ func TestDirectFlushed(t *testing.T) {
 // left. [DDP-6.2.1-1]
 func TestDirectClose(t *testing.T) {
 	p, q := asResponder(t, &Config{FPDUSize: 20000})
-	last := fillDirect(t, q, func(i int) {
+	last := fillDirect(t, q, true, func(i int) {
 		if _, err := q.PostNow(SendWR{ID: uint64(i), SG: []SGE{Buf(tiny(i))}}); err != nil {
 			t.Fatal(err)
 		}
