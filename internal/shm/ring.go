@@ -258,8 +258,8 @@ func (p *Producer) told(n, first int, err error) (int, error) {
 // put copies b behind what was written. There is room for it.
 func (p *Producer) put(b []byte) {
 	at := p.tail & (p.ring - 1)
-	if n := copy(p.data[at:p.ring], b); n < len(b) {
-		copy(p.data[:p.ring], b[n:])
+	if n := move(p.data[at:p.ring], b); n < len(b) {
+		move(p.data[:p.ring], b[n:])
 	}
 	p.tail += uint64(len(b))
 }
@@ -525,8 +525,8 @@ func (q *Consumer) Peek(off int, b []byte) (n int, err error) {
 // last look.
 func (q *Consumer) get(b []byte, off int) {
 	at := (q.head + uint64(off)) & (q.ring - 1)
-	if n := copy(b, q.data[at:q.ring]); n < len(b) {
-		copy(b[n:], q.data[:q.ring])
+	if n := move(b, q.data[at:q.ring]); n < len(b) {
+		move(b[n:], q.data[:q.ring])
 	}
 }
 
