@@ -328,12 +328,7 @@ func (l *link) Stop(reason vi.StopReason) {
 // or a millisecond later.
 func (l *link) End(gone func()) {
 	rest := func() { l.c.Go(func() { l.wind(gone) }) }
-	switch l.life.Load() {
-	case lifeAborting, lifeDiscarded:
-		rest()
-		return
-	}
-	if !l.c.PollsFreely() {
+	if s := l.life.Load(); s == lifeAborting || s == lifeDiscarded || !l.c.PollsFreely() {
 		rest()
 		return
 	}
