@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"io"
 	"os"
+	"os/exec"
 	"testing"
 	"unsafe"
 
@@ -12,40 +13,78 @@ import (
 
 const (
 	asCompatExec = "VIADUCT_TEST_COMPAT_EXEC"
+	asCompatExit = "VIADUCT_TEST_COMPAT_EXIT"
+	exitGroup32  = 252
 	execve32     = 11
 )
 
 func init() {
 	MaybeStub()
+	if os.Getenv(asCompatExit) != "" {
+		call32(exitGroup32, 7, 0, 0)
+	}
 	if os.Getenv(asCompatExec) != "" {
 		compatExec("/bin/sh", "-c", "exit 7")
 	}
 }
 
+// need32 skips the test where 32-bit calls of 64-bit programs do not work. The kernel may be
+// built without them (CONFIG_IA32_EMULATION, ia32_emulation=0), and some virtual machines let
+// the instruction fault although the kernel has them. Go's runtime turns that fault into a
+// panic, so the test looks at what a call does and not at how the program ended.
+func need32(t *testing.T) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command(self)
+	c.Env = append(os.Environ(), asCompatExit+"=1")
+	c.Run()
+	if c.ProcessState == nil || c.ProcessState.ExitCode() != 7 {
+		t.Skipf("SKIPPED: 32-bit system calls do not work on this machine (%v): nothing was tested", c.ProcessState)
+	}
+}
+
 // compatExec executes a program by a 32-bit call of this 64-bit one. It does not return.
 func compatExec(argv ...string) {
-	m, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_32BIT)
-	if err != nil {
-		panic(err)
-	}
+	m := lowPage()
 	base, le := uint32(uintptr(unsafe.Pointer(&m[0]))), binary.LittleEndian
-	list, text := m[1024:], 2048
+	text := 2048
 	for i, a := range argv {
-		le.PutUint32(list[4*i:], base+uint32(text))
+		le.PutUint32(m[1024+4*i:], base+uint32(text))
 		text += copy(m[text:], a) + 1
 	}
-	code := []byte{0xb8, execve32, 0, 0, 0, 0xbb} // eax, ebx: the path
-	code = append(le.AppendUint32(code, base+2048), 0xb9)
-	code = append(le.AppendUint32(code, base+1024), 0xba)                // ecx: arguments
-	code = append(le.AppendUint32(code, base+3072), 0xcd, 0x80, 0xcd, 3) // edx: no environment; int 0x80, int 3
+	call32(execve32, base+2048, base+1024, base+3072) // the path, arguments, no environment
+}
+
+// call32 makes a 32-bit call that does not return.
+func call32(nr, ebx, ecx, edx uint32) {
+	le := binary.LittleEndian
+	code := le.AppendUint32([]byte{0xb8}, nr) // mov eax
+	code = le.AppendUint32(append(code, 0xbb), ebx)
+	code = le.AppendUint32(append(code, 0xb9), ecx)
+	code = le.AppendUint32(append(code, 0xba), edx)
+	code = append(code, 0xcd, 0x80, 0xcd, 3) // int 0x80, int 3
+	m := lowPage()
 	copy(m, code)
 	at := &m[0]
 	f := &at // as a func is represented
 	(*(*func())(unsafe.Pointer(&f)))()
 }
 
+// lowPage maps a page at an address of 32 bits that may be executed.
+func lowPage() []byte {
+	m, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_32BIT)
+	if err != nil {
+		panic(err)
+	}
+	return m
+}
+
 // A program of 64 bits that executes another one by a 32-bit call is seen.
 func TestCompatExec(t *testing.T) {
+	need32(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -74,9 +113,6 @@ func TestCompatExec(t *testing.T) {
 	var ws unix.WaitStatus
 	if _, err := unix.Wait4(child.Pid, &ws, 0, nil); err != nil {
 		t.Fatal(err)
-	}
-	if ws.Signaled() && ws.Signal() == unix.SIGSEGV {
-		t.Skip("this kernel has no 32-bit calls")
 	}
 	if calls != 1 || ws.ExitStatus() != 7 {
 		t.Errorf("%d calls, and the program ended with %d", calls, ws.ExitStatus())
