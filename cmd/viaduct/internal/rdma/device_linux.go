@@ -7,7 +7,6 @@ import (
 	"hash/fnv"
 	"net"
 	"net/netip"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -15,11 +14,10 @@ import (
 	"viaduct/iwarp"
 )
 
-// Numbers of the character devices, and what the kernel's driver says of itself.
+// Numbers of the character devices.
 const (
 	uverbsMajor = 231
 	uverbsMinor = 192
-	nodeDesc    = "Software iWARP stack"
 )
 
 // Limits of a device, those of the kernel's siw where it has them.
@@ -39,8 +37,10 @@ const (
 // A device is one that programs find.
 type device struct {
 	s     *Service
+	is    *personality
 	found abi.Found
 	mac   [6]byte
+	gids  []gidEntry
 	addrs []netip.Addr // none: all that no other device has
 	iw    *iwarp.Device
 
@@ -53,18 +53,22 @@ type device struct {
 }
 
 func newDevice(s *Service, i int, d Device) *device {
-	v := &device{s: s, addrs: d.Addrs, qps: map[uint32]*queuePair{}, nextQP: 1}
+	v := &device{s: s, is: personalityOf(d.Name), addrs: d.Addrs, qps: map[uint32]*queuePair{}, nextQP: 1}
 	v.iw = iwarp.NewDevice(iwarp.DeviceConfig{
 		OmitCRC: s.opt.NoCRC,
 		Limits:  iwarp.Limits{Streams: maxQP, Regions: maxMR, QueueDepth: 2 * maxQPWR, CQEntries: 8 * maxQPWR},
 	})
-	v.found = abi.Found{Index: uint32(i), Name: d.Name, Uverbs: fmt.Sprintf("uverbs%d", i), UverbsDev: abi.CharDev(uverbsMajor, uint32(uverbsMinor+i))}
+	v.found = abi.Found{
+		Driver: v.is.driver, Index: uint32(i), Name: d.Name,
+		Uverbs: fmt.Sprintf("uverbs%d", i), UverbsDev: abi.CharDev(uverbsMajor, uint32(uverbsMinor+i)),
+	}
 	v.findInterface()
 	var g uint64
 	for _, b := range []byte{v.mac[0] ^ 2, v.mac[1], v.mac[2], 0xff, 0xfe, v.mac[3], v.mac[4], v.mac[5]} {
 		g = g<<8 | uint64(b)
 	}
 	v.found.GUID = g
+	v.gids = v.is.gids(v)
 	return v
 }
 
@@ -102,21 +106,6 @@ func (d *device) findInterface() {
 		v := h.Sum64()
 		d.mac = [6]byte{0x02, 0, byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)}
 	}
-}
-
-// gid is the one GID of the port: the hardware address, as siw has it.
-func (d *device) gid() (g [16]byte) {
-	copy(g[:], d.mac[:])
-	return g
-}
-
-func (d *device) gidString() string {
-	var parts []string
-	g := d.gid()
-	for i := 0; i < len(g); i += 2 {
-		parts = append(parts, fmt.Sprintf("%02x%02x", g[i], g[i+1]))
-	}
-	return strings.Join(parts, ":")
 }
 
 // owns reports whether connections of a local address belong to the device.

@@ -187,22 +187,13 @@ func renderTree(devices []*device) (dir string, err error) {
 		"/sys/class/infiniband_verbs/abi_version": "6",
 	}
 	for i, d := range devices {
-		g := abi.GUIDString(d.found.GUID)
 		ib := "/sys/class/infiniband/" + d.found.Name + "/"
 		uv := "/sys/class/infiniband_verbs/" + d.found.Uverbs + "/"
-		for name, text := range map[string]string{
-			"node_type": "4: RNIC", "node_guid": g, "sys_image_guid": g, "node_desc": nodeDesc, "fw_ver": "",
-			"hw_rev": "0", "device/numa_node": "-1",
-			"ports/1/state": "4: ACTIVE", "ports/1/phys_state": "5: LinkUp", "ports/1/link_layer": "Ethernet",
-			"ports/1/rate": "2.5 Gb/sec (1X SDR)", "ports/1/lid": "0x0", "ports/1/sm_lid": "0x0", "ports/1/lid_mask_count": "0",
-			"ports/1/sm_sl": "0", "ports/1/cap_mask": "0x00000000", "ports/1/has_smi": "0",
-			"ports/1/pkeys/0": "0xffff", "ports/1/gids/0": d.gidString(),
-			"ports/1/gid_attrs/ndevs/0": d.found.NetName, "ports/1/gid_attrs/types/0": "IB/RoCE v1",
-		} {
-			files[ib+name] = text
+		for _, f := range d.sysFiles() {
+			files[ib+f.name] = f.text
 		}
 		files[uv+"ibdev"] = d.found.Name
-		files[uv+"abi_version"] = "1"
+		files[uv+"abi_version"] = strconv.FormatUint(d.is.driver.ABI, 10)
 		files[uv+"dev"] = fmt.Sprintf("%d:%d", uverbsMajor, uverbsMinor+i)
 		files[uv+"device/numa_node"] = "-1"
 	}

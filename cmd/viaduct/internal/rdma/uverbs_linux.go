@@ -196,7 +196,7 @@ func (x *context) ioctl(c *notify.Call) {
 		c.Return(0, unix.ENOTTY)
 		return
 	}
-	v, err := abi.ParseIoctl(c.Args[2], func(addr uint64, b []byte) error {
+	v, err := abi.ParseIoctl(x.dev.is.driver.ID, c.Args[2], func(addr uint64, b []byte) error {
 		_, err := c.ReadMem(addr, b)
 		return err
 	})
@@ -393,17 +393,19 @@ func (k *command) queryPort() {
 	k.answer(k.x.dev.queryPort())
 }
 
-// queryGID tells the one GID of the port.
+// queryGID answers with an entry of the GID table.
 func (k *command) queryGID() {
-	if k.Body.U32(0) != 1 || k.Body.U32(4) != 0 || k.Body.U32(8) != 0 {
+	d := k.x.dev
+	index := k.Body.U32(4)
+	if k.Body.U32(0) != 1 || uint64(index) >= uint64(len(d.gids)) || k.Body.U32(8) != 0 {
 		k.fail(unix.EINVAL)
 		return
 	}
-	d := k.x.dev
 	b := make(abi.Body, abi.GIDEntryLen)
-	gid := d.gid()
-	copy(b, gid[:])
+	copy(b, d.gids[index].gid[:])
+	b.Put32(16, index)
 	b.Put32(20, 1)
+	b.Put32(24, uint32(d.gids[index].kind))
 	b.Put32(28, d.found.NetIndex)
 	k.answer(b)
 }

@@ -81,7 +81,7 @@ func FuzzRequest(f *testing.F) {
 			ParseConnParam(r.Body)
 			ParseAddr(r.Body)
 		}
-		if v, err := ParseIoctl(0x1000, memoryAt(b)); err == nil {
+		if v, err := ParseIoctl(SIW.ID, 0x1000, memoryAt(b)); err == nil {
 			if l := layouts[v.Command]; len(v.Body) < l.in && !v.Asks || v.Room < 0 {
 				t.Errorf("%v: %d bytes", v.Command, len(v.Body))
 			}
@@ -90,7 +90,7 @@ func FuzzRequest(f *testing.F) {
 				v.Answer(core, core)
 			}
 		}
-		AnswerNetlink(b, 1, []Found{{Name: "siw0", Uverbs: "uverbs0"}})
+		AnswerNetlink(b, 1, []Found{{Driver: SIW, Name: "siw0", Uverbs: "uverbs0"}})
 		var s [SQELen]byte
 		copy(s[:], b)
 		var e SendEntry
@@ -151,7 +151,7 @@ func TestEntries(t *testing.T) {
 
 // A dump tells the devices; a command that is not known is refused as the kernel does.
 func TestAnswerNetlink(t *testing.T) {
-	dev := []Found{{Index: 3, Name: "siw0", GUID: 0x0102030405060708, Uverbs: "uverbs3", UverbsDev: CharDev(231, 195)}}
+	dev := []Found{{Driver: SIW, Index: 3, Name: "siw0", GUID: 0x0102030405060708, Uverbs: "uverbs3", UverbsDev: CharDev(231, 195)}}
 	out := AnswerNetlink(nlMessage(NLGet, nlDump|1, 5, 0, nil), 9, dev)
 	if len(out) != 2 || Body(out[0]).U16(4) != NLGet || Body(out[0]).U32(8) != 5 || Body(out[0]).U32(12) != 9 ||
 		!bytes.Contains(out[0], []byte("siw0\x00")) || Body(out[1]).U16(4) != nlDone {
@@ -163,7 +163,7 @@ func TestAnswerNetlink(t *testing.T) {
 		t.Fatalf("chardev: %q", out)
 	}
 	m := nlRequest{attrs: out[0][16:]}
-	if a, _ := m.attr(attrDriverID); a.U32(0) != driverSIW {
+	if a, _ := m.attr(attrDriverID); a.U32(0) != SIW.ID {
 		t.Errorf("driver %v", a)
 	}
 	if a, _ := m.attr(attrChardev); a.U64(0) != 231<<8|195 {

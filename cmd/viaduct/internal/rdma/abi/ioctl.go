@@ -177,8 +177,9 @@ type Put struct {
 	Bytes []byte
 }
 
-// ParseIoctl decodes the structure at an address. read reads the program's memory.
-func ParseIoctl(at uint64, read func(addr uint64, p []byte) error) (*Ioctl, error) {
+// ParseIoctl decodes the structure at an address, of a command to a device of a driver. read reads
+// the program's memory.
+func ParseIoctl(driver uint32, at uint64, read func(addr uint64, p []byte) error) (*Ioctl, error) {
 	v := &Ioctl{at: at, raw: make(Body, ioctlHeaderLen)}
 	if read(at, v.raw) != nil {
 		return nil, ErrFault
@@ -190,7 +191,7 @@ func ParseIoctl(at uint64, read func(addr uint64, p []byte) error) (*Ioctl, erro
 		return nil, ErrLength
 	case v.raw.U64(8) != 0, v.raw.U32(20) != 0:
 		return nil, ErrProtocol
-	case v.raw.U32(16) != driverSIW:
+	case v.raw.U32(16) != driver:
 		return nil, ErrLength
 	}
 	m := methods[id]

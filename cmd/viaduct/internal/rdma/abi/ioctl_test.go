@@ -20,7 +20,7 @@ func ioctlBytes(object, method uint16, attrs ...ioctlAttr) Body {
 	b.Put16(2, object)
 	b.Put16(4, method)
 	b.Put16(6, uint16(len(attrs)))
-	b.Put32(16, driverSIW)
+	b.Put32(16, SIW.ID)
 	for i, a := range attrs {
 		p := b[ioctlHeaderLen+attrLen*i:]
 		p.Put16(0, a.id)
@@ -85,12 +85,12 @@ func TestParseIoctl(t *testing.T) {
 		{"invoke_write, nothing there", ioctlBytes(objDevice, 0, ioctlAttr{2, 8, 1, pd}, ioctlAttr{0, 40, 1, 0x9000}), ErrFault},
 		{"driver's part nowhere", ioctlBytes(objMR, 1, ioctlAttr{0, 0, 1, 1}, ioctlAttr{attrDriverIn, 9, 1, 0x9000}), ErrFault},
 	} {
-		if v, err := ParseIoctl(0x1000, memoryAt(c.b)); err != c.want || v != nil && v.Asks {
+		if v, err := ParseIoctl(SIW.ID, 0x1000, memoryAt(c.b)); err != c.want || v != nil && v.Asks {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 	}
 	ask := ioctlBytes(objDevice, 0, ioctlAttr{2, 8, 1, uint64(QueryDevice)})
-	if v, err := ParseIoctl(0x1000, memoryAt(ask)); err != nil || !v.Asks {
+	if v, err := ParseIoctl(SIW.ID, 0x1000, memoryAt(ask)); err != nil || !v.Asks {
 		t.Errorf("a library asks for this form: %+v, %v", v, err)
 	}
 }
@@ -102,7 +102,7 @@ func TestIoctlCreateQP(t *testing.T) {
 		ioctlAttr{9, 8, 1, TypeRC}, ioctlAttr{7, 8, 1, 0xabcd}, ioctlAttr{10, 4, 1, 1 << 4}, ioctlAttr{12, 0, 1, 5},
 		ioctlAttr{8, 20, 1, 0x1000 + 24 + 16*13}, ioctlAttr{13, 20, 1, 0x5000}, ioctlAttr{14, 4, 1, 0x6000}, ioctlAttr{attrDriverOut, 8, 1, 0x7000})
 	b = append(b, Words(21, 22, 3, 4, 5)...)
-	v, err := ParseIoctl(0x1000, memoryAt(b))
+	v, err := ParseIoctl(SIW.ID, 0x1000, memoryAt(b))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestIoctlCreateQP(t *testing.T) {
 	}
 	// The second time the structure has what the first has put into it, and is the same command.
 	copy(b[24:], back)
-	again, err := ParseIoctl(0x1000, memoryAt(b))
+	again, err := ParseIoctl(SIW.ID, 0x1000, memoryAt(b))
 	if err != nil || !bytes.Equal(again.Key(), v.Key()) {
 		t.Errorf("made again: %v, key %x, want %x", err, again.Key(), v.Key())
 	}
@@ -142,7 +142,7 @@ func TestIoctlCreateQP(t *testing.T) {
 func TestMethods(t *testing.T) {
 	for id, m := range methods {
 		parse := func(attrs []ioctlAttr) error {
-			_, err := ParseIoctl(0x1000, memoryAt(ioctlBytes(id.object, id.method, attrs...)))
+			_, err := ParseIoctl(SIW.ID, 0x1000, memoryAt(ioctlBytes(id.object, id.method, attrs...)))
 			return err
 		}
 		right := func(in attrIn) ioctlAttr {

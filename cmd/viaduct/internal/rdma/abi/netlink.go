@@ -39,10 +39,24 @@ const (
 	attrCopyOnFork  = 93
 )
 
+// A Driver is what the kernel's driver of a device says of itself.
+type Driver struct {
+	ID       uint32 // of libibverbs' providers, in netlink and in the header of ioctl
+	ABI      uint64 // of its commands
+	Node     uint8  // the node type, from which libibverbs takes the transport
+	Protocol string // as netlink names it
+}
+
+// SIW is the kernel's software iWARP.
+var SIW = Driver{ID: 18, ABI: 1, Node: NodeRNIC, Protocol: "iw"}
+
+// Node types.
 const (
-	nodeRNIC    = 4
-	driverSIW   = 18
-	uverbsABI   = 1
+	NodeCA   = 1
+	NodeRNIC = 4
+)
+
+const (
 	rdmaCMABI   = 4
 	stateActive = 4
 	physLinkUp  = 5
@@ -50,6 +64,7 @@ const (
 
 // A Found is a device as netlink shows it.
 type Found struct {
+	Driver    Driver
 	Index     uint32
 	Name      string // siw0
 	GUID      uint64 // as a number whose highest byte is the first of the GUID
@@ -161,8 +176,8 @@ func (m *nlRequest) describe(d *Found) (b []byte) {
 	b = nlAttr(b, attrCapFlags, make([]byte, 8))
 	b = nlAttr(b, attrNodeGUID, le.AppendUint64(nil, d.GUID))
 	b = nlAttr(b, attrSysGUID, le.AppendUint64(nil, d.GUID))
-	b = nlAttr(b, attrNodeType, []byte{nodeRNIC})
-	return nlAttr(b, attrDevProtocol, []byte("iw\x00"))
+	b = nlAttr(b, attrNodeType, []byte{d.Driver.Node})
+	return nlAttr(b, attrDevProtocol, append([]byte(d.Driver.Protocol), 0))
 }
 
 func (m *nlRequest) chardev(devices []Found) [][]byte {
@@ -175,8 +190,8 @@ func (m *nlRequest) chardev(devices []Found) [][]byte {
 		if d == nil {
 			return m.fail(enodev)
 		}
-		name, abi, dev = d.Uverbs, uverbsABI, d.UverbsDev
-		b = nlAttr(b, attrDriverID, Words(driverSIW))
+		name, abi, dev = d.Uverbs, d.Driver.ABI, d.UverbsDev
+		b = nlAttr(b, attrDriverID, Words(d.Driver.ID))
 	case "rdma_cm":
 		name, abi, dev = "rdma_cm", rdmaCMABI, CMDev
 	case "":

@@ -1,0 +1,112 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	"fmt"
+	"strings"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+)
+
+// A personality is the kernel driver that a device passes for. Programs see it in netlink, in the
+// ioctl header and in sysfs; all three take it from here.
+//
+// Another personality is another table like siw, and a case in personalityOf.
+type personality struct {
+	driver abi.Driver
+	desc   string // node_desc
+	// gids makes the GID table of the port, by index. All of it is readable, since programs read
+	// every entry and some give up at the first that fails.
+	gids func(d *device) []gidEntry
+	// files are the files of sysfs that other personalities do not have, or have with other
+	// text. Names are relative to /sys/class/infiniband/NAME.
+	files []sysFile
+}
+
+// siw passes for the kernel's software iWARP.
+var siw = &personality{
+	driver: abi.SIW,
+	desc:   "Software iWARP stack",
+	gids: func(d *device) []gidEntry {
+		g := gidEntry{kind: gidIB, ndev: d.found.NetName}
+		copy(g.gid[:], d.mac[:]) // the hardware address, as siw has it
+		return []gidEntry{g}
+	},
+	files: []sysFile{
+		{"ports/1/rate", "2.5 Gb/sec (1X SDR)"},
+	},
+}
+
+// personalityOf returns the personality of a device by its name.
+func personalityOf(string) *personality { return siw }
+
+// A gidEntry is an entry of the GID table of a port.
+type gidEntry struct {
+	gid  [16]byte
+	kind gidKind
+	ndev string // the network interface
+}
+
+// A gidKind is the type of a GID as the kernel numbers it.
+type gidKind uint32
+
+const (
+	gidIB     gidKind = 0 // also that of iWARP's
+	gidRoCEv2 gidKind = 2
+)
+
+// String returns the text of gid_attrs/types. libibverbs compares all of it.
+func (k gidKind) String() string {
+	if k == gidRoCEv2 {
+		return "RoCE v2"
+	}
+	return "IB/RoCE v1"
+}
+
+func (g gidEntry) String() string {
+	a := g.gid
+	var parts []string
+	for i := 0; i < len(a); i += 2 {
+		parts = append(parts, fmt.Sprintf("%02x%02x", a[i], a[i+1]))
+	}
+	return strings.Join(parts, ":")
+}
+
+// A sysFile is a file of sysfs and its text, without the newline.
+type sysFile struct{ name, text string }
+
+// nodeTypes are the words of node_type.
+var nodeTypes = map[uint8]string{abi.NodeCA: "1: CA", abi.NodeRNIC: "4: RNIC"}
+
+// sysFiles returns the files of a device below /sys/class/infiniband/NAME. A later one of the same
+// name holds.
+func (d *device) sysFiles() []sysFile {
+	guid := abi.GUIDString(d.found.GUID)
+	all := []sysFile{
+		{"node_type", nodeTypes[d.is.driver.Node]},
+		{"node_guid", guid},
+		{"sys_image_guid", guid},
+		{"node_desc", d.is.desc},
+		{"fw_ver", ""},
+		{"hw_rev", "0"},
+		{"device/numa_node", "-1"},
+		{"ports/1/state", "4: ACTIVE"},
+		{"ports/1/phys_state", "5: LinkUp"},
+		{"ports/1/link_layer", "Ethernet"},
+		{"ports/1/lid", "0x0"},
+		{"ports/1/sm_lid", "0x0"},
+		{"ports/1/sm_sl", "0"},
+		{"ports/1/lid_mask_count", "0"},
+		{"ports/1/cap_mask", "0x00000000"},
+		{"ports/1/has_smi", "0"},
+		{"ports/1/pkeys/0", "0xffff"},
+	}
+	for i, g := range d.gids {
+		all = append(all,
+			sysFile{fmt.Sprintf("ports/1/gids/%d", i), g.String()},
+			sysFile{fmt.Sprintf("ports/1/gid_attrs/types/%d", i), g.kind.String()},
+			sysFile{fmt.Sprintf("ports/1/gid_attrs/ndevs/%d", i), g.ndev})
+	}
+	return append(all, d.is.files...)
+}
