@@ -67,6 +67,7 @@ var rules = []rule{
 	{"internal/wire/vitcpwire", []string{"internal/fault"}, codec},
 	{"internal/wire/iu", []string{"internal/fault"}, codec},
 	{"internal/wire/portmapwire", []string{"internal/fault"}, codec},
+	{"internal/wire/ib", nil, codec},
 
 	{"internal/...", []string{"internal/..."}, internal},
 	{"internal/tools/...", []string{"internal/tools/register"}, tool},

@@ -103,6 +103,8 @@ var Documents = []Document{
 	{Key: "I", Title: "iWARP decisions", File: "iwarp-decisions.md"},
 	{Key: "SDP", Title: "SDP (draft-pinkerton-iwarp-sdp-01)", File: "sdp-requirements.md"},
 	{Key: "D", Title: "SDP decisions", File: "sdp-decisions.md"},
+	{Key: "ROCE", Title: "RoCEv2", File: "roce-requirements.md"},
+	{Key: "R", Title: "RoCEv2 decisions", File: "roce-decisions.md"},
 }
 
 // A Register is every row there is.

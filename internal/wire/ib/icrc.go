@@ -1,0 +1,120 @@
+package ib
+
+import (
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"io"
+	"net/netip"
+)
+
+// ICRCLen is the length in bytes of the invariant CRC, with which every packet ends. [ROCE-ICRC-1]
+const ICRCLen = 4
+
+// Port is the UDP port of RoCEv2. [ROCE-NET-1]
+const Port = 4791
+
+// ErrICRC tells that a packet was damaged, or is not what it seems.
+var ErrICRC = errors.New("ib: wrong invariant CRC")
+
+// A Flow is what the invariant CRC covers of the IP and UDP headers of a packet. The addresses are
+// of one family; none is an IPv4 address in the form of IPv6. [ROCE-ICRC-2]
+type Flow struct {
+	Source, Destination netip.AddrPort
+	ID                  uint16 // identification of the IPv4 header; IPv6 has none
+}
+
+// maxPrefix is the length of what the CRC covers before the end of the BTH: 8 bytes of ones that
+// stand for the link header of InfiniBand, an IPv6 header, and a UDP header.
+const maxPrefix = 8 + GRHLen + udpLen
+
+// prefix puts the headers of a packet of n bytes behind UDP into h, with ones for what may change
+// on the way, and returns their length. [ROCE-ICRC-2]
+func (f *Flow) prefix(h *[maxPrefix]byte, n int) int {
+	for i := range 8 {
+		h[i] = 0xff
+	}
+	at := 8
+	if s := f.Source.Addr(); s.Is4() {
+		ip := h[at : at+ipv4Len]
+		ip[0], ip[1] = 0x45, 0xff // type of service
+		binary.BigEndian.PutUint16(ip[2:], uint16(ipv4Len+udpLen+n))
+		binary.BigEndian.PutUint16(ip[4:], f.ID)
+		ip[6], ip[7] = 0x40, 0                                    // do not fragment
+		ip[8], ip[9], ip[10], ip[11] = 0xff, udpProto, 0xff, 0xff // time to live, checksum
+		a, b := s.As4(), f.Destination.Addr().As4()
+		copy(ip[12:], a[:])
+		copy(ip[16:], b[:])
+		at += ipv4Len
+	} else {
+		ip := h[at : at+GRHLen]
+		ip[0], ip[1], ip[2], ip[3] = 0x6f, 0xff, 0xff, 0xff // traffic class, flow label
+		binary.BigEndian.PutUint16(ip[4:], uint16(udpLen+n))
+		ip[6], ip[7] = udpProto, 0xff // hop limit
+		a, b := s.As16(), f.Destination.Addr().As16()
+		copy(ip[8:], a[:])
+		copy(ip[24:], b[:])
+		at += GRHLen
+	}
+	u := h[at : at+udpLen]
+	binary.BigEndian.PutUint16(u, f.Source.Port())
+	binary.BigEndian.PutUint16(u[2:], f.Destination.Port())
+	binary.BigEndian.PutUint16(u[4:], uint16(udpLen+n))
+	u[6], u[7] = 0xff, 0xff // checksum
+	return at + udpLen
+}
+
+// masked is what stands for the reserved byte 8a of the BTH, which routers may change. [ROCE-ICRC-2]
+var masked = []byte{0xff}
+
+const masked8a = 4 // offset in the BTH
+
+// icrc returns the invariant CRC of a packet, which is followed by ICRCLen bytes for it. [ROCE-ICRC-1]
+func (f *Flow) icrc(p []byte) uint32 {
+	var h [maxPrefix]byte
+	n := f.prefix(&h, len(p)+ICRCLen)
+	c := crc32.ChecksumIEEE(h[:n])
+	c = crc32.Update(c, crc32.IEEETable, p[:masked8a])
+	c = crc32.Update(c, crc32.IEEETable, masked)
+	return crc32.Update(c, crc32.IEEETable, p[masked8a+1:])
+}
+
+// Seal appends the invariant CRC to a packet, which has at least a BTH. [ROCE-ICRC-1]
+func (f *Flow) Seal(p []byte) []byte { return binary.LittleEndian.AppendUint32(p, f.icrc(p)) }
+
+// Check checks the invariant CRC at the end of a packet. A UDP socket is not shown the
+// identification of an IPv4 header, which the CRC covers: if it is not f.ID, the identification
+// that the CRC would fit is computed, and the packet passes if there is one. That checks 16 of the
+// 32 bits. The errors are io.ErrUnexpectedEOF and ErrICRC. [ROCE-ICRC-3] [ROCE-ICRC-4 deviates]
+// the socket does not tell.
+func (f *Flow) Check(p []byte) error {
+	if len(p) < BTHLen+ICRCLen {
+		return io.ErrUnexpectedEOF
+	}
+	body := p[:len(p)-ICRCLen]
+	d := f.icrc(body) ^ binary.LittleEndian.Uint32(p[len(body):])
+	if d == 0 {
+		return nil
+	}
+	if !f.Source.Addr().Is4() {
+		return ErrICRC
+	}
+	if _, ok := identification(d, len(body)); ok {
+		return nil
+	}
+	return ErrICRC
+}
+
+// identification returns how the identification of an IPv4 header differs, bit by bit, from the one
+// that a CRC was computed with, if the result is wrong by d and n bytes follow the UDP header. The
+// CRC is linear, so that d is what the difference, followed by the zeros of all bytes behind it,
+// makes of a register of zeros. Going back over those bytes and the two of the identification
+// leaves the difference in the lower half of the register, and nothing in the upper one.
+func identification(d uint32, n int) (id uint16, ok bool) {
+	const behind = ipv4Len - 6 + udpLen // bytes between the identification and the end of the UDP header
+	d = rewind(d, n+behind+2)
+	if d>>16 != 0 {
+		return 0, false
+	}
+	return uint16(d)<<8 | uint16(d)>>8, true
+}
