@@ -16,10 +16,10 @@ import (
 type channel struct {
 	id inode
 
-	mu   sync.Mutex
-	w    int   // guarded by mu; the writing end, -1 after close
-	size int   // guarded by mu; bytes of an event
-	sent []any // guarded by mu; whose the events are that may be unread, in order
+	mu     sync.Mutex
+	w      int         // guarded by mu; the writing end, -1 after close
+	size   int         // guarded by mu; bytes of an event
+	unread []*notifier // guarded by mu; owners of the events that may be unread, in order
 }
 
 // newChannel makes a channel; the reading end belongs to the caller. It waits when it is
@@ -47,82 +47,14 @@ func (ch *channel) close() {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	if ch.w >= 0 {
+		ch.forgetReadLocked()
+		for _, owner := range ch.unread { // which nobody can read any more
+			owner.sent--
+		}
+		ch.unread = nil
 		unix.Close(ch.w)
 		ch.w = -1
 	}
-}
-
-// send gives the program an event of an object. A pipe that is full has
-// thousands of events that were not read: one more would tell nothing new. It
-// reports whether the event was sent.
-func (ch *channel) send(of any, event []byte) bool {
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
-	if ch.w < 0 {
-		return false
-	}
-	ch.size = len(event)
-	if n, err := unix.Write(ch.w, event); err != nil || n != len(event) {
-		return false
-	}
-	ch.sent = append(ch.sent, of)
-	if len(ch.sent) >= 64 {
-		ch.forgetReadLocked()
-	}
-	return true
-}
-
-// forgetReadLocked drops what the program has read from the list.
-func (ch *channel) forgetReadLocked() {
-	n, err := unix.IoctlGetInt(ch.w, unix.TIOCINQ) // what is unread
-	if err != nil || ch.size == 0 {
-		return
-	}
-	unread := min(n/ch.size, len(ch.sent))
-	ch.sent = append(ch.sent[:0], ch.sent[len(ch.sent)-unread:]...)
-}
-
-// takeBack removes the unread events of an object and returns how many they
-// were. Those of others keep their order.
-func (ch *channel) takeBack(of any) (n int) {
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
-	if ch.w < 0 {
-		return 0
-	}
-	ch.forgetReadLocked()
-	found := false
-	for _, o := range ch.sent {
-		found = found || o == of
-	}
-	if !found {
-		return 0
-	}
-	r, err := reopen(ch.w, unix.O_RDONLY|unix.O_NONBLOCK)
-	if err != nil {
-		return 0
-	}
-	defer unix.Close(r)
-	b := make([]byte, ch.size)
-	var keep [][]byte
-	var owners []any
-	ch.forgetReadLocked()
-	for _, o := range ch.sent {
-		if k, err := unix.Read(r, b); err != nil || k != len(b) {
-			break // the program has read it meanwhile
-		}
-		if o == of {
-			n++
-			continue
-		}
-		keep = append(keep, append([]byte(nil), b...))
-		owners = append(owners, o)
-	}
-	for _, e := range keep {
-		unix.Write(ch.w, e)
-	}
-	ch.sent = owners
-	return n
 }
 
 // giveChannel makes a channel whose other end the program has at number n. With a nil

@@ -17,7 +17,8 @@ import (
 type completionQueue struct {
 	x          *context
 	userHandle uint64
-	channel    *channel // nil if the program only polls
+	events     notifier // of completions; without a channel if the program only polls
+	async      notifier
 	key        int64
 	users      int // guarded by context.mu; queues of queue pairs
 
@@ -26,7 +27,6 @@ type completionQueue struct {
 	n       uint32
 	at      uint32 // guarded by mu; the next to fill
 	overrun bool   // guarded by mu
-	events  uint32 // guarded by mu; sent
 }
 
 func (k *command) createCQ() {
@@ -38,7 +38,7 @@ func (k *command) createCQ() {
 	}
 	cq := &completionQueue{x: x, userHandle: q.UserHandle, n: 1}
 	if q.Channel >= 0 {
-		if cq.channel = x.channel(k.Call, q.Channel); cq.channel == nil {
+		if cq.events.ch = x.channel(k.Call, q.Channel); cq.events.ch == nil {
 			k.fail(unix.EINVAL)
 			return
 		}
@@ -52,6 +52,7 @@ func (k *command) createCQ() {
 		return
 	}
 	x.mu.Lock()
+	cq.async.ch = x.async
 	h, ok := x.cqs.add(cq)
 	x.mu.Unlock()
 	if !ok {
@@ -100,34 +101,29 @@ func (q *completionQueue) push(cs ...abi.Completion) {
 	asked := atomic.LoadUint32(q.control())
 	if asked&abi.NotifyNext != 0 || asked&abi.NotifySolicited != 0 && solicited {
 		atomic.StoreUint32(q.control(), 0)
-		if q.channel != nil {
+		if q.events.ch != nil {
 			e := make(abi.Body, 8)
 			e.Put64(0, q.userHandle)
-			if q.channel.send(q, e) {
-				q.events++
-			}
+			q.events.send(e)
 		}
 	}
 	q.mu.Unlock()
 	if overrun {
-		q.x.event(q.userHandle, abi.AsyncCQError)
+		q.async.raise(q.userHandle, abi.AsyncCQError)
 	}
 }
 
-// destroy takes the memory away, and returns how many events the program has read.
-func (q *completionQueue) destroy() (reported uint32) {
+// destroy takes the memory away, and returns how many events of completions and how many
+// asynchronous ones the program has read.
+func (q *completionQueue) destroy() (completions, async uint32) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.mem == nil {
-		return 0
-	}
-	reported = q.events
-	if q.channel != nil {
-		reported -= min(reported, uint32(q.channel.takeBack(q)))
+		return 0, 0
 	}
 	q.x.arena.drop(q.mem, q.key)
 	q.mem = nil
-	return reported
+	return q.events.retire(), q.async.retire()
 }
 
 func (k *command) destroyCQ() {
@@ -146,5 +142,5 @@ func (k *command) destroyCQ() {
 	}
 	x.cqs.remove(h)
 	x.mu.Unlock()
-	k.answer(abi.Words(q.destroy(), 0))
+	k.answer(abi.Words(q.destroy()))
 }

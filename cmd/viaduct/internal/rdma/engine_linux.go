@@ -275,10 +275,10 @@ func (e *engine) finish(closed chan struct{}) {
 	q.flushLocked()
 	q.mu.Unlock()
 	if _, ok := errors.AsType[*iwarp.TerminateError](err); ok {
-		q.x.event(q.userHandle, abi.AsyncQPFatal)
+		q.async.raise(q.userHandle, abi.AsyncQPFatal)
 	}
 	if q.srq != nil {
-		q.x.event(q.userHandle, abi.AsyncQPLastWQE)
+		q.async.raise(q.userHandle, abi.AsyncQPLastWQE)
 	}
 	e.gone()
 }

@@ -17,6 +17,7 @@ import (
 type queuePair struct {
 	x          *context
 	userHandle uint64
+	async      notifier
 	num        uint32
 	at         int // number of the descriptor by which it was made
 	pd         *domain
@@ -59,6 +60,7 @@ func (k *command) createQP() {
 		k.fail(unix.EINVAL)
 		return
 	}
+	q.async.ch = x.async
 	q.countUsersLocked(1)
 	x.mu.Unlock()
 
@@ -302,7 +304,7 @@ func (k *command) destroyQP() {
 	x.repeats.begin(k.Call, k.raw)
 	x.later.Go(func() { // it may wait for the engine
 		q.destroy()
-		k.answer(abi.Words(0))
+		k.answer(abi.Words(q.async.retire()))
 	})
 }
 

@@ -15,6 +15,7 @@ import (
 type sharedQueue struct {
 	x          *context
 	userHandle uint64
+	async      notifier
 	pd         *domain
 	maxWR      uint32
 	maxSGE     uint32
@@ -48,6 +49,7 @@ func (k *command) createSRQ() {
 	}
 	pd.users++
 	s := &sharedQueue{x: x, userHandle: r.UserHandle, pd: pd, maxWR: r.WR, maxSGE: r.SGE, ring: recvRing{ring}, limit: r.Limit}
+	s.async.ch = x.async
 	h, ok := x.srqs.add(s)
 	x.mu.Unlock()
 	if !ok {
@@ -79,7 +81,7 @@ func (s *sharedQueue) take(e *[abi.RQELen]byte) bool {
 	}
 	s.mu.Unlock()
 	if low {
-		s.x.event(s.userHandle, abi.AsyncSRQLimit)
+		s.async.raise(s.userHandle, abi.AsyncSRQLimit)
 	}
 	return ok
 }
@@ -156,5 +158,5 @@ func (k *command) destroySRQ() {
 	x.srqs.remove(h)
 	x.mu.Unlock()
 	s.destroy()
-	k.answer(abi.Words(0))
+	k.answer(abi.Words(s.async.retire()))
 }

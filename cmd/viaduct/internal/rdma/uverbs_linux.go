@@ -441,16 +441,6 @@ func (k *command) deallocPD() {
 	}
 }
 
-// event tells the program of something that it did not ask for.
-func (x *context) event(userHandle uint64, t abi.AsyncType) {
-	x.mu.Lock()
-	ch := x.async
-	x.mu.Unlock()
-	if ch != nil {
-		ch.send(nil, abi.AsyncEvent(userHandle, t))
-	}
-}
-
 // release ends all that the context has, as the last close of the file does.
 func (x *context) release() {
 	x.calls.Wait()
