@@ -92,7 +92,7 @@ func (id *cmID) dial(ctx stdcontext.Context, q *queuePair, cfg *iwarp.Config, bo
 			if id.connected(q, iw, l, "dial") {
 				return
 			}
-			err = unix.ECONNRESET
+			err = unix.EINVAL
 		}
 		l.cut()
 	}
@@ -144,6 +144,8 @@ func (id *cmID) fail(err error) {
 		p.Private = rej.Private[:min(len(rej.Private), abi.MaxPrivate)]
 	case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ECONNRESET):
 		t, status = abi.EvRejected, unix.ECONNREFUSED
+	case errors.Is(err, unix.EINVAL): // the queue pair was destroyed, or is in error
+		status = unix.EINVAL
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, unix.ETIMEDOUT), errors.Is(err, iwarp.ErrTimeout):
 		t, status = abi.EvUnreachable, unix.ETIMEDOUT
 	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
@@ -208,7 +210,7 @@ func (k *cmCommand) disconnect() {
 	id.mu.Lock()
 	state, q := id.state, id.qp
 	id.mu.Unlock()
-	if state != cmConnected && state != cmOver {
+	if state != cmConnected && state != cmOver && state != cmRequested {
 		k.Return(0, unix.EINVAL)
 		return
 	}

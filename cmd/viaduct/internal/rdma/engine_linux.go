@@ -49,6 +49,7 @@ type engine struct {
 	quit      chan struct{} // closed by detach: leave the rings alone
 	quitOnce  sync.Once
 	done      chan struct{} // closed when run has returned
+	finished  bool          // run's until done is closed; the stream has ended, and gone was called
 	gone      func()
 }
 
@@ -94,8 +95,8 @@ func (q *queuePair) config() (*iwarp.Config, error) {
 }
 
 // start begins to serve the queue pair over a stream made with its configuration. gone is called
-// once, when the stream has ended and everything was flushed, unless the queue
-// pair was destroyed before. The link may be nil.
+// once, when the stream has ended and everything was flushed, or the queue pair is destroyed. The
+// link may be nil.
 func (q *queuePair) start(iw *iwarp.QueuePair, l *link, gone func()) error {
 	e := &engine{q: q, iw: iw, cq: iw.SendCQ(), link: l, gone: gone,
 		closing: make(chan struct{}), quit: make(chan struct{}), done: make(chan struct{}),
@@ -116,10 +117,14 @@ func (q *queuePair) start(iw *iwarp.QueuePair, l *link, gone func()) error {
 // close ends the stream in order.
 func (e *engine) close() { e.closeOnce.Do(func() { close(e.closing) }) }
 
-// detach stops the engine at once; the stream is closed behind.
+// detach stops the engine at once, which is the end of the connection for this side. The stream is
+// closed later.
 func (e *engine) detach() {
 	e.quitOnce.Do(func() { close(e.quit) })
 	<-e.done
+	if !e.finished {
+		e.gone()
+	}
 	e.q.x.ends.Add(1)
 	e.q.x.s.wg.Go(func() {
 		e.iw.Close()
@@ -280,6 +285,7 @@ func (e *engine) finish(closed chan struct{}) {
 	if q.srq != nil {
 		q.async.raise(q.userHandle, abi.AsyncQPLastWQE)
 	}
+	e.finished = true
 	e.gone()
 }
 

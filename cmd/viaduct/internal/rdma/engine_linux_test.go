@@ -277,3 +277,24 @@ func (q *queuePair) engineOf() *engine {
 	defer q.mu.Unlock()
 	return q.engine
 }
+
+// A queue pair that is destroyed while it is connected ends its connection: the connection manager
+// is told once, as it is of an end that the peer has made.
+func TestEngineDetached(t *testing.T) {
+	for _, over := range []bool{false, true} {
+		q, peer := connectedPair(t)
+		var ends atomic.Int32
+		q.mu.Lock()
+		e := q.engine
+		e.gone = func() { ends.Add(1) }
+		q.mu.Unlock()
+		if over {
+			peer.Close()
+			<-e.done
+		}
+		q.destroy()
+		if n := ends.Load(); n != 1 {
+			t.Errorf("the connection has ended %d times, want once (before the queue pair: %v)", n, over)
+		}
+	}
+}
