@@ -6,6 +6,7 @@ import (
 	"errors"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -44,6 +45,7 @@ type engine struct {
 	out     []abi.Completion
 	counts  struct{ taken, sent, received int } // entries: taken, completed, and receives completed
 
+	flushing  atomic.Bool // the program has set the error state: nothing more is carried out
 	closing   chan struct{}
 	closeOnce sync.Once
 	quit      chan struct{} // closed by detach: leave the rings alone
@@ -116,6 +118,13 @@ func (q *queuePair) start(iw *iwarp.QueuePair, l *link, gone func()) error {
 
 // close ends the stream in order.
 func (e *engine) close() { e.closeOnce.Do(func() { close(e.closing) }) }
+
+// flush ends the stream, as the error state wants it: what has not begun by then, and what is
+// posted later, completes as flushed.
+func (e *engine) flush() {
+	e.flushing.Store(true)
+	e.close()
+}
 
 // detach stops the engine at once, which is the end of the connection for this side. The stream is
 // closed later.
@@ -336,6 +345,9 @@ func (e *engine) take() bool {
 		e.fetch(room)
 	}
 	e.held = false
+	if e.flushing.Load() { // read after the entries, so those posted in the error state find it set
+		return e.flushBatch()
+	}
 	begin := e.at
 	wrs := e.wrs[:0]
 	for ; e.at < len(e.batch) && room > 0 && !e.broken; e.at++ {
@@ -386,6 +398,17 @@ func (e *engine) take() bool {
 		e.q.passed.last.Store(time.Now().UnixNano())
 	}
 	return e.at > begin
+}
+
+// flushBatch completes the entries that were fetched as flushed, in their turn.
+func (e *engine) flushBatch() bool {
+	n := len(e.batch) - e.at
+	for ; e.at < len(e.batch); e.at++ {
+		p := e.posted(&e.batch[e.at].entry)
+		p.status = abi.WCFlush
+		e.pending = append(e.pending, p)
+	}
+	return n > 0
 }
 
 // carryWrites carries out the Writes that come next as one, if they lie behind each other in the peer's memory

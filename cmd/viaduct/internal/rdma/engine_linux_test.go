@@ -298,3 +298,42 @@ func TestEngineDetached(t *testing.T) {
 		}
 	}
 }
+
+// What is posted in the error state is flushed and not carried out.
+func TestEngineErrorState(t *testing.T) {
+	q, peer := connectedPair(t)
+	for range 2 {
+		if err := peer.PostRecv(iwarp.RecvWR{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	post := func(i uint32) {
+		e := q.sq.slot(i)
+		clear(e)
+		abi.Body(e).Put64(0, uint64(i))
+		atomic.StoreUint32(word(e), abi.Valid|abi.Signalled|abi.Inline|uint32(abi.WROpSend)<<24)
+		select {
+		case q.doorbell <- struct{}{}:
+		default:
+		}
+	}
+	completion := func(i uint32) abi.WCStatus {
+		t.Helper()
+		slot := q.scq.mem[int(i)*abi.CQELen:]
+		for end := time.Now().Add(patience); atomic.LoadUint32(word(slot))&abi.Valid == 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("no completion %d", i)
+			}
+		}
+		return abi.WCStatus(atomic.LoadUint32(word(slot)) >> 16)
+	}
+	post(0)
+	if got := completion(0); got != abi.WCSuccess {
+		t.Fatalf("status %d of the first Send, want success", got)
+	}
+	q.setState(abi.Err)
+	post(1)
+	if got := completion(1); got != abi.WCFlush {
+		t.Errorf("status %d of a Send that was posted in the error state, want flushed", got)
+	}
+}

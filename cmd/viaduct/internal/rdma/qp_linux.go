@@ -228,7 +228,7 @@ func (q *queuePair) setState(to abi.State) {
 		return
 	}
 	if q.engine != nil {
-		q.engine.close()
+		q.engine.flush()
 	} else {
 		q.flushLocked()
 	}
