@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/internal/wire/mpa"
 	"viaduct/iwarp"
 )
 
@@ -89,7 +90,7 @@ func (q *queuePair) config() (*iwarp.Config, error) {
 	c := &iwarp.Config{
 		Device: q.x.dev.iw, PD: q.pd.iw, Source: &q.recv,
 		SendDepth: int(q.sq.n), RecvDepth: q.recv.depth(),
-		CloseTimeout: closeTimeout, MaxIRD: maxReads,
+		CloseTimeout: closeTimeout, MaxIRD: maxReads, MaxPrivate: mpa.MaxPrivate,
 	}
 	cq, err := c.Device.NewCQ(c.SendDepth + c.RecvDepth + 1)
 	c.SendCQ, c.RecvCQ = cq, cq

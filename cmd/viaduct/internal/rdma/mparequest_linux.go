@@ -82,7 +82,7 @@ func (r *mpaRequest) accept(cfg *iwarp.Config, private []byte) (*iwarp.QueuePair
 }
 
 func (r *mpaRequest) reject(private []byte) {
-	if req, err := r.start(nil); err == nil {
+	if req, err := r.start(&iwarp.Config{MaxPrivate: mpa.MaxPrivate}); err == nil {
 		req.Reject(private)
 	}
 }
