@@ -3,7 +3,6 @@
 package rdma
 
 import (
-	"net/netip"
 	"slices"
 	"sync"
 
@@ -390,22 +389,4 @@ func (t *cmTable) of(f *cmFile) (ids []*cmID) {
 		}
 	}
 	return ids
-}
-
-// sockaddr makes the kernel's form of an address.
-func sockaddr(a netip.AddrPort) unix.Sockaddr {
-	if a.Addr().Is4() {
-		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
-	}
-	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
-}
-
-func addrPort(sa unix.Sockaddr) netip.AddrPort {
-	switch a := sa.(type) {
-	case *unix.SockaddrInet4:
-		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
-	case *unix.SockaddrInet6:
-		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port))
-	}
-	return netip.AddrPort{}
 }

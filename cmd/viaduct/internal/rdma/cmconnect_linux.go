@@ -75,7 +75,7 @@ func (id *cmID) dial(ctx stdcontext.Context, q *queuePair, cfg *iwarp.Config, bo
 	nc, err := id.s.dialTCP(ctx, bound, src, dst)
 	t.end()
 	if err == nil {
-		at := route{unmap(nc.LocalAddr().(*net.TCPAddr).AddrPort()), unmap(nc.RemoteAddr().(*net.TCPAddr).AddrPort())}
+		at := route{addrOf(nc.LocalAddr()), addrOf(nc.RemoteAddr())}
 		id.mu.Lock()
 		id.src = at.from
 		id.mu.Unlock()

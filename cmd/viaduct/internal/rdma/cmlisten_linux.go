@@ -108,8 +108,7 @@ func (id *cmID) arrival(nc net.Conn, t turn) {
 		id.backlog++
 		id.mu.Unlock()
 	}
-	local := nc.LocalAddr().(*net.TCPAddr).AddrPort()
-	remote := nc.RemoteAddr().(*net.TCPAddr).AddrPort()
+	local, remote := addrOf(nc.LocalAddr()), addrOf(nc.RemoteAddr())
 	dev := id.s.deviceFor(local.Addr())
 	if dev == nil {
 		giveUp()
@@ -124,7 +123,7 @@ func (id *cmID) arrival(nc net.Conn, t turn) {
 		return
 	}
 	t.wait()
-	n := &cmID{s: id.s, ps: psTCP, sock: -1, state: cmRequested, dev: dev, request: r, src: unmap(local), dst: unmap(remote)}
+	n := &cmID{s: id.s, ps: psTCP, sock: -1, state: cmRequested, dev: dev, request: r, src: local, dst: remote}
 	id.mu.Lock()
 	if id.destroyed {
 		id.mu.Unlock()
@@ -139,8 +138,6 @@ func (id *cmID) arrival(nc net.Conn, t turn) {
 		n.destroy()
 	}
 }
-
-func unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 
 func (k *cmCommand) accept() {
 	p := abi.ParseConnParam(k.Body[min(8, len(k.Body)):])

@@ -178,7 +178,7 @@ func TestAnswerNetlink(t *testing.T) {
 }
 
 func TestAddr(t *testing.T) {
-	for _, s := range []string{"192.0.2.1:7174", "[2001:db8::1]:80"} {
+	for _, s := range []string{"192.0.2.1:7174", "[2001:db8::1]:80", "[fe80::1%3]:7174"} {
 		a := netip.MustParseAddrPort(s)
 		b := make(Body, 28)
 		PutAddr(b, a)

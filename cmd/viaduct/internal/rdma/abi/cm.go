@@ -2,6 +2,7 @@ package abi
 
 import (
 	"net/netip"
+	"strconv"
 )
 
 // A CMCommand is the number of an rdma_cm command.
@@ -86,19 +87,25 @@ const (
 	afInet6 = 10
 )
 
-// ParseAddr decodes a sockaddr_in or sockaddr_in6. valid is false for any other.
+// ParseAddr decodes a sockaddr_in or sockaddr_in6. valid is false for any other. The zone of a
+// link-local address is the number of its interface.
 func ParseAddr(b Body) (a netip.AddrPort, valid bool) {
 	port := uint16(b.U8(2))<<8 | uint16(b.U8(3))
 	switch b.U16(0) {
 	case afInet:
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b.Bytes(4, 4))), port), true
 	case afInet6:
-		return netip.AddrPortFrom(netip.AddrFrom16([16]byte(b.Bytes(8, 16))), port), true
+		ip := netip.AddrFrom16([16]byte(b.Bytes(8, 16)))
+		if scope := b.U32(24); scope != 0 && ip.IsLinkLocalUnicast() {
+			ip = ip.WithZone(strconv.FormatUint(uint64(scope), 10))
+		}
+		return netip.AddrPortFrom(ip, port), true
 	}
 	return a, false
 }
 
-// PutAddr writes an address as a sockaddr of its family, to at least 28 bytes.
+// PutAddr writes an address as a sockaddr of its family, to at least 28 bytes. Its zone, if it has
+// one, is the number of an interface.
 func PutAddr(b Body, a netip.AddrPort) {
 	switch {
 	case !a.IsValid():
@@ -111,6 +118,8 @@ func PutAddr(b Body, a netip.AddrPort) {
 		b.Put16(0, afInet6)
 		ip := a.Addr().As16()
 		copy(b[8:], ip[:])
+		scope, _ := strconv.ParseUint(a.Addr().Zone(), 10, 32)
+		b.Put32(24, uint32(scope))
 	}
 	b[2], b[3] = byte(a.Port()>>8), byte(a.Port())
 }
