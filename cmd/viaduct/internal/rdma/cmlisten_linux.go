@@ -23,8 +23,9 @@ func (k *cmCommand) listen() {
 	k.finish(id.listen(int(int32(k.Body.U32(4)))))
 }
 
-// defaultBacklog is what a program gets that does not say.
-const defaultBacklog = 128
+// maxBacklog is how many requests may wait at a listener, as the kernel's rdma_cm has it. A program
+// that names no number gets them all.
+const maxBacklog = 1024
 
 func (id *cmID) listen(backlog int) unix.Errno {
 	id.mu.Lock()
@@ -35,8 +36,8 @@ func (id *cmID) listen(backlog int) unix.Errno {
 			return e
 		}
 	}
-	if backlog <= 0 || backlog > 1024 {
-		backlog = defaultBacklog
+	if backlog <= 0 || backlog > maxBacklog {
+		backlog = maxBacklog
 	}
 	id.mu.Lock()
 	defer id.mu.Unlock()
@@ -67,9 +68,11 @@ func (id *cmID) listen(backlog int) unix.Errno {
 	return 0
 }
 
-// serve takes the connections of a listener.
+// serve takes the connections of a listener. It bounds those whose request has not come yet, as it
+// bounds the requests that the program has not seen.
 func (id *cmID) serve(l net.Listener) {
 	var arrivals turns
+	coming := make(chan struct{}, maxBacklog)
 	for {
 		nc, err := l.Accept()
 		if err != nil {
@@ -82,13 +85,9 @@ func (id *cmID) serve(l net.Listener) {
 			time.Sleep(10 * time.Millisecond) // no descriptor left, for instance
 			continue
 		}
-		id.mu.Lock()
-		room := id.backlog > 0 && !id.destroyed
-		if room {
-			id.backlog--
-		}
-		id.mu.Unlock()
-		if !room {
+		select {
+		case coming <- struct{}{}:
+		default:
 			nc.Close()
 			continue
 		}
@@ -96,22 +95,18 @@ func (id *cmID) serve(l net.Listener) {
 		id.s.wg.Go(func() {
 			defer t.end()
 			id.arrival(nc, t)
+			<-coming
 		})
 	}
 }
 
-// arrival reads the request of a connection and tells the program.
+// arrival reads the request of a connection and tells the program. If too many wait for the program
+// already, the request is rejected.
 func (id *cmID) arrival(nc net.Conn, t turn) {
-	giveUp := func() {
-		nc.Close()
-		id.mu.Lock()
-		id.backlog++
-		id.mu.Unlock()
-	}
 	local, remote := addrOf(nc.LocalAddr()), addrOf(nc.RemoteAddr())
 	dev := id.s.deviceFor(local.Addr())
 	if dev == nil {
-		giveUp()
+		nc.Close()
 		return
 	}
 	if w := id.s.opt.WrapConn; w != nil {
@@ -119,17 +114,18 @@ func (id *cmID) arrival(nc net.Conn, t turn) {
 	}
 	r, err := readMPA(nc, id.s.done)
 	if err != nil {
-		giveUp()
+		nc.Close()
 		return
 	}
 	t.wait()
 	n := &cmID{s: id.s, ps: psTCP, sock: -1, state: cmRequested, dev: dev, request: r, src: local, dst: remote}
 	id.mu.Lock()
-	if id.destroyed {
+	if id.destroyed || id.backlog == 0 {
 		id.mu.Unlock()
 		r.refuse()
 		return
 	}
+	id.backlog-- // until the program has the event
 	n.file = id.file
 	f, uid := id.file, id.uid
 	id.mu.Unlock()
