@@ -99,11 +99,11 @@ func (id *cmID) dial(ctx stdcontext.Context, q *queuePair, cfg *iwarp.Config, bo
 	id.fail(err)
 }
 
-// dialTCP connects, by the socket that was bound if there is one. The bytes of a connection within this host
+// dialTCP connects from src, which the socket bound reserves if it is not negative. The bytes of a connection within this host
 // go through shared memory if the peer offers that, unless they are captured.
 func (s *Service) dialTCP(ctx stdcontext.Context, bound int, src, dst netip.AddrPort) (net.Conn, error) {
-	if bound >= 0 {
-		unix.Close(bound) // the dialer binds one of its own at once
+	if bound >= 0 { // it keeps the port while the dialer binds sockets of its own to it
+		defer unix.Close(bound)
 	}
 	var d net.Dialer
 	d.LocalAddr = net.TCPAddrFromAddrPort(src)

@@ -41,7 +41,9 @@ type cmID struct {
 	dev       *device               // guarded by mu; nil while bound to no address
 	src, dst  netip.AddrPort        // guarded by mu
 	sock      int                   // guarded by mu; bound TCP socket, -1 for none
+	bound     *binding              // guarded by mu; nil before bind and resolve_addr
 	v6only    bool                  // guarded by mu
+	reuse     bool                  // guarded by mu; set before the identifier is bound
 	listener  net.Listener          // guarded by mu
 	request   *mpaRequest           // guarded by mu
 	qp        *queuePair            // guarded by mu
@@ -126,6 +128,8 @@ func (id *cmID) destroy() {
 	id.destroyed = true
 	f, l, r, q, cancel := id.file, id.listener, id.request, id.qp, id.cancel
 	id.listener, id.request = nil, nil
+	id.s.ports.remove(id.bound)
+	id.bound = nil
 	if id.sock >= 0 {
 		unix.Close(id.sock)
 		id.sock = -1
@@ -198,20 +202,37 @@ func (k *cmCommand) bindIP() {
 func (id *cmID) bind(a netip.AddrPort) unix.Errno {
 	id.mu.Lock()
 	defer id.mu.Unlock()
-	if id.state != cmIdle {
+	if id.state != cmIdle || id.destroyed {
 		return unix.EINVAL
 	}
+	return id.bindLocked(a)
+}
+
+func (id *cmID) bindLocked(a netip.AddrPort) unix.Errno {
 	var dev *device
 	if !a.Addr().IsUnspecified() {
 		if dev = id.s.deviceFor(a.Addr()); dev == nil {
 			return unix.ENODEV
 		}
 	}
+	b := &binding{space: id.ps, at: a, ownFamily: a.Addr().Is4() || id.v6only, reuse: id.reuse}
+	if a.Port() != 0 { // the table knows more than the kernel, to which these sockets may all be reused
+		if e := id.s.ports.add(b); e != 0 {
+			return e
+		}
+	}
 	fd, at, err := newSocket(a, id.v6only)
 	if err != nil {
+		id.s.ports.remove(b)
 		return errnoOf(err)
 	}
-	id.sock, id.src, id.dev, id.state = fd, at, dev, cmBound
+	if b.at = at; a.Port() == 0 {
+		if e := id.s.ports.add(b); e != 0 {
+			unix.Close(fd)
+			return e
+		}
+	}
+	id.sock, id.bound, id.src, id.dev, id.state = fd, b, at, dev, cmBound
 	return 0
 }
 
@@ -259,6 +280,9 @@ func (id *cmID) resolveLocked(dst netip.AddrPort) unix.Errno {
 		return unix.ENODEV
 	}
 	from := id.src.Addr()
+	if from.IsValid() && from.Is4() != dst.Addr().Is4() {
+		return unix.EINVAL
+	}
 	if !from.IsValid() || from.IsUnspecified() {
 		var err error
 		if from, err = sourceFor(dst); err != nil {
@@ -268,6 +292,13 @@ func (id *cmID) resolveLocked(dst netip.AddrPort) unix.Errno {
 	dev := id.s.deviceFor(from)
 	if dev == nil {
 		return unix.ENODEV
+	}
+	// The port is the identifier's from here on, as programs ask for it before they connect. If none is
+	// free for a socket that is bound, there may be one for the connection.
+	if id.state == cmIdle {
+		if e := id.bindLocked(netip.AddrPortFrom(from, 0)); e != 0 && e != unix.EADDRINUSE {
+			return e
+		}
 	}
 	id.src = netip.AddrPortFrom(from, id.src.Port())
 	id.dst, id.dev, id.state = dst, dev, cmAddrResolved
@@ -368,14 +399,43 @@ func (k *cmCommand) setOption() {
 		return
 	}
 	switch {
-	case name == tos && n == 1, name == reuse && n == 4, name == ackTimeout && n == 1:
+	case name == tos && n == 1, name == ackTimeout && n == 1:
+	case name == reuse && n == 4:
+		k.finish(id.setReuse(v != [4]byte{}))
+		return
 	case name == afonly && n == 4:
-		id.mu.Lock()
-		id.v6only = v != [4]byte{}
-		id.mu.Unlock()
+		k.finish(id.setOwnFamily(v != [4]byte{}))
+		return
 	default:
 		k.Return(0, unix.EINVAL)
 		return
 	}
 	k.Return(k.count, 0)
+}
+
+// setReuse says whether the port may be shared. Once the identifier is bound that can't be taken
+// back, and a listener shares with none.
+func (id *cmID) setReuse(on bool) unix.Errno {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	switch {
+	case id.state == cmIdle:
+		id.reuse = on
+	case !on || id.state == cmListening:
+		return unix.EINVAL
+	case id.bound != nil:
+		id.s.ports.share(id.bound)
+	}
+	return 0
+}
+
+// setOwnFamily says whether an IPv6 listener is to have no IPv4 connections.
+func (id *cmID) setOwnFamily(on bool) unix.Errno {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if id.state != cmIdle && id.state != cmBound {
+		return unix.EINVAL
+	}
+	id.v6only = on
+	return 0
 }

@@ -44,6 +44,9 @@ func (id *cmID) listen(backlog int) unix.Errno {
 	if id.state != cmBound || id.ps != psTCP {
 		return unix.EINVAL
 	}
+	if e := id.s.ports.exclude(id.bound); e != 0 {
+		return e
+	}
 	if err := unix.Listen(id.sock, backlog); err != nil {
 		return errnoOf(err)
 	}

@@ -52,6 +52,7 @@ type Service struct {
 	wg      sync.WaitGroup
 
 	cm    cmTable
+	ports portTable
 	dials turns
 	links links
 

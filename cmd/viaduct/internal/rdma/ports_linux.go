@@ -1,0 +1,97 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// A portTable holds the ports that identifiers have bound. The kernel's rdma_cm has one for each
+// network namespace; this one is of all programs of one viaduct run. Another run, and sockets, are
+// met by bind or listen of the TCP socket.
+type portTable struct {
+	mu     sync.Mutex
+	owners map[portKey][]*binding // guarded by mu
+}
+
+type portKey struct {
+	space uint16
+	port  uint16
+}
+
+// A binding is the port of an identifier, from bind_addr or resolve_addr to the end of the
+// identifier.
+type binding struct {
+	space     uint16
+	at        netip.AddrPort
+	ownFamily bool // connections of its own family alone
+	reuse     bool // guarded by portTable.mu; the port may be shared with others that say so
+}
+
+// add enters a binding, unless another one forbids it: the port is in use at the same address
+// (EADDRINUSE), or at every address of either (EADDRNOTAVAIL), as the kernel's rdma_cm says it.
+func (t *portTable) add(b *binding) unix.Errno {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	k := portKey{b.space, b.at.Port()}
+	if e := b.conflict(t.owners[k]); e != 0 {
+		return e
+	}
+	if t.owners == nil {
+		t.owners = map[portKey][]*binding{}
+	}
+	t.owners[k] = append(t.owners[k], b)
+	return 0
+}
+
+// exclude makes a binding the only one of its addresses, which a listener has to be.
+func (t *portTable) exclude(b *binding) unix.Errno {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	reuse := b.reuse
+	b.reuse = false
+	e := b.conflict(t.owners[portKey{b.space, b.at.Port()}])
+	if e != 0 {
+		b.reuse = reuse
+	}
+	return e
+}
+
+// share lets a binding share its port from now on.
+func (t *portTable) share(b *binding) {
+	t.mu.Lock()
+	b.reuse = true
+	t.mu.Unlock()
+}
+
+// remove gives a port back. b may be nil.
+func (t *portTable) remove(b *binding) {
+	if b == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	k := portKey{b.space, b.at.Port()}
+	if t.owners[k] = slices.DeleteFunc(t.owners[k], func(o *binding) bool { return o == b }); len(t.owners[k]) == 0 {
+		delete(t.owners, k)
+	}
+}
+
+// conflict compares a binding with others of its port. The table is locked.
+func (b *binding) conflict(others []*binding) unix.Errno {
+	for _, o := range others {
+		switch {
+		case o == b, b.reuse && o.reuse:
+		case b.ownFamily && o.ownFamily && b.at.Addr().Is4() != o.at.Addr().Is4():
+		case b.at.Addr().IsUnspecified(), o.at.Addr().IsUnspecified():
+			return unix.EADDRNOTAVAIL
+		case b.at.Addr() == o.at.Addr():
+			return unix.EADDRINUSE
+		}
+	}
+	return 0
+}
