@@ -1,0 +1,143 @@
+//go:build linux && (amd64 || arm64)
+
+package notify
+
+import (
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Native is a call of the kernel with its arguments.
+type Native struct {
+	Nr   int
+	Args [6]uint64
+}
+
+// Perform makes the call's thread make other calls instead, one after the other, and answers the
+// call with the result of the first. It is for what only the thread itself can do: change its
+// working directory, for instance. The rules must let these calls pass.
+//
+// The thread is traced for that moment, so this process has to be allowed to trace it. With an
+// error the call still waits, unless the error is [ErrGone]. Something else that waits for
+// children of this process may see the thread stop (CLD_TRAPPED), and must leave that alone.
+func (c *Call) Perform(calls ...Native) error {
+	// Tracing belongs to the thread that does it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.PtraceSeize(c.TID); err != nil {
+		return err
+	}
+	if err := unix.PtraceInterrupt(c.TID); err != nil {
+		return ErrGone
+	}
+	t := &traced{tid: c.TID}
+	sig, event, err := t.wait()
+	if err != nil {
+		return err
+	}
+	if !event { // a signal was quicker
+		t.detach(sig)
+		return ErrGone
+	}
+	return t.perform(c, calls)
+}
+
+// A traced is a thread that this thread traces, and that stands still.
+type traced struct{ tid int }
+
+// wait waits until the thread stands still. event is set if no signal made it.
+func (t *traced) wait() (sig unix.Signal, event bool, err error) {
+	for {
+		var ws unix.WaitStatus
+		switch _, err := unix.Wait4(t.tid, &ws, unix.WALL|unix.WNOTHREAD, nil); {
+		case err == unix.EINTR:
+			continue
+		case err != nil || !ws.Stopped():
+			return 0, false, ErrGone
+		}
+		return ws.StopSignal(), ws>>16 != 0 || ws.StopSignal() == unix.SIGTRAP|inCall, nil
+	}
+}
+
+// inCall is what PTRACE_O_TRACESYSGOOD adds to the signal of a stop at a call.
+const inCall = 0x80
+
+func (t *traced) detach(sig unix.Signal) {
+	unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, uintptr(t.tid), 0, uintptr(sig), 0, 0)
+}
+
+// perform lets the thread make calls and go on behind c, which it was interrupted in.
+func (t *traced) perform(c *Call, calls []Native) error {
+	var old registers
+	if err := old.get(t.tid); err != nil || !old.interrupted(c) {
+		t.detach(0)
+		return ErrGone
+	}
+	// No signal comes in between; the kernel holds them back until the thread goes on.
+	mask, err := t.setMask(^uint64(0))
+	if err != nil {
+		t.detach(0)
+		return ErrGone
+	}
+	unix.PtraceSetOptions(t.tid, unix.PTRACE_O_TRACESYSGOOD)
+	var first int64
+	for i, n := range calls {
+		result, err := t.call(old, n)
+		if err == ErrGone {
+			return ErrGone
+		}
+		if err != nil { // the thread is told to stop: it makes its own call again when it goes on
+			old.set(t.tid)
+			t.setMask(mask)
+			t.detach(unix.SIGSTOP)
+			return ErrGone
+		}
+		if i == 0 {
+			first = result
+		}
+	}
+	end := old
+	end.answer(first)
+	end.set(t.tid)
+	t.setMask(mask)
+	t.detach(0)
+	return nil
+}
+
+// call lets the thread make one call. The error is ErrGone if the thread has ended, EINTR if it was stopped first.
+func (t *traced) call(from registers, n Native) (int64, error) {
+	from.prepare(n)
+	if err := from.set(t.tid); err != nil {
+		return 0, ErrGone
+	}
+	for range 2 { // at its beginning and at its end
+		if err := unix.PtraceSyscall(t.tid, 0); err != nil {
+			return 0, ErrGone
+		}
+		sig, _, err := t.wait()
+		if err != nil {
+			return 0, err
+		}
+		if sig != unix.SIGTRAP|inCall {
+			return 0, unix.EINTR
+		}
+	}
+	var r registers
+	if err := r.get(t.tid); err != nil {
+		return 0, ErrGone
+	}
+	return r.result(), nil
+}
+
+// setMask changes which signals the thread blocks, and returns the mask before.
+func (t *traced) setMask(mask uint64) (old uint64, err error) {
+	if _, _, e := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GETSIGMASK, uintptr(t.tid), 8, uintptr(unsafe.Pointer(&old)), 0, 0); e != 0 {
+		return 0, e
+	}
+	if _, _, e := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SETSIGMASK, uintptr(t.tid), 8, uintptr(unsafe.Pointer(&mask)), 0, 0); e != 0 {
+		return 0, e
+	}
+	return old, nil
+}

@@ -1,0 +1,38 @@
+package notify
+
+import "golang.org/x/sys/unix"
+
+// registers are those of a thread that stands still.
+type registers struct{ unix.PtraceRegsArm64 }
+
+const prStatus = 1 // NT_PRSTATUS
+
+func (r *registers) get(tid int) error {
+	return unix.PtraceGetRegSetArm64(tid, prStatus, &r.PtraceRegsArm64)
+}
+
+func (r *registers) set(tid int) error {
+	return unix.PtraceSetRegSetArm64(tid, prStatus, &r.PtraceRegsArm64)
+}
+
+const callLen = 4 // bytes of the instruction that makes a call
+
+// interrupted reports whether the thread was interrupted in c and would make it again: the kernel
+// has put it before the instruction already.
+func (r *registers) interrupted(c *Call) bool {
+	return r.Regs[8] == uint64(c.Nr) && r.Regs[0] == c.Args[0]
+}
+
+// prepare puts the thread before the instruction of its call, which is to make n.
+func (r *registers) prepare(n Native) {
+	copy(r.Regs[:6], n.Args[:])
+	r.Regs[8] = uint64(n.Nr)
+}
+
+// answer puts the thread behind its call, which has given result.
+func (r *registers) answer(result int64) {
+	r.Pc += callLen
+	r.Regs[0] = uint64(result)
+}
+
+func (r *registers) result() int64 { return int64(r.Regs[0]) }
