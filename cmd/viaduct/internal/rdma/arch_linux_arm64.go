@@ -2,12 +2,9 @@ package rdma
 
 import "golang.org/x/sys/unix"
 
-const (
-	sysFstatat = unix.SYS_FSTATAT
-	sysOpen    = -1 // not on this processor
-	sysStat    = -2
-)
+const sysFstatat = unix.SYS_FSTATAT
 
-var legacyPaths []int
+// legacyPathCalls are those that arm64 does not have.
+func legacyPathCalls() map[int]pathCall { return nil }
 
 var compatExecs []int // no 64-bit program can make such calls

@@ -16,6 +16,7 @@ import (
 // reading end of a pipe, in which there is a byte as long as there are events.
 type cmFile struct {
 	s       *Service
+	pid     uint32 // of the process that opened it
 	repeats repeats
 
 	mu      sync.Mutex
@@ -49,13 +50,13 @@ func (s *Service) openCM(c *notify.Call, flags int) error {
 		unix.Close(w)
 		return err
 	}
-	f := &cmFile{s: s, w: w}
+	f := &cmFile{s: s, w: w, pid: pidOf(c)}
 	s.add(id, f)
 	s.place(c, r, flags)
 	return nil
 }
 
-func (f *cmFile) stat(st *unix.Stat_t) { charStat(abi.CMDev)(st) }
+func (f *cmFile) stat() unix.Stat_t { return charStat(abi.CMDev) }
 
 // orphaned reports whether no reading end is left.
 func (f *cmFile) orphaned() bool {

@@ -3,28 +3,16 @@
 package rdma
 
 import (
-	"bytes"
 	"errors"
-	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 	"viaduct/internal/notify"
 )
-
-const (
-	devFolder = "/dev/infiniband/"
-	maxPath   = 512 // longer ones are none of ours
-)
-
-// sysFolders are the parts of /sys that are rendered.
-var sysFolders = []string{"/sys/class/infiniband", "/sys/class/infiniband_verbs", "/sys/class/misc/rdma_cm"}
 
 func procFD(tid, fd int) string {
 	return "/proc/" + strconv.Itoa(tid) + "/fd/" + strconv.Itoa(fd)
@@ -37,51 +25,20 @@ func errnoOf(err error) unix.Errno {
 	return unix.EIO
 }
 
-// path reads a path argument if it is one of ours.
-func (s *Service) path(c *notify.Call, addr uint64) (string, bool) {
-	var head [8]byte
-	if _, err := c.ReadMem(addr, head[:]); err != nil {
-		return "", false
-	}
-	// Nearly all calls end here.
-	if h := string(head[:5]); h != "/sys/" && h != "/dev/" {
-		return "", false
-	}
-	b := make([]byte, maxPath)
-	n, _ := c.ReadMem(addr, b) // the end of the mapping may come first
-	if n == 0 {
-		// Near the end of a page the whole read fails: read up to the boundary.
-		n, _ = c.ReadMem(addr, b[:min(maxPath, 4096-int(addr%4096))])
-	}
-	p, _, ok := bytes.Cut(b[:n], []byte{0})
-	if !ok {
-		return "", false
-	}
-	path := filepath.Clean(string(p))
-	if strings.HasPrefix(path, devFolder) {
-		return path, true
-	}
-	for _, f := range sysFolders {
-		if path == f || strings.HasPrefix(path, f+"/") {
-			return path, true
+// open answers the opening of a place.
+func (s *Service) open(c *notify.Call, p place, flags uint32) {
+	if p.node != nil && flags&(unix.O_PATH|unix.O_DIRECTORY) == 0 {
+		if err := p.node.open(c, int(flags)); err != nil {
+			c.Return(0, errnoOf(err))
 		}
-	}
-	return "", false
-}
-
-// open answers the opening of a file of ours; all others are the kernel's.
-func (s *Service) open(c *notify.Call, addr uint64, flags uint32) {
-	path, ok := s.path(c, addr)
-	if !ok {
-		c.Continue()
 		return
 	}
-	if name, ok := strings.CutPrefix(path, devFolder); ok {
-		s.openDevice(c, name, int(flags))
+	if flags&unix.O_CREAT != 0 { // nothing can be made in /sys, and elsewhere the mode is not known here
+		c.Return(0, unix.EACCES)
 		return
 	}
-	fd, err := unix.Open(s.tree+path, unix.O_RDONLY|unix.O_CLOEXEC|int(flags)&unix.O_DIRECTORY, 0)
-	if err == nil && flags&unix.O_ACCMODE != unix.O_RDONLY {
+	fd, err := unix.Open(p.host, int(flags)|unix.O_CLOEXEC, 0)
+	if err == nil && p.ours && flags&unix.O_ACCMODE != unix.O_RDONLY && flags&unix.O_PATH == 0 { // by root
 		unix.Close(fd)
 		err = unix.EACCES
 	}
@@ -95,117 +52,137 @@ func (s *Service) open(c *notify.Call, addr uint64, flags uint32) {
 	}
 }
 
-func (s *Service) openDevice(c *notify.Call, name string, flags int) {
-	var err error
-	switch d := s.deviceOf(name); {
-	case d != nil:
-		err = s.openUverbs(c, d, flags)
-	case name == "rdma_cm":
-		err = s.openCM(c, flags)
-	default:
-		err = unix.ENOENT
+// openHow answers openat2.
+func (s *Service) openHow(c *notify.Call, p place) {
+	how := make(abi.Body, 24)
+	if _, err := c.ReadMem(c.Args[2], how); err != nil || c.Args[3] < 24 {
+		c.Continue() // the kernel knows the right error
+		return
 	}
-	if err != nil {
-		c.Return(0, errnoOf(err))
-	}
-}
-
-// deviceOf returns the device of uverbsN.
-func (s *Service) deviceOf(name string) *device {
-	for _, d := range s.devices {
-		if d.found.Uverbs == name {
-			return d
-		}
-	}
-	return nil
-}
-
-// statPath answers stat of a file of ours.
-func (s *Service) statPath(c *notify.Call, addr, to uint64) {
-	path, ok := s.path(c, addr)
-	if !ok {
+	const free = unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_MAGICLINKS
+	if how.U64(16)&^free != 0 { // bound to a folder, which ours is not in, or without links
 		c.Continue()
 		return
 	}
-	if name, ok := strings.CutPrefix(path, devFolder); ok {
-		switch d := s.deviceOf(name); {
-		case d != nil:
-			s.writeStat(c, to, charStat(d.found.UverbsDev))
-		case name == "rdma_cm":
-			s.writeStat(c, to, charStat(abi.CMDev))
-		default:
-			c.Return(0, unix.ENOENT)
-		}
+	s.open(c, p, uint32(how.U64(0)))
+}
+
+// access answers whether a place may be read, written or executed: everybody may read all of it, and use devices.
+func (s *Service) access(c *notify.Call, p place, mode uint32) {
+	if !p.ours {
+		c.Return(0, errnoOf(unix.Faccessat(unix.AT_FDCWD, p.host, mode, 0)))
 		return
 	}
 	var st unix.Stat_t
-	if err := unix.Stat(s.tree+path, &st); err != nil {
+	if err := unix.Lstat(p.host, &st); err != nil {
 		c.Return(0, errnoOf(err))
 		return
 	}
-	s.writeStat(c, to, func(to *unix.Stat_t) { *to = st })
-}
-
-// fstat answers for a descriptor.
-func (s *Service) fstat(c *notify.Call, number int, to uint64) {
-	fd, f := s.lookup(c, number)
-	if fd >= 0 {
-		unix.Close(fd)
-	}
-	if f == nil {
-		c.Continue()
+	allowed := uint32(unix.R_OK)
+	switch {
+	case mode&^(unix.R_OK|unix.W_OK|unix.X_OK) != 0:
+		c.Return(0, unix.EINVAL)
 		return
+	case p.node != nil:
+		allowed |= unix.W_OK
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		allowed |= unix.X_OK
 	}
-	s.writeStat(c, to, f.stat)
-}
-
-func (s *Service) writeStat(c *notify.Call, addr uint64, fill func(*unix.Stat_t)) {
-	var st unix.Stat_t
-	fill(&st)
-	if _, err := c.WriteMem(addr, unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st))); err != nil {
-		c.Return(0, unix.EFAULT)
+	if mode&^allowed != 0 {
+		c.Return(0, unix.EACCES)
 		return
 	}
 	c.Return(0, 0)
 }
 
-// charStat describes a character device that every user may open.
-func charStat(dev uint64) func(*unix.Stat_t) {
-	return func(st *unix.Stat_t) {
-		*st = unix.Stat_t{Ino: dev, Mode: unix.S_IFCHR | 0o666, Rdev: dev, Nlink: 1, Blksize: 4096}
+// readlink answers with the text of a symbolic link.
+func (s *Service) readlink(c *notify.Call, p place, to, room uint64) {
+	b := make([]byte, min(room, maxPath))
+	if len(b) == 0 {
+		c.Return(0, unix.EINVAL)
+		return
 	}
+	n, err := unix.Readlink(p.host, b)
+	if err != nil {
+		c.Return(0, errnoOf(err))
+		return
+	}
+	s.give(c, to, b[:n], int64(n))
 }
 
-// renderTree writes what stands for the files of sysfs.
-func renderTree(devices []*device) (dir string, err error) {
-	if dir, err = os.MkdirTemp("", "viaduct-rdma-"); err != nil {
-		return "", err
+// give answers with bytes in the program's memory.
+func (s *Service) give(c *notify.Call, to uint64, b []byte, value int64) {
+	if _, err := c.WriteMem(to, b); err != nil {
+		c.Return(0, unix.EFAULT)
+		return
 	}
-	files := map[string]string{
-		"/sys/class/misc/rdma_cm/abi_version":     "4",
-		"/sys/class/misc/rdma_cm/dev":             "10:121",
-		"/sys/class/infiniband_verbs/abi_version": "6",
+	c.Return(value, 0)
+}
+
+// chdir makes a folder the thread's working directory. Only the thread itself can do that, by a descriptor that it is given.
+func (s *Service) chdir(c *notify.Call, p place) {
+	fd, err := unix.Open(p.host, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		c.Return(0, errnoOf(err))
+		return
 	}
-	for i, d := range devices {
-		ib := "/sys/class/infiniband/" + d.found.Name + "/"
-		uv := "/sys/class/infiniband_verbs/" + d.found.Uverbs + "/"
-		for _, f := range d.sysFiles() {
-			files[ib+f.name] = f.text
+	s.wg.Go(func() {
+		defer unix.Close(fd)
+		n, err := c.Add(fd, unix.O_CLOEXEC)
+		if err == nil {
+			err = c.Perform(notify.Native{Nr: unix.SYS_FCHDIR, Args: [6]uint64{uint64(n)}}, notify.Native{Nr: unix.SYS_CLOSE, Args: [6]uint64{uint64(n)}})
 		}
-		files[uv+"ibdev"] = d.found.Name
-		files[uv+"abi_version"] = strconv.FormatUint(d.is.driver.ABI, 10)
-		files[uv+"dev"] = fmt.Sprintf("%d:%d", uverbsMajor, uverbsMinor+i)
-		files[uv+"device/numa_node"] = "-1"
-	}
-	for path, text := range files {
-		path = dir + path
-		if err = os.MkdirAll(filepath.Dir(path), 0o755); err == nil {
-			err = os.WriteFile(path, []byte(text+"\n"), 0o444)
+		if err != nil && !errors.Is(err, notify.ErrGone) { // a debugger traces it, for instance
+			c.Return(0, errnoOf(err))
 		}
-		if err != nil {
-			os.RemoveAll(dir)
-			return "", err
-		}
+	})
+}
+
+// getcwd answers for a working directory in the tree.
+func (s *Service) getcwd(c *notify.Call) {
+	path, ok := strings.CutPrefix(s.folder(c.TID, unix.AT_FDCWD), s.tree)
+	if !ok || !c.Valid() {
+		c.Continue()
+		return
 	}
-	return dir, nil
+	b := append([]byte(path), 0)
+	if uint64(len(b)) > c.Args[1] {
+		c.Return(0, unix.ERANGE)
+		return
+	}
+	s.give(c, c.Args[0], b, int64(len(b)))
+}
+
+// watch answers inotify_add_watch. The instance is the program's; what it is told of a file is the kernel's business.
+func (s *Service) watch(c *notify.Call, p place) {
+	fd, err := c.Borrow(int(int32(c.Args[0])))
+	if err != nil {
+		c.Return(0, errnoOf(err))
+		return
+	}
+	defer unix.Close(fd)
+	wd, err := unix.InotifyAddWatch(fd, p.host, uint32(c.Args[2]))
+	if err != nil {
+		c.Return(0, errnoOf(err))
+		return
+	}
+	c.Return(int64(wd), 0)
+}
+
+// noAttribute answers the question for an extended attribute, of which there are none.
+func noAttribute(_ *Service, c *notify.Call, p place) {
+	_, err := os.Lstat(p.host)
+	if err == nil {
+		err = unix.ENODATA
+	}
+	c.Return(0, errnoOf(err))
+}
+
+// noAttributes answers the question for all.
+func noAttributes(_ *Service, c *notify.Call, p place) {
+	if _, err := os.Lstat(p.host); err != nil {
+		c.Return(0, errnoOf(err))
+		return
+	}
+	c.Return(0, 0)
 }

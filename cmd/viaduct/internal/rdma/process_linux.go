@@ -47,6 +47,12 @@ func processOf(tid int) (pid, parent int, ok bool) {
 	return 0, 0, false
 }
 
+// pidOf returns the number of the process that makes a call.
+func pidOf(c *notify.Call) uint32 {
+	pid, _, _ := processOf(c.TID)
+	return uint32(pid)
+}
+
 // read reads the pieces that remote names, one behind the other, and returns how many bytes of to it has filled:
 // fewer if a piece is not there, none if the process is not.
 func (p *process) read(to []byte, remote []unix.RemoteIovec) int {

@@ -47,7 +47,10 @@ type Service struct {
 	opt     Options
 	log     *slog.Logger
 	devices []*device
-	tree    string // the folder with what stands for /sys
+	tree    string           // the folder with what stands for /sys and /dev
+	nodes   map[string]*node // the device files of the tree, by path
+	paths   map[int]pathCall // by number
+	nameBuf [maxPath]byte    // Serve's
 	done    chan struct{}
 	wg      sync.WaitGroup
 
@@ -74,7 +77,7 @@ type inode struct{ dev, ino uint64 }
 type file interface {
 	// serve serves a write or ioctl. It takes fd over, a copy of the program's descriptor.
 	serve(c *notify.Call, fd int)
-	stat(st *unix.Stat_t)
+	stat() unix.Stat_t
 	// orphaned reports whether no process has the stand-in any more.
 	orphaned() bool
 	release()
@@ -89,8 +92,8 @@ func New(o Options) (*Service, error) {
 	for i, d := range o.Devices {
 		s.devices = append(s.devices, newDevice(s, i, d))
 	}
-	var err error
-	if s.tree, err = renderTree(s.devices); err != nil {
+	s.nodes, s.paths = s.deviceNodes(), pathCalls()
+	if err := s.renderTree(); err != nil {
 		return nil, err
 	}
 	s.wg.Go(s.sweep)
@@ -109,7 +112,7 @@ func (s *Service) Close() {
 		f.release()
 	}
 	s.wg.Wait() // listeners and the ends of connections
-	os.RemoveAll(s.tree)
+	s.removeTree()
 }
 
 func (s *Service) explain(format string, args ...any) {
@@ -132,7 +135,8 @@ func (s *Service) Rules() []notify.Rule {
 	for _, cmd := range []uint32{unix.F_DUPFD, unix.F_DUPFD_CLOEXEC} {
 		rules = append(rules, notify.Rule{Nr: unix.SYS_FCNTL, If: append(ours[:1:1], notify.Cond{Arg: 1, Low: cmd, High: cmd}), Do: notify.Notify})
 	}
-	for _, nr := range append([]int{unix.SYS_OPENAT, sysFstatat, unix.SYS_EXECVE, unix.SYS_EXECVEAT}, legacyPaths...) {
+	rules = append(rules, s.pathRules()...)
+	for _, nr := range []int{unix.SYS_EXECVE, unix.SYS_EXECVEAT} {
 		rules = append(rules, notify.Rule{Nr: nr, Do: notify.Notify})
 	}
 	for _, nr := range compatExecs {
@@ -147,19 +151,17 @@ func (s *Service) Serve(c *notify.Call) {
 		s.exec(c)
 		return
 	}
+	if pc, ok := s.paths[c.Nr]; ok && !s.emptyPath(c) {
+		s.path(c, pc)
+		return
+	}
 	switch c.Nr {
-	case unix.SYS_OPENAT:
-		s.open(c, c.Args[1], uint32(c.Args[2]))
-	case sysOpen:
-		s.open(c, c.Args[0], uint32(c.Args[1]))
 	case sysFstatat:
-		if uint32(c.Args[3])&unix.AT_EMPTY_PATH != 0 && reserved(c.Args[0]) {
-			s.fstat(c, int(c.Args[0]), c.Args[2])
-			return
-		}
-		s.statPath(c, c.Args[1], c.Args[2])
-	case sysStat:
-		s.statPath(c, c.Args[0], c.Args[1])
+		s.fstat(c, int(int32(c.Args[0])), func(st unix.Stat_t) { s.writeStat(c, c.Args[2], st) })
+	case unix.SYS_STATX:
+		s.fstat(c, int(int32(c.Args[0])), func(st unix.Stat_t) { s.fstatx(c, st) })
+	case unix.SYS_GETCWD:
+		s.getcwd(c)
 	case unix.SYS_SOCKET:
 		s.socket(c)
 	case unix.SYS_SENDMSG, unix.SYS_SENDTO:
@@ -169,6 +171,17 @@ func (s *Service) Serve(c *notify.Call) {
 	default:
 		s.descriptor(c)
 	}
+}
+
+// emptyPath reports whether a call is a stat of a descriptor where stand-ins are.
+func (s *Service) emptyPath(c *notify.Call) bool {
+	switch c.Nr {
+	case sysFstatat:
+		return c.Args[3]&unix.AT_EMPTY_PATH != 0 && reserved(c.Args[0])
+	case unix.SYS_STATX:
+		return c.Args[2]&unix.AT_EMPTY_PATH != 0 && reserved(c.Args[0])
+	}
+	return false
 }
 
 // reserved reports whether an argument is a descriptor of the reserved range.
@@ -201,7 +214,7 @@ func (s *Service) descriptor(c *notify.Call) {
 		f.serve(c, fd) // which closes fd
 		return
 	case unix.SYS_FSTAT:
-		s.writeStat(c, c.Args[1], f.stat)
+		s.writeStat(c, c.Args[1], f.stat())
 	case unix.SYS_DUP:
 		s.place(c, fd, 0)
 	case unix.SYS_FCNTL:

@@ -20,6 +20,7 @@ import (
 type context struct {
 	s     *Service
 	dev   *device
+	pid   uint32 // of the process that opened it
 	id    inode  // of its stand-in
 	arena *arena // the memfd that is its stand-in, with the rings
 	mems  memories
@@ -134,7 +135,7 @@ func (s *Service) openUverbs(c *notify.Call, d *device, flags int) error {
 		return err
 	}
 	x := newContext(s, d, a)
-	x.id = id
+	x.id, x.pid = id, pidOf(c)
 	s.add(id, x)
 	s.place(c, theirs, flags)
 	return nil
@@ -166,7 +167,7 @@ func newContext(s *Service, d *device, a *arena) *context {
 	return x
 }
 
-func (x *context) stat(st *unix.Stat_t) { charStat(x.dev.found.UverbsDev)(st) }
+func (x *context) stat() unix.Stat_t { return charStat(x.dev.found.UverbsDev) }
 
 func (x *context) orphaned() bool { return x.arena.orphaned() }
 

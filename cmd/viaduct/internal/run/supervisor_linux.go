@@ -301,6 +301,9 @@ func (s *supervisor) reap(program int, ended chan<- struct{}) {
 		case err != nil: // no child is left, but another may come
 			time.Sleep(10 * time.Millisecond)
 			continue
+		case c.traced: // by notify.Call.Perform, which waits for it
+			time.Sleep(time.Millisecond)
+			continue
 		case c.stopped || c.continued:
 			if c.pid == program {
 				s.stops.changed()
@@ -334,6 +337,7 @@ func (s *supervisor) reap(program int, ended chan<- struct{}) {
 type change struct {
 	pid, code          int // the exit code as shells have it, or the signal that has stopped the child
 	stopped, continued bool
+	traced             bool // it stands still for this process, which traces it
 }
 
 // waitChange waits for a change by waitid, which with unix.WNOHANG may return none.
@@ -350,6 +354,8 @@ func waitChange(idType, id, options int) (change, error) {
 	c := change{pid: int(info.pid), code: int(info.status)}
 	switch info.code {
 	case 1: // CLD_EXITED
+	case 4: // CLD_TRAPPED
+		c.traced = true
 	case 5: // CLD_STOPPED
 		c.stopped = true
 	case 6: // CLD_CONTINUED

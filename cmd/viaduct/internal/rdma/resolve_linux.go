@@ -1,0 +1,165 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/notify"
+)
+
+// A place is where a name leads.
+type place struct {
+	path string // from the program's root, without symbolic links
+	host string // where the file is for this process
+	node *node  // set for a device file
+	ours bool   // in the tree; else a file of the system that is reached through the tree
+}
+
+const maxPath = 4096 // PATH_MAX
+
+// name reads the name of a file from the program. What it returns holds until the next call.
+func (s *Service) name(c *notify.Call, addr uint64) ([]byte, bool) {
+	const step = 256 // most names are shorter
+	for n := 0; n < maxPath; {
+		// The page behind may not be there.
+		k := min(step, pageSize-int((addr+uint64(n))%pageSize), maxPath-n)
+		if _, err := c.ReadMem(addr+uint64(n), s.nameBuf[n:n+k]); err != nil {
+			return nil, false
+		}
+		if i := bytes.IndexByte(s.nameBuf[n:n+k], 0); i >= 0 {
+			return s.nameBuf[:n+i], n+i > 0
+		}
+		n += k
+	}
+	return nil, false
+}
+
+// words are in the name of every file of RDMA that is a device or a folder of ours at the top.
+var words = [][]byte{[]byte("infiniband"), []byte("rdma_cm"), []byte("uverbs")}
+
+// mayLead reports whether a name could lead to a file of ours, without looking at what most names lead to. A name relative
+// to a folder of the tree needs no help: the kernel finds the files there, but for devices and for what is above.
+func (s *Service) mayLead(tid, dir int, name []byte, itself bool) bool {
+	for _, w := range words {
+		if bytes.Contains(name, w) {
+			return true
+		}
+	}
+	relative := name[0] != '/'
+	if relative && bytes.Contains(name, []byte("..")) {
+		return strings.HasPrefix(s.folder(tid, dir), s.tree)
+	}
+	// A symbolic link may lead to ours. The kernel finds nothing there then.
+	at := string(name)
+	if relative {
+		at = folderLink(tid, dir) + "/" + at
+	}
+	if itself {
+		at = filepath.Dir(at)
+	}
+	if unix.Faccessat(unix.AT_FDCWD, at, unix.F_OK, 0) != unix.ENOENT {
+		return false
+	}
+	// Nothing is there. If the folder is, only the last name can be such a link.
+	var b [1]byte
+	_, err := unix.Readlink(at, b[:])
+	return err == nil || unix.Faccessat(unix.AT_FDCWD, filepath.Dir(at), unix.F_OK, 0) == unix.ENOENT
+}
+
+// folderLink is the link in /proc to a folder that names are relative to.
+func folderLink(tid, dir int) string {
+	if dir == unix.AT_FDCWD {
+		return "/proc/" + strconv.Itoa(tid) + "/cwd"
+	}
+	return procFD(tid, dir)
+}
+
+// folder returns the path of a folder that names are relative to.
+func (s *Service) folder(tid, dir int) string {
+	p, _ := os.Readlink(folderLink(tid, dir))
+	return p
+}
+
+// maxLinks is how many symbolic links a name may lead through, as for the kernel.
+const maxLinks = 40
+
+// resolve follows a name to a file of ours, or to one that is reached through ours. Each element is looked at in the
+// tree if it is there, else in the system as the thread sees it.
+func (s *Service) resolve(tid, dir int, name string, itself bool) (place, bool) {
+	at, through := "/", false
+	if name[0] != '/' {
+		base := s.folder(tid, dir)
+		if base == "" || base[0] != '/' { // a pipe, for instance
+			return place{}, false
+		}
+		if rest, ok := strings.CutPrefix(base, s.tree); ok {
+			base, through = rest, true
+		}
+		at = filepath.Clean("/" + base)
+	}
+	slash := strings.HasSuffix(name, "/")
+	for links, rest := 0, name; rest != ""; {
+		var elem string
+		elem, rest, _ = strings.Cut(rest, "/")
+		if elem == "" || elem == "." {
+			continue
+		}
+		at = filepath.Join(at, elem)
+		if at == "/proc/self" || at == "/proc/thread-self" {
+			at = "/proc/" + strconv.Itoa(tid)
+		}
+		through = through || isOurs(at)
+		if strings.Trim(rest, "/") == "" && itself && !slash {
+			break
+		}
+		to, err := os.Readlink(s.host(tid, at))
+		if err != nil {
+			continue
+		}
+		if links++; links > maxLinks {
+			return place{}, false
+		}
+		if t, ok := strings.CutPrefix(to, s.tree); ok && !isOurs(at) { // /proc/PID/cwd, for instance
+			to = t
+		}
+		if to == "" || to[0] == '/' {
+			at = "/"
+		} else {
+			at = filepath.Dir(at)
+		}
+		rest = to + "/" + rest
+	}
+	p := place{path: at, host: s.host(tid, at), node: s.nodes[at], ours: isOurs(at)}
+	return p, p.ours || through && sameRights(tid)
+}
+
+// host is where this process finds a file of the program.
+func (s *Service) host(tid int, path string) string {
+	if isOurs(path) {
+		return s.tree + path
+	}
+	return "/proc/" + strconv.Itoa(tid) + "/root" + path
+}
+
+// sameRights reports whether a thread has the rights of this process, which so may open for it what is none of ours.
+func sameRights(tid int) bool {
+	of := func(who string) (rights string) {
+		b, _ := os.ReadFile("/proc/" + who + "/status")
+		for line := range strings.Lines(string(b)) {
+			switch name, _, _ := strings.Cut(line, ":"); name {
+			case "Uid", "Gid", "Groups", "CapEff":
+				rights += line
+			}
+		}
+		return rights
+	}
+	r := of(strconv.Itoa(tid))
+	return r != "" && r == of("self")
+}
