@@ -68,6 +68,7 @@ func newDevice(s *Service, i int, d Device) *device {
 		g = g<<8 | uint64(b)
 	}
 	v.found.GUID = g
+	v.found.Objects = v.objects
 	v.gids = v.is.gids(v)
 	return v
 }

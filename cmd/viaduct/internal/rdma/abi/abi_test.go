@@ -149,6 +149,68 @@ func TestEntries(t *testing.T) {
 	}
 }
 
+// Each request that asks for an acknowledgement gets one behind its answer, but for a list, which has an end. iproute2's
+// rdma waits for it.
+func TestNetlinkAck(t *testing.T) {
+	dev := []Found{{Driver: SIW, Index: 3, Name: "siw0", Uverbs: "uverbs3"}}
+	index := nlAttr(nil, attrDevIndex, Words(3))
+	for typ, attrs := range map[uint16][]byte{
+		NLGet: index, NLPortGet: nlAttr(index, attrPortIndex, Words(1)), NLSysGet: nil, NLResGet: index, NLStatGet: nlAttr(index, attrPortIndex, Words(1)),
+		NLGetChardev: nlAttr(index, attrCharType, []byte("uverbs\x00")),
+	} {
+		req := nlMessage(typ, 1|nlAck, 7, 0, attrs)
+		out := AnswerNetlink(req, 9, dev)
+		if len(out) != 2 || Body(out[0]).U16(4) != typ {
+			t.Errorf("%#x: %d messages", typ, len(out))
+			continue
+		}
+		if a := Body(out[1]); a.U16(4) != nlError || a.U32(8) != 7 || a.U32(12) != 9 || a.U32(16) != 0 || !bytes.Equal(a[20:], req[:16]) {
+			t.Errorf("%#x: acknowledged by %x", typ, a)
+		}
+		if out := AnswerNetlink(nlMessage(typ, 1, 7, 0, attrs), 9, dev); len(out) != 1 {
+			t.Errorf("%#x without: %d messages", typ, len(out))
+		}
+	}
+	for _, typ := range []uint16{NLGet, NLResGet, 0x140a, 0x140e, NLStatGet} {
+		out := AnswerNetlink(nlMessage(typ, 1|nlAck|nlDump, 7, 0, index), 9, dev)
+		if len(out) == 0 || Body(out[len(out)-1]).U16(4) != nlDone {
+			t.Errorf("list %#x: %d messages without an end", typ, len(out))
+		}
+	}
+}
+
+// Objects are counted, listed, found by their numbers, and split over messages that a reader's buffer holds.
+func TestNetlinkObjects(t *testing.T) {
+	var all []Object
+	for i := range uint32(200) {
+		all = append(all, NewObject(ObjectQP, i, 77).QP(TypeRC, 3, 5))
+	}
+	all = append(all, NewObject(ObjectPD, 5, 77).Users(200))
+	dev := []Found{{Driver: SIW, Index: 3, Name: "siw0", Objects: func() []Object { return all }}}
+	index := nlAttr(nil, attrDevIndex, Words(3))
+	out := AnswerNetlink(nlMessage(0x140a, 1|nlDump, 7, 0, index), 9, dev)
+	n := 0
+	for _, m := range out {
+		n += bytes.Count(m, nlAttr(nil, attrPID, Words(77)))
+		if len(m) > 4<<10 {
+			t.Errorf("a message of %d bytes", len(m))
+		}
+	}
+	if n != 200 || len(out) < 3 {
+		t.Errorf("%d queue pairs in %d messages", n, len(out))
+	}
+	for id, want := range map[uint32]bool{7: true, 200: false} {
+		out := AnswerNetlink(nlMessage(0x140a, 1, 7, 0, nlAttr(index, attrLocalQPN, Words(id))), 9, dev)
+		if found := Body(out[0]).U16(4) == 0x140a; found != want {
+			t.Errorf("queue pair %d: found %v", id, found)
+		}
+	}
+	out = AnswerNetlink(nlMessage(NLResGet, 1, 7, 0, index), 9, dev)
+	if want := nlAttr(nlAttr(nil, attrSummaryName, []byte("qp\x00")), attrSummaryCount, le.AppendUint64(nil, 200)); !bytes.Contains(out[0], want) {
+		t.Errorf("summary %x", out[0])
+	}
+}
+
 // A dump tells the devices; a command that is not known is refused as the kernel does.
 func TestAnswerNetlink(t *testing.T) {
 	dev := []Found{{Driver: SIW, Index: 3, Name: "siw0", GUID: 0x0102030405060708, Uverbs: "uverbs3", UverbsDev: CharDev(231, 195)}}
@@ -156,6 +218,9 @@ func TestAnswerNetlink(t *testing.T) {
 	if len(out) != 2 || Body(out[0]).U16(4) != NLGet || Body(out[0]).U32(8) != 5 || Body(out[0]).U32(12) != 9 ||
 		!bytes.Contains(out[0], []byte("siw0\x00")) || Body(out[1]).U16(4) != nlDone {
 		t.Errorf("dump: %q", out)
+	}
+	if m := (nlRequest{attrs: out[0][16:]}); !m.has(67) { // RDMA_NLDEV_ATTR_DEV_PROTOCOL
+		t.Error("no protocol")
 	}
 	ask := nlAttr(nlAttr(nil, attrDevIndex, Words(3)), attrCharType, []byte("uverbs\x00"))
 	out = AnswerNetlink(nlMessage(NLGetChardev, 1, 6, 0, ask), 9, dev)

@@ -7,12 +7,16 @@ const (
 	NLGet        = 0x1401
 	NLPortGet    = 0x1405
 	NLSysGet     = 0x1406
+	NLResGet     = 0x1409
 	NLGetChardev = 0x140f
+	NLStatGet    = 0x1411
 
-	nlError = 2
-	nlDone  = 3
-	nlMulti = 2
-	nlDump  = 0x300
+	nlError  = 2
+	nlDone   = 3
+	nlMulti  = 2
+	nlAck    = 4
+	nlDump   = 0x300
+	nlCapped = 0x100 // an acknowledgement has the request's header alone
 )
 
 // Attributes.
@@ -35,7 +39,7 @@ const (
 	attrCharABI     = 71
 	attrChardev     = 72
 	attrDriverID    = 73
-	attrDevProtocol = 84
+	attrDevProtocol = 67
 	attrCopyOnFork  = 93
 )
 
@@ -72,6 +76,8 @@ type Found struct {
 	UverbsDev uint64 // device number
 	NetIndex  uint32 // of the network interface, 0 for none
 	NetName   string
+
+	Objects func() []Object // what programs have made; nil: nothing
 }
 
 // CharDev makes a device number of the kernel's format for user space.
@@ -120,30 +126,64 @@ func (m *nlRequest) attr(typ uint16) (Body, bool) {
 	return nil, false
 }
 
+func (m *nlRequest) dumps() bool { return m.flags&nlDump == nlDump }
+
+func (m *nlRequest) has(typ uint16) bool {
+	_, ok := m.attr(typ)
+	return ok
+}
+
 func (m *nlRequest) answer(devices []Found) [][]byte {
+	for k := range objectKinds {
+		if m.typ == objectKinds[k].command {
+			return m.resources(devices, ObjectKind(k))
+		}
+	}
 	switch m.typ {
-	case NLGet, NLPortGet:
-		if m.flags&nlDump == nlDump {
-			var out [][]byte
-			for i := range devices {
-				out = append(out, m.message(nlMulti, m.describe(&devices[i])))
-			}
-			return append(out, nlMessage(nlDone, nlMulti, m.seq, m.pid, make([]byte, 4)))
-		}
-		d := m.device(devices)
-		if d == nil {
-			return m.fail(enodev)
-		}
-		return [][]byte{m.message(0, m.describe(d))}
+	case NLGet:
+		return m.each(devices, (*Found).describe)
+	case NLPortGet:
+		return m.each(devices, (*Found).describePort)
+	case NLResGet:
+		return m.each(devices, (*Found).summary)
 	case NLSysGet:
-		return [][]byte{m.message(0, nlAttr(nlAttr(nil, attrSysNetns, []byte{1}), attrCopyOnFork, []byte{1}))}
+		return m.done(m.message(0, nlAttr(nlAttr(nil, attrSysNetns, []byte{1}), attrCopyOnFork, []byte{1})))
 	case NLGetChardev:
 		return m.chardev(devices)
+	case NLStatGet:
+		return m.statistics(devices)
 	}
 	return m.fail(eopnotsupp)
 }
 
+// each describes all devices, or the one that is asked for.
+func (m *nlRequest) each(devices []Found, describe func(*Found) []byte) (out [][]byte) {
+	if m.dumps() {
+		for i := range devices {
+			out = append(out, m.message(nlMulti, describe(&devices[i])))
+		}
+		return append(out, m.end())
+	}
+	d := m.device(devices)
+	if d == nil {
+		return m.fail(enodev)
+	}
+	return m.done(m.message(0, describe(d)))
+}
+
+// end is the last message of a list.
+func (m *nlRequest) end() []byte { return nlMessage(nlDone, nlMulti, m.seq, m.pid, make([]byte, 4)) }
+
+// done is an answer, and the acknowledgement if the request asks for one. Lists are never acknowledged: they have an end.
+func (m *nlRequest) done(answer []byte) [][]byte {
+	if m.flags&nlAck == 0 {
+		return [][]byte{answer}
+	}
+	return [][]byte{answer, nlMessage(nlError, nlCapped, m.seq, m.pid, append(Words(0), m.head...))}
+}
+
 const (
+	enoent     = 2
 	enodev     = 19
 	einval     = 22
 	eopnotsupp = 95
@@ -160,19 +200,21 @@ func (m *nlRequest) device(devices []Found) *Found {
 	return nil
 }
 
-func (m *nlRequest) describe(d *Found) (b []byte) {
-	b = nlAttr(b, attrDevIndex, Words(d.Index))
-	b = nlAttr(b, attrDevName, append([]byte(d.Name), 0))
-	b = nlAttr(b, attrPortIndex, Words(1))
-	if m.typ == NLPortGet {
-		b = nlAttr(b, attrPortState, []byte{stateActive})
-		b = nlAttr(b, attrPortPhys, []byte{physLinkUp})
-		if d.NetIndex != 0 {
-			b = nlAttr(b, attrNdevIndex, Words(d.NetIndex))
-			b = nlAttr(b, attrNdevName, append([]byte(d.NetName), 0))
-		}
-		return b
+// describePort describes the port of a device.
+func (d *Found) describePort() []byte {
+	b := nlAttr(d.head(), attrPortIndex, Words(1))
+	b = nlAttr(b, attrPortState, []byte{stateActive})
+	b = nlAttr(b, attrPortPhys, []byte{physLinkUp})
+	if d.NetIndex != 0 {
+		b = nlAttr(b, attrNdevIndex, Words(d.NetIndex))
+		b = nlAttr(b, attrNdevName, append([]byte(d.NetName), 0))
 	}
+	return b
+}
+
+// describe describes a device.
+func (d *Found) describe() []byte {
+	b := nlAttr(d.head(), attrPortIndex, Words(1))
 	b = nlAttr(b, attrCapFlags, make([]byte, 8))
 	b = nlAttr(b, attrNodeGUID, le.AppendUint64(nil, d.GUID))
 	b = nlAttr(b, attrSysGUID, le.AppendUint64(nil, d.GUID))
@@ -202,7 +244,7 @@ func (m *nlRequest) chardev(devices []Found) [][]byte {
 	head := nlAttr(nil, attrCharName, append([]byte(name), 0))
 	head = nlAttr(head, attrCharABI, le.AppendUint64(nil, abi))
 	head = nlAttr(head, attrChardev, le.AppendUint64(nil, dev))
-	return [][]byte{m.message(0, append(head, b...))}
+	return m.done(m.message(0, append(head, b...)))
 }
 
 func trimNul(b []byte) []byte {

@@ -1,0 +1,89 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	"net/netip"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+)
+
+// objects lists what programs have made of a device, as "rdma resource" shows it.
+func (d *device) objects() (all []abi.Object) {
+	d.s.mu.Lock()
+	var contexts []*context
+	for _, f := range d.s.files {
+		if x, ok := f.(*context); ok && x.dev == d {
+			contexts = append(contexts, x)
+		}
+	}
+	d.s.mu.Unlock()
+	for i, x := range contexts {
+		all = append(all, abi.NewObject(abi.ObjectContext, uint32(i), x.pid))
+		all = append(all, x.objects()...)
+	}
+	return append(all, d.s.cm.objects(d)...)
+}
+
+// objects lists what the context has.
+func (x *context) objects() (all []abi.Object) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	pds := map[*domain]uint32{}
+	for h, pd := range x.pds.m {
+		pds[pd] = h
+		all = append(all, abi.NewObject(abi.ObjectPD, h, x.pid).Users(pd.users))
+	}
+	for h, cq := range x.cqs.m {
+		all = append(all, abi.NewObject(abi.ObjectCQ, h, x.pid).CQE(cq.n).Users(cq.users))
+	}
+	for _, q := range x.qps.m {
+		q.mu.Lock()
+		state := q.state
+		q.mu.Unlock()
+		all = append(all, abi.NewObject(abi.ObjectQP, q.num, x.pid).QP(abi.TypeRC, state, pds[q.pd]))
+	}
+	for h, mr := range x.mrs.m {
+		all = append(all, abi.NewObject(abi.ObjectMR, h, x.pid).Length(mr.length))
+	}
+	for h := range x.srqs.m {
+		all = append(all, abi.NewObject(abi.ObjectSRQ, h, x.pid))
+	}
+	return all
+}
+
+// objects lists the identifiers that belong to a device.
+func (t *cmTable) objects(d *device) (all []abi.Object) {
+	t.mu.Lock()
+	ids := make([]*cmID, 0, len(t.m))
+	for _, id := range t.m {
+		ids = append(ids, id)
+	}
+	t.mu.Unlock()
+	for _, id := range ids {
+		id.mu.Lock()
+		if id.dev == d {
+			pid := uint32(0)
+			if id.file != nil {
+				pid = id.file.pid
+			}
+			all = append(all, abi.NewObject(abi.ObjectCMID, id.num, pid).CM(kernelStates[id.state], uint32(id.ps), socketAddress(id.src), socketAddress(id.dst)))
+		}
+		id.mu.Unlock()
+	}
+	return all
+}
+
+// kernelStates are the states of identifiers as the kernel numbers them.
+var kernelStates = map[cmState]uint8{
+	cmAddrResolved: 2, cmRouteResolved: 4, cmRequested: 5, cmConnecting: 5, cmConnected: 5, cmOver: 6, cmBound: 7, cmListening: 8,
+}
+
+func socketAddress(a netip.AddrPort) []byte {
+	if !a.IsValid() {
+		return nil
+	}
+	b := make(abi.Body, 28)
+	abi.PutAddr(b, a)
+	return b
+}
