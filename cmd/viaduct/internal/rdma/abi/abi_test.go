@@ -278,7 +278,7 @@ func TestFields(t *testing.T) {
 			t.Errorf("%v: the first field is a response: %v", c, got)
 		}
 	}
-	if n := len(Commands()); n != len(fields) {
-		t.Errorf("%d commands of %d", n, len(fields))
+	if n := len(Commands()) + len(RXECommands()); n != len(fields)+len(rxeFields) {
+		t.Errorf("%d commands of %d", n, len(fields)+len(rxeFields))
 	}
 }

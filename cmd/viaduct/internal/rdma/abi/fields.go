@@ -68,11 +68,16 @@ var fields = map[Command][]Field{
 
 var reply = Field{"response", 0, 8, Reply}
 
-// Commands returns the commands of write, in their order.
+// Commands returns the commands of write that all providers send, in their order.
 func Commands() []Command { return slices.Sorted(maps.Keys(fields)) }
 
 // Fields returns the parts of the command's body.
-func (c Command) Fields() []Field { return fields[c] }
+func (c Command) Fields() []Field {
+	if f, ok := rxeFields[c]; ok {
+		return f
+	}
+	return fields[c]
+}
 
 // Lengths returns how many bytes the body and the core's response have at least, without headers.
 func (c Command) Lengths() (in, out int) { return layouts[c].in, layouts[c].out }

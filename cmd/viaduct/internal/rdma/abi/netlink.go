@@ -54,6 +54,9 @@ type Driver struct {
 // SIW is the kernel's software iWARP.
 var SIW = Driver{ID: 18, ABI: 1, Node: NodeRNIC, Protocol: "iw"}
 
+// RXE is the kernel's software RoCE.
+var RXE = Driver{ID: 14, ABI: 2, Node: NodeCA, Protocol: "roce"}
+
 // Node types.
 const (
 	NodeCA   = 1

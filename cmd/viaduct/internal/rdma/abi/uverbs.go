@@ -15,23 +15,34 @@ const (
 	QueryPort         Command = 2
 	AllocPD           Command = 3
 	DeallocPD         Command = 4
+	CreateAH          Command = 5
+	DestroyAH         Command = 8
 	RegMR             Command = 9
 	DeregMR           Command = 13
+	AllocMW           Command = 14
+	DeallocMW         Command = 16
 	CreateCompChannel Command = 17
 	CreateCQ          Command = 18
+	ResizeCQ          Command = 19
 	DestroyCQ         Command = 20
+	ReqNotifyCQ       Command = 23
 	CreateQP          Command = 24
 	QueryQP           Command = 25
 	ModifyQP          Command = 26
 	DestroyQP         Command = 27
 	PostSend          Command = 28
+	AttachMcast       Command = 30
+	DetachMcast       Command = 31
 	CreateSRQ         Command = 32
 	ModifySRQ         Command = 33
 	QuerySRQ          Command = 34
 	DestroySRQ        Command = 35
+	CreateXSRQ        Command = 39
 
 	Extended      Command = 0x80000000
 	QueryDeviceEx         = Extended | QueryDevice
+	CreateCQEx            = Extended | CreateCQ
+	CreateQPEx            = Extended | CreateQP
 )
 
 // A layout says how long a command and its response are at least.
@@ -63,6 +74,17 @@ var layouts = map[Command]layout{
 	QuerySRQ:          {"query_srq", 16, 16, true},
 	DestroySRQ:        {"destroy_srq", 12, 4, true},
 	QueryDeviceEx:     {"ex_query_device", 8, 0, true},
+	CreateAH:          {"create_ah", 56, 4, true},
+	DestroyAH:         {"destroy_ah", 4, 0, false},
+	AllocMW:           {"alloc_mw", 16, 8, true},
+	DeallocMW:         {"dealloc_mw", 4, 0, false},
+	ResizeCQ:          {"resize_cq", 16, 8, true},
+	ReqNotifyCQ:       {"req_notify_cq", 8, 0, false},
+	AttachMcast:       {"attach_mcast", 24, 0, false},
+	DetachMcast:       {"detach_mcast", 24, 0, false},
+	CreateXSRQ:        {"create_xsrq", 48, 16, true},
+	CreateCQEx:        {"ex_create_cq", 32, 16, true},
+	CreateQPEx:        {"ex_create_qp", 56, 40, true},
 
 	// By ioctl alone.
 	OpenContext: {"open_context", 0, 12, false},
@@ -175,6 +197,13 @@ func ParseCreateCQ(b Body) CQRequest {
 	return CQRequest{b.U64(8), b.U32(16), b.U32(20), int32(b.U32(24))}
 }
 
+// ParseCreateCQEx decodes the body of the extended create_cq. more is true if it asks for something
+// that the plain command has not: time stamps, for instance.
+func ParseCreateCQEx(b Body) (q CQRequest, more bool) {
+	q = CQRequest{b.U64(0), b.U32(8), b.U32(12), int32(b.U32(16))}
+	return q, b.U32(20) != 0 || b.U32(24) != 0 || b.U32(28) != 0
+}
+
 // A MRRequest is a region to be registered.
 type MRRequest struct {
 	Start, Length, HCAVA uint64
@@ -220,6 +249,13 @@ func ParseCreateQP(b Body) QPRequest {
 	}
 }
 
+// ParseCreateQPEx decodes the body of the extended create_qp; more is as for create_cq.
+func ParseCreateQPEx(b Body) (q QPRequest, more bool) {
+	// The attributes are those of the plain command, which has the address of the response before them.
+	q = ParseCreateQP(append(make(Body, 8), b.Bytes(0, 48)...))
+	return q, b.U32(48) != 0 || b.U32(52) != 0
+}
+
 // A SRQRequest is a shared receive queue to be created.
 type SRQRequest struct {
 	UserHandle         uint64
@@ -229,6 +265,11 @@ type SRQRequest struct {
 // ParseCreateSRQ decodes the body of create_srq.
 func ParseCreateSRQ(b Body) SRQRequest {
 	return SRQRequest{b.U64(8), b.U32(16), b.U32(20), b.U32(24), b.U32(28)}
+}
+
+// ParseCreateXSRQ decodes the body of create_xsrq; more is true for a type that is not the basic one.
+func ParseCreateXSRQ(b Body) (q SRQRequest, more bool) {
+	return SRQRequest{b.U64(8), b.U32(20), b.U32(24), b.U32(28), b.U32(32)}, b.U32(16) != 0
 }
 
 // Bits of the attribute masks of queue pairs and shared receive queues.
@@ -258,6 +299,16 @@ const (
 	Err
 )
 
+var stateNames = [...]string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
+
+// String returns the name of the state.
+func (s State) String() string {
+	if int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return fmt.Sprintf("state %d", uint8(s))
+}
+
 // A ModifyRequest is a change of a queue pair.
 type ModifyRequest struct {
 	QP, Mask uint32
@@ -277,7 +328,9 @@ type AsyncType uint32
 const (
 	AsyncCQError   AsyncType = 0
 	AsyncQPFatal   AsyncType = 1
+	AsyncQPRequest AsyncType = 2
 	AsyncQPAccess  AsyncType = 3
+	AsyncSQDrained AsyncType = 5
 	AsyncSRQLimit  AsyncType = 15
 	AsyncQPLastWQE AsyncType = 16
 )
