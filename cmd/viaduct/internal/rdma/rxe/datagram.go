@@ -1,0 +1,113 @@
+package rxe
+
+import (
+	"bytes"
+	"encoding/binary"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+)
+
+const (
+	maxDatagram = 4096 // bytes of payload
+	grhLen      = 40   // of the header that a receive begins with
+)
+
+// What a datagram's completion says as its service level. UCX before 1.19 takes the kind of network header from
+// there, as adapters of one make put it: the low bits are 2 for IPv4 and 1 for IPv6.
+const (
+	levelIPv4 = 10
+	levelIPv6 = 9
+)
+
+// datagram sends an entry to all that it is for. Who has no receive for it does not get it, and nobody is told.
+func (q *QP) datagram(a *Attributes, r *request) Status {
+	e := r.entry
+	if e.size > maxDatagram {
+		return LocalLength
+	}
+	to, ok := q.space.path(e.ud.ah, q.memory)
+	if !ok {
+		return LocalQPOperation
+	}
+	qkey := e.ud.qkey
+	if int32(qkey) < 0 { // the sender's own is meant
+		qkey = a.QKey
+	}
+	b := make([]byte, grhLen+e.size)
+	if copy(b[grhLen:], e.inline); e.inline == nil && gather(b[grhLen:], r.local) != nil {
+		return LocalProtection
+	}
+	ipv4 := putGRH(b[:grhLen], q.port.GID(to.SGID), to.DGID, int(e.size))
+	c := completion{kind: doneRecv, length: uint32(len(b)), src: q.num, flags: hasGRH, sl: levelIPv6, solicited: e.flags&flagSolicited != 0}
+	if ipv4 {
+		c.sl = levelIPv4
+	}
+	if e.op == OpSendImm {
+		c.flags, c.imm = c.flags|hasImmediate, e.imm
+	}
+	for _, p := range q.fabric.members(to.DGID, e.ud.qpn) {
+		p.receiveDatagram(b, qkey, c)
+	}
+	return Success
+}
+
+// receiveDatagram puts a datagram into the next receive, if it fits.
+func (q *QP) receiveDatagram(b []byte, qkey uint32, c completion) {
+	q.recv.mu.Lock()
+	defer q.recv.mu.Unlock()
+	a := q.attrs.Load()
+	if q.recv.closed || q.typ != UD || a.State < abi.RTR || a.State == abi.Err || a.QKey != qkey || !q.takeReceive() {
+		return
+	}
+	to := &q.recv.pieces
+	defer to.release()
+	switch e := &q.recv.entry; {
+	case e.valid && e.elements.size() < uint64(len(b)):
+		return
+	case !e.valid, !to.addAll(q.memory, e.elements.list(), abi.AccessLocalWrite), scatter(b, to) != nil:
+		q.finishReceive(&completion{kind: doneRecv, status: LocalQPOperation, solicited: true})
+		q.fail()
+		return
+	}
+	q.received.Add(uint64(len(b) - grhLen))
+	q.finishReceive(&c)
+}
+
+var mapped4 = []byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff}
+
+// putGRH writes the header of a datagram of n bytes: one of IPv6, or one of IPv4 in the last 20 bytes, which
+// it reports.
+func putGRH(b []byte, from, to GID, n int) (ipv4 bool) {
+	const udp, bth, deth, icrc, hops = 8, 12, 8, 4, 64
+	const protoUDP = 17
+	n += udp + bth + deth + icrc
+	if !bytes.HasPrefix(from[:], mapped4) || !bytes.HasPrefix(to[:], mapped4) && !to.multicast() {
+		b[0] = 0x60
+		binary.BigEndian.PutUint16(b[4:], uint16(n))
+		b[6], b[7] = protoUDP, hops
+		copy(b[8:], from[:])
+		copy(b[24:], to[:])
+		return false
+	}
+	h := b[20:]
+	h[0] = 0x45
+	binary.BigEndian.PutUint16(h[2:], uint16(len(h)+n))
+	h[6] = 0x40 // not to be fragmented
+	h[8], h[9] = hops, protoUDP
+	copy(h[12:], from[12:])
+	copy(h[16:], to[12:])
+	binary.BigEndian.PutUint16(h[10:], checksum(h))
+	return true
+}
+
+// checksum is that of an IPv4 header.
+func checksum(h []byte) uint16 {
+	sum := uint32(0)
+	for i := 0; i < len(h); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(h[i:]))
+	}
+	for sum>>16 != 0 {
+		sum = sum&0xffff + sum>>16
+	}
+	return ^uint16(sum)
+}

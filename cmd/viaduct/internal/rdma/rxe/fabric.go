@@ -1,0 +1,174 @@
+package rxe
+
+import (
+	"net/netip"
+	"sync"
+)
+
+// A GID is an address of a port.
+type GID [16]byte
+
+// multicast reports whether the address is one of a group.
+func (g GID) multicast() bool { return g[0] == 0xff }
+
+// A Port has the GIDs of a device.
+type Port struct {
+	mu   sync.RWMutex
+	gids []GID // guarded by mu
+}
+
+// SetGIDs sets the table.
+func (p *Port) SetGIDs(gids []GID) {
+	p.mu.Lock()
+	p.gids = gids
+	p.mu.Unlock()
+}
+
+// GID returns an entry of the table; zeros if there is none.
+func (p *Port) GID(index uint8) (g GID) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if int(index) < len(p.gids) {
+		g = p.gids[index]
+	}
+	return g
+}
+
+// Has reports whether the table has an index.
+func (p *Port) Has(index uint8) bool { return p.GID(index) != GID{} }
+
+// owns reports whether an address is one of the port.
+func (p *Port) owns(g GID) bool {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	for _, x := range p.gids {
+		if x == g {
+			return true
+		}
+	}
+	return false
+}
+
+// A Fabric is what queue pairs reach each other over: those of all devices of one supervisor.
+type Fabric struct {
+	atomics sync.Mutex // held around each atomic operation, which makes it atomic among them
+
+	mu     sync.Mutex
+	qps    map[uint32]*QP       // guarded by mu; by number
+	next   uint32               // guarded by mu
+	groups map[GID]map[*QP]bool // guarded by mu; members of multicast groups
+}
+
+// NewFabric makes one without queue pairs.
+func NewFabric() *Fabric {
+	return &Fabric{qps: map[uint32]*QP{}, groups: map[GID]map[*QP]bool{}, next: firstQPN}
+}
+
+// firstQPN is above the numbers that have a meaning of their own.
+const firstQPN = 17
+
+// add gives a queue pair its number.
+func (f *Fabric) add(q *QP) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for f.qps[f.next] != nil {
+		f.advance()
+	}
+	q.num = f.next
+	f.qps[q.num] = q
+	f.advance()
+}
+
+func (f *Fabric) advance() {
+	// 0xffffff is the number of all members of a multicast group.
+	if f.next++; f.next >= qpnMask {
+		f.next = firstQPN
+	}
+}
+
+func (f *Fabric) remove(q *QP) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.qps, q.num)
+	for g := range q.groups {
+		f.leave(q, g)
+	}
+}
+
+// QP returns the queue pair of a number, nil if there is none.
+func (f *Fabric) QP(num uint32) *QP {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.qps[num]
+}
+
+// maxGroups is how many groups a queue pair can be in.
+const maxGroups = 1024
+
+// Attach makes a queue pair a member of a multicast group.
+func (f *Fabric) Attach(q *QP, g GID) error {
+	if q.typ != UD || !g.multicast() {
+		return ErrInvalid
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !q.groups[g] && len(q.groups) >= maxGroups {
+		return ErrMemory
+	}
+	if f.groups[g] == nil {
+		f.groups[g] = map[*QP]bool{}
+	}
+	f.groups[g][q] = true
+	if q.groups == nil {
+		q.groups = map[GID]bool{}
+	}
+	q.groups[g] = true
+	return nil
+}
+
+// Detach ends the membership.
+func (f *Fabric) Detach(q *QP, g GID) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.groups[g][q] {
+		return ErrInvalid
+	}
+	f.leave(q, g)
+	return nil
+}
+
+// leave is called with mu locked.
+func (f *Fabric) leave(q *QP, g GID) {
+	delete(f.groups[g], q)
+	if len(f.groups[g]) == 0 {
+		delete(f.groups, g)
+	}
+	delete(q.groups, g)
+}
+
+// attached reports whether a queue pair is a member of any group.
+func (f *Fabric) attached(q *QP) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(q.groups) > 0
+}
+
+// members are the queue pairs that a datagram to an address is for.
+func (f *Fabric) members(to GID, qpn uint32) []*QP {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if to.multicast() {
+		var all []*QP
+		for q := range f.groups[to] {
+			all = append(all, q)
+		}
+		return all
+	}
+	if q := f.qps[qpn]; q != nil && q.port.owns(to) {
+		return []*QP{q}
+	}
+	return nil
+}
+
+// String formats an address as programs print it, IPv4 as such.
+func (g GID) String() string { return netip.AddrFrom16(g).Unmap().String() }

@@ -1,0 +1,148 @@
+package rxe
+
+import (
+	"errors"
+	"sync"
+)
+
+// ErrGone is the error of a region whose program has ended: its memory is no more, though its queue pairs
+// may be there for a moment.
+var ErrGone = errors.New("rxe: the program that registered the memory has ended")
+
+// A Memory is the registered memory of a protection domain. Two are equal (==) if they are of one domain.
+type Memory interface {
+	// Find returns the region of a key, held until its Release. It is nil if the domain has no such region,
+	// if not all n bytes at addr are in it, or if it lacks one of the rights (abi.AccessLocalWrite and so on).
+	Find(key uint32, addr, n uint64, need uint32) Region
+}
+
+// A Region is a registered piece of a program's memory, by the addresses that the program and its peers use.
+type Region interface {
+	ReadAt(p []byte, addr uint64) error
+	WriteAt(p []byte, addr uint64) error
+	// Hold keeps the region registered until Release. It is false if the region is closed.
+	Hold() bool
+	Release()
+	// Bound counts windows into the region. A program can't deregister it while there are any.
+	Bound(n int)
+}
+
+// A piece is a part of a region that is held.
+type piece struct {
+	region Region
+	addr   uint64
+	n      int
+}
+
+// pieces are one side of a copy.
+type pieces struct {
+	list []piece
+	size int // bytes of all
+}
+
+// add takes a piece over, whose region is held.
+func (ps *pieces) add(r Region, addr uint64, n int) {
+	ps.list = append(ps.list, piece{r, addr, n})
+	ps.size += n
+}
+
+// addAll finds the pieces that elements name. It is false if one is not there; what was found stays held.
+func (ps *pieces) addAll(m Memory, list []element, need uint32) bool {
+	for i := range list {
+		e := &list[i]
+		if e.length == 0 {
+			continue
+		}
+		r := m.Find(e.key, e.addr, uint64(e.length), need)
+		if r == nil {
+			return false
+		}
+		ps.add(r, e.addr, int(e.length))
+	}
+	return true
+}
+
+func (ps *pieces) release() {
+	for i := range ps.list {
+		ps.list[i].region.Release()
+		ps.list[i].region = nil
+	}
+	ps.list, ps.size = ps.list[:0], 0
+}
+
+// A copyError says at which side a copy failed.
+type copyError struct {
+	reading bool
+	gone    bool // the program of that side has ended
+}
+
+// chunkLen is how many bytes are copied at a time: so many stay in a processor's cache.
+const chunkLen = 128 << 10
+
+var chunks = sync.Pool{New: func() any { return new([chunkLen]byte) }}
+
+// move copies all bytes of from to the beginning of to. If it fails some may have been copied.
+func move(from, to *pieces) *copyError {
+	if from.size == 0 {
+		return nil
+	}
+	chunk := chunks.Get().(*[chunkLen]byte)
+	defer chunks.Put(chunk)
+	r, w := cursor{list: from.list}, cursor{list: to.list}
+	for left := from.size; left > 0; {
+		b := chunk[:min(left, chunkLen)]
+		if err := r.each(b, Region.ReadAt); err != nil {
+			return &copyError{true, errors.Is(err, ErrGone)}
+		}
+		if err := w.each(b, Region.WriteAt); err != nil {
+			return &copyError{false, errors.Is(err, ErrGone)}
+		}
+		left -= len(b)
+	}
+	return nil
+}
+
+// scatter copies b to the beginning of to.
+func scatter(b []byte, to *pieces) *copyError {
+	w := cursor{list: to.list}
+	if err := w.each(b, Region.WriteAt); err != nil {
+		return &copyError{false, errors.Is(err, ErrGone)}
+	}
+	return nil
+}
+
+// gather fills b with the beginning of from.
+func gather(b []byte, from *pieces) *copyError {
+	r := cursor{list: from.list}
+	if err := r.each(b, Region.ReadAt); err != nil {
+		return &copyError{true, errors.Is(err, ErrGone)}
+	}
+	return nil
+}
+
+// A cursor is a place in a list of pieces.
+type cursor struct {
+	list []piece
+	done int // bytes of the first that are behind
+}
+
+var errShort = errors.New("rxe: the pieces are shorter than what is copied")
+
+// each calls do for the pieces that the next len(b) bytes are in.
+func (c *cursor) each(b []byte, do func(r Region, p []byte, addr uint64) error) error {
+	for len(b) > 0 {
+		if len(c.list) == 0 {
+			return errShort
+		}
+		p := &c.list[0]
+		n := min(p.n-c.done, len(b))
+		if err := do(p.region, b[:n], p.addr+uint64(c.done)); err != nil {
+			return err
+		}
+		b = b[n:]
+		if c.done += n; c.done == p.n {
+			c.list, c.done = c.list[1:], 0
+		}
+	}
+	return nil
+}

@@ -1,0 +1,259 @@
+package rxe
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+)
+
+// A Config is what a queue pair is made with.
+type Config struct {
+	Type           Type
+	SignalAll      bool
+	Limits         Limits
+	Port           *Port
+	Arena          Arena
+	Memory         Memory
+	Space          *Space
+	SendCQ, RecvCQ *CQ
+	SRQ            *SRQ // nil for a receive queue of its own
+	// Event tells the program of an asynchronous event. It may be called with a side locked, and is not called once
+	// Close has returned.
+	Event func(abi.AsyncType)
+	// Explain, if set, gets a line for each connection and for each that failed.
+	Explain func(format string, args ...any)
+}
+
+// A QP is a queue pair.
+type QP struct {
+	fabric    *Fabric
+	num       uint32
+	typ       Type
+	signalAll bool
+	limits    Limits
+	port      *Port
+	memory    Memory
+	space     *Space
+	scq, rcq  *CQ
+	srq       *SRQ
+	event     func(abi.AsyncType)
+	explain   func(format string, args ...any)
+
+	groups map[GID]bool // guarded by Fabric.mu
+
+	mu    sync.Mutex                 // held around each replacement of attrs
+	attrs atomic.Pointer[Attributes] // read without a lock
+
+	calls atomic.Int64 // doorbells since the send queue was last found empty; not 0 while it is worked on
+	send  sendSide
+	recv  recvSide
+
+	sent, received atomic.Uint64 // bytes of payload
+}
+
+// A recvSide is what the requests of the peer are carried out with.
+type recvSide struct {
+	mu     sync.Mutex
+	closed bool      // guarded by mu
+	ring   ring      // guarded by mu; without memory if there is an SRQ
+	entry  recvEntry // guarded by mu
+	held   bool      // guarded by mu; entry is a receive that was taken and is not complete
+	pieces pieces    // guarded by mu; of the request in progress
+}
+
+// NewQP makes a queue pair.
+func (f *Fabric) NewQP(c Config) (*QP, error) {
+	l := c.Limits
+	switch {
+	case c.Type < RC || c.Type > UD,
+		l.SendWR > MaxWR, c.SRQ == nil && l.RecvWR > MaxWR, l.SendSGE > MaxSGE, l.RecvSGE > MaxSGE, l.Inline > MaxInline:
+		return nil, ErrInvalid
+	}
+	q := &QP{fabric: f, typ: c.Type, signalAll: c.SignalAll, port: c.Port, memory: c.Memory, space: c.Space,
+		scq: c.SendCQ, rcq: c.RecvCQ, srq: c.SRQ, event: c.Event, explain: c.Explain}
+	if q.explain == nil {
+		q.explain = func(string, ...any) {}
+	}
+	q.attrs.Store(&Attributes{})
+	// Elements and inline data share a place, which the program is told the whole of.
+	room := (max(l.SendSGE*sgeLen, l.Inline, sgeLen) + sgeLen - 1) / sgeLen * sgeLen
+	l.SendSGE, l.Inline = room/sgeLen, room
+	var err error
+	if q.send.ring, err = newRing(c.Arena, max(l.SendWR, 1), sendHeadLen+int(room)); err != nil {
+		return nil, ErrMemory
+	}
+	l.SendWR = q.send.ring.mask
+	if q.srq == nil {
+		if q.recv.ring, err = newRing(c.Arena, max(l.RecvWR, 1), recvHeadLen+sgeLen*int(max(l.RecvSGE, 1))); err != nil {
+			q.send.ring.drop()
+			return nil, ErrMemory
+		}
+		l.RecvWR = q.recv.ring.mask
+	}
+	q.limits = l
+	f.add(q)
+	return q, nil
+}
+
+// Num returns the number by which peers know the queue pair.
+func (q *QP) Num() uint32 { return q.num }
+
+// Type returns the type.
+func (q *QP) Type() Type { return q.typ }
+
+// Describe returns the limits, and where the rings are. It is called before the program knows of the queue pair.
+func (q *QP) Describe() (l Limits, recv, send abi.Body) {
+	return q.limits, q.recv.ring.info(), q.send.ring.info()
+}
+
+// Query makes the response of query_qp.
+func (q *QP) Query() abi.Body { return q.attrs.Load().put(q.limits, q.signalAll) }
+
+// Attributes returns those that hold now.
+func (q *QP) Attributes() Attributes { return *q.attrs.Load() }
+
+// Passed returns how many bytes of payload were sent and received.
+func (q *QP) Passed() (sent, received uint64) { return q.sent.Load(), q.received.Load() }
+
+// Modify changes attributes and state. Slow reports whether Settle has to be called behind it, which may wait for a
+// copy to end.
+func (q *QP) Modify(c Change) (slow bool, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	old := q.attrs.Load()
+	if c.Mask&MaskCurState != 0 && c.CurState != old.State {
+		return false, ErrInvalid
+	}
+	to := old.State
+	if c.Mask&MaskState != 0 {
+		to = c.State
+	}
+	if to > abi.Err || !mayChange(q.typ, change{old.State, to}, c.Mask) || !c.allowed(q.port) {
+		return false, ErrInvalid
+	}
+	a := c.apply(*old)
+	q.attrs.Store(&a)
+	if old.State == to {
+		return false, nil
+	}
+	switch to {
+	case abi.RTR:
+		if q.typ != UD {
+			q.explain("queue pair %d: ready to receive from queue pair %d at %v", q.num, a.DestQP, a.Path.DGID)
+		}
+		if p := q.fabric.QP(a.DestQP); p != nil && q.typ != UD {
+			go p.kick(false) // it may have waited for this
+		}
+	case abi.RTS:
+		if old.State == abi.SQD {
+			go q.kick(false)
+		}
+	case abi.SQD:
+		if c.Mask&MaskDrainNotify != 0 {
+			q.event(abi.AsyncSQDrained)
+		}
+	case abi.Reset, abi.Err:
+		return true, nil
+	}
+	return false, nil
+}
+
+// fail takes the queue pair to the error state, in which all that is posted is flushed.
+func (q *QP) fail() {
+	q.mu.Lock()
+	old := q.attrs.Load()
+	again := old.State == abi.Err || old.State == abi.Reset
+	if !again {
+		a := *old
+		a.State = abi.Err
+		q.attrs.Store(&a)
+	}
+	q.mu.Unlock()
+	if !again {
+		go q.Settle()
+	}
+}
+
+// Settle does what the error state and the reset state ask for: it flushes both queues, sends first, or empties them.
+func (q *QP) Settle() {
+	switch q.attrs.Load().State {
+	case abi.Err:
+		q.flushSends()
+		q.flushReceives()
+		q.recv.mu.Lock()
+		if q.srq != nil && !q.recv.closed {
+			q.event(abi.AsyncQPLastWQE)
+		}
+		q.recv.mu.Unlock()
+	case abi.Reset:
+		q.send.mu.Lock()
+		q.send.empty()
+		q.send.mu.Unlock()
+		q.recv.mu.Lock()
+		q.recv.held = false
+		if q.recv.ring.mem != nil {
+			q.recv.ring.reset()
+		}
+		q.recv.mu.Unlock()
+	}
+}
+
+// flushReceives completes the receives that are posted. Those of an SRQ stay there.
+func (q *QP) flushReceives() {
+	r := &q.recv
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for range r.ring.mask + 1 {
+		if r.closed || !r.held && (q.srq != nil || !q.takeOwn()) {
+			return
+		}
+		q.finishReceive(&completion{kind: doneRecv, status: Flushed})
+	}
+}
+
+// takeReceive makes the next receive the one that the request in progress completes. recv.mu is locked.
+func (q *QP) takeReceive() bool {
+	if q.recv.held {
+		return true
+	}
+	if q.srq == nil {
+		return q.takeOwn()
+	}
+	q.recv.held = q.srq.take(&q.recv.entry)
+	return q.recv.held
+}
+
+func (q *QP) takeOwn() bool {
+	r := &q.recv
+	if r.ring.mem == nil || r.ring.waiting() == 0 {
+		return false
+	}
+	r.entry.take(r.ring.slot(r.ring.at))
+	r.ring.pop()
+	r.held = true
+	return true
+}
+
+// finishReceive completes the receive that was taken. recv.mu is locked.
+func (q *QP) finishReceive(c *completion) {
+	q.recv.held = false
+	c.id, c.qp = q.recv.entry.id, q.num
+	q.rcq.push(c)
+}
+
+// Busy reports whether the queue pair can't be closed: it is a member of a multicast group.
+func (q *QP) Busy() bool { return q.fabric.attached(q) }
+
+// Close ends the queue pair. It waits for copies that are under way. Nothing is written to queues behind it.
+func (q *QP) Close() {
+	q.fabric.remove(q)
+	q.mu.Lock()
+	q.attrs.Store(&Attributes{})
+	q.mu.Unlock()
+	q.send.close()
+	q.recv.mu.Lock()
+	q.recv.closed = true
+	q.recv.ring.drop()
+	q.recv.mu.Unlock()
+}

@@ -1,0 +1,251 @@
+package rxe
+
+import (
+	"encoding/binary"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+)
+
+// A fault is what a responder finds wrong with a request: what each side is told.
+type fault struct {
+	requester Status
+	receive   Status        // of the receive that the message took, if it took one
+	event     abi.AsyncType // at the responder
+}
+
+var (
+	faultInvalid    = &fault{RemoteInvalid, RemoteInvalid, abi.AsyncQPRequest}
+	faultAccess     = &fault{RemoteAccess, RemoteAccess, abi.AsyncQPAccess}
+	faultLength     = &fault{RemoteInvalid, LocalLength, abi.AsyncQPRequest}
+	faultReceive    = &fault{RemoteOperation, LocalProtection, abi.AsyncQPFatal}
+	faultMalformed  = &fault{RemoteOperation, LocalQPOperation, abi.AsyncQPFatal}
+	faultInvalidate = &fault{Success, RemoteInvalid, abi.AsyncQPRequest} // the payload was acknowledged already
+)
+
+// A verdict is how a request ends at the responder.
+type verdict struct {
+	outcome outcome
+	status  Status // at the requester, without a fault
+	fault   *fault
+}
+
+var (
+	good       = verdict{}
+	rnr        = verdict{outcome: notReady}
+	silent     = verdict{outcome: noAnswer}
+	unsendable = verdict{status: LocalProtection} // the requester's memory is not there
+)
+
+func wrong(f *fault) verdict { return verdict{fault: f} }
+
+// respond implements peer.
+func (q *QP) respond(r *request) (outcome, Status, uint8) {
+	q.recv.mu.Lock()
+	defer q.recv.mu.Unlock()
+	a := q.attrs.Load()
+	if q.recv.closed || q.typ != r.from.typ || a.State < abi.RTR || a.State == abi.Err || a.DestQP != r.from.num {
+		return noAnswer, Success, 0
+	}
+	defer q.recv.pieces.release()
+	v := q.carryOut(a, r)
+	if v.fault == nil {
+		if v == good {
+			q.received.Add(r.entry.size)
+		}
+		return v.outcome, v.status, a.MinRNR
+	}
+	if q.typ == UC {
+		return done, Success, 0 // the message is dropped; a receive that it took is the next one's
+	}
+	if q.recv.held {
+		q.finishReceive(&completion{kind: doneRecv, status: v.fault.receive, solicited: true})
+	}
+	q.event(v.fault.event)
+	q.fail()
+	return done, v.fault.requester, 0
+}
+
+// carryOut carries out a request at the responder, in the order of checks that the kernel has.
+func (q *QP) carryOut(a *Attributes, r *request) verdict {
+	e := r.entry
+	if need := e.op.right(); a.Access&need != need {
+		return wrong(faultInvalid)
+	}
+	switch e.op {
+	case OpRead, OpCompareSwap, OpFetchAdd, OpAtomicWrite:
+		if a.MaxDestReads == 0 {
+			return wrong(faultInvalid)
+		}
+	}
+	switch e.op {
+	case OpRead:
+		return q.read(r)
+	case OpCompareSwap, OpFetchAdd, OpAtomicWrite:
+		return q.atomic(r)
+	case OpWrite, OpWriteImm:
+		return q.write(r)
+	}
+	return q.receive(r)
+}
+
+// right is what the responder's queue pair has to allow, and the region.
+func (o Op) right() uint32 {
+	switch o {
+	case OpRead:
+		return abi.AccessRemoteRead
+	case OpWrite, OpWriteImm, OpAtomicWrite:
+		return abi.AccessRemoteWrite
+	case OpCompareSwap, OpFetchAdd:
+		return abi.AccessRemoteAtomic
+	}
+	return 0
+}
+
+// target adds the memory that a request works in. It is false if the request may not.
+func (q *QP) target(r *request, n uint64) bool {
+	e := r.entry
+	reg, at, isWindow := q.space.find(q, e.remote.key, e.remote.addr, n, e.op.right())
+	if !isWindow {
+		reg, at = q.memory.Find(e.remote.key, e.remote.addr, n, e.op.right()), e.remote.addr
+	}
+	if reg == nil {
+		return false
+	}
+	q.recv.pieces.add(reg, at, int(n))
+	return true
+}
+
+// fetch copies the payload of a request to the responder's memory.
+func (r *request) fetch(to *pieces) *copyError {
+	if r.entry.inline != nil {
+		return scatter(r.entry.inline, to)
+	}
+	return move(r.local, to)
+}
+
+// judge says what a failed copy of a request means, where writes are to the responder.
+func judge(err *copyError, f *fault) verdict {
+	switch {
+	case err == nil:
+		return good
+	case err.reading:
+		return unsendable
+	case err.gone:
+		return silent
+	}
+	return wrong(f)
+}
+
+func (q *QP) read(r *request) verdict {
+	if r.entry.size == 0 {
+		return good
+	}
+	if !q.target(r, r.entry.size) {
+		return wrong(faultAccess)
+	}
+	switch err := move(&q.recv.pieces, r.local); {
+	case err == nil:
+		return good
+	case !err.reading:
+		return unsendable
+	case err.gone:
+		return silent
+	}
+	return wrong(faultAccess)
+}
+
+func (q *QP) write(r *request) verdict {
+	e := r.entry
+	if e.op == OpWriteImm && !q.takeReceive() {
+		return rnr
+	}
+	if e.size > 0 {
+		if !q.target(r, e.size) {
+			return wrong(faultAccess)
+		}
+		if v := judge(r.fetch(&q.recv.pieces), faultAccess); v != good {
+			return v
+		}
+	}
+	if e.op == OpWriteImm {
+		q.finishReceive(&completion{kind: doneRecvWriteImm, length: uint32(e.size), imm: e.imm, flags: hasGRH | hasImmediate,
+			solicited: e.flags&flagSolicited != 0})
+	}
+	return good
+}
+
+// receive puts a message where the next receive says.
+func (q *QP) receive(r *request) verdict {
+	e, to := r.entry, &q.recv.pieces
+	if !q.takeReceive() {
+		return rnr
+	}
+	switch re := &q.recv.entry; {
+	case !re.valid:
+		return wrong(faultMalformed)
+	case re.elements.size() < e.size:
+		return wrong(faultLength)
+	case !to.addAll(q.memory, re.elements.list(), abi.AccessLocalWrite):
+		return wrong(faultReceive)
+	}
+	if v := judge(r.fetch(to), faultReceive); v != good {
+		return v
+	}
+	c := completion{kind: doneRecv, length: uint32(e.size), flags: hasGRH, solicited: e.flags&flagSolicited != 0}
+	switch e.op {
+	case OpSendImm:
+		c.flags, c.imm = c.flags|hasImmediate, e.imm
+	case OpSendInvalidate:
+		if !q.space.invalidate(e.imm, q.memory) {
+			return wrong(faultInvalidate)
+		}
+		c.flags, c.imm = c.flags|hasInvalidate, e.imm
+	}
+	q.finishReceive(&c)
+	return good
+}
+
+// atomicLen is how many bytes an atomic operation works on.
+const atomicLen = 8
+
+// atomic carries out an operation that no other of its kind comes between. The processors of the programs may.
+func (q *QP) atomic(r *request) verdict {
+	e := r.entry
+	if !q.target(r, atomicLen) {
+		return wrong(faultAccess)
+	}
+	if e.remote.addr%atomicLen != 0 {
+		return wrong(faultInvalid)
+	}
+	var old [atomicLen]byte
+	if v := q.swap(e, &old); v != good || e.op == OpAtomicWrite {
+		return v
+	}
+	if scatter(old[:], r.local) != nil {
+		return unsendable
+	}
+	return good
+}
+
+func (q *QP) swap(e *sendEntry, old *[atomicLen]byte) verdict {
+	q.fabric.atomics.Lock()
+	defer q.fabric.atomics.Unlock()
+	if err := gather(old[:], &q.recv.pieces); err != nil {
+		err.reading = false // it is the responder's memory
+		return judge(err, faultAccess)
+	}
+	v := binary.LittleEndian.Uint64(old[:])
+	switch {
+	case e.op == OpAtomicWrite:
+		v = binary.LittleEndian.Uint64(e.inline)
+	case e.op == OpFetchAdd:
+		v += e.remote.compare
+	case v != e.remote.compare:
+		return good
+	default:
+		v = e.remote.swap
+	}
+	var b [atomicLen]byte
+	binary.LittleEndian.PutUint64(b[:], v)
+	return judge(scatter(b[:], &q.recv.pieces), faultAccess)
+}

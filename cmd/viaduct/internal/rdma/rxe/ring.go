@@ -1,0 +1,123 @@
+package rxe
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+	"unsafe"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+)
+
+// An Arena has the memory that rings are made of. The program maps it at the keys.
+type Arena interface {
+	// Ring returns n zeroed bytes, or more, that begin at a page.
+	Ring(n int) (mem []byte, key int64, err error)
+	Drop(mem []byte, key int64)
+}
+
+// The layout of a ring, as in the provider's rxe_queue.h.
+const (
+	logSizeAt  = 0   // log2 of the size of an entry
+	maskAt     = 4   // number of entries, less one
+	producerAt = 128 // index of the next entry to fill
+	consumerAt = 256 // index of the next entry to take
+	entriesAt  = 384
+)
+
+// A ring is a queue in memory that is shared with the program. One entry always stays free: producer and
+// consumer are equal if the ring is empty.
+type ring struct {
+	arena Arena
+	mem   []byte // nil once dropped
+	key   int64
+	shift uint   // log2 of the size of an entry
+	mask  uint32 // number of entries, less one; also the most that fit
+	at    uint32 // the next entry of this side, which is not read back from the memory
+}
+
+// newRing makes a ring that holds at least n entries of size bytes.
+func newRing(a Arena, n uint32, size int) (r ring, err error) {
+	r.arena = a
+	for 1<<r.shift < size {
+		r.shift++
+	}
+	entries := uint32(2)
+	for entries < n+1 {
+		entries *= 2
+	}
+	r.mask = entries - 1
+	if r.mem, r.key, err = a.Ring(r.size()); err != nil {
+		return r, err
+	}
+	binary.LittleEndian.PutUint32(r.mem[logSizeAt:], uint32(r.shift))
+	binary.LittleEndian.PutUint32(r.mem[maskAt:], r.mask)
+	return r, nil
+}
+
+func (r *ring) size() int { return entriesAt + int(r.mask+1)<<r.shift }
+
+func (r *ring) drop() {
+	if r.mem != nil {
+		r.arena.Drop(r.mem, r.key)
+		r.mem = nil
+	}
+}
+
+// info describes the ring to the provider, which maps it.
+func (r *ring) info() abi.Body {
+	b := make(abi.Body, RingInfoLen)
+	if r.mem != nil {
+		b.Put64(0, uint64(r.key))
+		b.Put32(8, uint32(r.size()))
+	}
+	return b
+}
+
+// RingInfoLen is the length in bytes of the description of a ring in a response.
+const RingInfoLen = 16
+
+func (r *ring) index(at int) *uint32 { return (*uint32)(unsafe.Pointer(&r.mem[at])) }
+
+// produced is the index of the first entry that the program has not filled.
+func (r *ring) produced() uint32 { return atomic.LoadUint32(r.index(producerAt)) & r.mask }
+
+// consumed is the index of the first entry that the program has not taken.
+func (r *ring) consumed() uint32 { return atomic.LoadUint32(r.index(consumerAt)) & r.mask }
+
+func (r *ring) slot(i uint32) []byte {
+	at := entriesAt + int(i&r.mask)<<r.shift
+	return r.mem[at : at+1<<r.shift : at+1<<r.shift]
+}
+
+// waiting is how many entries the program has filled and this side has not taken.
+func (r *ring) waiting() uint32 { return (r.produced() - r.at) & r.mask }
+
+// pop frees the entry that was taken. The program may fill it from here on.
+func (r *ring) pop() {
+	r.at = (r.at + 1) & r.mask
+	atomic.StoreUint32(r.index(consumerAt), r.at)
+}
+
+// unread is how many entries this side has filled and the program has not taken.
+func (r *ring) unread() uint32 { return (r.at - r.consumed()) & r.mask }
+
+// publish shows the entry that was filled to the program.
+func (r *ring) publish() {
+	r.at = (r.at + 1) & r.mask
+	atomic.StoreUint32(r.index(producerAt), r.at)
+}
+
+// reset empties a ring.
+func (r *ring) reset() {
+	r.at = 0
+	atomic.StoreUint32(r.index(producerAt), 0)
+	atomic.StoreUint32(r.index(consumerAt), 0)
+}
+
+// adopt fills a new ring with the n entries of another that begin at from.
+func (r *ring) adopt(old *ring, from, n uint32) {
+	for i := range n {
+		copy(r.slot(i), old.slot(from+i))
+	}
+	atomic.StoreUint32(r.index(producerAt), n)
+}

@@ -1,0 +1,461 @@
+package rxe
+
+import (
+	"bytes"
+	"encoding/binary"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+)
+
+// A heap is an arena of plain memory.
+type heap struct{ next int64 }
+
+func (h *heap) Ring(n int) ([]byte, int64, error) {
+	h.next += int64(n)
+	return make([]byte, n), h.next, nil
+}
+
+func (h *heap) Drop([]byte, int64) {}
+
+// A store is a program's registered memory: one region for each key, that begins at address key << 16.
+type store struct {
+	mu      sync.Mutex
+	regions map[uint32]*block
+}
+
+type block struct {
+	base   uint64
+	bytes  []byte
+	rights uint32
+	mu     sync.Mutex
+	holds  int
+	bound  atomic.Int32
+	err    error // of every read and write
+	during func()
+}
+
+func (s *store) add(key uint32, n int, rights uint32) *block {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.regions == nil {
+		s.regions = map[uint32]*block{}
+	}
+	b := &block{base: uint64(key) << 16, bytes: make([]byte, n), rights: rights}
+	s.regions[key] = b
+	return b
+}
+
+func (s *store) Find(key uint32, addr, n uint64, need uint32) Region {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.regions[key]
+	if b == nil || addr < b.base || addr-b.base > uint64(len(b.bytes)) || n > uint64(len(b.bytes))-(addr-b.base) || b.rights&need != need {
+		return nil
+	}
+	b.Hold()
+	return b
+}
+
+func (b *block) ReadAt(p []byte, addr uint64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.during != nil {
+		b.during()
+	}
+	if b.err == nil {
+		copy(p, b.bytes[addr-b.base:][:len(p)])
+	}
+	return b.err
+}
+
+func (b *block) WriteAt(p []byte, addr uint64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err == nil {
+		copy(b.bytes[addr-b.base:][:len(p)], p)
+	}
+	return b.err
+}
+
+func (b *block) Hold() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.holds++
+	return true
+}
+
+func (b *block) Release() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.holds--
+}
+
+func (b *block) Bound(n int) { b.bound.Add(int32(n)) }
+
+// An end is a program with one queue pair: what the provider does of it.
+type end struct {
+	t      *testing.T
+	f      *Fabric
+	port   *Port
+	memory *store
+	space  *Space
+	cq     *CQ
+	srq    *SRQ
+	qp     *QP
+	mu     sync.Mutex
+	events []abi.AsyncType
+}
+
+var home = GID{15: 1}
+
+func newEnd(t *testing.T, f *Fabric, typ Type, change func(*Config)) *end {
+	t.Helper()
+	e := &end{t: t, f: f, port: &Port{}, memory: &store{}}
+	e.port.SetGIDs([]GID{home})
+	e.space = NewSpace(e.port)
+	var err error
+	if e.cq, err = NewCQ(&heap{}, 63, CQEvents{func() {}, func() {}}); err != nil {
+		t.Fatal(err)
+	}
+	c := Config{Type: typ, Limits: Limits{SendWR: 15, RecvWR: 15, SendSGE: 4, RecvSGE: 4, Inline: 64}, Port: e.port, Arena: &heap{},
+		Memory: e.memory, Space: e.space, SendCQ: e.cq, RecvCQ: e.cq,
+		Event: func(t abi.AsyncType) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.events = append(e.events, t)
+		}}
+	if change != nil {
+		change(&c)
+	}
+	e.srq = c.SRQ
+	if e.qp, err = f.NewQP(c); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// modify makes a change, with all that it needs.
+func (e *end) modify(to abi.State, dest uint32, set func(*Change)) {
+	e.t.Helper()
+	c := changeTo(e.qp, to)
+	c.DestQP, c.Access = dest, abi.AccessRemoteWrite|abi.AccessRemoteRead|abi.AccessRemoteAtomic
+	c.RNRRetry, c.Retry, c.Timeout, c.MinRNR = retryAlways, 7, 14, 1
+	if set != nil {
+		set(&c)
+	}
+	slow, err := e.qp.Modify(c)
+	if err != nil {
+		e.t.Fatalf("%v -> %v: %v", e.qp.Attributes().State, to, err)
+	}
+	if slow {
+		e.qp.Settle()
+	}
+}
+
+// changeTo is a change with all attributes that it must have.
+func changeTo(q *QP, to abi.State) Change {
+	var path [pathLen]byte
+	copy(path[:], home[:])
+	path[30], path[31] = 1, 1
+	return Change{Mask: MaskState | changes[q.typ][change{q.Attributes().State, to}].must, port: 1,
+		Attributes: Attributes{State: to, Path: parsePath(path[:]), MTU: maxMTU, MaxReads: 4, MaxDestReads: 4, QKey: 7}}
+}
+
+// connect connects two ends, which may be one.
+func connect(a, b *end, set func(*Change)) {
+	a.t.Helper()
+	for _, s := range []abi.State{abi.Init, abi.RTR, abi.RTS} {
+		a.modify(s, b.qp.num, set)
+		if a != b {
+			b.modify(s, a.qp.num, set)
+		}
+	}
+}
+
+// post fills an entry and rings.
+func (e *end) post(op Op, id uint64, fill func(b abi.Body)) {
+	r := &e.qp.send.ring
+	i := r.produced()
+	b := abi.Body(r.slot(i))
+	clear(b)
+	b.Put64(0, id)
+	b.Put32(12, uint32(op))
+	b.Put32(16, flagSignaled)
+	fill(b)
+	atomic.StoreUint32(r.index(producerAt), (i+1)&r.mask)
+	e.qp.Doorbell()
+}
+
+// element names the first n bytes of a region.
+func putElement(b abi.Body, at int, key uint32, n int) {
+	b.Put64(at, uint64(key)<<16)
+	b.Put32(at+8, uint32(n))
+	b.Put32(at+12, key)
+}
+
+// one fills an entry with one element, and where it works at the peer.
+func one(key uint32, n int, remote uint32) func(abi.Body) {
+	return func(b abi.Body) {
+		b.Put64(24, uint64(remote)<<16)
+		b.Put32(32, remote)
+		b.Put32(184, uint32(n))
+		b.Put32(196, 1)
+		putElement(b, sendHeadLen, key, n)
+	}
+}
+
+// receive posts a receive.
+func (e *end) receive(id uint64, key uint32, n int) {
+	r := &e.qp.recv.ring
+	if e.srq != nil {
+		r = &e.srq.ring
+	}
+	i := r.produced()
+	b := abi.Body(r.slot(i))
+	b.Put64(0, id)
+	b.Put32(28, 1)
+	putElement(b, recvHeadLen, key, n)
+	atomic.StoreUint32(r.index(producerAt), (i+1)&r.mask)
+}
+
+// poll takes a completion; ok is false if there is none.
+func (e *end) poll() (c completion, ok bool) {
+	e.cq.mu.Lock()
+	defer e.cq.mu.Unlock()
+	r := &e.cq.ring
+	i := r.consumed()
+	if i == r.at {
+		return c, false
+	}
+	b := abi.Body(r.slot(i))
+	c = completion{id: b.U64(0), status: Status(b.U32(8)), kind: b.U32(12), length: b.U32(20), imm: b.U32(24), qp: b.U32(28), src: b.U32(32), flags: b.U32(36)}
+	atomic.StoreUint32(r.index(consumerAt), (i+1)&r.mask)
+	return c, true
+}
+
+// want polls a completion that has to be there.
+func (e *end) want(id uint64, s Status) completion {
+	e.t.Helper()
+	c, ok := e.poll()
+	if !ok || c.id != id || c.status != s {
+		e.t.Fatalf("completion %v %d %v, want %d %v", ok, c.id, c.status, id, s)
+	}
+	return c
+}
+
+func (e *end) none() {
+	e.t.Helper()
+	if c, ok := e.poll(); ok {
+		e.t.Fatalf("completion %d %v, want none", c.id, c.status)
+	}
+}
+
+// Each kind of request moves its bytes, between two queue pairs and within one that is connected to itself.
+func TestRequests(t *testing.T) {
+	for _, self := range []bool{false, true} {
+		f := NewFabric()
+		a := newEnd(t, f, RC, nil)
+		b := a
+		if !self {
+			b = newEnd(t, f, RC, nil)
+		}
+		connect(a, b, nil)
+		mine := a.memory.add(1, 64, abi.AccessLocalWrite)
+		theirs := b.memory.add(2, 64, abi.AccessLocalWrite|abi.AccessRemoteWrite|abi.AccessRemoteRead|abi.AccessRemoteAtomic)
+		copy(mine.bytes, "payload of a request")
+		a.post(OpWrite, 1, one(1, 20, 2))
+		a.want(1, Success)
+		if !bytes.Equal(theirs.bytes[:20], mine.bytes[:20]) {
+			t.Errorf("Write: %q", theirs.bytes)
+		}
+		copy(theirs.bytes, "what is read")
+		a.post(OpRead, 2, one(1, 12, 2))
+		if c := a.want(2, Success); c.length != 12 || string(mine.bytes[:12]) != "what is read" {
+			t.Errorf("Read: %d bytes, %q", c.length, mine.bytes)
+		}
+		b.receive(7, 2, 64)
+		a.post(OpSendImm, 3, func(e abi.Body) {
+			one(1, 12, 0)(e)
+			e.Put32(20, 0xabcd)
+		})
+		if c := b.want(7, Success); c.length != 12 || c.imm != 0xabcd || c.flags != hasGRH|hasImmediate || c.kind != doneRecv {
+			t.Errorf("Send with immediate: %+v", c)
+		}
+		a.want(3, Success)
+		b.receive(8, 2, 8)
+		a.post(OpWriteImm, 4, func(e abi.Body) { // inline
+			one(1, 12, 2)(e)
+			e.Put32(16, flagSignaled|flagInline)
+			copy(e[sendHeadLen:], "inline bytes")
+		})
+		if c := b.want(8, Success); c.kind != doneRecvWriteImm || c.length != 12 || string(theirs.bytes[:12]) != "inline bytes" {
+			t.Errorf("Write with immediate: %+v %q", c, theirs.bytes)
+		}
+		a.want(4, Success)
+		binary.LittleEndian.PutUint64(theirs.bytes, 40)
+		atomicOf := func(x, y uint64) func(abi.Body) {
+			return func(e abi.Body) {
+				one(1, 8, 2)(e)
+				e.Put64(32, x)
+				e.Put64(40, y)
+				e.Put32(48, 2)
+			}
+		}
+		a.post(OpFetchAdd, 5, atomicOf(2, 0))
+		a.want(5, Success)
+		a.post(OpCompareSwap, 6, atomicOf(42, 99))
+		a.want(6, Success)
+		a.post(OpCompareSwap, 6, atomicOf(42, 1))
+		a.want(6, Success)
+		if v, old := binary.LittleEndian.Uint64(theirs.bytes), binary.LittleEndian.Uint64(mine.bytes); v != 99 || old != 99 {
+			t.Errorf("atomics: %d there, %d here", v, old)
+		}
+		a.none()
+		for _, m := range []*block{mine, theirs} {
+			if m.holds != 0 {
+				t.Errorf("%d holds are left", m.holds)
+			}
+		}
+	}
+}
+
+// What is wrong with a request is told to both sides, both queue pairs fail, and what stands behind is flushed, sends before
+// receives.
+func TestFaults(t *testing.T) {
+	all := uint32(abi.AccessRemoteWrite | abi.AccessRemoteRead | abi.AccessRemoteAtomic)
+	for _, c := range []struct {
+		name        string
+		op          Op
+		fill        func(abi.Body)
+		recv        int // bytes of the receive, -1 for none
+		set         func(*Change)
+		here, there Status // there is that of the receive, if it is told
+		told        bool
+		event       abi.AsyncType
+		noEvent     bool
+	}{
+		{name: "local key", op: OpWrite, fill: one(9, 8, 2), recv: -1, here: LocalProtection, noEvent: true},
+		{name: "local bounds", op: OpWrite, fill: one(1, 65, 2), recv: -1, here: LocalProtection, noEvent: true},
+		{name: "remote key", op: OpWrite, fill: one(1, 8, 9), recv: -1, here: RemoteAccess, event: abi.AsyncQPAccess},
+		{name: "remote bounds", op: OpRead, fill: one(1, 33, 2), recv: -1, here: RemoteAccess, event: abi.AsyncQPAccess},
+		{name: "queue pair without the right", op: OpWrite, fill: one(1, 8, 2), recv: -1, here: RemoteInvalid, event: abi.AsyncQPRequest,
+			set: func(c *Change) { c.Access &^= abi.AccessRemoteWrite }},
+		{name: "no reads", op: OpRead, fill: one(1, 8, 2), recv: -1, here: RemoteInvalid, event: abi.AsyncQPRequest,
+			set: func(c *Change) { c.MaxDestReads = 0 }},
+		{name: "receive is too short", op: OpSend, fill: one(1, 33, 0), recv: 32, here: RemoteInvalid, there: LocalLength, told: true, event: abi.AsyncQPRequest},
+		{name: "receive of no region", op: OpSend, fill: one(1, 8, 0), recv: 33, here: RemoteOperation, there: LocalProtection, told: true, event: abi.AsyncQPFatal},
+		{name: "no such operation", op: 77, fill: one(1, 8, 0), recv: -1, here: LocalQPOperation, noEvent: true},
+		{name: "too many elements", op: OpSend, fill: func(b abi.Body) { b.Put32(196, 1<<31) }, recv: -1, here: LocalQPOperation, noEvent: true},
+		{name: "too much inline", op: OpSend, fill: func(b abi.Body) { b.Put32(16, flagInline); b.Put32(184, 1<<31) }, recv: -1, here: LocalQPOperation, noEvent: true},
+		{name: "misaligned", op: OpFetchAdd, recv: -1, here: RemoteInvalid, event: abi.AsyncQPRequest, fill: func(b abi.Body) {
+			one(1, 8, 2)(b)
+			b.Put64(24, 2<<16+4)
+			b.Put32(48, 2)
+		}},
+		{name: "invalidates what is no window", op: OpSendInvalidate, fill: one(1, 8, 0), recv: 8, here: Success, there: RemoteInvalid, told: true, event: abi.AsyncQPRequest},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := NewFabric()
+			a, b := newEnd(t, f, RC, nil), newEnd(t, f, RC, nil)
+			connect(a, b, c.set)
+			a.memory.add(1, 64, abi.AccessLocalWrite)
+			b.memory.add(2, 32, abi.AccessLocalWrite|all)
+			if c.recv >= 0 {
+				b.receive(70, 2, c.recv)
+			}
+			a.post(c.op, 1, c.fill)
+			if c.here != Success {
+				a.want(1, c.here)
+				if s := a.qp.Attributes().State; s != abi.Err {
+					t.Errorf("requester is %v", s)
+				}
+				a.qp.Settle()
+				a.post(OpSend, 2, one(1, 8, 0))
+				a.want(2, Flushed)
+			}
+			if c.told {
+				b.want(70, c.there)
+			}
+			if c.noEvent {
+				if s := b.qp.Attributes().State; s != abi.RTS {
+					t.Errorf("responder is %v", s)
+				}
+				return
+			}
+			if s := b.qp.Attributes().State; s != abi.Err {
+				t.Errorf("responder is %v", s)
+			}
+			b.mu.Lock()
+			if len(b.events) != 1 || b.events[0] != c.event {
+				t.Errorf("events %v, want %v", b.events, c.event)
+			}
+			b.mu.Unlock()
+		})
+	}
+}
+
+// A queue pair in the error state flushes what is posted, sends before receives.
+func TestFlushOrder(t *testing.T) {
+	f := NewFabric()
+	a := newEnd(t, f, RC, nil)
+	connect(a, newEnd(t, f, RC, nil), nil) // which has no receive
+	a.memory.add(1, 64, abi.AccessLocalWrite)
+	a.receive(10, 1, 8)
+	a.receive(11, 1, 8)
+	a.post(OpSend, 1, one(1, 8, 0))
+	a.post(OpSend, 2, one(1, 8, 0))
+	a.none()
+	a.modify(abi.Err, 0, nil)
+	for _, id := range []uint64{1, 2, 10, 11} {
+		a.want(id, Flushed)
+	}
+	a.none()
+	a.modify(abi.Reset, 0, nil)
+	if n := a.qp.send.ring.waiting(); n != 0 {
+		t.Errorf("%d entries behind the reset", n)
+	}
+}
+
+// While a program's memory is slow to read, other queue pairs of the same program go on.
+func TestLongCopy(t *testing.T) {
+	f := NewFabric()
+	a, b := newEnd(t, f, RC, nil), newEnd(t, f, RC, nil)
+	c, d := newEnd(t, f, RC, nil), newEnd(t, f, RC, nil)
+	connect(a, b, nil)
+	connect(c, d, nil)
+	const long = 1 << 20
+	held, begun := make(chan struct{}), make(chan struct{})
+	slow := a.memory.add(1, long, abi.AccessLocalWrite)
+	var once sync.Once
+	slow.during = func() { once.Do(func() { close(begun); <-held }) }
+	b.memory.add(2, long, abi.AccessLocalWrite|abi.AccessRemoteWrite)
+	c.memory.add(1, 8, abi.AccessLocalWrite)
+	d.memory.add(2, 8, abi.AccessLocalWrite|abi.AccessRemoteWrite)
+	a.post(OpWrite, 1, one(1, long, 2)) // returns though the copy does not end
+	<-begun
+	c.post(OpWrite, 2, one(1, 8, 2))
+	c.want(2, Success)
+	a.none()
+	close(held)
+	b.qp.Close() // waits for the copy
+	a.qp.Close()
+	a.want(1, Success)
+}
+
+// A peer whose program has ended does not answer; its memory is not an error of the request.
+func TestPeerGone(t *testing.T) {
+	f := NewFabric()
+	a, b := newEnd(t, f, RC, nil), newEnd(t, f, RC, nil)
+	connect(a, b, nil)
+	a.memory.add(1, 8, abi.AccessLocalWrite)
+	b.memory.add(2, 8, abi.AccessLocalWrite|abi.AccessRemoteWrite).err = ErrGone
+	a.post(OpWrite, 1, one(1, 8, 2))
+	a.none()
+	if s := a.qp.Attributes().State; s != abi.RTS {
+		t.Errorf("requester is %v", s)
+	}
+	a.qp.Close()
+}

@@ -1,0 +1,300 @@
+package rxe
+
+import (
+	"sync"
+	"time"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+)
+
+// A sendSide carries out what the program posts.
+type sendSide struct {
+	mu     sync.Mutex
+	ring   ring        // guarded by mu
+	entry  sendEntry   // guarded by mu
+	held   bool        // guarded by mu; entry is the head of the ring, and was copied
+	pieces pieces      // guarded by mu; the program's side of the entry's payload
+	wait   wait        // guarded by mu
+	again  *time.Timer // guarded by mu; tries the head once more
+}
+
+// empty forgets what is posted. mu is locked.
+func (s *sendSide) empty() {
+	s.held, s.wait = false, wait{}
+	if s.again != nil {
+		s.again.Stop()
+	}
+	if s.ring.mem != nil {
+		s.ring.reset()
+	}
+}
+
+func (s *sendSide) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held = false
+	if s.again != nil {
+		s.again.Stop()
+	}
+	s.ring.drop()
+}
+
+// An outcome is what became of a request.
+type outcome uint8
+
+const (
+	done     outcome = iota
+	notReady         // the responder has no receive for it
+	noAnswer         // there is no responder, or it is not ready
+)
+
+// A peer is the far end of a connection.
+type peer interface {
+	// respond carries out a request. Its status counts if the outcome is done; timer is the responder's if it is
+	// notReady.
+	respond(r *request) (o outcome, status Status, timer uint8)
+}
+
+// A request is an entry that is being carried out.
+type request struct {
+	from  *QP
+	entry *sendEntry
+	local *pieces // the requester's memory, unless the payload is inline
+}
+
+// Ready reports whether the program may post.
+func (q *QP) Ready() bool { return q.attrs.Load().State >= abi.RTS }
+
+// Doorbell carries out what the program has posted: what is short at once, the rest behind the caller's back.
+func (q *QP) Doorbell() { q.kick(true) }
+
+// What is carried out at once: shortRoom bytes, where each entry counts for entryCost more.
+const (
+	shortRoom = 24 << 10
+	entryCost = 192
+)
+
+// kick has the send queue worked on.
+func (q *QP) kick(short bool) {
+	if q.calls.Add(1) == 1 {
+		q.work(short)
+	}
+}
+
+// progress is what the next step is.
+type progress uint8
+
+const (
+	more progress = iota
+	idle
+	tooLong // for the caller
+)
+
+// work carries out entries until there are none, or the head has to wait. One goroutine at a time does.
+func (q *QP) work(short bool) {
+	for {
+		calls := q.calls.Load()
+		room := shortRoom
+		for {
+			spent, p := q.step(short, room)
+			if p == tooLong {
+				go q.work(false)
+				return
+			}
+			if p == idle {
+				break
+			}
+			room -= spent
+		}
+		if q.calls.CompareAndSwap(calls, 0) {
+			return
+		}
+	}
+}
+
+// step carries out one entry.
+func (q *QP) step(short bool, room int) (spent int, p progress) {
+	s := &q.send
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a := q.attrs.Load()
+	switch {
+	case s.ring.mem == nil:
+		return 0, idle
+	case a.State == abi.Err, a.State == abi.SQE:
+		q.flushSendsLocked()
+		return 0, idle
+	case a.State == abi.SQD && s.held: // it was begun before
+	case a.State != abi.RTS:
+		return 0, idle
+	}
+	e := &s.entry
+	if !s.held {
+		if s.ring.waiting() == 0 {
+			return 0, idle
+		}
+		e.take(s.ring.slot(s.ring.at))
+		s.held = true
+	}
+	if short && (room < entryCost || e.size > uint64(room)) {
+		return 0, tooLong
+	}
+	o, status, timer := q.execute(a, e)
+	if o != done {
+		if q.wait(a, o, timer) {
+			return 0, idle
+		}
+		status = RetryExceeded
+		if o == notReady {
+			status = RNRRetryExceeded
+		}
+	}
+	s.wait = wait{}
+	q.finish(e, status)
+	if status != Success {
+		q.explainFailure(a, e, status)
+		q.fail()
+		return 0, idle
+	}
+	q.sent.Add(e.size)
+	return int(e.size) + entryCost, more
+}
+
+// finish completes the head of the queue, whose entry the program may use before it sees that.
+func (q *QP) finish(e *sendEntry, status Status) {
+	q.send.held = false
+	q.send.ring.pop()
+	if status == Success && !q.signalAll && e.flags&flagSignaled == 0 {
+		return
+	}
+	c := completion{id: e.id, status: status, kind: e.op.done(), length: uint32(e.size), qp: q.num}
+	if e.op == OpSendImm || e.op == OpWriteImm {
+		c.flags = hasImmediate
+	}
+	q.scq.push(&c)
+}
+
+// wait has the head tried again. It is false if it was tried for too long.
+func (q *QP) wait(a *Attributes, o outcome, timer uint8) bool {
+	s, now := &q.send, time.Now()
+	if s.wait.since.IsZero() || s.wait.why != o {
+		s.wait = wait{why: o, since: now}
+	}
+	s.wait.timer = timer
+	if s.wait.over(now, a) {
+		return false
+	}
+	next := s.wait.next(now, a)
+	if s.again == nil {
+		s.again = time.AfterFunc(next, func() { q.kick(false) })
+	} else {
+		s.again.Reset(next)
+	}
+	return true
+}
+
+func (q *QP) flushSends() {
+	q.send.mu.Lock()
+	defer q.send.mu.Unlock()
+	q.flushSendsLocked()
+}
+
+// flushSendsLocked completes what is posted and can't be done.
+func (q *QP) flushSendsLocked() {
+	s := &q.send
+	s.wait = wait{}
+	for range s.ring.mask + 1 {
+		if s.ring.mem == nil {
+			return
+		}
+		if !s.held {
+			if s.ring.waiting() == 0 {
+				return
+			}
+			s.entry.take(s.ring.slot(s.ring.at))
+		}
+		q.finish(&s.entry, Flushed)
+	}
+}
+
+// requests are the operations that each type of queue pair has.
+var requests = map[Type]map[Op]bool{
+	RC: {OpWrite: true, OpWriteImm: true, OpSend: true, OpSendImm: true, OpRead: true, OpCompareSwap: true, OpFetchAdd: true,
+		OpLocalInvalidate: true, OpBindWindow: true, OpSendInvalidate: true, OpAtomicWrite: true},
+	UC: {OpWrite: true, OpWriteImm: true, OpSend: true, OpSendImm: true, OpLocalInvalidate: true, OpBindWindow: true},
+	UD: {OpSend: true, OpSendImm: true},
+}
+
+// execute carries out an entry. send.mu is locked.
+func (q *QP) execute(a *Attributes, e *sendEntry) (o outcome, status Status, timer uint8) {
+	switch {
+	case !e.valid, !requests[q.typ][e.op]:
+		return done, LocalQPOperation, 0
+	case e.op == OpBindWindow:
+		return done, q.space.bind(q, &e.bind), 0
+	case e.op == OpLocalInvalidate:
+		if !q.space.invalidate(e.imm, q.memory) {
+			return done, LocalQPOperation, 0
+		}
+		return done, Success, 0
+	case e.size > maxSize:
+		return done, LocalLength, 0
+	}
+	need := uint32(0)
+	switch e.op {
+	case OpCompareSwap, OpFetchAdd:
+		if e.size < atomicLen {
+			return done, LocalLength, 0
+		}
+		fallthrough
+	case OpRead:
+		need = abi.AccessLocalWrite
+		if a.MaxReads == 0 {
+			return done, LocalQPOperation, 0
+		}
+	}
+	local := &q.send.pieces
+	defer local.release()
+	if !local.addAll(q.memory, e.elements.list(), need) {
+		return done, LocalProtection, 0
+	}
+	r := &request{from: q, entry: e, local: local}
+	if q.typ == UD {
+		return done, q.datagram(a, r), 0
+	}
+	o, status = noAnswer, Success
+	if p := q.peer(a); p != nil {
+		o, status, timer = p.respond(r)
+	}
+	if q.typ == UC && status != LocalProtection {
+		return done, Success, 0 // nothing tells the sender what became of it
+	}
+	return o, status, timer
+}
+
+// peer returns the queue pair that the connection leads to, nil if none answers at its address.
+func (q *QP) peer(a *Attributes) peer {
+	p := q.fabric.QP(a.DestQP)
+	if p == nil || !p.port.owns(a.Path.DGID) {
+		return nil
+	}
+	return p
+}
+
+// explainFailure says why a request failed.
+func (q *QP) explainFailure(a *Attributes, e *sendEntry, status Status) {
+	why := ""
+	if status == RetryExceeded {
+		switch p := q.fabric.QP(a.DestQP); {
+		case p == nil:
+			why = ": there is no such queue pair"
+		case !p.port.owns(a.Path.DGID):
+			why = ": no device here has that address"
+		case p.attrs.Load().DestQP != q.num:
+			why = ": that queue pair is not connected to this one"
+		default:
+			why = ": that queue pair is in the state " + p.attrs.Load().State.String()
+		}
+	}
+	q.explain("queue pair %d -> %d at %v: %v of %d bytes failed: %v%s", q.num, a.DestQP, a.Path.DGID, e.op, e.size, status, why)
+}

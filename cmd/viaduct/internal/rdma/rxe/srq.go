@@ -1,0 +1,99 @@
+package rxe
+
+import (
+	"sync"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+)
+
+// An SRQ is a receive queue that several queue pairs take from.
+type SRQ struct {
+	sge   uint32
+	limit func() // called with the queue locked when fewer receives are left than the limit
+
+	mu   sync.Mutex
+	ring ring   // guarded by mu
+	low  uint32 // guarded by mu; 0 if the limit is not armed
+}
+
+// SRQLimits are what a shared receive queue is made with.
+type SRQLimits struct{ WR, SGE, Limit uint32 }
+
+// NewSRQ makes a shared receive queue.
+func NewSRQ(a Arena, l SRQLimits, limit func()) (*SRQ, error) {
+	if l.WR == 0 || l.WR > MaxWR || l.SGE > MaxSRQSGE || l.Limit > l.WR {
+		return nil, ErrInvalid
+	}
+	l.SGE = max(l.SGE, 1)
+	r, err := newRing(a, l.WR, recvHeadLen+sgeLen*int(l.SGE))
+	if err != nil {
+		return nil, ErrMemory
+	}
+	return &SRQ{sge: l.SGE, limit: limit, ring: r, low: l.Limit}, nil
+}
+
+// Describe returns the queue's limits, and where its ring is.
+func (q *SRQ) Describe() (SRQLimits, abi.Body) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return SRQLimits{q.ring.mask, q.sge, q.low}, q.ring.info()
+}
+
+// take copies the next receive, and frees its entry.
+func (q *SRQ) take(e *recvEntry) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ring.mem == nil || q.ring.waiting() == 0 {
+		return false
+	}
+	e.take(q.ring.slot(q.ring.at))
+	q.ring.pop()
+	if q.low > 0 && q.ring.waiting() < q.low {
+		q.low = 0
+		q.limit()
+	}
+	return true
+}
+
+// Arm has limit called when fewer than low receives are left; 0 is never.
+func (q *SRQ) Arm(low uint32) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if low > q.ring.mask {
+		return ErrInvalid
+	}
+	q.low = low
+	return nil
+}
+
+// Resize gives the queue another ring with the receives that are posted; keep is as for a [CQ].
+func (q *SRQ) Resize(n uint32, keep func(info abi.Body) bool) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ring.mem == nil {
+		return ErrInvalid
+	}
+	posted := q.ring.waiting()
+	if n == 0 || n > MaxWR || n < posted || n < q.low {
+		return ErrInvalid
+	}
+	r, err := newRing(q.ring.arena, n, 1<<q.ring.shift)
+	if err != nil {
+		return ErrMemory
+	}
+	r.adopt(&q.ring, q.ring.at, posted)
+	if !keep(r.info()) {
+		r.drop()
+		return nil
+	}
+	q.ring.drop()
+	q.ring = r
+	return nil
+}
+
+// Close takes the ring away. limit is not called behind it.
+func (q *SRQ) Close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.ring.drop()
+}
