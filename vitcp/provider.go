@@ -79,7 +79,7 @@ type device struct {
 	nic   *vi.NIC
 	name  string
 	addr  netip.AddrPort // where it listens by default, port set; may be unspecified
-	known netip.AddrPort // by which peers on other hosts name it, port set
+	local []byte         // host part of its address
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -92,10 +92,8 @@ type device struct {
 	misses    map[netip.AddrPort]int // guarded by mu: No Match in a row, by target
 }
 
-// Open implements vi.Provider. The name is an IP address to be known by and listen on.
-// "" and "vitcp0" stand for all addresses of the host: such a NIC reports one of them as
-// its LocalAddress, and a wait for that address answers at all of them. A wait for one
-// address alone takes a NIC that was opened by that address.
+// Open implements vi.Provider. The name is an IP address to be known by and
+// listen on; "" and "vitcp0" stand for all addresses of the host.
 func (p *Provider) Open(name string, nic *vi.NIC) (vi.Device, error) {
 	d := &device{p: p, nic: nic, name: name, listeners: make(map[*listener]struct{}), misses: make(map[netip.AddrPort]int), pending: make(map[*request]struct{})}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
@@ -122,16 +120,16 @@ func (p *Provider) Open(name string, nic *vi.NIC) (vi.Device, error) {
 			return nil, err
 		}
 	}
-	d.known = d.addr
-	if d.addr.Addr().IsUnspecified() {
-		d.known = netip.AddrPortFrom(ownAddr(), d.addr.Port())
-	}
+	d.local = d.hostPart()
 	return d, nil
 }
 
 // hostPart is the device's address as peers on other hosts would name it.
 func (d *device) hostPart() []byte {
-	ap := d.known
+	ap := d.addr
+	if ap.Addr().IsUnspecified() {
+		ap = netip.AddrPortFrom(ownAddr(), ap.Port())
+	}
 	if ap.Port() == vitcpwire.Port {
 		ap = netip.AddrPortFrom(ap.Addr(), 0)
 	}
@@ -174,7 +172,7 @@ func (d *device) Attributes() vi.NICAttributes {
 		Name:                   d.name,
 		HardwareVersion:        vitcpwire.Version,
 		ProviderVersion:        1,
-		LocalAddress:           d.hostPart(),
+		LocalAddress:           d.local,
 		ThreadSafe:             true,
 		MaxDiscriminatorLen:    maxDiscriminator,
 		MaxRegisterBytes:       1 << 48,
@@ -300,10 +298,9 @@ func (d *device) listen(ap netip.AddrPort) (*listener, error) {
 	return l, nil
 }
 
-// place resolves the host part of a local address, which is an IP address: where to
-// listen, and for connections to which of our addresses. The device's own address means
-// all that the device listens at: a device at a wildcard is known by one address and
-// answers at every address of the host. [VIT-2.2.2.2.1-1]
+// place resolves the host part of a local address, which is an IP address
+// [VIT-2.2.2.2.1-1]: where to listen, and for
+// connections to which of our addresses (invalid: any).
 func (d *device) place(local vi.Address) (ap netip.AddrPort, err error) {
 	if len(local.Host) == 0 {
 		return d.addr, nil
@@ -315,10 +312,7 @@ func (d *device) place(local vi.Address) (ap netip.AddrPort, err error) {
 	if ap.Port() == 0 {
 		ap = netip.AddrPortFrom(ap.Addr(), d.addr.Port())
 	}
-	if ap = netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()); ap == d.known {
-		return d.addr, nil
-	}
-	return ap, nil
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()), nil
 }
 
 // noteMatch keeps the count of refusals in a row by one target.

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/cmd/viaduct/internal/rdma/rxe"
 	"viaduct/iwarp"
 )
 
@@ -42,10 +43,11 @@ type device struct {
 	mac   [6]byte
 	gids  []gidEntry
 	addrs []netip.Addr // none: all that no other device has
+	port  *rxe.Port    // of a RoCE device
 	iw    *iwarp.Device
 
 	// How many objects all contexts have.
-	held struct{ pds, mrs, cqs, qps, srqs atomic.Int32 }
+	held struct{ pds, mrs, cqs, qps, srqs, ahs, mws atomic.Int32 }
 
 	mu     sync.Mutex
 	qps    map[uint32]*queuePair // guarded by mu; by number
@@ -53,7 +55,7 @@ type device struct {
 }
 
 func newDevice(s *Service, i int, d Device) *device {
-	v := &device{s: s, is: personalityOf(d.Name), addrs: d.Addrs, qps: map[uint32]*queuePair{}, nextQP: 1}
+	v := &device{s: s, is: personalityOf(d.Name), port: new(rxe.Port), addrs: d.Addrs, qps: map[uint32]*queuePair{}, nextQP: 1}
 	v.iw = iwarp.NewDevice(iwarp.DeviceConfig{
 		OmitCRC: s.opt.NoCRC,
 		Limits:  iwarp.Limits{Streams: maxQP, Regions: maxMR, QueueDepth: 2 * maxQPWR, CQEntries: 8 * maxQPWR},
@@ -70,6 +72,7 @@ func newDevice(s *Service, i int, d Device) *device {
 	v.found.GUID = g
 	v.found.Objects = v.objects
 	v.gids = v.is.gids(v)
+	v.setGIDs()
 	return v
 }
 

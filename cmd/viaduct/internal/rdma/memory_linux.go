@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -160,6 +161,8 @@ type region struct {
 	access uint32
 	once   sync.Once
 
+	windows atomic.Int32 // memory windows into it
+
 	mu     sync.Mutex
 	closed bool          // guarded by mu
 	holds  int           // guarded by mu; copies past the streams that are under way
@@ -221,7 +224,16 @@ func (k *command) regMR() {
 		k.fail(unix.EINVAL)
 		return
 	}
+	if x.roce != nil {
+		q.Key = 0 // the lowest byte belongs to memory windows, see rxe.Space
+	}
 	r, err := x.register(k, pd, q)
+	for err == nil && x.roce != nil && x.roce.space.HasKey(r.iw.STag()) {
+		taken := r
+		r, err = x.register(k, pd, q)
+		taken.iw.Close()
+		x.mems.drop(taken.mem)
+	}
 	if err != nil {
 		x.mu.Lock()
 		pd.users--
@@ -324,10 +336,17 @@ func (k *command) deregMR() {
 	x.mu.Lock()
 	h := k.Body.U32(0)
 	r := x.mrs.m[h]
-	x.mrs.remove(h)
+	bound := r != nil && r.windows.Load() > 0
+	if !bound {
+		x.mrs.remove(h)
+	}
 	x.mu.Unlock()
-	if r == nil {
+	switch {
+	case r == nil:
 		k.fail(unix.ENOENT)
+		return
+	case bound:
+		k.fail(unix.EINVAL)
 		return
 	}
 	x.repeats.begin(k.Call, k.raw)

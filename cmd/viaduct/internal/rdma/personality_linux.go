@@ -19,9 +19,13 @@ type personality struct {
 	// gids makes the GID table of the port, by index. All of it is readable, since programs read
 	// every entry and some give up at the first that fails.
 	gids func(d *device) []gidEntry
-	// files are the files of sysfs that other personalities do not have, or have with other
+	// files makes the files of sysfs that other personalities do not have, or have with other
 	// text. Names are relative to /sys/class/infiniband/NAME.
-	files []sysFile
+	files func(d *device) []sysFile
+	// queryDevice and queryPort make the responses to the commands of these names.
+	queryDevice, queryPort func(d *device) abi.Body
+	// handlers serve the commands that other personalities do not have, or serve otherwise.
+	handlers map[abi.Command]func(*command)
 }
 
 // siw passes for the kernel's software iWARP.
@@ -33,13 +37,20 @@ var siw = &personality{
 		copy(g.gid[:], d.mac[:]) // the hardware address, as siw has it
 		return []gidEntry{g}
 	},
-	files: []sysFile{
-		{"ports/1/rate", "2.5 Gb/sec (1X SDR)"},
+	files: func(*device) []sysFile {
+		return []sysFile{{"ports/1/rate", "2.5 Gb/sec (1X SDR)"}}
 	},
+	queryDevice: (*device).queryDevice,
+	queryPort:   (*device).queryPort,
 }
 
 // personalityOf returns the personality of a device by its name.
-func personalityOf(string) *personality { return siw }
+func personalityOf(name string) *personality {
+	if isRoCE(name) {
+		return roce
+	}
+	return siw
+}
 
 // A gidEntry is an entry of the GID table of a port.
 type gidEntry struct {
@@ -108,5 +119,5 @@ func (d *device) sysFiles() []sysFile {
 			sysFile{fmt.Sprintf("ports/1/gid_attrs/types/%d", i), g.kind.String()},
 			sysFile{fmt.Sprintf("ports/1/gid_attrs/ndevs/%d", i), g.ndev})
 	}
-	return append(all, d.is.files...)
+	return append(all, d.is.files(d)...)
 }

@@ -58,7 +58,7 @@ func ParseDevices(flags []string) ([]Device, error) {
 	}
 	var ds []Device
 	seen := map[string]bool{}
-	anywhere := 0
+	anywhere := map[bool]int{} // by whether it is a RoCE device
 	for _, s := range flags {
 		d, err := ParseDevice(s)
 		if err != nil {
@@ -69,7 +69,7 @@ func ParseDevices(flags []string) ([]Device, error) {
 		}
 		seen[d.Name] = true
 		if len(d.Addrs) == 0 {
-			anywhere++
+			anywhere[isRoCE(d.Name)]++
 		}
 		for _, a := range d.Addrs {
 			if seen[a.String()] {
@@ -79,8 +79,11 @@ func ParseDevices(flags []string) ([]Device, error) {
 		}
 		ds = append(ds, d)
 	}
-	if anywhere > 1 {
-		return nil, errors.New("--device: one device can be without addresses, the others need theirs")
+	if max(anywhere[false], anywhere[true]) > 1 {
+		return nil, errors.New("--device: one device of a kind can be without addresses, the others need theirs")
 	}
 	return ds, nil
 }
+
+// isRoCE reports whether a device of a name is a RoCE device. The others are of iWARP.
+func isRoCE(name string) bool { return strings.HasPrefix(name, "rxe") }

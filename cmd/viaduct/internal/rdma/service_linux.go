@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/cmd/viaduct/internal/rdma/rxe"
 	"viaduct/internal/notify"
 	"viaduct/internal/status"
 	"viaduct/samehost"
@@ -58,6 +59,7 @@ type Service struct {
 	ports portTable
 	dials turns
 	links links
+	roce  *rxe.Fabric // of all RoCE devices
 
 	processes processes
 	known     known
@@ -85,7 +87,7 @@ type file interface {
 
 // New makes the devices. Close ends them.
 func New(o Options) (*Service, error) {
-	s := &Service{opt: o, log: o.Logger, done: make(chan struct{}), files: map[inode]file{}, known: known{pid: os.Getpid()}}
+	s := &Service{opt: o, log: o.Logger, done: make(chan struct{}), files: map[inode]file{}, roce: rxe.NewFabric(), known: known{pid: os.Getpid()}}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

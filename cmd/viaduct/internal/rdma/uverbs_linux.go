@@ -24,7 +24,8 @@ type context struct {
 	id    inode  // of its stand-in
 	arena *arena // the memfd that is its stand-in, with the rings
 	mems  memories
-	async *channel // nil before get_context or alloc_async; guarded by mu
+	roce  *rxeContext // nil unless the device is of RoCE
+	async *channel    // nil before get_context or alloc_async; guarded by mu
 
 	opened atomic.Bool // by the program's get_context
 	writes atomic.Bool // commands are written, as the program was told
@@ -164,6 +165,9 @@ func newContext(s *Service, d *device, a *arena) *context {
 	x.cqs.most, x.cqs.held = maxCQ, &d.held.cqs
 	x.qps.most, x.qps.held = maxQP, &d.held.qps
 	x.srqs.most, x.srqs.held = maxSRQ, &d.held.srqs
+	if d.is == roce {
+		x.roce = newRXEContext(d)
+	}
 	return x
 }
 
@@ -239,11 +243,15 @@ func (x *context) do(k *command) {
 	if k.Command != abi.PostSend && x.repeats.give(k.Call, k.raw) {
 		return
 	}
-	if h := handlers[k.Command]; h != nil {
-		h(k)
+	h := x.dev.is.handlers[k.Command]
+	if h == nil {
+		h = handlers[k.Command]
+	}
+	if h == nil {
+		k.fail(unix.EOPNOTSUPP)
 		return
 	}
-	k.fail(unix.EOPNOTSUPP)
+	h(k)
 }
 
 func parseErrno(err error) unix.Errno {
@@ -297,7 +305,7 @@ var handlers = map[abi.Command]func(*command){
 	abi.OpenContext:       (*command).openContext,
 	abi.AllocAsync:        (*command).allocAsync,
 	abi.QueryGID:          (*command).queryGID,
-	abi.QueryDevice:       func(k *command) { k.answer(k.x.dev.queryDevice()) },
+	abi.QueryDevice:       func(k *command) { k.answer(k.x.dev.is.queryDevice(k.x.dev)) },
 	abi.QueryDeviceEx:     (*command).queryDeviceEx,
 	abi.QueryPort:         (*command).queryPort,
 	abi.AllocPD:           (*command).allocPD,
@@ -373,7 +381,7 @@ func (k *command) giveAsync(answer func(n uint32) bool) bool {
 
 func (k *command) queryDeviceEx() {
 	b := make(abi.Body, abi.QueryDeviceExLen)
-	copy(b, k.x.dev.queryDevice())
+	copy(b, k.x.dev.is.queryDevice(k.x.dev))
 	if k.Body.U32(0) != 0 || k.Body.U32(4) != 0 {
 		k.fail(unix.EINVAL)
 		return
@@ -391,7 +399,7 @@ func (k *command) queryPort() {
 		k.fail(unix.EINVAL)
 		return
 	}
-	k.answer(k.x.dev.queryPort())
+	k.answer(k.x.dev.is.queryPort(k.x.dev))
 }
 
 // queryGID answers with an entry of the GID table.
@@ -445,6 +453,10 @@ func (k *command) deallocPD() {
 // release ends all that the context has, as the last close of the file does.
 func (x *context) release() {
 	x.calls.Wait()
+	if x.roce != nil {
+		x.later.Wait() // queue pairs that are being changed
+		x.roce.close(x)
+	}
 	x.mu.Lock()
 	var qps []*queuePair
 	for _, q := range x.qps.m {
