@@ -123,10 +123,13 @@ func (d *device) owns(a netip.Addr) bool {
 	return false
 }
 
-// deviceFor returns the device of a local address, nil if it has none.
+// deviceFor returns the iWARP device of a local address, nil if it has none.
 func (s *Service) deviceFor(a netip.Addr) *device {
 	var rest *device
 	for _, d := range s.devices {
+		if d.is != siw { // whose connections are iWARP
+			continue
+		}
 		if d.owns(a) {
 			return d
 		}
