@@ -56,6 +56,7 @@ var rules = []rule{
 	{"internal/vitest/...", []string{"vi", "internal/vitest/...", "internal/..."}, suite},
 
 	{"internal/sdpcore", []string{"internal/wire/sdpwire"}, core},
+	{"internal/rocecore", []string{"internal/wire/ib"}, core},
 
 	{"samehost", []string{"internal/shm"}, internal}, // words that the protocols share with internal/sock, and memory
 	{"internal/sock", []string{"samehost", "internal/..."}, internal},

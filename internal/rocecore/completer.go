@@ -1,0 +1,228 @@
+package rocecore
+
+import (
+	"encoding/binary"
+
+	"viaduct/internal/wire/ib"
+)
+
+// complete handles a response.
+func (c *Connection) complete(now Time, p *ib.Packet) {
+	q := &c.req
+	if !q.started || p.PSN.Less(q.oldest) || !p.PSN.Less(q.sent) { // [ROCE-COMP-3]
+		return
+	}
+	switch p.Opcode.Kind() {
+	case ib.Ack:
+		c.completeAck(now, p)
+	case ib.ReadResponse:
+		c.completeRead(now, p)
+	case ib.AtomicAck:
+		c.completeAtomic(now, p)
+	}
+}
+
+// acknowledge acknowledges all packets up to psn, as advance does, and counts that as progress.
+// It is false too if the connection has failed.
+func (c *Connection) acknowledge(now Time, psn ib.PSN) bool {
+	before := c.req.oldest
+	complete := c.advance(psn)
+	c.progressed(now, before)
+	return complete && !c.failed
+}
+
+// progressed restores the retries and restarts the clock if the oldest packet is not that one any
+// more. [ROCE-REQ-10]
+func (c *Connection) progressed(now Time, before ib.PSN) {
+	q := &c.req
+	n := q.oldest.Sub(before)
+	if n == 0 {
+		return
+	}
+	q.window.acknowledged(n, q.oldest)
+	q.timer.arrived(now, q.oldest)
+	q.timer.restore(q.cfg)
+	if q.timer.running {
+		q.timer.stop()
+		if q.oldest != q.next {
+			q.timer.run(now)
+		}
+	}
+	c.failBroken()
+}
+
+// advance acknowledges all packets up to psn and completes what is complete by that. It is false if
+// a response is missing before: that of the oldest request. [ROCE-COMP-1] [ROCE-COMP-2] [ROCE-REQ-15]
+func (c *Connection) advance(psn ib.PSN) bool {
+	q := &c.req
+	complete := true
+	for q.items.len() > 0 {
+		it := q.items.at(0)
+		if psn.Less(it.first) {
+			break
+		}
+		if it.awaitsResponse() {
+			complete = false
+			break
+		}
+		if psn.Less(it.last) {
+			if q.oldest.Less(psn.Add(1)) {
+				q.oldest = psn.Add(1)
+			}
+			break
+		}
+		q.oldest = it.last.Add(1)
+		done := q.items.pop()
+		q.cursor--
+		if done.counted {
+			q.reads--
+		}
+		c.host.RequestDone(done.r, Completion{Value: done.value})
+	}
+	// After going back, what is acknowledged need not go again.
+	if q.next.Less(q.oldest) {
+		q.next = q.oldest
+	}
+	q.cursor = max(q.cursor, 0)
+	return complete
+}
+
+func (c *Connection) completeAck(now Time, p *ib.Packet) {
+	s := p.AETH.Syndrome
+	switch s.Type() {
+	case ib.TypeACK:
+		if !c.acknowledge(now, p.PSN) {
+			c.missing()
+		}
+	case ib.TypeRNR:
+		c.count.ReceivedRNR++
+		c.notReady(now, p)
+	case ib.TypeNAK:
+		if !c.acknowledge(now, p.PSN.Add(-1)) {
+			c.missing()
+			return
+		}
+		switch s {
+		case ib.NAKSequence: // [ROCE-REQ-11]
+			c.count.ReceivedNAKs++
+			c.missing()
+		case ib.NAKInvalidRequest:
+			c.fail(RemoteInvalidRequest)
+		case ib.NAKRemoteAccess:
+			c.fail(RemoteAccess)
+		default:
+			c.fail(RemoteOperation)
+		}
+	}
+}
+
+// missing sends everything again from the oldest packet, which the peer or its response is missing,
+// unless that has happened since the last progress: what comes in the meantime was under way.
+func (c *Connection) missing() {
+	q := &c.req
+	if c.failed || q.window.losing && q.oldest.Less(q.window.recovered) && q.timer.retries < q.cfg.Retries {
+		return
+	}
+	c.retry(RetryExceeded)
+}
+
+// notReady waits as the peer asks, which has no receive, and then sends everything again from the
+// packet that needs one. [ROCE-REQ-12]
+func (c *Connection) notReady(now Time, p *ib.Packet) {
+	q := &c.req
+	if q.timer.waiting {
+		return
+	}
+	if !c.acknowledge(now, p.PSN.Add(-1)) {
+		c.missing()
+		return
+	}
+	if q.timer.rnrRetries == 0 {
+		c.fail(RNRRetryExceeded)
+		return
+	}
+	left := q.timer.rnrRetries
+	if q.cfg.RNRRetry != RNRForever {
+		left--
+	}
+	q.goBack()
+	q.timer.restore(q.cfg) // the peer answers
+	q.timer.rnrRetries = left
+	q.timer.waiting = true
+	q.timer.until = now + ib.RNRTime(uint8(p.AETH.Syndrome))
+}
+
+// completeRead places a packet of a Read Response. [ROCE-COMP-4] [ROCE-COMP-6]
+func (c *Connection) completeRead(now Time, p *ib.Packet) {
+	q := &c.req
+	if !c.acknowledge(now, p.PSN.Add(-1)) && (c.failed || q.items.at(0).last.Less(p.PSN)) {
+		c.missing()
+		return
+	}
+	it := q.items.at(0)
+	if it.kind != ib.Read {
+		c.fail(BadResponse)
+		return
+	}
+	if p.PSN != q.oldest {
+		c.missing()
+		return
+	}
+	if !it.fits(p, c.cfg.MTU) {
+		c.fail(BadResponse)
+		return
+	}
+	if len(p.Payload) > 0 {
+		if err := it.r.Buf.WriteAt(p.Payload, it.placed); err != nil {
+			c.fail(LocalProtection)
+			return
+		}
+	}
+	it.placed += len(p.Payload)
+	it.answered = p.PSN == it.last
+	q.oldest = p.PSN.Add(1)
+	c.advance(p.PSN)
+	c.progressed(now, p.PSN)
+}
+
+// fits reports whether opcode and length of a Read Response are what its place asks for. A response
+// that begins anew in the middle, since the request went again, may begin as a first one.
+func (it *item) fits(p *ib.Packet, mtu int) bool {
+	last := p.PSN == it.last
+	want := mtu
+	if last {
+		want = it.length - it.placed
+	}
+	if len(p.Payload) != want || p.Opcode.Ends() != last {
+		return false
+	}
+	if p.Opcode != ib.ReadResponseMiddle && p.AETH.Syndrome.Type() != ib.TypeACK {
+		return false
+	}
+	return p.PSN != it.first || p.Opcode.Begins()
+}
+
+// completeAtomic takes the result of an atomic operation. [ROCE-COMP-5]
+func (c *Connection) completeAtomic(now Time, p *ib.Packet) {
+	q := &c.req
+	if !c.acknowledge(now, p.PSN.Add(-1)) {
+		c.missing()
+		return
+	}
+	it := q.items.at(0)
+	if it.kind != ib.Atomic || p.AETH.Syndrome.Type() != ib.TypeACK {
+		c.fail(BadResponse)
+		return
+	}
+	it.value = uint64(p.AtomicAck)
+	if it.length > 0 {
+		var word [8]byte
+		binary.NativeEndian.PutUint64(word[:], it.value)
+		if err := it.r.Buf.WriteAt(word[:min(it.length, 8)], 0); err != nil {
+			c.fail(LocalProtection)
+			return
+		}
+	}
+	it.answered = true
+	c.acknowledge(now, p.PSN)
+}

@@ -1,0 +1,121 @@
+package rocecore
+
+import (
+	"viaduct/internal/wire/ib"
+)
+
+// A DatagramConfig is what a queue pair of unreliable datagrams needs.
+type DatagramConfig struct {
+	MTU  int // bytes of payload
+	QPN  uint32
+	QKey uint32
+	PKey uint16 // 0 means the default partition
+	PSN  ib.PSN // of the first datagram
+}
+
+// A Datagram is a queue pair of unreliable datagrams.
+type Datagram struct {
+	cfg    DatagramConfig
+	host   Host
+	psn    ib.PSN
+	posted fifo[*Request]
+	failed bool
+	count  Counters
+}
+
+// NewDatagram returns a queue pair that is ready to send and to receive.
+func NewDatagram(host Host, cfg DatagramConfig) *Datagram {
+	if cfg.PKey == 0 {
+		cfg.PKey = ib.DefaultPKey
+	}
+	return &Datagram{cfg: cfg, host: host, psn: cfg.PSN}
+}
+
+// Counters returns the counters at this moment.
+func (d *Datagram) Counters() Counters { return d.count }
+
+// Failed reports whether the queue pair is in error.
+func (d *Datagram) Failed() bool { return d.failed }
+
+// Fail puts the queue pair into error: what is posted is flushed.
+func (d *Datagram) Fail() {
+	if d.failed {
+		return
+	}
+	d.failed = true
+	for d.posted.len() > 0 {
+		d.host.RequestDone(d.posted.pop(), Completion{Status: Flushed})
+	}
+	d.host.Failed(Flushed)
+}
+
+// Post adds a Send, whose buffer has at most DatagramConfig.MTU bytes. [ROCE-UD-1]
+func (d *Datagram) Post(r *Request) {
+	if d.failed {
+		d.host.RequestDone(r, Completion{Status: Flushed})
+		return
+	}
+	d.posted.push(r)
+}
+
+// Transmit adds at most limit datagrams to out, and reports whether there are more. They are complete
+// by that. [ROCE-UC-4]
+func (d *Datagram) Transmit(out *Output, limit int) (more bool) {
+	for range limit {
+		if d.posted.len() == 0 {
+			return false
+		}
+		r := d.posted.pop()
+		d.host.RequestDone(r, Completion{Status: d.send(out, r)})
+	}
+	return d.posted.len() > 0
+}
+
+func (d *Datagram) send(out *Output, r *Request) Status {
+	op := ib.SendOnly
+	if r.HasImm {
+		op = ib.SendOnlyImm
+	}
+	n := r.length()
+	p := ib.Packet{BTH: ib.BTH{Opcode: op.On(ib.UD), Solicited: r.Solicited, PKey: d.cfg.PKey, QPN: r.To.QPN, PSN: d.psn},
+		DETH: ib.DETH{QKey: r.To.QKey, SourceQPN: d.cfg.QPN}, Imm: r.Imm}
+	room := out.begin(&p, n)
+	if n > 0 {
+		if err := r.Buf.ReadAt(room, 0); err != nil {
+			return LocalProtection
+		}
+	}
+	out.end(r.To.Addr)
+	d.psn = d.psn.Add(1)
+	d.count.SentPackets++
+	return OK
+}
+
+// Receive handles a datagram, whose invariant CRC was checked; grh is what it was received with.
+// A datagram that can't be received is dropped. [ROCE-UD-2] [ROCE-UD-4]
+func (d *Datagram) Receive(p *ib.Packet, grh *ib.GRH) {
+	if d.failed || p.Opcode.Transport() != ib.UD || p.DETH.QKey != d.cfg.QKey || !ib.PKeyMatches(p.PKey, d.cfg.PKey) || len(p.Payload) > d.cfg.MTU {
+		d.count.Refused++
+		return
+	}
+	r, ok := d.host.NextReceive()
+	if !ok {
+		d.count.Refused++
+		return
+	}
+	d.count.ReceivedPackets++
+	d.host.Received(r, d.deliver(r, p, grh))
+}
+
+// deliver places a datagram behind the 40 bytes that name its sender. [ROCE-UD-3] [ROCE-UD-5]
+func (d *Datagram) deliver(r Receive, p *ib.Packet, grh *ib.GRH) Arrival {
+	n := ib.GRHLen + len(p.Payload)
+	if r.Buf == nil || r.Buf.Len() < n {
+		return Arrival{Status: LocalLength}
+	}
+	var head [ib.GRHLen]byte
+	if r.Buf.WriteAt(grh.Append(head[:0]), 0) != nil || len(p.Payload) > 0 && r.Buf.WriteAt(p.Payload, ib.GRHLen) != nil {
+		return Arrival{Status: LocalProtection}
+	}
+	return Arrival{Len: n, HasImm: p.Opcode.HasImm(), Imm: p.Imm, Solicited: p.Solicited, Source: p.DETH.SourceQPN}
+}

@@ -1,0 +1,59 @@
+package rocecore
+
+import (
+	"net/netip"
+
+	"viaduct/internal/wire/ib"
+)
+
+// An Output collects packets to send: their bytes one behind the other, each with room for its
+// invariant CRC. Reset makes it ready for more; its memory is used again.
+type Output struct {
+	bytes   []byte
+	packets []outgoing
+}
+
+type outgoing struct {
+	from, to int // with the room for the CRC
+	dest     netip.Addr
+}
+
+// Reset forgets all packets.
+func (o *Output) Reset() { o.bytes, o.packets = o.bytes[:0], o.packets[:0] }
+
+// Len returns the number of packets.
+func (o *Output) Len() int { return len(o.packets) }
+
+// Packet returns packet i, whose last [ib.ICRCLen] bytes are for the invariant CRC, and where it
+// goes if it is a datagram.
+func (o *Output) Packet(i int) ([]byte, netip.Addr) {
+	p := &o.packets[i]
+	return o.bytes[p.from:p.to:p.to], p.dest
+}
+
+// begin appends the headers of p for n bytes of payload and returns the room for these. The packet
+// counts when end is called.
+func (o *Output) begin(p *ib.Packet, n int) []byte {
+	from := 0
+	if k := len(o.packets); k > 0 {
+		from = o.packets[k-1].to
+	}
+	o.bytes = p.AppendHeaders(o.bytes[:from], n)
+	at := len(o.bytes)
+	var tail [3 + ib.ICRCLen]byte
+	if need := at + n; need > cap(o.bytes) {
+		o.bytes = append(o.bytes, make([]byte, n)...)
+	} else {
+		o.bytes = o.bytes[:need]
+	}
+	o.bytes = append(o.bytes, tail[:ib.Pad(n)+ib.ICRCLen]...)
+	return o.bytes[at : at+n]
+}
+
+func (o *Output) end(to netip.Addr) {
+	from := 0
+	if k := len(o.packets); k > 0 {
+		from = o.packets[k-1].to
+	}
+	o.packets = append(o.packets, outgoing{from, len(o.bytes), to})
+}

@@ -1,0 +1,144 @@
+package rocecore
+
+import "viaduct/internal/wire/ib"
+
+// A served is a Read or an atomic operation that was executed, in case its response is lost. [ROCE-RESP-20]
+type served struct {
+	kind        ib.Kind // Read or Atomic, Unassigned for an empty entry
+	first, last ib.PSN
+	from        Place
+	length      int
+	value       uint64
+}
+
+// remember keeps s in place of the oldest one. A peer that keeps to what was agreed has the response of
+// that already: if it is to go once more, it need not.
+func (r *responder) remember(s served) {
+	if old := r.served[r.oldest]; old.kind != ib.Unassigned {
+		r.forget(old)
+	}
+	r.served[r.oldest] = s
+	r.oldest = (r.oldest + 1) % len(r.served)
+}
+
+// forget removes the response of s from those that are to go.
+func (r *responder) forget(s served) {
+	for i := range r.responses.len() {
+		if re := r.responses.at(i); re.kind != ib.Ack && re.first == s.first {
+			r.responses.remove(i)
+			return
+		}
+	}
+}
+
+// find returns what was executed with the number psn.
+func (r *responder) find(kind ib.Kind, psn ib.PSN) *served {
+	for i := range r.served {
+		s := &r.served[i]
+		if s.kind == kind && !psn.Less(s.first) && !s.last.Less(psn) {
+			return s
+		}
+	}
+	return nil
+}
+
+// mayServe reports whether Reads or atomic operations are allowed at all.
+func (c *Connection) mayServe(a Access) bool {
+	return c.cfg.Access&a != 0 && len(c.resp.served) > 0 // [ROCE-RESP-20]
+}
+
+// startRead executes a Read Request: its response will go.
+func (c *Connection) startRead(p *ib.Packet) bool {
+	r := &c.resp
+	n := p.RETH.Length
+	if n > MaxMessage || !c.mayServe(RemoteRead) {
+		c.refuse(ib.NAKInvalidRequest)
+		return false
+	}
+	from := Place{p.RETH.VA, p.RETH.RKey}
+	if n > 0 && c.host.Check(from, uint64(n), RemoteRead) != Allowed { // [ROCE-RESP-10] [ROCE-RESP-11]
+		c.refuse(ib.NAKRemoteAccess)
+		return false
+	}
+	s := served{kind: ib.Read, first: p.PSN, last: p.PSN.Add(max(1, (int(n)+c.cfg.MTU-1)/c.cfg.MTU) - 1), from: from, length: int(n)}
+	r.remember(s)
+	r.in.prev = int(p.Opcode)
+	r.expected = s.last.Add(1)
+	c.completedMessage()
+	c.queueRead(s, p.PSN, from, int(n))
+	return true
+}
+
+// queueRead queues the response of a Read from psn on. If a response of the same Read is still to go,
+// it begins anew instead: a peer that asks again and again can't fill the queue.
+func (c *Connection) queueRead(s served, psn ib.PSN, from Place, n int) {
+	r := &c.resp
+	re := response{kind: ib.ReadResponse, psn: psn, msn: r.msn, syndrome: ib.ACK, first: s.first, last: s.last, from: from, left: n}
+	for i := range r.responses.len() {
+		if old := r.responses.at(i); old.kind == ib.ReadResponse && old.first == s.first {
+			*old = re
+			return
+		}
+	}
+	r.responses.push(re)
+}
+
+// repeatRead answers a Read again that was executed before, if it asks for the rest of it from the
+// packet that it names. [ROCE-RESP-4] [ROCE-RESP-6]
+func (c *Connection) repeatRead(p *ib.Packet) {
+	s := c.resp.find(ib.Read, p.PSN)
+	if s == nil {
+		return
+	}
+	at := p.PSN.Sub(s.first) * c.cfg.MTU
+	from := Place{p.RETH.VA, p.RETH.RKey}
+	if from != (Place{s.from.VA + uint64(at), s.from.Key}) || int64(p.RETH.Length) != int64(s.length-at) {
+		return
+	}
+	c.queueRead(*s, p.PSN, from, s.length-at)
+}
+
+// performAtomic executes an atomic operation. [ROCE-RESP-17]
+func (c *Connection) performAtomic(p *ib.Packet) bool {
+	r := &c.resp
+	if !c.mayServe(RemoteAtomic) {
+		c.refuse(ib.NAKInvalidRequest)
+		return false
+	}
+	op := FetchAdd
+	if p.Opcode == ib.CompareSwap {
+		op = CompareSwap
+	}
+	old, v := c.host.Atomic(op, Place{p.Atomic.VA, p.Atomic.RKey}, p.Atomic.SwapAdd, p.Atomic.Compare)
+	switch v {
+	case Misaligned:
+		c.refuse(ib.NAKInvalidRequest)
+		return false
+	case Refused:
+		c.refuse(ib.NAKRemoteAccess)
+		return false
+	}
+	r.remember(served{kind: ib.Atomic, first: p.PSN, last: p.PSN, value: old})
+	r.in.prev = int(p.Opcode)
+	r.expected = p.PSN.Add(1)
+	c.completedMessage()
+	c.queueAtomic(p.PSN, old)
+	return true
+}
+
+func (c *Connection) queueAtomic(psn ib.PSN, value uint64) {
+	r := &c.resp
+	for i := range r.responses.len() {
+		if old := r.responses.at(i); old.kind == ib.AtomicAck && old.psn == psn {
+			return
+		}
+	}
+	r.responses.push(response{kind: ib.AtomicAck, psn: psn, msn: r.msn, syndrome: ib.ACK, first: psn, last: psn, value: value})
+}
+
+// repeatAtomic answers an atomic operation again that was executed before. [ROCE-RESP-5] [ROCE-RESP-6]
+func (c *Connection) repeatAtomic(p *ib.Packet) {
+	if s := c.resp.find(ib.Atomic, p.PSN); s != nil {
+		c.queueAtomic(p.PSN, s.value)
+	}
+}
