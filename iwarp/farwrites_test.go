@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"viaduct/internal/testkit"
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/rdmap"
 )
@@ -277,7 +278,7 @@ func TestFarTail(t *testing.T) {
 // wrong there is the same Terminate, and nothing behind it is placed. [DDP-7.1-14] [DDP-7.1-16] [MPA-6-1] [I-25]
 func TestFarWritesAlone(t *testing.T) {
 	n := 400
-	if testing.Short() {
+	if !testkit.LongRuns() {
 		n = 100
 	}
 	ended, together := 0, 0

@@ -88,6 +88,7 @@ func TestBench(t *testing.T) {
 // TestBenchIntervals: -i tells what a measurement does while it runs, and the rows come
 // as they are known; with --json each is a line.
 func TestBenchIntervals(t *testing.T) {
+	t.Parallel()
 	args := strings.Fields("bench --transports vitcp --ops send,wait --sizes 4K --rounds 2 --time 60ms -i 20ms")
 	r := good(t, args...)
 	at := regexp.MustCompile(`(?m)^(stream|send|wait) +4096  (tcp|vitcp) +round [12] +0\.00-0\.\d\d s +\d+ done +(?:-|\S+ \S+)$|^op +size`).FindAllStringSubmatch(r.stdout, -1)

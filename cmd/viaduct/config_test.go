@@ -10,6 +10,7 @@ import (
 // TestConfig: services take their flags from a file, the command line comes before
 // it, and each mistake is told with its line.
 func TestConfig(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "viaduct.toml")
 	write := func(text string) {
@@ -109,6 +110,7 @@ config = "y"
 // TestConfigDefaults: what --default sets gives way to the file, and that to the command
 // line; a file may be missing if a - stands before its name.
 func TestConfigDefaults(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "viaduct.toml")
 	serve := []string{"serve", "--default", "root=" + dir, "--default", "listen=tcp://127.0.0.1:0", "--default", "listen=sdp://127.0.0.1:0", "--config", "-" + file}

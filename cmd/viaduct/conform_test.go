@@ -88,6 +88,7 @@ func conformTarget(url string) string { return strings.Replace(url, "udp://", "p
 
 // TestConformReports: the forms of the report, and what is refused.
 func TestConformReports(t *testing.T) {
+	t.Parallel()
 	_, urls := start(t, 1, "echo", "--listen", "iwarp://127.0.0.1:0")
 	dir := t.TempDir()
 	junit, html := filepath.Join(dir, "x.xml"), filepath.Join(dir, "x.html")
@@ -119,6 +120,7 @@ func TestConformReports(t *testing.T) {
 
 // TestConformWait: with --wait the peer may be started after conform, in either role.
 func TestConformWait(t *testing.T) {
+	t.Parallel()
 	for _, p := range []struct {
 		url, only string
 		peer      []string
@@ -154,6 +156,7 @@ func TestConformWait(t *testing.T) {
 
 // TestConformRows: every requirement that a case names exists.
 func TestConformRows(t *testing.T) {
+	t.Parallel()
 	var known strings.Builder
 	files, err := filepath.Glob("../../docs/requirements/*.md")
 	if err != nil || len(files) < 4 {
@@ -273,6 +276,7 @@ var conformDialFaults = []struct {
 // TestConformFaults: in a build with faults, each is found, by the requirement
 // that it breaks.
 func TestConformFaults(t *testing.T) {
+	t.Parallel()
 	if raceDetector {
 		t.Skip("the programs with faults are built without the race detector: TestConform has those that are built with it")
 	}

@@ -55,6 +55,7 @@ func certificate(t *testing.T, dir string, change func(*x509.Certificate)) (cert
 }
 
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	work := t.TempDir()
 	cert, key := certificate(t, work, nil)
 	for _, scheme := range []string{"vitcp", "iwarp", "tcp", "sdp"} {
@@ -86,6 +87,7 @@ func TestTLS(t *testing.T) {
 // host are refused by what connects, and a client without a certificate by a listener
 // that wants one.
 func TestTLSRefused(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(*x509.Certificate)
 		ca     bool // the other authority
@@ -116,6 +118,7 @@ func TestTLSRefused(t *testing.T) {
 // TestTLSProxy: a proxy takes TLS off and puts it on, with SDP on the side that has it,
 // and carries a half-close and a broken connection through it.
 func TestTLSProxy(t *testing.T) {
+	t.Parallel()
 	cert, key := certificate(t, t.TempDir(), nil)
 	files := []string{"--tls-cert", cert, "--tls-key", key, "--tls-ca", cert}
 	root := t.TempDir()
@@ -181,6 +184,7 @@ func TestTLSProxy(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	p, urls := start(t, 1, "echo", "--listen", "tcp://127.0.0.1:0", "--metrics", "127.0.0.1:0")
 	p.waitStderr("/metrics")
 	m := regexp.MustCompile(`http://[^ "]*/metrics`).FindString(p.stderr())
@@ -207,6 +211,7 @@ func TestMetrics(t *testing.T) {
 }
 
 func TestLogs(t *testing.T) {
+	t.Parallel()
 	p, urls := start(t, 1, "echo", "--listen", "tcp://127.0.0.1:0", "--log-level", "info", "--log-format", "json")
 	good(t, "ping", urls[0], "-c", "1")
 	p.waitStderr("disconnected")
@@ -219,6 +224,7 @@ func TestLogs(t *testing.T) {
 }
 
 func TestPortmap(t *testing.T) {
+	t.Parallel()
 	for _, host := range []string{"127.0.0.1", "[::1]"} {
 		p, urls := start(t, 1, "portmap", "serve", "--listen", host+":0", "--map", ":80=:8080", "--map", host+":81="+host+":1,"+host+":2")
 		server, ok := strings.CutPrefix(urls[0], "udp://")
@@ -248,6 +254,7 @@ func TestPortmap(t *testing.T) {
 }
 
 func TestRping(t *testing.T) {
+	t.Parallel()
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		p, urls := start(t, 1, "rping", "-s", "-a", host, "-p", "0", "-v")
 		port := urls[0][strings.LastIndex(urls[0], ":")+1:]
@@ -274,6 +281,7 @@ func TestRping(t *testing.T) {
 }
 
 func TestDemo(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "f")
 	random(t, file, 3<<20)
 	d := document(t, good(t, "demo", file, "--json"))
@@ -334,6 +342,7 @@ func captured(t *testing.T, scheme string, n int) []string {
 // TestDecodeOwn: nothing is wrong with what both sides of a transfer recorded,
 // and all of it is understood.
 func TestDecodeOwn(t *testing.T) {
+	t.Parallel()
 	layer := map[string]string{"vitcp": "vitcp", "iwarp": "rdmap", "sdp": "sdp", "fcvi": "fcvi"}
 	for _, scheme := range transport.Names() {
 		if layer[scheme] == "" {

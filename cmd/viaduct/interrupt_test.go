@@ -14,6 +14,7 @@ import (
 // its connection in order, and the server's log says so; one that is killed has its
 // connection break, where the protocol has an orderly end of its own.
 func TestInterruptedClient(t *testing.T) {
+	t.Parallel()
 	for _, scheme := range transport.Names() {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()

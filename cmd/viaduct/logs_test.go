@@ -15,6 +15,7 @@ import (
 // TestLogForms: addresses are text in every event, an event without an error names
 // none, and an orderly end is not logged as a break.
 func TestLogForms(t *testing.T) {
+	t.Parallel()
 	for _, scheme := range transport.Names() {
 		t.Run(scheme, func(t *testing.T) {
 			srv, urls := start(t, 1, "echo", "--listen", listenURL(scheme, "127.0.0.1"), "--log-level", "debug", "--log-format", "json")
@@ -62,6 +63,7 @@ func TestLogForms(t *testing.T) {
 // TestFilesQuiet: clients that store, list and fetch, and a server that is stopped after
 // them, log no warning.
 func TestFilesQuiet(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	random(t, filepath.Join(dir, "f"), 100_000)
 	for _, scheme := range transport.Names() {
@@ -82,6 +84,7 @@ func TestFilesQuiet(t *testing.T) {
 // TestInterruptQuiet: a client that is interrupted in the middle of RDMA Reads
 // ends its stream without an error report to the server.
 func TestInterruptQuiet(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	if f, err := os.Create(filepath.Join(root, "big")); err != nil || f.Truncate(1<<40) != nil {
 		t.Fatal(err)
@@ -98,6 +101,7 @@ func TestInterruptQuiet(t *testing.T) {
 
 // TestHints: what to do about an error fits the error.
 func TestHints(t *testing.T) {
+	t.Parallel()
 	for _, scheme := range transport.Names() {
 		root, work := t.TempDir(), t.TempDir()
 		random(t, filepath.Join(work, "f"), 10)

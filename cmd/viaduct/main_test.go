@@ -5,12 +5,15 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -34,6 +37,11 @@ func TestMain(m *testing.M) {
 	}
 	if os.Getenv(asCommand) != "" {
 		os.Exit(verbs.Main())
+	}
+	// These tests wait for processes most of the time: as many as processors would leave those idle.
+	flag.Parse()
+	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
+		f.Value.Set(strconv.Itoa(2 * runtime.GOMAXPROCS(0)))
 	}
 	os.Exit(m.Run())
 }

@@ -11,6 +11,7 @@ import (
 // TestNames: a fabric and hosts are found by the names under which they have registered, by
 // members of the fabric, other fabrics and clients.
 func TestNames(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	reg := "file:" + filepath.Join(dir, "names")
 	start(t, 1, "fabric", "--listen", "127.0.0.1:0", "--registry", reg, "--register", "plant1")

@@ -17,6 +17,7 @@ import (
 
 // TestGetInto: get writes into a directory, into a device and into a pipe.
 func TestGetInto(t *testing.T) {
+	t.Parallel()
 	// By a name of the test's own: a command that did not know devices would put a file
 	// in the place of the system's.
 	null := filepath.Join(t.TempDir(), "null")
@@ -102,6 +103,7 @@ const interruptBound = 1800 * time.Millisecond
 
 // TestInterruptStopped: a peer that has stopped does not hold a command up.
 func TestInterruptStopped(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	if f, err := os.Create(filepath.Join(root, "big")); err != nil || f.Truncate(1<<40) != nil {
 		t.Fatal(err)
@@ -142,6 +144,7 @@ func TestInterruptStopped(t *testing.T) {
 
 // TestOnePart: two gets of one name do not write into one file.
 func TestOnePart(t *testing.T) {
+	t.Parallel()
 	root, work := t.TempDir(), t.TempDir()
 	body := random(t, filepath.Join(root, "f"), 100_000)
 	if f, err := os.Create(filepath.Join(root, "big")); err != nil || f.Truncate(1<<40) != nil {
@@ -165,6 +168,7 @@ func TestOnePart(t *testing.T) {
 // TestServerDies: a ping whose server is killed still tells what it measured,
 // and no verb blames itself.
 func TestServerDies(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	if f, err := os.Create(filepath.Join(root, "big")); err != nil || f.Truncate(1<<40) != nil {
 		t.Fatal(err)
@@ -220,6 +224,7 @@ func blamed(t *testing.T, p *proc) {
 // TestTruncated: a file that is cut short while it is fetched is named as what
 // it is, on both sides.
 func TestTruncated(t *testing.T) {
+	t.Parallel()
 	for _, scheme := range []string{"iwarp", "fcvi"} {
 		t.Run(scheme, func(t *testing.T) {
 			root := t.TempDir()

@@ -20,6 +20,7 @@ import (
 )
 
 func TestEchoPing(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, scheme, listen string) {
 		_, urls := start(t, 1, "echo", "--listen", listen)
 		for _, size := range []string{"1", "64", "70000", "1M"} {
@@ -51,6 +52,7 @@ func TestEchoPing(t *testing.T) {
 // TestTooLong: a message longer than an iWARP echo server takes is a length
 // error, and the server goes on.
 func TestTooLong(t *testing.T) {
+	t.Parallel()
 	_, urls := start(t, 1, "echo", "--listen", "iwarp://127.0.0.1:0")
 	fails(t, 1, "too long", "ping", withQuery(urls[0], "mtu=4M"), "-c", "1", "-s", "2M")
 	good(t, "ping", urls[0], "-c", "1", "-s", "1M")
@@ -60,6 +62,7 @@ func TestTooLong(t *testing.T) {
 
 // TestAttributes: the parameters of an address reach the connection.
 func TestAttributes(t *testing.T) {
+	t.Parallel()
 	for _, q := range []string{"reliability=unreliable", "reliability=delivery", "flow=off&reliability=delivery", "mtu=64K", "window=1"} {
 		_, urls := start(t, 1, "echo", "--listen", "vitcp://127.0.0.1:0/a?"+q)
 		good(t, "ping", urls[0], "-c", "3", "-i", "0", "-s", "2000")
@@ -73,6 +76,7 @@ func TestAttributes(t *testing.T) {
 }
 
 func TestNC(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, scheme, listen string) {
 		work := t.TempDir()
 		there := random(t, filepath.Join(work, "there"), 3<<20+1)
@@ -97,6 +101,7 @@ func TestNC(t *testing.T) {
 // lost what nc sends: nc says so and exits 1, whether its input ends before or after
 // that. [SDP-8.2.2-4] [SDP-8.2.1-22]
 func TestNCAborted(t *testing.T) {
+	t.Parallel()
 	for _, before := range []bool{true, false} {
 		l, err := new(sdp.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 		if err != nil {
@@ -191,6 +196,7 @@ func startRaw(t *testing.T, input string, args ...string) (func() []byte, string
 
 // TestPeer: two processes call each other.
 func TestPeer(t *testing.T) {
+	t.Parallel()
 	for _, tr := range transport.All() {
 		if tr.PeerMsg == nil {
 			continue
@@ -235,6 +241,7 @@ func hostPort(u string) string { return strings.TrimPrefix(u, "tcp://") }
 // TestProxy: half-closes and resets are carried over, over every pair of
 // stream transports.
 func TestProxy(t *testing.T) {
+	t.Parallel()
 	for _, scheme := range transport.Names() {
 		if !isStream(scheme) {
 			continue

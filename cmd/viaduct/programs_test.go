@@ -19,6 +19,7 @@ import (
 // reached over SDP where the mapper knows a way, and over plain TCP where it
 // does not, or where no mapper answers, or where the way is a dead end. [D-71]
 func TestMappedService(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	body := random(t, filepath.Join(root, "f"), 300_000)
 	_, urls := start(t, 2, "serve", "--root", root, "--listen", "sdp://127.0.0.1:0", "--listen", "tcp://127.0.0.1:0")
@@ -61,6 +62,7 @@ func TestMappedService(t *testing.T) {
 
 // TestSDPSettings: each policy, layout and Hello placement carries a file.
 func TestSDPSettings(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	big := random(t, filepath.Join(root, "big"), 2<<20+1)
 	small := random(t, filepath.Join(root, "small"), 20_001)
@@ -85,6 +87,7 @@ func TestSDPSettings(t *testing.T) {
 // TestFabric: two NICs meet in a fabric of its own process, and across two
 // fabrics that are linked.
 func TestFabric(t *testing.T) {
+	t.Parallel()
 	_, first := start(t, 1, "fabric", "--listen", "127.0.0.1:0")
 	one := strings.TrimPrefix(first[0], "fcip://")
 	p, second := start(t, 1, "fabric", "--listen", "127.0.0.1:0", "--domain", "2", "--join", one)
@@ -110,6 +113,7 @@ func TestFabric(t *testing.T) {
 // back, by themselves, and the fabrics that were linked to it. The members tell
 // of the loss at the default log level. [FCFS-3.2-5]
 func TestFabricRestart(t *testing.T) {
+	t.Parallel()
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	fabric, _ := start(t, 1, "fabric", "--listen", address)
 	other, urls := start(t, 1, "fabric", "--listen", "127.0.0.1:0", "--domain", "2", "--join", address)
@@ -195,6 +199,7 @@ func daemon(t *testing.T, port int, name string, args ...string) {
 
 // TestCurl: an HTTP client of another make, directly and through the proxy.
 func TestCurl(t *testing.T) {
+	t.Parallel()
 	curl := program(t, "curl")
 	root, work := t.TempDir(), t.TempDir()
 	body := random(t, filepath.Join(root, "f"), 1<<20+3)
@@ -215,6 +220,7 @@ func TestCurl(t *testing.T) {
 // TestFetchers: rclone and wget copy a served directory whole, directly and through the
 // proxy, and find nothing to do the second time.
 func TestFetchers(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	sow(t, root, 3, 12, 60000)
 	os.Mkdir(filepath.Join(root, "with space"), 0o755)
@@ -261,6 +267,7 @@ func TestFetchers(t *testing.T) {
 
 // TestRedis: redis-benchmark through SDP, without an error.
 func TestRedis(t *testing.T) {
+	t.Parallel()
 	server, bench := program(t, "redis-server"), program(t, "redis-benchmark")
 	cli := program(t, "redis-cli")
 	port := freePort(t)
@@ -280,6 +287,7 @@ func TestRedis(t *testing.T) {
 
 // TestIperf: both directions and several streams through SDP.
 func TestIperf(t *testing.T) {
+	t.Parallel()
 	iperf := program(t, "iperf3")
 	port := freePort(t)
 	c := exec.Command(iperf, "-s", "-p", strconv.Itoa(port), "-B", "127.0.0.1")

@@ -79,6 +79,7 @@ func watchTerminal(t *testing.T, both bool, seen func(shown string), args ...str
 
 // TestDemoBar: the bar of a row counts the bytes of the file, in each round.
 func TestDemoBar(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "f")
 	random(t, file, 3<<20)
 	shown := onTerminal(t, "demo", file)
@@ -95,6 +96,7 @@ func TestDemoBar(t *testing.T) {
 
 // TestPutBar: while the server has all of a file and has not answered, the bar says so.
 func TestPutBar(t *testing.T) {
+	t.Parallel()
 	src := filepath.Join(t.TempDir(), "f")
 	body := random(t, src, 3<<20)
 	sum := sha256.Sum256(body)
@@ -123,6 +125,7 @@ func TestPutBar(t *testing.T) {
 // TestTreeBar: many files have one bar on a terminal, with how many there are, the bytes of
 // all, the rate and the time left; off a terminal a line each.
 func TestTreeBar(t *testing.T) {
+	t.Parallel()
 	from := t.TempDir()
 	sow(t, from, 2, 20, 3<<20)
 	names := files(t, from)

@@ -23,6 +23,7 @@ const asRDMADuplicates = "VIADUCT_TEST_RDMA_DUPLICATES"
 // A duplicate of a device's file does at any number, and in another program that got it by a socket, what goes by ioctl; at a
 // number of the reserved range it does all. A command that is written to it elsewhere fails, and is not found in a ring.
 func TestRDMADuplicates(t *testing.T) {
+	t.Parallel()
 	r := good(t, "run", "--rdma", "--", "env", calm, asRDMADuplicates+"=first", os.Args[0])
 	if !strings.Contains(r.stdout, "second: done") {
 		t.Errorf("the second program says %q", r.stdout)

@@ -18,6 +18,7 @@ const asRDMAEvents = "VIADUCT_TEST_RDMA_EVENTS"
 // A channel is readable while it has an event, and not any more when a program has got the last: a library that
 // polls would then wait in get_event for ever.
 func TestRDMAEvents(t *testing.T) {
+	t.Parallel()
 	good(t, "run", "--rdma", "--", "env", calm, asRDMAEvents+"=1", os.Args[0])
 }
 

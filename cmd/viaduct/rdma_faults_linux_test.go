@@ -93,6 +93,7 @@ func rdmaObjects() error {
 // of it; and without descriptors the supervisor has commands fail, which the kernel would
 // else write into the rings.
 func TestRDMAObjects(t *testing.T) {
+	t.Parallel()
 	p, _ := start(t, 0, "run", "--rdma", "--", "env", calm, asRDMAObjects+"=1", os.Args[0])
 	s := &served{proc: p}
 	on := func(want string) {
@@ -164,5 +165,6 @@ func rdmaSignals() error {
 // A signal in the opening of a device leaves no descriptor behind that the program
 // does not know of.
 func TestRDMASignals(t *testing.T) {
+	t.Parallel()
 	good(t, "run", "--rdma", "--", "env", asRDMASignals+"=1", os.Args[0])
 }

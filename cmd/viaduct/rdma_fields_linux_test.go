@@ -394,6 +394,7 @@ func (h *rdmaFields) finish(c abi.Command, first map[abi.Kind]uint32) error {
 // Whatever is wrong in a command is refused as the kernel does, does nothing, and harms neither the supervisor nor
 // what the program has. A command that the tables get is tried with them.
 func TestRDMAFields(t *testing.T) {
+	t.Parallel()
 	r := good(t, "run", "--rdma", "--", "env", calm, asRDMAFields+"=1", os.Args[0])
 	var commands, done int
 	if _, err := fmt.Sscanf(strings.TrimSpace(r.stdout), "%d commands, %d done", &commands, &done); err != nil || commands < 1000 {

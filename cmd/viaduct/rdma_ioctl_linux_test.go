@@ -132,5 +132,6 @@ func rdmaIoctl() (err error) {
 
 // The methods of ioctl do what the commands of write do.
 func TestRDMAIoctl(t *testing.T) {
+	t.Parallel()
 	good(t, "run", "--rdma", "--", "env", calm, asRDMAIoctl+"=1", os.Args[0])
 }

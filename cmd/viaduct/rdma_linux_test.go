@@ -46,6 +46,7 @@ func rdmaRun(ctx context.Context, out *bytes.Buffer, program ...string) *exec.Cm
 
 // A file that is no program is told as such, though executing a program is a call that is answered.
 func TestRDMANoProgram(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("no program\n"), 0o755); err != nil {
 		t.Fatal(err)
@@ -161,6 +162,7 @@ func rpingEnded(program, out string) bool {
 
 // The distribution's tools find the device.
 func TestRDMADevices(t *testing.T) {
+	t.Parallel()
 	need(t, "ibv_devinfo", "ibverbs-utils")
 	if r := good(t, "run", "--rdma", "--", "ibv_devices"); !strings.Contains(r.stdout, "siw0") {
 		t.Errorf("ibv_devices:\n%s", r.stdout)
@@ -178,6 +180,7 @@ func TestRDMADevices(t *testing.T) {
 
 // rping verifies the data that travels by RDMA Read and Write, in both directions.
 func TestRDMARping(t *testing.T) {
+	t.Parallel()
 	need(t, "rping", "rdmacm-utils")
 	for _, size := range []int{64, 4096, 60000} {
 		port := strconv.Itoa(freePort(t))
@@ -198,6 +201,7 @@ func TestRDMARping(t *testing.T) {
 
 // A program that knows nothing of run is the other end: viaduct's own rping.
 func TestRDMARpingWithOwn(t *testing.T) {
+	t.Parallel()
 	need(t, "rping", "rdmacm-utils")
 	port := strconv.Itoa(freePort(t))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -224,6 +228,7 @@ func TestRDMARpingWithOwn(t *testing.T) {
 
 // perftest's tools, over events, several queue pairs and a shared receive queue.
 func TestRDMAPerftest(t *testing.T) {
+	t.Parallel()
 	need(t, "ib_write_bw", "perftest")
 	for _, args := range []string{
 		"ib_send_lat -n 200", "ib_send_lat -n 200 -e", "ib_write_lat -n 200", "ib_read_lat -n 200 -e",
@@ -242,6 +247,7 @@ func TestRDMAPerftest(t *testing.T) {
 
 // qperf registers memory for atomic operations too, as the kernel's driver allows.
 func TestRDMAQperf(t *testing.T) {
+	t.Parallel()
 	need(t, "qperf", "qperf")
 	port := strconv.Itoa(freePort(t))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -262,6 +268,7 @@ func TestRDMAQperf(t *testing.T) {
 
 // A program that is killed while it listens ends its supervisor, and its port is free.
 func TestRDMAKilledListener(t *testing.T) {
+	t.Parallel()
 	need(t, "rping", "rdmacm-utils")
 	port, file := strconv.Itoa(freePort(t)), t.TempDir()+"/pid"
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

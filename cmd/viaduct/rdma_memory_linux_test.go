@@ -27,6 +27,7 @@ const asRDMAMemory = "VIADUCT_TEST_RDMA_MEMORY"
 // program, which has memory of its own at the same addresses. What the queues still name is neither
 // read nor written: not over a link, and not by the number of the process, which is the same.
 func TestRDMAMemory(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"read", "write"} {
 		for _, flags := range [][]string{nil, {"--tcp"}} {
 			t.Run(strings.Join(append([]string{mode}, flags...), " "), func(t *testing.T) {

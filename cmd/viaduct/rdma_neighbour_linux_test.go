@@ -28,6 +28,7 @@ const asRDMANeighbour = "VIADUCT_TEST_RDMA_NEIGHBOUR"
 // Of two programs under one supervisor one knows all numbers of the other, and uses them in every field of every command and in
 // its requests. It is refused, nothing of the other's memory is read or written, and the other goes on.
 func TestRDMANeighbour(t *testing.T) {
+	t.Parallel()
 	for _, flags := range [][]string{nil, {"--tcp"}} {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) {
 			what := "all"

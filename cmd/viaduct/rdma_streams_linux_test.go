@@ -27,6 +27,7 @@ var rdmaStreams = flag.Int("streams", 150, "how many streams of RDMA commands at
 // Streams of commands that are made of the tables of package abi, with wrong lengths, handles, addresses and flags among what is right, are
 // answered by errors that the kernel has, and the device is as good as new behind each. The number of a stream is its seed.
 func TestRDMAStreams(t *testing.T) {
+	t.Parallel()
 	r := good(t, "run", "--rdma", "--", "env", fmt.Sprintf("%s=%d %d", asRDMAStreams, *rdmaStreams, freePort(t)), os.Args[0])
 	var streams, commands, done, connections int
 	fmt.Sscanf(strings.TrimSpace(r.stdout), "%d streams, %d commands, %d done, %d connections", &streams, &commands, &done, &connections)

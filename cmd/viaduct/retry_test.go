@@ -14,6 +14,7 @@ import (
 
 // TestTimeout: --timeout ends a command whatever it waits for, and says so.
 func TestTimeout(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
 	if err != nil {
 		t.Fatal(err)
@@ -59,6 +60,7 @@ func TestTimeout(t *testing.T) {
 // TestRetry: a copy goes on with --retry when its server dies in the middle and another
 // comes; what a server refuses is not asked for again.
 func TestRetry(t *testing.T) {
+	t.Parallel()
 	for _, scheme := range transport.Names() {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
@@ -130,6 +132,7 @@ func interrupted(t *testing.T, u string, meanwhile func()) (got, stderr string, 
 
 // TestRetryPing: a ping goes on at a server that was started anew, and so does rping.
 func TestRetryPing(t *testing.T) {
+	t.Parallel()
 	for _, scheme := range transport.Names() {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
@@ -165,6 +168,7 @@ func TestRetryPing(t *testing.T) {
 
 // TestRetryPingLost: connecting again brings no round trip back that was lost.
 func TestRetryPingLost(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

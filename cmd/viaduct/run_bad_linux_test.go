@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/testkit"
 	"viaduct/sdp"
 )
 
@@ -43,6 +44,7 @@ func dialFrom(t *testing.T, from, to string) *sdp.Conn {
 // A process that accepts unseen, here by a listener that it shares with the
 // program, takes the peer for a local one: not a byte is carried, either way.
 func TestRunUnseen(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -92,6 +94,7 @@ func TestRunUnseen(t *testing.T) {
 // A listener that the program inherits is carried too, at the number that it
 // expects, and LISTEN_PID is its own.
 func TestRunInherited(t *testing.T) {
+	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -150,6 +153,7 @@ func remoteAddr(t *testing.T) string {
 // redis lets peers of other hosts in only with a password: those that are carried
 // too.
 func TestRunRedisProtected(t *testing.T) {
+	t.Parallel()
 	redis := need(t, "redis-server", "redis-server")
 	host, port := remoteAddr(t), strconv.Itoa(freePort(t))
 	s := startRun(t, []string{"--listen", port}, redis, "--port", port, "--bind", "0.0.0.0", "--save", "", "--dir", t.TempDir())
@@ -176,6 +180,7 @@ func TestRunRedisProtected(t *testing.T) {
 
 // postgres trusts 127.0.0.1 and nothing else.
 func TestRunPostgresTrust(t *testing.T) {
+	t.Parallel()
 	bins, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
 	if len(bins) == 0 {
 		t.Skip("SKIPPED: postgres is not installed (apt-get install postgresql)")
@@ -306,12 +311,13 @@ func childOf(t *testing.T, parent int, variable string) (child int) {
 // The supervisor is killed at any point: the program goes on with plain TCP,
 // nothing hangs, and its exit code is still that of the command.
 func TestRunSupervisorKilled(t *testing.T) {
+	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
 	_, urls := start(t, 1, "echo", "--listen", "sdp://127.0.0.1:0")
 	echo := strings.TrimPrefix(urls[0], "sdp://")
 	_, echoPort, _ := strings.Cut(echo, ":")
 	n := 20
-	if testing.Short() || raceDetector {
+	if !testkit.LongRuns() || raceDetector {
 		n = 4
 	}
 	for i := range n {

@@ -33,6 +33,7 @@ func denied(t *testing.T, calls string, args ...string) result {
 
 // --check tells what is forbidden, and what to do about it.
 func TestRunCheck(t *testing.T) {
+	t.Parallel()
 	if r := run(t, "run", "--check"); r.code != 0 || !strings.Contains(r.stdout, "a program's sockets can be borrowed") {
 		t.Errorf("exit %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
@@ -94,6 +95,7 @@ func TestRunCheck(t *testing.T) {
 // A Port Mapper that does not answer leaves connections plain, within its time,
 // and with --require refuses them.
 func TestRunDeafPortMapper(t *testing.T) {
+	t.Parallel()
 	python := need(t, "python3", "python3")
 	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"viaduct/internal/testkit"
 	"viaduct/sdp"
 )
 
@@ -194,6 +195,7 @@ func plain(t *testing.T, program string, args ...string) string {
 // Everything that connect, poll, epoll, select and the like say is as it is
 // without viaduct run, however long the dial takes.
 func TestRunConnect(t *testing.T) {
+	t.Parallel()
 	program := buildCFile(t, "connect")
 	for _, tc := range []struct {
 		host  string
@@ -239,9 +241,10 @@ func TestRunConnect(t *testing.T) {
 // A thousand connections of each family that are held until their dial has succeeded are
 // all made, and right; those that the program gives up meanwhile leave nothing behind.
 func TestRunHeld(t *testing.T) {
+	t.Parallel()
 	program := buildCFile(t, "shapes")
 	n := 1000
-	if testing.Short() || raceDetector {
+	if !testkit.LongRuns() || raceDetector {
 		n = 200
 	}
 	for host, family := range map[string]string{"127.0.0.1": "4", "::1": "6"} {
@@ -282,6 +285,7 @@ func TestRunHeld(t *testing.T) {
 // A program that dies while a dial is under way does not leave a supervisor that
 // waits for it.
 func TestRunDialDies(t *testing.T) {
+	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
 	never := slow(t, "127.0.0.1", "", -1)
 	c := command(t.Context(), "run", "--to", never.Addr().String(), "--", python, "-c", `

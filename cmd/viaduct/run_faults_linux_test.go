@@ -25,6 +25,7 @@ const asNames = "VIADUCT_TEST_NAMES"
 // A rule may lead to an address of the other family: the program's socket shows one of its
 // own.
 func TestRunOtherFamily(t *testing.T) {
+	t.Parallel()
 	_, sdpPort, err := net.SplitHostPort(echoSDP(t, "::1"))
 	if err != nil {
 		t.Fatal(err)
@@ -73,6 +74,7 @@ func askPair(t *testing.T, port, from string, fds ...int) (why string) {
 
 // Requests of pairs without sense are refused, and leave nothing behind.
 func TestRunPairRequests(t *testing.T) {
+	t.Parallel()
 	port := strconv.Itoa(freePort(t))
 	s := startRun(t, []string{"--same-host"}, buildCFile(t, "shapes"), "serve-many", port)
 	defer func() {
@@ -108,6 +110,7 @@ func TestRunPairRequests(t *testing.T) {
 // A supervisor that answers a request of a pair without sense gets none: the connection is
 // plain.
 func TestRunPairAnswers(t *testing.T) {
+	t.Parallel()
 	for _, answer := range []string{`{}`, `{"from":"[::1]:5"}`, `{`} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -142,6 +145,7 @@ func TestRunPairAnswers(t *testing.T) {
 // An accept call while the supervisor has no descriptor left waits for one: the connection
 // in the queue is not lost.
 func TestRunShortAccept(t *testing.T) {
+	t.Parallel()
 	port := strconv.Itoa(freePort(t))
 	s := startRun(t, []string{"--listen", port}, buildCFile(t, "shapes"), "accept-told", port)
 	sdpPort, supervisor := s.sdpPort(port), s.supervisor()
@@ -163,6 +167,7 @@ func TestRunShortAccept(t *testing.T) {
 // Without descriptors a supervisor does not say that the socket of a pair has no options of
 // TCP, and takes requests of pairs again when it has some.
 func TestRunShortPairs(t *testing.T) {
+	t.Parallel()
 	port, program := strconv.Itoa(freePort(t)), buildCFile(t, "shapes")
 	s := startRun(t, []string{"--same-host"}, program, "serve-many", port)
 	eventually(t, "the listener", func() bool { return count(s.explained(), "listen", "pair") == 1 })

@@ -245,6 +245,7 @@ func hostileRound(to string) error {
 // A Go program does the same to itself: the supervisor lives, and no connection
 // gets another's descriptor or bytes, on either side.
 func TestRunHostileGo(t *testing.T) {
+	t.Parallel()
 	to, port := newTarget(t), strconv.Itoa(freePort(t))
 	arg := fmt.Sprintf("%d %s %s", int(hostileFor.Seconds()), to.port, port)
 	s := startRun(t, []string{"--to", to.rule, "--listen", port}, "env", asHostile+"="+arg, os.Args[0])

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/testkit"
 	"viaduct/sdp"
 )
 
@@ -102,6 +103,7 @@ func serveFile(t *testing.T, size int) (at string, want []byte) {
 
 // curl is carried whether the dial is waited for or the socket held.
 func TestRunCurl(t *testing.T) {
+	t.Parallel()
 	need(t, "curl", "curl")
 	at, want := serveFile(t, 3<<20)
 	for _, bound := range []string{"0", "1s"} {
@@ -123,6 +125,7 @@ func TestRunCurl(t *testing.T) {
 
 // What is not carried stays as it was, and the exit code is the program's.
 func TestRunExit(t *testing.T) {
+	t.Parallel()
 	notExec := filepath.Join(t.TempDir(), "plain")
 	if err := os.WriteFile(notExec, []byte("no program"), 0o644); err != nil {
 		t.Fatal(err)
@@ -153,6 +156,7 @@ func TestRunExit(t *testing.T) {
 
 // A run inside a run leaves the program to the outer one.
 func TestRunNested(t *testing.T) {
+	t.Parallel()
 	r := run(t, "run", "--", os.Args[0], "run", "--", "sh", "-c", "echo inside; exit 3")
 	if r.code != 3 || r.stdout != "inside\n" || !strings.Contains(r.stderr, "inside another viaduct run") {
 		t.Errorf("exit %d, %q, %s", r.code, r.stdout, r.stderr)
@@ -219,6 +223,7 @@ func echoTrue(port string) error {
 // No connection is lost, and none wrong, while signals break into accept, and into every
 // thread of the supervisor: the program sees it fail, or restarted, as without us.
 func TestRunAcceptSignals(t *testing.T) {
+	t.Parallel()
 	program := buildC(t, acceptC)
 	for _, us := range []string{"1000", "200"} {
 		for _, restart := range []string{"0", "1"} {
@@ -227,7 +232,7 @@ func TestRunAcceptSignals(t *testing.T) {
 				port := s.sdpPort("")
 				end := stormThreads(s.supervisor())
 				n := 750
-				if testing.Short() || raceDetector {
+				if !testkit.LongRuns() || raceDetector {
 					n = 100
 				}
 				var wg sync.WaitGroup

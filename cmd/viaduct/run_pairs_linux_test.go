@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+
+	"viaduct/internal/testkit"
 )
 
 // pairServer is a program that echoes what comes to a port, under run --same-host.
@@ -24,9 +26,10 @@ func pairServer(t *testing.T, program string) (s *served, port string) {
 // supervisors, make no connection of which only the server knows: an end that the program
 // did not get is its next connect's, and a connect whose answer was lost is answered again.
 func TestRunPairStorm(t *testing.T) {
+	t.Parallel()
 	program := buildCFile(t, "shapes")
 	n := 300
-	if testing.Short() || raceDetector {
+	if !testkit.LongRuns() || raceDetector {
 		n = 60
 	}
 	for _, us := range []string{"1000", "200"} {
@@ -59,6 +62,7 @@ func TestRunPairStorm(t *testing.T) {
 // A supervisor that runs out of descriptors leaves connections plain, and asks for no pair
 // that it can't give its program.
 func TestRunPairShort(t *testing.T) {
+	t.Parallel()
 	program := buildCFile(t, "shapes")
 	server, port := pairServer(t, program)
 	c := limited(t, 64, []string{"--same-host"}, "sh", "-c", `for i in 1 2 3 4; do "$0" many "$1" 30 </dev/zero & done; wait`, program, port)
@@ -80,7 +84,7 @@ func TestRunPairShort(t *testing.T) {
 func TestRunPairLeaks(t *testing.T) {
 	program := buildCFile(t, "shapes")
 	n := 1000
-	if testing.Short() || raceDetector {
+	if !testkit.LongRuns() || raceDetector {
 		n = 200
 	}
 	server, port := pairServer(t, program)

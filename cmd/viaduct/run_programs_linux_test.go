@@ -114,6 +114,7 @@ func nginxAt(t *testing.T, port, serve string) (dir, conf string) {
 // nginx with two workers serves what is carried, whole and with the true address
 // in its log, and plain clients beside it.
 func TestRunNginx(t *testing.T) {
+	t.Parallel()
 	nginx := need(t, "nginx", "nginx-light")
 	port := strconv.Itoa(freePort(t))
 	dir, conf := nginxAt(t, port, "root DIR;")
@@ -163,6 +164,7 @@ func TestRunNginx(t *testing.T) {
 
 // Both ends of a redis run this way; the Port Mapper of the one tells the other.
 func TestRunRedis(t *testing.T) {
+	t.Parallel()
 	redis, cli := need(t, "redis-server", "redis-server"), need(t, "redis-cli", "redis-tools")
 	port, mapper := strconv.Itoa(freePort(t)), "127.0.0.1:"+strconv.Itoa(freePort(t))
 	s := startRun(t, []string{"--listen", port, "--portmap-listen", mapper}, redis, "--port", port, "--save", "", "--dir", t.TempDir())
@@ -183,6 +185,7 @@ func TestRunRedis(t *testing.T) {
 
 // iperf3 moves data both ways, over several connections.
 func TestRunIperf(t *testing.T) {
+	t.Parallel()
 	iperf := need(t, "iperf3", "iperf3")
 	port, mapper := strconv.Itoa(freePort(t)), "127.0.0.1:"+strconv.Itoa(freePort(t))
 	s := startRun(t, []string{"--listen", port, "--portmap-listen", mapper}, iperf, "-s", "-p", port)
@@ -198,6 +201,7 @@ func TestRunIperf(t *testing.T) {
 // With --same-host, programs of one host are connected by socket pairs and see the
 // addresses that TCP would show; without a listener that runs so it is plain TCP.
 func TestRunSameHost(t *testing.T) {
+	t.Parallel()
 	redis, cli := need(t, "redis-server", "redis-server"), need(t, "redis-cli", "redis-tools")
 	port := strconv.Itoa(freePort(t))
 	s := startRun(t, []string{"--same-host"}, redis, "--port", port, "--save", "", "--dir", t.TempDir())
@@ -237,6 +241,7 @@ func TestRunSameHost(t *testing.T) {
 // An nginx that gets what it serves from another registers its sockets with epoll before
 // they connect: its connections stay TCP, and what comes is whole.
 func TestRunSameHostUpstream(t *testing.T) {
+	t.Parallel()
 	nginx := need(t, "nginx", "nginx-light")
 	back, front := strconv.Itoa(freePort(t)), strconv.Itoa(freePort(t))
 	dir, conf := nginxAt(t, back, "root DIR;")
@@ -379,6 +384,7 @@ int main(int argc, char **argv) {
 // A program that pulls descriptors from under its own calls harms itself at most:
 // the supervisor lives, and no connection gets another's bytes.
 func TestRunHostile(t *testing.T) {
+	t.Parallel()
 	program := buildC(t, hostileC)
 	_, urls := start(t, 1, "echo", "--listen", "sdp://127.0.0.1:0")
 	echo := strings.TrimPrefix(urls[0], "sdp://")

@@ -59,6 +59,7 @@ func needPython(t *testing.T) string {
 // Blocking sockets, time-outs, selectors, asyncio, TLS and servers of Python say
 // the same as without viaduct run, both ends carried.
 func TestRunPython(t *testing.T) {
+	t.Parallel()
 	python := needPython(t)
 	cert, key := selfSigned(t, t.TempDir())
 	program := filepath.Join("testdata", "run", "matrix.py")
@@ -93,6 +94,7 @@ func TestRunPython(t *testing.T) {
 
 // The options and calls of a connection that is a pair say what TCP says.
 func TestRunSameHostOptions(t *testing.T) {
+	t.Parallel()
 	python := needPython(t)
 	program := filepath.Join("testdata", "run", "options.py")
 	port := strconv.Itoa(freePort(t))
@@ -107,6 +109,7 @@ func TestRunSameHostOptions(t *testing.T) {
 // A socket that something else refers to, or that is registered with epoll, is
 // not replaced by a pair; the reason is told, and the connection works.
 func TestRunSameHostFallback(t *testing.T) {
+	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
 	port := strconv.Itoa(freePort(t))
 	s := startRun(t, []string{"--same-host"}, buildCFile(t, "shapes"), "serve-many", port)

@@ -24,6 +24,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"viaduct/internal/testkit"
 	"viaduct/sdp"
 )
 
@@ -194,6 +195,7 @@ func gone(t *testing.T, pid int) {
 // Calls by which a connection could be made unseen are refused as by a system that
 // does not have them.
 func TestRunFilter(t *testing.T) {
+	t.Parallel()
 	r := run(t, "run", "--", buildCFile(t, "shapes"), "filter", strconv.Itoa(freePort(t)))
 	if r.code != 0 {
 		t.Errorf("exit %d\n%s", r.code, r.stderr)
@@ -206,6 +208,7 @@ func TestRunFilter(t *testing.T) {
 // A daemon is carried like any program: the command ends with the process that it
 // started, the supervisor stays until the daemon has ended.
 func TestRunDaemon(t *testing.T) {
+	t.Parallel()
 	program := buildCFile(t, "shapes")
 	t.Run("client", func(t *testing.T) {
 		t.Parallel()
@@ -243,6 +246,7 @@ func TestRunDaemon(t *testing.T) {
 // The children of a server share one listener, or each have one at the same
 // address: all are served, and one that is killed takes nothing with it.
 func TestRunPrefork(t *testing.T) {
+	t.Parallel()
 	program := buildCFile(t, "shapes")
 	for _, how := range []struct{ name, shared string }{{"shared", "1"}, {"reuseport", "0"}} {
 		t.Run(how.name, func(t *testing.T) {
@@ -276,7 +280,7 @@ func TestRunPrefork(t *testing.T) {
 				eventually(t, "an answer of each child", func() bool { many(8); return len(by) == 4 || t.Failed() })
 			}
 			n := 160
-			if testing.Short() || raceDetector {
+			if !testkit.LongRuns() || raceDetector {
 				n = 48
 			}
 			many(n)
@@ -300,6 +304,7 @@ func TestRunPrefork(t *testing.T) {
 // A listener that is closed refuses peers, and is carried again when the program
 // opens another.
 func TestRunReopen(t *testing.T) {
+	t.Parallel()
 	program := buildCFile(t, "shapes")
 	port, sdpPort := strconv.Itoa(freePort(t)), strconv.Itoa(freePort(t))
 	s := startRun(t, []string{"--listen", port + "=" + sdpPort}, program, "reopen", port)
@@ -333,8 +338,9 @@ func TestRunReopen(t *testing.T) {
 // A listener that is opened at the very moment in which it is noticed that the one before
 // it was closed is carried.
 func TestRunFlap(t *testing.T) {
+	t.Parallel()
 	n := 400
-	if testing.Short() || raceDetector {
+	if !testkit.LongRuns() || raceDetector {
 		n = 50
 	}
 	port, sdpPort := strconv.Itoa(freePort(t)), strconv.Itoa(freePort(t))
@@ -367,6 +373,7 @@ func TestRunFlap(t *testing.T) {
 // A thread with a table of descriptors of its own is served by that table, while
 // another uses the same numbers.
 func TestRunOwnTable(t *testing.T) {
+	t.Parallel()
 	program := buildCFile(t, "shapes")
 	one, two := newTarget(t), newTarget(t)
 	r, es := runRun(t, []string{"--to", one.rule, "--to", two.rule}, program, "own-table", one.port, two.port)
@@ -387,6 +394,7 @@ func TestRunOwnTable(t *testing.T) {
 // No privilege is needed: connections are carried both ways, held or not, as an
 // unprivileged user, inside a user namespace, and when the program enters one.
 func TestRunUsers(t *testing.T) {
+	t.Parallel()
 	users(t, func(t *testing.T, u *asUser) {
 		t.Parallel()
 		program := install(t, buildCFile(t, "shapes"), u.dir)
@@ -419,6 +427,7 @@ func TestRunUsers(t *testing.T) {
 // What an unprivileged supervisor can't look into stays plain TCP, and gets none
 // of the peers that come over SDP; to root nothing is closed.
 func TestRunUndumpable(t *testing.T) {
+	t.Parallel()
 	users(t, func(t *testing.T, u *asUser) {
 		program := install(t, buildCFile(t, "shapes"), u.dir)
 		to, port := newTarget(t), strconv.Itoa(freePort(t))
@@ -457,6 +466,7 @@ func TestRunUndumpable(t *testing.T) {
 
 // --require fails what can't be looked into.
 func TestRunUndumpableRequire(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("SKIPPED: this test is not root's")
 	}
@@ -473,6 +483,7 @@ func TestRunUndumpableRequire(t *testing.T) {
 
 // A program that changes its user goes on being carried by root's supervisor.
 func TestRunSetuid(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("SKIPPED: this test is not root's, and can't change its user")
 	}
@@ -524,6 +535,7 @@ func limited(t *testing.T, n int, flags []string, program ...string) *served {
 // A supervisor without descriptors left leaves connections plain, hangs nothing,
 // and carries again when it has some.
 func TestRunSupervisorEMFILE(t *testing.T) {
+	t.Parallel()
 	program := buildCFile(t, "shapes")
 	t.Run("connect", func(t *testing.T) {
 		t.Parallel()
@@ -689,7 +701,7 @@ func descriptors(t *testing.T, pid int) int {
 func TestRunLeaks(t *testing.T) {
 	program := buildCFile(t, "shapes")
 	n := 1000
-	if testing.Short() || raceDetector {
+	if !testkit.LongRuns() || raceDetector {
 		n = 200
 	}
 	t.Run("accept", func(t *testing.T) {
@@ -769,9 +781,10 @@ func steady(t *testing.T, pid int) (n int) {
 // Connections that are made while signals break into every call of the program,
 // and into every thread of the supervisor, are all made, and right.
 func TestRunStorm(t *testing.T) {
+	t.Parallel()
 	program := buildCFile(t, "shapes")
 	n := 750
-	if testing.Short() || raceDetector {
+	if !testkit.LongRuns() || raceDetector {
 		n = 100
 	}
 	for _, us := range []string{"1000", "200"} {
@@ -816,6 +829,7 @@ func stormThreads(pid int) (end func()) {
 // A socket whose connect failed late has its failure told by the next connect, as
 // without viaduct run, and can then be connected.
 func TestRunRetry(t *testing.T) {
+	t.Parallel()
 	program := buildCFile(t, "shapes")
 	refused := closedPort(t, "127.0.0.1")
 	to := newTarget(t)

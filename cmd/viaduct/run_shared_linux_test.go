@@ -18,6 +18,7 @@ import (
 // Between a program under viaduct run and one that speaks SDP itself, within one host, the
 // bytes go through shared memory, whichever of them connects.
 func TestRunSharedMemory(t *testing.T) {
+	t.Parallel()
 	shared := func(es []explained, call string) (n int) {
 		for _, e := range es {
 			if e.Call == call && e.Path == "sdp" && strings.HasSuffix(e.Why, ", through shared memory") {

@@ -35,6 +35,7 @@ func processState(pid int) byte {
 // A signal breaks into a call that is held as it does into the kernel's own: what ends
 // the program ends it at once, what it handles it handles at once.
 func TestRunHeldSignals(t *testing.T) {
+	t.Parallel()
 	program := buildCFile(t, "shapes")
 	const soon = 10 * time.Second // much less than any time-out, and enough on a busy machine
 	never := slow(t, "127.0.0.1", "", -1)
@@ -89,6 +90,7 @@ except KeyboardInterrupt: sys.exit(4)
 // The command stops when its program has, however long that takes, and goes on when that
 // does; whichever of the two is told. The program sees each signal once.
 func TestRunStops(t *testing.T) {
+	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
 	for _, alone := range []bool{false, true} { // without a supervisor
 		p := begin(t, func(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} },
@@ -153,6 +155,7 @@ for line in sys.stdin: print(n.get(signal.SIGTSTP, 0), n.get(signal.SIGCONT, 0),
 
 // Signals that are ignored when the command starts are ignored by its program.
 func TestRunIgnored(t *testing.T) {
+	t.Parallel()
 	path, env := shellWith(t, "bash")
 	ignored := func(how string) string {
 		c := exec.CommandContext(t.Context(), path, "-c", `trap "" HUP INT TSTP TTOU; exec `+how+`grep SigIgn /proc/self/status`)
@@ -171,6 +174,7 @@ func TestRunIgnored(t *testing.T) {
 // On a terminal a program is interrupted, stopped, continued and ended as it is without
 // viaduct run: once each time.
 func TestRunTerminal(t *testing.T) {
+	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
 	path, env := shellWith(t, "bash")
 	for _, how := range []string{"", "viaduct run --listen any --portmap-listen off -- "} {
@@ -254,6 +258,7 @@ func (c *cutter) cut(reset bool) {
 // The transport's connection breaks in the middle: the program sees a reset, as when a
 // connection of its own breaks, and goes on.
 func TestRunTransportDies(t *testing.T) {
+	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
 	const client = `
 import socket, sys

@@ -16,6 +16,7 @@ import (
 
 // TestLadder: every form that ladder writes, of an exchange and of a capture.
 func TestLadder(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	var list struct {
 		Exchanges []struct{ Name, Title, Source string }
@@ -56,6 +57,7 @@ func TestLadder(t *testing.T) {
 
 // TestWireshark: the dissectors get where they are to go.
 func TestWireshark(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	printed := good(t, "wireshark", "--print").stdout
 	out := strings.Fields(good(t, "wireshark", "--install", "--dir", dir).stdout)
@@ -76,6 +78,7 @@ func TestWireshark(t *testing.T) {
 // TestPcap: what tshark shows of a transfer that both sides recorded is what decode
 // says of it, in every field of every message.
 func TestPcap(t *testing.T) {
+	t.Parallel()
 	shark := newShark(t)
 	fields := map[string]string{ // one that the transfer has
 		"vitcp": "vitcp.rdma_length", "iwarp": "rdmap.size", "sdp": "sdp.mseq", "fcvi": "fcvi.rmt_va", "tcp": "",

@@ -92,6 +92,7 @@ func tcpSocket(t *testing.T) (*os.File, string) {
 // socket that the service manager has opened, over every transport, and the
 // manager is told READY, WATCHDOG and STOPPING.
 func TestSocketActivation(t *testing.T) {
+	t.Parallel()
 	for _, scheme := range []string{"vitcp", "iwarp", "sdp", "fcvi", "tcp"} {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
@@ -127,6 +128,7 @@ func TestSocketActivation(t *testing.T) {
 
 // TestSocketActivationUDP: the Port Mapper takes a UDP socket.
 func TestSocketActivationUDP(t *testing.T) {
+	t.Parallel()
 	c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)

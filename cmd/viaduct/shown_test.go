@@ -76,6 +76,7 @@ func (s *session) run(dir, script string) (out string, err error) {
 // TestReadme runs the commands of README.md as they stand. They share a
 // directory.
 func TestReadme(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../../README.md")
 	if err != nil {
 		t.Fatal(err)
@@ -152,6 +153,7 @@ func withoutNudges(printed []string) []string {
 // page in a directory of its own, and compares what is printed. What a command
 // in the background prints is not looked at.
 func TestGuideCommands(t *testing.T) {
+	t.Parallel()
 	for page, needs := range map[string][]string{
 		"protocols": nil,
 		"programs":  {"python3", "curl", "rping"},

@@ -17,6 +17,7 @@ import (
 // TestPutStream: what has no length before its end is stored up to it, and not at all if
 // the client ends before.
 func TestPutStream(t *testing.T) {
+	t.Parallel()
 	for _, scheme := range transport.Names() {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()

@@ -17,6 +17,7 @@ import (
 // refuses the others, with an error that says so, a log line and a metric; the token
 // is in none of them.
 func TestTokenFile(t *testing.T) {
+	t.Parallel()
 	const secret = "correct-horse-battery-staple"
 	work, root := t.TempDir(), t.TempDir()
 	body := random(t, filepath.Join(root, "f"), 300_000)

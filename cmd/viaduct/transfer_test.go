@@ -13,6 +13,7 @@ import (
 )
 
 func TestTransfer(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, scheme, listen string) {
 		root, work := t.TempDir(), t.TempDir()
 		body := random(t, filepath.Join(root, "big file"), 3<<20+12345)
@@ -59,6 +60,7 @@ func TestTransfer(t *testing.T) {
 }
 
 func TestReadOnly(t *testing.T) {
+	t.Parallel()
 	for _, scheme := range transport.Names() {
 		root := t.TempDir()
 		_, urls := start(t, 1, "serve", "--root", root, "--listen", listenURL(scheme, "127.0.0.1"))
@@ -70,6 +72,7 @@ func TestReadOnly(t *testing.T) {
 }
 
 func TestResume(t *testing.T) {
+	t.Parallel()
 	for _, scheme := range transport.Names() {
 		t.Run(scheme, func(t *testing.T) {
 			root, work := t.TempDir(), t.TempDir()
@@ -116,6 +119,7 @@ func TestResume(t *testing.T) {
 }
 
 func TestUnreachable(t *testing.T) {
+	t.Parallel()
 	work := t.TempDir()
 	for _, scheme := range transport.Names() {
 		u := strings.Replace(listenURL(scheme, "127.0.0.1"), ":0", ":1", 1)
@@ -131,6 +135,7 @@ func TestUnreachable(t *testing.T) {
 
 // TestKill: client or server is killed in the middle of a put, and nothing partial is left.
 func TestKill(t *testing.T) {
+	t.Parallel()
 	for _, scheme := range transport.Names() {
 		for _, victim := range []string{"client", "server"} {
 			t.Run(scheme+"/"+victim, func(t *testing.T) {
@@ -176,6 +181,7 @@ func TestKill(t *testing.T) {
 
 // TestInterrupt: a get that is ended says where its bytes are.
 func TestInterrupt(t *testing.T) {
+	t.Parallel()
 	root, work := t.TempDir(), t.TempDir()
 	if f, err := os.Create(filepath.Join(root, "f")); err != nil || f.Truncate(1<<30) != nil {
 		t.Fatal(err)
@@ -197,6 +203,7 @@ func TestInterrupt(t *testing.T) {
 
 // TestSignals: every listening command ends cleanly.
 func TestSignals(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	var all []string
 	for _, s := range transport.Names() {

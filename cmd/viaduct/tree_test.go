@@ -59,6 +59,7 @@ func alike(t *testing.T, a, b string) {
 // TestTree: directories go there and back over every transport; what is there
 // already is left out when it is asked for, and sync says what it would do.
 func TestTree(t *testing.T) {
+	t.Parallel()
 	from := t.TempDir()
 	sow(t, from, 12, 120, 700<<10)
 	for _, scheme := range transport.Names() {
@@ -122,6 +123,7 @@ func tree(t *testing.T, scheme, listen, from string) {
 // the end of either side, leaves complete files and nothing else at the server, and
 // goes on when it is run again.
 func TestTreeInterrupted(t *testing.T) {
+	t.Parallel()
 	from := t.TempDir()
 	sow(t, from, 20, 600, 2<<20)
 	total := len(files(t, from))
@@ -166,6 +168,7 @@ func TestTreeInterrupted(t *testing.T) {
 // TestTreeHostile: names by which a server would have a client write elsewhere are
 // refused.
 func TestTreeHostile(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"../evil", "/evil", "a/b", "..", ".", ""} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {

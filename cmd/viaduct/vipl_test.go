@@ -9,6 +9,7 @@ import (
 
 // TestVIPLCheck: what programs of libvipl get is told, and why they get nothing.
 func TestVIPLCheck(t *testing.T) {
+	t.Parallel()
 	conf := filepath.Join(t.TempDir(), "vipl.conf")
 	if err := os.WriteFile(conf, []byte("a -> vitcp listen 127.0.0.1:0 transfer 40K\nb -> fcvi listen 127.0.0.1:0\n"), 0o600); err != nil {
 		t.Fatal(err)

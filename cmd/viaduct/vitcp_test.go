@@ -12,6 +12,7 @@ import (
 // TestSmallMTU: files longer than the longest message that a connection agreed on
 // come and go whole. [V-14] [VIT-3.2-5]
 func TestSmallMTU(t *testing.T) {
+	t.Parallel()
 	for _, scheme := range []string{"vitcp", "fcvi", "iwarp"} {
 		for _, mtu := range []string{"65536", "1000"} {
 			t.Run(scheme+" "+mtu, func(t *testing.T) {
@@ -31,6 +32,7 @@ func TestSmallMTU(t *testing.T) {
 // TestServeOnePort: one server listens for two discriminators on one port.
 // [VIT-2.2.2.2.1-2]
 func TestServeOnePort(t *testing.T) {
+	t.Parallel()
 	root, work := t.TempDir(), t.TempDir()
 	body := random(t, filepath.Join(root, "f"), 1000)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

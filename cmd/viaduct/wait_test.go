@@ -13,6 +13,7 @@ import (
 
 // TestWait: with --wait a client may be started before its server.
 func TestWait(t *testing.T) {
+	t.Parallel()
 	for _, scheme := range transport.Names() {
 		t.Run(scheme, func(t *testing.T) {
 			u := strings.Replace(listenURL(scheme, "127.0.0.1"), ":0", fmt.Sprintf(":%d", freePort(t)), 1)
@@ -59,6 +60,7 @@ func TestWait(t *testing.T) {
 // TestRefusal: a server that is down is not taken for one with another
 // discriminator.
 func TestRefusal(t *testing.T) {
+	t.Parallel()
 	for _, scheme := range transport.Names() {
 		u := strings.Replace(listenURL(scheme, "127.0.0.1"), ":0", ":1", 1)
 		r := run(t, "ping", u, "-c", "1")

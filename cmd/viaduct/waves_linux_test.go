@@ -16,6 +16,7 @@ import (
 	"viaduct/cmd/viaduct/internal/msg"
 	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/cmd/viaduct/internal/transport"
+	"viaduct/internal/testkit"
 )
 
 // residentOf returns how many bytes of memory a process has.
@@ -38,7 +39,7 @@ func residentOf(t *testing.T, pid int) int {
 // come, and no wave adds to what the one before has left. [V-43] [I-70]
 func TestEchoWaves(t *testing.T) {
 	waves, conns := 4, 1000
-	if testing.Short() || raceDetector {
+	if !testkit.LongRuns() || raceDetector {
 		waves, conns = 2, 200 // the race detector has ten times the memory, and the time
 	}
 	var files syscall.Rlimit

@@ -116,7 +116,7 @@ func TestNoneIsLost(t *testing.T) {
 	switch {
 	case runtime.GOMAXPROCS(0) == 1:
 		rounds = 50 // it takes the runtime a while to run another goroutine
-	case testing.Short():
+	case !testkit.LongRuns():
 		rounds = 1000
 	}
 	r, w := pipe(t)

@@ -148,9 +148,7 @@ func (c *callers) call(ctx context.Context, at string) error {
 // them is killed, or stopped for a moment, somewhere in between. No connection gets bytes of another one, the process
 // that is left goes on, and nothing is left of the other.
 func TestStorm(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes seconds")
-	}
+	testkit.Long(t, "10 s")
 	child := func(role string) (*exec.Cmd, io.Reader) {
 		t.Helper()
 		cmd := exec.Command(os.Args[0], "-test.run=^TestStormChild$")
