@@ -36,6 +36,13 @@ func asProgram() bool {
 		}
 		os.Exit(0)
 	}
+	if _, ok := os.LookupEnv(asRDMARights); ok {
+		if err := rdmaRights(); err != nil {
+			fmt.Fprintln(os.Stderr, "rights:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if arg, ok := os.LookupEnv(asRDMAPaths); ok {
 		if err := rdmaPaths(arg); err != nil {
 			fmt.Fprintln(os.Stderr, "paths:", err)

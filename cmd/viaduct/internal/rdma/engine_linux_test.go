@@ -161,7 +161,7 @@ func deadMemory(t *testing.T) *memory {
 	t.Cleanup(func() { unix.Close(fd) })
 	in.Close()
 	c.Wait()
-	return &memory{fd: fd, uses: 1}
+	return &memory{fd: fd, maps: ownMappings(t), uses: 1}
 }
 
 func within(t *testing.T, what string, f func()) {

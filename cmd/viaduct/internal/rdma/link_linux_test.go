@@ -103,7 +103,7 @@ func (e *linkEnd) register(off, n int, access uint32, pd *domain) *region {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	m := &memory{fd: fd, uses: 1, by: ownProcess(e.t, &e.q.x.s.processes)}
+	m := &memory{fd: fd, maps: ownMappings(e.t), uses: 1, by: ownProcess(e.t, &e.q.x.s.processes)}
 	s := &space{mem: m, pd: pd}
 	var a iwarp.Access
 	if access&abi.AccessRemoteRead != 0 {

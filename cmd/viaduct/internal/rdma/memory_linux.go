@@ -21,6 +21,7 @@ import (
 // gets its number later is not touched.
 type memory struct {
 	fd   int
+	maps *mappings
 	uses int      // guarded by memories.mu
 	by   *process // nil if it can't be read by its number
 }
@@ -47,7 +48,19 @@ func (m *memory) WriteAt(p []byte, addr uint64) error {
 	if len(p) >= long && m.by != nil && m.by.write(p, addr) {
 		return nil
 	}
+	if !m.maps.mayWrite(addr, uint64(len(p))) {
+		return m.absent()
+	}
 	return m.move(unix.Pwrite, p, addr)
+}
+
+// absent is the error for what is not there: all of the address space, or what was asked for.
+func (m *memory) absent() error {
+	var b [1]byte
+	if n, err := unix.Pread(m.fd, b[:], 0); n == 0 && err == nil {
+		return errGone
+	}
+	return errFault
 }
 
 // move reads or writes all of p. The error is errFault or errGone.
@@ -96,9 +109,14 @@ func (ms *memories) of(c *notify.Call, addr uint64) (*memory, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !c.Valid() {
+	maps, err := openMappings(c.TID)
+	if err == nil && !c.Valid() {
+		maps.close()
+		err = notify.ErrGone
+	}
+	if err != nil {
 		unix.Close(fd)
-		return nil, notify.ErrGone
+		return nil, err
 	}
 	if len(ms.byTID) >= maxMemories { // of threads that have ended, for the greater part
 		ms.forgetLocked()
@@ -106,7 +124,7 @@ func (ms *memories) of(c *notify.Call, addr uint64) (*memory, error) {
 	if ms.byTID == nil {
 		ms.byTID = map[int]*memory{}
 	}
-	m := &memory{fd: fd, uses: 1}
+	m := &memory{fd: fd, maps: maps, uses: 1}
 	if ms.processes != nil {
 		m.by = ms.processes.open(c)
 	}
@@ -129,6 +147,7 @@ func (ms *memories) drop(m *memory) {
 func (ms *memories) dropLocked(m *memory) {
 	if m.uses--; m.uses == 0 {
 		unix.Close(m.fd)
+		m.maps.close()
 		if m.by != nil {
 			ms.processes.drop(m.by)
 		}
@@ -284,9 +303,14 @@ func (x *context) register(k *command, pd *domain, q abi.MRRequest) (*region, er
 	return &region{x: x, iw: mr, mem: mem, space: s, pd: pd, base: q.HCAVA, length: q.Length, access: q.Access}, nil
 }
 
-// mapped looks at the first and the last byte of what is to be registered: a
-// program that registers what is not there is told at once.
+// mapped reports by its error whether all of what is to be registered is there, with the rights that
+// registering wants: the kernel's pinning fails for all of it else.
 func mapped(mem *memory, q abi.MRRequest) error {
+	const writes = abi.AccessLocalWrite | abi.AccessRemoteWrite | abi.AccessRemoteAtomic | abi.AccessMWBind
+	if !mem.maps.hold(q.Start, q.Length, q.Access&writes != 0) {
+		return unix.EFAULT
+	}
+	// A file may be shorter than its mapping, and a device not be memory.
 	var b [1]byte
 	for _, at := range []uint64{q.Start, q.Start + q.Length - 1} {
 		if mem.ReadAt(b[:], at) != nil {

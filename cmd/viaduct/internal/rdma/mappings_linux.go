@@ -1,0 +1,137 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	"bytes"
+	"fmt"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// mappings tell what a process has mapped where. /proc/PID/mem lets a tracer write what the process
+// itself may not, its constants and code for instance, so what is written is asked for here first.
+// Like the memory it belongs to, fd names the address space for good.
+type mappings struct {
+	fd int // of /proc/PID/maps
+	// by asks for one mapping. It is queryMapping or, with kernels before 6.11, readMapping.
+	by      func(fd int, addr uint64) (mapping, bool)
+	written atomic.Pointer[permit]
+}
+
+// A mapping is a range of addresses with the same rights.
+type mapping struct {
+	start, end  uint64
+	read, write bool
+}
+
+// A permit says that a range was found to be writable a moment ago. Asking for each of a million
+// small writes a second would take longer than writing.
+type permit struct {
+	start, end uint64
+	until      time.Time
+}
+
+// permitFor is how long a permit holds: so long a write may come behind the end of its mapping.
+const permitFor = time.Millisecond
+
+// openMappings opens the list of a thread's process.
+func openMappings(tid int) (*mappings, error) {
+	fd, err := unix.Open(fmt.Sprintf("/proc/%d/maps", tid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	m := &mappings{fd: fd, by: queryMapping}
+	if _, e := query(fd, 0, new(mapQuery)); e == unix.ENOTTY || e == unix.EINVAL {
+		m.by = readMapping
+	}
+	return m, nil
+}
+
+func (m *mappings) close() { unix.Close(m.fd) }
+
+// hold reports whether all of a range may be read, or written. It is what pinning the range asks of
+// it (ib_umem_get): no hole, and the right in every mapping.
+func (m *mappings) hold(addr, length uint64, write bool) bool {
+	for at, end := addr, addr+length; at < end; {
+		p, ok := m.by(m.fd, at)
+		if !ok || write && !p.write || !write && !p.read {
+			return false
+		}
+		if at == addr && write {
+			m.written.Store(&permit{p.start, p.end, time.Now().Add(permitFor)})
+		}
+		at = p.end
+	}
+	return true
+}
+
+// mayWrite is hold for a write that is about to be made.
+func (m *mappings) mayWrite(addr, length uint64) bool {
+	if p := m.written.Load(); p != nil && addr >= p.start && addr+length <= p.end && time.Now().Before(p.until) {
+		return true
+	}
+	return m.hold(addr, length, true)
+}
+
+// A mapQuery is struct procmap_query.
+type mapQuery struct {
+	size, flags, addr              uint64
+	start, end, rights, page, from uint64
+	inode                          uint64
+	major, minor                   uint32
+	nameSize, idSize               uint32
+	name, id                       uint64
+}
+
+const (
+	procmapQuery = 0xc0686611 // PROCMAP_QUERY
+	mayRead      = 1
+	mayWrite     = 2
+)
+
+func query(fd int, addr uint64, q *mapQuery) (*mapQuery, unix.Errno) {
+	*q = mapQuery{size: uint64(unsafe.Sizeof(*q)), addr: addr}
+	_, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), procmapQuery, uintptr(unsafe.Pointer(q)))
+	return q, e
+}
+
+// queryMapping asks the kernel for the mapping at an address.
+func queryMapping(fd int, addr uint64) (mapping, bool) {
+	q, e := query(fd, addr, new(mapQuery))
+	return mapping{q.start, q.end, q.rights&mayRead != 0, q.rights&mayWrite != 0}, e == 0
+}
+
+// readMapping looks for the mapping in the list.
+func readMapping(fd int, addr uint64) (mapping, bool) {
+	var rest []byte
+	buf := make([]byte, 64<<10)
+	for at := int64(0); ; {
+		n, err := unix.Pread(fd, buf, at)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n <= 0 {
+			return mapping{}, false
+		}
+		at += int64(n)
+		rest = append(rest, buf[:n]...)
+		for {
+			line, more, whole := bytes.Cut(rest, []byte{'\n'})
+			if !whole {
+				break
+			}
+			rest = more
+			var m mapping
+			var rights string
+			if _, err := fmt.Sscanf(string(line), "%x-%x %4s", &m.start, &m.end, &rights); err != nil || m.end <= addr {
+				continue
+			}
+			m.read, m.write = rights[0] == 'r', rights[1] == 'w'
+			return m, m.start <= addr
+		}
+	}
+}
