@@ -3,7 +3,6 @@
 package rdma
 
 import (
-	"fmt"
 	"net"
 	"net/netip"
 
@@ -19,12 +18,8 @@ var roce = &personality{
 	queryDevice: queryRXEDevice,
 	queryPort:   queryRXEPort,
 	handlers:    rxeHandlers,
-	files: func(d *device) []sysFile {
-		all := []sysFile{{"ports/1/rate", "10 Gb/sec (4X)"}}
-		if d.found.NetName != "" {
-			all = append(all, sysFile{"device/net/" + d.found.NetName + "/ifindex", fmt.Sprint(d.found.NetIndex)})
-		}
-		return all
+	files: func(*device) []sysFile {
+		return []sysFile{{"ports/1/rate", "10 Gb/sec (4X)"}}
 	},
 }
 
