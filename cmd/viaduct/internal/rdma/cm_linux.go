@@ -33,6 +33,7 @@ type cmEvent struct {
 	of *cmID
 	// subject is the new identifier of a request of connection, else nil.
 	subject *cmID
+	join    *roceJoin // of the event that a multicast group was joined, else nil
 }
 
 // openCM gives the program a stand-in for rdma_cm.
@@ -109,6 +110,9 @@ func (f *cmFile) serve(c *notify.Call, fd int) {
 	}
 	k := &cmCommand{Call: c, CMRequest: r, f: f, raw: b, fd: fd, count: int64(c.Args[2])}
 	h := cmHandlers[r.Command]
+	if o := roceCMHandlers[r.Command]; o.serve != nil && k.isRoCE(o.at) {
+		h = o.serve
+	}
 	switch _, out := r.Command.Lengths(); {
 	case h == nil:
 		k.Return(0, unix.ENOSYS)

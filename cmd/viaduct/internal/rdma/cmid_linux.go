@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/cmd/viaduct/internal/rdma/rxe"
 )
 
 // A cmState is where an identifier is in its life.
@@ -51,13 +52,18 @@ type cmID struct {
 	destroyed bool                  // guarded by mu
 	backlog   int                   // guarded by mu; requests that may still come
 	cancel    stdcontext.CancelFunc // guarded by mu; of the dial
+
+	typ     rxe.Type // of the queue pair that it is for
+	timeout uint8    // guarded by mu; of acknowledgements, 0 unless the program says so
+	roce    *roceID  // guarded by mu; nil unless the identifier is of a RoCE device
 }
 
 // Port spaces.
 const (
-	psTCP = 0x0106
-	psUDP = 0x0111
-	psIB  = 0x013f
+	psIPoIB = 0x0002
+	psTCP   = 0x0106
+	psUDP   = 0x0111
+	psIB    = 0x013f
 )
 
 func (id *cmID) channel() *cmFile {
@@ -84,6 +90,9 @@ func (id *cmID) delivered(e *cmEvent, got bool) {
 	if e.subject != nil {
 		id.backlog += n
 	}
+	if e.join != nil {
+		e.join.reported += uint32(n)
+	}
 }
 
 // tell posts an event of the identifier. It is not called with mu held.
@@ -96,11 +105,17 @@ func (id *cmID) tell(t abi.CMEventType, status unix.Errno, p abi.ConnParam) {
 
 func (k *cmCommand) createID() {
 	ps, typ := k.Body.U16(16), k.Body.U8(18)
-	if ps != psTCP && ps != psUDP && ps != psIB || ps == psTCP && typ != 0 && typ != abi.TypeRC {
+	if ps != psTCP && ps != psUDP && ps != psIB && ps != psIPoIB || ps == psTCP && typ != 0 && typ != abi.TypeRC {
 		k.Return(0, unix.EINVAL)
 		return
 	}
-	id := &cmID{s: k.f.s, ps: ps, file: k.f, uid: k.Body.U64(0), sock: -1}
+	id := &cmID{s: k.f.s, ps: ps, file: k.f, uid: k.Body.U64(0), sock: -1, typ: rxe.Type(typ)}
+	if typ == 0 {
+		id.typ = rxe.RC
+		if ps == psUDP || ps == psIPoIB {
+			id.typ = rxe.UD
+		}
+	}
 	k.f.s.cm.add(id)
 	if !k.answer(k.Body.U64(8), abi.Words(id.num)) {
 		id.destroy()
@@ -144,6 +159,7 @@ func (id *cmID) destroy() {
 	if r != nil {
 		id.s.wg.Go(r.refuse)
 	}
+	id.leaveRoCE()
 	if q != nil {
 		q.mu.Lock()
 		if q.engine != nil {
@@ -399,7 +415,11 @@ func (k *cmCommand) setOption() {
 		return
 	}
 	switch {
-	case name == tos && n == 1, name == ackTimeout && n == 1:
+	case name == tos && n == 1:
+	case name == ackTimeout && n == 1:
+		id.mu.Lock()
+		id.timeout = v[0] & 31
+		id.mu.Unlock()
 	case name == reuse && n == 4:
 		k.finish(id.setReuse(v != [4]byte{}))
 		return

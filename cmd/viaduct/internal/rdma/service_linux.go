@@ -61,6 +61,8 @@ type Service struct {
 	links links
 	roce  *rxe.Fabric // of all RoCE devices
 
+	roceCM roceManager
+
 	processes processes
 	known     known
 	next      int // number of the reserved range to try; Serve's

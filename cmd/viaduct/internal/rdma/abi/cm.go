@@ -133,6 +133,8 @@ type ConnParam struct {
 	Private  []byte
 	SRQ      bool
 	IRD, ORD uint8 // responder_resources, initiator_depth
+	Retry    uint8 // retry_count, of RoCE
+	RNRRetry uint8 // of RoCE
 	Valid    bool
 }
 
@@ -141,7 +143,8 @@ const connParamLen = 272
 // ParseConnParam decodes a parameter block. Private refers to b.
 func ParseConnParam(b Body) ConnParam {
 	n := int(b.U8(264))
-	return ConnParam{QP: b.U32(0), Private: b.Bytes(8, n), SRQ: b.U8(265) != 0, IRD: b.U8(266), ORD: b.U8(267), Valid: b.U8(271) != 0}
+	return ConnParam{QP: b.U32(0), Private: b.Bytes(8, n), SRQ: b.U8(265) != 0, IRD: b.U8(266), ORD: b.U8(267),
+		Retry: b.U8(269), RNRRetry: b.U8(270), Valid: b.U8(271) != 0}
 }
 
 func (p *ConnParam) put(b Body) {
@@ -153,24 +156,28 @@ func (p *ConnParam) put(b Body) {
 	}
 	b.Put8(266, p.IRD)
 	b.Put8(267, p.ORD)
+	b.Put8(269, p.Retry)
+	b.Put8(270, p.RNRRetry)
 }
 
 // A CMEventType is the type of an event.
 type CMEventType uint32
 
-// The types that iWARP has.
+// The types.
 const (
 	EvAddrResolved   CMEventType = 0
 	EvAddrError      CMEventType = 1
 	EvRouteResolved  CMEventType = 2
 	EvRouteError     CMEventType = 3
 	EvConnectRequest CMEventType = 4
+	EvConnectReply   CMEventType = 5 // of RoCE: the active side has to answer with accept
 	EvConnectError   CMEventType = 6
 	EvUnreachable    CMEventType = 7
 	EvRejected       CMEventType = 8
 	EvEstablished    CMEventType = 9
 	EvDisconnected   CMEventType = 10
 	EvDeviceRemoval  CMEventType = 11
+	EvMulticastJoin  CMEventType = 12
 	EvTimewaitExit   CMEventType = 15
 )
 
@@ -181,6 +188,7 @@ type CMEvent struct {
 	Type   CMEventType
 	Status int32 // negative error number
 	Param  ConnParam
+	UD     *UDParam // of datagrams, in place of Param
 }
 
 // Put encodes the event for a response of out bytes. ok is false if that is too short.
@@ -193,7 +201,11 @@ func (e *CMEvent) Put(out int) (b Body, ok bool) {
 	b.Put32(8, e.ID)
 	b.Put32(12, uint32(e.Type))
 	b.Put32(16, uint32(e.Status))
-	e.Param.put(b[20 : 20+connParamLen])
+	if e.UD != nil {
+		e.UD.put(b[20:])
+	} else {
+		e.Param.put(b[20 : 20+connParamLen])
+	}
 	return b[:min(out, EventLen)], true
 }
 

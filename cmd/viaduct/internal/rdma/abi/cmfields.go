@@ -56,5 +56,5 @@ var cmLengths = map[CMCommand]struct{ in, out int }{
 	CMCreateID: {24, 4}, CMDestroyID: {16, 4}, CMBindIP: {40, 0}, CMResolveIP: {64, 0}, CMResolveRoute: {8, 0},
 	CMQueryRoute: {16, 200}, CMConnect: {288, 0}, CMListen: {8, 0}, CMAccept: {296, 0}, CMReject: {264, 0},
 	CMDisconnect: {8, 0}, CMInitQPAttr: {16, QPAttrLen}, CMGetEvent: {8, eventLeast}, CMSetOption: {24, 0},
-	CMNotify: {8, 0}, CMMigrateID: {16, 4},
+	CMNotify: {8, 0}, CMMigrateID: {16, 4}, CMJoinIPMcast: {48, 4}, CMLeaveMcast: {16, 4},
 }

@@ -1,0 +1,128 @@
+package abi
+
+// What a RoCE connection's events and attributes have besides those of iWARP.
+
+// A UDParam is what events of datagrams tell: how the other end is reached.
+type UDParam struct {
+	QP, QKey uint32
+	AH       Body // as PutAH makes it; nil for none
+	Private  []byte
+}
+
+func (p *UDParam) put(b Body) {
+	const ahAt, privateAt, lengthAt, maxLen = 8, 40, 296, 256
+	b.Put32(0, p.QP)
+	b.Put32(4, p.QKey)
+	copy(b[ahAt:ahAt+AHLen], p.AH)
+	b.Put8(lengthAt, uint8(copy(b[privateAt:privateAt+maxLen], p.Private)))
+}
+
+// AHLen is the length in bytes of the attributes of an address handle in rdma_cm.
+const AHLen = 32
+
+// MakeAH makes the attributes of an address handle for a GID, from the address at an index of the port.
+func MakeAH(gid [16]byte, sgidIndex uint8) Body {
+	const hops = 64
+	b := make(Body, AHLen)
+	copy(b, gid[:])
+	b.Put8(20, sgidIndex)
+	b.Put8(21, hops)
+	b.Put8(29, 1) // is_global
+	b.Put8(30, 1) // port
+	return b
+}
+
+// A RoCEAttr is what init_qp_attr answers for an identifier of RoCE.
+type RoCEAttr struct {
+	UD                   bool
+	DestQP               uint32
+	SendPSN, RecvPSN     uint32
+	AH                   Body
+	IRD, ORD             uint8
+	Timeout              uint8
+	RetryCount, RNRRetry uint8
+}
+
+// DatagramKey is the queue key of datagrams between programs that use rdma_cm.
+const DatagramKey = 0x01234567
+
+// Attributes that the answer gives, by the bits of modify_qp.
+const (
+	qpPKey      = 1 << 4
+	qpQKey      = 1 << 6
+	qpAV        = 1 << 7
+	qpPathMTU   = 1 << 8
+	qpTimeout   = 1 << 9
+	qpRetry     = 1 << 10
+	qpRNRRetry  = 1 << 11
+	qpRecvPSN   = 1 << 12
+	qpMaxReads  = 1 << 13
+	qpMinRNR    = 1 << 15
+	qpSendPSN   = 1 << 16
+	qpDestReads = 1 << 17
+	qpDestQP    = 1 << 20
+)
+
+// For makes the response for a state; ok is false if there is no such change.
+func (a *RoCEAttr) For(s State) (b Body, ok bool) {
+	const mtu4096 = 5
+	b = make(Body, QPAttrLen)
+	b.Put32(4, uint32(s))
+	switch {
+	case s == Init:
+		mask := uint32(QPState | qpPKey | QPPort)
+		if a.UD {
+			mask |= qpQKey
+			b.Put32(20, DatagramKey)
+		} else {
+			mask |= QPAccessFlags
+			b.Put32(36, AccessRemoteWrite|AccessRemoteRead|AccessRemoteAtomic)
+		}
+		b.Put32(0, mask)
+		b.Put8(133, 1)
+	case s == RTR && a.UD:
+		b.Put32(0, QPState)
+	case s == RTR:
+		b.Put32(0, QPState|qpAV|qpPathMTU|qpDestQP|qpRecvPSN|qpDestReads|qpMinRNR)
+		b.Put32(12, mtu4096)
+		b.Put32(24, a.RecvPSN)
+		b.Put32(32, a.DestQP)
+		copy(b[40:40+AHLen], a.AH)
+		b.Put8(131, a.IRD)
+	case s == RTS && a.UD:
+		b.Put32(0, QPState|qpSendPSN)
+	case s == RTS:
+		b.Put32(0, QPState|qpTimeout|qpRetry|qpRNRRetry|qpSendPSN|qpMaxReads)
+		b.Put32(28, a.SendPSN)
+		for i, v := range []uint8{a.Timeout, a.RetryCount & 7, a.RNRRetry & 7} {
+			b.Put8(134+i, v)
+		}
+		b.Put8(130, a.ORD)
+	default:
+		return nil, false
+	}
+	return b, true
+}
+
+// PutPath writes the record of the one path that a resolved route has into the response of query_route.
+func PutPath(b Body, from, to [16]byte) {
+	const pathAt, mtu4096, hops = 8, 5, 64
+	p := b[pathAt:]
+	copy(p, to[:])
+	copy(p[16:], from[:])
+	p.Put32(44, 1) // reversible
+	p.Put32(48, mtu4096)
+	p.Put8(52, 0xff) // the pkey
+	p.Put8(53, 0xff)
+	p.Put8(54, hops)
+	p.Put8(56, 1)
+}
+
+// Bytes of private data that each message of the connection manager has room for. The kernel tells all of them.
+const (
+	PrivateRequest   = 56
+	PrivateReply     = 196
+	PrivateReject    = 148
+	PrivateUDRequest = 180
+	PrivateUDReply   = 136
+)
