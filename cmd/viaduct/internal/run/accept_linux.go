@@ -35,6 +35,10 @@ type arrival struct {
 
 	from netip.AddrPort // of the loopback connection, which the listener sees
 
+	// woken says that a byte was sent by near to wake the listener, see wake. It is set
+	// before watched is closed.
+	woken bool
+
 	mu      sync.Mutex
 	claimed bool          // guarded by mu
 	watched chan struct{} // closed when nothing looks at near any more
@@ -61,6 +65,9 @@ const (
 	// unseenCheck is how often it is looked whether an arrival has left the
 	// program's queue without an accept call that was served.
 	unseenCheck = 100 * time.Millisecond
+	// wakeTimeout bounds the way of one byte over loopback, which may be sent again once if
+	// the program's queue was full.
+	wakeTimeout = time.Second
 )
 
 // acceptFar takes the transport's connections.
@@ -133,6 +140,7 @@ func (s *supervisor) knock(to netip.AddrPort, source netip.Addr, a *arrival, lim
 		return err
 	}
 	defer n.close()
+	setMostHops(fd, family)
 	if err := unix.Bind(fd, toSockaddr(netip.AddrPortFrom(source, 0), family)); err != nil {
 		return err
 	}
@@ -154,6 +162,7 @@ func (s *supervisor) knock(to netip.AddrPort, source netip.Addr, a *arrival, lim
 	}
 	var near *net.TCPConn
 	if err == nil {
+		a.wake(fd, to)
 		near, err = n.conn()
 	}
 	a.mu.Lock()
@@ -168,6 +177,29 @@ func (s *supervisor) knock(to netip.AddrPort, source netip.Addr, a *arrival, lim
 	}
 	s.watchUnclaimed(from, a)
 	return nil
+}
+
+// wake sends one byte to a listener that is to hear of connections only when bytes come
+// (TCP_DEFER_ACCEPT). takeWakingByte takes it out before the program gets the socket. The
+// option itself stays as the program has set it, on whatever descriptor and at whatever
+// time: what plain TCP brings is still deferred.
+func (a *arrival) wake(fd int, to netip.AddrPort) {
+	if findServerEnd(to, a.from).deferred() {
+		a.woken = true
+		unix.Sendto(fd, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
+	}
+}
+
+// takeWakingByte takes the byte of wake from an accepted socket, and reports whether it came.
+func takeWakingByte(fd int) bool {
+	var b [1]byte
+	for until := time.Now().Add(wakeTimeout); ; time.Sleep(time.Millisecond) {
+		n, _, err := unix.Recvfrom(fd, b[:], unix.MSG_DONTWAIT)
+		if err == unix.EAGAIN && time.Now().Before(until) {
+			continue
+		}
+		return n == 1 && err == nil
+	}
 }
 
 // forget drops an arrival; it reports whether that was still there.
@@ -234,7 +266,7 @@ func (a *arrival) watchQueue(stop <-chan struct{}) {
 			return
 		case <-look.C:
 		}
-		if acceptedBy(to, a.from) {
+		if findServerEnd(to, a.from).accepted() {
 			looks++
 		}
 	}
@@ -499,8 +531,11 @@ func (s *supervisor) takeLocked(fd int, c *notify.Call) (*delivery, error) {
 		}
 		return d, nil
 	}
-	if a.near == nil { // this end of the connection could not be made
+	if a.near == nil || a.woken && !takeWakingByte(got) { // this end could not be made, or is gone
 		unix.Close(got)
+		if a.near != nil {
+			abort(a.near)
+		}
 		abort(a.far)
 		return nil, unix.ECONNABORTED
 	}

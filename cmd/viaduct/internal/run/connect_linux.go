@@ -329,6 +329,9 @@ func (s *supervisor) leave(c *notify.Call, err error, to netip.AddrPort) {
 // noRule is the reason of most connections that stay as they are.
 const noRule = "no rule"
 
+// boundToInterface is the reason of sockets that loopback can't reach.
+const boundToInterface = "the socket is bound to an interface"
+
 // enter finds the dial of a socket, or begins one, which is then mine. A nil
 // dial without error says that the socket needs none.
 func (s *supervisor) enter(b *borrowed, r *toRule, to netip.AddrPort) (d *dial, mine bool, err error) {
@@ -346,7 +349,7 @@ func (s *supervisor) enter(b *borrowed, r *toRule, to netip.AddrPort) (d *dial, 
 	case r.mapped && !s.carrier.named && s.carrier.local.has(to.Addr()):
 		return nil, false, &notCarried{why: "same host, whose Port Mapper is asked only with --portmap"}
 	case err == nil && dev != 0:
-		return nil, false, &notCarried{why: "the socket is bound to an interface"}
+		return nil, false, &notCarried{why: boundToInterface}
 	}
 	d = &dial{rule: r, to: to, done: make(chan struct{}), settled: make(chan struct{})}
 	d.bind(b)
@@ -429,6 +432,7 @@ func newLane(family int) (*lane, error) {
 	if err != nil {
 		return nil, err
 	}
+	setMostHops(fd, family)
 	if err = unix.Bind(fd, toSockaddr(netip.AddrPortFrom(loopbackOf(family), 0), family)); err == nil {
 		err = unix.Listen(fd, 128)
 	}

@@ -40,9 +40,23 @@ func portListeners(port uint16) (found []netip.Addr, err error) {
 	return found, nil
 }
 
-// acceptedBy reports whether a TCP connection of this host's has left the queue of
-// its listener: until then it belongs to no file. local is the listener's end.
-func acceptedBy(local, remote netip.AddrPort) bool {
+// A serverEnd is the listener's end of a TCP connection within this host, as the kernel's
+// socket monitor shows it.
+type serverEnd struct {
+	state byte
+	inode uint32 // of its file; 0 until an accept call has made one
+}
+
+// accepted reports whether the connection has left the queue of its listener.
+func (e serverEnd) accepted() bool { return e.inode != 0 }
+
+// deferred reports whether the kernel keeps the connection from the listener's queue until
+// bytes come, as TCP_DEFER_ACCEPT wants it, or until a full queue has room.
+func (e serverEnd) deferred() bool { return e.state == tcpSynRecv }
+
+// findServerEnd finds the end of a connection whose address is local. The zero value stands
+// for a connection that is not there, or a kernel that does not tell.
+func findServerEnd(local, remote netip.AddrPort) (e serverEnd) {
 	req := make([]byte, 56) // struct inet_diag_req_v2
 	req[0], req[1] = byte(familyOf(local.Addr())), unix.IPPROTO_TCP
 	binary.NativeEndian.PutUint32(req[4:], ^uint32(0))
@@ -53,11 +67,12 @@ func acceptedBy(local, remote netip.AddrPort) bool {
 	for i := 48; i < 56; i++ { // any cookie
 		req[i] = 0xff
 	}
-	accepted := false
-	err := diagOne(req, func(m []byte) {
-		accepted = len(m) >= 72 && binary.NativeEndian.Uint32(m[68:]) != 0 // struct inet_diag_msg
+	diagOne(req, func(m []byte) {
+		if len(m) >= 72 { // struct inet_diag_msg
+			e = serverEnd{state: m[1], inode: binary.NativeEndian.Uint32(m[68:])}
+		}
 	})
-	return err == nil && accepted
+	return e
 }
 
 // unixSockets returns the cookies of all unix sockets.

@@ -223,6 +223,7 @@ func reusable(family int) (int, error) {
 	}
 	unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 	unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+	setMostHops(fd, family)
 	return fd, nil
 }
 

@@ -125,6 +125,11 @@ func (s *supervisor) addListener(b *borrowed, thread int) error {
 	if !s.rules.serves(at.Port()) {
 		return nil
 	}
+	if dev, err := unix.GetsockoptInt(b.fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX); err == nil && dev != 0 {
+		// It takes nothing that comes over loopback, nor what comes by other interfaces.
+		s.explain.line(event{Call: "listen", thread: thread, Local: at, Path: "tcp", Why: boundToInterface})
+		return errors.New(boundToInterface)
+	}
 	p := place{addr: at}
 	if b.family == unix.AF_INET6 && at.Addr().Is6() && at.Addr().IsUnspecified() {
 		only, err := unix.GetsockoptInt(b.fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY)

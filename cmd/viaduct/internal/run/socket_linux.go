@@ -18,6 +18,7 @@ const ipprotoMPTCP = 262 // what Go's listeners are
 // TCP's states, as tcp_info tells them.
 const (
 	tcpEstablished = 1
+	tcpSynRecv     = 3
 	tcpClose       = 7
 	tcpListen      = 10
 )
@@ -121,6 +122,16 @@ func hasError(fd int) bool {
 	p := []unix.PollFd{{Fd: int32(fd)}}
 	n, err := unix.Poll(p, 0)
 	return err == nil && n > 0 && p[0].Revents&unix.POLLERR != 0
+}
+
+// setMostHops lets packets of a socket reach sockets that take only packets of direct
+// neighbours (IP_MINTTL, IPV6_MINHOPCOUNT): they ask for the greatest hop limit there is.
+func setMostHops(fd, family int) {
+	if family == unix.AF_INET6 {
+		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, 255)
+		return
+	}
+	unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TTL, 255)
 }
 
 // disconnect makes a socket unconnected again.
