@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"viaduct/cmd/viaduct/internal/sockdiag"
 	"viaduct/internal/notify"
 	"viaduct/internal/status"
 )
@@ -184,7 +185,7 @@ func (s *supervisor) knock(to netip.AddrPort, source netip.Addr, a *arrival, lim
 // option itself stays as the program has set it, on whatever descriptor and at whatever
 // time: what plain TCP brings is still deferred.
 func (a *arrival) wake(fd int, to netip.AddrPort) {
-	if findServerEnd(to, a.from).deferred() {
+	if sockdiag.FindServerEnd(to, a.from).Deferred() {
 		a.woken = true
 		unix.Sendto(fd, []byte{0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
 	}
@@ -266,7 +267,7 @@ func (a *arrival) watchQueue(stop <-chan struct{}) {
 			return
 		case <-look.C:
 		}
-		if findServerEnd(to, a.from).accepted() {
+		if sockdiag.FindServerEnd(to, a.from).Accepted() {
 			looks++
 		}
 	}
@@ -390,21 +391,15 @@ func (s *supervisor) acceptShort(c *notify.Call, flags int) {
 }
 
 // hasPeerRoom looks at where an accept call wants the peer's address. If that can't be
-// the call is answered.
+// the kernel answers the call: it takes a connection from the queue, if there is one, and closes
+// it. An arrival that it takes is found to be accepted unseen.
 func hasPeerRoom(c *notify.Call) bool {
 	if c.Args[1] == 0 {
 		return true
 	}
 	var n [4]byte
-	if _, err := c.ReadMem(c.Args[2], n[:]); err == unix.EPERM {
-		c.Continue() // unseen: it gets no arrival
-		return false
-	} else if err != nil {
-		c.Return(0, unix.EFAULT)
-		return false
-	}
-	if int32(binary.NativeEndian.Uint32(n[:])) < 0 {
-		c.Return(0, unix.EINVAL)
+	if _, err := c.ReadMem(c.Args[2], n[:]); err != nil || int32(binary.NativeEndian.Uint32(n[:])) < 0 {
+		c.Continue()
 		return false
 	}
 	return true

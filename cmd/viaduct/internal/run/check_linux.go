@@ -13,7 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"viaduct/cmd/viaduct/internal/mapper"
 	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/cmd/viaduct/internal/sockdiag"
 	"viaduct/internal/notify"
 	"viaduct/portmap"
 )
@@ -199,7 +201,7 @@ func tryMemory(c *notify.Call, f *Finding) {
 
 func checkMonitor() Finding {
 	f := Finding{What: "sock_diag", Good: true, Says: "listeners that a program closes are noticed"}
-	if _, err := portListeners(1); err != nil {
+	if _, err := sockdiag.Listeners(1); err != nil {
 		f.Warn, f.Says = true, "listeners that a program closes are noticed only when a peer comes: "+err.Error()
 	}
 	return f
@@ -228,6 +230,10 @@ func checkIPv6() Finding {
 func checkPortMap() Finding {
 	f := Finding{What: "portmap", Good: true, Says: fmt.Sprintf("UDP port %d is free for --listen", portmap.Port)}
 	c, err := net.ListenPacket("udp", fmt.Sprintf(":%d", portmap.Port))
+	if pid := mapper.Of(portmap.Port); err != nil && pid != 0 {
+		f.Says = fmt.Sprintf("process %d is the Port Mapper of this host: services of --listen register with it", pid)
+		return f
+	}
 	if err != nil {
 		f.Warn, f.Says = true, fmt.Sprintf("--listen can't answer at UDP port %d: %v", portmap.Port, err)
 		f.Do = "use --portmap-listen ADDRESS:PORT, or map the ports with viaduct portmap serve"

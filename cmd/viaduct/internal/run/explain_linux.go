@@ -37,7 +37,7 @@ type event struct {
 	Program string         `json:"program,omitempty"`
 	Local   netip.AddrPort `json:"local,omitzero"`
 	Remote  netip.AddrPort `json:"remote,omitzero"`
-	Path    string         `json:"path"` // sdp, pair, tcp, "tcp, relayed", refused
+	Path    string         `json:"path"` // sdp, pair, tcp, "tcp, relayed", refused, or trying; of portmap udp, registered, off
 	Why     string         `json:"why,omitempty"`
 
 	thread int
@@ -74,15 +74,17 @@ func (x *explainer) line(e event) {
 		json.NewEncoder(x.w).Encode(e)
 		return
 	}
-	at := e.Remote
-	if !at.IsValid() {
-		at = e.Local
+	at := ""
+	for _, a := range []netip.AddrPort{e.Local, e.Remote} {
+		if a.IsValid() { // not every call has an address that could be read
+			at = " " + a.String()
+		}
 	}
 	by := ""
 	if e.Pid != 0 {
 		by = fmt.Sprintf("%s[%d] ", e.Program, e.Pid)
 	}
-	fmt.Fprintf(x.w, "viaduct run: %s%s %v: %s", by, e.Call, at, e.Path)
+	fmt.Fprintf(x.w, "viaduct run: %s%s%s: %s", by, e.Call, at, e.Path)
 	if e.Why != "" {
 		fmt.Fprintf(x.w, " (%s)", e.Why)
 	}

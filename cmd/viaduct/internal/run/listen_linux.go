@@ -5,6 +5,7 @@ package run
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -15,6 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"viaduct/cmd/viaduct/internal/mapper"
+	"viaduct/cmd/viaduct/internal/sockdiag"
 	"viaduct/internal/notify"
 	"viaduct/portmap"
 	"viaduct/sdp"
@@ -69,7 +72,7 @@ type listeners struct {
 	services map[place]*service          // guarded by mu
 	sockets  map[uint64]*carriedListener // guarded by mu; by cookie
 	arrivals map[netip.AddrPort]*arrival // guarded by mu; by the address that the program's listener sees
-	registry *portmap.Registry           // nil without a Port Mapper
+	mapper   *mapper.Service             // nil without a Port Mapper
 	watching bool                        // guarded by mu
 }
 
@@ -179,7 +182,9 @@ func (ls *listeners) open(s *supervisor, p place, cookie uint64) (svc *service, 
 		go s.servePairs(svc)
 	}
 	ls.services[p] = svc
-	ls.publishLocked(p)
+	if err := ls.publishLocked(p); err != nil {
+		s.explain.line(event{Call: "portmap", Local: p.addr, Path: "off", Why: err.Error()})
+	}
 	if !ls.watching {
 		ls.watching = true
 		go s.watchListeners()
@@ -210,9 +215,9 @@ func (svc *service) close() {
 
 // publishLocked tells the Port Mapper where SDP is spoken for a place, or that it
 // is not. The listeners of all addresses of both families have one entry.
-func (ls *listeners) publishLocked(p place) {
-	if ls.registry == nil {
-		return
+func (ls *listeners) publishLocked(p place) error {
+	if ls.mapper == nil {
+		return nil
 	}
 	key := p.addr
 	if key.Addr().IsUnspecified() {
@@ -233,11 +238,7 @@ func (ls *listeners) publishLocked(p place) {
 			targets = append(targets, netip.AddrPortFrom(netip.IPv4Unspecified(), port))
 		}
 	}
-	if len(targets) == 0 {
-		ls.registry.Delete(key)
-		return
-	}
-	ls.registry.Set(key, portmap.NewMapping(targets...))
+	return ls.mapper.Set(key, targets...)
 }
 
 // closeLocked ends a service whose listeners the program has closed.
@@ -282,7 +283,7 @@ func (s *supervisor) checkListener(svc *service) {
 	if ls.services[svc.place] != svc {
 		return
 	}
-	if all, err := portListeners(svc.place.addr.Port()); err == nil && len(all) == 0 {
+	if all, err := sockdiag.Listeners(svc.place.addr.Port()); err == nil && len(all) == 0 {
 		ls.closeLocked(svc)
 	}
 }
@@ -309,8 +310,8 @@ func (s *supervisor) inheritListeners() {
 	}
 }
 
-// servePortMap answers for the listeners, if that is wanted.
-func (s *supervisor) servePortMap() error {
+// servePortMap makes the listeners known to clients, if that is wanted.
+func (s *supervisor) servePortMap() (err error) {
 	if len(s.rules.listen) == 0 || s.o.PortMapListen == "off" {
 		return nil
 	}
@@ -318,21 +319,28 @@ func (s *supervisor) servePortMap() error {
 	if at == "" {
 		at = ":" + strconv.Itoa(portmap.Port)
 	}
-	reg := portmap.NewRegistry()
-	cfg := portmap.ServerConfig{Registry: reg, Logger: s.e.Log}
+	cfg := portmap.ServerConfig{Logger: s.e.Log}
 	if s.e.Capture != nil {
 		cfg.Tap = s.e.Capture.Datagram
 	}
-	srv, err := portmap.Listen(at, cfg)
-	if err != nil {
-		if s.o.PortMapListen != "" {
-			return err
+	s.ls.mapper, err = mapper.Join(at, cfg, listenerOwners, func(st mapper.State) {
+		e := event{Call: "portmap", Local: st.Addr, Path: "udp"}
+		switch {
+		case st.Err != nil:
+			e.Path, e.Why = "off", st.Err.Error()
+		case st.Pid != 0:
+			e.Path, e.Why = "registered", fmt.Sprintf("with the Port Mapper of process %d, whose place this process takes when it ends", st.Pid)
 		}
-		s.explain.line(event{Call: "portmap", Path: "off", Why: err.Error()})
-		return nil
+		s.explain.line(e)
+	})
+	return err
+}
+
+// listenerOwners returns the users whose sockets listen at a port.
+func listenerOwners(port uint16) (uids []int, err error) {
+	all, err := sockdiag.Listeners(port)
+	for _, l := range all {
+		uids = append(uids, l.UID)
 	}
-	s.ls.registry = reg
-	s.explain.line(event{Call: "portmap", Local: srv.Addr(), Path: "udp"})
-	go srv.Serve()
-	return nil
+	return uids, err
 }

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"viaduct/cmd/viaduct/internal/sockdiag"
 	"viaduct/internal/notify"
 	"viaduct/internal/status"
 )
@@ -150,7 +151,7 @@ func (s *supervisor) sweepPairs() {
 			return
 		}
 		ps.mu.Unlock()
-		live, err := unixSockets()
+		live, err := sockdiag.UnixSockets()
 		if err != nil {
 			continue
 		}

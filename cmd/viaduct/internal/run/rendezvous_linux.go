@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"viaduct/cmd/viaduct/internal/sockdiag"
 )
 
 // How supervisors of one host find each other. For each place where its program
@@ -179,12 +181,12 @@ func (p place) takes(to netip.AddrPort) error {
 	if p.addr.Port() != to.Port() || p.addr.Addr() != to.Addr() && !any {
 		return errors.New("the listener is at another address")
 	}
-	all, err := portListeners(to.Port())
+	all, err := sockdiag.Listeners(to.Port())
 	if err != nil {
 		return err
 	}
 	for _, l := range all {
-		if l != p.addr.Addr() && (l == to.Addr() || any && l.IsUnspecified() && l.Is4() == to.Addr().Is4()) {
+		if a := l.Addr; a != p.addr.Addr() && (a == to.Addr() || any && a.IsUnspecified() && a.Is4() == to.Addr().Is4()) {
 			return errors.New("another listener is nearer to the address")
 		}
 	}

@@ -18,9 +18,7 @@ const ipprotoMPTCP = 262 // what Go's listeners are
 // TCP's states, as tcp_info tells them.
 const (
 	tcpEstablished = 1
-	tcpSynRecv     = 3
 	tcpClose       = 7
-	tcpListen      = 10
 )
 
 // A borrowed socket is a copy of one of the program's, for the time of a call. It

@@ -1,10 +1,8 @@
-//go:build linux && (amd64 || arm64)
-
-package run
+package sockdiag
 
 import (
 	"encoding/binary"
-	"fmt"
+	"errors"
 	"net/netip"
 	"syscall"
 
@@ -14,9 +12,20 @@ import (
 // sockDiagByFamily is the one request of the kernel's socket monitor.
 const sockDiagByFamily = 20
 
-// portListeners asks the kernel for the addresses of the TCP sockets that listen
-// at a port.
-func portListeners(port uint16) (found []netip.Addr, err error) {
+// TCP's states, as the kernel numbers them.
+const (
+	tcpSynRecv = 3
+	tcpListen  = 10
+)
+
+// A Listener is a TCP socket that listens.
+type Listener struct {
+	Addr netip.Addr
+	UID  int // of the user who made it
+}
+
+// Listeners returns the TCP sockets that listen at a port.
+func Listeners(port uint16) (found []Listener, err error) {
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		// struct inet_diag_req_v2
 		req := make([]byte, 56)
@@ -24,14 +33,14 @@ func portListeners(port uint16) (found []netip.Addr, err error) {
 		binary.NativeEndian.PutUint32(req[4:], 1<<tcpListen)
 		binary.BigEndian.PutUint16(req[8:], port)
 		err := diag(req, func(m []byte) {
-			if len(m) < 24 || binary.BigEndian.Uint16(m[4:]) != port { // struct inet_diag_msg
+			if len(m) < 68 || binary.BigEndian.Uint16(m[4:]) != port { // struct inet_diag_msg
 				return
 			}
-			if family == unix.AF_INET {
-				found = append(found, netip.AddrFrom4([4]byte(m[8:12])))
-			} else {
-				found = append(found, netip.AddrFrom16([16]byte(m[8:24])).Unmap())
+			l := Listener{netip.AddrFrom4([4]byte(m[8:12])), int(binary.NativeEndian.Uint32(m[64:]))}
+			if family == unix.AF_INET6 {
+				l.Addr = netip.AddrFrom16([16]byte(m[8:24])).Unmap()
 			}
+			found = append(found, l)
 		})
 		if err != nil {
 			return nil, err
@@ -40,25 +49,25 @@ func portListeners(port uint16) (found []netip.Addr, err error) {
 	return found, nil
 }
 
-// A serverEnd is the listener's end of a TCP connection within this host, as the kernel's
+// A ServerEnd is the listener's end of a TCP connection within this host, as the kernel's
 // socket monitor shows it.
-type serverEnd struct {
+type ServerEnd struct {
 	state byte
 	inode uint32 // of its file; 0 until an accept call has made one
 }
 
-// accepted reports whether the connection has left the queue of its listener.
-func (e serverEnd) accepted() bool { return e.inode != 0 }
+// Accepted reports whether the connection has left the queue of its listener.
+func (e ServerEnd) Accepted() bool { return e.inode != 0 }
 
-// deferred reports whether the kernel keeps the connection from the listener's queue until
+// Deferred reports whether the kernel keeps the connection from the listener's queue until
 // bytes come, as TCP_DEFER_ACCEPT wants it, or until a full queue has room.
-func (e serverEnd) deferred() bool { return e.state == tcpSynRecv }
+func (e ServerEnd) Deferred() bool { return e.state == tcpSynRecv }
 
-// findServerEnd finds the end of a connection whose address is local. The zero value stands
+// FindServerEnd finds the end of a connection whose address is local. The zero value stands
 // for a connection that is not there, or a kernel that does not tell.
-func findServerEnd(local, remote netip.AddrPort) (e serverEnd) {
+func FindServerEnd(local, remote netip.AddrPort) (e ServerEnd) {
 	req := make([]byte, 56) // struct inet_diag_req_v2
-	req[0], req[1] = byte(familyOf(local.Addr())), unix.IPPROTO_TCP
+	req[0], req[1] = family(local.Addr()), unix.IPPROTO_TCP
 	binary.NativeEndian.PutUint32(req[4:], ^uint32(0))
 	binary.BigEndian.PutUint16(req[8:], local.Port())
 	binary.BigEndian.PutUint16(req[10:], remote.Port())
@@ -69,14 +78,21 @@ func findServerEnd(local, remote netip.AddrPort) (e serverEnd) {
 	}
 	diagOne(req, func(m []byte) {
 		if len(m) >= 72 { // struct inet_diag_msg
-			e = serverEnd{state: m[1], inode: binary.NativeEndian.Uint32(m[68:])}
+			e = ServerEnd{state: m[1], inode: binary.NativeEndian.Uint32(m[68:])}
 		}
 	})
 	return e
 }
 
-// unixSockets returns the cookies of all unix sockets.
-func unixSockets() (map[uint64]bool, error) {
+func family(a netip.Addr) byte {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+// UnixSockets returns the cookies of all unix sockets.
+func UnixSockets() (map[uint64]bool, error) {
 	all := map[uint64]bool{}
 	// struct unix_diag_req
 	req := make([]byte, 24)
@@ -128,7 +144,7 @@ func askDiag(req []byte, flags uint16, each func(msg []byte)) error {
 			case unix.NLMSG_DONE:
 				return nil
 			case unix.NLMSG_ERROR:
-				return fmt.Errorf("run: the kernel's socket monitor refuses")
+				return errors.New("sockdiag: the kernel's socket monitor refuses")
 			case sockDiagByFamily:
 				each(m.Data)
 				if flags&unix.NLM_F_DUMP == 0 {

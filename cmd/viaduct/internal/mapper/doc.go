@@ -1,0 +1,7 @@
+// Package mapper shares the Port Mapper of a host between the services that run there. The UDP
+// port of a Port Mapper is one process's. The others register with that process over a local
+// socket, and when it ends one of them takes its place.
+//
+//	s, err := mapper.Join(":3935", portmap.ServerConfig{}, owners, report)
+//	err = s.Set(conventional, sdp)
+package mapper

@@ -1,0 +1,9 @@
+package mapper
+
+import (
+	"testing"
+
+	"viaduct/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }

@@ -1,0 +1,233 @@
+package mapper
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The process that has the UDP port listens at a local socket whose name, in the abstract namespace
+// of the network namespace, is made of its UDP address. A service connects, and sends one message
+// for each change of its mappings. A mapping lasts as long as the connection.
+
+const (
+	// answerTimeout bounds an answer of the Port Mapper's process.
+	answerTimeout = time.Second
+	maxMessage    = 8192
+	maxTargets    = 64
+)
+
+// A registration is one message of a service: without targets the mapping ends.
+type registration struct {
+	Service netip.AddrPort   `json:"service"`
+	Targets []netip.AddrPort `json:"targets,omitempty"`
+}
+
+// An answer says why a registration is refused, if it is.
+type answer struct {
+	Why string `json:"why,omitempty"`
+}
+
+func meetingAddr(udp netip.AddrPort) *net.UnixAddr {
+	return &net.UnixAddr{Net: "unixpacket", Name: "@viaduct-portmap/1/" + udp.String()}
+}
+
+// dialMapper connects to the process that answers at a UDP address, or at all addresses with its
+// port. pid is that process's.
+func dialMapper(udp netip.AddrPort) (c *net.UnixConn, pid int, err error) {
+	at := []netip.AddrPort{udp, netip.AddrPortFrom(netip.IPv6Unspecified(), udp.Port()), netip.AddrPortFrom(netip.IPv4Unspecified(), udp.Port())}
+	for _, a := range at {
+		if c, err = net.DialUnix("unixpacket", nil, meetingAddr(a)); err == nil {
+			cred, _ := peerOf(c)
+			return c, cred.pid, nil
+		}
+	}
+	return nil, 0, err
+}
+
+// Of returns the process that takes registrations for the Port Mapper at a UDP port of all addresses,
+// 0 if there is none.
+func Of(port uint16) (pid int) {
+	c, pid, err := dialMapper(netip.AddrPortFrom(netip.IPv6Unspecified(), port))
+	if err != nil {
+		return 0
+	}
+	c.Close()
+	return pid
+}
+
+// register sends one registration and returns what is wrong with it. A Port Mapper that does not
+// answer is none: the connection ends.
+func register(c *net.UnixConn, r registration) (err error) {
+	defer func() {
+		if err != nil && !errors.Is(err, errRefused) {
+			c.CloseRead()
+			c.CloseWrite()
+		}
+	}()
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	c.SetDeadline(time.Now().Add(answerTimeout))
+	defer c.SetDeadline(time.Time{})
+	if _, err := c.Write(b); err != nil {
+		return err
+	}
+	buf := make([]byte, maxMessage)
+	n, err := c.Read(buf)
+	if err != nil {
+		return err
+	}
+	var a answer
+	if err := json.Unmarshal(buf[:n], &a); err != nil {
+		return err
+	}
+	if a.Why != "" {
+		return fmt.Errorf("%w: %s", errRefused, a.Why)
+	}
+	return nil
+}
+
+var errRefused = errors.New("the host's Port Mapper refuses the service")
+
+// offer takes registrations for the Port Mapper at a UDP address until the socket is closed.
+func (t *table) offer(udp netip.AddrPort, owners Owners) (*net.UnixListener, error) {
+	l, err := net.ListenUnix("unixpacket", meetingAddr(udp))
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		for {
+			c, err := l.AcceptUnix()
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err != nil { // for want of descriptors
+				time.Sleep(100 * time.Millisecond)
+				continue
+			}
+			go t.serve(c, owners)
+		}
+	}()
+	return l, nil
+}
+
+// serve takes the registrations of one service until that ends.
+func (t *table) serve(c *net.UnixConn, owners Owners) {
+	defer c.Close()
+	defer t.drop(c)
+	who, err := peerOf(c)
+	buf := make([]byte, maxMessage)
+	for {
+		n, rerr := c.Read(buf)
+		if rerr != nil || n == 0 {
+			return
+		}
+		var r registration
+		if err == nil {
+			err = json.Unmarshal(buf[:n], &r)
+		}
+		if err == nil {
+			err = who.mayRegister(r, owners)
+		}
+		if err == nil {
+			err = t.set(c, r.Service, r.Targets)
+		}
+		var a answer
+		if err != nil {
+			a.Why, err = err.Error(), nil
+		}
+		b, _ := json.Marshal(a)
+		c.SetWriteDeadline(time.Now().Add(answerTimeout))
+		if _, werr := c.Write(b); werr != nil {
+			return
+		}
+	}
+}
+
+// Owners returns the users of the TCP sockets of this host that listen at a port.
+type Owners func(port uint16) (uids []int, err error)
+
+// A peer is the process at the other end of a local socket, as the kernel tells it.
+type peer struct{ pid, uid int }
+
+func peerOf(c *net.UnixConn) (p peer, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return p, err
+	}
+	cerr := raw.Control(func(fd uintptr) {
+		var cred *unix.Ucred
+		if cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			p = peer{int(cred.Pid), int(cred.Uid)}
+		}
+	})
+	return p, errors.Join(err, cerr)
+}
+
+// mayRegister reports by its error that a process may not say where a service speaks SDP. Root may,
+// and so may the user of this process. Any other user may for services of its own: nobody else
+// listens at the conventional port, nor where SDP is said to be spoken.
+func (p peer) mayRegister(r registration, owners Owners) error {
+	switch {
+	case len(r.Targets) > maxTargets:
+		return fmt.Errorf("more than %d targets", maxTargets)
+	case p.uid == overflowUID && !allUsersKnown():
+		return errors.New("the user has no number in the Port Mapper's user namespace")
+	case p.uid == 0, p.uid == os.Geteuid(), len(r.Targets) == 0: // it can only end what it has registered
+		return nil
+	}
+	for _, a := range append([]netip.AddrPort{r.Service}, r.Targets...) {
+		uids, err := owners(a.Port())
+		if err != nil {
+			return fmt.Errorf("whose service it is can't be told: %w", err)
+		}
+		if len(uids) == 0 {
+			return fmt.Errorf("nothing listens at port %d", a.Port())
+		}
+		for _, uid := range uids {
+			if uid != p.uid {
+				return fmt.Errorf("another user listens at port %d", a.Port())
+			}
+		}
+	}
+	return nil
+}
+
+// overflowUID is what the kernel shows for users without a number here.
+const overflowUID = 65534
+
+// allUsersKnown reports whether every user of the host has a number in this user namespace.
+func allUsersKnown() bool {
+	b, err := os.ReadFile("/proc/self/uid_map")
+	f := strings.Fields(string(b))
+	return err == nil && len(f) == 3 && f[0] == "0" && f[2] == "4294967295"
+}
+
+// waitEnd waits until the process at the other end of a local socket has ended. It reads nothing.
+func waitEnd(c *net.UnixConn) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return
+	}
+	fd := -1
+	raw.Control(func(n uintptr) { fd, err = unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, 0) })
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+	for {
+		if _, err := unix.Poll(p, -1); err != unix.EINTR {
+			return
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package mapper
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+
+	"viaduct/portmap"
+)
+
+// A table holds the mappings of a Port Mapper by the service that has registered them. Several
+// services may have one conventional address, as processes do that share a port: it has the
+// targets of all.
+type table struct {
+	registry *portmap.Registry
+
+	mu sync.Mutex
+	by map[any]map[netip.AddrPort][]netip.AddrPort // guarded by mu; by service and conventional address
+}
+
+func newTable() *table {
+	return &table{registry: portmap.NewRegistry(), by: map[any]map[netip.AddrPort][]netip.AddrPort{}}
+}
+
+// set registers where a service speaks SDP for a conventional address; without targets it does not.
+func (t *table) set(service any, at netip.AddrPort, targets []netip.AddrPort) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.by[service] == nil {
+		t.by[service] = map[netip.AddrPort][]netip.AddrPort{}
+	}
+	old, had := t.by[service][at]
+	t.by[service][at] = targets
+	if len(targets) == 0 {
+		delete(t.by[service], at)
+	}
+	err := t.publishLocked(at)
+	if err != nil { // the entry is as it was
+		delete(t.by[service], at)
+		if had {
+			t.by[service][at] = old
+		}
+	}
+	return err
+}
+
+// drop forgets a service that has ended.
+func (t *table) drop(service any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	gone := t.by[service]
+	delete(t.by, service)
+	for at := range gone {
+		t.publishLocked(at)
+	}
+}
+
+func (t *table) publishLocked(at netip.AddrPort) error {
+	var all []netip.AddrPort
+	for _, m := range t.by {
+		all = append(all, m[at]...)
+	}
+	if len(all) == 0 {
+		t.registry.Delete(at)
+		return nil
+	}
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return t.registry.Set(at, portmap.NewMapping(slices.Compact(all)...))
+}

@@ -1,0 +1,87 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"viaduct/portmap"
+)
+
+// Services of one host are all found by its one Port Mapper, whichever of them began first, and
+// whichever has ended, in whatever way.
+func TestRunServicesOfOneHost(t *testing.T) {
+	python := need(t, "python3", "python3-minimal")
+	mapper := netip.MustParseAddrPort("127.0.0.1:" + strconv.Itoa(freeUDP(t)))
+	type service struct {
+		*served
+		port, sdp string
+	}
+	begin := func() service {
+		s := service{port: strconv.Itoa(freePort(t))}
+		s.served = startRun(t, []string{"--listen", s.port, "--portmap-listen", mapper.String()}, python, "-c", `
+import socket, sys
+l = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+while True: l.accept()[0].close()
+`, s.port)
+		s.sdp = s.sdpPort(s.port)
+		return s
+	}
+	found := func(what string, services ...service) {
+		t.Helper()
+		for _, s := range services {
+			eventually(t, what+": an answer for the service", func() bool {
+				c := portmap.NewClient(portmap.ClientConfig{Server: mapper})
+				m, err := c.Resolve(t.Context(), portmap.Query{Service: netip.MustParseAddrPort("127.0.0.1:" + s.port), Local: netip.MustParseAddrPort("127.0.0.1:40000")})
+				return err == nil && m.Address == netip.MustParseAddrPort("127.0.0.1:"+s.sdp)
+			})
+		}
+	}
+	a, b := begin(), begin()
+	found("side by side", a, b)
+	if count(a.explained(), "portmap", "udp") != 1 || count(b.explained(), "portmap", "registered") != 1 {
+		t.Errorf("%+v\n%+v", a.explained(), b.explained())
+	}
+	syscall.Kill(a.supervisor(), syscall.SIGKILL)
+	found("after kill -9", b)
+	c := begin()
+	found("with a new one", b, c)
+	if code := b.stop(syscall.SIGTERM); code != 128+15 {
+		t.Errorf("exit %d; %s", code, b.stderr())
+	}
+	eventually(t, "the third in the place of the second", func() bool { return count(c.explained(), "portmap", "udp") == 1 })
+	found("after the end of the second", c)
+	a.stop(syscall.SIGTERM)
+	c.stop(syscall.SIGTERM)
+}
+
+// A UDP port that belongs to something else is named, and so is the way out.
+func TestRunForeignMapper(t *testing.T) {
+	python := need(t, "python3", "python3-minimal")
+	c, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	at := c.LocalAddr().String()
+	r := run(t, "run", "--explain", "--listen", "any", "--portmap-listen", at, "--", python, "-c", "import socket; socket.create_server((\"127.0.0.1\", 0))")
+	if r.code != 0 || !strings.Contains(r.stderr, "portmap "+at+": off (UDP port "+portOf(c.LocalAddr())+" is another program's") || strings.Contains(r.stderr, "invalid") {
+		t.Errorf("exit %d, %s", r.code, r.stderr)
+	}
+}
+
+// freeUDP is a UDP port where nothing listens.
+func freeUDP(t *testing.T) int {
+	t.Helper()
+	c, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	return c.LocalAddr().(*net.UDPAddr).Port
+}
