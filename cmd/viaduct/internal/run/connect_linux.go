@@ -54,21 +54,21 @@ func (s *supervisor) connect(c *notify.Call) {
 		s.leave(c, &notCarried{why: "the process can't be looked into"}, netip.AddrPort{})
 		return
 	}
-	pairs := s.pairs.used.Load()
-	if !pairs && (!ok || to.Port() == 0) {
-		c.Continue()
-		return
-	}
-	if !ok || to.Port() == 0 {
+	if !ok || to.addr.Port() == 0 {
+		if !s.pairs.used.Load() && !s.names.used.Load() {
+			c.Continue()
+			return
+		}
 		s.relays.Go(func() {
 			if !s.connectPaired(c) {
+				s.forgetNames(c)
 				c.Continue()
 			}
 		})
 		return
 	}
-	r := s.rules.outgoing(to, s.carrier.named)
-	if r == nil && s.explain == nil && !s.o.Require && !pairs && !s.mayPair(to) {
+	r := s.rules.outgoing(to.addr, s.carrier.named)
+	if r == nil && s.explain == nil && !s.o.Require && !s.pairs.used.Load() && !s.names.used.Load() && !s.mayPair(to.addr) {
 		s.stats.Plain.Add(1)
 		c.Continue()
 		return
@@ -76,8 +76,17 @@ func (s *supervisor) connect(c *notify.Call) {
 	s.relays.Go(func() { s.carryConnect(c, r, to) })
 }
 
+// forgetNames forgets what the socket of a call shows as its names, if that is not connected any
+// more or is about to be disconnected.
+func (s *supervisor) forgetNames(c *notify.Call) {
+	if b, err := s.borrow(c); err == nil {
+		s.names.remove(b.cookie)
+		b.close()
+	}
+}
+
 // readAddr reads the address that a connect call points at.
-func (s *supervisor) readAddr(c *notify.Call) (to netip.AddrPort, ok bool, err error) {
+func (s *supervisor) readAddr(c *notify.Call) (to target, ok bool, err error) {
 	n := int(int32(c.Args[2]))
 	if n < lenInet || n > 128 {
 		return to, false, nil
@@ -93,10 +102,11 @@ func (s *supervisor) readAddr(c *notify.Call) (to netip.AddrPort, ok bool, err e
 	return to, ok, nil
 }
 
-func (s *supervisor) carryConnect(c *notify.Call, r *toRule, to netip.AddrPort) {
+func (s *supervisor) carryConnect(c *notify.Call, r *toRule, want target) {
 	if s.connectPaired(c) {
 		return
 	}
+	to := want.addr
 	b, err := s.borrow(c)
 	if err == nil && !c.Valid() {
 		b.close()
@@ -114,11 +124,16 @@ func (s *supervisor) carryConnect(c *notify.Call, r *toRule, to netip.AddrPort) 
 			b.close()
 		}
 	}()
+	if want.refusedBy(b, boundTo(b.fd).Addr()) {
+		b.close()
+		c.Continue()
+		return
+	}
 	var noPair error
 	if s.mayPair(to) {
 		done, before, err := s.connectPair(c, b, to)
 		if before != nil {
-			s.connectAfter(before, c, b, r, to)
+			s.connectAfter(before, c, b, r, want)
 			return
 		}
 		if done {
@@ -126,7 +141,7 @@ func (s *supervisor) carryConnect(c *notify.Call, r *toRule, to netip.AddrPort) 
 		}
 		noPair = err
 	}
-	d, mine, err := s.enter(b, r, to)
+	d, mine, err := s.enter(c.TID, b, r, to)
 	if r == nil && noPair != nil {
 		err = &notCarried{why: noRule + "; " + noPair.Error()}
 	}
@@ -140,7 +155,7 @@ func (s *supervisor) carryConnect(c *notify.Call, r *toRule, to netip.AddrPort) 
 		c.Continue()
 		return
 	case !mine:
-		s.connectAfter(d, c, b, r, to)
+		s.connectAfter(d, c, b, r, want)
 		return
 	}
 	bound := s.o.Bound
@@ -297,7 +312,7 @@ func errnoOf(err error) unix.Errno {
 
 // connectAfter has a connect come behind another one of the same socket: the program has
 // restarted it after a signal, or another of its threads has called.
-func (s *supervisor) connectAfter(d *dial, c *notify.Call, b *borrowed, r *toRule, to netip.AddrPort) {
+func (s *supervisor) connectAfter(d *dial, c *notify.Call, b *borrowed, r *toRule, to target) {
 	b.close()
 	<-d.settled
 	if d.paired {
@@ -334,7 +349,7 @@ const boundToInterface = "the socket is bound to an interface"
 
 // enter finds the dial of a socket, or begins one, which is then mine. A nil
 // dial without error says that the socket needs none.
-func (s *supervisor) enter(b *borrowed, r *toRule, to netip.AddrPort) (d *dial, mine bool, err error) {
+func (s *supervisor) enter(thread int, b *borrowed, r *toRule, to netip.AddrPort) (d *dial, mine bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if d := s.dials[b.cookie]; d != nil {
@@ -343,6 +358,7 @@ func (s *supervisor) enter(b *borrowed, r *toRule, to netip.AddrPort) (d *dial, 
 	if tcpState(b.fd) != tcpClose || hasError(b.fd) {
 		return nil, false, nil
 	}
+	s.names.remove(b.cookie) // of a connection that the socket had before
 	switch dev, err := unix.GetsockoptInt(b.fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX); {
 	case r == nil:
 		return nil, false, &notCarried{why: noRule}
@@ -357,6 +373,12 @@ func (s *supervisor) enter(b *borrowed, r *toRule, to netip.AddrPort) (d *dial, 
 	s.relays.Go(func() {
 		ctx, cancel := context.WithTimeout(s.alive, dialTimeout)
 		defer cancel()
+		if s.explain != nil {
+			trying := time.AfterFunc(tryingAfter, func() {
+				s.explain.line(event{Call: "connect", thread: thread, Remote: d.to, Path: "trying", Why: s.carrier.trying(d.rule, d.to)})
+			})
+			defer trying.Stop()
+		}
 		d.conn, d.err = s.carrier.dial(ctx, d.rule, d.to, d.from)
 		close(d.done)
 	})
@@ -365,12 +387,18 @@ func (s *supervisor) enter(b *borrowed, r *toRule, to netip.AddrPort) (d *dial, 
 
 // bind notes what the program bound its socket to.
 func (d *dial) bind(b *borrowed) {
-	if bound := localName(b.fd); bound.IsValid() {
-		d.port = bound.Port()
-		if !bound.Addr().IsUnspecified() {
-			d.from = bound.Addr()
-		}
+	bound := boundTo(b.fd)
+	d.from, d.port = bound.Addr(), bound.Port()
+}
+
+// boundTo is what a socket that is not connected is bound to; the address is not valid if the
+// kernel is to choose it.
+func boundTo(fd int) netip.AddrPort {
+	bound := localName(fd)
+	if bound.Addr().IsUnspecified() {
+		return netip.AddrPortFrom(netip.Addr{}, bound.Port())
 	}
+	return bound
 }
 
 // settle ends a dial.

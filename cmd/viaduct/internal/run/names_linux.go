@@ -24,7 +24,14 @@ type nameTable struct {
 
 	mu    sync.Mutex
 	m     map[uint64]names // guarded by mu
-	ended []uint64         // guarded by mu; cookies, oldest first
+	ended []endedNames     // guarded by mu; oldest first
+}
+
+// An endedNames is what a socket showed when its relay ended. The program may have connected it
+// again since.
+type endedNames struct {
+	cookie uint64
+	names  names
 }
 
 func (t *nameTable) set(cookie uint64, n names) {
@@ -54,8 +61,10 @@ func (t *nameTable) remove(cookie uint64) {
 func (t *nameTable) end(cookie uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.ended = append(t.ended, cookie); len(t.ended) > keptNames {
-		delete(t.m, t.ended[0])
+	if t.ended = append(t.ended, endedNames{cookie, t.m[cookie]}); len(t.ended) > keptNames {
+		if old := t.ended[0]; t.m[old.cookie] == old.names {
+			delete(t.m, old.cookie)
+		}
 		t.ended = t.ended[1:]
 	}
 }

@@ -18,29 +18,64 @@ const (
 	lenInet6Free = 24
 )
 
+// A target is what a connect call asks for.
+type target struct {
+	addr   netip.AddrPort // with the loopback address for the unspecified one, as the kernel has it
+	family int            // of the structure: an IPv6 one may hold an IPv4 address
+	any    bool           // the program gave the unspecified address
+}
+
 // parseSockaddr reads a socket address as the kernel does. ok is false for
 // families other than IPv4 and IPv6 and for addresses that are too short.
-func parseSockaddr(b []byte) (a netip.AddrPort, ok bool) {
+func parseSockaddr(b []byte) (t target, ok bool) {
 	if len(b) < lenInet {
-		return a, false
+		return t, false
 	}
-	port := binary.BigEndian.Uint16(b[2:])
-	switch binary.NativeEndian.Uint16(b) {
+	t.family = int(binary.NativeEndian.Uint16(b))
+	var ip netip.Addr
+	switch t.family {
 	case unix.AF_INET:
-		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), port), true
+		ip = netip.AddrFrom4([4]byte(b[4:8]))
 	case unix.AF_INET6:
 		if len(b) < lenInet6Free {
-			return a, false
+			return t, false
 		}
-		ip := netip.AddrFrom16([16]byte(b[8:24]))
+		ip = netip.AddrFrom16([16]byte(b[8:24]))
 		if ip.IsLinkLocalUnicast() && len(b) >= lenInet6 {
 			if scope := binary.NativeEndian.Uint32(b[24:]); scope != 0 {
 				ip = ip.WithZone(strconv.FormatUint(uint64(scope), 10))
 			}
 		}
-		return netip.AddrPortFrom(ip.Unmap(), port), true
+		ip = ip.Unmap()
+	default:
+		return t, false
 	}
-	return a, false
+	if t.any = ip.IsUnspecified(); t.any {
+		ip = loopbackOf(familyOf(ip))
+	}
+	t.addr = netip.AddrPortFrom(ip, binary.BigEndian.Uint16(b[2:]))
+	return t, true
+}
+
+// refusedBy reports whether the kernel refuses to connect a socket to t at once, whatever is
+// there: only what the kernel would connect may be connected elsewhere. bound is the address that
+// the socket is bound to, not valid if there is none.
+func (t target) refusedBy(b *borrowed, bound netip.Addr) bool {
+	ip := t.addr.Addr()
+	switch {
+	case t.family != b.family:
+		return true
+	case ip.IsMulticast(), ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return true
+	case ip.Is6() && ip.IsLinkLocalUnicast() && ip.Zone() == "":
+		return true
+	case bound.IsValid() && (t.any || bound.Is4() != ip.Is4()): // which the kernel may connect, in its own way
+		return true
+	case b.family == unix.AF_INET6 && ip.Is4():
+		only, err := unix.GetsockoptInt(b.fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY)
+		return err != nil || only != 0
+	}
+	return false
 }
 
 // as4 is an address as a socket of IPv4 has it, 0.0.0.0 for one that is of no use there.

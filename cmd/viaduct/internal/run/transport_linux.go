@@ -5,6 +5,7 @@ package run
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync"
@@ -13,6 +14,8 @@ import (
 	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/cmd/viaduct/internal/transport"
 	"viaduct/internal/status"
+	"viaduct/internal/wire/mpa"
+	"viaduct/iwarp"
 	"viaduct/portmap"
 	"viaduct/sdp"
 )
@@ -22,6 +25,13 @@ const (
 	// dialTimeout is longer than the kernel gives a connect: one that is held
 	// ends by the kernel's own clock first.
 	dialTimeout = 130 * time.Second
+	// answerTimeout bounds the wait for a peer that takes the connection and then is silent, as a
+	// server of plain TCP is that waits for a line of its client's, if plain TCP is the way out.
+	answerTimeout = 5 * time.Second
+	// plainFor is how long a place is remembered that speaks no SDP.
+	plainFor = time.Minute
+	// tryingAfter is when --explain says what a connect that takes its time is waiting for.
+	tryingAfter = 20 * time.Millisecond
 	// lingerSeconds bounds how long the end of a connection waits until the peer
 	// has everything.
 	lingerSeconds = 10
@@ -34,8 +44,10 @@ type carrier struct {
 	status  *shell.Status
 	metrics *shell.Metrics
 	named   bool // the Port Mapper was named by a flag
+	require bool // a connection that can't be carried fails
 	local   localAddrs
 	gates   gates
+	plain   plainPlaces
 }
 
 func newCarrier(e *shell.Env, o *Options, server netip.AddrPort) (*carrier, error) {
@@ -50,7 +62,7 @@ func newCarrier(e *shell.Env, o *Options, server netip.AddrPort) (*carrier, erro
 	if e.Capture != nil {
 		cfg.Dial = e.DialUDP
 	}
-	return &carrier{options: opt, status: e.Status, metrics: e.Metrics, mapper: portmap.NewClient(cfg), named: o.PortMap != ""}, nil
+	return &carrier{options: opt, status: e.Status, metrics: e.Metrics, mapper: portmap.NewClient(cfg), named: o.PortMap != "", require: o.Require}, nil
 }
 
 // Resolve and Forget make the carrier an sdp.Resolver.
@@ -74,6 +86,15 @@ func (c *carrier) dial(ctx context.Context, r *toRule, to netip.AddrPort, from n
 	} else {
 		at = r.sdpAddr(to)
 	}
+	mayFallBack := !r.mapped && !c.require
+	if mayFallBack {
+		if err := c.plain.known(at); err != nil {
+			return nil, err
+		}
+		if d.Options.SetupTimeout == 0 {
+			d.Options.SetupTimeout = answerTimeout
+		}
+	}
 	leave, err := c.gates.enter(ctx, at)
 	if err != nil {
 		return nil, err
@@ -81,6 +102,9 @@ func (c *carrier) dial(ctx context.Context, r *toRule, to netip.AddrPort, from n
 	defer leave()
 	conn, err := d.DialContext(ctx, "tcp", at.String())
 	if err != nil {
+		if err = noSDP(ctx, at, err); mayFallBack {
+			c.plain.note(at, err)
+		}
 		return nil, err
 	}
 	if s, ok := conn.(*sdp.Conn); ok {
@@ -89,6 +113,86 @@ func (c *carrier) dial(ctx context.Context, r *toRule, to netip.AddrPort, from n
 	c.status.Server().WatchConn(conn, status.Hint{Role: "dial"})
 	c.metrics.WatchStream(conn)
 	return conn, nil
+}
+
+// trying says what a dial waits for.
+func (c *carrier) trying(r *toRule, to netip.AddrPort) string {
+	switch limit := c.options.SetupTimeout; {
+	case r.mapped:
+		return "asking the Port Mapper"
+	case c.require:
+		return fmt.Sprintf("sdp at %v", r.sdpAddr(to))
+	case limit != 0:
+		return fmt.Sprintf("sdp at %v, for %v at most once it is connected, then plain tcp", r.sdpAddr(to), limit)
+	}
+	return fmt.Sprintf("sdp at %v, for %v at most once it is connected, then plain tcp", r.sdpAddr(to), answerTimeout)
+}
+
+// A noSDPError says that a place takes connections and speaks something else.
+type noSDPError struct {
+	at    netip.AddrPort
+	what  string // it does instead
+	until time.Time
+	cause error
+}
+
+func (e *noSDPError) Error() string {
+	if e.until.IsZero() {
+		return fmt.Sprintf("no sdp at %v: it %s", e.at, e.what)
+	}
+	return fmt.Sprintf("no sdp at %v: it %s; not tried again for %v", e.at, e.what, time.Until(e.until).Round(time.Second))
+}
+
+func (e *noSDPError) Unwrap() error { return e.cause }
+
+// noSDP makes a *noSDPError of the error of a dial if it is one of a peer that does not answer as
+// one that speaks SDP does. ctx is the dial's.
+func noSDP(ctx context.Context, at netip.AddrPort, err error) error {
+	switch {
+	case errors.Is(err, iwarp.ErrTimeout), errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+		return &noSDPError{at: at, what: "does not answer the set-up of a connection", cause: err}
+	case errors.Is(err, mpa.ErrKey):
+		return &noSDPError{at: at, what: "answers in another protocol", cause: err}
+	}
+	return err
+}
+
+// plainPlaces remembers the places that speak no SDP: each connection there would wait again, and the
+// server there would take the first message of SDP for one of its clients'.
+type plainPlaces struct {
+	mu sync.Mutex
+	m  map[netip.AddrPort]*noSDPError // guarded by mu
+}
+
+// known returns what is remembered of a place, nil if that is nothing.
+func (p *plainPlaces) known(at netip.AddrPort) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := p.m[at]
+	if e == nil {
+		return nil
+	}
+	if time.Now().After(e.until) {
+		delete(p.m, at)
+		return nil
+	}
+	return e
+}
+
+// note remembers a place if err is a *noSDPError.
+func (p *plainPlaces) note(at netip.AddrPort, err error) {
+	e, ok := errors.AsType[*noSDPError](err)
+	if !ok {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.m == nil {
+		p.m = map[netip.AddrPort]*noSDPError{}
+	}
+	known := *e
+	known.until = time.Now().Add(plainFor)
+	p.m[at] = &known
 }
 
 // dialsAtOnce is how many dials to one place are under way at a time. An SDP listener

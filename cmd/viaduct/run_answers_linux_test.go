@@ -1,0 +1,70 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"net"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// What calls with addresses of every family and length, and with sockets in every state, are
+// answered is what the kernel answers, and so is what the sockets show then.
+func TestRunAnswers(t *testing.T) {
+	program := buildCFile(t, "answers")
+	l := listenOn(t, "127.0.0.1")
+	go serveEcho(l)
+	port := portOf(l.Addr())
+	six, err := net.Listen("tcp", "[::1]:"+port)
+	if err != nil {
+		t.Skip("SKIPPED: this host has no IPv6, or the port is taken there: ", err)
+	}
+	defer six.Close()
+	go serveEcho(six)
+	closed := closedPort(t, "127.0.0.1")
+	silent := slow(t, "127.0.0.1", "", -1)
+
+	native, err := exec.CommandContext(t.Context(), program, port, closed).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, four, _ := net.SplitHostPort(echoSDP(t, "127.0.0.1"))
+	r, es := runRun(t, []string{"--portmap-listen", "off", "--listen", "any", "--to", "192.0.2.1=" + silent.Addr().String(), "--to", "2001:db8::1=" + silent.Addr().String(),
+		"--to", "[::1]:" + port + "=" + echoSDP(t, "::1"), "--to", "*:" + port + "=127.0.0.1:" + four}, program, port, closed)
+	if r.code != 0 {
+		t.Fatalf("exit %d, %s", r.code, r.stderr)
+	}
+	if n := count(es, "connect", "sdp"); n < 20 {
+		t.Errorf("only %d connections were carried", n)
+	}
+	want := linesByCall(string(native))
+	got := linesByCall(r.stdout)
+	for call, answer := range want {
+		if got[call] != answer && !strings.Contains(call, "connecting") {
+			t.Errorf("%s: %s, the kernel answers %s", call, got[call], answer)
+		}
+	}
+	for call, answer := range got {
+		// Without a route there is natively no socket that is connecting.
+		if natively, ok := want[call]; ok && natively != answer {
+			t.Errorf("%s: %s, the kernel answers %s", call, answer, natively)
+		} else if !ok && !strings.Contains(call, "connecting") {
+			t.Errorf("%s: %s, natively there is no such line", call, answer)
+		}
+	}
+}
+
+// linesByCall takes the lines of answers apart: what comes before the last colon and a space is the call.
+func linesByCall(text string) map[string]string {
+	m := map[string]string{}
+	last := ""
+	for line := range strings.Lines(text) {
+		call, answer, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
+		if strings.HasPrefix(call, "  ") { // belongs to the line before
+			call = last + call
+		}
+		m[call], last = answer, call
+	}
+	return m
+}

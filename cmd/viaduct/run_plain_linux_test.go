@@ -1,0 +1,112 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"bufio"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A server that speaks plain TCP where a rule says that SDP is spoken is reached by plain TCP: in the
+// time of a round trip if it answers anything, after a time-out that --explain announces if it waits
+// for a line, and the next time at once, without a byte of SDP.
+func TestRunPlainServer(t *testing.T) {
+	python := need(t, "python3", "python3-minimal")
+	for _, tc := range []struct {
+		name, greeting, why string
+		within              time.Duration // for the second connection; the first may be slow on a busy machine
+	}{
+		{"speaks first", "220 ready\r\n", "answers in another protocol", 4 * time.Second},
+		{"waits for a line", "", "does not answer", 4 * time.Second},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			l := listenOn(t, "127.0.0.1")
+			first := make(chan string, 10) // what comes first by each connection
+			go func() {
+				for {
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					go func() {
+						defer c.Close()
+						c.Write([]byte(tc.greeting))
+						line, err := bufio.NewReader(c).ReadString('\n')
+						first <- line
+						if err == nil {
+							c.Write([]byte("you said " + line))
+						}
+					}()
+				}
+			}()
+			r, es := runRun(t, []string{"--to", l.Addr().String()}, python, "-c", `
+import socket, sys, time
+for _ in range(2):
+	begin = time.monotonic()
+	c = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+	c.sendall(b"hello\n")
+	print(repr(c.makefile().read()), time.monotonic() - begin)
+`, portOf(l.Addr()))
+			if r.code != 0 || strings.Count(r.stdout, "you said hello") != 2 {
+				t.Fatalf("exit %d, %q; %s", r.code, r.stdout, r.stderr)
+			}
+			lines := strings.Split(r.stdout, "\n")
+			took, err := time.ParseDuration(strings.Fields(lines[1])[len(strings.Fields(lines[1]))-1] + "s")
+			if err != nil || took > tc.within {
+				t.Errorf("the second connection took %v, %v", took, err)
+			}
+			plain := count(es, "connect", "tcp") + count(es, "connect", "tcp, relayed")
+			said := ""
+			for _, e := range es {
+				said += e.Path + ": " + e.Why + "\n"
+			}
+			if plain != 2 || strings.Count(said, tc.why) != 2 || strings.Count(said, "not tried again for") != 1 {
+				t.Errorf("%d plain connections, explained by\n%s", plain, said)
+			}
+			if tc.greeting == "" && (count(es, "connect", "trying") != 1 || es[0].Path != "trying" || !strings.Contains(es[0].Why, "for 5s at most")) {
+				t.Errorf("what is being tried is not said at first: %s", said)
+			}
+			got := map[string]int{}
+			for range 3 {
+				select {
+				case line := <-first:
+					got[line]++
+				case <-time.After(patience):
+					t.Fatalf("the server has seen %v", got)
+				}
+			}
+			if got["hello\n"] != 2 {
+				t.Errorf("the server has seen %v", got)
+			}
+		})
+	}
+}
+
+// With --require there is no way out: the connection fails, and what is tried is not the same as what
+// was tried before.
+func TestRunPlainServerRequired(t *testing.T) {
+	python := need(t, "python3", "python3-minimal")
+	l := listenOn(t, "127.0.0.1")
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func(c net.Conn) { c.Write([]byte("220 ready\r\n")); c.Read(make([]byte, 100)); c.Close() }(c)
+		}
+	}()
+	r, es := runRun(t, []string{"--require", "--to", l.Addr().String()}, python, "-c", `
+import socket, sys
+for _ in range(2):
+	try: socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+	except OSError as e: print(type(e).__name__)
+`, portOf(l.Addr()))
+	if r.stdout != "ConnectionRefusedError\nConnectionRefusedError\n" || count(es, "connect", "refused") != 2 {
+		t.Errorf("%q, %+v; %s", r.stdout, es, r.stderr)
+	}
+}
