@@ -153,21 +153,66 @@ for line in sys.stdin: print(n.get(signal.SIGTSTP, 0), n.get(signal.SIGCONT, 0),
 	}
 }
 
-// Signals that are ignored when the command starts are ignored by its program.
-func TestRunIgnored(t *testing.T) {
+// startWithPy executes a command with signals ignored or blocked: IGNORED and BLOCKED are masks as
+// in /proc/PID/status.
+const startWithPy = `
+import os, signal, sys
+ignored, blocked = int(sys.argv[1], 16), int(sys.argv[2], 16)
+for s in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+	signal.signal(s, signal.SIG_IGN if ignored >> s - 1 & 1 else signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_SETMASK, [s for s in signal.valid_signals() if blocked >> s - 1 & 1])
+os.execvp(sys.argv[3], sys.argv[3:])
+`
+
+// What a program has of its signals when it starts is what the command has: each of them ignored,
+// at its default, or blocked. Those that end a process by default, and those of faults, are never
+// blocked in a process of Go's, nor in its children.
+func TestRunSignalsAtStart(t *testing.T) {
 	t.Parallel()
-	path, env := shellWith(t, "bash")
-	ignored := func(how string) string {
-		c := exec.CommandContext(t.Context(), path, "-c", `trap "" HUP INT TSTP TTOU; exec `+how+`grep SigIgn /proc/self/status`)
-		c.Env = env
-		out, err := c.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v: %s", err, out)
+	python := need(t, "python3", "python3-minimal")
+	const all, odd, even = "ffffffffffffffff", "5555555555555555", "aaaaaaaaaaaaaaaa"
+	const blockable, oddBlockable = "fffffff83bbe3a00", "5555555011141000"
+	for _, masks := range [][2]string{{"0", "0"}, {"4", "0"}, {odd, "0"}, {even, oddBlockable}, {all, blockable}} {
+		status := func(how ...string) string {
+			args := append([]string{"-c", startWithPy, masks[0], masks[1]}, how...)
+			c := exec.CommandContext(t.Context(), python, append(args, "grep", "-E", "^(Sig(Ign|Blk|Cgt|Pnd)|ShdPnd)", "/proc/self/status")...)
+			c.Env = append(os.Environ(), asCommand+"=1")
+			out, err := c.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			return string(out)
 		}
-		return string(out)
+		if got, want := status(os.Args[0], "run", "--listen", "any", "--portmap-listen", "off", "--"), status(); got != want {
+			t.Errorf("ignored %s, blocked %s: the program has\n%swant\n%s", masks[0], masks[1], got, want)
+		}
 	}
-	if got, want := ignored("viaduct run --listen any --portmap-listen off -- "), ignored(""); got != want {
-		t.Errorf("%q, want %q", got, want)
+}
+
+// A signal that was ignored at the start is passed on to a program that handles it nevertheless.
+func TestRunIgnoredPassedOn(t *testing.T) {
+	t.Parallel()
+	python := need(t, "python3", "python3-minimal")
+	p := begin(t, func(c *exec.Cmd) {
+		c.Args = append([]string{python, "-c", startWithPy, "7", "0"}, c.Args...) // HUP, INT, QUIT
+		c.Path = python
+	}, "run", "--listen", "any", "--portmap-listen", "off", "--", python, "-c", `
+import signal, sys
+for s in signal.SIGHUP, signal.SIGINT, signal.SIGQUIT: signal.signal(s, lambda s, _: print("got", s, flush=True))
+print("ready", flush=True)
+while True: signal.pause()
+`)
+	if got := p.line(); got != "ready" {
+		t.Fatalf("said %q", got)
+	}
+	for _, s := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
+		syscall.Kill(p.cmd.Process.Pid, s)
+		if got, want := p.line(), fmt.Sprint("got ", int(s)); got != want {
+			t.Errorf("said %q, want %q", got, want)
+		}
+	}
+	if code := p.stop(syscall.SIGTERM); code != 128+15 {
+		t.Errorf("exit %d; %s", code, p.stderr())
 	}
 }
 

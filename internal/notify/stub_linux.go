@@ -34,6 +34,10 @@ type Command struct {
 	// number if they are in Env: LISTEN_PID.
 	PidEnv []string
 
+	// Ignored are the signals that the program ignores from the start, from bit 0 for signal 1; the
+	// others have their default.
+	Ignored uint64
+
 	// Before, if set, is called when the listener is there and before the
 	// program runs. Its error ends the start.
 	Before func(pid int, l *Listener) error
@@ -114,12 +118,13 @@ func dupHigh(fd int) (int, error) {
 	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD, 10)
 }
 
-// handshake: filter and names go to the stub; the listener comes back; a byte
+// handshake: filter, names and signals go to the stub; the listener comes back; a byte
 // lets it run the program; the end of the socket says that it does.
 func (ch *Child) handshake(c *Command, ctl int, filter []Insn) error {
 	var b bytes.Buffer
 	binary.Write(&b, binary.LittleEndian, filter)
-	if err := sendAll(ctl, b.Bytes(), []byte(strings.Join(c.PidEnv, "\x00"))); err != nil {
+	ignored := binary.LittleEndian.AppendUint64(nil, c.Ignored)
+	if err := sendAll(ctl, b.Bytes(), []byte(strings.Join(c.PidEnv, "\x00")), ignored); err != nil {
 		return &StartError{"start", err}
 	}
 	step, err := ch.receive(ctl)
@@ -262,6 +267,10 @@ func stub(ctl int) (step byte, err error) {
 			os.Setenv(name, strconv.Itoa(os.Getpid()))
 		}
 	}
+	var ignored [8]byte
+	if n, err := unix.Read(ctl, ignored[:]); err != nil || n != len(ignored) {
+		return 'f', err
+	}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return 'f', err
 	}
@@ -283,6 +292,18 @@ func stub(ctl int) (step byte, err error) {
 	if n, err := unix.Read(ctl, one[:]); err != nil || n == 0 {
 		return 'f', err
 	}
+	ignore(binary.LittleEndian.Uint64(ignored[:]))
 	err = syscall.Exec(os.Args[0], os.Args[1:], os.Environ())
 	return 'e', err
+}
+
+// ignore makes the kernel ignore signals, from bit 0 for signal 1, behind the runtime's back: for the
+// program, which this process becomes next. The runtime's handlers end with that.
+func ignore(mask uint64) {
+	action := [4]uint64{1} // struct sigaction: SIG_IGN
+	for sig := 1; sig <= 64; sig++ {
+		if mask>>(sig-1)&1 != 0 {
+			unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0)
+		}
+	}
 }

@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/signal"
 	"slices"
 	"strconv"
 	"sync"
@@ -22,8 +21,8 @@ import (
 	"viaduct/internal/notify"
 )
 
-// supervisorEnv names the descriptor of the socket to the front; its presence
-// makes a process the supervisor.
+// supervisorEnv holds the descriptor of the socket to the front, and the signals that the program
+// is to ignore; its presence makes a process the supervisor.
 const supervisorEnv = "VIADUCT_RUN_SUPERVISOR"
 
 // What the supervisor tells the front, as the first byte of a message.
@@ -54,14 +53,13 @@ func Main(_ context.Context, e *shell.Env, o *Options) error {
 		os.Unsetenv(supervisorEnv)
 		return supervise(e, o, r, v)
 	}
-	f := &front{e: e, signals: make(chan os.Signal, 64)}
+	f := &front{signals: make(chan os.Signal, 64)}
 	code, err := f.run()
 	return &shell.Exit{Code: code, Err: err}
 }
 
 // A front is the process that the shell started.
 type front struct {
-	e    *shell.Env
 	conn *net.UnixConn
 
 	signals chan os.Signal // what is passed on
@@ -77,7 +75,7 @@ func (f *front) run() (int, error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return ExitRun, err
 	}
-	keepIgnored(f.e)
+	ignored := ignoredAtStart()
 	ours, theirs, err := controlPair()
 	if err != nil {
 		return ExitRun, err
@@ -88,7 +86,8 @@ func (f *front) run() (int, error) {
 	if err != nil {
 		return ExitRun, err
 	}
-	env := append(os.Environ(), supervisorEnv+"="+strconv.Itoa(theirs))
+	env := append(os.Environ(), fmt.Sprintf("%s=%d,%x", supervisorEnv, theirs, uint64(ignored)))
+	outlive(ignored)
 	catchSignals(f.signals, forwarded...)
 	p, err := os.StartProcess(self, os.Args, &os.ProcAttr{Env: env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
 	unix.Close(theirs)
@@ -131,14 +130,6 @@ func unixConn(fd int) (*net.UnixConn, error) {
 		return nil, err
 	}
 	return c.(*net.UnixConn), nil
-}
-
-// keepIgnored has signals that were ignored at the start ignored by the program
-// too, as nohup means it.
-func keepIgnored(e *shell.Env) {
-	for _, s := range e.IgnoredSignals {
-		signal.Ignore(s)
-	}
 }
 
 // passOn tells the supervisor of each signal. One that was sent to the whole

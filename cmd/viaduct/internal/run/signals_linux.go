@@ -8,7 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"strconv"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -28,24 +28,23 @@ var forwarded = []syscall.Signal{
 // command when the front has stopped, and until the program has it may read from it.
 var stopping = []syscall.Signal{syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU}
 
-// catchSignals has signals sent to ch, but for those that are ignored.
+// catchSignals makes the runtime send signals to ch. Of those that stop a process the ignored ones
+// are left alone: the terminal treats a process that handles them otherwise.
 func catchSignals(ch chan<- os.Signal, which ...syscall.Signal) {
-	ignored := ignoredSignals()
+	ignored := ignoredNow()
 	for _, s := range which {
-		if !signal.Ignored(s) && ignored>>(s-1)&1 == 0 {
+		if !slices.Contains(stopping, s) || !ignored.has(s) {
 			signal.Notify(ch, s)
 		}
 	}
 }
 
-// ignoredSignals returns which signals the kernel ignores for this process, from bit 0
-// for signal 1. Package signal knows it only of SIGHUP, SIGINT and what it was told.
-func ignoredSignals() (mask uint64) {
-	b, _ := os.ReadFile("/proc/self/status")
-	_, b, _ = bytes.Cut(b, []byte("\nSigIgn:\t"))
-	b, _, _ = bytes.Cut(b, []byte("\n"))
-	mask, _ = strconv.ParseUint(string(b), 16, 64)
-	return mask
+// outlive ignores what the program ignores as well, does not have passed on, and would end this
+// process, if it is sent to the process group: Go's runtime lets a process live through the others.
+func outlive(ignored signalSet) {
+	if ignored.has(syscall.SIGABRT) {
+		signal.Ignore(syscall.SIGABRT)
+	}
 }
 
 // signalSettle is how long a signal to the whole group may take at least to reach the

@@ -59,10 +59,12 @@ type supervisor struct {
 // supervise is the supervisor's process.
 func supervise(e *shell.Env, o *Options, r rules, control string) error {
 	fail := func(code int, err error) error { return &shell.Exit{Code: code, Err: err} }
-	fd, err := strconv.Atoi(control)
-	if err != nil {
+	var fd int
+	var ignored signalSet
+	if _, err := fmt.Sscanf(control, "%d,%x", &fd, &ignored); err != nil {
 		return fail(ExitRun, err)
 	}
+	var err error
 	s := &supervisor{e: e, o: o, rules: r, netns: netnsCookie(), dials: map[uint64]*dial{}}
 	s.stops.frontPid = os.Getppid()
 	s.stops.front, err = unix.PidfdOpen(s.stops.frontPid, 0)
@@ -91,9 +93,9 @@ func supervise(e *shell.Env, o *Options, r rules, control string) error {
 	if s.service != nil {
 		defer s.service.Close()
 	}
-	keepIgnored(e)
+	outlive(ignored)
 	s.sigs.count()
-	cmd := &notify.Command{Path: path, Args: o.Args, Rules: s.filter(), Before: s.giveListener}
+	cmd := &notify.Command{Path: path, Args: o.Args, Rules: s.filter(), Ignored: uint64(ignored), Before: s.giveListener}
 	if os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getppid()) {
 		cmd.PidEnv = []string{"LISTEN_PID"}
 	}

@@ -26,9 +26,6 @@ type Env struct {
 	Stdout io.Writer
 	Stderr io.Writer
 
-	// IgnoredSignals were ignored when the process started.
-	IgnoredSignals []os.Signal
-
 	// Command is the command line without the program's name. Without one there is
 	// no Status.
 	Command []string

@@ -29,11 +29,6 @@ import (
 // Main runs the command of this process and returns its exit code.
 func Main() int {
 	e := shell.NewEnv()
-	for _, s := range []os.Signal{syscall.SIGHUP, os.Interrupt} { // Go keeps only these ignored
-		if signal.Ignored(s) {
-			e.IgnoredSignals = append(e.IgnoredSignals, s)
-		}
-	}
 	ctx, stop := interruptible()
 	defer stop()
 	return Run(ctx, e, os.Args[1:])
