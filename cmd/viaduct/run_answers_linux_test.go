@@ -12,6 +12,7 @@ import (
 // What calls with addresses of every family and length, and with sockets in every state, are
 // answered is what the kernel answers, and so is what the sockets show then.
 func TestRunAnswers(t *testing.T) {
+	t.Parallel()
 	program := buildCFile(t, "answers")
 	l := listenOn(t, "127.0.0.1")
 	go serveEcho(l)

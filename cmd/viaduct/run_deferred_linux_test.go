@@ -52,6 +52,7 @@ while True:
 // A listener that hears of connections only when bytes come, or takes only those of direct
 // neighbours, accepts carried connections at once, and what the program has set stays.
 func TestRunDeferredAccept(t *testing.T) {
+	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
 	for _, how := range []string{"before listen", "after listen", "second descriptor", "child", "inherited"} {
 		t.Run(how, func(t *testing.T) {
@@ -102,6 +103,7 @@ func TestRunDeferredAccept(t *testing.T) {
 // A listener that takes only what comes by one interface stays as it is: the transport would let in
 // what comes by others.
 func TestRunListenOneInterface(t *testing.T) {
+	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
 	r, es := runRun(t, []string{"--listen", "any", "--portmap-listen", "off"}, python, "-c", `
 import socket

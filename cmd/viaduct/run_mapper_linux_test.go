@@ -16,6 +16,7 @@ import (
 // Services of one host are all found by its one Port Mapper, whichever of them began first, and
 // whichever has ended, in whatever way.
 func TestRunServicesOfOneHost(t *testing.T) {
+	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
 	mapper := netip.MustParseAddrPort("127.0.0.1:" + strconv.Itoa(freeUDP(t)))
 	type service struct {
@@ -62,6 +63,7 @@ while True: l.accept()[0].close()
 
 // A UDP port that belongs to something else is named, and so is the way out.
 func TestRunForeignMapper(t *testing.T) {
+	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
 	c, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {

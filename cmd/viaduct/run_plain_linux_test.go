@@ -14,6 +14,7 @@ import (
 // time of a round trip if it answers anything, after a time-out that --explain announces if it waits
 // for a line, and the next time at once, without a byte of SDP.
 func TestRunPlainServer(t *testing.T) {
+	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
 	for _, tc := range []struct {
 		name, greeting, why string
@@ -89,6 +90,7 @@ for _ in range(2):
 // With --require there is no way out: the connection fails, and what is tried is not the same as what
 // was tried before.
 func TestRunPlainServerRequired(t *testing.T) {
+	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
 	l := listenOn(t, "127.0.0.1")
 	go func() {
