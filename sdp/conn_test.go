@@ -244,6 +244,48 @@ func TestSDP_9_5_3_Conn(t *testing.T) {
 	shut(t, a, b)
 }
 
+// TestReadMarked: a read tells where its urgent byte is, and keeps to that when the byte
+// comes in the middle of it.
+func TestReadMarked(t *testing.T) { // [SDP-9.5.3-1] [SDP-9.5.3-9]
+	a, b := pair(t, Options{}, Options{})
+	a.Write([]byte("abc"))
+	a.WriteUrgent([]byte("d!"))
+	a.Write([]byte("efg"))
+	a.WriteUrgent([]byte("?"))
+	a.CloseWrite()
+	var got, marked []byte
+	for {
+		p := make([]byte, 2)
+		n, mark, err := b.ReadMarked(p)
+		got = append(got, p[:n]...)
+		if mark >= n {
+			t.Fatalf("mark %d of %d bytes", mark, n)
+		}
+		if mark >= 0 {
+			marked = append(marked, p[mark])
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The newer byte may have come before the older was read.
+	if m := string(marked); string(got) != "abcd!efg?" || m != "!?" && m != "?" {
+		t.Errorf("%q, of which %q are urgent", got, m)
+	}
+	shut(t, a, b)
+	a, b = pair(t, Options{}, Options{UrgentApart: true})
+	a.WriteUrgent([]byte("ab!"))
+	a.CloseWrite()
+	p := make([]byte, 3)
+	if n, mark, err := b.ReadMarked(p); n != 2 || mark != -1 || err != nil {
+		t.Errorf("urgent byte kept apart: %d bytes, mark %d, %v", n, mark, err)
+	}
+	shut(t, a, b)
+}
+
 // Writes return when their bytes fit the buffers of both ends, although nothing
 // reads. [SDP-9.5.6-1] [SDP-9.5.6-2]
 func TestSDP_9_5_6_Conn(t *testing.T) {

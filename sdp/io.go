@@ -36,6 +36,10 @@ func (c *Conn) ReadFull(p []byte) (int, error) { // [SDP-9.3-15]
 func (c *Conn) read(p []byte, full bool) (int, error) {
 	c.mu.Lock()
 	defer c.unlock()
+	return c.readLocked(p, full)
+}
+
+func (c *Conn) readLocked(p []byte, full bool) (int, error) {
 	if err := c.refused("read", &c.rd); err != nil || len(p) == 0 {
 		return 0, err
 	}

@@ -75,6 +75,20 @@ func (c *Conn) UrgentMark() (before int, ok bool) {
 	return int(c.urg.newest - c.urg.readPos), true
 }
 
+// ReadMarked is Read, and tells which byte of p[:n] is urgent: mark is its index, or -1 if
+// none is. Of several urgent bytes it tells the newest, as TCP does. With
+// Options.UrgentApart no urgent byte is in the stream, and mark is -1.
+func (c *Conn) ReadMarked(p []byte) (n, mark int, err error) {
+	c.mu.Lock()
+	defer c.unlock()
+	n, err = c.readLocked(p, false)
+	begin := c.urg.readPos - uint64(n)
+	if c.opt.UrgentApart || !c.urg.seen || c.urg.newest < begin || c.urg.newest >= c.urg.readPos {
+		return n, -1, err
+	}
+	return n, int(c.urg.newest - begin), err
+}
+
 // ReadUrgent takes the oldest urgent byte that was kept out of the stream, see
 // Options.UrgentApart. The error is ErrNoUrgent if there is none.
 func (c *Conn) ReadUrgent() (byte, error) {
