@@ -138,6 +138,7 @@ var copiedOptions = []int{unix.SO_KEEPALIVE, unix.SO_OOBINLINE, unix.SO_RCVLOWAT
 
 // copyOptions gives a unix socket what the program set on its TCP socket.
 func copyOptions(to, from int) {
+	copyOwner(to, from)
 	for _, o := range copiedOptions {
 		v, err := unix.GetsockoptInt(from, unix.SOL_SOCKET, o)
 		if was, gerr := unix.GetsockoptInt(to, unix.SOL_SOCKET, o); err == nil && gerr == nil && v != was {
@@ -161,6 +162,19 @@ func copyOptions(to, from int) {
 		if v, err := unix.GetsockoptInt(from, unix.SOL_SOCKET, o); err == nil && locked&bit != 0 {
 			unix.SetsockoptInt(to, unix.SOL_SOCKET, o, v/2) // the kernel doubles it
 		}
+	}
+}
+
+// copyOwner has the process that the program named by F_SETOWN get SIGURG from the unix
+// socket too.
+func copyOwner(to, from int) {
+	var owner struct{ kind, id int32 } // struct f_owner_ex
+	_, _, e := unix.Syscall(unix.SYS_FCNTL, uintptr(from), unix.F_GETOWN_EX, uintptr(unsafe.Pointer(&owner)))
+	if e == 0 && owner.id != 0 {
+		unix.Syscall(unix.SYS_FCNTL, uintptr(to), unix.F_SETOWN_EX, uintptr(unsafe.Pointer(&owner)))
+	}
+	if sig, err := unix.FcntlInt(uintptr(from), unix.F_GETSIG, 0); err == nil && sig != 0 {
+		unix.FcntlInt(uintptr(to), unix.F_SETSIG, sig)
 	}
 }
 

@@ -3,8 +3,8 @@
 package run
 
 import (
+	"cmp"
 	"errors"
-	"io"
 	"net"
 	"sync"
 	"syscall"
@@ -13,18 +13,26 @@ import (
 )
 
 // relay carries bytes between the program's connection and the transport's: each
-// direction, its end as a half-close, and a broken connection as a reset, of which
-// --explain tells why. ended is called at its end.
-func (s *supervisor) relay(near, far net.Conn, ended func()) {
+// direction, its urgent bytes as such, its end as a half-close, and a broken connection as
+// a reset, of which --explain tells why. ended is called at its end.
+func (s *supervisor) relay(nearConn, farConn net.Conn, ended func()) {
+	near, err := streamOf(nearConn)
+	far, ferr := streamOf(farConn)
+	if err = cmp.Or(err, ferr); err != nil { // one of them has been closed
+		abort(nearConn)
+		abort(farConn)
+		s.explainReset(farConn, err)
+		ended()
+		return
+	}
 	s.relays.Go(func() {
 		defer ended()
 		defer near.Close()
 		defer far.Close()
 		var wg sync.WaitGroup
 		var once sync.Once
-		oneWay := func(to, from net.Conn, bytes *counter) {
-			n, err := io.Copy(to, from)
-			bytes.Add(n)
+		oneWay := func(to, from stream, bytes *counter) {
+			err := pump(to, from, bytes)
 			if err == nil {
 				err = closeWrite(to)
 			}
@@ -63,13 +71,9 @@ func (s *supervisor) explainReset(far net.Conn, err error) {
 	s.explain.line(event{Call: "reset", Local: addrPort(far.LocalAddr()), Remote: addrPort(far.RemoteAddr()), Path: path, Why: err.Error()})
 }
 
-func closeWrite(c net.Conn) error {
-	h, ok := c.(interface{ CloseWrite() error })
-	if !ok {
-		return errors.ErrUnsupported
-	}
+func closeWrite(c stream) error {
 	// The other side may have ended both directions, which is no failure.
-	if err := h.CloseWrite(); err != nil && !errors.Is(err, syscall.ENOTCONN) {
+	if err := c.CloseWrite(); err != nil && !errors.Is(err, syscall.ENOTCONN) {
 		return err
 	}
 	return nil
