@@ -68,6 +68,10 @@ type Options struct {
 	// to 1000, by default 32, and RecvBufferSize the bytes of each, 37 to 1 MiB, by
 	// default 256 KiB of payload and the largest header.
 	RecvBuffers, RecvBufferSize int
+	// MaxRecvBuffers is how many Private Buffers there may be once reads take what
+	// comes: they are doubled when reads have taken as much as all of them hold, as TCP's
+	// receive buffer grows. By default, and if it is less, there are RecvBuffers, always.
+	MaxRecvBuffers int
 
 	// SendBuffer and ReceiveBuffer are how many bytes may wait on either side
 	// of the connection, as SO_SNDBUF and SO_RCVBUF; 256 KiB by default.
@@ -118,7 +122,7 @@ type Options struct {
 	Logger *slog.Logger
 
 	// SendThreshold, RecvThreshold [SDP-9-1] [SDP-10-6] [D-39], RecvBuffers, RecvBufferSize [SDP-10-2]
-	// [SDP-10-5] [D-14], SendBuffer, ReceiveBuffer [SDP-9.5.6-1] [SDP-9.5.6-2] [D-79],
+	// [SDP-10-5] [D-14], MaxRecvBuffers [SDP-10.3-2], SendBuffer, ReceiveBuffer [SDP-9.5.6-1] [SDP-9.5.6-2] [D-79],
 	// NoRDMARead [SDP-9-5], NoRemoteInvalidate [D-41], BigPrefix [D-82], NoResize [SDP-10.6-14],
 	// NoSuspend [D-55], UrgentApart [D-29], SetupTimeout [D-17], KeepAlive [SDP-14.3-1] [SDP-14.3-2]
 	// [D-77].
@@ -142,6 +146,7 @@ func (o *Options) complete() (Options, error) {
 	}
 	def(&c.RecvBuffers, defaultRecvBuffers)
 	def(&c.RecvBufferSize, defaultRecvBufferSize)
+	def(&c.MaxRecvBuffers, c.RecvBuffers)
 	def(&c.SendThreshold, defaultThreshold)
 	def(&c.RecvThreshold, max(defaultThreshold, c.RecvBufferSize))
 	def(&c.SendBuffer, defaultSocketBuffer)
@@ -162,6 +167,7 @@ func (o *Options) complete() (Options, error) {
 	}
 	err := errors.Join(
 		check("RecvBuffers", c.RecvBuffers, sdpwire.MinBuffers, 1000),
+		check("MaxRecvBuffers", c.MaxRecvBuffers, 0, 1000),
 		check("RecvBufferSize", c.RecvBufferSize, sdpwire.MinBufferSize, 1<<20),
 		check("MaxAdverts", c.MaxAdverts, 1, 65535),
 		check("ReadDepth", c.ReadDepth, 1, 128),

@@ -36,7 +36,7 @@ func newSetup(opt Options, dev *iwarp.Device) (*setup, error) {
 		dev = newDevice(&opt)
 	}
 	s := &setup{opt: opt, dev: dev, sendDepth: sendDepth}
-	cq, err := dev.NewCQ(sendDepth + opt.RecvBuffers + 1)
+	cq, err := dev.NewCQ(sendDepth + opt.mostBuffers() + 1)
 	if err != nil {
 		return nil, err
 	}
@@ -60,16 +60,19 @@ func (o *Options) maxRecvSize() int {
 	return max(o.RecvBufferSize, maxWish)
 }
 
+// mostBuffers is how many Private Buffers there may be.
+func (o *Options) mostBuffers() int { return max(o.RecvBuffers, o.MaxRecvBuffers) }
+
 // config returns the iwarp configuration. The Private Buffers are there before
 // anything is said to the peer, and one more as a spare. [SDP-8.1.1-5]
 // [SDP-8.1.1-6] [SDP-8.1.1-7] [SDP-8.1.1-18] [D-08]
 func (s *setup) config(nc net.Conn) *iwarp.Config {
 	o := &s.opt
 	s.pooled = sock.IsTCP(nc)
-	s.in = newInbox(s.layout, o.RecvBuffers+1, o.maxRecvSize())
+	s.in = newInbox(s.layout, o.mostBuffers()+1, o.maxRecvSize())
 	return &iwarp.Config{
 		FPDUSize: fpduSize(nc),
-		Device:   s.dev, SendCQ: s.cq, RecvCQ: s.cq, SendDepth: s.sendDepth, RecvDepth: o.RecvBuffers + 1,
+		Device:   s.dev, SendCQ: s.cq, RecvCQ: s.cq, SendDepth: s.sendDepth, RecvDepth: o.mostBuffers() + 1,
 		IRD: o.ReadDepth, ORD: o.ReadDepth, CloseTimeout: 2 * time.Second, // [D-49]
 		RequestTimeout: o.SetupTimeout, ReplyTimeout: o.SetupTimeout, FirstFPDUTimeout: o.SetupTimeout,
 		KeepAlive: o.KeepAlive, Congestion: o.Congestion, WrapConn: o.WrapConn, SameHost: o.SameHost, SameHostDir: o.SameHostDir,
@@ -102,7 +105,7 @@ func (s *setup) hello(des int) sdpwire.Hello {
 func (s *setup) params(role sdpcore.Role, bufs, size, adverts, ord int) sdpcore.Params {
 	o := &s.opt
 	return sdpcore.Params{
-		Role: role, RecvBufs: o.RecvBuffers, RecvSize: o.RecvBufferSize, PeerBufs: bufs, PeerSize: size,
+		Role: role, RecvBufs: o.RecvBuffers, MaxRecvBufs: o.mostBuffers(), RecvSize: o.RecvBufferSize, PeerBufs: bufs, PeerSize: size,
 		MaxAdverts: o.MaxAdverts, PeerMaxAdverts: adverts, ORD: ord,
 		SendPolicy: o.SendPolicy, RecvPolicy: o.RecvPolicy, SendThreshold: threshold(o.SendThreshold), RecvThreshold: o.RecvThreshold,
 		NoRead: o.NoRDMARead, NoSinkAvail: o.NoSinkAvail, NoInvalidate: o.NoRemoteInvalidate, BigPrefix: o.BigPrefix, UrgentApart: o.UrgentApart,

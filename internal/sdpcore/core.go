@@ -55,6 +55,7 @@ type Params struct {
 
 	// More of both may be announced by any later message. [SDP-10.3-2]
 	RecvBufs       int // own receive Private Buffers announced, 3 to 65535; the driver posts one more as a spare [D-08]
+	MaxRecvBufs    int // own receive Private Buffers that may be posted in time; RecvBufs if that is more
 	RecvSize       int // bytes of each, at least 37
 	PeerBufs       int // as announced by the peer
 	PeerSize       int // as announced by the peer

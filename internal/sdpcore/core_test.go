@@ -218,6 +218,28 @@ func TestSDP_10_4_Refresh(t *testing.T) {
 	p.recv("Data +50", "Data +50").wantMsgs()
 }
 
+// TestGrowth: Private Buffers are doubled, up to their limit, when reads have taken as much
+// as all of them hold, and not while nothing reads.
+func TestGrowth(t *testing.T) { // [SDP-10.3-2] [SDP-6.1.3-1]
+	few := func(p *Params) { p.RecvBufs, p.MaxRecvBufs, p.RecvSize, p.RecvBudget = 4, 12, 100, 0 }
+	p := newProbe(t, few)
+	for i, pool := range []int{4, 4, 4, 4, 4, 4, 4, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 12, 12} {
+		p.recv("Data +50").read(uint64(i), 50)
+		if p.m.cr.pool != pool || p.m.cr.free != pool {
+			t.Errorf("%d bytes were read: %d of %d Private Buffers are free, want %d", 50*(i+1), p.m.cr.free, p.m.cr.pool, pool)
+		}
+		p.skip()
+	}
+	p.write(1, 1)
+	if n := int(p.msgs[len(p.msgs)-1].Bufs); n != 12 { // the peer is told
+		t.Errorf("%d buffers announced", n)
+	}
+	p = newProbe(t, few).recv("Data +50", "Data +50", "Data +50")
+	if p.m.cr.pool != 4 || p.m.cr.free != 1 {
+		t.Errorf("nothing was read: %d of %d Private Buffers are free", p.m.cr.free, p.m.cr.pool)
+	}
+}
+
 func TestD08_MessageZero(t *testing.T) {
 	c := credits{}
 	c.start(Params{RecvBufs: 3, PeerBufs: 3, FirstSend: 0})

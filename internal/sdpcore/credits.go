@@ -18,6 +18,9 @@ type credits struct {
 	rfirst  serial // the first message after Hello or HelloAck is number 0 in either layout [D-05]
 	expect  serial // MSeq of the next message to come
 	pool    int    // own Private Buffers announced
+	most    int    // that pool may grow to
+	size    int    // bytes of each, before the peer asked for another size
+	taken   int    // bytes that reads took since pool grew
 	free    int    // own Private Buffers posted; -1 when the spare is used
 	hold    bool   // MSeqAck is held for a SrcAvailCancel [SDP-9.5.4-5]
 	holdAt  serial // value it is held at
@@ -33,7 +36,22 @@ func (c *credits) start(p Params) {
 		first: serial(p.FirstSend), next: serial(p.FirstSend), acked: serial(p.FirstSend), lastReal: serial(p.FirstSend),
 		bufs: p.PeerBufs, idleBufs: p.PeerBufs, ackSure: p.FirstSend != 0,
 		rfirst: serial(p.FirstRecv), expect: serial(p.FirstRecv), toldAck: serial(p.FirstRecv),
-		pool: p.RecvBufs, free: p.RecvBufs, told: p.RecvBufs, high: serial(p.FirstRecv) + serial(p.RecvBufs),
+		pool: p.RecvBufs, most: p.MaxRecvBufs, size: p.RecvSize, free: p.RecvBufs, told: p.RecvBufs, high: serial(p.FirstRecv) + serial(p.RecvBufs),
+	}
+}
+
+// grow counts n bytes that reads have taken, and doubles the Private Buffers when that is
+// as much as all of them hold. A peer whose bytes are read gets the credit that a long path
+// needs, and one whose bytes are not can leave only a little here. [SDP-10.3-2]
+func (c *credits) grow(n int) {
+	if c.pool >= c.most {
+		return
+	}
+	if c.taken += n; c.taken >= c.pool*c.size {
+		more := min(c.pool, c.most-c.pool)
+		c.pool += more
+		c.free += more
+		c.taken = 0
 	}
 }
 

@@ -15,6 +15,7 @@ func (m *Machine) take(r *read, n int) {
 func (m *Machine) consume(n int) {
 	s := &m.snk
 	s.held -= n
+	m.cr.grow(n)
 	for n > 0 {
 		h := s.holds.at(0)
 		k := min(n, h.n)

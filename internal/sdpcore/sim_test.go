@@ -117,6 +117,9 @@ type simEnd struct {
 	sendMode  sdpwire.Mode
 	recvMode  sdpwire.Mode
 	posted    int
+	pool      int // Private Buffers there are
+	size      int // bytes of each at first
+	taken     int // bytes taken from them since there were more
 	pend      int
 	pres      int
 	pendDist  []int // stream bytes sent when each unmatched OOB_PEND went
@@ -169,7 +172,8 @@ func newSim(seed uint64, trace bool) *sim {
 	mk := func(name string, role Role) *simEnd {
 		e := &simEnd{name: name, mr: map[uint32]simRegion{}, advs: map[uint64]uint32{}, writes: map[uint64]*simWrite{}, reads: map[uint64]*simRead{},
 			sendMode: sdpwire.Combined, recvMode: sdpwire.Combined, nextStag: uint32(r.Uint32())}
-		e.p = Params{Role: role, RecvBufs: pick(3, 3, 4, 8, 32), RecvSize: pick(37, 50, 100, 400), MaxAdverts: pick(1, 2, 3, 8), ORD: pick(1, 1, 2, 4),
+		bufs := pick(3, 3, 4, 8, 32)
+		e.p = Params{Role: role, RecvBufs: bufs, MaxRecvBufs: pick(0, bufs, 5*bufs), RecvSize: pick(37, 50, 100, 400), MaxAdverts: pick(1, 2, 3, 8), ORD: pick(1, 1, 2, 4),
 			SendPolicy: Policy(r.IntN(4)), RecvPolicy: Policy(r.IntN(4)), SendThreshold: pick(0, 20, 100, 300, Infinite), RecvThreshold: pick(0, 100, 500),
 			NoRead: r.IntN(12) == 0, NoSinkAvail: r.IntN(6) == 0, NoInvalidate: r.IntN(4) == 0, BigPrefix: r.IntN(3) == 0, UrgentApart: false,
 			RecvBudget: pick(0, 200, 2000), SendBudget: pick(0, 100, 5000), NoResize: r.IntN(5) == 0, MaxRecvSize: 600,
@@ -195,6 +199,7 @@ func (s *sim) join() {
 		q := e.peer.p
 		e.p.PeerBufs, e.p.PeerSize, e.p.PeerMaxAdverts = q.RecvBufs, q.RecvSize, q.MaxAdverts
 		e.seq, e.seenBufs, e.seenAny, e.posted = e.p.FirstSend, q.RecvBufs, false, e.p.RecvBufs
+		e.pool, e.size, e.taken = e.p.RecvBufs, e.p.RecvSize, 0
 		e.sendMode, e.recvMode = sdpwire.Combined, sdpwire.Combined
 		e.pend, e.pres, e.pendDist = 0, 0, nil
 	}
@@ -321,6 +326,12 @@ func spanLen(s []span) (n int) {
 
 // takeHeld removes n bytes from the front of what e holds.
 func (e *simEnd) takeHeld(s *sim, n int) (out []span) {
+	if most := e.p.MaxRecvBufs; e.pool < most {
+		if e.taken += n; e.taken >= e.pool*e.size {
+			more := min(e.pool, most-e.pool)
+			e.pool, e.posted, e.taken = e.pool+more, e.posted+more, 0
+		}
+	}
 	for n > 0 {
 		if len(e.holds) == 0 {
 			s.errorf("%s: copies %d bytes more than it holds", e.name, n)
