@@ -197,11 +197,18 @@ func (s *supervisor) listenFar(p place, r *listenRule) (*sdp.Listener, error) {
 	network, host := p.network()
 	// One client may open as many connections at once as the queues of servers hold.
 	lc := sdp.ListenConfig{Options: s.carrier.options, MaxPending: 1024, MaxPendingPerHost: 256,
-		Filter: func(_, _ net.Addr) bool { return !s.spare.lent.Load() }}
+		Filter: func(_, _ net.Addr) bool { return !s.spare.lent.Load() && p.listened() }}
 	if s.e.Capture != nil {
 		lc.WrapConn = func(c net.Conn) net.Conn { return s.e.Wrap(c, false) }
 	}
 	return lc.Listen(context.Background(), network, net.JoinHostPort(host, strconv.Itoa(int(r.sdpPort))))
+}
+
+// listened reports whether anything listens at the port of a place. A connection that comes
+// when the program has just closed its listener is to be refused, not accepted and reset.
+func (p place) listened() bool {
+	all, err := sockdiag.Listeners(p.addr.Port())
+	return err != nil || len(all) > 0
 }
 
 func (svc *service) close() {
@@ -283,7 +290,7 @@ func (s *supervisor) checkListener(svc *service) {
 	if ls.services[svc.place] != svc {
 		return
 	}
-	if all, err := sockdiag.Listeners(svc.place.addr.Port()); err == nil && len(all) == 0 {
+	if !svc.place.listened() {
 		ls.closeLocked(svc)
 	}
 }
