@@ -160,8 +160,10 @@ func withNonblock(fd int, f func() error) error {
 	return f()
 }
 
-// toConn makes a TCP connection of a descriptor, which it takes over.
+// toConn makes a TCP connection with a socket of the program of a descriptor, which it takes
+// over.
 func toConn(fd int) (*net.TCPConn, error) {
+	boundNear(fd)
 	f := os.NewFile(uintptr(fd), "tcp")
 	defer f.Close()
 	c, err := net.FileConn(f)

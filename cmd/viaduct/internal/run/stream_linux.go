@@ -43,6 +43,7 @@ func streamOf(c net.Conn) (stream, error) {
 			return nil, err
 		}
 		oerr := raw.Control(func(fd uintptr) {
+			boundUnsent(int(fd)) // it may be of the plain connection to the peer
 			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_OOBINLINE, 1)
 		})
 		return tcpStream{c, raw}, cmp.Or(oerr, err)
@@ -107,9 +108,6 @@ func (c tcpStream) opError(op string, err error) error {
 	}
 	return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
 }
-
-// pumpSize is the size of the pieces that a relay moves.
-const pumpSize = 128 << 10
 
 var pumpBuffers = sync.Pool{New: func() any { b := make([]byte, pumpSize); return &b }}
 

@@ -55,6 +55,7 @@ func newCarrier(e *shell.Env, o *Options, server netip.AddrPort) (*carrier, erro
 	if err != nil {
 		return nil, err
 	}
+	boundSDP(&opt)
 	if e.Capture != nil {
 		opt.WrapConn = func(c net.Conn) net.Conn { return e.Wrap(c, true) }
 	}
