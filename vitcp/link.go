@@ -17,7 +17,6 @@ import (
 	"viaduct/internal/perturb"
 	"viaduct/internal/queue"
 	"viaduct/internal/regmem"
-	"viaduct/internal/sock"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
 )
@@ -323,25 +322,8 @@ func (l *link) Stop(reason vi.StopReason) {
 	l.stopTimer()
 }
 
-// End ends the wire after Stop; see package vi's ender. Where a poll takes no system call,
-// the peer's end is received, and the connection closed, by what polls next in this process
-// or a millisecond later.
-func (l *link) End(gone func()) {
-	rest := func() { l.c.Go(func() { l.wind(gone) }) }
-	if s := l.life.Load(); s == lifeAborting || s == lifeDiscarded || !l.c.PollsFreely() {
-		rest()
-		return
-	}
-	l.c.Kick() // FIN after what is queued, as fillLast asks for it
-	sock.Meanwhile(func() bool {
-		l.c.Poll()
-		if !l.c.Over() {
-			return false
-		}
-		l.wind(gone)
-		return true
-	}, rest)
-}
+// End ends the wire after Stop; see package vi's ender.
+func (l *link) End(gone func()) { l.c.Go(func() { l.wind(gone) }) }
 
 // wind ends the wire and what is left of the link.
 func (l *link) wind(gone func()) {

@@ -259,9 +259,6 @@ func (c *Conn) Close() error {
 	c.wg.Wait()
 	c.att.Join()
 	c.tx.waitIdle()
-	if s := c.sock.Load(); s != nil {
-		s.LookForNext()
-	}
 	return nil
 }
 

@@ -83,20 +83,6 @@ func (c *Conn) over() <-chan struct{} {
 	return r.ended
 }
 
-// PollsFreely reports whether a poll takes no system call.
-func (c *Conn) PollsFreely() bool {
-	s := c.sock.Load()
-	return s != nil && s.Polls()
-}
-
-// Over reports whether the peer's direction has ended or failed. It waits for the
-// receive role, which is never for the peer.
-func (c *Conn) Over() bool {
-	c.att.Lock()
-	defer c.att.Unlock()
-	return c.rx.over
-}
-
 // end tells those that wait for the end of the direction.
 func (r *receiver) end() {
 	if !r.over && r.ended != nil {

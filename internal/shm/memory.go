@@ -37,8 +37,7 @@ var (
 // that exist stay. 0 stands for DefaultLimit, a negative number for none.
 func SetLimit(n int64) { limit.Store(n) }
 
-// Used returns how many bytes of memory the rings of this process take, with what is kept
-// for the next ones.
+// Used returns how many bytes of memory the rings of this process take.
 func Used() int64 { return used.Load() }
 
 func reserve(n int64) error {
@@ -46,11 +45,8 @@ func reserve(n int64) error {
 	if l == 0 {
 		l = DefaultLimit
 	}
-	for used.Add(n) > max(l, 0) {
+	if used.Add(n) > max(l, 0) {
 		used.Add(-n)
-		if Drop() {
-			continue
-		}
 		return fmt.Errorf("%w: the rings of this process have %d bytes, at most %d", ErrExhausted, used.Load(), max(l, 0))
 	}
 	return nil

@@ -16,10 +16,6 @@ type Memory struct {
 	ring int
 	in   *Consumer
 	out  *Producer
-
-	files  []int // see Hold
-	keeper Keeper
-	uses   int
 }
 
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
@@ -158,8 +154,7 @@ func (m *Memory) Ends(first bool) (in *Consumer, out *Producer) {
 	return m.in, m.out
 }
 
-// Close gives the memory back, or keeps it for a moment, see [Memory.Keep]. Nothing may use
-// its ends any more.
+// Close gives the memory back. Nothing may use its ends any more.
 func (m *Memory) Close() {
 	if m.b == nil {
 		return
@@ -167,9 +162,9 @@ func (m *Memory) Close() {
 	if m.out != nil {
 		m.out.disown()
 	}
-	if !m.keep() {
-		m.unmap()
-	}
+	release(first(m.ring))
+	unix.Munmap(m.b)
+	m.b = nil
 }
 
 // giveBack returns pages of shared memory to the system. They are zeros when they are

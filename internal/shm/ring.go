@@ -21,7 +21,7 @@ type control struct {
 	near  near // the producer's
 	_     [64]byte
 	head  atomic.Uint64 // bytes taken; the consumer's
-	left  atomic.Uint32 // 1: the consumer takes no more; 2 (gone): nor touches the memory; the consumer's
+	left  atomic.Uint32 // 1: the consumer takes no more; the consumer's
 	done  atomic.Uint32 // references followed; the consumer's
 	lent  atomic.Uint32 // that it has mapped the producer's memory; the consumer's
 	_     [108]byte

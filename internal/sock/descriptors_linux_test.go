@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"viaduct/internal/shm"
 	"viaduct/internal/testkit"
 	"viaduct/samehost"
 )
@@ -30,7 +29,6 @@ func TestNoDescriptors(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		shm.Drop()
 		giveBack := exhaust(t, free)
 		err = ShareMemory(t.Context(), c, samehost.Auto, "")
 		giveBack()

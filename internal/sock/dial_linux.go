@@ -9,8 +9,6 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"viaduct/internal/shm"
 )
 
 // Dial is d.DialContext for a connection whose descriptor is going to be taken
@@ -75,9 +73,6 @@ func (o *conn) connect(ctx context.Context, ap netip.AddrPort) (err error) {
 	}
 	const kind = unix.SOCK_STREAM | unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC
 	fd, err := unix.Socket(family, kind, unix.IPPROTO_TCP)
-	if noDescriptor(err) && shm.Drop() {
-		fd, err = unix.Socket(family, kind, unix.IPPROTO_TCP)
-	}
 	if err != nil {
 		return os.NewSyscallError("socket", err)
 	}

@@ -7,7 +7,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"viaduct/internal/testkit"
 	"viaduct/samehost"
 )
 
@@ -92,52 +91,5 @@ func TestSetLaterShared(t *testing.T) {
 	}
 	if _, err := a.(*conn).SyscallConn(); err != nil || noDelay() != 1 {
 		t.Errorf("%v, TCP_NODELAY %d for a caller that asks for the socket", err, noDelay())
-	}
-}
-
-// An Accept that has waited for long goes on doing so when connections have ended, and
-// takes the next one, whether that comes while it looks for it or later.
-func TestLookForNext(t *testing.T) {
-	l := ownListener(t, "127.0.0.1:0", Tuning{})
-	accepted := make(chan net.Conn)
-	go func() {
-		defer close(accepted)
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				if !l.(*ownedListener).closed.Load() {
-					t.Error(err)
-				}
-				return
-			}
-			accepted <- c
-		}
-	}()
-	for i := range 200 {
-		a, err := Dial(t.Context(), new(net.Dialer), "tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		select {
-		case b := <-accepted:
-			if b == nil {
-				t.Fatal("the listener has ended")
-			}
-			s := Take(b)
-			s.Close(false)
-			for range i % 4 {
-				s.LookForNext()
-			}
-		case <-time.After(testkit.Patience):
-			t.Fatalf("connection %d is not accepted", i)
-		}
-		a.Close()
-		if i%8 == 0 {
-			time.Sleep(time.Millisecond) // nothing comes while it looks
-		}
-	}
-	l.Close()
-	if _, ok := <-accepted; ok {
-		t.Error("a connection after the listener was closed")
 	}
 }

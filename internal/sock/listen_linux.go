@@ -5,15 +5,10 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"sync/atomic"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"viaduct/internal/budget"
-	"viaduct/internal/shm"
 )
 
 // OwnListener takes the descriptor of a TCP listener away from the runtime. l
@@ -60,8 +55,6 @@ type ownedListener struct {
 	meet   *rendezvous // nil: there is none
 	tuning Tuning
 	closed atomic.Bool
-
-	next budget.Budget // of LookForNext
 }
 
 func (l *ownedListener) Addr() net.Addr { return l.addr }
@@ -85,28 +78,21 @@ func (l *ownedListener) opError(op string, err error) error {
 // Accept waits for the next connection.
 func (l *ownedListener) Accept() (net.Conn, error) {
 	c, err := (*conn)(nil), ErrWouldBlock
-	take := func() bool {
-		c, err = l.take()
-		return err != ErrWouldBlock
-	}
 	try := func() bool {
-		taken := take()
-		if !taken && l.meet != nil {
+		if c, err = l.take(); err != ErrWouldBlock {
+			return true
+		}
+		if l.meet != nil {
 			l.meet.serveNow()
 		}
-		return taken
+		return false
 	}
 	for err == ErrWouldBlock {
 		serr := l.s.Sleep(func(uintptr) bool {
 			l.s.Arm() // once: the listener is not disarmed
 			return try()
 		})
-		switch {
-		case serr == nil || err != ErrWouldBlock:
-		case errors.Is(serr, os.ErrDeadlineExceeded): // see LookForNext
-			l.s.Interrupted()
-			within(nextTime, &l.next, &nexts, take)
-		default:
+		if serr != nil && err == ErrWouldBlock {
 			err = serr
 		}
 	}
@@ -120,22 +106,6 @@ func (l *ownedListener) Accept() (net.Conn, error) {
 		err = net.ErrClosed
 	}
 	return nil, l.opError("accept", err)
-}
-
-// nextTime is how long a listener looks for the next connection when one has ended,
-// and nexts how it backs off where none comes.
-const nextTime = 50 * time.Microsecond
-
-var nexts = budget.Rule{Grace: 2, Max: 255}
-
-// LookForNext is for a connection that has just ended. If it was accepted, and the
-// next one used to come right behind, the goroutine that accepts looks for that for a
-// moment, so that it does not find the processor idle: to wake that takes longer than
-// a set-up, most of all on a virtual machine.
-func (s *Socket) LookForNext() {
-	if l := s.from; l != nil && runtime.GOMAXPROCS(0) > 1 && l.next.Worth() {
-		l.s.Interrupt()
-	}
 }
 
 // take accepts a connection without waiting.
@@ -157,13 +127,10 @@ func (l *ownedListener) take() (*conn, error) {
 		case unix.EINTR, unix.ECONNABORTED: // gone before it was taken
 			continue
 		default:
-			if noDescriptor(err) && shm.Drop() {
-				continue
-			}
 			return nil, os.NewSyscallError("accept4", err)
 		}
 		fd := int(n)
-		o := &conn{s: &Socket{fd: fd, from: l}, local: l.addr, remote: rawAddr(&from), tuned: &l.tuning}
+		o := &conn{s: &Socket{fd: fd}, local: l.addr, remote: rawAddr(&from), tuned: &l.tuning}
 		if l.addr.IP.IsUnspecified() {
 			if sa, err := unix.Getsockname(fd); err == nil {
 				o.local = tcpAddr(sa)
@@ -177,9 +144,6 @@ func (l *ownedListener) take() (*conn, error) {
 		return o, nil
 	}
 }
-
-// noDescriptor reports whether a call has failed for want of a descriptor.
-func noDescriptor(err error) bool { return err == unix.EMFILE || err == unix.ENFILE }
 
 // rawAddr reads an address of either family: that of IPv4 is shorter, and has
 // the port at the same place.

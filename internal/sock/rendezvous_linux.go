@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"viaduct/internal/budget"
 	"viaduct/internal/shm"
 )
 
@@ -25,8 +24,6 @@ import (
 type rendezvous struct {
 	sockets []meetingSocket
 	in      instance // at which serve sleeps
-
-	requests, decisions budget.Budget // of polling for those of connections before, see again_linux.go
 
 	mu     sync.Mutex
 	conns  map[netip.AddrPort]*conn // accepted connections by the peer's address, while nothing was read from them; guarded by mu
@@ -73,7 +70,6 @@ func openRendezvous(at netip.AddrPort, dir string) *rendezvous {
 }
 
 func (v *rendezvous) close() {
-	shm.Forget(v)
 	v.mu.Lock()
 	v.closed = true
 	for _, m := range v.sockets {
@@ -133,9 +129,7 @@ func (v *rendezvous) welcome(o *conn) {
 	if o.meet == nil {
 		return
 	}
-	if !v.awaitAgain(o) {
-		v.serveNow()
-	}
+	v.serveNow()
 	v.mu.Lock()
 	more := len(v.conns) > 0
 	v.mu.Unlock()
@@ -406,9 +400,6 @@ func (a *asking) grant(wait bool) (err error) {
 		return err
 	}
 	a.rings = newRings(a.mem, false, a.c.s.fd, a.files[1])
-	if !a.proves {
-		a.rings.keeper.By = a.v
-	}
 	a.rings.in.Ask() // for a reader that sleeps, see adopt
 	if !a.proves {
 		answer(a.c.s.fd, nil)

@@ -30,8 +30,6 @@ type rings struct {
 	bell int // for arrivals; Socket.fd is the same
 	room int // the bell for room
 
-	keeper shm.Keeper // of mem when the rings are closed
-
 	front int         // where Peek begins [reader]
 	empty uint32      // consecutive reads that found nothing [reader]
 	gone  atomic.Bool // the peer's process has hung up
@@ -240,13 +238,11 @@ func (r *rings) close(reset bool) {
 		r.finish()
 	}
 	r.in.Leave()
-	if r.gone.Load() {
-		r.mem.Keep(shm.Keeper{})
-	}
 	// A writer that slept has looked at the references that end here. Socket.Close has waited
 	// for it, by a semaphore that orders nothing for the race detector: the lock does.
 	r.writing.Lock()
 	r.mem.Close()
 	r.writing.Unlock()
+	closeAll([]int{r.bell, r.room})
 	r.in.Close()
 }

@@ -23,8 +23,7 @@ import (
 // the memory, connects there, names its TCP connection and sends the memory along.
 // The listening side finds the connection among those that it has accepted and of
 // which nothing was read, and answers; then the dialing side commits. After that
-// the AF_UNIX connection is a bell, see rings. Where both still have the memory of a
-// connection that has ended, all this goes through that, see again_linux.go.
+// the AF_UNIX connection is a bell, see rings.
 //
 //	dialer                                   listener
 //	request, memory, bell for room  ---->
@@ -182,9 +181,6 @@ func (o *conn) share(ctx context.Context, dir string, required bool) error {
 	if at, ok := ctx.Deadline(); ok && at.Before(end) {
 		end = at
 	}
-	if answered, err := o.askAgain(m, names); answered {
-		return err
-	}
 	for {
 		err = o.ask(ctx, m, names, end, required)
 		if err == nil || !required || err.Error() != whyNotAccepted || time.Now().After(end) {
@@ -264,11 +260,7 @@ func (o *conn) ask(ctx context.Context, m meeting, names []string, end time.Time
 	if _, err := send(bell, []byte{committed}); err != nil {
 		return err
 	}
-	r := newRings(mem, true, bell, room[0])
-	if !proves {
-		r.keeper.Place = name
-	}
-	return o.s.adopt(r) // nothing was read or written: it is an error if it was closed
+	return o.s.adopt(newRings(mem, true, bell, room[0])) // nothing was read or written: it is an error if it was closed
 }
 
 // meetingNames returns the names by which a rendezvous of the listener may be found that

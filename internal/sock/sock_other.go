@@ -61,7 +61,6 @@ func (*Socket) Interrupted()                        { panic(absent) }
 func (*Socket) WaitWritable()                       { panic(absent) }
 func (*Socket) Close(bool)                          { panic(absent) }
 func (*Socket) CloseWrite()                         { panic(absent) }
-func (*Socket) LookForNext()                        { panic(absent) }
 func (*Socket) Control(func(uintptr)) error         { panic(absent) }
 func (*Socket) Read([]byte) (int, error)            { panic(absent) }
 func (*Socket) Peek([]byte) (int, error)            { panic(absent) }

@@ -25,8 +25,6 @@ type Socket struct {
 	out   Watch
 	rings *rings // nil: the bytes go through fd
 
-	from *ownedListener // which has accepted it, or nil
-
 	used atomic.Bool // something was read or written, or an engine has the socket
 
 	mu      perturb.RWMutex // held while fd is used outside the reader and the writer
@@ -91,8 +89,6 @@ func (s *Socket) adopt(r *rings) error {
 		s.out.Close()
 		s.out = Watch{}
 	}
-	r.mem.Hold(r.bell, r.room)
-	r.mem.Keep(r.keeper)
 	r.tcp, s.fd, s.rings = s.fd, r.bell, r
 	return nil
 }

@@ -27,40 +27,27 @@ var (
 // Soon calls try until it reports that it is done, for 100 us at most, and
 // reports whether it did. It calls it at least once. It is for answers that are
 // on their way.
-func Soon(try func() bool) bool { return try() || within(soon, &answers, &seldom, try) }
-
-// within calls try until it reports that it is done, for d at most, if b says that
-// this is worth it, and reports whether it did.
-func within(d time.Duration, b *budget.Budget, r *budget.Rule, try func() bool) bool {
-	if !worth(b) {
+func Soon(try func() bool) bool {
+	if try() {
+		return true
+	}
+	if runtime.GOMAXPROCS(0) == 1 || !answers.Worth() { // with one, the other end may need the processor
 		return false
 	}
 	defer polling.Add(-1)
 	if polling.Add(1) > 1 {
 		return false
 	}
-	return poll(d, b, r, try)
-}
-
-// worth reports whether it is worth polling.
-func worth(b *budget.Budget) bool {
-	return runtime.GOMAXPROCS(0) > 1 && b.Worth() // with one, the other end may need the processor
-}
-
-// poll calls try until it reports that it is done, for d at most, and reports whether it did.
-func poll(d time.Duration, b *budget.Budget, r *budget.Rule, try func() bool) bool {
-	for start := time.Now(); time.Since(start) < d; {
-		// What else this process has to do, such as ending the connection before
-		// this one, is better done here than by a thread that is woken for it
-		// and takes the other end's processor.
+	for start := time.Now(); time.Since(start) < soon; {
+		// What else this process has to do is better done here than by a thread that is
+		// woken for it and takes the other end's processor.
 		runtime.Gosched()
-		meanwhile()
 		if try() {
-			b.Hit(r)
+			answers.Hit(&seldom)
 			return true
 		}
 	}
-	b.Miss(r)
+	answers.Miss(&seldom)
 	return false
 }
 
