@@ -75,7 +75,10 @@ type txMessage struct {
 // engine is the face of a QueuePair towards frameio.
 type engine QueuePair
 
-var _ frameio.Protocol = (*engine)(nil)
+var (
+	_ frameio.Protocol = (*engine)(nil)
+	_ frameio.Planner  = (*engine)(nil)
+)
 
 // Fill implements [frameio.Protocol]: it adds FPDUs to the batch. A Terminate
 // goes before everything else and ends the direction; then the RTR; then the message

@@ -26,31 +26,13 @@ type Protocol interface {
 	// the memory behind it may be reused. It must not deregister memory. [send role]
 	Sent()
 
-	// Receive takes the complete frames at the front of p and returns how
-	// many bytes that were. If what follows them is the beginning of a long
-	// frame and mayPlan is set, it may take that beginning too, place the
-	// payload it has, and return how many bytes of payload are missing: those
-	// are then read straight to where Plan says. p is reused after the call.
-	// An error ends the connection, but for ErrEnough, which leaves the rest
-	// for the next look. [receive role]
+	// Receive takes the complete frames at the front of p and returns how many bytes that were. If
+	// they are followed by the beginning of a long frame and mayPlan is set, which it is for a
+	// [Planner] only, Receive may take that beginning too: it places the payload that has come and
+	// returns how many bytes of payload are missing; those are read straight to where Plan says. p
+	// is reused after the call. An error ends the connection, but for ErrEnough, which leaves the
+	// rest for the next look. [receive role]
 	Receive(p []byte, mayPlan bool) (n, missing int, err error)
-
-	// Plan tells where the bytes of the next read belong. It is asked before
-	// each read that may be for a long frame, since rights may have gone since
-	// the last; what it names stays pinned until Landed. If bytes of a frame are
-	// missing p.Frame gets a place for one at least. [receive role]
-	Plan(p *Plan) error
-
-	// Landed tells what came to the places of the last Plan, if there were any:
-	// frame bytes of the frame in progress, and behind it so many bytes, more than
-	// were predicted perhaps, from the header of the first prediction on. Of those
-	// the protocol takes the predicted frames that came as predicted, as Receive
-	// would take them, and moves their payload if it belongs elsewhere, but never to
-	// where one behind it was read to. It stops at the first that did not, or of
-	// whose header not all has come and a byte more. It returns how many bytes
-	// behind the frame in progress it took; the others are shown to Receive; and how
-	// many bytes of payload are missing of the last frame it took. [receive role]
-	Landed(p *Plan, frame, behind int) (taken, missing int, err error)
 
 	// Drained tells that everything which had arrived was handled: the moment
 	// for acknowledgements. [receive role]
@@ -62,6 +44,23 @@ type Protocol interface {
 	// called after Close or Abort. No role is held. Frames not yet sent may
 	// still be sent if only the peer's direction ended.
 	Failed(err error)
+}
+
+// A Planner is a Protocol whose long frames need not pass through the staging buffer.
+type Planner interface {
+	// Plan tells where the bytes of the next read belong. It is asked before each read that may be
+	// for a long frame, since rights may have gone since the last; what it names stays pinned until
+	// Landed. If bytes of a frame are missing, p.Frame gets a place for one at least. [receive role]
+	Plan(p *Plan) error
+
+	// Landed reports what was read to the places of the last Plan, if there were any: frame bytes of
+	// the frame in progress, then behind bytes from the first predicted header on, perhaps more than
+	// were predicted. The protocol takes the predicted frames in order, as Receive would take them.
+	// It stops at the first frame that does not match, or whose header and one byte more have not
+	// come. It may move payload, but never to where a later frame was read. It returns how many of
+	// the bytes behind the frame in progress it took (Receive is shown the rest), and how many bytes
+	// of payload are missing of the last frame. [receive role]
+	Landed(p *Plan, frame, behind int) (taken, missing int, err error)
 }
 
 // A SendFailer is a Protocol that wants to hear when its sending direction
@@ -92,7 +91,8 @@ type Options struct {
 type Conn struct {
 	nc        net.Conn
 	proto     Protocol
-	deliverer Deliverer                   // proto, or nil
+	planner   Planner                     // proto, or nil
+	deliverer Deliverer                   // likewise
 	sock      atomic.Pointer[sock.Socket] // nil: portable path; see take
 
 	portable bool
@@ -117,6 +117,7 @@ type Conn struct {
 // be used.
 func New(nc net.Conn, p Protocol, o Options) *Conn {
 	c := &Conn{nc: nc, proto: p, portable: o.Portable}
+	c.planner, _ = p.(Planner)
 	c.deliverer, _ = p.(Deliverer)
 	return c
 }

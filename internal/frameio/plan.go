@@ -121,7 +121,7 @@ func (c *Conn) plan(most int) (*Plan, error) {
 	r := &c.rx
 	p := &r.stage.plan
 	p.begin(most)
-	err := c.proto.Plan(p)
+	err := c.planner.Plan(p)
 	if r.ahead.peeked {
 		r.ahead.peeked = false
 		c.sock.Load().PeekFront()
@@ -158,7 +158,7 @@ func (c *Conn) readPlan(from *sock.Socket, p *Plan) (n, room int, err error) {
 	if p.MayFault && n > 0 && n < places {
 		room = n // it ended where memory is gone, perhaps, and says nothing of whether there is more
 	}
-	taken, missing, lerr := c.proto.Landed(p, min(frame, come), max(come-frame, 0))
+	taken, missing, lerr := c.planner.Landed(p, min(frame, come), max(come-frame, 0))
 	if lerr != nil {
 		return n, room, lerr
 	}

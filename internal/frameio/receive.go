@@ -322,7 +322,7 @@ func (c *Conn) handle() error {
 	if r.missing > 0 || r.fill == 0 {
 		return nil
 	}
-	n, missing, err := c.proto.Receive(r.stage.b[:r.fill], len(r.early) == 0)
+	n, missing, err := c.proto.Receive(r.stage.b[:r.fill], c.planner != nil && len(r.early) == 0)
 	if err != nil && err != ErrEnough {
 		return err
 	}

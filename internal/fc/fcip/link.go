@@ -536,10 +536,8 @@ func (l *Link) each(yield func(f *fc.Frame)) {
 	l.stats.recvF.Add(frames)
 }
 
-// Plan and Landed implement [frameio.Protocol]: every frame passes through staging.
-func (p *protocol) Plan(*frameio.Plan) error                                       { return nil }
-func (p *protocol) Landed(*frameio.Plan, int, int) (taken, missing int, err error) { return 0, 0, nil }
-func (p *protocol) Drained()                                                       {}
+// Drained implements [frameio.Protocol].
+func (p *protocol) Drained() {}
 
 // Failed tells that the connection ended.
 func (p *protocol) Failed(err error) { (*Link)(p).fail(err) }
