@@ -128,6 +128,19 @@ type Cursor struct { // [VIA-3.5-7] [VIA-8.3-11]
 	off uint32
 }
 
+// Skip moves the cursor n bytes on in the list of d.
+func (c *Cursor) Skip(d *Descriptor, n uint64) {
+	for n > 0 && c.seg < len(d.Segments) {
+		k := uint64(d.Segments[c.seg].Length - c.off)
+		if n < k {
+			c.off += uint32(n)
+			return
+		}
+		n -= k
+		c.seg, c.off = c.seg+1, 0
+	}
+}
+
 // Memory is registered memory that a transfer may touch now: the bytes, B, and the
 // pin that keeps their region from being deregistered, until Release, which is
 // called once. The zero Memory is empty and pins nothing. Where Guarded is true,

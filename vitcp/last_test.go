@@ -121,18 +121,27 @@ func TestLastBytesCut(t *testing.T) {
 	}
 }
 
-// So has one that ends when all others of the segment were put into place as predicted,
-// and the last are due: nothing of the segment is staged or missing then. [VIA-4.6-11]
-// [V-17]
+// So has one that ends when all others of the segment were put into place, and the last are due:
+// nothing of the segment is staged or missing then. [VIA-4.6-11] [V-17]
 func TestLastBytesDue(t *testing.T) {
+	const size = 60_000
 	causes := make(chan error, 1)
 	cfg := Config{Broken: func(_ *vi.VI, err error) { causes <- err }}
-	s := serveProbe(t, sessionOpts{cfg: cfg, attrs: reliableAll})
+	s := serveProbe(t, sessionOpts{cfg: cfg, attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
+	r, _ := register(t, s.n, size, allRights)
 	l := s.v.Link().(*link)
-	s.message(vitcpwire.Write, &vitcpwire.RDMA{}, nil)
-	s.taken()
-	l.c.WithReceiver(func() { l.rx.last.due = 8 })
+	rdma := &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: size}
+	stream := s.bytes(vitcpwire.Header{Type: vitcpwire.Write, Number: 1, Flags: vitcpwire.EndOfMessage}, nil, rdma, make([]byte, size))
+	s.raw(stream[:20_000])
+	for s.v.Poll() {
+	}
+	s.raw(stream[20_000 : len(stream)-8])
+	for due, end := false, testContext(t); !due; s.v.Poll() {
+		must(t, end.Err())
+		l.c.WithReceiver(func() { due = l.rx.Open() && l.rx.Missing() == 0 })
+	}
 	must(t, s.nc.(*net.TCPConn).CloseWrite())
+	s.v.Unpoll()
 	if err := <-causes; !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("cause %v", err)
 	}

@@ -113,7 +113,6 @@ type readOut struct {
 	d      *vi.Descriptor
 	seq    uint64
 	number vitcpwire.Number
-	cur    vi.Cursor
 }
 
 // A readJob is an RDMA Read of the peer to be answered. One that must be
@@ -160,6 +159,7 @@ func (c *linkCounters) addTo(s *Stats) {
 var (
 	_ vi.Link          = (*link)(nil)
 	_ frameio.Protocol = (*link)(nil)
+	_ frameio.Planner  = (*link)(nil)
 )
 
 // newLink makes the data path of a connection that was set up on nc.
@@ -183,6 +183,7 @@ func newLink(c *call, nc net.Conn, t linkTerms) *link {
 			l.maxSeg = min(mss, vitcpwire.MaxSegment)
 		}
 	}
+	l.rx.Wire = (*wire)(l)
 	l.asked.limit = min(t.asks, maxAsked)
 	l.served.limit = t.serves
 	l.reads.Init(int(l.asked.limit))
@@ -428,7 +429,7 @@ func (l *link) Failed(err error) {
 	}
 	l.c.Quiesce()
 	faulted := errors.Is(err, syscall.EFAULT) || errors.Is(err, regmem.ErrFault) // [VIA-4.6-2]
-	if err == io.EOF && (l.rx.asm.inside() || l.rx.unfinished()) {
+	if err == io.EOF && (l.rx.asm.inside() || l.rx.Open()) {
 		err = io.ErrUnexpectedEOF
 	}
 	orderly := err == io.EOF // [V-17]

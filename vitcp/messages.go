@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"viaduct/internal/regmem"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
 )
@@ -17,12 +16,10 @@ type messageType struct {
 	// begins its message. The error is a *ProtocolError.
 	begin func(l *link, first bool) error
 
-	// target pins where the next bytes of the message go, n at most: registered
-	// memory, by handle and address, or nothing, if they are not wanted. at is their
-	// offset in the message, and cur, which moves on, where they are in the list of a
-	// descriptor. What lies in the region that held pins is not pinned again. A type
-	// without target has no payload that means anything.
-	target func(l *link, held vi.Memory, n int, cur *vi.Cursor, at uint32) vi.Memory
+	// target pins the memory of the message's payload from offset at on, n bytes at most, and
+	// nothing if they are not wanted. What lies in the region that held pins is not pinned again.
+	// A type without target has no payload that means anything.
+	target func(l *link, held vi.Memory, at uint32, n int) vi.Memory
 
 	// end takes a message all of whose bytes are in place; void tells that its sender
 	// gave it up. Types without it are no messages. The error is a *ProtocolError.
@@ -47,7 +44,6 @@ var messageTypes = [32]messageType{
 type inbound struct {
 	d    *vi.Descriptor // receive descriptor that was started; nil if none was
 	seq  uint64
-	cur  vi.Cursor
 	rdma vitcpwire.RDMA
 	drop bool // the message's bytes are not wanted any more
 
@@ -77,7 +73,7 @@ func (l *link) beginSend(first bool) error {
 	return nil
 }
 
-func (l *link) sendTarget(held vi.Memory, n int, cur *vi.Cursor, at uint32) vi.Memory {
+func (l *link) sendTarget(held vi.Memory, at uint32, n int) vi.Memory {
 	in := &l.rx.in
 	if in.drop {
 		return vi.Memory{}
@@ -86,10 +82,7 @@ func (l *link) sendTarget(held vi.Memory, n int, cur *vi.Cursor, at uint32) vi.M
 		l.failReceive(vi.StatusLengthError, vitcpwire.DescriptorError)
 		return vi.Memory{}
 	}
-	if x := &l.rx; at == 0 && n == x.payload && n <= len(x.place) && x.h.Flags&vitcpwire.EndOfMessage != 0 {
-		return regmem.Of(x.place[:n]) // all of the message
-	}
-	ref, bad := l.ep.Scatter(held, in.d, cur, n) // [VIT-2.2.2.1-3]
+	ref, bad := l.scatter(held, in.d, at, n)
 	if bad == 0 && ref.Len() == 0 {
 		bad = vi.StatusLengthError // longer than the buffers [VIA-4.1-2] [VIA-4.6-5]
 	}
@@ -97,6 +90,13 @@ func (l *link) sendTarget(held vi.Memory, n int, cur *vi.Cursor, at uint32) vi.M
 		l.failReceive(bad, vitcpwire.DescriptorError)
 	}
 	return ref
+}
+
+// scatter pins memory of a list from offset at on: the first piece, n bytes at most. [VIT-2.2.2.1-3]
+func (l *link) scatter(held vi.Memory, d *vi.Descriptor, at uint32, n int) (vi.Memory, vi.Status) {
+	var cur vi.Cursor
+	cur.Skip(d, uint64(at))
+	return l.ep.Scatter(held, d, &cur, n)
 }
 
 func (l *link) failSend() { l.failReceive(vi.StatusProtectionError, vitcpwire.DescriptorError) }
@@ -111,14 +111,14 @@ func (l *link) endSend(void bool) error {
 		l.failReceive(vi.StatusPartialError, vitcpwire.DescriptorError)
 		return nil
 	}
+	n := x.length()
 	if x.h.Offset > 0 {
-		x.lastSend = x.at
+		x.lastSend = n
 	}
 	d := in.d
 	in.d = nil
-	r := vi.Delivery{Length: x.at, Immediate: x.h.Flags&vitcpwire.ImmediateValid != 0, Data: x.h.Immediate}
-	l.finishReceive(d, r)
-	l.received(x.at)
+	l.finishReceive(d, vi.Delivery{Length: n, Immediate: x.h.Flags&vitcpwire.ImmediateValid != 0, Data: x.h.Immediate})
+	l.received(n)
 	return nil
 }
 
@@ -138,13 +138,25 @@ func (l *link) beginWrite(first bool) error {
 	case !first:
 	case in.rdma.Length > l.terms.mtu: // [V-14]
 		l.failWrite(vi.StatusLengthError, vi.ErrorRDMAWAbort, vitcpwire.DescriptorError)
-	case in.rdma.Length > 0 && !l.ep.CheckTarget(vi.MemHandle(in.rdma.Handle), in.rdma.Address, uint64(in.rdma.Length), true):
+	case in.rdma.Length == 0:
+	case x.payload == int(in.rdma.Length):
+		l.hold(l.writeTarget(x.Held(), 0, x.payload))
+	case !l.ep.CheckTarget(vi.MemHandle(in.rdma.Handle), in.rdma.Address, uint64(in.rdma.Length), true):
 		l.faultWrite()
 	}
 	return nil
 }
 
-func (l *link) writeTarget(held vi.Memory, n int, _ *vi.Cursor, at uint32) vi.Memory {
+// hold keeps memory of all of the message that begins, if the pin can be held.
+func (l *link) hold(m vi.Memory) {
+	if x := &l.rx; !m.Pins() || x.Hold(m) {
+		x.all = m.B()
+	} else {
+		m.Release()
+	}
+}
+
+func (l *link) writeTarget(held vi.Memory, at uint32, n int) vi.Memory {
 	in := &l.rx.in
 	if in.drop {
 		return vi.Memory{}
@@ -166,8 +178,8 @@ func (l *link) faultWrite() {
 func (l *link) endWrite(void bool) error {
 	x := &l.rx
 	in := &x.in
-	if !void && x.at != in.rdma.Length { // [V-24]
-		return framingf("RDMA Write %d ends after %d of %d bytes", uint32(x.h.Number), x.at, in.rdma.Length)
+	if !void && x.length() != in.rdma.Length { // [V-24]
+		return framingf("RDMA Write %d ends after %d of %d bytes", uint32(x.h.Number), x.length(), in.rdma.Length)
 	}
 	if in.drop {
 		if in.bad != 0 {
@@ -190,7 +202,7 @@ func (l *link) endWrite(void bool) error {
 		in.d = nil
 		l.finishReceive(d, vi.Delivery{Length: in.rdma.Length, Immediate: true, Data: x.h.Immediate, RemoteWrite: true}) // [VIA-4.2-3] [VIA-4.2-4]
 	}
-	l.received(x.at)
+	l.received(x.length())
 	return nil
 }
 
@@ -247,12 +259,10 @@ func (l *link) takeDescriptor(remoteWrite bool) bool {
 		return false
 	}
 	in.d, in.seq = d, seq
-	l.rx.place = nil // of the descriptor before
-	if held.Pins() && !held.Guarded() {
-		l.hold(held)
-		l.rx.place = held.B()
-	} else {
+	if remoteWrite { // its segments stay untouched
 		held.Release()
+	} else {
+		l.hold(held)
 	}
 	if bad != 0 {
 		l.failReceive(bad, vitcpwire.DescriptorError)
@@ -276,7 +286,7 @@ func (l *link) failReceive(bad vi.Status, code uint8) {
 	d := in.d
 	in.d = nil
 	l.ep.FinishRecv(d, in.seq, vi.Delivery{
-		Length: x.at, Status: bad, RemoteWrite: x.h.Type == vitcpwire.Write,
+		Length: x.taken(), Status: bad, RemoteWrite: x.h.Type == vitcpwire.Write,
 	})
 	l.refuse(code, fmt.Errorf("vitcp: receive descriptor in error: %w", (bad|vi.StatusDone|vi.StatusOpReceive).Err()))
 }
@@ -330,8 +340,8 @@ func (l *link) beginResponse(bool) error {
 	return nil
 }
 
-func (l *link) responseTarget(held vi.Memory, n int, cur *vi.Cursor, _ uint32) vi.Memory {
-	ref, bad := l.ep.Scatter(held, l.reads.Front().d, cur, n) // [VIT-2.2.2.1-3]
+func (l *link) responseTarget(held vi.Memory, at uint32, n int) vi.Memory {
+	ref, bad := l.scatter(held, l.reads.Front().d, at, n)
 	if bad == 0 && ref.Len() == 0 {
 		bad = vi.StatusFormatError // the descriptor was changed under us
 	}
@@ -349,8 +359,8 @@ func (l *link) endResponse(void bool) error {
 		l.failRead(vi.StatusRDMAProtection)
 		return nil
 	}
-	if n := l.reads.Front().d.Length; x.at != n {
-		return framingf("RDMA Read Response %d ends after %d of %d bytes", uint32(x.h.Number), x.at, n)
+	if n := l.reads.Front().d.Length; x.length() != n {
+		return framingf("RDMA Read Response %d ends after %d of %d bytes", uint32(x.h.Number), x.length(), n)
 	}
 	l.endRead()
 	return nil
@@ -385,19 +395,19 @@ func (l *link) failRead(bad vi.Status) {
 // runs after the stream has failed, when no role is active. [VIA 4.6]
 func (l *link) tornMessage() {
 	x := &l.rx
-	if !x.asm.data.active && (!x.unfinished() || x.h.Type == vitcpwire.ReadResponse) || x.in.drop {
+	if !x.asm.data.active && (!x.Open() || x.h.Type == vitcpwire.ReadResponse) || x.in.drop {
 		return
 	}
 	switch in := &x.in; {
 	case in.d != nil:
 		d := in.d
 		in.d = nil
-		l.ep.FinishRecv(d, in.seq, vi.Delivery{Length: x.at, Status: vi.StatusPartialError})
+		l.ep.FinishRecv(d, in.seq, vi.Delivery{Length: x.taken(), Status: vi.StatusPartialError})
 	case x.asm.data.typ == vitcpwire.Write && x.h.Flags&vitcpwire.ImmediateValid == 0:
 		l.ep.AsyncError(vi.ErrorRDMAWAbort, vi.OpRDMAWrite)
 	case x.asm.data.typ == vitcpwire.Write:
 		if d, seq, bad, ok := l.ep.StartRecv(); ok {
-			l.ep.FinishRecv(d, seq, vi.Delivery{Length: x.at, Status: bad | vi.StatusPartialError, RemoteWrite: true})
+			l.ep.FinishRecv(d, seq, vi.Delivery{Length: x.taken(), Status: bad | vi.StatusPartialError, RemoteWrite: true})
 		}
 	}
 }

@@ -1,210 +1,115 @@
 package vitcp
 
 import (
-	"viaduct/internal/frameio"
-	"viaduct/internal/regmem"
+	"viaduct/internal/placer"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
 )
 
-// predict predicts the rest of the message in progress, if that is an RDMA Write or an
-// RDMA Read Response, whose headers say how long they are, and the responses that are
-// awaited behind it. A Send is taken to be as long as the last long one. So the memory is
-// that message's alone.
-func (l *link) predict(to *frameio.Plan) {
-	x := &l.rx
-	x.sendGuess = 0
-	if !l.life.Load().running() || x.deaf || x.last.due > 0 {
-		return
-	}
-	switch p := x.asm.data; {
-	case x.missing > 0 && x.h.Type == vitcpwire.ReadResponse, x.missing == 0 && x.asm.resp.active, !p.active && x.h.Type == vitcpwire.ReadResponse:
-		l.predictReads(to)
-	case p.active && p.typ == vitcpwire.Write && !x.in.drop:
-		n := int(x.in.rdma.Length) - int(p.offset)
-		if n <= 0 {
-			break
-		}
-		// No more than the range that was checked. [VIT-2.2.2.2.2-6] [V-42]
-		ref, ok := l.ep.Target(vi.Memory{}, vi.MemHandle(x.in.rdma.Handle), x.in.rdma.Address+uint64(p.offset), uint64(min(n, frameio.MaxAhead)), true)
-		if ok {
-			l.predictIn(to, vitcpwire.Write, ref, n)
-		}
-	case p.active && p.typ == vitcpwire.Send && x.in.d != nil && !x.in.drop:
-		n := int64(x.lastSend) - int64(p.offset)
-		if n <= 0 {
-			break
-		}
-		cur := x.in.cur
-		if ref, ok := l.scatterAhead(x.in.d, &cur, x.missing, int(min(n, frameio.MaxAhead))); ok {
-			x.sendGuess = x.lastSend
-			l.predictIn(to, vitcpwire.Send, ref, int(n))
-		}
-	}
+// A guess is what is predicted of messages, and by what.
+type guess struct {
+	long     uint16         // length of the last long segment that did not end its message
+	lastSend uint32         // length of the last Send of more than one segment
+	typ      vitcpwire.Type // of the segments that are predicted
+	sendEnd  uint32         // length of the Send that is predicted
 }
 
-// scatterAhead pins where up to n bytes go that follow the next skip bytes from cur on.
-func (l *link) scatterAhead(d *vi.Descriptor, cur *vi.Cursor, skip, n int) (ref vi.Memory, ok bool) {
-	for skip > 0 {
-		ref, bad := l.ep.Scatter(vi.Memory{}, d, cur, skip)
-		if bad != 0 || ref.Len() == 0 {
-			return vi.Memory{}, false
-		}
-		skip -= ref.Len()
-		ref.Release()
+// Predict implements placer.Wire. It predicts the rest of the message in progress, if that is an
+// RDMA Write or an RDMA Read Response, whose headers say how long they are, and the responses that
+// are awaited behind it. A Send is taken to be as long as the last long one. So the memory is that
+// message's alone.
+func (w *wire) Predict(to *placer.Predictions) {
+	l := (*link)(w)
+	x := &l.rx
+	if x.deaf || !l.life.Load().running() {
+		return
 	}
-	ref, bad := l.ep.Scatter(vi.Memory{}, d, cur, n)
-	return ref, bad == 0 && ref.Len() > 0
+	p := &x.asm.data
+	switch response := x.h.Type == vitcpwire.ReadResponse; {
+	case x.asm.resp.active && (response || x.Missing() == 0), response && !p.active:
+		l.predictReads(to)
+	case !p.active || x.in.drop:
+	case p.typ == vitcpwire.Write: // no more than the range that was checked [VIT-2.2.2.2.2-6] [V-42]
+		m := &x.in.rdma
+		l.predictRest(to, p.typ, p.offset, m.Length, func(at uint32, n int) vi.Memory {
+			ref, _ := l.ep.Target(vi.Memory{}, vi.MemHandle(m.Handle), m.Address+uint64(at), uint64(n), true)
+			return ref
+		})
+	case p.typ == vitcpwire.Send && x.in.d != nil:
+		x.sendEnd = x.lastSend
+		l.predictRest(to, p.typ, p.offset, x.lastSend, func(at uint32, n int) vi.Memory {
+			ref, _ := l.scatter(vi.Memory{}, x.in.d, at, n)
+			return ref
+		})
+	}
 }
 
 // predictReads predicts the rest of the Read Response in progress, and those behind it.
-func (l *link) predictReads(to *frameio.Plan) {
+func (l *link) predictReads(to *placer.Predictions) {
 	x := &l.rx
-	at := uint32(0)
-	if x.asm.resp.active {
-		at = x.asm.resp.offset
+	i, at := 0, x.asm.resp.offset
+	if !x.asm.resp.active {
+		if at = 0; x.Missing() > 0 {
+			i = 1 // the oldest has got all
+		}
 	}
-	i, rest := 0, x.missing
-	if x.missing > 0 && x.h.Flags&vitcpwire.EndOfMessage != 0 {
-		i, rest = 1, 0 // the oldest has got all
-	}
-	for ahead := 0; i < l.reads.Len() && to.Room() && ahead < frameio.MaxAhead; i++ {
-		r := l.reads.At(i)
-		n := int(r.d.Length) - int(at)
-		if n <= 0 {
+	for ; i < l.reads.Len(); i++ {
+		d := l.reads.At(i).d
+		if at >= d.Length || !l.predictRest(to, vitcpwire.ReadResponse, at, d.Length, func(at uint32, n int) vi.Memory {
+			ref, _ := l.scatter(vi.Memory{}, d, at, n)
+			return ref
+		}) {
 			return
 		}
-		cur := r.cur // it is at what is missing of the segment in progress
-		ref, ok := l.scatterAhead(r.d, &cur, rest, n)
-		if !ok {
-			return
-		}
-		if !l.predictIn(to, vitcpwire.ReadResponse, ref, n) {
-			return
-		}
-		ahead += n
-		at, rest = 0, 0
+		at = 0
 	}
 }
 
-// predictIn predicts the last n bytes of a message, of which ref is the first part or all,
-// and keeps the pin if anything is predicted in it. It is true if all of them are.
-func (l *link) predictIn(to *frameio.Plan, t vitcpwire.Type, ref vi.Memory, n int) (all bool) {
+// predictRest predicts bytes at to end of a message, whose memory pin pins. It is true if all of them
+// are predicted.
+func (l *link) predictRest(to *placer.Predictions, t vitcpwire.Type, at, end uint32, pin func(at uint32, n int) vi.Memory) bool {
 	x := &l.rx
+	x.typ = t
 	hl := l.dialect.HeaderLen(t)
 	full := vitcpwire.MaxSegment - hl
 	if x.long > 0 {
 		full = int(x.long) - hl
 	}
-	b := ref.B()
-	if ref.Guarded() && !(ref.FaultBreaks() && l.c.InPlace()) { // reading there may fail
-		b = nil
-	}
-	before := len(to.Predicted)
-	for n > 0 && to.Room() {
-		k := min(n, full)
-		if len(b) < k {
+	for at < end && to.Room() {
+		n := min(int(end-at), full)
+		b := to.Pin(pin(at, n), n)
+		last := 0
+		if t == vitcpwire.Write && int(end-at) == n {
+			last = watchedLen
+		}
+		if len(b) <= last || !to.Add(hl, b[:n-last], last) {
 			break
 		}
-		end := k
-		if t == vitcpwire.Write && k == n { // the last bytes come through staging
-			if end -= len(x.last.b); end <= 0 {
-				break
-			}
-		}
-		to.Predict(hl, b[:end:end])
-		b = b[k:]
-		n -= k
+		at += uint32(n)
 	}
-	if len(to.Predicted) > before {
-		x.ahead = append(x.ahead, ref)
-		to.MayFault = to.MayFault || ref.Guarded()
-	} else { // Landed need not follow
-		ref.Release()
-	}
-	return n == 0
+	return at >= end
 }
 
-// predicted takes the segments that came as they were predicted, of n bytes behind the
-// segment in progress, and returns how many bytes it took.
-func (l *link) predicted(p *frameio.Plan, n int) (taken int, err error) {
-	for _, f := range p.Predicted {
-		if n <= len(f.Header) {
-			break
-		}
-		var k int
-		if k, err = l.takePredicted(f, n); err != nil || k == 0 {
-			break
-		}
-		taken += k
-		n -= k
-	}
+// Predicted implements placer.Wire. A Send that ends too soon is not what was predicted: what was
+// read behind it is taken back before the message is delivered, and its memory with it.
+func (w *wire) Predicted(headers, place []byte, _ int, f *placer.Frame) (payload []byte, ok bool, err error) {
+	l := (*link)(w)
 	x := &l.rx
-	x.ahead = regmem.ReleaseAll(x.ahead)
-	l.hold(vi.Memory{})
-	if err == nil && l.life.Load().running() {
-		l.nudge()
+	h, _, err := l.dialect.ParseHeader(headers)
+	if err != nil || x.deaf || !l.life.Load().running() || h.Type != x.typ || l.dialect.HeaderLen(h.Type) != len(headers) {
+		return nil, false, nil
 	}
-	return taken, err
-}
-
-// takePredicted takes one of them, and returns how many of the n bytes that were: none
-// if something else came.
-func (l *link) takePredicted(f frameio.Prediction, n int) (taken int, err error) {
-	x := &l.rx
-	h, _, err := l.dialect.ParseHeader(f.Header)
-	if err != nil || !l.life.Load().running() || x.deaf ||
-		!l.predictable(h, len(f.Place)) || l.dialect.HeaderLen(h.Type) != len(f.Header) {
-		return 0, nil
+	last := watched(&h)
+	n := len(place) + last
+	if int(h.Length) != len(headers)+n {
+		return nil, false, nil
 	}
-	payload := len(f.Place)
-	if h.Type == vitcpwire.Write && h.Flags&vitcpwire.EndOfMessage != 0 {
-		payload += len(x.last.b)
+	if h.Type == vitcpwire.Send && h.Flags&vitcpwire.EndOfMessage != 0 && uint64(h.Offset)+uint64(n) != uint64(x.sendEnd) {
+		return nil, false, nil
 	}
-	if int(h.Length) != len(f.Header)+payload {
-		return 0, nil
+	*f = placer.Frame{Size: len(place), Trailer: last, Watched: h.Type == vitcpwire.Write}
+	if err := l.begin(h, headers[vitcpwire.HeaderLen:], n); err != nil {
+		return nil, false, err
 	}
-	if err := l.begin(h, f.Header[vitcpwire.HeaderLen:], payload); err != nil {
-		return 0, err
-	}
-	body := f.Place[:min(n-len(f.Header), len(f.Place))]
-	taken = len(f.Header) + len(body)
-	if l.inPlace(body) {
-		l.skip(len(body))
-	} else {
-		l.place(body)
-	}
-	if len(body) < len(f.Place) {
-		x.missing = payload - len(body)
-		l.setLast(payload - len(f.Place))
-		return taken, nil
-	}
-	if x.last.due = payload - len(f.Place); x.last.due > 0 {
-		return taken, nil
-	}
-	return taken, l.end()
-}
-
-// predictable tells whether a segment of n bytes may be what was predicted. A Send that
-// ends too soon is not: what was read behind it is taken back before the message is
-// delivered, and its memory with it.
-func (l *link) predictable(h vitcpwire.Header, n int) bool {
-	if end := l.rx.sendGuess; end > 0 {
-		return h.Type == vitcpwire.Send &&
-			(h.Flags&vitcpwire.EndOfMessage == 0 || uint64(h.Offset)+uint64(n) == uint64(end))
-	}
-	return h.Type == vitcpwire.Write || h.Type == vitcpwire.ReadResponse
-}
-
-// inPlace reports whether p, which came with the segment being taken, is where it
-// belongs.
-func (l *link) inPlace(p []byte) bool {
-	if !l.wanted() {
-		return false
-	}
-	x := &l.rx
-	x.look = *l.cursor()
-	ref := messageTypes[x.h.Type].target(l, vi.Memory{}, len(p), &x.look, x.at)
-	defer ref.Release()
-	return ref.Len() == len(p) && &ref.B()[0] == &p[0]
+	return nil, true, nil
 }

@@ -1,6 +1,8 @@
 package vitcp
 
 import (
+	"viaduct/internal/frameio"
+	"viaduct/internal/placer"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
 )
@@ -10,10 +12,16 @@ const (
 	// of what is missing of it, its payload is read straight into place.
 	directSegment = 32 << 10
 	directRest    = 4 << 10
+
+	// watchedLen is how many bytes of an RDMA Write are put into place after all others, if the
+	// system puts those there. In which order it does that is unknown, and a program may watch the
+	// last bytes to see that all are there. [VIA-4.2-5]
+	watchedLen = 8
 )
 
 // rxState belongs to the receive role.
 type rxState struct {
+	placer.Placer
 	asm   assembly
 	acked vitcpwire.Number // of ours, by the peer
 	fresh bool             // a message was taken since the last Drained
@@ -21,127 +29,54 @@ type rxState struct {
 	deaf  bool             // a read was refused: nothing behind it counts, the end is near
 
 	taking
-
 	in inbound
-
-	long      uint16      // length of the last long segment that did not end its message
-	lastSend  uint32      // length of the last Send of more than one segment
-	sendGuess uint32      // that of the one in progress, by guess; 0 if none was made
-	ahead     []vi.Memory // pins of memory where what comes is predicted to belong
-	held      vi.Memory   // pin that serves every access to its region during one Receive
-	place     []byte      // what held pins, if that is all memory of the receive descriptor taken last
-	refs      []vi.Memory // pinned between Plan and Landed
-	look      vi.Cursor   // scratch: where payload goes that is not in place yet
-	discard   []byte      // where bytes go that are not wanted
-	thrown    bool        // the places of the last Plan are there
+	guess
 }
 
-// A taking is the segment being taken.
+// A taking is the segment being taken, or the last one.
 type taking struct {
+	t       *messageType
 	h       vitcpwire.Header
 	r       vitcpwire.RDMA
 	payload int    // its length without headers
-	at      uint32 // offset in the message of its next byte to be placed
-	missing int    // bytes still to be read straight into place; 0: none
-	last    last   // the end of an RDMA Write
+	all     []byte // memory of the message that begins with it, if that is in one piece and held
 }
 
-// A last is the end of an RDMA Write whose other bytes the system puts into place.
-// In which order it does that is unknown, and a program may watch the last bytes
-// to see that all are there: they are put there afterwards. [VIA-4.2-5]
-type last struct {
-	b   [8]byte
-	n   int // of the bytes that are missing; 0: the segment is not one that ends so
-	due int // they come next, and all others are in place; 0: they do not
-}
+// taken returns how many bytes of the message are in place.
+func (x *rxState) taken() uint32 { return x.h.Offset + uint32(x.Placed()) }
 
-// unfinished reports whether bytes of the segment in hand are still to come. With its
-// last segment a message is incomplete until they are there.
-func (x *rxState) unfinished() bool { return x.missing > 0 || x.last.due > 0 }
+// length returns how many bytes the message has up to the end of the segment.
+func (x *taking) length() uint32 { return x.h.Offset + uint32(x.payload) }
 
-// setLast tells how many of the last n bytes of the segment are put into place
-// after all others.
-func (l *link) setLast(n int) {
-	x := &l.rx
-	x.last.n = 0
-	if x.h.Type == vitcpwire.Write && x.h.Flags&vitcpwire.EndOfMessage != 0 {
-		x.last.n = min(n, len(x.last.b))
-	}
-}
-
-// placeLast puts the last bytes of the segment into place, and concludes it.
-func (l *link) placeLast(p []byte) error {
-	l.rx.last.due = 0
-	l.place(p)
-	return l.end()
-}
-
-// Receive implements frameio.Protocol. No pin outlasts it.
+// Receive implements frameio.Protocol.
 func (l *link) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
-	n, missing, err = l.take(p, mayPlan)
-	l.hold(vi.Memory{})
-	return n, missing, err
-}
-
-// take handles the segments in p, as Receive has to, in the order of the stream:
-// a message is done before the next begins.
-func (l *link) take(p []byte, mayPlan bool) (n, missing int, err error) {
-	x := &l.rx
-	for l.life.Load().running() && !x.deaf {
-		rest := p[n:]
-		if due := x.last.due; due > 0 {
-			if len(rest) < due {
-				break
-			}
-			if err := l.placeLast(rest[:due]); err != nil {
-				return n, 0, err
-			}
-			n += due
-			continue
-		}
-		if len(rest) < vitcpwire.HeaderLen {
-			break
-		}
-		h, _, err := l.dialect.ParseHeader(rest)
-		if err != nil {
-			return n, 0, &ProtocolError{Reason: "segment header", Err: err} // [V-01] [V-02] [V-07]
-		}
-		hl := l.dialect.HeaderLen(h.Type)
-		payload := int(h.Length) - hl
-		if len(rest) < hl {
-			break
-		}
-		body := rest[hl:]
-		whole := len(body) >= payload
-		if !whole && (!mayPlan || payload < directSegment || payload-len(body) < directRest) {
-			break
-		}
-		if err := l.begin(h, rest[vitcpwire.HeaderLen:hl], payload); err != nil {
-			return n, 0, err
-		}
-		body = body[:min(payload, len(body))]
-		l.place(body)
-		n += hl + len(body) // [VIA-4.4-2] [VIA-4.4-3]
-		if !whole {
-			x.missing = payload - len(body)
-			l.setLast(x.missing)
-			if h.Flags&vitcpwire.EndOfMessage == 0 {
-				x.long = h.Length
-			}
-			return n, x.missing, nil
-		}
-		if err := l.end(); err != nil {
-			return n, 0, err
-		}
-	}
-	if !l.life.Load().running() {
+	n, missing, err = l.rx.Placer.Receive(p, mayPlan)
+	switch {
+	case err != nil:
+		return n, 0, err
+	case !l.life.Load().running():
 		return len(p), 0, nil
 	}
 	l.nudge()
-	if x.deaf {
+	if l.rx.deaf {
 		n = len(p)
 	}
-	return n, 0, nil
+	return n, missing, nil
+}
+
+// Plan implements frameio.Planner.
+func (l *link) Plan(p *frameio.Plan) error {
+	l.rx.Plan(p)
+	return nil
+}
+
+// Landed implements frameio.Planner.
+func (l *link) Landed(p *frameio.Plan, frame, behind int) (taken, missing int, err error) {
+	taken, missing, err = l.rx.Landed(p, frame, behind)
+	if err == nil && l.life.Load().running() {
+		l.nudge()
+	}
+	return taken, missing, err
 }
 
 // nudge wakes the send role if what was taken gives it something to do that
@@ -179,12 +114,59 @@ func (l *link) Drained() {
 	}
 }
 
+// A wire is a link as the placer sees it.
+type wire link
+
+var _ placer.Wire = (*wire)(nil)
+
+// Next implements placer.Wire. A message is done before the next begins. [VIA-4.4-2] [VIA-4.4-3]
+func (w *wire) Next(p []byte, early bool, f *placer.Frame) (n int, body []byte, ok bool, err error) {
+	l := (*link)(w)
+	x := &l.rx
+	if len(p) < vitcpwire.HeaderLen || x.deaf || !l.life.Load().running() {
+		return 0, nil, false, nil
+	}
+	h, _, err := l.dialect.ParseHeader(p)
+	if err != nil {
+		return 0, nil, false, &ProtocolError{Reason: "segment header", Err: err} // [V-01] [V-02] [V-07]
+	}
+	hl := l.dialect.HeaderLen(h.Type)
+	payload := int(h.Length) - hl
+	come := len(p) - hl
+	if come < payload && (!early || payload < directSegment || payload-come < directRest) || come < 0 {
+		return 0, nil, false, nil
+	}
+	last := 0
+	if come < payload {
+		if last = watched(&h); h.Flags&vitcpwire.EndOfMessage == 0 {
+			x.long = h.Length
+		}
+	}
+	n = hl + min(payload, come)
+	*f = placer.Frame{Size: payload - last, Trailer: last, Watched: h.Type == vitcpwire.Write}
+	if err := l.begin(h, p[vitcpwire.HeaderLen:hl], payload); err != nil {
+		return 0, nil, false, err
+	}
+	if f.Size <= len(x.all) && uint32(payload) <= l.terms.mtu {
+		f.At = x.all[:f.Size]
+	}
+	return n, p[hl:n], true, nil
+}
+
+// watched returns how many bytes of a segment are put into place after all others.
+func watched(h *vitcpwire.Header) int {
+	if h.Type == vitcpwire.Write && h.Flags&vitcpwire.EndOfMessage != 0 {
+		return watchedLen
+	}
+	return 0
+}
+
 // begin begins to take a segment: everything its headers say is checked here, before
 // the first byte is placed. more is what follows the header proper. The error is a
 // *ProtocolError.
 func (l *link) begin(h vitcpwire.Header, more []byte, payload int) error {
 	x := &l.rx
-	x.h, x.payload, x.at = h, payload, h.Offset
+	x.t, x.h, x.payload, x.all = &messageTypes[h.Type], h, payload, nil
 	if x.r = (vitcpwire.RDMA{}); h.Type.HasRDMA() && len(more) > 0 {
 		x.r, _, _ = vitcpwire.ParseRDMA(more)
 	}
@@ -203,12 +185,11 @@ func (l *link) begin(h vitcpwire.Header, more []byte, payload int) error {
 	if l.life.Load().faulted() {
 		return nil
 	}
-	t := &messageTypes[h.Type]
-	if t.begin == nil {
+	if x.t.begin == nil {
 		return framingf("%v on an established connection", h.Type)
 	}
 	first := true
-	if t.end != nil {
+	if x.t.end != nil {
 		var awaited vitcpwire.Number
 		read := l.reads.Front()
 		if read != nil {
@@ -219,19 +200,35 @@ func (l *link) begin(h vitcpwire.Header, more []byte, payload int) error {
 			return err
 		}
 	}
-	return t.begin(l, first)
+	return x.t.begin(l, first)
 }
 
-// end takes a segment all of whose bytes are in place, and with its last one the
-// message.
-func (l *link) end() error {
+// Target implements placer.Wire.
+func (w *wire) Target(held vi.Memory, off, n int) vi.Memory {
+	l := (*link)(w)
 	x := &l.rx
+	if x.t.target == nil || !l.life.Load().running() {
+		return vi.Memory{}
+	}
+	return x.t.target(l, held, x.h.Offset+uint32(off), n)
+}
+
+// Lost implements placer.Wire.
+func (w *wire) Lost(error) { w.rx.t.fail((*link)(w)) }
+
+// End implements placer.Wire: it takes a segment all of whose bytes are in place, and with its last
+// one the message.
+func (w *wire) End(last []byte) error {
+	l := (*link)(w)
+	x := &l.rx
+	if len(last) > 0 {
+		x.Place(last) // [VIA-4.2-5]
+	}
 	l.count.receivedBytes.Add(uint64(x.payload))
-	t := &messageTypes[x.h.Type]
-	if x.h.Flags&vitcpwire.EndOfMessage == 0 || t.end == nil || l.life.Load().faulted() {
+	if x.h.Flags&vitcpwire.EndOfMessage == 0 || x.t.end == nil || !l.life.Load().running() {
 		return nil
 	}
-	return t.end(l, x.h.Flags&vitcpwire.TransmitError != 0)
+	return x.t.end(l, x.h.Flags&vitcpwire.TransmitError != 0)
 }
 
 // wake has the send role look at what it was waiting with.

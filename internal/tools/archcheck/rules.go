@@ -70,6 +70,7 @@ var rules = []rule{
 	{"internal/wire/portmapwire", []string{"internal/fault"}, codec},
 	{"internal/wire/ib", nil, codec},
 
+	{"internal/placer", []string{"internal/frameio", "internal/regmem"}, internal}, // no codec: a Wire knows its frames
 	{"internal/...", []string{"internal/..."}, internal},
 	{"internal/tools/...", []string{"internal/tools/register"}, tool},
 	{"internal/testkit", nil, testOnly},

@@ -1,0 +1,201 @@
+package placer
+
+import (
+	"viaduct/internal/frameio"
+	"viaduct/internal/regmem"
+)
+
+// maxDiscard is how many bytes without a place are read at a time.
+const maxDiscard = 64 << 10
+
+// A Placer places the frames of one connection. The receive role owns it. Wire is set before the
+// first frame.
+type Placer struct {
+	Wire  Wire
+	Ahead Predictions
+
+	f    Frame
+	open bool // bytes of f are missing: payload, or else its trailer
+
+	held    regmem.Ref   // pin that serves every access to its region during one Receive
+	pins    []regmem.Ref // memory of f, from Plan to Landed
+	discard []byte       // where bytes go that are not wanted
+}
+
+// Open reports whether bytes of a frame that has begun are still to come.
+func (x *Placer) Open() bool { return x.open }
+
+// Placed returns how many bytes of the frame's payload are in place, or were dropped.
+func (x *Placer) Placed() int { return x.f.placed }
+
+// Missing returns how many bytes of the frame are to be read straight into place.
+func (x *Placer) Missing() int {
+	if !x.open {
+		return 0
+	}
+	return x.f.Size - x.f.placed
+}
+
+// Receive takes the frames in p, as [frameio.Protocol] wants it. No pin outlasts it.
+func (x *Placer) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
+	for n < len(p) && err == nil {
+		if x.open {
+			k := x.f.Trailer
+			if len(p)-n < k {
+				break
+			}
+			n += k
+			err = x.end(p[n-k : n])
+			continue
+		}
+		k, payload, ok, failed := x.Wire.Next(p[n:], mayPlan, &x.f)
+		if n += k; failed != nil || k == 0 {
+			err = failed
+			break
+		}
+		if !ok {
+			continue
+		}
+		if len(payload) > 0 {
+			x.Place(payload)
+		}
+		if x.open = x.f.placed < x.f.Size || x.f.Trailer > 0; !x.open {
+			err = x.Wire.End(nil)
+		}
+	}
+	x.LetGo()
+	return n, x.Missing(), err
+}
+
+// end ends a frame that was open.
+func (x *Placer) end(trailer []byte) error {
+	x.open, x.discard = false, nil
+	return x.Wire.End(trailer)
+}
+
+// Place puts the next bytes of the payload where they belong. Bytes that are there already stay.
+func (x *Placer) Place(p []byte) {
+	if x.f.At != nil {
+		if at := x.f.At[x.f.placed:]; x.f.Watched && &at[0] != &p[0] {
+			regmem.CopyLast(at, p, false) // [VIA-4.2-5]
+		} else if &at[0] != &p[0] {
+			copy(at, p)
+		}
+		x.f.placed += len(p)
+		return
+	}
+	for len(p) > 0 {
+		ref := x.Wire.Target(x.held, x.f.placed, len(p))
+		n := ref.Len()
+		if n == 0 { // not wanted
+			n = len(p)
+		} else if err := x.copy(ref, p[:n]); err != nil {
+			x.Wire.Lost(err)
+		}
+		if ref.Pins() && !x.Hold(ref) {
+			ref.Release()
+		}
+		p = p[n:]
+		x.f.placed += n
+	}
+}
+
+// copy copies p to ref, unless it is there.
+func (x *Placer) copy(ref regmem.Ref, p []byte) error {
+	switch {
+	case !ref.Far() && &ref.B()[0] == &p[0]:
+		return nil
+	case x.f.Watched:
+		return ref.CopyLastFrom(p) // [VIA-4.2-5]
+	}
+	return ref.CopyFrom(p)
+}
+
+// Hold keeps the pin of ref in place of the one before, until the end of the Receive or Landed in
+// progress. Messages that follow each other use the same memory as a rule, so that one pin serves
+// many. Far memory and memory that may fault are not held: the result is false.
+func (x *Placer) Hold(ref regmem.Ref) bool {
+	if !ref.Pins() || ref.Guarded() || ref.Far() {
+		return false
+	}
+	x.held.Release()
+	x.held = ref
+	return true
+}
+
+// Held returns the pin that is held.
+func (x *Placer) Held() regmem.Ref { return x.held }
+
+// LetGo gives the held pin back.
+func (x *Placer) LetGo() {
+	x.f.At = nil
+	if x.held.Pins() {
+		x.held.Release()
+		x.held = regmem.Ref{}
+	}
+}
+
+// Drop forgets the frame in progress because the stream has ended.
+func (x *Placer) Drop() {
+	x.pins = regmem.ReleaseAll(x.pins)
+	x.open, x.discard = false, nil
+}
+
+// Plan tells where the missing bytes of the frame in progress belong, and where those of the frames
+// behind it probably will.
+func (x *Placer) Plan(p *frameio.Plan) {
+	if x.Missing() > 0 && !x.planRest(p) {
+		return
+	}
+	if p.Room() {
+		x.predict(p)
+	}
+}
+
+// planRest plans the missing bytes of the frame. It is false if they are not wanted: then they are
+// read to where they do no harm.
+func (x *Placer) planRest(p *frameio.Plan) bool {
+	for at := x.f.placed; at < x.f.Size; {
+		ref := x.Wire.Target(regmem.Ref{}, at, x.f.Size-at)
+		if ref.Len() == 0 {
+			x.pins = regmem.ReleaseAll(x.pins)
+			if x.discard == nil {
+				x.discard = make([]byte, min(x.Missing(), maxDiscard))
+			}
+			p.MayFault = false
+			p.Frame = append(p.Frame[:0], x.discard[:min(len(x.discard), x.Missing())])
+			return false
+		}
+		x.pins = append(x.pins, ref)
+		p.MayFault = p.MayFault || ref.Guarded()
+		p.Frame = append(p.Frame, ref.B())
+		at += ref.Len()
+	}
+	return true
+}
+
+// Landed takes what came to the places of the last Plan, as [frameio.Protocol] wants it. No pin
+// outlasts it.
+func (x *Placer) Landed(p *frameio.Plan, frame, behind int) (taken, missing int, err error) {
+	if x.Missing() > 0 {
+		x.pins = regmem.ReleaseAll(x.pins)
+		x.f.placed += frame
+		if x.f.placed == x.f.Size && x.f.Trailer == 0 {
+			err = x.end(nil)
+		}
+	}
+	for _, f := range p.Predicted {
+		if err != nil || behind <= len(f.Header) {
+			break
+		}
+		var k int
+		k, err = x.takePredicted(f, behind)
+		taken += k
+		if behind -= k; k <= len(f.Header) {
+			break
+		}
+	}
+	x.Ahead.release()
+	x.LetGo()
+	return taken, x.Missing(), err
+}

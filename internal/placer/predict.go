@@ -1,0 +1,85 @@
+package placer
+
+import (
+	"viaduct/internal/frameio"
+	"viaduct/internal/regmem"
+)
+
+// Predictions are the frames that are predicted for one read.
+type Predictions struct {
+	Pins []regmem.Ref // of their memory, from Plan to Landed
+	Max  int          // bytes that may be predicted; a Wire may lower it
+
+	plan *frameio.Plan
+	gap  int // bytes of the frame before that come behind its payload
+	size int // bytes that are predicted
+}
+
+func (x *Placer) predict(p *frameio.Plan) {
+	a := &x.Ahead
+	a.plan, a.gap, a.size, a.Max = p, 0, 0, frameio.MaxAhead
+	if x.open {
+		a.gap = x.f.Trailer
+	}
+	x.Wire.Predict(a)
+	a.plan = nil
+	if len(p.Predicted) == 0 { // Landed need not follow
+		a.release()
+	}
+}
+
+func (a *Predictions) release() { a.Pins = regmem.ReleaseAll(a.Pins) }
+
+// Room reports whether another frame may be predicted.
+func (a *Predictions) Room() bool { return a.plan.Room() && a.size < a.Max }
+
+// Pin keeps the pin of ref until Landed, if n bytes are in it and can be read to at any time: else it
+// gives the pin back and returns nil.
+func (a *Predictions) Pin(ref regmem.Ref, n int) []byte {
+	if ref.Len() != n || ref.Far() || ref.Guarded() && !ref.FaultBreaks() {
+		ref.Release()
+		return nil
+	}
+	a.plan.MayFault = a.plan.MayFault || ref.Guarded()
+	a.Pins = append(a.Pins, ref)
+	return ref.B()
+}
+
+// Add predicts a frame by the length of its headers, the memory of its payload, which is pinned or
+// lent, and the length of what comes behind that. It is false if there is no room for the frame.
+func (a *Predictions) Add(header int, place []byte, trailer int) bool {
+	if len(place) == 0 || !a.plan.Room() || a.size+len(place) > a.Max {
+		return false
+	}
+	a.plan.Predict(a.gap+header, place[:len(place):len(place)])
+	a.size += a.gap + header + len(place)
+	a.gap = trailer
+	return true
+}
+
+// takePredicted takes a frame that came as it was predicted, and the trailer of the one before. It
+// returns how many of the n bytes that came from there on it took: none behind the headers if
+// another frame came.
+func (x *Placer) takePredicted(f frameio.Prediction, n int) (taken int, err error) {
+	if x.open {
+		if taken = x.f.Trailer; taken >= len(f.Header) {
+			return 0, nil
+		}
+		if err := x.end(f.Header[:taken]); err != nil {
+			return taken, err
+		}
+	}
+	payload, ok, err := x.Wire.Predicted(f.Header[taken:], f.Place, n-taken, &x.f)
+	if !ok || err != nil {
+		return taken, err
+	}
+	if len(payload) > 0 {
+		x.Place(payload)
+	}
+	payload = f.Place[:min(n-len(f.Header), len(f.Place))]
+	x.Place(payload)
+	if x.open = x.f.placed < x.f.Size || x.f.Trailer > 0; !x.open {
+		err = x.Wire.End(nil)
+	}
+	return len(f.Header) + len(payload), err
+}
