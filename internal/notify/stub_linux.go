@@ -237,6 +237,11 @@ func MaybeStub() {
 		fmt.Fprintln(os.Stderr, "viaduct: started as a stub by something else than viaduct")
 		os.Exit(125)
 	}
+	// The rules may have calls on high numbers notified, and nobody answers yet.
+	if low, err := unix.FcntlInt(uintptr(ctl), unix.F_DUPFD_CLOEXEC, 3); err == nil {
+		unix.Close(ctl)
+		ctl = low
+	}
 	unix.CloseOnExec(ctl)
 	step, err := stub(ctl)
 	e, _ := errors.AsType[unix.Errno](err)
