@@ -36,6 +36,13 @@ func asProgram() bool {
 		}
 		os.Exit(0)
 	}
+	if arg, ok := os.LookupEnv(asRDMANumbers); ok {
+		if err := rdmaNumbers(arg); err != nil {
+			fmt.Fprintln(os.Stderr, "numbers:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if _, ok := os.LookupEnv(asRDMARights); ok {
 		if err := rdmaRights(); err != nil {
 			fmt.Fprintln(os.Stderr, "rights:", err)

@@ -25,19 +25,13 @@ func Check() []Finding {
 	return []Finding{checkLimit(unix.Getrlimit), checkNetlink(), checkPayload(), checkLease(), checkLibraries("/"), checkDevices("/")}
 }
 
-// checkLimit looks whether programs can have the descriptors at which stand-ins are put.
+// checkLimit looks how many descriptors programs can have for devices.
 func checkLimit(get func(int, *unix.Rlimit) error) Finding {
-	f := Finding{What: "limit", Good: true}
-	var l unix.Rlimit
-	switch err := get(unix.RLIMIT_NOFILE, &l); {
-	case err != nil:
-		f.Good, f.Says = false, err.Error()
-	case l.Cur <= reservedHigh:
-		f.Good = false
-		f.Says = fmt.Sprintf("programs may have %d descriptors, and those of devices are put at %d to %d", l.Cur, reservedLow, reservedHigh)
-		f.Do = fmt.Sprintf("raise the limit: ulimit -n %d", reservedHigh+5)
-	default:
-		f.Says = fmt.Sprintf("programs may have %d descriptors", l.Cur)
+	limit := descriptorLimit(get).Max
+	n := newNumbers(limit).count(limit)
+	f := Finding{What: "limit", Good: n > 0, Says: fmt.Sprintf("of %d descriptors that a program may have, %d can be devices and event channels", limit, n)}
+	if n < belowMost {
+		f.Warn, f.Do = f.Good, fmt.Sprintf("raise the hard limit: ulimit -Hn %d", 2*belowLimit)
 	}
 	return f
 }

@@ -14,13 +14,16 @@ import (
 // What is missing is told with what to do about it.
 func TestCheck(t *testing.T) {
 	limit := func(n uint64) func(int, *unix.Rlimit) error {
-		return func(_ int, l *unix.Rlimit) error { l.Cur = n; return nil }
+		return func(_ int, l *unix.Rlimit) error { l.Max = n; return nil }
 	}
-	if f := checkLimit(limit(1024)); !f.Good || f.Do != "" {
-		t.Errorf("1024 descriptors: %+v", f)
+	if f := checkLimit(limit(512)); !f.Good || f.Warn || f.Do != "" {
+		t.Errorf("512 descriptors: %+v", f)
 	}
-	if f := checkLimit(limit(reservedHigh)); f.Good || !strings.Contains(f.Do, "ulimit -n 1024") {
-		t.Errorf("too few descriptors: %+v", f)
+	if f := checkLimit(limit(64)); !f.Good || !f.Warn || !strings.Contains(f.Do, "ulimit -Hn 1024") {
+		t.Errorf("few descriptors: %+v", f)
+	}
+	if f := checkLimit(limit(4)); f.Good {
+		t.Errorf("no descriptors: %+v", f)
 	}
 	root := t.TempDir()
 	if f := checkLibraries(root); !f.Good || !f.Warn || f.Says != "not installed: libibverbs, librdmacm, the provider of siw" || f.Do == "" {

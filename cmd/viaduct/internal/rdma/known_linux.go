@@ -18,7 +18,8 @@ import (
 // looks for files that no process has. Files of rdma_cm are not kept: an epoll instance knows them, and goes on to
 // report what a program has closed while it is open elsewhere.
 type known struct {
-	pid int // of this process
+	pid     int // of this process
+	numbers numbers
 
 	mu  sync.Mutex
 	at  map[int]knownFile // guarded by mu; by the program's number, the last process that had it there
@@ -55,7 +56,7 @@ func (k *known) begin(c *notify.Call, number int) *context {
 func (k *known) keep(number, fd int, x *context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.off || number < reservedLow || number > reservedHigh {
+	if k.off || !k.numbers.has(number) {
 		unix.Close(fd)
 		return
 	}

@@ -15,7 +15,7 @@ import (
 // A file that is known by a number is found as long as the number stands for it in the thread that calls, whatever has
 // happened there, and nothing is kept after drop.
 func TestKnown(t *testing.T) {
-	k := &known{pid: os.Getpid()}
+	k := &known{pid: os.Getpid(), numbers: newNumbers(1024)}
 	file := func(number int) {
 		t.Helper()
 		fd, err := unix.MemfdCreate("known", unix.MFD_CLOEXEC)
@@ -27,7 +27,7 @@ func TestKnown(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const at = reservedLow + 3
+	const at = firstLow + 3
 	x := &context{}
 	// In threads that end with the goroutine, since one has descriptors of its own.
 	var in func(f func(c *notify.Call))

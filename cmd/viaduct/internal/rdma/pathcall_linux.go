@@ -74,9 +74,10 @@ func (s *Service) pathRules() (rules []notify.Rule) {
 		// Most calls with AT_EMPTY_PATH are an fstat. Of a descriptor that is no stand-in the kernel knows all.
 		if arg, ok := map[int]int{sysFstatat: 3, unix.SYS_STATX: 2}[nr]; ok {
 			fstat := notify.Cond{Arg: arg, Mask: unix.AT_EMPTY_PATH, Low: unix.AT_EMPTY_PATH, High: unix.AT_EMPTY_PATH}
-			rules = append(rules,
-				notify.Rule{Nr: nr, If: []notify.Cond{fstat, {Arg: 0, Low: reservedLow, High: reservedHigh}}, Do: notify.Notify},
-				notify.Rule{Nr: nr, If: []notify.Cond{fstat, {Arg: 0, High: 1<<31 - 1}}, Do: notify.Allow})
+			for _, ours := range s.numbers.conds(0) {
+				rules = append(rules, notify.Rule{Nr: nr, If: []notify.Cond{fstat, ours}, Do: notify.Notify})
+			}
+			rules = append(rules, notify.Rule{Nr: nr, If: []notify.Cond{fstat, {Arg: 0, High: 1<<31 - 1}}, Do: notify.Allow})
 		}
 		rules = append(rules, notify.Rule{Nr: nr, Do: notify.Notify})
 	}

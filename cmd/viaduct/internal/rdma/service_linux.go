@@ -18,13 +18,6 @@ import (
 	"viaduct/samehost"
 )
 
-// The numbers at which stand-ins are put: high, so that few programs have
-// anything there, and below the usual limit of 1024.
-const (
-	reservedLow  = 960
-	reservedHigh = 1019
-)
-
 // Options say how devices are served.
 type Options struct {
 	Devices []Device
@@ -38,6 +31,8 @@ type Options struct {
 	SameHost samehost.Policy
 	// Status shows the connections; nil shows none.
 	Status *status.Server
+	// Tell, if set, gets a line for the user where a program's error does not say what to do.
+	Tell func(format string, args ...any)
 	// Explain, if set, gets one line for each connection and what became of it.
 	Explain func(format string, args ...any)
 }
@@ -65,7 +60,8 @@ type Service struct {
 
 	processes processes
 	known     known
-	next      int // number of the reserved range to try; Serve's
+	numbers   numbers
+	told      sync.Map // subjects of tellOnce
 
 	sweeping sync.Mutex // held by Sweep
 
@@ -89,7 +85,8 @@ type file interface {
 
 // New makes the devices. Close ends them.
 func New(o Options) (*Service, error) {
-	s := &Service{opt: o, log: o.Logger, done: make(chan struct{}), files: map[inode]file{}, roce: rxe.NewFabric(), known: known{pid: os.Getpid()}}
+	s := &Service{opt: o, log: o.Logger, done: make(chan struct{}), files: map[inode]file{}, roce: rxe.NewFabric(), known: known{pid: os.Getpid()}, numbers: newNumbers(descriptorLimit(unix.Getrlimit).Max)}
+	s.known.numbers = s.numbers
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -127,17 +124,20 @@ func (s *Service) explain(format string, args ...any) {
 
 // Rules are the calls that Serve is to be given.
 func (s *Service) Rules() []notify.Rule {
-	ours := []notify.Cond{{Arg: 0, Low: reservedLow, High: reservedHigh}}
 	rules := []notify.Rule{
 		{Nr: unix.SYS_SOCKET, If: []notify.Cond{{Arg: 0, Low: unix.AF_NETLINK, High: unix.AF_NETLINK}, {Arg: 2, Low: unix.NETLINK_RDMA, High: unix.NETLINK_RDMA}}, Do: notify.Notify},
 	}
 	for _, nr := range []int{unix.SYS_WRITE, unix.SYS_IOCTL, unix.SYS_FSTAT, unix.SYS_SENDMSG, unix.SYS_SENDTO, unix.SYS_DUP} {
-		rules = append(rules, notify.Rule{Nr: nr, If: ours, Do: notify.Notify})
+		for _, ours := range s.numbers.conds(0) {
+			rules = append(rules, notify.Rule{Nr: nr, If: []notify.Cond{ours}, Do: notify.Notify})
+		}
 	}
 	// This number is no other device's, so a duplicate is served wherever it is.
 	rules = append(rules, notify.Rule{Nr: unix.SYS_IOCTL, If: []notify.Cond{{Arg: 1, Low: abi.IoctlVerbs, High: abi.IoctlVerbs}}, Do: notify.Notify})
 	for _, cmd := range []uint32{unix.F_DUPFD, unix.F_DUPFD_CLOEXEC} {
-		rules = append(rules, notify.Rule{Nr: unix.SYS_FCNTL, If: append(ours[:1:1], notify.Cond{Arg: 1, Low: cmd, High: cmd}), Do: notify.Notify})
+		for _, ours := range s.numbers.conds(0) {
+			rules = append(rules, notify.Rule{Nr: unix.SYS_FCNTL, If: []notify.Cond{ours, {Arg: 1, Low: cmd, High: cmd}}, Do: notify.Notify})
+		}
 	}
 	rules = append(rules, s.pathRules()...)
 	for _, nr := range []int{unix.SYS_EXECVE, unix.SYS_EXECVEAT} {
@@ -181,15 +181,12 @@ func (s *Service) Serve(c *notify.Call) {
 func (s *Service) emptyPath(c *notify.Call) bool {
 	switch c.Nr {
 	case sysFstatat:
-		return c.Args[3]&unix.AT_EMPTY_PATH != 0 && reserved(c.Args[0])
+		return c.Args[3]&unix.AT_EMPTY_PATH != 0 && s.numbers.has(int(int32(c.Args[0])))
 	case unix.SYS_STATX:
-		return c.Args[2]&unix.AT_EMPTY_PATH != 0 && reserved(c.Args[0])
+		return c.Args[2]&unix.AT_EMPTY_PATH != 0 && s.numbers.has(int(int32(c.Args[0])))
 	}
 	return false
 }
-
-// reserved reports whether an argument is a descriptor of the reserved range.
-func reserved(arg uint64) bool { fd := int32(arg); return fd >= reservedLow && fd <= reservedHigh }
 
 // descriptor serves a call on a number of the reserved range, or the ioctl of verbs on any.
 func (s *Service) descriptor(c *notify.Call) {
@@ -273,23 +270,6 @@ func (s *Service) add(id inode, f file) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.files[id] = f
-}
-
-// place answers a call with a copy of fd at a number of the reserved range.
-func (s *Service) place(c *notify.Call, fd, flags int) {
-	for range reservedHigh - reservedLow + 1 {
-		n := reservedLow + s.next%(reservedHigh-reservedLow+1)
-		s.next++
-		if _, err := os.Lstat(procFD(c.TID, n)); err == nil {
-			continue
-		}
-		// A thread that is interrupted makes the call again, and has nothing at this number.
-		if err := c.AnswerAt(fd, n, flags&unix.O_CLOEXEC); err != nil {
-			c.Return(0, errnoOf(err))
-		}
-		return
-	}
-	c.Return(0, unix.EMFILE)
 }
 
 // sweepEvery is how soon the end of a program is noticed by its peers.

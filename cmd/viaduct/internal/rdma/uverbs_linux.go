@@ -196,7 +196,7 @@ func (x *context) call(c *notify.Call) {
 // both asks for a context which it shall use: write, where a command is in one piece. A duplicate outside the reserved
 // range has ioctl alone, so it may always be used there.
 func (x *context) ioctl(c *notify.Call) {
-	mayWrite := reserved(c.Args[0])
+	mayWrite := x.s.numbers.has(int(int32(c.Args[0])))
 	if uint32(c.Args[1]) != abi.IoctlVerbs || mayWrite && x.writes.Load() {
 		c.Return(0, unix.ENOTTY)
 		return

@@ -3,6 +3,7 @@
 package verbs
 
 import (
+	"fmt"
 	"net"
 
 	"viaduct/cmd/viaduct/internal/rdma"
@@ -15,6 +16,7 @@ import (
 func rdmaService(devices []rdma.Device, noCRC, tcp bool) run.NewService {
 	return func(e *shell.Env, explain func(string, ...any)) (run.Service, error) {
 		o := rdma.Options{Devices: devices, Logger: e.Log, NoCRC: noCRC, Explain: explain, Status: e.Status.Server()}
+		o.Tell = func(format string, args ...any) { fmt.Fprintf(e.Stderr, "viaduct run: "+format+"\n", args...) }
 		if tcp {
 			o.SameHost = samehost.Off
 		}

@@ -1,0 +1,35 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import "testing"
+
+// Whatever the limit is, a program that may have descriptors at all has some for devices, in ranges that do not overlap,
+// and more where it may have more.
+func TestNumbers(t *testing.T) {
+	before := 0
+	for _, limit := range []uint64{16, 64, 256, 512, 960, 1024, 1100, 4096, 12 << 10, 1 << 20, 1 << 40, ^uint64(0)} {
+		ns := newNumbers(limit)
+		n := ns.count(limit)
+		if n < before || n == 0 {
+			t.Errorf("limit %d: %d numbers, %d with less", limit, n, before)
+		}
+		before = n
+		seen := map[int]bool{}
+		for _, r := range ns {
+			for fd := r.low; fd <= r.high; fd++ {
+				if seen[fd] || fd < 3 || uint64(fd) >= limit || !ns.has(fd) {
+					t.Fatalf("limit %d: number %d", limit, fd)
+				}
+				seen[fd] = true
+			}
+		}
+		if len(seen) != n || ns.has(2) || ns.has(1<<20) {
+			t.Errorf("limit %d: %d numbers, counted %d", limit, len(seen), n)
+		}
+	}
+	// A program that lowers its limit has those that are left.
+	if n := newNumbers(1 << 20).count(512); n != belowMost {
+		t.Errorf("%d numbers below 512, want %d", n, belowMost)
+	}
+}
