@@ -79,9 +79,9 @@ func (h *cmFields) senseless(k abi.Kind) (values []uint64, says []unix.Errno) {
 	case abi.CMState:
 		return []uint64{0, 4, 7, 1 << 31}, []unix.Errno{unix.EINVAL}
 	case abi.Level:
-		return []uint64{1, 2, 1<<32 - 1}, []unix.Errno{unix.EINVAL}
+		return []uint64{1, 2, 1<<32 - 1}, []unix.Errno{unix.ENOSYS}
 	case abi.Option:
-		return []uint64{4, 100, 1<<32 - 1}, []unix.Errno{unix.EINVAL}
+		return []uint64{4, 100, 1<<32 - 1}, []unix.Errno{unix.ENOSYS}
 	case abi.OptionLen:
 		return []uint64{0, 3, 5, 1 << 20, 1<<32 - 1}, []unix.Errno{unix.EINVAL}
 	case abi.CMFile:

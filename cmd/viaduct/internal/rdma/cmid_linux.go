@@ -275,7 +275,7 @@ func (k *cmCommand) resolveIP() {
 		}
 	}
 	id.mu.Lock()
-	if id.state != cmIdle && id.state != cmBound {
+	if id.state != cmIdle && id.state != cmBound || id.state == cmBound && id.src.Addr().Is4() != dst.Addr().Is4() {
 		id.mu.Unlock()
 		k.Return(0, unix.EINVAL)
 		return
@@ -296,9 +296,6 @@ func (id *cmID) resolveLocked(dst netip.AddrPort) unix.Errno {
 		return unix.ENODEV
 	}
 	from := id.src.Addr()
-	if from.IsValid() && from.Is4() != dst.Addr().Is4() {
-		return unix.EINVAL
-	}
 	if !from.IsValid() || from.IsUnspecified() {
 		var err error
 		if from, err = sourceFor(dst); err != nil {
@@ -406,7 +403,11 @@ func (k *cmCommand) setOption() {
 	}
 	level, name, n := k.Body.U32(12), k.Body.U32(16), k.Body.U32(20)
 	var v [4]byte
-	if level != levelID || n == 0 || n > 4 {
+	switch {
+	case level != levelID || name > ackTimeout:
+		k.Return(0, unix.ENOSYS)
+		return
+	case n == 0 || n > 4:
 		k.Return(0, unix.EINVAL)
 		return
 	}
