@@ -111,7 +111,7 @@ func (l *lab) perftest(ctx context.Context, way string, flags []string, line str
 
 // commandFigure measures this program under a supervisor.
 func (l *lab) commandFigure(ctx context.Context) (string, error) {
-	b, err := l.command(ctx, l.supervised(l.path("explain"), "", l.self, "-commands")...).Output()
+	b, err := l.command(ctx, l.supervised(nil, l.path("explain"), "", l.self, "-commands")...).Output()
 	return strings.TrimSpace(string(b)), err
 }
 

@@ -61,6 +61,10 @@ func newLab(ctx context.Context) (*lab, error) {
 			return nil, fmt.Errorf("web.c: %w\n%s", err, b)
 		}
 	}
+	if err := l.buildC(ctx); err != nil {
+		l.close()
+		return nil, err
+	}
 	return l, nil
 }
 
@@ -129,14 +133,15 @@ func (l *lab) path(name string) string {
 	return filepath.Join(l.dir, fmt.Sprintf("%d.%s", l.n, name))
 }
 
-// supervised is the command line of a program under run --rdma; explain and pcap are files,
-// the latter may be "".
-func (l *lab) supervised(explain, pcap string, argv ...string) []string {
+// supervised is the command line of a program under run --rdma with those flags; explain and pcap
+// are files, the latter may be "".
+func (l *lab) supervised(flags []string, explain, pcap string, argv ...string) []string {
 	c := []string{l.viaduct}
 	if pcap != "" {
 		c = append(c, "--pcap", pcap)
 	}
-	return append(append(c, "run", "--rdma", "--explain="+explain, "--"), argv...)
+	c = append(append(c, "run", "--rdma", "--explain="+explain), flags...)
+	return append(append(c, "--"), argv...)
 }
 
 // freePort is below the ports that the kernel gives to connections, and is free with the

@@ -18,6 +18,7 @@ type trial struct {
 	name  string
 	needs []string // programs
 	long  bool     // with -long only
+	flags []string // of viaduct run
 	// briefly is the way that is left out without -long.
 	briefly string
 
@@ -84,7 +85,7 @@ func (l *lab) run(ctx context.Context, tr trial, way string) (note string, err e
 func (l *lab) runAlone(ctx context.Context, tr trial) (note string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*limit)
 	defer cancel()
-	out, err := l.command(ctx, l.supervised(l.path("explain"), "", tr.alone...)...).CombinedOutput()
+	out, err := l.command(ctx, l.supervised(tr.flags, l.path("explain"), "", tr.alone...)...).CombinedOutput()
 	if err != nil {
 		err = whether(ctx, err)
 	}
@@ -115,14 +116,14 @@ func (l *lab) runPair(ctx context.Context, tr trial, way, port string, server, c
 	case one:
 		explains = explains[:1]
 	case two:
-		p.Server = l.supervised(explains[0], "", server...)
-		p.Client = l.supervised(explains[1], pcap, client...)
+		p.Server = l.supervised(tr.flags, explains[0], "", server...)
+		p.Client = l.supervised(tr.flags, explains[1], pcap, client...)
 	case "go serves":
 		explains = explains[1:]
-		p.Client = l.supervised(explains[0], pcap, client...)
+		p.Client = l.supervised(tr.flags, explains[0], pcap, client...)
 	case "go calls":
 		explains = explains[:1]
-		p.Server = l.supervised(explains[0], pcap, server...)
+		p.Server = l.supervised(tr.flags, explains[0], pcap, server...)
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -135,7 +136,7 @@ func (l *lab) runPair(ctx context.Context, tr trial, way, port string, server, c
 		if err != nil {
 			return err
 		}
-		out, err = l.command(ctx, l.supervised(explains[0], pcap, l.self, "-pair", string(arg))...).CombinedOutput()
+		out, err = l.command(ctx, l.supervised(tr.flags, explains[0], pcap, l.self, "-pair", string(arg))...).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%w: %s", whether(ctx, err), strings.TrimSpace(string(out)))
 		}
@@ -280,7 +281,7 @@ func iperf(long bool, args ...string) trial {
 }
 
 func trials() []trial {
-	return []trial{
+	return append(ownPrograms(), []trial{
 		{name: "ibv_devices", needs: []string{"ibv_devices"}, alone: []string{"ibv_devices"}, says: "siw0"},
 		{name: "ibv_devinfo -v", needs: []string{"ibv_devinfo"}, alone: []string{"ibv_devinfo", "-v"}, says: "PORT_ACTIVE"},
 		{name: "fi_info", needs: []string{"fi_info"}, alone: []string{"fi_info", "-p", "verbs"}, says: "FI_PROTO_IWARP"},
@@ -313,5 +314,5 @@ func trials() []trial {
 		perf("ib_send_lat -a -n 50"), perf("ib_write_lat -a -n 50"), perf("ib_read_lat -a -n 50"),
 		perf("ib_send_lat -e --use-srq"), perf("ib_send_bw -e --use-srq -q 4"),
 		{name: "pyverbs", needs: []string{"python3", pyverbsTests + "/run_tests.py"}, alone: []string{"sh", "-c", pyverbsScript}, judge: judgePyverbs},
-	}
+	}...)
 }
