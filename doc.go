@@ -7,6 +7,7 @@
 //	vitcp     the VI provider over TCP (draft-dicecco-vitcp-00)
 //	fcvi      the VI provider over Fibre Channel (FC-VI, ISO/IEC 14165-331)
 //	iwarp     the RDMAP stream over MPA and DDP: verbs for Go (RFC 5040, 5041, 5044, 6581, 7306)
+//	roce      RoCEv2 by a UDP socket: queue pairs that talk to rxe and to adapters
 //	sdp       the Sockets Direct Protocol over iWARP: net.Conn and net.Listener
 //	portmap   the SDP Port Mapper, client and server
 //	registry  names that many hosts share, with leases: in a file, in DNS, or a program's own

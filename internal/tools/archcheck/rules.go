@@ -51,6 +51,8 @@ var rules = []rule{
 
 	{"iwarp", []string{"samehost", "internal/wire/mpa", "internal/wire/ddp", "internal/wire/rdmap", "internal/..."}, engine},
 	{"vi", []string{"samehost", "internal/..."}, engine},
+	{"roce", []string{"internal/roceudp", "internal/rocecore", "internal/wire/ib", "internal/..."}, engine},
+	{"internal/roceudp", []string{"internal/rocecore", "internal/wire/ib", "internal/..."}, engine},
 	{"internal/fc/...", []string{"samehost", "internal/fc/...", "internal/..."}, engine},
 
 	{"internal/vitest/...", []string{"vi", "internal/vitest/...", "internal/..."}, suite},

@@ -1,0 +1,232 @@
+package roceudp
+
+import (
+	"net/netip"
+	"time"
+
+	"viaduct/internal/perturb"
+	"viaduct/internal/rocecore"
+	"viaduct/internal/wire/ib"
+)
+
+// A Pair is a queue pair of a port. Safe for concurrent use.
+type Pair struct {
+	port *Port
+	qpn  uint32
+
+	mu     perturb.Mutex
+	conn   *rocecore.Connection // guarded by mu; nil before Receive
+	dgram  *rocecore.Datagram   // guarded by mu; nil unless Datagrams was called
+	peer   netip.Addr           // guarded by mu; of conn
+	out    rocecore.Output      // guarded by mu
+	closed bool                 // guarded by mu
+
+	timer *time.Timer   // guarded by mu; nil before it is needed
+	armed rocecore.Time // guarded by mu: when timer fires, 0 if it does not
+}
+
+// QPN returns the number of the queue pair.
+func (q *Pair) QPN() uint32 { return q.qpn }
+
+// Receive makes the queue pair ready to receive from a peer.
+func (q *Pair) Receive(host rocecore.Host, peer netip.Addr, cfg rocecore.Config) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return
+	}
+	q.peer = peer.Unmap()
+	q.conn = rocecore.New(host, cfg)
+}
+
+// Send makes the queue pair, which is ready to receive, ready to send.
+func (q *Pair) Send(cfg rocecore.SendConfig) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.conn != nil {
+		q.conn.StartSending(cfg)
+	}
+}
+
+// Datagrams makes the queue pair send and receive datagrams. The number of cfg is set to its own.
+func (q *Pair) Datagrams(host rocecore.Host, cfg rocecore.DatagramConfig) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return
+	}
+	cfg.QPN = q.qpn
+	q.dgram = rocecore.NewDatagram(host, cfg)
+}
+
+// Post posts requests and sends what may go. It is false, and nothing has happened, if the queue pair
+// is not ready to send.
+func (q *Pair) Post(rs ...*rocecore.Request) bool {
+	q.mu.Lock()
+	switch {
+	case q.closed || q.conn == nil && q.dgram == nil:
+		q.mu.Unlock()
+		return false
+	case q.dgram != nil:
+		for _, r := range rs {
+			q.dgram.Post(r)
+		}
+	default:
+		for _, r := range rs {
+			q.conn.Post(r)
+		}
+	}
+	for q.transmitLocked() {
+		q.mu.Unlock() // the receiver has a turn
+		q.mu.Lock()
+	}
+	q.mu.Unlock()
+	return true
+}
+
+// Fail puts the queue pair into error: what is posted is flushed.
+func (q *Pair) Fail() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.failLocked()
+}
+
+func (q *Pair) failLocked() {
+	if q.conn != nil {
+		q.conn.Fail()
+	}
+	if q.dgram != nil {
+		q.dgram.Fail()
+	}
+}
+
+// Close flushes what is posted. When it returns the host is not called any more.
+func (q *Pair) Close() {
+	q.port.remove(q)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return
+	}
+	q.failLocked()
+	q.closed = true
+	if q.timer != nil {
+		q.timer.Stop()
+	}
+}
+
+// Counters returns the counters at this moment.
+func (q *Pair) Counters() rocecore.Counters {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case q.conn != nil:
+		return q.conn.Counters()
+	case q.dgram != nil:
+		return q.dgram.Counters()
+	}
+	return rocecore.Counters{}
+}
+
+// take handles a packet, and reports whether the queue pair has taken it. [ROCE-NET-4] [ROCE-NET-5]
+func (q *Pair) take(p *ib.Packet, raw []byte, from netip.AddrPort) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case q.closed || q.conn == nil && q.dgram == nil:
+		q.port.noPair.Add(1)
+		return false
+	case q.conn != nil && from.Addr() != q.peer:
+		q.port.stranger.Add(1)
+		return false
+	}
+	flow := ib.Flow{Source: from, Destination: netip.AddrPortFrom(q.port.addr, ib.Port)}
+	if flow.Check(raw) != nil {
+		q.port.wrongCRC.Add(1)
+		return false
+	}
+	if q.dgram != nil {
+		const hops = 64 // a socket is not told
+		grh := ib.GRH{Source: from.Addr(), Destination: q.port.addr, HopLimit: hops, Length: uint16(8 + len(raw))}
+		if from.Addr().Is4() {
+			grh.Length += 20
+		}
+		q.dgram.Receive(p, &grh)
+		return true
+	}
+	q.conn.Receive(q.port.now(), p)
+	return true
+}
+
+// takeTurn sends some packets, and reports whether there are more.
+func (q *Pair) takeTurn() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.transmitLocked()
+}
+
+// transmitLocked sends some packets, sets the timer, and reports whether there are more to send.
+func (q *Pair) transmitLocked() (more bool) {
+	if q.closed {
+		return false
+	}
+	now := q.port.now()
+	q.out.Reset()
+	if q.dgram != nil {
+		more = q.dgram.Transmit(&q.out, turn)
+	} else if q.conn != nil {
+		more = q.conn.Transmit(now, &q.out, turn)
+	}
+	if q.out.Len() > 0 {
+		q.sendLocked()
+	}
+	q.armLocked(now)
+	return more
+}
+
+// sendLocked seals the packets and gives them to the socket.
+func (q *Pair) sendLocked() {
+	own := netip.AddrPortFrom(q.port.addr, ib.Port)
+	for i := range q.out.Len() {
+		b, to := q.out.Packet(i)
+		if !to.IsValid() {
+			to = q.peer
+		}
+		flow := ib.Flow{Source: own, Destination: netip.AddrPortFrom(to, ib.Port)}
+		flow.Seal(b[:len(b)-ib.ICRCLen])
+	}
+	q.port.unsent.Add(uint64(q.port.sock.send(&q.out, q.peer)))
+}
+
+// armLocked sets the timer to the next deadline. One that is set for an earlier time is left: most
+// deadlines are put off before they come.
+func (q *Pair) armLocked(now rocecore.Time) {
+	if q.conn == nil {
+		return
+	}
+	at, ok := q.conn.Deadline()
+	if !ok || q.armed != 0 && q.armed <= at {
+		return
+	}
+	q.armed = max(at, 1)
+	if q.timer == nil {
+		q.timer = time.AfterFunc(at-now, q.tick)
+		return
+	}
+	q.timer.Reset(at - now)
+}
+
+func (q *Pair) tick() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.armed = 0
+	if q.closed || q.conn == nil {
+		return
+	}
+	now := q.port.now()
+	if at, ok := q.conn.Deadline(); ok && at <= now {
+		q.conn.Tick(now)
+	}
+	for q.transmitLocked() {
+	}
+}

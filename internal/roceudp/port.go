@@ -1,0 +1,128 @@
+package roceudp
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"viaduct/internal/perturb"
+	"viaduct/internal/rocecore"
+	"viaduct/internal/wire/ib"
+)
+
+// ErrLimit tells that no number is left for a queue pair.
+var ErrLimit = errors.New("roceudp: too many queue pairs")
+
+// maxPairs is the number of queue pairs of a port.
+const maxPairs = 1 << 16
+
+// Counters count packets that no queue pair took. They only grow.
+type Counters struct {
+	Malformed uint64 // no packet of RoCEv2
+	WrongCRC  uint64
+	NoPair    uint64 // no such queue pair, or one that does not receive
+	Stranger  uint64 // for a connected queue pair, not from its peer
+	Unsent    uint64 // packets that the system refused to send
+}
+
+// A Port is UDP port 4791 of an address. Safe for concurrent use.
+type Port struct {
+	addr  netip.Addr
+	sock  socket
+	begin time.Time
+
+	mu     perturb.RWMutex
+	pairs  map[uint32]*Pair // guarded by mu
+	closed bool             // guarded by mu
+
+	rx      perturb.Mutex // the receive role
+	batch   *batch        // guarded by rx
+	touched []*Pair       // guarded by rx: what has something to send after a batch
+
+	malformed, wrongCRC, noPair, stranger, unsent atomic.Uint64
+
+	ended sync.WaitGroup
+}
+
+// Open binds port 4791 of addr, which is an address of this host. [ROCE-NET-1] [ROCE-NET-2]
+func Open(addr netip.Addr) (*Port, error) { return open(addr, ib.Port) }
+
+func open(addr netip.Addr, port uint16) (*Port, error) {
+	addr = addr.Unmap()
+	sock, err := newSocket(netip.AddrPortFrom(addr, port))
+	if err != nil {
+		return nil, fmt.Errorf("roceudp: port %d of %v: %w", port, addr, err)
+	}
+	p := &Port{addr: addr, sock: sock, begin: time.Now(), pairs: make(map[uint32]*Pair), batch: newBatch()}
+	p.ended.Go(p.receive)
+	return p, nil
+}
+
+// Addr returns the address of the port.
+func (p *Port) Addr() netip.Addr { return p.addr }
+
+// Counters returns the counters at this moment.
+func (p *Port) Counters() Counters {
+	return Counters{p.malformed.Load(), p.wrongCRC.Load(), p.noPair.Load(), p.stranger.Load(), p.unsent.Load()}
+}
+
+func (p *Port) now() rocecore.Time { return time.Since(p.begin) }
+
+// NewPair returns a queue pair with a number that is hard to guess. It receives nothing yet.
+func (p *Port) NewPair() (*Pair, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, net.ErrClosed
+	}
+	if len(p.pairs) >= maxPairs {
+		return nil, ErrLimit
+	}
+	const firstQPN = 16 // numbers below are for management
+	for {
+		n := firstQPN + rand.Uint32N(ib.MulticastQPN-firstQPN)
+		if p.pairs[n] == nil {
+			q := &Pair{port: p, qpn: n}
+			p.pairs[n] = q
+			return q, nil
+		}
+	}
+}
+
+func (p *Port) pair(qpn uint32) *Pair {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.pairs[qpn]
+}
+
+func (p *Port) remove(q *Pair) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.pairs, q.qpn)
+}
+
+// Close closes all queue pairs and the socket.
+func (p *Port) Close() error {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return net.ErrClosed
+	}
+	p.closed = true
+	all := make([]*Pair, 0, len(p.pairs))
+	for _, q := range p.pairs {
+		all = append(all, q)
+	}
+	p.mu.Unlock()
+	for _, q := range all {
+		q.Close()
+	}
+	err := p.sock.close()
+	p.ended.Wait()
+	return err
+}

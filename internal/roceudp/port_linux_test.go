@@ -1,0 +1,158 @@
+package roceudp
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"viaduct/internal/rocecore"
+	"viaduct/internal/testkit"
+	"viaduct/internal/wire/ib"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// A host counts what it is asked for.
+type host struct{ memory, receives, received, done, failed int }
+
+func (h *host) Check(rocecore.Place, uint64, rocecore.Access) rocecore.Verdict {
+	h.memory++
+	return rocecore.Refused
+}
+func (h *host) Write(rocecore.Place, []byte) rocecore.Verdict { h.memory++; return rocecore.Refused }
+func (h *host) Read(rocecore.Place, []byte) rocecore.Verdict  { h.memory++; return rocecore.Refused }
+func (h *host) Atomic(rocecore.Op, rocecore.Place, uint64, uint64) (uint64, rocecore.Verdict) {
+	h.memory++
+	return 0, rocecore.Refused
+}
+func (h *host) Invalidate(uint32) rocecore.Verdict                 { h.memory++; return rocecore.Refused }
+func (h *host) NextReceive() (rocecore.Receive, bool)              { h.receives++; return rocecore.Receive{}, false }
+func (h *host) RequestDone(*rocecore.Request, rocecore.Completion) { h.done++ }
+func (h *host) Received(rocecore.Receive, rocecore.Arrival)        { h.received++ }
+func (h *host) Failed(rocecore.Status)                             { h.failed++ }
+
+func loopback() netip.Addr {
+	return netip.AddrFrom4([4]byte{127, byte(1 + rand.IntN(250)), byte(rand.IntN(256)), byte(1 + rand.IntN(250))})
+}
+
+func port(t *testing.T) *Port {
+	p, err := Open(loopback())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+// TestStranger sends packets of all kinds to a port with a queue pair, from an address that is not its peer's: random
+// bytes, packets of random contents that are sealed as they should be, and a peer's with a wrong CRC. Nothing is
+// answered and no memory is looked at. [ROCE-NET-4] [ROCE-NET-5] [ROCE-NET-8] [ROCE-ICRC-3]
+func TestStranger(t *testing.T) {
+	p := port(t)
+	q, err := p.NewPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := new(host)
+	stranger, peer := loopback(), loopback()
+	q.Receive(h, peer, rocecore.Config{Transport: ib.RC, MTU: 1024, PeerQPN: 99, MaxServed: 16, Access: 7})
+	q.Send(rocecore.SendConfig{MaxReads: 16, Timeout: time.Hour, Retries: 1})
+	from := func(a netip.Addr) *net.UDPConn {
+		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, ib.Port)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	bad, known := from(stranger), from(peer)
+	to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.Addr(), ib.Port))
+	r := rand.New(rand.NewPCG(3, 4))
+	random := func(n int) []byte {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = byte(r.Uint32())
+		}
+		return b
+	}
+	sealed := func(a netip.Addr, b []byte, qpn uint32) []byte {
+		binary.BigEndian.PutUint32(b[4:], qpn)
+		b[1] &^= 0x0f
+		f := ib.Flow{Source: netip.AddrPortFrom(a, ib.Port), Destination: netip.AddrPortFrom(p.Addr(), ib.Port)}
+		return f.Seal(b)
+	}
+	total := uint64(0)
+	send := func(c *net.UDPConn, b []byte) {
+		if _, err := c.WriteTo(b, to); err != nil {
+			t.Fatal(err)
+		}
+		if total++; total%50 == 0 { // no faster than they are taken
+			testkit.Eventually(t, "packets", func() bool {
+				n := p.Counters()
+				return n.Malformed+n.NoPair+n.Stranger+n.WrongCRC == total
+			})
+		}
+	}
+	for range 3000 {
+		send(bad, random(r.IntN(200)))
+		send(bad, sealed(stranger, random(12+4*r.IntN(50)), q.QPN()))
+		send(bad, sealed(stranger, random(12+4*r.IntN(50)), r.Uint32N(1<<24)))
+		b := sealed(peer, random(12+4*r.IntN(50)), q.QPN())
+		binary.LittleEndian.PutUint32(b[len(b)-4:], binary.LittleEndian.Uint32(b[len(b)-4:])^0x80000000) // no identification makes that
+		send(known, b)
+	}
+	send(bad, random(maxPacket+1))
+	for total%50 != 0 {
+		send(bad, nil)
+	}
+	n := p.Counters()
+	if n.Malformed == 0 || n.NoPair == 0 || n.Stranger == 0 || n.WrongCRC == 0 {
+		t.Errorf("%+v", n)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if *h != (host{}) || q.conn.Counters() != (rocecore.Counters{}) {
+		t.Errorf("%+v, %+v", h, q.conn.Counters())
+	}
+}
+
+// Packets have DF and no checksum, identification 0, and come from port 4791. [ROCE-NET-1] [ROCE-NET-2] [ROCE-NET-3]
+func TestHeaders(t *testing.T) {
+	p := port(t)
+	raw, err := net.ListenIP("ip4:udp", &net.IPAddr{IP: p.Addr().AsSlice()})
+	if err != nil {
+		t.Skipf("SKIPPED: no raw socket to look at IP headers: %v", err)
+	}
+	defer raw.Close()
+	q, err := p.NewPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Receive(new(host), p.Addr(), rocecore.Config{Transport: ib.RC, MTU: 1024, PeerQPN: 99})
+	q.Send(rocecore.SendConfig{Timeout: time.Hour})
+	sc, err := raw.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Post(new(rocecore.Request))
+	b := make([]byte, 2048)
+	n := 0
+	raw.SetReadDeadline(time.Now().Add(testkit.Patience))
+	if err := sc.Read(func(fd uintptr) bool { n = readRaw(fd, b); return n > 0 }); err != nil {
+		t.Fatal(err)
+	}
+	ip, udp := b[:20], b[20:28]
+	if id, frag := binary.BigEndian.Uint16(ip[4:]), binary.BigEndian.Uint16(ip[6:]); ip[0] != 0x45 || id != 0 || frag != 0x4000 {
+		t.Errorf("IP header %x", ip)
+	}
+	if binary.BigEndian.Uint16(udp) != ib.Port || binary.BigEndian.Uint16(udp[2:]) != ib.Port || binary.BigEndian.Uint16(udp[6:]) != 0 {
+		t.Errorf("UDP header %x", udp)
+	}
+	f := ib.Flow{Source: netip.AddrPortFrom(p.Addr(), ib.Port), Destination: netip.AddrPortFrom(p.Addr(), ib.Port)}
+	if err := f.Check(b[28:n]); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,92 @@
+package roceudp
+
+import (
+	"net/netip"
+	"slices"
+
+	"viaduct/internal/wire/ib"
+)
+
+const (
+	// batchLen is how many packets one call takes from the socket, or gives to it.
+	batchLen = 64
+
+	// maxPacket is the length of the longest packet that is taken: 4096 bytes of payload with all
+	// headers that an opcode can have.
+	maxPacket = 4096 + 128
+
+	// turn is how many packets of a queue pair go before others have a turn.
+	turn = 64
+)
+
+// A batch is packets as they came.
+type batch struct {
+	buf  [batchLen][maxPacket]byte
+	len  [batchLen]int // more than maxPacket of one that was cut short
+	from [batchLen]netip.AddrPort
+	sys  batchSys
+}
+
+// receive receives until the socket is closed.
+func (p *Port) receive() {
+	for {
+		err := p.sock.wait(func() bool {
+			p.rx.Lock()
+			defer p.rx.Unlock()
+			return p.pollLocked()
+		})
+		if err != nil {
+			return
+		}
+	}
+}
+
+// Poll receives what has arrived, without waiting, and reports whether anything had.
+func (p *Port) Poll() bool {
+	if !p.rx.TryLock() {
+		return false
+	}
+	defer p.rx.Unlock()
+	return p.pollLocked()
+}
+
+// pollLocked handles what has arrived, and sends what comes of it: each queue pair a turn, and more
+// packets are received before the next.
+func (p *Port) pollLocked() bool {
+	any := false
+	for {
+		n := p.sock.receive(p.batch)
+		for i := range n {
+			p.handleLocked(i)
+		}
+		if n == 0 && len(p.touched) == 0 {
+			return any
+		}
+		any = any || n > 0
+		p.touched = slices.DeleteFunc(p.touched, func(q *Pair) bool { return !q.takeTurn() })
+	}
+}
+
+// handleLocked gives a packet of the batch to its queue pair. What costs least is checked first.
+// [ROCE-NET-8]
+func (p *Port) handleLocked(i int) {
+	b := p.batch
+	if b.len[i] > maxPacket || b.len[i] < ib.BTHLen+ib.ICRCLen {
+		p.malformed.Add(1)
+		return
+	}
+	raw := b.buf[i][:b.len[i]]
+	pkt, err := ib.Parse(raw[:len(raw)-ib.ICRCLen])
+	if err != nil {
+		p.malformed.Add(1)
+		return
+	}
+	q := p.pair(pkt.QPN)
+	if q == nil { // [ROCE-NET-5]
+		p.noPair.Add(1)
+		return
+	}
+	if q.take(&pkt, raw, b.from[i]) && !slices.Contains(p.touched, q) {
+		p.touched = append(p.touched, q)
+	}
+}

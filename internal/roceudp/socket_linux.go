@@ -1,0 +1,194 @@
+package roceudp
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/internal/rocecore"
+	"viaduct/internal/wire/ib"
+)
+
+// bufferLen is what is asked for as buffer of the socket: more than a window of packets. Without a
+// privilege the system gives what it gives to anybody.
+const bufferLen = 8 << 20
+
+// A socket is a UDP socket that receives and sends in batches.
+type socket struct {
+	c   *net.UDPConn
+	raw syscall.RawConn
+	tx  *sync.Pool // of *transmission
+}
+
+// A batchSys is what recvmmsg is given for a batch.
+type batchSys struct {
+	hdr  [batchLen]unix.Mmsghdr
+	iov  [batchLen]unix.Iovec
+	name [batchLen]unix.RawSockaddrInet6
+}
+
+func newBatch() *batch {
+	b := new(batch)
+	s := &b.sys
+	for i := range batchLen {
+		s.iov[i].Base = &b.buf[i][0]
+		s.iov[i].SetLen(maxPacket)
+		h := &s.hdr[i].Hdr
+		h.Name = (*byte)(unsafe.Pointer(&s.name[i]))
+		h.Iov, h.Iovlen = &s.iov[i], 1
+	}
+	return b
+}
+
+func newSocket(at netip.AddrPort) (socket, error) {
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+	if err != nil {
+		return socket{}, err
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		c.Close()
+		return socket{}, err
+	}
+	var bad error
+	err = raw.Control(func(fd uintptr) { bad = setOptions(int(fd), at.Addr().Is4()) })
+	if err == nil {
+		err = bad
+	}
+	if err != nil {
+		c.Close()
+		return socket{}, err
+	}
+	return socket{c, raw, &sync.Pool{New: func() any { return new(transmission) }}}, nil
+}
+
+// setOptions makes a socket send IPv4 packets with identification 0 and DF, and without a checksum,
+// which the invariant CRC makes needless. [R-1] [ROCE-NET-2] [ROCE-NET-3]
+func setOptions(fd int, ipv4 bool) error {
+	for _, o := range []int{unix.SO_RCVBUF, unix.SO_SNDBUF} {
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, o, bufferLen)
+	}
+	unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, bufferLen) // may be refused
+	if !ipv4 {
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO)
+	}
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO); err != nil {
+		return err
+	}
+	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_NO_CHECK, 1)
+}
+
+func (s *socket) close() error { return s.c.Close() }
+
+// wait calls f, which receives, again and again until it reports true, and waits for arrivals in
+// between. The error tells that the socket is closed.
+func (s *socket) wait(f func() bool) error {
+	return s.raw.Read(func(uintptr) bool { return f() })
+}
+
+// receive takes what has arrived into b and returns the number of packets.
+func (s *socket) receive(b *batch) (n int) {
+	s.raw.Control(func(fd uintptr) {
+		for i := range batchLen {
+			b.sys.hdr[i].Hdr.Namelen = unix.SizeofSockaddrInet6
+			b.sys.hdr[i].Hdr.Flags = 0
+		}
+		for {
+			r, _, e := unix.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&b.sys.hdr[0])), batchLen, unix.MSG_DONTWAIT, 0, 0)
+			if e == unix.EINTR {
+				continue
+			}
+			if e == 0 {
+				n = int(r)
+			}
+			return
+		}
+	})
+	for i := range n {
+		h := &b.sys.hdr[i]
+		b.len[i] = int(h.Len)
+		if h.Hdr.Flags&unix.MSG_TRUNC != 0 {
+			b.len[i] = maxPacket + 1
+		}
+		b.from[i] = address(&b.sys.name[i])
+	}
+	return n
+}
+
+// address returns what a socket address says.
+func address(a *unix.RawSockaddrInet6) netip.AddrPort {
+	port := func(p *uint16) uint16 { b := (*[2]byte)(unsafe.Pointer(p)); return uint16(b[0])<<8 | uint16(b[1]) }
+	if a.Family == unix.AF_INET {
+		a4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(a))
+		return netip.AddrPortFrom(netip.AddrFrom4(a4.Addr), port(&a4.Port))
+	}
+	return netip.AddrPortFrom(netip.AddrFrom16(a.Addr).Unmap(), port(&a.Port))
+}
+
+// sockaddr puts an address into a, and returns the length of it.
+func sockaddr(a *unix.RawSockaddrInet6, to netip.Addr, port uint16) uint32 {
+	put := func(p *uint16) { b := (*[2]byte)(unsafe.Pointer(p)); b[0], b[1] = byte(port>>8), byte(port) }
+	*a = unix.RawSockaddrInet6{}
+	if to.Is4() {
+		a4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(a))
+		a4.Family, a4.Addr = unix.AF_INET, to.As4()
+		put(&a4.Port)
+		return unix.SizeofSockaddrInet4
+	}
+	a.Family, a.Addr = unix.AF_INET6, to.As16()
+	put(&a.Port)
+	return unix.SizeofSockaddrInet6
+}
+
+// A transmission is what sendmmsg is given.
+type transmission struct {
+	hdr  [batchLen]unix.Mmsghdr
+	iov  [batchLen]unix.Iovec
+	name [batchLen]unix.RawSockaddrInet6
+}
+
+// send sends the packets of out, those that have no destination to peer, and returns how many the
+// system has refused, which count as lost. It waits while the socket is full.
+func (s *socket) send(out *rocecore.Output, peer netip.Addr) (refused int) {
+	t := s.tx.Get().(*transmission)
+	defer s.tx.Put(t)
+	for at := 0; at < out.Len(); {
+		n := min(batchLen, out.Len()-at)
+		for i := range n {
+			b, to := out.Packet(at + i)
+			if !to.IsValid() {
+				to = peer
+			}
+			t.iov[i].Base = &b[0]
+			t.iov[i].SetLen(len(b))
+			h := &t.hdr[i].Hdr
+			*h = unix.Msghdr{Name: (*byte)(unsafe.Pointer(&t.name[i])), Namelen: sockaddr(&t.name[i], to, ib.Port), Iov: &t.iov[i], Iovlen: 1}
+		}
+		done := 0
+		err := s.raw.Write(func(fd uintptr) bool {
+			for done < n {
+				r, _, e := unix.Syscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&t.hdr[done])), uintptr(n-done), unix.MSG_DONTWAIT, 0, 0)
+				switch e {
+				case 0:
+					done += int(r)
+				case unix.EINTR:
+				case unix.EAGAIN:
+					return false
+				default: // of the first packet
+					done++
+					refused++
+				}
+			}
+			return true
+		})
+		if err != nil { // closed
+			return refused + out.Len() - at
+		}
+		at += n
+	}
+	return refused
+}

@@ -1,0 +1,77 @@
+//go:build !linux
+
+package roceudp
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+
+	"viaduct/internal/rocecore"
+	"viaduct/internal/wire/ib"
+)
+
+// A socket is a UDP socket. The goroutine that waits reads one packet at a time.
+type socket struct {
+	c       *net.UDPConn
+	arrived chan arrival
+}
+
+type arrival struct {
+	b    []byte
+	from netip.AddrPort
+}
+
+type batchSys struct{}
+
+func newBatch() *batch { return new(batch) }
+
+func newSocket(at netip.AddrPort) (socket, error) {
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+	return socket{c, make(chan arrival, 1)}, err
+}
+
+func (s *socket) close() error { return s.c.Close() }
+
+// wait waits for a packet and calls f, which receives. The error tells that the socket is closed.
+func (s *socket) wait(f func() bool) error {
+	b := make([]byte, maxPacket+1)
+	n, from, err := s.c.ReadFromUDPAddrPort(b)
+	if errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	if err == nil {
+		s.arrived <- arrival{b[:n], netip.AddrPortFrom(from.Addr().Unmap(), from.Port())}
+		for len(s.arrived) > 0 {
+			f()
+		}
+	}
+	return nil
+}
+
+// receive takes a packet into b if one has arrived.
+func (s *socket) receive(b *batch) int {
+	select {
+	case a := <-s.arrived:
+		copy(b.buf[0][:], a.b)
+		b.len[0], b.from[0] = len(a.b), a.from
+		return 1
+	default:
+		return 0
+	}
+}
+
+// send sends the packets of out, those that have no destination to peer, and returns how many the
+// system has refused, which count as lost.
+func (s *socket) send(out *rocecore.Output, peer netip.Addr) (refused int) {
+	for i := range out.Len() {
+		b, to := out.Packet(i)
+		if !to.IsValid() {
+			to = peer
+		}
+		if _, err := s.c.WriteToUDPAddrPort(b, netip.AddrPortFrom(to, ib.Port)); err != nil {
+			refused++
+		}
+	}
+	return refused
+}

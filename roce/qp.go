@@ -1,0 +1,297 @@
+package roce
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"viaduct/internal/perturb"
+	"viaduct/internal/queue"
+	"viaduct/internal/rocecore"
+	"viaduct/internal/roceudp"
+	"viaduct/internal/wire/ib"
+)
+
+// A Transport is the service of a queue pair.
+type Transport uint8
+
+// The transports.
+const (
+	RC Transport = iota // reliable connection
+	UC                  // unreliable connection: Sends and Writes, lost if a packet is
+	UD                  // unreliable datagram: Sends of one packet to any queue pair
+)
+
+// String returns the short name of the transport.
+func (t Transport) String() string {
+	switch t {
+	case RC:
+		return "RC"
+	case UC:
+		return "UC"
+	case UD:
+		return "UD"
+	}
+	return fmt.Sprintf("Transport(%d)", uint8(t))
+}
+
+// A Config says how a queue pair is made. The zero value is right for most.
+type Config struct {
+	Transport Transport
+	PD        *ProtectionDomain // nil means one of its own, and so do these
+	SendCQ    *CompletionQueue
+	RecvCQ    *CompletionQueue // may be the same as SendCQ
+
+	// SendDepth is how many requests may be posted that are not complete, RecvDepth how many receives; 0
+	// means DefaultDepth.
+	SendDepth, RecvDepth int
+
+	// MTU is the payload of a packet in bytes: 256, 512, 1024, 2048 or 4096, the same at both ends. 0 means 1024.
+	// The network must carry it with its headers: 4096 needs jumbo frames.
+	MTU int
+
+	// Access is what the peer may do at all, if a region allows it; 0 means everything.
+	Access Access
+	// Reads is how many Reads and atomic operations may be outstanding, in each direction; 0 means 16.
+	Reads int
+
+	// Timeout is how long nothing may be acknowledged until packets go again, Retries how often that may happen
+	// without progress until the peer is given up; 0 means 67 ms and 7, negative for ever, and none.
+	Timeout time.Duration
+	Retries int
+	// RNRRetries is how often a peer is tried again that has no receive; 0 means for ever, negative never.
+	RNRRetries int
+	// RNRTimer is the code of the time that the peer is asked to wait if there is no receive for its message; 0
+	// means 12, which is 0.64 ms.
+	RNRTimer uint8
+
+	QKey uint32 // of datagrams that are received
+}
+
+// DefaultDepth is the default depth of a send or receive queue.
+const DefaultDepth = 128
+
+func (c *Config) setDefaults(d *Device) {
+	def := func(v *int, n int) {
+		if *v == 0 {
+			*v = n
+		}
+	}
+	def(&c.SendDepth, DefaultDepth)
+	def(&c.RecvDepth, DefaultDepth)
+	def(&c.MTU, 1024)
+	def(&c.Reads, 16)
+	def(&c.Retries, 7)
+	def(&c.RNRRetries, rocecore.RNRForever)
+	c.Retries = max(c.Retries, 0)
+	c.RNRRetries = min(max(c.RNRRetries, 0), rocecore.RNRForever)
+	if c.Timeout == 0 {
+		const code = 14
+		c.Timeout = rocecore.AckTimeout(code)
+	}
+	c.Timeout = max(c.Timeout, 0)
+	if c.Access == 0 {
+		c.Access = RemoteRead | RemoteWrite | RemoteAtomic
+	}
+	if c.RNRTimer == 0 {
+		c.RNRTimer = 12
+	}
+	if c.PD == nil {
+		c.PD = d.NewPD()
+	}
+	if c.SendCQ == nil {
+		c.SendCQ = d.NewCQ()
+	}
+	if c.RecvCQ == nil {
+		c.RecvCQ = d.NewCQ()
+	}
+}
+
+// An Endpoint is what the other side has to know of a queue pair.
+type Endpoint struct {
+	Addr netip.Addr
+	QPN  uint32
+	PSN  uint32 // of the first packet that it sends; not of datagrams
+}
+
+// GID returns the address as programs that use verbs know it: an IPv4 address is mapped to IPv6.
+func (e Endpoint) GID() [16]byte { // [ROCE-NET-7]
+	return e.Addr.As16()
+}
+
+// A QueuePair is a send queue and a receive queue. All methods may be called by any goroutine at any time.
+type QueuePair struct {
+	host host
+	dev  *Device
+	pd   *ProtectionDomain
+	cfg  Config
+	pair *roceudp.Pair
+	psn  ib.PSN
+
+	state  atomic.Uint32
+	posted atomic.Int64 // requests that are not complete
+
+	mu       perturb.Mutex
+	receives queue.FIFO[rocecore.Receive]
+	flushing bool // guarded by mu: receives are flushed as they are posted
+}
+
+// The states of a queue pair, in their order. [ROCE-RESP-16]
+const (
+	unconnected uint32 = iota
+	ready
+	inError
+	closed
+)
+
+// NewQueuePair returns a queue pair. One of datagrams is ready; another has to be connected. Receives may be
+// posted at once.
+func (d *Device) NewQueuePair(cfg Config) (*QueuePair, error) {
+	cfg.setDefaults(d)
+	if cfg.Transport > UD || !rocecore.ValidMTU(cfg.MTU) || cfg.Reads < 0 || cfg.Reads > 255 || cfg.RNRTimer > 31 {
+		return nil, fmt.Errorf("%w: %v, MTU %d, %d Reads, RNR timer %d", ErrInvalid, cfg.Transport, cfg.MTU, cfg.Reads, cfg.RNRTimer)
+	}
+	if cfg.PD.dev != d {
+		return nil, fmt.Errorf("%w: domain of another device", ErrInvalid)
+	}
+	pair, err := d.port.NewPair()
+	if err == roceudp.ErrLimit {
+		return nil, ErrLimit
+	} else if err != nil {
+		return nil, ErrClosed
+	}
+	q := &QueuePair{dev: d, pd: cfg.PD, cfg: cfg, pair: pair, psn: ib.PSN(rand.Uint32N(1 << 24))}
+	q.host = host{memory{d.regions, cfg.PD.dom}, q}
+	if cfg.Transport == UD {
+		q.state.Store(ready)
+		pair.Datagrams(&q.host, rocecore.DatagramConfig{MTU: cfg.MTU, QKey: cfg.QKey, PSN: q.psn})
+	}
+	return q, nil
+}
+
+// Local returns what the other side has to know.
+func (q *QueuePair) Local() Endpoint {
+	return Endpoint{Addr: q.dev.Addr(), QPN: q.pair.QPN(), PSN: uint32(q.psn)}
+}
+
+// Connect connects the queue pair with that of a peer, which connects it with this one. Packets of the peer
+// that come before are lost, and come again if the connection is reliable.
+//
+// Errors: ErrInvalid if it is connected already, or the peer can't be reached from the address of the device;
+// ErrClosed.
+func (q *QueuePair) Connect(peer Endpoint) error {
+	if q.cfg.Transport == UD || !peer.Addr.IsValid() || peer.Addr.Unmap().Is4() != q.dev.Addr().Is4() {
+		return fmt.Errorf("%w: connecting %v with %v", ErrInvalid, q.cfg.Transport, peer.Addr)
+	}
+	transport := ib.RC
+	if q.cfg.Transport == UC {
+		transport = ib.UC
+	}
+	q.mu.Lock()
+	if s := q.state.Load(); s != unconnected {
+		q.mu.Unlock()
+		if s == closed {
+			return ErrClosed
+		}
+		return fmt.Errorf("%w: queue pair is connected", ErrInvalid)
+	}
+	q.mu.Unlock()
+	q.pair.Receive(&q.host, peer.Addr, rocecore.Config{
+		Transport: transport, MTU: q.cfg.MTU, PeerQPN: peer.QPN, PSN: ib.PSN(peer.PSN & (1<<24 - 1)),
+		Access: rocecore.Access(q.cfg.Access), MaxServed: q.cfg.Reads, RNRTimer: q.cfg.RNRTimer,
+	})
+	q.pair.Send(rocecore.SendConfig{PSN: q.psn, MaxReads: q.cfg.Reads, Timeout: q.cfg.Timeout, Retries: q.cfg.Retries, RNRRetry: q.cfg.RNRRetries})
+	q.state.CompareAndSwap(unconnected, ready)
+	return nil
+}
+
+// PD returns the protection domain of the queue pair.
+func (q *QueuePair) PD() *ProtectionDomain { return q.pd }
+
+// SendCQ returns the completion queue of the send queue.
+func (q *QueuePair) SendCQ() *CompletionQueue { return q.cfg.SendCQ }
+
+// RecvCQ returns the completion queue of the receive queue.
+func (q *QueuePair) RecvCQ() *CompletionQueue { return q.cfg.RecvCQ }
+
+// Post adds requests to the send queue: all, or none. It never waits for the peer. After an error of the
+// connection they complete with StatusFlushed.
+//
+// Errors: ErrQueueFull, ErrInvalid, ErrRegistered, ErrTooLong, ErrNotConnected, ErrClosed.
+func (q *QueuePair) Post(wrs ...SendWR) error {
+	switch q.state.Load() {
+	case unconnected:
+		return ErrNotConnected
+	case closed:
+		return ErrClosed
+	}
+	rs := make([]*rocecore.Request, len(wrs))
+	for i := range wrs {
+		r, err := q.request(&wrs[i])
+		if err != nil {
+			return err
+		}
+		rs[i] = r
+	}
+	if n := int64(len(rs)); q.posted.Add(n) > int64(q.cfg.SendDepth) {
+		q.posted.Add(-n)
+		return ErrQueueFull
+	}
+	if !q.pair.Post(rs...) {
+		q.posted.Add(-int64(len(rs)))
+		return ErrClosed
+	}
+	return nil
+}
+
+// PostRecv adds a buffer to the receive queue. Messages take buffers in the order of posting.
+//
+// Errors: ErrQueueFull, ErrInvalid, ErrRegistered, ErrTooLong, ErrClosed.
+func (q *QueuePair) PostRecv(wr RecvWR) error {
+	buf, err := q.newPieces(wr.SG)
+	if err != nil {
+		return err
+	}
+	q.mu.Lock()
+	switch {
+	case q.state.Load() == closed:
+		q.mu.Unlock()
+		return ErrClosed
+	case q.flushing:
+		q.mu.Unlock()
+		q.cfg.RecvCQ.q.Push(Completion{ID: wr.ID, QP: q, Op: OpRecv, Status: StatusFlushed})
+		return nil
+	case q.receives.Len() >= q.cfg.RecvDepth:
+		q.mu.Unlock()
+		return ErrQueueFull
+	}
+	q.receives.Push(rocecore.Receive{ID: wr.ID, Buf: buf})
+	q.mu.Unlock()
+	return nil
+}
+
+// Close ends the queue pair at once: what is posted is flushed, and the peer is not told. When Close
+// returns nothing completes any more. Closing again does nothing.
+func (q *QueuePair) Close() error {
+	q.state.Store(closed)
+	q.pair.Close()
+	q.flushReceives()
+	return nil
+}
+
+// Stats are counters of a queue pair. They only grow.
+type Stats struct {
+	SentPackets, ReceivedPackets uint64
+	Resent                       uint64 // packets that went again
+	Probes                       uint64 // of these, to find out what is missing
+	Timeouts                     uint64
+	SentNAKs, ReceivedNAKs       uint64 // of packets that are missing
+	SentRNR, ReceivedRNR         uint64 // of messages without a receive
+	Duplicates                   uint64 // requests that were executed before
+	Refused                      uint64 // packets of another partition or transport, or datagrams that were not taken
+}
+
+// Stats returns the counters at this moment.
+func (q *QueuePair) Stats() Stats { return Stats(q.pair.Counters()) }
