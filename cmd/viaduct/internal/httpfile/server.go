@@ -220,9 +220,13 @@ func (h *handler) list(w http.ResponseWriter, r *http.Request, p string) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	io.WriteString(w, "<!doctype html>\n<pre>\n")
 	for _, e := range es {
-		n := e.Name
-		if e.Dir {
+		n := string(e.Name)
+		switch {
+		case e.Dir:
 			n += "/"
+		case e.Other:
+			fmt.Fprintf(w, "%s\n", html.EscapeString(n))
+			continue
 		}
 		fmt.Fprintf(w, "<a href=\"%s\">%s</a>\n", (&url.URL{Path: "./" + n}).String(), html.EscapeString(n))
 	}

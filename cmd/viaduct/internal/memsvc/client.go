@@ -213,7 +213,7 @@ func (c *Client) open(ctx context.Context, q request) (at msg.Remote, length, si
 // piece. The bytes that came were compared with the server's SHA-256 of that range
 // when the error is nil. h must be fresh, since its sum is compared.
 func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer, h hash.Hash, begin func(length, size int64), progress func(n int)) error {
-	at, length, size, err := c.open(ctx, request{Op: "open", Path: path, Mode: "read", Offset: offset})
+	at, length, size, err := c.open(ctx, request{Op: "open", Path: store.Text(path), Mode: "read", Offset: offset})
 	if err != nil {
 		return err
 	}
@@ -236,7 +236,7 @@ func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer
 		}
 		return err
 	}
-	r, err := c.ask(ctx, request{Op: "close", Path: path, Mode: "read"}, length)
+	r, err := c.ask(ctx, request{Op: "close", Path: store.Text(path), Mode: "read"}, length)
 	if err != nil {
 		return err
 	}
@@ -256,10 +256,10 @@ func (c *Client) Sum(ctx context.Context, path string, n int64) (sum [32]byte, e
 	if n == 0 {
 		return sum, errors.New("memsvc: a range of no bytes")
 	}
-	if _, _, _, err := c.open(ctx, request{Op: "open", Path: path, Mode: "read", Length: n}); err != nil {
+	if _, _, _, err := c.open(ctx, request{Op: "open", Path: store.Text(path), Mode: "read", Length: n}); err != nil {
 		return sum, err
 	}
-	r, err := c.ask(ctx, request{Op: "close", Path: path, Mode: "read"}, n)
+	r, err := c.ask(ctx, request{Op: "close", Path: store.Text(path), Mode: "read"}, n)
 	if err != nil {
 		return sum, err
 	}
@@ -312,9 +312,9 @@ func (c *Client) pump(ctx context.Context, at msg.Remote, length int64, depth in
 // List lists a directory, by name. A listing that does not fit into one answer
 // is asked for in parts.
 func (c *Client) List(ctx context.Context, path string) (entries []store.Entry, err error) {
-	after := ""
+	var after store.Text
 	for {
-		r, err := c.ask(ctx, request{Op: "list", Path: path, After: after}, 0)
+		r, err := c.ask(ctx, request{Op: "list", Path: store.Text(path), After: after}, 0)
 		if err != nil {
 			return nil, err
 		}

@@ -409,7 +409,7 @@ func TestLongListing(t *testing.T) {
 		t.Errorf("%d entries, %v", len(es), err)
 	}
 	for i, e := range es {
-		if want := fmt.Sprintf("file-%04d-%s", i, strings.Repeat("\"", i%40)); e.Name != want {
+		if want := fmt.Sprintf("file-%04d-%s", i, strings.Repeat("\"", i%40)); string(e.Name) != want {
 			t.Fatalf("entry %d is %q, want %q", i, e.Name, want)
 		}
 	}

@@ -20,16 +20,16 @@ const MaxMessage = 4096
 
 // A request is what a client asks.
 type request struct {
-	Op     string `json:"op"`
-	Path   string `json:"path"`
-	Mode   string `json:"mode,omitempty"`
-	Offset int64  `json:"offset,omitempty"`
-	Length int64  `json:"length,omitempty"` // of a file to store, -1 if it is not known; of what a piece holds
-	Pieces bool   `json:"pieces,omitempty"` // of an open: the file is stored by pieces
-	SHA256 string `json:"sha256,omitempty"`
-	After  string `json:"after,omitempty"` // of a listing: the name after which it goes on
-	Nonce  string `json:"nonce,omitempty"` // of the client, to authenticate
-	Proof  string `json:"proof,omitempty"` // that the client has the token
+	Op     string     `json:"op"`
+	Path   store.Text `json:"path"`
+	Mode   string     `json:"mode,omitempty"`
+	Offset int64      `json:"offset,omitempty"`
+	Length int64      `json:"length,omitempty"` // of a file to store, -1 if it is not known; of what a piece holds
+	Pieces bool       `json:"pieces,omitempty"` // of an open: the file is stored by pieces
+	SHA256 string     `json:"sha256,omitempty"`
+	After  store.Text `json:"after,omitempty"` // of a listing: the name after which it goes on
+	Nonce  string     `json:"nonce,omitempty"` // of the client, to authenticate
+	Proof  string     `json:"proof,omitempty"` // that the client has the token
 }
 
 // A reply is what the server answers; which fields are there depends on the

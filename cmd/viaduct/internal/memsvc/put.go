@@ -10,6 +10,7 @@ import (
 	"math"
 
 	"viaduct/cmd/viaduct/internal/msg"
+	"viaduct/cmd/viaduct/internal/store"
 )
 
 // Put stores length bytes of r under path by RDMA Write; h, which must be fresh, is fed
@@ -34,7 +35,7 @@ type sourceError struct{ error }
 func (e sourceError) Unwrap() error { return e.error }
 
 func (c *Client) put(ctx context.Context, path string, length int64, r io.Reader, h hash.Hash, progress func(n int)) error {
-	a, err := c.ask(ctx, request{Op: "open", Path: path, Mode: "write", Length: length, Pieces: true}, 0)
+	a, err := c.ask(ctx, request{Op: "open", Path: store.Text(path), Mode: "write", Length: length, Pieces: true}, 0)
 	if err != nil {
 		return err
 	}
@@ -44,7 +45,7 @@ func (c *Client) put(ctx context.Context, path string, length int64, r io.Reader
 	if a.Length == nil || *a.Length < 0 || length != 0 && (*a.Length == 0 || len(a.Pieces) == 0) {
 		return errors.New("the server lends no memory to write the file to")
 	}
-	p := &putting{c: c, file: request{Path: path, Mode: "write"}, room: *a.Length, length: length, r: r, h: h, progress: progress}
+	p := &putting{c: c, file: request{Path: store.Text(path), Mode: "write"}, room: *a.Length, length: length, r: r, h: h, progress: progress}
 	if err := p.lent(a.Pieces); err != nil {
 		return err
 	}

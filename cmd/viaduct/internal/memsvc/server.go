@@ -99,7 +99,7 @@ type session struct {
 
 	// What is left of the directory that was listed last, if it was cut, so that
 	// to go on does not read it again.
-	listed     string
+	listed     store.Text
 	unanswered []store.Entry
 
 	nonces *[2]token.Nonce // of client and server, for the next proof
@@ -272,7 +272,7 @@ func (s *session) handle(q request) ([]byte, error) {
 
 // admit checks that one more range may be opened under q's name.
 func (s *session) admit(q request) (openKey, error) {
-	k := openKey{path.Clean(q.Path), q.Mode}
+	k := openKey{path.Clean(string(q.Path)), q.Mode}
 	if _, ok := s.open[k]; ok {
 		return k, errors.New("already open")
 	}
@@ -287,7 +287,7 @@ func (s *session) openRead(q request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	v, err := s.store.View(q.Path, q.Offset, q.Length)
+	v, err := s.store.View(string(q.Path), q.Offset, q.Length)
 	if err != nil {
 		return nil, err
 	}
@@ -333,7 +333,7 @@ func (s *session) openWrite(q request) ([]byte, error) {
 	if q.Length < -1 || q.Length < 0 && !q.Pieces || q.Offset != 0 {
 		return nil, store.ErrRange
 	}
-	file, err := s.store.Create(q.Path, q.Length)
+	file, err := s.store.Create(string(q.Path), q.Length)
 	if err != nil {
 		return nil, err
 	}
@@ -421,7 +421,7 @@ func (u *upload) store(n int64) (*lent, error) {
 // pieces stay until the client closes it: it may be writing to them, and to take them
 // back would end its connection before it has read why.
 func (s *session) extend(q request) ([]byte, error) {
-	o := s.open[openKey{path.Clean(q.Path), q.Mode}]
+	o := s.open[openKey{path.Clean(string(q.Path)), q.Mode}]
 	if o == nil {
 		return nil, errors.New("not open")
 	}
@@ -470,7 +470,7 @@ func (u *upload) release() {
 }
 
 func (s *session) closeRead(q request) ([]byte, error) {
-	k := openKey{path.Clean(q.Path), q.Mode}
+	k := openKey{path.Clean(string(q.Path)), q.Mode}
 	o := s.open[k]
 	if o == nil {
 		return nil, errors.New("not open")
@@ -486,7 +486,7 @@ func (s *session) closeRead(q request) ([]byte, error) {
 // closeWrite stores what the next piece holds, which is the last of the file, and has
 // the file appear if it is what the client says.
 func (s *session) closeWrite(q request) ([]byte, error) {
-	k := openKey{path.Clean(q.Path), q.Mode}
+	k := openKey{path.Clean(string(q.Path)), q.Mode}
 	o := s.open[k]
 	if o == nil {
 		return nil, errors.New("not open")
@@ -528,11 +528,11 @@ func (s *session) list(q request) ([]byte, error) {
 	var err error
 	es := s.unanswered
 	if q.After == "" || s.listed != q.Path || len(es) == 0 {
-		if es, err = s.store.List(q.Path); err != nil {
+		if es, err = s.store.List(string(q.Path)); err != nil {
 			return nil, err
 		}
 	}
-	from, _ := slices.BinarySearchFunc(es, q.After, func(e store.Entry, after string) int {
+	from, _ := slices.BinarySearchFunc(es, q.After, func(e store.Entry, after store.Text) int {
 		if e.Name <= after {
 			return -1
 		}

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -31,6 +32,7 @@ var (
 	ErrShrank   = errors.New("the file shrank while it was being served")
 	ErrSum      = errors.New("sha256 does not match")
 	ErrNoSpace  = errors.New("no space left")
+	ErrTooMany  = fmt.Errorf("a directory of more than %d names", maxNames)
 )
 
 // A Store is safe for concurrent use.
@@ -39,6 +41,7 @@ type Store struct {
 	name     string // of the root directory
 	writable bool
 	maxFile  int64
+	maxNames int // of one directory that is listed
 }
 
 // Open opens the directory. maxFile bounds the length of a file that is
@@ -49,9 +52,9 @@ func Open(dir string, writable bool, maxFile int64) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{root: root, name: dir, writable: writable, maxFile: maxFile}
+	s := &Store{root: root, name: dir, writable: writable, maxFile: maxFile, maxNames: maxNames}
 	if writable {
-		s.sweep()
+		s.sweep(".")
 	}
 	return s, nil
 }
@@ -59,20 +62,24 @@ func Open(dir string, writable bool, maxFile int64) (*Store, error) {
 // Close releases the directory. Open files stay usable.
 func (s *Store) Close() error { return s.root.Close() }
 
-// clean makes a peer's path relative and clean; "" is the root itself.
+// clean makes a peer's path relative and clean; "" is the root itself. A path is any
+// bytes, as it is for the system, except on Windows, where it is text.
 func clean(p string) (string, error) {
-	if !utf8.ValidString(p) || strings.Contains(p, "\x00") || filepath.Separator != '/' && strings.ContainsRune(p, filepath.Separator) || strings.HasPrefix(p, "/") || len(p) > 4000 {
+	if !CanName(p) || strings.Contains(p, "\x00") || filepath.Separator != '/' && strings.ContainsRune(p, filepath.Separator) || strings.HasPrefix(p, "/") || len(p) > 4000 {
 		return "", ErrBadPath
 	}
 	c := path.Clean(p)
 	if p == "" || c == "." {
 		return ".", nil
 	}
-	if !fs.ValidPath(c) || isTemp(path.Base(c)) {
+	if c == ".." || strings.HasPrefix(c, "../") || isTemp(path.Base(c)) {
 		return "", ErrBadPath
 	}
 	return c, nil
 }
+
+// CanName reports whether a file of this system can have the name p exactly.
+func CanName(p string) bool { return runtime.GOOS != "windows" || utf8.ValidString(p) }
 
 // tell turns an error of the file system into one that says no more than a
 // peer should know.
@@ -87,7 +94,7 @@ func tell(err error) error {
 	case isNoSpace(err):
 		return ErrNoSpace
 	}
-	for _, e := range []error{ErrBadPath, ErrReadOnly, ErrIsDir, ErrNotFile, ErrTooLarge, ErrRange, ErrShrank, ErrSum, ErrNoSpace} {
+	for _, e := range []error{ErrBadPath, ErrReadOnly, ErrIsDir, ErrNotFile, ErrTooLarge, ErrRange, ErrShrank, ErrSum, ErrNoSpace, ErrTooMany} {
 		if errors.Is(err, e) {
 			return err
 		}
@@ -195,13 +202,13 @@ func (v *View) Close() {
 
 // An Entry is one line of a listing.
 type Entry struct {
-	Name string `json:"name"`
-	Dir  bool   `json:"dir,omitempty"`
-	Size *int64 `json:"size,omitempty"` // of files
+	Name  Text   `json:"name"`
+	Dir   bool   `json:"dir,omitempty"`
+	Size  *int64 `json:"size,omitempty"`  // of files
+	Other bool   `json:"other,omitempty"` // neither can be had: a pipe, or a link that leads out or nowhere
 }
 
-// List lists a directory by name: regular files and directories, and symbolic
-// links to those that stay inside.
+// List lists a directory by name. A symbolic link that stays inside is what it leads to.
 func (s *Store) List(p string) ([]Entry, error) {
 	c, err := clean(p)
 	if err != nil {
@@ -215,31 +222,40 @@ func (s *Store) List(p string) ([]Entry, error) {
 	if st, err := d.Stat(); err != nil || !st.IsDir() {
 		return nil, errors.New("not a directory")
 	}
-	names, err := d.Readdirnames(maxList)
+	names, err := d.Readdirnames(s.maxNames + 1)
 	if err != nil && err != io.EOF {
 		return nil, tell(err)
+	}
+	if len(names) > s.maxNames {
+		return nil, ErrTooMany
 	}
 	slices.Sort(names)
 	out := make([]Entry, 0, len(names))
 	for _, n := range names {
-		if isTemp(n) || !utf8.ValidString(n) {
+		if isTemp(n) {
 			continue
 		}
+		en := Entry{Name: Text(n)}
 		st, err := s.root.Stat(path.Join(c, n))
 		switch {
-		case err != nil:
-		case st.IsDir():
-			out = append(out, Entry{Name: n, Dir: true})
-		case st.Mode().IsRegular():
+		case err == nil && st.IsDir():
+			en.Dir = true
+		case err == nil && st.Mode().IsRegular():
 			size := st.Size()
-			out = append(out, Entry{Name: n, Size: &size})
+			en.Size = &size
+		default:
+			if _, err := s.root.Lstat(path.Join(c, n)); errors.Is(err, fs.ErrNotExist) {
+				continue // it went meanwhile
+			}
+			en.Other = true
 		}
+		out = append(out, en)
 	}
 	return out, nil
 }
 
-// maxList bounds the names read of one directory.
-const maxList = 100_000
+// maxNames bounds the names of one directory that is listed.
+const maxNames = 100_000
 
 // Writable reports whether Create can succeed.
 func (s *Store) Writable() bool { return s.writable }

@@ -3,10 +3,14 @@ package store
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"math/rand/v2"
 	"os"
+	"path"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"testing"
 )
 
@@ -84,7 +88,7 @@ func TestPaths(t *testing.T) {
 	os.Symlink("in", filepath.Join(dir, "good"))
 	os.Mkdir(filepath.Join(dir, "d"), 0o700)
 	for _, p := range []string{"link", "dirlink/secret", "rel/secret", "../" + filepath.Base(outside) + "/secret", "/etc/passwd", "a\\b", "a\x00",
-		"d/../../x", "..", "\xff", ".viaduct-x.partial", "missing", "d", ""} {
+		"d/../../x", "..", ".viaduct-x.partial", "missing", "d", ""} {
 		if v, err := s.View(p, 0, 0); err == nil {
 			v.Close()
 			t.Errorf("%q could be read", p)
@@ -112,8 +116,8 @@ func TestPaths(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, e := range es {
-		if e.Name == "dirlink" || e.Name == "rel" {
-			t.Errorf("listing shows %s", e.Name)
+		if out := e.Name == "dirlink" || e.Name == "rel"; e.Other != out || out && (e.Dir || e.Size != nil) {
+			t.Errorf("listing has %+v", e)
 		}
 	}
 	if _, err := s.List("in"); err == nil {
@@ -297,5 +301,88 @@ func TestZeros(t *testing.T) {
 	}
 	if used, ok := blocks(st); ok && used > 1<<20 {
 		t.Errorf("64 MiB of zeros take %d bytes of the disk", used)
+	}
+}
+
+// TestNames: names of any bytes are those of their files, in paths and in listings, and
+// come through JSON as they were.
+func TestNames(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skipf("SKIPPED: the file systems of %s have no names that are not UTF-8", runtime.GOOS)
+	}
+	s, dir := open(t, true)
+	want := []string{"a\nb", "caf\xc3\xa9", "caf\xe9", "caf\xea", "x\xff/y\xfe"}
+	for _, n := range want {
+		u, err := s.Create(n, -1)
+		if err != nil {
+			t.Fatalf("%q: %v", n, err)
+		}
+		u.Write([]byte(n))
+		if err := u.Commit(); err != nil {
+			t.Fatalf("%q: %v", n, err)
+		}
+		if b, err := os.ReadFile(filepath.Join(dir, n)); string(b) != n {
+			t.Errorf("%q has %q, %v", n, b, err)
+		}
+	}
+	var got []string
+	for _, d := range []string{"", "x\xff"} {
+		es, err := s.List(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := json.Marshal(es)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back []Entry
+		if err := json.Unmarshal(b, &back); err != nil {
+			t.Fatalf("%s: %v", b, err)
+		}
+		for _, e := range back {
+			if !e.Dir {
+				got = append(got, path.Join(d, string(e.Name)))
+			}
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestSweepAnyName: what a killed server left is removed from a directory of any name.
+func TestSweepAnyName(t *testing.T) {
+	dir := t.TempDir()
+	for _, d := range []string{"plain", "\xff"} {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
+			t.Skipf("SKIPPED: the file system has no name %q: %v", d, err)
+		}
+		os.WriteFile(filepath.Join(dir, d, tempName()), nil, 0o644)
+	}
+	s, err := Open(dir, true, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	for _, d := range []string{"plain", "\xff"} {
+		if left := names(t, filepath.Join(dir, d)); len(left) != 0 {
+			t.Errorf("%q has %q", d, left)
+		}
+	}
+}
+
+// TestListTooLong: a directory that is too long to be listed is an error, and not a
+// shorter listing.
+func TestListTooLong(t *testing.T) {
+	s, dir := open(t, false)
+	s.maxNames = 2
+	for i, name := range []string{"a", "b", "c"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		es, err := s.List("")
+		if i < s.maxNames && (err != nil || len(es) != i+1) || i == s.maxNames && !errors.Is(err, ErrTooMany) {
+			t.Errorf("of %d names: %d entries, %v", i+1, len(es), err)
+		}
 	}
 }

@@ -3,7 +3,6 @@ package store
 import (
 	"crypto/rand"
 	"errors"
-	"io/fs"
 	"os"
 	"path"
 	"strings"
@@ -46,24 +45,33 @@ func (u *Upload) rename() error {
 	return nil
 }
 
-// sweep removes temporary files of servers that died. It does not follow links
-// and leaves alone what a living server holds.
-func (s *Store) sweep() {
-	fs.WalkDir(s.root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return nil // unreadable: not ours to clear
+// sweep removes temporary files of servers that died from a directory and those in it. It
+// does not follow links and leaves alone what a living server holds.
+func (s *Store) sweep(dir string) {
+	d, err := s.root.Open(dir)
+	if err != nil {
+		return // unreadable: not ours to clear
+	}
+	es, _ := d.ReadDir(-1)
+	d.Close()
+	for _, e := range es {
+		p := path.Join(dir, e.Name())
+		switch {
+		case e.IsDir():
+			s.sweep(p)
+		case e.Type().IsRegular() && isTemp(e.Name()):
+			s.sweepFile(p)
 		}
-		if !d.Type().IsRegular() || !isTemp(d.Name()) {
-			return nil
-		}
-		f, err := s.root.OpenFile(p, os.O_RDWR, 0)
-		if err != nil {
-			return nil
-		}
-		if tryLock(f) {
-			s.root.Remove(p)
-		}
-		f.Close()
-		return nil
-	})
+	}
+}
+
+func (s *Store) sweepFile(p string) {
+	f, err := s.root.OpenFile(p, os.O_RDWR, 0)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	if tryLock(f) {
+		s.root.Remove(p)
+	}
 }

@@ -21,22 +21,23 @@ import (
 	"viaduct/cmd/viaduct/internal/httpfile"
 	"viaduct/cmd/viaduct/internal/memsvc"
 	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/cmd/viaduct/internal/store"
 )
 
 // A transferResult is what get and put report.
 type transferResult struct {
-	Verb      string  `json:"verb"`
-	URL       string  `json:"url"`
-	File      string  `json:"file"`
-	Transport string  `json:"transport"`
-	Mechanism string  `json:"mechanism"`
-	Size      int64   `json:"size"`   // of the whole file
-	Offset    int64   `json:"offset"` // bytes that were there before
-	Bytes     int64   `json:"bytes"`  // bytes that were moved
-	Seconds   float64 `json:"seconds"`
-	Rate      float64 `json:"bytes_per_second"`
-	SHA256    string  `json:"sha256"`
-	Verified  bool    `json:"verified"`
+	Verb      string     `json:"verb"`
+	URL       string     `json:"url"`
+	File      store.Text `json:"file"`
+	Transport string     `json:"transport"`
+	Mechanism string     `json:"mechanism"`
+	Size      int64      `json:"size"`   // of the whole file
+	Offset    int64      `json:"offset"` // bytes that were there before
+	Bytes     int64      `json:"bytes"`  // bytes that were moved
+	Seconds   float64    `json:"seconds"`
+	Rate      float64    `json:"bytes_per_second"`
+	SHA256    string     `json:"sha256"`
+	Verified  bool       `json:"verified"`
 }
 
 func (r *transferResult) print(e *shell.Env) error {
@@ -46,7 +47,7 @@ func (r *transferResult) print(e *shell.Env) error {
 	if e.JSON {
 		return e.PrintJSON(r)
 	}
-	e.Printf("%s %s: %d bytes by %s in %.3f s (%s), sha256 %s verified\n", r.Verb, r.File, r.Bytes, r.Mechanism, r.Seconds, shell.Rate(r.Rate), r.SHA256)
+	e.Printf("%s %s: %d bytes by %s in %.3f s (%s), sha256 %s verified\n", r.Verb, shell.Name(string(r.File)), r.Bytes, r.Mechanism, r.Seconds, shell.Rate(r.Rate), r.SHA256)
 	return nil
 }
 
@@ -71,7 +72,9 @@ current one, below the names of directories that were matched.
 With -r PATH is a directory: all that is in it is fetched into the directory that
 -o names, else that of PATH's last element, over several connections at once.
 With --resume files that are there alike, by size and SHA-256, are left out, and
-those that were interrupted are gone on with.`,
+those that were interrupted are gone on with. What cannot be fetched (pipes, links
+that lead out of the server's directory or nowhere) is named, and makes the exit
+status 1.`,
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, t, err := parse(args[0])
@@ -126,7 +129,7 @@ those that were interrupted are gone on with.`,
 				return err
 			}
 			defer ending(cmd.Context(), fc.Close)
-			r := &transferResult{Verb: "get", URL: u.String(), File: out, Transport: u.Scheme}
+			r := &transferResult{Verb: "get", URL: u.String(), File: store.Text(out), Transport: u.Scheme}
 			r.Mechanism, _ = fc.Mechanisms()
 			if out == "-" {
 				_, err := fetch(cmd.Context(), e, fc, u, 0, e.Stdout, sha256.New(), r)
@@ -163,7 +166,7 @@ func getPattern(ctx context.Context, tr *tree, out string, recursive bool) (lite
 	if out == "-" {
 		return false, shell.Usagef("a pattern wants a directory: name one by -o")
 	}
-	if !recursive && !slices.ContainsFunc(found, func(m match) bool { return !m.en.Dir }) {
+	if !recursive && !slices.ContainsFunc(found, func(m match) bool { return !m.en.Dir && !m.en.Other }) {
 		return false, shell.Usagef("%q matches directories alone: -r fetches what is in them", tr.u.Path)
 	}
 	tr.u = tr.u.WithPath(base)

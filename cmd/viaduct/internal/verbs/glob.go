@@ -83,7 +83,7 @@ func (g *globber) in(rel string, parts []string, depth int) error {
 	if err != nil {
 		return err
 	}
-	literal := slices.ContainsFunc(es, func(en store.Entry) bool { return en.Name == parts[0] })
+	literal := slices.ContainsFunc(es, func(en store.Entry) bool { return string(en.Name) == parts[0] })
 	many := parts[0] == "**" && !literal
 	rest := parts[1:]
 	if many && len(rest) > 0 { // no directory at all
@@ -95,10 +95,10 @@ func (g *globber) in(rel string, parts []string, depth int) error {
 		if err := checkName(en); err != nil {
 			return err
 		}
-		p := path.Join(rel, en.Name)
-		hit := en.Name == parts[0]
+		p := path.Join(rel, string(en.Name))
+		hit := string(en.Name) == parts[0]
 		if !literal && !many {
-			if hit, err = path.Match(parts[0], en.Name); err != nil {
+			if hit, err = path.Match(parts[0], string(en.Name)); err != nil {
 				return err
 			}
 		}

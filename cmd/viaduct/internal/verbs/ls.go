@@ -22,7 +22,9 @@ func lsCommand(e *shell.Env) *cobra.Command {
 		Use:   "ls URL[/PATH] [-r]",
 		Short: "list a directory that is served",
 		Long: `List a directory of a server: one name per line, those of directories with a /
-at the end, files with their size in bytes before the name.
+at the end, files with their size in bytes before the name, and what cannot be
+fetched (pipes, links that lead out of the directory or nowhere) with a - there. A
+name with control characters, or that is not UTF-8, is shown in quotes with escapes.
 
 Where no entry has that name, an element of PATH is a pattern, in which * and [...]
 match names as in a shell and ** any number of directories: then what matches is
@@ -44,15 +46,18 @@ listed. A ? begins the parameters of an address; write %3F for the one of a patt
 			defer ending(cmd.Context(), fc.Close)
 			list := []store.Entry{}
 			visit := func(rel string, en store.Entry) error {
-				en.Name = rel
+				en.Name = store.Text(rel)
 				if e.JSON {
 					list = append(list, en)
 					return nil
 				}
-				if en.Dir {
-					e.Printf("%15s %s/\n", "", rel)
-				} else {
-					e.Printf("%15d %s\n", fileSize(en), rel)
+				switch {
+				case en.Dir:
+					e.Printf("%15s %s\n", "", shell.Name(rel+"/"))
+				case en.Other:
+					e.Printf("%15s %s\n", "-", shell.Name(rel))
+				default:
+					e.Printf("%15d %s\n", fileSize(en), shell.Name(rel))
 				}
 				return nil
 			}
@@ -76,7 +81,7 @@ func tooDeep(rel string) error {
 // checkName refuses an entry by whose name a server could have a client look, or write,
 // elsewhere.
 func checkName(en store.Entry) error {
-	if path.Base(en.Name) != en.Name || en.Name == "." || en.Name == ".." || en.Name == "/" {
+	if n := string(en.Name); path.Base(n) != n || n == "." || n == ".." || n == "/" {
 		return fmt.Errorf("the server names an entry %q, which is no name", en.Name)
 	}
 	return nil
@@ -134,7 +139,7 @@ func walk(ctx context.Context, fc fileClient, dir string, recursive bool, visit 
 			if err := checkName(en); err != nil {
 				return err
 			}
-			p := path.Join(rel, en.Name)
+			p := path.Join(rel, string(en.Name))
 			if err := visit(p, en); err != nil {
 				return err
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/cmd/viaduct/internal/store"
 )
 
 func putCommand(e *shell.Env) *cobra.Command {
@@ -28,7 +29,9 @@ A FILE of - is standard input; it, a pipe or a device is stored up to its end.
 Several files, and with -r directories with all that is in them, are stored below
 PATH under their own names, over several connections at once. With --resume those
 that are there alike, by size and SHA-256, are left out: so an interrupted copy
-goes on.`,
+goes on. A link is stored as the file that it leads to, inside the directory or not;
+--no-follow leaves links out. What cannot be stored (pipes, sockets, links to
+directories or to nothing) is named, and makes the exit status 1.`,
 		Args: usageArgs(cobra.MinimumNArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			at := len(args) - 1
@@ -99,7 +102,7 @@ goes on.`,
 				return err
 			}
 			defer ending(cmd.Context(), fc.Close)
-			r := &transferResult{Verb: "put", URL: u.String(), File: args[0], Transport: u.Scheme, Size: st.Size(), Bytes: st.Size()}
+			r := &transferResult{Verb: "put", URL: u.String(), File: store.Text(args[0]), Transport: u.Scheme, Size: st.Size(), Bytes: st.Size()}
 			_, r.Mechanism = fc.Mechanisms()
 			bar := e.Progress(filepath.Base(args[0]), st.Size(), 0)
 			h := sha256.New()
@@ -125,6 +128,7 @@ goes on.`,
 	c.Flags().BoolVarP(&tf.recursive, "recursive", "r", false, "store directories with all that is in them")
 	c.Flags().BoolVar(&tf.resume, "resume", false, "leave out files that the server has alike below PATH")
 	tf.addParallel(c)
+	tf.addNoFollow(c)
 	cf.addToken(c, "prove to have the token in `FILE`, as a server with --token-file asks for")
 	cf.reach.add(c, true)
 	cf.add(c)

@@ -13,6 +13,7 @@ import (
 	"viaduct/cmd/viaduct/internal/httpfile"
 	"viaduct/cmd/viaduct/internal/memsvc"
 	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/cmd/viaduct/internal/store"
 	"viaduct/cmd/viaduct/internal/token"
 )
 
@@ -27,7 +28,7 @@ func openStream(ctx context.Context, e *shell.Env, name string) (io.ReadCloser, 
 
 // putStream stores a file whose length is not known before its end.
 func putStream(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, name string, in io.Reader) error {
-	r := &transferResult{Verb: "put", URL: u.String(), File: name, Transport: u.Scheme}
+	r := &transferResult{Verb: "put", URL: u.String(), File: store.Text(name), Transport: u.Scheme}
 	_, r.Mechanism = fc.Mechanisms()
 	bar := e.Progress(name, -1, 0)
 	h := sha256.New()

@@ -17,7 +17,10 @@ func syncCommand(e *shell.Env) *cobra.Command {
 		Short: "store what a directory has and a server has not, or has otherwise",
 		Long: `Store the files of a directory that the server does not have alike below PATH,
 by size and SHA-256. Nothing is removed there. An interrupted sync leaves files
-that are complete, and none that are not; to go on, run it again.`,
+that are complete, and none that are not; to go on, run it again. A link is stored
+as the file that it leads to; --no-follow leaves links out. What cannot be stored
+(pipes, sockets, links to directories or to nothing) is named, and makes the exit
+status 1.`,
 		Args: usageArgs(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, t, err := parse(args[1])
@@ -40,6 +43,7 @@ that are complete, and none that are not; to go on, run it again.`,
 	}
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be stored")
 	f.addParallel(c)
+	f.addNoFollow(c)
 	cf.addToken(c, "prove to have the token in `FILE`, as a server with --token-file asks for")
 	cf.reach.add(c, true)
 	cf.add(c)

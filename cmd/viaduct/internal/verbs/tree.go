@@ -40,11 +40,12 @@ type tree struct {
 	parallel int
 	resume   bool
 	dryRun   bool
+	noFollow bool // of a put: symbolic links are not copied
 	bar      *shell.Total
+	left     omissions
 
-	mu      sync.Mutex
-	result  treeResult // guarded by mu
-	skipped []string   // guarded by mu; what is neither file nor directory
+	mu     sync.Mutex
+	result treeResult // guarded by mu
 }
 
 // A treeResult is what is reported of a copy.
@@ -58,6 +59,8 @@ type treeResult struct {
 	Seconds   float64 `json:"seconds"`
 	Rate      float64 `json:"bytes_per_second"`
 	DryRun    bool    `json:"dry_run,omitempty"`
+
+	LeftOut []omission `json:"left_out,omitempty"`
 }
 
 // A mover does a job, and tells progress of the bytes. alike says that there was nothing
@@ -71,7 +74,8 @@ type job struct {
 	size  int64
 }
 
-// run has produce find the jobs and move do each of them. The first error ends it.
+// run has produce find the jobs and move do each of them. The first error ends it. A copy
+// that leaves something out goes on to its end, and is an error then.
 func (tr *tree) run(ctx context.Context, produce func(ctx context.Context, found func(job) error) error, move mover) error {
 	began := time.Now()
 	if tr.bar = new(shell.Total); !tr.dryRun {
@@ -106,7 +110,7 @@ func (tr *tree) run(ctx context.Context, produce func(ctx context.Context, found
 					}
 				}
 				if err := tr.one(ctx, fc, j, move); err != nil {
-					fail(fmt.Errorf("%s: %w", j.rel, err))
+					fail(fmt.Errorf("%s: %w", shell.Name(j.rel), err))
 				}
 			}
 		})
@@ -141,17 +145,23 @@ func (tr *tree) run(ctx context.Context, produce func(ctx context.Context, found
 		}
 		return first
 	}
-	for _, s := range tr.skipped {
-		tr.e.Log.Warn("left out: neither a file nor a directory", "file", s)
+	if err := tr.print(); err != nil {
+		return err
 	}
-	if tr.e.JSON {
+	return tr.left.err(tr.e)
+}
+
+func (tr *tree) print() error {
+	r := &tr.result
+	r.LeftOut = tr.left.list()
+	switch {
+	case tr.e.JSON:
 		return tr.e.PrintJSON(r)
-	}
-	if tr.dryRun {
+	case tr.dryRun:
 		tr.e.Printf("%s would move %d files, %d bytes; %d are there already\n", tr.verb, r.Files, r.Bytes, r.Alike)
-		return nil
+	default:
+		tr.e.Printf("%s %d files, %d bytes in %.3f s (%s), verified; %d were there already\n", tr.verb, r.Files, r.Bytes, r.Seconds, shell.Rate(r.Rate), r.Alike)
 	}
-	tr.e.Printf("%s %d files, %d bytes in %.3f s (%s), verified; %d were there already\n", tr.verb, r.Files, r.Bytes, r.Seconds, shell.Rate(r.Rate), r.Alike)
 	return nil
 }
 
@@ -183,7 +193,7 @@ func (tr *tree) one(ctx context.Context, fc fileClient, j job, move mover) error
 	tr.result.Files++
 	tr.result.Bytes += j.size
 	if !tr.e.JSON && (tr.dryRun || !tr.e.OnTerminal()) {
-		tr.e.Printf("%s\n", j.rel)
+		tr.e.Printf("%s\n", shell.Name(j.rel))
 	}
 	return nil
 }
@@ -221,29 +231,7 @@ func (tr *tree) put(ctx context.Context, sources []string, bare bool) error {
 			if bare || base == "." || base == ".." || base == string(filepath.Separator) {
 				base = ""
 			}
-			if err := filepath.WalkDir(src, func(p string, d fs.DirEntry, err error) error {
-				if err != nil {
-					return err
-				}
-				if d.IsDir() {
-					return nil
-				}
-				st, err := os.Stat(p) // a link to a file is that file
-				if errors.Is(err, fs.ErrNotExist) || err == nil && !st.Mode().IsRegular() {
-					tr.mu.Lock()
-					tr.skipped = append(tr.skipped, p)
-					tr.mu.Unlock()
-					return nil
-				}
-				if err != nil {
-					return err
-				}
-				rel, err := filepath.Rel(src, p)
-				if err != nil {
-					return err
-				}
-				return found(job{rel: path.Join(filepath.ToSlash(base), filepath.ToSlash(rel)), local: p, size: st.Size()})
-			}); err != nil {
+			if err := tr.local(src, base, found); err != nil {
 				return err
 			}
 		}
@@ -270,6 +258,44 @@ func (tr *tree) put(ctx context.Context, sources []string, bare bool) error {
 			return false, nil
 		}
 		return false, fc.Put(ctx, remote, j.size, f, sha256.New(), progress)
+	})
+}
+
+// local finds the files below src, which are stored below base. A link is the file that it
+// leads to; src may be a link to a directory, and what is in src may not.
+func (tr *tree) local(src, base string, found func(job) error) error {
+	top, err := filepath.EvalSymlinks(src)
+	if err != nil {
+		return err
+	}
+	return filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		isLink := d.Type()&fs.ModeSymlink != 0
+		if isLink && tr.noFollow {
+			tr.e.Log.Info("left out", "path", p, "why", "a link")
+			return nil
+		}
+		st, err := os.Stat(p)
+		switch {
+		case err != nil && isLink:
+			tr.left.add(p, linkToNothing)
+			return nil
+		case err != nil:
+			return err
+		case isLink && st.IsDir():
+			tr.left.add(p, linkToDir)
+			return nil
+		case !st.Mode().IsRegular():
+			tr.left.add(p, notAFile)
+			return nil
+		}
+		rel, err := filepath.Rel(top, p)
+		if err != nil {
+			return err
+		}
+		return found(job{rel: path.Join(filepath.ToSlash(base), filepath.ToSlash(rel)), local: p, size: st.Size()})
 	})
 }
 
@@ -309,8 +335,8 @@ func (s *sizes) of(ctx context.Context, fc fileClient, remote string) (n int64, 
 			l.err = err
 		}
 		for _, en := range es {
-			if !en.Dir {
-				l.size[en.Name] = fileSize(en)
+			if !en.Dir && !en.Other {
+				l.size[string(en.Name)] = fileSize(en)
 			}
 		}
 	})
@@ -338,7 +364,7 @@ func (tr *tree) getMatches(ctx context.Context, dir string, found []match, recur
 			case !m.en.Dir:
 				err = visit(m.rel, m.en)
 			case !recursive:
-				tr.e.Log.Warn("left out: a directory, for which there is -r", "path", m.rel)
+				tr.left.add(m.rel, needsR)
 			default:
 				err = walk(ctx, fc, path.Join(tr.u.Path, m.rel), true, func(rel string, en store.Entry) error { return visit(path.Join(m.rel, rel), en) })
 			}
@@ -367,7 +393,11 @@ func (tr *tree) getBelow(ctx context.Context, dir string, visitAll func(ctx cont
 		}
 		defer ending(ctx, fc.Close)
 		return visitAll(ctx, fc, func(rel string, en store.Entry) error {
-			if !filepath.IsLocal(filepath.FromSlash(rel)) {
+			if en.Other {
+				tr.left.add(rel, notAFile)
+				return nil
+			}
+			if !filepath.IsLocal(filepath.FromSlash(rel)) || !store.CanName(rel) {
 				return fmt.Errorf("the server's name %q cannot be a file here", rel)
 			}
 			if en.Dir {
@@ -440,7 +470,12 @@ func (tr *tree) fetch(ctx context.Context, fc fileClient, root *os.Root, remote,
 type treeFlags struct {
 	recursive bool
 	resume    bool
+	noFollow  bool
 	parallel  int
+}
+
+func (f *treeFlags) addNoFollow(c *cobra.Command) {
+	c.Flags().BoolVar(&f.noFollow, "no-follow", false, "leave out symbolic links, instead of storing the files that they lead to")
 }
 
 func (f *treeFlags) addParallel(c *cobra.Command) {
@@ -455,5 +490,5 @@ func (f *treeFlags) tree(e *shell.Env, verb string, u *addr.URL, t *transport.Tr
 	if _, err := options(); err != nil {
 		return nil, err
 	}
-	return &tree{e: e, verb: verb, u: u, t: t, options: options, reach: &cf.reach, parallel: f.parallel, resume: f.resume}, nil
+	return &tree{e: e, verb: verb, u: u, t: t, options: options, reach: &cf.reach, parallel: f.parallel, resume: f.resume, noFollow: f.noFollow}, nil
 }

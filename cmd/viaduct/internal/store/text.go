@@ -1,0 +1,36 @@
+package store
+
+import (
+	"encoding/json"
+	"unicode/utf8"
+)
+
+// A Text is a string of any bytes that survives JSON, such as the name of a file: what is
+// UTF-8 is a JSON string, and what is not is an object, {"base64": "..."}. A JSON string
+// would have each byte that is not UTF-8 replaced by the same character, which makes one
+// name of two.
+type Text string
+
+// A textBytes is a Text that is not UTF-8.
+type textBytes struct {
+	Base64 []byte `json:"base64"`
+}
+
+// MarshalJSON implements json.Marshaler.
+func (t Text) MarshalJSON() ([]byte, error) {
+	if utf8.ValidString(string(t)) {
+		return json.Marshal(string(t))
+	}
+	return json.Marshal(textBytes{[]byte(t)})
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *Text) UnmarshalJSON(b []byte) error {
+	if len(b) > 0 && b[0] == '{' {
+		var v textBytes
+		err := json.Unmarshal(b, &v)
+		*t = Text(v.Base64)
+		return err
+	}
+	return json.Unmarshal(b, (*string)(t))
+}
