@@ -133,6 +133,23 @@ func try(ctx context.Context, cost bool, rounds int, file, only string) error {
 			fmt.Println()
 		}
 	}
+	if strings.Contains(pythonName, only) {
+		l.uid, l.apart = os.Getuid(), false
+		begin := time.Now()
+		err := l.comparePython()
+		verdict := "ok"
+		if _, ok := errors.AsType[skipped](err); ok {
+			verdict = "SKIPPED"
+		} else if n++; err != nil {
+			verdict = "FAILED"
+			failed++
+		}
+		fmt.Printf("%-7s %s: %5.1f s", verdict, pythonName, time.Since(begin).Seconds())
+		if err != nil {
+			fmt.Printf("  %v", err)
+		}
+		fmt.Println()
+	}
 	table(users, slices.DeleteFunc(rows, func(r row) bool { return r.name == "" }))
 	if failed > 0 {
 		return fmt.Errorf("%d of %d programs failed", failed, n)
