@@ -68,7 +68,7 @@ for _ in range(2):
 			if plain != 2 || strings.Count(said, tc.why) != 2 || strings.Count(said, "not tried again for") != 1 {
 				t.Errorf("%d plain connections, explained by\n%s", plain, said)
 			}
-			if tc.greeting == "" && (count(es, "connect", "trying") != 1 || es[0].Path != "trying" || !strings.Contains(es[0].Why, "for 5s at most")) {
+			if tc.greeting == "" && (count(es, "trying", "sdp") != 1 || es[0].Call != "trying" || !strings.Contains(es[0].Why, "for 5s at most")) {
 				t.Errorf("what is being tried is not said at first: %s", said)
 			}
 			got := map[string]int{}

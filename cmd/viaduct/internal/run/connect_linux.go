@@ -375,7 +375,7 @@ func (s *supervisor) enter(thread int, b *borrowed, r *toRule, to netip.AddrPort
 		defer cancel()
 		if s.explain != nil {
 			trying := time.AfterFunc(tryingAfter, func() {
-				s.explain.line(event{Call: "connect", thread: thread, Remote: d.to, Path: "trying", Why: s.carrier.trying(d.rule, d.to)})
+				s.explain.line(event{Call: "trying", thread: thread, Remote: d.to, Path: "sdp", Why: s.carrier.trying(d.rule, d.to)})
 			})
 			defer trying.Stop()
 		}

@@ -32,12 +32,12 @@ type stats struct {
 
 // An event is one line of --explain.
 type event struct {
-	Call    string         `json:"call"` // connect, listen, accept, portmap, or reset for the end of a carried connection that broke
+	Call    string         `json:"call"` // connect, trying before it if that takes its time, listen, accept, portmap, or reset for the end of a carried connection that broke
 	Pid     int            `json:"pid,omitempty"`
 	Program string         `json:"program,omitempty"`
 	Local   netip.AddrPort `json:"local,omitzero"`
 	Remote  netip.AddrPort `json:"remote,omitzero"`
-	Path    string         `json:"path"` // sdp, pair, tcp, "tcp, relayed", refused, or trying; of portmap udp, registered, off
+	Path    string         `json:"path"` // sdp, pair, tcp, "tcp, relayed", refused; of portmap udp, registered, off
 	Why     string         `json:"why,omitempty"`
 
 	thread int

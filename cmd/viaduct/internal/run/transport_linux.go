@@ -118,15 +118,17 @@ func (c *carrier) dial(ctx context.Context, r *toRule, to netip.AddrPort, from n
 
 // trying says what a dial waits for.
 func (c *carrier) trying(r *toRule, to netip.AddrPort) string {
-	switch limit := c.options.SetupTimeout; {
+	limit := c.options.SetupTimeout
+	if limit == 0 {
+		limit = answerTimeout
+	}
+	switch {
 	case r.mapped:
 		return "asking the Port Mapper"
 	case c.require:
-		return fmt.Sprintf("sdp at %v", r.sdpAddr(to))
-	case limit != 0:
-		return fmt.Sprintf("sdp at %v, for %v at most once it is connected, then plain tcp", r.sdpAddr(to), limit)
+		return fmt.Sprintf("at %v", r.sdpAddr(to))
 	}
-	return fmt.Sprintf("sdp at %v, for %v at most once it is connected, then plain tcp", r.sdpAddr(to), answerTimeout)
+	return fmt.Sprintf("at %v, for %v at most, then plain tcp", r.sdpAddr(to), limit)
 }
 
 // A noSDPError says that a place takes connections and speaks something else.

@@ -76,7 +76,7 @@ can't be executed, 127 if there is none.`,
 	f.StringArrayVar(&o.To, "to", nil, "carry connections to `PREFIX[:PORT][=WHERE]`; may be repeated")
 	f.StringArrayVar(&o.Listen, "listen", nil, "carry connections to the listener at `PORT[=SDPPORT]`, or any; may be repeated")
 	f.StringVar(&o.PortMap, "portmap", "", "ask the Port Mapper at `ADDRESS[:PORT]` instead of each host's own")
-	f.StringVar(&o.PortMapListen, "portmap-listen", "", "answer for --listen at the UDP `ADDRESS`, or off (default: the Port Mapper's port, if that is free)")
+	f.StringVar(&o.PortMapListen, "portmap-listen", "", "be found for --listen by the Port Mapper at the UDP `ADDRESS`, or not, with off (default: that of this host, which this process is if no other is)")
 	f.BoolVar(&check, "check", false, "say what this machine allows, and run nothing; with --rdma of RDMA programs")
 	f.BoolVar(&overRDMA, "rdma", false, "serve RDMA devices to the program instead, over iWARP")
 	f.StringArrayVar(&devices, "device", nil, "with --rdma: serve device `NAME[=ADDRESS,...]` with these local addresses; may be repeated (default siw0, with all)")
