@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,9 +21,13 @@ import (
 // helper is a static Go program that knows nothing of viaduct.
 func helper(what string, args []string) error {
 	switch what {
-	case "http": // PORT DIR
+	case "http": // [ADDRESS:]PORT DIR
+		at := args[0]
+		if !strings.Contains(at, ":") {
+			at = "127.0.0.1:" + at
+		}
 		files := http.FileServer(http.Dir(args[1]))
-		return http.ListenAndServe("127.0.0.1:"+args[0], http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		return http.ListenAndServe(at, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			fmt.Println(r.RemoteAddr)
 			files.ServeHTTP(w, r)
 		}))

@@ -181,6 +181,7 @@ func (l *lab) serve(how, port string, argv ...string) (*server, error) {
 	}
 	s.cmd = l.command(context.Background(), argv...)
 	s.cmd.Stdout, s.cmd.Stderr = s.out, s.out
+	s.cmd.SysProcAttr.Setpgid = true // some end by a signal to their whole process group
 	// Some take the end of their input for a reason to leave.
 	if _, err := s.cmd.StdinPipe(); err != nil {
 		return nil, err

@@ -71,6 +71,12 @@ var trials = []trial{
 	{"Go client, nginx", "Go net/http", "nginx", []string{"nginx"}, nginxTrial(func(l *lab, url, out string) []string {
 		return []string{l.self, "-helper", "get", url, out}
 	}, "127.0.0.1")},
+	{"curl, nginx deferred", "curl", "nginx, `deferred`", []string{"curl", "nginx"}, deferredNginx},
+	{"curl, Apache prefork", "curl", "Apache httpd, prefork", []string{"curl", "apache2"}, apache("prefork")},
+	{"curl, Apache worker", "curl", "Apache httpd, worker", []string{"curl", "apache2"}, apache("worker")},
+	{"curl, Apache event", "curl", "Apache httpd, event", []string{"curl", "apache2"}, apache("event")},
+	{"curl, haproxy", "curl", "haproxy, `defer-accept`", []string{"curl", "haproxy"}, haproxy},
+	{"two services, no flags", "curl", "two Go net/http of one host", []string{"curl", "ip", "unshare", "nsenter"}, twoServices},
 	{"nginx upstream", "nginx", "nginx", []string{"curl", "nginx"}, upstream},
 	{"curl, Go server", "curl", "Go net/http", []string{"curl"}, func(l *lab) error {
 		return l.web([]string{l.self, "-helper", "http"}, func(url, out string) []string { return []string{"curl", "-sS", "-w", tellPeer, "-o", out, url} })

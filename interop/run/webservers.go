@@ -1,0 +1,120 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// A webServer has files at a port of 127.0.0.1, and logs ADDRESS:PORT of each client. Those here hear
+// of a connection only when its first bytes have come (TCP_DEFER_ACCEPT), as Apache does by default.
+type webServer struct {
+	conf string // with DIR and PORT in it
+	argv func(conf string) []string
+	log  string // file in DIR; "" for the standard output
+	page []byte // that it has from elsewhere; nil for the one in DIR
+}
+
+// deferred makes a trial of a web server and curl, which shows where it is connected to.
+func deferred(w webServer) func(*lab) error {
+	return func(l *lab) error {
+		dir, want, err := l.page()
+		if err != nil {
+			return err
+		}
+		if w.page != nil {
+			want = w.page
+		}
+		port := freePort()
+		conf := filepath.Join(dir, "conf")
+		if err := os.WriteFile(conf, []byte(l.fill(w.conf, dir, port)), 0o644); err != nil {
+			return err
+		}
+		s, err := l.serve(overSDP, port, w.argv(conf)...)
+		if err != nil {
+			return fmt.Errorf("%w\n%s", err, tail(filepath.Join(dir, "error.log")))
+		}
+		s.shows = s.written
+		if w.log != "" {
+			s.shows = func() (string, error) {
+				b, err := os.ReadFile(filepath.Join(dir, w.log))
+				return string(b), err
+			}
+		}
+		for range 2 { // also when the server has been idle
+			out := l.path("out")
+			told, err := l.client(overSDP, s, "curl", "-sS", "-w", tellPeer, "-o", out, "http://127.0.0.1:"+port+"/a.bin")
+			if err != nil {
+				return fmt.Errorf("%w\n%s", err, tail(filepath.Join(dir, "error.log")))
+			}
+			if err := l.sawServer(told, port); err != nil {
+				return err
+			}
+			if err := l.same(want, out); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// fill puts the places of a trial into a configuration, and the lines that only root's servers need.
+func (l *lab) fill(conf, dir, port string) string {
+	root := ""
+	if l.uid == 0 {
+		root = "User #65534\nGroup #65534\n"
+	}
+	return strings.NewReplacer("DIR", dir, "PORT", port, "ASROOT\n", root).Replace(conf)
+}
+
+// tail is the end of a file for a message.
+func tail(file string) string {
+	b, _ := os.ReadFile(file)
+	return string(b[max(0, len(b)-500):])
+}
+
+// apache is an Apache httpd with one of its ways to serve clients: prefork, worker or event.
+func apache(mpm string) func(*lab) error {
+	const modules = "/usr/lib/apache2/modules/mod_" // of Debian's package
+	return deferred(webServer{
+		conf: "ServerRoot DIR\nServerName localhost\nPidFile DIR/pid\nDefaultRuntimeDir DIR\nErrorLog DIR/error.log\nASROOT\n" +
+			"LoadModule mpm_" + mpm + "_module " + modules + "mpm_" + mpm + ".so\nLoadModule authz_core_module " + modules + "authz_core.so\n" +
+			"Listen 127.0.0.1:PORT\nAcceptFilter http data\nStartServers 2\nDocumentRoot DIR\n<Directory DIR>\nRequire all granted\n</Directory>\n" +
+			"LogFormat \"%a:%{remote}p\" peer\nCustomLog DIR/access.log peer\n",
+		argv: func(conf string) []string { return []string{find("apache2"), "-DFOREGROUND", "-f", conf} },
+		log:  "access.log",
+	})
+}
+
+// deferredNginx is an nginx whose listener has the option.
+var deferredNginx = deferred(webServer{
+	conf: "worker_processes 2; error_log DIR/error.log; pid DIR/pid; daemon off;\n" +
+		"events { worker_connections 64; } http { log_format peer '$remote_addr:$remote_port'; access_log DIR/access.log peer; client_body_temp_path DIR/t1; proxy_temp_path DIR/t2;\n" +
+		"fastcgi_temp_path DIR/t3; uwsgi_temp_path DIR/t4; scgi_temp_path DIR/t5; server { listen 127.0.0.1:PORT deferred; root DIR; } }\n",
+	argv: func(conf string) []string {
+		return []string{find("nginx"), "-e", filepath.Join(filepath.Dir(conf), "error.log"), "-c", conf}
+	},
+	log: "access.log",
+})
+
+// haproxy is one whose listener has the option, in front of a server that is reached by plain TCP.
+func haproxy(l *lab) error {
+	dir, want, err := l.page()
+	if err != nil {
+		return err
+	}
+	back := freePort()
+	if _, err := l.serve(native, back, l.self, "-helper", "http", back, dir); err != nil {
+		return err
+	}
+	return deferred(webServer{
+		conf: "global\n log stdout format raw local0\ndefaults\n mode http\n timeout connect 20s\n timeout client 60s\n timeout server 60s\n" +
+			"frontend front\n bind 127.0.0.1:PORT defer-accept\n log global\n log-format %ci:%cp\n default_backend back\n" +
+			"backend back\n server one 127.0.0.1:" + back + "\n",
+		page: want,
+		argv: func(conf string) []string { return []string{find("haproxy"), "-db", "-f", conf} },
+	})(l)
+}
