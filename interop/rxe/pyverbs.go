@@ -1,0 +1,66 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// pyverbsTests is where Debian's rdma-core has the suite, its longer files compressed.
+const pyverbsTests = "/usr/share/doc/rdma-core/tests"
+
+const pyverbsScript = `set -e; d=$(mktemp -d "$HOME/pyverbs.XXXXXX"); cp ` + pyverbsTests + `/* "$d"; gunzip -f "$d"/*.gz; cd "$d"
+exec python3 run_tests.py --dev rxe0 --gid 1 --port 1 -v`
+
+var (
+	pyverbsRan  = regexp.MustCompile(`(?m)^Ran (\d+) tests`)
+	pyverbsSkip = regexp.MustCompile(`skipped ['"](.*)['"]`)
+)
+
+// pyverbsLeast is how many tests pass on a device like the kernel's rxe.
+const pyverbsLeast = 96
+
+// pyverbsReasons are those for which the suite skips tests on such a device. Others would say that something is missing.
+var pyverbsReasons = []struct{ text, why string }{
+	{"MLX", "Mellanox"}, {"mlx", "Mellanox"}, {"EFA", "EFA"}, {"cuda", "CUDA"}, {"PCI device", "VFIO"},
+	{"ODP", "on-demand paging"}, {"huge pages", "on-demand paging"}, {"Device memory", "device memory"}, {"dmabuf", "dmabuf"},
+	{"XRC", "not in the rxe provider"}, {"Parent Domain", "not in the rxe provider"}, {"Extended CQ", "time stamps and tag matching"},
+	{"Rereg MR", "not in the rxe provider"}, {"real time", "not in the rxe provider"}, {"Importing", "not in the rxe provider"},
+	{"root", "raw packets"}, {"All gid indices populated", "a full table of GIDs"},
+}
+
+// judgePyverbs reads what the suite says of itself: enough passed, none failed, and no skip for want of something that the
+// device has.
+func judgePyverbs(out string) (note string, err error) {
+	m := pyverbsRan.FindStringSubmatch(out)
+	if m == nil {
+		return "", fmt.Errorf("the suite did not run:\n%s", out)
+	}
+	ran, _ := strconv.Atoi(m[1])
+	by := map[string]int{}
+	skips := pyverbsSkip.FindAllStringSubmatch(out, -1)
+	for _, s := range skips {
+		why := ""
+		for _, r := range pyverbsReasons {
+			if strings.Contains(s[1], r.text) {
+				why = r.why
+				break
+			}
+		}
+		if why == "" {
+			return "", fmt.Errorf("a skip that was not expected: %q", s[1])
+		}
+		by[why]++
+	}
+	note = fmt.Sprintf("%d pass, %d skipped: %v", ran-len(skips), len(skips), by)
+	switch {
+	case strings.Contains(out, "FAILED ("):
+		return note, fmt.Errorf("tests fail:\n%s", out[max(strings.Index(out, "======="), 0):])
+	case ran-len(skips) < pyverbsLeast:
+		return note, fmt.Errorf("fewer than %d pass", pyverbsLeast)
+	}
+	return note, nil
+}
