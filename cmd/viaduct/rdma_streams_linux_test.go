@@ -232,7 +232,10 @@ func (s *rdmaStream) manage() error {
 	if err == nil && c == abi.CMCreateID {
 		s.ids = append(s.ids, s.word(0))
 	}
-	if err == unix.ENOSYS {
+	switch {
+	case err == unix.ENOSYS && c == abi.CMSetOption: // there is no such option
+		return nil
+	case err == unix.ENOSYS:
 		return errSupervisorGone
 	}
 	return err

@@ -41,7 +41,7 @@ func (id *cmID) listen(backlog int) unix.Errno {
 	}
 	id.mu.Lock()
 	defer id.mu.Unlock()
-	if id.state != cmBound || id.ps != psTCP {
+	if id.state != cmBound || id.ps != psTCP || id.destroyed {
 		return unix.EINVAL
 	}
 	if e := id.s.ports.exclude(id.bound); e != 0 {
@@ -63,7 +63,8 @@ func (id *cmID) listen(backlog int) unix.Errno {
 		}
 	}
 	if err != nil {
-		id.state = cmIdle
+		id.s.ports.remove(id.bound)
+		id.bound, id.state = nil, cmIdle
 		return errnoOf(err)
 	}
 	id.listener, id.state, id.backlog = l, cmListening, backlog
