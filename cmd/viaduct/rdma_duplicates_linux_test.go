@@ -32,7 +32,7 @@ func TestRDMADuplicates(t *testing.T) {
 
 // Numbers outside the reserved range and in it.
 const (
-	duplicateAt = 500
+	duplicateAt = 600
 	servedAt    = 1000
 )
 
