@@ -18,6 +18,12 @@
 // A run that does not end within a minute, or what -limit says, is a hang: its supervisors say what their goroutines do, and that
 // is kept with all that the programs said.
 //
+// The programs of the folder c are our own: each case of theirs checks one promise of rdma_cm or
+// verbs, and prints it with ok or FAIL. They want Debian's librdmacm-dev, and can be run by hand:
+//
+//	cc -o /tmp/pairs pairs.c check.c end.c -lrdmacm -libverbs
+//	viaduct run --rdma -- sh -c '/tmp/pairs serve 7471 & sleep 1; /tmp/pairs call 7471'
+//
 // The suite of pyverbs is run from the copy that Debian's python3-pyverbs brings along; its skips
 // are counted by reason. A program that is not installed is skipped, and named.
 package main
