@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -222,7 +223,7 @@ func (s *supervisor) watchUnclaimed(from netip.AddrPort, a *arrival) {
 		defer close(a.watched)
 		stop := make(chan struct{})
 		defer close(stop)
-		go a.watchQueue(stop)
+		go a.watchQueue(&s.ls.taking, stop)
 		if a.far != nil {
 			a.near.SetReadDeadline(time.Now().Add(claimTimeout))
 		}
@@ -254,22 +255,21 @@ func (s *supervisor) watchUnclaimed(from netip.AddrPort, a *arrival) {
 	}()
 }
 
-// watchQueue ends the wait for a claim once the arrival has left the program's
-// queue. An accept call that is served takes it and claims it within a moment,
-// which one look could fall into.
-func (a *arrival) watchQueue(stop <-chan struct{}) {
+// watchQueue ends the wait for a claim once the arrival has left the program's queue. An
+// accept call that is served takes it and then claims it. On a busy machine any time may lie
+// between the two, so a look counts only if no such call is at that point behind it: what
+// has taken the arrival by then has claimed it.
+func (a *arrival) watchQueue(taking *atomic.Int64, stop <-chan struct{}) {
 	to := addrPort(a.near.RemoteAddr())
 	look := time.NewTicker(unseenCheck)
 	defer look.Stop()
-	for looks := 0; looks < 2; {
+	for left := false; !left; {
 		select {
 		case <-stop:
 			return
 		case <-look.C:
 		}
-		if sockdiag.FindServerEnd(to, a.from).Accepted() {
-			looks++
-		}
+		left = sockdiag.FindServerEnd(to, a.from).Accepted() && taking.Load() == 0
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -498,6 +498,8 @@ func (s *supervisor) takeLocked(fd int, c *notify.Call) (*delivery, error) {
 	if !waitFor(fd, unix.POLLIN, 0) {
 		return nil, unix.EAGAIN
 	}
+	s.ls.taking.Add(1) // see watchQueue
+	defer s.ls.taking.Add(-1)
 	got, sa, err := unix.Accept4(fd, unix.SOCK_CLOEXEC)
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -74,6 +75,7 @@ type listeners struct {
 	arrivals map[netip.AddrPort]*arrival // guarded by mu; by the address that the program's listener sees
 	mapper   *mapper.Service             // nil without a Port Mapper
 	watching bool                        // guarded by mu
+	taking   atomic.Int64                // calls that may have taken an arrival and have not claimed it
 }
 
 func (ls *listeners) find(cookie uint64) *carriedListener {
