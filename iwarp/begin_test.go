@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"testing"
 
+	"viaduct/internal/placer"
 	"viaduct/internal/regmem"
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/mpa"
@@ -187,14 +188,21 @@ func TestBeginLong(t *testing.T) {
 				w := &sendWQE{nsg: 1}
 				w.sg[0] = Buf(make([]byte, 50000))
 				if c.open > 0 {
-					q.take(seg(rdmap.Send, 0, 1, 0, false, make([]byte, c.open)), false)
+					takeULPDU(q, seg(rdmap.Send, 0, 1, 0, false, make([]byte, c.open)))
 				}
 				q.reads.Push(pendingRead{w: w, stag: 5, size: 50000})
 				before := q.Stats()
 				r.longOp = rdmap.TerminateOp
-				missing := q.beginLong(p, cmp.Or(c.pays, longMin), nil)
-				if want := c.size - (c.come - mpa.LengthLen - len(head)); c.want && (missing != want || s.missing() != want) || !c.want && (missing != 0 || s.long) {
-					t.Errorf("%d bytes are missing (%d of the segment), want %d: %t", missing, s.missing(), want, c.want)
+				var f placer.Frame
+				if payload, ok := q.beginLong(p, cmp.Or(c.pays, longMin), nil, &f); ok {
+					r.Take(f, payload)
+				}
+				if q.life.Load().ended() {
+					r.Drop()
+				}
+				missing := r.Missing()
+				if want := c.size - (c.come - mpa.LengthLen - len(head)); c.want && missing != want || !c.want && r.Open() {
+					t.Errorf("%d bytes are missing, want %d: %t", missing, want, c.want)
 				}
 				after := before
 				if c.want || c.ends {
@@ -222,7 +230,7 @@ func TestBeginLong(t *testing.T) {
 					var placed []byte
 					if s.op != rdmap.Write {
 						sg, _ := q.list(s)
-						ref, _, out := q.pieceOf(sg, uint64(c.open), uint64(len(p)))
+						ref, out := q.pieceOf(sg, uint64(c.open), uint64(len(p)))
 						if out != regmem.OK {
 							t.Fatal(out)
 						}
@@ -242,10 +250,18 @@ func TestBeginLong(t *testing.T) {
 						t.Error(s)
 					}
 				}
-				s.drop()
-				r.letGo()
+				r.Drop()
+				r.LetGo()
 				q.reads.Pop()
 			})
 		})
+	}
+}
+
+// takeULPDU takes a ULPDU as Receive would take a valid FPDU.
+func takeULPDU(q *QueuePair, u []byte) {
+	var f placer.Frame
+	if payload, ok := q.fpdu(u, &f); ok {
+		q.rx.Take(f, payload)
 	}
 }

@@ -1,6 +1,7 @@
 package iwarp
 
 import (
+	"viaduct/internal/placer"
 	"viaduct/internal/regmem"
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/mpa"
@@ -108,14 +109,19 @@ func (q *QueuePair) placePostponed() (ended bool) {
 			return false
 		}
 	}
-	var s segment
+	r := &q.rx
+	was := r.seg // of which nothing has been placed
 	for _, w := range list {
 		if q.life.Load().ended() {
-			return true
+			break
 		}
-		s = segment{op: rdmap.Write, last: w.head.Last, tagged: w.head, size: w.size, u: append(w.head.Append(s.u[:0]), b[:w.size]...)}
-		q.takeOne(&s)
+		r.seg = segment{op: rdmap.Write, last: w.head.Last, tagged: w.head, size: w.size, u: append(w.head.Append(nil), b[:w.size]...)}
+		var f placer.Frame
+		if payload, ok := q.judge(&r.seg, &f); ok {
+			r.Take(f, payload)
+		}
 		b = b[w.size:]
 	}
+	r.seg = was
 	return q.life.Load().ended()
 }

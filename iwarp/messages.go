@@ -40,16 +40,16 @@ func (q *QueuePair) beginWrite(s *segment) refusal {
 	return refusal{ddp: writeFault(refine(out, s.tagged.TO, uint64(s.size)))}
 }
 
-func (q *QueuePair) writeTarget(s *segment, off, n uint64) (regmem.Ref, uint64, regmem.Outcome) {
-	ref, out := q.dev.reg.Access(s.tagged.STag, s.tagged.TO+off, n, q.pd.dom, q, regmem.RemoteWrite)
-	return ref, n, out
+func (q *QueuePair) writeTarget(s *segment, off, n uint64) (regmem.Ref, regmem.Outcome) {
+	return q.dev.reg.Access(s.tagged.STag, s.tagged.TO+off, n, q.pd.dom, q, regmem.RemoteWrite)
 }
 
 // endWrite counts. Nothing is told to the ULP.
 func (q *QueuePair) endWrite(s *segment) { q.stats.placed.Add(uint64(s.size)) }
 
 func (q *QueuePair) failWrite(s *segment, out regmem.Outcome, err error) {
-	at, n := uint64(s.placed), uint64(s.size-s.placed)
+	placed := q.rx.Placed()
+	at, n := uint64(placed), uint64(s.size-placed)
 	q.refuse(s, refusal{ddp: writeFault(refine(out, s.tagged.TO+at, n))}, err)
 }
 
@@ -228,7 +228,7 @@ func (q *QueuePair) completeRecv(st Status, n uint32) {
 // other streams might use, can't. One that is closed already is no error
 // unless asked for. [RDMAP-5.3-14] [RDMAP-7.2-4] [RDMAP-7.2-5] [RDMAP-8.1.1-7] [SEC-6.4.5-1] [I-55]
 func (q *QueuePair) invalidateByPeer(stag uint32) bool {
-	q.rx.letGo() // closing a window waits for its pins
+	q.rx.LetGo() // closing a window waits for its pins
 	w, former := q.findWindow(stag)
 	if w != nil && w.invalidate() {
 		return true

@@ -4,9 +4,8 @@ import (
 	"errors"
 	"fmt"
 
-	"viaduct/internal/budget"
 	"viaduct/internal/frameio"
-	"viaduct/internal/regmem"
+	"viaduct/internal/placer"
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/rdmap"
@@ -14,89 +13,63 @@ import (
 
 // rxState belongs to the receive role of frameio.
 type rxState struct {
+	placer.Placer
 	dec    mpa.Decoder
 	queues [4]ddp.Queue // by queue number
 	first  bool         // the first FPDU was seen
 	kick   bool         // something may be sent because of what came
 	op     rdmap.Opcode // of the message in progress on queue 0
-	longOp rdmap.Opcode // of the last segment that was read into place
 	head   ddp.Untagged // its first header, whose RsvdULP counts [DDP-4.3-4] [I-47]
 	recv   *recvWQE     // its buffer
 	done   []Completion // receives to be published
 	far    *farWrites   // nil while the device has no far regions
-	held   regmem.Ref   // pin that serves every access to its region during one Receive
 	seg    segment      // being taken, or the last one
-
-	fullSend     int          // payload of the last segment that began a message on queue 0 and did not end it
-	lastSend     uint32       // length of the last message on queue 0 of more than one segment
-	sendGuess    uint32       // that of the one in progress, by guess; 0 if none was made
-	fullResponse int          // payload of the last segment of a Read Response that did not end it
-	ahead        []regmem.Ref // pins of memory where what comes is predicted to belong
-	staged       int          // bytes that were read and not looked at
-	next         []byte       // of them, while the source is asked
-
-	see budget.Budget // whether it looks ahead for Writes
+	staged int          // bytes that were read and not looked at
+	next   []byte       // of them, while the source is asked
+	guess
 }
 
-// Receive implements [frameio.Protocol]: it takes whole FPDUs, verifies each
-// before anything of it is believed, and places and delivers what they hold.
-// With CRCs off, a long one may be begun before all of it has come.
+// Receive implements [frameio.Protocol].
 func (e *engine) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 	q := (*QueuePair)(e)
 	r := &q.rx
 	if q.life.Load().ended() {
 		// tearDown waits for the receive role once: from then on what is posted
 		// and what has completed is its own.
-		r.seg.drop()
+		r.Drop()
 		return len(p), 0, nil
 	}
 	if r.far == nil && q.dev.far.Load() {
 		r.far = new(farWrites)
 	}
-	enough := false
-	for n < len(p) && !q.life.Load().ended() { // nothing that follows is looked at [DDP-7.1-16] [MPA-8-8]
-		if k := r.seg.trailer; k > 0 {
-			if len(p)-n < k || !q.endLong(p[n:n+k]) {
-				break
-			}
-			n += k
-			continue
-		}
-		if enough = q.full(p[n:], len(p)-n); enough {
-			break
-		}
-		u, k, err := r.dec.Next(p[n:])
-		if err != nil { // [MPA-6-1] [MPA-6-5]
-			q.placePostponed() // first, and with what is wrong with it
-			q.badFPDU(err)
-			break
-		}
-		if k == 0 {
-			if mayPlan {
-				missing = q.beginLong(p[n:], longMin, nil) // [I-22]
-			}
-			if missing > 0 {
-				n = len(p)
-			}
-			break
-		}
-		if !r.dec.Markers {
-			r.far.taking(p[n:])
-		}
-		n += k    // [MPA-3-8]
-		q.fpdu(u) // [DDP-3-4] [DDP-3-8]
-	}
+	n, missing, err = r.Placer.Receive(p, mayPlan)
 	q.placePostponed()
 	r.far.taking(nil)
 	if q.life.Load().ended() {
 		n, missing = len(p), 0
-		r.seg.drop()
+		r.Drop()
 	}
 	q.publish()
-	if enough {
-		err = frameio.ErrEnough
-	}
 	return n, missing, err
+}
+
+// Plan implements [frameio.Planner].
+func (e *engine) Plan(p *frameio.Plan) error {
+	e.rx.Plan(p)
+	return nil
+}
+
+// Landed implements [frameio.Planner].
+func (e *engine) Landed(p *frameio.Plan, frame, behind int) (taken, missing int, err error) {
+	q := (*QueuePair)(e)
+	if q.rx.Missing() > 0 {
+		q.note()
+	}
+	taken, missing, err = q.rx.Landed(p, frame, behind)
+	if len(p.Predicted) > 0 {
+		q.publish()
+	}
+	return taken, missing, err
 }
 
 // Drained implements [frameio.Protocol].
@@ -109,8 +82,8 @@ func (q *QueuePair) publish() {
 	if !q.fc.Polled() {
 		q.note()
 	}
-	r.letGo()
-	if !r.seg.long {
+	r.LetGo()
+	if !r.Open() {
 		r.seg.u = nil
 	}
 	if len(r.done) > 0 {
@@ -139,22 +112,6 @@ func (q *QueuePair) badFPDU(err error) {
 		}
 	}
 	q.fault(rdmap.TerminateMPA(uint8(code)), err)
-}
-
-// fpdu handles the ULPDU of a valid FPDU.
-func (q *QueuePair) fpdu(u []byte) {
-	q.stats.recvFPDUs.Add(1)
-	if len(u) == 0 || len(u) < ddp.HeaderLen(u[0]) { // [I-25]
-		q.placePostponed()
-		q.fault(rdmap.TerminateMPA(uint8(mpa.CodeMarker)), fmt.Errorf("iwarp: ULPDU of %d bytes", len(u)))
-		return
-	}
-	swallow := false
-	if !q.rx.first {
-		q.rx.first = true
-		swallow = q.firstFPDU(u)
-	}
-	q.take(u, swallow)
 }
 
 // firstFPDU opens the way for our FPDUs. It reports whether u is a ready

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"viaduct/internal/frameio"
+	"viaduct/internal/placer"
 	"viaduct/internal/testkit"
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/mpa"
@@ -365,7 +366,7 @@ func TestLongTerminate(t *testing.T) {
 		if q.poll(); end() {
 			t.Fatal("not begun")
 		}
-		q.fc.WithReceiver(func() { begun = q.rx.seg.long })
+		q.fc.WithReceiver(func() { begun = q.rx.Open() })
 	}
 	p.raw(f[size/2:])
 	for end := timeUp(); q.Err() == nil; {
@@ -585,13 +586,15 @@ func TestPlanRest(t *testing.T) {
 			q.fc.WithReceiver(func() {
 				s := &q.rx.seg
 				was := *s
-				*s = segment{op: rdmap.Send, size: 1800, placed: 500, long: true}
+				*s = segment{op: rdmap.Send, size: 1800}
 				q.rx.recv = q.takeRecv()
+				q.rx.Take(placer.Frame{Size: 1800, Trailer: 4}, make([]byte, 500))
 				var p frameio.Plan
-				if !q.planRest(&p) || p.MayFault != (guarded[0] || guarded[1]) || len(p.Frame) != 2 || len(p.Frame[0]) != 500 || len(p.Frame[1]) != 800 {
+				if q.rx.Plan(&p); p.MayFault != (guarded[0] || guarded[1]) || len(p.Frame) != 2 || len(p.Frame[0]) != 500 || len(p.Frame[1]) != 800 {
 					t.Errorf("guarded %v: may fault %t, %d pieces", guarded, p.MayFault, len(p.Frame))
 				}
-				s.landed(1300)
+				q.rx.Landed(&p, 1300, 0)
+				q.rx.Drop()
 				*s = was
 			})
 		}
@@ -615,12 +618,15 @@ func TestPlanRest(t *testing.T) {
 		q.fc.WithReceiver(func() {
 			s := &q.rx.seg
 			was := *s
-			*s = segment{op: rdmap.Send, size: 1800, placed: 500, long: true}
+			*s = segment{op: rdmap.Send, size: 1800}
 			q.rx.recv = q.takeRecv()
+			q.rx.Take(placer.Frame{Size: 1800, Trailer: 4}, make([]byte, 500))
+			q.rx.LetGo()
 			var p frameio.Plan
-			if q.planRest(&p) || len(p.Frame) != 1 || len(p.Frame[0]) != 1300 || &p.Frame[0][0] == &mrs[0].Bytes()[500] || len(s.pins) != 0 {
-				t.Errorf("%d pieces of %d bytes, %d pins", len(p.Frame), len(p.Frame[0]), len(s.pins))
+			if q.rx.Plan(&p); len(p.Frame) != 1 || len(p.Frame[0]) != 1300 || &p.Frame[0][0] == &mrs[0].Bytes()[500] || !q.life.Load().ended() {
+				t.Errorf("%d pieces of %d bytes", len(p.Frame), len(p.Frame[0]))
 			}
+			q.rx.Drop()
 			*s = was
 		})
 		within(t, "Close of a region", func() { mrs[0].Close() })
@@ -635,15 +641,14 @@ func TestPlanRest(t *testing.T) {
 		q.fc.WithReceiver(func() {
 			s := &q.rx.seg
 			was := *s
-			*s = segment{op: rdmap.Write, size: 3000, placed: 1000, long: true, tagged: ddp.Tagged{STag: mr.STag(), TO: 500}}
+			*s = segment{op: rdmap.Write, size: 3000, tagged: ddp.Tagged{STag: mr.STag(), TO: 500}}
+			q.rx.Take(placer.Frame{Size: 3000, Trailer: 4}, make([]byte, 1000))
 			var p frameio.Plan
-			if !q.planRest(&p) || p.MayFault != guarded || len(p.Frame) != 1 || len(p.Frame[0]) != 2000 || &p.Frame[0][0] != &mem[1500] {
+			if q.rx.Plan(&p); p.MayFault != guarded || len(p.Frame) != 1 || len(p.Frame[0]) != 2000 || &p.Frame[0][0] != &mem[1500] {
 				t.Errorf("guarded %t: may fault %t, %d pieces", guarded, p.MayFault, len(p.Frame))
 			}
-			if len(s.pins) != 1 {
-				t.Errorf("%d pins", len(s.pins))
-			}
-			s.landed(2000)
+			q.rx.Landed(&p, 2000, 0)
+			q.rx.Drop()
 			*s = was
 		})
 		if err := mr.Close(); err != nil { // which waits for pins
@@ -652,11 +657,13 @@ func TestPlanRest(t *testing.T) {
 		q.fc.WithReceiver(func() { // what has no place any more is read to where it is dropped
 			s := &q.rx.seg
 			was, before := *s, q.life.Load()
-			*s = segment{op: rdmap.Write, size: 3000, placed: 1000, long: true, tagged: ddp.Tagged{STag: mr.STag(), TO: 500}}
+			*s = segment{op: rdmap.Write, size: 3000, tagged: ddp.Tagged{STag: mr.STag(), TO: 500}}
+			q.rx.Take(placer.Frame{Size: 3000, Trailer: 4}, nil)
 			var p frameio.Plan
-			if q.planRest(&p) || len(p.Frame) != 1 || len(p.Frame[0]) != min(longMin, 2000) || len(s.pins) != 0 || before.ended() || !q.life.Load().ended() {
-				t.Errorf("guarded %t: %d pieces, %d pins", guarded, len(p.Frame), len(s.pins))
+			if q.rx.Plan(&p); len(p.Frame) != 1 || len(p.Frame[0]) != 3000 || before.ended() || !q.life.Load().ended() {
+				t.Errorf("guarded %t: %d pieces", guarded, len(p.Frame))
 			}
+			q.rx.Drop()
 			*s = was
 		})
 	}

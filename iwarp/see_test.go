@@ -71,7 +71,7 @@ func (x *writeTarget) check(t *testing.T) {
 
 // seen tells how many places were read to ahead at a time.
 func (x *writeTarget) seen() (n int) {
-	x.q.fc.WithReceiver(func() { n = cap(x.q.rx.ahead) })
+	x.q.fc.WithReceiver(func() { n = cap(x.q.rx.Ahead()) })
 	return n
 }
 
@@ -135,7 +135,7 @@ func TestWritesSeen(t *testing.T) {
 		t.Errorf("at most %d places were read to ahead", most)
 	}
 	x.q.fc.WithReceiver(func() {
-		if len(x.q.rx.ahead) > 0 {
+		if len(x.q.rx.Ahead()) > 0 {
 			t.Error("memory is pinned still")
 		}
 	})

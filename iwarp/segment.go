@@ -1,11 +1,19 @@
 package iwarp
 
 import (
+	"fmt"
+
+	"viaduct/internal/frameio"
+	"viaduct/internal/placer"
 	"viaduct/internal/regmem"
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/rdmap"
 )
+
+// longMin is how much payload must be missing for a segment to be begun before
+// all of it is there: below, another look at the staging buffer is cheaper.
+const longMin = 8 << 10
 
 // A messageType is how segments of one opcode are taken. A segment that is staged
 // whole, one that is read into place in pieces and one that was predicted take the
@@ -16,9 +24,9 @@ type messageType struct {
 	// first can be judged again.
 	begin func(q *QueuePair, s *segment) refusal
 
-	// target pins where payload from offset off on belongs: the first piece of it, of
-	// k bytes, n at most. A type without target has its payload handled by end.
-	target func(q *QueuePair, s *segment, off, n uint64) (ref regmem.Ref, k uint64, out regmem.Outcome)
+	// target pins where payload from offset off on belongs: the first piece of it, n
+	// bytes at most. A type without target has its payload handled by end.
+	target func(q *QueuePair, s *segment, off, n uint64) (regmem.Ref, regmem.Outcome)
 
 	// end takes a segment all of whose payload is in place.
 	end func(q *QueuePair, s *segment)
@@ -31,32 +39,19 @@ type messageType struct {
 type segment struct {
 	op     rdmap.Opcode
 	last   bool         // of its message
-	long   bool         // it is read into place, and some of its payload, or the trailer, is missing
 	tagged ddp.Tagged   // its header, if op is a tagged one
 	un     ddp.Untagged // its header otherwise
 	u      []byte       // what has come of the ULPDU, its headers at least
 	size   int          // of the payload
-	placed int          // bytes of it in place
-	at     []byte       // its place, if that is in one piece in memory which held pins; for place alone
+	at     []byte       // its place, if that is in one piece in memory that is held
 
 	// Of one that is read into place:
-	trailer int // bytes of pad and CRC that are missing; 0 as long as payload is
-	crc     uint32
-	hdr     [ddp.UntaggedLen]byte // memory of u
-	pins    []regmem.Ref
-	dropped []byte // where the rest goes if its place is gone
+	crc uint32                // of its headers
+	hdr [ddp.UntaggedLen]byte // memory of u
 }
 
 // payload returns what has come of it.
 func (s *segment) payload() []byte { return s.u[headerLen(s.op):] }
-
-// missing returns how many bytes of payload are to be read into place.
-func (s *segment) missing() int {
-	if !s.long {
-		return 0
-	}
-	return s.size - s.placed
-}
 
 // trailerLen returns how many bytes of pad and CRC follow the payload.
 func (s *segment) trailerLen() int {
@@ -76,7 +71,7 @@ func (f refusal) ok() bool { return f == refusal{} }
 // checks is version, queue number, RDMAP version and opcode, so that the rest can be
 // left to the opcode's messageType. [DDP-4.1-1] [DDP-4.1-2] [DDP-7.1-1] [RDMAP-7.2-1] [I-42] [I-47] [I-48]
 func (q *QueuePair) parse(s *segment, u []byte, n int) (f refusal) {
-	s.u, s.placed, s.at = u, 0, nil
+	s.u, s.at = u, nil
 	var hl int
 	if ddp.IsTagged(u[0]) {
 		var err error
@@ -113,37 +108,89 @@ func (q *QueuePair) refuse(s *segment, f refusal, cause error) {
 	q.fault(t, cause)
 }
 
-// take takes a segment that has come whole. swallow says that it is a ready message
-// for which no receive is used up.
-func (q *QueuePair) take(u []byte, swallow bool) {
+// frames is a QueuePair as the placer sees it.
+type frames QueuePair
+
+var _ placer.Wire = (*frames)(nil)
+
+// Next implements [placer.Wire]: it verifies an FPDU before anything of it is believed. With
+// CRCs off, a long one may be begun before all of it has come. Nothing that follows the end of the
+// stream is looked at. [DDP-7.1-16] [MPA-8-8]
+func (w *frames) Next(p []byte, early bool, f *placer.Frame) (n int, payload []byte, ok bool, err error) {
+	q := (*QueuePair)(w)
+	r := &q.rx
+	if q.life.Load().ended() {
+		return 0, nil, false, nil
+	}
+	if q.supply != nil && q.full(p, len(p)) {
+		return 0, nil, false, frameio.ErrEnough
+	}
+	u, n, err := r.dec.Next(p)
+	switch {
+	case err != nil: // [MPA-6-1] [MPA-6-5]
+		q.placePostponed() // first, and with what is wrong with it
+		q.badFPDU(err)
+		return 0, nil, false, nil
+	case n == 0:
+		if !early || q.placePostponed() {
+			return 0, nil, false, nil
+		}
+		payload, ok = q.beginLong(p, longMin, nil, f) // [I-22]
+		if ok {
+			n = len(p)
+		}
+		return n, payload, ok, nil
+	}
+	if !r.dec.Markers {
+		r.far.taking(p)
+	}
+	payload, ok = q.fpdu(u, f) // [DDP-3-4] [DDP-3-8]
+	return n, payload, ok, nil // [MPA-3-8]
+}
+
+// fpdu begins to take the ULPDU of a valid FPDU. ok is false if that is done.
+func (q *QueuePair) fpdu(u []byte, f *placer.Frame) (payload []byte, ok bool) {
+	q.stats.recvFPDUs.Add(1)
+	if len(u) == 0 || len(u) < ddp.HeaderLen(u[0]) { // [I-25]
+		q.placePostponed()
+		q.fault(rdmap.TerminateMPA(uint8(mpa.CodeMarker)), fmt.Errorf("iwarp: ULPDU of %d bytes", len(u)))
+		return nil, false
+	}
+	swallow := false
+	if !q.rx.first {
+		q.rx.first = true
+		swallow = q.firstFPDU(u)
+	}
 	s := &q.rx.seg
 	if f := q.parse(s, u, len(u)); !f.ok() {
 		if !q.placePostponed() {
 			q.refuse(s, f, nil)
 		}
-		return
+		return nil, false
 	}
 	q.count(s)
-	if swallow { // [I-08]
+	if swallow { // a ready message, for which no receive is used up [I-08]
 		q.rx.queues[rdmap.QueueSend].Placed(s.un, 0)
-		return
+		return nil, false
 	}
 	if q.dev.far.Load() && q.postpone(s) {
-		return
+		return nil, false
 	}
-	q.takeOne(s)
+	return q.judge(s, f)
 }
 
-// takeOne takes a segment that has come whole and was counted.
-func (q *QueuePair) takeOne(s *segment) {
+// judge begins to place a segment that has come whole.
+func (q *QueuePair) judge(s *segment, f *placer.Frame) (payload []byte, ok bool) {
 	t := &messageTypes[s.op]
-	if f := t.begin(q, s); !f.ok() {
-		q.refuse(s, f, nil)
-		return
+	if r := t.begin(q, s); r != (refusal{}) {
+		q.refuse(s, r, nil)
+		return nil, false
 	}
-	if t.target == nil || q.place(t, s, s.payload()) {
-		t.end(q, s)
+	if t.target != nil {
+		payload = s.payload()
 	}
+	f.Begin(len(payload), 0, s.at)
+	return payload, true
 }
 
 // count moves the counters for a segment.
@@ -160,59 +207,46 @@ func (q *QueuePair) count(s *segment) {
 	}
 }
 
-// beginLong takes the beginning of an FPDU if at least so many bytes of its payload
-// are missing, and returns how many are: those are read straight into place. That is
-// done only while CRCs are off, when the header of an FPDU may be believed at once, or
-// where memory is lent for the message. If anything is wrong with it, it is left for
-// the usual way to find out. So it is if what follows p was read to at already, if that is
-// not nil, and belongs elsewhere: moving it could overwrite what was read behind it, and the
-// bytes of payload in p could overwrite at. [I-22] [MPA-4.4-8]
-func (q *QueuePair) beginLong(p []byte, least int, at []byte) (missing int) {
+// beginLong takes the beginning of an FPDU if at least so many bytes of its payload are missing: those
+// are read straight into place. It requires that CRCs are off, when the header of an FPDU may be
+// believed at once, or that memory is lent for the message. On any fault ok is false; the staged path
+// then finds and reports it. ok is false too if payload behind p was read to at and belongs
+// elsewhere: moving it could overwrite what was read behind it. [I-22] [MPA-4.4-8]
+func (q *QueuePair) beginLong(p []byte, least int, at []byte, f *placer.Frame) (payload []byte, ok bool) {
 	r := &q.rx
 	if r.dec.Markers || !r.first || len(p) <= mpa.LengthLen {
-		return 0
+		return nil, false
 	}
 	ulpdu := r.dec.Foresee(p)
 	u := p[mpa.LengthLen:]
 	hl := ddp.HeaderLen(u[0])
 	if ulpdu-len(u) < least || r.dec.CRC && (q.supply == nil || ddp.IsTagged(u[0])) {
-		return 0
+		return nil, false
 	}
 	s := &r.seg
 	if f := q.parse(s, u, ulpdu); !f.ok() { // or its header is not all there
-		return 0
+		return nil, false
 	}
 	t := &messageTypes[s.op]
 	if t.target == nil || !t.begin(q, s).ok() || q.far(s) {
-		return 0
+		return nil, false
 	}
 	if at != nil && !q.belongs(t, s, uint64(len(u)-hl), at) {
-		return 0
+		return nil, false
 	}
 	q.stats.recvFPDUs.Add(1)
 	q.count(s)
 	s.crc = mpa.CRC(0, p[:mpa.LengthLen+hl])
 	s.u = s.hdr[:copy(s.hdr[:], u[:hl])]
-	s.long = true
-	r.longOp = s.op
-	switch {
-	case s.last:
-	case s.op == rdmap.ReadResponse:
-		r.fullResponse = s.size
-	case s.op.IsSend() && s.un.MO == 0:
-		r.fullSend = s.size
-	}
-	if !q.place(t, s, u[hl:]) {
-		s.long = false
-		return 0
-	}
-	return s.missing()
+	r.begun(s)
+	f.Begin(s.size, s.trailerLen(), s.at)
+	return u[hl:], true
 }
 
 // belongs reports whether payload of a segment from offset off on, the first piece of it at
 // least, belongs where at begins.
 func (q *QueuePair) belongs(t *messageType, s *segment, off uint64, at []byte) bool {
-	ref, _, out := t.target(q, s, off, uint64(len(at)))
+	ref, out := t.target(q, s, off, uint64(len(at)))
 	if out != regmem.OK {
 		return false
 	}
@@ -220,25 +254,58 @@ func (q *QueuePair) belongs(t *messageType, s *segment, off uint64, at []byte) b
 	return !ref.Far() && &ref.B()[0] == &at[0]
 }
 
-// landed notes that n more bytes of a long segment are in place.
-func (s *segment) landed(n int) {
-	s.pins = regmem.ReleaseAll(s.pins)
-	s.placed += n
-	if s.placed == s.size {
-		s.trailer = s.trailerLen()
+// Predicted implements [placer.Wire].
+func (w *frames) Predicted(p, place []byte, come int, f *placer.Frame) (payload []byte, ok bool, err error) {
+	q := (*QueuePair)(w)
+	if q.life.Load().ended() || len(p) <= mpa.LengthLen {
+		return nil, false, nil
 	}
+	_, ulpdu, err := q.rx.dec.Need(p)
+	if err != nil || mpa.LengthLen+ulpdu != len(p)+len(place) || q.sendMissed(p[mpa.LengthLen:], len(place)) || q.full(p, come) {
+		return nil, false, nil
+	}
+	payload, ok = q.beginLong(p, 1, place, f)
+	return payload, ok, nil
 }
 
-// endLong takes the trailer of a long segment, and delivers the segment.
-func (q *QueuePair) endLong(trailer []byte) bool {
+// Target implements [placer.Wire].
+func (w *frames) Target(_ regmem.Ref, off, n int) regmem.Ref {
+	q := (*QueuePair)(w)
 	s := &q.rx.seg
-	if err := q.verify(s, trailer); err != nil {
-		q.badFPDU(err)
-		return false
+	t := &messageTypes[s.op]
+	if q.life.Load().ended() {
+		return regmem.Ref{} // read and dropped, so that our Terminate gets through [I-36]
 	}
-	s.long, s.trailer = false, 0
+	ref, out := t.target(q, s, uint64(off), uint64(n))
+	if out != regmem.OK {
+		t.fail(q, s, out, nil)
+		return regmem.Ref{}
+	}
+	return ref
+}
+
+// Lost implements [placer.Wire].
+func (w *frames) Lost(err error) {
+	q := (*QueuePair)(w)
+	messageTypes[q.rx.seg.op].fail(q, &q.rx.seg, regmem.NoRegion, err)
+}
+
+// End implements [placer.Wire]: it delivers a segment, after its CRC was verified if that was read
+// into place.
+func (w *frames) End(trailer []byte) error {
+	q := (*QueuePair)(w)
+	s := &q.rx.seg
+	if q.life.Load().ended() {
+		return nil
+	}
+	if len(trailer) > 0 {
+		if err := q.verify(s, trailer); err != nil {
+			q.badFPDU(err)
+			return nil
+		}
+	}
 	messageTypes[s.op].end(q, s)
-	return true
+	return nil
 }
 
 // verify checks the CRC of a long segment, if there are any.
@@ -248,19 +315,13 @@ func (q *QueuePair) verify(s *segment, trailer []byte) error {
 	}
 	crc := s.crc
 	for off := 0; off < s.size; {
-		ref, k, out := q.listTarget(s, uint64(off), uint64(s.size-off))
+		ref, out := q.listTarget(s, uint64(off), uint64(s.size-off))
 		if out != regmem.OK {
 			break // the CRC is wrong then
 		}
 		crc = mpa.CRC(crc, ref.B())
+		off += ref.Len()
 		ref.Release()
-		off += int(k)
 	}
 	return q.rx.dec.Verify(crc, headerLen(s.op)+s.size, trailer)
-}
-
-// dropLong forgets a long segment because the stream ended.
-func (s *segment) drop() {
-	s.pins = regmem.ReleaseAll(s.pins)
-	s.long, s.trailer = false, 0
 }

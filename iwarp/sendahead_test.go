@@ -111,7 +111,7 @@ func TestSendsAhead(t *testing.T) {
 				stream = stream[k:]
 			}
 			q.SendCQ().Poll()
-			q.fc.WithReceiver(func() { most.Store(max(most.Load(), int64(cap(q.rx.ahead)))) })
+			q.fc.WithReceiver(func() { most.Store(max(most.Load(), int64(cap(q.rx.Ahead())))) })
 			if end() {
 				t.Fatalf("round %d: %d Sends of %d", round, taken.Load(), n)
 			}
@@ -123,7 +123,7 @@ func TestSendsAhead(t *testing.T) {
 		t.Errorf("at most %d places were read to ahead", most.Load())
 	}
 	q.fc.WithReceiver(func() {
-		if len(q.rx.ahead) > 0 {
+		if len(q.rx.Ahead()) > 0 {
 			t.Error("memory is pinned still")
 		}
 	})

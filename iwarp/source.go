@@ -83,8 +83,8 @@ func (q *QueuePair) reclaim() {
 		return
 	}
 	n, _ := r.queues[0].Open()
-	if r.seg.long && r.seg.op.IsSend() {
-		n += uint32(r.seg.placed)
+	if r.Open() && r.seg.op.IsSend() {
+		n += uint32(r.Placed())
 	}
 	q.move(to, r.recv.sg[:r.recv.nsg], uint64(n))
 	r.recv.reset()
@@ -94,11 +94,12 @@ func (q *QueuePair) reclaim() {
 // move copies the first n bytes of a list to another, as far as both are there still.
 func (q *QueuePair) move(to, from []SGE, n uint64) {
 	for off := uint64(0); off < n; {
-		src, k, out := q.pieceOf(from, off, n-off)
+		src, out := q.pieceOf(from, off, n-off)
 		if out != regmem.OK {
 			return
 		}
-		dst, k, out := q.pieceOf(to, off, k)
+		dst, out := q.pieceOf(to, off, uint64(src.Len()))
+		k := dst.Len()
 		if out == regmem.OK {
 			dst.CopyFrom(src.B()[:k])
 			dst.Release()
@@ -107,7 +108,7 @@ func (q *QueuePair) move(to, from []SGE, n uint64) {
 		if out != regmem.OK {
 			return
 		}
-		off += k
+		off += uint64(k)
 	}
 }
 

@@ -260,6 +260,7 @@ func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder) error {
 	} else {
 		q.refreshMSS()
 	}
+	q.rx.Wire = (*frames)(q)
 	q.rx.dec = mpa.Decoder{CRC: p.CRC, Markers: p.RecvMarkers, Max: q.cfg.MaxFPDU}
 	for i := range t.msn {
 		first := ddp.MSN(max(q.cfg.firstMSN[i], uint32(ddp.FirstMSN)))

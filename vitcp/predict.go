@@ -107,7 +107,8 @@ func (w *wire) Predicted(headers, place []byte, _ int, f *placer.Frame) (payload
 	if h.Type == vitcpwire.Send && h.Flags&vitcpwire.EndOfMessage != 0 && uint64(h.Offset)+uint64(n) != uint64(x.sendEnd) {
 		return nil, false, nil
 	}
-	*f = placer.Frame{Size: len(place), Trailer: last, Watched: h.Type == vitcpwire.Write}
+	f.Begin(len(place), last, nil)
+	f.Watched = h.Type == vitcpwire.Write
 	if err := l.begin(h, headers[vitcpwire.HeaderLen:], n); err != nil {
 		return nil, false, err
 	}

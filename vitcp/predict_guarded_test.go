@@ -63,7 +63,7 @@ func TestAheadGuarded(t *testing.T) {
 					t.Error("other bytes")
 				}
 				l.c.WithReceiver(func() {
-					if ahead := cap(l.rx.Ahead.Pins) > 0; ahead != (attrs.FaultBreaks && l.c.InPlace()) {
+					if ahead := cap(l.rx.Ahead()) > 0; ahead != (attrs.FaultBreaks && l.c.InPlace()) {
 						t.Errorf("read ahead: %t", ahead)
 					}
 				})

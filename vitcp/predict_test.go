@@ -87,7 +87,7 @@ func TestAhead(t *testing.T) {
 			s.raw(stream[:k])
 			stream = stream[k:]
 			for s.v.Poll() {
-				l.c.WithReceiver(func() { most = max(most, cap(l.rx.Ahead.Pins)) })
+				l.c.WithReceiver(func() { most = max(most, cap(l.rx.Ahead())) })
 			}
 		}
 		for range 4 {
@@ -101,7 +101,7 @@ func TestAhead(t *testing.T) {
 			runtime.Gosched()
 		}
 		l.c.WithReceiver(func() {
-			if len(l.rx.Ahead.Pins) > 0 {
+			if len(l.rx.Ahead()) > 0 {
 				t.Error("memory is pinned still")
 			}
 		})

@@ -143,7 +143,8 @@ func (w *wire) Next(p []byte, early bool, f *placer.Frame) (n int, body []byte, 
 		}
 	}
 	n = hl + min(payload, come)
-	*f = placer.Frame{Size: payload - last, Trailer: last, Watched: h.Type == vitcpwire.Write}
+	f.Begin(payload-last, last, nil)
+	f.Watched = h.Type == vitcpwire.Write
 	if err := l.begin(h, p[vitcpwire.HeaderLen:hl], payload); err != nil {
 		return 0, nil, false, err
 	}

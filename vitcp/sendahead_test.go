@@ -93,7 +93,7 @@ func TestSendsAhead(t *testing.T) {
 			s.raw(stream[:k])
 			stream = stream[k:]
 			for s.v.Poll() {
-				l.c.WithReceiver(func() { most = max(most, cap(l.rx.Ahead.Pins)) })
+				l.c.WithReceiver(func() { most = max(most, cap(l.rx.Ahead())) })
 			}
 		}
 		for i := range bufs + 1 {
@@ -118,7 +118,7 @@ func TestSendsAhead(t *testing.T) {
 			t.Fatalf("round %d: a Read got other bytes", round)
 		}
 		l.c.WithReceiver(func() {
-			if len(l.rx.Ahead.Pins) > 0 {
+			if len(l.rx.Ahead()) > 0 {
 				t.Error("memory is pinned still")
 			}
 		})

@@ -11,26 +11,36 @@ const maxDiscard = 64 << 10
 // A Placer places the frames of one connection. The receive role owns it. Wire is set before the
 // first frame.
 type Placer struct {
-	Wire  Wire
-	Ahead Predictions
-
+	Wire Wire
 	f    Frame
-	open bool // bytes of f are missing: payload, or else its trailer
+	held regmem.Ref // pin that serves every access to its region during one Receive
+	long *long      // nil until a read was planned
+}
 
-	held    regmem.Ref   // pin that serves every access to its region during one Receive
-	pins    []regmem.Ref // memory of f, from Plan to Landed
+// A long is what the frames need that do not pass through the staging buffer.
+type long struct {
+	Predictions
+	pins    []regmem.Ref // memory of the frame in progress, from Plan to Landed
 	discard []byte       // where bytes go that are not wanted
 }
 
+// Ahead returns the pins of memory of predicted frames.
+func (x *Placer) Ahead() []regmem.Ref {
+	if x.long == nil {
+		return nil
+	}
+	return x.long.pinned
+}
+
 // Open reports whether bytes of a frame that has begun are still to come.
-func (x *Placer) Open() bool { return x.open }
+func (x *Placer) Open() bool { return x.f.open }
 
 // Placed returns how many bytes of the frame's payload are in place, or were dropped.
 func (x *Placer) Placed() int { return x.f.placed }
 
 // Missing returns how many bytes of the frame are to be read straight into place.
 func (x *Placer) Missing() int {
-	if !x.open {
+	if !x.f.open {
 		return 0
 	}
 	return x.f.Size - x.f.placed
@@ -38,8 +48,9 @@ func (x *Placer) Missing() int {
 
 // Receive takes the frames in p, as [frameio.Protocol] wants it. No pin outlasts it.
 func (x *Placer) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
+	w := x.Wire
 	for n < len(p) && err == nil {
-		if x.open {
+		if x.f.open {
 			k := x.f.Trailer
 			if len(p)-n < k {
 				break
@@ -48,7 +59,7 @@ func (x *Placer) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 			err = x.end(p[n-k : n])
 			continue
 		}
-		k, payload, ok, failed := x.Wire.Next(p[n:], mayPlan, &x.f)
+		k, payload, ok, failed := w.Next(p[n:], mayPlan, &x.f)
 		if n += k; failed != nil || k == 0 {
 			err = failed
 			break
@@ -59,26 +70,39 @@ func (x *Placer) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 		if len(payload) > 0 {
 			x.Place(payload)
 		}
-		if x.open = x.f.placed < x.f.Size || x.f.Trailer > 0; !x.open {
-			err = x.Wire.End(nil)
+		if x.f.open = x.f.placed < x.f.Size || x.f.Trailer > 0; !x.f.open {
+			err = w.End(nil)
 		}
 	}
 	x.LetGo()
 	return n, x.Missing(), err
 }
 
+// Take begins a frame outside of Receive, places payload of it, and ends it if that is all. No other
+// frame is open.
+func (x *Placer) Take(f Frame, payload []byte) error {
+	x.f = f
+	if len(payload) > 0 {
+		x.Place(payload)
+	}
+	if x.f.open = x.f.placed < x.f.Size || x.f.Trailer > 0; x.f.open {
+		return nil
+	}
+	return x.Wire.End(nil)
+}
+
 // end ends a frame that was open.
 func (x *Placer) end(trailer []byte) error {
-	x.open, x.discard = false, nil
+	x.f.open = false
 	return x.Wire.End(trailer)
 }
 
-// Place puts the next bytes of the payload where they belong. Bytes that are there already stay.
+// Place puts the next bytes of the payload where they belong.
 func (x *Placer) Place(p []byte) {
-	if x.f.At != nil {
-		if at := x.f.At[x.f.placed:]; x.f.Watched && &at[0] != &p[0] {
+	if at := x.f.At; at != nil {
+		if at = at[x.f.placed:]; x.f.Watched {
 			regmem.CopyLast(at, p, false) // [VIA-4.2-5]
-		} else if &at[0] != &p[0] {
+		} else {
 			copy(at, p)
 		}
 		x.f.placed += len(p)
@@ -100,7 +124,7 @@ func (x *Placer) Place(p []byte) {
 	}
 }
 
-// copy copies p to ref, unless it is there.
+// copy copies p to ref, unless it was read there.
 func (x *Placer) copy(ref regmem.Ref, p []byte) error {
 	switch {
 	case !ref.Far() && &ref.B()[0] == &p[0]:
@@ -137,13 +161,23 @@ func (x *Placer) LetGo() {
 
 // Drop forgets the frame in progress because the stream has ended.
 func (x *Placer) Drop() {
-	x.pins = regmem.ReleaseAll(x.pins)
-	x.open, x.discard = false, nil
+	x.f.open = false
+	if x.long != nil {
+		x.long.unpin()
+	}
+}
+
+// unpin gives the pins of the frame in progress back.
+func (m *long) unpin() {
+	m.pins, m.discard = regmem.ReleaseAll(m.pins), nil
 }
 
 // Plan tells where the missing bytes of the frame in progress belong, and where those of the frames
 // behind it probably will.
 func (x *Placer) Plan(p *frameio.Plan) {
+	if x.long == nil {
+		x.long = new(long)
+	}
 	if x.Missing() > 0 && !x.planRest(p) {
 		return
 	}
@@ -155,18 +189,17 @@ func (x *Placer) Plan(p *frameio.Plan) {
 // planRest plans the missing bytes of the frame. It is false if they are not wanted: then they are
 // read to where they do no harm.
 func (x *Placer) planRest(p *frameio.Plan) bool {
+	m := x.long
 	for at := x.f.placed; at < x.f.Size; {
 		ref := x.Wire.Target(regmem.Ref{}, at, x.f.Size-at)
 		if ref.Len() == 0 {
-			x.pins = regmem.ReleaseAll(x.pins)
-			if x.discard == nil {
-				x.discard = make([]byte, min(x.Missing(), maxDiscard))
-			}
+			m.unpin()
+			m.discard = make([]byte, min(x.Missing(), maxDiscard))
 			p.MayFault = false
-			p.Frame = append(p.Frame[:0], x.discard[:min(len(x.discard), x.Missing())])
+			p.Frame = append(p.Frame[:0], m.discard)
 			return false
 		}
-		x.pins = append(x.pins, ref)
+		m.pins = append(m.pins, ref)
 		p.MayFault = p.MayFault || ref.Guarded()
 		p.Frame = append(p.Frame, ref.B())
 		at += ref.Len()
@@ -178,7 +211,7 @@ func (x *Placer) planRest(p *frameio.Plan) bool {
 // outlasts it.
 func (x *Placer) Landed(p *frameio.Plan, frame, behind int) (taken, missing int, err error) {
 	if x.Missing() > 0 {
-		x.pins = regmem.ReleaseAll(x.pins)
+		x.long.unpin()
 		x.f.placed += frame
 		if x.f.placed == x.f.Size && x.f.Trailer == 0 {
 			err = x.end(nil)
@@ -195,7 +228,7 @@ func (x *Placer) Landed(p *frameio.Plan, frame, behind int) (taken, missing int,
 			break
 		}
 	}
-	x.Ahead.release()
+	x.long.release()
 	x.LetGo()
 	return taken, x.Missing(), err
 }

@@ -7,18 +7,24 @@ import (
 
 // Predictions are the frames that are predicted for one read.
 type Predictions struct {
-	Pins []regmem.Ref // of their memory, from Plan to Landed
-	Max  int          // bytes that may be predicted; a Wire may lower it
+	Max    int          // bytes that may be predicted; a Wire may lower it
+	pinned []regmem.Ref // their memory, from Plan to Landed
 
-	plan *frameio.Plan
+	plan  *frameio.Plan
+	first int // bytes that are missing of the payload in progress
+	extent
+}
+
+// An extent is how much is predicted.
+type extent struct {
 	gap  int // bytes of the frame before that come behind its payload
-	size int // bytes that are predicted
+	size int
 }
 
 func (x *Placer) predict(p *frameio.Plan) {
-	a := &x.Ahead
-	a.plan, a.gap, a.size, a.Max = p, 0, 0, frameio.MaxAhead
-	if x.open {
+	a := &x.long.Predictions
+	a.plan, a.first, a.extent, a.Max = p, x.Missing(), extent{}, frameio.MaxAhead
+	if x.f.open {
 		a.gap = x.f.Trailer
 	}
 	x.Wire.Predict(a)
@@ -28,7 +34,23 @@ func (x *Placer) predict(p *frameio.Plan) {
 	}
 }
 
-func (a *Predictions) release() { a.Pins = regmem.ReleaseAll(a.Pins) }
+func (a *Predictions) release() { a.pinned = regmem.ReleaseAll(a.pinned) }
+
+// Len returns how many frames are predicted.
+func (a *Predictions) Len() int { return len(a.plan.Predicted) }
+
+// Next returns how many bytes of the stream come before the headers of the next frame to be predicted.
+func (a *Predictions) Next() int { return a.first + a.size + a.gap }
+
+// Try runs f, and takes back the frames that it added unless it is true.
+func (a *Predictions) Try(f func() bool) bool {
+	n, before := a.Len(), a.extent
+	if f() {
+		return true
+	}
+	a.plan.Predicted, a.extent = a.plan.Predicted[:n], before
+	return false
+}
 
 // Room reports whether another frame may be predicted.
 func (a *Predictions) Room() bool { return a.plan.Room() && a.size < a.Max }
@@ -41,7 +63,7 @@ func (a *Predictions) Pin(ref regmem.Ref, n int) []byte {
 		return nil
 	}
 	a.plan.MayFault = a.plan.MayFault || ref.Guarded()
-	a.Pins = append(a.Pins, ref)
+	a.pinned = append(a.pinned, ref)
 	return ref.B()
 }
 
@@ -61,7 +83,7 @@ func (a *Predictions) Add(header int, place []byte, trailer int) bool {
 // returns how many of the n bytes that came from there on it took: none behind the headers if
 // another frame came.
 func (x *Placer) takePredicted(f frameio.Prediction, n int) (taken int, err error) {
-	if x.open {
+	if x.f.open {
 		if taken = x.f.Trailer; taken >= len(f.Header) {
 			return 0, nil
 		}
@@ -77,8 +99,9 @@ func (x *Placer) takePredicted(f frameio.Prediction, n int) (taken int, err erro
 		x.Place(payload)
 	}
 	payload = f.Place[:min(n-len(f.Header), len(f.Place))]
+	x.f.At = nil // else the bytes would be copied to where they are
 	x.Place(payload)
-	if x.open = x.f.placed < x.f.Size || x.f.Trailer > 0; !x.open {
+	if x.f.open = x.f.placed < x.f.Size || x.f.Trailer > 0; !x.f.open {
 		err = x.Wire.End(nil)
 	}
 	return len(f.Header) + len(payload), err

@@ -32,12 +32,20 @@ type Wire interface {
 	Predict(to *Predictions)
 }
 
-// A Frame is the frame being placed, or the last one. Next sets all of it before it judges a frame.
+// A Frame is the frame being placed, or the last one. A Wire calls Begin for each.
 type Frame struct {
 	Size    int    // of all payload that is placed
 	Trailer int    // bytes behind the payload that End needs, and that have not come
-	At      []byte // memory of all payload, if the Wire knows it already and the held pin covers it
+	At      []byte // see Begin
 	Watched bool   // a program may watch the last bytes: they become visible after all others
 
-	placed int // bytes of payload that are in place, or were dropped
+	open   bool // bytes of it are missing: payload, or else its trailer
+	placed int  // bytes of payload that are in place, or were dropped
+}
+
+// Begin begins a frame with size bytes of payload to be placed, and trailer bytes behind them that End
+// needs and that have not come. at is the memory of all payload, if the Wire knows it already and the
+// held pin covers it.
+func (f *Frame) Begin(size, trailer int, at []byte) {
+	f.Size, f.Trailer, f.At, f.Watched, f.placed = size, trailer, at, false, 0
 }

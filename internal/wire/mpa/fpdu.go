@@ -153,6 +153,14 @@ type Decoder struct {
 // marker before it included, and that of its ULPDU. It returns 0, 0 if b is too
 // short to tell. The length field is believed only up to the Decoder's Max.
 func (d *Decoder) Need(b []byte) (fpdu, ulpdu int, err error) {
+	if !d.Markers && d.Max == 0 && d.err == nil && len(b) >= LengthLen { // to be inlined
+		n := int(b[0])<<8 | int(b[1])
+		return FPDULen(n), n, nil
+	}
+	return d.need(b)
+}
+
+func (d *Decoder) need(b []byte) (fpdu, ulpdu int, err error) {
 	if d.err != nil {
 		return 0, 0, d.err
 	}
