@@ -59,7 +59,7 @@ func dialTCP(ctx context.Context, addr string, c *Config) (net.Conn, error) {
 type plainHint struct{ err error }
 
 func (e *plainHint) Error() string {
-	return e.err.Error() + "; the peer closed without a word and may know revision 1 only (Config.Plain, Config.PlainFallback)"
+	return e.err.Error() + "; the peer closed without an answer: it may know revision 1 of MPA only, or speak TLS"
 }
 
 func (e *plainHint) Unwrap() error { return e.err }

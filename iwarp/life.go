@@ -410,7 +410,4 @@ func (q *QueuePair) firstSent() {
 	}
 }
 
-var (
-	_ error          = (*TerminateError)(nil)
-	_ slog.LogValuer = (*TerminateError)(nil)
-)
+var _ error = (*TerminateError)(nil)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"log/slog"
 
 	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/rdmap"
@@ -54,15 +53,6 @@ func (e *TerminateError) Is(target error) bool {
 	t, ok := target.(*TerminateError)
 	return ok && t.Remote == e.Remote && t.Layer == e.Layer && t.Type == e.Type && t.Code == e.Code &&
 		t.Cause == nil && t.Raw == nil
-}
-
-// LogValue describes the error.
-func (e *TerminateError) LogValue() slog.Value {
-	return slog.GroupValue(
-		slog.Bool("remote", e.Remote),
-		slog.String("code", fmt.Sprintf("%d/%d/%02x", uint8(e.Layer), e.Type, e.Code)),
-		slog.String("text", e.Error()),
-	)
 }
 
 // terminateError makes the error of a Terminate that is sent or was received.

@@ -109,12 +109,22 @@ func (l *listener) prepare(r *request) error {
 	if cfg.TLSListen != nil {
 		t := tls.Server(r.tcp, cfg.TLSListen)
 		if err := t.Handshake(); err != nil {
+			refusePlain(r.tcp, err)
 			return err
 		}
 		r.nc = t
 	}
 	r.nc = cfg.wrap(r.nc)
 	return nil
+}
+
+// refusePlain answers a caller that does not speak TLS with an alert (fatal, unexpected
+// message). Without an answer the caller takes the peer for one that is late, and tries
+// again until its time is up.
+func refusePlain(c net.Conn, err error) {
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		c.Write([]byte{21, 3, 3, 0, 2, 2, 10})
+	}
 }
 
 // note counts and logs a connection that sent no proper request.
