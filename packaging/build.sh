@@ -23,7 +23,7 @@ rm -rf "$stage"
 mkdir -p "$stage/completion" dist
 
 # shellcheck disable=SC2086
-build() { go build $BUILDFLAGS -ldflags "-s -w -X viaduct/cmd/viaduct/internal/shell.version=$VERSION" -o "$1" ./cmd/viaduct; }
+build() { go build $BUILDFLAGS -ldflags "-s -w -X viaduct/cmd/viaduct/internal/shell.version=$VERSION -X viaduct/cmd/viaduct/internal/shell.commit=$(git rev-parse HEAD 2>/dev/null)" -o "$1" ./cmd/viaduct; }
 GOOS=linux GOARCH=$ARCH build "$stage/viaduct"
 host=$stage/viaduct
 if [ "$ARCH" != "$(go env GOHOSTARCH)" ] || [ "$(go env GOHOSTOS)" != linux ]; then # what it prints of itself is the same everywhere
