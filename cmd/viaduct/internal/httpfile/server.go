@@ -96,7 +96,7 @@ func (h *handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		code = http.StatusNotFound
-	case errors.Is(err, store.ErrReadOnly), errors.Is(err, store.ErrNotFile):
+	case errors.Is(err, store.ErrReadOnly), errors.Is(err, store.ErrNotFile), errors.Is(err, store.ErrDenied):
 		code = http.StatusForbidden
 	case errors.Is(err, store.ErrTooLarge):
 		code = http.StatusRequestEntityTooLarge

@@ -1,9 +1,11 @@
 package shell
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -46,8 +48,11 @@ type Env struct {
 	Metrics *Metrics
 	Status  *Status
 
-	sockets *systemd.Sockets // of a service manager; see Inherit
-	ready   chan struct{}    // closed at the end; nil if the service manager was told nothing
+	sockets   *systemd.Sockets // of a service manager; see Inherit
+	ready     chan struct{}    // closed at the end; nil if the service manager was told nothing
+	reloading reloading
+
+	printed bool // guarded by mu: a JSON document was printed
 
 	mu      sync.Mutex                         // one writer of stdout at a time
 	mappers map[netip.AddrPort]*portmap.Client // guarded by mu; see Mapper
@@ -64,7 +69,7 @@ func (e *Env) Open() error {
 	if err := level.UnmarshalText([]byte(e.LogLevel)); err != nil || !strings.Contains("debug info warn error", e.LogLevel) {
 		return Usagef("--log-level %q is none of debug, info, warn, error", e.LogLevel)
 	}
-	o := &slog.HandlerOptions{Level: level, ReplaceAttr: addressText}
+	o := &slog.HandlerOptions{Level: level, ReplaceAttr: plainAttr}
 	switch e.LogFormat {
 	case "text":
 		e.Log = slog.New(slog.NewTextHandler(e.Stderr, o))
@@ -92,9 +97,24 @@ func (e *Env) Open() error {
 	return nil
 }
 
-// addressText gives network addresses one form: in JSON some would be text and
-// others objects.
-func addressText(_ []string, a slog.Attr) slog.Attr {
+// levelNotice is that of what a user has to see of a normal start. It is shown wherever
+// warnings are.
+const levelNotice = slog.LevelWarn + 1
+
+// Notice logs what a user has to see of a normal start.
+func (e *Env) Notice(msg string, args ...any) {
+	e.Log.Log(context.Background(), levelNotice, msg, args...)
+}
+
+// HTTPLog is the logger for what net/http says of its connections.
+func (e *Env) HTTPLog() *log.Logger { return slog.NewLogLogger(e.Log.Handler(), slog.LevelInfo) }
+
+// plainAttr gives network addresses one form, where in JSON some would be text and others
+// objects, and names the level of a notice.
+func plainAttr(_ []string, a slog.Attr) slog.Attr {
+	if a.Key == slog.LevelKey && a.Value.Any() == levelNotice {
+		a.Value = slog.StringValue("NOTICE")
+	}
 	if a.Value.Kind() == slog.KindAny {
 		if at, ok := a.Value.Any().(net.Addr); ok {
 			a.Value = slog.StringValue(at.String())
@@ -105,6 +125,7 @@ func addressText(_ []string, a slog.Attr) slog.Attr {
 
 // Close writes out the capture and ends the metrics server.
 func (e *Env) Close() error {
+	e.endReloading()
 	e.Status.close()
 	e.stopping()
 	if e.Metrics != nil {
@@ -137,7 +158,12 @@ func (e *Env) Listening(u *addr.URL) (over func()) {
 	if e.DataOnStdout {
 		w = e.Stderr
 	}
-	fmt.Fprintf(w, "listening %s\n", u)
+	if !e.JSON {
+		fmt.Fprintf(w, "listening %s\n", u)
+		return over
+	}
+	line, _ := json.Marshal(map[string]string{"listening": u.String()})
+	fmt.Fprintf(w, "%s\n", line)
 	return over
 }
 
@@ -157,6 +183,7 @@ func (e *Env) PrintJSONLine(v any) error { return e.printJSON(v, "") }
 func (e *Env) printJSON(v any, indent string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.printed = true
 	enc := json.NewEncoder(e.Stdout)
 	enc.SetIndent("", indent)
 	enc.SetEscapeHTML(false)
@@ -173,6 +200,30 @@ func (e *Env) OnTerminal() bool { return e.IsTerminal() && isTerminal(e.Stdout) 
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// commit is set by the build of a package (-ldflags -X), whose tree may lack what the Go
+// tool reads it from.
+var commit string
+
+// Commit is the commit that the build names, else that of the checkout, and whether the
+// checkout had changes.
+func Commit() (id string, modified bool) {
+	id = "unknown"
+	if b, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range b.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				id = s.Value
+			case "vcs.modified":
+				modified = s.Value == "true"
+			}
+		}
+	}
+	if commit != "" {
+		id = commit
+	}
+	return id, modified
 }
 
 // version is set by the build of a package (-ldflags -X).

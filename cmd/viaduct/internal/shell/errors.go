@@ -112,6 +112,24 @@ func LastLine(verb string, err error) string {
 	return fmt.Sprintf("%s: %s (%s)", at, reason, advice(verb, err))
 }
 
+// A Failure is the JSON document of a command that fails.
+type Failure struct {
+	Error  string `json:"error"`
+	Advice string `json:"advice"`
+	Status int    `json:"status"`
+}
+
+// PrintFailure writes the document of an error to stdout, unless the command has written
+// its result before: that says what failed.
+func (e *Env) PrintFailure(verb string, err error) {
+	e.mu.Lock()
+	printed := e.printed
+	e.mu.Unlock()
+	if !printed && !e.DataOnStdout {
+		e.PrintJSON(Failure{err.Error(), advice(verb, err), ExitCode(err)})
+	}
+}
+
 // advice says what to do about an error: its own hint, else what usually helps.
 func advice(verb string, err error) string {
 	if h, ok := errors.AsType[*hinted](err); ok {
@@ -121,6 +139,7 @@ func advice(verb string, err error) string {
 	var unknown x509.UnknownAuthorityError
 	var wrongHost x509.HostnameError
 	var invalid x509.CertificateInvalidError
+	var record tls.RecordHeaderError
 	switch {
 	case IsUsage(err):
 		if verb == "command" {
@@ -150,6 +169,8 @@ func advice(verb string, err error) string {
 		return "check the clock of this host, and have the certificate renewed"
 	case errors.As(err, &unknown), errors.As(err, &wrongHost):
 		return "give the server's certificate authority by --tls-ca, or its fingerprint by --tls-pin"
+	case errors.As(err, &record):
+		return "the other side speaks without TLS: leave --tls out"
 	case errors.Is(err, fs.ErrNotExist):
 		return "check the name of the file"
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT):

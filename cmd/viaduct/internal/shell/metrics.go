@@ -233,9 +233,9 @@ func (m *Metrics) serve(e *Env) error {
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	m.srv = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	m.srv = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ErrorLog: e.HTTPLog()}
 	go m.srv.Serve(l)
-	e.Log.Warn("metrics", "url", "http://"+l.Addr().String()+"/metrics")
+	e.Notice("metrics", "url", "http://"+l.Addr().String()+"/metrics")
 	return nil
 }
 

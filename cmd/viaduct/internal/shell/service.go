@@ -3,6 +3,7 @@ package shell
 import (
 	"fmt"
 	"net"
+	"os"
 	"time"
 
 	"viaduct/cmd/viaduct/internal/systemd"
@@ -57,6 +58,11 @@ func (e *Env) Ready() error {
 		return fmt.Errorf("tell the service manager: %w", err)
 	}
 	e.ready = make(chan struct{})
+	if os.Getenv("NOTIFY_SOCKET") != "" {
+		e.mu.Lock()
+		e.takeHangupLocked()
+		e.mu.Unlock()
+	}
 	if every > 0 {
 		go alive(e.ready, every/3)
 	}

@@ -32,6 +32,7 @@ var (
 	ErrShrank   = errors.New("the file shrank while it was being served")
 	ErrSum      = errors.New("sha256 does not match")
 	ErrNoSpace  = errors.New("no space left")
+	ErrDenied   = errors.New("permission denied")
 	ErrTooMany  = fmt.Errorf("a directory of more than %d names", maxNames)
 )
 
@@ -90,11 +91,11 @@ func tell(err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return ErrNotFound
 	case errors.Is(err, fs.ErrPermission):
-		return errors.New("permission denied")
+		return ErrDenied
 	case isNoSpace(err):
 		return ErrNoSpace
 	}
-	for _, e := range []error{ErrBadPath, ErrReadOnly, ErrIsDir, ErrNotFile, ErrTooLarge, ErrRange, ErrShrank, ErrSum, ErrNoSpace, ErrTooMany} {
+	for _, e := range []error{ErrBadPath, ErrReadOnly, ErrIsDir, ErrNotFile, ErrTooLarge, ErrRange, ErrShrank, ErrSum, ErrNoSpace, ErrDenied, ErrTooMany} {
 		if errors.Is(err, e) {
 			return err
 		}

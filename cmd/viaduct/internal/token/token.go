@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 
 	"viaduct/cmd/viaduct/internal/shell"
 )
@@ -34,7 +35,7 @@ var (
 
 // A Token is the secret. It shows in no log, since it formats as a placeholder. Safe
 // for concurrent use.
-type Token struct{ secret []byte }
+type Token struct{ secret atomic.Pointer[[]byte] }
 
 func (*Token) String() string { return "(token)" }
 
@@ -52,8 +53,13 @@ func New(text string) (*Token, error) {
 			return nil, errors.New("a token consists of letters, digits and -._~+/=")
 		}
 	}
-	return &Token{[]byte(text)}, nil
+	t, secret := new(Token), []byte(text)
+	t.secret.Store(&secret)
+	return t, nil
 }
+
+// Replace has t be the secret of other from then on.
+func (t *Token) Replace(other *Token) { t.secret.Store(other.secret.Load()) }
 
 // Read takes the token from the only line of a file, which no other user may be able
 // to read.
@@ -93,7 +99,7 @@ func forbidden(file string) fs.FileMode {
 }
 
 // Authorization is the field of HTTP by which a client shows the token.
-func (t *Token) Authorization() string { return "Bearer " + string(t.secret) }
+func (t *Token) Authorization() string { return "Bearer " + string(*t.secret.Load()) }
 
 // Check judges the Authorization field of a request. The error is nil, ErrMissing or
 // ErrWrong.
@@ -102,7 +108,7 @@ func (t *Token) Check(authorization string) error {
 	if !strings.EqualFold(scheme, "Bearer") {
 		return ErrMissing
 	}
-	a, b := sha256.Sum256([]byte(strings.TrimSpace(given))), sha256.Sum256(t.secret)
+	a, b := sha256.Sum256([]byte(strings.TrimSpace(given))), sha256.Sum256(*t.secret.Load())
 	if subtle.ConstantTimeCompare(a[:], b[:]) != 1 {
 		return ErrWrong
 	}
@@ -134,7 +140,7 @@ const (
 // Prove makes the proof of a side: HMAC-SHA256 of its role and both nonces, with the
 // token as the key.
 func (t *Token) Prove(r Role, client, server Nonce) (p Proof) {
-	m := hmac.New(sha256.New, t.secret)
+	m := hmac.New(sha256.New, *t.secret.Load())
 	io.WriteString(m, string(r))
 	m.Write(client[:])
 	m.Write(server[:])

@@ -8,6 +8,7 @@ import (
 	"math"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"viaduct/cmd/viaduct/internal/addr"
@@ -108,7 +109,10 @@ func (c *iwarpConn) started() {
 }
 
 // iwarpHint says what usually makes a peer that accepts TCP end the start-up.
-func iwarpHint(err error) error {
+func iwarpHint(err error, o *Options) error {
+	if o.TLSDial != nil && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)) {
+		return shell.Hint(err, "the other side may speak without TLS: leave --tls out")
+	}
 	if _, ok := errors.AsType[*iwarp.RejectedError](err); ok {
 		return shell.Hint(err, "check that the other side speaks iwarp at this port: it may speak SDP")
 	}
@@ -116,7 +120,7 @@ func iwarpHint(err error) error {
 	if !ok || m.Code != mpa.CodeClosed && m.Code != mpa.CodeFrame {
 		return err
 	}
-	return shell.Hint(err, "check that the other side speaks iwarp at this port; ?mpa=1 if it knows revision 1 only")
+	return shell.Hint(err, "check that the other side speaks iwarp at this port, and whether it wants --tls; ?mpa=1 if it knows revision 1 only")
 }
 
 func dialIWARP(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
@@ -138,7 +142,7 @@ func dialIWARP(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
 	}
 	if _, err := iwarp.Dial(ctx, u.HostPort(), cfg); err != nil {
 		c.release()
-		return nil, fmt.Errorf("connect to %s: %w", u, iwarpHint(err))
+		return nil, fmt.Errorf("connect to %s: %w", u, iwarpHint(err, o))
 	}
 	c.pace.learn(c.q.PeerPrivate())
 	c.started()

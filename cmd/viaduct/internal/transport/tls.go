@@ -16,6 +16,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"viaduct/cmd/viaduct/internal/addr"
@@ -36,11 +37,32 @@ func (f *TLSFlags) Given() bool {
 	return f.On || f.Cert != "" || f.Key != "" || f.CA != "" || f.Pin != ""
 }
 
-// Configs returns the settings for connections made and accepted, nil without
+// Configs returns the settings of configs. A listener with a certificate of a file uses a
+// new one from SIGHUP on, and new authorities with it.
+func (f *TLSFlags) Configs(e *shell.Env, listens bool) (dial, listen *tls.Config, err error) {
+	dial, first, err := f.configs(e, listens)
+	if err != nil || first == nil || !listens || f.Cert == "" {
+		return dial, first, err
+	}
+	var current atomic.Pointer[tls.Config]
+	current.Store(first)
+	e.OnHangup("certificate", func() error {
+		_, next, err := f.configs(e, true)
+		if err == nil {
+			current.Store(next)
+		}
+		return err
+	})
+	listen = first.Clone()
+	listen.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return current.Load(), nil }
+	return dial, listen, nil
+}
+
+// configs returns the settings for connections made and accepted, nil without
 // TLS. A listener without certificate gets one made for this run, whose
 // fingerprint is logged, for --tls-pin of the other side. With an authority
 // given, a listener asks its clients for certificates too.
-func (f *TLSFlags) Configs(e *shell.Env, listens bool) (dial, listen *tls.Config, err error) {
+func (f *TLSFlags) configs(e *shell.Env, listens bool) (dial, listen *tls.Config, err error) {
 	if !f.Given() {
 		return nil, nil, nil
 	}
@@ -61,7 +83,7 @@ func (f *TLSFlags) Configs(e *shell.Env, listens bool) (dial, listen *tls.Config
 			return nil, nil, err
 		}
 		listen.Certificates = []tls.Certificate{c}
-		e.Log.Warn("made a certificate for this run", "tls-pin", fingerprint(c.Certificate[0]))
+		e.Notice("made a certificate for this run", "tls-pin", fingerprint(c.Certificate[0]))
 	}
 	if f.CA != "" {
 		pem, err := os.ReadFile(f.CA)

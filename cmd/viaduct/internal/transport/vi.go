@@ -382,7 +382,9 @@ func connectFailure(u *addr.URL, err error) error {
 	case errors.As(err, new(x509.UnknownAuthorityError)), errors.As(err, new(x509.HostnameError)):
 		return wrapped
 	case errors.Is(err, vi.ErrNotReachable):
-		return shell.Hint(wrapped, "check that the server is running and that host and port are right")
+		return shell.Hint(wrapped, "check that the server is running, that host and port are right, and that both sides have --tls or neither")
+	case errors.Is(err, vi.ErrTimeout):
+		return shell.Hint(wrapped, "the other side may be stopped, or speak another protocol at this port, such as TLS (--tls)")
 	}
 	return wrapped
 }

@@ -85,9 +85,15 @@ func Run(ctx context.Context, e *shell.Env, args []string) int {
 	if errors.Is(err, memsvc.ErrTakenBack) {
 		err = shell.Hint(err, "run it again when nothing writes to the file any more")
 	}
+	if e.JSON || shell.IsUsage(err) && wantsJSON(args) {
+		e.PrintFailure(verb, err)
+	}
 	fmt.Fprintln(e.Stderr, shell.LastLine(verb, err))
 	return shell.ExitCode(err)
 }
+
+// errPlainAtTLS is what Go's HTTP server answers to a client without TLS.
+var errPlainAtTLS = errors.New("HTTP request to an HTTPS server")
 
 // refusalHint says what helps against a server's no. The reasons are those of
 // packages store and token, which travel as text.
@@ -102,6 +108,8 @@ func refusalHint(err error) string {
 		{token.ErrMissing, "give the token of the server by --token-file"},
 		{token.ErrWrong, "--token-file must have the token of the server"},
 		{store.ErrReadOnly, "start the server with --writable"},
+		{errPlainAtTLS, "the server speaks TLS: give --tls"},
+		{store.ErrDenied, "give the server's user the permission for that file"},
 		{store.ErrNotFound, "check the path"},
 		{store.ErrIsDir, "name a file in it"},
 		{store.ErrTooLarge, "start the server with a larger --max-file"},
@@ -114,6 +122,15 @@ func refusalHint(err error) string {
 		}
 	}
 	return "check the path, and look at the server's log"
+}
+
+// wantsJSON reports whether --json is among the flags of a command line that could not be
+// read to its end.
+func wantsJSON(args []string) bool {
+	if i := slices.Index(args, "--"); i >= 0 {
+		args = args[:i]
+	}
+	return slices.Contains(args, "--json") || slices.Contains(args, "--json=true")
 }
 
 // unknownVerb is the error of a word that names no command, with what may have
@@ -162,7 +179,8 @@ func newRoot(e *shell.Env) *cobra.Command {
 		Use:   "viaduct",
 		Short: "RDMA over ordinary TCP, in user space",
 		Long: `viaduct moves memory between processes by RDMA Write and RDMA Read over ordinary
-TCP, without special hardware, kernel modules or privileges.
+TCP, without special hardware, kernel modules or privileges. "viaduct run --rdma"
+gives an RDMA device to programs that are not changed.
 
 Addresses:
   vitcp://HOST[:PORT]/DISCRIMINATOR  a VI over TCP (port 3936)
@@ -389,6 +407,15 @@ func (c *connFlags) options(e *shell.Env, listens bool, us ...*addr.URL) (*trans
 	if c.token != "" {
 		if o.Token, err = token.Read(c.token); err != nil {
 			return nil, fmt.Errorf("--token-file: %w", err)
+		}
+		if listens {
+			e.OnHangup("token", func() error {
+				t, err := token.Read(c.token)
+				if err == nil {
+					o.Token.Replace(t)
+				}
+				return err
+			})
 		}
 		isHTTP := func(u *addr.URL) bool { return u.Scheme == "tcp" || u.Scheme == "sdp" }
 		if i := slices.IndexFunc(us, isHTTP); i >= 0 && !c.tls.Given() {

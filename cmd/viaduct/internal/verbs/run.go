@@ -15,8 +15,8 @@ func runCommand(e *shell.Env) *cobra.Command {
 	var check, overRDMA, noCRC, tcp bool
 	var devices []string
 	c := &cobra.Command{
-		Use:   "run [--to PREFIX[:PORT][=WHERE]]... [--listen PORT[=SDPPORT]]... -- PROGRAM [ARGS...]",
-		Short: "run a program with its TCP connections carried over SDP",
+		Use:   "run [--to PREFIX[:PORT][=WHERE]]... [--listen PORT[=SDPPORT]]... -- PROGRAM [ARGS...] | run --rdma [--device NAME[=ADDRESS,...]]... -- PROGRAM [ARGS...]",
+		Short: "run a program with its TCP carried over SDP, or with an RDMA device (--rdma)",
 		Long: `Run an unmodified program with its TCP connections carried over SDP: those that a
 rule covers, or without any rule those for which a Port Mapper knows an SDP
 address. All others stay plain TCP, and so does what can't be carried. The

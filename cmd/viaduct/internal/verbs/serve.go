@@ -169,6 +169,7 @@ func (s *server) serveHTTP(l net.Listener, scheme string, fail chan<- error) *ht
 		ReadHeaderTimeout: 30 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          s.e.HTTPLog(),
 		ConnState: func(c net.Conn, st http.ConnState) {
 			mu.Lock()
 			defer mu.Unlock()

@@ -2,7 +2,6 @@ package verbs
 
 import (
 	"runtime"
-	"runtime/debug"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -44,17 +43,8 @@ func versionCommand(e *shell.Env) *cobra.Command {
 				Go        string     `json:"go"`
 				Platform  string     `json:"platform"`
 				Protocols []protocol `json:"protocols"`
-			}{Version: shell.Version(), Commit: "unknown", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
-			if b, ok := debug.ReadBuildInfo(); ok {
-				for _, s := range b.Settings {
-					switch s.Key {
-					case "vcs.revision":
-						v.Commit = s.Value
-					case "vcs.modified":
-						v.Modified = s.Value == "true"
-					}
-				}
-			}
+			}{Version: shell.Version(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+			v.Commit, v.Modified = shell.Commit()
 			for _, p := range protocols {
 				if p.needs == "" || slices.Contains(transport.Names(), p.needs) {
 					v.Protocols = append(v.Protocols, p)

@@ -1,0 +1,75 @@
+package shell
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// A reloading is what SIGHUP has a service do.
+type reloading struct {
+	signals chan os.Signal // nil until something wants SIGHUP
+	over    chan struct{}  // closed at the end
+	reloads []reload       // guarded by Env.mu
+}
+
+// A reload reads anew what a file holds.
+type reload struct {
+	what string
+	read func() error
+}
+
+// OnHangup has SIGHUP call read, which reads what a file holds and uses it from then on. An
+// error is logged, and what was read before stays in use. A process without such files is
+// ended by SIGHUP, as others are, unless a service manager started it.
+func (e *Env) OnHangup(what string, read func() error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.reloading.reloads = append(e.reloading.reloads, reload{what, read})
+	e.takeHangupLocked()
+}
+
+// takeHangupLocked begins to take SIGHUP.
+func (e *Env) takeHangupLocked() {
+	r := &e.reloading
+	if r.signals != nil {
+		return
+	}
+	r.signals, r.over = make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(r.signals, syscall.SIGHUP)
+	go func() {
+		for {
+			select {
+			case <-r.signals:
+				e.reload()
+			case <-r.over:
+				return
+			}
+		}
+	}()
+}
+
+func (e *Env) reload() {
+	e.mu.Lock()
+	list := e.reloading.reloads
+	e.mu.Unlock()
+	if len(list) == 0 {
+		e.Notice("hangup: nothing to reload")
+	}
+	for _, r := range list {
+		if err := r.read(); err != nil {
+			e.Log.Error("not reloaded, what was read before is used", "what", r.what, "err", err)
+			continue
+		}
+		e.Notice("reloaded", "what", r.what)
+	}
+}
+
+// endReloading gives SIGHUP back.
+func (e *Env) endReloading() {
+	if e.reloading.signals != nil {
+		signal.Stop(e.reloading.signals)
+		close(e.reloading.over)
+		e.reloading.signals = nil
+	}
+}
