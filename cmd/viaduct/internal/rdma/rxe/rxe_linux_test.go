@@ -7,18 +7,22 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A heap is an arena of plain memory.
+// A heap is an arena of memory that is mapped, as that which is shared with programs: a test that scribbles on it races with
+// the engine as a program does.
 type heap struct{ next int64 }
 
 func (h *heap) Ring(n int) ([]byte, int64, error) {
 	h.next += int64(n)
-	return make([]byte, n), h.next, nil
+	b, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	return b, h.next, err
 }
 
-func (h *heap) Drop([]byte, int64) {}
+func (h *heap) Drop(b []byte, _ int64) { unix.Munmap(b) }
 
 // A store is a program's registered memory: one region for each key, that begins at address key << 16.
 type store struct {
