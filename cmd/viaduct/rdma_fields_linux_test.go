@@ -68,7 +68,7 @@ func (h *rdmaFields) value(k abi.Kind) uint64 {
 	case abi.Type:
 		return abi.TypeRC
 	}
-	return 0
+	return rxeValue(h.have, k)
 }
 
 // wrong lists values that a field must not have, and what the kernel says of them.
@@ -115,7 +115,7 @@ func (h *rdmaFields) senseless(k abi.Kind, out int) (values []uint64, says []uni
 	case abi.Zero:
 		return []uint64{1, 1<<32 - 1}, []unix.Errno{unix.EINVAL}
 	}
-	return nil, nil // whatever is there is right
+	return rxeSenseless(k), nil // or whatever is there is right
 }
 
 // body makes the body of a command that is right.

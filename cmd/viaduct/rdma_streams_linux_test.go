@@ -41,10 +41,11 @@ func TestRDMAStreams(t *testing.T) {
 type rdmaStream struct {
 	cmFields
 	r         *rand.Rand
-	ids       []uint32 // identifiers that were made
-	qpn       uint32   // number of a queue pair
-	port      uint16   // at which it connects with itself
-	connected bool
+	ids       []uint32      // identifiers that were made
+	qpn       uint32        // number of a queue pair
+	port      uint16        // at which it connects with itself
+	connected bool          // or it is not to
+	verbs     []abi.Command // those of uverbs
 }
 
 func rdmaStreamsMain(arg string) error {
@@ -72,7 +73,7 @@ func rdmaStreamsMain(arg string) error {
 		}
 	}
 	for n := range count {
-		s := &rdmaStream{cmFields: cmFields{rdmaFields: h, gone: 1 << 30}, r: rand.New(rand.NewPCG(uint64(n), 15)), port: port}
+		s := &rdmaStream{cmFields: cmFields{rdmaFields: h, gone: 1 << 30}, r: rand.New(rand.NewPCG(uint64(n), 15)), port: port, verbs: abi.Commands()}
 		err := s.run()
 		unix.CloseRange(lowest, 1023, 0)
 		if err != nil {
@@ -156,8 +157,7 @@ func (s *rdmaStream) spoil(b abi.Body, fields []abi.Field, senseless func(abi.Ki
 
 // verb sends a command of uverbs.
 func (s *rdmaStream) verb() error {
-	all := abi.Commands()
-	c := all[s.r.IntN(len(all))]
+	c := s.verbs[s.r.IntN(len(s.verbs))]
 	if s.ioctls && c&abi.Extended != 0 {
 		s.ioctls = false
 	}

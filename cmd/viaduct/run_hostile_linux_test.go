@@ -99,6 +99,13 @@ func asProgram() bool {
 		}
 		os.Exit(0)
 	}
+	if arg, ok := os.LookupEnv(asRXEStreams); ok {
+		if err := rxeStreamsMain(arg); err != nil {
+			fmt.Fprintln(os.Stderr, "streams:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if arg, ok := os.LookupEnv(asRDMADuplicates); ok {
 		if err := rdmaDuplicates(arg); err != nil {
 			fmt.Fprintln(os.Stderr, "duplicates:", err)
