@@ -31,7 +31,8 @@ system's choice, which a Port Mapper of this process tells.
 
 With --rdma the program is one that uses libibverbs or librdmacm, and its TCP
 connections are left alone: it finds a device siw0 (or those of --device), served in
-user space without any kernel module, and what it sends is iWARP on TCP.
+user space without any kernel module, and what it sends is iWARP on TCP. A device rxe0
+is of RoCE, and connects programs under the same command.
 
 The exit status is the program's, 125 if run itself failed, 126 if the program
 can't be executed, 127 if there is none.`,
@@ -79,7 +80,7 @@ can't be executed, 127 if there is none.`,
 	f.StringVar(&o.PortMapListen, "portmap-listen", "", "be found for --listen by the Port Mapper at the UDP `ADDRESS`, or not, with off (default: that of this host, which this process is if no other is)")
 	f.BoolVar(&check, "check", false, "say what this machine allows, and run nothing; with --rdma of RDMA programs")
 	f.BoolVar(&overRDMA, "rdma", false, "serve RDMA devices to the program instead, over iWARP")
-	f.StringArrayVar(&devices, "device", nil, "with --rdma: serve device `NAME[=ADDRESS,...]` with these local addresses; may be repeated (default siw0, with all)")
+	f.StringArrayVar(&devices, "device", nil, "with --rdma: serve device `NAME[=ADDRESS,...]`, of RoCE if it begins with rxe, with these local addresses; may be repeated (default siw0, with all)")
 	f.BoolVar(&noCRC, "no-crc", false, "with --rdma: do without MPA's CRC if the peer agrees")
 	f.BoolVar(&tcp, "tcp", false, "with --rdma: leave connections within this host to TCP instead of shared memory")
 	f.BoolVar(&o.Require, "require", false, "fail a connection that a rule covers and that can't be carried")
