@@ -1,0 +1,32 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+)
+
+// dissect lets tshark read the capture, which has to show the packets of the conversations and nothing malformed.
+func dissect(ctx context.Context, file string, packets int) error {
+	if err := need("tshark"); err != nil {
+		fmt.Printf("*** SKIPPED: the capture was not read: %v ***\n", err)
+		return nil
+	}
+	count := func(filter string) (int, error) {
+		out, err := command(ctx, "", "tshark", "-r", file, "-Y", filter, "-T", "fields", "-e", "frame.number")
+		return bytes.Count(out, []byte("\n")), err
+	}
+	all, err := count("infiniband")
+	if err != nil {
+		return err
+	}
+	bad, err := count("infiniband && _ws.malformed")
+	if err != nil {
+		return err
+	}
+	fmt.Printf("tshark: %d packets, %d malformed\n", all, bad)
+	if all < packets || bad > 0 {
+		return fmt.Errorf("%d packets, of which %d are malformed; %d were to be there", all, bad, packets)
+	}
+	return nil
+}

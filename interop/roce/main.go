@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"viaduct/roce"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	keep := flag.String("keep", "", "directory to keep the capture and the console in")
+	cache := flag.String("cache", "", "directory of downloaded kernels (default: viaduct/roce in the user's cache directory)")
+	limit := flag.Duration("timeout", 6*time.Minute, "time for everything")
+	require := flag.Bool("require", false, "fail if something is missing, instead of skipping")
+	flag.Parse()
+	ctx, cancel := context.WithTimeout(ctx, *limit)
+	err := run(ctx, *keep, *cache)
+	cancel()
+	stop()
+	var s skip
+	switch {
+	case err == nil:
+	case errors.As(err, &s) && !*require:
+		fmt.Printf("\n*** SKIPPED: %v ***\n*** Nothing was tested against the kernel's rxe. ***\n", err)
+	default:
+		fmt.Fprintln(os.Stderr, "roce:", err)
+		os.Exit(1)
+	}
+}
+
+// The addresses of this side and of the guest, whose other one is in its init.
+var (
+	ours   = netip.MustParseAddr("198.18.87.1")
+	ours6  = netip.MustParseAddr("fd87::1")
+	theirs = netip.MustParseAddr("198.18.87.2")
+)
+
+func run(ctx context.Context, keep, cache string) error {
+	if err := need("qemu-system-x86_64", "ip"); err != nil {
+		return err
+	}
+	if os.Getuid() != 0 {
+		return skip("this needs root, for a tap interface")
+	}
+	if cache == "" {
+		c, err := os.UserCacheDir()
+		if err != nil {
+			return err
+		}
+		cache = filepath.Join(c, "viaduct", "roce")
+	}
+	work, err := os.MkdirTemp("", "viaduct-roce.")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	dir := work
+	if keep != "" {
+		if dir = keep; os.MkdirAll(dir, 0o755) != nil {
+			return fmt.Errorf("no directory %s", keep)
+		}
+	}
+	begin := time.Now()
+	im, err := buildImage(ctx, cache, work)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("guest: built in %.0f s\n", time.Since(begin).Seconds())
+	tap := fmt.Sprintf("roce%d", os.Getpid()%100000)
+	for _, args := range []string{"tuntap add dev %s mode tap", "addr add " + ours.String() + "/24 dev %s", "addr add " + ours6.String() + "/64 dev %s nodad", "link set %s mtu 9000 up"} {
+		if _, err := command(ctx, "", "ip", strings.Fields(fmt.Sprintf(args, tap))...); err != nil {
+			return skip("no tap interface: " + err.Error())
+		}
+	}
+	defer command(context.WithoutCancel(ctx), "", "ip", "link", "del", tap)
+	dev, err := roce.Open(ours)
+	if err != nil {
+		return skip(err.Error())
+	}
+	defer dev.Close()
+	dev6, err := roce.Open(ours6)
+	if err != nil {
+		return skip(err.Error())
+	}
+	defer dev6.Close()
+	g, err := boot(ctx, im, tap, theirs.String(), dir)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("guest: up after %.0f s\n", time.Since(begin).Seconds())
+	failures, packets := converse(ctx, dev, dev6, g)
+	g.stop()
+	if failures > 0 {
+		return fmt.Errorf("%d conversations failed; the guest's console ends with:\n%s", failures, g.consoleTail())
+	}
+	return dissect(ctx, filepath.Join(dir, "capture.pcap"), packets)
+}
+
+// A check is one conversation.
+type check struct {
+	name    string
+	packets int // that the capture has to show, at least
+	run     func(context.Context, *guest) error
+}
+
+// checks are all conversations.
+func checks(dev, dev6 *roce.Device) (cs []check) {
+	addFor := func(d *roce.Device, family string, t talk) {
+		cs = append(cs, check{t.String() + family, 2 * t.count * max(1, t.size/t.mtu),
+			func(ctx context.Context, g *guest) error { return t.hold(ctx, d, g) }})
+	}
+	add := func(t talk) { addFor(dev, "", t) }
+	memory := func(d *roce.Device, family string, mtu int) {
+		cs = append(cs, check{fmt.Sprintf("memory of the guest, MTU %d: Writes, Reads, atomic operations, a wrong key%s", mtu, family), 2_000_000 / mtu,
+			func(ctx context.Context, g *guest) error { return useMemory(ctx, d, g, mtu) }})
+	}
+	memory(dev, "", 1024)
+	memory(dev, "", 4096)
+	memory(dev6, ", IPv6", 4096)
+	for _, serves := range []bool{false, true} {
+		addFor(dev6, ", IPv6", talk{roce.RC, 1024, 65535, 50, serves})
+		addFor(dev6, ", IPv6", talk{roce.UD, 4096, 1000, 50, serves})
+	}
+	for _, serves := range []bool{false, true} {
+		for _, mtu := range []int{1024, 4096} {
+			for _, size := range []int{1, 4096, 65535} {
+				add(talk{roce.RC, mtu, size, 100, serves})
+			}
+			add(talk{roce.RC, mtu, 1 << 20, 20, serves})
+		}
+		add(talk{roce.UC, 1024, 4000, 100, serves})
+		add(talk{roce.UD, 4096, 1000, 100, serves})
+		add(talk{roce.UD, 4096, 4096, 50, serves})
+	}
+	return cs
+}
+
+// converse holds all conversations, and returns how many failed, and how many packets at least were sent.
+func converse(ctx context.Context, dev, dev6 *roce.Device, g *guest) (failures, packets int) {
+	for _, c := range checks(dev, dev6) {
+		begin := time.Now()
+		err := c.run(ctx, g)
+		verdict := "ok"
+		if err != nil {
+			verdict = "FAILED"
+			failures++
+		}
+		fmt.Printf("%-7s %6.2f s  %s\n", verdict, time.Since(begin).Seconds(), c.name)
+		if err != nil {
+			fmt.Printf("    %s\n", strings.ReplaceAll(err.Error(), "\n", "\n    "))
+		}
+		if failures == 3 || ctx.Err() != nil {
+			break
+		}
+		packets += c.packets
+	}
+	said, err := g.run(10*time.Second, "cd /sys/class/infiniband/rxe0/ports/1/hw_counters && for f in *; do echo $f $(cat $f); done")
+	if err != nil {
+		said = err.Error()
+	}
+	fmt.Printf("the guest counts: %s\nours: %+v\n", strings.Join(strings.Fields(said), " "), dev.Stats())
+	fmt.Printf("ours, IPv6: %+v\n", dev6.Stats())
+	return failures, packets
+}
