@@ -73,6 +73,11 @@ func TestROCE_RESP(t *testing.T) {
 		{row: "ROCE-RESP-2", name: "gap twice", receives: []int{10, 10}, in: []*ib.Packet{packet(ib.SendOnly, 101, 5), packet(ib.SendOnly, 100, 5), packet(ib.SendOnly, 103, 1)}, want: "NAK PSN sequence error 100; ACK 100; NAK PSN sequence error 101; ", got: "[ok 5]"},
 		{row: "ROCE-RESP-3", name: "send again", receives: []int{10, 10}, in: []*ib.Packet{packet(ib.SendOnly, 100, 5), packet(ib.SendOnly, 101, 5), packet(ib.SendOnly, 100, 5)}, want: "ACK 101; ", got: "[ok 5 ok 5]"},
 		{row: "ROCE-RESP-3", name: "write again", in: []*ib.Packet{packet(ib.WriteOnly, 100, 8), packet(ib.WriteOnly, 100, 8)}, want: "ACK 100; ", touched: 1, got: "[]"},
+		{row: "ROCE-RESP-3", name: "write again after a NAK", in: []*ib.Packet{packet(ib.WriteOnly, 100, 8), packet(ib.WriteOnly, 102, 8), packet(ib.WriteOnly, 100, 8)},
+			want: "ACK 100; NAK PSN sequence error 101; ACK 100; ", touched: 1, got: "[]"},
+		{row: "ROCE-RESP-4", name: "again, and then what the peer may ask beyond it", change: func(c *Config, _ *SendConfig) { c.MaxServed = 1 }, in: []*ib.Packet{
+			packet(ib.ReadRequest, 100, 0), packet(ib.ReadRequest, 100, 0), packet(ib.FetchAdd, 101, 0), packet(ib.FetchAdd, 102, 0)},
+			want: "RC Atomic Acknowledge 102; ", touched: 2, got: "[]"},
 		{row: "ROCE-RESP-4", name: "rest of a read", in: []*ib.Packet{
 			with(packet(ib.ReadRequest, 100, 0), func(p *ib.Packet) { p.RETH.Length = 600 }), packet(ib.WriteOnly, 103, 8),
 			with(packet(ib.ReadRequest, 101, 0), func(p *ib.Packet) { p.RETH.VA, p.RETH.Length = base+256, 600-256 })},

@@ -156,3 +156,29 @@ func TestHeaders(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A packet without UDP checksum is taken over IPv6 too, as rxe sends it. [ROCE-NET-2]
+func TestNoChecksum(t *testing.T) {
+	p, err := Open(netip.IPv6Loopback())
+	if err != nil {
+		t.Skipf("SKIPPED: no port 4791 of ::1: %v", err)
+	}
+	defer p.Close()
+	c, err := net.ListenUDP("udp6", &net.UDPAddr{IP: net.IPv6loopback})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw.Control(func(fd uintptr) { err = withoutChecksum(fd) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.WriteTo(make([]byte, 3), &net.UDPAddr{IP: net.IPv6loopback, Port: ib.Port}); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "the packet", func() bool { return p.Counters().Malformed == 1 })
+}

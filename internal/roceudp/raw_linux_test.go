@@ -10,3 +10,8 @@ func readRaw(fd uintptr, b []byte) int {
 	}
 	return n
 }
+
+// withoutChecksum makes a socket send UDP over IPv6 without a checksum.
+func withoutChecksum(fd uintptr) error {
+	return unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_TX, 1)
+}

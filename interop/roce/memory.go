@@ -59,7 +59,7 @@ func borrow(ctx context.Context, dev *roce.Device, g *guest, mtu int) (*loan, er
 	}
 	l := &loan{ctx: ctx, qp: qp, out: make(chan string, 1), err: make(chan error, 1)}
 	go func() {
-		out, err := g.run(talkLimit, fmt.Sprintf("memory %d %d %s", gidIndex(dev.Addr()), mtu, memoryPort))
+		out, err := g.run(talkLimit, fmt.Sprintf("memory %s %d %s", gidIndex(dev.Addr()), mtu, memoryPort))
 		l.out <- out
 		l.err <- err
 	}()

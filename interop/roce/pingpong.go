@@ -43,7 +43,7 @@ func (t talk) String() string {
 
 // script is what the guest runs.
 func (t talk) script(us netip.Addr) string {
-	s := fmt.Sprintf("%s -d rxe0 -g %d -s %d -n %d", t.program(), gidIndex(us), t.size, t.count)
+	s := fmt.Sprintf("%s -d rxe0 -g %s -s %d -n %d", t.program(), gidIndex(us), t.size, t.count)
 	if t.transport != roce.UD {
 		s += fmt.Sprintf(" -m %d", t.mtu)
 	}
@@ -53,12 +53,12 @@ func (t talk) script(us netip.Addr) string {
 	return s
 }
 
-// gidIndex returns the index of the guest's address that is of the family of ours.
-func gidIndex(us netip.Addr) int {
+// gidIndex is shell for the index of the guest's address that is of the family of ours.
+func gidIndex(us netip.Addr) string {
 	if us.Is4() {
-		return 1
+		return "$(gid ffff:c612)" // 198.18
 	}
-	return 2
+	return "$(gid fd87)"
 }
 
 // word is what the programs tell each other of a queue pair: LID, number, first packet number, GID.
