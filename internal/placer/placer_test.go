@@ -1,0 +1,272 @@
+package placer_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"testing"
+
+	"viaduct/internal/frameio"
+	"viaduct/internal/placer"
+	"viaduct/internal/regmem"
+	"viaduct/internal/testkit"
+)
+
+// The kinds of a test frame: a header of four bytes, its size, its kind and zero, and the payload.
+const (
+	plain   = iota // nothing else
+	summed         // a sum of the payload comes behind it, as the CRC of an FPDU
+	watched        // the last bytes are put into place after all others, as of VI/TCP's Writes
+	dropped        // its payload is not wanted
+	kinds
+)
+
+const header, sumLen, watchedLen, least = 4, 4, 8, 8 << 10
+
+// A model is a protocol of such frames, whose payloads belong one behind the other.
+type model struct {
+	placer.Placer
+	region *regmem.Region
+	at     int // of the current frame
+	size   int
+	kind   byte
+	ends   int
+	right  int // predictions
+	lost   error
+	failed chan error
+}
+
+func newModel(tb testing.TB, n int) *model {
+	r, err := regmem.New(regmem.Limits{}).Register(make([]byte, n), regmem.Options{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	m := &model{region: r, failed: make(chan error, 1)}
+	m.Wire = m
+	return m
+}
+
+func (m *model) trailer() int { return map[byte]int{summed: sumLen}[m.kind] }
+
+func (m *model) parse(p []byte) { m.size, m.kind = int(binary.BigEndian.Uint16(p)), p[2]%kinds }
+
+func (m *model) Next(p []byte, early bool, f *placer.Frame) (n int, payload []byte, ok bool, err error) {
+	if len(p) < header {
+		return 0, nil, false, nil
+	}
+	m.parse(p)
+	come := p[header:]
+	if len(come) >= m.size+m.trailer() {
+		f.Begin(m.size, 0, nil)
+		return header + m.size + m.trailer(), come[:m.size], true, nil
+	}
+	if !early || m.size-len(come) < least {
+		return 0, nil, false, nil
+	}
+	m.begin(f)
+	return len(p), come, true, nil
+}
+
+// begin begins a frame that is read into place.
+func (m *model) begin(f *placer.Frame) {
+	last := 0
+	if m.kind == watched {
+		last = watchedLen
+	}
+	f.Begin(m.size-last, m.trailer()+last, nil)
+	f.Watched = m.kind == watched
+}
+
+func (m *model) Target(_ regmem.Ref, off, n int) regmem.Ref {
+	if m.kind == dropped {
+		return regmem.Ref{}
+	}
+	n = min(n, 10000-(m.at+off)%10000) // memory is in pieces
+	ref, out := m.region.Access(m.region.Base()+uint64(m.at+off), uint64(n), nil, nil, regmem.LocalWrite)
+	if out != regmem.OK {
+		m.lost = fmt.Errorf("%d bytes at %d: %v", n, m.at+off, out)
+	}
+	return ref
+}
+
+func (m *model) Lost(err error) { m.lost = err }
+
+func (m *model) End(trailer []byte) error {
+	switch {
+	case m.kind == watched && len(trailer) > 0:
+		m.Place(trailer)
+	case m.kind == summed && len(trailer) > 0:
+		if got := sum(m.region.Bytes()[m.at : m.at+m.size]); got != binary.BigEndian.Uint32(trailer) {
+			return fmt.Errorf("frame %d: sum %x, not %x", m.ends, got, trailer)
+		}
+	}
+	m.ends++
+	if m.kind != dropped {
+		m.at += m.size
+	}
+	return nil
+}
+
+// Predict predicts a frame as long as the last one, of the same kind, in one piece of memory.
+func (m *model) Predict(to *placer.Predictions) {
+	at := m.at
+	if m.Open() && m.kind != dropped {
+		at += m.size
+	}
+	last := 0
+	if m.kind == watched {
+		last = watchedLen
+	}
+	for n := m.size - last; n > least && m.kind != dropped && at+m.size <= m.region.Len(); at += m.size {
+		ref, _ := m.region.Access(m.region.Base()+uint64(at), uint64(n), nil, nil, regmem.LocalWrite)
+		if b := to.Pin(ref, n); b == nil || !to.Add(header, b, m.trailer()+last) {
+			return
+		}
+	}
+}
+
+func (m *model) Predicted(headers, place []byte, _ int, f *placer.Frame) (payload []byte, ok bool, err error) {
+	size, kind := m.size, m.kind
+	if m.parse(headers); m.size != size || m.kind != kind || &place[0] != &m.region.Bytes()[m.at] {
+		return nil, false, nil
+	}
+	m.right++
+	m.begin(f)
+	return nil, true, nil
+}
+
+func (m *model) Plan(p *frameio.Plan) error {
+	m.Placer.Plan(p)
+	return nil
+}
+
+func (*model) Fill(*frameio.Batch) {}
+func (*model) Sent()               {}
+func (*model) Drained()            {}
+func (m *model) Failed(err error)  { m.failed <- err }
+
+func sum(p []byte) (s uint32) {
+	for _, b := range p {
+		s = s*31 + uint32(b)
+	}
+	return s
+}
+
+// appendFrame appends a frame to the stream, and what it leaves in memory to want.
+func appendFrame(stream, want []byte, kind byte, size int, rnd *rand.Rand) (s, w []byte) {
+	if kind == watched {
+		size = max(size, watchedLen)
+	}
+	payload := make([]byte, size)
+	for i := range payload {
+		payload[i] = byte(rnd.Uint32())
+	}
+	stream = append(binary.BigEndian.AppendUint16(stream, uint16(size)), kind, 0)
+	stream = append(stream, payload...)
+	switch kind {
+	case summed:
+		stream = binary.BigEndian.AppendUint32(stream, sum(payload))
+	case dropped:
+		return stream, want
+	}
+	return stream, append(want, payload...)
+}
+
+// check sees that everything is in place, and no memory is pinned.
+func (m *model) check(tb testing.TB, frames int, want []byte) {
+	tb.Helper()
+	if m.ends != frames || m.lost != nil || !bytes.Equal(m.region.Bytes()[:len(want)], want) {
+		tb.Errorf("%d of %d frames, %v, or other bytes", m.ends, frames, m.lost)
+	}
+	if pins := m.Ahead(); len(pins) > 0 || m.Held().Pins() {
+		tb.Errorf("%d predictions are pinned, or %v", len(pins), m.Held())
+	}
+}
+
+// TestModel: frames of every kind leave the same in memory wherever the stream is cut, and whether
+// they are staged, read early, or read ahead of their headers.
+func TestModel(t *testing.T) {
+	const frames, room = 250, 16 << 20
+	rnd := rand.New(rand.NewPCG(1, 2))
+	m := newModel(t, room)
+	var stream, want []byte
+	for size, kind, i := 20000, byte(0), 0; i < frames; i++ {
+		if rnd.IntN(12) == 0 {
+			size, kind = rnd.IntN(60000), byte(rnd.IntN(kinds))
+		}
+		if rnd.IntN(30) == 0 {
+			stream, want = appendFrame(stream, want, byte(rnd.IntN(kinds)), rnd.IntN(100), rnd)
+			continue
+		}
+		stream, want = appendFrame(stream, want, kind, size, rnd)
+	}
+	a, b := testkit.TCPPair(t)
+	c := frameio.New(b, m, frameio.Options{})
+	defer c.Close()
+	c.Start(nil)
+	for p := stream; len(p) > 0; {
+		n := min(len(p), 1+rnd.IntN(300_000))
+		if _, err := a.Write(p[:n]); err != nil {
+			t.Fatal(err)
+		}
+		p = p[n:]
+	}
+	a.(interface{ CloseWrite() error }).CloseWrite()
+	if err := testkit.Await(t, "the end of the stream", m.failed); !errors.Is(err, io.EOF) {
+		t.Error(err)
+	}
+	m.check(t, frames, want)
+	if c.InPlace() && m.right == 0 {
+		t.Error("nothing was read ahead")
+	}
+}
+
+// FuzzPlacer cuts a stream of frames anywhere. The input has four bytes for each frame: its kind, its
+// size and a cut.
+func FuzzPlacer(f *testing.F) {
+	f.Add([]byte{plain, 0, 9, 3, summed, 200, 1, 90, watched, 120, 0, 255, dropped, 90, 0, 7, watched, 0, 3, 1})
+	f.Fuzz(func(t *testing.T, in []byte) {
+		rnd := rand.New(rand.NewPCG(3, 4))
+		m := newModel(t, 1<<20)
+		var stream, want []byte
+		var cuts []int
+		frames := 0
+		for ; len(in) >= 4 && len(want) < 1<<19; in = in[4:] {
+			stream, want = appendFrame(stream, want, in[0]%kinds, int(in[1])<<8|int(in[2]), rnd)
+			cuts = append(cuts, max(0, len(stream)-int(in[3])*int(in[3])))
+			frames++
+		}
+		feed(t, m, stream, append(cuts, len(stream)))
+		m.check(t, frames, want)
+	})
+}
+
+// feed shows m the stream, up to one cut after the other, as frameio would.
+func feed(t *testing.T, m *model, stream []byte, cuts []int) {
+	at, missing := 0, 0
+	for _, end := range cuts {
+		for at < end && missing > 0 {
+			var p frameio.Plan
+			m.Plan(&p)
+			n := 0
+			for _, b := range p.Frame {
+				n += copy(b, stream[at+n:end])
+			}
+			var err error
+			if _, missing, err = m.Landed(&p, n, 0); err != nil {
+				t.Fatal(err)
+			}
+			at += n
+		}
+		if at < end && missing == 0 {
+			n, k, err := m.Receive(bytes.Clone(stream[at:end]), true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at, missing = at+n, k
+		}
+	}
+}
