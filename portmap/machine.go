@@ -145,6 +145,9 @@ func (m *machine) handleRequest(now time.Time, from netip.Addr, msg portmapwire.
 	// Every request is answered from the newest state of the service, a
 	// duplicate too. [SDP-7.5.2-7] [SDP-7.5.2-4]
 	svc, ok := m.cfg.Registry.lookup(msg.Ap)
+	if !ok && m.cfg.More != nil {
+		svc, ok = m.cfg.More.lookup(msg.Ap)
+	}
 	if !ok || msg.Ap.Port() == 0 {
 		if old != nil {
 			m.drop(old, false)

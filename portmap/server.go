@@ -17,6 +17,7 @@ import (
 // default.
 type ServerConfig struct {
 	Registry *Registry // the mappings; none if nil
+	More     *Registry // those of services that Registry does not have; none if nil
 
 	Lifetime   time.Duration // of a request without PMAck; 10 s
 	MaxPending int           // requests waiting for PMAck; 16384, about 200 bytes each

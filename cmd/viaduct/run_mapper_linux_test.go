@@ -61,6 +61,30 @@ while True: l.accept()[0].close()
 	c.stop(syscall.SIGTERM)
 }
 
+// A service registers with viaduct portmap serve too, and what that was given of its own stays.
+func TestRunRegistersWithServe(t *testing.T) {
+	t.Parallel()
+	python := need(t, "python3", "python3-minimal")
+	mapper := netip.MustParseAddrPort("127.0.0.1:" + strconv.Itoa(freeUDP(t)))
+	start(t, 1, "portmap", "serve", "--listen", mapper.String(), "--map", "127.0.0.1:1=127.0.0.1:2")
+	port := strconv.Itoa(freePort(t))
+	s := startRun(t, []string{"--listen", port, "--portmap-listen", mapper.String()}, python, "-c", `
+import socket, sys
+socket.create_server(("127.0.0.1", int(sys.argv[1]))).accept()
+`, port)
+	for service, sdp := range map[string]string{"127.0.0.1:" + port: "127.0.0.1:" + s.sdpPort(port), "127.0.0.1:1": "127.0.0.1:2"} {
+		c := portmap.NewClient(portmap.ClientConfig{Server: mapper})
+		m, err := c.Resolve(t.Context(), portmap.Query{Service: netip.MustParseAddrPort(service), Local: netip.MustParseAddrPort("127.0.0.1:40000")})
+		if err != nil || m.Address.String() != sdp {
+			t.Errorf("%s: %v, %v, want %s", service, m.Address, err, sdp)
+		}
+	}
+	if count(s.explained(), "portmap", "registered") != 1 {
+		t.Errorf("%+v", s.explained())
+	}
+	s.stop(syscall.SIGTERM)
+}
+
 // A UDP port that belongs to something else is named, and so is the way out.
 func TestRunForeignMapper(t *testing.T) {
 	t.Parallel()

@@ -23,7 +23,6 @@ type State struct {
 type Service struct {
 	at     netip.AddrPort
 	cfg    portmap.ServerConfig
-	owners Owners
 	report func(State)
 	table  *table // what is known while this process is the Port Mapper
 
@@ -40,7 +39,7 @@ const retryAfter = 2 * time.Second
 // Join makes this process the Port Mapper of its host, at a UDP address, or a service of the process
 // that is. report is called with what it has become, and again with every change. The error is that
 // of an address that can't be used by anybody.
-func Join(at string, cfg portmap.ServerConfig, owners Owners, report func(State)) (*Service, error) {
+func Join(at string, cfg portmap.ServerConfig, report func(State)) (*Service, error) {
 	ua, err := net.ResolveUDPAddr("udp", at)
 	if err != nil {
 		return nil, err
@@ -49,7 +48,7 @@ func Join(at string, cfg portmap.ServerConfig, owners Owners, report func(State)
 	if !a.Addr().IsValid() {
 		a = netip.AddrPortFrom(netip.IPv6Unspecified(), a.Port())
 	}
-	s := &Service{at: netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), cfg: cfg, owners: owners, report: report, table: newTable(), own: map[netip.AddrPort][]netip.AddrPort{}}
+	s := &Service{at: netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), cfg: cfg, report: report, table: newTable(portmap.NewRegistry()), own: map[netip.AddrPort][]netip.AddrPort{}}
 	s.cfg.Registry = s.table.registry
 	st, ended, err := s.enter()
 	if err != nil && !errors.Is(err, syscall.EADDRINUSE) {
@@ -136,7 +135,7 @@ func (s *Service) serve(srv *portmap.Server) <-chan struct{} {
 		s.table.set(s, at, targets)
 	}
 	s.serves, s.mapper = true, nil
-	l, err := s.table.offer(srv.Addr(), s.owners)
+	l, err := s.table.offer(srv.Addr())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -11,6 +12,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"viaduct/cmd/viaduct/internal/sockdiag"
+	"viaduct/portmap"
 )
 
 // The process that has the UDP port listens at a local socket whose name, in the abstract namespace
@@ -98,8 +102,14 @@ func register(c *net.UnixConn, r registration) (err error) {
 
 var errRefused = errors.New("the host's Port Mapper refuses the service")
 
+// Offer takes the registrations of this host's services for the Port Mapper at a UDP address into a
+// registry of their own, until what it returns is closed.
+func Offer(udp netip.AddrPort, reg *portmap.Registry) (io.Closer, error) {
+	return newTable(reg).offer(udp)
+}
+
 // offer takes registrations for the Port Mapper at a UDP address until the socket is closed.
-func (t *table) offer(udp netip.AddrPort, owners Owners) (*net.UnixListener, error) {
+func (t *table) offer(udp netip.AddrPort) (*net.UnixListener, error) {
 	l, err := net.ListenUnix("unixpacket", meetingAddr(udp))
 	if err != nil {
 		return nil, err
@@ -114,14 +124,14 @@ func (t *table) offer(udp netip.AddrPort, owners Owners) (*net.UnixListener, err
 				time.Sleep(100 * time.Millisecond)
 				continue
 			}
-			go t.serve(c, owners)
+			go t.serve(c)
 		}
 	}()
 	return l, nil
 }
 
 // serve takes the registrations of one service until that ends.
-func (t *table) serve(c *net.UnixConn, owners Owners) {
+func (t *table) serve(c *net.UnixConn) {
 	defer c.Close()
 	defer t.drop(c)
 	who, err := peerOf(c)
@@ -136,7 +146,7 @@ func (t *table) serve(c *net.UnixConn, owners Owners) {
 			err = json.Unmarshal(buf[:n], &r)
 		}
 		if err == nil {
-			err = who.mayRegister(r, owners)
+			err = who.mayRegister(r, sockdiag.Owners)
 		}
 		if err == nil {
 			err = t.set(c, r.Service, r.Targets)
@@ -152,9 +162,6 @@ func (t *table) serve(c *net.UnixConn, owners Owners) {
 		}
 	}
 }
-
-// Owners returns the users of the TCP sockets of this host that listen at a port.
-type Owners func(port uint16) (uids []int, err error)
 
 // A peer is the process at the other end of a local socket, as the kernel tells it.
 type peer struct{ pid, uid int }
@@ -176,7 +183,7 @@ func peerOf(c *net.UnixConn) (p peer, err error) {
 // mayRegister reports by its error that a process may not say where a service speaks SDP. Root may,
 // and so may the user of this process. Any other user may for services of its own: nobody else
 // listens at the conventional port, nor where SDP is said to be spoken.
-func (p peer) mayRegister(r registration, owners Owners) error {
+func (p peer) mayRegister(r registration, owners func(port uint16) (uids []int, err error)) error {
 	switch {
 	case len(r.Targets) > maxTargets:
 		return fmt.Errorf("more than %d targets", maxTargets)

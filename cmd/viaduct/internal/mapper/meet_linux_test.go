@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"viaduct/portmap"
 )
 
 // Only who owns what listens at the ports that a registration names may register it, but for
@@ -56,7 +58,7 @@ func TestMayRegister(t *testing.T) {
 
 // A conventional address has the targets of all services that registered it, until they end.
 func TestTable(t *testing.T) {
-	tb := newTable()
+	tb := newTable(portmap.NewRegistry())
 	a := netip.MustParseAddrPort
 	http := a("0.0.0.0:80")
 	one, two := new(int), new(int)

@@ -18,8 +18,8 @@ type table struct {
 	by map[any]map[netip.AddrPort][]netip.AddrPort // guarded by mu; by service and conventional address
 }
 
-func newTable() *table {
-	return &table{registry: portmap.NewRegistry(), by: map[any]map[netip.AddrPort][]netip.AddrPort{}}
+func newTable(reg *portmap.Registry) *table {
+	return &table{registry: reg, by: map[any]map[netip.AddrPort][]netip.AddrPort{}}
 }
 
 // set registers where a service speaks SDP for a conventional address; without targets it does not.

@@ -332,7 +332,7 @@ func (s *supervisor) servePortMap() (err error) {
 	if s.e.Capture != nil {
 		cfg.Tap = s.e.Capture.Datagram
 	}
-	s.ls.mapper, err = mapper.Join(at, cfg, listenerOwners, func(st mapper.State) {
+	s.ls.mapper, err = mapper.Join(at, cfg, func(st mapper.State) {
 		e := event{Call: "portmap", Local: st.Addr, Path: "udp"}
 		switch {
 		case st.Err != nil:
@@ -343,13 +343,4 @@ func (s *supervisor) servePortMap() (err error) {
 		s.explain.line(e)
 	})
 	return err
-}
-
-// listenerOwners returns the users whose sockets listen at a port.
-func listenerOwners(port uint16) (uids []int, err error) {
-	all, err := sockdiag.Listeners(port)
-	for _, l := range all {
-		uids = append(uids, l.UID)
-	}
-	return uids, err
 }

@@ -49,6 +49,15 @@ func Listeners(port uint16) (found []Listener, err error) {
 	return found, nil
 }
 
+// Owners returns the users whose TCP sockets listen at a port, once for each socket.
+func Owners(port uint16) (uids []int, err error) {
+	all, err := Listeners(port)
+	for _, l := range all {
+		uids = append(uids, l.UID)
+	}
+	return uids, err
+}
+
 // A ServerEnd is the listener's end of a TCP connection within this host, as the kernel's
 // socket monitor shows it.
 type ServerEnd struct {

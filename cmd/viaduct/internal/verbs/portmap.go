@@ -46,7 +46,8 @@ func portmapServe(e *shell.Env) *cobra.Command {
 host (":80") or with host * stands for every address of this host; an SDP
 address without host for the address that was asked for. Several SDP addresses
 are handed out in turn. FILE holds one mapping per line (CONVENTIONAL SDPADDR,...
-[cache=TIME]) and is watched for changes.
+[cache=TIME]) and is watched for changes. What has no mapping there is answered
+for services of this host that run under viaduct run --listen, which register.
 
 With --registry the mappings are those that services have registered, on any
 host; see viaduct registry --help. No answer is kept for longer than what it
@@ -189,7 +190,7 @@ func runPortmapServe(ctx context.Context, e *shell.Env, listen string, src mapSo
 	if err := e.Inherit(); err != nil {
 		return err
 	}
-	cfg := portmap.ServerConfig{Registry: reg, Logger: e.Log}
+	cfg := portmap.ServerConfig{Registry: reg, More: portmap.NewRegistry(), Logger: e.Log}
 	if e.Capture != nil {
 		cfg.Tap = e.Capture.Datagram
 	}
@@ -218,6 +219,7 @@ func runPortmapServe(ctx context.Context, e *shell.Env, listen string, src mapSo
 	}
 	stop := context.AfterFunc(ctx, func() { s.Close() })
 	defer stop()
+	defer offerMapper(e, s.Addr(), cfg.More)()
 	host, _, _ := net.SplitHostPort(listen)
 	if host == "" {
 		host = s.Addr().Addr().String()

@@ -1,0 +1,13 @@
+//go:build !linux
+
+package verbs
+
+import (
+	"net/netip"
+
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/portmap"
+)
+
+// offerMapper does nothing: only viaduct run registers services, and it needs Linux.
+func offerMapper(*shell.Env, netip.AddrPort, *portmap.Registry) (stop func()) { return func() {} }
