@@ -72,7 +72,7 @@ func TestReleaseNotes(t *testing.T) {
 			t.Errorf("%s: %v, %q; want %q", version, err, out, want)
 		}
 	}
-	if out, err := exec.Command(bash, "packaging/notes.sh", "v99.0.0").CombinedOutput(); err != nil || len(out) < 1000 {
+	if out, err := exec.Command(bash, "packaging/notes.sh", "v99.0.0").CombinedOutput(); err != nil || len(out) < 100 {
 		t.Errorf("of this tree: %v, %d bytes", err, len(out))
 	}
 }
