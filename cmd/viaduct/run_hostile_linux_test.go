@@ -43,6 +43,13 @@ func asProgram() bool {
 		}
 		os.Exit(0)
 	}
+	if _, ok := os.LookupEnv(asRDMALacks); ok {
+		if err := rdmaLacks(); err != nil {
+			fmt.Fprintln(os.Stderr, "lacks:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if _, ok := os.LookupEnv(asRDMARights); ok {
 		if err := rdmaRights(); err != nil {
 			fmt.Fprintln(os.Stderr, "rights:", err)

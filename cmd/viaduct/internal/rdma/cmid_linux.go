@@ -116,6 +116,9 @@ func (k *cmCommand) createID() {
 			id.typ = rxe.UD
 		}
 	}
+	if id.typ == rxe.UD {
+		k.f.s.lacksDatagrams(k.TID)
+	}
 	k.f.s.cm.add(id)
 	if !k.answer(k.Body.U64(8), abi.Words(id.num)) {
 		id.destroy()

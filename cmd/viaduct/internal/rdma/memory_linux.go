@@ -260,6 +260,7 @@ func (k *command) regMR() {
 		k.fail(errnoOf(err))
 		return
 	}
+	k.lackOfRights(q.Access)
 	stag := r.iw.STag()
 	x.regions.Store(stag, r)
 	x.mu.Lock()

@@ -15,6 +15,7 @@ import (
 // Another personality is another table like siw, and a case in personalityOf.
 type personality struct {
 	driver abi.Driver
+	kind   string // as users know it
 	desc   string // node_desc
 	// gids makes the GID table of the port, by index. All of it is readable, since programs read
 	// every entry and some give up at the first that fails.
@@ -31,6 +32,7 @@ type personality struct {
 // siw passes for the kernel's software iWARP.
 var siw = &personality{
 	driver: abi.SIW,
+	kind:   "iWARP",
 	desc:   "Software iWARP stack",
 	gids: func(d *device) []gidEntry {
 		g := gidEntry{kind: gidIB, ndev: d.found.NetName}

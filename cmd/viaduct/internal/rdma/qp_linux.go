@@ -43,6 +43,7 @@ func (k *command) createQP() {
 	r := abi.ParseCreateQP(k.Body)
 	switch {
 	case r.Type != abi.TypeRC:
+		k.lacks(queuePairLacks[r.Type])
 		k.fail(unix.EOPNOTSUPP)
 		return
 	case r.SendWR > maxQPWR, r.RecvWR > maxQPWR, r.SendSGE > abi.MaxSGE, r.RecvSGE > abi.MaxSGE, r.Inline > abi.MaxInline:
@@ -203,6 +204,9 @@ func (k *command) modifyQP() {
 	case m.Mask&^abi.QPStandardBits != 0:
 		k.fail(unix.EOPNOTSUPP)
 		return
+	}
+	if m.Mask&(abi.QPAddress|abi.QPDestination) != 0 {
+		k.lacks(lacksConnector)
 	}
 	q.mu.Lock()
 	if m.Mask&abi.QPAccessFlags != 0 {

@@ -13,6 +13,7 @@ import (
 // roce passes for the kernel's software RoCE.
 var roce = &personality{
 	driver:      abi.RXE,
+	kind:        "soft RoCE",
 	desc:        "Software RoCE",
 	gids:        roceGIDs,
 	queryDevice: queryRXEDevice,

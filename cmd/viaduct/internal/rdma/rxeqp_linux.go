@@ -37,13 +37,10 @@ func (k *command) rxeCreateQPEx() {
 // rxeMakeQP makes a queue pair; rest is what the core's part of the answer ends with.
 func (k *command) rxeMakeQP(r abi.QPRequest, rest abi.Body) {
 	x := k.x
-	const xrcSend, xrcReceive = 9, 10
-	switch t := rxe.Type(r.Type); t {
+	switch rxe.Type(r.Type) {
 	case rxe.RC, rxe.UC, rxe.UD:
 	default:
-		if t == xrcSend || t == xrcReceive {
-			x.s.explain("a program asks %s for an XRC queue pair, which the rxe provider does not have", x.dev.found.Name)
-		}
+		k.lacks(queuePairLacks[r.Type])
 		k.fail(unix.EOPNOTSUPP)
 		return
 	}

@@ -248,6 +248,7 @@ func (x *context) do(k *command) {
 		h = handlers[k.Command]
 	}
 	if h == nil {
+		k.lacks(commandLacks[k.Command])
 		k.fail(unix.EOPNOTSUPP)
 		return
 	}

@@ -50,7 +50,6 @@ const DatagramKey = 0x01234567
 const (
 	qpPKey      = 1 << 4
 	qpQKey      = 1 << 6
-	qpAV        = 1 << 7
 	qpPathMTU   = 1 << 8
 	qpTimeout   = 1 << 9
 	qpRetry     = 1 << 10
@@ -60,7 +59,6 @@ const (
 	qpMinRNR    = 1 << 15
 	qpSendPSN   = 1 << 16
 	qpDestReads = 1 << 17
-	qpDestQP    = 1 << 20
 )
 
 // For makes the response for a state; ok is false if there is no such change.
@@ -83,7 +81,7 @@ func (a *RoCEAttr) For(s State) (b Body, ok bool) {
 	case s == RTR && a.UD:
 		b.Put32(0, QPState)
 	case s == RTR:
-		b.Put32(0, QPState|qpAV|qpPathMTU|qpDestQP|qpRecvPSN|qpDestReads|qpMinRNR)
+		b.Put32(0, QPState|QPAddress|qpPathMTU|QPDestination|qpRecvPSN|qpDestReads|qpMinRNR)
 		b.Put32(12, mtu4096)
 		b.Put32(24, a.RecvPSN)
 		b.Put32(32, a.DestQP)

@@ -278,6 +278,8 @@ const (
 	QPCurState    = 1 << 1
 	QPAccessFlags = 1 << 3
 	QPPort        = 1 << 5
+	QPAddress     = 1 << 7  // of the peer, in a queue pair that is connected without rdma_cm
+	QPDestination = 1 << 20 // number of the peer's queue pair
 
 	QPStandardBits = 1<<21 - 1 // those that there are
 
