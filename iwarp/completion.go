@@ -17,7 +17,7 @@ const (
 	StatusRemote             // the peer refused this request with a Terminate
 )
 
-// Errors of statuses; see [Status.Err].
+// Errors of statuses, see [Completion.Err].
 var (
 	ErrFlushed     = errors.New("iwarp: request flushed")
 	ErrLocalAccess = errors.New("iwarp: local memory of the request is not accessible")
