@@ -59,11 +59,9 @@ func ignoredNow() signalSet {
 	return signalSet(mask)
 }
 
-// A handler is a word of the kernel's table of signals: an address, or one of these.
-const (
-	sigDefault = 0
-	sigIgnore  = 1
-)
+// sigIgnore stands for an ignored signal in the kernel's table, where 0 is the default and any
+// other value the address of a handler.
+const sigIgnore = 1
 
 // handlersAtStart returns what the runtime found in the kernel's table when the process began,
 // by signal. Of signals that it has left alone it is 0.
