@@ -90,7 +90,7 @@ func (c *Connection) advance(psn ib.PSN) bool {
 func (c *Connection) completeAck(now Time, p *ib.Packet) {
 	s := p.AETH.Syndrome
 	switch s.Type() {
-	case ib.TypeACK:
+	case ib.TypeACK: // credits are not looked at
 		if !c.acknowledge(now, p.PSN) {
 			c.missing()
 		}

@@ -107,7 +107,7 @@ func (d *Datagram) Receive(p *ib.Packet, grh *ib.GRH) {
 	d.host.Received(r, d.deliver(r, p, grh))
 }
 
-// deliver places a datagram behind the 40 bytes that name its sender. [ROCE-UD-3] [ROCE-UD-5]
+// deliver places a datagram behind the 40 bytes that name its sender. [ROCE-UD-3] [ROCE-UD-5]
 func (d *Datagram) deliver(r Receive, p *ib.Packet, grh *ib.GRH) Arrival {
 	n := ib.GRHLen + len(p.Payload)
 	if r.Buf == nil || r.Buf.Len() < n {

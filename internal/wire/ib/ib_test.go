@@ -340,7 +340,7 @@ func TestROCE_ICRC(t *testing.T) {
 			}
 		}
 	})
-	// A packet of any identification passes, since a socket is not shown it; of random CRCs, one in 65536.
+	// A packet of any identification passes, since a socket is not shown it; of random CRCs, one in 65536.
 	t.Run("ROCE-ICRC-4", func(t *testing.T) {
 		unknown := flow4(0)
 		r := rand.New(rand.NewPCG(1, 2))
