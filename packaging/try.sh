@@ -79,6 +79,10 @@ systemctl start viaduct-serve@files.socket
 viaduct put data vitcp://127.0.0.1/files/a/data
 viaduct get vitcp://127.0.0.1/files/a/data -o copy
 cmp data copy
+for at in '[::1]' 127.0.0.2; do # the socket is at every address
+	viaduct get "vitcp://$at/files/a/data" -o copy
+	cmp data copy
+done
 [ "$(systemctl show -P ActiveState viaduct-serve@files.service)" = active ]
 cmp data /var/lib/viaduct/files/a/data
 systemctl show -p User -p Type -p MainPID viaduct-serve@files.service

@@ -51,10 +51,12 @@ const (
 // A Config holds the settings of a provider. The zero value is what this
 // project speaks with itself. It must not be changed after New.
 type Config struct {
-	// Listen is the address, host and port, on which a device begins to
-	// listen when it is opened; port 0 picks a free one, which the NIC's
-	// LocalAddress tells. If it is empty the first wait or peer-to-peer
-	// request opens the address that it names.
+	// Listen is the address, host and port, on which a device begins to listen when it is
+	// opened; the NIC's LocalAddress reports the port that port 0 picks. Without a host, or
+	// with 0.0.0.0 or [::], the NIC listens at every address of the host: LocalAddress is
+	// then one that other hosts can call, and a wait for it takes requests to all of them.
+	// If Listen is empty the first wait or peer-to-peer request opens the address that it
+	// names.
 	Listen string
 
 	// ListenFunc, if set, opens the listening sockets instead of net.Listen: one

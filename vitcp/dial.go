@@ -24,7 +24,7 @@ type call struct {
 	local  vitcpwire.Discriminator
 	remote vitcpwire.Discriminator
 	target netip.AddrPort // for callers
-	from   netip.Addr     // for callers: our end; may be invalid or unspecified
+	from   netip.Addr     // for callers: our end; invalid or unspecified: the system chooses
 }
 
 // newCall checks what the VI wants against what can be said on the wire.
@@ -37,10 +37,13 @@ func (d *device) newCall(ep *vi.Endpoint, local, remote vi.Address, peer bool) (
 	if c.remote, err = discriminator(remote.Discriminator); err != nil {
 		return nil, err
 	}
-	if len(local.Host) > 0 {
-		if ap, ok := local.AddrPort(); ok {
-			c.from = ap.Addr().Unmap()
-		}
+	if ap, ok := local.AddrPort(); ok {
+		c.from = ap.Addr().Unmap()
+	}
+	if !peer && c.from == d.known.Addr() {
+		// A device at a wildcard is known by one address and calls by any. A peer-to-peer
+		// request keeps the named one: the other side expects it. [V-36]
+		c.from = d.addr.Addr()
 	}
 	return c, c.setAttributes(peer)
 }

@@ -9,7 +9,9 @@
 // A VI address is an IP address (4 or 16 bytes, and 2 more of port if it is
 // not the default one) with a discriminator of up to 16 bytes. All NICs that
 // were opened through one [Provider] share its listening ports; requests find
-// their way by discriminator.
+// their way by discriminator. A NIC that listens without a host, as above, is known
+// by one address (LocalAddress) and answers at every address of the host, whether a
+// wait names that address or none.
 //
 // # What is implemented
 //

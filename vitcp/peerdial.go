@@ -24,7 +24,7 @@ type peerKey struct {
 // happens to it happens in one goroutine, that of ConnectPeer.
 type peerCall struct {
 	*call
-	at      netip.AddrPort // where the peer's requests are waited for
+	at      netip.AddrPort // where the peer's requests are waited for; unspecified: at every address
 	l       *listener      // nil as long as another process waits there
 	m       peer
 	places  []netip.AddrPort // where the peer may wait and was not asked yet; empty: all were
@@ -351,7 +351,7 @@ func (l *listener) offerPeer(r *request) bool {
 	l.mu.Lock()
 	var cs []*peerCall
 	for _, pc := range l.peers[peerKey{calling: r.g.ce.Calling, called: r.g.ce.Called}] {
-		if pc.target.Addr() == r.remote.Addr() && fits(pc.from, r.local.Addr()) {
+		if pc.target.Addr() == r.remote.Addr() && fits(pc.at.Addr(), r.local.Addr()) {
 			cs = append(cs, pc)
 		}
 	}

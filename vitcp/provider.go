@@ -79,7 +79,7 @@ type device struct {
 	nic   *vi.NIC
 	name  string
 	addr  netip.AddrPort // where it listens by default, port set; may be unspecified
-	local []byte         // host part of its address
+	known netip.AddrPort // by which peers on other hosts name it, port set
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -92,8 +92,10 @@ type device struct {
 	misses    map[netip.AddrPort]int // guarded by mu: No Match in a row, by target
 }
 
-// Open implements vi.Provider. The name is an IP address to be known by and
-// listen on; "" and "vitcp0" stand for all addresses of the host.
+// Open implements vi.Provider. The name is an IP address to be known by and listen on.
+// "" and "vitcp0" stand for all addresses of the host: such a NIC reports one of them as
+// its LocalAddress, and a wait for that address answers at all of them. A wait for one
+// address alone takes a NIC that was opened by that address.
 func (p *Provider) Open(name string, nic *vi.NIC) (vi.Device, error) {
 	d := &device{p: p, nic: nic, name: name, listeners: make(map[*listener]struct{}), misses: make(map[netip.AddrPort]int), pending: make(map[*request]struct{})}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
@@ -120,16 +122,16 @@ func (p *Provider) Open(name string, nic *vi.NIC) (vi.Device, error) {
 			return nil, err
 		}
 	}
-	d.local = d.hostPart()
+	d.known = d.addr
+	if d.addr.Addr().IsUnspecified() {
+		d.known = netip.AddrPortFrom(ownAddr(), d.addr.Port())
+	}
 	return d, nil
 }
 
 // hostPart is the device's address as peers on other hosts would name it.
 func (d *device) hostPart() []byte {
-	ap := d.addr
-	if ap.Addr().IsUnspecified() {
-		ap = netip.AddrPortFrom(ownAddr(), ap.Port())
-	}
+	ap := d.known
 	if ap.Port() == vitcpwire.Port {
 		ap = netip.AddrPortFrom(ap.Addr(), 0)
 	}
@@ -172,7 +174,7 @@ func (d *device) Attributes() vi.NICAttributes {
 		Name:                   d.name,
 		HardwareVersion:        vitcpwire.Version,
 		ProviderVersion:        1,
-		LocalAddress:           d.local,
+		LocalAddress:           d.hostPart(),
 		ThreadSafe:             true,
 		MaxDiscriminatorLen:    maxDiscriminator,
 		MaxRegisterBytes:       1 << 48,
@@ -298,9 +300,10 @@ func (d *device) listen(ap netip.AddrPort) (*listener, error) {
 	return l, nil
 }
 
-// place resolves the host part of a local address, which is an IP address
-// [VIT-2.2.2.2.1-1]: where to listen, and for
-// connections to which of our addresses (invalid: any).
+// place resolves the host part of a local address, which is an IP address: where to
+// listen, and for connections to which of our addresses. The device's own address means
+// all that the device listens at: a device at a wildcard is known by one address and
+// answers at every address of the host. [VIT-2.2.2.2.1-1]
 func (d *device) place(local vi.Address) (ap netip.AddrPort, err error) {
 	if len(local.Host) == 0 {
 		return d.addr, nil
@@ -312,7 +315,10 @@ func (d *device) place(local vi.Address) (ap netip.AddrPort, err error) {
 	if ap.Port() == 0 {
 		ap = netip.AddrPortFrom(ap.Addr(), d.addr.Port())
 	}
-	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()), nil
+	if ap = netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()); ap == d.known {
+		return d.addr, nil
+	}
+	return ap, nil
 }
 
 // noteMatch keeps the count of refusals in a row by one target.

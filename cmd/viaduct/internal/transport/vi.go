@@ -49,7 +49,7 @@ func resolveHost(ctx context.Context, u *addr.URL, find Finder) (netip.AddrPort,
 		return netip.AddrPort{}, shell.Usagef("address %q: the host is missing", u)
 	}
 	if a, err := netip.ParseAddr(u.Host); err == nil {
-		return netip.AddrPortFrom(a.Unmap(), u.Port), nil
+		return netip.AddrPortFrom(thisHost(a.Unmap()), u.Port), nil
 	}
 	if find != nil {
 		v, err := find(ctx, registry.VI, u.Host)
@@ -70,6 +70,18 @@ func resolveHost(ctx context.Context, u *addr.URL, find Finder) (netip.AddrPort,
 		}
 	}
 	return netip.AddrPortFrom(as[0], u.Port), nil
+}
+
+// thisHost is loopback for the unspecified address, which a listener at every address
+// prints and which names no host of its own.
+func thisHost(a netip.Addr) netip.Addr {
+	switch a {
+	case netip.IPv4Unspecified():
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	case netip.IPv6Unspecified():
+		return netip.IPv6Loopback()
+	}
+	return a
 }
 
 // registered reads the value of a host in the VI name service, ADDRESS[:PORT].
