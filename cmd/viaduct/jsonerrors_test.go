@@ -97,7 +97,7 @@ func TestPlainAtTLS(t *testing.T) {
 // TestForbidden: a file that the server may not read is 403 over HTTP, and told as such.
 func TestForbidden(t *testing.T) {
 	if runtime.GOOS == "windows" || os.Geteuid() == 0 {
-		t.Skip("SKIPPED: root may read every file; packages store and httpfile have this case for root")
+		t.Skip("SKIPPED: root may read every file: only TestRefuse of httpfile looks at the status")
 	}
 	root := t.TempDir()
 	os.WriteFile(filepath.Join(root, "f"), nil, 0)

@@ -15,7 +15,8 @@ import (
 // asRDMAPaths makes the test binary a program that asks for the files of RDMA by every call there is.
 const asRDMAPaths = "VIADUCT_TEST_RDMA_PATHS"
 
-// Every call that names a file finds those of RDMA, by absolute names, by names relative to folders, and through symbolic links.
+// Every call that names a file finds those of RDMA, by absolute names, by names relative to
+// folders, and through symbolic links.
 func TestRDMAPathCalls(t *testing.T) {
 	r := good(t, "run", "--rdma", "--", "env", asRDMAPaths+"="+t.TempDir(), os.Args[0])
 	if r.stdout != "done\n" {

@@ -23,8 +23,8 @@ import (
 // asRXEStreams makes the test binary a program that sends streams of commands to a RoCE device: their number.
 const asRXEStreams = "VIADUCT_TEST_RXE_STREAMS"
 
-// Streams of commands at random, as those of TestRDMAStreams, to a RoCE device, and queue pairs on whose rings the program
-// scribbles while their requests are carried out.
+// Streams of commands at random, as those of TestRDMAStreams, to a RoCE device, and queue pairs on
+// whose rings the program scribbles while their requests are carried out.
 func TestRXEStreams(t *testing.T) {
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--device", "rxe0", "--", "env", fmt.Sprintf("%s=%d", asRXEStreams, *rdmaStreams), os.Args[0])
@@ -159,7 +159,8 @@ const (
 	rxeElementsAt = 208
 )
 
-// attack connects a queue pair to itself, and posts requests that are right in part while it changes its rings at random.
+// attack connects a queue pair to itself, and posts requests that are right in part while it
+// changes its rings at random.
 func (s *rxeStream) attack() error {
 	const responseLen = 64 // with the provider's part
 	body := s.rdmaFields.body(abi.CreateQP)

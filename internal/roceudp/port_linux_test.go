@@ -119,7 +119,8 @@ func TestStranger(t *testing.T) {
 	}
 }
 
-// Packets have DF and no checksum, identification 0, and come from port 4791. [ROCE-NET-1] [ROCE-NET-2] [ROCE-NET-3]
+// Packets have DF and no checksum, identification 0, and come from port 4791. [ROCE-NET-1]
+// [ROCE-NET-2] [ROCE-NET-3]
 func TestHeaders(t *testing.T) {
 	p := port(t)
 	raw, err := net.ListenIP("ip4:udp", &net.IPAddr{IP: p.Addr().AsSlice()})

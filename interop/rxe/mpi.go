@@ -12,8 +12,9 @@ var ringProgram string
 
 // mpis run one program over two and four ranks: a ring, all to all and one-sided operations, whose results it compares.
 func mpis() (all []trial) {
-	// Open MPI destroys the endpoints of one-sided operations without waiting for the other ranks. One of datagrams to a rank that
-	// has ended is an error to UCX, so there only messages are exchanged.
+	// Open MPI destroys the endpoints of one-sided operations without waiting for the other ranks.
+	// One of datagrams to a rank that has ended is an error to UCX, so there only messages are
+	// exchanged.
 	for _, m := range []struct{ name, cc, run, ud string }{
 		{"Open MPI", "mpicc.openmpi", "mpirun.openmpi --oversubscribe --mca pml ucx --mca osc ucx --mca opal_common_ucx_tls any --mca opal_common_ucx_devices any", "messages"},
 		{"MPICH", "mpicc.mpich", "mpirun.mpich", ""},

@@ -23,7 +23,8 @@ var (
 // pyverbsLeast is how many tests pass on a device like the kernel's rxe.
 const pyverbsLeast = 96
 
-// pyverbsReasons are those for which the suite skips tests on such a device. Others would say that something is missing.
+// pyverbsReasons are those for which the suite skips tests on such a device. Others would say that
+// something is missing.
 var pyverbsReasons = []struct{ text, why string }{
 	{"MLX", "Mellanox"}, {"mlx", "Mellanox"}, {"EFA", "EFA"}, {"cuda", "CUDA"}, {"PCI device", "VFIO"},
 	{"ODP", "on-demand paging"}, {"huge pages", "on-demand paging"}, {"Device memory", "device memory"}, {"dmabuf", "dmabuf"},
@@ -32,8 +33,8 @@ var pyverbsReasons = []struct{ text, why string }{
 	{"root", "raw packets"}, {"All gid indices populated", "a full table of GIDs"},
 }
 
-// judgePyverbs reads what the suite says of itself: enough passed, none failed, and no skip for want of something that the
-// device has.
+// judgePyverbs reads what the suite says of itself: enough passed, none failed, and no skip for
+// want of something that the device has.
 func judgePyverbs(out string) (note string, err error) {
 	m := pyverbsRan.FindStringSubmatch(out)
 	if m == nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -169,6 +170,24 @@ func TestDigest(t *testing.T) {
 	for s, want := range map[string]bool{formatDigest(sum): true, "md5=:xx:, " + formatDigest(sum): true, "": false, "sha-256=:xx:": false} {
 		if got, ok := parseDigest(s); ok != want || ok && got != sum {
 			t.Errorf("%q: %v", s, ok)
+		}
+	}
+}
+
+// TestRefuse: each reason of the store has its own status.
+func TestRefuse(t *testing.T) {
+	h := &handler{log: slog.New(slog.DiscardHandler)}
+	for err, want := range map[error]int{
+		store.ErrNotFound: http.StatusNotFound,
+		store.ErrDenied:   http.StatusForbidden,
+		store.ErrReadOnly: http.StatusForbidden,
+		store.ErrTooLarge: http.StatusRequestEntityTooLarge,
+		store.ErrNoSpace:  http.StatusInsufficientStorage,
+		io.ErrNoProgress:  http.StatusBadRequest,
+	} {
+		w := httptest.NewRecorder()
+		if h.refuse(w, httptest.NewRequest("GET", "/f", nil), fmt.Errorf("store: %w", err)); w.Code != want {
+			t.Errorf("%v: status %d, want %d", err, w.Code, want)
 		}
 	}
 }

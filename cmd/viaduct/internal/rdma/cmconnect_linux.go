@@ -99,8 +99,9 @@ func (id *cmID) dial(ctx stdcontext.Context, q *queuePair, cfg *iwarp.Config, bo
 	id.fail(err)
 }
 
-// dialTCP connects from src, which the socket bound reserves if it is not negative. The bytes of a connection within this host
-// go through shared memory if the peer offers that, unless they are captured.
+// dialTCP connects from src, which the socket bound reserves if it is not negative. The bytes of a
+// connection within this host go through shared memory if the peer offers that, unless they are
+// captured.
 func (s *Service) dialTCP(ctx stdcontext.Context, bound int, src, dst netip.AddrPort) (net.Conn, error) {
 	if bound >= 0 { // it keeps the port while the dialer binds sockets of its own to it
 		defer unix.Close(bound)

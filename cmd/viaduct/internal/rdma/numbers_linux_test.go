@@ -4,8 +4,8 @@ package rdma
 
 import "testing"
 
-// Whatever the limit is, a program that may have descriptors at all has some for devices, in ranges that do not overlap,
-// and more where it may have more.
+// Whatever the limit is, a program that may have descriptors at all has some for devices, in ranges
+// that do not overlap, and more where it may have more.
 func TestNumbers(t *testing.T) {
 	before := 0
 	for _, limit := range []uint64{16, 64, 256, 512, 960, 1024, 1100, 4096, 12 << 10, 1 << 20, 1 << 40, ^uint64(0)} {

@@ -119,7 +119,8 @@ func (s *Service) give(c *notify.Call, to uint64, b []byte, value int64) {
 	c.Return(value, 0)
 }
 
-// chdir makes a folder the thread's working directory. Only the thread itself can do that, by a descriptor that it is given.
+// chdir makes a folder the thread's working directory. Only the thread itself can do that, by a
+// descriptor that it is given.
 func (s *Service) chdir(c *notify.Call, p place) {
 	fd, err := unix.Open(p.host, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -44,8 +44,9 @@ func (s *Service) name(c *notify.Call, addr uint64) ([]byte, bool) {
 // words are in the name of every file of RDMA that is a device or a folder of ours at the top.
 var words = [][]byte{[]byte("infiniband"), []byte("rdma_cm"), []byte("uverbs")}
 
-// mayLead reports whether a name could lead to a file of ours, without looking at what most names lead to. A name relative
-// to a folder of the tree needs no help: the kernel finds the files there, but for devices and for what is above.
+// mayLead reports whether a name could lead to a file of ours, without looking at what most names
+// lead to. A name relative to a folder of the tree needs no help: the kernel finds the files there,
+// but for devices and for what is above.
 func (s *Service) mayLead(tid, dir int, name []byte, itself bool) bool {
 	for _, w := range words {
 		if bytes.Contains(name, w) {

@@ -96,8 +96,9 @@ func (s *Service) hasRoCE() bool {
 	return false
 }
 
-// roceFor returns the RoCE device that serves an address in a port space, nil if an iWARP device does or none. Of a device
-// of each kind without addresses, the iWARP device has connections and the RoCE device has datagrams.
+// roceFor returns the RoCE device that serves an address in a port space, nil if an iWARP device
+// does or none. Of a device of each kind without addresses, the iWARP device has connections and
+// the RoCE device has datagrams.
 func (s *Service) roceFor(ps uint16, a netip.Addr) *device {
 	var rest *device
 	iwarp := false

@@ -149,8 +149,8 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// Each request that asks for an acknowledgement gets one behind its answer, but for a list, which has an end. iproute2's
-// rdma waits for it.
+// Each request that asks for an acknowledgement gets one behind its answer, but for a list, which
+// has an end. iproute2's rdma waits for it.
 func TestNetlinkAck(t *testing.T) {
 	dev := []Found{{Driver: SIW, Index: 3, Name: "siw0", Uverbs: "uverbs3"}}
 	index := nlAttr(nil, attrDevIndex, Words(3))

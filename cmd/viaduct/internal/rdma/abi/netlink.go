@@ -177,7 +177,8 @@ func (m *nlRequest) each(devices []Found, describe func(*Found) []byte) (out [][
 // end is the last message of a list.
 func (m *nlRequest) end() []byte { return nlMessage(nlDone, nlMulti, m.seq, m.pid, make([]byte, 4)) }
 
-// done is an answer, and the acknowledgement if the request asks for one. Lists are never acknowledged: they have an end.
+// done is an answer, and the acknowledgement if the request asks for one. Lists are never
+// acknowledged: they have an end.
 func (m *nlRequest) done(answer []byte) [][]byte {
 	if m.flags&nlAck == 0 {
 		return [][]byte{answer}

@@ -14,8 +14,8 @@ func rnrLimit(count, timer uint8) (limit time.Duration, forever bool) {
 	return time.Duration(count) * rnrTime(timer), count == retryAlways
 }
 
-// ackLimit is how long a requester waits for a queue pair that does not answer: as long as an ACK may take, once and for
-// each retry.
+// ackLimit is how long a requester waits for a queue pair that does not answer: as long as an ACK
+// may take, once and for each retry.
 func ackLimit(timeout, retries uint8) (limit time.Duration, forever bool) {
 	return (4096 * time.Nanosecond << timeout) * (time.Duration(retries) + 1), timeout == 0
 }

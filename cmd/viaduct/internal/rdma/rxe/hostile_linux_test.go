@@ -9,8 +9,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A program that scribbles on its rings while requests are carried out harms nobody: no other memory is touched, and the other
-// end still works.
+// A program that scribbles on its rings while requests are carried out harms nobody: no other
+// memory is touched, and the other end still works.
 func TestHostileRings(t *testing.T) {
 	f := NewFabric()
 	bad, good := newEnd(t, f, RC, nil), newEnd(t, f, RC, nil)

@@ -171,7 +171,8 @@ func TestSharedQueue(t *testing.T) {
 	}
 }
 
-// A completion queue keeps what was not taken when it is resized, tells of completions when asked, and of an overrun once.
+// A completion queue keeps what was not taken when it is resized, tells of completions when asked,
+// and of an overrun once.
 func TestCompletionQueue(t *testing.T) {
 	completed, overrun := 0, 0
 	q, err := NewCQ(&heap{}, 7, CQEvents{func() { completed++ }, func() { overrun++ }})

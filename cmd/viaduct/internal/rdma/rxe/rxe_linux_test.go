@@ -12,8 +12,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A heap is an arena of memory that is mapped, as that which is shared with programs: a test that scribbles on it races with
-// the engine as a program does.
+// A heap is an arena of memory that is mapped, as that which is shared with programs: a test that
+// scribbles on it races with the engine as a program does.
 type heap struct{ next int64 }
 
 func (h *heap) Ring(n int) ([]byte, int64, error) {
@@ -326,8 +326,8 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// What is wrong with a request is told to both sides, both queue pairs fail, and what stands behind is flushed, sends before
-// receives.
+// What is wrong with a request is told to both sides, both queue pairs fail, and what stands behind
+// is flushed, sends before receives.
 func TestFaults(t *testing.T) {
 	all := uint32(abi.AccessRemoteWrite | abi.AccessRemoteRead | abi.AccessRemoteAtomic)
 	for _, c := range []struct {

@@ -1,0 +1,49 @@
+package roce_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"viaduct/roce"
+)
+
+// Two queue pairs of one device write into each other's memory. Between hosts each side has a
+// device, and the sides tell each other Local, Key and Addr, over TCP for example.
+func Example() {
+	// Any address of this host will do. Those of 127.0.0.0/8 reach this host alone.
+	at := netip.AddrFrom4([4]byte{127, byte(1 + rand.IntN(250)), byte(rand.IntN(256)), byte(1 + rand.IntN(250))})
+	dev, err := roce.Open(at)
+	check(err)
+	defer dev.Close()
+	near, err := dev.NewQueuePair(roce.Config{})
+	check(err)
+	far, err := dev.NewQueuePair(roce.Config{})
+	check(err)
+	mr, err := far.PD().Register(make([]byte, 13), roce.RemoteWrite)
+	check(err)
+	check(near.Connect(far.Local()))
+	check(far.Connect(near.Local()))
+
+	check(near.Post(roce.SendWR{
+		Op:     roce.OpWrite,
+		SG:     []roce.SGE{roce.Buf([]byte("hello, memory"))},
+		Remote: roce.RemoteAddr{Key: mr.Key(), Addr: mr.Addr()},
+	}))
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	done, err := near.SendCQ().Wait(ctx)
+	check(err)
+	check(done.Err())
+	fmt.Printf("%s\n", mr.Bytes())
+	// Output: hello, memory
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
