@@ -81,24 +81,26 @@ var spinning atomic.Int32
 
 // Until waits until c is ready: it returns nil with mu held, or an error with mu
 // free. It is called with mu held. A result wins over a context that has ended,
-// whose cause is the error otherwise. p may be nil. Where there is one processor
-// nothing is polled for: what is going to come has not come yet, most of the
-// time, and a consumer that sleeps at once gets more of it together. So it is where
-// there is more to wait for than there are processors.
+// whose cause is the error otherwise. p may be nil.
+//
+// Until does not poll on a single processor: polling would delay the sender, and sleeping
+// lets several messages arrive for each wake-up. When more goroutines wait than there are
+// processors, it neither polls nor sleeps at the sources, because a thread that sleeps in
+// ppoll holds one of Go's processors until the runtime takes that away.
 func Until(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p Progress) error {
 	if ok, err := c.ReadyLocked(); ok || err != nil {
 		return held(mu, err)
 	}
 	if p != nil {
 		mu.Unlock()
-		if n := int(processors.Load()); n > 1 {
-			if others := recent.others(ws); others <= n && ws.looks.Worth() {
-				if over, err := spin(ctx, mu, ws, c, p, others); over {
-					return held(mu, err)
-				}
+		n, others := int(processors.Load()), recent.others(ws)
+		crowded := others > n
+		if n > 1 && !crowded && ws.looks.Worth() {
+			if over, err := spin(ctx, mu, ws, c, p, others); over {
+				return held(mu, err)
 			}
 		}
-		if s, ok := p.(SourceSleeper); ok {
+		if s, ok := p.(SourceSleeper); ok && !crowded {
 			if over, err := sleepAtSources(ctx, mu, ws, c, s); over {
 				return held(mu, err)
 			}

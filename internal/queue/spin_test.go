@@ -138,6 +138,39 @@ func TestSpinNear(t *testing.T) {
 	})
 }
 
+// A crowd is a progress whose consumer may sleep at its sources.
+type crowd struct {
+	near
+	asked int // how often Until asked whether that is worth it
+}
+
+func (p *crowd) Expects() bool { p.asked++; return false }
+
+// A consumer does not sleep at its sources where more is waited for than there are
+// processors: its thread would hold one of them.
+func TestSleepAtSourcesCrowded(t *testing.T) {
+	for _, test := range []struct{ processors, others, asked int }{
+		{1, 0, 1}, {1, 1, 1}, {1, 2, 0}, {2, 2, 1}, {2, 3, 0}, {4, 4, 1}, {4, 5, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			on(t, test.processors)
+			for range 6 { // which are recent waits in what follows
+				polled(t, new(Completions[int]), false)
+			}
+			for range test.others {
+				attend.Park()
+				defer attend.Unpark()
+			}
+			var c Completions[int]
+			p := &crowd{near: near{&slowProgress{polled: func(int) {}}, false}}
+			p.slept = func() { c.Push(1) }
+			if _, err := c.Wait(t.Context(), p); err != nil || p.asked != test.asked {
+				t.Errorf("%d processors, %d other waits: asked %d times, want %d; %v", test.processors, test.others, p.asked, test.asked, err)
+			}
+		})
+	}
+}
+
 // polled returns for how long a consumer polls in vain before it sleeps.
 func polled(t *testing.T, c *Completions[int], isNear bool) (d time.Duration) {
 	start := time.Now()
