@@ -257,22 +257,3 @@ func (w *recvWQE) reset() {
 	clear(w.sg[:w.nsg])
 	w.nsg = 0
 }
-
-// walk calls f for the pieces of the list that make up n bytes at offset off.
-func walk(sg []SGE, off, n uint64, f func(s *SGE, off, n uint64) bool) {
-	for i := range sg {
-		l := sg[i].length()
-		if off >= l {
-			off -= l
-			continue
-		}
-		k := min(l-off, n)
-		if k > 0 && !f(&sg[i], off, k) {
-			return
-		}
-		off = 0
-		if n -= k; n == 0 {
-			return
-		}
-	}
-}
