@@ -102,8 +102,13 @@ func (f *Fabric) QP(num uint32) *QP {
 	return f.qps[num]
 }
 
-// maxGroups is how many groups a queue pair can be in.
-const maxGroups = 1024
+// A datagram to a group is given to all members by the goroutine that serves all programs, so their
+// number is bounded, and so are the groups and those that a queue pair can be in.
+const (
+	maxMembers   = 56 // as query_device says
+	maxGroups    = 8 << 10
+	maxOwnGroups = 1024
+)
 
 // Attach makes a queue pair a member of a multicast group.
 func (f *Fabric) Attach(q *QP, g GID) error {
@@ -112,7 +117,10 @@ func (f *Fabric) Attach(q *QP, g GID) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !q.groups[g] && len(q.groups) >= maxGroups {
+	switch {
+	case q.groups[g]:
+		return nil
+	case len(q.groups) >= maxOwnGroups, len(f.groups[g]) >= maxMembers, f.groups[g] == nil && len(f.groups) >= maxGroups:
 		return ErrMemory
 	}
 	if f.groups[g] == nil {

@@ -171,7 +171,7 @@ func (q *QP) fail() {
 	}
 	q.mu.Unlock()
 	if !again {
-		go q.Settle()
+		go q.flush()
 	}
 }
 
@@ -179,13 +179,7 @@ func (q *QP) fail() {
 func (q *QP) Settle() {
 	switch q.attrs.Load().State {
 	case abi.Err:
-		q.flushSends()
-		q.flushReceives()
-		q.recv.mu.Lock()
-		if q.srq != nil && !q.recv.closed {
-			q.event(abi.AsyncQPLastWQE)
-		}
-		q.recv.mu.Unlock()
+		q.flush()
 	case abi.Reset:
 		q.send.mu.Lock()
 		q.send.empty()
@@ -199,12 +193,30 @@ func (q *QP) Settle() {
 	}
 }
 
+// flush completes all that is posted, sends first, while the queue pair is in the error state. The
+// program may have reset it meanwhile: what it has posted since is not flushed.
+func (q *QP) flush() {
+	q.flushSends()
+	q.flushReceives()
+	q.recv.mu.Lock()
+	if q.srq != nil && !q.recv.closed && q.failed() {
+		q.event(abi.AsyncQPLastWQE)
+	}
+	q.recv.mu.Unlock()
+}
+
+// failed reports whether the queue pair is in the error state.
+func (q *QP) failed() bool { return q.attrs.Load().State == abi.Err }
+
 // flushReceives completes the receives that are posted. Those of an SRQ stay there.
 func (q *QP) flushReceives() {
 	r := &q.recv
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for range r.ring.mask + 1 {
+		if !q.failed() {
+			return
+		}
 		if r.closed || !r.held && (q.srq != nil || !q.takeOwn()) {
 			return
 		}

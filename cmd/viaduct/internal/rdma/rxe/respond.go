@@ -38,9 +38,14 @@ var (
 
 func wrong(f *fault) verdict { return verdict{fault: f} }
 
-// respond implements peer.
+// respond implements peer. The goroutine that serves all programs makes short requests: it must not
+// wait for a long copy of another queue pair, which holds the lock for as long.
 func (q *QP) respond(r *request) (outcome, Status, uint8) {
-	q.recv.mu.Lock()
+	if !r.short {
+		q.recv.mu.Lock()
+	} else if !q.recv.mu.TryLock() {
+		return busy, Success, 0
+	}
 	defer q.recv.mu.Unlock()
 	a := q.attrs.Load()
 	if q.recv.closed || q.typ != r.from.typ || a.State < abi.RTR || a.State == abi.Err || a.DestQP != r.from.num {

@@ -46,6 +46,7 @@ const (
 	done     outcome = iota
 	notReady         // the responder has no receive for it
 	noAnswer         // there is no responder, or it is not ready
+	busy             // another request is being carried out there, and this one may not wait for it
 )
 
 // A peer is the far end of a connection.
@@ -60,6 +61,7 @@ type request struct {
 	from  *QP
 	entry *sendEntry
 	local *pieces // the requester's memory, unless the payload is inline
+	short bool    // the caller may not wait for a request of another queue pair
 }
 
 // Ready reports whether the program may post.
@@ -122,6 +124,9 @@ func (q *QP) step(short bool, room int) (spent int, p progress) {
 	case s.ring.mem == nil:
 		return 0, idle
 	case a.State == abi.Err, a.State == abi.SQE:
+		if short && s.ring.waiting() > shortRoom/entryCost {
+			return 0, tooLong
+		}
 		q.flushSendsLocked()
 		return 0, idle
 	case a.State == abi.SQD && s.held: // it was begun before
@@ -139,7 +144,10 @@ func (q *QP) step(short bool, room int) (spent int, p progress) {
 	if short && (room < entryCost || e.size > uint64(room)) {
 		return 0, tooLong
 	}
-	o, status, timer := q.execute(a, e)
+	o, status, timer := q.execute(a, e, short)
+	if o == busy {
+		return 0, tooLong
+	}
 	if o != done {
 		if q.wait(a, o, timer) {
 			return 0, idle
@@ -196,7 +204,9 @@ func (q *QP) wait(a *Attributes, o outcome, timer uint8) bool {
 func (q *QP) flushSends() {
 	q.send.mu.Lock()
 	defer q.send.mu.Unlock()
-	q.flushSendsLocked()
+	if q.failed() {
+		q.flushSendsLocked()
+	}
 }
 
 // flushSendsLocked completes what is posted and can't be done.
@@ -225,8 +235,8 @@ var requests = map[Type]map[Op]bool{
 	UD: {OpSend: true, OpSendImm: true},
 }
 
-// execute carries out an entry. send.mu is locked.
-func (q *QP) execute(a *Attributes, e *sendEntry) (o outcome, status Status, timer uint8) {
+// execute carries out an entry. A short one does not wait: its outcome may be busy. send.mu is locked.
+func (q *QP) execute(a *Attributes, e *sendEntry, short bool) (o outcome, status Status, timer uint8) {
 	switch {
 	case !e.valid, !requests[q.typ][e.op]:
 		return done, LocalQPOperation, 0
@@ -258,7 +268,7 @@ func (q *QP) execute(a *Attributes, e *sendEntry) (o outcome, status Status, tim
 	if !local.addAll(q.memory, e.elements.list(), need) {
 		return done, LocalProtection, 0
 	}
-	r := &request{from: q, entry: e, local: local}
+	r := &request{from: q, entry: e, local: local, short: short}
 	if q.typ == UD {
 		return done, q.datagram(a, r), 0
 	}
@@ -266,7 +276,7 @@ func (q *QP) execute(a *Attributes, e *sendEntry) (o outcome, status Status, tim
 	if p := q.peer(a); p != nil {
 		o, status, timer = p.respond(r)
 	}
-	if q.typ == UC && status != LocalProtection {
+	if q.typ == UC && o != busy && status != LocalProtection {
 		return done, Success, 0 // nothing tells the sender what became of it
 	}
 	return o, status, timer
