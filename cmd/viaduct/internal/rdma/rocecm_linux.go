@@ -60,7 +60,7 @@ func (k *cmCommand) isRoCE(at int) bool {
 		return s.hasRoCE()
 	}
 	id := s.cm.get(k.Body.U32(at))
-	if id == nil || !s.hasRoCE() {
+	if id == nil || id.channel() != k.f || !s.hasRoCE() { // another program's stays as it is
 		return false
 	}
 	var a netip.AddrPort

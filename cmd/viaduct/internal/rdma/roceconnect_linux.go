@@ -124,6 +124,10 @@ func (k *cmCommand) roceConnect() {
 			}
 		}
 		id.mu.Lock()
+		if id.destroyed || id.state != cmConnecting { // the program has ended it
+			id.mu.Unlock()
+			return
+		}
 		id.state = cmOver
 		dst := id.dst
 		id.mu.Unlock()
@@ -136,14 +140,20 @@ func (k *cmCommand) roceConnect() {
 	})
 }
 
-// requestRoCE makes the other end of a connection, and tells the program that listens. It is false if none does.
+// requestRoCE makes the other end of a connection, and tells the program that listens. It is false if none does, and true
+// if the connection was ended meanwhile.
 func (id *cmID) requestRoCE(p abi.ConnParam) bool {
 	s := id.s
 	m := &s.roceCM
 	m.mu.Lock()
 	id.mu.Lock()
 	src, dst := id.src, id.dst
+	ended := id.destroyed || id.state != cmConnecting
 	id.mu.Unlock()
+	if ended {
+		m.mu.Unlock()
+		return true
+	}
 	l := m.listener(id.ps, dst)
 	at := s.roceFor(id.ps, dst.Addr())
 	if l == nil || at == nil {

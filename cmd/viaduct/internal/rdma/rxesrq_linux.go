@@ -83,6 +83,10 @@ func (k *command) rxeModifySRQ() {
 		k.fail(unix.EINVAL)
 		return
 	}
+	if mask == abi.SRQMaxWR|abi.SRQLimit && limit > wr { // before anything is changed
+		k.fail(unix.EINVAL)
+		return
+	}
 	if mask&abi.SRQMaxWR != 0 {
 		written := true
 		err := q.Resize(wr, func(info abi.Body) bool {
