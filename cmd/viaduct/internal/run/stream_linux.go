@@ -83,6 +83,12 @@ func (c tcpStream) ReadMarked(p []byte) (n, mark int, err error) {
 
 // WriteUrgent implements stream.
 func (c tcpStream) WriteUrgent(p []byte) (n int, err error) {
+	// The kernel marks the last byte of a send that it cuts short: only one byte may be sent so.
+	if last := len(p) - 1; last > 0 {
+		if n, err = c.Write(p[:last]); err != nil {
+			return n, err
+		}
+	}
 	werr := c.raw.Write(func(fd uintptr) bool {
 		for n < len(p) && err == nil {
 			var k int
