@@ -115,7 +115,7 @@ func TestWrongPeer(t *testing.T) {
 		"put " + file + " iwarp://" + at["iwarp"]:            "(check that the other side is viaduct serve)",
 		"ls tcp://" + at["tcp"]:                              "(check that the other side is viaduct serve)",
 		"ping iwarp://" + at["sdp"]:                          "(check that the other side speaks iwarp at this port: it may speak SDP)",
-		"ping iwarp://" + at["tcp"]:                          "(check that the other side speaks iwarp at this port; ?mpa=1",
+		"ping iwarp://" + at["tcp"]:                          "(check that the other side speaks iwarp at this port, and whether it wants --tls; ?mpa=1",
 		"serve --listen tcp://127.0.0.1:0 --root " + file:    "(name a directory)",
 		"get tcp://" + at["tcp"] + "/f -o " + file + "/copy": "(name a directory)",
 	} {
