@@ -140,8 +140,8 @@ func (k *cmCommand) roceConnect() {
 	})
 }
 
-// requestRoCE makes the other end of a connection, and tells the program that listens. It is false if none does, and true
-// if the connection was ended meanwhile.
+// requestRoCE makes the other end of a connection, and reports it to the program that listens. It is
+// false if none does, and true if the connection was ended meanwhile.
 func (id *cmID) requestRoCE(p abi.ConnParam) bool {
 	s := id.s
 	m := &s.roceCM
