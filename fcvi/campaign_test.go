@@ -9,6 +9,7 @@ import (
 
 	"viaduct/internal/fc"
 	"viaduct/internal/fc/fabric"
+	"viaduct/internal/testkit"
 	"viaduct/internal/wire/iu"
 	"viaduct/vi"
 )
@@ -231,12 +232,12 @@ func TestCampaignSingle(t *testing.T) {
 			turn := 0
 			for _, injury := range injuries() {
 				for k := 1; k <= n; k++ {
-					if turn++; raceEnabled && turn%7 != 0 {
-						continue // the machines are single-threaded: little to race for
+					if turn++; (raceEnabled || !testkit.LongRuns()) && turn%7 != 0 {
+						continue // the race detector finds little: the machines are single-threaded
 					}
 					f := injury
 					f.Nth = k
-					if !t.Run(fmt.Sprintf("%v %v of IU %d", f.Do, f.Late, k), func(t *testing.T) { v.run(t, &f) }) && testing.Short() {
+					if !t.Run(fmt.Sprintf("%v %v of IU %d", f.Do, f.Late, k), func(t *testing.T) { v.run(t, &f) }) && !testkit.LongRuns() {
 						return
 					}
 				}
@@ -252,7 +253,7 @@ var fullCampaign = flag.Bool("fcvi.campaign", false, "play every pair of the fau
 // TestCampaignPairs injures IUs in pairs. [FCVI-8.4-7] [FCVI-3-10]
 func TestCampaignPairs(t *testing.T) {
 	turn, stride := 0, 9
-	if raceEnabled {
+	if raceEnabled || !testkit.LongRuns() {
 		stride = 97
 	}
 	pair := []fabric.Fault{{Do: fabric.Drop}, {Do: fabric.Duplicate, Late: 3 * time.Second}, {Do: fabric.Delay, Late: 11 * time.Second}}

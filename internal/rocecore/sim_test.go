@@ -20,7 +20,7 @@ import (
 
 var (
 	simSeed = flag.Uint64("sim.seed", 0, "run the one simulation with this seed, and print its packets")
-	simRuns = flag.Int("sim.runs", 0, "simulations; 0: 30, or 1500 if VIADUCT_LONG is 1")
+	simRuns = flag.Int("sim.runs", 0, "simulations; 0: 30, or 500 if VIADUCT_LONG is 1")
 )
 
 type simEvent struct {
@@ -353,7 +353,7 @@ func TestSimulation(t *testing.T) {
 	switch {
 	case runs != 0:
 	case os.Getenv("VIADUCT_LONG") == "1":
-		runs = 1500
+		runs = 500
 	default:
 		runs = 30
 	}
