@@ -15,6 +15,6 @@ func LongRuns() bool { return os.Getenv("VIADUCT_LONG") != "" }
 func Long(t testing.TB, takes string) {
 	t.Helper()
 	if !LongRuns() {
-		t.Skipf("SKIPPED: takes %s: VIADUCT_LONG=1 runs it, as .ci/run does", takes)
+		t.Skipf("SKIPPED: takes %s: VIADUCT_LONG=1 runs it, as .ci/run test does", takes)
 	}
 }
