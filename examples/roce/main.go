@@ -37,9 +37,11 @@ func main() {
 		fmt.Println("listening")
 		c, err := l.Accept()
 		check(err)
-		r, _ := meet(c, qp, mr)
+		meet(c, qp, mr)
+		check(qp.PostRecv(roce.RecvWR{}))
 		fmt.Fprintln(c, "ready")
-		r.ReadString('\n') // until the other side is done
+		_, err = qp.RecvCQ().Wait(context.Background()) // what was written before that message is visible
+		check(err)
 		fmt.Printf("%q was written\n", bytes.TrimRight(mr.Bytes(), "\x00"))
 		return
 	}
@@ -53,7 +55,8 @@ func main() {
 	message, back := []byte("hello from Go"), make([]byte, 13)
 	check(qp.Post(
 		roce.SendWR{Op: roce.OpWrite, SG: []roce.SGE{roce.Buf(message)}, Remote: far, Unsignaled: true},
-		roce.SendWR{Op: roce.OpRead, SG: []roce.SGE{roce.Buf(back)}, Remote: far}))
+		roce.SendWR{Op: roce.OpRead, SG: []roce.SGE{roce.Buf(back)}, Remote: far, Unsignaled: true},
+		roce.SendWR{Op: roce.OpSend})) // tells the other side that it may look
 	done, err := qp.SendCQ().Wait(ctx)
 	check(err)
 	check(done.Err())
