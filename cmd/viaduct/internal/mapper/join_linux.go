@@ -101,7 +101,7 @@ func (s *Service) enter() (st State, ended <-chan struct{}, err error) {
 	for range 2 { // a process that has just ended may have left the port since
 		var srv *portmap.Server
 		if srv, err = portmap.Listen(s.at.String(), s.cfg); err == nil {
-			st.Addr = srv.Addr()
+			st.Addr, st.Pid = srv.Addr(), 0 // a dying process may have taken the call of the turn before
 			return st, s.serve(srv), nil
 		}
 		if !errors.Is(err, syscall.EADDRINUSE) {
