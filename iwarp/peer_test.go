@@ -146,7 +146,7 @@ func (p *peer) raw(b []byte) {
 
 // more reads what there is.
 func (p *peer) more() error {
-	var b [4096]byte
+	var b [64 << 10]byte // a slow machine has a second for the megabytes before a Terminate
 	p.c.SetReadDeadline(time.Now().Add(patience))
 	n, err := p.c.Read(b[:])
 	p.buf = append(p.buf, b[:n]...)
