@@ -6,8 +6,7 @@ import (
 )
 
 // LongRuns reports whether tests run at full length: whether the environment has VIADUCT_LONG,
-// which .ci/run sets. Without it a newcomer's go test ./... repeats less, so that it ends within
-// three minutes on two processors.
+// which .ci/run sets for its test section. Without it a newcomer's go test ./... repeats less.
 func LongRuns() bool { return os.Getenv("VIADUCT_LONG") != "" }
 
 // Long skips the test unless tests run at full length. takes is what the test costs, as in "40 s".

@@ -14,7 +14,7 @@ const ICRCLen = 4
 // Port is the UDP port of RoCEv2. [ROCE-NET-1]
 const Port = 4791
 
-// ErrICRC tells that a packet was damaged, or is not what it seems.
+// ErrICRC reports a packet that was damaged, or whose headers are not those it was sent with.
 var ErrICRC = errors.New("ib: wrong invariant CRC")
 
 // A Flow is what the invariant CRC covers of the IP and UDP headers of a packet. The addresses are

@@ -41,7 +41,7 @@ var (
 	lacksConnector = lack{"a queue pair that is connected without rdma_cm", useRDMCM}
 )
 
-// lacks tells the user what the program of a command asks for in vain.
+// lacks reports to the user a feature that the program asked for and the device does not have.
 func (k *command) lacks(l lack) {
 	if l.what == "" {
 		return
