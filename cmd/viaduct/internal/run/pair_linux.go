@@ -233,7 +233,8 @@ func (s *supervisor) connectPaired(c *notify.Call) bool {
 	case p.due:
 		p.succeed(c)
 	case p.repeats(c):
-		c.Return(0, 0)
+		p.due = true // this answer may be dropped like the one before
+		p.succeed(c)
 	default:
 		c.Return(0, unix.EISCONN)
 	}

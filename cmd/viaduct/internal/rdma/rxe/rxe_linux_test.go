@@ -240,10 +240,14 @@ func (e *end) poll() (c completion, ok bool) {
 	return c, true
 }
 
-// want polls a completion that has to be there.
+// want polls a completion that has to come. It waits, because another goroutine may be at work on
+// the queue: then that one carries out what the caller has posted.
 func (e *end) want(id uint64, s Status) completion {
 	e.t.Helper()
 	c, ok := e.poll()
+	for end := time.Now().Add(time.Minute); !ok && time.Now().Before(end); c, ok = e.poll() {
+		time.Sleep(10 * time.Microsecond)
+	}
 	if !ok || c.id != id || c.status != s {
 		e.t.Fatalf("completion %v %d %v, want %d %v", ok, c.id, c.status, id, s)
 	}
