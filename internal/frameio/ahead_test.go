@@ -10,7 +10,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A seer is a predictor that looks at the headers that have come and guesses nothing.
+// A seer is a predictor that reads the headers that have arrived and guesses nothing.
 type seer struct {
 	predictor
 	t *testing.T
@@ -48,8 +48,8 @@ func (s *seer) see(to *Plan) {
 	}
 }
 
-// TestLookAhead: what has come can be looked at anywhere, and stays as it is; a
-// later look at the socket sees the next byte.
+// TestLookAhead: arrived bytes can be peeked at any offset and remain unread. A later peek at the
+// socket returns the next unread byte.
 func TestLookAhead(t *testing.T) {
 	a, b := testkit.TCPPair(t)
 	rnd := rand.New(rand.NewPCG(8, 9))

@@ -25,8 +25,8 @@ const (
 	// could have started on the first frames.
 	batchBytes = 512 << 10
 
-	// aheadBytes does so where the peer can tell the frames that follow ahead, and
-	// reads many of them at a time: a MiB and its headers go in one call.
+	// aheadBytes is the limit where the peer predicts frames and reads many of them at once: one
+	// MiB of payload and its headers leave in one call.
 	aheadBytes = 1100 << 10
 
 	// frameSlack is what must be free in the slab for Full to say no: a
@@ -61,8 +61,8 @@ var batches = sync.Pool{New: func() any {
 	return &Batch{slab: make([]byte, 0, slabSize), vecs: make([][]byte, 0, maxVecs)}
 }}
 
-// Full tells that no further frame should be added. A Fill that has been told so is
-// called again.
+// Full reports that no further frame should be added. Fill is called again after it has stopped for
+// a full batch.
 func (b *Batch) Full() bool { return b.FullFor(false) }
 
 // FullFor is Full; ahead says that the next frame is the rest of a message whose
@@ -77,8 +77,7 @@ func (b *Batch) FullFor(ahead bool) bool {
 	return full
 }
 
-// LeaveMore tells that Fill leaves something for the next batch though this one is not
-// full.
+// LeaveMore records that Fill left frames for the next batch although this one is not full.
 func (b *Batch) LeaveMore() { b.more = true }
 
 // Len returns how many bytes the batch holds.
@@ -112,13 +111,13 @@ func (b *Batch) Data(ref regmem.Ref) error {
 	return nil
 }
 
-// Copies tells whether Data would copy n bytes.
+// Copies reports whether Data would copy n bytes.
 func (b *Batch) Copies(n int) bool {
 	return n <= CopyLimit && n <= cap(b.slab)-len(b.slab)-trailerSlack
 }
 
-// Short returns memory for CopyLimit bytes, for what is to be given to Data at once
-// and is copied by it.
+// Short returns scratch memory of CopyLimit bytes. Give it to Data before the next call of Short:
+// Data copies it.
 func (b *Batch) Short() []byte { return b.short[:] }
 
 // Pin takes the pin of ref over until the batch is written. A protocol that sends many
@@ -133,9 +132,8 @@ func (b *Batch) Pin(ref regmem.Ref) {
 	b.last = ref
 }
 
-// Pinned returns the pin that the batch took last, if it is one of r, whose
-// memory can't fault. Pieces from [regmem.Ref.Access] of it may be given to Data
-// without a pin.
+// Pinned returns the pin that the batch took last, if it pins r and the memory of r cannot fault.
+// Pieces from [regmem.Ref.Access] on that pin may be given to Data without another pin.
 func (b *Batch) Pinned(r *regmem.Region) (ref regmem.Ref, ok bool) {
 	return b.last, regmem.RegionOf(b.last) == r && r != nil && !b.last.Guarded()
 }
@@ -156,7 +154,7 @@ func (b *Batch) close() {
 	}
 }
 
-// written drops n bytes from the front and tells whether all are gone.
+// written drops n bytes from the front and reports whether the batch is empty.
 func (b *Batch) written(n int) bool {
 	b.bytes -= n
 	i := 0

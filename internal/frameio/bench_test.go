@@ -13,13 +13,11 @@ import (
 
 var benchSizes = []int{64, 4 << 10, 64 << 10, 1 << 20}
 
-// benchLimit keeps what is queued, and so memory, bounded in the throughput
-// benchmarks.
+// benchLimit bounds the queued bytes, and so the memory, of the throughput benchmarks.
 const benchLimit = 8 << 20
 
-// BenchmarkThroughput sends frames one way, the reader polling beside the
-// passive goroutine or leaving it to that, and plain TCP with one Write and
-// one buffered Read loop for the same frames.
+// BenchmarkThroughput sends frames one way. The reader polls, or leaves reading to the passive
+// goroutine. Plain TCP sends the same frames with one Write each, to a buffered Read loop.
 func BenchmarkThroughput(b *testing.B) {
 	for _, n := range benchSizes {
 		frame := make([]byte, n)

@@ -86,9 +86,8 @@ var states = map[string]func(t *testing.T, a, b *lengthFramed){
 	},
 }
 
-// Every way to end a connection, in every state, returns, and nothing of the
-// protocol runs afterwards. Goroutines that stay behind are found at the end
-// of the tests.
+// Every way to end a connection returns in every state, and no method of the protocol runs
+// afterwards. TestMain finds goroutines that were left running.
 func TestEndsInEveryState(t *testing.T) {
 	ways := map[string]func(c *Conn){
 		"Close":      func(c *Conn) { c.Close() },
@@ -170,13 +169,13 @@ func (p *slow) Fill(b *Batch) {
 	p.lengthFramed.Fill(b)
 }
 
-// told is a protocol whose Failed waits.
-type told struct {
+// blockedFailure is a protocol whose Failed blocks until the test releases it.
+type blockedFailure struct {
 	*lengthFramed
 	inside, leave chan struct{}
 }
 
-func (p *told) Failed(error) {
+func (p *blockedFailure) Failed(error) {
 	p.inside <- struct{}{}
 	<-p.leave
 }
@@ -193,7 +192,7 @@ func TestCloseWaits(t *testing.T) {
 				a.c.proto = &slow{a, inside, leave}
 				go a.c.Kick()
 			case "none":
-				a.c.proto = &told{a, inside, leave}
+				a.c.proto = &blockedFailure{a, inside, leave}
 				b.c.Close()
 			default:
 				a.got = func([]byte) { inside <- struct{}{}; <-leave }
@@ -215,7 +214,7 @@ func TestCloseWaits(t *testing.T) {
 	})
 }
 
-// What was queued before Shutdown is delivered, the end behind it.
+// Frames queued before Shutdown are delivered, then the end of the stream.
 func TestShutdownDelivers(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)
@@ -245,8 +244,7 @@ func TestShutdownDelivers(t *testing.T) {
 	})
 }
 
-// A peer that never ends its direction is not waited for beyond the time
-// given.
+// CloseAfter stops waiting after the given time for a peer that never ends its direction.
 func TestCloseAfterGivesUp(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)

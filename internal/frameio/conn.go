@@ -12,67 +12,65 @@ import (
 	"viaduct/internal/sock"
 )
 
-// A Protocol is what a Conn drives: it builds the frames that leave and takes
-// the frames that arrive. Methods of one role are never called concurrently
-// with each other; the two roles run independently. No method may block or
-// call Close.
+// A Protocol builds the frames that a Conn sends and consumes the frames that it receives. Methods
+// of one role are never called concurrently with each other; the two roles run independently. No
+// method may block or call Close.
 type Protocol interface {
-	// Fill appends frames to b until [Batch.Full], or until nothing is left to
-	// send: it is called again after the next Kick then. If it stops earlier it calls
-	// [Batch.LeaveMore]. [send role]
+	// Fill appends frames to b until [Batch.Full] or until the queue is empty. In both cases the
+	// Conn calls it again when there is reason to: for the next batch, or after the next Kick. If
+	// Fill stops earlier it calls [Batch.LeaveMore]. [send role]
 	Fill(b *Batch)
 
-	// Sent reports that the kernel took everything the last Fill appended:
-	// the memory behind it may be reused. It must not deregister memory. [send role]
+	// Sent reports that the kernel has taken every frame of the last Fill, so that their memory may
+	// be reused. Sent must not deregister memory. [send role]
 	Sent()
 
-	// Receive takes the complete frames at the front of p and returns how many bytes that were. If
-	// they are followed by the beginning of a long frame and mayPlan is set, which it is for a
-	// [Planner] only, Receive may take that beginning too: it places the payload that has come and
-	// returns how many bytes of payload are missing; those are read straight to where Plan says. p
-	// is reused after the call. An error ends the connection, but for ErrEnough, which leaves the
-	// rest for the next look. [receive role]
+	// Receive consumes the complete frames at the front of p and returns their length, n. If
+	// mayPlan is set, which only happens for a [Planner], Receive may also begin a long frame that
+	// p holds in part: it places the payload that arrived and returns the number of payload bytes
+	// missing, which are then read straight to the places that Plan names. p is reused after the
+	// call. ErrEnough leaves the rest of p for the next Receive. Any other error ends the
+	// connection. [receive role]
 	Receive(p []byte, mayPlan bool) (n, missing int, err error)
 
-	// Drained tells that everything which had arrived was handled: the moment
-	// for acknowledgements. [receive role]
+	// Drained reports that every arrived byte was handled, which is the moment to send
+	// acknowledgements. [receive role]
 	Drained()
 
-	// Failed tells, once, that the connection can't go on: io.EOF after an
-	// orderly end between frames, io.ErrUnexpectedEOF after an end inside
-	// one, the error of Receive, Plan or Landed, or that of the stream. It is not
-	// called after Close or Abort. No role is held. Frames not yet sent may
-	// still be sent if only the peer's direction ended.
+	// Failed reports, once, why the connection cannot go on. err is io.EOF after an orderly end
+	// between frames and io.ErrUnexpectedEOF after an end inside a frame. Otherwise it is the error
+	// of Receive, Plan or Landed, or the stream's. Failed is not called after Close or Abort. No
+	// role is held. Queued frames may still be sent if only the peer's direction ended.
 	Failed(err error)
 }
 
 // A Planner is a Protocol whose long frames need not pass through the staging buffer.
 type Planner interface {
-	// Plan tells where the bytes of the next read belong. It is asked before each read that may be
-	// for a long frame, since rights may have gone since the last; what it names stays pinned until
-	// Landed. If bytes of a frame are missing, p.Frame gets a place for one at least. [receive role]
+	// Plan names the places for the bytes of the next read. It is called before each read that may
+	// belong to a long frame, because access rights may have changed since the last read. The
+	// places stay pinned until Landed. If payload of the current frame is missing, p.Frame must
+	// hold a place for at least one byte. [receive role]
 	Plan(p *Plan) error
 
-	// Landed reports what was read to the places of the last Plan, if there were any: frame bytes of
-	// the frame in progress, then behind bytes from the first predicted header on, perhaps more than
-	// were predicted. The protocol takes the predicted frames in order, as Receive would take them.
-	// It stops at the first frame that does not match, or whose header and one byte more have not
-	// come. It may move payload, but never to where a later frame was read. It returns how many of
-	// the bytes behind the frame in progress it took (Receive is shown the rest), and how many bytes
-	// of payload are missing of the last frame. [receive role]
-	Landed(p *Plan, frame, behind int) (taken, missing int, err error)
+	// Landed reports where the last read put its bytes: frame bytes of the current frame, then
+	// after bytes starting at the first predicted header, possibly more than were predicted. The
+	// protocol consumes predicted frames in order, as Receive would. It stops at the first frame
+	// that does not match, or whose header plus one byte has not arrived. It may move payload, but
+	// never onto a later prediction. It returns how many of the after bytes it consumed (Receive
+	// gets the rest), and how much payload of the last frame is missing. [receive role]
+	Landed(p *Plan, frame, after int) (taken, missing int, err error)
 }
 
-// A SendFailer is a Protocol that wants to hear when its sending direction
-// fails, also after Failed has told of an orderly end of the other one.
+// A SendFailer is a Protocol that is notified when its sending direction fails, even if Failed has
+// already reported an orderly end of the receiving direction.
 type SendFailer interface {
-	// SendFailed tells that nothing can be sent any more. If it is the first
-	// failure, Failed was called just before. No role is held.
+	// SendFailed reports that nothing can be sent any more. If this is the first failure, Failed
+	// was called just before. No role is held.
 	SendFailed(err error)
 }
 
-// A Deliverer is a Protocol that has something to tell its consumer after a
-// Receive, or after Sent was called by a goroutine other than that of the Kick.
+// A Deliverer is a Protocol that notifies its consumer after a Receive, and after a Sent that ran
+// in another goroutine than Kick.
 type Deliverer interface {
 	// Deliver is called without a role, by one goroutine or several at a time. It
 	// reports whether what ErrEnough has left is best kept for a consumer, which is
@@ -122,8 +120,8 @@ func New(nc net.Conn, p Protocol, o Options) *Conn {
 	return c
 }
 
-// InPlace tells that the bytes of the connection are moved from and to where the protocol
-// says. Memory that may fault and is gone then is syscall.EFAULT, which ends the connection.
+// InPlace reports whether bytes are moved directly to and from the protocol's memory. If such
+// memory faults, the error is syscall.EFAULT and the connection ends.
 func (c *Conn) InPlace() bool { return c.sock.Load() != nil }
 
 // Start begins to receive; until then Poll does nothing. early holds bytes
@@ -180,8 +178,7 @@ func (c *Conn) NetConn() net.Conn {
 	return c.nc
 }
 
-// Control calls f with the descriptor of the stream, if it has one, for socket
-// options.
+// Control calls f with the descriptor of the stream, if the stream has one, to set socket options.
 func (c *Conn) Control(f func(fd uintptr)) error {
 	if s := c.sock.Load(); s != nil {
 		return s.Control(f)
@@ -208,8 +205,8 @@ func (c *Conn) fail(err error) {
 	c.failOnce.Do(func() { c.proto.Failed(err) })
 }
 
-// Pending returns how many bytes have arrived behind those that the protocol was
-// shown, 0 for a portable stream. [receive role]
+// Pending returns how many bytes have arrived and were not yet shown to the protocol. It is 0 for a
+// portable stream. [receive role]
 func (c *Conn) Pending() int {
 	if s := c.sock.Load(); s != nil {
 		return len(c.rx.early) + s.Pending()
@@ -232,9 +229,9 @@ func (c *Conn) Shutdown() {
 	c.Kick()
 }
 
-// Abort resets the connection and forgets what is queued. It does not block
-// and may be called from a Protocol's methods. The protocol hears nothing
-// more after the roles in progress have ended; [Conn.Close] waits for that.
+// Abort resets the connection and drops queued frames. It does not block and may be called from a
+// Protocol's methods. No method of the protocol is called once the roles in progress have ended;
+// [Conn.Close] waits for that.
 func (c *Conn) Abort() {
 	if c.closing.Swap(true) {
 		return
@@ -312,7 +309,7 @@ func (c *Conn) tearDown() {
 	})
 }
 
-// ErrEnough is returned by a Protocol's Receive that wants to see no more for
-// now, on a stream that is not portable. What it left is shown to it at the next
-// Receive, which comes soon after Deliver, or when the consumer polls.
+// ErrEnough is returned by a Protocol's Receive to stop receiving for now. It is not allowed on a
+// portable stream (see [Conn.Leaves]). The bytes left over are shown to the next Receive, which
+// follows soon after Deliver or when the consumer polls.
 var ErrEnough = errors.New("frameio: enough")

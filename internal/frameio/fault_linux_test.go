@@ -32,8 +32,8 @@ func mappedFile(t *testing.T, size int) (f *os.File, mem []byte) {
 	return f, mem
 }
 
-// A mapped file that shrinks while frames of it are queued ends the
-// connection that sends them, and nothing else.
+// If a mapped file shrinks while its frames are queued, the sending connection ends and nothing
+// else is affected.
 func TestFaultWhileSending(t *testing.T) {
 	const size = 1 << 20
 	everyKind(t, func(t *testing.T, k kind) {

@@ -8,8 +8,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A descriptor's number may belong to another file as soon as it is closed:
-// neither role touches it after Close.
+// Neither role uses a descriptor after Close, because its number may belong to another file by
+// then.
 func TestClosedDescriptorIsLeftAlone(t *testing.T) {
 	a, b := kinds[0].connect(t)
 	a.c.Start(nil)

@@ -13,9 +13,9 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestLeft: what a protocol leaves is received at once by the goroutine that read it,
-// or, if it is to be kept for a consumer, by that one if it comes, and else soon. No
-// arrival follows.
+// TestLeft: bytes that a protocol leaves are received at once by the goroutine that read them. If
+// they are kept for a consumer, the consumer receives them when it polls, and otherwise another
+// goroutine does soon. No arrival follows.
 func TestLeft(t *testing.T) {
 	for _, from := range []attend.State{attend.Shared, attend.Dedicated, attend.Reserved} {
 		t.Run(from.String(), func(t *testing.T) {
@@ -112,8 +112,8 @@ func TestLeft(t *testing.T) {
 	}
 }
 
-// A connection with something left staged keeps its attendant, since a shared poller
-// is told of arrivals only.
+// A connection with staged bytes keeps its attendant, since a shared poller is woken only by
+// arrivals.
 func TestLeftStays(t *testing.T) {
 	nc, peer := testkit.TCPPair(t)
 	defer peer.Close()
@@ -143,8 +143,8 @@ func TestLeftStays(t *testing.T) {
 	}
 }
 
-// TestEndBehindEnough: the end of the stream is found although the protocol wants no
-// more for now, and has been shown all bytes. Nothing else tells of it.
+// TestEndBehindEnough: the end of the stream is found even though the protocol stopped receiving
+// after it was shown all bytes. Nothing else reports the end.
 func TestEndBehindEnough(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		nc, peer := testkit.TCPPair(t)

@@ -2,10 +2,10 @@ package frameio
 
 import "time"
 
-// A batch that the peer is to copy from where it is takes about as long as the copying,
-// and a goroutine that looks for its end takes a processor from a consumer that polls
-// anyway. So the send role is parked then: it has no goroutine, and the polls of the
-// consumer take it up again. If they end, a goroutine has the role as ever.
+// A peer that copies a batch straight out of our memory takes about as long as the copy. A
+// goroutine that polls for its end would take a processor from the consumer, which polls anyway. So
+// the send role is parked meanwhile: it has no goroutine, and the consumer's polls resume it. If
+// the consumer stops polling, a goroutine takes the role again.
 
 // parkTime is after how long at least a role is taken up that no poll has.
 const parkTime = time.Millisecond
@@ -44,8 +44,8 @@ func (c *Conn) unpark() {
 	}
 }
 
-// takeUp goes on with a batch that the peer has copied, in a poll of the consumer, and
-// reports whether it has.
+// takeUp resumes the parked send role in a poll of the consumer, if the peer has copied the batch.
+// It reports whether it did.
 func (c *Conn) takeUp() bool {
 	t := &c.tx
 	if !t.parked.CompareAndSwap(true, false) {

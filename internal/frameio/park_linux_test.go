@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// lendingPair returns two ends whose bytes go through shared memory, of which a has lent its
-// memory to b, and frames in that memory.
+// lendingPair returns two ends connected by shared memory, and n frames. a has lent the frames'
+// memory to b.
 func lendingPair(t *testing.T, n int) (a, b *lengthFramed, fs, lent [][]byte, done <-chan struct{}) {
 	if !sock.SharesByDefault {
 		t.Skip("in this build nothing goes through shared memory")
@@ -40,8 +40,8 @@ func lendingPair(t *testing.T, n int) (a, b *lengthFramed, fs, lent [][]byte, do
 	return a, b, fs, lent, done
 }
 
-// Whatever the consumer does while the peer copies what is sent from where it is, all of it
-// is sent; and what was reported as sent is not looked at any more.
+// Every frame is sent, whatever the consumer does while the peer copies frames out of lent memory.
+// Frames reported as sent are not read any more.
 func TestParkedAtWork(t *testing.T) {
 	a, _, _, lent, done := lendingPair(t, 600)
 	cleared := 0
@@ -73,8 +73,8 @@ func TestParkedAtWork(t *testing.T) {
 	}
 }
 
-// A parked role of a consumer that polls no more is taken up: at once when it is about to
-// wait, soon when it just stays away, and when the connection is closed.
+// The parked role of a consumer that stops polling is resumed: at once if the consumer is about to
+// wait or the connection is closed, and soon if the consumer just stays away.
 func TestParkedAndLeft(t *testing.T) {
 	for name, leave := range map[string]func(c *Conn){
 		"waits":   (*Conn).Unpoll,

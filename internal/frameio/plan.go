@@ -9,28 +9,27 @@ import (
 	"viaduct/internal/sock"
 )
 
-// A Plan tells where the bytes of the next read belong: those that are missing of
-// the frame in progress, and behind them the frames that the protocol predicts. So
-// one read brings many long frames into place: the fewer reads there are, the less
-// do sender and receiver get in each other's way.
+// A Plan names the places for the bytes of the next read: the missing bytes of the current frame,
+// then the frames that the protocol predicts. One read thereby puts many long frames in place.
+// Fewer reads also make sender and receiver contend less for the socket.
 type Plan struct {
-	// Frame is where the missing bytes of the frame in progress belong: all of
-	// them, or some that come first.
+	// Frame holds the places of the missing bytes of the current frame: of all of them or of the
+	// first ones.
 	Frame [][]byte
 
-	// Predicted are the frames behind that one. They are read to only if Frame
-	// has all that is missing.
+	// Predicted holds the frames that should follow. They are read only if Frame has room for all
+	// missing bytes.
 	Predicted []Prediction
 
-	// MayFault tells that memory of these places may be gone: reading to it is an
-	// error then, which ends the connection if something belongs there.
+	// MayFault means that the memory of these places may be unmapped. A read that fails for that
+	// reason ends the connection if a byte belongs there.
 	MayFault bool
 
 	most  int // of Predicted
 	heads [maxPredictions][maxHeader]byte
 }
 
-// A Prediction is a frame of which nothing has come yet, or nothing that was taken.
+// A Prediction is a frame of which no byte has been consumed yet.
 type Prediction struct {
 	Header []byte // the bytes between the payload before and this one, once they have come
 	Place  []byte // where the payload belongs, as long as it is; written to whatever comes
@@ -72,15 +71,14 @@ const (
 	maxPredictions = 36
 )
 
-// wrong is how predicting backs off: it takes many right predictions to make up for
-// a wrong one.
+// wrong is the back-off of predicting: many right predictions make up for one wrong one.
 var wrong = budget.Rule{Hits: 32, Max: 255}
 
 // ahead is what a receiver keeps about predictions.
 type ahead struct {
 	never  bool  // memory of a prediction was gone
 	right  bool  // the last long frame was where it was predicted
-	peeked bool  // the socket shows what is behind the next bytes
+	peeked bool  // the socket peeks past the next bytes
 	atOnce uint8 // frames predicted at a time
 	worth  budget.Budget
 }
@@ -94,7 +92,7 @@ func (r *receiver) mayPredict() int {
 	return max(int(r.ahead.atOnce), minPredictions)
 }
 
-// LooksAhead tells whether LookAhead is of any use on this system, for all that is known.
+// LooksAhead reports whether LookAhead can work on this system, as far as is known.
 func LooksAhead() bool { return sock.PeeksAhead() }
 
 // Ahead returns how many bytes have arrived and can be looked at by LookAhead.
@@ -105,10 +103,10 @@ func (c *Conn) Ahead() int {
 	return c.Pending()
 }
 
-// LookAhead tells whether p could be filled with what follows off bytes of those that
-// have arrived and were not read. They stay. A protocol that follows the headers of
-// frames so, each to where the next one is, need not guess. A look costs a small part
-// of a read, and the peer nothing. To be called by Plan only.
+// LookAhead fills p with unread bytes, starting off bytes after the next one, and reports whether
+// enough had arrived. The bytes remain unread. A protocol can therefore walk from header to header
+// instead of guessing. A peek costs a small part of a read, and the peer nothing. Only Plan may
+// call it.
 func (c *Conn) LookAhead(off int, p []byte) bool {
 	c.rx.ahead.peeked = true
 	n, err := c.sock.Load().PeekAt(off, p)
@@ -129,9 +127,8 @@ func (c *Conn) plan(most int) (*Plan, error) {
 	return p, err
 }
 
-// readPlan makes one read call: into the places of the frame in progress, then into
-// those that were predicted, and what follows them into staging. What turns out to be
-// something else is staged as if it had not been predicted.
+// readPlan makes one read call that fills the places of the current frame, then the predicted
+// frames, then staging. Bytes of a wrong prediction are staged as if nothing had been predicted.
 func (c *Conn) readPlan(from *sock.Socket, p *Plan) (n, room int, err error) {
 	r := &c.rx
 	iov := p.Frame
@@ -164,7 +161,7 @@ func (c *Conn) readPlan(from *sock.Socket, p *Plan) (n, room int, err error) {
 	}
 	r.missing = missing
 	if len(p.Predicted) > 0 && errors.Is(err, syscall.EFAULT) {
-		// Nothing was read. What is in progress, and what comes, has its own try.
+		// Nothing was read because a predicted place has faulted. Read again without predictions.
 		r.ahead.never = true
 		return c.read()
 	}
@@ -199,8 +196,8 @@ func (r *receiver) readV(from *sock.Socket, iov [][]byte, mayFault bool) (n int,
 	return n, nil
 }
 
-// judge sees which predictions were right, by how many of the n bytes that came behind
-// the frame in progress the protocol has taken.
+// judge records which predictions were right. n bytes came after the current frame, and the
+// protocol consumed taken of them.
 func (r *receiver) judge(p *Plan, n, taken int) {
 	at := 0
 	for i, f := range p.Predicted {
@@ -233,8 +230,8 @@ func (r *receiver) trusted() {
 	r.ahead.atOnce = min(max(2*r.ahead.atOnce, 2*minPredictions), maxPredictions)
 }
 
-// stageRest stages what the protocol has left of the n bytes read to iov, whose last
-// piece is staging already, and sets aside what is too much for it.
+// stageRest stages the bytes that the protocol did not consume, of n bytes read to iov. The last
+// piece of iov is staging itself. Bytes beyond the room of staging are kept in early.
 func (r *receiver) stageRest(iov [][]byte, taken, n int) {
 	for taken >= len(iov[0]) && taken < n {
 		taken -= len(iov[0])

@@ -14,7 +14,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A faultyPredictor has memory of which a part is not there.
+// A faultyPredictor has memory that is unmapped in part.
 type faultyPredictor struct {
 	predictor
 	mem []byte
@@ -25,7 +25,7 @@ func (g *faultyPredictor) Plan(p *Plan) error {
 	return g.predictor.Plan(p)
 }
 
-// A losingPredictor loses its memory between a read and the look at what came.
+// A losingPredictor loses its memory between the read and Landed.
 type losingPredictor struct{ faultyPredictor }
 
 func (g *losingPredictor) Landed(*Plan, int, int) (taken, missing int, err error) {
@@ -33,8 +33,8 @@ func (g *losingPredictor) Landed(*Plan, int, int) (taken, missing int, err error
 	return 0, 0, nil
 }
 
-// mapping returns memory of which only the first room bytes, a multiple of the page
-// size, can be touched.
+// mapping returns memory of which only the first room bytes are accessible. room is a multiple of
+// the page size.
 func mapping(t *testing.T, size, room int) []byte {
 	t.Helper()
 	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
@@ -130,8 +130,8 @@ func arrive(t *testing.T, a net.Conn, c *Conn, p []byte) {
 	testkit.Eventually(t, "the bytes", func() bool { return c.Pending() >= len(p) })
 }
 
-// Memory that is gone when its region is taken from a sender, which waits for the
-// socket, is an error as it is of a write: zeros in its place would pass for data.
+// Memory that faults after its region was revoked from a waiting sender is an error, as it is in a
+// write. Sending zeros instead would pass for data.
 func TestFaultWhileWaiting(t *testing.T) {
 	const size = 1 << 20
 	f, mem := mappedFile(t, size)

@@ -124,7 +124,7 @@ func (g *predictor) Landed(p *Plan, n, behind int) (taken, missing int, err erro
 	return taken, g.missing, nil
 }
 
-// header tells how much it takes of the header of f, and whether that is right.
+// header returns how many bytes of the header of f it consumes, and whether the header is right.
 func (g *predictor) header(f Prediction) (taken int, right bool) {
 	if g.trailer {
 		taken = predictedTrailer

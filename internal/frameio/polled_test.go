@@ -6,8 +6,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A consumer that starts a connection by polling receives by that alone, until Unpoll:
-// then the passive goroutine does.
+// A connection started by polling receives only in polls until Unpoll. From then on the passive
+// goroutine receives.
 func TestStartPolled(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)
@@ -43,8 +43,7 @@ func TestStartPolled(t *testing.T) {
 	})
 }
 
-// The end of a connection that is polled, and was never left, is told and takes
-// everything along.
+// A connection that was always polled reports its end, and then holds no resources.
 func TestEndPolled(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)

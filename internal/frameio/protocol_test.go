@@ -274,8 +274,7 @@ func stream(fs [][]byte) (s []byte) {
 	return s
 }
 
-// expect makes p compare what it gets with fs; the channel is closed after
-// the last.
+// expect makes p compare the received frames with fs. The channel is closed after the last frame.
 func (p *lengthFramed) expect(t testing.TB, fs [][]byte) <-chan struct{} {
 	done := make(chan struct{})
 	n := 0

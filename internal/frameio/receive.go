@@ -11,21 +11,20 @@ import (
 )
 
 const (
-	// stageSize is what one read takes at most. It fits in the second-level
-	// cache, so that copying out of it is cheap.
+	// stageSize is the most that one read stages. It fits in the second-level cache, so that
+	// copying out of staging is cheap.
 	stageSize = 256 << 10
 
-	// longGlimpse is how much is staged of what follows a long frame: enough to
-	// tell whether another long frame begins there.
+	// longGlimpse is how many bytes are staged after a long frame: enough to see whether another
+	// long frame begins there.
 	longGlimpse = 8 << 10
 
-	// shortGlimpse is that after a frame that was where it was predicted,
-	// since the next one is too.
+	// shortGlimpse replaces longGlimpse after a right prediction, since the next one is likely to
+	// be right too.
 	shortGlimpse = 2 << 10
 
-	// maxGlimpses is how many may go by without a long frame before as much as
-	// possible is staged again. The end of a long message, and short ones
-	// behind it, need one or two.
+	// maxGlimpses is how many reads without a long frame are made before reads fill the whole stage
+	// again. The end of a long message and the short messages after it need one or two.
 	maxGlimpses = 4
 
 	// maxFrame is the longest frame a protocol may wait for in staging.
@@ -36,7 +35,7 @@ const (
 	reads = 16
 )
 
-// A stage is what one read may need beside the memory of the protocol.
+// A stage holds the memory that one read needs besides the protocol's own.
 type stage struct {
 	b    [stageSize]byte
 	plan Plan
@@ -55,10 +54,10 @@ type receiver struct {
 
 	stage   *stage // staging buffer; nil if nothing is staged and nothing reads
 	fill    int    // bytes staged
-	early   []byte // bytes that come before those in the socket, and behind those staged
+	early   []byte // bytes after the staged ones and before those in the socket
 	missing int    // payload bytes of the frame in progress, to be read straight into place
-	left    bool   // bytes were read that the protocol has yet to be shown, or has left for later
-	unread  bool   // something is at the socket still of which no report tells any more
+	left    bool   // bytes were read that the protocol has not seen yet, or has left for later
+	unread  bool   // the socket holds bytes that no further report announces
 
 	took     int    // bytes read by the receive in progress, or the last one
 	polled   bool   // it is a consumer that receives
@@ -83,7 +82,7 @@ func (c *Conn) over() <-chan struct{} {
 	return r.ended
 }
 
-// end tells those that wait for the end of the direction.
+// end wakes the goroutines that wait for the end of the direction.
 func (r *receiver) end() {
 	if !r.over && r.ended != nil {
 		close(r.ended)
@@ -97,10 +96,9 @@ func (r *receiver) keep(p []byte) {
 	r.left = len(p) > 0
 }
 
-// Poll reads what the socket has, without blocking, and handles it. It tells
-// whether anything came. If another goroutine is receiving it returns at
-// once. A consumer that polls keeps other goroutines away from the socket; one
-// that is about to wait calls Unpoll.
+// Poll reads and handles the bytes in the socket without blocking, and reports whether any came. If
+// another goroutine is receiving, Poll returns at once. A consumer that polls keeps other
+// goroutines away from the socket; a consumer that is about to wait calls Unpoll.
 func (c *Conn) Poll() bool {
 	if c.sock.Load() == nil {
 		return false
@@ -109,8 +107,8 @@ func (c *Conn) Poll() bool {
 	return c.att.Poll() || sent
 }
 
-// Polled tells whether a consumer polls at this moment: it makes the receive
-// in progress, or has found it in progress. [receive role]
+// Polled reports whether a consumer polls at this moment: a consumer makes the receive in progress,
+// or has called Poll during it. [receive role]
 func (c *Conn) Polled() bool {
 	r := &c.rx
 	return r.polled || c.att.Looks() != r.before
@@ -120,8 +118,7 @@ func (c *Conn) Polled() bool {
 // stream.
 func (c *Conn) Leaves() bool { return c.sock.Load() != nil }
 
-// Unpoll tells that a consumer polls no more: something else receives from now
-// on.
+// Unpoll reports that the consumer stops polling. From then on another goroutine receives.
 func (c *Conn) Unpoll() {
 	if c.sock.Load() != nil {
 		c.unpark()
@@ -129,7 +126,7 @@ func (c *Conn) Unpoll() {
 	}
 }
 
-// A reader is a Conn as its Attention sees it.
+// A reader adapts a Conn to its Attention.
 type reader Conn
 
 var _ attend.Receiver = (*reader)(nil)
@@ -143,9 +140,9 @@ func (c *reader) Receive(all, polled bool) (got attend.Got, more bool, err error
 	if err != nil {
 		r.end()
 	}
-	// A consumer that polls is back soon, and taking the buffer each time would be
-	// a good part of a poll that finds nothing. Rest frees it. With much to read one
-	// buffer for all connections is better for the caches.
+	// A polling consumer keeps the buffer, because it polls again soon and fetching the buffer
+	// would be a good part of an empty poll. Rest frees the buffer. Under a heavy stream the buffer
+	// goes back to the pool, because one buffer for all connections is better for the caches.
 	keep := polled && r.took < longGlimpse && c.att.State() != attend.Shared
 	if r.stage != nil && (r.fill == 0 && !keep || r.over) {
 		r.unstage()
@@ -163,8 +160,8 @@ func (c *reader) Deliver() (keep bool) { return c.deliverer != nil && c.delivere
 // Partial implements [attend.Receiver].
 func (c *reader) Partial() bool { return c.rx.missing > 0 }
 
-// Rest implements [attend.Receiver]: it frees the staging buffer before a wait
-// that may be long. A partial frame is put aside in a buffer of its size.
+// Rest implements [attend.Receiver]: it frees the staging buffer before a wait that may be long. A
+// partial frame moves to a buffer of its own size.
 func (c *reader) Rest() {
 	r := &c.rx
 	if r.fill > 0 && r.missing == 0 {
@@ -182,10 +179,9 @@ func (c *reader) Ended(err error) { (*Conn)(c).fail(err) }
 // Sent implements [attend.Receiver].
 func (c *reader) Sent() uint32 { return uint32(c.tx.batches.Load()) }
 
-// receive reads and handles what the socket has. The caller has the receive
-// role. A short read ends it, unless all is set: an end of stream behind the
-// last bytes is only told by one more read. more tells that it stopped for
-// being long at it.
+// receive reads and handles the bytes in the socket. The caller has the receive role. A short read
+// ends receive, unless all is set: only one more read finds an end of stream after the last bytes.
+// more is true if receive stopped early to let others run.
 func (c *Conn) receive(all bool) (got, more bool, err error) {
 	r := &c.rx
 	r.restage()
@@ -234,8 +230,8 @@ func (c *Conn) receive(all bool) (got, more bool, err error) {
 	return got, true, nil
 }
 
-// enough ends a receive whose protocol wants no more for now. reported tells that what
-// is behind the last read may have been reported already.
+// enough ends a receive whose protocol returned ErrEnough. reported means that the unread bytes may
+// have been reported already, so that no further report of them will come.
 func (c *Conn) enough(reported bool) {
 	c.proto.Drained()
 	r := &c.rx
@@ -247,7 +243,7 @@ func (r *receiver) unstage() {
 	r.stage = nil
 }
 
-// restage makes sure that there is a staging buffer, with what comes first in it.
+// restage makes sure that there is a staging buffer, which begins with the early bytes.
 func (r *receiver) restage() {
 	if r.stage == nil {
 		r.stage = stages.Get().(*stage)
@@ -256,7 +252,7 @@ func (r *receiver) restage() {
 	r.refill()
 }
 
-// refill stages what is there without a read.
+// refill moves early bytes to staging, without a read, and returns how many.
 func (r *receiver) refill() int {
 	if len(r.early) == 0 {
 		return 0
@@ -269,8 +265,8 @@ func (r *receiver) refill() int {
 	return n
 }
 
-// read makes one read call: into place what belongs there, and the rest into
-// staging. It returns how much came and how much there was room for.
+// read makes one read call, into planned places first and staging after them. It returns the bytes
+// read and the room that the call offered.
 func (c *Conn) read() (n, room int, err error) {
 	r := &c.rx
 	if n := r.refill(); n > 0 {
@@ -299,7 +295,7 @@ func (c *Conn) read() (n, room int, err error) {
 	return n, room, err
 }
 
-// glimpse is how much is staged of what follows a long frame.
+// glimpse returns how many bytes to stage after a long frame.
 func (r *receiver) glimpse() int {
 	if r.ahead.right {
 		return shortGlimpse
@@ -316,7 +312,7 @@ func (r *receiver) limit() int {
 	return stageSize
 }
 
-// handle lets the protocol take what is staged.
+// handle passes the staged bytes to the protocol.
 func (c *Conn) handle() error {
 	r := &c.rx
 	if r.missing > 0 || r.fill == 0 {
@@ -347,8 +343,9 @@ func (c *Conn) handle() error {
 	return err
 }
 
-// eof tells an orderly end from one inside a frame, and from a reset: a socket tells
-// of that once, and if a write was told a read finds what looks like an orderly end.
+// eof returns io.EOF between frames, io.ErrUnexpectedEOF inside a frame, and ECONNRESET after a
+// reset. The kernel reports a reset once; if a write consumed that report, the read sees a plain
+// end of stream.
 func (c *Conn) eof() error {
 	if c.rx.fill > 0 || c.rx.missing > 0 {
 		return io.ErrUnexpectedEOF

@@ -90,7 +90,7 @@ func TestAnySplitting(t *testing.T) {
 	}
 }
 
-// Each single cut, exactly where it is: the reader has taken all before it.
+// The stream is cut at every single position. The reader has consumed all bytes before the cut.
 func TestEveryCut(t *testing.T) {
 	fs := [][]byte{frame(3), frame(7), {}, frame(8), frame(1)} // a long one between short ones
 	s := stream(fs)
@@ -174,7 +174,7 @@ func TestEarlyBytes(t *testing.T) {
 	})
 }
 
-// How a receiving direction ends is told once, and rightly.
+// The end of a receiving direction is reported once, with the right error.
 func TestEnds(t *testing.T) {
 	long := stream([][]byte{make([]byte, 50000)})
 	everyKind(t, func(t *testing.T, k kind) {
@@ -291,8 +291,8 @@ func TestPassiveTakesOver(t *testing.T) {
 	}
 }
 
-// TestPollerIsLeftAlone: as long as a consumer polls, it and not the passive
-// goroutine handles what comes.
+// TestPollerIsLeftAlone: as long as a consumer polls, the consumer handles arrivals and the passive
+// goroutine does not.
 func TestPollerIsLeftAlone(t *testing.T) {
 	nc, peer := testkit.TCPPair(t)
 	defer peer.Close()
@@ -337,8 +337,7 @@ func TestPollerIsLeftAlone(t *testing.T) {
 	p.close(t)
 }
 
-// Polling from several goroutines beside the passive one: frames come whole
-// and in order.
+// Several goroutines poll while the passive goroutine runs too: frames come whole and in order.
 func TestPollersShare(t *testing.T) {
 	fs := frames(300)
 	nc, peer := testkit.TCPPair(t)

@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestResetIsNoEnd: a write is told of a reset, and the read that follows finds the
-// end of the stream. That is no orderly end.
+// TestResetIsNoEnd: a write consumes the report of a reset, and the next read finds an end of
+// stream. That is not an orderly end.
 func TestResetIsNoEnd(t *testing.T) {
 	nc, peer := testkit.TCPPair(t)
 	p := newFramed(nc, Options{})

@@ -55,7 +55,7 @@ func TestRetiredAtWork(t *testing.T) {
 	testkit.Await(t, "a frame after that", more)
 }
 
-// Closing ends every wait, one that is just about to begin too.
+// Close ends every wait, including one that is just about to begin.
 func TestCloseWhileRetired(t *testing.T) {
 	for range 50 {
 		a, b := kinds[0].connect(t)

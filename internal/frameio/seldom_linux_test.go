@@ -9,8 +9,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A consumer that takes one message after the other, seldom, has no goroutine come and
-// go in between.
+// A consumer that receives single messages with pauses between them causes no goroutine to be
+// started and stopped in the pauses.
 func TestSeldom(t *testing.T) {
 	a, b := kinds[0].connect(t)
 	var got atomic.Int32

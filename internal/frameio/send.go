@@ -35,17 +35,17 @@ type sender struct {
 
 	batches counter.Counter // moves with every write; by the role
 
-	// Owned by the role. mu is held while the batch is filled, and while it is
-	// written until Sent was called for it, so that Quiesce finds nothing that the
-	// kernel has taken and the protocol has not heard of. It is free while the role's
-	// holder waits for the socket, so that Relinquish and Quiesce can get at the batch.
+	// Owned by the role. mu is held while the batch is filled, and while the batch is written until
+	// Sent was called for it, so that Quiesce finds no frame that the kernel has taken without the
+	// protocol knowing. mu is free while the role's holder waits for the socket, so that Relinquish
+	// and Quiesce can reach the batch.
 	mu       perturb.Mutex
 	batch    *Batch
 	reserved int                // bytes of the ring that Frame has returned
 	finished bool               // FIN was sent
 	closed   bool               // the descriptor is closed; guarded by mu
 	waiting  bool               // for the socket; guarded by mu
-	reset    bool               // a write was told that the peer has reset the stream; guarded by mu
+	reset    bool               // a write returned that the peer has reset the stream; guarded by mu
 	held     []*regmem.Registry // where this sender is listed as a holder
 
 	parked  atomic.Bool   // the role is a poll's to take up; see park
@@ -57,9 +57,8 @@ type sender struct {
 	left chan struct{} // closed then; made for the first wait; guarded by mu
 }
 
-// try writes what the socket takes of the batch, and tells if that was the rest.
-// If it is full the caller waits for it, and the batch's pins can be taken away
-// meanwhile.
+// try writes as much of the batch as the socket takes. It returns ErrWouldBlock if the socket is
+// full. The caller then waits for room, and the batch's pins can be taken away meanwhile.
 func (c *Conn) try() error {
 	t := &c.tx
 	t.mu.Lock()
@@ -89,8 +88,7 @@ func (c *Conn) writeLocked() error {
 	return err
 }
 
-// Kick is the doorbell: it tells that there may be something to send. It
-// returns without waiting for the peer.
+// Kick is the doorbell: it starts sending if frames may be queued. It does not wait for the peer.
 func (c *Conn) Kick() {
 	for {
 		perturb.Point()
@@ -110,8 +108,8 @@ func (c *Conn) Kick() {
 	}
 }
 
-// drain sends until nothing is queued. The caller has the role; drain gives
-// it back or hands it to a goroutine.
+// drain sends until the queue is empty. The caller has the role; drain gives it back or hands it to
+// a goroutine.
 func (c *Conn) drain() {
 	if c.take(); c.sock.Load() == nil {
 		// A portable stream's Write may block.
@@ -145,8 +143,8 @@ func (c *Conn) drainOn() {
 	}
 }
 
-// sendLater leaves the role to what comes of a write that has failed with err: the batch
-// waits for the socket, or nothing can be sent any more.
+// sendLater hands the role on after a write failed with err. The next holder waits for room in the
+// socket, or ends the direction because nothing can be sent any more.
 func (c *Conn) sendLater(err error) {
 	switch {
 	case err != sock.ErrWouldBlock:
@@ -156,12 +154,12 @@ func (c *Conn) sendLater(err error) {
 	}
 }
 
-// SendNow has fill, in place of the protocol's Fill, make a frame in memory that it gets
-// from Frame, and sends that, if it finds the send role free. It reports whether it did and
-// fill has returned true; Sent tells, before SendNow returns or later, when all of it is
-// with the kernel, or the peer. Where it is false nothing is sent. It does not wait for the
-// peer. fill is called in the send role, at most once, by the rules of the methods of a
-// Protocol. One that knows that nothing else is queued spares a short message a batch by it.
+// SendNow sends one frame past the queue, if the send role is free. It calls fill, instead of the
+// protocol's Fill, to build the frame in memory that Frame returns. It reports whether the frame is
+// on its way: it is false, and nothing is sent, if the role is taken or fill returned false. Sent
+// reports, before SendNow returns or later, that the kernel or the peer has the whole frame.
+// SendNow does not wait for the peer. fill runs in the send role, at most once, by the rules for
+// methods of a Protocol. Use it to spare a short message the batch when nothing else is queued.
 func (c *Conn) SendNow(fill func() bool) bool {
 	t := &c.tx
 	perturb.Point()
@@ -219,8 +217,8 @@ func (c *Conn) sendOnly(fill func() bool) (ok bool, err error) {
 	return true, err
 }
 
-// sendBatch makes sure that there is a batch, unless nothing is queued, and
-// writes it at once if that is wanted. It reports whether there is more to send.
+// sendBatch makes sure that there is a batch, unless the queue is empty. If write is set it writes
+// the batch at once. It reports whether there is more to send.
 func (c *Conn) sendBatch(write bool) (more bool, err error) {
 	t := &c.tx
 	t.mu.Lock()
@@ -297,9 +295,9 @@ func (c *Conn) fillLocked() bool {
 	return t.batch.bytes > 0 && !c.closing.Load()
 }
 
-// finish ends the direction if nothing is left to be sent. last tells that the
-// end was asked for before the look that found nothing: what was queued before
-// Shutdown may otherwise still be unseen.
+// finish ends the direction if nothing is left to send. last means that the end was asked for
+// before the queue was found empty. Without last, a frame queued before Shutdown might still be
+// unseen.
 func (c *Conn) finish(last bool) {
 	t := &c.tx
 	if last && !t.finished && (t.batch == nil || t.batch.bytes == 0) {
@@ -340,8 +338,8 @@ func (c *Conn) giveBack() bool {
 	return false
 }
 
-// sentLocked empties the batch after its last byte was written, gives it back if Fill
-// has left nothing, and tells.
+// sentLocked empties the batch after its last byte was written and calls Sent. It frees the batch
+// if Fill left nothing.
 func (c *Conn) sentLocked() {
 	t := &c.tx
 	t.waiting = false
@@ -353,7 +351,7 @@ func (c *Conn) sentLocked() {
 	c.proto.Sent()
 }
 
-// drop gives the batch back, if there is one. The role alone makes and drops it.
+// drop frees the batch, if there is one. Only the role creates and drops batches.
 func (t *sender) drop() {
 	if t.batch == nil {
 		return
@@ -370,9 +368,9 @@ func (t *sender) dropLocked() {
 	batches.Put(b)
 }
 
-// sendFailed ends the role for good, and the direction, so that a peer to which the
-// stream is whole learns of a fault of our memory at once. The peer may have said why before it
-// closed the connection, so what has arrived is handled first.
+// sendFailed ends the role for good, and the direction too, so that a peer with an intact stream
+// learns of a fault in our memory at once. Arrived bytes are handled first, because the peer may
+// have sent its reason before it closed the connection.
 func (c *Conn) sendFailed(err error) {
 	t := &c.tx
 	t.drop()
@@ -386,9 +384,9 @@ func (c *Conn) sendFailed(err error) {
 	t.die()
 }
 
-// lastWords is how long a peer is heard that may have said why before it
-// closed. A portable stream may need it to deliver; one that goes on without
-// end has nothing to say about it.
+// lastWords is how long the receiver goes on after a failed write, for a peer that may have sent
+// its reason before it closed. A portable stream may need the time to deliver. A peer that sends
+// without end gets no more than that.
 const lastWords = 250 * time.Millisecond
 
 func (c *Conn) hearOut() {
@@ -435,8 +433,8 @@ func (t *sender) waitIdle() {
 	<-left
 }
 
-// flats holds what portable streams are given: one Write per batch, so that a
-// record layer below makes the most of it.
+// flats holds buffers for portable streams: they get one Write per batch, so that a record layer
+// such as TLS makes large records.
 var flats = sync.Pool{New: func() any { return new(flat) }}
 
 type flat [aheadBytes + slabSize + maxFrame]byte
@@ -456,8 +454,8 @@ func (c *Conn) writePortable() error {
 	return c.writeAll(p)
 }
 
-// single returns the batch if it is one piece of memory of our own, so that
-// there is nothing to be copied, and nil otherwise.
+// single returns the batch if it is one piece of our own memory, which need not be copied, and nil
+// otherwise.
 func (t *sender) single() []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -481,7 +479,7 @@ func (t *sender) flatten(p []byte) ([]byte, error) {
 			return nil, err
 		}
 	}
-	// The memory behind the vectors is the consumer's again.
+	// The consumer may reuse the memory of the vectors from here on.
 	clear(t.batch.vecs)
 	t.batch.vecs = t.batch.vecs[:0]
 	t.batch.release()
@@ -496,8 +494,8 @@ func (c *Conn) writeAll(p []byte) error {
 	return err
 }
 
-// holdLocked lists the sender as holder of the pins of its batch while it
-// waits for the socket.
+// holdLocked registers the sender as a holder of the pins of its batch while it waits for the
+// socket.
 func (t *sender) holdLocked() {
 	if t.waiting {
 		return
@@ -587,7 +585,8 @@ func (c *Conn) writeBatch(to *sock.Socket) error {
 	}
 }
 
-// writeTo makes one write call. Memory that is gone is EFAULT, whatever moves the bytes.
+// writeTo makes one write call. Unmapped memory is EFAULT, whether the kernel copies the bytes or
+// this process does.
 func (b *Batch) writeTo(to *sock.Socket) (n int, err error) {
 	b.to = to
 	if !b.guarded || to.ByKernel() {

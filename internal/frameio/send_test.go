@@ -127,8 +127,8 @@ func fullSocket(t *testing.T, a *lengthFramed, r *regmem.Region, piece int) int 
 	return n
 }
 
-// While a peer does not read, neither Deregister nor Quiesce waits for it,
-// and what was on its way is what was posted.
+// While a peer does not read, neither Deregister nor Quiesce waits for it, and the queued frames
+// keep the bytes that were posted.
 func TestMemoryIsLetGo(t *testing.T) {
 	for name, letGo := range map[string]func(a *lengthFramed, g *regmem.Registry, r *regmem.Region) error{
 		"Deregister": func(_ *lengthFramed, g *regmem.Registry, r *regmem.Region) error { return g.Deregister(r) },
@@ -199,8 +199,8 @@ func TestQuiesceWaits(t *testing.T) {
 	})
 }
 
-// What the kernel has taken the protocol has heard of when Quiesce returns: a peer
-// that has got it may end the connection before Sent was called.
+// When Quiesce returns, Sent was called for every frame that the kernel has taken. A peer that has
+// such a frame may end the connection before.
 func TestQuiesceWaitsForSent(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)
@@ -226,8 +226,7 @@ func TestQuiesceWaitsForSent(t *testing.T) {
 	})
 }
 
-// When sending fails the protocol is told, after it has heard what the peer
-// said last.
+// When sending fails, the protocol is notified after it received the peer's last frames.
 func TestSendFails(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		x, peer := k.pair(t)
@@ -257,8 +256,8 @@ func TestSendFails(t *testing.T) {
 	})
 }
 
-// What the peer said before the connection broke is heard before the failure
-// is told, whatever keeps the receiver.
+// Frames that the peer sent before the connection broke are received before the failure is
+// reported, whatever delays the receiver.
 func TestLastWords(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		x, peer := k.pair(t)
@@ -314,8 +313,8 @@ func TestNothingBeforeStart(t *testing.T) {
 	})
 }
 
-// late is a protocol to which something is posted, with a Kick, at the very
-// moment when Fill has found nothing more.
+// late is a protocol for which a frame is posted, with a Kick, at the very moment when Fill has
+// found an empty queue.
 type late struct {
 	*lengthFramed
 	left int // guarded by the send role
@@ -342,7 +341,7 @@ func TestKickWhileRoleEnds(t *testing.T) {
 	})
 }
 
-// counted is a protocol that counts its Fills, and leaves all but one frame of each.
+// counted is a protocol that counts its Fills and leaves all but one frame in each.
 type counted struct {
 	*lengthFramed
 	fills int  // guarded by the send role
@@ -368,8 +367,7 @@ func (p *counted) Fill(b *Batch) {
 	p.lengthFramed.Fill(b)
 }
 
-// What is queued is looked at once for a batch that takes all of it, and as often as
-// there are batches if Fill leaves something.
+// Fill runs once for a batch that takes the whole queue, and once per batch if it leaves frames.
 func TestFillsOnce(t *testing.T) {
 	for _, one := range []bool{false, true} {
 		t.Run(fmt.Sprintf("one=%t", one), func(t *testing.T) {
@@ -401,8 +399,7 @@ func TestFillsOnce(t *testing.T) {
 	}
 }
 
-// A deregistration that began before the sender was listed as a holder finds
-// its pins given back all the same.
+// A deregistration that began before the sender registered as a holder still gets its pins back.
 func TestHoldSeesClosing(t *testing.T) {
 	g := regmem.New(regmem.Limits{})
 	mem := make([]byte, 3*CopyLimit)
@@ -435,7 +432,7 @@ func TestHoldSeesClosing(t *testing.T) {
 	batches.Put(b)
 }
 
-// A batch says that it is full before it overflows.
+// A batch reports that it is full before it overflows.
 func TestBatchBounds(t *testing.T) {
 	b := batches.Get().(*Batch)
 	defer func() { b.reset(); batches.Put(b) }()
@@ -538,8 +535,7 @@ func TestPartialWrites(t *testing.T) {
 	})
 }
 
-// Pieces of one region need one pin, which goes when the batch is written or
-// made independent of it.
+// Pieces of one region share one pin, which is released when the batch is written or copied.
 func TestPinned(t *testing.T) {
 	g := regmem.New(regmem.Limits{})
 	mem := make([]byte, 2*CopyLimit+2)
@@ -580,8 +576,8 @@ func TestPinned(t *testing.T) {
 	}
 }
 
-// A caller of Kick that looks at the queue in vain, time and again because
-// others kick meanwhile, sends what it finds in the end.
+// A caller of Kick that finds the queue empty again and again, because others kick meanwhile, still
+// sends the frame that it finds at last.
 func TestEmptyRounds(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)
@@ -604,8 +600,8 @@ func TestEmptyRounds(t *testing.T) {
 	})
 }
 
-// What was queued before Shutdown is sent before the end of the stream, also
-// if the sender has just found nothing.
+// A frame queued before Shutdown is sent before the end of the stream, even if the sender has just
+// found the queue empty.
 func TestShutdownBehindFrame(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)

@@ -24,8 +24,8 @@ func (p *lengthFramed) sendNow(f []byte) bool {
 	})
 }
 
-// TestSendNow: a frame is sent past the queue where the send role is free, and told of
-// as any; else nothing happens. What is posted meanwhile follows.
+// TestSendNow: a frame passes the queue if the send role is free, and Sent reports it as usual.
+// Otherwise nothing happens. Frames posted meanwhile follow.
 func TestSendNow(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)
@@ -61,7 +61,7 @@ func TestSendNow(t *testing.T) {
 	})
 }
 
-// TestSendNowFull: a frame for which the socket has no room is sent when there is some.
+// TestSendNowFull: a frame for which the socket has no room is sent once there is room.
 func TestSendNowFull(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)

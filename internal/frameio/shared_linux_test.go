@@ -32,7 +32,7 @@ func goroutines(f string) (n int) {
 	return n
 }
 
-// The goroutines of package attend, and what it decides by.
+// The goroutines of package attend, and the thresholds it decides by.
 const (
 	attendants = "(*attendant).run"
 	pollers    = "(*sharedPoller).run"
@@ -40,14 +40,14 @@ const (
 	sweepEvery = 100 * time.Millisecond // idle attendants are looked for
 )
 
-// onePoller has all connections of the test wait with one poller.
+// onePoller makes all connections of the test share one poller.
 func onePoller(t *testing.T) {
 	old := runtime.GOMAXPROCS(1)
 	t.Cleanup(func() { runtime.GOMAXPROCS(old) })
 }
 
-// An idle connection has no goroutine and no descriptor beside its socket's, one
-// that was busy has them for a moment, and both hear of what comes.
+// An idle connection has no goroutine and no descriptor except its socket. A connection that was
+// busy keeps both for a moment. Both receive arrivals.
 func TestIdle(t *testing.T) {
 	const pairs = 20
 	before := testkit.OpenFiles()
@@ -102,8 +102,8 @@ func TestIdle(t *testing.T) {
 	idle()
 }
 
-// Whichever goroutine takes what has arrived, and wherever the connection waits just then,
-// nothing is lost, delayed or reordered.
+// Nothing is lost, delayed or reordered, whichever goroutine receives and wherever the connection
+// waits at that moment.
 func TestSharedAtWork(t *testing.T) {
 	const pairs = 6
 	fs := frames(150)
@@ -217,8 +217,8 @@ func TestSharedKeepsNoBuffer(t *testing.T) {
 	}
 }
 
-// What was there before the connection came to the shared poller is reported, and so is
-// an end of the stream that came together with the last bytes.
+// Bytes that arrived before the connection joined the shared poller are reported, and so is an end
+// of stream that came together with the last bytes.
 func TestThereAlready(t *testing.T) {
 	for _, last := range []func(*net.TCPConn){
 		func(c *net.TCPConn) { c.CloseWrite() },
@@ -269,8 +269,8 @@ func TestFaultWhileReceiving(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Munmap(mem)
-	// The pages of a file are pieces of their own, of which the kernel puts no more
-	// than 17 together: what comes is in two buffers, and the second can't be copied.
+	// The pages of a file are separate fragments, and the kernel joins at most 17 of them. So the
+	// frame arrives in two buffers, and the second one cannot be copied.
 	frame := append([]byte{0, 1, (length - 1<<16) >> 8, (length - 1<<16) & 0xff}, make([]byte, length)...)
 	name := filepath.Join(t.TempDir(), "frame")
 	if err := os.WriteFile(name, frame, 0o600); err != nil {
@@ -311,8 +311,8 @@ func TestFaultWhileReceiving(t *testing.T) {
 	}
 }
 
-// A poller that finds the receive role taken when it looks into a report leaves the
-// report to the holder.
+// A poller that finds the receive role taken when it handles a report leaves the report to the
+// holder of the role.
 func TestReportWhileRead(t *testing.T) {
 	a, b := kinds[1].connect(t)
 	got := b.expect(t, [][]byte{[]byte("x")})

@@ -22,15 +22,15 @@ func sleeper(t *testing.T) *attend.Sleeper {
 	return nil
 }
 
-// dozes tells whether a consumer may sleep on c itself.
+// dozes reports whether a consumer may sleep on c itself.
 func dozes(t *testing.T, c *Conn) bool {
 	z := sleeper(t)
 	defer z.Free()
 	return c.SleepAt(z)
 }
 
-// A consumer that dozes is woken by what arrives and takes it; what comes after
-// it has gone is received by the passive goroutine.
+// A sleeping consumer is woken by an arrival and receives it. After the consumer has left, the
+// passive goroutine receives.
 func TestDoze(t *testing.T) {
 	for _, large := range []bool{false, true} {
 		a, b := kinds[0].connect(t)
@@ -147,8 +147,8 @@ func TestCloseWhileDozing(t *testing.T) {
 	}
 }
 
-// TestDozeTells: what a consumer receives on its way to sleep at shared memory is told
-// of before it sleeps, like what any other receive brings.
+// TestDozeTells: messages that a consumer receives on its way to sleep at shared memory are
+// delivered before it sleeps, like those of any other receive.
 func TestDozeTells(t *testing.T) {
 	if !sock.SharesByDefault {
 		t.Skip("SKIPPED: only shared memory has to be asked for reports")

@@ -2,7 +2,7 @@ package frameio
 
 import "testing"
 
-// scripted takes everything and says what the test says is missing.
+// scripted consumes every byte and returns the missing count that the test sets.
 type scripted struct {
 	Protocol
 	direct int
