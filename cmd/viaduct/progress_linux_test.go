@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -26,10 +27,7 @@ func terminal(t *testing.T) (master, slave *os.File) {
 		t.Skipf("SKIPPED: no pseudo terminals: %v", err)
 	}
 	t.Cleanup(func() { master.Close() })
-	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	n, err := unlock(master)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,6 +39,21 @@ func terminal(t *testing.T) (master, slave *os.File) {
 	return master, slave
 }
 
+// unlock lets the other end of a terminal be opened and returns its number. It does not call
+// Fd, which would make reads block that a deadline could not end.
+func unlock(master *os.File) (n int, err error) {
+	raw, err := master.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	use := raw.Control(func(fd uintptr) {
+		if err = unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0); err == nil {
+			n, err = unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
+		}
+	})
+	return n, errors.Join(use, err)
+}
+
 // onTerminal runs a command whose stderr is a terminal and returns what that
 // showed.
 func onTerminal(t *testing.T, args ...string) string {
@@ -49,7 +62,8 @@ func onTerminal(t *testing.T, args ...string) string {
 }
 
 // watchTerminal is onTerminal with a function that is told, as often as more is shown,
-// what that was so far; with both, results come to the terminal too.
+// what that was so far; with both, results come to the terminal too. A command that
+// has not ended after the time of patience gets SIGQUIT, so that the failure shows its goroutines.
 func watchTerminal(t *testing.T, both bool, seen func(shown string), args ...string) string {
 	t.Helper()
 	master, slave := terminal(t)
@@ -63,8 +77,21 @@ func watchTerminal(t *testing.T, both bool, seen func(shown string), args ...str
 	}
 	slave.Close()
 	var shown []byte
+	asked := false
+	master.SetReadDeadline(time.Now().Add(patience))
 	for b := make([]byte, 4096); ; {
 		n, err := master.Read(b)
+		if errors.Is(err, os.ErrDeadlineExceeded) && !asked {
+			t.Errorf("viaduct %s has not ended after %v", args[0], patience)
+			asked = true
+			c.Process.Signal(unix.SIGQUIT)
+			master.SetReadDeadline(time.Now().Add(10 * time.Second))
+			continue
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("the terminal is open 10 s after SIGQUIT")
+			c.Process.Kill()
+		}
 		if err != nil {
 			break // EIO when the last has closed the terminal
 		}
