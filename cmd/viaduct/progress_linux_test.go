@@ -17,6 +17,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/internal/testkit"
 )
 
 // terminal returns both ends of a terminal of 50 lines.
@@ -147,6 +150,32 @@ func TestPutBar(t *testing.T) {
 			once.Do(func() { close(noted) })
 		}
 	}, "put", src, strings.Replace(srv.URL, "http:", "tcp:", 1)+"/a")
+}
+
+// TestTotalDraws: files are found while the bar is drawn, which it is every 100 ms, and neither
+// waits for the other.
+func TestTotalDraws(t *testing.T) {
+	t.Parallel()
+	master, slave := terminal(t)
+	shown := make(chan int64)
+	go func() {
+		n, _ := io.Copy(io.Discard, master)
+		shown <- n
+	}()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		bar := (&shell.Env{Stderr: slave}).Total("get")
+		for end := time.Now().Add(time.Second); time.Now().Before(end); {
+			bar.Found(1)
+		}
+		bar.Done()
+	}()
+	testkit.Await(t, "the end of the bar", ended)
+	slave.Close()
+	if n := testkit.Await(t, "the end of the terminal", shown); n == 0 {
+		t.Error("nothing was drawn")
+	}
 }
 
 // TestTreeBar: many files have one bar on a terminal, with how many there are, the bytes of

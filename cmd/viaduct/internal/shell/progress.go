@@ -51,41 +51,41 @@ func (e *Env) bar(name decor.Decorator) *Bar {
 
 // A Total is one bar for many files, of which more are found while the first are moved.
 // Methods are safe for concurrent use, and do nothing without a bar.
+//
+// The bar's goroutine reads found and moved while it draws. Found holds mu while it waits for
+// that goroutine, so drawing must not take mu.
 type Total struct {
 	*Bar
-	mu                  sync.Mutex
-	found, moved, bytes int64 // guarded by mu
+	found, moved atomic.Int64
+	mu           sync.Mutex
+	bytes        int64 // guarded by mu, until the bar has it as its total
 }
 
-// Total starts a bar for what Found tells of.
+// Total starts a bar for the files that Found counts.
 func (e *Env) Total(verb string) *Total {
 	t := &Total{}
 	if e.IsTerminal() {
 		t.Bar = e.bar(decor.Any(func(decor.Statistics) string {
-			t.mu.Lock()
-			defer t.mu.Unlock()
-			return fmt.Sprintf("%s %d of %d files ", verb, t.moved, t.found)
+			return fmt.Sprintf("%s %d of %d files ", verb, t.moved.Load(), t.found.Load())
 		}))
 	}
 	return t
 }
 
-// Found tells of a file that is to be moved.
+// Found adds a file that is to be moved.
 func (t *Total) Found(bytes int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.found++
+	t.found.Add(1)
 	t.bytes += bytes
 	if t.Bar != nil {
 		t.b.SetTotal(t.bytes, false)
 	}
 }
 
-// Moved tells that a file is there, of which Add has told these bytes so far.
+// Moved adds a file that is there, of which Add was called for told bytes.
 func (t *Total) Moved(bytes, told int64) {
-	t.mu.Lock()
-	t.moved++
-	t.mu.Unlock()
+	t.moved.Add(1)
 	if t.Bar != nil {
 		t.b.IncrInt64(max(0, bytes-told))
 	}
