@@ -167,9 +167,10 @@ func (r rxeRegion) ReadAt(p []byte, addr uint64) error {
 func (r rxeRegion) WriteAt(p []byte, addr uint64) error {
 	return rxeMemoryError(r.space.WriteAt(p, addr))
 }
-func (r rxeRegion) Hold() bool  { return r.hold() }
-func (r rxeRegion) Release()    { r.letGo() }
-func (r rxeRegion) Bound(n int) { r.windows.Add(int32(n)) }
+func (r rxeRegion) Place(addr uint64) (rxe.Process, uint64) { return r.mem, addr + r.space.by }
+func (r rxeRegion) Hold() bool                              { return r.hold() }
+func (r rxeRegion) Release()                                { r.letGo() }
+func (r rxeRegion) Bound(n int)                             { r.windows.Add(int32(n)) }
 
 func rxeMemoryError(err error) error {
 	if err == errGone {

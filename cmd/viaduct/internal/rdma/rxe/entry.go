@@ -77,20 +77,24 @@ func (l *elementList) size() (n uint64) {
 	return n
 }
 
-// A sendEntry is a copy of an entry of a send queue.
-type sendEntry struct {
+// A posted is what the completion of a send entry is made of.
+type posted struct {
 	id    uint64
 	op    Op
 	flags uint32
 	imm   uint32 // or the key to invalidate
+	size  uint64 // bytes of payload, or of what is to be read
+}
 
+// A sendEntry is a copy of an entry of a send queue.
+type sendEntry struct {
+	posted
 	remote remote
 	ud     struct{ qpn, qkey, ah uint32 }
 	bind   bindRequest
 
 	elements elementList
 	inline   []byte // in raw; nil if the payload is in elements
-	size     uint64 // bytes of payload, or of what is to be read
 	valid    bool   // false if there are more elements or inline bytes than the ring has room for
 
 	raw [sendHeadLen + MaxInline]byte

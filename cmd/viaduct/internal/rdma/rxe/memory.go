@@ -20,6 +20,9 @@ type Memory interface {
 type Region interface {
 	ReadAt(p []byte, addr uint64) error
 	WriteAt(p []byte, addr uint64) error
+	// Place returns the process whose memory the region is, and by what address that knows the byte at addr.
+	// The process is nil if its memory is copied by ReadAt and WriteAt alone.
+	Place(addr uint64) (Process, uint64)
 	// Hold keeps the region registered until Release. It is false if the region is closed.
 	Hold() bool
 	Release()

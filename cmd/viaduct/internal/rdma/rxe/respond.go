@@ -48,7 +48,7 @@ func (q *QP) respond(r *request) (outcome, Status, uint8) {
 	}
 	defer q.recv.mu.Unlock()
 	a := q.attrs.Load()
-	if q.recv.closed || q.typ != r.from.typ || a.State < abi.RTR || a.State == abi.Err || a.DestQP != r.from.num {
+	if !q.answers(a, r.from) {
 		return noAnswer, Success, 0
 	}
 	defer q.recv.pieces.release()
@@ -68,6 +68,11 @@ func (q *QP) respond(r *request) (outcome, Status, uint8) {
 	q.event(v.fault.event)
 	q.fail()
 	return done, v.fault.requester, 0
+}
+
+// answers reports whether the queue pair takes requests of another. recv.mu is locked.
+func (q *QP) answers(a *Attributes, from *QP) bool {
+	return !q.recv.closed && q.typ == from.typ && a.State >= abi.RTR && a.State != abi.Err && a.DestQP == from.num
 }
 
 // carryOut carries out a request at the responder, in the order of checks that the kernel has.
@@ -106,12 +111,11 @@ func (o Op) right() uint32 {
 	return 0
 }
 
-// target adds the memory that a request works in. It is false if the request may not.
-func (q *QP) target(r *request, n uint64) bool {
-	e := r.entry
-	reg, at, isWindow := q.space.find(q, e.remote.key, e.remote.addr, n, e.op.right())
+// target adds the n bytes of memory that a request works in. It is false if the request may not.
+func (q *QP) target(r *remote, n uint64, right uint32) bool {
+	reg, at, isWindow := q.space.find(q, r.key, r.addr, n, right)
 	if !isWindow {
-		reg, at = q.memory.Find(e.remote.key, e.remote.addr, n, e.op.right()), e.remote.addr
+		reg, at = q.memory.Find(r.key, r.addr, n, right), r.addr
 	}
 	if reg == nil {
 		return false
@@ -145,7 +149,7 @@ func (q *QP) read(r *request) verdict {
 	if r.entry.size == 0 {
 		return good
 	}
-	if !q.target(r, r.entry.size) {
+	if !q.target(&r.entry.remote, r.entry.size, abi.AccessRemoteRead) {
 		return wrong(faultAccess)
 	}
 	switch err := move(&q.recv.pieces, r.local); {
@@ -165,7 +169,7 @@ func (q *QP) write(r *request) verdict {
 		return rnr
 	}
 	if e.size > 0 {
-		if !q.target(r, e.size) {
+		if !q.target(&e.remote, e.size, abi.AccessRemoteWrite) {
 			return wrong(faultAccess)
 		}
 		if v := judge(r.fetch(&q.recv.pieces), faultAccess); v != good {
@@ -216,7 +220,7 @@ const atomicLen = 8
 // atomic carries out an operation that no other of its kind comes between. The processors of the programs may.
 func (q *QP) atomic(r *request) verdict {
 	e := r.entry
-	if !q.target(r, atomicLen) {
+	if !q.target(&e.remote, atomicLen, e.op.right()) {
 		return wrong(faultAccess)
 	}
 	if e.remote.addr%atomicLen != 0 {

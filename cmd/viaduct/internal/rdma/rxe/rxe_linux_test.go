@@ -3,9 +3,11 @@ package rxe
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -39,7 +41,20 @@ type block struct {
 	bound  atomic.Int32
 	err    error // of every read and write
 	during func()
+	absent bool // there is no memory from absentAt on
+	calls  int  // of ReadAt, WriteAt, ReadAll and WriteAll
 }
+
+// absentAt is the offset from which on a region may lack its memory.
+const absentAt = 4096
+
+// here returns the bytes at an address. ok is false if they are not there.
+func (b *block) here(n int, addr uint64) (p []byte, ok bool) {
+	at := addr - b.base
+	return b.bytes[at:][:n], !b.absent || at+uint64(n) <= absentAt
+}
+
+var errAbsent = errors.New("no memory is there")
 
 func (s *store) add(key uint32, n int, rights uint32) *block {
 	s.mu.Lock()
@@ -69,19 +84,48 @@ func (b *block) ReadAt(p []byte, addr uint64) error {
 	if b.during != nil {
 		b.during()
 	}
-	if b.err == nil {
-		copy(p, b.bytes[addr-b.base:][:len(p)])
+	b.calls++
+	from, ok := b.here(len(p), addr)
+	switch {
+	case b.err != nil:
+		return b.err
+	case !ok:
+		return errAbsent
 	}
-	return b.err
+	copy(p, from)
+	return nil
 }
 
 func (b *block) WriteAt(p []byte, addr uint64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.err == nil {
-		copy(b.bytes[addr-b.base:][:len(p)], p)
+	b.calls++
+	to, ok := b.here(len(p), addr)
+	switch {
+	case b.err != nil:
+		return b.err
+	case !ok:
+		return errAbsent
 	}
-	return b.err
+	copy(to, p)
+	return nil
+}
+
+func (b *block) Place(addr uint64) (Process, uint64) { return b, addr }
+
+func (b *block) ReadAll(chunks []Chunk) int  { return b.all(chunks, b.ReadAt) }
+func (b *block) WriteAll(chunks []Chunk) int { return b.all(chunks, b.WriteAt) }
+
+func (b *block) all(chunks []Chunk, do func([]byte, uint64) error) (n int) {
+	before := b.calls
+	for _, c := range chunks {
+		if do(c.Bytes, c.Addr) != nil {
+			break
+		}
+		n += len(c.Bytes)
+	}
+	b.calls = before + 1
+	return n
 }
 
 func (b *block) Hold() bool {
@@ -212,7 +256,10 @@ func one(key uint32, n int, remote uint32) func(abi.Body) {
 }
 
 // receive posts a receive.
-func (e *end) receive(id uint64, key uint32, n int) {
+func (e *end) receive(id uint64, key uint32, n int) { e.receiveAt(id, key, 0, n) }
+
+// receiveAt posts a receive into a region at an offset.
+func (e *end) receiveAt(id uint64, key uint32, offset uint64, n int) {
 	r := &e.qp.recv.ring
 	if e.srq != nil {
 		r = &e.srq.ring
@@ -222,6 +269,7 @@ func (e *end) receive(id uint64, key uint32, n int) {
 	b.Put64(0, id)
 	b.Put32(28, 1)
 	putElement(b, recvHeadLen, key, n)
+	b.Put64(recvHeadLen, uint64(key)<<16+offset)
 	atomic.StoreUint32(r.index(producerAt), (i+1)&r.mask)
 }
 

@@ -135,8 +135,13 @@ func (q *QP) step(short bool, room int) (spent int, p progress) {
 	}
 	e := &s.entry
 	if !s.held {
-		if s.ring.waiting() == 0 {
+		switch n := s.ring.waiting(); {
+		case n == 0:
 			return 0, idle
+		case n > 1 && q.typ != UD:
+			if spent := q.carryOutBatch(a, short, room); spent > 0 {
+				return spent, more
+			}
 		}
 		e.take(s.ring.slot(s.ring.at))
 		s.held = true
@@ -158,7 +163,7 @@ func (q *QP) step(short bool, room int) (spent int, p progress) {
 		}
 	}
 	s.wait = wait{}
-	q.finish(e, status)
+	q.finish(&e.posted, status)
 	if status != Success {
 		q.explainFailure(a, e, status)
 		q.fail()
@@ -169,7 +174,7 @@ func (q *QP) step(short bool, room int) (spent int, p progress) {
 }
 
 // finish completes the head of the queue, whose entry the program may use before it sees that.
-func (q *QP) finish(e *sendEntry, status Status) {
+func (q *QP) finish(e *posted, status Status) {
 	q.send.held = false
 	q.send.ring.pop()
 	if status == Success && !q.signalAll && e.flags&flagSignaled == 0 {
@@ -223,7 +228,7 @@ func (q *QP) flushSendsLocked() {
 			}
 			s.entry.take(s.ring.slot(s.ring.at))
 		}
-		q.finish(&s.entry, Flushed)
+		q.finish(&s.entry.posted, Flushed)
 	}
 }
 
