@@ -23,7 +23,7 @@ import (
 func conformReport(t *testing.T, want int, args ...string) (r conform.Report) {
 	t.Helper()
 	out := run(t, append([]string{"conform", "--json"}, args...)...)
-	if err := json.Unmarshal([]byte(out.stdout), &r); err != nil || out.code != want {
+	if err := json.Unmarshal([]byte(lastLine(out.stdout)), &r); err != nil || out.code != want {
 		t.Fatalf("conform %v: exit %d, want %d; %v\n%s%s", args, out.code, want, err, out.stdout, out.stderr)
 	}
 	return r
@@ -316,7 +316,7 @@ func TestConformFaults(t *testing.T) {
 func found(t *testing.T, fault, row string, args ...string) {
 	out := run(t, append([]string{"conform", "--json", "--patience", "2s"}, args...)...)
 	var r conform.Report
-	if err := json.Unmarshal([]byte(out.stdout), &r); err != nil {
+	if err := json.Unmarshal([]byte(lastLine(out.stdout)), &r); err != nil {
 		t.Errorf("%s: %v\n%s", fault, err, out.stderr)
 		return
 	}

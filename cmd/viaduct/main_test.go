@@ -65,8 +65,12 @@ type result struct {
 
 // last is the last line of stderr.
 func (r result) last() string {
-	lines := strings.Split(strings.TrimRight(r.stderr, "\n"), "\n")
-	return lines[len(lines)-1]
+	return lastLine(r.stderr)
+}
+
+func lastLine(s string) string {
+	s = strings.TrimRight(s, "\n")
+	return s[strings.LastIndexByte(s, '\n')+1:]
 }
 
 // run runs a command to its end.

@@ -136,7 +136,8 @@ func (r *runner) findings(ctx context.Context, want []fault, args ...string) err
 			Seconds               float64 `json:"seconds"`
 		}
 	}
-	if err := json.Unmarshal(out.Bytes(), &report); err != nil {
+	lines := bytes.TrimSpace(out.Bytes()) // a line says where it listens, and the next one is the report
+	if err := json.Unmarshal(lines[bytes.LastIndexByte(lines, '\n')+1:], &report); err != nil {
 		return fmt.Errorf("%s: %w\n%s", cmd, err, tail(errs.String(), 10))
 	}
 	var got []fault

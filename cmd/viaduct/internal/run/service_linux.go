@@ -3,6 +3,7 @@
 package run
 
 import (
+	"encoding/json"
 	"fmt"
 
 	"viaduct/cmd/viaduct/internal/shell"
@@ -39,5 +40,9 @@ func (s *supervisor) openService() (err error) {
 func (x *explainer) say(format string, args ...any) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.json {
+		json.NewEncoder(x.w).Encode(map[string]string{"event": fmt.Sprintf(format, args...)})
+		return
+	}
 	fmt.Fprintf(x.w, "viaduct run: "+format+"\n", args...)
 }

@@ -40,7 +40,7 @@ type Env struct {
 	MetricsAt string
 
 	// DataOnStdout is set by a verb whose standard output is a data stream:
-	// the lines that say where it listens go to Stderr then.
+	// the lines that say where it listens, and why it failed, go to Stderr then.
 	DataOnStdout bool
 
 	Log     *slog.Logger
@@ -52,7 +52,7 @@ type Env struct {
 	ready     chan struct{}    // closed at the end; nil if the service manager was told nothing
 	reloading reloading
 
-	printed bool // guarded by mu: a JSON document was printed
+	printed bool // guarded by mu: PrintJSON has printed the result
 
 	mu      sync.Mutex                         // one writer of stdout at a time
 	mappers map[netip.AddrPort]*portmap.Client // guarded by mu; see Mapper
@@ -152,19 +152,27 @@ func (e *Env) Wrap(c net.Conn, dialed bool) net.Conn {
 // it does no longer, if that is before its end.
 func (e *Env) Listening(u *addr.URL) (over func()) {
 	over = e.Status.Server().Listening(u.Scheme, u.String())
+	e.PrintListening(u.String())
+	return over
+}
+
+// PrintListening prints the line for the address of a listener that ps does not show.
+func (e *Env) PrintListening(url string) {
+	if e.JSON {
+		e.PrintEvent(map[string]string{"listening": url})
+		return
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	w := e.Stdout
+	fmt.Fprintf(e.results(), "listening %s\n", url)
+}
+
+// results is where a command prints what is not the data that it moves.
+func (e *Env) results() io.Writer {
 	if e.DataOnStdout {
-		w = e.Stderr
+		return e.Stderr
 	}
-	if !e.JSON {
-		fmt.Fprintf(w, "listening %s\n", u)
-		return over
-	}
-	line, _ := json.Marshal(map[string]string{"listening": u.String()})
-	fmt.Fprintf(w, "%s\n", line)
-	return over
+	return e.Stdout
 }
 
 // Printf writes to stdout in one piece.
@@ -174,18 +182,25 @@ func (e *Env) Printf(format string, a ...any) {
 	fmt.Fprintf(e.Stdout, format, a...)
 }
 
-// PrintJSON writes one document to stdout.
-func (e *Env) PrintJSON(v any) error { return e.printJSON(v, "  ") }
-
-// PrintJSONLine writes a document that is one of several, on a line of its own.
-func (e *Env) PrintJSONLine(v any) error { return e.printJSON(v, "") }
-
-func (e *Env) printJSON(v any, indent string) error {
+// PrintJSON writes the result of the command, one document on a line. It also says what
+// failed, if anything did: PrintFailure then prints nothing.
+func (e *Env) PrintJSON(v any) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.printed = true
-	enc := json.NewEncoder(e.Stdout)
-	enc.SetIndent("", indent)
+	return e.encode(v)
+}
+
+// PrintEvent writes a document on a line that comes before the result, or that is one of any
+// number of results.
+func (e *Env) PrintEvent(v any) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.encode(v)
+}
+
+func (e *Env) encode(v any) error {
+	enc := json.NewEncoder(e.results())
 	enc.SetEscapeHTML(false)
 	return enc.Encode(v)
 }

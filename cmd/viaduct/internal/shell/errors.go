@@ -119,13 +119,13 @@ type Failure struct {
 	Status int    `json:"status"`
 }
 
-// PrintFailure writes the document of an error to stdout, unless the command has written
-// its result before: that says what failed.
+// PrintFailure writes the document of an error, unless the command has written its result
+// before: that says what failed.
 func (e *Env) PrintFailure(verb string, err error) {
 	e.mu.Lock()
 	printed := e.printed
 	e.mu.Unlock()
-	if !printed && !e.DataOnStdout {
+	if !printed {
 		e.PrintJSON(Failure{err.Error(), advice(verb, err), ExitCode(err)})
 	}
 }

@@ -3,6 +3,7 @@ package verbs
 import (
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"runtime"
 	"slices"
@@ -266,7 +267,7 @@ func runBench(ctx context.Context, e *shell.Env, p *bench.Plan, at string, rc re
 		Congestion: p.Congestion, Rounds: p.Rounds, Seconds: p.Time.Seconds()}
 	if busy, ok := bench.Busy(); ok {
 		if r.Busy = busy; busy > quietEnough {
-			fmt.Fprintf(e.Stderr, "warning: the machine is not quiet, %.0f%% of its processors are busy: figures will scatter\n", busy*100)
+			e.Log.Warn("the machine is not quiet: figures will scatter", "busy_percent", math.Round(busy*100))
 		}
 	}
 	c, err := retrying(rc.retrier(ctx, e), func() (*bench.Client, error) {
@@ -282,7 +283,7 @@ func runBench(ctx context.Context, e *shell.Env, p *bench.Plan, at string, rc re
 		p.Rows, p.Tell = table.rows, table.interval
 	} else if p.Interval > 0 {
 		p.Tell = func(i bench.Interval) {
-			e.PrintJSONLine(struct {
+			e.PrintEvent(struct {
 				bench.Interval `json:"interval"`
 			}{i})
 		}
@@ -299,10 +300,7 @@ func runBench(ctx context.Context, e *shell.Env, p *bench.Plan, at string, rc re
 			return err
 		}
 	}
-	switch {
-	case e.JSON && p.Interval > 0:
-		err = e.PrintJSONLine(r)
-	case e.JSON:
+	if e.JSON {
 		err = e.PrintJSON(r)
 	}
 	failed := 0

@@ -46,7 +46,12 @@ A new shell uses it.`,
 			return nil
 		}),
 		ValidArgs: names,
-		RunE:      func(cmd *cobra.Command, args []string) error { return shells[args[0]](cmd.Root()) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if e.JSON {
+				return shell.Usagef("a script is no JSON: leave --json out")
+			}
+			return shells[args[0]](cmd.Root())
+		},
 	}
 }
 

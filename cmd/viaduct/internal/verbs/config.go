@@ -413,15 +413,36 @@ own, which keys such as tls-key name.`,
 			if err != nil {
 				return err
 			}
-			if len(wrong) == 0 {
-				e.Printf("%s is right\n", args[0])
-				return nil
-			}
-			for _, m := range wrong {
-				e.Printf("%s\n", m)
+			if err := printMistakes(e, args[0], wrong); err != nil || len(wrong) == 0 {
+				return err
 			}
 			return shell.Hint(fmt.Errorf("%s has %d mistakes", args[0], len(wrong)), "they are listed by line; viaduct config check --help shows the form")
 		},
 	})
 	return c
+}
+
+// printMistakes prints what is wrong with a configuration file, or that nothing is.
+func printMistakes(e *shell.Env, file string, wrong []mistake) error {
+	if e.JSON {
+		type entry struct {
+			Line int    `json:"line"`
+			Text string `json:"text"`
+		}
+		all := []entry{}
+		for _, m := range wrong {
+			all = append(all, entry{m.line, m.text})
+		}
+		return e.PrintJSON(struct {
+			File     string  `json:"file"`
+			Mistakes []entry `json:"mistakes"`
+		}{file, all})
+	}
+	if len(wrong) == 0 {
+		e.Printf("%s is right\n", file)
+	}
+	for _, m := range wrong {
+		e.Printf("%s\n", m)
+	}
+	return nil
 }

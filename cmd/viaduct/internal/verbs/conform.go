@@ -190,9 +190,7 @@ func conformRun(ctx context.Context, e *shell.Env, u *addr.URL, p conformPlan) e
 			g.Connect = func(ctx context.Context) (net.Conn, error) { return conformAccept(ctx, e, &wg, l, u, p.exec) }
 			g.Again = func(ctx context.Context) (net.Conn, error) { return conformAccept(ctx, e, &wg, l, u, "") }
 		}
-		if !e.JSON {
-			e.Listening(u)
-		}
+		e.Listening(u)
 		if p.wait > 0 {
 			wctx, cancel := context.WithTimeout(ctx, p.wait)
 			c, err := g.Connect(wctx)

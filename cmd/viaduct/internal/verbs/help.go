@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,8 +9,27 @@ import (
 	"github.com/spf13/cobra"
 
 	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/cmd/viaduct/internal/transport"
 )
+
+// helpAsJSON makes the help of all commands a document if --json is given.
+func helpAsJSON(e *shell.Env, root *cobra.Command) {
+	text := root.HelpFunc()
+	root.SetHelpFunc(func(c *cobra.Command, args []string) {
+		if !e.JSON {
+			text(c, args)
+			return
+		}
+		var b bytes.Buffer
+		c.SetOut(&b)
+		text(c, args)
+		c.SetOut(nil)
+		e.PrintJSON(struct {
+			Help string `json:"help"`
+		}{b.String()})
+	})
+}
 
 // urlsTopic is "viaduct help urls". A command that runs nothing is a topic of
 // the help.

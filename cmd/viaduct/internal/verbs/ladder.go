@@ -50,6 +50,8 @@ the fields of a message under the pointer), .txt, or, with --demo, .pcapng; with
 			}
 			form := strings.ToLower(filepath.Ext(out))
 			switch {
+			case (out == "" || out == "-") && e.JSON:
+				return shell.Usagef("--json wants a file, by -o; decode --json prints the messages")
 			case out == "" || out == "-":
 				form = ".txt"
 			case form == ".pcapng" && demo == "":
@@ -76,7 +78,7 @@ the fields of a message under the pointer), .txt, or, with --demo, .pcapng; with
 					return err
 				}
 				if form == ".pcapng" {
-					return os.WriteFile(out, r.Capture, 0o644)
+					return writePicture(e, out, r.Capture)
 				}
 				if filter == "" {
 					if f, err = decode.ParseFilter(x.Filter); err != nil {
@@ -174,5 +176,16 @@ func writeLadder(e *shell.Env, d *ladder.Diagram, out, form string, toScale bool
 		e.Printf("%s", b.String())
 		return nil
 	}
-	return os.WriteFile(out, b.Bytes(), 0o644)
+	return writePicture(e, out, b.Bytes())
+}
+
+// writePicture writes a file and, with --json, says which.
+func writePicture(e *shell.Env, file string, b []byte) error {
+	if err := os.WriteFile(file, b, 0o644); err != nil || !e.JSON {
+		return err
+	}
+	return e.PrintJSON(struct {
+		File  string `json:"file"`
+		Bytes int    `json:"bytes"`
+	}{file, len(b)})
 }

@@ -39,6 +39,12 @@ viaduct-urls(7). To read one from there:
 				}
 				n++
 			}
+			if e.JSON {
+				return e.PrintJSON(struct {
+					Directory string `json:"directory"`
+					Pages     int    `json:"pages"`
+				}{args[0], n})
+			}
 			e.Printf("%d pages in %s\n", n, args[0])
 			return nil
 		},

@@ -38,6 +38,7 @@ type pingResult struct {
 	P90       float64 `json:"p90_us"`
 	P99       float64 `json:"p99_us"`
 	Max       float64 `json:"max_us"`
+	Error     string  `json:"error,omitempty"` // why not all were made
 }
 
 func pingCommand(e *shell.Env) *cobra.Command {
@@ -192,6 +193,9 @@ func runPing(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transp
 		failed = errTimeout // an interrupted ping is done, and this one was to make them all
 	}
 	if e.JSON {
+		if failed != nil {
+			r.Error = failed.Error()
+		}
 		return cmp.Or(failed, e.PrintJSON(r))
 	}
 	e.Printf("%d sent, %d received; round trip min/median/p90/p99/max = %.1f/%.1f/%.1f/%.1f/%.1f us\n",

@@ -224,7 +224,7 @@ func runPortmapServe(ctx context.Context, e *shell.Env, listen string, src mapSo
 	if host == "" {
 		host = s.Addr().Addr().String()
 	}
-	e.Printf("listening udp://%s\n", net.JoinHostPort(host, strconv.Itoa(int(s.Addr().Port()))))
+	e.PrintListening("udp://" + net.JoinHostPort(host, strconv.Itoa(int(s.Addr().Port()))))
 	if err := e.Ready(); err != nil {
 		return err
 	}

@@ -92,7 +92,7 @@ func psWatch(ctx context.Context, e *shell.Env, interval time.Duration) error {
 		v.now = time.Now()
 		switch {
 		case e.JSON:
-			err = e.PrintJSON(psDocument{ps})
+			err = e.PrintEvent(psDocument{ps})
 		case onTerminal:
 			size := terminalSize(e)
 			text := v.render(ps, size)

@@ -76,13 +76,10 @@ be asked the last known names are shown, marked stale, none beyond its lease.`,
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			if err := printAnswer(e, as); err != nil {
-				return err
-			}
-			if n := len(as); name != "" && n == 1 && len(as[0].Records) == 0 {
+			if name != "" && len(as) == 1 && len(as[0].Records) == 0 {
 				return fmt.Errorf("%w: %s %s", registry.ErrNotFound, kinds[0], name)
 			}
-			return nil
+			return printAnswer(e, as)
 		},
 	}
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "show it again whenever something changes")
@@ -116,7 +113,7 @@ func printAnswer(e *shell.Env, as []registry.Answer) error {
 		}
 	}
 	if e.JSON {
-		return e.PrintJSON(rows)
+		return e.PrintEvent(rows)
 	}
 	e.Printf("%s", shell.Table(text))
 	return nil

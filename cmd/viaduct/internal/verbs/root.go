@@ -213,13 +213,14 @@ This build has: ` + strings.Join(transport.Names(), ", "),
 		},
 	}
 	f := root.PersistentFlags()
-	f.BoolVar(&e.JSON, "json", false, "print one JSON document on stdout instead of text")
+	f.BoolVar(&e.JSON, "json", false, "print JSON on stdout instead of text, a document on each line")
 	f.StringVar(&e.LogLevel, "log-level", "warn", "log `LEVEL`: debug, info, warn or error")
 	f.StringVar(&e.LogFormat, "log-format", "text", "log `FORMAT`: text or json")
 	f.StringVar(&e.PcapFile, "pcap", "", "write what this process sends and receives to `FILE` as pcapng")
 	f.StringVar(&e.MetricsAt, "metrics", "", "serve Prometheus metrics and pprof at `ADDR` (host:port)")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return shell.Usage(flagError(err)) })
 	root.SetUsageFunc(usage)
+	helpAsJSON(e, root)
 	root.SetOut(e.Stdout)
 	root.SetErr(e.Stderr)
 	root.CompletionOptions.HiddenDefaultCmd = true

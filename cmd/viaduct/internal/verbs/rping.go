@@ -149,7 +149,7 @@ func rpingClient(ctx context.Context, e *shell.Env, p rpingPlan) error {
 
 func rpingReport(e *shell.Env, r rpingResult) error {
 	if e.JSON {
-		return e.PrintJSON(r)
+		return e.PrintEvent(r)
 	}
 	verified := ""
 	if r.Verified {

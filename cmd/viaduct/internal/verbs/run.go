@@ -48,6 +48,7 @@ can't be executed, 127 if there is none.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			e.DataOnStdout = !check // it is the program's
 			if check {
 				if overRDMA {
 					return run.Check(e, rdmaFindings())
@@ -90,6 +91,7 @@ can't be executed, 127 if there is none.`,
 	f.StringVar(&o.Explain, "explain", "", "say of each connection how it goes, and why, on stderr or in `FILE`")
 	f.Lookup("explain").NoOptDefVal = "-"
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		e.DataOnStdout = true
 		return &shell.Exit{Code: run.ExitRun, Err: shell.Usage(flagError(err))}
 	})
 	return c

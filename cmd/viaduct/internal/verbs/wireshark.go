@@ -27,6 +27,8 @@ portmap, since Wireshark knows other protocols by these names; docs/wireshark.md
 				return shell.Usagef("one of --install and --print is wanted")
 			case show && dir != "":
 				return shell.Usagef("--dir is for --install")
+			case show && e.JSON:
+				return shell.Usagef("--print goes with no --json: it prints the dissectors as they are")
 			case show:
 				var all strings.Builder
 				for _, name := range wireshark.Names() {

@@ -10,49 +10,6 @@ import (
 	"testing"
 )
 
-// TestJSONFailure: a command with --json that fails prints a document that says why, and
-// the same reason on stderr.
-func TestJSONFailure(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := l.Addr().String()
-	l.Close()
-	for _, c := range []struct {
-		status float64
-		args   []string
-	}{
-		{1, []string{"ping", "tcp://" + at}},
-		{1, []string{"get", "vitcp://" + at + "/x/f", "-o", filepath.Join(t.TempDir(), "f")}},
-		{2, []string{"ping"}},
-		{2, []string{"ping", "--no-such-flag", "tcp://" + at}},
-		{2, []string{"no-such-verb"}},
-		{1, []string{"serve", "--root", filepath.Join(t.TempDir(), "none"), "--listen", "tcp://127.0.0.1:0"}},
-	} {
-		r := run(t, append(c.args, "--json")...)
-		d := document(t, r)
-		if text, _ := d["error"].(string); float64(r.code) != c.status || d["status"] != c.status || text == "" || d["advice"] == "" {
-			t.Errorf("%q: exit %d, %v", c.args, r.code, d)
-		}
-		if !strings.HasPrefix(r.last(), "viaduct") {
-			t.Errorf("%q: last line %q", c.args, r.last())
-		}
-	}
-}
-
-// TestJSONListening: what listens says so in JSON with --json.
-func TestJSONListening(t *testing.T) {
-	root := t.TempDir()
-	for _, args := range [][]string{{"echo"}, {"serve", "--root", root}, {"proxy", "--to", "tcp://127.0.0.1:1"}} {
-		p, _ := start(t, 0, append(args, "--listen", "tcp://127.0.0.1:0", "--json")...)
-		var v struct{ Listening string }
-		if line := p.line(); json.Unmarshal([]byte(line), &v) != nil || !strings.HasPrefix(v.Listening, "tcp://127.0.0.1:") {
-			t.Errorf("%q printed %q", args, line)
-		}
-	}
-}
-
 // TestOneLogger: what net/http logs has the format and the level of the rest, and a normal
 // start logs no warning.
 func TestOneLogger(t *testing.T) {
