@@ -135,6 +135,14 @@ type Config struct {
 	CloseTimeout     time.Duration // Close: draining and the peer's end, together; 5 s
 	IdleTimeout      time.Duration
 
+	// EndWithPeer ends the stream when the peer closes its direction, as a peer does
+	// that closes its socket: what is posted is flushed, and [QueuePair.Err] is io.EOF.
+	// Without it our direction stays open until it is closed, because a peer may close its
+	// direction and still want what is sent to it. The consumers of RDMA in kernels do not:
+	// they close the whole connection, and a server that waits only for
+	// [QueuePair.Ended] would keep their streams for ever.
+	EndWithPeer bool
+
 	// TLS, if set, puts the stream into a TLS connection. No RFC says how; it
 	// works between peers of this package. Dial needs ServerName or
 	// InsecureSkipVerify as for crypto/tls. With certificates on both sides it
@@ -195,6 +203,7 @@ type settings struct {
 	maxRead              uint32
 	strictInvalidate     bool
 	noNudge              bool
+	endWithPeer          bool
 	fixedSize            bool // of FPDUs
 	closeTimeout         time.Duration
 }
@@ -202,7 +211,7 @@ type settings struct {
 func (c *Config) settings() settings {
 	return settings{
 		sendDepth: c.SendDepth, recvDepth: c.RecvDepth, ord: int(c.ord()), share: c.SRQShare,
-		maxRead: c.MaxRead, strictInvalidate: c.StrictInvalidate, noNudge: c.NoNudge,
+		maxRead: c.MaxRead, strictInvalidate: c.StrictInvalidate, noNudge: c.NoNudge, endWithPeer: c.EndWithPeer,
 		fixedSize: c.FPDUSize != 0, closeTimeout: duration(c.CloseTimeout, defaultCloseTimeout),
 	}
 }

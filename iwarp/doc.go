@@ -24,11 +24,14 @@
 // An RDMA Write is known to be visible at the peer when a later Send of the
 // same stream was received there, or a later Read completed here. A Send or
 // Write that completes has been handed to TCP, no more. A request behind a
-// Read does not wait for its data unless it asks to with SendWR.Fence. There
+// Read does not wait for its data unless it asks to with SendWR.Fence. But a
+// Read beyond ORD waits for an earlier one to complete, and so does every request
+// behind it; [ReadQueue] is for consumers that want to send meanwhile. There
 // is no order between streams, nor between the two directions of one.
 //
 // # Closing and errors
 //
+// A peer that closes its direction leaves ours open, see Config.EndWithPeer.
 // [QueuePair.Close] ends a stream in order, [QueuePair.Abort] at once. An error
 // of either side ends it with a Terminate message, shown as *[TerminateError].
 // Whatever was posted then completes with [StatusFlushed].

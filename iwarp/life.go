@@ -195,7 +195,7 @@ func (e *engine) SendFailed(err error) {
 func (q *QueuePair) sendFailed() { q.txFailed.happen() }
 
 // peerClosed notes that the peer has closed its direction in order. Ours goes
-// on until it is closed. [DDP-6.2.1-4] [DDP-6.2.1-5] [I-32]
+// on until it is closed, unless Config.EndWithPeer is set. [DDP-6.2.1-4] [DDP-6.2.1-5] [I-32]
 func (q *QueuePair) peerClosed() {
 	_, to := lifeTable.Move(&q.life, lifePeerClose)
 	q.peerEnd.happen()
@@ -203,8 +203,11 @@ func (q *QueuePair) peerClosed() {
 		q.log.Debug("peer closed", "remote", q.RemoteAddr().String())
 	}
 	q.flushRecvs()
-	if to == lifeDone {
+	switch {
+	case to == lifeDone:
 		q.endInOrder()
+	case q.set.endWithPeer:
+		q.endWith(io.EOF, endQuiet)
 	}
 }
 

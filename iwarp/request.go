@@ -75,7 +75,7 @@ func readRequest(ctx context.Context, nc net.Conn, cfg *Config, read []byte) (_ 
 	}
 	req := &Request{q: q, nc: nc, r: r, done: func() {}}
 	req.late = time.AfterFunc(slowAnswer, func() {
-		q.log.Warn("start-up waits for the application", "remote", nc.RemoteAddr())
+		c.logger().Warn("start-up waits for the application", "remote", nc.RemoteAddr())
 	})
 	return req, nil
 }
@@ -124,6 +124,32 @@ func (r *Request) RemoteAddr() net.Addr { return r.nc.RemoteAddr() }
 // QueuePair returns the stream to be, for posting receives and registering
 // memory before Accept.
 func (r *Request) QueuePair() *QueuePair { return r.q }
+
+// Configure changes the configuration of the stream to be, now that the Request and its
+// private data are known: the depths of its queues, the queues themselves, the source of
+// its receives, its timers. change gets a copy of the Config that the Request came by.
+// What start-up frames carry is settled already and stays: IRD and ORD, markers, the kinds
+// of RTR. [Request.QueuePair] returns a new stream then; receives posted to the old one and
+// memory registered with it are gone, and Config.Prepare is called for the new one.
+//
+// After an error, that of Config.Prepare or one that wraps ErrLimit or ErrInvalid, the
+// Request is open and its stream is the old one.
+func (r *Request) Configure(change func(*Config)) error {
+	c := r.q.cfg.clone()
+	change(c)
+	q, err := newQueuePair(c)
+	if err != nil {
+		return err
+	}
+	q.params, q.conn = r.q.params, r.q.conn
+	if err := q.prepare(); err != nil {
+		return err
+	}
+	old := r.q
+	r.q = q
+	old.discard(ErrClosed)
+	return nil
+}
 
 // Accept answers with the private data and starts the stream. The stream
 // belongs to the caller. Sends may be posted at once; they leave when the peer's
