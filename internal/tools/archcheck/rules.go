@@ -43,6 +43,7 @@ var rules = []rule{
 	{"vitcp", []string{"vi", "samehost", "internal/wire/vitcpwire", "internal/..."}, protocol},
 	{"internal/viplconf", []string{"vi", "vitcp", "fcvi", "samehost", "internal/fc/fcip", "internal/wire/vitcpwire", "internal/..."}, protocol},
 	{"fcvi", []string{"vi", "samehost", "internal/fc/...", "internal/wire/iu", "internal/..."}, protocol},
+	{"nvme", []string{"iwarp", "samehost", "internal/nvmecore", "internal/wire/nvmewire", "internal/..."}, protocol},
 	{"registry", []string{"internal/..."}, internal}, // a table of names; the protocols see its interface
 	{"portmap", []string{"registry", "internal/wire/portmapwire", "internal/..."}, protocol},
 	{"internal/status", []string{"iwarp", "sdp", "vi"}, protocol},
@@ -59,6 +60,7 @@ var rules = []rule{
 
 	{"internal/sdpcore", []string{"internal/wire/sdpwire"}, core},
 	{"internal/rocecore", []string{"internal/wire/ib"}, core},
+	{"internal/nvmecore", []string{"internal/wire/nvmewire"}, core},
 
 	{"samehost", []string{"internal/shm"}, internal}, // words that the protocols share with internal/sock, and memory
 	{"internal/sock", []string{"samehost", "internal/..."}, internal},
@@ -71,6 +73,7 @@ var rules = []rule{
 	{"internal/wire/iu", []string{"internal/fault"}, codec},
 	{"internal/wire/portmapwire", []string{"internal/fault"}, codec},
 	{"internal/wire/ib", nil, codec},
+	{"internal/wire/nvmewire", nil, codec},
 
 	{"internal/placer", []string{"internal/frameio", "internal/regmem"}, internal}, // no codec: a Wire knows its frames
 	{"internal/...", []string{"internal/..."}, internal},

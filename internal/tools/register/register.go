@@ -105,6 +105,7 @@ var Documents = []Document{
 	{Key: "D", Title: "SDP decisions", File: "sdp-decisions.md"},
 	{Key: "ROCE", Title: "RoCEv2", File: "roce-requirements.md"},
 	{Key: "R", Title: "RoCEv2 decisions", File: "roce-decisions.md"},
+	{Key: "NVME", Title: "NVMe over RDMA", File: "nvme-requirements.md"},
 }
 
 // A Register is every row there is.

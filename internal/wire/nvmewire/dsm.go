@@ -1,0 +1,25 @@
+package nvmewire
+
+// A DSMRange is a range of a Dataset Management command.
+type DSMRange struct { // [NVME-IO-5]
+	Blocks uint32 // not zero-based
+	First  uint64
+}
+
+// DSMRangeLen is the length in bytes of a range.
+const DSMRangeLen = 16
+
+// ParseDSMRange reads a range.
+func ParseDSMRange(b []byte) (r DSMRange, err error) {
+	if len(b) < DSMRangeLen {
+		return r, ErrShort
+	}
+	return DSMRange{le.Uint32(b[4:]), le.Uint64(b[8:])}, nil
+}
+
+// Append appends the 16 bytes of the range.
+func (r DSMRange) Append(b []byte) []byte {
+	b = le.AppendUint32(b, 0)
+	b = le.AppendUint32(b, r.Blocks)
+	return le.AppendUint64(b, r.First)
+}

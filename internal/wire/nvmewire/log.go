@@ -1,0 +1,148 @@
+package nvmewire
+
+// Log pages.
+const (
+	LogErrors    = 0x01
+	LogSMART     = 0x02
+	LogFirmware  = 0x03
+	LogChanged   = 0x04 // changed namespaces
+	LogEffects   = 0x05
+	LogDiscovery = 0x70
+)
+
+// Features.
+const (
+	FeatureWriteCache = 0x06
+	FeatureQueues     = 0x07
+	FeatureEvents     = 0x0b
+	FeatureKeepAlive  = 0x0f
+	FeatureHostID     = 0x81
+)
+
+// Events that a host can enable, as bits of FeatureEvents and of OAES.
+const (
+	EventNamespaces = 1 << 8
+	EventDiscovery  = 1 << 31
+)
+
+// Results of an Asynchronous Event Request: type notice, its kind, the log page to read.
+const ( // [NVME-AER-1]
+	NoticeNamespaces = 0x02 | LogChanged<<16
+	NoticeDiscovery  = 0x02 | 0xf0<<8 | LogDiscovery<<16
+)
+
+// A LogRequest is what Get Log Page asks for.
+type LogRequest struct { // [NVME-ADM-4]
+	Page   uint8
+	Retain bool   // keep the event of the page
+	Length uint64 // bytes
+	Offset uint64 // bytes
+}
+
+// LogRequest returns the fields of a Get Log Page.
+func (s *SQE) LogRequest() LogRequest {
+	return LogRequest{
+		Page: uint8(s.CDW[0]), Retain: s.CDW[0]>>15&1 != 0,
+		Length: (uint64(s.CDW[0]>>16|s.CDW[1]<<16) + 1) * 4, Offset: s.CDW64(2),
+	}
+}
+
+// SetLogRequest puts the fields into the command.
+func (s *SQE) SetLogRequest(l LogRequest) {
+	n := uint32(l.Length/4 - 1)
+	s.Opcode = OpGetLogPage
+	s.CDW = [6]uint32{uint32(l.Page) | n<<16, n >> 16, uint32(l.Offset), uint32(l.Offset >> 32)}
+	if l.Retain {
+		s.CDW[0] |= 1 << 15
+	}
+}
+
+// AppendEffects appends the log page that names the commands of both kinds of queues.
+func AppendEffects(b []byte, io []uint8) []byte {
+	n := len(b)
+	b = append(b, make([]byte, PageLen)...)
+	d := b[n:]
+	for op := range adminNames {
+		d[4*int(op)] = 1 // supported
+	}
+	for _, op := range io {
+		d[1024+4*int(op)] = 1
+		if op == OpWrite || op == OpWriteZeroes || op == OpDSM {
+			d[1024+4*int(op)] |= 2 // changes blocks
+		}
+	}
+	return b
+}
+
+// AppendHealth appends the health log of a device that has nothing to say.
+func AppendHealth(b []byte) []byte {
+	n := len(b)
+	b = append(b, make([]byte, 512)...)
+	le.PutUint16(b[n+1:], 300) // kelvin
+	b[n+3], b[n+4] = 100, 10   // spare, and its threshold
+	return b
+}
+
+// AppendFirmware appends the log of one firmware slot.
+func AppendFirmware(b []byte, revision string) []byte {
+	n := len(b)
+	b = append(b, make([]byte, 512)...)
+	b[n] = 1
+	pad(b[n+8:n+16], revision)
+	return b
+}
+
+// A DiscoveryEntry tells a host of a subsystem and where it listens.
+type DiscoveryEntry struct { // [NVME-DISC-2]
+	IPv6    bool
+	PortID  uint16
+	Service string // decimal port
+	Address string
+	SubNQN  string
+}
+
+// DiscoveryHeaderLen and DiscoveryEntryLen are lengths in bytes.
+const (
+	DiscoveryHeaderLen = 1024
+	DiscoveryEntryLen  = 1024
+)
+
+// AppendDiscovery appends the discovery log page.
+func AppendDiscovery(b []byte, generation uint64, entries []DiscoveryEntry) []byte { // [NVME-DISC-1]
+	b = le.AppendUint64(b, generation)
+	b = le.AppendUint64(b, uint64(len(entries)))
+	b = append(b, make([]byte, DiscoveryHeaderLen-16)...)
+	for _, e := range entries {
+		n := len(b)
+		b = append(b, make([]byte, DiscoveryEntryLen)...)
+		d := b[n:]
+		d[0], d[1], d[2] = 1, 1, 2 // RDMA, IPv4, an NVM subsystem
+		if e.IPv6 {
+			d[1] = 2
+		}
+		le.PutUint16(d[4:], e.PortID)
+		le.PutUint16(d[6:], 0xffff) // any controller
+		le.PutUint16(d[8:], 32)     // ASQSZ
+		pad(d[32:64], e.Service)
+		copy(d[256:511], e.SubNQN)
+		pad(d[512:768], e.Address)
+		d[768], d[769], d[770] = 1, 5, 1 // connected queue pairs, iWARP, RDMA_CM
+	}
+	return b
+}
+
+// ParseDiscovery reads as many entries as the page has.
+func ParseDiscovery(b []byte) (generation uint64, entries []DiscoveryEntry, err error) {
+	if len(b) < DiscoveryHeaderLen {
+		return 0, nil, ErrShort
+	}
+	n := le.Uint64(b[8:])
+	generation = le.Uint64(b)
+	for b = b[DiscoveryHeaderLen:]; n > 0 && len(b) >= DiscoveryEntryLen; n-- {
+		entries = append(entries, DiscoveryEntry{
+			IPv6: b[1] == 2, PortID: le.Uint16(b[4:]), Service: trim(b[32:64]), Address: trim(b[512:768]), SubNQN: name(b[256:512]),
+		})
+		b = b[DiscoveryEntryLen:]
+	}
+	return generation, entries, nil
+}

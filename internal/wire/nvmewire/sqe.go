@@ -1,0 +1,119 @@
+package nvmewire
+
+import (
+	"encoding/binary"
+	"errors"
+)
+
+var le = binary.LittleEndian
+
+// Sizes in bytes.
+const (
+	SQELen     = 64   // a submission queue entry, the least capsule of a command
+	CQELen     = 16   // a completion queue entry, the capsule of a response
+	ConnectLen = 1024 // the data of Connect
+	PageLen    = 4096 // the data of Identify
+)
+
+// ErrShort is the error of a Parse function that has too few bytes.
+var ErrShort = errors.New("nvmewire: too short")
+
+// An SQE is a submission queue entry: the command.
+type SQE struct { // [NVME-SQE-1]
+	Opcode uint8
+	Flags  uint8  // PSDT in bits 7:6
+	CID    uint16 // opaque to the target
+	NSID   uint32 // of commands that have one
+	FCType uint8  // of fabrics commands; the first byte of NSID
+	SGL    SGL
+	CDW    [6]uint32 // command dwords 10 to 15
+}
+
+// ParseSQE reads the entry at the beginning of a command capsule. What follows it is the
+// capsule's data.
+func ParseSQE(b []byte) (s SQE, err error) {
+	if len(b) < SQELen {
+		return s, ErrShort
+	}
+	s = SQE{Opcode: b[0], Flags: b[1], CID: le.Uint16(b[2:]), NSID: le.Uint32(b[4:]), FCType: b[4], SGL: parseSGL(b[24:40])}
+	for i := range s.CDW {
+		s.CDW[i] = le.Uint32(b[40+4*i:])
+	}
+	return s, nil
+}
+
+// Append appends the 64 bytes of the entry. Of NSID and FCType, Opcode decides which is sent.
+func (s *SQE) Append(b []byte) []byte {
+	b = append(b, s.Opcode, s.Flags)
+	b = le.AppendUint16(b, s.CID)
+	if s.Opcode == OpFabrics {
+		b = append(b, s.FCType, 0, 0, 0)
+	} else {
+		b = le.AppendUint32(b, s.NSID)
+	}
+	b = append(b, make([]byte, 16)...)
+	b = s.SGL.append(b)
+	for _, d := range s.CDW {
+		b = le.AppendUint32(b, d)
+	}
+	return b
+}
+
+// UsesSGL reports whether the data pointer is an SGL: fabrics has no PRPs.
+func (s *SQE) UsesSGL() bool { return s.Flags>>6 == 1 || s.Flags>>6 == 2 } // [NVME-SQE-2]
+
+// CDW64 returns the 64-bit value of command dwords 10+i and 11+i.
+func (s *SQE) CDW64(i int) uint64 { return uint64(s.CDW[i]) | uint64(s.CDW[i+1])<<32 }
+
+// Range returns the first block and the number of blocks of an I/O command. The number on
+// the wire is zero-based.
+func (s *SQE) Range() (first uint64, blocks uint32) { // [NVME-IO-1]
+	return s.CDW64(0), s.CDW[2]&0xffff + 1
+}
+
+// The types of SGL descriptors that occur: type in bits 7:4, subtype in bits 3:0.
+const ( // [NVME-SGL-1]
+	SGLOffset          = 0x01 // data block in the capsule; Addr is an offset in its data
+	SGLKeyed           = 0x40 // keyed data block
+	SGLKeyedInvalidate = 0x4f // and the response invalidates the key
+)
+
+// An SGL is the one descriptor of an SQE.
+type SGL struct {
+	Type   uint8
+	Addr   uint64
+	Length uint32 // 24 bits in keyed descriptors
+	Key    uint32 // of keyed descriptors
+}
+
+func parseSGL(b []byte) SGL {
+	g := SGL{Type: b[15], Addr: le.Uint64(b)}
+	if g.keyed() {
+		g.Length, g.Key = uint32(b[8])|uint32(b[9])<<8|uint32(b[10])<<16, le.Uint32(b[11:])
+	} else {
+		g.Length = le.Uint32(b[8:])
+	}
+	return g
+}
+
+func (g SGL) append(b []byte) []byte {
+	b = le.AppendUint64(b, g.Addr)
+	if g.keyed() {
+		b = append(b, byte(g.Length), byte(g.Length>>8), byte(g.Length>>16))
+		b = le.AppendUint32(b, g.Key)
+	} else {
+		b = append(le.AppendUint32(b, g.Length), 0, 0, 0)
+	}
+	return append(b, g.Type)
+}
+
+func (g SGL) keyed() bool { return g.Type>>4 == SGLKeyed>>4 }
+
+// Valid reports whether the type is one that this transport has.
+func (g SGL) Valid() bool {
+	return g.Type == SGLOffset || g.Type == SGLKeyed || g.Type == SGLKeyedInvalidate
+}
+
+// Invalidates reports whether the response has to invalidate the key. A descriptor without
+// length names no memory.
+func (g SGL) Invalidates() bool { return g.Type == SGLKeyedInvalidate && g.Length > 0 } // [NVME-SGL-2]
