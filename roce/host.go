@@ -1,6 +1,9 @@
 package roce
 
-import "viaduct/internal/rocecore"
+import (
+	"viaduct/internal/rocecore"
+	"viaduct/internal/wire/ib"
+)
 
 // A host is the rocecore.Host of a queue pair. Its methods are called with the lock of the pair held.
 type host struct {
@@ -37,6 +40,9 @@ func (q *host) Received(r rocecore.Receive, a rocecore.Arrival) {
 	}
 	q.cfg.RecvCQ.q.Push(e)
 }
+
+// Refused implements rocecore.Host. The peer is told, the owner finds its queue pair in error.
+func (q *host) Refused(ib.Syndrome) {}
 
 // Failed implements rocecore.Host. [ROCE-RESP-16]
 func (q *host) Failed(rocecore.Status) {

@@ -92,6 +92,10 @@ func (c *Connection) Deadline() (at Time, ok bool) {
 	return c.req.deadline()
 }
 
+// SetAccess changes what the peer may do, and the code of the time that it waits if it finds no
+// receive.
+func (c *Connection) SetAccess(a Access, rnrTimer uint8) { c.cfg.Access, c.cfg.RNRTimer = a, rnrTimer }
+
 // Fail puts the connection into error: what is posted is flushed.
 func (c *Connection) Fail() { c.fail(Flushed) }
 
@@ -110,6 +114,6 @@ func (c *Connection) fail(s Status) {
 		}
 		c.host.RequestDone(it.r, Completion{Status: st})
 	}
-	c.resp.in.flush(c.host)
+	c.resp.in.giveBack(c.host, Flushed)
 	c.host.Failed(s)
 }

@@ -37,6 +37,9 @@ func (d *Datagram) Counters() Counters { return d.count }
 // Failed reports whether the queue pair is in error.
 func (d *Datagram) Failed() bool { return d.failed }
 
+// SetQKey changes the key that datagrams must have which are received.
+func (d *Datagram) SetQKey(k uint32) { d.cfg.QKey = k }
+
 // Fail puts the queue pair into error: what is posted is flushed.
 func (d *Datagram) Fail() {
 	if d.failed {

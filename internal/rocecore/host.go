@@ -71,6 +71,9 @@ type Host interface {
 	RequestDone(r *Request, c Completion)
 	// Received gives a receive back.
 	Received(r Receive, a Arrival)
+	// Refused tells that a request of the peer is answered with a NAK which ends the connection.
+	// Failed follows.
+	Refused(nak ib.Syndrome)
 	// Failed tells that the queue pair is in error: all requests are given back, and nothing is
 	// received any more. The host flushes the receives it still holds.
 	Failed(s Status)

@@ -51,6 +51,7 @@ type fakeHost struct {
 	done     []done
 	got      []got
 	failed   []Status
+	refused  []ib.Syndrome
 	invalid  []uint32
 }
 
@@ -128,6 +129,8 @@ func (h *fakeHost) Received(r Receive, a Arrival) {
 	}
 	h.got = append(h.got, g)
 }
+
+func (h *fakeHost) Refused(nak ib.Syndrome) { h.refused = append(h.refused, nak) }
 
 func (h *fakeHost) Failed(s Status) { h.failed = append(h.failed, s) }
 

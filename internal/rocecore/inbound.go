@@ -29,11 +29,11 @@ const (
 	broken           // memory of our own
 )
 
-// flush gives the receive of an unfinished message back.
-func (in *inbound) flush(h Host) {
+// giveBack ends the receive of an unfinished message.
+func (in *inbound) giveBack(h Host, s Status) {
 	if in.has {
 		in.has = false
-		h.Received(in.recv, Arrival{Status: Flushed})
+		h.Received(in.recv, Arrival{Status: s})
 	}
 }
 

@@ -89,10 +89,24 @@ func (c *Connection) reject(v outcome) {
 	}
 }
 
-// refuse ends the connection with a NAK for the expected packet. [ROCE-RESP-16]
+// refuse ends the connection with a NAK for the expected packet. A receive that the message took ends
+// with the cause. [ROCE-RESP-16]
 func (c *Connection) refuse(s ib.Syndrome) {
 	c.answer(c.resp.expected, s)
+	c.host.Refused(s)
+	c.resp.in.giveBack(c.host, refusedStatus(s))
 	c.fail(Flushed)
+}
+
+// refusedStatus returns the status of a receive whose message was answered with a NAK.
+func refusedStatus(nak ib.Syndrome) Status {
+	switch nak {
+	case ib.NAKRemoteAccess:
+		return RemoteAccess
+	case ib.NAKRemoteOp:
+		return RemoteOperation
+	}
+	return RemoteInvalidRequest
 }
 
 // answer queues an acknowledgement. One that is still to go is made to serve this packet as well.

@@ -40,6 +40,7 @@ func (c *Connection) transmitResponse(out *Output) bool {
 	room := out.begin(&p, n)
 	if n > 0 && c.host.Read(re.from, room) != Allowed { // the memory has gone since
 		re.kind, re.syndrome, re.left = ib.Ack, ib.NAKRemoteAccess, 0
+		c.host.Refused(re.syndrome)
 		c.fail(Flushed)
 		return c.transmitResponse(out)
 	}

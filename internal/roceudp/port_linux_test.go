@@ -32,6 +32,7 @@ func (h *host) Invalidate(uint32) rocecore.Verdict                 { h.memory++;
 func (h *host) NextReceive() (rocecore.Receive, bool)              { h.receives++; return rocecore.Receive{}, false }
 func (h *host) RequestDone(*rocecore.Request, rocecore.Completion) { h.done++ }
 func (h *host) Received(rocecore.Receive, rocecore.Arrival)        { h.received++ }
+func (h *host) Refused(ib.Syndrome)                                {}
 func (h *host) Failed(rocecore.Status)                             { h.failed++ }
 
 func loopback() netip.Addr {
