@@ -48,6 +48,25 @@ func (q *Pair) Send(cfg rocecore.SendConfig) {
 	}
 }
 
+// SetAccess changes what the peer of a connected queue pair may do, and the code of the time that it
+// waits if it finds no receive.
+func (q *Pair) SetAccess(a rocecore.Access, rnrTimer uint8) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.conn != nil {
+		q.conn.SetAccess(a, rnrTimer)
+	}
+}
+
+// SetQKey changes the key that datagrams must have which are received.
+func (q *Pair) SetQKey(k uint32) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.dgram != nil {
+		q.dgram.SetQKey(k)
+	}
+}
+
 // Datagrams makes the queue pair send and receive datagrams. The number of cfg is set to its own.
 func (q *Pair) Datagrams(host rocecore.Host, cfg rocecore.DatagramConfig) {
 	q.mu.Lock()

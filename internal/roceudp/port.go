@@ -87,11 +87,31 @@ func (p *Port) NewPair() (*Pair, error) {
 	for {
 		n := firstQPN + rand.Uint32N(ib.MulticastQPN-firstQPN)
 		if p.pairs[n] == nil {
-			q := &Pair{port: p, qpn: n}
-			p.pairs[n] = q
-			return q, nil
+			return p.addLocked(n), nil
 		}
 	}
+}
+
+// NewPairNumbered returns a queue pair with a number of the caller's choice, which no other queue pair
+// of the port may have. It receives nothing yet.
+func (p *Port) NewPairNumbered(qpn uint32) (*Pair, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.closed:
+		return nil, net.ErrClosed
+	case p.pairs[qpn] != nil:
+		return nil, fmt.Errorf("roceudp: there is a queue pair %d at %v already", qpn, p.addr)
+	case len(p.pairs) >= maxPairs:
+		return nil, ErrLimit
+	}
+	return p.addLocked(qpn), nil
+}
+
+func (p *Port) addLocked(qpn uint32) *Pair {
+	q := &Pair{port: p, qpn: qpn}
+	p.pairs[qpn] = q
+	return q
 }
 
 func (p *Port) pair(qpn uint32) *Pair {
@@ -103,7 +123,9 @@ func (p *Port) pair(qpn uint32) *Pair {
 func (p *Port) remove(q *Pair) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.pairs, q.qpn)
+	if p.pairs[q.qpn] == q { // else the number has been given again
+		delete(p.pairs, q.qpn)
+	}
 }
 
 // Close closes all queue pairs and the socket.
