@@ -65,6 +65,7 @@ func (k *command) rxeMakeQP(r abi.QPRequest, rest abi.Body) {
 		SendCQ: q.scq.CQ, RecvCQ: q.rcq.CQ,
 		Event:   func(t abi.AsyncType) { q.async.raise(r.UserHandle, t) },
 		Explain: x.s.explain,
+		Tell:    func(line string) { x.s.tellOnce(line, "%s", line) },
 	}
 	if q.srq != nil {
 		c.SRQ = q.srq.SRQ

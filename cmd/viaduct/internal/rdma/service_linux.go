@@ -113,6 +113,7 @@ func (s *Service) Close() {
 		f.release()
 	}
 	s.wg.Wait() // listeners and the ends of connections
+	s.roce.Close()
 	s.removeTree()
 }
 

@@ -17,6 +17,7 @@ const (
 	LocalProtection  Status = 4
 	Flushed          Status = 5
 	WindowBind       Status = 6
+	BadResponse      Status = 7
 	RemoteInvalid    Status = 9
 	RemoteAccess     Status = 10
 	RemoteOperation  Status = 11
@@ -39,6 +40,8 @@ func (s Status) String() string {
 		return "flushed"
 	case WindowBind:
 		return "memory window bind error"
+	case BadResponse:
+		return "bad response error"
 	case RemoteInvalid:
 		return "remote invalid request"
 	case RemoteAccess:

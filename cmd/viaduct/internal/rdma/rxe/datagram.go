@@ -37,6 +37,11 @@ func (q *QP) datagram(a *Attributes, r *request) Status {
 	if copy(b[grhLen:], e.inline); e.inline == nil && gather(b[grhLen:], r.local) != nil {
 		return LocalProtection
 	}
+	if links := q.udLinks.Load(); links != nil && !to.DGID.multicast() && !q.fabric.local(to.DGID) {
+		if l := (*links)[q.port.GID(to.SGID)]; l != nil {
+			return l.send(e, b[grhLen:], to.DGID, qkey)
+		}
+	}
 	ipv4 := putGRH(b[:grhLen], q.port.GID(to.SGID), to.DGID, int(e.size))
 	c := completion{kind: doneRecv, length: uint32(len(b)), src: q.num, flags: hasGRH, sl: levelIPv6, solicited: e.flags&flagSolicited != 0}
 	if ipv4 {

@@ -26,6 +26,7 @@ const (
 
 // Flags of send entries.
 const (
+	flagFence     = 1 << 0
 	flagSignaled  = 1 << 1
 	flagSolicited = 1 << 2
 	flagInline    = 1 << 3
@@ -168,6 +169,18 @@ func (e *recvEntry) take(slot []byte) {
 		copy(list, slot[recvHeadLen:])
 		e.elements.parse(list, int(n))
 	}
+}
+
+// local reports whether an operation needs no peer.
+func (o Op) local() bool { return o == OpBindWindow || o == OpLocalInvalidate }
+
+// localRights are those that the requester's memory must have.
+func (o Op) localRights() uint32 {
+	switch o {
+	case OpRead, OpCompareSwap, OpFetchAdd:
+		return abi.AccessLocalWrite
+	}
+	return 0
 }
 
 var opNames = map[Op]string{OpWrite: "Write", OpWriteImm: "Write with immediate", OpSend: "Send", OpSendImm: "Send with immediate", OpRead: "Read",

@@ -37,6 +37,13 @@ func (p *Port) GID(index uint8) (g GID) {
 // Has reports whether the table has an index.
 func (p *Port) Has(index uint8) bool { return p.GID(index) != GID{} }
 
+// all returns the table.
+func (p *Port) all() []GID {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.gids
+}
+
 // owns reports whether an address is one of the port.
 func (p *Port) owns(g GID) bool {
 	p.mu.RLock()
@@ -49,11 +56,14 @@ func (p *Port) owns(g GID) bool {
 	return false
 }
 
-// A Fabric is what queue pairs reach each other over: those of all devices of one supervisor.
+// A Fabric is what queue pairs reach each other over: those of all devices of one supervisor directly,
+// others by RoCEv2.
 type Fabric struct {
 	atomics sync.Mutex // held around each atomic operation, which makes it atomic among them
+	wire    wire
 
 	mu     sync.Mutex
+	ports  []*Port              // guarded by mu
 	qps    map[uint32]*QP       // guarded by mu; by number
 	next   uint32               // guarded by mu
 	groups map[GID]map[*QP]bool // guarded by mu; members of multicast groups
@@ -62,6 +72,31 @@ type Fabric struct {
 // NewFabric makes one without queue pairs.
 func NewFabric() *Fabric {
 	return &Fabric{qps: map[uint32]*QP{}, groups: map[GID]map[*QP]bool{}, next: firstQPN}
+}
+
+// Close ends what the fabric has on the wire, after all queue pairs are closed.
+func (f *Fabric) Close() { f.wire.close() }
+
+// NewPort makes a port of the fabric without GIDs.
+func (f *Fabric) NewPort() *Port {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := new(Port)
+	f.ports = append(f.ports, p)
+	return p
+}
+
+// local reports whether an address is one of the fabric's ports.
+func (f *Fabric) local(g GID) bool {
+	f.mu.Lock()
+	ports := f.ports
+	f.mu.Unlock()
+	for _, p := range ports {
+		if p.owns(g) {
+			return true
+		}
+	}
+	return false
 }
 
 // firstQPN is above the numbers that have a meaning of their own.

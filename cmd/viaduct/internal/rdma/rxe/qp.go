@@ -23,6 +23,8 @@ type Config struct {
 	Event func(abi.AsyncType)
 	// Explain, if set, gets a line for each connection and for each that failed.
 	Explain func(format string, args ...any)
+	// Tell, if set, gets a line for the user where a program's error does not say what to do.
+	Tell func(line string)
 }
 
 // A QP is a queue pair.
@@ -39,6 +41,11 @@ type QP struct {
 	srq       *SRQ
 	event     func(abi.AsyncType)
 	explain   func(format string, args ...any)
+	tell      func(line string)
+
+	changing sync.Mutex // held around each change of state with what it means on the wire; before all other locks
+	link     atomic.Pointer[link]
+	udLinks  atomic.Pointer[map[GID]*udLink]
 
 	groups map[GID]bool // guarded by Fabric.mu
 
@@ -71,9 +78,12 @@ func (f *Fabric) NewQP(c Config) (*QP, error) {
 		return nil, ErrInvalid
 	}
 	q := &QP{fabric: f, typ: c.Type, signalAll: c.SignalAll, port: c.Port, memory: c.Memory, space: c.Space,
-		scq: c.SendCQ, rcq: c.RecvCQ, srq: c.SRQ, event: c.Event, explain: c.Explain}
+		scq: c.SendCQ, rcq: c.RecvCQ, srq: c.SRQ, event: c.Event, explain: c.Explain, tell: c.Tell}
 	if q.explain == nil {
 		q.explain = func(string, ...any) {}
+	}
+	if q.tell == nil {
+		q.tell = func(string) {}
 	}
 	q.attrs.Store(&Attributes{})
 	// Elements and inline data share a place, which the program is told the whole of.
@@ -119,25 +129,17 @@ func (q *QP) Passed() (sent, received uint64) { return q.sent.Load(), q.received
 // Modify changes attributes and state. Slow reports whether Settle has to be called behind it, which may wait for a
 // copy to end.
 func (q *QP) Modify(c Change) (slow bool, err error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	old := q.attrs.Load()
-	if c.Mask&MaskCurState != 0 && c.CurState != old.State {
-		return false, ErrInvalid
+	q.changing.Lock()
+	defer q.changing.Unlock()
+	old, a, err := q.change(&c)
+	if err != nil {
+		return false, err
 	}
-	to := old.State
-	if c.Mask&MaskState != 0 {
-		to = c.State
-	}
-	if to > abi.Err || !mayChange(q.typ, change{old.State, to}, c.Mask) || !c.allowed(q.port) {
-		return false, ErrInvalid
-	}
-	a := c.apply(*old)
-	q.attrs.Store(&a)
-	if old.State == to {
+	q.joinWire(old, a)
+	if old.State == a.State {
 		return false, nil
 	}
-	switch to {
+	switch a.State {
 	case abi.RTR:
 		if q.typ != UD {
 			q.explain("queue pair %d: ready to receive from queue pair %d at %v", q.num, a.DestQP, a.Path.DGID)
@@ -157,6 +159,26 @@ func (q *QP) Modify(c Change) (slow bool, err error) {
 		return true, nil
 	}
 	return false, nil
+}
+
+// change makes a change of the attributes, and returns those before it and after it.
+func (q *QP) change(c *Change) (old, now *Attributes, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	old = q.attrs.Load()
+	if c.Mask&MaskCurState != 0 && c.CurState != old.State {
+		return nil, nil, ErrInvalid
+	}
+	to := old.State
+	if c.Mask&MaskState != 0 {
+		to = c.State
+	}
+	if to > abi.Err || !mayChange(q.typ, change{old.State, to}, c.Mask) || !c.allowed(q.port) {
+		return nil, nil, ErrInvalid
+	}
+	a := c.apply(*old)
+	q.attrs.Store(&a)
+	return old, &a, nil
 }
 
 // fail takes the queue pair to the error state, in which all that is posted is flushed.
@@ -181,6 +203,11 @@ func (q *QP) Settle() {
 	case abi.Err:
 		q.flush()
 	case abi.Reset:
+		q.changing.Lock()
+		if q.attrs.Load().State == abi.Reset {
+			q.leaveWire()
+		}
+		q.changing.Unlock()
 		q.send.mu.Lock()
 		q.send.empty()
 		q.send.mu.Unlock()
@@ -196,6 +223,10 @@ func (q *QP) Settle() {
 // flush completes all that is posted, sends first, while the queue pair is in the error state. The
 // program may have reset it meanwhile: what it has posted since is not flushed.
 func (q *QP) flush() {
+	if l := q.link.Load(); l != nil {
+		l.pair.Fail()
+		q.kick(false) // what was not posted yet is flushed by that
+	}
 	q.flushSends()
 	q.flushReceives()
 	q.recv.mu.Lock()
@@ -268,4 +299,7 @@ func (q *QP) Close() {
 	q.recv.closed = true
 	q.recv.ring.drop()
 	q.recv.mu.Unlock()
+	q.changing.Lock()
+	defer q.changing.Unlock()
+	q.leaveWire()
 }

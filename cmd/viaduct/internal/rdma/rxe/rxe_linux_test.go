@@ -153,6 +153,7 @@ type end struct {
 	cq     *CQ
 	srq    *SRQ
 	qp     *QP
+	gid    GID
 	mu     sync.Mutex
 	events []abi.AsyncType
 }
@@ -161,8 +162,14 @@ var home = GID{15: 1}
 
 func newEnd(t *testing.T, f *Fabric, typ Type, change func(*Config)) *end {
 	t.Helper()
-	e := &end{t: t, f: f, port: &Port{}, memory: &store{}}
-	e.port.SetGIDs([]GID{home})
+	return newEndAt(t, f, home, typ, change)
+}
+
+// newEndAt makes an end with an address.
+func newEndAt(t *testing.T, f *Fabric, at GID, typ Type, change func(*Config)) *end {
+	t.Helper()
+	e := &end{t: t, f: f, port: f.NewPort(), memory: &store{}, gid: at}
+	e.port.SetGIDs([]GID{at})
 	e.space = NewSpace(e.port)
 	var err error
 	if e.cq, err = NewCQ(&heap{}, 63, CQEvents{func() {}, func() {}}); err != nil {
@@ -205,20 +212,33 @@ func (e *end) modify(to abi.State, dest uint32, set func(*Change)) {
 
 // changeTo is a change with all attributes that it must have.
 func changeTo(q *QP, to abi.State) Change {
-	var path [pathLen]byte
-	copy(path[:], home[:])
-	path[30], path[31] = 1, 1
 	return Change{Mask: MaskState | changes[q.typ][change{q.Attributes().State, to}].must, port: 1,
-		Attributes: Attributes{State: to, Path: parsePath(path[:]), MTU: maxMTU, MaxReads: 4, MaxDestReads: 4, QKey: 7}}
+		Attributes: Attributes{State: to, Path: pathTo(home), MTU: maxMTU, MaxReads: 4, MaxDestReads: 4, QKey: 7}}
+}
+
+// pathTo is a path from the first address of a port.
+func pathTo(to GID) Path {
+	var path [pathLen]byte
+	copy(path[:], to[:])
+	path[30], path[31] = 1, 1
+	return parsePath(path[:])
 }
 
 // connect connects two ends, which may be one.
 func connect(a, b *end, set func(*Change)) {
 	a.t.Helper()
+	towards := func(peer *end) func(*Change) {
+		return func(c *Change) {
+			c.Path = pathTo(peer.gid)
+			if set != nil {
+				set(c)
+			}
+		}
+	}
 	for _, s := range []abi.State{abi.Init, abi.RTR, abi.RTS} {
-		a.modify(s, b.qp.num, set)
+		a.modify(s, b.qp.num, towards(b))
 		if a != b {
-			b.modify(s, a.qp.num, set)
+			b.modify(s, a.qp.num, towards(a))
 		}
 	}
 }
@@ -309,71 +329,72 @@ func (e *end) none() {
 	}
 }
 
-// Each kind of request moves its bytes, between two queue pairs and within one that is connected to itself.
+// Each kind of request moves its bytes, between two queue pairs of one supervisor or of two, and within one that
+// is connected to itself.
 func TestRequests(t *testing.T) {
-	for _, self := range []bool{false, true} {
-		f := NewFabric()
-		a := newEnd(t, f, RC, nil)
-		b := a
-		if !self {
-			b = newEnd(t, f, RC, nil)
+	t.Run("itself", func(t *testing.T) {
+		a := newEnd(t, NewFabric(), RC, nil)
+		testRequests(t, a, a)
+	})
+	eachWay(t, RC, testRequests)
+}
+
+func testRequests(t *testing.T, a, b *end) {
+	connect(a, b, nil)
+	mine := a.memory.add(1, 64, abi.AccessLocalWrite)
+	theirs := b.memory.add(2, 64, abi.AccessLocalWrite|abi.AccessRemoteWrite|abi.AccessRemoteRead|abi.AccessRemoteAtomic)
+	copy(mine.bytes, "payload of a request")
+	a.post(OpWrite, 1, one(1, 20, 2))
+	a.want(1, Success)
+	if !bytes.Equal(theirs.bytes[:20], mine.bytes[:20]) {
+		t.Errorf("Write: %q", theirs.bytes)
+	}
+	copy(theirs.bytes, "what is read")
+	a.post(OpRead, 2, one(1, 12, 2))
+	if c := a.want(2, Success); c.length != 12 || string(mine.bytes[:12]) != "what is read" {
+		t.Errorf("Read: %d bytes, %q", c.length, mine.bytes)
+	}
+	b.receive(7, 2, 64)
+	a.post(OpSendImm, 3, func(e abi.Body) {
+		one(1, 12, 0)(e)
+		e.Put32(20, 0xabcd)
+	})
+	if c := b.want(7, Success); c.length != 12 || c.imm != 0xabcd || c.flags != hasGRH|hasImmediate || c.kind != doneRecv {
+		t.Errorf("Send with immediate: %+v", c)
+	}
+	a.want(3, Success)
+	b.receive(8, 2, 8)
+	a.post(OpWriteImm, 4, func(e abi.Body) { // inline
+		one(1, 12, 2)(e)
+		e.Put32(16, flagSignaled|flagInline)
+		copy(e[sendHeadLen:], "inline bytes")
+	})
+	if c := b.want(8, Success); c.kind != doneRecvWriteImm || c.length != 12 || string(theirs.bytes[:12]) != "inline bytes" {
+		t.Errorf("Write with immediate: %+v %q", c, theirs.bytes)
+	}
+	a.want(4, Success)
+	binary.LittleEndian.PutUint64(theirs.bytes, 40)
+	atomicOf := func(x, y uint64) func(abi.Body) {
+		return func(e abi.Body) {
+			one(1, 8, 2)(e)
+			e.Put64(32, x)
+			e.Put64(40, y)
+			e.Put32(48, 2)
 		}
-		connect(a, b, nil)
-		mine := a.memory.add(1, 64, abi.AccessLocalWrite)
-		theirs := b.memory.add(2, 64, abi.AccessLocalWrite|abi.AccessRemoteWrite|abi.AccessRemoteRead|abi.AccessRemoteAtomic)
-		copy(mine.bytes, "payload of a request")
-		a.post(OpWrite, 1, one(1, 20, 2))
-		a.want(1, Success)
-		if !bytes.Equal(theirs.bytes[:20], mine.bytes[:20]) {
-			t.Errorf("Write: %q", theirs.bytes)
-		}
-		copy(theirs.bytes, "what is read")
-		a.post(OpRead, 2, one(1, 12, 2))
-		if c := a.want(2, Success); c.length != 12 || string(mine.bytes[:12]) != "what is read" {
-			t.Errorf("Read: %d bytes, %q", c.length, mine.bytes)
-		}
-		b.receive(7, 2, 64)
-		a.post(OpSendImm, 3, func(e abi.Body) {
-			one(1, 12, 0)(e)
-			e.Put32(20, 0xabcd)
-		})
-		if c := b.want(7, Success); c.length != 12 || c.imm != 0xabcd || c.flags != hasGRH|hasImmediate || c.kind != doneRecv {
-			t.Errorf("Send with immediate: %+v", c)
-		}
-		a.want(3, Success)
-		b.receive(8, 2, 8)
-		a.post(OpWriteImm, 4, func(e abi.Body) { // inline
-			one(1, 12, 2)(e)
-			e.Put32(16, flagSignaled|flagInline)
-			copy(e[sendHeadLen:], "inline bytes")
-		})
-		if c := b.want(8, Success); c.kind != doneRecvWriteImm || c.length != 12 || string(theirs.bytes[:12]) != "inline bytes" {
-			t.Errorf("Write with immediate: %+v %q", c, theirs.bytes)
-		}
-		a.want(4, Success)
-		binary.LittleEndian.PutUint64(theirs.bytes, 40)
-		atomicOf := func(x, y uint64) func(abi.Body) {
-			return func(e abi.Body) {
-				one(1, 8, 2)(e)
-				e.Put64(32, x)
-				e.Put64(40, y)
-				e.Put32(48, 2)
-			}
-		}
-		a.post(OpFetchAdd, 5, atomicOf(2, 0))
-		a.want(5, Success)
-		a.post(OpCompareSwap, 6, atomicOf(42, 99))
-		a.want(6, Success)
-		a.post(OpCompareSwap, 6, atomicOf(42, 1))
-		a.want(6, Success)
-		if v, old := binary.LittleEndian.Uint64(theirs.bytes), binary.LittleEndian.Uint64(mine.bytes); v != 99 || old != 99 {
-			t.Errorf("atomics: %d there, %d here", v, old)
-		}
-		a.none()
-		for _, m := range []*block{mine, theirs} {
-			if m.holds != 0 {
-				t.Errorf("%d holds are left", m.holds)
-			}
+	}
+	a.post(OpFetchAdd, 5, atomicOf(2, 0))
+	a.want(5, Success)
+	a.post(OpCompareSwap, 6, atomicOf(42, 99))
+	a.want(6, Success)
+	a.post(OpCompareSwap, 6, atomicOf(42, 1))
+	a.want(6, Success)
+	if v, old := binary.LittleEndian.Uint64(theirs.bytes), binary.LittleEndian.Uint64(mine.bytes); v != 99 || old != 99 {
+		t.Errorf("atomics: %d there, %d here", v, old)
+	}
+	a.none()
+	for _, m := range []*block{mine, theirs} {
+		if m.holds != 0 {
+			t.Errorf("%d holds are left", m.holds)
 		}
 	}
 }
@@ -389,6 +410,7 @@ func TestFaults(t *testing.T) {
 		recv        int // bytes of the receive, -1 for none
 		set         func(*Change)
 		here, there Status // there is that of the receive, if it is told
+		wire        Status // here, if the wire has another
 		told        bool
 		event       abi.AsyncType
 		noEvent     bool
@@ -411,46 +433,50 @@ func TestFaults(t *testing.T) {
 			b.Put64(24, 2<<16+4)
 			b.Put32(48, 2)
 		}},
-		{name: "invalidates what is no window", op: OpSendInvalidate, fill: one(1, 8, 0), recv: 8, here: Success, there: RemoteInvalid, told: true, event: abi.AsyncQPRequest},
+		{name: "invalidates what is no window", op: OpSendInvalidate, fill: one(1, 8, 0), recv: 8, here: Success, wire: RemoteAccess, there: RemoteInvalid, told: true, event: abi.AsyncQPRequest},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := NewFabric()
-			a, b := newEnd(t, f, RC, nil), newEnd(t, f, RC, nil)
-			connect(a, b, c.set)
-			a.memory.add(1, 64, abi.AccessLocalWrite)
-			b.memory.add(2, 32, abi.AccessLocalWrite|all)
-			if c.recv >= 0 {
-				b.receive(70, 2, c.recv)
-			}
-			a.post(c.op, 1, c.fill)
-			if c.here != Success {
-				a.want(1, c.here)
-				if s := a.qp.Attributes().State; s != abi.Err {
-					t.Errorf("requester is %v", s)
+			eachWay(t, RC, func(t *testing.T, a, b *end) {
+				connect(a, b, c.set)
+				a.memory.add(1, 64, abi.AccessLocalWrite)
+				b.memory.add(2, 32, abi.AccessLocalWrite|all)
+				if c.recv >= 0 {
+					b.receive(70, 2, c.recv)
 				}
-				a.qp.Settle()
-				a.post(OpSend, 2, one(1, 8, 0))
-				a.want(2, Flushed)
-			}
-			if c.told {
-				b.want(70, c.there)
-			}
-			if c.noEvent {
-				if s := b.qp.Attributes().State; s != abi.RTS {
-					t.Errorf("responder is %v", s)
+				a.post(c.op, 1, c.fill)
+				here := c.here
+				if c.wire != Success && a.qp.link.Load() != nil {
+					here = c.wire
 				}
-				return
-			}
-			if s := b.qp.Attributes().State; s != abi.Err {
-				t.Errorf("responder is %v", s)
-			}
-			b.mu.Lock()
-			if len(b.events) != 1 || b.events[0] != c.event {
-				t.Errorf("events %v, want %v", b.events, c.event)
-			}
-			b.mu.Unlock()
+				if here != Success {
+					a.want(1, here)
+					a.wantState(abi.Err)
+					a.qp.Settle()
+					a.post(OpSend, 2, one(1, 8, 0))
+					a.want(2, Flushed)
+				}
+				if c.told {
+					b.want(70, c.there)
+				}
+				if c.noEvent {
+					b.wantState(abi.RTS)
+					return
+				}
+				b.wantState(abi.Err)
+				b.mu.Lock()
+				if len(b.events) != 1 || b.events[0] != c.event {
+					t.Errorf("events %v, want %v", b.events, c.event)
+				}
+				b.mu.Unlock()
+			})
 		})
 	}
+}
+
+// wantState waits for a state that the queue pair has to come to.
+func (e *end) wantState(s abi.State) {
+	e.t.Helper()
+	until(e.t, "state "+s.String(), func() bool { return e.qp.Attributes().State == s })
 }
 
 // A queue pair in the error state flushes what is posted, sends before receives.

@@ -96,21 +96,28 @@ const (
 func (q *QP) work(short bool) {
 	for {
 		calls := q.calls.Load()
-		room := shortRoom
-		for {
-			spent, p := q.step(short, room)
-			if p == tooLong {
-				go q.work(false)
-				return
-			}
-			if p == idle {
-				break
-			}
-			room -= spent
+		if q.pass(short) == tooLong {
+			go q.work(false)
+			return
 		}
 		if q.calls.CompareAndSwap(calls, 0) {
 			return
 		}
+	}
+}
+
+// pass carries out entries until there are none, the head has to wait, or it is too long for the caller.
+func (q *QP) pass(short bool) progress {
+	if l := q.link.Load(); l != nil {
+		return l.work(short)
+	}
+	room := shortRoom
+	for {
+		spent, p := q.step(short, room)
+		if p != more {
+			return p
+		}
+		room -= spent
 	}
 }
 
@@ -165,7 +172,7 @@ func (q *QP) step(short bool, room int) (spent int, p progress) {
 	s.wait = wait{}
 	q.finish(&e.posted, status)
 	if status != Success {
-		q.explainFailure(a, e, status)
+		q.explainFailure(a, &e.posted, status)
 		q.fail()
 		return 0, idle
 	}
@@ -209,7 +216,7 @@ func (q *QP) wait(a *Attributes, o outcome, timer uint8) bool {
 func (q *QP) flushSends() {
 	q.send.mu.Lock()
 	defer q.send.mu.Unlock()
-	if q.failed() {
+	if q.failed() && q.link.Load() == nil { // the host of a link completes what it is given
 		q.flushSendsLocked()
 	}
 }
@@ -240,37 +247,55 @@ var requests = map[Type]map[Op]bool{
 	UD: {OpSend: true, OpSendImm: true},
 }
 
-// execute carries out an entry. A short one does not wait: its outcome may be busy. send.mu is locked.
-func (q *QP) execute(a *Attributes, e *sendEntry, short bool) (o outcome, status Status, timer uint8) {
+// unfit returns the status of an entry that is not begun, because something is wrong with it, or else
+// Success.
+func (q *QP) unfit(a *Attributes, e *sendEntry) Status {
 	switch {
 	case !e.valid, !requests[q.typ][e.op]:
-		return done, LocalQPOperation, 0
-	case e.op == OpBindWindow:
-		return done, q.space.bind(q, &e.bind), 0
-	case e.op == OpLocalInvalidate:
-		if !q.space.invalidate(e.imm, q.memory) {
-			return done, LocalQPOperation, 0
-		}
-		return done, Success, 0
+		return LocalQPOperation
+	case e.op.local():
+		return Success
 	case e.size > maxSize:
-		return done, LocalLength, 0
+		return LocalLength
+	case e.op == OpAtomicWrite && q.link.Load() != nil:
+		return LocalQPOperation // it has no packet of RoCEv2 here
 	}
-	need := uint32(0)
 	switch e.op {
 	case OpCompareSwap, OpFetchAdd:
 		if e.size < atomicLen {
-			return done, LocalLength, 0
+			return LocalLength
 		}
 		fallthrough
 	case OpRead:
-		need = abi.AccessLocalWrite
 		if a.MaxReads == 0 {
-			return done, LocalQPOperation, 0
+			return LocalQPOperation
 		}
+	}
+	return Success
+}
+
+// performLocal carries out an entry that needs no peer.
+func (q *QP) performLocal(e *sendEntry) Status {
+	if e.op == OpBindWindow {
+		return q.space.bind(q, &e.bind)
+	}
+	if !q.space.invalidate(e.imm, q.memory) {
+		return LocalQPOperation
+	}
+	return Success
+}
+
+// execute carries out an entry. A short one does not wait: its outcome may be busy. send.mu is locked.
+func (q *QP) execute(a *Attributes, e *sendEntry, short bool) (o outcome, status Status, timer uint8) {
+	if status = q.unfit(a, e); status != Success {
+		return done, status, 0
+	}
+	if e.op.local() {
+		return done, q.performLocal(e), 0
 	}
 	local := &q.send.pieces
 	defer local.release()
-	if !local.addAll(q.memory, e.elements.list(), need) {
+	if !local.addAll(q.memory, e.elements.list(), e.op.localRights()) {
 		return done, LocalProtection, 0
 	}
 	r := &request{from: q, entry: e, local: local, short: short}
@@ -297,14 +322,17 @@ func (q *QP) peer(a *Attributes) peer {
 }
 
 // explainFailure says why a request failed.
-func (q *QP) explainFailure(a *Attributes, e *sendEntry, status Status) {
+func (q *QP) explainFailure(a *Attributes, e *posted, status Status) {
 	why := ""
-	if status == RetryExceeded {
+	switch {
+	case status == RetryExceeded && q.link.Load() != nil:
+		why = ": no answer by RoCEv2"
+	case status == RetryExceeded && !q.fabric.local(a.Path.DGID):
+		why = ": no device here has that address"
+	case status == RetryExceeded:
 		switch p := q.fabric.QP(a.DestQP); {
 		case p == nil:
 			why = ": there is no such queue pair"
-		case !p.port.owns(a.Path.DGID):
-			why = ": no device here has that address"
 		case p.attrs.Load().DestQP != q.num:
 			why = ": that queue pair is not connected to this one"
 		default:

@@ -1,0 +1,72 @@
+package rxe
+
+import (
+	"errors"
+
+	"viaduct/internal/rocecore"
+)
+
+var errNoRegion = errors.New("rxe: no region has that memory")
+
+// A buffer is the memory that the elements of an entry name. Each access looks the regions up: a
+// program may deregister memory while a request is under way, which then fails.
+type buffer struct {
+	memory   Memory
+	need     uint32 // rights that the regions must have
+	elements []element
+	size     int
+}
+
+var _ rocecore.Buffer = (*buffer)(nil)
+
+// Len implements rocecore.Buffer.
+func (b *buffer) Len() int { return b.size }
+
+// ReadAt implements rocecore.Buffer.
+func (b *buffer) ReadAt(p []byte, off int) error { return b.each(p, off, Region.ReadAt) }
+
+// WriteAt implements rocecore.Buffer.
+func (b *buffer) WriteAt(p []byte, off int) error { return b.each(p, off, Region.WriteAt) }
+
+// each calls do for the pieces that the len(p) bytes at off are in.
+func (b *buffer) each(p []byte, off int, do func(r Region, p []byte, addr uint64) error) error {
+	for i := range b.elements {
+		e := &b.elements[i]
+		if off >= int(e.length) {
+			off -= int(e.length)
+			continue
+		}
+		n := min(int(e.length)-off, len(p))
+		if n == 0 {
+			return nil
+		}
+		r := b.memory.Find(e.key, e.addr, uint64(e.length), b.need)
+		if r == nil {
+			return errNoRegion
+		}
+		err := do(r, p[:n], e.addr+uint64(off))
+		r.Release()
+		if err != nil {
+			return err
+		}
+		p, off = p[n:], 0
+	}
+	if len(p) > 0 {
+		return errShort
+	}
+	return nil
+}
+
+// An inline is payload that an entry has in itself.
+type inline []byte
+
+var _ rocecore.Buffer = inline(nil)
+
+// Len implements rocecore.Buffer.
+func (b inline) Len() int { return len(b) }
+
+// ReadAt implements rocecore.Buffer.
+func (b inline) ReadAt(p []byte, off int) error { copy(p, b[off:]); return nil }
+
+// WriteAt implements rocecore.Buffer.
+func (b inline) WriteAt(p []byte, off int) error { copy(b[off:], p); return nil }

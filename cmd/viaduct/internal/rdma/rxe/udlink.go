@@ -1,0 +1,115 @@
+package rxe
+
+import (
+	"encoding/binary"
+
+	"viaduct/internal/rocecore"
+	"viaduct/internal/roceudp"
+	"viaduct/internal/wire/ib"
+)
+
+// A udLink is one address from which a queue pair of datagrams sends to others than those of this
+// supervisor, and at which it receives from them. Only datagrams reach it: a peer names no memory.
+type udLink struct {
+	qp   *QP
+	pair *roceudp.Pair
+	recv buffer // of the receive in progress; guarded by the lock of pair
+	sl   uint8  // of the completions
+
+	last rocecore.Status // of the datagram that was posted last; guarded by sendSide.mu
+}
+
+// listen makes the queue pair reachable at all addresses of its port that the wire has.
+func (q *QP) listen(a *Attributes) {
+	links := map[GID]*udLink{}
+	for _, g := range q.port.all() {
+		own := g.addr()
+		if !onWire(own) {
+			continue
+		}
+		pair, err := q.fabric.wire.pair(own, q.num)
+		if err != nil {
+			q.explain("queue pair %d: no datagrams from other hosts: %v", q.num, err)
+			continue
+		}
+		l := &udLink{qp: q, pair: pair, sl: levelIPv6}
+		if own.Is4() {
+			l.sl = levelIPv4
+		}
+		links[g] = l
+		pair.Datagrams(l, rocecore.DatagramConfig{MTU: maxDatagram, QKey: a.QKey, PSN: ib.PSN(a.SendPSN)})
+	}
+	q.udLinks.Store(&links)
+}
+
+// send sends a datagram to another host. It is complete when it is sent; sendSide.mu is locked.
+func (l *udLink) send(e *sendEntry, payload []byte, to GID, qkey uint32) Status {
+	r := rocecore.Request{Op: rocecore.Send, Buf: inline(payload), Solicited: e.flags&flagSolicited != 0,
+		To: rocecore.Destination{Addr: to.addr(), QPN: e.ud.qpn, QKey: qkey}}
+	if e.op == OpSendImm {
+		r.HasImm = true
+		binary.LittleEndian.PutUint32(r.Imm[:], e.imm)
+	}
+	l.last = rocecore.Flushed
+	l.pair.Post(&r)
+	return statusOf[l.last]
+}
+
+// RequestDone implements rocecore.Host. It is called by send: nothing is posted otherwise.
+func (l *udLink) RequestDone(_ *rocecore.Request, c rocecore.Completion) { l.last = c.Status }
+
+// NextReceive implements rocecore.Host.
+func (l *udLink) NextReceive() (rocecore.Receive, bool) {
+	r := &l.qp.recv
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed || !l.qp.takeReceive() {
+		return rocecore.Receive{}, false
+	}
+	l.recv.fill(l.qp.memory, &r.entry)
+	return rocecore.Receive{Buf: &l.recv}, true
+}
+
+// Received implements rocecore.Host. A receive that is too short for a datagram is the next one's.
+func (l *udLink) Received(_ rocecore.Receive, a rocecore.Arrival) {
+	q := l.qp
+	q.recv.mu.Lock()
+	defer q.recv.mu.Unlock()
+	if q.recv.closed || !q.recv.held || a.Status == rocecore.LocalLength {
+		return
+	}
+	c := arrival(&a)
+	c.sl = l.sl
+	if a.Status != rocecore.OK {
+		c.status = LocalQPOperation
+		q.fail()
+	} else {
+		q.received.Add(uint64(a.Len - grhLen))
+	}
+	q.finishReceive(&c)
+}
+
+// Failed implements rocecore.Host. Nothing is posted that would have to be flushed.
+func (l *udLink) Failed(rocecore.Status) {}
+
+// Check implements rocecore.Host.
+func (l *udLink) Check(rocecore.Place, uint64, rocecore.Access) rocecore.Verdict {
+	return rocecore.Refused
+}
+
+// Write implements rocecore.Host.
+func (l *udLink) Write(rocecore.Place, []byte) rocecore.Verdict { return rocecore.Refused }
+
+// Read implements rocecore.Host.
+func (l *udLink) Read(rocecore.Place, []byte) rocecore.Verdict { return rocecore.Refused }
+
+// Atomic implements rocecore.Host.
+func (l *udLink) Atomic(rocecore.Op, rocecore.Place, uint64, uint64) (uint64, rocecore.Verdict) {
+	return 0, rocecore.Refused
+}
+
+// Invalidate implements rocecore.Host.
+func (l *udLink) Invalidate(uint32) rocecore.Verdict { return rocecore.Refused }
+
+// Refused implements rocecore.Host.
+func (l *udLink) Refused(ib.Syndrome) {}

@@ -1,0 +1,76 @@
+package rxe
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"syscall"
+
+	"viaduct/internal/roceudp"
+)
+
+// A wire is UDP port 4791 of the addresses of this supervisor, by which queue pairs reach those that
+// other supervisors, kernels and adapters have. A port is opened when a queue pair needs it.
+type wire struct {
+	mu     sync.Mutex
+	ports  map[netip.Addr]*roceudp.Port // guarded by mu
+	closed bool                         // guarded by mu
+}
+
+// errNoWire is the error of an address that packets can't have.
+var errNoWire = errors.New("rxe: the address is not one that packets can have")
+
+// pair returns a queue pair of a number at an address of this host.
+func (w *wire) pair(own netip.Addr, num uint32) (*roceudp.Pair, error) {
+	p, err := w.port(own)
+	if err != nil {
+		return nil, err
+	}
+	return p.NewPairNumbered(num)
+}
+
+func (w *wire) port(own netip.Addr) (*roceudp.Port, error) {
+	if !onWire(own) {
+		return nil, errNoWire
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return nil, errNoWire
+	}
+	if p := w.ports[own]; p != nil {
+		return p, nil
+	}
+	p, err := roceudp.Open(own)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		err = fmt.Errorf("%w: the kernel's rxe or another viaduct run has it; give this device an address of its own, as in --device rxe0=127.0.0.2", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if w.ports == nil {
+		w.ports = map[netip.Addr]*roceudp.Port{}
+	}
+	w.ports[own] = p
+	return p, nil
+}
+
+func (w *wire) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	for _, p := range w.ports {
+		p.Close()
+	}
+	w.ports = nil
+}
+
+// addr returns the address that packets have by a GID.
+func (g GID) addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
+
+// onWire reports whether an address is one that packets can have. One of link-local scope is not: the
+// first GID of a device is made up.
+func onWire(a netip.Addr) bool {
+	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && !(a.Is6() && a.IsLinkLocalUnicast())
+}

@@ -1,0 +1,181 @@
+package rxe
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+)
+
+// eachWay runs a test with the ends of two queue pairs of one supervisor, and with those of two that
+// reach each other by RoCEv2. Both have to answer the same.
+func eachWay(t *testing.T, typ Type, test func(t *testing.T, a, b *end)) {
+	t.Helper()
+	t.Run("copied", func(t *testing.T) {
+		f := NewFabric()
+		test(t, newEnd(t, f, typ, nil), newEnd(t, f, typ, nil))
+	})
+	t.Run("wire", func(t *testing.T) {
+		a, b := wireEnds(t, typ)
+		test(t, a, b)
+		a.qp.Close()
+		b.qp.Close()
+	})
+}
+
+// wireEnds makes the ends of two supervisors.
+func wireEnds(t *testing.T, typ Type) (a, b *end) {
+	t.Helper()
+	one := func() *end {
+		f := NewFabric()
+		t.Cleanup(f.Close)
+		return newEndAt(t, f, loopback(), typ, nil)
+	}
+	return one(), one()
+}
+
+// loopback is an address of this host that nobody else is likely to have.
+func loopback() GID {
+	return netip.AddrFrom4([4]byte{127, byte(1 + rand.IntN(250)), byte(rand.IntN(256)), byte(1 + rand.IntN(250))}).As16()
+}
+
+// until waits until a condition holds.
+func until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited for a minute: %s", what)
+		}
+	}
+}
+
+// A message of many packets, in elements and several regions, comes as it was sent, by each transport.
+func TestWireLong(t *testing.T) {
+	for _, typ := range []Type{RC, UC} {
+		a, b := wireEnds(t, typ)
+		connect(a, b, func(c *Change) { c.MTU = 1 })
+		const n = 20000
+		from := a.memory.add(1, n, 0)
+		rand.NewChaCha8([32]byte{1}).Read(from.bytes)
+		to := b.memory.add(2, n, abi.AccessLocalWrite)
+		b.receive(7, 2, n)
+		a.post(OpSend, 1, func(e abi.Body) {
+			e.Put32(196, 2)
+			putElement(e, sendHeadLen, 1, 7777)
+			putElement(e, sendHeadLen+sgeLen, 1, n-7777)
+			e.Put64(sendHeadLen+sgeLen, 1<<16+7777)
+		})
+		a.want(1, Success)
+		if typ == RC { // an unreliable one may lose a packet
+			if c := b.want(7, Success); c.length != n || !bytes.Equal(from.bytes, to.bytes) {
+				t.Errorf("%d bytes, equal %v", c.length, bytes.Equal(from.bytes, to.bytes))
+			}
+		}
+		a.qp.Close()
+		b.qp.Close()
+		if from.holds != 0 || to.holds != 0 {
+			t.Errorf("%d and %d holds are left", from.holds, to.holds)
+		}
+	}
+}
+
+// Requests of a peer that does not answer end when the retries are used up. What is posted after that is
+// flushed, and a reset begins anew.
+func TestWireSilence(t *testing.T) {
+	a, b := wireEnds(t, RC)
+	b.qp.Close()
+	connect := func(peer *end) {
+		for _, s := range []abi.State{abi.Init, abi.RTR, abi.RTS} {
+			a.modify(s, peer.qp.num, func(c *Change) { c.Path, c.Timeout, c.Retry = pathTo(peer.gid), 8, 2 })
+		}
+	}
+	connect(b)
+	a.memory.add(1, 64, abi.AccessLocalWrite)
+	a.receive(9, 1, 8)
+	for id := range uint64(3) {
+		a.post(OpSend, id, one(1, 8, 0))
+	}
+	a.want(0, RetryExceeded)
+	a.want(1, Flushed)
+	a.want(2, Flushed)
+	a.want(9, Flushed)
+	a.wantState(abi.Err)
+	a.modify(abi.Reset, 0, nil)
+	c := newEndAt(t, b.f, b.gid, RC, nil)
+	c.memory.add(2, 64, abi.AccessRemoteWrite)
+	connect(c)
+	for _, s := range []abi.State{abi.Init, abi.RTR} {
+		c.modify(s, a.qp.num, func(c *Change) { c.Path = pathTo(a.gid) })
+	}
+	a.post(OpWrite, 4, one(1, 8, 2))
+	a.want(4, Success)
+	a.none()
+	a.qp.Close()
+	c.qp.Close()
+}
+
+// Requests that need no peer are carried out in their turn: here after a Send that waits for a receive.
+func TestWireLocal(t *testing.T) {
+	a, b := wireEnds(t, RC)
+	connect(a, b, nil)
+	a.memory.add(1, 64, abi.AccessLocalWrite)
+	b.memory.add(2, 64, abi.AccessLocalWrite)
+	a.post(OpSend, 1, one(1, 8, 0))
+	a.post(OpLocalInvalidate, 2, func(e abi.Body) { e.Put32(20, 77) }) // which is no window
+	a.post(OpSend, 3, one(1, 8, 0))
+	time.Sleep(20 * time.Millisecond)
+	a.none()
+	b.receive(7, 2, 8)
+	a.want(1, Success)
+	a.want(2, LocalQPOperation)
+	a.want(3, Flushed)
+	b.want(7, Success)
+	a.qp.Close()
+	b.qp.Close()
+}
+
+// Datagrams reach queue pairs of other supervisors, with what programs are told of the sender.
+func TestWireDatagram(t *testing.T) {
+	a, b := wireEnds(t, UD)
+	for _, e := range []*end{a, b} {
+		for _, s := range []abi.State{abi.Init, abi.RTR, abi.RTS} {
+			e.modify(s, 0, nil)
+		}
+	}
+	attr := make(abi.Body, 32)
+	copy(attr, b.gid[:])
+	attr.Put8(29, 1)
+	attr.Put8(30, 1)
+	ah, err := a.space.NewAH(a.memory, attr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.memory.add(1, 64, 0)
+	to := b.memory.add(2, 128, abi.AccessLocalWrite)
+	b.receive(6, 2, 41) // too short: it is the next one's
+	send := func(id uint64, n int, qkey uint32) {
+		a.post(OpSendImm, id, func(e abi.Body) {
+			one(1, n, 0)(e)
+			e.Put32(20, 0xabcd)
+			e.Put32(24, b.qp.num)
+			e.Put32(28, qkey)
+			e.Put32(36, ah.Num)
+		})
+		a.want(id, Success)
+	}
+	send(1, 8, 7)
+	send(2, 1, 8) // another key
+	a.memory.regions[1].bytes[0] = 'x'
+	send(3, 1, 7)
+	c := b.want(6, Success)
+	if c.length != 41 || c.src != a.qp.num || c.imm != 0xabcd || c.flags != hasGRH|hasImmediate || to.bytes[40] != 'x' || to.bytes[20] != 0x45 {
+		t.Errorf("%+v, %x", c, to.bytes[:41])
+	}
+	b.none()
+	b.modify(abi.Err, 0, nil)
+	a.qp.Close()
+	b.qp.Close()
+}
