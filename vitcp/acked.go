@@ -7,9 +7,9 @@ import (
 	"viaduct/vi"
 )
 
-// acknowledged takes Message ACK and Remote Error Code. An acknowledgement
-// covers all messages up to its number; one outside of what was sent is no
-// news. [VIT-3.1-ACK-4] [VIT-3.1-ERR-4] [V-11]
+// acknowledged handles the Message ACK and the Remote Error Code of a segment. An acknowledgement
+// covers all messages up to its number. A number outside the sent messages is ignored.
+// [VIT-3.1-ACK-4] [VIT-3.1-ERR-4] [V-11]
 func (l *link) acknowledged() {
 	x := &l.rx
 	n, code := x.h.Ack, x.h.Error.VI()
@@ -36,8 +36,8 @@ func (l *link) acknowledged() {
 // one, at a reliable level.
 func (l *link) sequence(n vitcpwire.Number) uint64 {
 	off := l.seqOff.Load()
-	// Message numbers wrap, sequence numbers do not: n is the one that is
-	// at most 2^31 behind the message begun last.
+	// Message numbers wrap and sequence numbers do not: n is at most 2^31 before the number of the
+	// message begun last.
 	last := vitcpwire.Number(l.begun.Load())
 	return off + uint64(uint32(last)) - uint64(last.Sub(n))
 }

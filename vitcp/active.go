@@ -43,8 +43,8 @@ var activeStateNames = [...]string{"Disconnected", "Connecting", "Pending Accept
 
 func (s activeState) String() string { return activeStateNames[s] }
 
-// A setupStep is something that a set-up machine wants done, in the order in
-// which it lists them.
+// A setupStep is one action that a set-up machine asks its driver for. The driver performs a list
+// of steps in order.
 type setupStep struct {
 	do   setupAction
 	conn int          // peer-to-peer: the incoming connection it is about; else 0
@@ -123,8 +123,8 @@ const (
 	firstBackoff = 100 * time.Millisecond
 	lastBackoff  = time.Second
 
-	// maxReestablish bounds the attempts of a caller that set no deadline;
-	// one with a deadline is bounded by that. [V-34]
+	// maxReestablish bounds the attempts of a caller without a deadline. A deadline, if there is
+	// one, is the bound instead. [V-34]
 	maxReestablish = 8
 )
 
@@ -140,10 +140,10 @@ func (b *backoff) next() time.Duration {
 	return b.pause
 }
 
-// An active is the calling side of the client-server model: the machine of
-// [VIT 4.2] without sockets or clocks. Its methods are the events; each
-// returns what is to be done. After each, the driver asks wakeAt when timer is
-// due. The zero value with a deadline (or none) is ready.
+// An active is the calling side of the client-server model: the machine of [VIT 4.2] without
+// sockets or clocks. Its methods are the events, and each returns the steps to perform. After each
+// event the driver asks wakeAt when the timer is due. The zero value is ready for use; a deadline
+// is optional.
 type active struct {
 	deadline time.Time // of the caller; zero: none
 

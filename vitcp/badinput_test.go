@@ -186,8 +186,7 @@ func TestTornStream(t *testing.T) {
 	})
 }
 
-// Segments arrive in pieces of every size, many in one read or one byte at a
-// time, and mean the same.
+// Segments mean the same in whatever pieces they arrive: many in one read, or one byte at a time.
 func TestAnySplitting(t *testing.T) {
 	for _, max := range []int{1, 7, 100, 5000, 100000, 1 << 20} {
 		t.Run(fmt.Sprint(max), func(t *testing.T) {

@@ -200,8 +200,8 @@ func BenchmarkPingPong(b *testing.B) {
 	}
 }
 
-// BenchmarkOneWay is what a message of 8 bytes takes of the processor at both ends, which
-// one goroutine is: nothing waits, and no line of a cache goes from one processor to another.
+// BenchmarkOneWay measures the processor time of an 8-byte message at both ends. One goroutine is
+// both ends, so nothing waits and no cache line moves between processors.
 func BenchmarkOneWay(b *testing.B) {
 	p := connectPair(b, Config{Congestion: "reno"}, withLevel(reliableAll, vi.ReliableDelivery))
 	ra, _ := register(b, p.na, 8, vi.MemAttributes{})
@@ -232,8 +232,8 @@ func BenchmarkOneWay(b *testing.B) {
 	}
 }
 
-// BenchmarkTCP is the neighbour of all of the above: plain TCP with the same
-// sizes, one write per message, or 16 small ones in one.
+// BenchmarkTCP is the baseline for all of the above: plain TCP with the same sizes, one write per
+// message, or 16 small messages in one write.
 func BenchmarkTCP(b *testing.B) {
 	pair := func(b *testing.B) (c, s net.Conn) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

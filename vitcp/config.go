@@ -24,9 +24,8 @@ const (
 	// and hands many to the kernel at once.
 	SegmentsMax Segments = iota
 
-	// SegmentsMSS makes segments that fit one TCP segment, and writes them
-	// one by one, as the draft recommends. It costs a system call per
-	// segment.
+	// SegmentsMSS makes segments that fit one TCP segment and writes them one by one, as the draft
+	// recommends. It costs a system call per segment.
 	SegmentsMSS
 
 	// SegmentsMSS [VIT-2.2.2.2.3-4].
@@ -51,17 +50,15 @@ const (
 // A Config holds the settings of a provider. The zero value is what this
 // project speaks with itself. It must not be changed after New.
 type Config struct {
-	// Listen is the address, host and port, on which a device begins to listen when it is
-	// opened; the NIC's LocalAddress reports the port that port 0 picks. Without a host, or
-	// with 0.0.0.0 or [::], the NIC listens at every address of the host: LocalAddress is
-	// then one that other hosts can call, and a wait for it takes requests to all of them.
-	// If Listen is empty the first wait or peer-to-peer request opens the address that it
-	// names.
+	// Listen is the address, host and port, on which a device begins to listen when it is opened.
+	// The NIC's LocalAddress reports the port that port 0 picks. Without a host, or with 0.0.0.0 or
+	// [::], the NIC listens at every address of the host. LocalAddress is then one that other hosts
+	// can call, and a wait for it takes requests to all of them. If Listen is empty, the first wait
+	// or peer-to-peer request opens the address that it names.
 	Listen string
 
-	// ListenFunc, if set, opens the listening sockets instead of net.Listen: one
-	// that a service manager has opened already, say. What it returns belongs
-	// to the provider.
+	// ListenFunc, if set, opens the listening sockets instead of net.Listen. Use it, for example,
+	// for a socket that a service manager has opened. The provider owns the returned listener.
 	ListenFunc func(network, address string) (net.Listener, error)
 
 	// ImplicitListen makes a device without Listen open its own address as
@@ -72,18 +69,17 @@ type Config struct {
 	// vitcpwire.Port.
 	Port uint16
 
-	// SharePort lets several processes of this host wait at Port, as programs of
-	// VIPL do: there a discriminator tells them apart, while a TCP port has one
-	// listener. A process that finds the port taken waits at another one, where
-	// callers of this host with SharePort find it; those of other hosts reach
-	// the first process only. Systems other than Linux ignore it.
+	// SharePort lets several processes of this host wait at Port, as VIPL programs do: their
+	// discriminators tell them apart, while a TCP port has one listener. A process that finds the
+	// port taken waits at another one, where callers of this host with SharePort find it. Callers
+	// from other hosts reach the first process only. Systems other than Linux ignore SharePort.
 	SharePort bool
 
 	// Dialect holds the numbers on the wire.
 	Dialect Dialect
 
-	// ReliableIsDelivery says that the draft's one reliable bit means
-	// Reliable Delivery. Reliable Reception cannot be offered then.
+	// ReliableIsDelivery reads the draft's one reliable bit as Reliable Delivery. Reliable
+	// Reception cannot be offered then.
 	ReliableIsDelivery bool
 
 	// TolerantAttributes ignores attribute bits without a meaning instead of
@@ -99,29 +95,27 @@ type Config struct {
 	// security information.
 	Disconnect bool
 
-	// MaxTransferSize is the greatest message in bytes that VIs of this
-	// provider can be given; 0 means 2^32-1.
+	// MaxTransferSize is the largest message, in bytes, that VIs of this provider can be given. 0
+	// means 2^32-1.
 	MaxTransferSize uint32
 
 	// Segments says how messages are cut.
 	Segments Segments
 
-	// FirstMessage is the number before that of the first message sent on
-	// each connection. Any will do.
+	// FirstMessage is the number before the first message on each connection. Any number will do.
 	FirstMessage uint32
 
-	// CreditThreshold is below how many unused receive descriptors known to
-	// the peer a NOP tells of new ones although input is at hand; 0 means
-	// half of the most it ever knew.
+	// CreditThreshold is a number of unused receive descriptors known to the peer. Below it a NOP
+	// advertises new descriptors even while input is pending. 0 means half of the highest number
+	// that the peer ever knew.
 	CreditThreshold int
 
 	// ReadWindow is how many RDMA Reads of its peer a VI serves at once if
 	// its attributes do not say; 0 means DefaultReadWindow. At most 65535.
 	ReadWindow int
 
-	// RequestTimeout bounds the time from the arrival of a TCP connection to
-	// that of its whole Connect Request, TLS handshake included; 0 means
-	// 10 s.
+	// RequestTimeout bounds the time from accepting a TCP connection to having its whole Connect
+	// Request, TLS handshake included. 0 means 10 s.
 	RequestTimeout time.Duration
 
 	// DrainTimeout bounds how long a disconnected connection waits for the
@@ -138,16 +132,16 @@ type Config struct {
 	// closed at once.
 	HalfOpen int
 
-	// PerPeer is how many connections, established or not, one IP address
-	// may have to this provider's listeners; 0 means no limit.
+	// PerPeer is the most connections, established or not, that one IP address may have to this
+	// provider's listeners. 0 means no limit.
 	PerPeer int
 
 	// MaxSecurity is how many bytes of security information are accepted; 0
 	// means 4096. At most vitcpwire.MaxSecurity.
 	MaxSecurity int
 
-	// Security, if set, adds its own security information to what VIs send
-	// and checks that of the peer before a consumer is asked.
+	// Security, if set, adds its own security information to the one that VIs send. It checks the
+	// peer's before a consumer is asked.
 	Security Authenticator
 
 	// Allow, if set, is asked for each arriving connection; false closes it
@@ -164,9 +158,8 @@ type Config struct {
 	// the peer is a process of the same user on this host that agrees; Linux only.
 	// Above TLS or WrapConn they do not.
 	SameHost samehost.Policy
-	// SameHostDir is a directory in which the two processes meet for that if they have
-	// network namespaces of their own, as containers have; both need it. See package
-	// samehost.
+	// SameHostDir is a directory in which two processes on one host find each other when they have
+	// network namespaces of their own, as containers have. Both need it. See package samehost.
 	SameHostDir string
 
 	// Congestion names the congestion control algorithm of the sockets; ""
@@ -180,15 +173,14 @@ type Config struct {
 	// peer's TCP; 0 leaves it to the system. Linux only.
 	UserTimeout time.Duration
 
-	// WrapConn, if set, is given every connection before anything of VI/TCP
-	// was sent or received, above TLS, and what it returns is used instead.
-	// A stream that is no *net.TCPConn takes a slower path.
+	// WrapConn, if set, is called with every connection before any VI/TCP byte is sent or received,
+	// above TLS. Its result is used instead of the connection. A stream that is no *net.TCPConn
+	// takes a slower path.
 	WrapConn func(net.Conn) net.Conn
 
-	// Broken, if set, is called when a connection breaks, with the reason: a
-	// *ProtocolError, a *RemoteError, an error of the stream, or one that
-	// tells what was wrong here. The VI is about to go to Error. It must not
-	// block and must not call the VI.
+	// Broken, if set, is called with the reason when a connection breaks: a *ProtocolError, a
+	// *RemoteError, an error of the stream, or a local error. The VI is about to go to Error.
+	// Broken must not block and must not call the VI.
 	Broken func(v *vi.VI, cause error)
 
 	// Logger gets the life of connections at Info and messages at Debug; nil
@@ -246,8 +238,8 @@ func (c *Config) habits() habits {
 	return habits{c.ReliableIsDelivery, c.TolerantAttributes, c.StrictEnables}
 }
 
-// wrap applies WrapConn. A wrapper that cannot end one direction gets that
-// from what it wraps: an orderly end needs it.
+// wrap applies WrapConn. A wrapper that cannot end one direction uses CloseWrite of the connection
+// it wraps, because an orderly end needs it.
 func (c *Config) wrap(nc net.Conn) net.Conn {
 	if c.WrapConn == nil {
 		return nc
@@ -274,8 +266,7 @@ func (c *Config) tuning() sock.Tuning {
 // configuration for its side is t.
 func (c *Config) owns(t *tls.Config) bool { return c.WrapConn == nil && t == nil }
 
-// tune sets the options of a fresh socket. Only what was asked for and is not
-// a mere wish can fail.
+// tune sets the options of a new socket. It fails only for an option that the user asked for.
 func (c *Config) tune(nc net.Conn) error {
 	if err := sock.Tune(nc, c.tuning()); err != nil {
 		if c.Congestion == "" {

@@ -7,27 +7,27 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// maxCredits is how many receive descriptors may be outstanding: with more, a
-// counter of 16 bits could not tell ahead from behind. [V-20]
+// maxCredits is the most receive descriptors that may be outstanding. With more, a counter of 16
+// bits could not tell a newer count from an older one. [V-20]
 const maxCredits = 1<<15 - 1
 
-// sendCredits is what we know of the peer's receive descriptors. Messages
-// that consume one wait until one is known. The send role takes, the receive
-// role is told; both run at once. [VIT-2.2.1-2] [VIT-3.1-17] [V-20]
+// sendCredits holds the peer's receive descriptors as far as we know them. A message that consumes
+// one waits until one is known. The send role uses credits and the receive role updates them; both
+// run at the same time. [VIT-2.2.1-2] [VIT-3.1-17] [V-20]
 type sendCredits struct {
 	posted atomic.Uint32   // Count: the peer's, as last told
 	used   counter.Counter // Count: messages of ours that consume, since set-up
 }
 
-// told takes the peer's count from a segment. It reports false if that count
-// went back, or is further ahead than a peer may go.
-func (c *sendCredits) told(posted vitcpwire.Count) bool {
+// update records the peer's count from a segment. It returns false if the count went back, or is
+// further ahead than a peer may go.
+func (c *sendCredits) update(posted vitcpwire.Count) bool {
 	old := vitcpwire.Count(c.posted.Load())
 	if posted == old {
 		return true
 	}
-	// What we have used is at least what the peer can know we used, so an
-	// honest count lies within maxCredits of it, whatever is under way.
+	// The peer knows at most as many uses as we have made, so an honest count lies within
+	// maxCredits of the used one, whatever is in flight.
 	if posted.Less(old) || posted.Sub(vitcpwire.Count(c.used.Load())) < 0 {
 		return false
 	}
@@ -43,17 +43,16 @@ func (c *sendCredits) available() int {
 // take uses one. It must be available. [send role]
 func (c *sendCredits) take() { c.used.Set(uint64(uint16(c.used.Load() + 1))) }
 
-// recvCredits counts our own receive descriptors and what the peer knows of
-// them. Posters post, the receive role consumes, the send role tells.
-// [VIT-3.1-16] [V-20] [V-21]
+// recvCredits counts our own receive descriptors and how many the peer knows. Posters post, the
+// receive role consumes and the send role advertises. [VIT-3.1-16] [V-20] [V-21]
 type recvCredits struct {
-	posted   atomic.Uint64   // descriptors posted; not modulo anything
-	consumed counter.Counter // of those, used up by arrived messages
-	told     counter.Counter // of those, known to the peer
-	high     counter.Counter // most that were unconsumed and known at one time
+	posted     atomic.Uint64   // descriptors posted; not modulo anything
+	consumed   counter.Counter // of those, used up by arrived messages
+	advertised counter.Counter // of those, known to the peer
+	high       counter.Counter // most that were unconsumed and known at one time
 
-	// free says that nothing limits the peer by the count: descriptor flow control is
-	// off, and the peer is told of what is posted all the same.
+	// free means that descriptor flow control is off: the count does not limit the peer, but is
+	// advertised all the same.
 	free bool
 
 	// threshold is below how many unused credits a NOP is due although input
@@ -74,7 +73,7 @@ func (c *recvCredits) reach(n uint64) {
 	}
 }
 
-// ahead returns the count that may be told now.
+// ahead returns the count that may be advertised.
 func (c *recvCredits) ahead() uint64 {
 	if c.free {
 		return c.posted.Load()
@@ -82,11 +81,11 @@ func (c *recvCredits) ahead() uint64 {
 	return min(c.posted.Load(), c.consumed.Load()+maxCredits)
 }
 
-// tell returns the count for a segment that leaves now. [send role]
-func (c *recvCredits) tell() vitcpwire.Count {
+// advertise returns the count for the segment that leaves next and records it. [send role]
+func (c *recvCredits) advertise() vitcpwire.Count {
 	n := c.ahead()
-	if n != c.told.Load() {
-		c.told.Set(n)
+	if n != c.advertised.Load() {
+		c.advertised.Set(n)
 		if u := n - c.consumed.Load(); u > c.high.Load() {
 			c.high.Set(u)
 		}
@@ -94,29 +93,28 @@ func (c *recvCredits) tell() vitcpwire.Count {
 	return vitcpwire.Count(n)
 }
 
-// consume counts one message that uses a descriptor. It reports false if the
-// peer had no right to send it. [receive role]
+// consume counts one message that uses a descriptor. It returns false if the peer had no right to
+// send the message. [receive role]
 func (c *recvCredits) consume() bool {
 	n := c.consumed.Load()
-	if n == c.told.Load() {
+	if n == c.advertised.Load() {
 		return false
 	}
 	c.consumed.Set(n + 1)
 	return true
 }
 
-// news reports whether the peer does not know of all descriptors yet.
-// [VIT-3.1-NOP-2]
-func (c *recvCredits) news() bool { return c.ahead() != c.told.Load() }
+// unadvertised reports whether the peer does not know all descriptors yet. [VIT-3.1-NOP-2]
+func (c *recvCredits) unadvertised() bool { return c.ahead() != c.advertised.Load() }
 
-// urgent reports whether there is news which must not wait until the input
-// has drained: the peer is running out. [VIT-3.1-NOP-3] [V-21]
+// urgent reports whether new descriptors must be advertised before the input has drained, because
+// the peer is running out. [VIT-3.1-NOP-3] [V-21]
 func (c *recvCredits) urgent() bool {
-	told := c.told.Load()
-	if c.ahead() == told {
+	known := c.advertised.Load()
+	if c.ahead() == known {
 		return false
 	}
-	unused := told - min(told, c.consumed.Load())
+	unused := known - min(known, c.consumed.Load())
 	limit := c.threshold
 	if limit == 0 {
 		limit = c.high.Load() / 2

@@ -27,7 +27,7 @@ type call struct {
 	from   netip.Addr     // for callers: our end; invalid or unspecified: the system chooses
 }
 
-// newCall checks what the VI wants against what can be said on the wire.
+// newCall checks that the attributes of the VI can be expressed on the wire.
 func (d *device) newCall(ep *vi.Endpoint, local, remote vi.Address, peer bool) (*call, error) {
 	c := &call{d: d, ep: ep}
 	var err error
@@ -41,8 +41,8 @@ func (d *device) newCall(ep *vi.Endpoint, local, remote vi.Address, peer bool) (
 		c.from = ap.Addr().Unmap()
 	}
 	if !peer && c.from == d.known.Addr() {
-		// A device at a wildcard is known by one address and calls by any. A peer-to-peer
-		// request keeps the named one: the other side expects it. [V-36]
+		// A device at a wildcard is known by one address and calls from any. A peer-to-peer request
+		// keeps the named address, because the other side expects it. [V-36]
 		c.from = d.addr.Addr()
 	}
 	return c, c.setAttributes(peer)
@@ -69,9 +69,9 @@ func (c *call) setAttributes(peer bool) error {
 		c.attrs |= vitcpwire.RDMARead
 	}
 	if level != unreliable {
-		// The window says how many reads of the peer we serve at once. It is
-		// stated without the enable too: the peer's reads are then refused
-		// one by one, as protection errors, and both sides are told. [V-26]
+		// The window is the number of the peer's reads that we serve at once. It is stated even if
+		// reads are not enabled: the peer's reads are then refused one by one, as protection
+		// errors, and both sides get an error. [V-26]
 		w := a.ReadWindow
 		if w == 0 {
 			w = cfg.ReadWindow
@@ -91,8 +91,8 @@ func (c *call) setAttributes(peer bool) error {
 	return nil
 }
 
-// greeting is what we send: the calling fields are ours in both directions.
-// The descriptors posted so far are told at once. [V-09] [V-16] [V-20]
+// greeting returns our connect message. The calling fields are ours in both directions. The message
+// also advertises the descriptors posted so far. [V-09] [V-16] [V-20]
 func (c *call) greeting(t vitcpwire.Type, mtu uint32, security []byte) greeting {
 	return greeting{
 		h: vitcpwire.Header{
@@ -128,8 +128,8 @@ func (c *call) security(about Call) ([]byte, error) {
 	return info, nil
 }
 
-// openSecurity checks the peer's security information and returns its
-// extensions and its consumer's part.
+// openSecurity checks the peer's security information. It returns the extension bits and the part
+// for the consumer.
 func (p *Provider) openSecurity(about Call, wire []byte) (bits uint16, info []byte, err error) {
 	bits, info = cutExtensions(wire)
 	if p.cfg.Security != nil {
@@ -152,9 +152,8 @@ func (c *call) dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 	cfg := &c.d.p.cfg
 	var dialer net.Dialer // keepalive is on, 15 s, unless tune says otherwise [V-35]
 	if c.from.IsValid() && !c.from.IsUnspecified() && c.from.Is4() == to.Addr().Unmap().Is4() {
-		// A caller names its NIC's address, which need not be of the target's
-		// family; then the system chooses. [V-36] The port is the system's choice, and another one each time.
-		// [VIT-2.2.2.2.1-3]
+		// A caller uses its NIC's address if that is of the target's family; otherwise the system
+		// chooses. [V-36] The system also chooses the port, a new one each time. [VIT-2.2.2.2.1-3]
 		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.from, 0))
 		dialer.Control = latePort
 	}
@@ -200,13 +199,13 @@ func (c *call) about(nc net.Conn, request []byte) Call {
 	}
 }
 
-// An answer is what came back for a Connect Request.
+// An answer is the outcome of a Connect Request.
 type answer struct {
-	g        greeting
-	sawBytes bool
-	request  []byte          // our security information
-	told     vitcpwire.Count // what we told of our receive descriptors
-	err      error
+	g          greeting
+	sawBytes   bool
+	request    []byte          // our security information
+	advertised vitcpwire.Count // our receive descriptors, as our message counted them
+	err        error
 }
 
 // ask sends the Connect Request and reads the answer. It returns early if the
@@ -217,7 +216,7 @@ func (c *call) ask(nc net.Conn) (a answer) {
 		return a
 	}
 	g := c.greeting(vitcpwire.ConnectRequest, c.mtu, a.request)
-	a.told = g.h.Posted
+	a.advertised = g.h.Posted
 	if a.err = writeGreeting(nc, c.d.p.cfg.Dialect.wire(), g); a.err != nil {
 		return a
 	}
@@ -253,12 +252,12 @@ func (c *call) take(nc net.Conn, a answer) (vi.Link, vi.Agreement, error) {
 	if err != nil {
 		return nil, vi.Agreement{}, fmt.Errorf("%w: %w", vi.ErrReject, err)
 	}
-	l, g := c.link(nc, a.g, a.told, ce.MTU, bits, info)
+	l, g := c.link(nc, a.g, a.advertised, ce.MTU, bits, info)
 	return l, g, nil
 }
 
 // link makes the connection's data path from what both sides said.
-func (c *call) link(nc net.Conn, theirs greeting, told vitcpwire.Count, mtu uint32, bits uint16, info []byte) (*link, vi.Agreement) {
+func (c *call) link(nc net.Conn, theirs greeting, advertised vitcpwire.Count, mtu uint32, bits uint16, info []byte) (*link, vi.Agreement) {
 	ce := &theirs.ce
 	g := vi.Agreement{
 		Remote:          c.d.p.remoteAttributes(ce, info),
@@ -271,7 +270,7 @@ func (c *call) link(nc net.Conn, theirs greeting, told vitcpwire.Count, mtu uint
 		asks:       uint32(ce.ReadWindow),
 		serves:     uint32(c.window),
 		peerPosted: theirs.h.Posted,
-		told:       told,
+		advertised: advertised,
 		peerFirst:  theirs.h.Number,
 		disconnect: c.d.p.cfg.Disconnect && bits&extensionDisconnect != 0,
 	})
@@ -279,13 +278,13 @@ func (c *call) link(nc net.Conn, theirs greeting, told vitcpwire.Count, mtu uint
 	return l, g
 }
 
-// hostOf is the host part of the peer's address: its IP address, for its port
-// says nothing.
+// hostOf returns the host part of the peer's address: the IP address without the port, which
+// identifies nothing.
 func (d *device) hostOf(nc net.Conn) []byte {
 	return vi.IPAddress(netip.AddrPortFrom(addrPort(nc.RemoteAddr()).Addr(), 0), "").Host
 }
 
-// remoteAttributes reads what the peer told of its VI.
+// remoteAttributes returns the attributes that the peer stated for its VI.
 func (p *Provider) remoteAttributes(ce *vitcpwire.CE, info []byte) vi.Attributes {
 	a := vi.Attributes{
 		MaxTransferSize: ce.MTU,
@@ -332,7 +331,7 @@ func (d *device) Connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.
 	if c.target, err = d.callTarget(remote); err != nil {
 		return nil, vi.Agreement{}, err
 	}
-	// ctx ends with the NIC: it cancels attempts before it closes the device.
+	// ctx ends with the NIC, which cancels attempts before it closes the device.
 	d.p.count.activeRequests.Add(1)
 	l, g, err := c.connect(ctx, c.target)
 	if errors.Is(err, vi.ErrNoMatch) {
@@ -350,8 +349,8 @@ func (d *device) Connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.
 	return l, g, nil
 }
 
-// connectBeside asks the processes that wait beside the target; err is the target's
-// answer, and that of the call if none of them has another.
+// connectBeside tries the other processes that share the target's port. err is the target's own
+// answer, which the call returns if no process has a better one.
 func (c *call) connectBeside(ctx context.Context, err error) (vi.Link, vi.Agreement, error) {
 	for _, to := range c.d.p.beside(c.target) {
 		l, g, err2 := c.connect(ctx, to)
@@ -440,7 +439,7 @@ func (c *call) gaveUp(ctx context.Context, m *active) []setupStep {
 	return m.disconnect()
 }
 
-// answered turns what came back into the machine's event.
+// answered converts the outcome of the request into an event of the machine.
 func (m *active) answered(now time.Time, a answer) []setupStep {
 	if a.err != nil {
 		if _, ok := errors.AsType[*ProtocolError](a.err); ok {

@@ -11,8 +11,7 @@ import (
 	"viaduct/vi"
 )
 
-// A ProtocolError says what the peer did that no honest peer does. It ends
-// the connection by a reset.
+// A ProtocolError describes a violation of the protocol by the peer. The connection is reset.
 type ProtocolError struct { // [V-41]
 	Reason string // one sentence, with the values that were wrong
 	Err    error  // of the parser, may be nil
@@ -33,8 +32,8 @@ func framingf(format string, args ...any) error {
 	return &ProtocolError{Reason: fmt.Sprintf(format, args...)}
 }
 
-// A RejectError is the peer's Connect Reject. It matches vi.ErrReject, or
-// vi.ErrResource if the peer gave that as its reason.
+// A RejectError is the peer's Connect Reject. It matches vi.ErrReject, or vi.ErrResource if the
+// peer gave that as its reason.
 type RejectError struct { // [V-46]
 	Code vitcpwire.RemoteError // as it came
 }
@@ -52,8 +51,8 @@ func (e *RejectError) Is(target error) bool {
 	return target == vi.ErrReject
 }
 
-// A RemoteError is the peer's report that a message of ours could not be
-// taken: the connection is broken by it.
+// A RemoteError is the peer's report that it could not accept one of our messages. The connection
+// is broken.
 type RemoteError struct { // [VIT-3.1-ERR-1]
 	Code   vitcpwire.RemoteError // as it came
 	Number uint32                // of the message

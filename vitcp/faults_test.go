@@ -11,11 +11,10 @@ import (
 	"viaduct/vi"
 )
 
-// What a message that can't be taken leads to, in one segment and in two: which
-// asynchronous error of which operation, or which bits in which receive descriptor;
-// at the reliable levels the end of the connection, at Reliable Reception with a report
-// of the message, and at Unreliable Delivery nothing more. Memory of ours is not
-// touched. [VIT-2.2.2.2.2-6] [VIT-3.1-ACK-6] [VIT-3.1-ERR-5] [V-13] [V-14] [V-19]
+// A message that cannot be accepted, in one segment or in two, has these effects: an asynchronous
+// error, or error bits in a receive descriptor. At the reliable levels the connection ends, and at
+// Reliable Reception the message is reported first. At Unreliable Delivery nothing more happens.
+// Our memory is not touched. [VIT-2.2.2.2.2-6] [VIT-3.1-ACK-6] [VIT-3.1-ERR-5] [V-13] [V-14] [V-19]
 // [V-20] [V-29] [V-30] [V-42] [V-44] [VIA-4.6-4] [VIA-4.6-7..9] [VIA-4.6-11] [VIA-4.6-18]
 func TestInboundFaults(t *testing.T) {
 	const (
@@ -179,8 +178,8 @@ func TestInboundFaults(t *testing.T) {
 	}
 }
 
-// A region that goes away between the segments of a Write ends it as any that is not
-// the peer's: nothing more is placed, and the peer is told. [V-42]
+// A region that is deregistered between the segments of a Write ends the Write like a region that
+// was never the peer's: nothing more is placed, and the error is reported to the peer. [V-42]
 func TestWriteWithdrawn(t *testing.T) {
 	s := serveProbe(t, sessionOpts{attrs: reliableAll})
 	r, buf := register(t, s.n, 10, allRights)
@@ -209,8 +208,8 @@ func TestWriteWithdrawn(t *testing.T) {
 	}
 }
 
-// What a Write leaves behind is its range alone: a region that goes away behind its last
-// byte is missed by nothing, though a segment without payload follows. [V-42]
+// A Write needs its region only until its last byte is placed. Deregistering the region then does
+// not fail the Write, even if a segment without payload follows. [V-42]
 func TestWriteOutlivesItsRegion(t *testing.T) {
 	s := serveProbe(t, sessionOpts{attrs: reliableAll})
 	r, buf := register(t, s.n, 5, allRights)

@@ -8,7 +8,7 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// A caller that goes away just before a wait is found for it is not given to the wait.
+// A caller that hangs up just before a wait is found for it is not handed to the wait.
 func TestCallerGone(t *testing.T) {
 	nc, peer := testkit.Pipe()
 	defer peer.Close()

@@ -29,11 +29,10 @@ func writeGreeting(w io.Writer, d vitcpwire.Dialect, g greeting) error {
 	return err
 }
 
-// readGreeting reads one connect message and not a byte more: data may follow
-// a Connect Accept at once. [V-45] n is how many bytes came. The error is that
-// of the stream (io.EOF only if it ended before the first byte), a
-// *ProtocolError, or vitcpwire.ErrDiscriminator, with which g is usable but
-// for the discriminators.
+// readGreeting reads one connect message and not a byte more, because data may follow a Connect
+// Accept at once. [V-45] n is the number of bytes read. The error is the stream's (io.EOF only if
+// it ended before the first byte), a *ProtocolError, or vitcpwire.ErrDiscriminator. With
+// ErrDiscriminator g is usable except for the discriminators.
 func readGreeting(r net.Conn, d vitcpwire.Dialect, maxSecurity int) (g greeting, n int, err error) {
 	var head [vitcpwire.HeaderLen + vitcpwire.CELen]byte
 	n, err = io.ReadFull(soonReader{r}, head[:vitcpwire.HeaderLen])
@@ -66,8 +65,7 @@ func readGreeting(r net.Conn, d vitcpwire.Dialect, maxSecurity int) (g greeting,
 	return g, n, err
 }
 
-// A soonReader looks for a moment before it sleeps: a connect message is on its
-// way.
+// A soonReader polls for a moment before it sleeps, because a connect message is about to arrive.
 type soonReader struct{ nc net.Conn }
 
 func (r soonReader) Read(p []byte) (int, error) { return sock.ReadSoon(r.nc, p) }

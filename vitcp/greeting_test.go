@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// A connect message is read to its last byte and not beyond, in whatever pieces it
-// comes; how much came is told, and where it ended too soon. [V-01] [V-06] [V-45]
+// A connect message is read to its last byte and not beyond, in whatever pieces it arrives. The
+// length read is returned, also for a message that ends too soon. [V-01] [V-06] [V-45]
 func TestReadGreeting(t *testing.T) {
 	const max = 10
 	var d vitcpwire.Dialect
@@ -60,7 +60,7 @@ func TestReadGreeting(t *testing.T) {
 			}
 		}
 	}
-	// What is too much is not read, and what is no connect message neither.
+	// Security information over the limit is not read, and neither is a message of another kind.
 	for name, b := range map[string][]byte{
 		"too much security": message(max+1, nil),
 		"another version":   message(0, func(b []byte) { b[0] = 2 }),

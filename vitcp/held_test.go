@@ -8,8 +8,8 @@ import (
 	"viaduct/vi"
 )
 
-// TestHeldReceives: messages that arrive together each go to their own descriptor, whatever
-// that consists of and whatever the one before was.
+// TestHeldReceives: messages that arrive together each go to their own descriptor, whatever memory
+// it has and whatever message came before.
 func TestHeldReceives(t *testing.T) {
 	for name, policy := range paths {
 		for _, level := range levels {
@@ -71,7 +71,7 @@ func TestHeldReceives(t *testing.T) {
 	}
 }
 
-// TestNoPinStays: memory of a receive that has completed can be deregistered, also if it
+// TestNoPinStays: the memory of a completed receive can be deregistered, even if the receive
 // completed with the end of a long message that was read into place.
 func TestNoPinStays(t *testing.T) {
 	for name, policy := range paths {

@@ -19,8 +19,8 @@ import (
 // thing on a fresh connection, so only a broken peer makes it wait.
 const answerTimeout = 5 * time.Second
 
-// A request is a Connect Request that arrived. It drives the passive machine
-// of its connection. [VIT 4.3]
+// A request is a Connect Request that arrived. It drives the passive machine of its connection.
+// [VIT 4.3]
 type request struct {
 	l             *listener
 	d             *device // the one that waited; set when handed over
@@ -37,8 +37,8 @@ type request struct {
 	m       passive // guarded by mu once offered
 }
 
-// serve takes one connection from its arrival to a verdict. Connections that
-// are handed over to a wait or a peer-to-peer request live on elsewhere.
+// serve handles one connection from its arrival to a verdict. A connection that was handed over to
+// a wait or a peer-to-peer request stays open.
 func (l *listener) serve(tcp net.Conn, remote netip.Addr) {
 	r := &request{l: l, tcp: tcp, nc: tcp, m: passive{requestTimeout: l.p.cfg.RequestTimeout}}
 	r.m.tcpAccepted(time.Now())
@@ -118,9 +118,8 @@ func (l *listener) prepare(r *request) error {
 	return nil
 }
 
-// refusePlain answers a caller that does not speak TLS with an alert (fatal, unexpected
-// message). Without an answer the caller takes the peer for one that is late, and tries
-// again until its time is up.
+// refusePlain answers a caller that does not speak TLS with an alert (fatal, unexpected message).
+// Without an answer the caller would take the peer for slow, and retry until its time is up.
 func refusePlain(c net.Conn, err error) {
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		c.Write([]byte{21, 3, 3, 0, 2, 2, 10})
@@ -146,8 +145,8 @@ func (l *listener) note(r *request, err error) {
 
 // offerWait looks for a wait, and if there is none, for the time of grace.
 func (l *listener) offerWait(r *request) bool {
-	// The caller may hear nothing for long: it is watched from before it is
-	// handed over.
+	// The caller may wait long for an answer, so the request watches for its hanging up before it
+	// is handed over.
 	r.nc.SetDeadline(time.Time{})
 	r.watch()
 	var grace <-chan time.Time
@@ -204,8 +203,8 @@ func (l *listener) unhold(d vitcpwire.Discriminator, ch <-chan bool) {
 	}
 }
 
-// run carries out what the machine wants of a connection that is answered
-// here. The caller closes it.
+// run performs the machine's steps for a connection that is answered here. The caller closes the
+// connection.
 func (r *request) run(steps []setupStep) {
 	for _, s := range steps {
 		switch s.do {
@@ -234,8 +233,8 @@ func (r *request) reply(t vitcpwire.Type, code uint8) {
 	r.lingerClose()
 }
 
-// lingerClose ends our direction, so that what we said is not lost to a reset
-// if the peer has sent more than we read.
+// lingerClose ends our direction first. Otherwise a reset would lose our answer if the peer has
+// sent more than we read.
 func (r *request) lingerClose() {
 	if cw, ok := r.nc.(interface{ CloseWrite() error }); ok {
 		cw.CloseWrite()
@@ -395,8 +394,8 @@ func (r *request) refuse(code uint8) {
 	r.end()
 }
 
-// remember keeps track of a request that the consumer decides about, so that
-// closing the device ends it. It fails if the device is closed.
+// remember registers a request that the consumer decides about, so that closing the device ends it.
+// It fails if the device is closed.
 func (d *device) remember(r *request) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

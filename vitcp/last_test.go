@@ -66,9 +66,9 @@ func TestLastBytes(t *testing.T) {
 	}
 }
 
-// TestLastBytesCut: a stream that ends before the last bytes of an RDMA Write have come, or
-// its last segment, has lost a message, wherever the others are: the end is no orderly one, and the
-// consumer is told of the Write. [VIA-4.6-11] [VIA-5.2-7] [V-17]
+// TestLastBytesCut: a stream that ends before the last bytes of an RDMA Write, or before its last
+// segment, has lost a message, wherever the other bytes are. The end is therefore not orderly, and
+// the consumer gets an error for the Write. [VIA-4.6-11] [VIA-5.2-7] [V-17]
 func TestLastBytesCut(t *testing.T) {
 	const size = 181_000
 	const segment = -1

@@ -18,8 +18,8 @@ import (
 	"viaduct/vi"
 )
 
-// TestLife walks all states of a connection by all events; the golden file is to be
-// laid beside the figure of lifeState. [V-17] [V-18] [V-41]
+// TestLife runs all events in all states of a connection. Compare the golden file with the figure
+// of lifeState. [V-17] [V-18] [V-41]
 func TestLife(t *testing.T) {
 	var out strings.Builder
 	for s := range lifeState(lifeStates) {
@@ -30,7 +30,7 @@ func TestLife(t *testing.T) {
 			} else {
 				fmt.Fprintf(&out, "%-10s %-13s -\n", s, e)
 			}
-			// What has ended does not begin again.
+			// An ended connection does not restart.
 			if s.stopped() && !to.stopped() || s.faulted() && !to.faulted() || !s.running() && to.running() {
 				t.Errorf("%v, %v: back to %v", s, e, to)
 			}
@@ -45,8 +45,8 @@ func TestLife(t *testing.T) {
 	testkit.Golden(t, "life.golden", []byte(out.String()))
 }
 
-// TestLifeOnce: of goroutines that end a connection at once, one is told that it was
-// the first.
+// TestLifeOnce: of several goroutines that end a connection at the same time, exactly one learns
+// that it was the first.
 func TestLifeOnce(t *testing.T) {
 	for range 100 {
 		var l machine.Life[lifeState]
@@ -67,9 +67,9 @@ func TestLifeOnce(t *testing.T) {
 	}
 }
 
-// How a stream ends decides what the consumer is told: a peer that has ended it
-// between messages has disconnected, and what was sent is flushed; anything else is a
-// transport error. It is told once. [VIT-2.2.2.2.2-3] [V-17] [V-18] [V-41]
+// The end of the stream decides what the consumer gets. If the peer ended the stream between
+// messages it has disconnected, and sends are flushed; any other end is a transport error. It is
+// reported once. [VIT-2.2.2.2.2-3] [V-17] [V-18] [V-41]
 func TestStreamEnds(t *testing.T) {
 	fin := func(s *session) { s.nc.Close() }
 	disconnect := func(s *session) {

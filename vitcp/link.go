@@ -25,8 +25,8 @@ const (
 	// maxPieces is how many data segments a descriptor may have. [VIA-3.4-5]
 	maxPieces = 252
 
-	// maxAsked bounds the RDMA Reads outstanding in one direction whatever
-	// window the peer grants: its number must not size memory of ours.
+	// maxAsked bounds the RDMA Reads outstanding in one direction, whatever window the peer grants,
+	// because the peer's number must not decide how much memory we use.
 	maxAsked = 256
 
 	// idleNOP is how long news may wait for a segment to ride on: of receive
@@ -42,7 +42,7 @@ type linkTerms struct {
 	serves     uint32           // RDMA Reads of the peer outstanding
 	peerPosted vitcpwire.Count  // receive descriptors the peer had posted
 	peerFirst  vitcpwire.Number // the number before that of its first message
-	told       vitcpwire.Count  // what we told of our descriptors
+	advertised vitcpwire.Count  // our receive descriptors, as the connect message counted them
 	disconnect bool             // both sides know the Disconnect message [V-17]
 }
 
@@ -87,8 +87,8 @@ type flowControl struct {
 	blocked   atomic.Bool // the send role waits for a credit or the read window
 }
 
-// The messages are what the send role tells the receive role of ours, and the other way
-// round of the peer's.
+// messages holds the state that the send role passes to the receive role about our messages, and
+// the receive role to the send role about the peer's.
 type messages struct {
 	acks   acker
 	reads  queue.Ring[readOut] // pushed by the send role, popped by the receive role
@@ -99,8 +99,7 @@ type messages struct {
 	nop    atomic.Bool         // a NOP is wanted if there is news
 }
 
-// A pace is what happens beside the roles: the end, and the NOP of a link that has been
-// idle.
+// A pace holds the work outside the roles: ending the connection, and the NOP of an idle link.
 type pace struct {
 	work    sync.WaitGroup // ends when everything has
 	timerMu perturb.Mutex
@@ -115,16 +114,16 @@ type readOut struct {
 	number vitcpwire.Number
 }
 
-// A readJob is an RDMA Read of the peer to be answered. One that must be
-// refused waits its turn too, so that those before it are answered.
+// A readJob is an RDMA Read of the peer to be answered. A refused Read waits its turn too, so that
+// the Reads before it are answered first.
 type readJob struct {
 	r       vitcpwire.RDMA
 	number  vitcpwire.Number
 	refused bool
 }
 
-// A fault is what a peer at Reliable Reception is told of the message that
-// broke the connection. [VIT-3.1-ACK-6] [V-13]
+// A fault is the report to a peer at Reliable Reception about the message that broke the
+// connection. [VIT-3.1-ACK-6] [V-13]
 type fault struct {
 	number vitcpwire.Number
 	code   uint8
@@ -197,9 +196,9 @@ func newLink(c *call, nc net.Conn, t linkTerms) *link {
 	l.rx.acked = vitcpwire.Number(p.cfg.FirstMessage)
 	l.acks.free = l.level != reception
 	l.acks.begin(t.peerFirst)
-	l.told(t.told)
-	// Before Start: from then on the receive role is told newer counts.
-	l.overdrawn = l.flow && !l.credits.told(t.peerPosted)
+	l.setAdvertised(t.advertised)
+	// Set before Start, since the receive role updates the count from then on.
+	l.overdrawn = l.flow && !l.credits.update(t.peerPosted)
 	l.work.Add(1)
 	l.c = frameio.New(nc, l, frameio.Options{})
 	p.mu.Lock()
@@ -209,21 +208,19 @@ func newLink(c *call, nc net.Conn, t linkTerms) *link {
 	return l
 }
 
-// The segment length where the path's cannot be told, and the least that is
-// believed.
+// The segment length where the path's MSS is unknown, and the least MSS that is believed.
 const (
 	defaultMSS = 1400
 	minMSS     = 256
 )
 
-// told notes what the connect message told of our receive descriptors.
-func (l *link) told(n vitcpwire.Count) {
+// setAdvertised records the number of receive descriptors that the connect message advertised.
+func (l *link) setAdvertised(n vitcpwire.Count) {
 	l.mine.posted.Store(uint64(n))
-	l.mine.tell()
+	l.mine.advertise()
 }
 
-// Start implements vi.Link. Before it nothing moves: the engine calls it when
-// the VI is connected.
+// Start implements vi.Link: it starts both roles. The engine calls it when the VI is connected.
 func (l *link) Start() {
 	if from, to := lifeTable.Move(&l.life, lifeStart); from == to {
 		return
@@ -240,8 +237,8 @@ func (l *link) Start() {
 // SendPosted implements vi.Link.
 func (l *link) SendPosted() { l.c.Kick() }
 
-// RecvPosted implements vi.Link. The peer is told soon if nothing else happens,
-// and with flow control at once if it is running out.
+// RecvPosted implements vi.Link. The new count travels with the next segment, or with a NOP soon.
+// With flow control the NOP leaves at once if the peer is running out.
 func (l *link) RecvPosted() {
 	if l.life.Load().stopped() {
 		return
@@ -250,14 +247,14 @@ func (l *link) RecvPosted() {
 	// [VIT-3.1-NOP-2] [VIT-3.1-NOP-3] [V-21]
 	switch {
 	case l.flow && l.mine.urgent():
-		l.tell()
-	case l.mine.news():
-		l.tellSoon()
+		l.wantNOP()
+	case l.mine.unadvertised():
+		l.wantNOPSoon()
 	}
 }
 
-// tellSoon has the news told within idleNOP, should nothing else do it.
-func (l *link) tellSoon() {
+// wantNOPSoon asks for a NOP within idleNOP, for the case that no other segment carries the counts.
+func (l *link) wantNOPSoon() {
 	if l.armed.Load() || !l.armed.CompareAndSwap(false, true) {
 		return
 	}
@@ -275,8 +272,8 @@ func (l *link) tellSoon() {
 // idle is the timer of tellSoon.
 func (l *link) idle() {
 	l.armed.Store(false)
-	if l.hasNews() || l.mine.news() {
-		l.tell()
+	if l.hasUpdate() || l.mine.unadvertised() {
+		l.wantNOP()
 	}
 }
 
@@ -288,9 +285,8 @@ func (l *link) stopTimer() {
 	}
 }
 
-// tell asks for a segment with the current counts, a NOP if nothing else is
-// to be sent.
-func (l *link) tell() {
+// wantNOP asks for a segment with the current counts: a NOP, unless something else is to be sent.
+func (l *link) wantNOP() {
 	l.nop.Store(true)
 	l.c.Kick()
 }
@@ -303,10 +299,10 @@ func (l *link) Poll() bool {
 // Unpoll implements vi.Link.
 func (l *link) Unpoll() { l.c.Unpoll() }
 
-// Expects tells whether an answer may be on its way; see internal/attend.SourceSleeper.
+// Expects reports whether an answer may be on its way; see internal/attend.SourceSleeper.
 func (l *link) Expects() bool { return l.c.Expects() }
 
-// Near tells whether the remote VI is on this host.
+// Near reports whether the remote VI is on this host.
 func (l *link) Near() bool { return l.c.Near() }
 
 // SleepAt lets a consumer sleep on the link itself; see internal/attend.SourceSleeper.
@@ -326,7 +322,7 @@ func (l *link) Stop(reason vi.StopReason) {
 // End ends the wire after Stop; see package vi's ender.
 func (l *link) End(gone func()) { l.c.Go(func() { l.wind(gone) }) }
 
-// wind ends the wire and what is left of the link.
+// wind ends the stream and the link, in the way that the state asks for.
 func (l *link) wind(gone func()) {
 	switch l.life.Load() {
 	case lifeAborting:
@@ -335,9 +331,9 @@ func (l *link) wind(gone func()) {
 		l.c.Shutdown()
 		l.c.Close()
 	default:
-		// FIN after what is queued, as fillLast asks for it; then the peer's,
-		// so that what completed sends have left in the kernel is not lost to
-		// a reset; then the connection is closed. [VIT-2.2.2.2.2-2] [V-18] [VIA-6.4-20]
+		// Send FIN after the queued segments, as fillLast asks for it, and wait for the peer's FIN,
+		// so that no reset discards completed sends in the kernel. Then close. [VIT-2.2.2.2.2-2]
+		// [V-18] [VIA-6.4-20]
 		l.c.Kick()
 		l.c.CloseAfter(l.p.cfg.DrainTimeout)
 	}
@@ -357,10 +353,10 @@ func (l *link) wind(gone func()) {
 // Wait implements vi.Link.
 func (l *link) Wait() { l.work.Wait() }
 
-// breaks tells why the connection breaks, and has the engine break it, unless the
-// engine has ended it: from is the state before. It is called for the first cause
-// alone. after, if not nil, runs before that, when no role touches the consumer's
-// memory any more; it may call the endpoint.
+// breaks records why the connection breaks, and makes the engine break it, unless the engine has
+// ended it already. from is the state before. Only the first cause calls breaks. after, if not nil,
+// runs before the engine breaks the VI, when no role touches the consumer's memory any more; it may
+// call the endpoint.
 func (l *link) breaks(from lifeState, cause error, orderly bool, after func()) {
 	switch {
 	case from.stopped():
@@ -387,9 +383,8 @@ func (l *link) breaks(from lifeState, cause error, orderly bool, after func()) {
 	}()
 }
 
-// die ends the connection from within a role: no message is begun or taken
-// any more. f, if not nil, is what the peer is told. The caller touches
-// nothing of the consumer afterwards.
+// die ends the connection from within a role: no further message is started or accepted. f, if not
+// nil, is reported to the peer. The caller must not touch the consumer's memory afterwards.
 func (l *link) die(cause error, f *fault, after func()) {
 	if l.life.Load().faulted() {
 		return
@@ -416,8 +411,8 @@ func (l *link) violated(err error) {
 	l.breaks(from, err, false, nil)
 }
 
-// Failed implements frameio.Protocol: the stream has ended, or what came was
-// against the protocol. [VIT-2.2.2.2.2-3]
+// Failed implements frameio.Protocol: the stream has ended, or the peer broke the protocol.
+// [VIT-2.2.2.2.2-3]
 func (l *link) Failed(err error) {
 	if _, ok := errors.AsType[*ProtocolError](err); ok { // [V-41]
 		l.violated(err)
@@ -436,7 +431,7 @@ func (l *link) Failed(err error) {
 	if orderly {
 		err = errPeerDisconnected
 		if l.terms.disconnect && from == lifeOpen {
-			// A peer that knows the message uses it; TCP ended without.
+			// The peer uses the Disconnect message, but TCP ended without one.
 			orderly, err = false, io.ErrUnexpectedEOF
 		}
 	}

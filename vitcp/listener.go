@@ -17,8 +17,8 @@ import (
 	"viaduct/vi"
 )
 
-// A listener is one listening TCP address of the process. It leads each
-// Connect Request to the call that waits for its discriminator. [VIT-2.2.2.2.1-2]
+// A listener is one listening TCP address of the process. It hands each Connect Request to the call
+// that waits for its discriminator. [VIT-2.2.2.2.1-2]
 type listener struct {
 	p    *Provider
 	l    net.Listener
@@ -65,7 +65,7 @@ func (p *Provider) open(addr string) (*listener, error) {
 	return p.openLocked(addr)
 }
 
-// acquire returns the listener that serves ap, a new one if there is none.
+// acquire returns the listener that serves ap, and creates it if there is none.
 func (p *Provider) acquire(ap netip.AddrPort) (*listener, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -116,7 +116,7 @@ func bound(nl net.Listener) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }
 
-// startLocked accepts what comes at nl, as that for the address ap.
+// startLocked accepts connections at nl, which serves the address ap.
 func (p *Provider) startLocked(nl net.Listener, ap netip.AddrPort, sign net.Listener) *listener {
 	l := &listener{
 		p: p, l: nl, addr: ap, sign: sign, refs: 1, stop: make(chan struct{}),
@@ -131,8 +131,8 @@ func (p *Provider) startLocked(nl net.Listener, ap netip.AddrPort, sign net.List
 	return l
 }
 
-// own takes a listening socket, and those of its connections, away from the
-// runtime where nothing else sees them.
+// own takes a listening socket, and those of its connections, away from the Go runtime, if nothing
+// else needs the sockets.
 func (p *Provider) own(nl net.Listener) (net.Listener, error) {
 	if !p.cfg.owns(p.cfg.TLSListen) {
 		return nl, nil
@@ -154,7 +154,7 @@ func (l *listener) serves(ap netip.AddrPort) bool {
 		l.addr.Addr() == netip.IPv4Unspecified() && ap.Addr().Is4())
 }
 
-// release gives up one hold on l; the last closes it.
+// release drops one reference to l. The last one closes it.
 func (p *Provider) release(l *listener) {
 	p.mu.Lock()
 	l.refs--
@@ -189,8 +189,7 @@ func (l *listener) acceptLoop() {
 			return
 		}
 		if err != nil {
-			// Out of descriptors, or a connection that went away at once: it
-			// passes.
+			// The process is out of descriptors, or the connection was reset at once. Both pass.
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			l.p.cfg.Logger.Warn("accept failed", "local", l.addr.String(), "err", err)
 			select {
@@ -244,7 +243,7 @@ func (l *listener) verdict(c net.Conn) {
 	l.mu.Unlock()
 }
 
-// enterPeer counts one more connection from remote; false if it has its share.
+// enterPeer counts one more connection from remote. It returns false if remote has its share.
 func (p *Provider) enterPeer(remote netip.Addr) bool {
 	if p.cfg.PerPeer <= 0 {
 		return true
@@ -282,8 +281,9 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(plainAddr(ap.Addr()), ap.Port())
 }
 
-// offer hands r to the first wait for its discriminator, or reports false. If
-// grace is set it registers for a wait to come and returns that channel.
+// offer hands r to the first wait for its discriminator, and returns false if there is none. If
+// grace is set and no wait exists, r is registered for a later wait, which sends on the returned
+// channel.
 func (l *listener) offer(r *request, grace bool) (taken bool, later <-chan bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -314,7 +314,7 @@ func (l *listener) dropWaitLocked(d vitcpwire.Discriminator, i int) {
 	l.waits[d] = append(ws[:i:i], ws[i+1:]...)
 }
 
-// wait registers w and wakes one request in its grace.
+// wait registers w and wakes one request that is in its grace period.
 func (l *listener) wait(d vitcpwire.Discriminator, w *wait) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -325,8 +325,8 @@ func (l *listener) wait(d vitcpwire.Discriminator, w *wait) {
 	delete(l.held, d)
 }
 
-// unwait takes w off the list again. If a request was given to it meanwhile
-// that is returned.
+// unwait removes w from the list. It returns the request that was handed to w in the meantime, if
+// there was one.
 func (l *listener) unwait(d vitcpwire.Discriminator, w *wait) *request {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,12 +8,11 @@ import (
 	"viaduct/vi"
 )
 
-// A messageType is how the messages of one type are taken. A segment that is staged
-// whole, one that is read into place in pieces and one that was predicted take the
-// same steps.
+// A messageType holds the steps that handle messages of one type. They are the same for a segment
+// that is staged whole, read into place in pieces, or predicted.
 type messageType struct {
-	// begin judges a segment before its first byte is placed; first tells that it
-	// begins its message. The error is a *ProtocolError.
+	// begin checks a segment before its first byte is placed. first means that the segment begins
+	// its message. The error is a *ProtocolError.
 	begin func(l *link, first bool) error
 
 	// target pins the memory of the message's payload from offset at on, n bytes at most, and
@@ -21,8 +20,8 @@ type messageType struct {
 	// A type without target has no payload that means anything.
 	target func(l *link, held vi.Memory, at uint32, n int) vi.Memory
 
-	// end takes a message all of whose bytes are in place; void tells that its sender
-	// gave it up. Types without it are no messages. The error is a *ProtocolError.
+	// end handles a message whose bytes are all in place. void means that the sender gave the
+	// message up. Types without end are no messages. The error is a *ProtocolError.
 	end func(l *link, void bool) error
 
 	// fail is what a memory fault amounts to for the message.
@@ -206,9 +205,9 @@ func (l *link) endWrite(void bool) error {
 	return nil
 }
 
-// failWrite drops the RDMA Write being taken. If it has immediate data the
-// error goes into a receive descriptor, else it is an asynchronous one. At
-// Unreliable Delivery that is known with the last segment only.
+// failWrite drops the current RDMA Write. If it has immediate data the error goes into a receive
+// descriptor, otherwise it is asynchronous. At Unreliable Delivery only the last segment shows
+// which of the two applies.
 func (l *link) failWrite(bad vi.Status, async vi.ErrorCode, code uint8) {
 	in := &l.rx.in
 	in.drop = true
@@ -277,8 +276,8 @@ func (l *link) finishReceive(d *vi.Descriptor, r vi.Delivery) {
 	}
 }
 
-// failReceive completes the receive descriptor in use with error bits; what
-// else comes of its message is dropped.
+// failReceive completes the current receive descriptor with error bits. The rest of its message is
+// dropped.
 func (l *link) failReceive(bad vi.Status, code uint8) {
 	x := &l.rx
 	in := &x.in
@@ -315,8 +314,8 @@ func (l *link) beginReadRequest(bool) error {
 	if r.Length > l.terms.mtu ||
 		r.Length > 0 && !l.ep.CheckTarget(vi.MemHandle(r.Handle), r.Address, uint64(r.Length), false) {
 		l.ep.AsyncError(vi.ErrorRDMARProt, vi.OpRDMARead) // [VIA-4.6-14] [VIA-5.2-8]
-		// The reads before it are answered first; the send role ends the
-		// connection when it comes to this one.
+		// The reads before this one are answered first. The send role ends the connection when it
+		// reaches this one.
 		job.refused = true
 		x.deaf = true
 	}
@@ -391,8 +390,8 @@ func (l *link) failRead(bad vi.Status) {
 	l.die(fmt.Errorf("vitcp: RDMA Read %d: %w", uint32(r.number), (bad|vi.StatusDone|vi.StatusOpRDMARead).Err()), nil, nil)
 }
 
-// tornMessage completes what a message that never ended leaves behind. It
-// runs after the stream has failed, when no role is active. [VIA 4.6]
+// tornMessage completes the descriptors of a message that never ended. It runs after the stream has
+// failed, when no role is active. [VIA 4.6]
 func (l *link) tornMessage() {
 	x := &l.rx
 	if !x.asm.data.active && (!x.Open() || x.h.Type == vitcpwire.ReadResponse) || x.in.drop {

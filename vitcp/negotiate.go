@@ -20,8 +20,7 @@ var reliabilityNames = [...]string{"unreliable delivery", "reliable delivery", "
 
 func (r reliability) String() string { return reliabilityNames[r] }
 
-// habits are the settings by which a connection meets peers that read the
-// draft in another way.
+// habits holds the settings for peers that read the draft differently.
 type habits struct {
 	reliableIsDelivery bool // the one reliable bit means Reliable Delivery [V-10]
 	tolerant           bool // unknown attribute bits are ignored [V-05]
@@ -101,8 +100,8 @@ func (h habits) match(ours, theirs vitcpwire.Attributes) mismatch {
 	return matching
 }
 
-// agreeMTU is what the called side answers to a proposal: the lesser of both.
-// A proposal of zero is refused. [VIT-3.2-5] [V-14]
+// agreeMTU returns the called side's answer to a proposal: the lesser of both. A proposal of zero
+// is refused. [VIT-3.2-5] [V-14]
 func agreeMTU(ours, proposed uint32) (mtu uint32, ok bool) {
 	if faults.On("vitcp-mtu") {
 		return ours, proposed != 0
@@ -110,12 +109,12 @@ func agreeMTU(ours, proposed uint32) (mtu uint32, ok bool) {
 	return min(ours, proposed), proposed != 0
 }
 
-// checkMTU is what the calling side makes of the agreed value: it cannot be
-// zero nor exceed what was proposed.
+// checkMTU reports whether the calling side accepts the agreed value. It must not be zero or exceed
+// the proposal.
 func checkMTU(proposed, agreed uint32) bool { return agreed != 0 && agreed <= proposed }
 
-// A MismatchError says which attribute kept two VIs from being connected. It
-// is found here, or (Remote) told by the peer, which does not say which one.
+// A MismatchError names the attribute that kept two VIs from being connected. Either this side
+// found it, or the peer refused (Remote); a peer does not say which attribute it means.
 type MismatchError struct {
 	Remote    bool                 // the peer told
 	Attribute string               // "" if the peer told

@@ -2,10 +2,10 @@ package vitcp
 
 import "viaduct/internal/wire/vitcpwire"
 
-// An assembly follows the segments of the messages that arrive. Messages do
-// not interleave, with one exception: segments of Read Responses may come
-// between those of other messages. So there is one progress for responses and
-// one for the rest. [VIT-2.2.2.2.3-5] [VIT-2.2.2.2.3-6] [V-28] [V-37] [V-38]
+// An assembly follows the segments of the messages that arrive. Messages do not interleave, with
+// one exception: segments of Read Responses may come between those of other messages. So there is
+// one progress for responses and one for all others. [VIT-2.2.2.2.3-5] [VIT-2.2.2.2.3-6] [V-28]
+// [V-37] [V-38]
 type assembly struct {
 	started bool             // a numbered message has been seen
 	last    vitcpwire.Number // of the message begun last
@@ -21,10 +21,9 @@ type progress struct {
 	offset uint32           // payload bytes so far: the Data Offset of the next segment
 }
 
-// segment checks the next segment against what came before it and reports
-// whether it begins its message. payload is its length without headers. For a
-// Read Response, awaited is the number of the oldest request without a
-// complete response; ok is false if there is none. The error is a
+// segment checks the next segment against the one before, and reports whether it begins its
+// message. payload is the length without headers. For a Read Response, awaited is the number of the
+// oldest request without a complete response, and ok is false if there is none. The error is a
 // *ProtocolError.
 func (a *assembly) segment(h *vitcpwire.Header, payload int, awaited vitcpwire.Number, ok bool) (first bool, err error) {
 	p := &a.data

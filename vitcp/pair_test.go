@@ -15,8 +15,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// patience bounds everything in these tests that waits; nothing should take
-// that long.
+// patience bounds every wait in these tests. Nothing should take that long.
 const patience = testkit.Patience
 
 func testContext(t testing.TB) context.Context {

@@ -48,9 +48,9 @@ var passiveStateNames = [...]string{"Listening", "Incoming", "Matching", "Pendin
 
 func (s passiveState) String() string { return passiveStateNames[s] }
 
-// A passive is the called side of one incoming connection in the
-// client-server model: the machine of [VIT 4.3] without sockets or clocks.
-// Its methods are the events; each returns what is to be done.
+// A passive is the called side of one incoming connection in the client-server model: the machine
+// of [VIT 4.3] without sockets or clocks. Its methods are the events, and each returns the steps to
+// perform.
 type passive struct {
 	requestTimeout time.Duration // from TCP accept to a whole Connect Request; zero: none [V-35]
 

@@ -48,7 +48,7 @@ var peerStateNames = [...]string{"Idle", "Dialing", "Requested", "Waiting", "Con
 
 func (s peerState) String() string { return peerStateNames[s] }
 
-// The random pause when two crossing requests cannot be told apart. [V-32]
+// The limits of the random pause after two crossing requests that tie. [V-32]
 const (
 	minTiePause = 10 * time.Millisecond
 	maxTiePause = 100 * time.Millisecond
@@ -61,9 +61,9 @@ type incomingRequest struct {
 	mismatch      bool           // the attributes do not go together
 }
 
-// A peer is one peer-to-peer connection request without sockets or clocks. Its
-// methods are the events; each returns what is to be done. It always ends with
-// one connection or none: ours if the peer accepted it, theirs if we did.
+// A peer is one peer-to-peer connection request without sockets or clocks. Its methods are the
+// events, and each returns the steps to perform. It ends with one connection or none: ours if the
+// peer accepted it, theirs if we did.
 type peer struct {
 	local, remote vitcpwire.Discriminator
 	deadline      time.Time    // zero: none
@@ -86,8 +86,8 @@ func (p *peer) end(out setupOutcome, err error, first ...setupStep) []setupStep 
 	return append(first, setupStep{do: stepDone, out: out, err: err})
 }
 
-// next goes on to a further place at which the peer may wait, at once; without one it
-// waits as wait does.
+// next tries the next place at which the peer may wait, at once. If there is no other place it
+// pauses as wait does.
 func (p *peer) next(now time.Time, steps ...setupStep) []setupStep {
 	if !p.more || p.tied {
 		return p.wait(now, steps...)
@@ -96,8 +96,7 @@ func (p *peer) next(now time.Time, steps ...setupStep) []setupStep {
 	return append(steps, setupStep{do: stepDial})
 }
 
-// wait begins a pause before the next attempt: a growing one, or a random one
-// after a tie.
+// wait begins the pause before the next attempt: a growing one, or a random one after a tie.
 func (p *peer) wait(now time.Time, steps ...setupStep) []setupStep {
 	pause := minTiePause
 	if p.tied {
@@ -181,9 +180,8 @@ func (p *peer) accepted() []setupStep {
 	panic("vitcp: accepted in state " + p.state.String())
 }
 
-// rejected: a Connect Reject came on our connection. It may mean that the peer
-// prefers its own connection, whose request must then be under way; if it is
-// not, we try again. [V-33]
+// rejected handles a Connect Reject on our connection. The peer may prefer its own connection,
+// whose request must then be on its way. If it is not, we try again. [V-33]
 func (p *peer) rejected(now time.Time, code uint8) []setupStep {
 	switch p.state {
 	case peerRequested:
@@ -261,9 +259,8 @@ func (p *peer) incoming(in incomingRequest) []setupStep {
 	return []setupStep{{do: stepSendNoMatch, conn: in.conn}}
 }
 
-// order compares our end with the peer's: less than zero if ours is the lower
-// one. The IP addresses are those of the incoming connection, which both sides
-// see alike. [V-32]
+// order compares our end with the peer's: less than zero if ours is the lower one. It uses the IP
+// addresses of the incoming connection, because both sides see those alike. [V-32]
 func (p *peer) order(in incomingRequest) int {
 	if c := plainAddr(in.local.Addr()).Compare(plainAddr(in.remote.Addr())); c != 0 {
 		return c
@@ -274,9 +271,8 @@ func (p *peer) order(in incomingRequest) int {
 	return int(p.fromPort) - int(in.remote.Port())
 }
 
-// isOwn reports whether a request that arrived from the given address is our
-// own one: a VI that calls the very address and discriminator from which it calls
-// must not be connected to itself.
+// isOwn reports whether a request from the given address is our own: a VI that calls the very
+// address and discriminator from which it calls must not be connected to itself.
 func (p *peer) isOwn(from netip.AddrPort) bool {
 	return p.state == peerRequested && from.Port() == p.fromPort && plainAddr(from.Addr()) == p.from
 }

@@ -20,8 +20,8 @@ type peerKey struct {
 	calling, called vitcpwire.Discriminator // as the incoming request spells them
 }
 
-// A peerCall drives the machine of one peer-to-peer request. Everything that
-// happens to it happens in one goroutine, that of ConnectPeer.
+// A peerCall drives the machine of one peer-to-peer request. Everything happens in one goroutine,
+// the caller of ConnectPeer.
 type peerCall struct {
 	*call
 	at      netip.AddrPort // where the peer's requests are waited for; unspecified: at every address
@@ -44,8 +44,7 @@ type peerCall struct {
 	err  error
 }
 
-// A peerResult is what became of an outgoing connection: it was set up or
-// not, or its answer is there.
+// A peerResult is an event of an outgoing connection: it was set up, it failed, or its answer came.
 type peerResult struct {
 	attempt int
 	nc      net.Conn // set up
@@ -53,8 +52,8 @@ type peerResult struct {
 	answer  *answer
 }
 
-// A peerOffer is an incoming request that matches ours. reply tells whether
-// it was taken care of.
+// A peerOffer is an incoming request that matches ours. reply receives whether this call handled
+// it.
 type peerOffer struct {
 	r     *request
 	last  bool // no other is asked after this one
@@ -203,8 +202,8 @@ func (pc *peerCall) offered(ctx context.Context, o peerOffer) {
 		return
 	}
 	if r.withdrawn() {
-		// It was cancelled, and may be followed by another: to accept it would end
-		// ours with a connection that does not exist.
+		// The peer cancelled this request, and may send another. Accepting this one would end ours
+		// with a connection that does not exist.
 		r.m.closed()
 		r.end()
 		o.reply <- true
@@ -240,7 +239,7 @@ func (pc *peerCall) offered(ctx context.Context, o peerOffer) {
 	o.reply <- true
 }
 
-// do carries out what the machine wants of the outgoing connection.
+// do performs the machine's steps for the outgoing connection.
 func (pc *peerCall) do(ctx context.Context, steps []setupStep, a *answer) {
 	for _, s := range steps {
 		switch s.do {
@@ -274,8 +273,8 @@ func (pc *peerCall) do(ctx context.Context, steps []setupStep, a *answer) {
 	}
 }
 
-// nextPlace returns where the next attempt goes: to each place in turn at which the peer
-// may wait.
+// nextPlace returns the target of the next attempt. It goes through the places at which the peer
+// may wait, in turn.
 func (pc *peerCall) nextPlace() netip.AddrPort {
 	if len(pc.places) == 0 {
 		pc.places = append(pc.places, pc.target)
@@ -302,7 +301,7 @@ func peerError(ctx context.Context, s setupStep, a *answer) error {
 	return outcomeError(ctx, s, code)
 }
 
-// report tells the event loop, if it still runs.
+// report sends r to the event loop, if it still runs.
 func (pc *peerCall) report(r peerResult) {
 	select {
 	case pc.results <- r:
@@ -345,8 +344,7 @@ func (l *listener) removePeer(k peerKey, pc *peerCall) {
 	}
 }
 
-// offerPeer shows r to the pending requests that match it. It returns true if
-// one took care of it.
+// offerPeer offers r to the pending calls that match it, and returns true if one handled it.
 func (l *listener) offerPeer(r *request) bool {
 	l.mu.Lock()
 	var cs []*peerCall
@@ -373,8 +371,8 @@ func (l *listener) offerPeer(r *request) bool {
 	return false
 }
 
-// fits reports whether a connection to the local address at is for the call that asked
-// for want: nothing in particular, all addresses, or this one.
+// fits reports whether a connection to the local address at belongs to a call that asked for want,
+// which may be unset, a wildcard, or one address.
 func fits(want, at netip.Addr) bool {
 	return !want.IsValid() || want.IsUnspecified() || want == at
 }

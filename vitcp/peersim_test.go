@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// A peerSim is two peer-to-peer requests and a network between them. At each
-// point it asks choose which of the things that could happen next does happen,
-// so a run is a sequence of choices and can be repeated.
+// A peerSim is two peer-to-peer requests and a network between them. At each point choose selects
+// one of the events that are possible next, so that a run is a sequence of choices and can be
+// repeated.
 type peerSim struct {
 	choose  func(n int) int
 	ends    [2]*simEnd
@@ -44,8 +44,7 @@ type simConn struct {
 	closed  [2]bool     // by that end
 }
 
-// note writes what an end does into its column of the ladder, which a failing run
-// prints.
+// note writes an action of an end into its column of the ladder, which a failing run prints.
 func (s *peerSim) note(end int, what string) {
 	if end == 0 {
 		fmt.Fprintf(&s.log, "%8v  %-44s|\n", s.now.Sub(t0), what)
@@ -241,10 +240,9 @@ func (s *peerSim) run() error {
 	return fmt.Errorf("no end")
 }
 
-// verdict: both are connected by one and the same connection, or neither is.
-// The one thing that no protocol can avoid is that one side's time runs out
-// while the other's acceptance is under way; that side then finds the
-// connection closed.
+// verdict returns an error unless both ends have the same connection, or neither has one. No
+// protocol can avoid one exception: one side's time runs out while the other's acceptance is in
+// flight. The other side then finds the connection closed.
 func (s *peerSim) verdict() error {
 	a, b := s.ends[0], s.ends[1]
 	switch {
@@ -298,10 +296,9 @@ func newPeerSim(choose func(int) int, seed uint64, equality int, deadline time.D
 
 var equalities = []string{"addresses differ", "discriminators differ", "ports differ", "nothing differs"}
 
-// Every interleaving of two crossing requests ends with exactly one
-// connection. Here all of them are tried, up to a number of timers that fire
-// early; with the ports in step only random ones are, since a tie can repeat.
-// [VIT-4-1] [V-32] [V-33]
+// Every interleaving of two crossing requests ends with exactly one connection. This test tries all
+// of them, up to a number of timers that fire early. With the ports in step it tries random ones
+// only, since a tie can repeat. [VIT-4-1] [V-32] [V-33]
 func TestVIT_4_EveryInterleaving(t *testing.T) {
 	for equality, name := range equalities[:3] {
 		t.Run(name, func(t *testing.T) {
@@ -339,9 +336,9 @@ func TestVIT_4_EveryInterleaving(t *testing.T) {
 	}
 }
 
-// Random interleavings with early timers and refused connections. With a
-// generous deadline they connect; with a short one they may all time out, but
-// never end with two connections or half a one. [VIT-4-2] [V-33]
+// Random interleavings with early timers and refused connections. With a generous deadline the ends
+// connect. With a short one they may all time out, but never end with two connections or half a
+// one. [VIT-4-2] [V-33]
 func TestVIT_4_RandomInterleavings(t *testing.T) {
 	for equality, name := range equalities {
 		for _, short := range []bool{false, true} {

@@ -14,9 +14,9 @@ import (
 	"viaduct/vi"
 )
 
-// Two ends with credits, and a plain model: what one side may send is what the
-// other has posted and told, less what was sent; whatever is under way.
-// [VIT-2.2.1-2] [VIT-3.1-16] [VIT-3.1-17] [V-20]
+// Two ends with credits are compared with a plain model: one side may send as many messages as the
+// other has posted and advertised, less those already sent, whatever is in flight. [VIT-2.2.1-2]
+// [VIT-3.1-16] [VIT-3.1-17] [V-20]
 func TestVIT_3_1_Credits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var snd sendCredits
@@ -25,7 +25,7 @@ func TestVIT_3_1_Credits(t *testing.T) {
 		base := uint64(rapid.IntRange(65000, 66000).Draw(t, "base"))
 		rcv.posted.Store(base)
 		rcv.consumed.Set(base)
-		rcv.told.Set(base)
+		rcv.advertised.Set(base)
 		snd.posted.Store(uint32(uint16(base)))
 		snd.used.Set(uint64(uint16(base)))
 
@@ -40,12 +40,12 @@ func TestVIT_3_1_Credits(t *testing.T) {
 				rcv.post(n)
 				posted += n
 			case 1: // a segment leaves the receiver
-				toSender = append(toSender, rcv.tell())
+				toSender = append(toSender, rcv.advertise())
 				told = max(told, min(posted, consumed+maxCredits))
 				heardQ = append(heardQ, told)
 			case 2: // and arrives
 				if len(toSender) > 0 {
-					if !snd.told(toSender[0]) {
+					if !snd.update(toSender[0]) {
 						t.Fatalf("an honest count was refused")
 					}
 					heard = heardQ[0]
@@ -71,34 +71,34 @@ func TestVIT_3_1_Credits(t *testing.T) {
 					inFlight--
 				}
 			}
-			if rcv.news() != (min(posted, consumed+maxCredits) != told) {
-				t.Fatalf("news %v, posted %d, consumed %d, told %d", rcv.news(), posted, consumed, told)
+			if rcv.unadvertised() != (min(posted, consumed+maxCredits) != told) {
+				t.Fatalf("news %v, posted %d, consumed %d, told %d", rcv.unadvertised(), posted, consumed, told)
 			}
-			if rcv.urgent() && !rcv.news() {
+			if rcv.urgent() && !rcv.unadvertised() {
 				t.Fatal("urgent without news")
 			}
-			if rcv.news() && told == consumed && !rcv.urgent() {
+			if rcv.unadvertised() && told == consumed && !rcv.urgent() {
 				t.Fatal("the peer has no credit left, and that is not urgent")
 			}
 		}
 	})
 }
 
-// A peer that goes back, or claims more than it may, or uses what it has not
-// got, is found out. [V-20]
+// A peer is caught that lowers its count, claims more than it may, or uses descriptors that it was
+// not given. [V-20]
 func TestVIT_3_1_CreditViolations(t *testing.T) {
 	var s sendCredits
-	if !s.told(100) || s.told(99) || s.available() != 100 {
+	if !s.update(100) || s.update(99) || s.available() != 100 {
 		t.Errorf("going back: available %d", s.available())
 	}
-	if s.told(0x8000) {
+	if s.update(0x8000) {
 		t.Error("32768 outstanding accepted")
 	}
-	if !s.told(0x7fff) || s.available() != maxCredits {
+	if !s.update(0x7fff) || s.available() != maxCredits {
 		t.Error("32767 outstanding refused")
 	}
 	s.take()
-	if !s.told(0x8000) {
+	if !s.update(0x8000) {
 		t.Error("one used, one more refused")
 	}
 
@@ -110,19 +110,19 @@ func TestVIT_3_1_CreditViolations(t *testing.T) {
 	if r.consume() {
 		t.Error("consumed what was not told")
 	}
-	r.tell()
+	r.advertise()
 	if !r.consume() || r.consume() {
 		t.Error("one told, not one consumed")
 	}
 	r.post(40000)
-	if c := r.tell(); c != maxCredits+1 {
+	if c := r.advertise(); c != maxCredits+1 {
 		t.Errorf("told %d", c)
 	}
 }
 
-// The count that came with the connect message is known before anything of
-// the stream can be: a newer one, told while the connection starts, must not
-// make it look like one that went back. [VIT-2.2.1-2] [V-20]
+// The count of the connect message is known before any count of the stream: otherwise a newer one,
+// recorded while the connection starts, would make the first look like one that went back.
+// [VIT-2.2.1-2] [V-20]
 func TestVIT_3_1_FirstCount(t *testing.T) {
 	n := openProvider(t, Config{})
 	for _, c := range []struct {
@@ -169,7 +169,7 @@ func TestVIT_3_1_NOP_Threshold(t *testing.T) {
 	} {
 		c := recvCredits{threshold: v.threshold}
 		c.post(v.told)
-		c.tell()
+		c.advertise()
 		for range v.consumed {
 			c.consume()
 		}
@@ -180,8 +180,8 @@ func TestVIT_3_1_NOP_Threshold(t *testing.T) {
 	}
 }
 
-// Acknowledgements against a plain model: cumulative, urgent after 32 messages
-// or 1 MiB, never ahead of what was received. [V-09] [V-11] [V-12] [VIT-3.1-ACK-1]
+// Acknowledgements are compared with a plain model: cumulative, urgent after 32 messages or 1 MiB,
+// never ahead of the received messages. [V-09] [V-11] [V-12] [VIT-3.1-ACK-1]
 func TestVIT_3_1_ACK(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var a acker
@@ -196,7 +196,7 @@ func TestVIT_3_1_ACK(t *testing.T) {
 				msgs++
 				bytes += size
 			} else {
-				if got := a.tell(); got != n {
+				if got := a.acknowledge(); got != n {
 					t.Fatalf("told %d, last is %d", got, n)
 				}
 				msgs, bytes = 0, 0
@@ -455,9 +455,9 @@ func TestVIT_3_2_MTU(t *testing.T) {
 	}
 }
 
-// What was taken wakes the send role if something must not wait: an acknowledgement
-// that is urgent, at Reliable Reception; the peer's running out of descriptors, with
-// flow control; or an answer. When the input has drained all news goes. [V-12] [V-21]
+// Received messages wake the send role for three things that must not wait: an urgent
+// acknowledgement, at Reliable Reception; a peer that runs out of descriptors, with flow control;
+// an answer. When the input has drained, all updates are sent. [V-12] [V-21]
 func TestVIT_3_1_Nudge(t *testing.T) {
 	p := openProvider(t, Config{})
 	for _, v := range []struct {
@@ -489,7 +489,7 @@ func TestVIT_3_1_Nudge(t *testing.T) {
 			if v.credits {
 				l.mine.post(1)
 			}
-			news := l.hasNews()
+			news := l.hasUpdate()
 			if news != (v.level == reception && v.acks || v.flow && v.credits) {
 				t.Errorf("%+v: news %v", v, news)
 			}
@@ -519,7 +519,7 @@ func TestVIT_3_1_Nudge(t *testing.T) {
 	}
 }
 
-// No more descriptors are told of at set-up than may be outstanding. [V-09] [V-20]
+// Set-up advertises no more descriptors than may be outstanding. [V-09] [V-20]
 func TestVIT_3_1_MostAtSetUp(t *testing.T) {
 	n := openNIC(t, openProvider(t, Config{}))
 	v := newVI(t, n, reliableAll)

@@ -40,9 +40,9 @@ func (d *deregistration) wait() {
 	}
 }
 
-// One pin serves all that one Receive has for a region. Deregistration waits
-// for it; what comes for the region meanwhile is refused, though it is pinned
-// still; and with the Receive the pin is gone. [V-42] [VIA-8.3-16]
+// One pin serves all bytes of one Receive call for a region. Deregistration waits for the pin, and
+// later messages for the region are refused although it is still pinned. The pin ends with the
+// Receive. [V-42] [VIA-8.3-16]
 func TestPinOfOneReceive(t *testing.T) {
 	var dereg *deregistration
 	began := false
@@ -99,8 +99,8 @@ func TestNoPinBetweenReceives(t *testing.T) {
 	s.wantEnd(io.EOF)
 }
 
-// The same pin does not widen what a message may do: rights and bounds
-// are those of each message, and another handle is another region.
+// A held pin does not extend the rights of a message: rights and bounds belong to each message, and
+// another handle is another region.
 func TestHeldPinGrantsNothing(t *testing.T) {
 	for name, change := range map[string]func(*session, *vi.Region, *vitcpwire.RDMA){
 		"bounds": func(_ *session, _ *vi.Region, h *vitcpwire.RDMA) { h.Address += 51 },
@@ -173,8 +173,8 @@ func TestDeregisterBehindAFullSocket(t *testing.T) {
 	}
 }
 
-// The last bytes of an RDMA Write are put into place behind the others, and what that
-// pins is given back although nothing follows on the stream. [V-42] [VIA-8.3-16]
+// The last bytes of an RDMA Write are placed after the others, and their pin is released even if
+// nothing follows on the stream. [V-42] [VIA-8.3-16]
 func TestPinOfLastBytes(t *testing.T) {
 	const size = 181_000 // the last segment is a long one
 	for _, short := range []int{1, 9, 5000} {

@@ -45,8 +45,8 @@ func TestWriteStaysInItsLength(t *testing.T) {
 	}
 }
 
-// Nothing that comes behind a refused RDMA Read is delivered, and what came
-// before it is answered. [VIT-3.1-ACK-6] [V-42]
+// Messages after a refused RDMA Read are not delivered, and those before it are answered.
+// [VIT-3.1-ACK-6] [V-42]
 func TestNothingBehindARefusedRead(t *testing.T) {
 	s := serveProbe(t, sessionOpts{attrs: reliableAll, before: func(s *session) { must(t, s.v.PostRecv(vi.NewRecv())) }})
 	r, buf := register(t, s.n, 100, allRights)
@@ -72,9 +72,8 @@ func TestNothingBehindARefusedRead(t *testing.T) {
 	}
 }
 
-// A large segment is read straight into place, and a peer that sends its
-// bytes by and by cannot have them placed after the memory was given back.
-// [V-42]
+// A large segment is read straight into place. A peer that sends it slowly must not have bytes
+// placed after the memory was deregistered. [V-42]
 func TestDirectPlacementRespectsDeregistration(t *testing.T) {
 	s := serveProbe(t, sessionOpts{attrs: reliableAll})
 	r, buf := register(t, s.n, 65000, allRights)
@@ -94,9 +93,8 @@ func TestDirectPlacementRespectsDeregistration(t *testing.T) {
 	s.wantEnd(io.EOF)
 }
 
-// A VI that is disconnected in the middle of a message ends it as void, keeps
-// the stream whole, and sends nothing of its memory from then on. [V-18]
-// [V-30]
+// A VI that is disconnected in the middle of a message ends the message as void. The stream stays
+// whole, and no byte of the VI's memory is sent from then on. [V-18] [V-30]
 func TestDisconnectInsideMessage(t *testing.T) {
 	s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 3, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
 	r, buf := register(t, s.n, 64<<20, vi.MemAttributes{})

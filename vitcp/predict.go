@@ -6,7 +6,7 @@ import (
 	"viaduct/vi"
 )
 
-// A guess is what is predicted of messages, and by what.
+// A guess holds the facts from which the next messages are predicted.
 type guess struct {
 	long     uint16         // length of the last long segment that did not end its message
 	lastSend uint32         // length of the last Send of more than one segment
@@ -14,10 +14,10 @@ type guess struct {
 	sendEnd  uint32         // length of the Send that is predicted
 }
 
-// Predict implements placer.Wire. It predicts the rest of the message in progress, if that is an
-// RDMA Write or an RDMA Read Response, whose headers say how long they are, and the responses that
-// are awaited behind it. A Send is taken to be as long as the last long one. So the memory is that
-// message's alone.
+// Predict implements placer.Wire. It predicts the rest of the current RDMA Write or Read Response,
+// whose header states the length, and the responses that are awaited after it. For a Send it
+// assumes the length of the last long Send. The predicted memory therefore belongs to that message
+// alone.
 func (w *wire) Predict(to *placer.Predictions) {
 	l := (*link)(w)
 	x := &l.rx
@@ -44,7 +44,7 @@ func (w *wire) Predict(to *placer.Predictions) {
 	}
 }
 
-// predictReads predicts the rest of the Read Response in progress, and those behind it.
+// predictReads predicts the rest of the current Read Response and the responses after it.
 func (l *link) predictReads(to *placer.Predictions) {
 	x := &l.rx
 	i, at := 0, x.asm.resp.offset
@@ -90,8 +90,8 @@ func (l *link) predictRest(to *placer.Predictions, t vitcpwire.Type, at, end uin
 	return at >= end
 }
 
-// Predicted implements placer.Wire. A Send that ends too soon is not what was predicted: what was
-// read behind it is taken back before the message is delivered, and its memory with it.
+// Predicted implements placer.Wire. A Send that ends earlier than predicted is a wrong prediction:
+// the bytes read after it, and their memory, are taken back before the message is delivered.
 func (w *wire) Predicted(headers, place []byte, _ int, f *placer.Frame) (payload []byte, ok bool, err error) {
 	l := (*link)(w)
 	x := &l.rx

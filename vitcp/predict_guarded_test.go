@@ -10,9 +10,9 @@ import (
 	"viaduct/vi"
 )
 
-// TestAheadGuarded: a region whose memory may fault is never read to ahead, unless the
-// consumer accepts that a fault ends the connection, and no pin of it outlasts the message that looked whether it could be: what was written,
-// read or sent into such a region can be deregistered. [VIA-8.3-16]
+// TestAheadGuarded: bytes are never predicted into a region whose memory may fault, unless the
+// consumer accepts that a fault ends the connection. No pin outlasts the message that checked this,
+// so that a region can be deregistered after writes, reads and sends into it. [VIA-8.3-16]
 func TestAheadGuarded(t *testing.T) {
 	const size = 300_000
 	guarded := allRights

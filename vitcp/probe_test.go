@@ -109,7 +109,7 @@ func ack(n vitcpwire.Number) func(*vitcpwire.Header) {
 	return func(h *vitcpwire.Header) { h.Ack = n }
 }
 
-// post tells of more receive descriptors.
+// post advertises more receive descriptors.
 func (p *probe) post(n vitcpwire.Count) {
 	p.t.Helper()
 	p.posted += n
@@ -168,8 +168,7 @@ func (p *probe) want(typ vitcpwire.Type) seg {
 	}
 }
 
-// wantAck reads until everything up to n is acknowledged, and returns the
-// segment that does it.
+// wantAck reads until all messages up to n are acknowledged, and returns the segment that does it.
 func (p *probe) wantAck(n vitcpwire.Number) seg {
 	p.t.Helper()
 	for {
@@ -251,8 +250,8 @@ type session struct {
 	v *vi.VI
 }
 
-// taken waits until the provider has taken all that the probe sent, so that what it
-// leads to has happened.
+// taken waits until the provider has handled all bytes that the probe sent, so that their effects
+// have happened.
 func (s *session) taken() {
 	s.t.Helper()
 	l := s.v.Link().(*link)
@@ -273,7 +272,7 @@ type sessionOpts struct {
 	security []byte // of the probe's request
 }
 
-// serveProbe is a session in which the probe is the caller.
+// serveProbe starts a session in which the probe is the caller.
 func serveProbe(t testing.TB, o sessionOpts) *session {
 	t.Helper()
 	s := &session{n: openNIC(t, openProvider(t, o.cfg))}

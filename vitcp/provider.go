@@ -15,13 +15,12 @@ import (
 	"viaduct/vi"
 )
 
-// maxDiscriminator as package vi is told. [V-04]
+// maxDiscriminator is the length limit that package vi enforces. [V-04]
 const maxDiscriminator = vitcpwire.MaxDiscriminator
 
-// A Provider is VI over TCP. All NICs opened through one Provider share its
-// listening addresses: that is how several applications of a process live
-// behind one port, told apart by their discriminators. Methods may be called
-// concurrently.
+// A Provider is VI over TCP. All NICs opened through one Provider share its listening addresses, so
+// that several applications of a process can use one port and are told apart by discriminator.
+// Methods may be called concurrently.
 type Provider struct { // [VIT-2.2.2.2.1-2]
 	cfg   Config
 	count counters
@@ -35,8 +34,7 @@ type Provider struct { // [VIT-2.2.2.2.1-2]
 
 var _ vi.Provider = (*Provider)(nil)
 
-// New returns a provider with the given settings. The error says which of
-// them cannot be.
+// New returns a provider with the given settings. The error names the setting that is not possible.
 func New(c Config) (*Provider, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -49,7 +47,7 @@ func New(c Config) (*Provider, error) {
 	}, nil
 }
 
-// Stats returns what was counted so far.
+// Stats returns the counters so far.
 func (p *Provider) Stats() Stats {
 	p.mu.Lock()
 	s := p.ended
@@ -92,10 +90,10 @@ type device struct {
 	misses    map[netip.AddrPort]int // guarded by mu: No Match in a row, by target
 }
 
-// Open implements vi.Provider. The name is an IP address to be known by and listen on.
-// "" and "vitcp0" stand for all addresses of the host: such a NIC reports one of them as
-// its LocalAddress, and a wait for that address answers at all of them. A wait for one
-// address alone takes a NIC that was opened by that address.
+// Open implements vi.Provider. The name is the IP address of the NIC, at which it listens. "" and
+// "vitcp0" stand for all addresses of the host: such a NIC reports one of them as its LocalAddress,
+// and a wait for that address answers at all of them. To wait at one address alone, open the NIC by
+// that address.
 func (p *Provider) Open(name string, nic *vi.NIC) (vi.Device, error) {
 	d := &device{p: p, nic: nic, name: name, listeners: make(map[*listener]struct{}), misses: make(map[netip.AddrPort]int), pending: make(map[*request]struct{})}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
@@ -138,7 +136,7 @@ func (d *device) hostPart() []byte {
 	return vi.IPAddress(ap, "").Host
 }
 
-// ownAddr is an address of this host, loopback if it has no other.
+// ownAddr returns an address of this host, or loopback if it has no other.
 func ownAddr() netip.Addr {
 	as, _ := net.InterfaceAddrs()
 	var v6 netip.Addr
@@ -261,7 +259,7 @@ func (d *device) Close() error {
 	return nil
 }
 
-// enter notes that a goroutine works for the device, unless it is closed.
+// enter registers a goroutine that works for the device. It fails if the device is closed.
 func (d *device) enter() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -279,8 +277,8 @@ func (d *device) join(ctx context.Context) (context.Context, context.CancelFunc)
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// listen makes sure that the device listens on ap and keeps it open until the
-// device is closed.
+// listen makes sure that the device listens on ap, and keeps the listener open until the device is
+// closed.
 func (d *device) listen(ap netip.AddrPort) (*listener, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -300,10 +298,10 @@ func (d *device) listen(ap netip.AddrPort) (*listener, error) {
 	return l, nil
 }
 
-// place resolves the host part of a local address, which is an IP address: where to
-// listen, and for connections to which of our addresses. The device's own address means
-// all that the device listens at: a device at a wildcard is known by one address and
-// answers at every address of the host. [VIT-2.2.2.2.1-1]
+// place resolves the host part of a local address, which is an IP address: where to listen, and to
+// which of our addresses a connection must go. The device's own address stands for all addresses at
+// which the device listens, because a device at a wildcard is known by one address and answers at
+// all. [VIT-2.2.2.2.1-1]
 func (d *device) place(local vi.Address) (ap netip.AddrPort, err error) {
 	if len(local.Host) == 0 {
 		return d.addr, nil
@@ -366,8 +364,7 @@ func discriminator(b []byte) (vitcpwire.Discriminator, error) {
 	return dis, nil
 }
 
-// contextError tells an expired time from a cancellation in the engine's
-// words.
+// contextError returns the engine's error for an expired or a cancelled context.
 func contextError(ctx context.Context) error {
 	err := context.Cause(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {

@@ -8,14 +8,14 @@ import (
 )
 
 const (
-	// directSegment and directRest are from which length of a segment, and
-	// of what is missing of it, its payload is read straight into place.
+	// directSegment is the length from which a segment's payload is read straight into place.
+	// directRest is the same for the missing part of a segment.
 	directSegment = 32 << 10
 	directRest    = 4 << 10
 
-	// watchedLen is how many bytes of an RDMA Write are put into place after all others, if the
-	// system puts those there. In which order it does that is unknown, and a program may watch the
-	// last bytes to see that all are there. [VIA-4.2-5]
+	// watchedLen is how many bytes at the end of an RDMA Write are placed after all others, if the
+	// kernel places the rest. The kernel's order is unknown, and a program may poll the last bytes
+	// to see that all have arrived. [VIA-4.2-5]
 	watchedLen = 8
 )
 
@@ -79,8 +79,7 @@ func (l *link) Landed(p *frameio.Plan, frame, behind int) (taken, missing int, e
 	return taken, missing, err
 }
 
-// nudge wakes the send role if what was taken gives it something to do that
-// must not wait. [V-12] [V-21]
+// nudge wakes the send role if the received messages give it work that must not wait. [V-12] [V-21]
 func (l *link) nudge() {
 	if l.level == reception && l.acks.urgent() || l.flow && l.mine.urgent() {
 		l.rx.kick = true
@@ -92,10 +91,10 @@ func (l *link) nudge() {
 	}
 }
 
-// Drained implements frameio.Protocol: the moment for acknowledgements. A
-// consumer that polls has just been given what came; it is likely to answer,
-// and the acknowledgement rides on that. If it does not, and nothing else than a
-// message comes, it goes by itself after a millisecond.
+// Drained implements frameio.Protocol: it is the moment for acknowledgements. A consumer that polls
+// has just received messages and is likely to answer, and the acknowledgement travels with the
+// answer. If it does not answer, and only messages arrive, a NOP carries the acknowledgement after
+// a millisecond.
 func (l *link) Drained() {
 	x := &l.rx
 	if !l.life.Load().running() {
@@ -103,14 +102,14 @@ func (l *link) Drained() {
 	}
 	if x.fresh && l.c.Polled() { // [V-12]
 		x.fresh = false
-		if l.hasNews() {
-			l.tellSoon()
+		if l.hasUpdate() {
+			l.wantNOPSoon()
 		}
 		return
 	}
 	x.fresh = false
-	if l.hasNews() { // [V-12] [V-21]
-		l.tell()
+	if l.hasUpdate() { // [V-12] [V-21]
+		l.wantNOP()
 	}
 }
 
@@ -162,9 +161,8 @@ func watched(h *vitcpwire.Header) int {
 	return 0
 }
 
-// begin begins to take a segment: everything its headers say is checked here, before
-// the first byte is placed. more is what follows the header proper. The error is a
-// *ProtocolError.
+// begin starts a segment. All header fields are checked here, before the first byte is placed. more
+// holds the bytes after the header proper. The error is a *ProtocolError.
 func (l *link) begin(h vitcpwire.Header, more []byte, payload int) error {
 	x := &l.rx
 	x.t, x.h, x.payload, x.all = &messageTypes[h.Type], h, payload, nil
@@ -173,7 +171,7 @@ func (l *link) begin(h vitcpwire.Header, more []byte, payload int) error {
 	}
 	l.count.receivedSegments.Add(1)
 	if l.flow {
-		if !l.credits.told(h.Posted) {
+		if !l.credits.update(h.Posted) {
 			return framingf("count of receive descriptors %d after %d", h.Posted, l.credits.posted.Load())
 		}
 		if l.blocked.Load() && l.credits.available() > 0 {
@@ -217,8 +215,8 @@ func (w *wire) Target(held vi.Memory, off, n int) vi.Memory {
 // Lost implements placer.Wire.
 func (w *wire) Lost(error) { w.rx.t.fail((*link)(w)) }
 
-// End implements placer.Wire: it takes a segment all of whose bytes are in place, and with its last
-// one the message.
+// End implements placer.Wire: it finishes a segment whose bytes are all in place, and finishes the
+// message with its last segment.
 func (w *wire) End(last []byte) error {
 	l := (*link)(w)
 	x := &l.rx
@@ -232,14 +230,14 @@ func (w *wire) End(last []byte) error {
 	return x.t.end(l, x.h.Flags&vitcpwire.TransmitError != 0)
 }
 
-// wake has the send role look at what it was waiting with.
+// wake makes the send role retry the descriptor that it was waiting with.
 func (l *link) wake() {
 	l.blocked.Store(false)
 	l.rx.kick = true
 }
 
-// received notes that a message was taken in full: acknowledged only now that
-// its bytes are in place and its completion made.
+// received records that a message was received in full. It is acknowledged only now, because its
+// bytes are in place and its completion is made.
 func (l *link) received(payload uint32) {
 	if l.life.Load().faulted() {
 		return

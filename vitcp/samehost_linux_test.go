@@ -8,7 +8,7 @@ import (
 	"viaduct/vi"
 )
 
-// A VI tells how its bytes go, and why.
+// A VI reports which path its bytes take, and why.
 func TestPath(t *testing.T) {
 	for _, c := range []struct {
 		policy samehost.Policy

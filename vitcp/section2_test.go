@@ -116,8 +116,8 @@ func TestVIT_2_2_2_1(t *testing.T) {
 	r, _ := register(t, n, 100, vi.MemAttributes{})
 	c := listenProbe(t)
 	t.Run("VIT-2.2.2.1-1", func(t *testing.T) {
-		// What is posted before the connection is not sent, then or later.
-		// [VIT-2.2.2.1-1] [VIT-2.2.2.1-2]
+		// A descriptor posted before the connection is not sent, then or later. [VIT-2.2.2.1-1]
+		// [VIT-2.2.2.1-2]
 		must(t, v.PostSend(vi.NewSend(segment(r, 0, 10))))
 		d, _ := waitSend(t, v)
 		if d.Status()&vi.StatusFlushed == 0 {
@@ -146,7 +146,7 @@ func TestVIT_2_2_2_1(t *testing.T) {
 	})
 }
 
-// Section 2.2.2.2.1: one port, told apart by discriminators.
+// Section 2.2.2.2.1: one port serves several applications by discriminator.
 func TestVIT_2_2_2_2_1(t *testing.T) {
 	p := openProvider(t, Config{})
 	n := openNIC(t, p)
@@ -228,8 +228,8 @@ func TestVIT_2_2_2_2_1(t *testing.T) {
 	}
 }
 
-// A caller is its NIC's address, at a port that the system chooses, where the target is
-// of the same family. [VIT-2.2.2.2.1-3] [V-36]
+// A caller uses its NIC's address, at a port that the system chooses, if the target is of the same
+// family. [VIT-2.2.2.2.1-3] [V-36]
 func TestVIT_2_2_2_2_1_Caller(t *testing.T) {
 	n := openNIC(t, openProvider(t, Config{}))
 	from := netip.MustParseAddr("127.0.0.2")
@@ -311,10 +311,9 @@ func TestVIT_2_2_2_2_2(t *testing.T) {
 	})
 }
 
-// testProtection has the probe use handles, ranges and rights that are not
-// its own. Memory is never touched, not even in part; at Reliable Reception
-// the error is told. [VIT-2.2.2.2.2-6] [VIT-3.1-ACK-6] [VIT-3.1-ERR-1]
-// [VIT-3.1-ERR-3] [V-13] [V-42]
+// testProtection makes the probe use handles, ranges and rights that are not its own. Memory is not
+// touched, not even in part. At Reliable Reception the error is reported. [VIT-2.2.2.2.2-6]
+// [VIT-3.1-ACK-6] [VIT-3.1-ERR-1] [VIT-3.1-ERR-3] [V-13] [V-42]
 func testProtection(t *testing.T) {
 	type target struct {
 		r    *vi.Region
@@ -582,9 +581,8 @@ func TestVIT_2_2_2_2_3_Turns(t *testing.T) {
 // Section 2.2.2.2.6: outstanding RDMA Reads.
 func TestVIT_2_2_2_2_6(t *testing.T) {
 	t.Run("VIT-2.2.2.2.6-1", func(t *testing.T) {
-		// Memory that a response is being sent from stays what it is until
-		// the bytes are safe: deregistering in the middle either waits or
-		// ends the response as void, and nothing of the memory is sent
+		// The source memory of a response stays pinned until its bytes are safe. Deregistering in
+		// the middle either waits or ends the response as void, and no byte of the memory is sent
 		// afterwards. [VIT-2.2.2.2.6-1]
 		const size = 64 << 20 // more than the sockets take: the sender waits in the middle
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = size }})
@@ -620,9 +618,9 @@ func TestVIT_2_2_2_2_6(t *testing.T) {
 		}
 	})
 	t.Run("refused", func(t *testing.T) {
-		// A read that is refused is answered behind those before it, by a segment that
-		// has what every segment has; a read of nothing needs no memory. What is asked
-		// behind it is not answered. [V-30] [V-42] [V-26]
+		// A refused read is answered after the reads before it, by a complete segment. A read of
+		// length zero needs no memory. Requests after a refused read are not answered. [V-30]
+		// [V-42] [V-26]
 		for _, level := range levels[1:] {
 			s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, level), before: func(s *session) {
 				for range 3 {

@@ -40,8 +40,7 @@ func TestVIT_3_Encapsulation(t *testing.T) {
 		t.Error("bytes differ")
 	}
 
-	// An RDMA Read has one source range, and fills its segments in order.
-	// [V-25]
+	// An RDMA Read has one source range, and fills its local segments in order. [V-25]
 	must(t, s.v.PostSend(vi.NewRDMARead(to, segment(r, 100, 10), segment(r, 0, 20))))
 	q := s.want(vitcpwire.ReadRequest)
 	want.Length = 30
@@ -61,8 +60,8 @@ func TestVIT_3_Encapsulation(t *testing.T) {
 	}
 }
 
-// A peer that counts types from one, or leaves the RDMA header of responses
-// out, is met by a setting. [V-02] [V-23]
+// A Dialect setting serves a peer that counts types from one, or omits the RDMA header of
+// responses. [V-02] [V-23]
 func TestVIT_3_Dialects(t *testing.T) {
 	for _, d := range []vitcpwire.Dialect{{TypeOffset: 1}, {BareReadResponse: true}, {TypeOffset: 7, BareReadResponse: true}} {
 		t.Run(fmt.Sprintf("%+v", d), func(t *testing.T) {
@@ -125,7 +124,7 @@ func TestVIT_3_1_Numbers(t *testing.T) {
 		})
 	}
 	t.Run("unannounced", func(t *testing.T) {
-		// A first number that the connect message did not tell. [V-09]
+		// The first message has a number that the connect message did not announce. [V-09]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, before: func(s *session) { must(t, s.v.PostRecv(vi.NewRecv())) }})
 		s.last = 77
 		s.message(vitcpwire.Send, nil, nil)
@@ -184,7 +183,7 @@ func TestVIT_3_1_Immediate(t *testing.T) {
 			}
 		}
 	}
-	// On messages that cannot have it the flag is ignored.
+	// The flag is ignored on messages that cannot carry immediate data.
 	s.nop(immediate(9))
 	s.message(vitcpwire.ReadRequest, &h, nil, immediate(9))
 	s.want(vitcpwire.ReadResponse)
@@ -214,7 +213,7 @@ func TestVIT_3_1_FlowControl(t *testing.T) {
 		for range 3 {
 			s.want(vitcpwire.Send)
 		}
-		// An RDMA Write without immediate data needs none, one with needs one.
+		// An RDMA Write needs a receive descriptor only if it has immediate data.
 		must(t, s.v.PostSend(vi.NewRDMAWrite(vi.RemoteSegment{}, segment(r, 0, 1))))
 		s.want(vitcpwire.Write)
 		must(t, s.v.PostSend(vi.NewRDMAWrite(vi.RemoteSegment{}, segment(r, 0, 1)).WithImmediate(1)))
@@ -298,8 +297,7 @@ func TestVIT_3_1_NOP(t *testing.T) {
 		s.silent()
 	})
 	t.Run("VIT-3.1-NOP-2", func(t *testing.T) {
-		// On an idle connection even news that is not urgent is told.
-		// [VIT-3.1-NOP-2]
+		// On an idle connection even counts that are not urgent are sent. [VIT-3.1-NOP-2]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, before: func(s *session) {
 			for range 10 {
 				must(t, s.v.PostRecv(vi.NewRecv()))
@@ -309,12 +307,12 @@ func TestVIT_3_1_NOP(t *testing.T) {
 		if x := s.recv(); x.h.Type != vitcpwire.NOP || x.h.Posted != 11 {
 			t.Errorf("%v", x.h)
 		}
-		// Without flow control too, at every level, and without a limit: nothing says
-		// there what has been used.
+		// This also holds without flow control, at every level and without a limit, since no count
+		// of used descriptors exists there.
 		c := recvCredits{free: true}
 		for n := uint64(20000); n < 200_000; n += 20000 {
 			c.reach(n)
-			if got := c.tell(); got != vitcpwire.Count(n) || c.news() {
+			if got := c.advertise(); got != vitcpwire.Count(n) || c.unadvertised() {
 				t.Errorf("%d of %d posted are told", got, n)
 			}
 		}
@@ -342,8 +340,8 @@ func TestVIT_3_1_NOP(t *testing.T) {
 		}
 	})
 	t.Run("VIT-3.1-NOP-3 at once", func(t *testing.T) {
-		// A peer that is running out is told by the post itself, others by the timer;
-		// the test holds the timer. [VIT-3.1-NOP-2] [VIT-3.1-NOP-3] [V-21]
+		// The post itself updates a peer that is running out; the timer updates others. The test
+		// holds the timer. [VIT-3.1-NOP-2] [VIT-3.1-NOP-3] [V-21]
 		for _, v := range []struct {
 			flow    bool
 			before  int // descriptors the peer knows of
@@ -425,9 +423,8 @@ func TestVIT_3_1_NOP(t *testing.T) {
 // Section 3.1, Message ACK.
 func TestVIT_3_1_MessageACK(t *testing.T) {
 	t.Run("VIT-3.1-ACK-1", func(t *testing.T) {
-		// Before the first message the number is that before it; then the
-		// last one received well; a burst is acknowledged as one.
-		// [VIT-3.1-ACK-1] [V-09] [V-12]
+		// Before the first message the number is the one before it, and then that of the last
+		// message received well. A burst is acknowledged once. [VIT-3.1-ACK-1] [V-09] [V-12]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, first: 100, posted: 5})
 		must(t, s.v.PostSend(vi.NewSend()))
 		if x := s.want(vitcpwire.Send); x.h.Ack != 100 {
@@ -465,7 +462,8 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		}
 	})
 	t.Run("VIT-3.1-ACK-2 at once", func(t *testing.T) {
-		// A consumer that does not poll waits for no timer, which the test holds. [V-12]
+		// The acknowledgement of a consumer that does not poll waits for no timer, which the test
+		// holds. [V-12]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll})
 		l := s.v.Link().(*link)
 		l.timerMu.Lock()
@@ -477,8 +475,8 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		}
 	})
 	t.Run("VIT-3.1-ACK-2 polled", func(t *testing.T) {
-		// That of a consumer that polls waits for its answer, for what comes and is no
-		// message, or for the timer, which is said to run and does not. [V-12]
+		// The acknowledgement of a consumer that polls waits for its answer, for an arrival that is
+		// not a message, or for the timer. The test pretends that the timer runs. [V-12]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll})
 		l := s.v.Link().(*link)
 		l.armed.Store(true)
@@ -532,8 +530,8 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		}
 	})
 	t.Run("VIT-3.1-ACK-4", func(t *testing.T) {
-		// Without it a Send does not complete; one covers all before it, one
-		// from nowhere none. [VIT-3.1-ACK-4] [V-10] [V-11]
+		// A Send does not complete without an acknowledgement. One acknowledgement covers all Sends
+		// before it, and one with an unknown number covers none. [VIT-3.1-ACK-4] [V-10] [V-11]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9})
 		for range 3 {
 			must(t, s.v.PostSend(vi.NewSend()))
@@ -562,8 +560,8 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		must(t, err)
 	})
 	t.Run("VIT-3.1-ACK-5", func(t *testing.T) {
-		// A read completes on its response, not on an acknowledgement; what
-		// was acknowledged behind it waits for it. [VIT-3.1-ACK-5] [V-11]
+		// A read completes on its response, not on an acknowledgement. Messages acknowledged after
+		// it wait for it. [VIT-3.1-ACK-5] [V-11]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9})
 		r, _ := register(t, s.n, 10, vi.MemAttributes{})
 		must(t, s.v.PostSend(vi.NewSend()))
@@ -586,8 +584,8 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		}
 	})
 	t.Run("VIT-3.1-ACK-5 apart", func(t *testing.T) {
-		// Each acknowledgement on its own: before the response to a read that is the
-		// first, and up to just before one that is the last. [VIT-3.1-ACK-5]
+		// Each acknowledgement is tested on its own: before the response to a read that comes
+		// first, and up to just before a read that comes last. [VIT-3.1-ACK-5]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9})
 		r, _ := register(t, s.n, 10, vi.MemAttributes{})
 		read := func() *vi.Descriptor { return vi.NewRDMARead(vi.RemoteSegment{}, segment(r, 0, 1)) }
@@ -619,8 +617,8 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 				t.Fatalf("step %d: one more is done, %v; state %v", i, err, s.v.State())
 			}
 		}
-		// A send that failed here is told of when those before it are acknowledged, and
-		// ends the connection.
+		// A send that failed locally completes when those before it are acknowledged, and ends the
+		// connection.
 		must(t, s.v.PostSend(vi.NewSend()))
 		must(t, s.v.PostSend(vi.NewSend(vi.Segment{Address: r.Address(), Handle: r.Handle() + 1, Length: 1})))
 		s.want(vitcpwire.Send)
@@ -633,8 +631,8 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		s.wantEnd(io.EOF)
 	})
 	t.Run("VIT-3.1-ACK-5 an error behind a read", func(t *testing.T) {
-		// A read is done when its data is here, and what failed behind it is told then,
-		// and ends the connection. [VIT-3.1-ACK-5] [VIA-4.5-5]
+		// A read completes when its data has arrived. The failed send after it completes then, and
+		// ends the connection. [VIT-3.1-ACK-5] [VIA-4.5-5]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9})
 		r, buf := register(t, s.n, 10, vi.MemAttributes{})
 		read := vi.NewRDMARead(vi.RemoteSegment{}, segment(r, 0, 1))
@@ -736,9 +734,9 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 // Section 3.1, Remote Error Code.
 func TestVIT_3_1_RemoteErrorCode(t *testing.T) {
 	t.Run("VIT-3.1-ERR-4", func(t *testing.T) {
-		// The code sets the status of the message it names; those before it
-		// are well, those behind it flushed. [VIT-3.1-ERR-1] [VIT-3.1-ERR-3]
-		// [VIT-3.1-ERR-4] [VIT-3.1-ACK-1] [V-13]
+		// The code sets the status of the message that it names. Messages before it succeed and
+		// messages after it are flushed. [VIT-3.1-ERR-1] [VIT-3.1-ERR-3] [VIT-3.1-ERR-4]
+		// [VIT-3.1-ACK-1] [V-13]
 		for code, want := range map[uint8]vi.Status{
 			vitcpwire.ProtectionError: vi.StatusRDMAProtection,
 			vitcpwire.DescriptorError: vi.StatusRemoteDescriptor,
@@ -770,8 +768,8 @@ func TestVIT_3_1_RemoteErrorCode(t *testing.T) {
 		}
 	})
 	t.Run("VIT-3.1-ERR-4 news", func(t *testing.T) {
-		// A code for a message that was acknowledged, or that was not sent, is no
-		// news. [VIT-3.1-ERR-4] [VIT-3.1-ACK-5] [V-11]
+		// A code for a message that was acknowledged, or never sent, is ignored. [VIT-3.1-ERR-4]
+		// [VIT-3.1-ACK-5] [V-11]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9})
 		for range 3 {
 			must(t, s.v.PostSend(vi.NewSend()))
@@ -928,8 +926,8 @@ func TestVIT_3_1_TransmitError(t *testing.T) {
 		s.wantEnd(io.EOF)
 	})
 	t.Run("sender", func(t *testing.T) {
-		// Memory that goes away in the middle of a message ends it as void.
-		// [V-30] [VIT-2.2.2.2.5-5]
+		// Memory that is deregistered in the middle of a message ends the message as void. [V-30]
+		// [VIT-2.2.2.2.5-5]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 3, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
 		r, _ := register(t, s.n, 64<<20, vi.MemAttributes{})
 		must(t, s.v.PostSend(vi.NewSend(segment(r, 0, 64<<20))))

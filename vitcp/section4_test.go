@@ -120,7 +120,7 @@ func TestVIT_4_2_Caller(t *testing.T) {
 		must(t, <-done)
 	})
 	t.Run("V-45", func(t *testing.T) {
-		// Data right behind the accept, in the same TCP segment. [V-45]
+		// Data follows the accept in the same TCP segment. [V-45]
 		c := listenProbe(t)
 		w := newVI(t, n, reliableAll)
 		must(t, w.PostRecv(vi.NewRecv()))
@@ -259,7 +259,7 @@ func TestVIT_4_3_Called(t *testing.T) {
 		}
 	})
 	t.Run("offer", func(t *testing.T) {
-		// What the application is shown, and what the accept says.
+		// The application sees the caller's attributes, and the accept states the agreed ones.
 		// [VIT-4.3-4] [VIT-4.3-6] [VIT-3.2-3] [VIT-3.2-4] [VIT-3.2-5] [V-16]
 		n := openNIC(t, openProvider(t, Config{}))
 		a := reliableAll
@@ -331,7 +331,7 @@ func TestVIT_4_3_Called(t *testing.T) {
 	})
 }
 
-// pendingOf returns the one request that the consumer has not decided.
+// pendingOf returns the one request that the consumer has not decided on.
 func pendingOf(n *nicUnderTest) (r *request) {
 	d := n.Device().(*device)
 	d.mu.Lock()
@@ -347,8 +347,8 @@ type signer struct{ fail error }
 func (s *signer) Sign(_ Call, info []byte) ([]byte, error)   { return info, s.fail }
 func (s *signer) Verify(_ Call, info []byte) ([]byte, error) { return info, nil }
 
-// An Accept that can't be leaves nothing behind: the VI is as it was, the caller is
-// told or finds the connection closed, and its place is free. [VIT-4.3-6]
+// An Accept that fails has no lasting effect: the VI is unchanged, the caller gets a reject or
+// finds the connection closed, and the caller's place is free. [VIT-4.3-6]
 func TestVIT_4_3_AcceptFails(t *testing.T) {
 	errSign := errors.New("no signature")
 	for name, v := range map[string]struct {
@@ -460,7 +460,7 @@ func TestVIT_4_3_Listening(t *testing.T) {
 		})
 	}
 	t.Run("taken", func(t *testing.T) {
-		// A port that is another's is an error at once, where the device opens it.
+		// A port that another process holds is an error at once, where the device opens it.
 		// [VIT-4.3-1]
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		must(t, err)
@@ -473,8 +473,8 @@ func TestVIT_4_3_Listening(t *testing.T) {
 		}
 	})
 	t.Run("another port", func(t *testing.T) {
-		// An address of ours with a port is listened on there, one without on the
-		// device's; one that is no IP address is none. [VIT-2.2.2.2.1-1] [V-04]
+		// The device listens at the port of a local address, or at its own port if the address has
+		// none. A host part that is no IP address is an error. [VIT-2.2.2.2.1-1] [V-04]
 		n := openNIC(t, openProvider(t, Config{}))
 		d := n.Device().(*device)
 		port := free()
@@ -502,8 +502,7 @@ func TestVIT_4_3_Listening(t *testing.T) {
 		}
 	})
 	t.Run("shared", func(t *testing.T) {
-		// Two NICs of one provider share a port; another provider cannot
-		// have it.
+		// Two NICs of one provider share a port; another provider cannot have it.
 		p := openProvider(t, Config{})
 		n := openNIC(t, p)
 		ap, _ := n.addr("").AddrPort()
@@ -580,9 +579,9 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 		}
 	})
 	t.Run("one address", func(t *testing.T) {
-		// Two processes, which a provider each stands for, at one address and port: only
-		// one of them can wait there, and the other's request finds it. When that one
-		// has gone, the next takes its place.
+		// Two providers stand for two processes at one address and port. Only one of them can wait
+		// there, and the other's request finds it. When the first has gone, the next takes its
+		// place.
 		first := openNIC(t, openProvider(t, Config{Listen: "127.0.0.1:0"}))
 		other := func() *nicUnderTest { return openNIC(t, openProvider(t, Config{Port: first.port()})) }
 		at := func(d string) vi.Address { return first.addr(d) }
@@ -650,7 +649,7 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 		}
 	})
 	t.Run("VIT-4-2 refused", func(t *testing.T) {
-		// When the time is up, a refusal without a reason is what is told. [VIT-4-2] [V-33]
+		// When the time is up, the call returns the refusal without a reason. [VIT-4-2] [V-33]
 		n := openNIC(t, openProvider(t, Config{}))
 		c := listenProbe(t)
 		v := newVI(t, n, reliableAll)
@@ -662,7 +661,7 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 		}
 	})
 	t.Run("impossible", func(t *testing.T) {
-		// What can't be is told at once, and no connection is tried. [V-33]
+		// An impossible request fails at once, without a connection attempt. [V-33]
 		n := openNIC(t, openProvider(t, Config{}))
 		taken, err := net.Listen("tcp", "127.0.0.1:0")
 		must(t, err)

@@ -14,23 +14,20 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// A Call describes a connection that is being set up, for functions that decide
-// about it.
+// A Call describes a connection that is being set up, for functions that decide about it.
 type Call struct {
 	Caller, Callee netip.Addr // the IP addresses of the two sides
 	Calling        []byte     // the caller's discriminator
 	Called         []byte     // the discriminator it asks for
 
-	// Request is the security information of the Connect Request, as it was
-	// on the wire, when that of the Connect Accept is made or checked; nil
-	// when that of the request itself is. It ties the answer to the
-	// question.
+	// Request is the security information of the Connect Request as it was on the wire, while the
+	// information of the Connect Accept is made or checked. It ties the answer to the request. It
+	// is nil while the request's own information is made or checked.
 	Request []byte
 }
 
-// An Authenticator adds its own part to the security information that VIs
-// send, and checks and removes that of the peer. Methods are called
-// concurrently.
+// An Authenticator adds its own part to the security information that VIs send, and checks and
+// removes the peer's part. Methods are called concurrently.
 type Authenticator interface { // [VIT-2.2.1-3] [VIT-3.2-6]
 	// Sign returns the security information to send: info, which is the VI
 	// consumer's own and may be empty, with the authenticator's part.
@@ -61,13 +58,12 @@ const (
 	hmacNonces = 1 << 16
 )
 
-// An HMAC is the ready-made Authenticator: both sides share a key, and each
-// proves that it has it with an HMAC-SHA-256 over both IP addresses, both
-// discriminators, a nonce, the time and the consumer's own information. It
-// keeps strangers from connecting; what is sent afterwards is neither
-// encrypted nor authenticated (TLS does that). Clocks of the two sides must
-// agree within MaxSkew; within that time nonces are remembered, so that a
-// request which was overheard cannot be used again at the same provider.
+// An HMAC is an Authenticator: both sides share a key, and each proves that it has the key with an
+// HMAC-SHA-256 over both IP addresses, both discriminators, a nonce, the time and the consumer's
+// own information. It keeps strangers from connecting. It does not encrypt or authenticate the data
+// sent afterwards; use TLS for that. The clocks of the two sides must agree within MaxSkew. Nonces
+// are remembered for that time, so that an overheard request cannot be replayed to the same
+// provider.
 type HMAC struct {
 	// Key is the shared secret; at least 16 bytes.
 	Key []byte
@@ -75,7 +71,7 @@ type HMAC struct {
 	// MaxSkew is how far the peer's clock may be from ours; 0 means a minute.
 	MaxSkew time.Duration
 
-	// IgnoreAddresses leaves the IP addresses out, for peers behind address
+	// IgnoreAddresses leaves out the IP addresses, for peers that reach each other through address
 	// translation. Both sides must agree.
 	IgnoreAddresses bool
 
@@ -138,8 +134,8 @@ func (h *HMAC) Verify(c Call, b []byte) ([]byte, error) {
 	return info, nil
 }
 
-// sum is the HMAC over everything of variable length with its length, so that
-// no two calls yield the same input.
+// sum returns the HMAC over all fields. A field of variable length is preceded by its length, so
+// that no two calls yield the same input.
 func (h *HMAC) sum(c Call, head, info []byte) []byte {
 	m := hmac.New(sha256.New, h.Key)
 	field := func(b []byte) {
@@ -211,9 +207,9 @@ func appendExtensions(b []byte, bits uint16) []byte {
 	return binary.BigEndian.AppendUint16(b, extensionLen)
 }
 
-// cutExtensions returns what the block at the front of b offers and what
-// follows it. Anything else than a proper block is left alone: it belongs to
-// the consumer.
+// cutExtensions returns the bits that the extension block at the front of b offers, and the bytes
+// after the block. If b does not begin with a proper block, b belongs to the consumer and is
+// returned unchanged.
 func cutExtensions(b []byte) (bits uint16, rest []byte) {
 	if len(b) < extensionLen || string(b[:4]) != extensionMagic {
 		return 0, b

@@ -102,8 +102,8 @@ func TestHMAC(t *testing.T) {
 	must(t, verify(checker, c, sign()))
 }
 
-// Both sides of a connection check each other; a peer with another key is
-// refused before the application hears of it. [VIT-3.2-6]
+// Both sides of a connection check each other. A peer with another key is refused before the
+// application learns of it. [VIT-3.2-6]
 func TestHMACConnections(t *testing.T) {
 	cfg := func(key string) Config { return Config{Security: &HMAC{Key: []byte(key)}} }
 	attrs := reliableAll
@@ -244,7 +244,7 @@ func TestIPv6(t *testing.T) {
 	}
 }
 
-// Limits: half-open connections, connections of one host, and the hosts that may connect.
+// Limits of half-open connections, of connections per host, and of the hosts that may connect.
 // [V-35] [V-43]
 func TestLimits(t *testing.T) {
 	t.Run("half-open", func(t *testing.T) {
@@ -343,8 +343,8 @@ func TestGrace(t *testing.T) {
 	}
 }
 
-// The Disconnect message goes only where it was agreed on, and then tells an
-// orderly end from a lost connection. [V-17]
+// The Disconnect message is sent only if both sides agreed on it. It then distinguishes an orderly
+// end from a lost connection. [V-17]
 func TestDisconnectMessage(t *testing.T) {
 	cause := make(chan error, 20)
 	cfg := Config{Disconnect: true, Broken: func(_ *vi.VI, err error) { cause <- err }}
@@ -386,7 +386,7 @@ func TestDisconnectMessage(t *testing.T) {
 			if err := <-cause; !errors.Is(err, io.ErrUnexpectedEOF) {
 				t.Errorf("cause %v", err)
 			}
-			// A side whose engine breaks the connection does not say that it leaves.
+			// A side whose engine breaks the connection does not send Disconnect.
 			w = newVI(t, n, reliableAll)
 			done = callVI(t, n, w, c.addr("x"), patience)
 			q, _ = c.accept()

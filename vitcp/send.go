@@ -11,9 +11,9 @@ import (
 	"viaduct/vi"
 )
 
-// txState belongs to the send role. One descriptor becomes one message, of the
-// type of its operation, cut into segments that are sent in order.
-// [VIT-2.2.2.2.3-1] [VIT-2.2.2.2.3-2] [VIT-2.2.2.2.3-3] [VIT-3.1-15]
+// txState belongs to the send role. One descriptor becomes one message, of the type of its
+// operation, cut into segments that are sent in order. [VIT-2.2.2.2.3-1] [VIT-2.2.2.2.3-2]
+// [VIT-2.2.2.2.3-3] [VIT-3.1-15]
 type txState struct {
 	last  vitcpwire.Number // of the message begun last
 	turn  bool             // the next segment is a response's if there is one
@@ -24,8 +24,8 @@ type txState struct {
 
 	runs []run // descriptors that complete with this batch
 
-	// held is the pin that the Fill in progress gave to its batch last: what
-	// else it sends of the region needs none.
+	// held is the pin that the current Fill gave to its batch last. Further bytes of the same
+	// region need no pin.
 	held vi.Memory
 
 	copied []*copiedSegment // what the batch being sent has of memory that may fault
@@ -46,8 +46,7 @@ type outgoing struct {
 	rdma   vitcpwire.RDMA
 }
 
-// What is unpublished Fill has begun and not made known yet, which it does once for a
-// batch.
+// unpublished holds counters that Fill updates per message and publishes once per batch.
 type unpublished struct {
 	whole  vitcpwire.Number
 	seqOff uint64
@@ -66,7 +65,7 @@ func (l *link) Fill(b *frameio.Batch) {
 	}
 }
 
-// publish makes known what was begun, before any of it leaves.
+// publish publishes the counters of the begun messages, before any of them leaves.
 func (l *link) publish() {
 	if l.level == reception { // acknowledgements mean nothing elsewhere
 		t := &l.tx
@@ -83,7 +82,7 @@ func (l *link) fill(b *frameio.Batch) {
 	}
 	l.mine.reach(l.ep.RecvPosted())
 	sent := false
-	for !b.FullFor(l.tellsAhead()) && l.fillSegment(b) {
+	for !b.FullFor(l.isPredictable()) && l.fillSegment(b) {
 		sent = true
 		if l.single {
 			b.LeaveMore()
@@ -93,23 +92,23 @@ func (l *link) fill(b *frameio.Batch) {
 			break
 		}
 	}
-	if !sent && l.nop.Swap(false) && (l.hasNews() || l.mine.news()) {
+	if !sent && l.nop.Swap(false) && (l.hasUpdate() || l.mine.unadvertised()) {
 		l.putBare(b, vitcpwire.NOP, nil)
 		l.count.sentNOPs.Add(1)
 	}
 }
 
-// tellsAhead reports whether the peer can tell the next segment ahead: the rest of a
-// message whose length it knows.
-func (l *link) tellsAhead() bool {
+// isPredictable reports whether the peer can predict the next segment: it is the rest of a message
+// whose length the peer knows.
+func (l *link) isPredictable() bool {
 	t := &l.tx
 	return t.active && t.typ == vitcpwire.Write || t.jobOffset > 0
 }
 
-// hasNews reports whether a NOP would tell the peer something that it may wait for.
-// Without flow control new receive descriptors are nothing of the kind. [V-12]
-func (l *link) hasNews() bool {
-	return l.level == reception && l.acks.pending() || l.flow && l.mine.news()
+// hasUpdate reports whether a NOP would carry a count that the peer may wait for. Without flow
+// control the peer does not wait for receive descriptors. [V-12]
+func (l *link) hasUpdate() bool {
+	return l.level == reception && l.acks.pending() || l.flow && l.mine.unadvertised()
 }
 
 // fillSegment appends one segment: of a response and of other messages by
@@ -156,8 +155,8 @@ func (l *link) startMessage(b *frameio.Batch) bool {
 	return false
 }
 
-// started has the send descriptor that was started become the active message, unless it
-// is an RDMA Read. It is false if the descriptor is in error.
+// started makes d the active message, unless d is an RDMA Read. It returns false if d failed its
+// check; d is complete then.
 func (l *link) started(d *vi.Descriptor, seq uint64, bad vi.Status) bool {
 	op := d.Control.Op()
 	if bad == 0 && op == vi.OpRDMARead && l.asked.limit == 0 {
@@ -186,10 +185,9 @@ func (l *link) started(d *vi.Descriptor, seq uint64, bad vi.Status) bool {
 	return true
 }
 
-// maySend reports whether d may go now. A Send, or an RDMA Write with
-// immediate data, waits for a receive descriptor of the peer; an RDMA Read
-// waits for the window, and what follows waits behind it. [VIT-3.1-17] [V-20]
-// [V-27]
+// maySend reports whether d may be sent now. A Send, or an RDMA Write with immediate data, waits
+// for a receive descriptor of the peer. An RDMA Read waits for the window, and later descriptors
+// wait for it. [VIT-3.1-17] [V-20] [V-27]
 func (l *link) maySend(d *vi.Descriptor) bool {
 	if l.ready(d) {
 		return true
@@ -210,9 +208,9 @@ func (l *link) ready(d *vi.Descriptor) bool {
 
 // header fills in what all segments have in common.
 func (l *link) header(h vitcpwire.Header) vitcpwire.Header {
-	h.Posted = l.mine.tell()
+	h.Posted = l.mine.advertise()
 	if l.level != unreliable { // [V-10]
-		h.Ack = l.acks.tell()
+		h.Ack = l.acks.acknowledge()
 	}
 	l.count.sentSegments.Add(1)
 	return h
@@ -224,8 +222,7 @@ func (l *link) putData(b *frameio.Batch) {
 	d := t.d
 	hl := l.dialect.HeaderLen(t.typ)
 	want := int(min(uint32(l.maxSeg-hl), d.Length-t.offset))
-	// The header is written last, when its length is known; the batch keeps
-	// its bytes in place.
+	// The header is written last, when its length is known; the batch reserves its place.
 	head := b.Header(hl)
 	n, bad := 0, vi.Status(0)
 	for pieces := b.Pieces(); n < want && pieces > 0; pieces-- {
@@ -291,15 +288,15 @@ func (l *link) put(b *frameio.Batch, ref vi.Memory) {
 	b.Data(ref) // fails for short guarded memory only, of which steady leaves none
 }
 
-// A copied segment is the payload of one that came from memory which may fault.
+// A copiedSegment holds the payload of a segment whose source memory may fault.
 type copiedSegment [vitcpwire.MaxSegment]byte
 
 var copiedSegments = sync.Pool{New: func() any { return new(copiedSegment) }}
 
-// steady returns what ref pins as memory that can't fault. What may is copied, before
-// the header tells the peer that the bytes come: the write would find a fault with a
-// part of the segment sent already, and the stream could not go on. Where the consumer
-// accepts that, only what has faulted before is found here. [V-30]
+// steady returns the pinned memory of ref in a form that cannot fault. Memory that may fault is
+// copied before the header announces its bytes: a fault in the write would find a part of the
+// segment sent already, and the stream could not go on. If the consumer accepts that (FaultBreaks),
+// only memory that has faulted before is an error here. [V-30]
 func (l *link) steady(b *frameio.Batch, ref vi.Memory) (vi.Memory, vi.Status) {
 	if !ref.Guarded() {
 		return ref, 0
@@ -366,9 +363,8 @@ func (l *link) putReadRequest(b *frameio.Batch) {
 	t.whole = t.last
 }
 
-// putResponse appends the next segment of the response to a peer's RDMA Read.
-// The memory is checked anew for each segment, and pinned until the kernel has
-// its bytes.
+// putResponse appends the next segment of the response to a peer's RDMA Read. The memory is checked
+// again for each segment, and pinned until the kernel has its bytes.
 func (l *link) putResponse(b *frameio.Batch, job *readJob) {
 	t := &l.tx
 	hl := l.dialect.HeaderLen(vitcpwire.ReadResponse)
@@ -404,7 +400,7 @@ func (l *link) putResponse(b *frameio.Batch, job *readJob) {
 	}
 	l.encode(head, h, job.r) // [V-23]
 	if h.Flags != 0 {
-		// The peer may ask for the next as soon as it has seen this segment.
+		// The peer may ask for the next read as soon as it has seen this segment.
 		l.jobs.Pop()
 		l.served.done()
 		l.count.servedReads.Add(1)
@@ -428,10 +424,9 @@ func (l *link) refuseRead(head []byte, h vitcpwire.Header, job *readJob) {
 	l.die(fmt.Errorf("vitcp: RDMA Read %d of the peer: memory is not to be read", uint32(job.number)), nil, nil)
 }
 
-// putBare appends a segment without payload that begins and ends a message of
-// its own. It uses no descriptor of the peer. [V-22] An error code always goes
-// with the number of its message; no code of our own is ever set without one.
-// [VIT-3.1-ERR-2]
+// putBare appends a segment without payload that begins and ends a message of its own. It uses no
+// descriptor of the peer. [V-22] An error code always goes with the number of its message. We set
+// no code without one. [VIT-3.1-ERR-2]
 func (l *link) putBare(b *frameio.Batch, typ vitcpwire.Type, f *fault) {
 	h := f.report(l.header(vitcpwire.Header{Type: typ, Flags: vitcpwire.EndOfMessage, Length: vitcpwire.HeaderLen, Number: l.tx.last}))
 	l.dialect.AppendHeader(b.Header(vitcpwire.HeaderLen)[:0], h)
@@ -444,12 +439,11 @@ func (l *link) finishSend(d *vi.Descriptor, seq uint64, bad vi.Status) {
 	}
 }
 
-// fillLast appends what is still to be said when the connection ends, once: a
-// message that was begun is ended as void, the peer is told its error, or
-// that we leave. Nothing of the consumer is touched. Then the sending direction
-// ends. Asking for that is left to the send role: asked for by another
-// goroutine, it could come between a look that found nothing to send and the
-// last one, and the report would be lost.
+// fillLast appends the last segments of an ending connection, once: it ends a begun message as
+// void, and reports our error or our Disconnect to the peer. It does not touch the consumer's
+// memory. Then the sending direction ends. Only the send role may ask for that: another goroutine
+// could ask between a look that found nothing to send and the last one, and the report would be
+// lost.
 func (l *link) fillLast(b *frameio.Batch) {
 	t := &l.tx
 	if t.ended {
@@ -460,8 +454,8 @@ func (l *link) fillLast(b *frameio.Batch) {
 	f := l.fault.Load()
 	torn := t.active && t.offset > 0
 	if torn {
-		// Between the segments of a message nothing else may go; the report
-		// rides on its last one. [V-30]
+		// No other message may go between the segments of this one, so its last segment carries the
+		// report. [V-30]
 		head := b.Header(l.dialect.HeaderLen(t.typ))
 		h := f.report(l.header(vitcpwire.Header{
 			Type: t.typ, Flags: vitcpwire.EndOfMessage | vitcpwire.TransmitError,

@@ -10,10 +10,10 @@ import (
 	"viaduct/vi"
 )
 
-// TestSendsAhead: long Sends come to their buffers by few reads of the socket,
-// wherever they are cut, whether they are as long as those before, longer or shorter,
-// and whether a buffer is one segment of memory or several. A consumer may use the
-// buffer as soon as it is told, and nothing beside it is touched. [VIT-2.2.2.2.3-5]
+// TestSendsAhead: long Sends reach their buffers by few reads of the socket, wherever they are cut,
+// whether they are as long as the Sends before, longer or shorter, and whether a buffer is one
+// segment of memory or several. A consumer may use the buffer as soon as the receive completes, and
+// no byte outside is touched. [VIT-2.2.2.2.3-5]
 func TestSendsAhead(t *testing.T) {
 	const size, margin, bufs = 400_000, 64, 6
 	attrs := reliableAll
@@ -128,9 +128,9 @@ func TestSendsAhead(t *testing.T) {
 	}
 }
 
-// TestSendEndsSoon: what was read ahead of a Send that ends before that, with a segment
-// that could be one in the middle, is taken back before the consumer is told and may use
-// the buffer.
+// TestSendEndsSoon: a Send may end earlier than predicted, with a segment that looks like one from
+// the middle. The bytes predicted after it are taken back before the consumer gets the completion
+// and may use the buffer.
 func TestSendEndsSoon(t *testing.T) {
 	for segments := 1; segments < 7; segments++ {
 		attrs := reliableAll

@@ -6,9 +6,9 @@ import (
 	"viaduct/vi"
 )
 
-// SendOne implements package vi's directSender: a short message that finds the send role
-// free, and nothing under way, is made where the peer, or TCP, takes it from. Most of what
-// it costs otherwise are the queue and the batch.
+// SendOne implements package vi's directSender. A short message that finds the send role free and
+// nothing in progress is built directly in the memory from which the peer, or TCP, takes it. This
+// avoids the queue and the batch, which are most of the cost otherwise.
 func (l *link) SendOne(d *vi.Descriptor) (posted bool) {
 	if !l.isShort(d) {
 		return false
@@ -23,9 +23,9 @@ func (l *link) SendOne(d *vi.Descriptor) (posted bool) {
 	return posted
 }
 
-// makeOne posts a short message, if nothing is under way, and makes its one segment in a
-// frame of its own. One that was posted and not made goes on in the usual way, from its
-// beginning, unless it has failed. [send role]
+// makeOne posts a short message, if nothing is in progress, and builds its one segment in a frame
+// of its own. A message that was posted but not built is sent in the usual way, from its beginning,
+// unless it has failed. [send role]
 func (l *link) makeOne(d *vi.Descriptor) (posted, made bool) {
 	t := &l.tx
 	if s := l.life.Load(); !s.running() || s.faulted() || t.active || l.jobs.Front() != nil || !l.ready(d) {

@@ -15,8 +15,8 @@ import (
 // paths are the ways of a message to a VI on the same host.
 var paths = map[string]samehost.Policy{"shared memory": samehost.Require, "TCP": samehost.Off}
 
-// TestDirect: a message of one short segment that finds nothing under way is posted, begun
-// and sent in one step; all else takes the queue and the batch.
+// TestDirect: a message of one short segment that finds nothing in progress is posted, begun and
+// sent in one step. All others take the queue and the batch.
 func TestDirect(t *testing.T) {
 	const short = frameio.MaxHeader - 40
 	for name, policy := range paths {
@@ -75,7 +75,7 @@ func TestDirect(t *testing.T) {
 	}
 }
 
-// TestDirectNot: what has to wait, or comes behind what waits, is not sent past it.
+// TestDirectNot: a message that has to wait, or follows a waiting one, does not pass the queue.
 func TestDirectNot(t *testing.T) {
 	p := connectPair(t, Config{}, withLevel(reliableAll, vi.ReliableDelivery))
 	l := p.a.Link().(*link)
@@ -150,8 +150,8 @@ func TestDirectInError(t *testing.T) {
 	}
 }
 
-// TestDirectAmong: messages of all kinds, some of which go past the queue, arrive and
-// complete in the order of posting, where several goroutines post and credits are short.
+// TestDirectAmong: messages of all kinds, some of which pass the queue, arrive and complete in the
+// order of posting while several goroutines post and credits are short.
 func TestDirectAmong(t *testing.T) {
 	const each, posters = 3000, 2
 	for name, policy := range paths {

@@ -18,8 +18,8 @@ import (
 // drawing for graphviz.
 type matrix struct{ text, dot strings.Builder }
 
-// add runs one event on a machine in state from. A panic says that we
-// ourselves must not let that happen.
+// add runs one event on a machine in state from. A panic means that our own code must not let the
+// event happen there.
 func (m *matrix) add(from, event string, run func() (to string, steps []setupStep)) {
 	var to string
 	var steps []setupStep
@@ -58,10 +58,9 @@ var (
 	errTCP = errors.New("tcp")
 )
 
-// TestVIT_4_2 walks all states of the calling side by all its events; the
-// golden file is to be laid beside the figure of section 4.2.
-// [VIT-4.2-1] [VIT-4.2-2] [VIT-4.2-3] [VIT-4.2-4] [VIT-4.2-5] [VIT-4.2-6]
-// [VIT-2.2.2.2.2-4] [VIT-2.2.2.2.2-7] [V-01] [V-34] [V-41] [V-46]
+// TestVIT_4_2 runs all events of the calling side in all its states. Compare the golden file with
+// the figure of section 4.2. [VIT-4.2-1] [VIT-4.2-2] [VIT-4.2-3] [VIT-4.2-4] [VIT-4.2-5]
+// [VIT-4.2-6] [VIT-2.2.2.2.2-4] [VIT-2.2.2.2.2-7] [V-01] [V-34] [V-41] [V-46]
 func TestVIT_4_2(t *testing.T) {
 	late := t0.Add(time.Minute)
 	events := []struct {
@@ -145,9 +144,8 @@ func TestVIT_4_2_Backoff(t *testing.T) {
 	}
 }
 
-// TestVIT_4_3 walks all states of the called side by all its events; the
-// golden file is to be laid beside the figure of section 4.3.
-// [VIT-4.3-2] [VIT-4.3-3] [VIT-4.3-4] [VIT-4.3-5] [VIT-4.3-6]
+// TestVIT_4_3 runs all events of the called side in all its states. Compare the golden file with
+// the figure of section 4.3. [VIT-4.3-2] [VIT-4.3-3] [VIT-4.3-4] [VIT-4.3-5] [VIT-4.3-6]
 // [VIT-2.2.2.2.2-3] [VIT-2.2.2.2.2-5] [V-01] [V-35]
 func TestVIT_4_3(t *testing.T) {
 	events := []struct {
@@ -244,9 +242,9 @@ func TestVIT_4(t *testing.T) {
 	testkit.Golden(t, "peer.golden", []byte(m.String()))
 }
 
-// Requests that could not be told apart are both answered with No Match, and each
-// side pauses for a time of its own before the next attempt: 10 to 100 ms at random,
-// once. Any other pause is that of the back-off. [VIT-4-1] [V-32] [V-33]
+// Crossing requests that tie are both answered with No Match. Each side then pauses once, for 10 to
+// 100 ms at random, before its next attempt. All other pauses follow the back-off. [VIT-4-1] [V-32]
+// [V-33]
 func TestVIT_4_Tie(t *testing.T) {
 	at := netip.MustParseAddrPort("10.0.0.9:5")
 	seen := make(map[time.Duration]bool)
@@ -348,8 +346,8 @@ func TestVIT_4_Order(t *testing.T) {
 	}
 }
 
-// TestHandedOver: a connection that was given to a call is not the listener's any more: a listener
-// that is closed in that moment leaves it alone.
+// TestHandedOver: a connection that was handed to a call no longer belongs to the listener. Closing
+// the listener at that moment does not affect it.
 func TestHandedOver(t *testing.T) {
 	a, _ := testkit.TCPPair(t)
 	defer a.Close()

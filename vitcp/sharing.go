@@ -11,20 +11,20 @@ import (
 	"viaduct/internal/sock"
 )
 
-// Sharing of a port by several processes of a host. The one that comes first has it. Each
-// other listens at a port of its own, a branch, and announces that by a socket with a name
-// in the abstract namespace, which goes when the process does:
+// Several processes of a host can share a port. The first one has the port itself. Each other one
+// listens at a port of its own, a branch, and announces it by a socket with a name in the abstract
+// namespace, which disappears with the process:
 //
 //	@viaduct-vipl/1/PORT/BRANCH
 //
-// A caller of this host that was told No Match at PORT asks the branches. [V-31]
+// A caller of this host that got No Match at PORT asks the branches. [V-31]
 
 // maxBranches is how many branches of a port a caller asks.
 const maxBranches = 256
 
 func signName(port uint16) string { return fmt.Sprintf("@viaduct-vipl/1/%d/", port) }
 
-// shares reports whether ap is one at which several processes may wait.
+// shares reports whether several processes may wait at ap.
 func (p *Provider) shares(ap netip.AddrPort) bool {
 	return p.cfg.SharePort && sharesPorts && ap.Port() == p.cfg.Port
 }
@@ -43,7 +43,7 @@ func (p *Provider) branchLocked(ap netip.AddrPort) (*listener, error) {
 	return p.startLocked(nl, ap, sign), nil
 }
 
-// beside returns the branches of a target of this host.
+// beside returns the branches of a target on this host.
 func (p *Provider) beside(target netip.AddrPort) (at []netip.AddrPort) {
 	if !p.shares(target) || !sock.IsOwn(target.Addr()) {
 		return nil

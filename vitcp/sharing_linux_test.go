@@ -20,9 +20,9 @@ func freePort(t *testing.T) uint16 {
 	return addrPort(l.Addr()).Port()
 }
 
-// TestSharePort: providers stand for processes. Those that share a port wait at it all, and
-// each is found by its discriminator, by calls and by peers; a provider that does not share
-// cannot wait there, and one that is closed is not asked any more.
+// TestSharePort: providers stand for processes. Those that share a port all wait at it, and calls
+// and peers find each by its discriminator. A provider that does not share cannot wait there, and a
+// closed one is not asked any more.
 func TestSharePort(t *testing.T) {
 	port := freePort(t)
 	host := vi.IPAddress(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port), "").Host

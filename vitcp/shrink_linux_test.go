@@ -13,8 +13,8 @@ import (
 	"viaduct/vi"
 )
 
-// mapFile returns the memory of a file of n zeros, registered as what may fault, and
-// with breaks as what may end the connection then.
+// mapFile returns the memory of a file of n zeros, registered as memory that may fault. With
+// breaks, a fault may end the connection.
 func mapFile(t *testing.T, nic *nicUnderTest, n int, breaks bool) (*os.File, *vi.Region) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
@@ -31,9 +31,9 @@ func mapFile(t *testing.T, nic *nicUnderTest, n int, breaks bool) (*os.File, *vi
 	return f, r
 }
 
-// TestShrinkingFile: a file that shrinks while a peer reads it ends that RDMA Read
-// with the Transmit Error flag and the error code, at once and behind whole segments;
-// and what a Send of ours takes from such a file ends the Send alike. [V-13] [V-17] [V-30]
+// TestShrinkingFile: a file that shrinks while a peer reads it ends that RDMA Read with the
+// Transmit Error flag and the error code, at once and after whole segments. A Send of ours from
+// such a file ends the same way. [V-13] [V-17] [V-30]
 func TestShrinkingFile(t *testing.T) {
 	const size = 64 << 20 // more than the sockets take
 	for name, c := range map[string]struct {

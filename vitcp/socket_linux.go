@@ -16,8 +16,7 @@ func setUserTimeout(nc net.Conn, d time.Duration) error {
 	})
 }
 
-// maxSegmentSize returns what TCP puts into one of its segments, 0 if it
-// cannot be told.
+// maxSegmentSize returns how many bytes TCP puts into one of its segments, or 0 if that is unknown.
 func maxSegmentSize(nc net.Conn) int {
 	mss := 0
 	control(nc, func(fd int) (err error) {
@@ -27,11 +26,10 @@ func maxSegmentSize(nc net.Conn) int {
 	return mss
 }
 
-// latePort has the system choose the local port when it knows both addresses.
-// One chosen by bind must differ from those of all connections, also of ended
-// ones that TCP remembers for a minute: after some ten thousand of them it takes
-// milliseconds to find one, and then there is none. A system that can't do it
-// chooses at bind.
+// latePort makes the system choose the local port when it knows both addresses. A port chosen by
+// bind must differ from those of all connections, even of ended ones that TCP remembers for a
+// minute: after some ten thousand of them a free port takes milliseconds to find, and then there is
+// none. A system without the option chooses at bind.
 func latePort(_, _ string, raw syscall.RawConn) error {
 	return raw.Control(func(fd uintptr) {
 		unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
@@ -54,8 +52,8 @@ func control(nc net.Conn, f func(fd int) error) error {
 	return ferr
 }
 
-// hungUp looks, without waiting, at a connection on which nothing is expected:
-// has the peer ended it, or sent something?
+// hungUp checks, without waiting, a connection on which nothing is expected: it returns whether the
+// peer has ended it, or has sent something.
 func hungUp(nc net.Conn) (ended, sent bool) {
 	control(nc, func(fd int) error {
 		var b [1]byte

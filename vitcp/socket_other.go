@@ -14,11 +14,11 @@ func setUserTimeout(net.Conn, time.Duration) error {
 	return fmt.Errorf("vitcp: user timeout: %w", errors.ErrUnsupported)
 }
 
-// maxSegmentSize cannot be told here.
+// maxSegmentSize is unknown on this system.
 func maxSegmentSize(net.Conn) int { return 0 }
 
-// hungUp cannot be told here without waiting; the first use of the connection
-// will.
+// hungUp cannot be checked without waiting on this system. The first use of the connection finds
+// out.
 func hungUp(net.Conn) (ended, sent bool) { return false, false }
 
 func latePort(string, string, syscall.RawConn) error { return nil }

@@ -8,7 +8,7 @@ import (
 	"viaduct/vi"
 )
 
-// Stats counts what has happened in a provider since it was made.
+// Stats holds the counters of a provider since it was created.
 type Stats struct {
 	Connections      uint64 // set up, either side
 	ActiveRequests   uint64 // attempts to connect begun, client-server and peer-to-peer
@@ -34,18 +34,18 @@ type Stats struct {
 	ServedReads      uint64 // RDMA Reads of peers answered in full
 }
 
-// counters is Stats as it is counted. Connections count their messages by
-// themselves and add them up when they end, see linkCounters.
+// counters holds Stats while they are counted. Connections count their own messages, and add them
+// here when they end; see linkCounters.
 type counters struct {
 	connections, activeRequests, activeFailures                                             atomic.Uint64
 	incoming, incomingLimited, incomingTimeouts, incomingInvalid, noMatches, rejects, secur atomic.Uint64
 	protocolErrors, remoteErrors                                                            atomic.Uint64
 }
 
-// Path tells how the bytes of the connection go.
+// Path returns the path that the bytes of the connection take.
 func (l *link) Path() samehost.Path { return sock.PathOf(l.c.NetConn()) }
 
-// Traffic tells package vi what the connection has carried.
+// Traffic returns the messages and bytes that the connection has carried.
 func (l *link) Traffic() vi.Traffic {
 	c := &l.count
 	t := vi.Traffic{

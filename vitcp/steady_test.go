@@ -9,7 +9,7 @@ import (
 	"viaduct/vi"
 )
 
-// A filler has a batch filled by a function, for what else needs a connection.
+// A filler is a link whose batches a test function fills, for code that needs a connection.
 type filler struct {
 	*link
 	fill func(*frameio.Batch)
@@ -19,10 +19,10 @@ func (f filler) Fill(b *frameio.Batch) { f.fill(b) }
 func (f filler) Sent()                 {}
 func (f filler) Failed(error)          {}
 
-// Memory that may fault is copied before a header says that its bytes come, into the
-// batch if that has room for them, but where the consumer accepts that a fault ends the
-// connection, which an unreliable one must not, and where the system reads the memory
-// itself. What is short is copied by the batch anyway. [V-30]
+// Memory that may fault is copied before a header announces its bytes, into the batch if there is
+// room. It is not copied if the consumer accepts that a fault ends the connection, which an
+// unreliable one must not, and the kernel reads the memory itself. The batch copies short payload
+// anyway. [V-30]
 func TestSteady(t *testing.T) {
 	guarded := vi.MemAttributes{MayFault: true}
 	breaks := vi.MemAttributes{MayFault: true, FaultBreaks: true}

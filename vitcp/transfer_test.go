@@ -57,8 +57,7 @@ func TestTransfer_Send(t *testing.T) {
 	}
 }
 
-// RDMA Writes and Reads of many lengths at each level that has them.
-// [VIT-2.2.2.1-4]
+// RDMA Writes and Reads of many lengths, at each level that has them. [VIT-2.2.2.1-4]
 func TestTransfer_RDMA(t *testing.T) {
 	for _, level := range levels {
 		t.Run(level.String(), func(t *testing.T) {

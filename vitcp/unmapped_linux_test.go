@@ -14,10 +14,9 @@ import (
 	"viaduct/vi"
 )
 
-// A send whose memory was unmapped is a protection error, whether its bytes are
-// copied or left to the kernel, which refuses them without saying whose they
-// are. Those before it were sent, those behind are flushed. [VIA-4.6-2]
-// [V-30]
+// A send whose memory was unmapped is a protection error, whether this process copies the bytes or
+// the kernel does, which refuses them without naming the descriptor. Sends before it were sent, and
+// those after it are flushed. [VIA-4.6-2] [V-30]
 func TestUnmappedSend(t *testing.T) {
 	guarded, breaks := vi.MemAttributes{MayFault: true}, vi.MemAttributes{MayFault: true, FaultBreaks: true}
 	for _, c := range []struct {
@@ -74,8 +73,8 @@ func TestUnmappedSend(t *testing.T) {
 	}
 }
 
-// Memory that is unmapped while the kernel has a part of it is a protection error
-// too, and ends the connection if the consumer accepts that. [VIA-4.6-2]
+// Memory that is unmapped while the kernel has a part of it is a protection error too. It ends the
+// connection if the consumer accepts that. [VIA-4.6-2]
 func TestUnmappedWhileSending(t *testing.T) {
 	const size = 64 << 20 // more than the sockets take
 	for _, breaks := range []bool{false, true} {
@@ -112,8 +111,8 @@ func TestUnmappedWhileSending(t *testing.T) {
 	}
 }
 
-// Memory that is gone when it is to be deregistered, and a part of it waits for room in the
-// socket, is a protection error too: nothing can copy what is left. [VIA-4.6-2]
+// Memory that is already unmapped when it is deregistered, while a part of it waits for room in the
+// socket, is a protection error too, because nothing can copy the rest. [VIA-4.6-2]
 func TestUnmappedWhileDeregistering(t *testing.T) {
 	const size = 64 << 20 // more than the sockets take
 	s := serveProbe(t, sessionOpts{attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})

@@ -11,7 +11,7 @@ import (
 	"viaduct/vi"
 )
 
-// offered calls n and returns the caller and the request that it became.
+// offered calls n and returns the caller and the request that arrived for it.
 func offered(t *testing.T, n *nicUnderTest) (*probe, *vi.ConnRequest) {
 	t.Helper()
 	got := make(chan *vi.ConnRequest, 1)
@@ -24,8 +24,8 @@ func offered(t *testing.T, n *nicUnderTest) (*probe, *vi.ConnRequest) {
 	return p, <-got
 }
 
-// A request ends alike whether its caller is watched already or not, whichever side ends
-// it, and only once; of one that was accepted nothing is taken away. [VIT-4.3-5] [VIT-4.3-6]
+// A request ends in the same way whether its caller is watched or not, whichever side ends it, and
+// only once. An accepted request keeps its connection. [VIT-4.3-5] [VIT-4.3-6]
 func TestWatch(t *testing.T) {
 	for _, v := range []struct {
 		name string
@@ -73,7 +73,7 @@ func TestWatch(t *testing.T) {
 		})
 	}
 	t.Run("forgotten", func(t *testing.T) {
-		// The consumer takes its time; a caller that ends its direction is let go.
+		// The consumer takes its time. A caller that ends its direction meanwhile is dropped.
 		n := openNIC(t, openProvider(t, Config{Grace: patience}))
 		p, req := offered(t, n)
 		if err := p.nc.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
@@ -87,7 +87,7 @@ func TestWatch(t *testing.T) {
 		}
 	})
 	t.Run("gone before a wait", func(t *testing.T) {
-		// The caller has gone when a wait comes that it would have been led to.
+		// The caller has hung up when a wait for it arrives.
 		n := openNIC(t, openProvider(t, Config{Grace: patience}))
 		d, err := discriminator([]byte("vi"))
 		must(t, err)

@@ -11,7 +11,7 @@ import (
 	"viaduct/vi"
 )
 
-// hostAddresses are the addresses of this host by which it can be called without a zone.
+// hostAddresses returns the addresses by which this host can be called without a zone.
 func hostAddresses(t *testing.T) (at []netip.Addr) {
 	t.Helper()
 	as, err := net.InterfaceAddrs()
@@ -46,8 +46,8 @@ func callWildcard(ctx context.Context, nic *vi.NIC, to netip.AddrPort, d string)
 	return err
 }
 
-// TestWildcard: a NIC at a wildcard reports one address. A wait for that address, and one
-// that names no host, take requests to every address of the host. [V-31]
+// TestWildcard: a NIC at a wildcard reports one address. A wait for that address, and a wait
+// without a host, take requests to every address of the host. [V-31]
 func TestWildcard(t *testing.T) {
 	for _, listen := range []string{":0", "0.0.0.0:0", "[::]:0"} {
 		t.Run(listen, func(t *testing.T) {
@@ -77,8 +77,8 @@ func TestWildcard(t *testing.T) {
 	}
 }
 
-// TestWildcardOneAddress: a wait for another address than the NIC's own takes requests to
-// that one alone, and a NIC that was opened by an address answers at that one alone.
+// TestWildcardOneAddress: a wait for another address than the NIC's own takes requests to that
+// address alone. A NIC that was opened by an address answers at that address alone.
 // [VIT-2.2.2.2.1-1]
 func TestWildcardOneAddress(t *testing.T) {
 	other := netip.AddrFrom4([4]byte{127, 0, 0, 2})
@@ -103,8 +103,8 @@ func TestWildcardOneAddress(t *testing.T) {
 	must(t, <-waited)
 }
 
-// TestWildcardCaller: a NIC at a wildcard that calls from its own address calls from the
-// address that the system chooses for the target, which may be of another interface. [V-36]
+// TestWildcardCaller: a NIC at a wildcard calls from the address that the system chooses for the
+// target, which may belong to another interface. [V-36]
 func TestWildcardCaller(t *testing.T) {
 	nic, caller := openNIC(t, openProvider(t, Config{Grace: time.Second})), openWildcard(t, ":0")
 	from := make(chan vi.Address, 1)

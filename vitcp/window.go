@@ -2,10 +2,9 @@ package vitcp
 
 import "sync/atomic"
 
-// A readWindow bounds the RDMA Reads of one direction. On the side that asks,
-// take is called by the send role and done by the receive role; on the side
-// that serves it is the other way round. [VIT-2.2.2.2.6-2] [VIT-2.2.2.2.6-3]
-// [V-26]
+// A readWindow bounds the RDMA Reads of one direction. On the asking side the send role calls take
+// and the receive role calls done; on the serving side it is the other way round. [VIT-2.2.2.2.6-2]
+// [VIT-2.2.2.2.6-3] [V-26]
 type readWindow struct {
 	limit uint32 // requests outstanding at one time; fixed at set-up
 	taken atomic.Uint32

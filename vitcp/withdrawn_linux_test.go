@@ -9,9 +9,9 @@ import (
 	"viaduct/vi"
 )
 
-// A peer that has cancelled its request may soon make another. The first, whose
-// connection it has closed, is not accepted although it matches: ours would end with
-// a connection that the peer does not have, and the second find no match. [VIT-4-1] [V-33]
+// A peer that has cancelled its request may soon send another. The first one, whose connection is
+// closed, is not accepted although it matches. Otherwise ours would end with a connection that the
+// peer does not have, and the second request would find no match. [VIT-4-1] [V-33]
 func TestVIT_4_CancelledPeer(t *testing.T) {
 	n := openNIC(t, openProvider(t, Config{}))
 	c := listenProbe(t)
