@@ -13,8 +13,7 @@ type wait struct {
 	match func(c *conn) // gets a held request; it decides by accept or reject
 }
 
-// addWait registers w; a request that lingers for want of it is given to it at
-// once. [FCVI-5.3.2-6]
+// addWait registers w. If a lingering request matches w, it is handed to w at once. [FCVI-5.3.2-6]
 func (p *port) addWait(now fc.Time, w *wait) {
 	for _, c := range p.handles.all() {
 		if c.lingering && string(c.local.Discriminator) == string(w.disc) {
@@ -47,7 +46,7 @@ func (p *port) takeWait(disc []byte) *wait {
 	return nil
 }
 
-// isMine reports whether a host address is one of this port's.
+// isMine reports whether a host address belongs to this port.
 func (p *port) isMine(a iu.NetAddress) bool {
 	if n, ok := a.PortName(); ok {
 		return fc.WWN(n) == p.np.Name()
@@ -136,9 +135,8 @@ func (p *port) connectRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header)
 	w.match(c)
 }
 
-// peerRqst takes a request of peer mode: it is matched with a local request,
-// or held until one comes.
-// [FCVI-A-1] [FCVI-A-2] [FCVI-A-3] [FCVI-A-4] [FCVI-A-5] [FCVI-A-6] [FCVI-A-8]
+// peerRqst handles a request of peer mode: it is matched with a local request, or held until there
+// is one. [FCVI-A-1] [FCVI-A-2] [FCVI-A-3] [FCVI-A-4] [FCVI-A-5] [FCVI-A-6] [FCVI-A-8]
 func (p *port) peerRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *iu.ConnectPayload, refuse func(iu.Reason)) {
 	var c *conn
 	for _, o := range p.handles.conns {
@@ -166,7 +164,7 @@ func (p *port) peerRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q 
 	case c.state == stRqst && !c.sentResp2 && !c.beats(r.PortName, q.Local.Discriminator, q.Handle):
 		c.take(now, r, f, h, q) // we concede [FCVI-5.3.4-3]
 	case c.state == stResp1 || c.responder:
-		// Another request of a peer whose first one we answer: it began anew.
+		// The peer restarted: this is a new request of a peer whose first request we have answered.
 		if c.state == stResp1 {
 			c.remember(now, iu.Stale)
 			c.take(now, r, f, h, q)
@@ -178,9 +176,9 @@ func (p *port) peerRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q 
 	}
 }
 
-// superseded lets the newest of a peer's requests between the same addresses
-// stand: one that it gave up may be held still, if the word of that was lost.
-// It reports whether the request in hand is older than the one held.
+// superseded keeps only the newest of a peer's requests between the same addresses: a request that
+// the peer gave up may still be held if its cancellation was lost. It reports whether the new
+// request is older than the held one.
 func (p *port) superseded(now fc.Time, r *fc.Remote, id uint32, q *iu.ConnectPayload) bool {
 	for _, o := range p.handles.all() {
 		if o.state != stHeld || o.mode != iu.PeerToPeer || o.taken || o.remote != r || !o.local.Equal(q.Remote) || !o.want.Equal(q.Local) {
@@ -344,7 +342,7 @@ func (c *conn) sendResp1(now fc.Time, reason iu.Reason) {
 	c.sendSetup(now, &c.their, &h, u, payload)
 }
 
-// refuse answers a request for which there is no endpoint.
+// refuse answers a request that has no endpoint.
 func (p *port) refuse(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, handle uint32, reason iu.Reason) {
 	a := iu.Header{Op: iu.ConnectResp1, Handle: handle, Flags: h.Flags & (iu.FlagModeMask | iu.FlagRetry),
 		MsgID: h.MsgID, Total: h.Total, Param: iu.Status{Reason: reason}.Param()}
@@ -419,8 +417,8 @@ func (c *conn) sendResp3(now fc.Time) {
 	c.their.open = false
 }
 
-// aborted takes an ABTS for an Exchange that the peer originated and reports
-// whether it is one of this endpoint.
+// aborted handles an ABTS for an Exchange that the peer originated. It reports whether the Exchange
+// belongs to this endpoint.
 func (c *conn) aborted(now fc.Time, oxid uint16) bool {
 	if c.their.open && c.their.oxid == oxid {
 		c.their.open = false

@@ -6,7 +6,7 @@ import (
 	"viaduct/vi"
 )
 
-// An answer is a response that this side has to send, in request order.
+// An answer is a response that this side has to send. Answers are sent in the order of requests.
 type answer struct {
 	op     iu.Opcode
 	id     iu.MsgID
@@ -89,8 +89,8 @@ func (c *conn) sendAnswer(now fc.Time, room int) int {
 	return frames
 }
 
-// serveRead queues the answer of an RDMA Read after its target, one range, was
-// checked. It uses no receive descriptor. [FCVI-5.2.4-2] [VIA-4.3-1]
+// serveRead queues the answer of an RDMA Read after it has checked the target, which is one range.
+// A Read uses no receive descriptor. [FCVI-5.2.4-2] [VIA-4.3-1]
 func (c *conn) serveRead(now fc.Time, m *rxMsg, _ vi.Delivery) bool {
 	h := &m.h
 	reads := 0

@@ -14,8 +14,8 @@ import (
 	"viaduct/vi"
 )
 
-// TestLoginUnderNoise brings ports up, and connects, on fabrics that lose,
-// double and reorder frames of every kind: it takes longer, but it ends well.
+// TestLoginUnderNoise brings ports up and connects on fabrics that lose, duplicate and reorder
+// frames of every kind. Set-up takes longer there, but succeeds.
 func TestLoginUnderNoise(t *testing.T) {
 	for seed := range uint64(60) {
 		s := newSimNoise(t, simConfig{seed: seed}, fabric.Noise{Loss: 0.03, Duplicate: 0.05, Reorder: 0.1, MaxDelay: 50 * time.Microsecond})
@@ -31,8 +31,8 @@ func TestLoginUnderNoise(t *testing.T) {
 	}
 }
 
-// A conversation is a connection from its set-up to its end, with messages of
-// each kind, on which faults are let loose.
+// A conversation is a connection from its set-up to its end, with messages of each kind, into which
+// faults are injected.
 type conversation struct {
 	mode  iu.Mode
 	level iu.Reliability
@@ -127,9 +127,9 @@ func (p *simPort) connectPeer(s *sim, f, to *fake) {
 		deadline: s.net.Now() + 10*time.Minute, up: f, done: f.result1})
 }
 
-// check verifies the end: every set-up was answered once, no machine is left in the
-// middle of anything, and what was delivered is what was sent, in order, at
-// most once, without holes at the reliable levels.
+// check verifies the end: every set-up was answered once, every machine is in a final state, and
+// the delivered messages are the sent ones, in order, at most once, and without holes at the
+// reliable levels.
 func (s *sim) check(v conversation, a, b *fake, payload [][]byte) {
 	t := s.t
 	for name, f := range map[string]*fake{"a": a, "b": b} {
@@ -208,8 +208,8 @@ var campaign = func() (all []conversation) {
 	return append(all, conversation{iu.ClientServer, iu.ReliableDelivery, simConfig{seed: 1, order: true, class: fc.Class2, class2: true}})
 }()
 
-// injuries are what is done to an IU: lost, doubled at once and late, and
-// delayed beyond each timer. [FCVI 8.3]
+// injuries are the faults for an IU: it is lost, duplicated at once or late, or delayed beyond each
+// timer. [FCVI 8.3]
 func injuries() []fabric.Fault {
 	return []fabric.Fault{
 		{Do: fabric.Drop}, {Do: fabric.Duplicate}, {Do: fabric.Duplicate, Late: 3 * time.Second},
@@ -246,8 +246,8 @@ func TestCampaignSingle(t *testing.T) {
 	}
 }
 
-// fullCampaign runs all pairs, some 60 000 conversations; otherwise one in nine
-// is played, which still meets every IU with every injury.
+// fullCampaign runs all pairs, some 60 000 conversations. Otherwise one in nine is run, which still
+// combines every IU with every injury.
 var fullCampaign = flag.Bool("fcvi.campaign", false, "play every pair of the fault campaign")
 
 // TestCampaignPairs injures IUs in pairs. [FCVI-8.4-7] [FCVI-3-10]
@@ -330,12 +330,10 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestLossyTraffic sends random messages over fabrics that lose 1% of the
-// frames and double and reorder others, at all levels: what arrives is what was
-// sent, in order, at most once; at the reliable levels a hole ends the
-// connection, which then starts anew, and in class 2 it is made good.
-// [FCVI-3-1] [FCVI-3-2] [FCVI-3-4] [FCVI-3-5]
-// [FCVI-8.4-10]
+// TestLossyTraffic sends random messages, at all levels, over fabrics that lose 1% of the frames
+// and duplicate and reorder others. Messages arrive as they were sent, in order, at most once. At
+// the reliable levels a hole ends the connection, which is then made again; in class 2 the hole is
+// filled. [FCVI-3-1] [FCVI-3-2] [FCVI-3-4] [FCVI-3-5] [FCVI-8.4-10]
 func TestLossyTraffic(t *testing.T) {
 	for _, class := range []fc.Class{fc.Class3, fc.Class2} {
 		for _, level := range levels {

@@ -389,7 +389,7 @@ func TestHostileFrames(t *testing.T) {
 		next := a.c.tx.nextID
 		good := iu.Header{Handle: b.c.handle, Op: iu.SendRqst, MsgID: next, Flags: rr}
 		st := &s.ports[1].stats
-		// Unknown handle: told once. [FCVI-8.2-3]
+		// An unknown handle is reported once. [FCVI-8.2-3]
 		bad := good
 		bad.Handle = 0x00FFF123
 		for range 3 {
@@ -413,8 +413,8 @@ func TestHostileFrames(t *testing.T) {
 		if st.RCtlMismatch != 1 || !r.done || string(r.buf[:4]) != "data" {
 			t.Errorf("R_CTL: %+v, delivered %v", st.RCtlMismatch, r.done)
 		}
-		// The same frame again is late; one that claims to belong to a message
-		// in arrival but differs is a synonym. [FCVI-5.6-1] [FCVI-5.6-2] [FCVI-5.9.1-5] [FCVI-5.5-3] [FCVI-4-3]
+		// The same frame again is late. A frame that claims to belong to the current message but
+		// differs is a synonym. [FCVI-5.6-1] [FCVI-5.6-2] [FCVI-5.9.1-5] [FCVI-5.5-3] [FCVI-4-3]
 		s.inject(0, good, []byte("data"), nil)
 		good.MsgID++
 		more := func(f *fc.Frame) { f.FCtl &^= fc.FCtlEndSeq | fc.FCtlLastSeq; f.SeqID = 77 }

@@ -14,8 +14,7 @@ import (
 // opened to the peer. Methods are called one at a time, none may block, and
 // none is called after broken or after detach.
 type consumer interface {
-	// peek returns the control word of the send descriptor that is next, if
-	// one may start. next starts it.
+	// peek returns the control word of the next send descriptor, if one may start. next starts it.
 	peek() (vi.Control, bool)
 	next(w *work)
 	// gather returns n bytes of w from offset off, either a piece of
@@ -33,15 +32,15 @@ type consumer interface {
 	scatter(off uint32, b []byte) vi.Status
 	finishRecv(d vi.Delivery)
 
-	// check, place and fetch access memory that the peer names: total bytes
-	// from va, and of these those from offset off. fetch may return fewer
-	// than n, but not fewer than scratch holds.
+	// check, place and fetch access memory that the peer names. The message has total bytes at va;
+	// place and fetch start at offset off. fetch may return fewer than n bytes, but not fewer than
+	// scratch holds.
 	check(handle uint32, va uint64, total uint32, write bool) (ok bool)
 	place(handle uint32, va uint64, total, off uint32, b []byte) (ok bool)
 	fetch(handle uint32, va uint64, total, off uint32, n int, scratch []byte) (b []byte, ok bool)
 
-	// async raises an asynchronous error. broken tells that the connection
-	// ended: in an orderly way, or so that started sends are transport errors.
+	// async raises an asynchronous error. broken reports the end of the connection: an orderly one,
+	// or one that makes started sends transport errors.
 	async(code vi.ErrorCode, op vi.Control)
 	broken(orderly bool)
 }
@@ -62,7 +61,7 @@ type work struct {
 	pos uint32 // where cur stands
 }
 
-// A leg is one Exchange of a connection set-up as one side knows it.
+// A leg is one side's view of one Exchange of a connection set-up.
 type leg struct {
 	id         uint32   // FCVI_CONNECTION_ID
 	attempt    iu.MsgID // [FCVI-5.9.6-4]
@@ -71,10 +70,9 @@ type leg struct {
 	open       bool
 }
 
-// A conn is an endpoint: a VI connection from its request to its end. It is driven by
-// its port, one event at a time. An event may concern the set-up, messages in both
-// directions and the end alike, so that its methods share one receiver; they stand in
-// files by what they deal with.
+// A conn is an endpoint: a VI connection from its request to its end. Its port drives it, one event
+// at a time. An event may concern the set-up, messages in both directions and the end alike, so
+// that all methods share one receiver. Each file has the methods of one subject.
 type conn struct {
 	p     *port
 	state state
@@ -90,7 +88,7 @@ type conn struct {
 	rx      rxState
 }
 
-// The terms of a connection are both ends and what they agreed on.
+// The terms of a connection are its two ends and their agreement.
 type terms struct {
 	handle    uint32
 	rHandle   uint32
@@ -198,18 +196,18 @@ func (c *conn) reliable() bool { return c.attrs.Reliability != iu.Unreliable }
 
 func (c *conn) rr() bool { return c.attrs.Reliability == iu.ReliableReception }
 
-// recovers reports whether lost frames are made good: in class 2 the sender
-// repeats what is not acknowledged. [FCVI 8.4]
+// recovers reports whether lost frames are recovered: in class 2 the sender repeats unacknowledged
+// frames. [FCVI 8.4]
 func (c *conn) recovers() bool { return c.class == fc.Class2 && c.reliable() }
 
 // ordered reports whether a hole is a loss at once: the path keeps the order of
 // frames, and none of them is sent again.
 func (c *conn) ordered() bool { return c.p.np.InOrder() && !c.recovers() }
 
-// gap is T_GAP: how long what is missing may be under way. Where order is kept,
-// what comes next shows a loss at once, a probe if nothing else does; time alone
-// shows none, since a link over TCP may be held up for many seconds and then
-// delivers everything. [FCVI-8.4-10] [FCFS-2.10-4]
+// gap returns T_GAP, the time that missing frames may be in transit. On an ordered path the next
+// frame shows a loss at once, and a probe does so if there is no next frame. There time alone
+// proves nothing, because a link over TCP may be held up for many seconds and then deliver
+// everything. [FCVI-8.4-10] [FCFS-2.10-4]
 func (c *conn) gap() time.Duration {
 	switch {
 	case c.recovers():
@@ -236,8 +234,8 @@ func (c *conn) setState(s state) {
 	c.p.log("endpoint state", "conn", c.handle, "from", from.String(), "to", s.String())
 }
 
-// remember keeps the outcome of a peer's request for R_A_TOV, so that a late
-// or repeated request does not begin anew. [FCVI-C-6]
+// remember keeps the outcome of a peer's request for R_A_TOV, so that a late or repeated request
+// does not start a new set-up. [FCVI-C-6]
 func (c *conn) remember(now fc.Time, reason iu.Reason) {
 	if c.hasKey {
 		c.hasKey = false

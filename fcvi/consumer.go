@@ -65,7 +65,7 @@ func (v *viConsumer) peek() (vi.Control, bool) {
 	return d.Control, true
 }
 
-// list sees to it that settle runs before the lock is given back.
+// list makes sure that settle runs before the lock is released.
 func (v *viConsumer) list() {
 	if !v.listed {
 		v.listed = true
@@ -73,18 +73,18 @@ func (v *viConsumer) list() {
 	}
 }
 
-// settle gives every pin back and tells what was finished.
+// settle releases every pin and publishes finished sends.
 func (v *viConsumer) settle() {
 	v.listed = false
 	v.src.drop()
 	v.dst.drop()
 	v.landing.drop()
 	v.target.drop()
-	v.tell()
+	v.publish()
 }
 
-// tell publishes the sends that were finished.
-func (v *viConsumer) tell() {
+// publish completes the sends that were finished.
+func (v *viConsumer) publish() {
 	if v.first != v.last {
 		v.ep.FinishSends(v.first, v.last)
 		v.first = v.last
@@ -196,14 +196,14 @@ func (v *viConsumer) finish(w *work, bad vi.Status) {
 	}
 	if bad == 0 && w.op != iu.ReadRqst {
 		if v.last != w.seq {
-			v.tell()
+			v.publish()
 			v.first = w.seq
 		}
 		v.last = w.seq + 1
 		v.list()
 		return
 	}
-	v.tell()
+	v.publish()
 	v.ep.FinishSend(w.d, w.seq, bad)
 }
 

@@ -6,9 +6,8 @@ import (
 	"viaduct/vi"
 )
 
-// deliver completes messages in MSG_ID order as far as they are here. What a
-// message does is seen after what those before it did. [FCVI-8.4-11] [FCVI-3-5]
-// [VIA-4.4-2]
+// deliver completes arrived messages in MSG_ID order. The consumer sees the effect of a message
+// after the effects of those before it. [FCVI-8.4-11] [FCVI-3-5] [VIA-4.4-2]
 func (c *conn) deliver(now fc.Time) {
 	r := &c.rx
 	for c.state == stConnected && c.up != nil {
@@ -81,9 +80,9 @@ func (c *conn) deliverOne(now fc.Time, m *rxMsg) bool {
 	return true
 }
 
-// reject1 deals with a message that cannot be delivered: dropped at Unreliable
-// Delivery, told by DISCONNECT_RQST at Reliable Delivery, by an ERR response
-// at Reliable Reception and for Reads. [FCVI-5.2.2-6] [FCVI-5.2.2-7] [FCVI-5.2.2-8]
+// reject1 handles a message that cannot be delivered. At Unreliable Delivery it is dropped, at
+// Reliable Delivery DISCONNECT_RQST reports it, and at Reliable Reception and for Reads an ERR
+// response does. [FCVI-5.2.2-6] [FCVI-5.2.2-7] [FCVI-5.2.2-8]
 func (c *conn) reject1(now fc.Time, m *rxMsg, reason iu.Reason) {
 	r := &c.rx
 	if !c.reliable() { // [VIA-4.5-2] [VIA-8.3-10]

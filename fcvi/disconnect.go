@@ -6,16 +6,16 @@ import (
 	"viaduct/vi"
 )
 
-// disconnect ends the connection for the local consumer, which is detached:
-// nothing of it is called any more. [FCVI-5.3.5-1]
+// disconnect ends the connection for the local consumer. The consumer is detached, so that none of
+// its methods is called any more. [FCVI-5.3.5-1]
 func (c *conn) disconnect(now fc.Time) {
 	c.up = nil
 	switch c.state {
 	case stConnected:
 		c.setState(stDiscSent)
 		c.stopStreams(now)
-		// Where frames overtake each other the peer is told what was sent, and
-		// takes that first. [VIA-6.4-20]
+		// Where frames overtake each other, the disconnect names the last sent message, and the
+		// peer accepts the messages up to it first. [VIA-6.4-20]
 		c.sendDisconnect(now, iu.ULPDisconnect, c.tx.nextID, c.reliable() && !c.ordered())
 	case stResolve, stRqst, stResp2, stConceded, stResp1, stHeld:
 		c.abandon(now)
@@ -24,8 +24,8 @@ func (c *conn) disconnect(now fc.Time) {
 	c.p.pump(now)
 }
 
-// stop detaches the consumer, whose connection ended: the peer is told
-// so, or that it broke.
+// stop detaches the consumer, whose connection ended. The peer gets a disconnect: an orderly one,
+// or an error.
 func (c *conn) stop(now fc.Time, broken bool) {
 	if c.state == stConnected && broken {
 		c.paused, c.early = false, nil
@@ -41,8 +41,7 @@ func (c *conn) stop(now fc.Time, broken bool) {
 	c.disconnect(now)
 }
 
-// fail breaks the connection for an error found here and tells the peer.
-// [FCVI-8.4-16]
+// fail breaks the connection for an error found here and reports it to the peer. [FCVI-8.4-16]
 func (c *conn) fail(now fc.Time, reason iu.Reason, msg iu.MsgID, named bool) {
 	if c.state != stConnected {
 		return
@@ -66,8 +65,8 @@ func (c *conn) breakNow(now fc.Time, orderly bool) {
 	}
 }
 
-// violation answers a frame that breaks the rules of its IU: at the reliable
-// levels the connection ends. [FCVI-6.1-4]
+// violation handles a frame that breaks the rules of its IU: at the reliable levels the connection
+// ends. [FCVI-6.1-4]
 func (c *conn) violation(now fc.Time, msg iu.MsgID) {
 	c.p.stats.Malformed++
 	if c.reliable() {
@@ -114,8 +113,8 @@ func (c *conn) sendDiscAttempt(now fc.Time) {
 	p.sendIU(now, c.remote, c.class, &c.discHdr, iu.Use{Last: true}, ox, fc.Unassigned, 0, nil)
 }
 
-// discExpired runs when DISCONNECT_RESP did not come, or when a peer that was
-// told of an error did not disconnect. [FCVI-8.6-1] [FCVI-5.2.2-9]
+// discExpired runs when DISCONNECT_RESP did not arrive, or when a peer did not disconnect after an
+// error report. [FCVI-8.6-1] [FCVI-5.2.2-9]
 func (c *conn) discExpired(now fc.Time) {
 	if c.disc.open {
 		c.p.oxids.abort(now, c.remote, c.class, c.disc.oxid, c.disc.rxid)
@@ -138,9 +137,8 @@ func (c *conn) finish(now fc.Time) {
 	c.remember(now, iu.Stale)
 }
 
-// disconnectRqst takes a DISCONNECT_RQST for this endpoint: it is answered in
-// every state. [FCVI-5.3.5-2] [FCVI-5.3.5-5]
-// [FCVI-5.2.5-6]
+// disconnectRqst handles a DISCONNECT_RQST for this endpoint, which is answered in every state.
+// [FCVI-5.3.5-2] [FCVI-5.3.5-5] [FCVI-5.2.5-6]
 func (c *conn) disconnectRqst(now fc.Time, f *fc.Frame, h *iu.Header) {
 	st := h.Status()
 	if h.RmtHandle != 0 && c.rHandle != 0 && h.RmtHandle != c.rHandle {

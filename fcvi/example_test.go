@@ -10,9 +10,9 @@ import (
 	"viaduct/vi"
 )
 
-// A client sends a message to a server that has a Fibre Channel fabric of its own;
-// the client joins it by an FCIP link, over TCP. Linger keeps a request that comes
-// before the server waits for it.
+// A client sends a message to a server that has a Fibre Channel fabric of its own. The client joins
+// the fabric by an FCIP link, over TCP. Linger keeps a request that arrives before the server waits
+// for it.
 func Example() {
 	ctx := context.Background()
 	attrs := vi.Attributes{Reliability: vi.ReliableReception}
@@ -38,7 +38,8 @@ func Example() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		// Before the connection: a message that finds no receive breaks it.
+		// Post the receive before the connection, because a message that finds no receive breaks
+		// it.
 		if err := server.PostRecv(vi.NewRecv(in.Segment(0, 100))); err != nil {
 			log.Fatal(err)
 		}

@@ -60,7 +60,7 @@ func TestFabricDaemon(t *testing.T) {
 	if s := ds[0].Stats(); s.Forwarded == 0 || s.NoRoute != 0 {
 		t.Errorf("%+v", s)
 	}
-	// A daemon that goes takes its ports with it: the others hear of it.
+	// A daemon that ends takes its ports down, and the other ports are notified.
 	ds[1].Close()
 	for v.State() == vi.Connected {
 		if ctx.Err() != nil {
@@ -88,7 +88,7 @@ func TestOneFabricManyClients(t *testing.T) {
 	}
 }
 
-// TestCutLink: when TCP goes, both sides hear of it at once.
+// TestCutLink: when the TCP connection breaks, both sides notice at once.
 func TestCutLink(t *testing.T) {
 	server := openNIC(t, Config{Listen: "127.0.0.1:0"})
 	client := openNIC(t, Config{})
@@ -137,8 +137,8 @@ func (r slowRequest) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.A
 	return l, a, err
 }
 
-// TestCutBeforeStart: a connection that breaks between its set-up and the moment
-// when the VI has it is broken at the VI too.
+// TestCutBeforeStart: a connection that breaks between its set-up and the hand-over to the VI is
+// broken at the VI too.
 func TestCutBeforeStart(t *testing.T) {
 	client := openNIC(t, Config{})
 	var server *vi.NIC
@@ -245,8 +245,8 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
-// allocsPer is testing.AllocsPerRun without its rounding down, and without its
-// one processor, on which a poller waits for others to get a turn.
+// allocsPer is testing.AllocsPerRun without rounding down and with all processors, because a poller
+// on a single processor waits for others to get a turn.
 func allocsPer(runs int, f func()) float64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -296,7 +296,7 @@ func TestFabricRestart(t *testing.T) {
 	client, server := open(0, "192.0.2.1"), open(1, "192.0.2.2")
 	v, w, _ := connectNICs(t, client, server, vi.ReliableReception)
 
-	// A listener that waits from before the loss, and a request in the midst of it.
+	// One listener waits since before the loss, and one request is made during it.
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	at := vi.Address{Host: server.Query().LocalAddress, Discriminator: []byte("later")}

@@ -1,7 +1,7 @@
 package fcvi
 
-// A fifo is a queue whose front can be dropped without moving the rest, and
-// which does not allocate once it has been as long as it gets.
+// A fifo is a queue whose front can be dropped without moving the rest. It does not allocate once
+// it has reached its greatest length.
 type fifo[T any] struct {
 	buf  []T
 	head int

@@ -16,8 +16,8 @@ import (
 	"viaduct/vi"
 )
 
-// told returns the reason and the header of the first DISCONNECT_RQST.
-func told(all []sent) (iu.Reason, iu.Header) {
+// firstDisconnect returns the reason and the header of the first DISCONNECT_RQST.
+func firstDisconnect(all []sent) (iu.Reason, iu.Header) {
 	for _, x := range all {
 		if x.h.Op == iu.DisconnectRqst {
 			return x.h.Status().Reason, x.h
@@ -51,8 +51,8 @@ func (s *sim) answer(f *fake, op iu.Opcode, id iu.MsgID, flags iu.Flags, reason 
 	})
 }
 
-// TestUnexpectedResponses: answers that were never asked for, or that have
-// another length than what was asked for. [FCVI-5.9.6-5]
+// TestUnexpectedResponses: answers that were never requested, or whose length differs from the
+// request. [FCVI-5.9.6-5]
 func TestUnexpectedResponses(t *testing.T) {
 	t.Run("FCVI-8.4-13", func(t *testing.T) { // beyond everything asked
 		for _, level := range []iu.Reliability{iu.ReliableDelivery, iu.ReliableReception} {
@@ -62,7 +62,7 @@ func TestUnexpectedResponses(t *testing.T) {
 			id := a.c.tx.nextID
 			s.answer(a, iu.SendResp, id, 0, 0, nil, 0, true)
 			s.net.Run(time.Second)
-			if r, h := told(*all); r != iu.UnexpectedResp || h.MsgID != id || h.Flags != iu.FlagErr|iu.FlagMsgID || a.broke != 1 || b.broke != 1 {
+			if r, h := firstDisconnect(*all); r != iu.UnexpectedResp || h.MsgID != id || h.Flags != iu.FlagErr|iu.FlagMsgID || a.broke != 1 || b.broke != 1 {
 				t.Errorf("%v: %v, %v; broken %d, %d", level, r, h, a.broke, b.broke)
 			}
 		}
@@ -81,7 +81,7 @@ func TestUnexpectedResponses(t *testing.T) {
 			s.net.Run(time.Millisecond)
 			s.answer(a, iu.ReadResp, a.c.tx.pending.at(0).id, 0, 0, bytes.Repeat([]byte{1}, v.n), v.off, v.last)
 			s.net.Run(time.Second)
-			if r, _ := told(*all); r != iu.Protocol || a.broke != 1 || b.broke != 1 || w.done && w.status == 0 {
+			if r, _ := firstDisconnect(*all); r != iu.Protocol || a.broke != 1 || b.broke != 1 || w.done && w.status == 0 {
 				t.Errorf("%s: %v; broken %d, %d; done %v %v", name, r, a.broke, b.broke, w.done, w.status)
 			}
 		}
@@ -94,7 +94,7 @@ func TestUnexpectedResponses(t *testing.T) {
 			id := a.c.tx.nextID
 			s.inject(0, iu.Header{Handle: b.c.handle, Op: 0x55, MsgID: id}, nil, func(f *fc.Frame) { f.Opt, f.DFCtl = f.Opt[:16], 1 })
 			s.net.Run(time.Second)
-			r, h := told(*all)
+			r, h := firstDisconnect(*all)
 			if s.ports[1].stats.BadOpcode != 1 {
 				t.Errorf("%v: counted %d", level, s.ports[1].stats.BadOpcode)
 			}
@@ -109,8 +109,7 @@ func TestUnexpectedResponses(t *testing.T) {
 	})
 }
 
-// TestFailingMessage: what happens to the messages around one that failed.
-// [FCVI-E-4]
+// TestFailingMessage: the messages around a failed one complete with the right status. [FCVI-E-4]
 func TestFailingMessage(t *testing.T) {
 	post := func(t *testing.T, op iu.Opcode) (*sim, *fake, *fake, *[]sent) {
 		s := newSim(t, simConfig{seed: 1, order: false})
@@ -153,7 +152,7 @@ func TestFailingMessage(t *testing.T) {
 		s.answer(a, iu.SendResp, first+2, iu.FlagErr, iu.NoRecvDesc, nil, 0, true)
 		s.net.Run(time.Second)
 		check(t, a)
-		if r, h := told(*all); r != iu.NoRecvDesc || h.MsgID != first+2 {
+		if r, h := firstDisconnect(*all); r != iu.NoRecvDesc || h.MsgID != first+2 {
 			t.Errorf("%v, %v", r, h)
 		}
 	})
@@ -175,8 +174,7 @@ func connectRqst(a, b *fake, disc string, id uint32) (iu.Header, iu.ConnectPaylo
 		iu.ConnectPayload{Version: iu.ProjectVersion, Handle: 0x00055001, InitialMsgID: 9, Timeout: iu.NoTimeout, Local: a.net("me"), Remote: b.net(disc), Attributes: a.attrs()}
 }
 
-// TestRefusedRequests: requests that are answered at once, and leave the waiter
-// that they asked for alone.
+// TestRefusedRequests: these requests are refused at once and leave their waiter waiting.
 func TestRefusedRequests(t *testing.T) {
 	for row, v := range map[string]struct {
 		change func(q *iu.ConnectPayload)
@@ -220,7 +218,7 @@ func TestRefusedRequests(t *testing.T) {
 func TestSetupKey(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	b := s.fake(1, iu.ReliableDelivery)
-	// A third port beside port 0.
+	// There is a third port besides port 0.
 	third := &simPort{n: 3}
 	s.net.BringUp(s.net.Attach(s.sw, func(out fc.Sender) fabric.Device {
 		third.end = out.(*fabric.End)
@@ -249,8 +247,8 @@ func TestSetupKey(t *testing.T) {
 	}
 }
 
-// TestLostResp2: a server whose client was never heard of again gives its
-// acceptance up after T_RESP2, and not before. [FCVI-C-4] [FCVI-8.3-3]
+// TestLostResp2: a server whose client falls silent gives its acceptance up after T_RESP2, and not
+// before. [FCVI-C-4] [FCVI-8.3-3]
 func TestLostResp2(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	s.net.AddFault(&fabric.Fault{Match: opcode(iu.ConnectResp2), Do: fabric.Drop})
@@ -273,9 +271,8 @@ func TestLostResp2(t *testing.T) {
 	}
 }
 
-// TestClientRefuses: a RESP1 whose attributes do not match is refused by RESP2,
-// and both sides hear why. The server cannot see it: its own check passed.
-// [FCVI-5.3.2-8]
+// TestClientRefuses: RESP2 refuses a RESP1 whose attributes do not match, and both sides get the
+// reason. The server cannot find the mismatch: its own check passed. [FCVI-5.3.2-8]
 func TestClientRefuses(t *testing.T) {
 	for _, v := range []struct {
 		change func(a *iu.Attributes)
@@ -318,7 +315,7 @@ func TestClientRefuses(t *testing.T) {
 				}
 			}
 			// RESP2 closed the Exchange and said it all.
-			if r, _ := told(*all); r != 0 || s.ports[0].stats.Aborts != aborts || s.ports[0].oxids.owner(own.oxid) != nil {
+			if r, _ := firstDisconnect(*all); r != 0 || s.ports[0].stats.Aborts != aborts || s.ports[0].oxids.owner(own.oxid) != nil {
 				t.Errorf("told by %v, %d aborts, the Exchange open %v", r, s.ports[0].stats.Aborts-aborts, s.ports[0].oxids.owner(own.oxid) != nil)
 			}
 		})
@@ -523,8 +520,8 @@ func TestClass2Failure(t *testing.T) {
 	}
 }
 
-// TestFailedExchanges: what class 2 reports is of the Exchange that it names, between the
-// ports that it is between, and of nothing else.
+// TestFailedExchanges: a class 2 report concerns only the Exchange that it names, between the ports
+// of that Exchange.
 func TestFailedExchanges(t *testing.T) {
 	connected := func(level iu.Reliability) (*sim, *fake, *[]sent) {
 		s := newSim(t, simConfig{seed: 1, order: true, class: fc.Class2, class2: true})
@@ -628,9 +625,9 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// TestReadPlaces: a peer has as many Reads unanswered as the attributes say, and one if they
-// say none; each is checked before it is answered, and takes no receive.
-// [FCVI-5.2.4-2] [VIA-4.3-1]
+// TestReadPlaces: a peer may have as many unanswered Reads as the attributes state, and one if they
+// state none. Each is checked before it is answered, and uses no receive. [FCVI-5.2.4-2]
+// [VIA-4.3-1]
 func TestReadPlaces(t *testing.T) {
 	for most, want := range []int{1, 1, 2, 3, 4} {
 		s := newSim(t, simConfig{seed: 1, order: true})
@@ -702,7 +699,7 @@ func TestRetryEchoed(t *testing.T) {
 	}
 }
 
-// TestSetupErrors: each reason for which a set-up fails is told in VI's words.
+// TestSetupErrors: each reason for a failed set-up becomes the matching error of package vi.
 // [FCVI-5.9.7-6]
 func TestSetupErrors(t *testing.T) {
 	if err := setupError(iu.Confirmed); err != nil {
@@ -747,7 +744,7 @@ func TestLateConfirmation(t *testing.T) {
 	}
 }
 
-// TestCounters: what is dropped without a word is counted.
+// TestCounters: silently dropped frames are counted.
 func TestCounters(t *testing.T) {
 	t.Run("FCVI-5.2.3-4", func(t *testing.T) { // no receive descriptor
 		s := newSim(t, simConfig{seed: 1, order: true})
@@ -780,8 +777,8 @@ func TestCounters(t *testing.T) {
 	})
 }
 
-// TestRXIDs: the responder's ids of Exchanges are a pool of its own that goes round; a
-// frame that carries one keeps it.
+// TestRXIDs: the responder takes RX_IDs from a pool of its own that wraps around. A frame that
+// carries an RX_ID keeps it.
 func TestRXIDs(t *testing.T) {
 	t.Run("FCVI-5.4-5", func(t *testing.T) { // [FCVI-5.2.1-9]
 		p := new(port)
@@ -867,8 +864,8 @@ func TestHeldForAnother(t *testing.T) {
 	})
 }
 
-// TestOneExchange: a message has an Exchange of its own where one is asked for, where an
-// answer comes, and in class 2.
+// TestOneExchange: a message has an Exchange of its own if one is asked for, if it is answered, and
+// in class 2.
 func TestOneExchange(t *testing.T) {
 	t.Run("FCVI-5.2.1-1", func(t *testing.T) { // [FCVI-5.2.1-4]
 		for _, v := range []struct {

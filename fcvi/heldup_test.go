@@ -64,9 +64,8 @@ func TestHeldUp(t *testing.T) {
 	}
 }
 
-// TestSlow: an answer that takes longer than FCVI_ULP_TIMEOUT because those before
-// it, or its own bytes, take so long is no answer that does not come.
-// [FCVI-8.4-12]
+// TestSlow: an answer that takes longer than FCVI_ULP_TIMEOUT only because of its size, or of the
+// answers before it, is not treated as missing. [FCVI-8.4-12]
 func TestSlow(t *testing.T) {
 	const n, length = 4, 40_000 // of 20 frames each
 	s := newSim(t, simConfig{seed: 3, order: true})
@@ -91,8 +90,8 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// TestProbeAnswered: a loss before an answer that is awaited is found as soon as
-// one where none is, and not after FCVI_ULP_TIMEOUT. [FCVI-3-4]
+// TestProbeAnswered: a loss before an awaited answer is found as soon as one without an awaited
+// answer, and not only after FCVI_ULP_TIMEOUT. [FCVI-3-4]
 func TestProbeAnswered(t *testing.T) {
 	for _, lost := range []iu.Opcode{iu.SendRqst, iu.SendResp, iu.ReadRqst, iu.ReadResp} {
 		t.Run(lost.String(), func(t *testing.T) {

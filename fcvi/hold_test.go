@@ -10,10 +10,9 @@ import (
 	"viaduct/vi"
 )
 
-// TestHold: where both VIs ask for flow control, messages without a receive
-// wait at the receiving port, whole or in part, with what is behind them: Sends,
-// whose bytes have no place yet, and Writes with immediate data, whose bytes
-// have.
+// TestHold: if both VIs ask for flow control, messages without a receive wait at the receiving
+// port, whole or in part, together with the messages after them. This covers Sends, whose bytes
+// have no place yet, and Writes with immediate data, whose bytes have one.
 func TestHold(t *testing.T) {
 	for _, level := range []vi.Reliability{vi.ReliableDelivery, vi.ReliableReception} {
 		t.Run(level.String(), func(t *testing.T) {

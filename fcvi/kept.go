@@ -6,8 +6,8 @@ import (
 	"viaduct/internal/fc"
 )
 
-// A keptIU is an IU for a port that may not be sent to while its mapping is
-// verified. [FCVI 7.7]
+// A keptIU is an IU for a port to which nothing may be sent while its mapping is verified. [FCVI
+// 7.7]
 type keptIU struct {
 	r     *fc.Remote
 	class fc.Class
@@ -15,12 +15,11 @@ type keptIU struct {
 	buf   []byte
 }
 
-// maxKept bounds the IUs that are kept. What exceeds it is lost, and sent again
-// when its timer expires.
+// maxKept bounds the kept IUs. An IU beyond it is lost, and sent again when its timer expires.
 const maxKept = 1024
 
-// keep puts f, a whole IU, aside until r may be sent to. A set-up must not
-// stand still for T_RQST because a state change was told in the middle of it.
+// keep stores f, a whole IU, until sending to r is allowed. Otherwise a state change in the middle
+// of a set-up would delay it by T_RQST.
 func (p *port) keep(r *fc.Remote, class fc.Class, f *fc.Frame) bool {
 	if !r.LoggedIn() || len(p.kept) >= maxKept {
 		return false
@@ -31,7 +30,7 @@ func (p *port) keep(r *fc.Remote, class fc.Class, f *fc.Frame) bool {
 	return true
 }
 
-// sendKept sends what was kept for r.
+// sendKept sends the IUs that were kept for r.
 func (p *port) sendKept(now fc.Time, r *fc.Remote) {
 	mine := p.takeKept(func(k *keptIU) bool { return k.r == r })
 	for i := range mine {

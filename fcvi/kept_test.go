@@ -11,16 +11,14 @@ import (
 	"viaduct/vi"
 )
 
-// TestVerifiedMeanwhile: a state change that is told while a connection is set
-// up, or ended, costs as long as the verification takes and not a time-out:
-// what may not be sent meanwhile is kept. In real time this happens whenever
-// the fabric's word of a new port is slower than the port itself.
-// [FCVI-7.7-6] [FCVI-5.1-7]
+// TestVerifiedMeanwhile: a state change during a set-up or an end delays it by the verification,
+// and not by a time-out, because the IUs are kept meanwhile. In real time this happens whenever the
+// fabric announces a new port later than the port itself does. [FCVI-7.7-6] [FCVI-5.1-7]
 func TestVerifiedMeanwhile(t *testing.T) {
 	const slow = 30 * time.Millisecond
-	// told lets a port hear of a change of the other one; its question to the
-	// directory takes a while.
-	told := func(s *sim, i int) {
+	// announce reports a change of the other port to port i, whose query to the directory takes a
+	// while.
+	announce := func(s *sim, i int) {
 		name := s.ports[i].np.ID()
 		s.net.AddFault(&fabric.Fault{Nth: 1, Do: fabric.Delay, Late: slow, Match: func(f *fc.Frame) bool {
 			return f.Type == fc.TypeCT && f.RCtl == fc.RCtlUnsolControl && f.SID == name
@@ -41,7 +39,7 @@ func TestVerifiedMeanwhile(t *testing.T) {
 			x.c.disconnect(s.net.Now())
 			s.net.Run(time.Second)
 			all := s.record()
-			told(s, i)
+			announce(s, i)
 			begin := s.net.Now()
 			a, b := s.connect(iu.ReliableReception)
 			if took := s.net.Now() - begin; took > 2*slow {
@@ -50,13 +48,13 @@ func TestVerifiedMeanwhile(t *testing.T) {
 			if got := ops(*all); got != "CONNECT_RQST CONNECT_RESP1 CONNECT_RESP2 CONNECT_RESP3" {
 				t.Error(got)
 			}
-			told(s, i)
+			announce(s, i)
 			r := b.postRecv(10)
 			w := a.post(vi.OpSendReceive, pattern(10, 1))
 			if !s.net.RunUntil(2*slow, func() bool { return w.done && r.done }) {
 				t.Errorf("a message does not come: %v, %v", w.done, r.done)
 			}
-			told(s, i)
+			announce(s, i)
 			[]*fake{a, b}[i].c.disconnect(s.net.Now())
 			if !s.net.RunUntil(2*slow, func() bool { return a.c.gone && b.c.gone }) {
 				t.Errorf("disconnected: %v, %v", a.c.state, b.c.state)
@@ -70,7 +68,7 @@ func TestVerifiedMeanwhile(t *testing.T) {
 		s := newSim(t, simConfig{seed: 5, order: true})
 		x, _ := s.connect(iu.ReliableReception)
 		all := s.record()
-		told(s, 0)
+		announce(s, 0)
 		p, r := s.ports[0], x.c.remote
 		before := p.stats.SentIUs
 		h := iu.Header{Op: iu.DisconnectRqst, Handle: 1}
@@ -93,7 +91,7 @@ func TestVerifiedMeanwhile(t *testing.T) {
 	t.Run("logged out", func(t *testing.T) { // [FCVI-7.7-2] [FCFS-2.10-7]
 		s := newSim(t, simConfig{seed: 5, order: true})
 		x, _ := s.connect(iu.ReliableReception)
-		told(s, 0)
+		announce(s, 0)
 		x.c.disconnect(s.net.Now())
 		p := s.ports[0]
 		if len(p.kept) != 1 {
@@ -106,8 +104,8 @@ func TestVerifiedMeanwhile(t *testing.T) {
 	})
 }
 
-// TestSentBehindFailed: at Unreliable Delivery a message whose memory is gone by
-// the time it is sent holds up none of those behind it. [FCVI-3-6]
+// TestSentBehindFailed: at Unreliable Delivery, a message whose memory is gone by the time it is
+// sent does not hold up those after it. [FCVI-3-6]
 func TestSentBehindFailed(t *testing.T) {
 	s := newSim(t, simConfig{seed: 6, order: true})
 	a, b := s.connect(iu.Unreliable)

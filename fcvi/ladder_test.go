@@ -10,8 +10,7 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// A ladder has the last frames that the ports of a simulation sent. A test that fails
-// prints it.
+// A ladder holds the last frames that the ports of a simulation sent. A failing test prints it.
 type ladder struct {
 	rungs [60]rung
 	n     int
@@ -26,8 +25,8 @@ type rung struct {
 	isIU  bool
 }
 
-// climb has the ladder of s printed if its test fails. A test that taps the network
-// itself has none.
+// climb prints the ladder of s if its test fails. A test that taps the network itself has no
+// ladder.
 func (s *sim) climb(t testing.TB) {
 	l := &ladder{}
 	s.climbOn(l)

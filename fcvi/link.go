@@ -43,8 +43,8 @@ func newLink(s *station, ep *vi.Endpoint) *link {
 	return l
 }
 
-// Path is what [vi.VI.Path] tells: how the bytes go to the peer, or to the fabric that leads
-// to it.
+// Path implements [vi.VI.Path]: it returns the path of the bytes to the peer, or to the fabric that
+// leads to the peer.
 func (l *link) Path() samehost.Path {
 	if p, ok := l.poll.(interface{ Path() samehost.Path }); ok {
 		return p.Path()
@@ -93,8 +93,8 @@ func (l *link) Unpoll() {
 	}
 }
 
-// Stop implements vi.Link. The machines touch memory under the lock only and
-// copy what they send, so nothing is touched when it returns.
+// Stop implements vi.Link. The machines touch memory only under the lock, and copy the frames that
+// they send, so that no memory is touched after Stop returns.
 func (l *link) Stop(reason vi.StopReason) {
 	now := l.s.enter()
 	if l.s.dead {
@@ -108,7 +108,7 @@ func (l *link) Stop(reason vi.StopReason) {
 // Wait implements vi.Link.
 func (l *link) Wait() { <-l.gone }
 
-// attributes are those of a VI on the wire.
+// attributes returns a VI's attributes in their wire form.
 func (d *device) attributes(ep *vi.Endpoint) iu.Attributes {
 	a := ep.Attributes()
 	w := iu.Attributes{
@@ -120,7 +120,7 @@ func (d *device) attributes(ep *vi.Endpoint) iu.Attributes {
 		w.MaxTransfer = d.p.cfg.MaxTransferSize
 	}
 	if w.Reliability != iu.Unreliable { // [FCVI-3-9]
-		// Announced also while reads are not enabled: such a read is answered
+		// The window is announced even if reads are not enabled, because such a read is answered
 		// with its reason.
 		w.MaxReads = uint16(min(max(1, cmpOr(a.ReadWindow, d.p.cfg.MaxReads)), window)) // [FCVI-7.3-3]
 	} else {
@@ -136,7 +136,7 @@ func cmpOr(a, b int) int {
 	return b
 }
 
-// remoteAttributes are what the peer told.
+// remoteAttributes returns the attributes that the peer stated.
 func remoteAttributes(c *conn) vi.Attributes {
 	w := &c.rattrs
 	return vi.Attributes{Reliability: vi.Reliability(w.Reliability), MaxTransferSize: w.MaxTransfer,
@@ -394,8 +394,8 @@ func (o *netOutlet) flush()                {}
 func (o *netOutlet) poller(fc.Addr) poller { return nil }
 func (o *netOutlet) close()                { o.detach() }
 
-// Traffic tells package vi what the connection has carried. Answers to
-// RDMA Reads are counted with their last frame.
+// Traffic returns the messages and bytes that the connection has carried. Answers to RDMA Reads are
+// counted with their last frame.
 func (l *link) Traffic() vi.Traffic {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()

@@ -8,35 +8,34 @@ import (
 
 // A messageType is how the Information Units of one opcode are taken.
 type messageType struct {
-	// arrive takes one that names the endpoint c, from the port of its peer. Those of
-	// message requests come as frames, and what follows is for them alone: the same
-	// steps, whether frames come one by one, as a run, or before their turn.
+	// arrive handles an IU that names the endpoint c and comes from the port of its peer. Message
+	// requests arrive as frames. The functions below are for them alone, and are the same whether
+	// frames arrive one by one, as a run, or out of order.
 	arrive func(c *conn, now fc.Time, f *fc.Frame, h *iu.Header)
 
 	control vi.Control
 
-	// begin reports whether a frame with so many bytes of payload may be one of such
-	// a message, before anything else of it is looked at.
+	// begin reports whether a frame with the given payload length can belong to such a message. It
+	// runs before all other checks.
 	begin func(c *conn, h *iu.Header, payload int) bool
 
 	// place puts payload where it belongs; nil if there is none. It is false if the
 	// message does not go on, or waits for a receive descriptor.
 	place func(c *conn, now fc.Time, m *rxMsg, off uint32, b []byte) bool
 
-	// end completes the message, all of which is here. It is false if the message has
-	// to wait or the connection ended.
+	// end completes a message that has arrived in full. It returns false if the message has to wait
+	// or the connection ended.
 	end func(c *conn, now fc.Time, m *rxMsg, d vi.Delivery) bool
 
-	// fail reports a message of which no more comes; nil if the consumer hears of it
-	// by the end of the connection alone.
+	// fail reports a message that will stay incomplete. It is nil if the end of the connection is
+	// report enough for the consumer.
 	fail func(c *conn, m *rxMsg)
 
 	answers bool // end sees to the answer, at every reliability
 }
 
-// messageTypes has the rows by opcode, which the port has checked. A CONNECT_RQST names
-// no endpoint: port.connectRqst takes it. The functions themselves refer to the table, so
-// that it can't be initialized where it is declared.
+// messageTypes has a row per opcode, which the port has checked. A CONNECT_RQST names no endpoint:
+// port.connectRqst handles it. The table is filled in init, because its functions refer to it.
 var messageTypes [256]messageType
 
 func init() {
@@ -109,9 +108,8 @@ func (c *conn) failSend(m *rxMsg) {
 	}
 }
 
-// placeWrite places bytes of a Write. Its rights and bounds are checked as a
-// whole before its first byte; an error is told when the message is complete.
-// [FCVI-5.2.3-3]
+// placeWrite places bytes of a Write. Rights and bounds are checked for the whole message before
+// its first byte is placed. An error is reported when the message is complete. [FCVI-5.2.3-3]
 // [FCVI-5.2.3-1] [FCVI-5.9.8-2] [FCVI-7.3-7]
 func (c *conn) placeWrite(_ fc.Time, m *rxMsg, off uint32, b []byte) bool {
 	if !m.checked {
@@ -179,8 +177,8 @@ func (c *conn) writeError(now fc.Time, m *rxMsg, d vi.Delivery) bool {
 	return false
 }
 
-// failWrite reports an RDMA Write that ends within: asynchronously, or with immediate data
-// in the descriptor that it would have consumed. [VIA-4.6-11] [VIA-5.2-7]
+// failWrite reports an RDMA Write that ended in its middle: as an asynchronous error, or, with
+// immediate data, in the descriptor that it would have consumed. [VIA-4.6-11] [VIA-5.2-7]
 func (c *conn) failWrite(m *rxMsg) {
 	if m.h.Flags&iu.FlagImm == 0 {
 		c.up.async(vi.ErrorRDMAWAbort, vi.OpRDMAWrite)

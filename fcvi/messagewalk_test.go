@@ -15,8 +15,7 @@ import (
 	"viaduct/vi"
 )
 
-// A passage is a connection of a simulated pair, of which one end is looked at while
-// frames arrive that the test makes.
+// A passage is a connection of a simulated pair. The test observes one end while it injects frames.
 type passage struct {
 	*sim
 	f      *fake // the end that is looked at
@@ -44,7 +43,7 @@ func (p path) String() string {
 	return s
 }
 
-// pass connects a pair and looks at one end of it.
+// pass connects a pair and selects the end to observe.
 func pass(t *testing.T, on path, end int) *passage {
 	w := &passage{sim: newSim(t, simConfig{seed: 1, order: on.order})}
 	a, b := w.connect(on.level)
@@ -167,8 +166,8 @@ func (w *passage) outcome() string {
 	return strings.Join(lines, "\n\t")
 }
 
-// aftermath is what comes of the event when nothing else happens for a while: what is
-// sent, the state, and the facts that have changed by then.
+// aftermath returns the later effects of the event when nothing else happens for a while: sent
+// frames, the state, and changed facts.
 func (w *passage) aftermath() string {
 	was, state := w.facts(), w.c.state
 	w.sent = nil
@@ -461,19 +460,21 @@ func walkEvents(t *testing.T, golden string, end int, at step, events []step) {
 // every is all reliability levels where frames keep their order and where they do not.
 var every = []path{{iu.Unreliable, true}, {iu.Unreliable, false}, {iu.ReliableDelivery, true}, {iu.ReliableDelivery, false}, {iu.ReliableReception, true}, {iu.ReliableReception, false}}
 
-// TestFCVI_8_4_Receive walks what may stand at a receiver by what may arrive; the golden
-// files have below the events what they change: what is delivered, placed and told, the
-// answers, timers and counters.
-// [FCVI-3-2..5] [FCVI-3-8] [FCVI-5.1-9] [FCVI-5.2.2-2..8] [FCVI-5.2.3-1..4] [FCVI-5.2.4-2] [FCVI-5.2.4-3] [FCVI-5.2.4-5] [FCVI-5.2.4-6]
-// [FCVI-5.2.5-5] [FCVI-5.5-3] [FCVI-5.6-1] [FCVI-5.6-2] [FCVI-5.9.1-5] [FCVI-5.9.4-5] [FCVI-5.9.6-3] [FCVI-5.9.8-2] [FCVI-6.1-1] [FCVI-6.3-1]
-// [FCVI-6.4-1] [FCVI-6.5-1] [FCVI-7.3-7] [FCVI-8.2-2] [FCVI-8.4-2..7] [FCVI-8.4-9..11] [FCVI-B-1..5] [FCVI-E-3] [FCFS-2.10-3] [FCFS-2.10-5]
-// [VIA-4.1-2] [VIA-4.1-3] [VIA-4.2-1..5] [VIA-4.3-1] [VIA-4.4-2] [VIA-4.5-2] [VIA-4.5-3] [VIA-4.6-4] [VIA-4.6-5] [VIA-4.6-7..9] [VIA-4.6-11]
-// [VIA-4.6-12] [VIA-4.6-14] [VIA-4.6-18] [VIA-5.2-4] [VIA-5.2-6..8] [VIA-5.2-10] [VIA-8.3-10]
+// TestFCVI_8_4_Receive runs every arrival in every state of a receiver. The golden files list each
+// event's effects: delivered, placed and reported messages, answers, timers and counters.
+// [FCVI-3-2..5] [FCVI-3-8] [FCVI-5.1-9] [FCVI-5.2.2-2..8] [FCVI-5.2.3-1..4] [FCVI-5.2.4-2]
+// [FCVI-5.2.4-3] [FCVI-5.2.4-5] [FCVI-5.2.4-6] [FCVI-5.2.5-5] [FCVI-5.5-3] [FCVI-5.6-1]
+// [FCVI-5.6-2] [FCVI-5.9.1-5] [FCVI-5.9.4-5] [FCVI-5.9.6-3] [FCVI-5.9.8-2] [FCVI-6.1-1]
+// [FCVI-6.3-1] [FCVI-6.4-1] [FCVI-6.5-1] [FCVI-7.3-7] [FCVI-8.2-2] [FCVI-8.4-2..7] [FCVI-8.4-9..11]
+// [FCVI-B-1..5] [FCVI-E-3] [FCFS-2.10-3] [FCFS-2.10-5] [VIA-4.1-2] [VIA-4.1-3] [VIA-4.2-1..5]
+// [VIA-4.3-1] [VIA-4.4-2] [VIA-4.5-2] [VIA-4.5-3] [VIA-4.6-4] [VIA-4.6-5] [VIA-4.6-7..9]
+// [VIA-4.6-11] [VIA-4.6-12] [VIA-4.6-14] [VIA-4.6-18] [VIA-5.2-4] [VIA-5.2-6..8] [VIA-5.2-10]
+// [VIA-8.3-10]
 func TestFCVI_8_4_Receive(t *testing.T) {
 	walkMessages(t, "receive", 1, arrivals, frames)
 }
 
-// resp lets the end have an answer to its message n, or a frame of one.
+// resp sends the end an answer to its message n, or a frame of one.
 func (w *passage) resp(n int, op iu.Opcode, flags iu.Flags, reason iu.Reason, data string, off uint32, last bool) {
 	ox := uint16(0x7777)
 	for _, q := range w.c.tx.pending.all() {
@@ -640,12 +641,12 @@ var answers = []step{
 	{"the consumer breaks it", func(w *passage) { w.c.stop(w.net.Now(), true) }},
 }
 
-// failed lets the end hear by a disconnect that message n failed.
+// failed sends the end a disconnect which reports that message n failed.
 func (w *passage) failed(n int, reason iu.Reason) {
 	w.arrive(n, iu.Header{Op: iu.DisconnectRqst, Flags: iu.FlagErr | iu.FlagMsgID, RmtHandle: w.c.rHandle, Total: w.c.connID(), Param: iu.Status{Reason: reason}.Param()}, "", nil)
 }
 
-// bad posts a descriptor that fails here, and one behind it.
+// bad posts a descriptor that fails locally, and a good one after it.
 func (w *passage) bad(s *fakeSend) {
 	s.va, s.mh = 1000, 7
 	w.f.sends = append(w.f.sends, s)

@@ -8,8 +8,8 @@ type WWN uint64
 // String writes w as eight bytes with colons.
 func (w WWN) String() string { return fc.WWN(w).String() }
 
-// ParseWWN reads a name as its String method writes it, or as sixteen hex digits
-// with or without 0x.
+// ParseWWN parses a name in the form of its String method, or as sixteen hex digits with or without
+// 0x.
 func ParseWWN(s string) (WWN, error) {
 	w, err := fc.ParseWWN(s)
 	return WWN(w), err

@@ -7,9 +7,8 @@ import (
 	"viaduct/internal/fc/fcip"
 )
 
-// linkOutlet attaches a station to an FCIP link: its N_Port logs in to the
-// fabric at the other end. It serves one link; a station that keeps its fabric
-// gets another outlet with the next one.
+// A linkOutlet attaches a station to an FCIP link: its N_Port logs in to the fabric at the other
+// end. It serves one link. A station that keeps its fabric gets a new outlet with the next link.
 type linkOutlet struct {
 	l    *fcip.Link
 	keep *keeper // makes the next link; nil leaves the station without one
@@ -73,8 +72,8 @@ func (o *linkOutlet) frame(f *fc.Frame) { o.s.np.Receive(o.now, f) }
 // Room lets the connections that wait for the link go on.
 func (o *linkOutlet) Room() { o.s.do(o.s.p.linkRoom) }
 
-// Down ends every login: what was behind the link is out of reach. The other
-// end waits for ours to close. [FCFS-3.2-5]
+// Down ends every login, because the ports beyond the link are out of reach. The other end waits
+// for us to close. [FCFS-3.2-5]
 func (o *linkOutlet) Down(err error) {
 	o.s.do(func(now fc.Time) {
 		if !o.current() {

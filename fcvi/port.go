@@ -29,7 +29,7 @@ const ( // [FCVI-5.7-5] [FCVI-8.3-2]
 	maxSetups   = 4096      // set-ups a port keeps in mind, finished ones included
 )
 
-// A machineConfig is what the state machines of a port are configured with.
+// A machineConfig configures the state machines of a port.
 type machineConfig struct {
 	codec       iu.Codec
 	ulpTimeout  time.Duration
@@ -159,7 +159,7 @@ func (p *port) log(msg string, args ...any) {
 	}
 }
 
-// PortOnline is told by the N_Port.
+// PortOnline is called by the N_Port when it is online.
 func (p *port) PortOnline(now fc.Time) {
 	w := p.onlineFn
 	p.onlineFn = nil
@@ -168,7 +168,7 @@ func (p *port) PortOnline(now fc.Time) {
 	}
 }
 
-// Resumed is told by the N_Port when data may flow to r again.
+// Resumed is called by the N_Port when data may flow to r again.
 func (p *port) Resumed(now fc.Time, r *fc.Remote) {
 	p.sendKept(now, r)
 	for _, c := range p.handles.all() {
@@ -194,7 +194,7 @@ func (p *port) LoggedOut(now fc.Time, r *fc.Remote) {
 	}
 }
 
-// Acked is told by the N_Port of a class 2 acknowledgement.
+// Acked is called by the N_Port for a class 2 acknowledgement.
 func (p *port) Acked(now fc.Time, r *fc.Remote, f *fc.Frame) {
 	if !f.FromResponder() { // OX_IDs of the peer's are no business of our pool
 		if c := p.oxids.owner(f.OXID); c != nil && c.remote == r {
@@ -211,8 +211,8 @@ func (p *port) Acked(now fc.Time, r *fc.Remote, f *fc.Frame) {
 	p.pump(now)
 }
 
-// Failed is told by the N_Port when a class 2 frame was rejected or not
-// acknowledged. [FCVI-8.4-15]
+// Failed is called by the N_Port when a class 2 frame was rejected or not acknowledged.
+// [FCVI-8.4-15]
 func (p *port) Failed(now fc.Time, r *fc.Remote, f *fc.Frame, reason uint8) {
 	if !f.FromResponder() {
 		if c := p.oxids.owner(f.OXID); c != nil && c.remote == r {
@@ -233,8 +233,8 @@ func (p *port) Failed(now fc.Time, r *fc.Remote, f *fc.Frame, reason uint8) {
 	}
 }
 
-// Abort takes an ABTS for an exchange that the peer originated, or for one of
-// ours that it gives up.
+// Abort handles an ABTS for an exchange that the peer originated, or for one of ours that the peer
+// gives up.
 func (p *port) Abort(now fc.Time, r *fc.Remote, f *fc.Frame) bool {
 	if f.FromResponder() {
 		c := p.oxids.owner(f.OXID)
@@ -334,8 +334,7 @@ func (p *port) unknown(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header) {
 	}
 }
 
-// cancel clears a peer that may be connected to an endpoint of ours that gave
-// up.
+// cancel sends a disconnect to a peer that may be connected to an endpoint of ours that gave up.
 func (p *port) cancel(now fc.Time, r *fc.Remote, theirs, ours, id uint32) {
 	p.sendOnce(now, r, &iu.Header{Op: iu.DisconnectRqst, Handle: theirs, RmtHandle: ours, Total: id,
 		Flags: iu.FlagErr, Param: iu.Status{Reason: iu.Cancelled}.Param()})
@@ -358,8 +357,7 @@ func (p *port) answerDisconnect(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.He
 	p.sendIU(now, r, f.Class(), &a, iu.Use{Last: true}, f.OXID, p.rxid(f), 0, nil)
 }
 
-// rxid returns the RX_ID for an answer to f: the one assigned before, or a new
-// one. [FCVI-5.4-5]
+// rxid returns the RX_ID for an answer to f: the assigned one, or a new one. [FCVI-5.4-5]
 // [FCVI-5.2.1-9]
 func (p *port) rxid(f *fc.Frame) uint16 {
 	if f.RXID != fc.Unassigned {
@@ -413,7 +411,7 @@ func (p *port) activate(c *conn) {
 // turn.
 const quantum = 32
 
-// pump sends what there is to send as long as the links take it.
+// pump sends queued messages as long as the links accept frames.
 func (p *port) pump(now fc.Time) {
 	for len(p.active) > 0 {
 		c := p.active[0]
@@ -442,7 +440,7 @@ func (p *port) pump(now fc.Time) {
 	}
 }
 
-// linkRoom is told when a link that had no room has room again.
+// linkRoom is called when a full link has room again.
 func (p *port) linkRoom(now fc.Time) {
 	for _, c := range p.handles.conns {
 		if c.stalled {
@@ -530,7 +528,7 @@ type oxidPool struct {
 	pages [(iu.LastOXID + 1) / oxidPage]*[oxidPage]oxid
 }
 
-// An oxid is an Exchange of ours that is open, or locked if it has no owner.
+// An oxid is an open Exchange of ours. Without an owner it is locked.
 type oxid struct {
 	owner *conn
 	used  bool

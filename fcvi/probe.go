@@ -13,7 +13,7 @@ import (
 // is sent E_D_TOV after the last message, unless that has been answered, and
 // again each E_D_TOV until it is answered itself, since it carries nothing.
 
-// A proof is what the transmitting side knows about messages that have no answer.
+// A proof holds the transmitting side's knowledge about messages that have no answer.
 type proof struct {
 	timer *fc.Timer
 	last  fc.Time  // when the last message was sent
@@ -101,8 +101,7 @@ func (c *conn) sendProbe(now fc.Time) {
 	c.p.sendIU(now, c.remote, c.class, &h, iu.Use{Last: true, Answered: true}, p.oxid, fc.Unassigned, 0, nil)
 }
 
-// proved notes that a request was answered, and so that everything before it was
-// delivered.
+// proved records that a request was answered, and so that every message before it was delivered.
 func (c *conn) proved(q *pending) {
 	p := &c.tx.proof
 	if p.owed && !p.upTo.After(q.id) {
@@ -116,8 +115,8 @@ func (c *conn) proved(q *pending) {
 	}
 }
 
-// proveAgain answers a probe that was answered before: everything up to it was
-// delivered, only the answer was lost.
+// proveAgain answers a repeated probe. Every message before the probe was delivered; only the
+// answer was lost.
 func (c *conn) proveAgain(f *fc.Frame, h *iu.Header) bool {
 	if !isProbe(h) || h.Flags&iu.FlagRspRqd == 0 || c.tx.answers.len() > 0 {
 		return false

@@ -26,21 +26,19 @@ import (
 // A Config holds the settings of a provider. The zero value dials only. It
 // must not be changed after New.
 type Config struct {
-	// Listen is the address, host and port, on which each NIC's own fabric
-	// accepts FCIP links; port 0 picks a free one, which the NIC's
-	// LocalAddress tells. Empty: the NIC only dials.
+	// Listen is the address, host and port, on which each NIC's own fabric accepts FCIP links. Port
+	// 0 picks a free port, and the NIC's LocalAddress reports it. If Listen is empty the NIC only
+	// dials.
 	Listen string
 
-	// ListenFunc, if set, opens the listening sockets instead of net.Listen: one
-	// that a service manager has opened already, say. What it returns belongs
-	// to the NIC.
+	// ListenFunc, if set, opens the listening sockets instead of net.Listen. Use it, for example,
+	// for a socket that a service manager has opened. The NIC owns the returned listener.
 	ListenFunc func(network, address string) (net.Listener, error)
 
-	// Fabric, if set, is the address of a fabric daemon: the NIC is one
-	// N_Port there and speaks with the others. A link that is lost is logged as
-	// a warning and made anew, with pauses of a second or so, until the NIC
-	// is closed: connections break, requests to connect wait, and what waits
-	// for requests goes on. Listen is ignored.
+	// Fabric, if set, is the address of a fabric daemon. The NIC is one N_Port of that fabric and
+	// reaches the others. A lost link is logged as a warning and made again, with pauses of about a
+	// second, until the NIC is closed. Meanwhile connections break, requests to connect wait, and
+	// listeners continue. Listen is ignored.
 	Fabric string
 
 	// network, if set, attaches the NIC's port to links in this process.
@@ -50,15 +48,15 @@ type Config struct {
 	PortName WWN // of the port; 0 makes a random locally administered one
 	NodeName WWN // of its node; 0 makes one likewise
 
-	// Class2 offers class 2 and uses it for every connection whose peer has
-	// it; otherwise class 3 is used.
+	// Class2 offers class 2 and uses it for every connection whose peer offers it too. Otherwise
+	// class 3 is used.
 	Class2 bool
 
 	// Stream sends one-way messages in stream Exchanges.
 	Stream bool
 
-	// EachAnswered asks for a response to every message at Reliable
-	// Reception. Otherwise one response answers several, which saves frames.
+	// EachAnswered asks for a response to every message at Reliable Reception. Otherwise one
+	// response answers several messages, which saves frames.
 	EachAnswered bool
 
 	MaxTransferSize uint32        // longest message, bytes; 0 means 1 MiB, at most 64 MiB
@@ -77,8 +75,8 @@ type Config struct {
 	Congestion string                  // congestion control of FCIP sockets
 	KeepAlive  time.Duration           // TCP keepalive period of FCIP sockets; 0 means 15 s, negative none
 	SameHost   samehost.Policy         // whether FCIP links within one host go through shared memory, see package samehost
-	// SameHostDir is a directory in which processes with network namespaces of their own
-	// meet for that, see package samehost.
+	// SameHostDir is a directory in which processes with network namespaces of their own find each
+	// other. See package samehost.
 	SameHostDir string
 
 	Logger *slog.Logger // nil is silent
@@ -90,9 +88,8 @@ type Config struct {
 
 // A network is where a port can be attached in this process, in real time.
 type network interface {
-	// attach connects a device; dev gets the device's way out, which also
-	// tells whether there is room. now is the device's clock. After detach
-	// the device is not called any more.
+	// attach connects a device. dev gets the device's sender, which also reports whether there is
+	// room. now is the device's clock. After detach the device is not called any more.
 	attach(now func() fc.Time, dev func(out fc.Sender) fabricd.LocalDevice) (detach func(), err error)
 }
 
@@ -167,8 +164,8 @@ type dialing struct {
 	err  error
 }
 
-// Open opens a NIC. The name is its host address, an IP address; empty takes
-// that of Listen.
+// Open opens a NIC. The name is its host address, an IP address. An empty name stands for the
+// address of Listen.
 func (p *Provider) Open(name string, nic *vi.NIC) (vi.Device, error) {
 	d := &device{p: p, nic: nic, name: name, away: map[string]*dialing{}, same: map[string]*halves{}}
 	var mac [8]byte
@@ -297,8 +294,8 @@ func (d *device) linkConfig() fcip.Config {
 		KeepAlive: c.KeepAlive, SameHost: c.SameHost, SameHostDir: c.SameHostDir, Logger: c.Logger}
 }
 
-// station makes an FC-VI port of this NIC. Ports at the fabrics of others have
-// no host address there: they only call.
+// station creates an FC-VI port of this NIC. A port at another fabric has no host address there: it
+// only calls.
 func (d *device) station(ips []netip.Addr, out func(*station) (outlet, error)) (*station, error) {
 	c := &d.p.cfg
 	d.mu.Lock()
@@ -323,8 +320,8 @@ func (d *device) station(ips []netip.Addr, out func(*station) (outlet, error)) (
 	return newStation(pc, mc, out)
 }
 
-// stationFor returns the port from which remote is reached, which is that at home if
-// remote is to come there. A NIC that calls itself does so from a second port.
+// stationFor returns the port from which remote is reached: the home port if remote is to connect
+// to us. A NIC that calls itself does so from a second port.
 func (d *device) stationFor(ctx context.Context, remote vi.Address, home bool) (*station, error) {
 	if home || d.p.cfg.network != nil || d.p.cfg.Fabric != "" {
 		return d.home, nil

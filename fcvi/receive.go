@@ -171,9 +171,8 @@ func (c *conn) take1(now fc.Time, f *fc.Frame, h *iu.Header, inOrder bool) {
 	}
 }
 
-// lost breaks a reliable connection for a hole in the request stream. What
-// was received of the message in hand is reported as partial. [FCVI-8.4-4]
-// [FCVI-3-4] [VIA-4.5-3]
+// lost breaks a reliable connection because of a hole in the request stream. The received part of
+// the current message is reported as partial. [FCVI-8.4-4] [FCVI-3-4] [VIA-4.5-3]
 func (c *conn) lost(now fc.Time, m *rxMsg, reason iu.Reason, id iu.MsgID) {
 	c.partial(m)
 	c.fail(now, reason, id, true)
@@ -189,9 +188,8 @@ func (c *conn) partial(m *rxMsg) {
 	}
 }
 
-// stall sets when an unfinished stream is declared to have lost something:
-// T_GAP after the last frame that filled the message expected, or after the
-// first one beyond it. [FCVI-8.4-10]
+// stall sets the time at which an unfinished stream counts as broken: T_GAP after the last frame of
+// the expected message, or after the first frame beyond it. [FCVI-8.4-10]
 func (c *conn) stall(now fc.Time, m *rxMsg) {
 	r := &c.rx
 	if m.complete && m.h.MsgID == r.mexp {
@@ -226,8 +224,8 @@ func (c *conn) gapExpired(now fc.Time) {
 		c.lost(now, m, reason, r.mexp)
 		return
 	}
-	// Unreliable Delivery skips to the oldest message that is complete, or
-	// else to the oldest that has begun.
+	// Unreliable Delivery skips to the oldest complete message, or otherwise to the oldest one that
+	// has begun.
 	r.stallAt = 0
 	next := r.mexp + 1
 	if m.open {

@@ -87,8 +87,8 @@ type search struct {
 	ids  []fc.Addr // candidates left
 }
 
-// byDirectory asks the name server for the ports with the address, or failing
-// that for the node with it. [FCVI-7.6-3]
+// byDirectory asks the name server for the ports with the address. If it knows none, it is asked
+// for the node with the address. [FCVI-7.6-3]
 func (s *search) byDirectory(now fc.Time) {
 	s.p.np.Query(now, fc.NSGIDIPP, s.key.host[:], func(now fc.Time, reply []byte, err error) {
 		if err == nil {
@@ -112,8 +112,8 @@ func (s *search) byNode(now fc.Time) {
 	np := s.p.np
 	np.Query(now, fc.NSGNNIP, s.key.host[:], func(now fc.Time, reply []byte, err error) {
 		if err != nil || len(reply) < 8 || getWWN(reply) == np.Node() && s.p.isMine(s.want) {
-			// The other ports of this node only call: none of them has the address
-			// that is this port's. If others have it, they answer for themselves.
+			// The other ports of this node only call: none of them has this port's address. If
+			// ports of another node have it, they answer for themselves.
 			s.byFARP(now)
 			return
 		}
@@ -204,8 +204,7 @@ func (s *search) nameByFARP(now fc.Time, name fc.WWN) {
 		})
 }
 
-// login logs in and compares names: a port that is not the one it should be is
-// not spoken to. [FCVI-7.4-3]
+// login logs in and compares names. A port with another name is logged out. [FCVI-7.4-3]
 func (s *search) login(now fc.Time, id fc.Addr, name fc.WWN) {
 	s.p.np.Login(now, id, func(now fc.Time, r *fc.Remote, err error) {
 		switch {

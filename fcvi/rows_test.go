@@ -12,7 +12,7 @@ import (
 	"viaduct/vi"
 )
 
-// TestULPTimeout: what is set holds, but no less than twice R_A_TOV; what is not set is scaled
+// TestULPTimeout: a set timeout holds, but is never less than twice R_A_TOV. An unset one is scaled
 // with timers that are scaled down. [FCVI-8.3-2] [FCVI-8.3-5]
 func TestULPTimeout(t *testing.T) {
 	for _, v := range []struct{ set, ratov, want time.Duration }{
@@ -37,7 +37,7 @@ type sink struct{}
 
 func (sink) Send(*fc.Frame) {}
 
-// TestClassFor: class 2 is for ports that both have it. [FCVI-5.2.1-11]
+// TestClassFor: class 2 is used between two ports that both have it. [FCVI-5.2.1-11]
 func TestClassFor(t *testing.T) {
 	for _, ours := range []fc.Class{fc.Class2, fc.Class3} {
 		for _, theirs := range []bool{false, true} {
@@ -94,8 +94,8 @@ func TestStreamExchange(t *testing.T) {
 	}
 }
 
-// TestLongDeadline: a consumer that waits longer than the field can say asks for the longest
-// time that is one. [FCVI-5.3.2-1] [FCVI-5.3.2-3]
+// TestLongDeadline: a deadline longer than the field can hold becomes the longest possible time.
+// [FCVI-5.3.2-1] [FCVI-5.3.2-3]
 func TestLongDeadline(t *testing.T) {
 	for wait, want := range map[time.Duration]uint32{time.Minute: 60_000, 100 * 24 * time.Hour: iu.NoTimeout - 1} {
 		s := newSim(t, simConfig{seed: 1, order: true})
@@ -113,9 +113,9 @@ func TestLongDeadline(t *testing.T) {
 	}
 }
 
-// TestAbortedExchange: the id of an Exchange that was given up is free R_A_TOV after the answer, and
-// its Recovery Qualifier is given back if the peer took the ABTS; of what is kept for ports that are being
-// verified only its own frames are dropped. [FCVI-5.4-4]
+// TestAbortedExchange: the id of an aborted Exchange is free R_A_TOV after the answer, and its
+// Recovery Qualifier is released if the peer accepted the ABTS. Of the IUs kept for ports under
+// verification only those of the Exchange are dropped. [FCVI-5.4-4]
 func TestAbortedExchange(t *testing.T) {
 	for _, accepted := range []bool{true, false} {
 		s := newSim(t, simConfig{seed: 1})
@@ -133,7 +133,7 @@ func TestAbortedExchange(t *testing.T) {
 		if !accepted {
 			s.net.AddFault(&fabric.Fault{Do: fabric.Drop, Match: func(f *fc.Frame) bool { return f.RCtl == fc.RCtlBAAcc || f.RCtl == fc.RCtlBARjt }})
 		}
-		// The peer has a message of this Exchange that is not complete.
+		// The peer has an incomplete message of this Exchange.
 		b.postRecv(5000)
 		ox := uint16(p.oxids.next)
 		s.net.AddFault(&fabric.Fault{Do: fabric.Drop, Match: func(f *fc.Frame) bool { return opcode(iu.SendRqst)(f) && f.Last() }})
@@ -177,13 +177,14 @@ func TestAnsweredTooSoon(t *testing.T) {
 	a.c.tx.pending.push(pending{id: id - 1, end: -1})
 	a.c.response(s.net.Now(), &f, &iu.Header{Op: iu.SendResp, MsgID: id})
 	s.net.Run(time.Second)
-	if r, h := told(*all); r != iu.UnexpectedResp || h.MsgID != id || a.broke != 1 {
+	if r, h := firstDisconnect(*all); r != iu.UnexpectedResp || h.MsgID != id || a.broke != 1 {
 		t.Errorf("%v, %v; broken %d", r, h, a.broke)
 	}
 }
 
-// TestDisconnectTells: an end in error that names a message is the end of that one, and of those before
-// it that were good; without a name, or without an error, it is of none. [FCVI-5.3.5-2] [FCVI-5.3.5-6] [FCVI-E-4]
+// TestDisconnectTells: an error disconnect that names a message fails that message, and completes
+// the good ones before it. Without a name, or without an error, it concerns no message.
+// [FCVI-5.3.5-2] [FCVI-5.3.5-6] [FCVI-E-4]
 func TestDisconnectTells(t *testing.T) {
 	for _, v := range []struct {
 		name   string
@@ -298,8 +299,7 @@ func TestMatches(t *testing.T) {
 	}
 }
 
-// TestLingering: a request that waits for a waiter is given to the first that comes, and to no
-// second. [FCVI-5.3.2-6]
+// TestLingering: a lingering request goes to the first waiter, and to no second one. [FCVI-5.3.2-6]
 func TestLingering(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true, linger: time.Minute})
 	a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
@@ -318,7 +318,7 @@ func TestLingering(t *testing.T) {
 	}
 }
 
-// TestDraining: a connection that waits for its last answers begins nothing. [FCVI-F-2]
+// TestDraining: a connection that waits for its last answers starts no message. [FCVI-F-2]
 func TestDraining(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, _ := s.connect(iu.ReliableReception)
@@ -335,8 +335,8 @@ func TestDraining(t *testing.T) {
 	}
 }
 
-// TestBadReceive: a receive descriptor that can't be used ends with what is wrong with it, and the peer
-// is told. [FCVI-3-8] [FCVI-5.2.2-6] [FCVI-5.2.2-7] [FCVI-5.2.2-8]
+// TestBadReceive: an unusable receive descriptor completes with its error, and the error is
+// reported to the peer. [FCVI-3-8] [FCVI-5.2.2-6] [FCVI-5.2.2-7] [FCVI-5.2.2-8]
 func TestBadReceive(t *testing.T) {
 	for bad, want := range map[vi.Status]iu.Reason{
 		vi.StatusProtectionError: iu.RecvProt, vi.StatusFormatError: iu.RecvFormat, vi.StatusFormatError | vi.StatusProtectionError: iu.RecvFormat,
@@ -373,8 +373,8 @@ func TestBadReceive(t *testing.T) {
 	}
 }
 
-// TestReleasedHandle: what a connection had open is out of use for a while when it is gone, and its
-// timers are stopped. [FCVI-4-6]
+// TestReleasedHandle: the handle and Exchanges of an ended connection stay out of use for a while,
+// and its timers are stopped. [FCVI-4-6]
 func TestReleasedHandle(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true, stream: true})
 	a, _ := s.connect(iu.ReliableDelivery)
@@ -404,8 +404,8 @@ func TestReleasedHandle(t *testing.T) {
 	}
 }
 
-// TestCachedNames: addresses that were found are kept side by side, and a port with another name than the
-// one that was looked for is logged out again. [FCVI-7.4-3]
+// TestCachedNames: resolved addresses are cached independently. A port whose name differs from the
+// wanted one is logged out again. [FCVI-7.4-3]
 func TestCachedNames(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	p := s.ports[0]
@@ -437,8 +437,8 @@ func TestCachedNames(t *testing.T) {
 	}
 }
 
-// TestRemembered: the outcome of a peer's request is kept as it was first, for R_A_TOV, and only
-// of one that there was. [FCVI-C-6]
+// TestRemembered: the first outcome of a peer's request is kept for R_A_TOV. A request that never
+// existed has none. [FCVI-C-6]
 func TestRemembered(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	p, now := s.ports[0], s.net.Now()
@@ -545,7 +545,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestOthersLogout: the end of a login ends what goes on with that port, and nothing else.
+// TestOthersLogout: the end of a login ends the connections with that port, and no others.
 // [FCVI-7.7-2] [FCFS-2.10-7]
 func TestOthersLogout(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
@@ -569,7 +569,7 @@ func TestOthersLogout(t *testing.T) {
 	}
 }
 
-// TestWrongCache: an address that another port has now is looked for anew. [FCVI-7.4-1]
+// TestWrongCache: an address that belongs to another port now is resolved again. [FCVI-7.4-1]
 func TestWrongCache(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	s.connect(iu.ReliableDelivery) // logs in
@@ -593,8 +593,8 @@ func TestWrongCache(t *testing.T) {
 	}
 }
 
-// TestRetryWithoutExchange: a second attempt for which no Exchange is left ends the set-up, and the
-// Exchange of the first is given up once. [FCVI-8.5-2] [FCVI-5.3.2-1]
+// TestRetryWithoutExchange: a second attempt that finds no free Exchange ends the set-up, and the
+// Exchange of the first attempt is released once. [FCVI-8.5-2] [FCVI-5.3.2-1]
 func TestRetryWithoutExchange(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	s.connect(iu.ReliableDelivery) // logs in
@@ -625,7 +625,7 @@ func TestClass2Gone(t *testing.T) {
 	}
 }
 
-// TestAcceptedTooLate: an acceptance for a request that was given up is cancelled, where it can be read.
+// TestAcceptedTooLate: an acceptance for an abandoned request is cancelled, if it can be parsed.
 // [FCVI-C-1] [FCVI-8.2-3]
 func TestAcceptedTooLate(t *testing.T) {
 	for _, spoil := range []bool{false, true} {
@@ -637,7 +637,7 @@ func TestAcceptedTooLate(t *testing.T) {
 			payload[0]++ // the version
 		}
 		s.inject(1, iu.Header{Op: iu.ConnectResp1, Handle: 0x00990001, Flags: iu.FlagPos, MsgID: 1, Total: 77}, payload, func(f *fc.Frame) { f.FCtl = 0x890000 })
-		r, h := told(*all)
+		r, h := firstDisconnect(*all)
 		if spoil && r != 0 || !spoil && (r != iu.Cancelled || h.Handle != 0x00066001 || h.RmtHandle != 0x00990001 || h.Total != 77 || h.Flags != iu.FlagErr) {
 			t.Errorf("spoilt %v: %v, %v", spoil, r, h)
 		}
@@ -647,7 +647,7 @@ func TestAcceptedTooLate(t *testing.T) {
 	}
 }
 
-// TestFailedWhileSent: a class 2 message that fails while it is sent is over, and the next one goes on.
+// TestFailedWhileSent: a class 2 message that fails while it is sent ends, and the next one starts.
 // [FCVI-8.4-15] [FCVI-5.2.2-1]
 func TestFailedWhileSent(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true, class: fc.Class2, class2: true})
@@ -697,8 +697,8 @@ func TestBrokenInStream(t *testing.T) {
 	}
 }
 
-// TestStrangers: what names no handle of ours concerns the port that it is from, and is answered once in
-// R_A_TOV. [FCVI-6.12-2] [FCVI-8.2-3] [FCVI-8.2-4]
+// TestStrangers: an IU without a known handle concerns only its source port, and is answered once
+// in R_A_TOV. [FCVI-6.12-2] [FCVI-8.2-3] [FCVI-8.2-4]
 func TestStrangers(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, _ := s.connect(iu.ReliableDelivery)
@@ -727,7 +727,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestShortTypes: a candidate of which the directory tells too little is followed by the next.
+// TestShortTypes: a candidate with an incomplete directory entry is skipped for the next one.
 // [FCVI-7.6-4]
 func TestShortTypes(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
@@ -748,8 +748,8 @@ func TestShortTypes(t *testing.T) {
 	}
 }
 
-// TestStallBeyond: T_GAP begins with the first frame beyond the message expected, and anew with each
-// of that message. [FCVI-8.4-10]
+// TestStallBeyond: T_GAP begins with the first frame beyond the expected message, and restarts with
+// each frame of that message. [FCVI-8.4-10]
 func TestStallBeyond(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1})
 	_, b := s.connect(iu.ReliableDelivery)
@@ -773,8 +773,8 @@ func TestStallBeyond(t *testing.T) {
 	}
 }
 
-// TestRejectedBehind: at Unreliable Delivery a message for which there is no room is no gap to those
-// behind it, also while one before it waits for a receive. [FCVI-5.2.2-6] [VIA-4.5-2] [VIA-8.3-10]
+// TestRejectedBehind: at Unreliable Delivery a message without room leaves no gap for those after
+// it, even while one before it waits for a receive. [FCVI-5.2.2-6] [VIA-4.5-2] [VIA-8.3-10]
 func TestRejectedBehind(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, b := s.connect(iu.Unreliable)

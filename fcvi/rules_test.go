@@ -12,8 +12,7 @@ import (
 	"viaduct/vi"
 )
 
-// TestDescriptorStatus: what a descriptor ends with, for every reason that the peer may
-// tell.
+// TestDescriptorStatus: the status of a descriptor, for every reason that the peer may report.
 func TestDescriptorStatus(t *testing.T) {
 	t.Run("FCVI-5.9.7-7", func(t *testing.T) {
 		known := map[iu.Reason]vi.Status{
@@ -34,9 +33,9 @@ func TestDescriptorStatus(t *testing.T) {
 	})
 }
 
-// TestAsks: a message at Reliable Reception asks for a response of its own where one of
-// the sides does not stream, every few messages, after so many bytes, where the window or
-// what the peer may have to hold is nearly full, and before the queue runs dry.
+// TestAsks: a message at Reliable Reception asks for a response of its own in these cases: one side
+// does not stream; every few messages; after so many bytes; the window, or the memory that the peer
+// may have to hold, is nearly full; the queue is about to run dry.
 func TestAsks(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, _ := s.connect(iu.ReliableReception)
@@ -110,7 +109,7 @@ func TestAsksSmallWindow(t *testing.T) {
 	}
 }
 
-// TestStartsMessage: which request may begin beside those that are unanswered.
+// TestStartsMessage: which request may start while others are unanswered.
 func TestStartsMessage(t *testing.T) {
 	for _, level := range []iu.Reliability{iu.ReliableDelivery, iu.ReliableReception} {
 		s := newSim(t, simConfig{seed: 1, order: true})
@@ -168,8 +167,8 @@ func TestStartsMessage(t *testing.T) {
 	}
 }
 
-// TestPlaceWrite: a Write is checked once, as a whole; what fails then is told by its
-// reason and nothing more is placed.
+// TestPlaceWrite: a Write is checked once, as a whole. A failed check is reported with its reason
+// and nothing more is placed.
 func TestPlaceWrite(t *testing.T) {
 	for _, v := range []struct {
 		what    string
@@ -315,7 +314,8 @@ func TestResolveOffline(t *testing.T) {
 	}
 }
 
-// TestMatchAttributes: what two ends agree on, whichever of them asks, and what they do not.
+// TestMatchAttributes: two ends agree on these attributes, whichever of them asks, and reject
+// others.
 func TestMatchAttributes(t *testing.T) {
 	qos := func(n uint32) iu.QoS { return iu.QoS{Latency: n} }
 	for _, v := range []struct {

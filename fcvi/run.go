@@ -15,8 +15,8 @@ type run struct {
 
 var _ fc.Taker = (*conn)(nil)
 
-// follow tells the link that the frames which continue f may be given to Take.
-// f was placed, so is everything before it, and it is not the last.
+// follow allows the link to pass the frames that continue f to Take. f and every frame before it
+// have been placed, and f is not the last.
 func (c *conn) follow(now fc.Time, f *fc.Frame, resp bool) {
 	if len(f.Payload) > 0 && !f.Last() && f.Class() == fc.Class3 && c.state == stConnected && c.up != nil {
 		c.run = run{now, resp}
@@ -24,9 +24,8 @@ func (c *conn) follow(now fc.Time, f *fc.Frame, resp bool) {
 	}
 }
 
-// Take implements fc.Taker. What a frame's header is checked for was checked for
-// that of the frame before, which was the same; what is left are its place and
-// its bytes.
+// Take implements fc.Taker. The header equals that of the frame before, whose checks have passed,
+// so that only the position and the bytes are left to check.
 func (c *conn) Take(b []byte) bool {
 	if c.state != stConnected || c.up == nil || c.paused {
 		return false

@@ -39,7 +39,7 @@ func TestSameHost(t *testing.T) {
 	}
 }
 
-// A VI tells how its link goes, and why.
+// A VI reports which path its link takes, and why.
 func TestPath(t *testing.T) {
 	for _, c := range []struct {
 		cfg Config

@@ -9,17 +9,17 @@ import (
 	"viaduct/vi"
 )
 
-// Which of two NICs with fabrics of their own goes to the other's, if they ask for each
-// other, is decided by their addresses: the lower one does, and the other waits at home.
-// Two VIs of one NIC have the same address. A port does not log in to itself, so the NIC
-// has a second port at its own fabric, from which one of the two requests is made. The
-// discriminators decide then, and where they are equal too, what is under way already.
+// If two NICs with fabrics of their own call each other, their addresses decide which of them
+// connects: the lower one does, and the other waits at home. Two VIs of one NIC have the same
+// address. A port does not log in to itself, so the NIC has a second port at its own fabric, from
+// which one of the two requests is made. The discriminators decide then. If they are equal too, the
+// earlier request waits.
 
-// A halves counts the requests under way of VIs of one NIC whose addresses are the same,
-// discriminators included: those that wait at home, and those that go there.
+// A halves counts the pending requests of VIs of one NIC that have the same address and
+// discriminator: those that wait at home, and those that connect.
 type halves struct{ home, away int }
 
-// own is the address at which the NIC's fabric accepts links.
+// own returns the address at which the NIC's fabric accepts links.
 func (d *device) own() netip.AddrPort {
 	own, _ := (vi.Address{Host: d.host}).AddrPort()
 	if own.Port() == 0 {
@@ -34,8 +34,8 @@ func (d *device) isOwn(ap netip.AddrPort) bool {
 	return ap == own || ap.Port() == own.Port() && slices.Contains(d.ips, ap.Addr())
 }
 
-// waitsAtHome decides whether a request of the peer-to-peer model waits at home for the
-// peer to come. over ends what was noted for the decision, once the request is over.
+// waitsAtHome reports whether a request of the peer-to-peer model waits at home for the peer's
+// connection. Call over once the request has ended, to undo the bookkeeping.
 func (d *device) waitsAtHome(local, remote vi.Address) (home bool, over func()) {
 	over = func() {}
 	ap, ok := remote.AddrPort()

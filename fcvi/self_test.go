@@ -10,9 +10,8 @@ import (
 	"viaduct/vi"
 )
 
-// TestSelf: two VIs of one NIC are connected with each other, as programs do
-// that have client and server in one. A Fibre Channel port logs in to others
-// only. [VIA 6.6]
+// TestSelf: two VIs of one NIC connect to each other, as in programs that are client and server at
+// once. A Fibre Channel port logs in to others only. [VIA 6.6]
 func TestSelf(t *testing.T) {
 	p, err := New(Config{Listen: "127.0.0.1:0", Logger: testLogger})
 	if err != nil {
@@ -63,9 +62,9 @@ func selfConnect(t *testing.T, ctx context.Context, n *vi.NIC) {
 	}
 }
 
-// TestSelfPeers: a peer request to the NIC's own address waits for its peer, also while the
-// NIC has a second port at its fabric, and finds it: another VI of the NIC, or one of a NIC
-// at the same IP address. [VIA 6.4.6]
+// TestSelfPeers: a peer request to the NIC's own address waits for its peer and finds it, even if
+// the NIC has a second port at its fabric. The peer is another VI of the NIC, or one of a NIC at
+// the same IP address. [VIA 6.4.6]
 func TestSelfPeers(t *testing.T) {
 	open := func() *vi.NIC {
 		p, err := New(Config{Listen: ":0", Logger: testLogger})

@@ -70,8 +70,8 @@ func (c *conn) stopStreams(now fc.Time) {
 	}
 	c.tx.busy = false
 	c.tx.acking.truncate(0)
-	// What was read for the peer must not be touched any more; answers that
-	// are complete go out all the same.
+	// Memory that was read for the peer must not be touched any more. Complete answers are still
+	// sent.
 	n := 0
 	answers := c.tx.answers.all()
 	for _, a := range answers {
@@ -163,9 +163,9 @@ func (c *conn) sendWindow() int {
 	return min(c.p.cfg.maxUnacked, max(1, int(c.rattrs.MaxUnacked)), int(c.rxWindow()))
 }
 
-// drain ends the connection for an error in a descriptor of ours as soon as
-// the requests before it are answered, or acknowledged in class 2, so that they
-// keep their good ends.
+// drain ends the connection because of an error in one of our descriptors. It waits until the
+// requests before the descriptor are answered, or acknowledged in class 2, so that they complete
+// well.
 func (c *conn) drain(now fc.Time) {
 	t := &c.tx
 	t.draining = true
@@ -176,8 +176,7 @@ func (c *conn) drain(now fc.Time) {
 	c.drained(now)
 }
 
-// drained ends a connection that drains if nothing is left. It reports whether
-// it did.
+// drained ends a draining connection if nothing is outstanding. It reports whether it did.
 func (c *conn) drained(now fc.Time) bool {
 	t := &c.tx
 	if !t.draining || t.pending.len() > 0 || t.acking.len() > 0 {
@@ -187,13 +186,13 @@ func (c *conn) drained(now fc.Time) bool {
 	return true
 }
 
-// fail2 is fail for an error of our own; told says that a descriptor was
-// completed with it, so that the others are flushed.
-func (c *conn) fail2(now fc.Time, reason iu.Reason, told bool) {
+// fail2 is fail for an error of our own. completed means that a descriptor carries the error
+// already, so that the others are flushed.
+func (c *conn) fail2(now fc.Time, reason iu.Reason, completed bool) {
 	if c.state != stConnected {
 		return
 	}
-	c.breakNow(now, told)
+	c.breakNow(now, completed)
 	c.setState(stError)
 	c.sendDisconnect(now, reason, 0, false)
 }

@@ -64,8 +64,8 @@ func (c *conn) asks() bool {
 	return false
 }
 
-// exchange gives the message in hand its Exchange: one of its own, or the next
-// place in a stream Exchange. [FCVI-5.2.1-1] [FCVI-5.2.1-4]
+// exchange assigns an Exchange to the current message: one of its own, or the next place in a
+// stream Exchange. [FCVI-5.2.1-1] [FCVI-5.2.1-4]
 func (c *conn) exchange(now fc.Time, h *iu.Header) bool {
 	t, p := &c.tx, c.p
 	if !p.cfg.stream || c.rr() || h.Op == iu.ReadRqst || c.class == fc.Class2 {
@@ -152,8 +152,8 @@ func (c *conn) sendFrames(now fc.Time, room int) int {
 	return frames
 }
 
-// before tells how many frames of size bytes, at most room, come before the last
-// of n bytes, or that this is the last.
+// before returns how many frames of size bytes, at most room, precede the last frame of n bytes.
+// last means that the next frame is the last.
 func before(n, size, room int) (frames int, last bool) {
 	if n <= size {
 		return 1, true
@@ -161,7 +161,7 @@ func before(n, size, room int) (frames int, last bool) {
 	return min((n-1)/size, room), false
 }
 
-// sentMessage does what follows the last frame of a message.
+// sentMessage updates the state after the last frame of a message.
 func (c *conn) sentMessage(now fc.Time) {
 	t, p := &c.tx, c.p
 	t.busy = false

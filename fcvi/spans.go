@@ -2,8 +2,8 @@ package fcvi
 
 import "slices"
 
-// spans are the parts of a message that have arrived. Almost always there is
-// one, from the front, which costs no memory of its own.
+// spans are the parts of a message that have arrived. Almost always there is one, from the front,
+// which needs no memory of its own.
 type spans struct {
 	front  uint32 // everything before it is here
 	beyond []span // what is behind a hole; sorted, disjoint, not adjacent

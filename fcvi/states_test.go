@@ -14,8 +14,8 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// A walk is an endpoint that was put into a state, at port 0 of a simulated
-// pair, and what it does then.
+// A walk is an endpoint of port 0 of a simulated pair that was put into a state, and its behaviour
+// from there.
 type walk struct {
 	*sim
 	f     *fake
@@ -33,7 +33,7 @@ type walk struct {
 	later []string // what came of it afterwards, with the time
 }
 
-// A standing is where a walk begins: a state, with what tells its cases apart.
+// A standing is the start of a walk: a state, and the facts that distinguish its cases.
 type standing struct {
 	name string
 	s    state
@@ -160,15 +160,15 @@ func begin(t *testing.T, mode iu.Mode, at standing) *walk {
 	return w
 }
 
-// happened notes something behind the event.
+// happened records an effect after the event.
 func (w *walk) happened(what string) {
 	if w.since != 0 {
 		w.later = append(w.later, fmt.Sprintf("%v %s", (w.net.Now()-w.since).Round(time.Millisecond), what))
 	}
 }
 
-// aftermath is what comes of the event when nothing else happens for a while: what is
-// sent, the states, and what is left at the end.
+// aftermath returns the later effects of the event when nothing else happens for a while: sent
+// frames, the states, and the facts at the end.
 func (w *walk) aftermath() string {
 	w.since = w.net.Now()
 	told := len(w.f.result)
@@ -194,8 +194,8 @@ func (w *walk) ready(change func(c *conn)) {
 	w.before, w.counts = w.facts(), w.c.p.stats
 }
 
-// described is an IU in short: the reason, what else there is in the header, and of the
-// Exchange the count of the frame and what F_CTL says.
+// described returns an IU in short form: the reason, other header fields, the frame count in the
+// Exchange, and F_CTL.
 func described(codec iu.Codec, f *fc.Frame, h *iu.Header) string {
 	s := strings.TrimPrefix(h.Op.String(), "FCVI_")
 	if !h.Op.IsRequest() {
@@ -215,9 +215,8 @@ func described(codec iu.Codec, f *fc.Frame, h *iu.Header) string {
 	return fmt.Sprintf("%s F_CTL %06x", s, uint32(f.FCtl))
 }
 
-// facts are what can be seen of the endpoint beside its state: what the consumer was
-// told, the timers that run, the Exchanges, and what is remembered of the peer's
-// request.
+// facts returns the observable facts of the endpoint besides its state: the consumer's results,
+// running timers, Exchanges, and the remembered outcome of the peer's request.
 func (w *walk) facts() (all []string) {
 	c, p := w.c, w.c.p
 	fact := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
@@ -259,8 +258,7 @@ func (w *walk) facts() (all []string) {
 	return all
 }
 
-// outcome is what the event changed: the state, what was sent, the facts that are new,
-// and what was counted.
+// outcome returns the changes that the event made: the state, sent frames, new facts, and counters.
 func (w *walk) outcome() string {
 	to := w.c.state.String()
 	if w.c.gone {
@@ -518,15 +516,16 @@ var events = []struct {
 	{"logout", func(w *walk) { w.c.loggedOut(w.net.Now()) }},
 }
 
-// TestFCVI_8_2_Walk walks all states by all events, in both models. The golden file is
-// to be laid beside the figure in state.go: below each state the events, and what they
-// change there: state, IUs sent, what the consumer is told, timers, Exchanges, counters.
-// In the peer model, what a CONNECT_RQST does is annex A. Every arrow of the table is
-// walked. [FCVI-8.2-1] [FCVI-8.2-2]
-// [FCVI-5.3.2-1] [FCVI-5.3.2-2] [FCVI-5.3.2-3] [FCVI-5.3.2-4] [FCVI-5.3.2-7] [FCVI-5.3.2-8] [FCVI-5.3.2-9] [FCVI-5.3.2-10]
-// [FCVI-5.3.3-1] [FCVI-5.3.3-3] [FCVI-5.3.4-2..11] [FCVI-5.3.5-1..4] [FCVI-5.3.5-5] [FCVI-5.3.5-6]
-// [FCVI-A-1..8] [FCVI-C-1..8] [FCVI-D-1] [FCVI-6.10-1] [FCVI-6.11-1] [FCVI-6.12-1] [FCVI-6.12-2] [FCVI-6.13-1]
-// [FCVI-5.4-3] [FCVI-5.4-4] [FCVI-5.9.10-2] [FCVI-8.3-3] [FCVI-8.3-4] [FCVI-8.5-1..4] [FCVI-8.6-1] [FCVI-5.2.2-9] [FCVI-5.9.4-8] [FCVI-5.9.6-4] [FCVI-5.9.6-5] [FCVI-6.1-4] [FCVI-6.8-3] [FCFS-2.10-7]
+// TestFCVI_8_2_Walk runs all events in all states, in both models. Compare the golden file with the
+// figure in state.go: it lists for each state the events and their effects, which are the new
+// state, IUs sent, results for the consumer, timers, Exchanges and counters. In the peer model the
+// effect of a CONNECT_RQST is annex A. Every arrow of the table is covered. [FCVI-8.2-1]
+// [FCVI-8.2-2] [FCVI-5.3.2-1] [FCVI-5.3.2-2] [FCVI-5.3.2-3] [FCVI-5.3.2-4] [FCVI-5.3.2-7]
+// [FCVI-5.3.2-8] [FCVI-5.3.2-9] [FCVI-5.3.2-10] [FCVI-5.3.3-1] [FCVI-5.3.3-3] [FCVI-5.3.4-2..11]
+// [FCVI-5.3.5-1..4] [FCVI-5.3.5-5] [FCVI-5.3.5-6] [FCVI-A-1..8] [FCVI-C-1..8] [FCVI-D-1]
+// [FCVI-6.10-1] [FCVI-6.11-1] [FCVI-6.12-1] [FCVI-6.12-2] [FCVI-6.13-1] [FCVI-5.4-3] [FCVI-5.4-4]
+// [FCVI-5.9.10-2] [FCVI-8.3-3] [FCVI-8.3-4] [FCVI-8.5-1..4] [FCVI-8.6-1] [FCVI-5.2.2-9]
+// [FCVI-5.9.4-8] [FCVI-5.9.6-4] [FCVI-5.9.6-5] [FCVI-6.1-4] [FCVI-6.8-3] [FCFS-2.10-7]
 func TestFCVI_8_2_Walk(t *testing.T) {
 	var text strings.Builder
 	seen := map[string][]string{} // by arrow, the events

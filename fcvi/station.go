@@ -9,10 +9,10 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// A station is an FC-VI port in real time: the machines with their lock, their
-// clock and their link. One goroutine at a time is in the machines: the one that
-// posts, the one that receives, or the timer. What they send is queued by the link
-// and written by Flush after the lock was given back.
+// A station is an FC-VI port in real time: the machines with their lock, their clock and their
+// link. One goroutine at a time is in the machines: the one that posts, the one that receives, or
+// the timer. The link queues the frames that they send, and Flush writes them after the lock was
+// released.
 type station struct {
 	mu     perturb.Mutex
 	start  time.Time // when the clock began, and later by what it did not count; guarded by mu
@@ -66,7 +66,7 @@ func (s *station) room(dst fc.Addr) int {
 	return s.out.room(dst)
 }
 
-// A starter is an outlet that begins to deliver when the station has it.
+// A starter is an outlet that begins to deliver frames once the station owns it.
 type starter interface{ begin(s *station) error }
 
 // sender passes frames to the outlet, once there is one.
@@ -84,14 +84,13 @@ func (s *sender) SendRun(f *fc.Frame, size int, data []byte) {
 	}
 }
 
-// lock takes mu and reads the clock, which never passes the timer that is next:
-// what a machine has to do then is done first.
+// lock takes mu and reads the clock. The clock never passes the next timer, so that the timer's
+// work is done first.
 //
-// If that timer is late by more than a part of E_D_TOV, everything was: a host
-// that was stopped, or too busy, has not looked at what its peers sent, and
-// their silence proves nothing. So the time since the port last ran is not
-// counted. The timer is set anew, once; what the peers sent is there before it.
-// [FCVI-8.3-6]
+// If that timer is late by more than a part of E_D_TOV, the whole host was: it was stopped, or too
+// busy to read its peers' frames, and their silence proves nothing. So the time since the port last
+// ran is not counted. The timer is set again, once, and the peers' frames are handled before it
+// fires. [FCVI-8.3-6]
 func (s *station) lock() {
 	s.mu.Lock()
 	now := time.Since(s.start)
@@ -107,8 +106,7 @@ func (s *station) lock() {
 // now is the time since when mu has been held.
 func (s *station) now() fc.Time { return s.at }
 
-// enter takes the machines over; leave gives them back, sets the timer and
-// writes what was queued.
+// enter takes the machines over. leave releases them, sets the timer and writes queued frames.
 func (s *station) enter() fc.Time {
 	s.lock()
 	return s.at
@@ -154,8 +152,7 @@ func (s *station) do(fn func(now fc.Time)) {
 	s.leave()
 }
 
-// drainTime bounds how long a station that is closed waits for peers to answer
-// its disconnects.
+// drainTime bounds how long a closed station waits for peers to answer its disconnects.
 const drainTime = 5 * time.Second
 
 // close ends the station: set-ups are given up, disconnects under way get a

@@ -32,7 +32,7 @@ func (s *station) clock() (at fc.Time) {
 	return at
 }
 
-// TestStallOnce: a timer that is late waits once for what came meanwhile; if it is late again
+// TestStallOnce: a late timer waits once for frames that arrived meanwhile. If it is late again
 // before it has run, the time counts. [FCVI-8.3-6]
 func TestStallOnce(t *testing.T) {
 	s, err := newStation(fc.PortConfig{PortName: fc.PortName(1, 1), NodeName: fc.NodeName(1)}, machineConfig{},
@@ -70,9 +70,8 @@ func TestStallOnce(t *testing.T) {
 	}
 }
 
-// TestStall: a process that could not run does not take the time for silence of
-// its peers. A timer that fires too late waits for what came meanwhile.
-// [FCVI-8.3-6]
+// TestStall: a process that could not run does not count the time as silence of its peers. A timer
+// that fires too late waits for frames that arrived meanwhile. [FCVI-8.3-6]
 func TestStall(t *testing.T) {
 	const edtov = 800 * time.Millisecond
 	const grace = edtov / 4

@@ -90,7 +90,7 @@ func netHarness(cfg Config) vitest.Harness {
 	}
 }
 
-// machineOf finds the endpoint of a connected VI among those of a NIC.
+// machineOf returns the endpoint of a connected VI.
 func machineOf(v *vi.VI) (found *conn, at *station) {
 	d := v.NIC().Device().(*device)
 	d.mu.Lock()
@@ -126,8 +126,8 @@ func cutLink(v *vi.VI) {
 	}
 }
 
-// fabricFaults are injections on the link of a VI's port to a simulated fabric,
-// which drops what is damaged, as every port does.
+// fabricFaults injects faults on the link of a VI's port to a simulated fabric. Like every port,
+// the fabric drops damaged frames.
 func fabricFaults(n *fabric.Net) vitest.Faults {
 	// next adds a fault for one frame of the next message.
 	next := func(v *vi.VI, do fabric.Action, last bool) {
@@ -156,8 +156,8 @@ func fabricFaults(n *fabric.Net) vitest.Faults {
 	}
 }
 
-// TestVI_SuiteFaults runs what needs injections, over fabrics that keep order
-// and that don't, with short timers.
+// TestVI_SuiteFaults runs the tests that need injected faults, over ordered and unordered fabrics,
+// with short timers.
 func TestVI_SuiteFaults(t *testing.T) {
 	for _, order := range []string{"in order", "out of order"} {
 		t.Run(order, func(t *testing.T) {
@@ -173,15 +173,15 @@ func TestVI_SuiteFaults(t *testing.T) {
 	}
 }
 
-// TestVI_SuiteFabric runs it over a fabric in this process that keeps order,
-// at all three levels. [FCVI-5.3.2-7]
+// TestVI_SuiteFabric runs the suite over an ordered fabric in this process, at all three levels.
+// [FCVI-5.3.2-7]
 func TestVI_SuiteFabric(t *testing.T) {
 	vitest.Run(t, netHarness(noisyNetwork(t, false, fabric.Noise{}, 10)))
 }
 
-// TestVI_SuiteOutOfOrder runs it over a fabric that doubles and reorders frames.
-// Where frames are lost too see TestLossyTraffic. None is lost here, so that no
-// frame is to be given up because the machine is late with it.
+// TestVI_SuiteOutOfOrder runs the suite over a fabric that duplicates and reorders frames. No frame
+// is lost here, so that no frame is given up only because the machine is late. See TestLossyTraffic
+// for losses.
 func TestVI_SuiteOutOfOrder(t *testing.T) {
 	h := netHarness(noisyNetwork(t, true, fabric.Noise{Reorder: 0.05, Duplicate: 0.01, MaxDelay: 30 * time.Microsecond}, 40))
 	h.Unordered = true
@@ -217,8 +217,7 @@ func TestVI_SuiteLossy(t *testing.T) {
 	tally.Check(t)
 }
 
-// lossy is the worst fabric that Fibre Channel is expected to bear. Logins,
-// which are not what is tested here, are spared: each of them would wait for
-// R_A_TOV now and then.
+// lossy is the worst fabric that Fibre Channel is expected to bear. Logins are spared, because they
+// are not tested here and each would wait for R_A_TOV now and then.
 var lossy = fabric.Noise{Loss: 0.01, Reorder: 0.05, Duplicate: 0.01, MaxDelay: 30 * time.Microsecond,
 	Only: func(f *fc.Frame) bool { return f.Type != fc.TypeELS && f.Type != fc.TypeCT }}

@@ -36,9 +36,9 @@ func newCapture() *capture {
 	return &capture{buf: h, seq: [2]uint32{1000, 5000}}
 }
 
-// add records bytes sent by side 0 (the one that dialled) or 1. Each FCIP frame
-// becomes a TCP segment of its own: tshark 4.0 looks for the Fibre Channel
-// header of every frame in a segment at the place of the first one's.
+// add records bytes sent by side 0 (the dialling side) or 1. Each FCIP frame becomes a TCP segment
+// of its own, because tshark 4.0 expects the Fibre Channel header of every frame in a segment at
+// the offset of the first one's.
 func (c *capture) add(side int, b []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

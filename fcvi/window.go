@@ -48,7 +48,7 @@ func (r *rxState) at(id iu.MsgID) *rxMsg {
 	return &r.win[int(id)&(len(r.win)-1)]
 }
 
-// ahead returns the slot of id if there is one that is in use.
+// ahead returns the slot of id if it is in use, and nil otherwise.
 func (r *rxState) ahead(id iu.MsgID) *rxMsg {
 	if int(id-r.mexp) < len(r.win) {
 		if m := &r.win[int(id)&(len(r.win)-1)]; m.open {
@@ -86,8 +86,8 @@ func (r *rxState) reset(m *rxMsg) {
 	*m = rxMsg{buf: buf, got: got}
 }
 
-// skip gives up the messages from front to id, behind others that wait for
-// receive descriptors. It is false if the window does not reach so far.
+// skip gives up the messages from front to id, while earlier ones wait for receive descriptors. It
+// returns false if the window does not reach id.
 func (r *rxState) skip(id, window iu.MsgID) bool {
 	if id-r.mexp >= window {
 		return false
@@ -100,7 +100,7 @@ func (r *rxState) skip(id, window iu.MsgID) bool {
 	return true
 }
 
-// abandon forgets what has come of messages when the connection ends.
+// abandon drops the received parts of messages when the connection ends.
 func (r *rxState) abandon() {
 	r.win, r.hold, r.waiting = nil, 0, false
 }

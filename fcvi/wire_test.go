@@ -207,7 +207,7 @@ func TestFCVI_5_3_5(t *testing.T) {
 	if !a.c.gone || !b.c.gone || a.broke+b.broke != 0 {
 		t.Errorf("crossed: %v %v", a.c.state, b.c.state)
 	}
-	// The peer does not know the handle that is quoted to it. [FCVI-6.12-2]
+	// The peer does not know the handle in the frame. [FCVI-6.12-2]
 	a, b = s.connect(iu.ReliableDelivery)
 	h := b.c.handle
 	b.c.up = nil
@@ -229,7 +229,7 @@ func TestFCVI_5_3_5(t *testing.T) {
 	}
 }
 
-// TestFCVI_C: [FCVI-C-8] what the set-up rules say beyond "it works in the end".
+// TestFCVI_C: [FCVI-C-8] the set-up rules that a plain success does not prove.
 func TestFCVI_C(t *testing.T) {
 	t.Run("FCVI-C-1", func(t *testing.T) { // the client gives up after RESP2 went out
 		s := newSim(t, simConfig{seed: 1, order: true})
@@ -351,7 +351,8 @@ func TestFCVI_C(t *testing.T) {
 	})
 }
 
-// TestFCVI_8_4: what the originator of messages notices. [FCVI-8.3-3] [FCVI-8.3-1] [FCVI-8.4-12] [FCVI-8.4-14] [FCVI-8.4-9] [FCVI-5.2.4-7]
+// TestFCVI_8_4: the errors that the originator of messages detects. [FCVI-8.3-3] [FCVI-8.3-1]
+// [FCVI-8.4-12] [FCVI-8.4-14] [FCVI-8.4-9] [FCVI-5.2.4-7]
 func TestFCVI_8_4(t *testing.T) {
 	told := func(all []sent) iu.Reason {
 		for _, x := range all {
@@ -570,8 +571,8 @@ func TestFCVI_5_9_10(t *testing.T) {
 	}
 }
 
-// TestFCVI_7_3: a window of zero, which a peer may announce at the levels that have
-// no responses, holds nothing up: one message goes at a time.
+// TestFCVI_7_3: a window of zero, which a peer may announce at levels without responses, does not
+// block: messages are sent one at a time.
 func TestFCVI_7_3(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, b := s.connect(iu.ReliableReception)

@@ -10,7 +10,7 @@ import (
 	"viaduct/vi"
 )
 
-// resp1 sends f's request an answer that its peer's machine would not give now.
+// resp1 answers f's request with a RESP1 that the machine of its peer would not send now.
 func (s *sim) resp1(f, from *fake, reason iu.Reason, payload []byte) {
 	own := f.c.own
 	h := iu.Header{Op: iu.ConnectResp1, Handle: f.c.handle, Flags: iu.PeerToPeer.Flags(), MsgID: own.attempt, Total: own.id,
@@ -28,8 +28,7 @@ func (s *sim) resp1(f, from *fake, reason iu.Reason, payload []byte) {
 	})
 }
 
-// connectedPeers checks that both requests ended in one connection over which
-// messages pass.
+// connectedPeers checks that both requests ended in one connection that carries messages.
 func connectedPeers(t *testing.T, s *sim, a, b *fake) {
 	t.Helper()
 	s.net.ClearFaults()

@@ -269,7 +269,7 @@ func (l *link) wantNOPSoon() {
 	}
 }
 
-// idle is the timer of tellSoon.
+// idle is the timer function of wantNOPSoon.
 func (l *link) idle() {
 	l.armed.Store(false)
 	if l.hasUpdate() || l.mine.unadvertised() {
