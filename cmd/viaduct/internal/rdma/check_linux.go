@@ -88,10 +88,11 @@ func checkLease() Finding {
 // checkLibraries looks for the distribution's libraries below a folder. A program may bring
 // its own, so they are not a must.
 func checkLibraries(root string) Finding {
-	f := Finding{What: "libraries", Good: true, Says: "libibverbs, librdmacm and the provider of siw are installed"}
+	f := Finding{What: "libraries", Good: true, Says: "libibverbs, librdmacm and the providers of siw and rxe are installed"}
 	var missing []string
 	for _, l := range []struct{ name, what string }{
 		{"libibverbs.so.1", "libibverbs"}, {"librdmacm.so.1", "librdmacm"}, {"libibverbs/libsiw-rdmav*.so", "the provider of siw"},
+		{"libibverbs/librxe-rdmav*.so", "the provider of rxe (--device rxe0)"},
 	} {
 		found := false
 		for _, dir := range []string{"usr/lib/*-linux-gnu", "usr/lib64", "usr/lib", "usr/local/lib", "usr/local/lib64"} {

@@ -26,13 +26,13 @@ func TestCheck(t *testing.T) {
 		t.Errorf("no descriptors: %+v", f)
 	}
 	root := t.TempDir()
-	if f := checkLibraries(root); !f.Good || !f.Warn || f.Says != "not installed: libibverbs, librdmacm, the provider of siw" || f.Do == "" {
+	if f := checkLibraries(root); !f.Good || !f.Warn || f.Says != "not installed: libibverbs, librdmacm, the provider of siw, the provider of rxe (--device rxe0)" || f.Do == "" {
 		t.Errorf("no libraries: %+v", f)
 	}
 	if f := checkDevices(root); f.Warn || f.Says != "none" {
 		t.Errorf("no devices: %+v", f)
 	}
-	for _, file := range []string{"usr/lib/aarch64-linux-gnu/libibverbs.so.1", "usr/lib64/librdmacm.so.1", "usr/lib/x86_64-linux-gnu/libibverbs/libsiw-rdmav34.so", "sys/class/infiniband/mlx5_0"} {
+	for _, file := range []string{"usr/lib/aarch64-linux-gnu/libibverbs.so.1", "usr/lib64/librdmacm.so.1", "usr/lib/x86_64-linux-gnu/libibverbs/libsiw-rdmav34.so", "usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so", "sys/class/infiniband/mlx5_0"} {
 		file = filepath.Join(root, file)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			t.Fatal(err)

@@ -49,6 +49,9 @@ func (x *context) objects() (all []abi.Object) {
 	for h := range x.srqs.m {
 		all = append(all, abi.NewObject(abi.ObjectSRQ, h, x.pid))
 	}
+	if x.roce != nil {
+		all = append(all, x.roce.objectsLocked(x.pid, pds)...)
+	}
 	return all
 }
 

@@ -3,6 +3,8 @@
 package rdma
 
 import (
+	"sync/atomic"
+
 	"golang.org/x/sys/unix"
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
@@ -18,6 +20,8 @@ type rxeQP struct {
 	pd       *domain
 	scq, rcq *rxeCQ
 	srq      *rxeSRQ // nil for a receive queue of its own
+
+	shown atomic.Bool // to "viaduct ps"
 }
 
 func (k *command) rxeCreateQP() {
@@ -139,6 +143,7 @@ func (k *command) rxeModifyQP() {
 		return
 	}
 	slow, err := q.Modify(c)
+	q.show()
 	switch {
 	case err != nil:
 		k.fail(rxeErrno(err))

@@ -137,6 +137,7 @@ func (s *Service) openUverbs(c *notify.Call, d *device, flags int) error {
 	}
 	x := newContext(s, d, a)
 	x.id, x.pid = id, pidOf(c)
+	s.explainVendor(c.TID)
 	s.add(id, x)
 	s.place(c, theirs, flags)
 	return nil

@@ -64,6 +64,18 @@ type request struct {
 	short bool    // the caller may not wait for a request of another queue pair
 }
 
+// Posted returns how many requests the send queue has. While one of them is carried out it may say 1.
+func (q *QP) Posted() uint64 {
+	if !q.send.mu.TryLock() {
+		return 1
+	}
+	defer q.send.mu.Unlock()
+	if q.send.ring.mem == nil {
+		return 0
+	}
+	return uint64(q.send.ring.waiting())
+}
+
 // Ready reports whether the program may post.
 func (q *QP) Ready() bool { return q.attrs.Load().State >= abi.RTS }
 

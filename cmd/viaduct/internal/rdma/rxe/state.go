@@ -12,6 +12,17 @@ const (
 	UD Type = 4
 )
 
+// String returns the name that users know.
+func (t Type) String() string {
+	switch t {
+	case RC:
+		return "RC"
+	case UC:
+		return "UC"
+	}
+	return "UD"
+}
+
 // A Mask says which attributes a change of a queue pair gives.
 type Mask uint32
 
