@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"viaduct/cmd/viaduct/internal/sockdiag"
+	"viaduct/internal/sockdiag"
 	"viaduct/portmap"
 )
 

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"viaduct/cmd/viaduct/internal/sockdiag"
 	"viaduct/internal/notify"
+	"viaduct/internal/sockdiag"
 	"viaduct/internal/status"
 )
 

@@ -15,8 +15,8 @@ import (
 
 	"viaduct/cmd/viaduct/internal/mapper"
 	"viaduct/cmd/viaduct/internal/shell"
-	"viaduct/cmd/viaduct/internal/sockdiag"
 	"viaduct/internal/notify"
+	"viaduct/internal/sockdiag"
 	"viaduct/portmap"
 )
 

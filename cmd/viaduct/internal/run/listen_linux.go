@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/cmd/viaduct/internal/mapper"
-	"viaduct/cmd/viaduct/internal/sockdiag"
 	"viaduct/internal/notify"
+	"viaduct/internal/sockdiag"
 	"viaduct/portmap"
 	"viaduct/sdp"
 )

@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"viaduct/cmd/viaduct/internal/sockdiag"
 	"viaduct/internal/notify"
+	"viaduct/internal/sockdiag"
 	"viaduct/internal/status"
 )
 

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"viaduct/cmd/viaduct/internal/sockdiag"
+	"viaduct/internal/sockdiag"
 )
 
 // How supervisors of one host find each other. For each place where its program
