@@ -14,7 +14,7 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// oddNames are names that text cannot carry, or that break a line.
+// oddNames are file names that are no valid text, or that break a line.
 var oddNames = []string{"caf\xe9", "caf\xea", "d\xff/f\xfe", "line\nbreak", "quote\"", "100%", "plain"}
 
 // sowOdd makes a file of each odd name, with other bytes in each.
@@ -29,8 +29,8 @@ func sowOdd(t *testing.T, root string) {
 	}
 }
 
-// TestAnyName: files of any name come to the server and back as they are over every
-// transport, a second sync moves none of them, and each has one line.
+// TestAnyName: files of any name reach the server and come back unchanged over every transport. A
+// second sync transfers none of them, and the listing has one line for each.
 func TestAnyName(t *testing.T) {
 	from := t.TempDir()
 	sowOdd(t, from)
@@ -68,8 +68,8 @@ func TestAnyName(t *testing.T) {
 	}
 }
 
-// TestLeftOut: what put, sync and get leave out is counted, named, and told by the status;
-// the rest is copied.
+// TestLeftOut: files that put, sync and get leave out are counted and named, and the exit status
+// shows it. The others are copied.
 func TestLeftOut(t *testing.T) {
 	from, outside := t.TempDir(), t.TempDir()
 	random(t, filepath.Join(from, "f"), 100)
@@ -100,7 +100,8 @@ func TestLeftOut(t *testing.T) {
 				t.Errorf("%q", got)
 			}
 
-			// The server has them all: the link that leads out of its directory is none of its files.
+			// The server serves all of its files. A link that leads out of its directory is not one
+			// of them.
 			_, urls = start(t, 1, "serve", "--root", from, "--listen", listenURL(scheme, "127.0.0.1"))
 			back := t.TempDir()
 			fails(t, 1, "5 left out", "get", "-r", urls[0], "-o", back)
@@ -114,7 +115,7 @@ func TestLeftOut(t *testing.T) {
 	}
 }
 
-// TestPutLinkToDirectory: a link that is named is the directory that it leads to.
+// TestPutLinkToDirectory: a link given as an argument stands for the directory that it leads to.
 func TestPutLinkToDirectory(t *testing.T) {
 	from, root := t.TempDir(), t.TempDir()
 	random(t, filepath.Join(from, "f"), 100)

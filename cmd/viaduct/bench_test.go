@@ -14,8 +14,7 @@ import (
 	"viaduct/internal/sock"
 )
 
-// TestBench: every transport and operation gives a figure, and plain TCP stands
-// beside each.
+// TestBench: every transport and operation gives a figure, and plain TCP is measured with each.
 func TestBench(t *testing.T) {
 	plot := filepath.Join(t.TempDir(), "p.svg")
 	r := run(t, "bench", "--transports", strings.Join(transport.Names(), ","), "--ops", "all", "--sizes", "64,64K", "--rounds", "1", "--time", "5ms", "--idle-conns", "20", "--doorbells", "1,16",
@@ -85,8 +84,8 @@ func TestBench(t *testing.T) {
 	}
 }
 
-// TestBenchIntervals: -i tells what a measurement does while it runs, and the rows come
-// as they are known; with --json each is a line.
+// TestBenchIntervals: -i reports on a measurement while it runs. Rows are printed as soon as they
+// are known, with --json one per line.
 func TestBenchIntervals(t *testing.T) {
 	t.Parallel()
 	args := strings.Fields("bench --transports vitcp --ops send,wait --sizes 4K --rounds 2 --time 60ms -i 20ms")

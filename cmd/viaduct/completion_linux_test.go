@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// completed is what the command offers for the last of words.
+// completed returns the command's completions of the last word.
 func completed(t *testing.T, words ...string) string {
 	t.Helper()
 	return good(t, append([]string{"__complete"}, words...)...).stdout
@@ -60,8 +60,7 @@ func TestCompletion(t *testing.T) {
 	fails(t, 2, "one of bash, fish, zsh", "completion", "csh")
 }
 
-// TestCompletionRunning: the address of a process that runs completes, also that
-// of a port in it.
+// TestCompletionRunning: the addresses of running processes complete, including ports and names.
 func TestCompletionRunning(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	_, urls := start(t, 2, "echo", "--listen", "vitcp://127.0.0.1:0/here?mtu=64K", "--listen", "tcp://:0")
@@ -162,7 +161,7 @@ func typing(t *testing.T, c *exec.Cmd, first, shown string) func(typed, shown st
 	return show
 }
 
-// TestCompletionFish asks fish what it offers.
+// TestCompletionFish asks fish for its completions.
 func TestCompletionFish(t *testing.T) {
 	path, env := shellWith(t, "fish")
 	c := exec.CommandContext(t.Context(), path, "-N", "-c", "viaduct completion fish | source; complete -C 'viaduct ping vi'; complete -C 'viaduct ping vitcp://h/d?reliability='")

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestConfig: services take their flags from a file, the command line comes before
-// it, and each mistake is told with its line.
+// TestConfig: services read their flags from a file, the command line takes precedence, and each
+// mistake is reported with its line.
 func TestConfig(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -140,8 +140,7 @@ func TestConfigDefaults(t *testing.T) {
 	fails(t, 2, ":2: roof is no key", serve...) // a - does not forgive mistakes
 }
 
-// TestUnits: each unit that is shipped starts its service as its file in /etc/viaduct
-// says.
+// TestUnits: each shipped unit starts its service as its file in /etc/viaduct configures it.
 func TestUnits(t *testing.T) {
 	for unit, text := range map[string]string{
 		"serve@":  "[serve]\nlisten = [\"vitcp://127.0.0.1:0/f\", \"sdp://127.0.0.1:0\"]\nwritable = true\n",

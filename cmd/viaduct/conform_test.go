@@ -19,7 +19,7 @@ import (
 	"viaduct/cmd/viaduct/internal/conform"
 )
 
-// conformReport runs conform and returns what it found.
+// conformReport runs conform and returns its findings.
 func conformReport(t *testing.T, want int, args ...string) (r conform.Report) {
 	t.Helper()
 	out := run(t, append([]string{"conform", "--json"}, args...)...)
@@ -86,7 +86,7 @@ var conformDialers = []struct {
 // conformTarget is the address of a peer as conform takes it.
 func conformTarget(url string) string { return strings.Replace(url, "udp://", "portmap://", 1) }
 
-// TestConformReports: the forms of the report, and what is refused.
+// TestConformReports: the formats of the report, and the refused arguments.
 func TestConformReports(t *testing.T) {
 	t.Parallel()
 	_, urls := start(t, 1, "echo", "--listen", "iwarp://127.0.0.1:0")
@@ -247,7 +247,7 @@ var conformFaults = []struct {
 	{"portmap-version-unchecked", "portmap", "SDP-7.3.1.1-1"},
 }
 
-// conformDialFaults are those of the side that dials.
+// conformDialFaults are the faults of the dialling side.
 var conformDialFaults = []struct {
 	name, scheme, row string
 }{
@@ -273,8 +273,8 @@ var conformDialFaults = []struct {
 	{"fcvi-unconfirmed", "fcvi", "FCVI-5.3.2-9"},
 }
 
-// TestConformFaults: in a build with faults, each is found, by the requirement
-// that it breaks.
+// TestConformFaults: in a build with faults, conform finds each one by the requirement that it
+// breaks.
 func TestConformFaults(t *testing.T) {
 	t.Parallel()
 	if raceDetector {

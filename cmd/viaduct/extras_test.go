@@ -26,8 +26,8 @@ import (
 	"viaduct/internal/sock"
 )
 
-// certificate writes a certificate for 127.0.0.1, which change may have changed, and its
-// key.
+// certificate writes a certificate for 127.0.0.1 and its key. change may modify the certificate
+// before.
 func certificate(t *testing.T, dir string, change func(*x509.Certificate)) (cert, key string) {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -83,9 +83,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestTLSRefused: a certificate of another authority, one of the past and one of another
-// host are refused by what connects, and a client without a certificate by a listener
-// that wants one.
+// TestTLSRefused: a client refuses a certificate of another authority, an expired one and one of
+// another host. A listener that asks for client certificates refuses a client without one.
 func TestTLSRefused(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -115,8 +114,8 @@ func TestTLSRefused(t *testing.T) {
 	fails(t, 1, "certificate required", "ping", urls[0], "-c", "1", "--tls-ca", cert)
 }
 
-// TestTLSProxy: a proxy takes TLS off and puts it on, with SDP on the side that has it,
-// and carries a half-close and a broken connection through it.
+// TestTLSProxy: a proxy removes and adds TLS, with SDP on the side that uses TLS, and passes on a
+// half-close and a broken connection.
 func TestTLSProxy(t *testing.T) {
 	t.Parallel()
 	cert, key := certificate(t, t.TempDir(), nil)

@@ -29,8 +29,7 @@ func TestOneLogger(t *testing.T) {
 	}
 }
 
-// TestPlainAtTLS: a client without --tls at a server with it, and the other way round, is
-// told so at once.
+// TestPlainAtTLS: if only one of client and server uses --tls, the client's error says so at once.
 func TestPlainAtTLS(t *testing.T) {
 	root := t.TempDir()
 	random(t, filepath.Join(root, "f"), 10)
@@ -51,7 +50,8 @@ func TestPlainAtTLS(t *testing.T) {
 	}
 }
 
-// TestForbidden: a file that the server may not read is 403 over HTTP, and told as such.
+// TestForbidden: a file that the server may not read is status 403 over HTTP, and the error says
+// so.
 func TestForbidden(t *testing.T) {
 	if runtime.GOOS == "windows" || os.Geteuid() == 0 {
 		t.Skip("SKIPPED: root may read every file: only TestRefuse of httpfile looks at the status")

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestGlob: patterns of the server's side, each element of which a name that is there
-// comes before.
+// TestGlob: the server expands patterns. A file or directory that has the literal name of an
+// element takes precedence.
 func TestGlob(t *testing.T) {
 	root := t.TempDir()
 	for _, f := range []string{"a.txt", "b.txt", "c.bin", "d/a.txt", "d/e/a.txt", "d/e/z", "f/a.txt", "x[1]/a.txt", "x[1]/[ab].txt", "x1/a.txt", "ü?.txt"} {

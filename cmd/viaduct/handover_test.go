@@ -20,8 +20,8 @@ import (
 // and new connections find the successor at the same address.
 func TestHandover(t *testing.T) {
 	if raceDetector {
-		// What is on its way has to arrive before a connection moves; less of it,
-		// or checksums alone take seconds.
+		// Data in flight has to arrive before a connection moves. There is little of it here,
+		// because checksums alone would take seconds.
 		t.Setenv(transport.SDPEnvironment, "recv-buffers=8,recv-buffer-size=16448")
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -157,7 +157,7 @@ func TestHandover(t *testing.T) {
 	fails(t, 2, "--handover", "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://127.0.0.1:1", "--handover", filepath.Join(dir, "x"), "--tls")
 }
 
-// difference tells where got departs from sent, and what is there instead.
+// difference describes the first position at which got differs from sent, and the bytes there.
 func difference(sent, got []byte) string {
 	n := 0
 	for n < min(len(sent), len(got)) && sent[n] == got[n] {

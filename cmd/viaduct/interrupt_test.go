@@ -10,9 +10,9 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// TestInterruptedClient: a ping that is interrupted in the middle of what it does ends
-// its connection in order, and the server's log says so; one that is killed has its
-// connection break, where the protocol has an orderly end of its own.
+// TestInterruptedClient: a ping that is interrupted ends its connection in order, and the server's
+// log says so. If it is killed, the connection breaks, provided that the protocol has an orderly
+// end of its own.
 func TestInterruptedClient(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range transport.Names() {

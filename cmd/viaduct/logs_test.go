@@ -60,8 +60,8 @@ func TestLogForms(t *testing.T) {
 	}
 }
 
-// TestFilesQuiet: clients that store, list and fetch, and a server that is stopped after
-// them, log no warning.
+// TestFilesQuiet: neither clients that store, list and fetch, nor a server that is stopped
+// afterwards, log a warning.
 func TestFilesQuiet(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -81,8 +81,8 @@ func TestFilesQuiet(t *testing.T) {
 	}
 }
 
-// TestInterruptQuiet: a client that is interrupted in the middle of RDMA Reads
-// ends its stream without an error report to the server.
+// TestInterruptQuiet: a client that is interrupted in the middle of RDMA Reads ends its stream
+// without an error at the server.
 func TestInterruptQuiet(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

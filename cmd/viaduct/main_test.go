@@ -26,8 +26,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// The test binary is the command itself when this is set: the processes of
-// these tests are real ones, with the race detector if the tests have it.
+// If this variable is set, the test binary is the command itself. The processes of these tests are
+// therefore real ones, with the race detector if the tests have it.
 const asCommand = "VIADUCT_TEST_AS_COMMAND"
 
 func TestMain(m *testing.M) {
@@ -127,7 +127,7 @@ type proc struct {
 	done chan struct{}
 }
 
-// start runs a command that listens, and returns the addresses it prints.
+// start runs a command that listens, and returns the addresses that it prints.
 func start(t *testing.T, n int, args ...string) (*proc, []string) {
 	t.Helper()
 	p := begin(t, func(*exec.Cmd) {}, args...)
@@ -142,7 +142,7 @@ func start(t *testing.T, n int, args ...string) (*proc, []string) {
 	return p, urls
 }
 
-// begin runs a command that goes on, and that prepare has changed before.
+// begin starts a command after prepare has modified it, and does not wait for its end.
 func begin(t *testing.T, prepare func(*exec.Cmd), args ...string) *proc {
 	t.Helper()
 	p := &proc{t: t, cmd: command(context.Background(), args...), out: make(chan string, 1000), done: make(chan struct{})}
@@ -296,7 +296,7 @@ func same(t *testing.T, path string, want []byte) {
 	}
 }
 
-// files lists what is in a directory, hidden files too.
+// files returns the names in a directory, including hidden ones.
 func files(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {

@@ -142,7 +142,7 @@ func TestInterruptStopped(t *testing.T) {
 	}
 }
 
-// TestOnePart: two gets of one name do not write into one file.
+// TestOnePart: two gets of the same name do not write to the same file.
 func TestOnePart(t *testing.T) {
 	t.Parallel()
 	root, work := t.TempDir(), t.TempDir()
@@ -165,8 +165,8 @@ func TestOnePart(t *testing.T) {
 	same(t, out, body)
 }
 
-// TestServerDies: a ping whose server is killed still tells what it measured,
-// and no verb blames itself.
+// TestServerDies: a ping whose server is killed still prints its measurements, and no verb blames
+// itself.
 func TestServerDies(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -221,8 +221,8 @@ func blamed(t *testing.T, p *proc) {
 	}
 }
 
-// TestTruncated: a file that is cut short while it is fetched is named as what
-// it is, on both sides.
+// TestTruncated: a file that is truncated while it is fetched is reported as truncated, on both
+// sides.
 func TestTruncated(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"iwarp", "fcvi"} {

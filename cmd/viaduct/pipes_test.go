@@ -97,9 +97,9 @@ func TestNC(t *testing.T) {
 	})
 }
 
-// TestNCAborted: a peer that resets the connection behind the end of its direction has
-// lost what nc sends: nc says so and exits 1, whether its input ends before or after
-// that. [SDP-8.2.2-4] [SDP-8.2.1-22]
+// TestNCAborted: a peer that resets the connection after it ended its own direction has lost nc's
+// data. nc reports that and exits 1, whether its input ends before or after the reset.
+// [SDP-8.2.2-4] [SDP-8.2.1-22]
 func TestNCAborted(t *testing.T) {
 	t.Parallel()
 	for _, before := range []bool{true, false} {
@@ -222,7 +222,8 @@ func TestPeer(t *testing.T) {
 func freePort(t *testing.T) int {
 	t.Helper()
 	for range 100 {
-		// Below the ports that the kernel gives to connections, which may take one at any moment.
+		// The port is below the range from which the kernel assigns ports to connections at any
+		// moment.
 		port := 12000 + rand.IntN(20000)
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {

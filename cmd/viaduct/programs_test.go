@@ -84,8 +84,8 @@ func TestSDPSettings(t *testing.T) {
 	}
 }
 
-// TestFabric: two NICs meet in a fabric of its own process, and across two
-// fabrics that are linked.
+// TestFabric: two NICs reach each other in a fabric of its own process, and across two linked
+// fabrics.
 func TestFabric(t *testing.T) {
 	t.Parallel()
 	_, first := start(t, 1, "fabric", "--listen", "127.0.0.1:0")
@@ -109,9 +109,8 @@ func TestFabric(t *testing.T) {
 	fails(t, 1, "join", "fabric", "--listen", "127.0.0.1:0", "--join", "127.0.0.1:1")
 }
 
-// TestFabricRestart: a fabric that is killed and started again has its members
-// back, by themselves, and the fabrics that were linked to it. The members tell
-// of the loss at the default log level. [FCFS-3.2-5]
+// TestFabricRestart: a fabric that is killed and restarted gets its members back by themselves, and
+// the fabrics that were linked to it. The members log the loss at the default level. [FCFS-3.2-5]
 func TestFabricRestart(t *testing.T) {
 	t.Parallel()
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))

@@ -57,8 +57,7 @@ func unlock(master *os.File) (n int, err error) {
 	return n, errors.Join(use, err)
 }
 
-// onTerminal runs a command whose stderr is a terminal and returns what that
-// showed.
+// onTerminal runs a command whose stderr is a terminal, and returns the terminal's content.
 func onTerminal(t *testing.T, args ...string) string {
 	t.Helper()
 	return watchTerminal(t, false, func(string) {}, args...)

@@ -41,9 +41,8 @@ func psList(t *testing.T) (doc struct{ Processes []status.Process }) {
 	return doc
 }
 
-// TestPs: the connections of every transport are listed at both ends, with path
-// and reason; a process that is stopped does not stop ps; one that was killed is
-// gone.
+// TestPs: the connections of every transport are listed at both ends, with path and reason. A
+// stopped process does not block ps, and a killed one is no longer listed.
 func TestPs(t *testing.T) {
 	dir := psDir(t)
 	if out := good(t, "ps").stdout; !strings.Contains(out, "no viaduct process") || strings.Count(out, "\n") != 1 {
@@ -198,7 +197,7 @@ func TestPsWatchCost(t *testing.T) {
 	}
 }
 
-// cpuOf is the processor time that a process has used; 0 where nothing tells.
+// cpuOf returns the processor time that a process has used, or 0 if the system does not report it.
 func cpuOf(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -212,7 +211,7 @@ func cpuOf(t *testing.T, pid int) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
-// TestPsTaken: nc takes one connection, and is no listener any more when it has it.
+// TestPsTaken: nc accepts one connection, and is no longer listed as a listener then.
 func TestPsTaken(t *testing.T) {
 	psDir(t)
 	for _, u := range []string{"sdp://127.0.0.1:0", "vitcp://127.0.0.1:0/x"} {

@@ -12,8 +12,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A cmFields sends rdma_cm's commands with every field wrong. Each command has an identifier in the state in
-// which it is right.
+// A cmFields sends the commands of rdma_cm with every field wrong in turn. Each command gets an
+// identifier in the state that the command requires.
 type cmFields struct {
 	*rdmaFields
 	id, gone uint32
@@ -119,14 +119,14 @@ func (h *cmFields) right(c abi.CMCommand) error {
 	return nil
 }
 
-// create makes an identifier, which is the one of further commands.
+// create creates an identifier, which the following commands use.
 func (h *cmFields) create() error {
 	err := h.right(abi.CMCreateID)
 	h.id = h.word(0)
 	return err
 }
 
-// before is what an identifier has to have behind it for a command.
+// before brings the identifier into the state that a command requires.
 func (h *cmFields) before(c abi.CMCommand) (err error) {
 	do := func(c abi.CMCommand) {
 		if err == nil {
@@ -155,7 +155,7 @@ func (h *cmFields) before(c abi.CMCommand) (err error) {
 		do(abi.CMResolveRoute)
 		event(abi.EvRouteResolved)
 	case abi.CMAccept, abi.CMReject, abi.CMDisconnect:
-		// A listener, and an identifier that asks it for a connection.
+		// Create a listener, and an identifier that requests a connection from it.
 		do(abi.CMBindIP)
 		do(abi.CMQueryRoute)
 		h.port = uint16(h.scratch[138])<<8 | uint16(h.scratch[139])
@@ -181,7 +181,7 @@ func (h *cmFields) before(c abi.CMCommand) (err error) {
 	return err
 }
 
-// try sends a command with all that can be wrong in it, and then as it should be.
+// try sends a command with each of its fields wrong in turn, and then a correct one.
 func (h *cmFields) try(c abi.CMCommand) (bad error) {
 	if err := h.create(); err != nil {
 		return err
@@ -223,8 +223,8 @@ func (h *cmFields) try(c abi.CMCommand) (bad error) {
 	return errors.Join(bad, h.right(c))
 }
 
-// managerFields tries the commands of rdma_cm with each field wrong. What is refused does nothing: the command is
-// right behind it, in the same state.
+// managerFields tries the commands of rdma_cm with each field wrong. A refused command has no
+// effect: a correct one succeeds after it, in the same state.
 func (h *rdmaFields) managerFields() (bad error) {
 	for _, c := range abi.CMCommands() {
 		if err := h.managerCommand(c); err != nil {

@@ -16,12 +16,14 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// asRDMADuplicates makes the test binary a program that uses its device by duplicates of the descriptor: "first", or "second SOCKET",
-// which gets them from the first.
+// asRDMADuplicates makes the test binary a program that uses its device through duplicates of the
+// descriptor. The value is "first", or "second SOCKET" for the program that gets them from the
+// first.
 const asRDMADuplicates = "VIADUCT_TEST_RDMA_DUPLICATES"
 
-// A duplicate of a device's file does at any number, and in another program that got it by a socket, what goes by ioctl; at a
-// number of the reserved range it does all. A command that is written to it elsewhere fails, and is not found in a ring.
+// A duplicate of a device's file executes ioctl commands at any number, and in another program that
+// got it over a socket. At a number of the reserved range it executes all commands. A command that
+// is written to a duplicate elsewhere fails, and does not appear in a ring.
 func TestRDMADuplicates(t *testing.T) {
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--", "env", calm, asRDMADuplicates+"=first", os.Args[0])
@@ -49,7 +51,7 @@ func rdmaDuplicates(arg string) (err error) {
 	return h.firstProgram()
 }
 
-// use sets the numbers by which the devices are used from now on.
+// use sets the descriptor numbers that the following commands use.
 func (h *rdmaAbuser) use(uverbs, cm int, ioctls bool) { h.uverbs, h.cm, h.ioctls = uverbs, cm, ioctls }
 
 func (h *rdmaAbuser) createID() error {
@@ -93,7 +95,8 @@ func (h *rdmaAbuser) inside(uverbs, cm int) error {
 	return errors.Join(h.queryPort(), h.createID())
 }
 
-// reused puts other files at a number by which a command has just come. uverbs is one whose context was had.
+// reused puts other files at a number that has just been used for a command. uverbs is a file whose
+// context exists.
 func (h *rdmaAbuser) reused(uverbs int) error {
 	second, err := unix.Open("/dev/infiniband/uverbs0", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -184,7 +187,7 @@ func (h *rdmaAbuser) firstProgram() error {
 	if err := h.reused(uverbs); err != nil {
 		return fmt.Errorf("at a number of something else before: %w", err)
 	}
-	// What the second program makes in the same context has numbers of this one.
+	// Objects that the second program creates in the same context get the next handles of this one.
 	h.use(duplicateAt, duplicateAt+1, true)
 	if err := h.command(abi.AllocPD, 4, h.at(0)); err != nil {
 		return err

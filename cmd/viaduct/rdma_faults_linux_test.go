@@ -17,8 +17,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// asRDMAObjects makes the test binary a program that makes and ends objects of its RDMA
-// device. It goes on to its next part with each line that it reads.
+// asRDMAObjects makes the test binary a program that creates and destroys objects of its RDMA
+// device. Each line that it reads starts its next part.
 const asRDMAObjects = "VIADUCT_TEST_RDMA_OBJECTS"
 
 func rdmaObjects() error {
@@ -89,9 +89,9 @@ func rdmaObjects() error {
 	return h.command(abi.AllocPD, 8, answer)
 }
 
-// What a program has closed leaves nothing in the supervisor, also where nothing tells
-// of it; and without descriptors the supervisor has commands fail, which the kernel would
-// else write into the rings.
+// Objects that a program closed leave nothing in the supervisor, even if their closing is not
+// reported. If the supervisor runs out of descriptors it fails commands, which the kernel would
+// otherwise write into the rings.
 func TestRDMAObjects(t *testing.T) {
 	t.Parallel()
 	p, _ := start(t, 0, "run", "--rdma", "--", "env", calm, asRDMAObjects+"=1", os.Args[0])
@@ -125,8 +125,8 @@ func TestRDMAObjects(t *testing.T) {
 	}
 }
 
-// asRDMASignals makes the test binary a program that opens rdma_cm again and again in a
-// thread that signals interrupt.
+// asRDMASignals makes the test binary a program that opens rdma_cm again and again in a thread that
+// signals interrupt.
 const asRDMASignals = "VIADUCT_TEST_RDMA_SIGNALS"
 
 func rdmaSignals() error {
@@ -162,8 +162,7 @@ func rdmaSignals() error {
 	return nil
 }
 
-// A signal in the opening of a device leaves no descriptor behind that the program
-// does not know of.
+// A signal during the opening of a device leaves no descriptor that the program does not know.
 func TestRDMASignals(t *testing.T) {
 	t.Parallel()
 	good(t, "run", "--rdma", "--", "env", asRDMASignals+"=1", os.Args[0])

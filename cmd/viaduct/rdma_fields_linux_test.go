@@ -33,7 +33,8 @@ type rdmaFields struct {
 	foreign  map[abi.Kind][]uint64 // what another program has, in place of other wrong values
 }
 
-// rdmaMakers are the commands that make objects, in order: a later one may use what those before it have made.
+// rdmaMakers are the commands that create objects, in order: a later one may use objects of earlier
+// ones.
 var rdmaMakers = []struct {
 	kind        abi.Kind
 	create, end abi.Command
@@ -71,7 +72,7 @@ func (h *rdmaFields) value(k abi.Kind) uint64 {
 	return rxeValue(h.have, k)
 }
 
-// wrong lists values that a field must not have, and what the kernel says of them.
+// wrong lists values that a field must not have, and the kernel's errors for them.
 func (h *rdmaFields) wrong(k abi.Kind, out int) (values []uint64, says []unix.Errno) {
 	values, says = h.senseless(k, out)
 	if h.foreign != nil {
@@ -163,7 +164,8 @@ func (h *rdmaFields) right(c abi.Command) error {
 	return nil
 }
 
-// setUp opens the device anew and makes an object of each kind, and of each one that is gone.
+// setUp opens the device again. It creates an object of each kind, and another of each kind that is
+// destroyed.
 func (h *rdmaFields) setUp() (err error) {
 	if h.uverbs, err = unix.Open("/dev/infiniband/uverbs0", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
 		return err
@@ -190,7 +192,7 @@ func (h *rdmaFields) setUp() (err error) {
 	return h.right(abi.ModifyQP)
 }
 
-// spare makes the object that a command is to end, if it is one that does.
+// spare creates an object for a command that destroys one.
 func (h *rdmaFields) spare(c abi.Command) error {
 	for _, m := range rdmaMakers {
 		if c == m.end {
@@ -206,8 +208,8 @@ func (h *rdmaFields) make(k abi.Kind, c abi.Command) error {
 	return err
 }
 
-// tearDown ends all objects, which shows that no command that failed has left one behind that uses them,
-// or has taken one away.
+// tearDown destroys all objects. That succeeds only if no failed command left an object that uses
+// them, or destroyed one.
 func (h *rdmaFields) tearDown() error {
 	for _, m := range slices.Backward(rdmaMakers) {
 		if m.kind == abi.Channel {
@@ -219,8 +221,8 @@ func (h *rdmaFields) tearDown() error {
 	return unix.Close(h.uverbs)
 }
 
-// try sends a command with all that can be wrong in it. One that ends an object gets one that
-// nothing uses.
+// try sends a command with each of its fields wrong in turn. A command that destroys an object gets
+// one that is not in use.
 func (h *rdmaFields) try(c abi.Command) (bad error) {
 	want := func(what string, err error, says ...unix.Errno) {
 		e, _ := err.(unix.Errno)
@@ -364,7 +366,7 @@ func (h *rdmaFields) manager() (err error) {
 	return err
 }
 
-// finish sends the command as it should be, and ends what it has made and all else.
+// finish sends the correct command, and then destroys its object and all others.
 func (h *rdmaFields) finish(c abi.Command, first map[abi.Kind]uint32) error {
 	if err := h.right(c); err != nil {
 		return err
@@ -391,8 +393,8 @@ func (h *rdmaFields) finish(c abi.Command, first map[abi.Kind]uint32) error {
 	return h.tearDown()
 }
 
-// Whatever is wrong in a command is refused as the kernel does, does nothing, and harms neither the supervisor nor
-// what the program has. A command that the tables get is tried with them.
+// A command with a wrong field is refused with the kernel's error, has no effect, and harms neither
+// the supervisor nor the program's objects. New commands in the tables are tried automatically.
 func TestRDMAFields(t *testing.T) {
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--", "env", calm, asRDMAFields+"=1", os.Args[0])

@@ -27,9 +27,8 @@ import (
 // asRDMAHostile makes the test binary a program that abuses its RDMA device: "SECONDS PORT".
 const asRDMAHostile = "VIADUCT_TEST_RDMA_HOSTILE"
 
-// Command streams without sense, and rings that are written all over while
-// connections are served from them, harm neither the supervisor nor another program
-// under it.
+// Random command streams, and rings that the program overwrites while connections use them, harm
+// neither the supervisor nor another program under it.
 func TestRDMAHostileProgram(t *testing.T) {
 	t.Parallel()
 	need(t, "rping", "rdmacm-utils")
@@ -95,7 +94,7 @@ func rdmaHostile(arg string) error {
 		return err
 	}
 	clear(h.scratch)
-	// On a busy machine the time does not suffice for what the test wants to have seen.
+	// On a busy machine the time is too short for the counts that the test requires.
 	enough := func() bool { return h.commands >= 500 && h.done >= 50 && h.connections >= 2 }
 	for end := time.Now().Add(time.Duration(seconds * float64(time.Second))); time.Now().Before(end) || !enough(); {
 		if err := h.round(); err != nil {
@@ -131,7 +130,7 @@ type ioctlAttr struct {
 	Data                     uint64
 }
 
-// Where attributes and what they point at stand in scratch.
+// The offsets in scratch of attributes and of the data that they point at.
 const (
 	ioctlAt = 1 << 17
 	inputAt = ioctlAt + 4096
@@ -158,10 +157,10 @@ func (h *rdmaAbuser) ioctl(object, method uint16, attrs ...ioctlAttr) error {
 	return errno
 }
 
-// number is what the last ioctl has put into its attribute i.
+// number returns the value that the last ioctl has stored in its attribute i.
 func (h *rdmaAbuser) number(i int) uint32 { return le.Uint32(h.scratch[ioctlAt+24+16*i+8:]) }
 
-// invoke sends a command of write by ioctl. The answer goes where that of write goes.
+// invoke sends a write command by ioctl. The answer is stored at the same place as with write.
 func (h *rdmaAbuser) invoke(c abi.Command, out int, body []byte) error {
 	coreIn, coreOut := c.Lengths()
 	var answer uint64
@@ -315,7 +314,7 @@ func (h *rdmaAbuser) round() (err error) {
 	}
 	stop.Store(true)
 	wg.Wait()
-	// What the stream of commands has opened.
+	// Close the files that the stream of commands has opened.
 	unix.CloseRange(100, 959, 0)
 	return err
 }
@@ -346,14 +345,14 @@ func (h *rdmaAbuser) create(uid uint64) (uint32, error) {
 	return h.word(0), err
 }
 
-// listen listens at the port, or at a free one, which is the port from then on.
+// listen listens at the port. If there is none yet it picks a free one and keeps it.
 func (h *rdmaAbuser) listen() (id uint32, err error) {
 	if id, err = h.create(1); err != nil {
 		return 0, err
 	}
 	bind := append(make([]byte, 8), h.address()...)
 	bind = le.AppendUint32(bind, id)
-	// The round before has been closed, which releases its port soon.
+	// The previous round has been closed, which releases its port soon.
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		err := h.cmCommand(abi.CMBindIP, 0, bind)
 		if err == nil {
@@ -455,8 +454,8 @@ func (h *rdmaAbuser) scribble(maps [][]byte, stag uint32, sane bool) {
 	}
 }
 
-// random sends one command: noise, or the right lengths and small numbers, which are
-// handles often.
+// random sends one command: noise, or the right lengths with small numbers, which often are
+// handles.
 func (h *rdmaAbuser) random(pd, cq uint32) error {
 	noise := func(n int) []byte {
 		b := make([]byte, n)
@@ -559,7 +558,8 @@ func (h *rdmaAbuser) random(pd, cq uint32) error {
 	case abi.CreateCQ:
 		le.PutUint32(b[24:], ^uint32(0)*uint32(mrand.IntN(2)))
 	}
-	// Large rings are refused, or take memory: those of some 32 bits at random are refused.
+	// Large rings need memory, so ask for a small one. Random sizes of some 32 bits are refused
+	// anyway.
 	if c == abi.CreateCQ && le.Uint32(b[16:]) > 64 && le.Uint32(b[16:]) <= 1<<20 {
 		le.PutUint32(b[16:], 5)
 	}

@@ -12,8 +12,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// asRDMAIoctl makes the test binary a program that drives its RDMA device as a library does
-// that has no commands of write: each object by its method, and by INVOKE_WRITE what has none.
+// asRDMAIoctl makes the test binary a program that drives its RDMA device like a library without
+// write commands: each object by its ioctl method, or by INVOKE_WRITE if it has none.
 const asRDMAIoctl = "VIADUCT_TEST_RDMA_IOCTL"
 
 // The classes of objects of the ioctl's methods.
@@ -75,7 +75,8 @@ func rdmaIoctl() (err error) {
 	good("query_gid", h.ioctl(ioctlDevice, 6, u64(0, 1), u64(1, 0), u32(2, 0), to(3, 32, 0)))
 	has("query_gid", 16, 0, 1)
 	bad("query_gid 1", h.ioctl(ioctlDevice, 6, u64(0, 1), u64(1, 1), u32(2, 0), to(3, 32, 0)), unix.EINVAL)
-	// By the commands of write, one of each, so that those below have other handles than 0.
+	// Create one object of each kind by write commands, so that the objects below have handles
+	// other than 0.
 	half := h.at(len(h.scratch) / 2)
 	good("alloc_pd", h.command(abi.AllocPD, 4, h.at(0)))
 	good("reg_mr", h.command(abi.RegMR, 20, h.at(0), half, uint64(4096), half, uint32(0), uint32(7), uint64(0x33)))
@@ -130,7 +131,7 @@ func rdmaIoctl() (err error) {
 	return err
 }
 
-// The methods of ioctl do what the commands of write do.
+// The ioctl methods have the same effects as the write commands.
 func TestRDMAIoctl(t *testing.T) {
 	t.Parallel()
 	good(t, "run", "--rdma", "--", "env", calm, asRDMAIoctl+"=1", os.Args[0])

@@ -16,9 +16,9 @@ import (
 // asRDMALacks makes the test binary a program that asks for what iWARP does not have.
 const asRDMALacks = "VIADUCT_TEST_RDMA_LACKS"
 
-// A program that asks an iWARP device for what it does not have gets its error, and the user one
-// line that names what is missing and what to use, however often the program asks. What all
-// programs ask for gives no line.
+// A program that asks an iWARP device for a missing feature gets its error. The user gets one line
+// that names the feature and the alternative, however often the program asks. Features that all
+// programs probe give no line.
 func TestRDMALacks(t *testing.T) {
 	r := good(t, "run", "--rdma", "--", "env", asRDMALacks+"=1", os.Args[0])
 	for _, want := range []string{

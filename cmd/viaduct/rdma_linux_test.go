@@ -44,7 +44,8 @@ func rdmaRun(ctx context.Context, out *bytes.Buffer, program ...string) *exec.Cm
 	return c
 }
 
-// A file that is no program is told as such, though executing a program is a call that is answered.
+// A file that is no program is reported as such, even though exec is a call that the supervisor
+// answers.
 func TestRDMANoProgram(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
@@ -65,8 +66,8 @@ func TestRDMANoProgram(t *testing.T) {
 	}
 }
 
-// "viaduct ps" shows what two programs under one command exchange, which does not go through their stream, and
-// that of two under two commands, which does.
+// "viaduct ps" shows the traffic of two programs under one command, which bypasses their stream,
+// and of two programs under two commands, which uses the stream.
 func TestRDMAPs(t *testing.T) {
 	need(t, "rping", "rdmacm-utils")
 	psDir(t)
@@ -114,8 +115,8 @@ func TestRDMAPs(t *testing.T) {
 	}
 }
 
-// rdmaPair runs the two ends of a program, each under a supervisor of its own, and
-// returns what they said.
+// rdmaPair runs the two ends of a program, each under a supervisor of its own, and returns their
+// output.
 func rdmaPair(t *testing.T, port string, server, client []string) (s, c string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -152,9 +153,9 @@ func rdmaPair(t *testing.T, port string, server, client []string) (s, c string) 
 	return sout.String(), cout.String()
 }
 
-// rpingEnded reports whether rping has failed as it may on any system when all is done: it closes
-// its event channel while a thread of it is about to read the next event there, and if that finds the
-// descriptor closed before the process has ended, it exits with an error.
+// rpingEnded reports whether rping has failed in the way that it may on any system after all work
+// is done: it closes its event channel while one of its threads is about to read the next event. If
+// the thread finds the descriptor closed before the process has ended, rping exits with an error.
 func rpingEnded(program, out string) bool {
 	_, rest, ok := strings.Cut(out, "client DISCONNECT EVENT...")
 	return program == "rping" && ok && strings.Contains(rest, "rdma_get_cm_event: Bad file descriptor")
@@ -266,7 +267,7 @@ func TestRDMAQperf(t *testing.T) {
 	}
 }
 
-// A program that is killed while it listens ends its supervisor, and its port is free.
+// If a listening program is killed, its supervisor ends and its port is free.
 func TestRDMAKilledListener(t *testing.T) {
 	t.Parallel()
 	need(t, "rping", "rdmacm-utils")

@@ -23,9 +23,9 @@ import (
 // asRDMAMemory makes the test binary one of the programs of TestRDMAMemory: "first MODE PORT", "second ...", "after SOCKET".
 const asRDMAMemory = "VIADUCT_TEST_RDMA_MEMORY"
 
-// A program registers memory and lets a process that it has started work with its queues. Then it executes another
-// program, which has memory of its own at the same addresses. What the queues still name is neither
-// read nor written: not over a link, and not by the number of the process, which is the same.
+// A program registers memory and lets a child process work with its queues. Then it executes
+// another program, which has other memory at the same addresses. Requests left in the queues must
+// not read or write that memory, neither over a link nor by the process ID, which is the same.
 func TestRDMAMemory(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"read", "write"} {
@@ -73,7 +73,7 @@ func fixedMemory(with byte) ([]byte, error) {
 	return b, err
 }
 
-// mapAt maps memory at an address at which there is nothing.
+// mapAt maps memory at an unused address.
 func mapAt(addr uintptr, n int) ([]byte, error) {
 	at, _, e := unix.Syscall6(unix.SYS_MMAP, addr, uintptr(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_FIXED_NOREPLACE, ^uintptr(0), 0)
 	if e != 0 {
@@ -95,7 +95,8 @@ type rdmaEnd struct {
 
 const endEntries = 16
 
-// newRDMAEnd makes an end whose memory is at addr. Its handles are behind those of as many objects as skip, which are gone.
+// newRDMAEnd creates an end whose memory is at addr. It first creates and destroys skip objects of
+// each kind, so that its handles come after theirs.
 func newRDMAEnd(port uint16, addr uint64, n, skip int) (*rdmaEnd, error) {
 	h := &rdmaAbuser{port: port}
 	e := &rdmaEnd{rdmaAbuser: h}
@@ -267,7 +268,7 @@ func rdmaFirst(mode string, port uint16) error {
 	return syscall.Exec("/proc/self/exe", os.Args[:1], os.Environ())
 }
 
-// rdmaAfter is the program that the first process executes. Its exit is that of both.
+// rdmaAfter is the program that the first process executes. Its exit status stands for both.
 func rdmaAfter(arg string) error {
 	var role string
 	var fd int

@@ -21,12 +21,13 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// asRDMANeighbour makes the test binary one of the programs of TestRDMANeighbour: "both WHAT", and of these the "honest" and
-// the "hostile WHAT", which is all or requests.
+// asRDMANeighbour makes the test binary one of the programs of TestRDMANeighbour: "both WHAT",
+// which starts "honest" and "hostile WHAT". WHAT is all or requests.
 const asRDMANeighbour = "VIADUCT_TEST_RDMA_NEIGHBOUR"
 
-// Of two programs under one supervisor one knows all numbers of the other, and uses them in every field of every command and in
-// its requests. It is refused, nothing of the other's memory is read or written, and the other goes on.
+// One of two programs under one supervisor knows all numbers of the other, and uses them in every
+// field of every command and in its requests. It is refused, none of the other's memory is read or
+// written, and the other goes on.
 func TestRDMANeighbour(t *testing.T) {
 	t.Parallel()
 	for _, flags := range [][]string{nil, {"--tcp"}} {
@@ -57,13 +58,15 @@ const (
 	honestEnds = 3
 	// What of the memory of the first two ends moves; the rest is secret.
 	movingLen = 4096
-	// Objects that the honest program has had, so that its handles are none of the hostile one's.
+	// The honest program creates and destroys this many objects first, so that the two programs
+	// have different handles.
 	honestSkip = 200
-	// Numbers at which the honest program has duplicates of its descriptors, and the hostile one nothing.
+	// The numbers at which the honest program has duplicates of its descriptors, and the hostile
+	// one no file.
 	honestChannel, honestCM = 700, 701
 )
 
-// honestNumbers are what the hostile program knows of the other.
+// honestNumbers is the hostile program's knowledge of the other one.
 type honestNumbers struct {
 	Foreign map[abi.Kind][]uint64
 	STags   []uint32 // of its ends
@@ -101,7 +104,7 @@ func rdmaNeighbour(arg string) error {
 
 const neighbourSocket = 3
 
-// rdmaHonest transfers data between two queue pairs while the other program does what it does.
+// rdmaHonest transfers data between two queue pairs while the other program attacks.
 func rdmaHonest() (err error) {
 	mem, err := mapAt(honestAt, honestEnds*honestStep)
 	if err != nil {
@@ -203,7 +206,7 @@ func rdmaHonest() (err error) {
 			return fmt.Errorf("honest: byte %#x was written", honestAt+i)
 		}
 	}
-	// Nothing was done to what it has: there are no events, and all of it can be ended.
+	// None of its objects was affected: there are no events, and all objects can be destroyed.
 	for i, e := range ends {
 		if err := e.cmCommand(abi.CMGetEvent, abi.EventLen, le.AppendUint64(nil, e.rdmaAbuser.at(0))); err != unix.EAGAIN {
 			return fmt.Errorf("honest: end %d has an event: %w", i, err)
@@ -249,7 +252,7 @@ func connectEnds(a, b *rdmaEnd) (ids []uint32, err error) {
 	return []uint32{listener, caller, called}, err
 }
 
-// rdmaHostileNeighbour does what it can with the numbers of the other program.
+// rdmaHostileNeighbour attacks with all numbers of the other program.
 func rdmaHostileNeighbour(commands bool) error {
 	msg := make([]byte, 64<<10)
 	k, err := unix.Read(neighbourSocket, msg)
@@ -290,7 +293,7 @@ func rdmaHostileNeighbour(commands bool) error {
 		return errors.Join(bad, err)
 	}
 	for _, b := range [][]byte{seen, mem} {
-		// Any part of it that is not there by chance.
+		// Look for any part of the secret that is too long to be there by chance.
 		for i := range secret[:len(secret)-8] {
 			if at := bytes.Index(b, secret[i:i+8]); at >= 0 {
 				bad = errors.Join(bad, fmt.Errorf("hostile: the other program's memory was read, to byte %d", at))
@@ -304,7 +307,8 @@ func rdmaHostileNeighbour(commands bool) error {
 	return bad
 }
 
-// hostileRequests name memory of the other program by its key or its addresses, or both, on the local or the remote side.
+// hostileRequests name memory of the other program by its key, its addresses, or both, on the local
+// or the remote side.
 var hostileRequests = []struct {
 	name                           string
 	op                             abi.WROp
@@ -323,7 +327,8 @@ var hostileRequests = []struct {
 	{name: "Send into its memory", op: abi.WROpSend, recv: true},
 }
 
-// hostileRequest makes a connection with itself, and a request that ends it. It returns what its rings and answers hold then.
+// hostileRequest connects to itself and posts a request that ends the connection. It returns the
+// contents of its rings and answers afterwards.
 func hostileRequest(mem []byte, n *honestNumbers, over, i int) (seen []byte, err error) {
 	r := hostileRequests[i]
 	at := uint64(uintptr(unsafe.Pointer(&mem[0])))
@@ -369,7 +374,8 @@ func hostileRequest(mem []byte, n *honestNumbers, over, i int) (seen []byte, err
 	recv.Put32(24, 100)
 	recv.Put32(28, recvKey)
 	atomic.StoreUint32(wordAt(recv, abi.FlagsAt), abi.Valid|1<<16)
-	// One that is right, so that those behind it are read together, and the one in question.
+	// Post a correct request first, so that the requests after it are read together with the
+	// hostile one.
 	a.post(abi.WROpWrite, 10, a.stag, at, b.stag, at+honestLen+1000)
 	a.post(r.op, 100, lkey, laddr, rkey, raddr)
 	if err := a.ring(); err != nil {

@@ -19,8 +19,9 @@ import (
 // asRDMANumbers makes the test binary a program that opens devices and channels: "HOWMANY".
 const asRDMANumbers = "VIADUCT_TEST_RDMA_NUMBERS"
 
-// A program has as many devices and channels open as its limit lets it, whether the limit was lower at the start, or
-// was lowered by a shell, or the program could raise it. Then it gets EMFILE, and the user the reason, once.
+// A program can open as many devices and channels as its limit allows, whether the limit was low at
+// the start, was lowered by a shell, or could be raised by the program. After that it gets EMFILE,
+// and the user gets the reason once.
 func TestRDMANumbers(t *testing.T) {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {

@@ -15,7 +15,7 @@ import (
 // asRDMAPaths makes the test binary a program that asks for the files of RDMA by every call there is.
 const asRDMAPaths = "VIADUCT_TEST_RDMA_PATHS"
 
-// Every call that names a file finds those of RDMA, by absolute names, by names relative to
+// Every call that names a file finds the RDMA files: by absolute names, by names relative to
 // folders, and through symbolic links.
 func TestRDMAPathCalls(t *testing.T) {
 	r := good(t, "run", "--rdma", "--", "env", asRDMAPaths+"="+t.TempDir(), os.Args[0])
@@ -100,7 +100,7 @@ func rdmaPaths(dir string) error {
 	return nil
 }
 
-// pathCallsOf are the calls on a file, each with what has to come of it.
+// pathCallsOf returns the calls on a file, each with a check of its result.
 func pathCallsOf(at int, name string, dev uint64, dir bool) map[string]func() error {
 	mode := func(m uint32, rdev uint64) error {
 		want := uint32(unix.S_IFREG)

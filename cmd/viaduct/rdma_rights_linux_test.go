@@ -16,11 +16,13 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// asRDMARights makes the test binary a program that registers memory which it has not, or may not write.
+// asRDMARights makes the test binary a program that registers memory that it does not have, or may
+// not write.
 const asRDMARights = "VIADUCT_TEST_RDMA_RIGHTS"
 
-// Memory is registered with the rights that its mappings have, and a Write of the peer changes nothing that the program
-// itself may not write: not its constants, and not what was mapped where registered memory was.
+// Registered memory has the rights of its mappings. A Write of the peer changes nothing that the
+// program itself may not write: neither its constants, nor memory mapped later where registered
+// memory was.
 func TestRDMARights(t *testing.T) {
 	for _, flags := range [][]string{nil, {"--tcp"}} {
 		t.Run(fmt.Sprint(flags), func(t *testing.T) {

@@ -23,8 +23,8 @@ import (
 // asRXEStreams makes the test binary a program that sends streams of commands to a RoCE device: their number.
 const asRXEStreams = "VIADUCT_TEST_RXE_STREAMS"
 
-// Streams of commands at random, as those of TestRDMAStreams, to a RoCE device, and queue pairs on
-// whose rings the program scribbles while their requests are carried out.
+// A RoCE device gets random command streams, like TestRDMAStreams, and queue pairs whose rings the
+// program overwrites at random while their requests are executed.
 func TestRXEStreams(t *testing.T) {
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--device", "rxe0", "--", "env", fmt.Sprintf("%s=%d", asRXEStreams, *rdmaStreams), os.Args[0])
@@ -36,7 +36,7 @@ func TestRXEStreams(t *testing.T) {
 	t.Log(strings.TrimSpace(r.stdout))
 }
 
-// rxeValue is what a field of a kind that only RoCE has holds in a command that is right.
+// rxeValue returns a valid value for a field of a kind that only RoCE has.
 func rxeValue(have map[abi.Kind]uint32, k abi.Kind) uint64 {
 	switch k {
 	case abi.AH, abi.Window:
@@ -159,7 +159,7 @@ const (
 	rxeElementsAt = 208
 )
 
-// attack connects a queue pair to itself, and posts requests that are right in part while it
+// attack connects a queue pair to itself, and posts requests that are correct in part while it
 // changes its rings at random.
 func (s *rxeStream) attack() error {
 	const responseLen = 64 // with the provider's part
@@ -216,7 +216,8 @@ func (s *rxeStream) change(handle, qpn uint32, to abi.State) abi.Body {
 	return b
 }
 
-// scribble fills a few entries with what is nearly right, and changes words of the rings at random.
+// scribble fills a few entries with nearly correct requests, and changes words of the rings at
+// random.
 func (s *rxeStream) scribble(rings [2][]byte) {
 	r, sends := s.r, abi.Body(rings[1])
 	log := sends.U32(0)

@@ -24,8 +24,9 @@ const asRDMAStreams = "VIADUCT_TEST_RDMA_STREAMS"
 
 var rdmaStreams = flag.Int("streams", 150, "how many streams of RDMA commands at random are sent; 10000 take a minute or two")
 
-// Streams of commands that are made of the tables of package abi, with wrong lengths, handles, addresses and flags among what is right, are
-// answered by errors that the kernel has, and the device is as good as new behind each. The number of a stream is its seed.
+// Streams of commands are generated from the tables of package abi: correct ones mixed with wrong
+// lengths, handles, addresses and flags. They get only errors that the kernel returns too, and the
+// device is as good as new after each stream. The number of a stream is its seed.
 func TestRDMAStreams(t *testing.T) {
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--", "env", fmt.Sprintf("%s=%d %d", asRDMAStreams, *rdmaStreams, freePort(t)), os.Args[0])
@@ -84,7 +85,7 @@ func rdmaStreamsMain(arg string) error {
 	return nil
 }
 
-// run sends a stream on files of its own, which stay open.
+// run sends a stream through files of its own, which stay open.
 func (s *rdmaStream) run() (err error) {
 	s.ioctls = false
 	if err := s.setUp(); err != nil {
@@ -119,7 +120,8 @@ func (s *rdmaStream) run() (err error) {
 var streamErrors = []unix.Errno{unix.EINVAL, unix.ENOENT, unix.ENOSPC, unix.EFAULT, unix.EAGAIN, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT, unix.ENOMEM,
 	unix.EBUSY, unix.EBADF, unix.ENOTTY, unix.ENOTCONN, unix.EADDRINUSE, unix.EADDRNOTAVAIL, unix.ENODEV, unix.EACCES, unix.EAFNOSUPPORT, unix.ECONNRESET}
 
-// spoil makes a body wrong, now and then: its fields, its other bytes and its length. It returns how much room there is said to be for a response.
+// spoil damages a body now and then: its fields, its other bytes and its length. It returns the
+// stated room for a response.
 func (s *rdmaStream) spoil(b abi.Body, fields []abi.Field, senseless func(abi.Kind) []uint64, out int) (abi.Body, int) {
 	r := s.r
 	begin := 0
@@ -203,7 +205,8 @@ func (s *rdmaStream) method() error {
 	return s.ioctl([]uint16{0, 1, 3, 4, 5, 7, 16, uint16(r.IntN(20))}[r.IntN(8)], uint16(r.IntN(7)), attrs...)
 }
 
-// manage sends a command of rdma_cm. A connection to the stream itself is made of those that are right.
+// manage sends a command of rdma_cm. Now and then a sequence of correct commands connects the
+// stream to itself.
 func (s *rdmaStream) manage() error {
 	r := s.r
 	if !s.connected && r.IntN(40) == 0 {

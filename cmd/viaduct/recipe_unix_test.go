@@ -32,8 +32,8 @@ func recipes(t *testing.T) (list []string) {
 	return list
 }
 
-// TestRecipeFails: the recipes for CI fail when either end fails. The programs in them are
-// replaced by ones that end as the test wants: the server is the one in the background.
+// TestRecipeFails: the recipes for CI fail when either end fails. The programs in them are replaced
+// by ones with a given exit status; the server is the one in the background.
 func TestRecipeFails(t *testing.T) {
 	list := recipes(t)
 	if len(list) < 2 {

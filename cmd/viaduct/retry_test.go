@@ -88,7 +88,7 @@ func TestRetry(t *testing.T) {
 				t.Errorf("the file changed: exit %d, %d bytes: %s", code, len(n), stderr)
 			}
 
-			// A put finds a server that comes late, and is not told of the failures before.
+			// A put finds a server that starts late, and does not report the failures before.
 			one.stop(syscall.SIGKILL)
 			cl, _ := start(t, 0, "put", filepath.Join(root, "f"), at(u, "stored"), "--retry", "20")
 			cl.waitStderr("trying again")
@@ -107,8 +107,8 @@ func TestRetry(t *testing.T) {
 	fails(t, 2, "negative", "ping", "tcp://h:1", "--retry", "-1")
 }
 
-// interrupted runs a get that stops in its middle, since nothing reads what it writes,
-// until meanwhile has been called. What it wrote is got.
+// interrupted runs a get that blocks in its middle, because nothing reads its output until
+// meanwhile has returned. got is the output.
 func interrupted(t *testing.T, u string, meanwhile func()) (got, stderr string, code int) {
 	t.Helper()
 	c := command(t.Context(), "get", u, "-o", "-", "--retry", "20", "--timeout", "5m")
@@ -130,7 +130,7 @@ func interrupted(t *testing.T, u string, meanwhile func()) (got, stderr string, 
 	return out.String(), errs.String(), c.ProcessState.ExitCode()
 }
 
-// TestRetryPing: a ping goes on at a server that was started anew, and so does rping.
+// TestRetryPing: ping and rping continue with a server that was restarted.
 func TestRetryPing(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range transport.Names() {

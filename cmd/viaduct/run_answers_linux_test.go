@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// What calls with addresses of every family and length, and with sockets in every state, are
-// answered is what the kernel answers, and so is what the sockets show then.
+// Calls with addresses of every family and length, and with sockets in every state, return what the
+// kernel returns, and the sockets then report the same state.
 func TestRunAnswers(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "answers")
@@ -56,7 +56,7 @@ func TestRunAnswers(t *testing.T) {
 	}
 }
 
-// linesByCall takes the lines of answers apart: what comes before the last colon and a space is the call.
+// linesByCall splits lines into calls and answers, at the last colon and space.
 func linesByCall(text string) map[string]string {
 	m := map[string]string{}
 	last := ""

@@ -41,8 +41,8 @@ func dialFrom(t *testing.T, from, to string) *sdp.Conn {
 	return c.(*sdp.Conn)
 }
 
-// A process that accepts unseen, here by a listener that it shares with the
-// program, takes the peer for a local one: not a byte is carried, either way.
+// A process may accept a connection unseen, here by a listener that it shares with the program, and
+// take the peer for a local one. Not a byte is then carried, either way.
 func TestRunUnseen(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -91,8 +91,8 @@ func TestRunUnseen(t *testing.T) {
 	eventually(t, "two refusals", func() bool { return count(s.explained(), "accept", "refused") == 2 })
 }
 
-// A listener that the program inherits is carried too, at the number that it
-// expects, and LISTEN_PID is its own.
+// A listener that the program inherits is carried too, at the descriptor number that the program
+// expects, and LISTEN_PID names the program.
 func TestRunInherited(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
@@ -134,7 +134,7 @@ c.sendall(("%s %d %s %d" % (peer + c.getpeername())).encode())
 	}
 }
 
-// remoteAddr is an address of this host that is not loopback.
+// remoteAddr returns an address of this host that is not loopback.
 func remoteAddr(t *testing.T) string {
 	t.Helper()
 	as, err := net.InterfaceAddrs()
@@ -150,8 +150,8 @@ func remoteAddr(t *testing.T) string {
 	return ""
 }
 
-// redis lets peers of other hosts in only with a password: those that are carried
-// too.
+// redis admits peers of other hosts only with a password, including those whose connections are
+// carried.
 func TestRunRedisProtected(t *testing.T) {
 	t.Parallel()
 	redis := need(t, "redis-server", "redis-server")
@@ -289,8 +289,8 @@ func supervisorOf(t *testing.T, front int) int {
 	return childOf(t, front, "VIADUCT_RUN_SUPERVISOR=")
 }
 
-// childOf is a child of a process with a variable in its environment. Go's runtime
-// has children of its own for a moment, to see what the kernel can do.
+// childOf returns a child of a process with the given variable in its environment. Go's runtime
+// briefly has children of its own, with which it tests the kernel's features.
 func childOf(t *testing.T, parent int, variable string) (child int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("a child of process %d", parent), func() bool {
@@ -308,8 +308,8 @@ func childOf(t *testing.T, parent int, variable string) (child int) {
 	return child
 }
 
-// The supervisor is killed at any point: the program goes on with plain TCP,
-// nothing hangs, and its exit code is still that of the command.
+// If the supervisor is killed at any point, the program goes on with plain TCP, nothing hangs, and
+// the command still returns the program's exit code.
 func TestRunSupervisorKilled(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

@@ -31,7 +31,7 @@ func denied(t *testing.T, calls string, args ...string) result {
 	return result{string(out), stderr.String(), c.ProcessState.ExitCode()}
 }
 
-// --check tells what is forbidden, and what to do about it.
+// --check reports what is forbidden, and how to allow it.
 func TestRunCheck(t *testing.T) {
 	t.Parallel()
 	if r := run(t, "run", "--check"); r.code != 0 || !strings.Contains(r.stdout, "a program's sockets can be borrowed") {
@@ -92,8 +92,8 @@ func TestRunCheck(t *testing.T) {
 	}
 }
 
-// A Port Mapper that does not answer leaves connections plain, within its time,
-// and with --require refuses them.
+// If a Port Mapper does not answer in time, connections stay plain. With --require they are
+// refused.
 func TestRunDeafPortMapper(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3")
@@ -122,7 +122,7 @@ func TestRunDeafPortMapper(t *testing.T) {
 	if r.code != 1 || !strings.Contains(r.stderr, "ConnectionRefusedError") || plain.Load() != 1 || count(es, "connect", "refused") != 1 {
 		t.Errorf("--require: exit %d, %d plain connections, %+v\n%s", r.code, plain.Load(), es, r.stderr)
 	}
-	// A program inside another run is not this one's to carry.
+	// A program inside another run cannot be carried by this one.
 	if r := run(t, "run", "--", os.Args[0], "run", "--require", "--", "true"); r.code != 125 || !strings.Contains(r.last(), "inside another viaduct run") {
 		t.Errorf("nested with --require: exit %d, %s", r.code, r.stderr)
 	}

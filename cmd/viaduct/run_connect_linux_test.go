@@ -192,8 +192,8 @@ func plain(t *testing.T, program string, args ...string) string {
 	return string(b)
 }
 
-// Everything that connect, poll, epoll, select and the like say is as it is
-// without viaduct run, however long the dial takes.
+// connect, poll, epoll, select and related calls return the same as without viaduct run, however
+// long the dial takes.
 func TestRunConnect(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "connect")
@@ -238,8 +238,8 @@ func TestRunConnect(t *testing.T) {
 	}
 }
 
-// A thousand connections of each family that are held until their dial has succeeded are
-// all made, and right; those that the program gives up meanwhile leave nothing behind.
+// A thousand connections of each family are held until their dial has succeeded. All are made, and
+// correct. Connections that the program gives up meanwhile leave nothing.
 func TestRunHeld(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -274,7 +274,7 @@ func TestRunHeld(t *testing.T) {
 			s.in.Close()
 			code, es := s.finish()
 			sdp, given := count(es, "connect", "sdp"), count(es, "connect", "refused")
-			// What the program gives up may be connected by then.
+			// A connection that the program gives up may already be connected.
 			if code != 0 || sdp < all || sdp+given != n+50 {
 				t.Errorf("exit %d; %d opens were carried, %d given up, want %d and %d together\n%s", code, sdp, given, all, n+50, s.stderr())
 			}
@@ -282,8 +282,7 @@ func TestRunHeld(t *testing.T) {
 	}
 }
 
-// A program that dies while a dial is under way does not leave a supervisor that
-// waits for it.
+// If a program dies during a dial, its supervisor does not wait for the dial.
 func TestRunDialDies(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deferredPy accepts with options on its listener that keep connections from it: HOW is when and by
-// which descriptor they are set. It shows what getsockopt returns, what waits in an accepted
-// socket before the peer has sent anything, and the peer; then it echoes.
+// deferredPy accepts with options on its listener that withhold connections. HOW says when the
+// options are set, and by which descriptor. It prints the results of getsockopt, the bytes pending
+// in an accepted socket before the peer has sent anything, and the peer. Then it echoes.
 const deferredPy = `
 import array, fcntl, os, select, socket, sys, termios
 how = sys.argv[1]
@@ -49,8 +49,8 @@ while True:
 	c.close()
 `
 
-// A listener that hears of connections only when bytes come, or takes only those of direct
-// neighbours, accepts carried connections at once, and what the program has set stays.
+// A listener that waits for the first bytes, or accepts only direct neighbours, accepts carried
+// connections at once. The program's options stay set.
 func TestRunDeferredAccept(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
@@ -100,8 +100,8 @@ func TestRunDeferredAccept(t *testing.T) {
 	}
 }
 
-// A listener that takes only what comes by one interface stays as it is: the transport would let in
-// what comes by others.
+// A listener that is bound to one interface is not carried, because the transport would admit
+// connections from other interfaces.
 func TestRunListenOneInterface(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

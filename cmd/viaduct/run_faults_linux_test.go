@@ -18,12 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asNames makes the test binary a program that connects to an address and prints the
-// two names of its socket.
+// asNames makes the test binary a program that connects to an address and prints both addresses of
+// its socket.
 const asNames = "VIADUCT_TEST_NAMES"
 
-// A rule may lead to an address of the other family: the program's socket shows one of its
-// own.
+// A rule may lead to an address of the other family. The program's socket then shows an address of
+// its own family.
 func TestRunOtherFamily(t *testing.T) {
 	t.Parallel()
 	_, sdpPort, err := net.SplitHostPort(echoSDP(t, "::1"))
@@ -72,7 +72,7 @@ func askPair(t *testing.T, port, from string, fds ...int) (why string) {
 	return a.Why
 }
 
-// Requests of pairs without sense are refused, and leave nothing behind.
+// Invalid requests for pairs are refused, and leave nothing.
 func TestRunPairRequests(t *testing.T) {
 	t.Parallel()
 	port := strconv.Itoa(freePort(t))
@@ -205,7 +205,7 @@ func TestRunShortPairs(t *testing.T) {
 	}
 }
 
-// short leaves a process no descriptor that it does not have already, until end is called.
+// short prevents a process from opening further descriptors, until end is called.
 func short(t *testing.T, pid int) (end func()) {
 	t.Helper()
 	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: 1024}, nil); err != nil {

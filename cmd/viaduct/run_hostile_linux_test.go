@@ -27,7 +27,7 @@ var hostileFor = flag.Duration("hostile", 3*time.Second, "how long programs pull
 // asHostile makes the test binary the hostile Go program: "SECONDS PORT LISTENPORT".
 const asHostile = "VIADUCT_TEST_HOSTILE"
 
-// asProgram makes the test binary that program, if it is to be.
+// asProgram runs the program that the environment asks for, and reports whether there was one.
 func asProgram() bool {
 	if arg, ok := os.LookupEnv(asRDMAHostile); ok {
 		if err := rdmaHostile(arg); err != nil {

@@ -123,7 +123,7 @@ func TestRunCurl(t *testing.T) {
 	}
 }
 
-// What is not carried stays as it was, and the exit code is the program's.
+// A program without carried connections behaves as usual, and its exit code is the command's.
 func TestRunExit(t *testing.T) {
 	t.Parallel()
 	notExec := filepath.Join(t.TempDir(), "plain")
@@ -195,8 +195,8 @@ func (s *served) sdpPort(port string) (sdpPort string) {
 	return sdpPort
 }
 
-// echoTrue sends 8 random bytes to an acceptC at an SDP port, and checks them and
-// the names that the program saw.
+// echoTrue sends 8 random bytes to an acceptC at an SDP port. It checks the echo and the addresses
+// that the program saw.
 func echoTrue(port string) error {
 	c, err := sdp.Dial("127.0.0.1:"+port, nil)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"viaduct/portmap"
 )
 
-// Services of one host are all found by its one Port Mapper, whichever of them began first, and
-// whichever has ended, in whatever way.
+// The one Port Mapper of a host finds all its services, whichever of them began first, and
+// whichever has ended in whatever way.
 func TestRunServicesOfOneHost(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
@@ -61,7 +61,7 @@ while True: l.accept()[0].close()
 	c.stop(syscall.SIGTERM)
 }
 
-// A service registers with viaduct portmap serve too, and what that was given of its own stays.
+// A service registers with viaduct portmap serve too, and that mapper's own entries stay.
 func TestRunRegistersWithServe(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

@@ -13,7 +13,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// pairServer is a program that echoes what comes to a port, under run --same-host.
+// pairServer starts a program that echoes at a port, under run --same-host.
 func pairServer(t *testing.T, program string) (s *served, port string) {
 	t.Helper()
 	port = strconv.Itoa(freePort(t))
@@ -22,9 +22,9 @@ func pairServer(t *testing.T, program string) (s *served, port string) {
 	return s, port
 }
 
-// Signals that break into a connect that becomes a pair, and into every thread of the
-// supervisors, make no connection of which only the server knows: an end that the program
-// did not get is its next connect's, and a connect whose answer was lost is answered again.
+// Signals interrupt a connect that becomes a pair, and every thread of the supervisors. No
+// connection may exist that only the server knows: an end that the program did not get goes to its
+// next connect, and a connect whose answer was lost is answered again.
 func TestRunPairStorm(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -59,8 +59,8 @@ func TestRunPairStorm(t *testing.T) {
 	}
 }
 
-// A supervisor that runs out of descriptors leaves connections plain, and asks for no pair
-// that it can't give its program.
+// A supervisor that runs out of descriptors leaves connections plain, and requests no pair that it
+// cannot give to its program.
 func TestRunPairShort(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -80,7 +80,7 @@ func TestRunPairShort(t *testing.T) {
 	}
 }
 
-// Pairs leave no descriptor behind, in neither supervisor and neither program.
+// Pairs leave no descriptor open in either supervisor or program.
 func TestRunPairLeaks(t *testing.T) {
 	program := buildCFile(t, "shapes")
 	n := 1000

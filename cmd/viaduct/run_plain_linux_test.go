@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// A server that speaks plain TCP where a rule says that SDP is spoken is reached by plain TCP: in the
-// time of a round trip if it answers anything, after a time-out that --explain announces if it waits
-// for a line, and the next time at once, without a byte of SDP.
+// A server that speaks plain TCP, although a rule says SDP, is reached by plain TCP. That takes one
+// round trip if the server answers anything, or a time-out that --explain announces if it waits for
+// a line. The next connection is plain at once, without a byte of SDP.
 func TestRunPlainServer(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
@@ -87,8 +87,8 @@ for _ in range(2):
 	}
 }
 
-// With --require there is no way out: the connection fails, and what is tried is not the same as what
-// was tried before.
+// With --require there is no fallback to plain TCP: the connection fails, and a retry does not
+// repeat the same attempt.
 func TestRunPlainServerRequired(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

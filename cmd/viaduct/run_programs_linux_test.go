@@ -37,9 +37,8 @@ func buildC(t *testing.T, source string) string {
 	return out
 }
 
-// acceptC accepts connections while a timer interrupts it: INTERVAL_US RESTART.
-// Each connection has 8 bytes echoed, and behind them the peer's port as accept
-// and as getpeername told it.
+// acceptC accepts connections while a timer interrupts it: INTERVAL_US RESTART. On each connection
+// it echoes 8 bytes, followed by the peer's port as accept and getpeername returned it.
 const acceptC = `
 #include <errno.h>
 #include <netinet/in.h>
@@ -90,8 +89,8 @@ int main(int argc, char **argv) {
 }
 `
 
-// nginxAt writes a configuration of nginx with two workers that listens at a port of
-// loopback, and returns its directory and its file. serve says what for.
+// nginxAt writes a configuration of nginx with two workers at a loopback port, and returns its
+// directory and file. serve is the body of the location.
 func nginxAt(t *testing.T, port, serve string) (dir, conf string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "viaduct-nginx") // its workers are another user's
@@ -111,8 +110,8 @@ func nginxAt(t *testing.T, port, serve string) (dir, conf string) {
 	return dir, conf
 }
 
-// nginx with two workers serves what is carried, whole and with the true address
-// in its log, and plain clients beside it.
+// nginx with two workers serves carried clients, completely and with the true address in its log,
+// and plain clients too.
 func TestRunNginx(t *testing.T) {
 	t.Parallel()
 	nginx := need(t, "nginx", "nginx-light")
@@ -162,7 +161,7 @@ func TestRunNginx(t *testing.T) {
 	}
 }
 
-// Both ends of a redis run this way; the Port Mapper of the one tells the other.
+// Both ends of a redis connection run under viaduct; the client finds the server's Port Mapper.
 func TestRunRedis(t *testing.T) {
 	t.Parallel()
 	redis, cli := need(t, "redis-server", "redis-server"), need(t, "redis-cli", "redis-tools")
@@ -198,8 +197,8 @@ func TestRunIperf(t *testing.T) {
 	}
 }
 
-// With --same-host, programs of one host are connected by socket pairs and see the
-// addresses that TCP would show; without a listener that runs so it is plain TCP.
+// With --same-host, programs of one host are connected by socket pairs and see the addresses that
+// TCP would show. If the listener does not run under viaduct, the connection is plain TCP.
 func TestRunSameHost(t *testing.T) {
 	t.Parallel()
 	redis, cli := need(t, "redis-server", "redis-server"), need(t, "redis-cli", "redis-tools")
@@ -238,8 +237,8 @@ func TestRunSameHost(t *testing.T) {
 	}
 }
 
-// An nginx that gets what it serves from another registers its sockets with epoll before
-// they connect: its connections stay TCP, and what comes is whole.
+// An nginx with an upstream server registers its sockets with epoll before they connect. Its
+// connections therefore stay TCP, and the responses are complete.
 func TestRunSameHostUpstream(t *testing.T) {
 	t.Parallel()
 	nginx := need(t, "nginx", "nginx-light")

@@ -83,7 +83,8 @@ func TestRunPython(t *testing.T) {
 				want = strings.Replace(want, "reset: ConnectionResetError ECONNRESET", "reset: ended b''", 1)
 			}
 			compareTables(t, r.stdout, want)
-			// EpollSelector registers before it connects, which a pair is not made for; one connection is never accepted.
+			// EpollSelector registers before it connects, so that no pair is made there. One
+			// connection is never accepted.
 			n := map[string]int{"sdp": 25, "pair": 24}[how]
 			if c, a := count(es, "connect", how), count(es, "accept", how); c != n || a != n-1 {
 				t.Errorf("%d connections were carried, %d accepted, want %d and one less: %+v", c, a, n, es)
@@ -106,8 +107,8 @@ func TestRunSameHostOptions(t *testing.T) {
 	compareTables(t, r.stdout, want)
 }
 
-// A socket that something else refers to, or that is registered with epoll, is
-// not replaced by a pair; the reason is told, and the connection works.
+// A socket that has another reference, or is registered with epoll, is not replaced by a pair. The
+// reason is reported, and the connection works.
 func TestRunSameHostFallback(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

@@ -59,7 +59,7 @@ func install(t *testing.T, program, dir string) string {
 	return to
 }
 
-// An asUser runs viaduct run as another user, or as this one.
+// An asUser runs viaduct run as a given user.
 type asUser struct {
 	dir  string // which that user may write
 	self string // this binary
@@ -69,8 +69,8 @@ type asUser struct {
 
 const nobody = 65534
 
-// users calls f for the user of this test, and for an unprivileged one if that is
-// root, and in a user namespace of its own.
+// users calls f for the user of this test. If that is root, it also calls f for an unprivileged
+// user, and for one in a user namespace of its own.
 func users(t *testing.T, f func(t *testing.T, u *asUser)) {
 	make := func(t *testing.T, attr *syscall.SysProcAttr, uid int) *asUser {
 		dir := openDir(t)
@@ -142,8 +142,8 @@ func echoPlain(t *testing.T) (port string, count *atomic.Int64) {
 	return portOf(l.Addr()), count
 }
 
-// A target is where programs of these tests connect to: an echo server over TCP,
-// and one over SDP that a rule puts in its place.
+// A target is the server of these tests' programs: an echo server over TCP, and one over SDP to
+// which a rule redirects connections.
 type target struct {
 	port  string
 	rule  string
@@ -192,8 +192,7 @@ func gone(t *testing.T, pid int) {
 	eventually(t, fmt.Sprintf("end of process %d", pid), func() bool { return syscall.Kill(pid, 0) != nil })
 }
 
-// Calls by which a connection could be made unseen are refused as by a system that
-// does not have them.
+// Calls that could make a connection unseen are refused with the error of a system that lacks them.
 func TestRunFilter(t *testing.T) {
 	t.Parallel()
 	r := run(t, "run", "--", buildCFile(t, "shapes"), "filter", strconv.Itoa(freePort(t)))
@@ -243,8 +242,8 @@ func TestRunDaemon(t *testing.T) {
 	})
 }
 
-// The children of a server share one listener, or each have one at the same
-// address: all are served, and one that is killed takes nothing with it.
+// The children of a server share one listener, or each have one at the same address. All are
+// served, and killing one does not affect the others.
 func TestRunPrefork(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -335,8 +334,8 @@ func TestRunReopen(t *testing.T) {
 	}
 }
 
-// A listener that is opened at the very moment in which it is noticed that the one before
-// it was closed is carried.
+// A listener is carried even if it is opened at the very moment when the supervisor notices that
+// the previous one was closed.
 func TestRunFlap(t *testing.T) {
 	t.Parallel()
 	n := 400
@@ -370,8 +369,8 @@ func TestRunFlap(t *testing.T) {
 	wg.Wait()
 }
 
-// A thread with a table of descriptors of its own is served by that table, while
-// another uses the same numbers.
+// A thread with a descriptor table of its own is served by that table, while another thread uses
+// the same numbers.
 func TestRunOwnTable(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -464,7 +463,7 @@ func TestRunUndumpable(t *testing.T) {
 	})
 }
 
-// --require fails what can't be looked into.
+// With --require, calls of a process that cannot be inspected fail.
 func TestRunUndumpableRequire(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {
@@ -481,7 +480,7 @@ func TestRunUndumpableRequire(t *testing.T) {
 	}
 }
 
-// A program that changes its user goes on being carried by root's supervisor.
+// A program that changes its user is still carried by root's supervisor.
 func TestRunSetuid(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {
@@ -610,7 +609,7 @@ func TestRunSupervisorEMFILE(t *testing.T) {
 			t.Errorf("exit %d; %s", code, s.stderr())
 		}
 	})
-	// A program that is told of changes only takes all that has come: nothing would tell it again.
+	// An edge-triggered program reads all pending bytes, because there is no second event for them.
 	t.Run("edge", func(t *testing.T) {
 		t.Parallel()
 		port := strconv.Itoa(freePort(t))
@@ -666,7 +665,7 @@ func TestRunSupervisorEMFILE(t *testing.T) {
 	})
 }
 
-// echoOnce sends bytes of its own and wants them back.
+// echoOnce sends random bytes and expects them back.
 func echoOnce(c net.Conn) error {
 	var want, got [32]byte
 	rand.Read(want[:])
@@ -687,7 +686,7 @@ type wrongBytes struct{ want, got [32]byte }
 
 func (e *wrongBytes) Error() string { return fmt.Sprintf("sent %x, got %x", e.want, e.got) }
 
-// descriptors counts those of a process.
+// descriptors returns the number of open descriptors of a process.
 func descriptors(t *testing.T, pid int) int {
 	t.Helper()
 	ents, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
@@ -697,7 +696,7 @@ func descriptors(t *testing.T, pid int) int {
 	return len(ents)
 }
 
-// Thousands of connections leave no descriptor behind, in neither process.
+// Thousands of connections leave no descriptor open in either process.
 func TestRunLeaks(t *testing.T) {
 	program := buildCFile(t, "shapes")
 	n := 1000
@@ -826,8 +825,8 @@ func stormThreads(pid int) (end func()) {
 	return func() { close(stop); wg.Wait() }
 }
 
-// A socket whose connect failed late has its failure told by the next connect, as
-// without viaduct run, and can then be connected.
+// The failure of a late connect is returned by the next connect, as without viaduct run. The socket
+// can be connected after that.
 func TestRunRetry(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")

@@ -25,15 +25,15 @@ func asleep(t *testing.T, pid int) {
 	eventually(t, fmt.Sprintf("sleep of process %d", pid), func() bool { return processState(pid) == 'S' })
 }
 
-// processState returns the letter that the kernel tells of a process; 0: there is none.
+// processState returns the kernel's state letter of a process, or 0 if there is no such process.
 func processState(pid int) byte {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, _ := strings.Cut(string(b), ") ")
 	return (rest + "\x00")[0]
 }
 
-// A signal breaks into a call that is held as it does into the kernel's own: what ends
-// the program ends it at once, what it handles it handles at once.
+// A signal interrupts a held call as it would interrupt the kernel's own call: a fatal signal ends
+// the program at once, and a handled one runs its handler at once.
 func TestRunHeldSignals(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -87,8 +87,8 @@ except KeyboardInterrupt: sys.exit(4)
 	})
 }
 
-// The command stops when its program has, however long that takes, and goes on when that
-// does; whichever of the two is told. The program sees each signal once.
+// The command stops when its program has stopped, however long that takes, and continues when the
+// program does, whichever of the two gets the signal. The program sees each signal once.
 func TestRunStops(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
@@ -164,9 +164,9 @@ signal.pthread_sigmask(signal.SIG_SETMASK, [s for s in signal.valid_signals() if
 os.execvp(sys.argv[3], sys.argv[3:])
 `
 
-// What a program has of its signals when it starts is what the command has: each of them ignored,
-// at its default, or blocked. Those that end a process by default, and those of faults, are never
-// blocked in a process of Go's, nor in its children.
+// A program starts with the command's signal dispositions: each signal ignored, at its default, or
+// blocked. Signals that end a process by default, and fault signals, are never blocked in a Go
+// process or its children.
 func TestRunSignalsAtStart(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
@@ -255,7 +255,7 @@ sys.exit(5)
 	}
 }
 
-// A cutter passes connections on to an address until it is told to cut them.
+// A cutter forwards connections to an address until the test cuts them.
 type cutter struct {
 	net.Listener
 	mu    sync.Mutex

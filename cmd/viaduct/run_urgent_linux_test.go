@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestRunUrgent: urgent data is carried both ways: poll, select, epoll, SIGURG, MSG_OOB,
-// SO_OOBINLINE and SIOCATMARK say what they say of a TCP connection.
+// TestRunUrgent: urgent data is carried both ways. poll, select, epoll, SIGURG, MSG_OOB,
+// SO_OOBINLINE and SIOCATMARK behave as on a TCP connection.
 func TestRunUrgent(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3")
@@ -37,8 +37,8 @@ func TestRunUrgent(t *testing.T) {
 	})
 }
 
-// unixUrgent reports whether unix sockets have urgent data as TCP does: those of Linux
-// before 5.15 have none, and those before 6.11 have the mark elsewhere at times.
+// unixUrgent reports whether unix sockets have urgent data as TCP does. Before Linux 5.15 they have
+// none, and before 6.11 the mark is sometimes misplaced.
 func unixUrgent() bool {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// A manager is what a service sees of systemd: it hands sockets over and is told
-// what becomes of the service.
+// A manager acts as systemd towards a service: it passes sockets to the service and receives its
+// status messages.
 type manager struct {
 	t    *testing.T
 	conn *net.UnixConn
@@ -33,8 +33,8 @@ func newManager(t *testing.T) *manager {
 	return &manager{t, c}
 }
 
-// told waits for a message that has line.
-func (m *manager) told(line string) {
+// await waits for a message that contains line.
+func (m *manager) await(line string) {
 	m.t.Helper()
 	b := make([]byte, 4096)
 	m.conn.SetReadDeadline(time.Now().Add(patience))
@@ -51,8 +51,8 @@ func (m *manager) told(line string) {
 	}
 }
 
-// service starts a command with sockets, in the way systemd does: a shell that
-// becomes the command stands for the fork in which LISTEN_PID is set.
+// service starts a command with sockets as systemd does: a shell that becomes the command stands
+// for the fork in which LISTEN_PID is set.
 func (m *manager) service(sockets []*os.File, args ...string) *exec.Cmd {
 	m.t.Helper()
 	c := command(m.t.Context(), args...)
@@ -88,9 +88,9 @@ func tcpSocket(t *testing.T) (*os.File, string) {
 	return f, l.Addr().String()
 }
 
-// TestSocketActivation: a client that came before the service is served on the
-// socket that the service manager has opened, over every transport, and the
-// manager is told READY, WATCHDOG and STOPPING.
+// TestSocketActivation: a client that connected before the service started is served on the socket
+// that the service manager opened, over every transport. The manager receives READY, WATCHDOG and
+// STOPPING.
 func TestSocketActivation(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"vitcp", "iwarp", "sdp", "fcvi", "tcp"} {
@@ -105,14 +105,14 @@ func TestSocketActivation(t *testing.T) {
 			go func() { first <- run(t, "ping", u, "-c", "3", "-i", "1ms") }() // the kernel holds it until the service is there
 			m := newManager(t)
 			c := m.service([]*os.File{f}, "echo", "--listen", u)
-			m.told("READY=1")
+			m.await("READY=1")
 			if r := <-first; r.code != 0 {
 				t.Errorf("ping: exit %d: %s", r.code, r.stderr)
 			}
-			m.told("WATCHDOG=1")
-			m.told("WATCHDOG=1")
+			m.await("WATCHDOG=1")
+			m.await("WATCHDOG=1")
 			c.Process.Signal(syscall.SIGTERM)
-			m.told("STOPPING=1")
+			m.await("STOPPING=1")
 			if err := c.Wait(); err != nil {
 				t.Error(err)
 			}
@@ -142,7 +142,7 @@ func TestSocketActivationUDP(t *testing.T) {
 	defer f.Close()
 	m := newManager(t)
 	m.service([]*os.File{f}, "portmap", "serve", "--listen", at, "--map", "127.0.0.1:80=127.0.0.1:8080")
-	m.told("READY=1")
+	m.await("READY=1")
 	if r := good(t, "portmap", "query", "127.0.0.1:80", "--server", at); !strings.Contains(r.stdout, "127.0.0.1:8080") {
 		t.Error(r.stdout)
 	}

@@ -46,7 +46,7 @@ func newSession(t *testing.T) *session {
 
 var shownPort = regexp.MustCompile(`\b7\d\d\d\b`)
 
-// free puts ports that are free in the place of those that are shown.
+// free replaces the ports of a shown command by free ones.
 func (s *session) free(command string) string {
 	return shownPort.ReplaceAllStringFunc(command, func(p string) string {
 		if s.ports[p] == "" {
@@ -56,7 +56,7 @@ func (s *session) free(command string) string {
 	})
 }
 
-// run runs a script that stops at the first command that fails.
+// run runs a script that stops at the first failing command.
 func (s *session) run(dir, script string) (out string, err error) {
 	c := exec.CommandContext(s.t.Context(), s.sh, "-e", "-c", script)
 	c.Dir = dir
@@ -102,8 +102,8 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// What differs from one run to the next in what commands print: numbers that are
-// not those of a requirement, and the width of what is aligned to them.
+// Parts of the output that differ from run to run: numbers that are not part of a requirement, and
+// the width of columns that depends on them.
 var (
 	anyHex    = regexp.MustCompile(`\b(0x[0-9a-f]+|[0-9a-f]{8})\b`)
 	anyNumber = regexp.MustCompile(`\[[A-Z][A-Z0-9.-]+\]|\d+(\.\d+)*( (us|ms|s)\b)?`)
@@ -120,8 +120,8 @@ func likeness(line string) string {
 	return strings.TrimSpace(anyWidth.ReplaceAllStringFunc(line, func(s string) string { return s[:1] }))
 }
 
-// asShown tells whether what was printed is what is shown but for numbers. A line
-// of three dots stands for any lines.
+// asShown reports whether the printed lines match the shown ones, apart from numbers. A line of
+// three dots stands for any number of lines.
 func asShown(shown, printed []string) bool {
 	if len(shown) == 0 {
 		return len(printed) == 0
@@ -137,8 +137,8 @@ func asShown(shown, printed []string) bool {
 	return len(printed) > 0 && likeness(shown[0]) == likeness(printed[0]) && asShown(shown[1:], printed[1:])
 }
 
-// withoutNudges leaves out the empty RDMA Writes behind the first of a conversation: on
-// a slow machine an Initiator sends another one, so that the Responder may answer. [I-10]
+// withoutNudges drops the empty RDMA Writes after the first one of a conversation: on a slow
+// machine an Initiator sends another one, so that the Responder may answer. [I-10]
 func withoutNudges(printed []string) []string {
 	seen := false
 	return slices.DeleteFunc(printed, func(line string) bool {
@@ -149,9 +149,8 @@ func withoutNudges(printed []string) []string {
 	})
 }
 
-// TestGuideCommands runs the sessions that the pages of docs/guide show, each
-// page in a directory of its own, and compares what is printed. What a command
-// in the background prints is not looked at.
+// TestGuideCommands runs the sessions that the pages of docs/guide show, each page in a directory
+// of its own, and compares the output. The output of background commands is ignored.
 func TestGuideCommands(t *testing.T) {
 	t.Parallel()
 	for page, needs := range map[string][]string{

@@ -14,8 +14,8 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// TestPutStream: what has no length before its end is stored up to it, and not at all if
-// the client ends before.
+// TestPutStream: a stream without a known length is stored up to its end, and not at all if the
+// client ends before.
 func TestPutStream(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range transport.Names() {

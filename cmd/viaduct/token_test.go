@@ -13,9 +13,8 @@ import (
 	"testing"
 )
 
-// TestTokenFile: by RDMA and by HTTP, a server with a token answers those that have it and
-// refuses the others, with an error that says so, a log line and a metric; the token
-// is in none of them.
+// TestTokenFile: by RDMA and by HTTP, a server with a token serves clients that have it. It refuses
+// the others with an error that says so, a log line and a metric, none of which contains the token.
 func TestTokenFile(t *testing.T) {
 	t.Parallel()
 	const secret = "correct-horse-battery-staple"

@@ -101,7 +101,7 @@ func TestResume(t *testing.T) {
 			}
 			same(t, out, body)
 
-			// What is there is something else: never a mixture.
+			// The existing part belongs to something else: the result must not be a mixture.
 			write(out+".part", append([]byte("X"), body[1:1<<20]...))
 			d := document(t, good(t, "get", u, "-o", out, "--resume", "--json"))
 			if d["offset"] != 0.0 || d["bytes"] != float64(len(body)) {
@@ -149,7 +149,8 @@ func TestKill(t *testing.T) {
 					t.Fatal(err)
 				}
 				f.Close()
-				// CI disks are slow enough; a fast one may finish, which is fine too.
+				// CI disks are slow enough. On a fast disk the transfer may finish, which is fine
+				// too.
 				srv, urls := start(t, 1, "serve", "--root", root, "--writable", "--listen", listenURL(scheme, "127.0.0.1"), "--log-level", "info")
 				cl, _ := start(t, 0, "put", src, at(urls[0], "d/x"))
 				if isStream(scheme) {
@@ -179,7 +180,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestInterrupt: a get that is ended says where its bytes are.
+// TestInterrupt: an interrupted get reports where its bytes are.
 func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	root, work := t.TempDir(), t.TempDir()

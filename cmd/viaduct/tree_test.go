@@ -56,8 +56,8 @@ func alike(t *testing.T, a, b string) {
 	}
 }
 
-// TestTree: directories go there and back over every transport; what is there
-// already is left out when it is asked for, and sync says what it would do.
+// TestTree: directories are copied there and back over every transport. Existing files are skipped
+// on request, and sync can print its plan.
 func TestTree(t *testing.T) {
 	t.Parallel()
 	from := t.TempDir()
@@ -165,8 +165,7 @@ func TestTreeInterrupted(t *testing.T) {
 	}
 }
 
-// TestTreeHostile: names by which a server would have a client write elsewhere are
-// refused.
+// TestTreeHostile: a client refuses names by which a server could make it write elsewhere.
 func TestTreeHostile(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"../evil", "/evil", "a/b", "..", ".", ""} {
@@ -202,8 +201,8 @@ func TestTreeHostile(t *testing.T) {
 	}
 }
 
-// TestTreeDiskFull: a directory that does not fit is told so, what came is
-// complete, and with room the copy goes on.
+// TestTreeDiskFull: copying a directory to a full disk fails with that error. Files copied so far
+// are complete, and the copy continues once there is room.
 func TestTreeDiskFull(t *testing.T) {
 	if runtime.GOOS != "linux" || os.Getuid() != 0 {
 		t.Skip("SKIPPED: only root on Linux can mount a small file system")

@@ -96,8 +96,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestWrongPeer: a server of another kind than the command wants, and a file in
-// place of a directory, are errors that say what to look at.
+// TestWrongPeer: a server of the wrong kind, and a file where a directory is expected, are errors
+// that say what to check.
 func TestWrongPeer(t *testing.T) {
 	t.Parallel()
 	_, urls := start(t, 3, "echo", "--listen", "iwarp://127.0.0.1:0", "--listen", "tcp://127.0.0.1:0", "--listen", "sdp://127.0.0.1:0")

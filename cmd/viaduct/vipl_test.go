@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestVIPLCheck: what programs of libvipl get is told, and why they get nothing.
+// TestVIPLCheck: the check reports what programs of libvipl get, and why they get nothing.
 func TestVIPLCheck(t *testing.T) {
 	t.Parallel()
 	conf := filepath.Join(t.TempDir(), "vipl.conf")

@@ -27,7 +27,7 @@ func TestWait(t *testing.T) {
 			if code := cl.wait(); code != 0 {
 				t.Errorf("exit %d: %s", code, cl.stderr())
 			}
-			// A server that does not come is reported as it is.
+			// A server that never starts is reported as the refusal that it is.
 			nowhere := strings.Replace(listenURL(scheme, "127.0.0.1"), ":0", ":1", 1)
 			began := time.Now()
 			fails(t, 1, "refused", "ping", nowhere, "-c", "1", "--wait", "100ms")

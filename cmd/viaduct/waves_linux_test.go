@@ -33,10 +33,10 @@ func residentOf(t *testing.T, pid int) int {
 	return n * os.Getpagesize()
 }
 
-// TestEchoWaves: an echo server that must be ready for 16 messages of a MiB on each
-// connection sees waves of 1000 connections with 1 kB each, as many messages as it has
-// receives and one more. It holds memory for what came, and not for what might have
-// come, and no wave adds to what the one before has left. [V-43] [I-70]
+// TestEchoWaves: an echo server must be ready for 16 messages of one MiB on each connection. It
+// gets waves of 1000 connections with 1 kB each, one message more than it has receives. It holds
+// memory for received bytes only, not for possible ones, and no wave adds to the memory of the one
+// before. [V-43] [I-70]
 func TestEchoWaves(t *testing.T) {
 	waves, conns := 4, 1000
 	if !testkit.LongRuns() || raceDetector {
@@ -50,8 +50,8 @@ func TestEchoWaves(t *testing.T) {
 		t.Logf("*** %d connections in place of %d: no more descriptors are allowed ***", most, conns)
 		conns = most
 	}
-	// A page for each receive, the connection itself, and what the collector of
-	// garbage has not taken back: a fifth of a MiB, where 16 MiB may come.
+	// A connection needs a page for each receive, its own state, and garbage that is not yet
+	// collected: a fifth of a MiB, where 16 MiB may arrive.
 	most := 64<<20 + conns*(200<<10)
 	if raceDetector {
 		most = 256<<20 + conns*(1<<20)

@@ -12,7 +12,7 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// hostAddresses are the addresses of this host by which it can be called without a zone.
+// hostAddresses returns the addresses by which this host can be called without a zone.
 func hostAddresses(t *testing.T) (at []netip.Addr) {
 	t.Helper()
 	as, err := net.InterfaceAddrs()
@@ -28,8 +28,8 @@ func hostAddresses(t *testing.T) (at []netip.Addr) {
 	return at
 }
 
-// eachWildcard runs f with the ways to say "every address" of the transports with a
-// discriminator, whose addresses are those of VIs, and with one way of the others.
+// eachWildcard runs f with each spelling of "every address" for the transports with a
+// discriminator, whose addresses are VI addresses, and with one spelling for the others.
 func eachWildcard(t *testing.T, f func(t *testing.T, listen string)) {
 	for _, scheme := range transport.Names() {
 		hosts := []string{""}
@@ -45,7 +45,7 @@ func eachWildcard(t *testing.T, f func(t *testing.T, listen string)) {
 	}
 }
 
-// callAt is the address of a listener as a client that calls it at ip has it.
+// callAt returns the address of a listener as seen by a client that calls it at ip.
 func callAt(t *testing.T, listening string, ip netip.Addr) string {
 	t.Helper()
 	u, err := addr.Parse(listening)
