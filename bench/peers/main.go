@@ -8,6 +8,8 @@ import (
 	"os"
 	"regexp"
 	"time"
+
+	"viaduct/bench/figures"
 )
 
 func main() {
@@ -35,10 +37,10 @@ type options struct {
 	only     string
 	json     bool
 	markdown bool
-	update   string
-	pictures string
+	record   string
 	beside   string
 	verbose  bool
+	render   bool
 	patience time.Duration
 	rest     time.Duration
 
@@ -51,19 +53,31 @@ func compareMain(args []string) error {
 	fs.BoolVar(&o.install, "install", true, "install missing peers from Debian's packages, if we may")
 	fs.IntVar(&o.rounds, "rounds", 5, "interleaved rounds")
 	fs.Float64Var(&o.seconds, "seconds", 0.4, "length of one measurement")
-	fs.DurationVar(&o.limit, "limit", 290*time.Second, "no round begins after this time")
+	fs.DurationVar(&o.limit, "limit", 0, "no round begins after this time (default 290s, with --record an hour)")
 	fs.DurationVar(&o.patience, "patience", 30*time.Second, "how long to wait for a quiet machine, altogether")
 	fs.DurationVar(&o.rest, "rest", 0, "pause after each measurement, for the sake of others on the machine")
 	fs.StringVar(&o.only, "only", "", "only contests whose title matches this `regexp`")
 	fs.BoolVar(&o.json, "json", false, "print JSON")
 	fs.BoolVar(&o.markdown, "markdown", false, "print a Markdown table")
-	fs.StringVar(&o.update, "update", "", "replace the table in this Markdown `FILE`, between its two marks")
-	fs.StringVar(&o.pictures, "pictures", "", "measure for the pictures of docs/performance.md, and draw them into `DIR`")
+	fs.StringVar(&o.record, "record", "", "measure for the pictures too, and put all figures into the results, tables and pictures of the repository at `DIR`")
+	fs.BoolVar(&o.render, "render", false, "with --record: measure nothing, and make the tables and pictures from the results that are there")
 	fs.StringVar(&o.beside, "beside", "", "compare our own sides with those of another build of this `PROGRAM`, and nothing else")
 	fs.BoolVar(&o.verbose, "v", false, "tell on stderr what is being measured")
 	fs.StringVar(&o.congestion, "congestion", "reno", "congestion control of every socket, empty for the system's")
 	if err := fs.Parse(args); err != nil {
 		return err
+	}
+	if o.render {
+		return render(o.record)
+	}
+	if o.record != "" && o.only+o.beside != "" {
+		return errors.New("--record takes everything: it goes with neither --only nor --beside")
+	}
+	if o.limit == 0 {
+		o.limit = 290 * time.Second
+		if o.record != "" {
+			o.limit = time.Hour
+		}
 	}
 	title, err := regexp.Compile(o.only)
 	if err != nil {
@@ -79,21 +93,15 @@ func compareMain(args []string) error {
 	r.head(t, m, o.rounds)
 	var cs []contest
 	var ps []*picture
-	if o.pictures != "" {
-		if err := os.MkdirAll(o.pictures, 0o755); err != nil {
-			return err
+	for _, c := range t.contests(m) {
+		if title.MatchString(c.title) {
+			cs = append(cs, c)
 		}
-		for _, p := range t.pictures(m) {
-			if title.MatchString(p.title) {
-				ps = append(ps, p)
-				cs = append(cs, p.contest())
-			}
-		}
-	} else {
-		for _, c := range t.contests(m) {
-			if title.MatchString(c.title) {
-				cs = append(cs, c)
-			}
+	}
+	if o.record != "" {
+		ps = t.pictures(m)
+		for _, p := range ps {
+			cs = append(cs, p.contest())
 		}
 	}
 	if o.beside != "" {
@@ -103,13 +111,8 @@ func compareMain(args []string) error {
 	for name, why := range t.missing {
 		fmt.Fprintf(os.Stderr, "peers: %s: %s\n", name, why)
 	}
-	if o.pictures != "" {
-		if err := r.draw(o.pictures, ps); err != nil || !o.json {
-			return err
-		}
-	}
-	if o.update != "" {
-		if err := r.update(o.update); err != nil {
+	if o.record != "" {
+		if err := r.record(o.record, ps); err != nil {
 			return err
 		}
 	}
@@ -119,9 +122,33 @@ func compareMain(args []string) error {
 		e.SetIndent("", "  ")
 		return e.Encode(r)
 	case o.markdown:
-		return r.markdown(os.Stdout)
+		_, err := os.Stdout.WriteString(r.table().Markdown())
+		return err
 	}
 	return r.text(os.Stdout)
+}
+
+// record puts what was found into the results of the repository at root, and makes the tables
+// and pictures there from them.
+func (r *report) record(root string, ps []*picture) error {
+	f, err := figures.Read(root)
+	if err != nil {
+		return err
+	}
+	f.Peers, f.Pictures = r.table(), r.charts(ps)
+	return f.Write(root)
+}
+
+// render makes the tables and pictures of the repository at root from its results.
+func render(root string) error {
+	if root == "" {
+		return errors.New("--render wants --record DIR")
+	}
+	f, err := figures.Read(root)
+	if err != nil {
+		return err
+	}
+	return f.Write(root)
 }
 
 // compare measures all contests: round by round, in each round contest by

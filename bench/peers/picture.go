@@ -2,10 +2,10 @@ package main
 
 import (
 	"fmt"
-	"math"
-	"os"
-	"path/filepath"
 	"slices"
+	"strconv"
+
+	"viaduct/bench/figures"
 )
 
 // quantiles are what is told of the distribution of round trips.
@@ -57,14 +57,22 @@ func (p *picture) point(v curve, x int) string {
 	return fmt.Sprint(v.name, " at ", x)
 }
 
-// chart draws what was found.
-func (p *picture) chart(got map[string]samples, caption string) *chart {
-	c := &chart{title: p.title, x: p.x, y: p.y, caption: caption}
+// chart is the drawing of what was found.
+func (p *picture) chart(got map[string]samples, caption string) figures.Chart {
+	c := figures.Chart{File: p.file, Title: p.title, X: p.x, Y: p.y, Scale: figures.Logarithmic, Caption: caption, Lines: []figures.Line{}}
+	if p.dist {
+		c.Scale = figures.Odds
+	}
 	for _, x := range p.xs {
-		c.ticks = append(c.ticks, p.tick(x))
+		c.Ticks = append(c.Ticks, p.tick(x))
+		at := float64(x)
+		if p.dist {
+			at = quantiles[x]
+		}
+		c.At = append(c.At, at)
 	}
 	for _, v := range p.curves {
-		l := chartLine{name: v.name}
+		l := figures.Line{Name: v.name}
 		for _, x := range p.xs {
 			s := got[p.point(v, x)]
 			var value float64
@@ -73,13 +81,19 @@ func (p *picture) chart(got map[string]samples, caption string) *chart {
 			} else {
 				value, _, _ = s.spread(p.what)
 			}
-			l.at = append(l.at, value/p.scale)
+			l.At = append(l.At, threeDigits(value/p.scale))
 		}
-		if slices.ContainsFunc(l.at, func(v float64) bool { return v > 0 }) {
-			c.lines = append(c.lines, l)
+		if l.Draws() {
+			c.Lines = append(c.Lines, l)
 		}
 	}
 	return c
+}
+
+// threeDigits rounds what a picture can't show.
+func threeDigits(v float64) float64 {
+	v, _ = strconv.ParseFloat(strconv.FormatFloat(v, 'g', 3, 64), 64)
+	return v
 }
 
 // quantile is the median over the rounds of the i-th of the quantiles.
@@ -163,30 +177,11 @@ func shortSize(n int) string {
 	return fmt.Sprint(n)
 }
 
-// draw writes the pictures into a directory.
-func (r *report) draw(dir string, all []*picture) error {
+// charts are the drawings of all pictures.
+func (r *report) charts(all []*picture) (cs []figures.Chart) {
 	caption := fmt.Sprintf("%s; %s; %d rounds, medians", r.Machine, r.Date, r.Rounds)
 	for _, p := range all {
-		if err := os.WriteFile(filepath.Join(dir, p.file), p.chart(r.Samples[p.title], caption).svg(), 0o644); err != nil {
-			return err
-		}
+		cs = append(cs, p.chart(r.Samples[p.title], caption))
 	}
-	return nil
-}
-
-// niceTicks are the values 1, 2 and 5 times powers of ten that an axis from lo to hi
-// (both > 0) has, thinned so that there are few.
-func niceTicks(lo, hi float64) (out []float64) {
-	steps := []float64{1, 2, 5}
-	if hi/lo > 300 {
-		steps = steps[:1]
-	}
-	for e := math.Floor(math.Log10(lo)); e <= math.Ceil(math.Log10(hi)); e++ {
-		for _, s := range steps {
-			if v := s * math.Pow(10, e); v >= lo*0.999 && v <= hi*1.001 {
-				out = append(out, v)
-			}
-		}
-	}
-	return out
+	return cs
 }

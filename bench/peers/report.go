@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"viaduct/bench/figures"
 )
 
 // samples are the results of one side, one per round.
@@ -189,44 +190,19 @@ func (r *report) text(w io.Writer) error {
 	return err
 }
 
-// markdown writes the table for a document.
-func (r *report) markdown(w io.Writer) error {
-	fmt.Fprintf(w, "Measured %s on %s. Congestion control %s on every socket, %d interleaved rounds, medians.\nPeers: %s.\n%s\n\n",
-		r.Date, r.Machine, r.Congestion, r.Rounds, strings.Join(r.Peers, ", "), r.Note)
-	fmt.Fprintln(w, "| what | ours | | compared with | | ratio | best rounds | goal | floor | verdict |")
-	fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|---|---|")
+// table is what a document has of it.
+func (r *report) table() figures.Table {
+	t := figures.Table{
+		About: []string{
+			fmt.Sprintf("Measured %s on %s. Congestion control %s on every socket, %d interleaved rounds, medians.", r.Date, r.Machine, r.Congestion, r.Rounds),
+			fmt.Sprintf("Peers: %s.", strings.Join(r.Peers, ", ")), r.Note},
+		Head:  figures.Row("what", "ours", "", "compared with", "", "ratio", "best rounds", "goal", "floor", "verdict"),
+		Below: []string{r.summary() + "."},
+	}
 	for _, l := range r.Lines {
-		fmt.Fprintf(w, "| %s: %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n",
-			l.Contest, l.Metric, l.Ours, l.Value, l.Theirs, l.Their, ratio(l.Ratio), ratio(l.Best), l.Goal, l.Floor, l.Verdict)
+		t.Rows = append(t.Rows, figures.Row(l.Contest+": "+l.Metric, l.Ours, l.Value, l.Theirs, l.Their, ratio(l.Ratio), ratio(l.Best), l.Goal, l.Floor, l.Verdict))
 	}
-	_, err := fmt.Fprintf(w, "\n%s.\n", r.summary())
-	return err
-}
-
-// The marks around the table of a document.
-const (
-	tableBegins = "<!-- table: made by bench/peers.sh -->\n"
-	tableEnds   = "<!-- end of table -->\n"
-)
-
-// update replaces the table of the document in file.
-func (r *report) update(file string) error {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	head, rest, ok := strings.Cut(string(text), tableBegins)
-	_, tail, ok2 := strings.Cut(rest, tableEnds)
-	if !ok || !ok2 {
-		return fmt.Errorf("%s has no marks for a table", file)
-	}
-	var b strings.Builder
-	b.WriteString(head + tableBegins + "\n")
-	if err := r.markdown(&b); err != nil {
-		return err
-	}
-	b.WriteString("\n" + tableEnds + tail)
-	return os.WriteFile(file, []byte(b.String()), 0o644)
+	return t
 }
 
 func beside(l line) string {

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"viaduct/bench/figures"
 )
 
 // A measured is a figure by the way that programs were run, one value a round.
@@ -37,8 +39,8 @@ func median(v []float64) float64 {
 }
 
 // cost measures, the ways one after the other in each round, and prints medians. With a
-// file it puts the table there too, in place of the one between the marks.
-func (l *lab) cost(rounds int, file string) error {
+// root it puts the table into the results and the pages of the repository there.
+func (l *lab) cost(rounds int, root string) error {
 	redis := func(name string) *measured {
 		return &measured{name: "redis " + name, unit: "requests/s", want: map[string]float64{sameHost: 1.15}}
 	}
@@ -66,35 +68,39 @@ func (l *lab) cost(rounds int, file string) error {
 		}
 	}
 	all := []*measured{stream, perCore, back, get, set, deep, connect, connectMid, accept, ppid, send}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d processors, medians of %d rounds; in brackets the ratio to native.\n\n", runtime.NumCPU(), rounds)
-	missed := costTable(&b, all, leftAlone)
+	t := figures.Table{About: []string{fmt.Sprintf("%d processors, medians of %d rounds; in brackets the ratio to native.", runtime.NumCPU(), rounds)}}
+	missed := costTable(&t, all, leftAlone)
 	if d := median(ppid.by[leftAlone]) - median(ppid.by[native]); d > 100 {
-		fmt.Fprintf(&b, "\nMissed: a call that is not notified costs %.0f ns more.\n", d)
+		t.Below = append(t.Below, fmt.Sprintf("Missed: a call that is not notified costs %.0f ns more.", d), "")
 		missed++
 	}
-	fmt.Fprintf(&b, "\n%d bounds missed.\n", missed)
-	fmt.Print(b.String())
-	if file == "" {
+	t.Below = append(t.Below, fmt.Sprintf("%d bounds missed.", missed))
+	fmt.Print(t.Markdown())
+	if root == "" {
 		return nil
 	}
-	return update(file, b.String())
+	f, err := figures.Read(root)
+	if err != nil {
+		return err
+	}
+	f.Run = t
+	return f.Write(root)
 }
 
-// costTable writes the table and returns how many bounds were missed.
-func costTable(b *strings.Builder, all []*measured, leftAlone string) (missed int) {
-	b.WriteString("| | native | over SDP | --same-host | notified, left alone |\n|---|---|---|---|---|\n")
+// costTable fills the table and returns how many bounds were missed.
+func costTable(t *figures.Table, all []*measured, leftAlone string) (missed int) {
+	t.Head = figures.Row("", "native", "over SDP", "--same-host", "notified, left alone")
 	for _, m := range all {
-		fmt.Fprintf(b, "| %s, %s |", m.name, m.unit)
+		cells := []string{m.name + ", " + m.unit}
 		base := median(m.by[native])
 		for _, how := range []string{native, overSDP, sameHost, leftAlone} {
 			v := median(m.by[how])
 			switch {
 			case m.by[how] == nil:
-				b.WriteString(" |")
+				cells = append(cells, "")
 				continue
 			case how == native:
-				fmt.Fprintf(b, " %.4g |", v)
+				cells = append(cells, fmt.Sprintf("%.4g", v))
 				continue
 			}
 			mark := ""
@@ -102,31 +108,11 @@ func costTable(b *strings.Builder, all []*measured, leftAlone string) (missed in
 				mark = fmt.Sprintf(", missed: %g", max(w, -w))
 				missed++
 			}
-			fmt.Fprintf(b, " %.4g (%.2f%s) |", v, v/base, mark)
+			cells = append(cells, fmt.Sprintf("%.4g (%.2f%s)", v, v/base, mark))
 		}
-		b.WriteString("\n")
+		t.Rows = append(t.Rows, figures.Row(cells...))
 	}
 	return missed
-}
-
-// The marks around the table of a document.
-const (
-	tableBegins = "<!-- table: made by bench/run.sh -->\n"
-	tableEnds   = "<!-- end of table -->\n"
-)
-
-// update replaces the table of a document.
-func update(file, table string) error {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	head, rest, ok := strings.Cut(string(text), tableBegins)
-	_, tail, ok2 := strings.Cut(rest, tableEnds)
-	if !ok || !ok2 {
-		return fmt.Errorf("%s has no marks for the table", file)
-	}
-	return os.WriteFile(file, []byte(head+tableBegins+"\n"+table+"\n"+tableEnds+tail), 0o644)
 }
 
 // busy is how long the processors of this machine have worked in all.

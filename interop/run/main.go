@@ -24,12 +24,12 @@ func main() {
 	}
 	cost := flag.Bool("cost", false, "measure instead")
 	rounds := flag.Int("rounds", 5, "of a measurement")
-	file := flag.String("update", "", "put the table of a measurement into `FILE` too, between its marks")
+	record := flag.String("record", "", "put the figures of a measurement into the results and the pages of the repository at `DIR` too")
 	only := flag.String("only", "", "try the programs whose name contains `TEXT`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := try(ctx, *cost, *rounds, *file, *only); err != nil {
+	if err := try(ctx, *cost, *rounds, *record, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "interop/run:", err)
 		os.Exit(1)
 	}

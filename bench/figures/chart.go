@@ -1,26 +1,52 @@
-package main
+package figures
 
 import (
 	"bytes"
 	"encoding/xml"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 )
 
-// A chart is a drawing of lines over a few x, with a logarithmic y.
-type chart struct {
-	title, x, y string
-	ticks       []string // of x
-	lines       []chartLine
-	caption     string
+// A Chart is a drawing of lines over a few x. Its y axis is logarithmic.
+type Chart struct {
+	File    string    `json:"file"`
+	Title   string    `json:"title"`
+	X       string    `json:"x"` // what the axes are
+	Y       string    `json:"y"`
+	Scale   Scale     `json:"x_scale"`
+	At      []float64 `json:"x_at"` // of each tick
+	Ticks   []string  `json:"ticks"`
+	Lines   []Line    `json:"lines"`
+	Caption string    `json:"caption"`
 }
 
-// A chartLine has a value for each tick; 0 is none.
-type chartLine struct {
-	name string
-	at   []float64
+// A Line has a value for each tick; 0 is none.
+type Line struct {
+	Name string    `json:"name"`
+	At   []float64 `json:"at"`
 }
+
+// A Scale says where on the x axis a value is.
+type Scale string
+
+// The scales.
+const (
+	Logarithmic Scale = "logarithmic" // equal ratios are equally far apart
+	Odds        Scale = "odds"        // of parts of 1: equal ratios of p/(1-p) are equally far apart
+)
+
+// place is a position on the axis, in units of its own.
+func (s Scale) place(v float64) float64 {
+	if s == Odds {
+		return math.Log(v / (1 - v))
+	}
+	return math.Log(v)
+}
+
+// Draws reports whether there is a point to draw.
+func (l Line) Draws() bool { return slices.ContainsFunc(l.At, func(v float64) bool { return v > 0 }) }
 
 // The measures of a chart, in pixels. Text can be read where a page shows it 700 wide.
 const (
@@ -47,41 +73,42 @@ var chartMarks = []string{
 	`<path d="M0,5L5,-4L-5,-4Z"/>`, `<path d="M-4,-1.5H-1.5V-4H1.5V-1.5H4V1.5H1.5V4H-1.5V1.5H-4Z"/>`, `<circle r="4" class="hollow"/>`,
 }
 
-func (c *chart) svg() []byte {
+func (c *Chart) svg() []byte {
 	var b bytes.Buffer
-	legend := (len(c.lines) + chartColumns - 1) / chartColumns
+	legend := (len(c.Lines) + chartColumns - 1) / chartColumns
 	height := chartTop + chartPlot + 48 + legend*chartLegend + 28
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" role="img" aria-label="%s">`+"\n",
-		chartWidth, height, chartWidth, height, escape(c.title))
+		chartWidth, height, chartWidth, height, escape(c.Title))
 	b.WriteString(chartStyle())
 	fmt.Fprintf(&b, `<rect class="page" width="%d" height="%d"/>`+"\n", chartWidth, height)
-	text(&b, chartWidth/2, 22, "middle", "title", c.title)
+	text(&b, chartWidth/2, 22, "middle", "title", c.Title)
 
 	lo, hi := c.bounds()
 	bottom, right := float64(chartTop+chartPlot), float64(chartWidth-chartRight)
 	y := func(v float64) float64 {
 		return bottom - chartPlot*(math.Log(v)-math.Log(lo))/(math.Log(hi)-math.Log(lo))
 	}
+	first, last := c.Scale.place(c.At[0]), c.Scale.place(c.At[len(c.At)-1])
 	x := func(i int) float64 {
-		if len(c.ticks) == 1 {
+		if first == last {
 			return (chartLeft + right) / 2
 		}
-		return chartLeft + 20 + float64(i)*(right-chartLeft-40)/float64(len(c.ticks)-1)
+		return chartLeft + 20 + (c.Scale.place(c.At[i])-first)*(right-chartLeft-40)/(last-first)
 	}
 	for _, v := range niceTicks(lo, hi) {
 		fmt.Fprintf(&b, `<path class="grid" d="M%d,%.1fH%.0f"/>`+"\n", chartLeft, y(v), right)
 		text(&b, chartLeft-8, y(v)+4, "end", "", fmt.Sprintf("%g", v))
 	}
-	for i, t := range c.ticks {
+	for i, t := range c.Ticks {
 		fmt.Fprintf(&b, `<path class="grid" d="M%.1f,%dV%.0f"/>`+"\n", x(i), chartTop, bottom)
 		text(&b, x(i), bottom+18, "middle", "", t)
 	}
-	text(&b, (chartLeft+right)/2, bottom+38, "middle", "", c.x)
-	fmt.Fprintf(&b, `<text class="axis" transform="translate(16,%.0f) rotate(-90)" text-anchor="middle">%s</text>`+"\n", bottom-chartPlot/2, escape(c.y))
-	for i, l := range c.lines {
+	text(&b, (chartLeft+right)/2, bottom+38, "middle", "", fmt.Sprintf("%s (%s scale)", c.X, c.Scale))
+	fmt.Fprintf(&b, `<text class="axis" transform="translate(16,%.0f) rotate(-90)" text-anchor="middle">%s</text>`+"\n", bottom-chartPlot/2, escape(c.Y+" (logarithmic scale)"))
+	for i, l := range c.Lines {
 		var path strings.Builder
 		move := "M"
-		for j, v := range l.at {
+		for j, v := range l.At {
 			if v <= 0 {
 				move = "M"
 				continue
@@ -90,29 +117,29 @@ func (c *chart) svg() []byte {
 			move = "L"
 		}
 		fmt.Fprintf(&b, `<path class="line c%d" d="%s"/>`+"\n", i%len(chartColors), path.String())
-		for j, v := range l.at {
+		for j, v := range l.At {
 			if v > 0 {
 				mark(&b, i, x(j), y(v))
 			}
 		}
 	}
 	const column = (chartWidth - 40) / chartColumns
-	for i, l := range c.lines {
+	for i, l := range c.Lines {
 		lx, ly := float64(28+i%chartColumns*column), bottom+62+float64(i/chartColumns*chartLegend)
 		fmt.Fprintf(&b, `<path class="line c%d" d="M%.0f,%.0fh28"/>`+"\n", i%len(chartColors), lx, ly-4)
 		mark(&b, i, lx+14, ly-4)
-		text(&b, lx+36, ly, "start", "", l.name)
+		text(&b, lx+36, ly, "start", "", l.Name)
 	}
-	text(&b, 28, float64(height-12), "start", "small", c.caption)
+	text(&b, 28, float64(height-12), "start", "small", c.Caption)
 	b.WriteString("</svg>\n")
 	return b.Bytes()
 }
 
 // bounds are those of the y axis.
-func (c *chart) bounds() (lo, hi float64) {
+func (c *Chart) bounds() (lo, hi float64) {
 	lo, hi = math.Inf(1), 0
-	for _, l := range c.lines {
-		for _, v := range l.at {
+	for _, l := range c.Lines {
+		for _, v := range l.At {
 			if v > 0 {
 				lo, hi = min(lo, v), max(hi, v)
 			}
@@ -156,4 +183,21 @@ func chartStyle() string {
 	colors(1)
 	b.WriteString("}\n</style>\n")
 	return b.String()
+}
+
+// niceTicks are the values 1, 2 and 5 times powers of ten that an axis from lo to hi
+// (both > 0) has, thinned so that there are few.
+func niceTicks(lo, hi float64) (out []float64) {
+	steps := []float64{1, 2, 5}
+	if hi/lo > 300 {
+		steps = steps[:1]
+	}
+	for e := math.Floor(math.Log10(lo)); e <= math.Ceil(math.Log10(hi)); e++ {
+		for _, s := range steps {
+			if v := s * math.Pow(10, e); v >= lo*0.999 && v <= hi*1.001 {
+				out = append(out, v)
+			}
+		}
+	}
+	return out
 }

@@ -1,0 +1,76 @@
+package figures
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+)
+
+// An expectation is a row of what a user may expect: the range of the ratios of some rows of the
+// table of peers.
+type expectation struct {
+	what         string
+	contest      string // what the row's first cell matches
+	ours, theirs string // what the names of both sides match
+}
+
+const rdma = "^(vitcp|iwarp)"
+
+var expectations = []expectation{
+	{"Rate of Writes of 64 bytes, 16 per doorbell, to that of UCX and libfabric", "^RDMA Write, 64 B: messages, 16 ", rdma + ", 16 ", "^(UCX|libfabric)"},
+	{"the same, 64 per doorbell", "^RDMA Write, 64 B: messages, 64 ", rdma + ", 64 ", "^(UCX|libfabric)"},
+	{"the same, one per doorbell", "^RDMA Write, 64 B: messages, one ", rdma + ", 1 ", "^(UCX|libfabric)"},
+	{"the same, to C that calls send for each", "^RDMA Write, 64 B: messages, one ", rdma + ", 1 ", "^C TCP"},
+	{"Latency of 8 bytes, polling, to that of UCX and libfabric", "^Latency one way, 8 B, polling:", rdma + "$", "^(UCX|libfabric)"},
+	{"the same, to C that spins", "^Latency one way, 8 B, polling:", rdma + "$", "^C TCP, spinning"},
+	{"Bandwidth of Writes of 64 KiB to that of libfabric", "^RDMA Write, 64 KiB:", rdma + "$", "^libfabric"},
+	{"the same, to C TCP", "^RDMA Write, 64 KiB:", rdma + "$", "^C TCP"},
+	{"Bandwidth of Writes of 1 MiB to that of C TCP", "^RDMA Write, 1 MiB:", rdma + "$", "^C TCP"},
+	{"Through shared memory: latency of 8 bytes, polling, to ours by TCP", "^Same host, latency one way, 8 B, polling", "shared memory", rdma + "$"},
+	{"bandwidth of Writes of 64 KiB to C TCP", "^Same host, RDMA Write, 64 KiB", "shared memory", "^C TCP"},
+	{"bandwidth of an SDP stream to Go's TCP", "^Same host, stream, writes", "shared memory", "^Go TCP"},
+	{"HTTP requests over SDP, 1 KiB, 16 clients, to Go's TCP", "^Same host, HTTP, answers of 1 KiB, 16 clients: requests", "shared memory", "^Go TCP"},
+}
+
+// expected is the table of the expectations.
+func (r *Results) expected() (string, error) {
+	t := Table{Head: Row("what", "ratio")}
+	for _, x := range expectations {
+		lo, hi, mark := 0.0, 0.0, ""
+		contest, ours, theirs := regexp.MustCompile(x.contest), regexp.MustCompile(x.ours), regexp.MustCompile(x.theirs)
+		for _, row := range r.Peers.Rows {
+			c := cells(row)
+			if len(c) < 6 || !contest.MatchString(c[0]) || !ours.MatchString(c[1]) || !theirs.MatchString(c[3]) {
+				continue
+			}
+			v, err := strconv.ParseFloat(c[5], 64)
+			if err != nil {
+				continue // a side that was not there
+			}
+			if lo == 0 || v < lo {
+				lo = v
+			}
+			hi = max(hi, v)
+			if c[len(c)-1] == Stale {
+				mark = " (stale)"
+			}
+		}
+		value := "not measured"
+		switch {
+		case lo > 0 && short(lo) == short(hi):
+			value = short(lo)
+		case lo > 0:
+			value = short(lo) + " to " + short(hi)
+		}
+		t.Rows = append(t.Rows, Row(x.what, value+mark))
+	}
+	return t.Markdown(), nil
+}
+
+// short gives a ratio two digits.
+func short(v float64) string {
+	if v >= 10 {
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprintf("%.2g", v)
+}

@@ -1,0 +1,122 @@
+package figures
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const root = "../.."
+
+// TestFigures: the tables and pictures of the documents are those of the results, and the other
+// pages that strangers read have no figure which the results lack.
+func TestFigures(t *testing.T) {
+	for _, p := range problems(t, root) {
+		t.Error(p)
+	}
+}
+
+// TestFiguresChanged: TestFigures finds each kind of change.
+func TestFiguresChanged(t *testing.T) {
+	for _, c := range []struct{ name, file, old, new string }{
+		{"a cell of the table of peers", page, "| 7.92 GB/s |", "| 7.93 GB/s |"},
+		{"a verdict", page, "| MISSED |", "| goal |"},
+		{"a cell of the table of programs", page, "| 21.79 |", "| 21.97 |"},
+		{"a row of what to expect", page, "to C TCP | 1 to 1.1 |", "to C TCP | 1 to 1.2 |"},
+		{"a sentence of the page", page, "## In pictures", "It has 50 GB/s.\n\n## In pictures"},
+		{"a figure of the README", "README.md", "\n## Start", "\nUp to 99 GB/s, 5.5 us, 60 times UCX, 8 million messages a second.\n\n## Start"},
+		{"a point of a picture", "docs/performance/rate.svg", `<path class="line c0" d="M90.0,`, `<path class="line c0" d="M90.0,1`},
+		{"the caption of a picture", "docs/performance/latency.svg", "5 rounds", "6 rounds"},
+		{"a figure of the results", resultsFile, "3.85", "3.58"},
+		{"a row of the results", resultsFile, "| 7.92 GB/s |", "| 7.93 GB/s |"},
+	} {
+		dir := t.TempDir()
+		for _, name := range compared(t) {
+			b, err := os.ReadFile(filepath.Join(root, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name == c.file {
+				changed := bytes.Replace(b, []byte(c.old), []byte(c.new), 1)
+				if bytes.Equal(b, changed) {
+					t.Errorf("%s: %s has no %q", c.name, name, c.old)
+				}
+				b = changed
+			}
+			to := filepath.Join(dir, name)
+			if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(to, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(problems(t, dir)) == 0 {
+			t.Errorf("%s is changed, and nothing is found", c.name)
+		}
+	}
+}
+
+// pages are those whose text may have no figure of its own.
+var pages = []string{"README.md", "docs/ci.md", "docs/compare.md"}
+
+// compared are all files that a comparison reads.
+func compared(t *testing.T) []string {
+	t.Helper()
+	drawn, err := filepath.Glob(filepath.Join(root, pictureFiles, "*"))
+	if err != nil || len(drawn) == 0 {
+		t.Fatal(drawn, err)
+	}
+	files := append([]string{resultsFile, page}, pages...)
+	for _, d := range drawn {
+		files = append(files, pictureFiles+"/"+filepath.Base(d))
+	}
+	return files
+}
+
+// problems are the differences between the results below a root and its documents.
+func problems(t *testing.T, root string) (all []string) {
+	t.Helper()
+	read := func(name string) []byte {
+		b, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			all = append(all, err.Error())
+		}
+		return b
+	}
+	r, err := Read(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := r.documents(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range want {
+		if !bytes.Equal(read(name), text) {
+			all = append(all, name+" is not what "+resultsFile+" has: run bench/peers.sh --record . --render")
+		}
+	}
+	drawn, _ := filepath.Glob(filepath.Join(root, pictureFiles, "*"))
+	for _, d := range drawn {
+		if name := pictureFiles + "/" + filepath.Base(d); want[name] == nil {
+			all = append(all, name+" is not among the pictures of "+resultsFile)
+		}
+	}
+	short, _, ok := strings.Cut(string(read(page)), "\n## How to repeat it")
+	if !ok {
+		all = append(all, page+" has no section of how to repeat it")
+	}
+	for _, name := range append([]string{page}, pages...) {
+		text := short
+		if name != page {
+			text = string(read(name))
+		}
+		for _, f := range r.strays(text) {
+			all = append(all, name+" has the figure \""+f+"\", which is not among the results")
+		}
+	}
+	return all
+}

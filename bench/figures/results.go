@@ -1,0 +1,91 @@
+// Package figures keeps the measured figures in one file, results.json, and makes from it what the
+// documents show of them: the tables of docs/performance.md and the pictures beside it. Its test
+// compares the documents with the file.
+package figures
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// The files below the root of the repository.
+const (
+	resultsFile  = "bench/figures/results.json"
+	page         = "docs/performance.md"
+	pictureFiles = "docs/performance"
+)
+
+// Results are all figures that the documents show.
+type Results struct {
+	Peers    Table   `json:"peers"`    // made by bench/peers.sh
+	Run      Table   `json:"run"`      // made by bench/run.sh
+	Pictures []Chart `json:"pictures"` // made by bench/peers.sh
+}
+
+// Read returns what the file of a repository has, which is nothing if there is none yet.
+func Read(root string) (*Results, error) {
+	r := new(Results)
+	b, err := os.ReadFile(filepath.Join(root, resultsFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r, json.Unmarshal(b, r)
+}
+
+// Write stores the results below root, and makes the tables and pictures there from them.
+func (r *Results) Write(root string) error {
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(root, filepath.Dir(resultsFile)), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(root, resultsFile), append(b, '\n'), 0o644); err != nil {
+		return err
+	}
+	files, err := r.documents(root)
+	if err != nil {
+		return err
+	}
+	for name, text := range files {
+		name = filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(name, text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// documents returns what the files that show figures have to say, by name.
+func (r *Results) documents(root string) (map[string][]byte, error) {
+	text, err := os.ReadFile(filepath.Join(root, page))
+	if err != nil {
+		return nil, err
+	}
+	expected, err := r.expected()
+	if err != nil {
+		return nil, err
+	}
+	for _, block := range []struct{ begins, text string }{
+		{expectedBegins, expected}, {peersBegins, r.Peers.Markdown()}, {runBegins, r.Run.Markdown()},
+	} {
+		if text, err = replace(text, block.begins, block.text); err != nil {
+			return nil, err
+		}
+	}
+	files := map[string][]byte{page: text}
+	for _, c := range r.Pictures {
+		files[filepath.ToSlash(filepath.Join(pictureFiles, c.File))] = c.svg()
+	}
+	return files, nil
+}
