@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -20,11 +22,17 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	keep := flag.String("keep", "", "directory to keep the capture and the console in")
 	cache := flag.String("cache", "", "directory of downloaded kernels (default: viaduct/roce in the user's cache directory)")
-	limit := flag.Duration("timeout", 6*time.Minute, "time for everything")
+	limit := flag.Duration("timeout", 10*time.Minute, "time for everything")
+	only := flag.String("only", "", "hold the conversations alone whose names match this expression")
 	require := flag.Bool("require", false, "fail if something is missing, instead of skipping")
 	flag.Parse()
+	which, err := regexp.Compile(*only)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "roce:", err)
+		os.Exit(2)
+	}
 	ctx, cancel := context.WithTimeout(ctx, *limit)
-	err := run(ctx, *keep, *cache)
+	err = run(ctx, *keep, *cache, which)
 	cancel()
 	stop()
 	var s skip
@@ -45,7 +53,7 @@ var (
 	theirs = netip.MustParseAddr("198.18.87.2")
 )
 
-func run(ctx context.Context, keep, cache string) error {
+func run(ctx context.Context, keep, cache string, only *regexp.Regexp) error {
 	if err := need("qemu-system-x86_64", "ip"); err != nil {
 		return err
 	}
@@ -71,13 +79,17 @@ func run(ctx context.Context, keep, cache string) error {
 		}
 	}
 	begin := time.Now()
+	bin, err := buildViaduct(ctx, work)
+	if err != nil {
+		return err
+	}
 	im, err := buildImage(ctx, cache, work)
 	if err != nil {
 		return err
 	}
 	fmt.Printf("guest: built in %.0f s\n", time.Since(begin).Seconds())
 	tap := fmt.Sprintf("roce%d", os.Getpid()%100000)
-	for _, args := range []string{"tuntap add dev %s mode tap", "addr add " + ours.String() + "/24 dev %s", "addr add " + ours6.String() + "/64 dev %s nodad", "link set %s mtu 9000 up"} {
+	for _, args := range []string{"tuntap add dev %s mode tap", "addr add " + ours.String() + "/24 dev %s", "addr add " + deviceAddr.String() + "/24 dev %s", "addr add " + ours6.String() + "/64 dev %s nodad", "link set %s mtu 9000 up"} {
 		if _, err := command(ctx, "", "ip", strings.Fields(fmt.Sprintf(args, tap))...); err != nil {
 			return skip("no tap interface: " + err.Error())
 		}
@@ -98,7 +110,12 @@ func run(ctx context.Context, keep, cache string) error {
 		return err
 	}
 	fmt.Printf("guest: up after %.0f s\n", time.Since(begin).Seconds())
-	failures, packets := converse(ctx, dev, dev6, g)
+	cs := checks(dev, dev6)
+	for _, t := range deviceTalks() {
+		cs = append(cs, check{t.String(), t.packets, func(ctx context.Context, g *guest) error { return t.hold(ctx, bin, g) }})
+	}
+	cs = slices.DeleteFunc(cs, func(c check) bool { return !only.MatchString(c.name) })
+	failures, packets := converse(ctx, cs, dev, dev6, g)
 	g.stop()
 	if failures > 0 {
 		return fmt.Errorf("%d conversations failed; the guest's console ends with:\n%s", failures, g.consoleTail())
@@ -146,8 +163,8 @@ func checks(dev, dev6 *roce.Device) (cs []check) {
 }
 
 // converse holds all conversations, and returns how many failed, and how many packets at least were sent.
-func converse(ctx context.Context, dev, dev6 *roce.Device, g *guest) (failures, packets int) {
-	for _, c := range checks(dev, dev6) {
+func converse(ctx context.Context, cs []check, dev, dev6 *roce.Device, g *guest) (failures, packets int) {
+	for _, c := range cs {
 		begin := time.Now()
 		err := c.run(ctx, g)
 		verdict := "ok"
