@@ -44,6 +44,7 @@ type device struct {
 	gids  []gidEntry
 	addrs []netip.Addr // none: all that no other device has
 	port  *rxe.Port    // of a RoCE device
+	mtu   uint8        // code of the path MTU of a RoCE device
 	iw    *iwarp.Device
 
 	// How many objects all contexts have.
@@ -73,6 +74,7 @@ func newDevice(s *Service, i int, d Device) *device {
 	v.found.Objects = v.objects
 	v.gids = v.is.gids(v)
 	v.setGIDs()
+	v.mtu = pathMTU(v.gids)
 	return v
 }
 

@@ -277,7 +277,7 @@ func (k *cmCommand) roceQueryRoute() {
 		b.Put8(196, 1)
 		b.Put32(200, id.dev.found.Index)
 		from, _, _ := id.dev.gidOf(id.src.Addr())
-		abi.PutPath(b, from, id.dgidLocked())
+		abi.PutPath(b, from, id.dgidLocked(), id.dev.mtu)
 		if id.state >= cmRouteResolved && id.state != cmListening {
 			b.Put32(192, 1) // number of paths
 		}
@@ -324,7 +324,7 @@ func (k *cmCommand) roceInitQPAttr() {
 	}
 	bound := id.dev != nil
 	if bound {
-		a.AH = id.ahLocked(id.dgidLocked())
+		a.AH, a.MTU = id.ahLocked(id.dgidLocked()), id.dev.mtu
 	}
 	id.mu.Unlock()
 	m.mu.Unlock()

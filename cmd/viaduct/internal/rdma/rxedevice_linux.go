@@ -132,10 +132,32 @@ func queryRXEDevice(d *device) abi.Body {
 	return b
 }
 
+// Codes of path MTUs: 128 bytes of payload times two to their power.
+const (
+	mtu256  = 1
+	mtu4096 = 5
+)
+
+// pathMTU returns the code of the largest packet that the interfaces of all addresses carry, with the
+// room for headers that the kernel's rxe leaves.
+func pathMTU(gids []gidEntry) uint8 {
+	const headers = 80
+	code := uint8(mtu4096)
+	for _, g := range gids {
+		n, err := net.InterfaceByName(g.ndev)
+		if err != nil {
+			continue
+		}
+		for code > mtu256 && n.MTU-headers < 128<<code {
+			code--
+		}
+	}
+	return code
+}
+
 // queryRXEPort makes the response of query_port.
 func queryRXEPort(d *device) abi.Body {
 	const (
-		mtu4096     = 5
 		capCM       = 1 << 16
 		active      = 4
 		width1X     = 1
@@ -152,7 +174,7 @@ func queryRXEPort(d *device) abi.Body {
 	for _, v := range [...]struct {
 		at int
 		v  uint8
-	}{{26, active}, {27, mtu4096}, {28, mtu4096}, {30, virtualLane}, {34, width1X << 1}, {35, speed10}, {36, linkUp}, {37, ethernet}} {
+	}{{26, active}, {27, mtu4096}, {28, d.mtu}, {30, virtualLane}, {34, width1X << 1}, {35, speed10}, {36, linkUp}, {37, ethernet}} {
 		b.Put8(v.at, v.v)
 	}
 	return b

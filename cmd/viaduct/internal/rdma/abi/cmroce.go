@@ -41,6 +41,7 @@ type RoCEAttr struct {
 	IRD, ORD             uint8
 	Timeout              uint8
 	RetryCount, RNRRetry uint8
+	MTU                  uint8 // code of the path MTU
 }
 
 // DatagramKey is the queue key of datagrams between programs that use rdma_cm.
@@ -63,7 +64,6 @@ const (
 
 // For makes the response for a state; ok is false if there is no such change.
 func (a *RoCEAttr) For(s State) (b Body, ok bool) {
-	const mtu4096 = 5
 	b = make(Body, QPAttrLen)
 	b.Put32(4, uint32(s))
 	switch {
@@ -82,7 +82,7 @@ func (a *RoCEAttr) For(s State) (b Body, ok bool) {
 		b.Put32(0, QPState)
 	case s == RTR:
 		b.Put32(0, QPState|QPAddress|qpPathMTU|QPDestination|qpRecvPSN|qpDestReads|qpMinRNR)
-		b.Put32(12, mtu4096)
+		b.Put32(12, uint32(a.MTU))
 		b.Put32(24, a.RecvPSN)
 		b.Put32(32, a.DestQP)
 		copy(b[40:40+AHLen], a.AH)
@@ -103,13 +103,13 @@ func (a *RoCEAttr) For(s State) (b Body, ok bool) {
 }
 
 // PutPath writes the record of the one path that a resolved route has into the response of query_route.
-func PutPath(b Body, from, to [16]byte) {
-	const pathAt, mtu4096, hops = 8, 5, 64
+func PutPath(b Body, from, to [16]byte, mtu uint8) {
+	const pathAt, hops = 8, 64
 	p := b[pathAt:]
 	copy(p, to[:])
 	copy(p[16:], from[:])
 	p.Put32(44, 1) // reversible
-	p.Put32(48, mtu4096)
+	p.Put32(48, uint32(mtu))
 	p.Put8(52, 0xff) // the pkey
 	p.Put8(53, 0xff)
 	p.Put8(54, hops)

@@ -1,0 +1,27 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	"net"
+	"testing"
+)
+
+// A device says the path MTU that its interface carries: programs take it for the size of packets, which would be
+// refused otherwise.
+func TestPathMTU(t *testing.T) {
+	all, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code := pathMTU([]gidEntry{{ndev: "no such interface"}}); code != mtu4096 {
+		t.Errorf("code %d without an interface", code)
+	}
+	for _, n := range all {
+		code := pathMTU([]gidEntry{{ndev: n.Name}})
+		payload := 128 << code
+		if code < mtu256 || code > mtu4096 || code > mtu256 && payload > n.MTU-80 || code < mtu4096 && 2*payload <= n.MTU-80 {
+			t.Errorf("%s: MTU %d, path MTU %d", n.Name, n.MTU, payload)
+		}
+	}
+}
