@@ -33,6 +33,7 @@ var (
 	good       = verdict{}
 	rnr        = verdict{outcome: notReady}
 	silent     = verdict{outcome: noAnswer}
+	occupied   = verdict{outcome: busy}
 	unsendable = verdict{status: LocalProtection} // the requester's memory is not there
 )
 
@@ -227,7 +228,7 @@ func (q *QP) atomic(r *request) verdict {
 		return wrong(faultInvalid)
 	}
 	var old [atomicLen]byte
-	if v := q.swap(e, &old); v != good || e.op == OpAtomicWrite {
+	if v := q.swap(r, &old); v != good || e.op == OpAtomicWrite {
 		return v
 	}
 	if scatter(old[:], r.local) != nil {
@@ -236,11 +237,21 @@ func (q *QP) atomic(r *request) verdict {
 	return good
 }
 
-func (q *QP) swap(e *sendEntry, old *[atomicLen]byte) verdict {
-	q.fabric.atomics.Lock()
-	defer q.fabric.atomics.Unlock()
+func (q *QP) swap(r *request, old *[atomicLen]byte) verdict {
+	e := r.entry
+	// Memory that takes long to come (of a file, or of userfaultfd) is to come before the lock is held.
 	if err := gather(old[:], &q.recv.pieces); err != nil {
 		err.reading = false // it is the responder's memory
+		return judge(err, faultAccess)
+	}
+	if !r.short {
+		q.fabric.atomics.Lock()
+	} else if !q.fabric.atomics.TryLock() {
+		return occupied
+	}
+	defer q.fabric.atomics.Unlock()
+	if err := gather(old[:], &q.recv.pieces); err != nil {
+		err.reading = false
 		return judge(err, faultAccess)
 	}
 	v := binary.LittleEndian.Uint64(old[:])
