@@ -52,7 +52,8 @@ type QP struct {
 	mu    sync.Mutex                 // held around each replacement of attrs
 	attrs atomic.Pointer[Attributes] // read without a lock
 
-	calls atomic.Int64 // doorbells since the send queue was last found empty; not 0 while it is worked on
+	drain atomic.Uint32 // a drainState
+	calls atomic.Int64  // doorbells since the send queue was last found empty; not 0 while it is worked on
 	send  sendSide
 	recv  recvSide
 
@@ -118,7 +119,14 @@ func (q *QP) Describe() (l Limits, recv, send abi.Body) {
 }
 
 // Query makes the response of query_qp.
-func (q *QP) Query() abi.Body { return q.attrs.Load().put(q.limits, q.signalAll) }
+func (q *QP) Query() abi.Body {
+	const drainingAt = 112
+	b := q.attrs.Load().put(q.limits, q.signalAll)
+	if q.draining() {
+		b.Put8(drainingAt, 1)
+	}
+	return b
+}
 
 // Attributes returns those that hold now.
 func (q *QP) Attributes() Attributes { return *q.attrs.Load() }
@@ -152,9 +160,7 @@ func (q *QP) Modify(c Change) (slow bool, err error) {
 			go q.kick(false)
 		}
 	case abi.SQD:
-		if c.Mask&MaskDrainNotify != 0 {
-			q.event(abi.AsyncSQDrained)
-		}
+		go q.kick(false) // which finds out when the queue is drained
 	case abi.Reset, abi.Err:
 		return true, nil
 	}
@@ -177,6 +183,9 @@ func (q *QP) change(c *Change) (old, now *Attributes, err error) {
 		return nil, nil, ErrInvalid
 	}
 	a := c.apply(*old)
+	if to == abi.SQD && old.State != to {
+		q.startDraining(c.Mask&MaskDrainNotify != 0)
+	}
 	q.attrs.Store(&a)
 	return old, &a, nil
 }

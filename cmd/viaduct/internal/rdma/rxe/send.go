@@ -149,6 +149,9 @@ func (q *QP) step(short bool, room int) (spent int, p progress) {
 		q.flushSendsLocked()
 		return 0, idle
 	case a.State == abi.SQD && s.held: // it was begun before
+	case a.State == abi.SQD:
+		q.endDraining()
+		return 0, idle
 	case a.State != abi.RTS:
 		return 0, idle
 	}
