@@ -19,7 +19,8 @@ const pageSize = 4096
 // parts are its rings. It can't be made shorter, so that touching it is safe,
 // but the program may write anything anywhere in it at any time.
 type arena struct {
-	fd int
+	fd    int
+	quota *ringQuota
 
 	mu   sync.Mutex
 	size int64           // guarded by mu
@@ -28,7 +29,7 @@ type arena struct {
 }
 
 // newArena makes an arena, and a second description of its file for the program.
-func newArena() (a *arena, theirs int, err error) {
+func newArena(quota *ringQuota) (a *arena, theirs int, err error) {
 	mem, err := unix.MemfdCreate("viaduct-uverbs", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, -1, err
@@ -53,7 +54,7 @@ func newArena() (a *arena, theirs int, err error) {
 		unix.Close(theirs)
 		return nil, -1, err
 	}
-	return &arena{fd: ours, free: map[int][]int64{}}, theirs, nil
+	return &arena{fd: ours, quota: quota, free: map[int][]int64{}}, theirs, nil
 }
 
 // orphaned reports whether the file is open here alone: then a lease on it is
@@ -69,6 +70,14 @@ func (a *arena) orphaned() bool {
 // ring makes room for n bytes and returns them, zeroed, with their offset in the file.
 func (a *arena) ring(n int) (b []byte, key int64, err error) {
 	n = (n + pageSize - 1) &^ (pageSize - 1)
+	if !a.quota.take() {
+		return nil, 0, unix.ENOMEM
+	}
+	defer func() {
+		if err != nil {
+			a.quota.give(1)
+		}
+	}()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if old := a.free[n]; len(old) > 0 {
@@ -105,6 +114,7 @@ func (a *arena) drop(b []byte, key int64) {
 	a.open = slices.Delete(a.open, i, i+1)
 	a.free[len(b)] = append(a.free[len(b)], key)
 	unix.Munmap(b)
+	a.quota.give(1)
 }
 
 func (a *arena) close() {
@@ -113,6 +123,7 @@ func (a *arena) close() {
 	for _, b := range a.open {
 		unix.Munmap(b)
 	}
+	a.quota.give(len(a.open))
 	a.open = nil
 	unix.Close(a.fd)
 }

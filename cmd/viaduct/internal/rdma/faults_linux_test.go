@@ -15,7 +15,7 @@ import (
 // A place in the arena that can't be mapped is used by the next ring: a program that tries
 // again and again does not make the file grow.
 func TestArenaUnmapped(t *testing.T) {
-	a, theirs, err := newArena()
+	a, theirs, err := newArena(&ringQuota{most: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func TestArenaUnmapped(t *testing.T) {
 // No ring has the offset by which the provider is told that there is none.
 func TestArenaNoKey(t *testing.T) {
 	for _, n := range []int{pageSize, abi.NoKey} {
-		a, theirs, err := newArena()
+		a, theirs, err := newArena(&ringQuota{most: 100})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +89,7 @@ func TestDeviceLimits(t *testing.T) {
 	s := &Service{done: make(chan struct{}), files: map[inode]file{}, log: slog.New(slog.DiscardHandler)}
 	d := newDevice(s, 0, Device{Name: "siw0"})
 	context := func() *context {
-		a, theirs, err := newArena()
+		a, theirs, err := newArena(&ringQuota{most: 100})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,7 +22,7 @@ func (n next) IsSend() bool { return bool(n) }
 func testContext(t *testing.T) *context {
 	t.Helper()
 	s := &Service{done: make(chan struct{}), files: map[inode]file{}}
-	a, theirs, err := newArena()
+	a, theirs, err := newArena(&ringQuota{most: 100})
 	if err != nil {
 		t.Fatal(err)
 	}

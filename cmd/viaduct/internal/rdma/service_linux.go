@@ -46,7 +46,6 @@ type Service struct {
 	tree    string           // the folder with what stands for /sys and /dev
 	nodes   map[string]*node // the device files of the tree, by path
 	paths   map[int]pathCall // by number
-	nameBuf [maxPath]byte    // Serve's
 	done    chan struct{}
 	wg      sync.WaitGroup
 
@@ -58,6 +57,7 @@ type Service struct {
 
 	roceCM roceManager
 
+	rings     ringQuota
 	processes processes
 	known     known
 	numbers   numbers
@@ -86,7 +86,7 @@ type file interface {
 // New makes the devices. Close ends them.
 func New(o Options) (*Service, error) {
 	s := &Service{opt: o, log: o.Logger, done: make(chan struct{}), files: map[inode]file{}, roce: rxe.NewFabric(), known: known{pid: os.Getpid()}, numbers: newNumbers(descriptorLimit(unix.Getrlimit).Max)}
-	s.known.numbers = s.numbers
+	s.known.numbers, s.rings.most = s.numbers, ringsMost()
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

@@ -125,7 +125,7 @@ func (d *domain) abort() {
 
 // openUverbs gives the program a stand-in for a uverbs file.
 func (s *Service) openUverbs(c *notify.Call, d *device, flags int) error {
-	a, theirs, err := newArena()
+	a, theirs, err := newArena(&s.rings)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,38 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+)
+
+// A ringQuota bounds the rings of all contexts. Each is a mapping of this process, of which the kernel allows a number
+// (vm.max_map_count), and without any left the Go runtime can't allocate and ends the process.
+type ringQuota struct {
+	most int64
+	held atomic.Int64
+}
+
+func (q *ringQuota) take() bool {
+	if q.held.Add(1) > q.most {
+		q.held.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (q *ringQuota) give(n int) { q.held.Add(-int64(n)) }
+
+// ringsMost returns how many rings there may be: half of what the kernel allows, the rest is for the runtime.
+func ringsMost() int64 {
+	const byDefault = 65530
+	b, _ := os.ReadFile("/proc/sys/vm/max_map_count")
+	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	if err != nil {
+		n = byDefault
+	}
+	return n / 2
+}
