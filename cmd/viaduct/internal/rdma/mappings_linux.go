@@ -17,8 +17,9 @@ import (
 // Like the memory it belongs to, fd names the address space for good.
 type mappings struct {
 	fd int // of /proc/PID/maps
-	// by asks for one mapping. It is queryMapping or, with kernels before 6.11, readMapping.
-	by      func(fd int, addr uint64) (mapping, bool)
+	// each calls visit for the mapping at an address and those after it, in order, until visit is false. It is
+	// queryMappings or, with kernels before 6.11, readMappings.
+	each    func(fd int, addr uint64, visit func(mapping) bool)
 	written atomic.Pointer[permit]
 }
 
@@ -44,9 +45,9 @@ func openMappings(tid int) (*mappings, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &mappings{fd: fd, by: queryMapping}
+	m := &mappings{fd: fd, each: queryMappings}
 	if _, e := query(fd, 0, new(mapQuery)); e == unix.ENOTTY || e == unix.EINVAL {
-		m.by = readMapping
+		m.each = readMappings
 	}
 	return m, nil
 }
@@ -56,17 +57,18 @@ func (m *mappings) close() { unix.Close(m.fd) }
 // hold reports whether all of a range may be read, or written. It is what pinning the range asks of
 // it (ib_umem_get): no hole, and the right in every mapping.
 func (m *mappings) hold(addr, length uint64, write bool) bool {
-	for at, end := addr, addr+length; at < end; {
-		p, ok := m.by(m.fd, at)
-		if !ok || write && !p.write || !write && !p.read {
+	at, end := addr, addr+length
+	m.each(m.fd, addr, func(p mapping) bool {
+		if p.start > at || write && !p.write || !write && !p.read {
 			return false
 		}
 		if at == addr && write {
 			m.written.Store(&permit{p.start, p.end, time.Now().Add(permitFor)})
 		}
 		at = p.end
-	}
-	return true
+		return at < end
+	})
+	return at >= end
 }
 
 // mayWrite is hold for a write that is about to be made.
@@ -99,14 +101,19 @@ func query(fd int, addr uint64, q *mapQuery) (*mapQuery, unix.Errno) {
 	return q, e
 }
 
-// queryMapping asks the kernel for the mapping at an address.
-func queryMapping(fd int, addr uint64) (mapping, bool) {
-	q, e := query(fd, addr, new(mapQuery))
-	return mapping{q.start, q.end, q.rights&mayRead != 0, q.rights&mayWrite != 0}, e == 0
+// queryMappings asks the kernel for each mapping by its address. A hole ends it.
+func queryMappings(fd int, addr uint64, visit func(mapping) bool) {
+	for {
+		q, e := query(fd, addr, new(mapQuery))
+		if e != 0 || !visit(mapping{q.start, q.end, q.rights&mayRead != 0, q.rights&mayWrite != 0}) {
+			return
+		}
+		addr = q.end
+	}
 }
 
-// readMapping looks for the mapping in the list.
-func readMapping(fd int, addr uint64) (mapping, bool) {
+// readMappings reads the list once, however many mappings are visited.
+func readMappings(fd int, addr uint64, visit func(mapping) bool) {
 	var rest []byte
 	buf := make([]byte, 64<<10)
 	for at := int64(0); ; {
@@ -115,7 +122,7 @@ func readMapping(fd int, addr uint64) (mapping, bool) {
 			continue
 		}
 		if err != nil || n <= 0 {
-			return mapping{}, false
+			return
 		}
 		at += int64(n)
 		rest = append(rest, buf[:n]...)
@@ -131,7 +138,9 @@ func readMapping(fd int, addr uint64) (mapping, bool) {
 				continue
 			}
 			m.read, m.write = rights[0] == 'r', rights[1] == 'w'
-			return m, m.start <= addr
+			if !visit(m) {
+				return
+			}
 		}
 	}
 }

@@ -3,8 +3,12 @@
 package rdma
 
 import (
+	"bufio"
+	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -37,13 +41,13 @@ func TestMappings(t *testing.T) {
 	protect(6, unix.PROT_READ|unix.PROT_EXEC)
 	m := ownMappings(t)
 	defer m.close()
-	ways := map[string]func(int, uint64) (mapping, bool){"read": readMapping, "query": queryMapping}
+	ways := map[string]func(int, uint64, func(mapping) bool){"read": readMappings, "query": queryMappings}
 	if _, e := query(m.fd, at, new(mapQuery)); e == unix.ENOTTY {
 		t.Log("this kernel has no PROCMAP_QUERY: the list is read")
 		delete(ways, "query")
 	}
-	for name, by := range ways {
-		m.by = by
+	for name, each := range ways {
+		m.each = each
 		for _, c := range []struct {
 			from, to    int // in bytes
 			read, write bool
@@ -64,6 +68,31 @@ func TestMappings(t *testing.T) {
 		if m.hold(8, 8, false) || m.hold(1<<63, 8, true) {
 			t.Errorf("%s: addresses without a mapping are held", name)
 		}
+	}
+}
+
+// A range of many mappings is looked at by reading the list once, where the kernel can't be asked for one.
+func TestManyMappings(t *testing.T) {
+	const n = 30000 // the list would be read for minutes if it were read for each
+	list, err := os.Create(filepath.Join(t.TempDir(), "maps"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer list.Close()
+	w := bufio.NewWriter(list)
+	for i := range n {
+		fmt.Fprintf(w, "%x-%x rw-p 00000000 00:00 0 \n", 0x10000000+i*pageSize, 0x10000000+(i+1)*pageSize)
+	}
+	if err := w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	m := &mappings{fd: int(list.Fd()), each: readMappings}
+	began := time.Now()
+	if !m.hold(0x10000000, n*pageSize, true) || m.hold(0x10000000, (n+1)*pageSize, true) {
+		t.Error("the range is not what is held")
+	}
+	if d := time.Since(began); d > 30*time.Second {
+		t.Errorf("it took %v", d)
 	}
 }
 

@@ -24,17 +24,19 @@ type place struct {
 
 const maxPath = 4096 // PATH_MAX
 
-// name reads the name of a file from the program. What it returns holds until the next call.
+// name reads the name of a file from the program.
 func (s *Service) name(c *notify.Call, addr uint64) ([]byte, bool) {
 	const step = 256 // most names are shorter
+	var b []byte
 	for n := 0; n < maxPath; {
 		// The page behind may not be there.
 		k := min(step, pageSize-int((addr+uint64(n))%pageSize), maxPath-n)
-		if _, err := c.ReadMem(addr+uint64(n), s.nameBuf[n:n+k]); err != nil {
+		b = append(b, make([]byte, k)...)
+		if _, err := c.ReadMem(addr+uint64(n), b[n:]); err != nil {
 			return nil, false
 		}
-		if i := bytes.IndexByte(s.nameBuf[n:n+k], 0); i >= 0 {
-			return s.nameBuf[:n+i], n+i > 0
+		if i := bytes.IndexByte(b[n:], 0); i >= 0 {
+			return b[:n+i], n+i > 0
 		}
 		n += k
 	}
