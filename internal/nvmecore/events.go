@@ -1,0 +1,60 @@
+package nvmecore
+
+import (
+	"slices"
+
+	"viaduct/internal/wire/nvmewire"
+)
+
+// events are what a controller has to tell of namespaces, and the requests that it holds to
+// do so.
+type events struct {
+	enabled uint32 // a bit for each kind
+	held    []nvmewire.SQE
+	list    []uint32 // changed namespaces since the log page was read
+	sent    bool     // an event was sent for them
+}
+
+// eventRequest holds a request until there is an event. [NVME-AER-1]
+func (c *controller) eventRequest(q *Queue, s *nvmewire.SQE) Step {
+	if len(c.held) == MaxEvents {
+		return answer(nvmewire.EventLimitExceeded)
+	}
+	q.pending-- // not counted while it is held
+	c.held = append(c.held, *s)
+	c.deliver()
+	return Step{Kind: Hold}
+}
+
+func (c *controller) namespaceChanged(id uint32) {
+	if c.discovery || c.csts&statusReady == 0 {
+		return
+	}
+	if !slices.Contains(c.list, id) {
+		c.list = append(c.list, id)
+	}
+	c.deliver()
+}
+
+// deliver sends one event for all changes.
+func (c *controller) deliver() {
+	q := c.queues[0]
+	if len(c.list) == 0 || c.sent || len(c.held) == 0 || c.enabled&nvmewire.EventNamespaces == 0 || q == nil || q.ending {
+		return
+	}
+	s := c.held[0]
+	c.held = slices.Delete(c.held, 0, 1)
+	c.sent = true
+	q.pending++
+	c.t.outputs = append(c.t.outputs, Output{Queue: q, SQE: s, CQE: q.Respond(&s, nvmewire.NoticeNamespaces, nvmewire.OK)})
+}
+
+// changes returns the log page of changed namespaces, which lets the next event go.
+func (c *controller) changes(retain bool) []byte {
+	slices.Sort(c.list)
+	page := nvmewire.AppendList(nil, c.list)
+	if !retain {
+		c.list, c.sent = nil, false
+	}
+	return page
+}

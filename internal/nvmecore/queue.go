@@ -1,0 +1,218 @@
+package nvmecore
+
+import (
+	"time"
+
+	"viaduct/internal/wire/nvmewire"
+)
+
+// A Queue is a submission queue with its completion queue, which one stream carries.
+type Queue struct {
+	ID    uint16
+	Depth int // commands at a time
+
+	t       *Target
+	from    Address
+	opened  time.Time
+	ctrl    *controller // after Connect
+	pending int         // commands that are not answered, but for event requests
+	head    uint16
+	active  bool // something came since the last Tick
+	ending  bool
+}
+
+// An Address is where the host has reached the target.
+type Address struct {
+	IPv6          bool
+	Host, Service string
+}
+
+// Open returns the queue that the private data of a Request ask for, or why it is refused.
+func (t *Target) Open(now time.Time, private []byte, at Address) (*Queue, nvmewire.RejectReason) {
+	r, err := nvmewire.ParseRequest(private)
+	depth := int(r.HSQSize) + 1
+	if r.QID == 0 {
+		depth = AdminDepth
+	}
+	switch {
+	case err != nil:
+		return nil, nvmewire.RejectLength
+	case r.RecFmt != 0:
+		return nil, nvmewire.RejectRecFmt
+	case int(r.QID) > t.cfg.MaxQueues:
+		return nil, nvmewire.RejectQID
+	case depth < 2 || depth > MaxDepth:
+		return nil, nvmewire.RejectHSQSize
+	case r.HRQSize == 0:
+		return nil, nvmewire.RejectHRQSize
+	}
+	q := &Queue{ID: r.QID, Depth: depth, t: t, from: at, opened: now}
+	t.queues[q] = true
+	return q, 0
+}
+
+// CapsuleLen returns the greatest length in bytes of a command.
+func (q *Queue) CapsuleLen() int {
+	if q.ID == 0 {
+		return nvmewire.SQELen
+	}
+	return nvmewire.SQELen + InCapsule
+}
+
+// Describe returns the id of the controller, 0 without one, and the host's name.
+func (q *Queue) Describe() (controller uint16, host string) {
+	if q.ctrl == nil {
+		return 0, ""
+	}
+	return q.ctrl.id, q.ctrl.hostNQN
+}
+
+// A Kind says what a command needs.
+type Kind uint8
+
+// The kinds.
+const (
+	Answer  Kind = iota // the response, after Data was written to the host
+	Connect             // the data of Connect from the host, then ConnectData
+	Flush               // of one namespace, or of all with NSID 0
+	Read
+	Write
+	Compare
+	Zero
+	Discard // ranges from the host, then DiscardRange for each
+	Hold    // nothing: an Output will answer
+	End     // the end of the queue
+)
+
+// A Step is what is to be done for a command. Whatever it is, the command is answered after
+// it by Respond.
+type Step struct {
+	Kind   Kind
+	Status nvmewire.Status // of Answer
+	Result uint64          // of Answer
+	Data   []byte          // for the host
+
+	NSID    uint32
+	Offset  int64 // bytes
+	Length  int64 // bytes; from the host with Connect, Write, Compare and Discard
+	Durable bool  // of Write and Zero: then Flush
+}
+
+func answer(s nvmewire.Status) Step { return Step{Status: s} }
+
+// Command takes a command with n bytes of data in its capsule. [NVME-SQE-4]
+func (q *Queue) Command(s *nvmewire.SQE, n int) Step {
+	if q.ending {
+		return Step{Kind: End}
+	}
+	q.active = true
+	q.head = (q.head + 1) % uint16(q.Depth)
+	if q.pending++; q.pending > q.Depth { // [NVME-SQE-3]
+		return Step{Kind: End}
+	}
+	switch {
+	case !s.UsesSGL(): // [NVME-SQE-2]
+		return answer(nvmewire.InvalidField)
+	case !s.SGL.Valid(): // [NVME-SGL-1]
+		return answer(nvmewire.SGLTypeInvalid)
+	case s.Opcode == nvmewire.OpFabrics:
+		return q.fabrics(s, n)
+	case q.ctrl == nil: // [NVME-FAB-2]
+		return answer(nvmewire.SequenceError)
+	case q.ID == 0:
+		return q.ctrl.admin(q, s)
+	}
+	return q.io(s, n)
+}
+
+// Respond returns the response to a command, which is pending no more.
+func (q *Queue) Respond(s *nvmewire.SQE, result uint64, st nvmewire.Status) nvmewire.CQE {
+	q.pending--
+	return nvmewire.CQE{Result: result, SQHead: q.head, CID: s.CID, Status: st}
+}
+
+// fromHost checks the descriptor of data from the host: it has length bytes, or more if
+// atLeast is set.
+func (q *Queue) fromHost(s *nvmewire.SQE, inCapsule int, length int64, atLeast bool) nvmewire.Status {
+	g := s.SGL
+	if g.Type == nvmewire.SGLOffset { // [NVME-SGL-3]
+		if q.ID == 0 || g.Addr > uint64(inCapsule) || uint64(g.Length) > uint64(inCapsule)-g.Addr {
+			return nvmewire.SGLOffsetInvalid
+		}
+	}
+	if int64(g.Length) < length || int64(g.Length) > length && !atLeast { // [NVME-SGL-4]
+		return nvmewire.SGLLengthInvalid
+	}
+	return nvmewire.OK
+}
+
+func (q *Queue) io(s *nvmewire.SQE, inCapsule int) Step {
+	t := q.t
+	if s.Opcode == nvmewire.OpFlush {
+		switch {
+		case s.NSID == 0xffffffff:
+			return Step{Kind: Flush}
+		case t.spaces[s.NSID] == nil:
+			return answer(nvmewire.InvalidNamespace)
+		}
+		return Step{Kind: Flush, NSID: s.NSID}
+	}
+	n := t.spaces[s.NSID]
+	if n == nil {
+		return answer(nvmewire.InvalidNamespace)
+	}
+	if s.Opcode == nvmewire.OpDSM {
+		count := int64(s.CDW[0]&0xff) + 1
+		if st := q.fromHost(s, inCapsule, count*nvmewire.DSMRangeLen, true); st != nvmewire.OK {
+			return answer(st)
+		}
+		if n.ReadOnly {
+			return answer(nvmewire.NamespaceReadOnly)
+		}
+		return Step{Kind: Discard, NSID: s.NSID, Length: count * nvmewire.DSMRangeLen}
+	}
+	first, blocks := s.Range()
+	step := Step{NSID: s.NSID, Durable: s.CDW[2]>>30&1 != 0}
+	writes := false
+	switch s.Opcode {
+	case nvmewire.OpRead:
+		step.Kind = Read
+	case nvmewire.OpWrite:
+		step.Kind, writes = Write, true
+	case nvmewire.OpCompare:
+		step.Kind = Compare
+	case nvmewire.OpWriteZeroes:
+		step.Kind, writes = Zero, true
+	default:
+		return answer(nvmewire.InvalidOpcode)
+	}
+	if first > n.Blocks || uint64(blocks) > n.Blocks-first { // [NVME-IO-1]
+		return answer(nvmewire.LBAOutOfRange)
+	}
+	step.Offset, step.Length = int64(first)<<n.Shift, int64(blocks)<<n.Shift
+	switch {
+	case writes && n.ReadOnly: // [NVME-IO-6]
+		return answer(nvmewire.NamespaceReadOnly)
+	case s.CDW[2]>>26&15 != 0 || step.Kind != Zero && step.Length > maxTransfer:
+		return answer(nvmewire.InvalidField) // protection information, which there is none
+	case step.Kind == Read && (s.SGL.Type == nvmewire.SGLOffset || int64(s.SGL.Length) != step.Length):
+		return answer(nvmewire.SGLLengthInvalid) // [NVME-SGL-4]
+	case step.Kind == Write || step.Kind == Compare:
+		if st := q.fromHost(s, inCapsule, step.Length, false); st != nvmewire.OK {
+			return answer(st)
+		}
+	}
+	return step
+}
+
+// DiscardRange returns the bytes of a range of Dataset Management that is to be discarded.
+func (t *Target) DiscardRange(id uint32, r nvmewire.DSMRange) (off, length int64, st nvmewire.Status) {
+	n := t.spaces[id]
+	switch {
+	case n == nil:
+		return 0, 0, nvmewire.InvalidNamespace
+	case r.First > n.Blocks || uint64(r.Blocks) > n.Blocks-r.First:
+		return 0, 0, nvmewire.LBAOutOfRange
+	}
+	return int64(r.First) << n.Shift, int64(r.Blocks) << n.Shift, nvmewire.OK
+}
