@@ -1,0 +1,249 @@
+package nvme
+
+import (
+	"bytes"
+	"io"
+	"time"
+
+	"viaduct/internal/nvmecore"
+	"viaduct/internal/wire/nvmewire"
+	"viaduct/iwarp"
+)
+
+// A command is one command of a host, and its memory. It belongs to one goroutine at a
+// time: that of the queue, or a worker.
+type command struct {
+	q       *queue
+	id      uint64
+	head    [nvmewire.SQELen]byte // the capsule, if it has no data
+	capsule *buffer               // otherwise
+	inline  []byte                // data in the capsule
+	sqe     nvmewire.SQE
+	step    nvmecore.Step
+	space   *space
+	data    []byte  // of the step: in the capsule, in buf or of the backend
+	buf     *buffer // nil if data are elsewhere
+	stored  bool    // data are of the backend
+	cqe     [nvmewire.CQELen]byte
+	sg      [1]iwarp.SGE
+}
+
+// arrived begins a command of n bytes.
+func (c *command) arrived(n int) {
+	q, t := c.q, c.q.t
+	b := c.head[:min(n, len(c.head))]
+	if c.capsule != nil {
+		b = c.capsule.b[:n]
+	}
+	var err error
+	if c.sqe, err = nvmewire.ParseSQE(b); err != nil { // [NVME-SQE-3]
+		t.log.Info("capsule is too short", "queue", q.core.ID, "bytes", n)
+		q.qp.Abort()
+		return
+	}
+	c.inline, c.stored = b[nvmewire.SQELen:], false
+	q.commands.Add(1)
+	t.mu.Lock()
+	c.step = q.core.Command(&c.sqe, len(c.inline))
+	c.space = t.spaces[c.step.NSID]
+	t.unlock()
+	c.begin()
+}
+
+func (c *command) begin() {
+	q, s := c.q, &c.step
+	switch s.Kind {
+	case nvmecore.Answer:
+		c.respond(s.Result, s.Status, s.Data)
+	case nvmecore.Hold:
+		q.release(c)
+	case nvmecore.End:
+		q.t.log.Info("more commands than the queue has", "queue", q.core.ID)
+		q.qp.Abort()
+	case nvmecore.Write:
+		c.data = c.space.slice(s.Offset, s.Length, true)
+		c.stored = c.data != nil
+		c.fetch()
+	case nvmecore.Connect, nvmecore.Compare, nvmecore.Discard:
+		c.fetch()
+	case nvmecore.Read:
+		if c.data = c.space.slice(s.Offset, s.Length, false); c.data != nil {
+			q.readBytes.Add(uint64(s.Length))
+			c.respond(0, nvmewire.OK, c.data)
+			return
+		}
+		c.memory()
+		c.job()
+	default:
+		c.job()
+	}
+}
+
+// memory is where the data of the step go, if nothing better is there.
+func (c *command) memory() {
+	c.buf = c.q.t.buffers.data(int(c.step.Length))
+	c.data = c.buf.b[:c.step.Length]
+}
+
+// fetch brings the data from the host, then calls fetched.
+func (c *command) fetch() {
+	g := c.sqe.SGL
+	if g.Type == nvmewire.SGLOffset { // in the capsule, as the machine has checked
+		from := c.inline[g.Addr:][:c.step.Length]
+		if c.stored {
+			copy(c.data, from)
+		} else {
+			c.data = from
+		}
+		c.fetched()
+		return
+	}
+	if !c.stored {
+		c.memory()
+	}
+	c.sg[0] = iwarp.Buf(c.data)
+	wr := iwarp.SendWR{ID: idRead | c.id, Op: iwarp.OpRead, SG: c.sg[:], Remote: iwarp.RemoteAddr{STag: g.Key, TO: g.Addr}}
+	if c.q.reads.Post(wr) != nil {
+		c.q.qp.Abort()
+	}
+}
+
+// fetched goes on when the data have come.
+func (c *command) fetched() {
+	q, t := c.q, c.q.t
+	switch c.step.Kind {
+	case nvmecore.Connect:
+		t.mu.Lock()
+		s := q.core.ConnectData(time.Now(), &c.sqe, c.data)
+		t.unlock()
+		if s.Status == nvmewire.OK {
+			t.log.Info("host connected", "queue", q.core.ID, "controller", s.Result)
+		}
+		c.respond(s.Result, s.Status, nil)
+		return
+	case nvmecore.Write:
+		q.writeBytes.Add(uint64(c.step.Length))
+		if c.stored && !c.step.Durable {
+			c.respond(0, nvmewire.OK, nil)
+			return
+		}
+	}
+	c.job()
+}
+
+// job executes the step here if that does not wait, else in a worker.
+func (c *command) job() {
+	c.q.jobs.Add(1)
+	if c.space != nil && c.space.quick() {
+		c.execute()
+		return
+	}
+	c.q.t.workers.do(c)
+}
+
+// execute does with the backend what the step says, and responds.
+func (c *command) execute() {
+	defer c.q.jobs.Done()
+	s, p := &c.step, c.space
+	var err error
+	switch s.Kind {
+	case nvmecore.Read:
+		if err = readFull(p.Data, c.data, s.Offset); err == nil {
+			c.q.readBytes.Add(uint64(s.Length))
+			c.respond(0, nvmewire.OK, c.data)
+			return
+		}
+	case nvmecore.Write:
+		if !c.stored {
+			_, err = p.Data.(io.WriterAt).WriteAt(c.data, s.Offset)
+		}
+	case nvmecore.Zero:
+		err = p.zero(s.Offset, s.Length)
+	case nvmecore.Compare:
+		c.respond(0, c.compare(), nil)
+		return
+	case nvmecore.Discard:
+		c.respond(0, c.discard(), nil)
+		return
+	case nvmecore.Flush:
+		err = c.flush()
+	}
+	if err == nil && s.Durable { // [NVME-IO-2]
+		err = p.sync()
+	}
+	if err != nil {
+		c.q.t.log.Warn("backend failed", "namespace", s.NSID, "offset", s.Offset, "bytes", s.Length, "err", err)
+	}
+	c.respond(0, status(err), nil)
+}
+
+// readFull reads all of b: at the end a reader may return io.EOF with the last bytes.
+func readFull(r io.ReaderAt, b []byte, off int64) error {
+	n, err := r.ReadAt(b, off)
+	if n == len(b) {
+		return nil
+	}
+	return err
+}
+
+func (c *command) compare() nvmewire.Status { // [NVME-IO-4]
+	have := c.space.slice(c.step.Offset, c.step.Length, false)
+	if have == nil {
+		b := c.q.t.buffers.data(len(c.data))
+		defer b.giveBack()
+		have = b.b[:len(c.data)]
+		if err := readFull(c.space.Data, have, c.step.Offset); err != nil {
+			return status(err)
+		}
+	}
+	if !bytes.Equal(have, c.data) {
+		return nvmewire.CompareFailure
+	}
+	return nvmewire.OK
+}
+
+func (c *command) discard() nvmewire.Status { // [NVME-IO-5]
+	t := c.q.t
+	for b := c.data; len(b) > 0; b = b[nvmewire.DSMRangeLen:] {
+		r, _ := nvmewire.ParseDSMRange(b)
+		t.mu.Lock()
+		off, n, st := t.core.DiscardRange(c.step.NSID, r)
+		t.unlock()
+		if st == nvmewire.OK && c.sqe.CDW[1]>>2&1 != 0 { // other attributes are hints
+			st = status(c.space.discard(off, n))
+		}
+		if st != nvmewire.OK {
+			return st
+		}
+	}
+	return nvmewire.OK
+}
+
+// flush stores a namespace, or all.
+func (c *command) flush() error {
+	if c.space != nil {
+		return c.space.sync()
+	}
+	t := c.q.t
+	t.mu.Lock()
+	all := make([]*space, 0, len(t.spaces))
+	for _, s := range t.spaces {
+		all = append(all, s)
+	}
+	t.mu.Unlock()
+	for _, s := range all {
+		if err := s.sync(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// respond answers the command, after data for the host.
+func (c *command) respond(result uint64, st nvmewire.Status, data []byte) {
+	t := c.q.t
+	t.mu.Lock()
+	e := c.q.core.Respond(&c.sqe, result, st)
+	t.unlock()
+	c.q.send(c, e, data)
+}

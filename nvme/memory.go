@@ -1,0 +1,71 @@
+package nvme
+
+import (
+	"errors"
+	"sync/atomic"
+)
+
+// chunk is the number of bytes that memory remembers together whether they were written.
+const chunk = 1 << 16
+
+// memory is a disk in memory. Chunks that were never written are not touched to be
+// discarded: a host discards the whole disk before it makes a file system, which would
+// otherwise take the memory of the whole disk.
+type memory struct {
+	b       []byte
+	written []atomic.Bool // of chunks
+}
+
+// Memory returns a namespace of size bytes of memory, all zero, whose pages the system
+// provides as they are written.
+func Memory(size int64) Namespace {
+	return Namespace{Size: size, Data: &memory{b: make([]byte, size), written: make([]atomic.Bool, (size+chunk-1)/chunk)}}
+}
+
+var errRange = errors.New("nvme: beyond the end of the memory")
+
+// Slice implements [Slicer].
+func (m *memory) Slice(off, n int64, write bool) []byte {
+	if off < 0 || n < 0 || off > int64(len(m.b)) || n > int64(len(m.b))-off {
+		return nil
+	}
+	if write {
+		for i := off / chunk; i*chunk < off+n; i++ {
+			m.written[i].Store(true)
+		}
+	}
+	return m.b[off : off+n : off+n]
+}
+
+// ReadAt implements [io.ReaderAt].
+func (m *memory) ReadAt(p []byte, off int64) (int, error) {
+	s := m.Slice(off, int64(len(p)), false)
+	if s == nil {
+		return 0, errRange
+	}
+	return copy(p, s), nil
+}
+
+// WriteAt implements [io.WriterAt].
+func (m *memory) WriteAt(p []byte, off int64) (int, error) {
+	s := m.Slice(off, int64(len(p)), true)
+	if s == nil {
+		return 0, errRange
+	}
+	return copy(s, p), nil
+}
+
+// Discard implements [Discarder].
+func (m *memory) Discard(off, n int64) error {
+	if m.Slice(off, n, false) == nil {
+		return errRange
+	}
+	for end := off + n; off < end; {
+		next := min(end, (off/chunk+1)*chunk)
+		if m.written[off/chunk].Load() {
+			clear(m.b[off:next])
+		}
+		off = next
+	}
+	return nil
+}

@@ -1,0 +1,216 @@
+package nvme
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+
+	"viaduct/internal/nvmecore"
+	"viaduct/internal/wire/nvmewire"
+	"viaduct/iwarp"
+)
+
+// A queue is a stream of a host with the commands on it. One goroutine takes all
+// completions; workers only post responses.
+type queue struct {
+	t     *Target
+	core  *nvmecore.Queue // guarded by t.mu, but for ID and Depth
+	qp    *iwarp.QueuePair
+	cq    *iwarp.CompletionQueue
+	reads iwarp.ReadQueue // used by the goroutine of run alone
+	jobs  sync.WaitGroup  // commands that workers have
+	counters
+
+	free struct {
+		sync.Mutex // also taken in the receive role: no stream is called with it
+		all, list  []*command
+	}
+	post struct {
+		sync.Mutex // never taken with the other
+		wr         [2]iwarp.SendWR
+		sg         [2]iwarp.SGE
+	}
+}
+
+// Of the ID of a request, the high half says what it is, the low half which command.
+const (
+	idCommand  = iota << 32 // receive
+	idRead                  // of data from the host
+	idWrite                 // of data to the host; completes only if it fails
+	idResponse              // is done: the command is free
+)
+
+func newQueue(t *Target, core *nvmecore.Queue) *queue { return &queue{t: t, core: core} }
+
+// open accepts the Request with the depths that the queue needs. [NVME-CM-3]
+func (q *queue) open(r *iwarp.Request) (err error) {
+	// Responses are complete when TCP has them; a host may have the next command here
+	// before that was noticed. Reads are extra, and a Write before each response.
+	sends, recvs := 4*q.core.Depth+16, 2*q.core.Depth
+	if q.cq, err = q.t.dev.NewCQ(sends + recvs); err == nil {
+		err = r.Configure(func(c *iwarp.Config) {
+			c.SendCQ, c.RecvCQ, c.SendDepth, c.RecvDepth, c.Source = q.cq, q.cq, sends, recvs, q
+		})
+	}
+	if err != nil {
+		r.Reject(nvmewire.AppendReject(nil, nvmewire.RejectFull))
+		return err
+	}
+	q.qp = r.QueuePair()
+	q.reads.QP = q.qp
+	q.t.mu.Lock()
+	q.t.queues[q.core] = q
+	closed := q.t.closed
+	q.t.mu.Unlock()
+	if closed {
+		r.Reject(nil)
+		return net.ErrClosed
+	}
+	_, err = r.Accept(nvmewire.AppendReply(nil, uint16(q.core.Depth+1)))
+	return err
+}
+
+// run takes completions until the stream has ended.
+func (q *queue) run() {
+	for {
+		c, err := q.cq.Wait(context.Background())
+		if err != nil || c.Status != iwarp.StatusOK {
+			break
+		}
+		q.completed(&c)
+	}
+	select {
+	case <-q.qp.Ended():
+	case <-q.qp.PeerClosed(): // [NVME-CM-4]
+	default:
+		q.qp.Abort()
+	}
+	q.qp.Close()
+	for { // of commands, which leave nothing behind
+		if _, ok := q.cq.Poll(); !ok {
+			return
+		}
+	}
+}
+
+func (q *queue) completed(c *iwarp.Completion) {
+	k := q.command(c.ID)
+	switch c.ID &^ 0xffffffff {
+	case idCommand:
+		k.arrived(int(c.Len))
+	case idRead:
+		if q.reads.Done() != nil {
+			q.qp.Abort()
+		}
+		k.fetched()
+	case idResponse:
+		q.release(k)
+	}
+}
+
+// command returns the command of a request's ID.
+func (q *queue) command(id uint64) *command {
+	q.free.Lock()
+	defer q.free.Unlock()
+	return q.free.all[uint32(id)]
+}
+
+// take returns a command that is free, nil if there are too many already: the host has
+// sent more than the queue has room for.
+func (q *queue) take() *command {
+	f := &q.free
+	f.Lock()
+	defer f.Unlock()
+	if n := len(f.list); n > 0 {
+		c := f.list[n-1]
+		f.list = f.list[:n-1]
+		return c
+	}
+	if len(f.all) >= 3*q.core.Depth+nvmecore.MaxEvents {
+		return nil
+	}
+	c := &command{q: q, id: uint64(len(f.all))}
+	f.all = append(f.all, c)
+	return c
+}
+
+// release frees a command and its memory.
+func (q *queue) release(c *command) {
+	for _, b := range []**buffer{&c.capsule, &c.buf} {
+		if *b != nil {
+			(*b).giveBack()
+			*b = nil
+		}
+	}
+	c.data, c.space = nil, nil
+	q.free.Lock()
+	q.free.list = append(q.free.list, c)
+	q.free.Unlock()
+}
+
+// NextRecv implements [iwarp.RecvSource]: memory is bound while a command is on its way.
+func (q *queue) NextRecv(_ []byte, size int, last bool) (iwarp.RecvWR, bool) {
+	c := q.take()
+	if c == nil { // [NVME-SQE-3]
+		return iwarp.RecvWR{}, false
+	}
+	c.sg[0] = iwarp.Buf(c.head[:])
+	if n := q.core.CapsuleLen(); n > len(c.head) && (size > len(c.head) || !last) {
+		c.capsule = q.t.buffers.capsule()
+		c.sg[0] = iwarp.Buf(c.capsule.b[:n])
+	}
+	return iwarp.RecvWR{ID: idCommand | c.id, SG: c.sg[:]}, true
+}
+
+// Reclaim implements [iwarp.RecvSource].
+func (q *queue) Reclaim(uint64) []iwarp.SGE { return nil }
+
+// Full implements [iwarp.RecvSource].
+func (q *queue) Full(iwarp.Pending) bool { return false }
+
+// Keep implements [iwarp.RecvSource].
+func (q *queue) Keep() bool { return false }
+
+// Guess implements [iwarp.RecvSource].
+func (q *queue) Guess() iwarp.RecvGuess { return iwarp.RecvGuess{} }
+
+// event answers an event request.
+func (q *queue) event(o *nvmecore.Output) {
+	c := q.take()
+	if c == nil {
+		q.qp.Abort()
+		return
+	}
+	c.sqe = o.SQE
+	q.send(c, o.CQE, nil)
+}
+
+// send posts the response of a command, after data for the host. [NVME-SGL-2] [NVME-SGL-5]
+func (q *queue) send(c *command, e nvmewire.CQE, data []byte) {
+	if e.Status != nvmewire.OK {
+		q.failed.Add(1)
+		q.t.log.Debug("command failed", "queue", q.core.ID, "command", c.sqe.Name(q.core.ID == 0), "status", e.Status.String())
+	}
+	g := c.sqe.SGL
+	p := &q.post
+	p.Lock()
+	defer p.Unlock()
+	wrs := p.wr[1:]
+	if len(data) > 0 {
+		wrs = p.wr[:]
+		p.sg[0] = iwarp.Buf(data)
+		p.wr[0] = iwarp.SendWR{ID: idWrite | c.id, Op: iwarp.OpWrite, SG: p.sg[:1], Unsignaled: true,
+			Remote: iwarp.RemoteAddr{STag: g.Key, TO: g.Addr}}
+	}
+	p.sg[1] = iwarp.Buf(e.Append(c.cqe[:0]))
+	w := &p.wr[1]
+	*w = iwarp.SendWR{ID: idResponse | c.id, SG: p.sg[1:]}
+	if g.Invalidates() {
+		w.Op, w.Invalidate = iwarp.OpSendInvalidate, g.Key
+	}
+	if _, err := q.qp.PostBatch(wrs); err != nil && !errors.Is(err, net.ErrClosed) {
+		q.t.log.Warn("response not sent", "queue", q.core.ID, "err", err)
+		q.qp.Abort()
+	}
+}

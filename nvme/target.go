@@ -1,0 +1,313 @@
+package nvme
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"viaduct/internal/nvmecore"
+	"viaduct/internal/wire/nvmewire"
+	"viaduct/iwarp"
+)
+
+// defaultNQN is the name of a target that was given none.
+const defaultNQN = "nqn.2026-11.viaduct:disk"
+
+// maxQueues bounds the I/O queues of a host: one for each of its processors is usual.
+const maxQueues = 64
+
+// maxStreams bounds the queues of all hosts.
+const maxStreams = 1024
+
+// tick is how often silence is looked for.
+const tick = 250 * time.Millisecond
+
+// A Config says how a target is called and how its streams are made. The zero value is
+// ready.
+type Config struct {
+	NQN string // of the subsystem; "" means "nqn.2026-11.viaduct:disk"
+
+	// Stream is the configuration of the streams, nil for the default: its Device,
+	// Logger, WrapConn, limits and timers are used. Queues, depths and private data are the
+	// target's own.
+	Stream *iwarp.Config
+
+	Logger *slog.Logger // associations at Info, commands that failed at Debug; nil is silent
+}
+
+// A Target serves namespaces to hosts. Safe for concurrent use.
+type Target struct {
+	cfg     Config
+	dev     *iwarp.Device
+	log     *slog.Logger
+	buffers buffers
+	workers workers
+	ctx     context.Context
+	stop    context.CancelFunc
+	wg      sync.WaitGroup
+
+	mu        sync.Mutex // never held during a call of a stream or of a backend
+	core      *nvmecore.Target
+	spaces    map[uint32]*space
+	queues    map[*nvmecore.Queue]*queue
+	listeners []*iwarp.Listener
+	closed    bool
+}
+
+// New returns a target that has no namespace and does not listen.
+func New(cfg Config) (*Target, error) {
+	if cfg.NQN == "" {
+		cfg.NQN = defaultNQN
+	}
+	if len(cfg.NQN) > 223 || !strings.HasPrefix(cfg.NQN, "nqn.") || cfg.NQN == nvmecore.DiscoveryNQN {
+		return nil, fmt.Errorf(`nvme: %q is no name of a subsystem, want "nqn." and at most 223 bytes`, cfg.NQN)
+	}
+	if cfg.Stream == nil {
+		cfg.Stream = new(iwarp.Config)
+	}
+	sum := sha256.Sum256([]byte(cfg.NQN))
+	t := &Target{
+		cfg: cfg, dev: cfg.Stream.Device, log: cfg.Logger,
+		core:   nvmecore.New(nvmecore.Config{NQN: cfg.NQN, Serial: fmt.Sprintf("%x", sum[:8]), Model: "Viaduct", MaxQueues: maxQueues}),
+		spaces: make(map[uint32]*space), queues: make(map[*nvmecore.Queue]*queue),
+	}
+	if t.dev == nil {
+		t.dev = iwarp.NewDevice(iwarp.DeviceConfig{})
+	}
+	if t.log == nil {
+		t.log = slog.New(slog.DiscardHandler)
+	}
+	t.ctx, t.stop = context.WithCancel(context.Background())
+	t.wg.Go(t.watch)
+	return t, nil
+}
+
+// NQN returns the name of the subsystem, by which hosts connect.
+func (t *Target) NQN() string { return t.cfg.NQN }
+
+// Add adds a namespace and returns its number, counted from 1. Hosts that are connected
+// are told of it.
+func (t *Target) Add(n Namespace) (id uint32, err error) {
+	t.mu.Lock()
+	if id = t.core.FreeID(); id == 0 {
+		t.mu.Unlock()
+		return 0, fmt.Errorf("nvme: %d namespaces are all that a target has", nvmecore.MaxNamespaces)
+	}
+	s, err := newSpace(n, id, t.cfg.NQN)
+	if err != nil {
+		t.mu.Unlock()
+		return 0, err
+	}
+	t.spaces[id] = s
+	t.core.Put(s.core)
+	t.unlock()
+	return id, nil
+}
+
+// ErrNamespace is the error of a number that no namespace has.
+var ErrNamespace = errors.New("nvme: no such namespace")
+
+// Resize changes the size of a namespace, whose Data must have that many bytes already.
+func (t *Target) Resize(id uint32, size int64) error {
+	t.mu.Lock()
+	old := t.spaces[id]
+	if old == nil {
+		t.mu.Unlock()
+		return ErrNamespace
+	}
+	n := old.Namespace
+	n.Size = size
+	s, err := newSpace(n, id, t.cfg.NQN)
+	if err == nil {
+		t.spaces[id] = s
+		t.core.Put(s.core)
+	}
+	t.unlock()
+	return err
+}
+
+// Remove removes a namespace. Commands in progress go on using its Data until they are
+// done.
+func (t *Target) Remove(id uint32) error {
+	t.mu.Lock()
+	ok := t.core.Remove(id)
+	delete(t.spaces, id)
+	t.unlock()
+	if !ok {
+		return ErrNamespace
+	}
+	return nil
+}
+
+// unlock gives t.mu back and does what the machine has asked for meanwhile.
+func (t *Target) unlock() {
+	outputs := t.core.Outputs()
+	if outputs == nil {
+		t.mu.Unlock()
+		return
+	}
+	queues := make([]*queue, len(outputs))
+	for i, o := range outputs {
+		queues[i] = t.queues[o.Queue]
+	}
+	t.mu.Unlock()
+	for i, o := range outputs {
+		switch q := queues[i]; {
+		case q == nil: // has ended
+		case o.End:
+			q.qp.Abort()
+		default:
+			q.event(&o)
+		}
+	}
+}
+
+// watch looks for silence. [NVME-KA-1]
+func (t *Target) watch() {
+	k := time.NewTicker(tick)
+	defer k.Stop()
+	for {
+		select {
+		case <-t.ctx.Done():
+			return
+		case now := <-k.C:
+			t.mu.Lock()
+			t.core.Tick(now)
+			t.unlock()
+		}
+	}
+}
+
+// Listen begins to serve at addr, host:port, and returns the address. A target may listen at
+// several. Port 4420 is where hosts look first.
+func (t *Target) Listen(addr string) (net.Addr, error) {
+	c := *t.cfg.Stream
+	c.Device, c.Source, c.SRQ, c.PD, c.SendCQ, c.RecvCQ = t.dev, nil, nil, nil, nil, nil
+	c.SendDepth, c.RecvDepth, c.EndWithPeer = 1, 1, true // Configure says which
+	if c.ORD == 0 {
+		c.ORD = 32
+	}
+	l, err := iwarp.Listen(addr, &c)
+	if err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		l.Close()
+		return nil, net.ErrClosed
+	}
+	t.listeners = append(t.listeners, l)
+	t.wg.Go(func() {
+		for {
+			r, err := l.AcceptRequest(t.ctx)
+			if err != nil {
+				return
+			}
+			t.wg.Go(func() { t.serve(r) })
+		}
+	})
+	return l.Addr(), nil
+}
+
+// serve answers a Request and serves the queue until it ends.
+func (t *Target) serve(r *iwarp.Request) {
+	t.mu.Lock()
+	core, why := (*nvmecore.Queue)(nil), nvmewire.RejectFull
+	if len(t.queues) < maxStreams && !t.closed {
+		core, why = t.core.Open(time.Now(), r.Private(), reached(r.QueuePair().LocalAddr()))
+	}
+	t.mu.Unlock()
+	log := t.log.With("remote", r.RemoteAddr().String())
+	if core == nil { // [NVME-CM-2]
+		log.Info("queue refused", "reason", int(why))
+		r.Reject(nvmewire.AppendReject(nil, why))
+		return
+	}
+	q := newQueue(t, core)
+	err := q.open(r)
+	if err == nil {
+		log.Info("queue opened", "queue", core.ID, "depth", core.Depth)
+		q.run()
+		err = q.qp.Err()
+	}
+	t.mu.Lock()
+	t.core.Closed(core)
+	delete(t.queues, core)
+	t.unlock()
+	q.jobs.Wait()
+	log.Info("queue ended", "queue", core.ID, "err", err)
+}
+
+// reached is the address that a host has reached the target by. [NVME-DISC-3]
+func reached(a net.Addr) nvmecore.Address {
+	host, port, err := net.SplitHostPort(a.String())
+	if err != nil {
+		return nvmecore.Address{Host: a.String()}
+	}
+	ip := net.ParseIP(host)
+	return nvmecore.Address{IPv6: ip != nil && ip.To4() == nil, Host: host, Service: port}
+}
+
+// A QueueInfo describes a queue of a host.
+type QueueInfo struct {
+	Host       string // its NQN, "" before it has connected
+	Remote     net.Addr
+	Controller uint16
+	Queue      uint16 // 0 for the admin queue
+	Depth      int
+	Commands   uint64 // that have come
+	Failed     uint64 // of them, answered by an error
+	ReadBytes  uint64 // of namespaces
+	WriteBytes uint64
+}
+
+// Queues returns the queues that there are.
+func (t *Target) Queues() []QueueInfo {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var all []QueueInfo
+	for core, q := range t.queues {
+		i := QueueInfo{Remote: q.qp.RemoteAddr(), Queue: core.ID, Depth: core.Depth,
+			Commands: q.commands.Load(), Failed: q.failed.Load(), ReadBytes: q.readBytes.Load(), WriteBytes: q.writeBytes.Load()}
+		i.Controller, i.Host = core.Describe()
+		all = append(all, i)
+	}
+	return all
+}
+
+// Close ends all queues and stops listening. It waits for commands in progress. Backends
+// are the caller's to close, after it.
+func (t *Target) Close() error {
+	t.mu.Lock()
+	t.closed = true
+	listeners := t.listeners
+	t.listeners = nil
+	var qs []*queue
+	for _, q := range t.queues {
+		qs = append(qs, q)
+	}
+	t.mu.Unlock()
+	t.stop()
+	for _, l := range listeners {
+		l.Close()
+	}
+	for _, q := range qs {
+		q.qp.Abort()
+	}
+	t.wg.Wait()
+	t.workers.close()
+	return nil
+}
+
+// counters of a queue.
+type counters struct {
+	commands, failed, readBytes, writeBytes atomic.Uint64
+}
