@@ -12,8 +12,7 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A tape is a capture without end: packets of one connection, made as they are
-// read.
+// A tape is an endless capture: the packets of one connection, generated as they are read.
 type tape struct {
 	left int64 // bytes of packets still to come
 	make func() [][]byte

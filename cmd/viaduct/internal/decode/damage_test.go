@@ -20,7 +20,7 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// A recording is what the engines of a transport said, packet by packet.
+// A recording holds the packets that the engines of a transport sent.
 type recording struct {
 	frames [][]byte
 	clean  []kept // what is decoded of it
@@ -162,8 +162,8 @@ func TestDamageInTransit(t *testing.T) {
 	}
 }
 
-// TestLostAtTheEnd: the last bytes of a stream are missed if the FIN behind them, or
-// their acknowledgement, is there.
+// TestLostAtTheEnd: missing bytes at the end of a stream are noticed if the FIN after them, or
+// their acknowledgement, was captured.
 func TestLostAtTheEnd(t *testing.T) {
 	for name, shown := range map[string]func(c *talk){
 		"by the FIN":                func(c *talk) { c.packet(0, finFlag, nil) },
@@ -222,7 +222,7 @@ func recordCut(t *testing.T, frames [][]byte, i, n int) []byte {
 	return nil
 }
 
-// again is frame, which has n bytes of payload, with old ahead of them.
+// again returns frame, which has n bytes of payload, with old inserted before them.
 func again(frame []byte, n int, old []byte) []byte {
 	at := len(frame) - n
 	b := slices.Concat(frame[:at], old, frame[at:])
@@ -238,8 +238,8 @@ func again(frame []byte, n int, old []byte) []byte {
 	return b
 }
 
-// A spot is a part of a frame, from its byte at on, damage to which has one of
-// these names: the id of a requirement, or the name of a message.
+// A spot is a part of a frame, n bytes starting at at. Damage to it is reported under one of these
+// names: the id of a requirement, or the name of a message.
 type spot struct {
 	at, n int
 	names []string
@@ -259,7 +259,8 @@ func mpaSpots(b []byte, _ bool) (n int, spots []spot) {
 func vitcpSpots(b []byte, _ bool) (n int, spots []spot) {
 	h, _, _ := dialect.ParseHeader(b)
 	spots = []spot{{0, 1, []string{"VIT-3.1-2"}}}
-	// A wrong length shows by what does not fit it, or by what follows.
+	// A wrong length is noticed because a part does not fit it, or because the next frame does not
+	// parse.
 	spots = append(spots, spot{2, 2, []string{"VIT-3.1-7", "VIT-3.2.1-4", "VIT-3.2-3", "VIT-3.1-NOP-1", "VIT-3.1-2", "VIT-3.1-3", "incomplete frame"}})
 	switch h.Type {
 	case vitcpwire.Send, vitcpwire.Write, vitcpwire.ReadResponse:
@@ -291,8 +292,8 @@ func fcipSpots(b []byte, first bool) (n int, spots []spot) {
 		spot{n - 4, 4, sync})
 }
 
-// TestDamageInFrames changes bytes of what the engines of each transport say: the
-// damage is named by the part of the frame in which it is.
+// TestDamageInFrames changes bytes of frames that the engines of each transport sent. The decoder
+// must name the damage by the damaged part of the frame.
 func TestDamageInFrames(t *testing.T) {
 	for name, spotsOf := range map[string]func([]byte, bool) (int, []spot){
 		"iwarp-rdma": mpaSpots, "sdp-modes": mpaSpots, "sdp-write-zcopy": mpaSpots, "vitcp-rdma": vitcpSpots, "fcvi-loss": fcipSpots, "fcvi-connect": fcipSpots,
@@ -341,8 +342,8 @@ func TestDamageInFrames(t *testing.T) {
 	}
 }
 
-// TestIdentifyDamaged: a stream of FCIP is known whichever byte of the two words that
-// open it is damaged, in its first frame too.
+// TestIdentifyDamaged: a stream of FCIP is identified whichever byte of its first two words is
+// damaged, even in its first frame.
 func TestIdentifyDamaged(t *testing.T) {
 	r := conversation(t, "fcvi-connect")
 	i := 0
@@ -367,8 +368,8 @@ func named(list []kept, names []string) bool {
 	})
 }
 
-// TestDamageAnywhere changes a byte anywhere in the payload: nothing crashes, and what
-// follows is decoded.
+// TestDamageAnywhere changes a byte anywhere in the payload. The decoder must not crash, and must
+// decode the frames after it.
 func TestDamageAnywhere(t *testing.T) {
 	for _, name := range []string{"iwarp-rdma", "sdp-modes", "vitcp-rdma", "fcvi-loss"} {
 		t.Run(name, func(t *testing.T) {
@@ -427,7 +428,7 @@ func TestDamageLengths(t *testing.T) {
 	})
 }
 
-// TestDamagedFile: files that break off, and packets that can't be read.
+// TestDamagedFile: truncated files, and packets that cannot be parsed.
 func TestDamagedFile(t *testing.T) {
 	r := conversation(t, "vitcp-rdma")
 	b := record(t, r.frames)

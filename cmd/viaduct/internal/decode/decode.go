@@ -15,18 +15,18 @@ type Options struct {
 	// As fixes the protocol of connections from or to a port, by the name of a
 	// protocol of [Protocols]. Others are recognised by their content.
 	As map[uint16]string
-	// Segments gives every segment as a message of its own. Otherwise an RDMAP
-	// or VI/TCP message is given once, when its last segment has come, and
-	// a segment of its own only if something is wrong with it.
+	// Segments reports every segment as a message of its own. Otherwise an RDMAP or VI/TCP message
+	// is reported once, after its last segment, and a single segment only if there is an error in
+	// it.
 	Segments bool
-	// Stream, if positive, is the number of the one connection that is decoded.
+	// Stream, if positive, is the number of the only connection to decode.
 	Stream int
 }
 
 // Protocols are the names that Options.As takes.
 var Protocols = []string{"iwarp", "sdp", "vitcp", "fcip", "portmap", "none"}
 
-// A Decoder decodes one capture. It is for one goroutine.
+// A Decoder decodes one capture. Only one goroutine may use it.
 type Decoder struct {
 	opt   Options
 	out   func(*Message)
@@ -41,8 +41,7 @@ type Decoder struct {
 	msg     Message
 }
 
-// maxConns bounds the connections followed at one time; the oldest is given up
-// for a new one.
+// maxConns bounds the connections followed at one time. The oldest is given up for a new one.
 const maxConns = 50_000
 
 // New returns a decoder that hands every message to out.
@@ -50,8 +49,8 @@ func New(opt Options, out func(*Message)) *Decoder {
 	return &Decoder{opt: opt, out: out, conns: make(map[connKey]*conn), skipped: make(map[skipped]int)}
 }
 
-// Read decodes the capture in r to its end. A capture that breaks off is told by
-// a message; the error is for what is no capture at all, and that of r.
+// Read decodes the capture in r to its end. A truncated capture is reported by a message. Read
+// returns an error if r holds no capture, or if reading r fails.
 func (d *Decoder) Read(r io.Reader) error {
 	src, link, err := open(r)
 	if err != nil {
@@ -96,7 +95,7 @@ func (d *Decoder) packet(p *packet) {
 	d.segment(p)
 }
 
-// end closes what is open and tells what was skipped.
+// end closes open connections and reports skipped packets.
 func (d *Decoder) end() {
 	for _, c := range d.order {
 		if !c.closed {

@@ -66,8 +66,7 @@ func kernel(t testing.TB) map[string][]byte {
 	return m
 }
 
-// TestKernel: there is nothing wrong with what the kernel said, and all of it is
-// understood.
+// TestKernel: captures of the kernel are decoded in full, without any error.
 func TestKernel(t *testing.T) {
 	for name, b := range kernel(t) {
 		n := 0
@@ -113,7 +112,7 @@ func newShark(t *testing.T) *tshark.Shark {
 	return s
 }
 
-// agree compares what is decoded of a capture, that of file, with what tshark shows.
+// agree compares the decoded messages of a capture, which file names, with tshark's output.
 func agree(t *testing.T, s *tshark.Shark, file string, capture []byte) *tshark.Report {
 	t.Helper()
 	var lines []byte
@@ -248,8 +247,8 @@ func TestFromTheMiddle(t *testing.T) {
 	}
 }
 
-// TestLost leaves every packet out in turn: what is missing is said, and what
-// stands behind it is decoded.
+// TestLost drops each packet in turn. The decoder must report the missing bytes, and decode the
+// messages after them.
 func TestLost(t *testing.T) {
 	for _, name := range []string{"siw-send-bw-crc.pcap", "siw-write-bw-server.pcap"} {
 		frames := packets(t, kernel(t)[name])
@@ -531,7 +530,7 @@ func TestWrongVITCP(t *testing.T) {
 	}
 }
 
-// TestIDs: every id that can be named is one of the requirements or decisions.
+// TestIDs: every id that the decoder can name is a requirement or a decision.
 func TestIDs(t *testing.T) {
 	docs, _ := filepath.Glob("../../../../docs/requirements/*.md")
 	var text strings.Builder

@@ -17,12 +17,11 @@ type term struct {
 // operators, the longer ones first.
 var operators = []string{"!=", "<=", ">=", "=", "~", "<", ">"}
 
-// ParseFilter reads terms separated by blanks, all of which a wanted message
-// fulfils: "wrong" (something is wrong with it) or KEY OPERATOR VALUE without
-// blanks. KEY is proto, name, conn, dir, src, dst, frame, wrong (an id), or that
-// of a field; a term about a field that a message does not have is not fulfilled,
-// unless its operator is "!=". "~" asks whether the value contains another;
-// "<", ">", "<=" and ">=" compare numbers. Case does not count in words.
+// ParseFilter parses terms separated by blanks. A message passes if it fulfils all of them. A term
+// is "wrong" (the message has a violation) or KEY OPERATOR VALUE without blanks. KEY is proto,
+// name, conn, dir, src, dst, frame, wrong (an id), or a field. A term about a field that a message
+// does not have is not fulfilled, unless its operator is "!=". "~" tests whether the value contains
+// another. "<", ">", "<=" and ">=" compare numbers. Words are compared without regard to case.
 func ParseFilter(s string) (*Filter, error) {
 	f := new(Filter)
 	for w := range strings.FieldsSeq(s) {

@@ -18,8 +18,8 @@ import (
 
 // FuzzCapture decodes a file of any content.
 func FuzzCapture(f *testing.F) {
-	// A set-up with the first messages, and a part of it: the fuzzer makes what it finds
-	// as short as it can, which takes long seeds a minute each.
+	// The seed is a set-up with the first messages, truncated because the fuzzer minimizes its
+	// findings, which takes a minute for each long seed.
 	for _, b := range kernel(f) {
 		if len(b) < 8000 {
 			f.Add(b[:1500], false)
@@ -43,10 +43,9 @@ func FuzzPacket(f *testing.F) {
 	})
 }
 
-// fuzzStream decodes both directions of a connection that is said to speak proto. Each
-// two bytes of plan take the next piece of a direction: its length, and whether it
-// is lost, cut short, sent again or ahead of its turn. The seeds are conversations, which
-// the plan repeats as they were.
+// fuzzStream decodes both directions of a connection of protocol proto. Each two bytes of plan take
+// the next piece of a direction: its length, and whether it is lost, truncated, repeated or early.
+// The seeds are conversations, with a plan that repeats them unchanged.
 func fuzzStream(f *testing.F, proto string, seeds ...*talk) {
 	const (
 		segments = 1 << iota
@@ -140,8 +139,8 @@ func (c *talk) script() (plan, a, b []byte) {
 	return plan, a, b
 }
 
-// TestSeeds: what the fuzz targets of streams begin with gets as far as messages of
-// every kind, with nothing wrong.
+// TestSeeds: the seeds of the stream fuzz targets decode to messages of every kind, without a
+// violation.
 func TestSeeds(t *testing.T) {
 	for _, x := range []struct {
 		name  string
@@ -289,9 +288,9 @@ func (p *probe) frame(_ *half, b []byte, total, _ int) int {
 	return total
 }
 
-// FuzzReassembly has a stream come in pieces: every byte is decoded once and in its
-// place, or said to be missing. Each three bytes of plan are a segment: what becomes of
-// it, its length, and by how much it is moved.
+// FuzzReassembly delivers a stream in pieces. Every byte is decoded once and in its place, or
+// reported as missing. Each three bytes of plan are a segment: its treatment, its length, and its
+// shift.
 func FuzzReassembly(f *testing.F) {
 	f.Add(uint32(0), []byte{0, 9, 0, 1, 20, 0, 0, 30, 0, 2, 5, 9, 3, 8, 4, 4, 9, 3, 5, 0, 0, 6, 0, 0})
 	f.Add(uint32(0xfffffff0), []byte{3, 40, 40, 0, 200, 0, 2, 90, 80, 5, 0, 0, 0, 7, 0})

@@ -10,8 +10,7 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// identify tells a protocol by the first bytes of a stream. more says that b is
-// too short to tell.
+// identify returns the protocol of a stream by its first bytes. more means that b is too short.
 func identify(b []byte) (name string, more bool) {
 	_, _, err := mpa.ParseFrame(b)
 	switch {
@@ -24,8 +23,8 @@ func identify(b []byte) (name string, more bool) {
 		more = true
 	}
 	if len(b) >= 8 {
-		// The word stands there twice, so damage to one of the two hides nothing. For
-		// VI/TCP the second one is the offset, which is 0 in the first segment.
+		// The word is repeated, so that damage to one copy does not matter. In VI/TCP the second
+		// word is the offset, which is 0 in the first segment.
 		if binary.BigEndian.Uint32(b) == fcipWord || binary.BigEndian.Uint32(b[4:]) == fcipWord {
 			return "fcip", false
 		}

@@ -11,9 +11,9 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// maxKept bounds the memory that all connections hold: bytes of frames that are not
-// complete and behind holes, and what is remembered to judge later messages.
-// Beyond it the connections that have been silent for longest give up theirs.
+// maxKept bounds the memory of all connections: bytes of incomplete frames, bytes after holes, and
+// state for checking later messages. Beyond it the connections that have been silent longest give
+// up theirs.
 const maxKept = 32 << 20
 
 // The sizes of what connections hold.
@@ -105,8 +105,8 @@ func (d *Decoder) count(c *conn) {
 	}
 }
 
-// giveUp lets go of what c holds. Its next bytes are searched for frames, as those
-// of a connection that is older than the capture.
+// giveUp drops the state of c. Its next bytes are searched for frames, like those of a connection
+// that is older than the capture.
 func (c *conn) giveUp() {
 	for i := range c.half {
 		c.half[i].bridgeAll()

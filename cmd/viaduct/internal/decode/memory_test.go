@@ -17,7 +17,8 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// halfOpen makes what one of many connections says that never ends what it began.
+// halfOpen holds functions that send one connection's packets, of which there are many that never
+// complete.
 var halfOpen = map[string]func(x *strand){
 	"VI/TCP segments": func(x *strand) {
 		x.say(0, vitcpOpening(0))
@@ -90,7 +91,7 @@ func vitcpOpening(flags vitcpwire.Attributes) []byte {
 	return ce.Append(dialect.AppendHeader(nil, h))
 }
 
-// A strand is a connection that is handed to a decoder as it is made.
+// A strand is a connection whose packets are passed to a decoder as they are made.
 type strand struct {
 	d      *Decoder
 	ends   [2]netip.AddrPort
@@ -125,9 +126,9 @@ func (x *strand) packet(from int, flags byte, b []byte, at int) {
 	x.d.packet(&packet{src: x.ends[from], dst: x.ends[1-from], proto: protoTCP, seq: x.seq[from] + uint32(at), flags: flags, payload: b})
 }
 
-// TestHostile: however many connections hold back what ends their frames, fills their
-// holes or answers their requests, the memory has a bound; it is said what is
-// let go of, and a connection behind all of them is decoded.
+// TestHostile: memory is bounded however many connections withhold the ends of frames, the bytes of
+// holes or answers to requests. The decoder reports dropped state, and decodes a connection that
+// comes after all of them.
 func TestHostile(t *testing.T) {
 	for name, say := range halfOpen {
 		t.Run(name, func(t *testing.T) {
@@ -159,7 +160,7 @@ func TestHostile(t *testing.T) {
 			runtime.GC()
 			runtime.ReadMemStats(&after)
 			grown := int64(after.HeapAlloc) - int64(before.HeapAlloc)
-			// What is not counted is the connections themselves.
+			// The connections themselves are not counted.
 			if least, bound := int64(d.kept)*3/4, int64(d.kept)*5/4+int64(connections)*700; grown < least || grown > bound {
 				t.Errorf("the heap grew by %d KiB, %d KiB are counted and %d connections", grown>>10, d.kept>>10, len(d.order))
 			}
@@ -196,8 +197,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestGivenUp: a connection that had to let go of its frame is decoded again from the
-// next one on, as what it was.
+// TestGivenUp: a connection whose frame was dropped is decoded again from its next frame on, with
+// the same protocol.
 func TestGivenUp(t *testing.T) {
 	var list []string
 	d := New(Options{}, func(m *Message) { list = append(list, string(m.AppendLine(nil))) })
@@ -237,8 +238,8 @@ func contains(list []string, part string) bool {
 	return slices.ContainsFunc(list, func(s string) bool { return strings.Contains(s, part) })
 }
 
-// TestSearchCost: bytes that all look like the beginning of a long FPDU do not have the
-// CRC of each computed, and what is good behind them is found.
+// TestSearchCost: for bytes that all look like the beginning of a long FPDU, the decoder does not
+// compute the CRC of each candidate. It finds the good frames after them.
 func TestSearchCost(t *testing.T) {
 	found := 0
 	d := New(Options{As: map[uint16]string{7000: "iwarp"}}, func(m *Message) {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A Message is one thing that a protocol said, or one that is to be said about a
-// capture. It is valid during the call that hands it over.
+// A Message is one message of a protocol, or a remark about the capture. It is valid during the
+// call that passes it on.
 type Message struct {
 	Frame  int // number of the packet that completed it, from 1
 	Time   time.Time
@@ -24,7 +24,7 @@ type Message struct {
 	Note   string
 }
 
-// A Field is one field of a message. Its key begins with the layer it belongs to.
+// A Field is one field of a message. Its key begins with the layer that it belongs to.
 type Field struct {
 	Key  string
 	Text string // if Kind is text
@@ -63,7 +63,7 @@ func (m *Message) truth(key string, is bool) {
 	m.Fields = append(m.Fields, f)
 }
 
-// Get returns the value of a field as it is shown, and whether there is one.
+// Get returns the value of a field in its printed form, and whether the field exists.
 func (m *Message) Get(key string) (string, bool) {
 	for i := range m.Fields {
 		if m.Fields[i].Key == key {
@@ -161,8 +161,8 @@ func appendString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// dir is the direction: ">" from the side that opened the connection, or that
-// was seen first, "<" to it.
+// dir returns the direction: ">" from the side that opened the connection, or was seen first, and
+// "<" towards it.
 func (m *Message) dir() string {
 	if m.Back {
 		return "<"
@@ -170,8 +170,8 @@ func (m *Message) dir() string {
 	return ">"
 }
 
-// quiet are the fields that a line leaves out: what they say is in the name, or
-// is the usual.
+// quiet are the fields that a line leaves out, because the name of the message implies them or they
+// have their usual value.
 var quiet = map[string]bool{
 	"mpa.ulpdu_length": true, "ddp.tagged": true, "ddp.last": true, "rdmap.opcode": true, "sdp.mid": true,
 	"fcip.length": true, "vitcp.type": true, "portmap.type": true, "fcvi.opcode": true,

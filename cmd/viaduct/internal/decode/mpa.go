@@ -21,7 +21,7 @@ const (
 	off
 )
 
-// An mpaParser decodes MPA and what it carries.
+// An mpaParser decodes MPA and the protocols above it.
 type mpaParser struct {
 	c     *conn
 	crc   known

@@ -29,7 +29,7 @@ const (
 	ackFlag = 0x10
 )
 
-// skipped says why a frame tells nothing.
+// skipped is the reason for skipping a packet.
 type skipped string
 
 const (

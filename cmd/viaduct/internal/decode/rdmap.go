@@ -39,7 +39,7 @@ type whole struct {
 // maxReads bounds the Read Requests remembered.
 const maxReads = 65536
 
-// forget drops what is not sure any more after a loss.
+// forget drops state that is uncertain after a loss.
 func (r *rdmaSide) forget() {
 	r.fresh = false
 	for i := range r.queue {
@@ -197,7 +197,7 @@ func (p *mpaParser) response(s, asker *rdmaSide, m *Message, t ddp.Tagged, w *wh
 		return
 	}
 	if asker.readsLost {
-		// The oldest one known need not be the one that is answered.
+		// The oldest known request need not be the answered one.
 		if r.SinkSTag != t.STag || t.TO-r.SinkTO > uint64(r.Size) {
 			return
 		}

@@ -20,7 +20,7 @@ type sdpState struct {
 	view    [2]*sdpView // what each peer sees, nil if that is not known
 }
 
-// An sdpSide is what one peer sends, and what it said of itself.
+// An sdpSide holds one peer's sending state and its announcements.
 type sdpSide struct {
 	sure bool   // next is valid
 	next uint32 // MSeq of its next message
@@ -68,8 +68,7 @@ func (s *sdpState) lost(side int) {
 	}
 }
 
-// hello decodes the Hello, which is in the private data of the MPA Request or
-// ahead of it.
+// hello decodes the Hello, which is in the private data of the MPA Request or before it.
 func (p *mpaParser) hello(h *half, b []byte, l sdpwire.Layout) {
 	p.ulp = newSDP(p, true)
 	p.ulp.layout, p.ulp.settled = l, true
@@ -214,9 +213,9 @@ func (s *sdpState) fields(m *Message, x *sdpwire.Message) {
 	}
 }
 
-// judge checks what can be told from outside: numbers, credit, sizes, and
-// whether the message is one of the mode. A view that the sender may still have
-// had counts for it.
+// judge checks the rules that an observer can check: sequence numbers, credits, sizes, and whether
+// the message is allowed in the mode. If the sender may still have had an older view, that view
+// counts.
 func (s *sdpState) judge(h *half, me, peer *sdpSide, m *Message, x *sdpwire.Message) {
 	if me.sure && x.MSeq != me.next {
 		id := "SDP-6.1.5-2"
@@ -271,8 +270,8 @@ func (s *sdpState) judge(h *half, me, peer *sdpSide, m *Message, x *sdpwire.Mess
 	}
 }
 
-// follow judges x by what its sender had seen, and has the views of both peers go
-// on. A suspension ends that: nothing but its own messages follows.
+// follow checks x against its sender's view, and advances the views of both peers. After a
+// suspension only its own messages are checked.
 func (s *sdpState) follow(h *half, m *Message, x *sdpwire.Message, u ddp.Untagged) {
 	i := side(h)
 	s.suspending(i, m, x)
@@ -295,8 +294,7 @@ func (s *sdpState) follow(h *half, m *Message, x *sdpwire.Message, u ddp.Untagge
 	peer.inbox = append(peer.inbox, *x)
 }
 
-// suspending judges what is sent before and behind the messages of a suspension.
-// [SDP 13.1.1] [D-53]
+// suspending checks the messages before and after those of a suspension. [SDP 13.1.1] [D-53]
 func (s *sdpState) suspending(i int, m *Message, x *sdpwire.Message) {
 	me, peer := &s.side[i], &s.side[1-i]
 	update := x.MID == sdpwire.Data && x.PayloadLen() == 0
@@ -316,7 +314,7 @@ func (s *sdpState) suspending(i int, m *Message, x *sdpwire.Message) {
 	me.susp = me.susp || x.MID == sdpwire.SuspComm
 }
 
-// suspended names RDMA behind SuspComm.
+// suspended reports RDMA after SuspComm as a violation.
 func (s *sdpState) suspended(h *half, m *Message) {
 	if s.side[side(h)].susp {
 		m.wrong("SDP-13.1.1-5", "after SuspComm")
@@ -332,9 +330,8 @@ func (s *sdpState) advertise(me *sdpSide, x *sdpwire.Message, sink bool) {
 	me.adverts[x.STag] = advert{x.VA, uint64(x.Size), sink}
 }
 
-// sees returns the modes that the sender of x may take the half of src to have:
-// the present one, and the one before if the change came from the other peer
-// and the message does not acknowledge it.
+// sees returns the modes that the sender of x may assume for the half of src: the present one, and
+// also the one before if the other peer made the change and the message does not acknowledge it.
 func (src *sdpSide) sees(x *sdpwire.Message, isSource bool) (modes [2]sdpwire.Mode) {
 	modes = [2]sdpwire.Mode{src.mode, src.mode}
 	if src.changed && src.byPeer == isSource && int32(x.MSeqAck-src.at) < 0 || src.changed && src.byPeer == isSource && x.MSeqAck == 0 {
@@ -366,7 +363,7 @@ func (s *sdpState) change(me, peer *sdpSide, m *Message, x *sdpwire.Message) {
 	src.before, src.mode, src.changed, src.byPeer, src.at = from, x.Mode, true, byPeer, x.MSeq
 }
 
-// write judges an RDMA Write: it goes to what the peer advertised by SinkAvail.
+// write checks an RDMA Write, whose target the peer must have advertised by SinkAvail.
 func (s *sdpState) write(h *half, m *Message, t ddp.Tagged, n int) {
 	s.suspended(h, m)
 	peer := &s.side[1-side(h)]
@@ -382,7 +379,7 @@ func (s *sdpState) write(h *half, m *Message, t ddp.Tagged, n int) {
 	}
 }
 
-// read judges a Read Request: it asks for what the peer advertised by SrcAvail.
+// read checks a Read Request, whose source the peer must have advertised by SrcAvail.
 func (s *sdpState) read(h *half, m *Message, r rdmap.ReadRequest) {
 	s.suspended(h, m)
 	peer := &s.side[1-side(h)]

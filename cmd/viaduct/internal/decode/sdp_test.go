@@ -42,7 +42,7 @@ func (c *sdpTalk) raw(from int, b []byte) {
 	c.msn[from] = c.msn[from].Next()
 }
 
-// send sends m with n bytes of payload; its number is the next one.
+// send sends m with n bytes of payload and the next sequence number.
 func (c *sdpTalk) send(from int, m sdpwire.Message, n int) {
 	m.MSeq = c.seq[from]
 	c.seq[from]++
@@ -132,7 +132,7 @@ func TestWrongSDP(t *testing.T) {
 	}
 }
 
-// reply sends m with n bytes of payload from a peer that has heard all before. With
+// reply sends m with n bytes of payload from a peer that has received all earlier messages. With
 // inv it invalidates that STag.
 func (c *sdpTalk) reply(from int, m sdpwire.Message, n int, inv ...uint32) {
 	if other := c.seq[1-from]; other > 0 {
@@ -149,8 +149,8 @@ func (c *sdpTalk) reply(from int, m sdpwire.Message, n int, inv ...uint32) {
 	c.talk.say(from, c.enc[from].Append(nil, u.Append(nil), m.Append(nil, c.layout), make([]byte, n)))
 }
 
-// TestSDPViews: a message that breaks a rule of what its sender has seen is told
-// by the requirement; what crosses on its way breaks none.
+// TestSDPViews: a message that breaks a rule in its sender's view is reported with the requirement.
+// Messages that cross each other break none.
 func TestSDPViews(t *testing.T) {
 	msg := func(mid sdpwire.MID) sdpwire.Message { return sdpwire.Message{MID: mid} }
 	sized := func(mid sdpwire.MID, size uint32) sdpwire.Message { return sdpwire.Message{MID: mid, Size: size} }

@@ -6,14 +6,14 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// An sdpView is an SDP connection as one of its peers sees it. An observer can have
-// it exactly: the MSeqAck of a message is the number of the last message that its
-// sender had received [SDP-6.1.6-1], so what each peer sent and received is known in
-// the order in which it happened there. A message is judged by the view of its
-// sender, in which messages that cross do not appear to be faults.
+// An sdpView is an SDP connection as one of its peers sees it. An observer can reconstruct it
+// exactly: the MSeqAck of a message is the number of the last message that its sender had received
+// [SDP-6.1.6-1], so the observer knows the order of sent and received messages at each peer. A
+// message is checked against its sender's view, in which crossing messages do not look like
+// violations.
 //
-// Where the view may be wrong, sdpState drops it: behind bytes that are missing,
-// behind any fault, and where a SrcAvailCancel holds MSeqAck back.
+// sdpState drops the view where it may be wrong: after missing bytes, after any violation, and
+// while a SrcAvailCancel holds MSeqAck back.
 type sdpView struct {
 	connecting bool
 	adverts    int               // advertisements that the other peer takes at a time
@@ -61,8 +61,7 @@ func breaks(id, format string, a ...any) broken { return broken{id, fmt.Sprintf(
 // maxInbox bounds the messages kept until they are acknowledged.
 const maxInbox = 1 << 16
 
-// hear takes the messages that the sender of x had received. It reports whether
-// that is certain.
+// hear applies the messages that the sender of x had received. It reports whether that is certain.
 func (v *sdpView) hear(x *sdpwire.Message) (sure bool) {
 	if x.MSeqAck == 0 && len(v.inbox) > 0 && v.inbox[0].MSeq == 0 { // message 0 has come, or nothing yet [D-08]
 		switch v.inbox[0].MID {
@@ -138,8 +137,8 @@ func (v *sdpView) receive(x *sdpwire.Message) {
 	}
 }
 
-// send judges a message of this peer, which invalidates the STag inv if
-// invalidates is set, and changes the view by it.
+// send checks a message of this peer and applies it to the view. The message invalidates the STag
+// inv if invalidates is set.
 func (v *sdpView) send(x *sdpwire.Message, inv uint32, invalidates bool) (b broken) {
 	s, k := &v.source, &v.sink
 	n := x.PayloadLen()

@@ -17,8 +17,8 @@ type Summary struct {
 	Dropped int
 }
 
-// A Total is what one connection said. Datagrams and what is said about the
-// capture itself are connection 0.
+// A Total counts the messages of one connection. Datagrams and remarks about the capture itself are
+// connection 0.
 type Total struct {
 	Conn     int            `json:"conn"`
 	Opener   string         `json:"opener,omitempty"`
@@ -30,8 +30,8 @@ type Total struct {
 	Modes    []ModeAt       `json:"modes,omitempty"`
 }
 
-// A Count is how often a message was said in one direction, and the payload
-// bytes of those whose length is known.
+// A Count is the number of messages of one kind in one direction, and the payload bytes of those
+// with a known length.
 type Count struct {
 	Dir   string `json:"dir"`
 	Proto string `json:"proto"`
@@ -103,10 +103,10 @@ func (s *Summary) Add(m *Message) {
 	}
 }
 
-// others is what names beyond those that are kept count as.
+// others is the name under which further names are counted.
 const others = "others"
 
-// maxNames bounds the names of one connection: they are looked for one by one.
+// maxNames bounds the names of one connection, because they are searched one by one.
 const maxNames = 500
 
 func (t *Total) find(dir, proto, name string) *Count {
@@ -122,7 +122,7 @@ func (t *Total) add(dir, proto, name string) *Count {
 	return &t.Messages[len(t.Messages)-1]
 }
 
-// Totals returns what was counted, by connection.
+// Totals returns the counts by connection.
 func (s *Summary) Totals() []*Total {
 	list := make([]*Total, 0, len(s.conns))
 	for _, t := range s.conns {
@@ -135,7 +135,7 @@ func (s *Summary) Totals() []*Total {
 	return list
 }
 
-// Head is the line that opens what is printed about a connection.
+// Head returns the first line about a connection.
 func (t *Total) Head() string {
 	if t.Conn == 0 {
 		return "datagrams and the capture itself"

@@ -54,8 +54,8 @@ type half struct {
 	skip   int    // bytes passed over in search of it
 }
 
-// behind reports whether the other side has acknowledged bytes that the capture does
-// not have, or not yet.
+// behind reports whether the other side has acknowledged bytes that the capture does not have, or
+// not yet.
 func (h *half) behind() bool {
 	n := int32(h.acked - h.next)
 	return h.hasAck && h.began && (n > 1 || n == 1 && !h.fin)
@@ -64,8 +64,7 @@ func (h *half) behind() bool {
 // ended reports whether all bytes ahead of the FIN have come.
 func (h *half) ended() bool { return h.fin && int32(h.end-h.next) <= 0 }
 
-// beyond returns the place of the first thing that is known to stand behind a hole:
-// bytes that came ahead of their turn, or the FIN.
+// beyond returns the position of the first known data after a hole: early bytes, or the FIN.
 func (h *half) beyond() (seq uint32, ok bool) {
 	if len(h.queue) > 0 {
 		return h.queue[0].seq, true
@@ -73,7 +72,7 @@ func (h *half) beyond() (seq uint32, ok bool) {
 	return h.end, h.began && h.fin && !h.ended()
 }
 
-// A piece is a segment that came ahead of its turn.
+// A piece is a segment that arrived early.
 type piece struct {
 	seq     uint32
 	b       []byte
@@ -206,8 +205,8 @@ func (c *conn) close() {
 	c.d.count(c)
 }
 
-// tell emits a message about the connection itself, which is of interest only if
-// its protocol is known.
+// tell emits a message about the connection itself, which is of interest only if its protocol is
+// known.
 func (c *conn) tell(m *Message) {
 	if c.name != "" && !c.ignore {
 		c.d.emit(m)
@@ -271,7 +270,7 @@ func (h *half) place(seq uint32, b []byte, missing int) {
 	}
 }
 
-// hold keeps a segment that came ahead of its turn.
+// hold stores a segment that arrived early.
 func (h *half) hold(x piece) {
 	i := len(h.queue)
 	for i > 0 && int32(h.queue[i-1].seq-x.seq) > 0 {
@@ -284,7 +283,7 @@ func (h *half) hold(x piece) {
 	}
 }
 
-// drain places what was held and is due now.
+// drain places stored segments that are next in order.
 func (h *half) drain() {
 	for len(h.queue) > 0 && int32(h.queue[0].seq-h.next) <= 0 {
 		x := h.queue[0]
@@ -297,8 +296,8 @@ func (h *half) drain() {
 	}
 }
 
-// bridge gives up a hole: at once, or if the other side has had those bytes for
-// so long that the capture can't still bring them.
+// bridge gives up a hole: at once, or if the other side has acknowledged its bytes so long ago that
+// the capture cannot still have them.
 func (h *half) bridge(now bool) {
 	first, ok := h.beyond()
 	if !ok {
@@ -324,8 +323,8 @@ func (h *half) bridgeAll() {
 	}
 }
 
-// hole says that n bytes are missing. If they end within the frame that has
-// begun, and its headers are there, decoding goes on behind it.
+// hole reports that n bytes are missing. If they end within the current frame, and its headers were
+// captured, decoding continues after them.
 func (h *half) hole(n int, why string) {
 	c := h.c
 	if c.name == "" {
@@ -333,7 +332,7 @@ func (h *half) hole(n int, why string) {
 	}
 	h.tellMissing(n, why)
 	if c.p != nil && !h.lost && len(h.buf) > 0 {
-		// A frame that is whole waits for something else: what is missing comes behind it.
+		// A complete frame waits for another reason, so the missing bytes come after it.
 		if total, hdr, err := c.p.need(h, h.buf); err == nil && total > len(h.buf) && len(h.buf) >= hdr && h.filled == 0 {
 			k := min(n, total-len(h.buf))
 			h.buf = append(h.buf, make([]byte, k)...)
@@ -358,7 +357,7 @@ func (h *half) tellMissing(n int, why string) {
 	h.c.tell(m)
 }
 
-// feed decodes b, which follows what came before.
+// feed decodes b, which follows the earlier bytes.
 func (h *half) feed(b []byte) {
 	c := h.c
 	if len(b) == 0 || c.ignore {
@@ -382,7 +381,7 @@ func (h *half) feed(b []byte) {
 	h.consume()
 }
 
-// consume decodes what is in the buffer.
+// consume decodes the buffered bytes.
 func (h *half) consume() {
 	n := h.decode(h.buf)
 	if n == 0 {
@@ -394,7 +393,7 @@ func (h *half) consume() {
 	}
 }
 
-// decode decodes what is whole at the front of b and returns its length.
+// decode decodes the complete frames at the front of b and returns their length.
 func (h *half) decode(b []byte) (n int) {
 	c := h.c
 	for !c.ignore {
@@ -451,8 +450,8 @@ type wrongError Wrong
 
 func (e *wrongError) Error() string { return fmt.Sprintf("[%s] %s", e.ID, e.Text) }
 
-// finish tells what the end of a stream cuts off. What looks like a frame that
-// never ends may be one whose length is wrong: there may be others in it.
+// finish reports a frame that the end of the stream cuts off. An endless frame may be one with a
+// wrong length, so the bytes are searched for other frames.
 func (h *half) finish() {
 	c := h.c
 	for len(h.buf) > 0 && c.p != nil && !c.ignore {
@@ -477,20 +476,19 @@ func (h *half) finish() {
 
 // A parser decodes the frames of a protocol in both directions of a connection.
 type parser interface {
-	// layer names what the frames are of.
+	// layer names the protocol of the frames.
 	layer() string
-	// need returns the length of the frame at the front of b, 0 if b is too
-	// short to tell, and how much of it must be there to make sense of it.
+	// need returns the length of the frame at the front of b, or 0 if b is too short to know.
+	// header is how much of the frame must be present to decode it.
 	need(h *half, b []byte) (total, header int, err error)
-	// frame decodes the frame of total bytes at the front of b, of which the
-	// last filled ones were not captured, and returns how many were used: all
-	// of them, or fewer if the length is not to be believed. At least one.
+	// frame decodes the frame of total bytes at the front of b, whose last filled bytes were not
+	// captured. It returns how many bytes were used, at least one: all of them, or fewer if the
+	// length cannot be right.
 	frame(h *half, b []byte, total, filled int) int
 	// find returns where in b a frame begins. If ok is false none was found, and
 	// nothing begins before at. At the end of a stream nothing more comes.
 	find(h *half, b []byte, end bool) (at int, ok bool)
-	// forget drops what is not sure any more about a direction of which bytes
-	// are missing, or not to be believed.
+	// forget drops state that is uncertain after missing or wrong bytes in a direction.
 	forget(h *half)
 	// size is the memory that the parser holds.
 	size() int
@@ -509,8 +507,8 @@ func newParser(name string, c *conn) parser {
 	return nil
 }
 
-// recognise finds out which protocol a connection speaks. What one side says is
-// enough: that of the other may be damaged.
+// recognise determines the protocol of a connection. One direction is enough, because the other may
+// be damaged.
 func (c *conn) recognise(end bool) {
 	total := len(c.half[0].buf) + len(c.half[1].buf)
 	if !end && c.tried > 0 && total < 2*c.tried && total < 64 {
@@ -554,8 +552,7 @@ func (c *conn) recognise(end bool) {
 	c.half[0].buf, c.half[1].buf = nil, nil
 }
 
-// search looks for frames of any protocol in a stream that was not seen from its
-// beginning.
+// search looks for frames of any protocol in a stream that was not captured from its beginning.
 func (c *conn) search(h *half, end bool) string {
 	for _, name := range []string{"fcip", "vitcp", "iwarp"} {
 		if _, ok := newParser(name, c).find(h, h.buf, end); ok {

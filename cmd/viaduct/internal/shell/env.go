@@ -39,8 +39,8 @@ type Env struct {
 	PcapFile  string
 	MetricsAt string
 
-	// DataOnStdout is set by a verb whose standard output is a data stream:
-	// the lines that say where it listens, and why it failed, go to Stderr then.
+	// DataOnStdout is set by a verb whose standard output is a data stream. Listening addresses and
+	// errors are then printed to Stderr.
 	DataOnStdout bool
 
 	Log     *slog.Logger
@@ -97,8 +97,8 @@ func (e *Env) Open() error {
 	return nil
 }
 
-// levelNotice is that of what a user has to see of a normal start. It is shown wherever
-// warnings are.
+// levelNotice is the level of messages that a user must see during a normal start. They are shown
+// wherever warnings are.
 const levelNotice = slog.LevelWarn + 1
 
 // Notice logs what a user has to see of a normal start.
@@ -139,8 +139,7 @@ func (e *Env) Close() error {
 	return nil
 }
 
-// Wrap records the connection if a capture is wanted. dialed says that this
-// process opened it.
+// Wrap records the connection if a capture is wanted. dialed means that this process opened it.
 func (e *Env) Wrap(c net.Conn, dialed bool) net.Conn {
 	if e.Capture == nil {
 		return c
@@ -148,8 +147,8 @@ func (e *Env) Wrap(c net.Conn, dialed bool) net.Conn {
 	return e.Capture.Conn(c, dialed)
 }
 
-// Listening prints the line that says where a command listens. Call the result when
-// it does no longer, if that is before its end.
+// Listening prints the address at which a command listens. Call the result when it stops listening,
+// if that is before the command ends.
 func (e *Env) Listening(u *addr.URL) (over func()) {
 	over = e.Status.Server().Listening(u.Scheme, u.String())
 	e.PrintListening(u.String())
@@ -167,7 +166,7 @@ func (e *Env) PrintListening(url string) {
 	fmt.Fprintf(e.results(), "listening %s\n", url)
 }
 
-// results is where a command prints what is not the data that it moves.
+// results returns the stream for results, as opposed to the data that the command moves.
 func (e *Env) results() io.Writer {
 	if e.DataOnStdout {
 		return e.Stderr
@@ -191,8 +190,7 @@ func (e *Env) PrintJSON(v any) error {
 	return e.encode(v)
 }
 
-// PrintEvent writes a document on a line that comes before the result, or that is one of any
-// number of results.
+// PrintEvent writes a document on one line: before the result, or as one of any number of results.
 func (e *Env) PrintEvent(v any) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -208,8 +206,8 @@ func (e *Env) encode(v any) error {
 // IsTerminal reports whether progress can be shown on stderr.
 func (e *Env) IsTerminal() bool { return isTerminal(e.Stderr) }
 
-// OnTerminal reports whether results and progress come to a terminal, on which one
-// would be between the lines of the other.
+// OnTerminal reports whether results and progress both go to a terminal, where their lines would be
+// mixed.
 func (e *Env) OnTerminal() bool { return e.IsTerminal() && isTerminal(e.Stdout) }
 
 func isTerminal(w io.Writer) bool {
@@ -217,12 +215,12 @@ func isTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// commit is set by the build of a package (-ldflags -X), whose tree may lack what the Go
-// tool reads it from.
+// commit is set when a package is built (-ldflags -X), because the package's tree may lack the Git
+// data that the Go tool reads.
 var commit string
 
-// Commit is the commit that the build names, else that of the checkout, and whether the
-// checkout had changes.
+// Commit returns the commit that the build names, or otherwise that of the checkout, and whether
+// the checkout had changes.
 func Commit() (id string, modified bool) {
 	id = "unknown"
 	if b, ok := debug.ReadBuildInfo(); ok {

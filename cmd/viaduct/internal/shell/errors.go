@@ -60,7 +60,7 @@ type hinted struct {
 func (e *hinted) Error() string { return e.err.Error() }
 func (e *hinted) Unwrap() error { return e.err }
 
-// Hint adds what to do about err. The innermost hint is the one that is shown.
+// Hint adds a remedy to err. If there are several, the innermost one is shown.
 func Hint(err error, hint string) error {
 	var h *hinted
 	if err == nil || errors.As(err, &h) {
@@ -87,7 +87,7 @@ func (e *Exit) Unwrap() error { return e.Err }
 // ErrInterrupted is the cause of a context that a signal ended.
 var ErrInterrupted = errors.New("interrupted")
 
-// ExitCode is what the process returns for err.
+// ExitCode returns the exit code of the process for err.
 func ExitCode(err error) int {
 	if err == nil {
 		return ExitDone
@@ -101,8 +101,7 @@ func ExitCode(err error) int {
 	return ExitFailed
 }
 
-// LastLine is what stderr ends with: the reason, and what to do about it, in
-// one line.
+// LastLine returns the last line of stderr: the reason and the remedy.
 func LastLine(verb string, err error) string {
 	at := "viaduct"
 	if verb != "command" {
@@ -119,8 +118,8 @@ type Failure struct {
 	Status int    `json:"status"`
 }
 
-// PrintFailure writes the document of an error, unless the command has written its result
-// before: that says what failed.
+// PrintFailure writes the document of an error, unless the command has already written a result
+// that reports the failure.
 func (e *Env) PrintFailure(verb string, err error) {
 	e.mu.Lock()
 	printed := e.printed

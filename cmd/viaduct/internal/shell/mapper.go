@@ -6,10 +6,9 @@ import (
 	"viaduct/portmap"
 )
 
-// Mapper returns the client that asks the Port Mapper at server. There is one
-// for each server in a run of the command, so that what one connection learned,
-// a denial or silence included, serves the next. It is safe for concurrent use.
-// [D-64]
+// Mapper returns the client of the Port Mapper at server. A run of the command has one client per
+// server, so that a result for one connection, even a denial or silence, serves the next. It is
+// safe for concurrent use. [D-64]
 func (e *Env) Mapper(server netip.AddrPort) *portmap.Client {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -13,10 +13,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Metrics are the counters of the process in the form that Prometheus reads. Names
-// and units are those of Prometheus' conventions, and every label has a few values
-// that are known beforehand: a transport, an operation, a kind of error, never an
-// address or a path. Safe for concurrent use.
+// Metrics are the counters of the process in Prometheus' format. Names and units follow Prometheus'
+// conventions. Every label has a few values that are known beforehand: a transport, an operation, a
+// kind of error, never an address or a path. Metrics are safe for concurrent use.
 type Metrics struct {
 	reg       *prometheus.Registry
 	opened    *prometheus.CounterVec
@@ -125,8 +124,7 @@ func (m *Metrics) RoundTrips(transport string) prometheus.Observer {
 	return m.trips.WithLabelValues(transport)
 }
 
-// Request counts a request that a server has answered; refused is nil, or why not as
-// it was wanted.
+// Request counts a request that a server has answered. refused is the reason for a refusal, or nil.
 func (m *Metrics) Request(transport, operation string, took time.Duration, refused error) {
 	result := "ok"
 	if refused != nil {
@@ -135,7 +133,7 @@ func (m *Metrics) Request(transport, operation string, took time.Duration, refus
 	m.requests.WithLabelValues(transport, operation, result).Observe(took.Seconds())
 }
 
-// Denied counts a request that was refused because its token was missing, or wrong.
+// Denied counts a request that was refused because its token was missing or wrong.
 func (m *Metrics) Denied(transport, kind string) { m.denied.WithLabelValues(transport, kind).Inc() }
 
 // Transfer counts a file that a client has got or put, unless ctx was ended by a signal.
@@ -150,7 +148,7 @@ func (m *Metrics) Transfer(ctx context.Context, transport, operation string, too
 	m.transfers.WithLabelValues(transport, operation, result).Observe(took.Seconds())
 }
 
-// Operations are the counters of one message transport. A nil one counts nothing.
+// Operations are the counters of one message transport. A nil Operations counts nothing.
 type Operations struct{ send, receive, write, read opCounter }
 
 type opCounter struct{ n, bytes prometheus.Counter }
@@ -208,7 +206,7 @@ func (m *Metrics) Register(c prometheus.Collector) error { return m.reg.Register
 // Handler answers with all metrics.
 func (m *Metrics) Handler() http.Handler { return promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{}) }
 
-// CheckHostPort tells what is wrong with a TCP address of the form HOST:PORT.
+// CheckHostPort returns an error if s is not a TCP address of the form HOST:PORT.
 func CheckHostPort(s string) error {
 	_, port, err := net.SplitHostPort(s)
 	if err == nil {

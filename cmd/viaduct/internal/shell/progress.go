@@ -18,8 +18,8 @@ type Bar struct {
 	note atomic.Pointer[string]
 }
 
-// Progress starts a bar for total bytes, of which done are there already. With a total
-// below zero, which is one that is not known, it tells the bytes and their rate.
+// Progress starts a bar for total bytes, of which done are complete. If total is negative, which
+// means unknown, it shows the bytes and their rate.
 func (e *Env) Progress(name string, total, done int64) *Bar {
 	if !e.IsTerminal() || total == 0 {
 		return nil
@@ -40,8 +40,8 @@ func (e *Env) Progress(name string, total, done int64) *Bar {
 	return r
 }
 
-// bar makes one whose total is set later: one that is made with its total ends at the
-// last byte, and could not show what comes after.
+// bar returns a bar whose total is set later. A bar that is created with its total ends at the last
+// byte, and could not show later steps.
 func (e *Env) bar(name decor.Decorator) *Bar {
 	r := &Bar{p: mpb.New(mpb.WithOutput(e.Stderr), mpb.WithWidth(40), mpb.WithRefreshRate(100*time.Millisecond))}
 	r.b = r.p.AddBar(0, mpb.PrependDecorators(name, decor.CountersKibiByte("% .1f / % .1f")),
@@ -49,11 +49,11 @@ func (e *Env) bar(name decor.Decorator) *Bar {
 	return r
 }
 
-// A Total is one bar for many files, of which more are found while the first are moved.
-// Methods are safe for concurrent use, and do nothing without a bar.
+// A Total is one bar for many files. More files are found while the first ones are copied. Methods
+// are safe for concurrent use, and do nothing without a bar.
 //
-// The bar's goroutine reads found and moved while it draws. Found holds mu while it waits for
-// that goroutine, so drawing must not take mu.
+// The bar's goroutine reads found and moved while it draws. Found holds mu while it waits for that
+// goroutine, so drawing must not lock mu.
 type Total struct {
 	*Bar
 	found, moved atomic.Int64
@@ -83,7 +83,7 @@ func (t *Total) Found(bytes int64) {
 	}
 }
 
-// Moved adds a file that is there, of which Add was called for told bytes.
+// Moved adds a complete file. Add was already called for told of its bytes.
 func (t *Total) Moved(bytes, told int64) {
 	t.moved.Add(1)
 	if t.Bar != nil {
@@ -91,8 +91,7 @@ func (t *Total) Moved(bytes, told int64) {
 	}
 }
 
-// Note says beside the bar what is being done besides moving bytes; the empty
-// text ends that.
+// Note shows text next to the bar, for work other than moving bytes. An empty text removes it.
 func (b *Bar) Note(text string) {
 	if b != nil {
 		b.note.Store(&text)

@@ -6,22 +6,22 @@ import (
 	"syscall"
 )
 
-// A reloading is what SIGHUP has a service do.
+// A reloading runs the functions that SIGHUP triggers in a service.
 type reloading struct {
 	signals chan os.Signal // nil until something wants SIGHUP
 	over    chan struct{}  // closed at the end
 	reloads []reload       // guarded by Env.mu
 }
 
-// A reload reads anew what a file holds.
+// A reload reads a file again.
 type reload struct {
 	what string
 	read func() error
 }
 
-// OnHangup has SIGHUP call read, which reads what a file holds and uses it from then on. An
-// error is logged, and what was read before stays in use. A process without such files is
-// ended by SIGHUP, as others are, unless a service manager started it.
+// OnHangup makes SIGHUP call read, which reads a file again and uses its new content. If read
+// fails, the error is logged and the old content stays in use. SIGHUP ends a process without such
+// files, as usual, unless a service manager started it.
 func (e *Env) OnHangup(what string, read func() error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

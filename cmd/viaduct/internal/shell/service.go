@@ -9,8 +9,8 @@ import (
 	"viaduct/cmd/viaduct/internal/systemd"
 )
 
-// Inherit takes over the sockets that a service manager has opened for this
-// process, for the verbs that listen.
+// Inherit takes over the sockets that a service manager has opened for this process. Verbs that
+// listen call it.
 func (e *Env) Inherit() (err error) {
 	e.sockets, err = systemd.Inherited()
 	return err
@@ -34,7 +34,7 @@ func (e *Env) InheritedUDP(address string) *net.UDPConn {
 	return e.sockets.Packets(address)
 }
 
-// Listen takes the listener that a service manager has opened, or opens one.
+// Listen returns the listener that a service manager has opened, or opens one.
 func (e *Env) Listen(network, address string) (net.Listener, error) {
 	if l := e.Inherited(address); l != nil {
 		return l, nil
@@ -42,8 +42,8 @@ func (e *Env) Listen(network, address string) (net.Listener, error) {
 	return net.Listen(network, address)
 }
 
-// Ready tells the service manager that everything listens, and from then on that
-// this process lives. A socket that nothing listens on is logged.
+// Ready reports to the service manager that every listener is open, and from then on that this
+// process is alive. A passed socket without a listener is logged.
 func (e *Env) Ready() error {
 	if e.sockets != nil {
 		for _, a := range e.sockets.Left() {

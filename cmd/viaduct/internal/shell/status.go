@@ -7,8 +7,8 @@ import (
 	"viaduct/internal/status"
 )
 
-// Status is the status socket of this process, by which "viaduct ps" sees it.
-// It is made when there is something to see. A nil one shows nothing.
+// Status is the status socket of this process, which "viaduct ps" reads. It is created when there
+// is something to show. A nil Status shows nothing.
 type Status struct {
 	e    *Env
 	once sync.Once
@@ -41,7 +41,7 @@ func (s *Status) close() {
 	s.s.Close()
 }
 
-// commandLine is the verb with its arguments, cut where it is long.
+// commandLine returns the verb with its arguments, truncated if it is long.
 func commandLine(args []string) string {
 	const most = 200
 	line := strings.Join(args, " ")

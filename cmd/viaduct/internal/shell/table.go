@@ -16,15 +16,15 @@ func Table(rows [][]string) string {
 	return c.Head() + c.Lay(rows[1:]...)
 }
 
-// Columns are those of a table whose rows come one by one.
+// Columns lays out a table whose rows arrive one by one.
 type Columns struct {
 	head  []string
 	right []bool
 	width []int
 }
 
-// NewColumns makes columns as wide as their names. A name that ends in ">" (which is
-// not shown) is that of a column that is set to the right.
+// NewColumns returns columns as wide as their names. A name that ends in ">" (which is not shown)
+// makes its column right-aligned.
 func NewColumns(names []string) *Columns {
 	c := &Columns{head: make([]string, len(names)), right: make([]bool, len(names)), width: make([]int, len(names))}
 	for i, n := range names {
@@ -46,7 +46,7 @@ func (c *Columns) Fit(rows ...[]string) {
 // Head returns the line with the names.
 func (c *Columns) Head() string { return c.Lay(c.head) }
 
-// Lay returns rows as lines. What is wider than its column moves the rest of its line.
+// Lay returns rows as lines. A cell wider than its column shifts the rest of its line.
 func (c *Columns) Lay(rows ...[]string) string {
 	var b strings.Builder
 	for _, r := range rows {

@@ -13,8 +13,8 @@ import (
 	"viaduct/vi"
 )
 
-// A sample is what a connection's engine tells of it at one moment. Numbers of
-// directions are in and out.
+// A sample holds the state that a connection's engine reports at one moment. Pairs of numbers are
+// in the order in, out.
 type sample struct {
 	counts
 	gauges
@@ -43,7 +43,7 @@ const (
 
 var directions = [...]string{in: "in", out: "out"}
 
-// mechanisms are the ways in which SDP moves payload.
+// mechanisms are the SDP mechanisms that move payload.
 var mechanisms = [...]string{"bcopy", "prefix", "transact", "read", "write"}
 
 // each calls f with every number of both.
@@ -64,8 +64,8 @@ func (c *counts) each(o *counts, f func(c, o *uint64)) {
 
 func (c *counts) add(o *counts) { c.each(o, func(c, o *uint64) { *c += *o }) }
 
-// reach makes every number at least that of o: between two moments that are looked
-// at, what a connection tells must not fall.
+// reach raises every number to at least the one of o, since the counters that a connection reports
+// must not fall from one sample to the next.
 func (c *counts) reach(o *counts) { c.each(o, func(c, o *uint64) { *c = max(*c, *o) }) }
 
 // A source is a connection whose engine counts.
@@ -76,9 +76,9 @@ type source struct {
 	last      counts
 }
 
-// traffic is what the engines of all connections have counted, also of those that
-// have ended. Nothing is counted here and no connection is asked until it is
-// collected, or until so many have come that those that ended are forgotten.
+// traffic sums the counters of the engines of all connections, including ended ones. It does no
+// counting and asks no connection until it is collected, or until the number of ended connections
+// to remove is large.
 type traffic struct {
 	mu      sync.Mutex
 	live    []*source          // guarded by mu
@@ -104,8 +104,8 @@ func (t *traffic) watch(s *source) {
 	}
 }
 
-// sweepLocked forgets what has ended and tells open of what has not; nil asks only
-// those that have ended.
+// sweepLocked removes ended connections and calls open for the others. If open is nil it asks only
+// ended connections.
 func (t *traffic) sweepLocked(open func(*source, sample)) {
 	kept := t.live[:0]
 	for _, s := range t.live {
@@ -275,7 +275,7 @@ func (m *Metrics) WatchStream(c net.Conn) {
 	}
 }
 
-// StreamPath tells how the bytes of a stream go.
+// StreamPath returns the path that the bytes of a stream take.
 func StreamPath(c net.Conn) samehost.Path {
 	if c, ok := c.(*sdp.Conn); ok {
 		p := c.Path()

@@ -121,8 +121,7 @@ func benchDefault() (out []string) {
 	return out
 }
 
-// benchPaths puts the path by TCP beside that through shared memory, which is taken
-// within one host.
+// benchPaths adds the path by TCP to each transport that uses shared memory within one host.
 func benchPaths(transports []string) (out []string) {
 	for _, t := range transports {
 		out = append(out, t)
@@ -178,10 +177,9 @@ func benchOps(list string) ([]string, error) {
 	return ops, nil
 }
 
-// benchFits refuses an operation that was asked for and that none of the
-// transports that were asked for has: its rows would be missing without a word.
-// Plain TCP counts if list names it, or nothing else: it is measured beside
-// whatever is asked for.
+// benchFits refuses a requested operation that none of the requested transports has, because its
+// rows would be missing silently. Plain TCP counts only if list names it or nothing else: it is
+// measured with every request.
 func benchFits(list string, transports, ops []string) error {
 	if len(transports) > 1 && !slices.Contains(split(list), "tcp") {
 		transports = transports[1:]
@@ -315,7 +313,7 @@ func runBench(ctx context.Context, e *shell.Env, p *bench.Plan, at string, rc re
 	return err
 }
 
-// benchProgress shows on a terminal what is being measured.
+// benchProgress shows the current measurement on a terminal.
 func benchProgress(e *shell.Env) func(done, all int, what string) {
 	if !e.IsTerminal() {
 		return nil
@@ -328,7 +326,7 @@ func benchProgress(e *shell.Env) func(done, all int, what string) {
 	}
 }
 
-// A benchTable prints what is measured when it is known.
+// A benchTable prints each result as soon as it is known.
 type benchTable struct {
 	e         *shell.Env
 	c         *shell.Columns
@@ -354,7 +352,7 @@ func (t *benchTable) begin(r *benchReport) {
 	}
 }
 
-// rows prints what stands side by side.
+// rows prints the results of one group.
 func (t *benchTable) rows(rows []bench.Row) {
 	t.clear()
 	if t.any || t.intervals {

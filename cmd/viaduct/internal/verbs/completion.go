@@ -55,8 +55,8 @@ A new shell uses it.`,
 	}
 }
 
-// complete makes all commands complete their arguments and the values of their
-// flags: by what the usage line and the flag's help call them.
+// complete makes all commands complete their arguments and flag values, according to the names in
+// the usage line and in the help of the flag.
 func complete(c *cobra.Command) {
 	if c.ValidArgsFunction == nil && len(c.ValidArgs) == 0 && c.HasParent() && !c.HasSubCommands() {
 		names := operands(c.Use)
@@ -152,8 +152,8 @@ func lists(words []string, word string) ([]cobra.Completion, cobra.ShellCompDire
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeURL completes an address: its transport, this host, the names of its
-// parameters and their values.
+// completeURL completes an address: its transport, this host, the names of its parameters and their
+// values.
 func completeURL(ctx context.Context, word string, listens bool) (out []cobra.Completion, _ cobra.ShellCompDirective) {
 	const more = cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
 	offer := func(s, about string) {
@@ -215,8 +215,8 @@ func completeURL(ctx context.Context, word string, listens bool) (out []cobra.Co
 // A listener is where a process of this user listens.
 type listener struct{ url, program string }
 
-// running are the listeners of this user's processes that an address can name.
-// The wildcard address is this host's.
+// running returns the listeners of this user's processes as addresses. A wildcard address becomes
+// one of this host.
 func running(ctx context.Context) (list []listener) {
 	ps, err := status.List(ctx, "", false)
 	if err != nil {

@@ -26,8 +26,8 @@ import (
 // services are the verbs that take --config; each is a table of the file.
 var services = []string{"serve", "proxy", "echo", "fabric", "portmap.serve"}
 
-// configFlag is the name of the flag that names the file, defaultFlag that of the one
-// that sets what neither the command line nor the file does.
+// configFlag names the flag with the configuration file. defaultFlag names the flag with defaults
+// for settings that neither the command line nor the file has.
 const (
 	configFlag  = "config"
 	defaultFlag = "default"
@@ -43,7 +43,7 @@ type setting struct {
 	list  []string      // of an array of strings
 }
 
-// A mistake is what is wrong with a line of a configuration file.
+// A mistake is an error in one line of a configuration file.
 type mistake struct {
 	file string
 	line int
@@ -52,7 +52,7 @@ type mistake struct {
 
 func (m mistake) String() string { return fmt.Sprintf("%s:%d: %s", m.file, m.line, m.text) }
 
-// readConfig reads a file in TOML. The mistakes are those of its syntax.
+// readConfig reads a file in TOML. It returns the mistakes of syntax.
 func readConfig(file string) (settings []setting, tables map[string]int, wrong []mistake, err error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -132,7 +132,7 @@ func tableOf(c *cobra.Command) string {
 	return t
 }
 
-// settable finds the flag that a key stands for; without c it is one of all verbs.
+// settable returns the flag that a key sets. Without c the flag may belong to any verb.
 func settable(root, c *cobra.Command, key string) *pflag.Flag {
 	if key == configFlag || key == defaultFlag || key == "help" || key == "json" {
 		return nil
@@ -218,8 +218,8 @@ func unknownKey(root, of *cobra.Command, s setting) string {
 	return fmt.Sprintf("%s is no key %s", s.key, where)
 }
 
-// value is what the key sets the flag to: one text, or a list for a flag that may be
-// repeated. The error is that of a wrong type.
+// value returns the value of the key for flag f: one text, or a list if the flag may be repeated.
+// The error reports a wrong type.
 func (s setting) value(f *pflag.Flag) (one, list []string, err error) {
 	want := "a string in quotes"
 	kind := unstable.String
@@ -253,7 +253,7 @@ func tryValue(f *pflag.Flag, v []string) error {
 	return err
 }
 
-// checkValue finds what is wrong with a value before its service would.
+// checkValue checks a value now, so that the mistake is found before the service starts.
 func checkValue(table, key, v string) error {
 	switch key {
 	case "log-level":
@@ -325,8 +325,8 @@ func addConfig(root *cobra.Command) {
 	}
 }
 
-// configure takes the flags of a service that the command line has left alone from its
-// file, and from the defaults that the command line names.
+// configure sets the flags of a service that the command line leaves unset: from the configuration
+// file, and otherwise from the defaults of the command line.
 func configure(cmd *cobra.Command) error {
 	f := cmd.Flags().Lookup(configFlag)
 	if f == nil || tableOf(cmd) == "" {
@@ -359,7 +359,7 @@ func configure(cmd *cobra.Command) error {
 	return shell.Usagef("%s", strings.Join(lines, "; "))
 }
 
-// setDefault takes FLAG=VALUE. What the file sets comes later, and replaces it.
+// setDefault sets the default FLAG=VALUE. The file is read later and takes precedence.
 func setDefault(cmd *cobra.Command, text string) error {
 	key, value, ok := strings.Cut(text, "=")
 	if !ok {
@@ -422,7 +422,7 @@ own, which keys such as tls-key name.`,
 	return c
 }
 
-// printMistakes prints what is wrong with a configuration file, or that nothing is.
+// printMistakes prints the mistakes in a configuration file, or that there are none.
 func printMistakes(e *shell.Env, file string, wrong []mistake) error {
 	if e.JSON {
 		type entry struct {

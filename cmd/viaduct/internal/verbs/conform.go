@@ -96,11 +96,10 @@ HOST:PORT. The exit status is 1 if a requirement is broken.`,
 	return c
 }
 
-// conformSchemes are those of the peers for which there are cases.
+// conformSchemes are the schemes of peers for which there are cases.
 var conformSchemes = []string{"iwarp", "vitcp", "sdp", "fcvi", "portmap"}
 
-// conformURL reads the address of a peer; that of a Port Mapper has a scheme of its
-// own here.
+// conformURL parses the address of a peer. A Port Mapper has the scheme portmap here.
 func conformURL(s string) (*addr.URL, error) {
 	if rest, ok := strings.CutPrefix(s, "portmap://"); ok {
 		u, err := addr.Parse("tcp://" + rest)
@@ -308,13 +307,13 @@ func writeReport(file string, write func(io.Writer) error) error {
 	return errors.Join(write(f), f.Close())
 }
 
-// conformAccept takes a connection of the peer, which command makes if there is
-// one.
+// conformAccept accepts a connection of the peer. If there is a command, it starts the peer.
 func conformAccept(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, l net.Listener, u *addr.URL, command string) (net.Conn, error) {
 	tl := l.(*net.TCPListener)
 	over := func() {}
 	if command != "" {
-		// What its predecessor has left in the queue is not the peer's answer to this case.
+		// Drop connections that the previous case left in the queue: they do not belong to this
+		// case.
 		for {
 			tl.SetDeadline(time.Now().Add(time.Millisecond))
 			c, err := l.Accept()
@@ -344,7 +343,7 @@ func conformAccept(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, l net.
 	return &peerConn{Conn: e.Wrap(c, false), over: over}, nil
 }
 
-// conformExec runs the program that dials, for one case. over ends it.
+// conformExec starts the dialling program for one case. over ends it.
 func conformExec(ctx context.Context, wg *sync.WaitGroup, u *addr.URL, command string) (over func(), err error) {
 	cctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it lives as long as the connection
 	command = strings.NewReplacer("{url}", u.String(), "{address}", u.HostPort()).Replace(command)
@@ -359,9 +358,8 @@ func conformExec(ctx context.Context, wg *sync.WaitGroup, u *addr.URL, command s
 	return func() { cancel(); <-ended }, nil
 }
 
-// conformDatagram takes the first datagram of a peer, and what that peer sends from
-// the same address. Where a command is the peer, what the ones before have sent may
-// still be on its way.
+// conformDatagram returns the first datagram of a peer, with a connection to the peer's address. If
+// a command is the peer, datagrams of the commands before it may still arrive, and are ignored.
 func conformDatagram(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, pc net.PacketConn, u *addr.URL, command string, before map[string]bool) (net.Conn, error) {
 	over := func() {}
 	b := make([]byte, 2048)
@@ -391,7 +389,7 @@ func conformDatagram(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, pc n
 	return &peerConn{Conn: e.Wrap(&peerDatagrams{PacketConn: pc, from: from, first: b[:n]}, false), over: over}, nil
 }
 
-// peerDatagrams are those of one peer.
+// peerDatagrams receives the datagrams of one peer.
 type peerDatagrams struct {
 	net.PacketConn
 	from  net.Addr
@@ -425,7 +423,7 @@ type peerConn struct {
 	over func()
 }
 
-// CloseWrite ends what is sent.
+// CloseWrite ends the sending direction.
 func (c *peerConn) CloseWrite() error {
 	if h, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return h.CloseWrite()

@@ -99,8 +99,8 @@ func (s *stoppable) Read(b []byte) (int, error) {
 	if _, ok := s.r.(*os.File); !ok || s.r != os.Stdin {
 		return s.r.Read(b)
 	}
-	// A read of a terminal or pipe can't be ended; what it still brings is lost
-	// with the process.
+	// A read of a terminal or pipe cannot be interrupted. Data that it still returns is lost with
+	// the process.
 	ch := make(chan result, 1)
 	own := make([]byte, len(b))
 	go func() {
@@ -220,8 +220,8 @@ func decodeSummary(e *shell.Env, in io.Reader, opt decode.Options, f *decode.Fil
 	return nil
 }
 
-// halfOf is the direction of the half-connection that a ModeChange is about: its
-// sender's own, or with S the other.
+// halfOf returns the direction of the half-connection that a ModeChange concerns: its sender's own,
+// or the other one if S is set.
 func halfOf(m decode.ModeAt) string {
 	if (m.Dir == ">") == (m.S == "false") {
 		return ">"

@@ -21,11 +21,11 @@ import (
 	"viaduct/internal/sock"
 )
 
-// demoBytes is what the demo moves when it is given no file.
+// demoBytes is how much data the demo moves if it gets no file.
 const demoBytes = 64 << 20
 
-// demoRounds: each way is gone this often and the best time counts, since the
-// first one pays for cold caches.
+// demoRounds is the number of rounds per transport. The best time counts, since the first round has
+// cold caches.
 const demoRounds = 2
 
 // A demoRow is one line of the demo's table.
@@ -158,14 +158,14 @@ func demoOrder() (ts []*transport.Transport) {
 	return ts
 }
 
-// A demoPath is a transport and what is asked of it about shared memory.
+// A demoPath is a transport with its setting for shared memory.
 type demoPath struct {
 	t        *transport.Transport
 	sameHost string // of the address; "" where there is nothing to ask
 }
 
-// demoWays has both paths of a transport beside each other, if it has two here: what is
-// captured goes by TCP.
+// demoWays returns both paths of each transport that has two here. With a capture there is only
+// TCP, because shared memory cannot be captured.
 func demoWays(e *shell.Env, ts []*transport.Transport) (ways []demoPath) {
 	for _, t := range ts {
 		switch {
@@ -188,7 +188,7 @@ func demoURL(scheme string) string {
 	return scheme + "://127.0.0.1:0"
 }
 
-// demoFrom opens what is to be moved.
+// demoFrom opens the data to move.
 func demoFrom(args []string) (io.ReadCloser, error) {
 	if len(args) == 0 {
 		return io.NopCloser(io.LimitReader(rand.Reader, demoBytes)), nil
@@ -318,8 +318,8 @@ func fileSum(path string) (sum [32]byte, err error) {
 	return [32]byte(h.Sum(nil)), nil
 }
 
-// A laterHash hashes a file when it is asked for the sum, and not while the
-// bytes pass: their movement is what is being timed.
+// A laterHash hashes a file when the sum is asked for, and not while the bytes pass, because the
+// demo times their movement.
 type laterHash struct {
 	hash.Hash
 	f *os.File

@@ -144,8 +144,8 @@ func fabricRecords(register []string, u *addr.URL) (rs []registry.Record, err er
 	return rs, nil
 }
 
-// runFabric serves until ctx ends. start registers the daemon that listens at an address,
-// and stop is its counterpart.
+// runFabric serves until ctx ends. start registers the daemon that listens at an address, and stop
+// undoes that.
 func runFabric(ctx context.Context, e *shell.Env, cfg fabricd.Config, listen string, join []string, start func(ctx context.Context, at *addr.URL) (stop func(), err error)) error {
 	if err := e.Inherit(); err != nil {
 		return err

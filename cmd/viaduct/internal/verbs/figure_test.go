@@ -2,8 +2,8 @@ package verbs
 
 import "testing"
 
-// Figures have three digits or so, from a round trip through shared memory to one that
-// waits for a timer.
+// Figures have about three digits, from a round trip through shared memory to one that waits for a
+// timer.
 func TestFigure(t *testing.T) {
 	for _, c := range []struct {
 		unit string

@@ -173,8 +173,8 @@ func getPattern(ctx context.Context, tr *tree, out string, recursive bool) (lite
 	return false, tr.getMatches(ctx, cmp.Or(out, "."), found, recursive)
 }
 
-// getDirect fetches into a device or a pipe: what is written there stays, also
-// when it turns out to be wrong.
+// getDirect fetches into a device or a pipe. Written bytes stay there even if they turn out to be
+// wrong.
 func getDirect(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, out string, r *transferResult) error {
 	f, err := openPipe(ctx, out, os.O_WRONLY)
 	if err != nil {
@@ -193,7 +193,7 @@ func getDirect(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, ou
 	return r.print(e)
 }
 
-// getFile fetches into a file that gets its name when it is complete.
+// getFile fetches into a file that gets its final name when it is complete.
 func getFile(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, out string, resume bool, r *transferResult) error {
 	part := out + ".part"
 	f, err := openPart(out, part, resume)
@@ -233,8 +233,8 @@ func getFile(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, out 
 	return shell.Hint(err, fmt.Sprintf("%d bytes are in %s; run it again with --resume to go on", r.Offset+n, part))
 }
 
-// prefix hashes what is there and makes sure that it is how the server's file
-// begins; otherwise the transfer starts anew.
+// prefix hashes the bytes in f and checks that the server's file begins with them. If it does not,
+// the transfer starts from the beginning.
 func prefix(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, f *os.File, h hash.Hash) (int64, error) {
 	n, err := io.Copy(h, f)
 	if err != nil || n == 0 {
@@ -260,7 +260,7 @@ func prefix(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, f *os
 	return 0, err
 }
 
-// fetch moves the bytes, shows progress and fills in r; n is what was written.
+// fetch moves the bytes, shows progress and fills in r. n is the number of bytes written.
 func fetch(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, offset int64, w io.Writer, h hash.Hash, r *transferResult) (n int64, err error) {
 	var bar *shell.Bar
 	start := time.Now()

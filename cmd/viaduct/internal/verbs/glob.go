@@ -23,10 +23,10 @@ type match struct {
 // isPattern reports whether a path may be a pattern.
 func isPattern(p string) bool { return strings.ContainsAny(p, `*?[\`) }
 
-// glob finds what a path names at the server: in each element a name that is there
-// literally, else the names that path.Match takes for the element; ** stands for any
-// number of directories. base is what stands before the first pattern. literal says
-// that the path itself is there. A pattern that nothing matches is an error.
+// glob returns the server's files that a pattern names. An element that exists literally stands for
+// itself. Otherwise it is matched by path.Match, and ** stands for any number of directories. base
+// is the path before the first pattern. literal means that the path itself exists. A pattern
+// without a match is an error.
 func glob(ctx context.Context, fc fileClient, pattern string) (base string, found []match, literal bool, err error) {
 	parts := strings.Split(strings.Trim(path.Clean(pattern), "/"), "/")
 	n := slices.IndexFunc(parts, isPattern)
@@ -47,7 +47,7 @@ func glob(ctx context.Context, fc fileClient, pattern string) (base string, foun
 	return g.base, g.found, literal, nil
 }
 
-// topmost leaves out what is in a directory that is there too.
+// topmost drops files whose directory is in found too.
 func topmost(found []match) []match {
 	dirs := map[string]bool{}
 	for _, m := range found {
@@ -71,7 +71,7 @@ type globber struct {
 	seen  map[string]bool // in found
 }
 
-// in matches parts, of which there is one at least, below the directory rel.
+// in matches parts, at least one, below the directory rel.
 func (g *globber) in(rel string, parts []string, depth int) error {
 	if depth > maxDepth {
 		return tooDeep(rel)

@@ -47,15 +47,14 @@ type handoverPair struct {
 	Ends [2]handoverEnd `json:"ends"`
 }
 
-// Each SDP end is expected at a port of its own: what comes back is known by its
-// address alone.
+// Each SDP end is expected at a port of its own, because a returning connection is identified by
+// its address alone.
 type handoverReady struct {
 	OK    bool      `json:"ok"`
 	Ports [2]uint16 `json:"ports"`
 }
 
-// handoverTime bounds the handover of one pair, and how long a successor may
-// take to say what it is.
+// handoverTime bounds the handover of one pair, and the wait for a successor's greeting.
 const handoverTime = 20 * time.Second
 
 func describe(scheme string, c net.Conn) handoverEnd {
@@ -66,8 +65,8 @@ func describe(scheme string, c net.Conn) handoverEnd {
 	return e
 }
 
-// greet reads what is at the other end: a successor that we can speak with, or
-// nothing to give anything to.
+// greet reads the greeting of the other end. It fails if that is no successor, or one of another
+// version.
 func (h *handoverConn) greet() error {
 	h.c.SetReadDeadline(time.Now().Add(handoverTime))
 	var hello handoverHello
@@ -350,7 +349,7 @@ func (p *proxy) takePair(ctx context.Context, h *handoverConn, q handoverPair) e
 	return nil
 }
 
-// serveHandover waits for a successor and gives it everything. given tells that
+// serveHandover waits for a successor and hands everything over to it. given then receives, and
 // this process is done. A caller that is no successor changes nothing.
 func (p *proxy) serveHandover(ctx context.Context, path string, given chan<- error) error {
 	l, err := listenHandover(path)

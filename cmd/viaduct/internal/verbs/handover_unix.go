@@ -47,8 +47,8 @@ func (h *handoverConn) send(v any, files ...*os.File) error {
 	return err
 }
 
-// withFDs calls f with the descriptors of files. (File.Fd would make them
-// blocking, and with them the sockets that they share.)
+// withFDs calls f with the descriptors of files. It does not use File.Fd, because that would make
+// them blocking, and with them the sockets that they share.
 func withFDs(files []*os.File, fds []int, f func([]int) error) error {
 	if len(files) == 0 {
 		return f(fds)

@@ -78,8 +78,7 @@ func tooDeep(rel string) error {
 	return shell.Hint(fmt.Errorf("%s is more than %d directories deep", rel, maxDepth), "a symbolic link on the server may lead back to a directory above it")
 }
 
-// checkName refuses an entry by whose name a server could have a client look, or write,
-// elsewhere.
+// checkName refuses an entry whose name would make a client look, or write, elsewhere.
 func checkName(en store.Entry) error {
 	if n := string(en.Name); path.Base(n) != n || n == "." || n == ".." || n == "/" {
 		return fmt.Errorf("the server names an entry %q, which is no name", en.Name)
@@ -94,7 +93,7 @@ func fileSize(en store.Entry) int64 {
 	return *en.Size
 }
 
-// lsPath visits what is in a directory, or what a pattern matches.
+// lsPath visits the entries of a directory, or the matches of a pattern.
 func lsPath(ctx context.Context, fc fileClient, p string, recursive bool, visit func(rel string, en store.Entry) error) error {
 	if !isPattern(p) {
 		return walk(ctx, fc, p, recursive, visit)
@@ -123,8 +122,8 @@ func lsPath(ctx context.Context, fc fileClient, p string, recursive bool, visit 
 	return nil
 }
 
-// walk visits what is in a directory of the server, by name; what is in a
-// directory comes after it. rel is the path from where it began.
+// walk visits the entries of a directory of the server, sorted by name. The entries of a
+// subdirectory follow it. rel is the path relative to dir.
 func walk(ctx context.Context, fc fileClient, dir string, recursive bool, visit func(rel string, en store.Entry) error) error {
 	var in func(rel string, depth int) error
 	in = func(rel string, depth int) error {

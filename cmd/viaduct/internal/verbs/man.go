@@ -64,7 +64,7 @@ func documented(c *cobra.Command) []*cobra.Command {
 
 func pageName(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(), " ", "-") }
 
-// section is that of the manual: topics are in 7.
+// section returns the manual section: 7 for topics.
 func section(c *cobra.Command) string {
 	if c.Runnable() || c.HasSubCommands() {
 		return "1"
@@ -128,7 +128,7 @@ func manPage(c *cobra.Command) []byte {
 	return b.Bytes()
 }
 
-// paragraphs writes text: what is indented stands as it is.
+// paragraphs writes text. Indented lines are kept as they are.
 func paragraphs(b *bytes.Buffer, text string) {
 	asIs, open := false, true
 	for _, line := range strings.Split(text, "\n") {
@@ -181,11 +181,11 @@ func flagSection(b *bytes.Buffer, title string, fs *pflag.FlagSet) {
 
 var roffEscapes = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`)
 
-// roff writes text so that it comes out as it is.
+// roff escapes text so that it is printed literally.
 func roff(s string) string { return roffEscapes.Replace(s) }
 
-// buildTime is that of the commit, so that the same source makes the same pages;
-// SOURCE_DATE_EPOCH stands in for it.
+// buildTime returns the time of the commit, so that the same source makes the same pages.
+// SOURCE_DATE_EPOCH overrides it.
 func buildTime() time.Time {
 	if n, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64); err == nil {
 		return time.Unix(n, 0)

@@ -154,7 +154,7 @@ func transfer(t *testing.T, scheme string) (client, server *shell.Env) {
 		t.Error("got something else")
 	}
 	fc.Close()
-	// On a connection of its own, so that the pace of iWARP need not ask for receives.
+	// Use a separate connection, so that the pace of iWARP need not ask for receives.
 	if fc, err = dialFiles(t.Context(), client, u, ct, &transport.Options{Env: client}); err != nil {
 		t.Fatal(err)
 	}
@@ -246,8 +246,8 @@ func TestMetricsExact(t *testing.T) {
 					series("viaduct_request_duration_seconds_count", "operation", "open_write", "result", "ok"):  2,
 					series("viaduct_request_duration_seconds_count", "operation", "close_write", "result", "ok"): 2,
 					series("viaduct_request_duration_seconds_count", "operation", "extend", "result", "ok"):      3,
-					// What the connection carried is the file and the messages around it, and
-					// over iWARP what asks for a Read.
+					// The connection carried the file and its request and response messages, and
+					// over iWARP also the Read Requests.
 					series("viaduct_transport_bytes_total", "direction", "in"):  putSize + streamSize + server[series("viaduct_operation_bytes_total", "operation", "receive")] + requests,
 					series("viaduct_transport_bytes_total", "direction", "out"): getSize + server[series("viaduct_operation_bytes_total", "operation", "send")],
 				})
@@ -265,7 +265,7 @@ func TestMetricsExact(t *testing.T) {
 	}
 }
 
-// TestMetricsErrors: what fails is counted by its kind, and attempts that are repeated.
+// TestMetricsErrors: failures are counted by kind, and so are repeated attempts.
 func TestMetricsErrors(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -410,8 +410,8 @@ func TestMetricsOfPackage(t *testing.T) {
 	}
 }
 
-// TestPromtool: promtool accepts what a server and its client export, and the alerts
-// fire when they should.
+// TestPromtool: promtool accepts the metrics of a server and its client, and the alerts fire when
+// they should.
 func TestPromtool(t *testing.T) {
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// ncChunk is the longest message that nc makes of its input.
+// ncChunk is the length of the longest message into which nc cuts its input.
 const ncChunk = 64 << 10
 
 func ncCommand(e *shell.Env) *cobra.Command {

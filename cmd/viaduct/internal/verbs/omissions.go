@@ -22,7 +22,7 @@ const (
 	needsR        = "a directory, which -r copies"
 )
 
-// omissions collect what is left out. The zero value is ready; its methods may be
+// omissions collect the files that a copy leaves out. The zero value is ready. Methods may be
 // called concurrently.
 type omissions struct {
 	mu  sync.Mutex
@@ -41,7 +41,7 @@ func (o *omissions) list() []omission {
 	return o.out
 }
 
-// err logs what was left out, and is the error of a copy that is not the whole tree.
+// err logs the omissions and returns the error of an incomplete copy.
 func (o *omissions) err(e *shell.Env) error {
 	out := o.list()
 	if len(out) == 0 {

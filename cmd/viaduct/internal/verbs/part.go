@@ -14,9 +14,8 @@ import (
 	"viaduct/cmd/viaduct/internal/shell"
 )
 
-// destination finds out what "-o out" names for the file of u: the file itself,
-// or one in that directory. direct says that it is something else that can be
-// written to, such as a device or a pipe.
+// destination returns the name that "-o out" gives to the file of u: out itself, or a file in that
+// directory. direct means that out is a device, a pipe, or another file that is written directly.
 func destination(u *addr.URL, out string) (name string, direct bool, err error) {
 	base := path.Base(u.Path)
 	if out == "" {
@@ -62,9 +61,9 @@ func openPipe(ctx context.Context, name string, flags int) (*os.File, error) {
 	}
 }
 
-// openPart opens the file to write to, for this process alone. To resume, what
-// is there is kept: the part, or else an incomplete file with the final name,
-// which becomes the part.
+// openPart opens the file to write to, for this process alone. With resume it keeps the existing
+// bytes: those of the part, or otherwise those of an incomplete file with the final name, which
+// becomes the part.
 func openPart(out, part string, resume bool) (*os.File, error) {
 	for {
 		if resume {
@@ -92,8 +91,8 @@ func openPart(out, part string, resume bool) (*os.File, error) {
 	}
 }
 
-// claim locks f, which was opened by the name part. It reports false if the
-// name has gone to another file since: the process that had it locked is done.
+// claim locks f, which was opened by the name part. It returns false if the name belongs to another
+// file by now, because the process that had locked it is done.
 func claim(f *os.File, part string) (bool, error) {
 	free, err := lockPart(f)
 	if err != nil {

@@ -86,9 +86,8 @@ func pingCommand(e *shell.Env) *cobra.Command {
 	return c
 }
 
-// tripContext bounds a round trip. One that is under way when ping is interrupted
-// has a moment to come round: what is still coming when a connection is closed
-// makes the other side see a reset in place of an end.
+// tripContext bounds a round trip. If ping is interrupted, the current round trip has a moment to
+// finish: closing a connection with bytes in flight would show the peer a reset instead of an end.
 func tripContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	tctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pingTimeout)
 	stop := context.AfterFunc(ctx, func() {
@@ -109,8 +108,8 @@ type pingPlan struct {
 	reach    *reach
 }
 
-// A roundTrip sends b and returns the bytes that came back, in a buffer that is
-// good until the next call.
+// A roundTrip sends b and returns the bytes that came back, in a buffer that is valid until the
+// next call.
 type roundTrip func(ctx context.Context, b []byte) ([]byte, error)
 
 func runPing(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transport, o *transport.Options, p pingPlan) error {
@@ -249,8 +248,8 @@ func dialPing(ctx context.Context, u *addr.URL, t *transport.Transport, o *trans
 	}, func() { c.Close() }, nil
 }
 
-// streamTrip reads while it writes, so that a message larger than all buffers
-// on the way comes round too.
+// streamTrip reads while it writes, so that a message larger than all buffers on the way comes back
+// too.
 func streamTrip(c net.Conn, size int) roundTrip {
 	in := make([]byte, size)
 	return func(ctx context.Context, b []byte) ([]byte, error) {

@@ -281,7 +281,7 @@ func portmapQuery(e *shell.Env) *cobra.Command {
 			port := l.Addr().(*net.TCPAddr).AddrPort().Port()
 			start := time.Now()
 			m, err := retrying(rc.retrier(cmd.Context(), e), func() (portmap.Mapped, error) {
-				// A client of its own each time: one remembers that nothing answered.
+				// Use a new client each time, since a client remembers that nothing answered.
 				return portmap.NewClient(cfg).Resolve(cmd.Context(), portmap.Query{Service: service, Local: netip.AddrPortFrom(netip.Addr{}, port)})
 			})
 			took := time.Since(start)

@@ -151,7 +151,7 @@ func (p *proxy) run(ctx context.Context) error {
 	}
 }
 
-// listen opens a listener, or goes on with that of a predecessor.
+// listen opens a listener, or takes over the one of a predecessor.
 func (p *proxy) listen(i int, u *addr.URL) (net.Listener, error) {
 	if p.handover == "" {
 		return p.ts[i].ListenStream(u, p.o)
@@ -174,8 +174,8 @@ func (p *proxy) listen(i int, u *addr.URL) (net.Listener, error) {
 	return p.ts[i].OverStream(g, u, p.o)
 }
 
-// A gate is a listener that can stop taking connections without closing: those
-// that come wait in the system's queue, for the next holder of the socket.
+// A gate is a listener that can stop accepting without closing. New connections then wait in the
+// kernel's queue for the next holder of the socket.
 type gate struct {
 	*net.TCPListener
 	shut, closed chan struct{}
@@ -207,7 +207,7 @@ const (
 	settleDial  = 10 * time.Second       // by us, to the other side
 )
 
-// settle takes no new connections and waits for those that are half made.
+// settle stops accepting connections and waits for those that are being set up.
 func (p *proxy) settle() {
 	for _, g := range p.bases {
 		close(g.shut)
@@ -252,7 +252,7 @@ func (p *proxy) stopAccepting() {
 	}
 }
 
-// takeAll takes the live pairs away; those that come later are refused.
+// takeAll removes and returns the live pairs. Later ones are refused.
 func (p *proxy) takeAll() (ds []*duplex) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -319,7 +319,7 @@ func (p *proxy) began(n int) {
 	p.starting += n
 }
 
-// enter makes a pair known to a handover; false means that it came too late.
+// enter registers a pair for a handover. It returns false if the handover has begun already.
 func (p *proxy) enter(d *duplex) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -339,7 +339,7 @@ func (p *proxy) carry(ctx context.Context, d *duplex) error {
 	p.e.Metrics.Bytes(d.nearName, "in").Add(float64(d.out.n))
 	p.e.Metrics.Bytes(d.nearName, "out").Add(float64(d.back.n))
 	if d.paused.Load() {
-		// The other process has it, or will: these ends are not used here.
+		// The other process has the pair, or will have it, so these ends are not used here.
 		stop()
 		return nil
 	}
@@ -397,8 +397,8 @@ func closeWrite(c net.Conn) error {
 	return nil
 }
 
-// abort ends a connection with a reset, below TLS: that would tell the other side of
-// an orderly end.
+// abort ends a connection with a reset, below TLS. Closing TLS would signal an orderly end to the
+// other side.
 func abort(c net.Conn) {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()

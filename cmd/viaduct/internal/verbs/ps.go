@@ -116,7 +116,7 @@ func psWatch(ctx context.Context, e *shell.Env, interval time.Duration) error {
 	}
 }
 
-// A size is that of the terminal; 0 is without end.
+// A size is the size of the terminal. 0 means unlimited.
 type size struct{ columns, rows int }
 
 func terminalSize(e *shell.Env) size {
@@ -353,7 +353,7 @@ func bytesText(n float64) string {
 	return fmt.Sprintf("%.1f %s", n, unit)
 }
 
-// hostPort is the part of an address that is one of TCP.
+// hostPort returns the TCP part of an address.
 func hostPort(s string) string {
 	if _, rest, ok := strings.Cut(s, "://"); ok {
 		s = rest

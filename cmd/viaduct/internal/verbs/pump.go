@@ -12,8 +12,8 @@ import (
 // pumpBytes is the buffer of one direction.
 const pumpBytes = 128 << 10
 
-// A pump copies one direction and can be stopped between any two bytes, with
-// what was read and not yet written in left.
+// A pump copies one direction and can be stopped between any two bytes. left then holds the bytes
+// that were read and not yet written.
 type pump struct {
 	to, from net.Conn
 	left     []byte
@@ -96,8 +96,8 @@ func (d *duplex) failed(err error) {
 	}
 }
 
-// pause stops both directions and waits for that. live tells whether there is
-// still something to copy.
+// pause stops both directions and waits until they have stopped. live reports whether either has
+// more to copy.
 func (d *duplex) pause() (live bool) {
 	d.paused.Store(true)
 	past := time.Unix(1, 0)

@@ -61,7 +61,7 @@ func (r *reach) add(c *cobra.Command, wait bool) {
 		cmd.SetContext(ctx)
 		err := run(cmd, args)
 		end, _ := ctx.Deadline()
-		// A socket's deadline can be over a moment before that of its context.
+		// A socket's deadline can expire a moment before its context does.
 		over := context.Cause(ctx) == errTimeout || !time.Now().Before(end) &&
 			(errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded))
 		switch {
@@ -131,7 +131,7 @@ func retrying[T any](r *retrier, f func() (T, error)) (v T, err error) {
 	return v, err
 }
 
-// passing tells the errors of a server, or a network, that may be well soon.
+// passing reports whether err is an error of a server, or of the network, that may soon be gone.
 func passing(err error) bool {
 	if shell.IsUsage(err) || refusedTLS(err) {
 		return false
@@ -146,21 +146,21 @@ func passing(err error) bool {
 	}, func(e error) bool { return errors.Is(err, e) })
 }
 
-// refusedTLS tells the errors of certificates: none gets better by waiting.
+// refusedTLS reports whether err is about a certificate. Waiting does not help against such errors.
 func refusedTLS(err error) bool {
 	return errors.As(err, new(*tls.CertificateVerificationError)) || errors.As(err, new(x509.UnknownAuthorityError)) ||
 		errors.As(err, new(x509.HostnameError)) || errors.As(err, new(tls.AlertError))
 }
 
-// A localError is one of this side's files, by which no attempt at the server changes
-// anything.
+// A localError concerns one of this side's files, so that another attempt at the server does not
+// help.
 type localError struct{ err error }
 
 func (e *localError) Error() string { return e.err.Error() }
 func (e *localError) Unwrap() error { return e.err }
 
-// broke tells the errors of a file operation that another connection may not have:
-// all but the server's answers, those of this side's files, and damage.
+// broke reports whether another connection may help against err: not if err is the server's answer,
+// concerns one of this side's files, or reports damage.
 func broke(err error) bool {
 	if shell.IsUsage(err) || refusedTLS(err) || errors.As(err, new(*localError)) {
 		return false
@@ -171,8 +171,8 @@ func broke(err error) bool {
 	}, func(e error) bool { return errors.Is(err, e) })
 }
 
-// A retryingFiles is a fileClient that connects anew when a connection fails, and goes on
-// with what it was doing.
+// A retryingFiles is a fileClient that reconnects when a connection fails, and continues its
+// operation.
 type retryingFiles struct {
 	reach *reach
 	e     *shell.Env
@@ -181,7 +181,7 @@ type retryingFiles struct {
 	names [2]string  // of the mechanisms
 }
 
-// files connects to a server, anew after failures if that is wanted.
+// files connects to a server, and reconnects after failures if retry asks for it.
 func (r *reach) files(ctx context.Context, e *shell.Env, dial func(context.Context) (fileClient, error)) (fileClient, error) {
 	if r.retry == 0 {
 		return dial(ctx)
@@ -236,7 +236,7 @@ func (f *retryingFiles) Close() {
 	}
 }
 
-// Path is that of the connection there is.
+// Path returns the path of the current connection.
 func (f *retryingFiles) Path() samehost.Path {
 	if f.fc == nil {
 		return samehost.Path{Why: "there is no connection"}
@@ -262,8 +262,8 @@ func (f *retryingFiles) PrefixSum(ctx context.Context, path string, n int64) (su
 	return sum, known, err
 }
 
-// Get goes on where a connection failed, if the server's file still begins with the bytes
-// that came. Each byte that comes makes the attempts be counted anew.
+// Get continues after a failed connection, if the server's file still begins with the received
+// bytes. The attempt counter restarts whenever a byte arrives.
 func (f *retryingFiles) Get(ctx context.Context, path string, offset int64, w io.Writer, h hash.Hash, begin func(length, size int64), progress func(n int)) error {
 	at, begun := offset, false
 	r := f.reach.retrier(ctx, f.e)
@@ -292,7 +292,7 @@ func (f *retryingFiles) Get(ctx context.Context, path string, offset int64, w io
 	})
 }
 
-// Put begins anew after a failure. What was told of once is not told of again.
+// Put starts again after a failure. Progress is reported once for each byte.
 func (f *retryingFiles) Put(ctx context.Context, path string, length int64, r io.ReadSeeker, h hash.Hash, progress func(n int)) error {
 	told, tries := int64(0), 0
 	return f.do(ctx, func(fc fileClient) error {
@@ -313,7 +313,8 @@ func (f *retryingFiles) Put(ctx context.Context, path string, length int64, r io
 	})
 }
 
-// PutStream makes no further attempt once it has read a byte, which can't be read again.
+// PutStream makes no further attempt once it has read a byte, because the byte cannot be read
+// again.
 func (f *retryingFiles) PutStream(ctx context.Context, path string, r io.Reader, h hash.Hash, progress func(n int)) error {
 	once := &onceReader{r: r}
 	return f.do(ctx, func(fc fileClient) error {

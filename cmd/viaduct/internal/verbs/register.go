@@ -21,7 +21,7 @@ import (
 // defaultLease is how long a registration outlives its process.
 const defaultLease = 30 * time.Second
 
-// A registerFlags is what the verbs with lasting listeners have in common.
+// A registerFlags holds the common flags of verbs with lasting listeners.
 type registerFlags struct {
 	conn     *connFlags // has the registry
 	register []string
@@ -49,7 +49,7 @@ func (f *registerFlags) check(us []*addr.URL) error {
 	return nil
 }
 
-// checkRegister looks at what goes with --register.
+// checkRegister checks the flags that go with --register.
 func checkRegister(at string, names []string, lease time.Duration) error {
 	if at == "" && len(names) > 0 {
 		return shell.Usagef("--register wants the registry, --registry ADDRESS")
@@ -99,7 +99,7 @@ func keepAll(ctx context.Context, e *shell.Env, at string, records []registry.Re
 	})
 	for _, r := range records {
 		log := e.Log.With("kind", r.Kind, "name", r.Name, "value", r.Value)
-		// Not ended by ctx: stop does that, which a caller defers.
+		// The registration does not end with ctx. The caller defers stop instead.
 		k, err := registry.Keep(context.WithoutCancel(ctx), reg, r, lease, func(err error) {
 			if err != nil {
 				log.Warn("registration not renewed", "err", err)
@@ -187,9 +187,9 @@ func (f *registerFlags) records(name string, us []*addr.URL) ([]registry.Record,
 	return rs, nil
 }
 
-// ownAddresses returns the addresses at which other hosts reach a listener of a URL with
-// this host: those of the interfaces if it listens on all. A host with loopback alone
-// has that one.
+// ownAddresses returns the addresses at which other hosts reach the listener of a URL. If it
+// listens on all addresses these are the addresses of the interfaces, or loopback if there is no
+// other.
 func ownAddresses(host string) ([]netip.Addr, error) {
 	if host != "" {
 		a, err := lookup(context.Background(), host, netip.Addr{})

@@ -34,8 +34,8 @@ func Main() int {
 	return Run(ctx, e, os.Args[1:])
 }
 
-// interruptible returns a context that the first SIGINT or SIGTERM ends, with
-// ErrInterrupted as its cause; a second one kills the process as usual.
+// interruptible returns a context that the first SIGINT or SIGTERM cancels, with ErrInterrupted as
+// its cause. A second one kills the process as usual.
 func interruptible() (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	ch := make(chan os.Signal, 1)
@@ -95,8 +95,8 @@ func Run(ctx context.Context, e *shell.Env, args []string) int {
 // errPlainAtTLS is what Go's HTTP server answers to a client without TLS.
 var errPlainAtTLS = errors.New("HTTP request to an HTTPS server")
 
-// refusalHint says what helps against a server's no. The reasons are those of
-// packages store and token, which travel as text.
+// refusalHint returns the remedy for a server's refusal. The reasons of packages store and token
+// arrive as text.
 func refusalHint(err error) string {
 	if errors.Is(err, memsvc.ErrNoToken) {
 		return "start the server with --token-file, or leave it out here"
@@ -124,8 +124,7 @@ func refusalHint(err error) string {
 	return "check the path, and look at the server's log"
 }
 
-// wantsJSON reports whether --json is among the flags of a command line that could not be
-// read to its end.
+// wantsJSON reports whether a command line that could not be parsed to its end contains --json.
 func wantsJSON(args []string) bool {
 	if i := slices.Index(args, "--"); i >= 0 {
 		args = args[:i]
@@ -133,8 +132,7 @@ func wantsJSON(args []string) bool {
 	return slices.Contains(args, "--json") || slices.Contains(args, "--json=true")
 }
 
-// unknownVerb is the error of a word that names no command, with what may have
-// been meant.
+// unknownVerb returns the error for a word that names no command, with similar names.
 func unknownVerb(cmd *cobra.Command, what, word string) error {
 	cmd.SuggestionsMinimumDistance = 2
 	var near []string
@@ -153,8 +151,8 @@ func unknownVerb(cmd *cobra.Command, what, word string) error {
 // to end as their protocol says: a peer that has stopped answers nothing.
 const interruptGrace = 700 * time.Millisecond
 
-// ending runs f, which ends connections, and waits for it; once ctx has ended,
-// for interruptGrace at most. What is not over then ends with the process.
+// ending runs f, which ends connections, and waits for it. Once ctx has ended it waits for at most
+// interruptGrace. Connections that are still open then end with the process.
 func ending(ctx context.Context, f func()) {
 	done := make(chan struct{})
 	go func() {
@@ -243,12 +241,11 @@ This build has: ` + strings.Join(transport.Names(), ", "),
 	return root
 }
 
-// unrecorded are the verbs that have nothing to record: they would write an empty
-// capture. bench opens its connections without a tap, which would be what it
-// measures.
+// unrecorded are the verbs without anything to record: they would write an empty capture. bench is
+// one of them because a tap would change its measurements.
 var unrecorded = []string{"bench", "registry", "decode", "ladder", "wireshark", "ps", "stat", "vipl", "config", "version", "completion", "man", "help"}
 
-// mayRecord refuses --pcap for a verb that can't serve it.
+// mayRecord refuses --pcap for a verb that cannot record.
 func mayRecord(cmd *cobra.Command) error {
 	for c := cmd; c.HasParent(); c = c.Parent() {
 		switch verb := c.Name(); {
@@ -279,7 +276,7 @@ func verbNames(root *cobra.Command) (names []string) {
 	return names
 }
 
-// usageArgs is check with an error that shows the form which is wanted.
+// usageArgs wraps check so that its error shows the expected form.
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err == nil || shell.IsUsage(err) {
@@ -297,8 +294,7 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// flagError says what a value of a flag should be, without the names of the
-// functions that read it.
+// flagError describes the valid values of a flag, without the names of the functions that parse it.
 func flagError(err error) error {
 	v, ok := errors.AsType[*pflag.InvalidValueError](err)
 	if !ok {
@@ -353,7 +349,7 @@ func parseAll(list []string) (us []*addr.URL, ts []*transport.Transport, err err
 	return us, ts, nil
 }
 
-// A connFlags is what the verbs with connections have in common.
+// A connFlags holds the common flags of verbs with connections.
 type connFlags struct {
 	tls        transport.TLSFlags
 	dialTLS    bool // of a verb that also listens: without TLS there
@@ -381,8 +377,8 @@ func (c *connFlags) add(cmd *cobra.Command) {
 	f.StringVar(&c.congestion, "congestion", "", "congestion control `ALGORITHM` of the sockets (Linux)")
 }
 
-// options makes the options of connections; listens says that the verb accepts
-// some. TLS is refused for transports that have none.
+// options returns the options of connections. listens means that the verb accepts connections. TLS
+// is refused for transports without it.
 func (c *connFlags) options(e *shell.Env, listens bool, us ...*addr.URL) (*transport.Options, error) {
 	if c.tls.Given() {
 		for _, u := range us {

@@ -21,7 +21,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// An rpingPlan is what the flags ask for; they are those of rdma-core's rping.
+// An rpingPlan holds the values of the flags, which are those of rdma-core's rping.
 type rpingPlan struct {
 	server, client, persistent bool
 	host                       string
@@ -82,8 +82,8 @@ first client, unless -P is given.`,
 	return c
 }
 
-// config is that of the streams; the address has no parameters, so the flags
-// speak for it.
+// config returns the configuration of the streams. The flags stand in for the parameters that the
+// address of rping does not have.
 func (p *rpingPlan) config(e *shell.Env, dials bool) (*iwarp.Config, error) {
 	u := &addr.URL{Scheme: "iwarp", Query: map[string][]string{"crc": {"on"}}}
 	if p.noCRC {

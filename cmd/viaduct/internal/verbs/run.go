@@ -37,8 +37,7 @@ is of RoCE, and connects programs under the same command.
 The exit status is the program's, 125 if run itself failed, 126 if the program
 can't be executed, 127 if there is none.`,
 		Args: cobra.ArbitraryArgs,
-		// Captures and metrics are the supervisor's, not those of the process
-		// that waits for it.
+		// The supervisor opens captures and metrics. The process that waits for it does not.
 		PersistentPreRunE: func(*cobra.Command, []string) error {
 			if run.IsSupervisor() {
 				if err := e.Open(); err != nil {

@@ -22,9 +22,9 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// memReceives are the receives of the memory service: more than the requests that are
-// unanswered at a time, so that over iWARP a sender seldom has to ask whether there is one
-// free. A request that is too long still arrives, to be answered.
+// memReceives is the number of receives of the memory service. It exceeds the number of unanswered
+// requests, so that over iWARP a sender seldom has to ask for a free receive. memReceiveSize lets a
+// request that is too long arrive, so that it can be answered.
 const (
 	memReceives    = 16
 	memReceiveSize = 2 * memsvc.MaxMessage
@@ -218,7 +218,7 @@ func (s *server) observeMemory(scheme string) memsvc.Observer {
 	}
 }
 
-// denied counts what was refused because of the token.
+// denied counts requests refused because of the token.
 func (s *server) denied(scheme string, refused error) {
 	switch {
 	case errors.Is(refused, token.ErrMissing):

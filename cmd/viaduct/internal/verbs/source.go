@@ -56,7 +56,7 @@ func putStream(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, na
 // inputBytes is what an input reads at a time.
 const inputBytes = 256 << 10
 
-// An input reads ahead of its user, and ends with its context: a read of a pipe does not.
+// An input reads ahead of its user, and ends with its context, which a read of a pipe would not.
 type input struct {
 	ctx  context.Context
 	full chan chunk

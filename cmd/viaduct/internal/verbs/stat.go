@@ -44,7 +44,7 @@ are zero are left out unless --all is given.`,
 	return c
 }
 
-// A statKeep picks what is printed.
+// A statKeep selects the connections to print.
 type statKeep struct {
 	what string
 	pid  int
@@ -71,7 +71,7 @@ func statFilter(args []string) (statKeep, error) {
 	return k, nil
 }
 
-// pick takes what was asked for from a list.
+// pick returns the selected part of a list.
 func (k statKeep) pick(ps []status.Process) (out []status.Process) {
 	for _, p := range ps {
 		if k.pid != 0 && p.PID != k.pid {
@@ -93,8 +93,8 @@ func (k statKeep) pick(ps []status.Process) (out []status.Process) {
 	return out
 }
 
-// at reports whether an address is the one asked for: its port, and its host
-// unless one of the two is a wildcard.
+// at reports whether s is the selected address. The ports must be equal, and the hosts too unless
+// one of them is a wildcard.
 func (k statKeep) at(s string) bool {
 	want, got := k.url.HostPort(), hostPort(s)
 	if got == want {

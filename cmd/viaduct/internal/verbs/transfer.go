@@ -26,19 +26,18 @@ type fileClient interface {
 	// fed with the rest. An error of nil says that all bytes fetched are
 	// verified.
 	Get(ctx context.Context, path string, offset int64, w io.Writer, h hash.Hash, begin func(length, size int64), progress func(n int)) error
-	// Put stores length bytes of r, which may be read once more from the start; h, which
-	// must be fresh, is fed with them.
+	// Put stores length bytes of r. It may read r again from the start. It writes the bytes to h,
+	// which must be empty.
 	Put(ctx context.Context, path string, length int64, r io.ReadSeeker, h hash.Hash, progress func(n int)) error
-	// PutStream stores the bytes of r up to its end; h, which must be fresh, is fed
-	// with them.
+	// PutStream stores the bytes of r up to its end, and writes them to h, which must be empty.
 	PutStream(ctx context.Context, path string, r io.Reader, h hash.Hash, progress func(n int)) error
-	// PrefixSum is the SHA-256 of the first n bytes at the server, known false
-	// if it cannot tell without sending them.
+	// PrefixSum returns the SHA-256 of the first n bytes at the server. known is false if the
+	// server cannot compute it without sending the bytes.
 	PrefixSum(ctx context.Context, path string, n int64) (sum [32]byte, known bool, err error)
 	// List lists a directory, by name.
 	List(ctx context.Context, path string) ([]store.Entry, error)
 	Close()
-	// Path tells whether the bytes go through shared memory.
+	// Path reports whether the bytes go through shared memory.
 	Path() samehost.Path
 	// Mechanisms name how bytes come and go.
 	Mechanisms() (get, put string)
@@ -114,8 +113,8 @@ func connectFiles(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.T
 		}
 	}
 	ended := e.Metrics.Connection(u.Scheme, "dial")
-	// The connection ends first: memory that is taken back under an RDMA Read in
-	// progress would end it with an error.
+	// Close the connection first: deregistering memory during an RDMA Read would end the connection
+	// with an error.
 	return &memFiles{m, c.Path(), func() { c.Close(); m.Close(); ended() }}, nil
 }
 
@@ -157,8 +156,7 @@ type httpFiles struct {
 
 func (h *httpFiles) Path() samehost.Path { return h.path }
 
-// dialHTTP connects at once, so that a server that cannot be reached is an
-// error of its own.
+// dialHTTP connects at once, so that an unreachable server is an error of its own.
 func dialHTTP(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transport, o *transport.Options) (fileClient, error) {
 	dial := func(ctx context.Context) (*countedConn, error) {
 		c, err := t.Stream(ctx, u, o)
@@ -206,7 +204,7 @@ func (h *httpFiles) Put(ctx context.Context, path string, length int64, r io.Rea
 	return h.Client.PutStream(ctx, path, &exactly{r, length}, sum, progress)
 }
 
-// An exactly is the first left bytes of r, of which none may be missing.
+// An exactly reads the first left bytes of r. It is an error if r ends before.
 type exactly struct {
 	r    io.Reader
 	left int64
@@ -225,7 +223,7 @@ func (e *exactly) Read(p []byte) (int, error) {
 
 func (*httpFiles) Mechanisms() (get, put string) { return "HTTP GET", "HTTP PUT" }
 
-// A countedConn tells the metrics when it ends.
+// A countedConn updates the metrics when it is closed.
 type countedConn struct {
 	net.Conn
 	ended func()

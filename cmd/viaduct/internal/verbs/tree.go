@@ -48,7 +48,7 @@ type tree struct {
 	result treeResult // guarded by mu
 }
 
-// A treeResult is what is reported of a copy.
+// A treeResult is the report about a copy.
 type treeResult struct {
 	Verb      string  `json:"verb"`
 	URL       string  `json:"url"`
@@ -63,8 +63,8 @@ type treeResult struct {
 	LeftOut []omission `json:"left_out,omitempty"`
 }
 
-// A mover does a job, and tells progress of the bytes. alike says that there was nothing
-// to do.
+// A mover does a job, and reports the progress of the bytes. alike means that there was nothing to
+// do.
 type mover func(ctx context.Context, fc fileClient, j job, progress func(n int)) (alike bool, err error)
 
 // A job is one file.
@@ -74,8 +74,8 @@ type job struct {
 	size  int64
 }
 
-// run has produce find the jobs and move do each of them. The first error ends it. A copy
-// that leaves something out goes on to its end, and is an error then.
+// run calls produce to find the jobs and move for each of them. The first error ends the copy. A
+// copy that leaves files out runs to its end, and then returns an error.
 func (tr *tree) run(ctx context.Context, produce func(ctx context.Context, found func(job) error) error, move mover) error {
 	began := time.Now()
 	if tr.bar = new(shell.Total); !tr.dryRun {
@@ -198,8 +198,8 @@ func (tr *tree) one(ctx context.Context, fc fileClient, j job, move mover) error
 	return nil
 }
 
-// same reports whether the server's file has size bytes, those of f. f is left
-// where it is.
+// same reports whether the server's file consists of the n bytes of f. The position of f is
+// unchanged.
 func (tr *tree) same(ctx context.Context, fc fileClient, remote string, f io.ReadSeeker, n int64) (bool, error) {
 	if n == 0 {
 		return false, nil // as quickly moved as asked for
@@ -221,8 +221,8 @@ func (tr *tree) same(ctx context.Context, fc fileClient, remote string, f io.Rea
 	return [32]byte(h.Sum(nil)) == sum, nil
 }
 
-// put stores files and directories, each under its own name; bare leaves the names
-// of the sources out, so that what is in them is stored.
+// put stores files and directories, each under its own name. With bare it stores the contents of
+// the sources without their names.
 func (tr *tree) put(ctx context.Context, sources []string, bare bool) error {
 	sizes := newSizes(tr)
 	return tr.run(ctx, func(ctx context.Context, found func(job) error) error {
@@ -261,8 +261,8 @@ func (tr *tree) put(ctx context.Context, sources []string, bare bool) error {
 	})
 }
 
-// local finds the files below src, which are stored below base. A link is the file that it
-// leads to; src may be a link to a directory, and what is in src may not.
+// local finds the files below src, which are stored below base. A link to a file stands for the
+// file. src may be a link to a directory, but a link to a directory within src is left out.
 func (tr *tree) local(src, base string, found func(job) error) error {
 	top, err := filepath.EvalSymlinks(src)
 	if err != nil {
@@ -344,7 +344,7 @@ func (s *sizes) of(ctx context.Context, fc fileClient, remote string) (n int64, 
 	return n, known, l.err
 }
 
-// get fetches a directory into dir, which is made if it is not there.
+// get fetches a directory into dir, which is created if it does not exist.
 func (tr *tree) get(ctx context.Context, dir string) error {
 	return tr.getBelow(ctx, dir, func(ctx context.Context, fc fileClient, visit func(rel string, en store.Entry) error) error {
 		return walk(ctx, fc, tr.u.Path, true, visit)
@@ -429,8 +429,8 @@ func (tr *tree) getBelow(ctx context.Context, dir string, visitAll func(ctx cont
 	})
 }
 
-// fetch gets one file under its name when it is complete; until then it is called
-// .part. An interrupted .part is gone on with.
+// fetch gets one file. Until it is complete its name ends in .part. An interrupted .part is
+// continued.
 func (tr *tree) fetch(ctx context.Context, fc fileClient, root *os.Root, remote, name string, n int64, progress func(n int)) error {
 	part := name + ".part"
 	flags := os.O_CREATE | os.O_RDWR
@@ -466,7 +466,7 @@ func (tr *tree) fetch(ctx context.Context, fc fileClient, root *os.Root, remote,
 	return err
 }
 
-// A treeFlags is what the verbs that copy trees have in common.
+// A treeFlags holds the common flags of verbs that copy trees.
 type treeFlags struct {
 	recursive bool
 	resume    bool

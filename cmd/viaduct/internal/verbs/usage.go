@@ -12,7 +12,7 @@ import (
 // helpWidth is the width in columns that help keeps to.
 const helpWidth = 80
 
-// usage writes how a command is called: its forms, the verbs below it, its flags.
+// usage writes the forms of a command, its subcommands and its flags.
 func usage(c *cobra.Command) error {
 	w := c.OutOrStderr()
 	fmt.Fprintln(w, "Usage:")
@@ -66,8 +66,7 @@ func forms(c *cobra.Command) (list []string) {
 	}
 }
 
-// alternative is where the first " | " of s stands that is not in brackets, else
-// its length.
+// alternative returns the index of the first " | " in s outside of brackets, or the length of s.
 func alternative(s string) int {
 	depth := 0
 	for i := range len(s) {
@@ -99,7 +98,7 @@ func columns(w io.Writer, title string, rows [][2]string) {
 	}
 }
 
-// flagRows are the flags of a set and what they do.
+// flagRows returns the flags of a set with their descriptions.
 func flagRows(fs *pflag.FlagSet) (rows [][2]string) {
 	fs.VisitAll(func(f *pflag.Flag) {
 		if f.Hidden {
@@ -115,7 +114,7 @@ func flagRows(fs *pflag.FlagSet) (rows [][2]string) {
 	return rows
 }
 
-// flagText is what stands behind the name of a flag, and what the flag does.
+// flagText returns the name of a flag's value and the flag's description.
 func flagText(f *pflag.Flag) (value, about string) {
 	name, about := pflag.UnquoteUsage(f)
 	switch {

@@ -11,7 +11,8 @@ import (
 	"viaduct/cmd/viaduct/internal/shell"
 )
 
-// TestForms: the forms of a command are those that its Use parts outside of brackets.
+// TestForms: the forms of a command are the parts of its Use, which are separated outside of
+// brackets.
 func TestForms(t *testing.T) {
 	root := &cobra.Command{Use: "viaduct"}
 	for use, want := range map[string][]string{
@@ -28,8 +29,8 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestHelpFits: verbs and flags stand in columns that a terminal of 80 columns
-// shows, no flag is without a word for its value, and one that may stand alone says so.
+// TestHelpFits: verbs and flags fit into columns of an 80-column terminal. Each flag has a name for
+// its value, and a flag whose value is optional is shown as such.
 func TestHelpFits(t *testing.T) {
 	root := newRoot(shell.NewEnv())
 	for _, c := range documented(root) {

@@ -10,11 +10,11 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// A protocol is something this program speaks, and where it is written down.
+// A protocol is one that this program implements, with its specification.
 type protocol struct {
 	Name     string `json:"name"`
 	Revision string `json:"revision"`
-	// Needs is the transport that brings it in; "" is always there.
+	// needs is the transport that uses the protocol. Without one the protocol is always included.
 	needs string
 }
 

@@ -30,7 +30,7 @@ func viplCommand(e *shell.Env) *cobra.Command {
 	return c
 }
 
-// A viplNIC is what a program finds in a NIC, or why it does not get one.
+// A viplNIC is a NIC as a program sees it, or the reason why the program does not get it.
 type viplNIC struct {
 	Name        string `json:"name"`
 	Provider    string `json:"provider,omitempty"`
