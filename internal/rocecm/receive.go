@@ -1,0 +1,183 @@
+package rocecm
+
+import (
+	"net/netip"
+
+	"viaduct/internal/wire/ib"
+)
+
+// Receive handles a message of a peer.
+func (m *Manager) Receive(now Time, from netip.Addr, msg *ib.CM) {
+	switch msg.Kind {
+	case ib.CMReq, ib.CMSIDRReq:
+		m.request(from, msg)
+		return
+	case ib.CMSIDRRep:
+		m.serviceReply(from, msg)
+		return
+	}
+	c := m.conns[msg.Remote]
+	if msg.Kind == ib.CMRej && msg.Remote == 0 { // the peer gives up before it knows our number
+		c = m.asked[asked{from, ib.CMReq, msg.Local}]
+	}
+	if c != nil && (c.peer != from || c.kind != ib.CMReq || c.remote != 0 && c.remote != msg.Local) {
+		return
+	}
+	if c == nil {
+		m.unknown(from, msg)
+		return
+	}
+	switch msg.Kind {
+	case ib.CMRep:
+		m.reply(c, msg)
+	case ib.CMRTU:
+		if c.state == accepting {
+			c.state = established
+			c.answered()
+			m.handler.Established(c)
+		}
+	case ib.CMMRA: // [ROCE-CM-10]
+		if c.due != 0 && c.state != disconnecting {
+			c.due = now + c.gap + ackTime(msg.Service)
+		}
+	case ib.CMRej:
+		m.rejected(c, msg)
+	case ib.CMDReq:
+		m.disconnected(c, msg)
+	case ib.CMDRep:
+		if c.state == disconnecting {
+			m.remove(c)
+		}
+	}
+}
+
+// ackTime returns the time of a code, at most as long as the kernel asks for.
+func ackTime(code uint8) Time {
+	const longest = 24
+	return 4096 << min(code, longest)
+}
+
+// serviceTime is the code of the time that a program may take to answer: 68 seconds, as the kernel's
+// rdma_cm says.
+const serviceTime = 24
+
+// request handles a REQ or SIDR_REQ. One that has come before is answered again. [ROCE-CM-8]
+func (m *Manager) request(from netip.Addr, msg *ib.CM) {
+	k := asked{from, msg.Kind, msg.Local}
+	if c := m.asked[k]; c != nil {
+		switch c.state {
+		case requested:
+			m.takeTime(c)
+		case accepting:
+			m.send(c, c.again)
+		}
+		return
+	}
+	c := &Conn{state: requested, peer: from, kind: msg.Kind, tid: msg.TID, remote: msg.Local, peerQPN: msg.Req.QPN}
+	if len(m.asked) >= maxAsked {
+		return
+	}
+	m.add(c)
+	m.asked[k] = c
+	if !m.handler.Requested(c, from, msg) { // [ROCE-CM-6]
+		m.refuse(c)
+		return
+	}
+	if c.state == requested {
+		m.takeTime(c)
+	}
+}
+
+// takeTime tells the peer that its request has come. [ROCE-CM-10]
+func (m *Manager) takeTime(c *Conn) {
+	if c.kind == ib.CMReq {
+		r := c.message(ib.CMMRA)
+		r.Service = serviceTime
+		m.send(c, r)
+	}
+}
+
+// refuse answers a request for a service that is not there.
+func (m *Manager) refuse(c *Conn) {
+	if c.state != requested {
+		return
+	}
+	r := c.message(ib.CMRej)
+	r.Reason = ib.RejectInvalidServiceID
+	if c.kind == ib.CMSIDRReq {
+		r = ib.CM{Kind: ib.CMSIDRRep, TID: c.tid, Local: c.remote, SIDR: ib.CMService{Status: sidrNoService}}
+	}
+	m.send(c, r)
+	m.remove(c)
+}
+
+// reply handles a REP. One that has come before is confirmed again. [ROCE-CM-8]
+func (m *Manager) reply(c *Conn, msg *ib.CM) {
+	switch c.state {
+	case requesting:
+		c.state, c.remote, c.peerQPN = replied, msg.Local, msg.Rep.QPN
+		c.answered()
+		m.handler.Replied(c, msg)
+	case replied:
+		r := c.message(ib.CMMRA)
+		r.About, r.Service = ib.AboutRep, serviceTime
+		m.send(c, r)
+	case established:
+		m.send(c, c.message(ib.CMRTU))
+	}
+}
+
+// rejected handles a REJ.
+func (m *Manager) rejected(c *Conn, msg *ib.CM) {
+	switch c.state {
+	case requesting, requested, replied, accepting:
+		m.remove(c)
+		m.handler.Ended(c, Rejected, msg)
+	case established:
+		m.remove(c)
+		m.handler.Ended(c, Disconnected, nil)
+	case disconnecting:
+		m.remove(c)
+	}
+}
+
+// disconnected handles a DREQ. [ROCE-CM-9]
+func (m *Manager) disconnected(c *Conn, msg *ib.CM) {
+	was := c.state
+	c.tid = msg.TID
+	m.send(c, c.message(ib.CMDRep))
+	m.remove(c)
+	switch was {
+	case accepting, replied, established:
+		m.handler.Ended(c, Disconnected, nil)
+	}
+}
+
+// unknown handles a message of a connection that is not there. A DREQ that comes again is answered. A REP
+// is rejected: the peer would send it again and again. [ROCE-CM-9]
+func (m *Manager) unknown(from netip.Addr, msg *ib.CM) {
+	r := ib.CM{TID: msg.TID, Local: msg.Remote, Remote: msg.Local}
+	switch msg.Kind {
+	case ib.CMDReq:
+		r.Kind = ib.CMDRep
+	case ib.CMRep:
+		r.Kind, r.About, r.Reason = ib.CMRej, ib.AboutRep, ib.RejectTimeout
+	default:
+		return
+	}
+	m.out = append(m.out, Message{from, r})
+}
+
+// serviceReply handles a SIDR_REP.
+func (m *Manager) serviceReply(from netip.Addr, msg *ib.CM) {
+	c := m.conns[msg.Local]
+	if c == nil || c.peer != from || c.kind != ib.CMSIDRReq || c.state != requesting {
+		return
+	}
+	m.remove(c)
+	if msg.SIDR.Status != 0 {
+		m.handler.Ended(c, Rejected, msg)
+		return
+	}
+	m.handler.Replied(c, msg)
+}
