@@ -91,10 +91,6 @@ type Config struct {
 	// ClientServer asks for the model in which the Initiator's ULP sends
 	// first. Without it the stack itself opens the way.
 	ClientServer bool
-	// RTR is the set of ready messages offered; 0 means Write and Read.
-	RTR mpa.RTR
-	// ForceRTR makes a Responder name these kinds whatever is offered.
-	ForceRTR mpa.RTR
 	// EarlyResponder lets a Responder send before it has received an FPDU,
 	// because an agreement above MPA says that the Initiator is ready. It
 	// breaks a rule of RFC 5044; unknown peers must not meet it.
@@ -184,11 +180,13 @@ type Config struct {
 
 	portable bool      // tests: the portable path of frameio
 	firstMSN [4]uint32 // tests: MSNs to begin with, 0 means 1; outgoing and incoming
+	rtr      mpa.RTR   // tests: the ready messages offered, 0 means Write and Read
+	forceRTR mpa.RTR   // tests: what a Responder names whatever is offered
 
 	// Device [I-60] [SEC-2.2.4-1] [SEC-6.1.1-1] [SEC-3-2] [RDMAP-8.1.2-2] [DDP-8.3.2-2],
 	// SRQShare [SEC-6.4.3.1-1] [SEC-6.4.3.1-2], Private [I-12], IRD, ORD [RDMAP-6.1-2] [RDMAP-6.1-3]
 	// [RDMAP-8.1.1-12] [SEC-6.4.3.3-2] [SEC-7.2-1] [SEC-7.2-2], MinORD [MPA2-9.1-8],
-	// Plain [MPA2-10-3], PlainFallback [I-02], ClientServer [MPA2-5-1] [I-06], ForceRTR [I-07],
+	// Plain [MPA2-10-3], PlainFallback [I-02], ClientServer [MPA2-5-1] [I-06], forceRTR [I-07],
 	// EarlyResponder [I-77], Markers [I-09], FPDUSize [I-26], MaxFPDU [I-25],
 	// Atomic, Immediate [RDMAPX-1.1-1] [RDMAPX-1.1-2] [I-63], MaxRead [I-62], StrictInvalidate [I-55],
 	// FirstFPDUDelay [I-10], TLS [SEC-5.1-1] [SEC-5.3-1] [SEC-5.4-1] [DDP-8.4-1] [DDP-8.4-2] [I-73],

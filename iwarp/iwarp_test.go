@@ -79,8 +79,8 @@ var variants = []struct {
 	{name: "portable", ci: Config{portable: true}, cr: Config{portable: true}},
 	{name: "plain", ci: Config{Plain: true}},
 	{name: "client-server", ci: Config{ClientServer: true}},
-	{name: "read RTR", ci: Config{RTR: 4}},
-	{name: "send RTR", ci: Config{RTR: 1}},
+	{name: "read RTR", ci: Config{rtr: 4}},
+	{name: "send RTR", ci: Config{rtr: 1}},
 }
 
 // TestTransfer: what one side gives arrives on the other.

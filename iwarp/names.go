@@ -5,31 +5,41 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// Names for types of the start-up and of error reports.
-type (
-	// An RTR is a set of kinds of the message by which an initiator in the
-	// peer-to-peer model says that it is ready.
-	RTR = mpa.RTR
-	// Params are what start-up agreed on, seen from one side.
-	Params = mpa.Params
-	// A Decision is what [Request.AcceptWith] answers.
-	Decision = mpa.Decision
-	// A Layer says which layer found the error of a Terminate.
-	Layer = rdmap.Layer
+// Params are what the two sides of a stream agreed on at start-up, seen from one of them.
+type Params struct {
+	Rev         uint8 // revision of MPA
+	SendMarkers bool  // the peer asked for markers
+	RecvMarkers bool  // we asked for markers
+	CRC         bool  // CRCs are made and checked in both directions
+	Enhanced    bool  // depths and model were negotiated, which needs revision 2
+	PeerToPeer  bool  // a ready message opens the Initiator's direction
 
-	// RTR [MPA2 9.2], Layer [RDMAP 4.8].
-)
+	IRD, ORD         uint16 // our own depths after the exchange
+	PeerIRD, PeerORD uint16 // those in the peer's frame; 0 in revision 1
 
-// The kinds of RTR; each is a message without payload.
-const (
-	RTRSend  = mpa.RTRSend
-	RTRWrite = mpa.RTRWrite
-	RTRRead  = mpa.RTRRead
-)
+	Private []byte // private data of the peer: input from the network
+
+	// Rev [MPA-7.1.1-18] [MPA-3-13], SendMarkers [MPA-7.1.1-6] [MPA-7.1.1-7],
+	// CRC [MPA-7.1.1-9], PeerIRD, PeerORD [MPA2-9.1-4] [MPA2-9.1-14], Private [MPA-7.1.1-21].
+}
+
+func params(p mpa.Params) Params {
+	return Params{
+		Rev: p.Rev, SendMarkers: p.SendMarkers, RecvMarkers: p.RecvMarkers, CRC: p.CRC,
+		Enhanced: p.Enhanced, PeerToPeer: p.PeerToPeer,
+		IRD: p.IRD, ORD: p.ORD, PeerIRD: p.PeerIRD, PeerORD: p.PeerORD, Private: p.Private,
+	}
+}
+
+// A Layer is the one that found the error of a [TerminateError].
+type Layer uint8 // [RDMAP 4.8]
 
 // The layers.
 const (
-	LayerRDMAP = rdmap.LayerRDMAP
-	LayerDDP   = rdmap.LayerDDP
-	LayerLLP   = rdmap.LayerLLP // MPA
+	LayerRDMAP Layer = iota
+	LayerDDP
+	LayerLLP // MPA
 )
+
+// String returns the name of the layer.
+func (l Layer) String() string { return rdmap.Layer(l).String() }

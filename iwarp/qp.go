@@ -219,7 +219,7 @@ func (q *QueuePair) SetIRD(n int) error {
 }
 
 // Params returns everything that start-up agreed on.
-func (q *QueuePair) Params() mpa.Params { return q.params } // [MPA-7.1.1-18] [MPA-3-13]
+func (q *QueuePair) Params() Params { return params(q.params) } // [MPA-7.1.1-18] [MPA-3-13]
 
 // PeerPrivate returns the private data of the peer's start-up frame. Treat it
 // as what it is, input from the network; a consumer that dislikes it closes the stream.

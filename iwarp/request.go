@@ -30,8 +30,8 @@ const slowAnswer = 8 * time.Second
 // Request, nil if nothing. The connection belongs to the stream from the call on,
 // also if it fails. Nothing is sent before the Request is complete and answered.
 //
-// Errors: *mpa.Error if the Request is malformed, ErrTimeout, the error of the
-// context, that of Config.Prepare.
+// Errors: one that wraps ErrNotMPA if the Request is malformed, ErrTimeout, the error of
+// the context, that of Config.Prepare.
 func ReadRequest(ctx context.Context, nc net.Conn, read []byte, cfg *Config) (*Request, error) { // [MPA-7.1.2-3] [MPA-7.1-4] [I-74] [MPA-7.1.5-1]
 	return readRequest(ctx, nc, cfg, read)
 }
@@ -50,7 +50,7 @@ func readRequest(ctx context.Context, nc net.Conn, cfg *Config, read []byte) (_ 
 	}
 	r, err := mpa.NewResponder(mpa.ResponderConfig{
 		PlainOnly: c.PlainOnly, Markers: c.Markers, CRC: !c.Device.cfg.OmitCRC, // [MPA-4.4-3]
-		RTR: c.RTR, ForceRTR: c.ForceRTR,
+		RTR: c.rtr, ForceRTR: c.forceRTR,
 		IRD: c.ird(), ORD: c.ord(), MaxIRD: c.maxIRD(), NoReads: c.maxIRD() == 0, MinORD: depth(c.MinORD, 0),
 		MaxPrivate: c.MaxPrivate, SendEarly: c.EarlyResponder,
 	})
@@ -94,7 +94,7 @@ func await(ctx context.Context, nc net.Conn, r *mpa.Responder, limit time.Durati
 			return nil
 		case mpa.Wait:
 		default:
-			return r.Err()
+			return startupError(ctx, r.Err())
 		}
 		n, err := sock.ReadSoon(nc, buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n] // [I-11]
@@ -116,7 +116,7 @@ func await(ctx context.Context, nc net.Conn, r *mpa.Responder, limit time.Durati
 func (r *Request) Private() []byte { return r.r.Params().Private } // [MPA-7.1.1-21]
 
 // Params returns everything the Request says.
-func (r *Request) Params() mpa.Params { return r.r.Params() }
+func (r *Request) Params() Params { return params(r.r.Params()) }
 
 // RemoteAddr returns the peer's address.
 func (r *Request) RemoteAddr() net.Addr { return r.nc.RemoteAddr() }
@@ -155,18 +155,12 @@ func (r *Request) Configure(change func(*Config)) error {
 // belongs to the caller. Sends may be posted at once; they leave when the peer's
 // first FPDU has come.
 //
-// If the error wraps mpa.ErrPrivateTooLong the Request is still open. If the
-// peer serves fewer Reads than Config.MinORD it is rejected, and the error is an
-// *mpa.Error of code mpa.CodeInsufficientIRD.
+// If the error wraps ErrTooLong, because of the private data, the Request is still open. If
+// the peer serves fewer Reads than Config.MinORD, Accept rejects it and returns an error.
 func (r *Request) Accept(private []byte) (*QueuePair, error) { // [MPA-7.1.2-8] [MPA-7.1.2-9] [MPA-7.1.2-10] [MPA-7.1.2-15]
-	return r.AcceptWith(mpa.Decision{Private: private})
-}
-
-// AcceptWith is Accept with bounds for the depths.
-func (r *Request) AcceptWith(d mpa.Decision) (*QueuePair, error) {
-	reply, err := r.r.Accept(d)
+	reply, err := r.r.Accept(mpa.Decision{Private: private})
 	if errors.Is(err, mpa.ErrPrivateTooLong) {
-		return nil, err
+		return nil, startupFault{err, ErrTooLong}
 	}
 	r.settle()
 	q := r.q
@@ -217,6 +211,9 @@ func (r *Request) RejectKeep(private []byte) (net.Conn, error) { // [MPA-7.1.2-7
 
 func (r *Request) reject(private []byte) error {
 	frame, err := r.r.Reject(private)
+	if errors.Is(err, mpa.ErrPrivateTooLong) {
+		return startupFault{err, ErrTooLong}
+	}
 	if err != nil {
 		return err
 	}

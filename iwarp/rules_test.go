@@ -590,8 +590,8 @@ func TestPlanRest(t *testing.T) {
 				q.rx.recv = q.takeRecv()
 				q.rx.Take(placer.Frame{Size: 1800, Trailer: 4}, make([]byte, 500))
 				var p frameio.Plan
-				if q.rx.Plan(&p); p.MayFault != (guarded[0] || guarded[1]) || len(p.Frame) != 2 || len(p.Frame[0]) != 500 || len(p.Frame[1]) != 800 {
-					t.Errorf("guarded %v: may fault %t, %d pieces", guarded, p.MayFault, len(p.Frame))
+				if q.rx.Plan(&p); p.Guarded != (guarded[0] || guarded[1]) || len(p.Frame) != 2 || len(p.Frame[0]) != 500 || len(p.Frame[1]) != 800 {
+					t.Errorf("guarded %v: may fault %t, %d pieces", guarded, p.Guarded, len(p.Frame))
 				}
 				q.rx.Landed(&p, 1300, 0)
 				q.rx.Drop()
@@ -644,8 +644,8 @@ func TestPlanRest(t *testing.T) {
 			*s = segment{op: rdmap.Write, size: 3000, tagged: ddp.Tagged{STag: mr.STag(), TO: 500}}
 			q.rx.Take(placer.Frame{Size: 3000, Trailer: 4}, make([]byte, 1000))
 			var p frameio.Plan
-			if q.rx.Plan(&p); p.MayFault != guarded || len(p.Frame) != 1 || len(p.Frame[0]) != 2000 || &p.Frame[0][0] != &mem[1500] {
-				t.Errorf("guarded %t: may fault %t, %d pieces", guarded, p.MayFault, len(p.Frame))
+			if q.rx.Plan(&p); p.Guarded != guarded || len(p.Frame) != 1 || len(p.Frame[0]) != 2000 || &p.Frame[0][0] != &mem[1500] {
+				t.Errorf("guarded %t: may fault %t, %d pieces", guarded, p.Guarded, len(p.Frame))
 			}
 			q.rx.Landed(&p, 2000, 0)
 			q.rx.Drop()

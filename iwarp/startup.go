@@ -25,9 +25,9 @@ import (
 // connection may be the Initiator. The connection belongs to the stream from
 // the call on, also if it fails.
 //
-// Errors: *RejectedError; *mpa.Error for what goes wrong in start-up, of
-// code mpa.CodeFrame if the peer does not speak the protocol; *TerminateError if start-up
-// ended with a Terminate; the error of the context; that of Config.Prepare.
+// Errors: *RejectedError; one that wraps ErrNotMPA if the peer does not speak the
+// protocol, ErrTimeout, or ErrTooLong if Config.Private is; *TerminateError if start-up ended
+// with a Terminate; the error of the context; that of Config.Prepare.
 func Client(ctx context.Context, nc net.Conn, cfg *Config) (*QueuePair, error) { // [MPA-7.1-1] [MPA-7.1-3] [MPA-7.1-4] [MPA-7.1-7] [I-74]
 	c := cfg.clone()
 	q, _, err := client(ctx, nc, c)
@@ -38,7 +38,7 @@ func client(ctx context.Context, nc net.Conn, c *Config) (_ *QueuePair, in *mpa.
 	if nc, err = c.wrap(ctx, nc, false); err != nil {
 		return nil, nil, err
 	}
-	rtr := c.RTR
+	rtr := c.rtr
 	if rtr == 0 {
 		rtr = mpa.RTRWrite | mpa.RTRRead // [I-06]
 	}
@@ -54,7 +54,7 @@ func client(ctx context.Context, nc net.Conn, c *Config) (_ *QueuePair, in *mpa.
 	})
 	if err != nil {
 		nc.Close()
-		return nil, nil, err
+		return nil, nil, startupError(ctx, err)
 	}
 	q, err := newQueuePair(c)
 	if err != nil {
@@ -85,7 +85,7 @@ func client(ctx context.Context, nc net.Conn, c *Config) (_ *QueuePair, in *mpa.
 			return nil, in, q.Err()
 		}
 	default:
-		err = in.Err()
+		err = startupError(ctx, in.Err())
 	}
 	if err != nil {
 		if nc != nil {
@@ -132,15 +132,31 @@ type startupBuffer [mpa.FrameLen + mpa.MaxPrivate + 108]byte
 
 var startupBuffers = sync.Pool{New: func() any { return new(startupBuffer) }}
 
+// startupError returns the error of the context if that ended, otherwise err as one that
+// errors.Is finds the exported error in.
 func startupError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if errors.Is(err, mpa.ErrTimeout) {
+	if me, ok := errors.AsType[*mpa.Error](err); ok && me.Code == mpa.CodeFrame {
+		return startupFault{err, ErrNotMPA}
+	}
+	switch {
+	case errors.Is(err, mpa.ErrTimeout):
 		return fmt.Errorf("%w: %w", ErrTimeout, err)
+	case errors.Is(err, mpa.ErrPrivateTooLong):
+		return startupFault{err, ErrTooLong}
 	}
 	return err
 }
+
+// A startupFault is an error of MPA, with its text, that also wraps an exported one.
+type startupFault struct {
+	error
+	is error
+}
+
+func (f startupFault) Unwrap() []error { return []error{f.error, f.is} }
 
 func isTimeout(err error) bool {
 	ne, ok := errors.AsType[net.Error](err)

@@ -289,7 +289,7 @@ func TestInitiatorFirstFPDU(t *testing.T) {
 	for _, rtr := range []mpa.RTR{mpa.RTRWrite, mpa.RTRSend} {
 		reply := usualReply
 		reply.Conn.RTR = rtr
-		p, q := asResponderWith(t, &Config{RTR: rtr, NoNudge: true}, reply)
+		p, q := asResponderWith(t, &Config{rtr: rtr, NoNudge: true}, reply)
 		p.next()
 		q.PostRecv(RecvWR{ID: 5})
 		p.ulpdu(seg(rdmap.Send, 0, 1, 0, true, nil))
@@ -312,7 +312,7 @@ func TestReadyMessages(t *testing.T) {
 		{mpa.RTRSend, mpa.RTRSend, "414300000000" + "00000000" + "00000001" + "00000000", "00000002"},
 	} {
 		runInBubble(t, c.answer.String(), func(t *testing.T) {
-			p, q := asResponderWith(t, &Config{RTR: c.offer, NoNudge: true, Prepare: func(q *QueuePair) error { return q.Post(SendWR{}) }},
+			p, q := asResponderWith(t, &Config{rtr: c.offer, NoNudge: true, Prepare: func(q *QueuePair) error { return q.Post(SendWR{}) }},
 				mpa.Frame{Kind: mpa.Reply, Rev: 2, CRC: true, Enhanced: true,
 					Conn: mpa.Enhanced{PeerToPeer: true, RTR: c.answer, IRD: 2}})
 			if got := hex.EncodeToString(p.next()); got != c.want {
@@ -616,7 +616,7 @@ func TestDepths(t *testing.T) {
 	if err := a.SetIRD(1000); !errors.Is(err, ErrInvalid) {
 		t.Error(err)
 	}
-	a, _ = connect(t, &Config{RTR: mpa.RTRWrite}, &Config{MaxIRD: -1, IRD: -1})
+	a, _ = connect(t, &Config{rtr: mpa.RTRWrite}, &Config{MaxIRD: -1, IRD: -1})
 	if err := a.Post(SendWR{Op: OpRead}); a.ORD() != 0 || !errors.Is(err, ErrNoReads) {
 		t.Error(a.ORD(), err)
 	}

@@ -13,10 +13,10 @@ import (
 // MPA: one that the peer reported with a Terminate message, or one that we
 // found, and reported if that was possible.
 type TerminateError struct { // [RDMAP-7.1-1] [RDMAP-5.4-5] [DDP-6.2.2-1] [MPA-8-2] [RDMAP-3.2-3] [RDMAP-3.2-5]
-	Remote bool        // the peer told us; otherwise we found it
-	Layer  rdmap.Layer // which of the three found it
-	Type   uint8       // error type
-	Code   uint8       // error code, of that type
+	Remote bool  // the peer told us; otherwise we found it
+	Layer  Layer // which of the three found it
+	Type   uint8 // error type
+	Code   uint8 // error code, of that type
 
 	SegLen int    // length in bytes of the offending segment, -1 if unknown
 	DDP    []byte // its DDP header, if known
@@ -33,7 +33,7 @@ func (e *TerminateError) Error() string {
 	if e.Remote {
 		source = "reported by peer"
 	}
-	text, _ := rdmap.Describe(e.Layer, e.Type, e.Code)
+	text, _ := rdmap.Describe(rdmap.Layer(e.Layer), e.Type, e.Code)
 	s := fmt.Sprintf("iwarp: %s: %v error %d/%d/%02x, %s", source, e.Layer, uint8(e.Layer), e.Type, e.Code, text)
 	if e.Hint != "" {
 		s += " (" + e.Hint + ")"
@@ -57,7 +57,7 @@ func (e *TerminateError) Is(target error) bool {
 
 // terminateError makes the error of a Terminate that is sent or was received.
 func terminateError(t rdmap.Terminate, remote bool, raw []byte, cause error) *TerminateError {
-	e := &TerminateError{Remote: remote, Layer: t.Layer, Type: t.Type, Code: t.Code, SegLen: -1, Cause: cause}
+	e := &TerminateError{Remote: remote, Layer: Layer(t.Layer), Type: t.Type, Code: t.Code, SegLen: -1, Cause: cause}
 	if t.Length {
 		e.SegLen = int(t.SegLen)
 	}
@@ -97,6 +97,7 @@ var (
 	ErrNoReads          = errors.New("iwarp: peer serves no reads")
 	ErrNotEnabled       = errors.New("iwarp: extension is not enabled")
 	ErrTooLong          = errors.New("iwarp: message too long")
+	ErrNotMPA           = errors.New("iwarp: peer does not speak MPA")
 	ErrPeerClosed       = errors.New("iwarp: peer has closed its direction")
 	ErrTimeout    error = timeoutError{}
 )

@@ -6,7 +6,6 @@ import (
 
 	"viaduct/internal/perturb"
 	"viaduct/internal/regmem"
-	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/rdmap"
 )
 
@@ -20,7 +19,7 @@ const MaxInline = 256
 // [I-62] [DDP-5.2-2]
 
 // MaxMessage is the greatest length in bytes of a message.
-const MaxMessage = ddp.MaxMessage
+const MaxMessage = 1<<32 - 1 // [DDP-5.2-2]
 
 // An SGE names a piece of local memory: Len bytes at offset Off of Region, or
 // the slice Buf if Region is nil. Memory that no peer is to touch need not be

@@ -16,7 +16,7 @@
 //
 // Over shared memory this process itself copies what is sent, where the kernel does so
 // over TCP: registered memory that is unmapped, or that shrinks while it is
-// registered, has to be registered with MayFault, or the process ends by a fault.
+// registered, has to be registered with Guarded, or the process ends by a fault.
 package samehost
 
 import (

@@ -128,7 +128,7 @@ func TestAdvertise(t *testing.T) { // [D-80] [SDP-14.1-1] [SDP-8.1.1-1] [SDP-8.1
 					if b == nil {
 						break
 					}
-					if m, _, err := sdpwire.Parse(b, Figure); err != nil || m.MID != sdpwire.ModeChange {
+					if m, _, err := sdpwire.Parse(b, sdpwire.Figure); err != nil || m.MID != sdpwire.ModeChange {
 						t.Errorf("%v, %v", &m, err)
 					}
 				}

@@ -12,6 +12,7 @@ import (
 	"viaduct/internal/perturb"
 	"viaduct/internal/sdpcore"
 	"viaduct/internal/sock"
+	"viaduct/internal/wire/sdpwire"
 	"viaduct/iwarp"
 )
 
@@ -29,7 +30,7 @@ type Conn struct { // [D-84] [SDP-4.1-1]
 	// work on.
 
 	opt    Options
-	layout Layout
+	layout sdpwire.Layout
 	path   Path
 	role   sdpcore.Role
 	token  []byte
@@ -133,7 +134,7 @@ func freeOp(o *op) {
 }
 
 // newConn makes the connection of a set-up that is complete.
-func newConn(opt Options, layout Layout, s *setup, p sdpcore.Params) *Conn {
+func newConn(opt Options, layout sdpwire.Layout, s *setup, p sdpcore.Params) *Conn {
 	c := &Conn{opt: opt, layout: layout, role: p.Role, born: time.Now(), acts: *actions.Get().(*[]sdpcore.Action)}
 	c.linger, c.closeWithin = -1, defaultCloseTimeout
 	c.flushed, c.gone = make(chan struct{}), make(chan struct{})
@@ -270,7 +271,7 @@ func (c *Conn) SetNoDelay(bool) error { return nil } // [D-78]
 func (c *Conn) SetPolicies(send, recv Policy) {
 	c.mu.Lock()
 	defer c.unlock()
-	c.exec(c.m.SetPolicy(c.now(), send, recv, c.room()))
+	c.exec(c.m.SetPolicy(c.now(), sdpcore.Policy(send), sdpcore.Policy(recv), c.room()))
 }
 
 // SetThresholds changes Options.SendThreshold and RecvThreshold of this connection.

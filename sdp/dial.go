@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"viaduct/internal/sock"
+
+	"viaduct/internal/wire/sdpwire"
 )
 
 // A Resolver maps the conventional address of a service to that where it speaks
@@ -159,13 +161,13 @@ func dialTCP(ctx context.Context, nd *net.Dialer, network, address string, opt *
 func (d *Dialer) client(ctx context.Context, nc net.Conn, opt Options, path Path, token []byte) (*Conn, error) {
 	path.Local, path.Remote = nc.LocalAddr(), nc.RemoteAddr()
 	path.Layout, path.RawHello = d.Layout, d.RawHello
-	s, p, err := connect(ctx, nc, opt, d.Layout, d.RawHello, token)
+	s, p, err := connect(ctx, nc, opt, sdpwire.Layout(d.Layout), d.RawHello, token)
 	if err != nil {
 		return nil, err
 	}
 	path.CRC = s.qp.Params().CRC
 	path.by(s.qp)
-	c := newConn(s.opt, d.Layout, s, p)
+	c := newConn(s.opt, sdpwire.Layout(d.Layout), s, p)
 	c.path, c.token = path, token
 	if opt.Logger.Enabled(ctx, slog.LevelInfo) {
 		opt.Logger.Info("connection up", "local", path.Local.String(), "remote", path.Remote.String(), "why", path.Why, "crc", path.CRC)

@@ -135,7 +135,7 @@ func TestSetUp(t *testing.T) { // [SDP-8.1.2-1] [SDP-8.1.2-2]
 		bad.MaxAdverts = 0
 		w := &wirePeer{t: t}
 		var rej *iwarp.RejectedError
-		if _, err := iwarp.Client(t.Context(), ml.dial(), w.config(bad.Append(nil, Figure))); !errors.As(err, &rej) {
+		if _, err := iwarp.Client(t.Context(), ml.dial(), w.config(bad.Append(nil, sdpwire.Figure))); !errors.As(err, &rej) {
 			t.Error(err)
 		}
 		idle(t, l, 1, 0)
@@ -154,8 +154,8 @@ func TestSetUp(t *testing.T) { // [SDP-8.1.2-1] [SDP-8.1.2-2]
 			t.Errorf("log:\n%s", &log)
 		}
 		log.Reset()
-		w = connectTo(t, ml, goodHello.Append(nil, IBTA))
-		w.layout = IBTA
+		w = connectTo(t, ml, goodHello.Append(nil, sdpwire.IBTA))
+		w.layout = sdpwire.IBTA
 		w.next()
 		c, err := l.AcceptConn(t.Context())
 		if err != nil {
@@ -183,7 +183,7 @@ func TestSetUp(t *testing.T) { // [SDP-8.1.2-1] [SDP-8.1.2-2]
 	})
 	inBubble(t, "not taken", func(t *testing.T) { // a connection that nothing accepts ends with the listener
 		l, ml := listenMem(t, ListenConfig{})
-		w := connectTo(t, ml, goodHello.Append(nil, Figure))
+		w := connectTo(t, ml, goodHello.Append(nil, sdpwire.Figure))
 		w.next()
 		synctest.Wait()
 		l.Close()
@@ -191,7 +191,7 @@ func TestSetUp(t *testing.T) { // [SDP-8.1.2-1] [SDP-8.1.2-2]
 	})
 	inBubble(t, "no call", func(t *testing.T) { // what comes is dealt with although no call ever waits
 		l, ml := listenMem(t, ListenConfig{})
-		w := connectTo(t, ml, goodHello.Append(nil, Figure))
+		w := connectTo(t, ml, goodHello.Append(nil, sdpwire.Figure))
 		w.next()
 		c, err := l.AcceptConn(t.Context())
 		if err != nil {

@@ -7,12 +7,40 @@ import (
 	"os"
 
 	"viaduct/internal/sdpcore"
+	"viaduct/internal/wire/sdpwire"
 )
 
 // [SDP-8.2.2-6]
 
 // A ProtocolError says which rule of the protocol the peer broke.
-type ProtocolError = sdpcore.Violation
+type ProtocolError struct {
+	Row     string // of docs/conformance, "SDP-9.2-17", or a decision, "D-24"
+	Message string // name of the type of message that broke it
+	What    string // what was wrong
+
+	err error // what led to it, with its text
+}
+
+// Error returns the rule and what was wrong.
+func (e *ProtocolError) Error() string { return e.err.Error() }
+
+// Unwrap returns the error of the connection that the violation caused.
+func (e *ProtocolError) Unwrap() error { return e.err }
+
+// violation returns the *ProtocolError of a message that breaks a rule of the matrix.
+func violation(row string, mid sdpwire.MID, what string) error {
+	return exportError(&sdpcore.Violation{Row: row, MID: mid, What: what})
+}
+
+// exportError returns a violation that the machine found as a *ProtocolError, and other errors
+// as they are.
+func exportError(err error) error {
+	v, ok := errors.AsType[*sdpcore.Violation](err)
+	if !ok {
+		return err
+	}
+	return &ProtocolError{Row: v.Row, Message: v.MID.String(), What: v.What, err: err}
+}
 
 // Errors of connections; all of them come in a *net.OpError.
 var (
@@ -80,5 +108,5 @@ func (c *Conn) opError(op string, err error) error {
 	if errors.Is(err, sdpcore.ErrClosed) || errors.Is(err, sdpcore.ErrWriteClosed) || errors.Is(err, sdpcore.ErrCancelled) {
 		err = net.ErrClosed
 	}
-	return &net.OpError{Op: op, Net: "sdp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
+	return &net.OpError{Op: op, Net: "sdp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: exportError(err)}
 }

@@ -73,7 +73,7 @@ func TestRecvSizeFor(t *testing.T) { // [SDP-6.2.1.4-2] [SDP-6.2.1.4-3] [D-07] [
 
 // TestReadGreeting: a greeting is a Hello of either layout, alone or with a token.
 func TestReadGreeting(t *testing.T) { // [SDP-6.2.1-1] [D-01] [D-07]
-	for _, layout := range []Layout{Figure, IBTA} {
+	for _, layout := range []sdpwire.Layout{sdpwire.Figure, sdpwire.IBTA} {
 		h := goodHello.Append(nil, layout)
 		token := []byte("0123456789abcdef")
 		for _, v := range []struct {
@@ -104,7 +104,7 @@ func TestReadGreeting(t *testing.T) { // [SDP-6.2.1-1] [D-01] [D-07]
 // error.
 func TestReadRaw(t *testing.T) { // [SDP-8.1.1-10]
 	inBubble(t, "pieces", func(t *testing.T) {
-		want := goodHello.Append(nil, Figure)
+		want := goodHello.Append(nil, sdpwire.Figure)
 		a, b := net.Pipe()
 		go func() {
 			for i := range want {
@@ -180,7 +180,7 @@ func TestConnectFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-9.1-2]
 		o := opt
 		o.RecvBuffers = 1 << 21 // more than a completion queue holds
 		nc := &closing{Conn: a}
-		if _, _, err := connect(t.Context(), nc, o, Figure, false, nil); err == nil || nc.closed != 1 {
+		if _, _, err := connect(t.Context(), nc, o, sdpwire.Figure, false, nil); err == nil || nc.closed != 1 {
 			t.Errorf("%v, closed %d times", err, nc.closed)
 		}
 	})
@@ -190,7 +190,7 @@ func TestConnectFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-9.1-2]
 		broken := errors.New("broken")
 		nc := &closing{Conn: a, fails: broken}
 		begun := time.Now()
-		if _, _, err := connect(t.Context(), nc, opt, Figure, true, nil); err != broken || nc.closed != 1 {
+		if _, _, err := connect(t.Context(), nc, opt, sdpwire.Figure, true, nil); err != broken || nc.closed != 1 {
 			t.Errorf("%v, closed %d times", err, nc.closed)
 		}
 		if len(nc.writeBy) != 1 || !nc.writeBy[0].Equal(begun.Add(opt.SetupTimeout)) {
@@ -201,7 +201,7 @@ func TestConnectFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-9.1-2]
 		a, b := net.Pipe()
 		defer b.Close()
 		begun := time.Now()
-		if _, _, err := connect(t.Context(), a, opt, Figure, true, nil); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begun) != opt.SetupTimeout {
+		if _, _, err := connect(t.Context(), a, opt, sdpwire.Figure, true, nil); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begun) != opt.SetupTimeout {
 			t.Errorf("%v after %v", err, time.Since(begun))
 		}
 	})
@@ -210,7 +210,7 @@ func TestConnectFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-9.1-2]
 		nc := &closing{Conn: a}
 		done := make(chan error, 1)
 		go func() {
-			_, _, err := connect(t.Context(), nc, opt, IBTA, true, []byte("token"))
+			_, _, err := connect(t.Context(), nc, opt, sdpwire.IBTA, true, []byte("token"))
 			done <- err
 		}()
 		got := make([]byte, sdpwire.HelloLen+5+len(mpaKey))
@@ -218,7 +218,7 @@ func TestConnectFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-9.1-2]
 			t.Fatal(err)
 		}
 		s := setup{opt: opt}
-		want := append(append(s.hello(opt.RecvBufferSize).Append(nil, IBTA), "token"...), mpaKey...)
+		want := append(append(s.hello(opt.RecvBufferSize).Append(nil, sdpwire.IBTA), "token"...), mpaKey...)
 		if !slices.Equal(got, want) {
 			t.Errorf("%x, want %x", got, want)
 		}
@@ -243,7 +243,7 @@ func TestConnectFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-9.1-2]
 				}
 			}()
 			nc := &closing{Conn: a}
-			_, _, err := connect(t.Context(), nc, opt, Figure, false, nil)
+			_, _, err := connect(t.Context(), nc, opt, sdpwire.Figure, false, nil)
 			want := ReasonUnknown
 			if len(private) >= 2 {
 				want = ReasonBusy
@@ -259,7 +259,7 @@ func TestConnectFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-9.1-2]
 		defer b.Close()
 		nc := &closing{Conn: a}
 		begun := time.Now()
-		_, _, err := connect(t.Context(), nc, opt, Figure, false, nil)
+		_, _, err := connect(t.Context(), nc, opt, sdpwire.Figure, false, nil)
 		var ref *RefusedError
 		if err == nil || errors.As(err, &ref) || time.Since(begun) != opt.SetupTimeout || nc.closed == 0 {
 			t.Errorf("%v after %v, closed %d times", err, time.Since(begun), nc.closed)
@@ -275,7 +275,7 @@ func TestHelloAckFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-8.1.2
 	}
 	// dialAs connects to a peer that answers the Hello with ack, after what private data
 	// says, and does then what it is told to.
-	dialAs := func(t *testing.T, layout Layout, ird int, private, ack []byte, then func(*wirePeer)) (*setup, sdpcore.Params, error) {
+	dialAs := func(t *testing.T, layout sdpwire.Layout, ird int, private, ack []byte, then func(*wirePeer)) (*setup, sdpcore.Params, error) {
 		t.Helper()
 		a, b := testkit.Pipe()
 		w := &wirePeer{t: t}
@@ -319,7 +319,7 @@ func TestHelloAckFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-8.1.2
 	}
 	dial := func(t *testing.T, private, ack []byte, then func(*wirePeer)) (sdpcore.Params, error) {
 		t.Helper()
-		_, p, err := dialAs(t, Figure, 16, private, ack, then)
+		_, p, err := dialAs(t, sdpwire.Figure, 16, private, ack, then)
 		return p, err
 	}
 	for _, v := range []struct {
@@ -346,37 +346,37 @@ func TestHelloAckFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-8.1.2
 		inBubble(t, v.row, func(t *testing.T) { // [SDP-8.1.1-25] [SDP-6.2.2.1-2] [SDP-6.2.2.3-2]
 			a := goodAck
 			v.change(&a)
-			p, err := dial(t, nil, a.Append(nil, Figure), nil)
+			p, err := dial(t, nil, a.Append(nil, sdpwire.Figure), nil)
 			if v.ok && (p.ORD != int(min(a.LocIRD, 16)) || p.PeerMaxAdverts != int(a.MaxAdverts) || p.PeerSize != int(a.ActRcvSz)) {
 				t.Errorf("%+v: %+v", a, p)
 			}
 			var pe *ProtocolError
-			if v.ok && err != nil || !v.ok && (!errors.As(err, &pe) || pe.Row != v.row || pe.MID != sdpwire.HelloAckMID) {
+			if v.ok && err != nil || !v.ok && (!errors.As(err, &pe) || pe.Row != v.row || pe.Message != sdpwire.HelloAckMID.String()) {
 				t.Errorf("%+v: %v", a, err)
 			}
 		})
 	}
 	inBubble(t, "SDP-6.2.2-1", func(t *testing.T) {
-		_, err := dial(t, nil, append(goodAck.Append(nil, Figure), 0), nil)
+		_, err := dial(t, nil, append(goodAck.Append(nil, sdpwire.Figure), 0), nil)
 		var pe *ProtocolError
-		if !errors.As(err, &pe) || pe.Row != "SDP-6.2.2-1" || pe.MID != sdpwire.HelloAckMID {
+		if !errors.As(err, &pe) || pe.Row != "SDP-6.2.2-1" || pe.Message != sdpwire.HelloAckMID.String() {
 			t.Error(err)
 		}
 	})
 	inBubble(t, "another message", func(t *testing.T) { // [SDP-8.1.1-25]
 		m := sdpwire.Message{MID: sdpwire.Data, Bufs: 9, Len: sdpwire.BSDHLen}
-		_, err := dial(t, nil, m.Append(nil, Figure), nil)
+		_, err := dial(t, nil, m.Append(nil, sdpwire.Figure), nil)
 		if !errors.Is(err, sdpwire.ErrMID) {
 			t.Error(err)
 		}
 	})
 	inBubble(t, "other private data", func(t *testing.T) { // [SDP-8.1.1-25] is not looked at
-		if _, err := dial(t, []byte("anything"), goodAck.Append(nil, Figure), nil); err != nil {
+		if _, err := dial(t, []byte("anything"), goodAck.Append(nil, sdpwire.Figure), nil); err != nil {
 			t.Error(err)
 		}
 	})
 	inBubble(t, "D-02", func(t *testing.T) { // [SDP-8.1.1-25]
-		if _, err := dial(t, goodAck.Append(nil, Figure), goodAck.Append(nil, Figure), nil); err == nil {
+		if _, err := dial(t, goodAck.Append(nil, sdpwire.Figure), goodAck.Append(nil, sdpwire.Figure), nil); err == nil {
 			t.Error("taken from the MPA reply")
 		}
 	})
@@ -408,13 +408,13 @@ func TestHelloAckFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-8.1.2
 			t.Error(err)
 		}
 	})
-	inBubble(t, "IBTA", func(t *testing.T) { // [SDP-8.1.1-25] [D-01]
-		if _, _, err := dialAs(t, IBTA, 16, nil, goodAck.Append(nil, IBTA), nil); err != nil {
+	inBubble(t, "sdpwire.IBTA", func(t *testing.T) { // [SDP-8.1.1-25] [D-01]
+		if _, _, err := dialAs(t, sdpwire.IBTA, 16, nil, goodAck.Append(nil, sdpwire.IBTA), nil); err != nil {
 			t.Error(err)
 		}
 	})
 	inBubble(t, "SDP-8.1.1-28", func(t *testing.T) { // [SDP-8.1.1-20] [D-04] MPA has its say in the depth too
-		if _, p, err := dialAs(t, Figure, 1, nil, goodAck.Append(nil, Figure), nil); err != nil || p.ORD != 1 {
+		if _, p, err := dialAs(t, sdpwire.Figure, 1, nil, goodAck.Append(nil, sdpwire.Figure), nil); err != nil || p.ORD != 1 {
 			t.Errorf("ORD %d, %v", p.ORD, err)
 		}
 	})
@@ -458,7 +458,7 @@ func TestRawHelloFails(t *testing.T) { // [D-02] [D-16]
 	if err != nil {
 		t.Fatal(err)
 	}
-	good := goodHello.Append(nil, Figure)
+	good := goodHello.Append(nil, sdpwire.Figure)
 	long := slices.Clone(good)
 	binary.BigEndian.PutUint32(long[4:], 33) // Len
 	adverts := goodHello
@@ -471,7 +471,7 @@ func TestRawHelloFails(t *testing.T) { // [D-02] [D-16]
 	}{
 		{"another length", long, ReasonHello, nil},
 		{"nothing", make([]byte, 32), ReasonHello, nil},
-		{"no advertisements", adverts.Append(nil, Figure), ReasonAdverts, nil},
+		{"no advertisements", adverts.Append(nil, sdpwire.Figure), ReasonAdverts, nil},
 		{"cut off", good[:31], 0, io.EOF},
 		{"no Request", good, 0, io.ErrUnexpectedEOF},
 		{"a cut Request", append(slices.Clone(good), mpaKey...), 0, io.ErrUnexpectedEOF},
@@ -494,7 +494,7 @@ func TestRawHelloFails(t *testing.T) { // [D-02] [D-16]
 	}
 	inBubble(t, "D-03", func(t *testing.T) { // revision 1 behind it: the acceptor speaks first
 		a, b := testkit.Pipe()
-		a.Write(goodHello.Append(nil, Figure))
+		a.Write(goodHello.Append(nil, sdpwire.Figure))
 		up := make(chan error, 1)
 		var c *Conn
 		go func() {

@@ -18,7 +18,7 @@ import (
 // role. What they share with the connection is guarded by mu, which is taken
 // behind all other locks.
 type inbox struct {
-	layout Layout
+	layout sdpwire.Layout
 	size   int  // bytes of a Private Buffer
 	rests  bool // nothing is lent since the last call of lend, and no read waits; that of lend's caller alone
 
@@ -50,7 +50,7 @@ type slot struct {
 
 var _ iwarp.RecvSource = (*inbox)(nil)
 
-func newInbox(layout Layout, n, size int) *inbox {
+func newInbox(layout sdpwire.Layout, n, size int) *inbox {
 	return &inbox{layout: layout, size: size, slots: make([]*slot, n)}
 }
 

@@ -11,13 +11,13 @@ import (
 // dataHead returns the header of a Data message with n bytes of payload.
 func dataHead(n int, f sdpwire.Flags) []byte {
 	m := sdpwire.Message{MID: sdpwire.Data, Flags: f, Bufs: 5, Len: uint32(sdpwire.BSDHLen + n)}
-	return m.Append(nil, Figure)
+	return m.Append(nil, sdpwire.Figure)
 }
 
 // TestInboxLands: payload goes into the lent buffer as long as all before it
 // did and it fits, and elsewhere if there is anything about it.
 func TestInboxLands(t *testing.T) {
-	in := newInbox(Figure, 4, 1000)
+	in := newInbox(sdpwire.Figure, 4, 1000)
 	lent := make([]byte, 100)
 	in.lend(lent, false, false)
 	next := func(head []byte, size int, last bool) (id uint64, sg int) {
@@ -85,7 +85,7 @@ func TestInboxLands(t *testing.T) {
 // look at the inbox and the loan keeps what is behind it out of the buffer of
 // the read. [SDP-4.1-1]
 func TestInboxLendsLate(t *testing.T) {
-	in := newInbox(Figure, 4, 1000)
+	in := newInbox(sdpwire.Figure, 4, 1000)
 	lent := make([]byte, 100)
 	wr, ok := in.NextRecv(dataHead(10, 0), 26, true) // by another goroutine
 	if !ok {
@@ -127,7 +127,7 @@ func TestInboxLendsLate(t *testing.T) {
 // progress stays where it is from one poll to the next. [SDP-4.1-1]
 func TestInboxStream(t *testing.T) {
 	const size = bulkSize
-	in := newInbox(Figure, 4, size+100)
+	in := newInbox(sdpwire.Figure, 4, size+100)
 	lent := make([]byte, 4*size)
 	in.lend(lent, false, false)
 	if g := in.Guess(); g.Payload != nil {

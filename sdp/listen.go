@@ -283,7 +283,7 @@ func (l *Listener) setUp(nc net.Conn, host netip.Addr) {
 		l.opt.Logger.Info("set-up failed", "remote", path.Remote, "err", err)
 		return
 	}
-	path.Layout, path.RawHello, path.CRC = g.layout, g.raw, s.qp.Params().CRC
+	path.Layout, path.RawHello, path.CRC = Layout(g.layout), g.raw, s.qp.Params().CRC
 	path.by(s.qp)
 	if l.opt.Logger.Enabled(l.ctx, slog.LevelInfo) {
 		l.opt.Logger.Info("connection up", "local", path.Local.String(), "remote", path.Remote.String(), "crc", path.CRC)

@@ -98,7 +98,7 @@ func memWireOn(t testing.TB, s memSide, hello sdpwire.Hello) (*wirePeer, *Conn, 
 		ch <- result{c, err}
 	}()
 	w := &wirePeer{t: t}
-	if _, err := iwarp.Client(context.Background(), a, w.config(hello.Append(nil, Figure))); err != nil {
+	if _, err := iwarp.Client(context.Background(), a, w.config(hello.Append(nil, sdpwire.Figure))); err != nil {
 		t.Fatal(err)
 	}
 	if _, b := w.next(); len(b) != sdpwire.HelloAckLen {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"viaduct/internal/sdpcore"
+	"viaduct/internal/wire/sdpwire"
 )
 
 // Socket duplication: a live connection moves to another process, or to
@@ -260,7 +261,7 @@ type move struct {
 
 type arrival struct {
 	s      *setup
-	layout Layout
+	layout sdpwire.Layout
 	p      sdpcore.Params
 	path   Path
 }
@@ -380,6 +381,6 @@ func (l *Listener) expected(s *setup, g greeting, path Path) (*move, Reason) {
 	return m, ReasonUnknown
 }
 
-func (m *move) arrive(s *setup, layout Layout, p sdpcore.Params, path Path) {
+func (m *move) arrive(s *setup, layout sdpwire.Layout, p sdpcore.Params, path Path) {
 	m.got <- &arrival{s, layout, p, path}
 }

@@ -220,11 +220,11 @@ func TestResumeStream(t *testing.T) {
 		go func() {
 			qp, err := iwarp.Server(context.Background(), b, next.config(nil))
 			if err == nil {
-				err = qp.Post(iwarp.SendWR{Op: iwarp.OpSendSE, SG: []iwarp.SGE{iwarp.Buf(goodAck.Append(nil, Figure))}, Unsignaled: true})
+				err = qp.Post(iwarp.SendWR{Op: iwarp.OpSendSE, SG: []iwarp.SGE{iwarp.Buf(goodAck.Append(nil, sdpwire.Figure))}, Unsignaled: true})
 			}
 			served <- err
 		}()
-		s, p, err := connect(t.Context(), a, c.opt, Figure, false, nil)
+		s, p, err := connect(t.Context(), a, c.opt, sdpwire.Figure, false, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -299,7 +299,7 @@ func TestResumeState(t *testing.T) { // [SDP-13.1.1-12] [SDP-13.1.1-13] [SDP-13.
 			}
 			w := &wirePeer{t: t}
 			up := make(chan error, 1)
-			go func() { up <- w.connect(ml.dial(), append(goodHello.Append(nil, Figure), token...)) }()
+			go func() { up <- w.connect(ml.dial(), append(goodHello.Append(nil, sdpwire.Figure), token...)) }()
 			time.Sleep(time.Second)
 			if len(up) != 0 {
 				t.Fatal("an answer before the state was handed over")
@@ -316,7 +316,7 @@ func TestResumeState(t *testing.T) { // [SDP-13.1.1-12] [SDP-13.1.1-13] [SDP-13.
 			}
 			defer func() { c.Abort(); w.close(); <-c.Done() }()
 			_, b := w.next()
-			if a, _, err := sdpwire.ParseHelloAck(b, Figure); err != nil || a.ActRcvSz != 5000 {
+			if a, _, err := sdpwire.ParseHelloAck(b, sdpwire.Figure); err != nil || a.ActRcvSz != 5000 {
 				t.Errorf("%+v, %v", a, err)
 			}
 			if p := c.Path(); !strings.Contains(p.Why, "moved here") || !p.SDP || p.Local == nil || string(c.token) != string(token) {

@@ -9,32 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"viaduct/internal/sdpcore"
 	"viaduct/internal/wire/sdpwire"
 	"viaduct/samehost"
-)
-
-// A Policy says which flow control mode a half of the connection is steered to.
-type Policy = sdpcore.Policy
-
-// The policies.
-const ( // [D-42]
-	Auto         = sdpcore.Auto         // by what the traffic looks like
-	PinBuffered  = sdpcore.PinBuffered  // copies only
-	PinCombined  = sdpcore.PinCombined  // copies, and one RDMA Read at a time
-	PinPipelined = sdpcore.PinPipelined // everything, many at a time
-)
-
-// [D-01]
-
-// Layout is the reading of the header figures a dialer uses; a listener takes
-// both.
-type Layout = sdpwire.Layout
-
-// The layouts.
-const (
-	Figure = sdpwire.Figure // literal
-	IBTA   = sdpwire.IBTA   // as on InfiniBand
 )
 
 // Defaults. Sizes and thresholds were chosen by measurement; see docs/sdp.md.
@@ -111,7 +87,7 @@ type Options struct {
 	// system's.
 	Congestion string
 	// Timers are the times the protocol acts on by itself.
-	Timers sdpcore.Timers
+	Timers Timers
 
 	// WrapConn, if set, is given each TCP connection before anything was sent
 	// or received, and returns what to use instead: a capture, a shaper.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 
-	"viaduct/internal/sdpcore"
 	"viaduct/iwarp"
 )
 
@@ -40,11 +39,6 @@ func (p Path) String() string {
 // Path tells how the connection came about.
 func (c *Conn) Path() Path { return c.path }
 
-// Counters count what the two half-connections have done: bytes of payload by
-// mechanism (Bcopy, Prefix, Transact, Read, Write), messages, credit stalls,
-// advertisements, cancels and changes of mode, each since the connection began.
-type Counters = sdpcore.Stats
-
 // Stats are counters of a connection.
 type Stats struct {
 	Counters
@@ -62,7 +56,7 @@ type Stats struct {
 func (c *Conn) Stats() Stats {
 	c.mu.Lock()
 	defer c.unlock()
-	return Stats{Counters: c.m.Stats(), SendMode: c.m.SendMode().String(), RecvMode: c.m.RecvMode().String(),
+	return Stats{Counters: Counters(c.m.Stats()), SendMode: c.m.SendMode().String(), RecvMode: c.m.RecvMode().String(),
 		Credits: c.m.Credits(), SendQueue: c.m.SendQueue(), Held: c.m.Held(), Stream: c.qp.Stats()}
 }
 

@@ -26,7 +26,7 @@ type setup struct {
 	dev       *iwarp.Device
 	in        *inbox
 	sendDepth int
-	layout    Layout
+	layout    sdpwire.Layout
 	pooled    bool // see attend.Go
 }
 
@@ -107,10 +107,10 @@ func (s *setup) params(role sdpcore.Role, bufs, size, adverts, ord int) sdpcore.
 	return sdpcore.Params{
 		Role: role, RecvBufs: o.RecvBuffers, MaxRecvBufs: o.mostBuffers(), RecvSize: o.RecvBufferSize, PeerBufs: bufs, PeerSize: size,
 		MaxAdverts: o.MaxAdverts, PeerMaxAdverts: adverts, ORD: ord,
-		SendPolicy: o.SendPolicy, RecvPolicy: o.RecvPolicy, SendThreshold: threshold(o.SendThreshold), RecvThreshold: o.RecvThreshold,
+		SendPolicy: sdpcore.Policy(o.SendPolicy), RecvPolicy: sdpcore.Policy(o.RecvPolicy), SendThreshold: threshold(o.SendThreshold), RecvThreshold: o.RecvThreshold,
 		NoRead: o.NoRDMARead, NoSinkAvail: o.NoSinkAvail, NoInvalidate: o.NoRemoteInvalidate, BigPrefix: o.BigPrefix, UrgentApart: o.UrgentApart,
 		RecvBudget: o.ReceiveBuffer, SendBudget: o.SendBuffer, MaxRecvSize: o.maxRecvSize(), NoResize: o.NoResize,
-		NoSuspend: o.NoSuspend, MinSuspendPort: 1024, Timers: o.Timers,
+		NoSuspend: o.NoSuspend, MinSuspendPort: 1024, Timers: sdpcore.Timers(o.Timers),
 	}
 }
 
@@ -118,7 +118,7 @@ func (s *setup) params(role sdpcore.Role, bufs, size, adverts, ord int) sdpcore.
 // its own, with its own Private Buffers, in the order of the draft. [SDP-8.1.1-3]
 // [SDP-8.1.1-4] [SDP-9.1-2] The TCP
 // connection is closed on failure.
-func connect(ctx context.Context, nc net.Conn, opt Options, layout Layout, raw bool, token []byte) (*setup, sdpcore.Params, error) {
+func connect(ctx context.Context, nc net.Conn, opt Options, layout sdpwire.Layout, raw bool, token []byte) (*setup, sdpcore.Params, error) {
 	ctx, cancel := context.WithTimeout(ctx, opt.SetupTimeout) // [D-17]
 	defer cancel()
 	s, err := newSetup(opt, nil)
@@ -165,7 +165,7 @@ func connect(ctx context.Context, nc net.Conn, opt Options, layout Layout, raw b
 }
 
 // awaitHelloAck takes the first message of the Accepting Peer. [SDP-8.1.1-25]
-func (s *setup) awaitHelloAck(ctx context.Context, layout Layout) (p sdpcore.Params, err error) {
+func (s *setup) awaitHelloAck(ctx context.Context, layout sdpwire.Layout) (p sdpcore.Params, err error) {
 	if _, _, err := sdpwire.ParseHelloAck(s.qp.PeerPrivate(), layout); err == nil {
 		return p, errors.New("sdp: the peer put its HelloAck into the MPA reply, which is not a form spoken here") // [D-02]
 	}
@@ -186,15 +186,15 @@ func (s *setup) awaitHelloAck(ctx context.Context, layout Layout) (p sdpcore.Par
 	case err != nil:
 		return p, fmt.Errorf("sdp: first message of the peer is no HelloAck: %w", err)
 	case n != len(b): // [SDP-6.2.2-1]
-		return p, &ProtocolError{Row: "SDP-6.2.2-1", MID: sdpwire.HelloAckMID, What: fmt.Sprintf("%d bytes", len(b))}
+		return p, violation("SDP-6.2.2-1", sdpwire.HelloAckMID, fmt.Sprintf("%d bytes", len(b)))
 	case a.MajV != sdpwire.MajV && !fault.On("sdp-ack-unchecked"): // [SDP-6.2.2.1-2]; MinV is no ground [SDP-6.2.2.2-2] [SDP-8.1.1-26] and rules the same today [SDP-8.1.1-27]
-		return p, &ProtocolError{Row: "SDP-6.2.2.1-2", MID: sdpwire.HelloAckMID, What: fmt.Sprintf("major version %d", a.MajV)}
+		return p, violation("SDP-6.2.2.1-2", sdpwire.HelloAckMID, fmt.Sprintf("major version %d", a.MajV))
 	case a.MaxAdverts == 0: // [SDP-6.2.2.3-2]
-		return p, &ProtocolError{Row: "SDP-6.2.2.3-2", MID: sdpwire.HelloAckMID, What: "MaxAdverts is zero"}
+		return p, violation("SDP-6.2.2.3-2", sdpwire.HelloAckMID, "MaxAdverts is zero")
 	case a.LocIRD == 0 || a.LocORD == 0:
-		return p, &ProtocolError{Row: "SDP-8.1.1-25", MID: sdpwire.HelloAckMID, What: "LocIRD or LocORD is zero"}
+		return p, violation("SDP-8.1.1-25", sdpwire.HelloAckMID, "LocIRD or LocORD is zero")
 	case a.Bufs < sdpwire.MinBuffers || a.ActRcvSz < sdpwire.MinBufferSize || a.ActRcvSz > sdpwire.MaxSize: // [D-07]
-		return p, &ProtocolError{Row: "D-07", MID: sdpwire.HelloAckMID, What: fmt.Sprintf("%d buffers of %d bytes", a.Bufs, a.ActRcvSz)}
+		return p, violation("D-07", sdpwire.HelloAckMID, fmt.Sprintf("%d buffers of %d bytes", a.Bufs, a.ActRcvSz))
 	}
 	s.in.release(int(e.ID))
 	ord := s.settleORD(int(a.LocIRD)) // [SDP-8.1.1-29]; from here on data may go [SDP-8.1.1-31]
@@ -237,7 +237,7 @@ func recvSizeFor(o *Options, des uint32) int {
 // A greeting is a Hello and where it came from.
 type greeting struct {
 	hello  sdpwire.Hello
-	layout Layout
+	layout sdpwire.Layout
 	raw    bool
 	token  []byte
 }

@@ -22,7 +22,7 @@ type wirePeer struct {
 	qp     *iwarp.QueuePair
 	cq     *iwarp.CompletionQueue
 	bufs   [][]byte
-	layout Layout
+	layout sdpwire.Layout
 	seq    uint32
 	ack    uint32
 }
@@ -144,12 +144,12 @@ func connectWire(t testing.TB, opt Options) (*wirePeer, *Conn) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	w, err := dialWire(t, l.Addr().String(), nil, goodHello.Append(nil, Figure))
+	w, err := dialWire(t, l.Addr().String(), nil, goodHello.Append(nil, sdpwire.Figure))
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, b := w.next()
-	if _, _, err := sdpwire.ParseHelloAck(b, Figure); err != nil {
+	if _, _, err := sdpwire.ParseHelloAck(b, sdpwire.Figure); err != nil {
 		t.Fatalf("HelloAck: %x: %v", b, err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
@@ -168,7 +168,7 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	accepted := func(h sdpwire.Hello, layout Layout, raw bool, tail ...byte) sdpwire.HelloAck {
+	accepted := func(h sdpwire.Hello, layout sdpwire.Layout, raw bool, tail ...byte) sdpwire.HelloAck {
 		t.Helper()
 		b := append(h.Append(nil, layout), tail...)
 		var w *wirePeer
@@ -194,14 +194,14 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := c.(*Conn).Path(); got.Layout != layout || got.RawHello != raw || !got.SDP {
+		if got := c.(*Conn).Path(); got.Layout != Layout(layout) || got.RawHello != raw || !got.SDP {
 			t.Errorf("path %+v", got)
 		}
 		c.(*Conn).Abort()
 		<-c.(*Conn).Done()
 		return a
 	}
-	for _, layout := range []Layout{Figure, IBTA} { // [D-01]
+	for _, layout := range []sdpwire.Layout{sdpwire.Figure, sdpwire.IBTA} { // [D-01]
 		for _, raw := range []bool{false, true} { // [SDP-8.1.1-2] [SDP-8.1.1-10] [D-02]
 			a := accepted(goodHello, layout, raw)
 			// [SDP-8.1.1-19] [SDP-6.2.2.1-1] [SDP-6.2.2.2-1] [SDP-6.2.2.3-1] [SDP-6.2.2.5-1] [SDP-6.2.2.6-1] [SDP-6.2-1] [SDP-10.3-1] [SDP-10-2]
@@ -214,7 +214,7 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 	t.Run("SDP-8.1.1-21", func(t *testing.T) {
 		h := goodHello
 		h.LocIRD = 2
-		if a := accepted(h, Figure, false); a.LocORD != 2 || a.LocIRD < 1 { // [SDP-8.1.1-20] [D-04]
+		if a := accepted(h, sdpwire.Figure, false); a.LocORD != 2 || a.LocIRD < 1 { // [SDP-8.1.1-20] [D-04]
 			t.Errorf("%+v", a)
 		}
 	})
@@ -222,7 +222,7 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 		for _, c := range []struct{ des, act uint32 }{{4096, 4096}, {65536, 65536}, {1 << 31, 8192}, {0, 8192}, {100, 8192}} { // [SDP-6.2.1.4-3] [D-07] [D-14]
 			h := goodHello
 			h.DesRemRcvSz = c.des
-			if a := accepted(h, Figure, false); a.ActRcvSz != c.act { // [SDP-6.2.2.4-1]
+			if a := accepted(h, sdpwire.Figure, false); a.ActRcvSz != c.act { // [SDP-6.2.2.4-1]
 				t.Errorf("wish %d: %d", c.des, a.ActRcvSz)
 			}
 		}
@@ -231,7 +231,7 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 		for _, v := range []uint8{0, 2, 15} {
 			h := goodHello
 			h.MinV = v
-			accepted(h, Figure, false)
+			accepted(h, sdpwire.Figure, false)
 		}
 	})
 	t.Run("SDP-8.1.1-12", func(t *testing.T) {
@@ -251,17 +251,17 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 		} {
 			h := goodHello
 			c.change(&h)
-			_, err := dialWire(t, l.Addr().String(), nil, h.Append(nil, Figure))
+			_, err := dialWire(t, l.Addr().String(), nil, h.Append(nil, sdpwire.Figure))
 			var rej *iwarp.RejectedError
 			if !errors.As(err, &rej) || hex.EncodeToString(rej.Private) != hex.EncodeToString([]byte{0, byte(c.why)}) { // [D-16]
 				t.Errorf("%v: %v", c.why, err)
 			}
-			if _, err := dialWire(t, l.Addr().String(), h.Append(nil, Figure), nil); err == nil {
+			if _, err := dialWire(t, l.Addr().String(), h.Append(nil, sdpwire.Figure), nil); err == nil {
 				t.Errorf("%v: raw Hello accepted", c.why)
 			}
 		}
-		for _, b := range [][]byte{nil, {1, 2, 3}, goodHello.Append(nil, Figure)[:31], append(goodHello.Append(nil, Figure), 0), // [SDP-6.2.1-1]
-			append(goodHello.Append(nil, Figure), make([]byte, 16)...)} { // a token that no Expectation has [D-07]
+		for _, b := range [][]byte{nil, {1, 2, 3}, goodHello.Append(nil, sdpwire.Figure)[:31], append(goodHello.Append(nil, sdpwire.Figure), 0), // [SDP-6.2.1-1]
+			append(goodHello.Append(nil, sdpwire.Figure), make([]byte, 16)...)} { // a token that no Expectation has [D-07]
 			var rej *iwarp.RejectedError
 			if _, err := dialWire(t, l.Addr().String(), nil, b); !errors.As(err, &rej) {
 				t.Errorf("%x: %v", b, err)
@@ -291,7 +291,7 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 			nc.Write([]byte("MPA ID"))
 			nc.Close()
 		}
-		accepted(goodHello, Figure, false)
+		accepted(goodHello, sdpwire.Figure, false)
 		if n := l.Regions(); n != 0 { // [SDP-8.1.2-2], and TestMain counts goroutines
 			t.Errorf("%d regions left", n)
 		}
@@ -403,7 +403,7 @@ func TestSDP_6_2_1_Hello(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if h, n, err := sdpwire.ParseHello(req.Private(), Figure); err != nil || n != len(req.Private()) || h != tc.want {
+		if h, n, err := sdpwire.ParseHello(req.Private(), sdpwire.Figure); err != nil || n != len(req.Private()) || h != tc.want {
 			t.Errorf("%+v: Hello %+v in %d bytes, %v", tc.opt, h, len(req.Private()), err)
 		}
 		if err := req.Reject(nil); err != nil {
@@ -440,7 +440,7 @@ func serveWire(t testing.TB, ack []byte, change func(*iwarp.Config), then func(*
 			return
 		}
 		defer w.close()
-		h, n, err := sdpwire.ParseHello(qp.PeerPrivate(), Figure)
+		h, n, err := sdpwire.ParseHello(qp.PeerPrivate(), sdpwire.Figure)
 		if err != nil || n != len(qp.PeerPrivate()) || h.MajV != 1 || h.MinV != 1 || h.MaxAdverts == 0 || h.LocIRD == 0 || h.LocORD == 0 ||
 			h.Bufs < 4 || h.LocalRcvSz < 37 || h.DesRemRcvSz > 1<<31 {
 			t.Errorf("Hello %+v, %v", h, err)
@@ -478,13 +478,13 @@ func TestSDP_8_1_1_Connecting(t *testing.T) {
 	} {
 		a := goodAck
 		c.change(&a)
-		_, err := Dial(serveWire(t, a.Append(nil, Figure), nil, nil), nil)
+		_, err := Dial(serveWire(t, a.Append(nil, sdpwire.Figure), nil, nil), nil)
 		var pe *ProtocolError
 		if !errors.As(err, &pe) || pe.Row != c.row {
 			t.Errorf("[%s] %v", c.row, err)
 		}
 	}
-	for _, b := range [][]byte{{1, 2, 3}, append(goodAck.Append(nil, Figure), 0), goodHello.Append(nil, Figure)} { // [SDP-6.2.2-1]
+	for _, b := range [][]byte{{1, 2, 3}, append(goodAck.Append(nil, sdpwire.Figure), 0), goodHello.Append(nil, sdpwire.Figure)} { // [SDP-6.2.2-1]
 		if _, err := Dial(serveWire(t, b, nil, nil), nil); err == nil {
 			t.Errorf("%x taken for HelloAck", b)
 		}
@@ -492,7 +492,7 @@ func TestSDP_8_1_1_Connecting(t *testing.T) {
 	for _, v := range []uint8{0, 2, 15} { // [SDP-6.2.2.2-2] [SDP-8.1.1-26] [SDP-8.1.1-27]
 		a := goodAck
 		a.MinV = v
-		c, err := Dial(serveWire(t, a.Append(nil, Figure), nil, func(w *wirePeer) { w.message() }), nil)
+		c, err := Dial(serveWire(t, a.Append(nil, sdpwire.Figure), nil, func(w *wirePeer) { w.message() }), nil)
 		if err != nil {
 			t.Errorf("minor version %d: %v", v, err)
 			continue
@@ -509,7 +509,7 @@ func TestSDP_8_1_1_Connecting(t *testing.T) {
 				_, ok = w.cq.Poll()
 			}
 			quiet <- !ok
-			w.qp.Post(iwarp.SendWR{Op: iwarp.OpSendSE, SG: []iwarp.SGE{iwarp.Buf(goodAck.Append(nil, Figure))}, Unsignaled: true})
+			w.qp.Post(iwarp.SendWR{Op: iwarp.OpSendSE, SG: []iwarp.SGE{iwarp.Buf(goodAck.Append(nil, sdpwire.Figure))}, Unsignaled: true})
 			// [SDP-8.1.1-31] a write right after the set-up needs nothing from us
 			if m, _, p := w.message(); m.MID != sdpwire.Data || string(p) != "early" || m.MSeq != 0 {
 				t.Errorf("%v %q", &m, p)
@@ -529,7 +529,7 @@ func TestSDP_8_1_1_Connecting(t *testing.T) {
 	})
 	// [SDP-8.1.1-5] [SDP-8.1.1-6]
 	t.Run("SDP-8.1.1-7 SDP-8.1.1-9 SDP-8.1.1-24", func(t *testing.T) { // HelloAck and a burst right behind it
-		addr := serveWire(t, goodAck.Append(nil, Figure), nil, func(w *wirePeer) {
+		addr := serveWire(t, goodAck.Append(nil, sdpwire.Figure), nil, func(w *wirePeer) {
 			for range defaultRecvBuffers - 2 {
 				w.send(sdpwire.Message{MID: sdpwire.Data}, "burst")
 			}
@@ -548,7 +548,7 @@ func TestSDP_8_1_1_Connecting(t *testing.T) {
 	t.Run("SDP-8.1.1-29", func(t *testing.T) { // [SDP-8.1.1-28]
 		a := goodAck
 		a.LocIRD = 2
-		addr := serveWire(t, a.Append(nil, Figure), nil, func(w *wirePeer) { w.ended() })
+		addr := serveWire(t, a.Append(nil, sdpwire.Figure), nil, func(w *wirePeer) { w.ended() })
 		c, err := Dial(addr, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -559,7 +559,7 @@ func TestSDP_8_1_1_Connecting(t *testing.T) {
 		shutOne(t, c)
 	})
 	t.Run("D-02", func(t *testing.T) { // HelloAck in the MPA reply
-		addr := serveWire(t, nil, func(cfg *iwarp.Config) { cfg.Private = goodAck.Append(nil, Figure) }, nil)
+		addr := serveWire(t, nil, func(cfg *iwarp.Config) { cfg.Private = goodAck.Append(nil, sdpwire.Figure) }, nil)
 		if _, err := Dial(addr, nil); err == nil || !strings.Contains(err.Error(), "MPA reply") {
 			t.Error(err)
 		}
@@ -575,7 +575,7 @@ func TestSDP_8_1_1_Connecting(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg := w.config(goodHello.Append(nil, Figure))
+		cfg := w.config(goodHello.Append(nil, sdpwire.Figure))
 		cfg.Plain, cfg.NoNudge = true, true
 		if _, err := iwarp.Client(context.Background(), nc, cfg); err != nil {
 			t.Fatal(err)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"viaduct/internal/testkit"
+
+	"viaduct/internal/wire/sdpwire"
 )
 
 // TestSDP_8_1_2_shortHello: a connection that ends before its first 18 bytes
@@ -112,7 +114,7 @@ func TestSniffSleeps(t *testing.T) {
 func TestD17_oneLimit(t *testing.T) {
 	request := append([]byte(mpaKey), 0x40, 2, 0, 36) // CRC, revision 2, private data
 	request = append(request, make([]byte, 4)...)
-	hello := goodHello.Append(nil, Figure)
+	hello := goodHello.Append(nil, sdpwire.Figure)
 	for _, v := range []struct {
 		name string
 		wait time.Duration // before a first piece, which comes at once

@@ -115,11 +115,11 @@ type MemAttributes struct { // [VIA 6.2]
 	EnableRDMAWrite bool
 	EnableRDMARead  bool
 
-	// MayFault says that the memory is a mapped file which another process may
+	// Guarded says that the memory is a mapped file which another process may
 	// truncate: touching it then fails the transfer and nothing else.
-	MayFault bool
+	Guarded bool
 
-	// FaultBreaks says, with MayFault, that a fault in the middle of a transfer may end
+	// FaultBreaks says, with Guarded, that a fault in the middle of a transfer may end
 	// its connection as well. Bytes need not be copied first then: it is for
 	// memory that faults only by a mistake of its program, such as unmapping it
 	// while it is registered. At Unreliable Delivery it means nothing.

@@ -91,7 +91,7 @@ func (e *Endpoint) holdSegment(d *Descriptor) (Memory, Status) {
 	if out != regmem.OK {
 		return Memory{}, StatusProtectionError // [VIA-1.5-4] [VIA-1.5-5] [VIA-4.6-2]
 	}
-	return m, 0
+	return Memory(m), 0
 }
 
 func (e *Endpoint) checkSegments(d *Descriptor, rdma bool) Status {
@@ -140,13 +140,6 @@ func (c *Cursor) Skip(d *Descriptor, n uint64) {
 		c.seg, c.off = c.seg+1, 0
 	}
 }
-
-// Memory is registered memory that a transfer may touch now: the bytes, B, and the
-// pin that keeps their region from being deregistered, until Release, which is
-// called once. The zero Memory is empty and pins nothing. Where Guarded is true,
-// touching B may fault, as the memory is a mapped file that can shrink: such bytes
-// are moved by CopyTo and CopyFrom, which report that as an error.
-type Memory = regmem.Ref
 
 // Gather pins the next piece of d's memory, at most limit bytes of one
 // segment, and moves the cursor behind it. An empty Memory with status 0 is the

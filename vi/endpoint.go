@@ -292,13 +292,13 @@ func (e *Endpoint) targetRights(write bool) (need regmem.Rights, ok bool) {
 
 // access pins a range, or finds it in the region that held pins.
 func (e *Endpoint) access(held Memory, handle MemHandle, addr, length uint64, need regmem.Rights) (Memory, bool) {
-	if r := regmem.RegionOf(held); r != nil && r.Handle() == uint32(handle) {
-		if b, out := regmem.Within(held, addr, length, e.domain, nil, need); out == regmem.OK {
-			return regmem.Of(b), true
+	if r := regmem.RegionOf(regmem.Ref(held)); r != nil && r.Handle() == uint32(handle) {
+		if b, out := regmem.Within(regmem.Ref(held), addr, length, e.domain, nil, need); out == regmem.OK {
+			return Memory(regmem.Of(b)), true
 		}
 	}
 	m, out := e.v.nic.memory.Access(uint32(handle), addr, length, e.domain, nil, need)
-	return m, out == regmem.OK
+	return Memory(m), out == regmem.OK
 }
 
 // AsyncError raises an asynchronous error of the VI.

@@ -47,7 +47,7 @@ func (n *NIC) register(a MemAttributes, add func(regmem.Options) (*regmem.Region
 	if err != nil {
 		return nil, err
 	}
-	r, err := add(regmem.Options{Rights: a.rights(), Domain: d, Guarded: a.MayFault, FaultBreaks: a.FaultBreaks}) // [VIA-1.1-5]
+	r, err := add(regmem.Options{Rights: a.rights(), Domain: d, Guarded: a.Guarded, FaultBreaks: a.FaultBreaks}) // [VIA-1.1-5]
 	if err != nil {
 		n.dropPtagLocked(a.Ptag)
 		if errors.Is(err, regmem.ErrLimit) {
@@ -113,7 +113,7 @@ func (n *NIC) QueryMem(r *Region) (MemAttributes, error) { // [VIA 6.4.2]
 }
 
 // SetMemAttributes changes the attributes of a region for operations that
-// start afterwards. MayFault and FaultBreaks can't be changed.
+// start afterwards. Guarded and FaultBreaks can't be changed.
 //
 // Errors: ErrInvalidParameter, ErrInvalidPtag, ErrInvalidRDMARead.
 func (n *NIC) SetMemAttributes(r *Region, a MemAttributes) error { // [VIA 6.4.2]
@@ -127,7 +127,7 @@ func (n *NIC) SetMemAttributes(r *Region, a MemAttributes) error { // [VIA 6.4.2
 	defer n.mu.Unlock()
 	// Looked up with the lock held: DeregisterMem drops the tag that it finds
 	// afterwards.
-	if n.memory.Lookup(r.r.Handle()) != r.r || a.MayFault != r.attrs.MayFault || a.FaultBreaks != r.attrs.FaultBreaks {
+	if n.memory.Lookup(r.r.Handle()) != r.r || a.Guarded != r.attrs.Guarded || a.FaultBreaks != r.attrs.FaultBreaks {
 		return fmt.Errorf("%w: region", ErrInvalidParameter)
 	}
 	d, err := n.usePtagLocked(a.Ptag)

@@ -29,7 +29,7 @@ func (l *link) acknowledged() {
 	}
 	l.p.count.remoteErrors.Add(1)
 	seq := l.sequence(n)
-	l.die(&RemoteError{Code: x.h.Error, Number: uint32(n)}, nil, func() { l.ep.FailSend(seq, st) })
+	l.die(&RemoteError{Code: uint16(x.h.Error), Number: uint32(n)}, nil, func() { l.ep.FailSend(seq, st) })
 }
 
 // sequence is the number of the send descriptor of message n: both rise by

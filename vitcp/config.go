@@ -65,8 +65,7 @@ type Config struct {
 	// soon as it is opened, as the draft's figure says of the first VI.
 	ImplicitListen bool
 
-	// Port is the TCP port of addresses that name none; 0 means
-	// vitcpwire.Port.
+	// Port is the TCP port of addresses that name none; 0 means 3936.
 	Port uint16
 
 	// SharePort lets several processes of this host wait at Port, as VIPL programs do: their
@@ -137,7 +136,7 @@ type Config struct {
 	PerPeer int
 
 	// MaxSecurity is how many bytes of security information are accepted; 0
-	// means 4096. At most vitcpwire.MaxSecurity.
+	// means 4096. At most what one segment holds after the header, about 64 KiB.
 	MaxSecurity int
 
 	// Security, if set, adds its own security information to the one that VIs send. It checks the

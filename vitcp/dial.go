@@ -238,7 +238,7 @@ func (c *call) take(nc net.Conn, a answer) (vi.Link, vi.Agreement, error) {
 	p := c.d.p
 	ce := &a.g.ce
 	if m := p.cfg.habits().match(c.attrs, ce.Attributes); m != matching {
-		err := &MismatchError{Attribute: m.String(), Ours: c.attrs, Theirs: ce.Attributes}
+		err := &MismatchError{Attribute: m.String(), Ours: c.attrs.String(), Theirs: ce.Attributes.String()}
 		return nil, vi.Agreement{}, fmt.Errorf("%w: %w", vi.ErrInvalidReliability, err)
 	}
 	if !checkMTU(c.mtu, ce.MTU) {
@@ -465,7 +465,7 @@ func outcomeError(ctx context.Context, s setupStep, code vitcpwire.RemoteError) 
 		}
 		return vi.ErrTimeout
 	case outcomeRejected, outcomeResources, outcomeVersion:
-		return &RejectError{code}
+		return &RejectError{uint16(code)}
 	case outcomeAttributes:
 		return fmt.Errorf("%w: %w", vi.ErrReject, &MismatchError{Remote: true})
 	case outcomeNoMatch:

@@ -35,17 +35,17 @@ func framingf(format string, args ...any) error {
 // A RejectError is the peer's Connect Reject. It matches vi.ErrReject, or vi.ErrResource if the
 // peer gave that as its reason.
 type RejectError struct { // [V-46]
-	Code vitcpwire.RemoteError // as it came
+	Code uint16 // the Remote Error Code as it came: its low byte is the reason
 }
 
 // Error names the reason.
 func (e *RejectError) Error() string {
-	return "vitcp: connection rejected: " + e.Code.RejectReason()
+	return "vitcp: connection rejected: " + vitcpwire.RemoteError(e.Code).RejectReason()
 }
 
 // Is reports whether target is the error of package vi for Code.
 func (e *RejectError) Is(target error) bool {
-	if e.Code.IS() == rejectResources {
+	if vitcpwire.RemoteError(e.Code).IS() == rejectResources {
 		return target == vi.ErrResource
 	}
 	return target == vi.ErrReject
@@ -54,13 +54,13 @@ func (e *RejectError) Is(target error) bool {
 // A RemoteError is the peer's report that it could not accept one of our messages. The connection
 // is broken.
 type RemoteError struct { // [VIT-3.1-ERR-1]
-	Code   vitcpwire.RemoteError // as it came
-	Number uint32                // of the message
+	Code   uint16 // the Remote Error Code as it came: its high byte is the VI Error Type
+	Number uint32 // of the message
 }
 
 // Error names the error and the message.
 func (e *RemoteError) Error() string {
-	return fmt.Sprintf("vitcp: peer reports %v for message %d", e.Code, e.Number)
+	return fmt.Sprintf("vitcp: peer reports %v for message %d", vitcpwire.RemoteError(e.Code), e.Number)
 }
 
 // errPeerDisconnected is the orderly end by the peer.

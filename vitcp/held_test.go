@@ -17,7 +17,7 @@ func TestHeldReceives(t *testing.T) {
 			ra, ba := register(t, p.na, 4096, vi.MemAttributes{})
 			fill(ba, 1)
 			rb, bb := register(t, p.nb, 4096, allRights)
-			guarded, gb := register(t, p.nb, 4096, vi.MemAttributes{MayFault: true})
+			guarded, gb := register(t, p.nb, 4096, vi.MemAttributes{Guarded: true})
 			other, ob := register(t, p.nb, 4096, vi.MemAttributes{})
 			recvs := []*vi.Descriptor{
 				vi.NewRecv(segment(rb, 0, 100)),

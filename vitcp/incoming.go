@@ -318,7 +318,7 @@ func (r *request) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.Agre
 	}
 	if m := r.l.p.cfg.habits().match(c.attrs, r.g.ce.Attributes); m != matching {
 		r.refuse(rejectAttributes)
-		err := &MismatchError{Attribute: m.String(), Ours: c.attrs, Theirs: r.g.ce.Attributes}
+		err := &MismatchError{Attribute: m.String(), Ours: c.attrs.String(), Theirs: r.g.ce.Attributes.String()}
 		return nil, vi.Agreement{}, fmt.Errorf("%w: %w", vi.ErrInvalidReliability, err)
 	}
 	r.unwatch()

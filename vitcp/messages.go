@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"viaduct/internal/regmem"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
 )
@@ -139,7 +140,7 @@ func (l *link) beginWrite(first bool) error {
 		l.failWrite(vi.StatusLengthError, vi.ErrorRDMAWAbort, vitcpwire.DescriptorError)
 	case in.rdma.Length == 0:
 	case x.payload == int(in.rdma.Length):
-		l.hold(l.writeTarget(x.Held(), 0, x.payload))
+		l.hold(regmem.Ref(l.writeTarget(vi.Memory(x.Held()), 0, x.payload)))
 	case !l.ep.CheckTarget(vi.MemHandle(in.rdma.Handle), in.rdma.Address, uint64(in.rdma.Length), true):
 		l.faultWrite()
 	}
@@ -147,7 +148,7 @@ func (l *link) beginWrite(first bool) error {
 }
 
 // hold keeps memory of all of the message that begins, if the pin can be held.
-func (l *link) hold(m vi.Memory) {
+func (l *link) hold(m regmem.Ref) {
 	if x := &l.rx; !m.Pins() || x.Hold(m) {
 		x.all = m.B()
 	} else {
@@ -261,7 +262,7 @@ func (l *link) takeDescriptor(remoteWrite bool) bool {
 	if remoteWrite { // its segments stay untouched
 		held.Release()
 	} else {
-		l.hold(held)
+		l.hold(regmem.Ref(held))
 	}
 	if bad != 0 {
 		l.failReceive(bad, vitcpwire.DescriptorError)

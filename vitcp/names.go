@@ -18,11 +18,3 @@ type Dialect struct {
 }
 
 func (d Dialect) wire() vitcpwire.Dialect { return vitcpwire.Dialect(d) }
-
-// Names for types of the wire format that configurations and errors speak.
-type (
-	// Attributes are what a provider states of its VI at set-up.
-	Attributes = vitcpwire.Attributes
-	// An ErrorCode is the Remote Error Code of a segment.
-	ErrorCode = vitcpwire.RemoteError
-)

@@ -116,10 +116,10 @@ func checkMTU(proposed, agreed uint32) bool { return agreed != 0 && agreed <= pr
 // A MismatchError names the attribute that kept two VIs from being connected. Either this side
 // found it, or the peer refused (Remote); a peer does not say which attribute it means.
 type MismatchError struct {
-	Remote    bool                 // the peer told
-	Attribute string               // "" if the peer told
-	Ours      vitcpwire.Attributes // those asked for here
-	Theirs    vitcpwire.Attributes // those of the peer; zero if it told
+	Remote    bool   // the peer found it
+	Attribute string // which one; "" if the peer found it
+	Ours      string // the attributes asked for here, by name
+	Theirs    string // those of the peer; "" if it found the mismatch
 }
 
 // Error names the attribute.
@@ -127,5 +127,5 @@ func (e *MismatchError) Error() string {
 	if e.Remote {
 		return "vitcp: the peer refused our attributes"
 	}
-	return fmt.Sprintf("vitcp: attributes do not match: %s (ours %v, the peer's %v)", e.Attribute, e.Ours, e.Theirs)
+	return fmt.Sprintf("vitcp: attributes do not match: %s (ours %s, the peer's %s)", e.Attribute, e.Ours, e.Theirs)
 }

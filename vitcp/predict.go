@@ -2,6 +2,7 @@ package vitcp
 
 import (
 	"viaduct/internal/placer"
+	"viaduct/internal/regmem"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
 )
@@ -77,7 +78,7 @@ func (l *link) predictRest(to *placer.Predictions, t vitcpwire.Type, at, end uin
 	}
 	for at < end && to.Room() {
 		n := min(int(end-at), full)
-		b := to.Pin(pin(at, n), n)
+		b := to.Pin(regmem.Ref(pin(at, n)), n)
 		last := 0
 		if t == vitcpwire.Write && int(end-at) == n {
 			last = watchedLen

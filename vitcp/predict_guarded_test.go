@@ -16,7 +16,7 @@ import (
 func TestAheadGuarded(t *testing.T) {
 	const size = 300_000
 	guarded := allRights
-	guarded.MayFault = true
+	guarded.Guarded = true
 	breaks := guarded
 	breaks.FaultBreaks = true
 	for name, begin := range map[string]func(t *testing.T, s *session, r *vi.Region) (vitcpwire.Header, *vitcpwire.RDMA){

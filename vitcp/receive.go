@@ -3,6 +3,7 @@ package vitcp
 import (
 	"viaduct/internal/frameio"
 	"viaduct/internal/placer"
+	"viaduct/internal/regmem"
 	"viaduct/internal/wire/vitcpwire"
 	"viaduct/vi"
 )
@@ -203,13 +204,13 @@ func (l *link) begin(h vitcpwire.Header, more []byte, payload int) error {
 }
 
 // Target implements placer.Wire.
-func (w *wire) Target(held vi.Memory, off, n int) vi.Memory {
+func (w *wire) Target(held regmem.Ref, off, n int) regmem.Ref {
 	l := (*link)(w)
 	x := &l.rx
 	if x.t.target == nil || !l.life.Load().running() {
-		return vi.Memory{}
+		return regmem.Ref{}
 	}
-	return x.t.target(l, held, x.h.Offset+uint32(off), n)
+	return regmem.Ref(x.t.target(l, vi.Memory(held), x.h.Offset+uint32(off), n))
 }
 
 // Lost implements placer.Wire.

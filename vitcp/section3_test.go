@@ -758,7 +758,7 @@ func TestVIT_3_1_RemoteErrorCode(t *testing.T) {
 				}
 			}
 			s.n.expectAsync(t, vi.ErrorConnLost)
-			if err, ok := errors.AsType[*RemoteError](<-cause); !ok || err.Number != 3 || err.Code.VI() != code {
+			if err, ok := errors.AsType[*RemoteError](<-cause); !ok || err.Number != 3 || vitcpwire.RemoteError(err.Code).VI() != code {
 				t.Errorf("cause %v", err)
 			}
 			if n := s.n.p.Stats().RemoteErrors; n != 1 {

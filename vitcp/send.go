@@ -226,16 +226,17 @@ func (l *link) putData(b *frameio.Batch) {
 	head := b.Header(hl)
 	n, bad := 0, vi.Status(0)
 	for pieces := b.Pieces(); n < want && pieces > 0; pieces-- {
-		ref, st := l.ep.Gather(t.held, d, &t.cur, want-n)
+		m, st := l.ep.Gather(t.held, d, &t.cur, want-n)
 		if st != 0 {
 			bad = st
 			break
 		}
-		if ref.Len() == 0 {
+		if m.Len() == 0 {
 			bad = vi.StatusFormatError // the descriptor was changed under us
 			break
 		}
-		if ref, st = l.steady(b, ref); st != 0 {
+		ref, st := l.steady(b, regmem.Ref(m))
+		if st != 0 {
 			bad = st
 			break
 		}
@@ -279,10 +280,10 @@ func (l *link) endSegment(head []byte, n int, bad vi.Status) {
 
 // put appends pinned bytes to the batch, which takes the pin over. One that
 // can serve others is the batch's even if the bytes are copied now.
-func (l *link) put(b *frameio.Batch, ref vi.Memory) {
+func (l *link) put(b *frameio.Batch, ref regmem.Ref) {
 	if ref.Pins() && !ref.Guarded() {
 		b.Pin(ref)
-		l.tx.held = ref
+		l.tx.held = vi.Memory(ref)
 		ref = ref.Unpinned()
 	}
 	b.Data(ref) // fails for short guarded memory only, of which steady leaves none
@@ -297,7 +298,7 @@ var copiedSegments = sync.Pool{New: func() any { return new(copiedSegment) }}
 // copied before the header announces its bytes: a fault in the write would find a part of the
 // segment sent already, and the stream could not go on. If the consumer accepts that (FaultBreaks),
 // only memory that has faulted before is an error here. [V-30]
-func (l *link) steady(b *frameio.Batch, ref vi.Memory) (vi.Memory, vi.Status) {
+func (l *link) steady(b *frameio.Batch, ref regmem.Ref) (regmem.Ref, vi.Status) {
 	if !ref.Guarded() {
 		return ref, 0
 	}
@@ -305,7 +306,7 @@ func (l *link) steady(b *frameio.Batch, ref vi.Memory) (vi.Memory, vi.Status) {
 	if n > frameio.CopyLimit && ref.FaultBreaks() && l.level != unreliable && l.c.InPlace() {
 		if ref.Probe() != nil {
 			ref.Release()
-			return vi.Memory{}, vi.StatusProtectionError
+			return regmem.Ref{}, vi.StatusProtectionError
 		}
 		return ref, 0
 	}
@@ -318,7 +319,7 @@ func (l *link) steady(b *frameio.Batch, ref vi.Memory) (vi.Memory, vi.Status) {
 	}
 	p = p[:n]
 	if ref.CopyTo(p) != nil {
-		return vi.Memory{}, vi.StatusProtectionError
+		return regmem.Ref{}, vi.StatusProtectionError
 	}
 	return regmem.Of(p), 0
 }
@@ -372,13 +373,12 @@ func (l *link) putResponse(b *frameio.Batch, job *readJob) {
 	h := vitcpwire.Header{Type: vitcpwire.ReadResponse, Offset: t.jobOffset, Number: job.number} // [VIT-3.1-12]
 	bad := job.refused
 	head := b.Header(hl)
-	var ref vi.Memory
+	var ref regmem.Ref
 	if !bad && n > 0 {
-		var ok bool
 		var st vi.Status
-		ref, ok = l.ep.Target(t.held, vi.MemHandle(job.r.Handle), job.r.Address+uint64(t.jobOffset), uint64(n), false) // [VIT-2.2.2.2.6-1] [V-42]
+		m, ok := l.ep.Target(t.held, vi.MemHandle(job.r.Handle), job.r.Address+uint64(t.jobOffset), uint64(n), false) // [VIT-2.2.2.2.6-1] [V-42]
 		if ok {
-			ref, st = l.steady(b, ref)
+			ref, st = l.steady(b, regmem.Ref(m))
 		}
 		if bad = !ok || st != 0; bad {
 			l.ep.AsyncError(vi.ErrorRDMARProt, vi.OpRDMARead)

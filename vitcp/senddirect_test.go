@@ -27,7 +27,7 @@ func TestDirect(t *testing.T) {
 				t.Skip("SKIPPED: there is no fast path on this system")
 			}
 			ra, ba := register(t, p.na, 4096, vi.MemAttributes{})
-			guarded, gb := register(t, p.na, 4096, vi.MemAttributes{MayFault: true})
+			guarded, gb := register(t, p.na, 4096, vi.MemAttributes{Guarded: true})
 			rb, bb := register(t, p.nb, 4096, allRights)
 			for i, c := range []struct {
 				what   string

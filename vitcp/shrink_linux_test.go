@@ -25,7 +25,7 @@ func mapFile(t *testing.T, nic *nicUnderTest, n int, breaks bool) (*os.File, *vi
 	must(t, err)
 	t.Cleanup(func() { unix.Munmap(mem) })
 	a := allRights
-	a.MayFault, a.FaultBreaks = true, breaks
+	a.Guarded, a.FaultBreaks = true, breaks
 	r, err := nic.RegisterMem(mem, a)
 	must(t, err)
 	return f, r

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"viaduct/internal/frameio"
+	"viaduct/internal/regmem"
 	"viaduct/internal/testkit"
 	"viaduct/vi"
 )
@@ -24,8 +25,8 @@ func (f filler) Failed(error)          {}
 // unreliable one must not, and the kernel reads the memory itself. The batch copies short payload
 // anyway. [V-30]
 func TestSteady(t *testing.T) {
-	guarded := vi.MemAttributes{MayFault: true}
-	breaks := vi.MemAttributes{MayFault: true, FaultBreaks: true}
+	guarded := vi.MemAttributes{Guarded: true}
+	breaks := vi.MemAttributes{Guarded: true, FaultBreaks: true}
 	for _, s := range []struct {
 		name     string
 		level    vi.Reliability
@@ -73,7 +74,7 @@ func TestSteady(t *testing.T) {
 						t.Errorf("%v", bad)
 						return
 					}
-					got, bad := l.steady(b, ref)
+					got, bad := l.steady(b, regmem.Ref(ref))
 					if bad != 0 || len(got.B()) != v.n || got.B()[v.n-1] != 2 {
 						t.Errorf("%+v: %v, %d bytes", v, bad, len(got.B()))
 						return

@@ -18,7 +18,7 @@ import (
 // the kernel does, which refuses them without naming the descriptor. Sends before it were sent, and
 // those after it are flushed. [VIA-4.6-2] [V-30]
 func TestUnmappedSend(t *testing.T) {
-	guarded, breaks := vi.MemAttributes{MayFault: true}, vi.MemAttributes{MayFault: true, FaultBreaks: true}
+	guarded, breaks := vi.MemAttributes{Guarded: true}, vi.MemAttributes{Guarded: true, FaultBreaks: true}
 	for _, c := range []struct {
 		size  int
 		attrs vi.MemAttributes
@@ -28,7 +28,7 @@ func TestUnmappedSend(t *testing.T) {
 	} {
 		size := c.size
 		cfg := Config{}
-		if !c.attrs.MayFault {
+		if !c.attrs.Guarded {
 			cfg.SameHost = samehost.Off // into shared memory the process copies itself
 		}
 		p := connectPair(t, cfg, withLevel(reliableAll, vi.ReliableReception))
@@ -81,7 +81,7 @@ func TestUnmappedWhileSending(t *testing.T) {
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
 		mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 		must(t, err)
-		r, err := s.n.RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), size, vi.MemAttributes{MayFault: true, FaultBreaks: breaks})
+		r, err := s.n.RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), size, vi.MemAttributes{Guarded: true, FaultBreaks: breaks})
 		must(t, err)
 		must(t, s.v.PostSend(vi.NewRDMAWrite(vi.RemoteSegment{}, segment(r, 0, size))))
 		first := s.recv()
@@ -119,7 +119,7 @@ func TestUnmappedWhileDeregistering(t *testing.T) {
 	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	must(t, err)
 	defer unix.Munmap(mem)
-	r, err := s.n.RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), size, vi.MemAttributes{MayFault: true, FaultBreaks: true})
+	r, err := s.n.RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), size, vi.MemAttributes{Guarded: true, FaultBreaks: true})
 	must(t, err)
 	d := vi.NewRDMAWrite(vi.RemoteSegment{}, segment(r, 0, size))
 	must(t, s.v.PostSend(d))
@@ -147,7 +147,7 @@ func TestUnmappedWhileDeregistering(t *testing.T) {
 func TestUnmappedTarget(t *testing.T) {
 	const size = 1 << 20
 	for _, policy := range []samehost.Policy{samehost.Auto, samehost.Off} {
-		for _, attrs := range []vi.MemAttributes{{MayFault: true, EnableRDMAWrite: true}, {MayFault: true, FaultBreaks: true, EnableRDMAWrite: true}} {
+		for _, attrs := range []vi.MemAttributes{{Guarded: true, EnableRDMAWrite: true}, {Guarded: true, FaultBreaks: true, EnableRDMAWrite: true}} {
 			for _, room := range []int{0, 4096, 100 << 10, 700 << 10} {
 				p := connectPair(t, Config{SameHost: policy}, withLevel(reliableAll, vi.ReliableReception))
 				mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
@@ -200,7 +200,7 @@ func TestUnmappedWhileSharing(t *testing.T) {
 		mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 		must(t, err)
 		defer unix.Munmap(mem)
-		r, err := p.a.NIC().RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), size, vi.MemAttributes{MayFault: true, FaultBreaks: true})
+		r, err := p.a.NIC().RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), size, vi.MemAttributes{Guarded: true, FaultBreaks: true})
 		must(t, err)
 		sink, err := p.b.NIC().RegisterMem(make([]byte, size), vi.MemAttributes{EnableRDMAWrite: true})
 		must(t, err)

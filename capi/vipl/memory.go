@@ -91,7 +91,7 @@ func (n *nic) tagHandle(p *vi.Ptag) handle {
 // memAttributes reads what may be NULL: no tag and no RDMA by the peer. Memory
 // of a program may be unmapped while it is registered.
 func (n *nic) memAttributes(a *C.VIP_MEM_ATTRIBUTES) (vi.MemAttributes, error) {
-	m := vi.MemAttributes{MayFault: true, FaultBreaks: true}
+	m := vi.MemAttributes{Guarded: true, FaultBreaks: true}
 	if a == nil {
 		return m, nil
 	}

@@ -23,7 +23,7 @@ type Plan struct {
 
 	// MayFault means that the memory of these places may be unmapped. A read that fails for that
 	// reason ends the connection if a byte belongs there.
-	MayFault bool
+	Guarded bool
 
 	most  int // of Predicted
 	heads [maxPredictions][maxHeader]byte
@@ -48,7 +48,7 @@ func (p *Plan) Predict(header int, place []byte) {
 
 // begin empties p for a read with up to so many predictions.
 func (p *Plan) begin(most int) {
-	p.Frame, p.Predicted, p.MayFault, p.most = p.Frame[:0], p.Predicted[:0], false, most
+	p.Frame, p.Predicted, p.Guarded, p.most = p.Frame[:0], p.Predicted[:0], false, most
 }
 
 // over lets go of all memory.
@@ -150,9 +150,9 @@ func (c *Conn) readPlan(from *sock.Socket, p *Plan) (n, room int, err error) {
 	}
 	p.Frame = iov
 	defer p.over()
-	n, err = r.readV(from, iov, p.MayFault)
+	n, err = r.readV(from, iov, p.Guarded)
 	come := max(n, 0)
-	if p.MayFault && n > 0 && n < places {
+	if p.Guarded && n > 0 && n < places {
 		room = n // it ended where memory is gone, perhaps, and says nothing of whether there is more
 	}
 	taken, missing, lerr := c.planner.Landed(p, min(frame, come), max(come-frame, 0))
@@ -173,7 +173,7 @@ func (c *Conn) readPlan(from *sock.Socket, p *Plan) (n, room int, err error) {
 	}
 	r.judge(p, come-frame, taken)
 	rest := func() { r.stageRest(iov, min(frame, come)+taken, come) }
-	if p.MayFault { // what came is lost if the memory is gone meanwhile
+	if p.Guarded { // what came is lost if the memory is gone meanwhile
 		return n, room, regmem.Guard(rest)
 	}
 	rest()

@@ -21,7 +21,7 @@ type faultyPredictor struct {
 }
 
 func (g *faultyPredictor) Plan(p *Plan) error {
-	p.MayFault = true
+	p.Guarded = true
 	return g.predictor.Plan(p)
 }
 

@@ -195,12 +195,12 @@ func (x *Placer) planRest(p *frameio.Plan) bool {
 		if ref.Len() == 0 {
 			m.unpin()
 			m.discard = make([]byte, min(x.Missing(), maxDiscard))
-			p.MayFault = false
+			p.Guarded = false
 			p.Frame = append(p.Frame[:0], m.discard)
 			return false
 		}
 		m.pins = append(m.pins, ref)
-		p.MayFault = p.MayFault || ref.Guarded()
+		p.Guarded = p.Guarded || ref.Guarded()
 		p.Frame = append(p.Frame, ref.B())
 		at += ref.Len()
 	}

@@ -62,7 +62,7 @@ func (a *Predictions) Pin(ref regmem.Ref, n int) []byte {
 		ref.Release()
 		return nil
 	}
-	a.plan.MayFault = a.plan.MayFault || ref.Guarded()
+	a.plan.Guarded = a.plan.Guarded || ref.Guarded()
 	a.pinned = append(a.pinned, ref)
 	return ref.B()
 }

@@ -324,7 +324,7 @@ func testThreads(e *env) {
 			e.nics[side].QueryMem(p.mem[side])
 		})
 		loop(func() {
-			e.nics[side].SetMemAttributes(p.mem[side], vi.MemAttributes{EnableRDMAWrite: true, MayFault: true}) // refused
+			e.nics[side].SetMemAttributes(p.mem[side], vi.MemAttributes{EnableRDMAWrite: true, Guarded: true}) // refused
 		})
 	}
 	time.AfterFunc(40*time.Millisecond, func() { p.v[0].Disconnect() })

@@ -1,6 +1,7 @@
 // Command face prints what a public package exports, and each exported name
-// whose type mentions an internal package of this module: a program outside can
-// receive such a value, and can neither name nor make it. It also counts the names:
+// whose type mentions an internal package of this module, be it by an alias: a program
+// outside can't look such a type up. It also finds comments that name what does not exist,
+// or what is internal, and counts the names:
 // functions, types, methods (those of interfaces too), constants and variables, without
 // the fields of structs. An alias is one name.
 //
@@ -8,7 +9,8 @@
 //	go run ./internal/tools/face -all     # every exported name
 //	go run ./internal/tools/face -check   # the number of names; exit 1 if there are more than
 //	                                      # the limit, or if one that mentions an internal type
-//	                                      # is not in known.txt, or is there and gone
+//	                                      # is not in known.txt, or is there and gone, or if
+//	                                      # a comment names what a reader can't look up
 //	go run ./internal/tools/face -write   # renew known.txt
 package main
 
@@ -36,7 +38,7 @@ var public = []string{"vi", "vitcp", "fcvi", "iwarp", "sdp", "portmap", "samehos
 // limit is how many names the public packages may export together. Each is one to
 // learn and to keep: what a program that uses the protocol does not need is
 // unexported, or moved below internal.
-const limit = 830
+const limit = 784
 
 const module = "viaduct"
 
@@ -56,9 +58,13 @@ func run(w io.Writer, all, check, write bool) error {
 	if err != nil {
 		return err
 	}
-	names, err := exported(root)
+	pkgs, err := load(root)
 	if err != nil {
 		return err
+	}
+	var names []name
+	for _, pkg := range pkgs {
+		names = append(names, face(pkg)...)
 	}
 	var offences []string
 	for _, n := range names {
@@ -93,6 +99,16 @@ func run(w io.Writer, all, check, write bool) error {
 	}
 	if len(fresh)+len(gone) > 0 {
 		return fmt.Errorf("%d exported names more, %d less than known.txt", len(fresh), len(gone))
+	}
+	faults, err := docFaults(root, pkgs)
+	if err != nil {
+		return err
+	}
+	for _, f := range faults {
+		fmt.Fprintln(w, f)
+	}
+	if len(faults) > 0 {
+		return fmt.Errorf("%d names in comments that a reader can't look up", len(faults))
 	}
 	return within(total)
 }
@@ -156,8 +172,8 @@ func moduleRoot() (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// exported reads the compiler's export data of the public packages.
-func exported(root string) (names []name, err error) {
+// load reads the compiler's export data of the public packages.
+func load(root string) (pkgs []*types.Package, err error) {
 	args := []string{"list", "-export", "-deps", "-json=ImportPath,Export"}
 	for _, p := range public {
 		args = append(args, "./"+p)
@@ -181,7 +197,6 @@ func exported(root string) (names []name, err error) {
 		files[p.ImportPath] = p.Export
 	}
 	im := importer.ForCompiler(token.NewFileSet(), "gc", func(path string) (io.ReadCloser, error) { return os.Open(files[path]) })
-	var pkgs []*types.Package
 	for _, p := range public {
 		pkg, err := im.Import(module + "/" + p)
 		if err != nil {
@@ -189,36 +204,14 @@ func exported(root string) (names []name, err error) {
 		}
 		pkgs = append(pkgs, pkg)
 	}
-	named := aliased(pkgs)
-	for _, pkg := range pkgs {
-		names = append(names, face(pkg, named)...)
-	}
-	return names, nil
-}
-
-// aliased are the types that the packages export another name for: a program
-// outside can name those, wherever they come from.
-func aliased(pkgs []*types.Package) map[*types.TypeName]bool {
-	named := map[*types.TypeName]bool{}
-	for _, pkg := range pkgs {
-		for _, id := range pkg.Scope().Names() {
-			tn, ok := pkg.Scope().Lookup(id).(*types.TypeName)
-			if !ok || !tn.Exported() || !tn.IsAlias() {
-				continue
-			}
-			if n, ok := types.Unalias(tn.Type()).(*types.Named); ok {
-				named[n.Obj()] = true
-			}
-		}
-	}
-	return named
+	return pkgs, nil
 }
 
 // face lists the exported names of a package with the internal types that they
 // mention, in the order of the alphabet.
-func face(pkg *types.Package, named map[*types.TypeName]bool) (names []name) {
+func face(pkg *types.Package) (names []name) {
 	add := func(path string, t types.Type, member bool) {
-		m := mentions{named: named, seen: map[types.Type]bool{}}
+		m := mentions{seen: map[types.Type]bool{}}
 		m.walk(t)
 		slices.Sort(m.found)
 		names = append(names, name{path: path, internal: slices.Compact(m.found), member: member})
@@ -235,8 +228,7 @@ func face(pkg *types.Package, named map[*types.TypeName]bool) (names []name) {
 			continue
 		}
 		if tn.IsAlias() {
-			// The alias is a name that a program outside can use.
-			names = append(names, name{path: path})
+			add(path, types.Unalias(tn.Type()), false)
 		} else {
 			switch u := tn.Type().Underlying().(type) {
 			case *types.Struct, *types.Interface:
@@ -273,7 +265,6 @@ func face(pkg *types.Package, named map[*types.TypeName]bool) (names []name) {
 // mentions collects the internal types in a type as it is written: it does not
 // look into types that have a name.
 type mentions struct {
-	named map[*types.TypeName]bool // by an alias
 	found []string
 	seen  map[types.Type]bool
 }
@@ -285,7 +276,10 @@ func (m *mentions) walk(t types.Type) {
 	m.seen[t] = true
 	switch t := t.(type) {
 	case *types.Alias:
-		m.walk(types.Unalias(t))
+		// An alias of a public package is found where it is declared.
+		if o := t.Obj(); o.Pkg() == nil || isInternal(o.Pkg().Path()) {
+			m.walk(types.Unalias(t))
+		}
 	case *types.Named:
 		m.note(t.Obj())
 		for a := range t.TypeArgs().Types() {
@@ -321,7 +315,7 @@ func (m *mentions) walk(t types.Type) {
 }
 
 func (m *mentions) note(o *types.TypeName) {
-	if o.Pkg() != nil && !m.named[o] && isInternal(o.Pkg().Path()) {
+	if o.Pkg() != nil && isInternal(o.Pkg().Path()) {
 		m.found = append(m.found, strings.TrimPrefix(o.Pkg().Path(), module+"/")+"."+o.Name())
 	}
 }

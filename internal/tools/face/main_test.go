@@ -72,7 +72,7 @@ func f() {}
 	}
 	// Alias, Conn, Method, Value, Inner, Open, Call, Level, String, One, Two, V, F
 	var out bytes.Buffer
-	if n := count(&out, face(pkg, nil)); n != 13 {
+	if n := count(&out, face(pkg)); n != 13 {
 		t.Errorf("%d names, want 13:\n%s", n, out.String())
 	}
 	if !strings.Contains(out.String(), "  13 vi\n") {
@@ -103,8 +103,8 @@ func check(im types.Importer, path, src string) (*types.Package, error) {
 	return c.Check(path, fset, []*ast.File{f}, nil)
 }
 
-// TestMentions: an internal type is found wherever a name speaks it, unless a
-// public alias names it, and not inside a named type.
+// TestMentions: an internal type is found wherever a name speaks it, also where a public
+// alias would name it, in the alias itself, and not inside a named type.
 func TestMentions(t *testing.T) {
 	pkg, err := check(fakeImporter{importer.Default()}, "viaduct/pub", `package pub
 import "viaduct/internal/secret"
@@ -125,12 +125,12 @@ func unexported(secret.T) {}
 		t.Fatal(err)
 	}
 	var bad []string
-	for _, n := range face(pkg, aliased([]*types.Package{pkg})) {
+	for _, n := range face(pkg) {
 		if len(n.internal) > 0 {
 			bad = append(bad, n.path)
 		}
 	}
-	want := []string{"pub.Conn.Field", "pub.Conn.Method", "pub.F", "pub.H", "pub.List", "pub.Open.Call", "pub.V"}
+	want := []string{"pub.Conn.Field", "pub.Conn.Method", "pub.F", "pub.G", "pub.H", "pub.List", "pub.Open.Call", "pub.Public", "pub.V"}
 	if slices.Sort(bad); !slices.Equal(bad, want) {
 		t.Errorf("found %v, want %v", bad, want)
 	}
@@ -140,5 +140,40 @@ func TestCompare(t *testing.T) {
 	fresh, gone := compare([]string{"a", "b"}, []string{"b", "c"})
 	if !slices.Equal(fresh, []string{"c"}) || !slices.Equal(gone, []string{"a"}) {
 		t.Errorf("fresh %v, gone %v", fresh, gone)
+	}
+}
+
+// TestDocFaults: a comment may name what the public packages have, and nothing that was
+// removed or that is internal.
+func TestDocFaults(t *testing.T) {
+	other, err := check(fakeImporter{importer.Default()}, "viaduct/other", `package other
+type Server struct { Addr string }
+func (*Server) Close() {}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkg, err := check(fakeImporter{importer.Default()}, "viaduct/pub", `package pub
+type Conn struct { Field int }
+func (*Conn) Close() {}
+func Dial() {}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := glossary{pkg: pkg, public: map[string]*types.Package{"pub": pkg, "other": other}, internal: []string{"secret"}}
+	for text, want := range map[string]int{
+		"See [Dial], [Conn.Close], [*Conn], [other.Server.Addr], [net.Conn] and Conn.Field.":  0,
+		"The error of Conn.Close; see docs/Conn.md and README.md [SDP-9-1] [D-01] [VIA 6.3].": 0,
+		"Written as [Gone].":            1,
+		"Written as [Conn.Gone].":       1,
+		"Written as [other.Gone].":      1,
+		"Written as Conn.Gone.":         1,
+		"Written as other.Server.Gone.": 1,
+		"Of type secret.Type.":          1,
+	} {
+		if got := g.faults(comment{"here", text, true}); len(got) != want {
+			t.Errorf("%q: %q, want %d", text, got, want)
+		}
 	}
 }

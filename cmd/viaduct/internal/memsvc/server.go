@@ -292,7 +292,7 @@ func (s *session) openRead(q request) ([]byte, error) {
 		return nil, err
 	}
 	o := &opened{view: v}
-	r, err := s.register(o, v.Data, msg.RemoteRead|msg.MayFault)
+	r, err := s.register(o, v.Data, msg.RemoteRead|msg.Guarded)
 	if err != nil {
 		v.Close()
 		return nil, err

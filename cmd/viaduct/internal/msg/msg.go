@@ -18,9 +18,9 @@ type Access uint8
 const (
 	RemoteRead Access = 1 << iota
 	RemoteWrite
-	// MayFault says that the memory is a mapped file which another process may
+	// Guarded says that the memory is a mapped file which another process may
 	// truncate: touching it then fails that transfer and nothing else.
-	MayFault
+	Guarded
 )
 
 // A Region is registered memory of one connection.

@@ -231,7 +231,7 @@ func (c *iwarpConn) failure(err error) error {
 	if why == nil || errors.Is(why, io.EOF) {
 		return fmt.Errorf("the connection ended: %w", io.EOF)
 	}
-	if te, ok := errors.AsType[*iwarp.TerminateError](why); ok && te.Remote && te.Layer == rdmap.LayerRDMAP && te.Type == rdmap.TypeProtection {
+	if te, ok := errors.AsType[*iwarp.TerminateError](why); ok && te.Remote && te.Layer == iwarp.LayerRDMAP && te.Type == rdmap.TypeProtection {
 		return &msg.RemoteAccessError{Cause: why}
 	}
 	return why
@@ -313,7 +313,7 @@ func (c *iwarpConn) Register(b []byte, a msg.Access) (msg.Region, error) {
 	if a&msg.RemoteWrite != 0 {
 		access |= iwarp.RemoteWrite
 	}
-	r, err := c.q.Register(b, access, iwarp.RegionOptions{Guarded: a&msg.MayFault != 0})
+	r, err := c.q.Register(b, access, iwarp.RegionOptions{Guarded: a&msg.Guarded != 0})
 	if err != nil {
 		return nil, err
 	}

@@ -270,7 +270,7 @@ func (r *viRegion) Close() error { return r.nic.DeregisterMem(r.r) }
 
 func (c *viConn) Register(b []byte, a msg.Access) (msg.Region, error) {
 	r, err := c.nic.RegisterMem(b, vi.MemAttributes{
-		Ptag: c.ptag, EnableRDMARead: a&msg.RemoteRead != 0, EnableRDMAWrite: a&msg.RemoteWrite != 0, MayFault: a&msg.MayFault != 0,
+		Ptag: c.ptag, EnableRDMARead: a&msg.RemoteRead != 0, EnableRDMAWrite: a&msg.RemoteWrite != 0, Guarded: a&msg.Guarded != 0,
 	})
 	if err != nil {
 		return nil, err
