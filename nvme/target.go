@@ -9,7 +9,6 @@ import (
 	"net"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"viaduct/internal/nvmecore"
@@ -58,6 +57,7 @@ type Target struct {
 	spaces    map[uint32]*space
 	queues    map[*nvmecore.Queue]*queue
 	listeners []*iwarp.Listener
+	ended     Counters // of queues that are gone
 	closed    bool
 }
 
@@ -238,11 +238,12 @@ func (t *Target) serve(r *iwarp.Request) {
 		q.run()
 		err = q.qp.Err()
 	}
+	q.jobs.Wait()
 	t.mu.Lock()
 	t.core.Closed(core)
 	delete(t.queues, core)
+	q.addTo(&t.ended)
 	t.unlock()
-	q.jobs.Wait()
 	log.Info("queue ended", "queue", core.ID, "err", err)
 }
 
@@ -254,33 +255,6 @@ func reached(a net.Addr) nvmecore.Address {
 	}
 	ip := net.ParseIP(host)
 	return nvmecore.Address{IPv6: ip != nil && ip.To4() == nil, Host: host, Service: port}
-}
-
-// A QueueInfo describes a queue of a host.
-type QueueInfo struct {
-	Host       string // its NQN, "" before it has connected
-	Remote     net.Addr
-	Controller uint16
-	Queue      uint16 // 0 for the admin queue
-	Depth      int
-	Commands   uint64 // that have come
-	Failed     uint64 // of them, answered by an error
-	ReadBytes  uint64 // of namespaces
-	WriteBytes uint64
-}
-
-// Queues returns the queues that there are.
-func (t *Target) Queues() []QueueInfo {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var all []QueueInfo
-	for core, q := range t.queues {
-		i := QueueInfo{Remote: q.qp.RemoteAddr(), Queue: core.ID, Depth: core.Depth,
-			Commands: q.commands.Load(), Failed: q.failed.Load(), ReadBytes: q.readBytes.Load(), WriteBytes: q.writeBytes.Load()}
-		i.Controller, i.Host = core.Describe()
-		all = append(all, i)
-	}
-	return all
 }
 
 // Close ends all queues and stops listening. It waits for commands in progress. Backends
@@ -305,9 +279,4 @@ func (t *Target) Close() error {
 	t.wg.Wait()
 	t.workers.close()
 	return nil
-}
-
-// counters of a queue.
-type counters struct {
-	commands, failed, readBytes, writeBytes atomic.Uint64
 }

@@ -41,6 +41,7 @@ var jsonCases = map[string]jsonCase{
 	"ls":            {good: "{files} -r", bad: "{files}/none"},
 	"man":           {good: "{dir}/man", bad: "{file}/man"},
 	"nc":            {data: true, good: "{echo}", stdin: `{"data":1}` + "\n", bad: "tcp://{closed}"},
+	"nvme serve":    {service: true, good: "mem:1M {file} --listen 127.0.0.1:0", bad: "mem:1M --listen 192.0.2.1:1"},
 	"ping":          {good: "{echo} -c 2 -i 0", bad: "{files} -c 1"},
 	"portmap query": {good: "127.0.0.1:80 --server {mapper}", bad: "127.0.0.1:81 --server {mapper}"},
 	"portmap serve": {service: true, good: "--listen 127.0.0.1:0 --map 127.0.0.1:80=127.0.0.1:81", bad: "--listen 127.0.0.1:0 --file {none}"},

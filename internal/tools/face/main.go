@@ -33,7 +33,7 @@ import (
 
 // public are the packages whose face a program outside uses. A test finds those
 // that are missing.
-var public = []string{"vi", "vitcp", "fcvi", "iwarp", "sdp", "portmap", "samehost", "registry", "debug", "roce"}
+var public = []string{"vi", "vitcp", "fcvi", "iwarp", "sdp", "portmap", "samehost", "registry", "debug", "roce", "nvme"}
 
 // limit is how many names the public packages may export together. Each is one to
 // learn and to keep: what a program that uses the protocol does not need is

@@ -262,7 +262,7 @@ func mayRecord(cmd *cobra.Command) error {
 func commands(e *shell.Env) []*cobra.Command {
 	return []*cobra.Command{
 		demoCommand(e), serveCommand(e), getCommand(e), putCommand(e), lsCommand(e), syncCommand(e),
-		echoCommand(e), pingCommand(e), ncCommand(e), proxyCommand(e), runCommand(e),
+		echoCommand(e), pingCommand(e), ncCommand(e), proxyCommand(e), nvmeCommand(e), runCommand(e),
 		benchCommand(e), rpingCommand(e), fabricCommand(e), portmapCommand(e), registryCommand(e), decodeCommand(e), ladderCommand(e), wiresharkCommand(e), psCommand(e), statCommand(e), conformCommand(e), viplCommand(e), configCommand(e), versionCommand(e),
 	}
 }

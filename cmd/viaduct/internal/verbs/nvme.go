@@ -1,0 +1,187 @@
+package verbs
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+
+	"viaduct/cmd/viaduct/internal/addr"
+	"viaduct/cmd/viaduct/internal/shell"
+	"viaduct/internal/status"
+	"viaduct/iwarp"
+	"viaduct/nvme"
+)
+
+func nvmeCommand(e *shell.Env) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "nvme serve",
+		Short: "disks that Linux attaches by NVMe over iWARP",
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("serve is wanted: %w", unknownVerb(cmd, "verb of nvme", args[0]))
+			}
+			return shell.Usagef("serve is wanted")
+		},
+	}
+	c.AddCommand(nvmeServeCommand(e))
+	return c
+}
+
+// An nvmePlan is what the flags ask for.
+type nvmePlan struct {
+	listen          []string
+	nqn             string
+	block           int
+	readOnly, noCRC bool
+}
+
+func nvmeServeCommand(e *shell.Env) *cobra.Command {
+	var p nvmePlan
+	c := &cobra.Command{
+		Use:   "serve FILE|mem:SIZE ... [--listen HOST:PORT]",
+		Short: "serve files, block devices or memory as disks",
+		Long: `Serve files, block devices or memory as the namespaces of an NVMe subsystem, the
+first as number 1. mem:SIZE is memory that is zero and is lost with the process. A
+Linux host with an iWARP device, in software (siw) or not, attaches them:
+
+  rdma link add siw0 type siw netdev eth0
+  nvme connect -t rdma -a HOST -s 4420 -n nqn.2026-11.viaduct:disk
+
+Whoever reaches the port may read and write the disks.`,
+		Args: usageArgs(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			for _, l := range p.listen {
+				if err := checkHostPort(l); err != nil {
+					return shell.Usage(fmt.Errorf("--listen: %w", err))
+				}
+			}
+			return runNVMe(cmd.Context(), e, &p, args)
+		},
+	}
+	f := c.Flags()
+	f.StringArrayVar(&p.listen, "listen", []string{":4420"}, "listen on `HOST:PORT`; may be repeated")
+	f.StringVar(&p.nqn, "nqn", "", "the `NAME` of the subsystem (default: nqn.2026-11.viaduct:disk)")
+	f.IntVar(&p.block, "block-size", 512, "`BYTES` of a block: 512, 1024, 2048 or 4096")
+	f.BoolVar(&p.readOnly, "read-only", false, "refuse writes")
+	f.BoolVar(&p.noCRC, "no-crc", false, "do without MPA's CRC if the peer agrees")
+	return c
+}
+
+func runNVMe(ctx context.Context, e *shell.Env, p *nvmePlan, disks []string) error {
+	cfg := nvme.Config{NQN: p.nqn, Logger: e.Log, Stream: &iwarp.Config{
+		Device: iwarp.NewDevice(iwarp.DeviceConfig{OmitCRC: p.noCRC}), Logger: e.Log,
+		Prepare: func(q *iwarp.QueuePair) error {
+			e.Status.Server().WatchQueuePair(q, status.Hint{Role: "accept"})
+			return nil
+		},
+	}}
+	if e.Capture != nil {
+		cfg.Stream.WrapConn = func(nc net.Conn) net.Conn { return e.Wrap(nc, false) }
+	}
+	t, err := nvme.New(cfg)
+	if err != nil {
+		return shell.Usage(err)
+	}
+	var files []io.Closer
+	defer func() {
+		t.Close()
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	if err := e.Metrics.Register(nvmeStats{t}); err != nil {
+		return err
+	}
+	for _, d := range disks {
+		n, f, err := p.disk(d)
+		if f != nil {
+			files = append(files, f)
+		}
+		if err == nil {
+			_, err = t.Add(n)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", d, err)
+		}
+	}
+	for _, l := range p.listen {
+		at, err := t.Listen(l)
+		if err != nil {
+			return fmt.Errorf("listen on %s: %w", l, err)
+		}
+		host, _, _ := net.SplitHostPort(l)
+		e.Listening((&addr.URL{Scheme: "iwarp", Host: host}).WithPort(at))
+	}
+	if err := e.Ready(); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// disk opens what an operand names.
+func (p *nvmePlan) disk(name string) (n nvme.Namespace, c io.Closer, err error) {
+	if size, ok := strings.CutPrefix(name, "mem:"); ok {
+		bytes, err := addr.ParseSize(size)
+		switch {
+		case err != nil:
+			return n, nil, shell.Usage(err)
+		case bytes < 4096 || bytes > math.MaxInt64/2:
+			return n, nil, shell.Usagef("memory of %d bytes is no disk", bytes)
+		}
+		n = nvme.Memory(int64(bytes))
+	} else {
+		flags := os.O_RDWR
+		if p.readOnly {
+			flags = os.O_RDONLY
+		}
+		f, err := os.OpenFile(name, flags, 0)
+		if err != nil {
+			return n, nil, err
+		}
+		c = f
+		size, err := f.Seek(0, io.SeekEnd) // a block device has its size there too
+		if err != nil {
+			return n, c, err
+		}
+		n = nvme.Namespace{Data: diskFile(f), Size: size}
+	}
+	n.BlockSize, n.ReadOnly = p.block, p.readOnly
+	return n, c, nil
+}
+
+// nvmeStats exports the queues of a target and what they have done.
+type nvmeStats struct{ t *nvme.Target }
+
+var (
+	nvmeQueues   = prometheus.NewDesc("viaduct_nvme_queues", "NVMe queues of hosts, admin queues included.", nil, nil)
+	nvmeCommands = prometheus.NewDesc("viaduct_nvme_commands_total", "Commands of hosts.", nil, nil)
+	nvmeFailed   = prometheus.NewDesc("viaduct_nvme_commands_failed_total", "Commands that were answered by an error.", nil, nil)
+	nvmeBytes    = prometheus.NewDesc("viaduct_nvme_bytes_total", "Bytes of disks that hosts have read or written.", []string{"operation"}, nil)
+)
+
+func (s nvmeStats) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{nvmeQueues, nvmeCommands, nvmeFailed, nvmeBytes} {
+		ch <- d
+	}
+}
+
+func (s nvmeStats) Collect(ch chan<- prometheus.Metric) {
+	c := s.t.Totals()
+	count := func(d *prometheus.Desc, n uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
+	}
+	ch <- prometheus.MustNewConstMetric(nvmeQueues, prometheus.GaugeValue, float64(len(s.t.Queues())))
+	count(nvmeCommands, c.Commands)
+	count(nvmeFailed, c.Failed)
+	count(nvmeBytes, c.ReadBytes, "read")
+	count(nvmeBytes, c.WriteBytes, "write")
+}

@@ -1,0 +1,11 @@
+//go:build !linux
+
+package verbs
+
+import (
+	"io"
+	"os"
+)
+
+// diskFile is a file as a disk.
+func diskFile(f *os.File) io.ReaderAt { return f }
