@@ -32,6 +32,7 @@ func sowOdd(t *testing.T, root string) {
 // TestAnyName: files of any name reach the server and come back unchanged over every transport. A
 // second sync transfers none of them, and the listing has one line for each.
 func TestAnyName(t *testing.T) {
+	t.Parallel()
 	from := t.TempDir()
 	sowOdd(t, from)
 	for _, scheme := range transport.Names() {
@@ -71,6 +72,7 @@ func TestAnyName(t *testing.T) {
 // TestLeftOut: files that put, sync and get leave out are counted and named, and the exit status
 // shows it. The others are copied.
 func TestLeftOut(t *testing.T) {
+	t.Parallel()
 	from, outside := t.TempDir(), t.TempDir()
 	random(t, filepath.Join(from, "f"), 100)
 	random(t, filepath.Join(outside, "g"), 100)
@@ -117,6 +119,7 @@ func TestLeftOut(t *testing.T) {
 
 // TestPutLinkToDirectory: a link given as an argument stands for the directory that it leads to.
 func TestPutLinkToDirectory(t *testing.T) {
+	t.Parallel()
 	from, root := t.TempDir(), t.TempDir()
 	random(t, filepath.Join(from, "f"), 100)
 	link := filepath.Join(t.TempDir(), "link")

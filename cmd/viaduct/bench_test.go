@@ -16,6 +16,13 @@ import (
 
 // TestBench: every transport and operation gives a figure, and plain TCP is measured with each.
 func TestBench(t *testing.T) {
+	t.Parallel()
+	for name, part := range map[string]func(*testing.T){"all": benchAll, "paths": benchBothPaths, "two hosts": benchTwoHosts, "refused": benchRefused} {
+		t.Run(name, func(t *testing.T) { t.Parallel(); part(t) })
+	}
+}
+
+func benchAll(t *testing.T) {
 	plot := filepath.Join(t.TempDir(), "p.svg")
 	r := run(t, "bench", "--transports", strings.Join(transport.Names(), ","), "--ops", "all", "--sizes", "64,64K", "--rounds", "1", "--time", "5ms", "--idle-conns", "20", "--doorbells", "1,16",
 		"--conns", "1,3", "--json", "--plot", plot)
@@ -48,8 +55,10 @@ func TestBench(t *testing.T) {
 	if b, err := os.ReadFile(plot); err != nil || !strings.Contains(string(b), "<svg") {
 		t.Errorf("%d bytes of plot, %v", len(b), err)
 	}
+}
 
-	// Without --transports both paths within the host are there.
+// benchBothPaths: without --transports both paths within the host are measured.
+func benchBothPaths(t *testing.T) {
 	paths := map[string]bool{}
 	for _, x := range document(t, good(t, "bench", "--ops", "wait", "--sizes", "64", "--rounds", "1", "--time", "1ms", "--json"))["rows"].([]any) {
 		r := x.(map[string]any)
@@ -65,16 +74,21 @@ func TestBench(t *testing.T) {
 	if !maps.Equal(paths, want) {
 		t.Errorf("transports and whether through shared memory: %v; want %v", paths, want)
 	}
+}
 
-	// Two hosts, as far as one can show it.
+// benchTwoHosts is what two hosts do, as far as one can show it.
+func benchTwoHosts(t *testing.T) {
 	p, urls := start(t, 1, "bench", "--server", "tcp://127.0.0.1:0")
-	r = good(t, "bench", "--client", urls[0], "--transports", "vitcp,iwarp?crc=off", "--ops", "write", "--sizes", "4K", "--rounds", "2", "--time", "5ms")
+	r := good(t, "bench", "--client", urls[0], "--transports", "vitcp,iwarp?crc=off", "--ops", "write", "--sizes", "4K", "--rounds", "2", "--time", "5ms")
 	if !strings.Contains(r.stdout, "iwarp?crc=off") || !strings.Contains(r.stdout, "to TCP") {
 		t.Error(r.stdout)
 	}
 	if code := p.stop(syscall.SIGTERM); code != 0 {
 		t.Errorf("server: exit %d", code)
 	}
+}
+
+func benchRefused(t *testing.T) {
 	fails(t, 1, "refused", "bench", "--client", "tcp://127.0.0.1:1")
 	for _, c := range []string{"--ops juggle", "--sizes 1", "--sizes big", "--transports pigeon", "--transports iwarp?crc=x", "--rounds 0", "--time 1ns",
 		"--server tcp://:0 --client tcp://h:1", "--client vitcp://h/d", "--doorbells 0", "--conns 0"} {

@@ -21,6 +21,7 @@ func completed(t *testing.T, words ...string) string {
 // TestCompletion: addresses, their parameters and values, lists and fixed words
 // complete; files do where a file belongs.
 func TestCompletion(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		line    string // | is the end of a word; the last is completed
 		has, no string // lines that begin like this, separated by spaces
@@ -99,6 +100,7 @@ func shellWith(t *testing.T, shell string) (path string, env []string) {
 
 // TestCompletionBash types into a bash of its own terminal.
 func TestCompletionBash(t *testing.T) {
+	t.Parallel()
 	path, env := shellWith(t, "bash")
 	c := exec.CommandContext(t.Context(), path, "--norc", "--noprofile", "-i")
 	c.Env = append(env, "PS1=> ", "INPUTRC=/dev/null")
@@ -163,6 +165,7 @@ func typing(t *testing.T, c *exec.Cmd, first, shown string) func(typed, shown st
 
 // TestCompletionFish asks fish for its completions.
 func TestCompletionFish(t *testing.T) {
+	t.Parallel()
 	path, env := shellWith(t, "fish")
 	c := exec.CommandContext(t.Context(), path, "-N", "-c", "viaduct completion fish | source; complete -C 'viaduct ping vi'; complete -C 'viaduct ping vitcp://h/d?reliability='")
 	c.Env = env
@@ -174,6 +177,7 @@ func TestCompletionFish(t *testing.T) {
 
 // TestCompletionZsh types into a zsh of its own terminal.
 func TestCompletionZsh(t *testing.T) {
+	t.Parallel()
 	path, env := shellWith(t, "zsh")
 	c := exec.CommandContext(t.Context(), path, "-f", "-i")
 	c.Env = append(env, "PS1=> ", "INPUTRC=/dev/null")

@@ -142,6 +142,7 @@ func TestConfigDefaults(t *testing.T) {
 
 // TestUnits: each shipped unit starts its service as its file in /etc/viaduct configures it.
 func TestUnits(t *testing.T) {
+	t.Parallel()
 	for unit, text := range map[string]string{
 		"serve@":  "[serve]\nlisten = [\"vitcp://127.0.0.1:0/f\", \"sdp://127.0.0.1:0\"]\nwritable = true\n",
 		"proxy@":  "[proxy]\nlisten = [\"tcp://127.0.0.1:0\", \"sdp://127.0.0.1:0\"]\nto = \"sdp://127.0.0.1:1\"\n",

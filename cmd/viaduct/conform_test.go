@@ -56,15 +56,15 @@ var conformPeers = []struct {
 
 // TestConform: this build breaks no requirement, in any protocol and role.
 func TestConform(t *testing.T) {
-	psDir(t)
+	t.Parallel()
 	for _, p := range conformPeers {
 		t.Run(p.scheme, func(t *testing.T) {
+			t.Parallel()
 			_, urls := start(t, 1, append(p.args, p.listen)...)
 			allPass(t, conformReport(t, 0, "--dangerous", conformTarget(urls[0])))
 		})
 	}
-	t.Setenv(asCommand, "1")
-	for _, p := range conformDialers {
+	for _, p := range conformDialers { // whose environment says already that they are the command
 		t.Run(p.scheme+" active", func(t *testing.T) {
 			t.Parallel()
 			allPass(t, conformReport(t, 0, "--dangerous", "--listen", "--exec", "exec "+os.Args[0]+" "+p.command, p.listen))

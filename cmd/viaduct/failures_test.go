@@ -13,6 +13,7 @@ import (
 // TestOneLogger: what net/http logs has the format and the level of the rest, and a normal
 // start logs no warning.
 func TestOneLogger(t *testing.T) {
+	t.Parallel()
 	p, urls := start(t, 1, "serve", "--root", t.TempDir(), "--listen", "tcp://127.0.0.1:0", "--tls", "--metrics", "127.0.0.1:0", "--log-format", "json", "--log-level", "info")
 	c, err := net.Dial("tcp", strings.TrimPrefix(urls[0], "tcp://"))
 	if err != nil {
@@ -31,6 +32,7 @@ func TestOneLogger(t *testing.T) {
 
 // TestPlainAtTLS: if only one of client and server uses --tls, the client's error says so at once.
 func TestPlainAtTLS(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	random(t, filepath.Join(root, "f"), 10)
 	out := filepath.Join(t.TempDir(), "f")
@@ -53,6 +55,7 @@ func TestPlainAtTLS(t *testing.T) {
 // TestForbidden: a file that the server may not read is status 403 over HTTP, and the error says
 // so.
 func TestForbidden(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" || os.Geteuid() == 0 {
 		t.Skip("SKIPPED: root may read every file: only TestRefuse of httpfile looks at the status")
 	}

@@ -10,6 +10,7 @@ import (
 // TestGlob: the server expands patterns. A file or directory that has the literal name of an
 // element takes precedence.
 func TestGlob(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	for _, f := range []string{"a.txt", "b.txt", "c.bin", "d/a.txt", "d/e/a.txt", "d/e/z", "f/a.txt", "x[1]/a.txt", "x[1]/[ab].txt", "x1/a.txt", "ü?.txt"} {
 		os.MkdirAll(filepath.Join(root, filepath.Dir(f)), 0o755)

@@ -15,6 +15,7 @@ var renew = flag.Bool("renew", false, "write the generated parts of docs/guide a
 // TestGuideURLs: the operator's page shows the table of parameters that
 // addresses are read by, letter by letter.
 func TestGuideURLs(t *testing.T) {
+	t.Parallel()
 	const file, begin, end = "../../docs/guide/operate.md", "-run TestGuideURLs -renew -->\n", "<!-- /the tables -->"
 	page, err := os.ReadFile(file)
 	if err != nil {
@@ -40,6 +41,7 @@ func TestGuideURLs(t *testing.T) {
 // TestHelpURLs: the help has every transport, and every parameter with its
 // default and a sentence.
 func TestHelpURLs(t *testing.T) {
+	t.Parallel()
 	r := good(t, "help", "urls")
 	for _, s := range addr.Schemes {
 		if !strings.Contains(r.stdout, "\n  "+s.Form()+" ") || !strings.Contains(r.stdout, "\nParameters of "+s.Name+":") {

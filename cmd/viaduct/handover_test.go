@@ -6,9 +6,11 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,10 +21,16 @@ import (
 // connections are busy in both directions; none is dropped, no byte is lost,
 // and new connections find the successor at the same address.
 func TestHandover(t *testing.T) {
-	if raceDetector {
-		// Data in flight has to arrive before a connection moves. There is little of it here,
-		// because checksums alone would take seconds.
-		t.Setenv(transport.SDPEnvironment, "recv-buffers=8,recv-buffer-size=16448")
+	t.Parallel()
+	proxy := func(n int, args ...string) (*proc, []string) {
+		t.Helper()
+		return startWith(t, func(c *exec.Cmd) {
+			if raceDetector {
+				// Data in flight has to arrive before a connection moves. There is little of it
+				// here, because checksums alone would take seconds.
+				c.Env = append(c.Env, transport.SDPEnvironment+"=recv-buffers=8,recv-buffer-size=16448")
+			}
+		}, n, args...)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -44,11 +52,12 @@ func TestHandover(t *testing.T) {
 	}()
 	dir := t.TempDir()
 	far := []string{"proxy", "--listen", "sdp://127.0.0.1:0", "--to", "tcp://" + l.Addr().String(), "--handover", filepath.Join(dir, "far"), "--log-level", "info"}
-	farProc, farURL := start(t, 1, far...)
+	farProc, farURL := proxy(1, far...)
 	near := []string{"proxy", "--listen", "tcp://127.0.0.1:0", "--to", farURL[0], "--handover", filepath.Join(dir, "near"), "--log-level", "info"}
-	nearProc, nearURL := start(t, 1, near...)
+	nearProc, nearURL := proxy(1, near...)
 
 	const busy = 4
+	const inFlight = 1 << 20 // of a connection: all buffers on the way would take seconds to drain
 	stop := make(chan struct{})
 	results := make(chan string, busy)
 	moved := make(chan struct{}, 1000)
@@ -60,7 +69,7 @@ func TestHandover(t *testing.T) {
 		c.SetDeadline(time.Now().Add(patience))
 		go func() {
 			defer c.Close()
-			sent, got := new(bytes.Buffer), new(bytes.Buffer)
+			sent, got := new(bytes.Buffer), new(counted)
 			r := rand.NewChaCha8([32]byte{byte(i)})
 			done := make(chan error, 1)
 			go func() {
@@ -75,13 +84,17 @@ func TestHandover(t *testing.T) {
 					switch err := <-done; {
 					case err != nil:
 						results <- err.Error()
-					case !bytes.Equal(sent.Bytes(), got.Bytes()):
-						results <- "other bytes came back: " + difference(sent.Bytes(), got.Bytes())
+					case !bytes.Equal(sent.Bytes(), got.b.Bytes()):
+						results <- "other bytes came back: " + difference(sent.Bytes(), got.b.Bytes())
 					default:
 						results <- ""
 					}
 					return
 				default:
+				}
+				if int64(sent.Len())-got.n.Load() > inFlight {
+					time.Sleep(100 * time.Microsecond)
+					continue
 				}
 				k := 1 + n*7919%len(b)
 				r.Read(b[:k])
@@ -109,7 +122,7 @@ func TestHandover(t *testing.T) {
 	replace := func(old *proc, was string, args []string) *proc {
 		t.Helper()
 		progress()
-		fresh, urls := start(t, 1, args...)
+		fresh, urls := proxy(1, args...)
 		if urls[0] != was {
 			t.Errorf("the successor listens at %s, not at %s", urls[0], was)
 		}
@@ -155,6 +168,17 @@ func TestHandover(t *testing.T) {
 		}
 	}
 	fails(t, 2, "--handover", "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://127.0.0.1:1", "--handover", filepath.Join(dir, "x"), "--tls")
+}
+
+// A counted buffer says how many bytes it has while it is written.
+type counted struct {
+	b bytes.Buffer
+	n atomic.Int64
+}
+
+func (c *counted) Write(p []byte) (int, error) {
+	c.n.Add(int64(len(p)))
+	return c.b.Write(p)
 }
 
 // difference describes the first position at which got differs from sent, and the bytes there.

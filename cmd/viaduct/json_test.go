@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"maps"
 	"os"
@@ -11,9 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"viaduct/cmd/viaduct/internal/shell"
-	"viaduct/cmd/viaduct/internal/verbs"
 )
 
 // A jsonCase is how a verb is run with --json, once to success and once to failure. Words are
@@ -165,12 +160,11 @@ func leafVerbs(t *testing.T) (all []string) {
 	var below func(verb string)
 	below = func(verb string) {
 		words := strings.Fields(verb)
-		var out bytes.Buffer
-		e := &shell.Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &out, Log: shell.NewEnv().Log}
-		if code := verbs.Run(context.Background(), e, append([]string{"help"}, words...)); code != 0 {
-			t.Fatalf("help %s: exit %d", verb, code)
+		r := runHere(t, append([]string{"help"}, words...)...)
+		if r.code != 0 {
+			t.Fatalf("help %s: exit %d", verb, r.code)
 		}
-		_, list, ok := strings.Cut(out.String(), "\nVerbs:\n")
+		_, list, ok := strings.Cut(r.stdout, "\nVerbs:\n")
 		if !ok {
 			all = append(all, verb)
 			return

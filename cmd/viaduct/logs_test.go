@@ -124,6 +124,7 @@ func TestHints(t *testing.T) {
 // TestBackslash: a backslash is a character like others where paths have
 // another separator.
 func TestBackslash(t *testing.T) {
+	t.Parallel()
 	if filepath.Separator == '\\' {
 		t.Skip("SKIPPED: a backslash separates here")
 	}

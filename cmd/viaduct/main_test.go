@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"flag"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -20,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/cmd/viaduct/internal/shell"
 	"viaduct/cmd/viaduct/internal/transport"
 	"viaduct/cmd/viaduct/internal/verbs"
 	"viaduct/internal/notify"
@@ -97,6 +99,17 @@ func runIn(t *testing.T, dir string, stdin io.Reader, args ...string) result {
 	return r
 }
 
+// runHere runs a command that ends at once within this process, which spares starting one.
+func runHere(t *testing.T, args ...string) result {
+	t.Helper()
+	var out, errs bytes.Buffer
+	e := &shell.Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Log: slog.New(slog.DiscardHandler)}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	code := verbs.Run(ctx, e, args)
+	return result{out.String(), errs.String(), code}
+}
+
 // good is run for a command that must succeed.
 func good(t *testing.T, args ...string) result {
 	t.Helper()
@@ -130,7 +143,13 @@ type proc struct {
 // start runs a command that listens, and returns the addresses that it prints.
 func start(t *testing.T, n int, args ...string) (*proc, []string) {
 	t.Helper()
-	p := begin(t, func(*exec.Cmd) {}, args...)
+	return startWith(t, func(*exec.Cmd) {}, n, args...)
+}
+
+// startWith is start of a command that prepare has changed before.
+func startWith(t *testing.T, prepare func(*exec.Cmd), n int, args ...string) (*proc, []string) {
+	t.Helper()
+	p := begin(t, prepare, args...)
 	var urls []string
 	for len(urls) < n {
 		u, ok := strings.CutPrefix(p.line(), "listening ")

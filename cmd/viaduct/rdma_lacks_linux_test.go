@@ -20,6 +20,7 @@ const asRDMALacks = "VIADUCT_TEST_RDMA_LACKS"
 // that names the feature and the alternative, however often the program asks. Features that all
 // programs probe give no line.
 func TestRDMALacks(t *testing.T) {
+	t.Parallel()
 	r := good(t, "run", "--rdma", "--", "env", asRDMALacks+"=1", os.Args[0])
 	for _, want := range []string{
 		"siw0 for datagrams (UD), which iWARP does not have: run it with --device rxe0",
@@ -44,6 +45,7 @@ func TestRDMALacks(t *testing.T) {
 
 // The tools that newcomers try first fail with the reason.
 func TestRDMALackingTools(t *testing.T) {
+	t.Parallel()
 	need(t, "ibv_ud_pingpong", "ibverbs-utils")
 	for program, want := range map[string]string{"ibv_ud_pingpong": "datagrams (UD)", "ibv_uc_pingpong": "unreliable connections (UC)"} {
 		if r := run(t, "run", "--rdma", "--", program, "-g", "0"); r.code == 0 || strings.Count(r.stderr, want) != 1 || !strings.Contains(r.stderr, "--device rxe0") {

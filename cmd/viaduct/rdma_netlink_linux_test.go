@@ -10,6 +10,7 @@ import (
 
 // iproute2's rdma, which asks for acknowledgements, shows devices, links and what programs have made.
 func TestRDMATool(t *testing.T) {
+	t.Parallel()
 	need(t, "rdma", "iproute2")
 	need(t, "rping", "rdmacm-utils")
 	port := strconv.Itoa(freePort(t))
@@ -30,6 +31,7 @@ func TestRDMATool(t *testing.T) {
 			`link siw0/- lqpn \d+ .*type RC state RTS .*comm rping(.*\n)+link siw0/\S+ cm-idn \d+ state LISTEN ps TCP .*comm rping src-addr 127.0.0.1:` + port},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			r := run(t, "run", "--rdma", "--", "sh", "-c", c.script+"\nexit 0", port)
 			if !regexp.MustCompile(c.want).MatchString(r.stdout) || r.code != 0 {
 				t.Errorf("exit %d: %q, want %s\n%s", r.code, r.stdout, c.want, r.stderr)

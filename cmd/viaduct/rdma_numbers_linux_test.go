@@ -23,6 +23,7 @@ const asRDMANumbers = "VIADUCT_TEST_RDMA_NUMBERS"
 // the start, was lowered by a shell, or could be raised by the program. After that it gets EMFILE,
 // and the user gets the reason once.
 func TestRDMANumbers(t *testing.T) {
+	t.Parallel()
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
 		t.Fatal(err)
@@ -39,6 +40,7 @@ func TestRDMANumbers(t *testing.T) {
 		{"very low", "ulimit -n 64", "true", 70, 28, 64},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			if l.Max < c.needs {
 				t.Skipf("SKIPPED: the hard limit of descriptors is %d, this needs %d", l.Max, c.needs)
 			}

@@ -18,6 +18,7 @@ const asRDMAPaths = "VIADUCT_TEST_RDMA_PATHS"
 // Every call that names a file finds the RDMA files: by absolute names, by names relative to
 // folders, and through symbolic links.
 func TestRDMAPathCalls(t *testing.T) {
+	t.Parallel()
 	r := good(t, "run", "--rdma", "--", "env", asRDMAPaths+"="+t.TempDir(), os.Args[0])
 	if r.stdout != "done\n" {
 		t.Errorf("%s%s", r.stdout, r.stderr)
@@ -26,6 +27,7 @@ func TestRDMAPathCalls(t *testing.T) {
 
 // Programs that list, enter and test the folders of RDMA.
 func TestRDMAPathPrograms(t *testing.T) {
+	t.Parallel()
 	link := t.TempDir() + "/link"
 	for _, c := range []struct{ name, script, want string }{
 		{"list", "ls /sys/class/infiniband /dev/infiniband; ls -d /sys/class/infiniband_verbs/uverbs0", "/dev/infiniband:\nrdma_cm\nuverbs0\n\n/sys/class/infiniband:\nsiw0\n/sys/class/infiniband_verbs/uverbs0\n"},
@@ -38,6 +40,7 @@ func TestRDMAPathPrograms(t *testing.T) {
 		{"write", "(echo x > /sys/class/infiniband/siw0/node_desc) 2>/dev/null || echo refused", "refused\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			r := good(t, "run", "--rdma", "--", "sh", "-c", c.script, link)
 			if c.want == "" {
 				if !strings.Contains(r.stdout, "crw-rw-rw-") || strings.Count(r.stdout, "\n") != 3 || r.stderr != "" {

@@ -24,6 +24,7 @@ const asRDMARights = "VIADUCT_TEST_RDMA_RIGHTS"
 // program itself may not write: neither its constants, nor memory mapped later where registered
 // memory was.
 func TestRDMARights(t *testing.T) {
+	t.Parallel()
 	for _, flags := range [][]string{nil, {"--tcp"}} {
 		t.Run(fmt.Sprint(flags), func(t *testing.T) {
 			good(t, slices.Concat([]string{"run", "--rdma"}, flags, []string{"--", "env", asRDMARights + "=1", os.Args[0]})...)

@@ -44,6 +44,7 @@ func fileCertificate(t *testing.T, cert, key string) (pin string) {
 // TestHangupReloads: SIGHUP has a server use a new certificate and a new token, and keep
 // the old ones where the new ones can't be read.
 func TestHangupReloads(t *testing.T) {
+	t.Parallel()
 	for _, scheme := range []string{"vitcp", "iwarp", "tcp"} {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()

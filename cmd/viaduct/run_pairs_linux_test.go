@@ -82,6 +82,7 @@ func TestRunPairShort(t *testing.T) {
 
 // Pairs leave no descriptor open in either supervisor or program.
 func TestRunPairLeaks(t *testing.T) {
+	t.Parallel()
 	program := buildCFile(t, "shapes")
 	n := 1000
 	if !testkit.LongRuns() || raceDetector {

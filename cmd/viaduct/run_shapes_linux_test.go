@@ -504,6 +504,7 @@ func TestRunSetuid(t *testing.T) {
 // A program whose table is full can connect, and gets EMFILE from accept: the
 // peer waits until there is room.
 func TestRunEMFILE(t *testing.T) {
+	t.Parallel()
 	program := buildCFile(t, "shapes")
 	to, port := newTarget(t), strconv.Itoa(freePort(t))
 	s := startRun(t, []string{"--to", to.rule, "--listen", port}, program, "emfile", to.port, port)
@@ -698,6 +699,7 @@ func descriptors(t *testing.T, pid int) int {
 
 // Thousands of connections leave no descriptor open in either process.
 func TestRunLeaks(t *testing.T) {
+	t.Parallel()
 	program := buildCFile(t, "shapes")
 	n := 1000
 	if !testkit.LongRuns() || raceDetector {

@@ -151,6 +151,7 @@ func TestSocketActivationUDP(t *testing.T) {
 // TestServices: every unit that is shipped may do little, by the judgement of
 // systemd itself, and names nothing that systemd does not know.
 func TestServices(t *testing.T) {
+	t.Parallel()
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
 		t.Skip("SKIPPED: there is no systemd-analyze")

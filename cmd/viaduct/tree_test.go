@@ -204,6 +204,7 @@ func TestTreeHostile(t *testing.T) {
 // TestTreeDiskFull: copying a directory to a full disk fails with that error. Files copied so far
 // are complete, and the copy continues once there is room.
 func TestTreeDiskFull(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" || os.Getuid() != 0 {
 		t.Skip("SKIPPED: only root on Linux can mount a small file system")
 	}

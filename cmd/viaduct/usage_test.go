@@ -8,6 +8,7 @@ import (
 )
 
 func TestUsage(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ args, reason string }{
 		{"", "a verb is missing"},
 		{"frobnicate", `unknown verb "frobnicate" (see`},
@@ -89,7 +90,7 @@ func TestUsage(t *testing.T) {
 		{"version --log-format runes", "--log-format"},
 		{"echo --listen tcp://:0 --tls-cert x", "belong together"},
 	} {
-		r := run(t, strings.Fields(c.args)...)
+		r := runHere(t, strings.Fields(c.args)...)
 		if r.code != 2 || r.stdout != "" && !strings.Contains(c.args, "--json") || !strings.Contains(r.last(), c.reason) || !strings.Contains(r.last(), "--help") {
 			t.Errorf("viaduct %s: exit %d, stdout %q, last line %q, want 2 and %q", c.args, r.code, r.stdout, r.last(), c.reason)
 		}
@@ -126,18 +127,20 @@ func TestWrongPeer(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	r := good(t, "help")
+	t.Parallel()
+	r := runHere(t, "help")
 	for _, v := range []string{"demo", "serve", "get", "put", "echo", "ping", "nc", "proxy", "rping", "portmap", "version", "bench", "decode", "ladder", "wireshark"} {
 		if !strings.Contains(r.stdout, "\n  "+v+" ") {
 			t.Errorf("help does not list %s", v)
 		}
-		if h := good(t, v, "--help"); !strings.Contains(h.stdout, "Usage:") {
+		if h := runHere(t, v, "--help"); h.code != 0 || !strings.Contains(h.stdout, "Usage:") {
 			t.Errorf("%s has no help", v)
 		}
 	}
 }
 
 func TestVersion(t *testing.T) {
+	t.Parallel()
 	if r := good(t, "version"); !strings.Contains(r.stdout, "go1.") || !strings.Contains(r.stdout, "RFC 5044") {
 		t.Error(r.stdout)
 	}

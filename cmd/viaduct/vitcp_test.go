@@ -16,6 +16,7 @@ func TestSmallMTU(t *testing.T) {
 	for _, scheme := range []string{"vitcp", "fcvi", "iwarp"} {
 		for _, mtu := range []string{"65536", "1000"} {
 			t.Run(scheme+" "+mtu, func(t *testing.T) {
+				t.Parallel()
 				root, out := t.TempDir(), filepath.Join(t.TempDir(), "f")
 				body := random(t, filepath.Join(root, "f"), 300_000)
 				_, urls := start(t, 1, "serve", "--root", root, "--writable", "--listen", listenURL(scheme, "127.0.0.1")+"?mtu="+mtu)

@@ -16,6 +16,7 @@ func TestWait(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range transport.Names() {
 		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
 			u := strings.Replace(listenURL(scheme, "127.0.0.1"), ":0", fmt.Sprintf(":%d", freePort(t)), 1)
 			cl, _ := start(t, 0, "ping", u, "-c", "1", "--wait", "1m", "--json")
 			select {
@@ -36,6 +37,11 @@ func TestWait(t *testing.T) {
 			}
 		})
 	}
+	t.Run("rping", func(t *testing.T) { t.Parallel(); rpingWaits(t) })
+	t.Run("bench", func(t *testing.T) { t.Parallel(); benchWaits(t) })
+}
+
+func rpingWaits(t *testing.T) {
 	port := fmt.Sprint(freePort(t))
 	cl, _ := start(t, 0, "rping", "-c", "-a", "127.0.0.1", "-p", port, "-C", "1", "--wait", "1m")
 	srv, _ := start(t, 1, "rping", "-s", "-a", "127.0.0.1", "-p", port)
@@ -43,9 +49,11 @@ func TestWait(t *testing.T) {
 		t.Errorf("rping: exit %d: %s", code, cl.stderr())
 	}
 	srv.wait()
+}
 
+func benchWaits(t *testing.T) {
 	at := "tcp://127.0.0.1:" + fmt.Sprint(freePort(t))
-	cl, _ = start(t, 0, "bench", "--client", at, "--transports", "tcp", "--ops", "wait", "--sizes", "64", "--rounds", "1", "--time", "5ms", "--wait", "1m")
+	cl, _ := start(t, 0, "bench", "--client", at, "--transports", "tcp", "--ops", "wait", "--sizes", "64", "--rounds", "1", "--time", "5ms", "--wait", "1m")
 	select {
 	case <-cl.done:
 		t.Fatalf("bench did not wait: %s", cl.stderr())

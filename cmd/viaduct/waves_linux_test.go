@@ -38,6 +38,7 @@ func residentOf(t *testing.T, pid int) int {
 // memory for received bytes only, not for possible ones, and no wave adds to the memory of the one
 // before. [V-43] [I-70]
 func TestEchoWaves(t *testing.T) {
+	t.Parallel()
 	waves, conns := 4, 1000
 	if !testkit.LongRuns() || raceDetector {
 		waves, conns = 2, 200 // the race detector has ten times the memory, and the time

@@ -59,6 +59,7 @@ func callAt(t *testing.T, listening string, ip netip.Addr) string {
 // TestWildcard: what listens at no host, 0.0.0.0 or [::] answers at every address of the
 // host, and at the address that it prints.
 func TestWildcard(t *testing.T) {
+	t.Parallel()
 	eachWildcard(t, func(t *testing.T, listen string) {
 		_, urls := start(t, 1, "echo", "--listen", listen)
 		good(t, "ping", urls[0], "-c", "1")
@@ -70,6 +71,7 @@ func TestWildcard(t *testing.T) {
 
 // TestWildcardFiles: files are served, and nc listens, at every address of the host.
 func TestWildcardFiles(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	body := random(t, filepath.Join(root, "f"), 1000)
 	for _, scheme := range []string{"vitcp", "fcvi"} {
