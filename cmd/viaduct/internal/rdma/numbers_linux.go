@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -23,7 +24,7 @@ type numbers []*numberRange
 
 type numberRange struct {
 	low, high int
-	next      int // the next to try, relative to low; Serve's
+	next      atomic.Uint32 // the next to try, relative to low
 }
 
 const (
@@ -91,8 +92,7 @@ func (ns numbers) free(tid int, limit uint64) int {
 	for _, r := range ns {
 		size := r.high - r.low + 1
 		for range size {
-			n := r.low + r.next%size
-			r.next++
+			n := r.low + int(r.next.Add(1)-1)%size
 			if uint64(n) >= limit {
 				continue
 			}

@@ -38,7 +38,7 @@ type Options struct {
 }
 
 // A Service answers the calls of one program and its descendants. Serve is called
-// by one goroutine.
+// by one goroutine, and by another only if a call holds that one up for a second.
 type Service struct {
 	opt     Options
 	log     *slog.Logger

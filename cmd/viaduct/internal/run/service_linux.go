@@ -11,7 +11,8 @@ import (
 )
 
 // A Service serves a program's calls in place of the supervisor of its TCP
-// connections. Serve is called by one goroutine.
+// connections. Serve is called by one goroutine, and by another if
+// a call holds that one up, see attend.
 type Service interface {
 	Rules() []notify.Rule
 	Serve(c *notify.Call)

@@ -264,16 +264,15 @@ func (s *supervisor) tell(what byte, n int) {
 
 // serve answers calls until no process is left.
 func (s *supervisor) serve(l *notify.Listener) error {
-	runtime.LockOSThread()
 	defer l.Close()
+	if s.service != nil {
+		return ignoreEOF(attend(l.Recv, s.service.Serve))
+	}
+	runtime.LockOSThread()
 	for {
 		c, err := l.Recv()
 		if err != nil {
 			return ignoreEOF(err)
-		}
-		if s.service != nil {
-			s.service.Serve(c)
-			continue
 		}
 		switch c.Nr {
 		case unix.SYS_CONNECT:
