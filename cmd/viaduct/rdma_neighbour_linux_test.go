@@ -22,7 +22,7 @@ import (
 )
 
 // asRDMANeighbour makes the test binary one of the programs of TestRDMANeighbour: "both WHAT",
-// which starts "honest" and "hostile WHAT". WHAT is all or requests.
+// which starts "honest WHAT" and "hostile WHAT". WHAT is all or requests, or rxe for TestRXENeighbour.
 const asRDMANeighbour = "VIADUCT_TEST_RDMA_NEIGHBOUR"
 
 // One of two programs under one supervisor knows all numbers of the other, and uses them in every
@@ -70,16 +70,21 @@ const (
 type honestNumbers struct {
 	Foreign map[abi.Kind][]uint64
 	STags   []uint32 // of its ends
+	QPs     []uint32 // numbers of its queue pairs, of TestRXENeighbour
 	Offsets []int64  // of its rings
 	PID     uint32
 }
 
 func rdmaNeighbour(arg string) error {
 	role, what, _ := strings.Cut(arg, " ")
-	switch role {
-	case "honest":
+	switch {
+	case role == "honest" && what == "rxe":
+		return rxeHonest()
+	case role == "hostile" && what == "rxe":
+		return rxeHostileNeighbour()
+	case role == "honest":
 		return rdmaHonest()
-	case "hostile":
+	case role == "hostile":
 		return rdmaHostileNeighbour(what == "all")
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -87,7 +92,7 @@ func rdmaNeighbour(arg string) error {
 		return err
 	}
 	var cs [2]*exec.Cmd
-	for i, arg := range []string{"honest", "hostile " + what} {
+	for i, arg := range []string{"honest " + what, "hostile " + what} {
 		c := exec.Command(os.Args[0])
 		c.Env = append(os.Environ(), asRDMANeighbour+"="+arg)
 		end := os.NewFile(uintptr(pair[i]), "socket")

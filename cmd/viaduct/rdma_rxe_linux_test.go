@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -78,11 +79,7 @@ func rxeStreamsMain(arg string) error {
 	if _, err := fmt.Sscan(arg, &count); err != nil {
 		return err
 	}
-	text, err := os.ReadFile("/sys/class/infiniband/rxe0/ports/1/gids/0")
-	if err != nil {
-		return err
-	}
-	gid, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(string(text)), ":", ""))
+	gid, err := rxeGID()
 	if err != nil {
 		return err
 	}
@@ -106,7 +103,7 @@ func rxeStreamsMain(arg string) error {
 	attacks := 0
 	for n := range count {
 		s := &rxeStream{rdmaStream: rdmaStream{cmFields: cmFields{rdmaFields: h, gone: 1 << 30}, r: rand.New(rand.NewPCG(uint64(n), 16)),
-			connected: true, verbs: append(abi.Commands(), abi.RXECommands()...)}, gid: [16]byte(gid)}
+			connected: true, verbs: append(abi.Commands(), abi.RXECommands()...)}, gid: gid}
 		err := s.run()
 		attacks += s.attacks
 		unix.CloseRange(lowest, 1023, 0)
@@ -116,6 +113,16 @@ func rxeStreamsMain(arg string) error {
 	}
 	fmt.Printf("%d streams, %d commands, %d done, %d attacks\n", count, h.commands, h.done, attacks)
 	return nil
+}
+
+// rxeGID reads the first address of the device.
+func rxeGID() (gid [16]byte, err error) {
+	text, err := os.ReadFile("/sys/class/infiniband/rxe0/ports/1/gids/0")
+	if err != nil {
+		return gid, err
+	}
+	_, err = hex.Decode(gid[:], bytes.ReplaceAll(bytes.TrimSpace(text), []byte(":"), nil))
+	return gid, err
 }
 
 func (s *rxeStream) run() (err error) {
@@ -180,7 +187,7 @@ func (s *rxeStream) attack() error {
 		rings[i] = ring
 	}
 	for _, st := range []abi.State{abi.Init, abi.RTR, abi.RTS} {
-		if err := s.command(abi.ModifyQP, 0, []byte(s.change(handle, qpn, st))); err != nil {
+		if err := s.command(abi.ModifyQP, 0, []byte(rxeChange(s.gid, handle, qpn, st))); err != nil {
 			return fmt.Errorf("a queue pair can't be made %v: %v", st, err)
 		}
 	}
@@ -197,12 +204,12 @@ func (s *rxeStream) attack() error {
 	return nil
 }
 
-// change is a body of modify_qp that is right.
-func (s *rxeStream) change(handle, qpn uint32, to abi.State) abi.Body {
-	masks := map[abi.State]uint32{abi.Init: 0x39, abi.RTR: 0x12_9181, abi.RTS: 0x1_2e01}
+// rxeChange is a body of modify_qp that is right. qpn is the peer's number.
+func rxeChange(gid [16]byte, handle, qpn uint32, to abi.State) abi.Body {
+	masks := map[abi.State]uint32{abi.Reset: 1, abi.Init: 0x39, abi.RTR: 0x12_9181, abi.RTS: 0x1_2e01}
 	n, _ := abi.ModifyQP.Lengths()
 	b := make(abi.Body, n)
-	copy(b, s.gid[:])
+	copy(b, gid[:])
 	b.Put8(30, 1) // a global header
 	b.Put8(31, 1)
 	b.Put32(64, handle)

@@ -113,6 +113,13 @@ func asProgram() bool {
 		}
 		os.Exit(0)
 	}
+	if _, ok := os.LookupEnv(asRXEBlocked); ok {
+		if err := rxeBlocked(); err != nil {
+			fmt.Fprintln(os.Stderr, "blocked:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if arg, ok := os.LookupEnv(asRDMADuplicates); ok {
 		if err := rdmaDuplicates(arg); err != nil {
 			fmt.Fprintln(os.Stderr, "duplicates:", err)

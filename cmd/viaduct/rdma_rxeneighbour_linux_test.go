@@ -1,0 +1,290 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"bytes"
+	crand "crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+)
+
+// TestRDMANeighbour for a RoCE device, where a program can besides name the queue pairs of the other as its peers.
+func TestRXENeighbour(t *testing.T) {
+	t.Parallel()
+	r := good(t, "run", "--rdma", "--device", "rxe0", "--", "env", asRDMANeighbour+"=both rxe", os.Args[0])
+	var transfers, commands, requests int
+	for line := range strings.Lines(r.stdout) {
+		fmt.Sscanf(line, "honest: %d transfers", &transfers)
+		fmt.Sscanf(line, "hostile: %d commands, %d requests", &commands, &requests)
+	}
+	if transfers < 10 || commands < 150 || requests < 140 {
+		t.Errorf("%d transfers, %d commands, %d requests: too few\n%s", transfers, commands, requests, r.stdout)
+	}
+	t.Log(strings.TrimSpace(r.stdout))
+}
+
+// rxeHonest transfers data between two queue pairs while the other program does what it does.
+func rxeHonest() error {
+	mem, err := mapAt(honestAt, honestEnds*honestStep)
+	if err != nil {
+		return err
+	}
+	secret := make([]byte, 32)
+	crand.Read(secret)
+	copy(mem, bytes.Repeat(secret, len(mem)/len(secret)))
+	var ends [honestEnds]*rxeEnd
+	n := honestNumbers{PID: uint32(os.Getpid()), Foreign: map[abi.Kind][]uint64{}}
+	is := func(k abi.Kind, v ...uint64) { n.Foreign[k] = append(n.Foreign[k], v...) }
+	for i := range ends {
+		at := uint64(honestAt + i*honestStep)
+		e, err := newRXEEnd(at, honestLen, honestSkip)
+		if err != nil {
+			return err
+		}
+		ends[i] = e
+		n.STags, n.Offsets = append(n.STags, e.key), append(n.Offsets, e.keys...)
+		n.QPs = append(n.QPs, e.qpn)
+		is(abi.Domain, uint64(e.pd))
+		is(abi.Region, uint64(e.mr))
+		is(abi.CQ, uint64(e.cqHandle))
+		is(abi.QP, uint64(e.handle))
+		is(abi.Start, at)
+		is(abi.Reply, at, uint64(uintptr(unsafe.Pointer(&e.sq[0]))))
+	}
+	a, b := ends[0], ends[1]
+	if err := errors.Join(a.connect(b.qpn), b.connect(a.qpn), ends[2].connect(a.qpn)); err != nil {
+		return fmt.Errorf("honest: %w", err)
+	}
+	msg, err := json.Marshal(n)
+	if err != nil {
+		return err
+	}
+	if _, err := unix.Write(neighbourSocket, msg); err != nil {
+		return err
+	}
+	transfers := 0
+	for done := false; !done; transfers++ {
+		p := []unix.PollFd{{Fd: neighbourSocket, Events: unix.POLLIN}}
+		if _, err := unix.Poll(p, 5); err == nil && p[0].Revents != 0 {
+			done = true // behind one more
+		}
+		for i := range movingLen {
+			mem[i] = byte(transfers + i)
+		}
+		const part = 512 // short enough that both are carried out together
+		if err := a.post(rxeRequest{n: part, addr: honestAt, key: a.key, raddr: honestAt + honestStep, rkey: b.key},
+			rxeRequest{n: part, addr: honestAt + 2*part, key: a.key, raddr: honestAt + honestStep + 2*part, rkey: b.key}); err != nil {
+			return fmt.Errorf("honest: doorbell: %w", err)
+		}
+		got, err := a.completions(2)
+		if err != nil || got[0] != 0 || got[1] != 0 {
+			return fmt.Errorf("honest: transfer %d: %v, %w", transfers, got, err)
+		}
+		to := mem[honestStep:]
+		if !bytes.Equal(to[:part], mem[:part]) || !bytes.Equal(to[2*part:3*part], mem[2*part:3*part]) {
+			return fmt.Errorf("honest: transfer %d has brought other bytes", transfers)
+		}
+	}
+	if _, err := expect(neighbourSocket, 'D'); err != nil {
+		return fmt.Errorf("honest: %w", err)
+	}
+	for i := range mem {
+		if i%honestStep >= movingLen && mem[i] != secret[i%len(secret)] {
+			return fmt.Errorf("honest: byte %#x was written", honestAt+i)
+		}
+	}
+	for i, e := range ends {
+		if s, err := e.state(); err != nil || s != abi.RTS {
+			return fmt.Errorf("honest: queue pair %d is in state %v, %w", i, s, err)
+		}
+		if err := e.endObjects(); err != nil {
+			return fmt.Errorf("honest: end %d: %w", i, err)
+		}
+	}
+	fmt.Printf("honest: %d transfers\n", transfers)
+	_, err = unix.Write(neighbourSocket, append([]byte("S"), secret...))
+	return err
+}
+
+// rxeHostileNeighbour does what it can with the numbers of the other program.
+func rxeHostileNeighbour() error {
+	msg := make([]byte, 64<<10)
+	k, err := unix.Read(neighbourSocket, msg)
+	if err != nil {
+		return err
+	}
+	var n honestNumbers
+	if err := json.Unmarshal(msg[:k], &n); err != nil {
+		return err
+	}
+	commands, bad := rxeForeignCommands(&n)
+	mem, err := unix.Mmap(-1, 0, honestLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return err
+	}
+	at := uint64(uintptr(unsafe.Pointer(&mem[0])))
+	e, err := newRXEEnd(at, len(mem), 0)
+	if err != nil {
+		return err
+	}
+	requests := 0
+	for over := range honestEnds {
+		for _, r := range rxeHostileRequests(e.qpn, at, e.key, &n, over) {
+			if err := r.try(e, at); err != nil {
+				bad = errors.Join(bad, fmt.Errorf("%s, end %d: %w", r.name, over, err))
+			}
+			requests++
+		}
+	}
+	var seen []byte
+	for _, key := range n.Offsets { // places of this program's own file, if of any
+		b := make([]byte, 4096)
+		if _, err := unix.Pread(e.uverbs, b, key); err != nil {
+			return err
+		}
+		seen = append(seen, b...)
+	}
+	if _, err := unix.Write(neighbourSocket, []byte("D")); err != nil {
+		return err
+	}
+	secret, err := expect(neighbourSocket, 'S')
+	if err != nil {
+		return errors.Join(bad, err)
+	}
+	for _, b := range [][]byte{seen, mem, e.scratch, e.sq, e.rq, e.cq} {
+		for i := range secret[:len(secret)-8] {
+			if bytes.Contains(b, secret[i:i+8]) {
+				bad = errors.Join(bad, errors.New("hostile: the other program's memory was read"))
+				break
+			}
+		}
+	}
+	if bad == nil {
+		fmt.Printf("hostile: %d commands, %d requests\n", commands, requests)
+	}
+	return bad
+}
+
+// rxeForeignCommands sends each command with the other program's numbers in each of its fields. All are refused.
+func rxeForeignCommands(n *honestNumbers) (commands int, bad error) {
+	h := &rdmaFields{}
+	var err error
+	if h.scratch, err = unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON); err != nil {
+		return 0, err
+	}
+	refused := []abi.Kind{abi.Domain, abi.Region, abi.CQ, abi.QP, abi.Start, abi.Reply}
+	for _, c := range slices.Concat(abi.Commands(), abi.RXECommands()) {
+		if err := h.setUp(); err != nil {
+			return commands, err
+		}
+		for _, f := range c.Fields() {
+			if !slices.Contains(refused, f.Kind) || c == abi.PostSend && f.Kind == abi.Reply { // nothing is answered there
+				continue
+			}
+			for _, v := range n.Foreign[f.Kind] {
+				b := h.body(c)
+				put(b, f, v)
+				if err := h.send(c, b, room(c), h.at(0)); err == nil || errors.Is(err, errSupervisorGone) {
+					bad = errors.Join(bad, fmt.Errorf("%v with %s %#x of the other program: %w", c, f.Name, v, err))
+				}
+				commands++
+			}
+		}
+		unix.Close(h.uverbs)
+	}
+	return commands, bad
+}
+
+// An rxeAttack is a request that has to fail.
+type rxeAttack struct {
+	name string
+	to   uint32 // number of the peer
+	rxeRequest
+	receive uint64 // where a receive of the other program's memory is, if there is one
+	recvKey uint32
+}
+
+// rxeHostileRequests name memory of the other program by its key, its addresses or both, on both sides, and its
+// queue pairs.
+func rxeHostileRequests(self uint32, at uint64, key uint32, n *honestNumbers, over int) (all []rxeAttack) {
+	theirs, theirKey := uint64(honestAt+over*honestStep+2*movingLen), n.STags[over]
+	for _, op := range []uint32{rxeWrite, rxeSend, rxeRead, rxeCompareSwap, rxeFetchAdd, rxeSendInv, rxeAtomicWrite} {
+		mine := rxeRequest{op: op, n: 8, addr: at, key: key, raddr: at + 64, rkey: key}
+		if op != rxeAtomicWrite { // whose payload is in the entry
+			for i := range 3 {
+				r := mine
+				if i != 1 {
+					r.addr = theirs
+				}
+				if i != 2 {
+					r.key = theirKey
+				}
+				all = append(all, rxeAttack{name: fmt.Sprintf("operation %d, local %d", op, i), to: self, rxeRequest: r})
+			}
+		}
+		if op == rxeSend || op == rxeSendInv {
+			all = append(all, rxeAttack{name: "receive into its memory", to: self, rxeRequest: mine, receive: theirs, recvKey: theirKey},
+				rxeAttack{name: "receive into its addresses", to: self, rxeRequest: mine, receive: theirs, recvKey: key},
+				rxeAttack{name: "receive by its key", to: self, rxeRequest: mine, receive: at, recvKey: theirKey})
+		} else {
+			for i := range 3 {
+				r := mine
+				if i != 1 {
+					r.raddr = theirs
+				}
+				if i != 2 {
+					r.rkey = theirKey
+				}
+				all = append(all, rxeAttack{name: fmt.Sprintf("operation %d, remote %d", op, i), to: self, rxeRequest: r})
+			}
+		}
+		// Its queue pairs, by the right names of its own memory.
+		mine.raddr, mine.rkey = theirs, theirKey
+		all = append(all, rxeAttack{name: fmt.Sprintf("operation %d to its queue pair", op), to: n.QPs[over], rxeRequest: mine})
+	}
+	return append(all,
+		rxeAttack{name: "invalidate of its key", to: self, rxeRequest: rxeRequest{op: rxeInvalidate, invalidate: theirKey}},
+		rxeAttack{name: "bind of its region", to: self, rxeRequest: rxeRequest{op: rxeBind, n: 8, raddr: theirs, key: theirKey, rkey: theirKey}})
+}
+
+// try makes the request behind one that is right, so that both are looked at together, and sees it fail.
+func (r *rxeAttack) try(e *rxeEnd, at uint64) error {
+	if err := e.connect(r.to); err != nil {
+		return err
+	}
+	if r.recvKey != 0 {
+		e.receive(r.receive, 64, r.recvKey)
+	}
+	want, rs := 1, []rxeRequest{r.rxeRequest}
+	if r.to == e.qpn {
+		want, rs = 2, []rxeRequest{{n: 8, addr: at, key: e.key, raddr: at + 128, rkey: e.key}, r.rxeRequest}
+	}
+	if r.recvKey != 0 {
+		want++ // of the receive
+	}
+	if err := e.post(rs...); err != nil {
+		return fmt.Errorf("doorbell: %w", err)
+	}
+	got, err := e.completions(want)
+	if err != nil {
+		return err
+	}
+	if want > 1 && got[0] != 0 {
+		return fmt.Errorf("the request before it: status %d", got[0])
+	}
+	if got[want-1] == 0 {
+		return errors.New("it is done")
+	}
+	return nil
+}
