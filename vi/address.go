@@ -16,7 +16,7 @@ type Address struct { // [VIA 7]
 	Discriminator []byte // at most NICAttributes.MaxDiscriminatorLen bytes
 }
 
-// Equal tells whether lengths and bytes are equal; trailing zeros count.
+// Equal reports whether lengths and bytes are equal. Trailing zeros count.
 func (a Address) Equal(b Address) bool {
 	return bytes.Equal(a.Host, b.Host) && bytes.Equal(a.Discriminator, b.Discriminator) // [VIA-7-1] [VIA-7-2]
 }

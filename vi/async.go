@@ -83,27 +83,24 @@ type async struct {
 
 func (a *async) init(n *NIC) { a.nic = n }
 
-// ErrorCallback sets the handler of asynchronous errors; nil restores the
-// default, which writes one line to the NIC's logger. Behind a handler that
-// is a thousand errors late, errors of dropped messages are not reported any
-// more. The handler runs in a
-// goroutine of its own, one error at a time and in order, with no lock held:
-// it may call anything, also tear everything down.
+// ErrorCallback sets the handler of asynchronous errors. nil restores the default, which writes one
+// line to the NIC's logger. The handler runs in a goroutine of its own, one error at a time and in
+// order, with no lock held: it may call anything, even close the NIC. Once a handler is a thousand
+// errors late, errors of dropped messages are no longer reported.
 func (n *NIC) ErrorCallback(handler func(ErrorDescriptor)) { // [VIA 5.1] [VIA 5.4] [VIA-5.4-1] [VIA-5.1-1] [VIA-8.3-19]
 	n.async.mu.Lock()
 	n.async.handler = handler
 	n.async.mu.Unlock()
 }
 
-// maxPendingErrors bounds how many asynchronous errors wait for a handler. At
-// Unreliable Delivery a peer can cause one with every message it sends, so
-// those that leave the VI connected are dropped beyond it; what ends a
-// connection is always told.
+// maxPendingErrors bounds how many asynchronous errors wait for a handler. At Unreliable Delivery a
+// peer can cause one with every message. Beyond the bound, errors that leave the VI connected are
+// dropped. An error that ends a connection is always reported.
 const maxPendingErrors = 1024
 
 func (a *async) raise(d ErrorDescriptor) {
 	d.NIC = a.nic
-	if !a.told() {
+	if !a.reports() {
 		return
 	}
 	if d.Code != ErrorConnLost && d.Code != ErrorCatastrophic && a.d.pending() >= maxPendingErrors {
@@ -121,17 +118,15 @@ func (a *async) raise(d ErrorDescriptor) {
 	})
 }
 
-// told reports whether an error is told of at all: to a handler, or to a logger that is
-// not off.
-func (a *async) told() bool {
+// reports returns whether errors are reported at all: to a handler, or to a logger that is not off.
+func (a *async) reports() bool {
 	a.mu.Lock()
 	h := a.handler
 	a.mu.Unlock()
 	return h != nil || a.nic.cfg.Logger.Enabled(context.Background(), slog.LevelError)
 }
 
-// A dispatcher runs functions one after the other in a goroutine that exists
-// while there are any.
+// A dispatcher runs functions one after the other, in a goroutine that exists while there are any.
 type dispatcher struct {
 	mu      perturb.Mutex
 	queue   []func()      // guarded by mu
@@ -159,8 +154,8 @@ func (d *dispatcher) pending() int {
 	return len(d.queue)
 }
 
-// close drops what has not begun and what is added later. It does not wait
-// for what runs, which may be the caller.
+// close drops functions that have not started, and those added later. It does not wait for the
+// running one, which may be the caller.
 func (d *dispatcher) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

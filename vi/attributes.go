@@ -4,8 +4,7 @@ import "fmt"
 
 // [VIA 4.5]
 
-// A Reliability is a reliability level, or in NIC attributes a set of them.
-// The bits are those of VIPL.
+// A Reliability is a reliability level, or in NIC attributes a set of levels. The bits are VIPL's.
 type Reliability uint16
 
 // The levels of the architecture: what a completed send says of its message.
@@ -35,12 +34,12 @@ func (r Reliability) String() string {
 	return s
 }
 
-// one tells whether exactly one known level is set.
+// one reports whether exactly one known level is set.
 func (r Reliability) one() bool {
 	return r == UnreliableDelivery || r == ReliableDelivery || r == ReliableReception
 }
 
-// reliable tells whether an error breaks the connection. [VIA 4.6]
+// reliable reports whether an error breaks the connection. [VIA 4.6]
 func (r Reliability) reliable() bool { return r != UnreliableDelivery }
 
 // NICAttributes describe a NIC. They do not change while it is open.
@@ -67,13 +66,13 @@ type NICAttributes struct { // [VIA 6.2]
 	RDMAReadSupport        Reliability // levels at which RDMA Read works
 }
 
-// Attributes are those of a VI.
+// Attributes are the attributes of a VI.
 type Attributes struct { // [VIA 6.2]
 	// Reliability has exactly one level.
 	Reliability Reliability
 
-	// MaxTransferSize is the longest message in bytes; 0 means the NIC's
-	// maximum. While connected it is what was agreed.
+	// MaxTransferSize is the longest message in bytes. 0 means the NIC's maximum. While connected
+	// it is the agreed value.
 	MaxTransferSize uint32
 
 	// QoS is carried and has no meaning of its own.
@@ -83,8 +82,8 @@ type Attributes struct { // [VIA 6.2]
 	// unless the NIC is strict.
 	Ptag *Ptag
 
-	// EnableRDMAWrite and EnableRDMARead say what the remote side may do to
-	// memory through this VI. They do not limit the local consumer.
+	// EnableRDMAWrite and EnableRDMARead allow the remote side to access memory through this VI.
+	// They do not limit the local consumer.
 	EnableRDMAWrite bool
 	EnableRDMARead  bool
 
@@ -104,7 +103,7 @@ type Attributes struct { // [VIA 6.2]
 	// Ptag [VIA 6.6], FlowControl [VIT 2.2.1], ReadWindow [V-26], Security [VIT 3.2].
 }
 
-// MemAttributes are those of a region.
+// MemAttributes are the attributes of a region.
 type MemAttributes struct { // [VIA 6.2]
 	// Ptag is the protection tag; nil matches every VI of the NIC, unless
 	// the NIC is strict.
@@ -115,13 +114,13 @@ type MemAttributes struct { // [VIA 6.2]
 	EnableRDMAWrite bool
 	EnableRDMARead  bool
 
-	// Guarded says that the memory is a mapped file which another process may
-	// truncate: touching it then fails the transfer and nothing else.
+	// Guarded declares that the memory is a mapped file which another process may truncate. A
+	// fault then fails the transfer and nothing else.
 	Guarded bool
 
-	// FaultBreaks says, with Guarded, that a fault in the middle of a transfer may end
-	// its connection as well. Bytes need not be copied first then: it is for
-	// memory that faults only by a mistake of its program, such as unmapping it
-	// while it is registered. At Unreliable Delivery it means nothing.
+	// FaultBreaks, together with Guarded, allows a fault in the middle of a transfer to end the
+	// connection. Bytes then need not be copied first. Use it for memory that faults only by a
+	// mistake of the program, such as unmapping registered memory. It has no effect at Unreliable
+	// Delivery.
 	FaultBreaks bool
 }

@@ -14,7 +14,7 @@ func (e *Endpoint) checkSend(d *Descriptor) Status {
 	return e.checkSendLength(d)
 }
 
-// checkSendForm and checkSendLength are what comes before and behind the segments.
+// checkSendForm and checkSendLength check the parts of a descriptor before and after its segments.
 func (e *Endpoint) checkSendForm(d *Descriptor) Status {
 	op := d.Control.Op()
 	if d.Control&controlReserved != 0 || op == opReserved || op == OpRDMARead && d.Control&Immediate != 0 {
@@ -49,7 +49,7 @@ func (e *Endpoint) checkRecvForm(d *Descriptor) Status {
 	return 0
 }
 
-// holdSend is checkSend that pins what a Send or RDMA Write of one segment is of.
+// holdSend is checkSend that also pins the source of a Send or RDMA Write of one segment.
 func (e *Endpoint) holdSend(d *Descriptor) (held Memory, bad Status) {
 	op := d.Control.Op()
 	if !d.oneSegment() || op == OpRDMARead {
@@ -70,7 +70,7 @@ func (e *Endpoint) holdSend(d *Descriptor) (held Memory, bad Status) {
 	return held, bad
 }
 
-// holdRecv is checkRecv that pins what a descriptor of one segment is of.
+// holdRecv is checkRecv that also pins the memory of a descriptor of one segment.
 func (e *Endpoint) holdRecv(d *Descriptor) (held Memory, bad Status) {
 	if !d.oneSegment() {
 		return Memory{}, e.checkRecv(d)
@@ -81,7 +81,7 @@ func (e *Endpoint) holdRecv(d *Descriptor) (held Memory, bad Status) {
 	return held, bad
 }
 
-// oneSegment reports whether the descriptor has one segment, and that has bytes.
+// oneSegment reports whether the descriptor has exactly one segment, and it is not empty.
 func (d *Descriptor) oneSegment() bool { return len(d.Segments) == 1 && d.Segments[0].Length > 0 }
 
 // holdSegment pins all of the first segment, by the rule of checkSegments.
@@ -141,13 +141,12 @@ func (c *Cursor) Skip(d *Descriptor, n uint64) {
 	}
 }
 
-// Gather pins the next piece of d's memory, at most limit bytes of one
-// segment, and moves the cursor behind it. An empty Memory with status 0 is the
-// end.
+// Gather pins the next piece of d's memory, at most limit bytes of one segment, and advances the
+// cursor. An empty Memory with status 0 is the end.
 //
-// held is memory that the caller has pinned already, or the zero Memory: a piece
-// of the same region comes without a pin of its own then, good until held is
-// released. Everything is checked as ever. held must not be guarded.
+// held is memory that the caller has pinned already, or the zero Memory. A piece of the same region
+// then comes without a pin of its own and is valid until held is released. All checks are made in
+// either case. held must not be guarded.
 func (e *Endpoint) Gather(held Memory, d *Descriptor, c *Cursor, limit int) (Memory, Status) {
 	return e.piece(held, d, c, limit, regmem.LocalRead)
 }

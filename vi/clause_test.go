@@ -28,7 +28,7 @@ func region(t testing.TB, n *vi.NIC, size int, a vi.MemAttributes) *vi.Region {
 	return r
 }
 
-// What a check finds in a descriptor is told to the provider when it is started.
+// The result of checking a descriptor reaches the provider when the descriptor is started.
 func TestVIA_3(t *testing.T) {
 	const maxSegments = 3
 	for _, limit := range []int{maxSegments, 0} {
@@ -109,7 +109,7 @@ func TestVIA_3(t *testing.T) {
 	}
 }
 
-// Two that post one descriptor at the same time: one of them is refused.
+// If two goroutines post one descriptor at the same time, one of them is refused.
 func TestVIA_3_3(t *testing.T) {
 	t.Run("VIA-3.3-5", func(t *testing.T) {
 		// What an earlier use left in the status is gone while it is posted.
@@ -205,7 +205,7 @@ func TestVIA_4_4(t *testing.T) {
 		}
 		return v, l, s, last
 	}
-	// done takes what has completed and returns the errors.
+	// done reaps completed descriptors and returns their errors.
 	done := func(v *vi.VI) (out []vi.Status) {
 		for {
 			d, _ := v.SendDone()
@@ -272,7 +272,7 @@ func TestVIA_4_4(t *testing.T) {
 	})
 }
 
-// Done looks for what has arrived itself before it says that there is nothing.
+// Done polls for arrivals itself before it returns ErrNotDone.
 func TestVIA_6_4_Done(t *testing.T) {
 	t.Run("VIA-6.4-8", func(t *testing.T) {
 		v, l := (&puppet{}).connected(t, vi.Attributes{Reliability: vi.ReliableDelivery})
@@ -306,7 +306,7 @@ func TestVIA_6_4_Done(t *testing.T) {
 	})
 }
 
-// A connection that is made although it was cancelled is ended again.
+// A connection that succeeds although it was cancelled is ended again.
 func TestVIA_2_2(t *testing.T) {
 	a := vi.Attributes{Reliability: vi.ReliableDelivery}
 	t.Run("VIA-2.2-8", func(t *testing.T) {
@@ -380,7 +380,7 @@ func TestVIA_2_2(t *testing.T) {
 	})
 }
 
-// A post that the end of the VI overtakes completes, and is told to no handler.
+// A post that races with the end of the VI completes, without a call of a handler.
 func TestVIA_2_3(t *testing.T) {
 	for row, post := range map[string]func(*vi.VI, *vi.Descriptor, func()){"VIA-2.3-1": vi.PostRecvAcross, "VIA-2.3-2": vi.PostSendAcross} {
 		t.Run(row, func(t *testing.T) {
@@ -553,7 +553,7 @@ type puppetRequest struct {
 
 func (r *puppetRequest) Reject() error { return r.reject }
 
-// Close closes the device once, and drops the errors that nothing heard of yet.
+// Close closes the device once, and drops errors that were not reported yet.
 func TestVIA_6_4_Close(t *testing.T) {
 	t.Run("VIA-6.4-1", func(t *testing.T) {
 		p := &puppet{closeErr: errors.New("device in flames")}

@@ -115,8 +115,8 @@ func (v *VI) connect(ctx context.Context, local, remote Address, via connector) 
 	return v.end(ctx, a, ep, l, g, err)
 }
 
-// beginAttempt counts an attempt, unless the NIC closes: Close cancels those
-// it finds in the VIs, and waits for all.
+// beginAttempt counts an attempt, unless the NIC is closing: Close cancels the attempts of all VIs,
+// and waits for them.
 func (n *NIC) beginAttempt() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -136,10 +136,10 @@ func (n *NIC) checkAddresses(as ...Address) error {
 	return nil
 }
 
-// ConnectPeerRequest asks for a connection in the peer-to-peer model, with a
-// VI that asks for one with the two addresses exchanged. It returns at once;
-// the VI is Connect Pending until PeerDone or PeerWait tell the result, at
-// the latest after timeout (0 or less: no limit).
+// ConnectPeerRequest asks for a connection in the peer-to-peer model, with a VI that asks for one
+// with the two addresses exchanged. It returns at once. The VI is Connect Pending until
+// ConnectPeerDone or ConnectPeerWait returns the result, at the latest after timeout (0 or less: no
+// limit).
 //
 // Errors: ErrInvalidState, ErrInvalidParameter, ErrClosed.
 func (v *VI) ConnectPeerRequest(local, remote Address, timeout time.Duration) error { // [VIA 6.4.6]
@@ -163,8 +163,8 @@ func (v *VI) ConnectPeerRequest(local, remote Address, timeout time.Duration) er
 	return nil
 }
 
-// ConnectPeerDone tells the result of ConnectPeerRequest, once, or
-// ErrNotDone. Without a request it is ErrInvalidState.
+// ConnectPeerDone returns the result of ConnectPeerRequest, once, or ErrNotDone. Without a request
+// it returns ErrInvalidState.
 func (v *VI) ConnectPeerDone() (Attributes, error) { // [VIA 6.4.6]
 	a, err := v.peerAttempt()
 	if err != nil {
@@ -239,7 +239,7 @@ func (v *VI) disconnect() { // [VIA-2.2-8] [VIA-2.2-12] [VIA-2.2-13] [VIA-2.3-5]
 	}
 }
 
-// letGo makes the VI idle, and returns the link that it had, stopped, or nil.
+// letGo makes the VI idle. It returns the VI's former link, stopped, or nil.
 func (v *VI) letGo() (l Link) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -348,8 +348,8 @@ func (r *ConnRequest) Accept(ctx context.Context, v *VI) error { // [VIA 6.4.5]
 	return err
 }
 
-// match tells whether the VI can be connected to one with the attributes
-// remote. [VIA 6.4.5] [V-15] [VIA-6.4-16] [VIA-8.3-7]
+// match returns an error if the VI cannot be connected to one with the attributes remote. [VIA
+// 6.4.5] [V-15] [VIA-6.4-16] [VIA-8.3-7]
 func (e *Endpoint) match(remote Attributes) error {
 	if e.attrs.Reliability != remote.Reliability {
 		return fmt.Errorf("%w: %v, the caller's is %v", ErrInvalidReliability, e.attrs.Reliability, remote.Reliability)

@@ -97,8 +97,7 @@ func (c *CompletionQueue) Resize(entries int) error { // [VIA 6.4.7]
 	return nil
 }
 
-// Done takes one entry, or returns ErrNotDone. It never blocks. Errors: that
-// and ErrClosed.
+// Done removes and returns one entry. It never blocks. Errors: ErrNotDone, ErrClosed.
 func (c *CompletionQueue) Done() (Completion, error) { // [VIA-6.4-26] [VIA 6.4.7]
 	var e [1]Completion
 	if c.DoneN(e[:]) == 1 {
@@ -119,9 +118,8 @@ func (c *CompletionQueue) DoneN(buf []Completion) int {
 	return n
 }
 
-// poll takes entries but those of VIs that were destroyed: one can be
-// published a moment after its descriptor was reaped, when the VI is gone
-// already. [VIA-4.7-3]
+// poll returns entries, except those of destroyed VIs: an entry can be published a moment after its
+// descriptor was reaped, when the VI is already gone. [VIA-4.7-3]
 func (c *CompletionQueue) poll(buf []Completion) int {
 	for {
 		n := c.q.PollN(buf)
@@ -134,7 +132,7 @@ func (c *CompletionQueue) poll(buf []Completion) int {
 
 func (e Completion) stale() bool { return e.VI.closed.Load() }
 
-// Wait takes one entry, waiting for it. One entry wakes one waiter. Errors:
+// Wait returns one entry, and waits for it if necessary. One entry wakes one waiter. Errors:
 // ErrTimeout, the context's, ErrClosed.
 func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) { // [VIA 6.4.7]
 	e, err := c.q.Wait(ctx, (*cqProgress)(c)) // [VIA-6.4-26] [VIA-6.7-2]
@@ -191,7 +189,7 @@ func (c *CompletionQueue) detachLocked(v *VI) {
 // being woken by the goroutines that wait for the sockets.
 const pollable = 8
 
-// cqProgress drives the connections behind a completion queue.
+// cqProgress drives the connections attached to a completion queue.
 type cqProgress CompletionQueue
 
 func (p *cqProgress) Poll() (got bool) {

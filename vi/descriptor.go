@@ -21,21 +21,19 @@ type RemoteSegment struct { // [VIA 3.1]
 	Handle  MemHandle // the peer's
 }
 
-// A Descriptor describes one data transfer. The consumer fills the exported
-// fields and posts it; until it has come back it belongs to the NIC. It must
-// not be copied while posted.
+// A Descriptor describes one data transfer. The consumer fills the exported fields and posts it. It
+// then belongs to the NIC until it is returned. It must not be copied while it is posted.
 type Descriptor struct { // [VIA-3.1-1]
 	// Control is the operation with its flags.
 	Control Control
 
-	// ImmediateData travels with a Send or RDMA Write that has the
-	// Immediate flag, as a number. In a completed receive it is what came if
-	// the status has StatusImmediate, and 0 otherwise.
+	// ImmediateData travels with a Send or RDMA Write that has the Immediate flag, as a number. In
+	// a completed receive it holds the received data if the status has StatusImmediate, and 0
+	// otherwise.
 	ImmediateData uint32
 
-	// Length is the number of bytes to transfer, which must be the sum of
-	// the segments' lengths. In a completed receive it is the number of
-	// bytes that came.
+	// Length is the number of bytes to transfer, which must be the sum of the segments' lengths. In
+	// a completed receive it is the number of bytes received.
 	Length uint32
 
 	// Remote is the remote memory of an RDMA.
@@ -48,10 +46,9 @@ type Descriptor struct { // [VIA-3.1-1]
 	// Context is the consumer's own.
 	Context any
 
-	// OnDone, if set, is called when the descriptor completes, before it can
-	// be dequeued, under a lock of the engine: it may look at Status and
-	// store what it finds elsewhere, and must neither call this package nor
-	// wait for a goroutine that does: memory may be pinned meanwhile.
+	// OnDone, if set, is called when the descriptor completes, before it can be dequeued, under a
+	// lock of the engine. It may read Status and store the result elsewhere. Because memory may be
+	// pinned meanwhile, it must neither call this package nor wait for a goroutine that does.
 	OnDone func(*Descriptor)
 
 	status atomic.Uint32 // with statusPosted
@@ -116,8 +113,8 @@ func (d *Descriptor) Capacity() uint64 { // [VIA-3.5-4]
 	return n
 }
 
-// statusPosted marks, beside the bits of VIPL, a descriptor that belongs to the
-// NIC: from the post until it was reaped.
+// statusPosted marks a descriptor that belongs to the NIC, from the post until it is reaped. It is
+// not one of VIPL's bits.
 const statusPosted = 1 << 31
 
 // take makes d the NIC's, without a status, whatever the consumer left there.

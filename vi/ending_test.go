@@ -46,8 +46,8 @@ func TestCloseWaitsForLinks(t *testing.T) {
 	})
 }
 
-// TestEndOfLinks: the engine counts a stopped link until it is gone, whether that is told
-// or waited for.
+// TestEndOfLinks: the engine counts a stopped link until it is gone, whether the link reports that
+// or the engine waits for it.
 func TestEndOfLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nic := open(t, memvi.New(), "mem0", nil)
@@ -70,7 +70,7 @@ func TestEndOfLinks(t *testing.T) {
 	})
 }
 
-// A tellingLink is one that tells when it is gone.
+// A tellingLink is a link that reports when it is gone.
 type tellingLink struct {
 	vi.Link
 	gone func()
@@ -101,8 +101,8 @@ func TestEndWithoutLock(t *testing.T) {
 	}
 }
 
-// What a connection has carried can be told at every moment of its end, and in full when
-// it has ended. [VIA-2.2-8] [VIA-2.2-12] [VIA-2.2-13] [VIA-2.3-5]
+// Traffic is available at every moment of a connection's end, and complete when it has ended.
+// [VIA-2.2-8] [VIA-2.2-12] [VIA-2.2-13] [VIA-2.3-5]
 func TestTrafficOfAnEnd(t *testing.T) {
 	for name, end := range map[string]func(*vi.VI, *puppetLink){
 		"disconnect": func(v *vi.VI, _ *puppetLink) { v.Disconnect() },

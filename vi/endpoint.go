@@ -30,14 +30,14 @@ type Endpoint struct {
 	failed    atomic.Bool  // a receive was published with an error at a reliable level
 }
 
-// Attributes returns those of the local VI.
+// Attributes returns the attributes of the local VI.
 func (e *Endpoint) Attributes() Attributes { return e.attrs }
 
 // VI returns the VI.
 func (e *Endpoint) VI() *VI { return e.v }
 
-// RecvPosted returns how many receive descriptors were posted for this
-// connection so far, those before it was set up included.
+// RecvPosted returns how many receive descriptors were posted for this connection, including those
+// posted before it was set up.
 func (e *Endpoint) RecvPosted() uint64 { return e.v.recv.q.Posted() - e.recvBase }
 
 // NextSend returns the send descriptor to be started next, nil if there is
@@ -64,8 +64,8 @@ func (e *Endpoint) NextSend() *Descriptor {
 	return d
 }
 
-// A lookahead holds send descriptors that are to be started next, so that the
-// queue is locked once for many. It belongs to the role that starts them.
+// A lookahead holds the send descriptors to start next, so that the queue is locked once for many.
+// It belongs to the role that starts them.
 type lookahead struct {
 	d     [16]*Descriptor
 	at, n int    // the next, and how many there are
@@ -80,9 +80,9 @@ func (e *Endpoint) lookAhead() bool {
 	return a.n > 0
 }
 
-// StartSend starts what NextSend returned. seq names it until FinishSend. bad
-// has the error bits that a check of the descriptor found: if it is not 0,
-// the provider sends nothing of it and passes bad to FinishSend.
+// StartSend starts the descriptor that NextSend returned. seq identifies it until FinishSend. bad
+// has the error bits of the descriptor's check: if it is not 0, the provider sends nothing of the
+// descriptor and passes bad to FinishSend.
 func (e *Endpoint) StartSend() (d *Descriptor, seq uint64, bad Status) {
 	a := e.ahead
 	if a == nil || a.n == 0 {
@@ -95,10 +95,10 @@ func (e *Endpoint) StartSend() (d *Descriptor, seq uint64, bad Status) {
 	return d, seq, e.started(d, e.checkSend(d))
 }
 
-// PostStarted posts a descriptor that a directSender was given, and starts it as StartSend
-// would, if it is the next to be started and need not wait for its fence: else ok is false.
-// It pins the memory of a Send or RDMA Write of one segment, all of it: held is empty for
-// any other. The caller releases it. It belongs to the methods for the send queue's front.
+// PostStarted posts a descriptor that a directSender was given, and starts it as StartSend would.
+// ok is false, and nothing is posted, if the descriptor would not be the next to start, or has to
+// wait for its fence. For a Send or RDMA Write of one segment, held pins the whole segment and the
+// caller releases it. It belongs to the methods for the front of the send queue.
 func (e *Endpoint) PostStarted(d *Descriptor) (seq uint64, held Memory, bad Status, ok bool) {
 	if e.stopSends.Load() || d.Control&QueueFence != 0 && e.readsOut.Load() > 0 {
 		return 0, Memory{}, 0, false
@@ -110,7 +110,7 @@ func (e *Endpoint) PostStarted(d *Descriptor) (seq uint64, held Memory, bad Stat
 	return seq, held, e.started(d, bad), true
 }
 
-// started notes what came of the check of a send descriptor.
+// started records the result of checking a send descriptor.
 func (e *Endpoint) started(d *Descriptor, bad Status) Status {
 	if bad != 0 && e.attrs.Reliability.reliable() {
 		e.stopSends.Store(true)
@@ -121,10 +121,9 @@ func (e *Endpoint) started(d *Descriptor, bad Status) Status {
 	return bad
 }
 
-// FinishSend completes a started send descriptor with error bits, 0 for a
-// success. It completes in order: an earlier one that is not finished holds
-// it back. broken tells that an error was published at a reliable level: the
-// provider must then stop handling messages and call Break.
+// FinishSend completes a started send descriptor with error bits, 0 for success. Descriptors
+// complete in order: an unfinished earlier one holds this one back. broken means that an error was
+// published at a reliable level. The provider must then stop handling messages and call Break.
 func (e *Endpoint) FinishSend(d *Descriptor, seq uint64, bad Status) (broken bool) { // [VIA-4.4-4] [VIA-1.2-2] [VIA-4.3-3]
 	if d.Control.Op() == OpRDMARead {
 		e.readsOut.Add(-1)
@@ -160,9 +159,8 @@ func (e *Endpoint) FailSend(seq uint64, bad Status) (broken bool) {
 	return e.broken()
 }
 
-// FailFaulted ends the first started send whose memory is gone with a protection
-// error: for a provider that hears of it from the kernel, which does not say
-// which of several sends it was.
+// FailFaulted ends the first started send whose memory is unmapped with a protection error. It is
+// for a provider that gets EFAULT from the kernel, which does not name one of several sends.
 func (e *Endpoint) FailFaulted() {
 	q := &e.v.send.q
 	for c := q.Counts(); c.Done < c.Started; c.Done++ {
@@ -207,8 +205,8 @@ func (e *Endpoint) faults(d *Descriptor) bool {
 // pageStep is not more than the size of a page anywhere.
 const pageStep = 4 << 10
 
-// Fenced tells that sends wait behind a queue fence: after the last read was
-// finished the provider has to look at the send queue again.
+// Fenced reports whether sends wait for a queue fence. After the last read was finished the
+// provider must then check the send queue again.
 func (e *Endpoint) Fenced() bool {
 	d, _, ok := e.v.send.q.Peek()
 	return ok && d.Control&QueueFence != 0
@@ -224,8 +222,8 @@ func (e *Endpoint) StartRecv() (d *Descriptor, seq uint64, bad Status, ok bool) 
 	return d, seq, e.checkRecv(d), true
 }
 
-// StartRecvHeld is StartRecv that pins the memory of a descriptor of one segment, all of it:
-// held is empty for any other. The caller releases it.
+// StartRecvHeld is StartRecv that also pins the memory of a descriptor of one segment. held is
+// empty for any other descriptor. The caller releases it.
 func (e *Endpoint) StartRecvHeld() (d *Descriptor, seq uint64, held Memory, bad Status, ok bool) {
 	d, seq, ok = e.v.recv.q.Start() // [VIA-4.1-1]
 	if !ok {
@@ -290,7 +288,7 @@ func (e *Endpoint) targetRights(write bool) (need regmem.Rights, ok bool) {
 	return regmem.RemoteRead, e.attrs.EnableRDMARead // [VIA-1.5-8]
 }
 
-// access pins a range, or finds it in the region that held pins.
+// access pins a range, or uses the pin of held if that covers the same region.
 func (e *Endpoint) access(held Memory, handle MemHandle, addr, length uint64, need regmem.Rights) (Memory, bool) {
 	if r := regmem.RegionOf(regmem.Ref(held)); r != nil && r.Handle() == uint32(handle) {
 		if b, out := regmem.Within(regmem.Ref(held), addr, length, e.domain, nil, need); out == regmem.OK {
@@ -306,12 +304,11 @@ func (e *Endpoint) AsyncError(code ErrorCode, op Control) { // [VIA 5]
 	e.v.nic.async.raise(ErrorDescriptor{VI: e.v, OpCode: op, Resource: ResourceVI, Code: code})
 }
 
-// Break ends the connection from the provider's side: the VI goes to Error,
-// what is posted is flushed, and the consumer is told by the asynchronous
-// error Connection Lost. orderly says that the peer disconnected; otherwise
-// sends that were started become transport errors. The Link is stopped with
-// StopBroken in the course of it. Must not be called from a goroutine that
-// runs a method of the provider's data path.
+// Break ends the connection from the provider's side: the VI goes to Error, posted descriptors are
+// flushed, and the consumer gets the asynchronous error Connection Lost. orderly means that the
+// peer disconnected; otherwise started sends become transport errors. Break stops the Link with
+// StopBroken. It must not be called from a goroutine that runs a method of the provider's data
+// path.
 func (e *Endpoint) Break(orderly bool) { // [VIA 2.2]
 	v := e.v
 	v.mu.Lock()

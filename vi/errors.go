@@ -7,8 +7,7 @@ import (
 	"os"
 )
 
-// The sentinel errors, one for each VIPL return code. Returned errors wrap them
-// with details.
+// The sentinel errors, one for each VIPL return code. Returned errors wrap them with details.
 var ( // [VIA 6.3]
 	ErrNotDone                  = errors.New("vi: not done")
 	ErrInvalidParameter         = errors.New("vi: invalid parameter")
@@ -27,8 +26,8 @@ var ( // [VIA 6.3]
 	ErrNotReachable             = errors.New("vi: host not reachable")
 	ErrNotSupported             = errors.New("vi: not supported")
 
-	// ErrQueueEmpty is the empty work queue: VIPL's DESCRIPTOR_ERROR with a
-	// nil descriptor, which it matches.
+	// ErrQueueEmpty is returned for an empty work queue. It matches VIPL's DESCRIPTOR_ERROR with a
+	// nil descriptor.
 	ErrQueueEmpty error = &emptyError{}
 
 	// ErrOverrun is a post to a full work queue.

@@ -10,8 +10,7 @@ import (
 	"viaduct/vitcp"
 )
 
-// Two VIs on one NIC, and thirteen bytes that move from one registered buffer to
-// the other by RDMA Write.
+// Two VIs on one NIC move thirteen bytes from one registered buffer to another by RDMA Write.
 func Example() {
 	ctx := context.Background()
 	provider, err := vitcp.New(vitcp.Config{Listen: "127.0.0.1:0", Grace: time.Minute})
@@ -69,8 +68,8 @@ func Example() {
 	// Output: rdma-write: done: hello, memory
 }
 
-// In the peer-to-peer model both sides call, with the addresses exchanged. One
-// completion queue tells what has ended on both VIs.
+// In the peer-to-peer model both sides call, with the addresses exchanged. One completion queue
+// reports the completions of both VIs.
 func ExampleVI_ConnectPeerRequest() {
 	ctx := context.Background()
 	provider, err := vitcp.New(vitcp.Config{Listen: "127.0.0.1:0"})

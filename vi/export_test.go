@@ -25,8 +25,7 @@ func (n *NIC) Ending() int {
 	return len(n.ending)
 }
 
-// PostSendAcross is PostSend with something that happens while d is on its way into
-// the queue.
+// PostSendAcross is PostSend that calls between while d is on its way into the queue.
 func PostSendAcross(v *VI, d *Descriptor, between func()) {
 	v.send.postAcross(d, between)
 	v.sendDoorbell()

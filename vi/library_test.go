@@ -9,10 +9,10 @@ import (
 	"viaduct/vi"
 )
 
-// Tests of what the C library needs beyond the calls of VIPL.
+// Tests of the C library's needs beyond the calls of VIPL.
 
-// TestDoneN: descriptors come in order, as many as there is room for; an empty
-// queue and one that is not done are told apart.
+// TestDoneN: descriptors are returned in order, as many as there is room for. An empty queue and
+// one without completions return different errors.
 func TestDoneN(t *testing.T) {
 	x, y := connected(t, vi.Attributes{Reliability: vi.ReliableDelivery})
 	buf := make([]*vi.Descriptor, 3)
@@ -103,8 +103,8 @@ func TestMayUse(t *testing.T) {
 	}
 }
 
-// TestReportCompletionError: the error is told with the descriptor and its
-// operation, and the VI is in state Error. [VIA 5.2] [VIA-5.2-9]
+// TestReportCompletionError: the error is reported with the descriptor and its operation, and the
+// VI is in state Error. [VIA 5.2] [VIA-5.2-9]
 func TestReportCompletionError(t *testing.T) {
 	n := open(t, memvi.New(), "", nil)
 	v := create(t, n, vi.Attributes{Reliability: vi.ReliableDelivery})

@@ -69,9 +69,9 @@ func (a MemAttributes) rights() regmem.Rights {
 	return r
 }
 
-// DeregisterMem ends a registration. It waits for accesses in progress, so
-// that afterwards nothing touches the memory; descriptors that are posted with
-// its handle fail with a protection error when their turn comes.
+// DeregisterMem ends a registration. It waits for accesses in progress, so that nothing touches the
+// memory afterwards. Posted descriptors with its handle fail with a protection error when their
+// turn comes.
 //
 // Errors: ErrInvalidParameter if r is not registered with this NIC.
 func (n *NIC) DeregisterMem(r *Region) error { // [VIA 6.4.2] [VIA-6.4-3] [VIA-8.3-16]
@@ -87,9 +87,9 @@ func (n *NIC) DeregisterMem(r *Region) error { // [VIA 6.4.2] [VIA-6.4-3] [VIA-8
 	return nil
 }
 
-// MayUse tells whether length bytes at addr lie in the region that handle names
-// and the VI's protection tag allows their use: what a descriptor's own memory
-// is checked for, where descriptors lie in registered memory.
+// MayUse reports whether length bytes at addr lie in the region of handle, and the VI's protection
+// tag allows access. A C library checks a descriptor's own memory with it, where descriptors lie in
+// registered memory.
 func (v *VI) MayUse(handle MemHandle, addr, length uint64) bool { // [VIA 1.5] [VIA-1.5-4]
 	var d *regmem.Domain
 	if ep := v.conn.Load(); ep != nil {
@@ -125,7 +125,7 @@ func (n *NIC) SetMemAttributes(r *Region, a MemAttributes) error { // [VIA 6.4.2
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	// Looked up with the lock held: DeregisterMem drops the tag that it finds
+	// Look the region up with the lock held, since DeregisterMem drops the tag that it finds
 	// afterwards.
 	if n.memory.Lookup(r.r.Handle()) != r.r || a.Guarded != r.attrs.Guarded || a.FaultBreaks != r.attrs.FaultBreaks {
 		return fmt.Errorf("%w: region", ErrInvalidParameter)
@@ -158,7 +158,7 @@ func (r *Region) Segment(off, n int) Segment {
 	return Segment{Address: r.r.Base() + uint64(off), Handle: r.Handle(), Length: uint32(n)}
 }
 
-// Remote names offset off of the region as a peer has to: to be told to it.
+// Remote returns the name of offset off of the region for a peer. Send it to the peer.
 func (r *Region) Remote(off int) RemoteSegment {
 	return RemoteSegment{Address: r.r.Base() + uint64(off), Handle: r.Handle()}
 }

@@ -28,8 +28,8 @@ type Config struct {
 	// StrictPtags [VIA 6.6].
 }
 
-// A NIC is an open VI NIC. Objects made on it belong to it: mixing those of
-// two NICs in one call is ErrInvalidParameter.
+// A NIC is an open VI NIC. Objects created on it belong to it. A call with objects of two NICs
+// returns ErrInvalidParameter.
 type NIC struct { // [VIA 1.1]
 	dev    Device
 	cfg    Config
@@ -133,8 +133,8 @@ func (n *NIC) Close() error { // [VIA 6.4.1] [VIA-6.4-1]
 	return err
 }
 
-// stop ends a link. What is still to be said to the peer is said afterwards,
-// which Close waits for, whatever has become of the VI meanwhile. end follows.
+// stop stops a link. Close waits until its last messages to the peer are sent, whatever happens to
+// the VI meanwhile. Call end afterwards.
 func (n *NIC) stop(l Link, reason StopReason) {
 	n.mu.Lock()
 	n.ending[l] = struct{}{}
@@ -142,7 +142,7 @@ func (n *NIC) stop(l Link, reason StopReason) {
 	l.Stop(reason)
 }
 
-// end has a link that was stopped end its wire. No lock is held.
+// end makes a stopped link end its connection. No lock is held.
 func (n *NIC) end(l Link) {
 	gone := func() {
 		n.mu.Lock()
@@ -181,8 +181,8 @@ func (n *NIC) CreatePtag() (*Ptag, error) {
 	return &Ptag{nic: n, domain: regmem.NewDomain()}, nil // [VIA-1.5-1]
 }
 
-// DestroyPtag ends a protection tag. Errors: ErrInvalidParameter if it is not
-// one of this NIC, ErrResource while a VI or region has it.
+// DestroyPtag ends a protection tag. Errors: ErrInvalidParameter if it does not belong to this NIC,
+// ErrResource while a VI or region has it.
 func (n *NIC) DestroyPtag(p *Ptag) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

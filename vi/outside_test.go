@@ -71,8 +71,8 @@ func main() {
 }
 `
 
-// TestOutsideProvider: a module outside of this one can implement [vi.Provider]. Its
-// provider is that of internal/vitest/memvi, which passes the suite here.
+// TestOutsideProvider: a module outside of this one can implement [vi.Provider]. The test copies
+// the provider of internal/vitest/memvi, which passes the suite here.
 func TestOutsideProvider(t *testing.T) {
 	root, err := filepath.Abs("..")
 	if err != nil {

@@ -2,7 +2,7 @@ package vi
 
 import "viaduct/samehost"
 
-// A routed link tells how its bytes go. Links of providers need not.
+// A routed link reports the path of its bytes. Links of providers need not implement it.
 type routed interface{ Path() samehost.Path }
 
 // Path returns how the bytes of the connection go: through shared memory, or by TCP

@@ -25,9 +25,8 @@ func (v *VI) PostSend(d *Descriptor) error { // [VIA 6.4.4] [VIA 2.3]
 	return nil
 }
 
-// PostSends posts descriptors in order and rings the doorbell once, which is
-// faster than one by one. It stops at the first error and returns how many
-// were posted.
+// PostSends posts descriptors in order and rings the doorbell once, which is faster than one by
+// one. It stops at the first error and returns how many were posted.
 func (v *VI) PostSends(ds []*Descriptor) (n int, err error) {
 	if n, err = v.send.postAll(ds); n > 0 {
 		v.sendDoorbell()
@@ -143,8 +142,8 @@ func (v *VI) toError() {
 	}
 }
 
-// SendDone returns the descriptor at the head of the send queue if it has
-// completed. It never blocks, also not behind a waiter.
+// SendDone returns the descriptor at the head of the send queue if it has completed. It never
+// blocks, not even while another goroutine waits.
 //
 // Errors: ErrNotDone, ErrQueueEmpty, or with the descriptor a *StatusError.
 func (v *VI) SendDone() (*Descriptor, error) { return v.send.done() } // [VIA-2.3-3] [VIA 6.4.4]
@@ -152,10 +151,9 @@ func (v *VI) SendDone() (*Descriptor, error) { return v.send.done() } // [VIA-2.
 // RecvDone is SendDone for the receive queue.
 func (v *VI) RecvDone() (*Descriptor, error) { return v.recv.done() }
 
-// SendDoneN takes up to len(buf) completed descriptors from the send queue, in
-// order, and returns how many. It looks for arrivals only if there was nothing
-// to take. If n is 0, err is what SendDone would return; else it is nil, and
-// each descriptor's Status tells how it ended.
+// SendDoneN stores up to len(buf) completed descriptors of the send queue in buf, in order, and
+// returns how many. It polls for arrivals only if none has completed. If n is 0, err is the error
+// that SendDone would return. Otherwise err is nil, and each descriptor's Status holds its result.
 func (v *VI) SendDoneN(buf []*Descriptor) (n int, err error) { return v.send.doneN(buf) }
 
 // RecvDoneN is SendDoneN for the receive queue.
@@ -181,9 +179,8 @@ func (v *VI) SendNotify(handler func(*Descriptor)) error { return v.send.addNoti
 // RecvNotify is SendNotify for the receive queue.
 func (v *VI) RecvNotify(handler func(*Descriptor)) error { return v.recv.addNotify(handler) }
 
-// Poll handles what has arrived on the VI's connection, without blocking,
-// and tells whether anything had. Done and Wait do it by themselves; it is
-// for consumers that watch memory for RDMA Writes.
+// Poll handles arrivals on the VI's connection, without blocking, and reports whether there were
+// any. Done and Wait do it themselves. Poll is for consumers that watch memory for RDMA Writes.
 func (v *VI) Poll() bool {
 	if ep := v.conn.Load(); ep != nil {
 		return ep.link.Poll()
@@ -223,8 +220,8 @@ func (p *progress) dozer() dozer {
 	return nil
 }
 
-// Unpoll tells that the consumer will not poll for a while. Not calling it
-// delays what arrives next by about a millisecond.
+// Unpoll announces that the consumer will not poll for a while. Without it the next arrival is
+// delayed by about a millisecond.
 func (v *VI) Unpoll() {
 	if ep := v.conn.Load(); ep != nil {
 		ep.link.Unpoll()

@@ -20,15 +20,14 @@ type Device interface {
 	// Attributes are constant from open to close.
 	Attributes() NICAttributes
 
-	// Connect sets a client-server connection up. It returns a Link that
-	// has not begun to handle anything that arrives, and what the two sides
-	// agreed on. Errors: ErrReject, ErrNoMatch, ErrNotReachable,
-	// ErrInvalidReliability, ErrInvalidMTU, ErrResource, or the context's.
-	// After an error nothing of the attempt is left.
+	// Connect sets up a client-server connection. It returns a Link that has not begun to handle
+	// arrivals, and the attributes that the two sides agreed on. Errors: ErrReject, ErrNoMatch,
+	// ErrNotReachable, ErrInvalidReliability, ErrInvalidMTU, ErrResource, or the context's. A
+	// failed attempt leaves nothing behind it.
 	Connect(ctx context.Context, ep *Endpoint, local, remote Address) (Link, Agreement, error)
 
-	// ConnectPeer is Connect in the peer-to-peer model: it keeps trying
-	// until a peer request that matches is found or ctx ends.
+	// ConnectPeer is Connect in the peer-to-peer model: it keeps trying until it finds a matching
+	// peer request or ctx ends.
 	ConnectPeer(ctx context.Context, ep *Endpoint, local, remote Address) (Link, Agreement, error)
 
 	// Wait waits for a connection request whose called discriminator is
@@ -79,25 +78,24 @@ type Agreement struct {
 	ReadWindow      int    // RDMA Reads this side may have outstanding
 }
 
-// A Link is an established connection, as the engine drives it. The provider
-// moves descriptors through an [Endpoint].
+// A Link is an established connection, driven by the engine. The provider moves descriptors through
+// an [Endpoint].
 //
-// No method blocks for the peer, except that Wait does what it says.
+// No method blocks for the peer, except Wait.
 type Link interface {
-	// Start begins to handle what arrives and to send what is posted. It is
-	// called at most once, after the VI has become Connected. SendPosted and
-	// RecvPosted may come before, and so may Stop: Start does nothing then.
+	// Start begins to handle arrivals and to send posted descriptors. It is called at most once,
+	// after the VI has become Connected. SendPosted and RecvPosted may be called before Start. So
+	// may Stop, and Start then does nothing.
 	Start()
 
-	// SendPosted is the doorbell of the send queue, RecvPosted that of the
-	// receive queue. Called from any goroutine.
+	// SendPosted is the doorbell of the send queue and RecvPosted the one of the receive queue. Any
+	// goroutine may call them.
 	SendPosted()
 	RecvPosted()
 
-	// Poll handles what has arrived, without blocking, and tells whether
-	// anything had: a consumer that waits looks at the connection itself for a
-	// moment. Unpoll tells that it goes to sleep, so that something else has to
-	// handle what arrives from now on.
+	// Poll handles arrivals, without blocking, and reports whether there were any. A consumer that
+	// waits polls for a moment. Unpoll announces that the consumer goes to sleep, so that something
+	// else must handle arrivals from now on.
 	Poll() bool
 	Unpoll()
 
@@ -122,10 +120,10 @@ type dozer interface {
 	SleepAt(s *attend.Sleeper) bool
 }
 
-// A directSender is a Link that can send a short message with less ado where nothing else
-// is under way. SendOne is given a descriptor that is about to be posted, and may post it by
-// Endpoint.PostStarted. It reports whether it has: if not, the engine posts it and calls
-// SendPosted.
+// A directSender is a Link with a shorter path for a short message when nothing else is in
+// progress. SendOne gets a descriptor that is about to be posted, and may post it by
+// Endpoint.PostStarted. It reports whether it did: otherwise the engine posts the descriptor and
+// calls SendPosted.
 type directSender interface {
 	SendOne(d *Descriptor) (posted bool)
 }

@@ -8,9 +8,8 @@ import (
 	"viaduct/vi"
 )
 
-// A puppet is a provider of one device whose connections a test drives by hand:
-// it connects at once, to nothing, and moves no descriptor. What a test sets
-// replaces that.
+// A puppet is a provider of one device whose connections a test drives by hand. By default it
+// connects at once, to nothing, and moves no descriptor. A test replaces parts of that.
 type puppet struct {
 	limits   func(*vi.NICAttributes)
 	connect  func(context.Context, *puppetLink) error
@@ -82,7 +81,7 @@ func (l *puppetLink) Stop(r vi.StopReason) {
 	l.stopped <- r
 }
 
-// End makes the link one that ends in the goroutine of the engine.
+// End ends the link in the goroutine of the engine.
 func (l *puppetLink) End(gone func()) {
 	if l.onEnd != nil {
 		l.onEnd()

@@ -10,7 +10,7 @@ import (
 	"viaduct/internal/queue"
 )
 
-// A side is one work queue of a VI with what reports its completions.
+// A side is one work queue of a VI, together with the means that report its completions.
 type side struct {
 	v      *VI
 	q      queue.Work[*Descriptor]
@@ -29,10 +29,9 @@ func (s *side) init(v *VI, cq *CompletionQueue, isRecv bool, limit int) {
 	s.q.OnDone = s.publish
 }
 
-// publish makes a descriptor's result its status. It runs under the queue's
-// lock, in posting order. After an error that ends the connection everything
-// is flushed, also what had finished while the one in error was under way.
-// [VIA-4.4-5]
+// publish copies a descriptor's result into its status. It runs under the queue's lock, in posting
+// order. After an error that ends the connection every later descriptor is flushed, even one that
+// had finished before the error was published. [VIA-4.4-5]
 func (s *side) publish(d *Descriptor) {
 	if s.failed.Load() {
 		d.result = d.result&^StatusErrorMask | StatusFlushed
@@ -62,8 +61,7 @@ func (s *side) completed(n int) {
 	}
 }
 
-// post appends d, which is prepared, and belongs to the NIC until it is reaped.
-// [VIA-1.2-1]
+// post appends d, which is prepared. d belongs to the NIC until it is reaped. [VIA-1.2-1]
 func (s *side) post(d *Descriptor) error {
 	if _, err := s.q.Post(d); err != nil {
 		return s.notPosted(d, err)
@@ -119,8 +117,8 @@ func (s *side) notPosted(d *Descriptor, err error) error {
 	return err
 }
 
-// answer is what the consumer is told of what Reap has found: the first descriptor if it is
-// done. [VIA 6.4.4] [VIA-6.4-7] [VIA-3.1-2] [VIA-8.3-4]
+// answer converts a result of Reap for the consumer: the first descriptor if it is done, or an
+// error. [VIA 6.4.4] [VIA-6.4-7] [VIA-3.1-2] [VIA-8.3-4]
 func (s *side) answer(d *Descriptor, h queue.Head) (*Descriptor, error) {
 	switch h {
 	case queue.Done:
@@ -145,8 +143,8 @@ func (s *side) emptyError() error {
 	return ErrQueueEmpty
 }
 
-// done takes the first descriptor for a consumer that polls: it drives the connection first if
-// there is nothing yet. [VIA-6.4-8] [VIA-8.3-5]
+// done returns the first descriptor for a consumer that polls. If it has not completed, done polls
+// the connection first. [VIA-6.4-8] [VIA-8.3-5]
 func (s *side) done() (*Descriptor, error) {
 	d, h := s.q.Reap()
 	if h == queue.NotDone {
@@ -243,8 +241,8 @@ func (s *side) cancelNotify() {
 	s.mu.Unlock()
 }
 
-// flush completes every descriptor that has not. What was started on a
-// connection that broke under it is a transport error. [VIA 2.3]
+// flush completes every outstanding descriptor. On a broken connection a started descriptor becomes
+// a transport error. [VIA 2.3]
 func (s *side) flush(started Status) {
 	s.completed(s.q.Flush(func(d **Descriptor, wasStarted bool) {
 		bits := StatusFlushed // [VIA-2.3-9]

@@ -7,7 +7,7 @@ import (
 
 // [VIA 3.2]
 
-// A Control says what a descriptor asks for. The bits are those of VIPL.
+// A Control holds the operation and options of a descriptor. The bits are VIPL's.
 type Control uint16
 
 const (
@@ -45,7 +45,7 @@ func (c Control) String() string {
 
 // [VIA 3.3]
 
-// A Status tells how a descriptor ended. The bits are those of VIPL.
+// A Status is the result of a descriptor. The bits are VIPL's.
 type Status uint32
 
 const (
@@ -72,7 +72,7 @@ const (
 	// StatusDone [VIA-3.3-1].
 )
 
-// Failed tells whether an error bit is set.
+// Failed reports whether an error bit is set.
 func (s Status) Failed() bool { return s&StatusErrorMask != 0 }
 
 // Err returns nil for a success and a *StatusError otherwise.
@@ -133,7 +133,7 @@ type StatusError struct {
 	Status Status // with at least one error bit
 }
 
-// Error lists what was wrong.
+// Error lists the errors.
 func (e *StatusError) Error() string { return "vi: " + e.Status.String() }
 
 // Is reports whether target is ErrDescriptor.

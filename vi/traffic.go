@@ -6,20 +6,20 @@ type Traffic struct {
 	SentBytes, ReceivedBytes       uint64 // payload
 	ServedReads                    uint64 // RDMA Reads of the peer that were answered
 
-	// Credits is how many messages that consume a receive descriptor may be sent
-	// now, -1 where nothing counts them.
+	// Credits is how many messages that consume a receive descriptor may be sent now. It is -1 if
+	// nothing counts them.
 	Credits int
 
 	SendPosted, RecvPosted uint64 // descriptors in the queues that were not taken back yet
 }
 
-// A counted Link knows what it has carried.
+// A counted Link counts its traffic.
 type counted interface{ Traffic() Traffic }
 
-// Traffic returns the counters at this moment; those of a connection that has
-// ended remain until the VI is connected again. Before the first connection, and
-// with a provider that does not count, all but the posted descriptors is zero.
-// Credits is -1 without a connection. It never waits for the peer.
+// Traffic returns the current counters. Those of an ended connection remain until the VI is
+// connected again. Before the first connection, and with a provider that does not count, every
+// counter but the posted descriptors is zero. Credits is -1 without a connection. Traffic never
+// waits for the peer.
 func (v *VI) Traffic() Traffic {
 	t := Traffic{Credits: -1}
 	if ep := v.conn.Load(); ep != nil {
@@ -33,9 +33,9 @@ func (v *VI) Traffic() Traffic {
 	return t
 }
 
-// keepTraffic remembers what a link has carried: before the VI lets go of it, so that
-// Traffic always has something to tell, and again when it was stopped, with all that
-// it carried. It is called with mu held.
+// keepTraffic stores the traffic of a link: once before the VI drops the link, so that Traffic
+// always has a result, and again after the link was stopped, with the final counts. It is called
+// with mu held.
 func (v *VI) keepTraffic(l Link) {
 	t := Traffic{Credits: -1}
 	if c, ok := l.(counted); ok {

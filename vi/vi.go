@@ -10,7 +10,7 @@ import (
 
 // [VIA 2.1]
 
-// A State is that of a VI. The values are those of VIPL.
+// A State is the state of a VI. The values are VIPL's.
 type State uint32
 
 const (
@@ -37,12 +37,11 @@ func (s State) String() string {
 	return fmt.Sprintf("State(%#x)", uint32(s))
 }
 
-// A VI is a Virtual Interface: one end of a connection, with a send queue and
-// a receive queue.
+// A VI is a Virtual Interface: one end of a connection, with a send queue and a receive queue.
 //
-// Locks: mu before the locks of the queues. What the provider calls on the
-// data path (the Endpoint's methods but Break) takes only the latter, so that
-// a Link can be stopped with mu held.
+// Lock order: mu before the locks of the queues. The provider's calls on the data path (the
+// Endpoint's methods except Break) take only the latter, so that a Link can be stopped with mu
+// held.
 type VI struct { // [VIA 1]
 	nic  *NIC
 	send side
@@ -123,9 +122,8 @@ func (n *NIC) checkAttributes(a *Attributes) error {
 	return nil
 }
 
-// Destroy ends a VI that is Idle and whose queues hold no descriptor, not
-// even a completed one. Notify registrations and its entries in completion
-// queues go with it.
+// Destroy ends a VI that is Idle and whose queues hold no descriptor, not even a completed one. It
+// also removes the VI's Notify registrations and its entries in completion queues.
 //
 // Errors: ErrInvalidState, ErrResource, ErrClosed.
 func (v *VI) Destroy() error { // [VIA 6.4.3] [VIA-2.2-14]
@@ -146,8 +144,8 @@ func (v *VI) Destroy() error { // [VIA 6.4.3] [VIA-2.2-14]
 func (v *VI) removeLocked() {
 	v.gone = true
 	v.closed.Store(true)
-	// What was posted since the connection ended: nothing would wake a call that
-	// waits for it. A later post looks at closed.
+	// Flush descriptors posted since the connection ended, because nothing would wake a call that
+	// waits for one. A later post checks closed.
 	v.send.flush(StatusFlushed)
 	v.recv.flush(StatusFlushed)
 	v.send.cancelNotify() // [VIA-8.3-18]
@@ -177,9 +175,9 @@ func (v *VI) close() {
 // State returns the VI's state at this moment.
 func (v *VI) State() State { return State(v.state.Load()) }
 
-// PeerDisconnected reports whether a VI in state Error is there because its peer
-// disconnected, and not because the connection broke: what is flushed has the same
-// status in both cases. Safe for concurrent use.
+// PeerDisconnected reports whether a VI in state Error is there because its peer disconnected, and
+// not because the connection broke. Flushed descriptors have the same status in both cases. It is
+// safe for concurrent use.
 func (v *VI) PeerDisconnected() bool { // [VIA-4.6-17]
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -321,8 +321,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// A failed connection tells what was started from what was not.
-// [VIA-2.3-10] [VIA-4.6-16]
+// A failed connection distinguishes started from other descriptors. [VIA-2.3-10] [VIA-4.6-16]
 func TestTransportFailure(t *testing.T) {
 	x, y := connected(t, vi.Attributes{Reliability: vi.ReliableReception})
 	resume := memvi.Stall(y)
@@ -383,7 +382,7 @@ func TestReadWindow(t *testing.T) {
 	}
 }
 
-// A wait that polls, and one that finds its connection stopped meanwhile.
+// One wait polls, and another finds its connection stopped meanwhile.
 func TestPollers(t *testing.T) {
 	x, y := connected(t, vi.Attributes{Reliability: vi.ReliableDelivery})
 	if err := y.PostRecv(vi.NewRecv()); err != nil {
@@ -438,7 +437,7 @@ func TestErrorWhilePending(t *testing.T) {
 	}
 }
 
-// Polling for what is not there costs no memory.
+// An empty poll allocates no memory.
 func TestDoneDoesNotAllocate(t *testing.T) {
 	network := memvi.New()
 	n := open(t, network, "", nil)
@@ -477,8 +476,8 @@ func TestDoneDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// Errors come in order, one at a time, also to a handler that is slow or sets
-// another one. [VIA-5.4-2]
+// Errors are reported in order and one at a time, even to a handler that is slow or sets another
+// one. [VIA-5.4-2]
 func TestErrorOrder(t *testing.T) {
 	n := open(t, memvi.New(), "", nil)
 	var mu sync.Mutex
@@ -510,8 +509,8 @@ func TestErrorOrder(t *testing.T) {
 	}
 }
 
-// A handler that never returns does not let errors pile up without end, and
-// the loss of a connection is told all the same.
+// With a handler that never returns, the number of pending errors is bounded, and the loss of a
+// connection is still reported.
 func TestErrorsAreBounded(t *testing.T) {
 	n := open(t, memvi.New(), "", nil)
 	entered, release := make(chan struct{}), make(chan struct{})
@@ -563,7 +562,8 @@ func TestLogger(t *testing.T) {
 	}
 }
 
-// When a NIC is closed its handlers have run: those of what it flushed, too. [VIA-6.4-1]
+// When Close of a NIC returns, its handlers have run, including those of flushed descriptors.
+// [VIA-6.4-1]
 func TestCloseWaitsForNotify(t *testing.T) {
 	n := open(t, memvi.New(), "", nil)
 	v := create(t, n, vi.Attributes{Reliability: vi.ReliableDelivery})
@@ -627,7 +627,7 @@ func TestCloseConcurrently(t *testing.T) {
 	}
 }
 
-// A holder is a log that is held up where it first says that a VI is Idle again.
+// A holder is a log handler that blocks at the first message that a VI is Idle again.
 type holder struct {
 	slog.Handler
 	hold       atomic.Bool // once
@@ -649,8 +649,8 @@ func (h *holder) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// While a NIC closes no attempt to connect begins: Close would not find it
-// any more in a VI it has been at, and wait for it for ever. [VIA-6.4-1]
+// While a NIC closes no attempt to connect begins. Close would not find the attempt in a VI that it
+// has already visited, and would wait for it for ever. [VIA-6.4-1]
 func TestNoAttemptWhileClosing(t *testing.T) {
 	h := &holder{Handler: slog.DiscardHandler, held: make(chan struct{}), free: make(chan struct{})}
 	n := open(t, memvi.New(), "", &vi.Config{Logger: slog.New(h)})

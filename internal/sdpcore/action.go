@@ -6,12 +6,11 @@ import "viaduct/internal/wire/sdpwire"
 type Op uint8
 
 const (
-	// OpSend: send Msg as an iWARP Send; nothing else counts as a message.
-	// [SDP-5-4] Its payload are N bytes of write ID
-	// from Off, then those of the Parts actions OpPart that follow directly. If
-	// Adv is not zero, the message advertises: register Msg.Size bytes (of
-	// write ID from Off for a SrcAvail, of read RID from Off for a SinkAvail),
-	// put STag and VA into Msg and tell the machine by Bind.
+	// OpSend: send Msg as an iWARP Send; nothing else counts as a message. [SDP-5-4] Its payload
+	// are N bytes of write ID from Off, then the bytes of the OpPart actions that follow directly.
+	// If Adv is not zero, the message advertises: register Msg.Size bytes (of write ID from Off for
+	// a SrcAvail, of read RID from Off for a SinkAvail), put STag and VA into Msg and pass them to
+	// the machine by Bind.
 	OpSend Op = iota
 	// OpPart: N more payload bytes for the OpSend before it, of write ID from Off.
 	OpPart
@@ -23,11 +22,11 @@ const (
 	// the queue of held payload when done. Completions are reported by
 	// ReadDone, in order.
 	OpRDMARead
-	// OpHold: append the payload (N bytes) of the message just received to the
-	// queue of held payload; it occupies its Private Buffer.
+	// OpHold: append the payload (N bytes) of the current message to the queue of held payload. It
+	// occupies its Private Buffer.
 	OpHold
-	// OpCompact: copy the newest held payload (N bytes) elsewhere, so that its
-	// Private Buffer can be posted again. [D-79]
+	// OpCompact: copy the newest held payload (N bytes) elsewhere, so that its Private Buffer can
+	// be posted again. [D-79]
 	OpCompact
 	// OpCopy: move N bytes from the front of the held payload to read ID at
 	// Off. A Private Buffer all of whose bytes are gone is to be posted again.

@@ -9,8 +9,7 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// Tests of single rows at their edges; each chapter as a whole is tested in the
-// files beside this one.
+// Tests of single rows at their edges. The other files test each chapter as a whole.
 
 // A message that the header rules refuse has no other effect.
 func TestSDP_6_1_Refused(t *testing.T) {
@@ -76,7 +75,7 @@ func TestSDP_8_2_1_Finished(t *testing.T) {
 	})
 }
 
-// What ends a connection ends everything on it, whatever the state of it.
+// An event that ends a connection ends every transfer on it, whatever its state.
 func TestSDP_8_2_2_Die(t *testing.T) {
 	boom := errors.New("boom")
 	t.Run("SDP-8.2.1-13", func(t *testing.T) { // [SDP-8.2.1-12] [SDP-8.2.2-4] [SDP-8.2.1-14] [SDP-8.2.1-24] [SDP-8.2.2-5]
@@ -538,17 +537,17 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 			}
 		}
 		c := credits{expect: 1}
-		if c.tell(); c.ackTold {
+		if c.announced(); c.ackTold {
 			t.Error("a zero tells an acknowledgement")
 		}
 		c.expect = 2
-		if c.tell(); !c.ackTold {
+		if c.announced(); !c.ackTold {
 			t.Error("a one tells none")
 		}
 		if c.expect = 1; c.ack() != 0 { // after 2^32 messages zero is a number as any other
 			t.Errorf("acknowledges %d", c.ack())
 		}
-		if c.tell(); !c.ackTold || c.ackNext() != 1 { // [D-12]
+		if c.announced(); !c.ackTold || c.ackNext() != 1 { // [D-12]
 			t.Error("what was told is forgotten when the numbers wrap")
 		}
 		p := newProbe(t, func(p *Params) { p.FirstSend = 7 }).write(1, 1)
@@ -566,15 +565,15 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 	})
 	t.Run("D-12", func(t *testing.T) { // what was told is not taken back
 		c := credits{expect: 5, free: 4, pool: 8, high: 20}
-		if c.tell(); c.high != 20 || c.told != 4 || c.toldAck != 5 {
+		if c.announced(); c.high != 20 || c.told != 4 || c.toldAck != 5 {
 			t.Errorf("%+v", c)
 		}
 		c.high = 3
-		if c.tell(); c.high != 9 {
+		if c.announced(); c.high != 9 {
 			t.Errorf("high %d, want 9", c.high)
 		}
 		c = credits{expect: 9, free: 4, pool: 8, hold: true, holdAt: 5, empties: 3}
-		if c.tell(); c.high != 10 || c.toldAck != 6 || c.empties != 0 {
+		if c.announced(); c.high != 10 || c.toldAck != 6 || c.empties != 0 {
 			t.Errorf("held: high %d, acknowledged %d", c.high, c.toldAck)
 		}
 	})
@@ -644,7 +643,8 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 
 // When an empty Data is spent to have credit refreshed.
 func TestD10_Nudge(t *testing.T) { // [D-10] [D-08] [SDP-10.4-1]
-	// Three messages with payload gone, of which two are acknowledged; two credits.
+	// Three messages with payload were sent, two of them are acknowledged, and two credits are
+	// left.
 	waiting := func(change ...func(*Params)) *probe {
 		p := newProbe(t, append(change, func(p *Params) { p.PeerBufs = 5 })...).write(1, 1).write(2, 1).write(3, 1)
 		return p.recv("Data ack=1 bufs=3").write(4, 1).want("Data +1", "wrote 1 1", "Data +1", "wrote 2 1", "Data +1", "wrote 3 1")
@@ -667,7 +667,7 @@ func TestD10_Nudge(t *testing.T) { // [D-10] [D-08] [SDP-10.4-1]
 	// Nothing waits: nothing is spent.
 	p := newProbe(t, func(p *Params) { p.PeerBufs = 5 }).write(1, 1).write(2, 1).write(3, 1).recv("Data ack=1 bufs=3").skip()
 	p.pass(time.Minute).want()
-	// All that is not acknowledged are empty Data, which the peer need not answer: at once.
+	// All unacknowledged messages are empty Data, which the peer need not answer: send at once.
 	p = newProbe(t, func(p *Params) { p.PeerBufs, p.RecvBufs, p.FirstSend = 5, 4, 10 })
 	p.ack = 9
 	p.recv("Data +1").read(1, 1).recv("Data +1").read(2, 1).wantMsgs("Data")
@@ -675,7 +675,7 @@ func TestD10_Nudge(t *testing.T) { // [D-10] [D-08] [SDP-10.4-1]
 	p.recv("Data bufs=4").skip().write(3, 1).wantMsgs("Data") // two of them, as the first did not give the peer all there was
 	// Message 0, whose acknowledgement looks like none: at once. [D-08]
 	newProbe(t, func(p *Params) { p.PeerBufs = 3 }).write(1, 1).write(2, 1).wantMsgs("Data +1", "Data")
-	// What is advertised waits for no credit.
+	// Advertised bytes wait for no credit.
 	p = newProbe(t, func(p *Params) { p.PeerBufs = 5 }).write(1, 1).write(2, 1).write(3, 300).recv("Data ack=1 bufs=3").skip().write(4, 1)
 	p.pass(100 * ms).want()
 }
@@ -820,7 +820,7 @@ func TestSDP_9_3_Source_Edges(t *testing.T) {
 		// Behind a large one they share its completion.
 		p = pipe().write(1, 200).write(2, 10).write(3, 10).skip().recv("SinkAvail size=500 nd=0")
 		p.want("revoke", "write 1 200@0 -> 0", "wrote 1 200", "write 2 10@0 -> 200", "wrote 2 10", "write 3 10@0 -> 210", "wrote 3 10", "RdmaWrCompl size=220")
-		// What is left of a large one is small.
+		// The rest of a large write is small.
 		p = low(0, pipe().write(1, 200).write(2, 10)).recv("SinkAvail size=120 nd=0").recv("SinkAvail size=120 nd=0").want("revoke", "write 1 120@0 -> 0")
 		p.bufs = 20
 		p.recv("Data").want("RdmaWrCompl size=120", "Data +84", "wrote 1 200", "Data +6", "wrote 2 10")
@@ -907,7 +907,7 @@ func TestSDP_13_1_1_Edges(t *testing.T) {
 		p.recv("Data").write(1, 10).urgent(2, 3).wantMsgs("Data OOB_PEND").recv("SuspComm port=6000").skip()
 		p.bufs = 64
 		resume(p).wantMsgs("Data OOB_PRES|OOB_PEND +13")
-		// The numbers are those of the new connection.
+		// Sequence numbers are those of the new connection.
 		p = resume(newProbe(t).write(1, 5).recv("SuspComm port=6000").skip(), func(p *Params) { p.FirstSend, p.FirstRecv = 40, 50 }).skip().write(2, 5)
 		if m := p.msgs[0]; m.MSeq != 40 || m.MSeqAck != 49 {
 			t.Errorf("%v", &m)
@@ -956,7 +956,7 @@ func TestSDP_9_5_6_Edges(t *testing.T) {
 		p := newProbe(t, few(10)).recv("Data +5").want("hold 5").recv("Data +5").want("hold 5", "compact 5").recv("Data +5").want("hold 5", "Data", "compact 5")
 		p.recv("Data +1").want("hold 1", "Data").stats("CompactedBytes=10")
 		p.read(1, 3).want("copy 1 3@0", "got 1 3").read(2, 100).want("copy 2 13@0", "got 2 13", "Data")
-		// What was read makes room again.
+		// Reading makes room again.
 		p.recv("Data +6", "Data +6").want("hold 6", "hold 6", "compact 6").read(3, 100).want("copy 3 12@0", "got 3 12", "Data").stats("CompactedBytes=16")
 	})
 	t.Run("D-38", func(t *testing.T) { // [SDP-9.5.6-1] what is fetched without a reader
@@ -1023,7 +1023,7 @@ func TestSDP_8_2_1_Owed(t *testing.T) {
 	})
 }
 
-// A connection that goes on is as one that begins, but for what is queued.
+// A resumed connection behaves like a new one, except for its queued bytes.
 func TestSDP_13_1_1_Resume(t *testing.T) {
 	t.Run("SDP-13.1.1-10", func(t *testing.T) { // [SDP-13-1] [SDP-13.1.1-17] [D-52]
 		p := newProbe(t, autoPolicy).pipelined(true, true).write(1, 200).write(2, 200).read(3, 300).recv("Data PEND").cancelRead(3)

@@ -6,10 +6,9 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// CloseWrite ends the outgoing stream after what is queued: the transfers are
-// completed, then DisConn goes. [SDP-8.2.1-4] Reading goes on, until the peer
-// closes too or one of the ends aborts. [SDP-8.2.1-1] [SDP-8.2.1-3] [SDP-8.2.1-9]
-// [SDP-8.2.1-10]
+// CloseWrite ends the outgoing stream: the queued transfers are completed, then DisConn is sent.
+// [SDP-8.2.1-4] Reading continues until the peer closes too or one of the ends aborts.
+// [SDP-8.2.1-1] [SDP-8.2.1-3] [SDP-8.2.1-9] [SDP-8.2.1-10]
 func (m *Machine) CloseWrite(now Time, out []Action) []Action {
 	m.begin(now, out)
 	m.src.closing = true
@@ -24,10 +23,9 @@ func (m *Machine) Abort(now Time, err error, out []Action) []Action {
 	return m.end()
 }
 
-// LLPClosed says that the LLP connection is gone. Whether that was graceful
-// depends on DisConn and AbortConn alone: a peer whose program ends after its
-// DisConn resets a TCP connection on which credit still came to it. err is the
-// cause, if there is one. [SDP-8.2.1-12] [SDP-8.2.2-4] [D-48]
+// LLPClosed reports that the LLP connection is gone. Only DisConn and AbortConn decide whether that
+// was graceful, because a peer whose program ends after its DisConn resets a TCP connection if
+// credit still arrives. err is the cause, if there is one. [SDP-8.2.1-12] [SDP-8.2.2-4] [D-48]
 func (m *Machine) LLPClosed(now Time, err error, out []Action) []Action {
 	m.begin(now, out)
 	switch {
@@ -102,10 +100,9 @@ func (m *Machine) endDisConn(*inbound) {
 	}
 }
 
-// abort ends the connection by our own doing. With DisConn already sent the
-// peer is told to forget it [SDP-8.2.2-1]: any credit will do, the last one too,
-// as nothing follows that it could be kept for [D-48]. Otherwise nothing more is
-// sent [SDP-8.2.2-2] [SDP-6.2.4-2].
+// abort ends the connection from our side. If DisConn was sent, an AbortConn revokes it
+// [SDP-8.2.2-1]. It may use any credit, even the last one, since no later message needs it [D-48].
+// Otherwise nothing more is sent [SDP-8.2.2-2] [SDP-6.2.4-2].
 func (m *Machine) abort(err error) {
 	if m.life == lifeDead {
 		return
@@ -124,8 +121,7 @@ func (m *Machine) endAbortConn(*inbound) {
 	m.die(ErrReset)
 }
 
-// verdict is what a read ends with on a dead connection, behind the bytes that
-// had come.
+// verdict returns the error of a read on a dead connection, after the received bytes were read.
 func (m *Machine) verdict() error {
 	if m.err == io.EOF || m.snk.eof && m.err == nil {
 		return io.EOF

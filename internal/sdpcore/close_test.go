@@ -9,7 +9,7 @@ import (
 )
 
 func TestSDP_8_2_1_Graceful(t *testing.T) {
-	// [SDP-8.2.1-4] [SDP-8.2.1-6] [SDP-8.2.1-1] DisConn behind everything
+	// [SDP-8.2.1-4] [SDP-8.2.1-6] [SDP-8.2.1-1] DisConn after all data
 	p := newProbe(t).write(1, 200).closeWrite().want("SrcAvail size=200 +1").recv("RdmaRdCompl size=199").want("revoke", "wrote 1 200", "DisConn")
 	// [SDP-8.2.1-2] [SDP-8.2.1-20]
 	p.write(2, 5).want("wrote 2 0 sdp: write after close")
@@ -27,7 +27,7 @@ func TestSDP_8_2_1_Graceful(t *testing.T) {
 	p = newProbe(t).pipelined(false, true).read(1, 300).read(2, 300).skip().recv("DisConn").want("closed", "revoke", "revoke", "got 1 0 EOF", "got 2 0 EOF")
 	// [SDP-8.2.1-16] [SDP-8.2.1-19] [SDP-8.2.1-21] sending goes on
 	p.write(3, 100).want("Data +84", "Data +16", "wrote 3 100").closeWrite().want("DisConn", "finish")
-	// What had come before is read first.
+	// Bytes received before the end are read first.
 	newProbe(t).recv("Data +5", "DisConn").read(1, 10).want("hold 5", "closed", "copy 1 5@0", "got 1 5").read(2, 10).want("got 2 0 EOF")
 	newProbe(t).recv("Data +5", "DisConn").skip().readAll(1, 10).want("copy 1 5@0", "got 1 5")
 	newProbe(t).recv("DisConn", "DisConn").aborted("SDP-8.2.1-6")
@@ -69,8 +69,8 @@ func TestSDP_8_2_2_Abortive(t *testing.T) {
 	// [SDP-8.2.1-12] [SDP-8.2.2-4] the LLP goes without DisConn
 	p = newProbe(t).read(1, 10).skip()
 	p.took(p.m.LLPClosed(0, nil, mark())).want("got 1 0 reset")
-	// ... with it, by whatever means: graceful for the reader. What was not sent
-	// is lost, and said so. [SDP-8.2.1-12] [D-48]
+	// The stream ended after it, by whatever means: graceful for the reader. Unsent bytes are lost,
+	// and the write reports that. [SDP-8.2.1-12] [D-48]
 	p = newProbe(t).recv("DisConn").skip()
 	p.took(p.m.LLPClosed(0, boom, mark())).read(1, 10).want("got 1 0 EOF").write(2, 5).want("wrote 2 0 boom")
 	if err := p.m.WriteErr(); err != nil {
@@ -168,7 +168,7 @@ func TestSDP_13_1_1_Suspend(t *testing.T) {
 	p.seq, p.ack = 0, 0
 	p.took(p.m.Resume(p.now, params(), mark())).want("Data +84", "Data +16", "wrote 1 200")
 	newProbe(t).pipelined(false, true).read(1, 300).skip().recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000", "revoke")
-	// DisConn that had gone goes again, one that had come is remembered. [D-52]
+	// A DisConn sent before is sent again, and a received one is remembered. [D-52]
 	p = newProbe(t).closeWrite().skip().recv("SuspComm port=6000").skip()
 	p.seq, p.ack = 0, 0
 	p.took(p.m.Resume(p.now, params(), mark())).want("DisConn")

@@ -138,9 +138,9 @@ var lifeNames = [...]string{"open", "suspending", "suspend sent", "suspended", "
 
 func (l life) String() string { return lifeNames[l] }
 
-// A Machine is one end of an SDP connection. Make it by New. A message may change what
-// is sent, what is received, credits and the connection's life at the same time, so that
-// its methods share one receiver; they stand in files by chapters of the draft.
+// A Machine is one end of an SDP connection. Create it with New. A message may change the sending
+// and the receiving half, credits and the connection's life at the same time, so that all methods
+// share one receiver. Each file has the methods of one chapter of the draft.
 type Machine struct {
 	p    Params
 	now  time.Duration
@@ -225,9 +225,8 @@ func (m *Machine) Stats() Stats { return m.stats }
 // SetBudgets changes Params.SendBudget and RecvBudget.
 func (m *Machine) SetBudgets(send, recv int) { m.p.SendBudget, m.p.RecvBudget = send, recv }
 
-// Detachable returns the offset from which write id is still queued, and
-// whether the driver may copy its bytes from there and let the caller go: they
-// are not advertised.
+// Detachable returns the offset from which write id is still queued. ok means that the driver may
+// copy the bytes from there and let the caller return, because they are not advertised.
 func (m *Machine) Detachable(id uint64) (off int, ok bool) {
 	s := &m.src
 	for i := range s.writes.len() {

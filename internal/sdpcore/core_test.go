@@ -147,7 +147,8 @@ func TestSDP_10_2_Credit(t *testing.T) {
 	if len(p.msgs) != 6 { // [SDP-10.5-1] [SDP-10.5-7]
 		t.Errorf("%d messages with 8 credits", len(p.msgs))
 	}
-	// [SDP-10.2-1] [SDP-10.5-4] Four received and eight posted: 8 - 2 = 6, of which two are kept.
+	// [SDP-10.2-1] [SDP-10.5-4] Four were received and eight posted: 8 - 2 = 6, of which two are
+	// kept.
 	p.skip().recv("Data ack=3 bufs=8")
 	if len(p.msgs) != 4 {
 		t.Errorf("%d messages, want 4", len(p.msgs))
@@ -255,8 +256,8 @@ func TestD08_MessageZero(t *testing.T) {
 	// With three buffers the doubt is resolved by an empty Data. [D-08]
 	p := newProbe(t, func(p *Params) { p.PeerBufs = 3 }).write(1, 1).write(2, 1)
 	p.wantMsgs("Data +1", "Data")
-	// A peer that takes the printed formula by its letter counts two credits for us
-	// then and stays silent: it gets one more, once. [D-08]
+	// A peer that follows the printed formula literally then counts two credits for us and stays
+	// silent. It gets one more empty Data, once. [D-08]
 	for after, role := range map[time.Duration]Role{time.Second: Connecting, 3 * time.Second: Accepting} {
 		p := newProbe(t, func(p *Params) { p.PeerBufs, p.Role = 3, role }).write(1, 1).write(2, 1)
 		p.wantMsgs("Data +1", "Data")
@@ -274,7 +275,7 @@ func TestD08_MessageZero(t *testing.T) {
 }
 
 func TestNudge(t *testing.T) {
-	// A peer that refreshes at one credit only is asked. [D-10] [SDP-10.4-1]
+	// A peer that refreshes only at one credit is asked. [D-10] [SDP-10.4-1]
 	p := newProbe(t, func(p *Params) { p.PeerBufs = 4 }).write(1, 1)
 	p.recv("Data ack=0 bufs=3").skip()
 	p.recv("Data bufs=3 ack=0").write(2, 1).write(3, 1).skip()
@@ -332,7 +333,7 @@ func TestSDP_9_2_ReadZcopy_Source(t *testing.T) {
 	combined().skip().recv("RdmaRdCompl size=199 inv*").alive()
 	combined().recv("RdmaRdCompl size=199 inv=3").aborted("SDP-9.2-22")
 	combined().recv("RdmaRdCompl size=50 inv*").aborted("SDP-9.2-22")
-	// [SDP-11.2-4] [SDP-11.2-5] nothing with payload behind an open SrcAvail
+	// [SDP-11.2-4] [SDP-11.2-5] no payload after an open SrcAvail
 	combined().skip().write(2, 5).write(3, 300).want().recv("RdmaRdCompl size=199").
 		want("revoke", "wrote 1 200", "Data +5", "wrote 2 5", "SrcAvail size=300 +1")
 	// [SDP-9.2-23] without remote invalidation the STag is taken back locally
@@ -363,7 +364,8 @@ func TestSDP_9_2_ReadZcopy_Source(t *testing.T) {
 }
 
 func TestSDP_9_2_ReadZcopy_Sink(t *testing.T) {
-	// [SDP-9.2-1] [SDP-9.2-7] [SDP-9.2-8] [SDP-6.3.2.3-1] [SDP-6.3.2.2-1] prefix copied, reads start behind it at any address
+	// [SDP-9.2-1] [SDP-9.2-7] [SDP-9.2-8] [SDP-6.3.2.3-1] [SDP-6.3.2.2-1] the prefix is copied, and
+	// reads start after it at any address
 	p := newProbe(t).recv("SrcAvail size=500 +10 stag=0x77 va=1001").want("hold 10").read(1, 500)
 	p.want("copy 1 10@0", "read 1 490@10 from 1011")
 	if a := p.full[len(p.full)-1]; a.STag != 0x77 {
@@ -597,7 +599,7 @@ func TestSDP_9_5_4_SrcCancel_Source(t *testing.T) {
 	// [SDP-9.5.4-1] [SDP-9.5.4-10] [SDP-9.5.4-11]; the others are advertised again
 	p := pipe().cancelWrite(1).want("SrcAvailCancel").write(3, 400).want()
 	p.recv("SendSm").want("revoke", "revoke", "wrote 1 0 cancelled", "SrcAvail size=300", "SrcAvail size=400")
-	// A SendSm that crossed it ends one SrcAvail in the normal way. [D-31]
+	// A SendSm that crossed the cancel ends one SrcAvail in the normal way. [D-31]
 	p = pipe().cancelWrite(2).skip()
 	p.recv("SendSm ack=1").want("revoke", "Data +84", "Data +84", "Data +32", "wrote 1 200")
 	p.recv("SendSm").want("revoke", "wrote 2 0 cancelled").alive()

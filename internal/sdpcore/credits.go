@@ -40,9 +40,9 @@ func (c *credits) start(p Params) {
 	}
 }
 
-// grow counts n bytes that reads have taken, and doubles the Private Buffers when that is
-// as much as all of them hold. A peer whose bytes are read gets the credit that a long path
-// needs, and one whose bytes are not can leave only a little here. [SDP-10.3-2]
+// grow counts n bytes that reads have consumed, and doubles the Private Buffers once the count
+// reaches the size of all of them. So a peer whose bytes are read gets the credit that a long path
+// needs, and a peer whose bytes are not read can occupy only little memory. [SDP-10.3-2]
 func (c *credits) grow(n int) {
 	if c.pool >= c.most {
 		return
@@ -55,18 +55,16 @@ func (c *credits) grow(n int) {
 	}
 }
 
-// credit returns how many messages may be sent: Bufs less the messages that
-// the peer had not received when it said so. [SDP-10.2-1] Message 0 counts as
-// unreceived until that is certain [D-08]; a hold makes the result too low,
-// which is harmless [D-12].
+// credit returns how many messages may be sent: Bufs less the messages that the peer had not
+// received when it sent Bufs. [SDP-10.2-1] Message 0 counts as unreceived until its receipt is
+// certain [D-08]. A hold makes the result too low, which is harmless [D-12].
 func (c *credits) credit() int { return max(0, c.bufs-int(c.next.sub(c.acked))) }
 
 // unacked returns the number of own messages not yet acknowledged.
 func (c *credits) unacked() int { return int(c.next.sub(c.acked)) }
 
-// received takes Bufs and MSeqAck of a message that has come. It reports
-// whether the acknowledgement makes sense: it neither goes back nor names a
-// message that was never sent. [D-09]
+// received records Bufs and MSeqAck of a received message. It returns false for an impossible
+// acknowledgement, which goes back or names a message that was never sent. [D-09]
 func (c *credits) received(bufs int, ack serial) bool {
 	upTo := ack + 1
 	if !c.ackSure && ack == 0 {
@@ -122,12 +120,11 @@ func (c *credits) announce() int { return max(0, c.free) }
 // credit that the peer computes. [D-11]
 func (c *credits) gain() int { return c.announce() - c.told + int(c.ackNext().sub(c.toldAck)) }
 
-// gainForLast is gain for a message that takes the last credit. It must leave
-// the peer with credit even if all that it was ever told is used up by messages
-// on their way; two ends whose last messages cross would else both have none.
-// gain is not enough for that: a message that acknowledges message 0 may read
-// like less than was told before, and what merely makes up for it is nothing
-// new. [SDP-10.5-3] [D-10]
+// gainForLast is gain for a message that takes the last credit. The message must leave the peer
+// with credit even if messages in flight use up all that it was ever given. Otherwise two ends
+// whose last messages cross would both have none. gain is not enough for that: a message that
+// acknowledges message 0 may read like less than the peer had, and merely making up for that gives
+// it nothing. [SDP-10.5-3] [D-10]
 func (c *credits) gainForLast() int {
 	if now := c.ackNext() + serial(c.announce()); c.high.less(now) {
 		return int(now.sub(c.high))
@@ -135,10 +132,10 @@ func (c *credits) gainForLast() int {
 	return 0
 }
 
-// tell notes what the peer learns by a message sent now. A hold takes nothing
-// back, since the cancel uses no buffer and no payload but the rest of an
-// earlier SendSm can come before its answer. [D-12]
-func (c *credits) tell() {
+// announced records the credit that the message sent now gives the peer. A hold takes none back,
+// since the cancel uses no buffer, and only the rest of an earlier SendSm can arrive before its
+// answer. [D-12]
+func (c *credits) announced() {
 	most := c.expect + serial(c.announce()) // as the peer may read it at best
 	if c.hold {
 		most = c.holdAt + 1 + serial(c.announce())
@@ -150,8 +147,7 @@ func (c *credits) tell() {
 	c.ackTold = c.ackTold || c.ack() != 0
 }
 
-// peerHas returns the credits the peer has left, by what it was told and has
-// used since.
+// peerHas returns the peer's remaining credits: those it was given less those it has used since.
 func (c *credits) peerHas() int { return c.told - int(c.expect.sub(c.toldAck)) }
 
 // mustRefresh reports whether the peer is down to one credit and there is more
@@ -170,9 +166,9 @@ func (c *credits) shouldRefresh() bool {
 	return gain >= 1 && (c.peerHas() <= 2 || gain >= (c.pool+1)/2)
 }
 
-// mayPayload, mayControl and mayRefresh report whether a message may go that
-// carries payload, that carries none, or that carries none and gives credit.
-// [SDP-10.5-1] [SDP-10.5-2] [SDP-10.5-3] [SDP-10.5-4]
+// mayPayload, mayControl and mayRefresh report whether a message may be sent: one with payload, one
+// without, and one without payload that gives credit. [SDP-10.5-1] [SDP-10.5-2] [SDP-10.5-3]
+// [SDP-10.5-4]
 func (c *credits) mayPayload() bool { return c.credit() >= 3 } // [SDP-10.5-7]; and anything else [SDP-10.5-10]
 func (c *credits) mayControl() bool {
 	n := c.credit()                                 // with none nothing goes [SDP-10.5-5]

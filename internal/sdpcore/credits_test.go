@@ -33,7 +33,7 @@ func (s creditState) send(i int, k creditKind) creditState {
 	c := &s.end[i]
 	s.wire[i][s.n[i]] = creditMsg{k, c.announce(), c.ack()}
 	s.n[i]++
-	c.tell()
+	c.announced()
 	c.next++
 	return s
 }
@@ -157,8 +157,8 @@ func explore(t *testing.T, a, b, first, depth int, holds, reads bool) {
 	t.Logf("pools of %d and %d, first %d: %d states", a, b, first, len(seen))
 }
 
-// Whatever crosses, the last credits never leave both ends without any, and one
-// that has fewer than two is always given more. [SDP-10.5-3] [SDP-10.5-8] [D-10]
+// Whatever messages cross, the last credits never leave both ends without any, and an end with
+// fewer than two always gets more. [SDP-10.5-3] [SDP-10.5-8] [D-10]
 func TestSDP_10_5_NoStandstill(t *testing.T) {
 	for _, c := range []struct {
 		a, b, first, depth int

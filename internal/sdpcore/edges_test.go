@@ -11,8 +11,8 @@ import (
 // keep marks a write as lying in the driver's own memory.
 func (p *probe) keep(id uint64) *probe { p.m.KeepByCopy(id); return p }
 
-// A message that its rule refuses does nothing else: what the peer says by it is
-// neither done nor counted.
+// A message that breaks its rule has no other effect: neither its request nor its header numbers
+// count.
 func TestSDP_Refused(t *testing.T) {
 	pipe := func() *probe { return newProbe(t).pipelined(false, true) }
 	t.Run("SDP-11.1-1", func(t *testing.T) { // [SDP-9.2-2] [SDP-9.2-3] [SDP-11.2-4] [SDP-9.5.4-10] [D-18] [SDP-6.3.2.1-1] [SDP-11.3-18] [SDP-6.2.1.3-1] [D-15] [SDP-8.2.1-8]
@@ -70,7 +70,7 @@ func TestSDP_Refused(t *testing.T) {
 		newProbe(t).pipelined(true, false).recv("SinkAvail size=15 nd=0 va=0xfffffffffffffff0").alive()
 		// Its payload is taken in any case.
 		p := newProbe(t).pipelined(true, false).skip().recv("SinkAvail size=300 nd=0 +5").want("hold 5").stats("RecvBytesTransact=5 RecvSinkAvails=1 RecvBytesBcopy=0")
-		// It ends the SrcAvails, and with them a cancel that has crossed it.
+		// It ends the SrcAvails, and also a cancel that has crossed it.
 		p.read(9, 5).write(1, 200).want("copy 9 5@0", "got 9 5", "write 1 200@0 -> 0", "wrote 1 200", "RdmaWrCompl size=200")
 		p.write(2, 200).cancelWrite(2).want("SrcAvail size=200", "SrcAvailCancel").recv("SinkAvail size=300 nd=0").want("revoke", "wrote 2 0 cancelled").due(-1)
 		// Behind our DisConn it is void.
@@ -134,7 +134,7 @@ func TestSDP_Refused(t *testing.T) {
 	})
 }
 
-// What goes by which way, and what is counted for it.
+// Which mechanism moves which bytes, and what is counted for it.
 func TestSDP_11_Ways(t *testing.T) {
 	pipe := func(change ...func(*Params)) *probe { return newProbe(t, change...).pipelined(true, false) }
 	t.Run("SDP-11-1", func(t *testing.T) { // [SDP-11.2-1] [SDP-11.2-2] [SDP-11.3-1] [SDP-11.3-2] [D-18] [SDP-9.1-1] [SDP-9-2] urgent bytes and the driver's copies are never advertised
@@ -145,7 +145,7 @@ func TestSDP_11_Ways(t *testing.T) {
 	})
 	t.Run("SDP-11.3-11", func(t *testing.T) { // [D-22] [SDP-9.5.2.2-1] [SDP-9.3-6] nor are urgent bytes written
 		pipe().recv("SinkAvail size=500 nd=0").urgent(1, 160).wantMsgs("Data OOB_PEND +84", "Data OOB_PRES +76")
-		// What is as long as the threshold goes by Data, if more follows.
+		// A write as long as the threshold goes by Data if more follows.
 		low := func(n int) *probe { return pipe().credits(0).write(1, n).write(2, 10).skip() }
 		low(150).credits(9).wantMsgs("Data +84", "Data +76")
 		low(150).credits(0).recv("SinkAvail size=500 nd=0").want().credits(9).wantMsgs("Data +84", "Data +76")
@@ -221,7 +221,7 @@ func TestSDP_11_Ways(t *testing.T) {
 		if p.recv("Data"); !p.m.Acknowledged() {
 			t.Error("not acknowledged")
 		}
-		// Where the other half is due to change its mode, that goes first.
+		// If the other half is due to change its mode, the ModeChange is sent first.
 		p = newProbe(t, func(p *Params) { p.RecvPolicy = Auto; p.RecvBudget = 1 << 20 }).recv("ModeChange Buffered")
 		for i := range uint64(1000) {
 			p.recv("Data +80").read(i, 80)
@@ -239,7 +239,7 @@ func TestSDP_11_Ways(t *testing.T) {
 	})
 }
 
-// Positions, counters and what comes late.
+// Positions, counters and late messages.
 func TestSDP_Late(t *testing.T) {
 	t.Run("SDP-9.3-13", func(t *testing.T) { // [D-20] what was written counts in the stream
 		newProbe(t).pipelined(false, true).read(1, 300).recv("RdmaWrCompl size=300").skip().recv("Data +5 PRES").want("pending", "urgent 304", "hold 5")

@@ -157,7 +157,7 @@ func (m *Machine) rdComplReady() bool {
 		return false
 	}
 	a := s.adverts.at(0)
-	// Only what has been read [SDP-9.2-10], and once nothing more of it is in
+	// Answer only for bytes that have been read [SDP-9.2-10], and once no further read is in
 	// progress, so that each round has one answer.
 	return a.empty || a.done > a.reported && a.done == a.asked
 }

@@ -33,9 +33,8 @@ func (m *Machine) consume(n int) {
 	}
 }
 
-// accept takes n bytes of payload of the message just received, of which the
-// last is urgent and kept apart if apart is set. It reports whether the rules
-// allow payload now.
+// accept takes n bytes of payload of the current message. If apart is set, the last byte is urgent
+// and kept apart. It returns false if the rules do not allow payload now.
 func (m *Machine) accept(mid sdpwire.MID, n int, apart bool) bool {
 	s := &m.snk
 	switch {
@@ -63,8 +62,8 @@ func (m *Machine) accept(mid sdpwire.MID, n int, apart bool) bool {
 		m.hold(n, apart)
 		return true
 	}
-	// The oldest SinkAvail is used up by this message and by no other.
-	// [SDP-9.5.1-4] [SDP-9.5.1-5] The peer's counter will tell it so.
+	// The oldest SinkAvail is used up by this message and by no other. [SDP-9.5.1-4] [SDP-9.5.1-5]
+	// The peer learns that from its own counter.
 	r := m.endOffer(0, false)
 	m.hold(n, apart)
 	if r == s.reads.at(0) && s.held > 0 {
@@ -101,9 +100,9 @@ func (m *Machine) dropHeld() {
 	}
 }
 
-// compact frees the Private Buffer of the newest payload by having it copied,
-// when buffers run low and it fills less than half of one: a buffer with a
-// single byte in it must not cost the peer a whole credit. [SDP-9.5.6-1] [D-79]
+// compact frees the Private Buffer of the newest payload by a copy. It does so when buffers run low
+// and the payload fills less than half of one, because a buffer with a single byte must not cost
+// the peer a whole credit. [SDP-9.5.6-1] [D-79]
 func (m *Machine) compact() {
 	s := &m.snk
 	if m.cr.free > m.cr.pool/2 { // else something is held: nothing but that fills buffers

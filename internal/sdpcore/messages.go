@@ -6,16 +6,15 @@ import "viaduct/internal/wire/sdpwire"
 // carry. A message comes whole, so what other protocols have as fail is one function
 // for all types here: violation.
 type messageType struct {
-	// begin judges a message before anything of it is taken; nil if it may always
-	// come. It is false after a violation, and for a message that is void.
+	// begin checks a message before it has any effect. nil means that the message is always
+	// allowed. It returns false after a violation, and for a message that is void.
 	begin func(m *Machine, msg *inbound) bool
 
 	// target takes the payload, which is in a Private Buffer or in the memory of a
 	// waiting read. It is false after a violation. A type without it has no payload.
 	target func(m *Machine, msg *inbound) bool
 
-	// end does what the message asks for. A type without it has no place on a running
-	// connection.
+	// end performs the message. A type without end is not allowed on a running connection.
 	end func(m *Machine, msg *inbound)
 
 	invalidates bool // the Send that it comes by may name an STag [D-41]
@@ -49,12 +48,10 @@ type inbound struct {
 	invalidated bool   // whether it did
 }
 
-// isCreditUpdate reports whether the message tells the numbers of its header and
-// nothing else. [SDP-6.3.1-3]
+// isCreditUpdate reports whether the message carries only the numbers of its header. [SDP-6.3.1-3]
 func (msg *inbound) isCreditUpdate() bool { return msg.MID == sdpwire.Data && msg.n == 0 }
 
-// takeData takes the payload of a Data message, the last byte of which may be urgent.
-// [SDP-6.1.2-6]
+// takeData accepts the payload of a Data message, whose last byte may be urgent. [SDP-6.1.2-6]
 func (m *Machine) takeData(msg *inbound) bool {
 	s := &m.snk
 	urgent := msg.Flags&sdpwire.OOBPres != 0

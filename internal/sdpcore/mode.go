@@ -57,8 +57,9 @@ func (m *Machine) setRecvMode(to sdpwire.Mode) {
 	m.do(Action{Op: OpMode, Msg: sdpwire.Message{Mode: to}})
 }
 
-// sendModeChange sends a ModeChange; its sender is in the new mode from then
-// on, which is before the message has arrived. [SDP-12-6] [SDP-12-7] [SDP-12.4-2] S tells the receiver which of its halves is meant. [SDP-6.3.8.1-1]
+// sendModeChange sends a ModeChange. The sender is in the new mode from then on, before the message
+// has arrived. [SDP-12-6] [SDP-12-7] [SDP-12.4-2] s tells the receiver which of its halves is
+// meant. [SDP-6.3.8.1-1]
 func (m *Machine) sendModeChange(to sdpwire.Mode, s bool) {
 	a := m.send(sdpwire.ModeChange, 0)
 	m.out[a].Msg.Mode, m.out[a].Msg.S = to, s
@@ -71,8 +72,8 @@ func (m *Machine) leavingPipelined() bool {
 	return m.src.mode == sdpwire.Pipelined && m.src.pol.target == sdpwire.Combined && m.src.pol.wanted
 }
 
-// changeSendMode makes the next change that the policy wants of the sending
-// half, if the rules allow it now, and reports whether it did.
+// changeSendMode makes the next mode change that the policy asks for in the sending half, if the
+// rules allow it now. It reports whether it did.
 func (m *Machine) changeSendMode() bool {
 	s := &m.src
 	if !s.pol.wanted || s.mode == s.pol.target { // never to the present mode [SDP-12-3]

@@ -26,10 +26,9 @@ func inModes(t testing.TB, send, recv sdpwire.Mode) *probe {
 	return p.skip()
 }
 
-// The matrix of all messages in all pairs of modes, and of what the machine
-// itself does there: Figure 25, and Figures 26 and 27 for the changes. The
-// golden file shows a changed rule as a changed line. [SDP-11-4] [SDP-12-1]
-// [SDP-12-2] [SDP-12-3]
+// The matrix of all messages in all pairs of modes, with the machine's reactions: Figure 25, and
+// Figures 26 and 27 for the changes. The golden file shows a changed rule as a changed line.
+// [SDP-11-4] [SDP-12-1] [SDP-12-2] [SDP-12-3]
 func TestSDP_12_Matrix(t *testing.T) {
 	var b strings.Builder
 	for _, send := range allModes {

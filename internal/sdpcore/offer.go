@@ -31,9 +31,8 @@ func (m *Machine) mayOffer() int {
 	return i
 }
 
-// sinkAvail advertises read i, the whole of it from its first byte on. [SDP-9.3-3]
-// [SDP-6.3.3.1-1] [SDP-6.3.3.2-1] With transact it
-// also carries small writes that wait. [SDP-9.4-1] [SDP-6.3.3-3]
+// sinkAvail advertises the whole of read i. [SDP-9.3-3] [SDP-6.3.3.1-1] [SDP-6.3.3.2-1] With
+// transact the message also carries small waiting writes. [SDP-9.4-1] [SDP-6.3.3-3]
 func (m *Machine) sinkAvail(i int, transact bool) {
 	s := &m.snk
 	r := s.reads.at(i)
@@ -57,8 +56,8 @@ func (m *Machine) sinkAvail(i int, transact bool) {
 	}
 }
 
-// endOffer ends SinkAvail i, which nothing else does: until then the peer may
-// write. [SDP-9.3-14] Its read stays where it is.
+// endOffer ends SinkAvail i. Until then the peer may write. [SDP-9.3-14] The read stays in its
+// place.
 func (m *Machine) endOffer(i int, remote bool) *read {
 	s := &m.snk
 	o := s.offers.remove(i)
@@ -122,8 +121,8 @@ func (m *Machine) endRdmaWrCompl(msg *inbound) {
 	if n > 0 {
 		m.endRead(i, nil)
 	} else {
-		// No bytes: the read goes on waiting, behind those whose buffers
-		// may be being written already. [D-20]
+		// No bytes came: the read continues to wait, after those whose buffers the peer may already
+		// be writing. [D-20]
 		rr := s.reads.remove(i)
 		s.reads.push(rr)
 		for j := s.reads.len() - 1; j > i && !s.reads.at(j-1).offered; j-- {

@@ -6,7 +6,7 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// srcPolicy is what the sending half's choice of mode goes by. [D-42]
+// srcPolicy holds the facts by which the sending half chooses its mode. [D-42]
 type srcPolicy struct {
 	target    sdpwire.Mode
 	wanted    bool // target is to be reached
@@ -58,10 +58,10 @@ func (m *Machine) SetThresholds(now Time, send, recv int, out []Action) []Action
 	return m.end()
 }
 
-// preference returns REQ_PIPE if this end, as Mode Slave, would like its
-// receiving half to be Pipelined: in RdmaRdCompl it concerns that half, and in
-// RdmaWrCompl the half opposite to the one completed, which is the same.
-// [SDP-6.1.2-9] [SDP-6.1.2-10] [SDP-6.1.2-11] [SDP-6.1.2-16] [SDP-6.3.6-3] [SDP-6.3.7-3]
+// preference returns REQ_PIPE if this end, as Mode Slave, prefers its receiving half to be
+// Pipelined. In RdmaRdCompl the flag concerns that half, and in RdmaWrCompl the half opposite to
+// the completed one, which is the same. [SDP-6.1.2-9] [SDP-6.1.2-10] [SDP-6.1.2-11] [SDP-6.1.2-16]
+// [SDP-6.3.6-3] [SDP-6.3.7-3]
 func (m *Machine) preference() sdpwire.Flags {
 	switch m.p.RecvPolicy {
 	case PinPipelined:
@@ -74,8 +74,8 @@ func (m *Machine) preference() sdpwire.Flags {
 	return 0
 }
 
-// noteHint takes the peer's preference, which is advice. [SDP-6.1.2-15]
-// [SDP-12-4] [SDP-12-5] In Buffered Mode it is not looked at. [SDP-6.1.2-14]
+// noteHint records the peer's preference, which is advice. [SDP-6.1.2-15] [SDP-12-4] [SDP-12-5] It
+// is ignored in Buffered Mode. [SDP-6.1.2-14]
 func (m *Machine) noteHint(f sdpwire.Flags) {
 	p := &m.src.pol
 	switch {
@@ -87,8 +87,8 @@ func (m *Machine) noteHint(f sdpwire.Flags) {
 	}
 }
 
-// noteSendSm takes a SendSm that forced Bcopy: three in a row raise the
-// threshold, unless it was fixed. [D-39]
+// noteSendSm counts a SendSm that forced Bcopy. Three in a row raise the threshold, unless it is
+// fixed. [D-39]
 func (m *Machine) noteSendSm() {
 	p := &m.src.pol
 	p.sendSms++

@@ -13,9 +13,8 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// A probe plays the peer of one machine by a script: what the machine does is
-// written down in words and compared, what the peer sends is written the same
-// way.
+// A probe plays the peer of one machine by a script. The machine's actions are written down in
+// words and compared, and the peer's messages are written in the same way.
 //
 //	"SrcAvail size=200 +1"     a message, +N is payload
 //	"read 1 199@0"             RDMA Read of 199 bytes into read 1 at 0
@@ -51,7 +50,7 @@ func newProbe(t testing.TB, change ...func(*Params)) *probe {
 	return &probe{t: t, m: New(p), bufs: uint16(p.PeerBufs), ack: p.FirstSend, seq: p.FirstRecv, stag: 0x1000, advs: map[uint64]uint32{}}
 }
 
-// opMark stands in front of what an event adds to: what was there stays there.
+// opMark is put before the list to which an event appends. It must remain there.
 const opMark = Op(200)
 
 func mark() []Action { return []Action{{Op: opMark}} }
@@ -173,7 +172,7 @@ func errWord(err error) string {
 	return " " + err.Error()
 }
 
-// want compares what the machine did since the last want, in order.
+// want compares the machine's actions since the last want, in order.
 func (p *probe) want(words ...string) *probe {
 	p.t.Helper()
 	if got, want := strings.Join(p.said, "; "), strings.Join(words, "; "); got != want {
@@ -198,7 +197,7 @@ func (p *probe) wantMsgs(words ...string) *probe {
 	return p.skip()
 }
 
-// skip forgets what the machine did.
+// skip drops the recorded actions of the machine.
 func (p *probe) skip() *probe {
 	p.said, p.msgs, p.full = nil, nil, nil
 	return p

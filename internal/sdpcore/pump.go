@@ -50,7 +50,7 @@ func (m *Machine) header(mid sdpwire.MID, flags sdpwire.Flags) sdpwire.Message {
 		MID: mid, Flags: flags, Bufs: uint16(c.announce()), Len: uint32(mid.HeaderLen()), // [SDP-6.1.4-1]
 		MSeq: uint32(c.next), MSeqAck: uint32(c.ack()),
 	}
-	c.tell()
+	c.announced()
 	c.next++
 	if mid != sdpwire.Data {
 		c.lastReal = c.next
@@ -91,14 +91,13 @@ func (m *Machine) announceable() *write {
 	return nil
 }
 
-// step does one thing, and reports whether there was one to do.
+// step performs one action, and reports whether there was one.
 func (m *Machine) step() bool {
 	switch m.life {
 	case lifeOpen, lifeSuspending:
 	case lifeSuspSent:
-		// Silence is the rule [SDP-13.1.1-5], but a peer that has used up its
-		// credits could never answer; the rule that credit is refreshed without
-		// being asked for goes first. [SDP-10.5-9] [D-53]
+		// Silence is the rule [SDP-13.1.1-5], but a peer that has used up its credits could never
+		// answer. The rule that credit is refreshed unasked takes precedence. [SDP-10.5-9] [D-53]
 		return m.cr.mustRefresh() && m.stepCredit()
 	default:
 		return false
@@ -134,14 +133,12 @@ func (m *Machine) stepAnswers() bool {
 	return true
 }
 
-// stepRelease sends an answer to a SrcAvailCancel with the last credit. While
-// MSeqAck is held, nothing gives the peer credit [D-12]; this message does, as
-// it carries the true number, by which the cancel's own buffer is free again.
-// [SDP-10.5-2] For a SendSm that is the rule. An
-// RdmaRdCompl would keep the held number [D-33], but with pools of three both
-// ends might then wait for credit until the cancel times out; what ends the
-// cancel for the peer is the SendSm, or that nothing is left open, not MSeqAck
-// of another message.
+// stepRelease answers a SrcAvailCancel with the last credit. While MSeqAck is held, no message
+// gives the peer credit [D-12]. This one does, because it carries the true number, by which the
+// cancel's own buffer is free again. [SDP-10.5-2] For a SendSm that is the rule. An RdmaRdCompl
+// would keep the held number [D-33]. But with pools of three both ends might then wait for credit
+// until the cancel times out. The SendSm ends the cancel for the peer, or the fact that no SrcAvail
+// is open, and not the MSeqAck of another message.
 func (m *Machine) stepRelease() bool {
 	c := &m.cr
 	if !c.hold || c.credit() != 1 || m.life != lifeOpen {
@@ -159,8 +156,8 @@ func (m *Machine) stepRelease() bool {
 	return false
 }
 
-// wrComplDue reports whether the oldest SinkAvail is to be reported as written:
-// it is full, or nothing goes into it now. A part-filled one is never kept. [D-37]
+// wrComplDue reports whether the oldest SinkAvail is to be reported as written: it is full, or
+// nothing more is written to it now. A SinkAvail that is filled in part is never kept. [D-37]
 func (m *Machine) wrComplDue() bool {
 	s := &m.src
 	if s.avail.len() == 0 {
@@ -198,8 +195,8 @@ func (m *Machine) stepControl() bool {
 		s.cancelWant, s.cancelOpen, s.cancelSeq, s.cancelAt = false, true, m.cr.next-1, m.now
 		m.stats.SentSrcCancels++
 	case k.cancelWant && k.offers.len() > 0 && !k.cancelOpen && !s.cancelOpen: // one at a time [SDP-9.5.5-10] [D-34]
-		// Not while a SrcAvailCancel is open: the peer then holds MSeqAck, by
-		// which the SinkCancelAck of this cancel is told from an earlier one's.
+		// Do not cancel while a SrcAvailCancel is open. The peer then holds MSeqAck, which is
+		// needed to tell the SinkCancelAck of this cancel from an earlier one.
 		m.send(sdpwire.SinkAvailCancel, 0)
 		k.cancelWant, k.cancelOpen, k.cancelSeq, k.cancelAt = false, true, m.cr.next-1, m.now
 		m.stats.SentSinkCancels++
@@ -277,8 +274,8 @@ func (m *Machine) advertise(w *write) bool {
 	return true
 }
 
-// stepUrgent announces an urgent byte on a message of its own, for which a
-// reserved credit will do. [SDP-9.5.3-3] [SDP-9.5.3-7]
+// stepUrgent announces an urgent byte in a message of its own, which may use a reserved credit.
+// [SDP-9.5.3-3] [SDP-9.5.3-7]
 func (m *Machine) stepUrgent() bool {
 	if m.src.urgents == 0 || !m.cr.mayControl() || m.announceable() == nil {
 		return false
@@ -287,8 +284,7 @@ func (m *Machine) stepUrgent() bool {
 	return true
 }
 
-// stepClose sends DisConn behind all data. [SDP-8.2.1-4] [SDP-8.2.1-6]
-// [SDP-8.2.1-19] [SDP-8.2.1-21]
+// stepClose sends DisConn after all data. [SDP-8.2.1-4] [SDP-8.2.1-6] [SDP-8.2.1-19] [SDP-8.2.1-21]
 func (m *Machine) stepClose() bool {
 	s := &m.src
 	if !s.closing || s.disSent || s.writes.len() > 0 || s.cancelOpen || !m.cr.mayControl() {
@@ -303,8 +299,8 @@ func (m *Machine) stepClose() bool {
 	return true
 }
 
-// stepCredit sends an empty Data that refreshes the peer's credit, or that gets
-// our own refreshed. [SDP-10.4-1] [D-10]
+// stepCredit sends an empty Data that refreshes the peer's credit, or makes the peer refresh ours.
+// [SDP-10.4-1] [D-10]
 func (m *Machine) stepCredit() bool {
 	c := &m.cr
 	n := c.credit()
@@ -339,11 +335,11 @@ func (m *Machine) waiting() bool {
 	return w != nil && s.advs.len() == 0 && !m.writable() && !(s.mode == sdpwire.Pipelined && s.zcopy(w))
 }
 
-// nudge reports whether to spend one of two credits on an empty Data because
-// payload waits and the peer has no reason to say more: all it has not
-// acknowledged are empty Data, which it does not answer while we have two
-// credits; or message 0, whose acknowledgement looks like none [D-08]. A peer
-// that refreshes only at one credit is asked after a while. [D-10]
+// nudge reports whether to spend one of two credits on an empty Data, because payload waits and the
+// peer has no reason to send more. That is so if all its unacknowledged messages are empty Data,
+// which it does not answer while we have two credits, or if message 0 is unacknowledged, whose
+// acknowledgement looks like none [D-08]. A peer that refreshes only at one credit is asked after a
+// while. [D-10]
 func (m *Machine) nudge() bool {
 	c := &m.cr
 	if c.credit() != 2 || c.unacked() == 0 || !m.waiting() {
@@ -361,12 +357,11 @@ func (m *Machine) nudge() bool {
 	return m.src.stalled && m.now-m.src.stalledAt >= m.p.Timers.Nudge
 }
 
-// inDoubt reports whether payload stands still since the peer has answered the
-// empty Data behind message 0 by nothing. A peer of three buffers that takes the
-// printed formula by its letter does that: its MSeqAck of 0 from set-up has
-// acknowledged message 0 for it, so that it counts two credits where we count one,
-// and owes no refresh before we have one by its count. It is given another empty
-// Data, which by that count is allowed. [D-08]
+// inDoubt reports whether payload is stuck because the peer did not answer the empty Data after
+// message 0. A peer of three buffers that follows the printed formula literally does that: for it,
+// its MSeqAck of 0 from set-up has acknowledged message 0. It counts two credits where we count
+// one, and owes no refresh before we have one by its count. It gets another empty Data, which by
+// that count is allowed. [D-08]
 func (m *Machine) inDoubt() bool {
 	c := &m.cr
 	return c.nudged && !c.ackSure && c.unacked() == 2 && c.credit() == 1 && m.waiting()

@@ -46,7 +46,7 @@ func (m *Machine) CancelRead(now time.Duration, id uint64, out []Action) []Actio
 	return m.end()
 }
 
-// endRead ends read i with what is in it.
+// endRead completes read i with the bytes it has.
 func (m *Machine) endRead(i int, err error) {
 	r := m.snk.reads.remove(i)
 	if err == io.EOF && r.off > 0 {
@@ -64,8 +64,8 @@ func (m *Machine) findRead(id uint64) (int, *read) {
 	return -1, nil
 }
 
-// serve gives held bytes to the reads, of several messages to one read if that is
-// not advertised, and starts RDMA Reads for them.
+// serve passes held bytes to the reads and starts RDMA Reads for them. A read that is not
+// advertised can get the bytes of several messages.
 func (m *Machine) serve() {
 	s := &m.snk
 	for i := 0; i < s.reads.len(); {
@@ -88,7 +88,7 @@ func (m *Machine) serve() {
 			}
 			continue
 		}
-		// Once the reads behind it may have been served, r gets no more.
+		// Once later reads may have been served, r gets no more bytes.
 		for r.off+r.inflight < r.n && (r.all || !r.fetched) && m.fetch(r) {
 		}
 		switch {
@@ -116,8 +116,8 @@ func (m *Machine) drained() bool {
 	return s.eof && s.held == 0 && s.ops.len() == 0
 }
 
-// Expect tells whether more messages have come than the machine was told of. A
-// read that is not full then waits for them. Call Settle when there are no more.
+// Expect records whether more messages have arrived than the machine was given. A read that is not
+// full then waits for them. Call Settle when there are no more.
 func (m *Machine) Expect(more bool) { m.snk.expects = more }
 
 // Settle ends reads that waited because of Expect.
@@ -130,8 +130,8 @@ func (m *Machine) Settle(now Time, out []Action) []Action {
 	return m.end()
 }
 
-// Landing returns the read that takes payload if that comes next, and the
-// offset in it; ok is false if it is not known, or advertised.
+// Landing returns the read that would get the next payload, and the offset in it. ok is false if
+// the read is not known, or is advertised.
 func (m *Machine) Landing() (id uint64, off int, ok bool) {
 	s := &m.snk
 	if m.life != lifeOpen || s.reads.len() == 0 || s.held > 0 || s.ops.len() > 0 || s.offers.len() > 0 || s.closed {
@@ -141,9 +141,8 @@ func (m *Machine) Landing() (id uint64, off int, ok bool) {
 	return r.id, r.off, !r.cancel && r.inflight == 0
 }
 
-// CloseRead says that the ULP reads no more. Payload that comes afterwards ends
-// the connection abortively, as with TCP [D-49], unless discard is set: then it
-// is dropped. Reads in progress end.
+// CloseRead records that the ULP reads no more. Later payload then ends the connection abortively,
+// as with TCP [D-49], unless discard is set: then it is dropped. Reads in progress end.
 func (m *Machine) CloseRead(now time.Duration, discard bool, out []Action) []Action {
 	m.begin(now, out)
 	s := &m.snk

@@ -4,9 +4,9 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// Receive takes the next message from the peer: its headers as Parse gave them,
-// and the STag that the Send invalidated, if it did. Messages must come in the
-// order in which iWARP delivered them. [SDP-10.1-2]
+// Receive handles the next message of the peer: its headers as Parse returned them, and the STag
+// that the Send invalidated, if it did. Messages must be passed in iWARP's order of delivery.
+// [SDP-10.1-2]
 func (m *Machine) Receive(now Time, msg *sdpwire.Message, inv uint32, invalidated bool, out []Action) []Action {
 	m.begin(now, out)
 	if m.life == lifeDead || m.life == lifeSuspended {

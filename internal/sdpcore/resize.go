@@ -34,8 +34,8 @@ func (m *Machine) RequestPeerSize(now Time, n int, out []Action) (acts []Action,
 	return m.end(), ok
 }
 
-// Resized reports that the receive Private Buffers have the size OpResize named
-// and that none of the old size is posted. [SDP-10.6-13] [D-46]
+// Resized reports that the receive Private Buffers have the size of OpResize, and that none of the
+// old size is posted. [SDP-10.6-13] [D-46]
 func (m *Machine) Resized(now Time, out []Action) []Action {
 	m.begin(now, out)
 	m.rsz.ready = m.rsz.ackOwed
@@ -66,8 +66,8 @@ func (m *Machine) resizeStep() bool {
 	return false
 }
 
-// offersExceed reports whether every SinkAvail is for a buffer larger than n, so
-// that one message of that size will still fit into it. [SDP-9.5.1-1]
+// offersExceed reports whether every SinkAvail is for a buffer larger than n, so that one message
+// of that size will still fit. [SDP-9.5.1-1]
 func (m *Machine) offersExceed(n int) bool {
 	for i := range m.snk.offers.len() {
 		if m.snk.offers.at(i).size <= n {
@@ -77,8 +77,8 @@ func (m *Machine) offersExceed(n int) bool {
 	return true
 }
 
-// setPeerSize bounds what is sent; memory for sending is the driver's own
-// business. [SDP-10-7]
+// setPeerSize bounds the size of sent messages. The driver decides about its own sending memory.
+// [SDP-10-7]
 func (m *Machine) setPeerSize(n int) {
 	m.p.PeerSize = n
 	m.do(Action{Op: OpPeerSize, N: n})
@@ -126,8 +126,8 @@ func (m *Machine) endChRcvBuf(msg *inbound) {
 	m.do(Action{Op: OpResize, N: size}) // new buffers are posted at once [SDP-10.6.2-1] [SDP-10.6.2-2]
 }
 
-// beginChRcvBufAck judges a ChRcvBufAck: a size between the old one and the one that
-// was asked for, or beyond it. [D-47]
+// beginChRcvBufAck checks a ChRcvBufAck: its size lies between the old and the requested one, or
+// beyond it. [D-47]
 func (m *Machine) beginChRcvBufAck(msg *inbound) bool {
 	z, act := &m.rsz, int(msg.Size)
 	up := z.asked > z.actual

@@ -9,7 +9,7 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// sums compares what the machine keeps count of with what its queues hold.
+// sums compares the machine's counters with the contents of its queues.
 func (m *Machine) sums() error {
 	if m.life == lifeDead {
 		return nil
@@ -88,8 +88,7 @@ func (p *probe) resume(change ...func(*Params)) *probe {
 	return p.took(p.m.Resume(p.now, np, mark()))
 }
 
-// due compares the time at which the machine wants to be woken, or less than 0
-// for never.
+// due compares the time at which the machine wants to be woken. Less than 0 means never.
 func (p *probe) due(want time.Duration) *probe {
 	p.t.Helper()
 	at, ok := p.m.Deadline()
@@ -102,7 +101,7 @@ func (p *probe) due(want time.Duration) *probe {
 	return p
 }
 
-// credits lets the peer say how many buffers it has, in a message of its own.
+// credits sends a message of the peer that only announces its number of buffers.
 func (p *probe) credits(bufs uint16) *probe {
 	p.t.Helper()
 	p.bufs = bufs
@@ -131,7 +130,7 @@ func TestSDP_8_2_2_Suspending(t *testing.T) {
 	})
 }
 
-// Payload that was given its answer is not waited for by what comes after it.
+// Later transfers do not wait for payload whose answer was already sent.
 func TestSDP_9_5_2_Forced(t *testing.T) {
 	ms := time.Millisecond
 	t.Run("SDP-9.5.2.1-1", func(t *testing.T) { // [D-38] [D-32] the SrcAvail behind waits for a reader since the SendSm
@@ -159,8 +158,8 @@ func TestSDP_9_5_1_Apart(t *testing.T) {
 		newProbe(t, apart).recv("Data +5").want("hold 5").recv("Data +5 PRES").want("pending", "urgent 9", "hold 4")
 		newProbe(t).recv("Data +5").want("hold 5").recv("Data +5 PRES").want("pending", "urgent 9", "hold 5")
 	})
-	// A message that is nothing but an urgent byte uses up a SinkAvail and brings its
-	// read no bytes: it stays the first, and is not advertised behind others.
+	// A message that consists of an urgent byte uses up a SinkAvail and brings its read no bytes.
+	// The read stays the first, and is not advertised after others.
 	t.Run("SDP-9.5.1-4", func(t *testing.T) { // [SDP-9.5.1-5] [SDP-9.5.1-1] [SDP-9.3-2] [SDP-9.3-14] [SDP-11.3-8] [SDP-11.3-14]
 		p := newProbe(t, apart).pipelined(false, true).read(1, 300).read(2, 300).read(3, 300).skip()
 		p.recv("Data +1 PRES").want("pending", "urgent 0", "revoke")
@@ -175,15 +174,15 @@ func TestSDP_9_5_2_SrcAvail(t *testing.T) {
 	pipe := func(change ...func(*Params)) *probe { return newProbe(t, change...).pipelined(false, true) }
 	t.Run("SDP-9.5.2.1-4", func(t *testing.T) { // [SDP-11-2] [D-21] [SDP-8.2.1-8]
 		pipe().recv("DisConn", "SrcAvail size=300").aborted("SDP-8.2.1-8")
-		// Bytes that a SendSm asked for come by Data alone; a SrcAvail behind them may come.
+		// Bytes that a SendSm asked for arrive by Data alone. A SrcAvail may follow them.
 		newProbe(t).recv("SrcAvail size=300 +1").read(1, 1).read(2, 20).recv("SrcAvail size=300 +5").aborted("SDP-11.2-4")
 		pipe().recv("SrcAvail size=150").read(1, 20).want("SendSm").recv("SrcAvail size=300").want().alive()
 		pipe().recv("SrcAvail size=300").credits(0).recv("SrcAvailCancel", "SrcAvail size=300").aborted("SDP-9.5.4-10")
 		// With a SinkAvail open the SrcAvail is void: it gets no answer.
 		pipe().read(1, 300).want("SinkAvail size=300 nd=0").recv("SrcAvail size=300").want().recv("RdmaWrCompl size=9").want("revoke", "got 1 9").read(2, 20).want()
-		// Where none is read each gets its SendSm when the bytes of the one before have come.
+		// With NoRead each SrcAvail gets its SendSm when the bytes of the one before have arrived.
 		pipe(func(p *Params) { p.NoRead = true }).recv("SrcAvail size=50", "SrcAvail size=60").wantMsgs("SendSm").recv("Data +50").wantMsgs("SendSm").recv("Data +60").alive()
-		// Each has its own answer, also when two of them wait for credit.
+		// Each has its own answer, even if two of them wait for credit.
 		p := pipe().recv("SrcAvail size=200", "SrcAvail size=300").credits(0).read(1, 200).read(2, 300).readDone().readDone().wantMsgs()
 		p.credits(9).wantMsgs("RdmaRdCompl size=200", "RdmaRdCompl size=300")
 	})
@@ -271,7 +270,7 @@ func TestSDP_9_2_29_Lonely(t *testing.T) {
 	})
 	t.Run("SDP-9.5.6-1", func(t *testing.T) { // [D-38] what is fetched without a reader, piece by piece as there is room
 		p := pipe(func(p *Params) { p.RecvBudget = 150 }).recv("SrcAvail size=500").pass(ms).want("read local 150 from 0").due(-1)
-		// While it comes, neither more of it nor a read that comes late takes anything before it.
+		// While it arrives, neither the rest of it nor a late read takes bytes out of order.
 		p.pass(time.Minute).want().read(1, 400).want()
 		p.readDone().want("copy 1 150@0", "read 1 250@150 from 150").readDone().want("got 1 400", "RdmaRdCompl size=400")
 	})
@@ -286,8 +285,8 @@ func TestSDP_9_2_29_Lonely(t *testing.T) {
 }
 
 func TestSDP_10_6_Bounds(t *testing.T) {
-	// An answer never goes the other way than the wish, nor beyond it, whatever the
-	// bounds of this end are.
+	// An answer never moves away from the requested size, nor beyond it, whatever the limits of
+	// this end are.
 	for _, c := range []struct {
 		min, max, ask, want int
 	}{
@@ -301,7 +300,7 @@ func TestSDP_10_6_Bounds(t *testing.T) {
 	}
 }
 
-// An empty Data that asks for credit is spent only where it may help.
+// An empty Data that asks for credit is sent only if it may help.
 func TestD08_Doubt(t *testing.T) { // [D-08] [D-10]
 	ms := time.Millisecond
 	// While nothing had been sent the peer had two buffers, so that two prove nothing
@@ -342,7 +341,7 @@ func TestSDP_13_1_1_Urgent(t *testing.T) {
 	})
 }
 
-// What waits keeps its place: bytes go by one way at a time.
+// Waiting bytes keep their place: only one mechanism moves bytes at a time.
 func TestSDP_11_3_Order(t *testing.T) {
 	pipe := func() *probe { return newProbe(t, autoPolicy).goMode(sdpwire.Pipelined).skip() }
 	t.Run("SDP-11.3-11", func(t *testing.T) { // [SDP-9.2-25] [D-22] bytes that a SendSm asked for go before any that are written

@@ -1,8 +1,8 @@
 package sdpcore
 
-// A serial is a 32-bit number that wraps from all ones to zero: MSeq, MSeqAck,
-// NonDiscards, PotentialNonDiscards. Two of them are compared by their
-// distance, which has to be below 2^31. [SDP-5-3]
+// A serial is a 32-bit number that wraps from all ones to zero: MSeq, MSeqAck, NonDiscards,
+// PotentialNonDiscards. Two serials are compared by their distance, which must be below 2^31.
+// [SDP-5-3]
 type serial uint32
 
 // sub returns a - b as a signed distance. This is WrapSubtract of the draft

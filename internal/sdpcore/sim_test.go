@@ -14,11 +14,10 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// The simulation: two machines, two ordered wires that carry what iWARP would
-// carry, two random programs, random interleaving. After every step the rules
-// that the draft states about what may be seen on the wire are checked by code
-// that shares nothing with the machines, and every byte is followed from write
-// to read. A seed repeats a run exactly. [SDP-6.1.2-11] [D-28]
+// The simulation consists of two machines, two ordered wires that stand for iWARP, two random
+// programs and random interleaving. After every step, code that shares nothing with the machines
+// checks the draft's rules about the wire, and follows every byte from write to read. A seed
+// repeats a run exactly. [SDP-6.1.2-11] [D-28]
 
 var (
 	simSeed  = flag.Uint64("sim.seed", 0, "run the one simulation with this seed, and print its ladder")
@@ -193,7 +192,7 @@ func newSim(seed uint64, trace bool) *sim {
 	return s
 }
 
-// join gives each end what the other announces.
+// join passes each end the parameters that the other announces.
 func (s *sim) join() {
 	for _, e := range []*simEnd{s.a, s.b} {
 		q := e.peer.p
@@ -399,7 +398,7 @@ func (s *sim) readDone(e *simEnd, a *Action) {
 	}
 }
 
-// arrive checks that sp is what comes next: no byte lost, repeated, reordered.
+// arrive checks that sp is the next span: no byte is lost, repeated or reordered.
 func (s *sim) arrive(e *simEnd, sp span) {
 	if sp.write < e.curWrite || sp.write == e.curWrite && sp.from != e.curOff || sp.write > e.curWrite && sp.from != 0 {
 		s.errorf("%s: [SDP-4.1-1] stream: write %d+%d after write %d+%d", e.name, sp.write, sp.from, e.curWrite, e.curOff)
@@ -768,7 +767,7 @@ func (s *sim) tick() {
 	}
 }
 
-// wires moves one thing on a wire, and reports whether there was one.
+// wires moves one message on a wire, and reports whether there was one.
 func (s *sim) wires() bool {
 	var can [8]func()
 	n := 0
@@ -945,8 +944,8 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	t.Logf("%d runs, %d steps, %v straight writes, %+v", runs, steps, straight, total)
-	// The programs must reach everything; a simulation that never sees a
-	// mechanism proves nothing about it.
+	// The programs must reach every mechanism, since a simulation proves nothing about one that it
+	// never uses.
 	for name, n := range map[string]uint64{
 		"Bcopy": total.SentBytesBcopy, "prefix": total.SentBytesPrefix, "Transaction": total.SentBytesTransact, "Read Zcopy": total.SentBytesRead,
 		"Write Zcopy": total.SentBytesWrite, "stale SinkAvails": total.StaleSinkAvails, "overrides": total.Overrides, "SendSm": total.SentSendSms,
@@ -959,8 +958,7 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// ladderOf plays a seed again for the end of its ladder, which costs nothing while
-// there are no failures.
+// ladderOf repeats a seed to record the end of its ladder. This costs nothing while no seed fails.
 func ladderOf(seed uint64) string {
 	s := newSim(seed, true)
 	s.play(2000)

@@ -57,9 +57,8 @@ type sinkAdv struct {
 
 // sink is the half-connection in which this end is the Data Sink.
 //
-// The stream comes in this order: held payload, bytes that RDMA Reads in
-// progress bring, the rest of a SrcAvail that was answered by SendSm
-// (expected), the SrcAvails from oldest to newest.
+// The stream continues in this order: held payload, bytes of RDMA Reads in progress, the rest of a
+// SrcAvail that was answered by SendSm (expected), the SrcAvails from oldest to newest.
 type sink struct {
 	mode  sdpwire.Mode // accept, handleSrcAvail and mayOffer allow what it allows [SDP-11-4] [SDP-11.2-3] [SDP-11.3-3]
 	reads deque[read]
