@@ -41,8 +41,8 @@ func (a Access) rights() (r regmem.Rights) {
 	return r
 }
 
-// refine tells a range that ends exactly at 2^64 from one that merely leaves
-// the region: as a 64-bit sum it has wrapped to zero. [I-59]
+// refine distinguishes a range that ends exactly at 2^64 from one that merely leaves the region:
+// its 64-bit sum has wrapped to zero. [I-59]
 func refine(out regmem.Outcome, to, n uint64) regmem.Outcome {
 	if out == regmem.OutOfBounds && n > 0 && to+n == 0 {
 		return regmem.Wrap

@@ -36,8 +36,8 @@ func TestAccessFaults(t *testing.T) {
 	}
 }
 
-// A range that ends exactly at 2^64 wraps; one that ends before or behind is what the
-// check says. [I-59]
+// A range that ends exactly at 2^64 wraps. For a range that ends elsewhere the check's outcome
+// stands. [I-59]
 func TestRefine(t *testing.T) {
 	const top = 1<<64 - 1
 	for _, v := range []struct {

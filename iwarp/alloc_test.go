@@ -92,8 +92,8 @@ func allocs(t *testing.T, a, b *QueuePair, n int) {
 	}
 }
 
-// TestQueuePairSize: most of what an idle stream keeps is its QueuePair. The runtime rounds it
-// and a word of its own up to a size class, of which 1792 is one and 2048 the next.
+// TestQueuePairSize: the QueuePair is most of the memory of an idle stream. The runtime rounds it,
+// with a word of its own, up to a size class, of which 1792 is one and 2048 the next.
 func TestQueuePairSize(t *testing.T) {
 	if strconv.IntSize == 32 {
 		t.Skip("the sizes are those of 64-bit words")

@@ -55,7 +55,7 @@ func TestBeginAt(t *testing.T) {
 	p.raw(f[cut:])
 }
 
-// A beginning is what has come of an FPDU.
+// A beginning is the received part of an FPDU.
 type beginning struct {
 	name string
 	head []byte // of DDP

@@ -11,8 +11,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// The benchmarks put plain TCP beside each figure: the same bytes over the
-// same kind of loopback connection, in the same process.
+// Each benchmark has plain TCP as its baseline: the same bytes over the same kind of loopback
+// connection, in the same process.
 //
 //	go test -bench . -benchmem ./iwarp
 var benchSizes = []int{64, 4 << 10, 64 << 10, 1 << 20}

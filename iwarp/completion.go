@@ -57,7 +57,7 @@ func (s Status) err() error {
 	return ErrFlushed
 }
 
-// A Completion tells the end of a request.
+// A Completion reports the end of a request.
 type Completion struct { // [RDMAP-3.2-2]
 	ID     uint64 // of the request
 	QP     *QueuePair
@@ -80,8 +80,8 @@ type Completion struct { // [RDMAP-3.2-2]
 	// Len [DDP-5.4-3] [RDMAP-5.3-3], HasImm [I-66].
 }
 
-// Err returns the error of the status, nil if the request succeeded. Why the
-// stream ended, if it has, is told by [QueuePair.Err].
+// Err returns the error of the status, or nil if the request succeeded. [QueuePair.Err] returns why
+// the stream ended.
 func (c *Completion) Err() error { return c.Status.err() }
 
 // taken gives the slots of completions back that a consumer has taken.

@@ -193,7 +193,7 @@ type Config struct {
 	// KeepConn [I-15], MaxPending, MaxPendingPerHost [I-70].
 }
 
-// settings is what a stream needs of its Config as long as it lives.
+// settings holds the part of the Config that a stream needs as long as it lives.
 type settings struct {
 	sendDepth, recvDepth int
 	ord                  int
@@ -259,7 +259,7 @@ func (c *Config) logger() *slog.Logger {
 
 var silent = slog.New(slog.DiscardHandler)
 
-// complete fills in what was left out and checks the rest.
+// complete sets defaults and checks the other values.
 func (c *Config) complete() error {
 	if c.PD == nil && c.SRQ != nil {
 		c.PD = c.SRQ.pd

@@ -8,8 +8,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestEndWithPeer closes the direction of one end, and expects the other end to end, with
-// the receives that it had posted flushed.
+// TestEndWithPeer closes the direction of one end. The other end must end too, with its posted
+// receives flushed.
 func TestEndWithPeer(t *testing.T) {
 	for _, with := range []bool{true, false} {
 		a, b := connect(t, &Config{}, &Config{EndWithPeer: with})
@@ -99,8 +99,8 @@ func TestConfigure(t *testing.T) {
 	}
 }
 
-// TestReadQueue posts more Reads than the peer serves at a time, and a Send after them. The
-// peer's engine serves one Read at a time, so that the Send overtakes those that wait.
+// TestReadQueue posts more Reads than the peer serves at a time, and a Send after them. The peer's
+// engine serves one Read at a time, so that the Send overtakes the waiting Reads.
 func TestReadQueue(t *testing.T) {
 	const reads = 8
 	a, b := connect(t, &Config{ORD: 1}, &Config{IRD: 1, MaxIRD: 1})

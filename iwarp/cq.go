@@ -11,14 +11,13 @@ import (
 	"viaduct/internal/queue"
 )
 
-// A CompletionQueue collects the completions of one or more queues. Its
-// capacity is fixed, and queues whose depths together exceed it are not
-// attached, so that it can't overflow.
+// A CompletionQueue collects the completions of one or more queues. Its capacity is fixed, and
+// queues whose depths together exceed it are not attached, so that it cannot overflow.
 //
-// A queue is shared by streams only if the caller passes it to several; do so
-// only if they may know about each other.
+// Streams share a queue only if the caller passes it to several of them. Do so only if they may
+// know about each other.
 //
-// Safe for concurrent use.
+// A CompletionQueue is safe for concurrent use.
 type CompletionQueue struct { // [SEC-6.4.3.2-1] [SEC-6.4.3.2-2] [RDMAP-8.1.1-11] [RDMAP-8.1.2-4] [SEC-6.4.6-1] [SEC-6.4.3.2-3] [RDMAP-8.1.1-10] [SEC-7.1-1]
 	q        queue.Completions[Completion]
 	capacity int
@@ -75,9 +74,8 @@ func (c *CompletionQueue) PollN(buf []Completion) int {
 	return n
 }
 
-// Wait takes the first completion and waits for one if there is none. It polls
-// for a moment before it sleeps. The error is that of the context, which is how
-// a wait is bounded.
+// Wait returns the first completion, and waits for one if there is none. It polls for a moment
+// before it sleeps. Bound the wait with the context, whose error it returns.
 func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) {
 	e, err := c.q.Wait(ctx, (*progress)(c)) // [MPA-7.1.2-26]
 	if err == nil {
@@ -112,11 +110,10 @@ func (c *CompletionQueue) arm(v int32) {
 	}
 }
 
-// Handle has f called when completions have come. A goroutine that received or sent
-// for a stream calls it, or one that ends a stream, and that may be the one that
-// posts or polls: f must not block, may post, and may run in several goroutines at
-// once. It finds the completions by PollN, which looks at no connection then. For
-// what completed before Handle it is not called.
+// Handle makes the queue call f when completions arrive. The caller of f is a goroutine that
+// received, sent or ended a stream, and may be the one that posts or polls. So f must not block,
+// may post, and may run in several goroutines at once. f gets the completions by PollN, which then
+// polls no connection. f is not called for completions from before Handle.
 func (c *CompletionQueue) Handle(f func()) { c.handler.Store(&f) }
 
 // deliver calls the handler if there is anything for it. No role is held.
@@ -194,7 +191,7 @@ func (c *CompletionQueue) detach(q *QueuePair, depth int) {
 	c.users.Store(&us)
 }
 
-// progress drives the connections behind a completion queue.
+// progress drives the connections attached to a completion queue.
 type progress CompletionQueue
 
 func init() {

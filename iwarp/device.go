@@ -20,8 +20,8 @@ type Limits struct { // [I-70] [SEC-6.4.1-1] [RDMAP-8.1.2-5] [DDP-8.3.2-4]
 	CQEntries   int    // greatest capacity of a completion queue; default 1<<20
 }
 
-// DeviceConfig is the configuration that belongs to the one that runs a program
-// rather than to its connections.
+// DeviceConfig is configuration that belongs to the operator of a program rather than to its
+// connections.
 type DeviceConfig struct {
 	Limits Limits
 
@@ -57,8 +57,8 @@ var (
 	ErrRegistered = errors.New("iwarp: region is not, or no longer, registered")
 )
 
-// NewDevice returns a Device. Dial and Listen make one for themselves unless
-// told to use another.
+// NewDevice returns a Device. Dial and Listen create one for themselves unless the Config names
+// one.
 func NewDevice(cfg DeviceConfig) *Device {
 	def := func(v *int, d int) {
 		if *v <= 0 {
@@ -80,8 +80,8 @@ func NewDevice(cfg DeviceConfig) *Device {
 	}
 }
 
-// Streams returns the streams that are in use, for an administrator that looks
-// for idle or greedy ones; see [QueuePair.Stats] and [QueuePair.Abort].
+// Streams returns the streams in use, for an administrator that looks for idle or greedy ones. See
+// [QueuePair.Stats] and [QueuePair.Abort].
 func (d *Device) Streams() []*QueuePair { // [SEC-6.4.1-2] [SEC-6.4.2-1] [SEC-6.4.4-1]
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -158,9 +158,9 @@ func (p *ProtectionDomain) Register(mem []byte, access Access, opt ...RegionOpti
 	return p.register(mem, access, nil, opt)
 }
 
-// RegisterPointer is Register for n bytes at ptr that Go does not manage, such
-// as C memory. The caller keeps them in place until Close, and answers for it that
-// they are the program's: only nil and a range that wraps are refused.
+// RegisterPointer is Register for n bytes at ptr that Go does not manage, such as C memory. The
+// caller must own them and keep them in place until Close: only nil and a range that wraps are
+// refused.
 func (p *ProtectionDomain) RegisterPointer(ptr unsafe.Pointer, n int, access Access, opt ...RegionOptions) (*MemoryRegion, error) {
 	if ptr == nil || n <= 0 || uintptr(ptr)+uintptr(n) < uintptr(ptr) {
 		return nil, fmt.Errorf("%w: %d bytes at %p", ErrInvalid, n, ptr)
@@ -191,10 +191,9 @@ func (p *ProtectionDomain) register(mem []byte, access Access, owner *QueuePair,
 	return &MemoryRegion{pd: p, r: r, owner: owner}, nil
 }
 
-// A Space is memory that this process can't address, such as that of another
-// process. Its methods may be called by any number of goroutines at a time. They
-// move all of p or return an error; some bytes may have been moved then. They must
-// not wait for a peer.
+// A Space is memory that this process cannot address, for example that of another process. Any
+// number of goroutines may call its methods at a time. A method moves all of p or returns an error;
+// part of p may have been moved then. It must not wait for a peer.
 type Space interface {
 	ReadAt(p []byte, addr uint64) error
 	WriteAt(p []byte, addr uint64) error

@@ -14,8 +14,8 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A ground is what a bad segment meets: a stream with a receive of 16 bytes,
-// regions with various rights, and those of others.
+// A ground is the target of bad segments: a stream with a receive of 16 bytes, regions with various
+// rights, and regions of others.
 type ground struct {
 	q, other   *QueuePair
 	rw         *MemoryRegion // 64 bytes, all rights but atomic, virtual offsets

@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// An event happens once, and every waiter learns of it, however early
-// or late it waits.
+// An event happens once, and every waiter learns of it, however early or late it waits.
 func TestEvent(t *testing.T) {
 	for range 200 {
 		var e event

@@ -8,8 +8,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// A server exposes memory and tells its place by private data; the client
-// writes there, then says so with a Send.
+// A server exposes memory and sends its address in private data. The client writes there, and then
+// announces it with a Send.
 func Example() {
 	ctx := context.Background()
 	l, err := iwarp.Listen("127.0.0.1:0", nil)

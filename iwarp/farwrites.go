@@ -8,11 +8,11 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// farWrites are segments of RDMA Writes to far memory that have come with one read of the stream and lie
-// behind each other: short ones, and a long one that is not the last of its message with the short ones behind it. They are
-// judged and placed together, as if they were one: each access
-// to far memory is a call, which costs more than the rest of a short segment. Where that is refused
-// or fails they are taken one by one, so that each has the end it would have had.
+// farWrites are adjacent segments of RDMA Writes to far memory that arrived with one read of the
+// stream. They are short, except that the first may be a long one whose message the short ones
+// continue. They are checked and placed together, because each access to far memory is a system
+// call, which costs more than the rest of a short segment. If that is refused or fails, they are
+// placed one by one, so that each has the outcome that it would have had alone.
 type farWrites struct {
 	list  []farWrite
 	b     []byte // payload of all: in room, or where that of a long one has come
@@ -30,15 +30,16 @@ const (
 	farAll  = 32 << 10 // short payload of those that are placed together
 )
 
-// taking tells that the FPDU at the front of p is being taken; there is none if p is nil.
+// taking records that the FPDU at the front of p is being handled. p is nil if there is none.
 func (f *farWrites) taking(p []byte) {
 	if f != nil {
 		f.frame = p[:len(p):len(p)]
 	}
 }
 
-// postpone keeps a segment to be placed with those that come behind it. What is kept already is placed before a segment
-// that is not of these, which is left to the caller: then it is false. The stream may have ended.
+// postpone keeps a segment, to place it together with the next ones. It returns false for a segment
+// that cannot be kept, which the caller places; the kept segments are placed before. The stream may
+// have ended then.
 func (q *QueuePair) postpone(s *segment) bool {
 	f := q.rx.far
 	if f == nil { // the first far region has just come to be
@@ -76,7 +77,7 @@ func (q *QueuePair) postpone(s *segment) bool {
 	return true
 }
 
-// follows reports whether a segment is placed with what is kept.
+// follows reports whether a segment can be placed together with the kept ones.
 func (f *farWrites) follows(s *segment) bool {
 	if len(f.list) == 0 || s.size > farEach {
 		return false
@@ -91,7 +92,7 @@ func (f *farWrites) follows(s *segment) bool {
 	return len(f.b)+s.size <= farAll
 }
 
-// placePostponed places what was kept. It reports whether the stream has ended.
+// placePostponed places the kept segments. It reports whether the stream has ended.
 func (q *QueuePair) placePostponed() (ended bool) {
 	f := q.rx.far
 	if f == nil || len(f.list) == 0 {

@@ -15,7 +15,7 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A countingSpace counts the calls by which it is read and written.
+// A countingSpace counts its reads and writes.
 type countingSpace struct {
 	testSpace
 	reads, writes int
@@ -41,7 +41,7 @@ const (
 	farHas  = 60 << 10 // of it, there is so much memory
 )
 
-// A farEnd is what a conversation has left behind.
+// A farEnd is the result of a conversation.
 type farEnd struct {
 	mem    []byte
 	said   string // what the end under test has sent, without its STag, a line for each ULPDU
@@ -135,7 +135,7 @@ func (e *farEnd) differs(o *farEnd) string {
 	return ""
 }
 
-// Short Writes that come together and lie behind each other are placed with one call.
+// Adjacent short Writes that arrive together are placed with one call.
 func TestFarWrites(t *testing.T) {
 	e := farConversation(t, func(stag uint32) (us [][]byte) {
 		for i := range 20 {
@@ -159,7 +159,7 @@ func TestFarWrites(t *testing.T) {
 	}
 }
 
-// A long segment and the short ones behind it that end its message are placed with one call.
+// A long segment and the short ones that end its message are placed with one call.
 func TestFarWritesLong(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -194,7 +194,8 @@ func TestFarWritesLong(t *testing.T) {
 	}
 }
 
-// The short last segment of a message is read with the one before, and where it is not there the one before goes all the same.
+// The short last segment of a message is read together with the one before. If its memory is
+// missing, the one before is sent all the same.
 func TestFarTail(t *testing.T) {
 	const base, size = 0x7f1200000000, 1 << 20
 	qi, qr := connect(t, nil, nil)
@@ -274,8 +275,9 @@ func TestFarTail(t *testing.T) {
 	}
 }
 
-// Whatever comes together has the same end as if it had come one by one: the same bytes are placed, for what is
-// wrong there is the same Terminate, and nothing behind it is placed. [DDP-7.1-14] [DDP-7.1-16] [MPA-6-1] [I-25]
+// Segments that arrive together have the same outcome as if they had arrived one by one: the same
+// bytes are placed, a bad segment gets the same Terminate, and nothing after it is placed.
+// [DDP-7.1-14] [DDP-7.1-16] [MPA-6-1] [I-25]
 func TestFarWritesAlone(t *testing.T) {
 	n := 400
 	if !testkit.LongRuns() {

@@ -30,10 +30,9 @@ func (c *sinkConn) SetDeadline(time.Time) error      { return nil }
 func (c *sinkConn) SetReadDeadline(time.Time) error  { return nil }
 func (c *sinkConn) SetWriteDeadline(time.Time) error { return nil }
 
-// FuzzStream feeds an established stream: either bytes as they are, or ULPDUs
-// in valid FPDUs. In them the STags 0, 1 and 2 stand for a region that may be
-// written, one that may be read, and a window. Nothing may panic, no memory
-// outside the grants may change, and a stream that ends says why.
+// FuzzStream feeds an established stream, either raw bytes or ULPDUs in valid FPDUs. In the latter
+// the STags 0, 1 and 2 stand for a writable region, a readable one, and a window. Nothing may
+// panic, no memory outside the grants may change, and a stream that ends must report why.
 func FuzzStream(f *testing.F) {
 	pack := func(us ...[]byte) (b []byte) {
 		for _, u := range us {

@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// TestTruncatedFile: a mapped file that shrinks while it is registered ends the
-// stream that touches it, and not the program. [I-34] [I-43]
+// TestTruncatedFile: a mapped file that shrinks while it is registered ends the stream that
+// accesses it, and not the program. [I-34] [I-43]
 func TestTruncatedFile(t *testing.T) {
 	const size = 1 << 16
 	open := func(t *testing.T, q *QueuePair) (*MemoryRegion, *os.File) {

@@ -13,8 +13,7 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A handled is a consumer that hears of completions by the handler of its queues
-// alone, and takes them there.
+// A handled is a consumer that gets completions only through the handler of its queues.
 type handled struct {
 	mu   sync.Mutex
 	got  []Completion // guarded by mu
@@ -151,8 +150,8 @@ func (c watchedConn) CloseWrite() error {
 	return c.Conn.(*net.TCPConn).CloseWrite()
 }
 
-// TestHandlerHearsAtOnce: the handler is told of what the end of a stream has flushed
-// before the connection is ended, for which the peer may take seconds.
+// TestHandlerHearsAtOnce: the handler is called for flushed requests before the connection is
+// closed, for which the peer may take seconds.
 func TestHandlerHearsAtOnce(t *testing.T) {
 	for what, end := range map[string]func(p *peer, q *QueuePair){
 		"Terminate": func(p *peer, _ *QueuePair) { p.ulpdu(seg(rdmap.Send, 5, 1, 0, true, nil)) }, // no such queue
@@ -172,9 +171,9 @@ func TestHandlerHearsAtOnce(t *testing.T) {
 	}
 }
 
-// TestHandlerHearsOfLast: the handler hears of a request that is posted while the
-// direction, or the stream, is closed, whichever of the two calls completes it: no
-// completion stays in the queue.
+// TestHandlerHearsOfLast: the handler is called for a request that is posted while the direction,
+// or the stream, is closed, whichever of the two calls completes the request. No completion stays
+// in the queue.
 func TestHandlerHearsOfLast(t *testing.T) {
 	for name, end := range map[string]func(q *QueuePair){
 		"CloseWrite": func(q *QueuePair) { q.CloseWrite() },

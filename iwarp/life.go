@@ -43,8 +43,8 @@ func (q *QueuePair) fault(t rdmap.Terminate, cause error) {
 // endWith ends the stream without a Terminate.
 func (q *QueuePair) endWith(err error, how ending) { q.end(err, how, nil) }
 
-// end ends the stream, once. No method of the protocol has to have
-// returned; what has to wait is done elsewhere.
+// end ends the stream, once. It may be called from within methods of the protocol, because waiting
+// is left to another goroutine.
 func (q *QueuePair) end(err error, how ending, term *[]byte) {
 	if q.markEnd(err, how, term) {
 		if q.ready.Load() {
@@ -55,8 +55,8 @@ func (q *QueuePair) end(err error, how ending, term *[]byte) {
 	}
 }
 
-// markEnd reports whether it is this call that ends the stream: then the caller
-// sees to tearDown, from where it may wait, and term is the Terminate, if any.
+// markEnd reports whether this call ends the stream. The caller then runs tearDown in a place where
+// it may wait. term is the Terminate, if any.
 func (q *QueuePair) markEnd(err error, how ending, term *[]byte) bool {
 	q.mu.Lock()
 	if q.err != nil {
@@ -92,8 +92,8 @@ func (q *QueuePair) logEnd(err error, how ending) {
 	}
 }
 
-// tearDown ends the connection and releases everything. The peer's windows are
-// closed first, then what is posted is flushed, then the wire is ended.
+// tearDown ends the connection and releases everything: it closes the peer's windows, then flushes
+// posted requests, then ends the TCP stream.
 func (q *QueuePair) tearDown(how ending) {
 	if q.ready.Load() {
 		if how == endTerminate {
@@ -117,8 +117,7 @@ func (q *QueuePair) tearDown(how ending) {
 	q.gone.happen()
 }
 
-// flushAll completes whatever is posted. What is posted from now on is flushed by
-// the call that posts it.
+// flushAll completes every posted request. A request posted later is flushed by its own post.
 func (q *QueuePair) flushAll() {
 	q.flushing.Lock() // a PostRecv that sees the state flushes behind what is ahead of it
 	defer q.flushing.Unlock()
@@ -182,8 +181,7 @@ func (e *engine) Failed(err error) {
 	q.endWith(lostError(err), endAbort)
 }
 
-// SendFailed tells that the sending direction failed after the peer had ended
-// its own.
+// SendFailed handles a failure of the sending direction after the peer had ended its own.
 func (e *engine) SendFailed(err error) {
 	q := (*QueuePair)(e)
 	q.sendFailed()
@@ -194,8 +192,8 @@ func (e *engine) SendFailed(err error) {
 
 func (q *QueuePair) sendFailed() { q.txFailed.happen() }
 
-// peerClosed notes that the peer has closed its direction in order. Ours goes
-// on until it is closed, unless Config.EndWithPeer is set. [DDP-6.2.1-4] [DDP-6.2.1-5] [I-32]
+// peerClosed records that the peer has closed its direction in order. Ours goes on until it is
+// closed, unless Config.EndWithPeer is set. [DDP-6.2.1-4] [DDP-6.2.1-5] [I-32]
 func (q *QueuePair) peerClosed() {
 	_, to := lifeTable.Move(&q.life, lifePeerClose)
 	q.peerEnd.happen()
@@ -219,10 +217,9 @@ func (q *QueuePair) endInOrder() {
 	}
 }
 
-// CloseWrite closes our direction in order: what is posted is still sent,
-// Reads wait for their data, requests of the peer that have come are answered,
-// then TCP's FIN follows. Nothing more can be posted to the send queue;
-// receiving goes on. It does not wait.
+// CloseWrite closes our direction in order: posted requests are still sent, Reads wait for their
+// data, received requests of the peer are answered, then TCP's FIN follows. Nothing more can be
+// posted to the send queue, and receiving goes on. CloseWrite does not wait.
 func (q *QueuePair) CloseWrite() error { // [DDP-6.2.1-1] [DDP-6.2.1-6] [DDP-6.2.1-7] [MPA-7.2-1] [I-33]
 	err := q.closeWrite()
 	if err == nil {
@@ -263,13 +260,12 @@ func (q *QueuePair) maybeFinish() {
 	}
 }
 
-// Close ends the stream in order and waits for it: our direction as
-// [QueuePair.CloseWrite] does, then the peer's, which may go on sending until
-// it closes too. It waits for Config.CloseTimeout at most, 5 s unless set; what
-// is not done then is flushed. A peer that does not close costs its part of that
-// time and loses nothing; if our own direction could not end, the connection is
-// reset. When Close returns nothing completes any more. Closing again waits for
-// the first.
+// Close ends the stream in order and waits for it: first our direction, as [QueuePair.CloseWrite]
+// does, then the peer's, which may go on sending until it closes too. Close waits for at most
+// Config.CloseTimeout, 5 s by default, and flushes the remaining requests then. A peer that does
+// not close costs its share of that time and loses nothing. If our own direction could not end, the
+// connection is reset. After Close returns nothing completes any more. A second Close waits for the
+// first.
 func (q *QueuePair) Close() error { // [RDMAP-6.2-1] [I-33]
 	q.closer.Store(true)
 	q.CloseWrite()
@@ -287,8 +283,8 @@ func init() {
 	attend.CloseSoon = func(qp any) bool { return qp.(*QueuePair).closeSoon() }
 }
 
-// closeSoon is Close if the peer ends its direction in a moment, and reports whether
-// it did.
+// closeSoon is Close for a peer that ends its direction within a moment. It reports whether the
+// peer did.
 func (q *QueuePair) closeSoon() bool {
 	q.closer.Store(true)
 	if q.closeWrite() != nil || !q.ready.Load() {
@@ -335,8 +331,8 @@ func (q *QueuePair) awaitEnd() (ending, error) {
 	}
 }
 
-// Abort resets the connection at once, without a Terminate. What is posted is
-// flushed. It does not wait; Close does.
+// Abort resets the connection at once, without a Terminate. Posted requests are flushed. Abort does
+// not wait; Close does.
 func (q *QueuePair) Abort() {
 	q.endWith(ErrClosed, endAbort)
 }
@@ -359,8 +355,7 @@ func (q *QueuePair) after(d time.Duration, f func()) *time.Timer {
 	return t
 }
 
-// forgetLocked drops a timer, so that it costs a stream that goes on no
-// memory.
+// forgetLocked drops a timer, so that it costs a continuing stream no memory.
 func (q *QueuePair) forgetLocked(t *time.Timer) {
 	if i := slices.Index(q.timers, t); i >= 0 {
 		if q.timers = slices.Delete(q.timers, i, i+1); len(q.timers) == 0 {

@@ -16,9 +16,9 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// TestClose: Close sends what was accepted, lets Reads finish, and ends with
-// FIN, not with a reset; afterwards everything is an error. [DDP-6.2.1-1]
-// [DDP-6.2.1-2] [DDP-6.2.1-5] [DDP-6.2.1-6] [MPA-7.2-1] [RDMAP-6.2-1] [RDMAP-7-3] [DDP-3-10] [DDP-3-11] [DDP-6.2-2] [I-33]
+// TestClose: Close sends the accepted requests, lets Reads finish, and ends with FIN, not with a
+// reset. Afterwards every call is an error. [DDP-6.2.1-1] [DDP-6.2.1-2] [DDP-6.2.1-5] [DDP-6.2.1-6]
+// [MPA-7.2-1] [RDMAP-6.2-1] [RDMAP-7-3] [DDP-3-10] [DDP-3-11] [DDP-6.2-2] [I-33]
 func TestClose(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true, FPDUSize: 64766})
 	big := pattern(8<<20, 1)
@@ -125,8 +125,8 @@ func TestHalfClose(t *testing.T) {
 	}
 }
 
-// TestClosePolled: what has closed its direction need not poll to notice the end of the other.
-// [DDP-6.2.1-1] [DDP-6.2.1-7] [I-33]
+// TestClosePolled: an end that has closed its direction need not poll to notice the end of the
+// other one. [DDP-6.2.1-1] [DDP-6.2.1-7] [I-33]
 func TestClosePolled(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true, Polled: true})
 	q.CloseWrite()
@@ -161,8 +161,8 @@ func TestHalvesEnd(t *testing.T) {
 	}
 }
 
-// TestFlushTogether: receives complete in the order of posting although the end
-// of the stream and a PostRecv that comes at that moment both flush them.
+// TestFlushTogether: receives complete in the order of posting even if the end of the stream and a
+// PostRecv at the same moment both flush them.
 func TestFlushTogether(t *testing.T) {
 	a, b := connect(t, nil, &Config{RecvDepth: 1024})
 	defer closeBoth(a, b)
@@ -412,9 +412,8 @@ func TestStuckPeer(t *testing.T) {
 	_ = p
 }
 
-// TestPeerStaysOpen: Close waits for a peer that does not close as long as it
-// was told to, and no longer. The peer has everything that was sent, then FIN.
-// [I-33]
+// TestPeerStaysOpen: Close waits for a peer that does not close for exactly the configured time.
+// The peer gets everything that was sent, and then FIN. [I-33]
 func TestPeerStaysOpen(t *testing.T) {
 	const bound = 200 * time.Millisecond
 	p, q := asResponder(t, &Config{NoNudge: true, CloseTimeout: bound})
@@ -494,8 +493,8 @@ func TestReadAfterEnd(t *testing.T) {
 	}
 }
 
-// TestIdleTimeout: a stream on which nothing has moved for the time that was set
-// ends, as an administrator wants it, and no other does. [SEC-6.4.2-1] [I-71]
+// TestIdleTimeout: a stream without traffic for the configured time ends, as an administrator wants
+// it, and no other stream does. [SEC-6.4.2-1] [I-71]
 func TestIdleTimeout(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		const idle = time.Minute
@@ -524,8 +523,8 @@ func TestIdleTimeout(t *testing.T) {
 	}
 }
 
-// TestCloseBehindInvalidation: our direction ends with the last request, be it one of which
-// nothing is sent.
+// TestCloseBehindInvalidation: our direction ends with the last request, even if that sends
+// nothing.
 func TestCloseBehindInvalidation(t *testing.T) {
 	p, q := asResponder(t, &Config{CloseTimeout: time.Hour})
 	mr, _ := q.Register(make([]byte, 8), RemoteWrite)
@@ -553,8 +552,8 @@ func TestCloseBehindInvalidation(t *testing.T) {
 	q.Close()
 }
 
-// TestPolledActivity: what a consumer receives by polling is noted by the poll after it, by
-// one that is going to wait, and where it is asked for.
+// TestPolledActivity: messages that a consumer receives by polling update the activity in the next
+// poll, in a poll before a wait, and when the activity is asked for.
 func TestPolledActivity(t *testing.T) {
 	p, q := asResponder(t, &Config{Polled: true})
 	if !q.fc.InPlace() {

@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestLifeStates walks all states of a stream by all events; the golden file is to be
-// laid beside the figure of lifeState. [DDP-6.2.1-1] [DDP-6.2.1-4] [DDP-7.1-16]
+// TestLifeStates runs all events in all states of a stream. Compare the golden file with the figure
+// of lifeState. [DDP-6.2.1-1] [DDP-6.2.1-4] [DDP-7.1-16]
 func TestLifeStates(t *testing.T) {
 	var out strings.Builder
 	for s := range lifeState(lifeStates) {
@@ -37,8 +37,8 @@ func TestLifeStates(t *testing.T) {
 	testkit.Golden(t, "life.golden", []byte(out.String()))
 }
 
-// TestLifeOrders: in whatever order the parts of an orderly end come, the last of them
-// leads to Done, and is told so.
+// TestLifeOrders: in whatever order the parts of an orderly end arrive, the last one leads to Done,
+// and is reported as the last.
 func TestLifeOrders(t *testing.T) {
 	for range 200 {
 		var l machine.Life[lifeState]

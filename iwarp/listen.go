@@ -33,9 +33,8 @@ type Listener struct { // [SEC-6.4.1-1] [SEC-6.4.1-2]
 	refused uint64         // guarded by mu
 }
 
-// Listen listens for TCP connections on addr, host:port, port 0 for any free
-// one. cfg may be nil; all streams share its queues and domain if it names
-// some.
+// Listen listens for TCP connections on addr, host:port, where port 0 picks a free one. cfg may be
+// nil. All streams share its queues and domain if it names any.
 func Listen(addr string, cfg *Config) (*Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {

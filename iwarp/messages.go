@@ -44,7 +44,7 @@ func (q *QueuePair) writeTarget(s *segment, off, n uint64) (regmem.Ref, regmem.O
 	return q.dev.reg.Access(s.tagged.STag, s.tagged.TO+off, n, q.pd.dom, q, regmem.RemoteWrite)
 }
 
-// endWrite counts. Nothing is told to the ULP.
+// endWrite counts the bytes. The ULP is not notified.
 func (q *QueuePair) endWrite(s *segment) { q.stats.placed.Add(uint64(s.size)) }
 
 func (q *QueuePair) failWrite(s *segment, out regmem.Outcome, err error) {
@@ -189,8 +189,8 @@ func (q *QueuePair) failSend(*segment, regmem.Outcome, error) {
 	q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
 }
 
-// deliver completes the receive of a message. What it invalidates is
-// invalidated before.
+// deliver completes the receive of a message. An STag that the message invalidates is invalidated
+// before.
 func (q *QueuePair) deliver(s *segment, n uint32) {
 	if stag, ok := rdmap.InvalidateSTag(q.rx.head); ok { // [DDP-5.4-4] [RDMAP-5.3-13] [RDMAP-5.3-14]
 		if !q.invalidateByPeer(stag) {
@@ -333,8 +333,7 @@ func (q *QueuePair) endTerminate(s *segment) {
 	q.endWith(terminateError(t, true, s.payload(), nil), endQuiet)
 }
 
-// blame marks the Read or Atomic that a Terminate returns, so that it
-// completes with StatusRemote.
+// blame marks the Read or Atomic that a Terminate returns, so that it completes with StatusRemote.
 func (q *QueuePair) blame(t rdmap.Terminate) {
 	h, _, err := ddp.ParseUntagged(t.DDP)
 	p := q.reads.Front()

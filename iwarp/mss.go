@@ -44,8 +44,7 @@ func segmentSizeBy(by controller, c net.Conn) int {
 	return usualSegment(c)
 }
 
-// usualSegment is the size to assume if the connection does not tell.
-// [MPA-5.1-2]
+// usualSegment returns the size to assume if the size of the connection is unknown. [MPA-5.1-2]
 func usualSegment(c net.Conn) int {
 	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok && a.IP.To4() == nil {
 		return segmentIPv6

@@ -30,7 +30,7 @@ func (p *segmentProbe) look(fd uintptr) {
 	}
 }
 
-// askSegmentSize returns what the system says, 0 for nothing.
+// askSegmentSize returns the kernel's segment size, or 0 if it is unknown.
 func askSegmentSize(c controller) int {
 	p := segmentProbes.Get().(*segmentProbe)
 	defer segmentProbes.Put(p)

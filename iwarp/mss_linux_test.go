@@ -11,8 +11,8 @@ import (
 	"viaduct/internal/wire/mpa"
 )
 
-// limitMSS lowers what the peer of c puts into a segment. It works on
-// connections to be made; here it tells that the system can.
+// limitMSS lowers the segment size of the peer of c. It works only before connecting; here it
+// reports that the system can.
 func limitMSS(net.Conn, int) bool { return true }
 
 // withMSS is asResponder over a connection whose segments are small.

@@ -2,5 +2,5 @@
 
 package iwarp
 
-// askSegmentSize returns what the system says, 0 for nothing.
+// askSegmentSize returns 0, because this system does not report a segment size.
 func askSegmentSize(controller) int { return 0 }

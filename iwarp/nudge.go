@@ -6,12 +6,11 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// A nudger sends empty FPDUs to peers from which nothing has come. Some Linux
-// versions leave unread what comes too early, be it the first FPDU or several
-// at once. On a slow peer the empty one comes too early as well, so there are
-// a few, further and further apart. [I-10] One timer does it for all streams of
-// a device: most have nothing to wait for but the peer's first request, and
-// a timer each would be a good part of what they cost.
+// A nudger sends empty FPDUs to peers that have sent nothing yet. Some Linux versions do not read
+// bytes that arrive too early, be it the first FPDU or several at once. On a slow peer the empty
+// FPDU arrives too early as well, so there are a few, further and further apart. [I-10] One timer
+// serves all streams of a device: most wait only for the peer's first request, and a timer each
+// would be a good part of their cost.
 type nudger struct {
 	mu   perturb.Mutex
 	list []nudge // guarded by mu

@@ -31,9 +31,9 @@ func (p *peer) respond(u []byte, data []byte) {
 	p.ulpdu(tag(rdmap.ReadResponse, r.SinkSTag, r.SinkTO, true, data))
 }
 
-// TestORD: Reads wait at the head of the queue, and everything behind them
-// waits too, until fewer than ORD are outstanding. [RDMAP-6.1-3] [RDMAP-6.1-5]
-// [MPA2-9.1-3] [MPA2-9.1-11] [I-20] [RDMAP-5.2-1] [I-58]
+// TestORD: Reads wait at the head of the queue, and every later request waits too, until fewer than
+// ORD are outstanding. [RDMAP-6.1-3] [RDMAP-6.1-5] [MPA2-9.1-3] [MPA2-9.1-11] [I-20] [RDMAP-5.2-1]
+// [I-58]
 func TestORD(t *testing.T) { inBubble(t, testORD) }
 
 func testORD(t *testing.T) {
@@ -137,9 +137,9 @@ func TestReadCompletes(t *testing.T) {
 	}
 }
 
-// TestReadResponses: what is not the next piece of the answer to our oldest
-// Read ends the stream, and nothing is placed. [RDMAP-5.2.2-4] [RDMAP-5.2.2-7]
-// [RDMAP-7.2-2] [DDP-4.2-7] [SEC-6.2.1-1] [I-45] [I-46] [I-58]
+// TestReadResponses: a segment that is not the next piece of the answer to our oldest Read ends the
+// stream, and is not placed. [RDMAP-5.2.2-4] [RDMAP-5.2.2-7] [RDMAP-7.2-2] [DDP-4.2-7]
+// [SEC-6.2.1-1] [I-45] [I-46] [I-58]
 func TestReadResponses(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -199,7 +199,7 @@ func TestReadResponses(t *testing.T) {
 }
 
 // TestReadyResponse: the answer to the ready message, which has no sink, comes in its turn like
-// others, and the Reads are numbered behind it. [I-45] [I-46] [MPA2-5-2] [DDP-4.3-6]
+// others, and the numbers of Reads follow it. [I-45] [I-46] [MPA2-5-2] [DDP-4.3-6]
 func TestReadyResponse(t *testing.T) {
 	reply := usualReply
 	reply.Conn.RTR = mpa.RTRRead
@@ -287,8 +287,8 @@ func hold(t *testing.T, held chan chan struct{}) (release func()) {
 	return release
 }
 
-// TestReadInside: what a Read asks for from the middle of a region is what it gets, however
-// many segments that takes. [I-43] [I-61]
+// TestReadInside: a Read from the middle of a region gets exactly the bytes that it asks for, in
+// however many segments. [I-43] [I-61]
 func TestReadInside(t *testing.T) {
 	for _, size := range []int{0, 1442} { // short segments are copied many at a time
 		a, b := connect(t, nil, &Config{FPDUSize: size})
@@ -311,9 +311,8 @@ func TestReadInside(t *testing.T) {
 	}
 }
 
-// TestReadPlace: a peer that has the last segment of an answer may ask again,
-// also if the send call that brought it the answer has not returned here.
-// [RDMAP-6.1-2] [SEC-6.4.3.3-3] [I-20]
+// TestReadPlace: a peer that has the last segment of an answer may send another request, even if
+// the call that sent the segment has not returned here. [RDMAP-6.1-2] [SEC-6.4.3.3-3] [I-20]
 func TestReadPlace(t *testing.T) {
 	held := make(chan chan struct{}, 1)
 	cfg := &Config{IRD: 1, MaxIRD: 1, FPDUSize: 1000, WrapConn: func(nc net.Conn) net.Conn { return lateConn{nc, held} }}
@@ -341,8 +340,8 @@ func TestReadPlace(t *testing.T) {
 	}
 }
 
-// TestAtomicPlace: Atomics have places of their own beside those of the Reads, also while the
-// answers to as many of each are on their way. [I-64] [RDMAPX-5.2.1-7] [RDMAPX-5.2.1-8]
+// TestAtomicPlace: Atomics have places of their own besides those of the Reads, even while the
+// answers to as many of each are in flight. [I-64] [RDMAPX-5.2.1-7] [RDMAPX-5.2.1-8]
 func TestAtomicPlace(t *testing.T) {
 	held := make(chan chan struct{}, 1)
 	cfg := &Config{IRD: 1, MaxIRD: 1, Atomic: true, WrapConn: func(nc net.Conn) net.Conn { return lateConn{nc, held} }}
@@ -381,8 +380,8 @@ func TestAtomicPlace(t *testing.T) {
 	}
 }
 
-// TestMovingSource: memory that is read while its owner changes it gives
-// whatever it holds at the moment, never a CRC error. [I-61] [RDMAP-5.5-8]
+// TestMovingSource: memory that is read while its owner changes it yields its momentary content,
+// never a CRC error. [I-61] [RDMAP-5.5-8]
 func TestMovingSource(t *testing.T) {
 	if raceEnabled {
 		t.Skip("memory is changed while it is read, on purpose: the race detector says so")
@@ -446,9 +445,9 @@ func TestFairness(t *testing.T) {
 	}
 }
 
-// TestSendCompletes: when TCP has taken it, whether or not the peer has read
-// it, and not before. [DDP-5.4-1] [RDMAP-5.5-4] [RDMAP-5.5-11] [RDMAP-5.5-10]
-// [RDMAP-5.1-5] [RDMAP-5.3-9] [DDP-5.3-1] [DDP-4.3-6] [DDP-4.3-7]
+// TestSendCompletes: a Send completes when TCP has taken it, whether or not the peer has read it,
+// and not before. [DDP-5.4-1] [RDMAP-5.5-4] [RDMAP-5.5-11] [RDMAP-5.5-10] [RDMAP-5.1-5]
+// [RDMAP-5.3-9] [DDP-5.3-1] [DDP-4.3-6] [DDP-4.3-7]
 func TestSendCompletes(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true, FPDUSize: 64766})
 	q.Post(SendWR{ID: 1, SG: []SGE{Buf([]byte("small"))}})
@@ -496,8 +495,8 @@ func TestSendCompletes(t *testing.T) {
 	}
 }
 
-// TestPostNow: what TCP takes at once has no completion, the rest has one although
-// it did not ask for it, and both keep the order of posting.
+// TestPostNow: a request that TCP takes at once has no completion. Any other has one although it
+// did not ask for it. Both keep the order of posting.
 func TestPostNow(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true, SendDepth: 3})
 	send := func(id byte, n int) bool {
@@ -566,8 +565,8 @@ func TestPostNow(t *testing.T) {
 	}
 }
 
-// TestManyTogether: short FPDUs leave together, more of them than one call of the system takes,
-// and with pieces of memory of which each takes a place of its own. [MPA-5.1-4] [RDMAP-3.1-1] [I-52]
+// TestManyTogether: short FPDUs leave together, even if they are more than one system call takes,
+// and if each has pieces of memory of its own. [MPA-5.1-4] [RDMAP-3.1-1] [I-52]
 func TestManyTogether(t *testing.T) {
 	const piece = 1025
 	p, q := asResponder(t, &Config{NoNudge: true, SendDepth: 1024, FPDUSize: 20000})
@@ -601,8 +600,8 @@ func TestManyTogether(t *testing.T) {
 	}
 }
 
-// TestPosting: limits, batches, More, Unsignaled, Inline, and errors that are
-// told at once. [RDMAP-3.2-1] [I-34]
+// TestPosting: limits, batches, More, Unsignaled, Inline, and errors of the post itself.
+// [RDMAP-3.2-1] [I-34]
 func TestPosting(t *testing.T) { inBubble(t, testPosting) }
 
 func testPosting(t *testing.T) {
@@ -825,8 +824,8 @@ func TestArmPolled(t *testing.T) {
 	}
 }
 
-// TestPostBatch: a batch is posted up to the first request that is refused,
-// and what is left of it takes nothing of the queue.
+// TestPostBatch: a batch is posted up to the first refused request, and the rest uses no place in
+// the queue.
 func TestPostBatch(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true, SendDepth: 100})
 	wrs := make([]SendWR, 70)

@@ -21,8 +21,8 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// A peer is the other side of a stream, played by hand: it frames what the test
-// tells it to, right or wrong, and shows what comes back.
+// A peer is the other side of a stream, played by hand: it frames the test's segments, right or
+// wrong, and returns the answers.
 type peer struct {
 	t   testing.TB
 	c   net.Conn
@@ -33,12 +33,12 @@ type peer struct {
 
 const patience = testkit.Patience
 
-// bubbles has the names of the tests that run in a bubble of synctest, in which a
-// socket is of no use: their peers are joined by a stream in memory.
+// bubbles holds the names of tests that run in a synctest bubble, where a socket is of no use.
+// Their peers are connected by a stream in memory.
 var bubbles sync.Map
 
-// inBubble runs a test in a bubble, where time passes only when all is at rest. What
-// is waited for there comes at once, and silence is certain.
+// inBubble runs a test in a bubble, where time passes only when all goroutines are blocked. A wait
+// there ends at once, and silence is certain.
 func inBubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	bubbles.Store(t.Name(), true)
@@ -144,7 +144,7 @@ func (p *peer) raw(b []byte) {
 	}
 }
 
-// more reads what there is.
+// more reads the bytes that have arrived.
 func (p *peer) more() error {
 	var b [64 << 10]byte // a slow machine has a second for the megabytes before a Terminate
 	p.c.SetReadDeadline(time.Now().Add(patience))

@@ -5,8 +5,8 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// reach gives a range that the peer names by its STag, if that allows what is needed, as
-// far as held pins it: else the bytes are nil.
+// reach returns a range that the peer names by its STag, if the STag has the needed rights and held
+// pins the range. Otherwise the bytes are nil.
 func (q *QueuePair) reach(stag uint32, to, n uint64, need regmem.Rights) ([]byte, regmem.Outcome) {
 	r := &q.rx
 	if m := regmem.RegionOf(r.Held()); m != nil && m.Handle() == stag {
@@ -20,8 +20,8 @@ func (q *QueuePair) reach(stag uint32, to, n uint64, need regmem.Rights) ([]byte
 	return ref.B(), out
 }
 
-// reachList gives n bytes of a list of ours from offset off on, if they are in one piece and
-// held pins them, or nothing has to: else nil.
+// reachList returns n bytes of one of our lists from offset off on, if they are in one piece and
+// are pinned by held or need no pin. Otherwise it returns nil.
 func (q *QueuePair) reachList(sg []SGE, off, n uint64) []byte {
 	for i := range sg {
 		s := &sg[i]

@@ -76,10 +76,9 @@ func (q *QueuePair) PostNow(wr SendWR) (sent bool, err error) {
 	return !q.sq.Update(seq, func(w **sendWQE) { (*w).signaled = true }), nil
 }
 
-// KeepSends gives back the memory that posted requests name without a region, by
-// copying what is not with TCP yet: the caller may use it again at once, though the
-// requests complete later. That of Reads and Atomics stays lent. It does not wait for
-// the peer. To be called after start-up.
+// KeepSends copies the unsent bytes of memory that posted requests name without a region. The
+// caller may reuse that memory at once, though the requests complete later. The memory of Reads and
+// Atomics stays lent. KeepSends does not wait for the peer. Call it after start-up.
 func (q *QueuePair) KeepSends() {
 	q.fc.WithSender(func() {
 		q.sq.Each(func(w **sendWQE) {
@@ -96,8 +95,8 @@ func (q *QueuePair) KeepSends() {
 	})
 }
 
-// PostBatch posts requests with one doorbell. It returns how many were posted,
-// and the error of the next one if that was not all.
+// PostBatch posts requests with one doorbell. It returns how many were posted, and the error of the
+// first refused request.
 func (q *QueuePair) PostBatch(wrs []SendWR) (n int, err error) {
 	for n < len(wrs) && err == nil {
 		var k int
@@ -110,7 +109,7 @@ func (q *QueuePair) PostBatch(wrs []SendWR) (n int, err error) {
 	return n, err
 }
 
-// Flush sends what was posted with More.
+// Flush sends requests that were posted with More.
 func (q *QueuePair) Flush() {
 	if q.waiting.Load() {
 		q.waiting.Store(false)
@@ -267,8 +266,8 @@ func (q *QueuePair) inlineData(w *sendWQE, wr *SendWR) error {
 	return nil
 }
 
-// sendDone tells the end of a request. It runs under the lock of the queue, in
-// the order of posting.
+// sendDone publishes the completion of a request. It runs under the lock of the queue, in the order
+// of posting.
 func (q *QueuePair) sendDone(w *sendWQE) {
 	if !w.signaled && w.status == StatusOK {
 		q.sqUsed.Add(-1)
@@ -364,9 +363,9 @@ func newRecvWQE(wr *RecvWR, q *QueuePair) (*recvWQE, error) {
 	return w, nil
 }
 
-// flushRecvs completes what is left in the receive queue, and tells of it. The end of
-// the stream and a PostRecv may call it at the same time, and completions come in the
-// order of posting. [no role]
+// flushRecvs completes the remaining receives and notifies the consumer. The end of the stream and
+// a PostRecv may call it at the same time, and completions still come in the order of posting. [no
+// role]
 func (q *QueuePair) flushRecvs() {
 	q.flushing.Lock()
 	q.flushRecvsLocked()

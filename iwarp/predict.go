@@ -52,11 +52,10 @@ func addSegment(to *placer.Predictions, n int, place []byte) bool {
 	return to.Add(mpa.LengthLen+n, place, mpa.FPDULen(u)-mpa.LengthLen-u)
 }
 
-// Predict implements [placer.Wire]. It predicts what follows the segment in progress, or the last
-// one, in memory that nothing but the peer's next messages may change: lent by a RecvSource, posted
-// to receive a message that has begun, or the sinks of our own Reads. RDMA Writes do not say
-// how long they are, and what is behind one may be in use: of them nothing is predicted, but
-// their headers are looked at.
+// Predict implements [placer.Wire]. It predicts the segments after the current or last one, in
+// memory that only the peer's next messages may change: lent by a RecvSource, posted for a message
+// that has begun, or the sinks of our own Reads. RDMA Writes do not state their length, and the
+// memory after one may be in use. So nothing is predicted of them, but their headers are peeked at.
 func (w *frames) Predict(to *placer.Predictions) {
 	q := (*QueuePair)(w)
 	r := &q.rx
@@ -83,7 +82,7 @@ func (w *frames) Predict(to *placer.Predictions) {
 	}
 }
 
-// predictSource predicts the rest of the message in progress, and those behind it.
+// predictSource predicts the rest of the current message, and the messages after it.
 func (q *QueuePair) predictSource(to *placer.Predictions, lent RecvGuess) {
 	r := &q.rx
 	if r.recv != nil {
@@ -124,8 +123,8 @@ func (q *QueuePair) predictSource(to *placer.Predictions, lent RecvGuess) {
 	}
 }
 
-// sendEnd returns where the message in progress on queue 0 goes on behind the current segment, and
-// whether that is its last.
+// sendEnd returns the offset at which the current message on queue 0 continues after the current
+// segment, and whether that segment is its last.
 func (q *QueuePair) sendEnd() (at int, last bool) {
 	r := &q.rx
 	if r.Open() && r.seg.op.IsSend() {
@@ -135,8 +134,8 @@ func (q *QueuePair) sendEnd() (at int, last bool) {
 	return int(n), !open
 }
 
-// predictRest predicts what follows offset at of the message in progress, if that
-// has size bytes. It is false if there is more that can't be told.
+// predictRest predicts the current message from offset at on, assuming that it has size bytes. It
+// returns false if later segments cannot be predicted.
 func (q *QueuePair) predictRest(to *placer.Predictions, at, size int) bool {
 	r := &q.rx
 	if r.fullSend == 0 {
@@ -172,9 +171,9 @@ func (q *QueuePair) predictSend(to *placer.Predictions) bool {
 	return to.Len() > 0
 }
 
-// sendMissed tells whether u, the beginning of a segment with n bytes of payload, is
-// none of the message that was predicted to go on, or ends it too soon. What was read
-// behind it is taken back then before the message is delivered, and its memory with it.
+// sendMissed reports whether u, the beginning of a segment with n bytes of payload, belongs to
+// another message than predicted, or ends the message early. The bytes read after it, and their
+// memory, are then taken back before the message is delivered.
 func (q *QueuePair) sendMissed(u []byte, n int) bool {
 	if q.rx.sendGuess == 0 {
 		return false
@@ -183,8 +182,7 @@ func (q *QueuePair) sendMissed(u []byte, n int) bool {
 	return err != nil || h.Last && int(h.MO)+n != int(q.rx.sendGuess)
 }
 
-// predictReads predicts the rest of the Read Response in progress, and those behind
-// it.
+// predictReads predicts the rest of the current Read Response and the responses after it.
 func (q *QueuePair) predictReads(to *placer.Predictions) {
 	r := &q.rx
 	off := 0
@@ -207,11 +205,10 @@ func (q *QueuePair) predictReads(to *placer.Predictions) {
 	}
 }
 
-// seeWrites finds the segments of RDMA Writes that have come behind the one in
-// progress, by looking at one header after the other: each tells where its payload
-// belongs and where the next header is. It ends before whatever else comes, since that
-// may change what may be written where, and before short ones, which are better taken from
-// staging. Where they often come next it is tried less often.
+// seeWrites finds arrived segments of RDMA Writes after the current one, by reading one header
+// after the other: each gives the place of its payload and the position of the next header. It
+// stops before any other message, since that may change access rights, and before short segments,
+// which are better copied from staging. If these often come next, it is tried less often.
 func (q *QueuePair) seeWrites(to *placer.Predictions) {
 	r := &q.rx
 	if !r.see.Worth() {

@@ -10,9 +10,9 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// TestAheadGuarded: a region whose memory may fault is never read to ahead, and no
-// pin of it outlasts the message that looked whether it could be: what was written,
-// read or sent into such a region can be closed. [RDMAP-5.2.2-6]
+// TestAheadGuarded: bytes are never predicted into a region whose memory may fault. No pin outlasts
+// the message that checked this, so that a region can be closed after writes, reads and sends into
+// it. [RDMAP-5.2.2-6]
 func TestAheadGuarded(t *testing.T) {
 	const size, full = 300_000, 50_000
 	body := bytes.Repeat([]byte{7}, size)

@@ -9,9 +9,9 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// TestReadsAhead: the answers to several Reads come to their sinks by few reads of
-// the socket, wherever they are cut, whatever comes in between, and whether a sink
-// is one piece of memory or several; and no byte beside them is touched. [RDMAP-5.2.2-6]
+// TestReadsAhead: the answers to several Reads reach their sinks by few reads of the socket,
+// wherever they are cut, whatever messages come in between, and whether a sink is one piece of
+// memory or several. No byte outside is touched. [RDMAP-5.2.2-6]
 func TestReadsAhead(t *testing.T) {
 	p, q := asSilentInitiator(t, &Config{NoNudge: true, Polled: true, Device: NewDevice(DeviceConfig{OmitCRC: true})},
 		mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 16, ORD: 16}, false)

@@ -17,12 +17,12 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A QueuePair is one RDMAP Stream: a send queue, a receive queue and a TCP
-// connection of its own. It is made by [Dial], [Client], [Server] or a
-// [Listener]. All methods may be called by any goroutine at any time.
+// A QueuePair is one RDMAP Stream: a send queue, a receive queue and a TCP connection of its own.
+// It is created by [Dial], [Client], [Server] or a [Listener]. Any goroutine may call any method at
+// any time.
 //
-// Errors of its methods match ErrClosed (and so net.ErrClosed) after Close or
-// after the stream has ended; [QueuePair.Err] tells why it did.
+// Errors of its methods match ErrClosed (and so net.ErrClosed) after Close or after the stream has
+// ended. [QueuePair.Err] returns why it ended.
 type QueuePair struct {
 	// The consumer posts to it and frameio drives it, hence its many methods. They
 	// stand in files by the part that they work on.
@@ -53,7 +53,7 @@ type QueuePair struct {
 	ends
 }
 
-// A sendQueue has the requests that were posted to it, and what holds them up.
+// A sendQueue holds the posted requests, and the conditions that hold them up.
 type sendQueue struct {
 	sq      queue.Work[*sendWQE]
 	sqUsed  atomic.Int64 // posted, and the completion not yet polled
@@ -66,7 +66,7 @@ type sendQueue struct {
 	invalidated atomic.Bool // a local invalidation that the send queue waits for is done
 }
 
-// The receives of a stream: its own queue, a shared one, or a source of them.
+// receives are the receives of a stream: its own queue, a shared one, or a source of them.
 type receives struct {
 	rq       recvQueue
 	srq      *SharedReceiveQueue
@@ -99,9 +99,8 @@ type reading struct {
 	ird     atomic.Int32 // the peer's
 }
 
-// An activity is the time at which anything moved last. Reading the clock takes as long as
-// a good part of a short message, so a consumer that polls notes what it has received with
-// the next poll that finds nothing.
+// An activity is the time of the last traffic. Reading the clock takes a good part of the time of a
+// short message, so a consumer that polls records the activity in the next empty poll.
 type activity struct {
 	born  time.Time
 	moved atomic.Int64  // since born
@@ -126,7 +125,7 @@ type ends struct {
 	gone     event       // everything is released
 }
 
-// newQueuePair makes a stream that is not connected yet. cfg is owned by it.
+// newQueuePair returns a stream that is not connected yet. It owns cfg.
 func newQueuePair(cfg *Config) (*QueuePair, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -193,8 +192,8 @@ func (q *QueuePair) IRD() int { return int(q.ird.Load()) } // [RDMAP-6.1-4]
 // ORD returns how many Reads may be outstanding; see IRD.
 func (q *QueuePair) ORD() int { return int(q.ord.Load()) }
 
-// SetORD changes ORD to what the ULPs settled by their own means, up to the
-// ORD of the configuration.
+// SetORD changes ORD to the value that the ULPs agreed on by their own means, up to the ORD of the
+// configuration.
 func (q *QueuePair) SetORD(n int) error {
 	if n < 0 || n > q.set.ord {
 		return fmt.Errorf("%w: ORD %d, configured %d", ErrInvalid, n, q.set.ord)
@@ -204,8 +203,8 @@ func (q *QueuePair) SetORD(n int) error {
 	return nil
 }
 
-// SetIRD changes IRD to what the ULPs settled by their own means, up to the
-// IRD of the configuration or that of start-up, whichever is greater.
+// SetIRD changes IRD to the value that the ULPs agreed on by their own means, up to the IRD of the
+// configuration or of start-up, whichever is greater.
 func (q *QueuePair) SetIRD(n int) error {
 	room := q.inbound.Cap() / 2
 	if q.ext.Atomic {
@@ -221,8 +220,8 @@ func (q *QueuePair) SetIRD(n int) error {
 // Params returns everything that start-up agreed on.
 func (q *QueuePair) Params() Params { return params(q.params) } // [MPA-7.1.1-18] [MPA-3-13]
 
-// PeerPrivate returns the private data of the peer's start-up frame. Treat it
-// as what it is, input from the network; a consumer that dislikes it closes the stream.
+// PeerPrivate returns the private data of the peer's start-up frame. It is unchecked input from the
+// network; a consumer that rejects it closes the stream.
 func (q *QueuePair) PeerPrivate() []byte { return q.params.Private } // [MPA-7.1.1-21] [MPA-7.1.2-17]
 
 // MULPDU returns the size in bytes of the ULPDUs that are sent.
@@ -278,7 +277,7 @@ func (q *QueuePair) lastActivity() time.Time {
 // unnoted reports whether something has come at a time that was not noted.
 func (q *QueuePair) unnoted() bool { return q.stats.recvFPDUs.Load() != q.noted.Load() }
 
-// note notes the time of what has come.
+// note records the time of received traffic.
 func (q *QueuePair) note() {
 	q.noted.Store(q.stats.recvFPDUs.Load())
 	q.touch()
@@ -289,9 +288,8 @@ func (q *QueuePair) touch() {
 	q.moved.Store(int64(time.Since(q.born)))
 }
 
-// Undelivered returns how many bytes TCP has taken that the peer's TCP has not
-// acknowledged, 0 where the system does not tell. A process that ends before
-// may take them along.
+// Undelivered returns how many bytes TCP has taken that the peer's TCP has not acknowledged, or 0
+// if the system does not report it. They may be lost if the process ends before.
 func (q *QueuePair) Undelivered() int {
 	if !q.ready.Load() {
 		return 0
@@ -322,14 +320,14 @@ func (q *QueuePair) unpoll() {
 	}
 }
 
-// ring announces what was posted with More.
+// ring rings the doorbell for requests that were posted with More.
 func (q *QueuePair) ring() {
 	if q.waiting.Load() && q.waiting.Swap(false) {
 		q.kick()
 	}
 }
 
-// kick has what was posted sent. [no role]
+// kick starts sending posted requests. [no role]
 func (q *QueuePair) kick() {
 	if q.ready.Load() {
 		q.fc.Kick()

@@ -2,5 +2,5 @@
 
 package iwarp
 
-// raceEnabled says that pools drop what they are given now and then.
+// raceEnabled is set in race builds, where pools drop some of their objects.
 const raceEnabled = true

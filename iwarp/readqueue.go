@@ -1,14 +1,12 @@
 package iwarp
 
-// A ReadQueue keeps RDMA Reads and Atomic Operations beyond [QueuePair.ORD] out of the send
-// queue. There a Read that has to wait for an earlier one holds back every request behind
-// it, also those that have nothing to do with it. A server that answers many requests at a
-// time, some of them by Reads, posts its Reads through a ReadQueue, and its answers to the
-// stream.
+// A ReadQueue keeps RDMA Reads and Atomic Operations beyond [QueuePair.ORD] out of the send queue.
+// There a Read that waits for an earlier one holds back every later request, even unrelated ones.
+// For example, a server that answers many requests at a time, some of them by Reads, posts its
+// Reads through a ReadQueue, and its answers to the stream.
 //
-// The zero value with QP set is ready. All Reads of the stream must go through it. Not safe
-// for concurrent use; the memory of the queue is kept, so that posting allocates only while
-// it grows.
+// The zero value with QP set is ready. All Reads of the stream must go through it. It is not safe
+// for concurrent use. Its memory is kept, so that posting allocates only while the queue grows.
 type ReadQueue struct {
 	QP *QueuePair
 
@@ -17,8 +15,8 @@ type ReadQueue struct {
 	first   int
 }
 
-// Post posts a Read or an Atomic Operation, or keeps it until others are done. A kept one
-// counts as lent like a posted one. The errors are those of [QueuePair.Post].
+// Post posts a Read or an Atomic Operation, or keeps it until others are done. A kept one counts as
+// lent like a posted one. The errors are those of [QueuePair.Post].
 func (r *ReadQueue) Post(wr SendWR) error {
 	if r.started >= r.QP.ORD() {
 		if r.QP.ORD() == 0 {
@@ -35,9 +33,9 @@ func (r *ReadQueue) Post(wr SendWR) error {
 	return nil
 }
 
-// Done is to be called for each completion of a request that was posted by Post. It posts
-// the next one that waits. After an error, which is that of [QueuePair.Post], the stream
-// has ended or that request was invalid, and none follows it.
+// Done posts the next waiting request. Call it for each completion of a request that was posted by
+// Post. It returns the error of [QueuePair.Post]: the stream has ended or that request was invalid,
+// and no request follows it.
 func (r *ReadQueue) Done() error {
 	r.started--
 	if r.first == len(r.waiting) {

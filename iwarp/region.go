@@ -64,12 +64,13 @@ type Window struct {
 	closed atomic.Bool
 }
 
-// Bind opens a window of n bytes at offset off of m for the peer of q, with
-// tagged offsets from 0, or with RegionOptions.Virtual with those of the region.
-// Bind is done when it returns: the STag may be told to the peer. The region stays registered at least as long as the window.
+// Bind opens a window of n bytes at offset off of m for the peer of q. Tagged offsets begin at 0,
+// or with RegionOptions.Virtual at those of the region. The window is open when Bind returns, so
+// that its STag may be sent to the peer. The region stays registered at least as long as the
+// window.
 //
-// Errors: ErrInvalid if the range is empty or leaves the region or the region
-// belongs to another domain or stream, ErrRegistered, ErrLimit, ErrClosed.
+// Errors: ErrInvalid if the range is empty or leaves the region or the region belongs to another
+// domain or stream, ErrRegistered, ErrLimit, ErrClosed.
 func (q *QueuePair) Bind(m *MemoryRegion, off, n int, access Access, opt ...RegionOptions) (*Window, error) {
 	if m.pd != q.pd || m.owner != nil && m.owner != q {
 		return nil, fmt.Errorf("%w: region of another domain or stream", ErrInvalid)
@@ -107,9 +108,8 @@ func (w *Window) Len() int { return w.r.Len() }
 // Valid reports whether the window is open. A peer may close it at any moment.
 func (w *Window) Valid() bool { return !w.closed.Load() }
 
-// Close invalidates the window locally. When it returns the peer can't touch
-// the memory through it any more: the moment to look at what it has written.
-// Closing again does nothing.
+// Close invalidates the window locally. When it returns the peer cannot access the memory through
+// it any more, so that the written bytes may be read. A second Close does nothing.
 func (w *Window) Close() error { // [SEC-6.2.2-1] [SEC-A-1]
 	w.invalidate()
 	return nil
@@ -163,8 +163,8 @@ func (q *QueuePair) dropWindow(w *Window) {
 	q.win.next = (q.win.next + 1) % formerWindows
 }
 
-// findWindow returns the open window of an STag, and whether it was one that
-// is closed already.
+// findWindow returns the open window of an STag. former means that the STag belongs to a closed
+// window.
 func (q *QueuePair) findWindow(stag uint32) (w *Window, former bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

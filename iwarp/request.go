@@ -22,7 +22,7 @@ type Request struct {
 	done func() // tells the listener
 }
 
-// slowAnswer is when the log tells that the ULP has not answered. [I-14]
+// slowAnswer is the time after which the log reports that the ULP has not answered. [I-14]
 const slowAnswer = 8 * time.Second
 
 // ReadRequest starts a stream as Responder on a connection that is there
@@ -80,8 +80,8 @@ func readRequest(ctx context.Context, nc net.Conn, cfg *Config, read []byte) (_ 
 	return req, nil
 }
 
-// await reads the Request. One read takes all that there is: what is behind the
-// frame makes it malformed.
+// await reads the Request. One read takes all arrived bytes, because bytes after the frame make it
+// malformed.
 func await(ctx context.Context, nc net.Conn, r *mpa.Responder, limit time.Duration, read []byte) error {
 	stop := bound(ctx, nc, limit)
 	defer stop()
@@ -125,15 +125,15 @@ func (r *Request) RemoteAddr() net.Addr { return r.nc.RemoteAddr() }
 // memory before Accept.
 func (r *Request) QueuePair() *QueuePair { return r.q }
 
-// Configure changes the configuration of the stream to be, now that the Request and its
-// private data are known: the depths of its queues, the queues themselves, the source of
-// its receives, its timers. change gets a copy of the Config that the Request came by.
-// What start-up frames carry is settled already and stays: IRD and ORD, markers, the kinds
-// of RTR. [Request.QueuePair] returns a new stream then; receives posted to the old one and
-// memory registered with it are gone, and Config.Prepare is called for the new one.
+// Configure changes the configuration of the future stream, when the Request and its private data
+// are known: the depths of its queues, the queues themselves, the source of its receives, its
+// timers. change gets a copy of the Config. Values in start-up frames are settled already and stay:
+// IRD and ORD, markers, the kinds of RTR. [Request.QueuePair] returns a new stream afterwards.
+// Receives posted to the old one and memory registered with it are gone, and Config.Prepare is
+// called for the new one.
 //
-// After an error, that of Config.Prepare or one that wraps ErrLimit or ErrInvalid, the
-// Request is open and its stream is the old one.
+// After an error, that of Config.Prepare or one that wraps ErrLimit or ErrInvalid, the Request is
+// open and its stream is the old one.
 func (r *Request) Configure(change func(*Config)) error {
 	c := r.q.cfg.clone()
 	change(c)

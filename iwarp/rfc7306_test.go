@@ -197,8 +197,8 @@ func TestAtomicResponses(t *testing.T) {
 	})
 }
 
-// TestImmediate: eight bytes, in one order with Sends, one receive each, after
-// the Writes before them. [RDMAPX-6.1-1] [RDMAPX-6.3-2] [RDMAPX-6.3-3] [RDMAPX-6.3-6]
+// TestImmediate: Immediate Data is eight bytes, ordered with Sends, uses one receive each, and
+// arrives after the Writes before it. [RDMAPX-6.1-1] [RDMAPX-6.3-2] [RDMAPX-6.3-3] [RDMAPX-6.3-6]
 // [RDMAPX-6.4-1] [RDMAPX-7-1] [I-66]
 func TestImmediate(t *testing.T) {
 	a, b := connect(t, extended(), extended())
@@ -238,8 +238,8 @@ func TestImmediate(t *testing.T) {
 	}
 }
 
-// TestOthersMayPass: what the peer sends behind a Read or Atomic need not wait
-// for the answer. [RDMAPX-5.4-4] [RDMAPX-5.4-6] [RDMAPX-7-4] [RDMAPX-7-2]
+// TestOthersMayPass: messages that the peer sends after a Read or Atomic need not wait for the
+// answer. [RDMAPX-5.4-4] [RDMAPX-5.4-6] [RDMAPX-7-4] [RDMAPX-7-2]
 func TestOthersMayPass(t *testing.T) {
 	p, q := asInitiator(t, extended())
 	big, _ := q.Register(make([]byte, 32<<20), RemoteRead|RemoteAtomic)

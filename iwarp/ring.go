@@ -71,9 +71,8 @@ func (r *inboundRing) start() *inboundRead {
 	return in
 }
 
-// answered gives the peer its place back: once the last segment is about to be
-// sent, the peer may have it and ask for more before the send call returns here.
-// [send role]
+// answered returns the peer's place just before the last segment is sent, because the peer may have
+// the segment and ask for more before the send call returns here. [send role]
 func (r *inboundRing) answered(atomic bool) {
 	if atomic {
 		r.atomics.Add(-1)

@@ -41,9 +41,9 @@ func receivedFPDUs(t *testing.T, q *QueuePair, n uint64) {
 	}
 }
 
-// TestAtomicRevoked: an Atomic Operation whose word goes away between the check of
-// the request and its turn is not performed, and its request comes back as it was.
-// [RDMAP-4.8-12] [SEC-6.2.2-2] [SEC-6.3.3-1] [RDMAPX-5-1] [I-43] [I-65] [I-67]
+// TestAtomicRevoked: an Atomic Operation whose word is deregistered between the check and its turn
+// is not performed, and its request is returned unchanged. [RDMAP-4.8-12] [SEC-6.2.2-2]
+// [SEC-6.3.3-1] [RDMAPX-5-1] [I-43] [I-65] [I-67]
 func TestAtomicRevoked(t *testing.T) {
 	p, q := asInitiator(t, extended())
 	const size = 16 << 20 // more than the sockets hold, so that the Atomic behind it waits
@@ -64,8 +64,8 @@ func TestAtomicRevoked(t *testing.T) {
 	}
 }
 
-// TestReadSink: a Read into memory that is not registered names its sink by a number
-// of its own, which is no STag that anything else could use. [RDMAP-5.2-1] [I-58]
+// TestReadSink: a Read into unregistered memory names its sink by a number of its own, which is no
+// STag that any other message could use. [RDMAP-5.2-1] [I-58]
 func TestReadSink(t *testing.T) {
 	p, q := asResponder(t, nil)
 	mr, _ := q.Register(make([]byte, 16), LocalOnly)
@@ -110,8 +110,8 @@ func TestFaultBehindClose(t *testing.T) {
 	}
 }
 
-// TestFaultBehindAbort: what is found wrong when a stream has ended for another reason is not told to the
-// peer, though the reset that ends the connection may be yet to come.
+// TestFaultBehindAbort: a fault found after a stream has ended for another reason is not reported
+// to the peer, even if the reset that ends the connection is yet to come.
 func TestFaultBehindAbort(t *testing.T) {
 	_, q := asResponder(t, nil)
 	q.Abort()
@@ -124,8 +124,8 @@ func TestFaultBehindAbort(t *testing.T) {
 	}
 }
 
-// TestEndedOnce: a stream that has ended gives its part of a completion queue back once,
-// closed or not. [RDMAP-6.2-1] [I-33]
+// TestEndedOnce: an ended stream gives its share of a completion queue back once, closed or not.
+// [RDMAP-6.2-1] [I-33]
 func TestEndedOnce(t *testing.T) {
 	dev := NewDevice(DeviceConfig{})
 	cq, err := dev.NewCQ(100)
@@ -147,9 +147,9 @@ func TestEndedOnce(t *testing.T) {
 	}
 }
 
-// TestQuietEnd: a stream that may not send a Terminate ends with FIN, though input
-// behind the fault was not looked at: closing the socket over it would reset the
-// connection. [I-36] [I-38] [MPA-8-2] [RDMAP-6.2.1-1]
+// TestQuietEnd: a stream that may not send a Terminate ends with FIN although input after the fault
+// is unread. Closing the socket then would reset the connection. [I-36] [I-38] [MPA-8-2]
+// [RDMAP-6.2.1-1]
 func TestQuietEnd(t *testing.T) {
 	p, q := asSilentInitiator(t, nil, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 1, ORD: 1}, false)
 	b := p.enc.Append(nil, tag(rdmap.Write, 1, 0, true, nil))
@@ -310,8 +310,8 @@ type dumbConn struct{ net.Conn }
 
 func (dumbConn) SyscallConn() (syscall.RawConn, error) { return nil, errors.New("closed") }
 
-// TestSegmentSizeUnknown: a connection that can't be asked carries the segments that
-// every path does. [MPA-5.1-1] [MPA-5.1-2] [I-27]
+// TestSegmentSizeUnknown: a connection whose segment size is unknown uses the size that every path
+// carries. [MPA-5.1-1] [MPA-5.1-2] [I-27]
 func TestSegmentSizeUnknown(t *testing.T) {
 	x, y := net.Pipe()
 	defer x.Close()
@@ -349,8 +349,8 @@ func TestRevokedUnderWay(t *testing.T) {
 	}
 }
 
-// TestLongTerminate: the Terminate because of a segment that was read into place in
-// pieces has the length of all of it, not of what was staged. [RDMAP-4.8-6]
+// TestLongTerminate: the Terminate for a segment that was read into place in pieces states the
+// length of the whole segment, not of its staged part. [RDMAP-4.8-6]
 func TestLongTerminate(t *testing.T) {
 	const size = 60000
 	cfg := &Config{RecvDepth: 4, NoNudge: true, Polled: true, StrictInvalidate: true, Device: NewDevice(DeviceConfig{OmitCRC: true})}
@@ -380,9 +380,9 @@ func TestLongTerminate(t *testing.T) {
 	}
 }
 
-// TestQuietDrain: an end that no Terminate can tell of leaves the peer its time to close:
-// what it still sends until then is read, so that no reset overtakes what was sent to it.
-// [I-34] [I-36] [I-37] [I-38] [RDMAP-6.2.1-1] [RDMAP-5.4-6] [DDP-7-1]
+// TestQuietDrain: an end without a Terminate leaves the peer time to close. Bytes that the peer
+// sends until then are read, so that no reset overtakes the bytes that were sent to it. [I-34]
+// [I-36] [I-37] [I-38] [RDMAP-6.2.1-1] [RDMAP-5.4-6] [DDP-7-1]
 func TestQuietDrain(t *testing.T) {
 	drains := func(t *testing.T, p *peer, begun time.Time) {
 		var err error

@@ -164,8 +164,8 @@ func TestDirectNot(t *testing.T) {
 	}
 }
 
-// TestDirectFlushed: one that waits for the socket as the stream ends is flushed, before
-// what was posted behind it, and once; also where it was to have no completion.
+// TestDirectFlushed: a request that waits for the socket when the stream ends is flushed once,
+// before later ones, even if it was to have no completion.
 func TestDirectFlushed(t *testing.T) {
 	_, q := asResponder(t, &Config{FPDUSize: 20000})
 	last := fillDirect(t, q, false, func(i int) {
@@ -189,8 +189,8 @@ func TestDirectFlushed(t *testing.T) {
 	}
 }
 
-// TestDirectClose: our direction does not end before one that waits for the socket has
-// left. [DDP-6.2.1-1]
+// TestDirectClose: our direction does not end before a request that waits for the socket has left.
+// [DDP-6.2.1-1]
 func TestDirectClose(t *testing.T) {
 	p, q := asResponder(t, &Config{FPDUSize: 20000})
 	last := fillDirect(t, q, true, func(i int) {
@@ -222,8 +222,8 @@ func TestDirectClose(t *testing.T) {
 	}
 }
 
-// TestDirectOrder: a request goes past the queue only when the completions of all before it are
-// there, those of Reads too, which the receive role tells.
+// TestDirectOrder: a request passes the queue only when all requests before it have completed,
+// including Reads, which the receive role completes.
 func TestDirectOrder(t *testing.T) {
 	a, b := connect(t, nil, nil)
 	mr, err := b.Register(make([]byte, 100), RemoteRead)

@@ -90,9 +90,9 @@ func (q *QueuePair) answer(b *frameio.Batch, in *inboundRead) {
 	q.stats.servedAtomics.Add(1)
 }
 
-// failAnswer ends the stream because the source of a Read or the word of an
-// Atomic is gone since the request was checked. The request comes back moved
-// on by what was sent. [RDMAP-4.8-12] [I-43]
+// failAnswer ends the stream because the source of a Read, or the word of an Atomic, was
+// deregistered since the request was checked. The returned request is advanced by the bytes sent.
+// [RDMAP-4.8-12] [I-43]
 func (q *QueuePair) failAnswer(in *inboundRead, sent uint32, f rdmap.Fault) {
 	u := in.ulpdu[:in.n]
 	if !in.atomic {
@@ -141,7 +141,7 @@ func (q *QueuePair) atomic(r *rdmap.AtomicRequest) (old uint64, _ rdmap.Fault) {
 	return guarded(p, r)
 }
 
-// apply performs the operation on a word and returns what it was.
+// apply performs the operation on a word and returns its former value.
 func apply(p *uint64, r *rdmap.AtomicRequest) uint64 {
 	for {
 		old := atomic.LoadUint64(p)

@@ -5,10 +5,9 @@ import (
 	"syscall"
 )
 
-// SyscallConn gives access to the options of the TCP socket below the stream.
-// Only Control of what it returns may be used: reading and writing belong to
-// the stream. The error is errors.ErrUnsupported if there is no socket, or
-// ErrClosed before the stream is up.
+// SyscallConn gives access to the options of the TCP socket below the stream. Use only Control of
+// the result: reading and writing belong to the stream. The error is errors.ErrUnsupported if there
+// is no socket, or ErrClosed before the stream is up.
 func (q *QueuePair) SyscallConn() (syscall.RawConn, error) {
 	if !q.ready.Load() {
 		return nil, ErrClosed

@@ -7,18 +7,16 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A RecvSource chooses the memory of each message when the message begins to
-// come in, in place of receives that are posted ahead. So memory is bound only
-// while it is in use, what was used last is used again first, and a consumer
-// that waits can have bytes put where it wants them. What the messages are
-// told by is the same: completions with the ID that was given.
+// A RecvSource chooses the memory of each message when the message begins to arrive, instead of
+// receives that are posted ahead. Memory is bound only while it is in use, the last used memory is
+// reused first, and a waiting consumer can receive bytes where it wants them. Messages are reported
+// as usual: by completions with the given ID.
 //
-// All methods are called in the receive role of the stream: one at a time, by
-// whatever goroutine has the role, but for Keep. They must neither block nor call
-// methods of the stream.
+// All methods except Keep are called in the receive role of the stream: one at a time, by the
+// goroutine that has the role. They must neither block nor call methods of the stream.
 //
-// A consumer may lend memory for a time, that of a read which waits, and take it
-// back by [QueuePair.Reclaim].
+// A consumer may lend memory for a time, for example that of a waiting read, and take it back by
+// [QueuePair.Reclaim].
 type RecvSource interface {
 	// NextRecv returns the memory of the next message. head is what has come
 	// of it so far, perhaps nothing; size is the length in bytes of its first
@@ -57,8 +55,7 @@ type RecvGuess struct {
 	Partial int    // how many of them may be put there before they have come whole
 }
 
-// A Pending tells how much has arrived on a stream that was not looked at yet. It
-// must not be kept.
+// A Pending reports how many unread bytes have arrived on a stream. It must not be kept.
 type Pending interface {
 	// Has reports whether that is n bytes, with the headers of all layers.
 	Has(n int) bool
@@ -68,9 +65,9 @@ type Pending interface {
 	IsSend() bool
 }
 
-// Reclaim ends the use of memory that was lent to the stream's RecvSource, which
-// hands it out no more: a message in progress there is moved, and nothing reads to
-// it any more. It waits for a goroutine that receives just now, but never for the peer.
+// Reclaim ends the use of memory that was lent to the stream's RecvSource, which no longer returns
+// it. A message in progress there is moved, and nothing reads into the memory any more. Reclaim
+// waits for a goroutine that is receiving, but never for the peer.
 func (q *QueuePair) Reclaim() { q.fc.WithReceiver(q.reclaim) }
 
 func (q *QueuePair) reclaim() {
@@ -112,7 +109,8 @@ func (q *QueuePair) move(to, from []SGE, n uint64) {
 	}
 }
 
-// full tells whether Receive is to leave the rest for later: next is of it, staged bytes have come.
+// full reports whether Receive should leave the rest for later. next are the next bytes, of which
+// staged have arrived.
 func (q *QueuePair) full(next []byte, staged int) bool {
 	r := &q.rx
 	if q.supply == nil || r.recv != nil || !q.fc.Leaves() {
@@ -161,7 +159,7 @@ func (e *engine) Deliver() (keep bool) {
 	return q.supply != nil && q.supply.Keep()
 }
 
-// tell calls the handlers of the completion queues, without a role.
+// tell calls the handlers of the completion queues. It must be called without a role.
 func (q *QueuePair) tell() {
 	q.sendCQ.deliver()
 	if q.recvCQ != q.sendCQ {
@@ -169,8 +167,8 @@ func (q *QueuePair) tell() {
 	}
 }
 
-// flushSource tells that no message will come any more, by the completion that
-// a posted receive would have.
+// flushSource reports that no message will come any more, by the completion that a posted receive
+// would have.
 func (q *QueuePair) flushSource() {
 	if q.supply != nil && !q.flushed.Swap(true) {
 		q.rq.used.Add(1)

@@ -13,8 +13,8 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A source is a RecvSource for tests: a message has a header of four bytes that
-// goes to memory of its own, and payload that goes to lent memory.
+// A source is a RecvSource for tests. A message has a header of four bytes, which goes to memory of
+// its own, and payload, which goes to lent memory.
 type source struct {
 	q       *QueuePair
 	into    []byte
@@ -30,12 +30,12 @@ type source struct {
 	long    []int  // payload of each message, if that is not twoSegments for all of several segments
 }
 
-// lend has the next messages come into p, whichever goroutine receives them.
+// lend makes the next messages arrive in p, whichever goroutine receives them.
 func (s *source) lend(p []byte) {
 	s.q.fc.WithReceiver(func() { s.into = p })
 }
 
-// begun tells how many messages have begun to come.
+// begun returns how many messages have begun to arrive.
 func (s *source) begun() (n int) {
 	s.q.fc.WithReceiver(func() { n = s.asked })
 	return n
@@ -69,8 +69,8 @@ func (s *source) Guess() RecvGuess {
 }
 func (s *source) Reclaim(uint64) []SGE { return []SGE{Buf(s.moved)} }
 
-// sourcePeer is a stream with a source, both ends of which have said what they
-// have to, and a function that polls until a completion comes.
+// sourcePeer returns a stream with a source, after the first messages of both ends, and a function
+// that polls until a completion comes.
 func sourcePeer(t *testing.T, crc bool) (*peer, *QueuePair, *source, func() Completion) {
 	t.Helper()
 	s := &source{}
@@ -93,8 +93,8 @@ func sourcePeer(t *testing.T, crc bool) (*peer, *QueuePair, *source, func() Comp
 	return p, q, s, poll
 }
 
-// warmUp sends a message of n bytes of payload in two parts, so that those which
-// follow are guessed to be like it.
+// warmUp sends a message of n bytes of payload in two parts, so that the next messages are
+// predicted to be like it.
 func warmUp(p *peer, q *QueuePair, s *source, poll func() Completion, n int) {
 	p.t.Helper()
 	s.partial = 100
@@ -118,14 +118,14 @@ func takeN(q *QueuePair, e []Completion) int {
 	return n
 }
 
-// timeUp returns a function that tells when patience is at an end.
+// timeUp returns a function that reports whether patience is over.
 func timeUp() func() bool {
 	end := time.Now().Add(patience)
 	return func() bool { return time.Now().After(end) }
 }
 
-// longSend returns the ULPDU of a Send of one segment with n bytes of payload
-// behind the header of a source.
+// longSend returns the ULPDU of a Send of one segment: the header of a source and n bytes of
+// payload.
 func longSend(msn ddp.MSN, n int) []byte {
 	u := rdmap.Send.UntaggedHeader(msn, 0, true, 0).Append(nil)
 	u = append(u, "head"...)
@@ -280,8 +280,8 @@ func TestSourceLonger(t *testing.T) {
 	}
 }
 
-// TestSourceFull: what the source does not want yet stays, though it was read with
-// what came before it.
+// TestSourceFull: a message that the source does not want yet stays, even if it was read together
+// with the one before.
 func TestSourceFull(t *testing.T) {
 	p, q, s, poll := sourcePeer(t, true)
 	lent := make([]byte, 200000)
@@ -318,7 +318,7 @@ func TestSourceFull(t *testing.T) {
 	}
 }
 
-// TestSourceIsSend: the source can tell what takes a receive from what does not.
+// TestSourceIsSend: the source can distinguish messages that take a receive from others.
 func TestSourceIsSend(t *testing.T) {
 	p, q, s, poll := sourcePeer(t, true)
 	s.lend(make([]byte, 100000))
@@ -338,9 +338,8 @@ func TestSourceIsSend(t *testing.T) {
 	}
 }
 
-// TestSourceCRC: a long message is delivered only if its CRC is right, though it
-// was read to where it belongs before. Nothing that follows is. [I-22] [MPA-6-1]
-// [MPA-4.4-15] [MPA-8-8]
+// TestSourceCRC: a long message is delivered only if its CRC is right, although it was read into
+// its place before. Later messages are not delivered then. [I-22] [MPA-6-1] [MPA-4.4-15] [MPA-8-8]
 func TestSourceCRC(t *testing.T) {
 	for _, c := range []struct {
 		what string
@@ -381,8 +380,8 @@ func TestSourceCRC(t *testing.T) {
 	}
 }
 
-// TestSourceReclaim: a message in progress moves when the memory it is in is
-// asked back, and nothing touches that from then on; and its CRC is found right.
+// TestSourceReclaim: a message in progress moves when its memory is reclaimed, nothing touches that
+// memory from then on, and the CRC is still right.
 func TestSourceReclaim(t *testing.T) {
 	for _, at := range []int{10, 30, 9000, 20000} {
 		p, q, s, poll := sourcePeer(t, true)

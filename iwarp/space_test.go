@@ -42,9 +42,9 @@ func (s *testSpace) is(want []byte) bool {
 	return bytes.Equal(s.mem, want)
 }
 
-// TestSpace: all transfers between memory that neither side can address, near
-// elements among far ones, over every variant of the stream: each message takes one
-// receive. [I-61] [I-49] [RDMAP-5.3-2] [RDMAP-5.3-11]
+// TestSpace: all transfers between memory that neither side can address, with near elements among
+// far ones, over every variant of the stream. Each message takes one receive. [I-61] [I-49]
+// [RDMAP-5.3-2] [RDMAP-5.3-11]
 func TestSpace(t *testing.T) {
 	const size = 300000
 	for _, v := range variants {
@@ -119,8 +119,8 @@ func TestSpace(t *testing.T) {
 	}
 }
 
-// TestSpaceGone: memory that its program has given up ends the stream that needs it,
-// as a region does that was closed. [I-34] [I-43]
+// TestSpaceGone: memory that its program has unmapped ends the stream that needs it, like a closed
+// region. [I-34] [I-43]
 func TestSpaceGone(t *testing.T) {
 	gone := func(q *QueuePair) *MemoryRegion {
 		mr, err := q.PD().RegisterSpace(&testSpace{}, 0x10000, 1<<16, RemoteRead|RemoteWrite)

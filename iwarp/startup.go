@@ -98,8 +98,7 @@ func client(ctx context.Context, nc net.Conn, c *Config) (_ *QueuePair, in *mpa.
 	return q, in, nil
 }
 
-// exchange sends the Request and waits for the Reply. rest is what came behind
-// it.
+// exchange sends the Request and waits for the Reply. rest holds bytes that came after the Reply.
 func exchange(ctx context.Context, nc net.Conn, in *mpa.Initiator, limit time.Duration) (_ mpa.Action, rest []byte, err error) {
 	stop := bound(ctx, nc, limit)
 	defer stop()
@@ -127,7 +126,7 @@ func exchange(ctx context.Context, nc net.Conn, in *mpa.Initiator, limit time.Du
 	}
 }
 
-// A startupBuffer holds the longest frame and some of what may come behind it.
+// A startupBuffer holds the longest frame and some bytes that may follow it.
 type startupBuffer [mpa.FrameLen + mpa.MaxPrivate + 108]byte
 
 var startupBuffers = sync.Pool{New: func() any { return new(startupBuffer) }}
@@ -185,7 +184,7 @@ func bound(ctx context.Context, nc net.Conn, limit time.Duration) (stop func()) 
 	}
 }
 
-// wrap applies what the configuration puts between the stream and TCP.
+// wrap applies the configured layers between the stream and TCP.
 func (c *Config) wrap(ctx context.Context, nc net.Conn, server bool) (net.Conn, error) {
 	// Nagle's algorithm is off, so that FPDUs begin segments when they can; the
 	// buffers are the system's, which fits them to the path. [MPA-5.1-3] [DDP-A-1]
@@ -337,7 +336,7 @@ func (q *QueuePair) greet() {
 	}
 }
 
-// terminateStartup tells the peer why start-up failed after its Reply.
+// terminateStartup reports to the peer why start-up failed after its Reply.
 func (q *QueuePair) terminateStartup(err error) {
 	code := mpa.CodeCatastrophic
 	if e, ok := errors.AsType[*mpa.Error](err); ok {

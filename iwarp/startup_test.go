@@ -33,7 +33,7 @@ const (
 	replyHex   = "4d504120494420526570204672616d65"
 )
 
-// readAll returns what comes until the end, and how it ended.
+// readAll returns all bytes until the end, and the error at the end.
 func readAll(t *testing.T, c net.Conn) ([]byte, error) {
 	t.Helper()
 	c.SetReadDeadline(time.Now().Add(patience))
@@ -165,9 +165,8 @@ func TestMalformedReply(t *testing.T) {
 	}
 }
 
-// TestStartupTerminates: what the Initiator can't agree to after a good Reply
-// is told by its first FPDU. [MPA2-8-1] [MPA2-9.1-9] [MPA2-9.1-12] [MPA2-9.1-13]
-// [MPA2-9.2-11] [MPA2-9.2-12] [I-38]
+// TestStartupTerminates: if the Initiator cannot agree to a good Reply, its first FPDU reports
+// that. [MPA2-8-1] [MPA2-9.1-9] [MPA2-9.1-12] [MPA2-9.1-13] [MPA2-9.2-11] [MPA2-9.2-12] [I-38]
 func TestStartupTerminates(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -201,8 +200,8 @@ func TestStartupTerminates(t *testing.T) {
 	}
 }
 
-// TestFirstFPDU: a Responder sends nothing before it has found one FPDU valid,
-// and takes any as the first. [MPA-7.1.2-15] [MPA-7.1.2-10] [MPA-7.1-6] [DDP-6.1-1] [I-21]
+// TestFirstFPDU: a Responder sends nothing before it has received one valid FPDU, and accepts any
+// FPDU as the first. [MPA-7.1.2-15] [MPA-7.1.2-10] [MPA-7.1-6] [DDP-6.1-1] [I-21]
 func TestFirstFPDU(t *testing.T) {
 	enhanced := mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite | mpa.RTRRead | mpa.RTRSend, IRD: 1, ORD: 1}
 	for _, c := range []struct {
@@ -337,9 +336,8 @@ func TestReadyMessages(t *testing.T) {
 	}
 }
 
-// TestNudge: first FPDUs that nothing comes back for are followed by a
-// zero-length Write, three times, and no more; those that are answered are not. [I-10]
-// [RDMAP-5.1-8]
+// TestNudge: a first FPDU without an answer is followed by a zero-length Write, three times at
+// most. An answered one is not. [I-10] [RDMAP-5.1-8]
 func TestNudge(t *testing.T) { inBubble(t, testNudge) }
 
 func testNudge(t *testing.T) {
@@ -380,7 +378,7 @@ func TestFirstFPDUDelay(t *testing.T) {
 	}
 }
 
-// TestUntunable: a connection that can't be set as it is wanted is not used, and does not stay.
+// TestUntunable: a connection whose options cannot be set as configured is not used, and is closed.
 // [MPA-5.1-3] [DDP-A-1]
 func TestUntunable(t *testing.T) {
 	for name, begin := range map[string]func(context.Context, net.Conn, *Config) (*QueuePair, error){"Client": Client, "Server": Server} {
@@ -428,7 +426,7 @@ func rejectKeep(r *Request, private []byte) error {
 
 var errBroken = errors.New("broken")
 
-// A brokenConn can't be written to, if it is broken, and tells when it is closed.
+// A brokenConn fails writes if it is broken, and reports when it is closed.
 type brokenConn struct {
 	net.Conn
 	broken bool
@@ -801,7 +799,7 @@ func TestListenerHere(t *testing.T) {
 	}
 }
 
-// A between is a connection as far as its addresses tell.
+// A between is a connection that has only addresses.
 type between [2]net.IP
 
 func (b between) LocalAddr() net.Addr              { return &net.TCPAddr{IP: b[0], Port: 1} }
@@ -813,9 +811,9 @@ func (between) SetDeadline(time.Time) error        { return nil }
 func (between) SetReadDeadline(t time.Time) error  { return nil }
 func (between) SetWriteDeadline(t time.Time) error { return nil }
 
-// TestTLS: a stream in a protected connection. [SEC-5.1-1] [SEC-5.3-1] [SEC-5.4-1]
-// [DDP-8.4-1] [DDP-8.4-2] [I-73] It is what is offered in place of IPsec. [MPA-9.3-1]
-// [MPA-9.4-1] [DDP-8.4.2-1] [RDMAP-8.2.2-1] [SEC-5.4-3]
+// TestTLS: a stream in a protected connection. [SEC-5.1-1] [SEC-5.3-1] [SEC-5.4-1] [DDP-8.4-1]
+// [DDP-8.4-2] [I-73] TLS is offered instead of IPsec. [MPA-9.3-1] [MPA-9.4-1] [DDP-8.4.2-1]
+// [RDMAP-8.2.2-1] [SEC-5.4-3]
 func TestTLS(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -849,7 +847,7 @@ func (c countingConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// TestWrapConn: everything passes through what the hook returns.
+// TestWrapConn: every byte passes through the connection that the hook returns.
 func TestWrapConn(t *testing.T) {
 	var n atomic.Int64
 	a, b := connect(t, &Config{WrapConn: func(c net.Conn) net.Conn { return countingConn{c, &n} }}, nil)

@@ -9,9 +9,8 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A TerminateError says that a stream ended with an error of RDMAP, DDP or
-// MPA: one that the peer reported with a Terminate message, or one that we
-// found, and reported if that was possible.
+// A TerminateError reports that a stream ended with an error of RDMAP, DDP or MPA: one that the
+// peer reported with a Terminate message, or one that we found, and reported if that was possible.
 type TerminateError struct { // [RDMAP-7.1-1] [RDMAP-5.4-5] [DDP-6.2.2-1] [MPA-8-2] [RDMAP-3.2-3] [RDMAP-3.2-5]
 	Remote bool  // the peer told us; otherwise we found it
 	Layer  Layer // which of the three found it
@@ -68,8 +67,7 @@ func terminateError(t rdmap.Terminate, remote bool, raw []byte, cause error) *Te
 	return e
 }
 
-// hint explains what known peers mean by codes they use in their own way.
-// Nothing depends on it. [I-40] [I-75]
+// hint explains codes that known peers use in their own way. Nothing depends on it. [I-40] [I-75]
 func hint(t rdmap.Terminate) string {
 	if s, ok := t.Swapped(); ok {
 		return fmt.Sprintf("fields swapped, probably Linux siw: %v error %d/%d/%02x, %s", s.Layer, uint8(s.Layer), s.Type, s.Code, s.Text())

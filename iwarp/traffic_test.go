@@ -12,10 +12,9 @@ import (
 	"viaduct/internal/wire/ddp"
 )
 
-// TestTraffic lets both ends of a stream post random requests at the same
-// time: every kind, random sizes, fences, inline data, batches. Sends arrive
-// whole and in order, what was written is read back, requests complete in the
-// order of posting. A failing run is repeated with its seed.
+// TestTraffic makes both ends of a stream post random requests at the same time: every kind, random
+// sizes, fences, inline data, batches. Sends arrive whole and in order, reads return the written
+// bytes, and requests complete in the order of posting. A failing run is repeated with its seed.
 func TestTraffic(t *testing.T) {
 	for i, v := range []struct {
 		name   string
@@ -69,7 +68,7 @@ type end struct {
 	added  uint64
 }
 
-// A job is a request that was posted, and what has to be true when it is done.
+// A job is a posted request, and the condition that must hold when it is done.
 type job struct {
 	id    uint64
 	check func(c Completion) error
@@ -231,7 +230,7 @@ func (e *end) receive() {
 	}
 }
 
-// word returns what the peer has added up here.
+// word returns the sum of the peer's atomic additions here.
 func (e *end) word() uint64 {
 	e.q.fc.Quiesce()
 	return binary.NativeEndian.Uint64(e.mr.Bytes())

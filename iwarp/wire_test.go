@@ -262,8 +262,8 @@ type fakeAddr struct {
 
 func (f fakeAddr) RemoteAddr() net.Addr { return f.a }
 
-// TestRefreshMSS: the size of the moment counts for messages that begin later,
-// not for the one in progress. [MPA-4.5-6] [DDP-3-2]
+// TestRefreshMSS: a new segment size applies to messages that begin later, not to the current one.
+// [MPA-4.5-6] [DDP-3-2]
 func TestRefreshMSS(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true})
 	full := q.MULPDU()
@@ -288,8 +288,8 @@ func TestRefreshMSS(t *testing.T) {
 	}
 }
 
-// TestSizeAge: the size of the moment is asked for when it is a second old or four MiB were
-// sent by it, unless it is fixed. [MPA-4.5-6] [MPA-4.5-3] [DDP-3-1] [I-27]
+// TestSizeAge: the segment size is asked for again when it is a second old, or four MiB were sent
+// with it, unless it is fixed. [MPA-4.5-6] [MPA-4.5-3] [DDP-3-1] [I-27]
 func TestSizeAge(t *testing.T) {
 	for _, c := range []struct {
 		fixed bool
@@ -361,10 +361,10 @@ func TestCuts(t *testing.T) {
 	}
 }
 
-// TestPeerHabits: what is harmless in a peer's segments is taken: reserved
-// bits, pads, garbage in unused fields, a zero-length segment in mid message,
-// the largest ULPDU. [MPA-4.1-4] [DDP-4.1-9] [RDMAP-4.1-8] [RDMAP-4.1-10] [RDMAPX-4.1-3]
-// [DDP-4.3-4] [DDP-5.2-9] [DDP-5.2-10] [MPA-A.4-2] [I-30] [I-51]
+// TestPeerHabits: harmless deviations in a peer's segments are accepted: reserved bits, pads,
+// garbage in unused fields, a zero-length segment in mid message, the largest ULPDU. [MPA-4.1-4]
+// [DDP-4.1-9] [RDMAP-4.1-8] [RDMAP-4.1-10] [RDMAPX-4.1-3] [DDP-4.3-4] [DDP-5.2-9] [DDP-5.2-10]
+// [MPA-A.4-2] [I-30] [I-51]
 func TestPeerHabits(t *testing.T) {
 	p, q := asInitiator(t, nil)
 	mr, _ := q.Register(make([]byte, 65536), RemoteWrite)

@@ -70,7 +70,7 @@ func (s *SGE) pin(q *QueuePair, off, n uint64, need regmem.Rights) (regmem.Ref, 
 // An Op is the operation of a send request.
 type Op uint8
 
-// The operations. Names are those of the messages they make.
+// The operations are named after the messages that they send.
 const (
 	OpSend Op = iota
 	OpSendInvalidate
@@ -115,10 +115,10 @@ func (o Op) String() string {
 	return fmt.Sprintf("op 0x%02x", uint8(o))
 }
 
-// reads tells operations that wait for an answer of the peer.
+// reads reports whether the operation waits for an answer of the peer.
 func (o Op) reads() bool { return o == OpRead || o == OpFetchAdd || o == OpCmpSwap }
 
-// RemoteAddr is a place in the peer's memory, as the peer told it.
+// RemoteAddr is an address in the peer's memory, as the peer sent it.
 type RemoteAddr struct {
 	STag uint32 // names the peer's region
 	TO   uint64 // Tagged Offset, bytes

@@ -11,8 +11,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// TestActions: all that the machine asks for is done, and by iWARP: what comes is kept
-// where it is until it is read, what goes is announced at once.
+// TestActions: every action of the machine is performed, and by iWARP. Received bytes stay where
+// they are until they are read, and sent messages leave at once.
 func TestActions(t *testing.T) { // [SDP-8.1.1-1] [SDP-8.1.1-32]
 	inBubble(t, "held", func(t *testing.T) {
 		w, c := memWire(t, memSide{}, goodHello)

@@ -90,7 +90,7 @@ func TestRefusedCalls(t *testing.T) { // [D-32] [D-40] [SDP-4.2-1] [SDP-9.5.3-2]
 	})
 }
 
-// TestSDP_9_3_15: ReadFull is io.ReadFull in one call, also where it ends early.
+// TestSDP_9_3_15: ReadFull is io.ReadFull in one call, also if the stream ends early.
 func TestSDP_9_3_15(t *testing.T) {
 	inBubble(t, "SDP-9.3-15", func(t *testing.T) {
 		a, b := memPair(t, Options{}, Options{})
@@ -229,8 +229,8 @@ func TestSDP_8_2_1_Linger(t *testing.T) {
 	})
 }
 
-// TestCloseHears: CloseWrite and Close look at what has come: an AbortConn that has is
-// their error.
+// TestCloseHears: CloseWrite and Close handle arrivals first, and return an AbortConn that has
+// arrived as their error.
 func TestCloseHears(t *testing.T) {
 	for _, v := range []struct {
 		name string
@@ -248,8 +248,8 @@ func TestCloseHears(t *testing.T) {
 	}
 }
 
-// TestCloseReadWire: CloseRead drops what is held, ends a Read that waits, and leaves
-// the other direction alone; what comes afterwards resets the stream.
+// TestCloseReadWire: CloseRead drops held bytes, ends a waiting Read, and does not affect the other
+// direction. Payload that arrives afterwards resets the stream.
 func TestCloseReadWire(t *testing.T) { // [D-49] [SDP-8.2.1-3]
 	inBubble(t, "D-49", func(t *testing.T) {
 		w, c := memWire(t, memSide{}, goodHello)
@@ -338,7 +338,7 @@ func readN(c *Conn, n int) (string, error) {
 	return string(p[:n]), err
 }
 
-// TestSDP_9_4_ExchangeWire: what an Exchange puts on the wire, and what it leaves to
+// TestSDP_9_4_ExchangeWire: the messages that an Exchange sends, and the work that it leaves to
 // Write and Read.
 func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 	pinned := Options{SendPolicy: PinPipelined, RecvPolicy: PinPipelined, SendThreshold: 1000, RecvThreshold: 2048, RecvBufferSize: 2048, NoResize: true}
@@ -566,7 +566,7 @@ func TestSDP_9_4_ExchangeOffered(t *testing.T) {
 	})
 }
 
-// TestBuffersSet: the bytes held beside the Private Buffers are what SetReadBuffer says.
+// TestBuffersSet: SetReadBuffer bounds the bytes held in addition to the Private Buffers.
 func TestBuffersSet(t *testing.T) {
 	inBubble(t, "D-79", func(t *testing.T) { // [SDP-8.2.2-5]
 		w, c := memWire(t, memSide{opt: Options{RecvBuffers: 4, RecvBufferSize: 512, NoResize: true, ReceiveBuffer: 1000}}, goodHello)
@@ -602,8 +602,8 @@ func TestBuffersSet(t *testing.T) {
 	})
 }
 
-// TestStreamEnds: a connection that is closed by both ends ends its stream in order, one
-// that is aborted resets it; either way nothing is left of what was advertised.
+// TestStreamEnds: a connection closed by both ends ends its stream in order, and an aborted one
+// resets it. In both cases no advertised memory stays registered.
 func TestStreamEnds(t *testing.T) {
 	t.Run("SDP-8.2.1-24", func(t *testing.T) { // [SDP-8.2.1-23] [SDP-6.2-2]
 		w, c := connectWire(t, Options{})
@@ -671,8 +671,8 @@ func TestKeepAliveSet(t *testing.T) {
 	})
 }
 
-// TestTransferDetached: a write that is cancelled when the peer is owed its bytes ends for
-// its caller, with all of them, once they have been copied and sent.
+// TestTransferDetached: if a write is cancelled while the peer is owed its bytes, the write ends
+// for its caller, with all bytes counted, once they have been copied and sent.
 func TestTransferDetached(t *testing.T) { // [D-32] [SDP-9.5.4-1] [SDP-8.1.1-1]
 	inBubble(t, "D-32", func(t *testing.T) {
 		w, c := memWire(t, memSide{opt: Options{SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 1000}}, smallHello)
@@ -720,9 +720,8 @@ func TestTransferDetached(t *testing.T) { // [D-32] [SDP-9.5.4-1] [SDP-8.1.1-1]
 	})
 }
 
-// TestTerminateBehindDisConn: what the layers below find after the peer's DisConn may
-// have cost bytes that were written: Close says so where the peer has not acknowledged
-// them.
+// TestTerminateBehindDisConn: an error of a lower layer after the peer's DisConn may have lost
+// written bytes. Close reports that if the peer has not acknowledged them.
 func TestTerminateBehindDisConn(t *testing.T) {
 	for _, acked := range []bool{false, true} {
 		inBubble(t, "SDP-8.2.1-7", func(t *testing.T) { // [D-49]

@@ -101,8 +101,8 @@ func TestCloseAndExit(t *testing.T) {
 	}
 }
 
-// TestCloseLate: a peer that takes nothing costs Close its time and an error; the
-// bytes go on being delivered.
+// TestCloseLate: with a peer that reads nothing, Close takes its full time and returns an error.
+// The bytes are still delivered later.
 func TestCloseLate(t *testing.T) { // [D-78]
 	const size = 100_000 // more than the other end holds
 	a, b := pair(t, Options{SendBuffer: 1 << 20}, Options{RecvBuffers: 4, RecvBufferSize: 512, NoResize: true, ReceiveBuffer: 1})

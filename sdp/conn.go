@@ -155,7 +155,7 @@ func (c *Conn) attach(s *setup) {
 	c.alarm.attend = c.now() + attendTime
 }
 
-// begin has the connection deal with what arrives. It is called once path is known.
+// begin makes the connection handle arrivals. It is called once path is known.
 func (c *Conn) begin() {
 	c.mu.Lock()
 	defer c.unlock()
@@ -197,18 +197,17 @@ func (c *Conn) isClosed() bool {
 	return c.closed
 }
 
-// SetLinger says how long Close waits until the peer's TCP has all bytes that
-// were written, and the end of the stream behind them. With sec < 0, the default,
-// it is 10 seconds, after which they go on being delivered in the background, as
-// long as the process lives. With sec > 0 it is so many seconds, after which the
-// connection is reset. With 0 Close does not wait: what has not been delivered is
-// dropped and the connection is reset.
+// SetLinger sets how long Close waits until the peer's TCP has all written bytes and the end of the
+// stream. With sec < 0, the default, it is 10 seconds; after that, delivery continues in the
+// background as long as the process lives. With sec > 0 it is that many seconds, after which the
+// connection is reset. With 0 Close does not wait: undelivered bytes are dropped and the connection
+// is reset.
 func (c *Conn) SetLinger(sec int) error { // [D-78] [SDP-8.2.1-11]
 	return c.setting(func() { c.linger = time.Duration(sec) * time.Second })
 }
 
-// SetReadBuffer and SetWriteBuffer bound the bytes held in either direction
-// beside the Private Buffers; they hold for what comes from now on.
+// SetReadBuffer and SetWriteBuffer bound the bytes held in either direction in addition to the
+// Private Buffers. They apply to later bytes.
 func (c *Conn) SetReadBuffer(bytes int) error { // [D-79]
 	return c.setting(func() {
 		c.opt.ReceiveBuffer = max(0, bytes)
@@ -298,9 +297,9 @@ func threshold(n int) int {
 	return n
 }
 
-// CloseWrite ends the outgoing stream: what was written is delivered, then the
-// peer reads io.EOF. Reading goes on. The error is what ended the connection, if
-// it has ended before all was sent, or by an abort.
+// CloseWrite ends the outgoing stream: written bytes are delivered, then the peer reads io.EOF.
+// Reading goes on. If the connection ended by an abort, or before all bytes were sent, CloseWrite
+// returns the cause.
 func (c *Conn) CloseWrite() error { // [SDP-4.1-3] [SDP-8.2.1-1] [SDP-8.2.1-22]
 	c.mu.Lock()
 	defer c.unlock()
@@ -325,11 +324,11 @@ func (c *Conn) CloseRead() error { // [D-49]
 	return nil
 }
 
-// Close ends both directions. Blocked calls return. It waits until the peer's
-// TCP has what was written, see SetLinger, so that a program may end after it as
-// after Close of a TCP connection. The error tells that this is not so: that of a
-// deadline if the time was not enough, otherwise what ended the connection. With
-// an AbortConn of the peer it is ErrReset whatever was delivered.
+// Close ends both directions. Blocked calls return. Close waits until the peer's TCP has the
+// written bytes, see SetLinger, so that a program may end afterwards as after Close of a TCP
+// connection. It returns an error if they were not delivered: that of a deadline if the time was
+// too short, otherwise the cause of the connection's end. After an AbortConn of the peer it returns
+// ErrReset whatever was delivered.
 func (c *Conn) Close() error { // [SDP-8.2.1-5] [SDP-8.2.1-7] [SDP-8.2.1-22]
 	c.mu.Lock()
 	if c.closed {
@@ -403,10 +402,9 @@ func (c *Conn) endSoon(answer bool) {
 	}
 }
 
-// awaitDelivery waits until the peer's TCP has all that was written, and the
-// DisConn behind it. A process that ends before resets the connection if anything
-// has come that it did not read, such as credit, and what has not left by then is
-// lost.
+// awaitDelivery waits until the peer's TCP has all written bytes and the DisConn. If the process
+// ended before, unread arrivals such as credit would reset the connection, and the bytes that have
+// not left by then would be lost.
 func (c *Conn) awaitDelivery(limit time.Duration) error {
 	var err error
 	known := func() (done bool) {
@@ -450,8 +448,8 @@ var napping atomic.Int32
 
 const maxNapping = 4
 
-// nap sleeps for less than a millisecond, which is the least that a timer takes in a
-// process that does nothing else. It is false if it can't.
+// nap sleeps for less than a millisecond, the shortest time of a timer in an otherwise idle
+// process. It returns false if the system cannot.
 func nap(d time.Duration) bool {
 	defer napping.Add(-1)
 	if napping.Add(1) > maxNapping || !attend.CanNap {
@@ -472,8 +470,8 @@ func (c *Conn) lost() error {
 	return nil
 }
 
-// delivered reports whether it is known what became of the stream, which has
-// been handed to TCP or never will be, and the error if it was not delivered.
+// delivered reports whether the fate of the written bytes is known, and the error if they were
+// lost. Call it after the stream was handed to TCP.
 func (c *Conn) delivered() (known bool, err error) {
 	c.mu.Lock()
 	defer c.unlock()

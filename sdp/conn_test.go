@@ -95,8 +95,8 @@ func TestD40_Transfers(t *testing.T) {
 	}
 }
 
-// TestSDP_9_4_ExchangeFails: what keeps an Exchange from its end is told as of the half
-// that it kept, and what comes later is the next Read's. [SDP-9.4-1]
+// TestSDP_9_4_ExchangeFails: the error of an Exchange names the half that failed. Bytes that arrive
+// later go to the next Read. [SDP-9.4-1]
 func TestSDP_9_4_ExchangeFails(t *testing.T) {
 	told := func(what string, n int, err, want error, op string) {
 		t.Helper()
@@ -136,8 +136,8 @@ func TestSDP_9_4_ExchangeFails(t *testing.T) {
 	shutOne(t, b)
 }
 
-// TestReadFullEnds: an end in the middle is no orderly one for ReadFull, and one before
-// the first byte is.
+// TestReadFullEnds: for ReadFull an end in the middle is an error, and an end before the first byte
+// is orderly.
 func TestReadFullEnds(t *testing.T) {
 	t.Run("SDP-9.3-15", func(t *testing.T) {
 		a, b := pair(t, Options{}, Options{})
@@ -244,8 +244,8 @@ func TestSDP_9_5_3_Conn(t *testing.T) {
 	shut(t, a, b)
 }
 
-// TestReadMarked: a read tells where its urgent byte is, and keeps to that when the byte
-// comes in the middle of it.
+// TestReadMarked: a read returns the position of its urgent byte, even if the byte arrives in the
+// middle of the read.
 func TestReadMarked(t *testing.T) { // [SDP-9.5.3-1] [SDP-9.5.3-9]
 	a, b := pair(t, Options{}, Options{})
 	a.Write([]byte("abc"))
@@ -744,8 +744,8 @@ func TestSDP_13_1_Conn(t *testing.T) {
 	}
 }
 
-// A connection whose send queue is full when its peer moves follows it once the
-// SuspCommAck has left. [SDP-13.1.1-8] [SDP-13.1.1-9]
+// If a connection's send queue is full when its peer moves, it follows once the SuspCommAck has
+// left. [SDP-13.1.1-8] [SDP-13.1.1-9]
 func TestSDP_13_1_QueueFull(t *testing.T) {
 	stays, goes := pair(t, Options{}, Options{})
 	nl, err := Listen("127.0.0.1:0", nil)
@@ -833,7 +833,7 @@ func TestD50_Expect(t *testing.T) {
 	shut(t, a, b)
 }
 
-// A peer that was told not to follow resets. [D-55]
+// With NoSuspend a peer resets instead of following. [D-55]
 func TestD55_NoSuspend(t *testing.T) {
 	a, b := pair(t, Options{NoSuspend: true}, Options{})
 	if _, err := b.Suspend(context.Background(), 5000); err == nil {

@@ -7,8 +7,7 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// A deadline is a moment that can be moved, and a channel that is closed when
-// it has come.
+// A deadline is a time that can be moved, and a channel that is closed when it has passed.
 type deadline struct {
 	over atomic.Bool // it has come
 
@@ -63,8 +62,8 @@ func (d *deadline) comeLocked() {
 	close(d.ch)
 }
 
-// Done returns the channel that is closed when the deadline as it is now has come.
-// With the methods that follow a deadline is a context.
+// Done returns the channel that is closed when the current deadline has passed. With the following
+// methods a deadline is a context.
 func (d *deadline) Done() <-chan struct{} {
 	d.lock.Lock()
 	defer d.lock.Unlock()

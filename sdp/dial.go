@@ -74,14 +74,13 @@ func Dial(address string, opt *Options) (*Conn, error) {
 	return c.(*Conn), nil
 }
 
-// DialContext connects to address, host and port, over network "tcp", "tcp4" or
-// "tcp6"; IPv4 and IPv6 serve alike. Any other network is a
-// net.UnknownNetworkError: SDP is a stream over TCP and nothing else. The
-// connection is a *Conn; with ResolvePrefer it may also be a *TCPConn. Both
-// have a method Path that says how it came about.
+// DialContext connects to address, host and port, over network "tcp", "tcp4" or "tcp6", by IPv4 or
+// IPv6. Any other network is a net.UnknownNetworkError, because SDP is a stream over TCP and
+// nothing else. The connection is a *Conn; with ResolvePrefer it may also be a *TCPConn. Both have
+// a method Path that reports how the connection was made.
 //
-// Errors are *net.OpError; inside may be *RefusedError, *ProtocolError, those
-// of package iwarp and of the Resolver.
+// Errors are *net.OpError. They wrap a *RefusedError, a *ProtocolError, or an error of package
+// iwarp or of the Resolver.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) { // [SDP-4.1-2] [SDP-7-1]
 	if err := checkNetwork("dial", network, addrString(address)); err != nil {
 		return nil, err
@@ -114,8 +113,8 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	return c, nil
 }
 
-// checkNetwork refuses what is not TCP: there is no datagram service, and no
-// stream but TCP's carries MPA here. [SDP-4.1-1]
+// checkNetwork refuses all networks but TCP: there is no datagram service, and only TCP carries MPA
+// here. [SDP-4.1-1]
 func checkNetwork(op, network string, a net.Addr) error {
 	switch network {
 	case "tcp", "tcp4", "tcp6":
@@ -283,9 +282,9 @@ func (d *Dialer) dialService(ctx context.Context, network string, service netip.
 	return &TCPConn{tc, Path{Why: "no SDP there: " + err.Error(), Err: err, Local: nc.LocalAddr(), Remote: nc.RemoteAddr()}}, nil
 }
 
-// dialMapped asks the Resolver and tries what it says. Whatever fails before
-// the first byte of the ULP is a reason to fall back: no answer, a denial, a
-// reset or timeout, no MPA or no Hello there. [SDP-7.5.1-7] [SDP-7.5.1-8]
+// dialMapped asks the Resolver and connects to its result. Any failure before the first byte of the
+// ULP is a reason to fall back: no answer, a denial, a reset or timeout, no MPA or no Hello there.
+// [SDP-7.5.1-7] [SDP-7.5.1-8]
 func (d *Dialer) dialMapped(ctx context.Context, nd net.Dialer, network string, local, service netip.AddrPort, opt Options) (*Conn, error) {
 	at, err := d.Resolver.Resolve(ctx, local, service)
 	if err != nil {

@@ -48,8 +48,8 @@ func TestUnknownNetworks(t *testing.T) {
 	})
 }
 
-// TestDialErrors: what a dial fails with is a *net.OpError that says what it was, and
-// the set-up has no more time than the dialer.
+// TestDialErrors: a failed dial returns a *net.OpError with the cause, and the set-up has no more
+// time than the dialer.
 func TestDialErrors(t *testing.T) { // [SDP-7-1] [SDP-4.1-2] [D-71] [SDP-7.5.1-7] [SDP-7.5.1-8]
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // it accepts nothing
 	if err != nil {
@@ -129,7 +129,7 @@ func TestDialErrors(t *testing.T) { // [SDP-7-1] [SDP-4.1-2] [D-71] [SDP-7.5.1-7
 	shut(t, c, s)
 }
 
-// twoAddresses is a name server in memory, for which each name has two addresses.
+// twoAddresses is a name server in memory that returns two addresses for each name.
 func twoAddresses(context.Context, string, string) (net.Conn, error) {
 	client, server := net.Pipe()
 	go func() {
@@ -198,7 +198,7 @@ func TestDialResolvedAll(t *testing.T) { // [D-71] [SDP-7-1]
 	}
 }
 
-// A tellingMapper knows one service, and calls told with each question.
+// A tellingMapper knows one service, and calls told with each query.
 type tellingMapper struct {
 	known, at netip.AddrPort
 	asked     []netip.AddrPort

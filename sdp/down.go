@@ -11,7 +11,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// streamEnded tells the machine that the stream below has ended, once, and why.
+// streamEnded reports to the machine, once, that the stream below has ended, and why.
 func (c *Conn) streamEnded() {
 	if c.drv.llp || c.suspended {
 		return
@@ -40,12 +40,12 @@ func (c *Conn) streamEnded() {
 // [SDP-6.2-2] [SDP-8.2.1-23]
 func (c *Conn) finish() { c.release(false, nil) }
 
-// abortNow ends the stream: in order behind an AbortConn, which a reset might
-// overtake, and by a reset otherwise. [SDP-8.2.2-1] [SDP-8.2.2-3] [SDP-8.2.2-7]
+// abortNow ends the stream: in order after an AbortConn, which a reset might overtake, and by a
+// reset otherwise. [SDP-8.2.2-1] [SDP-8.2.2-3] [SDP-8.2.2-7]
 func (c *Conn) abortNow(told bool, err error) { c.release(!told, err) }
 
-// release lets go of the stream and of all that belongs to it, in the
-// background, as it may take the peer two seconds. [SDP-8.2.1-14] [SDP-8.2.1-24]
+// release releases the stream and its resources in the background, as the peer may take two
+// seconds. [SDP-8.2.1-14] [SDP-8.2.1-24]
 func (c *Conn) release(reset bool, err error) {
 	if c.released {
 		return

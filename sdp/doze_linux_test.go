@@ -36,8 +36,8 @@ func echo(c net.Conn) {
 	}
 }
 
-// A reader that sleeps on the socket hears of what comes, of its deadline, of a
-// deadline that is moved, of other calls' completions and of the end.
+// A reader that sleeps on the socket is woken by arrivals, by its deadline, by a moved deadline, by
+// completions of other calls and by the end.
 func TestDozingReader(t *testing.T) {
 	onOne(t)
 	a, b := pair(t, Options{}, Options{})

@@ -9,7 +9,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// A driver remembers what comes of carrying out actions of the machine.
+// A driver holds state that results from performing actions of the machine.
 type driver struct {
 	pooled  bool // goroutines may be workers, see attend.Go
 	resized bool
@@ -25,18 +25,16 @@ const (
 	answerTime   = 20 * time.Microsecond  // that Close waits for the peer's DisConn when its TCP has acknowledged ours
 )
 
-// completed is the handler of the completion queue. Completions are dealt with by
-// whichever goroutine has mu: if another one has it, that one finds them as it gives
-// it back.
+// completed is the handler of the completion queue. Completions are handled by the goroutine that
+// has mu: another one leaves them to it, and it finds them when it unlocks.
 func (c *Conn) completed() {
 	if c.mu.TryLock() {
 		c.unlockOnly()
 	}
 }
 
-// unlock gives mu back, at the end of all that the machine is told of. It deals with
-// what has completed meanwhile, lends the buffer of the read that waits, and sets the
-// alarm.
+// unlock releases mu, after each event for the machine. It also handles completions that came
+// meanwhile, lends the buffer of a waiting read, and sets the alarm.
 func (c *Conn) unlock() {
 	if c.unlockOnly() {
 		c.progress().Poll() // bytes were left until there was memory for them
@@ -74,7 +72,7 @@ func (c *Conn) stopped() bool { return c.suspended || c.released }
 // progress is what a call that waits receives by.
 func (c *Conn) progress() attend.SourceSleeper { return attend.ProgressOf(c.queue.Load()) }
 
-// look receives what has arrived.
+// look receives arrivals.
 func (c *Conn) look() {
 	if !c.stopped() && !c.drv.llp {
 		c.progress().Poll()
@@ -82,7 +80,7 @@ func (c *Conn) look() {
 	}
 }
 
-// run tells the machine of completions. It reports whether there were any.
+// run passes completions to the machine. It reports whether there were any.
 func (c *Conn) run() bool {
 	if c.stopped() {
 		return false
@@ -121,9 +119,9 @@ func (c *Conn) settle(now sdpcore.Time) {
 	c.exec(c.m.Settle(now, c.room()))
 }
 
-// lend lends the buffer of the read that waits to what comes next. It reports
-// whether something was left until this was done, and whether that is to be received
-// now, since no call is about to look for it.
+// lend lends the buffer of the waiting read to the next bytes. left reports whether bytes were left
+// unread until this was done. now means that they must be received now, since no call is about to
+// look for them.
 func (c *Conn) lend() (left, now bool) {
 	var into []byte
 	if len(c.rops) > 0 && !c.drv.llp && !c.released {
@@ -134,10 +132,9 @@ func (c *Conn) lend() (left, now bool) {
 	return c.recv.in.lend(into, len(c.rops) == 0, c.held.wary)
 }
 
-// letLeave lets the calls of writes return that have waited long enough and may, and
-// the transfers of those that were cancelled and copied. It is
-// not called while actions are carried out: the machine counts as sent what they are yet
-// to send.
+// letLeave lets waiting writes return that have waited long enough and may return, and transfers
+// that were cancelled and copied. It is not called while actions are performed, because the machine
+// already counts their bytes as sent.
 func (c *Conn) letLeave() {
 	for i := 0; i < len(c.wops); i++ {
 		o := c.wops[i]
@@ -212,8 +209,7 @@ func (c *Conn) received(now sdpcore.Time, e *iwarp.Completion) {
 	r.cur = nil
 }
 
-// An alarm is the timer of a connection, and what it is for beside the deadline of
-// the machine.
+// An alarm is the timer of a connection, and its purposes besides the deadline of the machine.
 type alarm struct {
 	timer  *time.Timer
 	at     sdpcore.Time // when it goes off, 0 for never
@@ -221,8 +217,7 @@ type alarm struct {
 	close  sdpcore.Time // a closed connection is reset then; 0 for never
 }
 
-// setAlarm has the timer go off in time for what is due next. One that goes off
-// earlier than that is left alone.
+// setAlarm sets the timer for the next due event. A timer that fires earlier is not changed.
 func (c *Conn) setAlarm() {
 	if c.stopped() {
 		return

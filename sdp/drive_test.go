@@ -49,7 +49,7 @@ func TestD81_NoCallWaits(t *testing.T) {
 	shut(t, a, b)
 }
 
-// TestNoCallReceives: what arrives is dealt with although no call waits or ever did.
+// TestNoCallReceives: arrivals are handled although no call waits or ever did.
 func TestNoCallReceives(t *testing.T) {
 	a, b := pair(t, Options{}, Options{})
 	defer shut(t, a, b)
@@ -67,8 +67,8 @@ func TestNoCallReceives(t *testing.T) {
 	})
 }
 
-// What has come before both ends closed is read, and then the end, although the
-// stream below is gone by then. [SDP-8.2.1-23]
+// Bytes received before both ends closed are read, followed by the end, although the stream below
+// is gone by then. [SDP-8.2.1-23]
 func TestReadAfterStreamEnded(t *testing.T) {
 	a, b := pair(t, Options{}, Options{})
 	if err := a.CloseWrite(); err != nil {
@@ -97,8 +97,8 @@ func TestReadAfterStreamEnded(t *testing.T) {
 	}
 }
 
-// TestNoAlarmForThePast: a write that has waited long enough, and may not leave, has no
-// alarm for that any more: what lets it leave is an event.
+// TestNoAlarmForThePast: a write that has waited long enough, but may not return, sets no alarm. An
+// event lets it return.
 func TestNoAlarmForThePast(t *testing.T) {
 	a, b := pair(t, Options{}, Options{})
 	if err := a.SetWriteBuffer(0); err != nil {
@@ -151,8 +151,8 @@ func TestKeepBacklog(t *testing.T) {
 	}
 }
 
-// TestFlowEndsAtDeadline: a read that takes a stream by naps and looks stops at its
-// deadline, however much comes.
+// TestFlowEndsAtDeadline: a read that polls a stream at intervals stops at its deadline, however
+// many bytes arrive.
 func TestFlowEndsAtDeadline(t *testing.T) {
 	c := &Conn{born: time.Now()} // a look would panic
 	c.rd.init()
@@ -161,8 +161,8 @@ func TestFlowEndsAtDeadline(t *testing.T) {
 	c.receive(&c.rd, newOp())
 }
 
-// TestHeld: a read waits for the rest of a message for a while, and the more
-// often that was in vain the longer none does.
+// TestHeld: a read waits for the rest of a message for a while. Each useless wait makes the next
+// reads wait less.
 func TestHeld(t *testing.T) {
 	var h held
 	now := sdpcore.Time(0)
@@ -196,8 +196,8 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// A reader looks again at once where its last look brought much, or was long ago,
-// or where what comes is not a stream of large messages.
+// A reader polls again at once if its last poll returned many bytes or was long ago, or if the
+// bytes are not a stream of large messages.
 func TestTooSoon(t *testing.T) {
 	if !attend.CanNap {
 		t.Skip("SKIPPED: no short sleeps on this system")

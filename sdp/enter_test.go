@@ -32,7 +32,7 @@ func (a addressed) RemoteAddr() net.Addr        { return textAddr(a.remote) }
 func (a addressed) Close() error                { return nil }
 func (a addressed) SetDeadline(time.Time) error { return nil }
 
-// A placed connection is one of TCP, as far as addresses tell.
+// A placed is a TCP connection that has only addresses.
 type placed struct {
 	net.Conn
 	local, remote net.Addr
@@ -41,8 +41,8 @@ type placed struct {
 func (p placed) LocalAddr() net.Addr  { return p.local }
 func (p placed) RemoteAddr() net.Addr { return p.remote }
 
-// TestEnterHere: by default this host may have as many set-ups in progress as there are in
-// all, and another one fewer; a limit that was set holds for both.
+// TestEnterHere: by default this host may have all of the set-ups in progress, and another host
+// fewer. A configured limit applies to both.
 func TestEnterHere(t *testing.T) { // [D-17] [SDP-15-4]
 	here := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 1}
 	for _, test := range []struct{ limit, ofHere, ofAnother int }{{0, 100, 32}, {3, 3, 3}} {
@@ -118,8 +118,8 @@ func TestEnter(t *testing.T) { // [D-17] [SDP-15-4]
 	enter("10.6.0.1:5", "10.6.0.1", true)
 }
 
-// TestSetUp: a set-up that fails gives its place back and is counted by its kind; one
-// that succeeds says how it came about; the others go on meanwhile.
+// TestSetUp: a failed set-up releases its place and is counted by kind. A successful one reports
+// its path. Others are not affected.
 func TestSetUp(t *testing.T) { // [SDP-8.1.2-1] [SDP-8.1.2-2]
 	idle := func(t *testing.T, l *Listener, refused, failed uint64) {
 		t.Helper()
@@ -210,8 +210,8 @@ func TestSetUp(t *testing.T) { // [SDP-8.1.2-1] [SDP-8.1.2-2]
 	})
 }
 
-// TestNewListenerTCP: a listener takes TCP connections that another one accepts, also
-// where plain ones are handed on or a wrapper sees the bytes.
+// TestNewListenerTCP: a listener takes TCP connections that another one accepts, even if plain ones
+// are passed on or a wrapper sees the bytes.
 func TestNewListenerTCP(t *testing.T) { // [SDP-8.1.2-1] [D-69]
 	wrapped := 0
 	for _, v := range []struct {

@@ -155,7 +155,7 @@ func ExampleConn_StartWrite() {
 	// 4194304 bytes arrived
 }
 
-// After Close of a listener Accept ends as that of any net.Listener.
+// After Close of a listener, Accept returns net.ErrClosed like any net.Listener.
 func ExampleListener_Close() {
 	l, err := sdp.Listen("127.0.0.1:0", nil)
 	if err != nil {

@@ -182,8 +182,8 @@ func (c *Conn) bytes(id uint64, off, n int) (*op, []byte) {
 	return o, o.buf[off-o.base : off-o.base+n]
 }
 
-// sendMessage posts the Send of acts[i], whose payload the OpParts behind it
-// continue, and returns how many those are.
+// sendMessage posts the Send of acts[i] and of the OpParts that follow it, and returns the number
+// of OpParts.
 func (c *Conn) sendMessage(acts []sdpcore.Action, i int) int {
 	a, s := &acts[i], &c.send
 	if a.Adv != 0 && !c.advertise(a) {
@@ -259,7 +259,7 @@ func (c *Conn) gather(acts []sdpcore.Action, i, payload, n int) int {
 	return n
 }
 
-// post hands a request to the stream, or keeps it while its queue is full.
+// post passes a request to the stream, or keeps it while the stream's queue is full.
 func (c *Conn) post(wr *iwarp.SendWR) {
 	s := &c.send
 	s.rang = true
@@ -417,8 +417,8 @@ func (c *Conn) compact(n int) {
 	c.recv.in.release(index)
 }
 
-// withdraw takes back the buffer of the read that waits, which the peer, or nothing,
-// writes to from now on. What has come there and was not counted in is kept.
+// withdraw takes back the buffer of the waiting read, to which only the peer, or nothing, writes
+// from now on. Bytes that arrived there and were not counted are kept.
 func (c *Conn) withdraw() {
 	if c.recv.in.lends() {
 		c.qp.Reclaim()
@@ -426,8 +426,8 @@ func (c *Conn) withdraw() {
 	}
 }
 
-// keepLoose copies what came straight into the buffer of a read that has ended
-// before it was counted in.
+// keepLoose copies bytes that arrived directly in the buffer of a read that ended before they were
+// counted.
 func (c *Conn) keepLoose() {
 	r := &c.recv
 	for i := r.head; i < len(r.holds); i++ {
@@ -541,7 +541,7 @@ func (c *Conn) flush() {
 	}
 }
 
-// detach copies the bytes of o from off, so that its caller can go.
+// detach copies the bytes of o from off, so that its caller can return.
 func (c *Conn) detach(o *op, off int) {
 	o.buf = append([]byte(nil), o.buf[off-o.base:]...)
 	o.base = off

@@ -40,9 +40,8 @@ func TestHeaderMemory(t *testing.T) {
 	}
 }
 
-// TestManyMessages: a write of more messages than the send queue holds arrives
-// as it was, whether they are copied when they are posted or not. [SDP-4.1-1]
-// [SDP-6.1.5-2]
+// TestManyMessages: a write of more messages than the send queue holds arrives unchanged, whether
+// or not they are copied when they are posted. [SDP-4.1-1] [SDP-6.1.5-2]
 func TestManyMessages(t *testing.T) {
 	for _, size := range []int{1500, 60} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {

@@ -100,7 +100,7 @@ func TestReadGreeting(t *testing.T) { // [SDP-6.2.1-1] [D-01] [D-07]
 	}
 }
 
-// TestReadRaw: a raw Hello is 32 bytes, however they come; one that is cut off is an
+// TestReadRaw: a raw Hello is 32 bytes, in whatever pieces they arrive. A truncated one is an
 // error.
 func TestReadRaw(t *testing.T) { // [SDP-8.1.1-10]
 	inBubble(t, "pieces", func(t *testing.T) {
@@ -146,8 +146,7 @@ func TestReadRaw(t *testing.T) { // [SDP-8.1.1-10]
 	})
 }
 
-// closing is a connection that tells when it is closed, and by when writes were to be
-// over.
+// closing is a connection that reports when it is closed, and the write deadline at that time.
 type closing struct {
 	net.Conn
 	closed  int
@@ -167,8 +166,8 @@ func (c *closing) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// TestConnectFails: what ends a set-up at the Connecting Peer, its error, and that
-// nothing is left of it. [SDP-8.1.2-1] [SDP-8.1.2-2]
+// TestConnectFails: the events that end a set-up at the Connecting Peer, with their errors. Nothing
+// of the set-up remains. [SDP-8.1.2-1] [SDP-8.1.2-2]
 func TestConnectFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-9.1-2] [D-02] [D-16]
 	opt, err := (&Options{}).complete()
 	if err != nil {
@@ -267,7 +266,7 @@ func TestConnectFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-9.1-2]
 	})
 }
 
-// TestHelloAckFails: what is wrong with a HelloAck, by the field, at the bounds.
+// TestHelloAckFails: errors in a HelloAck, field by field, at the limits.
 func TestHelloAckFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-8.1.2-1] [SDP-8.1.2-2]
 	opt, err := (&Options{}).complete()
 	if err != nil {
@@ -420,8 +419,8 @@ func TestHelloAckFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-8.1.2
 	})
 }
 
-// TestConfig: the Private Buffers, one of which is a spare, are there before anything is
-// said, and an end of the stream takes two seconds at most.
+// TestConfig: the Private Buffers, one of them a spare, exist before the first message, and an end
+// of the stream takes at most two seconds.
 func TestConfig(t *testing.T) { // [SDP-8.1.1-5] [SDP-8.1.1-6] [SDP-8.1.1-7] [SDP-8.1.1-18] [D-08] [D-49]
 	a, b := testkit.TCPPair(t)
 	p, q := testkit.Pipe()
@@ -452,7 +451,7 @@ func TestConfig(t *testing.T) { // [SDP-8.1.1-5] [SDP-8.1.1-6] [SDP-8.1.1-7] [SD
 	}
 }
 
-// TestRawHelloFails: what is wrong with a raw Hello, or with the MPA Request behind it.
+// TestRawHelloFails: errors in a raw Hello, or in the MPA Request after it.
 func TestRawHelloFails(t *testing.T) { // [D-02] [D-16]
 	opt, err := (&Options{}).complete()
 	if err != nil {

@@ -8,15 +8,13 @@ import (
 	"viaduct/iwarp"
 )
 
-// An inbox is where messages are received: the Private Buffers, as many as were
-// announced and one more as a spare, [D-08] each of which is bound to memory
-// only while a message is in it. While a read waits that nothing is held for,
-// payload goes into the read's own buffer at once, and the Private Buffer is one in
-// name.
+// An inbox receives the messages. It has the announced Private Buffers and one more as a spare
+// [D-08]. A buffer is bound to memory only while a message is in it. While a read waits and no
+// bytes are held for it, payload goes directly into the read's own buffer, and the Private Buffer
+// exists in name only.
 //
-// It is the stream's iwarp.RecvSource: those methods are called in the receive
-// role. What they share with the connection is guarded by mu, which is taken
-// behind all other locks.
+// It is the stream's iwarp.RecvSource, whose methods are called in the receive role. mu guards the
+// state that they share with the connection. It is locked after all other locks.
 type inbox struct {
 	layout sdpwire.Layout
 	size   int  // bytes of a Private Buffer
@@ -54,7 +52,7 @@ func newInbox(layout sdpwire.Layout, n, size int) *inbox {
 	return &inbox{layout: layout, size: size, slots: make([]*slot, n)}
 }
 
-// takeLocked returns a slot that is not in use, if there is one.
+// takeLocked returns an unused slot, if there is one.
 func (in *inbox) takeLocked() (i int, ok bool) {
 	if n := len(in.free); n > 0 {
 		i = in.free[n-1]
@@ -129,12 +127,11 @@ func (in *inbox) lands(head []byte, size int, last bool) int {
 	return 0
 }
 
-// lend lends into, the rest of the buffer of a read that waits, or nothing if that
-// is empty. Where a message has come into a Private Buffer, what is behind it has to
-// wait until that one has been counted in, or it would take its place; what is behind
-// a message in a read's buffer belongs behind it. [SDP-4.1-1] It reports whether
-// something was left alone, and whether that is to be received now: with none set no
-// read waits.
+// lend lends into, the rest of the buffer of a waiting read, or nothing if into is empty. If a
+// message has arrived in a Private Buffer, later bytes must wait until that message was counted,
+// because they would take its place otherwise. Bytes after a message in a read's buffer belong
+// after it. [SDP-4.1-1] left reports whether bytes were left unread. now means that they must be
+// received now; with none set no read waits.
 func (in *inbox) lend(into []byte, none, wary bool) (left, now bool) {
 	if in.rests && none && len(into) == 0 {
 		return false, false
@@ -163,10 +160,9 @@ func (in *inbox) lends() bool {
 	return true
 }
 
-// Full implements iwarp.RecvSource: what would not fit any more stays where it
-// is until the next read. So does a message of a stream of which only a part has
-// come, if the read has got one already and does not wait for the rest: it would
-// have to be moved.
+// Full implements iwarp.RecvSource: bytes that do not fit stay unread until the next read. So does
+// the arrived part of a message of a stream, if the read has already got a message and does not
+// wait for the rest, because that part would have to be moved.
 func (in *inbox) Full(stream iwarp.Pending) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -178,15 +174,15 @@ func (in *inbox) Full(stream iwarp.Pending) bool {
 	return full
 }
 
-// Keep implements iwarp.RecvSource: until the connection has dealt with what came,
-// and for the next read then.
+// Keep implements iwarp.RecvSource: keep bytes until the connection has handled the arrived ones,
+// and then for the next read.
 func (in *inbox) Keep() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.full || in.noRead
 }
 
-// overhead is more than what the layers below add to a message of a stream.
+// overhead exceeds the bytes that the lower layers add to a message of a stream.
 const overhead = 256
 
 // whole reports whether a message of a stream is left alone unless it is there
@@ -242,8 +238,8 @@ func (in *inbox) idle() bool {
 	return len(in.free) == in.made
 }
 
-// message returns the message of a completion: its header, and its payload
-// where the header does not contain it.
+// message returns the message of a completion: its header, and the payload that is not stored with
+// the header.
 func (in *inbox) message(id uint64, n int) (head, body []byte) {
 	s := in.slots[id]
 	if s.body != nil {

@@ -14,8 +14,8 @@ func dataHead(n int, f sdpwire.Flags) []byte {
 	return m.Append(nil, sdpwire.Figure)
 }
 
-// TestInboxLands: payload goes into the lent buffer as long as all before it
-// did and it fits, and elsewhere if there is anything about it.
+// TestInboxLands: payload goes into the lent buffer as long as all earlier payload did and it fits.
+// Any doubt sends it elsewhere.
 func TestInboxLands(t *testing.T) {
 	in := newInbox(sdpwire.Figure, 4, 1000)
 	lent := make([]byte, 100)
@@ -81,9 +81,8 @@ func TestInboxLands(t *testing.T) {
 	}
 }
 
-// TestInboxLendsLate: a message that came into a Private Buffer between the
-// look at the inbox and the loan keeps what is behind it out of the buffer of
-// the read. [SDP-4.1-1]
+// TestInboxLendsLate: a message may arrive in a Private Buffer between the check of the inbox and
+// the loan. Bytes after it then do not go into the buffer of the read. [SDP-4.1-1]
 func TestInboxLendsLate(t *testing.T) {
 	in := newInbox(sdpwire.Figure, 4, 1000)
 	lent := make([]byte, 100)
@@ -202,7 +201,7 @@ func TestInboxStream(t *testing.T) {
 	}
 }
 
-// A pending is what has come of what comes next.
+// A pending is the arrived length of the next message.
 type pending int
 
 func (p pending) Has(n int) bool { return n <= int(p) }

@@ -14,14 +14,13 @@ import (
 
 var processors = runtime.GOMAXPROCS(0)
 
-// Read takes at least one byte of the stream, io.EOF at its end. While it
-// blocks, p may be offered to the peer for RDMA Write.
+// Read reads at least one byte of the stream, or returns io.EOF at its end. While it blocks, p may
+// be offered to the peer for RDMA Write.
 func (c *Conn) Read(p []byte) (int, error) { return c.read(p, false) } // [D-40]
 
-// ReadFull fills p, like io.ReadFull, in one call: as MSG_WAITALL, for which p
-// is never offered for RDMA Write. At the end of the stream the error is
-// io.ErrUnexpectedEOF, or io.EOF if there was not a byte; the count of bytes is
-// exact whatever the error.
+// ReadFull fills p in one call, like io.ReadFull or MSG_WAITALL. p is never offered for RDMA Write.
+// At the end of the stream the error is io.ErrUnexpectedEOF, or io.EOF if no byte was read. The
+// count of bytes is exact whatever the error.
 func (c *Conn) ReadFull(p []byte) (int, error) { // [SDP-9.3-15]
 	n, err := c.read(p, true)
 	switch {
@@ -81,7 +80,7 @@ func (c *Conn) readEnded(o *op, full bool) (int, error) {
 	return n, c.opError("read", err)
 }
 
-// refused returns why a call can't begin that moves bytes, nil if it can.
+// refused returns the error of a call that cannot start to move bytes, or nil.
 func (c *Conn) refused(op string, d *half) error {
 	switch {
 	case c.closed:
@@ -92,8 +91,8 @@ func (c *Conn) refused(op string, d *half) error {
 	return nil
 }
 
-// takenAway reports whether Close or Suspend took the connection from calls that
-// call its methods, so that what was cancelled did not run out of time.
+// takenAway reports whether Close or Suspend has taken the connection from the other calls, so that
+// a cancelled call did not time out.
 func (c *Conn) takenAway() bool { return c.closed || c.suspendTo != nil }
 
 // readCancelled returns why a read was cancelled.
@@ -123,10 +122,9 @@ func (c *Conn) Write(p []byte) (int, error) { // [D-32] [D-40] [SDP-4.2-1]
 	return c.write(p, false)
 }
 
-// straight writes p without a queue and a list of actions, if nothing is in its
-// way, which is how most of a stream is written: what is done for each write
-// counts, as it runs cold after each system call. It reports whether it did: p is with
-// TCP then, or has been copied.
+// straight writes p without a queue and a list of actions, if nothing is in its way. Most of a
+// stream is written like this, and every instruction counts, because the code runs cold after each
+// system call. It reports whether it did: TCP has p then, or p was copied.
 func (c *Conn) straight(p []byte) bool {
 	s := &c.send
 	if len(c.wops) > 0 || len(c.ending) > 0 || len(s.backlog) > 0 || s.last != 0 || c.suspended || c.released || c.drv.llp || c.logsMessages() {
@@ -232,9 +230,9 @@ func (c *Conn) written(o *op, want int) (int, error) {
 	return n, c.opError("write", err)
 }
 
-// Exchange writes req and reads the answer into resp, at least one byte. Where
-// the modes allow it, one message carries both the request and the offer of
-// resp for RDMA Write, which saves one: the Transaction mechanism.
+// Exchange writes req and reads the answer into resp, at least one byte. If the modes allow it, one
+// message carries both the request and the offer of resp for RDMA Write, which saves a message: the
+// Transaction mechanism.
 func (c *Conn) Exchange(req, resp []byte) (int, error) { // [SDP-9.4-1]
 	c.mu.Lock()
 	switch {
@@ -318,7 +316,7 @@ func (c *Conn) ReadFrom(r io.Reader) (n int64, err error) {
 	}
 }
 
-// WriteTo hands the stream to w until its end; io.Copy uses it.
+// WriteTo writes the stream to w until its end. io.Copy uses it.
 func (c *Conn) WriteTo(w io.Writer) (n int64, err error) {
 	b := copyBuffers.Get().(*[]byte)
 	defer copyBuffers.Put(b)

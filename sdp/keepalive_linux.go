@@ -22,5 +22,5 @@ func setKeepAlivePeriod(fd uintptr, d time.Duration) error {
 	return unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, secs)
 }
 
-// acknowledge has the system acknowledge at once what has come.
+// acknowledge makes the kernel send a delayed TCP ACK now (TCP_QUICKACK).
 func acknowledge(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) }

@@ -10,8 +10,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// stalled is a connection whose peer gives no more credit, with a write of n bytes that
-// waits for it and that no call waits for.
+// stalled returns a connection whose peer gives no more credit, with a write of n bytes that waits
+// for credit and for which no call waits.
 func stalled(t *testing.T, opt Options, n int) (*wirePeer, *Conn) {
 	t.Helper()
 	w, c := memWire(t, memSide{opt: opt}, smallHello)
@@ -96,8 +96,7 @@ func TestMayLeave(t *testing.T) {
 	})
 }
 
-// TestJoin: small writes join one that waits in memory of the connection, up to its
-// bounds.
+// TestJoin: small writes join a waiting one in memory of the connection, up to its limits.
 func TestJoin(t *testing.T) {
 	const held = 10_000
 	for _, v := range []struct {
@@ -197,8 +196,8 @@ func TestJoin(t *testing.T) {
 	})
 }
 
-// TestKeepSends: writes that wait for nothing but TCP end when their memory is wanted
-// back; what names it is copied, and Reads go where they went.
+// TestKeepSends: writes that wait only for TCP end when their memory is wanted back. Requests that
+// name the memory are copied, and Reads keep their targets.
 func TestKeepSends(t *testing.T) {
 	inBubble(t, "D-32", func(t *testing.T) {
 		_, c := memWire(t, memSide{}, goodHello)

@@ -99,8 +99,7 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (*L
 	return s, err
 }
 
-// NewListener accepts SDP connections on those that l accepts. l belongs to the
-// Listener.
+// NewListener accepts SDP connections on the connections that l accepts. l belongs to the Listener.
 func (lc *ListenConfig) NewListener(l net.Listener) (*Listener, error) {
 	opt, err := lc.complete()
 	if err != nil {
@@ -250,8 +249,8 @@ func (l *Listener) count(n *uint64) {
 	l.mu.Unlock()
 }
 
-// setUp takes one connection through Hello and HelloAck. One that fails is none
-// of the others' business. [SDP-8.1.2-1]
+// setUp takes one connection through Hello and HelloAck. A failure does not affect other
+// connections. [SDP-8.1.2-1]
 func (l *Listener) setUp(nc net.Conn, host netip.Addr) {
 	path := Path{SDP: true, Accepted: true, Why: "accepted", Local: nc.LocalAddr(), Remote: nc.RemoteAddr()}
 	tcp, _ := nc.(*net.TCPConn)
@@ -302,8 +301,7 @@ func (l *Listener) setUp(nc net.Conn, host netip.Addr) {
 	}
 }
 
-// plain deals with a connection that does not speak SDP: it is handed on, or
-// reset.
+// plain handles a connection that does not speak SDP: it is passed on, or reset.
 func (l *Listener) plain(nc net.Conn, tcp *net.TCPConn, path Path) {
 	if _, ahead := nc.(*peekedConn); !l.lc.Plain || tcp == nil || ahead {
 		l.count(&l.refused)

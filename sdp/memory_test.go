@@ -84,7 +84,7 @@ func memWire(t testing.TB, s memSide, hello sdpwire.Hello) (*wirePeer, *Conn) {
 	return w, c
 }
 
-// memWireOn is memWire that tells the peer's end of the stream too.
+// memWireOn is memWire that also returns the peer's end of the stream.
 func memWireOn(t testing.TB, s memSide, hello sdpwire.Hello) (*wirePeer, *Conn, *testkit.Conn) {
 	t.Helper()
 	a, b := testkit.Pipe()
@@ -126,7 +126,7 @@ func started(f func() (int, error)) <-chan outcome {
 	return ch
 }
 
-// An outcome is that of a call that moves bytes.
+// An outcome is the result of a call that moves bytes.
 type outcome struct {
 	n   int
 	err error

@@ -27,9 +27,9 @@ import (
 // ResumeTimeout is how long a suspended connection is waited for.
 const ResumeTimeout = 30 * time.Second
 
-// A State is a suspended connection on its way to another holder: what the
-// draft wants passed, and the bytes that were not read or not delivered yet. It is
-// made by [Conn.Suspend] or UnmarshalBinary.
+// A State is a suspended connection on its way to another holder: the state that the draft
+// requires, and the bytes that were not read or not delivered yet. It is created by [Conn.Suspend]
+// or UnmarshalBinary.
 type State struct { // [SDP-13.1.1-11]
 	core   sdpcore.State
 	Local  netip.AddrPort // of the suspended TCP connection
@@ -272,11 +272,10 @@ type Expectation struct {
 	m *move
 }
 
-// Expect prepares the listener for a suspended connection between the given
-// addresses, before the old holder suspends it: what comes from that address
-// first is taken to be its peer; others from there are refused meanwhile. With
-// strict the source port has to be the old one too. A token, if not nil, has to
-// be shown by the peer.
+// Expect prepares the listener for a suspended connection between the given addresses, before the
+// old holder suspends it. The first connection from that address is taken to be its peer; others
+// from there are refused meanwhile. With strict the source port must be the old one too. A token,
+// if not nil, must be presented by the peer.
 func (l *Listener) Expect(local, remote netip.AddrPort, strict bool, token []byte) (*Expectation, error) { // [SDP-13.1.1-1] [SDP-13.1.1-2] [D-50]
 	m := &move{key: moveKey{local.Addr().Unmap(), remote.Addr().Unmap()}, token: token, ready: make(chan struct{}), got: make(chan *arrival, 1)}
 	if strict {
@@ -301,9 +300,9 @@ func (e *Expectation) Cancel() {
 	e.l.mu.Unlock()
 }
 
-// Resume waits for the peer of a suspended connection, whose state has been
-// handed over, and returns the connection where it stopped: what was received
-// is read first, what was not delivered is sent.
+// Resume waits for the peer of a suspended connection, whose state has been handed over, and
+// returns the connection where it stopped. Received bytes are read first, and undelivered ones are
+// sent.
 func (e *Expectation) Resume(ctx context.Context, st *State) (*Conn, error) { // [SDP-13.1.1-12] [SDP-13.1.1-13] [SDP-13.1.1-16] [SDP-13.1.1-17]
 	ctx, cancel := context.WithTimeout(ctx, ResumeTimeout)
 	defer cancel()
@@ -343,9 +342,9 @@ func (e *Expectation) Resume(ctx context.Context, st *State) (*Conn, error) { //
 	return c, nil
 }
 
-// expected reports whether a Hello is that of a connection that comes back. The
-// HelloAck waits until the state has been handed over, and its buffer size is
-// the one handed over. [SDP-13.1.1-13] [SDP-13.1.1-14] [SDP-13.1.1-15]
+// expected reports whether a Hello belongs to a connection that resumes. The HelloAck waits until
+// the state has been handed over, and its buffer size comes from the state. [SDP-13.1.1-13]
+// [SDP-13.1.1-14] [SDP-13.1.1-15]
 func (l *Listener) expected(s *setup, g greeting, path Path) (*move, Reason) {
 	local, _ := netip.ParseAddrPort(path.Local.String())
 	remote, _ := netip.ParseAddrPort(path.Remote.String())

@@ -75,7 +75,7 @@ func (w *wirePeer) connect(nc net.Conn, private []byte) error {
 	return err
 }
 
-// TestSuspendWire: what a suspension says, what it waits for and how it fails.
+// TestSuspendWire: the messages of a suspension, the events that it waits for, and its failures.
 func TestSuspendWire(t *testing.T) { // [SDP-13.1.1-3] [SDP-13.1.1-4] [SDP-13.1.1-5] [SDP-8.1.1-1] [SDP-8.1.1-32] [SDP-8.2.1-14]
 	suspend := func(ctx context.Context, c *Conn) (<-chan outcome, func() *State) {
 		var st *State
@@ -199,8 +199,8 @@ func TestComeBackFails(t *testing.T) {
 	})
 }
 
-// TestResumeStream: what a connection that goes on over a new stream keeps, and what it
-// leaves with the old one.
+// TestResumeStream: the state that a connection keeps over a new stream, and the state that ends
+// with the old one.
 func TestResumeStream(t *testing.T) {
 	inBubble(t, "SDP-13.1.1-17", func(t *testing.T) {
 		w, c := memWire(t, memSide{}, goodHello)
@@ -283,8 +283,8 @@ func TestResumeStream(t *testing.T) {
 	})
 }
 
-// TestResumeState: the new holder goes on where the state stops: what was held is read
-// first, what was not sent goes first, and an end that was due comes behind it.
+// TestResumeState: the new holder continues where the state stops: held bytes are read first,
+// unsent bytes are sent first, and a pending end follows them.
 func TestResumeState(t *testing.T) { // [SDP-13.1.1-12] [SDP-13.1.1-13] [SDP-13.1.1-14] [SDP-13.1.1-16] [SDP-13.1.1-17]
 	token := []byte("0123456789abcdef")
 	for _, v := range []struct {
@@ -388,7 +388,7 @@ func TestResumeState(t *testing.T) { // [SDP-13.1.1-12] [SDP-13.1.1-13] [SDP-13.
 	})
 }
 
-// TestExpected: which Hello is that of a connection that comes back.
+// TestExpected: which Hello belongs to a connection that resumes.
 func TestExpected(t *testing.T) { // [SDP-13.1.1-2] [SDP-13.1.1-13] [SDP-13.1.1-14] [SDP-13.1.1-15] [D-50] [D-07]
 	addr := netip.MustParseAddrPort
 	tcp := func(s string) net.Addr { return net.TCPAddrFromAddrPort(addr(s)) }

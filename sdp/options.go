@@ -104,15 +104,14 @@ type Options struct {
 	// [D-77].
 }
 
-// Defaults returns what the zero value of Options stands for, with the numbers of its
-// sizes, counts and times filled in.
+// Defaults returns the values that the zero Options stands for: sizes, counts and times.
 func Defaults() Options {
 	o, _ := new(Options).complete()
 	o.Logger = nil
 	return o
 }
 
-// complete returns o with defaults filled in, or what is wrong with it.
+// complete returns o with defaults filled in, or an error about a wrong value.
 func (o *Options) complete() (Options, error) {
 	c := *o
 	def := func(v *int, d int) {

@@ -36,7 +36,7 @@ func (p Path) String() string {
 	return fmt.Sprintf("sdp %v -> %v: %s (layout %v, crc %t, %s)", p.Local, p.Remote, p.Why, p.Layout, p.CRC, by)
 }
 
-// Path tells how the connection came about.
+// Path reports how the connection was made.
 func (c *Conn) Path() Path { return c.path }
 
 // Stats are counters of a connection.
@@ -60,14 +60,14 @@ func (c *Conn) Stats() Stats {
 		Credits: c.m.Credits(), SendQueue: c.m.SendQueue(), Held: c.m.Held(), Stream: c.qp.Stats()}
 }
 
-// A TCPConn is what a dial with fallback, or a listener for both, returns where
-// SDP was not used: plain TCP that tells why.
+// A TCPConn is the result of a dial with fallback, or of a listener for both, if SDP was not used:
+// plain TCP that reports why.
 type TCPConn struct {
 	*net.TCPConn
 	path Path
 }
 
-// Path tells how the connection came about.
+// Path reports how the connection was made.
 func (c *TCPConn) Path() Path { return c.path }
 
 // by notes how the bytes go.

@@ -57,8 +57,8 @@ type (
 	sums struct{ Read, Sent []byte }
 )
 
-// An app is a program with a connection that is busy both ways: it makes bytes
-// without end and hashes what goes and what comes.
+// An app is a program with a connection that is busy both ways: it generates bytes without end, and
+// hashes both directions.
 type app struct {
 	c          net.Conn
 	read, sent hash.Hash
@@ -172,8 +172,7 @@ func takeOver(ctx context.Context, exp *Expectation, h *handedOver) (*app, error
 	return a, nil
 }
 
-// holderMain is a process that holds the connection for a while. It ends when
-// its orders do.
+// holderMain is a process that holds the connection for a while. It ends when its input ends.
 func holderMain() int {
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	var first order
