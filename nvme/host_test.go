@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"viaduct/internal/nvmecore"
 	"viaduct/internal/testkit"
 	"viaduct/internal/wire/nvmewire"
 	"viaduct/iwarp"
@@ -279,5 +278,3 @@ func left(t testing.TB, tg *Target, n int) {
 		}
 	}
 }
-
-var _ = nvmecore.DiscoveryNQN

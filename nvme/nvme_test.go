@@ -294,7 +294,7 @@ func TestLogPages(t *testing.T) { // [NVME-ADM-4]
 }
 
 // TestEvents adds, resizes and removes namespaces of a host that has asked to be told.
-func TestEvents(t *testing.T) { // [NVME-AER-1]
+func TestEvents(t *testing.T) { // [NVME-AER-1] [NVME-SQE-4]
 	tg, addr := serve(t, Memory(1<<20))
 	h, _ := admin(t, addr, defaultNQN)
 	h.want(nvmewire.OK, nvmewire.SQE{Opcode: nvmewire.OpSetFeatures, CDW: [6]uint32{nvmewire.FeatureEvents, nvmewire.EventNamespaces}})

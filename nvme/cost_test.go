@@ -1,0 +1,165 @@
+package nvme
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+	"time"
+
+	"viaduct/internal/wire/nvmewire"
+	"viaduct/iwarp"
+)
+
+// A loop does one command again and again, without allocating.
+type loop struct {
+	h       *hostQueue
+	capsule []byte
+	sg      []iwarp.SGE
+	recv    [][]iwarp.SGE
+}
+
+func newLoop(h *hostQueue, s nvmewire.SQE, data int) *loop {
+	s.Flags = 0x40
+	l := &loop{h: h, capsule: append(s.Append(nil), make([]byte, data)...)}
+	l.sg = []iwarp.SGE{iwarp.Buf(l.capsule)}
+	for _, b := range h.bufs {
+		l.recv = append(l.recv, []iwarp.SGE{iwarp.Buf(b)})
+	}
+	return l
+}
+
+func (l *loop) post(t testing.TB) {
+	if err := l.h.qp.Post(iwarp.SendWR{SG: l.sg, Unsignaled: true}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (l *loop) response(t testing.TB) {
+	for end := time.Now().Add(time.Minute); ; {
+		c, ok := l.h.qp.RecvCQ().Poll()
+		switch {
+		case !ok && time.Now().After(end):
+			t.Fatal("no response")
+		case !ok:
+			runtime.Gosched()
+			continue
+		case c.Status != iwarp.StatusOK:
+			t.Fatal(l.h.qp.Err())
+		}
+		if e, _ := nvmewire.ParseCQE(l.h.bufs[c.ID]); e.Status != nvmewire.OK {
+			t.Fatal(e.Status)
+		}
+		if err := l.h.qp.PostRecv(iwarp.RecvWR{ID: c.ID, SG: l.recv[c.ID]}); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+}
+
+// TestNoAllocations does commands of each way for data, and counts what both ends allocate.
+func TestNoAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector empties pools at random, and has memory of its own")
+	}
+	_, addr := serve(t, Memory(1<<20))
+	_, h := attach(t, addr, 32)
+	inline := h.rw(nvmewire.OpWrite, 0, 4096)
+	inline.SGL = nvmewire.SGL{Type: nvmewire.SGLOffset, Length: 4096}
+	for name, l := range map[string]*loop{
+		"read":                 newLoop(h, h.rw(nvmewire.OpRead, 0, 4096), 0),
+		"write":                newLoop(h, h.rw(nvmewire.OpWrite, 0, 4096), 0),
+		"write in the capsule": newLoop(h, inline, 4096),
+		"compare":              newLoop(h, h.rw(nvmewire.OpCompare, 8, 512), 0),
+	} {
+		clear(h.mem[:4096])
+		once := func() { l.post(t); l.response(t) }
+		for range 200 {
+			once()
+		}
+		// Pools that the collector empties are filled again: less than one in two commands.
+		if n := testing.AllocsPerRun(1000, once); n >= 1 {
+			t.Errorf("%s: %v allocations per command", name, n)
+		}
+	}
+}
+
+const idleQueues = 128
+
+// TestIdleMemory measures the memory of a target with 128 idle I/O queues of 128 commands,
+// whose host is another process.
+func TestIdleMemory(t *testing.T) {
+	if addr := os.Getenv("VIADUCT_NVME_HOST"); addr != "" {
+		for range idleQueues / maxQueues {
+			adm, id := admin(t, addr, defaultNQN)
+			setQueues(adm, maxQueues)
+			for q := range maxQueues {
+				ioQueue(t, addr, id, uint16(q+1), 128).read(0, 4096)
+			}
+		}
+		os.Stdout.WriteString("ready\n")
+		io.Copy(io.Discard, os.Stdin)
+		return
+	}
+	if raceEnabled {
+		t.Skip("the race detector has memory of its own")
+	}
+	tg, addr := serve(t, Memory(1<<20))
+	before := inUse()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestIdleMemory$")
+	cmd.Env = append(os.Environ(), "VIADUCT_NVME_HOST="+addr)
+	cmd.Stderr = os.Stderr
+	in, _ := cmd.StdinPipe()
+	out, _ := cmd.StdoutPipe()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { in.Close(); cmd.Wait(); left(t, tg, 0) }()
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	n := len(tg.Queues())
+	got := inUse() - before
+	t.Logf("%d queues: %d KiB", n, got>>10)
+	if n < idleQueues || got > 4<<20 {
+		t.Errorf("%d queues take %d bytes, want at most 4 MiB", n, got)
+	}
+}
+
+// inUse is the memory of objects and stacks.
+func inUse() int64 {
+	var m runtime.MemStats
+	for range 3 { // pools are emptied by the second
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
+}
+
+// BenchmarkRead reads 4 KiB at a time at depth 1, and 128 KiB at depth 16.
+func BenchmarkRead(b *testing.B) {
+	for _, c := range []struct {
+		name     string
+		n, depth int
+	}{{"4KiB", 4096, 1}, {"128KiB", 128 << 10, 16}} {
+		b.Run(c.name, func(b *testing.B) {
+			_, addr := serve(b, Memory(1<<20))
+			_, h := attach(b, addr, 32)
+			l := newLoop(h, h.rw(nvmewire.OpRead, 0, c.n), 0)
+			b.SetBytes(int64(c.n))
+			b.ReportAllocs()
+			for range c.depth - 1 {
+				l.post(b)
+			}
+			for b.Loop() {
+				l.post(b)
+				l.response(b)
+			}
+			for range c.depth - 1 {
+				l.response(b)
+			}
+		})
+	}
+}
