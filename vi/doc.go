@@ -31,7 +31,7 @@
 // # Errors
 //
 // Functions return errors that match one of the sentinel errors of this
-// package, one for each return code of VIPL ([ReturnCode] gives the number).
+// package, one for each return code of VIPL.
 // Errors that belong to no call go to the handler set with
 // [NIC.ErrorCallback], one at a time.
 //

@@ -2,6 +2,7 @@ package vitcp
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -165,7 +166,7 @@ func (p *pair) connect(t testing.TB) {
 	<-waiting
 	for {
 		_, err := p.a.ConnectRequest(ctx, p.na.addr("client"), p.nb.addr("server"))
-		if vi.CodeOf(err) == vi.NoMatch && ctx.Err() == nil {
+		if errors.Is(err, vi.ErrNoMatch) && ctx.Err() == nil {
 			continue // the wait is not posted yet
 		}
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unsafe"
 
+	"viaduct/internal/viplcode"
 	"viaduct/vi"
 )
 
@@ -111,8 +112,8 @@ func vipl_go_connect_accept(ch, h C.uintptr_t) C.int {
 		return C.VIP_INVALID_PARAMETER
 	}
 	err := c.r.Accept(context.Background(), e.v)
-	switch vi.CodeOf(err) {
-	case vi.InvalidReliabilityLevel, vi.InvalidMTU, vi.InvalidState, vi.InvalidQoS, vi.InvalidParameter:
+	switch viplcode.Of(err) {
+	case viplcode.InvalidReliabilityLevel, viplcode.InvalidMTU, viplcode.InvalidState, viplcode.InvalidQoS, viplcode.InvalidParameter:
 	default:
 		disown(c.nic, &conns, c.h)
 	}

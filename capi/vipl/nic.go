@@ -11,6 +11,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"viaduct/internal/viplcode"
 	"viaduct/internal/viplconf"
 	"viaduct/vi"
 )
@@ -199,4 +200,4 @@ func boolean(b bool) C.VIP_BOOLEAN {
 }
 
 // code is what a call returns for an error. [VIA 6.3]
-func code(err error) C.int { return C.int(vi.CodeOf(err)) }
+func code(err error) C.int { return C.int(viplcode.Of(err)) }

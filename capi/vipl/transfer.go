@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"viaduct/internal/regmem"
+	"viaduct/internal/viplcode"
 	"viaduct/vi"
 )
 
@@ -236,7 +237,7 @@ func (e *endpoint) post(ds []*vi.Descriptor, recv bool) C.int {
 			n, err = e.v.PostSends(ds)
 		}
 		if ds = ds[n:]; err != nil {
-			if vi.CodeOf(err) != vi.Success {
+			if viplcode.Of(err) != viplcode.Success {
 				return code(err)
 			}
 			ds = ds[1:]

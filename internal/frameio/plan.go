@@ -21,7 +21,7 @@ type Plan struct {
 	// missing bytes.
 	Predicted []Prediction
 
-	// MayFault means that the memory of these places may be unmapped. A read that fails for that
+	// Guarded means that the memory of these places may be unmapped. A read that fails for that
 	// reason ends the connection if a byte belongs there.
 	Guarded bool
 

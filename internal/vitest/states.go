@@ -200,7 +200,7 @@ func (e *env) stale(v *vi.VI) {
 		"ConnectRequest": connect, "ConnectPeerRequest": v.ConnectPeerRequest(e.address(0), e.address(1), 0),
 		"SetAttributes": v.SetAttributes(e.attrs()), "ConnectPeerDone": peerDone,
 	} {
-		if !errors.Is(err, vi.ErrClosed) || vi.CodeOf(err) != vi.InvalidParameter {
+		if !errors.Is(err, vi.ErrClosed) || !errors.Is(err, vi.ErrInvalidParameter) {
 			e.Errorf("%s on a destroyed VI: %v", name, err)
 		}
 	}

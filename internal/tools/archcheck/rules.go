@@ -41,6 +41,7 @@ var rules = []rule{
 
 	{"sdp", []string{"iwarp", "samehost", "internal/sdpcore", "internal/wire/sdpwire", "internal/..."}, protocol},
 	{"vitcp", []string{"vi", "samehost", "internal/wire/vitcpwire", "internal/..."}, protocol},
+	{"internal/viplcode", []string{"vi"}, protocol},
 	{"internal/viplconf", []string{"vi", "vitcp", "fcvi", "samehost", "internal/fc/fcip", "internal/wire/vitcpwire", "internal/..."}, protocol},
 	{"fcvi", []string{"vi", "samehost", "internal/fc/...", "internal/wire/iu", "internal/..."}, protocol},
 	{"nvme", []string{"iwarp", "samehost", "internal/nvmecore", "internal/wire/nvmewire", "internal/..."}, protocol},
