@@ -28,6 +28,7 @@ type Conn struct {
 	Owner any // of the driver's choice
 
 	state   state
+	own     netip.Addr // of the port that it belongs to
 	peer    netip.Addr
 	kind    ib.CMKind // CMReq or CMSIDRReq
 	tid     uint64

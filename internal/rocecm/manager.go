@@ -32,8 +32,8 @@ type Handler interface {
 
 // A Message is one to be sent.
 type Message struct {
-	To netip.Addr
-	CM ib.CM
+	From, To netip.Addr
+	CM       ib.CM
 }
 
 // A Manager has the connections of one or more ports.
@@ -66,7 +66,7 @@ func (m *Manager) Take() []Message {
 	return out
 }
 
-func (m *Manager) send(c *Conn, msg ib.CM) { m.out = append(m.out, Message{c.peer, msg}) }
+func (m *Manager) send(c *Conn, msg ib.CM) { m.out = append(m.out, Message{c.own, c.peer, msg}) }
 
 // Len returns the number of connections that are remembered.
 func (m *Manager) Len() int { return len(m.conns) }
@@ -91,9 +91,9 @@ func (m *Manager) remove(c *Conn) {
 	}
 }
 
-// Connect asks a peer for a connection. The message is a REQ or a SIDR_REQ without numbers.
-func (m *Manager) Connect(now Time, to netip.Addr, req ib.CM, owner any) *Conn {
-	c := &Conn{Owner: owner, peer: to, kind: req.Kind, tid: rand.Uint64()}
+// Connect asks a peer for a connection, from the port of an address. The message is a REQ or a SIDR_REQ without numbers.
+func (m *Manager) Connect(now Time, own, to netip.Addr, req ib.CM, owner any) *Conn {
+	c := &Conn{Owner: owner, own: own, peer: to, kind: req.Kind, tid: rand.Uint64()}
 	m.add(c)
 	req.TID, req.Local = c.tid, c.local
 	c.repeat(now, req, most)

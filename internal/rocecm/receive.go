@@ -6,11 +6,11 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// Receive handles a message of a peer.
-func (m *Manager) Receive(now Time, from netip.Addr, msg *ib.CM) {
+// Receive handles a message of a peer, that has come to the port of an address.
+func (m *Manager) Receive(now Time, own, from netip.Addr, msg *ib.CM) {
 	switch msg.Kind {
 	case ib.CMReq, ib.CMSIDRReq:
-		m.request(from, msg)
+		m.request(own, from, msg)
 		return
 	case ib.CMSIDRRep:
 		m.serviceReply(from, msg)
@@ -24,7 +24,7 @@ func (m *Manager) Receive(now Time, from netip.Addr, msg *ib.CM) {
 		return
 	}
 	if c == nil {
-		m.unknown(from, msg)
+		m.unknown(own, from, msg)
 		return
 	}
 	switch msg.Kind {
@@ -62,7 +62,7 @@ func ackTime(code uint8) Time {
 const serviceTime = 24
 
 // request handles a REQ or SIDR_REQ. One that has come before is answered again. [ROCE-CM-8]
-func (m *Manager) request(from netip.Addr, msg *ib.CM) {
+func (m *Manager) request(own, from netip.Addr, msg *ib.CM) {
 	k := asked{from, msg.Kind, msg.Local}
 	if c := m.asked[k]; c != nil {
 		switch c.state {
@@ -73,7 +73,7 @@ func (m *Manager) request(from netip.Addr, msg *ib.CM) {
 		}
 		return
 	}
-	c := &Conn{state: requested, peer: from, kind: msg.Kind, tid: msg.TID, remote: msg.Local, peerQPN: msg.Req.QPN}
+	c := &Conn{state: requested, own: own, peer: from, kind: msg.Kind, tid: msg.TID, remote: msg.Local, peerQPN: msg.Req.QPN}
 	if len(m.asked) >= maxAsked {
 		return
 	}
@@ -155,7 +155,7 @@ func (m *Manager) disconnected(c *Conn, msg *ib.CM) {
 
 // unknown handles a message of a connection that is not there. A DREQ that comes again is answered. A REP
 // is rejected: the peer would send it again and again. [ROCE-CM-9]
-func (m *Manager) unknown(from netip.Addr, msg *ib.CM) {
+func (m *Manager) unknown(own, from netip.Addr, msg *ib.CM) {
 	r := ib.CM{TID: msg.TID, Local: msg.Remote, Remote: msg.Local}
 	switch msg.Kind {
 	case ib.CMDReq:
@@ -165,7 +165,7 @@ func (m *Manager) unknown(from netip.Addr, msg *ib.CM) {
 	default:
 		return
 	}
-	m.out = append(m.out, Message{from, r})
+	m.out = append(m.out, Message{own, from, r})
 }
 
 // serviceReply handles a SIDR_REP.

@@ -97,7 +97,7 @@ func carry(t *testing.T, now Time, a, b *side, lose func(*ib.CM) bool) string {
 				if err != nil {
 					t.Fatal(err)
 				}
-				to.Receive(now, from, &got)
+				to.Receive(now, m.To, from, &got)
 			}
 		}
 		deliver(ma, addrA, b)
@@ -121,7 +121,7 @@ func TestROCE_CM(t *testing.T) {
 	}
 	t.Run("ROCE-CM-2", func(t *testing.T) { // from REQ to DREP
 		a, b := begin()
-		c := a.Connect(now, addrB, connectReq(), nil)
+		c := a.Connect(now, addrA, addrB, connectReq(), nil)
 		wire(t, a, b, "REQ MRA", nil)
 		b.want(t, "REQ 11 req")
 		if !b.accept(b.conn) || b.accept(b.conn) {
@@ -148,11 +148,11 @@ func TestROCE_CM(t *testing.T) {
 	t.Run("ROCE-CM-6", func(t *testing.T) {
 		a, b := begin()
 		b.noPlace = true
-		a.Connect(now, addrB, connectReq(), nil)
+		a.Connect(now, addrA, addrB, connectReq(), nil)
 		wire(t, a, b, "REQ REJ", nil)
 		a.want(t, "ended 0, reason 8 \x00\x00\x00")
 		b.noPlace, b.told = false, nil
-		a.Connect(now, addrB, connectReq(), nil)
+		a.Connect(now, addrA, addrB, connectReq(), nil)
 		wire(t, a, b, "REQ MRA", nil)
 		b.Reject(b.conn, ib.RejectConsumer, []byte("no."))
 		wire(t, a, b, "REJ", nil)
@@ -163,7 +163,7 @@ func TestROCE_CM(t *testing.T) {
 	})
 	t.Run("ROCE-CM-7", func(t *testing.T) { // nobody answers
 		a, b := begin()
-		a.Connect(now, addrB, connectReq(), nil)
+		a.Connect(now, addrA, addrB, connectReq(), nil)
 		n := 0
 		for at, ok := a.Deadline(); ok; at, ok = a.Deadline() {
 			now = at
@@ -180,7 +180,7 @@ func TestROCE_CM(t *testing.T) {
 		a.accepted, b.accepted = true, true
 		lost := map[ib.CMKind]int{}
 		once := func(m *ib.CM) bool { lost[m.Kind]++; return lost[m.Kind] == 1 }
-		a.Connect(now, addrB, connectReq(), nil)
+		a.Connect(now, addrA, addrB, connectReq(), nil)
 		wire(t, a, b, "REQ", once)
 		tick(firstGap, a)
 		wire(t, a, b, "REQ REP", once)
@@ -194,7 +194,7 @@ func TestROCE_CM(t *testing.T) {
 	t.Run("ROCE-CM-9", func(t *testing.T) {
 		a, b := begin()
 		a.accepted, b.accepted = true, true
-		c := a.Connect(now, addrB, connectReq(), nil)
+		c := a.Connect(now, addrA, addrB, connectReq(), nil)
 		wire(t, a, b, "REQ REP RTU", nil)
 		a.Disconnect(now, c)
 		wire(t, a, b, "DREQ DREP", func(m *ib.CM) bool { return m.Kind == ib.CMDRep })
@@ -207,7 +207,7 @@ func TestROCE_CM(t *testing.T) {
 	})
 	t.Run("ROCE-CM-10", func(t *testing.T) { // a program that takes half a minute
 		a, b := begin()
-		c := a.Connect(now, addrB, connectReq(), nil)
+		c := a.Connect(now, addrA, addrB, connectReq(), nil)
 		wire(t, a, b, "REQ MRA", nil)
 		tick(30*time.Second, a)
 		wire(t, a, b, "", nil)
@@ -221,14 +221,14 @@ func TestROCE_CM(t *testing.T) {
 		a, b := begin()
 		b.accepted = true
 		req := ib.CM{Kind: ib.CMSIDRReq, SIDR: ib.CMService{ServiceID: 5, PKey: ib.DefaultPKey}}
-		a.Connect(now, addrB, req, nil)
+		a.Connect(now, addrA, addrB, req, nil)
 		wire(t, a, b, "SIDR_REQ SIDR_REP", func(m *ib.CM) bool { return m.Kind == ib.CMSIDRRep })
 		tick(firstGap, a)
 		wire(t, a, b, "SIDR_REQ SIDR_REP", nil)
 		a.want(t, "SIDR_REP 22 \x00\x00\x00")
 		b.want(t, "SIDR_REQ 0 \x00\x00\x00")
 		b.noPlace, b.accepted = true, false
-		a.Connect(now, addrB, req, nil)
+		a.Connect(now, addrA, addrB, req, nil)
 		wire(t, a, b, "SIDR_REQ SIDR_REP", nil)
 		a.want(t, "ended 0, reason 0 \x00\x00\x00")
 		tick(time.Hour, b)
@@ -238,7 +238,7 @@ func TestROCE_CM(t *testing.T) {
 	})
 	t.Run("gives up before the answer", func(t *testing.T) {
 		a, b := begin()
-		c := a.Connect(now, addrB, connectReq(), nil)
+		c := a.Connect(now, addrA, addrB, connectReq(), nil)
 		wire(t, a, b, "REQ MRA", func(m *ib.CM) bool { return m.Kind == ib.CMMRA })
 		a.Disconnect(now, c)
 		wire(t, a, b, "REJ", nil)
@@ -254,7 +254,7 @@ func TestLoss(t *testing.T) {
 		a, b := newSide(&now), newSide(&now)
 		a.accepted, b.accepted = true, true
 		lose := func(*ib.CM) bool { return r.IntN(100) < 40 }
-		c := a.Connect(now, addrB, connectReq(), nil)
+		c := a.Connect(now, addrA, addrB, connectReq(), nil)
 		run := func() {
 			for {
 				carry(t, now, a, b, lose)
@@ -290,11 +290,11 @@ func FuzzReceive(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var now Time
 		s := newSide(&now)
-		s.Connect(now, addrA, connectReq(), nil)
+		s.Connect(now, addrB, addrA, connectReq(), nil)
 		s.Take()
 		for len(b) >= ib.MADLen {
 			if m, err := ib.ParseCM(b); err == nil {
-				s.Receive(now, addrA, &m)
+				s.Receive(now, addrB, addrA, &m)
 			}
 			b = b[ib.MADLen:]
 			now += time.Second

@@ -61,6 +61,7 @@ var rules = []rule{
 
 	{"internal/sdpcore", []string{"internal/wire/sdpwire"}, core},
 	{"internal/rocecore", []string{"internal/wire/ib"}, core},
+	{"internal/rocecm", []string{"internal/wire/ib"}, core},
 	{"internal/nvmecore", []string{"internal/wire/nvmewire"}, core},
 
 	{"samehost", []string{"internal/shm"}, internal}, // words that the protocols share with internal/sock, and memory

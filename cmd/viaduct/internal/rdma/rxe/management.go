@@ -1,0 +1,60 @@
+package rxe
+
+import (
+	"net/netip"
+
+	"viaduct/internal/rocecore"
+	"viaduct/internal/wire/ib"
+)
+
+// A Management is the queue pair 1 of an address, which has the datagrams of connection management. Safe
+// for concurrent use. It ends with its fabric.
+type Management struct {
+	udLink // for what has no meaning here
+	handle func(from netip.Addr, b []byte)
+	buf    [grhLen + ib.MADLen]byte // guarded by the lock of the pair
+}
+
+// Manage opens the queue pair 1 of an address of this host. handle gets each datagram, which it may not
+// keep; it must not wait.
+func (f *Fabric) Manage(own netip.Addr, handle func(from netip.Addr, b []byte)) (*Management, error) {
+	pair, err := f.wire.pair(own, ib.ManagementQPN)
+	if err != nil {
+		return nil, err
+	}
+	m := &Management{handle: handle}
+	m.pair = pair
+	pair.Datagrams(m, rocecore.DatagramConfig{MTU: ib.MADLen, QKey: ib.ManagementQKey})
+	return m, nil
+}
+
+// Send sends a datagram to the queue pair 1 of another address. [ROCE-CM-1]
+func (m *Management) Send(to netip.Addr, b []byte) {
+	m.pair.Post(&rocecore.Request{Op: rocecore.Send, Buf: inline(b),
+		To: rocecore.Destination{Addr: to, QPN: ib.ManagementQPN, QKey: ib.ManagementQKey}})
+}
+
+// RequestDone implements rocecore.Host.
+func (m *Management) RequestDone(*rocecore.Request, rocecore.Completion) {}
+
+// NextReceive implements rocecore.Host.
+func (m *Management) NextReceive() (rocecore.Receive, bool) {
+	return rocecore.Receive{Buf: inline(m.buf[:])}, true
+}
+
+// Received implements rocecore.Host.
+func (m *Management) Received(_ rocecore.Receive, a rocecore.Arrival) {
+	grh, n, err := ib.ParseGRH(m.buf[:])
+	if a.Status != rocecore.OK || a.Source != ib.ManagementQPN || err != nil || a.Len < n {
+		return
+	}
+	m.handle(grh.Source, m.buf[n:a.Len])
+}
+
+var _ rocecore.Host = (*Management)(nil)
+
+// OnWire reports whether an address is one that packets can have.
+func OnWire(g GID) bool { return onWire(g.addr()) }
+
+// Local reports whether an address is one of the fabric's ports.
+func (f *Fabric) Local(g GID) bool { return f.local(g) }
