@@ -5,15 +5,17 @@ package rdma
 import (
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 	"viaduct/cmd/viaduct/internal/rdma/rxe"
+	"viaduct/internal/rocecm"
 )
 
-// A roceManager connects identifiers of RoCE devices, both of whose ends are served here.
+// A roceManager connects identifiers of RoCE devices, both of whose ends are served here. A [cmWire] connects others.
 type roceManager struct {
 	mu        sync.Mutex           // taken before cmID.mu
 	listeners map[*cmID]bool       // guarded by mu
@@ -29,6 +31,9 @@ type roceID struct {
 	ird, ord       uint8
 	retry, rnr     uint8
 	over           bool // the connection has ended, and the program was told
+
+	wire    *rocecm.Conn // with a peer that is not served here, else nil
+	peerGID rxe.GID      // of that
 }
 
 // A roceCMHandler serves a command on identifiers of RoCE, whose number is at an offset of the body.
@@ -128,6 +133,15 @@ func (s *Service) roceFor(ps uint16, a netip.Addr) *device {
 	return rest
 }
 
+// ownLoopback is an address that means this host, whichever addresses the devices have.
+var ownLoopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
+// hasLoopback reports whether the device was given an address of the loopback interface. Other addresses of that
+// interface are other devices' then.
+func (d *device) hasLoopback() bool {
+	return slices.ContainsFunc(d.addrs, netip.Addr.IsLoopback)
+}
+
 // gidOf returns the GID by which an address is reached, and its index: that of the address, or any of its family for
 // those of the loopback interface.
 func (d *device) gidOf(a netip.Addr) (g rxe.GID, index uint8, ok bool) {
@@ -137,7 +151,7 @@ func (d *device) gidOf(a netip.Addr) (g rxe.GID, index uint8, ok bool) {
 			return e.gid, uint8(i), true
 		}
 	}
-	if !a.IsLoopback() || len(d.gids) == 0 {
+	if !a.IsLoopback() || len(d.gids) == 0 || d.hasLoopback() && a != ownLoopback {
 		return g, 0, false
 	}
 	index = uint8(min(1, len(d.gids)-1))
@@ -292,6 +306,9 @@ func (k *cmCommand) roceQueryRoute() {
 func (id *cmID) dgidLocked() (g [16]byte) {
 	if !id.dst.IsValid() {
 		return g
+	}
+	if id.roce.peerGID != (rxe.GID{}) {
+		return id.roce.peerGID
 	}
 	if own, _, ok := id.dev.gidOf(id.dst.Addr()); ok {
 		return own

@@ -25,7 +25,14 @@ func (k *cmCommand) roceListen() {
 	if id == nil {
 		return
 	}
-	k.finish(id.listenRoCE(int(int32(k.Body.U32(4)))))
+	e := id.listenRoCE(int(int32(k.Body.U32(4))))
+	if e == 0 {
+		id.mu.Lock()
+		ps, at := id.ps, id.src.Addr()
+		id.mu.Unlock()
+		id.s.cmWire.openFor(ps, at)
+	}
+	k.finish(e)
 }
 
 func (id *cmID) listenRoCE(backlog int) unix.Errno {
@@ -105,6 +112,7 @@ func (k *cmCommand) roceConnect() {
 		r.qpn, r.ird, r.ord, r.retry, r.rnr = p.QP, p.IRD, p.ORD, p.Retry, p.RNRRetry
 		r.psn = rand.Uint32N(1 << 24)
 	}
+	elsewhere := ok && id.elsewhereLocked()
 	id.mu.Unlock()
 	m.mu.Unlock()
 	if !ok {
@@ -113,6 +121,10 @@ func (k *cmCommand) roceConnect() {
 	}
 	p.Private = filled(p.Private, room)
 	k.Return(k.count, 0)
+	if elsewhere {
+		id.s.cmWire.connect(id, p)
+		return
+	}
 	if id.requestRoCE(p) {
 		return
 	}
@@ -131,13 +143,19 @@ func (k *cmCommand) roceConnect() {
 		id.state = cmOver
 		dst := id.dst
 		id.mu.Unlock()
-		id.s.explain("rdma_cm %v: no program here listens, and RoCE reaches no other host", dst)
+		id.s.explain("rdma_cm %v: no program here listens", dst)
 		if id.typ == rxe.UD {
 			id.tell(abi.EvUnreachable, unix.ETIMEDOUT, abi.ConnParam{})
 			return
 		}
 		id.tellReason(abi.EvRejected, rejectNoService, abi.ConnParam{})
 	})
+}
+
+// elsewhereLocked reports whether the other end is not served here.
+func (id *cmID) elsewhereLocked() bool {
+	to := rxe.GID(id.dgidLocked())
+	return rxe.OnWire(to) && !id.s.roce.Local(to)
 }
 
 // requestRoCE makes the other end of a connection, and reports it to the program that listens. It is
@@ -165,7 +183,7 @@ func (id *cmID) requestRoCE(p abi.ConnParam) bool {
 		return false
 	}
 	n := &cmID{s: s, ps: id.ps, typ: id.typ, sock: -1, state: cmRequested, dev: at, src: dst, dst: src}
-	n.roce = &roceID{peer: id, remoteQPN: p.QP, remotePSN: id.roce.psn, retry: p.Retry, rnr: p.RNRRetry}
+	n.roce = &roceID{peer: id, psn: rand.Uint32N(1 << 24), remoteQPN: p.QP, remotePSN: id.roce.psn, retry: p.Retry, rnr: p.RNRRetry}
 	id.roce.peer = n
 	l.mu.Lock()
 	n.file = l.file
@@ -208,7 +226,7 @@ func (k *cmCommand) roceAccept() {
 func (k *cmCommand) roceConfirm(id *cmID) {
 	m := &id.s.roceCM
 	m.mu.Lock()
-	peer, over := id.roce.peer, id.roce.over
+	peer, over, conn := id.roce.peer, id.roce.over, id.roce.wire
 	replied := id.roce.remoteQPN != 0
 	if replied {
 		id.setState(cmConnected)
@@ -220,6 +238,9 @@ func (k *cmCommand) roceConfirm(id *cmID) {
 	if !replied {
 		k.Return(0, unix.EINVAL)
 		return
+	}
+	if conn != nil && !over {
+		id.s.cmWire.confirm(conn)
 	}
 	k.Return(k.count, 0)
 	if over || peer == nil {
@@ -250,12 +271,17 @@ func (k *cmCommand) roceReply(id *cmID, p abi.ConnParam) {
 	m.mu.Lock()
 	r := id.roce
 	peer := r.peer
-	if peer == nil || r.over {
+	if peer == nil && r.wire == nil || r.over {
 		m.mu.Unlock()
 		k.Return(0, unix.ECONNRESET)
 		return
 	}
-	r.qpn, r.ird, r.ord, r.psn = p.QP, p.IRD, p.ORD, rand.Uint32N(1<<24)
+	r.qpn, r.ird, r.ord = p.QP, p.IRD, p.ORD
+	if peer == nil {
+		m.mu.Unlock()
+		k.roceReplyWire(id, p)
+		return
+	}
 	pr := peer.roce
 	pr.remoteQPN, pr.remotePSN, pr.ird, pr.ord, pr.rnr = p.QP, r.psn, p.ORD, p.IRD, p.RNRRetry
 	id.mu.Lock()
@@ -285,6 +311,22 @@ func (k *cmCommand) roceReply(id *cmID, p abi.ConnParam) {
 		UD: &abi.UDParam{QP: p.QP, QKey: abi.DatagramKey, AH: ah, Private: p.Private}}, of: peer})
 }
 
+// roceReplyWire is the passive side's accept of a peer that is not served here.
+func (k *cmCommand) roceReplyWire(id *cmID, p abi.ConnParam) {
+	id.mu.Lock()
+	id.uid = k.Body.U64(0)
+	id.state = cmConnecting
+	if id.typ == rxe.UD {
+		id.state = cmConnected
+	}
+	id.mu.Unlock()
+	if !id.s.cmWire.reply(id, p) {
+		k.Return(0, unix.ECONNRESET)
+		return
+	}
+	k.Return(k.count, 0)
+}
+
 func (k *cmCommand) roceReject() {
 	id := k.idAt(0)
 	if id == nil {
@@ -300,6 +342,7 @@ func (k *cmCommand) roceReject() {
 	}
 	id.mu.Unlock()
 	var peer *cmID
+	conn := id.roce.wire
 	if ok {
 		if peer = m.part(id); peer != nil {
 			peer.setState(cmOver)
@@ -309,6 +352,9 @@ func (k *cmCommand) roceReject() {
 	if !ok {
 		k.Return(0, unix.EINVAL)
 		return
+	}
+	if conn != nil {
+		id.s.cmWire.reject(conn, private)
 	}
 	k.Return(k.count, 0)
 	if peer != nil {
@@ -341,6 +387,7 @@ func (k *cmCommand) roceDisconnect() {
 	}
 	id.mu.Unlock()
 	var peer *cmID
+	conn := id.roce.wire
 	first := false
 	if state == cmConnected || state == cmConnecting {
 		first = !id.roce.over
@@ -352,6 +399,9 @@ func (k *cmCommand) roceDisconnect() {
 	if state != cmConnected && state != cmConnecting && state != cmOver {
 		k.Return(0, unix.EINVAL)
 		return
+	}
+	if conn != nil {
+		id.s.cmWire.disconnect(conn)
 	}
 	k.Return(k.count, 0)
 	if peer != nil {
@@ -378,7 +428,7 @@ func (id *cmID) leaveRoCE() {
 			delete(m.joins, num)
 		}
 	}
-	peer := m.part(id)
+	peer, conn := m.part(id), r.wire
 	was := cmIdle
 	if peer != nil {
 		peer.mu.Lock()
@@ -389,6 +439,9 @@ func (id *cmID) leaveRoCE() {
 		peer.mu.Unlock()
 	}
 	m.mu.Unlock()
+	if conn != nil {
+		id.s.cmWire.disconnect(conn)
+	}
 	switch was {
 	case cmConnecting:
 		peer.tellReason(abi.EvRejected, rejectTimeout, abi.ConnParam{})

@@ -56,6 +56,7 @@ type Service struct {
 	roce  *rxe.Fabric // of all RoCE devices
 
 	roceCM roceManager
+	cmWire *cmWire
 
 	rings     ringQuota
 	processes processes
@@ -87,6 +88,7 @@ type file interface {
 func New(o Options) (*Service, error) {
 	s := &Service{opt: o, log: o.Logger, done: make(chan struct{}), files: map[inode]file{}, roce: rxe.NewFabric(), known: known{pid: os.Getpid()}, numbers: newNumbers(descriptorLimit(unix.Getrlimit).Max)}
 	s.known.numbers, s.rings.most = s.numbers, ringsMost()
+	s.cmWire = newCMWire(s)
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -113,6 +115,7 @@ func (s *Service) Close() {
 		f.release()
 	}
 	s.wg.Wait() // listeners and the ends of connections
+	s.cmWire.close()
 	s.roce.Close()
 	s.removeTree()
 }

@@ -1,0 +1,330 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/cmd/viaduct/internal/rdma/rxe"
+	"viaduct/internal/rocecm"
+	"viaduct/internal/wire/ib"
+)
+
+// A cmWire connects identifiers of RoCE devices with peers that are not served here, by the connection
+// manager of RoCEv2. It is the rocecm.Handler of that: its mu is taken before roceManager.mu.
+type cmWire struct {
+	s     *Service
+	begin time.Time
+	guid  uint64          // of this service for its peers: devices of one host have the same
+	in    chan cmDatagram // what has arrived; more is dropped, and comes again
+
+	mu     sync.Mutex
+	m      *rocecm.Manager                // guarded by mu
+	ports  map[netip.Addr]*rxe.Management // guarded by mu
+	timer  *time.Timer                    // guarded by mu
+	closed bool                           // guarded by mu
+}
+
+// A cmDatagram is a datagram that has come to an address.
+type cmDatagram struct {
+	own, from netip.Addr
+	b         []byte
+}
+
+// maxWaitingDatagrams bounds what strangers can leave here.
+const maxWaitingDatagrams = 256
+
+func newCMWire(s *Service) *cmWire {
+	w := &cmWire{s: s, begin: time.Now(), guid: rand.Uint64(), in: make(chan cmDatagram, maxWaitingDatagrams), ports: map[netip.Addr]*rxe.Management{}}
+	w.m = rocecm.New(w)
+	return w
+}
+
+// serve handles datagrams until the service is closed.
+func (w *cmWire) serve() {
+	for {
+		select {
+		case <-w.s.done:
+			return
+		case d := <-w.in:
+			msg, err := ib.ParseCM(d.b)
+			if err != nil {
+				continue
+			}
+			w.do(func(m *rocecm.Manager, now rocecm.Time) { m.Receive(now, d.own, d.from, &msg) })
+		}
+	}
+}
+
+// do calls f, and sends what comes of it.
+func (w *cmWire) do(f func(m *rocecm.Manager, now rocecm.Time)) {
+	w.mu.Lock()
+	if w.closed {
+		w.mu.Unlock()
+		return
+	}
+	now := time.Since(w.begin)
+	f(w.m, now)
+	out := w.m.Take()
+	if at, ok := w.m.Deadline(); ok {
+		if w.timer == nil {
+			w.timer = time.AfterFunc(at-now, w.tick)
+		} else {
+			w.timer.Reset(at - now)
+		}
+	}
+	ports := make([]*rxe.Management, len(out))
+	for i := range out {
+		ports[i] = w.ports[out[i].From]
+	}
+	w.mu.Unlock()
+	for i := range out {
+		if ports[i] != nil {
+			ports[i].Send(out[i].To, out[i].CM.Append(nil))
+		}
+	}
+}
+
+func (w *cmWire) tick() { w.do((*rocecm.Manager).Tick) }
+
+// close ends all that is on the wire. Nothing is told after it.
+func (w *cmWire) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+}
+
+// open makes an address reachable for connection management.
+func (w *cmWire) open(own netip.Addr) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed || w.ports[own] != nil {
+		return nil
+	}
+	p, err := w.s.roce.Manage(own, func(from netip.Addr, b []byte) {
+		select {
+		case w.in <- cmDatagram{own, from, append([]byte(nil), b...)}:
+		default:
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if len(w.ports) == 0 {
+		w.s.wg.Go(w.serve)
+	}
+	w.ports[own] = p
+	return nil
+}
+
+// openFor makes the addresses reachable at which an identifier listens.
+func (w *cmWire) openFor(ps uint16, at netip.Addr) {
+	for _, d := range w.s.devices {
+		for _, g := range d.gids {
+			own := netip.AddrFrom16(g.gid).Unmap()
+			if d.is != roce || !rxe.OnWire(g.gid) || !at.IsUnspecified() && at != own || w.s.roceFor(ps, own) != d {
+				continue
+			}
+			if err := w.open(own); err != nil {
+				w.s.explain("rdma_cm: no connections from other hosts: %v", err)
+			}
+		}
+	}
+}
+
+// Times and numbers that a REQ gives, those of the kernel's rdma_cm.
+const (
+	cmResponseTime = 20
+	cmMaxRetries   = 15
+	hopLimit       = 64
+)
+
+// connect asks a peer that is not served here. Nothing is locked.
+func (w *cmWire) connect(id *cmID, p abi.ConnParam) {
+	id.mu.Lock()
+	ps, src, dst, dev, typ := id.ps, id.src, id.dst, id.dev, id.typ
+	r, timeout := id.roce, id.timeout
+	sgid, _, _ := dev.gidOf(src.Addr())
+	id.mu.Unlock()
+	if timeout == 0 {
+		timeout = defaultTimeout
+	}
+	own, to := netip.AddrFrom16(sgid).Unmap(), dst.Addr().Unmap()
+	if err := w.open(own); err != nil {
+		w.s.tellOnce(err.Error(), "rdma_cm to %v: %v", dst, err)
+		id.setState(cmOver)
+		id.tell(abi.EvUnreachable, unix.EHOSTUNREACH, abi.ConnParam{})
+		return
+	}
+	private := ib.IPHeader{Source: netip.AddrPortFrom(own, src.Port()), Destination: to}.Append(nil)
+	req := ib.CM{Kind: ib.CMReq, Private: append(private, p.Private...), Req: ib.CMRequest{
+		ServiceID: ib.IPServiceID(ps, dst.Port()), GUID: w.guid, QPN: p.QP, PSN: ib.PSN(r.psn), Responder: p.IRD, Initiator: p.ORD,
+		Retries: p.Retry, RNRRetries: p.RNRRetry, SRQ: p.SRQ, PKey: ib.DefaultPKey, MTU: dev.mtu,
+		ResponseTime: cmResponseTime, LocalTime: cmResponseTime, MaxRetries: cmMaxRetries, AckTimeout: timeout,
+		Source: own, Destination: to, HopLimit: hopLimit}}
+	switch typ {
+	case rxe.UC:
+		req.Req.Transport = 1
+	case rxe.UD:
+		req.Kind = ib.CMSIDRReq
+		req.SIDR = ib.CMService{ServiceID: req.Req.ServiceID, PKey: ib.DefaultPKey}
+	}
+	w.do(func(m *rocecm.Manager, now rocecm.Time) {
+		c := m.Connect(now, own, to, req, id)
+		w.s.roceCM.mu.Lock()
+		r.wire, r.peerGID = c, to.As16()
+		over := r.over
+		w.s.roceCM.mu.Unlock()
+		if over { // the program has given up meanwhile
+			m.Disconnect(now, c)
+		}
+	})
+	w.s.explain("rdma_cm %v -> %v: asking by RoCEv2", src, dst)
+}
+
+// Requested implements rocecm.Handler: it makes an identifier of a request, and reports it to the program that
+// listens. [ROCE-CM-4] [ROCE-CM-5]
+func (w *cmWire) Requested(c *rocecm.Conn, from netip.Addr, msg *ib.CM) bool {
+	h, ok := ib.ParseIPHeader(msg.Private)
+	service := msg.Req.ServiceID
+	if msg.Kind == ib.CMSIDRReq {
+		service = msg.SIDR.ServiceID
+	}
+	ps, dst := uint16(service>>16), netip.AddrPortFrom(h.Destination, uint16(service))
+	if !ok || service>>32 != 0 {
+		return false
+	}
+	s, q := w.s, &msg.Req
+	n := &cmID{s: s, ps: ps, typ: rxe.RC, sock: -1, state: cmRequested, src: dst, dst: h.Source}
+	// Programs ask for the attributes of their queue pair before they accept.
+	n.roce = &roceID{wire: c, peerGID: from.As16(), psn: rand.Uint32N(1 << 24), ird: q.Initiator, ord: q.Responder,
+		remoteQPN: q.QPN, remotePSN: uint32(q.PSN), retry: q.Retries, rnr: q.RNRRetries}
+	switch {
+	case msg.Kind == ib.CMSIDRReq:
+		n.typ = rxe.UD
+	case q.Transport == 1:
+		n.typ = rxe.UC
+	}
+	m := &s.roceCM
+	m.mu.Lock()
+	l := m.listener(ps, dst)
+	n.dev = s.roceFor(ps, dst.Addr())
+	if l == nil || n.dev == nil {
+		m.mu.Unlock()
+		return false
+	}
+	l.mu.Lock()
+	n.file = l.file
+	f, uid := l.file, l.uid
+	l.backlog--
+	l.mu.Unlock()
+	s.cm.add(n)
+	m.mu.Unlock()
+	c.Owner = n
+	e := abi.CMEvent{UID: uid, ID: n.num, Type: abi.EvConnectRequest}
+	private := append([]byte(nil), msg.Private[ib.IPHeaderLen:]...)
+	if n.typ == rxe.UD {
+		e.UD = &abi.UDParam{Private: private}
+	} else {
+		e.Param = abi.ConnParam{QP: q.QPN, Private: private, SRQ: q.SRQ, IRD: q.Initiator, ORD: q.Responder, Retry: q.Retries, RNRRetry: q.RNRRetries}
+	}
+	if !f.post(&cmEvent{CMEvent: e, of: l, subject: n}) {
+		s.wg.Go(n.destroy) // which takes mu
+		return false
+	}
+	return true
+}
+
+// reply is the passive side's accept. It is false if the peer has given up.
+func (w *cmWire) reply(id *cmID, p abi.ConnParam) (ok bool) {
+	r := id.roce
+	rep := ib.CM{Kind: ib.CMRep, Private: p.Private, Rep: ib.CMReply{QPN: p.QP, PSN: ib.PSN(r.psn), Responder: p.IRD, Initiator: p.ORD,
+		RNRRetries: p.RNRRetry, SRQ: p.SRQ, GUID: w.guid}}
+	if id.typ == rxe.UD {
+		rep.Kind = ib.CMSIDRRep
+		rep.SIDR = ib.CMService{ServiceID: ib.IPServiceID(id.ps, id.src.Port()), QPN: p.QP, QKey: abi.DatagramKey}
+	}
+	w.do(func(m *rocecm.Manager, now rocecm.Time) { ok = m.Accept(now, r.wire, rep) })
+	return ok
+}
+
+// confirm is the active side's accept. It is false if the peer has given up.
+func (w *cmWire) confirm(c *rocecm.Conn) (ok bool) {
+	w.do(func(m *rocecm.Manager, _ rocecm.Time) { ok = m.Confirm(c) })
+	return ok
+}
+
+func (w *cmWire) reject(c *rocecm.Conn, private []byte) {
+	w.do(func(m *rocecm.Manager, _ rocecm.Time) { m.Reject(c, ib.RejectConsumer, private) })
+}
+
+func (w *cmWire) disconnect(c *rocecm.Conn) {
+	w.do(func(m *rocecm.Manager, now rocecm.Time) { m.Disconnect(now, c) })
+}
+
+// Replied implements rocecm.Handler.
+func (w *cmWire) Replied(c *rocecm.Conn, msg *ib.CM) {
+	id := c.Owner.(*cmID)
+	private := append([]byte(nil), msg.Private...)
+	m := &w.s.roceCM
+	m.mu.Lock()
+	r, p := id.roce, &msg.Rep
+	if msg.Kind == ib.CMRep {
+		r.remoteQPN, r.remotePSN, r.ird, r.ord, r.rnr = p.QPN, uint32(p.PSN), p.Initiator, p.Responder, p.RNRRetries
+		m.mu.Unlock()
+		id.tell(abi.EvConnectReply, 0, abi.ConnParam{QP: p.QPN, Private: private, SRQ: p.SRQ, IRD: p.Initiator, ORD: p.Responder, RNRRetry: p.RNRRetries})
+		return
+	}
+	r.wire = nil // a question for datagrams is over with its answer
+	id.mu.Lock()
+	id.state = cmConnected
+	f, uid, ah := id.file, id.uid, id.ahLocked(r.peerGID)
+	id.mu.Unlock()
+	m.mu.Unlock()
+	f.post(&cmEvent{CMEvent: abi.CMEvent{UID: uid, ID: id.num, Type: abi.EvEstablished,
+		UD: &abi.UDParam{QP: msg.SIDR.QPN, QKey: msg.SIDR.QKey, AH: ah, Private: private}}, of: id})
+}
+
+// Established implements rocecm.Handler.
+func (w *cmWire) Established(c *rocecm.Conn) {
+	id := c.Owner.(*cmID)
+	id.setState(cmConnected)
+	w.s.explain("rdma_cm %v: connected with %v by RoCEv2", id.src, id.dst)
+	id.tell(abi.EvEstablished, 0, abi.ConnParam{})
+}
+
+// Ended implements rocecm.Handler.
+func (w *cmWire) Ended(c *rocecm.Conn, why rocecm.End, msg *ib.CM) {
+	id, _ := c.Owner.(*cmID)
+	if id == nil {
+		return
+	}
+	m := &w.s.roceCM
+	m.mu.Lock()
+	told := id.roce.over
+	id.roce.over = true
+	id.setState(cmOver)
+	m.mu.Unlock()
+	switch {
+	case told:
+	case why == rocecm.Disconnected:
+		id.tell(abi.EvDisconnected, 0, abi.ConnParam{})
+	case why == rocecm.Rejected && msg.Kind == ib.CMRej:
+		w.s.explain("rdma_cm %v -> %v: rejected by the peer, reason %d", id.src, id.dst, msg.Reason)
+		id.tellReason(abi.EvRejected, int32(msg.Reason), abi.ConnParam{Private: append([]byte(nil), msg.Private...)})
+	case why == rocecm.Rejected:
+		id.tellReason(abi.EvUnreachable, int32(msg.SIDR.Status), abi.ConnParam{})
+	default:
+		w.s.explain("rdma_cm %v -> %v: no answer by RoCEv2", id.src, id.dst)
+		id.tell(abi.EvUnreachable, unix.ETIMEDOUT, abi.ConnParam{})
+	}
+}
