@@ -99,7 +99,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	case d.Resolve == ResolveOff:
 		c, err = d.dialSDP(ctx, d.Net, network, address, opt, "dialled as an SDP address", false)
 	case d.Resolver == nil:
-		err = errors.New("sdp: Dialer.Resolve is set and Dialer.Resolver is not")
+		err = errors.New("sdp: the dialer is to resolve addresses, and has no resolver")
 	default:
 		c, err = d.dialResolved(ctx, network, address, opt)
 	}

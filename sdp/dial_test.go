@@ -94,7 +94,7 @@ func TestDialErrors(t *testing.T) { // [SDP-7-1] [SDP-4.1-2] [D-71] [SDP-7.5.1-7
 		}},
 		{"a context", Dialer{}, ended, "tcp", at, "tcp", func(err error) bool { return true }},
 		{"no resolver", Dialer{Resolve: ResolvePrefer}, nil, "tcp", at, "sdp", func(err error) bool {
-			return strings.Contains(err.Error(), "Dialer.Resolver is not")
+			return strings.Contains(err.Error(), "has no resolver")
 		}},
 		{"no port", Dialer{Resolve: ResolveRequire, Resolver: denied}, nil, "tcp", "127.0.0.1", "sdp", func(err error) bool {
 			var ae *net.AddrError
