@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"viaduct/cmd/viaduct/internal/conform"
+	"viaduct/internal/testkit"
 )
 
 // conformReport runs conform and returns its findings.
@@ -277,6 +278,7 @@ var conformDialFaults = []struct {
 // breaks.
 func TestConformFaults(t *testing.T) {
 	t.Parallel()
+	testkit.Long(t, "20 s")
 	if raceDetector {
 		t.Skip("the programs with faults are built without the race detector: TestConform has those that are built with it")
 	}

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"viaduct/internal/testkit"
 )
 
 // TestMappedService: an address with portmap= is the conventional one. It is
@@ -146,9 +148,20 @@ func TestFabricRestart(t *testing.T) {
 	}
 }
 
+// withPrograms skips a test that runs a program of other people, unless tests run at full length:
+// dozens of such tests take longer than all others. The race detector's run has them too. A shell
+// and a C compiler are no such programs.
+func withPrograms(t *testing.T, name string) {
+	t.Helper()
+	if name != "sh" && name != "cc" && !raceDetector && !testkit.LongRuns() {
+		t.Skipf("SKIPPED: runs %s: VIADUCT_LONG=1 runs tests with other people's programs, as .ci/run test does", name)
+	}
+}
+
 // program finds a program of the system's, or skips.
 func program(t *testing.T, name string) string {
 	t.Helper()
+	withPrograms(t, name)
 	p, err := exec.LookPath(name)
 	if err != nil {
 		t.Skipf("SKIPPED: %s is not installed", name)

@@ -27,6 +27,7 @@ import (
 // need skips a test whose program is not installed, and says what to install.
 func need(t *testing.T, program, pkg string) string {
 	t.Helper()
+	withPrograms(t, program)
 	path, err := exec.LookPath(program)
 	if err != nil {
 		t.Skipf("SKIPPED: %s is not installed (apt-get install %s)", program, pkg)

@@ -115,7 +115,8 @@ func (c *checker) ours(at string, r *rule, to string) {
 }
 
 // testArrow judges one import of a test. A test may do what its package may,
-// and use the test kit, its own package, any codec and any internal package.
+// and use the test kit and its own package. One that is not a tool's may use any codec and any
+// internal package too.
 func (c *checker) testArrow(at string, r *rule, importPath string) {
 	to, ours := c.path(importPath)
 	switch {
@@ -125,7 +126,7 @@ func (c *checker) testArrow(at string, r *rule, importPath string) {
 		}
 	case to == at:
 	default:
-		if t := ruleFor(to); t != nil && (t.kind == testOnly || t.kind == suite || t.kind == codec || t.kind == internal) && r.kind != tool {
+		if t := ruleFor(to); t != nil && (t.kind == testOnly || r.kind != tool && (t.kind == suite || t.kind == codec || t.kind == internal)) {
 			return
 		}
 		c.ours(at, r, to)

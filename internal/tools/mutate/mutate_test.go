@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"viaduct/internal/testkit"
 	"viaduct/internal/tools/register"
 )
 
@@ -20,6 +21,7 @@ import (
 // returns its root.
 func module(t *testing.T, files map[string]string) string {
 	t.Helper()
+	testkit.Long(t, "30 s together with the others that compile mutants")
 	root := t.TempDir()
 	put := func(name, text string) {
 		file := filepath.Join(root, filepath.FromSlash(name))

@@ -8,12 +8,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"viaduct/internal/testkit"
 )
 
 // goTest runs go test -json on a module with the given files and feeds it to
 // follow.
 func goTest(t *testing.T, files map[string]string) (ok bool, out, saved string) {
 	t.Helper()
+	testkit.Long(t, "10 s together with the others that run go test")
 	dir := t.TempDir()
 	files["go.mod"] = "module m\n\ngo 1.26\n"
 	for name, text := range files {

@@ -21,6 +21,7 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 
 	"viaduct/cmd/viaduct/internal/tshark"
+	"viaduct/internal/testkit"
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/rdmap"
@@ -102,6 +103,8 @@ func TestTshark(t *testing.T) {
 
 // newShark prepares tshark, or skips the test.
 func newShark(t *testing.T) *tshark.Shark {
+	t.Helper()
+	testkit.Long(t, "15 s with tshark")
 	s, err := tshark.New(t.TempDir())
 	if errors.Is(err, tshark.ErrAbsent) {
 		t.Skip("SKIPPED: tshark is not installed, nothing has judged what decode says")

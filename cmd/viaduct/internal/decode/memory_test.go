@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"viaduct/internal/testkit"
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/mpa"
 	"viaduct/internal/wire/rdmap"
@@ -130,6 +131,7 @@ func (x *strand) packet(from int, flags byte, b []byte, at int) {
 // holes or answers to requests. The decoder reports dropped state, and decodes a connection that
 // comes after all of them.
 func TestHostile(t *testing.T) {
+	testkit.Long(t, "10 s")
 	for name, say := range halfOpen {
 		t.Run(name, func(t *testing.T) {
 			connections := 6_000

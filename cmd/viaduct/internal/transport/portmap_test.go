@@ -40,6 +40,9 @@ func TestNetConnThroughPortmap(t *testing.T) {
 		{"tiny", sdp.Options{RecvBuffers: tinyBuffers, RecvBufferSize: 37, SendBuffer: 64, ReceiveBuffer: 64}, portmap.Once},
 	} {
 		t.Run(v.name, func(t *testing.T) {
+			if v.name != "plain" && v.name != "tiny" {
+				testkit.Long(t, "5 s")
+			}
 			// There is no listener at the conventional address: what connects has asked.
 			service := netip.MustParseAddrPort("127.0.0.1:9")
 			reg := portmap.NewRegistry()
