@@ -59,7 +59,7 @@ const maxKnown = 4096
 
 type dnsName struct{ kind, name string }
 
-// A dnsAnswer is what was last known of a name.
+// A dnsAnswer is the last known answer for a name.
 type dnsAnswer struct {
 	records []Record
 	at      time.Time // of the question
@@ -84,7 +84,7 @@ func (d *DNS) Resolve(ctx context.Context, kind, name string) (Answer, error) {
 	return d.resolve(ctx, kind, name, d.refresh())
 }
 
-// resolve answers with what is known if that is younger than age, or asks.
+// resolve returns the known answer if it is younger than age, and otherwise asks.
 func (d *DNS) resolve(ctx context.Context, kind, name string, age time.Duration) (Answer, error) {
 	owner, err := d.owner(kind, name)
 	if err != nil {
@@ -118,7 +118,7 @@ func (d *DNS) resolve(ctx context.Context, kind, name string, age time.Duration)
 	return Answer{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// remember keeps an answer, and forgets those that have ended if there are many.
+// remember stores an answer, and drops expired ones if there are many.
 func (d *DNS) remember(key dnsName, a *dnsAnswer) {
 	if d.known == nil {
 		d.known = make(map[dnsName]*dnsAnswer)

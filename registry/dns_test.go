@@ -121,7 +121,7 @@ func TestDNS(t *testing.T) {
 	})
 }
 
-// TestDNSWatch: a change of the zone is told after a refresh, and so is its loss.
+// TestDNSWatch: a watch reports a change of the zone after a refresh, and also its loss.
 func TestDNSWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		z := &zone{srv: map[string][]*net.SRV{"_viaduct._tcp.n.vi.example.com.": {{Target: "a.", Port: 1}}}, hosts: map[string][]string{"a.": {"192.0.2.1"}}}

@@ -1,20 +1,18 @@
-// Package registry is how services that grow past one host are found: a table of
-// names, kept by something that all hosts can ask, in which services register
-// themselves for as long as they live.
+// Package registry finds services that run on more than one host: it is a table of names, kept by a
+// server or file that all hosts can reach, in which services register themselves for as long as
+// they live.
 //
-// A [Registry] registers a [Record] under a lease, resolves a name to the records
-// that are registered, and watches for changes. A registration whose lease is not
-// renewed ends, so a host that dies is gone from the table when its lease ends; [Keep]
-// renews one for as long as a process wants it. Every record of an answer says when it
-// stops being valid, and the answer says whether it is the last known one because the
-// registry can't be asked at the moment.
+// A [Registry] registers a [Record] under a lease, resolves a name to the registered records, and
+// watches for changes. A registration ends if its lease is not renewed, so that a dead host
+// disappears from the table; [Keep] renews a lease for as long as a process wants it. Every record
+// of an answer says when it expires. The answer also says whether it is the last known one because
+// the registry is out of reach.
 //
-// Here are a file that is followed when it changes ([File]) and DNS SRV records, which
-// can only be read ([DNS]). A program brings any other kind by implementing Registry;
-// [Table] does what such an implementation needs: it keeps what is known, drops what has
-// ended and serves Resolve and Watch from memory, so that lookups wait for no network
-// and do not fail while the registry is out of reach. The command viaduct has one for
-// etcd.
+// The package has a file that is followed when it changes ([File]) and DNS SRV records, which can
+// only be read ([DNS]). A program adds any other kind by implementing Registry. [Table] helps with
+// that: it keeps the known records, drops expired ones and serves Resolve and Watch from memory, so
+// that lookups do not wait for the network and do not fail while the registry is out of reach. The
+// command viaduct has an implementation for etcd.
 //
 // The kinds of names that this module uses are [PortMapper], [VI] and [Fabric].
 //

@@ -53,7 +53,7 @@ type File struct {
 // first Register.
 func NewFile(path string) *File { return &File{path: path, file: follow.New(path)} }
 
-// refresh reads the file if it has changed. The error says what keeps it from being known.
+// refresh reads the file if it has changed. The error reports why its content is unknown.
 func (f *File) refresh() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -232,7 +232,7 @@ func (l *fileLease) Release(ctx context.Context) error {
 	return err
 }
 
-// A fileLine is a line of a registry file; its Kind is empty if it has no record.
+// A fileLine is a line of a registry file. Kind is empty if the line has no record.
 type fileLine struct {
 	Record
 	id   string // of a registration

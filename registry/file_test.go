@@ -68,7 +68,7 @@ func TestFile(t *testing.T) {
 			t.Errorf("the file has %q, want %q", got, want)
 		}
 
-		// A file that can't be read keeps what is known, marked.
+		// If the file cannot be read, the known records stay and are marked stale.
 		write(t, path, "vi b\n")
 		check("b", "b=2 stale", nil)
 		if _, err := f.Register(ctx, Record{Kind: VI, Name: "a", Value: "1"}, time.Minute); err == nil || !strings.Contains(err.Error(), "line 1") {

@@ -19,12 +19,11 @@ type Registration struct {
 	result error // valid after done
 }
 
-// Keep registers r, and renews its lease until the Registration is closed or ctx has
-// ended. It returns when r is registered for the first time, or the error of that. If
-// the lease is lost later, since the registry was out of reach for too long, r is
-// registered anew as soon as that succeeds. report, if not nil, is called with an
-// error when renewing begins to fail, and with nil when r is registered well again; not
-// concurrently with itself.
+// Keep registers r, and renews its lease until the Registration is closed or ctx has ended. It
+// returns after the first registration, or its error. If the lease is lost later, because the
+// registry was out of reach for too long, r is registered again as soon as possible. report, if not
+// nil, is called with an error when renewing begins to fail, and with nil when r is registered
+// again. It is not called concurrently with itself.
 func Keep(ctx context.Context, reg Registry, r Record, lease time.Duration, report func(error)) (*Registration, error) {
 	if lease < MinLease {
 		return nil, fmt.Errorf("registry: lease of %v is shorter than %v", lease, MinLease)
@@ -45,9 +44,8 @@ func Keep(ctx context.Context, reg Registry, r Record, lease time.Duration, repo
 	return k, nil
 }
 
-// Close withdraws the registration, for which it waits two seconds at most. The
-// registration ends by itself, with its lease, if that fails. It may be called more
-// than once.
+// Close withdraws the registration, and waits at most two seconds for that. If it fails, the
+// registration ends with its lease. Close may be called more than once.
 func (k *Registration) Close() error {
 	k.close.Do(k.end)
 	<-k.done

@@ -85,10 +85,9 @@ func (l *scriptLease) Release(context.Context) error {
 	return s.say("release", nil)
 }
 
-// TestKeep walks the life of a registration by a clock: it is renewed three times in a
-// lease; through a failure shorter than the lease it stays; one that is longer costs it,
-// and it is made anew when the registry is back; one that was taken away is made anew; and
-// closing withdraws it.
+// TestKeep follows a registration through its life by a clock. It is renewed three times per lease.
+// It survives a failure shorter than the lease. After a longer failure, or if it was removed, it is
+// made again. Closing withdraws it.
 func TestKeep(t *testing.T) {
 	const lease = 12 * time.Second
 	for _, c := range []struct {

@@ -11,19 +11,19 @@ import (
 	"unicode/utf8"
 )
 
-// The kinds of names that this module uses. Any other word of lower-case letters,
-// digits and hyphens is a kind too.
+// The kinds of names that this module uses. Any other word of lower-case letters, digits and
+// hyphens is a kind too.
 const (
-	// PortMapper has conventional addresses for names, such as "192.0.2.1:80"
-	// or "*:80", and the addresses that speak SDP for values.
+	// PortMapper maps conventional addresses, such as "192.0.2.1:80" or "*:80", to the addresses
+	// that speak SDP.
 	PortMapper = "sdp"
 
 	// VI has host names for names, and what a VI provider reads as the host part
 	// of an address for values.
 	VI = "vi"
 
-	// Fabric has the names of fabrics for names, and the addresses HOST:PORT at
-	// which their daemons accept FCIP links for values.
+	// Fabric maps the names of fabrics to the addresses, HOST:PORT, at which their daemons accept
+	// FCIP links.
 	Fabric = "fabric"
 )
 
@@ -37,15 +37,15 @@ var (
 	// ErrNotFound is returned for a name that has no record.
 	ErrNotFound = errors.New("registry: no such name")
 
-	// ErrUnavailable is returned when the registry can't be asked, and when what
-	// was last known of it is nothing or has ended.
+	// ErrUnavailable is returned when the registry is out of reach and no unexpired record is
+	// known.
 	ErrUnavailable = errors.New("registry: not available")
 
 	// ErrReadOnly is returned by Register where nothing can be registered.
 	ErrReadOnly = errors.New("registry: can only be read")
 
-	// ErrLeaseLost is returned by Renew for a registration that has ended: its
-	// lease was not renewed in time, or its record was removed.
+	// ErrLeaseLost is returned by Renew for a registration that has ended: its lease was not
+	// renewed in time, or its record was removed.
 	ErrLeaseLost = errors.New("registry: the lease has ended")
 
 	// ErrNoList is returned by Watch, asked for all names, where they can't be listed.
@@ -59,12 +59,11 @@ type Record struct {
 	Name  string // 1 to 255 bytes of visible characters without "/"; upper and lower case differ
 	Value string // 1 to 1024 bytes of visible characters
 
-	// Until is when the record stops being valid; zero if that is not limited.
-	// Register ignores it.
+	// Until is the time at which the record expires, or zero if it does not. Register ignores it.
 	Until time.Time
 }
 
-// Check returns an error that says what is wrong with the record, if anything is.
+// Check returns an error if the record is not valid.
 func (r Record) Check() error {
 	if r.Kind == "" || strings.Trim(r.Kind, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
 		return fmt.Errorf("registry: kind %q is not a word of lower-case letters, digits and hyphens", r.Kind)
@@ -88,12 +87,11 @@ func visible(s string, most int) error {
 
 // An Answer is what a registry knows of a name, or of all names of a kind.
 type Answer struct {
-	// Records are sorted by name, and within a name in the order in which the
-	// registry prefers them.
+	// Records are sorted by name, and within a name in the registry's order of preference.
 	Records []Record
 
-	// Stale says that the registry could not be asked when it should have been:
-	// the records are the last known ones, none of which has ended.
+	// Stale means that the registry was out of reach: the records are the last known ones, and none
+	// has expired.
 	Stale bool
 }
 
@@ -125,18 +123,17 @@ type Registry interface {
 	// that says whether that too is only the last known state, and ErrUnavailable.
 	Resolve(ctx context.Context, kind, name string) (Answer, error)
 
-	// Watch calls f with the records of a name, or of all names of the kind if name
-	// is empty: first with what is known, then with all of them again whenever
-	// something about them changes, their validity and Stale included. It returns when ctx ends, with nil. Errors:
-	// ErrNoList, and ErrUnavailable if nothing is known at first. f is not called
-	// concurrently with itself.
+	// Watch calls f with the records of a name, or of all names of the kind if name is empty: first
+	// with the known ones, then with all of them again after every change, including changes of
+	// validity and Stale. When ctx ends it returns nil. Errors: ErrNoList, and ErrUnavailable if
+	// nothing is known at first. f is not called concurrently with itself.
 	Watch(ctx context.Context, kind, name string, f func(Answer)) error
 }
 
 // A Lease is a registration. Its methods must not be called concurrently.
 type Lease interface {
-	// Renew lets the registration go on for the duration it was made with.
-	// Errors: ErrLeaseLost; after any other one it may be tried again.
+	// Renew extends the registration by the duration it was made with. After ErrLeaseLost the
+	// registration is gone; after any other error Renew may be called again.
 	Renew(ctx context.Context) error
 
 	// Release ends the registration. The registration ends by itself if

@@ -10,9 +10,8 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// A Table is what is known of a registry: the part of an implementation of Registry
-// that answers. Its zero value knows nothing and answers ErrUnavailable. It is safe for
-// concurrent use.
+// A Table holds the known records of a registry, and answers queries for an implementation of
+// Registry. Its zero value knows nothing and answers ErrUnavailable. It is safe for concurrent use.
 type Table struct {
 	mu      perturb.Mutex
 	known   bool                    // guarded by mu; Set was called
@@ -24,8 +23,8 @@ type Table struct {
 // A kindRecords has the records of a kind by name; a name's records are in the order of Set.
 type kindRecords struct{ byName map[string][]Record }
 
-// Set replaces all that is known. Records that do not pass Check are left out; the
-// error is that of the first. records is not kept.
+// Set replaces all known records. Records that do not pass Check are left out, and the error of the
+// first is returned. records is not kept.
 func (t *Table) Set(records []Record) error {
 	var bad error
 	fresh := make(map[string]*kindRecords)
@@ -50,8 +49,8 @@ func (t *Table) Set(records []Record) error {
 	return bad
 }
 
-// SetStale says that the registry can't be asked: what is known stays, each record until it
-// ends, and is marked. The next Set takes the mark away.
+// SetStale records that the registry is out of reach: known records stay, marked, until each
+// expires. The next Set removes the mark.
 func (t *Table) SetStale() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -76,7 +75,7 @@ func (t *Table) next() <-chan struct{} {
 	return t.changed
 }
 
-// Resolve is that of a Registry. It does not block.
+// Resolve implements Registry. It does not block.
 func (t *Table) Resolve(_ context.Context, kind, name string) (Answer, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -92,7 +91,7 @@ func (t *Table) Resolve(_ context.Context, kind, name string) (Answer, error) {
 	return a, fmt.Errorf("%w: %s %s", ErrNotFound, kind, name)
 }
 
-// Watch is that of a Registry.
+// Watch implements Registry.
 func (t *Table) Watch(ctx context.Context, kind, name string, f func(Answer)) error {
 	var told *Answer
 	for {
@@ -120,12 +119,12 @@ func (t *Table) Watch(ctx context.Context, kind, name string, f func(Answer)) er
 	}
 }
 
-// answer returns what is valid now; ok is false if nothing is known.
+// answer returns the valid records. ok is false if nothing is known.
 func (t *Table) answer(kind, name string) (a Answer, ok bool) {
 	return Answer{t.named(kind, name), t.stale}.at(time.Now()), t.known
 }
 
-// named returns what is known of a name, or of all names of the kind.
+// named returns the known records of a name, or of all names of the kind.
 func (t *Table) named(kind, name string) []Record {
 	k := t.records[kind]
 	if k == nil {
